@@ -1,0 +1,265 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The allocator: open, allocate, free, ask about a block, close.
+ *
+ * One xseg_allocator serves every device of one driver.  Several may live in a process; they share
+ * nothing but the loaded driver.  Devices are opened when they are first named: the primary context
+ * is retained, and create, map, set-access and unmap are tried once to see what the driver can do.
+ *
+ * Words:
+ *   page      one physical allocation of the driver: 2 MiB under small blocks, 20 MiB under large
+ *   segment   a range of device addresses with the pages mapped into it
+ *   hole      an unmapped stretch of a segment
+ *   block     a run of addresses in one segment: live (the user holds it), pending (freed, but
+ *             another stream may still use it), cached (free and mapped), or a hole
+ *   pool      a wall around some allocations; every device has a default pool (see pool.h)
+ *   hit       an allocation or free that is served without the driver
+ *
+ * Stream order: a block that was allocated on a stream and freed may be handed out again for that
+ * stream at once, because work of one stream runs in order.  Work of other streams on the block
+ * must be announced with xseg_use() before the block is freed.
+ *
+ * Threads: every function may be called from any thread at any time, except where its comment says
+ *          otherwise.
+ * Fork:    in a forked child every function that returns a status returns XSEG_ERR_FORKED and does
+ *          nothing; the child cannot use the parent's device memory.
+ * Errors:  on any error nothing has changed, except that cached memory may have been given back to
+ *          the driver.  Out-parameters are written only on success.  xseg_error_text() has details.
+ */
+#ifndef XSEG_ALLOCATOR_H
+#define XSEG_ALLOCATOR_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "xseg/status.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* CUDA's own tag: a CUstream or cudaStream_t passes uncast.  NULL is the legacy default stream. */
+typedef struct CUstream_st *xseg_stream;
+
+struct xseg_allocator;
+struct xseg_pool;
+
+enum xseg_log_level {
+    XSEG_LOG_ERROR,   /* something was lost or could not be undone */
+    XSEG_LOG_WARNING, /* a fallback was taken, or a key has no effect here */
+    XSEG_LOG_INFO     /* once per allocator or device */
+};
+
+/** How to open an allocator.  Start from XSEG_OPTIONS_INIT; zero is the default throughout. */
+struct xseg_options {
+    size_t struct_bytes; /* sizeof(struct xseg_options) */
+    /* The driver library to load, as for dlopen(); copied.  NULL: the environment's XSEG_DRIVER
+     * (ignored in a set-user-ID process), else libcuda.so.1. */
+    const char *driver;
+    /* Where log lines go, without a newline; called with no lock held.  NULL: warnings and errors
+     * go to standard error. */
+    void (*log)(void *context, enum xseg_log_level level, const char *line);
+    void *log_context;
+};
+/* clang-format off */
+#define XSEG_OPTIONS_INIT {sizeof(struct xseg_options), NULL, NULL, NULL}
+/* clang-format on */
+
+/**
+ * Open an allocator.
+ *
+ * @param config   configuration string (docs/options.md), or NULL: then the first of the
+ *                 environment's XSEG_ALLOC_CONF, PYTORCH_CUDA_ALLOC_CONF, PYTORCH_ALLOC_CONF that
+ *                 is set wins whole; nothing is merged.  Without a string, and where the argument
+ *                 or XSEG_ALLOC_CONF does not name it, expandable_segments is True; a PYTORCH_*
+ *                 string that does not name it means False, as it does to PyTorch.
+ * @param options  NULL for the defaults
+ * @param out      the allocator; the caller closes it with xseg_close()
+ *
+ * Returns: XSEG_OK
+ *          XSEG_ERR_ARGUMENT     out is NULL, or options->struct_bytes is not a known size
+ *          XSEG_ERR_CONFIG       the text names the key, the value and the position
+ *          XSEG_ERR_NO_DRIVER    the text names the library, or the entry point that is missing
+ *          XSEG_ERR_DRIVER       cuInit or the device count failed
+ *          XSEG_ERR_HOST_MEMORY
+ * Cost:    loads the driver; cuInit, cuDriverGetVersion, cuDeviceGetCount.  No context is made.
+ */
+XSEG_API XSEG_NODISCARD xseg_status xseg_open(const char *config,
+                                              const struct xseg_options *options,
+                                              struct xseg_allocator **out);
+
+/**
+ * Close an allocator: all memory goes back to the driver and the handle ends.
+ *
+ * Waits for work on pending blocks.  Private pools that the caller still holds end with it.
+ *
+ * Returns: XSEG_OK               the handle is gone (NULL is fine, too)
+ *          XSEG_ERR_BUSY         live blocks: the text lists the first ones; the handle stays usable
+ *          XSEG_ERR_DRIVER       the driver refused to take something back; it stays accounted for,
+ *                                the handle stays and xseg_close() can be called again
+ *          XSEG_ERR_FORKED
+ * Threads: no other call on this allocator may be under way or follow.
+ * Cost:    waits for the streams of cached memory; unmaps, releases and frees everything.
+ */
+XSEG_API XSEG_NODISCARD xseg_status xseg_close(struct xseg_allocator *allocator);
+
+/**
+ * Change the keys that a configuration string names; the others stay.
+ *
+ * All or nothing: a string with any error changes nothing.  Segments that exist keep their page
+ * size; expandable_segments switched off leaves existing expandable memory to its live blocks.
+ * per_process_memory_fraction applies to devices opened later and to those already open.
+ *
+ * Returns: XSEG_OK, XSEG_ERR_ARGUMENT, XSEG_ERR_CONFIG, XSEG_ERR_FORKED
+ * Cost:    no driver call.
+ */
+XSEG_API XSEG_NODISCARD xseg_status xseg_configure(struct xseg_allocator *allocator,
+                                                   const char *config);
+
+/**
+ * The configuration in force, every key spelled out; it can be given to xseg_open() again.
+ *
+ * @param text    where it goes, cut to fit and always terminated; NULL when bytes is 0
+ * @param needed  NULL, or the size in bytes that the whole text takes, terminator included
+ *
+ * Returns: XSEG_OK, XSEG_ERR_ARGUMENT, XSEG_ERR_FORKED
+ * Cost:    no driver call.
+ */
+XSEG_API XSEG_NODISCARD xseg_status xseg_configuration(struct xseg_allocator *allocator, char *text,
+                                                       size_t bytes, size_t *needed);
+
+/**
+ * Where the configuration came from: "argument", "XSEG_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF",
+ * "PYTORCH_ALLOC_CONF" or "default".
+ *
+ * Returns: a string that lives as long as the library; "" for a NULL allocator.
+ * Cost:    no driver call, no lock.
+ */
+XSEG_API const char *xseg_configuration_source(const struct xseg_allocator *allocator);
+
+/**
+ * Allocate device memory on a device, ordered on a stream, from the default pool.
+ *
+ * @param device  CUDA ordinal
+ * @param bytes   size; rounded up to 512 (or by roundup_power2_divisions).  0 gives NULL and
+ *                success
+ * @param stream  a stream of that device; NULL is the legacy default stream
+ * @param out     the block's address, 512-byte aligned; the caller frees it with xseg_free()
+ *
+ * Returns: XSEG_OK
+ *          XSEG_ERR_ARGUMENT      allocator or out is NULL, or there is no such device
+ *          XSEG_ERR_NO_MEMORY     also after all idle cached memory of the device was given back
+ *          XSEG_ERR_LIMIT         per_process_memory_fraction leaves no room
+ *          XSEG_ERR_NO_ADDRESSES  the driver has no addresses left
+ *          XSEG_ERR_HOST_MEMORY, XSEG_ERR_DRIVER, XSEG_ERR_FORKED
+ * Cost:    a hit makes no driver call, except an event query for each stream on which freed blocks
+ *          wait.  A miss creates and maps the pages that are missing, and sets access once per
+ *          contiguous run; or calls cuMemAlloc once (classic).  When the device is full: waits for
+ *          pending blocks and for the streams of cached memory, gives that memory back, tries again.
+ */
+XSEG_API XSEG_NODISCARD xseg_status xseg_alloc(struct xseg_allocator *allocator, int device,
+                                               size_t bytes, xseg_stream stream, void **out);
+
+/** An allocation with its particulars.  Start from XSEG_REQUEST_INIT. */
+struct xseg_request {
+    size_t struct_bytes; /* sizeof(struct xseg_request) */
+    int device;          /* CUDA ordinal; ignored when pool is given */
+    size_t bytes;
+    xseg_stream stream;
+    struct xseg_pool *pool; /* NULL: the device's default pool */
+};
+/* clang-format off */
+#define XSEG_REQUEST_INIT {sizeof(struct xseg_request), 0, 0, NULL, NULL}
+/* clang-format on */
+
+/**
+ * Allocate as a request says.  Everything else is as for xseg_alloc().
+ *
+ * Returns: as xseg_alloc(); XSEG_ERR_ARGUMENT also for a request of unknown size or a pool of
+ *          another allocator.
+ */
+XSEG_API XSEG_NODISCARD xseg_status xseg_alloc_with(struct xseg_allocator *allocator,
+                                                    const struct xseg_request *request, void **out);
+
+/**
+ * Free a block.
+ *
+ * It may be handed out again on its own stream at once.  If xseg_use() named other streams, it
+ * waits until the work queued on them so far has finished.
+ *
+ * @param ptr  what xseg_alloc() gave; NULL is fine
+ *
+ * Returns: XSEG_OK
+ *          XSEG_ERR_NOT_LIVE  not the start of a live block; the text says what it is
+ *          XSEG_ERR_DRIVER    an event could not be recorded; the block is still live
+ *          XSEG_ERR_ARGUMENT, XSEG_ERR_HOST_MEMORY, XSEG_ERR_FORKED
+ * Cost:    no driver call; with uses, one event record for each other stream.
+ */
+XSEG_API XSEG_NODISCARD xseg_status xseg_free(struct xseg_allocator *allocator, void *ptr);
+
+/**
+ * Say that work on another stream uses a block (PyTorch's record_stream).
+ *
+ * @param ptr     the start of a live block; NULL is fine
+ * @param stream  uses on the block's own stream cost nothing and are not remembered
+ *
+ * Returns: XSEG_OK, XSEG_ERR_NOT_LIVE, XSEG_ERR_ARGUMENT, XSEG_ERR_HOST_MEMORY, XSEG_ERR_DRIVER,
+ *          XSEG_ERR_FORKED
+ * Cost:    no driver call, except one the first time the library meets the stream.
+ */
+XSEG_API XSEG_NODISCARD xseg_status xseg_use(struct xseg_allocator *allocator, void *ptr,
+                                             xseg_stream stream);
+
+enum xseg_block_state {
+    XSEG_BLOCK_LIVE,    /* the user holds it */
+    XSEG_BLOCK_PENDING, /* freed; another stream may still use it */
+    XSEG_BLOCK_CACHED,  /* free and mapped */
+    XSEG_BLOCK_HOLE,    /* addresses only */
+    XSEG_BLOCK_BUSY     /* being mapped or unmapped by another thread right now */
+};
+
+/** What an address belongs to.  Set struct_bytes before the call. */
+struct xseg_block_info {
+    size_t struct_bytes; /* sizeof(struct xseg_block_info) */
+    void *base;          /* where the block starts */
+    size_t bytes;        /* its size; usable in full when live */
+    size_t requested;    /* what the user asked for; 0 unless live or pending */
+    enum xseg_block_state state;
+    int device;
+    xseg_stream stream;     /* the stream it was allocated on */
+    struct xseg_pool *pool; /* its private pool, or NULL */
+    bool is_small;          /* in the small pool */
+    /* The segment around it. */
+    bool is_expandable;
+    void *segment_base;
+    size_t segment_bytes;  /* reserved addresses (expandable) or size (classic) */
+    size_t segment_mapped; /* bytes backed by memory */
+    /* What lies beside it: cached bytes directly before and after, and the holes beyond those (or
+     * directly beside the block where nothing is cached). */
+    size_t free_before, free_after;
+    size_t hole_before, hole_after;
+};
+/* clang-format off */
+#define XSEG_BLOCK_INFO_INIT {sizeof(struct xseg_block_info), NULL, 0, 0, XSEG_BLOCK_HOLE, 0, NULL, NULL, false, false, NULL, 0, 0, 0, 0, 0, 0}
+/* clang-format on */
+
+/**
+ * What block does an address lie in, and what is free beside it?
+ *
+ * @param anywhere  any address in a segment, not only the start of a block
+ * @param out       filled in up to out->struct_bytes, which the caller sets
+ *
+ * Returns: XSEG_OK, XSEG_ERR_NOT_LIVE (the address lies in no segment of this allocator),
+ *          XSEG_ERR_ARGUMENT, XSEG_ERR_FORKED
+ * Cost:    no driver call.  O(1) for the start of a live block; from inside one a few table
+ *          look-ups more; a walk over neighbouring free blocks elsewhere.
+ */
+XSEG_API XSEG_NODISCARD xseg_status xseg_block(struct xseg_allocator *allocator,
+                                               const void *anywhere, struct xseg_block_info *out);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

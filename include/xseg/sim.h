@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Settings of the simulated driver, libxseg-sim.so.
+ *
+ * The library speaks the CUDA driver's binary interface (cuInit, cuMemCreate, ...) without a GPU.
+ * A program meets it in one of two ways: it is loaded as the driver (XSEG_DRIVER, or xseg_options),
+ * or linked, so that these functions can set the scene: how much memory there is, which call fails,
+ * what the streams are doing.  There is one simulated machine in a process.
+ *
+ * Addresses: each reservation and allocation lies above all earlier ones, 2 MiB aligned at least,
+ * and none is used twice, so runs are repeatable.
+ *
+ * Time: a virtual clock.  Every driver call is charged what the cost preset says; nothing sleeps.
+ * These costs are modelled, not measured.
+ *
+ * Work: what is queued on a stream stays unfinished until its time comes on the virtual clock, or
+ * until the host waits for it: a wait succeeds and ends all work that it waits for.
+ *
+ * Environment, read when the first driver call or xseg_sim function is reached; a variable that
+ * cannot be understood is reported on standard error and left out:
+ *   XSEG_SIM_DEVICES=N          number of devices (1)
+ *   XSEG_SIM_MEMORY_MB=N        memory of each device, an even number (81920)
+ *   XSEG_SIM_ADDRESSES_MB=N     addresses that can be reserved in all (134217728, 128 TiB)
+ *   XSEG_SIM_COSTS=PRESET       none, a100, a100_cold, consumer, rocm_slow (a100)
+ *   XSEG_SIM_BATCH=0|1          whether one call may unmap or set access over several mappings (1)
+ *   XSEG_SIM_VMM=0|1            whether the devices offer virtual memory management (1)
+ *   XSEG_SIM_FAIL=CALL:N[:ERR]  the N-th CALL (any call if empty) fails with error number ERR (2)
+ *
+ * Threads: any.  Costs: no real driver is ever called.
+ */
+#ifndef XSEG_SIM_H
+#define XSEG_SIM_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "xseg/status.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* CUDA's own tag, as in allocator.h. */
+struct CUstream_st;
+
+/** The simulated machine.  Start from XSEG_SIM_SETTINGS_INIT; zero is the default throughout. */
+struct xseg_sim_settings {
+    size_t struct_bytes;    /* sizeof(struct xseg_sim_settings) */
+    unsigned devices;       /* 0: 1 */
+    uint64_t memory_bytes;  /* of each device; 0: 80 GiB */
+    uint64_t address_bytes; /* that can be reserved in all; 0: 128 TiB */
+    const char *costs;      /* preset by name; NULL: "a100" */
+    bool one_by_one;        /* refuse unmap and set-access over several mappings, as HIP does */
+    bool without_vmm;       /* the devices offer no virtual memory management */
+};
+/* clang-format off */
+#define XSEG_SIM_SETTINGS_INIT {sizeof(struct xseg_sim_settings), 0, 0, 0, NULL, false, false}
+/* clang-format on */
+
+/**
+ * Start again with a fresh machine.  Everything made on the old one is gone; handles of it must
+ * not be used again.  Call counters, the clock and set faults start at nothing.
+ *
+ * @param settings  NULL: what the environment says
+ *
+ * Returns: XSEG_OK; XSEG_ERR_ARGUMENT (unknown size or preset, more than 64 devices, memory_bytes
+ *          not a multiple of 2 MiB, an environment that cannot be understood: nothing changes)
+ */
+XSEG_API xseg_status xseg_sim_reset(const struct xseg_sim_settings *settings);
+
+/**
+ * Let a driver call fail, once.
+ *
+ * The call does nothing but return the error.  A later xseg_sim_fail() replaces an earlier one.
+ *
+ * @param call   name without a version suffix, such as "cuMemCreate"; NULL: any call that can fail
+ * @param nth    1 is the next such call; 0 takes the fault back
+ * @param error  CUresult to return, such as 2 for CUDA_ERROR_OUT_OF_MEMORY
+ *
+ * Returns: XSEG_OK; XSEG_ERR_ARGUMENT for a name that the simulator does not have, or error 0
+ */
+XSEG_API xseg_status xseg_sim_fail(const char *call, uint64_t nth, int error);
+
+/** Whether the fault set last has struck. */
+XSEG_API bool xseg_sim_failed(void);
+
+/**
+ * How often a call was made since the reset, failed ones included.
+ *
+ * @param call  name without a version suffix; NULL: all calls together
+ *
+ * Returns: the count; 0 for a name that the simulator does not have.
+ */
+XSEG_API uint64_t xseg_sim_calls(const char *call);
+
+/** Nanoseconds on the virtual clock since the reset.  Modelled. */
+XSEG_API uint64_t xseg_sim_clock(void);
+
+/** Nanoseconds that driver calls were charged since the reset, waits left out.  Modelled. */
+XSEG_API uint64_t xseg_sim_driver_time(void);
+
+/** Let time pass: work whose time has come is finished. */
+XSEG_API void xseg_sim_advance(uint64_t nanoseconds);
+
+/**
+ * Queue work on a stream.
+ *
+ * @param stream       a stream of the current context; NULL: the legacy default stream
+ * @param nanoseconds  how long it takes once it runs; UINT64_MAX: until it is finished by
+ *                     xseg_sim_finish() or a wait of the host
+ *
+ * Returns: XSEG_OK; XSEG_ERR_ARGUMENT for a stream that is not alive; XSEG_ERR_HOST_MEMORY
+ */
+XSEG_API xseg_status xseg_sim_launch(struct CUstream_st *stream, uint64_t nanoseconds);
+
+/**
+ * All work queued on a stream so far has finished.
+ *
+ * Returns: XSEG_OK; XSEG_ERR_ARGUMENT for a stream that is not alive
+ */
+XSEG_API xseg_status xseg_sim_finish(struct CUstream_st *stream);
+
+/** All work queued on any stream so far has finished. */
+XSEG_API void xseg_sim_finish_all(void);
+
+/** Bytes of a device's memory in use now; 0 for a device that does not exist. */
+XSEG_API uint64_t xseg_sim_used(unsigned device);
+
+/** The highest that xseg_sim_used() has been since the reset. */
+XSEG_API uint64_t xseg_sim_peak(unsigned device);
+
+/**
+ * What programs have not given back: physical memory, mappings, reservations, allocations, streams,
+ * events, graphs and retained contexts.
+ *
+ * @param text   one line per kind with its count and an example, cut to fit and always terminated;
+ *               NULL when bytes is 0
+ * @param bytes  size of text
+ *
+ * Returns: how many objects are left.
+ */
+XSEG_API size_t xseg_sim_leaks(char *text, size_t bytes);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

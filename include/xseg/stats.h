@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Statistics, with PyTorch's names and meanings.
+ *
+ * Everything here is counted, nothing is modelled.  Current values and totals are always exact.
+ * Peaks are exactly PyTorch's while one thread at a time allocates on a device; with several at
+ * once a peak may be off by what the other threads allocate or free while it is taken, which is the
+ * time of one look at a few counters.
+ *
+ * Threads: any; readable while everything runs.  Fork and errors: as in allocator.h.
+ */
+#ifndef XSEG_STATS_H
+#define XSEG_STATS_H
+
+#include "xseg/trim.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/** One quantity: its value, its highest value, and the sums of all increases and decreases. */
+struct xseg_stat {
+    uint64_t current, peak, allocated, freed;
+};
+
+enum xseg_stat_group { XSEG_STAT_ALL, XSEG_STAT_SMALL, XSEG_STAT_LARGE, XSEG_STAT_GROUPS };
+
+/** Statistics of one device.  Set struct_bytes before the call. */
+struct xseg_stats {
+    size_t struct_bytes; /* sizeof(struct xseg_stats) */
+    /* Each for all, for the small and for the large pools. */
+    struct xseg_stat allocation[XSEG_STAT_GROUPS];           /* live blocks */
+    struct xseg_stat segment[XSEG_STAT_GROUPS];              /* classic segments */
+    struct xseg_stat active[XSEG_STAT_GROUPS];               /* live and pending blocks */
+    struct xseg_stat inactive_split[XSEG_STAT_GROUPS];       /* cached parts of classic segments */
+    struct xseg_stat allocated_bytes[XSEG_STAT_GROUPS];      /* in live blocks */
+    struct xseg_stat reserved_bytes[XSEG_STAT_GROUPS];       /* mapped pages + classic segments */
+    struct xseg_stat active_bytes[XSEG_STAT_GROUPS];         /* in live and pending blocks */
+    struct xseg_stat inactive_split_bytes[XSEG_STAT_GROUPS]; /* in inactive_split blocks */
+    struct xseg_stat requested_bytes[XSEG_STAT_GROUPS];      /* asked for, live and pending */
+    /* Blocks and classic segments of max_split_size_mb or more. */
+    struct xseg_stat oversize_allocations;
+    struct xseg_stat oversize_segments;
+    uint64_t num_alloc_retries;    /* allocations tried again after the cache was given back */
+    uint64_t num_ooms;             /* allocations refused for want of memory */
+    uint64_t num_sync_all_streams; /* waits for all pending blocks */
+    uint64_t num_device_alloc;     /* growths: a hole mapped, or one cuMemAlloc */
+    uint64_t num_device_free;      /* shrinks: a cached run unmapped, or one cuMemFree */
+    uint64_t max_split_size;       /* bytes; UINT64_MAX when unlimited */
+    uint64_t device_bytes;         /* memory of the device */
+    uint64_t limit_bytes;          /* what physical may reach; UINT64_MAX when unlimited */
+    uint64_t physical_bytes;       /* reserved + stuck: memory taken from the driver */
+    uint64_t stuck_bytes;          /* pages that the driver would not take back */
+    uint64_t address_bytes;        /* reserved addresses of expandable segments */
+    uint64_t host_bytes;           /* host memory for this device's bookkeeping */
+};
+
+/**
+ * Read a device's statistics.
+ *
+ * @param where  names one device; selecting a stream or a pool is XSEG_ERR_UNSUPPORTED
+ * @param out    filled in up to out->struct_bytes, which the caller sets
+ *
+ * Returns: XSEG_OK, XSEG_ERR_ARGUMENT, XSEG_ERR_UNSUPPORTED, XSEG_ERR_DRIVER (the device could not
+ *          be opened), XSEG_ERR_FORKED
+ * Cost:    no driver call once the device is open.
+ */
+XSEG_API XSEG_NODISCARD xseg_status xseg_stats(struct xseg_allocator *allocator,
+                                               const struct xseg_where *where,
+                                               struct xseg_stats *out);
+
+enum {
+    XSEG_RESET_PEAK = 1,        /* peaks fall to the current values */
+    XSEG_RESET_ACCUMULATED = 2, /* totals and num_* counters start again at 0 */
+};
+
+/**
+ * Reset statistics of a device.
+ *
+ * @param what  XSEG_RESET_PEAK, XSEG_RESET_ACCUMULATED, or both
+ *
+ * Returns: as xseg_stats()
+ */
+XSEG_API XSEG_NODISCARD xseg_status xseg_stats_reset(struct xseg_allocator *allocator,
+                                                     const struct xseg_where *where, unsigned what);
+
+/** How often one entry point of the driver was called, by this allocator. */
+struct xseg_driver_call {
+    const char *name; /* lives as long as the library */
+    uint64_t count, failed;
+};
+
+/**
+ * Driver calls by name, of all devices together.  Counted since xseg_open().
+ *
+ * @param calls     where they go; NULL when capacity is 0
+ * @param capacity  entries in calls
+ * @param count     NULL, or how many entry points there are
+ *
+ * Returns: XSEG_OK, XSEG_ERR_ARGUMENT, XSEG_ERR_FORKED
+ * Cost:    no driver call, no lock.
+ */
+XSEG_API XSEG_NODISCARD xseg_status xseg_driver_calls(struct xseg_allocator *allocator,
+                                                      struct xseg_driver_call *calls,
+                                                      size_t capacity, size_t *count);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Giving cached memory back to the driver, page by page.
+ *
+ * Threads: any.  Fork and errors: as in allocator.h.
+ */
+#ifndef XSEG_TRIM_H
+#define XSEG_TRIM_H
+
+#include "xseg/allocator.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/** Which memory is meant.  Start from XSEG_WHERE_ANY: every device, pool and stream. */
+struct xseg_where {
+    size_t struct_bytes;    /* sizeof(struct xseg_where) */
+    int device;             /* CUDA ordinal, or -1 for all that are open */
+    bool one_stream;        /* only memory of `stream` */
+    xseg_stream stream;     /* read if one_stream */
+    struct xseg_pool *pool; /* only this private pool; NULL for all pools */
+};
+/* clang-format off */
+#define XSEG_WHERE_ANY {sizeof(struct xseg_where), -1, false, NULL, NULL}
+/* clang-format on */
+
+/** How to trim.  Start from XSEG_TRIM_INIT. */
+struct xseg_trim {
+    size_t struct_bytes; /* sizeof(struct xseg_trim) */
+    /* true: wait for pending blocks and for the streams of cached memory, as PyTorch's empty_cache
+     * does.  false: never wait; memory whose stream still works stays. */
+    bool wait;
+};
+/* clang-format off */
+#define XSEG_TRIM_INIT {sizeof(struct xseg_trim), false}
+/* clang-format on */
+
+/** What a trim did.  All figures are counted bytes.  Set struct_bytes before the call. */
+struct xseg_trimmed {
+    size_t struct_bytes;
+    uint64_t returned;     /* given back to the driver */
+    uint64_t kept_partial; /* cached, but on pages or in segments that also hold blocks in use */
+    uint64_t kept_busy;    /* cached, but its stream has not finished */
+    uint64_t kept_pool;    /* cached in private pools that somebody holds */
+    uint64_t kept_pending; /* freed blocks that another stream may still use */
+    uint64_t kept_refused; /* the driver refused to take it; tried again at the next trim */
+};
+/* clang-format off */
+#define XSEG_TRIMMED_INIT {sizeof(struct xseg_trimmed), 0, 0, 0, 0, 0, 0}
+/* clang-format on */
+
+/**
+ * Give idle cached memory back to the driver: whole classic segments, and whole pages of
+ * expandable ones.  A segment keeps its addresses.
+ *
+ * Private pools that somebody holds are left alone.
+ *
+ * @param where    NULL for everything
+ * @param options  NULL for the defaults: never waits
+ * @param out      NULL, or filled in up to out->struct_bytes
+ *
+ * Returns: XSEG_OK           also when the driver refused part of it (out->kept_refused)
+ *          XSEG_ERR_DRIVER   a stream could not be asked or waited for; what was given back by then
+ *                            is in the statistics
+ *          XSEG_ERR_ARGUMENT, XSEG_ERR_FORKED
+ * Cost:    for each stream with idle memory one query (or one wait); for each contiguous run of
+ *          idle pages one cuMemUnmap where the driver accepts that, and one cuMemRelease a page.
+ */
+XSEG_API XSEG_NODISCARD xseg_status xseg_trim(struct xseg_allocator *allocator,
+                                              const struct xseg_where *where,
+                                              const struct xseg_trim *options,
+                                              struct xseg_trimmed *out);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,13 @@
+/* SPDX-License-Identifier: MIT */
+/* xseg: a GPU memory allocator with expandable segments.  This header pulls in the others. */
+#ifndef XSEG_XSEG_H
+#define XSEG_XSEG_H
+
+#include "xseg/allocator.h"
+#include "xseg/pool.h"
+#include "xseg/stats.h"
+#include "xseg/status.h"
+#include "xseg/trim.h"
+#include "xseg/version.h"
+
+#endif

@@ -1,0 +1,133 @@
+/* SPDX-License-Identifier: MIT */
+#include "xseg/allocator.h"
+
+#include <string.h>
+
+#include "src/door.h"
+
+/* Members that the caller does not know keep their defaults. */
+static struct xseg_options options_of(const struct xseg_options *given)
+{
+    struct xseg_options options = XSEG_OPTIONS_INIT;
+
+    if (given != NULL)
+        memcpy(&options, given, given->struct_bytes);
+    return options;
+}
+
+xseg_status xseg_open(const char *config, const struct xseg_options *options,
+                      struct xseg_allocator **out)
+{
+    XSEG_DOOR_REQUIRE(out != NULL, "xseg_open: out is NULL");
+    XSEG_DOOR_REQUIRE(options == NULL || XSEG_DOOR_KNOWS(options, struct xseg_options),
+                      "xseg_open: options->struct_bytes is %zu: start from XSEG_OPTIONS_INIT",
+                      options->struct_bytes);
+    const struct xseg_options chosen = options_of(options);
+    const struct xseg_log log = {chosen.log, chosen.log_context};
+    return xseg_allocator_open(config, chosen.driver, &log, out);
+}
+
+xseg_status xseg_close(struct xseg_allocator *allocator)
+{
+    if (allocator == NULL)
+        return XSEG_OK;
+    XSEG_DOOR(allocator);
+    return xseg_allocator_close(allocator);
+}
+
+xseg_status xseg_configure(struct xseg_allocator *allocator, const char *config)
+{
+    XSEG_DOOR(allocator);
+    XSEG_DOOR_REQUIRE(config != NULL, "xseg_configure: the string is NULL");
+    return xseg_allocator_configure(allocator, config);
+}
+
+xseg_status xseg_configuration(struct xseg_allocator *allocator, char *text, size_t bytes,
+                               size_t *needed)
+{
+    struct xseg_text builder;
+
+    XSEG_DOOR(allocator);
+    XSEG_DOOR_REQUIRE(text != NULL || bytes == 0, "xseg_configuration: text is NULL");
+    xseg_text_init(&builder, text, bytes);
+    xseg_config_print(xseg_allocator_config(allocator), &builder);
+    if (needed != NULL)
+        *needed = builder.length + 1;
+    return XSEG_OK;
+}
+
+const char *xseg_configuration_source(const struct xseg_allocator *allocator)
+{
+    return allocator == NULL ? "" : allocator->config_source;
+}
+
+xseg_status xseg_alloc(struct xseg_allocator *allocator, int device, size_t bytes,
+                       xseg_stream stream, void **out)
+{
+    struct xseg_device *found = NULL;
+
+    XSEG_DOOR(allocator);
+    XSEG_DOOR_REQUIRE(out != NULL, "xseg_alloc: out is NULL");
+    const xseg_status status = xseg_allocator_device(allocator, device, &found);
+    if (status != XSEG_OK)
+        return status;
+    if (bytes == 0) {
+        *out = NULL;
+        return XSEG_OK;
+    }
+    return xseg_device_alloc(found, &found->pool, xseg_allocator_config(allocator), bytes, stream,
+                             out);
+}
+
+xseg_status xseg_alloc_with(struct xseg_allocator *allocator, const struct xseg_request *given,
+                            void **out)
+{
+    struct xseg_request request = XSEG_REQUEST_INIT;
+
+    XSEG_DOOR(allocator);
+    XSEG_DOOR_REQUIRE(out != NULL, "xseg_alloc_with: out is NULL");
+    XSEG_DOOR_REQUIRE(given != NULL && XSEG_DOOR_KNOWS(given, struct xseg_request),
+                      "xseg_alloc_with: the request is NULL or of unknown size: start from "
+                      "XSEG_REQUEST_INIT");
+    memcpy(&request, given, given->struct_bytes);
+    struct xseg_pool *pool = request.pool;
+    if (pool == NULL)
+        return xseg_alloc(allocator, request.device, request.bytes, request.stream, out);
+    XSEG_DOOR_REQUIRE(xseg_allocator_owns(allocator, pool),
+                      "xseg_alloc_with: the pool belongs to another allocator");
+    if (request.bytes == 0) {
+        *out = NULL;
+        return XSEG_OK;
+    }
+    return xseg_device_alloc(pool->device, pool, xseg_allocator_config(allocator), request.bytes,
+                             request.stream, out);
+}
+
+xseg_status xseg_free(struct xseg_allocator *allocator, void *ptr)
+{
+    XSEG_DOOR(allocator);
+    return ptr == NULL ? XSEG_OK : xseg_allocator_free(allocator, ptr);
+}
+
+xseg_status xseg_use(struct xseg_allocator *allocator, void *ptr, xseg_stream stream)
+{
+    XSEG_DOOR(allocator);
+    return ptr == NULL ? XSEG_OK : xseg_allocator_use(allocator, ptr, stream);
+}
+
+xseg_status xseg_block(struct xseg_allocator *allocator, const void *anywhere,
+                       struct xseg_block_info *out)
+{
+    struct xseg_block_info info = XSEG_BLOCK_INFO_INIT;
+
+    XSEG_DOOR(allocator);
+    XSEG_DOOR_REQUIRE(
+        out != NULL && XSEG_DOOR_KNOWS(out, struct xseg_block_info),
+        "xseg_block: out is NULL or of unknown size: start from XSEG_BLOCK_INFO_INIT");
+    const xseg_status status = xseg_allocator_describe(allocator, anywhere, &info);
+    if (status != XSEG_OK)
+        return status;
+    info.struct_bytes = out->struct_bytes;
+    memcpy(out, &info, out->struct_bytes);
+    return XSEG_OK;
+}

@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/base/error.h"
+
+static _Thread_local char buffer[1024];
+static _Thread_local struct xseg_text text;
+
+__attribute__((noinline)) xseg_status xseg_fail(xseg_status status, const char *format, ...)
+{
+    va_list arguments;
+
+    xseg_text_init(&text, buffer, sizeof(buffer));
+    va_start(arguments, format);
+    xseg_text_add_list(&text, format, arguments);
+    va_end(arguments);
+    return status;
+}
+
+void xseg_fail_add(const char *format, ...)
+{
+    va_list arguments;
+
+    if (text.buffer == NULL)
+        xseg_text_init(&text, buffer, sizeof(buffer));
+    va_start(arguments, format);
+    xseg_text_add_list(&text, format, arguments);
+    va_end(arguments);
+}
+
+const struct xseg_text *xseg_fail_text(void)
+{
+    return &text;
+}

@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * An intrusive doubly linked list: a ring through a head.
+ *
+ * A node that is on no list points to itself, so removing it again does nothing.
+ */
+#ifndef XSEG_BASE_LIST_H
+#define XSEG_BASE_LIST_H
+
+#include "src/base/align.h"
+
+struct xseg_list {
+    struct xseg_list *prev, *next;
+};
+
+static inline void xseg_list_init(struct xseg_list *list)
+{
+    list->prev = list->next = list;
+}
+
+static inline bool xseg_list_is_empty(const struct xseg_list *list)
+{
+    return list->next == list;
+}
+
+/* Insert a node before `at`; before the head means at the end. */
+static inline void xseg_list_insert(struct xseg_list *at, struct xseg_list *node)
+{
+    node->prev = at->prev;
+    node->next = at;
+    at->prev->next = node;
+    at->prev = node;
+}
+
+static inline void xseg_list_remove(struct xseg_list *node)
+{
+    node->prev->next = node->next;
+    node->next->prev = node->prev;
+    xseg_list_init(node);
+}
+
+/* The first node, which must exist, as its structure. */
+#define XSEG_LIST_FIRST(head, type, member) XSEG_CONTAINER((head)->next, type, member)
+
+#define XSEG_LIST_FOR(node, head) \
+    for (struct xseg_list *node = (head)->next; node != (head); node = node->next)
+
+/* The same where the body may remove the node. */
+#define XSEG_LIST_FOR_SAFE(node, head)                                                      \
+    for (struct xseg_list *node = (head)->next, *after_##node = node->next; node != (head); \
+         node = after_##node, after_##node = node->next)
+
+#endif

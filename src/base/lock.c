@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/base/lock.h"
+
+/* How many locks of each rank the calling thread holds: 0 or 1, since ranks rise. */
+static _Thread_local unsigned held[XSEG_RANK_COUNT];
+
+void xseg_lock_init(struct xseg_lock *lock, enum xseg_lock_rank rank)
+{
+    (void)pthread_mutex_init(&lock->os, NULL);
+    lock->rank = rank;
+}
+
+void xseg_lock_fini(struct xseg_lock *lock)
+{
+    (void)pthread_mutex_destroy(&lock->os);
+}
+
+void xseg_lock_note_taken(const struct xseg_lock *lock)
+{
+    for (unsigned rank = lock->rank; rank < XSEG_RANK_COUNT; rank++)
+        if (held[rank] != 0)
+            xseg_die(__FILE__, __LINE__, "lock order", "a lock of this rank or above is held");
+    held[lock->rank]++;
+}
+
+void xseg_lock_note_given(const struct xseg_lock *lock)
+{
+    held[lock->rank]--;
+}
+
+bool xseg_lock_holds(enum xseg_lock_rank rank)
+{
+#if XSEG_CHECKS >= 1
+    return held[rank] != 0;
+#else
+    (void)rank;
+    return true;
+#endif
+}

@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * A mutex with a rank, and the one table of lock order.
+ *
+ * A thread may take a lock only if its rank is above every rank that it already holds; builds with
+ * checks >= 1 enforce that as it runs.
+ *
+ * GROWTH   one per device.  Whoever maps, unmaps, allocates or frees device memory, or walks all
+ *          arenas, holds it.  Held across: every driver call, the blocking ones included.
+ *          Never held across: user callbacks, log output.  Never taken on a hit.
+ * PENDING  one per device.  Guards the queues of blocks that wait for other streams.
+ *          Held across: event create, record, query.  Never across a wait.
+ * ARENA    one per arena.  The hot-path lock: guards blocks, shelf and counters of one arena.
+ *          No driver call, no callback, no log output under it.
+ * TABLE    one per device.  Guards insertion into the look-up table, the streams and the pools.
+ *          Held across: cuStreamGetId.
+ * STATS    one per device.  Guards peaks.  Leaf.
+ * DRIVER   one per driver.  Guards opening of devices.  Held across: every call that opens one.
+ *          Never taken while another lock is held, and below GROWTH for that reason.
+ */
+#ifndef XSEG_BASE_LOCK_H
+#define XSEG_BASE_LOCK_H
+
+#include <pthread.h>
+
+#include "src/base/check.h"
+
+#if defined(__clang__)
+#define XSEG_TSA(x) __attribute__((x))
+#else
+#define XSEG_TSA(x)
+#endif
+#define XSEG_CAPABILITY  XSEG_TSA(capability("mutex"))
+#define XSEG_ACQUIRES(m) XSEG_TSA(acquire_capability(m))
+#define XSEG_RELEASES(m) XSEG_TSA(release_capability(m))
+#define XSEG_REQUIRES(m) XSEG_TSA(requires_capability(m))
+#define XSEG_UNCHECKED   XSEG_TSA(no_thread_safety_analysis)
+
+enum xseg_lock_rank {
+    XSEG_RANK_DRIVER = 1,
+    XSEG_RANK_GROWTH,
+    XSEG_RANK_PENDING,
+    XSEG_RANK_ARENA,
+    XSEG_RANK_TABLE,
+    XSEG_RANK_STATS,
+    XSEG_RANK_COUNT
+};
+
+struct XSEG_CAPABILITY xseg_lock {
+    pthread_mutex_t os;
+    enum xseg_lock_rank rank;
+};
+
+void xseg_lock_init(struct xseg_lock *lock, enum xseg_lock_rank rank);
+void xseg_lock_fini(struct xseg_lock *lock);
+
+/* Rank bookkeeping of the calling thread; the lock functions below call them. */
+void xseg_lock_note_taken(const struct xseg_lock *lock);
+void xseg_lock_note_given(const struct xseg_lock *lock);
+
+/* Whether the calling thread holds a lock of this rank; true where ranks are not tracked. */
+bool xseg_lock_holds(enum xseg_lock_rank rank);
+
+static inline void xseg_lock_take(struct xseg_lock *lock) XSEG_ACQUIRES(*lock) XSEG_UNCHECKED
+{
+#if XSEG_CHECKS >= 1
+    xseg_lock_note_taken(lock);
+#endif
+    (void)pthread_mutex_lock(&lock->os);
+}
+
+static inline void xseg_lock_give(struct xseg_lock *lock) XSEG_RELEASES(*lock) XSEG_UNCHECKED
+{
+    (void)pthread_mutex_unlock(&lock->os);
+#if XSEG_CHECKS >= 1
+    xseg_lock_note_given(lock);
+#endif
+}
+
+#endif

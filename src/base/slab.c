@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/base/slab.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* The index survives in a record that is not taken, behind the link of the free list. */
+struct idle {
+    struct xseg_slab_link link;
+    uint32_t index;
+};
+
+bool xseg_slab_init(struct xseg_slab *slab, size_t record_bytes)
+{
+    XSEG_ASSERT(record_bytes >= sizeof(struct idle));
+    memset(slab, 0, sizeof(*slab));
+    slab->record_bytes = record_bytes;
+    slab->directory = calloc(XSEG_SLAB_SLABS, sizeof(*slab->directory));
+    return slab->directory != NULL;
+}
+
+void xseg_slab_fini(struct xseg_slab *slab)
+{
+    for (uint32_t i = 0; i < slab->made / XSEG_SLAB_RECORDS; i++)
+        free(slab->directory[i]);
+    free(slab->directory);
+    memset(slab, 0, sizeof(*slab));
+}
+
+static void put_idle(struct xseg_slab *slab, void *record, uint32_t index)
+{
+    struct idle *idle = record;
+
+    idle->index = index;
+    idle->link.next = slab->free;
+    slab->free = &idle->link;
+    slab->free_count++;
+}
+
+void *xseg_slab_make_refill(const struct xseg_slab *slab)
+{
+    return malloc(XSEG_SLAB_RECORDS * slab->record_bytes);
+}
+
+bool xseg_slab_refill(struct xseg_slab *slab, void *refill)
+{
+    char *records = refill;
+
+    if (slab->made / XSEG_SLAB_RECORDS >= XSEG_SLAB_SLABS) {
+        free(refill);
+        return false;
+    }
+    slab->directory[slab->made / XSEG_SLAB_RECORDS] = records;
+    for (uint32_t i = XSEG_SLAB_RECORDS; i-- > 0;)
+        put_idle(slab, records + i * slab->record_bytes, slab->made + i + 1);
+    slab->made += XSEG_SLAB_RECORDS;
+    return true;
+}
+
+void *xseg_slab_take(struct xseg_slab *slab)
+{
+    XSEG_ASSERT(slab->free_count > 0);
+    struct idle *idle = (struct idle *)(void *)slab->free;
+    const uint32_t index = idle->index;
+
+    slab->free = idle->link.next;
+    slab->free_count--;
+    memset(idle, 0, slab->record_bytes);
+    ((struct xseg_slab_record *)(void *)idle)->index = index;
+    return idle;
+}
+
+void xseg_slab_put(struct xseg_slab *slab, void *record)
+{
+    const uint32_t index = ((struct xseg_slab_record *)record)->index;
+
+    XSEG_ASSERT(index != 0 && xseg_slab_at(slab, index) == record);
+    put_idle(slab, record, index);
+}
+
+size_t xseg_slab_bytes(const struct xseg_slab *slab)
+{
+    return slab->made * slab->record_bytes + slab->made / XSEG_SLAB_RECORDS * sizeof(char *);
+}
+
+bool xseg_slab_audit(const struct xseg_slab *slab, struct xseg_finding *finding)
+{
+    uint32_t count = 0;
+
+    for (const struct xseg_slab_link *link = slab->free; link != NULL; link = link->next)
+        count++;
+    XSEG_HOLDS(finding, "SLAB-1", count == slab->free_count && count <= slab->made,
+               "free list has %u, free_count says %u of %u", count, slab->free_count, slab->made);
+    return true;
+}

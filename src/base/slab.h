@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Fixed-size host records cut from slabs and found again by a 32-bit index.
+ *
+ * Taking a record never calls the host allocator: whoever needs records makes a refill first, at a
+ * place where it holds no hot lock, and adds it under the lock.  Slabs never move and are never given back before
+ * xseg_slab_fini(), so the address of a record stays valid.  Index 0 is no record.
+ *
+ * Invariants:
+ *   SLAB-1  every record is either on the free list or taken: taken + free = made.
+ *
+ * Locking: none of its own; the owner's lock covers every call but xseg_slab_make_refill().
+ */
+#ifndef XSEG_BASE_SLAB_H
+#define XSEG_BASE_SLAB_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "src/base/check.h"
+
+/* Records in one slab: about 48 KiB of block records, so that refills are rare and small. */
+#define XSEG_SLAB_RECORDS 512u
+/* Slabs of one kind: 2^24 records, far beyond 10^7 blocks.  The directory is mostly untouched. */
+#define XSEG_SLAB_SLABS 32768u
+
+struct xseg_slab_link {
+    struct xseg_slab_link *next;
+};
+
+struct xseg_slab {
+    size_t record_bytes;
+    struct xseg_slab_link *free;
+    uint32_t free_count, made;
+    char **directory; /* [XSEG_SLAB_SLABS] */
+};
+
+/* A record starts with its own index while taken; the user's part follows. */
+struct xseg_slab_record {
+    uint32_t index;
+};
+
+/*
+ * record_bytes is the size of the user's structure, which starts with struct xseg_slab_record.
+ * Returns false without host memory.
+ */
+bool xseg_slab_init(struct xseg_slab *slab, size_t record_bytes);
+void xseg_slab_fini(struct xseg_slab *slab);
+
+/* Host memory for one slab more, or NULL.  Needs no lock. */
+void *xseg_slab_make_refill(const struct xseg_slab *slab);
+
+/* Add a refill, which then belongs to the slab.  Returns false, and frees it, if there are too many
+ * slabs. */
+bool xseg_slab_refill(struct xseg_slab *slab, void *refill);
+
+/* Take a zeroed record, which must be there: free_count > 0. */
+void *xseg_slab_take(struct xseg_slab *slab);
+
+/* Put a record back; its contents are gone. */
+void xseg_slab_put(struct xseg_slab *slab, void *record);
+
+/* The record of an index that xseg_slab_take() gave. */
+static inline void *xseg_slab_at(const struct xseg_slab *slab, uint32_t index)
+{
+    const uint32_t at = index - 1;
+
+    return slab->directory[at / XSEG_SLAB_RECORDS] +
+           (size_t)(at % XSEG_SLAB_RECORDS) * slab->record_bytes;
+}
+
+/* Host bytes held. */
+size_t xseg_slab_bytes(const struct xseg_slab *slab);
+
+bool xseg_slab_audit(const struct xseg_slab *slab, struct xseg_finding *finding);
+
+#endif

@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * A bounded text builder: writes into the caller's buffer, cuts what does not fit, never allocates.
+ * The buffer is always terminated; `length` goes on counting what would have been written.
+ */
+#ifndef XSEG_BASE_TEXT_H
+#define XSEG_BASE_TEXT_H
+
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct xseg_text {
+    char *buffer;
+    size_t bytes;  /* size of buffer; may be 0 */
+    size_t length; /* of the whole text, without its terminator */
+};
+
+void xseg_text_init(struct xseg_text *text, char *buffer, size_t bytes);
+void xseg_text_add(struct xseg_text *text, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+void xseg_text_add_list(struct xseg_text *text, const char *format, va_list arguments)
+    __attribute__((format(printf, 2, 0)));
+
+/* A number of bytes as people read it: "512 bytes", "2.00 MiB". */
+void xseg_text_add_bytes(struct xseg_text *text, uint64_t bytes);
+
+#endif

@@ -1,0 +1,360 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/core/allocator.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+#include "src/base/error.h"
+#include "src/core/config_table.h"
+
+/* --- Opening and closing. --- */
+
+/* Say once which keys of a string do nothing here. */
+static void log_idle_keys(const struct xseg_allocator *allocator, unsigned named)
+{
+    char buffer[512];
+    struct xseg_text text;
+
+    xseg_text_init(&text, buffer, sizeof(buffer));
+    for (unsigned key = 0; key < XSEG_CONFIG_KEYS; key++)
+        if ((named >> key & 1) != 0 && !xseg_config_table[key].acts)
+            xseg_text_add(&text, "%s%s", text.length > 0 ? ", " : "", xseg_config_table[key].name);
+    if (text.length > 0)
+        xseg_log_line(&allocator->log, XSEG_LOG_WARNING,
+                      "the configuration names keys that have no effect here: %s", buffer);
+}
+
+static xseg_status load_config(struct xseg_allocator *allocator, const char *text, unsigned *named)
+{
+    struct xseg_config_version *version = calloc(1, sizeof(*version));
+
+    if (version == NULL)
+        return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for a configuration");
+    const xseg_status status =
+        xseg_config_load(&version->config, text, &allocator->config_source, named);
+    if (status != XSEG_OK) {
+        free(version);
+        return status;
+    }
+    atomic_init(&allocator->config, version);
+    return XSEG_OK;
+}
+
+static void free_allocator(struct xseg_allocator *allocator)
+{
+    struct xseg_config_version *version = atomic_load(&allocator->config), *older;
+
+    for (; version != NULL; version = older) {
+        older = version->older;
+        free(version);
+    }
+    if (allocator->driver != NULL)
+        xseg_driver_close(allocator->driver);
+    free(allocator->device);
+    xseg_lookup_fini(&allocator->lookup);
+    xseg_fork_fini(&allocator->fork);
+    xseg_lock_fini(&allocator->open_lock);
+    xseg_lock_fini(&allocator->lookup_lock);
+    free(allocator);
+}
+
+xseg_status xseg_allocator_open(const char *config, const char *driver, const struct xseg_log *log,
+                                struct xseg_allocator **out)
+{
+    struct xseg_allocator *allocator = calloc(1, sizeof(*allocator));
+    unsigned named = 0;
+    xseg_status status;
+
+    if (allocator == NULL)
+        return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for an allocator");
+    allocator->log = *log;
+    xseg_lock_init(&allocator->open_lock, XSEG_RANK_DRIVER);
+    xseg_lock_init(&allocator->lookup_lock, XSEG_RANK_TABLE);
+    if (!xseg_fork_init(&allocator->fork) || !xseg_lookup_init(&allocator->lookup)) {
+        status = xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for the look-up table");
+        goto free_all;
+    }
+    status = load_config(allocator, config, &named);
+    if (status == XSEG_OK)
+        status = xseg_driver_open(driver, &allocator->driver);
+    if (status != XSEG_OK)
+        goto free_all;
+    allocator->device_count = xseg_driver_device_count(allocator->driver);
+    allocator->device = calloc((size_t)allocator->device_count, sizeof(*allocator->device));
+    if (allocator->device == NULL) {
+        status = xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for the table of devices");
+        goto free_all;
+    }
+    log_idle_keys(allocator, named);
+    *out = allocator;
+    return XSEG_OK;
+
+free_all:
+    free_allocator(allocator);
+    return status;
+}
+
+xseg_status xseg_allocator_close(struct xseg_allocator *allocator)
+{
+    for (int i = 0; i < allocator->device_count; i++) {
+        struct xseg_device *device = xseg_allocator_open_device(allocator, i);
+        const xseg_status status = device != NULL ? xseg_device_close(device) : XSEG_OK;
+
+        if (status != XSEG_OK)
+            return status;
+        atomic_store(&allocator->device[i], NULL);
+    }
+    free_allocator(allocator);
+    return XSEG_OK;
+}
+
+xseg_status xseg_allocator_configure(struct xseg_allocator *allocator, const char *config)
+{
+    struct xseg_config_version *version = calloc(1, sizeof(*version));
+    unsigned named = 0;
+    xseg_status status;
+
+    if (version == NULL)
+        return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for a configuration");
+    xseg_lock_take(&allocator->open_lock);
+    version->older = atomic_load(&allocator->config);
+    version->config = version->older->config;
+    status = xseg_config_parse(&version->config, config, &named);
+    if (status == XSEG_OK)
+        atomic_store_explicit(&allocator->config, version, memory_order_release);
+    xseg_lock_give(&allocator->open_lock);
+    if (status != XSEG_OK)
+        free(version);
+    else
+        log_idle_keys(allocator, named);
+    return status;
+}
+
+/* --- Devices. --- */
+
+static xseg_status open_device(struct xseg_allocator *allocator, int ordinal,
+                               struct xseg_device **out)
+{
+    struct xseg_device *device;
+    char why[384] = "";
+    xseg_status status = XSEG_OK;
+
+    xseg_lock_take(&allocator->open_lock);
+    device = xseg_allocator_open_device(allocator, ordinal);
+    if (device == NULL)
+        status = xseg_device_open(allocator, ordinal, why, sizeof(why), &device);
+    if (status == XSEG_OK)
+        atomic_store_explicit(&allocator->device[ordinal], device, memory_order_release);
+    xseg_lock_give(&allocator->open_lock);
+    if (status != XSEG_OK)
+        return status;
+    if (why[0] != '\0' && xseg_allocator_config(allocator)->expandable_segments)
+        xseg_log_line(&allocator->log, XSEG_LOG_WARNING,
+                      "device %d: no virtual memory management, so segments are classic: %s",
+                      ordinal, why);
+    *out = device;
+    return XSEG_OK;
+}
+
+xseg_status xseg_allocator_device(struct xseg_allocator *allocator, int ordinal,
+                                  struct xseg_device **out)
+{
+    if (ordinal < 0 || ordinal >= allocator->device_count)
+        return xseg_fail(XSEG_ERR_ARGUMENT, "device %d: the driver shows devices 0 to %d", ordinal,
+                         allocator->device_count - 1);
+    struct xseg_device *device = xseg_allocator_open_device(allocator, ordinal);
+    if (__builtin_expect(device == NULL, 0))
+        return open_device(allocator, ordinal, out);
+    *out = device;
+    return XSEG_OK;
+}
+
+/* --- From an address to its block. --- */
+
+static bool lies_in(const struct xseg_extent *extent, uint64_t address)
+{
+    return extent != NULL && address >= extent->segment.base &&
+           address - extent->segment.base < extent->segment.bytes;
+}
+
+/*
+ * Lock the arena of an address.  The extent is asked for again under the lock, because one that
+ * holds no live block may end at any time.  NULL if the address is in no segment.
+ */
+static struct xseg_extent *lock_extent(struct xseg_allocator *allocator,
+                                       uint64_t address) XSEG_UNCHECKED
+{
+    for (;;) {
+        struct xseg_extent *extent = xseg_lookup_find(&allocator->lookup, address);
+
+        if (extent == NULL)
+            return NULL;
+        struct xseg_arena *arena = extent->arena;
+        xseg_arena_lock(arena);
+        if (__builtin_expect(extent == xseg_lookup_find(&allocator->lookup, address) &&
+                                 extent->arena == arena,
+                             1)) {
+            if (lies_in(extent, address))
+                return extent;
+            xseg_arena_unlock(arena);
+            return NULL;
+        }
+        xseg_arena_unlock(arena);
+    }
+}
+
+static const char *const state_text[] = {
+    [XSEG_BLOCK_LIVE] = "a live block",
+    [XSEG_BLOCK_PENDING] = "a block that was freed and waits for another stream",
+    [XSEG_BLOCK_CACHED] = "cached memory: it was freed before, or never handed out",
+    [XSEG_BLOCK_HOLE] = "a hole of a segment",
+    [XSEG_BLOCK_BUSY] = "memory that is being freed, mapped or unmapped right now",
+};
+
+/* Why an address is not the start of a live block; the extent's lock is held. */
+static xseg_status fail_not_live(const struct xseg_extent *extent, uint64_t address)
+{
+    const struct xseg_block *block =
+        xseg_extent_block_over(extent, &extent->arena->blocks, address);
+
+    if (block->state == XSEG_BLOCK_LIVE)
+        return xseg_fail(XSEG_ERR_NOT_LIVE,
+                         "%#" PRIx64 " lies %" PRIu64 " bytes inside the live block at %#" PRIx64
+                         ": give its start",
+                         address, address - block->base, block->base);
+    return xseg_fail(XSEG_ERR_NOT_LIVE, "%#" PRIx64 " is no live block: it lies in %s", address,
+                     state_text[block->state]);
+}
+
+/*
+ * The live block that starts at an address, with its arena locked.
+ *
+ * Returns: XSEG_OK; XSEG_ERR_NOT_LIVE, and nothing is locked
+ */
+static xseg_status lock_live(struct xseg_allocator *allocator, const void *pointer,
+                             struct xseg_block **out) XSEG_UNCHECKED
+{
+    const uint64_t address = (uint64_t)(uintptr_t)pointer;
+    struct xseg_extent *extent = lock_extent(allocator, address);
+
+    if (extent == NULL)
+        return xseg_fail(XSEG_ERR_NOT_LIVE, "%p is not memory of this allocator", pointer);
+    struct xseg_block *block = xseg_extent_block_at(extent, &extent->arena->blocks, address);
+    if (block == NULL || block->state != XSEG_BLOCK_LIVE) {
+        const xseg_status status = fail_not_live(extent, address);
+
+        xseg_arena_unlock(extent->arena);
+        return status;
+    }
+    *out = block;
+    return XSEG_OK;
+}
+
+/* --- What users do with blocks. --- */
+
+xseg_status xseg_allocator_free(struct xseg_allocator *allocator,
+                                const void *pointer) XSEG_UNCHECKED
+{
+    struct xseg_block *block = NULL;
+    const xseg_status status = lock_live(allocator, pointer, &block);
+
+    if (status != XSEG_OK)
+        return status;
+    struct xseg_arena *arena = block->extent->arena;
+    if (__builtin_expect(block->uses == NULL, 1)) {
+        xseg_arena_note_free(arena, block);
+        xseg_arena_take_back(arena, block);
+        xseg_arena_unlock(arena);
+        return XSEG_OK;
+    }
+    block->state = XSEG_BLOCK_BUSY;
+    xseg_arena_unlock(arena);
+    return xseg_pending_free(&arena->device->pending, block);
+}
+
+/* Note a use of the live block at an address of this arena's; stocking may let go of the lock. */
+static xseg_status note_use(struct xseg_allocator *allocator, const void *pointer,
+                            struct xseg_known_stream *stream) XSEG_UNCHECKED
+{
+    for (;;) {
+        struct xseg_block *block = NULL;
+        const xseg_status status = lock_live(allocator, pointer, &block);
+
+        if (status != XSEG_OK)
+            return status;
+        struct xseg_arena *arena = block->extent->arena;
+        const bool ready = stream == arena->stream || arena->uses.free_count > 0;
+        if (ready && stream != arena->stream)
+            xseg_pending_use(arena, block, stream);
+        const bool stocked = ready || xseg_arena_stock(arena, &arena->uses, 1);
+        xseg_arena_unlock(arena);
+        if (ready)
+            return XSEG_OK;
+        if (!stocked)
+            return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory to remember a use");
+    }
+}
+
+xseg_status xseg_allocator_use(struct xseg_allocator *allocator, const void *pointer,
+                               xseg_stream stream) XSEG_UNCHECKED
+{
+    struct xseg_known_stream *known = NULL;
+    struct xseg_block *block = NULL;
+    xseg_status status = lock_live(allocator, pointer, &block);
+
+    if (status != XSEG_OK)
+        return status;
+    struct xseg_device *device = block->extent->arena->device;
+    xseg_arena_unlock(block->extent->arena);
+    status = xseg_streams_get(&device->streams, stream, &known);
+    return status == XSEG_OK ? note_use(allocator, pointer, known) : status;
+}
+
+/* What lies beside a block in one direction: cached bytes, and the hole beyond them. */
+static void look_beside(const struct xseg_block *block, bool before, size_t *cached, size_t *hole)
+{
+    const struct xseg_block *next = before ? block->prev : block->next;
+
+    *cached = *hole = 0;
+    if (next != NULL && next->state == XSEG_BLOCK_CACHED) {
+        *cached = next->bytes;
+        next = before ? next->prev : next->next;
+    }
+    if (next != NULL && next->state == XSEG_BLOCK_HOLE)
+        *hole = next->bytes;
+}
+
+static void describe(const struct xseg_block *block, struct xseg_block_info *info)
+{
+    const struct xseg_extent *extent = block->extent;
+    const struct xseg_arena *arena = extent->arena;
+    const struct xseg_segment *segment = &extent->segment;
+
+    info->base = (void *)(uintptr_t)block->base; /* NOLINT(performance-no-int-to-ptr) */
+    info->bytes = block->bytes;
+    info->requested = block->requested;
+    info->state = (enum xseg_block_state)block->state;
+    info->device = arena->device->context.ordinal;
+    info->stream = arena->stream->handle;
+    info->pool = arena->pool->is_private ? arena->pool : NULL;
+    info->is_small = arena->is_small;
+    info->is_expandable = xseg_extent_is_expandable(extent);
+    info->segment_base = (void *)(uintptr_t)segment->base; /* NOLINT(performance-no-int-to-ptr) */
+    info->segment_bytes = segment->bytes;
+    info->segment_mapped = atomic_load_explicit(&segment->mapped, memory_order_relaxed);
+    look_beside(block, true, &info->free_before, &info->hole_before);
+    look_beside(block, false, &info->free_after, &info->hole_after);
+}
+
+xseg_status xseg_allocator_describe(struct xseg_allocator *allocator, const void *pointer,
+                                    struct xseg_block_info *out) XSEG_UNCHECKED
+{
+    const uint64_t address = (uint64_t)(uintptr_t)pointer;
+    struct xseg_extent *extent = lock_extent(allocator, address);
+
+    if (extent == NULL)
+        return xseg_fail(XSEG_ERR_NOT_LIVE, "%p is not memory of this allocator", pointer);
+    describe(xseg_extent_block_over(extent, &extent->arena->blocks, address), out);
+    xseg_arena_unlock(extent->arena);
+    return XSEG_OK;
+}

@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The allocator: one driver, its devices, the configuration in force, and the way from an address
+ * to its block.
+ *
+ * Devices are opened when they are first named.  A configuration is never changed once others can
+ * see it: xseg_configure() makes a new one, and the old ones stay until the allocator closes, so
+ * that the hit path reads it without a lock.
+ *
+ * Locking: open_lock (DRIVER) guards opening devices and changing the configuration; lookup_lock
+ * (TABLE) insertion into the look-up.
+ */
+#ifndef XSEG_CORE_ALLOCATOR_H
+#define XSEG_CORE_ALLOCATOR_H
+
+#include "src/base/fork.h"
+#include "src/core/device.h"
+
+/* A configuration, and the one that it replaced. */
+struct xseg_config_version {
+    struct xseg_config config;
+    struct xseg_config_version *older;
+};
+
+struct xseg_allocator {
+    struct xseg_driver *driver;
+    struct xseg_log log;
+    struct xseg_fork fork;
+    struct xseg_lock open_lock;   /* DRIVER */
+    struct xseg_lock lookup_lock; /* TABLE */
+    struct xseg_lookup lookup;
+    _Atomic(struct xseg_config_version *) config;
+    const char *config_source;
+    int device_count;
+    _Atomic(struct xseg_device *) *device; /* [device_count], NULL until opened */
+};
+
+/* As xseg_open() of the public header. */
+xseg_status xseg_allocator_open(const char *config, const char *driver, const struct xseg_log *log,
+                                struct xseg_allocator **out);
+
+/* As xseg_close() of the public header. */
+xseg_status xseg_allocator_close(struct xseg_allocator *allocator);
+
+/* As xseg_configure() of the public header. */
+xseg_status xseg_allocator_configure(struct xseg_allocator *allocator, const char *config);
+
+static inline const struct xseg_config *xseg_allocator_config(struct xseg_allocator *allocator)
+{
+    return &atomic_load_explicit(&allocator->config, memory_order_acquire)->config;
+}
+
+/*
+ * A device by its ordinal, opened if need be.
+ *
+ * Returns: XSEG_OK, XSEG_ERR_ARGUMENT (no such device), or what opening it said
+ */
+xseg_status xseg_allocator_device(struct xseg_allocator *allocator, int ordinal,
+                                  struct xseg_device **out);
+
+/* A device that is open already, or NULL. */
+static inline struct xseg_device *xseg_allocator_open_device(struct xseg_allocator *allocator,
+                                                             int ordinal)
+{
+    return atomic_load_explicit(&allocator->device[ordinal], memory_order_acquire);
+}
+
+/* Whether a pool is one of this allocator's. */
+static inline bool xseg_allocator_owns(const struct xseg_allocator *allocator,
+                                       const struct xseg_pool *pool)
+{
+    return pool->device->fork == &allocator->fork;
+}
+
+/* Free, as xseg_free() of the public header. */
+xseg_status xseg_allocator_free(struct xseg_allocator *allocator, const void *pointer);
+
+/* Note a use, as xseg_use() of the public header. */
+xseg_status xseg_allocator_use(struct xseg_allocator *allocator, const void *pointer,
+                               xseg_stream stream);
+
+/* Describe the block at any address, as xseg_block() of the public header. */
+xseg_status xseg_allocator_describe(struct xseg_allocator *allocator, const void *pointer,
+                                    struct xseg_block_info *out);
+
+#endif

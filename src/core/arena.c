@@ -1,0 +1,417 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/core/arena.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+#include "src/base/error.h"
+#include "src/core/pending.h"
+#include "src/core/size.h"
+
+struct xseg_arena *xseg_arena_create(struct xseg_device *device, struct xseg_pool *pool,
+                                     struct xseg_known_stream *stream, bool is_small)
+{
+    struct xseg_arena *arena = calloc(1, sizeof(*arena));
+
+    if (arena == NULL)
+        return NULL;
+    if (!xseg_slab_init(&arena->blocks, sizeof(struct xseg_block)))
+        goto free_arena;
+    if (!xseg_slab_init(&arena->uses, sizeof(struct xseg_pending_use)))
+        goto end_blocks;
+    arena->device = device;
+    arena->pool = pool;
+    arena->stream = stream;
+    arena->is_small = is_small;
+    xseg_lock_init(&arena->lock, XSEG_RANK_ARENA);
+    xseg_shelf_init(&arena->shelf);
+    xseg_list_init(&arena->extents);
+    return arena;
+
+end_blocks:
+    xseg_slab_fini(&arena->blocks);
+free_arena:
+    free(arena);
+    return NULL;
+}
+
+void xseg_arena_destroy(struct xseg_arena *arena)
+{
+    XSEG_ASSERT(xseg_list_is_empty(&arena->extents));
+    xseg_slab_fini(&arena->blocks);
+    xseg_slab_fini(&arena->uses);
+    xseg_lock_fini(&arena->lock);
+    free(arena);
+}
+
+bool xseg_arena_stock(struct xseg_arena *arena, struct xseg_slab *slab,
+                      uint32_t count) XSEG_UNCHECKED
+{
+    while (__builtin_expect(slab->free_count < count, 0)) {
+        xseg_arena_unlock(arena);
+        void *refill = xseg_slab_make_refill(slab);
+        xseg_arena_lock(arena);
+        if (refill == NULL || !xseg_slab_refill(slab, refill))
+            return false;
+    }
+    return true;
+}
+
+/* --- Choosing. --- */
+
+/* What an expandable block can grow to: its size and that of the hole behind it. */
+static uint64_t effective_bytes(const struct xseg_block *block)
+{
+    const struct xseg_block *next = block->next;
+
+    return block->bytes + (next != NULL && !next->mapped ? next->bytes : 0);
+}
+
+/*
+ * The part of a segment that could still grow is passed over while the block that comes next by
+ * size is effectively smaller (PyTorch's rule: stops at the first that is not).
+ */
+static struct xseg_block *prefer_enclosed(const struct xseg_arena *arena, struct xseg_block *block)
+{
+    while (xseg_extent_is_expandable(block->extent)) {
+        struct xseg_block *next = xseg_shelf_next(&arena->shelf, block);
+
+        if (next == NULL || effective_bytes(next) >= effective_bytes(block))
+            break;
+        block = next;
+    }
+    return block;
+}
+
+struct xseg_block *xseg_arena_find(const struct xseg_arena *arena, const struct xseg_need *need)
+{
+    const struct xseg_config *config = need->config;
+    struct xseg_block *block = xseg_shelf_find(&arena->shelf, need->bytes);
+
+    if (block == NULL)
+        return NULL;
+    if (need->expandable) {
+        block = prefer_enclosed(arena, block);
+    } else {
+        while (block != NULL && xseg_extent_is_expandable(block->extent))
+            block = xseg_shelf_next(&arena->shelf, block);
+        if (block == NULL)
+            return NULL;
+    }
+    /* Oversize blocks are kept for oversize requests of nearly their size. */
+    if (need->bytes < config->max_split_bytes && block->bytes >= config->max_split_bytes)
+        return NULL;
+    if (need->bytes >= config->max_split_bytes &&
+        block->bytes >= xseg_add_saturate(need->bytes, config->max_non_split_rounding_bytes))
+        return NULL;
+    return block;
+}
+
+static bool should_split(const struct xseg_block *block, const struct xseg_need *need)
+{
+    const uint64_t remaining = block->bytes - need->bytes;
+
+    if (need->is_small || need->expandable)
+        return remaining >= XSEG_SIZE_QUANTUM;
+    return need->bytes < need->config->max_split_bytes && remaining > XSEG_SIZE_SMALL_MAX;
+}
+
+/* --- Blocks. --- */
+
+struct xseg_block *xseg_arena_cut(struct xseg_arena *arena, struct xseg_block *block,
+                                  uint64_t bytes)
+{
+    struct xseg_block *rest = xseg_slab_take(&arena->blocks);
+
+    XSEG_ASSERT(bytes > 0 && bytes < block->bytes);
+    rest->state = block->state;
+    rest->mapped = block->mapped;
+    rest->base = block->base + bytes;
+    rest->bytes = block->bytes - bytes;
+    rest->extent = block->extent;
+    rest->prev = block;
+    rest->next = block->next;
+    if (rest->next != NULL)
+        rest->next->prev = rest;
+    block->next = rest;
+    block->bytes = bytes;
+    return rest;
+}
+
+/* Join a block with the one behind it, whose record goes. */
+static void join(struct xseg_arena *arena, struct xseg_block *block)
+{
+    struct xseg_block *next = block->next;
+
+    block->bytes += next->bytes;
+    block->next = next->next;
+    if (block->next != NULL)
+        block->next->prev = block;
+    xseg_slab_put(&arena->blocks, next);
+}
+
+static void insert(struct xseg_arena *arena, struct xseg_block *block)
+{
+    if (block->state == XSEG_BLOCK_HOLE)
+        xseg_tree_insert(&arena->holes, block);
+    else
+        xseg_shelf_insert(&arena->shelf, block);
+}
+
+static void erase(struct xseg_arena *arena, struct xseg_block *block)
+{
+    if (block->state == XSEG_BLOCK_HOLE)
+        xseg_tree_remove(&arena->holes, block);
+    else
+        xseg_shelf_remove(&arena->shelf, block);
+}
+
+/* Merge a block that is in no tree with neighbours in its state, and put the result in its tree. */
+static struct xseg_block *merge(struct xseg_arena *arena, struct xseg_block *block)
+{
+    struct xseg_block *prev = block->prev, *next = block->next;
+
+    if (next != NULL && next->state == block->state) {
+        erase(arena, next);
+        join(arena, block);
+    }
+    if (prev != NULL && prev->state == block->state) {
+        erase(arena, prev);
+        join(arena, prev);
+        block = prev;
+    }
+    insert(arena, block);
+    return block;
+}
+
+/* The part of handing out that classic segments count as fragments. */
+static void note_inactive(struct xseg_arena *arena, bool was_split, uint64_t bytes, uint64_t rest)
+{
+    struct xseg_counts *counts = &arena->counts;
+
+    if (rest != 0 && was_split) {
+        xseg_counts_down(counts, XSEG_COUNT_INACTIVE_SPLIT_BYTES, bytes);
+    } else if (rest != 0) {
+        xseg_counts_up(counts, XSEG_COUNT_INACTIVE_SPLIT_BYTES, rest);
+        xseg_counts_up(counts, XSEG_COUNT_INACTIVE_SPLIT, 1);
+    } else if (was_split) {
+        xseg_counts_down(counts, XSEG_COUNT_INACTIVE_SPLIT_BYTES, bytes);
+        xseg_counts_down(counts, XSEG_COUNT_INACTIVE_SPLIT, 1);
+    }
+}
+
+struct xseg_block *xseg_arena_hand_out(struct xseg_arena *arena, struct xseg_block *block,
+                                       const struct xseg_need *need)
+{
+    struct xseg_counts *counts = &arena->counts;
+    const bool was_split = xseg_block_is_split(block);
+    const uint64_t rest = should_split(block, need) ? block->bytes - need->bytes : 0;
+
+    xseg_shelf_remove(&arena->shelf, block);
+    if (rest != 0)
+        xseg_shelf_insert(&arena->shelf, xseg_arena_cut(arena, block, need->bytes));
+    if (!xseg_extent_is_expandable(block->extent))
+        note_inactive(arena, was_split, block->bytes, rest);
+    block->state = XSEG_BLOCK_LIVE;
+    block->requested = need->requested;
+    xseg_starts_add(&block->extent->starts, block->base - block->extent->segment.base,
+                    block->record.index);
+    xseg_counts_up(counts, XSEG_COUNT_ALLOCATION, 1);
+    xseg_counts_up(counts, XSEG_COUNT_ALLOCATED_BYTES, block->bytes);
+    xseg_counts_up(counts, XSEG_COUNT_ACTIVE, 1);
+    xseg_counts_up(counts, XSEG_COUNT_ACTIVE_BYTES, block->bytes);
+    xseg_counts_up(counts, XSEG_COUNT_REQUESTED_BYTES, need->requested);
+    block->oversize = block->bytes >= need->config->max_split_bytes;
+    if (block->oversize)
+        xseg_counts_up(counts, XSEG_COUNT_OVERSIZE_ALLOCATION, 1);
+    return block;
+}
+
+xseg_status xseg_arena_alloc(struct xseg_arena *arena, const struct xseg_need *need,
+                             struct xseg_block **out)
+{
+    struct xseg_block *block = NULL;
+
+    xseg_arena_lock(arena);
+    const bool stocked = xseg_arena_stock(arena, &arena->blocks, 1);
+    if (stocked)
+        block = xseg_arena_find(arena, need);
+    if (block != NULL)
+        block = xseg_arena_hand_out(arena, block, need);
+    xseg_arena_unlock(arena);
+    if (!stocked)
+        return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for a block's record");
+    *out = block;
+    return XSEG_OK;
+}
+
+void xseg_arena_note_free(struct xseg_arena *arena, const struct xseg_block *block)
+{
+    xseg_counts_down(&arena->counts, XSEG_COUNT_ALLOCATION, 1);
+    xseg_counts_down(&arena->counts, XSEG_COUNT_ALLOCATED_BYTES, block->bytes);
+    if (block->oversize)
+        xseg_counts_down(&arena->counts, XSEG_COUNT_OVERSIZE_ALLOCATION, 1);
+}
+
+/* Of a classic segment: the fragments that merge away, and the one that is left, as one change. */
+static void note_fragments(struct xseg_arena *arena, int64_t pieces, int64_t bytes)
+{
+    struct xseg_counts *counts = &arena->counts;
+
+    if (pieces > 0)
+        xseg_counts_up(counts, XSEG_COUNT_INACTIVE_SPLIT, (uint64_t)pieces);
+    else if (pieces < 0)
+        xseg_counts_down(counts, XSEG_COUNT_INACTIVE_SPLIT, (uint64_t)-pieces);
+    if (bytes > 0)
+        xseg_counts_up(counts, XSEG_COUNT_INACTIVE_SPLIT_BYTES, (uint64_t)bytes);
+    else if (bytes < 0)
+        xseg_counts_down(counts, XSEG_COUNT_INACTIVE_SPLIT_BYTES, (uint64_t)-bytes);
+}
+
+/* How a neighbour that is about to merge changes the fragments. */
+static void count_neighbour(const struct xseg_block *neighbour, int64_t *pieces, int64_t *bytes)
+{
+    if (neighbour != NULL && neighbour->state == XSEG_BLOCK_CACHED) {
+        *pieces -= 1;
+        *bytes -= (int64_t)neighbour->bytes;
+    }
+}
+
+void xseg_arena_take_back(struct xseg_arena *arena, struct xseg_block *block)
+{
+    struct xseg_counts *counts = &arena->counts;
+    struct xseg_extent *extent = block->extent;
+    int64_t pieces = 0, bytes = 0;
+
+    xseg_starts_remove(&extent->starts, block->base - extent->segment.base);
+    xseg_counts_down(counts, XSEG_COUNT_ACTIVE, 1);
+    xseg_counts_down(counts, XSEG_COUNT_ACTIVE_BYTES, block->bytes);
+    xseg_counts_down(counts, XSEG_COUNT_REQUESTED_BYTES, block->requested);
+    count_neighbour(block->prev, &pieces, &bytes);
+    count_neighbour(block->next, &pieces, &bytes);
+    block->state = XSEG_BLOCK_CACHED;
+    block->requested = 0;
+    block = merge(arena, block);
+    if (xseg_extent_is_expandable(extent))
+        return;
+    if (xseg_block_is_split(block)) {
+        pieces += 1;
+        bytes += (int64_t)block->bytes;
+    }
+    note_fragments(arena, pieces, bytes);
+}
+
+/* --- For grow.c and trim.c. --- */
+
+struct xseg_block *xseg_arena_add_extent(struct xseg_arena *arena, struct xseg_extent *extent)
+{
+    struct xseg_block *block = xseg_slab_take(&arena->blocks);
+
+    block->state = XSEG_BLOCK_BUSY;
+    block->mapped = !xseg_extent_is_expandable(extent);
+    block->base = extent->segment.base;
+    block->bytes = extent->segment.bytes;
+    block->extent = extent;
+    extent->first = block;
+    xseg_list_insert(&arena->extents, &extent->link);
+    return block;
+}
+
+void xseg_arena_remove_extent(struct xseg_arena *arena, struct xseg_extent *extent)
+{
+    XSEG_ASSERT(extent->first->state == XSEG_BLOCK_BUSY && extent->first->next == NULL);
+    xseg_slab_put(&arena->blocks, extent->first);
+    extent->first = NULL;
+    xseg_list_remove(&extent->link);
+}
+
+void xseg_arena_claim(struct xseg_arena *arena, struct xseg_block *block)
+{
+    erase(arena, block);
+    block->state = XSEG_BLOCK_BUSY;
+}
+
+struct xseg_block *xseg_arena_settle(struct xseg_arena *arena, struct xseg_block *block)
+{
+    XSEG_ASSERT(block->state == XSEG_BLOCK_BUSY);
+    block->state = block->mapped ? XSEG_BLOCK_CACHED : XSEG_BLOCK_HOLE;
+    return merge(arena, block);
+}
+
+/* --- Audit. --- */
+
+struct tally {
+    uint64_t live, live_bytes, active, active_bytes, mapped, cached, holes;
+};
+
+static void tally_up(const struct xseg_extent *extent, struct tally *tally)
+{
+    for (const struct xseg_block *block = extent->first; block != NULL; block = block->next) {
+        const bool live = block->state == XSEG_BLOCK_LIVE;
+        const bool active = live || block->state == XSEG_BLOCK_PENDING;
+
+        tally->live += live;
+        tally->live_bytes += live ? block->bytes : 0;
+        tally->active += active;
+        tally->active_bytes += active ? block->bytes : 0;
+        tally->mapped += block->mapped ? block->bytes : 0;
+        tally->cached += block->state == XSEG_BLOCK_CACHED;
+        tally->holes += block->state == XSEG_BLOCK_HOLE;
+    }
+}
+
+static uint64_t tree_count(struct xseg_block *root)
+{
+    return root == NULL ? 0 : 1 + tree_count(root->left) + tree_count(root->right);
+}
+
+static bool has_busy(const struct xseg_arena *arena)
+{
+    XSEG_LIST_FOR(node, &arena->extents)
+    {
+        const struct xseg_extent *extent = XSEG_CONTAINER(node, struct xseg_extent, link);
+
+        for (const struct xseg_block *block = extent->first; block != NULL; block = block->next)
+            if (block->state == XSEG_BLOCK_BUSY)
+                return true;
+    }
+    return false;
+}
+
+bool xseg_arena_audit(const struct xseg_arena *arena, struct xseg_finding *finding)
+{
+    const struct xseg_counts *counts = &arena->counts;
+    struct tally tally = {0};
+    uint64_t shelved = 0;
+
+    XSEG_LIST_FOR(node, &arena->extents)
+    {
+        const struct xseg_extent *extent = XSEG_CONTAINER(node, struct xseg_extent, link);
+
+        if (!xseg_extent_audit(extent, finding))
+            return false;
+        tally_up(extent, &tally);
+    }
+    for (uint32_t bin = 0; bin < XSEG_SHELF_BINS; bin++)
+        shelved += tree_count(arena->shelf.bin[bin]);
+    XSEG_HOLDS(finding, "ARENA-1", shelved == tally.cached,
+               "%" PRIu64 " on the shelf, %" PRIu64 " cached", shelved, tally.cached);
+    XSEG_HOLDS(finding, "ARENA-2", tree_count(arena->holes) == tally.holes,
+               "%" PRIu64 " in the tree, %" PRIu64 " holes", tree_count(arena->holes), tally.holes);
+    if (!xseg_shelf_audit(&arena->shelf, finding))
+        return false;
+    if (has_busy(arena))
+        return true;
+    XSEG_HOLDS(finding, "ARENA-3",
+               xseg_counts_current(counts, XSEG_COUNT_ALLOCATION) == tally.live &&
+                   xseg_counts_current(counts, XSEG_COUNT_ALLOCATED_BYTES) == tally.live_bytes &&
+                   xseg_counts_current(counts, XSEG_COUNT_ACTIVE) == tally.active &&
+                   xseg_counts_current(counts, XSEG_COUNT_ACTIVE_BYTES) == tally.active_bytes,
+               "counted %" PRIu64 " live, there are %" PRIu64,
+               xseg_counts_current(counts, XSEG_COUNT_ALLOCATION), tally.live);
+    XSEG_HOLDS(finding, "ARENA-4",
+               xseg_counts_current(counts, XSEG_COUNT_RESERVED_BYTES) == tally.mapped,
+               "counted %" PRIu64 " reserved, mapped are %" PRIu64,
+               xseg_counts_current(counts, XSEG_COUNT_RESERVED_BYTES), tally.mapped);
+    return true;
+}

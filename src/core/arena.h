@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * An arena: the segments and the shelf of one pool on one stream, small or large, with their lock
+ * and their counts.
+ *
+ * A hit takes the lock of one arena and nothing else, so threads on different streams share no
+ * lock.  Everything that needs the driver is done by grow.c and trim.c: they claim blocks (state
+ * BUSY), let go of the lock, call the driver, and settle the blocks again.
+ *
+ * Invariants, under the lock; xseg_arena_audit() checks each:
+ *   ARENA-1  every cached block of its extents is on the shelf, and no other block is.
+ *   ARENA-2  every hole of its extents is in the tree of holes, and no other block is.
+ *   ARENA-3  the counts of live and active blocks and bytes are those of the blocks.
+ *   ARENA-4  reserved bytes are those of the segments, busy blocks aside.
+ *
+ * Locking: ARENA; the fields before it never change.
+ */
+#ifndef XSEG_CORE_ARENA_H
+#define XSEG_CORE_ARENA_H
+
+#include "src/core/config.h"
+#include "src/core/counts.h"
+#include "src/core/extent.h"
+#include "src/core/shelf.h"
+#include "src/core/streams.h"
+
+struct xseg_device;
+struct xseg_pool;
+
+struct xseg_arena {
+    struct xseg_device *device;
+    struct xseg_pool *pool;
+    struct xseg_known_stream *stream;
+    bool is_small;
+    _Atomic(struct xseg_arena *) next; /* in its pool */
+
+    struct xseg_lock lock;
+    struct xseg_counts counts;
+    struct xseg_slab blocks; /* struct xseg_block */
+    struct xseg_slab uses;   /* struct xseg_pending_use */
+    struct xseg_shelf shelf;
+    struct xseg_block *holes; /* tree */
+    struct xseg_list extents;
+};
+
+/* What an allocation wants, worked out once. */
+struct xseg_need {
+    const struct xseg_config *config;
+    uint64_t requested;     /* as the user said */
+    uint64_t bytes;         /* rounded */
+    uint64_t segment_bytes; /* of a classic segment for it */
+    bool is_small;
+    bool expandable;
+};
+
+/* Returns NULL without host memory. */
+struct xseg_arena *xseg_arena_create(struct xseg_device *device, struct xseg_pool *pool,
+                                     struct xseg_known_stream *stream, bool is_small);
+/* No extent may be left. */
+void xseg_arena_destroy(struct xseg_arena *arena);
+
+static inline void xseg_arena_lock(struct xseg_arena *arena)
+    XSEG_ACQUIRES(arena->lock) XSEG_UNCHECKED
+{
+    xseg_lock_take(&arena->lock);
+}
+
+static inline void xseg_arena_unlock(struct xseg_arena *arena)
+    XSEG_RELEASES(arena->lock) XSEG_UNCHECKED
+{
+    xseg_lock_give(&arena->lock);
+}
+
+/*
+ * Make sure that a slab of the arena has `count` records to take.  May let go of the lock and take
+ * it again.  Returns false without host memory, the lock held all the same.
+ */
+bool xseg_arena_stock(struct xseg_arena *arena, struct xseg_slab *slab, uint32_t count)
+    XSEG_REQUIRES(arena->lock);
+
+/*
+ * Serve a request from the shelf.  Takes the lock.
+ *
+ * Returns: XSEG_OK, with NULL in *out for a miss; XSEG_ERR_HOST_MEMORY
+ */
+xseg_status xseg_arena_alloc(struct xseg_arena *arena, const struct xseg_need *need,
+                             struct xseg_block **out);
+
+/* The cached block that PyTorch would choose, or NULL; it stays on the shelf. */
+struct xseg_block *xseg_arena_find(const struct xseg_arena *arena, const struct xseg_need *need);
+
+/*
+ * Hand a cached block out, taking it off the shelf: its head becomes live, the rest stays cached if
+ * the rules say so.  A block record must be in stock.
+ */
+struct xseg_block *xseg_arena_hand_out(struct xseg_arena *arena, struct xseg_block *block,
+                                       const struct xseg_need *need);
+
+/* A live block is free for the user: counts only. */
+void xseg_arena_note_free(struct xseg_arena *arena, const struct xseg_block *block);
+
+/* A block that nobody uses any more becomes cached and merges with its neighbours. */
+void xseg_arena_take_back(struct xseg_arena *arena, struct xseg_block *block);
+
+/* --- For grow.c and trim.c. --- */
+
+/* Add an extent of one block, which is a hole or mapped, busy; a block record must be in stock. */
+struct xseg_block *xseg_arena_add_extent(struct xseg_arena *arena, struct xseg_extent *extent);
+
+/* Take an extent out whose only block is busy. */
+void xseg_arena_remove_extent(struct xseg_arena *arena, struct xseg_extent *extent);
+
+/* Take a cached block or a hole out of its tree: nobody else touches it until it is settled. */
+void xseg_arena_claim(struct xseg_arena *arena, struct xseg_block *block);
+
+/* Cut a busy block in two at `bytes`; returns the new block behind.  A record must be in stock. */
+struct xseg_block *xseg_arena_cut(struct xseg_arena *arena, struct xseg_block *block,
+                                  uint64_t bytes);
+
+/* A busy block becomes cached or a hole, by `mapped`, and merges; returns what it has become. */
+struct xseg_block *xseg_arena_settle(struct xseg_arena *arena, struct xseg_block *block);
+
+/* The whole arena, with its extents; the lock must be held. */
+bool xseg_arena_audit(const struct xseg_arena *arena, struct xseg_finding *finding);
+
+#endif

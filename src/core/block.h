@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * A block: a run of addresses inside one segment, and the record that describes it.
+ *
+ *     extent->first
+ *       |
+ *      [ live ][ cached ][ hole ........ ][ live ][ pending ][ cached ][ hole ... ]
+ *          <-- prev / next: the neighbours by address, without gaps -->
+ *
+ * States are those of the public enum xseg_block_state.  BUSY is a block that a growth or a trim
+ * has claimed: it is in no tree, nobody merges with it, and the driver works on it without a lock.
+ *
+ * The records also carry the links of the tree that holds them: cached blocks by size, then
+ * address; holes by address.  A tree is a treap whose priorities are a hash of the address, so that
+ * it is the same tree whatever the order of insertion.
+ *
+ * Invariants of a chain of blocks; xseg_extent_audit() checks them:
+ *   BLK-1  next starts where this one ends, and points back.
+ *   BLK-2  no two cached blocks are adjacent, nor two holes.
+ *   BLK-3  sizes are multiples of 512 bytes, and not 0.
+ *   BLK-4  exactly live, pending and cached blocks are mapped; a busy one may be either.
+ *
+ * Locking: ARENA of the arena that the extent belongs to.
+ */
+#ifndef XSEG_CORE_BLOCK_H
+#define XSEG_CORE_BLOCK_H
+
+#include "src/base/slab.h"
+#include "xseg/allocator.h"
+
+struct xseg_extent;
+struct xseg_pending_use;
+
+struct xseg_block {
+    struct xseg_slab_record record;
+    uint8_t state; /* enum xseg_block_state */
+    bool mapped;
+    bool oversize;  /* live: counted as an oversize allocation */
+    uint32_t waits; /* events that a pending block waits for */
+    uint64_t base, bytes;
+    uint64_t requested; /* live and pending: what the user asked for */
+    struct xseg_extent *extent;
+    struct xseg_block *prev, *next;
+    struct xseg_block *left, *right; /* in a tree */
+    struct xseg_pending_use *uses;   /* streams other than its own that use it */
+};
+
+static inline uint64_t xseg_block_end(const struct xseg_block *block)
+{
+    return block->base + block->bytes;
+}
+
+/* Whether the block is part of a divided segment. */
+static inline bool xseg_block_is_split(const struct xseg_block *block)
+{
+    return block->prev != NULL || block->next != NULL;
+}
+
+/* --- Trees.  The root is a pointer, NULL when empty. --- */
+
+void xseg_tree_insert(struct xseg_block **root, struct xseg_block *block);
+
+/* The block must be in the tree. */
+void xseg_tree_remove(struct xseg_block **root, struct xseg_block *block);
+
+/* The first block that is not below (bytes, base); bytes is 0 in a tree of holes. */
+struct xseg_block *xseg_tree_find(struct xseg_block *root, uint64_t bytes, uint64_t base);
+
+/* The block after this one in its tree, or NULL. */
+struct xseg_block *xseg_tree_next(struct xseg_block *root, const struct xseg_block *block);
+
+/* The first block, or NULL. */
+struct xseg_block *xseg_tree_first(struct xseg_block *root);
+
+#endif

@@ -1,0 +1,121 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The configuration: PyTorch's string of `key:value` pairs, parsed, bounded and printed back.
+ *
+ * Sizes are kept in bytes.  xseg_config_table[] (config_table.h) describes every key; the parser,
+ * the printer and docs/options.md follow it.
+ *
+ * Invariants:
+ *   CONFIG-1  large_segment_bytes <= max_split_bytes and <= max_non_split_rounding_bytes.
+ *   CONFIG-2  while expandable_segments is on, large_segment_bytes is a multiple of 2 MiB.
+ *
+ * Locking: the owner's.
+ */
+#ifndef XSEG_CORE_CONFIG_H
+#define XSEG_CORE_CONFIG_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "src/base/text.h"
+#include "xseg/status.h"
+
+/* Sizes from 2^(20+i) to 2^(21+i) belong to interval i; the first and the last are open-ended. */
+#define XSEG_CONFIG_INTERVALS 16u
+
+/* Every key, in the order of xseg_config_table[]; key k is bit 1 << k of a set of keys. */
+enum xseg_config_key {
+    XSEG_CONFIG_EXPANDABLE_SEGMENTS,
+    XSEG_CONFIG_LARGE_SEGMENT_SIZE,
+    XSEG_CONFIG_MAX_SPLIT_SIZE,
+    XSEG_CONFIG_MAX_NON_SPLIT_ROUNDING,
+    XSEG_CONFIG_ROUNDUP_DIVISIONS,
+    XSEG_CONFIG_MEMORY_FRACTION,
+    XSEG_CONFIG_GARBAGE_COLLECTION,
+    XSEG_CONFIG_CAPTURE_REUSE,
+    XSEG_CONFIG_RELEASE_LOCK,
+    XSEG_CONFIG_THROW_ON_OOM,
+    XSEG_CONFIG_RESERVE,
+    XSEG_CONFIG_RESERVE_BY_CLASS,
+    XSEG_CONFIG_BACKEND,
+    XSEG_CONFIG_PINNED_HOST_REGISTER,
+    XSEG_CONFIG_PINNED_REGISTER_THREADS,
+    XSEG_CONFIG_PINNED_RESERVE_SEGMENT,
+    XSEG_CONFIG_PINNED_BACKGROUND_THREADS,
+    XSEG_CONFIG_PINNED_FREE_CATCH_ALL,
+    XSEG_CONFIG_PINNED_MAX_ROUND,
+    XSEG_CONFIG_PINNED_MAX_CACHED,
+    XSEG_CONFIG_KEYS
+};
+
+/* Addresses of an expandable segment; amount 0 means that none was named. */
+struct xseg_config_reserve {
+    double amount;
+    bool in_gib; /* else a fraction of the device's memory */
+};
+
+struct xseg_config {
+    uint64_t large_segment_bytes;
+    uint64_t max_split_bytes; /* UINT64_MAX: unlimited */
+    uint64_t max_non_split_rounding_bytes;
+    uint32_t roundup_divisions[XSEG_CONFIG_INTERVALS]; /* 0 and 1: none */
+    double memory_fraction;
+    double garbage_collection_threshold; /* 0: off */
+    struct xseg_config_reserve expandable_segments_reserve;
+    char expandable_segments_reserve_by_class[256]; /* as it is written, brackets included */
+    uint64_t pinned_reserve_segment_bytes;          /* 0: none */
+    uint64_t pinned_max_round_threshold_bytes;      /* UINT64_MAX: unlimited */
+    uint64_t pinned_max_cached_bytes;               /* UINT64_MAX: unlimited */
+    uint32_t pinned_num_register_threads;
+    uint32_t backend; /* which of the words that the table lists */
+    bool expandable_segments;
+    bool graph_capture_record_stream_reuse;
+    bool release_lock_on_cudamalloc;
+    bool throw_on_cudamalloc_oom;
+    bool pinned_use_cuda_host_register;
+    bool pinned_use_background_threads;
+    bool pinned_free_catch_all;
+};
+
+/* The defaults of a configuration without a string: expandable_segments is on. */
+void xseg_config_init(struct xseg_config *config);
+
+/*
+ * Change the keys that a string names; the others stay.  All or nothing.
+ *
+ * Naming large_segment_size_mb sets max_non_split_rounding_mb too, unless the string names it.
+ *
+ * @param named  NULL, or the set of keys that the string names
+ *
+ * Returns: XSEG_OK
+ *          XSEG_ERR_CONFIG  the text names the key, the value, its column and what is accepted
+ */
+xseg_status xseg_config_parse(struct xseg_config *config, const char *text, unsigned *named);
+
+/*
+ * The configuration of a new allocator: the first source that is present wins whole.
+ *
+ * @param argument  a string, or NULL: the environment's XSEG_ALLOC_CONF, PYTORCH_CUDA_ALLOC_CONF,
+ *                  PYTORCH_ALLOC_CONF, else the defaults
+ * @param source    which one it was; lives as long as the library
+ * @param named     NULL, or the set of keys that the string names
+ *
+ * Returns: as xseg_config_parse(); the text names the source, too
+ */
+xseg_status xseg_config_load(struct xseg_config *config, const char *argument, const char **source,
+                             unsigned *named);
+
+/*
+ * Write every key as a string that xseg_config_load() reads as the same configuration.  A key
+ * whose value the grammar has no word for (unlimited, off) is left out: that is its default.
+ */
+void xseg_config_print(const struct xseg_config *config, struct xseg_text *text);
+
+/*
+ * Write the value of one key.  Returns false, and writes nothing, if the grammar has no word for
+ * it.
+ */
+bool xseg_config_print_value(const struct xseg_config *config, enum xseg_config_key key,
+                             struct xseg_text *text);
+
+#endif

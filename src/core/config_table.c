@@ -1,0 +1,226 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/core/config_table.h"
+
+#define MEMBER(name) offsetof(struct xseg_config, name)
+
+#define ANY_BOOL "True or False"
+#define ANY_MIB  "a whole number of MiB"
+#define ANY_SPAN "a fraction of the device's memory above 0, or a number of GiB with a G behind it"
+
+const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
+    [XSEG_CONFIG_EXPANDABLE_SEGMENTS] =
+        {
+            .name = "expandable_segments",
+            .type = XSEG_CONFIG_BOOL,
+            .offset = MEMBER(expandable_segments),
+            .acts = true,
+            .accepts = ANY_BOOL,
+            .sentence = "Segments reserve addresses and map pages into them as they grow. "
+                        "False: every segment is one allocation of the driver. False is also the "
+                        "default of a `PYTORCH_*` variable that does not name the key.",
+        },
+    [XSEG_CONFIG_LARGE_SEGMENT_SIZE] =
+        {
+            .name = "large_segment_size_mb",
+            .type = XSEG_CONFIG_MIB,
+            .offset = MEMBER(large_segment_bytes),
+            .least = 11,
+            .most = 1048576,
+            .acts = true,
+            .accepts = ANY_MIB " from 11 to 1048576, even while expandable_segments is True",
+            .sentence = "Page size of large expandable segments, and size of a classic segment "
+                        "for requests between 1 and 10 MiB.",
+        },
+    [XSEG_CONFIG_MAX_SPLIT_SIZE] =
+        {
+            .name = "max_split_size_mb",
+            .type = XSEG_CONFIG_MIB,
+            .offset = MEMBER(max_split_bytes),
+            .is_above_large = true,
+            .acts = true,
+            .accepts = ANY_MIB ", not below large_segment_size_mb",
+            .unset = "unlimited",
+            .sentence = "Blocks of this size or more are not split, and serve no smaller request.",
+        },
+    [XSEG_CONFIG_MAX_NON_SPLIT_ROUNDING] =
+        {
+            .name = "max_non_split_rounding_mb",
+            .type = XSEG_CONFIG_MIB,
+            .offset = MEMBER(max_non_split_rounding_bytes),
+            .is_above_large = true,
+            .acts = true,
+            .accepts = ANY_MIB ", not below large_segment_size_mb",
+            .sentence = "How much larger than a request of max_split_size_mb or more its block may "
+                        "be. A string that names large_segment_size_mb alone sets this one, too.",
+        },
+    [XSEG_CONFIG_ROUNDUP_DIVISIONS] =
+        {
+            .name = "roundup_power2_divisions",
+            .type = XSEG_CONFIG_DIVISIONS,
+            .offset = MEMBER(roundup_divisions),
+            .acts = true,
+            .accepts = "a power of two up to 2147483648, or a list such as [256:1,512:2,>:4]",
+            .sentence = "Round requests up to one of this many equal steps between two powers of "
+                        "two; 0 and 1 round to 512 bytes.",
+        },
+    [XSEG_CONFIG_MEMORY_FRACTION] =
+        {
+            .name = "per_process_memory_fraction",
+            .type = XSEG_CONFIG_REAL,
+            .offset = MEMBER(memory_fraction),
+            .low = 0,
+            .high = 1,
+            .acts = true,
+            .accepts = "a number from 0 to 1",
+            .sentence = "How much of a device's memory may be taken from the driver.",
+        },
+    [XSEG_CONFIG_GARBAGE_COLLECTION] =
+        {
+            .name = "garbage_collection_threshold",
+            .type = XSEG_CONFIG_REAL,
+            .offset = MEMBER(garbage_collection_threshold),
+            .low = 0,
+            .high = 1,
+            .is_open = true,
+            .accepts = "a number above 0 and below 1",
+            .unset = "off",
+            .sentence = "Fraction of the limit above which old cached blocks are given back.",
+        },
+    [XSEG_CONFIG_CAPTURE_REUSE] =
+        {
+            .name = "graph_capture_record_stream_reuse",
+            .type = XSEG_CONFIG_BOOL,
+            .offset = MEMBER(graph_capture_record_stream_reuse),
+            .accepts = ANY_BOOL,
+            .sentence = "Reuse blocks during a capture that several streams used.",
+        },
+    [XSEG_CONFIG_RELEASE_LOCK] =
+        {
+            .name = "release_lock_on_cudamalloc",
+            .alias = "release_lock_on_hipmalloc",
+            .type = XSEG_CONFIG_BOOL,
+            .offset = MEMBER(release_lock_on_cudamalloc),
+            .accepts = ANY_BOOL,
+            .sentence = "Hold no lock while the driver allocates.",
+        },
+    [XSEG_CONFIG_THROW_ON_OOM] =
+        {
+            .name = "throw_on_cudamalloc_oom",
+            .type = XSEG_CONFIG_BOOL,
+            .offset = MEMBER(throw_on_cudamalloc_oom),
+            .accepts = ANY_BOOL,
+            .sentence = "Refuse a growth past the limit without giving back cached memory first.",
+        },
+    [XSEG_CONFIG_RESERVE] =
+        {
+            .name = "expandable_segments_reserve",
+            .type = XSEG_CONFIG_SPAN,
+            .offset = MEMBER(expandable_segments_reserve),
+            .accepts = ANY_SPAN,
+            .unset = "9/8 of the device",
+            .sentence = "Addresses that one expandable segment reserves.",
+        },
+    [XSEG_CONFIG_RESERVE_BY_CLASS] =
+        {
+            .name = "expandable_segments_reserve_by_class",
+            .type = XSEG_CONFIG_SPANS,
+            .offset = MEMBER(expandable_segments_reserve_by_class),
+            .accepts =
+                "a list such as [name:0.5,name:40G] of up to 255 characters, each value " ANY_SPAN,
+            .unset = "none",
+            .sentence = "The same for streams of a class, by the name of the class.",
+        },
+    [XSEG_CONFIG_BACKEND] =
+        {
+            .name = "backend",
+            .type = XSEG_CONFIG_CHOICE,
+            .offset = MEMBER(backend),
+            .choice = {"native", "cudaMallocAsync"},
+            .accepts = "native or cudaMallocAsync",
+            .sentence = "Which of its own allocators PyTorch uses.",
+        },
+    [XSEG_CONFIG_PINNED_HOST_REGISTER] =
+        {
+            .name = "pinned_use_cuda_host_register",
+            .type = XSEG_CONFIG_BOOL,
+            .offset = MEMBER(pinned_use_cuda_host_register),
+            .accepts = ANY_BOOL,
+            .sentence = "PyTorch's pinned host memory.",
+        },
+    [XSEG_CONFIG_PINNED_REGISTER_THREADS] =
+        {
+            .name = "pinned_num_register_threads",
+            .type = XSEG_CONFIG_POWER,
+            .offset = MEMBER(pinned_num_register_threads),
+            .least = 1,
+            .most = 128,
+            .accepts = "a power of two from 1 to 128",
+            .sentence = "PyTorch's pinned host memory.",
+        },
+    [XSEG_CONFIG_PINNED_RESERVE_SEGMENT] =
+        {
+            .name = "pinned_reserve_segment_size_mb",
+            .type = XSEG_CONFIG_MIB,
+            .offset = MEMBER(pinned_reserve_segment_bytes),
+            .least = 1,
+            .most = 1048576,
+            .accepts = ANY_MIB " from 1 to 1048576",
+            .unset = "none",
+            .sentence = "PyTorch's pinned host memory.",
+        },
+    [XSEG_CONFIG_PINNED_BACKGROUND_THREADS] =
+        {
+            .name = "pinned_use_background_threads",
+            .type = XSEG_CONFIG_BOOL,
+            .offset = MEMBER(pinned_use_background_threads),
+            .accepts = ANY_BOOL,
+            .sentence = "PyTorch's pinned host memory.",
+        },
+    [XSEG_CONFIG_PINNED_FREE_CATCH_ALL] =
+        {
+            .name = "pinned_free_catch_all",
+            .type = XSEG_CONFIG_BOOL,
+            .offset = MEMBER(pinned_free_catch_all),
+            .accepts = ANY_BOOL,
+            .sentence = "PyTorch's pinned host memory.",
+        },
+    [XSEG_CONFIG_PINNED_MAX_ROUND] =
+        {
+            .name = "pinned_max_round_threshold_mb",
+            .type = XSEG_CONFIG_MIB,
+            .offset = MEMBER(pinned_max_round_threshold_bytes),
+            .accepts = ANY_MIB,
+            .unset = "unlimited",
+            .sentence = "PyTorch's pinned host memory.",
+        },
+    [XSEG_CONFIG_PINNED_MAX_CACHED] =
+        {
+            .name = "pinned_max_cached_size_mb",
+            .type = XSEG_CONFIG_MIB,
+            .offset = MEMBER(pinned_max_cached_bytes),
+            .accepts = ANY_MIB,
+            .unset = "unlimited",
+            .sentence = "PyTorch's pinned host memory.",
+        },
+};
+
+static void print_row(const struct xseg_config *defaults, enum xseg_config_key key,
+                      struct xseg_text *text)
+{
+    const struct xseg_config_row *row = &xseg_config_table[key];
+
+    xseg_text_add(text, "| `%s` | %s | ", row->name, row->accepts);
+    if (!xseg_config_print_value(defaults, key, text))
+        xseg_text_add(text, "%s", row->unset);
+    xseg_text_add(text, " | %s%s |\n", row->acts ? "" : "*No effect.* ", row->sentence);
+}
+
+void xseg_config_table_print(struct xseg_text *text)
+{
+    struct xseg_config defaults;
+
+    xseg_config_init(&defaults);
+    xseg_text_add(text, "| key | value | default | what it does |\n|---|---|---|---|\n");
+    for (unsigned key = 0; key < XSEG_CONFIG_KEYS; key++)
+        print_row(&defaults, (enum xseg_config_key)key, text);
+}

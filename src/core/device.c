@@ -1,0 +1,319 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/core/device.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+#include "src/base/error.h"
+#include "src/core/allocator.h"
+#include "src/core/growth.h"
+#include "src/core/size.h"
+#include "src/core/trim.h"
+
+/* --- Opening. --- */
+
+xseg_status xseg_device_open(struct xseg_allocator *allocator, int ordinal, char *why,
+                             size_t why_bytes, struct xseg_device **out)
+{
+    struct xseg_device *device = calloc(1, sizeof(*device));
+    xseg_status status;
+
+    if (device == NULL)
+        return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory to open device %d", ordinal);
+    status = xseg_leftovers_init(&device->leftovers, &device->context);
+    if (status != XSEG_OK)
+        goto free_device;
+    status = xseg_context_open(&device->context, allocator->driver, ordinal, &device->leftovers,
+                               why, why_bytes);
+    if (status != XSEG_OK)
+        goto end_leftovers;
+    device->fork = &allocator->fork;
+    device->lookup = &allocator->lookup;
+    device->lookup_lock = &allocator->lookup_lock;
+    xseg_lock_init(&device->growth_lock, XSEG_RANK_GROWTH);
+    xseg_lock_init(&device->table_lock, XSEG_RANK_TABLE);
+    xseg_streams_init(&device->streams, &device->context, &device->table_lock);
+    xseg_pending_init(&device->pending, &device->context, &device->streams);
+    xseg_totals_init(&device->totals);
+    xseg_pool_init(&device->pool, device, false);
+    xseg_list_init(&device->spare_extents);
+    *out = device;
+    return XSEG_OK;
+
+end_leftovers:
+    xseg_leftovers_fini(&device->leftovers);
+free_device:
+    free(device);
+    return status;
+}
+
+/* --- Arenas. --- */
+
+static void visit_pool(struct xseg_pool *pool, void (*visit)(void *self, struct xseg_arena *arena),
+                       void *self)
+{
+    struct xseg_arena *arena = atomic_load_explicit(&pool->arenas, memory_order_acquire);
+
+    for (; arena != NULL; arena = atomic_load_explicit(&arena->next, memory_order_relaxed))
+        visit(self, arena);
+}
+
+void xseg_device_visit_arenas(struct xseg_device *device,
+                              void (*visit)(void *self, struct xseg_arena *arena), void *self)
+{
+    visit_pool(&device->pool, visit, self);
+    for (struct xseg_pool *pool = device->private_pools; pool != NULL; pool = pool->next)
+        visit_pool(pool, visit, self);
+}
+
+xseg_status xseg_device_make_pool(struct xseg_device *device, struct xseg_pool **out)
+{
+    struct xseg_pool *pool = malloc(sizeof(*pool));
+
+    if (pool == NULL)
+        return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for a pool");
+    xseg_pool_init(pool, device, true);
+    xseg_lock_take(&device->growth_lock);
+    pool->next = device->private_pools;
+    device->private_pools = pool;
+    xseg_lock_give(&device->growth_lock);
+    *out = pool;
+    return XSEG_OK;
+}
+
+/* --- Closing. --- */
+
+/* The first live blocks, for the error text. */
+struct survivors {
+    uint64_t count;
+    struct xseg_text text;
+    char buffer[512];
+};
+
+static void find_live(void *self, struct xseg_arena *arena)
+{
+    struct survivors *live = self;
+
+    xseg_arena_lock(arena);
+    XSEG_LIST_FOR(node, &arena->extents)
+    {
+        const struct xseg_extent *extent = XSEG_CONTAINER(node, struct xseg_extent, link);
+
+        for (const struct xseg_block *block = extent->first; block != NULL; block = block->next) {
+            if (block->state != XSEG_BLOCK_LIVE)
+                continue;
+            if (live->count++ < 4)
+                xseg_text_add(&live->text, "%s %#" PRIx64 " of %" PRIu64 " bytes on stream %p",
+                              live->count > 1 ? "," : "", block->base, block->requested,
+                              (void *)arena->stream->handle);
+        }
+    }
+    xseg_arena_unlock(arena);
+}
+
+/* End the extents that are nothing but a hole any more; the others, the driver refused. */
+static void end_extents(void *self, struct xseg_arena *arena)
+{
+    struct xseg_device *device = arena->device;
+    xseg_status *status = self;
+
+    XSEG_LIST_FOR_SAFE(node, &arena->extents)
+    {
+        struct xseg_extent *extent = XSEG_CONTAINER(node, struct xseg_extent, link);
+
+        if (extent->first->state != XSEG_BLOCK_HOLE || extent->first->next != NULL) {
+            *status = XSEG_ERR_DRIVER;
+            continue;
+        }
+        xseg_arena_lock(arena);
+        xseg_arena_claim(arena, extent->first);
+        xseg_arena_remove_extent(arena, extent);
+        xseg_lock_take(device->lookup_lock);
+        xseg_lookup_remove(device->lookup, extent);
+        xseg_lock_give(device->lookup_lock);
+        xseg_starts_fini(&extent->starts);
+        xseg_arena_unlock(arena);
+        atomic_fetch_sub_explicit(&device->addresses, extent->segment.reserved_bytes,
+                                  memory_order_relaxed);
+        (void)xseg_segment_end(&extent->segment); /* what is refused is a leftover */
+        xseg_list_insert(&device->spare_extents, &extent->link);
+    }
+}
+
+/* Give everything back to the driver; what it refuses is found again by the next attempt. */
+static xseg_status give_everything_back(struct xseg_device *device)
+{
+    const struct xseg_trim_plan everything = {.wait = true, .held_pools = true};
+    struct xseg_trimmed done = XSEG_TRIMMED_INIT;
+    xseg_status status = xseg_trim_device(device, &everything, &done);
+
+    if (status != XSEG_OK)
+        return status;
+    xseg_device_visit_arenas(device, end_extents, &status);
+    if (status != XSEG_OK)
+        return status;
+    status = xseg_leftovers_retry(&device->leftovers);
+    if (status != XSEG_OK)
+        return status;
+    status = xseg_fences_fini(&device->pending.fences);
+    return status == XSEG_OK ? xseg_context_close(&device->context) : status;
+}
+
+static void free_device(struct xseg_device *device)
+{
+    struct xseg_pool *pool = device->private_pools, *next;
+
+    for (; pool != NULL; pool = next) {
+        next = pool->next;
+        xseg_pool_fini(pool);
+        free(pool);
+    }
+    xseg_pool_fini(&device->pool);
+    XSEG_LIST_FOR_SAFE(node, &device->spare_extents)
+    {
+        free(XSEG_CONTAINER(node, struct xseg_extent, link));
+    }
+    xseg_streams_fini(&device->streams);
+    xseg_pending_fini(&device->pending);
+    xseg_totals_fini(&device->totals);
+    xseg_leftovers_fini(&device->leftovers);
+    xseg_lock_fini(&device->table_lock);
+    xseg_lock_fini(&device->growth_lock);
+    free(device);
+}
+
+xseg_status xseg_device_close(struct xseg_device *device)
+{
+    struct survivors live = {0};
+    xseg_status status;
+
+    xseg_text_init(&live.text, live.buffer, sizeof(live.buffer));
+    xseg_lock_take(&device->growth_lock);
+    xseg_device_visit_arenas(device, find_live, &live);
+    if (live.count != 0)
+        status =
+            xseg_fail(XSEG_ERR_BUSY, "%" PRIu64 " blocks are live on device %d:%s%s", live.count,
+                      device->context.ordinal, live.buffer, live.count > 4 ? ", ..." : "");
+    else
+        status = give_everything_back(device);
+    xseg_lock_give(&device->growth_lock);
+    if (status == XSEG_OK)
+        free_device(device);
+    return status;
+}
+
+/* --- Allocating. --- */
+
+xseg_status xseg_device_alloc(struct xseg_device *device, struct xseg_pool *pool,
+                              const struct xseg_config *config, uint64_t bytes, xseg_stream stream,
+                              void **out)
+{
+    struct xseg_known_stream *known = NULL;
+    struct xseg_arena *arena = NULL;
+    struct xseg_block *block = NULL;
+    struct xseg_need need = {.config = config, .requested = bytes};
+    xseg_status status;
+
+    if (__builtin_expect(bytes >= XSEG_SIZE_ABSURD, 0)) {
+        atomic_fetch_add_explicit(&device->ooms, 1, memory_order_relaxed);
+        return xseg_fail(XSEG_ERR_NO_MEMORY, "%" PRIu64 " bytes are more than any device has",
+                         bytes);
+    }
+    status = xseg_streams_get(&device->streams, stream, &known);
+    if (status != XSEG_OK)
+        return status;
+    if (atomic_load_explicit(&device->pending.count, memory_order_relaxed) != 0)
+        xseg_pending_poll(&device->pending);
+    need.bytes = xseg_size_round(config, bytes);
+    need.segment_bytes = xseg_size_segment(config, need.bytes);
+    need.is_small = xseg_size_is_small(need.bytes);
+    need.expandable = config->expandable_segments && device->context.has_vmm;
+    status = xseg_pool_arena(pool, known, need.is_small, &arena);
+    if (status == XSEG_OK)
+        status = xseg_arena_alloc(arena, &need, &block);
+    if (status == XSEG_OK && block == NULL)
+        status = xseg_growth_alloc(arena, &need, &block);
+    if (status == XSEG_OK)
+        *out = (void *)(uintptr_t)block->base; /* NOLINT(performance-no-int-to-ptr) */
+    return status;
+}
+
+/* --- Figures. --- */
+
+uint64_t xseg_device_limit(const struct xseg_device *device, const struct xseg_config *config)
+{
+    if (config->memory_fraction >= 1.0)
+        return UINT64_MAX;
+    return (uint64_t)(config->memory_fraction * (double)device->context.total_bytes);
+}
+
+uint64_t xseg_device_physical(const struct xseg_device *device)
+{
+    return atomic_load_explicit(&device->reserved, memory_order_relaxed) +
+           atomic_load_explicit(&device->leftovers.physical, memory_order_relaxed);
+}
+
+static void add_host_bytes(void *self, struct xseg_arena *arena)
+{
+    uint64_t *bytes = self;
+
+    xseg_arena_lock(arena);
+    *bytes += sizeof(*arena) + xseg_slab_bytes(&arena->blocks) + xseg_slab_bytes(&arena->uses);
+    XSEG_LIST_FOR(node, &arena->extents)
+    {
+        const struct xseg_extent *extent = XSEG_CONTAINER(node, struct xseg_extent, link);
+
+        *bytes +=
+            sizeof(*extent) + extent->starts.host_bytes + xseg_segment_host_bytes(&extent->segment);
+    }
+    xseg_arena_unlock(arena);
+}
+
+uint64_t xseg_device_host_bytes(struct xseg_device *device)
+{
+    uint64_t bytes = sizeof(*device);
+
+    xseg_lock_take(&device->growth_lock);
+    xseg_device_visit_arenas(device, add_host_bytes, &bytes);
+    xseg_lock_give(&device->growth_lock);
+    return bytes;
+}
+
+struct inspection {
+    struct xseg_finding *finding;
+    uint64_t reserved;
+    bool holds;
+};
+
+static void audit_arena(void *self, struct xseg_arena *arena)
+{
+    struct inspection *inspection = self;
+
+    xseg_arena_lock(arena);
+    if (inspection->holds)
+        inspection->holds = xseg_arena_audit(arena, inspection->finding);
+    inspection->reserved += xseg_counts_current(&arena->counts, XSEG_COUNT_RESERVED_BYTES);
+    xseg_arena_unlock(arena);
+}
+
+static bool audit_totals(const struct xseg_device *device, const struct inspection *inspection,
+                         struct xseg_finding *finding)
+{
+    const uint64_t reserved = atomic_load_explicit(&device->reserved, memory_order_relaxed);
+
+    XSEG_HOLDS(finding, "DEVICE-1", reserved == inspection->reserved,
+               "reserved says %" PRIu64 ", arenas %" PRIu64, reserved, inspection->reserved);
+    return xseg_leftovers_audit(&device->leftovers, finding);
+}
+
+bool xseg_device_audit(struct xseg_device *device, struct xseg_finding *finding)
+{
+    struct inspection inspection = {finding, 0, true};
+
+    xseg_lock_take(&device->growth_lock);
+    xseg_device_visit_arenas(device, audit_arena, &inspection);
+    if (inspection.holds)
+        inspection.holds = audit_totals(device, &inspection, finding);
+    xseg_lock_give(&device->growth_lock);
+    return inspection.holds;
+}

@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * A device: its context, pools, streams and totals, and what is done with them.
+ *
+ * alloc() and free() here are the hit path; growth.h is where a miss goes, trim.h where memory
+ * goes back.
+ *
+ * Locking: see src/base/lock.h for the order.  growth_lock guards everything that talks to the
+ * driver about memory, and the list of pools; table_lock the insertion of streams and arenas.
+ */
+#ifndef XSEG_CORE_DEVICE_H
+#define XSEG_CORE_DEVICE_H
+
+#include "src/base/fork.h"
+#include "src/base/log.h"
+#include "src/core/lookup.h"
+#include "src/core/pending.h"
+#include "src/core/pool.h"
+#include "vmm/context.h"
+
+struct xseg_allocator;
+
+struct xseg_device {
+    struct xseg_context context;
+    struct xseg_leftovers leftovers;
+    const struct xseg_fork *fork;  /* the allocator's */
+    struct xseg_lookup *lookup;    /* the allocator's */
+    struct xseg_lock *lookup_lock; /* TABLE, of the allocator: guards insertion into lookup */
+    struct xseg_lock growth_lock;  /* GROWTH */
+    struct xseg_lock table_lock;   /* TABLE */
+    struct xseg_streams streams;
+    struct xseg_pending pending;
+    struct xseg_totals totals;
+    struct xseg_pool pool;           /* the default one */
+    struct xseg_pool *private_pools; /* all that were ever made */
+    struct xseg_list spare_extents;  /* ended extents, for reuse: look-ups may still see them */
+    atomic_uint_fast64_t reserved;   /* bytes mapped or allocated */
+    atomic_uint_fast64_t addresses;  /* bytes of reserved ranges */
+    /* PyTorch's num_* counters; a reset of the totals sets them to 0. */
+    atomic_uint_fast64_t retries, ooms, syncs, grown, shrunk;
+};
+
+/*
+ * Open a device.
+ *
+ * why: a sentence that says why virtual memory management does not work here; "" if it does
+ * Returns: XSEG_OK, XSEG_ERR_DRIVER, XSEG_ERR_NO_MEMORY, XSEG_ERR_HOST_MEMORY
+ */
+xseg_status xseg_device_open(struct xseg_allocator *allocator, int ordinal, char *why,
+                             size_t why_bytes, struct xseg_device **out);
+
+/*
+ * Give everything back.  May be called again after an error.
+ *
+ * Returns: XSEG_OK, and the device is gone; XSEG_ERR_BUSY naming live blocks; XSEG_ERR_DRIVER
+ */
+xseg_status xseg_device_close(struct xseg_device *device);
+
+/* Allocate; as xseg_alloc() of the public header. */
+xseg_status xseg_device_alloc(struct xseg_device *device, struct xseg_pool *pool,
+                              const struct xseg_config *config, uint64_t bytes, xseg_stream stream,
+                              void **out);
+
+/* Make a private pool, held once. */
+xseg_status xseg_device_make_pool(struct xseg_device *device, struct xseg_pool **out);
+
+/* What physical memory may reach: the fraction's bytes, or UINT64_MAX. */
+uint64_t xseg_device_limit(const struct xseg_device *device, const struct xseg_config *config);
+
+/* Bytes of device memory taken: reserved, and what the driver would not take back. */
+uint64_t xseg_device_physical(const struct xseg_device *device);
+
+/* Visit every arena of the device.  GROWTH is held. */
+void xseg_device_visit_arenas(struct xseg_device *device,
+                              void (*visit)(void *self, struct xseg_arena *arena), void *self);
+
+/* Host bytes for bookkeeping. */
+uint64_t xseg_device_host_bytes(struct xseg_device *device);
+
+/* Audit every arena; takes the locks it needs. */
+bool xseg_device_audit(struct xseg_device *device, struct xseg_finding *finding);
+
+#endif

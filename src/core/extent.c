@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/core/extent.h"
+
+#include <inttypes.h>
+
+#include "src/core/size.h"
+
+struct xseg_block *xseg_extent_block_at(const struct xseg_extent *extent,
+                                        const struct xseg_slab *blocks, uint64_t address)
+{
+    const uint32_t index = xseg_starts_at(&extent->starts, address - extent->segment.base);
+    struct xseg_block *block = index == 0 ? NULL : xseg_slab_at(blocks, index);
+
+    return block != NULL && block->base == address ? block : NULL;
+}
+
+struct xseg_block *xseg_extent_block_over(const struct xseg_extent *extent,
+                                          const struct xseg_slab *blocks, uint64_t address)
+{
+    const uint32_t index = xseg_starts_before(&extent->starts, address - extent->segment.base);
+    struct xseg_block *block = index == 0 ? extent->first : xseg_slab_at(blocks, index);
+
+    /* A large slot may hold a start that lies behind the address; then its neighbour covers it. */
+    while (block->base > address)
+        block = block->prev;
+    while (xseg_block_end(block) <= address)
+        block = block->next;
+    return block;
+}
+
+static bool audit_block(const struct xseg_extent *extent, const struct xseg_block *block,
+                        struct xseg_finding *finding)
+{
+    const struct xseg_block *next = block->next;
+
+    XSEG_HOLDS(finding, "BLK-1",
+               next == NULL || (next->base == xseg_block_end(block) && next->prev == block),
+               "the block behind %#" PRIx64 " does not follow it", block->base);
+    XSEG_HOLDS(finding, "BLK-2",
+               next == NULL || next->state != block->state ||
+                   (block->state != XSEG_BLOCK_CACHED && block->state != XSEG_BLOCK_HOLE),
+               "two neighbours in state %d at %#" PRIx64, block->state, block->base);
+    XSEG_HOLDS(finding, "BLK-3", block->bytes != 0 && block->bytes % XSEG_SIZE_QUANTUM == 0,
+               "%" PRIu64 " bytes at %#" PRIx64, block->bytes, block->base);
+    XSEG_HOLDS(finding, "BLK-4",
+               block->state == XSEG_BLOCK_BUSY ||
+                   block->mapped == (block->state != XSEG_BLOCK_HOLE),
+               "state %d, mapped %d at %#" PRIx64, block->state, block->mapped, block->base);
+    XSEG_HOLDS(finding, "BLK-1", block->extent == extent, "a stranger at %#" PRIx64, block->base);
+    return true;
+}
+
+bool xseg_extent_audit(const struct xseg_extent *extent, struct xseg_finding *finding)
+{
+    uint64_t end = extent->segment.base;
+
+    for (const struct xseg_block *block = extent->first; block != NULL; block = block->next) {
+        if (!audit_block(extent, block, finding))
+            return false;
+        end = xseg_block_end(block);
+    }
+    XSEG_HOLDS(finding, "BLK-1", end == extent->segment.base + extent->segment.bytes,
+               "blocks end at %#" PRIx64, end);
+    return xseg_starts_audit(&extent->starts, finding);
+}

@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/core/lookup.h"
+
+#include <stdlib.h>
+
+#define UNIT_BYTES (2 * XSEG_MIB)
+
+bool xseg_lookup_init(struct xseg_lookup *lookup)
+{
+    lookup->root = calloc(XSEG_LOOKUP_ROOTS, sizeof(*lookup->root));
+    return lookup->root != NULL;
+}
+
+static struct xseg_lookup_leaf *leaf_of(uintptr_t entry)
+{
+    return (entry & 1) == 0 ? NULL : (struct xseg_lookup_leaf *)(entry - 1);
+}
+
+void xseg_lookup_fini(struct xseg_lookup *lookup)
+{
+    for (uint64_t i = 0; lookup->root != NULL && i < XSEG_LOOKUP_ROOTS; i++)
+        free(leaf_of(atomic_load_explicit(&lookup->root[i], memory_order_relaxed)));
+    free(lookup->root);
+    lookup->root = NULL;
+}
+
+/* Whether the extent's addresses are whole GiB that no other segment can share. */
+static bool owns_gib(const struct xseg_extent *extent)
+{
+    return xseg_extent_is_expandable(extent) && extent->segment.base % XSEG_GIB == 0 &&
+           extent->segment.reserved_bytes % XSEG_GIB == 0;
+}
+
+static uint64_t end_of(const struct xseg_extent *extent)
+{
+    return extent->segment.base + extent->segment.bytes;
+}
+
+/* Leaves for every GiB that the extent touches; they stay, whether it is inserted or not. */
+static bool make_leaves(struct xseg_lookup *lookup, const struct xseg_extent *extent)
+{
+    for (uint64_t i = extent->segment.base >> 30; i <= (end_of(extent) - 1) >> 30; i++) {
+        if (leaf_of(atomic_load_explicit(&lookup->root[i], memory_order_relaxed)) != NULL)
+            continue;
+        struct xseg_lookup_leaf *leaf = calloc(1, sizeof(*leaf));
+        if (leaf == NULL)
+            return false;
+        atomic_store_explicit(&lookup->root[i], (uintptr_t)leaf + 1, memory_order_release);
+    }
+    return true;
+}
+
+/* Put `value` wherever the extent stands in the leaves. */
+static void set_units(struct xseg_lookup *lookup, const struct xseg_extent *extent,
+                      struct xseg_extent *value)
+{
+    const uint64_t base = extent->segment.base;
+
+    for (uint64_t unit = base / UNIT_BYTES; unit <= (end_of(extent) - 1) / UNIT_BYTES; unit++) {
+        struct xseg_lookup_leaf *leaf = leaf_of(
+            atomic_load_explicit(&lookup->root[unit / XSEG_LOOKUP_UNITS], memory_order_relaxed));
+        const unsigned at = (unsigned)(unit % XSEG_LOOKUP_UNITS);
+
+        atomic_store_explicit(unit * UNIT_BYTES < base ? &leaf->tail[at] : &leaf->head[at], value,
+                              memory_order_release);
+    }
+}
+
+bool xseg_lookup_insert(struct xseg_lookup *lookup, struct xseg_extent *extent)
+{
+    if ((end_of(extent) - 1) >> XSEG_LOOKUP_ADDRESS_BITS != 0)
+        return false;
+    if (!owns_gib(extent)) {
+        if (!make_leaves(lookup, extent))
+            return false;
+        set_units(lookup, extent, extent);
+        return true;
+    }
+    for (uint64_t i = extent->segment.base >> 30; i <= (end_of(extent) - 1) >> 30; i++) {
+        /* Addresses come again: a leaf of classic segments that are gone may stand here, and other
+         * threads may be reading it.  The extent goes into it like a classic one. */
+        if (leaf_of(atomic_load_explicit(&lookup->root[i], memory_order_relaxed)) == NULL)
+            continue;
+        if (!make_leaves(lookup, extent))
+            return false;
+        set_units(lookup, extent, extent);
+        return true;
+    }
+    for (uint64_t i = extent->segment.base >> 30; i <= (end_of(extent) - 1) >> 30; i++)
+        atomic_store_explicit(&lookup->root[i], (uintptr_t)extent, memory_order_release);
+    return true;
+}
+
+void xseg_lookup_remove(struct xseg_lookup *lookup, const struct xseg_extent *extent)
+{
+    const uint64_t first = extent->segment.base >> 30, last = (end_of(extent) - 1) >> 30;
+
+    if (leaf_of(atomic_load_explicit(&lookup->root[first], memory_order_relaxed)) != NULL) {
+        set_units(lookup, extent, NULL);
+        return;
+    }
+    for (uint64_t i = first; i <= last; i++)
+        atomic_store_explicit(&lookup->root[i], 0, memory_order_release);
+}

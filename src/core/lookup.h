@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Look-up: from any device address to its extent, in O(1) and without a lock.
+ *
+ * A flat table has an entry for each GiB of addresses.  An expandable extent owns whole GiB, so its
+ * entries lead straight to it.  Classic segments share a GiB: its entry leads to a leaf with two
+ * places for each 2 MiB, one for the extent that covers the first byte, one for the extent that
+ * starts further in.  Classic segments are at least 2 MiB long, so two are enough.
+ *
+ * Invariants:
+ *   LOOK-1  an address inside an extent leads to it; any other leads to nothing, or to an extent
+ *           that it lies outside of.
+ *
+ * Locking: insert and remove are covered by TABLE; finding needs none.  An extent that was found may
+ * be on its way out if the address is not that of a live block: ask again under the arena's lock.
+ */
+#ifndef XSEG_CORE_LOOKUP_H
+#define XSEG_CORE_LOOKUP_H
+
+#include <stdatomic.h>
+
+#include "src/base/align.h"
+#include "src/core/extent.h"
+
+/* Device addresses fit in 49 bits on every GPU so far; others are nobody's. */
+#define XSEG_LOOKUP_ADDRESS_BITS 49
+#define XSEG_LOOKUP_ROOTS        ((uint64_t)1 << (XSEG_LOOKUP_ADDRESS_BITS - 30))
+#define XSEG_LOOKUP_UNITS        512u /* of 2 MiB in a GiB */
+
+struct xseg_lookup_leaf {
+    _Atomic(struct xseg_extent *) head[XSEG_LOOKUP_UNITS]; /* covers the unit's first byte */
+    _Atomic(struct xseg_extent *) tail[XSEG_LOOKUP_UNITS]; /* starts behind it */
+};
+
+/* An entry is an extent that owns the GiB, or a leaf with the lowest bit set. */
+struct xseg_lookup {
+    atomic_uintptr_t *root; /* [XSEG_LOOKUP_ROOTS] */
+};
+
+/* Returns false without host memory. */
+bool xseg_lookup_init(struct xseg_lookup *lookup);
+void xseg_lookup_fini(struct xseg_lookup *lookup);
+
+/* Returns false without host memory, or for addresses out of reach; then nothing has changed. */
+bool xseg_lookup_insert(struct xseg_lookup *lookup, struct xseg_extent *extent);
+void xseg_lookup_remove(struct xseg_lookup *lookup, const struct xseg_extent *extent);
+
+/* The extent that an address may lie in; NULL if it lies in none.  The caller checks the bounds. */
+static inline struct xseg_extent *xseg_lookup_find(const struct xseg_lookup *lookup,
+                                                   uint64_t address)
+{
+    if (address >> XSEG_LOOKUP_ADDRESS_BITS != 0)
+        return NULL;
+    const uintptr_t entry =
+        atomic_load_explicit(&lookup->root[address >> 30], memory_order_acquire);
+    if ((entry & 1) == 0)
+        return (struct xseg_extent *)entry; /* NOLINT(performance-no-int-to-ptr) */
+
+    struct xseg_lookup_leaf *leaf = (struct xseg_lookup_leaf *)(entry - 1);
+    const unsigned unit = (unsigned)(address >> 21) % XSEG_LOOKUP_UNITS;
+    struct xseg_extent *tail = atomic_load_explicit(&leaf->tail[unit], memory_order_acquire);
+    if (tail != NULL && address >= tail->segment.base)
+        return tail;
+    return atomic_load_explicit(&leaf->head[unit], memory_order_acquire);
+}
+
+#endif

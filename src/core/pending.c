@@ -1,0 +1,166 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/core/pending.h"
+
+void xseg_pending_init(struct xseg_pending *pending, const struct xseg_context *context,
+                       struct xseg_streams *streams)
+{
+    xseg_lock_init(&pending->lock, XSEG_RANK_PENDING);
+    xseg_fences_init(&pending->fences, context);
+    pending->streams = streams;
+    atomic_init(&pending->count, 0);
+}
+
+xseg_status xseg_pending_fini(struct xseg_pending *pending)
+{
+    const xseg_status status = xseg_fences_fini(&pending->fences);
+
+    if (status == XSEG_OK)
+        xseg_lock_fini(&pending->lock);
+    return status;
+}
+
+void xseg_pending_use(struct xseg_arena *arena, struct xseg_block *block,
+                      struct xseg_known_stream *stream)
+{
+    for (const struct xseg_pending_use *use = block->uses; use != NULL; use = use->next)
+        if (use->stream == stream)
+            return;
+    struct xseg_pending_use *use = xseg_slab_take(&arena->uses);
+    xseg_list_init(&use->link);
+    use->stream = stream;
+    use->block = block;
+    use->next = block->uses;
+    block->uses = use;
+}
+
+/* Record an event for each use of a block; on failure the recorded ones are idle again. */
+static xseg_status record_all(struct xseg_pending *pending, struct xseg_block *block)
+{
+    for (struct xseg_pending_use *use = block->uses; use != NULL; use = use->next) {
+        const xseg_status status =
+            xseg_fences_record(&pending->fences, use->stream->handle, &use->event);
+
+        if (status == XSEG_OK)
+            continue;
+        for (struct xseg_pending_use *undo = block->uses; undo != use; undo = undo->next)
+            xseg_fences_put(&pending->fences, undo->event);
+        return status;
+    }
+    return XSEG_OK;
+}
+
+static void queue_all(struct xseg_pending *pending, struct xseg_pending_use *use)
+{
+    struct xseg_pending_use *next;
+
+    for (; use != NULL; use = next) {
+        next = use->next;
+        xseg_list_insert(&use->stream->uses, &use->link);
+        atomic_fetch_add_explicit(&pending->count, 1, memory_order_relaxed);
+    }
+}
+
+xseg_status xseg_pending_free(struct xseg_pending *pending, struct xseg_block *block)
+{
+    struct xseg_arena *arena = block->extent->arena;
+    struct xseg_pending_use *uses = block->uses;
+    xseg_status status;
+
+    xseg_lock_take(&pending->lock);
+    status = record_all(pending, block);
+    xseg_arena_lock(arena);
+    if (status != XSEG_OK) {
+        block->state = XSEG_BLOCK_LIVE;
+    } else {
+        block->state = XSEG_BLOCK_PENDING;
+        block->uses = NULL;
+        block->waits = 0;
+        for (const struct xseg_pending_use *use = uses; use != NULL; use = use->next)
+            block->waits++;
+        xseg_arena_note_free(arena, block);
+    }
+    xseg_arena_unlock(arena);
+    if (status == XSEG_OK)
+        queue_all(pending, uses);
+    xseg_lock_give(&pending->lock);
+    return status;
+}
+
+/* The event of a use is complete: the use ends, and with the last one the block is free. */
+static void finish(struct xseg_pending *pending, struct xseg_pending_use *use)
+{
+    struct xseg_block *block = use->block;
+    struct xseg_arena *arena = block->extent->arena;
+
+    xseg_list_remove(&use->link);
+    atomic_fetch_sub_explicit(&pending->count, 1, memory_order_relaxed);
+    xseg_fences_put(&pending->fences, use->event);
+    xseg_arena_lock(arena);
+    xseg_slab_put(&arena->uses, use);
+    if (--block->waits == 0)
+        xseg_arena_take_back(arena, block);
+    xseg_arena_unlock(arena);
+}
+
+static bool poll_stream(void *self, struct xseg_known_stream *stream)
+{
+    struct xseg_pending *pending = self;
+
+    while (!xseg_list_is_empty(&stream->uses)) {
+        struct xseg_pending_use *use =
+            XSEG_LIST_FIRST(&stream->uses, struct xseg_pending_use, link);
+        bool done = false;
+
+        if (xseg_driver_event_done(pending->fences.context, use->event, &done) != XSEG_OK || !done)
+            break;
+        finish(pending, use);
+    }
+    return true;
+}
+
+void xseg_pending_poll(struct xseg_pending *pending)
+{
+    xseg_lock_take(&pending->lock);
+    xseg_streams_visit(pending->streams, poll_stream, pending);
+    xseg_lock_give(&pending->lock);
+}
+
+/* The first event that somebody waits for. */
+struct search {
+    xseg_event event;
+    bool found;
+};
+
+static bool find_first(void *self, struct xseg_known_stream *stream)
+{
+    struct search *search = self;
+
+    if (xseg_list_is_empty(&stream->uses))
+        return true;
+    search->event = XSEG_LIST_FIRST(&stream->uses, struct xseg_pending_use, link)->event;
+    search->found = true;
+    return false;
+}
+
+xseg_status xseg_pending_wait(struct xseg_pending *pending)
+{
+    /* Only what is pending now: others may go on freeing for ever. */
+    uint64_t left = atomic_load_explicit(&pending->count, memory_order_relaxed);
+    xseg_status status = XSEG_OK;
+
+    for (; left > 0 && status == XSEG_OK; left--) {
+        struct search search = {0};
+
+        xseg_lock_take(&pending->lock);
+        xseg_streams_visit(pending->streams, find_first, &search);
+        xseg_lock_give(&pending->lock);
+        if (!search.found)
+            break;
+        /* Another thread may take the event back and record it anew meanwhile: that only makes the
+         * wait longer. */
+        status = xseg_driver_event_wait(pending->fences.context, search.event);
+        if (status == XSEG_OK)
+            xseg_pending_poll(pending);
+    }
+    return status;
+}

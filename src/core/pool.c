@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/core/pool.h"
+
+#include <string.h>
+
+#include "src/base/error.h"
+#include "src/core/device.h"
+
+void xseg_pool_init(struct xseg_pool *pool, struct xseg_device *device, bool is_private)
+{
+    memset(pool, 0, sizeof(*pool));
+    pool->device = device;
+    pool->is_private = is_private;
+    atomic_init(&pool->holders, 1);
+}
+
+void xseg_pool_fini(struct xseg_pool *pool)
+{
+    struct xseg_arena *arena = atomic_load(&pool->arenas), *next;
+
+    for (; arena != NULL; arena = next) {
+        next = atomic_load(&arena->next);
+        xseg_arena_destroy(arena);
+    }
+    atomic_store(&pool->arenas, NULL);
+}
+
+static struct xseg_arena *find(struct xseg_pool *pool, const struct xseg_known_stream *stream,
+                               bool is_small)
+{
+    struct xseg_arena *arena = atomic_load_explicit(&pool->arenas, memory_order_acquire);
+
+    while (arena != NULL && (arena->stream != stream || arena->is_small != is_small))
+        arena = atomic_load_explicit(&arena->next, memory_order_relaxed);
+    return arena;
+}
+
+static xseg_status make(struct xseg_pool *pool, struct xseg_known_stream *stream, bool is_small,
+                        struct xseg_arena **out)
+{
+    struct xseg_device *device = pool->device;
+    struct xseg_arena *arena;
+
+    xseg_lock_take(&device->table_lock);
+    arena = find(pool, stream, is_small);
+    if (arena == NULL) {
+        arena = xseg_arena_create(device, pool, stream, is_small);
+        if (arena != NULL) {
+            xseg_counts_init(&arena->counts, &device->totals, is_small);
+            atomic_store(&arena->next, atomic_load(&pool->arenas));
+            atomic_store_explicit(&pool->arenas, arena, memory_order_release);
+        }
+    }
+    if (arena != NULL && !pool->is_private)
+        atomic_store_explicit(&stream->arena[!is_small], arena, memory_order_release);
+    xseg_lock_give(&device->table_lock);
+    if (arena == NULL)
+        return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for a stream's pool");
+    *out = arena;
+    return XSEG_OK;
+}
+
+xseg_status xseg_pool_arena(struct xseg_pool *pool, struct xseg_known_stream *stream, bool is_small,
+                            struct xseg_arena **out)
+{
+    struct xseg_arena *arena =
+        pool->is_private ? find(pool, stream, is_small)
+                         : atomic_load_explicit(&stream->arena[!is_small], memory_order_acquire);
+
+    if (__builtin_expect(arena == NULL, 0))
+        return make(pool, stream, is_small, out);
+    *out = arena;
+    return XSEG_OK;
+}
+
+bool xseg_pool_hold(struct xseg_pool *pool)
+{
+    unsigned holders = atomic_load(&pool->holders);
+
+    while (holders != 0)
+        if (atomic_compare_exchange_weak(&pool->holders, &holders, holders + 1))
+            return true;
+    return false;
+}
+
+bool xseg_pool_let_go(struct xseg_pool *pool)
+{
+    unsigned holders = atomic_load(&pool->holders);
+
+    while (holders != 0)
+        if (atomic_compare_exchange_weak(&pool->holders, &holders, holders - 1))
+            return true;
+    return false;
+}

@@ -1,0 +1,142 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/core/starts.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define SMALL_SHIFT 9
+#define LARGE_SHIFT 20
+
+struct xseg_starts_chunk {
+    struct xseg_bits taken; /* slots that hold an index */
+    uint64_t *storage;
+    uint32_t slot[];
+};
+
+bool xseg_starts_init(struct xseg_starts *starts, uint64_t bytes, bool is_small)
+{
+    memset(starts, 0, sizeof(*starts));
+    starts->shift = is_small ? SMALL_SHIFT : LARGE_SHIFT;
+    const uint64_t slots = (bytes + ((uint64_t)1 << starts->shift) - 1) >> starts->shift;
+    const uint64_t chunks = (slots + XSEG_STARTS_SLOTS - 1) / XSEG_STARTS_SLOTS;
+    if (chunks > XSEG_BITS_MAX)
+        return false;
+    starts->slots = (uint32_t)slots;
+    starts->chunks = (uint32_t)chunks;
+    const size_t words = xseg_bits_words(starts->chunks);
+    starts->host_bytes = starts->chunks * sizeof(*starts->chunk) + words * sizeof(uint64_t);
+    char *memory = calloc(1, starts->host_bytes);
+    if (memory == NULL)
+        return false;
+    starts->chunk = (struct xseg_starts_chunk **)(void *)memory;
+    xseg_bits_init(&starts->filled,
+                   (uint64_t *)(void *)(memory + starts->chunks * sizeof(*starts->chunk)),
+                   starts->chunks);
+    return true;
+}
+
+void xseg_starts_fini(struct xseg_starts *starts)
+{
+    for (uint32_t i = 0; starts->chunk != NULL && i < starts->chunks; i++)
+        free(starts->chunk[i]);
+    free(starts->chunk);
+    memset(starts, 0, sizeof(*starts));
+}
+
+/* The last chunk is as long as the extent needs. */
+static struct xseg_starts_chunk *make_chunk(struct xseg_starts *starts, uint32_t number)
+{
+    const uint32_t left = starts->slots - number * XSEG_STARTS_SLOTS;
+    const uint32_t slots = left < XSEG_STARTS_SLOTS ? left : XSEG_STARTS_SLOTS;
+    /* Up to a whole word, so that the bitmap behind the slots is aligned. */
+    const size_t slot_bytes = (slots + 1) / 2 * sizeof(uint64_t);
+    const size_t bytes =
+        sizeof(struct xseg_starts_chunk) + slot_bytes + xseg_bits_words(slots) * sizeof(uint64_t);
+    struct xseg_starts_chunk *chunk = calloc(1, bytes);
+
+    if (chunk == NULL)
+        return NULL;
+    chunk->storage = (uint64_t *)(void *)((char *)chunk->slot + slot_bytes);
+    xseg_bits_init(&chunk->taken, chunk->storage, slots);
+    starts->host_bytes += bytes;
+    return chunk;
+}
+
+bool xseg_starts_cover(struct xseg_starts *starts, uint64_t begin, uint64_t end)
+{
+    const uint64_t first = (begin >> starts->shift) / XSEG_STARTS_SLOTS;
+    const uint64_t last = ((end - 1) >> starts->shift) / XSEG_STARTS_SLOTS;
+
+    for (uint32_t number = (uint32_t)first; number <= last; number++) {
+        if (starts->chunk[number] == NULL)
+            starts->chunk[number] = make_chunk(starts, number);
+        if (starts->chunk[number] == NULL)
+            return false;
+    }
+    return true;
+}
+
+void xseg_starts_add(struct xseg_starts *starts, uint64_t offset, uint32_t index)
+{
+    const uint32_t number = (uint32_t)(offset >> starts->shift);
+    struct xseg_starts_chunk *chunk = starts->chunk[number / XSEG_STARTS_SLOTS];
+
+    XSEG_ASSERT(chunk->slot[number % XSEG_STARTS_SLOTS] == 0);
+    if (chunk->taken.top == 0)
+        xseg_bits_add(&starts->filled, number / XSEG_STARTS_SLOTS);
+    xseg_bits_add(&chunk->taken, number % XSEG_STARTS_SLOTS);
+    chunk->slot[number % XSEG_STARTS_SLOTS] = index;
+}
+
+void xseg_starts_remove(struct xseg_starts *starts, uint64_t offset)
+{
+    const uint32_t number = (uint32_t)(offset >> starts->shift);
+    struct xseg_starts_chunk *chunk = starts->chunk[number / XSEG_STARTS_SLOTS];
+
+    chunk->slot[number % XSEG_STARTS_SLOTS] = 0;
+    xseg_bits_remove(&chunk->taken, number % XSEG_STARTS_SLOTS);
+    if (chunk->taken.top == 0)
+        xseg_bits_remove(&starts->filled, number / XSEG_STARTS_SLOTS);
+}
+
+uint32_t xseg_starts_at(const struct xseg_starts *starts, uint64_t offset)
+{
+    const uint32_t number = (uint32_t)(offset >> starts->shift);
+    const struct xseg_starts_chunk *chunk = starts->chunk[number / XSEG_STARTS_SLOTS];
+
+    return chunk == NULL ? 0 : chunk->slot[number % XSEG_STARTS_SLOTS];
+}
+
+uint32_t xseg_starts_before(const struct xseg_starts *starts, uint64_t offset)
+{
+    const uint32_t number = (uint32_t)(offset >> starts->shift);
+    uint32_t at = number / XSEG_STARTS_SLOTS, slot = XSEG_BITS_NONE;
+
+    if (starts->chunk[at] != NULL)
+        slot = xseg_bits_prev(&starts->chunk[at]->taken, number % XSEG_STARTS_SLOTS + 1);
+    if (slot == XSEG_BITS_NONE) {
+        at = xseg_bits_prev(&starts->filled, at);
+        if (at == XSEG_BITS_NONE)
+            return 0;
+        slot = xseg_bits_prev(&starts->chunk[at]->taken, XSEG_STARTS_SLOTS);
+    }
+    return starts->chunk[at]->slot[slot];
+}
+
+bool xseg_starts_audit(const struct xseg_starts *starts, struct xseg_finding *finding)
+{
+    for (uint32_t number = 0; number < starts->chunks; number++) {
+        const struct xseg_starts_chunk *chunk = starts->chunk[number];
+
+        for (uint32_t slot = 0; chunk != NULL && slot < chunk->taken.count; slot++)
+            XSEG_HOLDS(finding, "START-1",
+                       xseg_bits_has(&chunk->taken, slot) == (chunk->slot[slot] != 0),
+                       "slot %" PRIu32 " of chunk %" PRIu32 " and its bit differ", slot, number);
+        XSEG_HOLDS(finding, "START-2",
+                   xseg_bits_has(&starts->filled, number) ==
+                       (chunk != NULL && chunk->taken.top != 0),
+                   "chunk %" PRIu32 " and its bit differ", number);
+    }
+    return true;
+}

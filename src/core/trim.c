@@ -1,0 +1,288 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/core/trim.h"
+
+#include "src/base/error.h"
+#include "src/core/size.h"
+
+/* One trim of one device under way. */
+struct trim {
+    struct xseg_device *device;
+    const struct xseg_trim_plan *plan;
+    struct xseg_trimmed *done;
+    xseg_status status; /* the first error of a stream */
+};
+
+/* --- Claiming: everything that could go, before the stream is asked. --- */
+
+/* Take the whole pages of a cached block; what lies before and behind stays cached.  NULL if none. */
+static struct xseg_block *claim_pages(struct xseg_arena *arena, struct xseg_block *block)
+{
+    const struct xseg_segment *segment = &block->extent->segment;
+    const uint64_t page = segment->page_bytes;
+    const uint64_t begin = segment->base + xseg_round_up(block->base - segment->base, page);
+    const uint64_t end =
+        segment->base + xseg_round_down(xseg_block_end(block) - segment->base, page);
+
+    if (begin >= end)
+        return NULL;
+    xseg_arena_claim(arena, block);
+    if (begin > block->base) {
+        struct xseg_block *inner = xseg_arena_cut(arena, block, begin - block->base);
+
+        (void)xseg_arena_settle(arena, block);
+        block = inner;
+    }
+    if (end < xseg_block_end(block))
+        (void)xseg_arena_settle(arena, xseg_arena_cut(arena, block, end - block->base));
+    return block;
+}
+
+/* Take a block that can go, whole or in part, or NULL. */
+static struct xseg_block *claim_part(struct xseg_arena *arena, struct xseg_block *block)
+{
+    if (xseg_extent_is_expandable(block->extent))
+        return claim_pages(arena, block);
+    if (xseg_block_is_split(block))
+        return NULL;
+    xseg_arena_claim(arena, block);
+    return block;
+}
+
+/*
+ * Claim every block of an arena that can go; they are chained through `right`, which no tree uses
+ * meanwhile.  No segment and no page is smaller than 2 MiB, so the shelf is read from there on;
+ * what a claim leaves behind is smaller than a page and comes earlier.
+ */
+static struct xseg_block *claim_all(struct xseg_arena *arena) XSEG_REQUIRES(arena->lock)
+{
+    struct xseg_block *claimed = NULL, *block;
+    uint64_t bytes = XSEG_SIZE_SMALL_SEGMENT, base = 0;
+
+    while (xseg_arena_stock(arena, &arena->blocks, 2) &&
+           (block = xseg_shelf_from(&arena->shelf, bytes, base)) != NULL) {
+        bytes = block->bytes;
+        base = block->base + 1;
+        block = claim_part(arena, block);
+        if (block != NULL) {
+            block->right = claimed;
+            claimed = block;
+        }
+    }
+    return claimed;
+}
+
+/* --- Asking the stream. --- */
+
+/* Whether the work queued on a stream has finished, waiting for it if the plan says so. */
+static xseg_status is_idle(const struct trim *trim, const struct xseg_known_stream *stream,
+                           bool *idle)
+{
+    const struct xseg_context *context = &trim->device->context;
+    bool can_name = true;
+    xseg_status status = xseg_streams_can_name(&trim->device->streams, stream, &can_name);
+
+    *idle = false;
+    if (status != XSEG_OK)
+        return status;
+    if (!trim->plan->wait)
+        return can_name ? xseg_driver_stream_done(context, stream->handle, idle) : XSEG_OK;
+    /* Another thread's default stream has no name here: only the whole context can be waited for. */
+    status = can_name ? xseg_driver_stream_wait(context, stream->handle)
+                      : xseg_driver_context_wait(context);
+    *idle = status == XSEG_OK;
+    return status;
+}
+
+/* --- Giving back. --- */
+
+static void note_shrink(const struct trim *trim, uint64_t bytes)
+{
+    atomic_fetch_sub_explicit(&trim->device->reserved, bytes, memory_order_relaxed);
+    atomic_fetch_add_explicit(&trim->device->shrunk, 1, memory_order_relaxed);
+}
+
+/* Free the classic segment of a claimed block. */
+static void give_segment(struct trim *trim, struct xseg_arena *arena, struct xseg_block *block)
+{
+    struct xseg_device *device = trim->device;
+    struct xseg_extent *extent = block->extent;
+    const uint64_t bytes = block->bytes;
+
+    xseg_arena_lock(arena);
+    xseg_arena_remove_extent(arena, extent);
+    xseg_counts_down(&arena->counts, XSEG_COUNT_SEGMENT, 1);
+    xseg_counts_down(&arena->counts, XSEG_COUNT_RESERVED_BYTES, bytes);
+    if (extent->oversize)
+        xseg_counts_down(&arena->counts, XSEG_COUNT_OVERSIZE_SEGMENT, 1);
+    xseg_lock_take(device->lookup_lock);
+    xseg_lookup_remove(device->lookup, extent);
+    xseg_lock_give(device->lookup_lock);
+    xseg_starts_fini(&extent->starts);
+    xseg_arena_unlock(arena);
+    (void)xseg_segment_end(&extent->segment); /* kept as a leftover if refused */
+    xseg_list_insert(&device->spare_extents, &extent->link);
+    note_shrink(trim, bytes);
+}
+
+/* A record for the cut that a refusal may need, taken before the driver is called; or NULL. */
+static void *take_spare(struct xseg_arena *arena)
+{
+    void *spare = NULL;
+
+    xseg_arena_lock(arena);
+    if (xseg_arena_stock(arena, &arena->blocks, 1))
+        spare = xseg_slab_take(&arena->blocks);
+    xseg_arena_unlock(arena);
+    return spare;
+}
+
+/* Unmap the pages of a claimed block; those that the driver refuses stay cached. */
+static void give_pages(struct trim *trim, struct xseg_arena *arena, struct xseg_block *block)
+{
+    struct xseg_segment *segment = &block->extent->segment;
+    const uint64_t page = segment->page_bytes;
+    void *spare = take_spare(arena);
+    uint32_t done = 0;
+
+    if (spare != NULL)
+        (void)xseg_segment_unmap(segment, (uint32_t)((block->base - segment->base) / page),
+                                 (uint32_t)(block->bytes / page), &done);
+    const uint64_t gone = done * page;
+    xseg_arena_lock(arena);
+    if (spare != NULL)
+        xseg_slab_put(&arena->blocks, spare);
+    if (gone > 0) {
+        if (gone < block->bytes)
+            (void)xseg_arena_settle(arena, xseg_arena_cut(arena, block, gone));
+        block->mapped = false;
+        xseg_counts_down(&arena->counts, XSEG_COUNT_RESERVED_BYTES, gone);
+        note_shrink(trim, gone);
+    }
+    (void)xseg_arena_settle(arena, block);
+    xseg_arena_unlock(arena);
+}
+
+static void give_all(struct trim *trim, struct xseg_arena *arena, struct xseg_block *claimed)
+{
+    struct xseg_block *next;
+
+    for (struct xseg_block *block = claimed; block != NULL; block = next) {
+        next = block->right;
+        block->right = NULL;
+        if (xseg_extent_is_expandable(block->extent))
+            give_pages(trim, arena, block);
+        else
+            give_segment(trim, arena, block);
+    }
+}
+
+/* The stream still works: everything stays. */
+static void put_all_back(struct xseg_arena *arena, struct xseg_block *claimed)
+{
+    struct xseg_block *next;
+
+    xseg_arena_lock(arena);
+    for (struct xseg_block *block = claimed; block != NULL; block = next) {
+        next = block->right;
+        block->right = NULL;
+        (void)xseg_arena_settle(arena, block);
+    }
+    xseg_arena_unlock(arena);
+}
+
+/* --- Arenas. --- */
+
+static uint64_t cached_bytes(const struct xseg_arena *arena)
+{
+    return xseg_counts_current(&arena->counts, XSEG_COUNT_RESERVED_BYTES) -
+           xseg_counts_current(&arena->counts, XSEG_COUNT_ACTIVE_BYTES);
+}
+
+static bool may_trim(const struct trim *trim, const struct xseg_arena *arena)
+{
+    return xseg_pool_may_shrink(arena->pool) || trim->plan->held_pools;
+}
+
+static void trim_arena(struct trim *trim, struct xseg_arena *arena)
+{
+    const uint64_t before = cached_bytes(arena);
+    struct xseg_block *claimed;
+    uint64_t claimed_bytes = 0;
+    bool idle = true;
+
+    xseg_arena_lock(arena);
+    claimed = claim_all(arena);
+    xseg_arena_unlock(arena);
+    for (const struct xseg_block *block = claimed; block != NULL; block = block->right)
+        claimed_bytes += block->bytes;
+    if (claimed != NULL) {
+        const xseg_status status = is_idle(trim, arena->stream, &idle);
+
+        if (status != XSEG_OK && trim->status == XSEG_OK)
+            trim->status = status;
+    }
+    if (!idle) {
+        put_all_back(arena, claimed);
+        trim->done->kept_busy += claimed_bytes;
+        trim->done->kept_partial += before - claimed_bytes;
+        return;
+    }
+    give_all(trim, arena, claimed);
+    const uint64_t after = cached_bytes(arena);
+    trim->done->returned += before - after;
+    trim->done->kept_refused += claimed_bytes - (before - after);
+    trim->done->kept_partial += before - claimed_bytes;
+}
+
+static void visit_arena(void *self, struct xseg_arena *arena)
+{
+    struct trim *trim = self;
+    const struct xseg_trim_plan *plan = trim->plan;
+    const struct xseg_counts *counts = &arena->counts;
+
+    if ((plan->stream != NULL && arena->stream != plan->stream) ||
+        (plan->pool != NULL && arena->pool != plan->pool))
+        return;
+    trim->done->kept_pending += xseg_counts_current(counts, XSEG_COUNT_ACTIVE_BYTES) -
+                                xseg_counts_current(counts, XSEG_COUNT_ALLOCATED_BYTES);
+    if (may_trim(trim, arena))
+        trim_arena(trim, arena);
+    else
+        trim->done->kept_pool += cached_bytes(arena);
+}
+
+static void unstick_arena(void *self, struct xseg_arena *arena)
+{
+    (void)self;
+    XSEG_LIST_FOR(node, &arena->extents)
+    {
+        (void)xseg_segment_unstick(&XSEG_CONTAINER(node, struct xseg_extent, link)->segment);
+    }
+}
+
+xseg_status xseg_trim_device(struct xseg_device *device, const struct xseg_trim_plan *plan,
+                             struct xseg_trimmed *done)
+{
+    struct trim trim = {device, plan, done, XSEG_OK};
+    const uint64_t returned_before = done->returned;
+
+    if (plan->wait) {
+        atomic_fetch_add_explicit(&device->syncs, 1, memory_order_relaxed);
+        trim.status = xseg_pending_wait(&device->pending);
+        if (trim.status != XSEG_OK)
+            return trim.status;
+    } else {
+        xseg_pending_poll(&device->pending);
+    }
+    (void)xseg_leftovers_retry(&device->leftovers);
+    const uint64_t kept = atomic_load_explicit(&device->leftovers.physical, memory_order_relaxed);
+    xseg_device_visit_arenas(device, unstick_arena, NULL);
+    xseg_device_visit_arenas(device, visit_arena, &trim);
+
+    /* What left the arenas without reaching the driver is a leftover. */
+    const uint64_t left =
+        atomic_load_explicit(&device->leftovers.physical, memory_order_relaxed) - kept;
+    done->returned -= xseg_min(left, done->returned - returned_before);
+    done->kept_refused += kept + left;
+    return trim.status;
+}

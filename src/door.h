@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * What every door does first: check the handle, and refuse in a forked child.
+ *
+ * The doors check arguments, find the device, and call the floor below; nothing else.
+ */
+#ifndef XSEG_DOOR_H
+#define XSEG_DOOR_H
+
+#include "src/base/error.h"
+#include "src/core/allocator.h"
+#include "xseg/trim.h"
+
+static inline xseg_status xseg_door_forked(void)
+{
+    return xseg_fail(XSEG_ERR_FORKED,
+                     "this allocator belongs to the parent process: a forked child "
+                     "cannot use its device memory; open another one");
+}
+
+/* Returns from the door unless the allocator can be used by this process. */
+#define XSEG_DOOR(allocator)                                                            \
+    do {                                                                                \
+        if (__builtin_expect((allocator) == NULL, 0))                                   \
+            return xseg_fail(XSEG_ERR_ARGUMENT, "%s: the allocator is NULL", __func__); \
+        if (xseg_fork_is_child(&(allocator)->fork))                                     \
+            return xseg_door_forked();                                                  \
+    } while (0)
+
+/* Returns from the door if an argument is not as it must be. */
+#define XSEG_DOOR_REQUIRE(cond, ...)                          \
+    do {                                                      \
+        if (__builtin_expect(!(cond), 0))                     \
+            return xseg_fail(XSEG_ERR_ARGUMENT, __VA_ARGS__); \
+    } while (0)
+
+/*
+ * Copy a structure that starts with its size to or from a caller who may know fewer members of it.
+ * A caller who knows more than this library is refused: it would read what nobody wrote.
+ */
+#define XSEG_DOOR_KNOWS(given, type) \
+    ((given)->struct_bytes >= sizeof(size_t) && (given)->struct_bytes <= sizeof(type))
+
+#endif

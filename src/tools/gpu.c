@@ -1,0 +1,201 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/tools/gpu.h"
+
+#include <dlfcn.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define RESULT_NOT_READY    600
+#define STREAM_NON_BLOCKING 1u
+#define EVENT_NO_TIMING     2u
+
+/* Member, name in the library, parameters: the driver's binary interface, spelled in plain C. */
+#define ENTRY_POINTS(X)                                                                \
+    X(init, "cuInit", (unsigned flags))                                                \
+    X(device_get, "cuDeviceGet", (int *device, int ordinal))                           \
+    X(context_retain, "cuDevicePrimaryCtxRetain", (void **context, int device))        \
+    X(context_release, "cuDevicePrimaryCtxRelease_v2", (int device))                   \
+    X(context_push, "cuCtxPushCurrent_v2", (void *context))                            \
+    X(context_pop, "cuCtxPopCurrent_v2", (void **context))                             \
+    X(context_synchronize, "cuCtxSynchronize", (void))                                 \
+    X(stream_create, "cuStreamCreate", (struct CUstream_st * *stream, unsigned flags)) \
+    X(stream_destroy, "cuStreamDestroy_v2", (struct CUstream_st * stream))             \
+    X(stream_query, "cuStreamQuery", (struct CUstream_st * stream))                    \
+    X(stream_synchronize, "cuStreamSynchronize", (struct CUstream_st * stream))        \
+    X(stream_wait, "cuStreamWaitEvent",                                                \
+      (struct CUstream_st * stream, void *event, unsigned flags))                      \
+    X(event_create, "cuEventCreate", (void **event, unsigned flags))                   \
+    X(event_destroy, "cuEventDestroy_v2", (void *event))                               \
+    X(event_record, "cuEventRecord", (void *event, struct CUstream_st *stream))
+
+struct gpu {
+    void *library;
+    int device;
+    bool retained, pushed;
+    void *event; /* recycled by every wait; NULL until the first */
+    struct CUstream_st **streams;
+    size_t stream_count;
+#define X(member, name, parameters) int(*member) parameters;
+    ENTRY_POINTS(X)
+#undef X
+    /* NULL in the simulator, where work is queued through its own interface. */
+    int (*memset_async)(uint64_t address, unsigned char byte, size_t bytes,
+                        struct CUstream_st *stream);
+};
+
+const char *gpu_library(enum gpu_driver driver)
+{
+    static char path[4096];
+    void *symbol;
+    Dl_info info;
+
+    if (driver == GPU_SYSTEM)
+        return "libcuda.so.1";
+    /* Looked up by name: the address that C code sees may be a stub in the program itself. */
+    symbol = dlsym(RTLD_DEFAULT, "xseg_sim_reset");
+    if (!symbol || !dladdr(symbol, &info) || strlen(info.dli_fname) >= sizeof(path))
+        return NULL;
+    strcpy(path, info.dli_fname);
+    return path;
+}
+
+/* A function's address is not an object's in C, so it is copied byte by byte. */
+static bool resolve(struct gpu *gpu, char *problem, size_t problem_bytes)
+{
+    void *symbol;
+
+#define X(member, name, parameters)                                                 \
+    symbol = dlsym(gpu->library, name);                                             \
+    if (!symbol) {                                                                  \
+        snprintf(problem, problem_bytes, "the driver has no entry point %s", name); \
+        return false;                                                               \
+    }                                                                               \
+    memcpy(&gpu->member, &symbol, sizeof(symbol));
+    ENTRY_POINTS(X)
+#undef X
+    symbol = dlsym(gpu->library, "cuMemsetD8Async");
+    memcpy(&gpu->memset_async, &symbol, sizeof(symbol));
+    return true;
+}
+
+static bool enter(struct gpu *gpu, char *problem, size_t problem_bytes)
+{
+    const char *call = "cuInit";
+    int result = gpu->init(0);
+    void *context;
+
+    if (result == 0) {
+        call = "cuDeviceGet";
+        result = gpu->device_get(&gpu->device, 0);
+    }
+    if (result == 0) {
+        call = "cuDevicePrimaryCtxRetain";
+        result = gpu->context_retain(&context, gpu->device);
+        gpu->retained = result == 0;
+    }
+    if (result == 0) {
+        call = "cuCtxPushCurrent";
+        result = gpu->context_push(context);
+        gpu->pushed = result == 0;
+    }
+    if (result != 0)
+        snprintf(problem, problem_bytes, "%s returned %d", call, result);
+    return result == 0;
+}
+
+struct gpu *gpu_open(enum gpu_driver driver, char *problem, size_t problem_bytes)
+{
+    const char *library = gpu_library(driver);
+    struct gpu *gpu = calloc(1, sizeof(*gpu));
+
+    if (!gpu || !library) {
+        snprintf(problem, problem_bytes,
+                 gpu ? "the simulator's library was not found" : "no host memory is left");
+        free(gpu);
+        return NULL;
+    }
+    /* The tool is linked to the simulator: a real driver must find its own calls before those. */
+    gpu->library =
+        dlopen(library, RTLD_NOW | RTLD_LOCAL | (driver == GPU_SYSTEM ? RTLD_DEEPBIND : 0));
+    if (!gpu->library) {
+        snprintf(problem, problem_bytes, "the driver cannot be loaded: %s", dlerror());
+        free(gpu);
+        return NULL;
+    }
+    if (resolve(gpu, problem, problem_bytes) && enter(gpu, problem, problem_bytes))
+        return gpu;
+    gpu_close(gpu);
+    return NULL;
+}
+
+/* Results are not looked at: nothing can be done about a driver that takes nothing back. */
+void gpu_close(struct gpu *gpu)
+{
+    void *context;
+
+    if (!gpu)
+        return;
+    if (gpu->event)
+        gpu->event_destroy(gpu->event);
+    for (size_t i = 0; i < gpu->stream_count; i++)
+        gpu->stream_destroy(gpu->streams[i]);
+    if (gpu->pushed)
+        gpu->context_pop(&context);
+    if (gpu->retained)
+        gpu->context_release(gpu->device);
+    dlclose(gpu->library);
+    free(gpu->streams);
+    free(gpu);
+}
+
+bool gpu_stream(struct gpu *gpu, struct CUstream_st **out)
+{
+    struct CUstream_st **streams =
+        realloc(gpu->streams, (gpu->stream_count + 1) * sizeof(struct CUstream_st *));
+
+    if (!streams)
+        return false;
+    gpu->streams = streams;
+    if (gpu->stream_create(&streams[gpu->stream_count], STREAM_NON_BLOCKING) != 0)
+        return false;
+    *out = streams[gpu->stream_count++];
+    return true;
+}
+
+bool gpu_idle(struct gpu *gpu, struct CUstream_st *stream, bool *out)
+{
+    int result = gpu->stream_query(stream);
+
+    if (result != 0 && result != RESULT_NOT_READY)
+        return false;
+    *out = result == 0;
+    return true;
+}
+
+bool gpu_finish(struct gpu *gpu, struct CUstream_st *stream)
+{
+    return gpu->stream_synchronize(stream) == 0;
+}
+
+bool gpu_finish_all(struct gpu *gpu)
+{
+    return gpu->context_synchronize() == 0;
+}
+
+bool gpu_wait(struct gpu *gpu, struct CUstream_st *stream, struct CUstream_st *other)
+{
+    if (!gpu->event && gpu->event_create(&gpu->event, EVENT_NO_TIMING) != 0) {
+        gpu->event = NULL;
+        return false;
+    }
+    return gpu->event_record(gpu->event, other) == 0 &&
+           gpu->stream_wait(stream, gpu->event, 0) == 0;
+}
+
+bool gpu_touch(struct gpu *gpu, struct CUstream_st *stream, void *address, size_t bytes)
+{
+    return gpu->memset_async &&
+           gpu->memset_async((uint64_t)(uintptr_t)address, 0, bytes, stream) == 0;
+}

@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The few driver calls that a replay makes itself: streams to replay on, and one event to let one
+ * stream wait for another.
+ *
+ * The driver is opened by name, so that the tool needs no driver to start and no header of it to
+ * build.  The calls work in the primary context of device 0, which stays current on the calling
+ * thread between gpu_open() and gpu_close().
+ *
+ * Locking: none; all calls come from the thread that opened it.
+ */
+#ifndef TOOLS_GPU_H
+#define TOOLS_GPU_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+struct gpu;
+struct CUstream_st;
+
+enum gpu_driver {
+    GPU_SIMULATED, /* the simulator that the tool is linked to */
+    GPU_SYSTEM     /* the machine's own driver */
+};
+
+/* The path or name of a driver's library, as xseg_options.driver takes it; NULL if unknown. */
+const char *gpu_library(enum gpu_driver driver);
+
+/*
+ * Open a driver and device 0 of it.  Returns NULL on failure; `problem` is then a sentence.
+ */
+struct gpu *gpu_open(enum gpu_driver driver, char *problem, size_t problem_bytes);
+
+/* Destroy what was made and let go of the context.  NULL is fine. */
+void gpu_close(struct gpu *gpu);
+
+/* The calls below return false when the driver refuses. */
+
+/* A stream that does not wait for the default stream.  It lives until gpu_close(). */
+bool gpu_stream(struct gpu *gpu, struct CUstream_st **out);
+
+/* Whether all work on a stream has finished. */
+bool gpu_idle(struct gpu *gpu, struct CUstream_st *stream, bool *out);
+
+/* Let the host wait for a stream, or for everything in the context. */
+bool gpu_finish(struct gpu *gpu, struct CUstream_st *stream);
+bool gpu_finish_all(struct gpu *gpu);
+
+/* Let `stream` wait for what is queued on `other` so far. */
+bool gpu_wait(struct gpu *gpu, struct CUstream_st *stream, struct CUstream_st *other);
+
+/* Queue a write of `bytes` bytes at a device address. */
+bool gpu_touch(struct gpu *gpu, struct CUstream_st *stream, void *address, size_t bytes);
+
+#endif

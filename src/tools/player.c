@@ -1,0 +1,246 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/tools/player.h"
+
+#include <inttypes.h>
+
+#include "xseg/sim.h"
+
+#define FOREVER UINT64_MAX
+
+/* A call failed that has no right to: the replay cannot go on. */
+static bool fail(struct player *player, const struct xtrace_op *op, const char *what,
+                 const char *detail)
+{
+    (void)fprintf(stderr, "%s:%" PRIu32 ": %s%s%s\n", player->settings->file, op->line, what,
+                  detail[0] ? ": " : "", detail);
+    player->out->end = REPLAY_MISMATCH;
+    return false;
+}
+
+/* The same, with the allocator's own account of it. */
+static bool xseg_failed(struct player *player, const struct xtrace_op *op, const char *what)
+{
+    char detail[512] = "";
+
+    (void)xseg_error_text(detail, sizeof(detail));
+    return fail(player, op, what, detail);
+}
+
+static bool is_out_of_memory(xseg_status status)
+{
+    return status == XSEG_ERR_NO_MEMORY || status == XSEG_ERR_LIMIT ||
+           status == XSEG_ERR_NO_ADDRESSES;
+}
+
+static xseg_status alloc_in_pool(struct player *player, const struct xtrace_op *op, uint16_t pool)
+{
+    struct xseg_request request = XSEG_REQUEST_INIT;
+
+    if (!player->pools[pool]) {
+        xseg_status status = xseg_pool_create(player->allocator, 0, NULL, &player->pools[pool]);
+
+        if (status != XSEG_OK)
+            return status;
+    }
+    request.bytes = op->value;
+    request.stream = player->streams[op->stream];
+    request.pool = player->pools[pool];
+    return xseg_alloc_with(player->allocator, &request, &player->blocks[op->slot]);
+}
+
+static xseg_status alloc_block(struct player *player, const struct xtrace_op *op)
+{
+    uint16_t pool = op->pool;
+
+    if (pool == 0 && player->routes.count > 0)
+        pool = routes_find(&player->routes, op->stream);
+    if (pool != 0)
+        return alloc_in_pool(player, op, pool);
+    return xseg_alloc(player->allocator, 0, op->value, player->streams[op->stream],
+                      &player->blocks[op->slot]);
+}
+
+/* An allocation that failed here or on the tape, or that is judged. */
+static bool settle(struct player *player, const struct xtrace_op *op, xseg_status status)
+{
+    if (status == XSEG_OK && !op->failed) {
+        check_served(&player->check);
+        return true;
+    }
+    if (status == XSEG_OK) {
+        void *block = player->blocks[op->slot];
+
+        check_only_here(&player->check, op);
+        player->blocks[op->slot] = NULL;
+        return xseg_free(player->allocator, block) == XSEG_OK ||
+               xseg_failed(player, op, "free failed");
+    }
+    player->blocks[op->slot] = NULL;
+    if (!is_out_of_memory(status))
+        return xseg_failed(player, op, "allocation failed");
+    /* Past the point where the programmes part, nobody knows what should be served. */
+    if (op->failed || player->check.ended)
+        return true;
+    check_only_tape(&player->check, op);
+    player->out->oom_at = (int64_t)player->out->events - 1;
+    if (!player->settings->quiet)
+        (void)xseg_failed(player, op, "out of memory");
+    player->out->end = REPLAY_OUT_OF_MEMORY;
+    return false;
+}
+
+/* The simulator charges the replay's own calls, too; they are not the allocator's. */
+static bool wait_stream(struct player *player, const struct xtrace_op *op)
+{
+    struct CUstream_st *stream = player->streams[op->stream];
+    struct CUstream_st *other = player->streams[op->other];
+    uint64_t before = player->is_simulated ? xseg_sim_driver_time() : 0;
+    bool idle = true;
+
+    routes_join(&player->routes, op->stream, op->other);
+    if (player->routes.captures > 0)
+        return true;
+    if (!gpu_idle(player->gpu, other, &idle) || (!idle && !gpu_wait(player->gpu, stream, other)))
+        return fail(player, op, "the driver refused to let a stream wait", "");
+    if (!player->is_simulated)
+        return true;
+    player->own_ns += xseg_sim_driver_time() - before;
+    /* It is busy until its own `y`, whatever becomes of the other. */
+    return idle || xseg_sim_launch(stream, FOREVER) == XSEG_OK ||
+           fail(player, op, "the simulator refused to queue work", "");
+}
+
+static bool queue_work(struct player *player, const struct xtrace_op *op, void *block)
+{
+    struct CUstream_st *stream = player->streams[op->stream];
+
+    if (player->routes.captures > 0)
+        return true;
+    if (player->is_simulated)
+        return xseg_sim_launch(stream, FOREVER) == XSEG_OK ||
+               fail(player, op, "the simulator refused to queue work", "");
+    return !block || gpu_touch(player->gpu, stream, block, 1) ||
+           fail(player, op, "the driver refused to queue work", "");
+}
+
+static bool use_block(struct player *player, const struct xtrace_op *op)
+{
+    void *block = player->blocks[op->slot];
+
+    if (!queue_work(player, op, block))
+        return false;
+    return xseg_use(player->allocator, block, player->streams[op->stream]) == XSEG_OK ||
+           xseg_failed(player, op, "a use was refused");
+}
+
+static bool finish(struct player *player, const struct xtrace_op *op)
+{
+    struct CUstream_st *stream = player->streams[op->stream];
+    bool all = op->kind == XTRACE_FINISH_ALL;
+
+    if (!player->is_simulated)
+        return (all ? gpu_finish_all(player->gpu) : gpu_finish(player->gpu, stream)) ||
+               fail(player, op, "the driver refused to wait", "");
+    if (all)
+        xseg_sim_finish_all();
+    else if (xseg_sim_finish(stream) != XSEG_OK)
+        return fail(player, op, "the simulator refused to finish work", "");
+    return true;
+}
+
+static bool empty_cache(struct player *player, const struct xtrace_op *op)
+{
+    struct xseg_trim trim = XSEG_TRIM_INIT;
+
+    trim.wait = true;
+    return xseg_trim(player->allocator, NULL, &trim, NULL) == XSEG_OK ||
+           xseg_failed(player, op, "cached memory could not be given back");
+}
+
+static bool begin_route(struct player *player, const struct xtrace_op *op)
+{
+    struct xseg_pool **pool = &player->pools[op->pool];
+
+    if (!*pool && xseg_pool_create(player->allocator, 0, NULL, pool) != XSEG_OK)
+        return xseg_failed(player, op, "a pool could not be made");
+    return routes_begin(&player->routes, op->pool, op->stream, op->kind == XTRACE_CAPTURE_BEGIN) ||
+           fail(player, op, "no host memory is left", "");
+}
+
+static bool release_pool(struct player *player, const struct xtrace_op *op)
+{
+    struct xseg_pool *pool = player->pools[op->pool];
+
+    player->pools[op->pool] = NULL;
+    return !pool || xseg_pool_release(pool) == XSEG_OK ||
+           xseg_failed(player, op, "a pool could not be released");
+}
+
+static void set_clock(struct player *player, const struct xtrace_op *op)
+{
+    if (player->has_clock && player->is_simulated)
+        xseg_sim_advance((op->value - player->clock) * 1000);
+    player->has_clock = true;
+    player->clock = op->value;
+}
+
+/* Everything that is not an event. */
+static bool play_other(struct player *player, const struct xtrace_op *op)
+{
+    switch (op->kind) {
+    case XTRACE_USE:
+        return use_block(player, op);
+    case XTRACE_WORK:
+        return queue_work(player, op, NULL);
+    case XTRACE_FINISH:
+    case XTRACE_FINISH_ALL:
+        return finish(player, op);
+    case XTRACE_WAIT:
+        return wait_stream(player, op);
+    case XTRACE_EMPTY:
+        return empty_cache(player, op);
+    case XTRACE_CAPTURE_BEGIN:
+    case XTRACE_ROUTE_BEGIN:
+        return begin_route(player, op);
+    case XTRACE_CAPTURE_END:
+    case XTRACE_ROUTE_END:
+        routes_end(&player->routes, op->pool);
+        return true;
+    case XTRACE_POOL_RELEASE:
+        return release_pool(player, op);
+    case XTRACE_CLOCK:
+        set_clock(player, op);
+        return true;
+    default:
+        if (player->timeline.file)
+            timeline_mark(&player->timeline, player->trace->labels + op->value);
+        return true;
+    }
+}
+
+bool player_play(struct player *player, size_t from, size_t to)
+{
+    const struct xtrace_op *op = player->trace->ops + from;
+    const struct xtrace_op *end = player->trace->ops + to;
+    const bool judged = player->check.mode == CHECK_FLOOR;
+
+    for (; op < end; op++) {
+        if (op->kind == XTRACE_ALLOC) {
+            xseg_status status = alloc_block(player, op);
+
+            player->out->events++;
+            if ((status != XSEG_OK || op->failed || judged) && !settle(player, op, status))
+                return false;
+        } else if (op->kind == XTRACE_FREE) {
+            void *block = player->blocks[op->slot];
+
+            player->out->events++;
+            if (xseg_free(player->allocator, block) != XSEG_OK)
+                return xseg_failed(player, op, "free failed");
+            player->blocks[op->slot] = NULL;
+        } else if (!play_other(player, op)) {
+            return false;
+        }
+    }
+    return true;
+}

@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The operations of a trace, played on an allocator and a driver that are open.
+ *
+ * On the simulator, work that is queued stays unfinished until the trace says that it has finished,
+ * or until the allocator waits for it.  On a real driver a use writes one byte of the block, work
+ * without a block is not queued, and the trace's clock is not kept.
+ *
+ * Locking: none; it belongs to one replay.
+ */
+#ifndef TOOLS_PLAYER_H
+#define TOOLS_PLAYER_H
+
+#include "src/tools/replay.h"
+#include "src/tools/route.h"
+#include "src/tools/timeline.h"
+
+struct player {
+    const struct xtrace *trace;
+    const struct replay_settings *settings;
+    struct replay_result *out;
+    struct gpu *gpu;
+    struct xseg_allocator *allocator;
+    struct CUstream_st **streams; /* [trace->stream_count] */
+    struct xseg_pool **pools;     /* [trace->pool_count]; NULL until first mentioned */
+    void **blocks;                /* [trace->slot_count]; NULL where none is live */
+    struct routes routes;
+    struct check check;
+    struct timeline timeline;
+    struct xseg_driver_call *calls_before;
+    uint64_t driver_ns_before, own_ns; /* the allocator's trial; the replay's own calls */
+    uint64_t clock;                    /* of the trace, in microseconds */
+    bool has_clock;
+    bool is_simulated;
+};
+
+/*
+ * Play the operations [from, to): the loop that is measured.
+ *
+ * Returns: false where the replay ends early; the result then says why.
+ */
+bool player_play(struct player *player, size_t from, size_t to);
+
+#endif

@@ -1,0 +1,298 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/tools/replay.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "src/tools/player.h"
+#include "xseg/sim.h"
+
+#define PROGRESS_SLICE ((size_t)1 << 15) /* operations between two looks at the bar */
+#define PROGRESS_WIDTH 40
+
+static void say(const struct player *player, const char *what)
+{
+    char detail[512] = "";
+
+    (void)xseg_error_text(detail, sizeof(detail));
+    (void)fprintf(stderr, "%s: %s%s%s\n", player->settings->file, what, detail[0] ? ": " : "",
+                  detail);
+}
+
+static uint64_t now_ns(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+static bool read_stats(struct player *player, struct xseg_stats *stats)
+{
+    struct xseg_where where = XSEG_WHERE_ANY;
+
+    where.device = 0;
+    memset(stats, 0, sizeof(*stats));
+    stats->struct_bytes = sizeof(*stats);
+    if (xseg_stats(player->allocator, &where, stats) == XSEG_OK)
+        return true;
+    say(player, "the statistics cannot be read");
+    player->out->end = REPLAY_MISMATCH;
+    return false;
+}
+
+/* What is looked at between two slices. */
+static bool look(struct player *player, size_t done)
+{
+    const struct xtrace_op *op = done > 0 ? &player->trace->ops[done - 1] : NULL;
+    bool event = op && (op->kind == XTRACE_ALLOC || op->kind == XTRACE_FREE);
+    bool sample = player->timeline.file && event;
+    struct xseg_stats stats;
+
+    if (!sample && check_until(&player->check) != done)
+        return true;
+    if (!read_stats(player, &stats))
+        return false;
+    check_answers(&player->check, done, &stats);
+    if (sample)
+        timeline_add(&player->timeline, stats.requested_bytes[0].current,
+                     stats.allocated_bytes[0].current, stats.reserved_bytes[0].current);
+    return true;
+}
+
+static void draw_progress(const struct player *player, size_t done)
+{
+    size_t all = player->trace->op_count;
+    int filled = all > 0 ? (int)(done * PROGRESS_WIDTH / all) : PROGRESS_WIDTH;
+    char bar[PROGRESS_WIDTH + 1];
+
+    memset(bar, ' ', PROGRESS_WIDTH);
+    memset(bar, '#', (size_t)filled);
+    bar[PROGRESS_WIDTH] = '\0';
+    (void)fprintf(stderr, "\r[%s] %s", bar, player->settings->file);
+    (void)fflush(stderr);
+}
+
+/* In slices that end where something is to be looked at; what is measured is between them. */
+static void play_all(struct player *player)
+{
+    size_t count = player->trace->op_count, done = 0, drawn = 0;
+    uint64_t spent = 0;
+    bool going = look(player, 0);
+
+    while (going && done < count) {
+        size_t to = check_until(&player->check);
+        uint64_t began;
+
+        if (to > count)
+            to = count;
+        if (player->settings->progress && to > done + PROGRESS_SLICE)
+            to = done + PROGRESS_SLICE;
+        if (player->timeline.file)
+            to = done + 1;
+        began = now_ns();
+        going = player_play(player, done, to);
+        spent += now_ns() - began;
+        done = to;
+        if (going)
+            going = look(player, done);
+        if (player->settings->progress && done >= drawn + PROGRESS_SLICE) {
+            draw_progress(player, done);
+            drawn = done;
+        }
+    }
+    if (player->settings->progress)
+        (void)fprintf(stderr, "\r\033[K");
+    if (player->out->events > 0)
+        player->out->ns_per_event = (double)spent / (double)player->out->events;
+}
+
+static void log_nothing(void *context, enum xseg_log_level level, const char *line)
+{
+    (void)context;
+    (void)level;
+    (void)line;
+}
+
+static struct xseg_driver_call *read_calls(struct player *player, size_t *count)
+{
+    struct xseg_driver_call *calls;
+
+    if (xseg_driver_calls(player->allocator, NULL, 0, count) != XSEG_OK)
+        return NULL;
+    calls = calloc(*count + 1, sizeof(*calls));
+    if (calls && xseg_driver_calls(player->allocator, calls, *count, NULL) != XSEG_OK) {
+        free(calls);
+        return NULL;
+    }
+    return calls;
+}
+
+static bool set_scene(struct player *player)
+{
+    struct xseg_sim_settings scene = XSEG_SIM_SETTINGS_INIT;
+
+    scene.memory_bytes = player->settings->device_bytes;
+    scene.costs = player->settings->costs;
+    if (xseg_sim_reset(&scene) == XSEG_OK)
+        return true;
+    (void)fprintf(stderr, "%s: the simulator has no such device: %" PRIu64 " bytes, costs '%s'\n",
+                  player->settings->file, scene.memory_bytes, scene.costs ? scene.costs : "");
+    return false;
+}
+
+static bool make_streams(struct player *player)
+{
+    const struct xtrace *trace = player->trace;
+    char problem[256];
+
+    player->streams = calloc(trace->stream_count, sizeof(struct CUstream_st *));
+    player->pools = calloc(trace->pool_count, sizeof(struct xseg_pool *));
+    player->blocks = calloc((size_t)trace->slot_count + 1, sizeof(void *));
+    if (!player->streams || !player->pools || !player->blocks) {
+        (void)fprintf(stderr, "%s: no host memory is left\n", player->settings->file);
+        return false;
+    }
+    player->gpu = gpu_open(player->settings->driver, problem, sizeof(problem));
+    if (!player->gpu) {
+        (void)fprintf(stderr, "%s: %s\n", player->settings->file, problem);
+        return false;
+    }
+    for (uint32_t i = 1; i < trace->stream_count; i++)
+        if (!gpu_stream(player->gpu, &player->streams[i])) {
+            (void)fprintf(stderr, "%s: the driver made only %" PRIu32 " of %" PRIu32 " streams\n",
+                          player->settings->file, i - 1, trace->stream_count - 1);
+            return false;
+        }
+    return true;
+}
+
+static bool open_allocator(struct player *player)
+{
+    struct xseg_options options = XSEG_OPTIONS_INIT;
+    struct xseg_stats stats;
+    size_t count;
+
+    options.driver = gpu_library(player->settings->driver);
+    options.log = player->settings->quiet ? log_nothing : NULL;
+    if (xseg_open(player->settings->config, &options, &player->allocator) != XSEG_OK) {
+        say(player, "the allocator cannot be opened");
+        return false;
+    }
+    /* Opens the device, so that its trial of the driver is over. */
+    if (!read_stats(player, &stats))
+        return false;
+    player->calls_before = read_calls(player, &count);
+    if (!player->calls_before) {
+        say(player, "the driver calls cannot be counted");
+        return false;
+    }
+    if (player->is_simulated)
+        player->driver_ns_before = xseg_sim_driver_time();
+    return true;
+}
+
+static void collect(struct player *player)
+{
+    struct replay_result *out = player->out;
+    struct xseg_stats stats;
+
+    if (player->is_simulated)
+        out->driver_ns = xseg_sim_driver_time() - player->driver_ns_before - player->own_ns;
+    out->has_driver_time = player->is_simulated;
+    out->calls = read_calls(player, &out->call_count);
+    if (!out->calls) {
+        say(player, "the driver calls cannot be counted");
+        out->call_count = 0;
+        out->end = REPLAY_MISMATCH;
+    }
+    for (size_t i = 0; i < out->call_count; i++)
+        out->calls[i].count -= player->calls_before[i].count;
+    if (!read_stats(player, &stats))
+        return;
+    out->peak_requested = stats.requested_bytes[0].peak;
+    out->peak_allocated = stats.allocated_bytes[0].peak;
+    out->peak_active = stats.active_bytes[0].peak;
+    out->peak_reserved = stats.reserved_bytes[0].peak;
+}
+
+static void judge(struct player *player)
+{
+    struct replay_result *out = player->out;
+    struct check *check = &player->check;
+
+    check_fini(check);
+    out->was_checked = check->mode != CHECK_OFF;
+    out->checked = check->steps;
+    out->mismatches = check->mismatches;
+    out->check_end_line = check->ended_line;
+    if (out->end == REPLAY_DONE && check->mismatches > 0)
+        out->end = REPLAY_MISMATCH;
+    if (!timeline_fini(&player->timeline)) {
+        (void)fprintf(stderr, "%s: the timeline could not be written\n", player->settings->file);
+        out->end = REPLAY_REFUSED;
+    }
+}
+
+/* Give everything back.  Returns whether all of it was taken. */
+static bool clear_up(struct player *player)
+{
+    bool fine = true;
+    char left[1024];
+
+    for (uint32_t i = 0; player->allocator && i < player->trace->slot_count; i++)
+        fine &= xseg_free(player->allocator, player->blocks[i]) == XSEG_OK;
+    for (uint32_t i = 1; player->allocator && i < player->trace->pool_count; i++)
+        fine &= !player->pools[i] || xseg_pool_release(player->pools[i]) == XSEG_OK;
+    if (!fine)
+        say(player, "not everything could be freed at the end");
+    if (player->allocator && xseg_close(player->allocator) != XSEG_OK) {
+        say(player, "the allocator cannot be closed");
+        fine = false;
+    }
+    gpu_close(player->gpu);
+    if (player->is_simulated && xseg_sim_leaks(left, sizeof(left)) > 0) {
+        (void)fprintf(stderr, "%s: left over at the end:\n%s\n", player->settings->file, left);
+        fine = false;
+    }
+    routes_fini(&player->routes);
+    free(player->streams);
+    free(player->pools);
+    free(player->blocks);
+    free(player->calls_before);
+    return fine;
+}
+
+void replay_run(const struct xtrace *trace, const struct replay_settings *settings,
+                struct replay_result *out)
+{
+    struct player player = {.trace = trace, .settings = settings, .out = out};
+
+    *out = (struct replay_result){.end = REPLAY_DONE, .oom_at = -1};
+    player.is_simulated = settings->driver == GPU_SIMULATED;
+    if (player.is_simulated && !set_scene(&player)) {
+        out->end = REPLAY_REFUSED;
+        return;
+    }
+    routes_init(&player.routes, trace->stream_count);
+    check_init(&player.check, settings->check, settings->file, trace);
+    timeline_init(&player.timeline, settings->timeline, trace->events);
+    if (make_streams(&player) && open_allocator(&player)) {
+        play_all(&player);
+        collect(&player);
+        judge(&player);
+    } else {
+        out->end = REPLAY_REFUSED;
+    }
+    if (!clear_up(&player) && out->end == REPLAY_DONE)
+        out->end = REPLAY_MISMATCH;
+}
+
+void replay_result_fini(struct replay_result *result)
+{
+    free(result->calls);
+    result->calls = NULL;
+    result->call_count = 0;
+}

@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * What a replay gave, as a table for people or as JSON for programs.
+ *
+ * Locking: none.
+ */
+#ifndef TOOLS_REPORT_H
+#define TOOLS_REPORT_H
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "src/tools/replay.h"
+
+struct report {
+    const char *file;
+    const char *config;
+    enum gpu_driver driver;
+    uint64_t device_bytes; /* simulator only */
+    struct replay_result result;
+    enum check_mode check;
+    bool has_min_device;
+    uint64_t min_device;
+};
+
+#define REPORT_COLUMNS 2
+
+/* Up to REPORT_COLUMNS replays of one file, side by side. */
+void report_table(FILE *out, const struct report *reports, unsigned count);
+
+/* One JSON object.  Returns NULL without host memory. */
+json_t *report_json(const struct report *report);
+
+#endif

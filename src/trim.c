@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: MIT */
+#include "xseg/trim.h"
+
+#include <string.h>
+
+#include "src/core/trim.h"
+#include "src/door.h"
+
+/* Trim one open device. */
+static xseg_status trim_device(struct xseg_device *device, const struct xseg_where *where,
+                               bool wait, struct xseg_trimmed *done)
+{
+    struct xseg_trim_plan plan = {.pool = where->pool, .wait = wait};
+    struct xseg_known_stream *stream = NULL;
+    xseg_status status = XSEG_OK;
+
+    if (where->one_stream)
+        status = xseg_streams_get(&device->streams, where->stream, &stream);
+    if (status != XSEG_OK)
+        return status;
+    plan.stream = stream;
+    xseg_lock_take(&device->growth_lock);
+    status = xseg_trim_device(device, &plan, done);
+    xseg_lock_give(&device->growth_lock);
+    return status;
+}
+
+static xseg_status trim_all(struct xseg_allocator *allocator, const struct xseg_where *where,
+                            bool wait, struct xseg_trimmed *done)
+{
+    xseg_status first = XSEG_OK;
+
+    for (int i = 0; i < allocator->device_count; i++) {
+        struct xseg_device *device = xseg_allocator_open_device(allocator, i);
+
+        if (device == NULL || (where->device != -1 && where->device != i) ||
+            (where->pool != NULL && where->pool->device != device))
+            continue;
+        const xseg_status status = trim_device(device, where, wait, done);
+        first = first == XSEG_OK ? status : first;
+    }
+    return first;
+}
+
+xseg_status xseg_trim(struct xseg_allocator *allocator, const struct xseg_where *where,
+                      const struct xseg_trim *options, struct xseg_trimmed *out)
+{
+    struct xseg_where chosen = XSEG_WHERE_ANY;
+    struct xseg_trim how = XSEG_TRIM_INIT;
+    struct xseg_trimmed done = XSEG_TRIMMED_INIT;
+
+    XSEG_DOOR(allocator);
+    XSEG_DOOR_REQUIRE(where == NULL || XSEG_DOOR_KNOWS(where, struct xseg_where),
+                      "xseg_trim: where->struct_bytes is %zu: start from XSEG_WHERE_ANY",
+                      where->struct_bytes);
+    XSEG_DOOR_REQUIRE(options == NULL || XSEG_DOOR_KNOWS(options, struct xseg_trim),
+                      "xseg_trim: options->struct_bytes is %zu: start from XSEG_TRIM_INIT",
+                      options->struct_bytes);
+    XSEG_DOOR_REQUIRE(out == NULL || XSEG_DOOR_KNOWS(out, struct xseg_trimmed),
+                      "xseg_trim: out->struct_bytes is %zu: start from XSEG_TRIMMED_INIT",
+                      out->struct_bytes);
+    if (where != NULL)
+        memcpy(&chosen, where, where->struct_bytes);
+    if (options != NULL)
+        memcpy(&how, options, options->struct_bytes);
+    XSEG_DOOR_REQUIRE(chosen.device >= -1 && chosen.device < allocator->device_count,
+                      "xseg_trim: device %d: the driver shows devices 0 to %d, and -1 is all",
+                      chosen.device, allocator->device_count - 1);
+    XSEG_DOOR_REQUIRE(chosen.pool == NULL || xseg_allocator_owns(allocator, chosen.pool),
+                      "xseg_trim: the pool belongs to another allocator");
+    const xseg_status status = trim_all(allocator, &chosen, how.wait, &done);
+    if (status == XSEG_OK && out != NULL) {
+        done.struct_bytes = out->struct_bytes;
+        memcpy(out, &done, out->struct_bytes);
+    }
+    return status;
+}

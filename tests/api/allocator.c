@@ -1,0 +1,405 @@
+/* SPDX-License-Identifier: MIT */
+/* Opening, configuring, allocating, freeing, closing; and everything a caller can get wrong. */
+#include "tests/support/scene.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* --- Opening. --- */
+
+static void drivers_that_cannot_be_had_are_named(void **state)
+{
+    struct xseg_options options = XSEG_OPTIONS_INIT;
+    struct xseg_allocator *allocator = NULL;
+
+    (void)state;
+    options.driver = "libno-such-driver.so.1";
+    scene_expect_error(xseg_open(NULL, &options, &allocator), XSEG_ERR_NO_DRIVER,
+                       "libno-such-driver.so.1");
+    /* A library that is there, but is no driver. */
+    options.driver = "libm.so.6";
+    scene_expect_error(xseg_open(NULL, &options, &allocator), XSEG_ERR_NO_DRIVER,
+                       "cuGetProcAddress");
+    assert_null(allocator);
+}
+
+static void failures_to_start_are_named(void **state)
+{
+    struct xseg_allocator *allocator = NULL;
+
+    (void)state;
+    assert_int_equal(xseg_sim_reset(NULL), XSEG_OK);
+    assert_int_equal(xseg_sim_fail("cuInit", 1, 100), XSEG_OK); /* CUDA_ERROR_NO_DEVICE */
+    scene_expect_error(scene_try_open(NULL, &allocator), XSEG_ERR_NO_DRIVER, "shows no device");
+    assert_int_equal(xseg_sim_fail("cuInit", 1, 999), XSEG_OK);
+    scene_expect_error(scene_try_open(NULL, &allocator), XSEG_ERR_DRIVER, "cuInit");
+    assert_null(allocator);
+}
+
+static void options_must_be_known(void **state)
+{
+    struct xseg_options options = XSEG_OPTIONS_INIT;
+    struct xseg_allocator *allocator = NULL;
+
+    (void)state;
+    options.struct_bytes = sizeof(options) + 8;
+    scene_expect_error(xseg_open(NULL, &options, &allocator), XSEG_ERR_ARGUMENT,
+                       "XSEG_OPTIONS_INIT");
+    options.struct_bytes = 0;
+    scene_expect_error(xseg_open(NULL, &options, &allocator), XSEG_ERR_ARGUMENT,
+                       "XSEG_OPTIONS_INIT");
+    scene_expect_error(xseg_open(NULL, NULL, NULL), XSEG_ERR_ARGUMENT, "out is NULL");
+}
+
+struct heard {
+    char line[512];
+    unsigned lines;
+};
+
+static void hear(void *context, enum xseg_log_level level, const char *line)
+{
+    struct heard *heard = context;
+
+    assert_int_equal(level, XSEG_LOG_WARNING);
+    strncpy(heard->line, line, sizeof(heard->line) - 1);
+    heard->lines++;
+}
+
+static void keys_without_effect_are_said_once(void **state)
+{
+    struct xseg_options options = XSEG_OPTIONS_INIT;
+    struct xseg_allocator *allocator = NULL;
+    struct heard heard = {{0}, 0};
+
+    (void)state;
+    options.driver = scene_driver();
+    options.log = hear;
+    options.log_context = &heard;
+    assert_int_equal(xseg_sim_reset(NULL), XSEG_OK);
+    assert_int_equal(
+        xseg_open("backend:native,pinned_use_background_threads:True", &options, &allocator),
+        XSEG_OK);
+    assert_int_equal(heard.lines, 1);
+    assert_non_null(strstr(heard.line, "pinned_use_background_threads"));
+    assert_non_null(strstr(heard.line, "backend"));
+    scene_free(allocator, scene_alloc(allocator, 100, NULL));
+    assert_int_equal(heard.lines, 1);
+    scene_close(allocator);
+}
+
+/* Where the driver has no virtual memory management, segments are classic, and one line says so. */
+static void without_vmm_segments_are_classic(void **state)
+{
+    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_options options = XSEG_OPTIONS_INIT;
+    struct xseg_allocator *allocator = NULL;
+    struct heard heard = {{0}, 0};
+
+    (void)state;
+    settings.without_vmm = true;
+    options.driver = scene_driver();
+    options.log = hear;
+    options.log_context = &heard;
+    assert_int_equal(xseg_sim_reset(&settings), XSEG_OK);
+    assert_int_equal(xseg_open("expandable_segments:True", &options, &allocator), XSEG_OK);
+    void *ptr = scene_alloc(allocator, 30 * MIB, NULL);
+    assert_false(scene_block(allocator, ptr).is_expandable);
+    assert_int_equal(scene_stats(allocator).segment[XSEG_STAT_ALL].current, 1);
+    assert_int_equal(heard.lines, 1);
+    assert_non_null(strstr(heard.line, "classic"));
+    scene_free(allocator, ptr);
+    scene_close(allocator);
+}
+
+/* A driver that offers it and then refuses: the trial finds out. */
+static void a_failing_trial_falls_back(void **state)
+{
+    struct xseg_options options = XSEG_OPTIONS_INIT;
+    struct xseg_allocator *allocator = NULL;
+    struct heard heard = {{0}, 0};
+
+    (void)state;
+    options.driver = scene_driver();
+    options.log = hear;
+    options.log_context = &heard;
+    assert_int_equal(xseg_sim_reset(NULL), XSEG_OK);
+    assert_int_equal(xseg_open("expandable_segments:True", &options, &allocator), XSEG_OK);
+    assert_int_equal(xseg_sim_fail("cuMemMap", 1, 801), XSEG_OK); /* CUDA_ERROR_NOT_SUPPORTED */
+    void *ptr = scene_alloc(allocator, 30 * MIB, NULL);
+    assert_false(scene_block(allocator, ptr).is_expandable);
+    assert_int_equal(heard.lines, 1);
+    assert_non_null(strstr(heard.line, "cuMemMap"));
+    scene_free(allocator, ptr);
+    scene_close(allocator);
+}
+
+/* --- Configuration. --- */
+
+static void the_first_source_wins_whole(void **state)
+{
+    struct xseg_allocator *allocator;
+
+    (void)state;
+    assert_int_equal(setenv("PYTORCH_ALLOC_CONF", "large_segment_size_mb:24", 1), 0);
+    assert_int_equal(setenv("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:64", 1), 0);
+    allocator = scene_open(NULL);
+    assert_string_equal(xseg_configuration_source(allocator), "PYTORCH_CUDA_ALLOC_CONF");
+    assert_int_equal(scene_stats(allocator).max_split_size, 64 * MIB);
+    /* A string of PyTorch's that does not name expandable segments means classic ones. */
+    void *ptr = scene_alloc(allocator, 30 * MIB, NULL);
+    assert_false(scene_block(allocator, ptr).is_expandable);
+    scene_free(allocator, ptr);
+    scene_close(allocator);
+
+    assert_int_equal(setenv("XSEG_ALLOC_CONF", "", 1), 0);
+    allocator = scene_open(NULL);
+    assert_string_equal(xseg_configuration_source(allocator), "XSEG_ALLOC_CONF");
+    ptr = scene_alloc(allocator, 30 * MIB, NULL);
+    assert_true(scene_block(allocator, ptr).is_expandable);
+    scene_free(allocator, ptr);
+    scene_close(allocator);
+
+    allocator = scene_open("expandable_segments:False");
+    assert_string_equal(xseg_configuration_source(allocator), "argument");
+    scene_close(allocator);
+    assert_int_equal(unsetenv("XSEG_ALLOC_CONF"), 0);
+    assert_int_equal(unsetenv("PYTORCH_CUDA_ALLOC_CONF"), 0);
+    assert_int_equal(unsetenv("PYTORCH_ALLOC_CONF"), 0);
+    allocator = scene_open(NULL);
+    assert_string_equal(xseg_configuration_source(allocator), "default");
+    scene_close(allocator);
+}
+
+static void bad_strings_change_nothing(void **state)
+{
+    struct xseg_allocator *allocator = NULL;
+    char before[512], after[512];
+    size_t needed = 0;
+
+    (void)state;
+    assert_int_equal(xseg_sim_reset(NULL), XSEG_OK);
+    scene_expect_error(scene_try_open("max_split_size_mb:19", &allocator), XSEG_ERR_CONFIG,
+                       "max_split_size_mb");
+    allocator = scene_open("expandable_segments:True,max_split_size_mb:40");
+    assert_int_equal(xseg_configuration(allocator, before, sizeof(before), &needed), XSEG_OK);
+    assert_int_equal(needed, strlen(before) + 1);
+    scene_expect_error(xseg_configure(allocator, "max_split_size_mb:50,no_such_key:1"),
+                       XSEG_ERR_CONFIG, "no_such_key");
+    scene_expect_error(xseg_configure(allocator, NULL), XSEG_ERR_ARGUMENT, "NULL");
+    assert_int_equal(xseg_configuration(allocator, after, sizeof(after), NULL), XSEG_OK);
+    assert_string_equal(before, after);
+    /* Only what is named changes. */
+    assert_int_equal(xseg_configure(allocator, "max_split_size_mb:50"), XSEG_OK);
+    assert_int_equal(scene_stats(allocator).max_split_size, 50 * MIB);
+    assert_int_equal(xseg_configuration(allocator, after, 10, &needed), XSEG_OK);
+    assert_int_equal(strlen(after), 9);
+    scene_close(allocator);
+}
+
+/* --- Allocating and freeing. --- */
+
+static void sizes_at_the_edges(void **state)
+{
+    struct xseg_allocator *allocator = scene_open(NULL);
+    void *ptr = &ptr;
+
+    (void)state;
+    assert_int_equal(xseg_alloc(allocator, 0, 0, NULL, &ptr), XSEG_OK);
+    assert_null(ptr);
+    assert_int_equal(xseg_free(allocator, NULL), XSEG_OK);
+    scene_expect_error(xseg_alloc(allocator, 0, SIZE_MAX, NULL, &ptr), XSEG_ERR_NO_MEMORY, "bytes");
+    scene_expect_error(xseg_alloc(allocator, 0, (size_t)1 << 60, NULL, &ptr), XSEG_ERR_NO_MEMORY,
+                       "bytes");
+    scene_expect_error(xseg_alloc(allocator, 0, ((size_t)1 << 60) - 1, NULL, &ptr),
+                       XSEG_ERR_NO_MEMORY, "bytes");
+    scene_expect_error(xseg_alloc(allocator, 0, 81 * GIB, NULL, &ptr), XSEG_ERR_NO_MEMORY, "free");
+    assert_int_equal(scene_stats(allocator).num_ooms, 4);
+    assert_null(ptr);
+    for (size_t bytes = 1; bytes <= 4 * MIB; bytes = bytes * 3 + 1) {
+        ptr = scene_alloc(allocator, bytes, NULL);
+        assert_int_equal((uintptr_t)ptr % 512, 0);
+        assert_true(scene_block(allocator, ptr).bytes >= bytes);
+        scene_free(allocator, ptr);
+    }
+    scene_close(allocator);
+}
+
+static void pointers_that_are_not_live_are_told_what_they_are(void **state)
+{
+    struct xseg_allocator *allocator = scene_open(NULL);
+    char *ptr = scene_alloc(allocator, 8 * MIB, NULL);
+    struct xseg_stats before = scene_stats(allocator), after;
+    int local = 0;
+
+    (void)state;
+    scene_expect_error(xseg_free(allocator, ptr + 512), XSEG_ERR_NOT_LIVE, "inside the live block");
+    scene_expect_error(xseg_free(allocator, ptr + 9 * MIB), XSEG_ERR_NOT_LIVE, "cached");
+    scene_expect_error(xseg_free(allocator, ptr + 50 * MIB), XSEG_ERR_NOT_LIVE, "hole");
+    scene_expect_error(xseg_free(allocator, &local), XSEG_ERR_NOT_LIVE, "not memory of this");
+    scene_expect_error(xseg_free(allocator, (void *)UINTPTR_MAX), XSEG_ERR_NOT_LIVE, "not memory");
+    scene_expect_error(xseg_use(allocator, ptr + 1, NULL), XSEG_ERR_NOT_LIVE, "inside");
+    after = scene_stats(allocator);
+    assert_memory_equal(&before, &after, sizeof(before));
+    scene_free(allocator, ptr);
+    scene_expect_error(xseg_free(allocator, ptr), XSEG_ERR_NOT_LIVE, "cached");
+    scene_close(allocator);
+}
+
+static void arguments_are_checked(void **state)
+{
+    struct xseg_allocator *allocator = scene_open(NULL);
+    struct xseg_request request = XSEG_REQUEST_INIT;
+    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_stats stats = {.struct_bytes = sizeof(stats)};
+    void *ptr = NULL;
+
+    (void)state;
+    scene_expect_error(xseg_alloc(NULL, 0, 1, NULL, &ptr), XSEG_ERR_ARGUMENT, "NULL");
+    scene_expect_error(xseg_alloc(allocator, 0, 1, NULL, NULL), XSEG_ERR_ARGUMENT, "out");
+    scene_expect_error(xseg_alloc(allocator, 1, 1, NULL, &ptr), XSEG_ERR_ARGUMENT, "device 1");
+    scene_expect_error(xseg_alloc(allocator, -1, 1, NULL, &ptr), XSEG_ERR_ARGUMENT, "device -1");
+    scene_expect_error(xseg_alloc(allocator, 0, 1, (xseg_stream)(uintptr_t)0x1234500, &ptr),
+                       XSEG_ERR_DRIVER, "cuStreamGetId");
+    request.struct_bytes = 3;
+    scene_expect_error(xseg_alloc_with(allocator, &request, &ptr), XSEG_ERR_ARGUMENT, "REQUEST");
+    scene_expect_error(xseg_alloc_with(allocator, NULL, &ptr), XSEG_ERR_ARGUMENT, "REQUEST");
+    scene_expect_error(xseg_stats(allocator, &where, &stats), XSEG_ERR_ARGUMENT, "device -1");
+    where.device = 0;
+    where.one_stream = true;
+    scene_expect_error(xseg_stats(allocator, &where, &stats), XSEG_ERR_UNSUPPORTED, "stream");
+    scene_expect_error(xseg_stats_reset(allocator, &where, 4), XSEG_ERR_ARGUMENT, "XSEG_RESET");
+    scene_expect_error(xseg_trim(NULL, NULL, NULL, NULL), XSEG_ERR_ARGUMENT, "NULL");
+    assert_int_equal(xseg_close(NULL), XSEG_OK);
+    assert_null(ptr);
+    scene_close(allocator);
+}
+
+static void close_lists_live_blocks(void **state)
+{
+    struct xseg_allocator *allocator = scene_open(NULL);
+    void *ptr = scene_alloc(allocator, 12345, NULL);
+
+    (void)state;
+    scene_expect_error(xseg_close(allocator), XSEG_ERR_BUSY, "12345 bytes");
+    scene_free(allocator, ptr);
+    scene_close(allocator);
+}
+
+/* --- Several at once. --- */
+
+static void devices_are_separate(void **state)
+{
+    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_allocator *allocator;
+    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_stats stats = {.struct_bytes = sizeof(stats)};
+    void *ptr[3] = {NULL, NULL, NULL};
+
+    (void)state;
+    settings.devices = 3;
+    allocator = scene_open_on(&settings, NULL);
+    for (int i = 0; i < 3; i += 2)
+        assert_int_equal(xseg_alloc(allocator, i, (size_t)(i + 1) * MIB, NULL, &ptr[i]), XSEG_OK);
+    /* A device that nobody named is not touched. */
+    assert_int_equal(xseg_sim_calls("cuDevicePrimaryCtxRetain"), 2);
+    assert_int_equal(xseg_sim_used(1), 0);
+    assert_int_equal(scene_block(allocator, ptr[2]).device, 2);
+    where.device = 2;
+    assert_int_equal(xseg_stats(allocator, &where, &stats), XSEG_OK);
+    assert_int_equal(stats.allocated_bytes[XSEG_STAT_ALL].current, 3 * MIB);
+    assert_int_equal(stats.reserved_bytes[XSEG_STAT_ALL].current, xseg_sim_used(2));
+    scene_free(allocator, ptr[0]);
+    scene_free(allocator, ptr[2]);
+    scene_close(allocator);
+}
+
+static void allocators_are_separate(void **state)
+{
+    struct xseg_allocator *first = scene_open("expandable_segments:True"), *second = NULL;
+    void *a, *b;
+
+    (void)state;
+    assert_int_equal(scene_try_open("expandable_segments:False", &second), XSEG_OK);
+    a = scene_alloc(first, 5 * MIB, NULL);
+    b = scene_alloc(second, 5 * MIB, NULL);
+    assert_int_equal(xseg_free(second, a), XSEG_ERR_NOT_LIVE);
+    assert_int_equal(xseg_free(first, b), XSEG_ERR_NOT_LIVE);
+    assert_int_equal(scene_stats(first).allocation[XSEG_STAT_ALL].current, 1);
+    scene_free(first, a);
+    assert_int_equal(xseg_close(first), XSEG_OK);
+    scene_free(second, b);
+    scene_close(second);
+}
+
+static int child(struct xseg_allocator *allocator, void *ptr)
+{
+    struct xseg_block_info info = XSEG_BLOCK_INFO_INIT;
+    void *other = NULL;
+
+    if (xseg_alloc(allocator, 0, 512, NULL, &other) != XSEG_ERR_FORKED || other != NULL)
+        return 1;
+    if (xseg_free(allocator, ptr) != XSEG_ERR_FORKED)
+        return 2;
+    if (xseg_block(allocator, ptr, &info) != XSEG_ERR_FORKED)
+        return 3;
+    if (xseg_trim(allocator, NULL, NULL, NULL) != XSEG_ERR_FORKED)
+        return 4;
+    return xseg_close(allocator) == XSEG_ERR_FORKED ? 0 : 5;
+}
+
+static void a_forked_child_is_refused(void **state)
+{
+    struct xseg_allocator *allocator = scene_open(NULL);
+    void *ptr = scene_alloc(allocator, 512, NULL);
+    int status = -1;
+
+    (void)state;
+    const pid_t pid = fork();
+    if (pid == 0)
+        _exit(child(allocator, ptr));
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 0);
+    scene_free(allocator, ptr);
+    scene_close(allocator);
+}
+
+static void statuses_have_sentences(void **state)
+{
+    char text[8];
+
+    (void)state;
+    for (int i = 0; i >= -12; i--)
+        assert_string_not_equal(xseg_status_text((xseg_status)i), "unknown status");
+    assert_string_equal(xseg_status_text((xseg_status)-99), "unknown status");
+    assert_int_equal(xseg_alloc(NULL, 0, 1, NULL, NULL), XSEG_ERR_ARGUMENT);
+    assert_true(xseg_error_text(NULL, 0) > 7);
+    assert_true(xseg_error_text(text, sizeof(text)) > 7);
+    assert_int_equal(strlen(text), 7);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(drivers_that_cannot_be_had_are_named),
+        cmocka_unit_test(failures_to_start_are_named),
+        cmocka_unit_test(options_must_be_known),
+        cmocka_unit_test(keys_without_effect_are_said_once),
+        cmocka_unit_test(without_vmm_segments_are_classic),
+        cmocka_unit_test(a_failing_trial_falls_back),
+        cmocka_unit_test(the_first_source_wins_whole),
+        cmocka_unit_test(bad_strings_change_nothing),
+        cmocka_unit_test(sizes_at_the_edges),
+        cmocka_unit_test(pointers_that_are_not_live_are_told_what_they_are),
+        cmocka_unit_test(arguments_are_checked),
+        cmocka_unit_test(close_lists_live_blocks),
+        cmocka_unit_test(devices_are_separate),
+        cmocka_unit_test(allocators_are_separate),
+        cmocka_unit_test(a_forked_child_is_refused),
+        cmocka_unit_test(statuses_have_sentences),
+    };
+
+    return cmocka_run_group_tests_name("allocator", tests, NULL, NULL);
+}

@@ -1,0 +1,160 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Ask about any block.  An article on PyTorch's memory management asks for two functions that
+ * PyTorch does not offer: from a tensor to its block, and from the block to the free space adjacent
+ * to it, so that what is released first is what makes the largest stretch of free memory.
+ */
+#include "tests/support/scene.h"
+
+/* The article's drawing: free, used, free; 800 MB do not fit although 1000 MB are free. */
+static void the_block_between_two_free_halves(void **state)
+{
+    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_allocator *allocator;
+    char *left, *tensor, *right;
+    struct xseg_block_info info;
+    void *big = NULL;
+
+    (void)state;
+    settings.memory_bytes = 1020 * MIB;
+    allocator = scene_open_on(&settings, "expandable_segments:False");
+    big = scene_alloc(allocator, 1020 * MIB, NULL);
+    scene_free(allocator, big);
+    left = scene_alloc(allocator, 500 * MIB, NULL);
+    tensor = scene_alloc(allocator, 20 * MIB, NULL);
+    right = scene_alloc(allocator, 500 * MIB, NULL);
+    scene_free(allocator, left);
+    scene_free(allocator, right);
+    assert_int_equal(xseg_alloc(allocator, 0, 800 * MIB, NULL, &big), XSEG_ERR_NO_MEMORY);
+
+    info = scene_block(allocator, tensor + 5 * MIB);
+    assert_ptr_equal(info.base, tensor);
+    assert_int_equal(info.state, XSEG_BLOCK_LIVE);
+    assert_int_equal(info.bytes, 20 * MIB);
+    assert_int_equal(info.free_before, 500 * MIB);
+    assert_int_equal(info.free_after, 500 * MIB);
+    /* Releasing it would make this much room in one piece; so it is released, and 800 MB fit. */
+    assert_int_equal(info.free_before + info.bytes + info.free_after, 1020 * MIB);
+    scene_free(allocator, tensor);
+    big = scene_alloc(allocator, 800 * MIB, NULL);
+    scene_free(allocator, big);
+    scene_close(allocator);
+}
+
+/* The article's use of it: of several candidates, release the one that frees the most. */
+static void the_best_block_to_release(void **state)
+{
+    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
+    char *ptr[8], *best = NULL;
+    size_t most = 0;
+
+    (void)state;
+    for (unsigned i = 0; i < 8; i++)
+        ptr[i] = scene_alloc(allocator, 10 * MIB, NULL);
+    scene_free(allocator, ptr[1]);
+    scene_free(allocator, ptr[4]);
+    scene_free(allocator, ptr[6]);
+    for (unsigned i = 0; i < 8; i++) {
+        const struct xseg_block_info info = scene_block(allocator, ptr[i]);
+        const size_t room = info.free_before + info.bytes + info.free_after;
+
+        if (info.state == XSEG_BLOCK_LIVE && room > most) {
+            most = room;
+            best = ptr[i];
+        }
+    }
+    assert_ptr_equal(best, ptr[5]);
+    assert_int_equal(most, 30 * MIB);
+    scene_free(allocator, ptr[0]);
+    scene_free(allocator, ptr[2]);
+    scene_free(allocator, ptr[3]);
+    scene_free(allocator, ptr[5]);
+    scene_free(allocator, ptr[7]);
+    scene_close(allocator);
+}
+
+static void small_blocks_from_any_address(void **state)
+{
+    struct xseg_allocator *allocator = scene_open(NULL);
+    char *ptr[64];
+    struct xseg_block_info info;
+
+    (void)state;
+    for (unsigned i = 0; i < 64; i++)
+        ptr[i] = scene_alloc(allocator, 100 * (i + 1), NULL);
+    for (unsigned i = 0; i < 64; i++) {
+        info = scene_block(allocator, ptr[i] + 100 * i);
+        assert_ptr_equal(info.base, ptr[i]);
+        assert_int_equal(info.requested, 100 * (i + 1));
+        assert_true(info.is_small);
+    }
+    for (unsigned i = 0; i < 64; i += 2)
+        scene_free(allocator, ptr[i]);
+    info = scene_block(allocator, ptr[30] + 5);
+    assert_int_equal(info.state, XSEG_BLOCK_CACHED);
+    assert_int_equal(info.requested, 0);
+    info = scene_block(allocator, ptr[31]);
+    assert_int_equal(info.free_before, 3584);
+    assert_int_equal(info.free_after, 3584);
+    assert_int_equal(info.hole_before, 0);
+    for (unsigned i = 1; i < 64; i += 2)
+        scene_free(allocator, ptr[i]);
+    scene_close(allocator);
+}
+
+/* Across 4 GiB and more, where the starts are in several chunks. */
+static void large_blocks_from_any_address(void **state)
+{
+    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
+    char *first = scene_alloc(allocator, 9 * GIB, NULL);
+    char *second = scene_alloc(allocator, 3 * MIB, NULL);
+    char *third = scene_alloc(allocator, 20 * GIB, NULL);
+
+    (void)state;
+    assert_ptr_equal(scene_block(allocator, first).base, first);
+    assert_ptr_equal(scene_block(allocator, first + 9 * GIB - 1).base, first);
+    assert_ptr_equal(scene_block(allocator, second + MIB + 7).base, second);
+    assert_ptr_equal(scene_block(allocator, third + 13 * GIB).base, third);
+    scene_free(allocator, first);
+    assert_int_equal(scene_block(allocator, first + 5 * GIB).state, XSEG_BLOCK_CACHED);
+    assert_int_equal(scene_block(allocator, second).free_before, 9 * GIB);
+    scene_free(allocator, second);
+    assert_int_equal(scene_block(allocator, third).free_before, 9 * GIB + 3 * MIB);
+    scene_empty_cache(allocator);
+    assert_int_equal(scene_block(allocator, first + 5 * GIB).state, XSEG_BLOCK_HOLE);
+    scene_free(allocator, third);
+    scene_close(allocator);
+}
+
+static void unknown_addresses_and_older_callers(void **state)
+{
+    struct xseg_allocator *allocator = scene_open(NULL);
+    void *ptr = scene_alloc(allocator, 512, NULL);
+    struct xseg_block_info info = XSEG_BLOCK_INFO_INIT;
+
+    (void)state;
+    scene_expect_error(xseg_block(allocator, &info, &info), XSEG_ERR_NOT_LIVE, "not memory");
+    scene_expect_error(xseg_block(allocator, NULL, &info), XSEG_ERR_NOT_LIVE, "not memory");
+    scene_expect_error(xseg_block(allocator, ptr, NULL), XSEG_ERR_ARGUMENT, "NULL");
+    /* A caller built against a header with fewer members gets those, and no more. */
+    info.struct_bytes = offsetof(struct xseg_block_info, state);
+    info.device = 1234;
+    assert_int_equal(xseg_block(allocator, ptr, &info), XSEG_OK);
+    assert_ptr_equal(info.base, ptr);
+    assert_int_equal(info.device, 1234);
+    scene_free(allocator, ptr);
+    scene_close(allocator);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_block_between_two_free_halves),
+        cmocka_unit_test(the_best_block_to_release),
+        cmocka_unit_test(small_blocks_from_any_address),
+        cmocka_unit_test(large_blocks_from_any_address),
+        cmocka_unit_test(unknown_addresses_and_older_callers),
+    };
+
+    return cmocka_run_group_tests_name("block", tests, NULL, NULL);
+}

@@ -1,0 +1,196 @@
+/* SPDX-License-Identifier: MIT */
+/* Streams: own memory each, blocks that wait for other streams, private pools. */
+#include "tests/support/scene.h"
+
+/* NULL and the legacy handle are one stream; another stream has memory of its own. */
+static void streams_have_memory_of_their_own(void **state)
+{
+    struct xseg_allocator *allocator = scene_open(NULL);
+    const xseg_stream stream = scene_stream(), legacy = (xseg_stream)(uintptr_t)1;
+    void *a = scene_alloc(allocator, 4 * MIB, NULL), *b, *c;
+
+    (void)state;
+    scene_free(allocator, a);
+    b = scene_alloc(allocator, 4 * MIB, stream);
+    assert_ptr_not_equal(a, b);
+    c = scene_alloc(allocator, 4 * MIB, legacy);
+    assert_ptr_equal(a, c);
+    assert_null(scene_block(allocator, c).stream);
+    assert_ptr_equal(scene_block(allocator, b).stream, stream);
+    scene_free(allocator, b);
+    scene_free(allocator, c);
+    assert_int_equal(xseg_close(allocator), XSEG_OK);
+    scene_stream_destroy(stream);
+}
+
+/* A hit asks the driver nothing. */
+static void hits_make_no_driver_call(void **state)
+{
+    struct xseg_allocator *allocator = scene_open(NULL);
+    const xseg_stream stream = scene_stream();
+    uint64_t calls;
+
+    (void)state;
+    scene_free(allocator, scene_alloc(allocator, 5000, stream));
+    scene_free(allocator, scene_alloc(allocator, 5 * MIB, stream));
+    calls = xseg_sim_calls(NULL);
+    for (unsigned i = 0; i < 1000; i++)
+        scene_free(allocator, scene_alloc(allocator, 700 * (i + 1), stream));
+    assert_int_equal(xseg_sim_calls(NULL), calls);
+    assert_int_equal(xseg_close(allocator), XSEG_OK);
+    scene_stream_destroy(stream);
+}
+
+/* A use on another stream: active until that stream has passed, looked at when a malloc starts. */
+static void a_foreign_use_delays_the_return(void **state)
+{
+    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
+    const xseg_stream side = scene_stream();
+    void *x = scene_alloc(allocator, GIB, NULL), *t;
+    struct xseg_stats stats;
+
+    (void)state;
+    assert_int_equal(xseg_sim_launch(side, UINT64_MAX), XSEG_OK);
+    assert_int_equal(xseg_use(allocator, x, side), XSEG_OK);
+    assert_int_equal(xseg_use(allocator, x, side), XSEG_OK);
+    assert_int_equal(xseg_use(allocator, x, NULL), XSEG_OK);
+    scene_free(allocator, x);
+    assert_int_equal(scene_block(allocator, x).state, XSEG_BLOCK_PENDING);
+    scene_expect_error(xseg_free(allocator, x), XSEG_ERR_NOT_LIVE, "waits for another stream");
+
+    t = scene_alloc(allocator, 1, NULL);
+    stats = scene_stats(allocator);
+    assert_int_equal(stats.allocated_bytes[XSEG_STAT_LARGE].current, 0);
+    assert_int_equal(stats.active_bytes[XSEG_STAT_LARGE].current, GIB);
+    assert_int_equal(xseg_sim_finish(side), XSEG_OK);
+    scene_free(allocator, t);
+    assert_int_equal(scene_stats(allocator).active_bytes[XSEG_STAT_LARGE].current, GIB);
+    t = scene_alloc(allocator, 1, NULL);
+    assert_int_equal(scene_stats(allocator).active_bytes[XSEG_STAT_LARGE].current, 0);
+    assert_int_equal(scene_block(allocator, x).state, XSEG_BLOCK_CACHED);
+    scene_free(allocator, t);
+    assert_int_equal(xseg_close(allocator), XSEG_OK);
+    scene_stream_destroy(side);
+}
+
+/*
+ * A full device waits for pending blocks before it says that there is no memory, and searches the
+ * cache again: here nothing can go back to the driver, but the block that just came back fits.
+ */
+static void a_full_device_waits_for_pending_blocks(void **state)
+{
+    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_allocator *allocator;
+    xseg_stream side;
+    void *x, *kept;
+
+    (void)state;
+    settings.memory_bytes = 64 * MIB;
+    allocator = scene_open_on(&settings, "expandable_segments:False");
+    side = scene_stream();
+    scene_free(allocator, scene_alloc(allocator, 60 * MIB, NULL));
+    x = scene_alloc(allocator, 30 * MIB, NULL);
+    kept = scene_alloc(allocator, 25 * MIB, NULL);
+    assert_int_equal(xseg_sim_launch(side, UINT64_MAX), XSEG_OK);
+    assert_int_equal(xseg_use(allocator, x, side), XSEG_OK);
+    scene_free(allocator, x);
+    assert_ptr_equal(scene_alloc(allocator, 30 * MIB, NULL), x);
+    assert_int_equal(scene_stats(allocator).num_ooms, 0);
+    assert_int_equal(scene_stats(allocator).num_alloc_retries, 1);
+    assert_int_equal(scene_stats(allocator).num_device_free, 0);
+    scene_free(allocator, x);
+    scene_free(allocator, kept);
+    assert_int_equal(xseg_close(allocator), XSEG_OK);
+    scene_stream_destroy(side);
+}
+
+static void pools_are_walls(void **state)
+{
+    struct xseg_allocator *allocator = scene_open(NULL);
+    struct xseg_request request = XSEG_REQUEST_INIT;
+    struct xseg_trimmed done = XSEG_TRIMMED_INIT;
+    struct xseg_pool *pool = NULL;
+    void *inside = NULL, *outside;
+
+    (void)state;
+    assert_int_equal(xseg_pool_create(allocator, 0, NULL, &pool), XSEG_OK);
+    request.pool = pool;
+    request.bytes = 6 * MIB;
+    assert_int_equal(xseg_alloc_with(allocator, &request, &inside), XSEG_OK);
+    assert_ptr_equal(scene_block(allocator, inside).pool, pool);
+    scene_free(allocator, inside);
+    outside = scene_alloc(allocator, 6 * MIB, NULL);
+    assert_null(scene_block(allocator, outside).pool);
+    assert_int_equal(scene_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 40 * MIB);
+
+    /* Held, its cache stays; released, it goes with the next trim. */
+    assert_int_equal(xseg_pool_retain(pool), XSEG_OK);
+    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    assert_int_equal(xseg_trim(allocator, NULL, NULL, &done), XSEG_OK);
+    assert_int_equal(done.kept_pool, 20 * MIB);
+    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    scene_expect_error(xseg_pool_release(pool), XSEG_ERR_ARGUMENT, "nobody holds");
+    scene_expect_error(xseg_pool_retain(pool), XSEG_ERR_ARGUMENT, "nobody holds");
+    scene_empty_cache(allocator);
+    assert_int_equal(scene_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 20 * MIB);
+    scene_free(allocator, outside);
+    scene_close(allocator);
+}
+
+/* A pool's live blocks outlive its last holder. */
+static void blocks_outlive_their_pool(void **state)
+{
+    struct xseg_allocator *allocator = scene_open(NULL);
+    struct xseg_request request = XSEG_REQUEST_INIT;
+    struct xseg_pool *pool = NULL;
+    void *ptr = NULL;
+
+    (void)state;
+    assert_int_equal(xseg_pool_create(allocator, 0, NULL, &pool), XSEG_OK);
+    request.pool = pool;
+    request.bytes = 30 * MIB;
+    assert_int_equal(xseg_alloc_with(allocator, &request, &ptr), XSEG_OK);
+    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    scene_empty_cache(allocator);
+    assert_int_equal(scene_block(allocator, ptr).state, XSEG_BLOCK_LIVE);
+    scene_free(allocator, ptr);
+    scene_empty_cache(allocator);
+    assert_int_equal(scene_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 0);
+    scene_close(allocator);
+}
+
+static void pools_of_others_are_refused(void **state)
+{
+    struct xseg_allocator *first = scene_open(NULL), *second = NULL;
+    struct xseg_request request = XSEG_REQUEST_INIT;
+    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_pool *pool = NULL;
+    void *ptr = NULL;
+
+    (void)state;
+    assert_int_equal(scene_try_open(NULL, &second), XSEG_OK);
+    assert_int_equal(xseg_pool_create(first, 0, NULL, &pool), XSEG_OK);
+    request.pool = where.pool = pool;
+    request.bytes = 1;
+    scene_expect_error(xseg_alloc_with(second, &request, &ptr), XSEG_ERR_ARGUMENT, "another");
+    scene_expect_error(xseg_trim(second, &where, NULL, NULL), XSEG_ERR_ARGUMENT, "another");
+    scene_expect_error(xseg_pool_create(first, 7, NULL, &pool), XSEG_ERR_ARGUMENT, "device 7");
+    scene_expect_error(xseg_pool_release(NULL), XSEG_ERR_ARGUMENT, "NULL");
+    assert_int_equal(xseg_close(first), XSEG_OK);
+    scene_close(second);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(streams_have_memory_of_their_own),
+        cmocka_unit_test(hits_make_no_driver_call),
+        cmocka_unit_test(a_foreign_use_delays_the_return),
+        cmocka_unit_test(a_full_device_waits_for_pending_blocks),
+        cmocka_unit_test(pools_are_walls),
+        cmocka_unit_test(blocks_outlive_their_pool),
+        cmocka_unit_test(pools_of_others_are_refused),
+    };
+
+    return cmocka_run_group_tests_name("stream", tests, NULL, NULL);
+}

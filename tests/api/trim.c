@@ -1,0 +1,273 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Giving memory back, and the worked examples of growth and trim: which pages are mapped, which go,
+ * which stay, and with how many driver calls.
+ */
+#include "tests/support/scene.h"
+
+static uint64_t reserved(struct xseg_allocator *allocator)
+{
+    return scene_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current;
+}
+
+static struct xseg_trimmed trim(struct xseg_allocator *allocator, bool wait)
+{
+    struct xseg_trimmed done = XSEG_TRIMMED_INIT;
+    struct xseg_trim how = XSEG_TRIM_INIT;
+
+    how.wait = wait;
+    assert_int_equal(xseg_trim(allocator, NULL, &how, &done), XSEG_OK);
+    return done;
+}
+
+/* A first small allocation maps one page of 2 MiB; classic, it takes a segment and splits it. */
+static void a_first_small_block(void **state)
+{
+    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
+    struct xseg_stats stats;
+    void *ptr = scene_alloc(allocator, 1000, NULL);
+
+    (void)state;
+    stats = scene_stats(allocator);
+    assert_int_equal(stats.reserved_bytes[XSEG_STAT_ALL].current, 2 * MIB);
+    assert_int_equal(stats.allocated_bytes[XSEG_STAT_ALL].current, 1024);
+    assert_int_equal(stats.requested_bytes[XSEG_STAT_ALL].current, 1000);
+    assert_int_equal(stats.segment[XSEG_STAT_ALL].current, 0);
+    assert_int_equal(stats.inactive_split[XSEG_STAT_ALL].current, 0);
+    assert_int_equal(stats.num_device_alloc, 1);
+    scene_free(allocator, ptr);
+    scene_close(allocator);
+
+    allocator = scene_open("expandable_segments:False");
+    ptr = scene_alloc(allocator, 1000, NULL);
+    stats = scene_stats(allocator);
+    assert_int_equal(stats.segment[XSEG_STAT_ALL].current, 1);
+    assert_int_equal(stats.inactive_split[XSEG_STAT_ALL].current, 1);
+    assert_int_equal(stats.inactive_split_bytes[XSEG_STAT_ALL].current, 2 * MIB - 1024);
+    scene_free(allocator, ptr);
+    scene_close(allocator);
+}
+
+/* 30, 20, free 30, 8: the growable tail is spared for an enclosed gap. */
+static void the_growable_tail_is_spared(void **state)
+{
+    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
+    char *a = scene_alloc(allocator, 30 * MIB, NULL), *b, *c;
+
+    (void)state;
+    assert_int_equal(reserved(allocator), 40 * MIB);
+    b = scene_alloc(allocator, 20 * MIB, NULL);
+    assert_int_equal(reserved(allocator), 60 * MIB);
+    assert_ptr_equal(b, a + 30 * MIB);
+    scene_free(allocator, a);
+    c = scene_alloc(allocator, 8 * MIB, NULL);
+    assert_ptr_equal(c, a);
+    scene_free(allocator, b);
+    scene_free(allocator, c);
+    /* All idle: one run, given back whole; the addresses stay. */
+    const uint64_t unmaps = xseg_sim_calls("cuMemUnmap");
+    assert_int_equal(trim(allocator, true).returned, 60 * MIB);
+    assert_int_equal(xseg_sim_calls("cuMemUnmap") - unmaps, 1);
+    assert_int_equal(scene_stats(allocator).num_device_free, 1);
+    assert_int_equal(reserved(allocator), 0);
+    assert_int_equal(scene_stats(allocator).address_bytes, 90 * GIB);
+    assert_ptr_equal(scene_alloc(allocator, 5 * MIB, NULL), a);
+    scene_free(allocator, a);
+    scene_close(allocator);
+}
+
+/* A live block in the second of three pages: the first and the third go, and the next request
+ * that fits in neither hole alone grows behind. */
+static void holes_on_both_sides_of_a_live_block(void **state)
+{
+    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
+    char *a = scene_alloc(allocator, 25 * MIB, NULL);
+    char *live = scene_alloc(allocator, 2 * MIB, NULL);
+    char *b = scene_alloc(allocator, 33 * MIB, NULL), *c;
+    struct xseg_trimmed done;
+    struct xseg_block_info info;
+
+    (void)state;
+    scene_free(allocator, a);
+    scene_free(allocator, b);
+    done = trim(allocator, true);
+    assert_int_equal(done.returned, 40 * MIB);
+    assert_int_equal(done.kept_partial, 18 * MIB);
+    assert_int_equal(reserved(allocator), 20 * MIB);
+    info = scene_block(allocator, live);
+    assert_int_equal(info.free_before, 5 * MIB);
+    assert_int_equal(info.hole_before, 20 * MIB);
+    assert_int_equal(info.free_after, 13 * MIB);
+    assert_true(info.hole_after > 80 * GIB);
+    c = scene_alloc(allocator, 45 * MIB, NULL);
+    assert_ptr_equal(c, live + 2 * MIB);
+    assert_int_equal(reserved(allocator), 60 * MIB);
+    scene_free(allocator, live);
+    scene_free(allocator, c);
+    scene_close(allocator);
+}
+
+/* One set-access for a growth of many pages, one unmap for a run of many pages. */
+static void runs_are_batched(void **state)
+{
+    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
+    uint64_t creates, accesses, unmaps, releases;
+
+    (void)state;
+    scene_free(allocator, scene_alloc(allocator, 512, NULL));
+    creates = xseg_sim_calls("cuMemCreate");
+    accesses = xseg_sim_calls("cuMemSetAccess");
+    scene_free(allocator, scene_alloc(allocator, 8 * GIB, NULL));
+    assert_int_equal(xseg_sim_calls("cuMemCreate") - creates, 410);
+    assert_int_equal(xseg_sim_calls("cuMemSetAccess") - accesses, 1);
+    unmaps = xseg_sim_calls("cuMemUnmap");
+    releases = xseg_sim_calls("cuMemRelease");
+    scene_empty_cache(allocator);
+    assert_int_equal(xseg_sim_calls("cuMemUnmap") - unmaps, 2);
+    assert_int_equal(xseg_sim_calls("cuMemRelease") - releases, 411);
+    scene_close(allocator);
+}
+
+/* Where the driver wants its calls one by one, it gets them, and nothing else changes. */
+static void one_by_one_where_the_driver_refuses(void **state)
+{
+    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_allocator *allocator;
+    uint64_t unmaps;
+
+    (void)state;
+    settings.one_by_one = true;
+    allocator = scene_open_on(&settings, "expandable_segments:True");
+    scene_free(allocator, scene_alloc(allocator, 100 * MIB, NULL));
+    assert_int_equal(reserved(allocator), 100 * MIB);
+    unmaps = xseg_sim_calls("cuMemUnmap");
+    scene_empty_cache(allocator);
+    assert_int_equal(xseg_sim_calls("cuMemUnmap") - unmaps, 5);
+    assert_int_equal(reserved(allocator), 0);
+    scene_close(allocator);
+}
+
+/* Trim never waits unless told to: memory of a stream that still works stays. */
+static void busy_streams_keep_their_memory(void **state)
+{
+    struct xseg_allocator *allocator = scene_open(NULL);
+    const xseg_stream stream = scene_stream();
+    struct xseg_trimmed done;
+
+    (void)state;
+    scene_free(allocator, scene_alloc(allocator, 50 * MIB, stream));
+    scene_free(allocator, scene_alloc(allocator, 30 * MIB, NULL));
+    assert_int_equal(xseg_sim_launch(stream, UINT64_MAX), XSEG_OK);
+    done = trim(allocator, false);
+    assert_int_equal(done.kept_busy, 60 * MIB);
+    assert_int_equal(done.returned, 40 * MIB);
+    assert_int_equal(reserved(allocator), 60 * MIB);
+    done = trim(allocator, true);
+    assert_int_equal(done.returned, 60 * MIB);
+    assert_int_equal(reserved(allocator), 0);
+    assert_int_equal(xseg_close(allocator), XSEG_OK);
+    scene_stream_destroy(stream);
+}
+
+static void one_stream_alone(void **state)
+{
+    struct xseg_allocator *allocator = scene_open(NULL);
+    const xseg_stream stream = scene_stream();
+    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_trimmed done = XSEG_TRIMMED_INIT;
+
+    (void)state;
+    scene_free(allocator, scene_alloc(allocator, 50 * MIB, stream));
+    scene_free(allocator, scene_alloc(allocator, 30 * MIB, NULL));
+    where.device = 0;
+    where.one_stream = true;
+    where.stream = stream;
+    assert_int_equal(xseg_trim(allocator, &where, NULL, &done), XSEG_OK);
+    assert_int_equal(done.returned, 60 * MIB);
+    assert_int_equal(reserved(allocator), 40 * MIB);
+    assert_int_equal(xseg_close(allocator), XSEG_OK);
+    scene_stream_destroy(stream);
+}
+
+/* On a full device the cache is given back, and the request is served. */
+static void a_full_device_gives_back_its_cache(void **state)
+{
+    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_allocator *allocator;
+    void *ptr = NULL;
+
+    (void)state;
+    settings.memory_bytes = 200 * MIB;
+    allocator = scene_open_on(&settings, "expandable_segments:False");
+    scene_free(allocator, scene_alloc(allocator, 120 * MIB, NULL));
+    ptr = scene_alloc(allocator, 150 * MIB, NULL);
+    assert_int_equal(scene_stats(allocator).num_alloc_retries, 1);
+    assert_int_equal(scene_stats(allocator).num_ooms, 0);
+    scene_expect_error(xseg_alloc(allocator, 0, 100 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY,
+                       "50.00 MiB free of 200.00 MiB");
+    assert_int_equal(scene_stats(allocator).num_ooms, 1);
+    scene_free(allocator, ptr);
+    scene_close(allocator);
+}
+
+/* The limit counts the pages that would really be mapped, not the request. */
+static void the_limit_counts_pages(void **state)
+{
+    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_allocator *allocator;
+    void *a, *b, *c = NULL;
+
+    (void)state;
+    settings.memory_bytes = 1200 * MIB;
+    allocator =
+        scene_open_on(&settings, "expandable_segments:True,per_process_memory_fraction:0.1");
+    assert_int_equal(scene_stats(allocator).limit_bytes, 120 * MIB);
+    a = scene_alloc(allocator, 85 * MIB, NULL);
+    assert_int_equal(reserved(allocator), 100 * MIB);
+    /* 100 mapped, 15 of them free at the end: 30 more need one page more, which just fits. */
+    b = scene_alloc(allocator, 30 * MIB, NULL);
+    assert_int_equal(reserved(allocator), 120 * MIB);
+    scene_expect_error(xseg_alloc(allocator, 0, 6 * MIB, NULL, &c), XSEG_ERR_LIMIT, "limit");
+    scene_free(allocator, a);
+    scene_free(allocator, b);
+    scene_close(allocator);
+}
+
+/* What the driver refuses to take back stays counted, and goes with the next trim. */
+static void refused_pages_are_not_lost(void **state)
+{
+    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
+    struct xseg_trimmed done;
+
+    (void)state;
+    scene_free(allocator, scene_alloc(allocator, 20 * MIB, NULL));
+    assert_int_equal(xseg_sim_fail("cuMemRelease", 1, 999), XSEG_OK);
+    done = trim(allocator, true);
+    assert_int_equal(done.returned, 0);
+    assert_int_equal(done.kept_refused, 20 * MIB);
+    assert_int_equal(reserved(allocator), 0);
+    assert_int_equal(scene_stats(allocator).stuck_bytes, 20 * MIB);
+    assert_int_equal(scene_stats(allocator).physical_bytes, xseg_sim_used(0));
+    done = trim(allocator, true);
+    assert_int_equal(done.kept_refused, 0);
+    assert_int_equal(scene_stats(allocator).physical_bytes, 0);
+    scene_close(allocator);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_first_small_block),
+        cmocka_unit_test(the_growable_tail_is_spared),
+        cmocka_unit_test(holes_on_both_sides_of_a_live_block),
+        cmocka_unit_test(runs_are_batched),
+        cmocka_unit_test(one_by_one_where_the_driver_refuses),
+        cmocka_unit_test(busy_streams_keep_their_memory),
+        cmocka_unit_test(one_stream_alone),
+        cmocka_unit_test(a_full_device_gives_back_its_cache),
+        cmocka_unit_test(the_limit_counts_pages),
+        cmocka_unit_test(refused_pages_are_not_lost),
+    };
+
+    return cmocka_run_group_tests_name("trim", tests, NULL, NULL);
+}

@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Runs the files of a folder through a fuzz target, as an ordinary test: replay FOLDER.
+ *
+ * The target aborts at what it finds, so a line for each file says which one it was.
+ */
+#include <dirent.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+/* Exactly as many bytes as the file has, so that AddressSanitizer sees a read past them. */
+static uint8_t *read_file(const char *path, size_t *bytes)
+{
+    FILE *file = fopen(path, "rb");
+    uint8_t *data = NULL;
+    long length;
+
+    if (file == NULL)
+        return NULL;
+    if (fseek(file, 0, SEEK_END) == 0 && (length = ftell(file)) >= 0 &&
+        fseek(file, 0, SEEK_SET) == 0 && (data = malloc((size_t)length + (length == 0))) != NULL) {
+        *bytes = fread(data, 1, (size_t)length, file);
+        if (*bytes != (size_t)length) {
+            free(data);
+            data = NULL;
+        }
+    }
+    (void)fclose(file);
+    return data;
+}
+
+static int is_visible(const struct dirent *entry)
+{
+    return entry->d_name[0] != '.';
+}
+
+static bool replay_file(const char *folder, const char *name)
+{
+    char path[4096];
+    size_t bytes = 0;
+
+    (void)snprintf(path, sizeof(path), "%s/%s", folder, name);
+    uint8_t *data = read_file(path, &bytes);
+    if (data == NULL)
+        return false;
+    (void)LLVMFuzzerTestOneInput(data, bytes);
+    free(data);
+    return true;
+}
+
+int main(int count, char **arguments)
+{
+    struct dirent **entry;
+    const int files = count == 2 ? scandir(arguments[1], &entry, is_visible, alphasort) : -1;
+    int failed = 0;
+
+    if (files <= 0) {
+        (void)fprintf(stderr, "usage: replay FOLDER, where FOLDER has files\n");
+        return 2;
+    }
+    printf("1..%d\n", files);
+    for (int i = 0; i < files; i++) {
+        const bool is_good = replay_file(arguments[1], entry[i]->d_name);
+
+        printf("%s %d - %s\n", is_good ? "ok" : "not ok", i + 1, entry[i]->d_name);
+        (void)fflush(stdout);
+        failed += !is_good;
+        free(entry[i]);
+    }
+    free(entry);
+    return failed == 0 ? 0 : 1;
+}

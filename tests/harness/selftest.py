@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: MIT
+"""tests/run itself, on a small project whose tests pass, fail, crash, hang and skip on purpose.
+
+selftest.py ROOT FAILS; FAILS is a cmocka program of which one case passes and one fails.
+"""
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+
+TAP = """print("1..2\\nok 1 - a\\nok 2 - b", flush=True)"""
+# Suite: keywords of meson's test(), the program in Python (None: FAILS), the tally of that suite.
+TESTS = {
+    "cases": ("protocol: 'tap'", TAP, (2, 0, 0)),
+    "cmocka": ("protocol: 'tap', env: {'CMOCKA_MESSAGE_OUTPUT': 'TAP'}", None, (1, 1, 0)),
+    "crash": ("protocol: 'tap'", TAP + "; import os; os.abort()", (2, 1, 0)),
+    "short": ("protocol: 'tap'", "print('1..2'); print('ok 1 - a')", (1, 1, 0)),
+    "hang": ("protocol: 'tap', timeout: 1", TAP + "; import time; time.sleep(60)", (2, 1, 0)),
+    "absent": ("protocol: 'tap'", "print('1..0 # SKIP not here')", (0, 0, 1)),
+    "good": ("", "pass", (1, 0, 0)),
+    "bad": ("", "raise SystemExit(1)", (0, 1, 0)),
+    "skip": ("", "raise SystemExit(77)", (0, 0, 1)),
+    "late": ("timeout: 1", "import time; time.sleep(60)", (0, 1, 0)),
+    "wrong": ("should_fail: true", "raise SystemExit(1)", (1, 0, 0)),
+    "right": ("should_fail: true", "pass", (0, 1, 0)),
+}
+EVERYTHING = tuple(map(sum, zip(*(want for _, _, want in TESTS.values()))))
+
+
+def make_project(folder, root, fails):
+    """A project of such tests around this tree's tests/run."""
+    lines = ["project('harness')", "python = find_program('python3')"]
+    for suite, (keywords, code, _) in TESTS.items():
+        program = f"'{fails}'" if code is None else "python"
+        path = folder / f"{suite}.py"
+        path.write_text(code or "")
+        arguments = [f"'{suite}'", f"find_program({program})" if code is None else program,
+                     f"suite: '{suite}'"]
+        if code is not None:
+            arguments.append(f"args: '{path}'")
+        if keywords:
+            arguments.append(keywords)
+        lines.append(f"test({', '.join(arguments)})")
+    (folder / "meson.build").write_text("\n".join(lines) + "\n")
+    for name in ("tests/run", "tests/harness/tally.py"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(root / name, folder / name)
+    (folder / ".ci").mkdir()
+    (folder / ".ci/setup").write_text("#!/bin/sh\n")
+    (folder / ".ci/setup").chmod(0o755)
+
+
+def run(folder, *options):
+    """Last line and exit status of tests/run."""
+    environment = {name: value for name, value in os.environ.items()
+                   if not name.startswith("MESON")}
+    done = subprocess.run([folder / "tests/run", *options], stdin=subprocess.DEVNULL,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                          check=False, env=environment)
+    return done.stdout.splitlines()[-1], done.returncode
+
+
+def cases():
+    """Name, options and the tally that is due, for each case."""
+    for suite, (_, _, want) in TESTS.items():
+        yield f"suite {suite}", ["--suite", suite], want
+    yield "all suites", [], EVERYTHING
+    yield "all but a suite", ["--without=bad"], (EVERYTHING[0], EVERYTHING[1] - 1, EVERYTHING[2])
+    yield "no such suite", ["--suite", "nothing"], None
+    yield "no such option", ["--nonsense"], (0, 1, 0)
+    yield "broken build", ["--builddir", "build-broken"], (0, 1, 0)
+
+
+def main(root, fails):
+    """Print TAP; returns the exit status."""
+    failed, todo = 0, list(cases())
+    print(f"1..{len(todo)}")
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        make_project(folder, pathlib.Path(root), pathlib.Path(fails).resolve())
+        for number, (what, options, want) in enumerate(todo, 1):
+            if what == "broken build":
+                with open(folder / "meson.build", "a", encoding="utf-8") as build:
+                    build.write("error('broken')\n")
+            line, status = run(folder, *options)
+            passed, bad, skipped = want or (0, 0, 0)
+            is_good = line == f"{passed} passed, {bad} failed, {skipped} skipped" and \
+                (status == 0) == (bad == 0 and passed > 0)
+            failed += not is_good
+            print(f"{'ok' if is_good else 'not ok'} {number} - {what}", flush=True)
+            if not is_good:
+                print(f"# wanted {want}, got {line!r} and status {status}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: MIT
+"""Counts what a run of `meson test` found, and ends with the line that scripts read.
+
+tally.py BUILD_FOLDER STATUS; STATUS is the exit status of `meson test`.
+
+A TAP program counts as its cases, any other test as one.  The cases are in the JUnit file, but
+neither crashes behind the last case nor timeouts are; those are in the log by test.  Exits with 1
+after any failure, or if nothing ran.
+"""
+import json
+import pathlib
+import sys
+import xml.etree.ElementTree as xml
+
+GOOD = ("OK", "EXPECTEDFAIL")
+
+
+def read_cases(path):
+    """For each program that reports cases: how many passed, failed and were skipped."""
+    cases = {}
+    # `project.test` for a test with cases; the others share the suite `project`.
+    for suite in xml.parse(path).getroot().iter("testsuite"):
+        counts = [0, 0, 0]
+        for case in suite.iter("testcase"):
+            is_bad = case.find("failure") is not None or case.find("error") is not None
+            counts[1 if is_bad else 2 if case.find("skipped") is not None else 0] += 1
+        _, dot, name = suite.get("name").partition(".")
+        if dot:
+            cases[name] = counts
+    return cases
+
+
+def count_test(test, cases):
+    """Passed, failed and skipped of one test."""
+    result = test["result"]
+    if result in GOOD and not cases:
+        return [1, 0, 0]
+    if result == "EXPECTEDFAIL":
+        return [1, 0, 0]
+    if result == "SKIP":
+        return cases or [0, 0, 1]
+    if not cases:
+        return [0, 1, 0]
+    passed, failed, skipped = cases
+    # Every case may have passed before the program crashed or ran out of time.
+    return [passed, failed or int(result not in GOOD), skipped]
+
+
+def describe(test):
+    """A test that failed, with what its TAP output says about the failures: meson leaves it out."""
+    said = [line for line in (test["stdout"] or "").splitlines()
+            if line.startswith(("not ok", "#", "Bail out!"))]
+    return "\n    ".join([f"{test['name']} ({test['result'].lower()})"] + said[:50])
+
+
+def tally(logs):
+    """Passed, failed and skipped of a run, and a text about each test that failed."""
+    total, bad = [0, 0, 0], []
+    if not (logs / "testlog.json").exists():
+        return total, bad
+    cases = read_cases(logs / "testlog.junit.xml")
+    for line in (logs / "testlog.json").read_text().splitlines():
+        test = json.loads(line)
+        counts = count_test(test, cases.get(test["name"]))
+        total = [a + b for a, b in zip(total, counts)]
+        if counts[1]:
+            bad.append(describe(test))
+    return total, bad
+
+
+def main(folder, status):
+    """Print the tally; returns the exit status."""
+    total, bad = tally(pathlib.Path(folder, "meson-logs"))
+    if int(status) != 0 and total[1] == 0:
+        print(f"meson test ended with status {status}, though no test did")
+        total[1] = 1
+    for text in bad:
+        print(f"failed: {text}")
+    if sum(total) == 0:
+        print("no test ran")
+    print("{} passed, {} failed, {} skipped".format(*total))
+    return 0 if total[1] == 0 and total[0] > 0 else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: MIT
+"""The lint tests themselves: each finds what it is there to find, in a small tree made for it."""
+import pathlib
+import sys
+import tempfile
+
+import floors
+import links
+import listed
+import sizes
+import symbols
+import version
+import words
+
+VERSION = '#define XSEG_VERSION_{} {}\n'
+# Name of the case, check, files of the tree, and a part of each complaint.
+CASES = [
+    ("upward include", floors.check, {"src/base/a.c": '#include "vmm/segment.h"\n'},
+     ["src/base/a.c:1: src/base may not include vmm/segment.h"]),
+    ("downward include", floors.check, {"vmm/a.c": '#include "src/base/a.h"\n'}, []),
+    ("sideways include", floors.check, {"src/tools/a.c": '#include "src/core/a.h"\n'},
+     ["src/tools may not include"]),
+    ("a door opens the core", floors.check, {"src/a.c": '#include "src/core/a.h"\n'}, []),
+    ("include from the folder", floors.check, {"src/core/a.c": '#include "a.h"\n'},
+     ["not written from the root"]),
+    ("stray cuda.h", floors.check, {"src/core/a.c": "#  include <cuda.h>\n"},
+     ["may not see cuda.h"]),
+    ("cuda.h in the driver", floors.check, {"vmm/driver.c": "#include <cuda.h>\n"}, []),
+    ("public header beyond libc", floors.check, {"include/xseg/a.h": "#include <pthread.h>\n"},
+     ["may not include <pthread.h>"]),
+    ("link to nothing", links.check, {"docs/a.md": "[a](b.md) [w](https://x.y) [s](#s)\n"},
+     ["docs/a.md:1: b.md leads nowhere"]),
+    ("link to something", links.check, {"docs/a.md": "[a](../b.md#part)\n", "b.md": "\n"}, []),
+    ("test in no table", listed.check,
+     {"tests/meson.build": "# 'a'\n'b'\n", "tests/fuzz/meson.build": "\n",
+      "tests/unit/a.c": "\n", "tests/unit/b.c": "\n"},
+     ["tests/unit/a.c: no table"]),
+    ("long function", sizes.check, {"src/a.c": "int f(void)\n{\n" + "    ;\n" * 61 + "}\n"},
+     ["src/a.c:2: a function of 61 lines"]),
+    ("function of 60 lines", sizes.check, {"src/a.c": "int f(void)\n{\n" + "    ;\n" * 60 + "}\n"},
+     []),
+    ("long file", sizes.check, {"vmm/a.h": "\n" * 601}, ["vmm/a.h: 601 lines"]),
+    ("wrong version", version.check,
+     {"meson.build": "project('x', 'c',\n  version: '1.2.3',\n)\n",
+      "include/xseg/version.h": "".join(map(VERSION.format, ("MAJOR", "MINOR", "PATCH", "TEXT"),
+                                            (1, 2, 4, '"1.2.3"')))},
+     ["the number is 1.2.4"]),
+    ("absolute path", words.check, {"a.md": "see /" + "root/x\n"}, ["a.md:1: absolute path"]),
+    ("relative path", words.check, {"a.sh": '"$here/' + 'root/x" and/or src/' + "work.c\n"}, []),
+    ("tab", words.check, {"a.c": "\tint a;\n"}, ["a.c:1: a tab"]),
+    ("blank at the end", words.check, {"a.md": "a \n"}, ["a.md:1: a blank"]),
+    ("declarations are found", lambda root: sorted(symbols.declared(root, False)),
+     {"include/xseg/a.h": "XSEG_API const char *xseg_a(int);\nXSEG_API XSEG_NODISCARD xseg_status\n"
+                          "xseg_b(\n    void);\nint xseg_c(void);\n",
+      "include/xseg/sim.h": "XSEG_API void xseg_sim_d(void);\n"},
+     ["xseg_a", "xseg_b"]),
+    ("map is read", lambda root: sorted(symbols.mapped(root)),
+     {"src/xseg.map": "X_0 {\n  global:\n    xseg_a; # one\n    xseg_b;\n  local: *;\n};\n"},
+     ["xseg_a", "xseg_b"]),
+    ("symbols are compared", lambda root: symbols.differences("l", {"a", "b"}, {"b", "c"}), {},
+     ["l: c is missing", "l: a is too much"]),
+]
+
+
+def run(check, files):
+    """The complaints of a check about a tree with these files."""
+    with tempfile.TemporaryDirectory() as folder:
+        root = pathlib.Path(folder)
+        for name, text in files.items():
+            path = root / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        return check(root)
+
+
+def main():
+    """Print TAP; returns the exit status."""
+    failed = 0
+    print(f"1..{len(CASES)}")
+    for number, (name, check, files, want) in enumerate(CASES, 1):
+        found = run(check, files)
+        is_good = len(found) == len(want) and all(part in text for part, text in zip(want, found))
+        failed += not is_good
+        print(f"{'ok' if is_good else 'not ok'} {number} - {name}")
+        if not is_good:
+            print(f"# wanted {want}, found {found}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

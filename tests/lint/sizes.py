@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: MIT
+"""Functions have at most 60 lines between their braces; source files at most 600."""
+import tree
+
+FUNCTION_LINES = 60
+FILE_LINES = 600
+
+
+def functions(lines):
+    """First line number and length of each function's body: braces stand at the line's start."""
+    start = None
+    for number, line in enumerate(lines, 1):
+        if line == "{":
+            start = number
+        elif line == "}" and start is not None:
+            yield start, number - start - 1
+            start = None
+
+
+def check(root):
+    """All complaints about a tree."""
+    found = []
+    for name, text in tree.text_files(root):
+        if not name.endswith((".c", ".h")) or not name.startswith(("include/", "src/", "vmm/")):
+            continue
+        lines = text.splitlines()
+        if len(lines) > FILE_LINES:
+            found.append(f"{name}: {len(lines)} lines, more than {FILE_LINES}")
+        for start, length in functions(lines):
+            if length > FUNCTION_LINES:
+                found.append(f"{name}:{start}: a function of {length} lines, more than "
+                             f"{FUNCTION_LINES}")
+    return found
+
+
+if __name__ == "__main__":
+    tree.finish(check)

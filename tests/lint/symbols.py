@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: MIT
+"""The libraries export what their headers declare, and need no CUDA library.
+
+symbols.py ROOT LIBXSEG LIBXSEG_SIM
+"""
+import re
+import subprocess
+
+import tree
+
+DECLARATION = re.compile(r"XSEG_API[^;{]*?\b(xseg_\w+)\s*\(")
+
+
+def declared(root, is_sim):
+    """The functions that the simulator's header, or the others, declare."""
+    names = set()
+    for header in (root / "include/xseg").glob("*.h"):
+        if (header.name == "sim.h") == is_sim:
+            names |= set(DECLARATION.findall(header.read_text()))
+    return names
+
+
+def mapped(root):
+    """The names that the version script exports."""
+    text = re.sub(r"/\*.*?\*/|#[^\n]*", "", (root / "src/xseg.map").read_text(), flags=re.S)
+    return {name for block in re.findall(r"global:(.*?)(?:local:|\})", text, re.S)
+            for name in re.findall(r"[\w*]+", block)}
+
+
+def run(*command):
+    """What a command prints, line by line."""
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
+
+
+def exported(library):
+    """The names that a shared library defines for others."""
+    rows = (line.split() for line in run("nm", "-D", "--defined-only", str(library)))
+    return {row[2].split("@")[0] for row in rows if len(row) == 3 and row[1] != "A"}
+
+
+def needed(library):
+    """The shared libraries that a library loads."""
+    return set(re.findall(r"\(NEEDED\).*\[(.*)\]", "\n".join(run("readelf", "-d", str(library)))))
+
+
+def differences(what, have, want):
+    """A complaint for each name that only one of two sets has."""
+    return [f"{what}: {name} is missing" for name in sorted(want - have)] + \
+           [f"{what}: {name} is too much" for name in sorted(have - want)]
+
+
+def check(root, libxseg, libxseg_sim):
+    """All complaints about two built libraries."""
+    public, sim = declared(root, False), declared(root, True)
+    found = differences("libxseg.so", exported(libxseg), public)
+    found += differences("src/xseg.map", mapped(root), public)
+    simulated = exported(libxseg_sim)
+    found += differences("libxseg-sim.so", {name for name in simulated if name[:2] != "cu"}, sim)
+    if "cuInit" not in simulated:
+        found.append("libxseg-sim.so: exports no cuInit")
+    for library in (libxseg, libxseg_sim):
+        found += [f"{library.name}: needs {name}" for name in sorted(needed(library))
+                  if name.startswith(("libcuda", "libnv"))]
+    return found
+
+
+if __name__ == "__main__":
+    tree.finish(check)

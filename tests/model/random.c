@@ -1,0 +1,270 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Random programmes against the plainest model there is: an array of what is held.
+ *
+ * Three streams, two devices, two private pools, uses on other streams, trims, reconfiguration; now
+ * and then the device is so small that requests fail.  After every step the audits of all floors
+ * hold, no two live blocks overlap, and the counts of live memory are the model's.
+ */
+#include "tests/support/scene.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "src/core/allocator.h"
+
+#define DEVICES  2
+#define STREAMS  3u
+#define HELD_MAX 400u
+
+struct held {
+    char *ptr;
+    size_t bytes;
+    int device;
+};
+
+struct world {
+    struct xseg_allocator *allocator;
+    xseg_stream stream[STREAMS];
+    struct xseg_pool *pool[DEVICES];
+    struct held held[HELD_MAX];
+    unsigned count;
+};
+
+/* xorshift64*: the same numbers everywhere. */
+static uint64_t seed_state;
+
+static uint64_t next_random(void)
+{
+    seed_state ^= seed_state >> 12;
+    seed_state ^= seed_state << 25;
+    seed_state ^= seed_state >> 27;
+    return seed_state * UINT64_C(0x2545F4914F6CDD1D);
+}
+
+static uint64_t below(uint64_t bound)
+{
+    return next_random() % bound;
+}
+
+static size_t random_bytes(void)
+{
+    switch (below(5)) {
+    case 0:
+        return 1 + below(4096);
+    case 1:
+        return 1 + below(MIB);
+    case 2:
+        return 1 + below(10 * MIB);
+    case 3:
+        return 1 + below(60 * MIB);
+    default:
+        return (size_t)512 << below(18);
+    }
+}
+
+/* --- What must hold. --- */
+
+static int by_address(const void *a, const void *b)
+{
+    const struct held *left = a, *right = b;
+
+    return left->ptr < right->ptr ? -1 : left->ptr > right->ptr;
+}
+
+static void expect_apart(struct world *world)
+{
+    qsort(world->held, world->count, sizeof(world->held[0]), by_address);
+    for (unsigned i = 1; i < world->count; i++)
+        assert_true(world->held[i - 1].ptr + world->held[i - 1].bytes <= world->held[i].ptr);
+}
+
+static void expect_counts(struct world *world, int device)
+{
+    struct xseg_device *found = xseg_allocator_open_device(world->allocator, device);
+    struct xseg_finding finding = {0};
+    uint64_t count = 0;
+
+    for (unsigned i = 0; i < world->count; i++)
+        count += world->held[i].device == device;
+    if (found == NULL) {
+        assert_int_equal(count, 0);
+        return;
+    }
+    assert_int_equal(xseg_totals_current(&found->totals, XSEG_COUNT_ALLOCATION), count);
+    if (!xseg_device_audit(found, &finding))
+        fail_msg("%s: %s", finding.tag, finding.text);
+}
+
+static void expect_block(struct world *world)
+{
+    const struct held *held = &world->held[below(world->count)];
+    const struct xseg_block_info info =
+        scene_block(world->allocator, held->ptr + below(held->bytes));
+
+    assert_ptr_equal(info.base, held->ptr);
+    assert_int_equal(info.requested, held->bytes);
+    assert_true(info.bytes >= held->bytes);
+    assert_int_equal(info.state, XSEG_BLOCK_LIVE);
+    assert_int_equal(info.device, held->device);
+}
+
+/* --- The steps. --- */
+
+static void do_alloc(struct world *world)
+{
+    struct xseg_request request = XSEG_REQUEST_INIT;
+    void *ptr = NULL;
+
+    if (world->count == HELD_MAX)
+        return;
+    request.device = (int)below(4) / 3;
+    request.bytes = random_bytes();
+    request.stream = request.device == 0 ? world->stream[below(STREAMS)] : NULL;
+    request.pool = below(5) == 0 ? world->pool[request.device] : NULL;
+    const xseg_status status = xseg_alloc_with(world->allocator, &request, &ptr);
+    if (status == XSEG_ERR_NO_MEMORY || status == XSEG_ERR_LIMIT)
+        return;
+    assert_int_equal(status, XSEG_OK);
+    world->held[world->count++] = (struct held){ptr, request.bytes, request.device};
+}
+
+static void do_free(struct world *world)
+{
+    if (world->count == 0)
+        return;
+    const unsigned i = (unsigned)below(world->count);
+    char *ptr = world->held[i].ptr;
+
+    scene_free(world->allocator, ptr);
+    world->held[i] = world->held[--world->count];
+    assert_int_equal(xseg_free(world->allocator, ptr), XSEG_ERR_NOT_LIVE);
+}
+
+static void do_use(struct world *world)
+{
+    if (world->count == 0)
+        return;
+    const struct held *held = &world->held[below(world->count)];
+    const xseg_stream stream = world->stream[below(STREAMS)];
+
+    if (held->device != 0)
+        return;
+    /* The default stream is that of the current context, and none is current: it stays idle. */
+    if (stream != NULL)
+        assert_int_equal(xseg_sim_launch(stream, below(2) == 0 ? UINT64_MAX : 1000), XSEG_OK);
+    assert_int_equal(xseg_use(world->allocator, held->ptr, stream), XSEG_OK);
+}
+
+static void do_trim(struct world *world)
+{
+    struct xseg_trimmed done = XSEG_TRIMMED_INIT;
+    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_trim how = XSEG_TRIM_INIT;
+
+    how.wait = below(2) == 0;
+    where.device = (int)below(3) - 1;
+    if (below(3) == 0 && where.device == 0) {
+        where.one_stream = true;
+        where.stream = world->stream[below(STREAMS)];
+    }
+    assert_int_equal(xseg_trim(world->allocator, &where, &how, &done), XSEG_OK);
+    if (how.wait)
+        assert_int_equal(done.kept_busy, 0);
+    assert_int_equal(done.kept_refused, 0);
+}
+
+static void do_configure(struct world *world)
+{
+    static const char *const config[] = {
+        "expandable_segments:True",
+        "expandable_segments:False",
+        "expandable_segments:False,max_split_size_mb:30",
+        "expandable_segments:True,large_segment_size_mb:24",
+        "expandable_segments:True,large_segment_size_mb:20,roundup_power2_divisions:4",
+    };
+
+    assert_int_equal(xseg_configure(world->allocator, config[below(COUNT_OF(config))]), XSEG_OK);
+}
+
+static void step(struct world *world)
+{
+    const uint64_t what = below(100);
+    /* Phases of filling and draining, so that holes come about. */
+    static unsigned turn;
+    const bool fill = turn++ / 100 % 2 == 0;
+
+    if (what < (fill ? 60u : 30u))
+        do_alloc(world);
+    else if (what < 85)
+        do_free(world);
+    else if (what < 91)
+        do_use(world);
+    else if (what < 94)
+        xseg_sim_finish_all();
+    else if (what < 98)
+        do_trim(world);
+    else
+        do_configure(world);
+}
+
+static void play(uint64_t seed, uint64_t memory, unsigned steps)
+{
+    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct world world = {0};
+
+    seed_state = seed;
+    settings.devices = DEVICES;
+    settings.memory_bytes = memory;
+    world.allocator = scene_open_on(&settings, "expandable_segments:True");
+    for (unsigned i = 1; i < STREAMS; i++)
+        world.stream[i] = scene_stream();
+    for (int i = 0; i < DEVICES; i++)
+        assert_int_equal(xseg_pool_create(world.allocator, i, NULL, &world.pool[i]), XSEG_OK);
+    for (unsigned i = 0; i < steps; i++) {
+        step(&world);
+        expect_apart(&world);
+        if (world.count > 0)
+            expect_block(&world);
+        for (int device = 0; device < DEVICES; device++)
+            expect_counts(&world, device);
+    }
+    assert_int_equal(xseg_pool_release(world.pool[0]), XSEG_OK);
+    while (world.count > 0)
+        scene_free(world.allocator, world.held[--world.count].ptr);
+    assert_int_equal(xseg_close(world.allocator), XSEG_OK);
+    for (unsigned i = 1; i < STREAMS; i++)
+        scene_stream_destroy(world.stream[i]);
+    assert_int_equal(xseg_sim_leaks(NULL, 0), 0);
+}
+
+static unsigned steps_by_environment(void)
+{
+    const char *steps = getenv("XSEG_TEST_STEPS");
+
+    return steps != NULL ? (unsigned)strtoul(steps, NULL, 10) : 1500;
+}
+
+static void with_room(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 1; seed <= 4; seed++)
+        play(seed * 7919, 16 * GIB, steps_by_environment());
+}
+
+static void running_short(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 1; seed <= 4; seed++)
+        play(seed * 104729, 512 * MIB, steps_by_environment());
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(with_room),
+        cmocka_unit_test(running_short),
+    };
+
+    return cmocka_run_group_tests_name("random", tests, NULL, NULL);
+}

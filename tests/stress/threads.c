@@ -1,0 +1,228 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Threads that allocate, free each other's blocks, use them on other streams, trim, read statistics
+ * and reconfigure, all at once.  Meant for ThreadSanitizer; in any build the counts must come out
+ * even, and no two threads may ever hold the same memory.
+ */
+#include "tests/support/scene.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define THREADS 4u
+#define SLOTS   256u
+
+/* What one thread leaves for any other: a block, claimed with an exchange. */
+struct shared {
+    struct xseg_allocator *allocator;
+    xseg_stream stream[THREADS];
+    _Atomic(void *) slot[SLOTS];
+    atomic_uint_fast64_t allocated, freed, refused;
+    unsigned rounds;
+};
+
+struct worker {
+    struct shared *shared;
+    unsigned number;
+    uint64_t random;
+};
+
+static uint64_t next_random(struct worker *worker)
+{
+    worker->random ^= worker->random >> 12;
+    worker->random ^= worker->random << 25;
+    worker->random ^= worker->random >> 27;
+    return worker->random * UINT64_C(0x2545F4914F6CDD1D);
+}
+
+static size_t random_bytes(struct worker *worker)
+{
+    const uint64_t random = next_random(worker);
+
+    return random % 4 != 0 ? 1 + random / 4 % (64 * KIB) : 1 + random / 4 % (8 * MIB);
+}
+
+static void free_block(struct shared *shared, void *ptr)
+{
+    if (ptr == NULL)
+        return;
+    if (xseg_free(shared->allocator, ptr) != XSEG_OK)
+        abort();
+    atomic_fetch_add(&shared->freed, 1);
+}
+
+static void alloc_block(struct worker *worker)
+{
+    struct shared *shared = worker->shared;
+    void *ptr = NULL;
+    const xseg_status status = xseg_alloc(shared->allocator, 0, random_bytes(worker),
+                                          shared->stream[worker->number], &ptr);
+
+    if (status == XSEG_ERR_NO_MEMORY) {
+        atomic_fetch_add(&shared->refused, 1);
+        return;
+    }
+    if (status != XSEG_OK)
+        abort();
+    atomic_fetch_add(&shared->allocated, 1);
+    if (next_random(worker) % 8 == 0 &&
+        xseg_use(shared->allocator, ptr, shared->stream[next_random(worker) % THREADS]) != XSEG_OK)
+        abort();
+    free_block(shared, atomic_exchange(&shared->slot[next_random(worker) % SLOTS], ptr));
+}
+
+static void *work(void *self)
+{
+    struct worker *worker = self;
+    struct shared *shared = worker->shared;
+
+    for (unsigned i = 0; i < shared->rounds; i++) {
+        if (next_random(worker) % 8 < 5)
+            alloc_block(worker);
+        else
+            free_block(shared, atomic_exchange(&shared->slot[next_random(worker) % SLOTS], NULL));
+    }
+    return NULL;
+}
+
+/* Everything that runs beside the work in a service. */
+static void *disturb(void *self)
+{
+    struct worker *worker = self;
+    struct shared *shared = worker->shared;
+    struct xseg_where where = XSEG_WHERE_ANY;
+
+    where.device = 0;
+    for (unsigned i = 0; i < shared->rounds / 100; i++) {
+        struct xseg_stats stats = {.struct_bytes = sizeof(stats)};
+        struct xseg_block_info info = XSEG_BLOCK_INFO_INIT;
+        struct xseg_trim trim = XSEG_TRIM_INIT;
+        char text[512];
+
+        trim.wait = i % 2 == 0;
+        if (xseg_trim(shared->allocator, NULL, &trim, NULL) != XSEG_OK ||
+            xseg_stats(shared->allocator, &where, &stats) != XSEG_OK ||
+            xseg_configure(shared->allocator,
+                           i % 16 < 8 ? "expandable_segments:True" : "expandable_segments:False") !=
+                XSEG_OK ||
+            xseg_configuration(shared->allocator, text, sizeof(text), NULL) != XSEG_OK)
+            abort();
+        void *ptr = atomic_load(&shared->slot[next_random(worker) % SLOTS]);
+        if (ptr != NULL) {
+            const xseg_status status = xseg_block(shared->allocator, ptr, &info);
+
+            if (status != XSEG_OK && status != XSEG_ERR_NOT_LIVE)
+                abort();
+        }
+        if (xseg_sim_launch(shared->stream[next_random(worker) % THREADS], 5000) != XSEG_OK)
+            abort();
+    }
+    return NULL;
+}
+
+static void play(const char *config, uint64_t memory, unsigned rounds)
+{
+    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct shared *shared = calloc(1, sizeof(*shared));
+    struct worker worker[THREADS + 1];
+    pthread_t thread[THREADS + 1];
+
+    assert_non_null(shared);
+    settings.memory_bytes = memory;
+    shared->allocator = scene_open_on(&settings, config);
+    shared->rounds = rounds;
+    for (unsigned i = 0; i < THREADS; i++)
+        shared->stream[i] = scene_stream();
+    for (unsigned i = 0; i <= THREADS; i++) {
+        worker[i] = (struct worker){shared, i, 88172645463325252U + i * 1000003U};
+        assert_int_equal(pthread_create(&thread[i], NULL, i < THREADS ? work : disturb, &worker[i]),
+                         0);
+    }
+    for (unsigned i = 0; i <= THREADS; i++)
+        assert_int_equal(pthread_join(thread[i], NULL), 0);
+    for (unsigned i = 0; i < SLOTS; i++)
+        free_block(shared, atomic_load(&shared->slot[i]));
+    scene_empty_cache(shared->allocator);
+
+    const struct xseg_stats stats = scene_stats(shared->allocator);
+    assert_true(shared->allocated > rounds);
+    assert_int_equal(shared->allocated, shared->freed);
+    assert_int_equal(stats.allocation[XSEG_STAT_ALL].allocated, shared->allocated);
+    assert_int_equal(stats.allocation[XSEG_STAT_ALL].current, 0);
+    assert_int_equal(stats.active_bytes[XSEG_STAT_ALL].current, 0);
+    assert_int_equal(stats.reserved_bytes[XSEG_STAT_ALL].current, 0);
+    assert_int_equal(stats.num_ooms, shared->refused);
+    assert_int_equal(xseg_close(shared->allocator), XSEG_OK);
+    for (unsigned i = 0; i < THREADS; i++)
+        scene_stream_destroy(shared->stream[i]);
+    assert_int_equal(xseg_sim_leaks(NULL, 0), 0);
+    free(shared);
+}
+
+static void with_room(void **state)
+{
+    (void)state;
+    play("expandable_segments:True", 8 * GIB, 10000);
+}
+
+static void running_short(void **state)
+{
+    (void)state;
+    play("expandable_segments:True", 256 * MIB, 5000);
+}
+
+static void classic(void **state)
+{
+    (void)state;
+    play("expandable_segments:False", GIB, 5000);
+}
+
+/* --- Several allocators in a process share nothing but the driver. --- */
+
+static void *own_allocator(void *unused)
+{
+    struct xseg_allocator *allocator = NULL;
+    void *ptr[32];
+
+    (void)unused;
+    for (unsigned round = 0; round < 5; round++) {
+        if (scene_try_open("expandable_segments:True", &allocator) != XSEG_OK)
+            abort();
+        for (unsigned i = 0; i < 32; i++)
+            if (xseg_alloc(allocator, 0, (size_t)(i + 1) * 100 * KIB, NULL, &ptr[i]) != XSEG_OK)
+                abort();
+        for (unsigned i = 0; i < 32; i++)
+            if (xseg_free(allocator, ptr[i]) != XSEG_OK)
+                abort();
+        if (xseg_close(allocator) != XSEG_OK)
+            abort();
+    }
+    return NULL;
+}
+
+static void an_allocator_each(void **state)
+{
+    pthread_t thread[THREADS];
+
+    (void)state;
+    assert_int_equal(xseg_sim_reset(NULL), XSEG_OK);
+    for (unsigned i = 0; i < THREADS; i++)
+        assert_int_equal(pthread_create(&thread[i], NULL, own_allocator, NULL), 0);
+    for (unsigned i = 0; i < THREADS; i++)
+        assert_int_equal(pthread_join(thread[i], NULL), 0);
+    assert_int_equal(xseg_sim_leaks(NULL, 0), 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(with_room),
+        cmocka_unit_test(running_short),
+        cmocka_unit_test(classic),
+        cmocka_unit_test(an_allocator_each),
+    };
+
+    return cmocka_run_group_tests_name("threads", tests, NULL, NULL);
+}

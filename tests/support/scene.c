@@ -1,0 +1,145 @@
+/* SPDX-License-Identifier: MIT */
+#include "tests/support/scene.h"
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* The few entry points of the driver that a program calls itself, by their plain C types. */
+int cuInit(unsigned flags);
+int cuDevicePrimaryCtxRetain(void **context, int device);
+int cuDevicePrimaryCtxRelease_v2(int device);
+int cuCtxPushCurrent_v2(void *context);
+int cuCtxPopCurrent_v2(void **context);
+int cuStreamCreate(xseg_stream *stream, unsigned flags);
+int cuStreamDestroy_v2(xseg_stream stream);
+
+const char *scene_driver(void)
+{
+    static _Thread_local char path[4096];
+    void *symbol = dlsym(RTLD_DEFAULT, "xseg_sim_reset");
+    Dl_info info;
+
+    assert_non_null(symbol);
+    assert_int_not_equal(dladdr(symbol, &info), 0);
+    (void)snprintf(path, sizeof(path), "%s", info.dli_fname);
+    return path;
+}
+
+xseg_status scene_try_open(const char *config, struct xseg_allocator **out)
+{
+    struct xseg_options options = XSEG_OPTIONS_INIT;
+
+    options.driver = scene_driver();
+    return xseg_open(config, &options, out);
+}
+
+static void expect_ok(xseg_status status, const char *what)
+{
+    char text[1024];
+
+    if (status == XSEG_OK)
+        return;
+    (void)xseg_error_text(text, sizeof(text));
+    fail_msg("%s: %s: %s", what, xseg_status_text(status), text);
+}
+
+struct xseg_allocator *scene_open_on(const struct xseg_sim_settings *settings, const char *config)
+{
+    struct xseg_allocator *allocator = NULL;
+
+    assert_int_equal(xseg_sim_reset(settings), XSEG_OK);
+    expect_ok(scene_try_open(config, &allocator), "open");
+    return allocator;
+}
+
+struct xseg_allocator *scene_open(const char *config)
+{
+    const struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+
+    return scene_open_on(&settings, config);
+}
+
+void scene_close(struct xseg_allocator *allocator)
+{
+    char text[1024];
+
+    expect_ok(xseg_close(allocator), "close");
+    if (xseg_sim_leaks(text, sizeof(text)) != 0)
+        fail_msg("left behind: %s", text);
+}
+
+void *scene_alloc(struct xseg_allocator *allocator, size_t bytes, xseg_stream stream)
+{
+    void *ptr = NULL;
+
+    expect_ok(xseg_alloc(allocator, 0, bytes, stream, &ptr), "alloc");
+    return ptr;
+}
+
+void scene_free(struct xseg_allocator *allocator, void *ptr)
+{
+    expect_ok(xseg_free(allocator, ptr), "free");
+}
+
+void scene_empty_cache(struct xseg_allocator *allocator)
+{
+    struct xseg_trim trim = XSEG_TRIM_INIT;
+
+    trim.wait = true;
+    expect_ok(xseg_trim(allocator, NULL, &trim, NULL), "trim");
+}
+
+struct xseg_stats scene_stats(struct xseg_allocator *allocator)
+{
+    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_stats stats = {.struct_bytes = sizeof(stats)};
+
+    where.device = 0;
+    expect_ok(xseg_stats(allocator, &where, &stats), "stats");
+    return stats;
+}
+
+struct xseg_block_info scene_block(struct xseg_allocator *allocator, const void *address)
+{
+    struct xseg_block_info info = XSEG_BLOCK_INFO_INIT;
+
+    expect_ok(xseg_block(allocator, address, &info), "block");
+    return info;
+}
+
+xseg_stream scene_stream(void)
+{
+    xseg_stream stream = NULL;
+    void *context = NULL;
+
+    assert_int_equal(cuInit(0), 0);
+    assert_int_equal(cuDevicePrimaryCtxRetain(&context, 0), 0);
+    assert_int_equal(cuCtxPushCurrent_v2(context), 0);
+    assert_int_equal(cuStreamCreate(&stream, 1), 0);
+    assert_int_equal(cuCtxPopCurrent_v2(&context), 0);
+    return stream;
+}
+
+void scene_stream_destroy(xseg_stream stream)
+{
+    void *context = NULL;
+
+    assert_int_equal(cuDevicePrimaryCtxRetain(&context, 0), 0);
+    assert_int_equal(cuCtxPushCurrent_v2(context), 0);
+    assert_int_equal(cuStreamDestroy_v2(stream), 0);
+    assert_int_equal(cuCtxPopCurrent_v2(&context), 0);
+    assert_int_equal(cuDevicePrimaryCtxRelease_v2(0), 0);
+    assert_int_equal(cuDevicePrimaryCtxRelease_v2(0), 0);
+}
+
+void scene_expect_error(xseg_status got, xseg_status want, const char *word)
+{
+    char text[1024];
+
+    assert_int_equal(got, want);
+    (void)xseg_error_text(text, sizeof(text));
+    if (strstr(text, word) == NULL)
+        fail_msg("\"%s\" does not say \"%s\"", text, word);
+}

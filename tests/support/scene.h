@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * A scene: a fresh simulated machine with an allocator on it, and the blocks that the test holds.
+ *
+ * scene_close() frees what is held, closes the allocator and expects that the simulator finds
+ * nothing left behind, so every test that uses a scene is a leak test, too.
+ */
+#ifndef XSEG_TESTS_SCENE_H
+#define XSEG_TESTS_SCENE_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "xseg/sim.h"
+#include "xseg/xseg.h"
+
+#define KIB ((size_t)1 << 10)
+#define MIB ((size_t)1 << 20)
+#define GIB ((size_t)1 << 30)
+
+#define COUNT_OF(array) (sizeof(array) / sizeof((array)[0]))
+
+/* The path of the simulator that this program is linked with. */
+const char *scene_driver(void);
+
+/* A fresh machine and an allocator on it; fails the test if either cannot be had. */
+struct xseg_allocator *scene_open(const char *config);
+struct xseg_allocator *scene_open_on(const struct xseg_sim_settings *settings, const char *config);
+
+/* The allocator alone, on the machine as it is. */
+xseg_status scene_try_open(const char *config, struct xseg_allocator **out);
+
+/* Close, and expect success and no leaks. */
+void scene_close(struct xseg_allocator *allocator);
+
+/* Allocate on device 0 and expect success. */
+void *scene_alloc(struct xseg_allocator *allocator, size_t bytes, xseg_stream stream);
+
+/* Free and expect success. */
+void scene_free(struct xseg_allocator *allocator, void *ptr);
+
+/* empty_cache: trim everything with waiting. */
+void scene_empty_cache(struct xseg_allocator *allocator);
+
+/* Statistics of device 0. */
+struct xseg_stats scene_stats(struct xseg_allocator *allocator);
+
+/* The block at an address, which must be in a segment. */
+struct xseg_block_info scene_block(struct xseg_allocator *allocator, const void *address);
+
+/* A new stream of device 0, in its primary context, which is held until the stream is destroyed. */
+xseg_stream scene_stream(void);
+void scene_stream_destroy(xseg_stream stream);
+
+/* Expect a status, and a word in the error text. */
+void scene_expect_error(xseg_status got, xseg_status want, const char *word);
+
+#endif

@@ -1,0 +1,426 @@
+# SPDX-License-Identifier: MIT
+"""The command `xseg replay` as a user meets it: replay.py TOOL SOURCE_ROOT."""
+import json
+import pathlib
+import random
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+
+MIB = 1 << 20
+KEYS = ["trace", "config", "events", "oom_at", "peak_requested", "peak_allocated", "peak_active",
+        "peak_reserved", "driver_calls", "driver_us", "ns_per_event", "checked", "mismatches",
+        "min_device"]
+EXPANDABLE = "c expandable_segments:True\n"
+
+
+class ReplayTest(unittest.TestCase):
+    """Everything below runs the tool on files in a folder of its own."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def file(self, text, name="t.xtrace"):
+        """A file with these contents; the format's first line is put before text."""
+        path = self.folder / name
+        path.write_bytes(text if isinstance(text, bytes) else b"xtrace 1\n" + text.encode())
+        return path
+
+    def replay(self, *arguments, exit_status=0):
+        """Run `xseg replay` and expect an exit status."""
+        done = subprocess.run([TOOL, "replay", *map(str, arguments)], capture_output=True,
+                              stdin=subprocess.DEVNULL, timeout=120, check=False)
+        done.stdout, done.stderr = done.stdout.decode(), done.stderr.decode(errors="replace")
+        self.assertEqual(done.returncode, exit_status, done.stdout + done.stderr)
+        return done
+
+    def figures(self, text, *options, exit_status=0):
+        """The JSON that a programme gives."""
+        done = self.replay("--json", *options, self.file(text), exit_status=exit_status)
+        return json.loads(done.stdout)
+
+    def agrees(self, text):
+        """The steps of a tape, all of which must agree."""
+        done = self.replay("--check", self.file(text))
+        steps = sum(line.startswith("=") for line in text.splitlines())
+        self.assertIn(f"\n{steps} of {steps} steps agree\n", done.stdout)
+
+
+class BadInput(ReplayTest):
+    def refused(self, path, line, words):
+        done = self.replay(path, exit_status=2)
+        self.assertEqual(done.stdout, "")
+        self.assertRegex(done.stderr, rf"\A{re.escape(str(path))}:{line}: [^\n]*{words}[^\n]*\n\Z")
+
+    def test_files(self):
+        for contents, line, words in (
+                (b"", 1, "empty"),
+                (b"\0" * 100, 1, "middle of a line"),
+                (b"xtrace 1\n\0\n", 2, "NUL"),
+                (b"xtrace 1\na 0 512 0\nf 0\nf 0\n", 4, "block 0 was freed on line 3"),
+                (b"xtrace 1\na 0 512 0\nf 0\nu 0 1\n", 4, "block 0 was freed on line 3"),
+                (b"xtrace 1\na 0 512 0\na 0 512 0\n", 3, "never used twice"),
+                (b"xtrace 1\na 0 99999999999999999999 0\n", 2, "64 bits"),
+                (b"xtrace 1\na 0 512 0\n! oom\nf 0\n", 4, "failed"),
+                (b"xtrace 1\n#" + b"x" * 100000 + b"\n", 2, "longer"),
+                (b"xtrace 1\nf 184467440737095516\n", 2, "never allocated"),
+                (b"xtrace 1\na 0 51", 2, "middle of a line"),
+                (b"xtrace 1\n" + b"\xff" * 30 + b"\n", 2, "no operation"),
+                (b"\x28\xb5\x2f\xfd" + b"\xff" * 50, 1, "compressed data is damaged"),
+                (b"\x28\xb5\x2f\xfd", 1, "was cut")):
+            with self.subTest(contents[:60]):
+                self.refused(self.file(contents), line, words)
+
+    def test_bytes_at_random(self):
+        dice = random.Random(7)
+        for size in (1, 10, 1000, 100000):
+            for head in (b"", b"xtrace 1\n", b"\x28\xb5\x2f\xfd"):
+                path = self.file(head + dice.randbytes(size))
+                self.refused(path, r"\d+", "")
+
+    def test_cut_and_damaged_traces(self):
+        whole = (ROOT / "benchmarks/traces/decode_graphs.xtrace.zst").read_bytes()
+        for cut in (5, 100, len(whole) // 2, len(whole) - 1):
+            self.refused(self.file(whole[:cut], "cut.zst"), r"\d+", "was cut")
+        middle = len(whole) // 2
+        damaged = whole[:middle] + bytes(64) + whole[middle + 64:]
+        self.refused(self.file(damaged, "damaged.zst"), r"\d+", "")
+
+    def test_files_that_cannot_be_read(self):
+        done = self.replay(self.folder / "nowhere", exit_status=2)
+        self.assertIn("nowhere: cannot be opened: No such file", done.stderr)
+        self.refused(self.folder, 1, "cannot be read")
+
+    def test_a_bad_file_does_not_stop_the_others(self):
+        good, bad = self.file("a 0 512 0\n"), self.file("x\n", "bad")
+        done = self.replay("--json", bad, good, exit_status=2)
+        self.assertEqual([one["trace"] for one in json.loads(done.stdout)], [str(good)])
+
+    def test_arguments(self):
+        good = self.file("a 0 512 0\n")
+        for arguments, words in (
+                ((), "needs a file"),
+                (("--nothing", good), "unrecognized option"),
+                (("--check=maybe", good), "exact or floor"),
+                (("--check", good), "no `=` line"),
+                (("--driver", "metal", good), "sim or cuda"),
+                (("--driver", "cuda", "--min-device", good), "cannot be given"),
+                (("--driver", "cuda", "--costs", "none", good), "cannot be given"),
+                (("--device-memory", "much", good), "such as 900MiB"),
+                (("--device-memory", "-5", good), "such as 900MiB"),
+                (("--device-memory", "1MB", good), "such as 900MiB"),
+                (("--device-memory", "900", good), "less than 2MiB"),
+                (("--device-memory", "99999999999999999999", good), "more than any"),
+                (("--costs", "free", good), "costs 'free'"),
+                (("--config", "max_split_size_mb:19", good), "max_split_size_mb"),
+                (("--config", "nonsense", good), "nonsense"),
+                (("--check", "--compare", "", good), "--compare"),
+                (("--timeline", self.folder / "no/where", good), "cannot be written"),
+                (("--timeline", self.folder / "out", good, good), "one trace")):
+            with self.subTest(arguments):
+                done = self.replay(*arguments, exit_status=2)
+                self.assertIn(words, done.stderr)
+                self.assertEqual(done.stdout, "")
+
+    def test_a_bad_configuration_in_the_file(self):
+        done = self.replay(self.file("c max_split_size_mb:x\na 0 512 0\n"), exit_status=2)
+        self.assertIn("max_split_size_mb", done.stderr)
+
+    def test_the_tool_itself(self):
+        for arguments, status, words in (((), 2, "usage"), (("--help",), 0, "usage"),
+                                         (("replay", "--help"), 0, "--min-device"),
+                                         (("--version",), 0, "xseg 0"), (("fly",), 2, "'fly'")):
+            done = subprocess.run([TOOL, *arguments], capture_output=True, text=True, check=False)
+            self.assertEqual(done.returncode, status)
+            self.assertIn(words, done.stdout + done.stderr)
+
+
+class Figures(ReplayTest):
+    def test_keys(self):
+        one = self.figures("a 0 1000 0\na 1 30000000 0\nf 0\nf 1\na 2 5 0\n")
+        self.assertEqual(list(one), KEYS)
+        self.assertEqual(one["events"], 5)
+        self.assertEqual(one["oom_at"], -1)
+        self.assertEqual(one["peak_requested"], 30001000)
+        self.assertEqual(one["peak_allocated"], 30000128 + 1024)
+        self.assertEqual(one["peak_active"], one["peak_allocated"])
+        self.assertEqual(one["peak_reserved"], 42 * MIB)
+        self.assertEqual(one["driver_calls"]["cuMemCreate"], 3)
+        self.assertGreater(one["driver_us"], 0)
+        self.assertGreater(one["ns_per_event"], 0)
+        self.assertEqual((one["checked"], one["mismatches"], one["min_device"]), (0, 0, None))
+
+    def test_an_empty_programme(self):
+        one = self.figures("")
+        self.assertEqual((one["events"], one["peak_reserved"], one["driver_us"]), (0, 0, 0))
+        self.assertFalse(any(one["driver_calls"].values()))
+
+    def test_sizes_that_no_device_has(self):
+        one = self.figures("a 0 0 0\na 1 18446744073709551615 0\n", exit_status=3)
+        self.assertEqual(one["oom_at"], 1)
+
+    def test_repeatable(self):
+        path = ROOT / "benchmarks/traces/decode_graphs.xtrace.zst"
+        runs = [json.loads(self.replay("--json", path).stdout) for _ in range(2)]
+        for run in runs:
+            del run["ns_per_event"]
+        self.assertEqual(*runs)
+
+    def test_costs(self):
+        text = "a 0 1000000000 0\n"
+        self.assertEqual(self.figures(text, "--costs", "none")["driver_us"], 0)
+        self.assertNotEqual(self.figures(text, "--costs", "a100")["driver_us"],
+                            self.figures(text, "--costs", "rocm_slow")["driver_us"])
+
+    def test_several_files(self):
+        paths = [self.file("a 0 512 0\n", name) for name in ("one", "two")]
+        both = json.loads(self.replay("--json", *paths).stdout)
+        self.assertEqual([one["trace"] for one in both], list(map(str, paths)))
+
+    def test_compare(self):
+        path = self.file("a 0 30000000 0\n")
+        both = json.loads(self.replay("--json", "--compare", "expandable_segments:False",
+                                      path).stdout)
+        self.assertEqual([one["peak_reserved"] // MIB for one in both], [40, 30])
+        text = self.replay("--compare", "expandable_segments:False", path).stdout
+        self.assertRegex(text, r"peak reserved +40.00 MiB +30.00 MiB\n")
+
+    def test_timeline(self):
+        out = self.folder / "timeline"
+        trace = ROOT / "benchmarks/traces/moe_train.xtrace.zst"
+        one = json.loads(self.replay("--json", "--timeline", out, trace).stdout)
+        rows = [list(map(int, line.split("\t"))) for line in out.read_text().splitlines()
+                if not line.startswith("#")]
+        self.assertLessEqual(len(rows), 2000)
+        self.assertGreater(len(rows), 1000)
+        self.assertEqual(rows[-1][0], one["events"])
+        self.assertEqual([max(column) for column in zip(*rows)][1:],
+                         [one["peak_requested"], one["peak_allocated"], one["peak_reserved"]])
+
+    def test_marks(self):
+        out = self.folder / "timeline"
+        self.replay("--timeline", out, self.file("a 0 512 0\nm a step\nf 0\n"))
+        self.assertEqual(out.read_text().splitlines(),
+                         ["# event\trequested\tallocated\treserved", f"1\t512\t512\t{2 * MIB}",
+                          "# mark\t1\ta step", f"2\t0\t0\t{2 * MIB}"])
+
+    def test_peaks_are_pytorchs(self):
+        reference = json.loads((ROOT / "benchmarks/traces/reference.json").read_text())
+        for name, modes in reference.items():
+            path = ROOT / f"benchmarks/traces/{name}.xtrace.zst"
+            for mode, switch in (("classic", "False"), ("expandable", "True")):
+                with self.subTest(name, mode=mode):
+                    one = json.loads(self.replay("--json", "--config",
+                                                 "expandable_segments:" + switch, path).stdout)
+                    for key in ("events", "peak_requested", "peak_allocated", "peak_reserved"):
+                        self.assertEqual(one[key], modes[mode][key], key)
+
+
+class Configuration(ReplayTest):
+    """An explicit switch, then the file's lines, then the defaults."""
+
+    def config(self, text, *options):
+        one = self.figures(text + "a 0 30000000 0\n", *options)
+        return one["config"], one["driver_calls"]["cuMemAlloc"] == 0
+
+    def test_precedence(self):
+        self.assertEqual(self.config(""), ("", True))
+        self.assertEqual(self.config("c expandable_segments:True\n"),
+                         ("expandable_segments:True", True))
+        self.assertEqual(self.config("c \n"), ("expandable_segments:False", False))
+        self.assertEqual(self.config("c max_split_size_mb:64\n"),
+                         ("expandable_segments:False,max_split_size_mb:64", False))
+        self.assertEqual(self.config("c \n", "--config", "max_split_size_mb:64"),
+                         ("max_split_size_mb:64", True))
+        self.assertEqual(self.config("c \n", "--config", ""), ("", True))
+
+    def test_the_environment_does_not_count(self):
+        path = self.file("a 0 30000000 0\n")
+        done = subprocess.run([TOOL, "replay", "--json", path], capture_output=True, check=True,
+                              env={"XSEG_ALLOC_CONF": "expandable_segments:False",
+                                   "XSEG_SIM_MEMORY_MB": "2"})
+        self.assertEqual(json.loads(done.stdout)["driver_calls"]["cuMemAlloc"], 0)
+
+    def test_device_memory(self):
+        text = "a 0 30000000 0\n"
+        self.figures("d 40\n" + text)
+        self.figures("d 20\n" + text, exit_status=3)
+        self.figures("d 20\n" + text, "--device-memory", "40MiB")
+        self.figures("d 40\n" + text, "--device-memory", "20M", exit_status=3)
+        self.figures(text, "--device-memory", str(40 * MIB))
+        self.figures("a 0 80000000000 0\n")
+        self.figures("a 0 90000000000 0\n", exit_status=3)
+        self.figures("a 0 90000000000 0\n", "--device-memory", "1T")
+
+
+class OutOfMemory(ReplayTest):
+    def test_not_in_the_file(self):
+        path = self.file("d 100\na 0 50000000 0\nf 0\na 1 900000000 0\na 2 512 0\n")
+        done = self.replay("--json", path, exit_status=3)
+        one = json.loads(done.stdout)
+        self.assertIn(f"{path}:5: out of memory", done.stderr)
+        self.assertEqual((one["oom_at"], one["events"]), (2, 3))
+
+    def test_in_the_file(self):
+        one = self.figures("d 100\na 1 900000000 0\n! oom\na 2 512 0\nf 2\n")
+        self.assertEqual((one["oom_at"], one["events"]), (-1, 3))
+
+    def test_only_in_the_file(self):
+        # The block is served and freed at once: the programme never had it.
+        text = "d 100\na 1 900 0\n! oom\na 2 60000000 0\nf 2\n"
+        one = self.figures(text, "--config", "expandable_segments:False")
+        self.assertEqual((one["oom_at"], one["peak_requested"]), (-1, 60000000))
+
+
+class Checks(ReplayTest):
+    TAPE = EXPANDABLE + ("a 0 1000 0\n= 1024 1024 0 2097152 1000 1 1 0 0\n"
+                         "f 0\n= 0 0 0 2097152 0 0 0 0 0\n"
+                         "s reserved_bytes 2097152 2097152 2097152 0"
+                         " 2097152 2097152 2097152 0 0 0 0 0\n"
+                         "s num_device_alloc 1\n")
+
+    def test_all_steps_agree(self):
+        self.agrees(self.TAPE)
+        one = self.figures(self.TAPE, "--check=exact")
+        self.assertEqual((one["checked"], one["mismatches"]), (2, 0))
+        self.figures(self.TAPE, "--check", "--config", "expandable_segments:True")
+
+    def test_what_differs_is_named(self):
+        path = self.file(self.TAPE.replace("= 1024 1024 0 2097152 1000 1",
+                                           "= 1024 1024 0 2097153 1000 7"))
+        done = self.replay("--check", path, exit_status=1)
+        self.assertIn("\n1 of 2 steps agree\n", done.stdout)
+        self.assertEqual(done.stderr,
+                         f"{path}:4: reserved_bytes is 2097152, expected 2097153\n"
+                         f"{path}:4: allocation is 1, expected 7\n")
+
+    def test_statistics_count(self):
+        for old, new, name in (("s num_device_alloc 1", "s num_device_alloc 2", "num_device_alloc"),
+                               ("2097152 0 0 0 0 0\n", "2097152 0 0 5 0 0\n",
+                                "reserved_bytes.large.peak"),
+                               ("2097152 0 0 0 0 0\n", "2097152 9 0 0 0 0\n",
+                                "reserved_bytes.small.freed")):
+            path = self.file(self.TAPE.replace(old, new))
+            done = self.replay("--check", path, exit_status=1)
+            self.assertIn(f": {name} is ", done.stderr)
+            self.assertIn("\n1 of 2 steps agree\n", done.stdout)
+
+    def test_many_differences_are_cut(self):
+        tape = EXPANDABLE + "= 1 1 1 1 1 1 1 1 1\n" * 5
+        done = self.replay("--check", self.file(tape), exit_status=1)
+        self.assertEqual(len(done.stderr.splitlines()), 11)
+        self.assertIn(": 35 more numbers differ", done.stderr)
+
+    def test_another_configuration_is_refused(self):
+        for options in (("--config", "expandable_segments:False"), ("--config", "")):
+            done = self.replay("--check", *options, self.file(self.TAPE), exit_status=2)
+            self.assertIn("expandable_segments:True", done.stderr)
+
+    def test_memory_that_the_tape_did_not_have(self):
+        path = self.file(EXPANDABLE + "a 0 1000 0\n! oom\n= 0 0 0 2097152 0 0 0 0 0\n")
+        done = self.replay("--check", path, exit_status=1)
+        self.assertIn(":3: 1000 bytes were served, expected out of memory", done.stderr)
+        self.assertIn("\n0 of 1 steps agree\n", done.stdout)
+
+    def test_floor(self):
+        # Numbers do not count; where only xseg finds memory the comparison ends.
+        wrong = "= 1 1 1 1 1 1 1 1 1\n"
+        text = EXPANDABLE + "d 100\na 0 1000 0\n" + wrong + "f 0\n" + wrong
+        done = self.replay("--check=floor", self.file(text))
+        self.assertIn("\n1 of 1 steps agree\n", done.stdout)
+        parted = text + "a 1 1000 0\n! oom\n" + wrong + "a 2 900000000 0\na 3 512 0\nf 3\n"
+        done = self.replay("--check=floor", self.file(parted))
+        self.assertIn("\n1 of 1 steps agree up to line 8, where only xseg found memory\n",
+                      done.stdout)
+        failing = text + "a 2 900000000 0\n" + wrong
+        done = self.replay("--check=floor", self.file(failing), exit_status=3)
+        self.assertIn("\n1 of 2 steps agree\n", done.stdout)
+
+
+class Behaviour(ReplayTest):
+    """What the operations mean, seen in the answers."""
+
+    # What block 1 of 512 bytes finds after block 0 was used on stream 1 and freed: an allocation
+    # looks whether the stream has finished.
+    FREE = "a 1 512 0\n= 512 512 0 2097152 512 1 1 0 0\n"
+    PENDING = "a 1 512 0\n= 512 1024 0 2097152 1024 1 2 0 0\n"
+
+    def test_a_used_block_waits_for_its_stream(self):
+        begin = EXPANDABLE + "a 0 512 0\nu 0 1\nf 0\n= 0 512 0 2097152 512 0 1 0 0\n"
+        self.agrees(begin + self.PENDING)
+        self.agrees(begin + "y 2\n" + self.PENDING)
+        self.agrees(begin + "y 1\n" + self.FREE)
+        self.agrees(begin + "y *\n" + self.FREE)
+
+    def test_work_and_waits_keep_a_stream_busy(self):
+        begin = EXPANDABLE + "a 0 512 0\nu 0 1\ny 1\n"
+        self.agrees(begin + "f 0\n" + self.FREE)
+        self.agrees(begin + "k 1\nf 0\n" + self.PENDING)
+        self.agrees(begin + "w 1 2\nf 0\n" + self.FREE)
+        self.agrees(begin + "k 2\nw 1 2\nf 0\n" + self.PENDING)
+        self.agrees(begin + "k 2\nw 1 2\nf 0\ny 2\n" + self.PENDING)
+        self.agrees(begin + "k 2\nw 1 2\nf 0\ny 1\n" + self.FREE)
+
+    def test_what_is_queued_in_a_capture_keeps_nobody_busy(self):
+        begin = EXPANDABLE + "a 0 512 0\nu 0 1\ny 1\ncb 7 3\n"
+        for queued in ("k 1\n", "u 0 1\n", "k 2\nw 1 2\n"):
+            self.agrees(begin + queued + "ce 7\nf 0\n" + self.FREE)
+
+    def test_a_flush_ends_work(self):
+        # `e` waits for the pending block and gives its page back.
+        self.agrees(EXPANDABLE + "a 0 512 0\nu 0 1\nf 0\ne\n= 0 0 0 0 0 0 0 0 0\n")
+
+    def test_pools(self):
+        two = "= 1024 1024 0 4194304 1024 2 2 0 0\n"
+        one = "= 1024 1024 0 2097152 1024 2 2 0 0\n"
+        for begin, end in (("pb 7 1", "pe 7"), ("cb 7 1", "ce 7")):
+            self.agrees(EXPANDABLE + f"a 0 512 1\n{begin}\na 1 512 1\n{two}{end}\n")
+            self.agrees(EXPANDABLE + f"a 0 512 1\n{begin}\n{end}\na 1 512 1\n{one}")
+            # Other streams stay where they are, unless they join a capture.
+            self.agrees(EXPANDABLE + f"a 0 512 2\n{begin}\na 1 512 2\n{one}{end}\n")
+        self.agrees(EXPANDABLE + f"a 0 512 2\ncb 7 1\nw 2 1\na 1 512 2\n{two}ce 7\n")
+        self.agrees(EXPANDABLE + f"a 0 512 2\npb 7 1\nw 2 1\na 1 512 2\n{one}pe 7\n")
+        self.agrees(EXPANDABLE + f"a 0 512 1\na 1 512 1 7\n{two}")
+
+    def test_a_pool_is_held_until_it_is_released(self):
+        begin = EXPANDABLE + "a 0 512 0 7\nf 0\ny *\ne\n= 0 0 0 2097152 0 0 0 0 0\n"
+        self.agrees(begin + "pr 7\ny *\ne\n= 0 0 0 0 0 0 0 0 0\n")
+
+    def test_the_clock(self):
+        self.figures("@ 1000\na 0 512 0\n@ 5000000\nf 0\n@ 9000000000000000\n")
+
+
+class SmallestDevice(ReplayTest):
+    def test_one_block(self):
+        one = self.figures("a 0 104857600 0\n", "--min-device")
+        self.assertLessEqual(one["min_device"], 102 * MIB)
+        self.assertGreaterEqual(one["min_device"], 100 * MIB)
+
+    def test_the_trace_fits_there_and_not_below(self):
+        trace = ROOT / "benchmarks/traces/moe_train.xtrace.zst"
+        for switch in ("False", "True"):
+            config = ("--config", "expandable_segments:" + switch)
+            least = json.loads(self.replay("--json", "--min-device", *config,
+                                           trace).stdout)["min_device"]
+            self.replay("--device-memory", least, *config, trace)
+            self.replay("--device-memory", least - least // 500, *config, trace, exit_status=3)
+
+    def test_it_is_found_from_a_device_that_is_too_small(self):
+        text = "a 0 104857600 0\na 1 104857600 0\n"
+        one = self.figures(text, "--min-device", "--device-memory", "50MiB", exit_status=3)
+        self.assertEqual(one["oom_at"], 0)
+        self.assertAlmostEqual(one["min_device"], 201 * MIB, delta=MIB)
+
+    def test_there_may_be_none(self):
+        one = self.figures("a 0 18446744073709551615 0\n", "--min-device", exit_status=3)
+        self.assertIsNone(one["min_device"])
+
+
+if __name__ == "__main__":
+    TOOL, ROOT = sys.argv[1], pathlib.Path(sys.argv[2])
+    del sys.argv[1:]
+    unittest.main()

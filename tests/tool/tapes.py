@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: MIT
+"""Every tape of PyTorch's own allocator against this one: tapes.py TOOL SOURCE_ROOT.
+
+Where memory lasts every number after every step must be the same.  Where it runs short no request
+may fail that PyTorch served.
+"""
+import json
+import pathlib
+import subprocess
+import sys
+import unittest
+
+# A tape with one of these cannot agree: captures are replayed as routings to a pool, and these keys
+# have no effect.
+OUTSIDE = ("\ncb ", "garbage_collection_threshold", "graph_capture_record_stream_reuse")
+
+
+class TapesTest(unittest.TestCase):
+    def replay(self, tape, check, exact_steps=None):
+        """Replay a tape, which must agree."""
+        done = subprocess.run([TOOL, "replay", "--json", "--check=" + check, tape],
+                              capture_output=True, text=True, timeout=120, check=False)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        one = json.loads(done.stdout)
+        self.assertEqual(one["mismatches"], 0)
+        self.assertGreater(one["checked"], 50)
+        if exact_steps is not None:
+            self.assertEqual(one["checked"], exact_steps)
+
+    def tapes(self, kind):
+        """Path and text of the tapes of a kind."""
+        paths = sorted((ROOT / "tests/data/tapes").glob(kind + "-*.tape.zst"))
+        self.assertGreater(len(paths), 0)
+        for path in paths:
+            text = subprocess.run(["zstd", "-dcq", path], capture_output=True, text=True,
+                                  check=True).stdout
+            if not any(word in text for word in OUTSIDE):
+                yield path, text
+
+    def test_numbers(self):
+        for kind, least in (("classic", 12), ("expandable", 8)):
+            count = 0
+            for path, text in self.tapes(kind):
+                with self.subTest(path.name):
+                    self.replay(path, "exact", text.count("\n= "))
+                count += 1
+            self.assertGreaterEqual(count, least)
+
+    def test_floor(self):
+        for path, _ in self.tapes("tight"):
+            with self.subTest(path.name):
+                self.replay(path, "floor")
+
+
+if __name__ == "__main__":
+    TOOL, ROOT = sys.argv[1], pathlib.Path(sys.argv[2])
+    del sys.argv[1:]
+    unittest.main()

@@ -1,0 +1,547 @@
+/* SPDX-License-Identifier: MIT */
+/* The configuration string: what is read, what is refused and how, and that it is printed back. */
+#include <locale.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "src/base/align.h"
+#include "src/base/error.h"
+#include "src/core/config.h"
+#include "src/core/config_table.h"
+
+/* The configuration as a string, in one of two buffers by turns. */
+static const char *print(const struct xseg_config *config)
+{
+    static char buffer[2][4096];
+    static unsigned turn;
+    struct xseg_text text;
+
+    turn ^= 1;
+    xseg_text_init(&text, buffer[turn], sizeof(buffer[turn]));
+    xseg_config_print(config, &text);
+    assert_true(text.length < sizeof(buffer[turn]));
+    return buffer[turn];
+}
+
+/* Two configurations are the same if they read the same and agree in what is not printed. */
+static void assert_same(const struct xseg_config *a, const struct xseg_config *b)
+{
+    assert_string_equal(print(a), print(b));
+    assert_memory_equal(a->roundup_divisions, b->roundup_divisions, sizeof(a->roundup_divisions));
+    assert_true(a->max_split_bytes == b->max_split_bytes);
+    assert_true(a->max_non_split_rounding_bytes == b->max_non_split_rounding_bytes);
+    assert_true(a->large_segment_bytes == b->large_segment_bytes);
+    assert_memory_equal(&a->memory_fraction, &b->memory_fraction, sizeof(double));
+}
+
+static struct xseg_config parsed(const char *text)
+{
+    struct xseg_config config;
+
+    xseg_config_init(&config);
+    if (xseg_config_parse(&config, text, NULL) != XSEG_OK)
+        fail_msg("%s is refused: %s", text, xseg_fail_text()->buffer);
+    return config;
+}
+
+static void defaults_are_those_of_the_library(void **state)
+{
+    struct xseg_config config;
+
+    (void)state;
+    xseg_config_init(&config);
+    assert_true(config.expandable_segments);
+    assert_int_equal(config.large_segment_bytes, 20 * XSEG_MIB);
+    assert_true(config.max_split_bytes == UINT64_MAX);
+    assert_int_equal(config.max_non_split_rounding_bytes, 20 * XSEG_MIB);
+    assert_true(config.memory_fraction >= 1 && config.memory_fraction <= 1);
+    for (unsigned i = 0; i < XSEG_CONFIG_INTERVALS; i++)
+        assert_int_equal(config.roundup_divisions[i], 0);
+}
+
+static const struct {
+    const char *text, *printed;
+} readable[] = {
+    {"expandable_segments:False", "expandable_segments:False,"},
+    {"expandable_segments:True", "expandable_segments:True,"},
+    {"large_segment_size_mb:12", ",large_segment_size_mb:12,"},
+    {"large_segment_size_mb:1048576", ",large_segment_size_mb:1048576,"},
+    {"expandable_segments:False,large_segment_size_mb:11", ",large_segment_size_mb:11,"},
+    {"max_split_size_mb:20", ",max_split_size_mb:20,"},
+    {"max_split_size_mb:17592186044415", ",max_split_size_mb:17592186044415,"},
+    {"max_non_split_rounding_mb:21", ",max_non_split_rounding_mb:21,"},
+    {"roundup_power2_divisions:4", ",roundup_power2_divisions:[16384:4,>:4],"},
+    {"per_process_memory_fraction:0", ",per_process_memory_fraction:0,"},
+    {"per_process_memory_fraction:1.0", ",per_process_memory_fraction:1,"},
+    {"per_process_memory_fraction:.25", ",per_process_memory_fraction:0.25,"},
+    {"per_process_memory_fraction:5e-1", ",per_process_memory_fraction:0.5,"},
+    {"per_process_memory_fraction:0.30000000000000004",
+     ",per_process_memory_fraction:0.30000000000000004,"},
+    {"garbage_collection_threshold:0.8", ",garbage_collection_threshold:0.8,"},
+    {"graph_capture_record_stream_reuse:True", ",graph_capture_record_stream_reuse:True,"},
+    {"release_lock_on_cudamalloc:True", ",release_lock_on_cudamalloc:True,"},
+    {"release_lock_on_hipmalloc:True", ",release_lock_on_cudamalloc:True,"},
+    {"throw_on_cudamalloc_oom:True", ",throw_on_cudamalloc_oom:True,"},
+    {"expandable_segments_reserve:0.5", ",expandable_segments_reserve:0.5,"},
+    {"expandable_segments_reserve:40G", ",expandable_segments_reserve:40G,"},
+    {"expandable_segments_reserve_by_class:[ kv : 40G , rest:0.5 ]",
+     ",expandable_segments_reserve_by_class:[kv:40G,rest:0.5],"},
+    {"backend:native", ",backend:native,"},
+    {"backend:cudaMallocAsync", ",backend:cudaMallocAsync,"},
+    {"pinned_use_cuda_host_register:True", ",pinned_use_cuda_host_register:True,"},
+    {"pinned_num_register_threads:128", ",pinned_num_register_threads:128,"},
+    {"pinned_reserve_segment_size_mb:64", ",pinned_reserve_segment_size_mb:64,"},
+    {"pinned_use_background_threads:True", ",pinned_use_background_threads:True,"},
+    {"pinned_free_catch_all:True", ",pinned_free_catch_all:True"},
+    {"pinned_max_round_threshold_mb:0", ",pinned_max_round_threshold_mb:0"},
+    {"pinned_max_cached_size_mb:7", ",pinned_max_cached_size_mb:7"},
+};
+
+/* Each string is accepted, and the printed configuration has the fragment. */
+static void every_key_is_read(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < XSEG_COUNT_OF(readable); i++) {
+        const struct xseg_config config = parsed(readable[i].text);
+
+        if (strstr(print(&config), readable[i].printed) == NULL)
+            fail_msg("%s gives %s", readable[i].text, print(&config));
+    }
+}
+
+static const struct {
+    const char *text, *sentence;
+} refused[] = {
+    {"max_split_size_mb:19", "max_split_size_mb: '19' at column 19: expected a whole number "
+                             "of MiB, not below large_segment_size_mb, which is 20"},
+    {"max_split_size_mb:128MB", "max_split_size_mb: '128MB' at column 19: "},
+    {"max_split_size_mb:-1", "max_split_size_mb: '-1' at column 19: "},
+    {"max_split_size_mb:12", "max_split_size_mb: '12' at column 19: "},
+    {"max_split_size_mb:128 8", "max_split_size_mb: '8' at column 23: expected ','"},
+    {"max_split_size_mb:", "max_split_size_mb: the end at column 19: expected a whole"},
+    {"max_split_size_mb", "max_split_size_mb: the end at column 18: expected ':'"},
+    {"max_split_size_mb=128", "configuration: 'max_split_size_mb=128' at column 1: "},
+    {"max_split_size_mb,128", "max_split_size_mb: ',' at column 18: expected ':'"},
+    {"max_split_size_mb:[128]", "max_split_size_mb: '[' at column 19: "},
+    {"max_non_split_rounding_mb:19", "max_non_split_rounding_mb: '19' at column 27: "},
+    {"large_segment_size_mb:10", "large_segment_size_mb: '10' at column 23: expected a whole "
+                                 "number of MiB from 11 to 1048576"},
+    {"large_segment_size_mb:1048577", "large_segment_size_mb: '1048577' at column 23: "},
+    {"large_segment_size_mb:13", "large_segment_size_mb: '13' at column 23: expected an even "
+                                 "number while expandable_segments is True, because pages "
+                                 "are multiples of 2 MiB"},
+    {"expandable_segments:true", "expandable_segments: 'true' at column 21: expected True or "
+                                 "False"},
+    {"expandable_segments:[True]", "expandable_segments: '[' at column 21: "},
+    {"Expandable_segments:True", "configuration: 'Expandable_segments' at column 1: expected "
+                                 "a key, one of expandable_segments, large_segment_size_mb"},
+    {"foo:1", "configuration: 'foo' at column 1: expected a key, one of"},
+    {",expandable_segments:True", "configuration: ',' at column 1: expected a key"},
+    {"backend:native,,backend:native", "configuration: ',' at column 16: expected a key"},
+    {"\x01\xff:1", "configuration: '\?\?' at column 1: expected a key"},
+    {"garbage_collection_threshold:0", "garbage_collection_threshold: '0' at column 30: "
+                                       "expected a number above 0 and below 1"},
+    {"garbage_collection_threshold:1.0", "garbage_collection_threshold: '1.0' at column 30"},
+    {"garbage_collection_threshold:nan", "garbage_collection_threshold: 'nan' at column 30"},
+    {"garbage_collection_threshold:0x.8", "garbage_collection_threshold: '0x.8' at column 30"},
+    {"garbage_collection_threshold:0,8", "configuration: '8' at column 32"},
+    {"garbage_collection_threshold:.", "garbage_collection_threshold: '.' at column 30"},
+    {"garbage_collection_threshold:.5e", "garbage_collection_threshold: '.5e' at column 30"},
+    {"per_process_memory_fraction:1.1", "per_process_memory_fraction: '1.1' at column 29: "
+                                        "expected a number from 0 to 1"},
+    {"per_process_memory_fraction:-0.1", "per_process_memory_fraction: '-0.1' at column 29"},
+    {"per_process_memory_fraction:1e999", "per_process_memory_fraction: '1e999' at column"},
+    {"roundup_power2_divisions:0", "roundup_power2_divisions: '0' at column 26: expected a "
+                                   "power of two"},
+    {"roundup_power2_divisions:3", "roundup_power2_divisions: '3' at column 26: "},
+    {"roundup_power2_divisions:4294967296", "roundup_power2_divisions: '4294967296' at "},
+    {"roundup_power2_divisions:[]", "roundup_power2_divisions: ']' at column 27: "},
+    {"roundup_power2_divisions:[3:1]", "roundup_power2_divisions: '3' at column 27: expected "
+                                       "the start of an interval"},
+    {"roundup_power2_divisions:[4:3]", "roundup_power2_divisions: '3' at column 29: "},
+    {"roundup_power2_divisions:[4;3]", "roundup_power2_divisions: '4;3' at column 27: "},
+    {"roundup_power2_divisions:[4,3]", "roundup_power2_divisions: ',' at column 28: "},
+    {"roundup_power2_divisions:[4:2", "roundup_power2_divisions: the end at column 30: "},
+    {"roundup_power2_divisions:[4:2,]", "roundup_power2_divisions: ']' at column 31: "},
+    {"roundup_power2_divisions:[4:2 8:2]", "roundup_power2_divisions: '8' at column 31: "},
+    {"roundup_power2_divisions:[>:2]", "roundup_power2_divisions: '>' at column 27: expected "
+                                       "an interval before '>'"},
+    {"roundup_power2_divisions:[4:2,>:4,8:1]", "roundup_power2_divisions: '8' at column 35"},
+    {"expandable_segments_reserve:0", "expandable_segments_reserve: '0' at column 29: "},
+    {"expandable_segments_reserve:G", "expandable_segments_reserve: 'G' at column 29: "},
+    {"expandable_segments_reserve:4M", "expandable_segments_reserve: '4M' at column 29: "},
+    {"expandable_segments_reserve_by_class:0.5",
+     "expandable_segments_reserve_by_class: '0.5' at column 38: expected a list such as"},
+    {"expandable_segments_reserve_by_class:[a:1,]",
+     "expandable_segments_reserve_by_class: ']' at column 43: "},
+    {"expandable_segments_reserve_by_class:[a]",
+     "expandable_segments_reserve_by_class: ']' at column 40: "},
+    {"expandable_segments_reserve_by_class:[a:x]",
+     "expandable_segments_reserve_by_class: 'x' at column 41: "},
+    {"backend:cuda", "backend: 'cuda' at column 9: expected native or cudaMallocAsync"},
+    {"pinned_num_register_threads:none", "pinned_num_register_threads: 'none' at column 29"},
+    {"pinned_num_register_threads:3", "pinned_num_register_threads: '3' at column 29"},
+    {"pinned_num_register_threads:256", "pinned_num_register_threads: '256' at column 29"},
+    {"pinned_reserve_segment_size_mb:0", "pinned_reserve_segment_size_mb: '0' at column 32"},
+    {"pinned_reserve_segment_size_mb:1048577",
+     "pinned_reserve_segment_size_mb: '1048577' at column 32"},
+};
+
+/* Every refusal names the key, the value and its column, and changes nothing. */
+static void bad_strings_are_refused_with_a_sentence(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < XSEG_COUNT_OF(refused); i++) {
+        const struct xseg_config before = parsed("max_split_size_mb:77,backend:cudaMallocAsync");
+        struct xseg_config config = before;
+        unsigned named = 12345;
+        char *text = strdup(refused[i].text); /* on the heap, so that ASan sees a read past it */
+
+        assert_non_null(text);
+        if (xseg_config_parse(&config, text, &named) != XSEG_ERR_CONFIG)
+            fail_msg("'%s' is accepted", refused[i].text);
+        free(text);
+        if (strncmp(xseg_fail_text()->buffer, refused[i].sentence, strlen(refused[i].sentence)) !=
+            0)
+            fail_msg("'%s' gives: %s", refused[i].text, xseg_fail_text()->buffer);
+        assert_same(&config, &before);
+        assert_int_equal(named, 12345);
+    }
+}
+
+static void good_keys_before_a_bad_one_change_nothing(void **state)
+{
+    struct xseg_config config, before;
+
+    (void)state;
+    xseg_config_init(&before);
+    xseg_config_init(&config);
+    assert_int_equal(xseg_config_parse(&config,
+                                       "expandable_segments:False,large_segment_size_mb:40,"
+                                       "roundup_power2_divisions:[4:8],max_split_size_mb:x",
+                                       NULL),
+                     XSEG_ERR_CONFIG);
+    assert_same(&config, &before);
+}
+
+static void unnamed_keys_stay(void **state)
+{
+    struct xseg_config config = parsed("max_split_size_mb:64,roundup_power2_divisions:8");
+
+    (void)state;
+    assert_int_equal(xseg_config_parse(&config, "per_process_memory_fraction:0.5", NULL), XSEG_OK);
+    assert_int_equal(config.max_split_bytes, 64 * XSEG_MIB);
+    assert_int_equal(config.roundup_divisions[7], 8);
+    assert_true(fabs(config.memory_fraction - 0.5) < 1e-12);
+}
+
+static void the_last_of_two_values_counts(void **state)
+{
+    const struct xseg_config config = parsed("max_split_size_mb:64,max_split_size_mb:32");
+
+    (void)state;
+    assert_int_equal(config.max_split_bytes, 32 * XSEG_MIB);
+}
+
+static void blanks_and_a_last_comma_are_fine(void **state)
+{
+    const struct xseg_config config =
+        parsed(" max_split_size_mb :\t64 ,\n roundup_power2_divisions: [ 4 : 2 , > : 8 ] , ");
+
+    (void)state;
+    assert_int_equal(config.max_split_bytes, 64 * XSEG_MIB);
+    assert_int_equal(config.roundup_divisions[2], 2);
+    assert_int_equal(config.roundup_divisions[3], 8);
+    (void)parsed("");
+    (void)parsed("  ");
+}
+
+static void huge_sizes_mean_unlimited(void **state)
+{
+    const struct xseg_config config =
+        parsed("max_split_size_mb:17592186044416,"
+               "max_non_split_rounding_mb:99999999999999999999999999999999999");
+
+    (void)state;
+    assert_true(config.max_split_bytes == UINT64_MAX);
+    assert_true(config.max_non_split_rounding_bytes == UINT64_MAX - XSEG_MIB + 1);
+    assert_null(strstr(print(&config), "max_split_size_mb"));
+}
+
+static void the_large_segment_size_bounds_keys_on_either_side(void **state)
+{
+    struct xseg_config config = parsed("max_split_size_mb:12,large_segment_size_mb:12");
+
+    (void)state;
+    assert_int_equal(config.max_split_bytes, 12 * XSEG_MIB);
+    assert_int_equal(
+        xseg_config_parse(&config, "max_split_size_mb:39,large_segment_size_mb:40", NULL),
+        XSEG_ERR_CONFIG);
+    assert_non_null(strstr(xseg_fail_text()->buffer, "'39' at column 19"));
+    /* A limit that is in force already bounds it, too. */
+    assert_int_equal(xseg_config_parse(&config, "large_segment_size_mb:40", NULL), XSEG_ERR_CONFIG);
+    assert_string_equal(xseg_fail_text()->buffer, "large_segment_size_mb: '40' at column 23: "
+                                                  "expected at most max_split_size_mb, which is "
+                                                  "12");
+}
+
+static void rounding_follows_the_large_segment_size_unless_named(void **state)
+{
+    struct xseg_config config = parsed("large_segment_size_mb:40");
+
+    (void)state;
+    assert_int_equal(config.max_non_split_rounding_bytes, 40 * XSEG_MIB);
+    config = parsed("max_non_split_rounding_mb:64,large_segment_size_mb:40");
+    assert_int_equal(config.max_non_split_rounding_bytes, 64 * XSEG_MIB);
+}
+
+static void odd_segments_and_pages_do_not_go_together(void **state)
+{
+    struct xseg_config config = parsed("large_segment_size_mb:13,expandable_segments:False");
+
+    (void)state;
+    assert_int_equal(config.large_segment_bytes, 13 * XSEG_MIB);
+    assert_int_equal(xseg_config_parse(&config, "expandable_segments:True", NULL), XSEG_ERR_CONFIG);
+    assert_string_equal(xseg_fail_text()->buffer,
+                        "expandable_segments: 'True' at column 21: expected False while "
+                        "large_segment_size_mb is odd, because pages are multiples of 2 MiB; it "
+                        "is 13");
+    assert_int_equal(
+        xseg_config_parse(&config, "expandable_segments:True,large_segment_size_mb:14", NULL),
+        XSEG_OK);
+}
+
+static void divisions_fill_their_intervals(void **state)
+{
+    static const struct {
+        const char *text;
+        uint32_t want[XSEG_CONFIG_INTERVALS];
+        const char *printed;
+    } row[] = {
+        {"8", {8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8}, "[16384:8,>:8]"},
+        {"[256:1,512:2,>:4]",
+         {1, 1, 1, 1, 1, 1, 1, 1, 1, 2, 4, 4, 4, 4, 4, 4},
+         "[256:1,512:2,>:4]"},
+        {"[64:8,256:4,1024:4,>:1]",
+         {8, 8, 8, 8, 8, 8, 8, 0, 4, 0, 4, 1, 1, 1, 1, 1},
+         "[64:8,128:0,256:4,512:0,1024:4,>:1]"},
+        {"[1:2]", {2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}, "[1:2,>:0]"},
+        {"[1:2,>:0]", {2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}, "[1:2,>:0]"},
+        {"[1:0,32768:16]", {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 16}, "[16384:0,>:16]"},
+        {"[1048576:2]", {2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2}, "[16384:2,>:2]"},
+        {"[1048576:2,>:4]", {2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2}, "[16384:2,>:2]"},
+        {"[4:4,2:8,>:16]",
+         {4, 8, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16},
+         "[1:4,2:8,>:16]"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < XSEG_COUNT_OF(row); i++) {
+        struct xseg_text text;
+        char buffer[256];
+
+        (void)snprintf(buffer, sizeof(buffer), "roundup_power2_divisions:%s", row[i].text);
+        const struct xseg_config config = parsed(buffer);
+        assert_memory_equal(config.roundup_divisions, row[i].want, sizeof(row[i].want));
+        xseg_text_init(&text, buffer, sizeof(buffer));
+        assert_true(xseg_config_print_value(&config, XSEG_CONFIG_ROUNDUP_DIVISIONS, &text));
+        assert_string_equal(buffer, row[i].printed);
+    }
+}
+
+/* Everything off its default, read back from what it prints. */
+static const char *const everything =
+    "expandable_segments:False,large_segment_size_mb:41,max_split_size_mb:50,"
+    "max_non_split_rounding_mb:60,roundup_power2_divisions:[2:4,16:8,64:0,>:32],"
+    "per_process_memory_fraction:0.123456789012345,garbage_collection_threshold:0.9,"
+    "graph_capture_record_stream_reuse:True,release_lock_on_cudamalloc:True,"
+    "throw_on_cudamalloc_oom:True,expandable_segments_reserve:1e-3G,"
+    "expandable_segments_reserve_by_class:[a:1,b:2.5G],backend:cudaMallocAsync,"
+    "pinned_use_cuda_host_register:True,pinned_num_register_threads:16,"
+    "pinned_reserve_segment_size_mb:1,pinned_use_background_threads:True,"
+    "pinned_free_catch_all:True,pinned_max_round_threshold_mb:0,pinned_max_cached_size_mb:3";
+
+static void what_is_printed_reads_the_same(void **state)
+{
+    const struct xseg_config config = parsed(everything);
+    const char *const text = print(&config);
+    struct xseg_config again;
+
+    (void)state;
+    for (unsigned key = 0; key < XSEG_CONFIG_KEYS; key++)
+        if (strstr(text, xseg_config_table[key].name) == NULL)
+            fail_msg("%s is not printed", xseg_config_table[key].name);
+    again = parsed(text);
+    assert_same(&config, &again);
+
+    xseg_config_init(&again);
+    const struct xseg_config defaults = parsed(print(&again));
+    assert_same(&defaults, &again);
+}
+
+/* Every locale that this machine has; C is always one. */
+static void numbers_have_a_point_in_every_locale(void **state)
+{
+    static const char *const name[] = {"C", "de_DE.UTF-8", "fr_FR.UTF-8", "de_DE", "ru_RU.UTF-8"};
+
+    (void)state;
+    for (size_t i = 0; i < XSEG_COUNT_OF(name); i++) {
+        if (setlocale(LC_NUMERIC, name[i]) == NULL)
+            continue;
+        const struct xseg_config config = parsed("per_process_memory_fraction:0.25");
+        const bool is_point = strstr(print(&config), "fraction:0.25,") != NULL;
+        (void)setlocale(LC_NUMERIC, "C");
+        assert_true(config.memory_fraction > 0.2 && config.memory_fraction < 0.3);
+        assert_true(is_point);
+    }
+}
+
+static void named_keys_are_told(void **state)
+{
+    struct xseg_config config;
+    unsigned named = 0;
+
+    (void)state;
+    xseg_config_init(&config);
+    assert_int_equal(xseg_config_parse(&config,
+                                       "expandable_segments:True,backend:native,"
+                                       "pinned_free_catch_all:False,max_split_size_mb:20",
+                                       &named),
+                     XSEG_OK);
+    assert_int_equal(named, 1u << XSEG_CONFIG_EXPANDABLE_SEGMENTS | 1u << XSEG_CONFIG_BACKEND |
+                                1u << XSEG_CONFIG_PINNED_FREE_CATCH_ALL |
+                                1u << XSEG_CONFIG_MAX_SPLIT_SIZE);
+}
+
+static void clear_environment(void)
+{
+    (void)unsetenv("XSEG_ALLOC_CONF");
+    (void)unsetenv("PYTORCH_CUDA_ALLOC_CONF");
+    (void)unsetenv("PYTORCH_ALLOC_CONF");
+}
+
+/* Load with up to three variables set; NULL leaves one out. */
+static struct xseg_config loaded(const char *argument, const char *own, const char *cuda,
+                                 const char *generic, const char *want_source)
+{
+    struct xseg_config config;
+    const char *source = NULL;
+
+    clear_environment();
+    if (own != NULL)
+        (void)setenv("XSEG_ALLOC_CONF", own, 1);
+    if (cuda != NULL)
+        (void)setenv("PYTORCH_CUDA_ALLOC_CONF", cuda, 1);
+    if (generic != NULL)
+        (void)setenv("PYTORCH_ALLOC_CONF", generic, 1);
+    assert_int_equal(xseg_config_load(&config, argument, &source, NULL), XSEG_OK);
+    assert_string_equal(source, want_source);
+    clear_environment();
+    return config;
+}
+
+static void the_first_source_wins_whole(void **state)
+{
+    static const char *const a = "max_split_size_mb:21", *const b = "max_split_size_mb:22",
+                             *const c = "max_split_size_mb:23", *const d = "max_split_size_mb:24";
+    struct xseg_config config;
+
+    (void)state;
+    config = loaded(a, b, c, d, "argument");
+    assert_int_equal(config.max_split_bytes, 21 * XSEG_MIB);
+    config = loaded(NULL, b, c, d, "XSEG_ALLOC_CONF");
+    assert_int_equal(config.max_split_bytes, 22 * XSEG_MIB);
+    config = loaded(NULL, NULL, c, d, "PYTORCH_CUDA_ALLOC_CONF");
+    assert_int_equal(config.max_split_bytes, 23 * XSEG_MIB);
+    config = loaded(NULL, NULL, NULL, d, "PYTORCH_ALLOC_CONF");
+    assert_int_equal(config.max_split_bytes, 24 * XSEG_MIB);
+    /* Nothing is merged: an empty string is present. */
+    config = loaded("", b, c, d, "argument");
+    assert_true(config.max_split_bytes == UINT64_MAX);
+    config = loaded(NULL, NULL, "", d, "PYTORCH_CUDA_ALLOC_CONF");
+    assert_true(config.max_split_bytes == UINT64_MAX);
+}
+
+static void expandable_segments_defaults_by_source(void **state)
+{
+    (void)state;
+    assert_true(loaded(NULL, NULL, NULL, NULL, "default").expandable_segments);
+    assert_true(loaded("", NULL, NULL, NULL, "argument").expandable_segments);
+    assert_true(loaded(NULL, "", NULL, NULL, "XSEG_ALLOC_CONF").expandable_segments);
+    assert_false(loaded(NULL, NULL, "", NULL, "PYTORCH_CUDA_ALLOC_CONF").expandable_segments);
+    assert_false(
+        loaded(NULL, NULL, NULL, "max_split_size_mb:20", "PYTORCH_ALLOC_CONF").expandable_segments);
+    assert_true(loaded(NULL, NULL, "expandable_segments:True", NULL, "PYTORCH_CUDA_ALLOC_CONF")
+                    .expandable_segments);
+    assert_false(
+        loaded("expandable_segments:False", NULL, NULL, NULL, "argument").expandable_segments);
+}
+
+static void a_bad_source_is_named_and_not_passed_over(void **state)
+{
+    struct xseg_config config = parsed("max_split_size_mb:99");
+    const char *source = "untouched";
+
+    (void)state;
+    clear_environment();
+    (void)setenv("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:7", 1);
+    (void)setenv("PYTORCH_ALLOC_CONF", "max_split_size_mb:70", 1);
+    assert_int_equal(xseg_config_load(&config, NULL, &source, NULL), XSEG_ERR_CONFIG);
+    clear_environment();
+    assert_non_null(strstr(xseg_fail_text()->buffer, "(source: PYTORCH_CUDA_ALLOC_CONF)"));
+    assert_string_equal(source, "untouched");
+    assert_int_equal(config.max_split_bytes, 99 * XSEG_MIB);
+}
+
+static void the_table_describes_every_key(void **state)
+{
+    (void)state;
+    for (unsigned key = 0; key < XSEG_CONFIG_KEYS; key++) {
+        const struct xseg_config_row *row = &xseg_config_table[key];
+
+        assert_non_null(row->name);
+        assert_non_null(row->accepts);
+        assert_non_null(row->sentence);
+        if (strncmp(row->name, "pinned_", strlen("pinned_")) == 0)
+            assert_false(row->acts);
+        for (unsigned other = 0; other < key; other++) {
+            assert_string_not_equal(row->name, xseg_config_table[other].name);
+            assert_int_not_equal(row->offset, xseg_config_table[other].offset);
+        }
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(defaults_are_those_of_the_library),
+        cmocka_unit_test(every_key_is_read),
+        cmocka_unit_test(bad_strings_are_refused_with_a_sentence),
+        cmocka_unit_test(good_keys_before_a_bad_one_change_nothing),
+        cmocka_unit_test(unnamed_keys_stay),
+        cmocka_unit_test(the_last_of_two_values_counts),
+        cmocka_unit_test(blanks_and_a_last_comma_are_fine),
+        cmocka_unit_test(huge_sizes_mean_unlimited),
+        cmocka_unit_test(the_large_segment_size_bounds_keys_on_either_side),
+        cmocka_unit_test(rounding_follows_the_large_segment_size_unless_named),
+        cmocka_unit_test(odd_segments_and_pages_do_not_go_together),
+        cmocka_unit_test(divisions_fill_their_intervals),
+        cmocka_unit_test(what_is_printed_reads_the_same),
+        cmocka_unit_test(numbers_have_a_point_in_every_locale),
+        cmocka_unit_test(named_keys_are_told),
+        cmocka_unit_test(the_first_source_wins_whole),
+        cmocka_unit_test(expandable_segments_defaults_by_source),
+        cmocka_unit_test(a_bad_source_is_named_and_not_passed_over),
+        cmocka_unit_test(the_table_describes_every_key),
+    };
+
+    return cmocka_run_group_tests_name("config", tests, NULL, NULL);
+}

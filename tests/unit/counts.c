@@ -1,0 +1,176 @@
+/* SPDX-License-Identifier: MIT */
+/* Counts: peaks of a device that are exact although every arena counts for itself. */
+#include "src/core/counts.h"
+
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#define MEMBERS 5u
+#define WHAT    XSEG_COUNT_ALLOCATED_BYTES
+
+/* The same, done plainly. */
+struct model {
+    uint64_t value[MEMBERS], up[XSEG_STAT_GROUPS], down[XSEG_STAT_GROUPS];
+    uint64_t peak[XSEG_STAT_GROUPS];
+};
+
+static enum xseg_stat_group group_of(unsigned member)
+{
+    return member % 2 == 0 ? XSEG_STAT_SMALL : XSEG_STAT_LARGE;
+}
+
+static uint64_t model_sum(const struct model *model, enum xseg_stat_group group)
+{
+    uint64_t sum = 0;
+
+    for (unsigned i = 0; i < MEMBERS; i++)
+        sum += group == XSEG_STAT_ALL || group == group_of(i) ? model->value[i] : 0;
+    return sum;
+}
+
+static void model_note(struct model *model)
+{
+    for (unsigned group = 0; group < XSEG_STAT_GROUPS; group++) {
+        const uint64_t sum = model_sum(model, (enum xseg_stat_group)group);
+
+        model->peak[group] = sum > model->peak[group] ? sum : model->peak[group];
+    }
+}
+
+static void expect_equal(struct xseg_totals *totals, const struct model *model)
+{
+    for (unsigned i = 0; i < XSEG_STAT_GROUPS; i++) {
+        const enum xseg_stat_group group = (enum xseg_stat_group)i;
+        const struct xseg_stat stat = xseg_totals_read(totals, group, WHAT);
+
+        assert_int_equal(stat.current, model_sum(model, group));
+        assert_int_equal(stat.peak, model->peak[group]);
+        assert_int_equal(stat.allocated, model->up[group]);
+        assert_int_equal(stat.freed, model->down[group]);
+    }
+}
+
+static void step(struct xseg_counts *counts, struct model *model, unsigned member, unsigned random)
+{
+    const enum xseg_stat_group group = group_of(member);
+    const uint64_t amount = 1 + random / 16 % 100;
+
+    if (random % 16 < 8 || model->value[member] < amount) {
+        xseg_counts_up(&counts[member], WHAT, amount);
+        model->value[member] += amount;
+        model->up[XSEG_STAT_ALL] += amount;
+        model->up[group] += amount;
+    } else {
+        xseg_counts_down(&counts[member], WHAT, amount);
+        model->value[member] -= amount;
+        model->down[XSEG_STAT_ALL] += amount;
+        model->down[group] += amount;
+    }
+    model_note(model);
+}
+
+/* One thread, several arenas: peaks are those of the plain model after every step. */
+static void peaks_are_exact(void **state)
+{
+    (void)state;
+    for (unsigned seed = 1; seed <= 20; seed++) {
+        struct xseg_counts counts[MEMBERS];
+        struct xseg_totals totals;
+        struct model model = {{0}, {0}, {0}, {0}};
+        unsigned joined = 1;
+
+        srandom(seed);
+        xseg_totals_init(&totals);
+        xseg_counts_init(&counts[0], &totals, true);
+        for (unsigned i = 0; i < 4000; i++) {
+            if (joined < MEMBERS && i % 300 == 299) {
+                xseg_counts_init(&counts[joined], &totals, joined % 2 == 0);
+                joined++;
+            }
+            step(counts, &model, (unsigned)random() % joined, (unsigned)random());
+            /* Reading now and then only, since a read must not be what keeps them exact. */
+            if (i % 97 == 0)
+                expect_equal(&totals, &model);
+        }
+        expect_equal(&totals, &model);
+        xseg_totals_fini(&totals);
+    }
+}
+
+static void resets_start_again(void **state)
+{
+    struct xseg_counts counts;
+    struct xseg_totals totals;
+    struct xseg_stat stat;
+
+    (void)state;
+    xseg_totals_init(&totals);
+    xseg_counts_init(&counts, &totals, false);
+    xseg_counts_up(&counts, WHAT, 100);
+    xseg_counts_down(&counts, WHAT, 60);
+
+    xseg_totals_reset_peaks(&totals);
+    stat = xseg_totals_read(&totals, XSEG_STAT_LARGE, WHAT);
+    assert_int_equal(stat.peak, 40);
+    assert_int_equal(stat.allocated, 100);
+    assert_int_equal(stat.freed, 60);
+
+    xseg_totals_reset_accumulated(&totals);
+    xseg_counts_up(&counts, WHAT, 7);
+    stat = xseg_totals_read(&totals, XSEG_STAT_ALL, WHAT);
+    assert_int_equal(stat.current, 47);
+    assert_int_equal(stat.peak, 47);
+    assert_int_equal(stat.allocated, 7);
+    assert_int_equal(stat.freed, 0);
+    assert_int_equal(xseg_totals_read(&totals, XSEG_STAT_SMALL, WHAT).peak, 0);
+    xseg_totals_fini(&totals);
+}
+
+static void *count_up_and_down(void *counts)
+{
+    for (unsigned i = 0; i < 100000; i++) {
+        xseg_counts_up(counts, WHAT, 10);
+        xseg_counts_down(counts, WHAT, 10);
+    }
+    return NULL;
+}
+
+/* Threads at once: values and totals are exact, and a peak misses at most the others' last calls. */
+static void threads_lose_nothing(void **state)
+{
+    struct xseg_counts counts[2];
+    struct xseg_totals totals;
+    pthread_t thread[2];
+    struct xseg_stat stat;
+
+    (void)state;
+    xseg_totals_init(&totals);
+    for (unsigned i = 0; i < 2; i++)
+        xseg_counts_init(&counts[i], &totals, true);
+    for (unsigned i = 0; i < 2; i++)
+        assert_int_equal(pthread_create(&thread[i], NULL, count_up_and_down, &counts[i]), 0);
+    for (unsigned i = 0; i < 2; i++)
+        assert_int_equal(pthread_join(thread[i], NULL), 0);
+    stat = xseg_totals_read(&totals, XSEG_STAT_ALL, WHAT);
+    assert_int_equal(stat.current, 0);
+    assert_int_equal(stat.allocated, 2000000);
+    assert_int_equal(stat.freed, 2000000);
+    assert_in_range(stat.peak, 10, 20);
+    xseg_totals_fini(&totals);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(peaks_are_exact),
+        cmocka_unit_test(resets_start_again),
+        cmocka_unit_test(threads_lose_nothing),
+    };
+
+    return cmocka_run_group_tests_name("counts", tests, NULL, NULL);
+}

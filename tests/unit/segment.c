@@ -1,0 +1,236 @@
+/* SPDX-License-Identifier: MIT */
+/* Segments: each operation is a transaction, whatever driver call fails in it. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "src/base/align.h"
+#include "tests/support/scene.h"
+#include "vmm/context.h"
+#include "vmm/segment.h"
+
+#define PAGE  (2 * XSEG_MIB)
+#define PAGES 64u
+
+struct fixture {
+    struct xseg_driver *driver;
+    struct xseg_context context;
+    struct xseg_leftovers leftovers;
+    struct xseg_segment segment;
+};
+
+static void set_up(struct fixture *f, uint64_t memory)
+{
+    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    char why[128];
+
+    memset(f, 0, sizeof(*f));
+    settings.memory_bytes = memory;
+    assert_int_equal(xseg_sim_reset(&settings), XSEG_OK);
+    assert_int_equal(xseg_driver_open(scene_driver(), &f->driver), XSEG_OK);
+    assert_int_equal(xseg_leftovers_init(&f->leftovers, &f->context), XSEG_OK);
+    assert_int_equal(xseg_context_open(&f->context, f->driver, 0, &f->leftovers, why, sizeof(why)),
+                     XSEG_OK);
+    assert_true(f->context.has_vmm);
+    assert_int_equal(
+        xseg_segment_reserve(&f->segment, &f->context, &f->leftovers, PAGES * PAGE, PAGE), XSEG_OK);
+}
+
+static void tear_down(struct fixture *f)
+{
+    uint32_t done = 0;
+
+    for (uint32_t page = 0; page < PAGES; page++)
+        if (xseg_segment_is_mapped(&f->segment, page))
+            assert_int_equal(xseg_segment_unmap(&f->segment, page, 1, &done), XSEG_OK);
+    assert_int_equal(xseg_segment_end(&f->segment), XSEG_OK);
+    assert_int_equal(xseg_leftovers_retry(&f->leftovers), XSEG_OK);
+    assert_int_equal(xseg_context_close(&f->context), XSEG_OK);
+    xseg_leftovers_fini(&f->leftovers);
+    xseg_driver_close(f->driver);
+    assert_int_equal(xseg_sim_leaks(NULL, 0), 0);
+}
+
+static uint64_t mapped(const struct fixture *f)
+{
+    return atomic_load(&f->segment.mapped);
+}
+
+static void growing_keeps_what_was_mapped(void **state)
+{
+    struct fixture f;
+    uint32_t done = 0;
+
+    (void)state;
+    set_up(&f, XSEG_GIB);
+    assert_int_equal(xseg_segment_map(&f.segment, 0, 2), XSEG_OK);
+    const uint64_t before = f.segment.handle[1];
+    assert_int_equal(xseg_segment_map(&f.segment, 2, 6), XSEG_OK);
+    assert_int_equal(mapped(&f), 8 * PAGE);
+    assert_int_equal(f.segment.handle[1], before);
+    /* A hole in the middle, and full again. */
+    assert_int_equal(xseg_segment_unmap(&f.segment, 3, 2, &done), XSEG_OK);
+    assert_int_equal(done, 2);
+    assert_false(xseg_segment_is_mapped(&f.segment, 3));
+    assert_true(xseg_segment_is_mapped(&f.segment, 5));
+    assert_int_equal(xseg_sim_used(0), 6 * PAGE);
+    assert_int_equal(xseg_segment_map(&f.segment, 3, 2), XSEG_OK);
+    assert_int_equal(mapped(&f), 8 * PAGE);
+    tear_down(&f);
+}
+
+static void too_little_memory_changes_nothing(void **state)
+{
+    struct fixture f;
+
+    (void)state;
+    set_up(&f, 10 * PAGE);
+    assert_int_equal(xseg_segment_map(&f.segment, 0, 4), XSEG_OK);
+    scene_expect_error(xseg_segment_map(&f.segment, 4, 7), XSEG_ERR_NO_MEMORY, "cuMemCreate");
+    assert_int_equal(mapped(&f), 4 * PAGE);
+    assert_int_equal(xseg_sim_used(0), 4 * PAGE);
+    assert_int_equal(xseg_segment_map(&f.segment, 4, 6), XSEG_OK);
+    tear_down(&f);
+}
+
+/* Fail each call of a growth of five pages once: 5 creates, 5 maps, 1 set-access. */
+static void map_undoes_itself_at_every_failure(void **state)
+{
+    (void)state;
+    for (uint64_t n = 1; n <= 12; n++) {
+        struct fixture f;
+
+        set_up(&f, XSEG_GIB);
+        assert_int_equal(xseg_segment_map(&f.segment, 0, 3), XSEG_OK);
+        assert_int_equal(xseg_sim_fail(NULL, n, 999), XSEG_OK);
+        const xseg_status status = xseg_segment_map(&f.segment, 3, 5);
+        /* A refused set-access is tried again page by page: that is no failure. */
+        assert_int_equal(status, n <= 10 ? XSEG_ERR_DRIVER : XSEG_OK);
+        assert_int_equal(mapped(&f), (n <= 10 ? 3 : 8) * PAGE);
+        assert_int_equal(xseg_sim_used(0), mapped(&f));
+        assert_int_equal(xseg_sim_fail(NULL, 0, 999), XSEG_OK);
+        tear_down(&f);
+    }
+}
+
+/* The undo fails, too: the page is stuck, counted, used by the next growth, or unmapped later. */
+static void a_failed_undo_loses_nothing(void **state)
+{
+    struct fixture f;
+
+    (void)state;
+    set_up(&f, XSEG_GIB);
+    f.context.batches_access = false;
+    assert_int_equal(xseg_sim_fail("cuMemSetAccess", 2, 999), XSEG_OK);
+    assert_int_equal(xseg_segment_map(&f.segment, 0, 4), XSEG_ERR_DRIVER);
+    assert_int_equal(mapped(&f), 0);
+    assert_int_equal(f.segment.stuck, 0);
+
+    /* As if the unmap of page 1 had been refused. */
+    assert_int_equal(xseg_segment_map(&f.segment, 1, 1), XSEG_OK);
+    f.segment.state[1] = XSEG_PAGE_STUCK;
+    f.segment.stuck = PAGE;
+    atomic_store(&f.segment.mapped, 0);
+    const uint64_t creates = xseg_sim_calls("cuMemCreate");
+    assert_int_equal(xseg_segment_map(&f.segment, 0, 3), XSEG_OK);
+    assert_int_equal(xseg_sim_calls("cuMemCreate") - creates, 2);
+    assert_int_equal(f.segment.stuck, 0);
+    assert_int_equal(mapped(&f), 3 * PAGE);
+
+    f.segment.state[1] = XSEG_PAGE_STUCK;
+    f.segment.stuck = PAGE;
+    atomic_fetch_sub(&f.segment.mapped, PAGE);
+    assert_int_equal(xseg_segment_unstick(&f.segment), XSEG_OK);
+    assert_int_equal(f.segment.stuck, 0);
+    assert_int_equal(xseg_sim_used(0), 2 * PAGE);
+    tear_down(&f);
+}
+
+/* A batch that is refused is tried page by page; a page that is refused ends the run there. */
+static void unmap_goes_page_by_page_where_it_must(void **state)
+{
+    struct fixture f;
+    uint32_t done = 0;
+
+    (void)state;
+    set_up(&f, XSEG_GIB);
+    assert_int_equal(xseg_segment_map(&f.segment, 0, 6), XSEG_OK);
+    assert_int_equal(xseg_sim_fail("cuMemUnmap", 1, 1), XSEG_OK);
+    assert_int_equal(xseg_segment_unmap(&f.segment, 0, 3, &done), XSEG_OK);
+    assert_int_equal(done, 3);
+    f.context.batches_unmap = false;
+    assert_int_equal(xseg_sim_fail("cuMemUnmap", 2, 1), XSEG_OK);
+    assert_int_equal(xseg_segment_unmap(&f.segment, 3, 3, &done), XSEG_ERR_DRIVER);
+    assert_int_equal(done, 1);
+    assert_true(xseg_segment_is_mapped(&f.segment, 4));
+    assert_int_equal(mapped(&f), 2 * PAGE);
+    tear_down(&f);
+}
+
+/* What the driver does not take back is kept and offered again. */
+static void releases_that_fail_are_leftovers(void **state)
+{
+    struct fixture f;
+    struct xseg_finding finding = {0};
+    uint32_t done = 0;
+
+    (void)state;
+    set_up(&f, XSEG_GIB);
+    assert_int_equal(xseg_segment_map(&f.segment, 0, 3), XSEG_OK);
+    assert_int_equal(xseg_sim_fail("cuMemRelease", 2, 999), XSEG_OK);
+    assert_int_equal(xseg_segment_unmap(&f.segment, 0, 3, &done), XSEG_OK);
+    assert_int_equal(done, 3);
+    assert_int_equal(f.leftovers.count, 1);
+    assert_int_equal(atomic_load(&f.leftovers.physical), PAGE);
+    assert_int_equal(xseg_sim_used(0), PAGE);
+    assert_true(xseg_leftovers_audit(&f.leftovers, &finding));
+    f.leftovers.kept[0].bytes++;
+    assert_false(xseg_leftovers_audit(&f.leftovers, &finding));
+    assert_string_equal(finding.tag, "LEFT-1");
+    f.leftovers.kept[0].bytes--;
+    assert_int_equal(xseg_leftovers_retry(&f.leftovers), XSEG_OK);
+    assert_int_equal(xseg_sim_used(0), 0);
+    tear_down(&f);
+}
+
+static void the_audit_names_the_broken_invariant(void **state)
+{
+    struct fixture f;
+    struct xseg_finding finding = {0};
+
+    (void)state;
+    set_up(&f, XSEG_GIB);
+    assert_int_equal(xseg_segment_map(&f.segment, 0, 4), XSEG_OK);
+    assert_true(xseg_segment_audit(&f.segment, &finding));
+    f.segment.base += 512;
+    assert_false(xseg_segment_audit(&f.segment, &finding));
+    assert_string_equal(finding.tag, "SEG-1");
+    f.segment.base -= 512;
+    atomic_fetch_add(&f.segment.mapped, PAGE);
+    assert_false(xseg_segment_audit(&f.segment, &finding));
+    assert_string_equal(finding.tag, "SEG-2");
+    atomic_fetch_sub(&f.segment.mapped, PAGE);
+    f.segment.reserved_bytes -= XSEG_GIB;
+    assert_false(xseg_segment_audit(&f.segment, &finding));
+    assert_string_equal(finding.tag, "SEG-3");
+    f.segment.reserved_bytes += XSEG_GIB;
+    tear_down(&f);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(growing_keeps_what_was_mapped),
+        cmocka_unit_test(too_little_memory_changes_nothing),
+        cmocka_unit_test(map_undoes_itself_at_every_failure),
+        cmocka_unit_test(a_failed_undo_loses_nothing),
+        cmocka_unit_test(unmap_goes_page_by_page_where_it_must),
+        cmocka_unit_test(releases_that_fail_are_leftovers),
+        cmocka_unit_test(the_audit_names_the_broken_invariant),
+    };
+
+    return cmocka_run_group_tests_name("segment", tests, NULL, NULL);
+}

@@ -1,0 +1,276 @@
+/* SPDX-License-Identifier: MIT */
+/* Start-up, devices, contexts and the stack of current ones. */
+#include "tests/unit/sim_setup.h"
+
+static void before_init_everything_is_refused(void **state)
+{
+    const struct xseg_sim_settings settings = small_machine();
+    CUdeviceptr address = 0;
+    CUcontext context = NULL;
+    CUevent event = NULL;
+    int number = 0;
+
+    (void)state;
+    assert_int_equal(xseg_sim_reset(&settings), XSEG_OK);
+    ASSERT_CU(cuDeviceGetCount(&number), CUDA_ERROR_NOT_INITIALIZED);
+    ASSERT_CU(cuDevicePrimaryCtxRetain(&context, 0), CUDA_ERROR_NOT_INITIALIZED);
+    ASSERT_CU(cuMemAddressReserve(&address, GRANULE, 0, 0, 0), CUDA_ERROR_NOT_INITIALIZED);
+    ASSERT_CU(cuMemAlloc(&address, GRANULE), CUDA_ERROR_NOT_INITIALIZED);
+    ASSERT_CU(cuEventCreate(&event, 0), CUDA_ERROR_NOT_INITIALIZED);
+    ASSERT_CU(cuCtxGetCurrent(&context), CUDA_ERROR_NOT_INITIALIZED);
+    ASSERT_CU(cuInit(1), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_CU(cuDeviceGetCount(&number), CUDA_ERROR_NOT_INITIALIZED);
+    ASSERT_OK(cuDriverGetVersion(&number));
+    assert_int_equal(number, 13000);
+    ASSERT_OK(cuInit(0));
+    ASSERT_OK(cuDeviceGetCount(&number));
+    assert_int_equal(number, 2);
+}
+
+static void devices_describe_themselves(void **state)
+{
+    CUdevice device = -1;
+    char name[32], cut[5];
+    size_t bytes = 0;
+    int value = -1;
+
+    (void)state;
+    ASSERT_OK(cuDeviceGet(&device, 1));
+    assert_int_equal(device, 1);
+    ASSERT_CU(cuDeviceGet(&device, 2), CUDA_ERROR_INVALID_DEVICE);
+    ASSERT_CU(cuDeviceGet(&device, -1), CUDA_ERROR_INVALID_DEVICE);
+    ASSERT_CU(cuDeviceGet(NULL, 0), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_OK(cuDeviceGetName(name, (int)sizeof(name), 1));
+    assert_string_equal(name, "Simulated device 1");
+    ASSERT_OK(cuDeviceGetName(cut, (int)sizeof(cut), 1));
+    assert_string_equal(cut, "Simu");
+    ASSERT_OK(cuDeviceTotalMem(&bytes, 1));
+    assert_int_equal(bytes, 1024 * MIB);
+    ASSERT_OK(cuDeviceGetAttribute(&value, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, 0));
+    assert_int_equal(value, 8);
+    ASSERT_OK(
+        cuDeviceGetAttribute(&value, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, 0));
+    assert_int_equal(value, 1);
+    ASSERT_OK(cuDeviceGetAttribute(
+        &value, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, 0));
+    assert_int_equal(value, 0);
+    ASSERT_CU(cuDeviceGetAttribute(&value, (CUdevice_attribute)9999, 0), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_CU(cuDeviceGetAttribute(&value, CU_DEVICE_ATTRIBUTE_WARP_SIZE, 2),
+              CUDA_ERROR_INVALID_DEVICE);
+}
+
+static void errors_have_names(void **state)
+{
+    const char *text = NULL;
+
+    (void)state;
+    ASSERT_OK(cuGetErrorName(CUDA_ERROR_OUT_OF_MEMORY, &text));
+    assert_string_equal(text, "CUDA_ERROR_OUT_OF_MEMORY");
+    ASSERT_OK(cuGetErrorString(CUDA_ERROR_OUT_OF_MEMORY, &text));
+    assert_string_equal(text, "out of memory");
+    ASSERT_CU(cuGetErrorName((CUresult)12345, &text), CUDA_ERROR_INVALID_VALUE);
+    assert_null(text);
+    ASSERT_CU(cuGetErrorString(CUDA_SUCCESS, NULL), CUDA_ERROR_INVALID_VALUE);
+}
+
+static void without_a_context_these_are_refused(void **state)
+{
+    unsigned long long id = 0;
+    CUdeviceptr address = 0;
+    size_t left, total;
+    CUdevice device = 0;
+    CUstream stream = NULL;
+    CUevent event = NULL;
+
+    (void)state;
+    ASSERT_OK(cuCtxSetCurrent(NULL));
+    ASSERT_CU(cuMemAlloc(&address, 1), CUDA_ERROR_INVALID_CONTEXT);
+    ASSERT_CU(cuMemFree(0), CUDA_ERROR_INVALID_CONTEXT);
+    ASSERT_CU(cuMemGetInfo(&left, &total), CUDA_ERROR_INVALID_CONTEXT);
+    ASSERT_CU(cuStreamCreate(&stream, 0), CUDA_ERROR_INVALID_CONTEXT);
+    ASSERT_CU(cuStreamSynchronize(NULL), CUDA_ERROR_INVALID_CONTEXT);
+    ASSERT_CU(cuStreamGetId(NULL, &id), CUDA_ERROR_INVALID_CONTEXT);
+    ASSERT_CU(cuEventCreate(&event, 0), CUDA_ERROR_INVALID_CONTEXT);
+    ASSERT_CU(cuCtxSynchronize(), CUDA_ERROR_INVALID_CONTEXT);
+    ASSERT_CU(cuCtxGetDevice(&device), CUDA_ERROR_INVALID_CONTEXT);
+    assert_int_equal(xseg_sim_launch(NULL, 1), XSEG_ERR_ARGUMENT);
+}
+
+static void the_stack_of_contexts(void **state)
+{
+    CUcontext first = enter(0), second = NULL, current = NULL;
+    CUdevice device = -1;
+
+    (void)state;
+    ASSERT_OK(cuDevicePrimaryCtxRetain(&second, 1));
+    assert_ptr_not_equal(first, second);
+    ASSERT_OK(cuCtxPushCurrent(second));
+    ASSERT_OK(cuCtxGetDevice(&device));
+    assert_int_equal(device, 1);
+    ASSERT_OK(cuCtxSetCurrent(first));
+    ASSERT_OK(cuCtxGetDevice(&device));
+    assert_int_equal(device, 0);
+    ASSERT_OK(cuCtxPopCurrent(&current));
+    assert_ptr_equal(current, first);
+    ASSERT_OK(cuCtxGetCurrent(&current));
+    assert_ptr_equal(current, first);
+    ASSERT_OK(cuCtxPopCurrent(NULL));
+    ASSERT_CU(cuCtxPopCurrent(&current), CUDA_ERROR_INVALID_CONTEXT);
+    ASSERT_OK(cuCtxGetCurrent(&current));
+    assert_null(current);
+    ASSERT_OK(cuCtxSetCurrent(NULL));
+    ASSERT_CU(cuCtxPushCurrent(NULL), CUDA_ERROR_INVALID_CONTEXT);
+    ASSERT_CU(cuCtxSetCurrent((CUcontext)(uintptr_t)0x1234), CUDA_ERROR_INVALID_CONTEXT);
+}
+
+static void the_stack_of_contexts_ends_somewhere(void **state)
+{
+    CUcontext context = enter(0);
+    CUresult result = CUDA_SUCCESS;
+
+    (void)state;
+    for (int i = 0; i < 1000 && result == CUDA_SUCCESS; i++)
+        result = cuCtxPushCurrent(context);
+    ASSERT_CU(result, CUDA_ERROR_OUT_OF_MEMORY);
+    ASSERT_OK(cuCtxPopCurrent(NULL));
+}
+
+static void a_context_lives_from_first_retain_to_last_release(void **state)
+{
+    CUcontext context = NULL;
+    unsigned flags = 1;
+    int active = -1;
+
+    (void)state;
+    ASSERT_OK(cuDevicePrimaryCtxGetState(1, &flags, &active));
+    assert_int_equal(active, 0);
+    assert_int_equal(flags, 0);
+    ASSERT_CU(cuDevicePrimaryCtxRelease(1), CUDA_ERROR_INVALID_CONTEXT);
+    ASSERT_OK(cuDevicePrimaryCtxRetain(&context, 1));
+    ASSERT_OK(cuDevicePrimaryCtxRetain(&context, 1));
+    ASSERT_OK(cuDevicePrimaryCtxRelease(1));
+    ASSERT_OK(cuDevicePrimaryCtxGetState(1, &flags, &active));
+    assert_int_equal(active, 1);
+    ASSERT_OK(cuDevicePrimaryCtxRelease(1));
+    ASSERT_OK(cuDevicePrimaryCtxGetState(1, &flags, &active));
+    assert_int_equal(active, 0);
+    ASSERT_CU(cuCtxSetCurrent(context), CUDA_ERROR_INVALID_CONTEXT);
+    ASSERT_CU(cuDevicePrimaryCtxRetain(&context, 2), CUDA_ERROR_INVALID_DEVICE);
+    ASSERT_CU(cuDevicePrimaryCtxRelease(-1), CUDA_ERROR_INVALID_DEVICE);
+    ASSERT_CU(cuDevicePrimaryCtxReset(2), CUDA_ERROR_INVALID_DEVICE);
+    ASSERT_CU(cuDevicePrimaryCtxRetain(NULL, 0), CUDA_ERROR_INVALID_VALUE);
+}
+
+static void what_belongs_to_a_context_ends_with_it(void **state)
+{
+    CUdeviceptr allocation = 0, range = reserve(GRANULE);
+    CUstream stream = new_stream();
+    CUevent event = new_event();
+    unsigned long long id;
+    char text[512];
+
+    (void)state;
+    back(range, GRANULE);
+    launch(stream, UINT64_MAX);
+    launch(NULL, UINT64_MAX);
+    ASSERT_OK(cuEventRecord(event, stream));
+    ASSERT_OK(cuMemAlloc(&allocation, 1));
+    ASSERT_OK(cuDevicePrimaryCtxReset(0));
+    ASSERT_CU(cuCtxSynchronize(), CUDA_ERROR_CONTEXT_IS_DESTROYED);
+    ASSERT_CU(cuMemAlloc(&allocation, 1), CUDA_ERROR_CONTEXT_IS_DESTROYED);
+
+    ASSERT_OK(cuDevicePrimaryCtxRelease(0));
+    (void)enter(0);
+    ASSERT_CU(cuStreamQuery(stream), CUDA_ERROR_INVALID_HANDLE);
+    ASSERT_CU(cuStreamGetId(stream, &id), CUDA_ERROR_INVALID_HANDLE);
+    ASSERT_CU(cuEventQuery(event), CUDA_ERROR_INVALID_HANDLE);
+    ASSERT_CU(cuMemFree(allocation), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_OK(cuStreamQuery(NULL));
+    /* Virtual memory belongs to no context. */
+    assert_int_equal(xseg_sim_used(0), GRANULE);
+    ASSERT_OK(cuMemUnmap(range, GRANULE));
+    ASSERT_OK(cuMemAddressFree(range, GRANULE));
+    assert_int_equal(xseg_sim_leaks(text, sizeof(text)), 1);
+    assert_string_equal(text, "retained contexts: 1, such as that of device 0, 1 times\n");
+}
+
+static void many_allocations_end_with_their_context(void **state)
+{
+    CUdeviceptr address = 0, range[40];
+
+    (void)state;
+    for (int i = 0; i < 200; i++) {
+        if (i % 5 == 0)
+            range[i / 5] = reserve(GRANULE);
+        ASSERT_OK(cuMemAlloc(&address, GRANULE));
+    }
+    (void)enter(1);
+    ASSERT_OK(cuMemAlloc(&address, GRANULE));
+    ASSERT_OK(cuDevicePrimaryCtxReset(0));
+    assert_int_equal(xseg_sim_used(0), 0);
+    assert_int_equal(xseg_sim_used(1), GRANULE);
+    for (int i = 0; i < 40; i++)
+        ASSERT_OK(cuMemAddressFree(range[i], GRANULE));
+    ASSERT_OK(cuMemFree(address));
+    assert_int_equal(xseg_sim_used(1), 0);
+}
+
+static void handles_of_an_earlier_machine_find_nothing(void **state)
+{
+    CUmemGenericAllocationHandle memory = create(GRANULE);
+    CUcontext context = enter(0);
+    CUstream stream = new_stream();
+    CUevent event = new_event();
+
+    assert_int_equal(fresh(state), 0);
+    ASSERT_CU(cuMemRelease(memory), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_CU(cuCtxSetCurrent(context), CUDA_ERROR_INVALID_CONTEXT);
+    ASSERT_CU(cuStreamSynchronize(stream), CUDA_ERROR_INVALID_HANDLE);
+    ASSERT_CU(cuEventDestroy(event), CUDA_ERROR_INVALID_HANDLE);
+    /* Nor do those of objects that took their places. */
+    assert_true(create(GRANULE) != memory);
+    assert_ptr_not_equal(new_stream(), stream);
+    assert_ptr_not_equal(new_event(), event);
+}
+
+static void a_bad_scene_changes_nothing(void **state)
+{
+    struct xseg_sim_settings settings = small_machine();
+    CUmemGenericAllocationHandle memory = create(GRANULE);
+
+    (void)state;
+    settings.devices = 65;
+    assert_int_equal(xseg_sim_reset(&settings), XSEG_ERR_ARGUMENT);
+    settings = small_machine();
+    settings.memory_bytes = GRANULE + 1;
+    assert_int_equal(xseg_sim_reset(&settings), XSEG_ERR_ARGUMENT);
+    settings = small_machine();
+    settings.costs = "cheap";
+    assert_int_equal(xseg_sim_reset(&settings), XSEG_ERR_ARGUMENT);
+    settings = small_machine();
+    settings.struct_bytes--;
+    assert_int_equal(xseg_sim_reset(&settings), XSEG_ERR_ARGUMENT);
+    ASSERT_OK(cuMemRelease(memory));
+    settings = small_machine();
+    settings.devices = 64;
+    assert_int_equal(xseg_sim_reset(&settings), XSEG_OK);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(before_init_everything_is_refused),
+        cmocka_unit_test_setup(devices_describe_themselves, fresh),
+        cmocka_unit_test_setup(errors_have_names, fresh),
+        cmocka_unit_test_setup(without_a_context_these_are_refused, fresh),
+        cmocka_unit_test_setup(the_stack_of_contexts, fresh),
+        cmocka_unit_test_setup(the_stack_of_contexts_ends_somewhere, fresh),
+        cmocka_unit_test_setup(a_context_lives_from_first_retain_to_last_release, fresh),
+        cmocka_unit_test_setup(what_belongs_to_a_context_ends_with_it, fresh),
+        cmocka_unit_test_setup(many_allocations_end_with_their_context, fresh),
+        cmocka_unit_test_setup(handles_of_an_earlier_machine_find_nothing, fresh),
+        cmocka_unit_test_setup(a_bad_scene_changes_nothing, fresh),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,170 @@
+/* SPDX-License-Identifier: MIT */
+/* What each preset charges. */
+#include "tests/unit/sim_setup.h"
+
+/* What the clock has moved by since the last question. */
+static uint64_t spent(void)
+{
+    static uint64_t last;
+    const uint64_t now = xseg_sim_clock(), before = last;
+
+    assert_int_equal(now, xseg_sim_driver_time());
+    last = now;
+    return now < before ? now : now - before;
+}
+
+struct expected {
+    const char *preset;
+    uint64_t reserve, create_2, create_20, map, access_2, access_22_two_devices, unmap_1, unmap_3,
+        release, address_free, alloc_2, alloc_200, free;
+};
+
+static const struct expected expected[] = {
+    {"none", 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {"a100", 2000, 7300, 10000, 2000, 38600, 201200, 34000, 102000, 23000, 1000, 60000, 76000,
+     20000},
+    {"a100_cold", 19000, 193000, 193000, 1500, 38600, 201200, 25600, 76800, 23000, 1000, 60000,
+     76000, 20000},
+    {"consumer", 9000, 7900, 10600, 1000, 38600, 201200, 11500, 34500, 10000, 1000, 60000, 76000,
+     20000},
+    {"rocm_slow", 10000, 62000, 80000, 20000, 38600, 201200, 1050000, 1150000, 30000, 5000, 60000,
+     76000, 20000},
+};
+
+static void virtual_memory_costs(const struct expected *row)
+{
+    const CUmemAccessDesc desc[2] = {read_write(0), read_write(1)};
+    CUmemGenericAllocationHandle two, twenty;
+    CUdeviceptr base;
+
+    base = reserve(64 * MIB);
+    assert_int_equal(spent(), row->reserve);
+    two = create(2 * MIB);
+    assert_int_equal(spent(), row->create_2);
+    twenty = create(20 * MIB);
+    assert_int_equal(spent(), row->create_20);
+    ASSERT_OK(cuMemMap(base, 2 * MIB, 0, two, 0));
+    assert_int_equal(spent(), row->map);
+    ASSERT_OK(cuMemSetAccess(base, 2 * MIB, desc, 1));
+    assert_int_equal(spent(), row->access_2);
+    ASSERT_OK(cuMemMap(base + 2 * MIB, 20 * MIB, 0, twenty, 0));
+    (void)spent();
+    ASSERT_OK(cuMemSetAccess(base, 22 * MIB, desc, 2));
+    assert_int_equal(spent(), row->access_22_two_devices);
+    ASSERT_OK(cuMemMap(base + 22 * MIB, 2 * MIB, 0, two, 0));
+    (void)spent();
+    ASSERT_OK(cuMemUnmap(base, 24 * MIB));
+    assert_int_equal(spent(), row->unmap_3);
+    ASSERT_OK(cuMemMap(base, 2 * MIB, 0, two, 0));
+    (void)spent();
+    ASSERT_OK(cuMemUnmap(base, 2 * MIB));
+    assert_int_equal(spent(), row->unmap_1);
+    ASSERT_OK(cuMemRelease(two));
+    assert_int_equal(spent(), row->release);
+    ASSERT_OK(cuMemAddressFree(base, 64 * MIB));
+    assert_int_equal(spent(), row->address_free);
+}
+
+static void classic_and_event_costs(const struct expected *row)
+{
+    const bool is_free = strcmp(row->preset, "none") == 0;
+    CUdeviceptr address = 0;
+    CUevent event;
+
+    (void)spent();
+    ASSERT_OK(cuMemAlloc(&address, 2 * MIB));
+    assert_int_equal(spent(), row->alloc_2);
+    ASSERT_OK(cuMemFree(address));
+    assert_int_equal(spent(), row->free);
+    ASSERT_OK(cuMemAlloc(&address, 200 * MIB));
+    assert_int_equal(spent(), row->alloc_200);
+    (void)spent();
+    event = new_event();
+    assert_int_equal(spent(), is_free ? 0 : 1000);
+    ASSERT_OK(cuEventRecord(event, NULL));
+    assert_int_equal(spent(), is_free ? 0 : 300);
+    ASSERT_OK(cuEventQuery(event));
+    assert_int_equal(spent(), is_free ? 0 : 200);
+    ASSERT_OK(cuStreamWaitEvent(NULL, event, 0));
+    assert_int_equal(spent(), is_free ? 0 : 300);
+    ASSERT_OK(cuStreamSynchronize(NULL));
+    assert_int_equal(spent(), is_free ? 0 : 5000);
+    ASSERT_OK(cuMemFree(address));
+    assert_int_equal(spent(), row->free);
+}
+
+static void each_preset_charges_what_it_says(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof(expected) / sizeof(expected[0]); i++) {
+        struct xseg_sim_settings settings = small_machine();
+
+        settings.costs = expected[i].preset;
+        start(&settings);
+        (void)enter(0);
+        (void)spent();
+        virtual_memory_costs(&expected[i]);
+        classic_and_event_costs(&expected[i]);
+    }
+}
+
+static void wide_mappings_cost_the_same_from_128_mib_on(void **state)
+{
+    static const struct {
+        uint64_t mib, cost;
+    } row[] = {{128, 202400}, {130, 200000}, {512, 200000}};
+    struct xseg_sim_settings settings = small_machine();
+    const CUmemAccessDesc desc = read_write(0);
+
+    (void)state;
+    settings.costs = NULL;
+    start(&settings);
+    for (size_t i = 0; i < 3; i++) {
+        CUdeviceptr base = reserve(row[i].mib * MIB);
+
+        back(base, row[i].mib * MIB);
+        (void)spent();
+        ASSERT_OK(cuMemSetAccess(base, row[i].mib * MIB, &desc, 1));
+        assert_int_equal(spent(), row[i].cost);
+        ASSERT_OK(cuMemUnmap(base, row[i].mib * MIB));
+    }
+}
+
+static void refused_calls_and_waits_are_not_driver_time(void **state)
+{
+    struct xseg_sim_settings settings = small_machine();
+    CUdeviceptr address = 0;
+
+    (void)state;
+    settings.costs = "a100";
+    start(&settings);
+    (void)enter(0);
+    ASSERT_CU(cuMemUnmap(0, 0), CUDA_ERROR_INVALID_VALUE);
+    assert_int_equal(xseg_sim_fail("cuMemAlloc", 1, 2), XSEG_OK);
+    ASSERT_CU(cuMemAlloc(&address, 1), CUDA_ERROR_OUT_OF_MEMORY);
+    assert_int_equal(xseg_sim_driver_time(), 0);
+    /* Finding out that memory is short takes the driver as long as giving it. */
+    ASSERT_CU(cuMemAlloc(&address, 2048 * MIB), CUDA_ERROR_OUT_OF_MEMORY);
+    assert_int_equal(xseg_sim_driver_time(), 40000 + 2048 * 180);
+
+    start(&settings);
+    (void)enter(0);
+    launch(NULL, 1000000);
+    ASSERT_OK(cuCtxSynchronize());
+    assert_int_equal(xseg_sim_driver_time(), 5000);
+    assert_int_equal(xseg_sim_clock(), 1000000);
+    xseg_sim_advance(7);
+    assert_int_equal(xseg_sim_clock(), 1000007);
+    assert_int_equal(xseg_sim_driver_time(), 5000);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(each_preset_charges_what_it_says),
+        cmocka_unit_test(wide_mappings_cost_the_same_from_128_mib_on),
+        cmocka_unit_test(refused_calls_and_waits_are_not_driver_time),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: MIT */
+/* The report of what was not given back. */
+#include <stdio.h>
+
+#include "tests/unit/sim_setup.h"
+
+static void a_clean_machine_reports_nothing(void **state)
+{
+    char text[64] = "unchanged";
+
+    (void)state;
+    ASSERT_OK(cuDevicePrimaryCtxRelease(0));
+    assert_int_equal(xseg_sim_leaks(text, sizeof(text)), 0);
+    assert_string_equal(text, "");
+    assert_int_equal(xseg_sim_leaks(NULL, 0), 0);
+}
+
+static void default_streams_are_nobodys_to_give_back(void **state)
+{
+    unsigned long long id;
+
+    (void)state;
+    ASSERT_OK(cuStreamGetId(NULL, &id));
+    ASSERT_OK(cuStreamGetId(CU_STREAM_PER_THREAD, &id));
+    assert_int_equal(xseg_sim_leaks(NULL, 0), 1);
+}
+
+static void each_kind_has_its_line(void **state)
+{
+    CUdeviceptr base = reserve(4 * GRANULE), second = reserve(GRANULE), address = 0;
+    CUgraph graph = NULL;
+    char expected[1024], text[1024];
+    CUstream stream;
+    unsigned long long id = 0;
+
+    (void)state;
+    (void)create(GRANULE);
+    back(base + GRANULE, GRANULE);
+    ASSERT_OK(cuMemAlloc(&address, 100));
+    ASSERT_OK(cuMemAlloc(&address, 100));
+    stream = new_stream();
+    ASSERT_OK(cuStreamGetId(stream, &id));
+    (void)new_event();
+    ASSERT_OK(cuEventRecord(new_event(), stream));
+    ASSERT_OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    launch(stream, 1);
+    launch(stream, 1);
+    ASSERT_OK(cuStreamEndCapture(stream, &graph));
+    (void)enter(1);
+    (void)enter(0);
+
+    (void)snprintf(expected, sizeof(expected),
+                   "physical memory: 2, such as 2097152 bytes of device 0 with 1 references and 0 "
+                   "mappings\n"
+                   "mappings: 1, such as 2097152 bytes at 0x%llx\n"
+                   "reservations: 2, such as 8388608 bytes at 0x%llx\n"
+                   "allocations: 2, such as 100 bytes at 0x%llx\n"
+                   "streams: 1, such as number %llu of device 0\n"
+                   "events: 2, such as one of device 0 that was never recorded\n"
+                   "graphs: 1, such as one with 2 nodes\n"
+                   "retained contexts: 2, such as that of device 0, 2 times\n",
+                   base + GRANULE, base, second + GRANULE, id);
+    assert_int_equal(xseg_sim_leaks(text, sizeof(text)), 2 + 1 + 2 + 2 + 1 + 2 + 1 + 2);
+    assert_string_equal(text, expected);
+}
+
+static void the_text_is_cut_to_fit(void **state)
+{
+    char whole[512], text[512];
+
+    (void)state;
+    (void)create(GRANULE);
+    (void)reserve(GRANULE);
+    (void)xseg_sim_leaks(whole, sizeof(whole));
+    assert_true(strlen(whole) > 100 && strlen(whole) < sizeof(whole));
+    for (size_t bytes = 1; bytes < strlen(whole) + 3; bytes++) {
+        memset(text, 'x', sizeof(text));
+        assert_int_equal(xseg_sim_leaks(text, bytes), 3);
+        assert_int_equal(strlen(text), bytes <= strlen(whole) ? bytes - 1 : strlen(whole));
+        assert_memory_equal(text, whole, strlen(text));
+        assert_int_equal(text[bytes], 'x');
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup(a_clean_machine_reports_nothing, fresh),
+        cmocka_unit_test_setup(default_streams_are_nobodys_to_give_back, fresh),
+        cmocka_unit_test_setup(each_kind_has_its_line, fresh),
+        cmocka_unit_test_setup(the_text_is_cut_to_fit, fresh),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

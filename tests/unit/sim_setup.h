@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: MIT */
+/* What the tests of the simulated driver share: a fresh machine, and short ways to make things. */
+#ifndef XSEG_TESTS_SIM_SETUP_H
+#define XSEG_TESTS_SIM_SETUP_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+#include <cuda.h>
+
+#include "xseg/sim.h"
+
+#define GRANULE ((size_t)2 << 20)
+#define MIB     ((uint64_t)1 << 20)
+
+#define ASSERT_CU(call, expected) assert_int_equal((int)(call), (int)(expected))
+#define ASSERT_OK(call)           ASSERT_CU(call, CUDA_SUCCESS)
+
+/* A machine of two devices with 1 GiB each and no costs; the first one's context is current. */
+static inline struct xseg_sim_settings small_machine(void)
+{
+    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+
+    settings.devices = 2;
+    settings.memory_bytes = 1024 * MIB;
+    settings.costs = "none";
+    return settings;
+}
+
+static inline void start(const struct xseg_sim_settings *settings)
+{
+    assert_int_equal(xseg_sim_reset(settings), XSEG_OK);
+    ASSERT_OK(cuInit(0));
+}
+
+static inline CUcontext enter(CUdevice device)
+{
+    CUcontext context = NULL;
+
+    ASSERT_OK(cuDevicePrimaryCtxRetain(&context, device));
+    ASSERT_OK(cuCtxSetCurrent(context));
+    return context;
+}
+
+static inline int fresh(void **state)
+{
+    const struct xseg_sim_settings settings = small_machine();
+
+    (void)state;
+    start(&settings);
+    (void)enter(0);
+    return 0;
+}
+
+static inline CUmemAllocationProp on_device(int device)
+{
+    CUmemAllocationProp prop;
+
+    memset(&prop, 0, sizeof(prop));
+    prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    prop.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    prop.location.id = device;
+    return prop;
+}
+
+static inline CUmemGenericAllocationHandle create(size_t bytes)
+{
+    const CUmemAllocationProp prop = on_device(0);
+    CUmemGenericAllocationHandle handle = 0;
+
+    ASSERT_OK(cuMemCreate(&handle, bytes, &prop, 0));
+    return handle;
+}
+
+static inline CUdeviceptr reserve(size_t bytes)
+{
+    CUdeviceptr address = 0;
+
+    ASSERT_OK(cuMemAddressReserve(&address, bytes, 0, 0, 0));
+    return address;
+}
+
+/* Memory with one mapping, and no reference but that. */
+static inline void back(CUdeviceptr address, size_t bytes)
+{
+    const CUmemGenericAllocationHandle handle = create(bytes);
+
+    ASSERT_OK(cuMemMap(address, bytes, 0, handle, 0));
+    ASSERT_OK(cuMemRelease(handle));
+}
+
+static inline CUmemAccessDesc read_write(int device)
+{
+    const CUmemAccessDesc desc = {
+        .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device},
+        .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+    };
+
+    return desc;
+}
+
+static inline unsigned long long access_of(CUdeviceptr address, int device)
+{
+    const CUmemLocation location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device};
+    unsigned long long flags = ~0ull;
+
+    ASSERT_OK(cuMemGetAccess(&flags, &location, address));
+    return flags;
+}
+
+static inline CUstream new_stream(void)
+{
+    CUstream stream = NULL;
+
+    ASSERT_OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    return stream;
+}
+
+static inline CUevent new_event(void)
+{
+    CUevent event = NULL;
+
+    ASSERT_OK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+    return event;
+}
+
+static inline void launch(CUstream stream, uint64_t nanoseconds)
+{
+    assert_int_equal(xseg_sim_launch(stream, nanoseconds), XSEG_OK);
+}
+
+#endif

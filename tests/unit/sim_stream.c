@@ -1,0 +1,510 @@
+/* SPDX-License-Identifier: MIT */
+/* Streams, events, and when work ends. */
+#include <pthread.h>
+
+#include "tests/unit/sim_setup.h"
+
+#define OPEN UINT64_MAX
+
+static CUevent record(CUstream stream)
+{
+    CUevent event = new_event();
+
+    ASSERT_OK(cuEventRecord(event, stream));
+    return event;
+}
+
+static unsigned long long id_of(CUstream stream)
+{
+    unsigned long long id = 0;
+
+    ASSERT_OK(cuStreamGetId(stream, &id));
+    assert_true(id != 0);
+    return id;
+}
+
+static void an_event_covers_what_was_queued_so_far(void **state)
+{
+    CUstream stream = new_stream();
+    CUevent empty = new_event(), idle = record(stream), first, second;
+
+    (void)state;
+    launch(stream, OPEN);
+    first = record(stream);
+    launch(stream, OPEN);
+    second = record(stream);
+    ASSERT_OK(cuEventQuery(empty));
+    ASSERT_OK(cuEventQuery(idle));
+    ASSERT_CU(cuEventQuery(first), CUDA_ERROR_NOT_READY);
+    ASSERT_CU(cuStreamQuery(stream), CUDA_ERROR_NOT_READY);
+
+    ASSERT_OK(cuEventSynchronize(first));
+    ASSERT_OK(cuEventQuery(first));
+    ASSERT_CU(cuEventQuery(second), CUDA_ERROR_NOT_READY);
+    ASSERT_CU(cuStreamQuery(stream), CUDA_ERROR_NOT_READY);
+    ASSERT_OK(cuStreamSynchronize(stream));
+    ASSERT_OK(cuEventQuery(second));
+    ASSERT_OK(cuStreamQuery(stream));
+}
+
+static void an_event_recorded_again_forgets_what_it_was(void **state)
+{
+    CUstream busy = new_stream(), idle = new_stream();
+    CUevent event;
+
+    (void)state;
+    launch(busy, OPEN);
+    event = record(busy);
+    ASSERT_OK(cuEventRecord(event, idle));
+    ASSERT_OK(cuEventQuery(event));
+    ASSERT_CU(cuStreamQuery(busy), CUDA_ERROR_NOT_READY);
+}
+
+static void the_clock_does_not_wrap(void **state)
+{
+    CUstream stream = new_stream();
+
+    (void)state;
+    xseg_sim_advance(UINT64_MAX - 100);
+    launch(stream, UINT64_MAX - 1);
+    ASSERT_CU(cuStreamQuery(stream), CUDA_ERROR_NOT_READY);
+    launch(stream, OPEN);
+    xseg_sim_advance(UINT64_MAX);
+    assert_true(xseg_sim_clock() >= UINT64_MAX - 100);
+    ASSERT_CU(cuStreamQuery(stream), CUDA_ERROR_NOT_READY);
+    ASSERT_OK(cuStreamSynchronize(stream));
+    ASSERT_OK(cuStreamQuery(stream));
+}
+
+static void the_clock_ends_timed_work(void **state)
+{
+    CUstream stream = new_stream();
+    CUevent first, second;
+
+    (void)state;
+    launch(stream, 100);
+    first = record(stream);
+    launch(stream, 50);
+    second = record(stream);
+    xseg_sim_advance(99);
+    ASSERT_CU(cuEventQuery(first), CUDA_ERROR_NOT_READY);
+    xseg_sim_advance(1);
+    ASSERT_OK(cuEventQuery(first));
+    ASSERT_CU(cuEventQuery(second), CUDA_ERROR_NOT_READY);
+    ASSERT_OK(cuEventSynchronize(second));
+    assert_int_equal(xseg_sim_clock(), 150);
+    assert_int_equal(xseg_sim_driver_time(), 0);
+    ASSERT_OK(cuStreamQuery(stream));
+    ASSERT_OK(cuEventSynchronize(second));
+    assert_int_equal(xseg_sim_clock(), 150);
+}
+
+static void timed_work_behind_open_work_starts_when_that_ends(void **state)
+{
+    CUstream stream = new_stream();
+
+    (void)state;
+    launch(stream, 30);
+    launch(stream, OPEN);
+    launch(stream, 50);
+    xseg_sim_advance(1000);
+    ASSERT_CU(cuStreamQuery(stream), CUDA_ERROR_NOT_READY);
+    ASSERT_OK(cuStreamSynchronize(stream));
+    assert_int_equal(xseg_sim_clock(), 1050);
+}
+
+static void a_stream_that_waits_is_busy(void **state)
+{
+    CUstream a = new_stream(), b = new_stream();
+    CUevent on_a, on_b;
+
+    (void)state;
+    launch(a, OPEN);
+    on_a = record(a);
+    ASSERT_OK(cuStreamWaitEvent(b, on_a, 0));
+    on_b = record(b);
+    ASSERT_CU(cuStreamQuery(b), CUDA_ERROR_NOT_READY);
+    ASSERT_OK(cuEventSynchronize(on_a));
+    ASSERT_OK(cuStreamQuery(b));
+    ASSERT_OK(cuEventQuery(on_b));
+    ASSERT_OK(cuStreamWaitEvent(b, on_a, 0));
+    ASSERT_OK(cuStreamQuery(b));
+}
+
+static void waiting_for_the_waiter_ends_what_it_waits_for_and_no_more(void **state)
+{
+    CUstream a = new_stream(), b = new_stream(), c = new_stream();
+    CUevent early;
+
+    (void)state;
+    launch(a, OPEN);
+    early = record(a);
+    launch(a, OPEN);
+    launch(c, OPEN);
+    ASSERT_OK(cuStreamWaitEvent(b, early, 0));
+    ASSERT_OK(cuStreamSynchronize(b));
+    ASSERT_OK(cuEventQuery(early));
+    ASSERT_CU(cuStreamQuery(a), CUDA_ERROR_NOT_READY);
+    ASSERT_CU(cuStreamQuery(c), CUDA_ERROR_NOT_READY);
+}
+
+static void times_go_through_streams_that_wait(void **state)
+{
+    CUstream a = new_stream(), b = new_stream();
+
+    (void)state;
+    launch(a, 100);
+    launch(b, 20);
+    ASSERT_OK(cuStreamWaitEvent(b, record(a), 0));
+    launch(b, 5);
+    ASSERT_OK(cuStreamSynchronize(b));
+    assert_int_equal(xseg_sim_clock(), 105);
+}
+
+static void long_chains_between_streams(void **state)
+{
+    enum { LINKS = 200000 };
+    CUstream stream[2] = {new_stream(), new_stream()};
+    CUevent event = new_event();
+
+    (void)state;
+    launch(stream[0], OPEN);
+    for (int i = 0; i < LINKS; i++) {
+        ASSERT_OK(cuEventRecord(event, stream[i % 2]));
+        ASSERT_OK(cuStreamWaitEvent(stream[(i + 1) % 2], event, 0));
+    }
+    ASSERT_CU(cuStreamQuery(stream[LINKS % 2]), CUDA_ERROR_NOT_READY);
+    ASSERT_OK(cuStreamSynchronize(stream[LINKS % 2]));
+    ASSERT_OK(cuStreamQuery(stream[0]));
+    ASSERT_OK(cuStreamQuery(stream[1]));
+}
+
+static void finish_ends_one_stream_and_moves_no_clock(void **state)
+{
+    CUstream a = new_stream(), b = new_stream();
+    CUevent first, waits;
+
+    (void)state;
+    launch(a, 70);
+    first = record(a);
+    launch(a, OPEN);
+    launch(b, OPEN);
+    ASSERT_OK(cuStreamWaitEvent(a, record(b), 0));
+    launch(a, 10);
+    waits = record(a);
+    assert_int_equal(xseg_sim_finish(a), XSEG_OK);
+    ASSERT_OK(cuEventQuery(first));
+    ASSERT_OK(cuEventQuery(waits));
+    ASSERT_OK(cuStreamQuery(a));
+    ASSERT_CU(cuStreamQuery(b), CUDA_ERROR_NOT_READY);
+    assert_int_equal(xseg_sim_clock(), 0);
+    launch(a, 10);
+    ASSERT_OK(cuStreamSynchronize(a));
+    assert_int_equal(xseg_sim_clock(), 10);
+}
+
+static void finish_all_ends_everything(void **state)
+{
+    CUstream a = new_stream(), b = new_stream(), gone = new_stream();
+    CUevent left_behind;
+
+    (void)state;
+    launch(a, OPEN);
+    launch(b, 100);
+    launch(NULL, OPEN);
+    launch(gone, OPEN);
+    left_behind = record(gone);
+    ASSERT_OK(cuStreamDestroy(gone));
+    xseg_sim_finish_all();
+    ASSERT_OK(cuStreamQuery(a));
+    ASSERT_OK(cuStreamQuery(b));
+    ASSERT_OK(cuStreamQuery(NULL));
+    ASSERT_OK(cuEventQuery(left_behind));
+    assert_int_equal(xseg_sim_clock(), 0);
+}
+
+static void finish_lets_waiting_streams_go_on(void **state)
+{
+    CUstream a = new_stream(), b = new_stream(), other = new_stream();
+
+    (void)state;
+    launch(other, OPEN);
+    ASSERT_OK(cuStreamWaitEvent(a, record(other), 0));
+    launch(a, OPEN);
+    ASSERT_OK(cuStreamWaitEvent(b, record(a), 0));
+    launch(b, 10);
+    xseg_sim_advance(40);
+    assert_int_equal(xseg_sim_finish(a), XSEG_OK);
+    ASSERT_CU(cuStreamQuery(b), CUDA_ERROR_NOT_READY);
+    xseg_sim_advance(10);
+    ASSERT_OK(cuStreamQuery(b));
+}
+
+static void a_context_wait_ends_the_work_of_its_device(void **state)
+{
+    CUstream a = new_stream(), gone = new_stream(), other;
+    CUevent left_behind;
+    CUcontext first = NULL;
+
+    (void)state;
+    ASSERT_OK(cuCtxGetCurrent(&first));
+    launch(a, OPEN);
+    launch(NULL, 500);
+    launch(gone, OPEN);
+    left_behind = record(gone);
+    ASSERT_OK(cuStreamDestroy(gone));
+    ASSERT_CU(cuEventQuery(left_behind), CUDA_ERROR_NOT_READY);
+    (void)enter(1);
+    other = new_stream();
+    launch(other, OPEN);
+    ASSERT_OK(cuCtxSetCurrent(first));
+    ASSERT_OK(cuCtxSynchronize());
+    assert_int_equal(xseg_sim_clock(), 500);
+    ASSERT_OK(cuStreamQuery(a));
+    ASSERT_OK(cuStreamQuery(NULL));
+    ASSERT_OK(cuEventQuery(left_behind));
+    (void)enter(1);
+    ASSERT_CU(cuStreamQuery(other), CUDA_ERROR_NOT_READY);
+}
+
+static void a_free_waits_for_timed_work_of_its_device(void **state)
+{
+    CUstream stream = new_stream();
+    CUdeviceptr address = 0;
+
+    (void)state;
+    ASSERT_OK(cuMemAlloc(&address, 1));
+    launch(NULL, 300);
+    launch(stream, OPEN);
+    ASSERT_OK(cuMemFree(address));
+    assert_int_equal(xseg_sim_clock(), 300);
+    ASSERT_CU(cuStreamQuery(stream), CUDA_ERROR_NOT_READY);
+}
+
+static void *id_of_another_thread(void *out)
+{
+    (void)enter(0);
+    *(unsigned long long *)out = id_of(CU_STREAM_PER_THREAD);
+    return NULL;
+}
+
+static void stream_ids(void **state)
+{
+    CUstream stream = new_stream(), again;
+    unsigned long long id = id_of(stream), legacy = id_of(NULL), mine = id_of(CU_STREAM_PER_THREAD),
+                       theirs = 0;
+    pthread_t thread;
+
+    (void)state;
+    assert_int_equal(id_of(CU_STREAM_LEGACY), legacy);
+    assert_int_equal(id_of(NULL), legacy);
+    assert_int_equal(id_of(CU_STREAM_PER_THREAD), mine);
+    assert_true(legacy != mine && legacy != id && mine != id);
+    assert_int_equal(pthread_create(&thread, NULL, id_of_another_thread, &theirs), 0);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    assert_true(theirs != mine && theirs != legacy);
+
+    ASSERT_OK(cuStreamDestroy(stream));
+    again = new_stream();
+    assert_true(id_of(again) != id);
+    (void)enter(1);
+    assert_true(id_of(NULL) != legacy);
+    assert_true(id_of(CU_STREAM_PER_THREAD) != mine);
+    assert_int_equal(id_of(again), id_of(again));
+}
+
+static void default_streams_are_apart(void **state)
+{
+    (void)state;
+    launch(NULL, OPEN);
+    ASSERT_CU(cuStreamQuery(CU_STREAM_LEGACY), CUDA_ERROR_NOT_READY);
+    ASSERT_OK(cuStreamQuery(CU_STREAM_PER_THREAD));
+    launch(CU_STREAM_PER_THREAD, OPEN);
+    ASSERT_OK(cuStreamSynchronize(CU_STREAM_LEGACY));
+    ASSERT_OK(cuStreamQuery(NULL));
+    ASSERT_CU(cuStreamQuery(CU_STREAM_PER_THREAD), CUDA_ERROR_NOT_READY);
+    ASSERT_CU(cuStreamDestroy(NULL), CUDA_ERROR_INVALID_HANDLE);
+    ASSERT_CU(cuStreamDestroy(CU_STREAM_LEGACY), CUDA_ERROR_INVALID_HANDLE);
+    ASSERT_CU(cuStreamDestroy(CU_STREAM_PER_THREAD), CUDA_ERROR_INVALID_HANDLE);
+}
+
+static void destroyed_objects_are_recognised(void **state)
+{
+    CUstream stream = new_stream(), fine = new_stream(), rubbish = (CUstream)(uintptr_t)0x7777;
+    CUevent event = new_event(), good = new_event();
+    unsigned long long id;
+
+    (void)state;
+    ASSERT_OK(cuStreamDestroy(stream));
+    ASSERT_OK(cuEventDestroy(event));
+    (void)new_stream();
+    (void)new_event();
+    ASSERT_CU(cuStreamDestroy(stream), CUDA_ERROR_INVALID_HANDLE);
+    ASSERT_CU(cuStreamQuery(stream), CUDA_ERROR_INVALID_HANDLE);
+    ASSERT_CU(cuStreamSynchronize(rubbish), CUDA_ERROR_INVALID_HANDLE);
+    ASSERT_CU(cuStreamGetId(stream, &id), CUDA_ERROR_INVALID_HANDLE);
+    ASSERT_CU(cuStreamWaitEvent(stream, good, 0), CUDA_ERROR_INVALID_HANDLE);
+    ASSERT_CU(cuStreamWaitEvent(fine, event, 0), CUDA_ERROR_INVALID_HANDLE);
+    ASSERT_CU(cuEventRecord(event, fine), CUDA_ERROR_INVALID_HANDLE);
+    ASSERT_CU(cuEventRecord(good, stream), CUDA_ERROR_INVALID_HANDLE);
+    ASSERT_CU(cuEventRecord(NULL, fine), CUDA_ERROR_INVALID_HANDLE);
+    ASSERT_CU(cuEventQuery(event), CUDA_ERROR_INVALID_HANDLE);
+    ASSERT_CU(cuEventSynchronize((CUevent)stream), CUDA_ERROR_INVALID_HANDLE);
+    ASSERT_CU(cuEventDestroy(event), CUDA_ERROR_INVALID_HANDLE);
+    assert_int_equal(xseg_sim_launch(stream, 1), XSEG_ERR_ARGUMENT);
+    assert_int_equal(xseg_sim_finish(rubbish), XSEG_ERR_ARGUMENT);
+    ASSERT_OK(cuStreamQuery(fine));
+}
+
+static void bad_arguments_are_refused(void **state)
+{
+    CUstream stream = new_stream();
+    CUevent event = new_event();
+
+    (void)state;
+    ASSERT_CU(cuStreamCreate(NULL, 0), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_CU(cuStreamCreate(&stream, 2), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_OK(cuStreamCreateWithPriority(&stream, CU_STREAM_NON_BLOCKING, -100));
+    ASSERT_CU(cuEventCreate(NULL, 0), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_CU(cuEventCreate(&event, 8), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_CU(cuEventCreate(&event, CU_EVENT_INTERPROCESS), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_CU(cuStreamGetId(stream, NULL), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_CU(cuStreamGetCtx(stream, NULL), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_CU(cuStreamWaitEvent(stream, event, 2), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_CU(cuStreamWaitEvent(stream, event, CU_EVENT_WAIT_EXTERNAL), CUDA_ERROR_INVALID_VALUE);
+}
+
+static void streams_and_events_of_another_context(void **state)
+{
+    CUstream here = new_stream(), there;
+    CUcontext first = NULL, second, of = NULL;
+    CUevent event, far;
+
+    (void)state;
+    ASSERT_OK(cuCtxGetCurrent(&first));
+    second = enter(1);
+    there = new_stream();
+    far = new_event();
+    launch(there, OPEN);
+    ASSERT_OK(cuEventRecord(far, there));
+    ASSERT_CU(cuStreamQuery(here), CUDA_ERROR_INVALID_CONTEXT);
+    ASSERT_CU(cuStreamSynchronize(here), CUDA_ERROR_INVALID_CONTEXT);
+    ASSERT_CU(cuEventRecord(far, here), CUDA_ERROR_INVALID_CONTEXT);
+
+    ASSERT_OK(cuCtxSetCurrent(first));
+    event = new_event();
+    ASSERT_CU(cuEventRecord(far, here), CUDA_ERROR_INVALID_HANDLE);
+    ASSERT_CU(cuEventRecord(event, there), CUDA_ERROR_INVALID_CONTEXT);
+    /* Waiting for, and looking at, an event of another device is fine. */
+    ASSERT_CU(cuEventQuery(far), CUDA_ERROR_NOT_READY);
+    ASSERT_OK(cuStreamWaitEvent(here, far, 0));
+    ASSERT_CU(cuStreamQuery(here), CUDA_ERROR_NOT_READY);
+    ASSERT_OK(cuStreamGetCtx(there, &of));
+    assert_ptr_equal(of, second);
+    ASSERT_OK(cuStreamGetCtx(NULL, &of));
+    assert_ptr_equal(of, first);
+    /* The far context ends, and its work with it. */
+    ASSERT_OK(cuDevicePrimaryCtxReset(1));
+    ASSERT_OK(cuStreamQuery(here));
+    ASSERT_CU(cuEventQuery(far), CUDA_ERROR_INVALID_HANDLE);
+}
+
+static void destroyed_streams_are_forgotten_in_time(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 2000; i++) {
+        CUstream stream = new_stream();
+        CUevent event;
+
+        launch(stream, i % 3 == 0 ? OPEN : 10);
+        event = record(stream);
+        ASSERT_OK(cuStreamDestroy(stream));
+        ASSERT_CU(cuEventQuery(event), CUDA_ERROR_NOT_READY);
+        if (i % 2 == 0) {
+            ASSERT_OK(cuEventSynchronize(event));
+            ASSERT_OK(cuEventQuery(event));
+        }
+        ASSERT_OK(cuEventDestroy(event));
+    }
+    ASSERT_OK(cuCtxSynchronize());
+}
+
+/* Random operations on three streams against a model that only knows timed work. */
+static void random_timed_work_ends_when_it_should(void **state)
+{
+    enum { STREAMS = 3, EVENTS = 8 };
+    CUstream stream[STREAMS];
+    CUevent event[EVENTS];
+    uint64_t end_of_stream[STREAMS] = {0}, end_of_event[EVENTS] = {0}, now = 0, seed = 1;
+
+    (void)state;
+    for (int i = 0; i < STREAMS; i++)
+        stream[i] = new_stream();
+    for (int i = 0; i < EVENTS; i++)
+        event[i] = new_event();
+    for (int step = 0; step < 20000; step++) {
+        unsigned s, e;
+
+        seed = seed * 6364136223846793005u + 1442695040888963407u;
+        s = (unsigned)(seed >> 33) % STREAMS;
+        e = (unsigned)(seed >> 43) % EVENTS;
+        switch (seed >> 61) {
+        case 0:
+        case 1:
+            launch(stream[s], seed >> 40 & 63);
+            end_of_stream[s] =
+                (end_of_stream[s] > now ? end_of_stream[s] : now) + (seed >> 40 & 63);
+            break;
+        case 2:
+            ASSERT_OK(cuEventRecord(event[e], stream[s]));
+            end_of_event[e] = end_of_stream[s];
+            break;
+        case 3:
+            ASSERT_OK(cuStreamWaitEvent(stream[s], event[e], 0));
+            if (end_of_event[e] > end_of_stream[s])
+                end_of_stream[s] = end_of_event[e];
+            break;
+        case 4:
+            ASSERT_OK(cuEventSynchronize(event[e]));
+            now = end_of_event[e] > now ? end_of_event[e] : now;
+            break;
+        default:
+            xseg_sim_advance(seed >> 50 & 31);
+            now += seed >> 50 & 31;
+        }
+        assert_int_equal(xseg_sim_clock(), now);
+        ASSERT_CU(cuEventQuery(event[e]),
+                  end_of_event[e] > now ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS);
+        ASSERT_CU(cuStreamQuery(stream[s]),
+                  end_of_stream[s] > now ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup(an_event_covers_what_was_queued_so_far, fresh),
+        cmocka_unit_test_setup(an_event_recorded_again_forgets_what_it_was, fresh),
+        cmocka_unit_test_setup(the_clock_ends_timed_work, fresh),
+        cmocka_unit_test_setup(the_clock_does_not_wrap, fresh),
+        cmocka_unit_test_setup(timed_work_behind_open_work_starts_when_that_ends, fresh),
+        cmocka_unit_test_setup(a_stream_that_waits_is_busy, fresh),
+        cmocka_unit_test_setup(waiting_for_the_waiter_ends_what_it_waits_for_and_no_more, fresh),
+        cmocka_unit_test_setup(times_go_through_streams_that_wait, fresh),
+        cmocka_unit_test_setup(long_chains_between_streams, fresh),
+        cmocka_unit_test_setup(finish_ends_one_stream_and_moves_no_clock, fresh),
+        cmocka_unit_test_setup(finish_all_ends_everything, fresh),
+        cmocka_unit_test_setup(finish_lets_waiting_streams_go_on, fresh),
+        cmocka_unit_test_setup(a_context_wait_ends_the_work_of_its_device, fresh),
+        cmocka_unit_test_setup(a_free_waits_for_timed_work_of_its_device, fresh),
+        cmocka_unit_test_setup(stream_ids, fresh),
+        cmocka_unit_test_setup(default_streams_are_apart, fresh),
+        cmocka_unit_test_setup(destroyed_objects_are_recognised, fresh),
+        cmocka_unit_test_setup(bad_arguments_are_refused, fresh),
+        cmocka_unit_test_setup(streams_and_events_of_another_context, fresh),
+        cmocka_unit_test_setup(destroyed_streams_are_forgotten_in_time, fresh),
+        cmocka_unit_test_setup(random_timed_work_ends_when_it_should, fresh),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

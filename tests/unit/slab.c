@@ -1,0 +1,228 @@
+/* SPDX-License-Identifier: MIT */
+/* Records from slabs: found by index, never moved, counted, and audited. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "src/base/align.h"
+#include "src/base/slab.h"
+
+struct record {
+    struct xseg_slab_record record;
+    uint32_t number;
+    unsigned char rest[88];
+};
+
+/* One slab more. */
+static void fill(struct xseg_slab *slab)
+{
+    void *refill = xseg_slab_make_refill(slab);
+
+    assert_non_null(refill);
+    assert_true(xseg_slab_refill(slab, refill));
+}
+
+static void assert_audit(const struct xseg_slab *slab)
+{
+    struct xseg_finding finding = {0};
+
+    if (!xseg_slab_audit(slab, &finding))
+        fail_msg("%s: %s", finding.tag, finding.text);
+}
+
+static bool is_zero(const struct record *record)
+{
+    static const struct record zero;
+
+    return record->number == 0 && memcmp(record->rest, zero.rest, sizeof(zero.rest)) == 0;
+}
+
+static void a_new_slab_holds_nothing(void **state)
+{
+    struct xseg_slab slab;
+
+    (void)state;
+    assert_true(xseg_slab_init(&slab, sizeof(struct record)));
+    assert_int_equal(slab.free_count, 0);
+    assert_int_equal(slab.made, 0);
+    assert_audit(&slab);
+    xseg_slab_fini(&slab);
+}
+
+/* Several slabs: every index is new, leads to its record, and no two records overlap. */
+static void every_index_leads_to_its_own_record(void **state)
+{
+    enum { COUNT = 5 * XSEG_SLAB_RECORDS };
+    static struct record *taken[COUNT + 1];
+    struct xseg_slab slab;
+
+    (void)state;
+    memset(taken, 0, sizeof(taken));
+    assert_true(xseg_slab_init(&slab, sizeof(struct record)));
+    for (uint32_t i = 0; i < COUNT; i++) {
+        if (slab.free_count == 0)
+            fill(&slab);
+        struct record *record = xseg_slab_take(&slab);
+        const uint32_t index = record->record.index;
+
+        assert_in_range(index, 1, COUNT);
+        assert_null(taken[index]);
+        assert_true(is_zero(record));
+        taken[index] = record;
+        memset(record->rest, (int)index, sizeof(record->rest));
+        record->number = index;
+    }
+    assert_int_equal(slab.made, COUNT);
+    for (uint32_t index = 1; index <= COUNT; index++) {
+        assert_ptr_equal(xseg_slab_at(&slab, index), taken[index]);
+        assert_int_equal(taken[index]->record.index, index);
+        assert_int_equal(taken[index]->number, index);
+    }
+    assert_audit(&slab);
+    xseg_slab_fini(&slab);
+}
+
+static void a_record_that_was_put_back_comes_again_zeroed(void **state)
+{
+    struct xseg_slab slab;
+
+    (void)state;
+    assert_true(xseg_slab_init(&slab, sizeof(struct record)));
+    fill(&slab);
+    struct record *const record = xseg_slab_take(&slab);
+    const uint32_t index = record->record.index;
+
+    record->number = 7;
+    memset(record->rest, 0xff, sizeof(record->rest));
+    xseg_slab_put(&slab, record);
+    assert_int_equal(slab.free_count, XSEG_SLAB_RECORDS);
+
+    struct record *const again = xseg_slab_take(&slab);
+    assert_ptr_equal(again, record);
+    assert_int_equal(again->record.index, index);
+    assert_true(is_zero(again));
+    xseg_slab_fini(&slab);
+}
+
+static void records_stay_where_they_are_while_slabs_are_added(void **state)
+{
+    struct xseg_slab slab;
+
+    (void)state;
+    assert_true(xseg_slab_init(&slab, sizeof(struct record)));
+    fill(&slab);
+    struct record *const record = xseg_slab_take(&slab);
+    const uint32_t index = record->record.index;
+
+    record->number = 99;
+    for (unsigned i = 0; i < 100; i++)
+        fill(&slab);
+    assert_ptr_equal(xseg_slab_at(&slab, index), record);
+    assert_int_equal(record->number, 99);
+    assert_audit(&slab);
+    xseg_slab_fini(&slab);
+}
+
+static void takes_and_puts_in_any_order_keep_count(void **state)
+{
+    enum { HELD = 700 };
+    static struct record *held[HELD];
+    struct xseg_slab slab;
+    uint64_t random = 2463534242u;
+    uint32_t live = 0;
+
+    (void)state;
+    memset(held, 0, sizeof(held));
+    assert_true(xseg_slab_init(&slab, sizeof(struct record)));
+    for (uint32_t step = 1; step < 20000; step++) {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        struct record **slot = &held[random % HELD];
+
+        if (*slot != NULL) {
+            assert_int_equal((*slot)->rest[0], (unsigned char)(*slot)->number);
+            xseg_slab_put(&slab, *slot);
+            *slot = NULL;
+            live--;
+            continue;
+        }
+        if (slab.free_count == 0)
+            fill(&slab);
+        *slot = xseg_slab_take(&slab);
+        (*slot)->number = step;
+        (*slot)->rest[0] = (unsigned char)step;
+        live++;
+    }
+    assert_int_equal(slab.made - slab.free_count, live);
+    /* No more slabs than the most that were ever live need. */
+    assert_true(slab.made <= (HELD / XSEG_SLAB_RECORDS + 1) * XSEG_SLAB_RECORDS);
+    assert_audit(&slab);
+    xseg_slab_fini(&slab);
+}
+
+static void host_bytes_cover_every_record(void **state)
+{
+    struct xseg_slab slab;
+
+    (void)state;
+    assert_true(xseg_slab_init(&slab, sizeof(struct record)));
+    for (unsigned i = 1; i <= 3; i++) {
+        fill(&slab);
+        assert_true(xseg_slab_bytes(&slab) > sizeof(struct record) * i * XSEG_SLAB_RECORDS);
+    }
+    xseg_slab_fini(&slab);
+}
+
+static void a_full_directory_refuses_a_refill(void **state)
+{
+    struct xseg_slab slab;
+
+    (void)state;
+    assert_true(xseg_slab_init(&slab, sizeof(struct record)));
+    slab.made = XSEG_SLAB_SLABS * XSEG_SLAB_RECORDS;
+    assert_false(xseg_slab_refill(&slab, xseg_slab_make_refill(&slab)));
+    assert_int_equal(slab.free_count, 0);
+    slab.made = 0;
+    xseg_slab_fini(&slab);
+}
+
+static void the_audit_names_the_broken_invariant(void **state)
+{
+    struct xseg_finding finding = {0};
+    struct xseg_slab slab;
+
+    (void)state;
+    assert_true(xseg_slab_init(&slab, sizeof(struct record)));
+    fill(&slab);
+    slab.free_count--;
+    assert_false(xseg_slab_audit(&slab, &finding));
+    assert_string_equal(finding.tag, "SLAB-1");
+    slab.free_count++;
+    assert_audit(&slab);
+    slab.made = 10;
+    assert_false(xseg_slab_audit(&slab, &finding));
+    slab.made = XSEG_SLAB_RECORDS;
+    xseg_slab_fini(&slab);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_new_slab_holds_nothing),
+        cmocka_unit_test(every_index_leads_to_its_own_record),
+        cmocka_unit_test(a_record_that_was_put_back_comes_again_zeroed),
+        cmocka_unit_test(records_stay_where_they_are_while_slabs_are_added),
+        cmocka_unit_test(takes_and_puts_in_any_order_keep_count),
+        cmocka_unit_test(host_bytes_cover_every_record),
+        cmocka_unit_test(a_full_directory_refuses_a_refill),
+        cmocka_unit_test(the_audit_names_the_broken_invariant),
+    };
+
+    return cmocka_run_group_tests_name("slab", tests, NULL, NULL);
+}

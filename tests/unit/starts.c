@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: MIT */
+/* The table of live starts against a plain array of slots. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include "src/base/align.h"
+#include "src/core/starts.h"
+
+/* A little over two chunks, so that the last one is a short one. */
+#define SLOTS (2u * XSEG_STARTS_SLOTS + 100u)
+
+static uint32_t slow_before(const uint32_t *slot, unsigned number)
+{
+    for (unsigned i = number + 1; i-- > 0;)
+        if (slot[i] != 0)
+            return slot[i];
+    return 0;
+}
+
+static void agrees_with_an_array(bool is_small, unsigned shift)
+{
+    uint32_t *slot = calloc(SLOTS, sizeof(*slot));
+    struct xseg_starts starts;
+    struct xseg_finding finding = {0};
+
+    assert_non_null(slot);
+    srandom(11);
+    assert_true(xseg_starts_init(&starts, (uint64_t)SLOTS << shift, is_small));
+    assert_int_equal(xseg_starts_at(&starts, 5000), 0);
+    assert_true(xseg_starts_cover(&starts, 0, (uint64_t)SLOTS << shift));
+    for (unsigned step = 0; step < 30000; step++) {
+        /* Sparse at first, so that whole chunks are empty. */
+        const unsigned number = (unsigned)random() % (step < 200 ? SLOTS : 300);
+        const uint64_t offset = ((uint64_t)number << shift) + (uint64_t)random() % 512;
+
+        if (slot[number] == 0) {
+            slot[number] = step + 1;
+            xseg_starts_add(&starts, offset, step + 1);
+        } else {
+            slot[number] = 0;
+            xseg_starts_remove(&starts, offset);
+        }
+        const unsigned asked = (unsigned)random() % SLOTS;
+        assert_int_equal(xseg_starts_at(&starts, (uint64_t)asked << shift), slot[asked]);
+        assert_int_equal(xseg_starts_before(&starts, (uint64_t)asked << shift),
+                         slow_before(slot, asked));
+        if (step % 2000 == 0)
+            assert_true(xseg_starts_audit(&starts, &finding));
+    }
+    xseg_starts_fini(&starts);
+    free(slot);
+}
+
+static void small(void **state)
+{
+    (void)state;
+    agrees_with_an_array(true, 9);
+}
+
+static void large(void **state)
+{
+    (void)state;
+    agrees_with_an_array(false, 20);
+}
+
+/* Chunks that nothing was mapped in cost nothing and are searched all the same. */
+static void uncovered_chunks_are_empty(void **state)
+{
+    struct xseg_starts starts;
+
+    (void)state;
+    assert_true(xseg_starts_init(&starts, 90 * XSEG_GIB, true));
+    assert_true(xseg_starts_cover(&starts, 0, 2 * XSEG_MIB));
+    xseg_starts_add(&starts, 512, 5);
+    assert_int_equal(xseg_starts_before(&starts, 89 * XSEG_GIB), 5);
+    assert_int_equal(xseg_starts_before(&starts, 0), 0);
+    assert_int_equal(xseg_starts_at(&starts, 45 * XSEG_GIB), 0);
+    assert_true(starts.host_bytes < XSEG_MIB);
+    xseg_starts_fini(&starts);
+    /* More chunks than the bitmap holds are refused, not forgotten. */
+    assert_false(xseg_starts_init(&starts, (uint64_t)XSEG_BITS_MAX * 2 * XSEG_MIB + 512, true));
+}
+
+static void the_audit_can_fail(void **state)
+{
+    struct xseg_starts starts;
+    struct xseg_finding finding = {0};
+
+    (void)state;
+    assert_true(xseg_starts_init(&starts, 4 * XSEG_MIB, true));
+    assert_true(xseg_starts_cover(&starts, 0, 4 * XSEG_MIB));
+    xseg_starts_add(&starts, 1024, 9);
+    xseg_bits_remove(&starts.filled, 0);
+    assert_false(xseg_starts_audit(&starts, &finding));
+    assert_string_equal(finding.tag, "START-2");
+    xseg_starts_fini(&starts);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(small),
+        cmocka_unit_test(large),
+        cmocka_unit_test(uncovered_chunks_are_empty),
+        cmocka_unit_test(the_audit_can_fail),
+    };
+
+    return cmocka_run_group_tests_name("starts", tests, NULL, NULL);
+}

@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: MIT */
+/* The bounded text builder: cuts, terminates and counts, whatever the buffer's size. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "src/base/align.h"
+#include "src/base/text.h"
+
+static void a_new_text_is_empty(void **state)
+{
+    char buffer[4] = "abc";
+    struct xseg_text text;
+
+    (void)state;
+    xseg_text_init(&text, buffer, sizeof(buffer));
+    assert_string_equal(buffer, "");
+    assert_int_equal(text.length, 0);
+}
+
+static void pieces_are_joined(void **state)
+{
+    char buffer[32];
+    struct xseg_text text;
+
+    (void)state;
+    xseg_text_init(&text, buffer, sizeof(buffer));
+    xseg_text_add(&text, "%s=%d", "a", 1);
+    xseg_text_add(&text, "%s", "");
+    xseg_text_add(&text, ", %c", 'b');
+    assert_string_equal(buffer, "a=1, b");
+    assert_int_equal(text.length, strlen(buffer));
+}
+
+/* Buffers of every size up to more than enough: the text is cut, and nothing behind is written. */
+static void every_buffer_size_is_kept_to(void **state)
+{
+    static const char *const whole = "0123456789abcdef";
+
+    (void)state;
+    for (size_t bytes = 0; bytes < 24; bytes++) {
+        char buffer[32];
+        struct xseg_text text;
+
+        memset(buffer, '#', sizeof(buffer));
+        xseg_text_init(&text, bytes > 0 ? buffer : NULL, bytes);
+        xseg_text_add(&text, "%s", "0123");
+        xseg_text_add(&text, "%s", "456789");
+        xseg_text_add(&text, "%s", "abcdef");
+        assert_int_equal(text.length, strlen(whole));
+        for (size_t i = bytes; i < sizeof(buffer); i++)
+            assert_int_equal(buffer[i], '#');
+        if (bytes > 0) {
+            assert_non_null(memchr(buffer, '\0', bytes));
+            assert_memory_equal(buffer, whole, strlen(buffer));
+            assert_int_equal(strlen(buffer), bytes - 1 < strlen(whole) ? bytes - 1 : strlen(whole));
+        }
+    }
+}
+
+static void what_follows_a_cut_is_counted_and_left_out(void **state)
+{
+    char buffer[5];
+    struct xseg_text text;
+
+    (void)state;
+    xseg_text_init(&text, buffer, sizeof(buffer));
+    xseg_text_add(&text, "123456");
+    xseg_text_add(&text, "7");
+    assert_string_equal(buffer, "1234");
+    assert_int_equal(text.length, 7);
+}
+
+static void bytes_are_written_as_people_read_them(void **state)
+{
+    static const struct {
+        uint64_t bytes;
+        const char *want;
+    } row[] = {
+        {0, "0 bytes"},
+        {1023, "1023 bytes"},
+        {1024, "1.00 KiB"},
+        {1536, "1.50 KiB"},
+        {XSEG_MIB - 1, "1024.00 KiB"},
+        {2 * XSEG_MIB, "2.00 MiB"},
+        {20 * XSEG_MIB + XSEG_MIB / 4, "20.25 MiB"},
+        {80 * XSEG_GIB, "80.00 GiB"},
+        {UINT64_MAX, "17179869184.00 GiB"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < XSEG_COUNT_OF(row); i++) {
+        char buffer[40];
+        struct xseg_text text;
+
+        xseg_text_init(&text, buffer, sizeof(buffer));
+        xseg_text_add_bytes(&text, row[i].bytes);
+        assert_string_equal(buffer, row[i].want);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_new_text_is_empty),
+        cmocka_unit_test(pieces_are_joined),
+        cmocka_unit_test(every_buffer_size_is_kept_to),
+        cmocka_unit_test(what_follows_a_cut_is_counted_and_left_out),
+        cmocka_unit_test(bytes_are_written_as_people_read_them),
+    };
+
+    return cmocka_run_group_tests_name("text", tests, NULL, NULL);
+}

@@ -1,0 +1,395 @@
+/* SPDX-License-Identifier: MIT */
+/* The reader of traces: what it makes of good files, and what it says about bad ones. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+#include <zstd.h>
+
+#include "src/tools/idmap.h"
+#include "src/tools/lines.h"
+#include "src/tools/route.h"
+#include "src/tools/xtrace.h"
+
+#define HEAD "xtrace 1\n"
+
+static bool read_bytes(const void *bytes, size_t size, struct xtrace *trace,
+                       struct xtrace_fault *fault)
+{
+    FILE *file = tmpfile();
+
+    assert_non_null(file);
+    assert_int_equal(fwrite(bytes, 1, size, file), size);
+    rewind(file);
+    bool fine = xtrace_read(file, trace, fault);
+    fclose(file);
+    return fine;
+}
+
+static struct xtrace read_good(const char *text)
+{
+    struct xtrace trace;
+    struct xtrace_fault fault;
+
+    if (!read_bytes(text, strlen(text), &trace, &fault))
+        fail_msg("line %lu: %s", (unsigned long)fault.line, fault.text);
+    return trace;
+}
+
+static void expect_bad(const void *bytes, size_t size, uint64_t line, const char *words)
+{
+    struct xtrace trace;
+    struct xtrace_fault fault = {0, ""};
+
+    if (read_bytes(bytes, size, &trace, &fault)) {
+        xtrace_fini(&trace);
+        fail_msg("accepted: %.40s", (const char *)bytes);
+    }
+    if (!strstr(fault.text, words) || fault.line != line)
+        fail_msg("expected %lu: %s, got %lu: %s", (unsigned long)line, words,
+                 (unsigned long)fault.line, fault.text);
+}
+
+static void every_operation_is_read(void **state)
+{
+    struct xtrace trace = read_good(HEAD "# text\nc max_split_size_mb:64\nd 950\n"
+                                         "a 7 512 0\na 18446744073709551615 1024 9 3\nu 7 9\nk 9\n"
+                                         "y 9\ny *\nw 0 9\ne\ncb 4 9\nce 4\npb 3 0\npe 3\npr 3\n"
+                                         "m a label\n@ 5\n@ 5\nf 7\n");
+    static const enum xtrace_kind kinds[] = {
+        XTRACE_ALLOC,         XTRACE_ALLOC,       XTRACE_USE,         XTRACE_WORK,
+        XTRACE_FINISH,        XTRACE_FINISH_ALL,  XTRACE_WAIT,        XTRACE_EMPTY,
+        XTRACE_CAPTURE_BEGIN, XTRACE_CAPTURE_END, XTRACE_ROUTE_BEGIN, XTRACE_ROUTE_END,
+        XTRACE_POOL_RELEASE,  XTRACE_MARK,        XTRACE_CLOCK,       XTRACE_CLOCK,
+        XTRACE_FREE,
+    };
+
+    (void)state;
+    assert_int_equal(trace.op_count, sizeof(kinds) / sizeof(kinds[0]));
+    for (size_t i = 0; i < trace.op_count; i++) {
+        assert_int_equal(trace.ops[i].kind, kinds[i]);
+        assert_int_equal(trace.ops[i].line, i + 5);
+    }
+    assert_string_equal(trace.config, "max_split_size_mb:64");
+    assert_int_equal(trace.device_bytes, (uint64_t)950 << 20);
+    assert_int_equal(trace.events, 3);
+    assert_int_equal(trace.stream_count, 2);
+    assert_int_equal(trace.pool_count, 3);
+    assert_int_equal(trace.ops[1].value, 1024);
+    assert_int_equal(trace.ops[1].stream, 1);
+    assert_int_equal(trace.ops[1].pool, 1);
+    assert_int_equal(trace.ops[6].other, 1);
+    assert_int_equal(trace.ops[8].pool, 2);
+    assert_string_equal(trace.labels + trace.ops[13].value, "a label");
+    xtrace_fini(&trace);
+}
+
+static void slots_of_freed_blocks_are_used_again(void **state)
+{
+    struct xtrace trace = read_good(HEAD "a 1 1 0\na 2 2 0\nf 1\na 3 3 0\nf 3\nf 2\n");
+
+    (void)state;
+    assert_int_equal(trace.slot_count, 2);
+    assert_int_equal(trace.ops[3].slot, trace.ops[0].slot);
+    assert_int_not_equal(trace.ops[1].slot, trace.ops[0].slot);
+    xtrace_fini(&trace);
+}
+
+static void a_failed_allocation_gives_its_slot_back(void **state)
+{
+    struct xtrace trace = read_good(HEAD "a 1 1 0\n# between\n! oom\na 2 2 0\nf 2\n");
+
+    (void)state;
+    assert_true(trace.ops[0].failed);
+    assert_false(trace.ops[1].failed);
+    assert_int_equal(trace.slot_count, 1);
+    xtrace_fini(&trace);
+}
+
+static void answers_keep_their_place(void **state)
+{
+    struct xtrace trace = read_good(HEAD "= 0 0 0 0 0 0 0 0 0\na 1 1 0\n"
+                                         "= 1 2 3 4 5 6 7 8 18446744073709551615\n"
+                                         "s allocation 1 2 3 4 5 6 7 8 9 10 11 12\n"
+                                         "s oversize_segments 1 2 3 4\ns num_ooms 77\n");
+
+    (void)state;
+    assert_int_equal(trace.answer_count, 5);
+    assert_int_equal(trace.answers[0].after, 0);
+    assert_int_equal(trace.answers[1].after, 1);
+    assert_int_equal(trace.answers[1].line, 4);
+    assert_int_equal(trace.answers[1].row, XTRACE_ROW_NOW);
+    assert_true(trace.answers[1].number[8] == UINT64_MAX);
+    assert_int_equal(trace.answers[2].row, XTRACE_ROW_ALLOCATION);
+    assert_int_equal(trace.answers[2].number[11], 12);
+    assert_int_equal(trace.answers[3].row, XTRACE_ROW_OVERSIZE_SEGMENTS);
+    assert_int_equal(trace.answers[4].number[0], 77);
+    xtrace_fini(&trace);
+}
+
+static void an_empty_configuration_is_one(void **state)
+{
+    struct xtrace with = read_good(HEAD "c \n"), without = read_good(HEAD "\n");
+
+    (void)state;
+    assert_string_equal(with.config, "");
+    assert_null(without.config);
+    xtrace_fini(&with);
+    xtrace_fini(&without);
+}
+
+static const struct {
+    const char *text;
+    uint64_t line;
+    const char *words;
+} bad_files[] = {
+    {"", 1, "empty"},
+    {"xtrace 2\n", 1, "version '2'"},
+    {"xtrace 1 \n", 1, "version '1 '"},
+    {"hello\n", 1, "the first line must be"},
+    {HEAD "a 1 512 0", 2, "in the middle of a line"},
+    {HEAD "q\n", 2, "no operation 'q'"},
+    {HEAD "\001\377\n", 2, "no operation '?"},
+    {HEAD "a\n", 2, "takes ID BYTES STREAM"},
+    {HEAD "a 1 512\n", 2, "takes ID BYTES STREAM"},
+    {HEAD "a 1 512 0 1 1\n", 2, "takes ID BYTES STREAM"},
+    {HEAD "a 1  512 0\n", 2, "one space"},
+    {HEAD "a 1 512 0 \n", 2, "one space"},
+    {HEAD "a 1 -5 0\n", 2, "not a decimal number"},
+    {HEAD "a 1 0x5 0\n", 2, "not a decimal number"},
+    {HEAD "a 1 512 0\r\n", 2, "not a decimal number"},
+    {HEAD "a 1 18446744073709551616 0\n", 2, "64 bits"},
+    {HEAD "a 99999999999999999999999 1 0\n", 2, "64 bits"},
+    {HEAD "a 1 512 0\na 1 512 0\n", 3, "never used twice"},
+    {HEAD "a 1 512 0\nf 1\na 1 512 0\n", 4, "never used twice"},
+    {HEAD "f 1\n", 2, "never allocated"},
+    {HEAD "a 1 512 0\nf 1\nf 1\n", 4, "freed on line 3"},
+    {HEAD "a 1 512 0\nf 1\nu 1 0\n", 4, "freed on line 3"},
+    {HEAD "a 1 512 0\n! oom\nf 1\n", 4, "its allocation on line 2 failed"},
+    {HEAD "a 1 512 0\n! oom\n! oom\n", 4, "must follow an allocation"},
+    {HEAD "a 1 512 0\nk 0\n! oom\n", 4, "must follow an allocation"},
+    {HEAD "a 1 512 0\n! fire\n", 3, "not by 'fire'"},
+    {HEAD "y\n", 2, "takes STREAM, or *"},
+    {HEAD "y * *\n", 2, "takes STREAM, or *"},
+    {HEAD "e 1\n", 2, "takes nothing"},
+    {HEAD "cb 1 0\n", 2, "default stream"},
+    {HEAD "cb 0 1\n", 2, "default pool"},
+    {HEAD "cb 1 1\ncb 1 2\n", 3, "begun on line 2"},
+    {HEAD "cb 1 1\ncb 2 1\n", 3, "captured already"},
+    {HEAD "ce 1\n", 2, "no capture"},
+    {HEAD "pb 1 1\nce 1\n", 3, "no capture"},
+    {HEAD "pe 1\n", 2, "no routing"},
+    {HEAD "pr 1\n", 2, "never begun"},
+    {HEAD "pb 1 1\npr 1\n", 3, "has not ended"},
+    {HEAD "pb 1 1\npe 1\npr 1\npr 1\n", 5, "released before"},
+    {HEAD "pb 1 1\npe 1\npr 1\na 1 512 0 1\n", 5, "released before"},
+    {HEAD "cb 1 1\n= 0 0 0 0 0 0 0 0 0\n", 4, "begun on line 2"},
+    {HEAD "@ 6\n@ 5\n", 3, "goes back"},
+    {HEAD "@ 18446744073709551615\n", 2, "microseconds"},
+    {HEAD "d 0\n", 2, "0 MiB"},
+    {HEAD "d 18446744073709551615\n", 2, "MiB"},
+    {HEAD "d 2\nd 2\n", 3, "second `d`"},
+    {HEAD "c a\nc a\n", 3, "second `c`"},
+    {HEAD "c a\tb\n", 2, "not printable"},
+    {HEAD "= 1 2 3\n", 2, "takes 9 numbers"},
+    {HEAD "= 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18\n", 2, "takes 9 numbers"},
+    {HEAD "s\n", 2, "name of a statistic"},
+    {HEAD "s nothing 1\n", 2, "no statistic 'nothing'"},
+    {HEAD "s num_ooms\n", 2, "takes 1 number"},
+    {HEAD "s active 1\n", 2, "takes 12 numbers"},
+};
+
+static void bad_files_are_refused(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof(bad_files) / sizeof(bad_files[0]); i++)
+        expect_bad(bad_files[i].text, strlen(bad_files[i].text), bad_files[i].line,
+                   bad_files[i].words);
+}
+
+static void nul_bytes_are_refused(void **state)
+{
+    (void)state;
+    expect_bad(HEAD "a 1\0 512 0\n", sizeof(HEAD "a 1\0 512 0\n") - 1, 2, "NUL");
+}
+
+static void long_lines_are_refused(void **state)
+{
+    size_t size = (size_t)1 << 20;
+    char *text = malloc(size);
+
+    (void)state;
+    memset(text, 'x', size);
+    memcpy(text, HEAD "#", sizeof(HEAD));
+    expect_bad(text, size, 2, "longer than 16384");
+    /* The longest that is allowed. */
+    text[9 + LINES_LONGEST] = '\n';
+    text[10 + LINES_LONGEST] = '\0';
+    struct xtrace trace = read_good(text);
+    assert_int_equal(trace.op_count, 0);
+    xtrace_fini(&trace);
+    free(text);
+}
+
+static void too_many_streams_are_refused(void **state)
+{
+    char *text = malloc(32 * XTRACE_STREAMS);
+    size_t length = (size_t)sprintf(text, HEAD);
+
+    (void)state;
+    for (unsigned i = 1; i <= XTRACE_STREAMS; i++)
+        length += (size_t)sprintf(text + length, "k %u\n", i * 1000003);
+    expect_bad(text, length, XTRACE_STREAMS + 1, "streams");
+    free(text);
+}
+
+/* Many operations, so that the text is longer than every buffer between it and the reader. */
+static char *long_text(size_t *length)
+{
+    char *text = malloc(40 * 100000);
+
+    *length = (size_t)sprintf(text, HEAD);
+    for (unsigned i = 0; i < 50000; i++)
+        *length += (size_t)sprintf(text + *length, "a %llu %u 0\nf %llu\n", i * 0x1000000000001ull,
+                                   i, i * 0x1000000000001ull);
+    return text;
+}
+
+static void compressed_files_read_as_plain_ones(void **state)
+{
+    size_t length, room;
+    char *text = long_text(&length);
+    struct xtrace plain = read_good(text), packed;
+    struct xtrace_fault fault;
+
+    (void)state;
+    room = ZSTD_compressBound(length);
+    char *small = malloc(2 * room);
+    /* Two frames, one after the other, are one text. */
+    size_t first = ZSTD_compress(small, room, text, length / 3, 1);
+    size_t size =
+        first + ZSTD_compress(small + first, room, text + length / 3, length - length / 3, 19);
+
+    assert_true(read_bytes(small, size, &packed, &fault));
+    assert_int_equal(packed.op_count, 100000);
+    assert_int_equal(packed.op_count, plain.op_count);
+    assert_memory_equal(packed.ops, plain.ops, plain.op_count * sizeof(*plain.ops));
+    xtrace_fini(&packed);
+    xtrace_fini(&plain);
+    free(small);
+    free(text);
+}
+
+static void damaged_compression_is_refused(void **state)
+{
+    size_t length;
+    char *text = long_text(&length);
+    size_t room = ZSTD_compressBound(length);
+    char *small = malloc(room);
+    size_t size = ZSTD_compress(small, room, text, length, 3);
+    struct xtrace trace;
+    struct xtrace_fault fault;
+
+    (void)state;
+    for (size_t cut = 4; cut < size; cut += size / 50 + 1) {
+        assert_false(read_bytes(small, cut, &trace, &fault));
+        assert_non_null(strstr(fault.text, "was cut"));
+    }
+    memset(small + size / 2, 0x55, 16);
+    assert_false(read_bytes(small, size, &trace, &fault));
+    free(small);
+    free(text);
+}
+
+static void memory_is_bounded(void **state)
+{
+    const size_t block = (size_t)1 << 20, blocks = 160;
+    size_t room = ZSTD_compressBound(block) * 2;
+    char *text = malloc(block), *small = malloc(room * 2);
+    size_t size = ZSTD_compress(small, room, HEAD, strlen(HEAD), 1);
+    FILE *file = tmpfile();
+    struct xtrace trace;
+    struct xtrace_fault fault;
+
+    (void)state;
+    assert_non_null(file);
+    for (size_t i = 0; i < block; i += 2)
+        memcpy(text + i, "e\n", 2);
+    fwrite(small, 1, size, file);
+    size = ZSTD_compress(small, room, text, block, 1);
+    for (size_t i = 0; i < blocks; i++)
+        fwrite(small, 1, size, file);
+    rewind(file);
+    assert_false(xtrace_read(file, &trace, &fault));
+    assert_non_null(strstr(fault.text, "1 GiB of host memory"));
+    fclose(file);
+    free(small);
+    free(text);
+}
+
+static void names_are_found_again(void **state)
+{
+    struct idmap map = {NULL, 0, 0};
+
+    (void)state;
+    assert_null(idmap_find(&map, 0));
+    for (uint64_t i = 0; i < 10000; i++) {
+        assert_null(idmap_find(&map, i << 32));
+        assert_non_null(idmap_add(&map, i << 32, (uint32_t)i, 1));
+    }
+    for (uint64_t i = 0; i < 10000; i++)
+        assert_int_equal(idmap_find(&map, i << 32)->number, i);
+    assert_null(idmap_find(&map, 1));
+    idmap_fini(&map);
+}
+
+static void the_latest_route_decides(void **state)
+{
+    struct routes routes;
+
+    (void)state;
+    routes_init(&routes, 4);
+    assert_int_equal(routes_find(&routes, 1), 0);
+    assert_true(routes_begin(&routes, 1, 1, false));
+    assert_true(routes_begin(&routes, 2, 1, true));
+    assert_int_equal(routes.captures, 1);
+    assert_int_equal(routes_find(&routes, 1), 2);
+    assert_int_equal(routes_find(&routes, 2), 0);
+    /* Waiting for a captured stream joins the capture; waiting for others joins nothing. */
+    routes_join(&routes, 3, 2);
+    assert_int_equal(routes_find(&routes, 3), 0);
+    routes_join(&routes, 2, 1);
+    routes_join(&routes, 3, 2);
+    assert_int_equal(routes_find(&routes, 3), 2);
+    routes_end(&routes, 2);
+    assert_int_equal(routes.captures, 0);
+    assert_int_equal(routes_find(&routes, 1), 1);
+    assert_int_equal(routes_find(&routes, 3), 0);
+    routes_fini(&routes);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_operation_is_read),
+        cmocka_unit_test(slots_of_freed_blocks_are_used_again),
+        cmocka_unit_test(a_failed_allocation_gives_its_slot_back),
+        cmocka_unit_test(answers_keep_their_place),
+        cmocka_unit_test(an_empty_configuration_is_one),
+        cmocka_unit_test(bad_files_are_refused),
+        cmocka_unit_test(nul_bytes_are_refused),
+        cmocka_unit_test(long_lines_are_refused),
+        cmocka_unit_test(too_many_streams_are_refused),
+        cmocka_unit_test(compressed_files_read_as_plain_ones),
+        cmocka_unit_test(damaged_compression_is_refused),
+        cmocka_unit_test(memory_is_bounded),
+        cmocka_unit_test(names_are_found_again),
+        cmocka_unit_test(the_latest_route_decides),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,132 @@
+/* SPDX-License-Identifier: MIT */
+#include "vmm/context.h"
+
+#include <stdio.h>
+
+#include "src/base/error.h"
+
+/* Two pages: that one mapping works, and that one call works over both. */
+#define TRIAL_PAGES 2u
+
+struct trial {
+    struct xseg_context *context;
+    uint64_t base, page_bytes;
+    uint64_t handle[TRIAL_PAGES];
+    unsigned created, mapped;
+};
+
+static xseg_status fill(struct trial *trial)
+{
+    const struct xseg_context *context = trial->context;
+    xseg_status status = XSEG_OK;
+
+    while (trial->created < TRIAL_PAGES && status == XSEG_OK) {
+        status = xseg_driver_create(context, trial->page_bytes, &trial->handle[trial->created]);
+        trial->created += status == XSEG_OK;
+    }
+    while (trial->mapped < TRIAL_PAGES && status == XSEG_OK) {
+        status = xseg_driver_map(context, trial->base + trial->mapped * trial->page_bytes,
+                                 trial->page_bytes, trial->handle[trial->mapped]);
+        trial->mapped += status == XSEG_OK;
+    }
+    return status;
+}
+
+static xseg_status try_access(struct trial *trial)
+{
+    struct xseg_context *context = trial->context;
+    xseg_status status = XSEG_OK;
+
+    context->batches_access =
+        xseg_driver_set_access(context, trial->base, TRIAL_PAGES * trial->page_bytes) == XSEG_OK;
+    if (context->batches_access)
+        return XSEG_OK;
+    for (unsigned page = 0; page < TRIAL_PAGES && status == XSEG_OK; page++)
+        status = xseg_driver_set_access(context, trial->base + page * trial->page_bytes,
+                                        trial->page_bytes);
+    return status;
+}
+
+static xseg_status try_unmap(struct trial *trial)
+{
+    struct xseg_context *context = trial->context;
+    xseg_status status = XSEG_OK;
+
+    context->batches_unmap =
+        xseg_driver_unmap(context, trial->base, TRIAL_PAGES * trial->page_bytes) == XSEG_OK;
+    if (context->batches_unmap)
+        trial->mapped = 0;
+    while (trial->mapped > 0 && status == XSEG_OK) {
+        status = xseg_driver_unmap(context, trial->base + (trial->mapped - 1) * trial->page_bytes,
+                                   trial->page_bytes);
+        trial->mapped -= status == XSEG_OK;
+    }
+    return status;
+}
+
+/* Whatever the trial left behind goes, or is kept to be offered again. */
+static void clean_up(struct trial *trial, struct xseg_leftovers *leftovers)
+{
+    while (trial->mapped > 0) {
+        trial->mapped--;
+        (void)xseg_driver_unmap(trial->context, trial->base + trial->mapped * trial->page_bytes,
+                                trial->page_bytes);
+    }
+    while (trial->created > 0)
+        (void)xseg_leftovers_give(leftovers, XSEG_LEFTOVER_PAGE, trial->handle[--trial->created],
+                                  trial->page_bytes);
+    (void)xseg_leftovers_give(leftovers, XSEG_LEFTOVER_RANGE, trial->base,
+                              TRIAL_PAGES * trial->page_bytes);
+}
+
+static xseg_status try_vmm(struct xseg_context *context, struct xseg_leftovers *leftovers)
+{
+    struct trial trial = {.context = context, .page_bytes = context->granularity};
+    xseg_status status =
+        xseg_driver_reserve(context, TRIAL_PAGES * trial.page_bytes, 0, &trial.base);
+
+    if (status != XSEG_OK)
+        return status;
+    status = fill(&trial);
+    if (status == XSEG_OK)
+        status = try_access(&trial);
+    if (status == XSEG_OK)
+        status = try_unmap(&trial);
+    clean_up(&trial, leftovers);
+    return status;
+}
+
+xseg_status xseg_context_open(struct xseg_context *context, struct xseg_driver *driver, int ordinal,
+                              struct xseg_leftovers *leftovers, char *why, size_t why_bytes)
+{
+    xseg_status status;
+
+    *context = (struct xseg_context){.driver = driver, .ordinal = ordinal};
+    why[0] = '\0';
+    status = xseg_driver_retain(context);
+    if (status != XSEG_OK)
+        return status;
+    status = xseg_driver_describe(context);
+    if (status != XSEG_OK) {
+        (void)xseg_driver_let_go(context);
+        return status;
+    }
+    if (!context->has_vmm) {
+        (void)snprintf(why, why_bytes, "the device does not offer it");
+        return XSEG_OK;
+    }
+    status = try_vmm(context, leftovers);
+    if (status == XSEG_ERR_NO_MEMORY) {
+        /* A full device says nothing about its abilities: growth falls back call by call. */
+        context->batches_access = context->batches_unmap = true;
+    } else if (status != XSEG_OK) {
+        context->has_vmm = false;
+        (void)snprintf(why, why_bytes, "a trial of it failed: %s", xseg_fail_text()->buffer);
+    }
+    return XSEG_OK;
+}
+
+xseg_status xseg_context_close(struct xseg_context *context)
+{
+    return xseg_driver_let_go(context);
+}

@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The seam: the CUDA driver's binary interface, opened by name at run time.
+ *
+ * One function per entry point, nothing more: no state, no policy, no retry.  Each counts its call,
+ * turns the driver's result into a status, and on failure leaves a sentence that names the call and
+ * the result.  Entry points are resolved through cuGetProcAddress, each with the version whose
+ * signature is used here; the oldest driver that has them all is that of CUDA 12.0.
+ *
+ * Terms:
+ *   context   a device that is in use: its ordinal, its retained primary context, what it can do
+ *   address   a device address, in bytes
+ *   handle    physical memory, as cuMemCreate names it
+ *
+ * Which calls need the device's context current (allocation, streams, events) push it and pop it
+ * again themselves, so that it never matters what the calling thread has current.
+ *
+ * Threads: any.
+ */
+#ifndef XSEG_VMM_DRIVER_H
+#define XSEG_VMM_DRIVER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "xseg/allocator.h"
+#include "xseg/stats.h"
+
+struct xseg_driver;
+
+typedef struct CUevent_st *xseg_event;
+
+/* A device in use.  Filled by xseg_context_open() (context.h). */
+struct xseg_context {
+    struct xseg_driver *driver;
+    int ordinal;          /* as the user counts devices */
+    int device;           /* CUdevice */
+    void *primary;        /* CUcontext, retained */
+    uint64_t total_bytes; /* memory of the device */
+    uint64_t granularity; /* of physical memory and mappings, bytes; 0 without VMM */
+    bool has_vmm;         /* virtual memory management works here */
+    bool batches_access;  /* one set-access may cover several mappings */
+    bool batches_unmap;   /* one unmap may cover several mappings */
+};
+
+/*
+ * Load a driver and resolve its entry points.
+ *
+ * library: as for dlopen(); NULL is XSEG_DRIVER, else libcuda.so.1.
+ * Returns: XSEG_OK; XSEG_ERR_NO_DRIVER naming what is missing; XSEG_ERR_DRIVER; XSEG_ERR_HOST_MEMORY
+ * Cost:    cuInit, cuDriverGetVersion, cuDeviceGetCount
+ */
+xseg_status xseg_driver_open(const char *library, struct xseg_driver **out);
+void xseg_driver_close(struct xseg_driver *driver);
+
+/* How many devices the driver shows. */
+int xseg_driver_device_count(const struct xseg_driver *driver);
+
+/* Calls by name; returns how many entry points there are. */
+size_t xseg_driver_call_counts(const struct xseg_driver *driver, struct xseg_driver_call *calls,
+                               size_t capacity);
+
+/* --- Devices.  These fill the parts of a context that context.c asks for. --- */
+
+xseg_status xseg_driver_retain(struct xseg_context *context); /* device, primary */
+xseg_status
+xseg_driver_describe(struct xseg_context *context); /* total_bytes, has_vmm, granularity */
+xseg_status xseg_driver_let_go(struct xseg_context *context); /* releases primary */
+
+/* --- Memory.  Sizes and addresses are bytes. --- */
+
+/* Free and total memory of the device. */
+xseg_status xseg_driver_memory(const struct xseg_context *context, uint64_t *free, uint64_t *total);
+
+/* cuMemAlloc; XSEG_ERR_NO_MEMORY when there is none. */
+xseg_status xseg_driver_alloc(const struct xseg_context *context, uint64_t bytes,
+                              uint64_t *address);
+xseg_status xseg_driver_free(const struct xseg_context *context, uint64_t address);
+
+/* Reserve addresses; alignment is 0 or a power of two.  XSEG_ERR_NO_ADDRESSES when there are none. */
+xseg_status xseg_driver_reserve(const struct xseg_context *context, uint64_t bytes,
+                                uint64_t alignment, uint64_t *address);
+xseg_status xseg_driver_unreserve(const struct xseg_context *context, uint64_t address,
+                                  uint64_t bytes);
+
+/* Physical memory; XSEG_ERR_NO_MEMORY when there is none. */
+xseg_status xseg_driver_create(const struct xseg_context *context, uint64_t bytes,
+                               uint64_t *handle);
+xseg_status xseg_driver_release(const struct xseg_context *context, uint64_t handle);
+
+xseg_status xseg_driver_map(const struct xseg_context *context, uint64_t address, uint64_t bytes,
+                            uint64_t handle);
+xseg_status xseg_driver_unmap(const struct xseg_context *context, uint64_t address, uint64_t bytes);
+
+/* Let the device read and write a mapped range. */
+xseg_status xseg_driver_set_access(const struct xseg_context *context, uint64_t address,
+                                   uint64_t bytes);
+
+/* Whether an address is mapped: asked for the handle behind it, which is put back at once. */
+xseg_status xseg_driver_is_mapped(const struct xseg_context *context, uint64_t address,
+                                  bool *mapped);
+
+/* --- Streams and events. --- */
+
+/* The number that is never used for another stream. */
+xseg_status xseg_driver_stream_id(const struct xseg_context *context, xseg_stream stream,
+                                  uint64_t *id);
+xseg_status xseg_driver_stream_done(const struct xseg_context *context, xseg_stream stream,
+                                    bool *done);
+xseg_status xseg_driver_stream_wait(const struct xseg_context *context, xseg_stream stream);
+
+/* Wait for all work of the device's context. */
+xseg_status xseg_driver_context_wait(const struct xseg_context *context);
+
+xseg_status xseg_driver_event_create(const struct xseg_context *context, xseg_event *event);
+xseg_status xseg_driver_event_destroy(const struct xseg_context *context, xseg_event event);
+xseg_status xseg_driver_event_record(const struct xseg_context *context, xseg_event event,
+                                     xseg_stream stream);
+xseg_status xseg_driver_event_done(const struct xseg_context *context, xseg_event event,
+                                   bool *done);
+xseg_status xseg_driver_event_wait(const struct xseg_context *context, xseg_event event);
+
+#endif

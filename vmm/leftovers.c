@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: MIT */
+#include "vmm/leftovers.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+#include "src/base/error.h"
+
+/* Taste: far more than a driver has ever refused at once. */
+#define FIRST_CAPACITY 256u
+
+xseg_status xseg_leftovers_init(struct xseg_leftovers *leftovers,
+                                const struct xseg_context *context)
+{
+    leftovers->context = context;
+    leftovers->count = 0;
+    leftovers->capacity = FIRST_CAPACITY;
+    atomic_init(&leftovers->physical, 0);
+    leftovers->kept = malloc(FIRST_CAPACITY * sizeof(*leftovers->kept));
+    if (leftovers->kept == NULL)
+        return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory to open the device");
+    return XSEG_OK;
+}
+
+void xseg_leftovers_fini(struct xseg_leftovers *leftovers)
+{
+    free(leftovers->kept);
+    leftovers->kept = NULL;
+}
+
+static xseg_status offer(const struct xseg_context *context, const struct xseg_leftover *leftover)
+{
+    switch (leftover->kind) {
+    case XSEG_LEFTOVER_PAGE:
+        return xseg_driver_release(context, leftover->what);
+    case XSEG_LEFTOVER_ALLOCATION:
+        return xseg_driver_free(context, leftover->what);
+    case XSEG_LEFTOVER_RANGE:
+        break;
+    }
+    return xseg_driver_unreserve(context, leftover->what, leftover->bytes);
+}
+
+static uint64_t physical_of(const struct xseg_leftover *leftover)
+{
+    return leftover->kind == XSEG_LEFTOVER_RANGE ? 0 : leftover->bytes;
+}
+
+static void keep(struct xseg_leftovers *leftovers, const struct xseg_leftover *leftover)
+{
+    atomic_fetch_add_explicit(&leftovers->physical, physical_of(leftover), memory_order_relaxed);
+    if (leftovers->count == leftovers->capacity) {
+        const size_t capacity = leftovers->capacity * 2;
+        struct xseg_leftover *kept = realloc(leftovers->kept, capacity * sizeof(*kept));
+
+        /* Without host memory on top of it all, the thing is lost until the process ends; it stays
+         * counted as physical, which is what it is. */
+        if (kept == NULL)
+            return;
+        leftovers->kept = kept;
+        leftovers->capacity = capacity;
+    }
+    leftovers->kept[leftovers->count++] = *leftover;
+}
+
+xseg_status xseg_leftovers_give(struct xseg_leftovers *leftovers, enum xseg_leftover_kind kind,
+                                uint64_t what, uint64_t bytes)
+{
+    const struct xseg_leftover leftover = {kind, what, bytes};
+    const xseg_status status = offer(leftovers->context, &leftover);
+
+    if (status != XSEG_OK)
+        keep(leftovers, &leftover);
+    return status;
+}
+
+xseg_status xseg_leftovers_retry(struct xseg_leftovers *leftovers)
+{
+    xseg_status first = XSEG_OK;
+    size_t left = 0;
+
+    for (size_t i = 0; i < leftovers->count; i++) {
+        const struct xseg_leftover leftover = leftovers->kept[i];
+        const xseg_status status = offer(leftovers->context, &leftover);
+
+        if (status == XSEG_OK) {
+            atomic_fetch_sub_explicit(&leftovers->physical, physical_of(&leftover),
+                                      memory_order_relaxed);
+            continue;
+        }
+        first = first == XSEG_OK ? status : first;
+        leftovers->kept[left++] = leftover;
+    }
+    leftovers->count = left;
+    return first;
+}
+
+bool xseg_leftovers_audit(const struct xseg_leftovers *leftovers, struct xseg_finding *finding)
+{
+    uint64_t sum = 0;
+
+    for (size_t i = 0; i < leftovers->count; i++)
+        sum += physical_of(&leftovers->kept[i]);
+    XSEG_HOLDS(finding, "LEFT-1", sum == atomic_load(&leftovers->physical),
+               "physical says %" PRIu64 ", kept are %" PRIu64,
+               (uint64_t)atomic_load(&leftovers->physical), sum);
+    return true;
+}

@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Leftovers: what the driver would not take back.
+ *
+ * Undoing may fail too.  A physical page, an allocation or a range whose release the driver refused
+ * is kept here, counted, and offered again at the next trim and when the device closes, so that
+ * nothing is lost.
+ *
+ * Invariants:
+ *   LEFT-1  physical is the sum of the sizes of the pages and allocations kept.
+ *
+ * Locking: GROWTH of the device; `physical` may be read without it.
+ */
+#ifndef XSEG_VMM_LEFTOVERS_H
+#define XSEG_VMM_LEFTOVERS_H
+
+#include <stdatomic.h>
+
+#include "src/base/check.h"
+#include "vmm/driver.h"
+
+enum xseg_leftover_kind { XSEG_LEFTOVER_PAGE, XSEG_LEFTOVER_ALLOCATION, XSEG_LEFTOVER_RANGE };
+
+struct xseg_leftover {
+    enum xseg_leftover_kind kind;
+    uint64_t what; /* handle, or address */
+    uint64_t bytes;
+};
+
+struct xseg_leftovers {
+    const struct xseg_context *context;
+    struct xseg_leftover *kept; /* [capacity] */
+    size_t count, capacity;
+    atomic_uint_fast64_t physical; /* bytes of device memory held */
+};
+
+/* Room is made ahead, so that keeping needs no host memory in all but the worst case. */
+xseg_status xseg_leftovers_init(struct xseg_leftovers *leftovers,
+                                const struct xseg_context *context);
+void xseg_leftovers_fini(struct xseg_leftovers *leftovers);
+
+/*
+ * Give one thing back to the driver, or keep it.
+ *
+ * Returns: XSEG_OK when the driver took it; else the driver's error, and it is kept
+ */
+xseg_status xseg_leftovers_give(struct xseg_leftovers *leftovers, enum xseg_leftover_kind kind,
+                                uint64_t what, uint64_t bytes);
+
+/* Offer everything again.  Returns the first error; what was refused stays. */
+xseg_status xseg_leftovers_retry(struct xseg_leftovers *leftovers);
+
+bool xseg_leftovers_audit(const struct xseg_leftovers *leftovers, struct xseg_finding *finding);
+
+#endif

@@ -1,0 +1,204 @@
+/* SPDX-License-Identifier: MIT */
+#include "vmm/sim/address.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "vmm/sim/context.h"
+#include "vmm/sim/entry.h"
+#include "vmm/sim/machine.h"
+#include "vmm/sim/mapping.h"
+
+/* The first address leaves low numbers free, so that a small integer is never an address. */
+#define FIRST     ((uint64_t)0x200000000)
+#define END       ((uint64_t)1 << 47)
+#define HOST_PAGE ((uint64_t)4096)
+
+static uint64_t granules_of(uint64_t bytes)
+{
+    return bytes / SIM_GRANULE + (bytes % SIM_GRANULE != 0);
+}
+
+void sim_addresses_start(struct sim_addresses *addresses, uint64_t limit_bytes)
+{
+    *addresses = (struct sim_addresses){.next = FIRST, .limit_bytes = limit_bytes};
+}
+
+void sim_addresses_end(struct sim_addresses *addresses)
+{
+    for (size_t i = 0; i < addresses->count; i++) {
+        struct sim_range *range = addresses->range[i];
+
+        if (range == NULL)
+            continue;
+        if (range->granule != NULL)
+            sim_mappings_end(range);
+        free(range->granule);
+        free(range);
+    }
+    free(addresses->range);
+    free(addresses->base);
+    memset(addresses, 0, sizeof(*addresses));
+}
+
+/* Close the gaps of ranges that were given back, once they are in the majority. */
+static void squeeze(struct sim_addresses *addresses)
+{
+    size_t kept = 0;
+
+    if (addresses->gone < 64 || addresses->gone * 2 < addresses->count)
+        return;
+    for (size_t i = 0; i < addresses->count; i++) {
+        if (addresses->range[i] == NULL)
+            continue;
+        addresses->range[kept] = addresses->range[i];
+        addresses->base[kept++] = addresses->base[i];
+    }
+    addresses->count = kept;
+    addresses->gone = 0;
+}
+
+static int make_room(struct sim_addresses *addresses)
+{
+    const size_t capacity = addresses->capacity == 0 ? 64 : addresses->capacity * 2;
+    struct sim_range **range;
+    uint64_t *base;
+
+    if (addresses->count < addresses->capacity)
+        return 1;
+    range = realloc(addresses->range, capacity * sizeof(struct sim_range *));
+    if (range != NULL)
+        addresses->range = range;
+    base = realloc(addresses->base, capacity * sizeof(*base));
+    if (base != NULL)
+        addresses->base = base;
+    if (range == NULL || base == NULL)
+        return 0;
+    addresses->capacity = capacity;
+    return 1;
+}
+
+/* Where a range would start, or 0 when there is no room for it. */
+static uint64_t place(const struct sim_addresses *addresses, uint64_t bytes, uint64_t alignment)
+{
+    const uint64_t mask = (alignment < SIM_GRANULE ? SIM_GRANULE : alignment) - 1;
+    uint64_t base;
+
+    if (bytes > addresses->limit_bytes - addresses->live_bytes || mask >= END)
+        return 0;
+    base = (addresses->next + mask) & ~mask;
+    return base <= END - bytes ? base : 0;
+}
+
+struct sim_range *sim_range_take(struct sim_addresses *addresses, uint64_t bytes,
+                                 uint64_t alignment, int is_reservation)
+{
+    const uint64_t granules = granules_of(bytes), whole = granules * SIM_GRANULE;
+    const uint64_t base = bytes > END ? 0 : place(addresses, whole, alignment);
+    struct sim_range *range;
+
+    if (base == 0 || !make_room(addresses))
+        return NULL;
+    range = calloc(1, sizeof(*range));
+    if (range == NULL)
+        return NULL;
+    if (is_reservation) {
+        range->granule = calloc(granules, sizeof(struct sim_mapping *));
+        if (range->granule == NULL) {
+            free(range);
+            return NULL;
+        }
+    }
+    range->base = base;
+    range->bytes = bytes;
+    addresses->range[addresses->count] = range;
+    addresses->base[addresses->count++] = base;
+    addresses->next = base + whole;
+    addresses->live_bytes += whole;
+    if (is_reservation)
+        addresses->reservations++;
+    else
+        addresses->allocations++;
+    return range;
+}
+
+/* The last entry whose base is not above the address; count if there is none. */
+static size_t entry_of(const struct sim_addresses *addresses, uint64_t address)
+{
+    size_t low = 0, high = addresses->count;
+
+    while (low < high) {
+        const size_t middle = low + (high - low) / 2;
+
+        if (addresses->base[middle] <= address)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low == 0 ? addresses->count : low - 1;
+}
+
+struct sim_range *sim_range_find(const struct sim_addresses *addresses, uint64_t address)
+{
+    const size_t at = entry_of(addresses, address);
+    struct sim_range *range;
+
+    if (at == addresses->count)
+        return NULL;
+    range = addresses->range[at];
+    return range != NULL && address - range->base < range->bytes ? range : NULL;
+}
+
+void sim_range_put(struct sim_addresses *addresses, struct sim_range *range)
+{
+    addresses->range[entry_of(addresses, range->base)] = NULL;
+    addresses->gone++;
+    addresses->live_bytes -= granules_of(range->bytes) * SIM_GRANULE;
+    if (range->granule != NULL)
+        addresses->reservations--;
+    else
+        addresses->allocations--;
+    free(range->granule);
+    free(range);
+    squeeze(addresses);
+}
+
+static CUresult reserve(CUdeviceptr *out, size_t bytes, size_t alignment, CUdeviceptr hint,
+                        unsigned long long flags)
+{
+    const struct sim_range *range;
+
+    if (out == NULL || bytes == 0 || bytes % HOST_PAGE != 0 || hint % HOST_PAGE != 0 ||
+        (alignment & (alignment - 1)) != 0 || flags != 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    sim_charge(sim_machine.costs->reserve);
+    range = sim_range_take(&sim_machine.addresses, bytes, alignment, 1);
+    if (range == NULL)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    *out = range->base;
+    return CUDA_SUCCESS;
+}
+
+static CUresult address_free(CUdeviceptr address, size_t bytes)
+{
+    struct sim_range *range = sim_range_find(&sim_machine.addresses, address);
+
+    if (range == NULL || range->granule == NULL || range->base != address ||
+        range->bytes != bytes || range->mapped != 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    sim_charge(sim_machine.costs->address_free);
+    sim_range_put(&sim_machine.addresses, range);
+    return CUDA_SUCCESS;
+}
+
+/* The hint is not followed: cuda.h promises nothing about it, and addresses only ever rise here. */
+SIM_EXPORT CUresult CUDAAPI cuMemAddressReserve(CUdeviceptr *ptr, size_t size, size_t alignment,
+                                                CUdeviceptr addr, unsigned long long flags)
+{
+    SIM_ANSWER(MEM_ADDRESS_RESERVE, reserve(ptr, size, alignment, addr, flags));
+}
+
+SIM_EXPORT CUresult CUDAAPI cuMemAddressFree(CUdeviceptr ptr, size_t size)
+{
+    SIM_ANSWER(MEM_ADDRESS_FREE, address_free(ptr, size));
+}

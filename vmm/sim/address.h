@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Addresses: ranges that are handed out upwards and never twice.
+ *
+ * A range is a reservation (cuMemAddressReserve) or an allocation (cuMemAlloc).  It starts 2 MiB
+ * aligned at least and takes whole granules of 2 MiB.
+ *
+ * Invariants: ranges lie in the array by rising base and do not overlap; the live bytes never
+ * exceed the limit; no address above 2^47 is given out.
+ *
+ * Locking: the machine's lock.
+ */
+#ifndef XSEG_SIM_ADDRESS_H
+#define XSEG_SIM_ADDRESS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct sim_mapping;
+
+struct sim_range {
+    uint64_t base, bytes; /* as asked for */
+    unsigned device;      /* allocation: whose memory */
+    /* Reservation: the mapping that covers each granule; NULL for an allocation. */
+    struct sim_mapping **granule;
+    uint64_t mapped; /* granules that are covered */
+};
+
+struct sim_addresses {
+    struct sim_range **range; /* NULL where one was given back */
+    uint64_t *base;           /* of each, kept when it was given back */
+    size_t count, capacity, gone;
+    size_t reservations, allocations; /* that are live */
+    uint64_t next, live_bytes, limit_bytes;
+};
+
+void sim_addresses_start(struct sim_addresses *addresses, uint64_t limit_bytes);
+void sim_addresses_end(struct sim_addresses *addresses);
+
+/**
+ * Hand out a range.
+ *
+ * @param alignment  a power of two
+ *
+ * Returns: NULL when addresses or host memory have run out
+ */
+struct sim_range *sim_range_take(struct sim_addresses *addresses, uint64_t bytes,
+                                 uint64_t alignment, int is_reservation);
+
+/** Give a range back; a reservation must have nothing mapped. */
+void sim_range_put(struct sim_addresses *addresses, struct sim_range *range);
+
+/** The live range that an address lies in, or NULL. */
+struct sim_range *sim_range_find(const struct sim_addresses *addresses, uint64_t address);
+
+#endif

@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The table of entry points: everything that speaks for all calls at once is driven by it, namely
+ * counters, fault injection, the checks on entry, and cuGetProcAddress.
+ *
+ *   id       SIM_CALL_id is the call's number
+ *   name     the base name, as users and cuGetProcAddress write it
+ *   symbol   the exported function
+ *   version  the CUDA version that brought this signature
+ *   checks   what is asked on entry (below)
+ *
+ * Several rows may share a name: the same call with another signature.
+ */
+#ifndef XSEG_SIM_CALLS_H
+#define XSEG_SIM_CALLS_H
+
+enum sim_checks {
+    SIM_NEVER_FAILS = 1,   /* not counted by a fault that means "any call that can fail" */
+    SIM_NEEDS_INIT = 2,    /* CUDA_ERROR_NOT_INITIALIZED before cuInit */
+    SIM_NEEDS_CONTEXT = 4, /* CUDA_ERROR_INVALID_CONTEXT without a current context */
+    SIM_NEEDS_VMM = 8,     /* CUDA_ERROR_NOT_SUPPORTED on devices that lack it */
+    SIM_UNSAFE = 16        /* "potentially unsafe" while a stream is being captured; events check
+                              that themselves, after a complaint of their own */
+};
+
+#define SIM_PLAIN   SIM_NEEDS_INIT
+#define SIM_CURRENT (SIM_NEEDS_INIT | SIM_NEEDS_CONTEXT)
+#define SIM_VMM     (SIM_NEEDS_INIT | SIM_NEEDS_VMM)
+
+/* clang-format off */
+#define SIM_CALL_MAP(X)                                                                                                \
+    X(INIT, "cuInit", cuInit, 2000, 0)                                                                                 \
+    X(DRIVER_GET_VERSION, "cuDriverGetVersion", cuDriverGetVersion, 2020, SIM_NEVER_FAILS)                             \
+    X(GET_ERROR_NAME, "cuGetErrorName", cuGetErrorName, 6000, SIM_NEVER_FAILS)                                         \
+    X(GET_ERROR_STRING, "cuGetErrorString", cuGetErrorString, 6000, SIM_NEVER_FAILS)                                   \
+    X(GET_PROC_ADDRESS_V1, "cuGetProcAddress", cuGetProcAddress, 11030, SIM_NEVER_FAILS)                               \
+    X(GET_PROC_ADDRESS, "cuGetProcAddress", cuGetProcAddress_v2, 12000, SIM_NEVER_FAILS)                               \
+    X(DEVICE_GET_COUNT, "cuDeviceGetCount", cuDeviceGetCount, 2000, SIM_PLAIN)                                         \
+    X(DEVICE_GET, "cuDeviceGet", cuDeviceGet, 2000, SIM_PLAIN)                                                         \
+    X(DEVICE_GET_NAME, "cuDeviceGetName", cuDeviceGetName, 2000, SIM_PLAIN)                                            \
+    X(DEVICE_TOTAL_MEM, "cuDeviceTotalMem", cuDeviceTotalMem_v2, 3020, SIM_PLAIN)                                      \
+    X(DEVICE_GET_ATTRIBUTE, "cuDeviceGetAttribute", cuDeviceGetAttribute, 2000, SIM_PLAIN)                             \
+    X(PRIMARY_CTX_RETAIN, "cuDevicePrimaryCtxRetain", cuDevicePrimaryCtxRetain, 7000, SIM_PLAIN)                       \
+    X(PRIMARY_CTX_RELEASE, "cuDevicePrimaryCtxRelease", cuDevicePrimaryCtxRelease_v2, 11000, SIM_PLAIN)                \
+    X(PRIMARY_CTX_GET_STATE, "cuDevicePrimaryCtxGetState", cuDevicePrimaryCtxGetState, 7000, SIM_PLAIN)                \
+    X(PRIMARY_CTX_RESET, "cuDevicePrimaryCtxReset", cuDevicePrimaryCtxReset_v2, 11000, SIM_PLAIN)                      \
+    X(CTX_PUSH_CURRENT, "cuCtxPushCurrent", cuCtxPushCurrent_v2, 4000, SIM_PLAIN)                                      \
+    X(CTX_POP_CURRENT, "cuCtxPopCurrent", cuCtxPopCurrent_v2, 4000, SIM_PLAIN)                                         \
+    X(CTX_GET_CURRENT, "cuCtxGetCurrent", cuCtxGetCurrent, 4000, SIM_PLAIN)                                            \
+    X(CTX_SET_CURRENT, "cuCtxSetCurrent", cuCtxSetCurrent, 4000, SIM_PLAIN)                                            \
+    X(CTX_GET_DEVICE, "cuCtxGetDevice", cuCtxGetDevice, 2000, SIM_CURRENT)                                             \
+    X(CTX_GET_DEVICE_V2, "cuCtxGetDevice", cuCtxGetDevice_v2, 13000, SIM_PLAIN)                                        \
+    X(CTX_SYNCHRONIZE, "cuCtxSynchronize", cuCtxSynchronize, 2000, SIM_CURRENT)                                        \
+    X(CTX_SYNCHRONIZE_V2, "cuCtxSynchronize", cuCtxSynchronize_v2, 13000, SIM_PLAIN)                                   \
+    X(MEM_GET_INFO, "cuMemGetInfo", cuMemGetInfo_v2, 3020, SIM_CURRENT)                                                \
+    X(MEM_ALLOC, "cuMemAlloc", cuMemAlloc_v2, 3020, SIM_CURRENT | SIM_UNSAFE)                                          \
+    X(MEM_FREE, "cuMemFree", cuMemFree_v2, 3020, SIM_CURRENT | SIM_UNSAFE)                                             \
+    X(MEM_GET_GRANULARITY, "cuMemGetAllocationGranularity", cuMemGetAllocationGranularity, 10020, SIM_VMM)             \
+    X(MEM_ADDRESS_RESERVE, "cuMemAddressReserve", cuMemAddressReserve, 10020, SIM_VMM)                                 \
+    X(MEM_ADDRESS_FREE, "cuMemAddressFree", cuMemAddressFree, 10020, SIM_VMM)                                          \
+    X(MEM_CREATE, "cuMemCreate", cuMemCreate, 10020, SIM_VMM)                                                          \
+    X(MEM_RELEASE, "cuMemRelease", cuMemRelease, 10020, SIM_VMM)                                                       \
+    X(MEM_MAP, "cuMemMap", cuMemMap, 10020, SIM_VMM)                                                                   \
+    X(MEM_UNMAP, "cuMemUnmap", cuMemUnmap, 10020, SIM_VMM)                                                             \
+    X(MEM_SET_ACCESS, "cuMemSetAccess", cuMemSetAccess, 10020, SIM_VMM)                                                \
+    X(MEM_GET_ACCESS, "cuMemGetAccess", cuMemGetAccess, 10020, SIM_VMM)                                                \
+    X(MEM_RETAIN_HANDLE, "cuMemRetainAllocationHandle", cuMemRetainAllocationHandle, 11000, SIM_VMM)                   \
+    X(STREAM_CREATE, "cuStreamCreate", cuStreamCreate, 2000, SIM_CURRENT)                                              \
+    X(STREAM_CREATE_PRIORITY, "cuStreamCreateWithPriority", cuStreamCreateWithPriority, 5050, SIM_CURRENT)             \
+    X(STREAM_DESTROY, "cuStreamDestroy", cuStreamDestroy_v2, 4000, SIM_CURRENT)                                        \
+    X(STREAM_QUERY, "cuStreamQuery", cuStreamQuery, 2000, SIM_CURRENT | SIM_UNSAFE)                                    \
+    X(STREAM_SYNCHRONIZE, "cuStreamSynchronize", cuStreamSynchronize, 2000, SIM_CURRENT | SIM_UNSAFE)                  \
+    X(STREAM_WAIT_EVENT, "cuStreamWaitEvent", cuStreamWaitEvent, 3020, SIM_CURRENT)                                    \
+    X(STREAM_GET_ID, "cuStreamGetId", cuStreamGetId, 12000, SIM_PLAIN)                                                 \
+    X(STREAM_GET_CTX, "cuStreamGetCtx", cuStreamGetCtx, 9020, SIM_PLAIN)                                               \
+    X(STREAM_GET_CTX_V2, "cuStreamGetCtx", cuStreamGetCtx_v2, 12050, SIM_PLAIN)                                        \
+    X(STREAM_BEGIN_CAPTURE, "cuStreamBeginCapture", cuStreamBeginCapture_v2, 10010, SIM_CURRENT)                       \
+    X(STREAM_END_CAPTURE, "cuStreamEndCapture", cuStreamEndCapture, 10000, SIM_CURRENT)                                \
+    X(STREAM_IS_CAPTURING, "cuStreamIsCapturing", cuStreamIsCapturing, 10000, SIM_PLAIN)                               \
+    X(STREAM_GET_CAPTURE_INFO, "cuStreamGetCaptureInfo", cuStreamGetCaptureInfo_v2, 11030, SIM_PLAIN)                  \
+    X(STREAM_GET_CAPTURE_INFO_V3, "cuStreamGetCaptureInfo", cuStreamGetCaptureInfo_v3, 12030, SIM_PLAIN)               \
+    X(EXCHANGE_CAPTURE_MODE, "cuThreadExchangeStreamCaptureMode", cuThreadExchangeStreamCaptureMode, 10010, SIM_PLAIN) \
+    X(GRAPH_DESTROY, "cuGraphDestroy", cuGraphDestroy, 10000, SIM_PLAIN)                                               \
+    X(EVENT_CREATE, "cuEventCreate", cuEventCreate, 2000, SIM_CURRENT)                                                 \
+    X(EVENT_DESTROY, "cuEventDestroy", cuEventDestroy_v2, 4000, SIM_PLAIN)                                             \
+    X(EVENT_RECORD, "cuEventRecord", cuEventRecord, 2000, SIM_CURRENT)                                                 \
+    X(EVENT_QUERY, "cuEventQuery", cuEventQuery, 2000, SIM_PLAIN)                                                      \
+    X(EVENT_SYNCHRONIZE, "cuEventSynchronize", cuEventSynchronize, 2000, SIM_PLAIN)
+/* clang-format on */
+
+enum sim_call {
+#define SIM_CALL_ENUM_(id, name, symbol, version, checks) SIM_CALL_##id,
+    SIM_CALL_MAP(SIM_CALL_ENUM_)
+#undef SIM_CALL_ENUM_
+        SIM_CALL_COUNT
+};
+
+/** One row of the table, without the function's address (symbol.c has that). */
+struct sim_call_info {
+    const char *name;
+    int version;
+    unsigned checks;
+};
+
+extern const struct sim_call_info sim_call_info[SIM_CALL_COUNT];
+
+#endif

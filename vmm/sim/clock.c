@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: MIT */
+/* The doors of sim.h that have to do with time and with work on streams. */
+#include "vmm/sim/capture.h"
+#include "vmm/sim/machine.h"
+#include "vmm/sim/stream.h"
+
+uint64_t xseg_sim_clock(void)
+{
+    uint64_t now;
+
+    sim_lock();
+    now = sim_machine.now;
+    sim_unlock();
+    return now;
+}
+
+uint64_t xseg_sim_driver_time(void)
+{
+    uint64_t time;
+
+    sim_lock();
+    time = sim_machine.driver_time;
+    sim_unlock();
+    return time;
+}
+
+void xseg_sim_advance(uint64_t nanoseconds)
+{
+    sim_lock();
+    sim_pass(nanoseconds);
+    sim_unlock();
+}
+
+static xseg_status status_of(CUresult result)
+{
+    switch (result) {
+    case CUDA_SUCCESS:
+        return XSEG_OK;
+    case CUDA_ERROR_OUT_OF_MEMORY:
+        return XSEG_ERR_HOST_MEMORY;
+    default:
+        return XSEG_ERR_ARGUMENT;
+    }
+}
+
+xseg_status xseg_sim_launch(struct CUstream_st *stream, uint64_t nanoseconds)
+{
+    struct sim_stream *found;
+    CUresult result;
+
+    sim_lock();
+    result = sim_stream_find(stream, false, &found);
+    if (result == CUDA_SUCCESS && !sim_capture_takes(found) &&
+        !sim_work_queue(&found->queue, nanoseconds, NULL))
+        result = CUDA_ERROR_OUT_OF_MEMORY;
+    sim_unlock();
+    return status_of(result);
+}
+
+xseg_status xseg_sim_finish(struct CUstream_st *stream)
+{
+    struct sim_stream *found;
+    CUresult result;
+
+    sim_lock();
+    result = sim_stream_find(stream, false, &found);
+    if (result == CUDA_SUCCESS)
+        sim_queue_finish(&found->queue);
+    sim_unlock();
+    return status_of(result);
+}
+
+static void finish(struct sim_stream *stream)
+{
+    for (; stream != NULL; stream = stream->after)
+        sim_queue_finish(&stream->queue);
+}
+
+void xseg_sim_finish_all(void)
+{
+    sim_lock();
+    for (unsigned i = 0; i < sim_machine.devices; i++) {
+        finish(sim_machine.device[i].streams);
+        finish(sim_machine.device[i].departed);
+    }
+    sim_unlock();
+}

@@ -1,0 +1,254 @@
+/* SPDX-License-Identifier: MIT */
+#include "vmm/sim/context.h"
+
+#include "vmm/sim/capture.h"
+#include "vmm/sim/entry.h"
+#include "vmm/sim/event.h"
+#include "vmm/sim/machine.h"
+#include "vmm/sim/memory.h"
+#include "vmm/sim/stream.h"
+
+CUcontext sim_context_handle(unsigned device)
+{
+    return (CUcontext)(uintptr_t)sim_handle_make(SIM_KIND_CONTEXT, device, sim_machine.epoch);
+}
+
+CUresult sim_context_device(CUcontext context, unsigned *device)
+{
+    uint32_t index, epoch;
+
+    if (!sim_handle_parts((uint64_t)(uintptr_t)context, SIM_KIND_CONTEXT, &index, &epoch) ||
+        epoch != sim_machine.epoch || index >= sim_machine.devices ||
+        !sim_machine.device[index].active)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    *device = index;
+    return CUDA_SUCCESS;
+}
+
+CUresult sim_context_current(unsigned *device)
+{
+    const struct sim_thread *thread = sim_thread();
+
+    if (thread->depth == 0 || thread->stack[thread->depth - 1] == 0)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    *device = thread->stack[thread->depth - 1] - 1u;
+    return sim_machine.device[*device].active ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
+}
+
+void sim_context_destroy(unsigned device)
+{
+    sim_events_end(device);
+    sim_streams_end(device);
+    sim_allocations_end(device);
+    sim_machine.device[device].active = false;
+}
+
+static CUresult ordinal_of(CUdevice device, unsigned *ordinal)
+{
+    if (device < 0 || (unsigned)device >= sim_machine.devices)
+        return CUDA_ERROR_INVALID_DEVICE;
+    *ordinal = (unsigned)device;
+    return CUDA_SUCCESS;
+}
+
+static CUresult retain(CUcontext *out, CUdevice device)
+{
+    unsigned ordinal;
+
+    if (out == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (ordinal_of(device, &ordinal) != CUDA_SUCCESS)
+        return CUDA_ERROR_INVALID_DEVICE;
+    sim_machine.device[ordinal].retained++;
+    sim_machine.device[ordinal].active = true;
+    *out = sim_context_handle(ordinal);
+    return CUDA_SUCCESS;
+}
+
+static CUresult release(CUdevice device)
+{
+    unsigned ordinal;
+
+    if (ordinal_of(device, &ordinal) != CUDA_SUCCESS)
+        return CUDA_ERROR_INVALID_DEVICE;
+    if (sim_machine.device[ordinal].retained == 0)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    if (--sim_machine.device[ordinal].retained == 0)
+        sim_context_destroy(ordinal);
+    return CUDA_SUCCESS;
+}
+
+static CUresult reset(CUdevice device)
+{
+    unsigned ordinal;
+
+    if (ordinal_of(device, &ordinal) != CUDA_SUCCESS)
+        return CUDA_ERROR_INVALID_DEVICE;
+    sim_context_destroy(ordinal);
+    return CUDA_SUCCESS;
+}
+
+static CUresult get_state(CUdevice device, unsigned *flags, int *active)
+{
+    unsigned ordinal;
+
+    if (flags == NULL || active == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (ordinal_of(device, &ordinal) != CUDA_SUCCESS)
+        return CUDA_ERROR_INVALID_DEVICE;
+    *flags = 0;
+    *active = sim_machine.device[ordinal].active;
+    return CUDA_SUCCESS;
+}
+
+static CUresult push(CUcontext context)
+{
+    struct sim_thread *thread = sim_thread();
+    unsigned device;
+
+    if (sim_context_device(context, &device) != CUDA_SUCCESS)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    if (thread->depth == SIM_STACK_MAX)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    thread->stack[thread->depth++] = (unsigned char)(device + 1);
+    return CUDA_SUCCESS;
+}
+
+static CUcontext top_of(const struct sim_thread *thread)
+{
+    const unsigned top = thread->depth == 0 ? 0 : thread->stack[thread->depth - 1];
+
+    return top == 0 ? NULL : sim_context_handle(top - 1);
+}
+
+static CUresult pop(CUcontext *out)
+{
+    struct sim_thread *thread = sim_thread();
+
+    if (thread->depth == 0)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    if (out != NULL)
+        *out = top_of(thread);
+    thread->depth--;
+    return CUDA_SUCCESS;
+}
+
+static CUresult get_current(CUcontext *out)
+{
+    if (out == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    *out = top_of(sim_thread());
+    return CUDA_SUCCESS;
+}
+
+/* Replaces the top of the stack; NULL pops it. */
+static CUresult set_current(CUcontext context)
+{
+    struct sim_thread *thread = sim_thread();
+    unsigned device;
+
+    if (context == NULL) {
+        thread->depth -= thread->depth != 0;
+        return CUDA_SUCCESS;
+    }
+    if (sim_context_device(context, &device) != CUDA_SUCCESS)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    if (thread->depth == 0)
+        return push(context);
+    thread->stack[thread->depth - 1] = (unsigned char)(device + 1);
+    return CUDA_SUCCESS;
+}
+
+/* NULL stands for the current context. */
+static CUresult named_or_current(CUcontext context, unsigned *device)
+{
+    return context == NULL ? sim_context_current(device) : sim_context_device(context, device);
+}
+
+static CUresult get_device(CUdevice *out, CUcontext context)
+{
+    unsigned device;
+    CUresult result;
+
+    if (out == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    result = named_or_current(context, &device);
+    if (result == CUDA_SUCCESS)
+        *out = (CUdevice)device;
+    return result;
+}
+
+static CUresult synchronize(CUcontext context)
+{
+    unsigned device;
+    CUresult result = named_or_current(context, &device);
+
+    if (result == CUDA_SUCCESS)
+        result = sim_capture_refuse_device_wait(device);
+    if (result != CUDA_SUCCESS)
+        return result;
+    sim_charge(sim_machine.costs->synchronize);
+    sim_streams_wait(device);
+    return CUDA_SUCCESS;
+}
+
+SIM_EXPORT CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev)
+{
+    SIM_ANSWER(PRIMARY_CTX_RETAIN, retain(pctx, dev));
+}
+
+SIM_EXPORT CUresult CUDAAPI cuDevicePrimaryCtxRelease_v2(CUdevice dev)
+{
+    SIM_ANSWER(PRIMARY_CTX_RELEASE, release(dev));
+}
+
+SIM_EXPORT CUresult CUDAAPI cuDevicePrimaryCtxReset_v2(CUdevice dev)
+{
+    SIM_ANSWER(PRIMARY_CTX_RESET, reset(dev));
+}
+
+SIM_EXPORT CUresult CUDAAPI cuDevicePrimaryCtxGetState(CUdevice dev, unsigned int *flags,
+                                                       int *active)
+{
+    SIM_ANSWER(PRIMARY_CTX_GET_STATE, get_state(dev, flags, active));
+}
+
+SIM_EXPORT CUresult CUDAAPI cuCtxPushCurrent_v2(CUcontext ctx)
+{
+    SIM_ANSWER(CTX_PUSH_CURRENT, push(ctx));
+}
+
+SIM_EXPORT CUresult CUDAAPI cuCtxPopCurrent_v2(CUcontext *pctx)
+{
+    SIM_ANSWER(CTX_POP_CURRENT, pop(pctx));
+}
+
+SIM_EXPORT CUresult CUDAAPI cuCtxGetCurrent(CUcontext *pctx)
+{
+    SIM_ANSWER(CTX_GET_CURRENT, get_current(pctx));
+}
+
+SIM_EXPORT CUresult CUDAAPI cuCtxSetCurrent(CUcontext ctx)
+{
+    SIM_ANSWER(CTX_SET_CURRENT, set_current(ctx));
+}
+
+SIM_EXPORT CUresult CUDAAPI cuCtxGetDevice(CUdevice *device)
+{
+    SIM_ANSWER(CTX_GET_DEVICE, get_device(device, NULL));
+}
+
+SIM_EXPORT CUresult CUDAAPI cuCtxGetDevice_v2(CUdevice *device, CUcontext ctx)
+{
+    SIM_ANSWER(CTX_GET_DEVICE_V2, get_device(device, ctx));
+}
+
+SIM_EXPORT CUresult CUDAAPI cuCtxSynchronize(void)
+{
+    SIM_ANSWER(CTX_SYNCHRONIZE, synchronize(NULL));
+}
+
+SIM_EXPORT CUresult CUDAAPI cuCtxSynchronize_v2(CUcontext ctx)
+{
+    SIM_ANSWER(CTX_SYNCHRONIZE_V2, synchronize(ctx));
+}

@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: MIT */
+#include "vmm/sim/cost.h"
+
+#include <string.h>
+
+#include "vmm/sim/machine.h"
+
+#define MIB ((uint64_t)1 << 20)
+
+/* clang-format off */
+#define EVENTS .event_create = 1000, .event_record = 300, .event_query = 200, .stream_wait = 300, .synchronize = 5000
+#define CLASSIC .alloc = {40000, 180, 60000}, .free = 20000
+#define ACCESS .access = {36000, 1300, 0}, .access_wide = 200000
+
+static const struct sim_costs preset[] = {
+    {.name = "a100", .reserve = 2000, .address_free = 1000, .create = {7000, 150, 0}, .map = 2000, .release = 23000,
+     .unmap_mapping = 34000, ACCESS, CLASSIC, EVENTS},
+    {.name = "a100_cold", .reserve = 19000, .address_free = 1000, .create = {193000, 0, 0}, .map = 1500, .release = 23000,
+     .unmap_mapping = 25600, ACCESS, CLASSIC, EVENTS},
+    {.name = "consumer", .reserve = 9000, .address_free = 1000, .create = {7600, 150, 0}, .map = 1000, .release = 10000,
+     .unmap_mapping = 11500, ACCESS, CLASSIC, EVENTS},
+    {.name = "rocm_slow", .reserve = 10000, .address_free = 5000, .create = {60000, 1000, 0}, .map = 20000, .release = 30000,
+     .unmap = 1000000, .unmap_mapping = 50000, ACCESS, CLASSIC, EVENTS},
+    {.name = "none"},
+};
+/* clang-format on */
+
+const struct sim_costs *sim_costs_find(const char *name)
+{
+    if (name == NULL)
+        return &preset[0];
+    for (size_t i = 0; i < sizeof(preset) / sizeof(preset[0]); i++)
+        if (strcmp(preset[i].name, name) == 0)
+            return &preset[i];
+    return NULL;
+}
+
+uint64_t sim_cost_of(struct sim_cost_sized cost, uint64_t bytes)
+{
+    const uint64_t time = cost.base + bytes / MIB * cost.per_mib;
+
+    return time < cost.least ? cost.least : time;
+}
+
+uint64_t sim_cost_access(const struct sim_costs *costs, uint64_t bytes)
+{
+    return bytes > 128 * MIB ? costs->access_wide : sim_cost_of(costs->access, bytes);
+}
+
+void sim_charge(uint64_t nanoseconds)
+{
+    sim_pass(nanoseconds);
+    sim_machine.driver_time += nanoseconds;
+}

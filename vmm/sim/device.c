@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: MIT */
+#include <stdio.h>
+
+#include "vmm/sim/entry.h"
+#include "vmm/sim/machine.h"
+
+/*
+ * What the devices are.  Attributes go by number, since older versions of cuda.h do not name the
+ * later ones.
+ */
+static const struct {
+    int attribute, value;
+} attributes[] = {
+    {CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK, 1024},
+    {CU_DEVICE_ATTRIBUTE_WARP_SIZE, 32},
+    {CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, 108},
+    {CU_DEVICE_ATTRIBUTE_INTEGRATED, 0},
+    {CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY, 0},
+    {CU_DEVICE_ATTRIBUTE_COMPUTE_MODE, CU_COMPUTEMODE_DEFAULT},
+    {CU_DEVICE_ATTRIBUTE_CONCURRENT_KERNELS, 1},
+    {CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT, 2},
+    {CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING, 1},
+    {CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, 8},
+    {CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, 0},
+    {CU_DEVICE_ATTRIBUTE_STREAM_PRIORITIES_SUPPORTED, 0},
+    {CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY, 0},
+    {CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS, 0},
+    {CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS, 0},
+    {CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, 0},
+    {CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_WIN32_HANDLE_SUPPORTED, 0},
+    {CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_WIN32_KMT_HANDLE_SUPPORTED, 0},
+    {CU_DEVICE_ATTRIBUTE_GENERIC_COMPRESSION_SUPPORTED, 0},
+    {CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED, 0},
+    {CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED, 1},
+    {124 /* CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED */, 0},
+    {128 /* CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED */, 0},
+    {132 /* CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED */, 0},
+    {141 /* CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED */, 0},
+};
+
+static bool is_device(CUdevice device)
+{
+    return device >= 0 && (unsigned)device < sim_machine.devices;
+}
+
+static CUresult init(unsigned flags)
+{
+    if (flags != 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    sim_machine.initialised = true;
+    return CUDA_SUCCESS;
+}
+
+static CUresult driver_version(int *version)
+{
+    if (version == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    *version = SIM_DRIVER_VERSION;
+    return CUDA_SUCCESS;
+}
+
+static CUresult get_count(int *count)
+{
+    if (count == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    *count = (int)sim_machine.devices;
+    return CUDA_SUCCESS;
+}
+
+static CUresult get(CUdevice *device, int ordinal)
+{
+    if (device == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (!is_device(ordinal))
+        return CUDA_ERROR_INVALID_DEVICE;
+    *device = ordinal;
+    return CUDA_SUCCESS;
+}
+
+static CUresult get_name(char *name, int bytes, CUdevice device)
+{
+    if (name == NULL || bytes <= 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (!is_device(device))
+        return CUDA_ERROR_INVALID_DEVICE;
+    (void)snprintf(name, (size_t)bytes, "Simulated device %d", device);
+    return CUDA_SUCCESS;
+}
+
+static CUresult total_memory(size_t *bytes, CUdevice device)
+{
+    if (bytes == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (!is_device(device))
+        return CUDA_ERROR_INVALID_DEVICE;
+    *bytes = sim_machine.memory_bytes;
+    return CUDA_SUCCESS;
+}
+
+/* Attributes that this table lacks are refused, rather than answered with a guess. */
+static CUresult get_attribute(int *value, CUdevice_attribute attribute, CUdevice device)
+{
+    if (value == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (!is_device(device))
+        return CUDA_ERROR_INVALID_DEVICE;
+    if (attribute == CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED ||
+        attribute == CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED) {
+        *value = !sim_machine.without_vmm;
+        return CUDA_SUCCESS;
+    }
+    for (size_t i = 0; i < sizeof(attributes) / sizeof(attributes[0]); i++)
+        if (attributes[i].attribute == (int)attribute) {
+            *value = attributes[i].value;
+            return CUDA_SUCCESS;
+        }
+    return CUDA_ERROR_INVALID_VALUE;
+}
+
+SIM_EXPORT CUresult CUDAAPI cuInit(unsigned int Flags)
+{
+    SIM_ANSWER(INIT, init(Flags));
+}
+
+SIM_EXPORT CUresult CUDAAPI cuDriverGetVersion(int *driverVersion)
+{
+    SIM_ANSWER(DRIVER_GET_VERSION, driver_version(driverVersion));
+}
+
+SIM_EXPORT CUresult CUDAAPI cuDeviceGetCount(int *count)
+{
+    SIM_ANSWER(DEVICE_GET_COUNT, get_count(count));
+}
+
+SIM_EXPORT CUresult CUDAAPI cuDeviceGet(CUdevice *device, int ordinal)
+{
+    SIM_ANSWER(DEVICE_GET, get(device, ordinal));
+}
+
+SIM_EXPORT CUresult CUDAAPI cuDeviceGetName(char *name, int len, CUdevice dev)
+{
+    SIM_ANSWER(DEVICE_GET_NAME, get_name(name, len, dev));
+}
+
+SIM_EXPORT CUresult CUDAAPI cuDeviceTotalMem_v2(size_t *bytes, CUdevice dev)
+{
+    SIM_ANSWER(DEVICE_TOTAL_MEM, total_memory(bytes, dev));
+}
+
+SIM_EXPORT CUresult CUDAAPI cuDeviceGetAttribute(int *pi, CUdevice_attribute attrib, CUdevice dev)
+{
+    SIM_ANSWER(DEVICE_GET_ATTRIBUTE, get_attribute(pi, attrib, dev));
+}

@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: MIT */
+#include "vmm/sim/entry.h"
+
+#include <string.h>
+
+#include "vmm/sim/capture.h"
+#include "vmm/sim/context.h"
+#include "vmm/sim/machine.h"
+
+const struct sim_call_info sim_call_info[SIM_CALL_COUNT] = {
+#define ROW(id, name_, symbol, version_, checks_) \
+    [SIM_CALL_##id] = {.name = (name_), .version = (version_), .checks = (checks_)},
+    SIM_CALL_MAP(ROW)
+#undef ROW
+};
+
+CUresult sim_enter(enum sim_call call)
+{
+    const unsigned checks = sim_call_info[call].checks;
+    CUresult result;
+
+    sim_lock();
+    sim_machine.calls[call]++;
+    result = (CUresult)sim_fault_strikes(&sim_machine.fault, call);
+    if (result != CUDA_SUCCESS)
+        return result;
+    if ((checks & SIM_NEEDS_INIT) != 0 && !sim_machine.initialised)
+        return CUDA_ERROR_NOT_INITIALIZED;
+    if ((checks & SIM_NEEDS_CONTEXT) != 0) {
+        unsigned device;
+
+        result = sim_context_current(&device);
+        if (result != CUDA_SUCCESS)
+            return result;
+    }
+    if ((checks & SIM_NEEDS_VMM) != 0 && sim_machine.without_vmm)
+        return CUDA_ERROR_NOT_SUPPORTED;
+    if ((checks & SIM_UNSAFE) != 0)
+        return sim_capture_refuse_unsafe();
+    return CUDA_SUCCESS;
+}
+
+CUresult sim_leave(CUresult result)
+{
+    sim_unlock();
+    return result;
+}
+
+uint64_t xseg_sim_calls(const char *call)
+{
+    uint64_t count = 0;
+
+    sim_lock();
+    for (int i = 0; i < SIM_CALL_COUNT; i++)
+        if (call == NULL || strcmp(call, sim_call_info[i].name) == 0)
+            count += sim_machine.calls[i];
+    sim_unlock();
+    return count;
+}

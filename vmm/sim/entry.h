@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * What every entry point does first: take the lock, count, let the set fault strike, and refuse
+ * what the call table says must be refused.
+ *
+ * Also the prototypes that cuda.h has only in some versions or hides behind its renaming macros.
+ */
+#ifndef XSEG_SIM_ENTRY_H
+#define XSEG_SIM_ENTRY_H
+
+#include <cuda.h>
+
+#include "vmm/sim/calls.h"
+
+#define SIM_EXPORT __attribute__((visibility("default")))
+
+/** Takes the lock, whatever it returns. */
+CUresult sim_enter(enum sim_call call);
+
+/** Gives the lock back and hands the result through. */
+CUresult sim_leave(CUresult result);
+
+/* The body of an entry point: work is evaluated only if the call is not refused on entry. */
+#define SIM_ANSWER(call, work)                         \
+    do {                                               \
+        CUresult result_ = sim_enter(SIM_CALL_##call); \
+                                                       \
+        if (result_ == CUDA_SUCCESS)                   \
+            result_ = (work);                          \
+        return sim_leave(result_);                     \
+    } while (0)
+
+#undef cuGetProcAddress
+
+struct CUgraphEdgeData_st;
+struct CUgreenCtx_st;
+
+CUresult CUDAAPI cuGetProcAddress(const char *symbol, void **pfn, int version, cuuint64_t flags);
+CUresult CUDAAPI cuCtxGetDevice_v2(CUdevice *device, CUcontext ctx);
+CUresult CUDAAPI cuCtxSynchronize_v2(CUcontext ctx);
+CUresult CUDAAPI cuStreamGetCtx_v2(CUstream hStream, CUcontext *pCtx,
+                                   struct CUgreenCtx_st **pGreenCtx);
+CUresult CUDAAPI cuStreamGetCaptureInfo_v2(CUstream hStream, CUstreamCaptureStatus *status,
+                                           cuuint64_t *id, CUgraph *graph,
+                                           const CUgraphNode **dependencies, size_t *count);
+CUresult CUDAAPI cuStreamGetCaptureInfo_v3(CUstream hStream, CUstreamCaptureStatus *status,
+                                           cuuint64_t *id, CUgraph *graph,
+                                           const CUgraphNode **dependencies,
+                                           const struct CUgraphEdgeData_st **edges, size_t *count);
+
+#endif

@@ -1,0 +1,196 @@
+/* SPDX-License-Identifier: MIT */
+#include "vmm/sim/event.h"
+
+#include <stdlib.h>
+
+#include "vmm/sim/capture.h"
+#include "vmm/sim/context.h"
+#include "vmm/sim/entry.h"
+#include "vmm/sim/machine.h"
+#include "vmm/sim/stream.h"
+
+static CUresult find(CUevent handle, struct sim_event **out)
+{
+    *out = sim_handles_find(&sim_machine.events, (uint64_t)(uintptr_t)handle);
+    return *out != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+
+static CUresult create(CUevent *out, unsigned flags)
+{
+    const unsigned known = CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS;
+    struct sim_event *event;
+    struct sim_device *at;
+    unsigned device;
+
+    if (out == NULL || (flags & ~known) != 0 ||
+        ((flags & CU_EVENT_INTERPROCESS) != 0 && (flags & CU_EVENT_DISABLE_TIMING) == 0))
+        return CUDA_ERROR_INVALID_VALUE;
+    if (sim_context_current(&device) != CUDA_SUCCESS)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    event = calloc(1, sizeof(*event));
+    if (event == NULL)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    event->handle = sim_handles_add(&sim_machine.events, event);
+    if (event->handle == 0) {
+        free(event);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    sim_charge(sim_machine.costs->event_create);
+    at = &sim_machine.device[device];
+    event->device = device;
+    event->after = at->events;
+    if (event->after != NULL)
+        event->after->before = event;
+    at->events = event;
+    *out = (CUevent)(uintptr_t)event->handle;
+    return CUDA_SUCCESS;
+}
+
+static void forget(struct sim_event *event)
+{
+    sim_work_unrefer(event->work);
+    event->work = NULL;
+}
+
+static void end(struct sim_event *event)
+{
+    forget(event);
+    if (event->before != NULL)
+        event->before->after = event->after;
+    else
+        sim_machine.device[event->device].events = event->after;
+    if (event->after != NULL)
+        event->after->before = event->before;
+    sim_handles_remove(&sim_machine.events, event->handle);
+    free(event);
+}
+
+void sim_events_end(unsigned device)
+{
+    while (sim_machine.device[device].events != NULL)
+        end(sim_machine.device[device].events);
+}
+
+static CUresult destroy(CUevent handle)
+{
+    struct sim_event *event;
+    CUresult result = find(handle, &event);
+
+    if (result == CUDA_SUCCESS)
+        end(event);
+    return result;
+}
+
+static CUresult record(CUevent handle, CUstream stream_handle)
+{
+    struct sim_stream *stream;
+    struct sim_event *event;
+    CUresult result = find(handle, &event);
+
+    if (result == CUDA_SUCCESS)
+        result = sim_stream_find(stream_handle, true, &stream);
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (event->device != stream->device)
+        return CUDA_ERROR_INVALID_HANDLE;
+    result = sim_capture_check_use(stream);
+    if (result != CUDA_SUCCESS)
+        return result;
+    sim_charge(sim_machine.costs->event_record);
+    forget(event);
+    event->is_recorded = true;
+    event->capture_id = sim_capture_id(stream);
+    if (event->capture_id == 0 && !sim_work_ended(stream->queue.last))
+        event->work = sim_work_refer(stream->queue.last);
+    return CUDA_SUCCESS;
+}
+
+static CUresult query(CUevent handle)
+{
+    struct sim_event *event;
+    CUresult result = find(handle, &event);
+
+    if (result == CUDA_SUCCESS)
+        result = sim_capture_refuse_event(event->capture_id);
+    if (result == CUDA_SUCCESS)
+        result = sim_capture_refuse_unsafe();
+    if (result != CUDA_SUCCESS)
+        return result;
+    sim_charge(sim_machine.costs->event_query);
+    if (!sim_work_ended(event->work))
+        return CUDA_ERROR_NOT_READY;
+    forget(event);
+    return CUDA_SUCCESS;
+}
+
+static CUresult synchronize(CUevent handle)
+{
+    struct sim_event *event;
+    CUresult result = find(handle, &event);
+
+    if (result == CUDA_SUCCESS)
+        result = sim_capture_refuse_event(event->capture_id);
+    if (result == CUDA_SUCCESS)
+        result = sim_capture_refuse_unsafe();
+    if (result != CUDA_SUCCESS)
+        return result;
+    sim_charge(sim_machine.costs->synchronize);
+    sim_work_wait(event->work);
+    forget(event);
+    return CUDA_SUCCESS;
+}
+
+/* The event may belong to another context than the stream. */
+static CUresult wait(CUstream stream_handle, CUevent handle, unsigned flags)
+{
+    struct sim_stream *stream;
+    struct sim_event *event;
+    bool is_captured = false;
+    CUresult result = find(handle, &event);
+
+    if (result == CUDA_SUCCESS)
+        result = sim_stream_find(stream_handle, true, &stream);
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (flags > CU_EVENT_WAIT_EXTERNAL ||
+        (flags == CU_EVENT_WAIT_EXTERNAL && stream->capture == NULL))
+        return CUDA_ERROR_INVALID_VALUE;
+    result = sim_capture_wait(stream, event, flags == CU_EVENT_WAIT_EXTERNAL, &is_captured);
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (!is_captured && !sim_work_ended(event->work) && event->work != stream->queue.last &&
+        !sim_work_queue(&stream->queue, 0, event->work))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    sim_charge(sim_machine.costs->stream_wait);
+    return CUDA_SUCCESS;
+}
+
+SIM_EXPORT CUresult CUDAAPI cuEventCreate(CUevent *phEvent, unsigned int Flags)
+{
+    SIM_ANSWER(EVENT_CREATE, create(phEvent, Flags));
+}
+
+SIM_EXPORT CUresult CUDAAPI cuEventDestroy_v2(CUevent hEvent)
+{
+    SIM_ANSWER(EVENT_DESTROY, destroy(hEvent));
+}
+
+SIM_EXPORT CUresult CUDAAPI cuEventRecord(CUevent hEvent, CUstream hStream)
+{
+    SIM_ANSWER(EVENT_RECORD, record(hEvent, hStream));
+}
+
+SIM_EXPORT CUresult CUDAAPI cuEventQuery(CUevent hEvent)
+{
+    SIM_ANSWER(EVENT_QUERY, query(hEvent));
+}
+
+SIM_EXPORT CUresult CUDAAPI cuEventSynchronize(CUevent hEvent)
+{
+    SIM_ANSWER(EVENT_SYNCHRONIZE, synchronize(hEvent));
+}
+
+SIM_EXPORT CUresult CUDAAPI cuStreamWaitEvent(CUstream hStream, CUevent hEvent, unsigned int Flags)
+{
+    SIM_ANSWER(STREAM_WAIT_EVENT, wait(hStream, hEvent, Flags));
+}

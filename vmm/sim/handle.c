@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: MIT */
+#include "vmm/sim/handle.h"
+
+#include <stdlib.h>
+
+enum { INDEX_BITS = 24, GENERATION_BITS = 32 };
+
+uint64_t sim_handle_make(enum sim_kind kind, uint32_t index, uint32_t generation)
+{
+    return (uint64_t)kind << (INDEX_BITS + GENERATION_BITS) | (uint64_t)generation << INDEX_BITS |
+           index;
+}
+
+int sim_handle_parts(uint64_t handle, enum sim_kind kind, uint32_t *index, uint32_t *generation)
+{
+    *index = (uint32_t)(handle & ((1u << INDEX_BITS) - 1));
+    *generation = (uint32_t)(handle >> INDEX_BITS);
+    return handle >> (INDEX_BITS + GENERATION_BITS) == (uint64_t)kind;
+}
+
+static int grow(struct sim_handles *handles)
+{
+    const uint32_t capacity = handles->capacity == 0 ? 64 : handles->capacity * 2;
+    struct sim_slot *slot;
+
+    if (capacity > 1u << INDEX_BITS)
+        return 0;
+    slot = realloc(handles->slot, capacity * sizeof(*slot));
+    if (slot == NULL)
+        return 0;
+    handles->slot = slot;
+    handles->capacity = capacity;
+    return 1;
+}
+
+uint64_t sim_handles_add(struct sim_handles *handles, void *object)
+{
+    struct sim_slot *slot;
+    uint32_t index;
+
+    if (handles->first_free != 0) {
+        index = handles->first_free - 1;
+        slot = &handles->slot[index];
+        handles->first_free = slot->next_free;
+    } else {
+        if (handles->count == handles->capacity && !grow(handles))
+            return 0;
+        index = handles->count++;
+        slot = &handles->slot[index];
+        slot->generation = 1;
+    }
+    slot->object = object;
+    slot->next_free = 0;
+    handles->live++;
+    return sim_handle_make(handles->kind, index, slot->generation);
+}
+
+void *sim_handles_find(const struct sim_handles *handles, uint64_t handle)
+{
+    uint32_t index, generation;
+
+    if (!sim_handle_parts(handle, handles->kind, &index, &generation) || index >= handles->count ||
+        handles->slot[index].generation != generation)
+        return NULL;
+    return handles->slot[index].object;
+}
+
+void sim_handles_remove(struct sim_handles *handles, uint64_t handle)
+{
+    uint32_t index, generation;
+
+    if (sim_handles_find(handles, handle) == NULL)
+        return;
+    (void)sim_handle_parts(handle, handles->kind, &index, &generation);
+    handles->slot[index].object = NULL;
+    handles->live--;
+    if (++handles->slot[index].generation != 0) {
+        handles->slot[index].next_free = handles->first_free;
+        handles->first_free = index + 1;
+    }
+}
+
+void *sim_handles_next(const struct sim_handles *handles, uint32_t *index)
+{
+    while (*index < handles->count) {
+        void *object = handles->slot[(*index)++].object;
+
+        if (object != NULL)
+            return object;
+    }
+    return NULL;
+}

@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Handles: numbers that stand for objects and are never reused.
+ *
+ * A handle is a kind, a slot and that slot's generation; it is never followed as a pointer.  So a
+ * handle of a destroyed object, of another kind, of an earlier machine, or plain rubbish finds
+ * nothing.  A slot whose generations are used up is retired.
+ *
+ * Locking: the machine's lock.
+ */
+#ifndef XSEG_SIM_HANDLE_H
+#define XSEG_SIM_HANDLE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum sim_kind {
+    SIM_KIND_CONTEXT = 1,
+    SIM_KIND_STREAM,
+    SIM_KIND_EVENT,
+    SIM_KIND_GRAPH,
+    SIM_KIND_PHYSICAL
+};
+
+struct sim_slot {
+    void *object; /* NULL: free */
+    uint32_t generation;
+    uint32_t next_free;
+};
+
+/** The handles of one kind. */
+struct sim_handles {
+    enum sim_kind kind;
+    struct sim_slot *slot;
+    uint32_t count, capacity;
+    uint32_t first_free; /* 0: none; else its index + 1 */
+    uint32_t live;
+};
+
+uint64_t sim_handle_make(enum sim_kind kind, uint32_t index, uint32_t generation);
+
+/** Take a handle apart.  Returns: whether it is of that kind. */
+int sim_handle_parts(uint64_t handle, enum sim_kind kind, uint32_t *index, uint32_t *generation);
+
+/** A new handle for an object; 0 when there is no host memory. */
+uint64_t sim_handles_add(struct sim_handles *handles, void *object);
+
+/** The object behind a handle, or NULL. */
+void *sim_handles_find(const struct sim_handles *handles, uint64_t handle);
+
+/** The handle finds nothing from here on. */
+void sim_handles_remove(struct sim_handles *handles, uint64_t handle);
+
+/** The live object at or after a slot, or NULL; *index is moved behind it. */
+void *sim_handles_next(const struct sim_handles *handles, uint32_t *index);
+
+#endif

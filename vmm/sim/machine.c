@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: MIT */
+#include "vmm/sim/machine.h"
+
+#include <pthread.h>
+#include <string.h>
+
+#include "vmm/sim/capture.h"
+#include "vmm/sim/context.h"
+#include "vmm/sim/mapping.h"
+#include "vmm/sim/work.h"
+
+struct sim_machine sim_machine = {
+    .streams = {.kind = SIM_KIND_STREAM},
+    .events = {.kind = SIM_KIND_EVENT},
+    .graphs = {.kind = SIM_KIND_GRAPH},
+    .physical = {.kind = SIM_KIND_PHYSICAL},
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static __thread struct sim_thread thread;
+
+void sim_lock(void)
+{
+    (void)pthread_mutex_lock(&lock);
+    if (!sim_machine.ready) {
+        struct sim_scene scene;
+
+        (void)sim_scene_of_environment(&scene, true);
+        sim_machine_start(&scene);
+    }
+}
+
+void sim_unlock(void)
+{
+    (void)pthread_mutex_unlock(&lock);
+}
+
+struct sim_thread *sim_thread(void)
+{
+    if (thread.epoch != sim_machine.epoch) {
+        const uint64_t number = thread.number;
+
+        memset(&thread, 0, sizeof(thread));
+        thread.epoch = sim_machine.epoch;
+        thread.number = number != 0 ? number : ++sim_machine.last_thread;
+        thread.capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
+    }
+    return &thread;
+}
+
+static void machine_end(void)
+{
+    sim_captures_end();
+    for (unsigned i = 0; i < sim_machine.devices; i++)
+        sim_context_destroy(i);
+    sim_addresses_end(&sim_machine.addresses);
+    sim_physical_end();
+}
+
+void sim_machine_start(const struct sim_scene *scene)
+{
+    if (sim_machine.ready)
+        machine_end();
+    sim_machine.ready = true;
+    sim_machine.initialised = false;
+    sim_machine.epoch++;
+    sim_machine.now = sim_machine.driver_time = 0;
+    sim_machine.devices = scene->devices;
+    sim_machine.memory_bytes = scene->memory_bytes;
+    sim_machine.one_by_one = scene->one_by_one;
+    sim_machine.without_vmm = scene->without_vmm;
+    sim_machine.costs = scene->costs;
+    memset(sim_machine.calls, 0, sizeof(sim_machine.calls));
+    memset(sim_machine.device, 0, sizeof(sim_machine.device));
+    sim_machine.fault = scene->fault;
+    sim_addresses_start(&sim_machine.addresses, scene->address_bytes);
+}
+
+void sim_pass(uint64_t nanoseconds)
+{
+    /* The last moment is SIM_OPEN, when nothing ends. */
+    const uint64_t left = SIM_OPEN - 1 - sim_machine.now;
+
+    sim_machine.now += nanoseconds < left ? nanoseconds : left;
+}
+
+bool sim_memory_has(unsigned device, uint64_t bytes)
+{
+    return bytes <= sim_machine.memory_bytes - sim_machine.device[device].used;
+}
+
+void sim_memory_take(unsigned device, uint64_t bytes)
+{
+    struct sim_device *at = &sim_machine.device[device];
+
+    at->used += bytes;
+    if (at->used > at->peak)
+        at->peak = at->used;
+}
+
+void sim_memory_put(unsigned device, uint64_t bytes)
+{
+    sim_machine.device[device].used -= bytes;
+}

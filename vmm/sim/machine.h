@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The simulated machine: its devices, its clock, and the one lock over all of it.
+ *
+ * There is one machine in a process.  It starts at the first call of any kind, as the environment
+ * says, or at xseg_sim_reset().  A reset ends every object of the old machine; their handles find
+ * nothing afterwards (handle.h).
+ *
+ * Words: a device has one context, its primary one, so a context is named by its device.
+ *
+ * Locking: every exported function takes the lock on entry and gives it back before it returns;
+ * everything below runs under it.  What belongs to a thread (struct sim_thread) is thread-local.
+ */
+#ifndef XSEG_SIM_MACHINE_H
+#define XSEG_SIM_MACHINE_H
+
+#include <cuda.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "vmm/sim/address.h"
+#include "vmm/sim/calls.h"
+#include "vmm/sim/cost.h"
+#include "vmm/sim/fault.h"
+#include "vmm/sim/handle.h"
+#include "xseg/sim.h"
+
+#define SIM_GRANULE ((uint64_t)2 << 20) /* the smallest piece of memory that can be mapped */
+
+enum { SIM_DEVICES_MAX = 64, SIM_STACK_MAX = 256, SIM_DRIVER_VERSION = 13000 };
+
+struct sim_stream;
+struct sim_event;
+struct sim_capture;
+
+struct sim_device {
+    uint64_t used, peak; /* bytes of memory */
+    /* The primary context. */
+    unsigned retained;
+    bool active;
+    struct sim_stream *legacy;   /* the legacy default stream, made when first needed */
+    struct sim_stream *streams;  /* all that are alive */
+    struct sim_stream *departed; /* destroyed, with work still unfinished */
+    struct sim_event *events;
+};
+
+struct sim_machine {
+    bool ready;       /* set up since the process started */
+    bool initialised; /* cuInit was called */
+    uint32_t epoch;   /* counts resets */
+    uint64_t now, driver_time;
+
+    unsigned devices;
+    uint64_t memory_bytes;
+    bool one_by_one, without_vmm;
+    const struct sim_costs *costs;
+
+    uint64_t calls[SIM_CALL_COUNT];
+    struct sim_fault fault;
+    struct sim_addresses addresses;
+    struct sim_handles streams, events, graphs, physical;
+    uint64_t mappings; /* how many there are */
+
+    struct sim_capture *captures; /* begun and not ended */
+    uint64_t visits;              /* walks over unfinished work, work.c */
+
+    /* Never start again, so that ids are unique in the process. */
+    uint64_t last_stream_id, last_capture_id, last_thread;
+
+    struct sim_device device[SIM_DEVICES_MAX];
+};
+
+extern struct sim_machine sim_machine;
+
+/** What the simulator keeps for each thread. */
+struct sim_thread {
+    uint32_t epoch;  /* of the machine that the rest belongs to */
+    uint64_t number; /* unique in the process */
+    CUstreamCaptureMode capture_mode;
+    unsigned depth;                       /* of the stack of current contexts */
+    unsigned char stack[SIM_STACK_MAX];   /* device + 1; 0 is no context */
+    uint64_t per_thread[SIM_DEVICES_MAX]; /* handles of its default streams, made when needed */
+};
+
+/** The calling thread's own. */
+struct sim_thread *sim_thread(void);
+
+void sim_lock(void);
+void sim_unlock(void);
+
+/** Settings with every default filled in. */
+struct sim_scene {
+    unsigned devices;
+    uint64_t memory_bytes, address_bytes;
+    const struct sim_costs *costs;
+    bool one_by_one, without_vmm;
+    struct sim_fault fault;
+};
+
+/** What settings ask for.  Returns: XSEG_OK or XSEG_ERR_ARGUMENT. */
+xseg_status sim_scene_of(const struct xseg_sim_settings *settings, struct sim_scene *scene);
+
+/**
+ * What the environment asks for; a variable that cannot be understood keeps its default.
+ *
+ * @param report  whether to say so on standard error
+ *
+ * Returns: XSEG_OK; XSEG_ERR_ARGUMENT if there was such a variable
+ */
+xseg_status sim_scene_of_environment(struct sim_scene *scene, bool report);
+
+/** End the old machine, start a fresh one. */
+void sim_machine_start(const struct sim_scene *scene);
+
+/** Let time pass; the clock stops short of its end. */
+void sim_pass(uint64_t nanoseconds);
+
+/** Whether a device has that much memory left. */
+bool sim_memory_has(unsigned device, uint64_t bytes);
+
+/** Take memory that a device has, or give it back. */
+void sim_memory_take(unsigned device, uint64_t bytes);
+void sim_memory_put(unsigned device, uint64_t bytes);
+
+#endif

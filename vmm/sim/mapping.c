@@ -1,0 +1,219 @@
+/* SPDX-License-Identifier: MIT */
+#include "vmm/sim/mapping.h"
+
+#include <stdlib.h>
+
+#include "vmm/sim/entry.h"
+#include "vmm/sim/machine.h"
+
+/* A run of whole granules of one reservation. */
+struct run {
+    struct sim_range *range;
+    uint64_t first, count;
+};
+
+static bool run_of(uint64_t address, uint64_t bytes, struct run *run)
+{
+    struct sim_range *range;
+
+    if (bytes == 0 || address % SIM_GRANULE != 0 || bytes % SIM_GRANULE != 0)
+        return false;
+    range = sim_range_find(&sim_machine.addresses, address);
+    if (range == NULL || range->granule == NULL || bytes > range->bytes - (address - range->base))
+        return false;
+    run->range = range;
+    run->first = (address - range->base) / SIM_GRANULE;
+    run->count = bytes / SIM_GRANULE;
+    return true;
+}
+
+/* The mapping that starts a run, when it lies in it whole. */
+static struct sim_mapping *whole_mapping(const struct run *run, uint64_t at)
+{
+    struct sim_mapping *mapping = run->range->granule[run->first + at];
+
+    if (mapping == NULL || mapping->address != run->range->base + (run->first + at) * SIM_GRANULE ||
+        mapping->bytes / SIM_GRANULE > run->count - at)
+        return NULL;
+    return mapping;
+}
+
+/* Whether a run is made of whole mappings with nothing between, and as many as may be named. */
+static bool is_made_of_mappings(const struct run *run)
+{
+    uint64_t count = 0;
+
+    for (uint64_t at = 0; at < run->count; count++) {
+        const struct sim_mapping *mapping = whole_mapping(run, at);
+
+        if (mapping == NULL)
+            return false;
+        at += mapping->bytes / SIM_GRANULE;
+    }
+    return count == 1 || !sim_machine.one_by_one;
+}
+
+struct sim_mapping *sim_mapping_at(uint64_t address)
+{
+    const struct sim_range *range = sim_range_find(&sim_machine.addresses, address);
+
+    if (range == NULL || range->granule == NULL)
+        return NULL;
+    return range->granule[(address - range->base) / SIM_GRANULE];
+}
+
+static CUresult map(CUdeviceptr address, size_t bytes, size_t offset,
+                    CUmemGenericAllocationHandle handle, unsigned long long flags)
+{
+    struct sim_physical *physical = sim_physical_find(handle);
+    struct sim_mapping *mapping;
+    uint64_t covered = 0;
+    struct run run;
+
+    /* cuda.h: the offset must be zero currently.  So only a prefix can be mapped. */
+    if (offset != 0 || flags != 0 || physical == NULL || bytes > physical->bytes ||
+        !run_of(address, bytes, &run))
+        return CUDA_ERROR_INVALID_VALUE;
+    for (uint64_t i = 0; i < run.count; i++)
+        if (run.range->granule[run.first + i] != NULL)
+            return CUDA_ERROR_INVALID_VALUE;
+    sim_charge(sim_machine.costs->map);
+    mapping = malloc(sizeof(*mapping));
+    if (mapping == NULL)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    *mapping = (struct sim_mapping){.physical = physical, .address = address, .bytes = bytes};
+    do {
+        run.range->granule[run.first + covered] = mapping;
+    } while (++covered < run.count);
+    run.range->mapped += run.count;
+    physical->mappings++;
+    sim_machine.mappings++;
+    return CUDA_SUCCESS;
+}
+
+/* The mapping that starts at a granule goes.  Returns: how many granules it covered. */
+static uint64_t drop(struct sim_range *range, uint64_t first)
+{
+    struct sim_mapping *mapping = range->granule[first];
+    const uint64_t count = mapping->bytes / SIM_GRANULE;
+
+    for (uint64_t i = 0; i < count; i++)
+        range->granule[first + i] = NULL;
+    range->mapped -= count;
+    sim_machine.mappings--;
+    mapping->physical->mappings--;
+    sim_physical_settle(mapping->physical);
+    free(mapping);
+    return count;
+}
+
+void sim_mappings_end(struct sim_range *range)
+{
+    for (uint64_t at = 0; range->mapped != 0;)
+        at += range->granule[at] == NULL ? 1 : drop(range, at);
+}
+
+/* Does not wait for work: the real call does not either, whatever cuda.h notes. */
+static CUresult unmap(CUdeviceptr address, size_t bytes)
+{
+    struct run run;
+
+    if (!run_of(address, bytes, &run) || !is_made_of_mappings(&run))
+        return CUDA_ERROR_INVALID_VALUE;
+    sim_charge(sim_machine.costs->unmap);
+    for (uint64_t at = 0; at < run.count;) {
+        sim_charge(sim_machine.costs->unmap_mapping);
+        at += drop(run.range, run.first + at);
+    }
+    return CUDA_SUCCESS;
+}
+
+static CUresult check_descriptor(const CUmemAccessDesc *desc)
+{
+    if (desc->location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
+        (desc->flags != CU_MEM_ACCESS_FLAGS_PROT_NONE &&
+         desc->flags != CU_MEM_ACCESS_FLAGS_PROT_READ &&
+         desc->flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE))
+        return CUDA_ERROR_INVALID_VALUE;
+    if (desc->location.id < 0 || (unsigned)desc->location.id >= sim_machine.devices)
+        return CUDA_ERROR_INVALID_DEVICE;
+    return CUDA_SUCCESS;
+}
+
+static void grant(struct sim_mapping *mapping, const CUmemAccessDesc *desc)
+{
+    const uint64_t bit = (uint64_t)1 << desc->location.id;
+
+    mapping->readable &= ~bit;
+    mapping->writable &= ~bit;
+    if (desc->flags != CU_MEM_ACCESS_FLAGS_PROT_NONE)
+        mapping->readable |= bit;
+    if (desc->flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
+        mapping->writable |= bit;
+    sim_charge(sim_cost_access(sim_machine.costs, mapping->bytes));
+}
+
+static CUresult set_access(CUdeviceptr address, size_t bytes, const CUmemAccessDesc *desc,
+                           size_t count)
+{
+    struct run run;
+
+    if (desc == NULL || count == 0 || !run_of(address, bytes, &run) || !is_made_of_mappings(&run))
+        return CUDA_ERROR_INVALID_VALUE;
+    for (size_t i = 0; i < count; i++) {
+        const CUresult result = check_descriptor(&desc[i]);
+
+        if (result != CUDA_SUCCESS)
+            return result;
+    }
+    for (uint64_t at = 0; at < run.count;) {
+        struct sim_mapping *mapping = run.range->granule[run.first + at];
+
+        for (size_t i = 0; i < count; i++)
+            grant(mapping, &desc[i]);
+        at += mapping->bytes / SIM_GRANULE;
+    }
+    return CUDA_SUCCESS;
+}
+
+static CUresult get_access(unsigned long long *flags, const CUmemLocation *location,
+                           CUdeviceptr address)
+{
+    const struct sim_mapping *mapping = sim_mapping_at(address);
+    uint64_t bit;
+
+    if (flags == NULL || location == NULL || location->type != CU_MEM_LOCATION_TYPE_DEVICE)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (location->id < 0 || (unsigned)location->id >= sim_machine.devices)
+        return CUDA_ERROR_INVALID_DEVICE;
+    if (mapping == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    bit = (uint64_t)1 << location->id;
+    *flags = (mapping->writable & bit) != 0   ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+             : (mapping->readable & bit) != 0 ? CU_MEM_ACCESS_FLAGS_PROT_READ
+                                              : CU_MEM_ACCESS_FLAGS_PROT_NONE;
+    return CUDA_SUCCESS;
+}
+
+SIM_EXPORT CUresult CUDAAPI cuMemMap(CUdeviceptr ptr, size_t size, size_t offset,
+                                     CUmemGenericAllocationHandle handle, unsigned long long flags)
+{
+    SIM_ANSWER(MEM_MAP, map(ptr, size, offset, handle, flags));
+}
+
+SIM_EXPORT CUresult CUDAAPI cuMemUnmap(CUdeviceptr ptr, size_t size)
+{
+    SIM_ANSWER(MEM_UNMAP, unmap(ptr, size));
+}
+
+SIM_EXPORT CUresult CUDAAPI cuMemSetAccess(CUdeviceptr ptr, size_t size,
+                                           const CUmemAccessDesc *desc, size_t count)
+{
+    SIM_ANSWER(MEM_SET_ACCESS, set_access(ptr, size, desc, count));
+}
+
+SIM_EXPORT CUresult CUDAAPI cuMemGetAccess(unsigned long long *flags, const CUmemLocation *location,
+                                           CUdeviceptr ptr)
+{
+    SIM_ANSWER(MEM_GET_ACCESS, get_access(flags, location, ptr));
+}

@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Physical memory and its mappings.
+ *
+ * Physical memory is what cuMemCreate made.  It is freed when nothing refers to it any more: no
+ * reference of the program (one from the creation, one from each cuMemRetainAllocationHandle) and
+ * no mapping.  A mapping shows the first bytes of it at an address, with access rights for each
+ * device; a fresh mapping has none.
+ *
+ * Invariants: a mapping lies in one reservation and is named by exactly the granules it covers;
+ * physical->mappings counts the mappings of it.
+ *
+ * Locking: the machine's lock.
+ */
+#ifndef XSEG_SIM_MAPPING_H
+#define XSEG_SIM_MAPPING_H
+
+#include <cuda.h>
+#include <stdint.h>
+
+struct sim_range;
+
+struct sim_physical {
+    uint64_t handle;
+    uint64_t bytes;
+    unsigned device;
+    uint64_t references, mappings;
+};
+
+struct sim_mapping {
+    struct sim_physical *physical;
+    uint64_t address, bytes;
+    uint64_t readable, writable; /* a bit for each device */
+};
+
+/** The memory of a handle that the program still has a reference to, or NULL. */
+struct sim_physical *sim_physical_find(CUmemGenericAllocationHandle handle);
+
+/** Free it if nothing refers to it any more. */
+void sim_physical_settle(struct sim_physical *physical);
+
+/** End all mappings in a reservation; for the end of the machine. */
+void sim_mappings_end(struct sim_range *range);
+
+/** End all physical memory; for the end of the machine. */
+void sim_physical_end(void);
+
+/** The mapping at an address, or NULL. */
+struct sim_mapping *sim_mapping_at(uint64_t address);
+
+#endif

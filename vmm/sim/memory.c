@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: MIT */
+#include "vmm/sim/memory.h"
+
+#include "vmm/sim/context.h"
+#include "vmm/sim/entry.h"
+#include "vmm/sim/machine.h"
+#include "vmm/sim/stream.h"
+
+static uint64_t whole(uint64_t bytes)
+{
+    return (bytes + SIM_GRANULE - 1) / SIM_GRANULE * SIM_GRANULE;
+}
+
+static CUresult alloc(CUdeviceptr *out, size_t bytes)
+{
+    struct sim_range *range;
+    unsigned device;
+
+    if (out == NULL || bytes == 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (sim_context_current(&device) != CUDA_SUCCESS)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    sim_charge(sim_cost_of(sim_machine.costs->alloc, bytes));
+    if (bytes > sim_machine.memory_bytes || !sim_memory_has(device, whole(bytes)))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    range = sim_range_take(&sim_machine.addresses, bytes, SIM_GRANULE, 0);
+    if (range == NULL)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    range->device = device;
+    sim_memory_take(device, whole(bytes));
+    *out = range->base;
+    return CUDA_SUCCESS;
+}
+
+static void put(struct sim_range *range)
+{
+    sim_memory_put(range->device, whole(range->bytes));
+    sim_range_put(&sim_machine.addresses, range);
+}
+
+/*
+ * The real call waits until the device is idle.  Here it waits for all work that has an end; work
+ * without one goes on, since only a wait that the caller asked for may end it.
+ */
+static CUresult memory_free(CUdeviceptr address)
+{
+    struct sim_range *range;
+
+    if (address == 0)
+        return CUDA_SUCCESS;
+    range = sim_range_find(&sim_machine.addresses, address);
+    if (range == NULL || range->granule != NULL || range->base != address)
+        return CUDA_ERROR_INVALID_VALUE;
+    sim_charge(sim_machine.costs->free);
+    sim_streams_pass_timed(range->device);
+    put(range);
+    return CUDA_SUCCESS;
+}
+
+void sim_allocations_end(unsigned device)
+{
+    /* From the top, because giving one back may close gaps above it. */
+    for (size_t i = sim_machine.addresses.count; i-- > 0;) {
+        struct sim_range *range;
+
+        if (i >= sim_machine.addresses.count)
+            continue;
+        range = sim_machine.addresses.range[i];
+        if (range != NULL && range->granule == NULL && range->device == device)
+            put(range);
+    }
+}
+
+static CUresult get_info(size_t *free_bytes, size_t *total_bytes)
+{
+    unsigned device;
+
+    if (free_bytes == NULL || total_bytes == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (sim_context_current(&device) != CUDA_SUCCESS)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    *free_bytes = sim_machine.memory_bytes - sim_machine.device[device].used;
+    *total_bytes = sim_machine.memory_bytes;
+    return CUDA_SUCCESS;
+}
+
+SIM_EXPORT CUresult CUDAAPI cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytesize)
+{
+    SIM_ANSWER(MEM_ALLOC, alloc(dptr, bytesize));
+}
+
+SIM_EXPORT CUresult CUDAAPI cuMemFree_v2(CUdeviceptr dptr)
+{
+    SIM_ANSWER(MEM_FREE, memory_free(dptr));
+}
+
+SIM_EXPORT CUresult CUDAAPI cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes)
+{
+    SIM_ANSWER(MEM_GET_INFO, get_info(free_bytes, total_bytes));
+}
+
+uint64_t xseg_sim_used(unsigned device)
+{
+    uint64_t used = 0;
+
+    sim_lock();
+    if (device < sim_machine.devices)
+        used = sim_machine.device[device].used;
+    sim_unlock();
+    return used;
+}
+
+uint64_t xseg_sim_peak(unsigned device)
+{
+    uint64_t peak = 0;
+
+    sim_lock();
+    if (device < sim_machine.devices)
+        peak = sim_machine.device[device].peak;
+    sim_unlock();
+    return peak;
+}

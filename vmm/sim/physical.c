@@ -1,0 +1,148 @@
+/* SPDX-License-Identifier: MIT */
+#include <stdlib.h>
+
+#include "vmm/sim/entry.h"
+#include "vmm/sim/machine.h"
+#include "vmm/sim/mapping.h"
+
+struct sim_physical *sim_physical_find(CUmemGenericAllocationHandle handle)
+{
+    struct sim_physical *physical = sim_handles_find(&sim_machine.physical, handle);
+
+    return physical != NULL && physical->references != 0 ? physical : NULL;
+}
+
+void sim_physical_settle(struct sim_physical *physical)
+{
+    if (physical->references != 0 || physical->mappings != 0)
+        return;
+    sim_memory_put(physical->device, physical->bytes);
+    sim_handles_remove(&sim_machine.physical, physical->handle);
+    free(physical);
+}
+
+void sim_physical_end(void)
+{
+    struct sim_physical *physical;
+    uint32_t at = 0;
+
+    while ((physical = sim_handles_next(&sim_machine.physical, &at)) != NULL) {
+        physical->references = 0;
+        sim_physical_settle(physical);
+    }
+}
+
+/* Memory of devices only; nothing can be shared with other processes or live on the host. */
+static CUresult check_properties(const CUmemAllocationProp *prop)
+{
+    if (prop == NULL || prop->type != CU_MEM_ALLOCATION_TYPE_PINNED ||
+        prop->win32HandleMetaData != NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    switch ((int)prop->location.type) {
+    case CU_MEM_LOCATION_TYPE_DEVICE:
+        break;
+    case 2: /* CU_MEM_LOCATION_TYPE_HOST, which has to be asked for without handle types */
+        return prop->requestedHandleTypes == 0 ? CUDA_ERROR_NOT_SUPPORTED
+                                               : CUDA_ERROR_INVALID_VALUE;
+    case 3: /* CU_MEM_LOCATION_TYPE_HOST_NUMA */
+        return CUDA_ERROR_NOT_SUPPORTED;
+    default:
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (prop->location.id < 0 || (unsigned)prop->location.id >= sim_machine.devices)
+        return CUDA_ERROR_INVALID_DEVICE;
+    return prop->requestedHandleTypes == 0 ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED;
+}
+
+static CUresult create(CUmemGenericAllocationHandle *out, size_t bytes,
+                       const CUmemAllocationProp *prop, unsigned long long flags)
+{
+    struct sim_physical *physical;
+    CUresult result;
+
+    if (out == NULL || bytes == 0 || bytes % SIM_GRANULE != 0 || flags != 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    result = check_properties(prop);
+    if (result != CUDA_SUCCESS)
+        return result;
+    sim_charge(sim_cost_of(sim_machine.costs->create, bytes));
+    if (!sim_memory_has((unsigned)prop->location.id, bytes))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    physical = malloc(sizeof(*physical));
+    if (physical == NULL)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    *physical = (struct sim_physical){
+        .bytes = bytes,
+        .device = (unsigned)prop->location.id,
+        .references = 1,
+    };
+    physical->handle = sim_handles_add(&sim_machine.physical, physical);
+    if (physical->handle == 0) {
+        free(physical);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    sim_memory_take(physical->device, bytes);
+    *out = physical->handle;
+    return CUDA_SUCCESS;
+}
+
+static CUresult release(CUmemGenericAllocationHandle handle)
+{
+    struct sim_physical *physical = sim_physical_find(handle);
+
+    if (physical == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    sim_charge(sim_machine.costs->release);
+    physical->references--;
+    sim_physical_settle(physical);
+    return CUDA_SUCCESS;
+}
+
+static CUresult retain(CUmemGenericAllocationHandle *out, const void *address)
+{
+    const struct sim_mapping *mapping = sim_mapping_at((uint64_t)(uintptr_t)address);
+
+    if (out == NULL || mapping == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    mapping->physical->references++;
+    *out = mapping->physical->handle;
+    return CUDA_SUCCESS;
+}
+
+static CUresult granularity(size_t *out, const CUmemAllocationProp *prop,
+                            CUmemAllocationGranularity_flags option)
+{
+    CUresult result;
+
+    if (out == NULL || (option != CU_MEM_ALLOC_GRANULARITY_MINIMUM &&
+                        option != CU_MEM_ALLOC_GRANULARITY_RECOMMENDED))
+        return CUDA_ERROR_INVALID_VALUE;
+    result = check_properties(prop);
+    if (result == CUDA_SUCCESS)
+        *out = SIM_GRANULE;
+    return result;
+}
+
+SIM_EXPORT CUresult CUDAAPI cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
+                                        const CUmemAllocationProp *prop, unsigned long long flags)
+{
+    SIM_ANSWER(MEM_CREATE, create(handle, size, prop, flags));
+}
+
+SIM_EXPORT CUresult CUDAAPI cuMemRelease(CUmemGenericAllocationHandle handle)
+{
+    SIM_ANSWER(MEM_RELEASE, release(handle));
+}
+
+SIM_EXPORT CUresult CUDAAPI cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle,
+                                                        void *addr)
+{
+    SIM_ANSWER(MEM_RETAIN_HANDLE, retain(handle, addr));
+}
+
+SIM_EXPORT CUresult CUDAAPI cuMemGetAllocationGranularity(size_t *granularity_out,
+                                                          const CUmemAllocationProp *prop,
+                                                          CUmemAllocationGranularity_flags option)
+{
+    SIM_ANSWER(MEM_GET_GRANULARITY, granularity(granularity_out, prop, option));
+}

@@ -1,0 +1,202 @@
+/* SPDX-License-Identifier: MIT */
+#include <ctype.h>
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "vmm/sim/machine.h"
+
+#define MIB           ((uint64_t)1 << 20)
+#define MEMORY_MIB    ((uint64_t)80 << 10)
+#define ADDRESSES_MIB ((uint64_t)128 << 20)
+
+static struct sim_scene default_scene(void)
+{
+    return (struct sim_scene){
+        .devices = 1,
+        .memory_bytes = MEMORY_MIB * MIB,
+        .address_bytes = ADDRESSES_MIB * MIB,
+        .costs = sim_costs_find(NULL),
+    };
+}
+
+xseg_status sim_scene_of(const struct xseg_sim_settings *settings, struct sim_scene *scene)
+{
+    struct sim_scene wanted = default_scene();
+
+    if (settings->struct_bytes != sizeof(*settings))
+        return XSEG_ERR_ARGUMENT;
+    if (settings->devices != 0)
+        wanted.devices = settings->devices;
+    if (settings->memory_bytes != 0)
+        wanted.memory_bytes = settings->memory_bytes;
+    if (settings->address_bytes != 0)
+        wanted.address_bytes = settings->address_bytes;
+    wanted.costs = sim_costs_find(settings->costs);
+    wanted.one_by_one = settings->one_by_one;
+    wanted.without_vmm = settings->without_vmm;
+    if (wanted.devices > SIM_DEVICES_MAX || wanted.memory_bytes % SIM_GRANULE != 0 ||
+        wanted.costs == NULL)
+        return XSEG_ERR_ARGUMENT;
+    *scene = wanted;
+    return XSEG_OK;
+}
+
+/* A decimal number from low to high, ended by one of the characters in `ends`. */
+static bool number_of(const char *text, uint64_t low, uint64_t high, const char *ends,
+                      uint64_t *number, const char **end)
+{
+    unsigned long long value;
+    char *stop;
+
+    if (!isdigit((unsigned char)*text))
+        return false;
+    errno = 0;
+    value = strtoull(text, &stop, 10);
+    if (errno != 0 || value < low || value > high || (*stop != '\0' && strchr(ends, *stop) == NULL))
+        return false;
+    *number = value;
+    *end = stop;
+    return true;
+}
+
+static bool whole_number_of(const char *text, uint64_t low, uint64_t high, uint64_t *number)
+{
+    const char *end;
+
+    return number_of(text, low, high, "", number, &end);
+}
+
+static bool take_devices(const char *text, struct sim_scene *scene)
+{
+    uint64_t number;
+
+    if (!whole_number_of(text, 1, SIM_DEVICES_MAX, &number))
+        return false;
+    scene->devices = (unsigned)number;
+    return true;
+}
+
+static bool take_memory(const char *text, struct sim_scene *scene)
+{
+    uint64_t number;
+
+    if (!whole_number_of(text, 2, UINT64_MAX / MIB, &number) || number % 2 != 0)
+        return false;
+    scene->memory_bytes = number * MIB;
+    return true;
+}
+
+static bool take_addresses(const char *text, struct sim_scene *scene)
+{
+    uint64_t number;
+
+    if (!whole_number_of(text, 1, UINT64_MAX / MIB, &number))
+        return false;
+    scene->address_bytes = number * MIB;
+    return true;
+}
+
+static bool take_costs(const char *text, struct sim_scene *scene)
+{
+    const struct sim_costs *costs = sim_costs_find(text);
+
+    if (costs != NULL)
+        scene->costs = costs;
+    return costs != NULL;
+}
+
+static bool take_batch(const char *text, struct sim_scene *scene)
+{
+    uint64_t number;
+
+    if (!whole_number_of(text, 0, 1, &number))
+        return false;
+    scene->one_by_one = number == 0;
+    return true;
+}
+
+static bool take_vmm(const char *text, struct sim_scene *scene)
+{
+    uint64_t number;
+
+    if (!whole_number_of(text, 0, 1, &number))
+        return false;
+    scene->without_vmm = number == 0;
+    return true;
+}
+
+/* CALL:N or CALL:N:ERROR, where CALL may be empty. */
+static bool take_fault(const char *text, struct sim_scene *scene)
+{
+    const char *colon = strchr(text, ':'), *end;
+    struct sim_fault fault = {.error = CUDA_ERROR_OUT_OF_MEMORY};
+    uint64_t error;
+    char name[64];
+
+    if (colon == NULL || (size_t)(colon - text) >= sizeof(name) ||
+        !number_of(colon + 1, 1, UINT64_MAX, ":", &fault.left, &end))
+        return false;
+    if (*end == ':') {
+        if (!whole_number_of(end + 1, 1, INT_MAX, &error))
+            return false;
+        fault.error = (int)error;
+    }
+    if (colon != text) {
+        memcpy(name, text, (size_t)(colon - text));
+        name[colon - text] = '\0';
+        fault.name = sim_call_name(name);
+        if (fault.name == NULL)
+            return false;
+    }
+    scene->fault = fault;
+    return true;
+}
+
+static const struct {
+    const char *name;
+    bool (*take)(const char *text, struct sim_scene *scene);
+    const char *form;
+} variables[] = {
+    {"XSEG_SIM_DEVICES", take_devices, "a number from 1 to 64"},
+    {"XSEG_SIM_MEMORY_MB", take_memory, "an even number of MiB"},
+    {"XSEG_SIM_ADDRESSES_MB", take_addresses, "a number of MiB"},
+    {"XSEG_SIM_COSTS", take_costs, "none, a100, a100_cold, consumer or rocm_slow"},
+    {"XSEG_SIM_BATCH", take_batch, "0 or 1"},
+    {"XSEG_SIM_VMM", take_vmm, "0 or 1"},
+    {"XSEG_SIM_FAIL", take_fault, "CALL:N or CALL:N:ERROR, with a call that the simulator has"},
+};
+
+xseg_status sim_scene_of_environment(struct sim_scene *scene, bool report)
+{
+    xseg_status status = XSEG_OK;
+
+    *scene = default_scene();
+    for (size_t i = 0; i < sizeof(variables) / sizeof(variables[0]); i++) {
+        const char *text = getenv(variables[i].name);
+
+        if (text == NULL || *text == '\0' || variables[i].take(text, scene))
+            continue;
+        status = XSEG_ERR_ARGUMENT;
+        if (report)
+            (void)fprintf(stderr, "xseg-sim: %s=%s is ignored: it takes %s\n", variables[i].name,
+                          text, variables[i].form);
+    }
+    return status;
+}
+
+xseg_status xseg_sim_reset(const struct xseg_sim_settings *settings)
+{
+    struct sim_scene scene;
+    xseg_status status =
+        settings == NULL ? sim_scene_of_environment(&scene, false) : sim_scene_of(settings, &scene);
+
+    if (status != XSEG_OK)
+        return status;
+    sim_lock();
+    sim_machine_start(&scene);
+    sim_unlock();
+    return XSEG_OK;
+}

@@ -1,0 +1,301 @@
+/* SPDX-License-Identifier: MIT */
+#include "vmm/sim/stream.h"
+
+#include <stdlib.h>
+
+#include "vmm/sim/capture.h"
+#include "vmm/sim/context.h"
+#include "vmm/sim/entry.h"
+#include "vmm/sim/machine.h"
+
+static void link_in(struct sim_stream **list, struct sim_stream *stream)
+{
+    stream->before = NULL;
+    stream->after = *list;
+    if (*list != NULL)
+        (*list)->before = stream;
+    *list = stream;
+}
+
+static void link_out(struct sim_stream **list, struct sim_stream *stream)
+{
+    if (stream->before != NULL)
+        stream->before->after = stream->after;
+    else
+        *list = stream->after;
+    if (stream->after != NULL)
+        stream->after->before = stream->before;
+}
+
+/* Free destroyed streams whose work has ended and that no event remembers. */
+static void reap(struct sim_device *device)
+{
+    struct sim_stream *after;
+
+    for (struct sim_stream *stream = device->departed; stream != NULL; stream = after) {
+        after = stream->after;
+        if (!sim_work_ended(stream->queue.last))
+            continue;
+        sim_queue_forget(&stream->queue);
+        if (stream->queue.pieces != 0)
+            continue;
+        link_out(&device->departed, stream);
+        free(stream);
+    }
+}
+
+static struct sim_stream *make(unsigned device, unsigned flags)
+{
+    struct sim_stream *stream;
+
+    reap(&sim_machine.device[device]);
+    stream = calloc(1, sizeof(*stream));
+    if (stream == NULL)
+        return NULL;
+    stream->handle = sim_handles_add(&sim_machine.streams, stream);
+    if (stream->handle == 0) {
+        free(stream);
+        return NULL;
+    }
+    stream->id = ++sim_machine.last_stream_id;
+    stream->device = device;
+    stream->flags = flags;
+    link_in(&sim_machine.device[device].streams, stream);
+    return stream;
+}
+
+static struct sim_stream *legacy_of(unsigned device)
+{
+    struct sim_device *at = &sim_machine.device[device];
+
+    if (at->legacy == NULL) {
+        at->legacy = make(device, CU_STREAM_DEFAULT);
+        if (at->legacy != NULL)
+            at->legacy->is_legacy = at->legacy->is_made_here = true;
+    }
+    return at->legacy;
+}
+
+static struct sim_stream *per_thread_of(unsigned device)
+{
+    struct sim_thread *thread = sim_thread();
+    struct sim_stream *stream = sim_handles_find(&sim_machine.streams, thread->per_thread[device]);
+
+    if (stream == NULL) {
+        stream = make(device, CU_STREAM_DEFAULT);
+        if (stream == NULL)
+            return NULL;
+        stream->is_made_here = true;
+        thread->per_thread[device] = stream->handle;
+    }
+    return stream;
+}
+
+CUresult sim_stream_find(CUstream handle, bool must_be_current, struct sim_stream **out)
+{
+    const bool is_default =
+        handle == NULL || handle == CU_STREAM_LEGACY || handle == CU_STREAM_PER_THREAD;
+    unsigned device = 0;
+    CUresult result;
+
+    if (is_default || must_be_current) {
+        result = sim_context_current(&device);
+        if (result != CUDA_SUCCESS)
+            return result;
+    }
+    if (is_default) {
+        *out = handle == CU_STREAM_PER_THREAD ? per_thread_of(device) : legacy_of(device);
+        return *out != NULL ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    *out = sim_handles_find(&sim_machine.streams, (uint64_t)(uintptr_t)handle);
+    if (*out == NULL)
+        return CUDA_ERROR_INVALID_HANDLE;
+    return must_be_current && (*out)->device != device ? CUDA_ERROR_INVALID_CONTEXT : CUDA_SUCCESS;
+}
+
+static void depart(struct sim_stream *stream)
+{
+    struct sim_device *device = &sim_machine.device[stream->device];
+
+    sim_handles_remove(&sim_machine.streams, stream->handle);
+    link_out(&device->streams, stream);
+    link_in(&device->departed, stream);
+    reap(device);
+}
+
+void sim_streams_end(unsigned device)
+{
+    struct sim_device *at = &sim_machine.device[device];
+
+    while (at->streams != NULL) {
+        sim_capture_leave(at->streams);
+        sim_queue_finish(&at->streams->queue);
+        depart(at->streams);
+    }
+    for (struct sim_stream *stream = at->departed; stream != NULL; stream = stream->after)
+        sim_queue_finish(&stream->queue);
+    reap(at);
+    at->legacy = NULL;
+}
+
+void sim_streams_wait(unsigned device)
+{
+    struct sim_device *at = &sim_machine.device[device];
+
+    for (struct sim_stream *stream = at->streams; stream != NULL; stream = stream->after)
+        sim_work_wait(stream->queue.last);
+    for (struct sim_stream *stream = at->departed; stream != NULL; stream = stream->after)
+        sim_work_wait(stream->queue.last);
+    reap(at);
+}
+
+static void pass_timed(const struct sim_stream *stream)
+{
+    for (; stream != NULL; stream = stream->after) {
+        const struct sim_work *last = stream->queue.last;
+
+        if (!sim_work_ended(last) && last->end != SIM_OPEN)
+            sim_machine.now = last->end;
+    }
+}
+
+void sim_streams_pass_timed(unsigned device)
+{
+    pass_timed(sim_machine.device[device].streams);
+    pass_timed(sim_machine.device[device].departed);
+}
+
+static CUresult create(CUstream *out, unsigned flags)
+{
+    struct sim_stream *stream;
+    unsigned device;
+
+    if (out == NULL || (flags != CU_STREAM_DEFAULT && flags != CU_STREAM_NON_BLOCKING))
+        return CUDA_ERROR_INVALID_VALUE;
+    if (sim_context_current(&device) != CUDA_SUCCESS)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    stream = make(device, flags);
+    if (stream == NULL)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    *out = (CUstream)(uintptr_t)stream->handle;
+    return CUDA_SUCCESS;
+}
+
+static CUresult destroy(CUstream handle)
+{
+    struct sim_stream *stream = sim_handles_find(&sim_machine.streams, (uint64_t)(uintptr_t)handle);
+
+    if (stream == NULL)
+        return CUDA_ERROR_INVALID_HANDLE;
+    if (stream->capture != NULL)
+        return sim_capture_refuse_stream(stream);
+    depart(stream);
+    return CUDA_SUCCESS;
+}
+
+static CUresult query(CUstream handle)
+{
+    struct sim_stream *stream;
+    CUresult result = sim_stream_find(handle, true, &stream);
+
+    if (result == CUDA_SUCCESS)
+        result = sim_capture_refuse_stream(stream);
+    if (result != CUDA_SUCCESS)
+        return result;
+    sim_charge(sim_machine.costs->event_query);
+    return sim_work_ended(stream->queue.last) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+}
+
+static CUresult synchronize(CUstream handle)
+{
+    struct sim_stream *stream;
+    CUresult result = sim_stream_find(handle, true, &stream);
+
+    if (result == CUDA_SUCCESS)
+        result = sim_capture_refuse_stream(stream);
+    if (result != CUDA_SUCCESS)
+        return result;
+    sim_charge(sim_machine.costs->synchronize);
+    sim_work_wait(stream->queue.last);
+    return CUDA_SUCCESS;
+}
+
+static CUresult get_id(CUstream handle, unsigned long long *id)
+{
+    struct sim_stream *stream;
+    CUresult result;
+
+    if (id == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    result = sim_stream_find(handle, false, &stream);
+    if (result == CUDA_SUCCESS)
+        *id = stream->id;
+    return result;
+}
+
+static CUresult get_context(CUstream handle, CUcontext *context)
+{
+    struct sim_stream *stream;
+    CUresult result;
+
+    if (context == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    result = sim_stream_find(handle, false, &stream);
+    if (result == CUDA_SUCCESS)
+        *context = sim_context_handle(stream->device);
+    return result;
+}
+
+SIM_EXPORT CUresult CUDAAPI cuStreamCreate(CUstream *phStream, unsigned int Flags)
+{
+    SIM_ANSWER(STREAM_CREATE, create(phStream, Flags));
+}
+
+/* Priorities are accepted, as the real call clamps them, and change nothing. */
+SIM_EXPORT CUresult CUDAAPI cuStreamCreateWithPriority(CUstream *phStream, unsigned int flags,
+                                                       int priority)
+{
+    (void)priority;
+    SIM_ANSWER(STREAM_CREATE_PRIORITY, create(phStream, flags));
+}
+
+SIM_EXPORT CUresult CUDAAPI cuStreamDestroy_v2(CUstream hStream)
+{
+    SIM_ANSWER(STREAM_DESTROY, destroy(hStream));
+}
+
+SIM_EXPORT CUresult CUDAAPI cuStreamQuery(CUstream hStream)
+{
+    SIM_ANSWER(STREAM_QUERY, query(hStream));
+}
+
+SIM_EXPORT CUresult CUDAAPI cuStreamSynchronize(CUstream hStream)
+{
+    SIM_ANSWER(STREAM_SYNCHRONIZE, synchronize(hStream));
+}
+
+SIM_EXPORT CUresult CUDAAPI cuStreamGetId(CUstream hStream, unsigned long long *streamId)
+{
+    SIM_ANSWER(STREAM_GET_ID, get_id(hStream, streamId));
+}
+
+SIM_EXPORT CUresult CUDAAPI cuStreamGetCtx(CUstream hStream, CUcontext *pctx)
+{
+    SIM_ANSWER(STREAM_GET_CTX, get_context(hStream, pctx));
+}
+
+/* There are no green contexts, so the second answer is always NULL. */
+static CUresult get_context_v2(CUstream handle, CUcontext *context, struct CUgreenCtx_st **green)
+{
+    CUresult result = get_context(handle, context);
+
+    if (result == CUDA_SUCCESS && green != NULL)
+        *green = NULL;
+    return result;
+}
+
+SIM_EXPORT CUresult CUDAAPI cuStreamGetCtx_v2(CUstream hStream, CUcontext *pCtx,
+                                              struct CUgreenCtx_st **pGreenCtx)
+{
+    SIM_ANSWER(STREAM_GET_CTX_V2, get_context_v2(hStream, pCtx, pGreenCtx));
+}

@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Streams: queues of work in a context.
+ *
+ * NULL and CU_STREAM_LEGACY name the current context's legacy default stream, CU_STREAM_PER_THREAD
+ * the calling thread's own in that context; both are made when they are first needed.  The legacy
+ * stream does not wait for the others implicitly, nor they for it.
+ *
+ * A stream that was destroyed with unfinished work stays, without a handle, until it has ended.
+ *
+ * Calls that queue or wait want a stream of the current context.
+ *
+ * Locking: the machine's lock.
+ */
+#ifndef XSEG_SIM_STREAM_H
+#define XSEG_SIM_STREAM_H
+
+#include <cuda.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "vmm/sim/work.h"
+
+struct sim_capture;
+
+struct sim_stream {
+    uint64_t handle, id;
+    unsigned device, flags;
+    bool is_legacy;    /* the legacy default stream */
+    bool is_made_here; /* a default stream, which no program created */
+    struct sim_queue queue;
+    struct sim_capture *capture; /* that it takes part in, or NULL */
+    struct sim_stream *capture_next;
+    struct sim_stream *before, *after; /* in its device's list */
+};
+
+/**
+ * The stream of a handle.
+ *
+ * @param must_be_current  whether it has to belong to the current context
+ *
+ * Returns: CUDA_ERROR_INVALID_HANDLE, CUDA_ERROR_INVALID_CONTEXT, CUDA_ERROR_CONTEXT_IS_DESTROYED,
+ *          CUDA_ERROR_OUT_OF_MEMORY
+ */
+CUresult sim_stream_find(CUstream handle, bool must_be_current, struct sim_stream **out);
+
+/** End all streams of a device; its events have to go first. */
+void sim_streams_end(unsigned device);
+
+/** The host waits for all work of a device. */
+void sim_streams_wait(unsigned device);
+
+/** Move the clock behind all work of a device that has a known end. */
+void sim_streams_pass_timed(unsigned device);
+
+#endif

@@ -1,0 +1,218 @@
+/* SPDX-License-Identifier: MIT */
+#include "vmm/sim/work.h"
+
+#include <stdlib.h>
+
+#include "vmm/sim/machine.h"
+
+static uint64_t later(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
+static uint64_t sum(uint64_t a, uint64_t b)
+{
+    /* One below SIM_OPEN, which means that the end is unknown. */
+    return b >= SIM_OPEN - 1 - a ? SIM_OPEN - 1 : a + b;
+}
+
+bool sim_work_ended(const struct sim_work *work)
+{
+    return work == NULL || work->number <= work->queue->cut || work->end <= sim_machine.now;
+}
+
+struct sim_work *sim_work_refer(struct sim_work *work)
+{
+    if (work != NULL)
+        work->references++;
+    return work;
+}
+
+void sim_work_unrefer(struct sim_work *work)
+{
+    if (work == NULL || --work->references != 0)
+        return;
+    work->queue->pieces--;
+    free(work);
+}
+
+static void stop_waiting(struct sim_work *work)
+{
+    if (work->dependency == NULL)
+        return;
+    if (work->waiter_before != NULL)
+        work->waiter_before->waiter_after = work->waiter_after;
+    else
+        work->dependency->waiters = work->waiter_after;
+    if (work->waiter_after != NULL)
+        work->waiter_after->waiter_before = work->waiter_before;
+    work->dependency = work->waiter_before = work->waiter_after = NULL;
+}
+
+/* Something that the piece waited for ends then; the last such puts it in the list. */
+static void hear(struct sim_work *work, uint64_t end, struct sim_work **list)
+{
+    work->earliest = later(work->earliest, end);
+    if (work->before != NULL || work->dependency != NULL)
+        return;
+    work->link = *list;
+    *list = work;
+}
+
+/*
+ * Work out the end of each piece in a list, where nothing unknown stands before it any more, and go
+ * on with those that waited for it.  A loop, not a recursion: chains can be as long as the program.
+ */
+static void settle(struct sim_work *list)
+{
+    while (list != NULL) {
+        struct sim_work *work = list;
+
+        list = work->link;
+        if (work->before != NULL || work->dependency != NULL || work->duration == SIM_OPEN)
+            continue;
+        work->end = sum(work->earliest, work->duration);
+        if (work->after != NULL) {
+            work->after->before = NULL;
+            hear(work->after, work->end, &list);
+            work->after = NULL;
+        }
+        while (work->waiters != NULL) {
+            struct sim_work *waiter = work->waiters;
+
+            stop_waiting(waiter);
+            hear(waiter, work->end, &list);
+        }
+        sim_work_unrefer(work);
+    }
+}
+
+static void start_waiting(struct sim_work *work, struct sim_work *dependency)
+{
+    if (dependency == NULL || sim_work_ended(dependency))
+        return;
+    if (dependency->end != SIM_OPEN) {
+        work->earliest = later(work->earliest, dependency->end);
+        return;
+    }
+    work->dependency = dependency;
+    work->waiter_after = dependency->waiters;
+    if (work->waiter_after != NULL)
+        work->waiter_after->waiter_before = work;
+    dependency->waiters = work;
+}
+
+/* Open work behind open work that nobody has taken note of is one piece. */
+static bool is_continued(const struct sim_queue *queue, uint64_t duration,
+                         const struct sim_work *dependency)
+{
+    const struct sim_work *last = queue->last;
+
+    return duration == SIM_OPEN && dependency == NULL && last != NULL &&
+           last->duration == SIM_OPEN && last->end == SIM_OPEN && last->references == 2 &&
+           last->waiters == NULL;
+}
+
+bool sim_work_queue(struct sim_queue *queue, uint64_t duration, struct sim_work *dependency)
+{
+    struct sim_work *last = queue->last, *work;
+
+    if (is_continued(queue, duration, dependency))
+        return true;
+    work = calloc(1, sizeof(*work));
+    if (work == NULL)
+        return false;
+    work->queue = queue;
+    work->number = ++queue->queued;
+    work->earliest = sim_machine.now;
+    work->duration = duration;
+    work->end = SIM_OPEN;
+    work->references = 2;
+    queue->pieces++;
+
+    if (!sim_work_ended(last)) {
+        if (last->end == SIM_OPEN) {
+            work->before = last;
+            last->after = work;
+        } else {
+            work->earliest = later(work->earliest, last->end);
+        }
+    }
+    start_waiting(work, dependency);
+    queue->last = work;
+    settle(work);
+    sim_work_unrefer(last);
+    return true;
+}
+
+static void visit(struct sim_work *work, struct sim_work **list)
+{
+    if (work == NULL || work->visit == sim_machine.visits)
+        return;
+    work->visit = sim_machine.visits;
+    work->link = *list;
+    *list = work;
+}
+
+/* The open pieces that a piece of unknown end needs, itself included. */
+static struct sim_work *open_before(struct sim_work *work)
+{
+    struct sim_work *open = NULL, *list = NULL;
+
+    sim_machine.visits++;
+    visit(work, &list);
+    while (list != NULL) {
+        struct sim_work *here = list;
+
+        list = here->link;
+        visit(here->before, &list);
+        visit(here->dependency, &list);
+        if (here->duration == SIM_OPEN) {
+            here->link_open = open;
+            open = here;
+        }
+    }
+    return open;
+}
+
+void sim_work_wait(struct sim_work *work)
+{
+    struct sim_work *open;
+
+    if (sim_work_ended(work))
+        return;
+    open = work->end == SIM_OPEN ? open_before(work) : NULL;
+    while (open != NULL) {
+        struct sim_work *here = open;
+
+        open = here->link_open;
+        here->duration = 0;
+        here->earliest = later(here->earliest, sim_machine.now);
+        here->link = NULL;
+        settle(here);
+    }
+    sim_machine.now = later(sim_machine.now, work->end);
+}
+
+void sim_queue_finish(struct sim_queue *queue)
+{
+    struct sim_work *work = queue->last, *first = NULL;
+
+    queue->cut = queue->queued;
+    for (; work != NULL && work->end == SIM_OPEN; work = work->before) {
+        stop_waiting(work);
+        work->duration = 0;
+        work->earliest = sim_machine.now;
+        first = work;
+    }
+    if (first != NULL) {
+        first->link = NULL;
+        settle(first);
+    }
+}
+
+void sim_queue_forget(struct sim_queue *queue)
+{
+    sim_work_unrefer(queue->last);
+    queue->last = NULL;
+}
