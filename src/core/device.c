@@ -33,7 +33,7 @@ xseg_status xseg_device_open(struct xseg_allocator *allocator, int ordinal, char
     xseg_lock_init(&device->growth_lock, XSEG_RANK_GROWTH);
     xseg_lock_init(&device->table_lock, XSEG_RANK_TABLE);
     xseg_streams_init(&device->streams, &device->context, &device->table_lock);
-    xseg_pending_init(&device->pending, &device->context, &device->streams);
+    xseg_pending_init(&device->pending, &device->context);
     xseg_totals_init(&device->totals);
     xseg_pool_init(&device->pool, device, false);
     xseg_list_init(&device->spare_extents);

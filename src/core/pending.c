@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 #include "src/core/pending.h"
 
-void xseg_pending_init(struct xseg_pending *pending, const struct xseg_context *context,
-                       struct xseg_streams *streams)
+void xseg_pending_init(struct xseg_pending *pending, const struct xseg_context *context)
 {
     xseg_lock_init(&pending->lock, XSEG_RANK_PENDING);
     xseg_fences_init(&pending->fences, context);
-    pending->streams = streams;
+    xseg_list_init(&pending->streams);
     atomic_init(&pending->count, 0);
 }
 
@@ -49,12 +48,33 @@ static xseg_status record_all(struct xseg_pending *pending, struct xseg_block *b
     return XSEG_OK;
 }
 
+/* Its place among the streams that are waited for: the default stream first, then by number. */
+static uint64_t waiting_rank(const struct xseg_known_stream *stream)
+{
+    return stream->handle == NULL ? 0 : stream->number;
+}
+
+/* A stream is waited for from now on. */
+static void wait_for(struct xseg_pending *pending, struct xseg_known_stream *stream)
+{
+    struct xseg_list *place = pending->streams.next;
+
+    if (!xseg_list_is_empty(&stream->waiting))
+        return;
+    while (place != &pending->streams &&
+           waiting_rank(XSEG_CONTAINER(place, struct xseg_known_stream, waiting)) <
+               waiting_rank(stream))
+        place = place->next;
+    xseg_list_insert(place, &stream->waiting);
+}
+
 static void queue_all(struct xseg_pending *pending, struct xseg_pending_use *use)
 {
     struct xseg_pending_use *next;
 
     for (; use != NULL; use = next) {
         next = use->next;
+        wait_for(pending, use->stream);
         xseg_list_insert(&use->stream->uses, &use->link);
         atomic_fetch_add_explicit(&pending->count, 1, memory_order_relaxed);
     }
@@ -102,44 +122,44 @@ static void finish(struct xseg_pending *pending, struct xseg_pending_use *use)
     xseg_arena_unlock(arena);
 }
 
-static bool poll_stream(void *self, struct xseg_known_stream *stream)
+static void poll_stream(struct xseg_pending *pending, struct xseg_known_stream *stream)
 {
-    struct xseg_pending *pending = self;
-
     while (!xseg_list_is_empty(&stream->uses)) {
         struct xseg_pending_use *use =
             XSEG_LIST_FIRST(&stream->uses, struct xseg_pending_use, link);
         bool done = false;
 
         if (xseg_driver_event_done(pending->fences.context, use->event, &done) != XSEG_OK || !done)
-            break;
+            return;
         finish(pending, use);
     }
-    return true;
+    xseg_list_remove(&stream->waiting);
 }
 
 void xseg_pending_poll(struct xseg_pending *pending)
 {
     xseg_lock_take(&pending->lock);
-    xseg_streams_visit(pending->streams, poll_stream, pending);
+    XSEG_LIST_FOR_SAFE(node, &pending->streams)
+    {
+        poll_stream(pending, XSEG_CONTAINER(node, struct xseg_known_stream, waiting));
+    }
     xseg_lock_give(&pending->lock);
 }
 
-/* The first event that somebody waits for. */
-struct search {
-    xseg_event event;
-    bool found;
-};
-
-static bool find_first(void *self, struct xseg_known_stream *stream)
+/* The event that has been waited for longest; NULL if nothing is pending. */
+static xseg_event first_event(struct xseg_pending *pending)
 {
-    struct search *search = self;
+    xseg_event event = NULL;
 
-    if (xseg_list_is_empty(&stream->uses))
-        return true;
-    search->event = XSEG_LIST_FIRST(&stream->uses, struct xseg_pending_use, link)->event;
-    search->found = true;
-    return false;
+    xseg_lock_take(&pending->lock);
+    if (!xseg_list_is_empty(&pending->streams)) {
+        const struct xseg_known_stream *stream =
+            XSEG_LIST_FIRST(&pending->streams, struct xseg_known_stream, waiting);
+
+        event = XSEG_LIST_FIRST(&stream->uses, struct xseg_pending_use, link)->event;
+    }
+    xseg_lock_give(&pending->lock);
+    return event;
 }
 
 xseg_status xseg_pending_wait(struct xseg_pending *pending)
@@ -149,16 +169,13 @@ xseg_status xseg_pending_wait(struct xseg_pending *pending)
     xseg_status status = XSEG_OK;
 
     for (; left > 0 && status == XSEG_OK; left--) {
-        struct search search = {0};
+        const xseg_event event = first_event(pending);
 
-        xseg_lock_take(&pending->lock);
-        xseg_streams_visit(pending->streams, find_first, &search);
-        xseg_lock_give(&pending->lock);
-        if (!search.found)
+        if (event == NULL)
             break;
         /* Another thread may take the event back and record it anew meanwhile: that only makes the
          * wait longer. */
-        status = xseg_driver_event_wait(pending->fences.context, search.event);
+        status = xseg_driver_event_wait(pending->fences.context, event);
         if (status == XSEG_OK)
             xseg_pending_poll(pending);
     }

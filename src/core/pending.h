@@ -9,7 +9,8 @@
  *
  * A use is a record on the block's list while the block is live, and moves to the queue of its
  * stream when the block is freed.  Queues are looked at from the front, since a stream's events
- * complete in order.
+ * complete in order.  Streams are looked at in a fixed order, so that the same programme merges
+ * blocks in the same way each time.
  *
  * Locking: PENDING guards queues and events; ARENA the list of uses of a live block.  `count` is
  * read without a lock, so that an allocation with nothing pending costs one load.
@@ -32,12 +33,11 @@ struct xseg_pending_use {
 struct xseg_pending {
     struct xseg_lock lock; /* PENDING */
     struct xseg_fences fences;
-    struct xseg_streams *streams;
+    struct xseg_list streams;   /* those with uses in their queue */
     atomic_uint_fast64_t count; /* uses in queues */
 };
 
-void xseg_pending_init(struct xseg_pending *pending, const struct xseg_context *context,
-                       struct xseg_streams *streams);
+void xseg_pending_init(struct xseg_pending *pending, const struct xseg_context *context);
 
 /* Destroy the idle events.  Returns the first error. */
 xseg_status xseg_pending_fini(struct xseg_pending *pending);

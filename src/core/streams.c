@@ -66,6 +66,7 @@ static xseg_status add(struct xseg_streams *streams, xseg_stream handle, uint64_
     stream->handle = handle;
     stream->number = number;
     xseg_list_init(&stream->uses);
+    xseg_list_init(&stream->waiting);
     atomic_store(&stream->next, atomic_load_explicit(bucket, memory_order_relaxed));
     atomic_store_explicit(bucket, stream, memory_order_release);
     *out = stream;
@@ -120,17 +121,4 @@ xseg_status xseg_streams_can_name(struct xseg_streams *streams,
         status = xseg_driver_stream_id(streams->context, stream->handle, &number);
     *can = number == stream->number;
     return status;
-}
-
-void xseg_streams_visit(struct xseg_streams *streams,
-                        bool (*visit)(void *self, struct xseg_known_stream *stream), void *self)
-{
-    for (unsigned i = 0; i < XSEG_STREAMS_BUCKETS; i++) {
-        struct xseg_known_stream *stream =
-            atomic_load_explicit(&streams->bucket[i], memory_order_acquire);
-
-        for (; stream != NULL; stream = atomic_load_explicit(&stream->next, memory_order_acquire))
-            if (!visit(self, stream))
-                return;
-    }
 }

@@ -28,7 +28,9 @@ struct xseg_known_stream {
     uint64_t number; /* never used for another stream */
     /* The default pool's arenas: small, large.  Made when first needed. */
     _Atomic(struct xseg_arena *) arena[2];
-    struct xseg_list uses; /* freed blocks that wait for it, oldest first; guarded by PENDING */
+    /* Freed blocks that wait for it, oldest first, and its place among the streams that are waited
+     * for; guarded by PENDING. */
+    struct xseg_list uses, waiting;
 };
 
 struct xseg_streams {
@@ -54,9 +56,5 @@ xseg_status xseg_streams_get(struct xseg_streams *streams, xseg_stream handle,
 /* Whether the calling thread can name this stream: others' per-thread streams it cannot. */
 xseg_status xseg_streams_can_name(struct xseg_streams *streams,
                                   const struct xseg_known_stream *stream, bool *can);
-
-/* Visit every stream.  The visitor returns false to stop. */
-void xseg_streams_visit(struct xseg_streams *streams,
-                        bool (*visit)(void *self, struct xseg_known_stream *stream), void *self);
 
 #endif

@@ -130,9 +130,8 @@ void check_served(struct check *check)
         check->steps++;
 }
 
-void check_only_tape(struct check *check, const struct xtrace_op *op)
+void check_only_tape(struct check *check)
 {
-    (void)op;
     if (check->mode == CHECK_EXACT)
         check->pending_difference = true;
     if (check->mode == CHECK_FLOOR && !check->ended) {

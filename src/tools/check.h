@@ -53,7 +53,7 @@ void check_answers(struct check *check, size_t done, const struct xseg_stats *st
 void check_served(struct check *check);
 
 /* An allocation that only the tape served, or only this allocator. */
-void check_only_tape(struct check *check, const struct xtrace_op *op);
+void check_only_tape(struct check *check);
 void check_only_here(struct check *check, const struct xtrace_op *op);
 
 /* Close the last step; say how many differences were not printed. */

@@ -81,7 +81,7 @@ static bool settle(struct player *player, const struct xtrace_op *op, xseg_statu
     /* Past the point where the programmes part, nobody knows what should be served. */
     if (op->failed || player->check.ended)
         return true;
-    check_only_tape(&player->check, op);
+    check_only_tape(&player->check);
     player->out->oom_at = (int64_t)player->out->events - 1;
     if (!player->settings->quiet)
         (void)xseg_failed(player, op, "out of memory");
