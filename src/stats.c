@@ -56,6 +56,7 @@ xseg_status xseg_stats(struct xseg_allocator *allocator, const struct xseg_where
     const xseg_status status = find_device(allocator, where, &device);
     if (status != XSEG_OK)
         return status;
+    XSEG_ASSERT(device != NULL);
     const struct xseg_config *config = xseg_allocator_config(allocator);
     memset(&stats, 0, sizeof(stats));
     stats.struct_bytes = out->struct_bytes;

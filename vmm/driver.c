@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "src/base/align.h"
+#include "src/base/check.h"
 #include "src/base/error.h"
 
 /*
@@ -27,7 +27,7 @@
     X(DevicePrimaryCtxRetain, 7000)       \
     X(DevicePrimaryCtxRelease, 11000)     \
     X(CtxPushCurrent, 4000)               \
-    X(CtxPopCurrent, 4000)                                                                         \
+    X(CtxPopCurrent, 4000)                \
     X(CtxSynchronize, 2000)               \
     X(MemGetInfo, 3020)                   \
     X(MemAlloc, 3020)                     \
@@ -57,17 +57,22 @@ enum entry {
         ENTRY_COUNT
 };
 
-static const char *const entry_name[] = {
-#define X(name, version) "cu" #name,
-    ENTRY_POINTS(X)
-#undef X
-};
-
 struct xseg_driver {
     void *library;
     int devices;
     atomic_uint_fast64_t count[ENTRY_COUNT], failed[ENTRY_COUNT];
 #define X(name, version) __typeof__(&cu##name) call_##name;
+    ENTRY_POINTS(X)
+#undef X
+};
+
+/* Where each entry point's address goes, and the version to ask for. */
+static const struct {
+    const char *name;
+    int version;
+    size_t offset;
+} entry_place[] = {
+#define X(name, version) {"cu" #name, version, offsetof(struct xseg_driver, call_##name)},
     ENTRY_POINTS(X)
 #undef X
 };
@@ -99,7 +104,7 @@ static xseg_status status_of(struct xseg_driver *driver, enum entry entry, CUres
     if (result == CUDA_SUCCESS)
         return XSEG_OK;
     xseg_fail(result == CUDA_ERROR_OUT_OF_MEMORY ? shortage : XSEG_ERR_DRIVER,
-              "%s failed with %s (%d)", entry_name[entry], result_name(driver, result),
+              "%s failed with %s (%d)", entry_place[entry].name, result_name(driver, result),
               (int)result);
     if (bytes != 0)
         xseg_fail_add(" for %" PRIu64 " bytes", bytes);
@@ -114,28 +119,10 @@ static xseg_status status_of(struct xseg_driver *driver, enum entry entry, CUres
 typedef __typeof__(CUresult(const char *, void **, int, cuuint64_t,
                             CUdriverProcAddressQueryResult *)) *proc_address;
 
-static xseg_status resolve(proc_address find, const char *name, int version, const char *library,
-                           void *out)
-{
-    CUdriverProcAddressQueryResult found = CU_GET_PROC_ADDRESS_SUCCESS;
-    void *function = NULL;
-    const CUresult result =
-        find(name, &function, version, CU_GET_PROC_ADDRESS_LEGACY_STREAM, &found);
-
-    if (result != CUDA_SUCCESS || function == NULL)
-        return xseg_fail(XSEG_ERR_NO_DRIVER,
-                         "the driver %s has no %s of CUDA %d.%d: install a driver of CUDA 12.0 "
-                         "(r525) or later",
-                         library, name, version / 1000, version % 1000 / 10);
-    memcpy(out, &function, sizeof(function));
-    return XSEG_OK;
-}
-
 static xseg_status resolve_all(struct xseg_driver *driver, const char *library)
 {
     proc_address find;
     void *symbol = dlsym(driver->library, "cuGetProcAddress_v2");
-    xseg_status status;
 
     if (symbol == NULL)
         return xseg_fail(XSEG_ERR_NO_DRIVER,
@@ -143,17 +130,27 @@ static xseg_status resolve_all(struct xseg_driver *driver, const char *library)
                          "(r525) or later",
                          library);
     memcpy(&find, &symbol, sizeof(symbol));
-#define X(name, version)                                                                         \
-    if ((status = resolve(find, "cu" #name, version, library, &driver->call_##name)) != XSEG_OK) \
-        return status;
-    ENTRY_POINTS(X)
-#undef X
+    for (unsigned i = 0; i < ENTRY_COUNT; i++) {
+        CUdriverProcAddressQueryResult found = CU_GET_PROC_ADDRESS_SUCCESS;
+        void *function = NULL;
+        const int version = entry_place[i].version;
+        const CUresult result = find(entry_place[i].name, &function, version,
+                                     CU_GET_PROC_ADDRESS_LEGACY_STREAM, &found);
+
+        if (result != CUDA_SUCCESS || function == NULL)
+            return xseg_fail(XSEG_ERR_NO_DRIVER,
+                             "the driver %s has no %s of CUDA %d.%d: install a driver of CUDA 12.0 "
+                             "(r525) or later",
+                             library, entry_place[i].name, version / 1000, version % 1000 / 10);
+        memcpy((char *)driver + entry_place[i].offset, &function, sizeof(function));
+    }
     return XSEG_OK;
 }
 
 static xseg_status start(struct xseg_driver *driver, const char *library)
 {
     int version = 0;
+    XSEG_ASSERT(driver->call_Init != NULL);
     const CUresult result = CALL(driver, Init, 0);
 
     if (result == CUDA_ERROR_NO_DEVICE)
@@ -221,7 +218,7 @@ size_t xseg_driver_call_counts(const struct xseg_driver *driver, struct xseg_dri
                                size_t capacity)
 {
     for (size_t i = 0; i < ENTRY_COUNT && i < capacity; i++) {
-        calls[i].name = entry_name[i];
+        calls[i].name = entry_place[i].name;
         calls[i].count = atomic_load_explicit(&driver->count[i], memory_order_relaxed);
         calls[i].failed = atomic_load_explicit(&driver->failed[i], memory_order_relaxed);
     }
@@ -458,10 +455,10 @@ xseg_status xseg_driver_context_wait(const struct xseg_context *context)
 
     if (status != XSEG_OK)
         return status;
-    status = status_of(context->driver, ENTRY_CtxSynchronize,
-                       counted(context->driver, ENTRY_CtxSynchronize,
-                               context->driver->call_CtxSynchronize()),
-                       XSEG_ERR_DRIVER, 0);
+    status = status_of(
+        context->driver, ENTRY_CtxSynchronize,
+        counted(context->driver, ENTRY_CtxSynchronize, context->driver->call_CtxSynchronize()),
+        XSEG_ERR_DRIVER, 0);
     leave(context);
     return status;
 }

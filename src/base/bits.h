@@ -17,7 +17,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define XSEG_BITS_MAX  (64u * 64u * 64u)
+#define XSEG_BITS_MAX  262144u /* 64 to the third power */
 #define XSEG_BITS_NONE UINT32_MAX
 
 struct xseg_bits {

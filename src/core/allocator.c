@@ -260,6 +260,7 @@ xseg_status xseg_allocator_free(struct xseg_allocator *allocator,
 
     if (status != XSEG_OK)
         return status;
+    XSEG_ASSERT(block != NULL);
     struct xseg_arena *arena = block->extent->arena;
     if (__builtin_expect(block->uses == NULL, 1)) {
         xseg_arena_note_free(arena, block);
@@ -282,6 +283,7 @@ static xseg_status note_use(struct xseg_allocator *allocator, const void *pointe
 
         if (status != XSEG_OK)
             return status;
+        XSEG_ASSERT(block != NULL);
         struct xseg_arena *arena = block->extent->arena;
         const bool ready = stream == arena->stream || arena->uses.free_count > 0;
         if (ready && stream != arena->stream)
@@ -304,6 +306,7 @@ xseg_status xseg_allocator_use(struct xseg_allocator *allocator, const void *poi
 
     if (status != XSEG_OK)
         return status;
+    XSEG_ASSERT(block != NULL);
     struct xseg_device *device = block->extent->arena->device;
     xseg_arena_unlock(block->extent->arena);
     status = xseg_streams_get(&device->streams, stream, &known);

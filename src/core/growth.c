@@ -305,6 +305,7 @@ static xseg_status grow_expandable(struct xseg_arena *arena, const struct xseg_n
 
     if (status != XSEG_OK)
         return status;
+    XSEG_ASSERT(claim.first != NULL && claim.last != NULL);
     const xseg_status limit = check_limit(arena->device, need, claim.missing);
     status = limit == XSEG_OK ? map_claim(arena->device, &claim) : limit;
     xseg_arena_lock(arena);

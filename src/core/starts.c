@@ -20,18 +20,18 @@ bool xseg_starts_init(struct xseg_starts *starts, uint64_t bytes, bool is_small)
     starts->shift = is_small ? SMALL_SHIFT : LARGE_SHIFT;
     const uint64_t slots = (bytes + ((uint64_t)1 << starts->shift) - 1) >> starts->shift;
     const uint64_t chunks = (slots + XSEG_STARTS_SLOTS - 1) / XSEG_STARTS_SLOTS;
-    if (chunks > XSEG_BITS_MAX)
+    if (chunks > (uint64_t)XSEG_BITS_MAX)
         return false;
     starts->slots = (uint32_t)slots;
     starts->chunks = (uint32_t)chunks;
     const size_t words = xseg_bits_words(starts->chunks);
-    starts->host_bytes = starts->chunks * sizeof(*starts->chunk) + words * sizeof(uint64_t);
+    starts->host_bytes = (size_t)starts->chunks * sizeof(*starts->chunk) + words * sizeof(uint64_t);
     char *memory = calloc(1, starts->host_bytes);
     if (memory == NULL)
         return false;
     starts->chunk = (struct xseg_starts_chunk **)(void *)memory;
     xseg_bits_init(&starts->filled,
-                   (uint64_t *)(void *)(memory + starts->chunks * sizeof(*starts->chunk)),
+                   (uint64_t *)(void *)(memory + (size_t)starts->chunks * sizeof(*starts->chunk)),
                    starts->chunks);
     return true;
 }

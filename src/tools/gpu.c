@@ -57,7 +57,7 @@ const char *gpu_library(enum gpu_driver driver)
     symbol = dlsym(RTLD_DEFAULT, "xseg_sim_reset");
     if (!symbol || !dladdr(symbol, &info) || strlen(info.dli_fname) >= sizeof(path))
         return NULL;
-    strcpy(path, info.dli_fname);
+    memcpy(path, info.dli_fname, strlen(info.dli_fname) + 1);
     return path;
 }
 

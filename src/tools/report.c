@@ -218,7 +218,7 @@ static json_t *json_text(const char *text)
     if (string)
         return string;
     for (; *text && at < sizeof(clean) - 1; text++)
-        clean[at++] = *text >= ' ' && *text <= '~' ? *text : '?';
+        clean[at++] = (char)(*text >= ' ' && *text <= '~' ? *text : '?');
     clean[at] = '\0';
     return json_string(clean);
 }

@@ -193,12 +193,12 @@ static bool read_mark(struct reader *reader, const char *label)
     for (size_t i = 0; i <= LABEL_MOST; i++) {
         char *labels = reader_room(reader, trace->labels, &reader->label_capacity,
                                    trace->label_bytes, sizeof(*labels));
-        char byte = i < LABEL_MOST ? label[i] : '\0';
+        char byte = (char)(i < LABEL_MOST ? label[i] : '\0');
 
         if (!labels)
             return false;
         trace->labels = labels;
-        labels[trace->label_bytes++] = (unsigned char)byte < ' ' && byte ? '?' : byte;
+        labels[trace->label_bytes++] = (char)((unsigned char)byte < ' ' && byte ? '?' : byte);
         if (!byte)
             break;
     }

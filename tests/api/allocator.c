@@ -25,6 +25,25 @@ static void drivers_that_cannot_be_had_are_named(void **state)
     assert_null(allocator);
 }
 
+static void drivers_that_are_too_old_are_named(void **state)
+{
+    struct xseg_options options = XSEG_OPTIONS_INIT;
+    struct xseg_allocator *allocator = NULL;
+
+    (void)state;
+    options.driver = getenv("XSEG_TEST_OLD_DRIVER");
+    assert_non_null(options.driver);
+    assert_int_equal(setenv("XSEG_OLD_DRIVER", "cuStreamGetId", 1), 0);
+    scene_expect_error(xseg_open(NULL, &options, &allocator), XSEG_ERR_NO_DRIVER,
+                       "no cuStreamGetId of CUDA 12.0");
+    assert_int_equal(setenv("XSEG_OLD_DRIVER", "11080", 1), 0);
+    scene_expect_error(xseg_open(NULL, &options, &allocator), XSEG_ERR_NO_DRIVER, "CUDA 11.8");
+    /* A new one that shows no device. */
+    assert_int_equal(setenv("XSEG_OLD_DRIVER", "12020", 1), 0);
+    scene_expect_error(xseg_open(NULL, &options, &allocator), XSEG_ERR_NO_DRIVER, "no device");
+    assert_null(allocator);
+}
+
 static void failures_to_start_are_named(void **state)
 {
     struct xseg_allocator *allocator = NULL;
@@ -384,6 +403,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(drivers_that_cannot_be_had_are_named),
+        cmocka_unit_test(drivers_that_are_too_old_are_named),
         cmocka_unit_test(failures_to_start_are_named),
         cmocka_unit_test(options_must_be_known),
         cmocka_unit_test(keys_without_effect_are_said_once),
