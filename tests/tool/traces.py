@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: MIT
+"""The nine recorded programmes, in both modes, against PyTorch's own figures: traces.py TOOL SOURCE_ROOT.
+
+Each must run to its end, also on the smallest device on which it does with PyTorch; the programmes
+of one stream may not reserve more than there.
+"""
+import json
+import pathlib
+import subprocess
+import sys
+import unittest
+
+ONE_STREAM = ("gpt2_train", "llama_finetune", "llama_serve", "moe_train", "resnet_multiscale",
+              "rl_ppo", "sd_unet")
+MODES = {"classic": "expandable_segments:False", "expandable": "expandable_segments:True"}
+
+
+class TracesTest(unittest.TestCase):
+    def replay(self, name, mode, *options):
+        """Replay one programme, and give its figures."""
+        done = subprocess.run(
+            [TOOL, "replay", "--json", "--config", MODES[mode], *options,
+             FOLDER / (name + ".xtrace.zst")],
+            capture_output=True, text=True, timeout=300, check=False)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return json.loads(done.stdout)
+
+    def each(self):
+        """Every programme in every mode, with PyTorch's figures."""
+        reference = json.loads((FOLDER / "reference.json").read_text())
+        self.assertEqual(len(reference), 9)
+        for name, modes in sorted(reference.items()):
+            for mode in MODES:
+                with self.subTest(name + " " + mode):
+                    yield name, mode, modes[mode]
+
+    def test_peaks(self):
+        for name, mode, expected in self.each():
+            got = self.replay(name, mode)
+            self.assertEqual(got["oom_at"], -1)
+            self.assertEqual(got["events"], expected["events"])
+            self.assertEqual(got["peak_requested"], expected["peak_requested"])
+            self.assertEqual(got["peak_allocated"], expected["peak_allocated"])
+            if name in ONE_STREAM:
+                self.assertLessEqual(got["peak_reserved"], expected["peak_reserved"])
+
+    def test_smallest_device(self):
+        for name, mode, expected in self.each():
+            if name in ONE_STREAM:
+                got = self.replay(name, mode, "--device-memory",
+                                  str(expected["min_device_mib"]) + "MiB")
+                self.assertEqual(got["oom_at"], -1)
+
+
+if __name__ == "__main__":
+    TOOL, FOLDER = sys.argv[1], pathlib.Path(sys.argv[2]) / "benchmarks/traces"
+    del sys.argv[1:]
+    unittest.main()
