@@ -17,7 +17,7 @@ struct trial {
 
 static xseg_status fill(struct trial *trial)
 {
-    const struct xseg_context *context = trial->context;
+    struct xseg_context *context = trial->context;
     xseg_status status = XSEG_OK;
 
     while (trial->created < TRIAL_PAGES && status == XSEG_OK) {
@@ -119,6 +119,9 @@ xseg_status xseg_context_open(struct xseg_context *context, struct xseg_driver *
     if (status == XSEG_ERR_NO_MEMORY) {
         /* A full device says nothing about its abilities: growth falls back call by call. */
         context->batches_access = context->batches_unmap = true;
+    } else if (status == XSEG_ERR_DEVICE_LOST) {
+        (void)xseg_driver_let_go(context);
+        return status;
     } else if (status != XSEG_OK) {
         context->has_vmm = false;
         (void)snprintf(why, why_bytes, "a trial of it failed: %s", xseg_fail_text()->buffer);

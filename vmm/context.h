@@ -17,7 +17,7 @@
  * Open a device.
  *
  * why: where a sentence goes that says why virtual memory management does not work; "" if it does
- * Returns: XSEG_OK (look at has_vmm), XSEG_ERR_DRIVER, XSEG_ERR_NO_MEMORY
+ * Returns: XSEG_OK (look at has_vmm), XSEG_ERR_DRIVER, XSEG_ERR_NO_MEMORY, XSEG_ERR_DEVICE_LOST
  * Cost:    primary context retained; two pages are created, mapped, unmapped and released
  */
 xseg_status xseg_context_open(struct xseg_context *context, struct xseg_driver *driver, int ordinal,

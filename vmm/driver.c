@@ -97,22 +97,74 @@ static const char *result_name(struct xseg_driver *driver, CUresult result)
     return name;
 }
 
-/* The status of a result; `shortage` is what running out of memory means for this call. */
-static xseg_status status_of(struct xseg_driver *driver, enum entry entry, CUresult result,
-                             xseg_status shortage, uint64_t bytes)
+/*
+ * Results after which nothing works any more: the device is broken until the process ends, the
+ * context was reset underneath (INVALID_CONTEXT is one of those, since only retained contexts are
+ * pushed), or the driver has been shut down.
+ */
+static bool means_lost(CUresult result)
 {
-    if (result == CUDA_SUCCESS)
-        return XSEG_OK;
-    xseg_fail(result == CUDA_ERROR_OUT_OF_MEMORY ? shortage : XSEG_ERR_DRIVER,
-              "%s failed with %s (%d)", entry_place[entry].name, result_name(driver, result),
-              (int)result);
-    if (bytes != 0)
-        xseg_fail_add(" for %" PRIu64 " bytes", bytes);
-    return result == CUDA_ERROR_OUT_OF_MEMORY ? shortage : XSEG_ERR_DRIVER;
+    switch ((int)result) {
+    case CUDA_ERROR_DEINITIALIZED:
+    case CUDA_ERROR_DEVICE_UNAVAILABLE:
+    case CUDA_ERROR_INVALID_CONTEXT:
+    case CUDA_ERROR_ECC_UNCORRECTABLE:
+    case CUDA_ERROR_NVLINK_UNCORRECTABLE:
+    case CUDA_ERROR_ILLEGAL_ADDRESS:
+    case CUDA_ERROR_LAUNCH_TIMEOUT:
+    case CUDA_ERROR_CONTEXT_IS_DESTROYED:
+    case CUDA_ERROR_ASSERT:
+    case CUDA_ERROR_HARDWARE_STACK_ERROR:
+    case CUDA_ERROR_ILLEGAL_INSTRUCTION:
+    case CUDA_ERROR_MISALIGNED_ADDRESS:
+    case CUDA_ERROR_INVALID_ADDRESS_SPACE:
+    case CUDA_ERROR_INVALID_PC:
+    case CUDA_ERROR_LAUNCH_FAILED:
+        return true;
+    default:
+        return false;
+    }
 }
 
-#define STATUS(driver, name, bytes, ...) \
-    status_of((driver), ENTRY_##name, CALL(driver, name, __VA_ARGS__), XSEG_ERR_DRIVER, bytes)
+/*
+ * The status of a result.  `shortage` is what running out of memory means for this call; `context`
+ * is NULL for calls that belong to no device.
+ */
+static xseg_status status_of(struct xseg_driver *driver, struct xseg_context *context,
+                             enum entry entry, CUresult result, xseg_status shortage,
+                             uint64_t bytes)
+{
+    xseg_status status = XSEG_ERR_DRIVER;
+
+    if (result == CUDA_SUCCESS)
+        return XSEG_OK;
+    if (result == CUDA_ERROR_OUT_OF_MEMORY)
+        status = shortage;
+    if (context != NULL && means_lost(result)) {
+        atomic_store_explicit(&context->lost, result_name(driver, result), memory_order_relaxed);
+        status = XSEG_ERR_DEVICE_LOST;
+    }
+    (void)xseg_fail(status, "%s failed with %s (%d)", entry_place[entry].name,
+                    result_name(driver, result), (int)result);
+    if (bytes != 0)
+        xseg_fail_add(" for %" PRIu64 " bytes", bytes);
+    return status;
+}
+
+xseg_status xseg_driver_fail_lost(const struct xseg_context *context)
+{
+    return xseg_fail(XSEG_ERR_DEVICE_LOST,
+                     "device %d is lost since a driver call failed with %s: this process can "
+                     "allocate nothing on it any more",
+                     context->ordinal, atomic_load_explicit(&context->lost, memory_order_relaxed));
+}
+
+/* A call of no device, and a call of a context's device: their status. */
+#define STATUS(driver, name, ...) \
+    status_of((driver), NULL, ENTRY_##name, CALL(driver, name, __VA_ARGS__), XSEG_ERR_DRIVER, 0)
+#define STATUS_ON(context, name, shortage, bytes, ...)    \
+    status_of((context)->driver, (context), ENTRY_##name, \
+              CALL((context)->driver, name, __VA_ARGS__), shortage, bytes)
 
 /* --- Loading. --- */
 
@@ -156,15 +208,15 @@ static xseg_status start(struct xseg_driver *driver, const char *library)
     if (result == CUDA_ERROR_NO_DEVICE)
         return xseg_fail(XSEG_ERR_NO_DRIVER, "the driver %s shows no device", library);
     if (result != CUDA_SUCCESS)
-        return status_of(driver, ENTRY_Init, result, XSEG_ERR_DRIVER, 0);
-    xseg_status status = STATUS(driver, DriverGetVersion, 0, &version);
+        return status_of(driver, NULL, ENTRY_Init, result, XSEG_ERR_DRIVER, 0);
+    xseg_status status = STATUS(driver, DriverGetVersion, &version);
     if (status != XSEG_OK)
         return status;
     if (version < 12000)
         return xseg_fail(XSEG_ERR_NO_DRIVER,
                          "the driver %s is of CUDA %d.%d: 12.0 (r525) is the oldest that works",
                          library, version / 1000, version % 1000 / 10);
-    status = STATUS(driver, DeviceGetCount, 0, &driver->devices);
+    status = STATUS(driver, DeviceGetCount, &driver->devices);
     if (status == XSEG_OK && driver->devices < 1)
         return xseg_fail(XSEG_ERR_NO_DRIVER, "the driver %s shows no device", library);
     return status;
@@ -229,22 +281,23 @@ size_t xseg_driver_call_counts(const struct xseg_driver *driver, struct xseg_dri
 
 xseg_status xseg_driver_retain(struct xseg_context *context)
 {
-    struct xseg_driver *driver = context->driver;
     CUcontext primary = NULL;
-    xseg_status status = STATUS(driver, DeviceGet, 0, &context->device, context->ordinal);
+    xseg_status status =
+        STATUS_ON(context, DeviceGet, XSEG_ERR_DRIVER, 0, &context->device, context->ordinal);
 
     if (status == XSEG_OK)
-        status = STATUS(driver, DevicePrimaryCtxRetain, 0, &primary, context->device);
+        status = STATUS_ON(context, DevicePrimaryCtxRetain, XSEG_ERR_DRIVER, 0, &primary,
+                           context->device);
     context->primary = primary;
     return status;
 }
 
 xseg_status xseg_driver_let_go(struct xseg_context *context)
 {
-    return STATUS(context->driver, DevicePrimaryCtxRelease, 0, context->device);
+    return STATUS_ON(context, DevicePrimaryCtxRelease, XSEG_ERR_DRIVER, 0, context->device);
 }
 
-static CUmemAllocationProp page_properties(const struct xseg_context *context)
+static CUmemAllocationProp page_properties(struct xseg_context *context)
 {
     CUmemAllocationProp prop;
 
@@ -257,64 +310,64 @@ static CUmemAllocationProp page_properties(const struct xseg_context *context)
 
 xseg_status xseg_driver_describe(struct xseg_context *context)
 {
-    struct xseg_driver *driver = context->driver;
     const CUmemAllocationProp prop = page_properties(context);
     size_t total = 0, granularity = 0;
     int has_vmm = 0;
-    xseg_status status = STATUS(driver, DeviceTotalMem, 0, &total, context->device);
+    xseg_status status =
+        STATUS_ON(context, DeviceTotalMem, XSEG_ERR_DRIVER, 0, &total, context->device);
 
     if (status == XSEG_OK)
-        status = STATUS(driver, DeviceGetAttribute, 0, &has_vmm,
-                        CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, context->device);
+        status =
+            STATUS_ON(context, DeviceGetAttribute, XSEG_ERR_DRIVER, 0, &has_vmm,
+                      CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, context->device);
     if (status == XSEG_OK && has_vmm != 0)
-        status = STATUS(driver, MemGetAllocationGranularity, 0, &granularity, &prop,
-                        CU_MEM_ALLOC_GRANULARITY_MINIMUM);
+        status = STATUS_ON(context, MemGetAllocationGranularity, XSEG_ERR_DRIVER, 0, &granularity,
+                           &prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM);
     context->total_bytes = total;
     context->has_vmm = has_vmm != 0;
     context->granularity = granularity;
     return status;
 }
 
-static xseg_status enter(const struct xseg_context *context)
+static xseg_status enter(struct xseg_context *context)
 {
-    return STATUS(context->driver, CtxPushCurrent, 0, context->primary);
+    return STATUS_ON(context, CtxPushCurrent, XSEG_ERR_DRIVER, 0, context->primary);
 }
 
 /* A pop cannot fail for what was just pushed; if it does, the next push covers it. */
-static void leave(const struct xseg_context *context)
+static void leave(struct xseg_context *context)
 {
     CUcontext popped = NULL;
 
     (void)CALL(context->driver, CtxPopCurrent, &popped);
 }
 
-/* A call in the device's context: its status, as STATUS() gives it. */
-#define INSIDE(context, name, shortage, bytes, ...)                                       \
-    do {                                                                                  \
-        xseg_status status_ = enter(context);                                             \
-        if (status_ != XSEG_OK)                                                           \
-            return status_;                                                               \
-        status_ = status_of((context)->driver, ENTRY_##name,                              \
-                            CALL((context)->driver, name, __VA_ARGS__), shortage, bytes); \
-        leave(context);                                                                   \
-        return status_;                                                                   \
+/* A call in the device's context: its status, as STATUS_ON() gives it. */
+#define INSIDE(context, name, shortage, bytes, ...)                       \
+    do {                                                                  \
+        xseg_status status_ = enter(context);                             \
+        if (status_ != XSEG_OK)                                           \
+            return status_;                                               \
+        status_ = STATUS_ON(context, name, shortage, bytes, __VA_ARGS__); \
+        leave(context);                                                   \
+        return status_;                                                   \
     } while (0)
 
 /* --- Memory. --- */
 
-xseg_status xseg_driver_memory(const struct xseg_context *context, uint64_t *free, uint64_t *total)
+xseg_status xseg_driver_memory(struct xseg_context *context, uint64_t *free, uint64_t *total)
 {
     INSIDE(context, MemGetInfo, XSEG_ERR_DRIVER, 0, free, total);
 }
 
-xseg_status xseg_driver_alloc(const struct xseg_context *context, uint64_t bytes, uint64_t *address)
+xseg_status xseg_driver_alloc(struct xseg_context *context, uint64_t bytes, uint64_t *address)
 {
     CUdeviceptr pointer = 0;
     xseg_status status = enter(context);
 
     if (status != XSEG_OK)
         return status;
-    status = status_of(context->driver, ENTRY_MemAlloc,
+    status = status_of(context->driver, context, ENTRY_MemAlloc,
                        CALL(context->driver, MemAlloc, &pointer, bytes), XSEG_ERR_NO_MEMORY, bytes);
     leave(context);
     if (status == XSEG_OK)
@@ -322,13 +375,13 @@ xseg_status xseg_driver_alloc(const struct xseg_context *context, uint64_t bytes
     return status;
 }
 
-xseg_status xseg_driver_free(const struct xseg_context *context, uint64_t address)
+xseg_status xseg_driver_free(struct xseg_context *context, uint64_t address)
 {
     INSIDE(context, MemFree, XSEG_ERR_DRIVER, 0, address);
 }
 
-xseg_status xseg_driver_reserve(const struct xseg_context *context, uint64_t bytes,
-                                uint64_t alignment, uint64_t *address)
+xseg_status xseg_driver_reserve(struct xseg_context *context, uint64_t bytes, uint64_t alignment,
+                                uint64_t *address)
 {
     CUdeviceptr pointer = 0;
     const CUresult result =
@@ -336,17 +389,16 @@ xseg_status xseg_driver_reserve(const struct xseg_context *context, uint64_t byt
 
     if (result == CUDA_SUCCESS)
         *address = pointer;
-    return status_of(context->driver, ENTRY_MemAddressReserve, result, XSEG_ERR_NO_ADDRESSES,
-                     bytes);
+    return status_of(context->driver, context, ENTRY_MemAddressReserve, result,
+                     XSEG_ERR_NO_ADDRESSES, bytes);
 }
 
-xseg_status xseg_driver_unreserve(const struct xseg_context *context, uint64_t address,
-                                  uint64_t bytes)
+xseg_status xseg_driver_unreserve(struct xseg_context *context, uint64_t address, uint64_t bytes)
 {
-    return STATUS(context->driver, MemAddressFree, bytes, address, bytes);
+    return STATUS_ON(context, MemAddressFree, XSEG_ERR_DRIVER, bytes, address, bytes);
 }
 
-xseg_status xseg_driver_create(const struct xseg_context *context, uint64_t bytes, uint64_t *handle)
+xseg_status xseg_driver_create(struct xseg_context *context, uint64_t bytes, uint64_t *handle)
 {
     const CUmemAllocationProp prop = page_properties(context);
     CUmemGenericAllocationHandle created = 0;
@@ -354,27 +406,26 @@ xseg_status xseg_driver_create(const struct xseg_context *context, uint64_t byte
 
     if (result == CUDA_SUCCESS)
         *handle = created;
-    return status_of(context->driver, ENTRY_MemCreate, result, XSEG_ERR_NO_MEMORY, bytes);
+    return status_of(context->driver, context, ENTRY_MemCreate, result, XSEG_ERR_NO_MEMORY, bytes);
 }
 
-xseg_status xseg_driver_release(const struct xseg_context *context, uint64_t handle)
+xseg_status xseg_driver_release(struct xseg_context *context, uint64_t handle)
 {
-    return STATUS(context->driver, MemRelease, 0, handle);
+    return STATUS_ON(context, MemRelease, XSEG_ERR_DRIVER, 0, handle);
 }
 
-xseg_status xseg_driver_map(const struct xseg_context *context, uint64_t address, uint64_t bytes,
+xseg_status xseg_driver_map(struct xseg_context *context, uint64_t address, uint64_t bytes,
                             uint64_t handle)
 {
-    return STATUS(context->driver, MemMap, bytes, address, bytes, 0, handle, 0);
+    return STATUS_ON(context, MemMap, XSEG_ERR_DRIVER, bytes, address, bytes, 0, handle, 0);
 }
 
-xseg_status xseg_driver_unmap(const struct xseg_context *context, uint64_t address, uint64_t bytes)
+xseg_status xseg_driver_unmap(struct xseg_context *context, uint64_t address, uint64_t bytes)
 {
-    return STATUS(context->driver, MemUnmap, bytes, address, bytes);
+    return STATUS_ON(context, MemUnmap, XSEG_ERR_DRIVER, bytes, address, bytes);
 }
 
-xseg_status xseg_driver_set_access(const struct xseg_context *context, uint64_t address,
-                                   uint64_t bytes)
+xseg_status xseg_driver_set_access(struct xseg_context *context, uint64_t address, uint64_t bytes)
 {
     CUmemAccessDesc access;
 
@@ -382,11 +433,10 @@ xseg_status xseg_driver_set_access(const struct xseg_context *context, uint64_t 
     access.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
     access.location.id = context->device;
     access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-    return STATUS(context->driver, MemSetAccess, bytes, address, bytes, &access, 1);
+    return STATUS_ON(context, MemSetAccess, XSEG_ERR_DRIVER, bytes, address, bytes, &access, 1);
 }
 
-xseg_status xseg_driver_is_mapped(const struct xseg_context *context, uint64_t address,
-                                  bool *mapped)
+xseg_status xseg_driver_is_mapped(struct xseg_context *context, uint64_t address, bool *mapped)
 {
     CUmemGenericAllocationHandle handle = 0;
     void *pointer = (void *)(uintptr_t)address; /* NOLINT(performance-no-int-to-ptr) */
@@ -398,22 +448,22 @@ xseg_status xseg_driver_is_mapped(const struct xseg_context *context, uint64_t a
     }
     if (result == CUDA_SUCCESS) {
         *mapped = true;
-        return STATUS(context->driver, MemRelease, 0, handle);
+        return STATUS_ON(context, MemRelease, XSEG_ERR_DRIVER, 0, handle);
     }
-    return status_of(context->driver, ENTRY_MemRetainAllocationHandle, result, XSEG_ERR_DRIVER, 0);
+    return status_of(context->driver, context, ENTRY_MemRetainAllocationHandle, result,
+                     XSEG_ERR_DRIVER, 0);
 }
 
 /* --- Streams and events. --- */
 
-xseg_status xseg_driver_stream_id(const struct xseg_context *context, xseg_stream stream,
-                                  uint64_t *id)
+xseg_status xseg_driver_stream_id(struct xseg_context *context, xseg_stream stream, uint64_t *id)
 {
     unsigned long long number = 0;
     xseg_status status = enter(context);
 
     if (status != XSEG_OK)
         return status;
-    status = STATUS(context->driver, StreamGetId, 0, stream, &number);
+    status = STATUS_ON(context, StreamGetId, XSEG_ERR_DRIVER, 0, stream, &number);
     leave(context);
     if (status == XSEG_OK)
         *id = number;
@@ -421,77 +471,74 @@ xseg_status xseg_driver_stream_id(const struct xseg_context *context, xseg_strea
 }
 
 /* Whether a query's result says that everything has finished. */
-static xseg_status done_of(struct xseg_driver *driver, enum entry entry, CUresult result,
+static xseg_status done_of(struct xseg_context *context, enum entry entry, CUresult result,
                            bool *done)
 {
     if (result == CUDA_SUCCESS || result == CUDA_ERROR_NOT_READY) {
         *done = result == CUDA_SUCCESS;
         return XSEG_OK;
     }
-    return status_of(driver, entry, result, XSEG_ERR_DRIVER, 0);
+    return status_of(context->driver, context, entry, result, XSEG_ERR_DRIVER, 0);
 }
 
-xseg_status xseg_driver_stream_done(const struct xseg_context *context, xseg_stream stream,
-                                    bool *done)
+xseg_status xseg_driver_stream_done(struct xseg_context *context, xseg_stream stream, bool *done)
 {
     xseg_status status = enter(context);
 
     if (status != XSEG_OK)
         return status;
-    status = done_of(context->driver, ENTRY_StreamQuery, CALL(context->driver, StreamQuery, stream),
-                     done);
+    status = done_of(context, ENTRY_StreamQuery, CALL(context->driver, StreamQuery, stream), done);
     leave(context);
     return status;
 }
 
-xseg_status xseg_driver_stream_wait(const struct xseg_context *context, xseg_stream stream)
+xseg_status xseg_driver_stream_wait(struct xseg_context *context, xseg_stream stream)
 {
     INSIDE(context, StreamSynchronize, XSEG_ERR_DRIVER, 0, stream);
 }
 
-xseg_status xseg_driver_context_wait(const struct xseg_context *context)
+xseg_status xseg_driver_context_wait(struct xseg_context *context)
 {
     xseg_status status = enter(context);
 
     if (status != XSEG_OK)
         return status;
     status = status_of(
-        context->driver, ENTRY_CtxSynchronize,
+        context->driver, context, ENTRY_CtxSynchronize,
         counted(context->driver, ENTRY_CtxSynchronize, context->driver->call_CtxSynchronize()),
         XSEG_ERR_DRIVER, 0);
     leave(context);
     return status;
 }
 
-xseg_status xseg_driver_event_create(const struct xseg_context *context, xseg_event *event)
+xseg_status xseg_driver_event_create(struct xseg_context *context, xseg_event *event)
 {
     INSIDE(context, EventCreate, XSEG_ERR_DRIVER, 0, event, CU_EVENT_DISABLE_TIMING);
 }
 
-xseg_status xseg_driver_event_destroy(const struct xseg_context *context, xseg_event event)
+xseg_status xseg_driver_event_destroy(struct xseg_context *context, xseg_event event)
 {
     INSIDE(context, EventDestroy, XSEG_ERR_DRIVER, 0, event);
 }
 
-xseg_status xseg_driver_event_record(const struct xseg_context *context, xseg_event event,
+xseg_status xseg_driver_event_record(struct xseg_context *context, xseg_event event,
                                      xseg_stream stream)
 {
     INSIDE(context, EventRecord, XSEG_ERR_DRIVER, 0, event, stream);
 }
 
-xseg_status xseg_driver_event_done(const struct xseg_context *context, xseg_event event, bool *done)
+xseg_status xseg_driver_event_done(struct xseg_context *context, xseg_event event, bool *done)
 {
     xseg_status status = enter(context);
 
     if (status != XSEG_OK)
         return status;
-    status =
-        done_of(context->driver, ENTRY_EventQuery, CALL(context->driver, EventQuery, event), done);
+    status = done_of(context, ENTRY_EventQuery, CALL(context->driver, EventQuery, event), done);
     leave(context);
     return status;
 }
 
-xseg_status xseg_driver_event_wait(const struct xseg_context *context, xseg_event event)
+xseg_status xseg_driver_event_wait(struct xseg_context *context, xseg_event event)
 {
     INSIDE(context, EventSynchronize, XSEG_ERR_DRIVER, 0, event);
 }

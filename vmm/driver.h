@@ -20,6 +20,7 @@
 #ifndef XSEG_VMM_DRIVER_H
 #define XSEG_VMM_DRIVER_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -42,7 +43,22 @@ struct xseg_context {
     bool has_vmm;         /* virtual memory management works here */
     bool batches_access;  /* one set-access may cover several mappings */
     bool batches_unmap;   /* one unmap may cover several mappings */
+    /* The error after which nothing on this device works, by the driver's name; NULL: none. */
+    _Atomic(const char *) lost;
 };
+
+/*
+ * Whether the device is lost: after an error such as an illegal address every call fails until the
+ * process ends; after a reset of the context, or the driver's shutdown at exit, what was in it is
+ * gone.  The functions below note it, and return XSEG_ERR_DEVICE_LOST.
+ */
+static inline bool xseg_context_is_lost(const struct xseg_context *context)
+{
+    return __builtin_expect(atomic_load_explicit(&context->lost, memory_order_relaxed) != NULL, 0);
+}
+
+/* The status of a device that is lost, with its sentence. */
+xseg_status xseg_driver_fail_lost(const struct xseg_context *context);
 
 /*
  * Load a driver and resolve its entry points.
@@ -71,54 +87,46 @@ xseg_status xseg_driver_let_go(struct xseg_context *context); /* releases primar
 /* --- Memory.  Sizes and addresses are bytes. --- */
 
 /* Free and total memory of the device. */
-xseg_status xseg_driver_memory(const struct xseg_context *context, uint64_t *free, uint64_t *total);
+xseg_status xseg_driver_memory(struct xseg_context *context, uint64_t *free, uint64_t *total);
 
 /* cuMemAlloc; XSEG_ERR_NO_MEMORY when there is none. */
-xseg_status xseg_driver_alloc(const struct xseg_context *context, uint64_t bytes,
-                              uint64_t *address);
-xseg_status xseg_driver_free(const struct xseg_context *context, uint64_t address);
+xseg_status xseg_driver_alloc(struct xseg_context *context, uint64_t bytes, uint64_t *address);
+xseg_status xseg_driver_free(struct xseg_context *context, uint64_t address);
 
 /* Reserve addresses; alignment is 0 or a power of two.  XSEG_ERR_NO_ADDRESSES when there are none. */
-xseg_status xseg_driver_reserve(const struct xseg_context *context, uint64_t bytes,
-                                uint64_t alignment, uint64_t *address);
-xseg_status xseg_driver_unreserve(const struct xseg_context *context, uint64_t address,
-                                  uint64_t bytes);
+xseg_status xseg_driver_reserve(struct xseg_context *context, uint64_t bytes, uint64_t alignment,
+                                uint64_t *address);
+xseg_status xseg_driver_unreserve(struct xseg_context *context, uint64_t address, uint64_t bytes);
 
 /* Physical memory; XSEG_ERR_NO_MEMORY when there is none. */
-xseg_status xseg_driver_create(const struct xseg_context *context, uint64_t bytes,
-                               uint64_t *handle);
-xseg_status xseg_driver_release(const struct xseg_context *context, uint64_t handle);
+xseg_status xseg_driver_create(struct xseg_context *context, uint64_t bytes, uint64_t *handle);
+xseg_status xseg_driver_release(struct xseg_context *context, uint64_t handle);
 
-xseg_status xseg_driver_map(const struct xseg_context *context, uint64_t address, uint64_t bytes,
+xseg_status xseg_driver_map(struct xseg_context *context, uint64_t address, uint64_t bytes,
                             uint64_t handle);
-xseg_status xseg_driver_unmap(const struct xseg_context *context, uint64_t address, uint64_t bytes);
+xseg_status xseg_driver_unmap(struct xseg_context *context, uint64_t address, uint64_t bytes);
 
 /* Let the device read and write a mapped range. */
-xseg_status xseg_driver_set_access(const struct xseg_context *context, uint64_t address,
-                                   uint64_t bytes);
+xseg_status xseg_driver_set_access(struct xseg_context *context, uint64_t address, uint64_t bytes);
 
 /* Whether an address is mapped: asked for the handle behind it, which is put back at once. */
-xseg_status xseg_driver_is_mapped(const struct xseg_context *context, uint64_t address,
-                                  bool *mapped);
+xseg_status xseg_driver_is_mapped(struct xseg_context *context, uint64_t address, bool *mapped);
 
 /* --- Streams and events. --- */
 
 /* The number that is never used for another stream. */
-xseg_status xseg_driver_stream_id(const struct xseg_context *context, xseg_stream stream,
-                                  uint64_t *id);
-xseg_status xseg_driver_stream_done(const struct xseg_context *context, xseg_stream stream,
-                                    bool *done);
-xseg_status xseg_driver_stream_wait(const struct xseg_context *context, xseg_stream stream);
+xseg_status xseg_driver_stream_id(struct xseg_context *context, xseg_stream stream, uint64_t *id);
+xseg_status xseg_driver_stream_done(struct xseg_context *context, xseg_stream stream, bool *done);
+xseg_status xseg_driver_stream_wait(struct xseg_context *context, xseg_stream stream);
 
 /* Wait for all work of the device's context. */
-xseg_status xseg_driver_context_wait(const struct xseg_context *context);
+xseg_status xseg_driver_context_wait(struct xseg_context *context);
 
-xseg_status xseg_driver_event_create(const struct xseg_context *context, xseg_event *event);
-xseg_status xseg_driver_event_destroy(const struct xseg_context *context, xseg_event event);
-xseg_status xseg_driver_event_record(const struct xseg_context *context, xseg_event event,
+xseg_status xseg_driver_event_create(struct xseg_context *context, xseg_event *event);
+xseg_status xseg_driver_event_destroy(struct xseg_context *context, xseg_event event);
+xseg_status xseg_driver_event_record(struct xseg_context *context, xseg_event event,
                                      xseg_stream stream);
-xseg_status xseg_driver_event_done(const struct xseg_context *context, xseg_event event,
-                                   bool *done);
-xseg_status xseg_driver_event_wait(const struct xseg_context *context, xseg_event event);
+xseg_status xseg_driver_event_done(struct xseg_context *context, xseg_event event, bool *done);
+xseg_status xseg_driver_event_wait(struct xseg_context *context, xseg_event event);
 
 #endif

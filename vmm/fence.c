@@ -7,7 +7,7 @@
 #include "src/base/check.h"
 #include "src/base/error.h"
 
-void xseg_fences_init(struct xseg_fences *fences, const struct xseg_context *context)
+void xseg_fences_init(struct xseg_fences *fences, struct xseg_context *context)
 {
     memset(fences, 0, sizeof(*fences));
     fences->context = context;
@@ -24,10 +24,14 @@ xseg_status xseg_fences_fini(struct xseg_fences *fences)
         fences->count--;
         fences->made--;
     }
-    free(fences->idle);
-    fences->idle = NULL;
-    fences->capacity = 0;
+    xseg_fences_abandon(fences);
     return XSEG_OK;
+}
+
+void xseg_fences_abandon(struct xseg_fences *fences)
+{
+    free(fences->idle);
+    xseg_fences_init(fences, fences->context);
 }
 
 /* One event more, idle. */

@@ -11,16 +11,19 @@
 
 /* Events of one device that nobody waits for. */
 struct xseg_fences {
-    const struct xseg_context *context;
+    struct xseg_context *context;
     xseg_event *idle; /* [capacity] */
     size_t count, capacity;
     size_t made; /* idle and out */
 };
 
-void xseg_fences_init(struct xseg_fences *fences, const struct xseg_context *context);
+void xseg_fences_init(struct xseg_fences *fences, struct xseg_context *context);
 
 /* Destroy the idle events.  Returns the first error; events that the driver kept stay idle. */
 xseg_status xseg_fences_fini(struct xseg_fences *fences);
+
+/* Forget the idle events of a lost device. */
+void xseg_fences_abandon(struct xseg_fences *fences);
 
 /*
  * An event recorded on a stream: it is complete once the work queued there so far has finished.

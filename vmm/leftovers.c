@@ -9,8 +9,7 @@
 /* Taste: far more than a driver has ever refused at once. */
 #define FIRST_CAPACITY 256u
 
-xseg_status xseg_leftovers_init(struct xseg_leftovers *leftovers,
-                                const struct xseg_context *context)
+xseg_status xseg_leftovers_init(struct xseg_leftovers *leftovers, struct xseg_context *context)
 {
     leftovers->context = context;
     leftovers->count = 0;
@@ -28,7 +27,7 @@ void xseg_leftovers_fini(struct xseg_leftovers *leftovers)
     leftovers->kept = NULL;
 }
 
-static xseg_status offer(const struct xseg_context *context, const struct xseg_leftover *leftover)
+static xseg_status offer(struct xseg_context *context, const struct xseg_leftover *leftover)
 {
     switch (leftover->kind) {
     case XSEG_LEFTOVER_PAGE:

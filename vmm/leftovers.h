@@ -28,15 +28,14 @@ struct xseg_leftover {
 };
 
 struct xseg_leftovers {
-    const struct xseg_context *context;
+    struct xseg_context *context;
     struct xseg_leftover *kept; /* [capacity] */
     size_t count, capacity;
     atomic_uint_fast64_t physical; /* bytes of device memory held */
 };
 
 /* Room is made ahead, so that keeping needs no host memory in all but the worst case. */
-xseg_status xseg_leftovers_init(struct xseg_leftovers *leftovers,
-                                const struct xseg_context *context);
+xseg_status xseg_leftovers_init(struct xseg_leftovers *leftovers, struct xseg_context *context);
 void xseg_leftovers_fini(struct xseg_leftovers *leftovers);
 
 /*

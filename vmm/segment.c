@@ -16,7 +16,7 @@ static uint64_t address_of(const struct xseg_segment *segment, uint32_t page)
     return segment->base + (uint64_t)page * segment->page_bytes;
 }
 
-static void init(struct xseg_segment *segment, const struct xseg_context *context,
+static void init(struct xseg_segment *segment, struct xseg_context *context,
                  struct xseg_leftovers *leftovers, uint64_t bytes)
 {
     memset(segment, 0, sizeof(*segment));
@@ -26,7 +26,7 @@ static void init(struct xseg_segment *segment, const struct xseg_context *contex
     atomic_init(&segment->mapped, 0);
 }
 
-xseg_status xseg_segment_reserve(struct xseg_segment *segment, const struct xseg_context *context,
+xseg_status xseg_segment_reserve(struct xseg_segment *segment, struct xseg_context *context,
                                  struct xseg_leftovers *leftovers, uint64_t bytes,
                                  uint64_t page_bytes)
 {
@@ -56,7 +56,7 @@ free_tables:
     return status;
 }
 
-xseg_status xseg_segment_allocate(struct xseg_segment *segment, const struct xseg_context *context,
+xseg_status xseg_segment_allocate(struct xseg_segment *segment, struct xseg_context *context,
                                   struct xseg_leftovers *leftovers, uint64_t bytes)
 {
     init(segment, context, leftovers, bytes);
@@ -106,7 +106,7 @@ static xseg_status clear_page(struct xseg_segment *segment, uint32_t page)
 xseg_status xseg_segment_unmap(struct xseg_segment *segment, uint32_t first, uint32_t count,
                                uint32_t *done)
 {
-    const struct xseg_context *context = segment->context;
+    struct xseg_context *context = segment->context;
     xseg_status status = XSEG_OK;
     bool together = false;
 
@@ -162,7 +162,7 @@ static xseg_status map_run(struct xseg_segment *segment, uint32_t first, uint32_
 
 static xseg_status access_run(struct xseg_segment *segment, uint32_t first, uint32_t count)
 {
-    const struct xseg_context *context = segment->context;
+    struct xseg_context *context = segment->context;
     xseg_status status = XSEG_ERR_DRIVER;
 
     if (count == 1 || context->batches_access)
@@ -243,9 +243,16 @@ xseg_status xseg_segment_end(struct xseg_segment *segment)
             (void)clear_page(segment, page);
     const xseg_status freed = xseg_leftovers_give(segment->leftovers, XSEG_LEFTOVER_RANGE,
                                                   segment->base, segment->reserved_bytes);
+    xseg_segment_abandon(segment);
+    return status != XSEG_OK ? status : freed;
+}
+
+void xseg_segment_abandon(struct xseg_segment *segment)
+{
     free(segment->handle);
     free(segment->state);
-    return status != XSEG_OK ? status : freed;
+    segment->handle = NULL;
+    segment->state = NULL;
 }
 
 size_t xseg_segment_host_bytes(const struct xseg_segment *segment)

@@ -35,7 +35,7 @@
 enum xseg_page_state { XSEG_PAGE_HOLE, XSEG_PAGE_STUCK, XSEG_PAGE_MAPPED };
 
 struct xseg_segment {
-    const struct xseg_context *context;
+    struct xseg_context *context;
     struct xseg_leftovers *leftovers;
     uint64_t base;
     uint64_t bytes;              /* usable addresses */
@@ -61,7 +61,7 @@ static inline bool xseg_segment_is_expandable(const struct xseg_segment *segment
  * Returns: XSEG_OK, XSEG_ERR_NO_ADDRESSES, XSEG_ERR_DRIVER, XSEG_ERR_HOST_MEMORY
  * Cost:    one reserve
  */
-xseg_status xseg_segment_reserve(struct xseg_segment *segment, const struct xseg_context *context,
+xseg_status xseg_segment_reserve(struct xseg_segment *segment, struct xseg_context *context,
                                  struct xseg_leftovers *leftovers, uint64_t bytes,
                                  uint64_t page_bytes);
 
@@ -71,7 +71,7 @@ xseg_status xseg_segment_reserve(struct xseg_segment *segment, const struct xseg
  * Returns: XSEG_OK, XSEG_ERR_NO_MEMORY, XSEG_ERR_DRIVER
  * Cost:    one cuMemAlloc
  */
-xseg_status xseg_segment_allocate(struct xseg_segment *segment, const struct xseg_context *context,
+xseg_status xseg_segment_allocate(struct xseg_segment *segment, struct xseg_context *context,
                                   struct xseg_leftovers *leftovers, uint64_t bytes);
 
 /*
@@ -81,6 +81,9 @@ xseg_status xseg_segment_allocate(struct xseg_segment *segment, const struct xse
  * Returns: XSEG_OK, or the driver's error; the segment is gone in any case
  */
 xseg_status xseg_segment_end(struct xseg_segment *segment);
+
+/* End a segment of a lost device: only its host memory goes. */
+void xseg_segment_abandon(struct xseg_segment *segment);
 
 /*
  * Back the pages [first, first + count) with memory.  None of them may be mapped.

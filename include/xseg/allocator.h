@@ -23,6 +23,10 @@
  *          otherwise.
  * Fork:    in a forked child every function that returns a status returns XSEG_ERR_FORKED and does
  *          nothing; the child cannot use the parent's device memory.
+ * Lost:    after an error from which a device does not recover (an illegal address and its like), a
+ *          reset of its context, or the driver's shutdown at exit, whatever needs that device's
+ *          memory returns XSEG_ERR_DEVICE_LOST without asking the driver again; frees, statistics
+ *          and xseg_close() go on working on the host side.
  * Errors:  on any error nothing has changed, except that cached memory may have been given back to
  *          the driver.  Out-parameters are written only on success.  xseg_error_text() has details.
  */
@@ -152,7 +156,7 @@ XSEG_API const char *xseg_configuration_source(const struct xseg_allocator *allo
  *          XSEG_ERR_NO_MEMORY     also after all idle cached memory of the device was given back
  *          XSEG_ERR_LIMIT         per_process_memory_fraction leaves no room
  *          XSEG_ERR_NO_ADDRESSES  the driver has no addresses left
- *          XSEG_ERR_HOST_MEMORY, XSEG_ERR_DRIVER, XSEG_ERR_FORKED
+ *          XSEG_ERR_HOST_MEMORY, XSEG_ERR_DRIVER, XSEG_ERR_DEVICE_LOST, XSEG_ERR_FORKED
  * Cost:    a hit makes no driver call, except an event query for each stream on which freed blocks
  *          wait.  A miss creates and maps the pages that are missing, and sets access once per
  *          contiguous run; or calls cuMemAlloc once (classic).  When the device is full: waits for

@@ -63,7 +63,7 @@ struct xseg_trimmed {
  * Returns: XSEG_OK           also when the driver refused part of it (out->kept_refused)
  *          XSEG_ERR_DRIVER   a stream could not be asked or waited for; what was given back by then
  *                            is in the statistics
- *          XSEG_ERR_ARGUMENT, XSEG_ERR_FORKED
+ *          XSEG_ERR_ARGUMENT, XSEG_ERR_DEVICE_LOST, XSEG_ERR_FORKED
  * Cost:    for each stream with idle memory one query (or one wait); for each contiguous run of
  *          idle pages one cuMemUnmap where the driver accepts that, and one cuMemRelease a page.
  */

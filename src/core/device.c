@@ -159,6 +159,24 @@ static xseg_status give_everything_back(struct xseg_device *device)
     return status == XSEG_OK ? xseg_context_close(&device->context) : status;
 }
 
+/* The host side of an extent whose device is lost. */
+static void abandon_extents(void *self, struct xseg_arena *arena)
+{
+    (void)self;
+    XSEG_LIST_FOR_SAFE(node, &arena->extents)
+    {
+        struct xseg_extent *extent = XSEG_CONTAINER(node, struct xseg_extent, link);
+
+        xseg_lock_take(arena->device->lookup_lock);
+        xseg_lookup_remove(arena->device->lookup, extent);
+        xseg_lock_give(arena->device->lookup_lock);
+        xseg_starts_fini(&extent->starts);
+        xseg_segment_abandon(&extent->segment);
+        xseg_list_remove(&extent->link);
+        xseg_list_insert(&arena->device->spare_extents, &extent->link);
+    }
+}
+
 static void free_device(struct xseg_device *device)
 {
     struct xseg_pool *pool = device->private_pools, *next;
@@ -185,7 +203,7 @@ static void free_device(struct xseg_device *device)
 xseg_status xseg_device_close(struct xseg_device *device)
 {
     struct survivors live = {0};
-    xseg_status status;
+    xseg_status status = XSEG_OK;
 
     xseg_text_init(&live.text, live.buffer, sizeof(live.buffer));
     xseg_lock_take(&device->growth_lock);
@@ -194,8 +212,13 @@ xseg_status xseg_device_close(struct xseg_device *device)
         status =
             xseg_fail(XSEG_ERR_BUSY, "%" PRIu64 " blocks are live on device %d:%s%s", live.count,
                       device->context.ordinal, live.buffer, live.count > 4 ? ", ..." : "");
-    else
+    else if (!xseg_context_is_lost(&device->context))
         status = give_everything_back(device);
+    if (live.count == 0 && xseg_context_is_lost(&device->context)) {
+        xseg_device_visit_arenas(device, abandon_extents, NULL);
+        (void)xseg_context_close(&device->context); /* nothing is left to lose */
+        status = XSEG_OK;
+    }
     xseg_lock_give(&device->growth_lock);
     if (status == XSEG_OK)
         free_device(device);
@@ -219,6 +242,8 @@ xseg_status xseg_device_alloc(struct xseg_device *device, struct xseg_pool *pool
         return xseg_fail(XSEG_ERR_NO_MEMORY, "%" PRIu64 " bytes are more than any device has",
                          bytes);
     }
+    if (xseg_context_is_lost(&device->context))
+        return xseg_driver_fail_lost(&device->context);
     status = xseg_streams_get(&device->streams, stream, &known);
     if (status != XSEG_OK)
         return status;

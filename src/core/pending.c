@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "src/core/pending.h"
 
-void xseg_pending_init(struct xseg_pending *pending, const struct xseg_context *context)
+void xseg_pending_init(struct xseg_pending *pending, struct xseg_context *context)
 {
     xseg_lock_init(&pending->lock, XSEG_RANK_PENDING);
     xseg_fences_init(&pending->fences, context);
@@ -9,13 +9,10 @@ void xseg_pending_init(struct xseg_pending *pending, const struct xseg_context *
     atomic_init(&pending->count, 0);
 }
 
-xseg_status xseg_pending_fini(struct xseg_pending *pending)
+void xseg_pending_fini(struct xseg_pending *pending)
 {
-    const xseg_status status = xseg_fences_fini(&pending->fences);
-
-    if (status == XSEG_OK)
-        xseg_lock_fini(&pending->lock);
-    return status;
+    xseg_fences_abandon(&pending->fences);
+    xseg_lock_fini(&pending->lock);
 }
 
 void xseg_pending_use(struct xseg_arena *arena, struct xseg_block *block,
@@ -68,6 +65,20 @@ static void wait_for(struct xseg_pending *pending, struct xseg_known_stream *str
     xseg_list_insert(place, &stream->waiting);
 }
 
+/* On a lost device nothing runs any more: a freed block waits for nobody. */
+static void forget_uses(struct xseg_arena *arena, struct xseg_block *block)
+{
+    struct xseg_pending_use *use = block->uses, *next;
+
+    for (; use != NULL; use = next) {
+        next = use->next;
+        xseg_slab_put(&arena->uses, use);
+    }
+    block->uses = NULL;
+    xseg_arena_note_free(arena, block);
+    xseg_arena_take_back(arena, block);
+}
+
 static void queue_all(struct xseg_pending *pending, struct xseg_pending_use *use)
 {
     struct xseg_pending_use *next;
@@ -87,9 +98,12 @@ xseg_status xseg_pending_free(struct xseg_pending *pending, struct xseg_block *b
     xseg_status status;
 
     xseg_lock_take(&pending->lock);
-    status = record_all(pending, block);
+    status = xseg_context_is_lost(pending->fences.context) ? XSEG_ERR_DEVICE_LOST
+                                                           : record_all(pending, block);
     xseg_arena_lock(arena);
-    if (status != XSEG_OK) {
+    if (status == XSEG_ERR_DEVICE_LOST) {
+        forget_uses(arena, block);
+    } else if (status != XSEG_OK) {
         block->state = XSEG_BLOCK_LIVE;
     } else {
         block->state = XSEG_BLOCK_PENDING;
@@ -103,7 +117,7 @@ xseg_status xseg_pending_free(struct xseg_pending *pending, struct xseg_block *b
     if (status == XSEG_OK)
         queue_all(pending, uses);
     xseg_lock_give(&pending->lock);
-    return status;
+    return status == XSEG_ERR_DEVICE_LOST ? XSEG_OK : status;
 }
 
 /* The event of a use is complete: the use ends, and with the last one the block is free. */

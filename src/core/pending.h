@@ -37,10 +37,10 @@ struct xseg_pending {
     atomic_uint_fast64_t count; /* uses in queues */
 };
 
-void xseg_pending_init(struct xseg_pending *pending, const struct xseg_context *context);
+void xseg_pending_init(struct xseg_pending *pending, struct xseg_context *context);
 
-/* Destroy the idle events.  Returns the first error. */
-xseg_status xseg_pending_fini(struct xseg_pending *pending);
+/* The idle events must be gone (xseg_fences_fini()), or the device lost. */
+void xseg_pending_fini(struct xseg_pending *pending);
 
 /* Note that a stream uses a live block.  The arena's lock is held; a use must be in stock. */
 void xseg_pending_use(struct xseg_arena *arena, struct xseg_block *block,
@@ -49,7 +49,8 @@ void xseg_pending_use(struct xseg_arena *arena, struct xseg_block *block,
 /*
  * Free a busy block that has uses: it becomes pending.  No lock is held.
  *
- * Returns: XSEG_OK; or the driver's error, and the block is live again, uses and all
+ * Returns: XSEG_OK; or the driver's error, and the block is live again, uses and all.  On a lost
+ *          device the block is cached at once, since nothing runs there any more.
  */
 xseg_status xseg_pending_free(struct xseg_pending *pending, struct xseg_block *block);
 

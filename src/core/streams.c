@@ -11,7 +11,7 @@
 #define LEGACY_HANDLE     ((uintptr_t)1)
 #define PER_THREAD_HANDLE ((uintptr_t)2)
 
-void xseg_streams_init(struct xseg_streams *streams, const struct xseg_context *context,
+void xseg_streams_init(struct xseg_streams *streams, struct xseg_context *context,
                        struct xseg_lock *table_lock)
 {
     memset(streams, 0, sizeof(*streams));

@@ -34,12 +34,12 @@ struct xseg_known_stream {
 };
 
 struct xseg_streams {
-    const struct xseg_context *context;
+    struct xseg_context *context;
     struct xseg_lock *table_lock; /* TABLE */
     _Atomic(struct xseg_known_stream *) bucket[XSEG_STREAMS_BUCKETS];
 };
 
-void xseg_streams_init(struct xseg_streams *streams, const struct xseg_context *context,
+void xseg_streams_init(struct xseg_streams *streams, struct xseg_context *context,
                        struct xseg_lock *table_lock);
 void xseg_streams_fini(struct xseg_streams *streams);
 

@@ -77,7 +77,7 @@ static struct xseg_block *claim_all(struct xseg_arena *arena) XSEG_REQUIRES(aren
 static xseg_status is_idle(const struct trim *trim, const struct xseg_known_stream *stream,
                            bool *idle)
 {
-    const struct xseg_context *context = &trim->device->context;
+    struct xseg_context *context = &trim->device->context;
     bool can_name = true;
     xseg_status status = xseg_streams_can_name(&trim->device->streams, stream, &can_name);
 
@@ -266,6 +266,8 @@ xseg_status xseg_trim_device(struct xseg_device *device, const struct xseg_trim_
     struct trim trim = {device, plan, done, XSEG_OK};
     const uint64_t returned_before = done->returned;
 
+    if (xseg_context_is_lost(&device->context))
+        return xseg_driver_fail_lost(&device->context);
     if (plan->wait) {
         atomic_fetch_add_explicit(&device->syncs, 1, memory_order_relaxed);
         trim.status = xseg_pending_wait(&device->pending);

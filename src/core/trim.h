@@ -29,7 +29,8 @@ struct xseg_trim_plan {
  * Trim a device.  GROWTH is held, no other lock.
  *
  * done: added to, not set
- * Returns: XSEG_OK; XSEG_ERR_DRIVER if a stream could not be asked or waited for
+ * Returns: XSEG_OK; XSEG_ERR_DRIVER if a stream could not be asked or waited for;
+ *          XSEG_ERR_DEVICE_LOST
  */
 xseg_status xseg_trim_device(struct xseg_device *device, const struct xseg_trim_plan *plan,
                              struct xseg_trimmed *done);

@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Devices that are lost: after an error such as an illegal address, after a reset of the context
+ * underneath, and after the driver's shutdown at exit.  Allocations say so, without asking the
+ * driver again; frees, statistics and close work on the host side.
+ */
+#include "tests/support/scene.h"
+
+#include <string.h>
+
+/* Of CUresult. */
+#define DEINITIALIZED   4
+#define ILLEGAL_ADDRESS 700
+
+int cuDevicePrimaryCtxReset_v2(int device);
+
+/* No allocation works, and none asks the driver. */
+static void expect_lost(struct xseg_allocator *allocator, const char *word)
+{
+    const uint64_t calls = xseg_sim_calls(NULL);
+    void *ptr = NULL;
+
+    for (unsigned i = 0; i < 100; i++)
+        scene_expect_error(xseg_alloc(allocator, 0, 512 << i % 20, NULL, &ptr),
+                           XSEG_ERR_DEVICE_LOST, word);
+    assert_null(ptr);
+    scene_expect_error(xseg_trim(allocator, NULL, NULL, NULL), XSEG_ERR_DEVICE_LOST, word);
+    assert_int_equal(xseg_sim_calls(NULL), calls);
+}
+
+static void after_a_sticky_error(void **state)
+{
+    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_allocator *allocator;
+    xseg_stream side;
+    void *a, *b, *c = NULL;
+
+    (void)state;
+    settings.devices = 2;
+    allocator = scene_open_on(&settings, "expandable_segments:True");
+    side = scene_stream();
+    a = scene_alloc(allocator, 5 * MIB, NULL);
+    b = scene_alloc(allocator, 700, NULL);
+    assert_int_equal(xseg_use(allocator, a, side), XSEG_OK);
+    assert_int_equal(xseg_sim_fail("cuMemCreate", 1, ILLEGAL_ADDRESS), XSEG_OK);
+    scene_expect_error(xseg_alloc(allocator, 0, 100 * MIB, NULL, &c), XSEG_ERR_DEVICE_LOST,
+                       "cuMemCreate failed with CUDA_ERROR_ILLEGAL_ADDRESS");
+    expect_lost(allocator, "device 0 is lost");
+    assert_int_equal(scene_stats(allocator).allocation[XSEG_STAT_ALL].current, 2);
+    assert_int_equal(scene_stats(allocator).num_ooms, 0);
+
+    /* The other device is none of its business. */
+    assert_int_equal(xseg_alloc(allocator, 1, 100 * MIB, NULL, &c), XSEG_OK);
+    scene_free(allocator, c);
+
+    scene_expect_error(xseg_close(allocator), XSEG_ERR_BUSY, "2 blocks");
+    scene_free(allocator, a);
+    scene_free(allocator, b);
+    assert_int_equal(scene_stats(allocator).active_bytes[XSEG_STAT_ALL].current, 0);
+    assert_int_equal(xseg_close(allocator), XSEG_OK);
+    scene_stream_destroy(side);
+}
+
+static void after_a_reset_of_the_context(void **state)
+{
+    struct xseg_allocator *allocator = scene_open("expandable_segments:False");
+    void *a = scene_alloc(allocator, 5 * MIB, NULL), *b = NULL;
+
+    (void)state;
+    assert_int_equal(cuDevicePrimaryCtxReset_v2(0), 0);
+    assert_int_equal(xseg_alloc(allocator, 0, 100 * MIB, NULL, &b), XSEG_ERR_DEVICE_LOST);
+    expect_lost(allocator, "device 0 is lost");
+    scene_free(allocator, a);
+    assert_int_equal(xseg_close(allocator), XSEG_OK);
+}
+
+static void after_the_driver_has_shut_down(void **state)
+{
+    struct xseg_allocator *allocator = scene_open(NULL);
+    void *a = scene_alloc(allocator, 30 * MIB, NULL);
+
+    (void)state;
+    scene_free(allocator, a);
+    assert_int_equal(xseg_sim_fail("cuStreamQuery", 1, DEINITIALIZED), XSEG_OK);
+    assert_int_equal(xseg_trim(allocator, NULL, NULL, NULL), XSEG_ERR_DEVICE_LOST);
+    expect_lost(allocator, "CUDA_ERROR_DEINITIALIZED");
+    assert_int_equal(scene_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 40 * MIB);
+    assert_int_equal(xseg_close(allocator), XSEG_OK);
+}
+
+/* Found at the end: close does what is left to do. */
+static void while_closing(void **state)
+{
+    struct xseg_allocator *allocator = scene_open(NULL);
+
+    (void)state;
+    scene_free(allocator, scene_alloc(allocator, 30 * MIB, NULL));
+    assert_int_equal(xseg_sim_fail("cuStreamSynchronize", 1, ILLEGAL_ADDRESS), XSEG_OK);
+    assert_int_equal(xseg_close(allocator), XSEG_OK);
+}
+
+/* While a device is opened: nothing is kept, and the next attempt opens it. */
+static void while_opening(void **state)
+{
+    struct xseg_allocator *allocator = scene_open(NULL);
+    void *ptr = NULL;
+
+    (void)state;
+    assert_int_equal(xseg_sim_fail("cuMemMap", 1, ILLEGAL_ADDRESS), XSEG_OK);
+    assert_int_equal(xseg_alloc(allocator, 0, 512, NULL, &ptr), XSEG_ERR_DEVICE_LOST);
+    scene_free(allocator, scene_alloc(allocator, 512, NULL));
+    assert_int_equal(xseg_close(allocator), XSEG_OK);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(after_a_sticky_error),
+        cmocka_unit_test(after_a_reset_of_the_context),
+        cmocka_unit_test(after_the_driver_has_shut_down),
+        cmocka_unit_test(while_closing),
+        cmocka_unit_test(while_opening),
+    };
+
+    return cmocka_run_group_tests_name("lost", tests, NULL, NULL);
+}
