@@ -61,46 +61,64 @@ const char *xseg_configuration_source(const struct xseg_allocator *allocator)
     return allocator == NULL ? "" : allocator->config_source;
 }
 
+/* The most that an address can be asked to be a multiple of. */
+#define ALIGNMENT_MAX XSEG_GIB
+
 xseg_status xseg_alloc(struct xseg_allocator *allocator, int device, size_t bytes,
                        xseg_stream stream, void **out)
 {
-    struct xseg_device *found = NULL;
+    struct xseg_request request = XSEG_REQUEST_INIT;
 
-    XSEG_DOOR(allocator);
-    XSEG_DOOR_REQUIRE(out != NULL, "xseg_alloc: out is NULL");
-    const xseg_status status = xseg_allocator_device(allocator, device, &found);
-    if (status != XSEG_OK)
-        return status;
-    if (bytes == 0) {
-        *out = NULL;
+    request.device = device;
+    request.bytes = bytes;
+    request.stream = stream;
+    return xseg_alloc_with(allocator, &request, out);
+}
+
+/* The device and the pool that a request names. */
+static xseg_status find_pool(struct xseg_allocator *allocator, const struct xseg_request *request,
+                             struct xseg_pool **out)
+{
+    struct xseg_device *device = NULL;
+
+    if (request->pool != NULL) {
+        XSEG_DOOR_REQUIRE(xseg_allocator_owns(allocator, request->pool),
+                          "xseg_alloc_with: the pool belongs to another allocator");
+        *out = request->pool;
         return XSEG_OK;
     }
-    return xseg_device_alloc(found, &found->pool, xseg_allocator_config(allocator), bytes, stream,
-                             out);
+    const xseg_status status = xseg_allocator_device(allocator, request->device, &device);
+    if (status == XSEG_OK)
+        *out = &device->pool;
+    return status;
 }
 
 xseg_status xseg_alloc_with(struct xseg_allocator *allocator, const struct xseg_request *given,
                             void **out)
 {
     struct xseg_request request = XSEG_REQUEST_INIT;
+    struct xseg_pool *pool = NULL;
 
     XSEG_DOOR(allocator);
-    XSEG_DOOR_REQUIRE(out != NULL, "xseg_alloc_with: out is NULL");
+    XSEG_DOOR_REQUIRE(out != NULL, "an allocation: out is NULL");
     XSEG_DOOR_REQUIRE(given != NULL && XSEG_DOOR_KNOWS(given, struct xseg_request),
                       "xseg_alloc_with: the request is NULL or of unknown size: start from "
                       "XSEG_REQUEST_INIT");
     memcpy(&request, given, given->struct_bytes);
-    struct xseg_pool *pool = request.pool;
-    if (pool == NULL)
-        return xseg_alloc(allocator, request.device, request.bytes, request.stream, out);
-    XSEG_DOOR_REQUIRE(xseg_allocator_owns(allocator, pool),
-                      "xseg_alloc_with: the pool belongs to another allocator");
+    XSEG_DOOR_REQUIRE(request.alignment == 0 || (xseg_is_power_of_two(request.alignment) &&
+                                                 request.alignment <= ALIGNMENT_MAX),
+                      "xseg_alloc_with: an alignment of %zu bytes: give a power of two up to 1 GiB",
+                      request.alignment);
+    const xseg_status status = find_pool(allocator, &request, &pool);
+    if (status != XSEG_OK)
+        return status;
     if (request.bytes == 0) {
         *out = NULL;
         return XSEG_OK;
     }
-    return xseg_device_alloc(pool->device, pool, xseg_allocator_config(allocator), request.bytes,
-                             request.stream, out);
+    const struct xseg_device_request wanted = {pool, xseg_allocator_config(allocator),
+                                               request.bytes, request.alignment, request.stream};
+    return xseg_device_alloc(pool->device, &wanted, out);
 }
 
 xseg_status xseg_free(struct xseg_allocator *allocator, void *ptr)

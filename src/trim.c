@@ -75,3 +75,26 @@ xseg_status xseg_trim(struct xseg_allocator *allocator, const struct xseg_where 
     }
     return status;
 }
+
+xseg_status xseg_prewarm(struct xseg_allocator *allocator, const struct xseg_where *where,
+                         size_t bytes)
+{
+    struct xseg_where chosen = XSEG_WHERE_ANY;
+    struct xseg_device *device = NULL;
+
+    XSEG_DOOR(allocator);
+    XSEG_DOOR_REQUIRE(where != NULL && XSEG_DOOR_KNOWS(where, struct xseg_where),
+                      "xseg_prewarm: where is NULL or of unknown size: start from XSEG_WHERE_ANY "
+                      "and name a device");
+    memcpy(&chosen, where, where->struct_bytes);
+    XSEG_DOOR_REQUIRE(chosen.pool == NULL || xseg_allocator_owns(allocator, chosen.pool),
+                      "xseg_prewarm: the pool belongs to another allocator");
+    const xseg_status status =
+        chosen.pool != NULL ? XSEG_OK : xseg_allocator_device(allocator, chosen.device, &device);
+    if (status != XSEG_OK || bytes == 0)
+        return status;
+    struct xseg_pool *pool = chosen.pool != NULL ? chosen.pool : &device->pool;
+    const struct xseg_device_request wanted = {pool, xseg_allocator_config(allocator), bytes, 0,
+                                               chosen.one_stream ? chosen.stream : NULL};
+    return xseg_device_prewarm(pool->device, &wanted);
+}

@@ -172,16 +172,20 @@ struct xseg_request {
     size_t bytes;
     xseg_stream stream;
     struct xseg_pool *pool; /* NULL: the device's default pool */
+    size_t alignment;       /* of the address: a power of two up to 1 GiB; 0: 512 bytes */
 };
 /* clang-format off */
-#define XSEG_REQUEST_INIT {sizeof(struct xseg_request), 0, 0, NULL, NULL}
+#define XSEG_REQUEST_INIT {sizeof(struct xseg_request), 0, 0, NULL, NULL, 0}
 /* clang-format on */
 
 /**
  * Allocate as a request says.  Everything else is as for xseg_alloc().
  *
- * Returns: as xseg_alloc(); XSEG_ERR_ARGUMENT also for a request of unknown size or a pool of
- *          another allocator.
+ * Returns: as xseg_alloc(); XSEG_ERR_ARGUMENT also for a request of unknown size, an alignment that
+ *          is no power of two or above 1 GiB, or a pool of another allocator.
+ * Cost:    as xseg_alloc(); with an alignment above 512 bytes, a cached block or growth that is
+ *          longer by up to the alignment is looked for, and what is left before the block stays
+ *          cached.
  */
 XSEG_API XSEG_NODISCARD xseg_status xseg_alloc_with(struct xseg_allocator *allocator,
                                                     const struct xseg_request *request, void **out);

@@ -72,6 +72,19 @@ XSEG_API XSEG_NODISCARD xseg_status xseg_trim(struct xseg_allocator *allocator,
                                               const struct xseg_trim *options,
                                               struct xseg_trimmed *out);
 
+/**
+ * Have memory ready: map pages (or allocate a classic segment) so that the next request of up to
+ * `bytes` there is a hit.  Nothing happens where a cached block of that size is there already.
+ *
+ * @param where  names a device, or a pool; the stream is the legacy default one unless one_stream
+ * @param bytes  of one future request; up to 1 MiB it is the small pool that is meant
+ *
+ * Returns: XSEG_OK, and what xseg_alloc() returns when it cannot grow
+ * Cost:    as an allocation that misses; no allocation is counted.
+ */
+XSEG_API XSEG_NODISCARD xseg_status xseg_prewarm(struct xseg_allocator *allocator,
+                                                 const struct xseg_where *where, size_t bytes);
+
 #ifdef __cplusplus
 }
 #endif

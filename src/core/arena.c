@@ -86,7 +86,7 @@ static struct xseg_block *prefer_enclosed(const struct xseg_arena *arena, struct
 struct xseg_block *xseg_arena_find(const struct xseg_arena *arena, const struct xseg_need *need)
 {
     const struct xseg_config *config = need->config;
-    struct xseg_block *block = xseg_shelf_find(&arena->shelf, need->bytes);
+    struct xseg_block *block = xseg_shelf_find(&arena->shelf, need->span);
 
     if (block == NULL)
         return NULL;
@@ -184,6 +184,29 @@ static struct xseg_block *merge(struct xseg_arena *arena, struct xseg_block *blo
     return block;
 }
 
+/*
+ * Leave what lies before the next aligned address cached, as a block of its own; the rest is what is
+ * handed out.  Of a classic segment the fragments are counted.
+ */
+static struct xseg_block *cut_head(struct xseg_arena *arena, struct xseg_block *block,
+                                   uint64_t alignment)
+{
+    struct xseg_counts *counts = &arena->counts;
+    const uint64_t head = xseg_round_up(block->base, alignment) - block->base;
+    const bool was_split = xseg_block_is_split(block);
+
+    if (__builtin_expect(head == 0, 1))
+        return block;
+    struct xseg_block *rest = xseg_arena_cut(arena, block, head);
+    xseg_shelf_insert(&arena->shelf, block);
+    if (!xseg_extent_is_expandable(block->extent)) {
+        xseg_counts_up(counts, XSEG_COUNT_INACTIVE_SPLIT, was_split ? 1 : 2);
+        if (!was_split)
+            xseg_counts_up(counts, XSEG_COUNT_INACTIVE_SPLIT_BYTES, head + rest->bytes);
+    }
+    return rest;
+}
+
 /* The part of handing out that classic segments count as fragments. */
 static void note_inactive(struct xseg_arena *arena, bool was_split, uint64_t bytes, uint64_t rest)
 {
@@ -204,10 +227,11 @@ struct xseg_block *xseg_arena_hand_out(struct xseg_arena *arena, struct xseg_blo
                                        const struct xseg_need *need)
 {
     struct xseg_counts *counts = &arena->counts;
-    const bool was_split = xseg_block_is_split(block);
-    const uint64_t rest = should_split(block, need) ? block->bytes - need->bytes : 0;
 
     xseg_shelf_remove(&arena->shelf, block);
+    block = cut_head(arena, block, need->alignment);
+    const bool was_split = xseg_block_is_split(block);
+    const uint64_t rest = should_split(block, need) ? block->bytes - need->bytes : 0;
     if (rest != 0)
         xseg_shelf_insert(&arena->shelf, xseg_arena_cut(arena, block, need->bytes));
     if (!xseg_extent_is_expandable(block->extent))
@@ -233,10 +257,10 @@ xseg_status xseg_arena_alloc(struct xseg_arena *arena, const struct xseg_need *n
     struct xseg_block *block = NULL;
 
     xseg_arena_lock(arena);
-    const bool stocked = xseg_arena_stock(arena, &arena->blocks, 1);
+    const bool stocked = xseg_arena_stock(arena, &arena->blocks, 2);
     if (stocked)
         block = xseg_arena_find(arena, need);
-    if (block != NULL)
+    if (block != NULL && !need->keep)
         block = xseg_arena_hand_out(arena, block, need);
     xseg_arena_unlock(arena);
     if (!stocked)

@@ -48,9 +48,12 @@ struct xseg_need {
     const struct xseg_config *config;
     uint64_t requested;     /* as the user said */
     uint64_t bytes;         /* rounded */
+    uint64_t alignment;     /* of the address; at least XSEG_SIZE_QUANTUM, a power of two */
+    uint64_t span;          /* what a block must have so that an aligned one fits in it */
     uint64_t segment_bytes; /* of a classic segment for it */
     bool is_small;
     bool expandable;
+    bool keep; /* memory is to be ready, not handed out: a block that is found only says so */
 };
 
 /* Returns NULL without host memory. */
@@ -91,7 +94,7 @@ struct xseg_block *xseg_arena_find(const struct xseg_arena *arena, const struct 
 
 /*
  * Hand a cached block out, taking it off the shelf: its head becomes live, the rest stays cached if
- * the rules say so.  A block record must be in stock.
+ * the rules say so, and so does what lies before the alignment.  Two block records must be in stock.
  */
 struct xseg_block *xseg_arena_hand_out(struct xseg_arena *arena, struct xseg_block *block,
                                        const struct xseg_need *need);

@@ -227,40 +227,63 @@ xseg_status xseg_device_close(struct xseg_device *device)
 
 /* --- Allocating. --- */
 
-xseg_status xseg_device_alloc(struct xseg_device *device, struct xseg_pool *pool,
-                              const struct xseg_config *config, uint64_t bytes, xseg_stream stream,
-                              void **out)
+/* Work out what a request wants, and of which arena. */
+static xseg_status prepare(struct xseg_device *device, const struct xseg_device_request *request,
+                           struct xseg_need *need, struct xseg_arena **arena)
 {
-    struct xseg_known_stream *known = NULL;
-    struct xseg_arena *arena = NULL;
-    struct xseg_block *block = NULL;
-    struct xseg_need need = {.config = config, .requested = bytes};
-    xseg_status status;
+    struct xseg_known_stream *stream = NULL;
 
-    if (__builtin_expect(bytes >= XSEG_SIZE_ABSURD, 0)) {
+    if (__builtin_expect(request->bytes >= XSEG_SIZE_ABSURD, 0)) {
         atomic_fetch_add_explicit(&device->ooms, 1, memory_order_relaxed);
         return xseg_fail(XSEG_ERR_NO_MEMORY, "%" PRIu64 " bytes are more than any device has",
-                         bytes);
+                         request->bytes);
     }
     if (xseg_context_is_lost(&device->context))
         return xseg_driver_fail_lost(&device->context);
-    status = xseg_streams_get(&device->streams, stream, &known);
+    const xseg_status status = xseg_streams_get(&device->streams, request->stream, &stream);
+    if (status != XSEG_OK)
+        return status;
+    need->config = request->config;
+    need->requested = request->bytes;
+    need->bytes = xseg_size_round(request->config, request->bytes);
+    need->alignment = xseg_max(request->alignment, XSEG_SIZE_QUANTUM);
+    need->span = need->bytes + need->alignment - XSEG_SIZE_QUANTUM;
+    need->is_small = xseg_size_is_small(need->bytes);
+    need->expandable = request->config->expandable_segments && device->context.has_vmm;
+    need->segment_bytes = xseg_max(xseg_size_segment(request->config, need->bytes),
+                                   xseg_round_up(need->span, XSEG_SIZE_SEGMENT_STEP));
+    return xseg_pool_arena(request->pool, stream, need->is_small, arena);
+}
+
+xseg_status xseg_device_alloc(struct xseg_device *device, const struct xseg_device_request *request,
+                              void **out)
+{
+    struct xseg_arena *arena = NULL;
+    struct xseg_block *block = NULL;
+    struct xseg_need need = {.keep = false};
+    xseg_status status = prepare(device, request, &need, &arena);
+
     if (status != XSEG_OK)
         return status;
     if (atomic_load_explicit(&device->pending.count, memory_order_relaxed) != 0)
         xseg_pending_poll(&device->pending);
-    need.bytes = xseg_size_round(config, bytes);
-    need.segment_bytes = xseg_size_segment(config, need.bytes);
-    need.is_small = xseg_size_is_small(need.bytes);
-    need.expandable = config->expandable_segments && device->context.has_vmm;
-    status = xseg_pool_arena(pool, known, need.is_small, &arena);
-    if (status == XSEG_OK)
-        status = xseg_arena_alloc(arena, &need, &block);
+    status = xseg_arena_alloc(arena, &need, &block);
     if (status == XSEG_OK && block == NULL)
         status = xseg_growth_alloc(arena, &need, &block);
     if (status == XSEG_OK)
         *out = (void *)(uintptr_t)block->base; /* NOLINT(performance-no-int-to-ptr) */
     return status;
+}
+
+xseg_status xseg_device_prewarm(struct xseg_device *device,
+                                const struct xseg_device_request *request)
+{
+    struct xseg_arena *arena = NULL;
+    struct xseg_block *block = NULL;
+    struct xseg_need need = {.keep = true};
+    const xseg_status status = prepare(device, request, &need, &arena);
+
+    return status == XSEG_OK ? xseg_growth_alloc(arena, &need, &block) : status;
 }
 
 /* --- Figures. --- */

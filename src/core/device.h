@@ -56,10 +56,22 @@ xseg_status xseg_device_open(struct xseg_allocator *allocator, int ordinal, char
  */
 xseg_status xseg_device_close(struct xseg_device *device);
 
-/* Allocate; as xseg_alloc() of the public header. */
-xseg_status xseg_device_alloc(struct xseg_device *device, struct xseg_pool *pool,
-                              const struct xseg_config *config, uint64_t bytes, xseg_stream stream,
+/* What a door wants of a device; everything is checked but the size. */
+struct xseg_device_request {
+    struct xseg_pool *pool; /* of this device */
+    const struct xseg_config *config;
+    uint64_t bytes;     /* not 0 */
+    uint64_t alignment; /* a power of two */
+    xseg_stream stream;
+};
+
+/* Allocate; as xseg_alloc_with() of the public header. */
+xseg_status xseg_device_alloc(struct xseg_device *device, const struct xseg_device_request *request,
                               void **out);
+
+/* Have memory ready; as xseg_prewarm() of the public header. */
+xseg_status xseg_device_prewarm(struct xseg_device *device,
+                                const struct xseg_device_request *request);
 
 /* Make a private pool, held once. */
 xseg_status xseg_device_make_pool(struct xseg_device *device, struct xseg_pool **out);

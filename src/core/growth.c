@@ -123,10 +123,10 @@ static xseg_status grow_classic(struct xseg_arena *arena, const struct xseg_need
     xseg_counts_up(&arena->counts, XSEG_COUNT_RESERVED_BYTES, bytes);
     if (extent->oversize)
         xseg_counts_up(&arena->counts, XSEG_COUNT_OVERSIZE_SEGMENT, 1);
-    const bool stocked = xseg_arena_stock(arena, &arena->blocks, 1);
+    const bool stocked = xseg_arena_stock(arena, &arena->blocks, 2);
     struct xseg_block *block = xseg_arena_settle(arena, extent->first);
     if (stocked)
-        *out = xseg_arena_hand_out(arena, block, need);
+        *out = need->keep ? block : xseg_arena_hand_out(arena, block, need);
     xseg_arena_unlock(arena);
     return stocked ? XSEG_OK
                    : xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for a block's record");
@@ -246,9 +246,9 @@ static xseg_status add_segment(struct xseg_arena *arena, const struct xseg_need 
     const uint64_t bytes = xseg_round_up(total + total / 8, page);
     xseg_status status;
 
-    if (need->bytes > bytes)
+    if (need->span > bytes)
         return xseg_fail(XSEG_ERR_NO_MEMORY, "%" PRIu64 " bytes are more than device %d has",
-                         need->bytes, device->context.ordinal);
+                         need->span, device->context.ordinal);
     if (page % device->context.granularity != 0)
         return xseg_fail(XSEG_ERR_UNSUPPORTED,
                          "pages of %" PRIu64 " bytes: device %d maps multiples of %" PRIu64
@@ -283,9 +283,9 @@ static xseg_status claim_room(struct xseg_arena *arena, const struct xseg_need *
     for (;;) {
         xseg_arena_lock(arena);
         const bool stocked = xseg_arena_stock(arena, &arena->blocks, 1);
-        struct xseg_block *first = stocked ? find_stretch(arena, need->bytes) : NULL;
+        struct xseg_block *first = stocked ? find_stretch(arena, need->span) : NULL;
         if (first != NULL)
-            *claim = claim_stretch(arena, first, need->bytes);
+            *claim = claim_stretch(arena, first, need->span);
         xseg_arena_unlock(arena);
         if (!stocked)
             return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for a block's record");
@@ -309,10 +309,10 @@ static xseg_status grow_expandable(struct xseg_arena *arena, const struct xseg_n
     const xseg_status limit = check_limit(arena->device, need, claim.missing);
     status = limit == XSEG_OK ? map_claim(arena->device, &claim) : limit;
     xseg_arena_lock(arena);
-    const bool stocked = xseg_arena_stock(arena, &arena->blocks, 1);
+    const bool stocked = xseg_arena_stock(arena, &arena->blocks, 2);
     struct xseg_block *block = settle_claim(arena, &claim, limit == XSEG_OK);
     if (status == XSEG_OK && stocked)
-        *out = xseg_arena_hand_out(arena, block, need);
+        *out = need->keep ? block : xseg_arena_hand_out(arena, block, need);
     xseg_arena_unlock(arena);
     if (status == XSEG_OK && !stocked)
         return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for a block's record");

@@ -245,6 +245,44 @@ static void sizes_at_the_edges(void **state)
     scene_close(allocator);
 }
 
+/* Every power of two, small and large, in both modes; what lies before stays usable. */
+static void addresses_are_aligned_as_asked(void **state)
+{
+    static const char *const config[] = {"expandable_segments:True", "expandable_segments:False"};
+
+    (void)state;
+    for (unsigned mode = 0; mode < COUNT_OF(config); mode++) {
+        struct xseg_allocator *allocator = scene_open(config[mode]);
+        struct xseg_request request = XSEG_REQUEST_INIT;
+        void *ptr[40], *odd = scene_alloc(allocator, 1, NULL);
+        unsigned count = 0;
+
+        for (size_t alignment = 1; alignment <= 64 * MIB; alignment *= 8)
+            for (size_t bytes = 700; bytes < 8 * MIB; bytes *= 40) {
+                request.bytes = bytes;
+                request.alignment = alignment;
+                assert_int_equal(xseg_alloc_with(allocator, &request, &ptr[count]), XSEG_OK);
+                assert_int_equal((uintptr_t)ptr[count] % alignment, 0);
+                assert_true(scene_block(allocator, ptr[count]).bytes >= bytes);
+                count++;
+            }
+        assert_int_equal(scene_stats(allocator).allocation[XSEG_STAT_ALL].current, count + 1);
+        while (count > 0)
+            scene_free(allocator, ptr[--count]);
+        scene_free(allocator, odd);
+        scene_empty_cache(allocator);
+        assert_int_equal(scene_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 0);
+        assert_int_equal(scene_stats(allocator).inactive_split[XSEG_STAT_ALL].current, 0);
+        assert_int_equal(scene_stats(allocator).inactive_split_bytes[XSEG_STAT_ALL].current, 0);
+        request.alignment = 3;
+        scene_expect_error(xseg_alloc_with(allocator, &request, &odd), XSEG_ERR_ARGUMENT,
+                           "alignment of 3");
+        request.alignment = 2 * GIB;
+        scene_expect_error(xseg_alloc_with(allocator, &request, &odd), XSEG_ERR_ARGUMENT, "1 GiB");
+        scene_close(allocator);
+    }
+}
+
 static void pointers_that_are_not_live_are_told_what_they_are(void **state)
 {
     struct xseg_allocator *allocator = scene_open(NULL);
@@ -390,7 +428,7 @@ static void statuses_have_sentences(void **state)
     char text[8];
 
     (void)state;
-    for (int i = 0; i >= -12; i--)
+    for (int i = 0; i >= -13; i--)
         assert_string_not_equal(xseg_status_text((xseg_status)i), "unknown status");
     assert_string_equal(xseg_status_text((xseg_status)-99), "unknown status");
     assert_int_equal(xseg_alloc(NULL, 0, 1, NULL, NULL), XSEG_ERR_ARGUMENT);
@@ -412,6 +450,7 @@ int main(void)
         cmocka_unit_test(the_first_source_wins_whole),
         cmocka_unit_test(bad_strings_change_nothing),
         cmocka_unit_test(sizes_at_the_edges),
+        cmocka_unit_test(addresses_are_aligned_as_asked),
         cmocka_unit_test(pointers_that_are_not_live_are_told_what_they_are),
         cmocka_unit_test(arguments_are_checked),
         cmocka_unit_test(close_lists_live_blocks),

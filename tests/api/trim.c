@@ -189,6 +189,41 @@ static void one_stream_alone(void **state)
     scene_stream_destroy(stream);
 }
 
+/* What was made ready is a hit, and was no allocation. */
+static void prewarmed_memory_is_ready(void **state)
+{
+    struct xseg_allocator *allocator = scene_open(NULL);
+    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_stats stats;
+    void *ptr;
+    uint64_t calls;
+
+    (void)state;
+    scene_expect_error(xseg_prewarm(allocator, &where, MIB), XSEG_ERR_ARGUMENT, "device -1");
+    where.device = 0;
+    assert_int_equal(xseg_prewarm(allocator, &where, 0), XSEG_OK);
+    assert_int_equal(xseg_prewarm(allocator, &where, 70 * MIB), XSEG_OK);
+    assert_int_equal(xseg_prewarm(allocator, &where, 100), XSEG_OK);
+    stats = scene_stats(allocator);
+    assert_int_equal(stats.reserved_bytes[XSEG_STAT_ALL].current, 82 * MIB);
+    assert_int_equal(stats.allocation[XSEG_STAT_ALL].allocated, 0);
+    assert_int_equal(stats.active_bytes[XSEG_STAT_ALL].peak, 0);
+    calls = xseg_sim_calls(NULL);
+    assert_int_equal(xseg_prewarm(allocator, &where, 80 * MIB), XSEG_OK);
+    ptr = scene_alloc(allocator, 75 * MIB, NULL);
+    scene_free(allocator, scene_alloc(allocator, 900 * KIB, NULL));
+    assert_int_equal(xseg_sim_calls(NULL), calls);
+    scene_expect_error(xseg_prewarm(allocator, &where, 90 * GIB), XSEG_ERR_NO_MEMORY, "no room");
+    scene_free(allocator, ptr);
+    scene_close(allocator);
+
+    allocator = scene_open("expandable_segments:False");
+    assert_int_equal(xseg_prewarm(allocator, &where, 15 * MIB), XSEG_OK);
+    assert_int_equal(scene_stats(allocator).segment[XSEG_STAT_ALL].current, 1);
+    assert_int_equal(reserved(allocator), 16 * MIB);
+    scene_close(allocator);
+}
+
 /* On a full device the cache is given back, and the request is served. */
 static void a_full_device_gives_back_its_cache(void **state)
 {
@@ -264,6 +299,7 @@ int main(void)
         cmocka_unit_test(one_by_one_where_the_driver_refuses),
         cmocka_unit_test(busy_streams_keep_their_memory),
         cmocka_unit_test(one_stream_alone),
+        cmocka_unit_test(prewarmed_memory_is_ready),
         cmocka_unit_test(a_full_device_gives_back_its_cache),
         cmocka_unit_test(the_limit_counts_pages),
         cmocka_unit_test(refused_pages_are_not_lost),

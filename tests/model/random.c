@@ -122,10 +122,13 @@ static void do_alloc(struct world *world)
     request.bytes = random_bytes();
     request.stream = request.device == 0 ? world->stream[below(STREAMS)] : NULL;
     request.pool = below(5) == 0 ? world->pool[request.device] : NULL;
+    request.alignment = below(6) == 0 ? (size_t)1 << below(24) : 0;
     const xseg_status status = xseg_alloc_with(world->allocator, &request, &ptr);
     if (status == XSEG_ERR_NO_MEMORY || status == XSEG_ERR_LIMIT)
         return;
     assert_int_equal(status, XSEG_OK);
+    if (request.alignment != 0)
+        assert_int_equal((uintptr_t)ptr % request.alignment, 0);
     world->held[world->count++] = (struct held){ptr, request.bytes, request.device};
 }
 
@@ -174,6 +177,16 @@ static void do_trim(struct world *world)
     assert_int_equal(done.kept_refused, 0);
 }
 
+static void do_prewarm(struct world *world)
+{
+    struct xseg_where where = XSEG_WHERE_ANY;
+
+    where.device = (int)below(2);
+    const xseg_status status = xseg_prewarm(world->allocator, &where, random_bytes());
+    if (status != XSEG_ERR_NO_MEMORY && status != XSEG_ERR_LIMIT)
+        assert_int_equal(status, XSEG_OK);
+}
+
 static void do_configure(struct world *world)
 {
     static const char *const config[] = {
@@ -202,8 +215,10 @@ static void step(struct world *world)
         do_use(world);
     else if (what < 94)
         xseg_sim_finish_all();
-    else if (what < 98)
+    else if (what < 97)
         do_trim(world);
+    else if (what < 98)
+        do_prewarm(world);
     else
         do_configure(world);
 }
