@@ -19,7 +19,7 @@ xseg_status xseg_open(const char *config, const struct xseg_options *options,
                       struct xseg_allocator **out)
 {
     XSEG_DOOR_REQUIRE(out != NULL, "xseg_open: out is NULL");
-    XSEG_DOOR_REQUIRE(options == NULL || XSEG_DOOR_KNOWS(options, struct xseg_options),
+    XSEG_DOOR_REQUIRE(options == NULL || XSEG_DOOR_PUBLISHED(options, struct xseg_options),
                       "xseg_open: options->struct_bytes is %zu: start from XSEG_OPTIONS_INIT",
                       options->struct_bytes);
     const struct xseg_options chosen = options_of(options);
@@ -84,6 +84,8 @@ static xseg_status find_pool(struct xseg_allocator *allocator, const struct xseg
     if (request->pool != NULL) {
         XSEG_DOOR_REQUIRE(xseg_allocator_owns(allocator, request->pool),
                           "xseg_alloc_with: the pool belongs to another allocator");
+        XSEG_DOOR_REQUIRE(!xseg_pool_is_retired(request->pool),
+                          "xseg_alloc_with: nobody holds the pool any more");
         *out = request->pool;
         return XSEG_OK;
     }
@@ -101,7 +103,7 @@ xseg_status xseg_alloc_with(struct xseg_allocator *allocator, const struct xseg_
 
     XSEG_DOOR(allocator);
     XSEG_DOOR_REQUIRE(out != NULL, "an allocation: out is NULL");
-    XSEG_DOOR_REQUIRE(given != NULL && XSEG_DOOR_KNOWS(given, struct xseg_request),
+    XSEG_DOOR_REQUIRE(given != NULL && XSEG_DOOR_PUBLISHED(given, struct xseg_request),
                       "xseg_alloc_with: the request is NULL or of unknown size: start from "
                       "XSEG_REQUEST_INIT");
     memcpy(&request, given, given->struct_bytes);

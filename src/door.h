@@ -35,9 +35,10 @@ static inline xseg_status xseg_door_forked(void)
     } while (0)
 
 /*
- * Copy a structure that starts with its size to or from a caller who may know fewer members of it.
- * A caller who knows more than this library is refused: it would read what nobody wrote.
+ * Structures start with their size, which tells what the caller's header knew.  One that comes in
+ * must have a size that was published; one that goes out is filled in as far as the caller knows it.
  */
+#define XSEG_DOOR_PUBLISHED(given, type) ((given)->struct_bytes == sizeof(type))
 #define XSEG_DOOR_KNOWS(given, type) \
     ((given)->struct_bytes >= sizeof(size_t) && (given)->struct_bytes <= sizeof(type))
 

@@ -10,7 +10,7 @@ xseg_status xseg_pool_create(struct xseg_allocator *allocator, int device,
 
     XSEG_DOOR(allocator);
     XSEG_DOOR_REQUIRE(out != NULL, "xseg_pool_create: out is NULL");
-    XSEG_DOOR_REQUIRE(options == NULL || XSEG_DOOR_KNOWS(options, struct xseg_pool_options),
+    XSEG_DOOR_REQUIRE(options == NULL || XSEG_DOOR_PUBLISHED(options, struct xseg_pool_options),
                       "xseg_pool_create: options->struct_bytes is %zu: start from "
                       "XSEG_POOL_OPTIONS_INIT",
                       options->struct_bytes);

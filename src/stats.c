@@ -11,13 +11,15 @@ static xseg_status find_device(struct xseg_allocator *allocator, const struct xs
 {
     struct xseg_where chosen = XSEG_WHERE_ANY;
 
-    XSEG_DOOR_REQUIRE(where != NULL && XSEG_DOOR_KNOWS(where, struct xseg_where),
+    XSEG_DOOR_REQUIRE(where != NULL && XSEG_DOOR_PUBLISHED(where, struct xseg_where),
                       "statistics: where is NULL or of unknown size: start from XSEG_WHERE_ANY and "
                       "name a device");
     memcpy(&chosen, where, where->struct_bytes);
     if (chosen.one_stream || chosen.pool != NULL)
         return xseg_fail(XSEG_ERR_UNSUPPORTED, "statistics are kept by device: name no stream and "
                                                "no pool");
+    XSEG_DOOR_REQUIRE(chosen.device >= 0, "statistics are kept by device: name one, %d is none",
+                      chosen.device);
     return xseg_allocator_device(allocator, chosen.device, out);
 }
 
@@ -70,8 +72,7 @@ xseg_status xseg_stats(struct xseg_allocator *allocator, const struct xseg_where
     stats.device_bytes = device->context.total_bytes;
     stats.limit_bytes = xseg_device_limit(device, config);
     stats.physical_bytes = xseg_device_physical(device);
-    stats.stuck_bytes =
-        stats.physical_bytes - atomic_load_explicit(&device->reserved, memory_order_relaxed);
+    stats.stuck_bytes = xseg_leftovers_bytes(&device->leftovers);
     stats.address_bytes = atomic_load_explicit(&device->addresses, memory_order_relaxed);
     stats.host_bytes = xseg_device_host_bytes(device);
     memcpy(out, &stats, out->struct_bytes);

@@ -50,10 +50,10 @@ xseg_status xseg_trim(struct xseg_allocator *allocator, const struct xseg_where 
     struct xseg_trimmed done = XSEG_TRIMMED_INIT;
 
     XSEG_DOOR(allocator);
-    XSEG_DOOR_REQUIRE(where == NULL || XSEG_DOOR_KNOWS(where, struct xseg_where),
+    XSEG_DOOR_REQUIRE(where == NULL || XSEG_DOOR_PUBLISHED(where, struct xseg_where),
                       "xseg_trim: where->struct_bytes is %zu: start from XSEG_WHERE_ANY",
                       where->struct_bytes);
-    XSEG_DOOR_REQUIRE(options == NULL || XSEG_DOOR_KNOWS(options, struct xseg_trim),
+    XSEG_DOOR_REQUIRE(options == NULL || XSEG_DOOR_PUBLISHED(options, struct xseg_trim),
                       "xseg_trim: options->struct_bytes is %zu: start from XSEG_TRIM_INIT",
                       options->struct_bytes);
     XSEG_DOOR_REQUIRE(out == NULL || XSEG_DOOR_KNOWS(out, struct xseg_trimmed),
@@ -83,7 +83,7 @@ xseg_status xseg_prewarm(struct xseg_allocator *allocator, const struct xseg_whe
     struct xseg_device *device = NULL;
 
     XSEG_DOOR(allocator);
-    XSEG_DOOR_REQUIRE(where != NULL && XSEG_DOOR_KNOWS(where, struct xseg_where),
+    XSEG_DOOR_REQUIRE(where != NULL && XSEG_DOOR_PUBLISHED(where, struct xseg_where),
                       "xseg_prewarm: where is NULL or of unknown size: start from XSEG_WHERE_ANY "
                       "and name a device");
     memcpy(&chosen, where, where->struct_bytes);

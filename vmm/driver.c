@@ -41,6 +41,7 @@
     X(MemUnmap, 10020)                    \
     X(MemSetAccess, 10020)                \
     X(MemRetainAllocationHandle, 11000)   \
+    X(StreamGetCtx, 9020)                 \
     X(StreamGetId, 12000)                 \
     X(StreamQuery, 2000)                  \
     X(StreamSynchronize, 2000)            \
@@ -99,15 +100,13 @@ static const char *result_name(struct xseg_driver *driver, CUresult result)
 
 /*
  * Results after which nothing works any more: the device is broken until the process ends, the
- * context was reset underneath (INVALID_CONTEXT is one of those, since only retained contexts are
- * pushed), or the driver has been shut down.
+ * context was reset underneath, or the driver has been shut down.
  */
 static bool means_lost(CUresult result)
 {
     switch ((int)result) {
     case CUDA_ERROR_DEINITIALIZED:
     case CUDA_ERROR_DEVICE_UNAVAILABLE:
-    case CUDA_ERROR_INVALID_CONTEXT:
     case CUDA_ERROR_ECC_UNCORRECTABLE:
     case CUDA_ERROR_NVLINK_UNCORRECTABLE:
     case CUDA_ERROR_ILLEGAL_ADDRESS:
@@ -140,7 +139,9 @@ static xseg_status status_of(struct xseg_driver *driver, struct xseg_context *co
         return XSEG_OK;
     if (result == CUDA_ERROR_OUT_OF_MEMORY)
         status = shortage;
-    if (context != NULL && means_lost(result)) {
+    /* A retained context that cannot be pushed is gone; elsewhere a wrong context is the caller's. */
+    if (context != NULL && (means_lost(result) || (entry == ENTRY_CtxPushCurrent &&
+                                                   result == CUDA_ERROR_INVALID_CONTEXT))) {
         atomic_store_explicit(&context->lost, result_name(driver, result), memory_order_relaxed);
         status = XSEG_ERR_DEVICE_LOST;
     }
@@ -334,12 +335,13 @@ static xseg_status enter(struct xseg_context *context)
     return STATUS_ON(context, CtxPushCurrent, XSEG_ERR_DRIVER, 0, context->primary);
 }
 
-/* A pop cannot fail for what was just pushed; if it does, the next push covers it. */
+/* A pop has no reason to fail; if it does, once more, so that the caller's context is current again. */
 static void leave(struct xseg_context *context)
 {
     CUcontext popped = NULL;
 
-    (void)CALL(context->driver, CtxPopCurrent, &popped);
+    if (CALL(context->driver, CtxPopCurrent, &popped) != CUDA_SUCCESS)
+        (void)CALL(context->driver, CtxPopCurrent, &popped);
 }
 
 /* A call in the device's context: its status, as STATUS_ON() gives it. */
@@ -463,7 +465,17 @@ xseg_status xseg_driver_stream_id(struct xseg_context *context, xseg_stream stre
 
     if (status != XSEG_OK)
         return status;
-    status = STATUS_ON(context, StreamGetId, XSEG_ERR_DRIVER, 0, stream, &number);
+    /* The default streams belong to whatever context is current, which is this one. */
+    if ((uintptr_t)stream > (uintptr_t)CU_STREAM_PER_THREAD) {
+        CUcontext owner = NULL;
+
+        status = STATUS_ON(context, StreamGetCtx, XSEG_ERR_DRIVER, 0, stream, &owner);
+        if (status == XSEG_OK && owner != context->primary)
+            status =
+                xseg_fail(XSEG_ERR_ARGUMENT, "the stream belongs to another device or context");
+    }
+    if (status == XSEG_OK)
+        status = STATUS_ON(context, StreamGetId, XSEG_ERR_DRIVER, 0, stream, &number);
     leave(context);
     if (status == XSEG_OK)
         *id = number;

@@ -114,7 +114,7 @@ xseg_status xseg_driver_is_mapped(struct xseg_context *context, uint64_t address
 
 /* --- Streams and events. --- */
 
-/* The number that is never used for another stream. */
+/* The number that is never used for another stream.  XSEG_ERR_ARGUMENT for one of another context. */
 xseg_status xseg_driver_stream_id(struct xseg_context *context, xseg_stream stream, uint64_t *id);
 xseg_status xseg_driver_stream_done(struct xseg_context *context, xseg_stream stream, bool *done);
 xseg_status xseg_driver_stream_wait(struct xseg_context *context, xseg_stream stream);

@@ -14,7 +14,9 @@ xseg_status xseg_leftovers_init(struct xseg_leftovers *leftovers, struct xseg_co
     leftovers->context = context;
     leftovers->count = 0;
     leftovers->capacity = FIRST_CAPACITY;
+    leftovers->lost = 0;
     atomic_init(&leftovers->physical, 0);
+    atomic_init(&leftovers->stuck, 0);
     leftovers->kept = malloc(FIRST_CAPACITY * sizeof(*leftovers->kept));
     if (leftovers->kept == NULL)
         return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory to open the device");
@@ -54,8 +56,10 @@ static void keep(struct xseg_leftovers *leftovers, const struct xseg_leftover *l
 
         /* Without host memory on top of it all, the thing is lost until the process ends; it stays
          * counted as physical, which is what it is. */
-        if (kept == NULL)
+        if (kept == NULL) {
+            leftovers->lost += physical_of(leftover);
             return;
+        }
         leftovers->kept = kept;
         leftovers->capacity = capacity;
     }
@@ -96,7 +100,7 @@ xseg_status xseg_leftovers_retry(struct xseg_leftovers *leftovers)
 
 bool xseg_leftovers_audit(const struct xseg_leftovers *leftovers, struct xseg_finding *finding)
 {
-    uint64_t sum = 0;
+    uint64_t sum = leftovers->lost;
 
     for (size_t i = 0; i < leftovers->count; i++)
         sum += physical_of(&leftovers->kept[i]);

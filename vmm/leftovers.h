@@ -7,7 +7,8 @@
  * nothing is lost.
  *
  * Invariants:
- *   LEFT-1  physical is the sum of the sizes of the pages and allocations kept.
+ *   LEFT-1  physical is the sum of the sizes of the pages and allocations kept, and of those that
+ *           there was no host memory to keep.
  *
  * Locking: GROWTH of the device; `physical` may be read without it.
  */
@@ -31,8 +32,17 @@ struct xseg_leftovers {
     struct xseg_context *context;
     struct xseg_leftover *kept; /* [capacity] */
     size_t count, capacity;
+    uint64_t lost;                 /* bytes that could not be kept */
     atomic_uint_fast64_t physical; /* bytes of device memory held */
+    atomic_uint_fast64_t stuck;    /* bytes in stuck pages of all segments (segment.h) */
 };
+
+/* Device memory that is neither in use nor given back. */
+static inline uint64_t xseg_leftovers_bytes(const struct xseg_leftovers *leftovers)
+{
+    return atomic_load_explicit(&leftovers->physical, memory_order_relaxed) +
+           atomic_load_explicit(&leftovers->stuck, memory_order_relaxed);
+}
 
 /* Room is made ahead, so that keeping needs no host memory in all but the worst case. */
 xseg_status xseg_leftovers_init(struct xseg_leftovers *leftovers, struct xseg_context *context);

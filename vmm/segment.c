@@ -66,6 +66,12 @@ xseg_status xseg_segment_allocate(struct xseg_segment *segment, struct xseg_cont
     return status;
 }
 
+static void count_stuck(struct xseg_segment *segment, int64_t bytes)
+{
+    segment->stuck += (uint64_t)bytes;
+    atomic_fetch_add_explicit(&segment->leftovers->stuck, (uint64_t)bytes, memory_order_relaxed);
+}
+
 /* Give the memory of a page that is no longer mapped to the driver. */
 static xseg_status release_page(struct xseg_segment *segment, uint32_t page)
 {
@@ -99,7 +105,7 @@ static xseg_status clear_page(struct xseg_segment *segment, uint32_t page)
     if (segment->state[page] == XSEG_PAGE_MAPPED)
         atomic_fetch_sub_explicit(&segment->mapped, segment->page_bytes, memory_order_relaxed);
     else
-        segment->stuck -= segment->page_bytes;
+        count_stuck(segment, -(int64_t)segment->page_bytes);
     return release_page(segment, page);
 }
 
@@ -154,7 +160,7 @@ static xseg_status map_run(struct xseg_segment *segment, uint32_t first, uint32_
                                  segment->handle[page]);
         if (status == XSEG_OK) {
             segment->state[page] = XSEG_PAGE_STUCK;
-            segment->stuck += segment->page_bytes;
+            count_stuck(segment, (int64_t)segment->page_bytes);
         }
     }
     return status;
@@ -207,7 +213,7 @@ xseg_status xseg_segment_map(struct xseg_segment *segment, uint32_t first, uint3
     }
     for (uint32_t page = first; page < first + count; page++)
         segment->state[page] = XSEG_PAGE_MAPPED;
-    segment->stuck -= count * segment->page_bytes;
+    count_stuck(segment, -(int64_t)(count * segment->page_bytes));
     atomic_fetch_add_explicit(&segment->mapped, count * segment->page_bytes, memory_order_relaxed);
     XSEG_AUDIT(xseg_segment_audit, segment);
     return XSEG_OK;
@@ -231,20 +237,14 @@ xseg_status xseg_segment_unstick(struct xseg_segment *segment)
 
 xseg_status xseg_segment_end(struct xseg_segment *segment)
 {
-    xseg_status status;
-
     if (!xseg_segment_is_expandable(segment))
         return xseg_leftovers_give(segment->leftovers, XSEG_LEFTOVER_ALLOCATION, segment->base,
                                    segment->bytes);
-    XSEG_ASSERT(atomic_load(&segment->mapped) == 0);
-    status = xseg_segment_unstick(segment);
-    for (uint32_t page = 0; segment->stuck != 0 && page < segment->pages; page++)
-        if (segment->state[page] == XSEG_PAGE_STUCK)
-            (void)clear_page(segment, page);
-    const xseg_status freed = xseg_leftovers_give(segment->leftovers, XSEG_LEFTOVER_RANGE,
-                                                  segment->base, segment->reserved_bytes);
+    XSEG_ASSERT(atomic_load(&segment->mapped) == 0 && segment->stuck == 0);
+    const xseg_status status = xseg_leftovers_give(segment->leftovers, XSEG_LEFTOVER_RANGE,
+                                                   segment->base, segment->reserved_bytes);
     xseg_segment_abandon(segment);
-    return status != XSEG_OK ? status : freed;
+    return status;
 }
 
 void xseg_segment_abandon(struct xseg_segment *segment)

@@ -77,7 +77,7 @@ xseg_status xseg_segment_allocate(struct xseg_segment *segment, struct xseg_cont
 /*
  * End a segment: addresses go back to the driver, or become leftovers.
  *
- * An expandable segment must have no mapped page; stuck pages end with it, as leftovers at worst.
+ * An expandable segment must have no mapped and no stuck page.
  * Returns: XSEG_OK, or the driver's error; the segment is gone in any case
  */
 xseg_status xseg_segment_end(struct xseg_segment *segment);

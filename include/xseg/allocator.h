@@ -17,7 +17,9 @@
  *
  * Stream order: a block that was allocated on a stream and freed may be handed out again for that
  * stream at once, because work of one stream runs in order.  Work of other streams on the block
- * must be announced with xseg_use() before the block is freed.
+ * must be announced with xseg_use() before the block is freed.  A stream must outlive the blocks
+ * that were allocated or used on it, and what of them is cached: trim with waiting before it is
+ * destroyed.
  *
  * Threads: every function may be called from any thread at any time, except where its comment says
  *          otherwise.
@@ -52,7 +54,7 @@ struct xseg_pool;
 enum xseg_log_level {
     XSEG_LOG_ERROR,   /* something was lost or could not be undone */
     XSEG_LOG_WARNING, /* a fallback was taken, or a key has no effect here */
-    XSEG_LOG_INFO     /* once per allocator or device */
+    XSEG_LOG_INFO     /* once per device, when it is opened */
 };
 
 /** How to open an allocator.  Start from XSEG_OPTIONS_INIT; zero is the default throughout. */
@@ -115,14 +117,15 @@ XSEG_API XSEG_NODISCARD xseg_status xseg_close(struct xseg_allocator *allocator)
  * size; expandable_segments switched off leaves existing expandable memory to its live blocks.
  * per_process_memory_fraction applies to devices opened later and to those already open.
  *
- * Returns: XSEG_OK, XSEG_ERR_ARGUMENT, XSEG_ERR_CONFIG, XSEG_ERR_FORKED
+ * Returns: XSEG_OK, XSEG_ERR_ARGUMENT, XSEG_ERR_CONFIG, XSEG_ERR_HOST_MEMORY, XSEG_ERR_FORKED
  * Cost:    no driver call.
  */
 XSEG_API XSEG_NODISCARD xseg_status xseg_configure(struct xseg_allocator *allocator,
                                                    const char *config);
 
 /**
- * The configuration in force, every key spelled out; it can be given to xseg_open() again.
+ * The configuration in force; it can be given to xseg_open() again.  Every key is spelled out, but
+ * for those that are off or unlimited, for which PyTorch's grammar has no word.
  *
  * @param text    where it goes, cut to fit and always terminated; NULL when bytes is 0
  * @param needed  NULL, or the size in bytes that the whole text takes, terminator included
@@ -152,13 +155,15 @@ XSEG_API const char *xseg_configuration_source(const struct xseg_allocator *allo
  * @param out     the block's address, 512-byte aligned; the caller frees it with xseg_free()
  *
  * Returns: XSEG_OK
- *          XSEG_ERR_ARGUMENT      allocator or out is NULL, or there is no such device
+ *          XSEG_ERR_ARGUMENT      allocator or out is NULL, there is no such device, or the stream
+ *                                 is of another device or context
  *          XSEG_ERR_NO_MEMORY     also after all idle cached memory of the device was given back
  *          XSEG_ERR_LIMIT         per_process_memory_fraction leaves no room
  *          XSEG_ERR_NO_ADDRESSES  the driver has no addresses left
+ *          XSEG_ERR_UNSUPPORTED   the device cannot map pages of the configured size
  *          XSEG_ERR_HOST_MEMORY, XSEG_ERR_DRIVER, XSEG_ERR_DEVICE_LOST, XSEG_ERR_FORKED
  * Cost:    a hit makes no driver call, except an event query for each stream on which freed blocks
- *          wait.  A miss creates and maps the pages that are missing, and sets access once per
+ *          wait, and two questions about a stream when the library meets it first.  A miss creates and maps the pages that are missing, and sets access once per
  *          contiguous run; or calls cuMemAlloc once (classic).  When the device is full: waits for
  *          pending blocks and for the streams of cached memory, gives that memory back, tries again.
  */
@@ -202,7 +207,8 @@ XSEG_API XSEG_NODISCARD xseg_status xseg_alloc_with(struct xseg_allocator *alloc
  *          XSEG_ERR_NOT_LIVE  not the start of a live block; the text says what it is
  *          XSEG_ERR_DRIVER    an event could not be recorded; the block is still live
  *          XSEG_ERR_ARGUMENT, XSEG_ERR_HOST_MEMORY, XSEG_ERR_FORKED
- * Cost:    no driver call; with uses, one event record for each other stream.
+ * Cost:    no driver call; with uses, one event record for each other stream, and an event made
+ *          where none is idle.
  */
 XSEG_API XSEG_NODISCARD xseg_status xseg_free(struct xseg_allocator *allocator, void *ptr);
 
@@ -224,7 +230,7 @@ enum xseg_block_state {
     XSEG_BLOCK_PENDING, /* freed; another stream may still use it */
     XSEG_BLOCK_CACHED,  /* free and mapped */
     XSEG_BLOCK_HOLE,    /* addresses only */
-    XSEG_BLOCK_BUSY     /* being mapped or unmapped by another thread right now */
+    XSEG_BLOCK_BUSY     /* being freed, mapped or unmapped by another thread right now */
 };
 
 /** What an address belongs to.  Set struct_bytes before the call. */

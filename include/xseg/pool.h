@@ -51,8 +51,9 @@ XSEG_API XSEG_NODISCARD xseg_status xseg_pool_retain(struct xseg_pool *pool);
 /**
  * Let go of a pool once.
  *
- * After the last release the handle must not be used again.  The pool's live blocks stay valid and
- * are freed as usual; its cached memory goes back at the next trim or when memory runs short.
+ * After the last release the pool serves no more requests.  Its live blocks stay valid and are freed
+ * as usual; its cached memory goes back at the next trim or when memory runs short.  The handle is
+ * recognised, and refused, until the allocator closes.
  *
  * Returns: XSEG_OK, XSEG_ERR_ARGUMENT (NULL, or nobody holds it any more), XSEG_ERR_FORKED
  * Cost:    no driver call.

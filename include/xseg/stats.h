@@ -61,8 +61,8 @@ struct xseg_stats {
  * @param where  names one device; selecting a stream or a pool is XSEG_ERR_UNSUPPORTED
  * @param out    filled in up to out->struct_bytes, which the caller sets
  *
- * Returns: XSEG_OK, XSEG_ERR_ARGUMENT, XSEG_ERR_UNSUPPORTED, XSEG_ERR_DRIVER (the device could not
- *          be opened), XSEG_ERR_FORKED
+ * Returns: XSEG_OK, XSEG_ERR_ARGUMENT, XSEG_ERR_UNSUPPORTED, XSEG_ERR_FORKED; XSEG_ERR_DRIVER,
+ *          XSEG_ERR_HOST_MEMORY, XSEG_ERR_DEVICE_LOST (the device could not be opened)
  * Cost:    no driver call once the device is open.
  */
 XSEG_API XSEG_NODISCARD xseg_status xseg_stats(struct xseg_allocator *allocator,

@@ -34,7 +34,7 @@ extern "C" {
     X(ERR_NOT_LIVE, -9, "the pointer is not a live block of this allocator")              \
     X(ERR_BUSY, -10, "live blocks or unfinished work stand in the way")                   \
     X(ERR_UNSUPPORTED, -11, "this device or this build cannot do that")                   \
-    X(ERR_FORKED, -12, "the allocator belongs to the parent process")                              \
+    X(ERR_FORKED, -12, "the allocator belongs to the parent process")                     \
     X(ERR_DEVICE_LOST, -13, "the device or its context is gone; only the host side still works")
 
 enum xseg_status {

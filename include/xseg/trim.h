@@ -63,8 +63,8 @@ struct xseg_trimmed {
  * Returns: XSEG_OK           also when the driver refused part of it (out->kept_refused)
  *          XSEG_ERR_DRIVER   a stream could not be asked or waited for; what was given back by then
  *                            is in the statistics
- *          XSEG_ERR_ARGUMENT, XSEG_ERR_DEVICE_LOST, XSEG_ERR_FORKED
- * Cost:    for each stream with idle memory one query (or one wait); for each contiguous run of
+ *          XSEG_ERR_ARGUMENT, XSEG_ERR_HOST_MEMORY, XSEG_ERR_DEVICE_LOST, XSEG_ERR_FORKED
+ * Cost:    for each stream with idle memory one query (or one wait) a pool and size class; for each contiguous run of
  *          idle pages one cuMemUnmap where the driver accepts that, and one cuMemRelease a page.
  */
 XSEG_API XSEG_NODISCARD xseg_status xseg_trim(struct xseg_allocator *allocator,

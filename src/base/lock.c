@@ -27,13 +27,3 @@ void xseg_lock_note_given(const struct xseg_lock *lock)
 {
     held[lock->rank]--;
 }
-
-bool xseg_lock_holds(enum xseg_lock_rank rank)
-{
-#if XSEG_CHECKS >= 1
-    return held[rank] != 0;
-#else
-    (void)rank;
-    return true;
-#endif
-}

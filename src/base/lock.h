@@ -9,13 +9,14 @@
  *          arenas, holds it.  Held across: every driver call, the blocking ones included.
  *          Never held across: user callbacks, log output.  Never taken on a hit.
  * PENDING  one per device.  Guards the queues of blocks that wait for other streams.
- *          Held across: event create, record, query.  Never across a wait.
+ *          Held across: event create, record, query.  Never across a wait.  While blocks are
+ *          pending, every allocation on the device takes it for a look at their events.
  * ARENA    one per arena.  The hot-path lock: guards blocks, shelf and counters of one arena.
  *          No driver call, no callback, no log output under it.
- * TABLE    one per device.  Guards insertion into the look-up table, the streams and the pools.
- *          Held across: cuStreamGetId.
+ * TABLE    one per device: guards insertion of streams, arenas and pools.  One per allocator: guards
+ *          insertion into the look-up, and its host memory.  Held across: questions about a stream.
  * STATS    one per device.  Guards peaks.  Leaf.
- * DRIVER   one per driver.  Guards opening of devices.  Held across: every call that opens one.
+ * DRIVER   one per allocator.  Guards opening of devices.  Held across: every call that opens one.
  *          Never taken while another lock is held, and below GROWTH for that reason.
  */
 #ifndef XSEG_BASE_LOCK_H
@@ -57,9 +58,6 @@ void xseg_lock_fini(struct xseg_lock *lock);
 /* Rank bookkeeping of the calling thread; the lock functions below call them. */
 void xseg_lock_note_taken(const struct xseg_lock *lock);
 void xseg_lock_note_given(const struct xseg_lock *lock);
-
-/* Whether the calling thread holds a lock of this rank; true where ranks are not tracked. */
-bool xseg_lock_holds(enum xseg_lock_rank rank);
 
 static inline void xseg_lock_take(struct xseg_lock *lock) XSEG_ACQUIRES(*lock) XSEG_UNCHECKED
 {

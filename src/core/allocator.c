@@ -3,21 +3,39 @@
 
 #include <inttypes.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "src/base/error.h"
 #include "src/core/config_table.h"
 
 /* --- Opening and closing. --- */
 
-/* Say once which keys of a string do nothing here. */
-static void log_idle_keys(const struct xseg_allocator *allocator, unsigned named)
+/* Whether a key has another value than it has without a string. */
+static bool is_set(const struct xseg_config *config, enum xseg_config_key key)
 {
+    struct xseg_config unset;
+    struct xseg_text text;
+    char given[320], usual[320];
+
+    xseg_config_init(&unset);
+    xseg_text_init(&text, given, sizeof(given));
+    (void)xseg_config_print_value(config, key, &text);
+    xseg_text_init(&text, usual, sizeof(usual));
+    (void)xseg_config_print_value(&unset, key, &text);
+    return strcmp(given, usual) != 0;
+}
+
+/* Say once which keys of a string are to change something and do nothing here. */
+static void log_idle_keys(struct xseg_allocator *allocator, unsigned named)
+{
+    const struct xseg_config *config = xseg_allocator_config(allocator);
     char buffer[512];
     struct xseg_text text;
 
     xseg_text_init(&text, buffer, sizeof(buffer));
     for (unsigned key = 0; key < XSEG_CONFIG_KEYS; key++)
-        if ((named >> key & 1) != 0 && !xseg_config_table[key].acts)
+        if ((named >> key & 1) != 0 && !xseg_config_table[key].acts &&
+            is_set(config, (enum xseg_config_key)key))
             xseg_text_add(&text, "%s%s", text.length > 0 ? ", " : "", xseg_config_table[key].name);
     if (text.length > 0)
         xseg_log_line(&allocator->log, XSEG_LOG_WARNING,
@@ -94,18 +112,34 @@ free_all:
     return status;
 }
 
-xseg_status xseg_allocator_close(struct xseg_allocator *allocator)
+/* Do one step of closing on every open device, up to the first that fails. */
+static xseg_status on_all(struct xseg_allocator *allocator,
+                          xseg_status (*step)(struct xseg_device *device), bool ends)
 {
     for (int i = 0; i < allocator->device_count; i++) {
         struct xseg_device *device = xseg_allocator_open_device(allocator, i);
-        const xseg_status status = device != NULL ? xseg_device_close(device) : XSEG_OK;
+        const xseg_status status = device != NULL ? step(device) : XSEG_OK;
 
         if (status != XSEG_OK)
             return status;
-        atomic_store(&allocator->device[i], NULL);
+        if (ends)
+            atomic_store(&allocator->device[i], NULL);
     }
-    free_allocator(allocator);
     return XSEG_OK;
+}
+
+xseg_status xseg_allocator_close(struct xseg_allocator *allocator)
+{
+    /* No device ends before all of them can: until then the handle stays usable. */
+    xseg_status status = on_all(allocator, xseg_device_expect_none_live, false);
+
+    if (status == XSEG_OK)
+        status = on_all(allocator, xseg_device_give_back, false);
+    if (status == XSEG_OK)
+        status = on_all(allocator, xseg_device_close, true);
+    if (status == XSEG_OK)
+        free_allocator(allocator);
+    return status;
 }
 
 xseg_status xseg_allocator_configure(struct xseg_allocator *allocator, const char *config)
@@ -148,6 +182,13 @@ static xseg_status open_device(struct xseg_allocator *allocator, int ordinal,
     xseg_lock_give(&allocator->open_lock);
     if (status != XSEG_OK)
         return status;
+    xseg_log_line(&allocator->log, XSEG_LOG_INFO,
+                  "device %d is open: %" PRIu64 " MiB, %s, one call %s over several mappings",
+                  ordinal, device->context.total_bytes >> 20,
+                  device->context.has_vmm ? "virtual memory management" : "classic segments only",
+                  device->context.batches_unmap && device->context.batches_access
+                      ? "works"
+                      : "does not work");
     if (why[0] != '\0' && xseg_allocator_config(allocator)->expandable_segments)
         xseg_log_line(&allocator->log, XSEG_LOG_WARNING,
                       "device %d: no virtual memory management, so segments are classic: %s",

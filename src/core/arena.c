@@ -325,7 +325,7 @@ void xseg_arena_take_back(struct xseg_arena *arena, struct xseg_block *block)
     note_fragments(arena, pieces, bytes);
 }
 
-/* --- For grow.c and trim.c. --- */
+/* --- For growth.c and trim.c. --- */
 
 struct xseg_block *xseg_arena_add_extent(struct xseg_arena *arena, struct xseg_extent *extent)
 {

@@ -4,7 +4,7 @@
  * and their counts.
  *
  * A hit takes the lock of one arena and nothing else, so threads on different streams share no
- * lock.  Everything that needs the driver is done by grow.c and trim.c: they claim blocks (state
+ * lock.  Everything that needs the driver is done by growth.c and trim.c: they claim blocks (state
  * BUSY), let go of the lock, call the driver, and settle the blocks again.
  *
  * Invariants, under the lock; xseg_arena_audit() checks each:
@@ -105,7 +105,7 @@ void xseg_arena_note_free(struct xseg_arena *arena, const struct xseg_block *blo
 /* A block that nobody uses any more becomes cached and merges with its neighbours. */
 void xseg_arena_take_back(struct xseg_arena *arena, struct xseg_block *block);
 
-/* --- For grow.c and trim.c. --- */
+/* --- For growth.c and trim.c. --- */
 
 /* Add an extent of one block, which is a hole or mapped, busy; a block record must be in stock. */
 struct xseg_block *xseg_arena_add_extent(struct xseg_arena *arena, struct xseg_extent *extent);

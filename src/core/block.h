@@ -8,7 +8,7 @@
  *          <-- prev / next: the neighbours by address, without gaps -->
  *
  * States are those of the public enum xseg_block_state.  BUSY is a block that a growth or a trim
- * has claimed: it is in no tree, nobody merges with it, and the driver works on it without a lock.
+ * has claimed, or a free that is recording events: it is in no tree, nobody merges with it, and the driver works on it without a lock.
  *
  * The records also carry the links of the tree that holds them: cached blocks by size, then
  * address; holes by address.  A tree is a treap whose priorities are a hash of the address, so that

@@ -61,8 +61,10 @@ static void visit_pool(struct xseg_pool *pool, void (*visit)(void *self, struct 
 void xseg_device_visit_arenas(struct xseg_device *device,
                               void (*visit)(void *self, struct xseg_arena *arena), void *self)
 {
+    struct xseg_pool *pool = atomic_load_explicit(&device->private_pools, memory_order_acquire);
+
     visit_pool(&device->pool, visit, self);
-    for (struct xseg_pool *pool = device->private_pools; pool != NULL; pool = pool->next)
+    for (; pool != NULL; pool = pool->next)
         visit_pool(pool, visit, self);
 }
 
@@ -73,10 +75,10 @@ xseg_status xseg_device_make_pool(struct xseg_device *device, struct xseg_pool *
     if (pool == NULL)
         return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for a pool");
     xseg_pool_init(pool, device, true);
-    xseg_lock_take(&device->growth_lock);
-    pool->next = device->private_pools;
-    device->private_pools = pool;
-    xseg_lock_give(&device->growth_lock);
+    xseg_lock_take(&device->table_lock);
+    pool->next = atomic_load_explicit(&device->private_pools, memory_order_relaxed);
+    atomic_store_explicit(&device->private_pools, pool, memory_order_release);
+    xseg_lock_give(&device->table_lock);
     *out = pool;
     return XSEG_OK;
 }
@@ -111,33 +113,11 @@ static void find_live(void *self, struct xseg_arena *arena)
     xseg_arena_unlock(arena);
 }
 
-/* End the extents that are nothing but a hole any more; the others, the driver refused. */
 static void end_extents(void *self, struct xseg_arena *arena)
 {
-    struct xseg_device *device = arena->device;
-    xseg_status *status = self;
+    bool *all = self;
 
-    XSEG_LIST_FOR_SAFE(node, &arena->extents)
-    {
-        struct xseg_extent *extent = XSEG_CONTAINER(node, struct xseg_extent, link);
-
-        if (extent->first->state != XSEG_BLOCK_HOLE || extent->first->next != NULL) {
-            *status = XSEG_ERR_DRIVER;
-            continue;
-        }
-        xseg_arena_lock(arena);
-        xseg_arena_claim(arena, extent->first);
-        xseg_arena_remove_extent(arena, extent);
-        xseg_lock_take(device->lookup_lock);
-        xseg_lookup_remove(device->lookup, extent);
-        xseg_lock_give(device->lookup_lock);
-        xseg_starts_fini(&extent->starts);
-        xseg_arena_unlock(arena);
-        atomic_fetch_sub_explicit(&device->addresses, extent->segment.reserved_bytes,
-                                  memory_order_relaxed);
-        (void)xseg_segment_end(&extent->segment); /* what is refused is a leftover */
-        xseg_list_insert(&device->spare_extents, &extent->link);
-    }
+    *all = xseg_trim_end_holes(arena) && *all;
 }
 
 /* Give everything back to the driver; what it refuses is found again by the next attempt. */
@@ -145,18 +125,20 @@ static xseg_status give_everything_back(struct xseg_device *device)
 {
     const struct xseg_trim_plan everything = {.wait = true, .held_pools = true};
     struct xseg_trimmed done = XSEG_TRIMMED_INIT;
+    bool all = true;
     xseg_status status = xseg_trim_device(device, &everything, &done);
 
     if (status != XSEG_OK)
         return status;
-    xseg_device_visit_arenas(device, end_extents, &status);
-    if (status != XSEG_OK)
-        return status;
+    xseg_device_visit_arenas(device, end_extents, &all);
+    if (!all)
+        return xseg_fail(XSEG_ERR_DRIVER,
+                         "device %d: the driver did not take back %" PRIu64 " bytes: close again",
+                         device->context.ordinal, done.kept_refused);
     status = xseg_leftovers_retry(&device->leftovers);
     if (status != XSEG_OK)
         return status;
-    status = xseg_fences_fini(&device->pending.fences);
-    return status == XSEG_OK ? xseg_context_close(&device->context) : status;
+    return xseg_fences_fini(&device->pending.fences);
 }
 
 /* The host side of an extent whose device is lost. */
@@ -179,7 +161,7 @@ static void abandon_extents(void *self, struct xseg_arena *arena)
 
 static void free_device(struct xseg_device *device)
 {
-    struct xseg_pool *pool = device->private_pools, *next;
+    struct xseg_pool *pool = atomic_load(&device->private_pools), *next;
 
     for (; pool != NULL; pool = next) {
         next = pool->next;
@@ -200,29 +182,45 @@ static void free_device(struct xseg_device *device)
     free(device);
 }
 
-xseg_status xseg_device_close(struct xseg_device *device)
+xseg_status xseg_device_expect_none_live(struct xseg_device *device)
 {
     struct survivors live = {0};
-    xseg_status status = XSEG_OK;
 
     xseg_text_init(&live.text, live.buffer, sizeof(live.buffer));
     xseg_lock_take(&device->growth_lock);
     xseg_device_visit_arenas(device, find_live, &live);
-    if (live.count != 0)
-        status =
-            xseg_fail(XSEG_ERR_BUSY, "%" PRIu64 " blocks are live on device %d:%s%s", live.count,
-                      device->context.ordinal, live.buffer, live.count > 4 ? ", ..." : "");
-    else if (!xseg_context_is_lost(&device->context))
+    xseg_lock_give(&device->growth_lock);
+    if (live.count == 0)
+        return XSEG_OK;
+    return xseg_fail(XSEG_ERR_BUSY, "%" PRIu64 " live block%s on device %d:%s%s", live.count,
+                     live.count > 1 ? "s" : "", device->context.ordinal, live.buffer,
+                     live.count > 4 ? ", ..." : "");
+}
+
+xseg_status xseg_device_give_back(struct xseg_device *device)
+{
+    xseg_status status = XSEG_OK;
+
+    xseg_lock_take(&device->growth_lock);
+    if (!xseg_context_is_lost(&device->context))
         status = give_everything_back(device);
-    if (live.count == 0 && xseg_context_is_lost(&device->context)) {
+    if (xseg_context_is_lost(&device->context)) {
         xseg_device_visit_arenas(device, abandon_extents, NULL);
-        (void)xseg_context_close(&device->context); /* nothing is left to lose */
         status = XSEG_OK;
     }
     xseg_lock_give(&device->growth_lock);
-    if (status == XSEG_OK)
-        free_device(device);
     return status;
+}
+
+xseg_status xseg_device_close(struct xseg_device *device)
+{
+    const xseg_status status = xseg_context_close(&device->context);
+
+    /* The context of a lost device is gone, whatever the driver says to that. */
+    if (status != XSEG_OK && !xseg_context_is_lost(&device->context))
+        return status;
+    free_device(device);
+    return XSEG_OK;
 }
 
 /* --- Allocating. --- */
@@ -298,7 +296,7 @@ uint64_t xseg_device_limit(const struct xseg_device *device, const struct xseg_c
 uint64_t xseg_device_physical(const struct xseg_device *device)
 {
     return atomic_load_explicit(&device->reserved, memory_order_relaxed) +
-           atomic_load_explicit(&device->leftovers.physical, memory_order_relaxed);
+           xseg_leftovers_bytes(&device->leftovers);
 }
 
 static void add_host_bytes(void *self, struct xseg_arena *arena)
@@ -311,8 +309,8 @@ static void add_host_bytes(void *self, struct xseg_arena *arena)
     {
         const struct xseg_extent *extent = XSEG_CONTAINER(node, struct xseg_extent, link);
 
-        *bytes +=
-            sizeof(*extent) + extent->starts.host_bytes + xseg_segment_host_bytes(&extent->segment);
+        *bytes += sizeof(*extent) + atomic_load(&extent->starts.host_bytes) +
+                  xseg_segment_host_bytes(&extent->segment);
     }
     xseg_arena_unlock(arena);
 }
@@ -321,9 +319,7 @@ uint64_t xseg_device_host_bytes(struct xseg_device *device)
 {
     uint64_t bytes = sizeof(*device);
 
-    xseg_lock_take(&device->growth_lock);
     xseg_device_visit_arenas(device, add_host_bytes, &bytes);
-    xseg_lock_give(&device->growth_lock);
     return bytes;
 }
 

@@ -6,7 +6,7 @@
  * goes back.
  *
  * Locking: see src/base/lock.h for the order.  growth_lock guards everything that talks to the
- * driver about memory, and the list of pools; table_lock the insertion of streams and arenas.
+ * driver about memory; table_lock the insertion of streams, arenas and pools.
  */
 #ifndef XSEG_CORE_DEVICE_H
 #define XSEG_CORE_DEVICE_H
@@ -31,11 +31,11 @@ struct xseg_device {
     struct xseg_streams streams;
     struct xseg_pending pending;
     struct xseg_totals totals;
-    struct xseg_pool pool;           /* the default one */
-    struct xseg_pool *private_pools; /* all that were ever made */
-    struct xseg_list spare_extents;  /* ended extents, for reuse: look-ups may still see them */
-    atomic_uint_fast64_t reserved;   /* bytes mapped or allocated */
-    atomic_uint_fast64_t addresses;  /* bytes of reserved ranges */
+    struct xseg_pool pool;                     /* the default one */
+    _Atomic(struct xseg_pool *) private_pools; /* all that were ever made; grows under TABLE */
+    struct xseg_list spare_extents; /* ended extents, for reuse: look-ups may still see them */
+    atomic_uint_fast64_t reserved;  /* bytes mapped or allocated */
+    atomic_uint_fast64_t addresses; /* bytes of reserved ranges */
     /* PyTorch's num_* counters; a reset of the totals sets them to 0. */
     atomic_uint_fast64_t retries, ooms, syncs, grown, shrunk;
 };
@@ -50,10 +50,14 @@ xseg_status xseg_device_open(struct xseg_allocator *allocator, int ordinal, char
                              size_t why_bytes, struct xseg_device **out);
 
 /*
- * Give everything back.  May be called again after an error.
+ * The three steps of closing; each may be called again after an error.
  *
- * Returns: XSEG_OK, and the device is gone; XSEG_ERR_BUSY naming live blocks; XSEG_ERR_DRIVER
+ * expect_none_live: XSEG_OK, or XSEG_ERR_BUSY naming live blocks
+ * give_back:        all memory goes to the driver: XSEG_OK, XSEG_ERR_DRIVER
+ * close:            the context is let go, and with XSEG_OK the device is gone
  */
+xseg_status xseg_device_expect_none_live(struct xseg_device *device);
+xseg_status xseg_device_give_back(struct xseg_device *device);
 xseg_status xseg_device_close(struct xseg_device *device);
 
 /* What a door wants of a device; everything is checked but the size. */
@@ -82,7 +86,7 @@ uint64_t xseg_device_limit(const struct xseg_device *device, const struct xseg_c
 /* Bytes of device memory taken: reserved, and what the driver would not take back. */
 uint64_t xseg_device_physical(const struct xseg_device *device);
 
-/* Visit every arena of the device.  GROWTH is held. */
+/* Visit every arena of the device. */
 void xseg_device_visit_arenas(struct xseg_device *device,
                               void (*visit)(void *self, struct xseg_arena *arena), void *self);
 

@@ -17,7 +17,9 @@ struct xseg_arena;
 
 struct xseg_extent {
     struct xseg_list link; /* in its arena */
-    struct xseg_arena *arena;
+    /* A look-up may still see a record that is being used anew, so these two are atomic. */
+    _Atomic(struct xseg_arena *) arena;
+    atomic_uint_fast64_t base; /* of the segment, once it is announced */
     struct xseg_segment segment;
     struct xseg_starts starts;
     struct xseg_block *first;

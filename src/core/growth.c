@@ -52,6 +52,7 @@ static xseg_status announce(struct xseg_extent *extent, bool cover)
         goto end_segment;
     if (cover && !xseg_starts_cover(&extent->starts, 0, extent->segment.bytes))
         goto end_starts;
+    atomic_store_explicit(&extent->base, extent->segment.base, memory_order_relaxed);
     xseg_arena_lock(arena);
     if (xseg_arena_stock(arena, &arena->blocks, 2)) {
         xseg_lock_take(device->lookup_lock);
@@ -79,7 +80,14 @@ static xseg_status check_limit(const struct xseg_device *device, const struct xs
 {
     const uint64_t limit = xseg_device_limit(device, need->config);
     const uint64_t physical = xseg_device_physical(device);
+    const uint64_t total = device->context.total_bytes;
 
+    /* What the device cannot hold beside what is in use need not be tried page by page. */
+    if (physical > total || more > total - physical)
+        return xseg_fail(XSEG_ERR_NO_MEMORY,
+                         "%" PRIu64 " bytes more than the %" PRIu64
+                         " in use are more than the device's %" PRIu64 " bytes",
+                         more, physical, total);
     if (physical <= limit && more <= limit - physical)
         return XSEG_OK;
     return xseg_fail(XSEG_ERR_LIMIT,
@@ -242,8 +250,10 @@ static xseg_status add_segment(struct xseg_arena *arena, const struct xseg_need 
     const uint64_t total = device->context.total_bytes;
     const uint64_t page =
         arena->is_small ? XSEG_SIZE_SMALL_SEGMENT : need->config->large_segment_bytes;
-    /* PyTorch's reservation: 9/8 of the device, so that a segment can hold all of it, with holes. */
-    const uint64_t bytes = xseg_round_up(total + total / 8, page);
+    const uint64_t most = arena->is_small ? XSEG_STARTS_SMALL_MAX : XSEG_STARTS_LARGE_MAX;
+    /* PyTorch's reservation: 9/8 of the device, so that a segment can hold all of it, with holes.
+     * 512 GiB of small blocks are a segment's most; when they are full, another one follows. */
+    const uint64_t bytes = xseg_min(xseg_round_up(total + total / 8, page), most / page * page);
     xseg_status status;
 
     if (need->span > bytes)
@@ -329,7 +339,14 @@ static xseg_status grow(struct xseg_arena *arena, const struct xseg_need *need,
 
 static bool is_shortage(xseg_status status)
 {
-    return status == XSEG_ERR_NO_MEMORY || status == XSEG_ERR_LIMIT;
+    return status == XSEG_ERR_NO_MEMORY || status == XSEG_ERR_LIMIT ||
+           status == XSEG_ERR_NO_ADDRESSES;
+}
+
+static void end_holes(void *self, struct xseg_arena *arena)
+{
+    (void)self;
+    (void)xseg_trim_end_holes(arena);
 }
 
 /* Search the shelf, and grow where that finds nothing. */
@@ -351,12 +368,17 @@ static xseg_status make_room_and_grow(struct xseg_arena *arena, const struct xse
     struct xseg_device *device = arena->device;
     const struct xseg_trim_plan everything = {.wait = true};
     struct xseg_trimmed done = XSEG_TRIMMED_INIT;
-    xseg_status status = xseg_trim_device(device, &everything, &done);
+    const xseg_status trimmed = xseg_trim_device(device, &everything, &done);
 
-    if (status != XSEG_OK)
-        return status;
+    /* A stream that could not be waited for keeps only its own memory. */
+    if (trimmed == XSEG_ERR_DEVICE_LOST)
+        return trimmed;
     atomic_fetch_add_explicit(&device->retries, 1, memory_order_relaxed);
-    status = grow(arena, need, out);
+    xseg_status status = grow(arena, need, out);
+    if (status == XSEG_ERR_NO_ADDRESSES) {
+        xseg_device_visit_arenas(device, end_holes, NULL);
+        status = grow(arena, need, out);
+    }
     if (!is_shortage(status))
         return status;
     const xseg_status searched = xseg_arena_alloc(arena, need, out);
@@ -386,8 +408,10 @@ static xseg_status report_shortage(struct xseg_arena *arena, const struct xseg_n
     xseg_text_add_bytes(&text, atomic_load_explicit(&device->reserved, memory_order_relaxed));
     xseg_text_add(&text, ", of which live ");
     xseg_text_add_bytes(&text, xseg_totals_current(&device->totals, XSEG_COUNT_ALLOCATED_BYTES));
-    xseg_text_add(&text, ", pending or live ");
-    xseg_text_add_bytes(&text, xseg_totals_current(&device->totals, XSEG_COUNT_ACTIVE_BYTES));
+    xseg_text_add(&text, ", freed but waiting for other streams ");
+    xseg_text_add_bytes(&text,
+                        xseg_totals_current(&device->totals, XSEG_COUNT_ACTIVE_BYTES) -
+                            xseg_totals_current(&device->totals, XSEG_COUNT_ALLOCATED_BYTES));
     xseg_text_add(&text, "; %s", reason);
     return xseg_fail(status, "%s", buffer);
 }

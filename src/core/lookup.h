@@ -59,7 +59,7 @@ static inline struct xseg_extent *xseg_lookup_find(const struct xseg_lookup *loo
     struct xseg_lookup_leaf *leaf = (struct xseg_lookup_leaf *)(entry - 1);
     const unsigned unit = (unsigned)(address >> 21) % XSEG_LOOKUP_UNITS;
     struct xseg_extent *tail = atomic_load_explicit(&leaf->tail[unit], memory_order_acquire);
-    if (tail != NULL && address >= tail->segment.base)
+    if (tail != NULL && address >= atomic_load_explicit(&tail->base, memory_order_relaxed))
         return tail;
     return atomic_load_explicit(&leaf->head[unit], memory_order_acquire);
 }

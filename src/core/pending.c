@@ -29,12 +29,26 @@ void xseg_pending_use(struct xseg_arena *arena, struct xseg_block *block,
     block->uses = use;
 }
 
+/*
+ * An event behind the work of a stream.  Another thread's default stream has no name here: the
+ * legacy stream stands for it, which waits for all streams of that kind.
+ */
+static xseg_status record_use(struct xseg_pending *pending, struct xseg_pending_use *use)
+{
+    bool can_name = true;
+    const xseg_status status =
+        xseg_streams_can_name(pending->fences.context, use->stream, &can_name);
+
+    if (status != XSEG_OK)
+        return status;
+    return xseg_fences_record(&pending->fences, can_name ? use->stream->handle : NULL, &use->event);
+}
+
 /* Record an event for each use of a block; on failure the recorded ones are idle again. */
 static xseg_status record_all(struct xseg_pending *pending, struct xseg_block *block)
 {
     for (struct xseg_pending_use *use = block->uses; use != NULL; use = use->next) {
-        const xseg_status status =
-            xseg_fences_record(&pending->fences, use->stream->handle, &use->event);
+        const xseg_status status = record_use(pending, use);
 
         if (status == XSEG_OK)
             continue;
@@ -160,17 +174,24 @@ void xseg_pending_poll(struct xseg_pending *pending)
     xseg_lock_give(&pending->lock);
 }
 
-/* The event that has been waited for longest; NULL if nothing is pending. */
-static xseg_event first_event(struct xseg_pending *pending)
+/* The last event of the first stream that comes after a place in the order; NULL if none does. */
+static xseg_event last_event_after(struct xseg_pending *pending, uint64_t *rank, bool *any)
 {
     xseg_event event = NULL;
 
+    *any = false;
     xseg_lock_take(&pending->lock);
-    if (!xseg_list_is_empty(&pending->streams)) {
+    XSEG_LIST_FOR(node, &pending->streams)
+    {
         const struct xseg_known_stream *stream =
-            XSEG_LIST_FIRST(&pending->streams, struct xseg_known_stream, waiting);
+            XSEG_CONTAINER(node, struct xseg_known_stream, waiting);
 
-        event = XSEG_LIST_FIRST(&stream->uses, struct xseg_pending_use, link)->event;
+        if (waiting_rank(stream) < *rank)
+            continue;
+        event = XSEG_CONTAINER(stream->uses.prev, struct xseg_pending_use, link)->event;
+        *rank = waiting_rank(stream) + 1;
+        *any = true;
+        break;
     }
     xseg_lock_give(&pending->lock);
     return event;
@@ -178,20 +199,20 @@ static xseg_event first_event(struct xseg_pending *pending)
 
 xseg_status xseg_pending_wait(struct xseg_pending *pending)
 {
-    /* Only what is pending now: others may go on freeing for ever. */
-    uint64_t left = atomic_load_explicit(&pending->count, memory_order_relaxed);
     xseg_status status = XSEG_OK;
+    uint64_t rank = 0;
+    bool any = true;
 
-    for (; left > 0 && status == XSEG_OK; left--) {
-        const xseg_event event = first_event(pending);
+    /* One round over the streams, and of each only what is pending now: others may go on freeing. */
+    while (status == XSEG_OK) {
+        const xseg_event event = last_event_after(pending, &rank, &any);
 
-        if (event == NULL)
+        if (!any)
             break;
         /* Another thread may take the event back and record it anew meanwhile: that only makes the
          * wait longer. */
         status = xseg_driver_event_wait(pending->fences.context, event);
-        if (status == XSEG_OK)
-            xseg_pending_poll(pending);
     }
+    xseg_pending_poll(pending);
     return status;
 }

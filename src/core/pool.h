@@ -26,10 +26,16 @@ void xseg_pool_init(struct xseg_pool *pool, struct xseg_device *device, bool is_
 /* End the pool's arenas; they have no extents left. */
 void xseg_pool_fini(struct xseg_pool *pool);
 
+/* Whether a private pool has been let go by all its holders. */
+static inline bool xseg_pool_is_retired(const struct xseg_pool *pool)
+{
+    return pool->is_private && atomic_load_explicit(&pool->holders, memory_order_relaxed) == 0;
+}
+
 /* Whether the pool's cached memory may go back to the driver. */
 static inline bool xseg_pool_may_shrink(const struct xseg_pool *pool)
 {
-    return !pool->is_private || atomic_load_explicit(&pool->holders, memory_order_relaxed) == 0;
+    return !pool->is_private || xseg_pool_is_retired(pool);
 }
 
 /*

@@ -14,6 +14,11 @@ struct xseg_starts_chunk {
     uint32_t slot[];
 };
 
+static struct xseg_starts_chunk *chunk_at(const struct xseg_starts *starts, uint32_t number)
+{
+    return atomic_load_explicit(&starts->chunk[number], memory_order_acquire);
+}
+
 bool xseg_starts_init(struct xseg_starts *starts, uint64_t bytes, bool is_small)
 {
     memset(starts, 0, sizeof(*starts));
@@ -29,7 +34,8 @@ bool xseg_starts_init(struct xseg_starts *starts, uint64_t bytes, bool is_small)
     char *memory = calloc(1, starts->host_bytes);
     if (memory == NULL)
         return false;
-    starts->chunk = (struct xseg_starts_chunk **)(void *)memory;
+    starts->memory = memory;
+    starts->chunk = (_Atomic(struct xseg_starts_chunk *) *)(void *)memory;
     xseg_bits_init(&starts->filled,
                    (uint64_t *)(void *)(memory + (size_t)starts->chunks * sizeof(*starts->chunk)),
                    starts->chunks);
@@ -39,8 +45,8 @@ bool xseg_starts_init(struct xseg_starts *starts, uint64_t bytes, bool is_small)
 void xseg_starts_fini(struct xseg_starts *starts)
 {
     for (uint32_t i = 0; starts->chunk != NULL && i < starts->chunks; i++)
-        free(starts->chunk[i]);
-    free(starts->chunk);
+        free(chunk_at(starts, i));
+    free(starts->memory);
     memset(starts, 0, sizeof(*starts));
 }
 
@@ -59,7 +65,7 @@ static struct xseg_starts_chunk *make_chunk(struct xseg_starts *starts, uint32_t
         return NULL;
     chunk->storage = (uint64_t *)(void *)((char *)chunk->slot + slot_bytes);
     xseg_bits_init(&chunk->taken, chunk->storage, slots);
-    starts->host_bytes += bytes;
+    atomic_fetch_add_explicit(&starts->host_bytes, bytes, memory_order_relaxed);
     return chunk;
 }
 
@@ -69,10 +75,12 @@ bool xseg_starts_cover(struct xseg_starts *starts, uint64_t begin, uint64_t end)
     const uint64_t last = ((end - 1) >> starts->shift) / XSEG_STARTS_SLOTS;
 
     for (uint32_t number = (uint32_t)first; number <= last; number++) {
-        if (starts->chunk[number] == NULL)
-            starts->chunk[number] = make_chunk(starts, number);
-        if (starts->chunk[number] == NULL)
+        if (chunk_at(starts, number) != NULL)
+            continue;
+        struct xseg_starts_chunk *chunk = make_chunk(starts, number);
+        if (chunk == NULL)
             return false;
+        atomic_store_explicit(&starts->chunk[number], chunk, memory_order_release);
     }
     return true;
 }
@@ -80,7 +88,7 @@ bool xseg_starts_cover(struct xseg_starts *starts, uint64_t begin, uint64_t end)
 void xseg_starts_add(struct xseg_starts *starts, uint64_t offset, uint32_t index)
 {
     const uint32_t number = (uint32_t)(offset >> starts->shift);
-    struct xseg_starts_chunk *chunk = starts->chunk[number / XSEG_STARTS_SLOTS];
+    struct xseg_starts_chunk *chunk = chunk_at(starts, number / XSEG_STARTS_SLOTS);
 
     XSEG_ASSERT(chunk->slot[number % XSEG_STARTS_SLOTS] == 0);
     if (chunk->taken.top == 0)
@@ -92,7 +100,7 @@ void xseg_starts_add(struct xseg_starts *starts, uint64_t offset, uint32_t index
 void xseg_starts_remove(struct xseg_starts *starts, uint64_t offset)
 {
     const uint32_t number = (uint32_t)(offset >> starts->shift);
-    struct xseg_starts_chunk *chunk = starts->chunk[number / XSEG_STARTS_SLOTS];
+    struct xseg_starts_chunk *chunk = chunk_at(starts, number / XSEG_STARTS_SLOTS);
 
     chunk->slot[number % XSEG_STARTS_SLOTS] = 0;
     xseg_bits_remove(&chunk->taken, number % XSEG_STARTS_SLOTS);
@@ -103,7 +111,7 @@ void xseg_starts_remove(struct xseg_starts *starts, uint64_t offset)
 uint32_t xseg_starts_at(const struct xseg_starts *starts, uint64_t offset)
 {
     const uint32_t number = (uint32_t)(offset >> starts->shift);
-    const struct xseg_starts_chunk *chunk = starts->chunk[number / XSEG_STARTS_SLOTS];
+    const struct xseg_starts_chunk *chunk = chunk_at(starts, number / XSEG_STARTS_SLOTS);
 
     return chunk == NULL ? 0 : chunk->slot[number % XSEG_STARTS_SLOTS];
 }
@@ -112,22 +120,24 @@ uint32_t xseg_starts_before(const struct xseg_starts *starts, uint64_t offset)
 {
     const uint32_t number = (uint32_t)(offset >> starts->shift);
     uint32_t at = number / XSEG_STARTS_SLOTS, slot = XSEG_BITS_NONE;
+    const struct xseg_starts_chunk *chunk = chunk_at(starts, at);
 
-    if (starts->chunk[at] != NULL)
-        slot = xseg_bits_prev(&starts->chunk[at]->taken, number % XSEG_STARTS_SLOTS + 1);
+    if (chunk != NULL)
+        slot = xseg_bits_prev(&chunk->taken, number % XSEG_STARTS_SLOTS + 1);
     if (slot == XSEG_BITS_NONE) {
         at = xseg_bits_prev(&starts->filled, at);
         if (at == XSEG_BITS_NONE)
             return 0;
-        slot = xseg_bits_prev(&starts->chunk[at]->taken, XSEG_STARTS_SLOTS);
+        chunk = chunk_at(starts, at);
+        slot = xseg_bits_prev(&chunk->taken, XSEG_STARTS_SLOTS);
     }
-    return starts->chunk[at]->slot[slot];
+    return chunk->slot[slot];
 }
 
 bool xseg_starts_audit(const struct xseg_starts *starts, struct xseg_finding *finding)
 {
     for (uint32_t number = 0; number < starts->chunks; number++) {
-        const struct xseg_starts_chunk *chunk = starts->chunk[number];
+        const struct xseg_starts_chunk *chunk = chunk_at(starts, number);
 
         for (uint32_t slot = 0; chunk != NULL && slot < chunk->taken.count; slot++)
             XSEG_HOLDS(finding, "START-1",

@@ -12,16 +12,22 @@
  *   START-1  a slot's bit is set exactly when the slot holds an index.
  *   START-2  a chunk's bit is set exactly when the chunk has a start.
  *
- * Locking: the arena's, except for xseg_starts_cover(), which GROWTH covers: no other thread
- * touches a chunk before a block starts there.
+ * Locking: the arena's, except for xseg_starts_cover(), which GROWTH covers: a chunk is complete
+ * before it can be seen.
  */
 #ifndef XSEG_CORE_STARTS_H
 #define XSEG_CORE_STARTS_H
+
+#include <stdatomic.h>
 
 #include "src/base/bits.h"
 #include "src/base/check.h"
 
 #define XSEG_STARTS_SLOTS 4096u /* in a chunk */
+
+/* The longest extent of small blocks and of large ones that the bitmap over the chunks can hold. */
+#define XSEG_STARTS_SMALL_MAX ((uint64_t)XSEG_BITS_MAX * XSEG_STARTS_SLOTS << 9)
+#define XSEG_STARTS_LARGE_MAX ((uint64_t)XSEG_BITS_MAX * XSEG_STARTS_SLOTS << 20)
 
 struct xseg_starts_chunk;
 
@@ -29,9 +35,10 @@ struct xseg_starts {
     unsigned shift;  /* a slot is 1 << shift bytes */
     uint32_t slots;  /* in all */
     uint32_t chunks; /* in all */
-    struct xseg_starts_chunk **chunk;
+    _Atomic(struct xseg_starts_chunk *) *chunk;
     struct xseg_bits filled; /* chunks that have a start */
-    size_t host_bytes;
+    atomic_size_t host_bytes;
+    void *memory; /* behind chunk and filled */
 };
 
 /* Returns false without host memory, or if `bytes` needs more than XSEG_BITS_MAX chunks. */

@@ -111,14 +111,14 @@ xseg_status xseg_streams_get(struct xseg_streams *streams, xseg_stream handle,
     return get_slowly(streams, handle, out);
 }
 
-xseg_status xseg_streams_can_name(struct xseg_streams *streams,
+xseg_status xseg_streams_can_name(struct xseg_context *context,
                                   const struct xseg_known_stream *stream, bool *can)
 {
     uint64_t number = stream->number;
     xseg_status status = XSEG_OK;
 
     if (is_per_thread(stream->handle))
-        status = xseg_driver_stream_id(streams->context, stream->handle, &number);
+        status = xseg_driver_stream_id(context, stream->handle, &number);
     *can = number == stream->number;
     return status;
 }

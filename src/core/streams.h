@@ -2,8 +2,9 @@
 /*
  * The streams that a device has met.
  *
- * A stream is known by the driver's unique number, since handles come again; the handle leads to it
- * through a table that is read without a lock, so that a hit asks the driver nothing.  The legacy
+ * A stream is known by its handle, which leads to its entry through a table that is read without a
+ * lock, so that a hit asks the driver nothing.  So a stream must outlive its memory: a handle that
+ * the driver gives out again is taken for the old stream.  The legacy
  * default stream has two handles, NULL and 1.  The handle of the per-thread default stream, 2, means
  * another stream in each thread, so the driver is asked for its number each time.
  *
@@ -54,7 +55,7 @@ xseg_status xseg_streams_get(struct xseg_streams *streams, xseg_stream handle,
                              struct xseg_known_stream **out);
 
 /* Whether the calling thread can name this stream: others' per-thread streams it cannot. */
-xseg_status xseg_streams_can_name(struct xseg_streams *streams,
+xseg_status xseg_streams_can_name(struct xseg_context *context,
                                   const struct xseg_known_stream *stream, bool *can);
 
 #endif

@@ -79,16 +79,18 @@ static xseg_status is_idle(const struct trim *trim, const struct xseg_known_stre
 {
     struct xseg_context *context = &trim->device->context;
     bool can_name = true;
-    xseg_status status = xseg_streams_can_name(&trim->device->streams, stream, &can_name);
+    xseg_status status = xseg_streams_can_name(context, stream, &can_name);
 
     *idle = false;
     if (status != XSEG_OK)
         return status;
     if (!trim->plan->wait)
         return can_name ? xseg_driver_stream_done(context, stream->handle, idle) : XSEG_OK;
-    /* Another thread's default stream has no name here: only the whole context can be waited for. */
-    status = can_name ? xseg_driver_stream_wait(context, stream->handle)
-                      : xseg_driver_context_wait(context);
+    /* Another thread's default stream has no name here, and a stream that cannot be waited for may
+     * have been destroyed: then the whole context is waited for. */
+    status = can_name ? xseg_driver_stream_wait(context, stream->handle) : XSEG_ERR_UNSUPPORTED;
+    if (status != XSEG_OK && !xseg_context_is_lost(context))
+        status = xseg_driver_context_wait(context);
     *idle = status == XSEG_OK;
     return status;
 }
@@ -101,8 +103,8 @@ static void note_shrink(const struct trim *trim, uint64_t bytes)
     atomic_fetch_add_explicit(&trim->device->shrunk, 1, memory_order_relaxed);
 }
 
-/* Free the classic segment of a claimed block. */
-static void give_segment(struct trim *trim, struct xseg_arena *arena, struct xseg_block *block)
+/* Free the classic segment of a claimed block; returns its bytes. */
+static uint64_t give_segment(struct trim *trim, struct xseg_arena *arena, struct xseg_block *block)
 {
     struct xseg_device *device = trim->device;
     struct xseg_extent *extent = block->extent;
@@ -122,6 +124,7 @@ static void give_segment(struct trim *trim, struct xseg_arena *arena, struct xse
     (void)xseg_segment_end(&extent->segment); /* kept as a leftover if refused */
     xseg_list_insert(&device->spare_extents, &extent->link);
     note_shrink(trim, bytes);
+    return bytes;
 }
 
 /* A record for the cut that a refusal may need, taken before the driver is called; or NULL. */
@@ -136,8 +139,8 @@ static void *take_spare(struct xseg_arena *arena)
     return spare;
 }
 
-/* Unmap the pages of a claimed block; those that the driver refuses stay cached. */
-static void give_pages(struct trim *trim, struct xseg_arena *arena, struct xseg_block *block)
+/* Unmap the pages of a claimed block; those that the driver refuses stay cached.  Returns the bytes. */
+static uint64_t give_pages(struct trim *trim, struct xseg_arena *arena, struct xseg_block *block)
 {
     struct xseg_segment *segment = &block->extent->segment;
     const uint64_t page = segment->page_bytes;
@@ -160,20 +163,21 @@ static void give_pages(struct trim *trim, struct xseg_arena *arena, struct xseg_
     }
     (void)xseg_arena_settle(arena, block);
     xseg_arena_unlock(arena);
+    return gone;
 }
 
-static void give_all(struct trim *trim, struct xseg_arena *arena, struct xseg_block *claimed)
+static uint64_t give_all(struct trim *trim, struct xseg_arena *arena, struct xseg_block *claimed)
 {
     struct xseg_block *next;
+    uint64_t given = 0;
 
     for (struct xseg_block *block = claimed; block != NULL; block = next) {
         next = block->right;
         block->right = NULL;
-        if (xseg_extent_is_expandable(block->extent))
-            give_pages(trim, arena, block);
-        else
-            give_segment(trim, arena, block);
+        given += xseg_extent_is_expandable(block->extent) ? give_pages(trim, arena, block)
+                                                          : give_segment(trim, arena, block);
     }
+    return given;
 }
 
 /* The stream still works: everything stays. */
@@ -192,6 +196,38 @@ static void put_all_back(struct xseg_arena *arena, struct xseg_block *claimed)
 
 /* --- Arenas. --- */
 
+bool xseg_trim_end_holes(struct xseg_arena *arena)
+{
+    struct xseg_device *device = arena->device;
+    bool all = true;
+
+    XSEG_LIST_FOR_SAFE(node, &arena->extents)
+    {
+        struct xseg_extent *extent = XSEG_CONTAINER(node, struct xseg_extent, link);
+
+        xseg_arena_lock(arena);
+        const bool is_hole = extent->first->state == XSEG_BLOCK_HOLE &&
+                             extent->first->next == NULL && extent->segment.stuck == 0;
+        if (is_hole) {
+            xseg_arena_claim(arena, extent->first);
+            xseg_arena_remove_extent(arena, extent);
+            xseg_lock_take(device->lookup_lock);
+            xseg_lookup_remove(device->lookup, extent);
+            xseg_lock_give(device->lookup_lock);
+            xseg_starts_fini(&extent->starts);
+        }
+        xseg_arena_unlock(arena);
+        all = all && is_hole;
+        if (!is_hole)
+            continue;
+        atomic_fetch_sub_explicit(&device->addresses, extent->segment.reserved_bytes,
+                                  memory_order_relaxed);
+        (void)xseg_segment_end(&extent->segment); /* what is refused is a leftover */
+        xseg_list_insert(&device->spare_extents, &extent->link);
+    }
+    return all;
+}
+
 static uint64_t cached_bytes(const struct xseg_arena *arena)
 {
     return xseg_counts_current(&arena->counts, XSEG_COUNT_RESERVED_BYTES) -
@@ -205,16 +241,18 @@ static bool may_trim(const struct trim *trim, const struct xseg_arena *arena)
 
 static void trim_arena(struct trim *trim, struct xseg_arena *arena)
 {
-    const uint64_t before = cached_bytes(arena);
     struct xseg_block *claimed;
-    uint64_t claimed_bytes = 0;
+    uint64_t claimed_bytes = 0, cached, given;
     bool idle = true;
 
     xseg_arena_lock(arena);
+    cached = cached_bytes(arena);
     claimed = claim_all(arena);
-    xseg_arena_unlock(arena);
     for (const struct xseg_block *block = claimed; block != NULL; block = block->right)
         claimed_bytes += block->bytes;
+    xseg_arena_unlock(arena);
+    /* Claiming may have let go of the lock for a moment. */
+    trim->done->kept_partial += cached - xseg_min(cached, claimed_bytes);
     if (claimed != NULL) {
         const xseg_status status = is_idle(trim, arena->stream, &idle);
 
@@ -224,31 +262,46 @@ static void trim_arena(struct trim *trim, struct xseg_arena *arena)
     if (!idle) {
         put_all_back(arena, claimed);
         trim->done->kept_busy += claimed_bytes;
-        trim->done->kept_partial += before - claimed_bytes;
         return;
     }
-    give_all(trim, arena, claimed);
-    const uint64_t after = cached_bytes(arena);
-    trim->done->returned += before - after;
-    trim->done->kept_refused += claimed_bytes - (before - after);
-    trim->done->kept_partial += before - claimed_bytes;
+    given = give_all(trim, arena, claimed);
+    trim->done->returned += given;
+    trim->done->kept_refused += claimed_bytes - given;
+}
+
+static uint64_t pending_bytes(struct xseg_arena *arena)
+{
+    xseg_arena_lock(arena);
+    const uint64_t bytes = xseg_counts_current(&arena->counts, XSEG_COUNT_ACTIVE_BYTES) -
+                           xseg_counts_current(&arena->counts, XSEG_COUNT_ALLOCATED_BYTES);
+    xseg_arena_unlock(arena);
+    return bytes;
+}
+
+/* A retired pool needs its addresses no more. */
+static void end_if_retired(struct xseg_arena *arena)
+{
+    if (xseg_pool_is_retired(arena->pool))
+        (void)xseg_trim_end_holes(arena);
 }
 
 static void visit_arena(void *self, struct xseg_arena *arena)
 {
     struct trim *trim = self;
     const struct xseg_trim_plan *plan = trim->plan;
-    const struct xseg_counts *counts = &arena->counts;
 
     if ((plan->stream != NULL && arena->stream != plan->stream) ||
         (plan->pool != NULL && arena->pool != plan->pool))
         return;
-    trim->done->kept_pending += xseg_counts_current(counts, XSEG_COUNT_ACTIVE_BYTES) -
-                                xseg_counts_current(counts, XSEG_COUNT_ALLOCATED_BYTES);
-    if (may_trim(trim, arena))
-        trim_arena(trim, arena);
-    else
+    trim->done->kept_pending += pending_bytes(arena);
+    if (!may_trim(trim, arena)) {
+        xseg_arena_lock(arena);
         trim->done->kept_pool += cached_bytes(arena);
+        xseg_arena_unlock(arena);
+        return;
+    }
+    trim_arena(trim, arena);
+    end_if_retired(arena);
 }
 
 static void unstick_arena(void *self, struct xseg_arena *arena)
@@ -277,13 +330,12 @@ xseg_status xseg_trim_device(struct xseg_device *device, const struct xseg_trim_
         xseg_pending_poll(&device->pending);
     }
     (void)xseg_leftovers_retry(&device->leftovers);
-    const uint64_t kept = atomic_load_explicit(&device->leftovers.physical, memory_order_relaxed);
     xseg_device_visit_arenas(device, unstick_arena, NULL);
+    const uint64_t kept = xseg_leftovers_bytes(&device->leftovers);
     xseg_device_visit_arenas(device, visit_arena, &trim);
 
     /* What left the arenas without reaching the driver is a leftover. */
-    const uint64_t left =
-        atomic_load_explicit(&device->leftovers.physical, memory_order_relaxed) - kept;
+    const uint64_t left = xseg_leftovers_bytes(&device->leftovers) - kept;
     done->returned -= xseg_min(left, done->returned - returned_before);
     done->kept_refused += kept + left;
     return trim.status;

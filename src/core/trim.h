@@ -35,4 +35,11 @@ struct xseg_trim_plan {
 xseg_status xseg_trim_device(struct xseg_device *device, const struct xseg_trim_plan *plan,
                              struct xseg_trimmed *done);
 
+/*
+ * Give the addresses of an arena's segments back that hold no memory.  GROWTH is held, no other lock.
+ *
+ * Returns: whether no segment is left
+ */
+bool xseg_trim_end_holes(struct xseg_arena *arena);
+
 #endif

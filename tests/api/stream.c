@@ -159,6 +159,37 @@ static void blocks_outlive_their_pool(void **state)
     scene_close(allocator);
 }
 
+/* Pools come and go for ever: what they took comes back, the addresses too. */
+static void retired_pools_leave_nothing_reserved(void **state)
+{
+    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_allocator *allocator;
+
+    (void)state;
+    settings.address_bytes = 1024 * GIB;
+    allocator = scene_open_on(&settings, NULL);
+    for (unsigned round = 0; round < 100; round++) {
+        struct xseg_request request = XSEG_REQUEST_INIT;
+        struct xseg_pool *pool = NULL;
+        void *ptr = NULL;
+
+        assert_int_equal(xseg_pool_create(allocator, 0, NULL, &pool), XSEG_OK);
+        request.pool = pool;
+        request.bytes = 5 * MIB;
+        assert_int_equal(xseg_alloc_with(allocator, &request, &ptr), XSEG_OK);
+        scene_free(allocator, ptr);
+        assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+        scene_expect_error(xseg_alloc_with(allocator, &request, &ptr), XSEG_ERR_ARGUMENT,
+                           "nobody holds");
+        /* Every other time nobody trims: the next growth finds out that addresses ran short. */
+        if (round % 2 == 0)
+            scene_empty_cache(allocator);
+    }
+    scene_empty_cache(allocator);
+    assert_int_equal(scene_stats(allocator).address_bytes, 0);
+    scene_close(allocator);
+}
+
 static void pools_of_others_are_refused(void **state)
 {
     struct xseg_allocator *first = scene_open(NULL), *second = NULL;
@@ -189,6 +220,7 @@ int main(void)
         cmocka_unit_test(a_full_device_waits_for_pending_blocks),
         cmocka_unit_test(pools_are_walls),
         cmocka_unit_test(blocks_outlive_their_pool),
+        cmocka_unit_test(retired_pools_leave_nothing_reserved),
         cmocka_unit_test(pools_of_others_are_refused),
     };
 

@@ -99,17 +99,24 @@ static void *disturb(void *self)
         struct xseg_stats stats = {.struct_bytes = sizeof(stats)};
         struct xseg_block_info info = XSEG_BLOCK_INFO_INIT;
         struct xseg_trim trim = XSEG_TRIM_INIT;
+        struct xseg_trimmed done = XSEG_TRIMMED_INIT;
         char text[512];
 
         trim.wait = i % 2 == 0;
-        if (xseg_trim(shared->allocator, NULL, &trim, NULL) != XSEG_OK ||
+        if (xseg_trim(shared->allocator, NULL, &trim, &done) != XSEG_OK ||
             xseg_stats(shared->allocator, &where, &stats) != XSEG_OK ||
             xseg_configure(shared->allocator,
                            i % 16 < 8 ? "expandable_segments:True" : "expandable_segments:False") !=
                 XSEG_OK ||
             xseg_configuration(shared->allocator, text, sizeof(text), NULL) != XSEG_OK)
             abort();
-        void *ptr = atomic_load(&shared->slot[next_random(worker) % SLOTS]);
+        if (done.returned > 8 * GIB || done.kept_partial > 8 * GIB || done.kept_busy > 8 * GIB ||
+            done.kept_pending > 8 * GIB || done.kept_refused != 0)
+            abort();
+        char *ptr = atomic_load(&shared->slot[next_random(worker) % SLOTS]);
+        /* An address that is no start: looked up and refused while segments grow and end. */
+        if (ptr != NULL && xseg_free(shared->allocator, ptr + 13 * MIB + 7) != XSEG_ERR_NOT_LIVE)
+            abort();
         if (ptr != NULL) {
             const xseg_status status = xseg_block(shared->allocator, ptr, &info);
 

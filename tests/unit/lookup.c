@@ -15,6 +15,7 @@ static struct xseg_extent classic(uint64_t base, uint64_t bytes)
 
     memset(&extent, 0, sizeof(extent));
     extent.segment.base = base;
+    atomic_init(&extent.base, base);
     extent.segment.bytes = bytes;
     return extent;
 }

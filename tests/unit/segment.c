@@ -116,6 +116,15 @@ static void map_undoes_itself_at_every_failure(void **state)
     }
 }
 
+/* As if a growth had failed, and so had the unmap that was to undo it. */
+static void make_stuck(struct fixture *f, uint32_t page)
+{
+    f->segment.state[page] = XSEG_PAGE_STUCK;
+    f->segment.stuck += PAGE;
+    atomic_fetch_add(&f->leftovers.stuck, PAGE);
+    atomic_fetch_sub(&f->segment.mapped, PAGE);
+}
+
 /* The undo fails, too: the page is stuck, counted, used by the next growth, or unmapped later. */
 static void a_failed_undo_loses_nothing(void **state)
 {
@@ -129,20 +138,16 @@ static void a_failed_undo_loses_nothing(void **state)
     assert_int_equal(mapped(&f), 0);
     assert_int_equal(f.segment.stuck, 0);
 
-    /* As if the unmap of page 1 had been refused. */
     assert_int_equal(xseg_segment_map(&f.segment, 1, 1), XSEG_OK);
-    f.segment.state[1] = XSEG_PAGE_STUCK;
-    f.segment.stuck = PAGE;
-    atomic_store(&f.segment.mapped, 0);
+    make_stuck(&f, 1);
+    assert_int_equal(xseg_leftovers_bytes(&f.leftovers), PAGE);
     const uint64_t creates = xseg_sim_calls("cuMemCreate");
     assert_int_equal(xseg_segment_map(&f.segment, 0, 3), XSEG_OK);
     assert_int_equal(xseg_sim_calls("cuMemCreate") - creates, 2);
     assert_int_equal(f.segment.stuck, 0);
     assert_int_equal(mapped(&f), 3 * PAGE);
 
-    f.segment.state[1] = XSEG_PAGE_STUCK;
-    f.segment.stuck = PAGE;
-    atomic_fetch_sub(&f.segment.mapped, PAGE);
+    make_stuck(&f, 1);
     assert_int_equal(xseg_segment_unstick(&f.segment), XSEG_OK);
     assert_int_equal(f.segment.stuck, 0);
     assert_int_equal(xseg_sim_used(0), 2 * PAGE);
