@@ -11,6 +11,7 @@
 #include "src/tools/min_device.h"
 #include "src/tools/replay.h"
 #include "src/tools/report.h"
+#include "xseg/sim.h"
 
 #define DEVICE_DEFAULT ((uint64_t)80 << 30)
 #define DEVICE_GRANULE ((uint64_t)2 << 20)
@@ -75,7 +76,8 @@ static bool parse_size(const char *text, uint64_t *out)
         at += strcmp(at + 1, "iB") == 0 ? 3 : 1;
     }
     if (at == text || *at || text[0] < '0' || text[0] > '9')
-        return refuse("--device-memory", "takes a size such as 900MiB or 24GiB");
+        return refuse("--device-memory", "takes a whole number with KiB, MiB, GiB or TiB, such as "
+                                         "900MiB or 24GiB");
     if (number > DEVICE_MOST >> shift)
         return refuse("--device-memory", "is more than any device has");
     number = (number << shift) / DEVICE_GRANULE * DEVICE_GRANULE;
@@ -101,6 +103,15 @@ static bool parse_driver(const char *text, enum gpu_driver *out)
     return true;
 }
 
+/* The simulator knows which presets there are; it is set up anew for each run anyway. */
+static bool is_preset(const char *name)
+{
+    struct xseg_sim_settings scene = XSEG_SIM_SETTINGS_INIT;
+
+    scene.costs = name;
+    return xseg_sim_reset(&scene) == XSEG_OK;
+}
+
 /* Arguments that are fine apart and not together. */
 static bool agree(const struct command *command, int files)
 {
@@ -110,6 +121,8 @@ static bool agree(const struct command *command, int files)
         (command->device_bytes || command->costs || command->min_device))
         return refuse("--driver cuda",
                       "cannot be given with --device-memory, --costs or --min-device");
+    if (command->costs && !is_preset(command->costs))
+        return refuse("--costs", "takes none, a100, a100_cold, consumer or rocm_slow");
     if (command->check != CHECK_OFF && command->compare)
         return refuse("--check", "cannot be given with --compare: a tape has answers for one "
                                  "configuration only");
@@ -146,6 +159,7 @@ static bool parse_option(struct command *command, int option)
         command->timeline_path = optarg;
         return true;
     default: /* getopt has said what is wrong */
+        (void)fputs("xseg replay --help lists the options\n", stderr);
         return false;
     }
 }
@@ -166,8 +180,10 @@ static int parse(struct command *command, int count, char **arguments)
         {"help", no_argument, NULL, 'h'},
         {NULL, 0, NULL, 0},
     };
+    static char whole_name[] = "xseg replay";
     int option;
 
+    arguments[0] = whole_name; /* as getopt's sentences begin */
     while ((option = getopt_long(count, arguments, "h", options, NULL)) != -1) {
         if (option == 'h') {
             (void)fputs(help, stdout);
@@ -216,7 +232,7 @@ static char *config_of(const struct xtrace *trace)
 
     if (!config || names_expandable(config))
         return strdup(config ? config : "");
-    if (asprintf(&whole, "expandable_segments:False%s%s", config[0] ? "," : "", config) < 0)
+    if (asprintf(&whole, "%s%sexpandable_segments:False", config, config[0] ? "," : "") < 0)
         return NULL;
     return whole;
 }

@@ -16,7 +16,7 @@ static bool completes(struct search *search, uint64_t mib, struct replay_result 
     search->settings.device_bytes = mib * MIB;
     replay_run(search->trace, &search->settings, out);
     replay_result_fini(out);
-    return out->end != REPLAY_REFUSED && out->oom_at < 0;
+    return out->end == REPLAY_DONE && out->oom_at < 0;
 }
 
 /* A device on which it does complete, at `high` or, failing that, above.  0: there is none. */

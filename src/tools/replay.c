@@ -14,7 +14,7 @@
 
 static void say(const struct player *player, const char *what)
 {
-    char detail[512] = "";
+    char detail[2048] = "";
 
     (void)xseg_error_text(detail, sizeof(detail));
     (void)fprintf(stderr, "%s: %s%s%s\n", player->settings->file, what, detail[0] ? ": " : "",
@@ -178,7 +178,11 @@ static bool open_allocator(struct player *player)
     options.driver = gpu_library(player->settings->driver);
     options.log = player->settings->quiet ? log_nothing : NULL;
     if (xseg_open(player->settings->config, &options, &player->allocator) != XSEG_OK) {
-        say(player, "the allocator cannot be opened");
+        char what[256];
+
+        (void)snprintf(what, sizeof(what), "no allocator can be opened with the configuration '%s'",
+                       player->settings->config);
+        say(player, what);
         return false;
     }
     /* Opens the device, so that its trial of the driver is over. */

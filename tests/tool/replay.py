@@ -115,7 +115,7 @@ class BadInput(ReplayTest):
                 (("--device-memory", "1MB", good), "such as 900MiB"),
                 (("--device-memory", "900", good), "less than 2MiB"),
                 (("--device-memory", "99999999999999999999", good), "more than any"),
-                (("--costs", "free", good), "costs 'free'"),
+                (("--costs", "free", good), "takes none, a100"),
                 (("--config", "max_split_size_mb:19", good), "max_split_size_mb"),
                 (("--config", "nonsense", good), "nonsense"),
                 (("--check", "--compare", "", good), "--compare"),
@@ -233,7 +233,7 @@ class Configuration(ReplayTest):
                          ("expandable_segments:True", True))
         self.assertEqual(self.config("c \n"), ("expandable_segments:False", False))
         self.assertEqual(self.config("c max_split_size_mb:64\n"),
-                         ("expandable_segments:False,max_split_size_mb:64", False))
+                         ("max_split_size_mb:64,expandable_segments:False", False))
         self.assertEqual(self.config("c \n", "--config", "max_split_size_mb:64"),
                          ("max_split_size_mb:64", True))
         self.assertEqual(self.config("c \n", "--config", ""), ("", True))
@@ -417,6 +417,9 @@ class SmallestDevice(ReplayTest):
 
     def test_there_may_be_none(self):
         one = self.figures("a 0 18446744073709551615 0\n", "--min-device", exit_status=3)
+        self.assertIsNone(one["min_device"])
+        one = self.figures("a 1 100 0\na 2 4611686018427387904 0\n", "--min-device",
+                           exit_status=3)
         self.assertIsNone(one["min_device"])
 
 
