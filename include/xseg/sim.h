@@ -11,10 +11,21 @@
  * and none is used twice, so runs are repeatable.
  *
  * Time: a virtual clock.  Every driver call is charged what the cost preset says; nothing sleeps.
- * These costs are modelled, not measured.
+ * These costs are modelled, not measured.  With a tail seed each charge is spread around that: its
+ * median stays, one in a hundred is above 1.4 times, one in a thousand is a spike of 5 to 80 times.
+ *
+ * Strict: what a real driver leaves undefined ends the process with a report on standard error
+ * (what, by which call, what made it, what uses it still): memory that is unmapped or freed while
+ * queued work touches it, an address that is touched without being mapped or accessible, a stream
+ * or event used after its destruction.  What a driver refuses is refused with its error code.
  *
  * Work: what is queued on a stream stays unfinished until its time comes on the virtual clock, or
  * until the host waits for it: a wait succeeds and ends all work that it waits for.
+ *
+ * Bytes: memory has no contents, unless asked for.  Then each device keeps them in one sparse memory
+ * file that is mapped at the reserved addresses, so copies and fills move them, the program can
+ * look at them as at its own memory where any device has access, and a wrong mapping is a wrong
+ * byte or a fault.  Where the process has something else at an address, later ones are taken.
  *
  * Environment, read when the first driver call or xseg_sim function is reached; a variable that
  * cannot be understood is reported on standard error and left out:
@@ -22,9 +33,15 @@
  *   XSEG_SIM_MEMORY_MB=N        memory of each device, an even number (81920)
  *   XSEG_SIM_ADDRESSES_MB=N     addresses that can be reserved in all (134217728, 128 TiB)
  *   XSEG_SIM_COSTS=PRESET       none, a100, a100_cold, consumer, rocm_slow (a100)
+ *   XSEG_SIM_TAILS=SEED         spread of the costs; 0: none (0)
  *   XSEG_SIM_BATCH=0|1          whether one call may unmap or set access over several mappings (1)
  *   XSEG_SIM_VMM=0|1            whether the devices offer virtual memory management (1)
- *   XSEG_SIM_FAIL=CALL:N[:ERR]  the N-th CALL (any call if empty) fails with error number ERR (2)
+ *   XSEG_SIM_FAIL=CALL:N[+E][:ERR]
+ *                               the N-th CALL (any call if empty) fails with error number ERR (2),
+ *                               and each E-th after it; several, with commas between
+ *   XSEG_SIM_STRICT=0|1         whether to abort on what a driver leaves undefined (1)
+ *   XSEG_SIM_PEERS=0|1          whether devices can use each other's memory (1)
+ *   XSEG_SIM_BYTES=0|1          whether memory keeps what it contains (0)
  *
  * Threads: any.  Costs: no real driver is ever called.
  */
@@ -53,9 +70,13 @@ struct xseg_sim_settings {
     const char *costs;      /* preset by name; NULL: "a100" */
     bool one_by_one;        /* refuse unmap and set-access over several mappings, as HIP does */
     bool without_vmm;       /* the devices offer no virtual memory management */
+    bool fast;              /* leave out the checks that end in a report, for benchmarks */
+    bool real_bytes;        /* keep what memory contains; see above */
+    bool without_peers;     /* no device can use the memory of another */
+    uint64_t tail_seed;     /* calls cost more or less by chance, repeatably; 0: what they cost */
 };
 /* clang-format off */
-#define XSEG_SIM_SETTINGS_INIT {sizeof(struct xseg_sim_settings), 0, 0, 0, NULL, false, false}
+#define XSEG_SIM_SETTINGS_INIT {sizeof(struct xseg_sim_settings), 0, 0, 0, NULL, false, false, false, false, false, 0}
 /* clang-format on */
 
 /**
@@ -85,6 +106,49 @@ XSEG_API xseg_status xseg_sim_fail(const char *call, uint64_t nth, int error);
 /** Whether the fault set last has struck. */
 XSEG_API bool xseg_sim_failed(void);
 
+/** Faults that can be set at once. */
+#define XSEG_SIM_FAULTS 16
+
+/** A fault in full.  Start from XSEG_SIM_FAULT_INIT: the next call of any name fails, once. */
+struct xseg_sim_fault {
+    size_t struct_bytes;     /* sizeof(struct xseg_sim_fault) */
+    const char *call;        /* name without a version suffix; NULL: any call that can fail */
+    uint64_t address, bytes; /* only calls with an address in there; bytes 0: all calls */
+    uint64_t nth;            /* 1 is the next such call */
+    uint64_t every;          /* and each every-th after it, so 1 is all from then on; 0: once */
+    uint64_t halfway; /* cuMemUnmap, cuMemSetAccess: mappings that are done before it fails */
+    int error;        /* CUresult to return */
+};
+#define XSEG_SIM_FAULT_INIT                                   \
+    {                                                         \
+        sizeof(struct xseg_sim_fault), NULL, 0, 0, 1, 0, 0, 2 \
+    }
+
+/**
+ * Set a fault.  Faults are independent: each counts the calls that it is about, whether another
+ * strikes in them or not; where several strike in one call, it returns the error of the lowest slot.
+ *
+ * @param slot   below XSEG_SIM_FAULTS; xseg_sim_fail() uses slot 0
+ * @param fault  NULL: take it back
+ *
+ * Returns: XSEG_OK; XSEG_ERR_ARGUMENT (slot, size, name, nth or error 0, half-way in other calls)
+ */
+XSEG_API xseg_status xseg_sim_fault_set(unsigned slot, const struct xseg_sim_fault *fault);
+
+/** How often the fault set last in a slot has struck. */
+XSEG_API uint64_t xseg_sim_fault_struck(unsigned slot);
+
+/**
+ * Let somebody else hold memory of a device from here on, which is then not free; 0 gives it back.
+ * More than is free leaves nothing, until programs give back enough.
+ *
+ * Returns: XSEG_OK; XSEG_ERR_ARGUMENT for a device that does not exist
+ */
+XSEG_API xseg_status xseg_sim_hold_memory(unsigned device, uint64_t bytes);
+
+/** Let somebody else hold addresses, as above. */
+XSEG_API void xseg_sim_hold_addresses(uint64_t bytes);
+
 /**
  * How often a call was made since the reset, failed ones included.
  *
@@ -113,6 +177,25 @@ XSEG_API void xseg_sim_advance(uint64_t nanoseconds);
  * Returns: XSEG_OK; XSEG_ERR_ARGUMENT for a stream that is not alive; XSEG_ERR_HOST_MEMORY
  */
 XSEG_API xseg_status xseg_sim_launch(struct CUstream_st *stream, uint64_t nanoseconds);
+
+/** Memory that a piece of work reads and writes. */
+struct xseg_sim_touch {
+    uint64_t address, bytes;
+};
+
+/**
+ * Queue work that says what it touches.  All of it has to be mapped and accessible to the stream's
+ * device when the work is queued, and must stay so until the work has finished; else the process
+ * ends with a report.  In fast mode nothing is checked.
+ *
+ * Returns: as xseg_sim_launch()
+ */
+XSEG_API xseg_status xseg_sim_launch_on(struct CUstream_st *stream, uint64_t nanoseconds,
+                                        uint64_t address, uint64_t bytes);
+
+/** Queue one piece of work that touches several places. */
+XSEG_API xseg_status xseg_sim_launch_touching(struct CUstream_st *stream, uint64_t nanoseconds,
+                                              const struct xseg_sim_touch *touch, size_t count);
 
 /**
  * All work queued on a stream so far has finished.

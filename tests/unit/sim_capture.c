@@ -4,6 +4,26 @@
 
 #include "tests/unit/sim_setup.h"
 
+struct CUgraphEdgeData_st;
+#undef cuGraphGetEdges
+#undef cuGraphNodeGetDependencies
+#undef cuStreamUpdateCaptureDependencies
+CUresult CUDAAPI cuGraphGetEdges(CUgraph graph, CUgraphNode *from, CUgraphNode *to, size_t *count);
+CUresult CUDAAPI cuGraphGetEdges_v2(CUgraph graph, CUgraphNode *from, CUgraphNode *to,
+                                    struct CUgraphEdgeData_st *edges, size_t *count);
+CUresult CUDAAPI cuGraphNodeGetDependencies(CUgraphNode node, CUgraphNode *nodes, size_t *count);
+CUresult CUDAAPI cuGraphNodeGetDependencies_v2(CUgraphNode node, CUgraphNode *nodes,
+                                               struct CUgraphEdgeData_st *edges, size_t *count);
+CUresult CUDAAPI cuStreamUpdateCaptureDependencies(CUstream stream, CUgraphNode *nodes,
+                                                   size_t count, unsigned flags);
+CUresult CUDAAPI cuStreamUpdateCaptureDependencies_v2(CUstream stream, CUgraphNode *nodes,
+                                                      const struct CUgraphEdgeData_st *edges,
+                                                      size_t count, unsigned flags);
+CUresult CUDAAPI cuStreamGetCaptureInfo_v3(CUstream stream, CUstreamCaptureStatus *status,
+                                           cuuint64_t *id, CUgraph *graph,
+                                           const CUgraphNode **dependencies,
+                                           const struct CUgraphEdgeData_st **edges, size_t *count);
+
 CUresult CUDAAPI cuStreamGetCaptureInfo_v2(CUstream stream, CUstreamCaptureStatus *status,
                                            cuuint64_t *id, CUgraph *graph,
                                            const CUgraphNode **dependencies, size_t *count);
@@ -286,6 +306,245 @@ static void *attempt_elsewhere(void *argument)
     return NULL;
 }
 
+static CUgraph graph_of(CUstream stream)
+{
+    CUstreamCaptureStatus status;
+    CUgraph graph = NULL;
+
+    ASSERT_OK(cuStreamGetCaptureInfo_v2(stream, &status, NULL, &graph, NULL, NULL));
+    return graph;
+}
+
+/* The only node that the stream's next one needs. */
+static CUgraphNode last_of(CUstream stream)
+{
+    const CUgraphNode *nodes = NULL;
+    CUstreamCaptureStatus status;
+    size_t count = 0;
+
+    ASSERT_OK(cuStreamGetCaptureInfo_v2(stream, &status, NULL, NULL, &nodes, &count));
+    assert_int_equal(count, 1);
+    return nodes[0];
+}
+
+static CUgraphNode captured(CUstream stream)
+{
+    launch(stream, 1);
+    return last_of(stream);
+}
+
+static bool has_edge(CUgraph graph, CUgraphNode from, CUgraphNode to)
+{
+    CUgraphNode froms[16], tos[16];
+    size_t count = 16;
+
+    ASSERT_OK(cuGraphGetEdges(graph, froms, tos, &count));
+    for (size_t i = 0; i < count; i++)
+        if (froms[i] == from && tos[i] == to)
+            return true;
+    return false;
+}
+
+/* a -> b on one stream, a -> c on another, b and c -> d on the first. */
+static void a_graph_has_nodes_and_edges(void **state)
+{
+    CUstream stream = begin(CU_STREAM_CAPTURE_MODE_GLOBAL), side = new_stream();
+    CUgraphNode a, b, c, d, nodes[8], from[8], to[8];
+    CUgraphNodeType type = CU_GRAPH_NODE_TYPE_EMPTY;
+    unsigned char edges[8][8];
+    size_t count = 8;
+    CUgraph graph = NULL;
+
+    (void)state;
+    a = captured(stream);
+    ASSERT_OK(cuStreamWaitEvent(side, record(stream), 0));
+    assert_ptr_equal(last_of(side), a);
+    b = captured(stream);
+    c = captured(side);
+    ASSERT_OK(cuStreamWaitEvent(stream, record(side), 0));
+    d = captured(stream);
+    ASSERT_OK(cuStreamEndCapture(stream, &graph));
+
+    ASSERT_OK(cuGraphGetNodes(graph, NULL, &count));
+    assert_int_equal(count, 4);
+    count = 8;
+    memset(nodes, 0xff, sizeof(nodes));
+    ASSERT_OK(cuGraphGetNodes(graph, nodes, &count));
+    assert_int_equal(count, 4);
+    assert_true(nodes[0] == a && nodes[1] == b && nodes[2] == c && nodes[3] == d);
+    assert_null(nodes[4]);
+    count = 2;
+    ASSERT_OK(cuGraphGetNodes(graph, nodes, &count));
+    assert_int_equal(count, 4);
+    count = 8;
+    ASSERT_OK(cuGraphGetRootNodes(graph, nodes, &count));
+    assert_int_equal(count, 1);
+    assert_ptr_equal(nodes[0], a);
+
+    count = 0;
+    ASSERT_OK(cuGraphGetEdges(graph, NULL, NULL, &count));
+    assert_int_equal(count, 4);
+    assert_true(has_edge(graph, a, b) && has_edge(graph, a, c) && has_edge(graph, b, d) &&
+                has_edge(graph, c, d));
+    count = 8;
+    memset(edges, 0xff, sizeof(edges));
+    ASSERT_OK(cuGraphGetEdges_v2(graph, from, to, (struct CUgraphEdgeData_st *)edges, &count));
+    assert_int_equal(count, 4);
+    assert_int_equal(edges[3][0], 0);
+    count = 8;
+    ASSERT_OK(cuGraphNodeGetDependencies(d, nodes, &count));
+    assert_int_equal(count, 2);
+    assert_true(nodes[0] == b && nodes[1] == c);
+    count = 0;
+    ASSERT_OK(cuGraphNodeGetDependencies_v2(a, NULL, NULL, &count));
+    assert_int_equal(count, 0);
+    ASSERT_OK(cuGraphNodeGetType(a, &type));
+    assert_int_equal(type, CU_GRAPH_NODE_TYPE_KERNEL);
+
+    ASSERT_CU(cuGraphGetNodes(graph, nodes, NULL), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_CU(cuGraphGetEdges(graph, from, NULL, &count), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_OK(cuGraphDestroy(graph));
+    ASSERT_CU(cuGraphNodeGetType(a, &type), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_CU(cuGraphGetNodes(graph, nodes, &count), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_CU(cuGraphNodeGetDependencies(a, nodes, &count), CUDA_ERROR_INVALID_VALUE);
+}
+
+static void CUDA_CB do_nothing(void *argument)
+{
+    *(int *)argument += 1;
+}
+
+static void each_kind_of_work_is_a_node(void **state)
+{
+    static const CUgraphNodeType expected[] = {
+        CU_GRAPH_NODE_TYPE_KERNEL, CU_GRAPH_NODE_TYPE_MEMCPY,     CU_GRAPH_NODE_TYPE_MEMSET,
+        CU_GRAPH_NODE_TYPE_HOST,   CU_GRAPH_NODE_TYPE_WAIT_EVENT,
+    };
+    CUgraphNode nodes[8];
+    CUdeviceptr memory = 0;
+    CUevent before = record(new_stream());
+    CUstream stream;
+    CUgraph graph = NULL;
+    size_t count = 8;
+    int calls = 0;
+
+    (void)state;
+    ASSERT_OK(cuMemAlloc(&memory, 64));
+    stream = begin(CU_STREAM_CAPTURE_MODE_GLOBAL);
+    launch(stream, 1);
+    ASSERT_OK(cuMemcpyDtoDAsync(memory, memory + 32, 32, stream));
+    ASSERT_OK(cuMemsetD8Async(memory, 0, 32, stream));
+    ASSERT_OK(cuLaunchHostFunc(stream, do_nothing, &calls));
+    ASSERT_OK(cuStreamWaitEvent(stream, before, CU_EVENT_WAIT_EXTERNAL));
+    ASSERT_OK(cuStreamEndCapture(stream, &graph));
+    assert_int_equal(calls, 0);
+    ASSERT_OK(cuGraphGetNodes(graph, nodes, &count));
+    assert_int_equal(count, 5);
+    for (size_t i = 0; i < 5; i++) {
+        CUgraphNodeType type;
+
+        ASSERT_OK(cuGraphNodeGetType(nodes[i], &type));
+        assert_int_equal(type, expected[i]);
+    }
+    ASSERT_OK(cuGraphDestroy(graph));
+    /* Those that wait for the copy are unsafe. */
+    stream = begin(CU_STREAM_CAPTURE_MODE_GLOBAL);
+    ASSERT_CU(cuMemsetD8(memory, 0, 32), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    expect_spoilt(stream);
+}
+
+static void a_fork_has_to_be_joined(void **state)
+{
+    CUstream stream = begin(CU_STREAM_CAPTURE_MODE_GLOBAL), side = new_stream(),
+             further = new_stream();
+
+    (void)state;
+    launch(stream, 1);
+    ASSERT_OK(cuStreamWaitEvent(side, record(stream), 0));
+    launch(side, 1);
+    end_with(stream, CUDA_ERROR_STREAM_CAPTURE_UNJOINED);
+    assert_int_equal(status_of(side), NONE);
+
+    /* Through another stream is fine, and work after the join is not. */
+    for (int late = 0; late < 2; late++) {
+        ASSERT_OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+        ASSERT_OK(cuStreamWaitEvent(side, record(stream), 0));
+        launch(side, 1);
+        ASSERT_OK(cuStreamWaitEvent(further, record(side), 0));
+        launch(further, 1);
+        ASSERT_OK(cuStreamWaitEvent(stream, record(further), 0));
+        if (late)
+            launch(side, 1);
+        end_with(stream, late ? CUDA_ERROR_STREAM_CAPTURE_UNJOINED : CUDA_SUCCESS);
+    }
+}
+
+static void dependencies_can_be_set(void **state)
+{
+    CUstream stream = begin(CU_STREAM_CAPTURE_MODE_RELAXED), other;
+    const struct CUgraphEdgeData_st *edges = NULL;
+    const CUgraphNode *needs = NULL;
+    static const unsigned char zero[16], one[16] = {1};
+    CUstreamCaptureStatus status;
+    CUgraphNode node[3], foreign;
+    size_t count = 0;
+
+    (void)state;
+    node[0] = captured(stream);
+    node[1] = captured(stream);
+    ASSERT_OK(cuStreamUpdateCaptureDependencies(stream, node, 1,
+                                                CU_STREAM_SET_CAPTURE_DEPENDENCIES));
+    assert_ptr_equal(last_of(stream), node[0]);
+    ASSERT_OK(cuStreamUpdateCaptureDependencies_v2(stream, node, (const void *)zero, 2,
+                                                   CU_STREAM_ADD_CAPTURE_DEPENDENCIES));
+    ASSERT_OK(
+        cuStreamGetCaptureInfo_v3(stream, &status, NULL, NULL, &needs, &edges, &count));
+    assert_int_equal(count, 2);
+    assert_memory_equal(edges, zero, sizeof(zero));
+    node[2] = captured(stream);
+    assert_true(has_edge(graph_of(stream), node[0], node[2]));
+    assert_true(has_edge(graph_of(stream), node[1], node[2]));
+    ASSERT_OK(cuStreamUpdateCaptureDependencies(stream, NULL, 0,
+                                                CU_STREAM_SET_CAPTURE_DEPENDENCIES));
+    ASSERT_OK(cuStreamGetCaptureInfo_v2(stream, &status, NULL, NULL, &needs, &count));
+    assert_int_equal(count, 0);
+
+    other = begin(CU_STREAM_CAPTURE_MODE_RELAXED);
+    foreign = captured(other);
+    ASSERT_CU(cuStreamUpdateCaptureDependencies(stream, &foreign, 1, 0), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_CU(cuStreamUpdateCaptureDependencies(stream, NULL, 1, 0), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_CU(cuStreamUpdateCaptureDependencies(stream, node, 1, 2), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_CU(cuStreamUpdateCaptureDependencies_v2(stream, node, (const void *)one, 1, 0),
+              CUDA_ERROR_NOT_SUPPORTED);
+    ASSERT_CU(cuStreamUpdateCaptureDependencies(new_stream(), node, 1, 0),
+              CUDA_ERROR_ILLEGAL_STATE);
+    end_with(stream, CUDA_SUCCESS);
+    end_with(other, CUDA_SUCCESS);
+}
+
+static void an_event_keeps_what_it_saw(void **state)
+{
+    CUstream stream = begin(CU_STREAM_CAPTURE_MODE_GLOBAL), side = new_stream();
+    CUgraphNode first = captured(stream);
+    CUevent event = record(stream);
+
+    (void)state;
+    (void)captured(stream);
+    ASSERT_OK(cuStreamWaitEvent(side, event, 0));
+    assert_ptr_equal(last_of(side), first);
+    /* A graph that has a hundred nodes on as many streams. */
+    for (int i = 0; i < 100; i++) {
+        CUstream next = new_stream();
+
+        ASSERT_OK(cuStreamWaitEvent(next, event, 0));
+        launch(next, 1);
+        ASSERT_OK(cuStreamWaitEvent(side, record(next), 0));
+    }
+    launch(side, 1);
+    ASSERT_OK(cuStreamWaitEvent(stream, record(side), 0));
+    end_with(stream, CUDA_SUCCESS);
+}
+
 static void unsafe_calls_by_mode(void **state)
 {
     static const struct {
@@ -415,6 +674,11 @@ int main(void)
         cmocka_unit_test_setup(a_captured_event_cannot_be_looked_at, fresh),
         cmocka_unit_test_setup(borders_of_a_capture, fresh),
         cmocka_unit_test_setup(the_legacy_stream_beside_a_blocking_capture, fresh),
+        cmocka_unit_test_setup(a_graph_has_nodes_and_edges, fresh),
+        cmocka_unit_test_setup(each_kind_of_work_is_a_node, fresh),
+        cmocka_unit_test_setup(a_fork_has_to_be_joined, fresh),
+        cmocka_unit_test_setup(dependencies_can_be_set, fresh),
+        cmocka_unit_test_setup(an_event_keeps_what_it_saw, fresh),
         cmocka_unit_test_setup(unsafe_calls_by_mode, fresh),
         cmocka_unit_test_setup(virtual_memory_calls_go_through, fresh),
         cmocka_unit_test_setup(a_capture_ends_in_its_thread, fresh),

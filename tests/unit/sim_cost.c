@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* What each preset charges. */
+#include <stdlib.h>
+
 #include "tests/unit/sim_setup.h"
 
 /* What the clock has moved by since the last question. */
@@ -158,11 +160,74 @@ static void refused_calls_and_waits_are_not_driver_time(void **state)
     assert_int_equal(xseg_sim_driver_time(), 5000);
 }
 
+enum { DRAWS = 100000 };
+
+static int rising(const void *a, const void *b)
+{
+    const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+
+    return x < y ? -1 : x > y;
+}
+
+/* What so many calls of 2000 ns each were charged. */
+static void draw(uint64_t seed, uint64_t *charge)
+{
+    struct xseg_sim_settings settings = small_machine();
+    uint64_t before = 0;
+
+    settings.costs = "a100";
+    settings.tail_seed = seed;
+    start(&settings);
+    for (int i = 0; i < DRAWS; i++) {
+        CUdeviceptr address = 0;
+
+        ASSERT_OK(cuMemAddressReserve(&address, GRANULE, 0, 0, 0));
+        charge[i] = xseg_sim_driver_time() - before;
+        before += charge[i];
+    }
+}
+
+static void tails_are_random_but_repeatable(void **state)
+{
+    static uint64_t charge[DRAWS], again[DRAWS], other[DRAWS];
+    int spikes = 0;
+
+    (void)state;
+    draw(7, charge);
+    draw(7, again);
+    draw(8, other);
+    assert_memory_equal(charge, again, sizeof(charge));
+    assert_true(memcmp(charge, other, sizeof(charge)) != 0);
+    for (int i = 0; i < DRAWS; i++)
+        spikes += charge[i] >= 5 * 2000;
+    assert_in_range(spikes, 60, 140);
+    qsort(charge, DRAWS, sizeof(charge[0]), rising);
+    assert_in_range(charge[DRAWS / 2], 1980, 2020);
+    assert_in_range(charge[DRAWS / 100 * 99], 2700, 2950);
+    assert_true(charge[DRAWS - 1] > 40 * 2000 && charge[DRAWS - 1] <= 80 * 2000);
+    draw(0, charge);
+    for (int i = 0; i < DRAWS; i++)
+        assert_int_equal(charge[i], 2000);
+}
+
+static void what_is_free_stays_free_with_tails(void **state)
+{
+    struct xseg_sim_settings settings = small_machine();
+
+    (void)state;
+    settings.tail_seed = 1;
+    start(&settings);
+    (void)reserve(GRANULE);
+    assert_int_equal(xseg_sim_clock(), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_preset_charges_what_it_says),
         cmocka_unit_test(wide_mappings_cost_the_same_from_128_mib_on),
+        cmocka_unit_test(tails_are_random_but_repeatable),
+        cmocka_unit_test(what_is_free_stays_free_with_tails),
         cmocka_unit_test(refused_calls_and_waits_are_not_driver_time),
     };
 

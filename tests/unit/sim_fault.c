@@ -72,9 +72,222 @@ static void a_fault_can_strike_where_others_would(void **state)
     ASSERT_OK(cuInit(0));
 }
 
+static struct xseg_sim_fault fault_in(const char *call, uint64_t nth)
+{
+    struct xseg_sim_fault fault = XSEG_SIM_FAULT_INIT;
+
+    fault.call = call;
+    fault.nth = nth;
+    return fault;
+}
+
+static void set(unsigned slot, const struct xseg_sim_fault *fault)
+{
+    assert_int_equal(xseg_sim_fault_set(slot, fault), XSEG_OK);
+}
+
+static void every_nth_call_fails(void **state)
+{
+    struct xseg_sim_fault fault = fault_in("cuMemAddressReserve", 2);
+
+    (void)state;
+    fault.every = 3;
+    fault.error = 999;
+    set(0, &fault);
+    for (int i = 1; i <= 12; i++)
+        ASSERT_CU(try_reserve(), i % 3 == 2 ? CUDA_ERROR_UNKNOWN : CUDA_SUCCESS);
+    assert_int_equal(xseg_sim_fault_struck(0), 4);
+    assert_true(xseg_sim_failed());
+    set(0, NULL);
+    ASSERT_OK(try_reserve());
+    ASSERT_OK(try_reserve());
+    assert_int_equal(xseg_sim_fault_struck(0), 4);
+}
+
+static void memory_runs_out_at_a_chosen_call(void **state)
+{
+    struct xseg_sim_fault fault = fault_in("cuMemCreate", 3);
+    const CUmemAllocationProp prop = on_device(0);
+    CUmemGenericAllocationHandle handle = 0;
+
+    (void)state;
+    fault.every = 1;
+    set(1, &fault);
+    (void)create(GRANULE);
+    (void)create(GRANULE);
+    for (int i = 0; i < 5; i++)
+        ASSERT_CU(cuMemCreate(&handle, GRANULE, &prop, 0), CUDA_ERROR_OUT_OF_MEMORY);
+}
+
+static void faults_by_address(void **state)
+{
+    struct xseg_sim_fault fault = fault_in(NULL, 1);
+    CUdeviceptr base = reserve(4 * GRANULE);
+
+    (void)state;
+    fault.address = base + GRANULE;
+    fault.bytes = GRANULE;
+    fault.every = 1;
+    fault.error = 719;
+    for (unsigned i = 0; i < 4; i++)
+        back(base + i * GRANULE, GRANULE);
+    set(3, &fault);
+    ASSERT_OK(cuMemUnmap(base, GRANULE));
+    ASSERT_CU(cuMemUnmap(base + GRANULE, GRANULE), CUDA_ERROR_LAUNCH_FAILED);
+    ASSERT_CU(cuMemUnmap(base + GRANULE, 2 * GRANULE), CUDA_ERROR_LAUNCH_FAILED);
+    ASSERT_OK(cuMemUnmap(base + 2 * GRANULE, GRANULE));
+    ASSERT_OK(try_reserve());
+    fault.call = "cuMemMap";
+    set(3, &fault);
+    ASSERT_OK(cuMemUnmap(base + GRANULE, GRANULE));
+    ASSERT_CU(cuMemMap(base + GRANULE, GRANULE, 0, create(GRANULE), 0), CUDA_ERROR_LAUNCH_FAILED);
+    assert_int_equal(xseg_sim_fault_struck(3), 1);
+}
+
+static void faults_are_independent(void **state)
+{
+    struct xseg_sim_fault first = fault_in("cuMemAddressReserve", 2), second = fault_in(NULL, 4),
+                          both = fault_in("cuMemAddressReserve", 2);
+
+    (void)state;
+    second.error = 999;
+    both.error = 719;
+    set(2, &first);
+    set(5, &second);
+    set(7, &both);
+    ASSERT_OK(try_reserve());
+    ASSERT_CU(try_reserve(), CUDA_ERROR_OUT_OF_MEMORY);
+    ASSERT_OK(try_reserve());
+    ASSERT_CU(try_reserve(), CUDA_ERROR_UNKNOWN);
+    ASSERT_OK(try_reserve());
+    assert_int_equal(xseg_sim_fault_struck(2), 1);
+    assert_int_equal(xseg_sim_fault_struck(5), 1);
+    assert_int_equal(xseg_sim_fault_struck(7), 1);
+    assert_int_equal(xseg_sim_fault_struck(0), 0);
+    assert_int_equal(xseg_sim_fault_struck(XSEG_SIM_FAULTS), 0);
+}
+
+static void a_batch_fails_half_way(void **state)
+{
+    struct xseg_sim_fault fault = fault_in("cuMemUnmap", 1);
+    const CUmemAccessDesc desc = read_write(0);
+    CUdeviceptr base = reserve(4 * GRANULE);
+
+    (void)state;
+    for (uint64_t done = 1; done <= 5; done++) {
+        const uint64_t left = done < 4 ? 4 - done : 0;
+
+        for (unsigned i = 0; i < 4; i++)
+            back(base + i * GRANULE, GRANULE);
+        fault.halfway = done;
+        set(0, &fault);
+        ASSERT_CU(cuMemUnmap(base, 4 * GRANULE), CUDA_ERROR_OUT_OF_MEMORY);
+        assert_true(xseg_sim_failed());
+        assert_int_equal(xseg_sim_used(0), left * GRANULE);
+        ASSERT_CU(cuMemUnmap(base, 4 * GRANULE), CUDA_ERROR_INVALID_VALUE);
+        if (left != 0)
+            ASSERT_OK(cuMemUnmap(base + (4 - left) * GRANULE, left * GRANULE));
+    }
+    for (unsigned i = 0; i < 4; i++)
+        back(base + i * GRANULE, GRANULE);
+    fault.call = "cuMemSetAccess";
+    fault.halfway = 3;
+    set(0, &fault);
+    ASSERT_CU(cuMemSetAccess(base, 4 * GRANULE, &desc, 1), CUDA_ERROR_OUT_OF_MEMORY);
+    assert_int_equal(access_of(base + 2 * GRANULE, 0), CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+    assert_int_equal(access_of(base + 3 * GRANULE, 0), CU_MEM_ACCESS_FLAGS_PROT_NONE);
+    ASSERT_OK(cuMemSetAccess(base, 4 * GRANULE, &desc, 1));
+    /* Arguments come first. */
+    set(0, &fault);
+    ASSERT_CU(cuMemSetAccess(base, 0, &desc, 1), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_OK(cuMemSetAccess(base, 4 * GRANULE, &desc, 1));
+}
+
+static void somebody_else_holds_memory_and_addresses(void **state)
+{
+    const CUmemAllocationProp prop = on_device(0);
+    CUmemGenericAllocationHandle handle = create(4 * GRANULE), other = 0;
+    CUdeviceptr out = 0;
+    size_t left = 0, total = 0;
+
+    (void)state;
+    assert_int_equal(xseg_sim_hold_memory(0, 1024 * MIB - 6 * GRANULE), XSEG_OK);
+    ASSERT_OK(cuMemGetInfo(&left, &total));
+    assert_int_equal(left, 2 * GRANULE);
+    assert_int_equal(total, 1024 * MIB);
+    ASSERT_CU(cuMemCreate(&other, 3 * GRANULE, &prop, 0), CUDA_ERROR_OUT_OF_MEMORY);
+    ASSERT_CU(cuMemAlloc(&out, 3 * GRANULE), CUDA_ERROR_OUT_OF_MEMORY);
+    /* More than is free leaves nothing. */
+    assert_int_equal(xseg_sim_hold_memory(0, UINT64_MAX), XSEG_OK);
+    ASSERT_OK(cuMemGetInfo(&left, &total));
+    assert_int_equal(left, 0);
+    ASSERT_OK(cuMemRelease(handle));
+    ASSERT_CU(cuMemCreate(&other, GRANULE, &prop, 0), CUDA_ERROR_OUT_OF_MEMORY);
+    assert_int_equal(xseg_sim_hold_memory(0, 0), XSEG_OK);
+    ASSERT_OK(cuMemCreate(&other, 1024 * MIB, &prop, 0));
+    assert_int_equal(xseg_sim_hold_memory(2, 0), XSEG_ERR_ARGUMENT);
+
+    xseg_sim_hold_addresses((uint64_t)128 << 40);
+    ASSERT_CU(try_reserve(), CUDA_ERROR_OUT_OF_MEMORY);
+    xseg_sim_hold_addresses(((uint64_t)128 << 40) - GRANULE);
+    ASSERT_OK(try_reserve());
+    ASSERT_CU(try_reserve(), CUDA_ERROR_OUT_OF_MEMORY);
+    xseg_sim_hold_addresses(UINT64_MAX);
+    ASSERT_CU(try_reserve(), CUDA_ERROR_OUT_OF_MEMORY);
+    xseg_sim_hold_addresses(0);
+    ASSERT_OK(try_reserve());
+}
+
+static void bad_faults_in_full_are_refused(void)
+{
+    struct xseg_sim_fault fault = fault_in("cuMemCreate", 1);
+
+    assert_int_equal(xseg_sim_fault_set(XSEG_SIM_FAULTS, &fault), XSEG_ERR_ARGUMENT);
+    assert_int_equal(xseg_sim_fault_set(XSEG_SIM_FAULTS, NULL), XSEG_ERR_ARGUMENT);
+    fault.halfway = 1;
+    assert_int_equal(xseg_sim_fault_set(0, &fault), XSEG_ERR_ARGUMENT);
+    fault.call = NULL;
+    assert_int_equal(xseg_sim_fault_set(0, &fault), XSEG_ERR_ARGUMENT);
+    fault = fault_in("cuNone", 1);
+    assert_int_equal(xseg_sim_fault_set(0, &fault), XSEG_ERR_ARGUMENT);
+    fault = fault_in("cuMemCreate", 0);
+    assert_int_equal(xseg_sim_fault_set(0, &fault), XSEG_ERR_ARGUMENT);
+    fault = fault_in("cuMemCreate", 1);
+    fault.error = 0;
+    assert_int_equal(xseg_sim_fault_set(0, &fault), XSEG_ERR_ARGUMENT);
+    fault = fault_in("cuMemCreate", 1);
+    fault.struct_bytes--;
+    assert_int_equal(xseg_sim_fault_set(0, &fault), XSEG_ERR_ARGUMENT);
+}
+
+/* A driver does not survive a fork; a fresh machine does not mind. */
+static void a_forked_child_is_refused(void **state)
+{
+    const pid_t child = fork();
+    int result = 0;
+
+    (void)state;
+    if (child == 0) {
+        CUdeviceptr address;
+        int version, failures = 0;
+
+        failures += cuMemAddressReserve(&address, GRANULE, 0, 0, 0) != CUDA_ERROR_NOT_INITIALIZED;
+        failures += cuInit(0) != CUDA_ERROR_NOT_INITIALIZED;
+        failures += cuDriverGetVersion(&version) != CUDA_SUCCESS;
+        failures += fresh(NULL) != 0;
+        failures += cuMemAddressReserve(&address, GRANULE, 0, 0, 0) != CUDA_SUCCESS;
+        _exit(failures);
+    }
+    assert_int_equal(waitpid(child, &result, 0), child);
+    assert_true(WIFEXITED(result));
+    assert_int_equal(WEXITSTATUS(result), 0);
+    ASSERT_OK(try_reserve());
+}
+
 static void bad_faults_are_refused(void **state)
 {
     (void)state;
+    bad_faults_in_full_are_refused();
     assert_int_equal(xseg_sim_fail("cuMemCreate_v2", 1, 2), XSEG_ERR_ARGUMENT);
     assert_int_equal(xseg_sim_fail("", 1, 2), XSEG_ERR_ARGUMENT);
     assert_int_equal(xseg_sim_fail("cuMemCreate", 1, 0), XSEG_ERR_ARGUMENT);
@@ -175,6 +388,13 @@ int main(void)
         cmocka_unit_test_setup(any_call_that_can_fail, fresh),
         cmocka_unit_test_setup(a_later_fault_replaces_an_earlier_one, fresh),
         cmocka_unit_test_setup(a_fault_can_strike_where_others_would, fresh),
+        cmocka_unit_test_setup(every_nth_call_fails, fresh),
+        cmocka_unit_test_setup(memory_runs_out_at_a_chosen_call, fresh),
+        cmocka_unit_test_setup(faults_by_address, fresh),
+        cmocka_unit_test_setup(faults_are_independent, fresh),
+        cmocka_unit_test_setup(a_batch_fails_half_way, fresh),
+        cmocka_unit_test_setup(somebody_else_holds_memory_and_addresses, fresh),
+        cmocka_unit_test_setup(a_forked_child_is_refused, fresh),
         cmocka_unit_test_setup(bad_faults_are_refused, fresh),
         cmocka_unit_test_setup(a_failed_call_has_done_nothing, fresh),
         cmocka_unit_test_setup(calls_are_counted_also_when_they_fail, fresh),

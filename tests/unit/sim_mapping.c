@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Reservations, physical memory, mappings and access rights: what is refused, and what is counted. */
+#include <sys/mman.h>
+
 #include "tests/unit/sim_setup.h"
 
 /* The scene of the refusals: a reservation of eight granules with mappings of 1, 2, none, 1, ... */
@@ -450,6 +452,641 @@ static void without_virtual_memory_every_such_call_is_refused(void **state)
     ASSERT_OK(cuMemFree(out));
 }
 
+/* A mapped page that the first device may use. */
+static CUdeviceptr page(void)
+{
+    const CUmemAccessDesc desc = read_write(0);
+    CUdeviceptr base;
+
+    (void)fresh(NULL);
+    base = reserve(4 * GRANULE);
+    back(base, GRANULE);
+    (void)cuMemSetAccess(base, GRANULE, &desc, 1);
+    return base;
+}
+
+static void unmap_under_work(void)
+{
+    CUdeviceptr base = page();
+
+    (void)xseg_sim_launch_on(new_stream(), UINT64_MAX, base + 100, 50);
+    (void)cuMemUnmap(base, GRANULE);
+}
+
+static void unmap_under_work_that_names_several(void)
+{
+    CUdeviceptr base = page(), other = 0;
+    struct xseg_sim_touch touch[2] = {{0, 1}, {base + GRANULE - 1, 1}};
+
+    (void)cuMemAlloc(&other, 1);
+    touch[0].address = other;
+    (void)xseg_sim_launch_touching(NULL, 1000, touch, 2);
+    (void)cuMemUnmap(base, GRANULE);
+}
+
+static void take_access_under_work(void)
+{
+    CUmemAccessDesc desc = read_write(0);
+    CUdeviceptr base = page();
+
+    (void)xseg_sim_launch_on(NULL, 10, base, GRANULE);
+    desc.flags = CU_MEM_ACCESS_FLAGS_PROT_NONE;
+    (void)cuMemSetAccess(base, GRANULE, &desc, 1);
+}
+
+static void free_under_open_work(void)
+{
+    CUdeviceptr address = 0;
+
+    (void)fresh(NULL);
+    (void)cuMemAlloc(&address, 100);
+    (void)xseg_sim_launch_on(NULL, UINT64_MAX, address, 100);
+    (void)cuMemFree(address);
+}
+
+static void touch_nothing(void)
+{
+    (void)fresh(NULL);
+    (void)xseg_sim_launch_on(NULL, 1, 4096, 1);
+}
+
+static void touch_a_hole(void)
+{
+    (void)xseg_sim_launch_on(NULL, 1, page() + GRANULE - 1, 2);
+}
+
+static void touch_without_rights(void)
+{
+    CUdeviceptr base = page();
+
+    back(base + GRANULE, GRANULE);
+    (void)xseg_sim_launch_on(NULL, 1, base, 2 * GRANULE);
+}
+
+static void touch_from_another_device(void)
+{
+    CUdeviceptr base = page();
+
+    (void)enter(1);
+    (void)xseg_sim_launch_on(NULL, 1, base, 1);
+}
+
+static void touch_an_allocation_of_another_device(void)
+{
+    CUdeviceptr address = 0;
+
+    (void)fresh(NULL);
+    (void)cuMemAlloc(&address, 1);
+    (void)enter(1);
+    (void)xseg_sim_launch_on(NULL, 1, address, 1);
+}
+
+static void unmap_in_a_foreign_context(void)
+{
+    CUdeviceptr base = page();
+
+    launch(new_stream(), UINT64_MAX);
+    (void)enter(1);
+    (void)cuMemUnmap(base, GRANULE);
+}
+
+static void memory_in_use_ends_in_a_report(void **state)
+{
+    (void)state;
+    EXPECT_REPORT(unmap_under_work, "memory is taken away that queued work touches",
+                  "call:    cuMemUnmap", "mapping: 2097152 bytes at 0x200000000, by cuMemMap",
+                  "memory:  2097152 bytes of device 0, by cuMemCreate", "used by: work on stream ",
+                  "which touches 50 bytes at 0x200000064", "by xseg_sim_launch_on", "where:");
+    EXPECT_REPORT(unmap_under_work_that_names_several, "cuMemUnmap", "touches 1 bytes");
+    EXPECT_REPORT(take_access_under_work, "call:    cuMemSetAccess", "used by:");
+    EXPECT_REPORT(free_under_open_work, "call:    cuMemFree", "memory is freed",
+                  "100 bytes of device 0", "by cuMemAlloc", "used by:");
+    EXPECT_REPORT(unmap_in_a_foreign_context, "context of another device", "of device 1",
+                  "does not say what it touches");
+}
+
+static void unreachable_memory_ends_in_a_report(void **state)
+{
+    (void)state;
+    EXPECT_REPORT(touch_nothing, "where nothing is", "0x1000, touched by device 0",
+                  "call:    xseg_sim_launch_on");
+    EXPECT_REPORT(touch_a_hole, "an unmapped address", "0x200200000",
+                  "range:   8388608 bytes at 0x200000000, by cuMemAddressReserve");
+    EXPECT_REPORT(touch_without_rights, "without access rights", "0x200200000", "by cuMemMap");
+    EXPECT_REPORT(touch_from_another_device, "without access rights", "touched by device 1");
+    EXPECT_REPORT(touch_an_allocation_of_another_device, "without peer access", "by cuMemAlloc");
+}
+
+static void memory_can_go_when_its_work_has_ended(void **state)
+{
+    const CUmemAccessDesc desc = read_write(0);
+    CUdeviceptr base = reserve(4 * GRANULE), address = 0;
+    CUstream stream = new_stream(), other = new_stream();
+
+    (void)state;
+    for (int way = 0; way < 5; way++) {
+        CUevent event = new_event();
+
+        back(base, GRANULE);
+        back(base + GRANULE, GRANULE);
+        ASSERT_OK(cuMemSetAccess(base, 2 * GRANULE, &desc, 1));
+        /* Work elsewhere, and open work, is no matter. */
+        assert_int_equal(xseg_sim_launch_on(other, UINT64_MAX, base + GRANULE, 8), XSEG_OK);
+        assert_int_equal(xseg_sim_launch_on(stream, 1000, base, GRANULE), XSEG_OK);
+        ASSERT_OK(cuEventRecord(event, stream));
+        launch(stream, UINT64_MAX);
+        if (way == 0)
+            xseg_sim_advance(1000);
+        else if (way == 1)
+            ASSERT_OK(cuEventSynchronize(event));
+        else if (way == 2)
+            ASSERT_OK(cuStreamSynchronize(stream));
+        else if (way == 3)
+            assert_int_equal(xseg_sim_finish(stream), XSEG_OK);
+        else
+            xseg_sim_finish_all();
+        ASSERT_OK(cuMemUnmap(base, GRANULE));
+        ASSERT_OK(cuCtxSynchronize());
+        ASSERT_OK(cuMemUnmap(base + GRANULE, GRANULE));
+        ASSERT_OK(cuEventDestroy(event));
+    }
+    /* The call waits for timed work itself. */
+    ASSERT_OK(cuMemAlloc(&address, 100));
+    assert_int_equal(xseg_sim_launch_on(stream, 100, address, 100), XSEG_OK);
+    ASSERT_OK(cuMemFree(address));
+    /* Streams that are gone, and contexts that end, leave no work behind. */
+    back(base, GRANULE);
+    ASSERT_OK(cuMemSetAccess(base, GRANULE, &desc, 1));
+    assert_int_equal(xseg_sim_launch_on(stream, UINT64_MAX, base, 1), XSEG_OK);
+    ASSERT_OK(cuStreamDestroy(stream));
+    ASSERT_OK(cuDevicePrimaryCtxReset(0));
+    ASSERT_OK(cuMemUnmap(base, GRANULE));
+}
+
+static void in_fast_mode_nobody_looks(void **state)
+{
+    struct xseg_sim_settings settings = small_machine();
+    CUdeviceptr base;
+
+    (void)state;
+    settings.fast = true;
+    start(&settings);
+    (void)enter(0);
+    base = reserve(GRANULE);
+    back(base, GRANULE);
+    assert_int_equal(xseg_sim_launch_on(NULL, UINT64_MAX, base, GRANULE), XSEG_OK);
+    ASSERT_CU(cuStreamQuery(NULL), CUDA_ERROR_NOT_READY);
+    ASSERT_OK(cuMemUnmap(base, GRANULE));
+    assert_int_equal(xseg_sim_launch_on((CUstream)(uintptr_t)77, 1, base, 1), XSEG_ERR_ARGUMENT);
+}
+
+static void many_touches_are_forgotten_in_time(void **state)
+{
+    const CUmemAccessDesc desc = read_write(0);
+    CUdeviceptr base = reserve(GRANULE);
+    CUstream stream = new_stream();
+
+    (void)state;
+    back(base, GRANULE);
+    ASSERT_OK(cuMemSetAccess(base, GRANULE, &desc, 1));
+    for (uint64_t i = 0; i < 20000; i++) {
+        assert_int_equal(xseg_sim_launch_on(stream, 10, base + i % 100, 1), XSEG_OK);
+        if (i % 3 == 0)
+            xseg_sim_advance(29);
+    }
+    ASSERT_OK(cuStreamSynchronize(stream));
+    ASSERT_OK(cuMemUnmap(base, GRANULE));
+}
+
+/* --- Real bytes. --- */
+
+static int fresh_with_bytes(void **state)
+{
+    struct xseg_sim_settings settings = small_machine();
+
+    (void)state;
+    settings.real_bytes = true;
+    start(&settings);
+    (void)enter(0);
+    return 0;
+}
+
+/* Bytes of a device, as a kernel would see them. */
+static unsigned char *seen(CUdeviceptr address)
+{
+    return (unsigned char *)(uintptr_t)address;
+}
+
+static CUdeviceptr usable(size_t bytes)
+{
+    const CUmemAccessDesc desc = read_write(0);
+    CUdeviceptr base = reserve(bytes);
+
+    back(base, bytes);
+    ASSERT_OK(cuMemSetAccess(base, bytes, &desc, 1));
+    return base;
+}
+
+static void copies_and_fills_move_bytes(void **state)
+{
+    CUdeviceptr mapped = usable(2 * GRANULE), allocated = 0;
+    unsigned char in[64], out[64];
+
+    (void)state;
+    ASSERT_OK(cuMemAlloc(&allocated, 64));
+    for (size_t i = 0; i < sizeof(in); i++)
+        in[i] = (unsigned char)(i * 3 + 1);
+    assert_int_equal(seen(mapped)[0], 0);
+    ASSERT_OK(cuMemcpyHtoD(mapped + GRANULE - 32, in, sizeof(in)));
+    ASSERT_OK(cuMemcpyDtoD(allocated, mapped + GRANULE - 32, sizeof(in)));
+    ASSERT_OK(cuMemcpyDtoH(out, allocated, sizeof(out)));
+    assert_memory_equal(in, out, sizeof(in));
+    assert_memory_equal(seen(mapped + GRANULE - 32), in, sizeof(in));
+
+    ASSERT_OK(cuMemsetD8(mapped, 0xa5, 7));
+    ASSERT_OK(cuMemsetD16(mapped + 8, 0x1234, 3));
+    ASSERT_OK(cuMemsetD32(mapped + 16, 0x89abcdef, 2));
+    ASSERT_OK(cuMemcpyDtoH(out, mapped, 26));
+    assert_memory_equal(out,
+                        "\xa5\xa5\xa5\xa5\xa5\xa5\xa5\0\x34\x12\x34\x12\x34\x12\0\0"
+                        "\xef\xcd\xab\x89\xef\xcd\xab\x89\0",
+                        26);
+    /* Either side may be the host's. */
+    ASSERT_OK(cuMemcpy((CUdeviceptr)(uintptr_t)out, mapped, 8));
+    ASSERT_OK(cuMemcpy(allocated, (CUdeviceptr)(uintptr_t)in, 8));
+    assert_memory_equal(seen(allocated), in, 8);
+    assert_int_equal(out[6], 0xa5);
+}
+
+static void the_same_memory_at_two_places(void **state)
+{
+    const CUmemAccessDesc desc = read_write(0);
+    CUmemGenericAllocationHandle handle = create(2 * GRANULE);
+    CUdeviceptr first = reserve(2 * GRANULE), second = reserve(2 * GRANULE);
+
+    (void)state;
+    ASSERT_OK(cuMemMap(first, 2 * GRANULE, 0, handle, 0));
+    ASSERT_OK(cuMemMap(second, GRANULE, 0, handle, 0));
+    ASSERT_OK(cuMemSetAccess(first, 2 * GRANULE, &desc, 1));
+    ASSERT_OK(cuMemSetAccess(second, GRANULE, &desc, 1));
+    ASSERT_OK(cuMemsetD8(first, 1, 2 * GRANULE));
+    assert_int_equal(seen(second)[GRANULE - 1], 1);
+    ASSERT_OK(cuMemUnmap(first, 2 * GRANULE));
+    ASSERT_OK(cuMemsetD8(second, 2, 1));
+    ASSERT_OK(cuMemMap(first, 2 * GRANULE, 0, handle, 0));
+    ASSERT_OK(cuMemSetAccess(first, 2 * GRANULE, &desc, 1));
+    /* Unmapped memory keeps what it contains; fresh memory is zero. */
+    assert_int_equal(seen(first)[0], 2);
+    assert_int_equal(seen(first)[2 * GRANULE - 1], 1);
+    ASSERT_OK(cuMemUnmap(second, GRANULE));
+    back(second, GRANULE);
+    ASSERT_OK(cuMemSetAccess(second, GRANULE, &desc, 1));
+    assert_int_equal(seen(second)[0], 0);
+}
+
+static void asynchronous_copies_move_when_their_turn_comes(void **state)
+{
+    CUdeviceptr base = usable(GRANULE);
+    CUstream stream = new_stream(), other = new_stream();
+    unsigned char in = 7, out = 0;
+
+    (void)state;
+    launch(stream, 100);
+    ASSERT_OK(cuMemcpyHtoDAsync(base, &in, 1, stream));
+    in = 8;
+    ASSERT_OK(cuMemcpyDtoDAsync(base + 1, base, 1, stream));
+    ASSERT_OK(cuMemsetD8Async(base + 2, 9, 1, other));
+    ASSERT_OK(cuMemsetD16Async(base + 4, 0x0b0a, 1, stream));
+    ASSERT_OK(cuMemsetD32Async(base + 8, 0x0f0e0d0c, 1, stream));
+    assert_memory_equal(seen(base), "\0\0\x09", 3);
+    xseg_sim_advance(99);
+    assert_int_equal(seen(base)[0], 0);
+    xseg_sim_advance(1);
+    assert_memory_equal(seen(base), "\7\7\x09\0\x0a\x0b\0\0\x0c\x0d\x0e\x0f", 12);
+    launch(stream, 100);
+    ASSERT_OK(cuMemsetD8Async(base, 4, 1, stream));
+    /* To host memory it waits. */
+    ASSERT_OK(cuMemcpyDtoHAsync(&out, base, 1, stream));
+    assert_int_equal(out, 4);
+    launch(stream, UINT64_MAX);
+    ASSERT_OK(cuMemcpyAsync(base, base + 2, 1, stream));
+    assert_int_equal(seen(base)[0], 4);
+    assert_int_equal(xseg_sim_finish(stream), XSEG_OK);
+    assert_int_equal(seen(base)[0], 9);
+}
+
+/* Whether the process survives writing there. */
+static bool can_write(CUdeviceptr address)
+{
+    const pid_t child = fork();
+    int result = 0;
+
+    if (child == 0) {
+        (void)signal(SIGSEGV, SIG_DFL);
+        (void)signal(SIGBUS, SIG_DFL);
+        *(volatile unsigned char *)seen(address) = 1;
+        _exit(0);
+    }
+    assert_int_equal(waitpid(child, &result, 0), child);
+    return WIFEXITED(result) && WEXITSTATUS(result) == 0;
+}
+
+static void what_cannot_be_reached_is_a_fault(void **state)
+{
+    CUmemAccessDesc desc = read_write(0);
+    CUdeviceptr base = usable(GRANULE), hole = reserve(GRANULE), allocated = 0;
+
+    (void)state;
+    ASSERT_OK(cuMemAlloc(&allocated, 1));
+    assert_true(can_write(base) && can_write(allocated));
+    assert_false(can_write(hole));
+    back(hole, GRANULE);
+    assert_false(can_write(hole));
+    desc.flags = CU_MEM_ACCESS_FLAGS_PROT_READ;
+    ASSERT_OK(cuMemSetAccess(base, GRANULE, &desc, 1));
+    assert_false(can_write(base));
+    assert_int_equal(seen(base)[0], 1);
+    ASSERT_OK(cuMemUnmap(base, GRANULE));
+    assert_false(can_write(base));
+    ASSERT_OK(cuMemFree(allocated));
+    assert_false(can_write(allocated));
+}
+
+static void a_forked_child_does_not_empty_its_parents_memory(void **state)
+{
+    CUdeviceptr base = usable(GRANULE);
+    const pid_t child = (ASSERT_OK(cuMemsetD8(base, 5, GRANULE)), fork());
+    int result = 0;
+
+    if (child == 0)
+        _exit(fresh_with_bytes(state));
+    assert_int_equal(waitpid(child, &result, 0), child);
+    assert_int_equal(result, 0);
+    assert_int_equal(seen(base)[GRANULE - 1], 5);
+}
+
+static void occupied_addresses_are_passed_over(void **state)
+{
+    CUdeviceptr first = reserve(GRANULE), second;
+    void *mine = mmap((void *)(uintptr_t)(first + 4 * GRANULE), GRANULE, PROT_READ,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+
+    (void)state;
+    assert_true(mine != MAP_FAILED);
+    second = reserve(8 * GRANULE);
+    assert_true(second > first + 4 * GRANULE);
+    assert_int_equal(second % GRANULE, 0);
+    back(second, 8 * GRANULE);
+    assert_int_equal(munmap(mine, GRANULE), 0);
+}
+
+static void copies_without_bytes_are_checked(void **state)
+{
+    struct xseg_sim_settings settings = small_machine();
+    CUdeviceptr memory = 0;
+    unsigned char out = 77;
+
+    (void)state;
+    settings.fast = true;
+    start(&settings);
+    (void)enter(0);
+    ASSERT_OK(cuMemAlloc(&memory, 64));
+    ASSERT_OK(cuMemcpyDtoH(&out, memory, 1));
+    assert_int_equal(out, 77);
+    ASSERT_OK(cuMemsetD32(memory, 1, 16));
+    ASSERT_OK(cuMemsetD32(memory, 1, 0));
+    ASSERT_CU(cuMemsetD32(memory, 1, 17), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_CU(cuMemsetD32(memory + 2, 1, 1), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_CU(cuMemsetD16(memory + 1, 1, 1), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_CU(cuMemsetD32(memory, 1, SIZE_MAX / 2), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_CU(cuMemcpyHtoD(0, &out, 1), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_CU(cuMemcpyHtoD(memory, NULL, 1), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_CU(cuMemcpyDtoH(&out, 4096, 1), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_CU(cuMemcpyDtoD(memory, memory + 32, 33), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_CU(cuMemcpyDtoH(&out, reserve(GRANULE), 1), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_CU(cuMemsetD8Async(memory, 1, 1, (CUstream)(uintptr_t)5), CUDA_ERROR_INVALID_HANDLE);
+}
+
+static void fill_a_hole(void)
+{
+    (void)cuMemsetD8(page() + GRANULE - 4, 1, 8);
+}
+
+static void copy_from_memory_without_rights(void)
+{
+    CUdeviceptr base = page();
+    char out;
+
+    back(base + GRANULE, GRANULE);
+    (void)cuMemcpyDtoH(&out, base + GRANULE, 1);
+}
+
+static void unmap_under_a_copy(void)
+{
+    CUdeviceptr base = page();
+    CUstream stream = new_stream();
+
+    (void)xseg_sim_launch_on(stream, 1000, base, 1);
+    (void)cuMemcpyDtoDAsync(base + 8, base + 16, 8, stream);
+    xseg_sim_advance(999);
+    (void)cuMemUnmap(base, GRANULE);
+}
+
+static void bad_copies_end_in_a_report(void **state)
+{
+    (void)state;
+    EXPECT_REPORT(fill_a_hole, "an unmapped address", "call:    cuMemsetD8", "0x200200000");
+    EXPECT_REPORT(copy_from_memory_without_rights, "without access rights", "cuMemcpyDtoH");
+    EXPECT_REPORT(unmap_under_a_copy, "cuMemUnmap", "used by:");
+}
+
+/* --- Peers, and what is known about addresses. --- */
+
+static CUcontext second_context(void)
+{
+    CUcontext context = NULL;
+
+    ASSERT_OK(cuDevicePrimaryCtxRetain(&context, 1));
+    return context;
+}
+
+static void peers_use_each_others_allocations(void **state)
+{
+    struct xseg_sim_settings settings = small_machine();
+    CUcontext context[10];
+    CUdeviceptr far = 0;
+    CUmemAccessDesc desc = read_write(1);
+    int can = -1;
+
+    (void)state;
+    settings.devices = 10;
+    settings.fast = true;
+    start(&settings);
+    for (int i = 9; i >= 0; i--)
+        context[i] = enter(i);
+    ASSERT_OK(cuDeviceCanAccessPeer(&can, 0, 1));
+    assert_int_equal(can, 1);
+    ASSERT_OK(cuDeviceCanAccessPeer(&can, 1, 1));
+    assert_int_equal(can, 0);
+    ASSERT_CU(cuDeviceCanAccessPeer(&can, 0, 10), CUDA_ERROR_INVALID_DEVICE);
+    ASSERT_CU(cuDeviceCanAccessPeer(NULL, 0, 1), CUDA_ERROR_INVALID_VALUE);
+
+    ASSERT_OK(cuCtxSetCurrent(context[1]));
+    ASSERT_OK(cuMemAlloc(&far, 64));
+    ASSERT_OK(cuCtxSetCurrent(context[0]));
+    /* The driver copies between any two devices; a kernel of one needs access. */
+    ASSERT_OK(cuMemcpyDtoD(far, far + 32, 32));
+    ASSERT_CU(cuMemsetD8(far, 0, 64), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_CU(cuCtxDisablePeerAccess(context[1]), CUDA_ERROR_PEER_ACCESS_NOT_ENABLED);
+    ASSERT_CU(cuCtxEnablePeerAccess(context[1], 1), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_CU(cuCtxEnablePeerAccess(context[0], 0), CUDA_ERROR_INVALID_DEVICE);
+    ASSERT_CU(cuCtxEnablePeerAccess(NULL, 0), CUDA_ERROR_INVALID_CONTEXT);
+    ASSERT_OK(cuCtxEnablePeerAccess(context[1], 0));
+    ASSERT_CU(cuCtxEnablePeerAccess(context[1], 0), CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED);
+    ASSERT_OK(cuMemsetD8(far, 0, 64));
+    for (int i = 2; i <= 8; i++)
+        ASSERT_OK(cuCtxEnablePeerAccess(context[i], 0));
+    ASSERT_CU(cuCtxEnablePeerAccess(context[9], 0), CUDA_ERROR_TOO_MANY_PEERS);
+    ASSERT_OK(cuCtxDisablePeerAccess(context[1]));
+    ASSERT_CU(cuMemsetD8(far, 0, 64), CUDA_ERROR_INVALID_VALUE);
+
+    settings.without_peers = true;
+    start(&settings);
+    context[1] = second_context();
+    (void)enter(0);
+    ASSERT_OK(cuDeviceCanAccessPeer(&can, 0, 1));
+    assert_int_equal(can, 0);
+    ASSERT_CU(cuCtxEnablePeerAccess(context[1], 0), CUDA_ERROR_PEER_ACCESS_UNSUPPORTED);
+    far = usable(GRANULE);
+    ASSERT_CU(cuMemSetAccess(far, GRANULE, &desc, 1), CUDA_ERROR_INVALID_DEVICE);
+}
+
+static void mapped_memory_needs_access_rights_of_its_own(void **state)
+{
+    CUmemAccessDesc both[2] = {read_write(0), read_write(1)};
+    CUdeviceptr base = reserve(GRANULE);
+    CUcontext first = NULL;
+
+    (void)state;
+    ASSERT_OK(cuCtxGetCurrent(&first));
+    back(base, GRANULE);
+    ASSERT_OK(cuMemSetAccess(base, GRANULE, both, 1));
+    (void)enter(1);
+    ASSERT_OK(cuCtxEnablePeerAccess(first, 0));
+    assert_int_equal(access_of(base, 1), CU_MEM_ACCESS_FLAGS_PROT_NONE);
+    ASSERT_OK(cuMemSetAccess(base, GRANULE, both, 2));
+    ASSERT_OK(cuMemsetD8(base, 1, GRANULE));
+    assert_int_equal(xseg_sim_launch_on(NULL, 1, base, GRANULE), XSEG_OK);
+}
+
+/* An attribute's value, whatever its size: the rest of the room stays zero. */
+static uint64_t ask(CUdeviceptr address, int attribute)
+{
+    uint64_t value = 0;
+
+    ASSERT_OK(cuPointerGetAttribute(&value, (CUpointer_attribute)attribute, address));
+    return value;
+}
+
+static void addresses_can_be_asked_about(void **state)
+{
+    enum { GPU_DIRECT = 15, MAPPING_SIZE = 18, MAPPING_BASE = 19, BLOCK_ID = 20 };
+    CUmemAccessDesc desc = read_write(0);
+    CUdeviceptr base = reserve(4 * GRANULE), inside = base + 2 * GRANULE + 5, allocated = 0;
+    CUdeviceptr start_of = 0;
+    CUcontext context = NULL;
+    size_t bytes = 0;
+    uint64_t value;
+
+    (void)state;
+    ASSERT_OK(cuCtxGetCurrent(&context));
+    back(base + GRANULE, 2 * GRANULE);
+    ASSERT_OK(cuMemAlloc(&allocated, 100));
+    assert_int_equal(ask(inside, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR), base);
+    assert_int_equal(ask(inside, CU_POINTER_ATTRIBUTE_RANGE_SIZE), 4 * GRANULE);
+    assert_int_equal(ask(inside, CU_POINTER_ATTRIBUTE_MAPPED), 1);
+    assert_int_equal(ask(inside, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE), 0);
+    assert_int_equal(ask(inside, CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES), 0);
+    assert_int_equal(ask(inside, CU_POINTER_ATTRIBUTE_MEMORY_TYPE), CU_MEMORYTYPE_DEVICE);
+    assert_int_equal(ask(inside, CU_POINTER_ATTRIBUTE_DEVICE_POINTER), inside);
+    assert_int_equal(ask(inside, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL), 0);
+    assert_int_equal(ask(inside, CU_POINTER_ATTRIBUTE_CONTEXT), 0);
+    assert_int_equal(ask(inside, GPU_DIRECT), 0);
+    assert_int_equal(ask(inside, MAPPING_SIZE), 2 * GRANULE);
+    assert_int_equal(ask(inside, MAPPING_BASE), base + GRANULE);
+    assert_true(ask(inside, BLOCK_ID) != ask(allocated, BLOCK_ID));
+    assert_true(ask(inside, CU_POINTER_ATTRIBUTE_BUFFER_ID) !=
+                ask(allocated, CU_POINTER_ATTRIBUTE_BUFFER_ID));
+    assert_int_equal(ask(inside, CU_POINTER_ATTRIBUTE_ACCESS_FLAGS), 0);
+    desc.flags = CU_MEM_ACCESS_FLAGS_PROT_READ;
+    ASSERT_OK(cuMemSetAccess(base + GRANULE, 2 * GRANULE, &desc, 1));
+    assert_int_equal(ask(inside, CU_POINTER_ATTRIBUTE_ACCESS_FLAGS), 1);
+
+    assert_int_equal(ask(base, CU_POINTER_ATTRIBUTE_MAPPED), 0);
+    assert_int_equal(ask(base, CU_POINTER_ATTRIBUTE_RANGE_SIZE), 4 * GRANULE);
+    ASSERT_CU(cuPointerGetAttribute(&value, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, base),
+              CUDA_ERROR_INVALID_VALUE);
+    assert_int_equal(ask(allocated, CU_POINTER_ATTRIBUTE_CONTEXT), (uintptr_t)context);
+    assert_int_equal(ask(allocated, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE), 1);
+    assert_int_equal(ask(allocated + 99, CU_POINTER_ATTRIBUTE_ACCESS_FLAGS), 3);
+    ASSERT_CU(cuPointerGetAttribute(&value, CU_POINTER_ATTRIBUTE_MAPPED, allocated + 100),
+              CUDA_ERROR_INVALID_VALUE);
+    ASSERT_CU(cuPointerGetAttribute(NULL, CU_POINTER_ATTRIBUTE_MAPPED, base),
+              CUDA_ERROR_INVALID_VALUE);
+    ASSERT_CU(cuPointerGetAttribute(&value, (CUpointer_attribute)99, base),
+              CUDA_ERROR_INVALID_VALUE);
+
+    ASSERT_OK(cuMemGetAddressRange(&start_of, &bytes, inside));
+    assert_int_equal(start_of, base + GRANULE);
+    assert_int_equal(bytes, 2 * GRANULE);
+    ASSERT_OK(cuMemGetAddressRange(&start_of, NULL, allocated + 50));
+    assert_int_equal(start_of, allocated);
+    ASSERT_CU(cuMemGetAddressRange(&start_of, &bytes, base), CUDA_ERROR_NOT_FOUND);
+    ASSERT_CU(cuMemGetAddressRange(&start_of, &bytes, 5), CUDA_ERROR_NOT_FOUND);
+}
+
+static void several_attributes_at_once(void **state)
+{
+    CUpointer_attribute attributes[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+                                        CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
+                                        CU_POINTER_ATTRIBUTE_RANGE_SIZE};
+    unsigned type = 9;
+    int device = 9;
+    size_t size = 9;
+    void *data[] = {&type, &device, &size};
+    CUdeviceptr address = 0;
+
+    (void)state;
+    ASSERT_OK(cuMemAlloc(&address, 100));
+    ASSERT_OK(cuPointerGetAttributes(3, attributes, data, address));
+    assert_int_equal(type, CU_MEMORYTYPE_DEVICE);
+    assert_int_equal(device, 0);
+    assert_int_equal(size, 100);
+    /* Of an address that the driver does not know, it says nothing, and succeeds. */
+    ASSERT_OK(cuPointerGetAttributes(3, attributes, data, (CUdeviceptr)(uintptr_t)&size));
+    assert_int_equal(type, 0);
+    assert_int_equal(device, CU_DEVICE_INVALID);
+    assert_int_equal(size, 0);
+    attributes[1] = (CUpointer_attribute)99;
+    ASSERT_CU(cuPointerGetAttributes(3, attributes, data, address), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_CU(cuPointerGetAttributes(0, attributes, data, address), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_CU(cuPointerGetAttributes(1, NULL, data, address), CUDA_ERROR_INVALID_VALUE);
+}
+
+static void a_handle_tells_its_properties(void **state)
+{
+    CUmemAllocationProp prop = on_device(1), found;
+    CUmemGenericAllocationHandle handle = 0;
+
+    (void)state;
+    prop.allocFlags.gpuDirectRDMACapable = 1;
+    ASSERT_OK(cuMemCreate(&handle, GRANULE, &prop, 0));
+    ASSERT_OK(cuMemGetAllocationPropertiesFromHandle(&found, handle));
+    assert_memory_equal(&found, &prop, sizeof(prop));
+    ASSERT_CU(cuMemGetAllocationPropertiesFromHandle(NULL, handle), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_CU(cuMemGetAllocationPropertiesFromHandle(&found, 12), CUDA_ERROR_INVALID_VALUE);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -467,6 +1104,24 @@ int main(void)
         cmocka_unit_test_setup(a_retained_handle_is_the_same_and_needs_its_own_release, fresh),
         cmocka_unit_test_setup(a_range_can_be_mapped_again_after_unmap, fresh),
         cmocka_unit_test_setup(virtual_memory_needs_no_context, fresh),
+        cmocka_unit_test(memory_in_use_ends_in_a_report),
+        cmocka_unit_test(unreachable_memory_ends_in_a_report),
+        cmocka_unit_test_setup(memory_can_go_when_its_work_has_ended, fresh),
+        cmocka_unit_test(in_fast_mode_nobody_looks),
+        cmocka_unit_test_setup(many_touches_are_forgotten_in_time, fresh),
+        cmocka_unit_test_setup(copies_and_fills_move_bytes, fresh_with_bytes),
+        cmocka_unit_test_setup(the_same_memory_at_two_places, fresh_with_bytes),
+        cmocka_unit_test_setup(asynchronous_copies_move_when_their_turn_comes, fresh_with_bytes),
+        cmocka_unit_test_setup(what_cannot_be_reached_is_a_fault, fresh_with_bytes),
+        cmocka_unit_test_setup(a_forked_child_does_not_empty_its_parents_memory, fresh_with_bytes),
+        cmocka_unit_test_setup(occupied_addresses_are_passed_over, fresh_with_bytes),
+        cmocka_unit_test(copies_without_bytes_are_checked),
+        cmocka_unit_test(bad_copies_end_in_a_report),
+        cmocka_unit_test(peers_use_each_others_allocations),
+        cmocka_unit_test_setup(mapped_memory_needs_access_rights_of_its_own, fresh),
+        cmocka_unit_test_setup(addresses_can_be_asked_about, fresh),
+        cmocka_unit_test_setup(several_attributes_at_once, fresh),
+        cmocka_unit_test_setup(a_handle_tells_its_properties, fresh),
         cmocka_unit_test(without_virtual_memory_every_such_call_is_refused),
     };
 

@@ -6,7 +6,7 @@
 
 static const char *const names[] = {
     "XSEG_SIM_DEVICES", "XSEG_SIM_MEMORY_MB", "XSEG_SIM_ADDRESSES_MB", "XSEG_SIM_COSTS",
-    "XSEG_SIM_BATCH",   "XSEG_SIM_VMM",       "XSEG_SIM_FAIL",
+    "XSEG_SIM_BATCH",   "XSEG_SIM_VMM",       "XSEG_SIM_FAIL",         "XSEG_SIM_STRICT",  "XSEG_SIM_BYTES",    "XSEG_SIM_PEERS", "XSEG_SIM_TAILS",
 };
 
 static int clear(void **state)
@@ -106,6 +106,15 @@ static void a_fault_from_the_environment(void **state)
         ASSERT_CU(cuDeviceGetCount(&count), CUDA_ERROR_DEVICE_UNAVAILABLE);
     }
     assert_true(xseg_sim_failed());
+    set("XSEG_SIM_FAIL", "cuDeviceGetCount:2+2:46,cuInit:2:999");
+    assert_int_equal(xseg_sim_reset(NULL), XSEG_OK);
+    for (int i = 1; i <= 6; i++) {
+        int count;
+
+        ASSERT_CU(cuInit(0), i == 2 ? CUDA_ERROR_UNKNOWN : CUDA_SUCCESS);
+        ASSERT_CU(cuDeviceGetCount(&count),
+                  i % 2 == 0 ? CUDA_ERROR_DEVICE_UNAVAILABLE : CUDA_SUCCESS);
+    }
     set("XSEG_SIM_FAIL", ":1");
     assert_int_equal(xseg_sim_reset(NULL), XSEG_OK);
     ASSERT_CU(cuInit(0), CUDA_ERROR_OUT_OF_MEMORY);
@@ -138,6 +147,15 @@ static void what_cannot_be_understood_is_refused(void **state)
         {"XSEG_SIM_FAIL", "cuMemCreate:1:0"},
         {"XSEG_SIM_FAIL", "cuMemCreate:1:2:3"},
         {"XSEG_SIM_FAIL", "cuNone:1"},
+        {"XSEG_SIM_FAIL", "cuMemCreate:1,"},
+        {"XSEG_SIM_FAIL", "cuMemCreate:1+"},
+        {"XSEG_SIM_FAIL", "cuMemCreate:1+0"},
+        {"XSEG_SIM_FAIL", "cuMemCreate:1:2+3"},
+        {"XSEG_SIM_FAIL", ":1,:1,:1,:1,:1,:1,:1,:1,:1,:1,:1,:1,:1,:1,:1,:1,:1"},
+        {"XSEG_SIM_STRICT", "on"},
+        {"XSEG_SIM_BYTES", "2"},
+        {"XSEG_SIM_PEERS", "no"},
+        {"XSEG_SIM_TAILS", "-1"},
         {"XSEG_SIM_FAIL", "cuMemCreate:1:99999999999"},
         {"XSEG_SIM_FAIL",
          "cuMemCreatecuMemCreatecuMemCreatecuMemCreatecuMemCreatecuMemCreatecuMemCreate:1"},
@@ -159,6 +177,28 @@ static void what_cannot_be_understood_is_refused(void **state)
     assert_int_equal(xseg_sim_reset(NULL), XSEG_OK);
 }
 
+static void use_destroyed_event(void)
+{
+    CUevent event;
+
+    (void)xseg_sim_reset(NULL);
+    (void)cuInit(0);
+    (void)enter(0);
+    event = new_event();
+    (void)cuEventDestroy(event);
+    (void)cuEventQuery(event);
+}
+
+static void strict_unless_told_otherwise(void **state)
+{
+    (void)state;
+    EXPECT_REPORT(use_destroyed_event, "cuEventQuery");
+    set("XSEG_SIM_STRICT", "1");
+    EXPECT_REPORT(use_destroyed_event, "cuEventQuery");
+    set("XSEG_SIM_STRICT", "0");
+    use_destroyed_event();
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -166,6 +206,7 @@ int main(void)
         cmocka_unit_test_teardown(defaults, clear),
         cmocka_unit_test_teardown(every_variable_counts, clear),
         cmocka_unit_test_teardown(a_fault_from_the_environment, clear),
+        cmocka_unit_test_teardown(strict_unless_told_otherwise, clear),
         cmocka_unit_test_teardown(what_cannot_be_understood_is_refused, clear),
     };
 

@@ -4,10 +4,14 @@
 #define XSEG_TESTS_SIM_SETUP_H
 
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 #include <cuda.h>
@@ -132,5 +136,39 @@ static inline void launch(CUstream stream, uint64_t nanoseconds)
 {
     assert_int_equal(xseg_sim_launch(stream, nanoseconds), XSEG_OK);
 }
+
+/* Fail unless a part ends its process with a report that has these words. */
+static inline void expect_report(void (*part)(void), const char *const *words)
+{
+    char text[8192];
+    size_t used = 0;
+    int ends[2], result = 0;
+    ssize_t got;
+    pid_t child;
+
+    assert_int_equal(pipe(ends), 0);
+    (void)fflush(NULL);
+    child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        (void)dup2(ends[1], STDERR_FILENO);
+        part();
+        _exit(0);
+    }
+    (void)close(ends[1]);
+    while ((got = read(ends[0], text + used, sizeof(text) - 1 - used)) > 0)
+        used += (size_t)got;
+    text[used] = '\0';
+    (void)close(ends[0]);
+    assert_int_equal(waitpid(child, &result, 0), child);
+    if (!WIFSIGNALED(result) || WTERMSIG(result) != SIGABRT)
+        fail_msg("no report: wait status 0x%x, and\n%s", (unsigned)result, text);
+    for (; *words != NULL; words++)
+        if (strstr(text, *words) == NULL)
+            fail_msg("'%s' is not in the report:\n%s", *words, text);
+}
+
+#define EXPECT_REPORT(part, ...) \
+    expect_report((part), (const char *const[]){"undefined on a real driver", __VA_ARGS__, NULL})
 
 #endif

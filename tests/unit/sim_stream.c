@@ -328,13 +328,22 @@ static void default_streams_are_apart(void **state)
     ASSERT_CU(cuStreamDestroy(CU_STREAM_PER_THREAD), CUDA_ERROR_INVALID_HANDLE);
 }
 
+/* In fast mode; see destroyed_objects_end_in_a_report. */
 static void destroyed_objects_are_recognised(void **state)
 {
-    CUstream stream = new_stream(), fine = new_stream(), rubbish = (CUstream)(uintptr_t)0x7777;
-    CUevent event = new_event(), good = new_event();
+    struct xseg_sim_settings settings = small_machine();
+    CUstream stream, fine, rubbish = (CUstream)(uintptr_t)0x7777;
+    CUevent event, good;
     unsigned long long id;
 
     (void)state;
+    settings.fast = true;
+    start(&settings);
+    (void)enter(0);
+    stream = new_stream();
+    fine = new_stream();
+    event = new_event();
+    good = new_event();
     ASSERT_OK(cuStreamDestroy(stream));
     ASSERT_OK(cuEventDestroy(event));
     (void)new_stream();
@@ -354,6 +363,95 @@ static void destroyed_objects_are_recognised(void **state)
     assert_int_equal(xseg_sim_launch(stream, 1), XSEG_ERR_ARGUMENT);
     assert_int_equal(xseg_sim_finish(rubbish), XSEG_ERR_ARGUMENT);
     ASSERT_OK(cuStreamQuery(fine));
+}
+
+static CUstream destroyed_stream(void)
+{
+    CUstream stream;
+
+    (void)fresh(NULL);
+    stream = new_stream();
+    (void)cuStreamDestroy(stream);
+    /* The slot is used again. */
+    (void)new_stream();
+    return stream;
+}
+
+static CUevent destroyed_event(void)
+{
+    CUevent event;
+
+    (void)fresh(NULL);
+    event = new_event();
+    (void)cuEventDestroy(event);
+    return event;
+}
+
+static void query_destroyed_stream(void)
+{
+    (void)cuStreamQuery(destroyed_stream());
+}
+
+static void destroy_destroyed_stream(void)
+{
+    (void)cuStreamDestroy(destroyed_stream());
+}
+
+static void record_on_destroyed_stream(void)
+{
+    CUstream stream = destroyed_stream();
+
+    (void)cuEventRecord(new_event(), stream);
+}
+
+static void use_long_destroyed_stream(void)
+{
+    CUstream stream = destroyed_stream();
+
+    for (int i = 0; i < 10; i++)
+        (void)cuStreamDestroy(new_stream());
+    (void)cuStreamSynchronize(stream);
+}
+
+static void record_destroyed_event(void)
+{
+    (void)cuEventRecord(destroyed_event(), NULL);
+}
+
+static void destroy_destroyed_event(void)
+{
+    (void)cuEventDestroy(destroyed_event());
+}
+
+static void wait_for_destroyed_event(void)
+{
+    (void)cuStreamWaitEvent(NULL, destroyed_event(), 0);
+}
+
+static void destroyed_objects_end_in_a_report(void **state)
+{
+    (void)state;
+    EXPECT_REPORT(query_destroyed_stream, "after its destruction", "cuStreamQuery",
+                  "stream:", "destroyed, by cuStreamDestroy, call 5, thread 1", "where:");
+    EXPECT_REPORT(destroy_destroyed_stream, "call:    cuStreamDestroy");
+    EXPECT_REPORT(record_on_destroyed_stream, "call:    cuEventRecord", "stream:");
+    EXPECT_REPORT(use_long_destroyed_stream, "cuStreamSynchronize", "destroyed");
+    EXPECT_REPORT(record_destroyed_event, "event:", "destroyed, by cuEventDestroy");
+    EXPECT_REPORT(destroy_destroyed_event, "event:");
+    EXPECT_REPORT(wait_for_destroyed_event, "cuStreamWaitEvent", "event:");
+}
+
+static void what_ended_with_its_context_is_refused(void **state)
+{
+    CUstream stream = new_stream();
+    CUevent event = new_event();
+
+    (void)state;
+    ASSERT_OK(cuDevicePrimaryCtxReset(0));
+    (void)enter(0);
+    (void)new_stream();
+    ASSERT_CU(cuStreamQuery(stream), CUDA_ERROR_INVALID_HANDLE);
+    ASSERT_CU(cuEventQuery(event), CUDA_ERROR_INVALID_HANDLE);
 }
 
 static void bad_arguments_are_refused(void **state)
@@ -429,6 +527,116 @@ static void destroyed_streams_are_forgotten_in_time(void **state)
     ASSERT_OK(cuCtxSynchronize());
 }
 
+struct note {
+    char text[16];
+    unsigned length;
+    CUresult inside; /* what a driver call in there returned */
+    uint64_t clock;
+};
+
+static struct note note;
+
+static void CUDA_CB write_note(void *letter)
+{
+    CUdeviceptr address;
+
+    note.text[note.length++] = *(const char *)letter;
+    note.inside = cuMemAddressReserve(&address, GRANULE, 0, 0, 0);
+    note.clock = xseg_sim_clock();
+}
+
+static void host_functions_run_when_their_turn_comes(void **state)
+{
+    static char letter[] = "abcdef";
+    CUstream a = new_stream(), b = new_stream();
+
+    (void)state;
+    memset(&note, 0, sizeof(note));
+    ASSERT_OK(cuLaunchHostFunc(a, write_note, &letter[0]));
+    assert_string_equal(note.text, "a");
+    ASSERT_CU(note.inside, CUDA_ERROR_NOT_PERMITTED);
+    launch(a, 100);
+    ASSERT_OK(cuLaunchHostFunc(a, write_note, &letter[1]));
+    launch(b, 50);
+    ASSERT_OK(cuLaunchHostFunc(b, write_note, &letter[2]));
+    ASSERT_OK(cuLaunchHostFunc(b, write_note, &letter[3]));
+    xseg_sim_advance(49);
+    assert_string_equal(note.text, "a");
+    xseg_sim_advance(60);
+    assert_string_equal(note.text, "acdb");
+    launch(a, OPEN);
+    ASSERT_OK(cuLaunchHostFunc(a, write_note, &letter[4]));
+    ASSERT_OK(cuStreamSynchronize(b));
+    assert_string_equal(note.text, "acdb");
+    ASSERT_OK(cuStreamSynchronize(a));
+    assert_string_equal(note.text, "acdbe");
+    /* What is queued when its context ends never runs. */
+    launch(a, OPEN);
+    ASSERT_OK(cuLaunchHostFunc(a, write_note, &letter[5]));
+    ASSERT_OK(cuDevicePrimaryCtxReset(0));
+    xseg_sim_advance(1);
+    assert_string_equal(note.text, "acdbe");
+    (void)enter(0);
+    ASSERT_CU(cuLaunchHostFunc(NULL, NULL, NULL), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_CU(cuLaunchHostFunc((CUstream)(uintptr_t)9, write_note, letter),
+              CUDA_ERROR_INVALID_HANDLE);
+}
+
+struct gate {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    bool entered, opened, left;
+};
+
+static void CUDA_CB pass_gate(void *argument)
+{
+    struct gate *gate = argument;
+
+    (void)pthread_mutex_lock(&gate->lock);
+    gate->entered = true;
+    (void)pthread_cond_broadcast(&gate->changed);
+    while (!gate->opened)
+        (void)pthread_cond_wait(&gate->changed, &gate->lock);
+    gate->left = true;
+    (void)pthread_mutex_unlock(&gate->lock);
+}
+
+static void *launch_gate(void *gate)
+{
+    (void)enter(0);
+    ASSERT_OK(cuLaunchHostFunc(CU_STREAM_PER_THREAD, pass_gate, gate));
+    return NULL;
+}
+
+static void *open_gate(void *argument)
+{
+    struct gate *gate = argument;
+
+    (void)pthread_mutex_lock(&gate->lock);
+    gate->opened = true;
+    (void)pthread_cond_broadcast(&gate->changed);
+    (void)pthread_mutex_unlock(&gate->lock);
+    return NULL;
+}
+
+static void other_threads_wait_for_a_host_function(void **state)
+{
+    struct gate gate = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
+    pthread_t launcher, opener;
+
+    (void)state;
+    assert_int_equal(pthread_create(&launcher, NULL, launch_gate, &gate), 0);
+    (void)pthread_mutex_lock(&gate.lock);
+    while (!gate.entered)
+        (void)pthread_cond_wait(&gate.changed, &gate.lock);
+    (void)pthread_mutex_unlock(&gate.lock);
+    assert_int_equal(pthread_create(&opener, NULL, open_gate, &gate), 0);
+    ASSERT_OK(cuCtxSynchronize());
+    assert_true(gate.left);
+    assert_int_equal(pthread_join(launcher, NULL), 0);
+    assert_int_equal(pthread_join(opener, NULL), 0);
+}
+
 /* Random operations on three streams against a model that only knows timed work. */
 static void random_timed_work_ends_when_it_should(void **state)
 {
@@ -499,10 +707,14 @@ int main(void)
         cmocka_unit_test_setup(a_free_waits_for_timed_work_of_its_device, fresh),
         cmocka_unit_test_setup(stream_ids, fresh),
         cmocka_unit_test_setup(default_streams_are_apart, fresh),
-        cmocka_unit_test_setup(destroyed_objects_are_recognised, fresh),
+        cmocka_unit_test(destroyed_objects_are_recognised),
+        cmocka_unit_test(destroyed_objects_end_in_a_report),
+        cmocka_unit_test_setup(what_ended_with_its_context_is_refused, fresh),
         cmocka_unit_test_setup(bad_arguments_are_refused, fresh),
         cmocka_unit_test_setup(streams_and_events_of_another_context, fresh),
         cmocka_unit_test_setup(destroyed_streams_are_forgotten_in_time, fresh),
+        cmocka_unit_test_setup(host_functions_run_when_their_turn_comes, fresh),
+        cmocka_unit_test_setup(other_threads_wait_for_a_host_function, fresh),
         cmocka_unit_test_setup(random_timed_work_ends_when_it_should, fresh),
     };
 

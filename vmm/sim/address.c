@@ -13,6 +13,8 @@
 #define FIRST     ((uint64_t)0x200000000)
 #define END       ((uint64_t)1 << 47)
 #define HOST_PAGE ((uint64_t)4096)
+/* From here to the next place to try, where the process has something at an address. */
+#define SKIP ((uint64_t)1 << 38)
 
 static uint64_t granules_of(uint64_t bytes)
 {
@@ -33,6 +35,7 @@ void sim_addresses_end(struct sim_addresses *addresses)
             continue;
         if (range->granule != NULL)
             sim_mappings_end(range);
+        sim_bytes_unreserve(range->base, granules_of(range->bytes) * SIM_GRANULE);
         free(range->granule);
         free(range);
     }
@@ -82,34 +85,57 @@ static int make_room(struct sim_addresses *addresses)
 static uint64_t place(const struct sim_addresses *addresses, uint64_t bytes, uint64_t alignment)
 {
     const uint64_t mask = (alignment < SIM_GRANULE ? SIM_GRANULE : alignment) - 1;
+    const uint64_t room = addresses->limit_bytes - addresses->live_bytes;
     uint64_t base;
 
-    if (bytes > addresses->limit_bytes - addresses->live_bytes || mask >= END)
+    if (addresses->held_bytes > room || bytes > room - addresses->held_bytes || mask >= END)
         return 0;
     base = (addresses->next + mask) & ~mask;
     return base <= END - bytes ? base : 0;
+}
+
+/* The same, where the process has nothing of its own if bytes are real. */
+static uint64_t free_place(struct sim_addresses *addresses, uint64_t bytes, uint64_t alignment)
+{
+    uint64_t base;
+
+    while ((base = place(addresses, bytes, alignment)) != 0 && !sim_bytes_reserve(base, bytes))
+        addresses->next = (base / SKIP + 1) * SKIP;
+    return base;
+}
+
+/* With room for mappings, if it is a reservation. */
+static struct sim_range *range_make(uint64_t granules)
+{
+    struct sim_range *range = calloc(1, sizeof(*range));
+
+    if (range == NULL || granules == 0)
+        return range;
+    range->granule = calloc(granules, sizeof(struct sim_mapping *));
+    if (range->granule != NULL)
+        return range;
+    free(range);
+    return NULL;
 }
 
 struct sim_range *sim_range_take(struct sim_addresses *addresses, uint64_t bytes,
                                  uint64_t alignment, int is_reservation)
 {
     const uint64_t granules = granules_of(bytes), whole = granules * SIM_GRANULE;
-    const uint64_t base = bytes > END ? 0 : place(addresses, whole, alignment);
+    const uint64_t base = bytes > END || !make_room(addresses)
+                              ? 0
+                              : free_place(addresses, whole, alignment);
     struct sim_range *range;
 
-    if (base == 0 || !make_room(addresses))
+    if (base == 0)
         return NULL;
-    range = calloc(1, sizeof(*range));
-    if (range == NULL)
+    range = range_make(is_reservation ? granules : 0);
+    if (range == NULL) {
+        sim_bytes_unreserve(base, whole);
         return NULL;
-    if (is_reservation) {
-        range->granule = calloc(granules, sizeof(struct sim_mapping *));
-        if (range->granule == NULL) {
-            free(range);
-            return NULL;
-        }
     }
     range->base = base;
+    range->origin = sim_origin_here();
     range->bytes = bytes;
     addresses->range[addresses->count] = range;
     addresses->base[addresses->count++] = base;
@@ -154,6 +180,7 @@ void sim_range_put(struct sim_addresses *addresses, struct sim_range *range)
     addresses->range[entry_of(addresses, range->base)] = NULL;
     addresses->gone++;
     addresses->live_bytes -= granules_of(range->bytes) * SIM_GRANULE;
+    sim_bytes_unreserve(range->base, granules_of(range->bytes) * SIM_GRANULE);
     if (range->granule != NULL)
         addresses->reservations--;
     else
@@ -200,5 +227,12 @@ SIM_EXPORT CUresult CUDAAPI cuMemAddressReserve(CUdeviceptr *ptr, size_t size, s
 
 SIM_EXPORT CUresult CUDAAPI cuMemAddressFree(CUdeviceptr ptr, size_t size)
 {
-    SIM_ANSWER(MEM_ADDRESS_FREE, address_free(ptr, size));
+    SIM_ANSWER_AT(MEM_ADDRESS_FREE, ptr, 0, address_free(ptr, size));
+}
+
+void xseg_sim_hold_addresses(uint64_t bytes)
+{
+    sim_lock();
+    sim_machine.addresses.held_bytes = bytes;
+    sim_unlock();
 }

@@ -16,6 +16,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "vmm/sim/bytes.h"
+#include "vmm/sim/origin.h"
+
 struct sim_mapping;
 
 struct sim_range {
@@ -24,6 +27,8 @@ struct sim_range {
     /* Reservation: the mapping that covers each granule; NULL for an allocation. */
     struct sim_mapping **granule;
     uint64_t mapped; /* granules that are covered */
+    struct sim_origin origin;
+    struct sim_store store; /* of an allocation */
 };
 
 struct sim_addresses {
@@ -32,6 +37,7 @@ struct sim_addresses {
     size_t count, capacity, gone;
     size_t reservations, allocations; /* that are live */
     uint64_t next, live_bytes, limit_bytes;
+    uint64_t held_bytes; /* by somebody else, as a test wants it */
 };
 
 void sim_addresses_start(struct sim_addresses *addresses, uint64_t limit_bytes);

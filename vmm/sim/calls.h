@@ -65,6 +65,28 @@ enum sim_checks {
     X(MEM_SET_ACCESS, "cuMemSetAccess", cuMemSetAccess, 10020, SIM_VMM)                                                \
     X(MEM_GET_ACCESS, "cuMemGetAccess", cuMemGetAccess, 10020, SIM_VMM)                                                \
     X(MEM_RETAIN_HANDLE, "cuMemRetainAllocationHandle", cuMemRetainAllocationHandle, 11000, SIM_VMM)                   \
+    X(DEVICE_CAN_ACCESS_PEER, "cuDeviceCanAccessPeer", cuDeviceCanAccessPeer, 4000, SIM_PLAIN)                         \
+    X(CTX_ENABLE_PEER, "cuCtxEnablePeerAccess", cuCtxEnablePeerAccess, 4000, SIM_CURRENT)                              \
+    X(CTX_DISABLE_PEER, "cuCtxDisablePeerAccess", cuCtxDisablePeerAccess, 4000, SIM_CURRENT)                           \
+    X(POINTER_GET_ATTRIBUTE, "cuPointerGetAttribute", cuPointerGetAttribute, 4000, SIM_PLAIN)                          \
+    X(POINTER_GET_ATTRIBUTES, "cuPointerGetAttributes", cuPointerGetAttributes, 7000, SIM_PLAIN)                       \
+    X(MEM_GET_ADDRESS_RANGE, "cuMemGetAddressRange", cuMemGetAddressRange_v2, 3020, SIM_CURRENT)                       \
+    X(MEM_GET_PROPERTIES, "cuMemGetAllocationPropertiesFromHandle", cuMemGetAllocationPropertiesFromHandle, 10020, SIM_VMM)\
+    X(MEMCPY, "cuMemcpy", cuMemcpy, 4000, SIM_CURRENT | SIM_UNSAFE)                                                    \
+    X(MEMCPY_ASYNC, "cuMemcpyAsync", cuMemcpyAsync, 4000, SIM_CURRENT)                                                 \
+    X(MEMCPY_HTOD, "cuMemcpyHtoD", cuMemcpyHtoD_v2, 3020, SIM_CURRENT | SIM_UNSAFE)                                    \
+    X(MEMCPY_HTOD_ASYNC, "cuMemcpyHtoDAsync", cuMemcpyHtoDAsync_v2, 3020, SIM_CURRENT)                                 \
+    X(MEMCPY_DTOH, "cuMemcpyDtoH", cuMemcpyDtoH_v2, 3020, SIM_CURRENT | SIM_UNSAFE)                                    \
+    X(MEMCPY_DTOH_ASYNC, "cuMemcpyDtoHAsync", cuMemcpyDtoHAsync_v2, 3020, SIM_CURRENT)                                 \
+    X(MEMCPY_DTOD, "cuMemcpyDtoD", cuMemcpyDtoD_v2, 3020, SIM_CURRENT | SIM_UNSAFE)                                    \
+    X(MEMCPY_DTOD_ASYNC, "cuMemcpyDtoDAsync", cuMemcpyDtoDAsync_v2, 3020, SIM_CURRENT)                                 \
+    X(MEMSET_D8, "cuMemsetD8", cuMemsetD8_v2, 3020, SIM_CURRENT | SIM_UNSAFE)                                          \
+    X(MEMSET_D16, "cuMemsetD16", cuMemsetD16_v2, 3020, SIM_CURRENT | SIM_UNSAFE)                                       \
+    X(MEMSET_D32, "cuMemsetD32", cuMemsetD32_v2, 3020, SIM_CURRENT | SIM_UNSAFE)                                       \
+    X(MEMSET_D8_ASYNC, "cuMemsetD8Async", cuMemsetD8Async, 3020, SIM_CURRENT)                                          \
+    X(MEMSET_D16_ASYNC, "cuMemsetD16Async", cuMemsetD16Async, 3020, SIM_CURRENT)                                       \
+    X(MEMSET_D32_ASYNC, "cuMemsetD32Async", cuMemsetD32Async, 3020, SIM_CURRENT)                                       \
+    X(LAUNCH_HOST_FUNC, "cuLaunchHostFunc", cuLaunchHostFunc, 10000, SIM_CURRENT)                                      \
     X(STREAM_CREATE, "cuStreamCreate", cuStreamCreate, 2000, SIM_CURRENT)                                              \
     X(STREAM_CREATE_PRIORITY, "cuStreamCreateWithPriority", cuStreamCreateWithPriority, 5050, SIM_CURRENT)             \
     X(STREAM_DESTROY, "cuStreamDestroy", cuStreamDestroy_v2, 4000, SIM_CURRENT)                                        \
@@ -80,6 +102,15 @@ enum sim_checks {
     X(STREAM_GET_CAPTURE_INFO, "cuStreamGetCaptureInfo", cuStreamGetCaptureInfo_v2, 11030, SIM_PLAIN)                  \
     X(STREAM_GET_CAPTURE_INFO_V3, "cuStreamGetCaptureInfo", cuStreamGetCaptureInfo_v3, 12030, SIM_PLAIN)               \
     X(EXCHANGE_CAPTURE_MODE, "cuThreadExchangeStreamCaptureMode", cuThreadExchangeStreamCaptureMode, 10010, SIM_PLAIN) \
+    X(STREAM_UPDATE_NEEDS, "cuStreamUpdateCaptureDependencies", cuStreamUpdateCaptureDependencies, 11030, SIM_PLAIN)   \
+    X(STREAM_UPDATE_NEEDS_V2, "cuStreamUpdateCaptureDependencies", cuStreamUpdateCaptureDependencies_v2, 12030, SIM_PLAIN)\
+    X(GRAPH_GET_NODES, "cuGraphGetNodes", cuGraphGetNodes, 10000, SIM_PLAIN)                                           \
+    X(GRAPH_GET_ROOT_NODES, "cuGraphGetRootNodes", cuGraphGetRootNodes, 10000, SIM_PLAIN)                              \
+    X(GRAPH_GET_EDGES, "cuGraphGetEdges", cuGraphGetEdges, 10000, SIM_PLAIN)                                           \
+    X(GRAPH_GET_EDGES_V2, "cuGraphGetEdges", cuGraphGetEdges_v2, 12030, SIM_PLAIN)                                     \
+    X(GRAPH_NODE_GET_NEEDS, "cuGraphNodeGetDependencies", cuGraphNodeGetDependencies, 10000, SIM_PLAIN)                \
+    X(GRAPH_NODE_GET_NEEDS_V2, "cuGraphNodeGetDependencies", cuGraphNodeGetDependencies_v2, 12030, SIM_PLAIN)          \
+    X(GRAPH_NODE_GET_TYPE, "cuGraphNodeGetType", cuGraphNodeGetType, 10000, SIM_PLAIN)                                 \
     X(GRAPH_DESTROY, "cuGraphDestroy", cuGraphDestroy, 10000, SIM_PLAIN)                                               \
     X(EVENT_CREATE, "cuEventCreate", cuEventCreate, 2000, SIM_CURRENT)                                                 \
     X(EVENT_DESTROY, "cuEventDestroy", cuEventDestroy_v2, 4000, SIM_PLAIN)                                             \

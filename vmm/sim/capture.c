@@ -127,6 +127,12 @@ static CUresult spoil(struct sim_capture *a, struct sim_capture *b, CUresult res
     return result;
 }
 
+static CUresult add_node(struct sim_stream *stream, enum sim_node_type type)
+{
+    return sim_graph_add(stream->capture->graph, type, &stream->needs) ? CUDA_SUCCESS
+                                                                       : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
 CUresult sim_capture_wait(struct sim_stream *stream, const struct sim_event *event,
                           bool is_external, bool *is_captured)
 {
@@ -136,40 +142,34 @@ CUresult sim_capture_wait(struct sim_stream *stream, const struct sim_event *eve
     if (result != CUDA_SUCCESS)
         return result;
     *is_captured = own != NULL || event->capture_id != 0;
-    if (is_external) {
-        own->graph->nodes++;
-        return CUDA_SUCCESS;
-    }
+    if (is_external)
+        return add_node(stream, SIM_NODE_WAIT);
     if (event->capture_id == 0)
         /* Work from outside cannot be waited for in a graph; an event never recorded is empty. */
         return own != NULL && event->is_recorded
                    ? spoil(own, NULL, CUDA_ERROR_STREAM_CAPTURE_ISOLATION)
                    : CUDA_SUCCESS;
     if (own == other && own != NULL)
-        return CUDA_SUCCESS;
+        return sim_nodes_join(&stream->needs, &event->needs) ? CUDA_SUCCESS
+                                                             : CUDA_ERROR_OUT_OF_MEMORY;
     if (own != NULL)
         return spoil(own, other, CUDA_ERROR_STREAM_CAPTURE_MERGE);
     if (other == NULL || other->invalid)
         return CUDA_ERROR_INVALID_VALUE;
     if (stream->is_legacy)
         return spoil(other, NULL, CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
+    if (!sim_nodes_copy(&stream->needs, &event->needs))
+        return CUDA_ERROR_OUT_OF_MEMORY;
     join(other, stream);
     return CUDA_SUCCESS;
 }
 
-bool sim_capture_takes(const struct sim_stream *stream)
+bool sim_capture_takes(struct sim_stream *stream, enum sim_node_type type, CUresult *result)
 {
     if (stream->capture == NULL)
         return false;
-    if (!stream->capture->invalid)
-        stream->capture->graph->nodes++;
+    *result = stream->capture->invalid ? CUDA_SUCCESS : add_node(stream, type);
     return true;
-}
-
-static void graph_end(struct sim_graph *graph)
-{
-    sim_handles_remove(&sim_machine.graphs, graph->handle);
-    free(graph);
 }
 
 /* Out of the machine; the graph is left to the caller. */
@@ -186,6 +186,7 @@ static void capture_end(struct sim_capture *capture)
         capture->streams = stream->capture_next;
         stream->capture_next = NULL;
         stream->capture = NULL;
+        sim_nodes_clear(&stream->needs);
     }
     free(capture);
 }
@@ -198,7 +199,7 @@ void sim_capture_leave(struct sim_stream *stream)
     if (capture == NULL)
         return;
     if (capture->origin == stream) {
-        graph_end(capture->graph);
+        sim_graph_end(capture->graph);
         capture_end(capture);
         return;
     }
@@ -207,6 +208,7 @@ void sim_capture_leave(struct sim_stream *stream)
         continue;
     *at = stream->capture_next;
     stream->capture = NULL;
+    sim_nodes_clear(&stream->needs);
 }
 
 void sim_captures_end(void)
@@ -217,7 +219,7 @@ void sim_captures_end(void)
     while (sim_machine.captures != NULL)
         capture_end(sim_machine.captures);
     while ((graph = sim_handles_next(&sim_machine.graphs, &at)) != NULL)
-        graph_end(graph);
+        sim_graph_end(graph);
 }
 
 static CUresult begin(CUstream handle, CUstreamCaptureMode mode)
@@ -237,11 +239,8 @@ static CUresult begin(CUstream handle, CUstreamCaptureMode mode)
     capture = calloc(1, sizeof(*capture));
     if (capture == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    capture->graph = calloc(1, sizeof(*capture->graph));
-    if (capture->graph != NULL)
-        capture->graph->handle = sim_handles_add(&sim_machine.graphs, capture->graph);
-    if (capture->graph == NULL || capture->graph->handle == 0) {
-        free(capture->graph);
+    capture->graph = sim_graph_make();
+    if (capture->graph == NULL) {
         free(capture);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
@@ -256,13 +255,21 @@ static CUresult begin(CUstream handle, CUstreamCaptureMode mode)
     return CUDA_SUCCESS;
 }
 
+/* Whether the origin has been made to wait, directly or not, for all that the others captured. */
+static bool is_joined(const struct sim_capture *capture)
+{
+    for (const struct sim_stream *at = capture->streams; at != NULL; at = at->capture_next)
+        if (!sim_graph_is_behind(capture->graph, &at->needs, &capture->origin->needs))
+            return false;
+    return true;
+}
+
 static CUresult end(CUstream handle, CUgraph *out)
 {
     struct sim_capture *capture;
     struct sim_stream *stream;
     struct sim_graph *graph;
     CUresult result = sim_stream_find(handle, true, &stream);
-    bool was_invalid;
 
     if (result != CUDA_SUCCESS)
         return result;
@@ -276,13 +283,15 @@ static CUresult end(CUstream handle, CUgraph *out)
     if (capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED && capture->thread != sim_thread()->number)
         return spoil(capture, NULL, CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD);
     graph = capture->graph;
-    was_invalid = capture->invalid;
+    result = capture->invalid      ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED
+             : is_joined(capture) ? CUDA_SUCCESS
+                                  : CUDA_ERROR_STREAM_CAPTURE_UNJOINED;
     capture_end(capture);
     graph->is_captured_into = false;
-    *out = was_invalid ? NULL : (CUgraph)(uintptr_t)graph->handle;
-    if (was_invalid)
-        graph_end(graph);
-    return was_invalid ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED : CUDA_SUCCESS;
+    *out = result == CUDA_SUCCESS ? (CUgraph)(uintptr_t)graph->handle : NULL;
+    if (result != CUDA_SUCCESS)
+        sim_graph_end(graph);
+    return result;
 }
 
 static CUresult status_of(CUstream handle, CUstreamCaptureStatus *status, struct sim_stream **out)
@@ -309,7 +318,6 @@ static CUresult is_capturing(CUstream handle, CUstreamCaptureStatus *status)
     return status_of(handle, status, &stream);
 }
 
-/* The set of nodes that the next one would depend on is always given as empty. */
 static CUresult info(CUstream handle, CUstreamCaptureStatus *status, cuuint64_t *id, CUgraph *graph,
                      const CUgraphNode **dependencies, size_t *count)
 {
@@ -323,9 +331,9 @@ static CUresult info(CUstream handle, CUstreamCaptureStatus *status, cuuint64_t 
     if (graph != NULL)
         *graph = (CUgraph)(uintptr_t)stream->capture->graph->handle;
     if (dependencies != NULL)
-        *dependencies = NULL;
+        *dependencies = stream->needs.node;
     if (count != NULL)
-        *count = 0;
+        *count = stream->needs.count;
     return CUDA_SUCCESS;
 }
 
@@ -333,11 +341,67 @@ static CUresult info_v3(CUstream handle, CUstreamCaptureStatus *status, cuuint64
                         CUgraph *graph, const CUgraphNode **dependencies,
                         const struct CUgraphEdgeData_st **edges, size_t *count)
 {
+    struct sim_stream *stream;
+    CUresult result;
+
     if (edges != NULL && dependencies == NULL)
         return CUDA_ERROR_INVALID_VALUE;
-    if (edges != NULL)
-        *edges = NULL;
-    return info(handle, status, id, graph, dependencies, count);
+    result = info(handle, status, id, graph, dependencies, count);
+    if (result != CUDA_SUCCESS || *status != CU_STREAM_CAPTURE_STATUS_ACTIVE || edges == NULL)
+        return result;
+    result = sim_stream_find(handle, false, &stream);
+    if (result == CUDA_SUCCESS)
+        *edges = (const void *)stream->needs.edge;
+    return result;
+}
+
+/* All of the nodes have to be of the graph that is captured into. */
+static CUresult check_nodes(const struct sim_stream *stream, const CUgraphNode *nodes, size_t count)
+{
+    if (count != 0 && nodes == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    for (size_t i = 0; i < count; i++) {
+        const struct sim_node *node = sim_node_find(nodes[i]);
+
+        if (node == NULL || node->graph != stream->capture->graph)
+            return CUDA_ERROR_INVALID_VALUE;
+    }
+    return CUDA_SUCCESS;
+}
+
+static CUresult update(CUstream handle, CUgraphNode *nodes, size_t count, unsigned flags)
+{
+    const struct sim_nodes wanted = {.node = nodes, .count = count};
+    CUstreamCaptureStatus status;
+    struct sim_stream *stream;
+    CUresult result = status_of(handle, &status, &stream);
+
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (flags > CU_STREAM_SET_CAPTURE_DEPENDENCIES)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (status != CU_STREAM_CAPTURE_STATUS_ACTIVE)
+        return CUDA_ERROR_ILLEGAL_STATE;
+    result = check_nodes(stream, nodes, count);
+    if (result != CUDA_SUCCESS)
+        return result;
+    return (flags == CU_STREAM_SET_CAPTURE_DEPENDENCIES
+                ? sim_nodes_copy(&stream->needs, &wanted)
+                : sim_nodes_join(&stream->needs, &wanted))
+               ? CUDA_SUCCESS
+               : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+/* Edges carry no data here, so any that is given must be zero. */
+static CUresult update_v2(CUstream handle, CUgraphNode *nodes,
+                          const struct CUgraphEdgeData_st *edges, size_t count, unsigned flags)
+{
+    const unsigned char *data = (const void *)edges;
+
+    for (size_t i = 0; data != NULL && i < count * sizeof(uint64_t); i++)
+        if (data[i] != 0)
+            return CUDA_ERROR_NOT_SUPPORTED;
+    return update(handle, nodes, count, flags);
 }
 
 static CUresult exchange_mode(CUstreamCaptureMode *mode)
@@ -349,16 +413,6 @@ static CUresult exchange_mode(CUstreamCaptureMode *mode)
         return CUDA_ERROR_INVALID_VALUE;
     thread->capture_mode = *mode;
     *mode = old;
-    return CUDA_SUCCESS;
-}
-
-static CUresult graph_destroy(CUgraph handle)
-{
-    struct sim_graph *graph = sim_handles_find(&sim_machine.graphs, (uint64_t)(uintptr_t)handle);
-
-    if (graph == NULL || graph->is_captured_into)
-        return CUDA_ERROR_INVALID_VALUE;
-    graph_end(graph);
     return CUDA_SUCCESS;
 }
 
@@ -400,7 +454,18 @@ SIM_EXPORT CUresult CUDAAPI cuThreadExchangeStreamCaptureMode(CUstreamCaptureMod
     SIM_ANSWER(EXCHANGE_CAPTURE_MODE, exchange_mode(mode));
 }
 
-SIM_EXPORT CUresult CUDAAPI cuGraphDestroy(CUgraph hGraph)
+SIM_EXPORT CUresult CUDAAPI cuStreamUpdateCaptureDependencies(CUstream hStream,
+                                                              CUgraphNode *dependencies,
+                                                              size_t numDependencies,
+                                                              unsigned int flags)
 {
-    SIM_ANSWER(GRAPH_DESTROY, graph_destroy(hGraph));
+    SIM_ANSWER(STREAM_UPDATE_NEEDS, update(hStream, dependencies, numDependencies, flags));
+}
+
+SIM_EXPORT CUresult CUDAAPI cuStreamUpdateCaptureDependencies_v2(
+    CUstream hStream, CUgraphNode *dependencies, const struct CUgraphEdgeData_st *dependencyData,
+    size_t numDependencies, unsigned int flags)
+{
+    SIM_ANSWER(STREAM_UPDATE_NEEDS_V2,
+               update_v2(hStream, dependencies, dependencyData, numDependencies, flags));
 }

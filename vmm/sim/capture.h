@@ -7,9 +7,9 @@
  * A call that breaks the rules invalidates the capture: it has to be ended still, and yields no
  * graph.
  *
- * A graph counts its nodes; it does not hold them yet.  What a node depends on would be kept in
- * struct sim_graph and struct sim_stream, and is where "the fork was not joined" comes from
- * (CUDA_ERROR_STREAM_CAPTURE_UNJOINED), which is not reported.
+ * Each stream that takes part has the set of nodes that its next node needs; an event recorded in a
+ * capture keeps a copy of it, and a stream that waits for the event adds that copy to its own.  At
+ * the end, the sets of all streams have to be behind that of the origin.
  *
  * Invariants: a stream is in the list of the capture that it points to; every capture in the
  * machine's list has an origin.
@@ -23,14 +23,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "vmm/sim/graph.h"
+
 struct sim_event;
 struct sim_stream;
-
-struct sim_graph {
-    uint64_t handle;
-    uint64_t nodes;
-    bool is_captured_into; /* belongs to a capture still */
-};
 
 struct sim_capture {
     uint64_t id;
@@ -75,8 +71,14 @@ uint64_t sim_capture_id(const struct sim_stream *stream);
 CUresult sim_capture_wait(struct sim_stream *stream, const struct sim_event *event,
                           bool is_external, bool *is_captured);
 
-/** Work queued on a stream that takes part in a capture goes into the graph.  Returns: whether. */
-bool sim_capture_takes(const struct sim_stream *stream);
+/**
+ * Work queued on a stream that takes part in a capture goes into the graph.
+ *
+ * @param result  CUDA_SUCCESS or CUDA_ERROR_OUT_OF_MEMORY, when it does
+ *
+ * Returns: whether it does
+ */
+bool sim_capture_takes(struct sim_stream *stream, enum sim_node_type type, CUresult *result);
 
 /** A stream ends: its capture is invalid from here on, and over if the stream was its origin. */
 void sim_capture_leave(struct sim_stream *stream);

@@ -43,16 +43,60 @@ static xseg_status status_of(CUresult result)
     }
 }
 
+/* Under a name, so that reports can say who queued it. */
+static CUresult launch(const char *name, struct CUstream_st *handle, uint64_t nanoseconds,
+                       const struct xseg_sim_touch *touch, size_t count)
+{
+    struct sim_stream *stream;
+    CUresult result = sim_stream_find(handle, false, &stream);
+
+    if (result != CUDA_SUCCESS)
+        return result;
+    sim_machine.current = name;
+    for (size_t i = 0; i < count && sim_machine.strict; i++)
+        (void)sim_check_reach(stream->device, touch[i].address, touch[i].bytes, true);
+    if (sim_capture_takes(stream, SIM_NODE_KERNEL, &result))
+        return result;
+    if (!sim_work_queue(&stream->queue, nanoseconds, NULL))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    for (size_t i = 0; i < count; i++)
+        if (touch[i].bytes != 0 && !sim_touches_add(stream, touch[i].address, touch[i].bytes))
+            return CUDA_ERROR_OUT_OF_MEMORY;
+    return count != 0 || sim_touches_add(stream, 0, 0) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
 xseg_status xseg_sim_launch(struct CUstream_st *stream, uint64_t nanoseconds)
 {
-    struct sim_stream *found;
     CUresult result;
 
     sim_lock();
-    result = sim_stream_find(stream, false, &found);
-    if (result == CUDA_SUCCESS && !sim_capture_takes(found) &&
-        !sim_work_queue(&found->queue, nanoseconds, NULL))
-        result = CUDA_ERROR_OUT_OF_MEMORY;
+    result = launch("xseg_sim_launch", stream, nanoseconds, NULL, 0);
+    sim_machine.current = NULL;
+    sim_unlock();
+    return status_of(result);
+}
+
+xseg_status xseg_sim_launch_touching(struct CUstream_st *stream, uint64_t nanoseconds,
+                                     const struct xseg_sim_touch *touch, size_t count)
+{
+    CUresult result;
+
+    sim_lock();
+    result = launch("xseg_sim_launch_touching", stream, nanoseconds, touch, count);
+    sim_machine.current = NULL;
+    sim_unlock();
+    return status_of(result);
+}
+
+xseg_status xseg_sim_launch_on(struct CUstream_st *stream, uint64_t nanoseconds, uint64_t address,
+                               uint64_t bytes)
+{
+    const struct xseg_sim_touch touch = {address, bytes};
+    CUresult result;
+
+    sim_lock();
+    result = launch("xseg_sim_launch_on", stream, nanoseconds, &touch, 1);
+    sim_machine.current = NULL;
     sim_unlock();
     return status_of(result);
 }

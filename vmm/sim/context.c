@@ -38,9 +38,13 @@ CUresult sim_context_current(unsigned *device)
 void sim_context_destroy(unsigned device)
 {
     sim_events_end(device);
+    sim_actions_drop(device);
     sim_streams_end(device);
     sim_allocations_end(device);
     sim_machine.device[device].active = false;
+    sim_machine.device[device].peers = 0;
+    for (unsigned i = 0; i < sim_machine.devices; i++)
+        sim_machine.device[i].peers &= ~((uint64_t)1 << device);
 }
 
 static CUresult ordinal_of(CUdevice device, unsigned *ordinal)

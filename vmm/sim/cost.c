@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "vmm/sim/cost.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "vmm/sim/machine.h"
@@ -47,8 +48,33 @@ uint64_t sim_cost_access(const struct sim_costs *costs, uint64_t bytes)
     return bytes > 128 * MIB ? costs->access_wide : sim_cost_of(costs->access, bytes);
 }
 
+/* From 0 up to 1, without either. */
+static double next_random(void)
+{
+    uint64_t bits = sim_machine.tail_state += 0x9e3779b97f4a7c15u;
+
+    bits = (bits ^ bits >> 30) * 0xbf58476d1ce4e5b9u;
+    bits = (bits ^ bits >> 27) * 0x94d049bb133111ebu;
+    return ((double)((bits ^ bits >> 31) >> 11) + 0.5) / 9007199254740992.0;
+}
+
+static uint64_t spread(uint64_t nanoseconds)
+{
+    /* 2.326 of these are 1.4 times the median: the 99th percentile that driver calls show. */
+    const double sigma = log(1.4) / 2.326;
+    const double angle = 2 * acos(-1.0) * next_random(), radius = sqrt(-2 * log(next_random()));
+    double factor = exp(sigma * radius * cos(angle));
+
+    /* A spike of 5 to 80 times, each magnitude as likely. */
+    if (next_random() < 0.001)
+        factor = 5 * pow(16, next_random());
+    return (uint64_t)((double)nanoseconds * factor);
+}
+
 void sim_charge(uint64_t nanoseconds)
 {
+    if (sim_machine.has_tails && nanoseconds != 0)
+        nanoseconds = spread(nanoseconds);
     sim_pass(nanoseconds);
     sim_machine.driver_time += nanoseconds;
 }

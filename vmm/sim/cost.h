@@ -3,7 +3,8 @@
  * What driver calls cost: a preset of modelled times, charged to the virtual clock.
  *
  * All times are nanoseconds.  A call that is refused for its arguments is charged nothing, nor is a
- * call that no preset speaks of.  Latency tails are not modelled: every call costs its median.
+ * call that no preset speaks of.  Every call costs its median, unless a seed asks for latency tails:
+ * a log-normal spread with a rare spike.
  *
  * Locking: the machine's lock.
  */

@@ -14,16 +14,26 @@ const struct sim_call_info sim_call_info[SIM_CALL_COUNT] = {
 #undef ROW
 };
 
-CUresult sim_enter(enum sim_call call)
+CUresult sim_enter(enum sim_call call, uint64_t first, uint64_t second)
 {
     const unsigned checks = sim_call_info[call].checks;
     CUresult result;
 
     sim_lock();
     sim_machine.calls[call]++;
-    result = (CUresult)sim_fault_strikes(&sim_machine.fault, call);
-    if (result != CUDA_SUCCESS)
-        return result;
+    sim_machine.entered++;
+    sim_machine.current = sim_call_info[call].name;
+    if (sim_machine.faults.top != 0) {
+        result = (CUresult)sim_faults_strike(&sim_machine.faults, call, first, second);
+        if (result != CUDA_SUCCESS)
+            return result;
+    }
+    /* Nothing of a driver survives a fork; drivers answer so whatever the child asks for. */
+    if (sim_machine.forked && (checks & SIM_NEVER_FAILS) == 0)
+        return CUDA_ERROR_NOT_INITIALIZED;
+    if (sim_machine.actions.is_running && sim_machine.actions.runner == sim_thread()->number &&
+        (checks & SIM_NEVER_FAILS) == 0)
+        return CUDA_ERROR_NOT_PERMITTED;
     if ((checks & SIM_NEEDS_INIT) != 0 && !sim_machine.initialised)
         return CUDA_ERROR_NOT_INITIALIZED;
     if ((checks & SIM_NEEDS_CONTEXT) != 0) {
@@ -42,6 +52,7 @@ CUresult sim_enter(enum sim_call call)
 
 CUresult sim_leave(CUresult result)
 {
+    sim_machine.current = NULL;
     sim_unlock();
     return result;
 }

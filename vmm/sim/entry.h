@@ -14,23 +14,31 @@
 
 #define SIM_EXPORT __attribute__((visibility("default")))
 
-/** Takes the lock, whatever it returns. */
-CUresult sim_enter(enum sim_call call);
+/**
+ * Takes the lock, whatever it returns.
+ *
+ * @param first, second  the device addresses among the arguments; 0: none
+ */
+CUresult sim_enter(enum sim_call call, uint64_t first, uint64_t second);
 
 /** Gives the lock back and hands the result through. */
 CUresult sim_leave(CUresult result);
 
 /* The body of an entry point: work is evaluated only if the call is not refused on entry. */
-#define SIM_ANSWER(call, work)                         \
-    do {                                               \
-        CUresult result_ = sim_enter(SIM_CALL_##call); \
-                                                       \
-        if (result_ == CUDA_SUCCESS)                   \
-            result_ = (work);                          \
-        return sim_leave(result_);                     \
+#define SIM_ANSWER(call, work) SIM_ANSWER_AT(call, 0, 0, work)
+#define SIM_ANSWER_AT(call, first, second, work)                        \
+    do {                                                                \
+        CUresult result_ = sim_enter(SIM_CALL_##call, (first), (second)); \
+                                                                        \
+        if (result_ == CUDA_SUCCESS)                                    \
+            result_ = (work);                                           \
+        return sim_leave(result_);                                      \
     } while (0)
 
 #undef cuGetProcAddress
+#undef cuGraphGetEdges
+#undef cuGraphNodeGetDependencies
+#undef cuStreamUpdateCaptureDependencies
 
 struct CUgraphEdgeData_st;
 struct CUgreenCtx_st;
@@ -47,5 +55,19 @@ CUresult CUDAAPI cuStreamGetCaptureInfo_v3(CUstream hStream, CUstreamCaptureStat
                                            cuuint64_t *id, CUgraph *graph,
                                            const CUgraphNode **dependencies,
                                            const struct CUgraphEdgeData_st **edges, size_t *count);
+CUresult CUDAAPI cuStreamUpdateCaptureDependencies(CUstream hStream, CUgraphNode *dependencies,
+                                                   size_t numDependencies, unsigned int flags);
+CUresult CUDAAPI cuStreamUpdateCaptureDependencies_v2(
+    CUstream hStream, CUgraphNode *dependencies, const struct CUgraphEdgeData_st *dependencyData,
+    size_t numDependencies, unsigned int flags);
+CUresult CUDAAPI cuGraphGetEdges(CUgraph hGraph, CUgraphNode *from, CUgraphNode *to,
+                                 size_t *numEdges);
+CUresult CUDAAPI cuGraphGetEdges_v2(CUgraph hGraph, CUgraphNode *from, CUgraphNode *to,
+                                    struct CUgraphEdgeData_st *edgeData, size_t *numEdges);
+CUresult CUDAAPI cuGraphNodeGetDependencies(CUgraphNode hNode, CUgraphNode *dependencies,
+                                            size_t *numDependencies);
+CUresult CUDAAPI cuGraphNodeGetDependencies_v2(CUgraphNode hNode, CUgraphNode *dependencies,
+                                               struct CUgraphEdgeData_st *edgeData,
+                                               size_t *numDependencies);
 
 #endif

@@ -12,7 +12,10 @@
 static CUresult find(CUevent handle, struct sim_event **out)
 {
     *out = sim_handles_find(&sim_machine.events, (uint64_t)(uintptr_t)handle);
-    return *out != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+    if (*out != NULL)
+        return CUDA_SUCCESS;
+    sim_handles_check(&sim_machine.events, (uint64_t)(uintptr_t)handle, "event:");
+    return CUDA_ERROR_INVALID_HANDLE;
 }
 
 static CUresult create(CUevent *out, unsigned flags)
@@ -52,7 +55,7 @@ static void forget(struct sim_event *event)
     event->work = NULL;
 }
 
-static void end(struct sim_event *event)
+static void end(struct sim_event *event, bool is_destroyed)
 {
     forget(event);
     if (event->before != NULL)
@@ -61,14 +64,15 @@ static void end(struct sim_event *event)
         sim_machine.device[event->device].events = event->after;
     if (event->after != NULL)
         event->after->before = event->before;
-    sim_handles_remove(&sim_machine.events, event->handle);
+    sim_nodes_clear(&event->needs);
+    sim_handles_remove(&sim_machine.events, event->handle, is_destroyed);
     free(event);
 }
 
 void sim_events_end(unsigned device)
 {
     while (sim_machine.device[device].events != NULL)
-        end(sim_machine.device[device].events);
+        end(sim_machine.device[device].events, false);
 }
 
 static CUresult destroy(CUevent handle)
@@ -77,7 +81,7 @@ static CUresult destroy(CUevent handle)
     CUresult result = find(handle, &event);
 
     if (result == CUDA_SUCCESS)
-        end(event);
+        end(event, true);
     return result;
 }
 
@@ -96,6 +100,8 @@ static CUresult record(CUevent handle, CUstream stream_handle)
     result = sim_capture_check_use(stream);
     if (result != CUDA_SUCCESS)
         return result;
+    if (!sim_nodes_copy(&event->needs, &stream->needs))
+        return CUDA_ERROR_OUT_OF_MEMORY;
     sim_charge(sim_machine.costs->event_record);
     forget(event);
     event->is_recorded = true;

@@ -14,6 +14,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "vmm/sim/graph.h"
+
 struct sim_work;
 
 struct sim_event {
@@ -22,6 +24,7 @@ struct sim_event {
     bool is_recorded;      /* at least once */
     struct sim_work *work; /* NULL: nothing that is unfinished */
     uint64_t capture_id;   /* 0: recorded outside of any */
+    struct sim_nodes needs; /* what the stream had captured last by then */
     struct sim_event *before, *after;
 };
 

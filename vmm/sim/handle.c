@@ -1,7 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 #include "vmm/sim/handle.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
+#include <string.h>
+
+#include "vmm/sim/machine.h"
 
 enum { INDEX_BITS = 24, GENERATION_BITS = 32 };
 
@@ -47,6 +51,7 @@ uint64_t sim_handles_add(struct sim_handles *handles, void *object)
             return 0;
         index = handles->count++;
         slot = &handles->slot[index];
+        memset(slot, 0, sizeof(*slot));
         slot->generation = 1;
     }
     slot->object = object;
@@ -65,19 +70,42 @@ void *sim_handles_find(const struct sim_handles *handles, uint64_t handle)
     return handles->slot[index].object;
 }
 
-void sim_handles_remove(struct sim_handles *handles, uint64_t handle)
+void sim_handles_remove(struct sim_handles *handles, uint64_t handle, bool is_destroyed)
 {
+    struct sim_slot *slot;
     uint32_t index, generation;
 
     if (sim_handles_find(handles, handle) == NULL)
         return;
     (void)sim_handle_parts(handle, handles->kind, &index, &generation);
-    handles->slot[index].object = NULL;
+    slot = &handles->slot[index];
+    slot->object = NULL;
+    if (is_destroyed)
+        slot->ending = sim_origin_here();
+    else
+        slot->lost = slot->generation;
     handles->live--;
-    if (++handles->slot[index].generation != 0) {
-        handles->slot[index].next_free = handles->first_free;
+    if (++slot->generation != 0) {
+        slot->next_free = handles->first_free;
         handles->first_free = index + 1;
     }
+}
+
+void sim_handles_check(const struct sim_handles *handles, uint64_t handle, const char *kind)
+{
+    const struct sim_slot *slot;
+    uint32_t index, generation;
+
+    if (!sim_machine.strict || sim_machine.current == NULL ||
+        !sim_handle_parts(handle, handles->kind, &index, &generation) || index >= handles->count)
+        return;
+    slot = &handles->slot[index];
+    if (generation >= slot->generation || generation <= slot->lost)
+        return;
+    sim_report_begin("a stream or event is used after its destruction");
+    sim_report_line(kind, generation + 1 == slot->generation ? &slot->ending : NULL,
+                    "handle 0x%" PRIx64 ", destroyed", handle);
+    sim_report_end();
 }
 
 void *sim_handles_next(const struct sim_handles *handles, uint32_t *index)

@@ -4,21 +4,25 @@
  *
  * A handle is a kind, a slot and that slot's generation; it is never followed as a pointer.  So a
  * handle of a destroyed object, of another kind, of an earlier machine, or plain rubbish finds
- * nothing.  A slot whose generations are used up is retired.
+ * nothing.  What a call destroyed is remembered, so that a report can say which.  A slot whose generations are used up is retired.
  *
  * Locking: the machine's lock.
  */
 #ifndef XSEG_SIM_HANDLE_H
 #define XSEG_SIM_HANDLE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+#include "vmm/sim/origin.h"
 
 enum sim_kind {
     SIM_KIND_CONTEXT = 1,
     SIM_KIND_STREAM,
     SIM_KIND_EVENT,
     SIM_KIND_GRAPH,
+    SIM_KIND_NODE,
     SIM_KIND_PHYSICAL
 };
 
@@ -26,6 +30,8 @@ struct sim_slot {
     void *object; /* NULL: free */
     uint32_t generation;
     uint32_t next_free;
+    uint32_t lost;            /* the last generation that ended without being destroyed */
+    struct sim_origin ending; /* what destroyed the generation before this one */
 };
 
 /** The handles of one kind. */
@@ -48,8 +54,15 @@ uint64_t sim_handles_add(struct sim_handles *handles, void *object);
 /** The object behind a handle, or NULL. */
 void *sim_handles_find(const struct sim_handles *handles, uint64_t handle);
 
-/** The handle finds nothing from here on. */
-void sim_handles_remove(struct sim_handles *handles, uint64_t handle);
+/**
+ * The handle finds nothing from here on.
+ *
+ * @param is_destroyed  by the call under way; else it ends with what it belonged to
+ */
+void sim_handles_remove(struct sim_handles *handles, uint64_t handle, bool is_destroyed);
+
+/** In strict mode, end the process with a report if a call uses a handle after its destruction. */
+void sim_handles_check(const struct sim_handles *handles, uint64_t handle, const char *kind);
 
 /** The live object at or after a slot, or NULL; *index is moved behind it. */
 void *sim_handles_next(const struct sim_handles *handles, uint32_t *index);

@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <string.h>
 
+#include "vmm/sim/bytes.h"
 #include "vmm/sim/capture.h"
 #include "vmm/sim/context.h"
 #include "vmm/sim/mapping.h"
@@ -13,14 +14,39 @@ struct sim_machine sim_machine = {
     .streams = {.kind = SIM_KIND_STREAM},
     .events = {.kind = SIM_KIND_EVENT},
     .graphs = {.kind = SIM_KIND_GRAPH},
+    .nodes = {.kind = SIM_KIND_NODE},
     .physical = {.kind = SIM_KIND_PHYSICAL},
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t idle = PTHREAD_COND_INITIALIZER; /* no host function runs */
+static pthread_once_t once = PTHREAD_ONCE_INIT;
 static __thread struct sim_thread thread;
+
+static void before_fork(void)
+{
+    (void)pthread_mutex_lock(&lock);
+}
+
+static void after_fork(void)
+{
+    (void)pthread_mutex_unlock(&lock);
+}
+
+static void after_fork_in_child(void)
+{
+    sim_machine.forked = true;
+    (void)pthread_mutex_unlock(&lock);
+}
+
+static void watch_forks(void)
+{
+    (void)pthread_atfork(before_fork, after_fork, after_fork_in_child);
+}
 
 void sim_lock(void)
 {
+    (void)pthread_once(&once, watch_forks);
     (void)pthread_mutex_lock(&lock);
     if (!sim_machine.ready) {
         struct sim_scene scene;
@@ -32,7 +58,24 @@ void sim_lock(void)
 
 void sim_unlock(void)
 {
+    struct sim_actions *actions = &sim_machine.actions;
+
+    if (actions->first != NULL || actions->is_running) {
+        const uint64_t self = sim_thread()->number;
+
+        while (actions->is_running && actions->runner != self)
+            (void)pthread_cond_wait(&idle, &lock);
+        sim_actions_run();
+    }
     (void)pthread_mutex_unlock(&lock);
+}
+
+void sim_unlock_for(CUhostFn function, void *argument)
+{
+    (void)pthread_mutex_unlock(&lock);
+    function(argument);
+    (void)pthread_mutex_lock(&lock);
+    (void)pthread_cond_broadcast(&idle);
 }
 
 struct sim_thread *sim_thread(void)
@@ -55,6 +98,8 @@ static void machine_end(void)
         sim_context_destroy(i);
     sim_addresses_end(&sim_machine.addresses);
     sim_physical_end();
+    sim_touches_end();
+    sim_bytes_end();
 }
 
 void sim_machine_start(const struct sim_scene *scene)
@@ -69,10 +114,18 @@ void sim_machine_start(const struct sim_scene *scene)
     sim_machine.memory_bytes = scene->memory_bytes;
     sim_machine.one_by_one = scene->one_by_one;
     sim_machine.without_vmm = scene->without_vmm;
+    sim_machine.without_peers = scene->without_peers;
+    sim_machine.strict = !scene->fast;
+    sim_machine.has_tails = scene->tail_seed != 0;
+    sim_machine.tail_state = scene->tail_seed;
+    sim_machine.real_bytes = scene->real_bytes;
+    sim_machine.forked = false;
+    sim_machine.current = NULL;
+    sim_machine.entered = 0;
     sim_machine.costs = scene->costs;
     memset(sim_machine.calls, 0, sizeof(sim_machine.calls));
     memset(sim_machine.device, 0, sizeof(sim_machine.device));
-    sim_machine.fault = scene->fault;
+    sim_machine.faults = scene->faults;
     sim_addresses_start(&sim_machine.addresses, scene->address_bytes);
 }
 
@@ -84,9 +137,12 @@ void sim_pass(uint64_t nanoseconds)
     sim_machine.now += nanoseconds < left ? nanoseconds : left;
 }
 
-bool sim_memory_has(unsigned device, uint64_t bytes)
+uint64_t sim_memory_left(unsigned device)
 {
-    return bytes <= sim_machine.memory_bytes - sim_machine.device[device].used;
+    const uint64_t left = sim_machine.memory_bytes - sim_machine.device[device].used;
+    const uint64_t held = sim_machine.device[device].held;
+
+    return held < left ? left - held : 0;
 }
 
 void sim_memory_take(unsigned device, uint64_t bytes)

@@ -19,11 +19,14 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "vmm/sim/action.h"
 #include "vmm/sim/address.h"
 #include "vmm/sim/calls.h"
 #include "vmm/sim/cost.h"
 #include "vmm/sim/fault.h"
 #include "vmm/sim/handle.h"
+#include "vmm/sim/origin.h"
+#include "vmm/sim/touch.h"
 #include "xseg/sim.h"
 
 #define SIM_GRANULE ((uint64_t)2 << 20) /* the smallest piece of memory that can be mapped */
@@ -36,6 +39,8 @@ struct sim_capture;
 
 struct sim_device {
     uint64_t used, peak; /* bytes of memory */
+    uint64_t held;       /* by somebody else, as a test wants it */
+    uint64_t peers;      /* a bit for each device whose allocations the context may use */
     /* The primary context. */
     unsigned retained;
     bool active;
@@ -43,6 +48,10 @@ struct sim_device {
     struct sim_stream *streams;  /* all that are alive */
     struct sim_stream *departed; /* destroyed, with work still unfinished */
     struct sim_event *events;
+    /* Real bytes. */
+    bool has_file;
+    int file;
+    uint64_t file_bytes; /* of it that were given out */
 };
 
 struct sim_machine {
@@ -53,13 +62,20 @@ struct sim_machine {
 
     unsigned devices;
     uint64_t memory_bytes;
-    bool one_by_one, without_vmm;
+    bool one_by_one, without_vmm, without_peers, strict, real_bytes;
+    bool forked; /* the process is a child of the one that the machine belongs to */
     const struct sim_costs *costs;
+    bool has_tails;
+    uint64_t tail_state; /* of their random numbers */
 
     uint64_t calls[SIM_CALL_COUNT];
-    struct sim_fault fault;
+    const char *current; /* name of the call under way; NULL: none of the driver's */
+    uint64_t entered;    /* calls so far, so the number of the one under way */
+    struct sim_faults faults;
+    struct sim_touches touches;
+    struct sim_actions actions;
     struct sim_addresses addresses;
-    struct sim_handles streams, events, graphs, physical;
+    struct sim_handles streams, events, graphs, nodes, physical;
     uint64_t mappings; /* how many there are */
 
     struct sim_capture *captures; /* begun and not ended */
@@ -89,13 +105,17 @@ struct sim_thread *sim_thread(void);
 void sim_lock(void);
 void sim_unlock(void);
 
+/** Give the lock back for the time of a host function. */
+void sim_unlock_for(CUhostFn function, void *argument);
+
 /** Settings with every default filled in. */
 struct sim_scene {
     unsigned devices;
     uint64_t memory_bytes, address_bytes;
     const struct sim_costs *costs;
-    bool one_by_one, without_vmm;
-    struct sim_fault fault;
+    bool one_by_one, without_vmm, without_peers, fast, real_bytes;
+    struct sim_faults faults;
+    uint64_t tail_seed;
 };
 
 /** What settings ask for.  Returns: XSEG_OK or XSEG_ERR_ARGUMENT. */
@@ -116,8 +136,8 @@ void sim_machine_start(const struct sim_scene *scene);
 /** Let time pass; the clock stops short of its end. */
 void sim_pass(uint64_t nanoseconds);
 
-/** Whether a device has that much memory left. */
-bool sim_memory_has(unsigned device, uint64_t bytes);
+/** The memory that a device has left. */
+uint64_t sim_memory_left(unsigned device);
 
 /** Take memory that a device has, or give it back. */
 void sim_memory_take(unsigned device, uint64_t bytes);

@@ -79,9 +79,14 @@ static CUresult map(CUdeviceptr address, size_t bytes, size_t offset,
             return CUDA_ERROR_INVALID_VALUE;
     sim_charge(sim_machine.costs->map);
     mapping = malloc(sizeof(*mapping));
-    if (mapping == NULL)
+    if (mapping == NULL || !sim_bytes_map(&physical->store, address, bytes)) {
+        free(mapping);
         return CUDA_ERROR_OUT_OF_MEMORY;
-    *mapping = (struct sim_mapping){.physical = physical, .address = address, .bytes = bytes};
+    }
+    *mapping = (struct sim_mapping){.physical = physical,
+                                    .address = address,
+                                    .bytes = bytes,
+                                    .origin = sim_origin_here()};
     do {
         run.range->granule[run.first + covered] = mapping;
     } while (++covered < run.count);
@@ -100,6 +105,7 @@ static uint64_t drop(struct sim_range *range, uint64_t first)
     for (uint64_t i = 0; i < count; i++)
         range->granule[first + i] = NULL;
     range->mapped -= count;
+    sim_bytes_unmap(mapping->address, mapping->bytes);
     sim_machine.mappings--;
     mapping->physical->mappings--;
     sim_physical_settle(mapping->physical);
@@ -113,6 +119,18 @@ void sim_mappings_end(struct sim_range *range)
         at += range->granule[at] == NULL ? 1 : drop(range, at);
 }
 
+/* No mapping of a run may be in use. */
+static void check_run(const struct run *run)
+{
+    for (uint64_t at = 0; at < run->count;) {
+        const struct sim_mapping *mapping = run->range->granule[run->first + at];
+
+        sim_check_idle(mapping);
+        sim_check_context(mapping);
+        at += mapping->bytes / SIM_GRANULE;
+    }
+}
+
 /* Does not wait for work: the real call does not either, whatever cuda.h notes. */
 static CUresult unmap(CUdeviceptr address, size_t bytes)
 {
@@ -121,11 +139,18 @@ static CUresult unmap(CUdeviceptr address, size_t bytes)
     if (!run_of(address, bytes, &run) || !is_made_of_mappings(&run))
         return CUDA_ERROR_INVALID_VALUE;
     sim_charge(sim_machine.costs->unmap);
+    if (sim_machine.strict)
+        check_run(&run);
     for (uint64_t at = 0; at < run.count;) {
+        const int error = sim_faults_stop(&sim_machine.faults);
+
+        if (error != 0)
+            return (CUresult)error;
         sim_charge(sim_machine.costs->unmap_mapping);
         at += drop(run.range, run.first + at);
     }
-    return CUDA_SUCCESS;
+    /* One that had to fail after as many mappings as there were, or more. */
+    return (CUresult)sim_machine.faults.halfway_error;
 }
 
 static CUresult check_descriptor(const CUmemAccessDesc *desc)
@@ -140,16 +165,34 @@ static CUresult check_descriptor(const CUmemAccessDesc *desc)
     return CUDA_SUCCESS;
 }
 
+/* Where no device can use the memory of another, only its own may be named. */
+static bool is_reachable(const struct run *run, const CUmemAccessDesc *desc)
+{
+    for (uint64_t at = 0; sim_machine.without_peers && at < run->count;) {
+        const struct sim_mapping *mapping = run->range->granule[run->first + at];
+
+        if (mapping->physical->device != (unsigned)desc->location.id)
+            return false;
+        at += mapping->bytes / SIM_GRANULE;
+    }
+    return true;
+}
+
 static void grant(struct sim_mapping *mapping, const CUmemAccessDesc *desc)
 {
     const uint64_t bit = (uint64_t)1 << desc->location.id;
 
+    if (sim_machine.strict && (mapping->writable & bit) != 0 &&
+        desc->flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
+        sim_check_idle(mapping);
     mapping->readable &= ~bit;
     mapping->writable &= ~bit;
     if (desc->flags != CU_MEM_ACCESS_FLAGS_PROT_NONE)
         mapping->readable |= bit;
     if (desc->flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
         mapping->writable |= bit;
+    sim_bytes_protect(mapping->address, mapping->bytes, mapping->readable != 0,
+                      mapping->writable != 0);
     sim_charge(sim_cost_access(sim_machine.costs, mapping->bytes));
 }
 
@@ -165,15 +208,20 @@ static CUresult set_access(CUdeviceptr address, size_t bytes, const CUmemAccessD
 
         if (result != CUDA_SUCCESS)
             return result;
+        if (!is_reachable(&run, &desc[i]))
+            return CUDA_ERROR_INVALID_DEVICE;
     }
     for (uint64_t at = 0; at < run.count;) {
         struct sim_mapping *mapping = run.range->granule[run.first + at];
+        const int error = sim_faults_stop(&sim_machine.faults);
 
+        if (error != 0)
+            return (CUresult)error;
         for (size_t i = 0; i < count; i++)
             grant(mapping, &desc[i]);
         at += mapping->bytes / SIM_GRANULE;
     }
-    return CUDA_SUCCESS;
+    return (CUresult)sim_machine.faults.halfway_error;
 }
 
 static CUresult get_access(unsigned long long *flags, const CUmemLocation *location,
@@ -198,22 +246,22 @@ static CUresult get_access(unsigned long long *flags, const CUmemLocation *locat
 SIM_EXPORT CUresult CUDAAPI cuMemMap(CUdeviceptr ptr, size_t size, size_t offset,
                                      CUmemGenericAllocationHandle handle, unsigned long long flags)
 {
-    SIM_ANSWER(MEM_MAP, map(ptr, size, offset, handle, flags));
+    SIM_ANSWER_AT(MEM_MAP, ptr, 0, map(ptr, size, offset, handle, flags));
 }
 
 SIM_EXPORT CUresult CUDAAPI cuMemUnmap(CUdeviceptr ptr, size_t size)
 {
-    SIM_ANSWER(MEM_UNMAP, unmap(ptr, size));
+    SIM_ANSWER_AT(MEM_UNMAP, ptr, 0, unmap(ptr, size));
 }
 
 SIM_EXPORT CUresult CUDAAPI cuMemSetAccess(CUdeviceptr ptr, size_t size,
                                            const CUmemAccessDesc *desc, size_t count)
 {
-    SIM_ANSWER(MEM_SET_ACCESS, set_access(ptr, size, desc, count));
+    SIM_ANSWER_AT(MEM_SET_ACCESS, ptr, 0, set_access(ptr, size, desc, count));
 }
 
 SIM_EXPORT CUresult CUDAAPI cuMemGetAccess(unsigned long long *flags, const CUmemLocation *location,
                                            CUdeviceptr ptr)
 {
-    SIM_ANSWER(MEM_GET_ACCESS, get_access(flags, location, ptr));
+    SIM_ANSWER_AT(MEM_GET_ACCESS, ptr, 0, get_access(flags, location, ptr));
 }

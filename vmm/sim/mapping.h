@@ -18,6 +18,9 @@
 #include <cuda.h>
 #include <stdint.h>
 
+#include "vmm/sim/bytes.h"
+#include "vmm/sim/origin.h"
+
 struct sim_range;
 
 struct sim_physical {
@@ -25,12 +28,16 @@ struct sim_physical {
     uint64_t bytes;
     unsigned device;
     uint64_t references, mappings;
+    CUmemAllocationProp prop;
+    struct sim_store store;
+    struct sim_origin origin;
 };
 
 struct sim_mapping {
     struct sim_physical *physical;
     uint64_t address, bytes;
     uint64_t readable, writable; /* a bit for each device */
+    struct sim_origin origin;
 };
 
 /** The memory of a handle that the program still has a reference to, or NULL. */

@@ -21,12 +21,19 @@ static CUresult alloc(CUdeviceptr *out, size_t bytes)
     if (sim_context_current(&device) != CUDA_SUCCESS)
         return CUDA_ERROR_INVALID_CONTEXT;
     sim_charge(sim_cost_of(sim_machine.costs->alloc, bytes));
-    if (bytes > sim_machine.memory_bytes || !sim_memory_has(device, whole(bytes)))
+    if (bytes > sim_machine.memory_bytes || whole(bytes) > sim_memory_left(device))
         return CUDA_ERROR_OUT_OF_MEMORY;
     range = sim_range_take(&sim_machine.addresses, bytes, SIM_GRANULE, 0);
     if (range == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
     range->device = device;
+    if (!sim_bytes_take(device, whole(bytes), &range->store) ||
+        !sim_bytes_map(&range->store, range->base, whole(bytes))) {
+        sim_bytes_put(&range->store, whole(bytes));
+        sim_range_put(&sim_machine.addresses, range);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    sim_bytes_protect(range->base, whole(bytes), true, true);
     sim_memory_take(device, whole(bytes));
     *out = range->base;
     return CUDA_SUCCESS;
@@ -35,6 +42,7 @@ static CUresult alloc(CUdeviceptr *out, size_t bytes)
 static void put(struct sim_range *range)
 {
     sim_memory_put(range->device, whole(range->bytes));
+    sim_bytes_put(&range->store, whole(range->bytes));
     sim_range_put(&sim_machine.addresses, range);
 }
 
@@ -53,6 +61,8 @@ static CUresult memory_free(CUdeviceptr address)
         return CUDA_ERROR_INVALID_VALUE;
     sim_charge(sim_machine.costs->free);
     sim_streams_pass_timed(range->device);
+    if (sim_machine.strict)
+        sim_check_allocation_idle(range);
     put(range);
     return CUDA_SUCCESS;
 }
@@ -79,7 +89,7 @@ static CUresult get_info(size_t *free_bytes, size_t *total_bytes)
         return CUDA_ERROR_INVALID_VALUE;
     if (sim_context_current(&device) != CUDA_SUCCESS)
         return CUDA_ERROR_INVALID_CONTEXT;
-    *free_bytes = sim_machine.memory_bytes - sim_machine.device[device].used;
+    *free_bytes = sim_memory_left(device);
     *total_bytes = sim_machine.memory_bytes;
     return CUDA_SUCCESS;
 }
@@ -91,12 +101,25 @@ SIM_EXPORT CUresult CUDAAPI cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytesize)
 
 SIM_EXPORT CUresult CUDAAPI cuMemFree_v2(CUdeviceptr dptr)
 {
-    SIM_ANSWER(MEM_FREE, memory_free(dptr));
+    SIM_ANSWER_AT(MEM_FREE, dptr, 0, memory_free(dptr));
 }
 
 SIM_EXPORT CUresult CUDAAPI cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes)
 {
     SIM_ANSWER(MEM_GET_INFO, get_info(free_bytes, total_bytes));
+}
+
+xseg_status xseg_sim_hold_memory(unsigned device, uint64_t bytes)
+{
+    xseg_status status = XSEG_ERR_ARGUMENT;
+
+    sim_lock();
+    if (device < sim_machine.devices) {
+        sim_machine.device[device].held = bytes;
+        status = XSEG_OK;
+    }
+    sim_unlock();
+    return status;
 }
 
 uint64_t xseg_sim_used(unsigned device)

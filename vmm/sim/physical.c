@@ -17,7 +17,8 @@ void sim_physical_settle(struct sim_physical *physical)
     if (physical->references != 0 || physical->mappings != 0)
         return;
     sim_memory_put(physical->device, physical->bytes);
-    sim_handles_remove(&sim_machine.physical, physical->handle);
+    sim_bytes_put(&physical->store, physical->bytes);
+    sim_handles_remove(&sim_machine.physical, physical->handle, true);
     free(physical);
 }
 
@@ -66,7 +67,7 @@ static CUresult create(CUmemGenericAllocationHandle *out, size_t bytes,
     if (result != CUDA_SUCCESS)
         return result;
     sim_charge(sim_cost_of(sim_machine.costs->create, bytes));
-    if (!sim_memory_has((unsigned)prop->location.id, bytes))
+    if (bytes > sim_memory_left((unsigned)prop->location.id))
         return CUDA_ERROR_OUT_OF_MEMORY;
     physical = malloc(sizeof(*physical));
     if (physical == NULL)
@@ -75,9 +76,16 @@ static CUresult create(CUmemGenericAllocationHandle *out, size_t bytes,
         .bytes = bytes,
         .device = (unsigned)prop->location.id,
         .references = 1,
+        .prop = *prop,
+        .origin = sim_origin_here(),
     };
+    if (!sim_bytes_take(physical->device, bytes, &physical->store)) {
+        free(physical);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
     physical->handle = sim_handles_add(&sim_machine.physical, physical);
     if (physical->handle == 0) {
+        sim_bytes_put(&physical->store, bytes);
         free(physical);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
@@ -129,6 +137,16 @@ SIM_EXPORT CUresult CUDAAPI cuMemCreate(CUmemGenericAllocationHandle *handle, si
     SIM_ANSWER(MEM_CREATE, create(handle, size, prop, flags));
 }
 
+static CUresult properties(CUmemAllocationProp *prop, CUmemGenericAllocationHandle handle)
+{
+    const struct sim_physical *physical = sim_physical_find(handle);
+
+    if (prop == NULL || physical == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    *prop = physical->prop;
+    return CUDA_SUCCESS;
+}
+
 SIM_EXPORT CUresult CUDAAPI cuMemRelease(CUmemGenericAllocationHandle handle)
 {
     SIM_ANSWER(MEM_RELEASE, release(handle));
@@ -137,7 +155,7 @@ SIM_EXPORT CUresult CUDAAPI cuMemRelease(CUmemGenericAllocationHandle handle)
 SIM_EXPORT CUresult CUDAAPI cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle,
                                                         void *addr)
 {
-    SIM_ANSWER(MEM_RETAIN_HANDLE, retain(handle, addr));
+    SIM_ANSWER_AT(MEM_RETAIN_HANDLE, (uint64_t)(uintptr_t)addr, 0, retain(handle, addr));
 }
 
 SIM_EXPORT CUresult CUDAAPI cuMemGetAllocationGranularity(size_t *granularity_out,
@@ -145,4 +163,10 @@ SIM_EXPORT CUresult CUDAAPI cuMemGetAllocationGranularity(size_t *granularity_ou
                                                           CUmemAllocationGranularity_flags option)
 {
     SIM_ANSWER(MEM_GET_GRANULARITY, granularity(granularity_out, prop, option));
+}
+
+SIM_EXPORT CUresult CUDAAPI cuMemGetAllocationPropertiesFromHandle(
+    CUmemAllocationProp *prop, CUmemGenericAllocationHandle handle)
+{
+    SIM_ANSWER(MEM_GET_PROPERTIES, properties(prop, handle));
 }

@@ -37,6 +37,10 @@ xseg_status sim_scene_of(const struct xseg_sim_settings *settings, struct sim_sc
     wanted.costs = sim_costs_find(settings->costs);
     wanted.one_by_one = settings->one_by_one;
     wanted.without_vmm = settings->without_vmm;
+    wanted.fast = settings->fast;
+    wanted.tail_seed = settings->tail_seed;
+    wanted.without_peers = settings->without_peers;
+    wanted.real_bytes = settings->real_bytes;
     if (wanted.devices > SIM_DEVICES_MAX || wanted.memory_bytes % SIM_GRANULE != 0 ||
         wanted.costs == NULL)
         return XSEG_ERR_ARGUMENT;
@@ -128,19 +132,57 @@ static bool take_vmm(const char *text, struct sim_scene *scene)
     return true;
 }
 
-/* CALL:N or CALL:N:ERROR, where CALL may be empty. */
-static bool take_fault(const char *text, struct sim_scene *scene)
+static bool take_strict(const char *text, struct sim_scene *scene)
 {
-    const char *colon = strchr(text, ':'), *end;
+    uint64_t number;
+
+    if (!whole_number_of(text, 0, 1, &number))
+        return false;
+    scene->fast = number == 0;
+    return true;
+}
+
+static bool take_bytes(const char *text, struct sim_scene *scene)
+{
+    uint64_t number;
+
+    if (!whole_number_of(text, 0, 1, &number))
+        return false;
+    scene->real_bytes = number == 1;
+    return true;
+}
+
+static bool take_tails(const char *text, struct sim_scene *scene)
+{
+    return whole_number_of(text, 0, UINT64_MAX, &scene->tail_seed);
+}
+
+static bool take_peers(const char *text, struct sim_scene *scene)
+{
+    uint64_t number;
+
+    if (!whole_number_of(text, 0, 1, &number))
+        return false;
+    scene->without_peers = number == 0;
+    return true;
+}
+
+/* CALL:N[+EVERY][:ERROR], where CALL may be empty. */
+static bool take_one_fault(const char *text, struct sim_faults *faults, const char **end)
+{
+    const char *colon = strchr(text, ':');
     struct sim_fault fault = {.error = CUDA_ERROR_OUT_OF_MEMORY};
     uint64_t error;
     char name[64];
 
-    if (colon == NULL || (size_t)(colon - text) >= sizeof(name) ||
-        !number_of(colon + 1, 1, UINT64_MAX, ":", &fault.left, &end))
+    if (faults->top == XSEG_SIM_FAULTS || colon == NULL ||
+        (size_t)(colon - text) >= sizeof(name) ||
+        !number_of(colon + 1, 1, UINT64_MAX, "+:,", &fault.left, end))
         return false;
-    if (*end == ':') {
-        if (!whole_number_of(end + 1, 1, INT_MAX, &error))
+    if (**end == '+' && !number_of(*end + 1, 1, UINT64_MAX, ":,", &fault.every, end))
+        return false;
+    if (**end == ':') {
+        if (!number_of(*end + 1, 1, INT_MAX, ",", &error, end))
             return false;
         fault.error = (int)error;
     }
@@ -151,7 +193,23 @@ static bool take_fault(const char *text, struct sim_scene *scene)
         if (fault.name == NULL)
             return false;
     }
-    scene->fault = fault;
+    faults->fault[faults->top++] = fault;
+    return true;
+}
+
+/* Several, with commas between. */
+static bool take_fault(const char *text, struct sim_scene *scene)
+{
+    struct sim_faults faults = {.top = 0};
+    const char *end;
+
+    for (;; text = end + 1) {
+        if (!take_one_fault(text, &faults, &end))
+            return false;
+        if (*end == '\0')
+            break;
+    }
+    scene->faults = faults;
     return true;
 }
 
@@ -166,7 +224,12 @@ static const struct {
     {"XSEG_SIM_COSTS", take_costs, "none, a100, a100_cold, consumer or rocm_slow"},
     {"XSEG_SIM_BATCH", take_batch, "0 or 1"},
     {"XSEG_SIM_VMM", take_vmm, "0 or 1"},
-    {"XSEG_SIM_FAIL", take_fault, "CALL:N or CALL:N:ERROR, with a call that the simulator has"},
+    {"XSEG_SIM_STRICT", take_strict, "0 or 1"},
+    {"XSEG_SIM_TAILS", take_tails, "a number"},
+    {"XSEG_SIM_PEERS", take_peers, "0 or 1"},
+    {"XSEG_SIM_BYTES", take_bytes, "0 or 1"},
+    {"XSEG_SIM_FAIL", take_fault,
+     "CALL:N[+EVERY][:ERROR], with a call that the simulator has, and commas between several"},
 };
 
 xseg_status sim_scene_of_environment(struct sim_scene *scene, bool report)

@@ -32,6 +32,7 @@ static void reap(struct sim_device *device)
 {
     struct sim_stream *after;
 
+    sim_touches_prune();
     for (struct sim_stream *stream = device->departed; stream != NULL; stream = after) {
         after = stream->after;
         if (!sim_work_ended(stream->queue.last))
@@ -108,16 +109,18 @@ CUresult sim_stream_find(CUstream handle, bool must_be_current, struct sim_strea
         return *out != NULL ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
     }
     *out = sim_handles_find(&sim_machine.streams, (uint64_t)(uintptr_t)handle);
-    if (*out == NULL)
+    if (*out == NULL) {
+        sim_handles_check(&sim_machine.streams, (uint64_t)(uintptr_t)handle, "stream:");
         return CUDA_ERROR_INVALID_HANDLE;
+    }
     return must_be_current && (*out)->device != device ? CUDA_ERROR_INVALID_CONTEXT : CUDA_SUCCESS;
 }
 
-static void depart(struct sim_stream *stream)
+static void depart(struct sim_stream *stream, bool is_destroyed)
 {
     struct sim_device *device = &sim_machine.device[stream->device];
 
-    sim_handles_remove(&sim_machine.streams, stream->handle);
+    sim_handles_remove(&sim_machine.streams, stream->handle, is_destroyed);
     link_out(&device->streams, stream);
     link_in(&device->departed, stream);
     reap(device);
@@ -130,7 +133,7 @@ void sim_streams_end(unsigned device)
     while (at->streams != NULL) {
         sim_capture_leave(at->streams);
         sim_queue_finish(&at->streams->queue);
-        depart(at->streams);
+        depart(at->streams, false);
     }
     for (struct sim_stream *stream = at->departed; stream != NULL; stream = stream->after)
         sim_queue_finish(&stream->queue);
@@ -185,11 +188,13 @@ static CUresult destroy(CUstream handle)
 {
     struct sim_stream *stream = sim_handles_find(&sim_machine.streams, (uint64_t)(uintptr_t)handle);
 
-    if (stream == NULL)
+    if (stream == NULL) {
+        sim_handles_check(&sim_machine.streams, (uint64_t)(uintptr_t)handle, "stream:");
         return CUDA_ERROR_INVALID_HANDLE;
+    }
     if (stream->capture != NULL)
         return sim_capture_refuse_stream(stream);
-    depart(stream);
+    depart(stream, true);
     return CUDA_SUCCESS;
 }
 

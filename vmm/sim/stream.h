@@ -19,6 +19,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "vmm/sim/graph.h"
 #include "vmm/sim/work.h"
 
 struct sim_capture;
@@ -30,6 +31,7 @@ struct sim_stream {
     bool is_made_here; /* a default stream, which no program created */
     struct sim_queue queue;
     struct sim_capture *capture; /* that it takes part in, or NULL */
+    struct sim_nodes needs;      /* nodes that its next one there needs */
     struct sim_stream *capture_next;
     struct sim_stream *before, *after; /* in its device's list */
 };

@@ -109,7 +109,7 @@ static bool is_continued(const struct sim_queue *queue, uint64_t duration,
     const struct sim_work *last = queue->last;
 
     return duration == SIM_OPEN && dependency == NULL && last != NULL &&
-           last->duration == SIM_OPEN && last->end == SIM_OPEN && last->references == 2 &&
+           last->duration == SIM_OPEN && last->end == SIM_OPEN && last->references == 2 + last->touches &&
            last->waiters == NULL;
 }
 

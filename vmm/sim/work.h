@@ -39,6 +39,7 @@ struct sim_work {
     uint64_t number; /* in its queue */
     uint64_t earliest, duration, end;
     uint64_t references;
+    uint64_t touches; /* references of these (touch.h) */
     /* Only while the end is unknown. */
     struct sim_work *before, *after; /* in its queue */
     struct sim_work *dependency;     /* of another queue */

@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: MIT
+"""The binary interface of libxseg.so is the one in libxseg.abi.
+
+abi.py ROOT LIBRARY CC...      compare, and show that a change would be found; prints TAP
+abi.py ROOT LIBRARY --write    write libxseg.abi anew
+
+abidw of libabigail reads the interface from the library's debug information, abidiff compares.
+"""
+import pathlib
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import xml.etree.ElementTree as xml
+
+ABIDW = ("abidw", "--no-show-locs", "--no-corpus-path", "--no-comp-dir-path", "--no-elf-needed",
+         "--short-locs", "--type-id-style", "hash")
+# What is changed in a copy of the tree: name, file, old text, new text, part of abidiff's report.
+# None: no difference may be found.
+CHANGES = [
+    ("the tree as it is", "src/xseg.map", "XSEG_0", "XSEG_0", None),
+    ("a member of another size", "include/xseg/allocator.h", "int device;          /* CUDA",
+     "long device; /* CUDA", "struct xseg_request"),
+    ("a member in the padding", "include/xseg/trim.h", "bool one_stream;        /*",
+     "bool one_stream, more; /*", "struct xseg_where"),
+    ("another number for a status", "include/xseg/status.h", "X(ERR_BUSY, -10,",
+     "X(ERR_BUSY, -100,", "XSEG_ERR_BUSY"),
+    ("a function that is gone", "src/xseg.map", "  xseg_use;\n", "", "xseg_use"),
+    ("what users cannot see inside", "src/core/allocator.h", "struct xseg_allocator {",
+     "struct xseg_allocator {\n    long more;", None),
+]
+
+
+def run(*command):
+    """What a command prints; complains with it if the command fails."""
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise RuntimeError(f"{' '.join(map(str, command))}: {done.stdout}{done.stderr}")
+    return done.stdout
+
+
+def defined(root):
+    """The structs that the public headers define; of others users have pointers only."""
+    headers = (root / "include/xseg").glob("*.h")
+    return {name for header in headers
+            for name in re.findall(r"^struct (\w+) \{", header.read_text(), re.M)}
+
+
+def references(element):
+    """The types that an element names, its parts included."""
+    for part in element.iter():
+        for key in ("type-id", "naming-typedef-id", "method-class-id"):
+            if key in part.attrib:
+                yield part.attrib[key]
+
+
+def describe(library, root):
+    """The interface as XML: the exported functions and what can be reached from them.
+
+    abidw tells a public type from another by the base name of its header, of which floors may have
+    the same.  So it writes all types, and those that are private are closed here.
+    """
+    corpus = xml.fromstring(run(*ABIDW, library))
+    public, types, functions = defined(root), {}, []
+    for element in (one for unit in corpus.findall("abi-instr") for one in unit):
+        if element.tag == "class-decl" and element.get("name") not in public:
+            del element[:]
+            element.attrib.pop("size-in-bits", None)
+            element.set("is-declaration-only", "yes")
+        if element.tag == "function-decl" and "elf-symbol-id" in element.attrib:
+            functions.append(element)
+        elif "id" in element.attrib:
+            types.setdefault(element.get("id"), element)
+    kept, todo = set(), [name for one in functions for name in references(one)]
+    while todo:
+        name = todo.pop()
+        if name in types and name not in kept:
+            kept.add(name)
+            todo += references(types[name])
+    for unit in corpus.findall("abi-instr"):
+        corpus.remove(unit)
+    unit = xml.SubElement(corpus, "abi-instr", {"address-size": "64", "language": "LANG_C11"})
+    unit.extend(types[name] for name in sorted(kept, key=lambda id: describe_order(types[id])))
+    unit.extend(sorted(functions, key=lambda one: one.get("name")))
+    for parameter in unit.iter("parameter"):
+        parameter.attrib.pop("name", None)
+    xml.indent(corpus)
+    return xml.tostring(corpus, encoding="unicode") + "\n"
+
+
+def describe_order(element):
+    """Types by kind and name, so that a change of the interface is a small change of the file."""
+    return element.tag, element.get("name", ""), element.get("id")
+
+
+def compare(old, new):
+    """What abidiff says about the difference of two interfaces; empty if there is none."""
+    with tempfile.TemporaryDirectory() as folder:
+        paths = [pathlib.Path(folder, f"{name}.abi") for name in ("old", "new")]
+        for path, text in zip(paths, (old, new)):
+            path.write_text(text)
+        done = subprocess.run(["abidiff", "--no-show-locs", *paths], check=False,
+                              capture_output=True, text=True)
+    if done.returncode & 3 or done.returncode < 0:
+        raise RuntimeError(f"abidiff failed: {done.stdout}{done.stderr}")
+    return done.stdout if done.returncode else ""
+
+
+def changed(root, compiler, path, old, new, folder):
+    """The interface of the doors of a copy of the tree in which one file is changed."""
+    for part in ("include", "src", "vmm"):
+        shutil.copytree(root / part, folder / part)
+    text = (folder / path).read_text()
+    if old not in text:
+        raise RuntimeError(f"{path} has no {old!r}")
+    (folder / path).write_text(text.replace(old, new, 1))
+    library = folder / "libxseg.so"
+    run(*compiler, "-std=c11", "-D_GNU_SOURCE", "-g", "-w", "-shared", "-fPIC",
+        "-fvisibility=hidden", f"-I{folder}", f"-I{folder / 'include'}", "-Wl,-soname,libxseg.so.0",
+        f"-Wl,--version-script={folder / 'src/xseg.map'}", "-o", library,
+        *sorted((folder / "src").glob("*.c")))
+    return describe(library, folder)
+
+
+def absent(library):
+    """Why nothing can be compared here, or None."""
+    if not shutil.which("abidw") or not shutil.which("abidiff"):
+        return "abidw and abidiff are not installed (Debian: abigail-tools)"
+    if platform.machine() != "x86_64":
+        return "libxseg.abi is that of x86_64"
+    if ".debug_info" not in run("readelf", "--sections", "--wide", library):
+        return "the library was built without debug information"
+    return None
+
+
+def answer(number, name, found, is_good):
+    """One line of TAP, and what was found if it is not what was wanted."""
+    print(f"{'ok' if is_good else 'not ok'} {number} - {name}")
+    if not is_good:
+        print("\n".join(f"# {line}" for line in (found or "no difference was found").splitlines()))
+    return 0 if is_good else 1
+
+
+def main(root, library, *compiler):
+    """Print TAP; returns the exit status."""
+    root, baseline = pathlib.Path(root), pathlib.Path(__file__).with_name("libxseg.abi")
+    why = absent(library)
+    if why:
+        print(f"1..0 # SKIP {why}")
+        return 0
+    built = describe(library, root)
+    if compiler == ("--write",):
+        baseline.write_text(built)
+        return 0
+    print(f"1..{1 + len(CHANGES)}")
+    found = compare(baseline.read_text(), built)
+    failed = answer(1, "libxseg.so is as its baseline says", found, not found)
+    for number, (name, path, old, new, want) in enumerate(CHANGES, 2):
+        with tempfile.TemporaryDirectory() as folder:
+            text = changed(root, compiler, path, old, new, pathlib.Path(folder))
+            found = compare(built, text)
+        failed += answer(number, f"{name}: {'found' if want else 'no difference'}", found,
+                         want in found if want else not found)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

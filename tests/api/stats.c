@@ -1,0 +1,134 @@
+/* SPDX-License-Identifier: MIT */
+/* Statistics as users read and reset them, and the counters of driver calls. */
+#include <string.h>
+
+#include "tests/support/scene.h"
+
+static struct xseg_where device(int ordinal)
+{
+    struct xseg_where where = XSEG_WHERE_ANY;
+
+    where.device = ordinal;
+    return where;
+}
+
+static void reset(struct xseg_allocator *allocator, unsigned what)
+{
+    const struct xseg_where where = device(0);
+
+    assert_int_equal(xseg_stats_reset(allocator, &where, what), XSEG_OK);
+}
+
+static void a_reset_of_the_peaks_leaves_the_rest(void **state)
+{
+    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
+    void *first = scene_alloc(allocator, 4 * MIB, NULL);
+
+    (void)state;
+    scene_free(allocator, scene_alloc(allocator, 8 * MIB, NULL));
+    const struct xseg_stats before = scene_stats(allocator);
+    assert_int_equal(before.allocated_bytes[XSEG_STAT_ALL].peak, 12 * MIB);
+    reset(allocator, XSEG_RESET_PEAK);
+    const struct xseg_stats after = scene_stats(allocator);
+    assert_int_equal(after.allocated_bytes[XSEG_STAT_ALL].peak, 4 * MIB);
+    assert_int_equal(after.allocated_bytes[XSEG_STAT_ALL].current, 4 * MIB);
+    assert_int_equal(after.allocated_bytes[XSEG_STAT_ALL].allocated, 12 * MIB);
+    assert_int_equal(after.num_device_alloc, before.num_device_alloc);
+    scene_free(allocator, first);
+    scene_close(allocator);
+}
+
+static void a_reset_of_the_totals_leaves_the_rest(void **state)
+{
+    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
+    void *first = scene_alloc(allocator, 4 * MIB, NULL);
+
+    (void)state;
+    scene_free(allocator, scene_alloc(allocator, 8 * MIB, NULL));
+    assert_int_not_equal(scene_stats(allocator).num_device_alloc, 0);
+    reset(allocator, XSEG_RESET_ACCUMULATED);
+    const struct xseg_stats after = scene_stats(allocator);
+    assert_int_equal(after.allocated_bytes[XSEG_STAT_ALL].peak, 12 * MIB);
+    assert_int_equal(after.allocated_bytes[XSEG_STAT_ALL].current, 4 * MIB);
+    assert_int_equal(after.allocated_bytes[XSEG_STAT_ALL].allocated, 0);
+    assert_int_equal(after.allocated_bytes[XSEG_STAT_ALL].freed, 0);
+    assert_int_equal(after.num_device_alloc, 0);
+    scene_free(allocator, first);
+    assert_int_equal(scene_stats(allocator).allocated_bytes[XSEG_STAT_ALL].freed, 4 * MIB);
+    scene_close(allocator);
+}
+
+static void what_cannot_be_read_is_refused(void **state)
+{
+    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
+    struct xseg_stats stats = {.struct_bytes = sizeof(stats)};
+    struct xseg_where where = device(0);
+
+    (void)state;
+    scene_expect_error(xseg_stats_reset(allocator, &where, 0), XSEG_ERR_ARGUMENT, "XSEG_RESET_");
+    scene_expect_error(xseg_stats_reset(allocator, &where, 1u << 20), XSEG_ERR_ARGUMENT,
+                       "0x100000");
+    scene_expect_error(xseg_stats_reset(NULL, &where, XSEG_RESET_PEAK), XSEG_ERR_ARGUMENT, "NULL");
+    where.one_stream = true;
+    assert_int_equal(xseg_stats(allocator, &where, &stats), XSEG_ERR_UNSUPPORTED);
+    assert_int_equal(xseg_stats_reset(allocator, &where, XSEG_RESET_PEAK), XSEG_ERR_UNSUPPORTED);
+    where = device(99);
+    assert_int_equal(xseg_stats(allocator, &where, &stats), XSEG_ERR_ARGUMENT);
+    where = device(0);
+    stats.struct_bytes = sizeof(stats) + 1;
+    assert_int_equal(xseg_stats(allocator, &where, &stats), XSEG_ERR_ARGUMENT);
+    scene_close(allocator);
+}
+
+/* A program that was built when the structure was shorter gets what it knows, and no more. */
+static void an_older_structure_is_filled_as_far_as_it_goes(void **state)
+{
+    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
+    const struct xseg_where where = device(0);
+    struct xseg_stats stats;
+    void *block = scene_alloc(allocator, 512, NULL);
+
+    (void)state;
+    memset(&stats, 0xa5, sizeof(stats));
+    stats.struct_bytes = offsetof(struct xseg_stats, segment);
+    assert_int_equal(xseg_stats(allocator, &where, &stats), XSEG_OK);
+    assert_int_equal(stats.allocation[XSEG_STAT_ALL].current, 1);
+    for (size_t i = offsetof(struct xseg_stats, segment); i < sizeof(stats); i++)
+        assert_int_equal(((const unsigned char *)&stats)[i], 0xa5);
+    scene_free(allocator, block);
+    scene_close(allocator);
+}
+
+static void driver_calls_are_counted_by_name(void **state)
+{
+    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
+    struct xseg_driver_call calls[128];
+    size_t count = 0, seen = 0;
+
+    (void)state;
+    void *block = scene_alloc(allocator, 4 * MIB, NULL);
+    assert_int_equal(xseg_driver_calls(allocator, NULL, 0, &count), XSEG_OK);
+    assert_in_range(count, 10, COUNT_OF(calls));
+    assert_int_equal(xseg_driver_calls(allocator, calls, COUNT_OF(calls), NULL), XSEG_OK);
+    for (size_t i = 0; i < count; i++) {
+        assert_int_equal(calls[i].count, xseg_sim_calls(calls[i].name));
+        seen += strcmp(calls[i].name, "cuMemMap") == 0 && calls[i].count > 0;
+    }
+    assert_int_equal(seen, 1);
+    scene_expect_error(xseg_driver_calls(allocator, NULL, 1, &count), XSEG_ERR_ARGUMENT, "calls");
+    scene_free(allocator, block);
+    scene_close(allocator);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_reset_of_the_peaks_leaves_the_rest),
+        cmocka_unit_test(a_reset_of_the_totals_leaves_the_rest),
+        cmocka_unit_test(what_cannot_be_read_is_refused),
+        cmocka_unit_test(an_older_structure_is_filled_as_far_as_it_goes),
+        cmocka_unit_test(driver_calls_are_counted_by_name),
+    };
+
+    return cmocka_run_group_tests_name("stats", tests, NULL, NULL);
+}

@@ -1,0 +1,305 @@
+# SPDX-License-Identifier: MIT
+"""What is installed is complete, names no build folder, and can be used by programs of others.
+
+install.py ROOT BUILD --cc COMMAND [--cxx COMMAND] --instrumented WHAT
+
+Installs the build twice into empty folders: as it is, with DESTDIR; and configured anew for a
+prefix of its own.  Prints TAP.
+"""
+import argparse
+import contextlib
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent / "lint"))
+import symbols  # pylint: disable=wrong-import-position
+
+WARNINGS = ("-Wall", "-Wextra", "-Wpedantic", "-Werror")
+STANDARD = {"c": "-std=c11", "cc": "-std=c++17"}
+
+
+class Absent(Exception):
+    """Something that this case needs is not installed."""
+
+
+def run(*command, **environment):
+    """What a command prints; fails with it if the command fails."""
+    clean = {name: value for name, value in os.environ.items()
+             if not name.startswith(("XSEG_", "PYTORCH_", "PKG_CONFIG", "CMAKE_", "MESON",
+                                     "DESTDIR", "LD_LIBRARY_PATH"))}
+    done = subprocess.run([str(part) for part in command], capture_output=True, text=True,
+                          check=False, env={**clean, **environment}, stdin=subprocess.DEVNULL)
+    expect(done.returncode == 0, f"{' '.join(map(str, command))}: status {done.returncode}\n"
+                                 f"{done.stdout}{done.stderr}")
+    return done.stdout
+
+
+def expect(is_good, what):
+    """A case fails with these words unless something holds."""
+    if not is_good:
+        raise AssertionError(what)
+
+
+def needs(program):
+    """A case is skipped without a program."""
+    if not shutil.which(program):
+        raise Absent(f"{program} is not installed")
+
+
+class Installed:
+    """An installation, and how to build against it."""
+
+    def __init__(self, build, destdir, compilers, scratch):
+        options = {one["name"]: one["value"]
+                   for one in json.loads(run("meson", "introspect", "--buildoptions", build))}
+        self.build, self.destdir, self.compilers, self.scratch = build, destdir, compilers, scratch
+        self.c_args = options["c_args"]
+        self.prefix = pathlib.Path(options["prefix"])
+        if destdir:
+            self.prefix = destdir / self.prefix.relative_to("/")
+        self.libdir = self.prefix / options["libdir"]
+        self.includedir = self.prefix / options["includedir"]
+        self.bindir = self.prefix / options["bindir"]
+
+    def install(self):
+        """What `meson install` does."""
+        run("meson", "install", "-C", self.build, "--no-rebuild", "--quiet",
+            **({"DESTDIR": str(self.destdir)} if self.destdir else {}))
+
+    def move(self, folder):
+        """Rename the prefix."""
+        for name in ("libdir", "includedir", "bindir"):
+            setattr(self, name, folder / getattr(self, name).relative_to(self.prefix))
+        self.prefix = self.prefix.rename(folder)
+
+    def pkg_config(self, *arguments):
+        """What pkg-config answers, in words."""
+        environment = {"PKG_CONFIG_LIBDIR": str(self.libdir / "pkgconfig"),
+                       "PKG_CONFIG_ALLOW_SYSTEM_CFLAGS": "1", "PKG_CONFIG_ALLOW_SYSTEM_LIBS": "1"}
+        if self.destdir:
+            environment["PKG_CONFIG_SYSROOT_DIR"] = str(self.destdir)
+        return run("pkg-config", *arguments, **environment).split()
+
+    def compile(self, source, *flags, output):
+        """Build a program of one file from this folder."""
+        language = source.rpartition(".")[2]
+        if not self.compilers[language]:
+            raise Absent("no C++ compiler is installed")
+        program = self.scratch / output
+        run(*self.compilers[language], STANDARD[language], *WARNINGS, "-o", program, HERE / source,
+            *flags)
+        return program
+
+    def start(self, program, *arguments, **environment):
+        """Run a program on the installed simulator."""
+        return run(program, *arguments, XSEG_DRIVER=str(self.libdir / "libxseg-sim.so.0"),
+                   **environment)
+
+
+def files_are_complete(tree, root, version):
+    """Every file, and nothing else."""
+    want = {f"include/xseg/{path.name}" for path in (root / "include/xseg").glob("*.h")}
+    for name in ("libxseg", "libxseg-sim"):
+        want |= {f"lib/{name}.so", f"lib/{name}.so.0", f"lib/{name}.so.{version}"}
+    want |= {"bin/xseg", "lib/libxseg.a", "lib/pkgconfig/xseg.pc", "lib/pkgconfig/xseg-sim.pc",
+             "lib/cmake/xseg/xsegConfig.cmake", "lib/cmake/xseg/xsegConfigVersion.cmake"}
+    have = set()
+    for short, folder in (("include", tree.includedir), ("lib", tree.libdir), ("bin", tree.bindir)):
+        have |= {f"{short}/{path.relative_to(folder)}" for path in folder.rglob("*")
+                 if not path.is_dir()}
+    total = sum(not path.is_dir() for path in (tree.destdir or tree.prefix).rglob("*"))
+    expect(have == want, f"missing {sorted(want - have)}, too much {sorted(have - want)}")
+    expect(total == len(have), "files elsewhere")
+
+
+def names_are_right(tree, root):
+    """The soname, the exported symbols, and what the static library brings along."""
+    for name in ("libxseg", "libxseg-sim"):
+        said = run("readelf", "-d", tree.libdir / f"{name}.so")
+        expect(f"soname: [{name}.so.0]" in said, f"{name}.so: {said}")
+    exported = symbols.exported(tree.libdir / "libxseg.so")
+    expect(exported == symbols.mapped(root), f"exported: {sorted(exported)}")
+    rows = [line.split() for line in run("nm", "--defined-only", "--extern-only",
+                                         tree.libdir / "libxseg.a").splitlines()]
+    defined = {row[2] for row in rows if len(row) == 3}
+    strange = {name for name in defined if not name.startswith("xseg_")}
+    expect(not strange, f"libxseg.a defines {sorted(strange)}")
+    expect(defined >= exported, f"libxseg.a lacks {sorted(exported - defined)}")
+    with (tree.libdir / "libxseg.a").open("rb") as archive:
+        expect(archive.read(8) == b"!<arch>\n", "libxseg.a is a thin archive")
+
+
+def nothing_names_the_build(tree):
+    """No run path but relative ones, no trace of the build or the staging folder in text files."""
+    for path in [*tree.libdir.glob("*.so"), *tree.bindir.iterdir()]:
+        for found in re.findall(r"\((?:RPATH|RUNPATH)\).*\[(.*)\]", run("readelf", "-d", path)):
+            strange = [part for part in found.split(":") if not part.startswith("$ORIGIN")]
+            expect(not strange, f"{path.name} looks for libraries in {strange}")
+    for path in [*tree.libdir.rglob("*.pc"), *tree.libdir.rglob("*.cmake"),
+                 *tree.includedir.rglob("*.h")]:
+        for folder in filter(None, (tree.build, tree.destdir)):
+            expect(str(folder) not in path.read_text(), f"{path.name} names {folder}")
+
+
+def loads_libxseg(program):
+    """Whether a program needs libxseg.so."""
+    return "[libxseg.so.0]" in run("readelf", "-d", program)
+
+
+def with_pkg_config(tree, language, is_static, version):
+    """A program that is built with what pkg-config says."""
+    flags = tree.pkg_config("--cflags", "--libs", *(["--static"] if is_static else []), "xseg")
+    if is_static:
+        flags = ["-l:libxseg.a" if flag == "-lxseg" else flag for flag in flags]
+    program = tree.compile(f"use.{language}", *flags, output=f"use-{language}-{is_static}")
+    expect(loads_libxseg(program) != is_static, "linked with the other kind of library")
+    said = tree.start(program, **({} if is_static else {"LD_LIBRARY_PATH": str(tree.libdir)}))
+    expect(said == f"{version}\n", "another version")
+
+
+def is_unloaded(tree, program=None):
+    """dlopen, use and dlclose, many times; the program is linked with the simulator."""
+    program = program or tree.compile(
+        "reload.c", "-D_GNU_SOURCE", "-pthread", "-ldl", f"-Wl,-rpath,{tree.libdir}",
+        *tree.pkg_config("--cflags", "--libs", "xseg-sim"), output="reload")
+    tree.start(program, tree.libdir / "libxseg.so.0",
+               GLIBC_TUNABLES="glibc.malloc.tcache_count=0")
+
+
+def configure_with_cmake(tree, folder):
+    """A CMake project; what find_package() must not find is checked in it."""
+    needs("cmake")
+    options = [f"-DCMAKE_PREFIX_PATH={tree.prefix}", f"-DCMAKE_C_FLAGS={' '.join(WARNINGS)}"]
+    for name, language in (("C", "c"), ("CXX", "cc")):
+        compiler = tree.compilers[language]
+        options.append(f"-DCMAKE_{name}_COMPILER={compiler[-1] if compiler else ''}")
+    run("cmake", "-S", HERE, "-B", folder, *options)
+    run("cmake", "--build", folder)
+
+
+def with_cmake(tree, folder, language, is_static, version):
+    """A program of that project."""
+    needs("cmake")
+    if not tree.compilers[language]:
+        raise Absent("no C++ compiler is installed")
+    program = folder / f"use-{language}-{'static' if is_static else 'shared'}"
+    expect(loads_libxseg(program) != is_static, "linked with the other kind of library")
+    expect(tree.start(program) == f"{version}\n", "another version")
+
+
+def tool_runs(tree, version):
+    """The tool finds its libraries wherever the prefix is."""
+    said = run(tree.bindir / "xseg", "--version")
+    expect(version in said, said)
+
+
+def configure_for_a_prefix(root, folder, like, scratch):
+    """Another build, of what is installed only, for a prefix and folders of its own."""
+    compilers = like.compilers
+    environment = {"CC": " ".join(compilers["c"]), "CXX": " ".join(compilers["cc"] or ["c++"])}
+    run("meson", "setup", folder, root, f"--prefix={scratch / 'prefix'}", "--libdir=lib",
+        "--bindir=programs/here", "--buildtype=plain", f"-Dc_args={like.c_args}", **environment)
+    names = [os.path.relpath(name, folder)
+             for target in json.loads(run("meson", "introspect", "--targets", folder))
+             if target["installed"] for name in target["filename"]]
+    run("ninja", "-C", folder, *names)
+    tree = Installed(folder, None, compilers, scratch)
+    tree.install()
+    return tree
+
+
+def works_where_it_was_put(tree, root, version):
+    """Everything once more in the prefix that was configured; pkg-config names the simulator."""
+    files_are_complete(tree, root, version)
+    nothing_names_the_build(tree)
+    with_pkg_config(tree, "c", False, version)
+    with_pkg_config(tree, "c", True, version)
+    driver = tree.pkg_config("--variable=driver", "xseg-sim")
+    expect(driver == [str(tree.libdir / "libxseg-sim.so.0")], f"driver: {driver}")
+    tool_runs(tree, version)
+
+
+def works_where_it_was_moved(tree, scratch, version):
+    """The tool and the CMake package need no fixed place."""
+    tree.move(scratch / "moved")
+    tool_runs(tree, version)
+    folder = scratch / "moved-cmake"
+    configure_with_cmake(tree, folder)
+    with_cmake(tree, folder, "c", False, version)
+    with_cmake(tree, folder, "c", True, version)
+
+
+def cases(root, build, compilers, scratch):
+    """Name and function of each case; they build on each other."""
+    version = json.loads(run("meson", "introspect", "--projectinfo", build))["version"]
+    tree = Installed(build, scratch / "destdir", compilers, scratch)
+    tree.install()
+    yield "every file is there, and no other", lambda: files_are_complete(tree, root, version)
+    yield "soname and symbols", lambda: names_are_right(tree, root)
+    yield "nothing names the build folder", lambda: nothing_names_the_build(tree)
+    yield "the tool finds its libraries", lambda: tool_runs(tree, version)
+    yield "loaded and unloaded, the simulator with pkg-config", lambda: is_unloaded(tree)
+    folder = scratch / "cmake"
+    kinds = [(language, is_static) for language in ("c", "cc") for is_static in (False, True)]
+    for language, is_static in kinds:
+        yield f"{'static' if is_static else 'shared'} with pkg-config, {language}", \
+            lambda which=(language, is_static): with_pkg_config(tree, *which, version)
+    yield "CMake finds the package", lambda: configure_with_cmake(tree, folder)
+    for language, is_static in kinds:
+        yield f"{'static' if is_static else 'shared'} with CMake, {language}", \
+            lambda which=(language, is_static): with_cmake(tree, folder, *which, version)
+    yield "the simulator with CMake", lambda: (needs("cmake"), is_unloaded(tree, folder / "reload"))
+    other = {}
+    yield "configured for a prefix", lambda: other.update(tree=configure_for_a_prefix(
+        root, scratch / "build", tree, scratch))
+    yield "works in that prefix", lambda: works_where_it_was_put(other["tree"], root, version)
+    yield "works after that prefix was moved", \
+        lambda: works_where_it_was_moved(other["tree"], scratch, version)
+
+
+def answer(number, name, case):
+    """Run a case and print its line of TAP; returns whether it failed."""
+    try:
+        case()
+    except Absent as why:
+        print(f"ok {number} - {name} # SKIP {why}", flush=True)
+    except (AssertionError, OSError, KeyError) as why:
+        print(f"not ok {number} - {name}")
+        print("\n".join(f"# {line}" for line in f"{type(why).__name__}: {why}".splitlines()),
+              flush=True)
+        return True
+    else:
+        print(f"ok {number} - {name}", flush=True)
+    return False
+
+
+def main():
+    """Print TAP; returns the exit status."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("root", type=pathlib.Path)
+    parser.add_argument("build", type=pathlib.Path)
+    parser.add_argument("--cc", type=str.split)
+    parser.add_argument("--cxx", type=str.split)
+    parser.add_argument("--instrumented")
+    given = parser.parse_args()
+    if given.instrumented != "none":
+        print(f"1..0 # SKIP built with {given.instrumented}, which nobody installs")
+        return 0
+    with contextlib.ExitStack() as stack:
+        scratch = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        compilers = {"c": given.cc, "cc": given.cxx}
+        done = [answer(number, name, case) for number, (name, case) in enumerate(
+            cases(given.root, given.build, compilers, scratch), 1)]
+        print(f"1..{len(done)}")
+    return 1 if any(done) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

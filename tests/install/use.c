@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: MIT */
+/* A program of somebody else's: allocates, asks, frees, and says which version it was built for. */
+#include <stdio.h>
+#include <string.h>
+
+#include <xseg/xseg.h>
+
+static int complain(const char *what)
+{
+    char text[512] = "";
+
+    (void)xseg_error_text(text, sizeof(text));
+    (void)fprintf(stderr, "%s: %s\n", what, text);
+    return 1;
+}
+
+int main(void)
+{
+    struct xseg_allocator *allocator = NULL;
+    struct xseg_block_info info = XSEG_BLOCK_INFO_INIT;
+    void *block = NULL;
+
+    if (xseg_open("expandable_segments:True", NULL, &allocator) != XSEG_OK)
+        return complain("xseg_open");
+    if (xseg_alloc(allocator, 0, (size_t)3 << 20, NULL, &block) != XSEG_OK)
+        return complain("xseg_alloc");
+    if (xseg_block(allocator, block, &info) != XSEG_OK || info.bytes != (size_t)3 << 20)
+        return complain("xseg_block");
+    if (!info.is_expandable)
+        return complain("not expandable");
+    if (xseg_close(allocator) != XSEG_ERR_BUSY)
+        return complain("xseg_close with a live block");
+    if (xseg_free(allocator, block) != XSEG_OK)
+        return complain("xseg_free");
+    if (xseg_close(allocator) != XSEG_OK)
+        return complain("xseg_close");
+    if (strcmp(xseg_status_text(XSEG_OK), "success") != 0)
+        return complain("xseg_status_text");
+    return puts(XSEG_VERSION_TEXT) < 0;
+}

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: MIT
+// The same from C++: handles in smart pointers, blocks in a small class.
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <exception>
+#include <memory>
+#include <stdexcept>
+#include <string>
+
+#include <xseg/xseg.h>
+
+static void expect(xseg_status status)
+{
+    if (status == XSEG_OK)
+        return;
+    std::string text(xseg_error_text(nullptr, 0) + 1, '\0');
+    xseg_error_text(&text[0], text.size());
+    throw std::runtime_error(text);
+}
+
+struct closer {
+    void operator()(xseg_allocator *allocator) const
+    {
+        if (xseg_close(allocator) != XSEG_OK)
+            std::terminate();
+    }
+};
+
+class block
+{
+  public:
+    block(xseg_allocator *from, std::size_t bytes) : allocator(from)
+    {
+        expect(xseg_alloc(allocator, 0, bytes, nullptr, &address));
+    }
+    ~block()
+    {
+        if (xseg_free(allocator, address) != XSEG_OK)
+            std::terminate();
+    }
+    block(const block &) = delete;
+    block &operator=(const block &) = delete;
+
+  private:
+    xseg_allocator *allocator;
+    void *address = nullptr;
+};
+
+static std::uint64_t live_blocks(xseg_allocator *allocator)
+{
+    struct xseg_stats stats = {};
+    xseg_where where = XSEG_WHERE_ANY;
+
+    stats.struct_bytes = sizeof(stats);
+    where.device = 0;
+    expect(xseg_stats(allocator, &where, &stats));
+    return stats.allocation[XSEG_STAT_ALL].current;
+}
+
+int main()
+{
+    try {
+        xseg_allocator *opened = nullptr;
+        expect(xseg_open(nullptr, nullptr, &opened));
+        const std::unique_ptr<xseg_allocator, closer> allocator(opened);
+        {
+            const block small(opened, 512), large(opened, std::size_t{64} << 20);
+            if (live_blocks(opened) != 2)
+                throw std::runtime_error("two blocks are not counted as two");
+        }
+        if (live_blocks(opened) != 0)
+            throw std::runtime_error("freed blocks are still counted");
+    } catch (const std::exception &error) {
+        std::fprintf(stderr, "%s\n", error.what());
+        return 1;
+    }
+    return std::puts(XSEG_VERSION_TEXT) < 0;
+}

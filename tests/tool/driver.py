@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: MIT
+"""`xseg replay` on the driver that it finds as libcuda.so.1, and on a terminal.
+
+driver.py TOOL SOURCE_ROOT; that driver is the simulator, which XSEG_DRIVER names.
+"""
+import os
+import pathlib
+import pty
+import subprocess
+import sys
+import tempfile
+import unittest
+
+MIB = 1 << 20
+
+
+class DriverTest(unittest.TestCase):
+    """Everything below runs the tool in a folder of its own that has a libcuda.so.1."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        (self.folder / "libcuda.so.1").symlink_to(os.environ["XSEG_DRIVER"])
+
+    def file(self, text):
+        """A file with these contents behind the format's first line."""
+        path = self.folder / "t.xtrace"
+        path.write_text("xtrace 1\nc expandable_segments:True\n" + text)
+        return path
+
+    def replay(self, text, *options, exit_status=0, **environment):
+        """What the tool says, on both streams."""
+        paths = f"{self.folder}:{os.environ.get('LD_LIBRARY_PATH', '')}"
+        done = subprocess.run([TOOL, "replay", *options, self.file(text)], timeout=120, check=False,
+                              text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT,
+                              env={**os.environ, "LD_LIBRARY_PATH": paths, **environment})
+        self.assertEqual(done.returncode, exit_status, done.stdout)
+        return done.stdout
+
+
+@unittest.skipIf(b"__asan_init" in pathlib.Path(sys.argv[1]).read_bytes(),
+                 "AddressSanitizer cannot load a library that finds its own symbols first")
+class Driver(DriverTest):
+    WAITS = "a 0 1000 0\na 1 30000000 1\nw 2 1\ny 1\ny *\nf 0\nf 1\ne\n"
+
+    def test_a_driver_is_found_by_its_name(self):
+        said = self.replay(self.WAITS, "--driver", "cuda")
+        self.assertRegex(said, r"peak reserved +42.00 MiB\n")
+        self.assertRegex(said, r"driver time, modelled +-\n")
+
+    def test_the_machine_has_the_memory_that_it_has(self):
+        said = self.replay("a 0 300000000 0\n", "--driver", "cuda", exit_status=3,
+                           XSEG_SIM_MEMORY_MB="256")
+        self.assertIn("out of memory", said)
+
+    def test_what_the_driver_refuses_is_named(self):
+        for call, words, status in (
+                ("cuInit", "cuInit returned 999", 2),
+                ("cuDevicePrimaryCtxRetain", "cuDevicePrimaryCtxRetain returned 999", 2),
+                ("cuCtxPushCurrent", "cuCtxPushCurrent returned 999", 2),
+                ("cuStreamCreate", "only 0 of 2 streams", 2),
+                ("cuStreamSynchronize", ":6: the driver refused", 1),
+                ("cuCtxSynchronize", ":7: the driver refused", 1)):
+            with self.subTest(call):
+                said = self.replay(self.WAITS, "--driver", "cuda", exit_status=status,
+                                   XSEG_SIM_FAIL=f"{call}:1:999")
+                self.assertIn(words, said)
+
+    def test_a_missing_driver_is_named(self):
+        (self.folder / "libcuda.so.1").unlink()
+        (self.folder / "libcuda.so.1").write_text("no library")
+        said = self.replay(self.WAITS, "--driver", "cuda", exit_status=2)
+        self.assertIn("libcuda.so.1", said)
+
+    def test_a_library_that_is_no_driver_is_named(self):
+        (self.folder / "libcuda.so.1").unlink()
+        (self.folder / "libcuda.so.1").symlink_to(
+            pathlib.Path(os.environ["XSEG_DRIVER"]).with_name("libxseg.so"))
+        said = self.replay(self.WAITS, "--driver", "cuda", exit_status=2)
+        self.assertIn("no entry point", said)
+
+
+class Terminal(DriverTest):
+    def test_progress_is_drawn_and_taken_away(self):
+        path = self.file("".join(f"a {i} 512 0\nf {i}\n" for i in range(200000)))
+        terminal, end = pty.openpty()
+        with subprocess.Popen([TOOL, "replay", path], stdin=subprocess.DEVNULL, stderr=end,
+                              stdout=subprocess.DEVNULL) as tool:
+            os.close(end)
+            said = b""
+            # Reading fails when nobody has the other end open any more.
+            try:
+                while part := os.read(terminal, 4096):
+                    said += part
+            except OSError:
+                pass
+        os.close(terminal)
+        self.assertEqual(tool.returncode, 0)
+        self.assertIn(b"\r[#", said)
+        self.assertTrue(said.endswith(b"\r\x1b[K"), said[-80:])
+
+
+if __name__ == "__main__":
+    TOOL = sys.argv[1]
+    unittest.main(argv=sys.argv[:1], verbosity=1)

@@ -1,0 +1,211 @@
+/* SPDX-License-Identifier: MIT */
+/* The audits of an arena, its extents and its device: each invariant can be seen to break. */
+#include "src/core/arena.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "src/core/allocator.h"
+#include "tests/support/scene.h"
+
+/* One extent: live, cached, live, hole. */
+struct fixture {
+    struct xseg_allocator *allocator;
+    struct xseg_device *device;
+    struct xseg_arena *arena;
+    void *held[2];
+    struct xseg_block *live, *cached, *hole;
+};
+
+static void pick(void *self, struct xseg_arena *arena)
+{
+    struct xseg_arena **picked = self;
+
+    if (!xseg_list_is_empty(&arena->extents))
+        *picked = arena;
+}
+
+static void set_up(struct fixture *f)
+{
+    memset(f, 0, sizeof(*f));
+    f->allocator = scene_open("expandable_segments:True");
+    f->held[0] = scene_alloc(f->allocator, MIB / 2, NULL);
+    void *middle = scene_alloc(f->allocator, MIB / 2, NULL);
+    f->held[1] = scene_alloc(f->allocator, MIB, NULL);
+    scene_free(f->allocator, middle);
+    f->device = xseg_allocator_open_device(f->allocator, 0);
+    assert_non_null(f->device);
+    xseg_lock_take(&f->device->growth_lock);
+    xseg_device_visit_arenas(f->device, pick, &f->arena);
+    xseg_lock_give(&f->device->growth_lock);
+    assert_non_null(f->arena);
+    f->live = XSEG_CONTAINER(f->arena->extents.next, struct xseg_extent, link)->first;
+    f->cached = f->live->next;
+    f->hole = f->cached->next->next;
+    assert_int_equal(f->live->state, XSEG_BLOCK_LIVE);
+    assert_int_equal(f->cached->state, XSEG_BLOCK_CACHED);
+    assert_int_equal(f->hole->state, XSEG_BLOCK_HOLE);
+}
+
+/* Whole again, or the audit says what is not. */
+static void tear_down(struct fixture *f)
+{
+    struct xseg_finding finding = {0};
+
+    if (!xseg_device_audit(f->device, &finding))
+        fail_msg("%s: %s", finding.tag, finding.text);
+    for (size_t i = 0; i < COUNT_OF(f->held); i++)
+        scene_free(f->allocator, f->held[i]);
+    scene_close(f->allocator);
+}
+
+static void expect(struct fixture *f, const char *tag)
+{
+    struct xseg_finding finding = {0};
+
+    assert_false(xseg_device_audit(f->device, &finding));
+    assert_string_equal(finding.tag, tag);
+    assert_int_not_equal(strlen(finding.text), 0);
+}
+
+static void a_gap_between_blocks_is_found(void **state)
+{
+    struct fixture f;
+
+    (void)state;
+    set_up(&f);
+    f.live->bytes -= 512;
+    expect(&f, "BLK-1");
+    f.live->bytes += 512;
+    f.cached->prev = f.hole;
+    expect(&f, "BLK-1");
+    f.cached->prev = f.live;
+    f.hole->bytes -= 512;
+    expect(&f, "BLK-1");
+    f.hole->bytes += 512;
+    f.live->extent = NULL;
+    expect(&f, "BLK-1");
+    f.live->extent = f.cached->extent;
+    tear_down(&f);
+}
+
+static void neighbours_that_should_be_one_are_found(void **state)
+{
+    struct fixture f;
+
+    (void)state;
+    set_up(&f);
+    f.live->state = XSEG_BLOCK_CACHED;
+    expect(&f, "BLK-2");
+    f.live->state = XSEG_BLOCK_LIVE;
+    f.hole->prev->state = XSEG_BLOCK_HOLE;
+    expect(&f, "BLK-2");
+    f.hole->prev->state = XSEG_BLOCK_LIVE;
+    tear_down(&f);
+}
+
+static void odd_sizes_are_found(void **state)
+{
+    struct fixture f;
+
+    (void)state;
+    set_up(&f);
+    f.live->bytes -= 1;
+    f.cached->base -= 1;
+    expect(&f, "BLK-3");
+    f.live->bytes += 1;
+    f.cached->base += 1;
+    tear_down(&f);
+}
+
+static void a_block_without_memory_is_found(void **state)
+{
+    struct fixture f;
+
+    (void)state;
+    set_up(&f);
+    f.cached->mapped = false;
+    expect(&f, "BLK-4");
+    f.cached->mapped = true;
+    f.hole->mapped = true;
+    expect(&f, "BLK-4");
+    f.hole->mapped = false;
+    tear_down(&f);
+}
+
+static void trees_that_miss_a_block_are_found(void **state)
+{
+    struct fixture f;
+
+    (void)state;
+    set_up(&f);
+    xseg_shelf_remove(&f.arena->shelf, f.cached);
+    expect(&f, "ARENA-1");
+    xseg_shelf_insert(&f.arena->shelf, f.cached);
+    xseg_tree_remove(&f.arena->holes, f.hole);
+    expect(&f, "ARENA-2");
+    xseg_tree_insert(&f.arena->holes, f.hole);
+    tear_down(&f);
+}
+
+static void wrong_counts_are_found(void **state)
+{
+    static const struct {
+        enum xseg_count what;
+        const char *tag;
+    } row[] = {
+        {XSEG_COUNT_ALLOCATION, "ARENA-3"},     {XSEG_COUNT_ALLOCATED_BYTES, "ARENA-3"},
+        {XSEG_COUNT_ACTIVE, "ARENA-3"},         {XSEG_COUNT_ACTIVE_BYTES, "ARENA-3"},
+        {XSEG_COUNT_RESERVED_BYTES, "ARENA-4"},
+    };
+    struct fixture f;
+
+    (void)state;
+    set_up(&f);
+    for (size_t i = 0; i < COUNT_OF(row); i++) {
+        atomic_fetch_add(&f.arena->counts.current[row[i].what], 1);
+        expect(&f, row[i].tag);
+        atomic_fetch_sub(&f.arena->counts.current[row[i].what], 1);
+    }
+    atomic_fetch_add(&f.device->reserved, 512);
+    expect(&f, "DEVICE-1");
+    atomic_fetch_sub(&f.device->reserved, 512);
+    tear_down(&f);
+}
+
+/* While a block is busy the counts are on their way. */
+static void busy_blocks_excuse_the_counts(void **state)
+{
+    struct fixture f;
+    struct xseg_finding finding = {0};
+
+    (void)state;
+    set_up(&f);
+    xseg_arena_lock(f.arena);
+    xseg_arena_claim(f.arena, f.cached);
+    atomic_fetch_add(&f.arena->counts.current[XSEG_COUNT_ACTIVE], 1);
+    assert_true(xseg_arena_audit(f.arena, &finding));
+    atomic_fetch_sub(&f.arena->counts.current[XSEG_COUNT_ACTIVE], 1);
+    assert_ptr_equal(xseg_arena_settle(f.arena, f.cached), f.cached);
+    xseg_arena_unlock(f.arena);
+    tear_down(&f);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_gap_between_blocks_is_found),
+        cmocka_unit_test(neighbours_that_should_be_one_are_found),
+        cmocka_unit_test(odd_sizes_are_found),
+        cmocka_unit_test(a_block_without_memory_is_found),
+        cmocka_unit_test(trees_that_miss_a_block_are_found),
+        cmocka_unit_test(wrong_counts_are_found),
+        cmocka_unit_test(busy_blocks_excuse_the_counts),
+    };
+
+    return cmocka_run_group_tests_name("arena", tests, NULL, NULL);
+}

@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: MIT */
+/* Noticing a fork, with the page that the kernel wipes and without. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "src/base/fork.h"
+
+/* What a child process answers. */
+static bool in_a_child(bool (*question)(struct xseg_fork *guard), struct xseg_fork *guard)
+{
+    int status = 0;
+    const pid_t child = fork();
+
+    if (child == 0)
+        _exit(question(guard) ? 0 : 1);
+    assert_true(child > 0);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status));
+    return WEXITSTATUS(status) == 0;
+}
+
+static bool is_child(struct xseg_fork *guard)
+{
+    return xseg_fork_is_child(guard);
+}
+
+static void a_child_is_noticed_by_the_wiped_page(void **state)
+{
+    struct xseg_fork guard = {0};
+
+    (void)state;
+    assert_true(xseg_fork_init(&guard));
+    assert_non_null((const void *)(uintptr_t)guard.marker);
+    guard.owner = 0; /* not looked at */
+    assert_false(xseg_fork_is_child(&guard));
+    assert_true(in_a_child(is_child, &guard));
+    assert_false(xseg_fork_is_child(&guard));
+    xseg_fork_fini(&guard);
+}
+
+/* As on a kernel that wipes no pages. */
+static void a_child_is_noticed_by_its_number(void **state)
+{
+    struct xseg_fork guard = {.marker = NULL, .owner = getpid()};
+
+    (void)state;
+    assert_false(xseg_fork_is_child(&guard));
+    assert_true(in_a_child(is_child, &guard));
+    xseg_fork_fini(&guard);
+}
+
+/* Without a page the kernel has to be asked, which goes on to work after the end. */
+static void the_end_may_come_twice(void **state)
+{
+    struct xseg_fork guard = {0};
+
+    (void)state;
+    assert_true(xseg_fork_init(&guard));
+    xseg_fork_fini(&guard);
+    assert_null((const void *)(uintptr_t)guard.marker);
+    xseg_fork_fini(&guard);
+    assert_false(xseg_fork_is_child(&guard));
+}
+
+static bool cannot_begin(struct xseg_fork *guard)
+{
+    const struct rlimit none = {0, 0};
+
+    return setrlimit(RLIMIT_AS, &none) == 0 && !xseg_fork_init(guard) && guard->marker == NULL;
+}
+
+static void without_memory_there_is_no_guard(void **state)
+{
+    struct xseg_fork guard = {0};
+
+    (void)state;
+    assert_true(in_a_child(cannot_begin, &guard));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_child_is_noticed_by_the_wiped_page),
+        cmocka_unit_test(a_child_is_noticed_by_its_number),
+        cmocka_unit_test(the_end_may_come_twice),
+        cmocka_unit_test(without_memory_there_is_no_guard),
+    };
+
+    return cmocka_run_group_tests_name("fork", tests, NULL, NULL);
+}

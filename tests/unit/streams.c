@@ -1,0 +1,165 @@
+/* SPDX-License-Identifier: MIT */
+/* The streams that a device knows: which handles are one stream, and which are many. */
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "src/core/streams.h"
+#include "tests/support/scene.h"
+#include "vmm/context.h"
+
+static const xseg_stream legacy = (xseg_stream)(uintptr_t)1;
+static const xseg_stream per_thread = (xseg_stream)(uintptr_t)2;
+
+struct fixture {
+    struct xseg_driver *driver;
+    struct xseg_context context;
+    struct xseg_leftovers leftovers;
+    struct xseg_lock table_lock;
+    struct xseg_streams streams;
+};
+
+static void set_up(struct fixture *f)
+{
+    char why[128];
+
+    memset(f, 0, sizeof(*f));
+    assert_int_equal(xseg_sim_reset(NULL), XSEG_OK);
+    assert_int_equal(xseg_driver_open(scene_driver(), &f->driver), XSEG_OK);
+    assert_int_equal(xseg_leftovers_init(&f->leftovers, &f->context), XSEG_OK);
+    assert_int_equal(xseg_context_open(&f->context, f->driver, 0, &f->leftovers, why, sizeof(why)),
+                     XSEG_OK);
+    xseg_lock_init(&f->table_lock, XSEG_RANK_TABLE);
+    xseg_streams_init(&f->streams, &f->context, &f->table_lock);
+}
+
+static void tear_down(struct fixture *f)
+{
+    xseg_streams_fini(&f->streams);
+    xseg_lock_fini(&f->table_lock);
+    assert_int_equal(xseg_context_close(&f->context), XSEG_OK);
+    xseg_leftovers_fini(&f->leftovers);
+    xseg_driver_close(f->driver);
+    assert_int_equal(xseg_sim_leaks(NULL, 0), 0);
+}
+
+static struct xseg_known_stream *get(struct fixture *f, xseg_stream handle)
+{
+    struct xseg_known_stream *stream = NULL;
+
+    assert_int_equal(xseg_streams_get(&f->streams, handle, &stream), XSEG_OK);
+    assert_non_null(stream);
+    return stream;
+}
+
+static bool can_name(struct fixture *f, const struct xseg_known_stream *stream)
+{
+    bool can = false;
+
+    assert_int_equal(xseg_streams_can_name(&f->context, stream, &can), XSEG_OK);
+    return can;
+}
+
+static void the_legacy_stream_has_two_handles(void **state)
+{
+    struct fixture f;
+
+    (void)state;
+    set_up(&f);
+    assert_ptr_equal(get(&f, NULL), get(&f, legacy));
+    assert_true(can_name(&f, get(&f, NULL)));
+    assert_ptr_not_equal(get(&f, NULL), get(&f, per_thread));
+    tear_down(&f);
+}
+
+/* A hit asks the driver nothing; only the per-thread handle has to be looked up each time. */
+static void a_known_stream_costs_nothing(void **state)
+{
+    struct fixture f;
+
+    (void)state;
+    set_up(&f);
+    const xseg_stream own = scene_stream();
+    struct xseg_known_stream *first = get(&f, own);
+    const uint64_t calls = xseg_sim_calls(NULL);
+    assert_ptr_equal(get(&f, own), first);
+    assert_true(can_name(&f, first));
+    assert_int_equal(xseg_sim_calls(NULL), calls);
+    struct xseg_known_stream *mine = get(&f, per_thread);
+    assert_ptr_equal(get(&f, per_thread), mine);
+    assert_true(can_name(&f, mine));
+    assert_int_equal(xseg_sim_calls("cuStreamGetId"), 4);
+    scene_stream_destroy(own);
+    tear_down(&f);
+}
+
+struct visit {
+    struct fixture *f;
+    struct xseg_known_stream *theirs, *mine;
+    bool can_name_theirs, can_name_mine;
+};
+
+static void *visit(void *argument)
+{
+    struct visit *visit = argument;
+
+    if (xseg_streams_get(&visit->f->streams, per_thread, &visit->mine) != XSEG_OK ||
+        xseg_streams_can_name(&visit->f->context, visit->theirs, &visit->can_name_theirs) !=
+            XSEG_OK ||
+        xseg_streams_can_name(&visit->f->context, visit->mine, &visit->can_name_mine) != XSEG_OK)
+        visit->mine = NULL;
+    return NULL;
+}
+
+static void the_per_thread_handle_is_another_stream_in_each_thread(void **state)
+{
+    struct fixture f;
+    pthread_t thread;
+
+    (void)state;
+    set_up(&f);
+    struct visit their = {.f = &f, .theirs = get(&f, per_thread), .can_name_theirs = true};
+    assert_int_equal(pthread_create(&thread, NULL, visit, &their), 0);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    assert_non_null(their.mine);
+    assert_ptr_not_equal(their.mine, their.theirs);
+    assert_false(their.can_name_theirs);
+    assert_true(their.can_name_mine);
+    assert_ptr_equal(get(&f, per_thread), their.theirs);
+    assert_false(can_name(&f, their.mine));
+    tear_down(&f);
+}
+
+static void a_driver_that_cannot_tell_is_an_error(void **state)
+{
+    struct fixture f;
+    struct xseg_known_stream *stream = NULL;
+    bool can = true;
+
+    (void)state;
+    set_up(&f);
+    assert_int_equal(xseg_sim_fail("cuStreamGetId", 1, 400), XSEG_OK);
+    scene_expect_error(xseg_streams_get(&f.streams, NULL, &stream), XSEG_ERR_DRIVER, "no stream");
+    assert_null(stream);
+    stream = get(&f, per_thread);
+    assert_int_equal(xseg_sim_fail("cuStreamGetId", 1, 400), XSEG_OK);
+    assert_int_equal(xseg_streams_can_name(&f.context, stream, &can), XSEG_ERR_DRIVER);
+    tear_down(&f);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_legacy_stream_has_two_handles),
+        cmocka_unit_test(a_known_stream_costs_nothing),
+        cmocka_unit_test(the_per_thread_handle_is_another_stream_in_each_thread),
+        cmocka_unit_test(a_driver_that_cannot_tell_is_an_error),
+    };
+
+    return cmocka_run_group_tests_name("streams", tests, NULL, NULL);
+}

@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: MIT */
+#include "vmm/sim/action.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "vmm/sim/machine.h"
+#include "vmm/sim/stream.h"
+
+static void forget(struct sim_action *action)
+{
+    sim_work_unrefer(action->work);
+    free(action->staged);
+    free(action);
+}
+
+bool sim_action_queue(struct sim_stream *stream, struct sim_action *action)
+{
+    struct sim_actions *actions = &sim_machine.actions;
+
+    if (!sim_work_queue(&stream->queue, 0, NULL)) {
+        forget(action);
+        return false;
+    }
+    action->work = sim_work_refer(stream->queue.last);
+    action->device = stream->device;
+    action->next = NULL;
+    if (actions->first == NULL)
+        actions->last = &actions->first;
+    *actions->last = action;
+    actions->last = &action->next;
+    return true;
+}
+
+static void *pointer_to(uint64_t address)
+{
+    return (void *)(uintptr_t)address;
+}
+
+static void fill(const struct sim_action *action)
+{
+    unsigned char *to = pointer_to(action->to);
+
+    if (action->width == 1) {
+        memset(to, (int)(action->pattern & 0xff), action->bytes);
+        return;
+    }
+    for (uint64_t at = 0; at < action->bytes; at += action->width)
+        memcpy(to + at, &action->pattern, action->width);
+}
+
+static void carry_out(const struct sim_action *action)
+{
+    struct sim_actions *actions = &sim_machine.actions;
+
+    if (action->function != NULL) {
+        actions->is_running = true;
+        actions->runner = sim_thread()->number;
+        sim_unlock_for(action->function, action->argument);
+        actions->is_running = false;
+    } else if (action->width != 0) {
+        fill(action);
+    } else {
+        memmove(pointer_to(action->to),
+                action->staged != NULL ? action->staged : pointer_to(action->from), action->bytes);
+    }
+}
+
+/* The link to the action that is due first, or NULL.  Work that was cut short has no end. */
+static struct sim_action **due(void)
+{
+    struct sim_action **found = NULL;
+    uint64_t end = UINT64_MAX;
+
+    for (struct sim_action **at = &sim_machine.actions.first; *at != NULL; at = &(*at)->next) {
+        const struct sim_work *work = (*at)->work;
+
+        if (sim_work_ended(work) && (found == NULL || work->end < end)) {
+            found = at;
+            end = work->end;
+        }
+    }
+    return found;
+}
+
+static void link_out(struct sim_action **at)
+{
+    struct sim_actions *actions = &sim_machine.actions;
+
+    if (actions->last == &(*at)->next)
+        actions->last = at;
+    *at = (*at)->next;
+}
+
+void sim_actions_run(void)
+{
+    struct sim_action **at;
+
+    while (!sim_machine.actions.is_running && (at = due()) != NULL) {
+        struct sim_action *action = *at;
+
+        link_out(at);
+        carry_out(action);
+        forget(action);
+    }
+}
+
+void sim_actions_drop(unsigned device)
+{
+    struct sim_action **at = &sim_machine.actions.first;
+
+    while (*at != NULL) {
+        struct sim_action *action = *at;
+
+        if (action->device != device) {
+            at = &action->next;
+            continue;
+        }
+        link_out(at);
+        forget(action);
+    }
+}

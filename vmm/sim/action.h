@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Actions: what happens when a piece of work ends, namely copies and fills of real bytes, and host
+ * functions.
+ *
+ * Time is virtual, so work ends inside of some call: before that call returns, it carries out what
+ * is due, by end and then by the order of queueing.  Copies run under the machine's lock; a host
+ * function runs without it, in the thread whose call made it due, and other threads that give the
+ * lock back meanwhile wait for it.
+ *
+ * Locking: the machine's lock.
+ */
+#ifndef XSEG_SIM_ACTION_H
+#define XSEG_SIM_ACTION_H
+
+#include <cuda.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+struct sim_stream;
+struct sim_work;
+
+struct sim_action {
+    struct sim_work *work; /* referred to */
+    unsigned device;
+    struct sim_action *next; /* by the order of queueing */
+    /* A host function, or bytes that are copied, or filled with a pattern. */
+    CUhostFn function;
+    void *argument;
+    uint64_t to, from, bytes;
+    void *staged;     /* the bytes to copy, set aside; or NULL */
+    uint32_t pattern; /* repeated in its lowest width bytes */
+    unsigned width;   /* 0: a copy */
+};
+
+struct sim_actions {
+    struct sim_action *first, **last; /* last: where the next one is linked in */
+    bool is_running;                  /* a host function */
+    uint64_t runner;                  /* the thread that runs it */
+};
+
+/**
+ * Queue a piece of work on a stream that carries out an action when it ends.
+ *
+ * @param action  on the heap; taken over, also on failure
+ *
+ * Returns: false when there is no host memory
+ */
+bool sim_action_queue(struct sim_stream *stream, struct sim_action *action);
+
+/** Carry out what is due; gives the lock back while host functions run. */
+void sim_actions_run(void);
+
+/** Drop the actions of a device, whose streams end. */
+void sim_actions_drop(unsigned device);
+
+#endif

@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: MIT */
+#include "vmm/sim/bytes.h"
+
+#include <fcntl.h>
+#include <stddef.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "vmm/sim/machine.h"
+
+static void *pointer_to(uint64_t address)
+{
+    return (void *)(uintptr_t)address;
+}
+
+bool sim_bytes_reserve(uint64_t base, uint64_t bytes)
+{
+    void *got;
+
+    if (!sim_machine.real_bytes)
+        return true;
+    got = mmap(pointer_to(base), bytes, PROT_NONE,
+               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
+    if (got == MAP_FAILED)
+        return false;
+    if (got == pointer_to(base))
+        return true;
+    /* Kernels that do not know the flag take the address for a hint. */
+    (void)munmap(got, bytes);
+    return false;
+}
+
+void sim_bytes_unreserve(uint64_t base, uint64_t bytes)
+{
+    if (sim_machine.real_bytes)
+        (void)munmap(pointer_to(base), bytes);
+}
+
+bool sim_bytes_take(unsigned device, uint64_t bytes, struct sim_store *store)
+{
+    struct sim_device *at = &sim_machine.device[device];
+
+    *store = (struct sim_store){.file = -1};
+    if (!sim_machine.real_bytes)
+        return true;
+    if (!at->has_file) {
+        at->file = memfd_create("xseg-sim", MFD_CLOEXEC);
+        if (at->file < 0)
+            return false;
+        at->has_file = true;
+        at->file_bytes = 0;
+    }
+    /* Places in the file are not used again: it is sparse, and holes cost nothing. */
+    if (ftruncate(at->file, (off_t)(at->file_bytes + bytes)) != 0)
+        return false;
+    *store = (struct sim_store){.file = at->file, .offset = at->file_bytes};
+    at->file_bytes += bytes;
+    return true;
+}
+
+void sim_bytes_put(const struct sim_store *store, uint64_t bytes)
+{
+    if (store->file < 0)
+        return;
+    if (store->is_own)
+        (void)close(store->file);
+    else if (!sim_machine.forked) /* a child must not empty its parent's memory */
+        (void)fallocate(store->file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+                        (off_t)store->offset, (off_t)bytes);
+}
+
+bool sim_bytes_map(const struct sim_store *store, uint64_t address, uint64_t bytes)
+{
+    return !sim_machine.real_bytes || store->file < 0 ||
+           mmap(pointer_to(address), bytes, PROT_NONE, MAP_SHARED | MAP_FIXED, store->file,
+                (off_t)store->offset) != MAP_FAILED;
+}
+
+void sim_bytes_unmap(uint64_t address, uint64_t bytes)
+{
+    if (sim_machine.real_bytes)
+        (void)mmap(pointer_to(address), bytes, PROT_NONE,
+                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+}
+
+void sim_bytes_protect(uint64_t address, uint64_t bytes, bool readable, bool writable)
+{
+    if (sim_machine.real_bytes)
+        (void)mprotect(pointer_to(address), bytes,
+                       (readable ? PROT_READ : 0) | (writable ? PROT_WRITE : 0));
+}
+
+void sim_bytes_end(void)
+{
+    for (unsigned i = 0; i < SIM_DEVICES_MAX; i++)
+        if (sim_machine.device[i].has_file)
+            (void)close(sim_machine.device[i].file);
+}

@@ -1,0 +1,326 @@
+/* SPDX-License-Identifier: MIT */
+#include "vmm/sim/graph.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "vmm/sim/entry.h"
+#include "vmm/sim/machine.h"
+
+static bool make_room(struct sim_nodes *set, size_t count)
+{
+    size_t capacity = set->capacity == 0 ? 4 : set->capacity;
+    CUgraphNode *node;
+    uint64_t *edge;
+
+    if (count <= set->capacity)
+        return true;
+    while (capacity < count)
+        capacity *= 2;
+    edge = calloc(capacity, sizeof(*edge));
+    node = edge != NULL ? realloc(set->node, capacity * sizeof(CUgraphNode)) : NULL;
+    if (node == NULL) {
+        free(edge);
+        return false;
+    }
+    free(set->edge);
+    set->node = node;
+    set->edge = edge;
+    set->capacity = capacity;
+    return true;
+}
+
+static bool has(const struct sim_nodes *set, CUgraphNode node)
+{
+    for (size_t i = 0; i < set->count; i++)
+        if (set->node[i] == node)
+            return true;
+    return false;
+}
+
+bool sim_nodes_join(struct sim_nodes *set, const struct sim_nodes *more)
+{
+    if (!make_room(set, set->count + more->count))
+        return false;
+    for (size_t i = 0; i < more->count; i++)
+        if (!has(set, more->node[i]))
+            set->node[set->count++] = more->node[i];
+    return true;
+}
+
+bool sim_nodes_copy(struct sim_nodes *set, const struct sim_nodes *from)
+{
+    if (!make_room(set, from->count))
+        return false;
+    set->count = 0;
+    return sim_nodes_join(set, from);
+}
+
+void sim_nodes_clear(struct sim_nodes *set)
+{
+    free(set->node);
+    free(set->edge);
+    memset(set, 0, sizeof(*set));
+}
+
+struct sim_graph *sim_graph_make(void)
+{
+    struct sim_graph *graph = calloc(1, sizeof(*graph));
+
+    if (graph == NULL)
+        return NULL;
+    graph->handle = sim_handles_add(&sim_machine.graphs, graph);
+    if (graph->handle != 0)
+        return graph;
+    free(graph);
+    return NULL;
+}
+
+static void node_end(struct sim_node *node)
+{
+    if (node->handle != 0)
+        sim_handles_remove(&sim_machine.nodes, node->handle, true);
+    sim_nodes_clear(&node->needs);
+    free(node);
+}
+
+void sim_graph_end(struct sim_graph *graph)
+{
+    for (uint64_t i = 0; i < graph->nodes; i++)
+        node_end(graph->node[i]);
+    sim_handles_remove(&sim_machine.graphs, graph->handle, true);
+    free(graph->node);
+    free(graph);
+}
+
+static bool graph_grow(struct sim_graph *graph)
+{
+    const size_t capacity = graph->capacity == 0 ? 16 : graph->capacity * 2;
+    struct sim_node **node;
+
+    if (graph->nodes < graph->capacity)
+        return true;
+    node = realloc(graph->node, capacity * sizeof(struct sim_node *));
+    if (node == NULL)
+        return false;
+    graph->node = node;
+    graph->capacity = capacity;
+    return true;
+}
+
+bool sim_graph_add(struct sim_graph *graph, enum sim_node_type type, struct sim_nodes *set)
+{
+    struct sim_node *node;
+
+    if (!graph_grow(graph) || !make_room(set, 1))
+        return false;
+    node = calloc(1, sizeof(*node));
+    if (node == NULL)
+        return false;
+    node->graph = graph;
+    node->type = type;
+    if (sim_nodes_copy(&node->needs, set))
+        node->handle = sim_handles_add(&sim_machine.nodes, node);
+    if (node->handle == 0) {
+        node_end(node);
+        return false;
+    }
+    graph->node[graph->nodes++] = node;
+    set->node[0] = (CUgraphNode)(uintptr_t)node->handle;
+    set->count = 1;
+    return true;
+}
+
+struct sim_node *sim_node_find(CUgraphNode handle)
+{
+    return sim_handles_find(&sim_machine.nodes, (uint64_t)(uintptr_t)handle);
+}
+
+static void mark(const struct sim_nodes *set)
+{
+    for (size_t i = 0; i < set->count; i++)
+        sim_node_find(set->node[i])->is_marked = true;
+}
+
+bool sim_graph_is_behind(struct sim_graph *graph, const struct sim_nodes *set,
+                         const struct sim_nodes *other)
+{
+    bool is_behind = true;
+
+    mark(other);
+    /* What a node needs was added before it, so one walk backwards sees everything. */
+    for (uint64_t i = graph->nodes; i-- > 0;)
+        if (graph->node[i]->is_marked)
+            mark(&graph->node[i]->needs);
+    for (size_t i = 0; i < set->count; i++)
+        is_behind = is_behind && sim_node_find(set->node[i])->is_marked;
+    for (uint64_t i = 0; i < graph->nodes; i++)
+        graph->node[i]->is_marked = false;
+    return is_behind;
+}
+
+static struct sim_graph *graph_find(CUgraph handle)
+{
+    return sim_handles_find(&sim_machine.graphs, (uint64_t)(uintptr_t)handle);
+}
+
+/* A list that is handed out the way of the driver: what fits, the rest of the room NULL. */
+struct list {
+    CUgraphNode *first, *second; /* the room; NULL: none */
+    size_t room, count;
+};
+
+static void add(struct list *list, CUgraphNode first, CUgraphNode second)
+{
+    if (list->count < list->room) {
+        if (list->first != NULL)
+            list->first[list->count] = first;
+        if (list->second != NULL)
+            list->second[list->count] = second;
+    }
+    list->count++;
+}
+
+static void hand_out(struct list *list, size_t *count)
+{
+    const size_t found = list->count;
+
+    while (list->count < list->room)
+        add(list, NULL, NULL);
+    *count = found;
+}
+
+static struct list list_of(CUgraphNode *first, CUgraphNode *second, const size_t *count)
+{
+    return (struct list){
+        .first = first,
+        .second = second,
+        .room = first == NULL && second == NULL ? 0 : *count,
+    };
+}
+
+static CUresult get_nodes(CUgraph handle, CUgraphNode *nodes, size_t *count, bool roots_only)
+{
+    const struct sim_graph *graph = graph_find(handle);
+    struct list list;
+
+    if (graph == NULL || count == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    list = list_of(nodes, NULL, count);
+    for (uint64_t i = 0; i < graph->nodes; i++)
+        if (!roots_only || graph->node[i]->needs.count == 0)
+            add(&list, (CUgraphNode)(uintptr_t)graph->node[i]->handle, NULL);
+    hand_out(&list, count);
+    return CUDA_SUCCESS;
+}
+
+static void clear_edges(void *edges, const CUgraphNode *room, const size_t *count)
+{
+    if (edges != NULL && room != NULL)
+        memset(edges, 0, *count * sizeof(uint64_t));
+}
+
+static CUresult get_edges(CUgraph handle, CUgraphNode *from, CUgraphNode *to, void *edges,
+                          size_t *count)
+{
+    const struct sim_graph *graph = graph_find(handle);
+    struct list list;
+
+    if (graph == NULL || count == NULL || (from == NULL) != (to == NULL) ||
+        (edges != NULL && from == NULL))
+        return CUDA_ERROR_INVALID_VALUE;
+    clear_edges(edges, from, count);
+    list = list_of(from, to, count);
+    for (uint64_t i = 0; i < graph->nodes; i++) {
+        const struct sim_node *node = graph->node[i];
+
+        for (size_t j = 0; j < node->needs.count; j++)
+            add(&list, node->needs.node[j], (CUgraphNode)(uintptr_t)node->handle);
+    }
+    hand_out(&list, count);
+    return CUDA_SUCCESS;
+}
+
+static CUresult get_needs(CUgraphNode handle, CUgraphNode *nodes, void *edges, size_t *count)
+{
+    const struct sim_node *node = sim_node_find(handle);
+    struct list list;
+
+    if (node == NULL || count == NULL || (edges != NULL && nodes == NULL))
+        return CUDA_ERROR_INVALID_VALUE;
+    clear_edges(edges, nodes, count);
+    list = list_of(nodes, NULL, count);
+    for (size_t i = 0; i < node->needs.count; i++)
+        add(&list, node->needs.node[i], NULL);
+    hand_out(&list, count);
+    return CUDA_SUCCESS;
+}
+
+static CUresult get_type(CUgraphNode handle, CUgraphNodeType *type)
+{
+    const struct sim_node *node = sim_node_find(handle);
+
+    if (node == NULL || type == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    *type = (CUgraphNodeType)node->type;
+    return CUDA_SUCCESS;
+}
+
+static CUresult destroy(CUgraph handle)
+{
+    struct sim_graph *graph = graph_find(handle);
+
+    if (graph == NULL || graph->is_captured_into)
+        return CUDA_ERROR_INVALID_VALUE;
+    sim_graph_end(graph);
+    return CUDA_SUCCESS;
+}
+
+SIM_EXPORT CUresult CUDAAPI cuGraphGetNodes(CUgraph hGraph, CUgraphNode *nodes, size_t *numNodes)
+{
+    SIM_ANSWER(GRAPH_GET_NODES, get_nodes(hGraph, nodes, numNodes, false));
+}
+
+SIM_EXPORT CUresult CUDAAPI cuGraphGetRootNodes(CUgraph hGraph, CUgraphNode *rootNodes,
+                                                size_t *numRootNodes)
+{
+    SIM_ANSWER(GRAPH_GET_ROOT_NODES, get_nodes(hGraph, rootNodes, numRootNodes, true));
+}
+
+SIM_EXPORT CUresult CUDAAPI cuGraphGetEdges(CUgraph hGraph, CUgraphNode *from, CUgraphNode *to,
+                                            size_t *numEdges)
+{
+    SIM_ANSWER(GRAPH_GET_EDGES, get_edges(hGraph, from, to, NULL, numEdges));
+}
+
+SIM_EXPORT CUresult CUDAAPI cuGraphGetEdges_v2(CUgraph hGraph, CUgraphNode *from, CUgraphNode *to,
+                                               struct CUgraphEdgeData_st *edgeData,
+                                               size_t *numEdges)
+{
+    SIM_ANSWER(GRAPH_GET_EDGES_V2, get_edges(hGraph, from, to, edgeData, numEdges));
+}
+
+SIM_EXPORT CUresult CUDAAPI cuGraphNodeGetDependencies(CUgraphNode hNode,
+                                                       CUgraphNode *dependencies,
+                                                       size_t *numDependencies)
+{
+    SIM_ANSWER(GRAPH_NODE_GET_NEEDS, get_needs(hNode, dependencies, NULL, numDependencies));
+}
+
+SIM_EXPORT CUresult CUDAAPI cuGraphNodeGetDependencies_v2(CUgraphNode hNode,
+                                                          CUgraphNode *dependencies,
+                                                          struct CUgraphEdgeData_st *edgeData,
+                                                          size_t *numDependencies)
+{
+    SIM_ANSWER(GRAPH_NODE_GET_NEEDS_V2, get_needs(hNode, dependencies, edgeData, numDependencies));
+}
+
+SIM_EXPORT CUresult CUDAAPI cuGraphNodeGetType(CUgraphNode hNode, CUgraphNodeType *type)
+{
+    SIM_ANSWER(GRAPH_NODE_GET_TYPE, get_type(hNode, type));
+}
+
+SIM_EXPORT CUresult CUDAAPI cuGraphDestroy(CUgraph hGraph)
+{
+    SIM_ANSWER(GRAPH_DESTROY, destroy(hGraph));
+}

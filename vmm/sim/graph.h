@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Graphs: what captures put together, nodes and what each needs.
+ *
+ *     a ---> b ---> d        d needs b and c; the edges run from a to b, a to c, b to d, c to d
+ *       \         /
+ *        `-> c --'
+ *
+ * A graph is only looked at here; it cannot be run.
+ *
+ * Invariants: a node needs nodes of its own graph that were added before it, each once.
+ *
+ * Locking: the machine's lock.
+ */
+#ifndef XSEG_SIM_GRAPH_H
+#define XSEG_SIM_GRAPH_H
+
+#include <cuda.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum sim_node_type {
+    SIM_NODE_KERNEL = CU_GRAPH_NODE_TYPE_KERNEL,
+    SIM_NODE_COPY = CU_GRAPH_NODE_TYPE_MEMCPY,
+    SIM_NODE_FILL = CU_GRAPH_NODE_TYPE_MEMSET,
+    SIM_NODE_HOST = CU_GRAPH_NODE_TYPE_HOST,
+    SIM_NODE_WAIT = CU_GRAPH_NODE_TYPE_WAIT_EVENT
+};
+
+/** Some nodes, by handle, each once; all zero is none. */
+struct sim_nodes {
+    CUgraphNode *node;
+    uint64_t *edge; /* data of the edges from them, of 8 bytes each: all zero */
+    size_t count, capacity;
+};
+
+struct sim_node {
+    struct sim_graph *graph;
+    uint64_t handle;
+    enum sim_node_type type;
+    struct sim_nodes needs;
+    bool is_marked; /* by a walk that is under way */
+};
+
+struct sim_graph {
+    uint64_t handle;
+    uint64_t nodes; /* how many */
+    struct sim_node **node;
+    size_t capacity;
+    bool is_captured_into; /* belongs to a capture still */
+};
+
+/** Add nodes to a set.  Returns: false when there is no host memory, and nothing has changed */
+bool sim_nodes_join(struct sim_nodes *set, const struct sim_nodes *more);
+
+/** Exactly these.  Returns: as above */
+bool sim_nodes_copy(struct sim_nodes *set, const struct sim_nodes *from);
+
+/** None from here on. */
+void sim_nodes_clear(struct sim_nodes *set);
+
+/** An empty graph; NULL when there is no host memory. */
+struct sim_graph *sim_graph_make(void);
+
+/** End a graph and its nodes. */
+void sim_graph_end(struct sim_graph *graph);
+
+/**
+ * Add a node that needs the nodes of a set, and make it the only one of the set.
+ *
+ * Returns: false when there is no host memory, and nothing has changed
+ */
+bool sim_graph_add(struct sim_graph *graph, enum sim_node_type type, struct sim_nodes *set);
+
+/** Whether all nodes of a set are in another or needed, directly or not, by those in it. */
+bool sim_graph_is_behind(struct sim_graph *graph, const struct sim_nodes *set,
+                         const struct sim_nodes *other);
+
+/** The node of a handle, or NULL. */
+struct sim_node *sim_node_find(CUgraphNode handle);
+
+#endif

@@ -1,0 +1,244 @@
+/* SPDX-License-Identifier: MIT */
+/* What the driver knows about an address. */
+#include <string.h>
+
+#include "vmm/sim/context.h"
+#include "vmm/sim/entry.h"
+#include "vmm/sim/machine.h"
+#include "vmm/sim/mapping.h"
+
+/* What stands at an address; an allocation has no mapping, a hole neither that nor memory. */
+struct place {
+    uint64_t address;
+    const struct sim_range *range;
+    const struct sim_mapping *mapping;
+    bool has_memory;
+};
+
+/* An answer, in as many bytes as the attribute has. */
+struct answer {
+    uint64_t value;
+    size_t bytes;
+};
+
+static struct answer answer_of(uint64_t value, size_t bytes)
+{
+    return (struct answer){value, bytes};
+}
+
+static bool place_of(uint64_t address, struct place *place)
+{
+    place->address = address;
+    place->range = sim_range_find(&sim_machine.addresses, address);
+    place->mapping = sim_mapping_at(address);
+    place->has_memory =
+        place->range != NULL && (place->mapping != NULL || place->range->granule == NULL);
+    return place->range != NULL;
+}
+
+static unsigned device_of(const struct place *place)
+{
+    return place->mapping != NULL ? place->mapping->physical->device : place->range->device;
+}
+
+/* What the current context's device may do there, in the driver's numbers. */
+static uint64_t access_of(const struct place *place)
+{
+    unsigned device;
+
+    if (sim_context_current(&device) != CUDA_SUCCESS)
+        return 0;
+    if (sim_can_reach(device, place->address, 1, true))
+        return CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+    return sim_can_reach(device, place->address, 1, false) ? CU_MEM_ACCESS_FLAGS_PROT_READ : 0;
+}
+
+/* About the reservation or allocation; these answers a hole has too. */
+static bool ask_range(const struct place *place, int attribute, struct answer *answer)
+{
+    switch (attribute) {
+    case CU_POINTER_ATTRIBUTE_IS_MANAGED:
+        *answer = answer_of(0, sizeof(unsigned));
+        return true;
+    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+        *answer = answer_of(place->range->base, sizeof(CUdeviceptr));
+        return true;
+    case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+        *answer = answer_of(place->range->bytes, sizeof(size_t));
+        return true;
+    case CU_POINTER_ATTRIBUTE_MAPPED:
+        *answer = answer_of(place->has_memory, sizeof(unsigned));
+        return true;
+    default:
+        return false;
+    }
+}
+
+/* About the memory. */
+static bool ask_memory(const struct place *place, int attribute, struct answer *answer)
+{
+    const struct sim_mapping *mapping = place->mapping;
+
+    switch (attribute) {
+    case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
+        *answer = answer_of(CU_MEMORYTYPE_DEVICE, sizeof(unsigned));
+        return true;
+    case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
+        *answer = answer_of(place->address, sizeof(CUdeviceptr));
+        return true;
+    case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
+        *answer = answer_of(0, sizeof(unsigned));
+        return true;
+    case CU_POINTER_ATTRIBUTE_BUFFER_ID:
+        *answer = answer_of(mapping != NULL ? mapping->origin.number : place->range->origin.number,
+                            sizeof(unsigned long long));
+        return true;
+    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
+        *answer = answer_of(device_of(place), sizeof(int));
+        return true;
+    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
+        *answer = answer_of(mapping == NULL, sizeof(unsigned));
+        return true;
+    case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
+        *answer = answer_of(
+            mapping != NULL ? (uint64_t)mapping->physical->prop.requestedHandleTypes : 0,
+            sizeof(unsigned long long));
+        return true;
+    case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
+        *answer = answer_of(access_of(place), sizeof(unsigned));
+        return true;
+    default:
+        return false;
+    }
+}
+
+/* About the context, which mapped memory does not have, and the mapping, which others lack. */
+static bool ask_rest(const struct place *place, int attribute, struct answer *answer)
+{
+    const struct sim_mapping *mapping = place->mapping;
+
+    switch (attribute) {
+    case CU_POINTER_ATTRIBUTE_CONTEXT:
+        *answer = answer_of(mapping != NULL
+                                ? 0
+                                : (uint64_t)(uintptr_t)sim_context_handle(place->range->device),
+                            sizeof(CUcontext));
+        return true;
+    case 15: /* CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE */
+        *answer = answer_of(
+            mapping == NULL || mapping->physical->prop.allocFlags.gpuDirectRDMACapable,
+            sizeof(unsigned));
+        return true;
+    case 17: /* CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE */
+        *answer = answer_of(0, sizeof(void *));
+        return true;
+    case 18: /* CU_POINTER_ATTRIBUTE_MAPPING_SIZE */
+        *answer = answer_of(mapping != NULL ? mapping->bytes : place->range->bytes, sizeof(size_t));
+        return true;
+    case 19: /* CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR */
+        *answer = answer_of(mapping != NULL ? mapping->address : place->range->base,
+                            sizeof(CUdeviceptr));
+        return true;
+    case 20: /* CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID */
+        *answer = answer_of(mapping != NULL ? mapping->physical->origin.number
+                                            : place->range->origin.number,
+                            sizeof(unsigned long long));
+        return true;
+    default:
+        return false;
+    }
+}
+
+static bool ask(const struct place *place, int attribute, struct answer *answer)
+{
+    return ask_range(place, attribute, answer) ||
+           (place->has_memory &&
+            (ask_memory(place, attribute, answer) || ask_rest(place, attribute, answer)));
+}
+
+/* Little-endian hosts only, as are all that have such drivers. */
+static void write_answer(void *data, const struct answer *answer)
+{
+    memcpy(data, &answer->value, answer->bytes);
+}
+
+static CUresult get_attribute(void *data, CUpointer_attribute attribute, uint64_t address)
+{
+    struct answer answer;
+    struct place place;
+
+    if (data == NULL || !place_of(address, &place) || !ask(&place, (int)attribute, &answer))
+        return CUDA_ERROR_INVALID_VALUE;
+    write_answer(data, &answer);
+    return CUDA_SUCCESS;
+}
+
+/* What an attribute is of an address that the driver does not know: nothing, in the right size. */
+static CUresult get_nothing(void *data, int attribute)
+{
+    /* An allocation that is asked about only for the sizes. */
+    static const struct sim_range nowhere = {.bytes = 1};
+    const struct place place = {.range = &nowhere, .has_memory = true};
+    struct answer answer;
+
+    if (!ask(&place, attribute, &answer))
+        return CUDA_ERROR_INVALID_VALUE;
+    answer.value = attribute == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL ? (uint64_t)CU_DEVICE_INVALID
+                                                                    : 0;
+    write_answer(data, &answer);
+    return CUDA_SUCCESS;
+}
+
+static CUresult get_attributes(unsigned count, const CUpointer_attribute *attributes, void **data,
+                               uint64_t address)
+{
+    struct place place;
+
+    if (count == 0 || attributes == NULL || data == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    (void)place_of(address, &place);
+    for (unsigned i = 0; i < count; i++) {
+        struct answer answer;
+
+        if (data[i] == NULL)
+            return CUDA_ERROR_INVALID_VALUE;
+        if (place.range != NULL && ask(&place, (int)attributes[i], &answer))
+            write_answer(data[i], &answer);
+        else if (get_nothing(data[i], (int)attributes[i]) != CUDA_SUCCESS)
+            return CUDA_ERROR_INVALID_VALUE;
+    }
+    return CUDA_SUCCESS;
+}
+
+static CUresult get_range(CUdeviceptr *base, size_t *bytes, uint64_t address)
+{
+    struct place place;
+
+    if (!place_of(address, &place) || !place.has_memory)
+        return CUDA_ERROR_NOT_FOUND;
+    if (base != NULL)
+        *base = place.mapping != NULL ? place.mapping->address : place.range->base;
+    if (bytes != NULL)
+        *bytes = place.mapping != NULL ? place.mapping->bytes : place.range->bytes;
+    return CUDA_SUCCESS;
+}
+
+SIM_EXPORT CUresult CUDAAPI cuPointerGetAttribute(void *data, CUpointer_attribute attribute,
+                                                  CUdeviceptr ptr)
+{
+    SIM_ANSWER_AT(POINTER_GET_ATTRIBUTE, ptr, 0, get_attribute(data, attribute, ptr));
+}
+
+SIM_EXPORT CUresult CUDAAPI cuPointerGetAttributes(unsigned int numAttributes,
+                                                   CUpointer_attribute *attributes, void **data,
+                                                   CUdeviceptr ptr)
+{
+    SIM_ANSWER_AT(POINTER_GET_ATTRIBUTES, ptr, 0,
+                  get_attributes(numAttributes, attributes, data, ptr));
+}
+
+SIM_EXPORT CUresult CUDAAPI cuMemGetAddressRange_v2(CUdeviceptr *pbase, size_t *psize,
+                                                    CUdeviceptr dptr)
+{
+    SIM_ANSWER_AT(MEM_GET_ADDRESS_RANGE, dptr, 0, get_range(pbase, psize, dptr));
+}

@@ -1,0 +1,254 @@
+/* SPDX-License-Identifier: MIT */
+#include "vmm/sim/touch.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+#include "vmm/sim/context.h"
+#include "vmm/sim/machine.h"
+#include "vmm/sim/mapping.h"
+#include "vmm/sim/stream.h"
+
+static bool overlaps(uint64_t a, uint64_t a_bytes, uint64_t b, uint64_t b_bytes)
+{
+    return a < b ? b - a < a_bytes : a - b < b_bytes;
+}
+
+void sim_touches_prune(void)
+{
+    struct sim_touches *touches = &sim_machine.touches;
+    size_t kept = 0;
+
+    for (size_t i = 0; i < touches->count; i++) {
+        struct sim_touch touch = touches->touch[i];
+
+        if (sim_work_ended(touch.work)) {
+            touch.work->touches--;
+            sim_work_unrefer(touch.work);
+        } else {
+            touches->touch[kept++] = touch;
+        }
+    }
+    touches->count = kept;
+}
+
+void sim_touches_end(void)
+{
+    free(sim_machine.touches.touch);
+    sim_machine.touches = (struct sim_touches){.count = 0};
+}
+
+static bool make_room(struct sim_touches *touches)
+{
+    size_t capacity;
+    struct sim_touch *touch;
+
+    if (touches->count < touches->capacity)
+        return true;
+    sim_touches_prune();
+    /* Half of it free, so that looking through all of it again is some time away. */
+    if (touches->count < touches->capacity / 2)
+        return true;
+    capacity = touches->capacity == 0 ? 64 : touches->capacity * 2;
+    touch = realloc(touches->touch, capacity * sizeof(*touch));
+    if (touch == NULL)
+        return false;
+    touches->touch = touch;
+    touches->capacity = capacity;
+    return true;
+}
+
+static bool is_known(const struct sim_touch *touch, const struct sim_work *work, uint64_t address,
+                     uint64_t bytes)
+{
+    return touch->work == work && touch->address == address && touch->bytes == bytes;
+}
+
+bool sim_touches_add(const struct sim_stream *stream, uint64_t address, uint64_t bytes)
+{
+    struct sim_touches *touches = &sim_machine.touches;
+    struct sim_work *work = stream->queue.last;
+
+    if (!sim_machine.strict || sim_work_ended(work))
+        return true;
+    if (touches->count != 0 &&
+        is_known(&touches->touch[touches->count - 1], work, address, bytes))
+        return true;
+    if (!make_room(touches))
+        return false;
+    work->touches++;
+    touches->touch[touches->count++] = (struct sim_touch){
+        .work = sim_work_refer(work),
+        .address = address,
+        .bytes = bytes,
+        .stream = stream->id,
+        .device = stream->device,
+        .origin = sim_origin_here(),
+    };
+    return true;
+}
+
+static void report_mapping(const struct sim_mapping *mapping)
+{
+    const struct sim_physical *physical = mapping->physical;
+
+    sim_report_line("mapping:", &mapping->origin, "%" PRIu64 " bytes at 0x%" PRIx64,
+                    mapping->bytes, mapping->address);
+    sim_report_line("memory:", &physical->origin, "%" PRIu64 " bytes of device %u",
+                    physical->bytes, physical->device);
+}
+
+static void report_user(const struct sim_touch *touch)
+{
+    if (touch->bytes == 0)
+        sim_report_line("used by:", &touch->origin,
+                        "work on stream %" PRIu64 " of device %u that does not say what it touches",
+                        touch->stream, touch->device);
+    else
+        sim_report_line("used by:", &touch->origin,
+                        "work on stream %" PRIu64 " of device %u, which touches %" PRIu64
+                        " bytes at 0x%" PRIx64,
+                        touch->stream, touch->device, touch->bytes, touch->address);
+}
+
+/* Unfinished work that touches some of that. */
+static const struct sim_touch *user_of(uint64_t address, uint64_t bytes)
+{
+    const struct sim_touches *touches = &sim_machine.touches;
+
+    for (size_t i = 0; i < touches->count; i++) {
+        const struct sim_touch *touch = &touches->touch[i];
+
+        if (overlaps(touch->address, touch->bytes, address, bytes) && !sim_work_ended(touch->work))
+            return touch;
+    }
+    return NULL;
+}
+
+void sim_check_idle(const struct sim_mapping *mapping)
+{
+    const struct sim_touch *user = user_of(mapping->address, mapping->bytes);
+
+    if (user == NULL)
+        return;
+    sim_report_begin("memory is taken away that queued work touches");
+    report_mapping(mapping);
+    report_user(user);
+    sim_report_end();
+}
+
+void sim_check_allocation_idle(const struct sim_range *range)
+{
+    const struct sim_touch *user = user_of(range->base, range->bytes);
+
+    if (user == NULL)
+        return;
+    sim_report_begin("memory is freed that queued work touches");
+    sim_report_line("memory:", &range->origin,
+                    "%" PRIu64 " bytes of device %u at 0x%" PRIx64, range->bytes, range->device,
+                    range->base);
+    report_user(user);
+    sim_report_end();
+}
+
+void sim_check_context(const struct sim_mapping *mapping)
+{
+    const struct sim_touches *touches = &sim_machine.touches;
+    const unsigned owner = mapping->physical->device;
+    unsigned current;
+
+    if (sim_context_current(&current) != CUDA_SUCCESS || current == owner)
+        return;
+    for (size_t i = 0; i < touches->count; i++) {
+        const struct sim_touch *touch = &touches->touch[i];
+
+        if (touch->bytes != 0 || touch->device != owner || sim_work_ended(touch->work))
+            continue;
+        sim_report_begin("memory is taken away in the context of another device, whose streams say "
+                         "nothing about its use");
+        sim_report_line("context:", NULL, "of device %u", current);
+        report_mapping(mapping);
+        report_user(touch);
+        sim_report_end();
+    }
+}
+
+static void report_unreachable(unsigned device, uint64_t address, const char *why)
+{
+    const struct sim_range *range = sim_range_find(&sim_machine.addresses, address);
+    const struct sim_mapping *mapping = sim_mapping_at(address);
+
+    sim_report_begin(why);
+    sim_report_line("address:", NULL, "0x%" PRIx64 ", touched by device %u", address, device);
+    if (mapping != NULL)
+        report_mapping(mapping);
+    else if (range != NULL)
+        sim_report_line(range->granule != NULL ? "range:" : "memory:", &range->origin,
+                        "%" PRIu64 " bytes at 0x%" PRIx64, range->bytes, range->base);
+    sim_report_end();
+}
+
+/* How far a device can go from an address on; 0: not at all, and why. */
+static uint64_t reach_of(unsigned device, uint64_t address, bool writes, const char **why)
+{
+    const struct sim_range *range = sim_range_find(&sim_machine.addresses, address);
+    const uint64_t bit = (uint64_t)1 << device;
+    const struct sim_mapping *mapping;
+
+    if (range == NULL) {
+        *why = "an address is touched where nothing is";
+        return 0;
+    }
+    if (range->granule == NULL) {
+        *why = "memory of another device is touched without peer access";
+        return range->device == device ||
+                       (sim_machine.device[device].peers & (uint64_t)1 << range->device) != 0
+                   ? range->bytes - (address - range->base)
+                   : 0;
+    }
+    mapping = range->granule[(address - range->base) / SIM_GRANULE];
+    if (mapping == NULL) {
+        *why = "an unmapped address is touched";
+        return 0;
+    }
+    *why = "an address is touched without access rights";
+    if (((writes ? mapping->writable : mapping->readable) & bit) == 0)
+        return 0;
+    return mapping->bytes - (address - mapping->address);
+}
+
+/* The first address that a device cannot reach, and why; 0 if there is none. */
+static uint64_t gap_in(unsigned device, uint64_t address, uint64_t bytes, bool writes,
+                       const char **why)
+{
+    while (bytes != 0) {
+        const uint64_t reach = reach_of(device, address, writes, why);
+
+        if (reach == 0)
+            return address;
+        if (reach >= bytes)
+            return 0;
+        address += reach;
+        bytes -= reach;
+    }
+    return 0;
+}
+
+bool sim_can_reach(unsigned device, uint64_t address, uint64_t bytes, bool writes)
+{
+    const char *why;
+
+    return address != 0 && gap_in(device, address, bytes, writes, &why) == 0;
+}
+
+bool sim_check_reach(unsigned device, uint64_t address, uint64_t bytes, bool writes)
+{
+    const char *why = "an address is touched where nothing is";
+    const uint64_t gap = address == 0 ? 0 : gap_in(device, address, bytes, writes, &why);
+
+    if (address != 0 && gap == 0)
+        return true;
+    if (sim_machine.strict)
+        report_unreachable(device, gap, why);
+    return false;
+}
