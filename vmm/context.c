@@ -64,13 +64,17 @@ static xseg_status try_unmap(struct trial *trial)
     return status;
 }
 
-/* Whatever the trial left behind goes, or is kept to be offered again. */
+/*
+ * Whatever the trial left behind goes, or is kept to be offered again.  There is no place to keep a
+ * mapping, so a refused unmap is tried once more.
+ */
 static void clean_up(struct trial *trial, struct xseg_leftovers *leftovers)
 {
     while (trial->mapped > 0) {
-        trial->mapped--;
-        (void)xseg_driver_unmap(trial->context, trial->base + trial->mapped * trial->page_bytes,
-                                trial->page_bytes);
+        const uint64_t address = trial->base + --trial->mapped * trial->page_bytes;
+
+        if (xseg_driver_unmap(trial->context, address, trial->page_bytes) != XSEG_OK)
+            (void)xseg_driver_unmap(trial->context, address, trial->page_bytes);
     }
     while (trial->created > 0)
         (void)xseg_leftovers_give(leftovers, XSEG_LEFTOVER_PAGE, trial->handle[--trial->created],
@@ -96,6 +100,17 @@ static xseg_status try_vmm(struct xseg_context *context, struct xseg_leftovers *
     return status;
 }
 
+/* Opening has failed: nobody is left who could let go later, so a refusal is tried once more. */
+static xseg_status give_up(struct xseg_context *context, xseg_status status)
+{
+    char reason[256];
+
+    (void)snprintf(reason, sizeof(reason), "%s", xseg_fail_text()->buffer);
+    if (xseg_driver_let_go(context) != XSEG_OK)
+        (void)xseg_driver_let_go(context);
+    return xseg_fail(status, "%s", reason);
+}
+
 xseg_status xseg_context_open(struct xseg_context *context, struct xseg_driver *driver, int ordinal,
                               struct xseg_leftovers *leftovers, char *why, size_t why_bytes)
 {
@@ -107,10 +122,8 @@ xseg_status xseg_context_open(struct xseg_context *context, struct xseg_driver *
     if (status != XSEG_OK)
         return status;
     status = xseg_driver_describe(context);
-    if (status != XSEG_OK) {
-        (void)xseg_driver_let_go(context);
-        return status;
-    }
+    if (status != XSEG_OK)
+        return give_up(context, status);
     if (!context->has_vmm) {
         (void)snprintf(why, why_bytes, "the device does not offer it");
         return XSEG_OK;
@@ -120,8 +133,7 @@ xseg_status xseg_context_open(struct xseg_context *context, struct xseg_driver *
         /* A full device says nothing about its abilities: growth falls back call by call. */
         context->batches_access = context->batches_unmap = true;
     } else if (status == XSEG_ERR_DEVICE_LOST) {
-        (void)xseg_driver_let_go(context);
-        return status;
+        return give_up(context, status);
     } else if (status != XSEG_OK) {
         context->has_vmm = false;
         (void)snprintf(why, why_bytes, "a trial of it failed: %s", xseg_fail_text()->buffer);

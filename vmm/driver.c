@@ -450,6 +450,9 @@ xseg_status xseg_driver_is_mapped(struct xseg_context *context, uint64_t address
     }
     if (result == CUDA_SUCCESS) {
         *mapped = true;
+        /* Nobody could give this reference back later, so a refusal is tried once more. */
+        if (CALL(context->driver, MemRelease, handle) == CUDA_SUCCESS)
+            return XSEG_OK;
         return STATUS_ON(context, MemRelease, XSEG_ERR_DRIVER, 0, handle);
     }
     return status_of(context->driver, context, ENTRY_MemRetainAllocationHandle, result,

@@ -21,7 +21,7 @@ static void expect_lost(struct xseg_allocator *allocator, const char *word)
     void *ptr = NULL;
 
     for (unsigned i = 0; i < 100; i++)
-        scene_expect_error(xseg_alloc(allocator, 0, 512 << i % 20, NULL, &ptr),
+        scene_expect_error(xseg_alloc(allocator, 0, (size_t)512 << i % 20, NULL, &ptr),
                            XSEG_ERR_DEVICE_LOST, word);
     assert_null(ptr);
     scene_expect_error(xseg_trim(allocator, NULL, NULL, NULL), XSEG_ERR_DEVICE_LOST, word);
