@@ -27,6 +27,10 @@
  * look at them as at its own memory where any device has access, and a wrong mapping is a wrong
  * byte or a fault.  Where the process has something else at an address, later ones are taken.
  *
+ * Sharing: processes that name the same machine share the memory of its devices, so what one takes
+ * the others do not have; whoever is first decides how many devices there are and how large.  The
+ * functions below speak of this process alone.
+ *
  * Environment, read when the first driver call or xseg_sim function is reached; a variable that
  * cannot be understood is reported on standard error and left out:
  *   XSEG_SIM_DEVICES=N          number of devices (1)
@@ -36,6 +40,7 @@
  *   XSEG_SIM_TAILS=SEED         spread of the costs; 0: none (0)
  *   XSEG_SIM_BATCH=0|1          whether one call may unmap or set access over several mappings (1)
  *   XSEG_SIM_VMM=0|1            whether the devices offer virtual memory management (1)
+ *   XSEG_SIM_SHARED=NAME        the machine of that name, with all processes that name it (none)
  *   XSEG_SIM_FAIL=CALL:N[+E][:ERR]
  *                               the N-th CALL (any call if empty) fails with error number ERR (2),
  *                               and each E-th after it; several, with commas between
@@ -74,9 +79,10 @@ struct xseg_sim_settings {
     bool real_bytes;        /* keep what memory contains; see above */
     bool without_peers;     /* no device can use the memory of another */
     uint64_t tail_seed;     /* calls cost more or less by chance, repeatably; 0: what they cost */
+    const char *shared;     /* name of the machine whose memory processes share; NULL: own */
 };
 /* clang-format off */
-#define XSEG_SIM_SETTINGS_INIT {sizeof(struct xseg_sim_settings), 0, 0, 0, NULL, false, false, false, false, false, 0}
+#define XSEG_SIM_SETTINGS_INIT {sizeof(struct xseg_sim_settings), 0, 0, 0, NULL, false, false, false, false, false, 0, NULL}
 /* clang-format on */
 
 /**
@@ -86,7 +92,8 @@ struct xseg_sim_settings {
  * @param settings  NULL: what the environment says
  *
  * Returns: XSEG_OK; XSEG_ERR_ARGUMENT (unknown size or preset, more than 64 devices, memory_bytes
- *          not a multiple of 2 MiB, an environment that cannot be understood: nothing changes)
+ *          not a multiple of 2 MiB, a shared machine that cannot be joined, an environment that
+ *          cannot be understood: nothing changes)
  */
 XSEG_API xseg_status xseg_sim_reset(const struct xseg_sim_settings *settings);
 

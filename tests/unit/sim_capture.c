@@ -492,20 +492,19 @@ static void dependencies_can_be_set(void **state)
     (void)state;
     node[0] = captured(stream);
     node[1] = captured(stream);
-    ASSERT_OK(cuStreamUpdateCaptureDependencies(stream, node, 1,
-                                                CU_STREAM_SET_CAPTURE_DEPENDENCIES));
+    ASSERT_OK(
+        cuStreamUpdateCaptureDependencies(stream, node, 1, CU_STREAM_SET_CAPTURE_DEPENDENCIES));
     assert_ptr_equal(last_of(stream), node[0]);
     ASSERT_OK(cuStreamUpdateCaptureDependencies_v2(stream, node, (const void *)zero, 2,
                                                    CU_STREAM_ADD_CAPTURE_DEPENDENCIES));
-    ASSERT_OK(
-        cuStreamGetCaptureInfo_v3(stream, &status, NULL, NULL, &needs, &edges, &count));
+    ASSERT_OK(cuStreamGetCaptureInfo_v3(stream, &status, NULL, NULL, &needs, &edges, &count));
     assert_int_equal(count, 2);
     assert_memory_equal(edges, zero, sizeof(zero));
     node[2] = captured(stream);
     assert_true(has_edge(graph_of(stream), node[0], node[2]));
     assert_true(has_edge(graph_of(stream), node[1], node[2]));
-    ASSERT_OK(cuStreamUpdateCaptureDependencies(stream, NULL, 0,
-                                                CU_STREAM_SET_CAPTURE_DEPENDENCIES));
+    ASSERT_OK(
+        cuStreamUpdateCaptureDependencies(stream, NULL, 0, CU_STREAM_SET_CAPTURE_DEPENDENCIES));
     ASSERT_OK(cuStreamGetCaptureInfo_v2(stream, &status, NULL, NULL, &needs, &count));
     assert_int_equal(count, 0);
 

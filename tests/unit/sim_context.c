@@ -53,7 +53,7 @@ static void devices_describe_themselves(void **state)
     assert_int_equal(value, 1);
     ASSERT_OK(cuDeviceGetAttribute(
         &value, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, 0));
-    assert_int_equal(value, 0);
+    assert_int_equal(value, 1);
     ASSERT_CU(cuDeviceGetAttribute(&value, (CUdevice_attribute)9999, 0), CUDA_ERROR_INVALID_VALUE);
     ASSERT_CU(cuDeviceGetAttribute(&value, CU_DEVICE_ATTRIBUTE_WARP_SIZE, 2),
               CUDA_ERROR_INVALID_DEVICE);

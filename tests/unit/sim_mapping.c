@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Reservations, physical memory, mappings and access rights: what is refused, and what is counted. */
 #include <sys/mman.h>
+#include <sys/socket.h>
 
 #include "tests/unit/sim_setup.h"
 
@@ -79,7 +80,7 @@ static struct scene set_scene(void)
     X(create_on_current_node, VALUE, (s->prop.location.type = (CUmemLocationType)4, cuMemCreate(&handle, GRANULE, &s->prop, 0))) \
     X(create_no_such_device, DEVICE, (s->prop.location.id = 2, cuMemCreate(&handle, GRANULE, &s->prop, 0))) \
     X(create_negative_device, DEVICE, (s->prop.location.id = -1, cuMemCreate(&handle, GRANULE, &s->prop, 0))) \
-    X(create_exportable, LACKS, (s->prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, cuMemCreate(&handle, GRANULE, &s->prop, 0))) \
+    X(create_for_windows, LACKS, (s->prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_WIN32, cuMemCreate(&handle, GRANULE, &s->prop, 0))) \
     X(create_too_much, MEMORY, cuMemCreate(&handle, 1024 * MIB, &s->prop, 0)) \
     X(release_twice, VALUE, cuMemRelease(s->released)) \
     X(release_nothing, VALUE, cuMemRelease(0)) \
@@ -1087,6 +1088,245 @@ static void a_handle_tells_its_properties(void **state)
     ASSERT_CU(cuMemGetAllocationPropertiesFromHandle(&found, 12), CUDA_ERROR_INVALID_VALUE);
 }
 
+/* --- Export and import. --- */
+
+static CUmemGenericAllocationHandle create_exportable(size_t bytes)
+{
+    CUmemAllocationProp prop = on_device(0);
+    CUmemGenericAllocationHandle handle = 0;
+
+    prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    ASSERT_OK(cuMemCreate(&handle, bytes, &prop, 0));
+    return handle;
+}
+
+static int export_of(CUmemGenericAllocationHandle handle)
+{
+    int file = -1;
+
+    ASSERT_OK(
+        cuMemExportToShareableHandle(&file, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+    assert_true(file >= 0);
+    return file;
+}
+
+static CUresult import_from(int file, CUmemGenericAllocationHandle *handle)
+{
+    return cuMemImportFromShareableHandle(handle, (void *)(uintptr_t)file,
+                                          CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+}
+
+static void an_import_is_the_same_memory(void **state)
+{
+    CUmemGenericAllocationHandle handle = create_exportable(2 * GRANULE), again = 0;
+    const CUmemAccessDesc desc = read_write(0);
+    CUdeviceptr first = reserve(2 * GRANULE), second = reserve(2 * GRANULE);
+    CUmemAllocationProp prop;
+    int file = export_of(handle);
+
+    (void)state;
+    ASSERT_OK(import_from(file, &again));
+    assert_int_equal(close(file), 0);
+    assert_true(again != handle);
+    assert_int_equal(xseg_sim_used(0), 2 * GRANULE);
+    ASSERT_OK(cuMemMap(first, 2 * GRANULE, 0, handle, 0));
+    ASSERT_OK(cuMemMap(second, 2 * GRANULE, 0, again, 0));
+    ASSERT_OK(cuMemSetAccess(first, 2 * GRANULE, &desc, 1));
+    /* The importer has access rights of its own. */
+    assert_int_equal(access_of(second, 0), CU_MEM_ACCESS_FLAGS_PROT_NONE);
+    ASSERT_OK(cuMemSetAccess(second, 2 * GRANULE, &desc, 1));
+    ASSERT_OK(cuMemsetD8(first, 6, 2 * GRANULE));
+    assert_int_equal(seen(second)[2 * GRANULE - 1], 6);
+    assert_int_equal(ask(second, CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES), 1);
+    ASSERT_OK(cuMemGetAllocationPropertiesFromHandle(&prop, again));
+    assert_int_equal(prop.requestedHandleTypes, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+
+    ASSERT_OK(cuMemUnmap(first, 2 * GRANULE));
+    ASSERT_OK(cuMemRelease(handle));
+    assert_int_equal(xseg_sim_used(0), 2 * GRANULE);
+    assert_int_equal(seen(second)[0], 6);
+    ASSERT_OK(cuMemUnmap(second, 2 * GRANULE));
+    ASSERT_OK(cuMemRelease(again));
+    assert_int_equal(xseg_sim_used(0), 0);
+}
+
+static void an_open_file_holds_memory(void **state)
+{
+    CUmemGenericAllocationHandle handle = create_exportable(GRANULE);
+    int first = export_of(handle), second = export_of(handle), copy = dup(second);
+    size_t left = 0, total = 0;
+
+    (void)state;
+    assert_true(first != second);
+    ASSERT_OK(cuMemRelease(handle));
+    ASSERT_CU(cuMemRelease(handle), CUDA_ERROR_INVALID_VALUE);
+    assert_int_equal(close(first), 0);
+    assert_int_equal(close(second), 0);
+    assert_int_equal(xseg_sim_used(0), GRANULE);
+    assert_int_equal(xseg_sim_leaks(NULL, 0), 2);
+    assert_int_equal(close(copy), 0);
+    ASSERT_OK(cuMemGetInfo(&left, &total));
+    assert_int_equal(left, total);
+    assert_int_equal(xseg_sim_leaks(NULL, 0), 1);
+}
+
+static void exports_and_imports_are_checked(void **state)
+{
+    CUmemGenericAllocationHandle plain = create(GRANULE), handle = create_exportable(GRANULE),
+                                 out = 0;
+    const struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    int file = -1, ends[2];
+
+    (void)state;
+    ASSERT_CU(
+        cuMemExportToShareableHandle(&file, plain, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
+        CUDA_ERROR_INVALID_VALUE);
+    ASSERT_CU(cuMemExportToShareableHandle(&file, handle, CU_MEM_HANDLE_TYPE_WIN32, 0),
+              CUDA_ERROR_NOT_SUPPORTED);
+    ASSERT_CU(
+        cuMemExportToShareableHandle(&file, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 1),
+        CUDA_ERROR_INVALID_VALUE);
+    ASSERT_CU(
+        cuMemExportToShareableHandle(NULL, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
+        CUDA_ERROR_INVALID_VALUE);
+    assert_int_equal(file, -1);
+    assert_int_equal(pipe(ends), 0);
+    ASSERT_CU(import_from(ends[0], &out), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_CU(import_from(-1, &out), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_CU(import_from(1000000, &out), CUDA_ERROR_INVALID_VALUE);
+    file = memfd_create("empty", 0);
+    ASSERT_CU(import_from(file, &out), CUDA_ERROR_INVALID_VALUE);
+    assert_int_equal(ftruncate(file, 8192), 0);
+    ASSERT_CU(import_from(file, &out), CUDA_ERROR_INVALID_VALUE);
+    (void)close(file);
+    (void)close(ends[0]);
+    (void)close(ends[1]);
+    {
+        CUmemAllocationProp prop = on_device(1);
+
+        prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+        ASSERT_OK(cuMemCreate(&handle, GRANULE, &prop, 0));
+    }
+    file = export_of(handle);
+    ASSERT_CU(
+        cuMemImportFromShareableHandle(&out, (void *)(uintptr_t)file, CU_MEM_HANDLE_TYPE_WIN32),
+        CUDA_ERROR_NOT_SUPPORTED);
+    ASSERT_CU(import_from(file, NULL), CUDA_ERROR_INVALID_VALUE);
+    /* A machine that lacks the device. */
+    start(&settings);
+    ASSERT_CU(import_from(file, &out), CUDA_ERROR_INVALID_DEVICE);
+    (void)close(file);
+    assert_int_equal(out, 0);
+}
+
+static void send_file(int socket, int file)
+{
+    union {
+        struct cmsghdr header;
+        char room[CMSG_SPACE(sizeof(int))];
+    } control;
+    char byte = 1;
+    struct iovec data = {&byte, 1};
+    struct msghdr message;
+    struct cmsghdr *header;
+
+    memset(&message, 0, sizeof(message));
+    memset(&control, 0, sizeof(control));
+    message.msg_iov = &data;
+    message.msg_iovlen = 1;
+    message.msg_control = &control;
+    message.msg_controllen = sizeof(control);
+    header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(sizeof(int));
+    memcpy(CMSG_DATA(header), &file, sizeof(file));
+    assert_int_equal(sendmsg(socket, &message, 0), 1);
+}
+
+static int receive_file(int socket)
+{
+    union {
+        struct cmsghdr header;
+        char room[CMSG_SPACE(sizeof(int))];
+    } control;
+    char byte;
+    struct iovec data = {&byte, 1};
+    struct msghdr message;
+    int file = -1;
+
+    memset(&message, 0, sizeof(message));
+    message.msg_iov = &data;
+    message.msg_iovlen = 1;
+    message.msg_control = &control;
+    message.msg_controllen = sizeof(control);
+    if (recvmsg(socket, &message, 0) == 1 && CMSG_FIRSTHDR(&message) != NULL)
+        memcpy(&file, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof(file));
+    return file;
+}
+
+/* Another process: reads what the first wrote, answers, and waits to be ended. */
+static int import_elsewhere(int socket)
+{
+    const CUmemAccessDesc desc = read_write(0);
+    CUmemGenericAllocationHandle handle = 0;
+    CUdeviceptr base = 0;
+    char byte;
+    int file;
+
+    if (fresh_with_bytes(NULL) != 0)
+        return 1;
+    file = receive_file(socket);
+    if (file < 0 || import_from(file, &handle) != CUDA_SUCCESS || close(file) != 0 ||
+        cuMemAddressReserve(&base, GRANULE, 0, 0, 0) != CUDA_SUCCESS ||
+        cuMemMap(base, GRANULE, 0, handle, 0) != CUDA_SUCCESS ||
+        cuMemSetAccess(base, GRANULE, &desc, 1) != CUDA_SUCCESS)
+        return 2;
+    if (seen(base)[100] != 42)
+        return 3;
+    seen(base)[101] = 43;
+    if (write(socket, "x", 1) != 1 || read(socket, &byte, 1) != 1)
+        return 4;
+    return 0;
+}
+
+static void memory_goes_to_another_process(void **state)
+{
+    const CUmemAccessDesc desc = read_write(0);
+    CUmemGenericAllocationHandle handle;
+    CUdeviceptr base = reserve(GRANULE);
+    int sockets[2], file, result = 0;
+    pid_t child;
+    char byte;
+
+    (void)state;
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, sockets), 0);
+    child = fork();
+    if (child == 0) {
+        (void)close(sockets[0]);
+        _exit(import_elsewhere(sockets[1]));
+    }
+    (void)close(sockets[1]);
+    handle = create_exportable(GRANULE);
+    ASSERT_OK(cuMemMap(base, GRANULE, 0, handle, 0));
+    ASSERT_OK(cuMemSetAccess(base, GRANULE, &desc, 1));
+    seen(base)[100] = 42;
+    file = export_of(handle);
+    send_file(sockets[0], file);
+    (void)close(file);
+    assert_int_equal(read(sockets[0], &byte, 1), 1);
+    assert_int_equal(seen(base)[101], 43);
+    /* It is held as long as the other process has it, however that ends. */
+    ASSERT_OK(cuMemUnmap(base, GRANULE));
+    ASSERT_OK(cuMemRelease(handle));
+    assert_int_equal(xseg_sim_used(0), GRANULE);
+    assert_int_equal(write(sockets[0], "x", 1), 1);
+    assert_int_equal(waitpid(child, &result, 0), child);
+    assert_int_equal(result, 0);
+    assert_int_equal(xseg_sim_used(0), 0);
+    (void)close(sockets[0]);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -1122,6 +1362,10 @@ int main(void)
         cmocka_unit_test_setup(addresses_can_be_asked_about, fresh),
         cmocka_unit_test_setup(several_attributes_at_once, fresh),
         cmocka_unit_test_setup(a_handle_tells_its_properties, fresh),
+        cmocka_unit_test_setup(an_import_is_the_same_memory, fresh_with_bytes),
+        cmocka_unit_test_setup(an_open_file_holds_memory, fresh),
+        cmocka_unit_test_setup(exports_and_imports_are_checked, fresh),
+        cmocka_unit_test_setup(memory_goes_to_another_process, fresh_with_bytes),
         cmocka_unit_test(without_virtual_memory_every_such_call_is_refused),
     };
 

@@ -1,12 +1,16 @@
 /* SPDX-License-Identifier: MIT */
 /* Settings from the environment. */
+#include <fcntl.h>
 #include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
 
 #include "tests/unit/sim_setup.h"
 
 static const char *const names[] = {
     "XSEG_SIM_DEVICES", "XSEG_SIM_MEMORY_MB", "XSEG_SIM_ADDRESSES_MB", "XSEG_SIM_COSTS",
-    "XSEG_SIM_BATCH",   "XSEG_SIM_VMM",       "XSEG_SIM_FAIL",         "XSEG_SIM_STRICT",  "XSEG_SIM_BYTES",    "XSEG_SIM_PEERS", "XSEG_SIM_TAILS",
+    "XSEG_SIM_BATCH",   "XSEG_SIM_VMM",       "XSEG_SIM_FAIL",         "XSEG_SIM_STRICT",
+    "XSEG_SIM_BYTES",   "XSEG_SIM_PEERS",     "XSEG_SIM_TAILS",        "XSEG_SIM_SHARED",
 };
 
 static int clear(void **state)
@@ -199,6 +203,132 @@ static void strict_unless_told_otherwise(void **state)
     use_destroyed_event();
 }
 
+static struct xseg_sim_settings shared_machine(void)
+{
+    static char name[32];
+    struct xseg_sim_settings settings = small_machine();
+
+    (void)snprintf(name, sizeof(name), "test-%d", (int)getpid());
+    settings.shared = name;
+    return settings;
+}
+
+static size_t left_of_first_device(void)
+{
+    size_t left = 0, total = 0;
+
+    ASSERT_OK(cuMemGetInfo(&left, &total));
+    return left;
+}
+
+/* Another process of the machine, told what to do byte by byte: take, give back, die. */
+static void obey(int socket, const struct xseg_sim_settings *settings)
+{
+    const CUmemAllocationProp prop = on_device(0);
+    CUmemGenericAllocationHandle handle = 0;
+    char order;
+
+    if (xseg_sim_reset(settings) != XSEG_OK || cuInit(0) != CUDA_SUCCESS)
+        _exit(1);
+    while (read(socket, &order, 1) == 1) {
+        if (order == 't')
+            order = cuMemCreate(&handle, 600 * MIB, &prop, 0) == CUDA_SUCCESS ? 'y' : 'n';
+        else if (order == 'g')
+            order = cuMemRelease(handle) == CUDA_SUCCESS ? 'y' : 'n';
+        else
+            (void)raise(SIGKILL);
+        if (write(socket, &order, 1) != 1)
+            _exit(2);
+    }
+    _exit(3);
+}
+
+static char order(int socket, char what)
+{
+    char answer = '?';
+
+    assert_int_equal(write(socket, &what, 1), 1);
+    assert_int_equal(read(socket, &answer, 1), 1);
+    return answer;
+}
+
+static void processes_share_a_machine(void **state)
+{
+    struct xseg_sim_settings settings = shared_machine();
+    const CUmemAllocationProp prop = on_device(0);
+    CUmemGenericAllocationHandle handle = 0;
+    int sockets[2], result = 0, count = 0;
+    pid_t child;
+
+    (void)state;
+    start(&settings);
+    (void)enter(0);
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, sockets), 0);
+    child = fork();
+    if (child == 0) {
+        /* Whoever is first decides. */
+        settings.memory_bytes = 512 * MIB;
+        settings.devices = 1;
+        (void)close(sockets[0]);
+        obey(sockets[1], &settings);
+    }
+    (void)close(sockets[1]);
+    assert_int_equal(order(sockets[0], 't'), 'y');
+    assert_int_equal(left_of_first_device(), 424 * MIB);
+    assert_int_equal(xseg_sim_used(0), 0);
+    ASSERT_CU(cuMemCreate(&handle, 426 * MIB, &prop, 0), CUDA_ERROR_OUT_OF_MEMORY);
+    assert_int_equal(order(sockets[0], 'g'), 'y');
+    ASSERT_OK(cuMemCreate(&handle, 426 * MIB, &prop, 0));
+    assert_int_equal(order(sockets[0], 't'), 'n');
+    ASSERT_OK(cuMemRelease(handle));
+    assert_int_equal(order(sockets[0], 't'), 'y');
+    assert_int_equal(left_of_first_device(), 424 * MIB);
+    /* What a process had is free when it has died. */
+    assert_int_equal(write(sockets[0], "d", 1), 1);
+    assert_int_equal(waitpid(child, &result, 0), child);
+    assert_true(WIFSIGNALED(result));
+    assert_int_equal(left_of_first_device(), 1024 * MIB);
+    ASSERT_OK(cuDeviceGetCount(&count));
+    assert_int_equal(count, 2);
+    (void)close(sockets[0]);
+}
+
+static void a_shared_machine_ends_with_its_last_process(void **state)
+{
+    struct xseg_sim_settings settings = shared_machine();
+    const struct xseg_sim_settings own = small_machine();
+    char path[64];
+    int file;
+
+    (void)state;
+    (void)snprintf(path, sizeof(path), "/xseg-sim-%s", settings.shared);
+    start(&settings);
+    start(&settings); /* joins before it leaves */
+    file = shm_open(path, O_RDONLY, 0);
+    assert_true(file >= 0);
+    (void)close(file);
+    start(&own);
+    assert_int_equal(shm_open(path, O_RDONLY, 0), -1);
+    settings.memory_bytes = 64 * MIB;
+    start(&settings);
+    (void)enter(0);
+    assert_int_equal(left_of_first_device(), 64 * MIB);
+    start(&own);
+
+    settings.shared = "no/such";
+    assert_int_equal(xseg_sim_reset(&settings), XSEG_ERR_ARGUMENT);
+    settings.shared = "";
+    assert_int_equal(xseg_sim_reset(&settings), XSEG_ERR_ARGUMENT);
+    set("XSEG_SIM_SHARED", "a b");
+    assert_int_equal(xseg_sim_reset(NULL), XSEG_ERR_ARGUMENT);
+    set("XSEG_SIM_SHARED", path + sizeof("/xseg-sim-") - 1);
+    assert_int_equal(xseg_sim_reset(NULL), XSEG_OK);
+    file = shm_open(path, O_RDONLY, 0);
+    assert_true(file >= 0);
+    (void)close(file);
+    start(&own);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -207,6 +337,8 @@ int main(void)
         cmocka_unit_test_teardown(every_variable_counts, clear),
         cmocka_unit_test_teardown(a_fault_from_the_environment, clear),
         cmocka_unit_test_teardown(strict_unless_told_otherwise, clear),
+        cmocka_unit_test_teardown(processes_share_a_machine, clear),
+        cmocka_unit_test_teardown(a_shared_machine_ends_with_its_last_process, clear),
         cmocka_unit_test_teardown(what_cannot_be_understood_is_refused, clear),
     };
 

@@ -94,6 +94,8 @@ static const struct {
     {"cuPointerGetAttributes", "cuPointerGetAttributes", 7000},
     {"cuMemGetAddressRange", "cuMemGetAddressRange_v2", 3020},
     {"cuMemGetAllocationPropertiesFromHandle", "cuMemGetAllocationPropertiesFromHandle", 10020},
+    {"cuMemExportToShareableHandle", "cuMemExportToShareableHandle", 10020},
+    {"cuMemImportFromShareableHandle", "cuMemImportFromShareableHandle", 10020},
     {"cuGraphDestroy", "cuGraphDestroy", 10000},
     {"cuEventCreate", "cuEventCreate", 2000},
     {"cuEventDestroy", "cuEventDestroy_v2", 4000},

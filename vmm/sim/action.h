@@ -5,8 +5,8 @@
  *
  * Time is virtual, so work ends inside of some call: before that call returns, it carries out what
  * is due, by end and then by the order of queueing.  Copies run under the machine's lock; a host
- * function runs without it, in the thread whose call made it due, and other threads that give the
- * lock back meanwhile wait for it.
+ * function runs without it, in the thread whose call made it due, and the calls of other threads
+ * that have seen work end meanwhile wait for it.
  *
  * Locking: the machine's lock.
  */

@@ -122,9 +122,8 @@ struct sim_range *sim_range_take(struct sim_addresses *addresses, uint64_t bytes
                                  uint64_t alignment, int is_reservation)
 {
     const uint64_t granules = granules_of(bytes), whole = granules * SIM_GRANULE;
-    const uint64_t base = bytes > END || !make_room(addresses)
-                              ? 0
-                              : free_place(addresses, whole, alignment);
+    const uint64_t base =
+        bytes > END || !make_room(addresses) ? 0 : free_place(addresses, whole, alignment);
     struct sim_range *range;
 
     if (base == 0)

@@ -28,94 +28,96 @@ enum sim_checks {
 #define SIM_VMM     (SIM_NEEDS_INIT | SIM_NEEDS_VMM)
 
 /* clang-format off */
-#define SIM_CALL_MAP(X)                                                                                                \
-    X(INIT, "cuInit", cuInit, 2000, 0)                                                                                 \
-    X(DRIVER_GET_VERSION, "cuDriverGetVersion", cuDriverGetVersion, 2020, SIM_NEVER_FAILS)                             \
-    X(GET_ERROR_NAME, "cuGetErrorName", cuGetErrorName, 6000, SIM_NEVER_FAILS)                                         \
-    X(GET_ERROR_STRING, "cuGetErrorString", cuGetErrorString, 6000, SIM_NEVER_FAILS)                                   \
-    X(GET_PROC_ADDRESS_V1, "cuGetProcAddress", cuGetProcAddress, 11030, SIM_NEVER_FAILS)                               \
-    X(GET_PROC_ADDRESS, "cuGetProcAddress", cuGetProcAddress_v2, 12000, SIM_NEVER_FAILS)                               \
-    X(DEVICE_GET_COUNT, "cuDeviceGetCount", cuDeviceGetCount, 2000, SIM_PLAIN)                                         \
-    X(DEVICE_GET, "cuDeviceGet", cuDeviceGet, 2000, SIM_PLAIN)                                                         \
-    X(DEVICE_GET_NAME, "cuDeviceGetName", cuDeviceGetName, 2000, SIM_PLAIN)                                            \
-    X(DEVICE_TOTAL_MEM, "cuDeviceTotalMem", cuDeviceTotalMem_v2, 3020, SIM_PLAIN)                                      \
-    X(DEVICE_GET_ATTRIBUTE, "cuDeviceGetAttribute", cuDeviceGetAttribute, 2000, SIM_PLAIN)                             \
-    X(PRIMARY_CTX_RETAIN, "cuDevicePrimaryCtxRetain", cuDevicePrimaryCtxRetain, 7000, SIM_PLAIN)                       \
-    X(PRIMARY_CTX_RELEASE, "cuDevicePrimaryCtxRelease", cuDevicePrimaryCtxRelease_v2, 11000, SIM_PLAIN)                \
-    X(PRIMARY_CTX_GET_STATE, "cuDevicePrimaryCtxGetState", cuDevicePrimaryCtxGetState, 7000, SIM_PLAIN)                \
-    X(PRIMARY_CTX_RESET, "cuDevicePrimaryCtxReset", cuDevicePrimaryCtxReset_v2, 11000, SIM_PLAIN)                      \
-    X(CTX_PUSH_CURRENT, "cuCtxPushCurrent", cuCtxPushCurrent_v2, 4000, SIM_PLAIN)                                      \
-    X(CTX_POP_CURRENT, "cuCtxPopCurrent", cuCtxPopCurrent_v2, 4000, SIM_PLAIN)                                         \
-    X(CTX_GET_CURRENT, "cuCtxGetCurrent", cuCtxGetCurrent, 4000, SIM_PLAIN)                                            \
-    X(CTX_SET_CURRENT, "cuCtxSetCurrent", cuCtxSetCurrent, 4000, SIM_PLAIN)                                            \
-    X(CTX_GET_DEVICE, "cuCtxGetDevice", cuCtxGetDevice, 2000, SIM_CURRENT)                                             \
-    X(CTX_GET_DEVICE_V2, "cuCtxGetDevice", cuCtxGetDevice_v2, 13000, SIM_PLAIN)                                        \
-    X(CTX_SYNCHRONIZE, "cuCtxSynchronize", cuCtxSynchronize, 2000, SIM_CURRENT)                                        \
-    X(CTX_SYNCHRONIZE_V2, "cuCtxSynchronize", cuCtxSynchronize_v2, 13000, SIM_PLAIN)                                   \
-    X(MEM_GET_INFO, "cuMemGetInfo", cuMemGetInfo_v2, 3020, SIM_CURRENT)                                                \
-    X(MEM_ALLOC, "cuMemAlloc", cuMemAlloc_v2, 3020, SIM_CURRENT | SIM_UNSAFE)                                          \
-    X(MEM_FREE, "cuMemFree", cuMemFree_v2, 3020, SIM_CURRENT | SIM_UNSAFE)                                             \
-    X(MEM_GET_GRANULARITY, "cuMemGetAllocationGranularity", cuMemGetAllocationGranularity, 10020, SIM_VMM)             \
-    X(MEM_ADDRESS_RESERVE, "cuMemAddressReserve", cuMemAddressReserve, 10020, SIM_VMM)                                 \
-    X(MEM_ADDRESS_FREE, "cuMemAddressFree", cuMemAddressFree, 10020, SIM_VMM)                                          \
-    X(MEM_CREATE, "cuMemCreate", cuMemCreate, 10020, SIM_VMM)                                                          \
-    X(MEM_RELEASE, "cuMemRelease", cuMemRelease, 10020, SIM_VMM)                                                       \
-    X(MEM_MAP, "cuMemMap", cuMemMap, 10020, SIM_VMM)                                                                   \
-    X(MEM_UNMAP, "cuMemUnmap", cuMemUnmap, 10020, SIM_VMM)                                                             \
-    X(MEM_SET_ACCESS, "cuMemSetAccess", cuMemSetAccess, 10020, SIM_VMM)                                                \
-    X(MEM_GET_ACCESS, "cuMemGetAccess", cuMemGetAccess, 10020, SIM_VMM)                                                \
-    X(MEM_RETAIN_HANDLE, "cuMemRetainAllocationHandle", cuMemRetainAllocationHandle, 11000, SIM_VMM)                   \
-    X(DEVICE_CAN_ACCESS_PEER, "cuDeviceCanAccessPeer", cuDeviceCanAccessPeer, 4000, SIM_PLAIN)                         \
-    X(CTX_ENABLE_PEER, "cuCtxEnablePeerAccess", cuCtxEnablePeerAccess, 4000, SIM_CURRENT)                              \
-    X(CTX_DISABLE_PEER, "cuCtxDisablePeerAccess", cuCtxDisablePeerAccess, 4000, SIM_CURRENT)                           \
-    X(POINTER_GET_ATTRIBUTE, "cuPointerGetAttribute", cuPointerGetAttribute, 4000, SIM_PLAIN)                          \
-    X(POINTER_GET_ATTRIBUTES, "cuPointerGetAttributes", cuPointerGetAttributes, 7000, SIM_PLAIN)                       \
-    X(MEM_GET_ADDRESS_RANGE, "cuMemGetAddressRange", cuMemGetAddressRange_v2, 3020, SIM_CURRENT)                       \
-    X(MEM_GET_PROPERTIES, "cuMemGetAllocationPropertiesFromHandle", cuMemGetAllocationPropertiesFromHandle, 10020, SIM_VMM)\
-    X(MEMCPY, "cuMemcpy", cuMemcpy, 4000, SIM_CURRENT | SIM_UNSAFE)                                                    \
-    X(MEMCPY_ASYNC, "cuMemcpyAsync", cuMemcpyAsync, 4000, SIM_CURRENT)                                                 \
-    X(MEMCPY_HTOD, "cuMemcpyHtoD", cuMemcpyHtoD_v2, 3020, SIM_CURRENT | SIM_UNSAFE)                                    \
-    X(MEMCPY_HTOD_ASYNC, "cuMemcpyHtoDAsync", cuMemcpyHtoDAsync_v2, 3020, SIM_CURRENT)                                 \
-    X(MEMCPY_DTOH, "cuMemcpyDtoH", cuMemcpyDtoH_v2, 3020, SIM_CURRENT | SIM_UNSAFE)                                    \
-    X(MEMCPY_DTOH_ASYNC, "cuMemcpyDtoHAsync", cuMemcpyDtoHAsync_v2, 3020, SIM_CURRENT)                                 \
-    X(MEMCPY_DTOD, "cuMemcpyDtoD", cuMemcpyDtoD_v2, 3020, SIM_CURRENT | SIM_UNSAFE)                                    \
-    X(MEMCPY_DTOD_ASYNC, "cuMemcpyDtoDAsync", cuMemcpyDtoDAsync_v2, 3020, SIM_CURRENT)                                 \
-    X(MEMSET_D8, "cuMemsetD8", cuMemsetD8_v2, 3020, SIM_CURRENT | SIM_UNSAFE)                                          \
-    X(MEMSET_D16, "cuMemsetD16", cuMemsetD16_v2, 3020, SIM_CURRENT | SIM_UNSAFE)                                       \
-    X(MEMSET_D32, "cuMemsetD32", cuMemsetD32_v2, 3020, SIM_CURRENT | SIM_UNSAFE)                                       \
-    X(MEMSET_D8_ASYNC, "cuMemsetD8Async", cuMemsetD8Async, 3020, SIM_CURRENT)                                          \
-    X(MEMSET_D16_ASYNC, "cuMemsetD16Async", cuMemsetD16Async, 3020, SIM_CURRENT)                                       \
-    X(MEMSET_D32_ASYNC, "cuMemsetD32Async", cuMemsetD32Async, 3020, SIM_CURRENT)                                       \
-    X(LAUNCH_HOST_FUNC, "cuLaunchHostFunc", cuLaunchHostFunc, 10000, SIM_CURRENT)                                      \
-    X(STREAM_CREATE, "cuStreamCreate", cuStreamCreate, 2000, SIM_CURRENT)                                              \
-    X(STREAM_CREATE_PRIORITY, "cuStreamCreateWithPriority", cuStreamCreateWithPriority, 5050, SIM_CURRENT)             \
-    X(STREAM_DESTROY, "cuStreamDestroy", cuStreamDestroy_v2, 4000, SIM_CURRENT)                                        \
-    X(STREAM_QUERY, "cuStreamQuery", cuStreamQuery, 2000, SIM_CURRENT | SIM_UNSAFE)                                    \
-    X(STREAM_SYNCHRONIZE, "cuStreamSynchronize", cuStreamSynchronize, 2000, SIM_CURRENT | SIM_UNSAFE)                  \
-    X(STREAM_WAIT_EVENT, "cuStreamWaitEvent", cuStreamWaitEvent, 3020, SIM_CURRENT)                                    \
-    X(STREAM_GET_ID, "cuStreamGetId", cuStreamGetId, 12000, SIM_PLAIN)                                                 \
-    X(STREAM_GET_CTX, "cuStreamGetCtx", cuStreamGetCtx, 9020, SIM_PLAIN)                                               \
-    X(STREAM_GET_CTX_V2, "cuStreamGetCtx", cuStreamGetCtx_v2, 12050, SIM_PLAIN)                                        \
-    X(STREAM_BEGIN_CAPTURE, "cuStreamBeginCapture", cuStreamBeginCapture_v2, 10010, SIM_CURRENT)                       \
-    X(STREAM_END_CAPTURE, "cuStreamEndCapture", cuStreamEndCapture, 10000, SIM_CURRENT)                                \
-    X(STREAM_IS_CAPTURING, "cuStreamIsCapturing", cuStreamIsCapturing, 10000, SIM_PLAIN)                               \
-    X(STREAM_GET_CAPTURE_INFO, "cuStreamGetCaptureInfo", cuStreamGetCaptureInfo_v2, 11030, SIM_PLAIN)                  \
-    X(STREAM_GET_CAPTURE_INFO_V3, "cuStreamGetCaptureInfo", cuStreamGetCaptureInfo_v3, 12030, SIM_PLAIN)               \
-    X(EXCHANGE_CAPTURE_MODE, "cuThreadExchangeStreamCaptureMode", cuThreadExchangeStreamCaptureMode, 10010, SIM_PLAIN) \
-    X(STREAM_UPDATE_NEEDS, "cuStreamUpdateCaptureDependencies", cuStreamUpdateCaptureDependencies, 11030, SIM_PLAIN)   \
-    X(STREAM_UPDATE_NEEDS_V2, "cuStreamUpdateCaptureDependencies", cuStreamUpdateCaptureDependencies_v2, 12030, SIM_PLAIN)\
-    X(GRAPH_GET_NODES, "cuGraphGetNodes", cuGraphGetNodes, 10000, SIM_PLAIN)                                           \
-    X(GRAPH_GET_ROOT_NODES, "cuGraphGetRootNodes", cuGraphGetRootNodes, 10000, SIM_PLAIN)                              \
-    X(GRAPH_GET_EDGES, "cuGraphGetEdges", cuGraphGetEdges, 10000, SIM_PLAIN)                                           \
-    X(GRAPH_GET_EDGES_V2, "cuGraphGetEdges", cuGraphGetEdges_v2, 12030, SIM_PLAIN)                                     \
-    X(GRAPH_NODE_GET_NEEDS, "cuGraphNodeGetDependencies", cuGraphNodeGetDependencies, 10000, SIM_PLAIN)                \
-    X(GRAPH_NODE_GET_NEEDS_V2, "cuGraphNodeGetDependencies", cuGraphNodeGetDependencies_v2, 12030, SIM_PLAIN)          \
-    X(GRAPH_NODE_GET_TYPE, "cuGraphNodeGetType", cuGraphNodeGetType, 10000, SIM_PLAIN)                                 \
-    X(GRAPH_DESTROY, "cuGraphDestroy", cuGraphDestroy, 10000, SIM_PLAIN)                                               \
-    X(EVENT_CREATE, "cuEventCreate", cuEventCreate, 2000, SIM_CURRENT)                                                 \
-    X(EVENT_DESTROY, "cuEventDestroy", cuEventDestroy_v2, 4000, SIM_PLAIN)                                             \
-    X(EVENT_RECORD, "cuEventRecord", cuEventRecord, 2000, SIM_CURRENT)                                                 \
-    X(EVENT_QUERY, "cuEventQuery", cuEventQuery, 2000, SIM_PLAIN)                                                      \
+#define SIM_CALL_MAP(X)                                                                                                     \
+    X(INIT, "cuInit", cuInit, 2000, 0)                                                                                      \
+    X(DRIVER_GET_VERSION, "cuDriverGetVersion", cuDriverGetVersion, 2020, SIM_NEVER_FAILS)                                  \
+    X(GET_ERROR_NAME, "cuGetErrorName", cuGetErrorName, 6000, SIM_NEVER_FAILS)                                              \
+    X(GET_ERROR_STRING, "cuGetErrorString", cuGetErrorString, 6000, SIM_NEVER_FAILS)                                        \
+    X(GET_PROC_ADDRESS_V1, "cuGetProcAddress", cuGetProcAddress, 11030, SIM_NEVER_FAILS)                                    \
+    X(GET_PROC_ADDRESS, "cuGetProcAddress", cuGetProcAddress_v2, 12000, SIM_NEVER_FAILS)                                    \
+    X(DEVICE_GET_COUNT, "cuDeviceGetCount", cuDeviceGetCount, 2000, SIM_PLAIN)                                              \
+    X(DEVICE_GET, "cuDeviceGet", cuDeviceGet, 2000, SIM_PLAIN)                                                              \
+    X(DEVICE_GET_NAME, "cuDeviceGetName", cuDeviceGetName, 2000, SIM_PLAIN)                                                 \
+    X(DEVICE_TOTAL_MEM, "cuDeviceTotalMem", cuDeviceTotalMem_v2, 3020, SIM_PLAIN)                                           \
+    X(DEVICE_GET_ATTRIBUTE, "cuDeviceGetAttribute", cuDeviceGetAttribute, 2000, SIM_PLAIN)                                  \
+    X(PRIMARY_CTX_RETAIN, "cuDevicePrimaryCtxRetain", cuDevicePrimaryCtxRetain, 7000, SIM_PLAIN)                            \
+    X(PRIMARY_CTX_RELEASE, "cuDevicePrimaryCtxRelease", cuDevicePrimaryCtxRelease_v2, 11000, SIM_PLAIN)                     \
+    X(PRIMARY_CTX_GET_STATE, "cuDevicePrimaryCtxGetState", cuDevicePrimaryCtxGetState, 7000, SIM_PLAIN)                     \
+    X(PRIMARY_CTX_RESET, "cuDevicePrimaryCtxReset", cuDevicePrimaryCtxReset_v2, 11000, SIM_PLAIN)                           \
+    X(CTX_PUSH_CURRENT, "cuCtxPushCurrent", cuCtxPushCurrent_v2, 4000, SIM_PLAIN)                                           \
+    X(CTX_POP_CURRENT, "cuCtxPopCurrent", cuCtxPopCurrent_v2, 4000, SIM_PLAIN)                                              \
+    X(CTX_GET_CURRENT, "cuCtxGetCurrent", cuCtxGetCurrent, 4000, SIM_PLAIN)                                                 \
+    X(CTX_SET_CURRENT, "cuCtxSetCurrent", cuCtxSetCurrent, 4000, SIM_PLAIN)                                                 \
+    X(CTX_GET_DEVICE, "cuCtxGetDevice", cuCtxGetDevice, 2000, SIM_CURRENT)                                                  \
+    X(CTX_GET_DEVICE_V2, "cuCtxGetDevice", cuCtxGetDevice_v2, 13000, SIM_PLAIN)                                             \
+    X(CTX_SYNCHRONIZE, "cuCtxSynchronize", cuCtxSynchronize, 2000, SIM_CURRENT)                                             \
+    X(CTX_SYNCHRONIZE_V2, "cuCtxSynchronize", cuCtxSynchronize_v2, 13000, SIM_PLAIN)                                        \
+    X(MEM_GET_INFO, "cuMemGetInfo", cuMemGetInfo_v2, 3020, SIM_CURRENT)                                                     \
+    X(MEM_ALLOC, "cuMemAlloc", cuMemAlloc_v2, 3020, SIM_CURRENT | SIM_UNSAFE)                                               \
+    X(MEM_FREE, "cuMemFree", cuMemFree_v2, 3020, SIM_CURRENT | SIM_UNSAFE)                                                  \
+    X(MEM_GET_GRANULARITY, "cuMemGetAllocationGranularity", cuMemGetAllocationGranularity, 10020, SIM_VMM)                  \
+    X(MEM_ADDRESS_RESERVE, "cuMemAddressReserve", cuMemAddressReserve, 10020, SIM_VMM)                                      \
+    X(MEM_ADDRESS_FREE, "cuMemAddressFree", cuMemAddressFree, 10020, SIM_VMM)                                               \
+    X(MEM_CREATE, "cuMemCreate", cuMemCreate, 10020, SIM_VMM)                                                               \
+    X(MEM_RELEASE, "cuMemRelease", cuMemRelease, 10020, SIM_VMM)                                                            \
+    X(MEM_MAP, "cuMemMap", cuMemMap, 10020, SIM_VMM)                                                                        \
+    X(MEM_UNMAP, "cuMemUnmap", cuMemUnmap, 10020, SIM_VMM)                                                                  \
+    X(MEM_SET_ACCESS, "cuMemSetAccess", cuMemSetAccess, 10020, SIM_VMM)                                                     \
+    X(MEM_GET_ACCESS, "cuMemGetAccess", cuMemGetAccess, 10020, SIM_VMM)                                                     \
+    X(MEM_RETAIN_HANDLE, "cuMemRetainAllocationHandle", cuMemRetainAllocationHandle, 11000, SIM_VMM)                        \
+    X(DEVICE_CAN_ACCESS_PEER, "cuDeviceCanAccessPeer", cuDeviceCanAccessPeer, 4000, SIM_PLAIN)                              \
+    X(CTX_ENABLE_PEER, "cuCtxEnablePeerAccess", cuCtxEnablePeerAccess, 4000, SIM_CURRENT)                                   \
+    X(CTX_DISABLE_PEER, "cuCtxDisablePeerAccess", cuCtxDisablePeerAccess, 4000, SIM_CURRENT)                                \
+    X(POINTER_GET_ATTRIBUTE, "cuPointerGetAttribute", cuPointerGetAttribute, 4000, SIM_PLAIN)                               \
+    X(POINTER_GET_ATTRIBUTES, "cuPointerGetAttributes", cuPointerGetAttributes, 7000, SIM_PLAIN)                            \
+    X(MEM_GET_ADDRESS_RANGE, "cuMemGetAddressRange", cuMemGetAddressRange_v2, 3020, SIM_CURRENT)                            \
+    X(MEM_GET_PROPERTIES, "cuMemGetAllocationPropertiesFromHandle", cuMemGetAllocationPropertiesFromHandle, 10020, SIM_VMM) \
+    X(MEM_EXPORT, "cuMemExportToShareableHandle", cuMemExportToShareableHandle, 10020, SIM_VMM)                             \
+    X(MEM_IMPORT, "cuMemImportFromShareableHandle", cuMemImportFromShareableHandle, 10020, SIM_VMM)                         \
+    X(MEMCPY, "cuMemcpy", cuMemcpy, 4000, SIM_CURRENT | SIM_UNSAFE)                                                         \
+    X(MEMCPY_ASYNC, "cuMemcpyAsync", cuMemcpyAsync, 4000, SIM_CURRENT)                                                      \
+    X(MEMCPY_HTOD, "cuMemcpyHtoD", cuMemcpyHtoD_v2, 3020, SIM_CURRENT | SIM_UNSAFE)                                         \
+    X(MEMCPY_HTOD_ASYNC, "cuMemcpyHtoDAsync", cuMemcpyHtoDAsync_v2, 3020, SIM_CURRENT)                                      \
+    X(MEMCPY_DTOH, "cuMemcpyDtoH", cuMemcpyDtoH_v2, 3020, SIM_CURRENT | SIM_UNSAFE)                                         \
+    X(MEMCPY_DTOH_ASYNC, "cuMemcpyDtoHAsync", cuMemcpyDtoHAsync_v2, 3020, SIM_CURRENT)                                      \
+    X(MEMCPY_DTOD, "cuMemcpyDtoD", cuMemcpyDtoD_v2, 3020, SIM_CURRENT | SIM_UNSAFE)                                         \
+    X(MEMCPY_DTOD_ASYNC, "cuMemcpyDtoDAsync", cuMemcpyDtoDAsync_v2, 3020, SIM_CURRENT)                                      \
+    X(MEMSET_D8, "cuMemsetD8", cuMemsetD8_v2, 3020, SIM_CURRENT | SIM_UNSAFE)                                               \
+    X(MEMSET_D16, "cuMemsetD16", cuMemsetD16_v2, 3020, SIM_CURRENT | SIM_UNSAFE)                                            \
+    X(MEMSET_D32, "cuMemsetD32", cuMemsetD32_v2, 3020, SIM_CURRENT | SIM_UNSAFE)                                            \
+    X(MEMSET_D8_ASYNC, "cuMemsetD8Async", cuMemsetD8Async, 3020, SIM_CURRENT)                                               \
+    X(MEMSET_D16_ASYNC, "cuMemsetD16Async", cuMemsetD16Async, 3020, SIM_CURRENT)                                            \
+    X(MEMSET_D32_ASYNC, "cuMemsetD32Async", cuMemsetD32Async, 3020, SIM_CURRENT)                                            \
+    X(LAUNCH_HOST_FUNC, "cuLaunchHostFunc", cuLaunchHostFunc, 10000, SIM_CURRENT)                                           \
+    X(STREAM_CREATE, "cuStreamCreate", cuStreamCreate, 2000, SIM_CURRENT)                                                   \
+    X(STREAM_CREATE_PRIORITY, "cuStreamCreateWithPriority", cuStreamCreateWithPriority, 5050, SIM_CURRENT)                  \
+    X(STREAM_DESTROY, "cuStreamDestroy", cuStreamDestroy_v2, 4000, SIM_CURRENT)                                             \
+    X(STREAM_QUERY, "cuStreamQuery", cuStreamQuery, 2000, SIM_CURRENT | SIM_UNSAFE)                                         \
+    X(STREAM_SYNCHRONIZE, "cuStreamSynchronize", cuStreamSynchronize, 2000, SIM_CURRENT | SIM_UNSAFE)                       \
+    X(STREAM_WAIT_EVENT, "cuStreamWaitEvent", cuStreamWaitEvent, 3020, SIM_CURRENT)                                         \
+    X(STREAM_GET_ID, "cuStreamGetId", cuStreamGetId, 12000, SIM_PLAIN)                                                      \
+    X(STREAM_GET_CTX, "cuStreamGetCtx", cuStreamGetCtx, 9020, SIM_PLAIN)                                                    \
+    X(STREAM_GET_CTX_V2, "cuStreamGetCtx", cuStreamGetCtx_v2, 12050, SIM_PLAIN)                                             \
+    X(STREAM_BEGIN_CAPTURE, "cuStreamBeginCapture", cuStreamBeginCapture_v2, 10010, SIM_CURRENT)                            \
+    X(STREAM_END_CAPTURE, "cuStreamEndCapture", cuStreamEndCapture, 10000, SIM_CURRENT)                                     \
+    X(STREAM_IS_CAPTURING, "cuStreamIsCapturing", cuStreamIsCapturing, 10000, SIM_PLAIN)                                    \
+    X(STREAM_GET_CAPTURE_INFO, "cuStreamGetCaptureInfo", cuStreamGetCaptureInfo_v2, 11030, SIM_PLAIN)                       \
+    X(STREAM_GET_CAPTURE_INFO_V3, "cuStreamGetCaptureInfo", cuStreamGetCaptureInfo_v3, 12030, SIM_PLAIN)                    \
+    X(EXCHANGE_CAPTURE_MODE, "cuThreadExchangeStreamCaptureMode", cuThreadExchangeStreamCaptureMode, 10010, SIM_PLAIN)      \
+    X(STREAM_UPDATE_NEEDS, "cuStreamUpdateCaptureDependencies", cuStreamUpdateCaptureDependencies, 11030, SIM_PLAIN)        \
+    X(STREAM_UPDATE_NEEDS_V2, "cuStreamUpdateCaptureDependencies", cuStreamUpdateCaptureDependencies_v2, 12030, SIM_PLAIN)  \
+    X(GRAPH_GET_NODES, "cuGraphGetNodes", cuGraphGetNodes, 10000, SIM_PLAIN)                                                \
+    X(GRAPH_GET_ROOT_NODES, "cuGraphGetRootNodes", cuGraphGetRootNodes, 10000, SIM_PLAIN)                                   \
+    X(GRAPH_GET_EDGES, "cuGraphGetEdges", cuGraphGetEdges, 10000, SIM_PLAIN)                                                \
+    X(GRAPH_GET_EDGES_V2, "cuGraphGetEdges", cuGraphGetEdges_v2, 12030, SIM_PLAIN)                                          \
+    X(GRAPH_NODE_GET_NEEDS, "cuGraphNodeGetDependencies", cuGraphNodeGetDependencies, 10000, SIM_PLAIN)                     \
+    X(GRAPH_NODE_GET_NEEDS_V2, "cuGraphNodeGetDependencies", cuGraphNodeGetDependencies_v2, 12030, SIM_PLAIN)               \
+    X(GRAPH_NODE_GET_TYPE, "cuGraphNodeGetType", cuGraphNodeGetType, 10000, SIM_PLAIN)                                      \
+    X(GRAPH_DESTROY, "cuGraphDestroy", cuGraphDestroy, 10000, SIM_PLAIN)                                                    \
+    X(EVENT_CREATE, "cuEventCreate", cuEventCreate, 2000, SIM_CURRENT)                                                      \
+    X(EVENT_DESTROY, "cuEventDestroy", cuEventDestroy_v2, 4000, SIM_PLAIN)                                                  \
+    X(EVENT_RECORD, "cuEventRecord", cuEventRecord, 2000, SIM_CURRENT)                                                      \
+    X(EVENT_QUERY, "cuEventQuery", cuEventQuery, 2000, SIM_PLAIN)                                                           \
     X(EVENT_SYNCHRONIZE, "cuEventSynchronize", cuEventSynchronize, 2000, SIM_PLAIN)
 /* clang-format on */
 

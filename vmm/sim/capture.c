@@ -283,7 +283,7 @@ static CUresult end(CUstream handle, CUgraph *out)
     if (capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED && capture->thread != sim_thread()->number)
         return spoil(capture, NULL, CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD);
     graph = capture->graph;
-    result = capture->invalid      ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED
+    result = capture->invalid     ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED
              : is_joined(capture) ? CUDA_SUCCESS
                                   : CUDA_ERROR_STREAM_CAPTURE_UNJOINED;
     capture_end(capture);
@@ -385,9 +385,8 @@ static CUresult update(CUstream handle, CUgraphNode *nodes, size_t count, unsign
     result = check_nodes(stream, nodes, count);
     if (result != CUDA_SUCCESS)
         return result;
-    return (flags == CU_STREAM_SET_CAPTURE_DEPENDENCIES
-                ? sim_nodes_copy(&stream->needs, &wanted)
-                : sim_nodes_join(&stream->needs, &wanted))
+    return (flags == CU_STREAM_SET_CAPTURE_DEPENDENCIES ? sim_nodes_copy(&stream->needs, &wanted)
+                                                        : sim_nodes_join(&stream->needs, &wanted))
                ? CUDA_SUCCESS
                : CUDA_ERROR_OUT_OF_MEMORY;
 }

@@ -51,7 +51,7 @@ static CUresult check_side(unsigned device, const struct transfer *transfer, uin
     if (transfer->width == 0 && !sim_can_reach(device, address, transfer->bytes, writes))
         device = owner_of(address);
     return sim_check_reach(device, address, transfer->bytes, writes) ? CUDA_SUCCESS
-                                                                      : CUDA_ERROR_INVALID_VALUE;
+                                                                     : CUDA_ERROR_INVALID_VALUE;
 }
 
 static CUresult check(unsigned device, struct transfer *transfer)
@@ -131,12 +131,10 @@ static CUresult run(CUstream handle, bool is_async, struct transfer transfer)
 static CUresult copy(CUstream stream, bool is_async, uint64_t to, enum side to_side, uint64_t from,
                      enum side from_side, size_t bytes)
 {
-    return run(stream, is_async,
-               (struct transfer){.to = to,
-                                 .from = from,
-                                 .bytes = bytes,
-                                 .to_side = to_side,
-                                 .from_side = from_side});
+    return run(
+        stream, is_async,
+        (struct transfer){
+            .to = to, .from = from, .bytes = bytes, .to_side = to_side, .from_side = from_side});
 }
 
 static CUresult fill(CUstream stream, bool is_async, uint64_t to, uint32_t pattern, unsigned width,
@@ -185,8 +183,7 @@ SIM_EXPORT CUresult CUDAAPI cuMemcpy(CUdeviceptr dst, CUdeviceptr src, size_t By
 SIM_EXPORT CUresult CUDAAPI cuMemcpyAsync(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount,
                                           CUstream hStream)
 {
-    SIM_ANSWER_AT(MEMCPY_ASYNC, dst, src,
-                  copy(hStream, true, dst, EITHER, src, EITHER, ByteCount));
+    SIM_ANSWER_AT(MEMCPY_ASYNC, dst, src, copy(hStream, true, dst, EITHER, src, EITHER, ByteCount));
 }
 
 SIM_EXPORT CUresult CUDAAPI cuMemcpyHtoD_v2(CUdeviceptr dstDevice, const void *srcHost,

@@ -26,13 +26,13 @@ CUresult sim_leave(CUresult result);
 
 /* The body of an entry point: work is evaluated only if the call is not refused on entry. */
 #define SIM_ANSWER(call, work) SIM_ANSWER_AT(call, 0, 0, work)
-#define SIM_ANSWER_AT(call, first, second, work)                        \
-    do {                                                                \
+#define SIM_ANSWER_AT(call, first, second, work)                          \
+    do {                                                                  \
         CUresult result_ = sim_enter(SIM_CALL_##call, (first), (second)); \
-                                                                        \
-        if (result_ == CUDA_SUCCESS)                                    \
-            result_ = (work);                                           \
-        return sim_leave(result_);                                      \
+                                                                          \
+        if (result_ == CUDA_SUCCESS)                                      \
+            result_ = (work);                                             \
+        return sim_leave(result_);                                        \
     } while (0)
 
 #undef cuGetProcAddress

@@ -125,6 +125,7 @@ static CUresult query(CUevent handle)
     sim_charge(sim_machine.costs->event_query);
     if (!sim_work_ended(event->work))
         return CUDA_ERROR_NOT_READY;
+    sim_machine.waits = true;
     forget(event);
     return CUDA_SUCCESS;
 }

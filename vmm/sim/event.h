@@ -21,9 +21,9 @@ struct sim_work;
 struct sim_event {
     uint64_t handle;
     unsigned device;
-    bool is_recorded;      /* at least once */
-    struct sim_work *work; /* NULL: nothing that is unfinished */
-    uint64_t capture_id;   /* 0: recorded outside of any */
+    bool is_recorded;       /* at least once */
+    struct sim_work *work;  /* NULL: nothing that is unfinished */
+    uint64_t capture_id;    /* 0: recorded outside of any */
     struct sim_nodes needs; /* what the stream had captured last by then */
     struct sim_event *before, *after;
 };

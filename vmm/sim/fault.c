@@ -95,8 +95,7 @@ bool xseg_sim_failed(void)
 /* Only these work through several mappings, so only these can stop half-way. */
 static bool can_stop(const char *call)
 {
-    return call != NULL &&
-           (strcmp(call, "cuMemUnmap") == 0 || strcmp(call, "cuMemSetAccess") == 0);
+    return call != NULL && (strcmp(call, "cuMemUnmap") == 0 || strcmp(call, "cuMemSetAccess") == 0);
 }
 
 xseg_status xseg_sim_fault_set(unsigned slot, const struct xseg_sim_fault *wanted)

@@ -300,8 +300,7 @@ SIM_EXPORT CUresult CUDAAPI cuGraphGetEdges_v2(CUgraph hGraph, CUgraphNode *from
     SIM_ANSWER(GRAPH_GET_EDGES_V2, get_edges(hGraph, from, to, edgeData, numEdges));
 }
 
-SIM_EXPORT CUresult CUDAAPI cuGraphNodeGetDependencies(CUgraphNode hNode,
-                                                       CUgraphNode *dependencies,
+SIM_EXPORT CUresult CUDAAPI cuGraphNodeGetDependencies(CUgraphNode hNode, CUgraphNode *dependencies,
                                                        size_t *numDependencies)
 {
     SIM_ANSWER(GRAPH_NODE_GET_NEEDS, get_needs(hNode, dependencies, NULL, numDependencies));

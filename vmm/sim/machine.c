@@ -20,7 +20,7 @@ struct sim_machine sim_machine = {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t idle = PTHREAD_COND_INITIALIZER; /* no host function runs */
-static pthread_once_t once = PTHREAD_ONCE_INIT;
+static bool watches_forks;
 static __thread struct sim_thread thread;
 
 static void before_fork(void)
@@ -41,16 +41,19 @@ static void after_fork_in_child(void)
 
 static void watch_forks(void)
 {
+    if (watches_forks)
+        return;
+    watches_forks = true;
     (void)pthread_atfork(before_fork, after_fork, after_fork_in_child);
 }
 
 void sim_lock(void)
 {
-    (void)pthread_once(&once, watch_forks);
     (void)pthread_mutex_lock(&lock);
     if (!sim_machine.ready) {
         struct sim_scene scene;
 
+        watch_forks();
         (void)sim_scene_of_environment(&scene, true);
         sim_machine_start(&scene);
     }
@@ -63,15 +66,19 @@ void sim_unlock(void)
     if (actions->first != NULL || actions->is_running) {
         const uint64_t self = sim_thread()->number;
 
-        while (actions->is_running && actions->runner != self)
+        while (sim_machine.waits && actions->is_running && actions->runner != self)
             (void)pthread_cond_wait(&idle, &lock);
         sim_actions_run();
     }
+    sim_machine.waits = false;
+    if (sim_machine.shared.is_locked)
+        sim_shared_unlock(&sim_machine.shared);
     (void)pthread_mutex_unlock(&lock);
 }
 
 void sim_unlock_for(CUhostFn function, void *argument)
 {
+    sim_shared_unlock(&sim_machine.shared);
     (void)pthread_mutex_unlock(&lock);
     function(argument);
     (void)pthread_mutex_lock(&lock);
@@ -100,6 +107,7 @@ static void machine_end(void)
     sim_physical_end();
     sim_touches_end();
     sim_bytes_end();
+    sim_shared_leave(&sim_machine.shared);
 }
 
 void sim_machine_start(const struct sim_scene *scene)
@@ -120,6 +128,7 @@ void sim_machine_start(const struct sim_scene *scene)
     sim_machine.tail_state = scene->tail_seed;
     sim_machine.real_bytes = scene->real_bytes;
     sim_machine.forked = false;
+    sim_machine.shared = scene->shared;
     sim_machine.current = NULL;
     sim_machine.entered = 0;
     sim_machine.costs = scene->costs;
@@ -139,9 +148,13 @@ void sim_pass(uint64_t nanoseconds)
 
 uint64_t sim_memory_left(unsigned device)
 {
-    const uint64_t left = sim_machine.memory_bytes - sim_machine.device[device].used;
     const uint64_t held = sim_machine.device[device].held;
+    uint64_t left, others;
 
+    sim_physical_settle_pinned();
+    others = sim_shared_others(&sim_machine.shared, device);
+    left = sim_machine.memory_bytes - sim_machine.device[device].used;
+    left = others < left ? left - others : 0;
     return held < left ? left - held : 0;
 }
 
@@ -150,6 +163,7 @@ void sim_memory_take(unsigned device, uint64_t bytes)
     struct sim_device *at = &sim_machine.device[device];
 
     at->used += bytes;
+    sim_shared_say(&sim_machine.shared, device, at->used);
     if (at->used > at->peak)
         at->peak = at->used;
 }
@@ -157,4 +171,5 @@ void sim_memory_take(unsigned device, uint64_t bytes)
 void sim_memory_put(unsigned device, uint64_t bytes)
 {
     sim_machine.device[device].used -= bytes;
+    sim_shared_say(&sim_machine.shared, device, sim_machine.device[device].used);
 }

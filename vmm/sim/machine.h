@@ -26,6 +26,7 @@
 #include "vmm/sim/fault.h"
 #include "vmm/sim/handle.h"
 #include "vmm/sim/origin.h"
+#include "vmm/sim/shared.h"
 #include "vmm/sim/touch.h"
 #include "xseg/sim.h"
 
@@ -74,6 +75,9 @@ struct sim_machine {
     struct sim_faults faults;
     struct sim_touches touches;
     struct sim_actions actions;
+    bool waits; /* the call under way has seen work end, so its actions must be over, too */
+    struct sim_shared shared;
+    uint64_t pinned; /* memory that only other processes or open files hold */
     struct sim_addresses addresses;
     struct sim_handles streams, events, graphs, nodes, physical;
     uint64_t mappings; /* how many there are */
@@ -116,6 +120,7 @@ struct sim_scene {
     bool one_by_one, without_vmm, without_peers, fast, real_bytes;
     struct sim_faults faults;
     uint64_t tail_seed;
+    struct sim_shared shared;
 };
 
 /** What settings ask for.  Returns: XSEG_OK or XSEG_ERR_ARGUMENT. */

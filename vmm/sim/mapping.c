@@ -83,10 +83,8 @@ static CUresult map(CUdeviceptr address, size_t bytes, size_t offset,
         free(mapping);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    *mapping = (struct sim_mapping){.physical = physical,
-                                    .address = address,
-                                    .bytes = bytes,
-                                    .origin = sim_origin_here()};
+    *mapping = (struct sim_mapping){
+        .physical = physical, .address = address, .bytes = bytes, .origin = sim_origin_here()};
     do {
         run.range->granule[run.first + covered] = mapping;
     } while (++covered < run.count);

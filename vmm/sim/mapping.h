@@ -16,6 +16,7 @@
 #define XSEG_SIM_MAPPING_H
 
 #include <cuda.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "vmm/sim/bytes.h"
@@ -31,6 +32,8 @@ struct sim_physical {
     CUmemAllocationProp prop;
     struct sim_store store;
     struct sim_origin origin;
+    bool is_imported; /* from a file; another handle accounts for it */
+    bool is_pinned;   /* nothing here refers to it, but others hold it */
 };
 
 struct sim_mapping {
@@ -45,6 +48,25 @@ struct sim_physical *sim_physical_find(CUmemGenericAllocationHandle handle);
 
 /** Free it if nothing refers to it any more. */
 void sim_physical_settle(struct sim_physical *physical);
+
+/** Free what was kept because others held it, where they do so no longer. */
+void sim_physical_settle_pinned(void);
+
+/**
+ * An object for memory, with one reference.
+ *
+ * @param store  its contents; taken over, also on failure
+ *
+ * Returns: NULL when there is no host memory
+ */
+struct sim_physical *sim_physical_make(const CUmemAllocationProp *prop, uint64_t bytes,
+                                       const struct sim_store *store);
+
+/** Contents that can be exported.  Returns: false when the host refuses */
+bool sim_export_take(const CUmemAllocationProp *prop, uint64_t bytes, struct sim_store *store);
+
+/** Whether anybody else holds them: an open file, or an importer. */
+bool sim_export_is_held(const struct sim_store *store);
 
 /** End all mappings in a reservation; for the end of the machine. */
 void sim_mappings_end(struct sim_range *range);

@@ -4,6 +4,7 @@
 #include "vmm/sim/context.h"
 #include "vmm/sim/entry.h"
 #include "vmm/sim/machine.h"
+#include "vmm/sim/mapping.h"
 #include "vmm/sim/stream.h"
 
 static uint64_t whole(uint64_t bytes)
@@ -127,6 +128,7 @@ uint64_t xseg_sim_used(unsigned device)
     uint64_t used = 0;
 
     sim_lock();
+    sim_physical_settle_pinned();
     if (device < sim_machine.devices)
         used = sim_machine.device[device].used;
     sim_unlock();

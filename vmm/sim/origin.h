@@ -22,8 +22,8 @@
 /** Which call made, or ended, a thing. */
 struct sim_origin {
     const char *call;
-    uint64_t number; /* of the call since the reset */
-    uint64_t thread, time;
+    uint64_t number;       /* of the call since the reset */
+    uint64_t thread, time; /* thread 0 in fast mode, which does not ask */
 };
 
 /** The call under way. */

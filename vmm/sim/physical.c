@@ -12,14 +12,38 @@ struct sim_physical *sim_physical_find(CUmemGenericAllocationHandle handle)
     return physical != NULL && physical->references != 0 ? physical : NULL;
 }
 
+static void end(struct sim_physical *physical)
+{
+    sim_machine.pinned -= physical->is_pinned;
+    if (!physical->is_imported)
+        sim_memory_put(physical->device, physical->bytes);
+    sim_bytes_put(&physical->store, physical->bytes);
+    sim_handles_remove(&sim_machine.physical, physical->handle, true);
+    free(physical);
+}
+
 void sim_physical_settle(struct sim_physical *physical)
 {
     if (physical->references != 0 || physical->mappings != 0)
         return;
-    sim_memory_put(physical->device, physical->bytes);
-    sim_bytes_put(&physical->store, physical->bytes);
-    sim_handles_remove(&sim_machine.physical, physical->handle, true);
-    free(physical);
+    if (!physical->is_imported && sim_export_is_held(&physical->store)) {
+        sim_machine.pinned += !physical->is_pinned;
+        physical->is_pinned = true;
+        return;
+    }
+    end(physical);
+}
+
+void sim_physical_settle_pinned(void)
+{
+    struct sim_physical *physical;
+    uint32_t at = 0;
+
+    if (sim_machine.pinned == 0)
+        return;
+    while ((physical = sim_handles_next(&sim_machine.physical, &at)) != NULL)
+        if (physical->is_pinned)
+            sim_physical_settle(physical);
 }
 
 void sim_physical_end(void)
@@ -27,13 +51,34 @@ void sim_physical_end(void)
     struct sim_physical *physical;
     uint32_t at = 0;
 
-    while ((physical = sim_handles_next(&sim_machine.physical, &at)) != NULL) {
-        physical->references = 0;
-        sim_physical_settle(physical);
-    }
+    while ((physical = sim_handles_next(&sim_machine.physical, &at)) != NULL)
+        end(physical);
 }
 
-/* Memory of devices only; nothing can be shared with other processes or live on the host. */
+struct sim_physical *sim_physical_make(const CUmemAllocationProp *prop, uint64_t bytes,
+                                       const struct sim_store *store)
+{
+    struct sim_physical *physical = calloc(1, sizeof(*physical));
+
+    if (physical != NULL) {
+        *physical = (struct sim_physical){
+            .bytes = bytes,
+            .device = (unsigned)prop->location.id,
+            .references = 1,
+            .prop = *prop,
+            .store = *store,
+            .origin = sim_origin_here(),
+        };
+        physical->handle = sim_handles_add(&sim_machine.physical, physical);
+        if (physical->handle != 0)
+            return physical;
+    }
+    sim_bytes_put(store, bytes);
+    free(physical);
+    return NULL;
+}
+
+/* Memory of devices only, and shared by file descriptor only. */
 static CUresult check_properties(const CUmemAllocationProp *prop)
 {
     if (prop == NULL || prop->type != CU_MEM_ALLOCATION_TYPE_PINNED ||
@@ -52,13 +97,17 @@ static CUresult check_properties(const CUmemAllocationProp *prop)
     }
     if (prop->location.id < 0 || (unsigned)prop->location.id >= sim_machine.devices)
         return CUDA_ERROR_INVALID_DEVICE;
-    return prop->requestedHandleTypes == 0 ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED;
+    return prop->requestedHandleTypes == 0 ||
+                   prop->requestedHandleTypes == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+               ? CUDA_SUCCESS
+               : CUDA_ERROR_NOT_SUPPORTED;
 }
 
 static CUresult create(CUmemGenericAllocationHandle *out, size_t bytes,
                        const CUmemAllocationProp *prop, unsigned long long flags)
 {
     struct sim_physical *physical;
+    struct sim_store store;
     CUresult result;
 
     if (out == NULL || bytes == 0 || bytes % SIM_GRANULE != 0 || flags != 0)
@@ -69,26 +118,13 @@ static CUresult create(CUmemGenericAllocationHandle *out, size_t bytes,
     sim_charge(sim_cost_of(sim_machine.costs->create, bytes));
     if (bytes > sim_memory_left((unsigned)prop->location.id))
         return CUDA_ERROR_OUT_OF_MEMORY;
-    physical = malloc(sizeof(*physical));
+    if (prop->requestedHandleTypes != 0
+            ? !sim_export_take(prop, bytes, &store)
+            : !sim_bytes_take((unsigned)prop->location.id, bytes, &store))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    physical = sim_physical_make(prop, bytes, &store);
     if (physical == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    *physical = (struct sim_physical){
-        .bytes = bytes,
-        .device = (unsigned)prop->location.id,
-        .references = 1,
-        .prop = *prop,
-        .origin = sim_origin_here(),
-    };
-    if (!sim_bytes_take(physical->device, bytes, &physical->store)) {
-        free(physical);
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    physical->handle = sim_handles_add(&sim_machine.physical, physical);
-    if (physical->handle == 0) {
-        sim_bytes_put(&physical->store, bytes);
-        free(physical);
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
     sim_memory_take(physical->device, bytes);
     *out = physical->handle;
     return CUDA_SUCCESS;

@@ -100,9 +100,9 @@ static bool ask_memory(const struct place *place, int attribute, struct answer *
         *answer = answer_of(mapping == NULL, sizeof(unsigned));
         return true;
     case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
-        *answer = answer_of(
-            mapping != NULL ? (uint64_t)mapping->physical->prop.requestedHandleTypes : 0,
-            sizeof(unsigned long long));
+        *answer =
+            answer_of(mapping != NULL ? (uint64_t)mapping->physical->prop.requestedHandleTypes : 0,
+                      sizeof(unsigned long long));
         return true;
     case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
         *answer = answer_of(access_of(place), sizeof(unsigned));
@@ -119,15 +119,14 @@ static bool ask_rest(const struct place *place, int attribute, struct answer *an
 
     switch (attribute) {
     case CU_POINTER_ATTRIBUTE_CONTEXT:
-        *answer = answer_of(mapping != NULL
-                                ? 0
-                                : (uint64_t)(uintptr_t)sim_context_handle(place->range->device),
-                            sizeof(CUcontext));
+        *answer = answer_of(
+            mapping != NULL ? 0 : (uint64_t)(uintptr_t)sim_context_handle(place->range->device),
+            sizeof(CUcontext));
         return true;
     case 15: /* CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE */
-        *answer = answer_of(
-            mapping == NULL || mapping->physical->prop.allocFlags.gpuDirectRDMACapable,
-            sizeof(unsigned));
+        *answer =
+            answer_of(mapping == NULL || mapping->physical->prop.allocFlags.gpuDirectRDMACapable,
+                      sizeof(unsigned));
         return true;
     case 17: /* CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE */
         *answer = answer_of(0, sizeof(void *));
@@ -136,8 +135,8 @@ static bool ask_rest(const struct place *place, int attribute, struct answer *an
         *answer = answer_of(mapping != NULL ? mapping->bytes : place->range->bytes, sizeof(size_t));
         return true;
     case 19: /* CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR */
-        *answer = answer_of(mapping != NULL ? mapping->address : place->range->base,
-                            sizeof(CUdeviceptr));
+        *answer =
+            answer_of(mapping != NULL ? mapping->address : place->range->base, sizeof(CUdeviceptr));
         return true;
     case 20: /* CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID */
         *answer = answer_of(mapping != NULL ? mapping->physical->origin.number
@@ -183,8 +182,8 @@ static CUresult get_nothing(void *data, int attribute)
 
     if (!ask(&place, attribute, &answer))
         return CUDA_ERROR_INVALID_VALUE;
-    answer.value = attribute == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL ? (uint64_t)CU_DEVICE_INVALID
-                                                                    : 0;
+    answer.value =
+        attribute == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL ? (uint64_t)CU_DEVICE_INVALID : 0;
     write_answer(data, &answer);
     return CUDA_SUCCESS;
 }

@@ -44,6 +44,8 @@ xseg_status sim_scene_of(const struct xseg_sim_settings *settings, struct sim_sc
     if (wanted.devices > SIM_DEVICES_MAX || wanted.memory_bytes % SIM_GRANULE != 0 ||
         wanted.costs == NULL)
         return XSEG_ERR_ARGUMENT;
+    if (settings->shared != NULL && !sim_shared_join(settings->shared, &wanted))
+        return XSEG_ERR_ARGUMENT;
     *scene = wanted;
     return XSEG_OK;
 }
@@ -175,8 +177,7 @@ static bool take_one_fault(const char *text, struct sim_faults *faults, const ch
     uint64_t error;
     char name[64];
 
-    if (faults->top == XSEG_SIM_FAULTS || colon == NULL ||
-        (size_t)(colon - text) >= sizeof(name) ||
+    if (faults->top == XSEG_SIM_FAULTS || colon == NULL || (size_t)(colon - text) >= sizeof(name) ||
         !number_of(colon + 1, 1, UINT64_MAX, "+:,", &fault.left, end))
         return false;
     if (**end == '+' && !number_of(*end + 1, 1, UINT64_MAX, ":,", &fault.every, end))
@@ -234,6 +235,7 @@ static const struct {
 
 xseg_status sim_scene_of_environment(struct sim_scene *scene, bool report)
 {
+    const char *shared = getenv("XSEG_SIM_SHARED");
     xseg_status status = XSEG_OK;
 
     *scene = default_scene();
@@ -247,7 +249,13 @@ xseg_status sim_scene_of_environment(struct sim_scene *scene, bool report)
             (void)fprintf(stderr, "xseg-sim: %s=%s is ignored: it takes %s\n", variables[i].name,
                           text, variables[i].form);
     }
-    return status;
+    /* Last, since the machine that is joined may have more or less of everything. */
+    if (shared == NULL || *shared == '\0' || (status != XSEG_OK && !report) ||
+        sim_shared_join(shared, scene))
+        return status;
+    if (report)
+        (void)fprintf(stderr, "xseg-sim: XSEG_SIM_SHARED=%s cannot be joined\n", shared);
+    return XSEG_ERR_ARGUMENT;
 }
 
 xseg_status xseg_sim_reset(const struct xseg_sim_settings *settings)

@@ -208,7 +208,8 @@ static CUresult query(CUstream handle)
     if (result != CUDA_SUCCESS)
         return result;
     sim_charge(sim_machine.costs->event_query);
-    return sim_work_ended(stream->queue.last) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+    sim_machine.waits = sim_work_ended(stream->queue.last);
+    return sim_machine.waits ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 
 static CUresult synchronize(CUstream handle)

@@ -58,10 +58,18 @@ static bool make_room(struct sim_touches *touches)
     return true;
 }
 
-static bool is_known(const struct sim_touch *touch, const struct sim_work *work, uint64_t address,
-                     uint64_t bytes)
+/* Work that went on with the piece before it may say the same again. */
+static bool is_known(const struct sim_touches *touches, const struct sim_work *work,
+                     uint64_t address, uint64_t bytes)
 {
-    return touch->work == work && touch->address == address && touch->bytes == bytes;
+    const struct sim_touch *last;
+
+    if (bytes == 0)
+        return work->may_touch_all;
+    if (touches->count == 0)
+        return false;
+    last = &touches->touch[touches->count - 1];
+    return last->work == work && last->address == address && last->bytes == bytes;
 }
 
 bool sim_touches_add(const struct sim_stream *stream, uint64_t address, uint64_t bytes)
@@ -71,12 +79,12 @@ bool sim_touches_add(const struct sim_stream *stream, uint64_t address, uint64_t
 
     if (!sim_machine.strict || sim_work_ended(work))
         return true;
-    if (touches->count != 0 &&
-        is_known(&touches->touch[touches->count - 1], work, address, bytes))
+    if (is_known(touches, work, address, bytes))
         return true;
     if (!make_room(touches))
         return false;
     work->touches++;
+    work->may_touch_all = work->may_touch_all || bytes == 0;
     touches->touch[touches->count++] = (struct sim_touch){
         .work = sim_work_refer(work),
         .address = address,
@@ -92,10 +100,10 @@ static void report_mapping(const struct sim_mapping *mapping)
 {
     const struct sim_physical *physical = mapping->physical;
 
-    sim_report_line("mapping:", &mapping->origin, "%" PRIu64 " bytes at 0x%" PRIx64,
-                    mapping->bytes, mapping->address);
-    sim_report_line("memory:", &physical->origin, "%" PRIu64 " bytes of device %u",
-                    physical->bytes, physical->device);
+    sim_report_line("mapping:", &mapping->origin, "%" PRIu64 " bytes at 0x%" PRIx64, mapping->bytes,
+                    mapping->address);
+    sim_report_line("memory:", &physical->origin, "%" PRIu64 " bytes of device %u", physical->bytes,
+                    physical->device);
 }
 
 static void report_user(const struct sim_touch *touch)
@@ -144,9 +152,8 @@ void sim_check_allocation_idle(const struct sim_range *range)
     if (user == NULL)
         return;
     sim_report_begin("memory is freed that queued work touches");
-    sim_report_line("memory:", &range->origin,
-                    "%" PRIu64 " bytes of device %u at 0x%" PRIx64, range->bytes, range->device,
-                    range->base);
+    sim_report_line("memory:", &range->origin, "%" PRIu64 " bytes of device %u at 0x%" PRIx64,
+                    range->bytes, range->device, range->base);
     report_user(user);
     sim_report_end();
 }

@@ -109,8 +109,8 @@ static bool is_continued(const struct sim_queue *queue, uint64_t duration,
     const struct sim_work *last = queue->last;
 
     return duration == SIM_OPEN && dependency == NULL && last != NULL &&
-           last->duration == SIM_OPEN && last->end == SIM_OPEN && last->references == 2 + last->touches &&
-           last->waiters == NULL;
+           last->duration == SIM_OPEN && last->end == SIM_OPEN &&
+           last->references == 2 + last->touches && last->waiters == NULL;
 }
 
 bool sim_work_queue(struct sim_queue *queue, uint64_t duration, struct sim_work *dependency)
@@ -179,6 +179,7 @@ void sim_work_wait(struct sim_work *work)
 {
     struct sim_work *open;
 
+    sim_machine.waits = true;
     if (sim_work_ended(work))
         return;
     open = work->end == SIM_OPEN ? open_before(work) : NULL;

@@ -39,7 +39,8 @@ struct sim_work {
     uint64_t number; /* in its queue */
     uint64_t earliest, duration, end;
     uint64_t references;
-    uint64_t touches; /* references of these (touch.h) */
+    uint64_t touches;   /* references of these (touch.h) */
+    bool may_touch_all; /* one of them says nothing about where */
     /* Only while the end is unknown. */
     struct sim_work *before, *after; /* in its queue */
     struct sim_work *dependency;     /* of another queue */

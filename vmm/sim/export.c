@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Memory that several processes use, by file descriptor.
+ *
+ * Memory that may be exported has a file of its own: its contents, and a page behind them that says
+ * what it is.  Each export and each import is a new open file with a lock that ends with it, in
+ * whatever process it is closed last.  So the process that made the memory can see whether others
+ * hold it still, and keeps it in its accounts until none does.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "vmm/sim/entry.h"
+#include "vmm/sim/machine.h"
+#include "vmm/sim/mapping.h"
+
+enum { LABEL_BYTES = 4096 };
+
+/* What stands behind the contents. */
+struct label {
+    char magic[8];
+    uint64_t bytes;
+    CUmemAllocationProp prop;
+};
+
+static const char magic[8] = "xsegsim";
+
+bool sim_export_take(const CUmemAllocationProp *prop, uint64_t bytes, struct sim_store *store)
+{
+    struct label label;
+
+    memset(&label, 0, sizeof(label));
+    memcpy(label.magic, magic, sizeof(magic));
+    label.bytes = bytes;
+    label.prop = *prop;
+    *store =
+        (struct sim_store){.file = memfd_create("xseg-sim-export", MFD_CLOEXEC), .is_own = true};
+    if (store->file < 0)
+        return false;
+    if (ftruncate(store->file, (off_t)(bytes + LABEL_BYTES)) == 0 &&
+        pwrite(store->file, &label, sizeof(label), (off_t)bytes) == (ssize_t)sizeof(label))
+        return true;
+    (void)close(store->file);
+    return false;
+}
+
+static bool read_label(int file, struct label *label)
+{
+    struct stat status;
+
+    if (fstat(file, &status) != 0 || status.st_size < LABEL_BYTES)
+        return false;
+    return pread(file, label, sizeof(*label), status.st_size - LABEL_BYTES) ==
+               (ssize_t)sizeof(*label) &&
+           memcmp(label->magic, magic, sizeof(magic)) == 0 &&
+           label->bytes == (uint64_t)status.st_size - LABEL_BYTES;
+}
+
+static struct flock whole_file(short type)
+{
+    struct flock lock;
+
+    memset(&lock, 0, sizeof(lock));
+    lock.l_type = type;
+    lock.l_whence = SEEK_SET;
+    return lock;
+}
+
+/* The same file, opened anew and locked; -1 on failure. */
+static int open_again(int file)
+{
+    struct flock lock = whole_file(F_RDLCK);
+    char path[32];
+    int again;
+
+    (void)snprintf(path, sizeof(path), "/proc/self/fd/%d", file);
+    again = open(path, O_RDWR | O_CLOEXEC);
+    if (again >= 0 && fcntl(again, F_OFD_SETLK, &lock) != 0) {
+        (void)close(again);
+        return -1;
+    }
+    return again;
+}
+
+bool sim_export_is_held(const struct sim_store *store)
+{
+    struct flock lock = whole_file(F_WRLCK);
+
+    return store->is_own && fcntl(store->file, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
+}
+
+static CUresult export(void *out, CUmemGenericAllocationHandle handle,
+                       CUmemAllocationHandleType type, unsigned long long flags)
+{
+    const struct sim_physical *physical = sim_physical_find(handle);
+    int file;
+
+    if (out == NULL || physical == NULL || flags != 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+        return CUDA_ERROR_NOT_SUPPORTED;
+    if (physical->prop.requestedHandleTypes != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+        return CUDA_ERROR_INVALID_VALUE;
+    file = open_again(physical->store.file);
+    if (file < 0)
+        return errno == EMFILE || errno == ENFILE ? CUDA_ERROR_OUT_OF_MEMORY
+                                                  : CUDA_ERROR_OPERATING_SYSTEM;
+    memcpy(out, &file, sizeof(file));
+    return CUDA_SUCCESS;
+}
+
+static CUresult import(CUmemGenericAllocationHandle *out, void *os_handle,
+                       CUmemAllocationHandleType type)
+{
+    const intptr_t file = (intptr_t)os_handle;
+    struct sim_store store = {.is_own = true};
+    struct sim_physical *physical;
+    struct label label;
+
+    if (out == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+        return CUDA_ERROR_NOT_SUPPORTED;
+    if (file < 0 || file > INT32_MAX || !read_label((int)file, &label))
+        return CUDA_ERROR_INVALID_VALUE;
+    if (label.prop.location.id < 0 || (unsigned)label.prop.location.id >= sim_machine.devices)
+        return CUDA_ERROR_INVALID_DEVICE;
+    store.file = open_again((int)file);
+    if (store.file < 0)
+        return CUDA_ERROR_OPERATING_SYSTEM;
+    physical = sim_physical_make(&label.prop, label.bytes, &store);
+    if (physical == NULL)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    physical->is_imported = true;
+    *out = physical->handle;
+    return CUDA_SUCCESS;
+}
+
+SIM_EXPORT CUresult CUDAAPI cuMemExportToShareableHandle(void *shareableHandle,
+                                                         CUmemGenericAllocationHandle handle,
+                                                         CUmemAllocationHandleType handleType,
+                                                         unsigned long long flags)
+{
+    SIM_ANSWER(MEM_EXPORT, export(shareableHandle, handle, handleType, flags));
+}
+
+SIM_EXPORT CUresult CUDAAPI cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle,
+                                                           void *osHandle,
+                                                           CUmemAllocationHandleType shHandleType)
+{
+    SIM_ANSWER(MEM_IMPORT, import(handle, osHandle, shHandleType));
+}

@@ -1,0 +1,186 @@
+/* SPDX-License-Identifier: MIT */
+#include "vmm/sim/shared.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "vmm/sim/machine.h"
+
+enum { SLOTS = 64, NAME_MAX_BYTES = 64 };
+
+struct sim_region {
+    uint64_t devices; /* 0: nobody has set it up yet */
+    uint64_t memory_bytes;
+    char name[NAME_MAX_BYTES + 16];
+    uint64_t used[SLOTS][SIM_DEVICES_MAX];
+};
+
+static bool is_name(const char *name)
+{
+    const size_t length = strlen(name);
+
+    return length > 0 && length <= NAME_MAX_BYTES &&
+           strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_") ==
+               length;
+}
+
+/* Slot by slot, a byte of the file each. */
+static struct flock slot_lock(unsigned slot)
+{
+    struct flock lock;
+
+    memset(&lock, 0, sizeof(lock));
+    lock.l_type = F_WRLCK;
+    lock.l_whence = SEEK_SET;
+    lock.l_start = (off_t)slot;
+    lock.l_len = 1;
+    return lock;
+}
+
+static bool is_alive(const struct sim_shared *shared, unsigned slot)
+{
+    struct flock lock = slot_lock(slot);
+
+    return fcntl(shared->file, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
+}
+
+/* The file, locked, and the one that its name stands for still; -1 on failure. */
+static int open_locked(const char *path)
+{
+    for (int tries = 0; tries < 100; tries++) {
+        const int file = shm_open(path, O_RDWR | O_CREAT, 0600);
+        struct stat status;
+
+        if (file < 0)
+            return -1;
+        if (flock(file, LOCK_EX) == 0 && fstat(file, &status) == 0 && status.st_nlink != 0)
+            return file;
+        /* Its last user has removed it meanwhile. */
+        (void)close(file);
+    }
+    return -1;
+}
+
+static bool take_slot(struct sim_shared *shared)
+{
+    for (unsigned slot = 0; slot < SLOTS; slot++) {
+        struct flock lock = slot_lock(slot);
+
+        if (fcntl(shared->file, F_OFD_SETLK, &lock) != 0)
+            continue;
+        shared->slot = slot;
+        memset(shared->region->used[slot], 0, sizeof(shared->region->used[slot]));
+        return true;
+    }
+    return false;
+}
+
+static bool attach(struct sim_shared *shared, const char *path, struct sim_scene *scene)
+{
+    struct sim_region *region;
+
+    if (ftruncate(shared->file, (off_t)sizeof(*region)) != 0)
+        return false;
+    region = mmap(NULL, sizeof(*region), PROT_READ | PROT_WRITE, MAP_SHARED, shared->file, 0);
+    if (region == MAP_FAILED)
+        return false;
+    shared->region = region;
+    if (!take_slot(shared)) {
+        (void)munmap(region, sizeof(*region));
+        return false;
+    }
+    if (region->devices == 0) {
+        region->memory_bytes = scene->memory_bytes;
+        (void)snprintf(region->name, sizeof(region->name), "%s", path);
+        region->devices = scene->devices;
+    }
+    scene->devices = (unsigned)region->devices;
+    scene->memory_bytes = region->memory_bytes;
+    return true;
+}
+
+bool sim_shared_join(const char *name, struct sim_scene *scene)
+{
+    struct sim_shared shared = {.region = NULL};
+    char path[NAME_MAX_BYTES + 16];
+
+    if (!is_name(name))
+        return false;
+    (void)snprintf(path, sizeof(path), "/xseg-sim-%s", name);
+    shared.file = open_locked(path);
+    if (shared.file < 0)
+        return false;
+    if (!attach(&shared, path, scene)) {
+        (void)close(shared.file);
+        return false;
+    }
+    (void)flock(shared.file, LOCK_UN);
+    scene->shared = shared;
+    return true;
+}
+
+static void lock_region(struct sim_shared *shared)
+{
+    if (!shared->is_locked)
+        shared->is_locked = flock(shared->file, LOCK_EX) == 0;
+}
+
+void sim_shared_leave(struct sim_shared *shared)
+{
+    bool is_last = true;
+
+    if (shared->region == NULL)
+        return;
+    /* A forked child has the slot of its parent, and leaves it alone. */
+    if (!sim_machine.forked) {
+        lock_region(shared);
+        memset(shared->region->used[shared->slot], 0, sizeof(shared->region->used[0]));
+        for (unsigned slot = 0; slot < SLOTS; slot++)
+            is_last = is_last && (slot == shared->slot || !is_alive(shared, slot));
+        if (is_last)
+            (void)shm_unlink(shared->region->name);
+        sim_shared_unlock(shared);
+    }
+    (void)munmap(shared->region, sizeof(*shared->region));
+    (void)close(shared->file);
+    *shared = (struct sim_shared){.region = NULL};
+}
+
+uint64_t sim_shared_others(struct sim_shared *shared, unsigned device)
+{
+    uint64_t used = 0;
+
+    if (shared->region == NULL)
+        return 0;
+    lock_region(shared);
+    for (unsigned slot = 0; slot < SLOTS; slot++)
+        if (slot != shared->slot && shared->region->used[slot][device] != 0 &&
+            is_alive(shared, slot))
+            used += shared->region->used[slot][device];
+    return used;
+}
+
+void sim_shared_say(const struct sim_shared *shared, unsigned device, uint64_t used)
+{
+    if (shared->region != NULL && !sim_machine.forked)
+        shared->region->used[shared->slot][device] = used;
+}
+
+void sim_shared_unlock(struct sim_shared *shared)
+{
+    if (!shared->is_locked)
+        return;
+    (void)flock(shared->file, LOCK_UN);
+    shared->is_locked = false;
+}
+
+/* At the end of the process nobody else may be left to remove it. */
+static void __attribute__((destructor)) leave_at_end(void)
+{
+    sim_shared_leave(&sim_machine.shared);
+}
