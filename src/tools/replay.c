@@ -136,6 +136,8 @@ static bool set_scene(struct player *player)
 
     scene.memory_bytes = player->settings->device_bytes;
     scene.costs = player->settings->costs;
+    /* What is compared is played strictly; what is timed, without the simulator's own checks. */
+    scene.fast = player->settings->check == CHECK_OFF;
     if (xseg_sim_reset(&scene) == XSEG_OK)
         return true;
     (void)fprintf(stderr, "%s: the simulator has no such device: %" PRIu64 " bytes, costs '%s'\n",

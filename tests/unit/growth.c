@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: MIT */
+/* Growth where addresses run short: ranges that hold nothing are given back for those that would. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "tests/support/scene.h"
+
+/* Addresses for one segment, not for two: each reserves a little more than the device's memory. */
+static struct xseg_allocator *open_with_few_addresses(void)
+{
+    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+
+    settings.memory_bytes = GIB;
+    settings.address_bytes = 3 * GIB;
+    return scene_open_on(&settings, "expandable_segments:True");
+}
+
+static void an_empty_range_makes_room_for_another(void **state)
+{
+    struct xseg_allocator *allocator = open_with_few_addresses();
+    const xseg_stream other = scene_stream();
+
+    (void)state;
+    scene_free(allocator, scene_alloc(allocator, 64 * MIB, NULL));
+    scene_empty_cache(allocator);
+    const uint64_t before = scene_stats(allocator).address_bytes;
+    assert_in_range(before, 3 * GIB / 2 + 1, 3 * GIB);
+    void *block = scene_alloc(allocator, 64 * MIB, other);
+    assert_int_equal(scene_stats(allocator).address_bytes, before);
+    assert_int_equal(scene_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 80 * MIB);
+    scene_free(allocator, block);
+    scene_empty_cache(allocator);
+    scene_stream_destroy(other);
+    scene_close(allocator);
+}
+
+static void a_range_in_use_stays(void **state)
+{
+    struct xseg_allocator *allocator = open_with_few_addresses();
+    const xseg_stream other = scene_stream();
+    void *block = scene_alloc(allocator, 64 * MIB, NULL), *refused = NULL;
+
+    (void)state;
+    scene_expect_error(xseg_alloc(allocator, 0, 64 * MIB, other, &refused), XSEG_ERR_NO_ADDRESSES,
+                       "cuMemAddressReserve");
+    assert_null(refused);
+    assert_int_equal(scene_stats(allocator).allocation[XSEG_STAT_ALL].current, 1);
+    scene_free(allocator, block);
+    /* What is cached goes with its range. */
+    scene_free(allocator, scene_alloc(allocator, 64 * MIB, other));
+    scene_empty_cache(allocator);
+    scene_stream_destroy(other);
+    scene_close(allocator);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(an_empty_range_makes_room_for_another),
+        cmocka_unit_test(a_range_in_use_stays),
+    };
+
+    return cmocka_run_group_tests_name("growth", tests, NULL, NULL);
+}
