@@ -14,6 +14,7 @@
 #define XSEG_CORE_ALLOCATOR_H
 
 #include "src/base/fork.h"
+#include "src/base/log.h"
 #include "src/core/device.h"
 
 /* A configuration, and the one that it replaced. */

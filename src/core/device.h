@@ -12,7 +12,6 @@
 #define XSEG_CORE_DEVICE_H
 
 #include "src/base/fork.h"
-#include "src/base/log.h"
 #include "src/core/lookup.h"
 #include "src/core/pending.h"
 #include "src/core/pool.h"
