@@ -75,31 +75,25 @@ xseg_status xseg_alloc(struct xseg_allocator *allocator, int device, size_t byte
     return xseg_alloc_with(allocator, &request, out);
 }
 
-/* The device and the pool that a request names. */
-static xseg_status find_pool(struct xseg_allocator *allocator, const struct xseg_request *request,
-                             struct xseg_pool **out)
+/* The device of the pool that a request names, or of its number. */
+static xseg_status find_device(struct xseg_allocator *allocator, const struct xseg_request *request,
+                               struct xseg_device **out)
 {
-    struct xseg_device *device = NULL;
-
-    if (request->pool != NULL) {
-        XSEG_DOOR_REQUIRE(xseg_allocator_owns(allocator, request->pool),
-                          "xseg_alloc_with: the pool belongs to another allocator");
-        XSEG_DOOR_REQUIRE(!xseg_pool_is_retired(request->pool),
-                          "xseg_alloc_with: nobody holds the pool any more");
-        *out = request->pool;
-        return XSEG_OK;
-    }
-    const xseg_status status = xseg_allocator_device(allocator, request->device, &device);
-    if (status == XSEG_OK)
-        *out = &device->pool;
-    return status;
+    if (request->pool == NULL)
+        return xseg_allocator_device(allocator, request->device, out);
+    XSEG_DOOR_REQUIRE(xseg_allocator_owns(allocator, request->pool),
+                      "xseg_alloc_with: the pool belongs to another allocator");
+    XSEG_DOOR_REQUIRE(!xseg_pool_is_retired(request->pool),
+                      "xseg_alloc_with: nobody holds the pool any more");
+    *out = request->pool->device;
+    return XSEG_OK;
 }
 
 xseg_status xseg_alloc_with(struct xseg_allocator *allocator, const struct xseg_request *given,
                             void **out)
 {
     struct xseg_request request = XSEG_REQUEST_INIT;
-    struct xseg_pool *pool = NULL;
+    struct xseg_device *device = NULL;
 
     XSEG_DOOR(allocator);
     XSEG_DOOR_REQUIRE(out != NULL, "an allocation: out is NULL");
@@ -111,28 +105,22 @@ xseg_status xseg_alloc_with(struct xseg_allocator *allocator, const struct xseg_
                                                  request.alignment <= ALIGNMENT_MAX),
                       "xseg_alloc_with: an alignment of %zu bytes: give a power of two up to 1 GiB",
                       request.alignment);
-    const xseg_status status = find_pool(allocator, &request, &pool);
+    const xseg_status status = find_device(allocator, &request, &device);
     if (status != XSEG_OK)
         return status;
     if (request.bytes == 0) {
         *out = NULL;
         return XSEG_OK;
     }
-    const struct xseg_device_request wanted = {pool, xseg_allocator_config(allocator),
+    const struct xseg_device_request wanted = {request.pool, xseg_allocator_config(allocator),
                                                request.bytes, request.alignment, request.stream};
-    return xseg_device_alloc(pool->device, &wanted, out);
+    return xseg_device_alloc(device, &wanted, out);
 }
 
 xseg_status xseg_free(struct xseg_allocator *allocator, void *ptr)
 {
     XSEG_DOOR(allocator);
     return ptr == NULL ? XSEG_OK : xseg_allocator_free(allocator, ptr);
-}
-
-xseg_status xseg_use(struct xseg_allocator *allocator, void *ptr, xseg_stream stream)
-{
-    XSEG_DOOR(allocator);
-    return ptr == NULL ? XSEG_OK : xseg_allocator_use(allocator, ptr, stream);
 }
 
 xseg_status xseg_block(struct xseg_allocator *allocator, const void *anywhere,

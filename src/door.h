@@ -27,6 +27,15 @@ static inline xseg_status xseg_door_forked(void)
             return xseg_door_forked();                                                  \
     } while (0)
 
+/* The same for a door that is given a pool. */
+#define XSEG_DOOR_POOL(pool)                                                       \
+    do {                                                                           \
+        if (__builtin_expect((pool) == NULL, 0))                                   \
+            return xseg_fail(XSEG_ERR_ARGUMENT, "%s: the pool is NULL", __func__); \
+        if (xseg_fork_is_child((pool)->device->fork))                              \
+            return xseg_door_forked();                                             \
+    } while (0)
+
 /* Returns from the door if an argument is not as it must be. */
 #define XSEG_DOOR_REQUIRE(cond, ...)                          \
     do {                                                      \

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 #include "xseg/pool.h"
 
+#include "src/core/checkpoint.h"
 #include "src/door.h"
 
 xseg_status xseg_pool_create(struct xseg_allocator *allocator, int device,
                              const struct xseg_pool_options *options, struct xseg_pool **out)
 {
+    struct xseg_pool_options chosen = XSEG_POOL_OPTIONS_INIT;
     struct xseg_device *found = NULL;
 
     XSEG_DOOR(allocator);
@@ -14,24 +16,72 @@ xseg_status xseg_pool_create(struct xseg_allocator *allocator, int device,
                       "xseg_pool_create: options->struct_bytes is %zu: start from "
                       "XSEG_POOL_OPTIONS_INIT",
                       options->struct_bytes);
+    if (options != NULL)
+        chosen = *options;
+    XSEG_DOOR_REQUIRE((chosen.memory.alloc == NULL) == (chosen.memory.free == NULL),
+                      "xseg_pool_create: memory.%s is NULL: give both functions or none",
+                      chosen.memory.alloc == NULL ? "alloc" : "free");
     const xseg_status status = xseg_allocator_device(allocator, device, &found);
-    return status == XSEG_OK ? xseg_device_make_pool(found, out) : status;
+    return status == XSEG_OK ? xseg_device_make_pool(found, &chosen, out) : status;
 }
 
 xseg_status xseg_pool_retain(struct xseg_pool *pool)
 {
-    XSEG_DOOR_REQUIRE(pool != NULL, "xseg_pool_retain: the pool is NULL");
-    if (xseg_fork_is_child(pool->device->fork))
-        return xseg_door_forked();
+    XSEG_DOOR_POOL(pool);
     XSEG_DOOR_REQUIRE(xseg_pool_hold(pool), "xseg_pool_retain: nobody holds the pool any more");
     return XSEG_OK;
 }
 
 xseg_status xseg_pool_release(struct xseg_pool *pool)
 {
-    XSEG_DOOR_REQUIRE(pool != NULL, "xseg_pool_release: the pool is NULL");
-    if (xseg_fork_is_child(pool->device->fork))
-        return xseg_door_forked();
+    XSEG_DOOR_POOL(pool);
     XSEG_DOOR_REQUIRE(xseg_pool_let_go(pool), "xseg_pool_release: nobody holds the pool any more");
     return XSEG_OK;
+}
+
+xseg_status xseg_route_begin(struct xseg_pool *pool,
+                             bool (*accepts)(void *context, xseg_stream stream), void *context)
+{
+    XSEG_DOOR_POOL(pool);
+    return xseg_device_begin_route(pool, accepts, context);
+}
+
+xseg_status xseg_route_end(struct xseg_pool *pool)
+{
+    XSEG_DOOR_POOL(pool);
+    return xseg_device_end_route(pool);
+}
+
+xseg_status xseg_pool_checkpoint(struct xseg_pool *pool, struct xseg_checkpoint **out)
+{
+    XSEG_DOOR_POOL(pool);
+    XSEG_DOOR_REQUIRE(out != NULL, "xseg_pool_checkpoint: out is NULL");
+    XSEG_DOOR_REQUIRE(!xseg_pool_is_retired(pool),
+                      "xseg_pool_checkpoint: nobody holds the pool any more");
+    return xseg_checkpoint_take(pool, out);
+}
+
+void xseg_checkpoint_end(struct xseg_checkpoint *checkpoint)
+{
+    xseg_checkpoint_free(checkpoint);
+}
+
+xseg_status xseg_pool_restore(struct xseg_pool *pool, const struct xseg_checkpoint *checkpoint,
+                              void (*moved)(void *context, void *ptr, bool freed), void *context)
+{
+    XSEG_DOOR_POOL(pool);
+    XSEG_DOOR_REQUIRE(checkpoint != NULL, "xseg_pool_restore: the checkpoint is NULL");
+    XSEG_DOOR_REQUIRE(checkpoint->pool == pool,
+                      "xseg_pool_restore: the checkpoint was taken of another pool");
+    XSEG_DOOR_REQUIRE(!xseg_pool_is_retired(pool),
+                      "xseg_pool_restore: nobody holds the pool any more");
+    return xseg_checkpoint_restore(checkpoint, moved, context);
+}
+
+xseg_status xseg_pool_holds(struct xseg_pool *pool, void *const *ptrs, size_t count, bool *exactly)
+{
+    XSEG_DOOR_POOL(pool);
+    XSEG_DOOR_REQUIRE(exactly != NULL && (ptrs != NULL || count == 0),
+                      "xseg_pool_holds: ptrs or exactly is NULL");
+    return xseg_checkpoint_compare(pool, ptrs, count, exactly);
 }

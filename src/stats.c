@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 #include "xseg/stats.h"
 
+#include <stddef.h>
 #include <string.h>
 
 #include "src/door.h"
 
-/* The device that `where` selects. */
-static xseg_status find_device(struct xseg_allocator *allocator, const struct xseg_where *where,
-                               struct xseg_device **out)
+/* What `where` selects: a device, and a private pool of it or NULL. */
+static xseg_status find(struct xseg_allocator *allocator, const struct xseg_where *where,
+                        struct xseg_device **out, struct xseg_pool **pool)
 {
     struct xseg_where chosen = XSEG_WHERE_ANY;
 
@@ -15,66 +16,128 @@ static xseg_status find_device(struct xseg_allocator *allocator, const struct xs
                       "statistics: where is NULL or of unknown size: start from XSEG_WHERE_ANY and "
                       "name a device");
     memcpy(&chosen, where, where->struct_bytes);
-    if (chosen.one_stream || chosen.pool != NULL)
-        return xseg_fail(XSEG_ERR_UNSUPPORTED, "statistics are kept by device: name no stream and "
-                                               "no pool");
+    if (chosen.one_stream)
+        return xseg_fail(XSEG_ERR_UNSUPPORTED,
+                         "statistics are kept by device and by pool: name no stream");
+    *pool = chosen.pool;
+    if (chosen.pool != NULL) {
+        XSEG_DOOR_REQUIRE(xseg_allocator_owns(allocator, chosen.pool),
+                          "statistics: the pool belongs to another allocator");
+        *out = chosen.pool->device;
+        return XSEG_OK;
+    }
     XSEG_DOOR_REQUIRE(chosen.device >= 0, "statistics are kept by device: name one, %d is none",
                       chosen.device);
     return xseg_allocator_device(allocator, chosen.device, out);
 }
 
-static void read_groups(struct xseg_device *device, struct xseg_stats *stats)
-{
-    for (unsigned i = 0; i < XSEG_STAT_GROUPS; i++) {
-        const enum xseg_stat_group group = (enum xseg_stat_group)i;
-        struct xseg_totals *totals = &device->totals;
+/* Where each count stands in the public structure. */
+static const size_t group_offset[] = {
+    [XSEG_COUNT_ALLOCATION] = offsetof(struct xseg_stats, allocation),
+    [XSEG_COUNT_SEGMENT] = offsetof(struct xseg_stats, segment),
+    [XSEG_COUNT_ACTIVE] = offsetof(struct xseg_stats, active),
+    [XSEG_COUNT_INACTIVE_SPLIT] = offsetof(struct xseg_stats, inactive_split),
+    [XSEG_COUNT_ALLOCATED_BYTES] = offsetof(struct xseg_stats, allocated_bytes),
+    [XSEG_COUNT_RESERVED_BYTES] = offsetof(struct xseg_stats, reserved_bytes),
+    [XSEG_COUNT_ACTIVE_BYTES] = offsetof(struct xseg_stats, active_bytes),
+    [XSEG_COUNT_INACTIVE_SPLIT_BYTES] = offsetof(struct xseg_stats, inactive_split_bytes),
+    [XSEG_COUNT_REQUESTED_BYTES] = offsetof(struct xseg_stats, requested_bytes),
+    [XSEG_COUNT_OVERSIZE_ALLOCATION] = offsetof(struct xseg_stats, oversize_allocations),
+    [XSEG_COUNT_OVERSIZE_SEGMENT] = offsetof(struct xseg_stats, oversize_segments),
+};
 
-        stats->allocation[i] = xseg_totals_read(totals, group, XSEG_COUNT_ALLOCATION);
-        stats->segment[i] = xseg_totals_read(totals, group, XSEG_COUNT_SEGMENT);
-        stats->active[i] = xseg_totals_read(totals, group, XSEG_COUNT_ACTIVE);
-        stats->inactive_split[i] = xseg_totals_read(totals, group, XSEG_COUNT_INACTIVE_SPLIT);
-        stats->allocated_bytes[i] = xseg_totals_read(totals, group, XSEG_COUNT_ALLOCATED_BYTES);
-        stats->reserved_bytes[i] = xseg_totals_read(totals, group, XSEG_COUNT_RESERVED_BYTES);
-        stats->active_bytes[i] = xseg_totals_read(totals, group, XSEG_COUNT_ACTIVE_BYTES);
-        stats->inactive_split_bytes[i] =
-            xseg_totals_read(totals, group, XSEG_COUNT_INACTIVE_SPLIT_BYTES);
-        stats->requested_bytes[i] = xseg_totals_read(totals, group, XSEG_COUNT_REQUESTED_BYTES);
+/* Oversize blocks are not told apart by group. */
+static bool has_groups(enum xseg_count what)
+{
+    return what != XSEG_COUNT_OVERSIZE_ALLOCATION && what != XSEG_COUNT_OVERSIZE_SEGMENT;
+}
+
+static struct xseg_stat *stat_of(struct xseg_stats *stats, enum xseg_count what)
+{
+    return (struct xseg_stat *)(void *)((char *)stats + group_offset[what]);
+}
+
+static void read_device(struct xseg_device *device, struct xseg_stats *stats)
+{
+    for (unsigned i = 0; i < XSEG_COUNTS; i++) {
+        const enum xseg_count what = (enum xseg_count)i;
+
+        for (unsigned group = 0; group < (has_groups(what) ? XSEG_STAT_GROUPS : 1u); group++)
+            stat_of(stats, what)[group] =
+                xseg_totals_read(&device->totals, (enum xseg_stat_group)group, what);
     }
-    stats->oversize_allocations =
-        xseg_totals_read(&device->totals, XSEG_STAT_ALL, XSEG_COUNT_OVERSIZE_ALLOCATION);
-    stats->oversize_segments =
-        xseg_totals_read(&device->totals, XSEG_STAT_ALL, XSEG_COUNT_OVERSIZE_SEGMENT);
+    stats->num_alloc_retries = atomic_load_explicit(&device->retries, memory_order_relaxed);
+    stats->num_ooms = atomic_load_explicit(&device->ooms, memory_order_relaxed);
+    stats->num_sync_all_streams = atomic_load_explicit(&device->syncs, memory_order_relaxed);
+    stats->num_device_alloc = atomic_load_explicit(&device->grown, memory_order_relaxed);
+    stats->num_device_free = atomic_load_explicit(&device->shrunk, memory_order_relaxed);
+    stats->device_bytes = device->context.total_bytes;
+    stats->physical_bytes = xseg_device_physical(device);
+    stats->stuck_bytes = xseg_leftovers_bytes(&device->leftovers);
+    stats->address_bytes = atomic_load_explicit(&device->addresses, memory_order_relaxed);
+    stats->host_bytes = xseg_device_host_bytes(device);
+}
+
+static void add_arena(void *self, struct xseg_arena *arena)
+{
+    struct xseg_stats *stats = self;
+    const unsigned own = arena->is_small ? XSEG_STAT_SMALL : XSEG_STAT_LARGE;
+
+    xseg_arena_lock(arena);
+    for (unsigned i = 0; i < XSEG_COUNTS; i++) {
+        const enum xseg_count what = (enum xseg_count)i;
+        const uint64_t current = xseg_counts_current(&arena->counts, what);
+        const uint64_t up = atomic_load_explicit(&arena->counts.up[what], memory_order_relaxed);
+
+        for (unsigned group = 0; group < (has_groups(what) ? XSEG_STAT_GROUPS : 1u); group++) {
+            struct xseg_stat *stat = &stat_of(stats, what)[group];
+
+            if (group != XSEG_STAT_ALL && group != own)
+                continue;
+            stat->current += current;
+            stat->allocated += up;
+            stat->freed += up - current;
+        }
+    }
+    XSEG_LIST_FOR(node, &arena->extents)
+    {
+        stats->address_bytes +=
+            XSEG_CONTAINER(node, struct xseg_extent, link)->segment.reserved_bytes;
+    }
+    xseg_arena_unlock(arena);
+}
+
+static void read_pool(struct xseg_pool *pool, struct xseg_stats *stats)
+{
+    xseg_pool_visit_arenas(pool, add_arena, stats);
+    stats->reserved_bytes[XSEG_STAT_ALL].peak =
+        atomic_load_explicit(&pool->reserved_peak, memory_order_relaxed);
+    stats->physical_bytes = atomic_load_explicit(&pool->reserved, memory_order_relaxed);
 }
 
 xseg_status xseg_stats(struct xseg_allocator *allocator, const struct xseg_where *where,
                        struct xseg_stats *out)
 {
     struct xseg_device *device = NULL;
+    struct xseg_pool *pool = NULL;
     struct xseg_stats stats;
 
     XSEG_DOOR(allocator);
     XSEG_DOOR_REQUIRE(out != NULL && XSEG_DOOR_KNOWS(out, struct xseg_stats),
                       "xseg_stats: out is NULL or of unknown size: set out->struct_bytes");
-    const xseg_status status = find_device(allocator, where, &device);
+    const xseg_status status = find(allocator, where, &device, &pool);
     if (status != XSEG_OK)
         return status;
     XSEG_ASSERT(device != NULL);
     const struct xseg_config *config = xseg_allocator_config(allocator);
     memset(&stats, 0, sizeof(stats));
     stats.struct_bytes = out->struct_bytes;
-    read_groups(device, &stats);
-    stats.num_alloc_retries = atomic_load_explicit(&device->retries, memory_order_relaxed);
-    stats.num_ooms = atomic_load_explicit(&device->ooms, memory_order_relaxed);
-    stats.num_sync_all_streams = atomic_load_explicit(&device->syncs, memory_order_relaxed);
-    stats.num_device_alloc = atomic_load_explicit(&device->grown, memory_order_relaxed);
-    stats.num_device_free = atomic_load_explicit(&device->shrunk, memory_order_relaxed);
+    if (pool == NULL)
+        read_device(device, &stats);
+    else
+        read_pool(pool, &stats);
     stats.max_split_size = config->max_split_bytes;
-    stats.device_bytes = device->context.total_bytes;
-    stats.limit_bytes = xseg_device_limit(device, config);
-    stats.physical_bytes = xseg_device_physical(device);
-    stats.stuck_bytes = xseg_leftovers_bytes(&device->leftovers);
-    stats.address_bytes = atomic_load_explicit(&device->addresses, memory_order_relaxed);
-    stats.host_bytes = xseg_device_host_bytes(device);
+    stats.limit_bytes = pool == NULL ? xseg_device_limit(device, config) : xseg_pool_limit(pool);
     memcpy(out, &stats, out->struct_bytes);
     return XSEG_OK;
 }
@@ -83,14 +146,17 @@ xseg_status xseg_stats_reset(struct xseg_allocator *allocator, const struct xseg
                              unsigned what)
 {
     struct xseg_device *device = NULL;
+    struct xseg_pool *pool = NULL;
 
     XSEG_DOOR(allocator);
     XSEG_DOOR_REQUIRE(what != 0 &&
                           (what & ~(unsigned)(XSEG_RESET_PEAK | XSEG_RESET_ACCUMULATED)) == 0,
                       "xseg_stats_reset: %#x is no set of XSEG_RESET_ values", what);
-    const xseg_status status = find_device(allocator, where, &device);
+    const xseg_status status = find(allocator, where, &device, &pool);
     if (status != XSEG_OK)
         return status;
+    if (pool != NULL)
+        return xseg_fail(XSEG_ERR_UNSUPPORTED, "statistics are reset by device: name no pool");
     if ((what & XSEG_RESET_PEAK) != 0)
         xseg_totals_reset_peaks(&device->totals);
     if ((what & XSEG_RESET_ACCUMULATED) != 0) {

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "vmm/driver.h"
 
-#include <cuda.h>
 #include <dlfcn.h>
 #include <inttypes.h>
 #include <stdatomic.h>
@@ -10,62 +9,7 @@
 
 #include "src/base/check.h"
 #include "src/base/error.h"
-
-/*
- * Every entry point that the library uses, with the CUDA version that introduced the signature used
- * here (cuda.h renames some calls to _v2 and the like; cuGetProcAddress picks by this number).
- * Names stand without their cu, since the full names are macros in cuda.h and would be expanded.
- */
-#define ENTRY_POINTS(X)                   \
-    X(Init, 2000)                         \
-    X(DriverGetVersion, 2020)             \
-    X(GetErrorName, 6000)                 \
-    X(DeviceGetCount, 2000)               \
-    X(DeviceGet, 2000)                    \
-    X(DeviceTotalMem, 3020)               \
-    X(DeviceGetAttribute, 2000)           \
-    X(DevicePrimaryCtxRetain, 7000)       \
-    X(DevicePrimaryCtxRelease, 11000)     \
-    X(CtxPushCurrent, 4000)               \
-    X(CtxPopCurrent, 4000)                \
-    X(CtxSynchronize, 2000)               \
-    X(MemGetInfo, 3020)                   \
-    X(MemAlloc, 3020)                     \
-    X(MemFree, 3020)                      \
-    X(MemGetAllocationGranularity, 10020) \
-    X(MemAddressReserve, 10020)           \
-    X(MemAddressFree, 10020)              \
-    X(MemCreate, 10020)                   \
-    X(MemRelease, 10020)                  \
-    X(MemMap, 10020)                      \
-    X(MemUnmap, 10020)                    \
-    X(MemSetAccess, 10020)                \
-    X(MemRetainAllocationHandle, 11000)   \
-    X(StreamGetCtx, 9020)                 \
-    X(StreamGetId, 12000)                 \
-    X(StreamQuery, 2000)                  \
-    X(StreamSynchronize, 2000)            \
-    X(EventCreate, 2000)                  \
-    X(EventDestroy, 4000)                 \
-    X(EventRecord, 2000)                  \
-    X(EventQuery, 2000)                   \
-    X(EventSynchronize, 2000)
-
-enum entry {
-#define X(name, version) ENTRY_##name,
-    ENTRY_POINTS(X)
-#undef X
-        ENTRY_COUNT
-};
-
-struct xseg_driver {
-    void *library;
-    int devices;
-    atomic_uint_fast64_t count[ENTRY_COUNT], failed[ENTRY_COUNT];
-#define X(name, version) __typeof__(&cu##name) call_##name;
-    ENTRY_POINTS(X)
-#undef X
-};
+#include "vmm/driver_entry.h"
 
 /* Where each entry point's address goes, and the version to ask for. */
 static const struct {
@@ -73,15 +17,14 @@ static const struct {
     int version;
     size_t offset;
 } entry_place[] = {
-#define X(name, version) {"cu" #name, version, offsetof(struct xseg_driver, call_##name)},
-    ENTRY_POINTS(X)
+#define X(name, version)           {"cu" #name, version, offsetof(struct xseg_driver, call_##name)},
+#define TYPED(name, version, type) X(name, version)
+    XSEG_ENTRY_POINTS(X, TYPED)
 #undef X
+#undef TYPED
 };
 
-/* Call an entry point and count it. */
-#define CALL(driver, name, ...) counted((driver), ENTRY_##name, (driver)->call_##name(__VA_ARGS__))
-
-static CUresult counted(struct xseg_driver *driver, enum entry entry, CUresult result)
+CUresult xseg_driver_counted(struct xseg_driver *driver, enum xseg_entry entry, CUresult result)
 {
     atomic_fetch_add_explicit(&driver->count[entry], 1, memory_order_relaxed);
     if (result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY)
@@ -125,13 +68,9 @@ static bool means_lost(CUresult result)
     }
 }
 
-/*
- * The status of a result.  `shortage` is what running out of memory means for this call; `context`
- * is NULL for calls that belong to no device.
- */
-static xseg_status status_of(struct xseg_driver *driver, struct xseg_context *context,
-                             enum entry entry, CUresult result, xseg_status shortage,
-                             uint64_t bytes)
+xseg_status xseg_driver_status(struct xseg_driver *driver, struct xseg_context *context,
+                               enum xseg_entry entry, CUresult result, xseg_status shortage,
+                               uint64_t bytes)
 {
     xseg_status status = XSEG_ERR_DRIVER;
 
@@ -140,7 +79,7 @@ static xseg_status status_of(struct xseg_driver *driver, struct xseg_context *co
     if (result == CUDA_ERROR_OUT_OF_MEMORY)
         status = shortage;
     /* A retained context that cannot be pushed is gone; elsewhere a wrong context is the caller's. */
-    if (context != NULL && (means_lost(result) || (entry == ENTRY_CtxPushCurrent &&
+    if (context != NULL && (means_lost(result) || (entry == XSEG_ENTRY_CtxPushCurrent &&
                                                    result == CUDA_ERROR_INVALID_CONTEXT))) {
         atomic_store_explicit(&context->lost, result_name(driver, result), memory_order_relaxed);
         status = XSEG_ERR_DEVICE_LOST;
@@ -160,12 +99,19 @@ xseg_status xseg_driver_fail_lost(const struct xseg_context *context)
                      context->ordinal, atomic_load_explicit(&context->lost, memory_order_relaxed));
 }
 
-/* A call of no device, and a call of a context's device: their status. */
-#define STATUS(driver, name, ...) \
-    status_of((driver), NULL, ENTRY_##name, CALL(driver, name, __VA_ARGS__), XSEG_ERR_DRIVER, 0)
-#define STATUS_ON(context, name, shortage, bytes, ...)    \
-    status_of((context)->driver, (context), ENTRY_##name, \
-              CALL((context)->driver, name, __VA_ARGS__), shortage, bytes)
+xseg_status xseg_driver_enter(struct xseg_context *context)
+{
+    return STATUS_ON(context, CtxPushCurrent, XSEG_ERR_DRIVER, 0, context->primary);
+}
+
+/* A pop has no reason to fail; if it does, once more, so that the caller's context is current again. */
+void xseg_driver_leave(struct xseg_context *context)
+{
+    CUcontext popped = NULL;
+
+    if (CALL(context->driver, CtxPopCurrent, &popped) != CUDA_SUCCESS)
+        (void)CALL(context->driver, CtxPopCurrent, &popped);
+}
 
 /* --- Loading. --- */
 
@@ -183,7 +129,7 @@ static xseg_status resolve_all(struct xseg_driver *driver, const char *library)
                          "(r525) or later",
                          library);
     memcpy(&find, &symbol, sizeof(symbol));
-    for (unsigned i = 0; i < ENTRY_COUNT; i++) {
+    for (unsigned i = 0; i < XSEG_ENTRY_COUNT; i++) {
         CUdriverProcAddressQueryResult found = CU_GET_PROC_ADDRESS_SUCCESS;
         void *function = NULL;
         const int version = entry_place[i].version;
@@ -209,7 +155,7 @@ static xseg_status start(struct xseg_driver *driver, const char *library)
     if (result == CUDA_ERROR_NO_DEVICE)
         return xseg_fail(XSEG_ERR_NO_DRIVER, "the driver %s shows no device", library);
     if (result != CUDA_SUCCESS)
-        return status_of(driver, NULL, ENTRY_Init, result, XSEG_ERR_DRIVER, 0);
+        return xseg_driver_status(driver, NULL, XSEG_ENTRY_Init, result, XSEG_ERR_DRIVER, 0);
     xseg_status status = STATUS(driver, DriverGetVersion, &version);
     if (status != XSEG_OK)
         return status;
@@ -270,290 +216,10 @@ int xseg_driver_device_count(const struct xseg_driver *driver)
 size_t xseg_driver_call_counts(const struct xseg_driver *driver, struct xseg_driver_call *calls,
                                size_t capacity)
 {
-    for (size_t i = 0; i < ENTRY_COUNT && i < capacity; i++) {
+    for (size_t i = 0; i < XSEG_ENTRY_COUNT && i < capacity; i++) {
         calls[i].name = entry_place[i].name;
         calls[i].count = atomic_load_explicit(&driver->count[i], memory_order_relaxed);
         calls[i].failed = atomic_load_explicit(&driver->failed[i], memory_order_relaxed);
     }
-    return ENTRY_COUNT;
-}
-
-/* --- Devices. --- */
-
-xseg_status xseg_driver_retain(struct xseg_context *context)
-{
-    CUcontext primary = NULL;
-    xseg_status status =
-        STATUS_ON(context, DeviceGet, XSEG_ERR_DRIVER, 0, &context->device, context->ordinal);
-
-    if (status == XSEG_OK)
-        status = STATUS_ON(context, DevicePrimaryCtxRetain, XSEG_ERR_DRIVER, 0, &primary,
-                           context->device);
-    context->primary = primary;
-    return status;
-}
-
-xseg_status xseg_driver_let_go(struct xseg_context *context)
-{
-    return STATUS_ON(context, DevicePrimaryCtxRelease, XSEG_ERR_DRIVER, 0, context->device);
-}
-
-static CUmemAllocationProp page_properties(struct xseg_context *context)
-{
-    CUmemAllocationProp prop;
-
-    memset(&prop, 0, sizeof(prop));
-    prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-    prop.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
-    prop.location.id = context->device;
-    return prop;
-}
-
-xseg_status xseg_driver_describe(struct xseg_context *context)
-{
-    const CUmemAllocationProp prop = page_properties(context);
-    size_t total = 0, granularity = 0;
-    int has_vmm = 0;
-    xseg_status status =
-        STATUS_ON(context, DeviceTotalMem, XSEG_ERR_DRIVER, 0, &total, context->device);
-
-    if (status == XSEG_OK)
-        status =
-            STATUS_ON(context, DeviceGetAttribute, XSEG_ERR_DRIVER, 0, &has_vmm,
-                      CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, context->device);
-    if (status == XSEG_OK && has_vmm != 0)
-        status = STATUS_ON(context, MemGetAllocationGranularity, XSEG_ERR_DRIVER, 0, &granularity,
-                           &prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM);
-    context->total_bytes = total;
-    context->has_vmm = has_vmm != 0;
-    context->granularity = granularity;
-    return status;
-}
-
-static xseg_status enter(struct xseg_context *context)
-{
-    return STATUS_ON(context, CtxPushCurrent, XSEG_ERR_DRIVER, 0, context->primary);
-}
-
-/* A pop has no reason to fail; if it does, once more, so that the caller's context is current again. */
-static void leave(struct xseg_context *context)
-{
-    CUcontext popped = NULL;
-
-    if (CALL(context->driver, CtxPopCurrent, &popped) != CUDA_SUCCESS)
-        (void)CALL(context->driver, CtxPopCurrent, &popped);
-}
-
-/* A call in the device's context: its status, as STATUS_ON() gives it. */
-#define INSIDE(context, name, shortage, bytes, ...)                       \
-    do {                                                                  \
-        xseg_status status_ = enter(context);                             \
-        if (status_ != XSEG_OK)                                           \
-            return status_;                                               \
-        status_ = STATUS_ON(context, name, shortage, bytes, __VA_ARGS__); \
-        leave(context);                                                   \
-        return status_;                                                   \
-    } while (0)
-
-/* --- Memory. --- */
-
-xseg_status xseg_driver_memory(struct xseg_context *context, uint64_t *free, uint64_t *total)
-{
-    INSIDE(context, MemGetInfo, XSEG_ERR_DRIVER, 0, free, total);
-}
-
-xseg_status xseg_driver_alloc(struct xseg_context *context, uint64_t bytes, uint64_t *address)
-{
-    CUdeviceptr pointer = 0;
-    xseg_status status = enter(context);
-
-    if (status != XSEG_OK)
-        return status;
-    status = status_of(context->driver, context, ENTRY_MemAlloc,
-                       CALL(context->driver, MemAlloc, &pointer, bytes), XSEG_ERR_NO_MEMORY, bytes);
-    leave(context);
-    if (status == XSEG_OK)
-        *address = pointer;
-    return status;
-}
-
-xseg_status xseg_driver_free(struct xseg_context *context, uint64_t address)
-{
-    INSIDE(context, MemFree, XSEG_ERR_DRIVER, 0, address);
-}
-
-xseg_status xseg_driver_reserve(struct xseg_context *context, uint64_t bytes, uint64_t alignment,
-                                uint64_t *address)
-{
-    CUdeviceptr pointer = 0;
-    const CUresult result =
-        CALL(context->driver, MemAddressReserve, &pointer, bytes, alignment, 0, 0);
-
-    if (result == CUDA_SUCCESS)
-        *address = pointer;
-    return status_of(context->driver, context, ENTRY_MemAddressReserve, result,
-                     XSEG_ERR_NO_ADDRESSES, bytes);
-}
-
-xseg_status xseg_driver_unreserve(struct xseg_context *context, uint64_t address, uint64_t bytes)
-{
-    return STATUS_ON(context, MemAddressFree, XSEG_ERR_DRIVER, bytes, address, bytes);
-}
-
-xseg_status xseg_driver_create(struct xseg_context *context, uint64_t bytes, uint64_t *handle)
-{
-    const CUmemAllocationProp prop = page_properties(context);
-    CUmemGenericAllocationHandle created = 0;
-    const CUresult result = CALL(context->driver, MemCreate, &created, bytes, &prop, 0);
-
-    if (result == CUDA_SUCCESS)
-        *handle = created;
-    return status_of(context->driver, context, ENTRY_MemCreate, result, XSEG_ERR_NO_MEMORY, bytes);
-}
-
-xseg_status xseg_driver_release(struct xseg_context *context, uint64_t handle)
-{
-    return STATUS_ON(context, MemRelease, XSEG_ERR_DRIVER, 0, handle);
-}
-
-xseg_status xseg_driver_map(struct xseg_context *context, uint64_t address, uint64_t bytes,
-                            uint64_t handle)
-{
-    return STATUS_ON(context, MemMap, XSEG_ERR_DRIVER, bytes, address, bytes, 0, handle, 0);
-}
-
-xseg_status xseg_driver_unmap(struct xseg_context *context, uint64_t address, uint64_t bytes)
-{
-    return STATUS_ON(context, MemUnmap, XSEG_ERR_DRIVER, bytes, address, bytes);
-}
-
-xseg_status xseg_driver_set_access(struct xseg_context *context, uint64_t address, uint64_t bytes)
-{
-    CUmemAccessDesc access;
-
-    memset(&access, 0, sizeof(access));
-    access.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
-    access.location.id = context->device;
-    access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-    return STATUS_ON(context, MemSetAccess, XSEG_ERR_DRIVER, bytes, address, bytes, &access, 1);
-}
-
-xseg_status xseg_driver_is_mapped(struct xseg_context *context, uint64_t address, bool *mapped)
-{
-    CUmemGenericAllocationHandle handle = 0;
-    void *pointer = (void *)(uintptr_t)address; /* NOLINT(performance-no-int-to-ptr) */
-    const CUresult result = CALL(context->driver, MemRetainAllocationHandle, &handle, pointer);
-
-    if (result == CUDA_ERROR_INVALID_VALUE) {
-        *mapped = false;
-        return XSEG_OK;
-    }
-    if (result == CUDA_SUCCESS) {
-        *mapped = true;
-        /* Nobody could give this reference back later, so a refusal is tried once more. */
-        if (CALL(context->driver, MemRelease, handle) == CUDA_SUCCESS)
-            return XSEG_OK;
-        return STATUS_ON(context, MemRelease, XSEG_ERR_DRIVER, 0, handle);
-    }
-    return status_of(context->driver, context, ENTRY_MemRetainAllocationHandle, result,
-                     XSEG_ERR_DRIVER, 0);
-}
-
-/* --- Streams and events. --- */
-
-xseg_status xseg_driver_stream_id(struct xseg_context *context, xseg_stream stream, uint64_t *id)
-{
-    unsigned long long number = 0;
-    xseg_status status = enter(context);
-
-    if (status != XSEG_OK)
-        return status;
-    /* The default streams belong to whatever context is current, which is this one. */
-    if ((uintptr_t)stream > (uintptr_t)CU_STREAM_PER_THREAD) {
-        CUcontext owner = NULL;
-
-        status = STATUS_ON(context, StreamGetCtx, XSEG_ERR_DRIVER, 0, stream, &owner);
-        if (status == XSEG_OK && owner != context->primary)
-            status =
-                xseg_fail(XSEG_ERR_ARGUMENT, "the stream belongs to another device or context");
-    }
-    if (status == XSEG_OK)
-        status = STATUS_ON(context, StreamGetId, XSEG_ERR_DRIVER, 0, stream, &number);
-    leave(context);
-    if (status == XSEG_OK)
-        *id = number;
-    return status;
-}
-
-/* Whether a query's result says that everything has finished. */
-static xseg_status done_of(struct xseg_context *context, enum entry entry, CUresult result,
-                           bool *done)
-{
-    if (result == CUDA_SUCCESS || result == CUDA_ERROR_NOT_READY) {
-        *done = result == CUDA_SUCCESS;
-        return XSEG_OK;
-    }
-    return status_of(context->driver, context, entry, result, XSEG_ERR_DRIVER, 0);
-}
-
-xseg_status xseg_driver_stream_done(struct xseg_context *context, xseg_stream stream, bool *done)
-{
-    xseg_status status = enter(context);
-
-    if (status != XSEG_OK)
-        return status;
-    status = done_of(context, ENTRY_StreamQuery, CALL(context->driver, StreamQuery, stream), done);
-    leave(context);
-    return status;
-}
-
-xseg_status xseg_driver_stream_wait(struct xseg_context *context, xseg_stream stream)
-{
-    INSIDE(context, StreamSynchronize, XSEG_ERR_DRIVER, 0, stream);
-}
-
-xseg_status xseg_driver_context_wait(struct xseg_context *context)
-{
-    xseg_status status = enter(context);
-
-    if (status != XSEG_OK)
-        return status;
-    status = status_of(
-        context->driver, context, ENTRY_CtxSynchronize,
-        counted(context->driver, ENTRY_CtxSynchronize, context->driver->call_CtxSynchronize()),
-        XSEG_ERR_DRIVER, 0);
-    leave(context);
-    return status;
-}
-
-xseg_status xseg_driver_event_create(struct xseg_context *context, xseg_event *event)
-{
-    INSIDE(context, EventCreate, XSEG_ERR_DRIVER, 0, event, CU_EVENT_DISABLE_TIMING);
-}
-
-xseg_status xseg_driver_event_destroy(struct xseg_context *context, xseg_event event)
-{
-    INSIDE(context, EventDestroy, XSEG_ERR_DRIVER, 0, event);
-}
-
-xseg_status xseg_driver_event_record(struct xseg_context *context, xseg_event event,
-                                     xseg_stream stream)
-{
-    INSIDE(context, EventRecord, XSEG_ERR_DRIVER, 0, event, stream);
-}
-
-xseg_status xseg_driver_event_done(struct xseg_context *context, xseg_event event, bool *done)
-{
-    xseg_status status = enter(context);
-
-    if (status != XSEG_OK)
-        return status;
-    status = done_of(context, ENTRY_EventQuery, CALL(context->driver, EventQuery, event), done);
-    leave(context);
-    return status;
-}
-
-xseg_status xseg_driver_event_wait(struct xseg_context *context, xseg_event event)
-{
-    INSIDE(context, EventSynchronize, XSEG_ERR_DRIVER, 0, event);
+    return XSEG_ENTRY_COUNT;
 }

@@ -30,7 +30,15 @@
 
 struct xseg_driver;
 
-typedef struct CUevent_st *xseg_event;
+typedef struct CUgraphNode_st *xseg_node;
+
+/* What a stream takes part in. */
+struct xseg_capture_info {
+    uint64_t id;            /* of the capture, never used for another one; 0: in none */
+    bool is_invalid;        /* in one that a forbidden call has spoiled; its id is not known */
+    const xseg_node *nodes; /* what the stream's next node will depend on; until the next call */
+    size_t count;
+};
 
 /* A device in use.  Filled by xseg_context_open() (context.h). */
 struct xseg_context {
@@ -116,6 +124,10 @@ xseg_status xseg_driver_is_mapped(struct xseg_context *context, uint64_t address
 
 /* The number that is never used for another stream.  XSEG_ERR_ARGUMENT for one of another context. */
 xseg_status xseg_driver_stream_id(struct xseg_context *context, xseg_stream stream, uint64_t *id);
+xseg_status xseg_driver_stream_create(struct xseg_context *context, xseg_stream *stream);
+xseg_status xseg_driver_stream_destroy(struct xseg_context *context, xseg_stream stream);
+xseg_status xseg_driver_stream_wait_event(struct xseg_context *context, xseg_stream stream,
+                                          xseg_event event);
 xseg_status xseg_driver_stream_done(struct xseg_context *context, xseg_stream stream, bool *done);
 xseg_status xseg_driver_stream_wait(struct xseg_context *context, xseg_stream stream);
 
@@ -126,7 +138,29 @@ xseg_status xseg_driver_event_create(struct xseg_context *context, xseg_event *e
 xseg_status xseg_driver_event_destroy(struct xseg_context *context, xseg_event event);
 xseg_status xseg_driver_event_record(struct xseg_context *context, xseg_event event,
                                      xseg_stream stream);
+/* Needs no current context. */
 xseg_status xseg_driver_event_done(struct xseg_context *context, xseg_event event, bool *done);
 xseg_status xseg_driver_event_wait(struct xseg_context *context, xseg_event event);
+
+/* --- Captures. --- */
+
+/*
+ * Let the calling thread make calls that its own or another thread's capture forbids in other
+ * modes (an event query, cuMemAlloc); `was` goes to xseg_driver_unrelax().
+ */
+xseg_status xseg_driver_relax(struct xseg_context *context, int *was);
+void xseg_driver_unrelax(struct xseg_context *context, int was);
+
+xseg_status xseg_driver_capture_info(struct xseg_context *context, xseg_stream stream,
+                                     struct xseg_capture_info *info);
+
+/*
+ * The nodes that a node of a graph depends on.
+ *
+ * needs: [*count], or NULL: only their number is asked
+ * count: how many there are, at most what there was room for
+ */
+xseg_status xseg_driver_node_needs(struct xseg_context *context, xseg_node node, xseg_node *needs,
+                                   size_t *count);
 
 #endif

@@ -11,6 +11,9 @@
 /* Ranges are whole GiB at whole GiB, so that one flat table finds the segment of an address. */
 #define RANGE_ALIGNMENT XSEG_GIB
 
+/* Of every block, so of every segment. */
+#define ALIGNMENT 512u
+
 static uint64_t address_of(const struct xseg_segment *segment, uint32_t page)
 {
     return segment->base + (uint64_t)page * segment->page_bytes;
@@ -64,6 +67,37 @@ xseg_status xseg_segment_allocate(struct xseg_segment *segment, struct xseg_cont
     if (status == XSEG_OK)
         atomic_store_explicit(&segment->mapped, bytes, memory_order_relaxed);
     return status;
+}
+
+/* To the user's own functions. */
+static void give_to_owner(const struct xseg_segment *segment)
+{
+    void *pointer = (void *)(uintptr_t)segment->base; /* NOLINT(performance-no-int-to-ptr) */
+
+    segment->memory->free(segment->memory->context, pointer, segment->bytes,
+                          segment->context->ordinal, segment->stream);
+}
+
+xseg_status xseg_segment_borrow(struct xseg_segment *segment, struct xseg_context *context,
+                                struct xseg_leftovers *leftovers, uint64_t bytes,
+                                const struct xseg_pool_memory *memory, xseg_stream stream)
+{
+    void *pointer = memory->alloc(memory->context, bytes, context->ordinal, stream);
+
+    init(segment, context, leftovers, bytes);
+    if (pointer == NULL)
+        return xseg_fail(XSEG_ERR_NO_MEMORY,
+                         "the pool's own function gave no memory for %" PRIu64 " bytes", bytes);
+    segment->memory = memory;
+    segment->stream = stream;
+    segment->base = (uintptr_t)pointer;
+    atomic_store_explicit(&segment->mapped, bytes, memory_order_relaxed);
+    if (segment->base % ALIGNMENT == 0)
+        return XSEG_OK;
+    give_to_owner(segment);
+    return xseg_fail(XSEG_ERR_ARGUMENT,
+                     "the pool's own function gave %p, which is not aligned to %u bytes", pointer,
+                     ALIGNMENT);
 }
 
 static void count_stuck(struct xseg_segment *segment, int64_t bytes)
@@ -237,6 +271,10 @@ xseg_status xseg_segment_unstick(struct xseg_segment *segment)
 
 xseg_status xseg_segment_end(struct xseg_segment *segment)
 {
+    if (segment->memory != NULL) {
+        give_to_owner(segment);
+        return XSEG_OK;
+    }
     if (!xseg_segment_is_expandable(segment))
         return xseg_leftovers_give(segment->leftovers, XSEG_LEFTOVER_ALLOCATION, segment->base,
                                    segment->bytes);
@@ -249,6 +287,8 @@ xseg_status xseg_segment_end(struct xseg_segment *segment)
 
 void xseg_segment_abandon(struct xseg_segment *segment)
 {
+    if (segment->memory != NULL)
+        give_to_owner(segment);
     free(segment->handle);
     free(segment->state);
     segment->handle = NULL;

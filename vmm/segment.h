@@ -31,6 +31,7 @@
 
 #include "src/base/check.h"
 #include "vmm/leftovers.h"
+#include "xseg/pool.h"
 
 enum xseg_page_state { XSEG_PAGE_HOLE, XSEG_PAGE_STUCK, XSEG_PAGE_MAPPED };
 
@@ -38,14 +39,16 @@ struct xseg_segment {
     struct xseg_context *context;
     struct xseg_leftovers *leftovers;
     uint64_t base;
-    uint64_t bytes;              /* usable addresses */
-    uint64_t reserved_bytes;     /* of the reservation; 0 for a classic segment */
-    uint64_t page_bytes;         /* 0 for a classic segment */
-    uint32_t pages;              /* 0 for a classic segment */
-    atomic_uint_fast64_t mapped; /* bytes the device may use */
-    uint64_t stuck;              /* bytes in stuck pages */
-    uint64_t *handle;            /* [pages], of pages that are no holes */
-    uint8_t *state;              /* [pages], enum xseg_page_state */
+    uint64_t bytes;                        /* usable addresses */
+    uint64_t reserved_bytes;               /* of the reservation; 0 for a classic segment */
+    uint64_t page_bytes;                   /* 0 for a classic segment */
+    uint32_t pages;                        /* 0 for a classic segment */
+    atomic_uint_fast64_t mapped;           /* bytes the device may use */
+    uint64_t stuck;                        /* bytes in stuck pages */
+    const struct xseg_pool_memory *memory; /* who gave it, if not the driver; else NULL */
+    xseg_stream stream;                    /* that it was asked for */
+    uint64_t *handle;                      /* [pages], of pages that are no holes */
+    uint8_t *state;                        /* [pages], enum xseg_page_state */
 };
 
 static inline bool xseg_segment_is_expandable(const struct xseg_segment *segment)
@@ -75,6 +78,17 @@ xseg_status xseg_segment_allocate(struct xseg_segment *segment, struct xseg_cont
                                   struct xseg_leftovers *leftovers, uint64_t bytes);
 
 /*
+ * Get a classic segment from a user's own functions, which must outlive it.
+ *
+ * Returns: XSEG_OK; XSEG_ERR_NO_MEMORY if they gave none; XSEG_ERR_ARGUMENT if it is not aligned to
+ *          512 bytes, and it is given back
+ * Cost:    no driver call of ours
+ */
+xseg_status xseg_segment_borrow(struct xseg_segment *segment, struct xseg_context *context,
+                                struct xseg_leftovers *leftovers, uint64_t bytes,
+                                const struct xseg_pool_memory *memory, xseg_stream stream);
+
+/*
  * End a segment: addresses go back to the driver, or become leftovers.
  *
  * An expandable segment must have no mapped and no stuck page.
@@ -82,7 +96,7 @@ xseg_status xseg_segment_allocate(struct xseg_segment *segment, struct xseg_cont
  */
 xseg_status xseg_segment_end(struct xseg_segment *segment);
 
-/* End a segment of a lost device: only its host memory goes. */
+/* End a segment of a lost device: only its host memory goes, and what a user's function gave. */
 void xseg_segment_abandon(struct xseg_segment *segment);
 
 /*

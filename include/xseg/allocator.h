@@ -17,9 +17,8 @@
  *
  * Stream order: a block that was allocated on a stream and freed may be handed out again for that
  * stream at once, because work of one stream runs in order.  Work of other streams on the block
- * must be announced with xseg_use() before the block is freed.  A stream must outlive the blocks
- * that were allocated or used on it, and what of them is cached: trim with waiting before it is
- * destroyed.
+ * must be announced with xseg_use() (stream.h) before the block is freed.  Before a stream is
+ * destroyed, xseg_stream_gone() must be called if blocks were ever allocated or used on it.
  *
  * Threads: every function may be called from any thread at any time, except where its comment says
  *          otherwise.
@@ -45,8 +44,10 @@
 extern "C" {
 #endif
 
-/* CUDA's own tag: a CUstream or cudaStream_t passes uncast.  NULL is the legacy default stream. */
+/* CUDA's own tags: a CUstream or cudaStream_t, and a CUevent or cudaEvent_t, pass uncast.  The NULL
+ * stream is the legacy default stream. */
 typedef struct CUstream_st *xseg_stream;
+typedef struct CUevent_st *xseg_event;
 
 struct xseg_allocator;
 struct xseg_pool;
@@ -146,7 +147,8 @@ XSEG_API XSEG_NODISCARD xseg_status xseg_configuration(struct xseg_allocator *al
 XSEG_API const char *xseg_configuration_source(const struct xseg_allocator *allocator);
 
 /**
- * Allocate device memory on a device, ordered on a stream, from the default pool.
+ * Allocate device memory on a device, ordered on a stream: from the pool that a capture or a route
+ * under way sends the stream to (capture.h, pool.h), else from the default pool.
  *
  * @param device  CUDA ordinal
  * @param bytes   size; rounded up to 512 (or by roundup_power2_divisions).  0 gives NULL and
@@ -163,9 +165,11 @@ XSEG_API const char *xseg_configuration_source(const struct xseg_allocator *allo
  *          XSEG_ERR_UNSUPPORTED   the device cannot map pages of the configured size
  *          XSEG_ERR_HOST_MEMORY, XSEG_ERR_DRIVER, XSEG_ERR_DEVICE_LOST, XSEG_ERR_FORKED
  * Cost:    a hit makes no driver call, except an event query for each stream on which freed blocks
- *          wait, and two questions about a stream when the library meets it first.  A miss creates and maps the pages that are missing, and sets access once per
- *          contiguous run; or calls cuMemAlloc once (classic).  When the device is full: waits for
- *          pending blocks and for the streams of cached memory, gives that memory back, tries again.
+ *          wait, two questions about a stream when the library meets it first, and one about the
+ *          stream's capture while a capture is under way on the device.  A miss creates and maps
+ *          the pages that are missing, and sets access once per contiguous run; or calls cuMemAlloc
+ *          once (classic).  When the device is full: waits for pending blocks and for the streams
+ *          of cached memory, gives that memory back, tries again; not so during a capture.
  */
 XSEG_API XSEG_NODISCARD xseg_status xseg_alloc(struct xseg_allocator *allocator, int device,
                                                size_t bytes, xseg_stream stream, void **out);
@@ -176,7 +180,7 @@ struct xseg_request {
     int device;          /* CUDA ordinal; ignored when pool is given */
     size_t bytes;
     xseg_stream stream;
-    struct xseg_pool *pool; /* NULL: the device's default pool */
+    struct xseg_pool *pool; /* NULL: as xseg_alloc() chooses */
     size_t alignment;       /* of the address: a power of two up to 1 GiB; 0: 512 bytes */
 };
 /* clang-format off */
@@ -211,19 +215,6 @@ XSEG_API XSEG_NODISCARD xseg_status xseg_alloc_with(struct xseg_allocator *alloc
  *          where none is idle.
  */
 XSEG_API XSEG_NODISCARD xseg_status xseg_free(struct xseg_allocator *allocator, void *ptr);
-
-/**
- * Say that work on another stream uses a block (PyTorch's record_stream).
- *
- * @param ptr     the start of a live block; NULL is fine
- * @param stream  uses on the block's own stream cost nothing and are not remembered
- *
- * Returns: XSEG_OK, XSEG_ERR_NOT_LIVE, XSEG_ERR_ARGUMENT, XSEG_ERR_HOST_MEMORY, XSEG_ERR_DRIVER,
- *          XSEG_ERR_FORKED
- * Cost:    no driver call, except one the first time the library meets the stream.
- */
-XSEG_API XSEG_NODISCARD xseg_status xseg_use(struct xseg_allocator *allocator, void *ptr,
-                                             xseg_stream stream);
 
 enum xseg_block_state {
     XSEG_BLOCK_LIVE,    /* the user holds it */

@@ -17,12 +17,31 @@
 extern "C" {
 #endif
 
+/**
+ * Where a pool's memory comes from, if not from the driver.  Both functions are called with no
+ * hot-path lock held, but must not call the library again.
+ *
+ * alloc: `bytes` of device memory, 512-byte aligned, or NULL; work on `stream` may use it at once
+ * free:  what alloc gave; no work uses it any more
+ */
+struct xseg_pool_memory {
+    void *(*alloc)(void *context, size_t bytes, int device, xseg_stream stream);
+    void (*free)(void *context, void *ptr, size_t bytes, int device, xseg_stream stream);
+    void *context;
+};
+
 /** Particulars of a pool.  Start from XSEG_POOL_OPTIONS_INIT. */
 struct xseg_pool_options {
-    size_t struct_bytes; /* sizeof(struct xseg_pool_options) */
+    size_t struct_bytes;  /* sizeof(struct xseg_pool_options) */
+    uint64_t limit_bytes; /* that the pool may reserve; 0: no limit of its own */
+    bool no_split;        /* a cached block is handed out whole */
+    bool use_on_oom;      /* its cached memory serves the default pool when memory is short */
+    /* Own functions underneath, copied: segments of the pool are classic then.  NULL functions: the
+     * driver. */
+    struct xseg_pool_memory memory;
 };
 /* clang-format off */
-#define XSEG_POOL_OPTIONS_INIT {sizeof(struct xseg_pool_options)}
+#define XSEG_POOL_OPTIONS_INIT {sizeof(struct xseg_pool_options), 0, false, false, {NULL, NULL, NULL}}
 /* clang-format on */
 
 /**
@@ -59,6 +78,82 @@ XSEG_API XSEG_NODISCARD xseg_status xseg_pool_retain(struct xseg_pool *pool);
  * Cost:    no driver call.
  */
 XSEG_API XSEG_NODISCARD xseg_status xseg_pool_release(struct xseg_pool *pool);
+
+/**
+ * Send allocations to a pool: until xseg_route_end(), requests that name no pool, and that the
+ * predicate accepts, are served from it.  Of several routes and captures that accept a request, the
+ * one begun last serves it.  The library holds the pool until the end.
+ *
+ * @param accepts  called in the allocating thread with the stream of each request for the pool's
+ *                 device that names no pool; no lock is held, but it must not call the library.
+ *                 NULL accepts everything
+ *
+ * Returns: XSEG_OK, XSEG_ERR_BUSY (the pool is routed to, or captured into, already),
+ *          XSEG_ERR_ARGUMENT (nobody holds the pool any more), XSEG_ERR_HOST_MEMORY, XSEG_ERR_FORKED
+ * Cost:    no driver call.
+ */
+XSEG_API XSEG_NODISCARD xseg_status xseg_route_begin(
+    struct xseg_pool *pool, bool (*accepts)(void *context, xseg_stream stream), void *context);
+
+/**
+ * End a route.  The predicate is not called any more once this has returned.
+ *
+ * Returns: XSEG_OK, XSEG_ERR_ARGUMENT (the pool is not routed to), XSEG_ERR_FORKED
+ * Cost:    no driver call; waits until no other thread is in a predicate.
+ */
+XSEG_API XSEG_NODISCARD xseg_status xseg_route_end(struct xseg_pool *pool);
+
+/* Which blocks of a pool were live at some time. */
+struct xseg_checkpoint;
+
+/**
+ * Remember which blocks of a pool are live, so that it can be brought back to that state.
+ *
+ * @param out  the caller ends it with xseg_checkpoint_end()
+ *
+ * Returns: XSEG_OK
+ *          XSEG_ERR_BUSY  freed blocks of the pool wait for other streams, or a capture is under way
+ *          XSEG_ERR_ARGUMENT (nobody holds the pool), XSEG_ERR_HOST_MEMORY, XSEG_ERR_FORKED
+ * Cost:    as an allocation looks at pending blocks; host memory of 24 bytes a live block.
+ */
+XSEG_API XSEG_NODISCARD xseg_status xseg_pool_checkpoint(struct xseg_pool *pool,
+                                                         struct xseg_checkpoint **out);
+
+/** Forget a checkpoint.  NULL is fine.  It must not be used by another call meanwhile. */
+XSEG_API void xseg_checkpoint_end(struct xseg_checkpoint *checkpoint);
+
+/**
+ * Bring a pool back to the state of a checkpoint: the blocks that are live now are freed, and those
+ * that were live then are live again, at the same addresses, with whatever they contain.  Memory that
+ * the pool got since then stays cached.
+ *
+ * @param moved  NULL, or told of every block that was freed (true), then of every block that is live
+ *               again (false): a block live in both states is told of twice.  No lock is held
+ *
+ * Returns: XSEG_OK
+ *          XSEG_ERR_ARGUMENT  the checkpoint is of another pool, or nobody holds the pool
+ *          XSEG_ERR_BUSY      blocks that are live now have uses, freed ones wait for other streams,
+ *                             a capture is under way, or the memory of the checkpoint is gone
+ *          XSEG_ERR_HOST_MEMORY, XSEG_ERR_FORKED
+ *          On an error nothing has changed.
+ * Threads: no other call may use this pool meanwhile.
+ * Cost:    no driver call.
+ */
+XSEG_API XSEG_NODISCARD xseg_status
+xseg_pool_restore(struct xseg_pool *pool, const struct xseg_checkpoint *checkpoint,
+                  void (*moved)(void *context, void *ptr, bool freed), void *context);
+
+/**
+ * Whether the live blocks of a pool are exactly these.
+ *
+ * @param ptrs   starts of blocks, in any order; one that is named twice counts once
+ * @param exactly  true if every one of them is a live block of the pool and there is no other
+ *
+ * Returns: XSEG_OK, XSEG_ERR_ARGUMENT, XSEG_ERR_HOST_MEMORY, XSEG_ERR_FORKED
+ * Cost:    no driver call.
+ */
+XSEG_API XSEG_NODISCARD xseg_status xseg_pool_holds(struct xseg_pool *pool, void *const *ptrs,
+                                                    size_t count, bool *exactly);
 
 #ifdef __cplusplus
 }

@@ -56,9 +56,13 @@ struct xseg_stats {
 };
 
 /**
- * Read a device's statistics.
+ * Read the statistics of a device, or of one pool of it.
  *
- * @param where  names one device; selecting a stream or a pool is XSEG_ERR_UNSUPPORTED
+ * Of a pool there are the groups, the oversize counts, physical_bytes (its reserved bytes),
+ * limit_bytes and address_bytes; everything else is 0, and so are peaks but that of the bytes it
+ * reserved.
+ *
+ * @param where  names one device, or a private pool; selecting a stream is XSEG_ERR_UNSUPPORTED
  * @param out    filled in up to out->struct_bytes, which the caller sets
  *
  * Returns: XSEG_OK, XSEG_ERR_ARGUMENT, XSEG_ERR_UNSUPPORTED, XSEG_ERR_FORKED; XSEG_ERR_DRIVER,
@@ -75,7 +79,7 @@ enum {
 };
 
 /**
- * Reset statistics of a device.
+ * Reset statistics of a device; XSEG_ERR_UNSUPPORTED for a pool.
  *
  * @param what  XSEG_RESET_PEAK, XSEG_RESET_ACCUMULATED, or both
  *

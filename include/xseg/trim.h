@@ -45,16 +45,18 @@ struct xseg_trimmed {
     uint64_t kept_pool;    /* cached in private pools that somebody holds */
     uint64_t kept_pending; /* freed blocks that another stream may still use */
     uint64_t kept_refused; /* the driver refused to take it; tried again at the next trim */
+    uint64_t kept_capture; /* cached, but a capture is under way on its device */
 };
 /* clang-format off */
-#define XSEG_TRIMMED_INIT {sizeof(struct xseg_trimmed), 0, 0, 0, 0, 0, 0}
+#define XSEG_TRIMMED_INIT {sizeof(struct xseg_trimmed), 0, 0, 0, 0, 0, 0, 0}
 /* clang-format on */
 
 /**
  * Give idle cached memory back to the driver: whole classic segments, and whole pages of
  * expandable ones.  A segment keeps its addresses.
  *
- * Private pools that somebody holds are left alone.
+ * Private pools that somebody holds are left alone, and so is a whole device while a capture is under
+ * way on it.
  *
  * @param where    NULL for everything
  * @param options  NULL for the defaults: never waits

@@ -4,9 +4,11 @@
 #define XSEG_XSEG_H
 
 #include "xseg/allocator.h"
+#include "xseg/capture.h"
 #include "xseg/pool.h"
 #include "xseg/stats.h"
 #include "xseg/status.h"
+#include "xseg/stream.h"
 #include "xseg/trim.h"
 #include "xseg/version.h"
 

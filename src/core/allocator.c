@@ -7,6 +7,7 @@
 
 #include "src/base/error.h"
 #include "src/core/config_table.h"
+#include "src/core/departure.h"
 
 /* --- Opening and closing. --- */
 
@@ -311,12 +312,13 @@ xseg_status xseg_allocator_free(struct xseg_allocator *allocator,
     }
     block->state = XSEG_BLOCK_BUSY;
     xseg_arena_unlock(arena);
-    return xseg_pending_free(&arena->device->pending, block);
+    return xseg_pending_free(&arena->device->pending, block,
+                             xseg_allocator_config(allocator)->graph_capture_record_stream_reuse);
 }
 
 /* Note a use of the live block at an address of this arena's; stocking may let go of the lock. */
 static xseg_status note_use(struct xseg_allocator *allocator, const void *pointer,
-                            struct xseg_known_stream *stream) XSEG_UNCHECKED
+                            struct xseg_known_stream *stream, bool captured) XSEG_UNCHECKED
 {
     for (;;) {
         struct xseg_block *block = NULL;
@@ -326,9 +328,9 @@ static xseg_status note_use(struct xseg_allocator *allocator, const void *pointe
             return status;
         XSEG_ASSERT(block != NULL);
         struct xseg_arena *arena = block->extent->arena;
-        const bool ready = stream == arena->stream || arena->uses.free_count > 0;
-        if (ready && stream != arena->stream)
-            xseg_pending_use(arena, block, stream);
+        const bool ready = stream == xseg_arena_stream(arena) || arena->uses.free_count > 0;
+        if (ready && stream != xseg_arena_stream(arena))
+            xseg_pending_use(arena, block, stream, captured);
         const bool stocked = ready || xseg_arena_stock(arena, &arena->uses, 1);
         xseg_arena_unlock(arena);
         if (ready)
@@ -338,20 +340,81 @@ static xseg_status note_use(struct xseg_allocator *allocator, const void *pointe
     }
 }
 
-xseg_status xseg_allocator_use(struct xseg_allocator *allocator, const void *pointer,
-                               xseg_stream stream) XSEG_UNCHECKED
+/* The device of a live block. */
+static xseg_status find_device(struct xseg_allocator *allocator, const void *pointer,
+                               struct xseg_device **out) XSEG_UNCHECKED
 {
-    struct xseg_known_stream *known = NULL;
     struct xseg_block *block = NULL;
-    xseg_status status = lock_live(allocator, pointer, &block);
+    const xseg_status status = lock_live(allocator, pointer, &block);
 
     if (status != XSEG_OK)
         return status;
     XSEG_ASSERT(block != NULL);
-    struct xseg_device *device = block->extent->arena->device;
+    *out = block->extent->arena->device;
     xseg_arena_unlock(block->extent->arena);
-    status = xseg_streams_get(&device->streams, stream, &known);
-    return status == XSEG_OK ? note_use(allocator, pointer, known) : status;
+    return XSEG_OK;
+}
+
+xseg_status xseg_allocator_use(struct xseg_allocator *allocator, const void *pointer,
+                               xseg_stream stream) XSEG_UNCHECKED
+{
+    struct xseg_known_stream *known = NULL;
+    struct xseg_device *device = NULL;
+    bool captured = false;
+    xseg_status status = find_device(allocator, pointer, &device);
+
+    if (status == XSEG_OK)
+        status = xseg_departure_get(device, stream, &known);
+    if (status == XSEG_OK)
+        status = xseg_device_is_captured(device, known, &captured);
+    return status == XSEG_OK ? note_use(allocator, pointer, known, captured) : status;
+}
+
+/* Let the side stream wait for those events that are not complete; their number. */
+static xseg_status wait_aside(struct xseg_device *device, const xseg_event *events, size_t count,
+                              struct xseg_known_stream **side)
+{
+    for (size_t i = 0; i < count; i++) {
+        xseg_status status;
+        bool done = false;
+        int mode = 0;
+
+        if (events[i] == NULL)
+            return xseg_fail(XSEG_ERR_ARGUMENT, "event %zu is NULL", i);
+        status = xseg_driver_relax(&device->context, &mode);
+        if (status != XSEG_OK)
+            return status;
+        status = xseg_driver_event_done(&device->context, events[i], &done);
+        xseg_driver_unrelax(&device->context, mode);
+        if (status == XSEG_OK && !done && *side == NULL)
+            status = xseg_device_side_stream(device, side);
+        if (status == XSEG_OK && !done)
+            status = xseg_driver_stream_wait_event(&device->context, (*side)->handle, events[i]);
+        if (status != XSEG_OK)
+            return status;
+    }
+    return XSEG_OK;
+}
+
+xseg_status xseg_allocator_free_after(struct xseg_allocator *allocator, const void *pointer,
+                                      const xseg_event *events, size_t count)
+{
+    struct xseg_known_stream *side = NULL;
+    struct xseg_device *device = NULL;
+    xseg_status status = find_device(allocator, pointer, &device);
+
+    if (status != XSEG_OK)
+        return status;
+    XSEG_ASSERT(device != NULL);
+    if (xseg_pending_captures(&device->pending))
+        return xseg_fail(XSEG_ERR_BUSY,
+                         "a capture is under way on device %d: no event can be asked or waited for "
+                         "before its end",
+                         device->context.ordinal);
+    status = wait_aside(device, events, count, &side);
+    if (status == XSEG_OK && side != NULL)
+        status = note_use(allocator, pointer, side, false);
+    return status == XSEG_OK ? xseg_allocator_free(allocator, pointer) : status;
 }
 
 /* What lies beside a block in one direction: cached bytes, and the hole beyond them. */
@@ -379,7 +442,7 @@ static void describe(const struct xseg_block *block, struct xseg_block_info *inf
     info->requested = block->requested;
     info->state = (enum xseg_block_state)block->state;
     info->device = arena->device->context.ordinal;
-    info->stream = arena->stream->handle;
+    info->stream = xseg_arena_stream(arena)->handle;
     info->pool = arena->pool->is_private ? arena->pool : NULL;
     info->is_small = arena->is_small;
     info->is_expandable = xseg_extent_is_expandable(extent);

@@ -76,6 +76,10 @@ static inline bool xseg_allocator_owns(const struct xseg_allocator *allocator,
 /* Free, as xseg_free() of the public header. */
 xseg_status xseg_allocator_free(struct xseg_allocator *allocator, const void *pointer);
 
+/* Free behind events, as xseg_free_after() of the public header. */
+xseg_status xseg_allocator_free_after(struct xseg_allocator *allocator, const void *pointer,
+                                      const xseg_event *events, size_t count);
+
 /* Note a use, as xseg_use() of the public header. */
 xseg_status xseg_allocator_use(struct xseg_allocator *allocator, const void *pointer,
                                xseg_stream stream);

@@ -21,7 +21,7 @@ struct xseg_arena *xseg_arena_create(struct xseg_device *device, struct xseg_poo
         goto end_blocks;
     arena->device = device;
     arena->pool = pool;
-    arena->stream = stream;
+    atomic_init(&arena->stream, stream);
     arena->is_small = is_small;
     xseg_lock_init(&arena->lock, XSEG_RANK_ARENA);
     xseg_shelf_init(&arena->shelf);
@@ -111,6 +111,8 @@ static bool should_split(const struct xseg_block *block, const struct xseg_need 
 {
     const uint64_t remaining = block->bytes - need->bytes;
 
+    if (need->no_split)
+        return false;
     if (need->is_small || need->expandable)
         return remaining >= XSEG_SIZE_QUANTUM;
     return need->bytes < need->config->max_split_bytes && remaining > XSEG_SIZE_SMALL_MAX;
@@ -185,14 +187,14 @@ static struct xseg_block *merge(struct xseg_arena *arena, struct xseg_block *blo
 }
 
 /*
- * Leave what lies before the next aligned address cached, as a block of its own; the rest is what is
+ * Leave what lies before an address cached, as a block of its own; the rest is what is
  * handed out.  Of a classic segment the fragments are counted.
  */
 static struct xseg_block *cut_head(struct xseg_arena *arena, struct xseg_block *block,
-                                   uint64_t alignment)
+                                   uint64_t base)
 {
     struct xseg_counts *counts = &arena->counts;
-    const uint64_t head = xseg_round_up(block->base, alignment) - block->base;
+    const uint64_t head = base - block->base;
     const bool was_split = xseg_block_is_split(block);
 
     if (__builtin_expect(head == 0, 1))
@@ -226,10 +228,16 @@ static void note_inactive(struct xseg_arena *arena, bool was_split, uint64_t byt
 struct xseg_block *xseg_arena_hand_out(struct xseg_arena *arena, struct xseg_block *block,
                                        const struct xseg_need *need)
 {
+    return xseg_arena_hand_out_at(arena, block, xseg_round_up(block->base, need->alignment), need);
+}
+
+struct xseg_block *xseg_arena_hand_out_at(struct xseg_arena *arena, struct xseg_block *block,
+                                          uint64_t base, const struct xseg_need *need)
+{
     struct xseg_counts *counts = &arena->counts;
 
     xseg_shelf_remove(&arena->shelf, block);
-    block = cut_head(arena, block, need->alignment);
+    block = cut_head(arena, block, base);
     const bool was_split = xseg_block_is_split(block);
     const uint64_t rest = should_split(block, need) ? block->bytes - need->bytes : 0;
     if (rest != 0)

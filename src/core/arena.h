@@ -13,7 +13,7 @@
  *   ARENA-3  the counts of live and active blocks and bytes are those of the blocks.
  *   ARENA-4  reserved bytes are those of the segments, busy blocks aside.
  *
- * Locking: ARENA; the fields before it never change.
+ * Locking: ARENA; the fields before it do not change, but for the stream.
  */
 #ifndef XSEG_CORE_ARENA_H
 #define XSEG_CORE_ARENA_H
@@ -30,9 +30,10 @@ struct xseg_pool;
 struct xseg_arena {
     struct xseg_device *device;
     struct xseg_pool *pool;
-    struct xseg_known_stream *stream;
     bool is_small;
     _Atomic(struct xseg_arena *) next; /* in its pool */
+    /* Changes only when its stream is gone and has passed: under GROWTH, ARENA and TABLE. */
+    _Atomic(struct xseg_known_stream *) stream;
 
     struct xseg_lock lock;
     struct xseg_counts counts;
@@ -53,8 +54,14 @@ struct xseg_need {
     uint64_t segment_bytes; /* of a classic segment for it */
     bool is_small;
     bool expandable;
-    bool keep; /* memory is to be ready, not handed out: a block that is found only says so */
+    bool no_split; /* a block that is found is handed out whole */
+    bool keep;     /* memory is to be ready, not handed out: a block that is found only says so */
 };
+
+static inline struct xseg_known_stream *xseg_arena_stream(const struct xseg_arena *arena)
+{
+    return atomic_load_explicit(&arena->stream, memory_order_relaxed);
+}
 
 /* Returns NULL without host memory. */
 struct xseg_arena *xseg_arena_create(struct xseg_device *device, struct xseg_pool *pool,
@@ -98,6 +105,10 @@ struct xseg_block *xseg_arena_find(const struct xseg_arena *arena, const struct 
  */
 struct xseg_block *xseg_arena_hand_out(struct xseg_arena *arena, struct xseg_block *block,
                                        const struct xseg_need *need);
+
+/* The same at an address inside the block; what lies before it stays cached. */
+struct xseg_block *xseg_arena_hand_out_at(struct xseg_arena *arena, struct xseg_block *block,
+                                          uint64_t base, const struct xseg_need *need);
 
 /* A live block is free for the user: counts only. */
 void xseg_arena_note_free(struct xseg_arena *arena, const struct xseg_block *block);

@@ -6,6 +6,8 @@
 
 #include "src/base/error.h"
 #include "src/core/allocator.h"
+#include "src/core/deferred.h"
+#include "src/core/departure.h"
 #include "src/core/growth.h"
 #include "src/core/size.h"
 #include "src/core/trim.h"
@@ -27,6 +29,7 @@ xseg_status xseg_device_open(struct xseg_allocator *allocator, int ordinal, char
                                why, why_bytes);
     if (status != XSEG_OK)
         goto end_leftovers;
+    device->allocator = allocator;
     device->fork = &allocator->fork;
     device->lookup = &allocator->lookup;
     device->lookup_lock = &allocator->lookup_lock;
@@ -34,8 +37,9 @@ xseg_status xseg_device_open(struct xseg_allocator *allocator, int ordinal, char
     xseg_lock_init(&device->table_lock, XSEG_RANK_TABLE);
     xseg_streams_init(&device->streams, &device->context, &device->table_lock);
     xseg_pending_init(&device->pending, &device->context);
+    xseg_routes_init(&device->routes, &device->context, &device->table_lock);
     xseg_totals_init(&device->totals);
-    xseg_pool_init(&device->pool, device, false);
+    xseg_pool_init(&device->pool, device, NULL);
     xseg_list_init(&device->spare_extents);
     *out = device;
     return XSEG_OK;
@@ -49,32 +53,24 @@ free_device:
 
 /* --- Arenas. --- */
 
-static void visit_pool(struct xseg_pool *pool, void (*visit)(void *self, struct xseg_arena *arena),
-                       void *self)
-{
-    struct xseg_arena *arena = atomic_load_explicit(&pool->arenas, memory_order_acquire);
-
-    for (; arena != NULL; arena = atomic_load_explicit(&arena->next, memory_order_relaxed))
-        visit(self, arena);
-}
-
 void xseg_device_visit_arenas(struct xseg_device *device,
                               void (*visit)(void *self, struct xseg_arena *arena), void *self)
 {
     struct xseg_pool *pool = atomic_load_explicit(&device->private_pools, memory_order_acquire);
 
-    visit_pool(&device->pool, visit, self);
+    xseg_pool_visit_arenas(&device->pool, visit, self);
     for (; pool != NULL; pool = pool->next)
-        visit_pool(pool, visit, self);
+        xseg_pool_visit_arenas(pool, visit, self);
 }
 
-xseg_status xseg_device_make_pool(struct xseg_device *device, struct xseg_pool **out)
+xseg_status xseg_device_make_pool(struct xseg_device *device,
+                                  const struct xseg_pool_options *options, struct xseg_pool **out)
 {
     struct xseg_pool *pool = malloc(sizeof(*pool));
 
     if (pool == NULL)
         return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for a pool");
-    xseg_pool_init(pool, device, true);
+    xseg_pool_init(pool, device, options);
     xseg_lock_take(&device->table_lock);
     pool->next = atomic_load_explicit(&device->private_pools, memory_order_relaxed);
     atomic_store_explicit(&device->private_pools, pool, memory_order_release);
@@ -107,7 +103,7 @@ static void find_live(void *self, struct xseg_arena *arena)
             if (live->count++ < 4)
                 xseg_text_add(&live->text, "%s %#" PRIx64 " of %" PRIu64 " bytes on stream %p",
                               live->count > 1 ? "," : "", block->base, block->requested,
-                              (void *)arena->stream->handle);
+                              (void *)xseg_arena_stream(arena)->handle);
         }
     }
     xseg_arena_unlock(arena);
@@ -136,8 +132,13 @@ static xseg_status give_everything_back(struct xseg_device *device)
                          "device %d: the driver did not take back %" PRIu64 " bytes: close again",
                          device->context.ordinal, done.kept_refused);
     status = xseg_leftovers_retry(&device->leftovers);
+    if (status == XSEG_OK && device->side != NULL) {
+        status = xseg_driver_stream_destroy(&device->context, device->side);
+        device->side = status == XSEG_OK ? NULL : device->side;
+    }
     if (status != XSEG_OK)
         return status;
+    xseg_departure_end(device);
     return xseg_fences_fini(&device->pending.fences);
 }
 
@@ -173,6 +174,7 @@ static void free_device(struct xseg_device *device)
     {
         free(XSEG_CONTAINER(node, struct xseg_extent, link));
     }
+    xseg_routes_fini(&device->routes);
     xseg_streams_fini(&device->streams);
     xseg_pending_fini(&device->pending);
     xseg_totals_fini(&device->totals);
@@ -186,6 +188,10 @@ xseg_status xseg_device_expect_none_live(struct xseg_device *device)
 {
     struct survivors live = {0};
 
+    if (xseg_pending_captures(&device->pending) || xseg_routes_exist(&device->routes))
+        return xseg_fail(XSEG_ERR_BUSY, "a %s is under way on device %d: end it first",
+                         xseg_pending_captures(&device->pending) ? "capture" : "route to a pool",
+                         device->context.ordinal);
     xseg_text_init(&live.text, live.buffer, sizeof(live.buffer));
     xseg_lock_take(&device->growth_lock);
     xseg_device_visit_arenas(device, find_live, &live);
@@ -230,6 +236,7 @@ static xseg_status prepare(struct xseg_device *device, const struct xseg_device_
                            struct xseg_need *need, struct xseg_arena **arena)
 {
     struct xseg_known_stream *stream = NULL;
+    struct xseg_pool *pool = request->pool;
 
     if (__builtin_expect(request->bytes >= XSEG_SIZE_ABSURD, 0)) {
         atomic_fetch_add_explicit(&device->ooms, 1, memory_order_relaxed);
@@ -238,19 +245,35 @@ static xseg_status prepare(struct xseg_device *device, const struct xseg_device_
     }
     if (xseg_context_is_lost(&device->context))
         return xseg_driver_fail_lost(&device->context);
-    const xseg_status status = xseg_streams_get(&device->streams, request->stream, &stream);
+    xseg_status status = xseg_departure_get(device, request->stream, &stream);
+    if (status == XSEG_OK && pool == NULL && xseg_routes_exist(&device->routes))
+        status = xseg_routes_find(&device->routes, stream, &pool);
     if (status != XSEG_OK)
         return status;
+    if (pool == NULL)
+        pool = &device->pool;
     need->config = request->config;
     need->requested = request->bytes;
     need->bytes = xseg_size_round(request->config, request->bytes);
     need->alignment = xseg_max(request->alignment, XSEG_SIZE_QUANTUM);
     need->span = need->bytes + need->alignment - XSEG_SIZE_QUANTUM;
     need->is_small = xseg_size_is_small(need->bytes);
-    need->expandable = request->config->expandable_segments && device->context.has_vmm;
+    need->expandable = request->config->expandable_segments && device->context.has_vmm &&
+                       !xseg_pool_has_own_memory(pool);
+    need->no_split = pool->options.no_split;
     need->segment_bytes = xseg_max(xseg_size_segment(request->config, need->bytes),
                                    xseg_round_up(need->span, XSEG_SIZE_SEGMENT_STEP));
-    return xseg_pool_arena(request->pool, stream, need->is_small, arena);
+    return xseg_pool_arena(pool, stream, need->is_small, arena);
+}
+
+/* Take back what can be had again; in a capture only what its graph allows. */
+static void look_at_pending(struct xseg_device *device, const struct xseg_config *config,
+                            struct xseg_known_stream *stream)
+{
+    if (!xseg_pending_captures(&device->pending))
+        xseg_pending_poll(&device->pending);
+    else if (config->graph_capture_record_stream_reuse)
+        xseg_deferred_reuse(&device->pending, stream);
 }
 
 xseg_status xseg_device_alloc(struct xseg_device *device, const struct xseg_device_request *request,
@@ -264,7 +287,7 @@ xseg_status xseg_device_alloc(struct xseg_device *device, const struct xseg_devi
     if (status != XSEG_OK)
         return status;
     if (atomic_load_explicit(&device->pending.count, memory_order_relaxed) != 0)
-        xseg_pending_poll(&device->pending);
+        look_at_pending(device, request->config, xseg_arena_stream(arena));
     status = xseg_arena_alloc(arena, &need, &block);
     if (status == XSEG_OK && block == NULL)
         status = xseg_growth_alloc(arena, &need, &block);

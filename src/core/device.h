@@ -15,6 +15,7 @@
 #include "src/core/lookup.h"
 #include "src/core/pending.h"
 #include "src/core/pool.h"
+#include "src/core/route.h"
 #include "vmm/context.h"
 
 struct xseg_allocator;
@@ -22,6 +23,7 @@ struct xseg_allocator;
 struct xseg_device {
     struct xseg_context context;
     struct xseg_leftovers leftovers;
+    struct xseg_allocator *allocator;
     const struct xseg_fork *fork;  /* the allocator's */
     struct xseg_lookup *lookup;    /* the allocator's */
     struct xseg_lock *lookup_lock; /* TABLE, of the allocator: guards insertion into lookup */
@@ -29,6 +31,8 @@ struct xseg_device {
     struct xseg_lock table_lock;   /* TABLE */
     struct xseg_streams streams;
     struct xseg_pending pending;
+    struct xseg_routes routes;
+    xseg_stream side; /* what waits for users' events; NULL until needed; guarded by GROWTH */
     struct xseg_totals totals;
     struct xseg_pool pool;                     /* the default one */
     _Atomic(struct xseg_pool *) private_pools; /* all that were ever made; grows under TABLE */
@@ -61,7 +65,7 @@ xseg_status xseg_device_close(struct xseg_device *device);
 
 /* What a door wants of a device; everything is checked but the size. */
 struct xseg_device_request {
-    struct xseg_pool *pool; /* of this device */
+    struct xseg_pool *pool; /* of this device; NULL: where routes send the stream, or the default */
     const struct xseg_config *config;
     uint64_t bytes;     /* not 0 */
     uint64_t alignment; /* a power of two */
@@ -77,7 +81,26 @@ xseg_status xseg_device_prewarm(struct xseg_device *device,
                                 const struct xseg_device_request *request);
 
 /* Make a private pool, held once. */
-xseg_status xseg_device_make_pool(struct xseg_device *device, struct xseg_pool **out);
+xseg_status xseg_device_make_pool(struct xseg_device *device,
+                                  const struct xseg_pool_options *options, struct xseg_pool **out);
+
+/* Whether a stream takes part in a capture; asked only while one is under way. */
+xseg_status xseg_device_is_captured(struct xseg_device *device,
+                                    const struct xseg_known_stream *stream, bool *captured);
+
+/* The stream that waits for users' events, made if need be. */
+xseg_status xseg_device_side_stream(struct xseg_device *device, struct xseg_known_stream **out);
+
+/*
+ * Begin and end a route or a capture; as xseg_route_begin() and so on of the public headers.
+ *
+ * stream: of the capture; ignored for a route
+ */
+xseg_status xseg_device_begin_route(struct xseg_pool *pool, bool (*accepts)(void *, xseg_stream),
+                                    void *self);
+xseg_status xseg_device_end_route(struct xseg_pool *pool);
+xseg_status xseg_device_begin_capture(struct xseg_pool *pool, xseg_stream stream);
+xseg_status xseg_device_end_capture(struct xseg_pool *pool);
 
 /* What physical memory may reach: the fraction's bytes, or UINT64_MAX. */
 uint64_t xseg_device_limit(const struct xseg_device *device, const struct xseg_config *config);

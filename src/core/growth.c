@@ -75,19 +75,27 @@ end_segment:
 
 /* --- Limits. --- */
 
-static xseg_status check_limit(const struct xseg_device *device, const struct xseg_need *need,
-                               uint64_t more)
+static xseg_status check_limit(struct xseg_pool *pool, const struct xseg_need *need, uint64_t more)
 {
+    const struct xseg_device *device = pool->device;
     const uint64_t limit = xseg_device_limit(device, need->config);
+    const uint64_t pool_limit = xseg_pool_limit(pool);
+    const uint64_t pool_has = atomic_load_explicit(&pool->reserved, memory_order_relaxed);
     const uint64_t physical = xseg_device_physical(device);
     const uint64_t total = device->context.total_bytes;
 
+    pool->is_full = pool_has > pool_limit || more > pool_limit - pool_has;
     /* What the device cannot hold beside what is in use need not be tried page by page. */
     if (physical > total || more > total - physical)
         return xseg_fail(XSEG_ERR_NO_MEMORY,
                          "%" PRIu64 " bytes more than the %" PRIu64
                          " in use are more than the device's %" PRIu64 " bytes",
                          more, physical, total);
+    if (pool->is_full)
+        return xseg_fail(XSEG_ERR_LIMIT,
+                         "%" PRIu64 " bytes more than the %" PRIu64
+                         " of the pool would pass its limit of %" PRIu64 " bytes",
+                         more, pool_has, pool_limit);
     if (physical <= limit && more <= limit - physical)
         return XSEG_OK;
     return xseg_fail(XSEG_ERR_LIMIT,
@@ -96,27 +104,56 @@ static xseg_status check_limit(const struct xseg_device *device, const struct xs
                      more, physical, limit);
 }
 
-static void note_growth(struct xseg_device *device, uint64_t bytes)
+/* --- Classic segments. --- */
+
+/* Whether no segment has any of these addresses, which are not the driver's choice. */
+static bool are_nobodys(const struct xseg_device *device, uint64_t base, uint64_t bytes)
 {
-    atomic_fetch_add_explicit(&device->reserved, bytes, memory_order_relaxed);
-    atomic_fetch_add_explicit(&device->grown, 1, memory_order_relaxed);
+    const uint64_t last = base + bytes - 1;
+    bool free = true;
+
+    if (last < base || last >> XSEG_LOOKUP_ADDRESS_BITS != 0)
+        return false;
+    xseg_lock_take(device->lookup_lock);
+    for (uint64_t at = base; free && at <= last; at = (at | (2 * XSEG_MIB - 1)) + 1)
+        free = !xseg_lookup_covers(device->lookup, at, xseg_min(last, at | (2 * XSEG_MIB - 1)));
+    xseg_lock_give(device->lookup_lock);
+    return free;
 }
 
-/* --- Classic segments. --- */
+/* From the driver, or from the functions that the pool's owner gave. */
+static xseg_status make_classic(struct xseg_arena *arena, struct xseg_segment *segment,
+                                uint64_t bytes)
+{
+    struct xseg_device *device = arena->device;
+    xseg_status status;
+
+    if (!xseg_pool_has_own_memory(arena->pool))
+        return xseg_segment_allocate(segment, &device->context, &device->leftovers, bytes);
+    status = xseg_segment_borrow(segment, &device->context, &device->leftovers, bytes,
+                                 &arena->pool->options.memory, xseg_arena_stream(arena)->handle);
+    if (status != XSEG_OK || are_nobodys(device, segment->base, bytes))
+        return status;
+    status = xseg_fail(XSEG_ERR_ARGUMENT,
+                       "the pool's own function gave %#" PRIx64 " for %" PRIu64
+                       " bytes, which is in use already or no device address",
+                       segment->base, bytes);
+    (void)xseg_segment_end(segment);
+    return status;
+}
 
 static xseg_status grow_classic(struct xseg_arena *arena, const struct xseg_need *need,
                                 struct xseg_block **out)
 {
-    struct xseg_device *device = arena->device;
     const uint64_t bytes = need->segment_bytes;
-    xseg_status status = check_limit(device, need, bytes);
+    xseg_status status = check_limit(arena->pool, need, bytes);
 
     if (status != XSEG_OK)
         return status;
     struct xseg_extent *extent = take_extent(arena);
     if (extent == NULL)
         return XSEG_ERR_HOST_MEMORY;
-    status = xseg_segment_allocate(&extent->segment, &device->context, &device->leftovers, bytes);
+    status = make_classic(arena, &extent->segment, bytes);
     if (status != XSEG_OK) {
         put_extent(extent);
         return status;
@@ -124,7 +161,7 @@ static xseg_status grow_classic(struct xseg_arena *arena, const struct xseg_need
     status = announce(extent, true);
     if (status != XSEG_OK)
         return status;
-    note_growth(device, bytes);
+    xseg_pool_note_growth(arena->pool, bytes);
     xseg_arena_lock(arena);
     extent->oversize = bytes >= need->config->max_split_bytes;
     xseg_counts_up(&arena->counts, XSEG_COUNT_SEGMENT, 1);
@@ -205,7 +242,7 @@ static xseg_status map_hole(struct xseg_block *hole)
 }
 
 /* Map the holes of a claim, lowest first, up to the first failure.  Without the arena's lock. */
-static xseg_status map_claim(struct xseg_device *device, struct claim *claim)
+static xseg_status map_claim(struct xseg_pool *pool, struct claim *claim)
 {
     for (struct xseg_block *block = claim->first;; block = block->next) {
         if (!block->mapped) {
@@ -215,7 +252,7 @@ static xseg_status map_claim(struct xseg_device *device, struct claim *claim)
                 claim->failed = block;
                 return status;
             }
-            note_growth(device, block->bytes);
+            xseg_pool_note_growth(pool, block->bytes);
         }
         if (block == claim->last)
             return XSEG_OK;
@@ -316,8 +353,8 @@ static xseg_status grow_expandable(struct xseg_arena *arena, const struct xseg_n
     if (status != XSEG_OK)
         return status;
     XSEG_ASSERT(claim.first != NULL && claim.last != NULL);
-    const xseg_status limit = check_limit(arena->device, need, claim.missing);
-    status = limit == XSEG_OK ? map_claim(arena->device, &claim) : limit;
+    const xseg_status limit = check_limit(arena->pool, need, claim.missing);
+    status = limit == XSEG_OK ? map_claim(arena->pool, &claim) : limit;
     xseg_arena_lock(arena);
     const bool stocked = xseg_arena_stock(arena, &arena->blocks, 2);
     struct xseg_block *block = settle_claim(arena, &claim, limit == XSEG_OK);
@@ -358,27 +395,70 @@ static xseg_status search_and_grow(struct xseg_arena *arena, const struct xseg_n
     return status != XSEG_OK || *out != NULL ? status : grow(arena, need, out);
 }
 
-/*
- * Memory is short: wait for pending blocks, give all idle memory back, and grow; a cached block that
- * fits now is the last resort.  In this order the result is PyTorch's wherever PyTorch has one.
- */
-static xseg_status make_room_and_grow(struct xseg_arena *arena, const struct xseg_need *need,
-                                      struct xseg_block **out)
+/* A cached block of a pool that serves the default one when memory is short; or none. */
+static void borrow_block(struct xseg_arena *arena, const struct xseg_need *need,
+                         struct xseg_block **out)
+{
+    struct xseg_pool *pool =
+        atomic_load_explicit(&arena->device->private_pools, memory_order_acquire);
+    struct xseg_need wanted = *need;
+
+    if (arena->pool->is_private || need->keep)
+        return;
+    for (; pool != NULL && *out == NULL; pool = pool->next) {
+        struct xseg_arena *lender =
+            pool->options.use_on_oom && !xseg_pool_is_retired(pool)
+                ? xseg_pool_find_arena(pool, xseg_arena_stream(arena), arena->is_small)
+                : NULL;
+
+        wanted.no_split = pool->options.no_split;
+        if (lender != NULL && xseg_arena_alloc(lender, &wanted, out) != XSEG_OK)
+            return;
+    }
+}
+
+/* All that is idle goes back to the driver, then growth is tried once more. */
+static xseg_status flush_and_grow(struct xseg_arena *arena, const struct xseg_need *need,
+                                  struct xseg_block **out)
 {
     struct xseg_device *device = arena->device;
     const struct xseg_trim_plan everything = {.wait = true};
     struct xseg_trimmed done = XSEG_TRIMMED_INIT;
-    const xseg_status trimmed = xseg_trim_device(device, &everything, &done);
+    xseg_status status = xseg_trim_device(device, &everything, &done);
 
     /* A stream that could not be waited for keeps only its own memory. */
-    if (trimmed == XSEG_ERR_DEVICE_LOST)
-        return trimmed;
+    if (status == XSEG_ERR_DEVICE_LOST)
+        return status;
     atomic_fetch_add_explicit(&device->retries, 1, memory_order_relaxed);
-    xseg_status status = grow(arena, need, out);
+    status = grow(arena, need, out);
     if (status == XSEG_ERR_NO_ADDRESSES) {
         xseg_device_visit_arenas(device, end_holes, NULL);
         status = grow(arena, need, out);
     }
+    return status;
+}
+
+/*
+ * Memory is short, as `refused` says: wait for pending blocks, give all idle memory back, and grow; a
+ * cached block that fits now is the last resort.  In this order the result is PyTorch's wherever
+ * PyTorch has one.  A pool at its own limit gains nothing by what others give back, and in a capture
+ * nothing is waited for or given back.
+ */
+static xseg_status make_room_and_grow(struct xseg_arena *arena, const struct xseg_need *need,
+                                      xseg_status refused, struct xseg_block **out)
+{
+    struct xseg_device *device = arena->device;
+    xseg_status status = refused;
+
+    borrow_block(arena, need, out);
+    if (*out != NULL)
+        return XSEG_OK;
+    if (xseg_pending_captures(&device->pending))
+        return refused;
+    if (!arena->pool->is_full)
+        status = flush_and_grow(arena, need, out);
+    else if (xseg_pending_wait(&device->pending) == XSEG_ERR_DEVICE_LOST)
+        return XSEG_ERR_DEVICE_LOST;
     if (!is_shortage(status))
         return status;
     const xseg_status searched = xseg_arena_alloc(arena, need, out);
@@ -425,7 +505,7 @@ xseg_status xseg_growth_alloc(struct xseg_arena *arena, const struct xseg_need *
     /* Another thread may have freed or grown what fits while this one waited for the lock. */
     xseg_status status = search_and_grow(arena, need, out);
     if (is_shortage(status))
-        status = make_room_and_grow(arena, need, out);
+        status = make_room_and_grow(arena, need, status, out);
     if (is_shortage(status)) {
         atomic_fetch_add_explicit(&device->ooms, 1, memory_order_relaxed);
         status = report_shortage(arena, need, status);

@@ -66,6 +66,23 @@ static void set_units(struct xseg_lookup *lookup, const struct xseg_extent *exte
     }
 }
 
+static bool overlaps(const struct xseg_extent *extent, uint64_t first, uint64_t last)
+{
+    return extent != NULL && extent->segment.base <= last && end_of(extent) > first;
+}
+
+bool xseg_lookup_covers(const struct xseg_lookup *lookup, uint64_t first, uint64_t last)
+{
+    const uintptr_t entry = atomic_load_explicit(&lookup->root[first >> 30], memory_order_relaxed);
+    const struct xseg_lookup_leaf *leaf = leaf_of(entry);
+    const unsigned at = (unsigned)(first / UNIT_BYTES % XSEG_LOOKUP_UNITS);
+
+    if (leaf == NULL)
+        return entry != 0;
+    return overlaps(atomic_load_explicit(&leaf->head[at], memory_order_relaxed), first, last) ||
+           overlaps(atomic_load_explicit(&leaf->tail[at], memory_order_relaxed), first, last);
+}
+
 bool xseg_lookup_insert(struct xseg_lookup *lookup, struct xseg_extent *extent)
 {
     if ((end_of(extent) - 1) >> XSEG_LOOKUP_ADDRESS_BITS != 0)

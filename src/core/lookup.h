@@ -45,6 +45,9 @@ void xseg_lookup_fini(struct xseg_lookup *lookup);
 bool xseg_lookup_insert(struct xseg_lookup *lookup, struct xseg_extent *extent);
 void xseg_lookup_remove(struct xseg_lookup *lookup, const struct xseg_extent *extent);
 
+/* Whether an extent has any of the addresses [first, last], which lie in one 2 MiB unit. */
+bool xseg_lookup_covers(const struct xseg_lookup *lookup, uint64_t first, uint64_t last);
+
 /* The extent that an address may lie in; NULL if it lies in none.  The caller checks the bounds. */
 static inline struct xseg_extent *xseg_lookup_find(const struct xseg_lookup *lookup,
                                                    uint64_t address)

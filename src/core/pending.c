@@ -1,47 +1,78 @@
 /* SPDX-License-Identifier: MIT */
 #include "src/core/pending.h"
 
+#include <stdlib.h>
+
+#include "src/core/deferred.h"
+
 void xseg_pending_init(struct xseg_pending *pending, struct xseg_context *context)
 {
     xseg_lock_init(&pending->lock, XSEG_RANK_PENDING);
     xseg_fences_init(&pending->fences, context);
     xseg_list_init(&pending->streams);
+    xseg_list_init(&pending->deferred);
+    xseg_topology_init(&pending->topology);
+    atomic_init(&pending->captures, 0);
     atomic_init(&pending->count, 0);
 }
 
 void xseg_pending_fini(struct xseg_pending *pending)
 {
+    /* Only on a lost device is anything left. */
+    XSEG_LIST_FOR_SAFE(node, &pending->deferred)
+    {
+        free(XSEG_CONTAINER(node, struct xseg_deferred, link));
+    }
+    xseg_topology_fini(&pending->topology);
     xseg_fences_abandon(&pending->fences);
     xseg_lock_fini(&pending->lock);
 }
 
 void xseg_pending_use(struct xseg_arena *arena, struct xseg_block *block,
-                      struct xseg_known_stream *stream)
+                      struct xseg_known_stream *stream, bool captured)
 {
-    for (const struct xseg_pending_use *use = block->uses; use != NULL; use = use->next)
-        if (use->stream == stream)
-            return;
-    struct xseg_pending_use *use = xseg_slab_take(&arena->uses);
-    xseg_list_init(&use->link);
-    use->stream = stream;
-    use->block = block;
-    use->next = block->uses;
-    block->uses = use;
+    struct xseg_pending_use *use = block->uses;
+
+    while (use != NULL && use->stream != stream)
+        use = use->next;
+    if (use == NULL) {
+        use = xseg_slab_take(&arena->uses);
+        xseg_list_init(&use->link);
+        use->stream = stream;
+        use->block = block;
+        use->next = block->uses;
+        use->outside = use->captured = use->is_shared = false;
+        block->uses = use;
+    }
+    use->outside = use->outside || !captured;
+    use->captured = use->captured || captured;
 }
 
 /*
- * An event behind the work of a stream.  Another thread's default stream has no name here: the
+ * An event behind the work of a stream.  One that is gone has its last event.  Another thread's default stream has no name here: the
  * legacy stream stands for it, which waits for all streams of that kind.
  */
 static xseg_status record_use(struct xseg_pending *pending, struct xseg_pending_use *use)
 {
     bool can_name = true;
-    const xseg_status status =
-        xseg_streams_can_name(pending->fences.context, use->stream, &can_name);
+    xseg_status status = XSEG_OK;
 
+    use->is_shared = !xseg_stream_is_there(use->stream);
+    if (use->is_shared) {
+        use->event = use->stream->last; /* NULL: it has passed */
+        return XSEG_OK;
+    }
+    status = xseg_streams_can_name(pending->fences.context, use->stream, &can_name);
     if (status != XSEG_OK)
         return status;
     return xseg_fences_record(&pending->fences, can_name ? use->stream->handle : NULL, &use->event);
+}
+
+/* The event of a use is not needed any more. */
+static void put_event(struct xseg_pending *pending, const struct xseg_pending_use *use)
+{
+    if (!use->is_shared)
+        xseg_fences_put(&pending->fences, use->event);
 }
 
 /* Record an event for each use of a block; on failure the recorded ones are idle again. */
@@ -53,16 +84,19 @@ static xseg_status record_all(struct xseg_pending *pending, struct xseg_block *b
         if (status == XSEG_OK)
             continue;
         for (struct xseg_pending_use *undo = block->uses; undo != use; undo = undo->next)
-            xseg_fences_put(&pending->fences, undo->event);
+            put_event(pending, undo);
         return status;
     }
     return XSEG_OK;
 }
 
-/* Its place among the streams that are waited for: the default stream first, then by number. */
+/*
+ * Its place among the streams that are waited for: the default stream first, then the one that was
+ * made last.  This is the order in which PyTorch's table of streams comes out for its first ones.
+ */
 static uint64_t waiting_rank(const struct xseg_known_stream *stream)
 {
-    return stream->handle == NULL ? 0 : stream->number;
+    return stream->handle == NULL ? 0 : UINT64_MAX / 2 - stream->number;
 }
 
 /* A stream is waited for from now on. */
@@ -79,8 +113,7 @@ static void wait_for(struct xseg_pending *pending, struct xseg_known_stream *str
     xseg_list_insert(place, &stream->waiting);
 }
 
-/* On a lost device nothing runs any more: a freed block waits for nobody. */
-static void forget_uses(struct xseg_arena *arena, struct xseg_block *block)
+void xseg_pending_forget(struct xseg_arena *arena, struct xseg_block *block)
 {
     struct xseg_pending_use *use = block->uses, *next;
 
@@ -89,7 +122,6 @@ static void forget_uses(struct xseg_arena *arena, struct xseg_block *block)
         xseg_slab_put(&arena->uses, use);
     }
     block->uses = NULL;
-    xseg_arena_note_free(arena, block);
     xseg_arena_take_back(arena, block);
 }
 
@@ -105,31 +137,49 @@ static void queue_all(struct xseg_pending *pending, struct xseg_pending_use *use
     }
 }
 
-xseg_status xseg_pending_free(struct xseg_pending *pending, struct xseg_block *block)
+xseg_status xseg_pending_record(struct xseg_pending *pending, struct xseg_block *block)
+{
+    struct xseg_context *context = pending->fences.context;
+    int mode = 0;
+    xseg_status status = xseg_driver_relax(context, &mode);
+
+    if (status != XSEG_OK)
+        return status;
+    status = record_all(pending, block);
+    xseg_driver_unrelax(context, mode);
+    if (status != XSEG_OK)
+        return status;
+    block->waits = 0;
+    for (const struct xseg_pending_use *use = block->uses; use != NULL; use = use->next)
+        block->waits++;
+    queue_all(pending, block->uses);
+    block->uses = NULL;
+    return XSEG_OK;
+}
+
+xseg_status xseg_pending_free(struct xseg_pending *pending, struct xseg_block *block,
+                              bool by_topology)
 {
     struct xseg_arena *arena = block->extent->arena;
-    struct xseg_pending_use *uses = block->uses;
     xseg_status status;
 
     xseg_lock_take(&pending->lock);
-    status = xseg_context_is_lost(pending->fences.context) ? XSEG_ERR_DEVICE_LOST
-                                                           : record_all(pending, block);
+    if (xseg_context_is_lost(pending->fences.context))
+        status = XSEG_ERR_DEVICE_LOST;
+    else if (xseg_pending_captures(pending))
+        status = xseg_deferred_add(pending, block, by_topology);
+    else
+        status = xseg_pending_record(pending, block);
     xseg_arena_lock(arena);
-    if (status == XSEG_ERR_DEVICE_LOST) {
-        forget_uses(arena, block);
-    } else if (status != XSEG_OK) {
-        block->state = XSEG_BLOCK_LIVE;
-    } else {
+    block->state = XSEG_BLOCK_LIVE;
+    if (status == XSEG_OK || status == XSEG_ERR_DEVICE_LOST) {
         block->state = XSEG_BLOCK_PENDING;
-        block->uses = NULL;
-        block->waits = 0;
-        for (const struct xseg_pending_use *use = uses; use != NULL; use = use->next)
-            block->waits++;
         xseg_arena_note_free(arena, block);
     }
+    /* On a lost device nothing runs any more: a freed block waits for nobody. */
+    if (status == XSEG_ERR_DEVICE_LOST)
+        xseg_pending_forget(arena, block);
     xseg_arena_unlock(arena);
-    if (status == XSEG_OK)
-        queue_all(pending, uses);
     xseg_lock_give(&pending->lock);
     return status == XSEG_ERR_DEVICE_LOST ? XSEG_OK : status;
 }
@@ -142,7 +192,7 @@ static void finish(struct xseg_pending *pending, struct xseg_pending_use *use)
 
     xseg_list_remove(&use->link);
     atomic_fetch_sub_explicit(&pending->count, 1, memory_order_relaxed);
-    xseg_fences_put(&pending->fences, use->event);
+    put_event(pending, use);
     xseg_arena_lock(arena);
     xseg_slab_put(&arena->uses, use);
     if (--block->waits == 0)
@@ -155,22 +205,48 @@ static void poll_stream(struct xseg_pending *pending, struct xseg_known_stream *
     while (!xseg_list_is_empty(&stream->uses)) {
         struct xseg_pending_use *use =
             XSEG_LIST_FIRST(&stream->uses, struct xseg_pending_use, link);
-        bool done = false;
+        bool done = use->event == NULL;
 
-        if (xseg_driver_event_done(pending->fences.context, use->event, &done) != XSEG_OK || !done)
+        if (!done &&
+            (xseg_driver_event_done(pending->fences.context, use->event, &done) != XSEG_OK ||
+             !done))
             return;
         finish(pending, use);
     }
     xseg_list_remove(&stream->waiting);
 }
 
-void xseg_pending_poll(struct xseg_pending *pending)
+static void poll(struct xseg_pending *pending)
 {
-    xseg_lock_take(&pending->lock);
+    int mode = 0;
+
+    xseg_deferred_settle(pending, NULL);
+    if (xseg_list_is_empty(&pending->streams) ||
+        xseg_driver_relax(pending->fences.context, &mode) != XSEG_OK)
+        return;
     XSEG_LIST_FOR_SAFE(node, &pending->streams)
     {
         poll_stream(pending, XSEG_CONTAINER(node, struct xseg_known_stream, waiting));
     }
+    xseg_driver_unrelax(pending->fences.context, mode);
+}
+
+void xseg_pending_poll(struct xseg_pending *pending)
+{
+    xseg_lock_take(&pending->lock);
+    if (!xseg_pending_captures(pending))
+        poll(pending);
+    xseg_lock_give(&pending->lock);
+}
+
+void xseg_pending_passed(struct xseg_pending *pending, struct xseg_known_stream *stream)
+{
+    xseg_lock_take(&pending->lock);
+    XSEG_LIST_FOR_SAFE(node, &stream->uses)
+    {
+        finish(pending, XSEG_CONTAINER(node, struct xseg_pending_use, link));
+    }
+    xseg_list_remove(&stream->waiting);
     xseg_lock_give(&pending->lock);
 }
 
@@ -203,6 +279,7 @@ xseg_status xseg_pending_wait(struct xseg_pending *pending)
     uint64_t rank = 0;
     bool any = true;
 
+    xseg_pending_poll(pending);
     /* One round over the streams, and of each only what is pending now: others may go on freeing. */
     while (status == XSEG_OK) {
         const xseg_event event = last_event_after(pending, &rank, &any);
@@ -211,7 +288,8 @@ xseg_status xseg_pending_wait(struct xseg_pending *pending)
             break;
         /* Another thread may take the event back and record it anew meanwhile: that only makes the
          * wait longer. */
-        status = xseg_driver_event_wait(pending->fences.context, event);
+        if (event != NULL)
+            status = xseg_driver_event_wait(pending->fences.context, event);
     }
     xseg_pending_poll(pending);
     return status;

@@ -12,17 +12,23 @@
  * complete in order.  Streams are looked at in a fixed order, so that the same programme merges
  * blocks in the same way each time.
  *
- * Locking: PENDING guards queues and events; ARENA the list of uses of a live block.  `count` is
- * read without a lock, so that an allocation with nothing pending costs one load.
+ * While a capture is under way on the device, nothing is recorded or asked: what is freed with uses
+ * is *deferred* (deferred.h).
+ *
+ * Locking: PENDING guards queues, events and captures; ARENA the list of uses of a live block.
+ * `count` is read without a lock, so that an allocation with nothing pending costs one load.
  */
 #ifndef XSEG_CORE_PENDING_H
 #define XSEG_CORE_PENDING_H
 
 #include "src/core/arena.h"
+#include "src/core/topology.h"
 #include "vmm/fence.h"
 
 struct xseg_pending_use {
     struct xseg_slab_record record;
+    bool outside, captured;        /* noted while the stream was not being captured; while it was */
+    bool is_shared;                /* the event is the last one of a stream that is gone */
     struct xseg_pending_use *next; /* of the same block */
     struct xseg_known_stream *stream;
     struct xseg_block *block;
@@ -33,8 +39,11 @@ struct xseg_pending_use {
 struct xseg_pending {
     struct xseg_lock lock; /* PENDING */
     struct xseg_fences fences;
-    struct xseg_list streams;   /* those with uses in their queue */
-    atomic_uint_fast64_t count; /* uses in queues */
+    struct xseg_list streams;  /* those with uses in their queue */
+    struct xseg_list deferred; /* struct xseg_deferred, in the order of their frees */
+    struct xseg_topology topology;
+    atomic_uint captures;       /* under way on the device; may be read without the lock */
+    atomic_uint_fast64_t count; /* uses in queues, and deferred blocks */
 };
 
 void xseg_pending_init(struct xseg_pending *pending, struct xseg_context *context);
@@ -42,26 +51,58 @@ void xseg_pending_init(struct xseg_pending *pending, struct xseg_context *contex
 /* The idle events must be gone (xseg_fences_fini()), or the device lost. */
 void xseg_pending_fini(struct xseg_pending *pending);
 
-/* Note that a stream uses a live block.  The arena's lock is held; a use must be in stock. */
+/* Whether a capture is under way on the device.  While GROWTH is held, none begins. */
+static inline bool xseg_pending_captures(const struct xseg_pending *pending)
+{
+    return __builtin_expect(atomic_load_explicit(&pending->captures, memory_order_relaxed) != 0, 0);
+}
+
+/*
+ * Note that a stream uses a live block.  The arena's lock is held; a use must be in stock.
+ *
+ * captured: the stream is being captured
+ */
 void xseg_pending_use(struct xseg_arena *arena, struct xseg_block *block,
-                      struct xseg_known_stream *stream);
+                      struct xseg_known_stream *stream, bool captured);
 
 /*
  * Free a busy block that has uses: it becomes pending.  No lock is held.
  *
+ * by_topology: in a capture, it may come back as soon as the graph allows
  * Returns: XSEG_OK; or the driver's error, and the block is live again, uses and all.  On a lost
  *          device the block is cached at once, since nothing runs there any more.
  */
-xseg_status xseg_pending_free(struct xseg_pending *pending, struct xseg_block *block);
+xseg_status xseg_pending_free(struct xseg_pending *pending, struct xseg_block *block,
+                              bool by_topology);
 
-/* Take back the blocks whose events are complete.  Queries that fail leave them for later. */
+/*
+ * Take back the blocks whose events are complete.  Queries that fail leave them for later; nothing
+ * is asked while a capture is under way.
+ */
 void xseg_pending_poll(struct xseg_pending *pending);
 
 /*
- * Wait for what is pending now, and take it back.  GROWTH may be held, no other lock.
+ * Wait for what is pending now, and take it back.  GROWTH may be held, no other lock; no capture is
+ * under way.
  *
  * Returns: XSEG_OK, XSEG_ERR_DRIVER
  */
 xseg_status xseg_pending_wait(struct xseg_pending *pending);
+
+/* A stream is known to have passed: what waits for it is taken back without a look. */
+void xseg_pending_passed(struct xseg_pending *pending, struct xseg_known_stream *stream);
+
+/* --- For deferred.c; PENDING is held. --- */
+
+/*
+ * Record an event for each use of a block; with XSEG_OK, queue them: it waits for them.
+ *
+ * Returns: XSEG_OK; or the driver's error, and nothing is recorded
+ */
+xseg_status xseg_pending_record(struct xseg_pending *pending, struct xseg_block *block);
+
+/* Forget the uses of a freed block, and cache it. */
+void xseg_pending_forget(struct xseg_arena *arena, struct xseg_block *block)
+    XSEG_REQUIRES(arena->lock);
 
 #endif

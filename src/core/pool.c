@@ -6,11 +6,14 @@
 #include "src/base/error.h"
 #include "src/core/device.h"
 
-void xseg_pool_init(struct xseg_pool *pool, struct xseg_device *device, bool is_private)
+void xseg_pool_init(struct xseg_pool *pool, struct xseg_device *device,
+                    const struct xseg_pool_options *options)
 {
     memset(pool, 0, sizeof(*pool));
     pool->device = device;
-    pool->is_private = is_private;
+    pool->is_private = options != NULL;
+    if (options != NULL)
+        pool->options = *options;
     atomic_init(&pool->holders, 1);
 }
 
@@ -25,12 +28,12 @@ void xseg_pool_fini(struct xseg_pool *pool)
     atomic_store(&pool->arenas, NULL);
 }
 
-static struct xseg_arena *find(struct xseg_pool *pool, const struct xseg_known_stream *stream,
-                               bool is_small)
+struct xseg_arena *xseg_pool_find_arena(struct xseg_pool *pool,
+                                        const struct xseg_known_stream *stream, bool is_small)
 {
     struct xseg_arena *arena = atomic_load_explicit(&pool->arenas, memory_order_acquire);
 
-    while (arena != NULL && (arena->stream != stream || arena->is_small != is_small))
+    while (arena != NULL && (xseg_arena_stream(arena) != stream || arena->is_small != is_small))
         arena = atomic_load_explicit(&arena->next, memory_order_relaxed);
     return arena;
 }
@@ -42,7 +45,7 @@ static xseg_status make(struct xseg_pool *pool, struct xseg_known_stream *stream
     struct xseg_arena *arena;
 
     xseg_lock_take(&device->table_lock);
-    arena = find(pool, stream, is_small);
+    arena = xseg_pool_find_arena(pool, stream, is_small);
     if (arena == NULL) {
         arena = xseg_arena_create(device, pool, stream, is_small);
         if (arena != NULL) {
@@ -64,13 +67,51 @@ xseg_status xseg_pool_arena(struct xseg_pool *pool, struct xseg_known_stream *st
                             struct xseg_arena **out)
 {
     struct xseg_arena *arena =
-        pool->is_private ? find(pool, stream, is_small)
+        pool->is_private ? xseg_pool_find_arena(pool, stream, is_small)
                          : atomic_load_explicit(&stream->arena[!is_small], memory_order_acquire);
 
     if (__builtin_expect(arena == NULL, 0))
         return make(pool, stream, is_small, out);
     *out = arena;
     return XSEG_OK;
+}
+
+void xseg_pool_visit_arenas(struct xseg_pool *pool,
+                            void (*visit)(void *self, struct xseg_arena *arena), void *self)
+{
+    struct xseg_arena *arena = atomic_load_explicit(&pool->arenas, memory_order_acquire);
+
+    for (; arena != NULL; arena = atomic_load_explicit(&arena->next, memory_order_relaxed))
+        visit(self, arena);
+}
+
+void xseg_pool_hand_over(struct xseg_arena *arena, struct xseg_known_stream *stream)
+{
+    struct xseg_known_stream *before = xseg_arena_stream(arena);
+
+    atomic_store_explicit(&arena->stream, stream, memory_order_relaxed);
+    if (arena->pool->is_private)
+        return;
+    atomic_store_explicit(&before->arena[!arena->is_small], NULL, memory_order_relaxed);
+    atomic_store_explicit(&stream->arena[!arena->is_small], arena, memory_order_release);
+}
+
+void xseg_pool_note_growth(struct xseg_pool *pool, uint64_t bytes)
+{
+    const uint64_t reserved =
+        atomic_fetch_add_explicit(&pool->reserved, bytes, memory_order_relaxed) + bytes;
+
+    if (reserved > atomic_load_explicit(&pool->reserved_peak, memory_order_relaxed))
+        atomic_store_explicit(&pool->reserved_peak, reserved, memory_order_relaxed);
+    atomic_fetch_add_explicit(&pool->device->reserved, bytes, memory_order_relaxed);
+    atomic_fetch_add_explicit(&pool->device->grown, 1, memory_order_relaxed);
+}
+
+void xseg_pool_note_shrink(struct xseg_pool *pool, uint64_t bytes)
+{
+    atomic_fetch_sub_explicit(&pool->reserved, bytes, memory_order_relaxed);
+    atomic_fetch_sub_explicit(&pool->device->reserved, bytes, memory_order_relaxed);
+    atomic_fetch_add_explicit(&pool->device->shrunk, 1, memory_order_relaxed);
 }
 
 bool xseg_pool_hold(struct xseg_pool *pool)

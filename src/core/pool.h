@@ -12,16 +12,23 @@
 #define XSEG_CORE_POOL_H
 
 #include "src/core/arena.h"
+#include "xseg/pool.h"
 
 struct xseg_pool {
     struct xseg_pool *next; /* in its device */
     struct xseg_device *device;
     bool is_private;
-    atomic_uint holders; /* 0: retired.  The default pool is always held. */
+    struct xseg_pool_options options; /* fixed */
+    atomic_uint holders;              /* 0: retired.  The default pool is always held. */
     _Atomic(struct xseg_arena *) arenas;
+    bool is_full; /* its own limit refused the last growth; guarded by GROWTH */
+    /* Bytes mapped or allocated, and the most that they were; written under GROWTH. */
+    atomic_uint_fast64_t reserved, reserved_peak;
 };
 
-void xseg_pool_init(struct xseg_pool *pool, struct xseg_device *device, bool is_private);
+/* options: NULL for the default pool */
+void xseg_pool_init(struct xseg_pool *pool, struct xseg_device *device,
+                    const struct xseg_pool_options *options);
 
 /* End the pool's arenas; they have no extents left. */
 void xseg_pool_fini(struct xseg_pool *pool);
@@ -37,6 +44,34 @@ static inline bool xseg_pool_may_shrink(const struct xseg_pool *pool)
 {
     return !pool->is_private || xseg_pool_is_retired(pool);
 }
+
+/* Whether its memory comes from the user's own functions. */
+static inline bool xseg_pool_has_own_memory(const struct xseg_pool *pool)
+{
+    return pool->options.memory.alloc != NULL;
+}
+
+/* What the pool may reserve by its own limit. */
+static inline uint64_t xseg_pool_limit(const struct xseg_pool *pool)
+{
+    return pool->options.limit_bytes == 0 ? UINT64_MAX : pool->options.limit_bytes;
+}
+
+/* The arena of a stream, or NULL. */
+struct xseg_arena *xseg_pool_find_arena(struct xseg_pool *pool,
+                                        const struct xseg_known_stream *stream, bool is_small);
+
+/* Visit every arena of the pool. */
+void xseg_pool_visit_arenas(struct xseg_pool *pool,
+                            void (*visit)(void *self, struct xseg_arena *arena), void *self);
+
+/* An arena of the pool belongs to another stream from now on, which has none of its kind there.
+ * TABLE is held. */
+void xseg_pool_hand_over(struct xseg_arena *arena, struct xseg_known_stream *stream);
+
+/* Memory was taken for the pool, or given back.  GROWTH is held. */
+void xseg_pool_note_growth(struct xseg_pool *pool, uint64_t bytes);
+void xseg_pool_note_shrink(struct xseg_pool *pool, uint64_t bytes);
 
 /*
  * The arena of a stream, made if there is none.

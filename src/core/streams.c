@@ -32,9 +32,14 @@ void xseg_streams_fini(struct xseg_streams *streams)
     }
 }
 
-static bool is_per_thread(xseg_stream handle)
+bool xseg_streams_is_per_thread(xseg_stream handle)
 {
     return (uintptr_t)handle == PER_THREAD_HANDLE;
+}
+
+bool xseg_streams_is_default(xseg_stream handle)
+{
+    return (uintptr_t)handle <= PER_THREAD_HANDLE;
 }
 
 static unsigned bucket_of(xseg_stream handle)
@@ -49,9 +54,25 @@ static struct xseg_known_stream *find(struct xseg_streams *streams, xseg_stream 
     struct xseg_known_stream *stream =
         atomic_load_explicit(&streams->bucket[bucket_of(handle)], memory_order_acquire);
 
-    while (stream != NULL &&
-           (stream->handle != handle || (is_per_thread(handle) && stream->number != number)))
+    while (stream != NULL && (stream->handle != handle || !xseg_stream_is_there(stream) ||
+                              (xseg_streams_is_per_thread(handle) && stream->number != number)))
         stream = atomic_load_explicit(&stream->next, memory_order_acquire);
+    return stream;
+}
+
+/* The entry of a stream that is gone and had the same handle, as that of a new one; or NULL. */
+static struct xseg_known_stream *revive(struct xseg_streams *streams, xseg_stream handle,
+                                        uint64_t number)
+{
+    struct xseg_known_stream *stream = atomic_load(&streams->bucket[bucket_of(handle)]);
+
+    while (stream != NULL &&
+           (stream->handle != handle || atomic_load(&stream->state) != XSEG_STREAM_GONE))
+        stream = atomic_load(&stream->next);
+    if (stream != NULL) {
+        stream->number = number;
+        atomic_store(&stream->state, XSEG_STREAM_THERE);
+    }
     return stream;
 }
 
@@ -65,6 +86,7 @@ static xseg_status add(struct xseg_streams *streams, xseg_stream handle, uint64_
         return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory to remember a stream");
     stream->handle = handle;
     stream->number = number;
+    stream->is_new = true;
     xseg_list_init(&stream->uses);
     xseg_list_init(&stream->waiting);
     atomic_store(&stream->next, atomic_load_explicit(bucket, memory_order_relaxed));
@@ -86,6 +108,8 @@ static xseg_status get_slowly(struct xseg_streams *streams, xseg_stream handle,
     } else {
         struct xseg_known_stream *stream = find(streams, handle, number);
 
+        if (stream == NULL)
+            stream = revive(streams, handle, number);
         if (stream != NULL)
             *out = stream;
         else
@@ -95,12 +119,29 @@ static xseg_status get_slowly(struct xseg_streams *streams, xseg_stream handle,
     return status;
 }
 
+struct xseg_known_stream *xseg_streams_find(struct xseg_streams *streams, xseg_stream handle)
+{
+    return find(streams, (uintptr_t)handle == LEGACY_HANDLE ? NULL : handle, 0);
+}
+
+void xseg_streams_visit(struct xseg_streams *streams,
+                        void (*visit)(void *self, struct xseg_known_stream *stream), void *self)
+{
+    for (unsigned i = 0; i < XSEG_STREAMS_BUCKETS; i++) {
+        struct xseg_known_stream *stream =
+            atomic_load_explicit(&streams->bucket[i], memory_order_acquire);
+
+        for (; stream != NULL; stream = atomic_load(&stream->next))
+            visit(self, stream);
+    }
+}
+
 xseg_status xseg_streams_get(struct xseg_streams *streams, xseg_stream handle,
                              struct xseg_known_stream **out)
 {
     if ((uintptr_t)handle == LEGACY_HANDLE)
         handle = NULL;
-    if (__builtin_expect(!is_per_thread(handle), 1)) {
+    if (__builtin_expect(!xseg_streams_is_per_thread(handle), 1)) {
         struct xseg_known_stream *stream = find(streams, handle, 0);
 
         if (__builtin_expect(stream != NULL, 1)) {
@@ -117,7 +158,7 @@ xseg_status xseg_streams_can_name(struct xseg_context *context,
     uint64_t number = stream->number;
     xseg_status status = XSEG_OK;
 
-    if (is_per_thread(stream->handle))
+    if (xseg_streams_is_per_thread(stream->handle))
         status = xseg_driver_stream_id(context, stream->handle, &number);
     *can = number == stream->number;
     return status;

@@ -3,8 +3,9 @@
  * The streams that a device has met.
  *
  * A stream is known by its handle, which leads to its entry through a table that is read without a
- * lock, so that a hit asks the driver nothing.  So a stream must outlive its memory: a handle that
- * the driver gives out again is taken for the old stream.  The legacy
+ * lock, so that a hit asks the driver nothing.  A stream that is *gone* is found no more, since its
+ * handle may come again for another one; its entry stays, because blocks and arenas lead to it, and
+ * becomes the entry of a new stream with the same handle once the old one has passed.  The legacy
  * default stream has two handles, NULL and 1.  The handle of the per-thread default stream, 2, means
  * another stream in each thread, so the driver is asked for its number each time.
  *
@@ -23,10 +24,19 @@
 
 struct xseg_arena;
 
+enum xseg_stream_state {
+    XSEG_STREAM_THERE,
+    XSEG_STREAM_LEAVING, /* gone, but its work has not finished */
+    XSEG_STREAM_GONE     /* gone, and its work has finished */
+};
+
 struct xseg_known_stream {
     _Atomic(struct xseg_known_stream *) next; /* in its bucket */
     xseg_stream handle;
-    uint64_t number; /* never used for another stream */
+    atomic_uint_fast64_t number; /* never used for another stream */
+    _Atomic(enum xseg_stream_state) state;
+    atomic_bool is_new; /* nobody has looked yet what it could take over */
+    xseg_event last;    /* LEAVING: behind all its work; guarded by PENDING */
     /* The default pool's arenas: small, large.  Made when first needed. */
     _Atomic(struct xseg_arena *) arena[2];
     /* Freed blocks that wait for it, oldest first, and its place among the streams that are waited
@@ -38,7 +48,14 @@ struct xseg_streams {
     struct xseg_context *context;
     struct xseg_lock *table_lock; /* TABLE */
     _Atomic(struct xseg_known_stream *) bucket[XSEG_STREAMS_BUCKETS];
+    atomic_uint leaving, gone; /* entries that came into that state; gone ones may be back */
 };
+
+static inline bool xseg_stream_is_there(const struct xseg_known_stream *stream)
+{
+    return __builtin_expect(
+        atomic_load_explicit(&stream->state, memory_order_acquire) == XSEG_STREAM_THERE, 1);
+}
 
 void xseg_streams_init(struct xseg_streams *streams, struct xseg_context *context,
                        struct xseg_lock *table_lock);
@@ -53,6 +70,17 @@ void xseg_streams_fini(struct xseg_streams *streams);
  */
 xseg_status xseg_streams_get(struct xseg_streams *streams, xseg_stream handle,
                              struct xseg_known_stream **out);
+
+/* The entry of a handle whose stream is known; else NULL.  Not for the per-thread default stream. */
+struct xseg_known_stream *xseg_streams_find(struct xseg_streams *streams, xseg_stream handle);
+
+/* Visit every entry, also of streams that are gone. */
+void xseg_streams_visit(struct xseg_streams *streams,
+                        void (*visit)(void *self, struct xseg_known_stream *stream), void *self);
+
+/* Whether a handle means another stream in each thread; whether it is a default stream at all. */
+bool xseg_streams_is_per_thread(xseg_stream handle);
+bool xseg_streams_is_default(xseg_stream handle);
 
 /* Whether the calling thread can name this stream: others' per-thread streams it cannot. */
 xseg_status xseg_streams_can_name(struct xseg_context *context,

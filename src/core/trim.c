@@ -2,6 +2,7 @@
 #include "src/core/trim.h"
 
 #include "src/base/error.h"
+#include "src/core/departure.h"
 #include "src/core/size.h"
 
 /* One trim of one device under way. */
@@ -74,14 +75,16 @@ static struct xseg_block *claim_all(struct xseg_arena *arena) XSEG_REQUIRES(aren
 /* --- Asking the stream. --- */
 
 /* Whether the work queued on a stream has finished, waiting for it if the plan says so. */
-static xseg_status is_idle(const struct trim *trim, const struct xseg_known_stream *stream,
-                           bool *idle)
+static xseg_status is_idle(const struct trim *trim, struct xseg_known_stream *stream, bool *idle)
 {
     struct xseg_context *context = &trim->device->context;
     bool can_name = true;
-    xseg_status status = xseg_streams_can_name(context, stream, &can_name);
+    xseg_status status = XSEG_OK;
 
     *idle = false;
+    if (!xseg_stream_is_there(stream))
+        return xseg_departure_is_over(trim->device, stream, trim->plan->wait, idle);
+    status = xseg_streams_can_name(context, stream, &can_name);
     if (status != XSEG_OK)
         return status;
     if (!trim->plan->wait)
@@ -97,16 +100,10 @@ static xseg_status is_idle(const struct trim *trim, const struct xseg_known_stre
 
 /* --- Giving back. --- */
 
-static void note_shrink(const struct trim *trim, uint64_t bytes)
-{
-    atomic_fetch_sub_explicit(&trim->device->reserved, bytes, memory_order_relaxed);
-    atomic_fetch_add_explicit(&trim->device->shrunk, 1, memory_order_relaxed);
-}
-
 /* Free the classic segment of a claimed block; returns its bytes. */
-static uint64_t give_segment(struct trim *trim, struct xseg_arena *arena, struct xseg_block *block)
+static uint64_t give_segment(struct xseg_arena *arena, struct xseg_block *block)
 {
-    struct xseg_device *device = trim->device;
+    struct xseg_device *device = arena->device;
     struct xseg_extent *extent = block->extent;
     const uint64_t bytes = block->bytes;
 
@@ -123,7 +120,7 @@ static uint64_t give_segment(struct trim *trim, struct xseg_arena *arena, struct
     xseg_arena_unlock(arena);
     (void)xseg_segment_end(&extent->segment); /* kept as a leftover if refused */
     xseg_list_insert(&device->spare_extents, &extent->link);
-    note_shrink(trim, bytes);
+    xseg_pool_note_shrink(arena->pool, bytes);
     return bytes;
 }
 
@@ -140,7 +137,7 @@ static void *take_spare(struct xseg_arena *arena)
 }
 
 /* Unmap the pages of a claimed block; those that the driver refuses stay cached.  Returns the bytes. */
-static uint64_t give_pages(struct trim *trim, struct xseg_arena *arena, struct xseg_block *block)
+static uint64_t give_pages(struct xseg_arena *arena, struct xseg_block *block)
 {
     struct xseg_segment *segment = &block->extent->segment;
     const uint64_t page = segment->page_bytes;
@@ -159,14 +156,14 @@ static uint64_t give_pages(struct trim *trim, struct xseg_arena *arena, struct x
             (void)xseg_arena_settle(arena, xseg_arena_cut(arena, block, gone));
         block->mapped = false;
         xseg_counts_down(&arena->counts, XSEG_COUNT_RESERVED_BYTES, gone);
-        note_shrink(trim, gone);
+        xseg_pool_note_shrink(arena->pool, gone);
     }
     (void)xseg_arena_settle(arena, block);
     xseg_arena_unlock(arena);
     return gone;
 }
 
-static uint64_t give_all(struct trim *trim, struct xseg_arena *arena, struct xseg_block *claimed)
+static uint64_t give_all(struct xseg_arena *arena, struct xseg_block *claimed)
 {
     struct xseg_block *next;
     uint64_t given = 0;
@@ -174,8 +171,8 @@ static uint64_t give_all(struct trim *trim, struct xseg_arena *arena, struct xse
     for (struct xseg_block *block = claimed; block != NULL; block = next) {
         next = block->right;
         block->right = NULL;
-        given += xseg_extent_is_expandable(block->extent) ? give_pages(trim, arena, block)
-                                                          : give_segment(trim, arena, block);
+        given += xseg_extent_is_expandable(block->extent) ? give_pages(arena, block)
+                                                          : give_segment(arena, block);
     }
     return given;
 }
@@ -234,6 +231,14 @@ static uint64_t cached_bytes(const struct xseg_arena *arena)
            xseg_counts_current(&arena->counts, XSEG_COUNT_ACTIVE_BYTES);
 }
 
+static uint64_t locked_cached_bytes(struct xseg_arena *arena)
+{
+    xseg_arena_lock(arena);
+    const uint64_t bytes = cached_bytes(arena);
+    xseg_arena_unlock(arena);
+    return bytes;
+}
+
 static bool may_trim(const struct trim *trim, const struct xseg_arena *arena)
 {
     return xseg_pool_may_shrink(arena->pool) || trim->plan->held_pools;
@@ -254,7 +259,7 @@ static void trim_arena(struct trim *trim, struct xseg_arena *arena)
     /* Claiming may have let go of the lock for a moment. */
     trim->done->kept_partial += cached - xseg_min(cached, claimed_bytes);
     if (claimed != NULL) {
-        const xseg_status status = is_idle(trim, arena->stream, &idle);
+        const xseg_status status = is_idle(trim, xseg_arena_stream(arena), &idle);
 
         if (status != XSEG_OK && trim->status == XSEG_OK)
             trim->status = status;
@@ -264,7 +269,7 @@ static void trim_arena(struct trim *trim, struct xseg_arena *arena)
         trim->done->kept_busy += claimed_bytes;
         return;
     }
-    given = give_all(trim, arena, claimed);
+    given = give_all(arena, claimed);
     trim->done->returned += given;
     trim->done->kept_refused += claimed_bytes - given;
 }
@@ -290,14 +295,16 @@ static void visit_arena(void *self, struct xseg_arena *arena)
     struct trim *trim = self;
     const struct xseg_trim_plan *plan = trim->plan;
 
-    if ((plan->stream != NULL && arena->stream != plan->stream) ||
+    if ((plan->stream != NULL && xseg_arena_stream(arena) != plan->stream) ||
         (plan->pool != NULL && arena->pool != plan->pool))
         return;
     trim->done->kept_pending += pending_bytes(arena);
+    if (xseg_pending_captures(&trim->device->pending)) {
+        trim->done->kept_capture += locked_cached_bytes(arena);
+        return;
+    }
     if (!may_trim(trim, arena)) {
-        xseg_arena_lock(arena);
-        trim->done->kept_pool += cached_bytes(arena);
-        xseg_arena_unlock(arena);
+        trim->done->kept_pool += locked_cached_bytes(arena);
         return;
     }
     trim_arena(trim, arena);
@@ -321,6 +328,10 @@ xseg_status xseg_trim_device(struct xseg_device *device, const struct xseg_trim_
 
     if (xseg_context_is_lost(&device->context))
         return xseg_driver_fail_lost(&device->context);
+    if (xseg_pending_captures(&device->pending)) {
+        xseg_device_visit_arenas(device, visit_arena, &trim);
+        return XSEG_OK;
+    }
     if (plan->wait) {
         atomic_fetch_add_explicit(&device->syncs, 1, memory_order_relaxed);
         trim.status = xseg_pending_wait(&device->pending);

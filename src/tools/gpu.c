@@ -10,24 +10,30 @@
 #define RESULT_NOT_READY    600
 #define STREAM_NON_BLOCKING 1u
 #define EVENT_NO_TIMING     2u
+#define CAPTURE_GLOBAL      0
+#define CAPTURE_NONE        0
 
 /* Member, name in the library, parameters: the driver's binary interface, spelled in plain C. */
-#define ENTRY_POINTS(X)                                                                \
-    X(init, "cuInit", (unsigned flags))                                                \
-    X(device_get, "cuDeviceGet", (int *device, int ordinal))                           \
-    X(context_retain, "cuDevicePrimaryCtxRetain", (void **context, int device))        \
-    X(context_release, "cuDevicePrimaryCtxRelease_v2", (int device))                   \
-    X(context_push, "cuCtxPushCurrent_v2", (void *context))                            \
-    X(context_pop, "cuCtxPopCurrent_v2", (void **context))                             \
-    X(context_synchronize, "cuCtxSynchronize", (void))                                 \
-    X(stream_create, "cuStreamCreate", (struct CUstream_st * *stream, unsigned flags)) \
-    X(stream_destroy, "cuStreamDestroy_v2", (struct CUstream_st * stream))             \
-    X(stream_query, "cuStreamQuery", (struct CUstream_st * stream))                    \
-    X(stream_synchronize, "cuStreamSynchronize", (struct CUstream_st * stream))        \
-    X(stream_wait, "cuStreamWaitEvent",                                                \
-      (struct CUstream_st * stream, void *event, unsigned flags))                      \
-    X(event_create, "cuEventCreate", (void **event, unsigned flags))                   \
-    X(event_destroy, "cuEventDestroy_v2", (void *event))                               \
+#define ENTRY_POINTS(X)                                                                  \
+    X(init, "cuInit", (unsigned flags))                                                  \
+    X(device_get, "cuDeviceGet", (int *device, int ordinal))                             \
+    X(context_retain, "cuDevicePrimaryCtxRetain", (void **context, int device))          \
+    X(context_release, "cuDevicePrimaryCtxRelease_v2", (int device))                     \
+    X(context_push, "cuCtxPushCurrent_v2", (void *context))                              \
+    X(context_pop, "cuCtxPopCurrent_v2", (void **context))                               \
+    X(context_synchronize, "cuCtxSynchronize", (void))                                   \
+    X(stream_create, "cuStreamCreate", (struct CUstream_st * *stream, unsigned flags))   \
+    X(stream_destroy, "cuStreamDestroy_v2", (struct CUstream_st * stream))               \
+    X(stream_query, "cuStreamQuery", (struct CUstream_st * stream))                      \
+    X(stream_synchronize, "cuStreamSynchronize", (struct CUstream_st * stream))          \
+    X(stream_wait, "cuStreamWaitEvent",                                                  \
+      (struct CUstream_st * stream, void *event, unsigned flags))                        \
+    X(is_capturing, "cuStreamIsCapturing", (struct CUstream_st * stream, int *status))   \
+    X(capture_begin, "cuStreamBeginCapture_v2", (struct CUstream_st * stream, int mode)) \
+    X(capture_end, "cuStreamEndCapture", (struct CUstream_st * stream, void **graph))    \
+    X(graph_destroy, "cuGraphDestroy", (void *graph))                                    \
+    X(event_create, "cuEventCreate", (void **event, unsigned flags))                     \
+    X(event_destroy, "cuEventDestroy_v2", (void *event))                                 \
     X(event_record, "cuEventRecord", (void *event, struct CUstream_st *stream))
 
 struct gpu {
@@ -192,6 +198,32 @@ bool gpu_wait(struct gpu *gpu, struct CUstream_st *stream, struct CUstream_st *o
     }
     return gpu->event_record(gpu->event, other) == 0 &&
            gpu->stream_wait(stream, gpu->event, 0) == 0;
+}
+
+bool gpu_is_captured(struct gpu *gpu, struct CUstream_st *stream, bool *out)
+{
+    int status = CAPTURE_NONE;
+
+    /* The legacy stream takes part in no capture, and may not be asked during one. */
+    *out = false;
+    if (stream == NULL)
+        return true;
+    if (gpu->is_capturing(stream, &status) != 0)
+        return false;
+    *out = status != CAPTURE_NONE;
+    return true;
+}
+
+bool gpu_capture_begin(struct gpu *gpu, struct CUstream_st *stream)
+{
+    return gpu->capture_begin(stream, CAPTURE_GLOBAL) == 0;
+}
+
+bool gpu_capture_end(struct gpu *gpu, struct CUstream_st *stream)
+{
+    void *graph = NULL;
+
+    return gpu->capture_end(stream, &graph) == 0 && (!graph || gpu->graph_destroy(graph) == 0);
 }
 
 bool gpu_touch(struct gpu *gpu, struct CUstream_st *stream, void *address, size_t bytes)

@@ -49,6 +49,13 @@ bool gpu_finish_all(struct gpu *gpu);
 /* Let `stream` wait for what is queued on `other` so far. */
 bool gpu_wait(struct gpu *gpu, struct CUstream_st *stream, struct CUstream_st *other);
 
+/* Whether a stream is being captured. */
+bool gpu_is_captured(struct gpu *gpu, struct CUstream_st *stream, bool *out);
+
+/* Begin a capture, in the mode that forbids most; end it, and destroy its graph. */
+bool gpu_capture_begin(struct gpu *gpu, struct CUstream_st *stream);
+bool gpu_capture_end(struct gpu *gpu, struct CUstream_st *stream);
+
 /* Queue a write of `bytes` bytes at a device address. */
 bool gpu_touch(struct gpu *gpu, struct CUstream_st *stream, void *address, size_t bytes);
 

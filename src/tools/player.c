@@ -32,32 +32,28 @@ static bool is_out_of_memory(xseg_status status)
            status == XSEG_ERR_NO_ADDRESSES;
 }
 
-static xseg_status alloc_in_pool(struct player *player, const struct xtrace_op *op, uint16_t pool)
+/* A pool of the trace, made when it is first mentioned. */
+static xseg_status get_pool(struct player *player, uint16_t number)
 {
-    struct xseg_request request = XSEG_REQUEST_INIT;
-
-    if (!player->pools[pool]) {
-        xseg_status status = xseg_pool_create(player->allocator, 0, NULL, &player->pools[pool]);
-
-        if (status != XSEG_OK)
-            return status;
-    }
-    request.bytes = op->value;
-    request.stream = player->streams[op->stream];
-    request.pool = player->pools[pool];
-    return xseg_alloc_with(player->allocator, &request, &player->blocks[op->slot]);
+    if (player->pools[number])
+        return XSEG_OK;
+    return xseg_pool_create(player->allocator, 0, NULL, &player->pools[number]);
 }
 
 static xseg_status alloc_block(struct player *player, const struct xtrace_op *op)
 {
-    uint16_t pool = op->pool;
+    struct xseg_request request = XSEG_REQUEST_INIT;
 
-    if (pool == 0 && player->routes.count > 0)
-        pool = routes_find(&player->routes, op->stream);
-    if (pool != 0)
-        return alloc_in_pool(player, op, pool);
-    return xseg_alloc(player->allocator, 0, op->value, player->streams[op->stream],
-                      &player->blocks[op->slot]);
+    if (op->pool == 0)
+        return xseg_alloc(player->allocator, 0, op->value, player->streams[op->stream],
+                          &player->blocks[op->slot]);
+    xseg_status status = get_pool(player, op->pool);
+    if (status != XSEG_OK)
+        return status;
+    request.bytes = op->value;
+    request.stream = player->streams[op->stream];
+    request.pool = player->pools[op->pool];
+    return xseg_alloc_with(player->allocator, &request, &player->blocks[op->slot]);
 }
 
 /* An allocation that failed here or on the tape, or that is judged. */
@@ -89,32 +85,54 @@ static bool settle(struct player *player, const struct xtrace_op *op, xseg_statu
     return false;
 }
 
+/*
+ * A wait while a capture is under way: for a stream that takes part it means to join.  A graph cannot
+ * wait for what is outside of it, and outside nobody becomes busy.
+ */
+static bool join_capture(struct player *player, struct CUstream_st *stream,
+                         struct CUstream_st *other)
+{
+    bool joins = false;
+
+    return gpu_is_captured(player->gpu, other, &joins) &&
+           (!joins || gpu_wait(player->gpu, stream, other));
+}
+
 /* The simulator charges the replay's own calls, too; they are not the allocator's. */
+static uint64_t driver_time(const struct player *player)
+{
+    return player->is_simulated ? xseg_sim_driver_time() : 0;
+}
+
 static bool wait_stream(struct player *player, const struct xtrace_op *op)
 {
     struct CUstream_st *stream = player->streams[op->stream];
     struct CUstream_st *other = player->streams[op->other];
-    uint64_t before = player->is_simulated ? xseg_sim_driver_time() : 0;
-    bool idle = true;
+    const uint64_t before = driver_time(player);
+    bool idle = true, fine;
 
-    routes_join(&player->routes, op->stream, op->other);
-    if (player->routes.captures > 0)
-        return true;
-    if (!gpu_idle(player->gpu, other, &idle) || (!idle && !gpu_wait(player->gpu, stream, other)))
+    if (player->captures > 0)
+        fine = join_capture(player, stream, other);
+    else
+        fine =
+            gpu_idle(player->gpu, other, &idle) && (idle || gpu_wait(player->gpu, stream, other));
+    player->own_ns += driver_time(player) - before;
+    if (!fine)
         return fail(player, op, "the driver refused to let a stream wait", "");
-    if (!player->is_simulated)
-        return true;
-    player->own_ns += xseg_sim_driver_time() - before;
     /* It is busy until its own `y`, whatever becomes of the other. */
-    return idle || xseg_sim_launch(stream, FOREVER) == XSEG_OK ||
+    return idle || !player->is_simulated || xseg_sim_launch(stream, FOREVER) == XSEG_OK ||
            fail(player, op, "the simulator refused to queue work", "");
 }
 
 static bool queue_work(struct player *player, const struct xtrace_op *op, void *block)
 {
     struct CUstream_st *stream = player->streams[op->stream];
+    bool captured = true;
 
-    if (player->routes.captures > 0)
+    /* By the format, what is queued while a capture is under way keeps no stream busy. */
+    if (player->captures > 0 && !gpu_is_captured(player->gpu, stream, &captured))
+        return fail(player, op, "the driver refused to say what is captured", "");
+    if (!captured)
         return true;
     if (player->is_simulated)
         return xseg_sim_launch(stream, FOREVER) == XSEG_OK ||
@@ -127,7 +145,8 @@ static bool use_block(struct player *player, const struct xtrace_op *op)
 {
     void *block = player->blocks[op->slot];
 
-    if (!queue_work(player, op, block))
+    /* In the tapes a use during a capture adds nothing to the graph; `k` does. */
+    if (player->captures == 0 && !queue_work(player, op, block))
         return false;
     return xseg_use(player->allocator, block, player->streams[op->stream]) == XSEG_OK ||
            xseg_failed(player, op, "a use was refused");
@@ -157,14 +176,62 @@ static bool empty_cache(struct player *player, const struct xtrace_op *op)
            xseg_failed(player, op, "cached memory could not be given back");
 }
 
+static bool is_stream(void *stream, xseg_stream other)
+{
+    return stream == (void *)other;
+}
+
 static bool begin_route(struct player *player, const struct xtrace_op *op)
 {
-    struct xseg_pool **pool = &player->pools[op->pool];
+    struct CUstream_st *stream = player->streams[op->stream];
+    const bool is_capture = op->kind == XTRACE_CAPTURE_BEGIN;
+    xseg_status status = get_pool(player, op->pool);
 
-    if (!*pool && xseg_pool_create(player->allocator, 0, NULL, pool) != XSEG_OK)
-        return xseg_failed(player, op, "a pool could not be made");
-    return routes_begin(&player->routes, op->pool, op->stream, op->kind == XTRACE_CAPTURE_BEGIN) ||
-           fail(player, op, "no host memory is left", "");
+    if (status == XSEG_OK && is_capture)
+        status = xseg_capture_begin(player->pools[op->pool], stream);
+    else if (status == XSEG_OK)
+        status = xseg_route_begin(player->pools[op->pool], is_stream, stream);
+    if (status != XSEG_OK)
+        return xseg_failed(player, op, "a pool could not be begun");
+    player->routes[op->pool] =
+        (struct player_route){is_capture ? PLAYER_ROUTE_CAPTURE : PLAYER_ROUTE_PLAIN, op->stream};
+    player->captures += is_capture;
+    return !is_capture || gpu_capture_begin(player->gpu, stream) ||
+           fail(player, op, "the driver refused to capture", "");
+}
+
+/* The driver ends a capture only when every stream that joined has been waited for. */
+static bool end_capture(struct player *player, struct CUstream_st *origin)
+{
+    const uint64_t before = driver_time(player);
+    bool fine = true;
+
+    for (uint32_t i = 0; i < player->trace->stream_count && fine; i++) {
+        bool joined = false;
+
+        fine = gpu_is_captured(player->gpu, player->streams[i], &joined) &&
+               (!joined || player->streams[i] == origin ||
+                gpu_wait(player->gpu, origin, player->streams[i]));
+    }
+    fine = gpu_capture_end(player->gpu, origin) && fine;
+    player->own_ns += driver_time(player) - before;
+    return fine;
+}
+
+bool player_end_route(struct player *player, uint16_t pool)
+{
+    const struct player_route route = player->routes[pool];
+    bool fine = true;
+
+    player->routes[pool].kind = PLAYER_ROUTE_NONE;
+    if (route.kind == PLAYER_ROUTE_PLAIN)
+        return xseg_route_end(player->pools[pool]) == XSEG_OK;
+    if (route.kind == PLAYER_ROUTE_CAPTURE) {
+        player->captures--;
+        fine = end_capture(player, player->streams[route.stream]);
+        fine = xseg_capture_end(player->pools[pool]) == XSEG_OK && fine;
+    }
+    return fine;
 }
 
 static bool release_pool(struct player *player, const struct xtrace_op *op)
@@ -204,8 +271,8 @@ static bool play_other(struct player *player, const struct xtrace_op *op)
         return begin_route(player, op);
     case XTRACE_CAPTURE_END:
     case XTRACE_ROUTE_END:
-        routes_end(&player->routes, op->pool);
-        return true;
+        return player_end_route(player, op->pool) ||
+               xseg_failed(player, op, "a capture or a route could not be ended");
     case XTRACE_POOL_RELEASE:
         return release_pool(player, op);
     case XTRACE_CLOCK:

@@ -2,6 +2,9 @@
 /*
  * The operations of a trace, played on an allocator and a driver that are open.
  *
+ * A capture is one of the driver, so what is queued during it becomes part of a graph, which is
+ * thrown away.
+ *
  * On the simulator, work that is queued stays unfinished until the trace says that it has finished,
  * or until the allocator waits for it.  On a real driver a use writes one byte of the block, work
  * without a block is not queued, and the trace's clock is not kept.
@@ -12,8 +15,13 @@
 #define TOOLS_PLAYER_H
 
 #include "src/tools/replay.h"
-#include "src/tools/route.h"
 #include "src/tools/timeline.h"
+
+/* What is under way for a pool. */
+struct player_route {
+    enum { PLAYER_ROUTE_NONE, PLAYER_ROUTE_PLAIN, PLAYER_ROUTE_CAPTURE } kind;
+    uint16_t stream; /* that it began on */
+};
 
 struct player {
     const struct xtrace *trace;
@@ -24,7 +32,8 @@ struct player {
     struct CUstream_st **streams; /* [trace->stream_count] */
     struct xseg_pool **pools;     /* [trace->pool_count]; NULL until first mentioned */
     void **blocks;                /* [trace->slot_count]; NULL where none is live */
-    struct routes routes;
+    struct player_route *routes;  /* [trace->pool_count] */
+    uint32_t captures;            /* under way */
     struct check check;
     struct timeline timeline;
     struct xseg_driver_call *calls_before;
@@ -40,5 +49,8 @@ struct player {
  * Returns: false where the replay ends early; the result then says why.
  */
 bool player_play(struct player *player, size_t from, size_t to);
+
+/* End what is under way for a pool.  Returns false where the driver or the allocator refuses. */
+bool player_end_route(struct player *player, uint16_t pool);
 
 #endif

@@ -103,6 +103,7 @@ static bool find_stream(struct reader *reader, uint64_t name, uint16_t *out)
         return reader_bad(reader, "the file has more than %d streams", XTRACE_STREAMS);
     if (!add_name(reader, &reader->streams, name, reader->trace.stream_count))
         return false;
+    reader->trace.stream_name[reader->trace.stream_count] = name;
     *out = (uint16_t)reader->trace.stream_count++;
     return true;
 }

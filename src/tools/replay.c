@@ -145,6 +145,18 @@ static bool set_scene(struct player *player)
     return false;
 }
 
+/* Streams are made in the order of their names, as the programme made them; which one is next? */
+static uint32_t next_stream(const struct player *player)
+{
+    const struct xtrace *trace = player->trace;
+    uint32_t next = 0;
+
+    for (uint32_t i = 1; i < trace->stream_count; i++)
+        if (!player->streams[i] && (next == 0 || trace->stream_name[i] < trace->stream_name[next]))
+            next = i;
+    return next;
+}
+
 static bool make_streams(struct player *player)
 {
     const struct xtrace *trace = player->trace;
@@ -153,7 +165,8 @@ static bool make_streams(struct player *player)
     player->streams = calloc(trace->stream_count, sizeof(struct CUstream_st *));
     player->pools = calloc(trace->pool_count, sizeof(struct xseg_pool *));
     player->blocks = calloc((size_t)trace->slot_count + 1, sizeof(void *));
-    if (!player->streams || !player->pools || !player->blocks) {
+    player->routes = calloc(trace->pool_count, sizeof(*player->routes));
+    if (!player->streams || !player->pools || !player->blocks || !player->routes) {
         (void)fprintf(stderr, "%s: no host memory is left\n", player->settings->file);
         return false;
     }
@@ -163,7 +176,7 @@ static bool make_streams(struct player *player)
         return false;
     }
     for (uint32_t i = 1; i < trace->stream_count; i++)
-        if (!gpu_stream(player->gpu, &player->streams[i])) {
+        if (!gpu_stream(player->gpu, &player->streams[next_stream(player)])) {
             (void)fprintf(stderr, "%s: the driver made only %" PRIu32 " of %" PRIu32 " streams\n",
                           player->settings->file, i - 1, trace->stream_count - 1);
             return false;
@@ -248,6 +261,8 @@ static bool clear_up(struct player *player)
     bool fine = true;
     char left[1024];
 
+    for (uint32_t i = 1; player->allocator && i < player->trace->pool_count; i++)
+        fine &= player_end_route(player, (uint16_t)i);
     for (uint32_t i = 0; player->allocator && i < player->trace->slot_count; i++)
         fine &= xseg_free(player->allocator, player->blocks[i]) == XSEG_OK;
     for (uint32_t i = 1; player->allocator && i < player->trace->pool_count; i++)
@@ -263,7 +278,7 @@ static bool clear_up(struct player *player)
         (void)fprintf(stderr, "%s: left over at the end:\n%s\n", player->settings->file, left);
         fine = false;
     }
-    routes_fini(&player->routes);
+    free(player->routes);
     free(player->streams);
     free(player->pools);
     free(player->blocks);
@@ -282,7 +297,6 @@ void replay_run(const struct xtrace *trace, const struct replay_settings *settin
         out->end = REPLAY_REFUSED;
         return;
     }
-    routes_init(&player.routes, trace->stream_count);
     check_init(&player.check, settings->check, settings->file, trace);
     timeline_init(&player.timeline, settings->timeline, trace->events);
     if (make_streams(&player) && open_allocator(&player)) {

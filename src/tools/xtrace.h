@@ -93,12 +93,13 @@ struct xtrace {
     size_t answer_count;
     char *labels; /* of marks, one after the other, each terminated */
     size_t label_bytes;
-    char *config;          /* of the `c` line; NULL without one */
-    uint64_t device_bytes; /* of the `d` line; 0 without one */
-    uint64_t events;       /* allocations and frees */
-    uint32_t slot_count;   /* slots are below this */
-    uint32_t stream_count; /* streams are below this; at least 1 */
-    uint32_t pool_count;   /* pools are below this; at least 1 */
+    char *config;                         /* of the `c` line; NULL without one */
+    uint64_t device_bytes;                /* of the `d` line; 0 without one */
+    uint64_t events;                      /* allocations and frees */
+    uint32_t slot_count;                  /* slots are below this */
+    uint32_t stream_count;                /* streams are below this; at least 1 */
+    uint64_t stream_name[XTRACE_STREAMS]; /* what the file calls each */
+    uint32_t pool_count;                  /* pools are below this; at least 1 */
 };
 
 /* What is wrong with a file, and where. */

@@ -21,7 +21,7 @@ FLOORS = {
 }
 # The C library of a public header; C and C++ both have these.
 LIBC = {"stdbool.h", "stddef.h", "stdint.h"}
-SEES_CUDA = re.compile(r"vmm/driver\w*\.c|vmm/sim/.*|tests/gpu/.*|tests/unit/sim_.*")
+SEES_CUDA = re.compile(r"vmm/driver\w*\.c|vmm/driver_entry\.h|vmm/sim/.*|tests/gpu/.*|tests/unit/sim_.*")
 INCLUDE = re.compile(r'\s*#\s*include\s*(["<])([^">]+)[">]')
 
 

@@ -12,7 +12,6 @@
 
 #include "src/tools/idmap.h"
 #include "src/tools/lines.h"
-#include "src/tools/route.h"
 #include "src/tools/xtrace.h"
 
 #define HEAD "xtrace 1\n"
@@ -347,31 +346,6 @@ static void names_are_found_again(void **state)
     idmap_fini(&map);
 }
 
-static void the_latest_route_decides(void **state)
-{
-    struct routes routes;
-
-    (void)state;
-    routes_init(&routes, 4);
-    assert_int_equal(routes_find(&routes, 1), 0);
-    assert_true(routes_begin(&routes, 1, 1, false));
-    assert_true(routes_begin(&routes, 2, 1, true));
-    assert_int_equal(routes.captures, 1);
-    assert_int_equal(routes_find(&routes, 1), 2);
-    assert_int_equal(routes_find(&routes, 2), 0);
-    /* Waiting for a captured stream joins the capture; waiting for others joins nothing. */
-    routes_join(&routes, 3, 2);
-    assert_int_equal(routes_find(&routes, 3), 0);
-    routes_join(&routes, 2, 1);
-    routes_join(&routes, 3, 2);
-    assert_int_equal(routes_find(&routes, 3), 2);
-    routes_end(&routes, 2);
-    assert_int_equal(routes.captures, 0);
-    assert_int_equal(routes_find(&routes, 1), 1);
-    assert_int_equal(routes_find(&routes, 3), 0);
-    routes_fini(&routes);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -388,7 +362,6 @@ int main(void)
         cmocka_unit_test(damaged_compression_is_refused),
         cmocka_unit_test(memory_is_bounded),
         cmocka_unit_test(names_are_found_again),
-        cmocka_unit_test(the_latest_route_decides),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

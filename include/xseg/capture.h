@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * CUDA graphs: what is allocated while a stream is being captured goes to a pool, whose memory the
+ * graph may use each time it is replayed.
+ *
+ *     xseg_pool_create(&pool)
+ *     xseg_capture_begin(pool, stream)
+ *     cuStreamBeginCapture(stream)      ...  xseg_alloc(stream): from the pool
+ *     cuStreamEndCapture(stream)             other streams: from the default pool
+ *     xseg_capture_end(pool)
+ *     replay the graph
+ *     xseg_pool_release(pool)           when the graph is destroyed
+ *
+ * Graphs that are replayed one after another in the order of their capture may share a pool: each
+ * holds it once (xseg_pool_retain()).
+ *
+ * While a capture is under way on a device, nothing of the library's is unmapped, freed, waited for
+ * or queried there, since that would spoil it.  Growth goes on.  A block that another stream used,
+ * and that is freed meanwhile, waits for the end; uses by streams that take part in the capture are
+ * over then, since the capture ran nothing.  With graph_capture_record_stream_reuse:True such a block
+ * comes back within the capture, as soon as the graph itself orders everything that its stream
+ * captures next behind all its uses.
+ *
+ * Threads: any.  Fork and errors: as in allocator.h.
+ */
+#ifndef XSEG_CAPTURE_H
+#define XSEG_CAPTURE_H
+
+#include "xseg/pool.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/**
+ * A capture of a stream is about to begin: call it before the driver's begin.
+ *
+ * From now on what is allocated on the stream while the driver says that it is being captured, and
+ * on streams that joined its capture, comes from the pool, unless the request names another.  The
+ * library holds the pool until the end.
+ *
+ * @param stream  not the legacy default stream, which cannot be captured
+ *
+ * Returns: XSEG_OK
+ *          XSEG_ERR_BUSY      the pool is being captured into, or routed to, already
+ *          XSEG_ERR_ARGUMENT  no such stream, or nobody holds the pool any more
+ *          XSEG_ERR_HOST_MEMORY, XSEG_ERR_DRIVER, XSEG_ERR_DEVICE_LOST, XSEG_ERR_FORKED
+ * Cost:    two questions about a stream that the library has not met.  Waits until no thread trims
+ *          or grows on the device.
+ */
+XSEG_API XSEG_NODISCARD xseg_status xseg_capture_begin(struct xseg_pool *pool, xseg_stream stream);
+
+/**
+ * The capture is over: call it after the driver's end, whatever that returned, and also for a capture
+ * that was given up.
+ *
+ * Returns: XSEG_OK, XSEG_ERR_ARGUMENT (no capture into this pool is under way), XSEG_ERR_FORKED
+ * Cost:    with graph_capture_record_stream_reuse:True, one event record for each use from outside
+ *          the capture of each block that waits; else no driver call.
+ */
+XSEG_API XSEG_NODISCARD xseg_status xseg_capture_end(struct xseg_pool *pool);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: MIT */
+#include "xseg/capture.h"
+
+#include "src/door.h"
+
+xseg_status xseg_capture_begin(struct xseg_pool *pool, xseg_stream stream)
+{
+    XSEG_DOOR_POOL(pool);
+    return xseg_device_begin_capture(pool, stream);
+}
+
+xseg_status xseg_capture_end(struct xseg_pool *pool)
+{
+    XSEG_DOOR_POOL(pool);
+    return xseg_device_end_capture(pool);
+}

@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: MIT */
+/* Routes and captures of a device: begin and end, as the doors ask for it. */
+#include "src/base/error.h"
+#include "src/core/allocator.h"
+#include "src/core/deferred.h"
+#include "src/core/departure.h"
+
+static xseg_status hold(struct xseg_pool *pool)
+{
+    return xseg_pool_hold(pool)
+               ? XSEG_OK
+               : xseg_fail(XSEG_ERR_ARGUMENT, "nobody holds the pool any more: make another one");
+}
+
+/* Add a route to a pool, which is held as long as the route lasts. */
+static xseg_status add_route(const struct xseg_route *route)
+{
+    xseg_status status = hold(route->pool);
+
+    if (status != XSEG_OK)
+        return status;
+    status = xseg_routes_begin(&route->pool->device->routes, route);
+    if (status != XSEG_OK)
+        (void)xseg_pool_let_go(route->pool);
+    return status;
+}
+
+xseg_status xseg_device_begin_route(struct xseg_pool *pool, bool (*accepts)(void *, xseg_stream),
+                                    void *self)
+{
+    const struct xseg_route route = {.pool = pool, .accepts = accepts, .self = self};
+
+    return add_route(&route);
+}
+
+xseg_status xseg_device_end_route(struct xseg_pool *pool)
+{
+    if (!xseg_routes_end(&pool->device->routes, pool, false))
+        return xseg_fail(XSEG_ERR_ARGUMENT, "the pool is not routed to");
+    (void)xseg_pool_let_go(pool);
+    return XSEG_OK;
+}
+
+xseg_status xseg_device_begin_capture(struct xseg_pool *pool, xseg_stream handle)
+{
+    struct xseg_device *device = pool->device;
+    struct xseg_route route = {.pool = pool};
+    xseg_status status;
+
+    if (xseg_context_is_lost(&device->context))
+        return xseg_driver_fail_lost(&device->context);
+    status = xseg_departure_get(device, handle, &route.captured);
+    if (status == XSEG_OK && route.captured->handle == NULL)
+        status = xseg_fail(XSEG_ERR_ARGUMENT,
+                           "the legacy default stream cannot be captured: give another stream");
+    if (status == XSEG_OK)
+        status = add_route(&route);
+    if (status != XSEG_OK)
+        return status;
+    /* Whoever trims, grows or asks about events at this moment comes to an end first. */
+    xseg_lock_take(&device->growth_lock);
+    xseg_lock_take(&device->pending.lock);
+    atomic_fetch_add(&device->pending.captures, 1);
+    xseg_lock_give(&device->pending.lock);
+    xseg_lock_give(&device->growth_lock);
+    return XSEG_OK;
+}
+
+xseg_status xseg_device_end_capture(struct xseg_pool *pool)
+{
+    struct xseg_device *device = pool->device;
+    struct xseg_pending *pending = &device->pending;
+
+    if (!xseg_routes_end(&device->routes, pool, true))
+        return xseg_fail(XSEG_ERR_ARGUMENT, "no capture into the pool is under way");
+    xseg_lock_take(&pending->lock);
+    if (atomic_fetch_sub(&pending->captures, 1) == 1) {
+        xseg_deferred_unmark(pending);
+        /* PyTorch settles these here, and all others when an allocation starts. */
+        if (xseg_allocator_config(device->allocator)->graph_capture_record_stream_reuse)
+            xseg_deferred_settle(pending, pool);
+    }
+    xseg_lock_give(&pending->lock);
+    (void)xseg_pool_let_go(pool);
+    return XSEG_OK;
+}
+
+xseg_status xseg_device_is_captured(struct xseg_device *device,
+                                    const struct xseg_known_stream *stream, bool *captured)
+{
+    struct xseg_capture_info info;
+    xseg_status status = XSEG_OK;
+
+    *captured = false;
+    if (!xseg_pending_captures(&device->pending) || stream->handle == NULL)
+        return XSEG_OK;
+    status = xseg_driver_capture_info(&device->context, stream->handle, &info);
+    *captured = status == XSEG_OK && (info.id != 0 || info.is_invalid);
+    return status;
+}
+
+xseg_status xseg_device_side_stream(struct xseg_device *device, struct xseg_known_stream **out)
+{
+    xseg_status status = XSEG_OK;
+
+    xseg_lock_take(&device->growth_lock);
+    if (device->side == NULL)
+        status = xseg_driver_stream_create(&device->context, &device->side);
+    if (status == XSEG_OK)
+        status = xseg_streams_get(&device->streams, device->side, out);
+    xseg_lock_give(&device->growth_lock);
+    return status;
+}

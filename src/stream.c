@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: MIT */
+#include "xseg/stream.h"
+
+#include "src/core/departure.h"
+#include "src/door.h"
+
+xseg_status xseg_use(struct xseg_allocator *allocator, void *ptr, xseg_stream stream)
+{
+    XSEG_DOOR(allocator);
+    return ptr == NULL ? XSEG_OK : xseg_allocator_use(allocator, ptr, stream);
+}
+
+xseg_status xseg_free_after(struct xseg_allocator *allocator, void *ptr, const xseg_event *events,
+                            size_t count)
+{
+    XSEG_DOOR(allocator);
+    XSEG_DOOR_REQUIRE(events != NULL || count == 0, "xseg_free_after: events is NULL");
+    return ptr == NULL ? XSEG_OK : xseg_allocator_free_after(allocator, ptr, events, count);
+}
+
+xseg_status xseg_passed(struct xseg_allocator *allocator, int ordinal, xseg_stream stream)
+{
+    struct xseg_known_stream *known = NULL;
+    struct xseg_device *device = NULL;
+
+    XSEG_DOOR(allocator);
+    xseg_status status = xseg_allocator_device(allocator, ordinal, &device);
+    if (status == XSEG_OK && xseg_streams_is_per_thread(stream))
+        status = xseg_streams_get(&device->streams, stream, &known);
+    else if (status == XSEG_OK)
+        known = xseg_streams_find(&device->streams, stream);
+    if (status == XSEG_OK && known != NULL)
+        xseg_pending_passed(&device->pending, known);
+    return status;
+}
+
+xseg_status xseg_stream_gone(struct xseg_allocator *allocator, int ordinal, xseg_stream stream)
+{
+    struct xseg_device *device = NULL;
+
+    XSEG_DOOR(allocator);
+    XSEG_DOOR_REQUIRE(!xseg_streams_is_default(stream),
+                      "xseg_stream_gone: %p is a default stream, which is never destroyed",
+                      (void *)stream);
+    const xseg_status status = xseg_allocator_device(allocator, ordinal, &device);
+    return status == XSEG_OK ? xseg_departure_begin(device, stream) : status;
+}

@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The table of the driver's entry points, and how they are called: for the files of driver.h only.
+ */
+#ifndef XSEG_VMM_DRIVER_ENTRY_H
+#define XSEG_VMM_DRIVER_ENTRY_H
+
+#include <cuda.h>
+
+#include "vmm/driver.h"
+
+/*
+ * Every entry point that the library uses, with the CUDA version that introduced the signature used
+ * here (cuda.h renames some calls to _v2 and the like; cuGetProcAddress picks by this number).
+ * Names stand without their cu, since the full names are macros in cuda.h and would be expanded.
+ */
+#define XSEG_ENTRY_POINTS(X, TYPED)                           \
+    X(Init, 2000)                                             \
+    X(DriverGetVersion, 2020)                                 \
+    X(GetErrorName, 6000)                                     \
+    X(DeviceGetCount, 2000)                                   \
+    X(DeviceGet, 2000)                                        \
+    X(DeviceTotalMem, 3020)                                   \
+    X(DeviceGetAttribute, 2000)                               \
+    X(DevicePrimaryCtxRetain, 7000)                           \
+    X(DevicePrimaryCtxRelease, 11000)                         \
+    X(CtxPushCurrent, 4000)                                   \
+    X(CtxPopCurrent, 4000)                                    \
+    X(CtxSynchronize, 2000)                                   \
+    X(MemGetInfo, 3020)                                       \
+    X(MemAlloc, 3020)                                         \
+    X(MemFree, 3020)                                          \
+    X(MemGetAllocationGranularity, 10020)                     \
+    X(MemAddressReserve, 10020)                               \
+    X(MemAddressFree, 10020)                                  \
+    X(MemCreate, 10020)                                       \
+    X(MemRelease, 10020)                                      \
+    X(MemMap, 10020)                                          \
+    X(MemUnmap, 10020)                                        \
+    X(MemSetAccess, 10020)                                    \
+    X(MemRetainAllocationHandle, 11000)                       \
+    X(StreamGetCtx, 9020)                                     \
+    X(StreamGetId, 12000)                                     \
+    X(StreamCreate, 2000)                                     \
+    X(StreamDestroy, 4000)                                    \
+    X(StreamWaitEvent, 3020)                                  \
+    X(StreamQuery, 2000)                                      \
+    X(StreamSynchronize, 2000)                                \
+    X(EventCreate, 2000)                                      \
+    X(EventDestroy, 4000)                                     \
+    X(EventRecord, 2000)                                      \
+    X(EventQuery, 2000)                                       \
+    X(EventSynchronize, 2000)                                 \
+    X(ThreadExchangeStreamCaptureMode, 10010)                 \
+    TYPED(StreamGetCaptureInfo, 11030, capture_info_function) \
+    TYPED(GraphNodeGetDependencies, 10000, node_needs_function)
+
+/* Of these cuda.h may show a later version, by its own age; the driver is asked for this one. */
+typedef CUresult(CUDAAPI *capture_info_function)(CUstream, CUstreamCaptureStatus *, cuuint64_t *,
+                                                 CUgraph *, const CUgraphNode **, size_t *);
+typedef CUresult(CUDAAPI *node_needs_function)(CUgraphNode, CUgraphNode *, size_t *);
+
+enum xseg_entry {
+#define X(name, version)           XSEG_ENTRY_##name,
+#define TYPED(name, version, type) XSEG_ENTRY_##name,
+    XSEG_ENTRY_POINTS(X, TYPED)
+#undef X
+#undef TYPED
+        XSEG_ENTRY_COUNT
+};
+
+struct xseg_driver {
+    void *library;
+    int devices;
+    atomic_uint_fast64_t count[XSEG_ENTRY_COUNT], failed[XSEG_ENTRY_COUNT];
+#define X(name, version)           __typeof__(&cu##name) call_##name;
+#define TYPED(name, version, type) type call_##name;
+    XSEG_ENTRY_POINTS(X, TYPED)
+#undef X
+#undef TYPED
+};
+
+/* Call an entry point and count it. */
+#define CALL(driver, name, ...) \
+    xseg_driver_counted((driver), XSEG_ENTRY_##name, (driver)->call_##name(__VA_ARGS__))
+
+CUresult xseg_driver_counted(struct xseg_driver *driver, enum xseg_entry entry, CUresult result);
+
+/*
+ * The status of a result.  `shortage` is what running out of memory means for this call; `context`
+ * is NULL for calls that belong to no device.
+ */
+xseg_status xseg_driver_status(struct xseg_driver *driver, struct xseg_context *context,
+                               enum xseg_entry entry, CUresult result, xseg_status shortage,
+                               uint64_t bytes);
+
+/* A call of no device, and a call of a context's device: their status. */
+#define STATUS(driver, name, ...)                                                          \
+    xseg_driver_status((driver), NULL, XSEG_ENTRY_##name, CALL(driver, name, __VA_ARGS__), \
+                       XSEG_ERR_DRIVER, 0)
+#define STATUS_ON(context, name, shortage, bytes, ...)                  \
+    xseg_driver_status((context)->driver, (context), XSEG_ENTRY_##name, \
+                       CALL((context)->driver, name, __VA_ARGS__), shortage, bytes)
+
+/* Make the device's context current, and the caller's again. */
+xseg_status xseg_driver_enter(struct xseg_context *context);
+void xseg_driver_leave(struct xseg_context *context);
+
+/* A call in the device's context: its status, as STATUS_ON() gives it. */
+#define INSIDE(context, name, shortage, bytes, ...)                       \
+    do {                                                                  \
+        xseg_status status_ = xseg_driver_enter(context);                 \
+        if (status_ != XSEG_OK)                                           \
+            return status_;                                               \
+        status_ = STATUS_ON(context, name, shortage, bytes, __VA_ARGS__); \
+        xseg_driver_leave(context);                                       \
+        return status_;                                                   \
+    } while (0)
+
+#endif

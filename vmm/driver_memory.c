@@ -1,0 +1,166 @@
+/* SPDX-License-Identifier: MIT */
+/* Of driver.h: devices and memory. */
+#include <string.h>
+
+#include "vmm/driver_entry.h"
+
+/* --- Devices. --- */
+
+xseg_status xseg_driver_retain(struct xseg_context *context)
+{
+    CUcontext primary = NULL;
+    xseg_status status =
+        STATUS_ON(context, DeviceGet, XSEG_ERR_DRIVER, 0, &context->device, context->ordinal);
+
+    if (status == XSEG_OK)
+        status = STATUS_ON(context, DevicePrimaryCtxRetain, XSEG_ERR_DRIVER, 0, &primary,
+                           context->device);
+    context->primary = primary;
+    return status;
+}
+
+xseg_status xseg_driver_let_go(struct xseg_context *context)
+{
+    return STATUS_ON(context, DevicePrimaryCtxRelease, XSEG_ERR_DRIVER, 0, context->device);
+}
+
+static CUmemAllocationProp page_properties(struct xseg_context *context)
+{
+    CUmemAllocationProp prop;
+
+    memset(&prop, 0, sizeof(prop));
+    prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    prop.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    prop.location.id = context->device;
+    return prop;
+}
+
+xseg_status xseg_driver_describe(struct xseg_context *context)
+{
+    const CUmemAllocationProp prop = page_properties(context);
+    size_t total = 0, granularity = 0;
+    int has_vmm = 0;
+    xseg_status status =
+        STATUS_ON(context, DeviceTotalMem, XSEG_ERR_DRIVER, 0, &total, context->device);
+
+    if (status == XSEG_OK)
+        status =
+            STATUS_ON(context, DeviceGetAttribute, XSEG_ERR_DRIVER, 0, &has_vmm,
+                      CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, context->device);
+    if (status == XSEG_OK && has_vmm != 0)
+        status = STATUS_ON(context, MemGetAllocationGranularity, XSEG_ERR_DRIVER, 0, &granularity,
+                           &prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM);
+    context->total_bytes = total;
+    context->has_vmm = has_vmm != 0;
+    context->granularity = granularity;
+    return status;
+}
+
+/* --- Memory. --- */
+
+xseg_status xseg_driver_memory(struct xseg_context *context, uint64_t *free, uint64_t *total)
+{
+    INSIDE(context, MemGetInfo, XSEG_ERR_DRIVER, 0, free, total);
+}
+
+xseg_status xseg_driver_alloc(struct xseg_context *context, uint64_t bytes, uint64_t *address)
+{
+    CUdeviceptr pointer = 0;
+    int mode = 0;
+    xseg_status status = xseg_driver_enter(context);
+
+    if (status != XSEG_OK)
+        return status;
+    status = xseg_driver_relax(context, &mode);
+    if (status == XSEG_OK) {
+        status = STATUS_ON(context, MemAlloc, XSEG_ERR_NO_MEMORY, bytes, &pointer, bytes);
+        xseg_driver_unrelax(context, mode);
+    }
+    xseg_driver_leave(context);
+    if (status == XSEG_OK)
+        *address = pointer;
+    return status;
+}
+
+xseg_status xseg_driver_free(struct xseg_context *context, uint64_t address)
+{
+    INSIDE(context, MemFree, XSEG_ERR_DRIVER, 0, address);
+}
+
+xseg_status xseg_driver_reserve(struct xseg_context *context, uint64_t bytes, uint64_t alignment,
+                                uint64_t *address)
+{
+    CUdeviceptr pointer = 0;
+    const CUresult result =
+        CALL(context->driver, MemAddressReserve, &pointer, bytes, alignment, 0, 0);
+
+    if (result == CUDA_SUCCESS)
+        *address = pointer;
+    return xseg_driver_status(context->driver, context, XSEG_ENTRY_MemAddressReserve, result,
+                              XSEG_ERR_NO_ADDRESSES, bytes);
+}
+
+xseg_status xseg_driver_unreserve(struct xseg_context *context, uint64_t address, uint64_t bytes)
+{
+    return STATUS_ON(context, MemAddressFree, XSEG_ERR_DRIVER, bytes, address, bytes);
+}
+
+xseg_status xseg_driver_create(struct xseg_context *context, uint64_t bytes, uint64_t *handle)
+{
+    const CUmemAllocationProp prop = page_properties(context);
+    CUmemGenericAllocationHandle created = 0;
+    const CUresult result = CALL(context->driver, MemCreate, &created, bytes, &prop, 0);
+
+    if (result == CUDA_SUCCESS)
+        *handle = created;
+    return xseg_driver_status(context->driver, context, XSEG_ENTRY_MemCreate, result,
+                              XSEG_ERR_NO_MEMORY, bytes);
+}
+
+xseg_status xseg_driver_release(struct xseg_context *context, uint64_t handle)
+{
+    return STATUS_ON(context, MemRelease, XSEG_ERR_DRIVER, 0, handle);
+}
+
+xseg_status xseg_driver_map(struct xseg_context *context, uint64_t address, uint64_t bytes,
+                            uint64_t handle)
+{
+    return STATUS_ON(context, MemMap, XSEG_ERR_DRIVER, bytes, address, bytes, 0, handle, 0);
+}
+
+xseg_status xseg_driver_unmap(struct xseg_context *context, uint64_t address, uint64_t bytes)
+{
+    return STATUS_ON(context, MemUnmap, XSEG_ERR_DRIVER, bytes, address, bytes);
+}
+
+xseg_status xseg_driver_set_access(struct xseg_context *context, uint64_t address, uint64_t bytes)
+{
+    CUmemAccessDesc access;
+
+    memset(&access, 0, sizeof(access));
+    access.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    access.location.id = context->device;
+    access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+    return STATUS_ON(context, MemSetAccess, XSEG_ERR_DRIVER, bytes, address, bytes, &access, 1);
+}
+
+xseg_status xseg_driver_is_mapped(struct xseg_context *context, uint64_t address, bool *mapped)
+{
+    CUmemGenericAllocationHandle handle = 0;
+    void *pointer = (void *)(uintptr_t)address; /* NOLINT(performance-no-int-to-ptr) */
+    const CUresult result = CALL(context->driver, MemRetainAllocationHandle, &handle, pointer);
+
+    if (result == CUDA_ERROR_INVALID_VALUE) {
+        *mapped = false;
+        return XSEG_OK;
+    }
+    if (result == CUDA_SUCCESS) {
+        *mapped = true;
+        /* Nobody could give this reference back later, so a refusal is tried once more. */
+        if (CALL(context->driver, MemRelease, handle) == CUDA_SUCCESS)
+            return XSEG_OK;
+        return STATUS_ON(context, MemRelease, XSEG_ERR_DRIVER, 0, handle);
+    }
+    return xseg_driver_status(context->driver, context, XSEG_ENTRY_MemRetainAllocationHandle,
+                              result, XSEG_ERR_DRIVER, 0);
+}

@@ -1,0 +1,174 @@
+/* SPDX-License-Identifier: MIT */
+/* Of driver.h: streams, events and captures. */
+#include <string.h>
+
+#include "src/base/error.h"
+#include "vmm/driver_entry.h"
+
+/* --- Streams and events. --- */
+
+xseg_status xseg_driver_stream_id(struct xseg_context *context, xseg_stream stream, uint64_t *id)
+{
+    unsigned long long number = 0;
+    xseg_status status = xseg_driver_enter(context);
+
+    if (status != XSEG_OK)
+        return status;
+    /* The default streams belong to whatever context is current, which is this one. */
+    if ((uintptr_t)stream > (uintptr_t)CU_STREAM_PER_THREAD) {
+        CUcontext owner = NULL;
+
+        status = STATUS_ON(context, StreamGetCtx, XSEG_ERR_DRIVER, 0, stream, &owner);
+        if (status == XSEG_OK && owner != context->primary)
+            status =
+                xseg_fail(XSEG_ERR_ARGUMENT, "the stream belongs to another device or context");
+    }
+    if (status == XSEG_OK)
+        status = STATUS_ON(context, StreamGetId, XSEG_ERR_DRIVER, 0, stream, &number);
+    xseg_driver_leave(context);
+    if (status == XSEG_OK)
+        *id = number;
+    return status;
+}
+
+/* Whether a query's result says that everything has finished. */
+static xseg_status done_of(struct xseg_context *context, enum xseg_entry entry, CUresult result,
+                           bool *done)
+{
+    if (result == CUDA_SUCCESS || result == CUDA_ERROR_NOT_READY) {
+        *done = result == CUDA_SUCCESS;
+        return XSEG_OK;
+    }
+    return xseg_driver_status(context->driver, context, entry, result, XSEG_ERR_DRIVER, 0);
+}
+
+xseg_status xseg_driver_stream_done(struct xseg_context *context, xseg_stream stream, bool *done)
+{
+    xseg_status status = xseg_driver_enter(context);
+
+    if (status != XSEG_OK)
+        return status;
+    status =
+        done_of(context, XSEG_ENTRY_StreamQuery, CALL(context->driver, StreamQuery, stream), done);
+    xseg_driver_leave(context);
+    return status;
+}
+
+xseg_status xseg_driver_stream_wait(struct xseg_context *context, xseg_stream stream)
+{
+    INSIDE(context, StreamSynchronize, XSEG_ERR_DRIVER, 0, stream);
+}
+
+xseg_status xseg_driver_context_wait(struct xseg_context *context)
+{
+    xseg_status status = xseg_driver_enter(context);
+
+    if (status != XSEG_OK)
+        return status;
+    status = xseg_driver_status(context->driver, context, XSEG_ENTRY_CtxSynchronize,
+                                xseg_driver_counted(context->driver, XSEG_ENTRY_CtxSynchronize,
+                                                    context->driver->call_CtxSynchronize()),
+                                XSEG_ERR_DRIVER, 0);
+    xseg_driver_leave(context);
+    return status;
+}
+
+xseg_status xseg_driver_stream_create(struct xseg_context *context, xseg_stream *stream)
+{
+    INSIDE(context, StreamCreate, XSEG_ERR_DRIVER, 0, stream, CU_STREAM_NON_BLOCKING);
+}
+
+xseg_status xseg_driver_stream_destroy(struct xseg_context *context, xseg_stream stream)
+{
+    INSIDE(context, StreamDestroy, XSEG_ERR_DRIVER, 0, stream);
+}
+
+xseg_status xseg_driver_stream_wait_event(struct xseg_context *context, xseg_stream stream,
+                                          xseg_event event)
+{
+    INSIDE(context, StreamWaitEvent, XSEG_ERR_DRIVER, 0, stream, event, CU_EVENT_WAIT_DEFAULT);
+}
+
+xseg_status xseg_driver_event_create(struct xseg_context *context, xseg_event *event)
+{
+    INSIDE(context, EventCreate, XSEG_ERR_DRIVER, 0, event, CU_EVENT_DISABLE_TIMING);
+}
+
+xseg_status xseg_driver_event_destroy(struct xseg_context *context, xseg_event event)
+{
+    INSIDE(context, EventDestroy, XSEG_ERR_DRIVER, 0, event);
+}
+
+xseg_status xseg_driver_event_record(struct xseg_context *context, xseg_event event,
+                                     xseg_stream stream)
+{
+    INSIDE(context, EventRecord, XSEG_ERR_DRIVER, 0, event, stream);
+}
+
+xseg_status xseg_driver_event_done(struct xseg_context *context, xseg_event event, bool *done)
+{
+    return done_of(context, XSEG_ENTRY_EventQuery, CALL(context->driver, EventQuery, event), done);
+}
+
+xseg_status xseg_driver_event_wait(struct xseg_context *context, xseg_event event)
+{
+    INSIDE(context, EventSynchronize, XSEG_ERR_DRIVER, 0, event);
+}
+
+/* --- Captures. --- */
+
+xseg_status xseg_driver_relax(struct xseg_context *context, int *was)
+{
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    const xseg_status status =
+        STATUS_ON(context, ThreadExchangeStreamCaptureMode, XSEG_ERR_DRIVER, 0, &mode);
+
+    *was = (int)mode;
+    return status;
+}
+
+/* It has no reason to fail; if it does, once more, so that the caller's mode is as it was. */
+void xseg_driver_unrelax(struct xseg_context *context, int was)
+{
+    CUstreamCaptureMode mode = (CUstreamCaptureMode)was;
+
+    if (CALL(context->driver, ThreadExchangeStreamCaptureMode, &mode) == CUDA_SUCCESS)
+        return;
+    mode = (CUstreamCaptureMode)was;
+    (void)CALL(context->driver, ThreadExchangeStreamCaptureMode, &mode);
+}
+
+xseg_status xseg_driver_capture_info(struct xseg_context *context, xseg_stream stream,
+                                     struct xseg_capture_info *info)
+{
+    CUstreamCaptureStatus state = CU_STREAM_CAPTURE_STATUS_NONE;
+    cuuint64_t id = 0;
+    CUgraph graph = NULL;
+    const CUgraphNode *nodes = NULL;
+    size_t count = 0;
+    xseg_status status = xseg_driver_enter(context);
+
+    memset(info, 0, sizeof(*info));
+    if (status != XSEG_OK)
+        return status;
+    const CUresult result =
+        CALL(context->driver, StreamGetCaptureInfo, stream, &state, &id, &graph, &nodes, &count);
+    xseg_driver_leave(context);
+    /* The legacy stream is asked while others are captured: it takes part in no capture itself. */
+    if (result == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT)
+        return XSEG_OK;
+    if (result != CUDA_SUCCESS)
+        return xseg_driver_status(context->driver, context, XSEG_ENTRY_StreamGetCaptureInfo, result,
+                                  XSEG_ERR_DRIVER, 0);
+    if (state == CU_STREAM_CAPTURE_STATUS_INVALIDATED)
+        info->is_invalid = true;
+    if (state == CU_STREAM_CAPTURE_STATUS_ACTIVE)
+        *info = (struct xseg_capture_info){id, false, nodes, count};
+    return XSEG_OK;
+}
+
+xseg_status xseg_driver_node_needs(struct xseg_context *context, xseg_node node, xseg_node *needs,
+                                   size_t *count)
+{
+    return STATUS_ON(context, GraphNodeGetDependencies, XSEG_ERR_DRIVER, 0, node, needs, count);
+}
