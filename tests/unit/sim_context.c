@@ -59,6 +59,20 @@ static void devices_describe_themselves(void **state)
               CUDA_ERROR_INVALID_DEVICE);
 }
 
+static void devices_can_be_told_apart(void **state)
+{
+    CUuuid uuid, again;
+
+    (void)state;
+    ASSERT_OK(cuDeviceGetUuid(&uuid, 0));
+    ASSERT_OK(cuDeviceGetUuid(&again, 0));
+    assert_memory_equal(&uuid, &again, sizeof(uuid));
+    ASSERT_OK(cuDeviceGetUuid(&again, 1));
+    assert_memory_not_equal(&uuid, &again, sizeof(uuid));
+    ASSERT_CU(cuDeviceGetUuid(&uuid, 2), CUDA_ERROR_INVALID_DEVICE);
+    ASSERT_CU(cuDeviceGetUuid(NULL, 0), CUDA_ERROR_INVALID_VALUE);
+}
+
 static void errors_have_names(void **state)
 {
     const char *text = NULL;
@@ -261,6 +275,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(before_init_everything_is_refused),
         cmocka_unit_test_setup(devices_describe_themselves, fresh),
+        cmocka_unit_test_setup(devices_can_be_told_apart, fresh),
         cmocka_unit_test_setup(errors_have_names, fresh),
         cmocka_unit_test_setup(without_a_context_these_are_refused, fresh),
         cmocka_unit_test_setup(the_stack_of_contexts, fresh),

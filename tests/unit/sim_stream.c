@@ -47,6 +47,115 @@ static void an_event_covers_what_was_queued_so_far(void **state)
     ASSERT_OK(cuStreamQuery(stream));
 }
 
+/* As milliseconds; fails unless both events can be asked. */
+static float elapsed(CUevent from, CUevent to)
+{
+    float milliseconds = -1;
+
+    ASSERT_OK(cuEventElapsedTime(&milliseconds, from, to));
+    return milliseconds;
+}
+
+static CUevent record_timed(CUstream stream)
+{
+    CUevent event = NULL;
+
+    ASSERT_OK(cuEventCreate(&event, CU_EVENT_DEFAULT));
+    ASSERT_OK(cuEventRecord(event, stream));
+    return event;
+}
+
+static void events_know_when_they_happened(void **state)
+{
+    CUstream stream = new_stream(), idle = new_stream();
+    CUevent first = record_timed(stream), second, late;
+
+    (void)state;
+    launch(stream, 2500000);
+    second = record_timed(stream);
+    xseg_sim_advance(1000000);
+    late = record_timed(idle);
+    assert_true(elapsed(first, late) == 1.0f);
+    /* Asked long after the work has ended. */
+    xseg_sim_advance(50000000);
+    assert_true(elapsed(first, second) == 2.5f);
+    assert_true(elapsed(second, first) == -2.5f);
+    assert_true(elapsed(late, second) == 1.5f);
+    assert_true(elapsed(late, late) == 0.0f);
+    ASSERT_OK(cuEventRecord(first, idle));
+    assert_true(elapsed(late, first) == 50.0f);
+}
+
+static void an_event_of_work_that_is_finished_by_hand_happened_by_then(void **state)
+{
+    CUstream stream = new_stream();
+    CUevent first = record_timed(stream), second;
+
+    (void)state;
+    launch(stream, 9000000);
+    second = record_timed(stream);
+    xseg_sim_advance(3000000);
+    assert_int_equal(xseg_sim_finish(stream), XSEG_OK);
+    assert_true(elapsed(first, second) == 3.0f);
+    xseg_sim_advance(3000000);
+    assert_true(elapsed(first, second) == 3.0f);
+}
+
+static void not_every_event_has_a_time(void **state)
+{
+    CUstream stream = new_stream();
+    CUevent timed = record_timed(stream), untimed = record(stream), busy, captured, unused;
+    CUgraph graph;
+    float milliseconds = 7;
+
+    (void)state;
+    ASSERT_OK(cuEventCreate(&unused, CU_EVENT_DEFAULT));
+    launch(stream, OPEN);
+    busy = record_timed(stream);
+    ASSERT_CU(cuEventElapsedTime(&milliseconds, timed, busy), CUDA_ERROR_NOT_READY);
+    ASSERT_CU(cuEventElapsedTime(&milliseconds, busy, timed), CUDA_ERROR_NOT_READY);
+    ASSERT_CU(cuEventElapsedTime(&milliseconds, timed, untimed), CUDA_ERROR_INVALID_HANDLE);
+    ASSERT_CU(cuEventElapsedTime(&milliseconds, unused, timed), CUDA_ERROR_INVALID_HANDLE);
+    ASSERT_CU(cuEventElapsedTime(&milliseconds, (CUevent)(uintptr_t)5, timed),
+              CUDA_ERROR_INVALID_HANDLE);
+    ASSERT_CU(cuEventElapsedTime(NULL, timed, timed), CUDA_ERROR_INVALID_VALUE);
+    assert_true(milliseconds == 7.0f);
+    ASSERT_OK(cuStreamSynchronize(stream));
+
+    ASSERT_OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    captured = record_timed(stream);
+    ASSERT_OK(cuStreamEndCapture(stream, &graph));
+    ASSERT_CU(cuEventElapsedTime(&milliseconds, timed, captured), CUDA_ERROR_CAPTURED_EVENT);
+    ASSERT_OK(cuEventElapsedTime(&milliseconds, timed, busy));
+    ASSERT_OK(cuGraphDestroy(graph));
+}
+
+static void streams_say_how_they_were_made(void **state)
+{
+    CUstream stream = NULL;
+    unsigned flags = 7;
+    int least = 7, greatest = 7, priority = 7;
+
+    (void)state;
+    ASSERT_OK(cuCtxGetStreamPriorityRange(&least, &greatest));
+    assert_int_equal(least, 0);
+    assert_int_equal(greatest, 0);
+    ASSERT_OK(cuCtxGetStreamPriorityRange(NULL, NULL));
+    ASSERT_OK(cuStreamCreateWithPriority(&stream, CU_STREAM_NON_BLOCKING, -5));
+    ASSERT_OK(cuStreamGetPriority(stream, &priority));
+    assert_int_equal(priority, 0);
+    ASSERT_OK(cuStreamGetFlags(stream, &flags));
+    assert_int_equal(flags, CU_STREAM_NON_BLOCKING);
+    ASSERT_OK(cuStreamGetFlags(NULL, &flags));
+    assert_int_equal(flags, CU_STREAM_DEFAULT);
+    ASSERT_CU(cuStreamGetFlags(stream, NULL), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_CU(cuStreamGetPriority(stream, NULL), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_CU(cuStreamGetFlags((CUstream)(uintptr_t)5, &flags), CUDA_ERROR_INVALID_HANDLE);
+    ASSERT_CU(cuStreamGetPriority((CUstream)(uintptr_t)5, &priority), CUDA_ERROR_INVALID_HANDLE);
+    ASSERT_OK(cuCtxSetCurrent(NULL));
+    ASSERT_CU(cuCtxGetStreamPriorityRange(&least, &greatest), CUDA_ERROR_INVALID_CONTEXT);
+}
+
 static void an_event_recorded_again_forgets_what_it_was(void **state)
 {
     CUstream busy = new_stream(), idle = new_stream();
@@ -644,12 +753,13 @@ static void random_timed_work_ends_when_it_should(void **state)
     CUstream stream[STREAMS];
     CUevent event[EVENTS];
     uint64_t end_of_stream[STREAMS] = {0}, end_of_event[EVENTS] = {0}, now = 0, seed = 1;
+    uint64_t time[EVENTS] = {0};
 
     (void)state;
     for (int i = 0; i < STREAMS; i++)
         stream[i] = new_stream();
     for (int i = 0; i < EVENTS; i++)
-        event[i] = new_event();
+        event[i] = record_timed(stream[0]);
     for (int step = 0; step < 20000; step++) {
         unsigned s, e;
 
@@ -666,6 +776,7 @@ static void random_timed_work_ends_when_it_should(void **state)
         case 2:
             ASSERT_OK(cuEventRecord(event[e], stream[s]));
             end_of_event[e] = end_of_stream[s];
+            time[e] = end_of_stream[s] > now ? end_of_stream[s] : now;
             break;
         case 3:
             ASSERT_OK(cuStreamWaitEvent(stream[s], event[e], 0));
@@ -685,6 +796,9 @@ static void random_timed_work_ends_when_it_should(void **state)
                   end_of_event[e] > now ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS);
         ASSERT_CU(cuStreamQuery(stream[s]),
                   end_of_stream[s] > now ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS);
+        if (end_of_event[e] <= now && end_of_event[0] <= now)
+            assert_true(elapsed(event[0], event[e]) ==
+                        (float)(((double)time[e] - (double)time[0]) / 1e6));
     }
 }
 
@@ -692,6 +806,10 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(an_event_covers_what_was_queued_so_far, fresh),
+        cmocka_unit_test_setup(events_know_when_they_happened, fresh),
+        cmocka_unit_test_setup(an_event_of_work_that_is_finished_by_hand_happened_by_then, fresh),
+        cmocka_unit_test_setup(not_every_event_has_a_time, fresh),
+        cmocka_unit_test_setup(streams_say_how_they_were_made, fresh),
         cmocka_unit_test_setup(an_event_recorded_again_forgets_what_it_was, fresh),
         cmocka_unit_test_setup(the_clock_ends_timed_work, fresh),
         cmocka_unit_test_setup(the_clock_does_not_wrap, fresh),

@@ -21,6 +21,8 @@ static const struct {
     {"cuDeviceGetCount", "cuDeviceGetCount", 2000},
     {"cuDeviceGet", "cuDeviceGet", 2000},
     {"cuDeviceGetName", "cuDeviceGetName", 2000},
+    {"cuDeviceGetUuid", "cuDeviceGetUuid", 9020},
+    {"cuDeviceGetUuid", "cuDeviceGetUuid_v2", 11040},
     {"cuDeviceTotalMem", "cuDeviceTotalMem_v2", 3020},
     {"cuDeviceGetAttribute", "cuDeviceGetAttribute", 2000},
     {"cuDevicePrimaryCtxRetain", "cuDevicePrimaryCtxRetain", 7000},
@@ -35,6 +37,7 @@ static const struct {
     {"cuCtxGetDevice", "cuCtxGetDevice_v2", 13000},
     {"cuCtxSynchronize", "cuCtxSynchronize", 2000},
     {"cuCtxSynchronize", "cuCtxSynchronize_v2", 13000},
+    {"cuCtxGetStreamPriorityRange", "cuCtxGetStreamPriorityRange", 5050},
     {"cuMemGetInfo", "cuMemGetInfo_v2", 3020},
     {"cuMemAlloc", "cuMemAlloc_v2", 3020},
     {"cuMemFree", "cuMemFree_v2", 3020},
@@ -70,6 +73,8 @@ static const struct {
     {"cuStreamSynchronize", "cuStreamSynchronize", 2000},
     {"cuStreamWaitEvent", "cuStreamWaitEvent", 3020},
     {"cuStreamGetId", "cuStreamGetId", 12000},
+    {"cuStreamGetFlags", "cuStreamGetFlags", 5050},
+    {"cuStreamGetPriority", "cuStreamGetPriority", 5050},
     {"cuStreamGetCtx", "cuStreamGetCtx", 9020},
     {"cuStreamGetCtx", "cuStreamGetCtx_v2", 12050},
     {"cuStreamBeginCapture", "cuStreamBeginCapture_v2", 10010},
@@ -102,6 +107,8 @@ static const struct {
     {"cuEventRecord", "cuEventRecord", 2000},
     {"cuEventQuery", "cuEventQuery", 2000},
     {"cuEventSynchronize", "cuEventSynchronize", 2000},
+    {"cuEventElapsedTime", "cuEventElapsedTime", 2000},
+    {"cuEventElapsedTime", "cuEventElapsedTime_v2", 12080},
 };
 
 /* What an out-parameter holds before the call. */

@@ -38,6 +38,8 @@ enum sim_checks {
     X(DEVICE_GET_COUNT, "cuDeviceGetCount", cuDeviceGetCount, 2000, SIM_PLAIN)                                              \
     X(DEVICE_GET, "cuDeviceGet", cuDeviceGet, 2000, SIM_PLAIN)                                                              \
     X(DEVICE_GET_NAME, "cuDeviceGetName", cuDeviceGetName, 2000, SIM_PLAIN)                                                 \
+    X(DEVICE_GET_UUID, "cuDeviceGetUuid", cuDeviceGetUuid, 9020, SIM_PLAIN)                                                 \
+    X(DEVICE_GET_UUID_V2, "cuDeviceGetUuid", cuDeviceGetUuid_v2, 11040, SIM_PLAIN)                                          \
     X(DEVICE_TOTAL_MEM, "cuDeviceTotalMem", cuDeviceTotalMem_v2, 3020, SIM_PLAIN)                                           \
     X(DEVICE_GET_ATTRIBUTE, "cuDeviceGetAttribute", cuDeviceGetAttribute, 2000, SIM_PLAIN)                                  \
     X(PRIMARY_CTX_RETAIN, "cuDevicePrimaryCtxRetain", cuDevicePrimaryCtxRetain, 7000, SIM_PLAIN)                            \
@@ -52,6 +54,7 @@ enum sim_checks {
     X(CTX_GET_DEVICE_V2, "cuCtxGetDevice", cuCtxGetDevice_v2, 13000, SIM_PLAIN)                                             \
     X(CTX_SYNCHRONIZE, "cuCtxSynchronize", cuCtxSynchronize, 2000, SIM_CURRENT)                                             \
     X(CTX_SYNCHRONIZE_V2, "cuCtxSynchronize", cuCtxSynchronize_v2, 13000, SIM_PLAIN)                                        \
+    X(CTX_GET_PRIORITIES, "cuCtxGetStreamPriorityRange", cuCtxGetStreamPriorityRange, 5050, SIM_CURRENT)                    \
     X(MEM_GET_INFO, "cuMemGetInfo", cuMemGetInfo_v2, 3020, SIM_CURRENT)                                                     \
     X(MEM_ALLOC, "cuMemAlloc", cuMemAlloc_v2, 3020, SIM_CURRENT | SIM_UNSAFE)                                               \
     X(MEM_FREE, "cuMemFree", cuMemFree_v2, 3020, SIM_CURRENT | SIM_UNSAFE)                                                  \
@@ -96,6 +99,8 @@ enum sim_checks {
     X(STREAM_SYNCHRONIZE, "cuStreamSynchronize", cuStreamSynchronize, 2000, SIM_CURRENT | SIM_UNSAFE)                       \
     X(STREAM_WAIT_EVENT, "cuStreamWaitEvent", cuStreamWaitEvent, 3020, SIM_CURRENT)                                         \
     X(STREAM_GET_ID, "cuStreamGetId", cuStreamGetId, 12000, SIM_PLAIN)                                                      \
+    X(STREAM_GET_FLAGS, "cuStreamGetFlags", cuStreamGetFlags, 5050, SIM_PLAIN)                                              \
+    X(STREAM_GET_PRIORITY, "cuStreamGetPriority", cuStreamGetPriority, 5050, SIM_PLAIN)                                     \
     X(STREAM_GET_CTX, "cuStreamGetCtx", cuStreamGetCtx, 9020, SIM_PLAIN)                                                    \
     X(STREAM_GET_CTX_V2, "cuStreamGetCtx", cuStreamGetCtx_v2, 12050, SIM_PLAIN)                                             \
     X(STREAM_BEGIN_CAPTURE, "cuStreamBeginCapture", cuStreamBeginCapture_v2, 10010, SIM_CURRENT)                            \
@@ -118,7 +123,9 @@ enum sim_checks {
     X(EVENT_DESTROY, "cuEventDestroy", cuEventDestroy_v2, 4000, SIM_PLAIN)                                                  \
     X(EVENT_RECORD, "cuEventRecord", cuEventRecord, 2000, SIM_CURRENT)                                                      \
     X(EVENT_QUERY, "cuEventQuery", cuEventQuery, 2000, SIM_PLAIN)                                                           \
-    X(EVENT_SYNCHRONIZE, "cuEventSynchronize", cuEventSynchronize, 2000, SIM_PLAIN)
+    X(EVENT_SYNCHRONIZE, "cuEventSynchronize", cuEventSynchronize, 2000, SIM_PLAIN)                                         \
+    X(EVENT_ELAPSED, "cuEventElapsedTime", cuEventElapsedTime, 2000, SIM_PLAIN)                                             \
+    X(EVENT_ELAPSED_V2, "cuEventElapsedTime", cuEventElapsedTime_v2, 12080, SIM_PLAIN)
 /* clang-format on */
 
 enum sim_call {

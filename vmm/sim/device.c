@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include <stdio.h>
+#include <string.h>
 
 #include "vmm/sim/entry.h"
 #include "vmm/sim/machine.h"
@@ -87,6 +88,20 @@ static CUresult get_name(char *name, int bytes, CUdevice device)
     return CUDA_SUCCESS;
 }
 
+/* The same for a device of that number on any machine, so that processes that share one agree. */
+static CUresult get_uuid(CUuuid *uuid, CUdevice device)
+{
+    static const char name[sizeof(uuid->bytes)] = "xseg-sim device";
+
+    if (uuid == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (!is_device(device))
+        return CUDA_ERROR_INVALID_DEVICE;
+    memcpy(uuid->bytes, name, sizeof(name));
+    uuid->bytes[sizeof(name) - 1] = (char)device;
+    return CUDA_SUCCESS;
+}
+
 static CUresult total_memory(size_t *bytes, CUdevice device)
 {
     if (bytes == NULL)
@@ -140,6 +155,16 @@ SIM_EXPORT CUresult CUDAAPI cuDeviceGet(CUdevice *device, int ordinal)
 SIM_EXPORT CUresult CUDAAPI cuDeviceGetName(char *name, int len, CUdevice dev)
 {
     SIM_ANSWER(DEVICE_GET_NAME, get_name(name, len, dev));
+}
+
+SIM_EXPORT CUresult CUDAAPI cuDeviceGetUuid(CUuuid *uuid, CUdevice dev)
+{
+    SIM_ANSWER(DEVICE_GET_UUID, get_uuid(uuid, dev));
+}
+
+SIM_EXPORT CUresult CUDAAPI cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice dev)
+{
+    SIM_ANSWER(DEVICE_GET_UUID_V2, get_uuid(uuid, dev));
 }
 
 SIM_EXPORT CUresult CUDAAPI cuDeviceTotalMem_v2(size_t *bytes, CUdevice dev)

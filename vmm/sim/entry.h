@@ -35,6 +35,8 @@ CUresult sim_leave(CUresult result);
         return sim_leave(result_);                                        \
     } while (0)
 
+#undef cuDeviceGetUuid
+#undef cuEventElapsedTime
 #undef cuGetProcAddress
 #undef cuGraphGetEdges
 #undef cuGraphNodeGetDependencies
@@ -44,6 +46,10 @@ struct CUgraphEdgeData_st;
 struct CUgreenCtx_st;
 
 CUresult CUDAAPI cuGetProcAddress(const char *symbol, void **pfn, int version, cuuint64_t flags);
+CUresult CUDAAPI cuDeviceGetUuid(CUuuid *uuid, CUdevice dev);
+CUresult CUDAAPI cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice dev);
+CUresult CUDAAPI cuEventElapsedTime(float *pMilliseconds, CUevent hStart, CUevent hEnd);
+CUresult CUDAAPI cuEventElapsedTime_v2(float *pMilliseconds, CUevent hStart, CUevent hEnd);
 CUresult CUDAAPI cuCtxGetDevice_v2(CUdevice *device, CUcontext ctx);
 CUresult CUDAAPI cuCtxSynchronize_v2(CUcontext ctx);
 CUresult CUDAAPI cuStreamGetCtx_v2(CUstream hStream, CUcontext *pCtx,

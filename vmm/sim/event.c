@@ -41,6 +41,7 @@ static CUresult create(CUevent *out, unsigned flags)
     sim_charge(sim_machine.costs->event_create);
     at = &sim_machine.device[device];
     event->device = device;
+    event->is_timed = (flags & CU_EVENT_DISABLE_TIMING) == 0;
     event->after = at->events;
     if (event->after != NULL)
         event->after->before = event;
@@ -49,8 +50,16 @@ static CUresult create(CUevent *out, unsigned flags)
     return CUDA_SUCCESS;
 }
 
+/* Work that has ended, or of which the event is to know nothing any more. */
 static void forget(struct sim_event *event)
 {
+    if (event->work == NULL)
+        return;
+    /* What was finished by hand has an end that may still lie ahead. */
+    if (event->work->end <= sim_machine.now)
+        event->time = event->work->end > event->time ? event->work->end : event->time;
+    else
+        event->time = sim_machine.now;
     sim_work_unrefer(event->work);
     event->work = NULL;
 }
@@ -105,6 +114,7 @@ static CUresult record(CUevent handle, CUstream stream_handle)
     sim_charge(sim_machine.costs->event_record);
     forget(event);
     event->is_recorded = true;
+    event->time = sim_machine.now;
     event->capture_id = sim_capture_id(stream);
     if (event->capture_id == 0 && !sim_work_ended(stream->queue.last))
         event->work = sim_work_refer(stream->queue.last);
@@ -144,6 +154,37 @@ static CUresult synchronize(CUevent handle)
     sim_charge(sim_machine.costs->synchronize);
     sim_work_wait(event->work);
     forget(event);
+    return CUDA_SUCCESS;
+}
+
+static CUresult check_timed(CUevent handle, struct sim_event **event)
+{
+    CUresult result = find(handle, event);
+
+    if (result == CUDA_SUCCESS && (!(*event)->is_recorded || !(*event)->is_timed))
+        result = CUDA_ERROR_INVALID_HANDLE;
+    return result == CUDA_SUCCESS ? sim_capture_refuse_event((*event)->capture_id) : result;
+}
+
+static CUresult get_elapsed(float *milliseconds, CUevent from, CUevent to)
+{
+    struct sim_event *start, *stop;
+    CUresult result;
+
+    if (milliseconds == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    result = check_timed(from, &start);
+    if (result == CUDA_SUCCESS)
+        result = check_timed(to, &stop);
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (!sim_work_ended(start->work) || !sim_work_ended(stop->work))
+        return CUDA_ERROR_NOT_READY;
+    sim_machine.waits = true;
+    forget(start);
+    forget(stop);
+    /* Backwards in time, too. */
+    *milliseconds = (float)((double)(int64_t)(stop->time - start->time) / 1e6);
     return CUDA_SUCCESS;
 }
 
@@ -195,6 +236,17 @@ SIM_EXPORT CUresult CUDAAPI cuEventQuery(CUevent hEvent)
 SIM_EXPORT CUresult CUDAAPI cuEventSynchronize(CUevent hEvent)
 {
     SIM_ANSWER(EVENT_SYNCHRONIZE, synchronize(hEvent));
+}
+
+SIM_EXPORT CUresult CUDAAPI cuEventElapsedTime(float *pMilliseconds, CUevent hStart, CUevent hEnd)
+{
+    SIM_ANSWER(EVENT_ELAPSED, get_elapsed(pMilliseconds, hStart, hEnd));
+}
+
+SIM_EXPORT CUresult CUDAAPI cuEventElapsedTime_v2(float *pMilliseconds, CUevent hStart,
+                                                  CUevent hEnd)
+{
+    SIM_ANSWER(EVENT_ELAPSED_V2, get_elapsed(pMilliseconds, hStart, hEnd));
 }
 
 SIM_EXPORT CUresult CUDAAPI cuStreamWaitEvent(CUstream hStream, CUevent hEvent, unsigned int Flags)

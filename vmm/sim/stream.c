@@ -252,12 +252,51 @@ static CUresult get_context(CUstream handle, CUcontext *context)
     return result;
 }
 
+static CUresult get_flags(CUstream handle, unsigned *flags)
+{
+    struct sim_stream *stream;
+    CUresult result;
+
+    if (flags == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    result = sim_stream_find(handle, false, &stream);
+    if (result == CUDA_SUCCESS)
+        *flags = stream->flags;
+    return result;
+}
+
+static CUresult get_priority(CUstream handle, int *priority)
+{
+    struct sim_stream *stream;
+    CUresult result;
+
+    if (priority == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    result = sim_stream_find(handle, false, &stream);
+    if (result == CUDA_SUCCESS)
+        *priority = 0;
+    return result;
+}
+
+/* Either may be NULL. */
+static CUresult get_priorities(int *least, int *greatest)
+{
+    if (least != NULL)
+        *least = 0;
+    if (greatest != NULL)
+        *greatest = 0;
+    return CUDA_SUCCESS;
+}
+
 SIM_EXPORT CUresult CUDAAPI cuStreamCreate(CUstream *phStream, unsigned int Flags)
 {
     SIM_ANSWER(STREAM_CREATE, create(phStream, Flags));
 }
 
-/* Priorities are accepted, as the real call clamps them, and change nothing. */
+/*
+ * The devices have no priorities: any is accepted, and clamped to the only one there is, as the real
+ * call does.
+ */
 SIM_EXPORT CUresult CUDAAPI cuStreamCreateWithPriority(CUstream *phStream, unsigned int flags,
                                                        int priority)
 {
@@ -283,6 +322,21 @@ SIM_EXPORT CUresult CUDAAPI cuStreamSynchronize(CUstream hStream)
 SIM_EXPORT CUresult CUDAAPI cuStreamGetId(CUstream hStream, unsigned long long *streamId)
 {
     SIM_ANSWER(STREAM_GET_ID, get_id(hStream, streamId));
+}
+
+SIM_EXPORT CUresult CUDAAPI cuStreamGetFlags(CUstream hStream, unsigned int *flags)
+{
+    SIM_ANSWER(STREAM_GET_FLAGS, get_flags(hStream, flags));
+}
+
+SIM_EXPORT CUresult CUDAAPI cuStreamGetPriority(CUstream hStream, int *priority)
+{
+    SIM_ANSWER(STREAM_GET_PRIORITY, get_priority(hStream, priority));
+}
+
+SIM_EXPORT CUresult CUDAAPI cuCtxGetStreamPriorityRange(int *leastPriority, int *greatestPriority)
+{
+    SIM_ANSWER(CTX_GET_PRIORITIES, get_priorities(leastPriority, greatestPriority));
 }
 
 SIM_EXPORT CUresult CUDAAPI cuStreamGetCtx(CUstream hStream, CUcontext *pctx)

@@ -1,0 +1,292 @@
+# SPDX-License-Identifier: MIT
+"""A program that knows nothing of xseg runs on the simulator: NVIDIA's Python package cuda.bindings.
+
+bindings.py TOOL SOURCE_ROOT; the simulator, which XSEG_DRIVER names, is found as libcuda.so.1.  Is
+skipped where .deps/bindings has no package for this Python.
+"""
+import ctypes
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import unittest
+
+MIB = 1 << 20
+OPEN = (1 << 64) - 1
+SKIPPED = 77
+
+UNMAP_UNDER_WORK = """
+import ctypes
+from cuda.bindings import driver as cuda
+
+def ok(answer):
+    assert answer[0] == cuda.CUresult.CUDA_SUCCESS, answer[0]
+    return answer[1] if len(answer) > 1 else None
+
+ok(cuda.cuInit(0))
+ok(cuda.cuCtxSetCurrent(ok(cuda.cuDevicePrimaryCtxRetain(0))))
+prop = cuda.CUmemAllocationProp()
+prop.type = cuda.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
+prop.location.type = cuda.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+access = cuda.CUmemAccessDesc()
+access.location = prop.location
+access.flags = cuda.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+address = ok(cuda.cuMemAddressReserve(2 << 20, 0, 0, 0))
+ok(cuda.cuMemMap(address, 2 << 20, 0, ok(cuda.cuMemCreate(2 << 20, prop, 0)), 0))
+ok(cuda.cuMemSetAccess(address, 2 << 20, [access], 1))
+stream = ok(cuda.cuStreamCreate(cuda.CUstream_flags.CU_STREAM_NON_BLOCKING))
+simulator = ctypes.CDLL("libcuda.so.1")
+simulator.xseg_sim_launch(ctypes.c_void_p(int(stream)), ctypes.c_uint64(2 ** 64 - 1))
+ok(cuda.cuMemsetD8Async(address, 1, 4096, stream))
+if WAITS:
+    ok(cuda.cuStreamSynchronize(stream))
+ok(cuda.cuMemUnmap(address, 2 << 20))
+print("unmapped")
+"""
+
+
+def ok(answer):
+    """What a call returned beside CUDA_SUCCESS: nothing, one value, or several."""
+    if answer[0] != cuda.CUresult.CUDA_SUCCESS:
+        raise AssertionError(f"the driver returned {answer[0]!r}")
+    return answer[1] if len(answer) == 2 else answer[1:]
+
+
+def run(program):
+    """A program in a process of its own, on a driver found as here."""
+    return subprocess.run([sys.executable, "-c", program], timeout=120, check=False, text=True,
+                          stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+class Bindings(unittest.TestCase):
+    """Each case has a fresh machine, and leaves nothing behind on it."""
+
+    def setUp(self):
+        self.assertEqual(simulator.xseg_sim_reset(None), 0)
+        ok(cuda.cuInit(0))
+        self.device = ok(cuda.cuDeviceGet(0))
+        self.context = ok(cuda.cuDevicePrimaryCtxRetain(self.device))
+        ok(cuda.cuCtxSetCurrent(self.context))
+
+    def tearDown(self):
+        text = ctypes.create_string_buffer(1024)
+        left = simulator.xseg_sim_leaks(text, ctypes.c_size_t(len(text)))
+        # Asked before the context goes, which takes its memory, streams and events along.
+        self.assertEqual(left, 1, text.value.decode())
+        ok(cuda.cuCtxSetCurrent(cuda.CUcontext(0)))
+        ok(cuda.cuDevicePrimaryCtxRelease(self.device))
+        self.assertEqual(simulator.xseg_sim_leaks(None, ctypes.c_size_t(0)), 0)
+
+    def refuses(self, error, answer):
+        self.assertEqual(answer[0], getattr(cuda.CUresult, "CUDA_ERROR_" + error))
+
+    def busy(self, stream, nanoseconds=OPEN):
+        """What stands for a kernel: work that takes a time, or until somebody waits for it."""
+        self.assertEqual(simulator.xseg_sim_launch(ctypes.c_void_p(int(stream)),
+                                                   ctypes.c_uint64(nanoseconds)), 0)
+
+    def test_the_driver_is_the_simulator(self):
+        with open("/proc/self/maps", encoding="utf-8") as maps:
+            loaded = [line.split()[-1] for line in maps if "libxseg-sim" in line]
+        self.assertTrue(loaded)
+        self.assertEqual(ok(cuda.cuDriverGetVersion()), 13000)
+        # Neither of the two counts a call of the other's machine: there is one.
+        self.assertEqual(simulator.xseg_sim_calls(b"cuInit"), 1)
+
+    def test_the_device_says_what_it_is(self):
+        attribute = cuda.CUdevice_attribute
+        self.assertEqual(ok(cuda.cuDeviceGetCount()), 1)
+        name = ok(cuda.cuDeviceGetName(64, self.device))
+        self.assertEqual(name.split(b"\0")[0], b"Simulated device 0")
+        self.assertEqual(len(ok(cuda.cuDeviceGetUuid(self.device)).bytes), 16)
+        self.assertEqual(ok(cuda.cuDeviceTotalMem(self.device)), 256 * MIB)
+        for asked, value in (
+                (attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, 8),
+                (attribute.CU_DEVICE_ATTRIBUTE_WARP_SIZE, 32),
+                (attribute.CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, 1)):
+            self.assertEqual(ok(cuda.cuDeviceGetAttribute(asked, self.device)), value)
+        self.refuses("INVALID_DEVICE", cuda.cuDeviceGet(1))
+
+    def test_memory_keeps_what_it_contains(self):
+        words = bytes(range(256)) * 256
+        first, second = ok(cuda.cuMemAlloc(len(words))), ok(cuda.cuMemAlloc(len(words)))
+        ok(cuda.cuMemcpyHtoD(first, words, len(words)))
+        ok(cuda.cuMemsetD8(int(first) + 1000, 0xab, 24))
+        ok(cuda.cuMemcpyDtoD(second, first, len(words)))
+        back = bytearray(len(words))
+        ok(cuda.cuMemcpyDtoH(back, second, len(back)))
+        self.assertEqual(bytes(back), words[:1000] + b"\xab" * 24 + words[1024:])
+        # A program that has an address can look there itself, as a kernel would.
+        self.assertEqual(ctypes.string_at(int(second) + 998, 4), b"\xe6\xe7\xab\xab")
+        self.assertEqual(ok(cuda.cuMemGetInfo()), (252 * MIB, 256 * MIB))
+        ok(cuda.cuMemFree(first))
+        ok(cuda.cuMemFree(second))
+        self.assertEqual(ok(cuda.cuMemGetInfo()), (256 * MIB, 256 * MIB))
+
+    def test_memory_is_mapped_into_reserved_addresses(self):
+        prop = cuda.CUmemAllocationProp()
+        prop.type = cuda.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
+        prop.location.type = cuda.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+        prop.location.id = 0
+        access = cuda.CUmemAccessDesc()
+        access.location = prop.location
+        access.flags = cuda.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+        bytes_each = ok(cuda.cuMemGetAllocationGranularity(
+            prop, cuda.CUmemAllocationGranularity_flags.CU_MEM_ALLOC_GRANULARITY_MINIMUM))
+        self.assertEqual(bytes_each, 2 * MIB)
+
+        base = int(ok(cuda.cuMemAddressReserve(4 * bytes_each, 0, 0, 0)))
+        pages = [ok(cuda.cuMemCreate(bytes_each, prop, 0)) for _ in range(2)]
+        for index, page in enumerate(pages):
+            ok(cuda.cuMemMap(base + index * bytes_each, bytes_each, 0, page, 0))
+        ok(cuda.cuMemSetAccess(base, 2 * bytes_each, [access], 1))
+        self.assertEqual(ok(cuda.cuMemGetAccess(access.location, base)), 3)
+
+        # Over the seam of two pages; then the second alone, at another address.
+        ok(cuda.cuMemcpyHtoD(base + bytes_each - 3, b"abcdef", 6))
+        self.refuses("INVALID_VALUE", cuda.cuMemUnmap(base + MIB, bytes_each))
+        ok(cuda.cuMemUnmap(base, 2 * bytes_each))
+        ok(cuda.cuMemMap(base + 3 * bytes_each, bytes_each, 0, pages[1], 0))
+        ok(cuda.cuMemSetAccess(base + 3 * bytes_each, bytes_each, [access], 1))
+        back = bytearray(3)
+        ok(cuda.cuMemcpyDtoH(back, base + 3 * bytes_each, 3))
+        self.assertEqual(back, b"def")
+        self.refuses("INVALID_VALUE", cuda.cuMemAddressFree(base, 4 * bytes_each))
+        ok(cuda.cuMemUnmap(base + 3 * bytes_each, bytes_each))
+        for page in pages:
+            ok(cuda.cuMemRelease(page))
+        ok(cuda.cuMemAddressFree(base, 4 * bytes_each))
+
+    def test_streams_keep_their_order_and_events_see_it(self):
+        streams = [ok(cuda.cuStreamCreate(1)) for _ in range(2)]
+        event = ok(cuda.cuEventCreate(cuda.CUevent_flags.CU_EVENT_DISABLE_TIMING))
+        memory = ok(cuda.cuMemAlloc(16))
+        ok(cuda.cuMemsetD8(memory, 0, 16))
+        self.busy(streams[0])
+        ok(cuda.cuMemsetD8Async(memory, 1, 16, streams[0]))
+        ok(cuda.cuEventRecord(event, streams[0]))
+        ok(cuda.cuStreamWaitEvent(streams[1], event, 0))
+        ok(cuda.cuMemsetD8Async(memory, 2, 8, streams[1]))
+        self.refuses("NOT_READY", cuda.cuEventQuery(event))
+        self.refuses("NOT_READY", cuda.cuStreamQuery(streams[1]))
+        self.assertEqual(ctypes.string_at(int(memory), 16), bytes(16))
+
+        ok(cuda.cuEventSynchronize(event))
+        ok(cuda.cuCtxSynchronize())
+        ok(cuda.cuStreamQuery(streams[1]))
+        self.assertEqual(ctypes.string_at(int(memory), 16), b"\2" * 8 + b"\1" * 8)
+        ok(cuda.cuMemFree(memory))
+        ok(cuda.cuEventDestroy(event))
+        for stream in streams:
+            ok(cuda.cuStreamDestroy(stream))
+
+    def test_events_tell_the_time_between_them(self):
+        stream = ok(cuda.cuStreamCreate(1))
+        first, second = ok(cuda.cuEventCreate(0)), ok(cuda.cuEventCreate(0))
+        ok(cuda.cuEventRecord(first, stream))
+        self.busy(stream, 1500000)
+        ok(cuda.cuEventRecord(second, stream))
+        self.refuses("NOT_READY", cuda.cuEventElapsedTime(first, second))
+        ok(cuda.cuEventSynchronize(second))
+        self.assertEqual(ok(cuda.cuEventElapsedTime(first, second)), 1.5)
+        ok(cuda.cuEventDestroy(first))
+        ok(cuda.cuEventDestroy(second))
+        ok(cuda.cuStreamDestroy(stream))
+
+    def test_a_capture_makes_a_graph(self):
+        kind = cuda.CUgraphNodeType
+        stream, memory = ok(cuda.cuStreamCreate(1)), ok(cuda.cuMemAlloc(64))
+        ok(cuda.cuMemsetD8(memory, 7, 64))
+        ok(cuda.cuStreamBeginCapture(
+            stream, cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL))
+        ok(cuda.cuMemsetD8Async(memory, 9, 32, stream))
+        ok(cuda.cuMemcpyDtoDAsync(int(memory) + 32, memory, 32, stream))
+        self.refuses("STREAM_CAPTURE_UNSUPPORTED", cuda.cuMemAlloc(64))
+        self.refuses("STREAM_CAPTURE_INVALIDATED", cuda.cuStreamEndCapture(stream))
+
+        ok(cuda.cuStreamBeginCapture(
+            stream, cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED))
+        ok(cuda.cuMemsetD8Async(memory, 9, 32, stream))
+        ok(cuda.cuMemcpyDtoDAsync(int(memory) + 32, memory, 32, stream))
+        self.assertEqual(ok(cuda.cuStreamIsCapturing(stream)),
+                         cuda.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_ACTIVE)
+        graph = ok(cuda.cuStreamEndCapture(stream))
+        _, count = ok(cuda.cuGraphGetNodes(graph, 0))
+        nodes, _ = ok(cuda.cuGraphGetNodes(graph, count))
+        self.assertEqual([ok(cuda.cuGraphNodeGetType(node)) for node in nodes],
+                         [kind.CU_GRAPH_NODE_TYPE_MEMSET, kind.CU_GRAPH_NODE_TYPE_MEMCPY])
+        before, _, count = ok(cuda.cuGraphNodeGetDependencies(nodes[1], 1))
+        self.assertEqual([int(node) for node in before[:count]], [int(nodes[0])])
+        # What was captured has not been carried out.
+        self.assertEqual(ctypes.string_at(int(memory), 64), b"\7" * 64)
+        ok(cuda.cuGraphDestroy(graph))
+        ok(cuda.cuStreamDestroy(stream))
+        ok(cuda.cuMemFree(memory))
+
+    def test_what_a_driver_refuses_is_refused(self):
+        self.refuses("OUT_OF_MEMORY", cuda.cuMemAlloc(257 * MIB))
+        self.assertEqual(ok(cuda.cuGetErrorName(cuda.CUresult.CUDA_ERROR_OUT_OF_MEMORY)),
+                         b"CUDA_ERROR_OUT_OF_MEMORY")
+        self.refuses("INVALID_VALUE", cuda.cuMemAlloc(0))
+        self.refuses("INVALID_VALUE", cuda.cuMemFree(12345))
+        self.refuses("INVALID_HANDLE", cuda.cuStreamQuery(cuda.CUstream(12345)))
+        ok(cuda.cuCtxSetCurrent(cuda.CUcontext(0)))
+        self.refuses("INVALID_CONTEXT", cuda.cuMemAlloc(64))
+
+    def test_a_call_fails_when_it_is_told_to(self):
+        self.assertEqual(simulator.xseg_sim_fail(b"cuMemAlloc", ctypes.c_uint64(2), 719), 0)
+        memory = ok(cuda.cuMemAlloc(64))
+        self.refuses("LAUNCH_FAILED", cuda.cuMemAlloc(64))
+        ok(cuda.cuMemFree(memory))
+
+    def test_what_the_simulator_has_not_is_said_to_be_missing(self):
+        with self.assertRaisesRegex(RuntimeError, 'Function "cuModuleLoadData" not found'):
+            cuda.cuModuleLoadData(b"")
+
+    def test_memory_under_queued_work_is_not_unmapped(self):
+        done = run("WAITS = True" + UNMAP_UNDER_WORK)
+        self.assertEqual((done.returncode, done.stdout), (0, "unmapped\n"), done.stderr)
+        done = run("WAITS = False" + UNMAP_UNDER_WORK)
+        self.assertEqual((done.returncode, done.stdout), (-signal.SIGABRT, ""), done.stderr)
+        for words in ("undefined on a real driver: memory is taken away that queued work touches",
+                      "call:    cuMemUnmap", "used by: work on stream", "by cuMemsetD8Async"):
+            self.assertIn(words, done.stderr)
+
+    def test_the_example_of_the_documentation_runs(self):
+        text = pathlib.Path(sys.argv[2], "docs/simulator.md").read_text(encoding="utf-8")
+        program, = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+        done = run(program)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+
+
+def start_on_the_simulator():
+    """This process again, with a driver and a package to find; returns only if it has them."""
+    driver = pathlib.Path(os.environ["XSEG_DRIVER"])
+    package = pathlib.Path(sys.argv[2], ".deps/bindings", sys.implementation.cache_tag)
+    sanitizer = re.search(rb"__[at]san_init", driver.read_bytes())
+    if sanitizer:
+        print("skipped: Python cannot load a library that is built with a sanitizer")
+        sys.exit(SKIPPED)
+    if not package.exists():
+        print(f"skipped: {package} is not there; .ci/setup fetches it where the wheel can be had")
+        sys.exit(SKIPPED)
+    with tempfile.TemporaryDirectory() as folder:
+        pathlib.Path(folder, "libcuda.so.1").symlink_to(driver)
+        done = subprocess.run([sys.executable, *sys.argv, folder], check=False, env={
+            **os.environ, "LD_LIBRARY_PATH": f"{folder}:{os.environ.get('LD_LIBRARY_PATH', '')}",
+            "PYTHONPATH": f"{package}:{os.environ.get('PYTHONPATH', '')}",
+            "XSEG_SIM_BYTES": "1", "XSEG_SIM_MEMORY_MB": "256"})
+    sys.exit(done.returncode)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) == 3:
+        start_on_the_simulator()
+    from cuda.bindings import driver as cuda
+    simulator = ctypes.CDLL("libcuda.so.1")
+    simulator.xseg_sim_leaks.restype = ctypes.c_size_t
+    simulator.xseg_sim_calls.restype = ctypes.c_uint64
+    unittest.main(argv=sys.argv[:1], verbosity=1)
