@@ -74,6 +74,7 @@
     X(StreamBeginCapture, 10010)              \
     X(StreamEndCapture, 10000)                \
     X(ThreadExchangeStreamCaptureMode, 10010) \
+    X(LaunchHostFunc, 10000)                  \
     X(GraphDestroy, 10000)                    \
     X(EventCreate, 2000)                      \
     X(EventDestroy, 4000)                     \

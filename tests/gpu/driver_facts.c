@@ -12,6 +12,7 @@
 
 #include <fcntl.h>
 #include <pthread.h>
+#include <semaphore.h>
 #include <signal.h>
 #include <spawn.h>
 #include <sys/wait.h>
@@ -999,6 +1000,67 @@ static void the_context_waits_for_every_stream(void **state)
     ASSERT_OK(cu.StreamDestroy(stream));
 }
 
+struct gate {
+    CUstream stream;
+    CUresult launched;
+    sem_t entered, opened;
+};
+
+static void CUDA_CB pass_gate(void *argument)
+{
+    struct gate *gate = argument;
+
+    (void)sem_post(&gate->entered);
+    while (sem_wait(&gate->opened) != 0)
+        continue;
+}
+
+/* In a thread, because a driver may run a host function in the thread that launches it. */
+static void *launch_gate(void *argument)
+{
+    struct gate *gate = argument;
+    CUcontext popped = NULL;
+
+    gate->launched = cu.CtxPushCurrent(primary);
+    if (gate->launched == CUDA_SUCCESS) {
+        gate->launched = cu.LaunchHostFunc(gate->stream, pass_gate, gate);
+        (void)cu.CtxPopCurrent(&popped);
+    }
+    if (gate->launched != CUDA_SUCCESS)
+        (void)sem_post(&gate->entered);
+    return NULL;
+}
+
+static void a_query_waits_for_no_host_function(void **state)
+{
+    struct gate gate = {.stream = new_stream()};
+    const CUevent event = new_event();
+    CUresult stream_busy, recorded, event_busy;
+    pthread_t thread;
+
+    (void)state;
+    (void)sem_init(&gate.entered, 0, 0);
+    (void)sem_init(&gate.opened, 0, 0);
+    assert_int_equal(pthread_create(&thread, NULL, launch_gate, &gate), 0);
+    while (sem_wait(&gate.entered) != 0)
+        continue;
+    stream_busy = cu.StreamQuery(gate.stream);
+    recorded = cu.EventRecord(event, gate.stream);
+    event_busy = cu.EventQuery(event);
+    (void)sem_post(&gate.opened);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    ASSERT_OK(gate.launched);
+    ASSERT_OK(recorded);
+    ASSERT_CU(stream_busy, CUDA_ERROR_NOT_READY);
+    ASSERT_CU(event_busy, CUDA_ERROR_NOT_READY);
+    ASSERT_OK(cu.StreamSynchronize(gate.stream));
+    ASSERT_OK(cu.EventQuery(event));
+    ASSERT_OK(cu.EventDestroy(event));
+    ASSERT_OK(cu.StreamDestroy(gate.stream));
+    (void)sem_destroy(&gate.entered);
+    (void)sem_destroy(&gate.opened);
+}
+
 /* --- FACT-EVT: events. --- */
 
 static void an_event_that_was_never_recorded_is_done(void **state)
@@ -1587,6 +1649,7 @@ static const struct fact facts[] = {
     FACT("FACT-STR-5", a_stream_is_busy_until_its_work_has_ended),
     FACT("FACT-STR-6", a_busy_stream_can_be_destroyed_and_goes_on),
     FACT("FACT-STR-7", the_context_waits_for_every_stream),
+    FACT("FACT-STR-8", a_query_waits_for_no_host_function),
     FACT("FACT-EVT-1", an_event_that_was_never_recorded_is_done),
     FACT("FACT-EVT-2", an_event_is_done_with_the_work_before_it),
     FACT("FACT-EVT-3", an_event_does_not_mind_later_work),
