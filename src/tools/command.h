@@ -11,6 +11,9 @@ enum command_exit {
     COMMAND_OUT_OF_MEMORY /* that was not in the file */
 };
 
+/* `xseg probe`. */
+int command_probe(int count, char **arguments);
+
 /* `xseg replay`. */
 int command_replay(int count, char **arguments);
 

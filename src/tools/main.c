@@ -11,6 +11,7 @@ static const struct {
     int (*run)(int count, char **arguments);
     const char *sentence;
 } commands[] = {
+    {"probe", command_probe, "say what a driver can do and what its calls cost"},
     {"replay", command_replay, "replay recorded programmes through the allocator"},
 };
 

@@ -7,7 +7,7 @@ import re
 
 import tree
 
-SUITES = ("unit", "api", "fault", "model", "stress", "fuzz", "tool")
+SUITES = ("unit", "api", "fault", "model", "stress", "fuzz", "tool", "gpu")
 
 
 def check(root):

@@ -4,6 +4,7 @@ import pathlib
 import sys
 import tempfile
 
+import facts
 import floors
 import links
 import listed
@@ -35,6 +36,10 @@ CASES = [
      {"tests/meson.build": "# 'a'\n'b'\n", "tests/fuzz/meson.build": "\n",
       "tests/unit/a.c": "\n", "tests/unit/b.c": "\n"},
      ["tests/unit/a.c: no table"]),
+    ("facts in one place only", facts.check,
+     {facts.TEST: 'FACT("FACT-A-1", a), FACT("FACT-A-2", b), FACT("FACT-A-2", c)',
+      facts.TABLE: "| FACT-A-2 | b |\n| FACT-B-1 | d |\n"},
+     ["FACT-A-1 is not in docs", "FACT-B-1 is not in tests", "FACT-A-2 is given twice"]),
     ("long function", sizes.check, {"src/a.c": "int f(void)\n{\n" + "    ;\n" * 61 + "}\n"},
      ["src/a.c:2: a function of 61 lines"]),
     ("function of 60 lines", sizes.check, {"src/a.c": "int f(void)\n{\n" + "    ;\n" * 60 + "}\n"},

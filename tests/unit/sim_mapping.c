@@ -841,6 +841,26 @@ static void occupied_addresses_are_passed_over(void **state)
     assert_int_equal(munmap(mine, GRANULE), 0);
 }
 
+/* A copy goes to whichever stream it is given; a fill is a kernel, which needs its own device. */
+static void a_copy_can_go_to_another_devices_stream(void **state)
+{
+    const char letter = 'x';
+    char back = 0;
+    CUdeviceptr here = 0;
+    CUstream there;
+
+    (void)state;
+    (void)enter(1);
+    there = new_stream();
+    (void)enter(0);
+    ASSERT_OK(cuMemAlloc(&here, GRANULE));
+    ASSERT_OK(cuMemcpyHtoDAsync(here, &letter, 1, there));
+    ASSERT_OK(cuMemcpyDtoHAsync(&back, here, 1, there));
+    assert_int_equal(back, letter);
+    ASSERT_CU(cuMemsetD8Async(here, 1, 1, there), CUDA_ERROR_INVALID_CONTEXT);
+    ASSERT_OK(cuMemFree(here));
+}
+
 static void copies_without_bytes_are_checked(void **state)
 {
     struct xseg_sim_settings settings = small_machine();
@@ -1355,6 +1375,7 @@ int main(void)
         cmocka_unit_test_setup(what_cannot_be_reached_is_a_fault, fresh_with_bytes),
         cmocka_unit_test_setup(a_forked_child_does_not_empty_its_parents_memory, fresh_with_bytes),
         cmocka_unit_test_setup(occupied_addresses_are_passed_over, fresh_with_bytes),
+        cmocka_unit_test_setup(a_copy_can_go_to_another_devices_stream, fresh_with_bytes),
         cmocka_unit_test(copies_without_bytes_are_checked),
         cmocka_unit_test(bad_copies_end_in_a_report),
         cmocka_unit_test(peers_use_each_others_allocations),

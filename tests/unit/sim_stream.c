@@ -746,6 +746,50 @@ static void other_threads_wait_for_a_host_function(void **state)
     assert_int_equal(pthread_join(opener, NULL), 0);
 }
 
+struct errand {
+    struct gate gate;
+    CUstream stream;
+};
+
+static void *run_errand(void *argument)
+{
+    struct errand *errand = argument;
+
+    (void)enter(0);
+    ASSERT_OK(cuLaunchHostFunc(errand->stream, pass_gate, &errand->gate));
+    return NULL;
+}
+
+/* Nor does a record: what stands before it is under way. */
+static void a_query_does_not_wait_for_a_host_function(void **state)
+{
+    struct errand errand = {
+        .gate = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER},
+        .stream = new_stream(),
+    };
+    const CUevent event = new_event();
+    pthread_t runner;
+
+    (void)state;
+    assert_int_equal(pthread_create(&runner, NULL, run_errand, &errand), 0);
+    (void)pthread_mutex_lock(&errand.gate.lock);
+    while (!errand.gate.entered)
+        (void)pthread_cond_wait(&errand.gate.changed, &errand.gate.lock);
+    (void)pthread_mutex_unlock(&errand.gate.lock);
+    ASSERT_CU(cuStreamQuery(errand.stream), CUDA_ERROR_NOT_READY);
+    ASSERT_OK(cuEventRecord(event, errand.stream));
+    ASSERT_CU(cuEventQuery(event), CUDA_ERROR_NOT_READY);
+    assert_false(errand.gate.left);
+    (void)open_gate(&errand.gate);
+    ASSERT_OK(cuEventSynchronize(event));
+    assert_true(errand.gate.left);
+    ASSERT_OK(cuEventQuery(event));
+    ASSERT_OK(cuStreamQuery(errand.stream));
+    assert_int_equal(pthread_join(runner, NULL), 0);
+    ASSERT_OK(cuEventDestroy(event));
+    ASSERT_OK(cuStreamDestroy(errand.stream));
+}
+
 /* Random operations on three streams against a model that only knows timed work. */
 static void random_timed_work_ends_when_it_should(void **state)
 {
@@ -833,6 +877,7 @@ int main(void)
         cmocka_unit_test_setup(destroyed_streams_are_forgotten_in_time, fresh),
         cmocka_unit_test_setup(host_functions_run_when_their_turn_comes, fresh),
         cmocka_unit_test_setup(other_threads_wait_for_a_host_function, fresh),
+        cmocka_unit_test_setup(a_query_does_not_wait_for_a_host_function, fresh),
         cmocka_unit_test_setup(random_timed_work_ends_when_it_should, fresh),
     };
 

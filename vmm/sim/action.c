@@ -56,7 +56,9 @@ static void carry_out(const struct sim_action *action)
     if (action->function != NULL) {
         actions->is_running = true;
         actions->runner = sim_thread()->number;
+        actions->running = action;
         sim_unlock_for(action->function, action->argument);
+        actions->running = NULL;
         actions->is_running = false;
     } else if (action->width != 0) {
         fill(action);
@@ -103,6 +105,25 @@ void sim_actions_run(void)
         carry_out(action);
         forget(action);
     }
+}
+
+static bool stands_before(const struct sim_action *action, const struct sim_work *work)
+{
+    return action->work->queue == work->queue && action->work->number <= work->number;
+}
+
+bool sim_actions_hold(const struct sim_work *work)
+{
+    const struct sim_actions *actions = &sim_machine.actions;
+
+    if (work == NULL || !actions->is_running || actions->runner == sim_thread()->number)
+        return false;
+    if (stands_before(actions->running, work))
+        return true;
+    for (const struct sim_action *at = actions->first; at != NULL; at = at->next)
+        if (stands_before(at, work))
+            return true;
+    return false;
 }
 
 void sim_actions_drop(unsigned device)

@@ -37,6 +37,7 @@ struct sim_actions {
     struct sim_action *first, **last; /* last: where the next one is linked in */
     bool is_running;                  /* a host function */
     uint64_t runner;                  /* the thread that runs it */
+    const struct sim_action *running;
 };
 
 /**
@@ -50,6 +51,12 @@ bool sim_action_queue(struct sim_stream *stream, struct sim_action *action);
 
 /** Carry out what is due; gives the lock back while host functions run. */
 void sim_actions_run(void);
+
+/**
+ * Whether a piece of work is not over although its time has come: another thread runs a host
+ * function that it, or something before it in its queue, stands for or waits behind.
+ */
+bool sim_actions_hold(const struct sim_work *work);
 
 /** Drop the actions of a device, whose streams end. */
 void sim_actions_drop(unsigned device);

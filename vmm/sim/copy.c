@@ -111,7 +111,8 @@ static CUresult run(CUstream handle, bool is_async, struct transfer transfer)
 {
     const enum sim_node_type type = transfer.width == 0 ? SIM_NODE_COPY : SIM_NODE_FILL;
     struct sim_stream *stream;
-    CUresult result = sim_stream_find(handle, true, &stream);
+    /* The programming guide lets a copy go to a stream of any device, but not a kernel. */
+    CUresult result = sim_stream_find(handle, transfer.width != 0, &stream);
 
     if (result == CUDA_SUCCESS)
         result = sim_capture_check_use(stream);

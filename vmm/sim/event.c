@@ -116,7 +116,8 @@ static CUresult record(CUevent handle, CUstream stream_handle)
     event->is_recorded = true;
     event->time = sim_machine.now;
     event->capture_id = sim_capture_id(stream);
-    if (event->capture_id == 0 && !sim_work_ended(stream->queue.last))
+    if (event->capture_id == 0 &&
+        (!sim_work_ended(stream->queue.last) || sim_actions_hold(stream->queue.last)))
         event->work = sim_work_refer(stream->queue.last);
     return CUDA_SUCCESS;
 }
@@ -133,7 +134,7 @@ static CUresult query(CUevent handle)
     if (result != CUDA_SUCCESS)
         return result;
     sim_charge(sim_machine.costs->event_query);
-    if (!sim_work_ended(event->work))
+    if (!sim_work_ended(event->work) || sim_actions_hold(event->work))
         return CUDA_ERROR_NOT_READY;
     sim_machine.waits = true;
     forget(event);

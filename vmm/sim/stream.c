@@ -208,7 +208,7 @@ static CUresult query(CUstream handle)
     if (result != CUDA_SUCCESS)
         return result;
     sim_charge(sim_machine.costs->event_query);
-    sim_machine.waits = sim_work_ended(stream->queue.last);
+    sim_machine.waits = sim_work_ended(stream->queue.last) && !sim_actions_hold(stream->queue.last);
     return sim_machine.waits ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 

@@ -1,0 +1,265 @@
+# SPDX-License-Identifier: MIT
+"""`xseg probe` as a user meets it.
+
+probe.py TOOL SOURCE_ROOT; XSEG_DRIVER names the simulator.
+"""
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+
+MIB = 1 << 20
+# Every call that the probe makes, cuGetErrorName aside.
+CALLS = ("cuInit", "cuDriverGetVersion", "cuDeviceGetCount", "cuDeviceGet", "cuDeviceGetName",
+         "cuDeviceGetAttribute", "cuDevicePrimaryCtxRetain", "cuDevicePrimaryCtxRelease",
+         "cuCtxPushCurrent", "cuCtxPopCurrent", "cuMemGetInfo", "cuMemAlloc", "cuMemFree",
+         "cuMemGetAllocationGranularity", "cuMemAddressReserve", "cuMemAddressFree", "cuMemCreate",
+         "cuMemRelease", "cuMemMap", "cuMemUnmap", "cuMemSetAccess", "cuMemExportToShareableHandle",
+         "cuStreamCreate", "cuStreamDestroy", "cuStreamQuery", "cuStreamSynchronize",
+         "cuEventCreate", "cuEventDestroy", "cuEventRecord", "cuEventQuery")
+
+
+def run(*options, **environment):
+    """The exit status, and what the tool says on both streams."""
+    done = subprocess.run([TOOL, "probe", *options], timeout=120, check=False, text=True,
+                          stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT, env={**os.environ, **environment})
+    return done.returncode, done.stdout
+
+
+class ProbeTest(unittest.TestCase):
+    """Short ways to expect something."""
+
+    def fine(self, *options, **environment):
+        """What a probe says that finds nothing wrong."""
+        status, said = run(*options, **environment)
+        self.assertEqual(status, 0, said)
+        return said
+
+    def report(self, *options, **environment):
+        """The same as an object."""
+        return json.loads(self.fine("--json", *options, **environment))
+
+    def cost(self, report, call, size=0, pages=1, calls=1):
+        """The one row of a call."""
+        rows = [row for row in report["costs"] if (row["call"], row["bytes"], row["pages"],
+                                                   row["calls"]) == (call, size, pages, calls)]
+        self.assertEqual(len(rows), 1, (call, size, pages, calls))
+        return rows[0]
+
+
+class Abilities(ProbeTest):
+    def test_a_page_of_text(self):
+        said = self.fine()
+        for line in (r"xseg would use +expandable segments\n", r"device +0 of 1: Simulated device 0",
+                     r"memory +80.00 GiB, of which 80.00 GiB are free\n",
+                     r"granularity +2048 KiB at least", r"unmap +one call for several pages\n",
+                     r"us, modelled \(a100\): median and quartiles of 21\n",
+                     r"cuMemUnmap +2 MiB +34.0  34.0\.\.34.0 +34.0  34.0\.\.34.0 +no\n",
+                     r"cuMemFree +2 MiB +20.0 .* yes\n",
+                     r"cuMemUnmap +10 x 2 MiB, 10 calls +340.0 "):
+            self.assertRegex(said, line)
+        self.assertNotIn("failed", said)
+
+    def test_the_same_as_json(self):
+        report = self.report(XSEG_SIM_MEMORY_MB="4096", XSEG_SIM_DEVICES="3")
+        self.assertEqual((report["device"], report["devices"]), (0, 3))
+        self.assertEqual(report["total_bytes"], 4096 * MIB)
+        self.assertEqual((report["would_use"], report["failures"]), ("expandable", []))
+        can = report["can"]
+        self.assertEqual((can["granularity"], can["granularity_recommended"]), (2 * MIB, 2 * MIB))
+        for trial in ("vmm_trial", "access_of_several", "unmap_of_several", "descriptor_trial",
+                      "rdma_trial"):
+            self.assertEqual(can[trial], "fine", trial)
+        self.assertEqual((can["fabric"], can["fabric_trial"]), (False, None))
+
+    def test_another_device(self):
+        self.assertEqual(self.report("--device", "1", XSEG_SIM_DEVICES="2")["name"],
+                         "Simulated device 1")
+        status, said = run("--device", "2", XSEG_SIM_DEVICES="2")
+        self.assertEqual(status, 2)
+        self.assertIn("cuDeviceGet of device 2 failed with CUDA_ERROR_INVALID_DEVICE (101)", said)
+
+    def test_without_virtual_memory_it_says_why(self):
+        report = self.report(XSEG_SIM_VMM="0")
+        self.assertEqual(report["would_use"], "classic")
+        self.assertIn("no virtual memory management is offered", report["why"])
+        calls = {row["call"] for row in report["costs"]}
+        self.assertIn("cuMemAlloc", calls)
+        self.assertFalse([call for call in calls if "Map" in call or "Create" in call and "Mem" in
+                          call])
+
+    def test_a_failed_trial_is_named(self):
+        # The first two are the trial's.
+        status, said = run(XSEG_SIM_FAIL="cuMemMap:1:801")
+        self.assertEqual(status, 1)
+        self.assertRegex(said, r"xseg would use +classic segments: cuMemMap failed with "
+                               r"CUDA_ERROR_NOT_SUPPORTED \(801\)\n")
+        self.assertRegex(said, r"failed: cuMemMap with CUDA_ERROR_NOT_SUPPORTED \(801\), a trial")
+
+    def test_page_by_page(self):
+        report = self.report(XSEG_SIM_BATCH="0")
+        self.assertEqual(report["would_use"], "expandable")
+        self.assertEqual(report["can"]["unmap_of_several"], "CUDA_ERROR_INVALID_VALUE")
+        self.assertEqual(self.cost(report, "cuMemUnmap", 2 * MIB, 10, 10)["idle"]["median_us"], 340)
+        self.assertFalse([row for row in report["costs"] if row["pages"] > row["calls"]])
+
+    def test_a_full_device_is_taken_at_its_word(self):
+        report = json.loads(run("--json", XSEG_SIM_MEMORY_MB="2")[1])
+        self.assertEqual(report["would_use"], "expandable")
+        self.assertIn("too full for a trial", report["why"])
+        self.assertEqual(report["can"]["vmm_trial"], "CUDA_ERROR_OUT_OF_MEMORY")
+
+
+class Costs(ProbeTest):
+    def test_they_are_the_presets(self):
+        for preset, create, unmap in (("a100", 7.3, 34), ("a100_cold", 193, 25.6),
+                                      ("consumer", 7.9, 11.5), ("rocm_slow", 62, 1050),
+                                      ("none", 0, 0)):
+            with self.subTest(preset):
+                report = self.report("--costs", preset)
+                self.assertEqual((report["costs_are"], report["preset"]), ("modelled", preset))
+                for call, median in (("cuMemCreate", create), ("cuMemUnmap", unmap)):
+                    idle = self.cost(report, call, 2 * MIB)["idle"]
+                    self.assertEqual(idle, {"median_us": median, "low_us": median,
+                                            "high_us": median, "samples": 21})
+
+    def test_the_environment_counts_and_the_option_more(self):
+        self.assertEqual(self.report(XSEG_SIM_COSTS="consumer")["preset"], "consumer")
+        self.assertEqual(self.report("--costs", "none", XSEG_SIM_COSTS="consumer")["preset"],
+                         "none")
+
+    def test_tails_are_seen_as_a_spread(self):
+        idle = self.cost(self.report(XSEG_SIM_TAILS="7"), "cuMemSetAccess", 20 * MIB)["idle"]
+        self.assertLess(idle["low_us"], idle["median_us"])
+        self.assertLess(idle["median_us"], idle["high_us"])
+
+    def test_only_a_free_waits_for_the_device(self):
+        report = self.report()
+        waiting = {row["call"] for row in report["costs"] if row["waits_for_work"]}
+        self.assertEqual(waiting, {"cuMemFree"})
+        self.assertEqual(self.cost(report, "cuMemFree", 20 * MIB)["busy"]["median_us"], 5000)
+
+    def test_sizes_that_do_not_fit_are_left_out(self):
+        said = self.fine(XSEG_SIM_MEMORY_MB="256")
+        self.assertIn("no memory for sizes from 512 MiB on", said)
+        self.assertNotRegex(said, r"cuMem\w+ +512 MiB")
+        self.assertRegex(said, r"cuMemCreate +64 MiB")
+
+
+class Failures(ProbeTest):
+    """Whatever fails is said, and nothing is left over: the tool asks the simulator at its end."""
+
+    def expect_said(self, fault):
+        """A single fault is named somewhere; returns what was said."""
+        status, said = run(XSEG_SIM_FAIL=fault, XSEG_SIM_MEMORY_MB="256")
+        self.assertIn(status, (0, 1, 2), said)
+        self.assertNotIn("left over", said)
+        self.assertIn("CUDA_ERROR_UNKNOWN" if status else "xseg would use", said)
+        return status, said
+
+    def test_each_call_by_name(self):
+        for call in CALLS:
+            for nth in (1, 2, 3, 30):
+                with self.subTest(call=call, nth=nth):
+                    status, said = self.expect_said(f"{call}:{nth}:999")
+                    if status:
+                        self.assertIn(call, said)
+
+    def test_calls_from_first_to_last(self):
+        for nth in range(1, 2600, 53):
+            with self.subTest(nth=nth):
+                self.expect_said(f":{nth}:999")
+
+    def test_what_is_not_taken_back_is_said(self):
+        for call in ("cuMemRelease", "cuMemAddressFree", "cuMemFree", "cuEventDestroy"):
+            with self.subTest(call):
+                status, said = run(XSEG_SIM_FAIL=f"{call}:1+1:999")
+                self.assertEqual(status, 1)
+                self.assertIn(f"failed: {call} with CUDA_ERROR_UNKNOWN (999)", said)
+                # It stops taking: each trial, each size and each kind of run lose once what they had.
+                for kept in re.findall(r"^(?:physical memory|reservations|allocations): (\d+)",
+                                       said, re.MULTILINE):
+                    self.assertLessEqual(int(kept), 28)
+                self.assertIn("cuMemGetInfo ", said)
+
+    def test_a_call_that_always_fails_leaves_the_others(self):
+        status, said = run(XSEG_SIM_FAIL="cuMemAlloc:1+1:2")
+        self.assertEqual(status, 1)
+        self.assertRegex(said, r"cuMemAlloc +20 MiB +- +- +-\n")
+        self.assertRegex(said, r"cuMemUnmap +20 MiB +34.0 ")
+        self.assertRegex(said, r"failed: cuMemAlloc with CUDA_ERROR_OUT_OF_MEMORY \(2\), "
+                               r"costs of 20 MiB\n")
+
+    def test_bad_arguments(self):
+        for options, words in ((("--device", "x"), "--device takes the number"),
+                               (("--device", ""), "--device takes the number"),
+                               (("--device", "99999999999"), "--device takes the number"),
+                               (("--driver", "hip"), "--driver takes sim or cuda"),
+                               (("--costs", "cheap"), "--costs takes none, a100"),
+                               (("--driver", "cuda", "--costs", "none"), "cannot be given with"),
+                               (("--nonsense",), "xseg probe --help lists the options"),
+                               (("file",), "file is no option")):
+            with self.subTest(options):
+                status, said = run(*options)
+                self.assertEqual(status, 2)
+                self.assertIn(words, said)
+        status, said = run(XSEG_SIM_MEMORY_MB="odd")
+        self.assertEqual(status, 2)
+        self.assertIn("does not understand", said)
+
+    def test_output_that_cannot_be_written(self):
+        with open("/dev/full", "w", encoding="utf-8") as full:
+            done = subprocess.run([TOOL, "probe", "--json"], stdout=full, stderr=subprocess.PIPE,
+                                  text=True, check=False, timeout=120)
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("cannot be written", done.stderr)
+
+
+@unittest.skipIf(b"__asan_init" in pathlib.Path(sys.argv[1]).read_bytes(),
+                 "AddressSanitizer cannot load a library that finds its own symbols first")
+class Driver(ProbeTest):
+    """On a driver that is found as libcuda.so.1; it is the simulator, where fills take no time."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        (pathlib.Path(folder.name) / "libcuda.so.1").symlink_to(os.environ["XSEG_DRIVER"])
+        self.paths = f"{folder.name}:{os.environ.get('LD_LIBRARY_PATH', '')}"
+
+    def test_costs_are_measured(self):
+        said = self.fine("--driver", "cuda", LD_LIBRARY_PATH=self.paths)
+        self.assertIn("us, measured: median and quartiles of 21", said)
+        self.assertIn("the device could not be kept busy", said)
+        self.assertRegex(said, r"driver +libcuda.so.1, CUDA \d+\.\d\n")
+        report = self.report("--driver", "cuda", LD_LIBRARY_PATH=self.paths)
+        self.assertEqual((report["costs_are"], report["preset"]), ("measured", None))
+        create = self.cost(report, "cuMemCreate", 2 * MIB)
+        self.assertEqual((create["idle"]["samples"], create["busy"]), (21, None))
+        self.assertGreater(create["idle"]["median_us"], 0)
+
+    def test_a_driver_that_fails_is_named(self):
+        status, said = run("--driver", "cuda", LD_LIBRARY_PATH=self.paths,
+                           XSEG_SIM_FAIL="cuInit:1:100")
+        self.assertEqual(status, 2)
+        self.assertIn("cuInit", said)
+        self.assertIn("CUDA_ERROR_NO_DEVICE (100)", said)
+        status, said = run("--driver", "cuda", LD_LIBRARY_PATH=self.paths,
+                           XSEG_SIM_FAIL="cuMemsetD8Async:1:999")
+        self.assertEqual(status, 1)
+        self.assertIn("failed: cuMemsetD8Async", said)
+
+    def test_without_a_driver(self):
+        status, said = run("--driver", "cuda")
+        if "loaded" in said:
+            self.assertEqual(status, 2)
+            self.assertTrue(re.search(r"libcuda\.so\.1", said), said)
+
+
+if __name__ == "__main__":
+    TOOL = sys.argv[1]
+    unittest.main(argv=sys.argv[:1], verbosity=1)
