@@ -91,8 +91,11 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .name = "graph_capture_record_stream_reuse",
             .type = XSEG_CONFIG_BOOL,
             .offset = MEMBER(graph_capture_record_stream_reuse),
+            .acts = true,
             .accepts = ANY_BOOL,
-            .sentence = "Reuse blocks during a capture that several streams used.",
+            .sentence = "A block that several streams of a capture used, and that is freed in it, "
+                        "comes back within the "
+                        "capture as soon as the graph orders all its uses before what comes next.",
         },
     [XSEG_CONFIG_RELEASE_LOCK] =
         {

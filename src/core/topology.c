@@ -142,7 +142,7 @@ static void reach_needs(struct xseg_topology_view *view, struct walk *walk,
 
     if (xseg_driver_node_needs(context, node, few, &count) != XSEG_OK)
         return;
-    if (count == sizeof(few) / sizeof(few[0])) {
+    if (count >= sizeof(few) / sizeof(few[0])) {
         /* There may be more than there was room for. */
         if (xseg_driver_node_needs(context, node, NULL, &count) != XSEG_OK)
             return;

@@ -181,9 +181,11 @@ static void add(struct list *list, CUgraphNode first, CUgraphNode second)
     list->count++;
 }
 
+/* With room for entries the answer is how many were filled in, without room how many there are. */
 static void hand_out(struct list *list, size_t *count)
 {
-    const size_t found = list->count;
+    const bool is_asked = list->first != NULL || list->second != NULL;
+    const size_t found = is_asked && list->count > list->room ? list->room : list->count;
 
     while (list->count < list->room)
         add(list, NULL, NULL);

@@ -85,6 +85,10 @@ void sim_handles_remove(struct sim_handles *handles, uint64_t handle, bool is_de
     else
         slot->lost = slot->generation;
     handles->live--;
+    /* A real driver's handles are addresses, which come again. */
+    if (sim_machine.recycles &&
+        (handles->kind == SIM_KIND_STREAM || handles->kind == SIM_KIND_EVENT))
+        slot->generation--;
     if (++slot->generation != 0) {
         slot->next_free = handles->first_free;
         handles->first_free = index + 1;

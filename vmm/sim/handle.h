@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Handles: numbers that stand for objects and are never reused.
+ * Handles: numbers that stand for objects and are never reused, unless the settings want handles of
+ * streams and events to come again.
  *
  * A handle is a kind, a slot and that slot's generation; it is never followed as a pointer.  So a
  * handle of a destroyed object, of another kind, of an earlier machine, or plain rubbish finds

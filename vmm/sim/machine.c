@@ -127,6 +127,7 @@ void sim_machine_start(const struct sim_scene *scene)
     sim_machine.has_tails = scene->tail_seed != 0;
     sim_machine.tail_state = scene->tail_seed;
     sim_machine.real_bytes = scene->real_bytes;
+    sim_machine.recycles = scene->recycles;
     sim_machine.forked = false;
     sim_machine.shared = scene->shared;
     sim_machine.current = NULL;

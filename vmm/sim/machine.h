@@ -63,7 +63,7 @@ struct sim_machine {
 
     unsigned devices;
     uint64_t memory_bytes;
-    bool one_by_one, without_vmm, without_peers, strict, real_bytes;
+    bool one_by_one, without_vmm, without_peers, strict, real_bytes, recycles;
     bool forked; /* the process is a child of the one that the machine belongs to */
     const struct sim_costs *costs;
     bool has_tails;
@@ -117,7 +117,7 @@ struct sim_scene {
     unsigned devices;
     uint64_t memory_bytes, address_bytes;
     const struct sim_costs *costs;
-    bool one_by_one, without_vmm, without_peers, fast, real_bytes;
+    bool one_by_one, without_vmm, without_peers, fast, real_bytes, recycles;
     struct sim_faults faults;
     uint64_t tail_seed;
     struct sim_shared shared;

@@ -41,6 +41,7 @@ xseg_status sim_scene_of(const struct xseg_sim_settings *settings, struct sim_sc
     wanted.tail_seed = settings->tail_seed;
     wanted.without_peers = settings->without_peers;
     wanted.real_bytes = settings->real_bytes;
+    wanted.recycles = settings->recycles;
     if (wanted.devices > SIM_DEVICES_MAX || wanted.memory_bytes % SIM_GRANULE != 0 ||
         wanted.costs == NULL)
         return XSEG_ERR_ARGUMENT;
@@ -169,6 +170,16 @@ static bool take_peers(const char *text, struct sim_scene *scene)
     return true;
 }
 
+static bool take_recycle(const char *text, struct sim_scene *scene)
+{
+    uint64_t number;
+
+    if (!whole_number_of(text, 0, 1, &number))
+        return false;
+    scene->recycles = number == 1;
+    return true;
+}
+
 /* CALL:N[+EVERY][:ERROR], where CALL may be empty. */
 static bool take_one_fault(const char *text, struct sim_faults *faults, const char **end)
 {
@@ -229,6 +240,7 @@ static const struct {
     {"XSEG_SIM_TAILS", take_tails, "a number"},
     {"XSEG_SIM_PEERS", take_peers, "0 or 1"},
     {"XSEG_SIM_BYTES", take_bytes, "0 or 1"},
+    {"XSEG_SIM_RECYCLE", take_recycle, "0 or 1"},
     {"XSEG_SIM_FAIL", take_fault,
      "CALL:N[+EVERY][:ERROR], with a call that the simulator has, and commas between several"},
 };

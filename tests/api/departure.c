@@ -1,0 +1,290 @@
+/* SPDX-License-Identifier: MIT */
+/* Streams that pass and streams that go: xseg_passed, xseg_stream_gone, xseg_free_after. */
+#include "tests/support/scene.h"
+
+/* The driver's events, by their plain C types. */
+int cuCtxPushCurrent_v2(void *context);
+int cuCtxPopCurrent_v2(void **context);
+int cuDevicePrimaryCtxRetain(void **context, int device);
+int cuDevicePrimaryCtxRelease_v2(int device);
+int cuEventCreate(xseg_event *event, unsigned flags);
+int cuEventDestroy_v2(xseg_event event);
+int cuEventRecord(xseg_event event, xseg_stream stream);
+
+#define FOREVER UINT64_MAX
+
+static xseg_event event_on(xseg_stream stream)
+{
+    xseg_event event = NULL;
+    void *context = NULL;
+
+    assert_int_equal(cuDevicePrimaryCtxRetain(&context, 0), 0);
+    assert_int_equal(cuCtxPushCurrent_v2(context), 0);
+    assert_int_equal(cuEventCreate(&event, 2), 0);
+    assert_int_equal(cuEventRecord(event, stream), 0);
+    assert_int_equal(cuCtxPopCurrent_v2(&context), 0);
+    assert_int_equal(cuDevicePrimaryCtxRelease_v2(0), 0);
+    return event;
+}
+
+/* Blocks pending on a stream come back when the caller says that it has passed: no event is asked. */
+static void a_stream_that_has_passed_is_not_asked(void **state)
+{
+    struct xseg_allocator *allocator = scene_open(NULL);
+    const xseg_stream side = scene_stream(), other = scene_stream();
+    void *a = scene_alloc(allocator, 5 * MIB, NULL), *b = scene_alloc(allocator, 5 * MIB, NULL);
+
+    (void)state;
+    assert_int_equal(xseg_sim_launch(side, FOREVER), XSEG_OK);
+    assert_int_equal(xseg_sim_launch(other, FOREVER), XSEG_OK);
+    assert_int_equal(xseg_use(allocator, a, side), XSEG_OK);
+    assert_int_equal(xseg_use(allocator, b, side), XSEG_OK);
+    assert_int_equal(xseg_use(allocator, b, other), XSEG_OK);
+    scene_free(allocator, a);
+    scene_free(allocator, b);
+    assert_int_equal(xseg_sim_finish(side), XSEG_OK);
+
+    const uint64_t calls = xseg_sim_calls(NULL);
+    assert_int_equal(xseg_passed(allocator, 0, side), XSEG_OK);
+    assert_int_equal(xseg_sim_calls(NULL), calls);
+    assert_int_equal(scene_block(allocator, a).state, XSEG_BLOCK_CACHED);
+    assert_int_equal(scene_block(allocator, b).state, XSEG_BLOCK_PENDING);
+    /* Once more, a stream that is not known, and one without anything to wait for. */
+    assert_int_equal(xseg_passed(allocator, 0, side), XSEG_OK);
+    assert_int_equal(xseg_passed(allocator, 0, (xseg_stream)(uintptr_t)0x5000), XSEG_OK);
+    assert_int_equal(xseg_passed(allocator, 0, NULL), XSEG_OK);
+    scene_expect_error(xseg_passed(allocator, 9, side), XSEG_ERR_ARGUMENT, "device 9");
+    assert_int_equal(xseg_sim_finish(other), XSEG_OK);
+    assert_int_equal(xseg_passed(allocator, 0, other), XSEG_OK);
+    assert_int_equal(scene_block(allocator, b).state, XSEG_BLOCK_CACHED);
+    assert_int_equal(xseg_close(allocator), XSEG_OK);
+    scene_stream_destroy(side);
+    scene_stream_destroy(other);
+}
+
+/* What a stream that is gone had cached serves the next stream, once its work has finished. */
+static void memory_of_a_gone_stream_is_handed_over(void **state)
+{
+    struct xseg_allocator *allocator = scene_open(NULL);
+    xseg_stream first = scene_stream();
+    void *kept = scene_alloc(allocator, 5 * MIB, first),
+         *a = scene_alloc(allocator, 7 * MIB, first);
+
+    (void)state;
+    scene_free(allocator, a);
+    assert_int_equal(xseg_sim_launch(first, FOREVER), XSEG_OK);
+    assert_int_equal(xseg_stream_gone(allocator, 0, first), XSEG_OK);
+    assert_int_equal(xseg_stream_gone(allocator, 0, first), XSEG_OK);
+
+    /* While its work runs, nobody gets its memory. */
+    const xseg_stream second = scene_stream();
+    void *b = scene_alloc(allocator, 7 * MIB, second);
+    assert_ptr_not_equal(b, a);
+    scene_free(allocator, b);
+    assert_int_equal(xseg_sim_finish(first), XSEG_OK);
+
+    const xseg_stream third = scene_stream();
+    void *c = scene_alloc(allocator, 7 * MIB, third);
+    assert_ptr_equal(c, a);
+    assert_ptr_equal(scene_block(allocator, kept).stream, third);
+    scene_free(allocator, kept);
+    scene_free(allocator, c);
+    assert_int_equal(scene_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 40 * MIB);
+    scene_stream_destroy(first);
+    assert_int_equal(xseg_close(allocator), XSEG_OK);
+    scene_stream_destroy(second);
+    scene_stream_destroy(third);
+}
+
+/* A handle that comes again is another stream: it waits for nothing of the old one, and shares
+ * nothing with it while the old one runs. */
+static void a_handle_that_comes_again_is_another_stream(void **state)
+{
+    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    unsigned came_again = 0;
+
+    (void)state;
+    settings.recycles = true;
+    struct xseg_allocator *allocator = scene_open_on(&settings, NULL);
+    for (unsigned round = 0; round < 50; round++) {
+        const xseg_stream stream = scene_stream();
+        void *ptr = scene_alloc(allocator, 3 * MIB, stream);
+
+        scene_free(allocator, ptr);
+        assert_int_equal(xseg_stream_gone(allocator, 0, stream), XSEG_OK);
+        scene_stream_destroy(stream);
+        const xseg_stream next = scene_stream();
+        came_again += next == stream;
+        ptr = scene_alloc(allocator, 3 * MIB, next);
+        assert_ptr_equal(scene_block(allocator, ptr).stream, next);
+        scene_free(allocator, ptr);
+        assert_int_equal(xseg_stream_gone(allocator, 0, next), XSEG_OK);
+        scene_stream_destroy(next);
+    }
+    assert_int_equal(came_again, 50);
+    /* One segment went from stream to stream. */
+    assert_int_equal(scene_stats(allocator).reserved_bytes[XSEG_STAT_ALL].peak, 20 * MIB);
+    scene_close(allocator);
+}
+
+/* While the work of the old stream runs, a new one with its handle gets none of its memory. */
+static void a_handle_may_come_again_before_the_work_has_ended(void **state)
+{
+    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+
+    (void)state;
+    settings.recycles = true;
+    struct xseg_allocator *allocator = scene_open_on(&settings, NULL);
+    const xseg_stream old = scene_stream();
+    void *kept = scene_alloc(allocator, 5 * MIB, old), *a = scene_alloc(allocator, 5 * MIB, old);
+
+    scene_free(allocator, a);
+    assert_int_equal(xseg_sim_launch_on(old, 1000000, (uintptr_t)a, 4096), XSEG_OK);
+    assert_int_equal(xseg_stream_gone(allocator, 0, old), XSEG_OK);
+    scene_stream_destroy(old);
+    const xseg_stream young = scene_stream();
+    assert_ptr_equal(young, old);
+    void *b = scene_alloc(allocator, 5 * MIB, young);
+    assert_ptr_not_equal(b, a);
+    /* A block of the old stream comes back to the old one's cache. */
+    scene_free(allocator, kept);
+    scene_free(allocator, b);
+    assert_ptr_equal(scene_alloc(allocator, 5 * MIB, young), b);
+    xseg_sim_advance(2000000);
+    scene_free(allocator, b);
+    assert_int_equal(xseg_close(allocator), XSEG_OK);
+    scene_stream_destroy(young);
+}
+
+/* A trim asks the event that was recorded when the stream left, since the stream is no more. */
+static void a_trim_takes_what_a_gone_stream_left(void **state)
+{
+    struct xseg_allocator *allocator = scene_open(NULL);
+    struct xseg_trimmed done = XSEG_TRIMMED_INIT;
+    const xseg_stream stream = scene_stream();
+
+    (void)state;
+    scene_free(allocator, scene_alloc(allocator, 3 * MIB, stream));
+    assert_int_equal(xseg_sim_launch(stream, FOREVER), XSEG_OK);
+    assert_int_equal(xseg_stream_gone(allocator, 0, stream), XSEG_OK);
+    assert_int_equal(xseg_trim(allocator, NULL, NULL, &done), XSEG_OK);
+    assert_int_equal(done.kept_busy, 20 * MIB);
+    assert_int_equal(done.returned, 0);
+    assert_int_equal(xseg_sim_finish(stream), XSEG_OK);
+    scene_stream_destroy(stream);
+    assert_int_equal(xseg_trim(allocator, NULL, NULL, &done), XSEG_OK);
+    assert_int_equal(done.returned, 20 * MIB);
+    scene_close(allocator);
+}
+
+/* A use on a stream that has left since: its last event stands for it. */
+static void uses_on_a_gone_stream_wait_for_its_last_event(void **state)
+{
+    struct xseg_allocator *allocator = scene_open(NULL);
+    const xseg_stream side = scene_stream();
+    void *a = scene_alloc(allocator, 5 * MIB, NULL), *b = scene_alloc(allocator, 5 * MIB, NULL);
+
+    (void)state;
+    assert_int_equal(xseg_sim_launch(side, FOREVER), XSEG_OK);
+    assert_int_equal(xseg_use(allocator, a, side), XSEG_OK);
+    assert_int_equal(xseg_use(allocator, b, side), XSEG_OK);
+    assert_int_equal(xseg_stream_gone(allocator, 0, side), XSEG_OK);
+    scene_free(allocator, a);
+    scene_free(allocator, scene_alloc(allocator, 1, NULL));
+    assert_int_equal(scene_block(allocator, a).state, XSEG_BLOCK_PENDING);
+    assert_int_equal(xseg_sim_finish(side), XSEG_OK);
+    scene_stream_destroy(side);
+    scene_free(allocator, scene_alloc(allocator, 1, NULL));
+    assert_int_equal(scene_block(allocator, a).state, XSEG_BLOCK_CACHED);
+
+    /* When the next stream is met, the old one is known to have passed. */
+    const xseg_stream next = scene_stream();
+    scene_free(allocator, scene_alloc(allocator, 1, next));
+    scene_free(allocator, b);
+    scene_free(allocator, scene_alloc(allocator, 1, NULL));
+    assert_int_equal(scene_block(allocator, b).state, XSEG_BLOCK_CACHED);
+    assert_int_equal(xseg_close(allocator), XSEG_OK);
+    scene_stream_destroy(next);
+}
+
+static void default_streams_never_go(void **state)
+{
+    struct xseg_allocator *allocator = scene_open(NULL);
+
+    (void)state;
+    for (uintptr_t handle = 0; handle <= 2; handle++)
+        scene_expect_error(xseg_stream_gone(allocator, 0, (xseg_stream)handle), XSEG_ERR_ARGUMENT,
+                           "default stream");
+    scene_expect_error(xseg_stream_gone(NULL, 0, NULL), XSEG_ERR_ARGUMENT, "NULL");
+    assert_int_equal(xseg_stream_gone(allocator, 0, (xseg_stream)(uintptr_t)0x7000), XSEG_OK);
+    scene_close(allocator);
+}
+
+/* A block freed behind events waits for them, whatever becomes of the events afterwards. */
+static void a_block_is_freed_after_events(void **state)
+{
+    struct xseg_allocator *allocator = scene_open(NULL);
+    const xseg_stream one = scene_stream(), two = scene_stream();
+    void *ptr = scene_alloc(allocator, 5 * MIB, NULL);
+    xseg_event events[2];
+
+    (void)state;
+    assert_int_equal(xseg_sim_launch(one, FOREVER), XSEG_OK);
+    assert_int_equal(xseg_sim_launch(two, FOREVER), XSEG_OK);
+    events[0] = event_on(one);
+    events[1] = event_on(two);
+    assert_int_equal(xseg_free_after(allocator, ptr, events, 2), XSEG_OK);
+    assert_int_equal(cuEventDestroy_v2(events[0]), 0);
+    assert_int_equal(cuEventDestroy_v2(events[1]), 0);
+    assert_int_equal(scene_stats(allocator).allocated_bytes[XSEG_STAT_ALL].current, 0);
+    assert_int_equal(xseg_sim_finish(one), XSEG_OK);
+    scene_free(allocator, scene_alloc(allocator, 1, NULL));
+    assert_int_equal(scene_block(allocator, ptr).state, XSEG_BLOCK_PENDING);
+    assert_int_equal(xseg_sim_finish(two), XSEG_OK);
+    scene_free(allocator, scene_alloc(allocator, 1, NULL));
+    assert_int_equal(scene_block(allocator, ptr).state, XSEG_BLOCK_CACHED);
+    assert_int_equal(xseg_close(allocator), XSEG_OK);
+    scene_stream_destroy(one);
+    scene_stream_destroy(two);
+}
+
+/* Events that are complete cost a query and nothing else; without any it is a plain free. */
+static void complete_events_are_not_waited_for(void **state)
+{
+    struct xseg_allocator *allocator = scene_open(NULL);
+    void *a = scene_alloc(allocator, 5 * MIB, NULL), *b = scene_alloc(allocator, 5 * MIB, NULL);
+    xseg_event event = event_on(NULL);
+
+    (void)state;
+    assert_int_equal(xseg_free_after(allocator, a, &event, 1), XSEG_OK);
+    assert_int_equal(scene_block(allocator, a).state, XSEG_BLOCK_CACHED);
+    assert_int_equal(xseg_sim_calls("cuStreamWaitEvent"), 0);
+    assert_int_equal(xseg_free_after(allocator, b, NULL, 0), XSEG_OK);
+    assert_int_equal(xseg_free_after(allocator, NULL, NULL, 0), XSEG_OK);
+    scene_expect_error(xseg_free_after(allocator, a, &event, 1), XSEG_ERR_NOT_LIVE, "cached");
+    scene_expect_error(xseg_free_after(allocator, a, NULL, 1), XSEG_ERR_ARGUMENT, "events");
+    a = scene_alloc(allocator, 5 * MIB, NULL);
+    assert_int_equal(cuEventDestroy_v2(event), 0);
+    event = NULL;
+    scene_expect_error(xseg_free_after(allocator, a, &event, 1), XSEG_ERR_ARGUMENT, "event 0");
+    assert_int_equal(scene_block(allocator, a).state, XSEG_BLOCK_LIVE);
+    scene_free(allocator, a);
+    scene_close(allocator);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_stream_that_has_passed_is_not_asked),
+        cmocka_unit_test(memory_of_a_gone_stream_is_handed_over),
+        cmocka_unit_test(a_handle_that_comes_again_is_another_stream),
+        cmocka_unit_test(a_handle_may_come_again_before_the_work_has_ended),
+        cmocka_unit_test(a_trim_takes_what_a_gone_stream_left),
+        cmocka_unit_test(uses_on_a_gone_stream_wait_for_its_last_event),
+        cmocka_unit_test(default_streams_never_go),
+        cmocka_unit_test(a_block_is_freed_after_events),
+        cmocka_unit_test(complete_events_are_not_waited_for),
+    };
+
+    return cmocka_run_group_tests_name("departure", tests, NULL, NULL);
+}

@@ -1,0 +1,354 @@
+/* SPDX-License-Identifier: MIT */
+/* Private pools without a capture: routes, options, statistics, checkpoint and restore. */
+#include <stdlib.h>
+
+#include "tests/support/scene.h"
+
+static struct xseg_pool *make_pool(struct xseg_allocator *allocator,
+                                   const struct xseg_pool_options *options)
+{
+    struct xseg_pool *pool = NULL;
+
+    assert_int_equal(xseg_pool_create(allocator, 0, options, &pool), XSEG_OK);
+    return pool;
+}
+
+static void *alloc_in(struct xseg_allocator *allocator, struct xseg_pool *pool, size_t bytes)
+{
+    struct xseg_request request = XSEG_REQUEST_INIT;
+    void *ptr = NULL;
+
+    request.pool = pool;
+    request.bytes = bytes;
+    assert_int_equal(xseg_alloc_with(allocator, &request, &ptr), XSEG_OK);
+    return ptr;
+}
+
+static struct xseg_stats pool_stats(struct xseg_allocator *allocator, struct xseg_pool *pool)
+{
+    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_stats stats = {.struct_bytes = sizeof(stats)};
+
+    where.pool = pool;
+    assert_int_equal(xseg_stats(allocator, &where, &stats), XSEG_OK);
+    return stats;
+}
+
+static bool is_this(void *context, xseg_stream stream)
+{
+    return stream == (xseg_stream)context;
+}
+
+/* The route that was begun last, and accepts the stream, serves it. */
+static void the_latest_route_that_accepts_serves(void **state)
+{
+    struct xseg_allocator *allocator = scene_open(NULL);
+    const xseg_stream stream = scene_stream();
+    struct xseg_pool *one = make_pool(allocator, NULL), *all = make_pool(allocator, NULL);
+    void *ptr[4];
+
+    (void)state;
+    assert_int_equal(xseg_route_begin(all, NULL, NULL), XSEG_OK);
+    assert_int_equal(xseg_route_begin(one, is_this, stream), XSEG_OK);
+    scene_expect_error(xseg_route_begin(one, NULL, NULL), XSEG_ERR_BUSY, "already");
+    ptr[0] = scene_alloc(allocator, 100, stream);
+    ptr[1] = scene_alloc(allocator, 100, NULL);
+    ptr[2] = alloc_in(allocator, all, 100);
+    assert_int_equal(xseg_route_end(all), XSEG_OK);
+    scene_expect_error(xseg_route_end(all), XSEG_ERR_ARGUMENT, "not routed");
+    ptr[3] = scene_alloc(allocator, 100, NULL);
+    assert_ptr_equal(scene_block(allocator, ptr[0]).pool, one);
+    assert_ptr_equal(scene_block(allocator, ptr[1]).pool, all);
+    assert_ptr_equal(scene_block(allocator, ptr[2]).pool, all);
+    assert_null(scene_block(allocator, ptr[3]).pool);
+    /* A route holds its pool, and stands in the way of closing. */
+    assert_int_equal(xseg_pool_release(one), XSEG_OK);
+    scene_free(allocator, scene_alloc(allocator, 100, stream));
+    for (unsigned i = 0; i < 4; i++)
+        scene_free(allocator, ptr[i]);
+    scene_expect_error(xseg_close(allocator), XSEG_ERR_BUSY, "route");
+    assert_int_equal(xseg_route_end(one), XSEG_OK);
+    scene_expect_error(xseg_route_begin(one, NULL, NULL), XSEG_ERR_ARGUMENT, "nobody holds");
+    assert_int_equal(xseg_pool_release(all), XSEG_OK);
+    assert_int_equal(xseg_close(allocator), XSEG_OK);
+    scene_stream_destroy(stream);
+}
+
+static void a_pool_has_a_limit_of_its_own(void **state)
+{
+    struct xseg_allocator *allocator = scene_open(NULL);
+    struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
+    struct xseg_request request = XSEG_REQUEST_INIT;
+    void *outside = scene_alloc(allocator, 30 * MIB, NULL), *a, *b = NULL;
+
+    (void)state;
+    options.limit_bytes = 45 * MIB;
+    struct xseg_pool *pool = make_pool(allocator, &options);
+    scene_free(allocator, outside);
+    a = alloc_in(allocator, pool, 30 * MIB);
+    request.pool = pool;
+    request.bytes = 11 * MIB;
+    scene_expect_error(xseg_alloc_with(allocator, &request, &b), XSEG_ERR_LIMIT, "of the pool");
+    /* What fits on its pages is served; nobody else's cache went for it. */
+    b = alloc_in(allocator, pool, 10 * MIB);
+    const struct xseg_stats stats = pool_stats(allocator, pool);
+    assert_int_equal(stats.limit_bytes, 45 * MIB);
+    assert_int_equal(stats.reserved_bytes[XSEG_STAT_ALL].current, 40 * MIB);
+    assert_int_equal(stats.reserved_bytes[XSEG_STAT_ALL].peak, 40 * MIB);
+    assert_int_equal(stats.allocation[XSEG_STAT_LARGE].current, 2);
+    assert_int_equal(stats.allocated_bytes[XSEG_STAT_ALL].current, 40 * MIB);
+    assert_int_equal(scene_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 80 * MIB);
+    assert_int_equal(scene_stats(allocator).num_ooms, 1);
+    scene_free(allocator, a);
+    scene_free(allocator, b);
+    scene_close(allocator);
+}
+
+static void blocks_of_a_pool_may_stay_whole(void **state)
+{
+    struct xseg_allocator *allocator = scene_open("expandable_segments:False");
+    struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
+    void *a, *b;
+
+    (void)state;
+    options.no_split = true;
+    struct xseg_pool *pool = make_pool(allocator, &options);
+    a = alloc_in(allocator, pool, 100);
+    b = alloc_in(allocator, pool, 100);
+    assert_int_equal(scene_block(allocator, a).bytes, 2 * MIB);
+    assert_ptr_not_equal(scene_block(allocator, a).segment_base,
+                         scene_block(allocator, b).segment_base);
+    scene_free(allocator, a);
+    scene_free(allocator, b);
+    scene_close(allocator);
+}
+
+/* When memory is short, what such a pool has cached serves the default pool; nothing is flushed. */
+static void a_pool_lends_when_memory_is_short(void **state)
+{
+    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
+    struct xseg_request request = XSEG_REQUEST_INIT;
+    void *inside, *ptr = NULL;
+
+    (void)state;
+    settings.memory_bytes = 64 * MIB;
+    struct xseg_allocator *allocator = scene_open_on(&settings, NULL);
+    options.use_on_oom = true;
+    struct xseg_pool *pool = make_pool(allocator, &options), *other;
+    inside = alloc_in(allocator, pool, 40 * MIB);
+    scene_free(allocator, inside);
+    ptr = scene_alloc(allocator, 30 * MIB, NULL);
+    assert_ptr_equal(ptr, inside);
+    assert_ptr_equal(scene_block(allocator, ptr).pool, pool);
+    assert_int_equal(scene_stats(allocator).num_alloc_retries, 0);
+    scene_free(allocator, ptr);
+    /* Not to private pools, and not once nobody holds it: then its memory goes. */
+    request.pool = other = make_pool(allocator, NULL);
+    request.bytes = 30 * MIB;
+    scene_expect_error(xseg_alloc_with(allocator, &request, &ptr), XSEG_ERR_NO_MEMORY, "no room");
+    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    ptr = scene_alloc(allocator, 30 * MIB, NULL);
+    assert_null(scene_block(allocator, ptr).pool);
+    assert_int_equal(xseg_pool_release(other), XSEG_OK);
+    scene_free(allocator, ptr);
+    scene_close(allocator);
+}
+
+/* --- Own functions underneath. --- */
+
+struct own {
+    unsigned char *memory;
+    size_t given, taken, skew;
+    bool refuses;
+};
+
+static void *own_alloc(void *context, size_t bytes, int device, xseg_stream stream)
+{
+    struct own *own = context;
+
+    assert_int_equal(device, 0);
+    assert_null(stream);
+    if (own->refuses)
+        return NULL;
+    own->given += bytes;
+    return own->memory + own->skew;
+}
+
+static void own_free(void *context, void *ptr, size_t bytes, int device, xseg_stream stream)
+{
+    struct own *own = context;
+
+    assert_int_equal(device, 0);
+    assert_null(stream);
+    assert_ptr_equal(ptr, own->memory + own->skew);
+    own->taken += bytes;
+}
+
+static void a_pool_stands_on_its_owners_functions(void **state)
+{
+    struct xseg_allocator *allocator = scene_open(NULL);
+    struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
+    struct xseg_request request = XSEG_REQUEST_INIT;
+    struct own own = {.memory = aligned_alloc(4096, 4 * MIB)};
+    void *a, *b, *c = NULL;
+
+    (void)state;
+    assert_non_null(own.memory);
+    options.memory = (struct xseg_pool_memory){own_alloc, NULL, &own};
+    struct xseg_pool *pool = NULL;
+    scene_expect_error(xseg_pool_create(allocator, 0, &options, &pool), XSEG_ERR_ARGUMENT, "free");
+    options.memory.free = own_free;
+    pool = make_pool(allocator, &options);
+
+    own.refuses = true;
+    request.pool = pool;
+    request.bytes = 1 * MIB;
+    scene_expect_error(xseg_alloc_with(allocator, &request, &c), XSEG_ERR_NO_MEMORY,
+                       "own function");
+    own.refuses = false;
+    own.skew = 64;
+    scene_expect_error(xseg_alloc_with(allocator, &request, &c), XSEG_ERR_ARGUMENT, "aligned");
+    assert_int_equal(own.given, own.taken);
+    own.skew = 0;
+    a = alloc_in(allocator, pool, 1 * MIB);
+    b = alloc_in(allocator, pool, 1 * MIB);
+    assert_ptr_equal(a, own.memory);
+    assert_ptr_equal(b, own.memory + MIB);
+    assert_false(scene_block(allocator, a).is_expandable);
+    /* The same address again would be two blocks in one place. */
+    scene_expect_error(xseg_alloc_with(allocator, &request, &c), XSEG_ERR_ARGUMENT, "in use");
+    scene_free(allocator, a);
+    assert_ptr_equal(alloc_in(allocator, pool, MIB / 2), own.memory);
+    scene_free(allocator, own.memory);
+    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    scene_empty_cache(allocator);
+    assert_int_equal(own.given - own.taken, 2 * MIB);
+    scene_free(allocator, b);
+    scene_empty_cache(allocator);
+    assert_int_equal(own.given, own.taken);
+    scene_close(allocator);
+    free(own.memory);
+}
+
+/* --- Checkpoint and restore. --- */
+
+struct told {
+    unsigned freed, live;
+};
+
+static void note_moved(void *context, void *ptr, bool freed)
+{
+    struct told *told = context;
+
+    assert_non_null(ptr);
+    if (freed)
+        told->freed++;
+    else
+        told->live++;
+}
+
+static void restore_and_compare(const char *config)
+{
+    struct xseg_allocator *allocator = scene_open(config);
+    struct xseg_pool *pool = make_pool(allocator, NULL);
+    struct xseg_checkpoint *checkpoint = NULL;
+    struct told told = {0, 0};
+    void *first[6], *later[6];
+    bool exactly = false;
+
+    for (unsigned i = 0; i < 6; i++)
+        first[i] = alloc_in(allocator, pool, (i % 2 != 0 ? 3 * MIB : 700) * (i + 1));
+    scene_free(allocator, first[1]);
+    scene_free(allocator, first[2]);
+    void *const live[] = {first[5], first[0], first[3], first[4], first[0]};
+    assert_int_equal(xseg_pool_holds(pool, live, 5, &exactly), XSEG_OK);
+    assert_true(exactly);
+    assert_int_equal(xseg_pool_holds(pool, live, 3, &exactly), XSEG_OK);
+    assert_false(exactly);
+    assert_int_equal(xseg_pool_checkpoint(pool, &checkpoint), XSEG_OK);
+    const struct xseg_stats then = pool_stats(allocator, pool);
+
+    /* Another state: blocks freed, others allocated across the places of the first. */
+    scene_free(allocator, first[0]);
+    scene_free(allocator, first[3]);
+    for (unsigned i = 0; i < 6; i++)
+        later[i] = alloc_in(allocator, pool, (i % 2 != 0 ? 5 * MIB : 90 * KIB) * (i + 1));
+    scene_free(allocator, later[2]);
+    assert_int_equal(xseg_pool_restore(pool, checkpoint, note_moved, &told), XSEG_OK);
+    assert_int_equal(told.freed, 7);
+    assert_int_equal(told.live, 4);
+    assert_int_equal(xseg_pool_holds(pool, live, 4, &exactly), XSEG_OK);
+    assert_true(exactly);
+    const struct xseg_stats now = pool_stats(allocator, pool);
+    assert_int_equal(now.allocation[XSEG_STAT_ALL].current, then.allocation[XSEG_STAT_ALL].current);
+    assert_int_equal(now.allocated_bytes[XSEG_STAT_ALL].current,
+                     then.allocated_bytes[XSEG_STAT_ALL].current);
+    scene_expect_error(xseg_free(allocator, first[1]), XSEG_ERR_NOT_LIVE, "cached");
+
+    /* Again, from a state that equals it. */
+    assert_int_equal(xseg_pool_restore(pool, checkpoint, NULL, NULL), XSEG_OK);
+    assert_int_equal(xseg_pool_holds(pool, live, 4, &exactly), XSEG_OK);
+    assert_true(exactly);
+    xseg_checkpoint_end(checkpoint);
+    for (unsigned i = 0; i < 6; i++)
+        if (i != 1 && i != 2)
+            scene_free(allocator, first[i]);
+    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    scene_close(allocator);
+}
+
+static void a_pool_comes_back_to_a_checkpoint(void **state)
+{
+    (void)state;
+    restore_and_compare("expandable_segments:True");
+    restore_and_compare("expandable_segments:False");
+}
+
+static void what_cannot_be_restored_changes_nothing(void **state)
+{
+    struct xseg_allocator *allocator = scene_open(NULL);
+    const xseg_stream side = scene_stream();
+    struct xseg_pool *pool = make_pool(allocator, NULL), *other = make_pool(allocator, NULL);
+    struct xseg_checkpoint *checkpoint = NULL;
+    void *a = alloc_in(allocator, pool, 5 * MIB), *b = alloc_in(allocator, pool, 5 * MIB);
+    bool exactly = false;
+
+    (void)state;
+    assert_int_equal(xseg_pool_checkpoint(pool, &checkpoint), XSEG_OK);
+    scene_expect_error(xseg_pool_restore(other, checkpoint, NULL, NULL), XSEG_ERR_ARGUMENT,
+                       "another pool");
+    scene_expect_error(xseg_pool_restore(pool, NULL, NULL, NULL), XSEG_ERR_ARGUMENT, "NULL");
+    assert_int_equal(xseg_sim_launch(side, UINT64_MAX), XSEG_OK);
+    assert_int_equal(xseg_use(allocator, a, side), XSEG_OK);
+    scene_expect_error(xseg_pool_restore(pool, checkpoint, NULL, NULL), XSEG_ERR_BUSY, "used by");
+    scene_free(allocator, a);
+    scene_expect_error(xseg_pool_restore(pool, checkpoint, NULL, NULL), XSEG_ERR_BUSY, "wait");
+    struct xseg_checkpoint *second = NULL;
+    scene_expect_error(xseg_pool_checkpoint(pool, &second), XSEG_ERR_BUSY, "wait");
+    assert_int_equal(xseg_pool_holds(pool, &b, 1, &exactly), XSEG_OK);
+    assert_true(exactly);
+    assert_int_equal(xseg_sim_finish(side), XSEG_OK);
+    assert_int_equal(xseg_pool_restore(pool, checkpoint, NULL, NULL), XSEG_OK);
+    scene_free(allocator, a);
+    scene_free(allocator, b);
+    xseg_checkpoint_end(checkpoint);
+    xseg_checkpoint_end(NULL);
+    assert_int_equal(xseg_close(allocator), XSEG_OK);
+    scene_stream_destroy(side);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_latest_route_that_accepts_serves),
+        cmocka_unit_test(a_pool_has_a_limit_of_its_own),
+        cmocka_unit_test(blocks_of_a_pool_may_stay_whole),
+        cmocka_unit_test(a_pool_lends_when_memory_is_short),
+        cmocka_unit_test(a_pool_stands_on_its_owners_functions),
+        cmocka_unit_test(a_pool_comes_back_to_a_checkpoint),
+        cmocka_unit_test(what_cannot_be_restored_changes_nothing),
+    };
+
+    return cmocka_run_group_tests_name("pool", tests, NULL, NULL);
+}

@@ -1,0 +1,317 @@
+/* SPDX-License-Identifier: MIT */
+/* What a stream of a capture comes after, on graphs that are really captured. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "src/core/topology.h"
+#include "tests/support/scene.h"
+#include "vmm/context.h"
+
+int cuCtxPushCurrent_v2(void *context);
+int cuCtxPopCurrent_v2(void **context);
+int cuStreamBeginCapture_v2(xseg_stream stream, int mode);
+int cuStreamEndCapture(xseg_stream stream, void **graph);
+int cuGraphDestroy(void *graph);
+int cuStreamWaitEvent(xseg_stream stream, xseg_event event, unsigned flags);
+
+enum { STREAMS = 4, RELAXED = 2 };
+
+struct fixture {
+    struct xseg_driver *driver;
+    struct xseg_context context;
+    struct xseg_leftovers leftovers;
+    struct xseg_lock table_lock;
+    struct xseg_streams streams;
+    struct xseg_known_stream *stream[STREAMS]; /* 0 is the origin */
+    struct xseg_topology topology;
+};
+
+static void set_up(struct fixture *f)
+{
+    char why[128];
+
+    memset(f, 0, sizeof(*f));
+    assert_int_equal(xseg_sim_reset(NULL), XSEG_OK);
+    assert_int_equal(xseg_driver_open(scene_driver(), &f->driver), XSEG_OK);
+    assert_int_equal(xseg_leftovers_init(&f->leftovers, &f->context), XSEG_OK);
+    assert_int_equal(xseg_context_open(&f->context, f->driver, 0, &f->leftovers, why, sizeof(why)),
+                     XSEG_OK);
+    xseg_lock_init(&f->table_lock, XSEG_RANK_TABLE);
+    xseg_streams_init(&f->streams, &f->context, &f->table_lock);
+    for (unsigned i = 0; i < STREAMS; i++)
+        assert_int_equal(xseg_streams_get(&f->streams, scene_stream(), &f->stream[i]), XSEG_OK);
+    xseg_topology_init(&f->topology);
+    assert_int_equal(cuCtxPushCurrent_v2(f->context.primary), 0);
+    assert_int_equal(cuStreamBeginCapture_v2(f->stream[0]->handle, RELAXED), 0);
+}
+
+static void tear_down(struct fixture *f)
+{
+    void *graph = NULL, *popped = NULL;
+
+    (void)cuStreamEndCapture(f->stream[0]->handle, &graph);
+    if (graph != NULL)
+        assert_int_equal(cuGraphDestroy(graph), 0);
+    xseg_topology_fini(&f->topology);
+    assert_int_equal(cuCtxPopCurrent_v2(&popped), 0);
+    for (unsigned i = 0; i < STREAMS; i++)
+        scene_stream_destroy(f->stream[i]->handle);
+    xseg_streams_fini(&f->streams);
+    xseg_lock_fini(&f->table_lock);
+    assert_int_equal(xseg_context_close(&f->context), XSEG_OK);
+    xseg_leftovers_fini(&f->leftovers);
+    xseg_driver_close(f->driver);
+    assert_int_equal(xseg_sim_leaks(NULL, 0), 0);
+}
+
+/* One node on a stream. */
+static void launch(struct fixture *f, unsigned stream)
+{
+    assert_int_equal(xseg_sim_launch(f->stream[stream]->handle, 10), XSEG_OK);
+}
+
+/* Stream `to` comes after what stream `from` has so far. */
+static void join(struct fixture *f, unsigned to, unsigned from)
+{
+    xseg_event event = NULL;
+
+    assert_int_equal(xseg_driver_event_create(&f->context, &event), XSEG_OK);
+    assert_int_equal(xseg_driver_event_record(&f->context, event, f->stream[from]->handle),
+                     XSEG_OK);
+    assert_int_equal(cuStreamWaitEvent(f->stream[to]->handle, event, 0), 0);
+    assert_int_equal(xseg_driver_event_destroy(&f->context, event), XSEG_OK);
+}
+
+static struct xseg_capture_info info_of(struct fixture *f, unsigned stream)
+{
+    struct xseg_capture_info info;
+
+    assert_int_equal(xseg_driver_capture_info(&f->context, f->stream[stream]->handle, &info),
+                     XSEG_OK);
+    return info;
+}
+
+static struct xseg_topology_view *view_of(struct fixture *f, unsigned stream)
+{
+    struct xseg_topology_view *view =
+        xseg_topology_get(&f->topology, info_of(f, stream).id, f->stream[stream]);
+
+    assert_non_null(view);
+    return view;
+}
+
+/* Wait in a stream's view for the last nodes of another one. */
+static void wait_for(struct fixture *f, unsigned stream, unsigned other,
+                     struct xseg_topology_waiter *waiter, struct xseg_topology_mark *mark)
+{
+    const struct xseg_capture_info info = info_of(f, other);
+
+    assert_int_equal(info.count, 1);
+    memset(mark, 0, sizeof(*mark));
+    mark->node = info.nodes[0];
+    assert_true(xseg_topology_wait(view_of(f, stream), waiter, mark, 1));
+}
+
+static void advance(struct fixture *f, unsigned stream)
+{
+    struct xseg_topology_view *view = view_of(f, stream);
+    const struct xseg_capture_info info = info_of(f, stream);
+
+    xseg_topology_advance(view, &f->context, info.nodes, info.count);
+}
+
+static bool is_ready(const struct xseg_topology_waiter *waiter)
+{
+    return !xseg_list_is_empty(&waiter->link);
+}
+
+/* Two branches: nothing before the join, everything right after it. */
+static void a_branch_is_behind_after_the_join(void **state)
+{
+    struct fixture f;
+    struct xseg_topology_waiter waiter;
+    struct xseg_topology_mark mark;
+
+    (void)state;
+    set_up(&f);
+    launch(&f, 0);
+    join(&f, 1, 0);
+    launch(&f, 1);
+    launch(&f, 0);
+    wait_for(&f, 0, 1, &waiter, &mark);
+    advance(&f, 0);
+    assert_false(is_ready(&waiter));
+    launch(&f, 0);
+    advance(&f, 0);
+    assert_false(is_ready(&waiter));
+    join(&f, 0, 1);
+    advance(&f, 0);
+    assert_true(is_ready(&waiter));
+    tear_down(&f);
+}
+
+/* Marks that are behind the stream already make a waiter ready at once. */
+static void what_is_behind_already_is_not_waited_for(void **state)
+{
+    struct fixture f;
+    struct xseg_topology_waiter waiter;
+    struct xseg_topology_mark mark;
+
+    (void)state;
+    set_up(&f);
+    launch(&f, 0);
+    advance(&f, 0);
+    wait_for(&f, 0, 0, &waiter, &mark);
+    assert_true(is_ready(&waiter));
+    tear_down(&f);
+}
+
+/* All marks count: two of three branches are not enough. */
+static void every_mark_has_to_be_behind(void **state)
+{
+    struct fixture f;
+    struct xseg_topology_waiter waiter;
+    struct xseg_topology_mark marks[3];
+
+    (void)state;
+    set_up(&f);
+    launch(&f, 0);
+    memset(marks, 0, sizeof(marks));
+    for (unsigned i = 1; i < STREAMS; i++) {
+        join(&f, i, 0);
+        launch(&f, i);
+        marks[i - 1].node = info_of(&f, i).nodes[0];
+    }
+    assert_true(xseg_topology_wait(view_of(&f, 0), &waiter, marks, 3));
+    for (unsigned i = 1; i < STREAMS; i++) {
+        assert_false(is_ready(&waiter));
+        join(&f, 0, i);
+        launch(&f, 0);
+        advance(&f, 0);
+    }
+    assert_true(is_ready(&waiter));
+    tear_down(&f);
+}
+
+/* A view belongs to one stream: what is behind one is not behind the other. */
+static void views_are_apart(void **state)
+{
+    struct fixture f;
+    struct xseg_topology_waiter here, there;
+    struct xseg_topology_mark marks[2];
+
+    (void)state;
+    set_up(&f);
+    launch(&f, 0);
+    join(&f, 1, 0);
+    launch(&f, 0);
+    launch(&f, 1);
+    wait_for(&f, 0, 0, &here, &marks[0]);
+    wait_for(&f, 1, 0, &there, &marks[1]);
+    advance(&f, 0);
+    advance(&f, 1);
+    assert_true(is_ready(&here));
+    assert_false(is_ready(&there));
+    join(&f, 0, 1);
+    tear_down(&f);
+}
+
+/* A look costs the new nodes only, however many came before; nodes with many needs are read whole. */
+static void a_look_costs_only_what_is_new(void **state)
+{
+    struct fixture f;
+
+    (void)state;
+    set_up(&f);
+    for (unsigned i = 0; i < 500; i++)
+        launch(&f, 0);
+    advance(&f, 0);
+    const uint64_t before = xseg_sim_calls("cuGraphNodeGetDependencies");
+    assert_true(before >= 500);
+    advance(&f, 0);
+    assert_int_equal(xseg_sim_calls("cuGraphNodeGetDependencies"), before);
+    for (unsigned i = 0; i < 3; i++)
+        launch(&f, 0);
+    advance(&f, 0);
+    assert_int_equal(xseg_sim_calls("cuGraphNodeGetDependencies"), before + 3);
+    tear_down(&f);
+}
+
+/* A node that needs more nodes than fit into one answer. */
+static void nodes_with_many_needs_are_read_whole(void **state)
+{
+    enum { BRANCHES = 40 };
+    struct fixture f;
+    struct xseg_topology_waiter waiter;
+    struct xseg_topology_mark marks[BRANCHES];
+    xseg_stream branch[BRANCHES];
+    xseg_event event = NULL;
+
+    (void)state;
+    set_up(&f);
+    launch(&f, 0);
+    memset(marks, 0, sizeof(marks));
+    for (unsigned i = 0; i < BRANCHES; i++) {
+        struct xseg_capture_info info;
+
+        branch[i] = scene_stream();
+        assert_int_equal(xseg_driver_event_create(&f.context, &event), XSEG_OK);
+        assert_int_equal(xseg_driver_event_record(&f.context, event, f.stream[0]->handle), XSEG_OK);
+        assert_int_equal(cuStreamWaitEvent(branch[i], event, 0), 0);
+        assert_int_equal(xseg_sim_launch(branch[i], 10), XSEG_OK);
+        assert_int_equal(xseg_driver_capture_info(&f.context, branch[i], &info), XSEG_OK);
+        marks[i].node = info.nodes[0];
+        assert_int_equal(xseg_driver_event_record(&f.context, event, branch[i]), XSEG_OK);
+        assert_int_equal(cuStreamWaitEvent(f.stream[0]->handle, event, 0), 0);
+        assert_int_equal(xseg_driver_event_destroy(&f.context, event), XSEG_OK);
+    }
+    assert_true(xseg_topology_wait(view_of(&f, 0), &waiter, marks, BRANCHES));
+    launch(&f, 0);
+    advance(&f, 0);
+    assert_true(is_ready(&waiter));
+    void *graph = NULL;
+    assert_int_equal(cuStreamEndCapture(f.stream[0]->handle, &graph), 0);
+    assert_int_equal(cuGraphDestroy(graph), 0);
+    for (unsigned i = 0; i < BRANCHES; i++)
+        scene_stream_destroy(branch[i]);
+    tear_down(&f);
+}
+
+/* A driver that refuses an answer only makes the wait longer. */
+static void a_refused_answer_counts_as_not_behind(void **state)
+{
+    struct fixture f;
+    struct xseg_topology_waiter waiter;
+    struct xseg_topology_mark mark;
+
+    (void)state;
+    set_up(&f);
+    launch(&f, 0);
+    wait_for(&f, 0, 0, &waiter, &mark);
+    launch(&f, 0);
+    assert_int_equal(xseg_sim_fail("cuGraphNodeGetDependencies", 1, 1), XSEG_OK);
+    advance(&f, 0);
+    assert_true(xseg_sim_failed());
+    assert_false(is_ready(&waiter));
+    tear_down(&f);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_branch_is_behind_after_the_join),
+        cmocka_unit_test(what_is_behind_already_is_not_waited_for),
+        cmocka_unit_test(every_mark_has_to_be_behind),
+        cmocka_unit_test(views_are_apart),
+        cmocka_unit_test(a_look_costs_only_what_is_new),
+        cmocka_unit_test(nodes_with_many_needs_are_read_whole),
+        cmocka_unit_test(a_refused_answer_counts_as_not_behind),
+    };
+
+    return cmocka_run_group_tests_name("topology", tests, NULL, NULL);
+}
