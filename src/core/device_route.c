@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Routes and captures of a device: begin and end, as the doors ask for it. */
+/* Of device.h: routes and captures, begin and end. */
 #include "src/base/error.h"
 #include "src/core/allocator.h"
 #include "src/core/deferred.h"

@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: MIT */
+/* Routes: read without a lock while they come and go. */
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "src/core/device.h"
+#include "src/core/route.h"
+
+static struct xseg_lock table_lock;
+static struct xseg_routes routes;
+static struct xseg_known_stream stream; /* the legacy one: no driver is asked */
+
+static void set_up(void)
+{
+    memset(&stream, 0, sizeof(stream));
+    xseg_lock_init(&table_lock, XSEG_RANK_TABLE);
+    xseg_routes_init(&routes, NULL, &table_lock);
+}
+
+static void tear_down(void)
+{
+    xseg_routes_fini(&routes);
+    xseg_lock_fini(&table_lock);
+}
+
+static struct xseg_pool *find(void)
+{
+    struct xseg_pool *pool = NULL;
+
+    assert_int_equal(xseg_routes_find(&routes, &stream, &pool), XSEG_OK);
+    return pool;
+}
+
+static bool yes_or_no(void *self, xseg_stream handle)
+{
+    (void)handle;
+    return *(const bool *)self;
+}
+
+static void the_latest_that_accepts_is_found(void **state)
+{
+    struct xseg_pool pools[3];
+    bool accepts[3] = {true, true, true};
+
+    (void)state;
+    set_up();
+    assert_false(xseg_routes_exist(&routes));
+    assert_null(find());
+    for (unsigned i = 0; i < 3; i++) {
+        const struct xseg_route route = {
+            .pool = &pools[i], .accepts = yes_or_no, .self = &accepts[i]};
+
+        assert_int_equal(xseg_routes_begin(&routes, &route), XSEG_OK);
+        assert_ptr_equal(find(), &pools[i]);
+        assert_int_equal(xseg_routes_begin(&routes, &route), XSEG_ERR_BUSY);
+    }
+    accepts[2] = false;
+    assert_ptr_equal(find(), &pools[1]);
+    assert_false(xseg_routes_end(&routes, &pools[1], true));
+    assert_true(xseg_routes_end(&routes, &pools[1], false));
+    assert_false(xseg_routes_end(&routes, &pools[1], false));
+    assert_ptr_equal(find(), &pools[0]);
+    accepts[0] = false;
+    assert_null(find());
+    accepts[2] = true;
+    assert_ptr_equal(find(), &pools[2]);
+    tear_down();
+}
+
+/* --- Readers against one who begins and ends. --- */
+
+enum { READERS = 3, ROUNDS = 3000 };
+
+static struct xseg_pool pool_of_the_rounds;
+static atomic_bool stop, is_routed;
+static atomic_uint late_calls;
+
+/* The user's state is only good while the route lasts. */
+static bool count_late(void *self, xseg_stream handle)
+{
+    (void)handle;
+    if (!atomic_load((atomic_bool *)self))
+        atomic_fetch_add(&late_calls, 1);
+    return true;
+}
+
+static void *read_all_the_time(void *unused)
+{
+    struct xseg_pool *pool = NULL;
+
+    while (!atomic_load(&stop))
+        if (xseg_routes_find(&routes, &stream, &pool) != XSEG_OK ||
+            (pool != NULL && pool != &pool_of_the_rounds))
+            atomic_fetch_add(&late_calls, 1);
+    return unused;
+}
+
+static void a_predicate_is_not_called_after_its_end(void **state)
+{
+    const struct xseg_route route = {
+        .pool = &pool_of_the_rounds, .accepts = count_late, .self = &is_routed};
+    pthread_t reader[READERS];
+
+    (void)state;
+    set_up();
+    for (unsigned i = 0; i < READERS; i++)
+        assert_int_equal(pthread_create(&reader[i], NULL, read_all_the_time, NULL), 0);
+    for (unsigned i = 0; i < ROUNDS; i++) {
+        atomic_store(&is_routed, true);
+        assert_int_equal(xseg_routes_begin(&routes, &route), XSEG_OK);
+        assert_true(xseg_routes_end(&routes, &pool_of_the_rounds, false));
+        atomic_store(&is_routed, false);
+    }
+    atomic_store(&stop, true);
+    for (unsigned i = 0; i < READERS; i++)
+        assert_int_equal(pthread_join(reader[i], NULL), 0);
+    assert_int_equal(atomic_load(&late_calls), 0);
+    tear_down();
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_latest_that_accepts_is_found),
+        cmocka_unit_test(a_predicate_is_not_called_after_its_end),
+    };
+
+    return cmocka_run_group_tests_name("route", tests, NULL, NULL);
+}
