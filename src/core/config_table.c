@@ -93,9 +93,9 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .offset = MEMBER(graph_capture_record_stream_reuse),
             .acts = true,
             .accepts = ANY_BOOL,
-            .sentence = "A block that several streams of a capture used, and that is freed in it, "
-                        "comes back within the "
-                        "capture as soon as the graph orders all its uses before what comes next.",
+            .sentence =
+                "A block that other streams used, freed during a capture, comes back within "
+                "it, once the graph orders what follows behind those uses.",
         },
     [XSEG_CONFIG_RELEASE_LOCK] =
         {

@@ -99,12 +99,14 @@ static void keys_without_effect_are_said_once(void **state)
     options.log = hear;
     options.log_context = &heard;
     assert_int_equal(xseg_sim_reset(NULL), XSEG_OK);
-    assert_int_equal(
-        xseg_open("backend:native,pinned_use_background_threads:True", &options, &allocator),
-        XSEG_OK);
+    assert_int_equal(xseg_open("backend:native,pinned_use_background_threads:True,"
+                               "graph_capture_record_stream_reuse:True",
+                               &options, &allocator),
+                     XSEG_OK);
     assert_int_equal(heard.lines, 1);
     assert_non_null(strstr(heard.line, "pinned_use_background_threads"));
     assert_null(strstr(heard.line, "backend")); /* named, but as it is anyway */
+    assert_null(strstr(heard.line, "reuse"));   /* capture.h says what it does */
     scene_free(allocator, scene_alloc(allocator, 100, NULL));
     assert_int_equal(heard.lines, 1);
     scene_close(allocator);

@@ -14,6 +14,13 @@ int cuCtxPushCurrent_v2(void *context);
 int cuCtxPopCurrent_v2(void **context);
 int cuStreamCreate(xseg_stream *stream, unsigned flags);
 int cuStreamDestroy_v2(xseg_stream stream);
+int cuStreamWaitEvent(xseg_stream stream, xseg_event event, unsigned flags);
+int cuStreamBeginCapture_v2(xseg_stream stream, int mode);
+int cuStreamEndCapture(xseg_stream stream, struct CUgraph_st **graph);
+int cuEventCreate(xseg_event *event, unsigned flags);
+int cuEventRecord(xseg_event event, xseg_stream stream);
+int cuEventDestroy_v2(xseg_event event);
+int cuGraphDestroy(struct CUgraph_st *graph);
 
 const char *scene_driver(void)
 {
@@ -109,29 +116,100 @@ struct xseg_block_info scene_block(struct xseg_allocator *allocator, const void 
     return info;
 }
 
-xseg_stream scene_stream(void)
+/* Make device 0's primary context current, and hold it, until leave_context(). */
+static void enter_context(void)
 {
-    xseg_stream stream = NULL;
     void *context = NULL;
 
     assert_int_equal(cuInit(0), 0);
     assert_int_equal(cuDevicePrimaryCtxRetain(&context, 0), 0);
     assert_int_equal(cuCtxPushCurrent_v2(context), 0);
-    assert_int_equal(cuStreamCreate(&stream, 1), 0);
+}
+
+static void leave_context(void)
+{
+    void *context = NULL;
+
     assert_int_equal(cuCtxPopCurrent_v2(&context), 0);
+    assert_int_equal(cuDevicePrimaryCtxRelease_v2(0), 0);
+}
+
+xseg_stream scene_stream(void)
+{
+    xseg_stream stream = NULL;
+    void *context = NULL;
+
+    enter_context();
+    assert_int_equal(cuDevicePrimaryCtxRetain(&context, 0), 0);
+    assert_int_equal(cuStreamCreate(&stream, 1), 0);
+    leave_context();
     return stream;
 }
 
 void scene_stream_destroy(xseg_stream stream)
 {
-    void *context = NULL;
-
-    assert_int_equal(cuDevicePrimaryCtxRetain(&context, 0), 0);
-    assert_int_equal(cuCtxPushCurrent_v2(context), 0);
+    enter_context();
     assert_int_equal(cuStreamDestroy_v2(stream), 0);
-    assert_int_equal(cuCtxPopCurrent_v2(&context), 0);
+    leave_context();
     assert_int_equal(cuDevicePrimaryCtxRelease_v2(0), 0);
-    assert_int_equal(cuDevicePrimaryCtxRelease_v2(0), 0);
+}
+
+void scene_stream_wait(xseg_stream stream, xseg_stream other)
+{
+    xseg_event event = NULL;
+
+    enter_context();
+    assert_int_equal(cuEventCreate(&event, 2), 0);
+    assert_int_equal(cuEventRecord(event, other), 0);
+    assert_int_equal(cuStreamWaitEvent(stream, event, 0), 0);
+    assert_int_equal(cuEventDestroy_v2(event), 0);
+    leave_context();
+}
+
+void scene_work(struct xseg_allocator *allocator, xseg_stream stream, const void *ptr)
+{
+    const struct xseg_block_info block = scene_block(allocator, ptr);
+
+    enter_context();
+    assert_int_equal(
+        xseg_sim_launch_on(stream, UINT64_MAX, (uint64_t)(uintptr_t)block.base, block.bytes),
+        XSEG_OK);
+    leave_context();
+}
+
+struct xseg_pool *scene_pool(struct xseg_allocator *allocator)
+{
+    struct xseg_pool *pool = NULL;
+
+    expect_ok(xseg_pool_create(allocator, 0, NULL, &pool), "pool");
+    return pool;
+}
+
+void scene_capture_begin(struct xseg_pool *pool, xseg_stream stream)
+{
+    expect_ok(xseg_capture_begin(pool, stream), "capture begin");
+    enter_context();
+    assert_int_equal(cuStreamBeginCapture_v2(stream, 0), 0);
+    leave_context();
+}
+
+struct CUgraph_st *scene_capture_end(struct xseg_pool *pool, xseg_stream stream)
+{
+    struct CUgraph_st *graph = NULL;
+    int result;
+
+    enter_context();
+    result = cuStreamEndCapture(stream, &graph);
+    leave_context();
+    expect_ok(xseg_capture_end(pool), "capture end");
+    if (result != 0)
+        fail_msg("the capture was spoilt: its end is refused with error %d", result);
+    return graph;
+}
+
+void scene_graph_destroy(struct CUgraph_st *graph)
+{
+    assert_int_equal(cuGraphDestroy(graph), 0);
 }
 
 void scene_expect_error(xseg_status got, xseg_status want, const char *word)

@@ -25,6 +25,9 @@
 
 #define COUNT_OF(array) (sizeof(array) / sizeof((array)[0]))
 
+/* CUDA's own tag of a CUgraph or cudaGraph_t. */
+struct CUgraph_st;
+
 /* The path of the simulator that this program is linked with. */
 const char *scene_driver(void);
 
@@ -56,6 +59,25 @@ struct xseg_block_info scene_block(struct xseg_allocator *allocator, const void 
 /* A new stream of device 0, in its primary context, which is held until the stream is destroyed. */
 xseg_stream scene_stream(void);
 void scene_stream_destroy(xseg_stream stream);
+
+/* What is queued on `stream` from now on runs after what is queued on `other` by now; in a capture
+ * of `other`, `stream` joins it.  Either may be NULL. */
+void scene_stream_wait(xseg_stream stream, xseg_stream other);
+
+/* Queue work that touches a whole block, and ends when somebody waits for it or the test says so;
+ * or capture it. */
+void scene_work(struct xseg_allocator *allocator, xseg_stream stream, const void *ptr);
+
+/* A private pool of device 0, held once. */
+struct xseg_pool *scene_pool(struct xseg_allocator *allocator);
+
+/*
+ * A capture, told to the library and begun on the driver, in global mode: the one that bears least.
+ * Its end expects that nothing has spoilt it, and gives the graph to the caller.
+ */
+void scene_capture_begin(struct xseg_pool *pool, xseg_stream stream);
+struct CUgraph_st *scene_capture_end(struct xseg_pool *pool, xseg_stream stream);
+void scene_graph_destroy(struct CUgraph_st *graph);
 
 /* Expect a status, and a word in the error text. */
 void scene_expect_error(xseg_status got, xseg_status want, const char *word);

@@ -1,0 +1,519 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The memory tables of "Memory Issues", in NVIDIA's documentation of CUDA graphs under PyTorch
+ * (https://docs.nvidia.com/dl-cuda-graph/latest/troubleshooting/memory-issues.html): what PyTorch's
+ * statistics of the large pools are after each step of its examples, in GB of 2^30 bytes.
+ *
+ * Each programme makes the requests of the example, on the same streams, and captures what that
+ * captures; its kernels are queued work that touches what they touch.  A row stands behind its
+ * step, with one text for each table that the programme has: "allocated active inactive-split
+ * reserved", as printed there.  Where a table names no kind of segment, PyTorch's are classic.
+ */
+#include "tests/support/scene.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* Which of a programme's tables: the example as it is, captured, and captured with a remedy. */
+enum { EAGER, GRAPH, GRAPH_REUSE };
+
+struct table {
+    const char *name;
+    unsigned column; /* of each row's texts, the one of this table */
+    unsigned rows, wrong;
+    struct xseg_allocator *allocator;
+    xseg_stream stream; /* torch.cuda.graph()'s own, or torch.cuda.stream(stream) in eager tables */
+    xseg_stream side;
+    struct xseg_pool *capturing; /* into which `stream` is being captured; NULL: none */
+};
+
+struct graph {
+    struct xseg_pool *pool;
+    struct CUgraph_st *graph;
+};
+
+static struct table open_table(const char *name, const char *config, unsigned column)
+{
+    struct table table = {.name = name, .column = column};
+
+    table.allocator = scene_open(config);
+    table.stream = scene_stream();
+    table.side = scene_stream();
+    return table;
+}
+
+static void close_table(struct table *table)
+{
+    assert_int_equal(xseg_stream_gone(table->allocator, 0, table->side), XSEG_OK);
+    assert_int_equal(xseg_stream_gone(table->allocator, 0, table->stream), XSEG_OK);
+    scene_stream_destroy(table->side);
+    scene_stream_destroy(table->stream);
+    scene_close(table->allocator);
+    if (table->wrong != 0)
+        fail_msg("%s: %u of %u rows are wrong", table->name, table->wrong, table->rows);
+}
+
+static void expect_row(struct table *table, const char *tag, const char *const *texts, size_t count)
+{
+    const struct xseg_stats stats = scene_stats(table->allocator);
+    char text[96];
+
+    assert_true(table->column < count);
+    table->rows++;
+    (void)snprintf(text, sizeof(text), "%.3f %.3f %.3f %.3f",
+                   (double)stats.allocated_bytes[XSEG_STAT_LARGE].current / (double)GIB,
+                   (double)stats.active_bytes[XSEG_STAT_LARGE].current / (double)GIB,
+                   (double)stats.inactive_split_bytes[XSEG_STAT_LARGE].current / (double)GIB,
+                   (double)stats.reserved_bytes[XSEG_STAT_LARGE].current / (double)GIB);
+    if (strcmp(text, texts[table->column]) == 0)
+        return;
+    table->wrong++;
+    print_error("%s, row %u, %s: %s instead of %s\n", table->name, table->rows, tag, text,
+                texts[table->column]);
+}
+
+/* The figures after a step: one text for each table of the programme. */
+#define ROW(table, tag, ...)                                  \
+    expect_row((table), (tag), (const char *[]){__VA_ARGS__}, \
+               sizeof((const char *[]){__VA_ARGS__}) / sizeof(const char *))
+
+/* A tensor that nothing fills.  What is captured comes from the graph's pool, and only that. */
+static void *allocate(struct table *table, size_t bytes, xseg_stream stream)
+{
+    void *ptr = scene_alloc(table->allocator, bytes, stream);
+
+    assert_ptr_equal(scene_block(table->allocator, ptr).pool,
+                     stream == table->stream ? table->capturing : NULL);
+    return ptr;
+}
+
+static void discard(struct table *table, void *ptr)
+{
+    scene_free(table->allocator, ptr);
+}
+
+/* A tensor that a kernel fills, from another one or from nothing (randn). */
+static void *compute(struct table *table, const void *input, size_t bytes, xseg_stream stream)
+{
+    void *output = allocate(table, bytes, stream);
+
+    if (input != NULL)
+        scene_work(table->allocator, stream, input);
+    scene_work(table->allocator, stream, output);
+    return output;
+}
+
+/* record_stream(), and a kernel that is the reason for it. */
+static void use(struct table *table, void *ptr, xseg_stream stream)
+{
+    assert_int_equal(xseg_use(table->allocator, ptr, stream), XSEG_OK);
+    scene_work(table->allocator, stream, ptr);
+}
+
+/* Enter torch.cuda.graph(): empty_cache, then a capture into a new pool, or another graph's. */
+static struct graph begin_graph(struct table *table, struct xseg_pool *shared)
+{
+    struct graph graph = {.pool = shared};
+
+    scene_empty_cache(table->allocator);
+    if (shared == NULL)
+        graph.pool = scene_pool(table->allocator);
+    else
+        assert_int_equal(xseg_pool_retain(shared), XSEG_OK);
+    scene_capture_begin(graph.pool, table->stream);
+    table->capturing = graph.pool;
+    return graph;
+}
+
+static void end_graph(struct table *table, struct graph *graph)
+{
+    graph->graph = scene_capture_end(graph->pool, table->stream);
+    table->capturing = NULL;
+}
+
+static void delete_graph(struct graph *graph)
+{
+    scene_graph_destroy(graph->graph);
+    assert_int_equal(xseg_pool_release(graph->pool), XSEG_OK);
+}
+
+/* "Understanding Caching Allocator Statistics" */
+static void caching_allocator_statistics(void **state)
+{
+    struct table table = open_table("statistics", "expandable_segments:False", 0), *t = &table;
+    void *x1, *x2, *x3, *t1, *x4, *x5;
+
+    (void)state;
+    x1 = allocate(t, 4 * GIB, NULL);
+    ROW(t, "after alloc x1", "4.000 4.000 0.000 4.000");
+    discard(t, x1);
+    ROW(t, "after del x1", "0.000 0.000 0.000 4.000");
+    x2 = allocate(t, GIB, NULL);
+    ROW(t, "after alloc x2", "1.000 1.000 3.000 4.000");
+    discard(t, x2);
+    ROW(t, "after del x2", "0.000 0.000 0.000 4.000");
+    x3 = allocate(t, GIB, NULL);
+    ROW(t, "after alloc x3", "1.000 1.000 3.000 4.000");
+    scene_stream_wait(t->side, NULL);
+    use(t, x3, t->side);
+    discard(t, x3);
+    ROW(t, "after del x3", "0.000 1.000 3.000 4.000");
+    xseg_sim_finish_all();
+    t1 = allocate(t, 1, t->side);
+    ROW(t, "after alloc t1", "0.000 0.000 0.000 4.000");
+    discard(t, t1);
+    x4 = allocate(t, GIB, t->side);
+    ROW(t, "after alloc x4", "1.000 1.000 0.000 5.000");
+    scene_empty_cache(t->allocator);
+    ROW(t, "after empty cache", "1.000 1.000 0.000 1.000");
+    x5 = allocate(t, GIB, t->side);
+    ROW(t, "after alloc x5", "2.000 2.000 0.000 2.000");
+    scene_stream_wait(NULL, t->side);
+    discard(t, x4);
+    discard(t, x5);
+    close_table(t);
+}
+
+/*
+ * "Intermediate Tensors Can't Be Reused Across Memory Pools": two graphs, each with a pool of its
+ * own; and as the remedy has it, the second with the first one's.
+ */
+static void run_two_graphs(const char *name, bool shared)
+{
+    struct table table = open_table(name, "expandable_segments:False", shared ? 1 : 0), *t = &table;
+    void *x1 = compute(t, NULL, 4 * GIB, NULL), *x2 = compute(t, NULL, 4 * GIB, NULL);
+    void *intermediate, *out1, *out2;
+    struct graph first, second;
+
+    ROW(t, "after alloc x1, x2", "8.000 8.000 0.000 8.000", "8.000 8.000 0.000 8.000");
+    first = begin_graph(t, NULL);
+    intermediate = compute(t, x1, 4 * GIB, t->stream);
+    out1 = compute(t, intermediate, 4 * GIB, t->stream);
+    discard(t, intermediate);
+    ROW(t, "after del intermediate1", "12.000 12.000 0.000 16.000", "12.000 12.000 0.000 16.000");
+    end_graph(t, &first);
+    second = begin_graph(t, shared ? first.pool : NULL);
+    intermediate = compute(t, x2, 4 * GIB, t->stream);
+    out2 = compute(t, intermediate, 4 * GIB, t->stream);
+    discard(t, intermediate);
+    ROW(t, "after del intermediate2", "16.000 16.000 0.000 24.000", "16.000 16.000 0.000 20.000");
+    end_graph(t, &second);
+    discard(t, x1);
+    discard(t, x2);
+    discard(t, out1);
+    discard(t, out2);
+    delete_graph(&first);
+    delete_graph(&second);
+    close_table(t);
+}
+
+static void intermediates_of_two_pools(void **state)
+{
+    (void)state;
+    run_two_graphs("two pools", false);
+}
+
+static void intermediates_of_a_shared_pool(void **state)
+{
+    (void)state;
+    run_two_graphs("shared pool", true);
+}
+
+/* "Intermediate Tensors After Capture Can't Reuse Graph Pool Memory", USE_GRAPH=0 and 1 */
+static void run_after_capture(const char *name, unsigned column)
+{
+    struct table table = open_table(name, "expandable_segments:False", column), *t = &table;
+    const xseg_stream stream = column == GRAPH ? t->stream : NULL;
+    void *x1 = compute(t, NULL, 4 * GIB, NULL), *t2, *out1;
+    struct graph graph = {NULL, NULL};
+
+    discard(t, allocate(t, 4 * GIB, NULL));
+    ROW(t, "after alloc x1, del t1", "4.000 4.000 0.000 8.000", "4.000 4.000 0.000 8.000");
+    if (column == GRAPH)
+        graph = begin_graph(t, NULL);
+    ROW(t, "after enter context", "4.000 4.000 0.000 8.000", "4.000 4.000 0.000 4.000");
+    t2 = compute(t, x1, 4 * GIB, stream);
+    out1 = compute(t, t2, 4 * GIB, stream);
+    discard(t, t2);
+    ROW(t, "after alloc out1, del t2", "8.000 8.000 0.000 12.000", "8.000 8.000 0.000 12.000");
+    if (column == GRAPH)
+        end_graph(t, &graph);
+    discard(t, compute(t, NULL, 4 * GIB, NULL));
+    ROW(t, "after alloc t3, del t3", "8.000 8.000 0.000 12.000", "8.000 8.000 0.000 16.000");
+    discard(t, x1);
+    discard(t, out1);
+    if (column == GRAPH)
+        delete_graph(&graph);
+    close_table(t);
+}
+
+static void temporaries_after_eager_work(void **state)
+{
+    (void)state;
+    run_after_capture("after capture, USE_GRAPH=0", EAGER);
+}
+
+static void temporaries_after_a_capture(void **state)
+{
+    (void)state;
+    run_after_capture("after capture, USE_GRAPH=1", GRAPH);
+}
+
+/* "Memory Fragmentation Across Pools", as it is, with expandable segments, with max_split_size */
+static void run_fragmentation(const char *name, const char *config, unsigned column)
+{
+    struct table table = open_table(name, config, column), *t = &table;
+    void *small, *x, *intermediate, *out;
+    struct graph graph;
+
+    discard(t, compute(t, NULL, 8 * GIB, NULL));
+    ROW(t, "after del temp", "0.000 0.000 0.000 8.000", "0.000 0.000 0.000 8.008",
+        "0.000 0.000 0.000 8.000");
+    small = compute(t, NULL, GIB, NULL);
+    x = compute(t, NULL, GIB, NULL);
+    ROW(t, "after alloc x", "2.000 2.000 6.000 8.000", "2.000 2.000 0.000 8.008",
+        "2.000 2.000 0.000 10.000");
+    graph = begin_graph(t, NULL);
+    ROW(t, "after empty cache", "2.000 2.000 6.000 8.000", "2.000 2.000 0.000 2.012",
+        "2.000 2.000 0.000 2.000");
+    intermediate = compute(t, x, GIB, t->stream);
+    out = compute(t, intermediate, GIB, t->stream);
+    discard(t, intermediate);
+    ROW(t, "after del intermediate", "3.000 3.000 6.000 10.000", "3.000 3.000 0.000 4.023",
+        "3.000 3.000 0.000 4.000");
+    end_graph(t, &graph);
+    discard(t, small);
+    discard(t, x);
+    discard(t, out);
+    delete_graph(&graph);
+    close_table(t);
+}
+
+static void fragmentation(void **state)
+{
+    (void)state;
+    run_fragmentation("fragmentation", "expandable_segments:False", 0);
+}
+
+static void fragmentation_with_expandable_segments(void **state)
+{
+    (void)state;
+    run_fragmentation("fragmentation, expandable", "expandable_segments:True", 1);
+}
+
+static void fragmentation_with_max_split_size(void **state)
+{
+    (void)state;
+    run_fragmentation("fragmentation, max_split_size_mb",
+                      "max_split_size_mb:128,expandable_segments:False", 2);
+}
+
+/* The same section: "Expandable segments cannot reclaim memory during CUDA graph capture" */
+static void expandable_segments_during_a_capture(void **state)
+{
+    struct table table = open_table("expandable in a capture", "expandable_segments:True", 0);
+    struct table *t = &table;
+    struct graph graph = begin_graph(t, NULL);
+    void *x, *y, *z;
+
+    (void)state;
+    discard(t, compute(t, NULL, 8 * GIB, t->stream));
+    ROW(t, "after del temp", "0.000 0.000 0.000 8.008");
+    x = compute(t, NULL, 2 * GIB, t->stream);
+    ROW(t, "after alloc x", "2.000 2.000 0.000 8.008");
+    y = compute(t, NULL, 8 * GIB, t->stream);
+    ROW(t, "after alloc y", "10.000 10.000 0.000 10.000");
+    discard(t, x);
+    discard(t, y);
+    ROW(t, "after del x, y", "0.000 0.000 0.000 10.000");
+    z = compute(t, NULL, 16 * GIB, t->stream);
+    ROW(t, "after alloc z", "16.000 16.000 0.000 16.016");
+    discard(t, z);
+    ROW(t, "after del z", "0.000 0.000 0.000 16.016");
+    scene_empty_cache(t->allocator);
+    ROW(t, "after empty cache", "0.000 0.000 0.000 16.016");
+    end_graph(t, &graph);
+    delete_graph(&graph);
+    ROW(t, "after del graph", "0.000 0.000 0.000 16.016");
+    scene_empty_cache(t->allocator);
+    ROW(t, "after empty cache", "0.000 0.000 0.000 0.000");
+    close_table(t);
+}
+
+/* "Deferred Memory Recycling", USE_GRAPH=0, 1, and 1 with graph_capture_record_stream_reuse */
+static void run_deferred(const char *name, const char *config, unsigned column)
+{
+    struct table table = open_table(name, config, column), *t = &table;
+    struct graph graph = {NULL, NULL};
+    void *x1, *x2, *t2;
+
+    if (column != EAGER)
+        graph = begin_graph(t, NULL);
+    x1 = allocate(t, 4 * GIB, t->stream);
+    ROW(t, "after alloc x1", "4.000 4.000 0.000 4.000", "4.000 4.000 0.000 4.000",
+        "4.000 4.000 0.000 4.000");
+    scene_stream_wait(t->side, t->stream);
+    use(t, x1, t->side);
+    scene_stream_wait(t->stream, t->side);
+    discard(t, x1);
+    ROW(t, "after del x1", "0.000 4.000 0.000 4.000", "0.000 4.000 0.000 4.000",
+        "0.000 4.000 0.000 4.000");
+    xseg_sim_finish_all();
+    discard(t, allocate(t, 1, t->stream));
+    ROW(t, "after alloc t1", "0.000 0.000 0.000 4.000", "0.000 4.000 0.000 4.000",
+        "0.000 0.000 0.000 4.000");
+    x2 = allocate(t, 4 * GIB, t->stream);
+    ROW(t, "after alloc x2", "4.000 4.000 0.000 4.000", "4.000 8.000 0.000 8.000",
+        "4.000 4.000 0.000 4.000");
+    if (column != EAGER)
+        end_graph(t, &graph);
+    t2 = allocate(t, 1, NULL);
+    ROW(t, "after alloc t2", "4.000 4.000 0.000 4.000", "4.000 4.000 0.000 8.000",
+        "4.000 4.000 0.000 4.000");
+    discard(t, x2);
+    discard(t, t2);
+    if (column != EAGER)
+        delete_graph(&graph);
+    close_table(t);
+}
+
+static void recycling_in_eager_work(void **state)
+{
+    (void)state;
+    run_deferred("deferred recycling, USE_GRAPH=0", "expandable_segments:False", EAGER);
+}
+
+static void recycling_deferred_by_a_capture(void **state)
+{
+    (void)state;
+    run_deferred("deferred recycling, USE_GRAPH=1", "expandable_segments:False", GRAPH);
+}
+
+static void recycling_by_the_graphs_topology(void **state)
+{
+    (void)state;
+    run_deferred("deferred recycling, graph_capture_record_stream_reuse",
+                 "graph_capture_record_stream_reuse:True,expandable_segments:False", GRAPH_REUSE);
+}
+
+/*
+ * step(x): five times y = (x * 2).sum(), whose product is gone before y.backward() makes a
+ * gradient.  That is added to x.grad on the stream where the accumulator of gradients was made; if
+ * it is another, autograd calls record_stream().
+ */
+static void accumulate_gradients(struct table *t, void *x, xseg_stream stream,
+                                 const char *const rows[5])
+{
+    void *sum = NULL, *gradient;
+    char tag[16];
+
+    for (unsigned i = 0; i < 5; i++) {
+        discard(t, compute(t, x, 4 * GIB, stream));
+        gradient = compute(t, NULL, 4 * GIB, stream);
+        if (stream != t->side) {
+            scene_stream_wait(t->side, stream);
+            use(t, gradient, t->side);
+            scene_stream_wait(stream, t->side);
+        }
+        if (sum == NULL)
+            sum = gradient;
+        else
+            discard(t, gradient);
+        (void)snprintf(tag, sizeof(tag), "step %u", i);
+        ROW(t, tag, rows[i]);
+    }
+    discard(t, sum);
+}
+
+/* "Gradient Accumulator Cross-Stream Memory Growth" */
+static void gradients_accumulated_across_streams(void **state)
+{
+    static const char *const warmup[] = {
+        "8.000 8.000 0.000 8.000",  "8.000 8.000 0.000 12.000", "8.000 8.000 0.000 12.000",
+        "8.000 8.000 0.000 12.000", "8.000 8.000 0.000 12.000",
+    };
+    static const char *const capture[] = {
+        "8.000 8.000 0.000 8.000",   "8.000 12.000 0.000 12.000", "8.000 16.000 0.000 16.000",
+        "8.000 20.000 0.000 20.000", "8.000 24.000 0.000 24.000",
+    };
+    struct table table = open_table("gradient accumulator", "expandable_segments:False", 0);
+    struct table *t = &table;
+    void *x = compute(t, NULL, 4 * GIB, NULL);
+    struct graph graph;
+
+    (void)state;
+    ROW(t, "before warmup", "4.000 4.000 0.000 4.000");
+    accumulate_gradients(t, x, t->side, warmup);
+    scene_stream_wait(NULL, t->side);
+    ROW(t, "after warmup", "4.000 4.000 0.000 12.000");
+    graph = begin_graph(t, NULL);
+    ROW(t, "before capture", "4.000 4.000 0.000 4.000");
+    accumulate_gradients(t, x, t->stream, capture);
+    ROW(t, "after capture", "4.000 24.000 0.000 24.000");
+    end_graph(t, &graph);
+    discard(t, x);
+    delete_graph(&graph);
+    close_table(t);
+}
+
+/* "cudaFree Is Suppressed During Capture", USE_GRAPH=0 and 1 */
+static void run_suppressed_free(const char *name, unsigned column)
+{
+    struct table table = open_table(name, "expandable_segments:False", column), *t = &table;
+    void *x1 = allocate(t, 4 * GIB, NULL), *x2, *x3;
+    struct graph graph = {NULL, NULL};
+
+    ROW(t, "after alloc x1", "4.000 4.000 0.000 4.000", "4.000 4.000 0.000 4.000");
+    if (column == GRAPH)
+        graph = begin_graph(t, NULL);
+    x2 = allocate(t, 4 * GIB, t->stream);
+    ROW(t, "after alloc x2", "8.000 8.000 0.000 8.000", "8.000 8.000 0.000 8.000");
+    discard(t, x1);
+    ROW(t, "after del x1", "4.000 4.000 0.000 8.000", "4.000 4.000 0.000 8.000");
+    scene_empty_cache(t->allocator);
+    ROW(t, "after empty cache", "4.000 4.000 0.000 4.000", "4.000 4.000 0.000 8.000");
+    x3 = allocate(t, 4 * GIB, t->stream);
+    ROW(t, "after alloc x3", "8.000 8.000 0.000 8.000", "8.000 8.000 0.000 12.000");
+    if (column == GRAPH)
+        end_graph(t, &graph);
+    discard(t, x2);
+    discard(t, x3);
+    if (column == GRAPH)
+        delete_graph(&graph);
+    close_table(t);
+}
+
+static void freeing_in_eager_work(void **state)
+{
+    (void)state;
+    run_suppressed_free("suppressed free, USE_GRAPH=0", EAGER);
+}
+
+static void freeing_is_suppressed_by_a_capture(void **state)
+{
+    (void)state;
+    run_suppressed_free("suppressed free, USE_GRAPH=1", GRAPH);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(caching_allocator_statistics),
+        cmocka_unit_test(intermediates_of_two_pools),
+        cmocka_unit_test(intermediates_of_a_shared_pool),
+        cmocka_unit_test(temporaries_after_eager_work),
+        cmocka_unit_test(temporaries_after_a_capture),
+        cmocka_unit_test(fragmentation),
+        cmocka_unit_test(fragmentation_with_expandable_segments),
+        cmocka_unit_test(fragmentation_with_max_split_size),
+        cmocka_unit_test(expandable_segments_during_a_capture),
+        cmocka_unit_test(recycling_in_eager_work),
+        cmocka_unit_test(recycling_deferred_by_a_capture),
+        cmocka_unit_test(recycling_by_the_graphs_topology),
+        cmocka_unit_test(gradients_accumulated_across_streams),
+        cmocka_unit_test(freeing_in_eager_work),
+        cmocka_unit_test(freeing_is_suppressed_by_a_capture),
+    };
+
+    return cmocka_run_group_tests_name("graph_memory", tests, NULL, NULL);
+}
