@@ -14,37 +14,55 @@
 /* Of every block, so of every segment. */
 #define ALIGNMENT 512u
 
-static uint64_t address_of(const struct xseg_segment *segment, uint32_t page)
+static uint64_t address_of(const struct xseg_segment *segment, uint32_t granule)
 {
-    return segment->base + (uint64_t)page * segment->page_bytes;
+    return segment->base + (uint64_t)granule * segment->granule_bytes;
+}
+
+/* Bytes of the page that starts at a granule. */
+static uint64_t bytes_of(const struct xseg_segment *segment, uint32_t granule)
+{
+    return (uint64_t)segment->length[granule] * segment->granule_bytes;
 }
 
 static void init(struct xseg_segment *segment, struct xseg_context *context,
-                 struct xseg_leftovers *leftovers, uint64_t bytes)
+                 struct xseg_pages *pages, uint64_t bytes)
 {
     memset(segment, 0, sizeof(*segment));
     segment->context = context;
-    segment->leftovers = leftovers;
+    segment->pages = pages;
     segment->bytes = bytes;
     atomic_init(&segment->mapped, 0);
 }
 
+static void free_tables(struct xseg_segment *segment)
+{
+    free(segment->handle);
+    free(segment->length);
+    free(segment->state);
+    segment->handle = NULL;
+    segment->length = NULL;
+    segment->state = NULL;
+}
+
 xseg_status xseg_segment_reserve(struct xseg_segment *segment, struct xseg_context *context,
-                                 struct xseg_leftovers *leftovers, uint64_t bytes,
-                                 uint64_t page_bytes)
+                                 struct xseg_pages *pages, uint64_t bytes, uint64_t page_bytes)
 {
     xseg_status status;
 
     XSEG_ASSERT(page_bytes % context->granularity == 0 && bytes % page_bytes == 0);
-    init(segment, context, leftovers, bytes);
+    init(segment, context, pages, bytes);
     segment->page_bytes = page_bytes;
-    segment->pages = (uint32_t)(bytes / page_bytes);
+    segment->granule_bytes = context->granularity;
+    segment->granules = (uint32_t)(bytes / segment->granule_bytes);
     segment->reserved_bytes = xseg_round_up(bytes, RANGE_ALIGNMENT);
-    segment->handle = calloc(segment->pages, sizeof(*segment->handle));
-    segment->state = calloc(segment->pages, sizeof(*segment->state));
-    if (segment->handle == NULL || segment->state == NULL) {
-        status = xseg_fail(XSEG_ERR_HOST_MEMORY,
-                           "no host memory for the table of %" PRIu32 " pages", segment->pages);
+    segment->handle = calloc(segment->granules, sizeof(*segment->handle));
+    segment->length = calloc(segment->granules, sizeof(*segment->length));
+    segment->state = calloc(segment->granules, sizeof(*segment->state));
+    if (segment->handle == NULL || segment->length == NULL || segment->state == NULL) {
+        status =
+            xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for the table of %" PRIu32 " granules",
+                      segment->granules);
         goto free_tables;
     }
     status = xseg_driver_reserve(context, segment->reserved_bytes, RANGE_ALIGNMENT, &segment->base);
@@ -54,15 +72,14 @@ xseg_status xseg_segment_reserve(struct xseg_segment *segment, struct xseg_conte
     return XSEG_OK;
 
 free_tables:
-    free(segment->handle);
-    free(segment->state);
+    free_tables(segment);
     return status;
 }
 
 xseg_status xseg_segment_allocate(struct xseg_segment *segment, struct xseg_context *context,
-                                  struct xseg_leftovers *leftovers, uint64_t bytes)
+                                  struct xseg_pages *pages, uint64_t bytes)
 {
-    init(segment, context, leftovers, bytes);
+    init(segment, context, pages, bytes);
     const xseg_status status = xseg_driver_alloc(context, bytes, &segment->base);
     if (status == XSEG_OK)
         atomic_store_explicit(&segment->mapped, bytes, memory_order_relaxed);
@@ -79,12 +96,12 @@ static void give_to_owner(const struct xseg_segment *segment)
 }
 
 xseg_status xseg_segment_borrow(struct xseg_segment *segment, struct xseg_context *context,
-                                struct xseg_leftovers *leftovers, uint64_t bytes,
+                                struct xseg_pages *pages, uint64_t bytes,
                                 const struct xseg_pool_memory *memory, xseg_stream stream)
 {
     void *pointer = memory->alloc(memory->context, bytes, context->ordinal, stream);
 
-    init(segment, context, leftovers, bytes);
+    init(segment, context, pages, bytes);
     if (pointer == NULL)
         return xseg_fail(XSEG_ERR_NO_MEMORY,
                          "the pool's own function gave no memory for %" PRIu64 " bytes", bytes);
@@ -100,20 +117,29 @@ xseg_status xseg_segment_borrow(struct xseg_segment *segment, struct xseg_contex
                      ALIGNMENT);
 }
 
+/* --- One page. --- */
+
 static void count_stuck(struct xseg_segment *segment, int64_t bytes)
 {
     segment->stuck += (uint64_t)bytes;
-    atomic_fetch_add_explicit(&segment->leftovers->stuck, (uint64_t)bytes, memory_order_relaxed);
+    atomic_fetch_add_explicit(&segment->pages->leftovers->stuck, (uint64_t)bytes,
+                              memory_order_relaxed);
 }
 
-/* Give the memory of a page that is no longer mapped to the driver. */
-static xseg_status release_page(struct xseg_segment *segment, uint32_t page)
+static void set_state(struct xseg_segment *segment, uint32_t page, enum xseg_page_state state)
 {
-    const uint64_t handle = segment->handle[page];
+    memset(&segment->state[page], (int)state, segment->length[page]);
+}
 
+/* Give up the memory of a page that is no longer mapped. */
+static void put_page(struct xseg_segment *segment, uint32_t page, bool keep)
+{
+    const uint64_t handle = segment->handle[page], bytes = bytes_of(segment, page);
+
+    set_state(segment, page, XSEG_PAGE_HOLE);
     segment->handle[page] = 0;
-    segment->state[page] = XSEG_PAGE_HOLE;
-    return xseg_leftovers_give(segment->leftovers, XSEG_LEFTOVER_PAGE, handle, segment->page_bytes);
+    segment->length[page] = 0;
+    (void)xseg_pages_put(segment->pages, bytes, handle, keep); /* a leftover if refused */
 }
 
 /*
@@ -123,7 +149,8 @@ static xseg_status release_page(struct xseg_segment *segment, uint32_t page)
 static xseg_status unmap_page(struct xseg_segment *segment, uint32_t page)
 {
     const uint64_t address = address_of(segment, page);
-    const xseg_status status = xseg_driver_unmap(segment->context, address, segment->page_bytes);
+    const xseg_status status =
+        xseg_driver_unmap(segment->context, address, bytes_of(segment, page));
     bool mapped = true;
 
     if (status == XSEG_OK)
@@ -133,106 +160,184 @@ static xseg_status unmap_page(struct xseg_segment *segment, uint32_t page)
     return status;
 }
 
-/* Take the memory of a page away that is mapped or stuck, and account for it. */
-static xseg_status clear_page(struct xseg_segment *segment, uint32_t page)
+/* Take the memory of a page away that was mapped or stuck, and account for it. */
+static void clear_page(struct xseg_segment *segment, uint32_t page, bool keep)
 {
+    const uint64_t bytes = bytes_of(segment, page);
+
     if (segment->state[page] == XSEG_PAGE_MAPPED)
-        atomic_fetch_sub_explicit(&segment->mapped, segment->page_bytes, memory_order_relaxed);
+        atomic_fetch_sub_explicit(&segment->mapped, bytes, memory_order_relaxed);
     else
-        count_stuck(segment, -(int64_t)segment->page_bytes);
-    return release_page(segment, page);
+        count_stuck(segment, -(int64_t)bytes);
+    put_page(segment, page, keep);
 }
 
+/* --- Unmapping. --- */
+
 xseg_status xseg_segment_unmap(struct xseg_segment *segment, uint32_t first, uint32_t count,
-                               uint32_t *done)
+                               bool keep, uint32_t *done)
 {
     struct xseg_context *context = segment->context;
     xseg_status status = XSEG_OK;
     bool together = false;
 
-    XSEG_ASSERT(count > 0 && first + count <= segment->pages);
-    if (count > 1 && context->batches_unmap)
+    XSEG_ASSERT(count > 0 && first + count <= segment->granules && segment->length[first] != 0);
+    if (segment->length[first] < count && context->batches_unmap)
         together = xseg_driver_unmap(context, address_of(segment, first),
-                                     count * segment->page_bytes) == XSEG_OK;
-    for (*done = 0; *done < count; ++*done) {
-        if (!together && (status = unmap_page(segment, first + *done)) != XSEG_OK)
+                                     count * segment->granule_bytes) == XSEG_OK;
+    for (*done = 0; *done < count;) {
+        const uint32_t page = first + *done, length = segment->length[page];
+
+        XSEG_ASSERT(length != 0 && *done + length <= count);
+        if (!together && (status = unmap_page(segment, page)) != XSEG_OK)
             break;
-        (void)clear_page(segment, first + *done); /* kept as a leftover if refused */
+        clear_page(segment, page, keep);
+        *done += length;
     }
     XSEG_AUDIT(xseg_segment_audit, segment);
     return status;
 }
 
-/* Create memory for the holes of the run; on failure what was created is released again. */
-static xseg_status create_run(struct xseg_segment *segment, uint32_t first, uint32_t count)
+uint32_t xseg_segment_whole_pages(const struct xseg_segment *segment, uint64_t begin, uint64_t end,
+                                  uint32_t *first)
 {
-    for (uint32_t page = first; page < first + count; page++) {
+    const uint64_t granule = segment->granule_bytes;
+    uint32_t from = (uint32_t)(xseg_round_up(begin, granule) / granule);
+    uint32_t to = (uint32_t)(end / granule);
+
+    /* A page that starts before the bytes, or ends behind them, is not whole. */
+    while (from < to && segment->length[from] == 0)
+        from++;
+    while (from < to && to < segment->granules && segment->length[to] == 0 &&
+           segment->state[to] != XSEG_PAGE_HOLE)
+        to--;
+    *first = from;
+    return from < to ? to - from : 0;
+}
+
+uint32_t xseg_segment_page_end(const struct xseg_segment *segment, uint32_t granule)
+{
+    while (granule < segment->granules && segment->length[granule] == 0 &&
+           segment->state[granule] != XSEG_PAGE_HOLE)
+        granule++;
+    return granule;
+}
+
+/* --- Mapping. --- */
+
+/* Whether a full page fits at a granule: nothing but holes up to the end of the run. */
+static bool has_room(const struct xseg_segment *segment, uint32_t at, uint32_t end)
+{
+    const uint32_t full = (uint32_t)(segment->page_bytes / segment->granule_bytes);
+
+    if (end - at < full)
+        return false;
+    for (uint32_t granule = at; granule < at + full; granule++)
+        if (segment->state[granule] != XSEG_PAGE_HOLE)
+            return false;
+    return true;
+}
+
+/* How long the page at a granule is to be: a full one at a whole frame; where only small ones are
+ * wanted, a full one that is idle all the same, wherever it fits. */
+static uint32_t choose_length(const struct xseg_segment *segment, uint32_t at, uint32_t end,
+                              bool small)
+{
+    const uint32_t full = (uint32_t)(segment->page_bytes / segment->granule_bytes);
+    const bool is_wanted =
+        small ? xseg_pages_idle(segment->pages, segment->page_bytes) != 0 : at % full == 0;
+
+    return is_wanted && has_room(segment, at, end) ? full : 1;
+}
+
+static xseg_status get_page(struct xseg_segment *segment, uint32_t at, uint32_t end, bool small)
+{
+    segment->length[at] = choose_length(segment, at, end, small);
+    if (xseg_pages_take(segment->pages, bytes_of(segment, at), &segment->handle[at]))
+        return XSEG_OK;
+    const xseg_status status =
+        xseg_driver_create(segment->context, bytes_of(segment, at), &segment->handle[at]);
+    if (status != XSEG_OK)
+        segment->length[at] = 0;
+    return status;
+}
+
+/* Get pages for the holes of the run; on failure those that were got go again. */
+static xseg_status get_run(struct xseg_segment *segment, uint32_t first, uint32_t count, bool small)
+{
+    const uint32_t end = first + count;
+
+    for (uint32_t at = first; at < end; at += segment->length[at]) {
         xseg_status status = XSEG_OK;
 
-        if (segment->state[page] == XSEG_PAGE_HOLE)
-            status =
-                xseg_driver_create(segment->context, segment->page_bytes, &segment->handle[page]);
+        if (segment->state[at] == XSEG_PAGE_HOLE)
+            status = get_page(segment, at, end, small);
         if (status == XSEG_OK)
             continue;
-        while (page-- > first)
+        for (uint32_t page = first, next; page < at; page = next) {
+            next = page + segment->length[page];
             if (segment->state[page] == XSEG_PAGE_HOLE)
-                (void)release_page(segment, page);
+                put_page(segment, page, false);
+        }
         return status;
     }
     return XSEG_OK;
 }
 
-/* Map the created memory; on failure what cannot be unmapped stays stuck, the rest is released. */
+/* Map the pages; on failure what cannot be unmapped stays stuck, the rest is released. */
 static xseg_status map_run(struct xseg_segment *segment, uint32_t first, uint32_t count)
 {
-    xseg_status status = XSEG_OK;
-
-    for (uint32_t page = first; page < first + count && status == XSEG_OK; page++) {
+    for (uint32_t page = first; page < first + count; page += segment->length[page]) {
         if (segment->state[page] != XSEG_PAGE_HOLE)
             continue;
-        status = xseg_driver_map(segment->context, address_of(segment, page), segment->page_bytes,
-                                 segment->handle[page]);
-        if (status == XSEG_OK) {
-            segment->state[page] = XSEG_PAGE_STUCK;
-            count_stuck(segment, (int64_t)segment->page_bytes);
-        }
+        const xseg_status status = xseg_driver_map(segment->context, address_of(segment, page),
+                                                   bytes_of(segment, page), segment->handle[page]);
+        if (status != XSEG_OK)
+            return status;
+        set_state(segment, page, XSEG_PAGE_STUCK);
+        count_stuck(segment, (int64_t)bytes_of(segment, page));
     }
-    return status;
+    return XSEG_OK;
 }
 
 static xseg_status access_run(struct xseg_segment *segment, uint32_t first, uint32_t count)
 {
     struct xseg_context *context = segment->context;
+    const bool is_one = segment->length[first] == count;
     xseg_status status = XSEG_ERR_DRIVER;
 
-    if (count == 1 || context->batches_access)
+    if (is_one || context->batches_access)
         status = xseg_driver_set_access(context, address_of(segment, first),
-                                        count * segment->page_bytes);
-    if (status == XSEG_OK || count == 1)
+                                        count * segment->granule_bytes);
+    if (status == XSEG_OK || is_one)
         return status;
     status = XSEG_OK;
-    for (uint32_t page = first; page < first + count && status == XSEG_OK; page++)
-        status = xseg_driver_set_access(context, address_of(segment, page), segment->page_bytes);
+    for (uint32_t page = first; page < first + count && status == XSEG_OK;
+         page += segment->length[page])
+        status =
+            xseg_driver_set_access(context, address_of(segment, page), bytes_of(segment, page));
     return status;
 }
 
-/* Undo a growth: whatever it mapped or created goes; rights are unknown, so nothing stays usable. */
+/* Undo a growth: whatever it mapped or got goes; rights are unknown, so nothing stays usable. */
 static void withdraw_run(struct xseg_segment *segment, uint32_t first, uint32_t count)
 {
-    for (uint32_t page = first; page < first + count; page++) {
-        if (segment->state[page] == XSEG_PAGE_HOLE && segment->handle[page] != 0)
-            (void)release_page(segment, page);
+    for (uint32_t page = first, next; page < first + count; page = next) {
+        next = page + segment->length[page];
+        if (segment->state[page] == XSEG_PAGE_HOLE)
+            put_page(segment, page, false);
         else if (segment->state[page] == XSEG_PAGE_STUCK && unmap_page(segment, page) == XSEG_OK)
-            (void)clear_page(segment, page);
+            clear_page(segment, page, false);
     }
 }
 
-xseg_status xseg_segment_map(struct xseg_segment *segment, uint32_t first, uint32_t count)
+xseg_status xseg_segment_map(struct xseg_segment *segment, uint32_t first, uint32_t count,
+                             bool small)
 {
     char reason[256];
 
-    XSEG_ASSERT(count > 0 && first + count <= segment->pages);
-    xseg_status status = create_run(segment, first, count);
+    XSEG_ASSERT(count > 0 && first + count <= segment->granules);
+    xseg_status status = get_run(segment, first, count, small);
     if (status != XSEG_OK)
         return status;
     status = map_run(segment, first, count);
@@ -245,10 +350,10 @@ xseg_status xseg_segment_map(struct xseg_segment *segment, uint32_t first, uint3
         XSEG_AUDIT(xseg_segment_audit, segment);
         return xseg_fail(status, "%s", reason);
     }
-    for (uint32_t page = first; page < first + count; page++)
-        segment->state[page] = XSEG_PAGE_MAPPED;
-    count_stuck(segment, -(int64_t)(count * segment->page_bytes));
-    atomic_fetch_add_explicit(&segment->mapped, count * segment->page_bytes, memory_order_relaxed);
+    const uint64_t bytes = count * segment->granule_bytes;
+    memset(&segment->state[first], XSEG_PAGE_MAPPED, count);
+    count_stuck(segment, -(int64_t)bytes);
+    atomic_fetch_add_explicit(&segment->mapped, bytes, memory_order_relaxed);
     XSEG_AUDIT(xseg_segment_audit, segment);
     return XSEG_OK;
 }
@@ -257,12 +362,12 @@ xseg_status xseg_segment_unstick(struct xseg_segment *segment)
 {
     xseg_status result = XSEG_OK;
 
-    for (uint32_t page = 0; segment->stuck != 0 && page < segment->pages; page++) {
+    for (uint32_t page = 0; segment->stuck != 0 && page < segment->granules; page++) {
         if (segment->state[page] != XSEG_PAGE_STUCK)
             continue;
         const xseg_status status = unmap_page(segment, page);
         if (status == XSEG_OK)
-            (void)clear_page(segment, page);
+            clear_page(segment, page, false);
         else if (result == XSEG_OK)
             result = status;
     }
@@ -276,10 +381,10 @@ xseg_status xseg_segment_end(struct xseg_segment *segment)
         return XSEG_OK;
     }
     if (!xseg_segment_is_expandable(segment))
-        return xseg_leftovers_give(segment->leftovers, XSEG_LEFTOVER_ALLOCATION, segment->base,
-                                   segment->bytes);
+        return xseg_leftovers_give(segment->pages->leftovers, XSEG_LEFTOVER_ALLOCATION,
+                                   segment->base, segment->bytes);
     XSEG_ASSERT(atomic_load(&segment->mapped) == 0 && segment->stuck == 0);
-    const xseg_status status = xseg_leftovers_give(segment->leftovers, XSEG_LEFTOVER_RANGE,
+    const xseg_status status = xseg_leftovers_give(segment->pages->leftovers, XSEG_LEFTOVER_RANGE,
                                                    segment->base, segment->reserved_bytes);
     xseg_segment_abandon(segment);
     return status;
@@ -289,15 +394,34 @@ void xseg_segment_abandon(struct xseg_segment *segment)
 {
     if (segment->memory != NULL)
         give_to_owner(segment);
-    free(segment->handle);
-    free(segment->state);
-    segment->handle = NULL;
-    segment->state = NULL;
+    free_tables(segment);
 }
 
 size_t xseg_segment_host_bytes(const struct xseg_segment *segment)
 {
-    return segment->pages * (sizeof(*segment->handle) + sizeof(*segment->state));
+    return segment->granules *
+           (sizeof(*segment->handle) + sizeof(*segment->length) + sizeof(*segment->state));
+}
+
+static bool audit_pages(const struct xseg_segment *segment, struct xseg_finding *finding)
+{
+    uint32_t at = 0;
+
+    while (at < segment->granules) {
+        const uint32_t length = segment->length[at];
+        const uint8_t state = segment->state[at];
+
+        XSEG_HOLDS(finding, "SEG-4", (length == 0) == (state == XSEG_PAGE_HOLE),
+                   "granule %" PRIu32 " is in state %d, with a length of %" PRIu32, at, state,
+                   length);
+        for (uint32_t i = at + 1; i < at + length; i++)
+            XSEG_HOLDS(finding, "SEG-4",
+                       i < segment->granules && segment->length[i] == 0 &&
+                           segment->state[i] == state,
+                       "the page at %" PRIu32 " is broken at %" PRIu32, at, i);
+        at += length == 0 ? 1 : length;
+    }
+    return true;
 }
 
 bool xseg_segment_audit(const struct xseg_segment *segment, struct xseg_finding *finding)
@@ -311,14 +435,15 @@ bool xseg_segment_audit(const struct xseg_segment *segment, struct xseg_finding 
                segment->base % segment->context->granularity == 0 &&
                    segment->base <= UINT64_MAX - segment->reserved_bytes,
                "base %#" PRIx64 " with %" PRIu64 " bytes", segment->base, segment->reserved_bytes);
-    for (uint32_t page = 0; page < segment->pages; page++) {
-        backed += segment->state[page] == XSEG_PAGE_MAPPED ? segment->page_bytes : 0;
-        stuck += segment->state[page] == XSEG_PAGE_STUCK ? segment->page_bytes : 0;
+    for (uint32_t at = 0; at < segment->granules; at++) {
+        backed += segment->state[at] == XSEG_PAGE_MAPPED ? segment->granule_bytes : 0;
+        stuck += segment->state[at] == XSEG_PAGE_STUCK ? segment->granule_bytes : 0;
     }
     XSEG_HOLDS(finding, "SEG-2", mapped == backed && segment->stuck == stuck,
                "mapped says %" PRIu64 ", pages %" PRIu64 "; stuck says %" PRIu64 ", pages %" PRIu64,
                mapped, backed, segment->stuck, stuck);
-    XSEG_HOLDS(finding, "SEG-3", segment->reserved_bytes >= segment->pages * segment->page_bytes,
-               "%" PRIu32 " pages in %" PRIu64 " bytes", segment->pages, segment->reserved_bytes);
-    return true;
+    XSEG_HOLDS(
+        finding, "SEG-3", segment->reserved_bytes >= segment->granules * segment->granule_bytes,
+        "%" PRIu32 " granules in %" PRIu64 " bytes", segment->granules, segment->reserved_bytes);
+    return audit_pages(segment, finding);
 }

@@ -2,18 +2,23 @@
 /*
  * A segment: device addresses and the memory behind them.
  *
- * An expandable segment is a reserved range of addresses cut into pages, each of which is mapped to
- * physical memory of its own or is a hole:
+ * An expandable segment is a reserved range of addresses.  It is cut into *granules*, the smallest
+ * that the driver maps (2 MiB).  A *page* is one piece of physical memory, mapped to one granule or
+ * to as many as make a full page (20 MiB in large pools); what is not mapped is a hole:
  *
- *     base                                           base + pages * page_bytes
- *      |                                                                |
- *      [ page ][ page ][ hole ][ page ][ hole ][ hole ][ hole ][ hole ]
- *         0       1       2       3       4       5       6       7
+ *     base                 full page, 10 granules        two small ones
+ *      |                               |                      |   |
+ *      [ page ........................ ][ hole .. ][ hole .. ][ p ][ p ][ hole ...
+ *      0   1   2   3   4   5   6   7   8   9   10 ...
+ *
+ * Growth maps full pages, where a whole frame (full pages counted from the base) is a hole; small
+ * pages fill what is left of a frame, and all of it when memory is short.  A page is never split:
+ * what was mapped in one piece goes in one piece.
  *
  * Addresses never move, so growing a segment never copies.  A classic segment is one cuMemAlloc: it
  * has no pages, and is mapped whole until it is freed.
  *
- * A page is in one of three states.  HOLE: no memory.  MAPPED: memory that the device may use.
+ * A granule is in one of three states.  HOLE: no memory.  MAPPED: memory that the device may use.
  * STUCK: mapped, without known access rights, because a growth failed and could not be undone; the
  * next growth uses it, the next trim tries again to unmap it.
  *
@@ -21,8 +26,9 @@
  *
  * Invariants, between calls; xseg_segment_audit() checks each under its tag:
  *   SEG-1  base is a multiple of the granularity, and the addresses do not wrap.
- *   SEG-2  mapped and stuck are the bytes of the pages in those states.
- *   SEG-3  reserved_bytes is at least pages * page_bytes.
+ *   SEG-2  mapped and stuck are the bytes of the granules in those states.
+ *   SEG-3  reserved_bytes is at least that of all granules.
+ *   SEG-4  a page has its length at its first granule and 0 at the others, and one state.
  *
  * Locking: GROWTH of the device; `mapped` may be read without it.
  */
@@ -30,25 +36,27 @@
 #define XSEG_VMM_SEGMENT_H
 
 #include "src/base/check.h"
-#include "vmm/leftovers.h"
+#include "vmm/page.h"
 #include "xseg/pool.h"
 
 enum xseg_page_state { XSEG_PAGE_HOLE, XSEG_PAGE_STUCK, XSEG_PAGE_MAPPED };
 
 struct xseg_segment {
     struct xseg_context *context;
-    struct xseg_leftovers *leftovers;
+    struct xseg_pages *pages; /* where physical memory comes from and goes to */
     uint64_t base;
     uint64_t bytes;                        /* usable addresses */
     uint64_t reserved_bytes;               /* of the reservation; 0 for a classic segment */
-    uint64_t page_bytes;                   /* 0 for a classic segment */
-    uint32_t pages;                        /* 0 for a classic segment */
+    uint64_t page_bytes;                   /* of a full page; 0 for a classic segment */
+    uint64_t granule_bytes;                /* of the driver */
+    uint32_t granules;                     /* 0 for a classic segment */
     atomic_uint_fast64_t mapped;           /* bytes the device may use */
     uint64_t stuck;                        /* bytes in stuck pages */
     const struct xseg_pool_memory *memory; /* who gave it, if not the driver; else NULL */
     xseg_stream stream;                    /* that it was asked for */
-    uint64_t *handle;                      /* [pages], of pages that are no holes */
-    uint8_t *state;                        /* [pages], enum xseg_page_state */
+    uint64_t *handle;                      /* [granules], of the pages that start there */
+    uint32_t *length; /* [granules], of the page that starts there; 0 elsewhere */
+    uint8_t *state;   /* [granules], enum xseg_page_state */
 };
 
 static inline bool xseg_segment_is_expandable(const struct xseg_segment *segment)
@@ -65,8 +73,7 @@ static inline bool xseg_segment_is_expandable(const struct xseg_segment *segment
  * Cost:    one reserve
  */
 xseg_status xseg_segment_reserve(struct xseg_segment *segment, struct xseg_context *context,
-                                 struct xseg_leftovers *leftovers, uint64_t bytes,
-                                 uint64_t page_bytes);
+                                 struct xseg_pages *pages, uint64_t bytes, uint64_t page_bytes);
 
 /*
  * Allocate a classic segment.
@@ -75,7 +82,7 @@ xseg_status xseg_segment_reserve(struct xseg_segment *segment, struct xseg_conte
  * Cost:    one cuMemAlloc
  */
 xseg_status xseg_segment_allocate(struct xseg_segment *segment, struct xseg_context *context,
-                                  struct xseg_leftovers *leftovers, uint64_t bytes);
+                                  struct xseg_pages *pages, uint64_t bytes);
 
 /*
  * Get a classic segment from a user's own functions, which must outlive it.
@@ -85,7 +92,7 @@ xseg_status xseg_segment_allocate(struct xseg_segment *segment, struct xseg_cont
  * Cost:    no driver call of ours
  */
 xseg_status xseg_segment_borrow(struct xseg_segment *segment, struct xseg_context *context,
-                                struct xseg_leftovers *leftovers, uint64_t bytes,
+                                struct xseg_pages *pages, uint64_t bytes,
                                 const struct xseg_pool_memory *memory, xseg_stream stream);
 
 /*
@@ -100,26 +107,38 @@ xseg_status xseg_segment_end(struct xseg_segment *segment);
 void xseg_segment_abandon(struct xseg_segment *segment);
 
 /*
- * Back the pages [first, first + count) with memory.  None of them may be mapped.
+ * Back the granules [first, first + count) with memory.  None of them may be mapped.
  *
+ * small:   small pages only, but for full ones that are idle already
  * Returns: XSEG_OK; XSEG_ERR_NO_MEMORY; XSEG_ERR_DRIVER
- * Cost:    one create and one map a page, one set-access (one a page where the driver wants that)
+ * Cost:    one map a page, one create for each that is not idle, one set-access (one a page where
+ *          the driver wants that)
  */
-xseg_status xseg_segment_map(struct xseg_segment *segment, uint32_t first, uint32_t count);
+xseg_status xseg_segment_map(struct xseg_segment *segment, uint32_t first, uint32_t count,
+                             bool small);
 
 /*
- * Give the memory of the pages [first, first + count) back.  All of them must be mapped.
+ * Take the memory of the granules [first, first + count) away, which are whole pages, all mapped.
  *
- * done: how many of them, from the first on, have become holes; the others are mapped as before
+ * keep:    the pages are idle afterwards; else they are released
+ * done:    how many granules, from the first on, have become holes; the others are mapped as before
  * Returns: XSEG_OK when all have; else the driver's error
- * Cost:    one unmap (one a page where the driver wants that), one release a page
+ * Cost:    one unmap (one a page where the driver wants that); one release a page unless kept
  */
 xseg_status xseg_segment_unmap(struct xseg_segment *segment, uint32_t first, uint32_t count,
-                               uint32_t *done);
+                               bool keep, uint32_t *done);
 
-static inline bool xseg_segment_is_mapped(const struct xseg_segment *segment, uint32_t page)
+/* The whole pages inside the bytes [begin, end) of the segment, all of which are mapped: their first
+ * granule, and how many granules they are; 0 if there is none. */
+uint32_t xseg_segment_whole_pages(const struct xseg_segment *segment, uint64_t begin, uint64_t end,
+                                  uint32_t *first);
+
+/* A granule, or the end of the page in whose middle it lies. */
+uint32_t xseg_segment_page_end(const struct xseg_segment *segment, uint32_t granule);
+
+static inline bool xseg_segment_is_mapped(const struct xseg_segment *segment, uint32_t granule)
 {
-    return segment->state[page] == XSEG_PAGE_MAPPED;
+    return segment->state[granule] == XSEG_PAGE_MAPPED;
 }
 
 /* Try again to unmap the stuck pages.  Returns the first error; what was refused stays stuck. */

@@ -29,6 +29,7 @@ xseg_status xseg_device_open(struct xseg_allocator *allocator, int ordinal, char
                                why, why_bytes);
     if (status != XSEG_OK)
         goto end_leftovers;
+    xseg_pages_init(&device->pages, &device->context, &device->leftovers);
     device->allocator = allocator;
     device->fork = &allocator->fork;
     device->lookup = &allocator->lookup;
@@ -178,6 +179,7 @@ static void free_device(struct xseg_device *device)
     xseg_streams_fini(&device->streams);
     xseg_pending_fini(&device->pending);
     xseg_totals_fini(&device->totals);
+    xseg_pages_fini(&device->pages);
     xseg_leftovers_fini(&device->leftovers);
     xseg_lock_fini(&device->table_lock);
     xseg_lock_fini(&device->growth_lock);
@@ -319,7 +321,7 @@ uint64_t xseg_device_limit(const struct xseg_device *device, const struct xseg_c
 uint64_t xseg_device_physical(const struct xseg_device *device)
 {
     return atomic_load_explicit(&device->reserved, memory_order_relaxed) +
-           xseg_leftovers_bytes(&device->leftovers);
+           xseg_pages_bytes(&device->pages) + xseg_leftovers_bytes(&device->leftovers);
 }
 
 static void add_host_bytes(void *self, struct xseg_arena *arena)
@@ -370,7 +372,8 @@ static bool audit_totals(const struct xseg_device *device, const struct inspecti
 
     XSEG_HOLDS(finding, "DEVICE-1", reserved == inspection->reserved,
                "reserved says %" PRIu64 ", arenas %" PRIu64, reserved, inspection->reserved);
-    return xseg_leftovers_audit(&device->leftovers, finding);
+    return xseg_pages_audit(&device->pages, finding) &&
+           xseg_leftovers_audit(&device->leftovers, finding);
 }
 
 bool xseg_device_audit(struct xseg_device *device, struct xseg_finding *finding)

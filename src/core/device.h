@@ -23,6 +23,7 @@ struct xseg_allocator;
 struct xseg_device {
     struct xseg_context context;
     struct xseg_leftovers leftovers;
+    struct xseg_pages pages; /* unmapped physical memory; guarded by GROWTH */
     struct xseg_allocator *allocator;
     const struct xseg_fork *fork;  /* the allocator's */
     struct xseg_lookup *lookup;    /* the allocator's */

@@ -129,8 +129,8 @@ static xseg_status make_classic(struct xseg_arena *arena, struct xseg_segment *s
     xseg_status status;
 
     if (!xseg_pool_has_own_memory(arena->pool))
-        return xseg_segment_allocate(segment, &device->context, &device->leftovers, bytes);
-    status = xseg_segment_borrow(segment, &device->context, &device->leftovers, bytes,
+        return xseg_segment_allocate(segment, &device->context, &device->pages, bytes);
+    status = xseg_segment_borrow(segment, &device->context, &device->pages, bytes,
                                  &arena->pool->options.memory, xseg_arena_stream(arena)->handle);
     if (status != XSEG_OK || are_nobodys(device, segment->base, bytes))
         return status;
@@ -183,6 +183,7 @@ static xseg_status grow_classic(struct xseg_arena *arena, const struct xseg_need
 struct claim {
     struct xseg_block *first, *last;
     uint64_t missing;          /* bytes of its holes */
+    bool small;                /* to be mapped with small pages */
     struct xseg_block *failed; /* the first hole that could not be mapped, or NULL */
 };
 
@@ -208,16 +209,28 @@ static struct xseg_block *find_stretch(const struct xseg_arena *arena, uint64_t 
     return NULL;
 }
 
+/* What of a hole is needed for `bytes`: up to the end of a full page, or of a small one. */
+static uint64_t wanted_of(const struct xseg_block *hole, uint64_t bytes, bool small)
+{
+    const struct xseg_segment *segment = &hole->extent->segment;
+    const uint64_t page = small ? segment->granule_bytes : segment->page_bytes;
+    const uint64_t begin = hole->base - segment->base;
+    const uint64_t granule = xseg_round_up(begin + bytes, page) / segment->granule_bytes;
+
+    if (granule >= segment->granules)
+        return hole->bytes;
+    return xseg_segment_page_end(segment, (uint32_t)granule) * segment->granule_bytes - begin;
+}
+
 /* Claim a stretch for `bytes`; of the last hole only the pages that are needed. */
 static struct claim claim_stretch(struct xseg_arena *arena, struct xseg_block *first,
-                                  uint64_t bytes)
+                                  uint64_t bytes, bool small)
 {
-    struct claim claim = {.first = first};
+    struct claim claim = {.first = first, .small = small};
     uint64_t sum = 0;
 
     for (struct xseg_block *block = first; sum < bytes; block = block->next) {
-        const uint64_t page = block->extent->segment.page_bytes;
-        const uint64_t wanted = xseg_round_up(bytes - sum, page);
+        const uint64_t wanted = block->mapped ? 0 : wanted_of(block, bytes - sum, small);
 
         xseg_arena_claim(arena, block);
         if (!block->mapped && wanted < block->bytes)
@@ -229,7 +242,7 @@ static struct claim claim_stretch(struct xseg_arena *arena, struct xseg_block *f
     return claim;
 }
 
-static xseg_status map_hole(struct xseg_block *hole)
+static xseg_status map_hole(struct xseg_block *hole, bool small)
 {
     struct xseg_extent *extent = hole->extent;
     struct xseg_segment *segment = &extent->segment;
@@ -237,8 +250,8 @@ static xseg_status map_hole(struct xseg_block *hole)
 
     if (!xseg_starts_cover(&extent->starts, begin, begin + hole->bytes))
         return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for a segment's table");
-    return xseg_segment_map(segment, (uint32_t)(begin / segment->page_bytes),
-                            (uint32_t)(hole->bytes / segment->page_bytes));
+    return xseg_segment_map(segment, (uint32_t)(begin / segment->granule_bytes),
+                            (uint32_t)(hole->bytes / segment->granule_bytes), small);
 }
 
 /* Map the holes of a claim, lowest first, up to the first failure.  Without the arena's lock. */
@@ -246,7 +259,7 @@ static xseg_status map_claim(struct xseg_pool *pool, struct claim *claim)
 {
     for (struct xseg_block *block = claim->first;; block = block->next) {
         if (!block->mapped) {
-            const xseg_status status = map_hole(block);
+            const xseg_status status = map_hole(block, claim->small);
 
             if (status != XSEG_OK) {
                 claim->failed = block;
@@ -304,8 +317,7 @@ static xseg_status add_segment(struct xseg_arena *arena, const struct xseg_need 
     struct xseg_extent *extent = take_extent(arena);
     if (extent == NULL)
         return XSEG_ERR_HOST_MEMORY;
-    status =
-        xseg_segment_reserve(&extent->segment, &device->context, &device->leftovers, bytes, page);
+    status = xseg_segment_reserve(&extent->segment, &device->context, &device->pages, bytes, page);
     if (status != XSEG_OK) {
         put_extent(extent);
         return status;
@@ -332,7 +344,7 @@ static xseg_status claim_room(struct xseg_arena *arena, const struct xseg_need *
         const bool stocked = xseg_arena_stock(arena, &arena->blocks, 1);
         struct xseg_block *first = stocked ? find_stretch(arena, need->span) : NULL;
         if (first != NULL)
-            *claim = claim_stretch(arena, first, need->span);
+            *claim = claim_stretch(arena, first, need->span, false);
         xseg_arena_unlock(arena);
         if (!stocked)
             return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for a block's record");

@@ -19,12 +19,13 @@ struct trim {
 static struct xseg_block *claim_pages(struct xseg_arena *arena, struct xseg_block *block)
 {
     const struct xseg_segment *segment = &block->extent->segment;
-    const uint64_t page = segment->page_bytes;
-    const uint64_t begin = segment->base + xseg_round_up(block->base - segment->base, page);
-    const uint64_t end =
-        segment->base + xseg_round_down(xseg_block_end(block) - segment->base, page);
+    uint32_t first = 0;
+    const uint32_t count = xseg_segment_whole_pages(segment, block->base - segment->base,
+                                                    xseg_block_end(block) - segment->base, &first);
+    const uint64_t begin = segment->base + first * segment->granule_bytes;
+    const uint64_t end = begin + count * segment->granule_bytes;
 
-    if (begin >= end)
+    if (count == 0)
         return NULL;
     xseg_arena_claim(arena, block);
     if (begin > block->base) {
@@ -140,14 +141,14 @@ static void *take_spare(struct xseg_arena *arena)
 static uint64_t give_pages(struct xseg_arena *arena, struct xseg_block *block)
 {
     struct xseg_segment *segment = &block->extent->segment;
-    const uint64_t page = segment->page_bytes;
+    const uint64_t granule = segment->granule_bytes;
     void *spare = take_spare(arena);
     uint32_t done = 0;
 
     if (spare != NULL)
-        (void)xseg_segment_unmap(segment, (uint32_t)((block->base - segment->base) / page),
-                                 (uint32_t)(block->bytes / page), &done);
-    const uint64_t gone = done * page;
+        (void)xseg_segment_unmap(segment, (uint32_t)((block->base - segment->base) / granule),
+                                 (uint32_t)(block->bytes / granule), false, &done);
+    const uint64_t gone = done * granule;
     xseg_arena_lock(arena);
     if (spare != NULL)
         xseg_slab_put(&arena->blocks, spare);

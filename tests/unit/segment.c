@@ -19,10 +19,11 @@ struct fixture {
     struct xseg_driver *driver;
     struct xseg_context context;
     struct xseg_leftovers leftovers;
+    struct xseg_pages pages;
     struct xseg_segment segment;
 };
 
-static void set_up(struct fixture *f, uint64_t memory)
+static void set_up_with(struct fixture *f, uint64_t memory, uint64_t full_page)
 {
     struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
     char why[128];
@@ -35,8 +36,15 @@ static void set_up(struct fixture *f, uint64_t memory)
     assert_int_equal(xseg_context_open(&f->context, f->driver, 0, &f->leftovers, why, sizeof(why)),
                      XSEG_OK);
     assert_true(f->context.has_vmm);
+    xseg_pages_init(&f->pages, &f->context, &f->leftovers);
     assert_int_equal(
-        xseg_segment_reserve(&f->segment, &f->context, &f->leftovers, PAGES * PAGE, PAGE), XSEG_OK);
+        xseg_segment_reserve(&f->segment, &f->context, &f->pages, PAGES * PAGE, full_page),
+        XSEG_OK);
+}
+
+static void set_up(struct fixture *f, uint64_t memory)
+{
+    set_up_with(f, memory, PAGE);
 }
 
 static void tear_down(struct fixture *f)
@@ -45,7 +53,11 @@ static void tear_down(struct fixture *f)
 
     for (uint32_t page = 0; page < PAGES; page++)
         if (xseg_segment_is_mapped(&f->segment, page))
-            assert_int_equal(xseg_segment_unmap(&f->segment, page, 1, &done), XSEG_OK);
+            assert_int_equal(
+                xseg_segment_unmap(&f->segment, page, f->segment.length[page], false, &done),
+                XSEG_OK);
+    xseg_pages_shrink(&f->pages, 0);
+    xseg_pages_fini(&f->pages);
     assert_int_equal(xseg_segment_end(&f->segment), XSEG_OK);
     assert_int_equal(xseg_leftovers_retry(&f->leftovers), XSEG_OK);
     assert_int_equal(xseg_context_close(&f->context), XSEG_OK);
@@ -66,18 +78,18 @@ static void growing_keeps_what_was_mapped(void **state)
 
     (void)state;
     set_up(&f, XSEG_GIB);
-    assert_int_equal(xseg_segment_map(&f.segment, 0, 2), XSEG_OK);
+    assert_int_equal(xseg_segment_map(&f.segment, 0, 2, false), XSEG_OK);
     const uint64_t before = f.segment.handle[1];
-    assert_int_equal(xseg_segment_map(&f.segment, 2, 6), XSEG_OK);
+    assert_int_equal(xseg_segment_map(&f.segment, 2, 6, false), XSEG_OK);
     assert_int_equal(mapped(&f), 8 * PAGE);
     assert_int_equal(f.segment.handle[1], before);
     /* A hole in the middle, and full again. */
-    assert_int_equal(xseg_segment_unmap(&f.segment, 3, 2, &done), XSEG_OK);
+    assert_int_equal(xseg_segment_unmap(&f.segment, 3, 2, false, &done), XSEG_OK);
     assert_int_equal(done, 2);
     assert_false(xseg_segment_is_mapped(&f.segment, 3));
     assert_true(xseg_segment_is_mapped(&f.segment, 5));
     assert_int_equal(xseg_sim_used(0), 6 * PAGE);
-    assert_int_equal(xseg_segment_map(&f.segment, 3, 2), XSEG_OK);
+    assert_int_equal(xseg_segment_map(&f.segment, 3, 2, false), XSEG_OK);
     assert_int_equal(mapped(&f), 8 * PAGE);
     tear_down(&f);
 }
@@ -88,11 +100,12 @@ static void too_little_memory_changes_nothing(void **state)
 
     (void)state;
     set_up(&f, 10 * PAGE);
-    assert_int_equal(xseg_segment_map(&f.segment, 0, 4), XSEG_OK);
-    scene_expect_error(xseg_segment_map(&f.segment, 4, 7), XSEG_ERR_NO_MEMORY, "cuMemCreate");
+    assert_int_equal(xseg_segment_map(&f.segment, 0, 4, false), XSEG_OK);
+    scene_expect_error(xseg_segment_map(&f.segment, 4, 7, false), XSEG_ERR_NO_MEMORY,
+                       "cuMemCreate");
     assert_int_equal(mapped(&f), 4 * PAGE);
     assert_int_equal(xseg_sim_used(0), 4 * PAGE);
-    assert_int_equal(xseg_segment_map(&f.segment, 4, 6), XSEG_OK);
+    assert_int_equal(xseg_segment_map(&f.segment, 4, 6, false), XSEG_OK);
     tear_down(&f);
 }
 
@@ -104,9 +117,9 @@ static void map_undoes_itself_at_every_failure(void **state)
         struct fixture f;
 
         set_up(&f, XSEG_GIB);
-        assert_int_equal(xseg_segment_map(&f.segment, 0, 3), XSEG_OK);
+        assert_int_equal(xseg_segment_map(&f.segment, 0, 3, false), XSEG_OK);
         assert_int_equal(xseg_sim_fail(NULL, n, 999), XSEG_OK);
-        const xseg_status status = xseg_segment_map(&f.segment, 3, 5);
+        const xseg_status status = xseg_segment_map(&f.segment, 3, 5, false);
         /* A refused set-access is tried again page by page: that is no failure. */
         assert_int_equal(status, n <= 10 ? XSEG_ERR_DRIVER : XSEG_OK);
         assert_int_equal(mapped(&f), (n <= 10 ? 3 : 8) * PAGE);
@@ -134,15 +147,15 @@ static void a_failed_undo_loses_nothing(void **state)
     set_up(&f, XSEG_GIB);
     f.context.batches_access = false;
     assert_int_equal(xseg_sim_fail("cuMemSetAccess", 2, 999), XSEG_OK);
-    assert_int_equal(xseg_segment_map(&f.segment, 0, 4), XSEG_ERR_DRIVER);
+    assert_int_equal(xseg_segment_map(&f.segment, 0, 4, false), XSEG_ERR_DRIVER);
     assert_int_equal(mapped(&f), 0);
     assert_int_equal(f.segment.stuck, 0);
 
-    assert_int_equal(xseg_segment_map(&f.segment, 1, 1), XSEG_OK);
+    assert_int_equal(xseg_segment_map(&f.segment, 1, 1, false), XSEG_OK);
     make_stuck(&f, 1);
     assert_int_equal(xseg_leftovers_bytes(&f.leftovers), PAGE);
     const uint64_t creates = xseg_sim_calls("cuMemCreate");
-    assert_int_equal(xseg_segment_map(&f.segment, 0, 3), XSEG_OK);
+    assert_int_equal(xseg_segment_map(&f.segment, 0, 3, false), XSEG_OK);
     assert_int_equal(xseg_sim_calls("cuMemCreate") - creates, 2);
     assert_int_equal(f.segment.stuck, 0);
     assert_int_equal(mapped(&f), 3 * PAGE);
@@ -162,13 +175,13 @@ static void unmap_goes_page_by_page_where_it_must(void **state)
 
     (void)state;
     set_up(&f, XSEG_GIB);
-    assert_int_equal(xseg_segment_map(&f.segment, 0, 6), XSEG_OK);
+    assert_int_equal(xseg_segment_map(&f.segment, 0, 6, false), XSEG_OK);
     assert_int_equal(xseg_sim_fail("cuMemUnmap", 1, 1), XSEG_OK);
-    assert_int_equal(xseg_segment_unmap(&f.segment, 0, 3, &done), XSEG_OK);
+    assert_int_equal(xseg_segment_unmap(&f.segment, 0, 3, false, &done), XSEG_OK);
     assert_int_equal(done, 3);
     f.context.batches_unmap = false;
     assert_int_equal(xseg_sim_fail("cuMemUnmap", 2, 1), XSEG_OK);
-    assert_int_equal(xseg_segment_unmap(&f.segment, 3, 3, &done), XSEG_ERR_DRIVER);
+    assert_int_equal(xseg_segment_unmap(&f.segment, 3, 3, false, &done), XSEG_ERR_DRIVER);
     assert_int_equal(done, 1);
     assert_true(xseg_segment_is_mapped(&f.segment, 4));
     assert_int_equal(mapped(&f), 2 * PAGE);
@@ -184,9 +197,9 @@ static void releases_that_fail_are_leftovers(void **state)
 
     (void)state;
     set_up(&f, XSEG_GIB);
-    assert_int_equal(xseg_segment_map(&f.segment, 0, 3), XSEG_OK);
+    assert_int_equal(xseg_segment_map(&f.segment, 0, 3, false), XSEG_OK);
     assert_int_equal(xseg_sim_fail("cuMemRelease", 2, 999), XSEG_OK);
-    assert_int_equal(xseg_segment_unmap(&f.segment, 0, 3, &done), XSEG_OK);
+    assert_int_equal(xseg_segment_unmap(&f.segment, 0, 3, false, &done), XSEG_OK);
     assert_int_equal(done, 3);
     assert_int_equal(f.leftovers.count, 1);
     assert_int_equal(atomic_load(&f.leftovers.physical), PAGE);
@@ -201,6 +214,63 @@ static void releases_that_fail_are_leftovers(void **state)
     tear_down(&f);
 }
 
+/* Full pages at whole frames, small ones in what is left; what was mapped in one piece goes so. */
+static void frames_get_full_pages_and_the_rest_small_ones(void **state)
+{
+    enum { FULL = 4 };
+    struct fixture f;
+    uint32_t done = 0, first = 0;
+
+    (void)state;
+    set_up_with(&f, XSEG_GIB, FULL * PAGE);
+    assert_int_equal(xseg_segment_map(&f.segment, 3, 8, false), XSEG_OK);
+    assert_int_equal(f.segment.length[3], 1);
+    assert_int_equal(f.segment.length[4], FULL);
+    assert_int_equal(f.segment.length[5], 0);
+    assert_int_equal(f.segment.length[8], 1);
+    assert_int_equal(xseg_sim_calls("cuMemSetAccess"), 1 + 1); /* one was the trial's */
+
+    /* Whole pages of a stretch: a page that is cut by its bounds does not count. */
+    assert_int_equal(xseg_segment_whole_pages(&f.segment, 3 * PAGE, 11 * PAGE, &first), 8);
+    assert_int_equal(first, 3);
+    assert_int_equal(xseg_segment_whole_pages(&f.segment, 3 * PAGE + 1, 9 * PAGE, &first), 5);
+    assert_int_equal(first, 4);
+    assert_int_equal(xseg_segment_whole_pages(&f.segment, 5 * PAGE, 11 * PAGE - 1, &first), 2);
+    assert_int_equal(first, 8);
+    assert_int_equal(xseg_segment_whole_pages(&f.segment, 3 * PAGE, 7 * PAGE, &first), 1);
+    assert_int_equal(xseg_segment_whole_pages(&f.segment, 5 * PAGE, 8 * PAGE, &first), 0);
+    assert_int_equal(xseg_segment_page_end(&f.segment, 6), 8);
+    assert_int_equal(xseg_segment_page_end(&f.segment, 4), 4);
+
+    assert_int_equal(xseg_segment_unmap(&f.segment, 4, FULL, false, &done), XSEG_OK);
+    assert_int_equal(done, FULL);
+    assert_int_equal(xseg_segment_map(&f.segment, 4, FULL, true), XSEG_OK);
+    assert_int_equal(f.segment.length[4], 1);
+    tear_down(&f);
+}
+
+/* Pages that are kept when they are unmapped are mapped elsewhere: nothing is created. */
+static void a_kept_page_moves(void **state)
+{
+    enum { FULL = 4 };
+    struct fixture f;
+    uint32_t done = 0;
+
+    (void)state;
+    set_up_with(&f, XSEG_GIB, FULL * PAGE);
+    assert_int_equal(xseg_segment_map(&f.segment, 0, FULL + 2, false), XSEG_OK);
+    assert_int_equal(xseg_segment_unmap(&f.segment, 0, FULL + 2, true, &done), XSEG_OK);
+    assert_int_equal(xseg_pages_bytes(&f.pages), (FULL + 2) * PAGE);
+    assert_int_equal(xseg_pages_idle(&f.pages, PAGE), 2 * PAGE);
+    const uint64_t created = xseg_sim_calls("cuMemCreate");
+    /* The full page goes where it fits, also off the frames. */
+    assert_int_equal(xseg_segment_map(&f.segment, 11, FULL + 2, true), XSEG_OK);
+    assert_int_equal(f.segment.length[11], FULL);
+    assert_int_equal(xseg_sim_calls("cuMemCreate"), created);
+    assert_int_equal(xseg_pages_bytes(&f.pages), 0);
+    tear_down(&f);
+}
+
 static void the_audit_names_the_broken_invariant(void **state)
 {
     struct fixture f;
@@ -208,7 +278,7 @@ static void the_audit_names_the_broken_invariant(void **state)
 
     (void)state;
     set_up(&f, XSEG_GIB);
-    assert_int_equal(xseg_segment_map(&f.segment, 0, 4), XSEG_OK);
+    assert_int_equal(xseg_segment_map(&f.segment, 0, 4, false), XSEG_OK);
     assert_true(xseg_segment_audit(&f.segment, &finding));
     f.segment.base += 512;
     assert_false(xseg_segment_audit(&f.segment, &finding));
@@ -234,6 +304,8 @@ int main(void)
         cmocka_unit_test(a_failed_undo_loses_nothing),
         cmocka_unit_test(unmap_goes_page_by_page_where_it_must),
         cmocka_unit_test(releases_that_fail_are_leftovers),
+        cmocka_unit_test(frames_get_full_pages_and_the_rest_small_ones),
+        cmocka_unit_test(a_kept_page_moves),
         cmocka_unit_test(the_audit_names_the_broken_invariant),
     };
 
