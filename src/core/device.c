@@ -8,7 +8,7 @@
 #include "src/core/allocator.h"
 #include "src/core/deferred.h"
 #include "src/core/departure.h"
-#include "src/core/growth.h"
+#include "src/core/ladder.h"
 #include "src/core/size.h"
 #include "src/core/trim.h"
 
@@ -292,7 +292,7 @@ xseg_status xseg_device_alloc(struct xseg_device *device, const struct xseg_devi
         look_at_pending(device, request->config, xseg_arena_stream(arena));
     status = xseg_arena_alloc(arena, &need, &block);
     if (status == XSEG_OK && block == NULL)
-        status = xseg_growth_alloc(arena, &need, &block);
+        status = xseg_ladder_alloc(arena, &need, &block);
     if (status == XSEG_OK)
         *out = (void *)(uintptr_t)block->base; /* NOLINT(performance-no-int-to-ptr) */
     return status;
@@ -306,7 +306,7 @@ xseg_status xseg_device_prewarm(struct xseg_device *device,
     struct xseg_need need = {.keep = true};
     const xseg_status status = prepare(device, request, &need, &arena);
 
-    return status == XSEG_OK ? xseg_growth_alloc(arena, &need, &block) : status;
+    return status == XSEG_OK ? xseg_ladder_alloc(arena, &need, &block) : status;
 }
 
 /* --- Figures. --- */

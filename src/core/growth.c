@@ -7,7 +7,6 @@
 
 #include "src/base/error.h"
 #include "src/core/size.h"
-#include "src/core/trim.h"
 
 /* --- Extents. --- */
 
@@ -75,27 +74,37 @@ end_segment:
 
 /* --- Limits. --- */
 
+xseg_status xseg_growth_check_pool(struct xseg_pool *pool, uint64_t more)
+{
+    const uint64_t limit = xseg_pool_limit(pool);
+    const uint64_t has = atomic_load_explicit(&pool->reserved, memory_order_relaxed);
+
+    pool->is_full = has > limit || more > limit - has;
+    if (!pool->is_full)
+        return XSEG_OK;
+    return xseg_fail(XSEG_ERR_LIMIT,
+                     "%" PRIu64 " bytes more than the %" PRIu64
+                     " of the pool would pass its limit of %" PRIu64 " bytes",
+                     more, has, limit);
+}
+
 static xseg_status check_limit(struct xseg_pool *pool, const struct xseg_need *need, uint64_t more)
 {
     const struct xseg_device *device = pool->device;
     const uint64_t limit = xseg_device_limit(device, need->config);
-    const uint64_t pool_limit = xseg_pool_limit(pool);
-    const uint64_t pool_has = atomic_load_explicit(&pool->reserved, memory_order_relaxed);
     const uint64_t physical = xseg_device_physical(device);
     const uint64_t total = device->context.total_bytes;
 
-    pool->is_full = pool_has > pool_limit || more > pool_limit - pool_has;
+    const xseg_status status = xseg_growth_check_pool(pool, more);
+
     /* What the device cannot hold beside what is in use need not be tried page by page. */
     if (physical > total || more > total - physical)
         return xseg_fail(XSEG_ERR_NO_MEMORY,
                          "%" PRIu64 " bytes more than the %" PRIu64
                          " in use are more than the device's %" PRIu64 " bytes",
                          more, physical, total);
-    if (pool->is_full)
-        return xseg_fail(XSEG_ERR_LIMIT,
-                         "%" PRIu64 " bytes more than the %" PRIu64
-                         " of the pool would pass its limit of %" PRIu64 " bytes",
-                         more, pool_has, pool_limit);
+    if (status != XSEG_OK)
+        return status;
     if (physical <= limit && more <= limit - physical)
         return XSEG_OK;
     return xseg_fail(XSEG_ERR_LIMIT,
@@ -179,120 +188,6 @@ static xseg_status grow_classic(struct xseg_arena *arena, const struct xseg_need
 
 /* --- Expandable segments. --- */
 
-/* A stretch of neighbours, all claimed: holes to map, and cached blocks between them. */
-struct claim {
-    struct xseg_block *first, *last;
-    uint64_t missing;          /* bytes of its holes */
-    bool small;                /* to be mapped with small pages */
-    struct xseg_block *failed; /* the first hole that could not be mapped, or NULL */
-};
-
-static bool is_free(const struct xseg_block *block)
-{
-    return block != NULL && (block->state == XSEG_BLOCK_CACHED || block->state == XSEG_BLOCK_HOLE);
-}
-
-/* The lowest stretch with a hole in it that is long enough, by its first block; or NULL. */
-static struct xseg_block *find_stretch(const struct xseg_arena *arena, uint64_t bytes)
-{
-    for (struct xseg_block *hole = xseg_tree_first(arena->holes); hole != NULL;
-         hole = xseg_tree_next(arena->holes, hole)) {
-        struct xseg_block *first = is_free(hole->prev) ? hole->prev : hole;
-        uint64_t sum = 0;
-
-        for (const struct xseg_block *block = first; is_free(block) && sum < bytes;
-             block = block->next)
-            sum += block->bytes;
-        if (sum >= bytes)
-            return first;
-    }
-    return NULL;
-}
-
-/* What of a hole is needed for `bytes`: up to the end of a full page, or of a small one. */
-static uint64_t wanted_of(const struct xseg_block *hole, uint64_t bytes, bool small)
-{
-    const struct xseg_segment *segment = &hole->extent->segment;
-    const uint64_t page = small ? segment->granule_bytes : segment->page_bytes;
-    const uint64_t begin = hole->base - segment->base;
-    const uint64_t granule = xseg_round_up(begin + bytes, page) / segment->granule_bytes;
-
-    if (granule >= segment->granules)
-        return hole->bytes;
-    return xseg_segment_page_end(segment, (uint32_t)granule) * segment->granule_bytes - begin;
-}
-
-/* Claim a stretch for `bytes`; of the last hole only the pages that are needed. */
-static struct claim claim_stretch(struct xseg_arena *arena, struct xseg_block *first,
-                                  uint64_t bytes, bool small)
-{
-    struct claim claim = {.first = first, .small = small};
-    uint64_t sum = 0;
-
-    for (struct xseg_block *block = first; sum < bytes; block = block->next) {
-        const uint64_t wanted = block->mapped ? 0 : wanted_of(block, bytes - sum, small);
-
-        xseg_arena_claim(arena, block);
-        if (!block->mapped && wanted < block->bytes)
-            (void)xseg_arena_settle(arena, xseg_arena_cut(arena, block, wanted));
-        claim.missing += block->mapped ? 0 : block->bytes;
-        claim.last = block;
-        sum += block->bytes;
-    }
-    return claim;
-}
-
-static xseg_status map_hole(struct xseg_block *hole, bool small)
-{
-    struct xseg_extent *extent = hole->extent;
-    struct xseg_segment *segment = &extent->segment;
-    const uint64_t begin = hole->base - segment->base;
-
-    if (!xseg_starts_cover(&extent->starts, begin, begin + hole->bytes))
-        return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for a segment's table");
-    return xseg_segment_map(segment, (uint32_t)(begin / segment->granule_bytes),
-                            (uint32_t)(hole->bytes / segment->granule_bytes), small);
-}
-
-/* Map the holes of a claim, lowest first, up to the first failure.  Without the arena's lock. */
-static xseg_status map_claim(struct xseg_pool *pool, struct claim *claim)
-{
-    for (struct xseg_block *block = claim->first;; block = block->next) {
-        if (!block->mapped) {
-            const xseg_status status = map_hole(block, claim->small);
-
-            if (status != XSEG_OK) {
-                claim->failed = block;
-                return status;
-            }
-            xseg_pool_note_growth(pool, block->bytes);
-        }
-        if (block == claim->last)
-            return XSEG_OK;
-    }
-}
-
-/* Settle a claim: what was mapped is cached, the rest holes.  Returns the last block's new self. */
-static struct xseg_block *settle_claim(struct xseg_arena *arena, const struct claim *claim,
-                                       bool mapped)
-{
-    struct xseg_block *block = claim->first, *next, *result;
-
-    for (;; block = next) {
-        const bool is_last = block == claim->last;
-
-        next = block->next;
-        mapped = mapped && block != claim->failed;
-        if (!block->mapped && mapped) {
-            block->mapped = true;
-            xseg_counts_up(&arena->counts, XSEG_COUNT_RESERVED_BYTES, block->bytes);
-        }
-        result = xseg_arena_settle(arena, block);
-        if (is_last)
-            return result;
-    }
-}
-
 /* Reserve a segment more for an arena: one hole. */
 static xseg_status add_segment(struct xseg_arena *arena, const struct xseg_need *need)
 {
@@ -333,18 +228,19 @@ static xseg_status add_segment(struct xseg_arena *arena, const struct xseg_need 
     return XSEG_OK;
 }
 
-/* Claim room to grow, in a new segment if need be. */
-static xseg_status claim_room(struct xseg_arena *arena, const struct xseg_need *need,
-                              struct claim *claim)
+xseg_status xseg_growth_claim(struct xseg_arena *arena, const struct xseg_need *need, bool small,
+                              struct xseg_stretch *stretch)
 {
+    struct xseg_block *(*find)(const struct xseg_arena *, uint64_t) =
+        small ? xseg_stretch_find_cheapest : xseg_stretch_find_lowest;
     xseg_status status = XSEG_OK;
 
     for (;;) {
         xseg_arena_lock(arena);
         const bool stocked = xseg_arena_stock(arena, &arena->blocks, 1);
-        struct xseg_block *first = stocked ? find_stretch(arena, need->span) : NULL;
+        struct xseg_block *first = stocked ? find(arena, need->span) : NULL;
         if (first != NULL)
-            *claim = claim_stretch(arena, first, need->span, false);
+            *stretch = xseg_stretch_claim(arena, first, need->span, small);
         xseg_arena_unlock(arena);
         if (!stocked)
             return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for a block's record");
@@ -356,20 +252,17 @@ static xseg_status claim_room(struct xseg_arena *arena, const struct xseg_need *
     }
 }
 
-static xseg_status grow_expandable(struct xseg_arena *arena, const struct xseg_need *need,
-                                   struct xseg_block **out)
+xseg_status xseg_growth_finish(struct xseg_arena *arena, const struct xseg_need *need,
+                               struct xseg_stretch *stretch, xseg_status status,
+                               struct xseg_block **out)
 {
-    struct claim claim = {0};
-    xseg_status status = claim_room(arena, need, &claim);
+    const bool is_allowed = status == XSEG_OK;
 
-    if (status != XSEG_OK)
-        return status;
-    XSEG_ASSERT(claim.first != NULL && claim.last != NULL);
-    const xseg_status limit = check_limit(arena->pool, need, claim.missing);
-    status = limit == XSEG_OK ? map_claim(arena->pool, &claim) : limit;
+    if (is_allowed)
+        status = xseg_stretch_map(arena->pool, stretch);
     xseg_arena_lock(arena);
     const bool stocked = xseg_arena_stock(arena, &arena->blocks, 2);
-    struct xseg_block *block = settle_claim(arena, &claim, limit == XSEG_OK);
+    struct xseg_block *block = xseg_stretch_settle(arena, stretch, is_allowed);
     if (status == XSEG_OK && stocked)
         *out = need->keep ? block : xseg_arena_hand_out(arena, block, need);
     xseg_arena_unlock(arena);
@@ -378,150 +271,21 @@ static xseg_status grow_expandable(struct xseg_arena *arena, const struct xseg_n
     return status;
 }
 
-/* --- The way of a miss. --- */
-
-static xseg_status grow(struct xseg_arena *arena, const struct xseg_need *need,
-                        struct xseg_block **out)
-{
-    return need->expandable ? grow_expandable(arena, need, out) : grow_classic(arena, need, out);
-}
-
-static bool is_shortage(xseg_status status)
-{
-    return status == XSEG_ERR_NO_MEMORY || status == XSEG_ERR_LIMIT ||
-           status == XSEG_ERR_NO_ADDRESSES;
-}
-
-static void end_holes(void *self, struct xseg_arena *arena)
-{
-    (void)self;
-    (void)xseg_trim_end_holes(arena);
-}
-
-/* Search the shelf, and grow where that finds nothing. */
-static xseg_status search_and_grow(struct xseg_arena *arena, const struct xseg_need *need,
+static xseg_status grow_expandable(struct xseg_arena *arena, const struct xseg_need *need,
                                    struct xseg_block **out)
 {
-    const xseg_status status = xseg_arena_alloc(arena, need, out);
+    struct xseg_stretch stretch = {0};
+    const xseg_status status = xseg_growth_claim(arena, need, false, &stretch);
 
-    return status != XSEG_OK || *out != NULL ? status : grow(arena, need, out);
-}
-
-/* A cached block of a pool that serves the default one when memory is short; or none. */
-static void borrow_block(struct xseg_arena *arena, const struct xseg_need *need,
-                         struct xseg_block **out)
-{
-    struct xseg_pool *pool =
-        atomic_load_explicit(&arena->device->private_pools, memory_order_acquire);
-    struct xseg_need wanted = *need;
-
-    if (arena->pool->is_private || need->keep)
-        return;
-    for (; pool != NULL && *out == NULL; pool = pool->next) {
-        struct xseg_arena *lender =
-            pool->options.use_on_oom && !xseg_pool_is_retired(pool)
-                ? xseg_pool_find_arena(pool, xseg_arena_stream(arena), arena->is_small)
-                : NULL;
-
-        wanted.no_split = pool->options.no_split;
-        if (lender != NULL && xseg_arena_alloc(lender, &wanted, out) != XSEG_OK)
-            return;
-    }
-}
-
-/* All that is idle goes back to the driver, then growth is tried once more. */
-static xseg_status flush_and_grow(struct xseg_arena *arena, const struct xseg_need *need,
-                                  struct xseg_block **out)
-{
-    struct xseg_device *device = arena->device;
-    const struct xseg_trim_plan everything = {.wait = true};
-    struct xseg_trimmed done = XSEG_TRIMMED_INIT;
-    xseg_status status = xseg_trim_device(device, &everything, &done);
-
-    /* A stream that could not be waited for keeps only its own memory. */
-    if (status == XSEG_ERR_DEVICE_LOST)
+    if (status != XSEG_OK)
         return status;
-    atomic_fetch_add_explicit(&device->retries, 1, memory_order_relaxed);
-    status = grow(arena, need, out);
-    if (status == XSEG_ERR_NO_ADDRESSES) {
-        xseg_device_visit_arenas(device, end_holes, NULL);
-        status = grow(arena, need, out);
-    }
-    return status;
+    XSEG_ASSERT(stretch.first != NULL && stretch.last != NULL);
+    return xseg_growth_finish(arena, need, &stretch,
+                              check_limit(arena->pool, need, stretch.missing), out);
 }
 
-/*
- * Memory is short, as `refused` says: wait for pending blocks, give all idle memory back, and grow; a
- * cached block that fits now is the last resort.  In this order the result is PyTorch's wherever
- * PyTorch has one.  A pool at its own limit gains nothing by what others give back, and in a capture
- * nothing is waited for or given back.
- */
-static xseg_status make_room_and_grow(struct xseg_arena *arena, const struct xseg_need *need,
-                                      xseg_status refused, struct xseg_block **out)
+xseg_status xseg_growth_grow(struct xseg_arena *arena, const struct xseg_need *need,
+                             struct xseg_block **out)
 {
-    struct xseg_device *device = arena->device;
-    xseg_status status = refused;
-
-    borrow_block(arena, need, out);
-    if (*out != NULL)
-        return XSEG_OK;
-    if (xseg_pending_captures(&device->pending))
-        return refused;
-    if (!arena->pool->is_full)
-        status = flush_and_grow(arena, need, out);
-    else if (xseg_pending_wait(&device->pending) == XSEG_ERR_DEVICE_LOST)
-        return XSEG_ERR_DEVICE_LOST;
-    if (!is_shortage(status))
-        return status;
-    const xseg_status searched = xseg_arena_alloc(arena, need, out);
-    return searched != XSEG_OK || *out != NULL ? searched : status;
-}
-
-/* The sentence of an out-of-memory: what was asked, and where the memory is. */
-static xseg_status report_shortage(struct xseg_arena *arena, const struct xseg_need *need,
-                                   xseg_status status)
-{
-    struct xseg_device *device = arena->device;
-    char reason[256], buffer[768];
-    struct xseg_text text;
-    uint64_t free = 0, total = 0;
-
-    (void)snprintf(reason, sizeof(reason), "%s", xseg_fail_text()->buffer);
-    xseg_text_init(&text, buffer, sizeof(buffer));
-    xseg_text_add(&text, "device %d has no room for ", device->context.ordinal);
-    xseg_text_add_bytes(&text, need->requested);
-    if (xseg_driver_memory(&device->context, &free, &total) == XSEG_OK) {
-        xseg_text_add(&text, ": it has ");
-        xseg_text_add_bytes(&text, free);
-        xseg_text_add(&text, " free of ");
-        xseg_text_add_bytes(&text, total);
-    }
-    xseg_text_add(&text, "; reserved here ");
-    xseg_text_add_bytes(&text, atomic_load_explicit(&device->reserved, memory_order_relaxed));
-    xseg_text_add(&text, ", of which live ");
-    xseg_text_add_bytes(&text, xseg_totals_current(&device->totals, XSEG_COUNT_ALLOCATED_BYTES));
-    xseg_text_add(&text, ", freed but waiting for other streams ");
-    xseg_text_add_bytes(&text,
-                        xseg_totals_current(&device->totals, XSEG_COUNT_ACTIVE_BYTES) -
-                            xseg_totals_current(&device->totals, XSEG_COUNT_ALLOCATED_BYTES));
-    xseg_text_add(&text, "; %s", reason);
-    return xseg_fail(status, "%s", buffer);
-}
-
-xseg_status xseg_growth_alloc(struct xseg_arena *arena, const struct xseg_need *need,
-                              struct xseg_block **out)
-{
-    struct xseg_device *device = arena->device;
-
-    xseg_lock_take(&device->growth_lock);
-    /* Another thread may have freed or grown what fits while this one waited for the lock. */
-    xseg_status status = search_and_grow(arena, need, out);
-    if (is_shortage(status))
-        status = make_room_and_grow(arena, need, status, out);
-    if (is_shortage(status)) {
-        atomic_fetch_add_explicit(&device->ooms, 1, memory_order_relaxed);
-        status = report_shortage(arena, need, status);
-    }
-    xseg_lock_give(&device->growth_lock);
-    return status;
+    return need->expandable ? grow_expandable(arena, need, out) : grow_classic(arena, need, out);
 }

@@ -15,13 +15,26 @@ struct trim {
 
 /* --- Claiming: everything that could go, before the stream is asked. --- */
 
-/* Take the whole pages of a cached block; what lies before and behind stays cached.  NULL if none. */
-static struct xseg_block *claim_pages(struct xseg_arena *arena, struct xseg_block *block)
+/* Of whole pages from a granule on, as few as have `most` bytes, in granules. */
+static uint32_t enough_pages(const struct xseg_segment *segment, uint32_t first, uint32_t count,
+                             uint64_t most)
+{
+    uint32_t taken = 0;
+
+    while (taken < count && taken * segment->granule_bytes < most)
+        taken += segment->length[first + taken];
+    return taken;
+}
+
+/* Take whole pages of a cached block; what lies before and behind stays cached.  NULL if none. */
+static struct xseg_block *claim_pages(struct xseg_arena *arena, struct xseg_block *block,
+                                      uint64_t most)
 {
     const struct xseg_segment *segment = &block->extent->segment;
     uint32_t first = 0;
-    const uint32_t count = xseg_segment_whole_pages(segment, block->base - segment->base,
+    const uint32_t whole = xseg_segment_whole_pages(segment, block->base - segment->base,
                                                     xseg_block_end(block) - segment->base, &first);
+    const uint32_t count = enough_pages(segment, first, whole, most);
     const uint64_t begin = segment->base + first * segment->granule_bytes;
     const uint64_t end = begin + count * segment->granule_bytes;
 
@@ -40,10 +53,11 @@ static struct xseg_block *claim_pages(struct xseg_arena *arena, struct xseg_bloc
 }
 
 /* Take a block that can go, whole or in part, or NULL. */
-static struct xseg_block *claim_part(struct xseg_arena *arena, struct xseg_block *block)
+static struct xseg_block *claim_part(struct xseg_arena *arena, struct xseg_block *block,
+                                     uint64_t most)
 {
     if (xseg_extent_is_expandable(block->extent))
-        return claim_pages(arena, block);
+        return claim_pages(arena, block, most);
     if (xseg_block_is_split(block))
         return NULL;
     xseg_arena_claim(arena, block);
@@ -51,21 +65,23 @@ static struct xseg_block *claim_part(struct xseg_arena *arena, struct xseg_block
 }
 
 /*
- * Claim every block of an arena that can go; they are chained through `right`, which no tree uses
- * meanwhile.  No segment and no page is smaller than 2 MiB, so the shelf is read from there on;
- * what a claim leaves behind is smaller than a page and comes earlier.
+ * No segment and no page is smaller than 2 MiB, so the shelf is read from there on; what a claim
+ * leaves behind is smaller than a page and comes earlier, or is enough.
  */
-static struct xseg_block *claim_all(struct xseg_arena *arena) XSEG_REQUIRES(arena->lock)
+struct xseg_block *xseg_trim_claim(struct xseg_arena *arena, uint64_t least, uint64_t most,
+                                   uint64_t *claimed_bytes)
 {
     struct xseg_block *claimed = NULL, *block;
-    uint64_t bytes = XSEG_SIZE_SMALL_SEGMENT, base = 0;
+    uint64_t bytes = least, base = 0;
 
-    while (xseg_arena_stock(arena, &arena->blocks, 2) &&
+    *claimed_bytes = 0;
+    while (*claimed_bytes < most && xseg_arena_stock(arena, &arena->blocks, 2) &&
            (block = xseg_shelf_from(&arena->shelf, bytes, base)) != NULL) {
         bytes = block->bytes;
         base = block->base + 1;
-        block = claim_part(arena, block);
+        block = claim_part(arena, block, most - *claimed_bytes);
         if (block != NULL) {
+            *claimed_bytes += block->bytes;
             block->right = claimed;
             claimed = block;
         }
@@ -75,20 +91,20 @@ static struct xseg_block *claim_all(struct xseg_arena *arena) XSEG_REQUIRES(aren
 
 /* --- Asking the stream. --- */
 
-/* Whether the work queued on a stream has finished, waiting for it if the plan says so. */
-static xseg_status is_idle(const struct trim *trim, struct xseg_known_stream *stream, bool *idle)
+xseg_status xseg_trim_is_idle(struct xseg_device *device, struct xseg_known_stream *stream,
+                              bool wait, bool *idle)
 {
-    struct xseg_context *context = &trim->device->context;
+    struct xseg_context *context = &device->context;
     bool can_name = true;
     xseg_status status = XSEG_OK;
 
     *idle = false;
     if (!xseg_stream_is_there(stream))
-        return xseg_departure_is_over(trim->device, stream, trim->plan->wait, idle);
+        return xseg_departure_is_over(device, stream, wait, idle);
     status = xseg_streams_can_name(context, stream, &can_name);
     if (status != XSEG_OK)
         return status;
-    if (!trim->plan->wait)
+    if (!wait)
         return can_name ? xseg_driver_stream_done(context, stream->handle, idle) : XSEG_OK;
     /* Another thread's default stream has no name here, and a stream that cannot be waited for may
      * have been destroyed: then the whole context is waited for. */
@@ -138,7 +154,7 @@ static void *take_spare(struct xseg_arena *arena)
 }
 
 /* Unmap the pages of a claimed block; those that the driver refuses stay cached.  Returns the bytes. */
-static uint64_t give_pages(struct xseg_arena *arena, struct xseg_block *block)
+static uint64_t give_pages(struct xseg_arena *arena, struct xseg_block *block, bool keep)
 {
     struct xseg_segment *segment = &block->extent->segment;
     const uint64_t granule = segment->granule_bytes;
@@ -147,7 +163,7 @@ static uint64_t give_pages(struct xseg_arena *arena, struct xseg_block *block)
 
     if (spare != NULL)
         (void)xseg_segment_unmap(segment, (uint32_t)((block->base - segment->base) / granule),
-                                 (uint32_t)(block->bytes / granule), false, &done);
+                                 (uint32_t)(block->bytes / granule), keep, &done);
     const uint64_t gone = done * granule;
     xseg_arena_lock(arena);
     if (spare != NULL)
@@ -164,7 +180,15 @@ static uint64_t give_pages(struct xseg_arena *arena, struct xseg_block *block)
     return gone;
 }
 
-static uint64_t give_all(struct xseg_arena *arena, struct xseg_block *claimed)
+uint64_t xseg_trim_give(struct xseg_block *block, bool keep)
+{
+    struct xseg_arena *arena = block->extent->arena;
+
+    return xseg_extent_is_expandable(block->extent) ? give_pages(arena, block, keep)
+                                                    : give_segment(arena, block);
+}
+
+static uint64_t give_all(struct xseg_block *claimed)
 {
     struct xseg_block *next;
     uint64_t given = 0;
@@ -172,14 +196,12 @@ static uint64_t give_all(struct xseg_arena *arena, struct xseg_block *claimed)
     for (struct xseg_block *block = claimed; block != NULL; block = next) {
         next = block->right;
         block->right = NULL;
-        given += xseg_extent_is_expandable(block->extent) ? give_pages(arena, block)
-                                                          : give_segment(arena, block);
+        given += xseg_trim_give(block, false);
     }
     return given;
 }
 
-/* The stream still works: everything stays. */
-static void put_all_back(struct xseg_arena *arena, struct xseg_block *claimed)
+void xseg_trim_put_back(struct xseg_arena *arena, struct xseg_block *claimed)
 {
     struct xseg_block *next;
 
@@ -253,24 +275,23 @@ static void trim_arena(struct trim *trim, struct xseg_arena *arena)
 
     xseg_arena_lock(arena);
     cached = cached_bytes(arena);
-    claimed = claim_all(arena);
-    for (const struct xseg_block *block = claimed; block != NULL; block = block->right)
-        claimed_bytes += block->bytes;
+    claimed = xseg_trim_claim(arena, XSEG_SIZE_SMALL_SEGMENT, UINT64_MAX, &claimed_bytes);
     xseg_arena_unlock(arena);
     /* Claiming may have let go of the lock for a moment. */
     trim->done->kept_partial += cached - xseg_min(cached, claimed_bytes);
     if (claimed != NULL) {
-        const xseg_status status = is_idle(trim, xseg_arena_stream(arena), &idle);
+        const xseg_status status =
+            xseg_trim_is_idle(trim->device, xseg_arena_stream(arena), trim->plan->wait, &idle);
 
         if (status != XSEG_OK && trim->status == XSEG_OK)
             trim->status = status;
     }
     if (!idle) {
-        put_all_back(arena, claimed);
+        xseg_trim_put_back(arena, claimed);
         trim->done->kept_busy += claimed_bytes;
         return;
     }
-    given = give_all(arena, claimed);
+    given = give_all(claimed);
     trim->done->returned += given;
     trim->done->kept_refused += claimed_bytes - given;
 }
@@ -342,6 +363,7 @@ xseg_status xseg_trim_device(struct xseg_device *device, const struct xseg_trim_
         xseg_pending_poll(&device->pending);
     }
     (void)xseg_leftovers_retry(&device->leftovers);
+    xseg_pages_shrink(&device->pages, 0);
     xseg_device_visit_arenas(device, unstick_arena, NULL);
     const uint64_t kept = xseg_leftovers_bytes(&device->leftovers);
     xseg_device_visit_arenas(device, visit_arena, &trim);

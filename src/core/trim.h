@@ -42,4 +42,30 @@ xseg_status xseg_trim_device(struct xseg_device *device, const struct xseg_trim_
  */
 bool xseg_trim_end_holes(struct xseg_arena *arena);
 
+/* --- The steps of a trim, for whoever takes memory in another way.  GROWTH is held. --- */
+
+/*
+ * Claim cached blocks of an arena that can go, whole or in whole pages, from the smallest with `least`
+ * bytes on, until they have `most` bytes; they are chained through `right`, which no tree uses meanwhile.
+ *
+ * Returns: the first, or NULL; *claimed_bytes is what they have
+ */
+struct xseg_block *xseg_trim_claim(struct xseg_arena *arena, uint64_t least, uint64_t most,
+                                   uint64_t *claimed_bytes) XSEG_REQUIRES(arena->lock);
+
+/* Whether the work queued on a stream has finished, waiting for it if `wait`. */
+xseg_status xseg_trim_is_idle(struct xseg_device *device, struct xseg_known_stream *stream,
+                              bool wait, bool *idle);
+
+/*
+ * Take the memory of one claimed block away; what the driver refuses is cached again.
+ *
+ * keep:    its pages are idle afterwards; else they, and a classic segment always, go to the driver
+ * Returns: the bytes
+ */
+uint64_t xseg_trim_give(struct xseg_block *block, bool keep);
+
+/* Claimed blocks of one arena are cached again. */
+void xseg_trim_put_back(struct xseg_arena *arena, struct xseg_block *claimed);
+
 #endif

@@ -82,7 +82,7 @@ static void a_pool_has_a_limit_of_its_own(void **state)
     void *outside = scene_alloc(allocator, 30 * MIB, NULL), *a, *b = NULL;
 
     (void)state;
-    options.limit_bytes = 45 * MIB;
+    options.limit_bytes = 41 * MIB;
     struct xseg_pool *pool = make_pool(allocator, &options);
     scene_free(allocator, outside);
     a = alloc_in(allocator, pool, 30 * MIB);
@@ -92,7 +92,7 @@ static void a_pool_has_a_limit_of_its_own(void **state)
     /* What fits on its pages is served; nobody else's cache went for it. */
     b = alloc_in(allocator, pool, 10 * MIB);
     const struct xseg_stats stats = pool_stats(allocator, pool);
-    assert_int_equal(stats.limit_bytes, 45 * MIB);
+    assert_int_equal(stats.limit_bytes, 41 * MIB);
     assert_int_equal(stats.reserved_bytes[XSEG_STAT_ALL].current, 40 * MIB);
     assert_int_equal(stats.reserved_bytes[XSEG_STAT_ALL].peak, 40 * MIB);
     assert_int_equal(stats.allocation[XSEG_STAT_LARGE].current, 2);

@@ -1,0 +1,232 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/core/ladder.h"
+
+#include <stdio.h>
+
+#include "src/base/error.h"
+#include "src/core/growth.h"
+#include "src/core/steal.h"
+#include "src/core/trim.h"
+
+static bool is_shortage(xseg_status status)
+{
+    return status == XSEG_ERR_NO_MEMORY || status == XSEG_ERR_LIMIT ||
+           status == XSEG_ERR_NO_ADDRESSES;
+}
+
+/*
+ * A rung.  With XSEG_OK it has served the request if *out is set; else the next one is tried.
+ */
+typedef xseg_status rung(struct xseg_arena *arena, const struct xseg_need *need,
+                         struct xseg_block **out);
+
+/* --- Rungs. --- */
+
+static xseg_status search(struct xseg_arena *arena, const struct xseg_need *need,
+                          struct xseg_block **out)
+{
+    return xseg_arena_alloc(arena, need, out);
+}
+
+static xseg_status take_finished(struct xseg_arena *arena, const struct xseg_need *need,
+                                 struct xseg_block **out)
+{
+    xseg_pending_poll(&arena->device->pending);
+    return search(arena, need, out);
+}
+
+/* Small pages where the fewest are missing: new ones as far as that goes, else stolen ones. */
+static xseg_status grow_small(struct xseg_arena *arena, const struct xseg_need *need, bool wait,
+                              struct xseg_block **out)
+{
+    struct xseg_device *device = arena->device;
+    struct xseg_stretch stretch = {0};
+    xseg_status status = xseg_growth_claim(arena, need, true, &stretch);
+
+    if (status != XSEG_OK)
+        return status;
+    XSEG_ASSERT(stretch.first != NULL);
+    const struct xseg_steal_plan plan = {
+        .config = need->config,
+        .bytes = stretch.missing,
+        .page_bytes = stretch.first->extent->segment.page_bytes,
+        .full_pages = xseg_stretch_full_pages(&stretch),
+        .wait = wait,
+    };
+    status = xseg_growth_check_pool(arena->pool, stretch.missing);
+    if (status == XSEG_OK)
+        status = xseg_steal(device, &plan);
+    status = xseg_growth_finish(arena, need, &stretch, status, out);
+    xseg_pages_shrink(&device->pages, 0);
+    return status;
+}
+
+static xseg_status steal(struct xseg_arena *arena, const struct xseg_need *need,
+                         struct xseg_block **out)
+{
+    return grow_small(arena, need, false, out);
+}
+
+static xseg_status steal_waiting(struct xseg_arena *arena, const struct xseg_need *need,
+                                 struct xseg_block **out)
+{
+    return grow_small(arena, need, true, out);
+}
+
+/* A cached block of a pool that serves the default one when memory is short; or none. */
+static xseg_status borrow(struct xseg_arena *arena, const struct xseg_need *need,
+                          struct xseg_block **out)
+{
+    struct xseg_pool *pool =
+        atomic_load_explicit(&arena->device->private_pools, memory_order_acquire);
+    struct xseg_need wanted = *need;
+
+    if (arena->pool->is_private || need->keep)
+        return XSEG_OK;
+    for (; pool != NULL && *out == NULL; pool = pool->next) {
+        struct xseg_arena *lender =
+            pool->options.use_on_oom && !xseg_pool_is_retired(pool)
+                ? xseg_pool_find_arena(pool, xseg_arena_stream(arena), arena->is_small)
+                : NULL;
+
+        wanted.no_split = pool->options.no_split;
+        const xseg_status status =
+            lender != NULL ? xseg_arena_alloc(lender, &wanted, out) : XSEG_OK;
+        if (status != XSEG_OK)
+            return status;
+    }
+    return XSEG_OK;
+}
+
+static xseg_status wait_for_pending(struct xseg_arena *arena, const struct xseg_need *need,
+                                    struct xseg_block **out)
+{
+    xseg_status status = XSEG_OK;
+
+    if (atomic_load(&arena->device->pending.count) == 0)
+        return XSEG_OK;
+    status = xseg_pending_wait(&arena->device->pending);
+    /* A stream that could not be waited for keeps only its own blocks. */
+    if (status == XSEG_ERR_DEVICE_LOST)
+        return status;
+    return search(arena, need, out);
+}
+
+static void end_holes(void *self, struct xseg_arena *arena)
+{
+    (void)self;
+    (void)xseg_trim_end_holes(arena);
+}
+
+/* All that is idle goes back to the driver, then growth is tried once more. */
+static xseg_status flush(struct xseg_arena *arena, const struct xseg_need *need,
+                         struct xseg_block **out)
+{
+    struct xseg_device *device = arena->device;
+    const struct xseg_trim_plan everything = {.wait = true};
+    struct xseg_trimmed done = XSEG_TRIMMED_INIT;
+    xseg_status status = xseg_trim_device(device, &everything, &done);
+
+    /* A stream that could not be waited for keeps only its own memory. */
+    if (status == XSEG_ERR_DEVICE_LOST)
+        return status;
+    atomic_fetch_add_explicit(&device->retries, 1, memory_order_relaxed);
+    status = xseg_growth_grow(arena, need, out);
+    if (status == XSEG_ERR_NO_ADDRESSES) {
+        xseg_device_visit_arenas(device, end_holes, NULL);
+        status = xseg_growth_grow(arena, need, out);
+    }
+    return status;
+}
+
+/* --- Which rungs, in which order. --- */
+
+static rung *const expandable_rungs[] = {take_finished,    steal,         steal_waiting, borrow,
+                                         wait_for_pending, steal_waiting, flush,         steal,
+                                         search,           NULL};
+static rung *const classic_rungs[] = {take_finished, borrow, flush, search, NULL};
+/* Nothing is waited for or taken away; without stealing, small pages are still made. */
+static rung *const capture_rungs[] = {steal, borrow, NULL};
+static rung *const classic_capture_rungs[] = {borrow, NULL};
+/* A pool at its own limit gains nothing by what others give back. */
+static rung *const full_pool_rungs[] = {take_finished, steal, wait_for_pending, search, NULL};
+static rung *const classic_full_pool_rungs[] = {take_finished, wait_for_pending, search, NULL};
+
+static rung *const *choose_rungs(const struct xseg_arena *arena, const struct xseg_need *need)
+{
+    if (xseg_pending_captures(&arena->device->pending))
+        return need->expandable ? capture_rungs : classic_capture_rungs;
+    if (arena->pool->is_full)
+        return need->expandable ? full_pool_rungs : classic_full_pool_rungs;
+    return need->expandable ? expandable_rungs : classic_rungs;
+}
+
+/* Climb until a rung serves the request, or fails for another reason than shortage. */
+static xseg_status climb(struct xseg_arena *arena, const struct xseg_need *need,
+                         xseg_status refused, struct xseg_block **out)
+{
+    rung *const *next = choose_rungs(arena, need);
+
+    for (; *next != NULL; next++) {
+        const xseg_status status = (*next)(arena, need, out);
+
+        if (*out != NULL || (status != XSEG_OK && !is_shortage(status)))
+            return status;
+        if (status != XSEG_OK)
+            refused = status;
+    }
+    return refused;
+}
+
+/* --- Out of memory. --- */
+
+/* The sentence of an out-of-memory: what was asked, and where the memory is. */
+static xseg_status report_shortage(struct xseg_arena *arena, const struct xseg_need *need,
+                                   xseg_status status)
+{
+    struct xseg_device *device = arena->device;
+    char reason[256], buffer[768];
+    struct xseg_text text;
+    uint64_t free = 0, total = 0;
+
+    (void)snprintf(reason, sizeof(reason), "%s", xseg_fail_text()->buffer);
+    xseg_text_init(&text, buffer, sizeof(buffer));
+    xseg_text_add(&text, "device %d has no room for ", device->context.ordinal);
+    xseg_text_add_bytes(&text, need->requested);
+    if (xseg_driver_memory(&device->context, &free, &total) == XSEG_OK) {
+        xseg_text_add(&text, ": it has ");
+        xseg_text_add_bytes(&text, free);
+        xseg_text_add(&text, " free of ");
+        xseg_text_add_bytes(&text, total);
+    }
+    xseg_text_add(&text, "; reserved here ");
+    xseg_text_add_bytes(&text, atomic_load_explicit(&device->reserved, memory_order_relaxed));
+    xseg_text_add(&text, ", of which live ");
+    xseg_text_add_bytes(&text, xseg_totals_current(&device->totals, XSEG_COUNT_ALLOCATED_BYTES));
+    xseg_text_add(&text, ", freed but waiting for other streams ");
+    xseg_text_add_bytes(&text,
+                        xseg_totals_current(&device->totals, XSEG_COUNT_ACTIVE_BYTES) -
+                            xseg_totals_current(&device->totals, XSEG_COUNT_ALLOCATED_BYTES));
+    xseg_text_add(&text, "; %s", reason);
+    return xseg_fail(status, "%s", buffer);
+}
+
+xseg_status xseg_ladder_alloc(struct xseg_arena *arena, const struct xseg_need *need,
+                              struct xseg_block **out)
+{
+    struct xseg_device *device = arena->device;
+
+    xseg_lock_take(&device->growth_lock);
+    /* Another thread may have freed or grown what fits while this one waited for the lock. */
+    xseg_status status = search(arena, need, out);
+    if (status == XSEG_OK && *out == NULL)
+        status = xseg_growth_grow(arena, need, out);
+    if (is_shortage(status))
+        status = climb(arena, need, status, out);
+    if (is_shortage(status)) {
+        atomic_fetch_add_explicit(&device->ooms, 1, memory_order_relaxed);
+        status = report_shortage(arena, need, status);
+    }
+    xseg_lock_give(&device->growth_lock);
+    return status;
+}

@@ -1,0 +1,197 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/core/steal.h"
+
+#include <inttypes.h>
+
+#include "src/base/error.h"
+#include "src/core/trim.h"
+
+/* One attempt. */
+struct theft {
+    struct xseg_device *device;
+    const struct xseg_steal_plan *plan;
+    uint64_t missing;           /* bytes that idle pages do not cover yet */
+    uint64_t least;             /* bytes of the blocks to look at, or more */
+    uint64_t claimed_bytes;     /* in what is claimed */
+    struct xseg_block *claimed; /* through `right` */
+    xseg_status status;
+};
+
+static uint64_t granularity(const struct theft *theft)
+{
+    return theft->device->context.granularity;
+}
+
+/* How many of the bytes idle pages cover: small ones, and full ones that there is room for. */
+static uint64_t covered(const struct theft *theft)
+{
+    const struct xseg_pages *pages = &theft->device->pages;
+    const uint64_t page = theft->plan->page_bytes;
+    const uint64_t full = page == granularity(theft) ? 0 : xseg_pages_idle(pages, page);
+
+    return xseg_min(full, theft->plan->full_pages * page) +
+           xseg_pages_idle(pages, granularity(theft));
+}
+
+static uint64_t missing(const struct theft *theft)
+{
+    const uint64_t have = covered(theft);
+
+    return have < theft->plan->bytes ? theft->plan->bytes - have : 0;
+}
+
+/* What physical memory may reach. */
+static uint64_t limit_of(const struct theft *theft)
+{
+    return xseg_min(xseg_device_limit(theft->device, theft->plan->config),
+                    theft->device->context.total_bytes);
+}
+
+/* Make pages of a size as long as so much is missing, and the limit and the driver allow it. */
+static xseg_status make_pages(struct theft *theft, uint64_t page)
+{
+    struct xseg_device *device = theft->device;
+    const uint64_t limit = limit_of(theft);
+
+    while (missing(theft) >= page) {
+        if (page != granularity(theft) &&
+            xseg_pages_idle(&device->pages, page) >= theft->plan->full_pages * page)
+            return XSEG_OK;
+        if (xseg_device_physical(device) + page > limit)
+            return xseg_fail(
+                limit < device->context.total_bytes ? XSEG_ERR_LIMIT : XSEG_ERR_NO_MEMORY,
+                "%" PRIu64 " bytes more than the %" PRIu64 " in use would pass the %s of %" PRIu64
+                " bytes",
+                page, xseg_device_physical(device),
+                limit < device->context.total_bytes ? "limit" : "device's memory", limit);
+        const xseg_status status = xseg_pages_make(&device->pages, page);
+        if (status != XSEG_OK)
+            return status;
+    }
+    return XSEG_OK;
+}
+
+static bool is_shortage(xseg_status status)
+{
+    return status == XSEG_ERR_NO_MEMORY || status == XSEG_ERR_LIMIT;
+}
+
+/* Full pages first, since ten small ones cost ten times as much; small ones for the rest. */
+static xseg_status make_all(struct theft *theft)
+{
+    const xseg_status status = make_pages(theft, theft->plan->page_bytes);
+
+    return status == XSEG_OK || is_shortage(status) ? make_pages(theft, granularity(theft))
+                                                    : status;
+}
+
+/* --- Claiming. --- */
+
+/* What a claimed part will cover: all of a full page that fits, and of one that does not as well,
+ * since the driver makes small pages of its memory. */
+static void claim_arena(void *self, struct xseg_arena *arena)
+{
+    struct theft *theft = self;
+    struct xseg_block *claimed = NULL, *next;
+    uint64_t bytes = 0;
+    bool idle = false;
+
+    if (theft->claimed_bytes >= theft->missing || !xseg_pool_may_shrink(arena->pool) ||
+        xseg_pool_has_own_memory(arena->pool))
+        return;
+    xseg_arena_lock(arena);
+    claimed = xseg_trim_claim(arena, theft->least, theft->missing - theft->claimed_bytes, &bytes);
+    xseg_arena_unlock(arena);
+    if (claimed == NULL)
+        return;
+    const xseg_status status =
+        xseg_trim_is_idle(theft->device, xseg_arena_stream(arena), theft->plan->wait, &idle);
+    if (status != XSEG_OK && theft->status == XSEG_OK)
+        theft->status = status;
+    if (!idle) {
+        xseg_trim_put_back(arena, claimed);
+        return;
+    }
+    theft->claimed_bytes += bytes;
+    for (; claimed != NULL; claimed = next) {
+        next = claimed->right;
+        claimed->right = theft->claimed;
+        theft->claimed = claimed;
+    }
+}
+
+static void put_all_back(struct theft *theft)
+{
+    struct xseg_block *next;
+
+    for (struct xseg_block *block = theft->claimed; block != NULL; block = next) {
+        next = block->right;
+        block->right = NULL;
+        xseg_trim_put_back(block->extent->arena, block);
+    }
+}
+
+/* --- Taking. --- */
+
+/* The size of an idle page that there is no room for; 0 if there is none. */
+static uint64_t find_surplus(const struct theft *theft)
+{
+    const struct xseg_pages *pages = &theft->device->pages;
+    const uint64_t full = theft->plan->page_bytes;
+    const bool too_many = xseg_pages_idle(pages, full) > theft->plan->full_pages * full;
+
+    for (size_t i = 0; i < pages->count; i++) {
+        const uint64_t page = pages->idle[i].bytes;
+
+        if (page != granularity(theft) && (page != full || too_many))
+            return page;
+    }
+    return 0;
+}
+
+/* Pages that nobody has room for go back, one by one, as long as small ones are missing. */
+static xseg_status change_pages(struct theft *theft)
+{
+    struct xseg_pages *pages = &theft->device->pages;
+    xseg_status status = make_all(theft);
+    uint64_t handle = 0, page;
+
+    while (is_shortage(status) && (page = find_surplus(theft)) != 0 &&
+           xseg_pages_take(pages, page, &handle)) {
+        (void)xseg_pages_put(pages, page, handle, false);
+        status = make_pages(theft, granularity(theft));
+    }
+    return status;
+}
+
+static xseg_status take_all(struct theft *theft)
+{
+    struct xseg_block *next;
+
+    for (struct xseg_block *block = theft->claimed; block != NULL; block = next) {
+        next = block->right;
+        block->right = NULL;
+        (void)xseg_trim_give(block, true);
+    }
+    return change_pages(theft);
+}
+
+xseg_status xseg_steal(struct xseg_device *device, const struct xseg_steal_plan *plan)
+{
+    struct theft theft = {.device = device, .plan = plan};
+    const xseg_status status = make_all(&theft);
+
+    if (!is_shortage(status) || xseg_pending_captures(&device->pending))
+        return status;
+    theft.missing = missing(&theft);
+    /* Whole full pages where there is room for them, then whatever there is. */
+    theft.least = plan->page_bytes;
+    if (plan->full_pages > 0)
+        xseg_device_visit_arenas(device, claim_arena, &theft);
+    theft.least = granularity(&theft);
+    xseg_device_visit_arenas(device, claim_arena, &theft);
+    if (theft.claimed_bytes >= theft.missing)
+        return take_all(&theft);
+    put_all_back(&theft);
+    return theft.status == XSEG_ERR_DEVICE_LOST ? theft.status : status;
+}
