@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Captures, and what they must leave alone: events, uses, released pools.  Most of it goes
- * wrong in PyTorch's own allocator, as was found by running it.
+ * Captures, and what they must leave alone: events, uses, released pools, other devices.  Most of it
+ * goes wrong in PyTorch's own allocator, as was found by running it.
  */
 #include "tests/support/capture.h"
 
@@ -284,6 +284,50 @@ static void empty_cache_waits_for_the_end_of_a_capture(void **state)
     }
 }
 
+/* What is asked, waited for and freed on one device spoiled a capture on another. */
+static void expect_undisturbed(const char *config)
+{
+    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_allocator *allocator;
+    struct xseg_pool *pool = NULL;
+    xseg_stream stream, side, leaving;
+    void *ptr, *other;
+
+    settings.devices = 2;
+    allocator = scene_open_on(&settings, config);
+    side = scene_stream();
+    leaving = scene_stream();
+    stream = capture_stream(1);
+    ptr = scene_alloc(allocator, 40 * MIB, NULL);
+    other = scene_alloc(allocator, 20 * MIB, leaving);
+    assert_int_equal(xseg_use(allocator, ptr, side), XSEG_OK);
+    scene_free(allocator, scene_alloc(allocator, 60 * MIB, side));
+    assert_int_equal(xseg_pool_create(allocator, 1, NULL, &pool), XSEG_OK);
+    capture_begin(pool, stream);
+    capture_launch_on(side, ptr, 40 * MIB);
+    capture_launch_on(leaving, other, 20 * MIB);
+    scene_free(allocator, ptr);
+    scene_free(allocator, other);
+    assert_int_equal(xseg_stream_gone(allocator, 0, leaving), XSEG_OK);
+    scene_free(allocator, scene_alloc(allocator, 512, NULL));
+    assert_int_equal(trim(allocator).kept_busy, 80 * MIB);
+    assert_int_equal(scene_stats(allocator).active_bytes[XSEG_STAT_ALL].current, 40 * MIB);
+    scene_empty_cache(allocator);
+    assert_int_equal(reserved(allocator), 0);
+    capture_end(pool, stream);
+    assert_int_equal(xseg_close(allocator), XSEG_OK);
+    capture_stream_destroy(1, stream);
+    scene_stream_destroy(leaving);
+    scene_stream_destroy(side);
+}
+
+static void a_capture_on_another_device_goes_on(void **state)
+{
+    (void)state;
+    expect_undisturbed("expandable_segments:True");
+    expect_undisturbed("expandable_segments:False");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -295,6 +339,7 @@ int main(void)
         cmocka_unit_test(reuse_in_a_capture_minds_uses_before_it),
         cmocka_unit_test(joined_streams_allocate_from_the_graphs_pool),
         cmocka_unit_test(empty_cache_waits_for_the_end_of_a_capture),
+        cmocka_unit_test(a_capture_on_another_device_goes_on),
     };
 
     return cmocka_run_group_tests_name("capture", tests, NULL, NULL);
