@@ -43,8 +43,10 @@ extern "C" {
  *
  * Returns: XSEG_OK
  *          XSEG_ERR_BUSY      the pool is being captured into, or routed to, already
- *          XSEG_ERR_ARGUMENT  no such stream, or nobody holds the pool any more
- *          XSEG_ERR_HOST_MEMORY, XSEG_ERR_DRIVER, XSEG_ERR_DEVICE_LOST, XSEG_ERR_FORKED
+ *          XSEG_ERR_ARGUMENT  the legacy default stream, a stream of another device or context, or
+ *                             nobody holds the pool any more
+ *          XSEG_ERR_DRIVER    such as: there is no such stream
+ *          XSEG_ERR_HOST_MEMORY, XSEG_ERR_DEVICE_LOST, XSEG_ERR_FORKED
  * Cost:    two questions about a stream that the library has not met.  Waits until no thread trims
  *          or grows on the device.
  */
