@@ -328,6 +328,43 @@ static void a_capture_on_another_device_goes_on(void **state)
     expect_undisturbed("expandable_segments:False");
 }
 
+/* A graph may have work of several devices: each has a pool for it, and is left alone. */
+static void a_capture_of_two_devices_is_begun_on_both(void **state)
+{
+    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_allocator *allocator;
+    struct xseg_pool *pool, *second = NULL;
+    xseg_stream stream, joined;
+    void *used = NULL, *ptr = NULL;
+    uint64_t calls;
+
+    (void)state;
+    settings.devices = 2;
+    allocator = scene_open_on(&settings, NULL);
+    stream = scene_stream();
+    joined = capture_stream(1);
+    pool = capture_pool(allocator);
+    assert_int_equal(xseg_pool_create(allocator, 1, NULL, &second), XSEG_OK);
+    assert_int_equal(xseg_alloc(allocator, 1, 20 * MIB, NULL, &used), XSEG_OK);
+    assert_int_equal(xseg_capture_begin(second, joined), XSEG_OK);
+    capture_begin(pool, stream);
+    capture_wait(joined, stream);
+    calls = capture_disturbances();
+    assert_int_equal(xseg_use(allocator, used, joined), XSEG_OK);
+    scene_free(allocator, used);
+    assert_int_equal(xseg_alloc(allocator, 1, 20 * MIB, joined, &ptr), XSEG_OK);
+    assert_ptr_equal(scene_block(allocator, ptr).pool, second);
+    assert_int_equal(trim(allocator).kept_pending, 20 * MIB);
+    assert_int_equal(capture_disturbances(), calls);
+    capture_wait(stream, joined);
+    capture_end(pool, stream);
+    assert_int_equal(xseg_capture_end(second), XSEG_OK);
+    scene_free(allocator, ptr);
+    assert_int_equal(xseg_close(allocator), XSEG_OK);
+    capture_stream_destroy(1, joined);
+    scene_stream_destroy(stream);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -340,6 +377,7 @@ int main(void)
         cmocka_unit_test(joined_streams_allocate_from_the_graphs_pool),
         cmocka_unit_test(empty_cache_waits_for_the_end_of_a_capture),
         cmocka_unit_test(a_capture_on_another_device_goes_on),
+        cmocka_unit_test(a_capture_of_two_devices_is_begun_on_both),
     };
 
     return cmocka_run_group_tests_name("capture", tests, NULL, NULL);

@@ -90,14 +90,16 @@ bool capture_stop(xseg_stream stream)
 
 void capture_wait(xseg_stream stream, xseg_stream other)
 {
+    void *context = enter_stream(other);
     xseg_event event = NULL;
 
-    capture_enter(0);
     assert_int_equal(cuEventCreate(&event, UNTIMED), 0);
     assert_int_equal(cuEventRecord(event, other), 0);
+    (void)enter_stream(stream);
     assert_int_equal(cuStreamWaitEvent(stream, event, 0), 0);
+    assert_int_equal(cuCtxPopCurrent_v2(&context), 0);
     assert_int_equal(cuEventDestroy_v2(event), 0);
-    capture_leave(0);
+    assert_int_equal(cuCtxPopCurrent_v2(&context), 0);
 }
 
 uint64_t capture_disturbances(void)
