@@ -138,7 +138,7 @@ xseg_status xseg_driver_event_create(struct xseg_context *context, xseg_event *e
 xseg_status xseg_driver_event_destroy(struct xseg_context *context, xseg_event event);
 xseg_status xseg_driver_event_record(struct xseg_context *context, xseg_event event,
                                      xseg_stream stream);
-/* Needs no current context. */
+/* Needs no current context, but relaxed capture mode. */
 xseg_status xseg_driver_event_done(struct xseg_context *context, xseg_event event, bool *done);
 xseg_status xseg_driver_event_wait(struct xseg_context *context, xseg_event event);
 
@@ -146,7 +146,9 @@ xseg_status xseg_driver_event_wait(struct xseg_context *context, xseg_event even
 
 /*
  * Let the calling thread make calls that its own or another thread's capture forbids in other
- * modes (an event query, cuMemAlloc); `was` goes to xseg_driver_unrelax().
+ * modes; `was` goes to xseg_driver_unrelax().  Waits, stream queries, xseg_driver_alloc() and
+ * xseg_driver_free() do so themselves; event queries, of which there may be many, leave it to the
+ * caller.
  */
 xseg_status xseg_driver_relax(struct xseg_context *context, int *was);
 void xseg_driver_unrelax(struct xseg_context *context, int was);

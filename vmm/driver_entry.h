@@ -117,4 +117,22 @@ void xseg_driver_leave(struct xseg_context *context);
         return status_;                                                   \
     } while (0)
 
+/*
+ * The same in relaxed capture mode.  For what asks, waits, allocates or frees: in the thread's own
+ * mode that would spoil a capture elsewhere in the process, also one on another device.
+ */
+xseg_status xseg_driver_enter_relaxed(struct xseg_context *context, int *mode);
+void xseg_driver_leave_relaxed(struct xseg_context *context, int mode);
+
+#define INSIDE_RELAXED(context, name, shortage, bytes, ...)               \
+    do {                                                                  \
+        int mode_ = 0;                                                    \
+        xseg_status status_ = xseg_driver_enter_relaxed(context, &mode_); \
+        if (status_ != XSEG_OK)                                           \
+            return status_;                                               \
+        status_ = STATUS_ON(context, name, shortage, bytes, __VA_ARGS__); \
+        xseg_driver_leave_relaxed(context, mode_);                        \
+        return status_;                                                   \
+    } while (0)
+
 #endif

@@ -67,16 +67,12 @@ xseg_status xseg_driver_alloc(struct xseg_context *context, uint64_t bytes, uint
 {
     CUdeviceptr pointer = 0;
     int mode = 0;
-    xseg_status status = xseg_driver_enter(context);
+    xseg_status status = xseg_driver_enter_relaxed(context, &mode);
 
     if (status != XSEG_OK)
         return status;
-    status = xseg_driver_relax(context, &mode);
-    if (status == XSEG_OK) {
-        status = STATUS_ON(context, MemAlloc, XSEG_ERR_NO_MEMORY, bytes, &pointer, bytes);
-        xseg_driver_unrelax(context, mode);
-    }
-    xseg_driver_leave(context);
+    status = STATUS_ON(context, MemAlloc, XSEG_ERR_NO_MEMORY, bytes, &pointer, bytes);
+    xseg_driver_leave_relaxed(context, mode);
     if (status == XSEG_OK)
         *address = pointer;
     return status;
@@ -84,7 +80,7 @@ xseg_status xseg_driver_alloc(struct xseg_context *context, uint64_t bytes, uint
 
 xseg_status xseg_driver_free(struct xseg_context *context, uint64_t address)
 {
-    INSIDE(context, MemFree, XSEG_ERR_DRIVER, 0, address);
+    INSIDE_RELAXED(context, MemFree, XSEG_ERR_DRIVER, 0, address);
 }
 
 xseg_status xseg_driver_reserve(struct xseg_context *context, uint64_t bytes, uint64_t alignment,

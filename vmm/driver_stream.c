@@ -44,19 +44,20 @@ static xseg_status done_of(struct xseg_context *context, enum xseg_entry entry, 
 
 xseg_status xseg_driver_stream_done(struct xseg_context *context, xseg_stream stream, bool *done)
 {
-    xseg_status status = xseg_driver_enter(context);
+    int mode = 0;
+    xseg_status status = xseg_driver_enter_relaxed(context, &mode);
 
     if (status != XSEG_OK)
         return status;
     status =
         done_of(context, XSEG_ENTRY_StreamQuery, CALL(context->driver, StreamQuery, stream), done);
-    xseg_driver_leave(context);
+    xseg_driver_leave_relaxed(context, mode);
     return status;
 }
 
 xseg_status xseg_driver_stream_wait(struct xseg_context *context, xseg_stream stream)
 {
-    INSIDE(context, StreamSynchronize, XSEG_ERR_DRIVER, 0, stream);
+    INSIDE_RELAXED(context, StreamSynchronize, XSEG_ERR_DRIVER, 0, stream);
 }
 
 xseg_status xseg_driver_context_wait(struct xseg_context *context)
@@ -112,7 +113,7 @@ xseg_status xseg_driver_event_done(struct xseg_context *context, xseg_event even
 
 xseg_status xseg_driver_event_wait(struct xseg_context *context, xseg_event event)
 {
-    INSIDE(context, EventSynchronize, XSEG_ERR_DRIVER, 0, event);
+    INSIDE_RELAXED(context, EventSynchronize, XSEG_ERR_DRIVER, 0, event);
 }
 
 /* --- Captures. --- */
@@ -136,6 +137,24 @@ void xseg_driver_unrelax(struct xseg_context *context, int was)
         return;
     mode = (CUstreamCaptureMode)was;
     (void)CALL(context->driver, ThreadExchangeStreamCaptureMode, &mode);
+}
+
+xseg_status xseg_driver_enter_relaxed(struct xseg_context *context, int *mode)
+{
+    xseg_status status = xseg_driver_enter(context);
+
+    if (status != XSEG_OK)
+        return status;
+    status = xseg_driver_relax(context, mode);
+    if (status != XSEG_OK)
+        xseg_driver_leave(context);
+    return status;
+}
+
+void xseg_driver_leave_relaxed(struct xseg_context *context, int mode)
+{
+    xseg_driver_unrelax(context, mode);
+    xseg_driver_leave(context);
 }
 
 xseg_status xseg_driver_capture_info(struct xseg_context *context, xseg_stream stream,

@@ -14,6 +14,9 @@
  * Graphs that are replayed one after another in the order of their capture may share a pool: each
  * holds it once (xseg_pool_retain()).
  *
+ * A capture that streams of several devices take part in is begun and ended on each of them, with a
+ * pool and a stream of that device.  One that the library is not told of must use no memory of it.
+ *
  * While a capture is under way on a device, nothing of the library's is unmapped, freed, waited for
  * or queried there, since that would spoil it.  Growth goes on.  A block that another stream used,
  * and that is freed meanwhile, waits for the end; uses by streams that take part in the capture are
@@ -43,8 +46,10 @@ extern "C" {
  *
  * Returns: XSEG_OK
  *          XSEG_ERR_BUSY      the pool is being captured into, or routed to, already
- *          XSEG_ERR_ARGUMENT  no such stream, or nobody holds the pool any more
- *          XSEG_ERR_HOST_MEMORY, XSEG_ERR_DRIVER, XSEG_ERR_DEVICE_LOST, XSEG_ERR_FORKED
+ *          XSEG_ERR_ARGUMENT  the legacy default stream, a stream of another device or context, or
+ *                             nobody holds the pool any more
+ *          XSEG_ERR_DRIVER    such as: there is no such stream
+ *          XSEG_ERR_HOST_MEMORY, XSEG_ERR_DEVICE_LOST, XSEG_ERR_FORKED
  * Cost:    two questions about a stream that the library has not met.  Waits until no thread trims
  *          or grows on the device.
  */

@@ -93,6 +93,18 @@ static void look_at_all(struct xseg_device *device)
     xseg_lock_give(&device->pending.lock);
 }
 
+static xseg_status ask(struct xseg_context *context, xseg_event event, bool *done)
+{
+    int mode = 0;
+    xseg_status status = xseg_driver_relax(context, &mode);
+
+    if (status != XSEG_OK)
+        return status;
+    status = xseg_driver_event_done(context, event, done);
+    xseg_driver_unrelax(context, mode);
+    return status;
+}
+
 xseg_status xseg_departure_is_over(struct xseg_device *device, struct xseg_known_stream *stream,
                                    bool wait, bool *over)
 {
@@ -107,8 +119,8 @@ xseg_status xseg_departure_is_over(struct xseg_device *device, struct xseg_known
         return XSEG_OK;
     /* Another thread may find that it has passed, and record the event anew: that only makes the
      * answer later. */
-    status = wait ? xseg_driver_event_wait(&device->context, event)
-                  : xseg_driver_event_done(&device->context, event, over);
+    status =
+        wait ? xseg_driver_event_wait(&device->context, event) : ask(&device->context, event, over);
     *over = status == XSEG_OK && (wait || *over);
     return status;
 }

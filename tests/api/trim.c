@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * Giving memory back, and the worked examples of growth and trim: which pages are mapped, which go,
- * which stay, and with how many driver calls.
- */
+/* Giving memory back: which pages go, which stay, and with how many driver calls. */
 #include "tests/support/scene.h"
 
 static uint64_t reserved(struct xseg_allocator *allocator)
@@ -18,93 +15,6 @@ static struct xseg_trimmed trim(struct xseg_allocator *allocator, bool wait)
     how.wait = wait;
     assert_int_equal(xseg_trim(allocator, NULL, &how, &done), XSEG_OK);
     return done;
-}
-
-/* A first small allocation maps one page of 2 MiB; classic, it takes a segment and splits it. */
-static void a_first_small_block(void **state)
-{
-    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
-    struct xseg_stats stats;
-    void *ptr = scene_alloc(allocator, 1000, NULL);
-
-    (void)state;
-    stats = scene_stats(allocator);
-    assert_int_equal(stats.reserved_bytes[XSEG_STAT_ALL].current, 2 * MIB);
-    assert_int_equal(stats.allocated_bytes[XSEG_STAT_ALL].current, 1024);
-    assert_int_equal(stats.requested_bytes[XSEG_STAT_ALL].current, 1000);
-    assert_int_equal(stats.segment[XSEG_STAT_ALL].current, 0);
-    assert_int_equal(stats.inactive_split[XSEG_STAT_ALL].current, 0);
-    assert_int_equal(stats.num_device_alloc, 1);
-    scene_free(allocator, ptr);
-    scene_close(allocator);
-
-    allocator = scene_open("expandable_segments:False");
-    ptr = scene_alloc(allocator, 1000, NULL);
-    stats = scene_stats(allocator);
-    assert_int_equal(stats.segment[XSEG_STAT_ALL].current, 1);
-    assert_int_equal(stats.inactive_split[XSEG_STAT_ALL].current, 1);
-    assert_int_equal(stats.inactive_split_bytes[XSEG_STAT_ALL].current, 2 * MIB - 1024);
-    scene_free(allocator, ptr);
-    scene_close(allocator);
-}
-
-/* 30, 20, free 30, 8: the growable tail is spared for an enclosed gap. */
-static void the_growable_tail_is_spared(void **state)
-{
-    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
-    char *a = scene_alloc(allocator, 30 * MIB, NULL), *b, *c;
-
-    (void)state;
-    assert_int_equal(reserved(allocator), 40 * MIB);
-    b = scene_alloc(allocator, 20 * MIB, NULL);
-    assert_int_equal(reserved(allocator), 60 * MIB);
-    assert_ptr_equal(b, a + 30 * MIB);
-    scene_free(allocator, a);
-    c = scene_alloc(allocator, 8 * MIB, NULL);
-    assert_ptr_equal(c, a);
-    scene_free(allocator, b);
-    scene_free(allocator, c);
-    /* All idle: one run, given back whole; the addresses stay. */
-    const uint64_t unmaps = xseg_sim_calls("cuMemUnmap");
-    assert_int_equal(trim(allocator, true).returned, 60 * MIB);
-    assert_int_equal(xseg_sim_calls("cuMemUnmap") - unmaps, 1);
-    assert_int_equal(scene_stats(allocator).num_device_free, 1);
-    assert_int_equal(reserved(allocator), 0);
-    assert_int_equal(scene_stats(allocator).address_bytes, 90 * GIB);
-    assert_ptr_equal(scene_alloc(allocator, 5 * MIB, NULL), a);
-    scene_free(allocator, a);
-    scene_close(allocator);
-}
-
-/* A live block in the second of three pages: the first and the third go, and the next request
- * that fits in neither hole alone grows behind. */
-static void holes_on_both_sides_of_a_live_block(void **state)
-{
-    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
-    char *a = scene_alloc(allocator, 25 * MIB, NULL);
-    char *live = scene_alloc(allocator, 2 * MIB, NULL);
-    char *b = scene_alloc(allocator, 33 * MIB, NULL), *c;
-    struct xseg_trimmed done;
-    struct xseg_block_info info;
-
-    (void)state;
-    scene_free(allocator, a);
-    scene_free(allocator, b);
-    done = trim(allocator, true);
-    assert_int_equal(done.returned, 40 * MIB);
-    assert_int_equal(done.kept_partial, 18 * MIB);
-    assert_int_equal(reserved(allocator), 20 * MIB);
-    info = scene_block(allocator, live);
-    assert_int_equal(info.free_before, 5 * MIB);
-    assert_int_equal(info.hole_before, 20 * MIB);
-    assert_int_equal(info.free_after, 13 * MIB);
-    assert_true(info.hole_after > 80 * GIB);
-    c = scene_alloc(allocator, 45 * MIB, NULL);
-    assert_ptr_equal(c, live + 2 * MIB);
-    assert_int_equal(reserved(allocator), 60 * MIB);
-    scene_free(allocator, live);
-    scene_free(allocator, c);
-    scene_close(allocator);
 }
 
 /* One set-access for a growth of many pages, one unmap for a run of many pages. */
@@ -292,9 +202,6 @@ static void refused_pages_are_not_lost(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_first_small_block),
-        cmocka_unit_test(the_growable_tail_is_spared),
-        cmocka_unit_test(holes_on_both_sides_of_a_live_block),
         cmocka_unit_test(runs_are_batched),
         cmocka_unit_test(one_by_one_where_the_driver_refuses),
         cmocka_unit_test(busy_streams_keep_their_memory),

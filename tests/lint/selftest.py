@@ -4,6 +4,7 @@ import pathlib
 import sys
 import tempfile
 
+import differences
 import facts
 import floors
 import links
@@ -40,6 +41,11 @@ CASES = [
      {facts.TEST: 'FACT("FACT-A-1", a), FACT("FACT-A-2", b), FACT("FACT-A-2", c)',
       facts.TABLE: "| FACT-A-2 | b |\n| FACT-B-1 | d |\n"},
      ["FACT-A-1 is not in docs", "FACT-B-1 is not in tests", "FACT-A-2 is given twice"]),
+    ("difference without a test", differences.check,
+     {differences.TABLE: "| a | b |\n|---|---|\n| c | `api/a` x_y (z), `tool/b` |\n"
+                         "| d | `api/a` x |\n| e | `api/c` x, `tool/b` g |\n| f | none |\n",
+      "tests/api/a.c": "cmocka_unit_test_setup(x_y, f),\n", "tests/tool/b.py": "def f():\n"},
+     ["a has no case x", "no test api/c", "b has no case g", ":6: names no test"]),
     ("long function", sizes.check, {"src/a.c": "int f(void)\n{\n" + "    ;\n" * 61 + "}\n"},
      ["src/a.c:2: a function of 61 lines"]),
     ("function of 60 lines", sizes.check, {"src/a.c": "int f(void)\n{\n" + "    ;\n" * 60 + "}\n"},

@@ -1,0 +1,481 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Wrong calls about streams, captures and pools: each gets a status and a sentence, and has changed
+ * nothing: the statistics and the live blocks are as before.
+ */
+#include "tests/support/capture.h"
+
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+int cuEventCreate(xseg_event *event, unsigned flags);
+int cuEventRecord(xseg_event event, xseg_stream stream);
+int cuEventDestroy_v2(xseg_event event);
+
+/* An allocator in full use, and somebody else's. */
+struct stage {
+    struct xseg_allocator *allocator, *others;
+    xseg_stream stream;
+    struct xseg_pool *pool, *second, *retired, *foreign;
+    void *live;    /* of the default pool, with a use */
+    void *inside;  /* of `pool` */
+    void *pending; /* freed, waits for `stream` */
+    void *cached;  /* freed */
+};
+
+/* What a refused call must leave as it was. */
+struct picture {
+    struct xseg_stats stats, pool_stats;
+    struct xseg_block_info live, inside, pending, cached;
+    bool holds;
+};
+
+static struct xseg_stats pool_stats(const struct stage *stage)
+{
+    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_stats stats = {.struct_bytes = sizeof(stats)};
+
+    where.pool = stage->pool;
+    assert_int_equal(xseg_stats(stage->allocator, &where, &stats), XSEG_OK);
+    return stats;
+}
+
+static void look(const struct stage *stage, struct picture *out)
+{
+    memset(out, 0, sizeof(*out));
+    out->stats = scene_stats(stage->allocator);
+    out->pool_stats = pool_stats(stage);
+    out->live = scene_block(stage->allocator, stage->live);
+    out->inside = scene_block(stage->allocator, stage->inside);
+    out->pending = scene_block(stage->allocator, stage->pending);
+    out->cached = scene_block(stage->allocator, stage->cached);
+    assert_int_equal(xseg_pool_holds(stage->pool, &stage->inside, 1, &out->holds), XSEG_OK);
+}
+
+static void expect_same(const struct stage *stage, const struct picture *before)
+{
+    struct picture after;
+
+    look(stage, &after);
+    assert_memory_equal(&after.stats, &before->stats, sizeof(after.stats));
+    assert_memory_equal(&after.pool_stats, &before->pool_stats, sizeof(after.stats));
+    assert_memory_equal(&after.live, &before->live, sizeof(after.live));
+    assert_memory_equal(&after.inside, &before->inside, sizeof(after.inside));
+    assert_memory_equal(&after.pending, &before->pending, sizeof(after.pending));
+    assert_memory_equal(&after.cached, &before->cached, sizeof(after.cached));
+    assert_true(after.holds && before->holds);
+}
+
+/* Expect that a call is refused, with a word in its sentence. */
+#define REFUSED(stage, call, status, word)            \
+    do {                                              \
+        struct picture before_;                       \
+        look((stage), &before_);                      \
+        scene_expect_error((call), (status), (word)); \
+        expect_same((stage), &before_);               \
+    } while (0)
+
+static void set_up(struct stage *stage)
+{
+    memset(stage, 0, sizeof(*stage));
+    stage->allocator = scene_open("expandable_segments:True");
+    assert_int_equal(scene_try_open("expandable_segments:False", &stage->others), XSEG_OK);
+    stage->stream = scene_stream();
+    stage->pool = capture_pool(stage->allocator);
+    stage->second = capture_pool(stage->allocator);
+    stage->retired = capture_pool(stage->allocator);
+    stage->foreign = capture_pool(stage->others);
+    assert_int_equal(xseg_pool_release(stage->retired), XSEG_OK);
+    stage->live = scene_alloc(stage->allocator, 5 * MIB, NULL);
+    stage->pending = scene_alloc(stage->allocator, 6 * MIB, NULL);
+    stage->cached = scene_alloc(stage->allocator, 1000, NULL);
+    stage->inside = capture_alloc(stage->allocator, stage->pool, 7 * MIB, stage->stream);
+    assert_int_equal(xseg_use(stage->allocator, stage->live, stage->stream), XSEG_OK);
+    assert_int_equal(xseg_use(stage->allocator, stage->pending, stage->stream), XSEG_OK);
+    assert_int_equal(xseg_sim_launch(stage->stream, UINT64_MAX), XSEG_OK);
+    scene_free(stage->allocator, stage->pending);
+    scene_free(stage->allocator, stage->cached);
+}
+
+/* After all that was refused everything works: frees, the close, and nothing is left behind. */
+static void tear_down(struct stage *stage)
+{
+    scene_free(stage->allocator, stage->live);
+    scene_free(stage->allocator, stage->inside);
+    assert_int_equal(xseg_close(stage->others), XSEG_OK);
+    capture_close(stage->allocator, stage->stream, NULL);
+}
+
+/* --- Streams. --- */
+
+static void uses_need_a_live_block_and_a_stream(void **state)
+{
+    const xseg_stream nonsense = (xseg_stream)(uintptr_t)0x1230;
+    struct stage stage;
+    char outside = 0;
+
+    (void)state;
+    set_up(&stage);
+    REFUSED(&stage, xseg_use(NULL, stage.live, NULL), XSEG_ERR_ARGUMENT, "allocator is NULL");
+    REFUSED(&stage, xseg_use(stage.allocator, stage.cached, stage.stream), XSEG_ERR_NOT_LIVE,
+            "cached memory");
+    REFUSED(&stage, xseg_use(stage.allocator, stage.pending, stage.stream), XSEG_ERR_NOT_LIVE,
+            "waits for another stream");
+    REFUSED(&stage, xseg_use(stage.allocator, (char *)stage.live + 512, stage.stream),
+            XSEG_ERR_NOT_LIVE, "512 bytes inside");
+    REFUSED(&stage, xseg_use(stage.allocator, &outside, stage.stream), XSEG_ERR_NOT_LIVE,
+            "not memory of this allocator");
+    REFUSED(&stage, xseg_use(stage.others, stage.live, stage.stream), XSEG_ERR_NOT_LIVE,
+            "not memory of this allocator");
+    REFUSED(&stage, xseg_use(stage.allocator, stage.live, nonsense), XSEG_ERR_DRIVER, "cuStream");
+    assert_int_equal(xseg_use(stage.allocator, NULL, nonsense), XSEG_OK);
+    REFUSED(&stage, xseg_passed(NULL, 0, NULL), XSEG_ERR_ARGUMENT, "allocator is NULL");
+    REFUSED(&stage, xseg_passed(stage.allocator, 7, stage.stream), XSEG_ERR_ARGUMENT, "device 7");
+    REFUSED(&stage, xseg_passed(stage.allocator, -1, stage.stream), XSEG_ERR_ARGUMENT, "device -1");
+    assert_int_equal(xseg_passed(stage.allocator, 0, nonsense), XSEG_OK);
+    tear_down(&stage);
+}
+
+static void frees_behind_events_are_checked(void **state)
+{
+    struct stage stage;
+    xseg_event events[2] = {NULL, NULL}, captured = NULL;
+
+    (void)state;
+    set_up(&stage);
+    capture_enter(0);
+    assert_int_equal(cuEventCreate(&events[0], 2), 0);
+    assert_int_equal(cuEventCreate(&captured, 2), 0);
+    REFUSED(&stage, xseg_free_after(NULL, stage.live, events, 1), XSEG_ERR_ARGUMENT, "NULL");
+    REFUSED(&stage, xseg_free_after(stage.allocator, stage.live, NULL, 1), XSEG_ERR_ARGUMENT,
+            "events is NULL");
+    REFUSED(&stage, xseg_free_after(stage.allocator, stage.live, events, 2), XSEG_ERR_ARGUMENT,
+            "event 1 is NULL");
+    REFUSED(&stage, xseg_free_after(stage.allocator, stage.cached, events, 1), XSEG_ERR_NOT_LIVE,
+            "cached memory");
+    REFUSED(&stage, xseg_free_after(stage.allocator, stage.cached, NULL, 0), XSEG_ERR_NOT_LIVE,
+            "cached memory");
+
+    /* An event that a capture recorded never passes. */
+    assert_int_equal(xseg_capture_begin(stage.pool, stage.stream), XSEG_OK);
+    capture_start(stage.stream);
+    assert_int_equal(cuEventRecord(captured, stage.stream), 0);
+    REFUSED(&stage, xseg_free_after(stage.allocator, stage.live, events, 1), XSEG_ERR_BUSY,
+            "capture is under way");
+    capture_end(stage.pool, stage.stream);
+    events[1] = captured;
+    REFUSED(&stage, xseg_free_after(stage.allocator, stage.live, events, 2), XSEG_ERR_DRIVER,
+            "CAPTURED_EVENT");
+    assert_int_equal(cuEventDestroy_v2(events[0]), 0);
+    assert_int_equal(cuEventDestroy_v2(captured), 0);
+    capture_leave(0);
+    tear_down(&stage);
+}
+
+static void streams_that_stay_are_not_gone(void **state)
+{
+    struct stage stage;
+
+    (void)state;
+    set_up(&stage);
+    REFUSED(&stage, xseg_stream_gone(NULL, 0, stage.stream), XSEG_ERR_ARGUMENT, "NULL");
+    REFUSED(&stage, xseg_stream_gone(stage.allocator, 7, stage.stream), XSEG_ERR_ARGUMENT,
+            "device 7");
+    for (uintptr_t handle = 0; handle <= 2; handle++)
+        REFUSED(&stage, xseg_stream_gone(stage.allocator, 0, (xseg_stream)handle),
+                XSEG_ERR_ARGUMENT, "default stream");
+    capture_begin(stage.pool, stage.stream);
+    REFUSED(&stage, xseg_stream_gone(stage.allocator, 0, stage.stream), XSEG_ERR_BUSY,
+            "being captured");
+    capture_end(stage.pool, stage.stream);
+    tear_down(&stage);
+}
+
+/* --- Captures. --- */
+
+static void captures_need_a_pool_and_a_stream(void **state)
+{
+    const xseg_stream nonsense = (xseg_stream)(uintptr_t)0x1230;
+    struct stage stage;
+
+    (void)state;
+    set_up(&stage);
+    REFUSED(&stage, xseg_capture_begin(NULL, stage.stream), XSEG_ERR_ARGUMENT, "pool is NULL");
+    REFUSED(&stage, xseg_capture_begin(stage.pool, NULL), XSEG_ERR_ARGUMENT, "legacy default");
+    REFUSED(&stage, xseg_capture_begin(stage.pool, (xseg_stream)(uintptr_t)1), XSEG_ERR_ARGUMENT,
+            "legacy default");
+    REFUSED(&stage, xseg_capture_begin(stage.retired, stage.stream), XSEG_ERR_ARGUMENT,
+            "nobody holds");
+    REFUSED(&stage, xseg_capture_begin(stage.pool, nonsense), XSEG_ERR_DRIVER, "cuStream");
+    REFUSED(&stage, xseg_capture_end(NULL), XSEG_ERR_ARGUMENT, "pool is NULL");
+    REFUSED(&stage, xseg_capture_end(stage.pool), XSEG_ERR_ARGUMENT, "no capture");
+    REFUSED(&stage, xseg_capture_end(stage.retired), XSEG_ERR_ARGUMENT, "no capture");
+    /* None of them has begun anything: events are polled, memory goes back. */
+    assert_int_equal(xseg_close(stage.others), XSEG_OK);
+    stage.others = NULL;
+    assert_int_equal(xseg_sim_finish(stage.stream), XSEG_OK);
+    scene_empty_cache(stage.allocator);
+    assert_int_equal(scene_block(stage.allocator, stage.pending).state, XSEG_BLOCK_CACHED);
+    tear_down(&stage);
+}
+
+static void captures_begin_and_end_once(void **state)
+{
+    struct xseg_checkpoint *checkpoint = NULL, *other = NULL;
+    struct stage stage;
+
+    (void)state;
+    set_up(&stage);
+    assert_int_equal(xseg_pool_checkpoint(stage.second, &checkpoint), XSEG_OK);
+    capture_begin(stage.pool, stage.stream);
+    /* The pending block could come back now, but nobody may ask. */
+    assert_int_equal(xseg_sim_finish(stage.stream), XSEG_OK);
+    REFUSED(&stage, xseg_capture_begin(stage.pool, stage.stream), XSEG_ERR_BUSY,
+            "captured into already");
+    REFUSED(&stage, xseg_route_begin(stage.pool, NULL, NULL), XSEG_ERR_BUSY,
+            "captured into already");
+    REFUSED(&stage, xseg_route_end(stage.pool), XSEG_ERR_ARGUMENT, "not routed to");
+    REFUSED(&stage, xseg_capture_end(stage.second), XSEG_ERR_ARGUMENT, "no capture");
+    REFUSED(&stage, xseg_pool_checkpoint(stage.pool, &other), XSEG_ERR_BUSY, "capture");
+    assert_null(other);
+    REFUSED(&stage, xseg_pool_restore(stage.second, checkpoint, NULL, NULL), XSEG_ERR_BUSY,
+            "capture");
+    REFUSED(&stage, xseg_close(stage.allocator), XSEG_ERR_BUSY, "capture is under way");
+    capture_end(stage.pool, stage.stream);
+    REFUSED(&stage, xseg_capture_end(stage.pool), XSEG_ERR_ARGUMENT, "no capture");
+    /* What was refused has not kept the pool. */
+    assert_int_equal(xseg_pool_release(stage.pool), XSEG_OK);
+    REFUSED(&stage, xseg_pool_release(stage.pool), XSEG_ERR_ARGUMENT, "nobody holds");
+    xseg_checkpoint_end(checkpoint);
+    tear_down(&stage);
+}
+
+/* --- Pools. --- */
+
+static void *no_alloc(void *context, size_t bytes, int device, xseg_stream stream)
+{
+    (void)context;
+    (void)bytes;
+    (void)device;
+    (void)stream;
+    return NULL;
+}
+
+static void pools_are_made_of_what_is_known(void **state)
+{
+    struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
+    struct xseg_pool *pool = NULL;
+    struct stage stage;
+
+    (void)state;
+    set_up(&stage);
+    REFUSED(&stage, xseg_pool_create(NULL, 0, NULL, &pool), XSEG_ERR_ARGUMENT, "NULL");
+    REFUSED(&stage, xseg_pool_create(stage.allocator, 0, NULL, NULL), XSEG_ERR_ARGUMENT,
+            "out is NULL");
+    REFUSED(&stage, xseg_pool_create(stage.allocator, -1, NULL, &pool), XSEG_ERR_ARGUMENT,
+            "device -1");
+    options.struct_bytes = 3;
+    REFUSED(&stage, xseg_pool_create(stage.allocator, 0, &options, &pool), XSEG_ERR_ARGUMENT,
+            "struct_bytes is 3");
+    options.struct_bytes = sizeof(options);
+    options.memory.alloc = no_alloc;
+    REFUSED(&stage, xseg_pool_create(stage.allocator, 0, &options, &pool), XSEG_ERR_ARGUMENT,
+            "memory.free is NULL");
+    assert_null(pool);
+    tear_down(&stage);
+}
+
+/* Released once too often, or of somebody else: a pool serves nobody. */
+static void pools_without_a_holder_are_refused(void **state)
+{
+    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_request request = XSEG_REQUEST_INIT;
+    struct xseg_checkpoint *checkpoint = NULL;
+    struct stage stage;
+    void *ptr = NULL;
+    bool exactly = true;
+
+    (void)state;
+    set_up(&stage);
+    request.bytes = 512;
+    REFUSED(&stage, xseg_pool_retain(NULL), XSEG_ERR_ARGUMENT, "pool is NULL");
+    REFUSED(&stage, xseg_pool_release(NULL), XSEG_ERR_ARGUMENT, "pool is NULL");
+    REFUSED(&stage, xseg_pool_retain(stage.retired), XSEG_ERR_ARGUMENT, "nobody holds");
+    REFUSED(&stage, xseg_pool_release(stage.retired), XSEG_ERR_ARGUMENT, "nobody holds");
+    REFUSED(&stage, xseg_route_begin(stage.retired, NULL, NULL), XSEG_ERR_ARGUMENT, "nobody holds");
+    REFUSED(&stage, xseg_pool_checkpoint(stage.retired, &checkpoint), XSEG_ERR_ARGUMENT,
+            "nobody holds");
+    request.pool = stage.retired;
+    REFUSED(&stage, xseg_alloc_with(stage.allocator, &request, &ptr), XSEG_ERR_ARGUMENT,
+            "nobody holds");
+    request.pool = where.pool = stage.foreign;
+    REFUSED(&stage, xseg_alloc_with(stage.allocator, &request, &ptr), XSEG_ERR_ARGUMENT, "another");
+    REFUSED(&stage, xseg_trim(stage.allocator, &where, NULL, NULL), XSEG_ERR_ARGUMENT, "another");
+    REFUSED(&stage, xseg_prewarm(stage.allocator, &where, 512), XSEG_ERR_ARGUMENT, "another");
+    REFUSED(&stage, xseg_pool_holds(NULL, &ptr, 1, &exactly), XSEG_ERR_ARGUMENT, "pool is NULL");
+    REFUSED(&stage, xseg_pool_holds(stage.pool, NULL, 1, &exactly), XSEG_ERR_ARGUMENT, "is NULL");
+    REFUSED(&stage, xseg_pool_holds(stage.pool, &ptr, 1, NULL), XSEG_ERR_ARGUMENT, "is NULL");
+    /* A released pool can still be asked; it holds nothing. */
+    assert_int_equal(xseg_pool_holds(stage.retired, &stage.inside, 1, &exactly), XSEG_OK);
+    assert_false(exactly);
+    assert_null(ptr);
+    assert_null(checkpoint);
+    tear_down(&stage);
+}
+
+/* A route or a capture holds its pool: released by everybody else, it still serves until the end. */
+static void a_routed_pool_is_let_go_at_the_end(void **state)
+{
+    struct stage stage;
+    void *ptr;
+
+    (void)state;
+    set_up(&stage);
+    assert_int_equal(xseg_route_begin(stage.second, NULL, NULL), XSEG_OK);
+    REFUSED(&stage, xseg_route_begin(stage.second, NULL, NULL), XSEG_ERR_BUSY, "routed to already");
+    REFUSED(&stage, xseg_capture_begin(stage.second, stage.stream), XSEG_ERR_BUSY,
+            "routed to already");
+    REFUSED(&stage, xseg_capture_end(stage.second), XSEG_ERR_ARGUMENT, "no capture");
+    REFUSED(&stage, xseg_route_end(NULL), XSEG_ERR_ARGUMENT, "pool is NULL");
+    REFUSED(&stage, xseg_route_begin(NULL, NULL, NULL), XSEG_ERR_ARGUMENT, "pool is NULL");
+    REFUSED(&stage, xseg_close(stage.allocator), XSEG_ERR_BUSY, "route to a pool is under way");
+    assert_int_equal(xseg_pool_release(stage.second), XSEG_OK);
+    ptr = scene_alloc(stage.allocator, 512, NULL);
+    assert_ptr_equal(scene_block(stage.allocator, ptr).pool, stage.second);
+    assert_int_equal(xseg_route_end(stage.second), XSEG_OK);
+    REFUSED(&stage, xseg_route_end(stage.second), XSEG_ERR_ARGUMENT, "not routed to");
+    REFUSED(&stage, xseg_pool_release(stage.second), XSEG_ERR_ARGUMENT, "nobody holds");
+    scene_free(stage.allocator, ptr);
+    tear_down(&stage);
+}
+
+static void never_called(void *context, void *ptr, bool freed)
+{
+    (void)context;
+    (void)ptr;
+    (void)freed;
+    fail();
+}
+
+static void only_a_pools_own_checkpoint_is_restored(void **state)
+{
+    struct xseg_checkpoint *checkpoint = NULL, *others = NULL;
+    struct stage stage;
+    void *later;
+
+    (void)state;
+    set_up(&stage);
+    REFUSED(&stage, xseg_pool_checkpoint(NULL, &checkpoint), XSEG_ERR_ARGUMENT, "pool is NULL");
+    REFUSED(&stage, xseg_pool_checkpoint(stage.pool, NULL), XSEG_ERR_ARGUMENT, "out is NULL");
+    assert_int_equal(xseg_pool_checkpoint(stage.pool, &checkpoint), XSEG_OK);
+    assert_int_equal(xseg_pool_checkpoint(stage.foreign, &others), XSEG_OK);
+    REFUSED(&stage, xseg_pool_restore(NULL, checkpoint, never_called, NULL), XSEG_ERR_ARGUMENT,
+            "pool is NULL");
+    REFUSED(&stage, xseg_pool_restore(stage.pool, NULL, never_called, NULL), XSEG_ERR_ARGUMENT,
+            "checkpoint is NULL");
+    REFUSED(&stage, xseg_pool_restore(stage.second, checkpoint, never_called, NULL),
+            XSEG_ERR_ARGUMENT, "another pool");
+    REFUSED(&stage, xseg_pool_restore(stage.pool, others, never_called, NULL), XSEG_ERR_ARGUMENT,
+            "another pool");
+
+    /* Blocks that somebody else works on cannot be taken away. */
+    later = capture_alloc(stage.allocator, stage.pool, 3 * MIB, stage.stream);
+    assert_int_equal(xseg_use(stage.allocator, later, NULL), XSEG_OK);
+    capture_enter(0);
+    assert_int_equal(xseg_sim_launch(NULL, UINT64_MAX), XSEG_OK);
+    capture_leave(0);
+    scene_expect_error(xseg_pool_restore(stage.pool, checkpoint, never_called, NULL), XSEG_ERR_BUSY,
+                       "used by other streams");
+    assert_int_equal(scene_block(stage.allocator, later).state, XSEG_BLOCK_LIVE);
+    scene_free(stage.allocator, later);
+    REFUSED(&stage, xseg_pool_restore(stage.pool, checkpoint, never_called, NULL), XSEG_ERR_BUSY,
+            "still wait for other streams");
+
+    xseg_checkpoint_end(checkpoint);
+    xseg_checkpoint_end(others);
+    xseg_checkpoint_end(NULL);
+    assert_int_equal(xseg_pool_checkpoint(stage.second, &checkpoint), XSEG_OK);
+    assert_int_equal(xseg_pool_release(stage.second), XSEG_OK);
+    REFUSED(&stage, xseg_pool_restore(stage.second, checkpoint, never_called, NULL),
+            XSEG_ERR_ARGUMENT, "nobody holds");
+    xseg_checkpoint_end(checkpoint);
+    tear_down(&stage);
+}
+
+/* --- A forked child. --- */
+
+/* How many of the calls a child may make after all. */
+static int allowed_in_child(const struct stage *stage, struct xseg_checkpoint *checkpoint)
+{
+    struct xseg_checkpoint *taken = NULL;
+    struct xseg_pool *pool = NULL;
+    xseg_event event = NULL;
+    bool exactly = false;
+    const xseg_status got[] = {
+        xseg_use(stage->allocator, stage->live, stage->stream),
+        xseg_free_after(stage->allocator, stage->live, &event, 1),
+        xseg_passed(stage->allocator, 0, stage->stream),
+        xseg_stream_gone(stage->allocator, 0, stage->stream),
+        xseg_capture_begin(stage->second, stage->stream),
+        xseg_capture_end(stage->pool),
+        xseg_pool_create(stage->allocator, 0, NULL, &pool),
+        xseg_pool_retain(stage->pool),
+        xseg_pool_release(stage->pool),
+        xseg_route_begin(stage->second, NULL, NULL),
+        xseg_route_end(stage->pool),
+        xseg_pool_checkpoint(stage->second, &taken),
+        xseg_pool_restore(stage->second, checkpoint, NULL, NULL),
+        xseg_pool_holds(stage->pool, &stage->inside, 1, &exactly),
+    };
+    int allowed = taken != NULL || pool != NULL || exactly;
+
+    for (size_t i = 0; i < COUNT_OF(got); i++)
+        allowed += got[i] != XSEG_ERR_FORKED;
+    return allowed;
+}
+
+/* A child that was forked in a capture is refused everything, and its exit takes nothing away. */
+static void a_child_forked_in_a_capture_is_refused(void **state)
+{
+    struct xseg_checkpoint *checkpoint = NULL;
+    struct picture before;
+    struct stage stage;
+    int result = -1;
+    pid_t child;
+
+    (void)state;
+    set_up(&stage);
+    assert_int_equal(xseg_sim_finish(stage.stream), XSEG_OK);
+    assert_int_equal(xseg_pool_checkpoint(stage.second, &checkpoint), XSEG_OK);
+    capture_begin(stage.pool, stage.stream);
+    look(&stage, &before);
+    child = fork();
+    if (child == 0)
+        _exit(allowed_in_child(&stage, checkpoint));
+    assert_int_equal(waitpid(child, &result, 0), child);
+    assert_true(WIFEXITED(result));
+    assert_int_equal(WEXITSTATUS(result), 0);
+    expect_same(&stage, &before);
+    capture_end(stage.pool, stage.stream);
+    xseg_checkpoint_end(checkpoint);
+    tear_down(&stage);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(uses_need_a_live_block_and_a_stream),
+        cmocka_unit_test(frees_behind_events_are_checked),
+        cmocka_unit_test(streams_that_stay_are_not_gone),
+        cmocka_unit_test(captures_need_a_pool_and_a_stream),
+        cmocka_unit_test(captures_begin_and_end_once),
+        cmocka_unit_test(pools_are_made_of_what_is_known),
+        cmocka_unit_test(pools_without_a_holder_are_refused),
+        cmocka_unit_test(a_routed_pool_is_let_go_at_the_end),
+        cmocka_unit_test(only_a_pools_own_checkpoint_is_restored),
+        cmocka_unit_test(a_child_forked_in_a_capture_is_refused),
+    };
+
+    return cmocka_run_group_tests_name("misuse", tests, NULL, NULL);
+}
