@@ -16,39 +16,43 @@
  * here (cuda.h renames some calls to _v2 and the like; cuGetProcAddress picks by this number).
  * Names stand without their cu, since the full names are macros in cuda.h and would be expanded.
  */
-#define ENTRY_POINTS(X)                   \
-    X(Init, 2000)                         \
-    X(DriverGetVersion, 2020)             \
-    X(GetErrorName, 6000)                 \
-    X(DeviceGetCount, 2000)               \
-    X(DeviceGet, 2000)                    \
-    X(DeviceTotalMem, 3020)               \
-    X(DeviceGetAttribute, 2000)           \
-    X(DevicePrimaryCtxRetain, 7000)       \
-    X(DevicePrimaryCtxRelease, 11000)     \
-    X(CtxPushCurrent, 4000)               \
-    X(CtxPopCurrent, 4000)                \
-    X(CtxSynchronize, 2000)               \
-    X(MemGetInfo, 3020)                   \
-    X(MemAlloc, 3020)                     \
-    X(MemFree, 3020)                      \
-    X(MemGetAllocationGranularity, 10020) \
-    X(MemAddressReserve, 10020)           \
-    X(MemAddressFree, 10020)              \
-    X(MemCreate, 10020)                   \
-    X(MemRelease, 10020)                  \
-    X(MemMap, 10020)                      \
-    X(MemUnmap, 10020)                    \
-    X(MemSetAccess, 10020)                \
-    X(MemRetainAllocationHandle, 11000)   \
-    X(StreamGetCtx, 9020)                 \
-    X(StreamGetId, 12000)                 \
-    X(StreamQuery, 2000)                  \
-    X(StreamSynchronize, 2000)            \
-    X(EventCreate, 2000)                  \
-    X(EventDestroy, 4000)                 \
-    X(EventRecord, 2000)                  \
-    X(EventQuery, 2000)                   \
+#define ENTRY_POINTS(X)                       \
+    X(Init, 2000)                             \
+    X(DriverGetVersion, 2020)                 \
+    X(GetErrorName, 6000)                     \
+    X(DeviceGetCount, 2000)                   \
+    X(DeviceGet, 2000)                        \
+    X(DeviceTotalMem, 3020)                   \
+    X(DeviceGetAttribute, 2000)               \
+    X(DevicePrimaryCtxRetain, 7000)           \
+    X(DevicePrimaryCtxRelease, 11000)         \
+    X(CtxPushCurrent, 4000)                   \
+    X(CtxPopCurrent, 4000)                    \
+    X(CtxSynchronize, 2000)                   \
+    X(MemGetInfo, 3020)                       \
+    X(MemAlloc, 3020)                         \
+    X(MemFree, 3020)                          \
+    X(MemGetAllocationGranularity, 10020)     \
+    X(MemAddressReserve, 10020)               \
+    X(MemAddressFree, 10020)                  \
+    X(MemCreate, 10020)                       \
+    X(MemRelease, 10020)                      \
+    X(MemMap, 10020)                          \
+    X(MemUnmap, 10020)                        \
+    X(MemSetAccess, 10020)                    \
+    X(MemRetainAllocationHandle, 11000)       \
+    X(MemsetD32Async, 3020)                   \
+    X(MemcpyDtoHAsync, 3020)                  \
+    X(StreamGetCtx, 9020)                     \
+    X(StreamGetId, 12000)                     \
+    X(StreamQuery, 2000)                      \
+    X(StreamSynchronize, 2000)                \
+    X(StreamIsCapturing, 10000)               \
+    X(ThreadExchangeStreamCaptureMode, 10010) \
+    X(EventCreate, 2000)                      \
+    X(EventDestroy, 4000)                     \
+    X(EventRecord, 2000)                      \
+    X(EventQuery, 2000)                       \
     X(EventSynchronize, 2000)
 
 enum entry {
@@ -459,6 +463,20 @@ xseg_status xseg_driver_is_mapped(struct xseg_context *context, uint64_t address
                      XSEG_ERR_DRIVER, 0);
 }
 
+/* --- Contents. --- */
+
+xseg_status xseg_driver_fill(struct xseg_context *context, uint64_t address, uint64_t bytes,
+                             uint32_t word, xseg_stream stream)
+{
+    INSIDE(context, MemsetD32Async, XSEG_ERR_DRIVER, bytes, address, word, bytes / 4, stream);
+}
+
+xseg_status xseg_driver_read(struct xseg_context *context, void *host, uint64_t address,
+                             uint64_t bytes, xseg_stream stream)
+{
+    INSIDE(context, MemcpyDtoHAsync, XSEG_ERR_DRIVER, bytes, host, address, bytes, stream);
+}
+
 /* --- Streams and events. --- */
 
 xseg_status xseg_driver_stream_id(struct xseg_context *context, xseg_stream stream, uint64_t *id)
@@ -510,6 +528,26 @@ xseg_status xseg_driver_stream_done(struct xseg_context *context, xseg_stream st
 xseg_status xseg_driver_stream_wait(struct xseg_context *context, xseg_stream stream)
 {
     INSIDE(context, StreamSynchronize, XSEG_ERR_DRIVER, 0, stream);
+}
+
+xseg_status xseg_driver_stream_captured(struct xseg_context *context, xseg_stream stream,
+                                        bool *captured)
+{
+    CUstreamCaptureStatus state = CU_STREAM_CAPTURE_STATUS_NONE;
+    xseg_status status = enter(context);
+
+    if (status != XSEG_OK)
+        return status;
+    status = STATUS_ON(context, StreamIsCapturing, XSEG_ERR_DRIVER, 0, stream, &state);
+    leave(context);
+    *captured = state != CU_STREAM_CAPTURE_STATUS_NONE;
+    return status;
+}
+
+xseg_status xseg_driver_exchange_mode(struct xseg_context *context, int *mode)
+{
+    return STATUS_ON(context, ThreadExchangeStreamCaptureMode, XSEG_ERR_DRIVER, 0,
+                     (CUstreamCaptureMode *)mode);
 }
 
 xseg_status xseg_driver_context_wait(struct xseg_context *context)

@@ -10,6 +10,8 @@
 /* CU_STREAM_LEGACY and CU_STREAM_PER_THREAD of the driver's interface. */
 #define LEGACY_HANDLE     ((uintptr_t)1)
 #define PER_THREAD_HANDLE ((uintptr_t)2)
+/* CU_STREAM_CAPTURE_MODE_RELAXED */
+#define RELAXED 2
 
 void xseg_streams_init(struct xseg_streams *streams, struct xseg_context *context,
                        struct xseg_lock *table_lock)
@@ -109,6 +111,28 @@ xseg_status xseg_streams_get(struct xseg_streams *streams, xseg_stream handle,
         }
     }
     return get_slowly(streams, handle, out);
+}
+
+bool xseg_streams_is_open(struct xseg_context *context, const struct xseg_known_stream *stream)
+{
+    bool can_name = false, captured = true;
+
+    return xseg_streams_can_name(context, stream, &can_name) == XSEG_OK && can_name &&
+           xseg_driver_stream_captured(context, stream->handle, &captured) == XSEG_OK && !captured;
+}
+
+xseg_status xseg_streams_wait(struct xseg_context *context, const struct xseg_known_stream *stream)
+{
+    int mode = RELAXED;
+    xseg_status status = xseg_driver_exchange_mode(context, &mode);
+
+    if (status != XSEG_OK)
+        return status;
+    status = xseg_driver_stream_wait(context, stream->handle);
+    /* The mode is the caller's: a refusal is tried once more. */
+    if (xseg_driver_exchange_mode(context, &mode) != XSEG_OK)
+        (void)xseg_driver_exchange_mode(context, &mode);
+    return status;
 }
 
 xseg_status xseg_streams_can_name(struct xseg_context *context,

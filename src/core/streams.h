@@ -54,6 +54,19 @@ void xseg_streams_fini(struct xseg_streams *streams);
 xseg_status xseg_streams_get(struct xseg_streams *streams, xseg_stream handle,
                              struct xseg_known_stream **out);
 
+/*
+ * Whether the calling thread can queue work on a stream that outlives the call: it can name the
+ * stream, and the stream is not being captured.
+ */
+bool xseg_streams_is_open(struct xseg_context *context, const struct xseg_known_stream *stream);
+
+/*
+ * Wait for an open stream, without spoiling the capture of another one.
+ *
+ * Returns: XSEG_OK, XSEG_ERR_DRIVER, XSEG_ERR_DEVICE_LOST
+ */
+xseg_status xseg_streams_wait(struct xseg_context *context, const struct xseg_known_stream *stream);
+
 /* Whether the calling thread can name this stream: others' per-thread streams it cannot. */
 xseg_status xseg_streams_can_name(struct xseg_context *context,
                                   const struct xseg_known_stream *stream, bool *can);
