@@ -26,17 +26,17 @@ static void init(struct xseg_segment *segment, struct xseg_context *context,
     atomic_init(&segment->mapped, 0);
 }
 
-xseg_status xseg_segment_reserve(struct xseg_segment *segment, struct xseg_context *context,
-                                 struct xseg_leftovers *leftovers, uint64_t bytes,
-                                 uint64_t page_bytes)
+/* Reserve the addresses of an initialised segment: `behind` bytes more than it can use. */
+static xseg_status reserve(struct xseg_segment *segment, uint64_t page_bytes, uint64_t behind,
+                           uint64_t alignment)
 {
+    struct xseg_context *context = segment->context;
     xseg_status status;
 
-    XSEG_ASSERT(page_bytes % context->granularity == 0 && bytes % page_bytes == 0);
-    init(segment, context, leftovers, bytes);
+    XSEG_ASSERT(page_bytes % context->granularity == 0 && segment->bytes % page_bytes == 0);
     segment->page_bytes = page_bytes;
-    segment->pages = (uint32_t)(bytes / page_bytes);
-    segment->reserved_bytes = xseg_round_up(bytes, RANGE_ALIGNMENT);
+    segment->pages = (uint32_t)(segment->bytes / page_bytes);
+    segment->reserved_bytes = segment->bytes + behind;
     segment->handle = calloc(segment->pages, sizeof(*segment->handle));
     segment->state = calloc(segment->pages, sizeof(*segment->state));
     if (segment->handle == NULL || segment->state == NULL) {
@@ -44,7 +44,7 @@ xseg_status xseg_segment_reserve(struct xseg_segment *segment, struct xseg_conte
                            "no host memory for the table of %" PRIu32 " pages", segment->pages);
         goto free_tables;
     }
-    status = xseg_driver_reserve(context, segment->reserved_bytes, RANGE_ALIGNMENT, &segment->base);
+    status = xseg_driver_reserve(context, segment->reserved_bytes, alignment, &segment->base);
     if (status != XSEG_OK)
         goto free_tables;
     XSEG_AUDIT(xseg_segment_audit, segment);
@@ -54,6 +54,23 @@ free_tables:
     free(segment->handle);
     free(segment->state);
     return status;
+}
+
+xseg_status xseg_segment_reserve(struct xseg_segment *segment, struct xseg_context *context,
+                                 struct xseg_leftovers *leftovers, uint64_t bytes,
+                                 uint64_t page_bytes)
+{
+    init(segment, context, leftovers, bytes);
+    return reserve(segment, page_bytes, xseg_round_up(bytes, RANGE_ALIGNMENT) - bytes,
+                   RANGE_ALIGNMENT);
+}
+
+xseg_status xseg_segment_reserve_guarded(struct xseg_segment *segment, struct xseg_context *context,
+                                         struct xseg_leftovers *leftovers, uint64_t bytes,
+                                         uint64_t page_bytes, uint64_t alignment)
+{
+    init(segment, context, leftovers, bytes);
+    return reserve(segment, page_bytes, page_bytes, alignment);
 }
 
 xseg_status xseg_segment_allocate(struct xseg_segment *segment, struct xseg_context *context,
