@@ -97,16 +97,16 @@ static xseg_status is_idle(const struct trim *trim, const struct xseg_known_stre
 
 /* --- Giving back. --- */
 
-static void note_shrink(const struct trim *trim, uint64_t bytes)
+static void note_shrink(struct xseg_device *device, uint64_t bytes)
 {
-    atomic_fetch_sub_explicit(&trim->device->reserved, bytes, memory_order_relaxed);
-    atomic_fetch_add_explicit(&trim->device->shrunk, 1, memory_order_relaxed);
+    atomic_fetch_sub_explicit(&device->reserved, bytes, memory_order_relaxed);
+    atomic_fetch_add_explicit(&device->shrunk, 1, memory_order_relaxed);
 }
 
 /* Free the classic segment of a claimed block; returns its bytes. */
-static uint64_t give_segment(struct trim *trim, struct xseg_arena *arena, struct xseg_block *block)
+static uint64_t give_segment(struct xseg_arena *arena, struct xseg_block *block)
 {
-    struct xseg_device *device = trim->device;
+    struct xseg_device *device = arena->device;
     struct xseg_extent *extent = block->extent;
     const uint64_t bytes = block->bytes;
 
@@ -123,7 +123,7 @@ static uint64_t give_segment(struct trim *trim, struct xseg_arena *arena, struct
     xseg_arena_unlock(arena);
     (void)xseg_segment_end(&extent->segment); /* kept as a leftover if refused */
     xseg_list_insert(&device->spare_extents, &extent->link);
-    note_shrink(trim, bytes);
+    note_shrink(device, bytes);
     return bytes;
 }
 
@@ -139,8 +139,7 @@ static void *take_spare(struct xseg_arena *arena)
     return spare;
 }
 
-/* Unmap the pages of a claimed block; those that the driver refuses stay cached.  Returns the bytes. */
-static uint64_t give_pages(struct trim *trim, struct xseg_arena *arena, struct xseg_block *block)
+uint64_t xseg_trim_give_pages(struct xseg_arena *arena, struct xseg_block *block)
 {
     struct xseg_segment *segment = &block->extent->segment;
     const uint64_t page = segment->page_bytes;
@@ -159,14 +158,14 @@ static uint64_t give_pages(struct trim *trim, struct xseg_arena *arena, struct x
             (void)xseg_arena_settle(arena, xseg_arena_cut(arena, block, gone));
         block->mapped = false;
         xseg_counts_down(&arena->counts, XSEG_COUNT_RESERVED_BYTES, gone);
-        note_shrink(trim, gone);
+        note_shrink(arena->device, gone);
     }
     (void)xseg_arena_settle(arena, block);
     xseg_arena_unlock(arena);
     return gone;
 }
 
-static uint64_t give_all(struct trim *trim, struct xseg_arena *arena, struct xseg_block *claimed)
+static uint64_t give_all(struct xseg_arena *arena, struct xseg_block *claimed)
 {
     struct xseg_block *next;
     uint64_t given = 0;
@@ -174,8 +173,8 @@ static uint64_t give_all(struct trim *trim, struct xseg_arena *arena, struct xse
     for (struct xseg_block *block = claimed; block != NULL; block = next) {
         next = block->right;
         block->right = NULL;
-        given += xseg_extent_is_expandable(block->extent) ? give_pages(trim, arena, block)
-                                                          : give_segment(trim, arena, block);
+        given += xseg_extent_is_expandable(block->extent) ? xseg_trim_give_pages(arena, block)
+                                                          : give_segment(arena, block);
     }
     return given;
 }
@@ -196,36 +195,51 @@ static void put_all_back(struct xseg_arena *arena, struct xseg_block *claimed)
 
 /* --- Arenas. --- */
 
+bool xseg_trim_end_hole(struct xseg_extent *extent)
+{
+    struct xseg_arena *arena = extent->arena;
+    struct xseg_device *device = arena->device;
+
+    xseg_arena_lock(arena);
+    const bool is_hole = extent->first->state == XSEG_BLOCK_HOLE && extent->first->next == NULL &&
+                         extent->segment.stuck == 0;
+    if (is_hole) {
+        xseg_arena_claim(arena, extent->first);
+        xseg_arena_remove_extent(arena, extent);
+        xseg_lock_take(device->lookup_lock);
+        xseg_lookup_remove(device->lookup, extent);
+        xseg_lock_give(device->lookup_lock);
+        xseg_starts_fini(&extent->starts);
+    }
+    xseg_arena_unlock(arena);
+    if (!is_hole)
+        return false;
+    atomic_fetch_sub_explicit(&device->addresses, extent->segment.reserved_bytes,
+                              memory_order_relaxed);
+    (void)xseg_segment_end(&extent->segment); /* what is refused is a leftover */
+    xseg_list_insert(&device->spare_extents, &extent->link);
+    return true;
+}
+
 bool xseg_trim_end_holes(struct xseg_arena *arena)
 {
-    struct xseg_device *device = arena->device;
     bool all = true;
 
     XSEG_LIST_FOR_SAFE(node, &arena->extents)
     {
-        struct xseg_extent *extent = XSEG_CONTAINER(node, struct xseg_extent, link);
-
-        xseg_arena_lock(arena);
-        const bool is_hole = extent->first->state == XSEG_BLOCK_HOLE &&
-                             extent->first->next == NULL && extent->segment.stuck == 0;
-        if (is_hole) {
-            xseg_arena_claim(arena, extent->first);
-            xseg_arena_remove_extent(arena, extent);
-            xseg_lock_take(device->lookup_lock);
-            xseg_lookup_remove(device->lookup, extent);
-            xseg_lock_give(device->lookup_lock);
-            xseg_starts_fini(&extent->starts);
-        }
-        xseg_arena_unlock(arena);
-        all = all && is_hole;
-        if (!is_hole)
-            continue;
-        atomic_fetch_sub_explicit(&device->addresses, extent->segment.reserved_bytes,
-                                  memory_order_relaxed);
-        (void)xseg_segment_end(&extent->segment); /* what is refused is a leftover */
-        xseg_list_insert(&device->spare_extents, &extent->link);
+        all = xseg_trim_end_hole(XSEG_CONTAINER(node, struct xseg_extent, link)) && all;
     }
     return all;
+}
+
+void xseg_trim_end_some_holes(struct xseg_arena *arena, uint32_t most)
+{
+    XSEG_LIST_FOR_SAFE(node, &arena->extents)
+    {
+        if (most == 0)
+            return;
+        most -= xseg_trim_end_hole(XSEG_CONTAINER(node, struct xseg_extent, link));
+    }
 }
 
 static uint64_t cached_bytes(const struct xseg_arena *arena)
@@ -264,7 +278,7 @@ static void trim_arena(struct trim *trim, struct xseg_arena *arena)
         trim->done->kept_busy += claimed_bytes;
         return;
     }
-    given = give_all(trim, arena, claimed);
+    given = give_all(arena, claimed);
     trim->done->returned += given;
     trim->done->kept_refused += claimed_bytes - given;
 }

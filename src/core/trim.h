@@ -36,6 +36,24 @@ xseg_status xseg_trim_device(struct xseg_device *device, const struct xseg_trim_
                              struct xseg_trimmed *done);
 
 /*
+ * Unmap the pages of a claimed block of whole pages; those that the driver refuses stay cached, the
+ * others become a hole.  GROWTH is held, no other lock; the block's streams have been waited for.
+ *
+ * Returns: the bytes that went
+ */
+uint64_t xseg_trim_give_pages(struct xseg_arena *arena, struct xseg_block *block);
+
+/*
+ * Give the addresses of a segment back if it holds no memory.  GROWTH is held, no other lock.
+ *
+ * Returns: whether it has ended
+ */
+bool xseg_trim_end_hole(struct xseg_extent *extent);
+
+/* The same for the first `most` segments of an arena that hold no memory. */
+void xseg_trim_end_some_holes(struct xseg_arena *arena, uint32_t most);
+
+/*
  * Give the addresses of an arena's segments back that hold no memory.  GROWTH is held, no other lock.
  *
  * Returns: whether no segment is left
