@@ -253,11 +253,12 @@ static const char *const state_text[] = {
 };
 
 /* Why an address is not the start of a live block; the extent's lock is held. */
-static xseg_status fail_not_live(const struct xseg_extent *extent, uint64_t address)
+static xseg_status fail_not_live(const struct xseg_extent *extent, uint64_t address, bool *is_free)
 {
     const struct xseg_block *block =
         xseg_extent_block_over(extent, &extent->arena->blocks, address);
 
+    *is_free = block->state != XSEG_BLOCK_LIVE;
     if (block->state == XSEG_BLOCK_LIVE)
         return xseg_fail(XSEG_ERR_NOT_LIVE,
                          "%#" PRIx64 " lies %" PRIu64 " bytes inside the live block at %#" PRIx64
@@ -265,6 +266,25 @@ static xseg_status fail_not_live(const struct xseg_extent *extent, uint64_t addr
                          address, address - block->base, block->base);
     return xseg_fail(XSEG_ERR_NOT_LIVE, "%#" PRIx64 " is no live block: it lies in %s", address,
                      state_text[block->state]);
+}
+
+/* Add to the error's text when the address was freed, if a device remembers that. */
+static xseg_status add_free(struct xseg_allocator *allocator, uint64_t address)
+{
+    struct xseg_text text;
+    char buffer[768];
+
+    xseg_text_init(&text, buffer, sizeof(buffer));
+    for (int i = 0; i < allocator->device_count; i++) {
+        struct xseg_device *device = xseg_allocator_open_device(allocator, i);
+
+        if (device != NULL &&
+            xseg_free_log_describe(&device->free_log, address, "; it was ", &text)) {
+            xseg_fail_add("%s", buffer);
+            break;
+        }
+    }
+    return XSEG_ERR_NOT_LIVE;
 }
 
 /*
@@ -278,20 +298,46 @@ static xseg_status lock_live(struct xseg_allocator *allocator, const void *point
     const uint64_t address = (uint64_t)(uintptr_t)pointer;
     struct xseg_extent *extent = lock_extent(allocator, address);
 
-    if (extent == NULL)
-        return xseg_fail(XSEG_ERR_NOT_LIVE, "%p is not memory of this allocator", pointer);
+    if (extent == NULL) {
+        (void)xseg_fail(XSEG_ERR_NOT_LIVE, "%p is not memory of this allocator", pointer);
+        return add_free(allocator, address);
+    }
     struct xseg_block *block = xseg_extent_block_at(extent, &extent->arena->blocks, address);
     if (block == NULL || block->state != XSEG_BLOCK_LIVE) {
-        const xseg_status status = fail_not_live(extent, address);
+        bool is_free = false;
+        const xseg_status status = fail_not_live(extent, address, &is_free);
 
         xseg_arena_unlock(extent->arena);
-        return status;
+        return is_free ? add_free(allocator, address) : status;
     }
     *out = block;
     return XSEG_OK;
 }
 
 /* --- What users do with blocks. --- */
+
+/* Free a busy block.  No lock is held. */
+static xseg_status free_busy(struct xseg_block *block, uint32_t history)
+{
+    struct xseg_arena *arena = block->extent->arena;
+    struct xseg_free_log *log = &arena->device->free_log;
+    xseg_status status = XSEG_OK;
+    /* Noted before somebody else can free the same memory again. */
+    const uint64_t number =
+        history == 0 ? 0 : xseg_free_log_note(log, history, block->base, block->bytes);
+
+    if (block->uses != NULL) {
+        status = xseg_pending_free(&arena->device->pending, block);
+    } else {
+        xseg_arena_lock(arena);
+        xseg_arena_note_free(arena, block);
+        xseg_arena_take_back(arena, block);
+        xseg_arena_unlock(arena);
+    }
+    if (status != XSEG_OK && number != 0)
+        xseg_free_log_withdraw(log, number);
+    return status;
+}
 
 xseg_status xseg_allocator_free(struct xseg_allocator *allocator,
                                 const void *pointer) XSEG_UNCHECKED
@@ -303,7 +349,8 @@ xseg_status xseg_allocator_free(struct xseg_allocator *allocator,
         return status;
     XSEG_ASSERT(block != NULL);
     struct xseg_arena *arena = block->extent->arena;
-    if (__builtin_expect(block->uses == NULL, 1)) {
+    const uint32_t history = xseg_allocator_config(allocator)->free_history;
+    if (__builtin_expect(block->uses == NULL && history == 0, 1)) {
         xseg_arena_note_free(arena, block);
         xseg_arena_take_back(arena, block);
         xseg_arena_unlock(arena);
@@ -311,7 +358,7 @@ xseg_status xseg_allocator_free(struct xseg_allocator *allocator,
     }
     block->state = XSEG_BLOCK_BUSY;
     xseg_arena_unlock(arena);
-    return xseg_pending_free(&arena->device->pending, block);
+    return free_busy(block, history);
 }
 
 /* Note a use of the live block at an address of this arena's; stocking may let go of the lock. */

@@ -130,6 +130,17 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .unset = "none",
             .sentence = "The same for streams of a class, by the name of the class.",
         },
+    [XSEG_CONFIG_FREE_HISTORY] =
+        {
+            .name = "free_history",
+            .type = XSEG_CONFIG_NUMBER,
+            .offset = MEMBER(free_history),
+            .most = 65536,
+            .acts = true,
+            .accepts = "a whole number from 0 to 65536",
+            .sentence = "How many frees of each device are remembered with their call stacks, for "
+                        "the text of a second free.",
+        },
     [XSEG_CONFIG_BACKEND] =
         {
             .name = "backend",

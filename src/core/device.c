@@ -36,6 +36,7 @@ xseg_status xseg_device_open(struct xseg_allocator *allocator, int ordinal, char
     xseg_pending_init(&device->pending, &device->context);
     xseg_totals_init(&device->totals);
     xseg_pool_init(&device->pool, device, false);
+    xseg_free_log_init(&device->free_log);
     xseg_list_init(&device->spare_extents);
     *out = device;
     return XSEG_OK;
@@ -177,6 +178,7 @@ static void free_device(struct xseg_device *device)
     xseg_pending_fini(&device->pending);
     xseg_totals_fini(&device->totals);
     xseg_leftovers_fini(&device->leftovers);
+    xseg_free_log_fini(&device->free_log);
     xseg_lock_fini(&device->table_lock);
     xseg_lock_fini(&device->growth_lock);
     free(device);
@@ -317,7 +319,7 @@ static void add_host_bytes(void *self, struct xseg_arena *arena)
 
 uint64_t xseg_device_host_bytes(struct xseg_device *device)
 {
-    uint64_t bytes = sizeof(*device);
+    uint64_t bytes = sizeof(*device) + xseg_free_log_bytes(&device->free_log);
 
     xseg_device_visit_arenas(device, add_host_bytes, &bytes);
     return bytes;

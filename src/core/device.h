@@ -12,6 +12,7 @@
 #define XSEG_CORE_DEVICE_H
 
 #include "src/base/fork.h"
+#include "src/core/free_log.h"
 #include "src/core/lookup.h"
 #include "src/core/pending.h"
 #include "src/core/pool.h"
@@ -32,6 +33,7 @@ struct xseg_device {
     struct xseg_totals totals;
     struct xseg_pool pool;                     /* the default one */
     _Atomic(struct xseg_pool *) private_pools; /* all that were ever made; grows under TABLE */
+    struct xseg_free_log free_log;
     struct xseg_list spare_extents; /* ended extents, for reuse: look-ups may still see them */
     atomic_uint_fast64_t reserved;  /* bytes mapped or allocated */
     atomic_uint_fast64_t addresses; /* bytes of reserved ranges */
