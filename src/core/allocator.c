@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "src/base/error.h"
+#include "src/core/alone.h"
 #include "src/core/config_table.h"
 
 /* --- Opening and closing. --- */
@@ -25,6 +26,13 @@ static bool is_set(const struct xseg_config *config, enum xseg_config_key key)
     return strcmp(given, usual) != 0;
 }
 
+static bool has_effect(const struct xseg_config *config, enum xseg_config_key key)
+{
+    const struct xseg_config_row *row = &xseg_config_table[key];
+
+    return row->acts && (config->expandable_segments || !row->is_expandable);
+}
+
 /* Say once which keys of a string are to change something and do nothing here. */
 static void log_idle_keys(struct xseg_allocator *allocator, unsigned named)
 {
@@ -34,7 +42,7 @@ static void log_idle_keys(struct xseg_allocator *allocator, unsigned named)
 
     xseg_text_init(&text, buffer, sizeof(buffer));
     for (unsigned key = 0; key < XSEG_CONFIG_KEYS; key++)
-        if ((named >> key & 1) != 0 && !xseg_config_table[key].acts &&
+        if ((named >> key & 1) != 0 && !has_effect(config, (enum xseg_config_key)key) &&
             is_set(config, (enum xseg_config_key)key))
             xseg_text_add(&text, "%s%s", text.length > 0 ? ", " : "", xseg_config_table[key].name);
     if (text.length > 0)
@@ -191,8 +199,12 @@ static xseg_status open_device(struct xseg_allocator *allocator, int ordinal,
                       : "does not work");
     if (why[0] != '\0' && xseg_allocator_config(allocator)->expandable_segments)
         xseg_log_line(&allocator->log, XSEG_LOG_WARNING,
-                      "device %d: no virtual memory management, so segments are classic: %s",
-                      ordinal, why);
+                      "device %d: no virtual memory management, so segments are classic%s: %s",
+                      ordinal,
+                      xseg_alone_is_asked(xseg_allocator_config(allocator))
+                          ? ", and unmap_on_free and guard_page have no effect"
+                          : "",
+                      why);
     *out = device;
     return XSEG_OK;
 }
@@ -265,7 +277,9 @@ static xseg_status fail_not_live(const struct xseg_extent *extent, uint64_t addr
                          ": give its start",
                          address, address - block->base, block->base);
     return xseg_fail(XSEG_ERR_NOT_LIVE, "%#" PRIx64 " is no live block: it lies in %s", address,
-                     state_text[block->state]);
+                     block->state == XSEG_BLOCK_HOLE && extent->arena->is_alone
+                         ? "memory that was freed and unmapped"
+                         : state_text[block->state]);
 }
 
 /* Add to the error's text when the address was freed, if a device remembers that. */
@@ -316,6 +330,14 @@ static xseg_status lock_live(struct xseg_allocator *allocator, const void *point
 
 /* --- What users do with blocks. --- */
 
+/* Whether a free has more to do than the hit path does, apart from uses. */
+static inline bool is_watched(struct xseg_allocator *allocator, const struct xseg_arena *arena)
+{
+    const struct xseg_config *config = xseg_allocator_config(allocator);
+
+    return config->debug_fill | (config->free_history != 0) | arena->is_alone;
+}
+
 /* Free a busy block.  No lock is held. */
 static xseg_status free_busy(struct xseg_block *block, uint32_t history)
 {
@@ -326,9 +348,12 @@ static xseg_status free_busy(struct xseg_block *block, uint32_t history)
     const uint64_t number =
         history == 0 ? 0 : xseg_free_log_note(log, history, block->base, block->bytes);
 
-    if (block->uses != NULL) {
+    if (arena->is_alone) {
+        status = xseg_alone_free(block);
+    } else if (block->uses != NULL) {
         status = xseg_pending_free(&arena->device->pending, block);
     } else {
+        xseg_fill_busy(block);
         xseg_arena_lock(arena);
         xseg_arena_note_free(arena, block);
         xseg_arena_take_back(arena, block);
@@ -349,8 +374,7 @@ xseg_status xseg_allocator_free(struct xseg_allocator *allocator,
         return status;
     XSEG_ASSERT(block != NULL);
     struct xseg_arena *arena = block->extent->arena;
-    const uint32_t history = xseg_allocator_config(allocator)->free_history;
-    if (__builtin_expect(block->uses == NULL && history == 0, 1)) {
+    if (__builtin_expect(block->uses == NULL && !is_watched(allocator, arena), 1)) {
         xseg_arena_note_free(arena, block);
         xseg_arena_take_back(arena, block);
         xseg_arena_unlock(arena);
@@ -358,7 +382,7 @@ xseg_status xseg_allocator_free(struct xseg_allocator *allocator,
     }
     block->state = XSEG_BLOCK_BUSY;
     xseg_arena_unlock(arena);
-    return free_busy(block, history);
+    return free_busy(block, xseg_allocator_config(allocator)->free_history);
 }
 
 /* Note a use of the live block at an address of this arena's; stocking may let go of the lock. */
@@ -427,7 +451,7 @@ static void describe(const struct xseg_block *block, struct xseg_block_info *inf
     info->state = (enum xseg_block_state)block->state;
     info->device = arena->device->context.ordinal;
     info->stream = arena->stream->handle;
-    info->pool = arena->pool->is_private ? arena->pool : NULL;
+    info->pool = arena->pool->is_private && !arena->is_alone ? arena->pool : NULL;
     info->is_small = arena->is_small;
     info->is_expandable = xseg_extent_is_expandable(extent);
     info->segment_base = (void *)(uintptr_t)segment->base; /* NOLINT(performance-no-int-to-ptr) */

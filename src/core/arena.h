@@ -32,6 +32,7 @@ struct xseg_arena {
     struct xseg_pool *pool;
     struct xseg_known_stream *stream;
     bool is_small;
+    bool is_alone;                     /* each segment has one block, see alone.h */
     _Atomic(struct xseg_arena *) next; /* in its pool */
 
     struct xseg_lock lock;
@@ -41,6 +42,7 @@ struct xseg_arena {
     struct xseg_shelf shelf;
     struct xseg_block *holes; /* tree */
     struct xseg_list extents;
+    uint32_t quarantined; /* of an alone arena: segments that ended; guarded by GROWTH */
 };
 
 /* What an allocation wants, worked out once. */
@@ -53,7 +55,9 @@ struct xseg_need {
     uint64_t segment_bytes; /* of a classic segment for it */
     bool is_small;
     bool expandable;
-    bool keep; /* memory is to be ready, not handed out: a block that is found only says so */
+    bool is_alone; /* in a segment of its own */
+    bool at_end;   /* of that */
+    bool keep;     /* memory is to be ready, not handed out: a block that is found only says so */
 };
 
 /* Returns NULL without host memory. */

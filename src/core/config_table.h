@@ -28,6 +28,7 @@ struct xseg_config_row {
     const char *alias; /* a second spelling that is read, or NULL */
     enum xseg_config_type type;
     bool acts;            /* false: read, bounded, printed, and without effect */
+    bool is_expandable;   /* without effect while expandable_segments is False */
     bool is_above_large;  /* not below large_segment_size_mb */
     bool is_open;         /* low and high themselves are refused */
     size_t offset;        /* of the member of struct xseg_config */

@@ -6,6 +6,7 @@
 
 #include "src/base/error.h"
 #include "src/core/allocator.h"
+#include "src/core/alone.h"
 #include "src/core/growth.h"
 #include "src/core/size.h"
 #include "src/core/trim.h"
@@ -36,6 +37,7 @@ xseg_status xseg_device_open(struct xseg_allocator *allocator, int ordinal, char
     xseg_pending_init(&device->pending, &device->context);
     xseg_totals_init(&device->totals);
     xseg_pool_init(&device->pool, device, false);
+    xseg_fill_init(&device->fill, allocator);
     xseg_free_log_init(&device->free_log);
     xseg_list_init(&device->spare_extents);
     *out = device;
@@ -263,13 +265,18 @@ xseg_status xseg_device_alloc(struct xseg_device *device, const struct xseg_devi
     struct xseg_need need = {.keep = false};
     xseg_status status = prepare(device, request, &need, &arena);
 
+    if (status == XSEG_OK && __builtin_expect(xseg_alone_is_asked(request->config), 0))
+        status = xseg_alone_choose(&need, &arena);
     if (status != XSEG_OK)
         return status;
     if (atomic_load_explicit(&device->pending.count, memory_order_relaxed) != 0)
         xseg_pending_poll(&device->pending);
-    status = xseg_arena_alloc(arena, &need, &block);
+    if (__builtin_expect(!need.is_alone, 1))
+        status = xseg_arena_alloc(arena, &need, &block);
     if (status == XSEG_OK && block == NULL)
         status = xseg_growth_alloc(arena, &need, &block);
+    if (status == XSEG_OK && __builtin_expect(block->filled || request->zeroed, 0))
+        status = xseg_fill_hand_out(block, request->zeroed);
     if (status == XSEG_OK)
         *out = (void *)(uintptr_t)block->base; /* NOLINT(performance-no-int-to-ptr) */
     return status;

@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 #include "src/core/pending.h"
 
+#include "src/core/fill.h"
+
 void xseg_pending_init(struct xseg_pending *pending, struct xseg_context *context)
 {
     xseg_lock_init(&pending->lock, XSEG_RANK_PENDING);
     xseg_fences_init(&pending->fences, context);
     xseg_list_init(&pending->streams);
     atomic_init(&pending->count, 0);
+    pending->ended = NULL;
 }
 
 void xseg_pending_fini(struct xseg_pending *pending)
@@ -145,8 +148,13 @@ static void finish(struct xseg_pending *pending, struct xseg_pending_use *use)
     xseg_fences_put(&pending->fences, use->event);
     xseg_arena_lock(arena);
     xseg_slab_put(&arena->uses, use);
-    if (--block->waits == 0)
+    if (--block->waits == 0 && __builtin_expect(xseg_fill_is_on(arena), 0)) {
+        block->state = XSEG_BLOCK_BUSY;
+        block->right = pending->ended;
+        pending->ended = block;
+    } else if (block->waits == 0) {
         xseg_arena_take_back(arena, block);
+    }
     xseg_arena_unlock(arena);
 }
 
@@ -171,7 +179,10 @@ void xseg_pending_poll(struct xseg_pending *pending)
     {
         poll_stream(pending, XSEG_CONTAINER(node, struct xseg_known_stream, waiting));
     }
+    struct xseg_block *ended = pending->ended;
+    pending->ended = NULL;
     xseg_lock_give(&pending->lock);
+    xseg_fill_ended(ended);
 }
 
 /* The last event of the first stream that comes after a place in the order; NULL if none does. */

@@ -35,6 +35,8 @@ struct xseg_pending {
     struct xseg_fences fences;
     struct xseg_list streams;   /* those with uses in their queue */
     atomic_uint_fast64_t count; /* uses in queues */
+    /* Busy blocks whose uses have ended and that are to be filled, chained through `right`. */
+    struct xseg_block *ended;
 };
 
 void xseg_pending_init(struct xseg_pending *pending, struct xseg_context *context);

@@ -156,7 +156,7 @@ uint64_t xseg_trim_give_pages(struct xseg_arena *arena, struct xseg_block *block
     if (gone > 0) {
         if (gone < block->bytes)
             (void)xseg_arena_settle(arena, xseg_arena_cut(arena, block, gone));
-        block->mapped = false;
+        block->mapped = block->filled = false;
         xseg_counts_down(&arena->counts, XSEG_COUNT_RESERVED_BYTES, gone);
         note_shrink(arena->device, gone);
     }

@@ -94,6 +94,9 @@ static const struct {
     {"expandable_segments_reserve:40G", ",expandable_segments_reserve:40G,"},
     {"expandable_segments_reserve_by_class:[ kv : 40G , rest:0.5 ]",
      ",expandable_segments_reserve_by_class:[kv:40G,rest:0.5],"},
+    {"debug_fill:True", ",debug_fill:True,"},
+    {"unmap_on_free:True", ",unmap_on_free:True,"},
+    {"guard_page:True", ",guard_page:True,"},
     {"free_history:0", ",free_history:0,"},
     {"free_history:65536", ",free_history:65536,"},
     {"backend:native", ",backend:native,"},
@@ -188,6 +191,7 @@ static const struct {
      "expandable_segments_reserve_by_class: ']' at column 40: "},
     {"expandable_segments_reserve_by_class:[a:x]",
      "expandable_segments_reserve_by_class: 'x' at column 41: "},
+    {"debug_fill:1", "debug_fill: '1' at column 12: expected True or False"},
     {"free_history:65537", "free_history: '65537' at column 14: expected a whole number from 0 to "
                            "65536"},
     {"free_history:-1", "free_history: '-1' at column 14: "},
