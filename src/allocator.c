@@ -75,6 +75,17 @@ xseg_status xseg_alloc(struct xseg_allocator *allocator, int device, size_t byte
     return xseg_alloc_with(allocator, &request, out);
 }
 
+/* Members that the caller does not know keep their defaults. */
+static struct xseg_request request_of(const struct xseg_request *given)
+{
+    struct xseg_request request = XSEG_REQUEST_INIT;
+
+    if (__builtin_expect(given->struct_bytes == sizeof(request), 1))
+        return *given;
+    memcpy(&request, given, given->struct_bytes);
+    return request;
+}
+
 /* The device of the pool that a request names, or of its number. */
 static xseg_status find_device(struct xseg_allocator *allocator, const struct xseg_request *request,
                                struct xseg_device **out)
@@ -92,15 +103,16 @@ static xseg_status find_device(struct xseg_allocator *allocator, const struct xs
 xseg_status xseg_alloc_with(struct xseg_allocator *allocator, const struct xseg_request *given,
                             void **out)
 {
-    struct xseg_request request = XSEG_REQUEST_INIT;
     struct xseg_device *device = NULL;
 
     XSEG_DOOR(allocator);
     XSEG_DOOR_REQUIRE(out != NULL, "an allocation: out is NULL");
-    XSEG_DOOR_REQUIRE(given != NULL && XSEG_DOOR_PUBLISHED(given, struct xseg_request),
+    XSEG_DOOR_REQUIRE(given != NULL &&
+                          (XSEG_DOOR_PUBLISHED(given, struct xseg_request) ||
+                           XSEG_DOOR_PUBLISHED_BEFORE(given, struct xseg_request, zeroed)),
                       "xseg_alloc_with: the request is NULL or of unknown size: start from "
                       "XSEG_REQUEST_INIT");
-    memcpy(&request, given, given->struct_bytes);
+    const struct xseg_request request = request_of(given);
     XSEG_DOOR_REQUIRE(request.alignment == 0 || (xseg_is_power_of_two(request.alignment) &&
                                                  request.alignment <= ALIGNMENT_MAX),
                       "xseg_alloc_with: an alignment of %zu bytes: give a power of two up to 1 GiB",
@@ -112,8 +124,9 @@ xseg_status xseg_alloc_with(struct xseg_allocator *allocator, const struct xseg_
         *out = NULL;
         return XSEG_OK;
     }
-    const struct xseg_device_request wanted = {request.pool, xseg_allocator_config(allocator),
-                                               request.bytes, request.alignment, request.stream};
+    const struct xseg_device_request wanted = {request.pool,   xseg_allocator_config(allocator),
+                                               request.bytes,  request.alignment,
+                                               request.stream, request.zeroed};
     return xseg_device_alloc(device, &wanted, out);
 }
 

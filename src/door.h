@@ -48,6 +48,9 @@ static inline xseg_status xseg_door_forked(void)
  * must have a size that was published; one that goes out is filled in as far as the caller knows it.
  */
 #define XSEG_DOOR_PUBLISHED(given, type) ((given)->struct_bytes == sizeof(type))
+/* One from a caller that knows the structure as it was before `member` came to its end. */
+#define XSEG_DOOR_PUBLISHED_BEFORE(given, type, member) \
+    ((given)->struct_bytes == offsetof(type, member))
 #define XSEG_DOOR_KNOWS(given, type) \
     ((given)->struct_bytes >= sizeof(size_t) && (given)->struct_bytes <= sizeof(type))
 

@@ -94,7 +94,8 @@ xseg_status xseg_prewarm(struct xseg_allocator *allocator, const struct xseg_whe
     if (status != XSEG_OK || bytes == 0)
         return status;
     struct xseg_pool *pool = chosen.pool != NULL ? chosen.pool : &device->pool;
-    const struct xseg_device_request wanted = {pool, xseg_allocator_config(allocator), bytes, 0,
-                                               chosen.one_stream ? chosen.stream : NULL};
+    const struct xseg_device_request wanted = {
+        pool, xseg_allocator_config(allocator),         bytes,
+        0,    chosen.one_stream ? chosen.stream : NULL, false};
     return xseg_device_prewarm(pool->device, &wanted);
 }

@@ -120,6 +120,16 @@ xseg_status xseg_driver_set_access(struct xseg_context *context, uint64_t addres
 /* Whether an address is mapped: asked for the handle behind it, which is put back at once. */
 xseg_status xseg_driver_is_mapped(struct xseg_context *context, uint64_t address, bool *mapped);
 
+/* --- Contents, as work of a stream. --- */
+
+/* Fill memory with a word; address and bytes are multiples of 4. */
+xseg_status xseg_driver_fill(struct xseg_context *context, uint64_t address, uint64_t bytes,
+                             uint32_t word, xseg_stream stream);
+
+/* Copy memory to the host; it is there once the stream has been waited for. */
+xseg_status xseg_driver_read(struct xseg_context *context, void *host, uint64_t address,
+                             uint64_t bytes, xseg_stream stream);
+
 /* --- Streams and events. --- */
 
 /* The number that is never used for another stream.  XSEG_ERR_ARGUMENT for one of another context. */

@@ -39,6 +39,8 @@
     X(MemUnmap, 10020)                                        \
     X(MemSetAccess, 10020)                                    \
     X(MemRetainAllocationHandle, 11000)                       \
+    X(MemsetD32Async, 3020)                                   \
+    X(MemcpyDtoHAsync, 3020)                                  \
     X(StreamGetCtx, 9020)                                     \
     X(StreamGetId, 12000)                                     \
     X(StreamCreate, 2000)                                     \

@@ -160,3 +160,17 @@ xseg_status xseg_driver_is_mapped(struct xseg_context *context, uint64_t address
     return xseg_driver_status(context->driver, context, XSEG_ENTRY_MemRetainAllocationHandle,
                               result, XSEG_ERR_DRIVER, 0);
 }
+
+/* --- Contents. --- */
+
+xseg_status xseg_driver_fill(struct xseg_context *context, uint64_t address, uint64_t bytes,
+                             uint32_t word, xseg_stream stream)
+{
+    INSIDE(context, MemsetD32Async, XSEG_ERR_DRIVER, bytes, address, word, bytes / 4, stream);
+}
+
+xseg_status xseg_driver_read(struct xseg_context *context, void *host, uint64_t address,
+                             uint64_t bytes, xseg_stream stream)
+{
+    INSIDE(context, MemcpyDtoHAsync, XSEG_ERR_DRIVER, bytes, host, address, bytes, stream);
+}

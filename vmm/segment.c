@@ -45,17 +45,18 @@ static void free_tables(struct xseg_segment *segment)
     segment->state = NULL;
 }
 
-xseg_status xseg_segment_reserve(struct xseg_segment *segment, struct xseg_context *context,
-                                 struct xseg_pages *pages, uint64_t bytes, uint64_t page_bytes)
+/* Reserve the addresses of an initialised segment: `behind` bytes more than it can use. */
+static xseg_status reserve(struct xseg_segment *segment, uint64_t page_bytes, uint64_t behind,
+                           uint64_t alignment)
 {
+    struct xseg_context *context = segment->context;
     xseg_status status;
 
-    XSEG_ASSERT(page_bytes % context->granularity == 0 && bytes % page_bytes == 0);
-    init(segment, context, pages, bytes);
+    XSEG_ASSERT(page_bytes % context->granularity == 0 && segment->bytes % page_bytes == 0);
     segment->page_bytes = page_bytes;
     segment->granule_bytes = context->granularity;
-    segment->granules = (uint32_t)(bytes / segment->granule_bytes);
-    segment->reserved_bytes = xseg_round_up(bytes, RANGE_ALIGNMENT);
+    segment->granules = (uint32_t)(segment->bytes / segment->granule_bytes);
+    segment->reserved_bytes = segment->bytes + behind;
     segment->handle = calloc(segment->granules, sizeof(*segment->handle));
     segment->length = calloc(segment->granules, sizeof(*segment->length));
     segment->state = calloc(segment->granules, sizeof(*segment->state));
@@ -65,7 +66,7 @@ xseg_status xseg_segment_reserve(struct xseg_segment *segment, struct xseg_conte
                       segment->granules);
         goto free_tables;
     }
-    status = xseg_driver_reserve(context, segment->reserved_bytes, RANGE_ALIGNMENT, &segment->base);
+    status = xseg_driver_reserve(context, segment->reserved_bytes, alignment, &segment->base);
     if (status != XSEG_OK)
         goto free_tables;
     XSEG_AUDIT(xseg_segment_audit, segment);
@@ -74,6 +75,22 @@ xseg_status xseg_segment_reserve(struct xseg_segment *segment, struct xseg_conte
 free_tables:
     free_tables(segment);
     return status;
+}
+
+xseg_status xseg_segment_reserve(struct xseg_segment *segment, struct xseg_context *context,
+                                 struct xseg_pages *pages, uint64_t bytes, uint64_t page_bytes)
+{
+    init(segment, context, pages, bytes);
+    return reserve(segment, page_bytes, xseg_round_up(bytes, RANGE_ALIGNMENT) - bytes,
+                   RANGE_ALIGNMENT);
+}
+
+xseg_status xseg_segment_reserve_guarded(struct xseg_segment *segment, struct xseg_context *context,
+                                         struct xseg_pages *pages, uint64_t bytes,
+                                         uint64_t page_bytes, uint64_t alignment)
+{
+    init(segment, context, pages, bytes);
+    return reserve(segment, page_bytes, page_bytes, alignment);
 }
 
 xseg_status xseg_segment_allocate(struct xseg_segment *segment, struct xseg_context *context,

@@ -76,6 +76,15 @@ xseg_status xseg_segment_reserve(struct xseg_segment *segment, struct xseg_conte
                                  struct xseg_pages *pages, uint64_t bytes, uint64_t page_bytes);
 
 /*
+ * The same with addresses of just that many bytes, and a page behind them that is never mapped.
+ *
+ * alignment: of the first address; a power of two, multiple of page_bytes
+ */
+xseg_status xseg_segment_reserve_guarded(struct xseg_segment *segment, struct xseg_context *context,
+                                         struct xseg_pages *pages, uint64_t bytes,
+                                         uint64_t page_bytes, uint64_t alignment);
+
+/*
  * Allocate a classic segment.
  *
  * Returns: XSEG_OK, XSEG_ERR_NO_MEMORY, XSEG_ERR_DRIVER

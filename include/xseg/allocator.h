@@ -170,6 +170,7 @@ XSEG_API const char *xseg_configuration_source(const struct xseg_allocator *allo
  *          the pages that are missing, and sets access once per contiguous run; or calls cuMemAlloc
  *          once (classic).  When the device is full: waits for pending blocks and for the streams
  *          of cached memory, gives that memory back, tries again; not so during a capture.
+ *          With debug_fill a block is read back, which waits for its stream.
  */
 XSEG_API XSEG_NODISCARD xseg_status xseg_alloc(struct xseg_allocator *allocator, int device,
                                                size_t bytes, xseg_stream stream, void **out);
@@ -182,19 +183,25 @@ struct xseg_request {
     xseg_stream stream;
     struct xseg_pool *pool; /* NULL: as xseg_alloc() chooses */
     size_t alignment;       /* of the address: a power of two up to 1 GiB; 0: 512 bytes */
+    bool zeroed;            /* the bytes are zero for work queued on the stream after the call */
 };
 /* clang-format off */
-#define XSEG_REQUEST_INIT {sizeof(struct xseg_request), 0, 0, NULL, NULL, 0}
+#define XSEG_REQUEST_INIT {sizeof(struct xseg_request), 0, 0, NULL, NULL, 0, false}
 /* clang-format on */
 
 /**
  * Allocate as a request says.  Everything else is as for xseg_alloc().
  *
- * Returns: as xseg_alloc(); XSEG_ERR_ARGUMENT also for a request of unknown size, an alignment that
+ * Zeroed memory is zeroed by work of the request's stream.  Other streams must be made to wait for
+ * that, as for any work.  On a stream that is being captured the zeroing is a node of the graph: it
+ * happens each time the graph runs, and not before.
+ *
+ * Returns: as xseg_alloc(); XSEG_ERR_DRIVER also when the block could not be zeroed: it has been
+ *          freed again then, and the totals have counted it; XSEG_ERR_ARGUMENT also for a request of unknown size, an alignment that
  *          is no power of two or above 1 GiB, or a pool of another allocator.
  * Cost:    as xseg_alloc(); with an alignment above 512 bytes, a cached block or growth that is
  *          longer by up to the alignment is looked for, and what is left before the block stays
- *          cached.
+ *          cached.  Zeroed: one cuMemsetD32Async.
  */
 XSEG_API XSEG_NODISCARD xseg_status xseg_alloc_with(struct xseg_allocator *allocator,
                                                     const struct xseg_request *request, void **out);
@@ -212,7 +219,8 @@ XSEG_API XSEG_NODISCARD xseg_status xseg_alloc_with(struct xseg_allocator *alloc
  *          XSEG_ERR_DRIVER    an event could not be recorded; the block is still live
  *          XSEG_ERR_ARGUMENT, XSEG_ERR_HOST_MEMORY, XSEG_ERR_FORKED
  * Cost:    no driver call; with uses, one event record for each other stream, and an event made
- *          where none is idle.
+ *          where none is idle.  With debug_fill a memset is queued; with unmap_on_free and guard_page
+ *          the block's streams are waited for, and its pages unmapped and released.
  */
 XSEG_API XSEG_NODISCARD xseg_status xseg_free(struct xseg_allocator *allocator, void *ptr);
 

@@ -53,6 +53,7 @@ struct xseg_stats {
     uint64_t stuck_bytes;          /* pages that the driver would not take back */
     uint64_t address_bytes;        /* reserved addresses of expandable segments */
     uint64_t host_bytes;           /* host memory for this device's bookkeeping */
+    uint64_t overwrites;           /* blocks found written to after their free (debug_fill) */
 };
 
 /**
@@ -75,7 +76,7 @@ XSEG_API XSEG_NODISCARD xseg_status xseg_stats(struct xseg_allocator *allocator,
 
 enum {
     XSEG_RESET_PEAK = 1,        /* peaks fall to the current values */
-    XSEG_RESET_ACCUMULATED = 2, /* totals and num_* counters start again at 0 */
+    XSEG_RESET_ACCUMULATED = 2, /* totals, num_* counters, overwrites: again at 0 */
 };
 
 /**

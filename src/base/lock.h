@@ -16,6 +16,7 @@
  * TABLE    one per device: guards insertion of streams, arenas and pools.  One per allocator: guards
  *          insertion into the look-up, and its host memory.  Held across: questions about a stream.
  * STATS    one per device.  Guards peaks.  Leaf.
+ * FREE_LOG one per device.  Guards the log of frees.  Leaf.
  * DRIVER   one per allocator.  Guards opening of devices.  Held across: every call that opens one.
  *          Never taken while another lock is held, and below GROWTH for that reason.
  */
@@ -44,6 +45,7 @@ enum xseg_lock_rank {
     XSEG_RANK_ARENA,
     XSEG_RANK_TABLE,
     XSEG_RANK_STATS,
+    XSEG_RANK_FREE_LOG,
     XSEG_RANK_COUNT
 };
 

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "src/base/error.h"
+#include "src/core/alone.h"
 #include "src/core/config_table.h"
 #include "src/core/departure.h"
 
@@ -26,6 +27,13 @@ static bool is_set(const struct xseg_config *config, enum xseg_config_key key)
     return strcmp(given, usual) != 0;
 }
 
+static bool has_effect(const struct xseg_config *config, enum xseg_config_key key)
+{
+    const struct xseg_config_row *row = &xseg_config_table[key];
+
+    return row->acts && (config->expandable_segments || !row->is_expandable);
+}
+
 /* Say once which keys of a string are to change something and do nothing here. */
 static void log_idle_keys(struct xseg_allocator *allocator, unsigned named)
 {
@@ -35,7 +43,7 @@ static void log_idle_keys(struct xseg_allocator *allocator, unsigned named)
 
     xseg_text_init(&text, buffer, sizeof(buffer));
     for (unsigned key = 0; key < XSEG_CONFIG_KEYS; key++)
-        if ((named >> key & 1) != 0 && !xseg_config_table[key].acts &&
+        if ((named >> key & 1) != 0 && !has_effect(config, (enum xseg_config_key)key) &&
             is_set(config, (enum xseg_config_key)key))
             xseg_text_add(&text, "%s%s", text.length > 0 ? ", " : "", xseg_config_table[key].name);
     if (text.length > 0)
@@ -192,8 +200,12 @@ static xseg_status open_device(struct xseg_allocator *allocator, int ordinal,
                       : "does not work");
     if (why[0] != '\0' && xseg_allocator_config(allocator)->expandable_segments)
         xseg_log_line(&allocator->log, XSEG_LOG_WARNING,
-                      "device %d: no virtual memory management, so segments are classic: %s",
-                      ordinal, why);
+                      "device %d: no virtual memory management, so segments are classic%s: %s",
+                      ordinal,
+                      xseg_alone_is_asked(xseg_allocator_config(allocator))
+                          ? ", and unmap_on_free and guard_page have no effect"
+                          : "",
+                      why);
     *out = device;
     return XSEG_OK;
 }
@@ -254,18 +266,40 @@ static const char *const state_text[] = {
 };
 
 /* Why an address is not the start of a live block; the extent's lock is held. */
-static xseg_status fail_not_live(const struct xseg_extent *extent, uint64_t address)
+static xseg_status fail_not_live(const struct xseg_extent *extent, uint64_t address, bool *is_free)
 {
     const struct xseg_block *block =
         xseg_extent_block_over(extent, &extent->arena->blocks, address);
 
+    *is_free = block->state != XSEG_BLOCK_LIVE;
     if (block->state == XSEG_BLOCK_LIVE)
         return xseg_fail(XSEG_ERR_NOT_LIVE,
                          "%#" PRIx64 " lies %" PRIu64 " bytes inside the live block at %#" PRIx64
                          ": give its start",
                          address, address - block->base, block->base);
     return xseg_fail(XSEG_ERR_NOT_LIVE, "%#" PRIx64 " is no live block: it lies in %s", address,
-                     state_text[block->state]);
+                     block->state == XSEG_BLOCK_HOLE && extent->arena->is_alone
+                         ? "memory that was freed and unmapped"
+                         : state_text[block->state]);
+}
+
+/* Add to the error's text when the address was freed, if a device remembers that. */
+static xseg_status add_free(struct xseg_allocator *allocator, uint64_t address)
+{
+    struct xseg_text text;
+    char buffer[768];
+
+    xseg_text_init(&text, buffer, sizeof(buffer));
+    for (int i = 0; i < allocator->device_count; i++) {
+        struct xseg_device *device = xseg_allocator_open_device(allocator, i);
+
+        if (device != NULL &&
+            xseg_free_log_describe(&device->free_log, address, "; it was ", &text)) {
+            xseg_fail_add("%s", buffer);
+            break;
+        }
+    }
+    return XSEG_ERR_NOT_LIVE;
 }
 
 /*
@@ -279,20 +313,60 @@ static xseg_status lock_live(struct xseg_allocator *allocator, const void *point
     const uint64_t address = (uint64_t)(uintptr_t)pointer;
     struct xseg_extent *extent = lock_extent(allocator, address);
 
-    if (extent == NULL)
-        return xseg_fail(XSEG_ERR_NOT_LIVE, "%p is not memory of this allocator", pointer);
+    if (extent == NULL) {
+        (void)xseg_fail(XSEG_ERR_NOT_LIVE, "%p is not memory of this allocator", pointer);
+        return add_free(allocator, address);
+    }
     struct xseg_block *block = xseg_extent_block_at(extent, &extent->arena->blocks, address);
     if (block == NULL || block->state != XSEG_BLOCK_LIVE) {
-        const xseg_status status = fail_not_live(extent, address);
+        bool is_free = false;
+        const xseg_status status = fail_not_live(extent, address, &is_free);
 
         xseg_arena_unlock(extent->arena);
-        return status;
+        return is_free ? add_free(allocator, address) : status;
     }
     *out = block;
     return XSEG_OK;
 }
 
 /* --- What users do with blocks. --- */
+
+/* Whether a free has more to do than the hit path does, apart from uses. */
+static inline bool is_watched(struct xseg_allocator *allocator, const struct xseg_arena *arena)
+{
+    const struct xseg_config *config = xseg_allocator_config(allocator);
+
+    return config->debug_fill | (config->free_history != 0) | arena->is_alone;
+}
+
+/* Free a busy block.  No lock is held. */
+static xseg_status free_busy(struct xseg_block *block, const struct xseg_config *config)
+{
+    struct xseg_arena *arena = block->extent->arena;
+    struct xseg_free_log *log = &arena->device->free_log;
+    xseg_status status = XSEG_OK;
+    /* Noted before somebody else can free the same memory again. */
+    const uint64_t number =
+        config->free_history == 0
+            ? 0
+            : xseg_free_log_note(log, config->free_history, block->base, block->bytes);
+
+    if (arena->is_alone) {
+        status = xseg_alone_free(block);
+    } else if (block->uses != NULL) {
+        status = xseg_pending_free(&arena->device->pending, block,
+                                   config->graph_capture_record_stream_reuse);
+    } else {
+        xseg_fill_busy(block);
+        xseg_arena_lock(arena);
+        xseg_arena_note_free(arena, block);
+        xseg_arena_take_back(arena, block);
+        xseg_arena_unlock(arena);
+    }
+    if (status != XSEG_OK && number != 0)
+        xseg_free_log_withdraw(log, number);
+    return status;
+}
 
 xseg_status xseg_allocator_free(struct xseg_allocator *allocator,
                                 const void *pointer) XSEG_UNCHECKED
@@ -304,7 +378,7 @@ xseg_status xseg_allocator_free(struct xseg_allocator *allocator,
         return status;
     XSEG_ASSERT(block != NULL);
     struct xseg_arena *arena = block->extent->arena;
-    if (__builtin_expect(block->uses == NULL, 1)) {
+    if (__builtin_expect(block->uses == NULL && !is_watched(allocator, arena), 1)) {
         xseg_arena_note_free(arena, block);
         xseg_arena_take_back(arena, block);
         xseg_arena_unlock(arena);
@@ -312,8 +386,7 @@ xseg_status xseg_allocator_free(struct xseg_allocator *allocator,
     }
     block->state = XSEG_BLOCK_BUSY;
     xseg_arena_unlock(arena);
-    return xseg_pending_free(&arena->device->pending, block,
-                             xseg_allocator_config(allocator)->graph_capture_record_stream_reuse);
+    return free_busy(block, xseg_allocator_config(allocator));
 }
 
 /* Note a use of the live block at an address of this arena's; stocking may let go of the lock. */
@@ -443,7 +516,7 @@ static void describe(const struct xseg_block *block, struct xseg_block_info *inf
     info->state = (enum xseg_block_state)block->state;
     info->device = arena->device->context.ordinal;
     info->stream = xseg_arena_stream(arena)->handle;
-    info->pool = arena->pool->is_private ? arena->pool : NULL;
+    info->pool = arena->pool->is_private && !arena->is_alone ? arena->pool : NULL;
     info->is_small = arena->is_small;
     info->is_expandable = xseg_extent_is_expandable(extent);
     info->segment_base = (void *)(uintptr_t)segment->base; /* NOLINT(performance-no-int-to-ptr) */

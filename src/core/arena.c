@@ -6,6 +6,7 @@
 
 #include "src/base/error.h"
 #include "src/core/pending.h"
+#include "src/core/pool.h"
 #include "src/core/size.h"
 
 struct xseg_arena *xseg_arena_create(struct xseg_device *device, struct xseg_pool *pool,
@@ -23,6 +24,7 @@ struct xseg_arena *xseg_arena_create(struct xseg_device *device, struct xseg_poo
     arena->pool = pool;
     atomic_init(&arena->stream, stream);
     arena->is_small = is_small;
+    arena->is_alone = pool->is_alone;
     xseg_lock_init(&arena->lock, XSEG_RANK_ARENA);
     xseg_shelf_init(&arena->shelf);
     xseg_list_init(&arena->extents);
@@ -128,6 +130,7 @@ struct xseg_block *xseg_arena_cut(struct xseg_arena *arena, struct xseg_block *b
     XSEG_ASSERT(bytes > 0 && bytes < block->bytes);
     rest->state = block->state;
     rest->mapped = block->mapped;
+    rest->filled = block->filled;
     rest->base = block->base + bytes;
     rest->bytes = block->bytes - bytes;
     rest->extent = block->extent;
@@ -146,6 +149,7 @@ static void join(struct xseg_arena *arena, struct xseg_block *block)
     struct xseg_block *next = block->next;
 
     block->bytes += next->bytes;
+    block->filled = block->filled && next->filled;
     block->next = next->next;
     if (block->next != NULL)
         block->next->prev = block;

@@ -31,6 +31,7 @@ struct xseg_arena {
     struct xseg_device *device;
     struct xseg_pool *pool;
     bool is_small;
+    bool is_alone;                     /* each segment has one block, see alone.h */
     _Atomic(struct xseg_arena *) next; /* in its pool */
     /* Changes only when its stream is gone and has passed: under GROWTH, ARENA and TABLE. */
     _Atomic(struct xseg_known_stream *) stream;
@@ -42,6 +43,7 @@ struct xseg_arena {
     struct xseg_shelf shelf;
     struct xseg_block *holes; /* tree */
     struct xseg_list extents;
+    uint32_t quarantined; /* of an alone arena: segments that ended; guarded by GROWTH */
 };
 
 /* What an allocation wants, worked out once. */
@@ -54,6 +56,8 @@ struct xseg_need {
     uint64_t segment_bytes; /* of a classic segment for it */
     bool is_small;
     bool expandable;
+    bool is_alone; /* in a segment of its own */
+    bool at_end;   /* of that */
     bool no_split; /* a block that is found is handed out whole */
     bool keep;     /* memory is to be ready, not handed out: a block that is found only says so */
 };

@@ -19,6 +19,7 @@
  *   BLK-2  no two cached blocks are adjacent, nor two holes.
  *   BLK-3  sizes are multiples of 512 bytes, and not 0.
  *   BLK-4  exactly live, pending and cached blocks are mapped; a busy one may be either.
+ *   BLK-5  a filled block is mapped.  A live one is filled only until xseg_fill_hand_out().
  *
  * Locking: ARENA of the arena that the extent belongs to.
  */
@@ -36,6 +37,7 @@ struct xseg_block {
     uint8_t state; /* enum xseg_block_state */
     bool mapped;
     bool oversize;  /* live: counted as an oversize allocation */
+    bool filled;    /* every byte holds the pattern of fill.h */
     uint32_t waits; /* events that a pending block waits for */
     uint64_t base, bytes;
     uint64_t requested; /* live and pending: what the user asked for */

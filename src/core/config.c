@@ -199,6 +199,17 @@ static bool read_power(const struct parser *parser, uint32_t *out)
     return true;
 }
 
+static bool read_number(const struct parser *parser, uint32_t *out)
+{
+    uint64_t value;
+
+    if (!read_whole(&parser->token, &value) || value < parser->row->least ||
+        value > parser->row->most)
+        return false;
+    *out = (uint32_t)value;
+    return true;
+}
+
 static bool read_bounded_real(const struct parser *parser, double *out)
 {
     const struct xseg_config_row *row = parser->row;
@@ -355,6 +366,8 @@ static bool read_word(const struct parser *parser, void *member)
         return read_mib(parser, member);
     case XSEG_CONFIG_POWER:
         return read_power(parser, member);
+    case XSEG_CONFIG_NUMBER:
+        return read_number(parser, member);
     case XSEG_CONFIG_REAL:
         return read_bounded_real(parser, member);
     case XSEG_CONFIG_CHOICE:

@@ -37,6 +37,10 @@ enum xseg_config_key {
     XSEG_CONFIG_THROW_ON_OOM,
     XSEG_CONFIG_RESERVE,
     XSEG_CONFIG_RESERVE_BY_CLASS,
+    XSEG_CONFIG_DEBUG_FILL,
+    XSEG_CONFIG_UNMAP_ON_FREE,
+    XSEG_CONFIG_GUARD_PAGE,
+    XSEG_CONFIG_FREE_HISTORY,
     XSEG_CONFIG_BACKEND,
     XSEG_CONFIG_PINNED_HOST_REGISTER,
     XSEG_CONFIG_PINNED_REGISTER_THREADS,
@@ -72,6 +76,10 @@ struct xseg_config {
     bool graph_capture_record_stream_reuse;
     bool release_lock_on_cudamalloc;
     bool throw_on_cudamalloc_oom;
+    bool debug_fill;
+    bool unmap_on_free;
+    bool guard_page;
+    uint32_t free_history; /* frees that are remembered */
     bool pinned_use_cuda_host_register;
     bool pinned_use_background_threads;
     bool pinned_free_catch_all;

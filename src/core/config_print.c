@@ -79,6 +79,7 @@ bool xseg_config_print_value(const struct xseg_config *config, enum xseg_config_
     case XSEG_CONFIG_MIB:
         return print_mib(row, *(const uint64_t *)member, text);
     case XSEG_CONFIG_POWER:
+    case XSEG_CONFIG_NUMBER:
         xseg_text_add(text, "%" PRIu32, *(const uint32_t *)member);
         return true;
     case XSEG_CONFIG_REAL:

@@ -133,6 +133,49 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .unset = "none",
             .sentence = "The same for streams of a class, by the name of the class.",
         },
+    [XSEG_CONFIG_DEBUG_FILL] =
+        {
+            .name = "debug_fill",
+            .type = XSEG_CONFIG_BOOL,
+            .offset = MEMBER(debug_fill),
+            .acts = true,
+            .accepts = ANY_BOOL,
+            .sentence = "Overwrite what is freed with a pattern, and check it when it is handed "
+                        "out again; see [debugging](debugging.md).",
+        },
+    [XSEG_CONFIG_UNMAP_ON_FREE] =
+        {
+            .name = "unmap_on_free",
+            .type = XSEG_CONFIG_BOOL,
+            .offset = MEMBER(unmap_on_free),
+            .acts = true,
+            .is_expandable = true,
+            .accepts = ANY_BOOL,
+            .sentence = "Give each block pages of its own, and take them away when it is freed, so "
+                        "that a late access faults; with expandable segments only.",
+        },
+    [XSEG_CONFIG_GUARD_PAGE] =
+        {
+            .name = "guard_page",
+            .type = XSEG_CONFIG_BOOL,
+            .offset = MEMBER(guard_page),
+            .acts = true,
+            .is_expandable = true,
+            .accepts = ANY_BOOL,
+            .sentence = "The same, with the block at the end of its pages, so that an access past "
+                        "its end faults.",
+        },
+    [XSEG_CONFIG_FREE_HISTORY] =
+        {
+            .name = "free_history",
+            .type = XSEG_CONFIG_NUMBER,
+            .offset = MEMBER(free_history),
+            .most = 65536,
+            .acts = true,
+            .accepts = "a whole number from 0 to 65536",
+            .sentence = "How many frees of each device are remembered with their call stacks, for "
+                        "the text of a second free.",
+        },
     [XSEG_CONFIG_BACKEND] =
         {
             .name = "backend",

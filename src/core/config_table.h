@@ -15,6 +15,7 @@ enum xseg_config_type {
     XSEG_CONFIG_BOOL, /* bool: True, False */
     XSEG_CONFIG_MIB,  /* uint64_t bytes: whole MiB; too many are UINT64_MAX, or the most there is */
     XSEG_CONFIG_POWER,     /* uint32_t: a power of two */
+    XSEG_CONFIG_NUMBER,    /* uint32_t: a whole number */
     XSEG_CONFIG_REAL,      /* double */
     XSEG_CONFIG_CHOICE,    /* uint32_t: index of a word */
     XSEG_CONFIG_DIVISIONS, /* uint32_t[XSEG_CONFIG_INTERVALS]: a power of two, or a list */
@@ -27,6 +28,7 @@ struct xseg_config_row {
     const char *alias; /* a second spelling that is read, or NULL */
     enum xseg_config_type type;
     bool acts;            /* false: read, bounded, printed, and without effect */
+    bool is_expandable;   /* without effect while expandable_segments is False */
     bool is_above_large;  /* not below large_segment_size_mb */
     bool is_open;         /* low and high themselves are refused */
     size_t offset;        /* of the member of struct xseg_config */

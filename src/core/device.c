@@ -6,6 +6,7 @@
 
 #include "src/base/error.h"
 #include "src/core/allocator.h"
+#include "src/core/alone.h"
 #include "src/core/deferred.h"
 #include "src/core/departure.h"
 #include "src/core/ladder.h"
@@ -41,6 +42,8 @@ xseg_status xseg_device_open(struct xseg_allocator *allocator, int ordinal, char
     xseg_routes_init(&device->routes, &device->context, &device->table_lock);
     xseg_totals_init(&device->totals);
     xseg_pool_init(&device->pool, device, NULL);
+    xseg_fill_init(&device->fill, allocator);
+    xseg_free_log_init(&device->free_log);
     xseg_list_init(&device->spare_extents);
     *out = device;
     return XSEG_OK;
@@ -180,6 +183,7 @@ static void free_device(struct xseg_device *device)
     xseg_pending_fini(&device->pending);
     xseg_totals_fini(&device->totals);
     xseg_pages_fini(&device->pages);
+    xseg_free_log_fini(&device->free_log);
     xseg_leftovers_fini(&device->leftovers);
     xseg_lock_fini(&device->table_lock);
     xseg_lock_fini(&device->growth_lock);
@@ -286,13 +290,18 @@ xseg_status xseg_device_alloc(struct xseg_device *device, const struct xseg_devi
     struct xseg_need need = {.keep = false};
     xseg_status status = prepare(device, request, &need, &arena);
 
+    if (status == XSEG_OK && __builtin_expect(xseg_alone_is_asked(request->config), 0))
+        status = xseg_alone_choose(&need, &arena);
     if (status != XSEG_OK)
         return status;
     if (atomic_load_explicit(&device->pending.count, memory_order_relaxed) != 0)
         look_at_pending(device, request->config, xseg_arena_stream(arena));
-    status = xseg_arena_alloc(arena, &need, &block);
+    if (__builtin_expect(!need.is_alone, 1))
+        status = xseg_arena_alloc(arena, &need, &block);
     if (status == XSEG_OK && block == NULL)
         status = xseg_ladder_alloc(arena, &need, &block);
+    if (status == XSEG_OK && __builtin_expect(block->filled || request->zeroed, 0))
+        status = xseg_fill_hand_out(block, request->zeroed);
     if (status == XSEG_OK)
         *out = (void *)(uintptr_t)block->base; /* NOLINT(performance-no-int-to-ptr) */
     return status;
@@ -342,7 +351,7 @@ static void add_host_bytes(void *self, struct xseg_arena *arena)
 
 uint64_t xseg_device_host_bytes(struct xseg_device *device)
 {
-    uint64_t bytes = sizeof(*device);
+    uint64_t bytes = sizeof(*device) + xseg_free_log_bytes(&device->free_log);
 
     xseg_device_visit_arenas(device, add_host_bytes, &bytes);
     return bytes;

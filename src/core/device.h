@@ -12,6 +12,8 @@
 #define XSEG_CORE_DEVICE_H
 
 #include "src/base/fork.h"
+#include "src/core/fill.h"
+#include "src/core/free_log.h"
 #include "src/core/lookup.h"
 #include "src/core/pending.h"
 #include "src/core/pool.h"
@@ -37,6 +39,9 @@ struct xseg_device {
     struct xseg_totals totals;
     struct xseg_pool pool;                     /* the default one */
     _Atomic(struct xseg_pool *) private_pools; /* all that were ever made; grows under TABLE */
+    _Atomic(struct xseg_pool *) alone_pool;    /* one of those, see alone.h; or NULL */
+    struct xseg_fill fill;
+    struct xseg_free_log free_log;
     struct xseg_list spare_extents; /* ended extents, for reuse: look-ups may still see them */
     atomic_uint_fast64_t reserved;  /* bytes mapped or allocated */
     atomic_uint_fast64_t addresses; /* bytes of reserved ranges */
@@ -71,6 +76,7 @@ struct xseg_device_request {
     uint64_t bytes;     /* not 0 */
     uint64_t alignment; /* a power of two */
     xseg_stream stream;
+    bool zeroed;
 };
 
 /* Allocate; as xseg_alloc_with() of the public header. */

@@ -46,6 +46,8 @@ static bool audit_block(const struct xseg_extent *extent, const struct xseg_bloc
                block->state == XSEG_BLOCK_BUSY ||
                    block->mapped == (block->state != XSEG_BLOCK_HOLE),
                "state %d, mapped %d at %#" PRIx64, block->state, block->mapped, block->base);
+    XSEG_HOLDS(finding, "BLK-5", block->mapped || !block->filled, "a hole is filled at %#" PRIx64,
+               block->base);
     XSEG_HOLDS(finding, "BLK-1", block->extent == extent, "a stranger at %#" PRIx64, block->base);
     return true;
 }

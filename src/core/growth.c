@@ -7,6 +7,7 @@
 
 #include "src/base/error.h"
 #include "src/core/size.h"
+#include "src/core/trim.h"
 
 /* --- Extents. --- */
 
@@ -171,6 +172,7 @@ static xseg_status grow_classic(struct xseg_arena *arena, const struct xseg_need
     if (status != XSEG_OK)
         return status;
     xseg_pool_note_growth(arena->pool, bytes);
+    xseg_fill_busy(extent->first);
     xseg_arena_lock(arena);
     extent->oversize = bytes >= need->config->max_split_bytes;
     xseg_counts_up(&arena->counts, XSEG_COUNT_SEGMENT, 1);
@@ -188,6 +190,15 @@ static xseg_status grow_classic(struct xseg_arena *arena, const struct xseg_need
 
 /* --- Expandable segments. --- */
 
+static xseg_status check_page(const struct xseg_device *device, uint64_t page)
+{
+    if (page % device->context.granularity == 0)
+        return XSEG_OK;
+    return xseg_fail(XSEG_ERR_UNSUPPORTED,
+                     "pages of %" PRIu64 " bytes: device %d maps multiples of %" PRIu64 " bytes",
+                     page, device->context.ordinal, device->context.granularity);
+}
+
 /* Reserve a segment more for an arena: one hole. */
 static xseg_status add_segment(struct xseg_arena *arena, const struct xseg_need *need)
 {
@@ -204,11 +215,9 @@ static xseg_status add_segment(struct xseg_arena *arena, const struct xseg_need 
     if (need->span > bytes)
         return xseg_fail(XSEG_ERR_NO_MEMORY, "%" PRIu64 " bytes are more than device %d has",
                          need->span, device->context.ordinal);
-    if (page % device->context.granularity != 0)
-        return xseg_fail(XSEG_ERR_UNSUPPORTED,
-                         "pages of %" PRIu64 " bytes: device %d maps multiples of %" PRIu64
-                         " bytes",
-                         page, device->context.ordinal, device->context.granularity);
+    status = check_page(device, page);
+    if (status != XSEG_OK)
+        return status;
     struct xseg_extent *extent = take_extent(arena);
     if (extent == NULL)
         return XSEG_ERR_HOST_MEMORY;
@@ -284,8 +293,86 @@ static xseg_status grow_expandable(struct xseg_arena *arena, const struct xseg_n
                               check_limit(arena->pool, need, stretch.missing), out);
 }
 
+/* --- A segment for one block; see alone.h. --- */
+
+/* Reserve and announce a segment for a request: one busy hole.  NULL in case of an error. */
+static xseg_status add_alone(struct xseg_arena *arena, const struct xseg_need *need, uint64_t bytes,
+                             struct xseg_block **out)
+{
+    struct xseg_device *device = arena->device;
+    const uint64_t page = XSEG_SIZE_SMALL_SEGMENT;
+    xseg_status status = check_page(device, page);
+
+    if (status != XSEG_OK)
+        return status;
+    struct xseg_extent *extent = take_extent(arena);
+    if (extent == NULL)
+        return XSEG_ERR_HOST_MEMORY;
+    status = xseg_segment_reserve_guarded(&extent->segment, &device->context, &device->pages, bytes,
+                                          page, xseg_max(page, need->alignment));
+    if (status != XSEG_OK) {
+        put_extent(extent);
+        return status;
+    }
+    const uint64_t reserved = extent->segment.reserved_bytes;
+    status = announce(extent, false);
+    if (status != XSEG_OK)
+        return status;
+    atomic_fetch_add_explicit(&device->addresses, reserved, memory_order_relaxed);
+    *out = extent->first;
+    return XSEG_OK;
+}
+
+/* Hand out the busy block of a segment, at the start of it or at the end; the rest is cached. */
+static struct xseg_block *hand_out_alone(struct xseg_arena *arena, struct xseg_block *block,
+                                         const struct xseg_need *need)
+{
+    const uint64_t offset =
+        need->at_end ? xseg_round_down(block->bytes - need->bytes, need->alignment) : 0;
+
+    if (offset == 0)
+        return xseg_arena_hand_out(arena, xseg_arena_settle(arena, block), need);
+    struct xseg_block *rest = xseg_arena_cut(arena, block, offset);
+    rest = xseg_arena_hand_out(arena, xseg_arena_settle(arena, rest), need);
+    (void)xseg_arena_settle(arena, block);
+    return rest;
+}
+
+static xseg_status grow_alone(struct xseg_arena *arena, const struct xseg_need *need,
+                              struct xseg_block **out)
+{
+    const uint64_t bytes = xseg_round_up(need->bytes, XSEG_SIZE_SMALL_SEGMENT);
+    struct xseg_stretch stretch = {.missing = bytes, .small = true};
+    xseg_status status = check_limit(arena->pool, need, bytes);
+
+    if (status == XSEG_OK)
+        status = add_alone(arena, need, bytes, &stretch.first);
+    if (status != XSEG_OK)
+        return status;
+    struct xseg_block *block = stretch.last = stretch.first;
+    struct xseg_extent *extent = block->extent;
+    status = xseg_stretch_map(arena->pool, &stretch);
+    xseg_arena_lock(arena);
+    const bool stocked = xseg_arena_stock(arena, &arena->blocks, 3);
+    if (status != XSEG_OK || !stocked) {
+        (void)xseg_stretch_settle(arena, &stretch, true);
+    } else {
+        block->mapped = true;
+        xseg_counts_up(&arena->counts, XSEG_COUNT_RESERVED_BYTES, bytes);
+        *out = hand_out_alone(arena, block, need);
+    }
+    xseg_arena_unlock(arena);
+    if (status != XSEG_OK)
+        (void)xseg_trim_end_hole(extent);
+    else if (!stocked)
+        status = xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for a block's record");
+    return status;
+}
+
 xseg_status xseg_growth_grow(struct xseg_arena *arena, const struct xseg_need *need,
                              struct xseg_block **out)
 {
+    if (need->is_alone)
+        return grow_alone(arena, need, out);
     return need->expandable ? grow_expandable(arena, need, out) : grow_classic(arena, need, out);
 }

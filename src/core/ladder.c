@@ -25,7 +25,7 @@ typedef xseg_status rung(struct xseg_arena *arena, const struct xseg_need *need,
 static xseg_status search(struct xseg_arena *arena, const struct xseg_need *need,
                           struct xseg_block **out)
 {
-    return xseg_arena_alloc(arena, need, out);
+    return need->is_alone ? XSEG_OK : xseg_arena_alloc(arena, need, out);
 }
 
 static xseg_status take_finished(struct xseg_arena *arena, const struct xseg_need *need,
@@ -148,12 +148,16 @@ static rung *const classic_rungs[] = {take_finished, borrow, flush, search, NULL
 /* Nothing is waited for or taken away; without stealing, small pages are still made. */
 static rung *const capture_rungs[] = {steal, borrow, NULL};
 static rung *const classic_capture_rungs[] = {borrow, NULL};
+/* A block that has a segment to itself is neither searched for nor put together. */
+static rung *const alone_rungs[] = {flush, NULL};
 /* A pool at its own limit gains nothing by what others give back. */
 static rung *const full_pool_rungs[] = {take_finished, steal, wait_for_pending, search, NULL};
 static rung *const classic_full_pool_rungs[] = {take_finished, wait_for_pending, search, NULL};
 
 static rung *const *choose_rungs(const struct xseg_arena *arena, const struct xseg_need *need)
 {
+    if (need->is_alone)
+        return alone_rungs;
     if (xseg_pending_captures(&arena->device->pending))
         return need->expandable ? capture_rungs : classic_capture_rungs;
     if (arena->pool->is_full)

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "src/core/deferred.h"
+#include "src/core/fill.h"
 
 void xseg_pending_init(struct xseg_pending *pending, struct xseg_context *context)
 {
@@ -12,6 +13,7 @@ void xseg_pending_init(struct xseg_pending *pending, struct xseg_context *contex
     xseg_list_init(&pending->streams);
     xseg_list_init(&pending->deferred);
     xseg_topology_init(&pending->topology);
+    pending->ended = NULL;
     atomic_init(&pending->captures, 0);
     atomic_init(&pending->count, 0);
 }
@@ -195,8 +197,13 @@ static void finish(struct xseg_pending *pending, struct xseg_pending_use *use)
     put_event(pending, use);
     xseg_arena_lock(arena);
     xseg_slab_put(&arena->uses, use);
-    if (--block->waits == 0)
+    if (--block->waits == 0 && __builtin_expect(xseg_fill_is_on(arena), 0)) {
+        block->state = XSEG_BLOCK_BUSY;
+        block->right = pending->ended;
+        pending->ended = block;
+    } else if (block->waits == 0) {
         xseg_arena_take_back(arena, block);
+    }
     xseg_arena_unlock(arena);
 }
 
@@ -231,15 +238,26 @@ static void poll(struct xseg_pending *pending)
     xseg_driver_unrelax(pending->fences.context, mode);
 }
 
-void xseg_pending_poll(struct xseg_pending *pending)
+/* Let go of the lock, and fill what has ended under it. */
+static void give_lock(struct xseg_pending *pending) XSEG_UNCHECKED
+{
+    struct xseg_block *ended = pending->ended;
+
+    pending->ended = NULL;
+    xseg_lock_give(&pending->lock);
+    xseg_fill_ended(ended);
+}
+
+void xseg_pending_poll(struct xseg_pending *pending) XSEG_UNCHECKED
 {
     xseg_lock_take(&pending->lock);
     if (!xseg_pending_captures(pending))
         poll(pending);
-    xseg_lock_give(&pending->lock);
+    give_lock(pending);
 }
 
-void xseg_pending_passed(struct xseg_pending *pending, struct xseg_known_stream *stream)
+void xseg_pending_passed(struct xseg_pending *pending,
+                         struct xseg_known_stream *stream) XSEG_UNCHECKED
 {
     xseg_lock_take(&pending->lock);
     XSEG_LIST_FOR_SAFE(node, &stream->uses)
@@ -247,7 +265,7 @@ void xseg_pending_passed(struct xseg_pending *pending, struct xseg_known_stream 
         finish(pending, XSEG_CONTAINER(node, struct xseg_pending_use, link));
     }
     xseg_list_remove(&stream->waiting);
-    xseg_lock_give(&pending->lock);
+    give_lock(pending);
 }
 
 /* The last event of the first stream that comes after a place in the order; NULL if none does. */

@@ -18,6 +18,7 @@ struct xseg_pool {
     struct xseg_pool *next; /* in its device */
     struct xseg_device *device;
     bool is_private;
+    bool is_alone; /* the device's own, for blocks with a segment each: alone.h */
     struct xseg_pool_options options; /* fixed */
     atomic_uint holders;              /* 0: retired.  The default pool is always held. */
     _Atomic(struct xseg_arena *) arenas;
@@ -42,7 +43,7 @@ static inline bool xseg_pool_is_retired(const struct xseg_pool *pool)
 /* Whether the pool's cached memory may go back to the driver. */
 static inline bool xseg_pool_may_shrink(const struct xseg_pool *pool)
 {
-    return !pool->is_private || xseg_pool_is_retired(pool);
+    return !pool->is_private || pool->is_alone || xseg_pool_is_retired(pool);
 }
 
 /* Whether its memory comes from the user's own functions. */

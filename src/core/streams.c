@@ -152,6 +152,17 @@ xseg_status xseg_streams_get(struct xseg_streams *streams, xseg_stream handle,
     return get_slowly(streams, handle, out);
 }
 
+bool xseg_streams_is_open(struct xseg_context *context, const struct xseg_known_stream *stream)
+{
+    struct xseg_capture_info info;
+    bool can_name = false;
+
+    return xseg_stream_is_there(stream) &&
+           xseg_streams_can_name(context, stream, &can_name) == XSEG_OK && can_name &&
+           xseg_driver_capture_info(context, stream->handle, &info) == XSEG_OK && info.id == 0 &&
+           !info.is_invalid;
+}
+
 xseg_status xseg_streams_can_name(struct xseg_context *context,
                                   const struct xseg_known_stream *stream, bool *can)
 {

@@ -82,6 +82,12 @@ void xseg_streams_visit(struct xseg_streams *streams,
 bool xseg_streams_is_per_thread(xseg_stream handle);
 bool xseg_streams_is_default(xseg_stream handle);
 
+/*
+ * Whether the calling thread can queue work on a stream that outlives the call: the stream is there,
+ * the thread can name it, and it is not being captured.
+ */
+bool xseg_streams_is_open(struct xseg_context *context, const struct xseg_known_stream *stream);
+
 /* Whether the calling thread can name this stream: others' per-thread streams it cannot. */
 xseg_status xseg_streams_can_name(struct xseg_context *context,
                                   const struct xseg_known_stream *stream, bool *can);

@@ -2,6 +2,7 @@
 #include "src/core/stretch.h"
 
 #include "src/base/error.h"
+#include "src/core/fill.h"
 #include "src/core/pool.h"
 
 static bool is_free(const struct xseg_block *block)
@@ -111,6 +112,7 @@ xseg_status xseg_stretch_map(struct xseg_pool *pool, struct xseg_stretch *stretc
                 return status;
             }
             xseg_pool_note_growth(pool, block->bytes);
+            xseg_fill_busy(block);
         }
         if (block == stretch->last)
             return XSEG_OK;

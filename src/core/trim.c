@@ -171,7 +171,7 @@ static uint64_t give_pages(struct xseg_arena *arena, struct xseg_block *block, b
     if (gone > 0) {
         if (gone < block->bytes)
             (void)xseg_arena_settle(arena, xseg_arena_cut(arena, block, gone));
-        block->mapped = false;
+        block->mapped = block->filled = false;
         xseg_counts_down(&arena->counts, XSEG_COUNT_RESERVED_BYTES, gone);
         xseg_pool_note_shrink(arena->pool, gone);
     }
@@ -216,36 +216,51 @@ void xseg_trim_put_back(struct xseg_arena *arena, struct xseg_block *claimed)
 
 /* --- Arenas. --- */
 
+bool xseg_trim_end_hole(struct xseg_extent *extent)
+{
+    struct xseg_arena *arena = extent->arena;
+    struct xseg_device *device = arena->device;
+
+    xseg_arena_lock(arena);
+    const bool is_hole = extent->first->state == XSEG_BLOCK_HOLE && extent->first->next == NULL &&
+                         extent->segment.stuck == 0;
+    if (is_hole) {
+        xseg_arena_claim(arena, extent->first);
+        xseg_arena_remove_extent(arena, extent);
+        xseg_lock_take(device->lookup_lock);
+        xseg_lookup_remove(device->lookup, extent);
+        xseg_lock_give(device->lookup_lock);
+        xseg_starts_fini(&extent->starts);
+    }
+    xseg_arena_unlock(arena);
+    if (!is_hole)
+        return false;
+    atomic_fetch_sub_explicit(&device->addresses, extent->segment.reserved_bytes,
+                              memory_order_relaxed);
+    (void)xseg_segment_end(&extent->segment); /* what is refused is a leftover */
+    xseg_list_insert(&device->spare_extents, &extent->link);
+    return true;
+}
+
 bool xseg_trim_end_holes(struct xseg_arena *arena)
 {
-    struct xseg_device *device = arena->device;
     bool all = true;
 
     XSEG_LIST_FOR_SAFE(node, &arena->extents)
     {
-        struct xseg_extent *extent = XSEG_CONTAINER(node, struct xseg_extent, link);
-
-        xseg_arena_lock(arena);
-        const bool is_hole = extent->first->state == XSEG_BLOCK_HOLE &&
-                             extent->first->next == NULL && extent->segment.stuck == 0;
-        if (is_hole) {
-            xseg_arena_claim(arena, extent->first);
-            xseg_arena_remove_extent(arena, extent);
-            xseg_lock_take(device->lookup_lock);
-            xseg_lookup_remove(device->lookup, extent);
-            xseg_lock_give(device->lookup_lock);
-            xseg_starts_fini(&extent->starts);
-        }
-        xseg_arena_unlock(arena);
-        all = all && is_hole;
-        if (!is_hole)
-            continue;
-        atomic_fetch_sub_explicit(&device->addresses, extent->segment.reserved_bytes,
-                                  memory_order_relaxed);
-        (void)xseg_segment_end(&extent->segment); /* what is refused is a leftover */
-        xseg_list_insert(&device->spare_extents, &extent->link);
+        all = xseg_trim_end_hole(XSEG_CONTAINER(node, struct xseg_extent, link)) && all;
     }
     return all;
+}
+
+void xseg_trim_end_some_holes(struct xseg_arena *arena, uint32_t most)
+{
+    XSEG_LIST_FOR_SAFE(node, &arena->extents)
+    {
+        if (most == 0)
+            return;
+        most -= xseg_trim_end_hole(XSEG_CONTAINER(node, struct xseg_extent, link));
+    }
 }
 
 static uint64_t cached_bytes(const struct xseg_arena *arena)

@@ -36,6 +36,16 @@ xseg_status xseg_trim_device(struct xseg_device *device, const struct xseg_trim_
                              struct xseg_trimmed *done);
 
 /*
+ * Give the addresses of a segment back if it holds no memory.  GROWTH is held, no other lock.
+ *
+ * Returns: whether it has ended
+ */
+bool xseg_trim_end_hole(struct xseg_extent *extent);
+
+/* The same for the first `most` segments of an arena that hold no memory. */
+void xseg_trim_end_some_holes(struct xseg_arena *arena, uint32_t most);
+
+/*
  * Give the addresses of an arena's segments back that hold no memory.  GROWTH is held, no other lock.
  *
  * Returns: whether no segment is left

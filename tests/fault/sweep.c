@@ -47,7 +47,8 @@ static void be_quiet(void *context, enum xseg_log_level level, const char *line)
 static void expect_mapped(const struct xseg_block_info *info)
 {
     const struct location device = {1, 0};
-    const uint64_t page = info->is_small ? 2 * MIB : 20 * MIB;
+    /* A block alone in its segment has small pages, too. */
+    const uint64_t page = info->is_small || info->segment_bytes < 128 * MIB ? 2 * MIB : 20 * MIB;
     const uint64_t base = (uint64_t)(uintptr_t)info->base;
     const uint64_t segment = (uint64_t)(uintptr_t)info->segment_base;
 
@@ -111,7 +112,7 @@ static bool again(struct stage *stage, xseg_status status)
 /* --- The calls. --- */
 
 static void *take_from(struct stage *stage, struct xseg_pool *pool, size_t bytes,
-                       xseg_stream stream)
+                       xseg_stream stream, bool zeroed)
 {
     struct xseg_request request = XSEG_REQUEST_INIT;
     void *ptr = NULL;
@@ -120,6 +121,7 @@ static void *take_from(struct stage *stage, struct xseg_pool *pool, size_t bytes
     request.bytes = bytes;
     request.stream = stream;
     request.pool = pool;
+    request.zeroed = zeroed;
     do {
         status = xseg_alloc_with(stage->allocator, &request, &ptr);
         if (status == XSEG_OK) {
@@ -132,7 +134,7 @@ static void *take_from(struct stage *stage, struct xseg_pool *pool, size_t bytes
 
 static void *take(struct stage *stage, size_t bytes, xseg_stream stream)
 {
-    return take_from(stage, NULL, bytes, stream);
+    return take_from(stage, NULL, bytes, stream, false);
 }
 
 static void give(struct stage *stage, void *ptr)
@@ -213,10 +215,11 @@ static void private_pool(struct stage *stage)
 
     while (again(stage, xseg_pool_create(stage->allocator, 0, NULL, &pool)))
         ;
-    void *a = take_from(stage, pool, 12 * MIB, NULL), *b = take_from(stage, pool, 700, NULL);
+    void *a = take_from(stage, pool, 12 * MIB, NULL, false);
+    void *b = take_from(stage, pool, 700, NULL, true);
     give(stage, a);
     trim(stage, true);
-    a = take_from(stage, pool, 11 * MIB, NULL);
+    a = take_from(stage, pool, 11 * MIB, NULL, false);
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
     give(stage, b);
     trim(stage, true);
@@ -238,6 +241,29 @@ static void full_device(struct stage *stage)
     give(stage, c);
     a = take(stage, 150 * MIB, NULL);
     give(stage, a);
+    trim(stage, true);
+}
+
+/* Everything that fills, reads back, zeroes or takes pages away: small, so that bytes can be real. */
+static void helpers(struct stage *stage)
+{
+    const xseg_stream side = stage->side;
+    void *a = take(stage, 5000, NULL), *b = take_from(stage, NULL, 700 * KIB, side, true);
+    void *c = take_from(stage, NULL, 600 * KIB, NULL, true);
+
+    use(stage, a, side);
+    assert_int_equal(xseg_sim_launch(side, UINT64_MAX), XSEG_OK);
+    give(stage, a);
+    give(stage, b);
+    assert_int_equal(xseg_sim_finish(side), XSEG_OK);
+    a = take(stage, 5000, NULL);
+    b = take(stage, 700 * KIB, side);
+    give(stage, c);
+    c = take_from(stage, NULL, 600 * KIB, NULL, true);
+    trim(stage, false);
+    give(stage, a);
+    give(stage, b);
+    give(stage, c);
     trim(stage, true);
 }
 
@@ -272,6 +298,15 @@ static void close_allocator(struct stage *stage)
     while (status != XSEG_OK && again(stage, status));
 }
 
+/* A fill or a copy that failed is no write after a free. */
+static void expect_no_alarm(struct stage *stage)
+{
+    struct xseg_device *device = xseg_allocator_open_device(stage->allocator, 0);
+
+    assert_non_null(device);
+    assert_int_equal(atomic_load(&device->fill.overwrites), 0);
+}
+
 /* Set the scene, and up to two faults; a fault of nth 0 is none. */
 static void set_fault(unsigned slot, struct xseg_sim_fault fault)
 {
@@ -300,6 +335,7 @@ static bool run_with_faults(scenario play, const struct xseg_sim_settings *setti
     set_fault(1, second);
     open_allocator(&stage, config);
     play(&stage);
+    expect_no_alarm(&stage);
     close_allocator(&stage);
     const bool struck = xseg_sim_fault_struck(second.nth != 0 ? 1 : 0) != 0;
     set_fault(0, nth_call(0, 1));
@@ -309,8 +345,8 @@ static bool run_with_faults(scenario play, const struct xseg_sim_settings *setti
     return struck;
 }
 
-static void sweep(const char *name, scenario play, const char *config, uint64_t memory,
-                  bool one_by_one)
+static void sweep_with(const char *name, scenario play, const char *config, uint64_t memory,
+                       bool one_by_one, bool real_bytes)
 {
     static const int errors[] = {1, 2, 999};
     struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
@@ -318,13 +354,21 @@ static void sweep(const char *name, scenario play, const char *config, uint64_t 
 
     settings.memory_bytes = memory;
     settings.one_by_one = one_by_one;
-    for (unsigned i = 0; i < COUNT_OF(errors); i++)
+    settings.real_bytes = real_bytes;
+    /* Moving bytes takes its time: one error stands for the others there. */
+    for (unsigned i = real_bytes ? 2 : 0; i < COUNT_OF(errors); i++)
         for (n = 1; run_with_faults(play, &settings, config, nth_call(n, errors[i]),
                                     nth_call(0, errors[i]));
              n++)
             assert_true(n < 100000);
     print_message("# %s: %u driver calls\n", name, (unsigned)(n - 1));
     assert_true(n > 20);
+}
+
+static void sweep(const char *name, scenario play, const char *config, uint64_t memory,
+                  bool one_by_one)
+{
+    sweep_with(name, play, config, memory, one_by_one, false);
 }
 
 static void sweep_all(const char *config, bool one_by_one)
@@ -360,21 +404,53 @@ static void limited(void **state)
           false);
 }
 
+static void debug_fill(void **state)
+{
+    (void)state;
+    sweep("several streams", several_streams, "debug_fill:True", GIB, false);
+    sweep("full device", full_device, "debug_fill:True", 200 * MIB, false);
+    sweep_with("helpers", helpers, "debug_fill:True", GIB, false, true);
+    sweep_with("helpers", helpers, "debug_fill:True,expandable_segments:False", GIB, false, true);
+}
+
+/* Blocks of a few pages: every one of them is created and mapped apart. */
+static void alone(void **state)
+{
+    static const char *const config[] = {"unmap_on_free:True", "guard_page:True,free_history:4"};
+
+    (void)state;
+    for (unsigned i = 0; i < COUNT_OF(config); i++) {
+        sweep("several streams", several_streams, config[i], GIB, i == 1);
+        sweep("helpers", helpers, config[i], 6 * MIB, i == 1);
+    }
+    sweep("helpers", helpers, "guard_page:True,debug_fill:True", GIB, false);
+}
+
 /*
  * A second fault right behind the first one, where the undo is: nothing is lost then either.  It is
  * no INVALID_VALUE, which is the driver's word for an address that is not mapped.
  */
 static void pairs(void **state)
 {
-    static const scenario plays[] = {grow_and_shrink, full_device};
+    static const struct {
+        scenario play;
+        uint64_t memory;
+        const char *config;
+        uint64_t farthest; /* how many calls behind the first fault the second one is, at most */
+    } row[] = {
+        {grow_and_shrink, GIB, "expandable_segments:True", 4},
+        {full_device, 200 * MIB, "expandable_segments:True", 4},
+        {helpers, GIB, "debug_fill:True", 1},
+        {helpers, 6 * MIB, "unmap_on_free:True", 3},
+    };
     struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
     uint64_t runs = 0;
 
     (void)state;
-    for (unsigned play = 0; play < COUNT_OF(plays); play++) {
-        settings.memory_bytes = play == 0 ? GIB : 200 * MIB;
-        for (uint64_t behind = 1; behind <= 4; behind++)
-            for (uint64_t n = 1; run_with_faults(plays[play], &settings, "expandable_segments:True",
+    for (unsigned i = 0; i < COUNT_OF(row); i++) {
+        settings.memory_bytes = row[i].memory;
+        for (uint64_t behind = 1; behind <= row[i].farthest; behind++)
+            for (uint64_t n = 1; run_with_faults(row[i].play, &settings, row[i].config,
                                                  nth_call(n, 999), nth_call(n + behind, 999));
                  n++)
                 runs++;
@@ -412,6 +488,7 @@ int main(void)
         cmocka_unit_test(pairs),      cmocka_unit_test(halfway),
         cmocka_unit_test(expandable), cmocka_unit_test(expandable_one_by_one),
         cmocka_unit_test(classic),    cmocka_unit_test(limited),
+        cmocka_unit_test(debug_fill), cmocka_unit_test(alone),
     };
 
     return cmocka_run_group_tests_name("sweep", tests, NULL, NULL);

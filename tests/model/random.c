@@ -223,7 +223,8 @@ static void step(struct world *world)
         do_configure(world);
 }
 
-static void play(uint64_t seed, uint64_t memory, unsigned steps)
+static void play(const char *config, bool real_bytes, uint64_t seed, uint64_t memory,
+                 unsigned steps)
 {
     struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
     struct world world = {0};
@@ -231,7 +232,8 @@ static void play(uint64_t seed, uint64_t memory, unsigned steps)
     seed_state = seed;
     settings.devices = DEVICES;
     settings.memory_bytes = memory;
-    world.allocator = scene_open_on(&settings, "expandable_segments:True");
+    settings.real_bytes = real_bytes;
+    world.allocator = scene_open_on(&settings, config);
     for (unsigned i = 1; i < STREAMS; i++)
         world.stream[i] = scene_stream();
     for (int i = 0; i < DEVICES; i++)
@@ -244,6 +246,7 @@ static void play(uint64_t seed, uint64_t memory, unsigned steps)
         for (int device = 0; device < DEVICES; device++)
             expect_counts(&world, device);
     }
+    assert_int_equal(scene_stats(world.allocator).overwrites, 0);
     assert_int_equal(xseg_pool_release(world.pool[0]), XSEG_OK);
     while (world.count > 0)
         scene_free(world.allocator, world.held[--world.count].ptr);
@@ -264,14 +267,29 @@ static void with_room(void **state)
 {
     (void)state;
     for (uint64_t seed = 1; seed <= 4; seed++)
-        play(seed * 7919, 16 * GIB, steps_by_environment());
+        play("expandable_segments:True", false, seed * 7919, 16 * GIB, steps_by_environment());
 }
 
 static void running_short(void **state)
 {
     (void)state;
     for (uint64_t seed = 1; seed <= 4; seed++)
-        play(seed * 104729, 512 * MIB, steps_by_environment());
+        play("expandable_segments:True", false, seed * 104729, 512 * MIB, steps_by_environment());
+}
+
+/* With real bytes every block that is handed out is read, so fewer steps do. */
+static void with_the_pattern(void **state)
+{
+    (void)state;
+    play("debug_fill:True,free_history:100", false, 15485863, 512 * MIB, steps_by_environment());
+    play("debug_fill:True", true, 32452843, 256 * MIB, steps_by_environment() / 10);
+}
+
+static void with_a_segment_each(void **state)
+{
+    (void)state;
+    play("unmap_on_free:True", false, 49979687, 16 * GIB, steps_by_environment());
+    play("guard_page:True,debug_fill:True", false, 67867967, 512 * MIB, steps_by_environment());
 }
 
 int main(void)
@@ -279,6 +297,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(with_room),
         cmocka_unit_test(running_short),
+        cmocka_unit_test(with_the_pattern),
+        cmocka_unit_test(with_a_segment_each),
     };
 
     return cmocka_run_group_tests_name("random", tests, NULL, NULL);

@@ -186,6 +186,14 @@ static void classic(void **state)
     play("expandable_segments:False", GIB, 5000);
 }
 
+/* Frees that fill, remember, wait and unmap on the way. */
+static void watched(void **state)
+{
+    (void)state;
+    play("debug_fill:True,free_history:64", GIB, 2000);
+    play("unmap_on_free:True,guard_page:True", 8 * GIB, 1000);
+}
+
 /* --- Several allocators in a process share nothing but the driver. --- */
 
 static void *own_allocator(void *unused)
@@ -225,10 +233,8 @@ static void an_allocator_each(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(with_room),
-        cmocka_unit_test(running_short),
-        cmocka_unit_test(classic),
-        cmocka_unit_test(an_allocator_each),
+        cmocka_unit_test(with_room), cmocka_unit_test(running_short),     cmocka_unit_test(classic),
+        cmocka_unit_test(watched),   cmocka_unit_test(an_allocator_each),
     };
 
     return cmocka_run_group_tests_name("threads", tests, NULL, NULL);

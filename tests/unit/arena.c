@@ -134,6 +134,9 @@ static void a_block_without_memory_is_found(void **state)
     f.hole->mapped = true;
     expect(&f, "BLK-4");
     f.hole->mapped = false;
+    f.hole->filled = true;
+    expect(&f, "BLK-5");
+    f.hole->filled = false;
     tear_down(&f);
 }
 
@@ -195,6 +198,31 @@ static void busy_blocks_excuse_the_counts(void **state)
     tear_down(&f);
 }
 
+/* What is cut of a filled block is filled; what merges is so only if both were. */
+static void filled_blocks_stay_so_only_among_themselves(void **state)
+{
+    struct fixture f;
+
+    (void)state;
+    set_up(&f);
+    xseg_arena_lock(f.arena);
+    assert_true(xseg_arena_stock(f.arena, &f.arena->blocks, 2));
+    for (unsigned filled = 0; filled < 4; filled++) {
+        xseg_arena_claim(f.arena, f.cached);
+        f.cached->filled = true;
+        struct xseg_block *rest = xseg_arena_cut(f.arena, f.cached, 512);
+        assert_true(rest->filled);
+        f.cached->filled = (filled & 1) != 0;
+        rest->filled = (filled & 2) != 0;
+        (void)xseg_arena_settle(f.arena, rest);
+        assert_ptr_equal(xseg_arena_settle(f.arena, f.cached), f.cached);
+        assert_int_equal(f.cached->filled, filled == 3);
+    }
+    f.cached->filled = false;
+    xseg_arena_unlock(f.arena);
+    tear_down(&f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -205,6 +233,7 @@ int main(void)
         cmocka_unit_test(trees_that_miss_a_block_are_found),
         cmocka_unit_test(wrong_counts_are_found),
         cmocka_unit_test(busy_blocks_excuse_the_counts),
+        cmocka_unit_test(filled_blocks_stay_so_only_among_themselves),
     };
 
     return cmocka_run_group_tests_name("arena", tests, NULL, NULL);

@@ -295,6 +295,31 @@ static void the_audit_names_the_broken_invariant(void **state)
     tear_down(&f);
 }
 
+/* Its own addresses and a page more, aligned as asked; the page behind is nobody's. */
+static void a_guarded_segment_takes_no_more_than_it_needs(void **state)
+{
+    struct xseg_segment guarded, next;
+    struct fixture f;
+    uint32_t done = 0;
+
+    (void)state;
+    set_up(&f, XSEG_GIB);
+    assert_int_equal(
+        xseg_segment_reserve_guarded(&guarded, &f.context, &f.pages, 3 * PAGE, PAGE, 64 * XSEG_MIB),
+        XSEG_OK);
+    assert_int_equal(xseg_segment_reserve_guarded(&next, &f.context, &f.pages, PAGE, PAGE, PAGE),
+                     XSEG_OK);
+    assert_int_equal(guarded.base % (64 * XSEG_MIB), 0);
+    assert_int_equal(guarded.bytes, 3 * PAGE);
+    assert_int_equal(guarded.reserved_bytes, 4 * PAGE);
+    assert_true(next.base >= guarded.base + 4 * PAGE);
+    assert_int_equal(xseg_segment_map(&guarded, 0, 3, false), XSEG_OK);
+    assert_int_equal(xseg_segment_unmap(&guarded, 0, 3, false, &done), XSEG_OK);
+    assert_int_equal(xseg_segment_end(&guarded), XSEG_OK);
+    assert_int_equal(xseg_segment_end(&next), XSEG_OK);
+    tear_down(&f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -304,6 +329,7 @@ int main(void)
         cmocka_unit_test(a_failed_undo_loses_nothing),
         cmocka_unit_test(unmap_goes_page_by_page_where_it_must),
         cmocka_unit_test(releases_that_fail_are_leftovers),
+        cmocka_unit_test(a_guarded_segment_takes_no_more_than_it_needs),
         cmocka_unit_test(frames_get_full_pages_and_the_rest_small_ones),
         cmocka_unit_test(a_kept_page_moves),
         cmocka_unit_test(the_audit_names_the_broken_invariant),

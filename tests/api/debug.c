@@ -1,0 +1,824 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The helpers for finding errors: a pattern in freed memory, blocks that fault when they are used too
+ * late or past their end, frees that are remembered; and memory that is zeroed on request.
+ *
+ * With real bytes the test's own reads and writes stand for those of kernels.
+ */
+#include "tests/support/scene.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* The driver's entry points that a program calls for a capture, by their plain C types. */
+int cuDevicePrimaryCtxRetain(void **context, int device);
+int cuDevicePrimaryCtxRelease_v2(int device);
+int cuCtxPushCurrent_v2(void *context);
+int cuCtxPopCurrent_v2(void **context);
+int cuStreamBeginCapture_v2(xseg_stream stream, int mode);
+int cuStreamEndCapture(xseg_stream stream, void **graph);
+int cuGraphGetNodes(void *graph, void **nodes, size_t *count);
+int cuGraphDestroy(void *graph);
+
+/* Error and warning lines of the log. */
+struct heard {
+    unsigned errors, warnings;
+    char last[1024];
+};
+
+static void hear(void *context, enum xseg_log_level level, const char *line)
+{
+    struct heard *heard = context;
+
+    heard->errors += level == XSEG_LOG_ERROR;
+    heard->warnings += level == XSEG_LOG_WARNING;
+    if (level != XSEG_LOG_INFO)
+        (void)snprintf(heard->last, sizeof(heard->last), "%s", line);
+}
+
+static struct xseg_allocator *open_hearing(struct heard *heard, const char *config, bool real_bytes)
+{
+    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_options options = XSEG_OPTIONS_INIT;
+    struct xseg_allocator *allocator = NULL;
+
+    memset(heard, 0, sizeof(*heard));
+    settings.memory_bytes = 256 * MIB;
+    settings.real_bytes = real_bytes;
+    assert_int_equal(xseg_sim_reset(&settings), XSEG_OK);
+    options.driver = scene_driver();
+    options.log = hear;
+    options.log_context = heard;
+    assert_int_equal(xseg_open(config, &options, &allocator), XSEG_OK);
+    return allocator;
+}
+
+static void expect_heard(const struct heard *heard, const char *word)
+{
+    if (strstr(heard->last, word) == NULL)
+        fail_msg("\"%s\" does not say \"%s\"", heard->last, word);
+}
+
+static bool is_pattern(const unsigned char *bytes, size_t count)
+{
+    static const unsigned char pattern[4] = {0xfd, 0xff, 0xfd, 0xff};
+
+    for (size_t i = 0; i < count; i++)
+        if (bytes[i] != pattern[i % 4])
+            return false;
+    return true;
+}
+
+/* Queued work that is due has been carried out. */
+static void let_work_end(void)
+{
+    xseg_sim_finish_all();
+    xseg_sim_advance(1);
+}
+
+/* --- debug_fill. --- */
+
+static void a_write_after_the_free_is_reported(void **state)
+{
+    static const char *const config[] = {"debug_fill:True,free_history:10",
+                                         "debug_fill:True,expandable_segments:False"};
+
+    static const char late[] = {'l', 'a', 't', 'e'};
+
+    (void)state;
+    for (unsigned mode = 0; mode < COUNT_OF(config); mode++) {
+        struct heard heard;
+        struct xseg_allocator *allocator = open_hearing(&heard, config[mode], true);
+        unsigned char *ptr = scene_alloc(allocator, 3 * MIB, NULL);
+        char want[128];
+
+        memset(ptr, 7, 3 * MIB);
+        scene_free(allocator, ptr);
+        let_work_end();
+        assert_true(is_pattern(ptr, 3 * MIB));
+        memcpy(ptr + 2 * MIB + 104, late, sizeof(late));
+        assert_ptr_equal(scene_alloc(allocator, 3 * MIB, NULL), ptr);
+        assert_int_equal(heard.errors, 1);
+        expect_heard(&heard, "freed memory was written to: 4 of the 3145728 bytes");
+        (void)snprintf(want, sizeof(want), "the first at %p, offset %zu: found 6c 61 74 65 fd",
+                       (void *)(ptr + 2 * MIB + 104), 2 * MIB + 104);
+        expect_heard(&heard, want);
+        if (mode == 0)
+            expect_heard(&heard, "; it was last freed as number 1, 0 frees ago, by thread ");
+        assert_int_equal(scene_stats(allocator).overwrites, 1);
+
+        /* Once: it has been overwritten again since. */
+        scene_free(allocator, ptr);
+        assert_ptr_equal(scene_alloc(allocator, 3 * MIB, NULL), ptr);
+        assert_int_equal(heard.errors, 1);
+        scene_free(allocator, ptr);
+        scene_close(allocator);
+    }
+}
+
+/* All of a block is looked at, in pieces: its first byte, its last, and where pieces meet. */
+static void every_byte_of_a_block_is_looked_at(void **state)
+{
+    static const size_t offset[] = {0, 256 * KIB - 1, 256 * KIB, 2 * MIB + 511};
+    struct heard heard;
+    struct xseg_allocator *allocator = open_hearing(&heard, "debug_fill:True", true);
+    unsigned char *ptr = scene_alloc(allocator, 2 * MIB + 512, NULL);
+
+    (void)state;
+    for (unsigned i = 0; i < COUNT_OF(offset); i++) {
+        scene_free(allocator, ptr);
+        let_work_end();
+        ptr[offset[i]] ^= 1;
+        assert_ptr_equal(scene_alloc(allocator, 2 * MIB + 512, NULL), ptr);
+        assert_int_equal(scene_stats(allocator).overwrites, i + 1);
+        expect_heard(&heard, "1 of the 2097664 bytes");
+    }
+    scene_free(allocator, ptr);
+    scene_close(allocator);
+}
+
+/* A programme without errors: cuts, merges, growth, trims and pending blocks raise no alarm. */
+static void memory_that_nobody_wrote_to_is_no_alarm(void **state)
+{
+    static const char *const config[] = {"debug_fill:True",
+                                         "debug_fill:True,expandable_segments:False"};
+    static const size_t bytes[] = {700, 5000, 300 * KIB, 2 * MIB, 5 * MIB, 1};
+
+    (void)state;
+    for (unsigned mode = 0; mode < COUNT_OF(config); mode++) {
+        struct heard heard;
+        struct xseg_allocator *allocator = open_hearing(&heard, config[mode], true);
+        const xseg_stream side = scene_stream();
+        void *held[7] = {NULL};
+
+        for (unsigned i = 0; i < 200; i++) {
+            const size_t size = bytes[i % COUNT_OF(bytes)];
+            void **slot = &held[(size_t)i * 5 % COUNT_OF(held)];
+
+            scene_free(allocator, *slot);
+            *slot = scene_alloc(allocator, size, i % 3 == 0 ? side : NULL);
+            memset(*slot, (int)i, size);
+            if (i % 4 == 0) {
+                assert_int_equal(xseg_sim_launch(side, 100), XSEG_OK);
+                assert_int_equal(xseg_use(allocator, *slot, side), XSEG_OK);
+            }
+            if (i % 40 == 39)
+                scene_empty_cache(allocator);
+        }
+        for (unsigned i = 0; i < COUNT_OF(held); i++)
+            scene_free(allocator, held[i]);
+        assert_int_equal(scene_stats(allocator).overwrites, 0);
+        assert_int_equal(heard.errors, 0);
+        assert_true(xseg_sim_calls("cuMemcpyDtoHAsync") > 200);
+        assert_int_equal(xseg_close(allocator), XSEG_OK);
+        scene_stream_destroy(side);
+    }
+}
+
+static void fresh_memory_holds_the_pattern(void **state)
+{
+    static const char *const config[] = {"debug_fill:True",
+                                         "debug_fill:True,expandable_segments:False"};
+
+    (void)state;
+    for (unsigned mode = 0; mode < COUNT_OF(config); mode++) {
+        struct heard heard;
+        struct xseg_allocator *allocator = open_hearing(&heard, config[mode], true);
+        unsigned char *small = scene_alloc(allocator, 1000, NULL);
+        unsigned char *large = scene_alloc(allocator, 25 * MIB, NULL);
+
+        let_work_end();
+        assert_true(is_pattern(small, 1000));
+        assert_true(is_pattern(large, 25 * MIB));
+        scene_free(allocator, small);
+        scene_free(allocator, large);
+        scene_close(allocator);
+    }
+}
+
+/* While another stream may still read a freed block, it keeps what it holds. */
+static void a_block_in_use_elsewhere_is_filled_later(void **state)
+{
+    struct heard heard;
+    struct xseg_allocator *allocator = open_hearing(&heard, "debug_fill:True", true);
+    const xseg_stream side = scene_stream();
+    unsigned char *ptr = scene_alloc(allocator, 4 * KIB, NULL);
+
+    (void)state;
+    memset(ptr, 7, 4 * KIB);
+    assert_int_equal(xseg_sim_launch(side, UINT64_MAX), XSEG_OK);
+    assert_int_equal(xseg_use(allocator, ptr, side), XSEG_OK);
+    scene_free(allocator, ptr);
+    xseg_sim_advance(1);
+    assert_int_equal(ptr[0], 7);
+    assert_int_equal(ptr[4 * KIB - 1], 7);
+    assert_int_equal(xseg_sim_finish(side), XSEG_OK);
+    scene_free(allocator, scene_alloc(allocator, 100, NULL));
+    let_work_end();
+    assert_true(is_pattern(ptr, 4 * KIB));
+    ptr[5] = 1;
+    assert_ptr_equal(scene_alloc(allocator, 4 * KIB, NULL), ptr);
+    assert_int_equal(scene_stats(allocator).overwrites, 1);
+    scene_free(allocator, ptr);
+    assert_int_equal(xseg_close(allocator), XSEG_OK);
+    scene_stream_destroy(side);
+}
+
+/* A fill that fails is no check; a neighbour that is not filled takes the check from both. */
+static void a_failed_fill_loses_nothing(void **state)
+{
+    struct heard heard;
+    struct xseg_allocator *allocator = open_hearing(&heard, "debug_fill:True", true);
+    unsigned char *ptr = scene_alloc(allocator, 2 * MIB, NULL);
+
+    (void)state;
+    memset(ptr, 7, 2 * MIB);
+    assert_int_equal(xseg_sim_fail("cuMemsetD32Async", 1, 999), XSEG_OK);
+    scene_free(allocator, ptr);
+    assert_true(xseg_sim_failed());
+    assert_int_equal(ptr[0], 7);
+    assert_int_equal(scene_stats(allocator).allocation[XSEG_STAT_ALL].current, 0);
+    assert_ptr_equal(scene_alloc(allocator, 2 * MIB, NULL), ptr);
+
+    /* Nor is a copy that fails. */
+    scene_free(allocator, ptr);
+    scene_empty_cache(allocator);
+    assert_ptr_equal(scene_alloc(allocator, 2 * MIB, NULL), ptr);
+    scene_free(allocator, ptr);
+    let_work_end();
+    assert_true(is_pattern(ptr, 2 * MIB));
+    ptr[9] = 0;
+    assert_int_equal(xseg_sim_fail("cuMemcpyDtoHAsync", 2, 999), XSEG_OK);
+    assert_ptr_equal(scene_alloc(allocator, 2 * MIB, NULL), ptr);
+    assert_true(xseg_sim_failed());
+    assert_int_equal(heard.errors, 0);
+    assert_int_equal(scene_stats(allocator).overwrites, 0);
+    scene_free(allocator, ptr);
+    scene_close(allocator);
+}
+
+/* A driver that keeps no contents: found out once, and then nothing is read any more. */
+static void nothing_is_read_where_nothing_is_kept(void **state)
+{
+    struct heard heard;
+    struct xseg_allocator *allocator = open_hearing(&heard, "debug_fill:True", false);
+
+    (void)state;
+    scene_free(allocator, scene_alloc(allocator, 5000, NULL));
+    const uint64_t reads = xseg_sim_calls("cuMemcpyDtoHAsync");
+    const uint64_t fills = xseg_sim_calls("cuMemsetD32Async");
+    assert_int_equal(reads, 2);
+    for (unsigned i = 0; i < 50; i++)
+        scene_free(allocator, scene_alloc(allocator, 5000, NULL));
+    assert_int_equal(xseg_sim_calls("cuMemcpyDtoHAsync"), reads);
+    assert_int_equal(xseg_sim_calls("cuMemsetD32Async"), fills + 50);
+    assert_int_equal(heard.errors, 0);
+    scene_close(allocator);
+}
+
+/* The key can be changed at any time: what is not filled is not checked. */
+static void the_key_can_be_switched(void **state)
+{
+    struct heard heard;
+    struct xseg_allocator *allocator = open_hearing(&heard, "debug_fill:False", true);
+    unsigned char *ptr = scene_alloc(allocator, 2 * MIB, NULL);
+    uint64_t calls;
+
+    (void)state;
+    memset(ptr, 7, 2 * MIB);
+    scene_free(allocator, ptr);
+    assert_int_equal(xseg_configure(allocator, "debug_fill:True"), XSEG_OK);
+    assert_ptr_equal(scene_alloc(allocator, 2 * MIB, NULL), ptr);
+    scene_free(allocator, ptr);
+    let_work_end();
+    assert_true(is_pattern(ptr, 2 * MIB));
+    ptr[0] = 0;
+    assert_int_equal(xseg_configure(allocator, "debug_fill:False"), XSEG_OK);
+    calls = xseg_sim_calls(NULL);
+    assert_ptr_equal(scene_alloc(allocator, 2 * MIB, NULL), ptr);
+    scene_free(allocator, ptr);
+    assert_int_equal(xseg_sim_calls(NULL), calls);
+
+    /* Freed while it was off, among memory that is filled. */
+    scene_empty_cache(allocator);
+    assert_int_equal(xseg_configure(allocator, "debug_fill:True"), XSEG_OK);
+    ptr = scene_alloc(allocator, 2 * MIB, NULL);
+    memset(ptr, 7, 2 * MIB);
+    assert_int_equal(xseg_configure(allocator, "debug_fill:False"), XSEG_OK);
+    scene_free(allocator, ptr);
+    assert_int_equal(xseg_configure(allocator, "debug_fill:True"), XSEG_OK);
+    assert_ptr_equal(scene_alloc(allocator, 2 * MIB, NULL), ptr);
+    assert_int_equal(heard.errors, 0);
+    scene_free(allocator, ptr);
+    scene_close(allocator);
+}
+
+/* Graphs write to what is free in their pool, so the pattern keeps out of private pools. */
+static void private_pools_are_left_alone(void **state)
+{
+    struct heard heard;
+    struct xseg_allocator *allocator =
+        open_hearing(&heard, "debug_fill:True,unmap_on_free:True,guard_page:True", true);
+    struct xseg_request request = XSEG_REQUEST_INIT;
+    struct xseg_pool *pool = NULL;
+    void *ptr = NULL, *again = NULL;
+
+    (void)state;
+    assert_int_equal(xseg_pool_create(allocator, 0, NULL, &pool), XSEG_OK);
+    request.pool = pool;
+    request.bytes = 3 * MIB;
+    assert_int_equal(xseg_alloc_with(allocator, &request, &ptr), XSEG_OK);
+    memset(ptr, 7, 3 * MIB);
+    scene_free(allocator, ptr);
+    assert_int_equal(xseg_sim_calls("cuMemsetD32Async"), 0);
+    assert_int_equal(xseg_sim_calls("cuMemcpyDtoHAsync"), 0);
+    assert_int_equal(scene_block(allocator, ptr).state, XSEG_BLOCK_CACHED);
+    assert_int_equal(xseg_alloc_with(allocator, &request, &again), XSEG_OK);
+    assert_ptr_equal(again, ptr);
+    scene_free(allocator, again);
+    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    scene_close(allocator);
+}
+
+/* --- Captures. --- */
+
+/* Work of the test's own on streams of device 0: its context is current until leave(). */
+static void enter(void)
+{
+    void *context = NULL;
+
+    assert_int_equal(cuDevicePrimaryCtxRetain(&context, 0), 0);
+    assert_int_equal(cuCtxPushCurrent_v2(context), 0);
+}
+
+static void leave(void)
+{
+    void *context = NULL;
+
+    assert_int_equal(cuCtxPopCurrent_v2(&context), 0);
+    assert_int_equal(cuDevicePrimaryCtxRelease_v2(0), 0);
+}
+
+/* End a capture, which must be whole; how many nodes it has. */
+static size_t end_capture(xseg_stream stream)
+{
+    void *graph = NULL;
+    size_t nodes = 0;
+
+    assert_int_equal(cuStreamEndCapture(stream, &graph), 0);
+    assert_int_equal(cuGraphGetNodes(graph, NULL, &nodes), 0);
+    assert_int_equal(cuGraphDestroy(graph), 0);
+    return nodes;
+}
+
+/* Neither on the stream that is captured, nor so that a capture elsewhere would be spoilt. */
+static void nothing_of_this_gets_into_a_capture(void **state)
+{
+    static const char *const config[] = {"debug_fill:True", "unmap_on_free:True",
+                                         "guard_page:True,debug_fill:True"};
+
+    (void)state;
+    for (unsigned i = 0; i < COUNT_OF(config); i++) {
+        struct heard heard;
+        struct xseg_allocator *allocator = open_hearing(&heard, config[i], true);
+        const xseg_stream captured = scene_stream(), other = scene_stream();
+        void *before = scene_alloc(allocator, 5000, captured), *during;
+
+        /* Mode 0 is global: what is unsafe for a capture spoils it, whichever stream it is about. */
+        enter();
+        assert_int_equal(cuStreamBeginCapture_v2(captured, 0), 0);
+        during = scene_alloc(allocator, 3 * MIB, captured);
+        scene_free(allocator, before);
+        scene_free(allocator, during);
+        during = scene_alloc(allocator, 3 * MIB, captured);
+        for (unsigned round = 0; round < 2; round++)
+            scene_free(allocator, scene_alloc(allocator, 2 * MIB, other));
+        scene_free(allocator, during);
+        assert_int_equal(end_capture(captured), 0);
+        leave();
+        assert_int_equal(heard.errors, 0);
+
+        /* What could not go meanwhile goes at the next trim. */
+        scene_empty_cache(allocator);
+        assert_int_equal(scene_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 0);
+        assert_int_equal(xseg_close(allocator), XSEG_OK);
+        scene_stream_destroy(captured);
+        scene_stream_destroy(other);
+    }
+}
+
+/* --- unmap_on_free and guard_page. --- */
+
+/* Fail unless a part ends its process with a report that has a word in it. */
+static void expect_report(void (*part)(void), const char *word)
+{
+    char text[8192];
+    size_t used = 0;
+    int ends[2], result = 0;
+    ssize_t got;
+
+    assert_int_equal(pipe(ends), 0);
+    (void)fflush(NULL);
+    const pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        (void)dup2(ends[1], STDERR_FILENO);
+        part();
+        _exit(0);
+    }
+    (void)close(ends[1]);
+    while ((got = read(ends[0], text + used, sizeof(text) - 1 - used)) > 0)
+        used += (size_t)got;
+    text[used] = '\0';
+    (void)close(ends[0]);
+    assert_int_equal(waitpid(child, &result, 0), child);
+    if (!WIFSIGNALED(result) || WTERMSIG(result) != SIGABRT || strstr(text, word) == NULL)
+        fail_msg("wait status 0x%x, and\n%s", (unsigned)result, text);
+}
+
+static uint64_t address_of(const void *ptr)
+{
+    return (uint64_t)(uintptr_t)ptr;
+}
+
+static void read_late(void)
+{
+    struct xseg_allocator *allocator = scene_open("unmap_on_free:True");
+    void *ptr = scene_alloc(allocator, 5000, NULL);
+
+    enter();
+    (void)xseg_sim_launch_on(NULL, 1000, address_of(ptr), 5000);
+    scene_free(allocator, ptr);
+    (void)scene_alloc(allocator, 5000, NULL);
+    (void)xseg_sim_launch_on(NULL, 1000, address_of(ptr), 16);
+}
+
+static void write_past_the_end(void)
+{
+    struct xseg_allocator *allocator = scene_open("guard_page:True");
+    const uint64_t address = address_of(scene_alloc(allocator, 5 * MIB + 512, NULL));
+
+    enter();
+    (void)scene_alloc(allocator, 5 * MIB + 512, NULL);
+    (void)xseg_sim_launch_on(NULL, 1000, address, 5 * MIB + 512);
+    (void)xseg_sim_launch_on(NULL, 1000, address + 5 * MIB + 500, 16);
+}
+
+static void late_and_wide_accesses_fault(void **state)
+{
+    (void)state;
+    expect_report(read_late, "an unmapped address is touched");
+    expect_report(write_past_the_end, "an unmapped address is touched");
+}
+
+/* Where blocks lie in their pages, and what is counted. */
+static void alone_blocks_have_pages_of_their_own(void **state)
+{
+    static const size_t bytes[] = {1, 512, 5000, MIB, 2 * MIB, 5 * MIB + 1};
+    static const char *const config[] = {"unmap_on_free:True", "guard_page:True",
+                                         "unmap_on_free:True,guard_page:True"};
+
+    (void)state;
+    for (unsigned mode = 0; mode < COUNT_OF(config); mode++) {
+        struct xseg_allocator *allocator = scene_open(config[mode]);
+        void *ptr[COUNT_OF(bytes)];
+
+        for (unsigned i = 0; i < COUNT_OF(bytes); i++) {
+            const size_t size = (bytes[i] + 511) / 512 * 512;
+            const size_t pages = (size + 2 * MIB - 1) / (2 * MIB) * 2 * MIB;
+
+            ptr[i] = scene_alloc(allocator, bytes[i], NULL);
+            const struct xseg_block_info info = scene_block(allocator, ptr[i]);
+            assert_int_equal(info.bytes, size);
+            assert_int_equal(info.requested, bytes[i]);
+            assert_int_equal(info.segment_bytes, pages);
+            assert_int_equal(info.segment_mapped, pages);
+            assert_int_equal(address_of(info.segment_base) % (2 * MIB), 0);
+            assert_null(info.pool);
+            assert_int_equal(info.free_before, mode == 0 ? 0 : pages - size);
+            assert_int_equal(info.free_after, mode == 0 ? pages - size : 0);
+            assert_int_equal(xseg_free(allocator, (char *)info.segment_base + pages),
+                             XSEG_ERR_NOT_LIVE);
+        }
+        assert_int_equal(scene_stats(allocator).allocation[XSEG_STAT_ALL].current, COUNT_OF(bytes));
+        assert_int_equal(scene_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current,
+                         xseg_sim_used(0));
+        for (unsigned i = 0; i < COUNT_OF(bytes); i++)
+            scene_free(allocator, ptr[i]);
+        assert_int_equal(xseg_sim_used(0), 0);
+        assert_int_equal(scene_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 0);
+        assert_int_equal(scene_stats(allocator).active_bytes[XSEG_STAT_ALL].current, 0);
+        scene_close(allocator);
+    }
+}
+
+static void alone_blocks_are_aligned_as_asked(void **state)
+{
+    struct xseg_allocator *allocator = scene_open("guard_page:True");
+    struct xseg_request request = XSEG_REQUEST_INIT;
+
+    (void)state;
+    for (size_t alignment = 1; alignment <= 64 * MIB; alignment *= 4)
+        for (size_t bytes = 700; bytes < 8 * MIB; bytes *= 40) {
+            void *ptr = NULL;
+
+            request.bytes = bytes;
+            request.alignment = alignment;
+            assert_int_equal(xseg_alloc_with(allocator, &request, &ptr), XSEG_OK);
+            assert_int_equal(address_of(ptr) % alignment, 0);
+            assert_true(scene_block(allocator, ptr).bytes >= bytes);
+            scene_free(allocator, ptr);
+        }
+    scene_close(allocator);
+}
+
+/* The addresses come again only when many others have been freed after them. */
+static void freed_addresses_stay_in_quarantine(void **state)
+{
+    struct xseg_allocator *allocator = scene_open("unmap_on_free:True,free_history:1");
+    char *first = scene_alloc(allocator, 5000, NULL), *last = NULL;
+
+    (void)state;
+    scene_free(allocator, first);
+    scene_expect_error(xseg_free(allocator, first), XSEG_ERR_NOT_LIVE, "was freed and unmapped");
+    scene_expect_error(xseg_free(allocator, first), XSEG_ERR_NOT_LIVE, "it was freed as number 1");
+    assert_int_equal(scene_block(allocator, first).state, XSEG_BLOCK_HOLE);
+    scene_empty_cache(allocator);
+    scene_expect_error(xseg_free(allocator, first), XSEG_ERR_NOT_LIVE, "was freed and unmapped");
+    for (unsigned i = 0; i < 4200; i++) {
+        last = scene_alloc(allocator, 5000, NULL);
+        scene_free(allocator, last);
+    }
+    scene_expect_error(xseg_free(allocator, first), XSEG_ERR_NOT_LIVE, "not memory of this");
+    scene_expect_error(xseg_free(allocator, last), XSEG_ERR_NOT_LIVE, "was freed and unmapped");
+    assert_true(scene_stats(allocator).address_bytes <= 4097ul * 4 * MIB);
+    assert_true(scene_stats(allocator).address_bytes >= 2048ul * 4 * MIB);
+    scene_close(allocator);
+}
+
+/* Without addresses the quarantine ends before a request fails. */
+static void quarantine_ends_where_addresses_run_short(void **state)
+{
+    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_allocator *allocator;
+
+    (void)state;
+    settings.memory_bytes = GIB;
+    settings.address_bytes = GIB;
+    allocator = scene_open_on(&settings, "unmap_on_free:True");
+    for (unsigned i = 0; i < 300; i++)
+        scene_free(allocator, scene_alloc(allocator, 8 * MIB, NULL));
+    assert_int_equal(scene_stats(allocator).num_ooms, 0);
+    scene_close(allocator);
+}
+
+/* The free waits for the block's own stream, and for those that use it. */
+static void a_free_waits_for_every_stream(void **state)
+{
+    struct xseg_allocator *allocator = scene_open("unmap_on_free:True");
+    const xseg_stream own = scene_stream(), side = scene_stream();
+    void *ptr = scene_alloc(allocator, 5000, own);
+
+    (void)state;
+    enter();
+    assert_int_equal(xseg_sim_launch_on(own, UINT64_MAX, address_of(ptr), 5000), XSEG_OK);
+    assert_int_equal(xseg_sim_launch_on(side, UINT64_MAX, address_of(ptr), 5000), XSEG_OK);
+    assert_int_equal(xseg_use(allocator, ptr, side), XSEG_OK);
+    scene_free(allocator, ptr); /* else the simulator reports memory that is still in use */
+    leave();
+    assert_int_equal(xseg_sim_used(0), 0);
+    assert_int_equal(scene_stats(allocator).active_bytes[XSEG_STAT_ALL].current, 0);
+    assert_int_equal(xseg_close(allocator), XSEG_OK);
+    scene_stream_destroy(own);
+    scene_stream_destroy(side);
+}
+
+static void without_expandable_segments_there_is_a_warning(void **state)
+{
+    struct heard heard;
+    struct xseg_allocator *allocator =
+        open_hearing(&heard, "expandable_segments:False,guard_page:True", false);
+    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_options options = XSEG_OPTIONS_INIT;
+
+    (void)state;
+    assert_int_equal(heard.warnings, 1);
+    expect_heard(&heard, "guard_page");
+    scene_free(allocator, scene_alloc(allocator, 5000, NULL));
+    assert_int_equal(scene_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 2 * MIB);
+    scene_close(allocator);
+
+    settings.without_vmm = true;
+    assert_int_equal(xseg_sim_reset(&settings), XSEG_OK);
+    memset(&heard, 0, sizeof(heard));
+    options.driver = scene_driver();
+    options.log = hear;
+    options.log_context = &heard;
+    assert_int_equal(xseg_open("guard_page:True", &options, &allocator), XSEG_OK);
+    scene_free(allocator, scene_alloc(allocator, 5000, NULL));
+    assert_int_equal(heard.warnings, 1);
+    expect_heard(&heard, "unmap_on_free and guard_page have no effect");
+    scene_close(allocator);
+}
+
+/* --- free_history. --- */
+
+static void a_second_free_is_told_about_the_first(void **state)
+{
+    struct xseg_allocator *allocator = scene_open("free_history:3");
+    void *ptr = scene_alloc(allocator, 8 * MIB, NULL), *other[3];
+    const uint64_t host_bytes = scene_stats(allocator).host_bytes;
+    char thread[64];
+
+    (void)state;
+    for (unsigned i = 0; i < 3; i++)
+        other[i] = scene_alloc(allocator, 5000, NULL);
+    scene_free(allocator, ptr);
+    assert_true(scene_stats(allocator).host_bytes > host_bytes);
+    scene_free(allocator, other[0]);
+    scene_free(allocator, other[1]);
+    (void)snprintf(thread, sizeof(thread), "2 frees ago, by thread %d,", (int)gettid());
+    scene_expect_error(xseg_free(allocator, ptr), XSEG_ERR_NOT_LIVE, "it lies in cached memory");
+    scene_expect_error(xseg_free(allocator, ptr), XSEG_ERR_NOT_LIVE, "; it was freed as number 1,");
+    scene_expect_error(xseg_free(allocator, ptr), XSEG_ERR_NOT_LIVE, thread);
+    scene_expect_error(xseg_free(allocator, ptr), XSEG_ERR_NOT_LIVE, "with the 8388608 bytes at ");
+    scene_expect_error(xseg_free(allocator, ptr), XSEG_ERR_NOT_LIVE, "test-api-debug+0x");
+    /* From inside the block, and in a use. */
+    scene_expect_error(xseg_use(allocator, (char *)ptr + 7 * MIB, NULL), XSEG_ERR_NOT_LIVE,
+                       "number 1,");
+    /* The fourth free takes the place of the first. */
+    scene_free(allocator, other[2]);
+    scene_expect_error(xseg_free(allocator, ptr), XSEG_ERR_NOT_LIVE, "or never handed out");
+    assert_int_equal(xseg_error_text(NULL, 0),
+                     strlen("0x000000000 is no live block: it lies in cached memory: it was freed "
+                            "before, or never handed out"));
+    scene_close(allocator);
+}
+
+/* A free that failed was none. */
+static void a_free_that_failed_is_not_remembered(void **state)
+{
+    struct xseg_allocator *allocator = scene_open("free_history:8");
+    const xseg_stream side = scene_stream();
+    void *ptr = scene_alloc(allocator, 5000, NULL);
+    char text[1024];
+
+    (void)state;
+    assert_int_equal(xseg_sim_launch(side, UINT64_MAX), XSEG_OK);
+    assert_int_equal(xseg_use(allocator, ptr, side), XSEG_OK);
+    assert_int_equal(xseg_sim_fail("cuEventRecord", 1, 999), XSEG_OK);
+    assert_int_equal(xseg_free(allocator, ptr), XSEG_ERR_DRIVER);
+    scene_free(allocator, scene_alloc(allocator, 3000, NULL));
+    /* The free that succeeds is not noted: were the other one remembered, it would be told. */
+    assert_int_equal(xseg_configure(allocator, "free_history:0"), XSEG_OK);
+    scene_free(allocator, ptr);
+    assert_int_equal(xseg_free(allocator, ptr), XSEG_ERR_NOT_LIVE);
+    (void)xseg_error_text(text, sizeof(text));
+    assert_null(strstr(text, "as number"));
+    assert_int_equal(xseg_close(allocator), XSEG_OK);
+    scene_stream_destroy(side);
+}
+
+/* --- Zeroed requests. --- */
+
+static void zeroed_memory_is_zero(void **state)
+{
+    static const char *const config[] = {"expandable_segments:True", "debug_fill:True",
+                                         "guard_page:True"};
+
+    (void)state;
+    for (unsigned mode = 0; mode < COUNT_OF(config); mode++) {
+        struct heard heard;
+        struct xseg_allocator *allocator = open_hearing(&heard, config[mode], true);
+        struct xseg_request request = XSEG_REQUEST_INIT;
+        static const unsigned char zeros[3000];
+        unsigned char *ptr = scene_alloc(allocator, 3000, NULL);
+        void *again = NULL;
+
+        memset(ptr, 7, 3000);
+        scene_free(allocator, ptr);
+        request.bytes = 2999;
+        request.zeroed = true;
+        assert_int_equal(xseg_alloc_with(allocator, &request, &again), XSEG_OK);
+        if (mode < 2)
+            assert_ptr_equal(again, ptr);
+        let_work_end();
+        assert_memory_equal(again, zeros, 2999);
+        scene_free(allocator, again);
+
+        /* When that fails the block is free again. */
+        assert_int_equal(xseg_sim_fail("cuMemsetD32Async", 1, 999), XSEG_OK);
+        again = NULL;
+        scene_expect_error(xseg_alloc_with(allocator, &request, &again), XSEG_ERR_DRIVER,
+                           "cuMemsetD32Async");
+        assert_null(again);
+        assert_int_equal(scene_stats(allocator).allocation[XSEG_STAT_ALL].current, 0);
+        assert_int_equal(scene_stats(allocator).requested_bytes[XSEG_STAT_ALL].current, 0);
+        scene_close(allocator);
+    }
+}
+
+/* In the order of the stream: behind the work that is queued there already. */
+static void zeroing_waits_its_turn(void **state)
+{
+    struct heard heard;
+    struct xseg_allocator *allocator = open_hearing(&heard, "expandable_segments:True", true);
+    const xseg_stream stream = scene_stream();
+    struct xseg_request request = XSEG_REQUEST_INIT;
+    unsigned char *ptr = scene_alloc(allocator, 3000, stream);
+    void *again = NULL;
+
+    (void)state;
+    memset(ptr, 7, 3000);
+    assert_int_equal(xseg_sim_launch(stream, UINT64_MAX), XSEG_OK);
+    scene_free(allocator, ptr);
+    request.bytes = 3000;
+    request.stream = stream;
+    request.zeroed = true;
+    assert_int_equal(xseg_alloc_with(allocator, &request, &again), XSEG_OK);
+    assert_ptr_equal(again, ptr);
+    assert_int_equal(ptr[0], 7);
+    let_work_end();
+    assert_int_equal(ptr[0], 0);
+    assert_int_equal(ptr[2999], 0);
+    scene_free(allocator, ptr);
+    assert_int_equal(xseg_close(allocator), XSEG_OK);
+    scene_stream_destroy(stream);
+}
+
+static void zeroing_in_a_capture_is_a_node_of_the_graph(void **state)
+{
+    struct heard heard;
+    struct xseg_allocator *allocator = open_hearing(&heard, "expandable_segments:True", true);
+    const xseg_stream stream = scene_stream();
+    struct xseg_request request = XSEG_REQUEST_INIT;
+    void *ptr = NULL;
+
+    (void)state;
+    request.bytes = 3000;
+    request.stream = stream;
+    request.zeroed = true;
+    enter();
+    assert_int_equal(cuStreamBeginCapture_v2(stream, 0), 0);
+    assert_int_equal(xseg_alloc_with(allocator, &request, &ptr), XSEG_OK);
+    assert_int_equal(end_capture(stream), 1);
+    leave();
+    scene_free(allocator, ptr);
+    assert_int_equal(xseg_close(allocator), XSEG_OK);
+    scene_stream_destroy(stream);
+}
+
+/* A caller whose header ends before `zeroed` is served as before; what it has behind is not read. */
+static void older_callers_go_on_working(void **state)
+{
+    struct xseg_allocator *allocator = scene_open(NULL);
+    struct xseg_request request = XSEG_REQUEST_INIT;
+    void *ptr = NULL;
+
+    (void)state;
+    request.struct_bytes = offsetof(struct xseg_request, zeroed);
+    request.bytes = 3000;
+    request.zeroed = true;
+    assert_int_equal(xseg_alloc_with(allocator, &request, &ptr), XSEG_OK);
+    assert_int_equal(xseg_sim_calls("cuMemsetD32Async"), 0);
+    scene_free(allocator, ptr);
+    request.struct_bytes = offsetof(struct xseg_request, alignment);
+    assert_int_equal(xseg_alloc_with(allocator, &request, &ptr), XSEG_ERR_ARGUMENT);
+    request.struct_bytes = sizeof(request) + 8;
+    assert_int_equal(xseg_alloc_with(allocator, &request, &ptr), XSEG_ERR_ARGUMENT);
+    scene_close(allocator);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(late_and_wide_accesses_fault),
+        cmocka_unit_test(a_write_after_the_free_is_reported),
+        cmocka_unit_test(every_byte_of_a_block_is_looked_at),
+        cmocka_unit_test(memory_that_nobody_wrote_to_is_no_alarm),
+        cmocka_unit_test(fresh_memory_holds_the_pattern),
+        cmocka_unit_test(a_block_in_use_elsewhere_is_filled_later),
+        cmocka_unit_test(a_failed_fill_loses_nothing),
+        cmocka_unit_test(nothing_is_read_where_nothing_is_kept),
+        cmocka_unit_test(the_key_can_be_switched),
+        cmocka_unit_test(private_pools_are_left_alone),
+        cmocka_unit_test(nothing_of_this_gets_into_a_capture),
+        cmocka_unit_test(alone_blocks_have_pages_of_their_own),
+        cmocka_unit_test(alone_blocks_are_aligned_as_asked),
+        cmocka_unit_test(freed_addresses_stay_in_quarantine),
+        cmocka_unit_test(quarantine_ends_where_addresses_run_short),
+        cmocka_unit_test(a_free_waits_for_every_stream),
+        cmocka_unit_test(without_expandable_segments_there_is_a_warning),
+        cmocka_unit_test(a_second_free_is_told_about_the_first),
+        cmocka_unit_test(a_free_that_failed_is_not_remembered),
+        cmocka_unit_test(zeroed_memory_is_zero),
+        cmocka_unit_test(zeroing_waits_its_turn),
+        cmocka_unit_test(zeroing_in_a_capture_is_a_node_of_the_graph),
+        cmocka_unit_test(older_callers_go_on_working),
+    };
+
+    return cmocka_run_group_tests_name("debug", tests, NULL, NULL);
+}
