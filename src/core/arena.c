@@ -156,12 +156,18 @@ static void join(struct xseg_arena *arena, struct xseg_block *block)
     xseg_slab_put(&arena->blocks, next);
 }
 
+static void put_on_shelf(struct xseg_arena *arena, struct xseg_block *block)
+{
+    block->born = atomic_load_explicit(&arena->pool->searches, memory_order_relaxed);
+    xseg_shelf_insert(&arena->shelf, block);
+}
+
 static void insert(struct xseg_arena *arena, struct xseg_block *block)
 {
     if (block->state == XSEG_BLOCK_HOLE)
         xseg_tree_insert(&arena->holes, block);
     else
-        xseg_shelf_insert(&arena->shelf, block);
+        put_on_shelf(arena, block);
 }
 
 static void erase(struct xseg_arena *arena, struct xseg_block *block)
@@ -204,7 +210,7 @@ static struct xseg_block *cut_head(struct xseg_arena *arena, struct xseg_block *
     if (__builtin_expect(head == 0, 1))
         return block;
     struct xseg_block *rest = xseg_arena_cut(arena, block, head);
-    xseg_shelf_insert(&arena->shelf, block);
+    put_on_shelf(arena, block);
     if (!xseg_extent_is_expandable(block->extent)) {
         xseg_counts_up(counts, XSEG_COUNT_INACTIVE_SPLIT, was_split ? 1 : 2);
         if (!was_split)
@@ -245,7 +251,7 @@ struct xseg_block *xseg_arena_hand_out_at(struct xseg_arena *arena, struct xseg_
     const bool was_split = xseg_block_is_split(block);
     const uint64_t rest = should_split(block, need) ? block->bytes - need->bytes : 0;
     if (rest != 0)
-        xseg_shelf_insert(&arena->shelf, xseg_arena_cut(arena, block, need->bytes));
+        put_on_shelf(arena, xseg_arena_cut(arena, block, need->bytes));
     if (!xseg_extent_is_expandable(block->extent))
         note_inactive(arena, was_split, block->bytes, rest);
     block->state = XSEG_BLOCK_LIVE;
@@ -270,6 +276,8 @@ xseg_status xseg_arena_alloc(struct xseg_arena *arena, const struct xseg_need *n
 
     xseg_arena_lock(arena);
     const bool stocked = xseg_arena_stock(arena, &arena->blocks, 2);
+    if (__builtin_expect(need->ages, 0) && !arena->is_small)
+        atomic_fetch_add_explicit(&arena->pool->searches, 1, memory_order_relaxed);
     if (stocked)
         block = xseg_arena_find(arena, need);
     if (block != NULL && !need->keep)

@@ -58,6 +58,7 @@ struct xseg_need {
     bool expandable;
     bool is_alone; /* in a segment of its own */
     bool at_end;   /* of that */
+    bool ages;     /* garbage is collected by age: searches are counted */
     bool no_split; /* a block that is found is handed out whole */
     bool keep;     /* memory is to be ready, not handed out: a block that is found only says so */
 };

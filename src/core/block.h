@@ -36,9 +36,12 @@ struct xseg_block {
     struct xseg_slab_record record;
     uint8_t state; /* enum xseg_block_state */
     bool mapped;
-    bool oversize;  /* live: counted as an oversize allocation */
-    bool filled;    /* every byte holds the pattern of fill.h */
-    uint32_t waits; /* events that a pending block waits for */
+    bool oversize; /* live: counted as an oversize allocation */
+    bool filled;   /* every byte holds the pattern of fill.h */
+    union {
+        uint32_t waits; /* pending: events that it waits for */
+        uint32_t born;  /* cached: how often its pool had been searched when it came on the shelf */
+    };
     uint64_t base, bytes;
     uint64_t requested; /* live and pending: what the user asked for */
     struct xseg_extent *extent;

@@ -79,12 +79,15 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .name = "garbage_collection_threshold",
             .type = XSEG_CONFIG_REAL,
             .offset = MEMBER(garbage_collection_threshold),
+            .acts = true,
             .low = 0,
             .high = 1,
             .is_open = true,
             .accepts = "a number above 0 and below 1",
             .unset = "off",
-            .sentence = "Fraction of the limit above which old cached blocks are given back.",
+            .sentence = "Fraction of the limit (per_process_memory_fraction below 1) above which "
+                        "an allocation "
+                        "that grows first gives old cached memory of the large pool back.",
         },
     [XSEG_CONFIG_CAPTURE_REUSE] =
         {

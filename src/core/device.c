@@ -267,6 +267,8 @@ static xseg_status prepare(struct xseg_device *device, const struct xseg_device_
     need->expandable = request->config->expandable_segments && device->context.has_vmm &&
                        !xseg_pool_has_own_memory(pool);
     need->no_split = pool->options.no_split;
+    need->ages =
+        request->config->garbage_collection_threshold > 0 && request->config->memory_fraction < 1.0;
     need->segment_bytes = xseg_max(xseg_size_segment(request->config, need->bytes),
                                    xseg_round_up(need->span, XSEG_SIZE_SEGMENT_STEP));
     return xseg_pool_arena(pool, stream, need->is_small, arena);

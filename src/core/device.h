@@ -25,6 +25,8 @@ struct xseg_allocator;
 struct xseg_device {
     struct xseg_context context;
     struct xseg_leftovers leftovers;
+    /* Memory has been short, and little of it is free: pages are small now.  Guarded by GROWTH. */
+    bool is_short;
     struct xseg_pages pages; /* unmapped physical memory; guarded by GROWTH */
     struct xseg_allocator *allocator;
     const struct xseg_fork *fork;  /* the allocator's */

@@ -280,6 +280,21 @@ xseg_status xseg_growth_finish(struct xseg_arena *arena, const struct xseg_need 
     return status;
 }
 
+/*
+ * Once memory has been short, full pages would only be broken up by what is still to come: as long
+ * as more than half of it is taken, pages are small.
+ */
+static bool needs_small_pages(struct xseg_device *device, const struct xseg_need *need,
+                              uint64_t missing)
+{
+    const uint64_t limit =
+        xseg_min(xseg_device_limit(device, need->config), device->context.total_bytes);
+
+    device->is_short =
+        device->is_short && xseg_device_physical(device) + missing > limit / 2;
+    return device->is_short;
+}
+
 static xseg_status grow_expandable(struct xseg_arena *arena, const struct xseg_need *need,
                                    struct xseg_block **out)
 {
@@ -289,6 +304,7 @@ static xseg_status grow_expandable(struct xseg_arena *arena, const struct xseg_n
     if (status != XSEG_OK)
         return status;
     XSEG_ASSERT(stretch.first != NULL && stretch.last != NULL);
+    stretch.small = needs_small_pages(arena->device, need, stretch.missing);
     return xseg_growth_finish(arena, need, &stretch,
                               check_limit(arena->pool, need, stretch.missing), out);
 }

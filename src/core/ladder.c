@@ -4,6 +4,7 @@
 #include <stdio.h>
 
 #include "src/base/error.h"
+#include "src/core/garbage.h"
 #include "src/core/growth.h"
 #include "src/core/steal.h"
 #include "src/core/trim.h"
@@ -118,6 +119,19 @@ static void end_holes(void *self, struct xseg_arena *arena)
     (void)xseg_trim_end_holes(arena);
 }
 
+/* Classic segments of max_split_size_mb or more of the same arena: the smallest that is large enough,
+ * else the largest, until they are (PyTorch's rule). */
+static xseg_status free_oversize(struct xseg_arena *arena, const struct xseg_need *need,
+                                 struct xseg_block **out)
+{
+    const uint64_t least = need->config->max_split_bytes;
+    const uint64_t wanted = xseg_max(need->bytes, least);
+
+    if (least == UINT64_MAX || !xseg_trim_oversize(arena, least, wanted))
+        return XSEG_OK;
+    return xseg_growth_grow(arena, need, out);
+}
+
 /* All that is idle goes back to the driver, then growth is tried once more. */
 static xseg_status flush(struct xseg_arena *arena, const struct xseg_need *need,
                          struct xseg_block **out)
@@ -144,7 +158,7 @@ static xseg_status flush(struct xseg_arena *arena, const struct xseg_need *need,
 static rung *const expandable_rungs[] = {take_finished,    steal,         steal_waiting, borrow,
                                          wait_for_pending, steal_waiting, flush,         steal,
                                          search,           NULL};
-static rung *const classic_rungs[] = {take_finished, borrow, flush, search, NULL};
+static rung *const classic_rungs[] = {take_finished, borrow, free_oversize, flush, search, NULL};
 /* Nothing is waited for or taken away; without stealing, small pages are still made. */
 static rung *const capture_rungs[] = {steal, borrow, NULL};
 static rung *const classic_capture_rungs[] = {borrow, NULL};
@@ -223,10 +237,15 @@ xseg_status xseg_ladder_alloc(struct xseg_arena *arena, const struct xseg_need *
     xseg_lock_take(&device->growth_lock);
     /* Another thread may have freed or grown what fits while this one waited for the lock. */
     xseg_status status = search(arena, need, out);
-    if (status == XSEG_OK && *out == NULL)
+    if (status == XSEG_OK && *out == NULL) {
+        if (__builtin_expect(need->ages, 0))
+            xseg_garbage_collect(device, need->config);
         status = xseg_growth_grow(arena, need, out);
-    if (is_shortage(status))
+    }
+    if (is_shortage(status)) {
+        device->is_short = true;
         status = climb(arena, need, status, out);
+    }
     if (is_shortage(status)) {
         atomic_fetch_add_explicit(&device->ooms, 1, memory_order_relaxed);
         status = report_shortage(arena, need, status);

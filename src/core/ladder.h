@@ -2,14 +2,14 @@
 /*
  * The ladder: what happens, rung by rung, when a request finds nothing cached.
  *
- *     search, grow                     as PyTorch does, while memory lasts
+ *     search, collect garbage by age if a limit wants that, grow: as PyTorch does, while memory lasts
  *     ------------------------------------------------- the driver or a limit says no
  *     finished      blocks whose events are complete by now
  *     small pages   new ones, as few as the request needs; else idle ones of other segments, streams
  *                   and pools whose stream has finished
  *     waiting       the same, after waiting for those streams
- *     oversize      classic segments of max_split_size_mb or more of the same arena
  *     borrow        cached blocks of pools that lend
+ *     oversize      classic: segments of max_split_size_mb or more of the same arena
  *     pending       blocks that other streams use, after waiting for them
  *     flush         everything idle goes back to the driver
  *     -------------------------------------------------

@@ -22,6 +22,8 @@ struct xseg_pool {
     struct xseg_pool_options options; /* fixed */
     atomic_uint holders;              /* 0: retired.  The default pool is always held. */
     _Atomic(struct xseg_arena *) arenas;
+    /* Searches of large arenas while garbage is collected by age: the clock of that age. */
+    atomic_uint searches;
     bool is_full; /* its own limit refused the last growth; guarded by GROWTH */
     /* Bytes mapped or allocated, and the most that they were; written under GROWTH. */
     atomic_uint_fast64_t reserved, reserved_peak;

@@ -100,7 +100,9 @@ static void claim_arena(void *self, struct xseg_arena *arena)
         xseg_pool_has_own_memory(arena->pool))
         return;
     xseg_arena_lock(arena);
-    claimed = xseg_trim_claim(arena, theft->least, theft->missing - theft->claimed_bytes, &bytes);
+    const struct xseg_trim_wish wish = {theft->least, theft->missing - theft->claimed_bytes, NULL,
+                                        NULL};
+    claimed = xseg_trim_claim(arena, &wish, &bytes);
     xseg_arena_unlock(arena);
     if (claimed == NULL)
         return;

@@ -52,6 +52,17 @@ static struct xseg_block *claim_pages(struct xseg_arena *arena, struct xseg_bloc
     return block;
 }
 
+bool xseg_trim_can_go(const struct xseg_block *block)
+{
+    const struct xseg_segment *segment = &block->extent->segment;
+    uint32_t first = 0;
+
+    if (!xseg_extent_is_expandable(block->extent))
+        return !xseg_block_is_split(block);
+    return xseg_segment_whole_pages(segment, block->base - segment->base,
+                                    xseg_block_end(block) - segment->base, &first) != 0;
+}
+
 /* Take a block that can go, whole or in part, or NULL. */
 static struct xseg_block *claim_part(struct xseg_arena *arena, struct xseg_block *block,
                                      uint64_t most)
@@ -68,18 +79,20 @@ static struct xseg_block *claim_part(struct xseg_arena *arena, struct xseg_block
  * No segment and no page is smaller than 2 MiB, so the shelf is read from there on; what a claim
  * leaves behind is smaller than a page and comes earlier, or is enough.
  */
-struct xseg_block *xseg_trim_claim(struct xseg_arena *arena, uint64_t least, uint64_t most,
+struct xseg_block *xseg_trim_claim(struct xseg_arena *arena, const struct xseg_trim_wish *wish,
                                    uint64_t *claimed_bytes)
 {
     struct xseg_block *claimed = NULL, *block;
-    uint64_t bytes = least, base = 0;
+    uint64_t bytes = wish->least, base = 0;
 
     *claimed_bytes = 0;
-    while (*claimed_bytes < most && xseg_arena_stock(arena, &arena->blocks, 2) &&
+    while (*claimed_bytes < wish->most && xseg_arena_stock(arena, &arena->blocks, 2) &&
            (block = xseg_shelf_from(&arena->shelf, bytes, base)) != NULL) {
         bytes = block->bytes;
         base = block->base + 1;
-        block = claim_part(arena, block, most - *claimed_bytes);
+        if (wish->wants != NULL && !wish->wants(wish->self, block))
+            continue;
+        block = claim_part(arena, block, wish->most - *claimed_bytes);
         if (block != NULL) {
             *claimed_bytes += block->bytes;
             block->right = claimed;
@@ -214,6 +227,58 @@ void xseg_trim_put_back(struct xseg_arena *arena, struct xseg_block *claimed)
     xseg_arena_unlock(arena);
 }
 
+/* --- Oversize segments. --- */
+
+static bool is_whole_classic(void *self, const struct xseg_block *block)
+{
+    (void)self;
+    return !xseg_extent_is_expandable(block->extent) && !xseg_block_is_split(block);
+}
+
+/* Of claimed blocks, the largest first, those that are not needed for `wanted` bytes: unchained. */
+static struct xseg_block *cut_chain(struct xseg_block *claimed, uint64_t wanted)
+{
+    struct xseg_block *rest;
+    uint64_t bytes = 0;
+
+    for (;; claimed = claimed->right) {
+        bytes += claimed->bytes;
+        if (bytes >= wanted || claimed->right == NULL)
+            break;
+    }
+    rest = claimed->right;
+    claimed->right = NULL;
+    return rest;
+}
+
+bool xseg_trim_oversize(struct xseg_arena *arena, uint64_t least, uint64_t wanted)
+{
+    struct xseg_trim_wish wish = {wanted, 1, is_whole_classic, NULL};
+    uint64_t bytes = 0;
+    bool idle = false;
+
+    xseg_arena_lock(arena);
+    struct xseg_block *claimed = xseg_trim_claim(arena, &wish, &bytes);
+    if (claimed == NULL) {
+        wish.least = least;
+        wish.most = UINT64_MAX;
+        claimed = xseg_trim_claim(arena, &wish, &bytes);
+    }
+    xseg_arena_unlock(arena);
+    if (claimed == NULL)
+        return false;
+    struct xseg_block *rest = cut_chain(claimed, wanted);
+    xseg_trim_put_back(arena, rest);
+    if (bytes < wanted ||
+        xseg_trim_is_idle(arena->device, xseg_arena_stream(arena), true, &idle) != XSEG_OK ||
+        !idle) {
+        xseg_trim_put_back(arena, claimed);
+        return false;
+    }
+    (void)give_all(claimed);
+    return true;
+}
+
 /* --- Arenas. --- */
 
 bool xseg_trim_end_hole(struct xseg_extent *extent)
@@ -284,13 +349,14 @@ static bool may_trim(const struct trim *trim, const struct xseg_arena *arena)
 
 static void trim_arena(struct trim *trim, struct xseg_arena *arena)
 {
+    const struct xseg_trim_wish all = {XSEG_SIZE_SMALL_SEGMENT, UINT64_MAX, NULL, NULL};
     struct xseg_block *claimed;
     uint64_t claimed_bytes = 0, cached, given;
     bool idle = true;
 
     xseg_arena_lock(arena);
     cached = cached_bytes(arena);
-    claimed = xseg_trim_claim(arena, XSEG_SIZE_SMALL_SEGMENT, UINT64_MAX, &claimed_bytes);
+    claimed = xseg_trim_claim(arena, &all, &claimed_bytes);
     xseg_arena_unlock(arena);
     /* Claiming may have let go of the lock for a moment. */
     trim->done->kept_partial += cached - xseg_min(cached, claimed_bytes);

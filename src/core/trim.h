@@ -54,13 +54,25 @@ bool xseg_trim_end_holes(struct xseg_arena *arena);
 
 /* --- The steps of a trim, for whoever takes memory in another way.  GROWTH is held. --- */
 
+/* Which cached blocks are meant. */
+struct xseg_trim_wish {
+    uint64_t least; /* bytes of a block; from 2 MiB on, since no segment and no page is smaller */
+    uint64_t most;  /* bytes that are enough */
+    /* Whether a block is meant; NULL: all are. */
+    bool (*wants)(void *self, const struct xseg_block *block);
+    void *self;
+};
+
+/* Whether a cached block can go: a whole classic segment, or one with a whole page. */
+bool xseg_trim_can_go(const struct xseg_block *block);
+
 /*
- * Claim cached blocks of an arena that can go, whole or in whole pages, from the smallest with `least`
- * bytes on, until they have `most` bytes; they are chained through `right`, which no tree uses meanwhile.
+ * Claim cached blocks of an arena that can go, whole or in whole pages, the smallest first; they are
+ * chained through `right`, which no tree uses meanwhile, the largest first.
  *
  * Returns: the first, or NULL; *claimed_bytes is what they have
  */
-struct xseg_block *xseg_trim_claim(struct xseg_arena *arena, uint64_t least, uint64_t most,
+struct xseg_block *xseg_trim_claim(struct xseg_arena *arena, const struct xseg_trim_wish *wish,
                                    uint64_t *claimed_bytes) XSEG_REQUIRES(arena->lock);
 
 /* Whether the work queued on a stream has finished, waiting for it if `wait`. */
@@ -74,6 +86,14 @@ xseg_status xseg_trim_is_idle(struct xseg_device *device, struct xseg_known_stre
  * Returns: the bytes
  */
 uint64_t xseg_trim_give(struct xseg_block *block, bool keep);
+
+/*
+ * Free whole classic segments of an arena, each of `least` bytes or more and cached: the smallest that
+ * has `wanted` bytes; else the largest ones, until they have them together.  Their stream is waited for.
+ *
+ * Returns: whether `wanted` bytes went; else nothing did
+ */
+bool xseg_trim_oversize(struct xseg_arena *arena, uint64_t least, uint64_t wanted);
 
 /* Claimed blocks of one arena are cached again. */
 void xseg_trim_put_back(struct xseg_arena *arena, struct xseg_block *claimed);

@@ -1,0 +1,219 @@
+/* SPDX-License-Identifier: MIT */
+/* When memory runs short: rung by rung, and what each takes. */
+#include "tests/support/scene.h"
+
+static struct xseg_allocator *open_on(size_t mib, const char *config)
+{
+    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+
+    settings.memory_bytes = mib * MIB;
+    return scene_open_on(&settings, config);
+}
+
+static uint64_t reserved(struct xseg_allocator *allocator)
+{
+    return scene_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current;
+}
+
+/* The example E10: all that is free belongs to another stream.  Its pages move; nothing is flushed. */
+static void idle_pages_of_another_stream_move(void **state)
+{
+    struct xseg_allocator *allocator = open_on(200, "expandable_segments:True");
+    const xseg_stream stream = scene_stream();
+    void *ptr = scene_alloc(allocator, 200 * MIB, stream);
+
+    (void)state;
+    scene_free(allocator, ptr);
+    const uint64_t created = xseg_sim_calls("cuMemCreate"),
+                   released = xseg_sim_calls("cuMemRelease");
+    ptr = scene_alloc(allocator, 60 * MIB, NULL);
+    assert_int_equal(xseg_sim_calls("cuMemCreate"), created);
+    assert_int_equal(xseg_sim_calls("cuMemRelease"), released);
+    assert_int_equal(scene_stats(allocator).num_alloc_retries, 0);
+    assert_int_equal(scene_stats(allocator).num_sync_all_streams, 0);
+    /* Three full pages moved, the other seven are where they were. */
+    assert_int_equal(reserved(allocator), 200 * MIB);
+    scene_free(allocator, ptr);
+    assert_int_equal(xseg_close(allocator), XSEG_OK);
+    scene_stream_destroy(stream);
+}
+
+/* A stream that works is waited for only if the idle ones do not have enough. */
+static void idle_streams_give_first(void **state)
+{
+    struct xseg_allocator *allocator = open_on(200, "expandable_segments:True");
+    const xseg_stream busy = scene_stream(), idle = scene_stream();
+    void *of_busy = scene_alloc(allocator, 100 * MIB, busy);
+    void *of_idle = scene_alloc(allocator, 100 * MIB, idle), *first, *second;
+
+    (void)state;
+    scene_free(allocator, of_busy);
+    scene_free(allocator, of_idle);
+    assert_int_equal(xseg_sim_launch_on(busy, 1000000, (uintptr_t)of_busy, 100 * MIB), XSEG_OK);
+    first = scene_alloc(allocator, 80 * MIB, NULL);
+    assert_int_equal(xseg_sim_calls("cuStreamSynchronize"), 0);
+    second = scene_alloc(allocator, 80 * MIB, NULL);
+    assert_true(xseg_sim_calls("cuStreamSynchronize") > 0);
+    assert_int_equal(scene_stats(allocator).num_alloc_retries, 0);
+    scene_free(allocator, first);
+    scene_free(allocator, second);
+    assert_int_equal(xseg_close(allocator), XSEG_OK);
+    scene_stream_destroy(busy);
+    scene_stream_destroy(idle);
+}
+
+/* The last pages are small: exactly what is missing, and both pools can use them. */
+static void the_last_pages_are_small(void **state)
+{
+    struct xseg_allocator *allocator = open_on(48, "expandable_segments:True");
+    void *large = scene_alloc(allocator, 39 * MIB, NULL), *more, *small[2];
+
+    (void)state;
+    assert_int_equal(reserved(allocator), 40 * MIB);
+    more = scene_alloc(allocator, 5 * MIB, NULL);
+    assert_int_equal(reserved(allocator), 44 * MIB);
+    small[0] = scene_alloc(allocator, 1, NULL);
+    assert_int_equal(reserved(allocator), 46 * MIB);
+    scene_free(allocator, more);
+    /* The small pool grows by the pages that the large one does not need. */
+    small[1] = scene_alloc(allocator, 1 * MIB, NULL);
+    void *others[4];
+    for (unsigned i = 0; i < COUNT_OF(others); i++)
+        others[i] = scene_alloc(allocator, 1 * MIB, NULL);
+    assert_int_equal(scene_stats(allocator).num_alloc_retries, 0);
+    for (unsigned i = 0; i < COUNT_OF(others); i++)
+        scene_free(allocator, others[i]);
+    scene_free(allocator, small[0]);
+    scene_free(allocator, small[1]);
+    scene_free(allocator, large);
+    scene_close(allocator);
+}
+
+/* If all that is idle would not do, nothing moves. */
+static void too_little_is_not_taken(void **state)
+{
+    struct xseg_allocator *allocator = open_on(200, "expandable_segments:True");
+    const xseg_stream stream = scene_stream();
+    void *live = scene_alloc(allocator, 100 * MIB, NULL), *idle, *ptr = NULL;
+
+    (void)state;
+    idle = scene_alloc(allocator, 60 * MIB, stream);
+    scene_free(allocator, idle);
+    const uint64_t unmapped = xseg_sim_calls("cuMemUnmap");
+    scene_expect_error(xseg_alloc(allocator, 0, 150 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY,
+                       "no room");
+    /* Only the last rung, which gives everything back, has unmapped. */
+    assert_true(xseg_sim_calls("cuMemUnmap") - unmapped <= 1);
+    assert_int_equal(scene_stats(allocator).num_alloc_retries, 1);
+    assert_int_equal(reserved(allocator), 100 * MIB);
+    scene_free(allocator, live);
+    assert_int_equal(xseg_close(allocator), XSEG_OK);
+    scene_stream_destroy(stream);
+}
+
+/* A held pool's memory stays, whatever is short: a graph may use it. */
+static void held_pools_are_left_alone(void **state)
+{
+    struct xseg_allocator *allocator = open_on(100, "expandable_segments:True");
+    struct xseg_request request = XSEG_REQUEST_INIT;
+    struct xseg_pool *pool = NULL;
+    void *inside = NULL, *ptr = NULL;
+
+    (void)state;
+    assert_int_equal(xseg_pool_create(allocator, 0, NULL, &pool), XSEG_OK);
+    request.pool = pool;
+    request.bytes = 80 * MIB;
+    assert_int_equal(xseg_alloc_with(allocator, &request, &inside), XSEG_OK);
+    scene_free(allocator, inside);
+    scene_expect_error(xseg_alloc(allocator, 0, 40 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY, "room");
+    assert_int_equal(scene_block(allocator, inside).state, XSEG_BLOCK_CACHED);
+    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    ptr = scene_alloc(allocator, 40 * MIB, NULL);
+    scene_free(allocator, ptr);
+    scene_close(allocator);
+}
+
+/* A full page that nobody has room for goes back, and small ones are made of its memory. */
+static void a_full_page_becomes_small_ones(void **state)
+{
+    struct xseg_allocator *allocator = open_on(40, "expandable_segments:True");
+    const xseg_stream stream = scene_stream();
+    void *small[3];
+
+    (void)state;
+    scene_free(allocator, scene_alloc(allocator, 40 * MIB, stream));
+    for (unsigned i = 0; i < COUNT_OF(small); i++)
+        small[i] = scene_alloc(allocator, 1 * MIB, NULL);
+    assert_int_equal(xseg_sim_calls("cuMemRelease") - 2, 1); /* two were the trial's */
+    for (unsigned i = 0; i < COUNT_OF(small); i++)
+        scene_free(allocator, small[i]);
+    assert_int_equal(xseg_close(allocator), XSEG_OK);
+    scene_stream_destroy(stream);
+}
+
+/* PyTorch #123548: a small block at the fence, blocks above max_split_size_mb, many cycles. */
+static void large_blocks_are_used_again_and_again(void **state)
+{
+    struct xseg_allocator *allocator = open_on(
+        6000, "expandable_segments:True,max_split_size_mb:128,per_process_memory_fraction:0.1");
+
+    (void)state;
+    assert_int_equal(scene_stats(allocator).limit_bytes, 600 * MIB);
+    for (unsigned cycle = 0; cycle < 100; cycle++) {
+        void *large = scene_alloc(allocator, (200 + cycle) * MIB, NULL);
+        void *fence = scene_alloc(allocator, 2 * MIB, NULL);
+
+        scene_free(allocator, large);
+        large = scene_alloc(allocator, (210 + cycle) * MIB, NULL);
+        scene_free(allocator, large);
+        scene_free(allocator, fence);
+    }
+    assert_int_equal(scene_stats(allocator).num_ooms, 0);
+    assert_true(reserved(allocator) <= 600 * MIB);
+    scene_close(allocator);
+}
+
+/* Old blocks go when more than a part of the limit is taken, young ones stay. */
+static void garbage_goes_by_age(void **state)
+{
+    struct xseg_allocator *allocator =
+        open_on(1000, "expandable_segments:False,per_process_memory_fraction:0.5,"
+                      "garbage_collection_threshold:0.5");
+    void *old = scene_alloc(allocator, 60 * MIB, NULL),
+         *young = scene_alloc(allocator, 70 * MIB, NULL);
+    void *ptr;
+
+    (void)state;
+    scene_free(allocator, old);
+    for (unsigned i = 0; i < 10; i++) {
+        ptr = scene_alloc(allocator, 75 * MIB, NULL);
+        scene_free(allocator, ptr);
+    }
+    scene_free(allocator, young);
+    ptr = scene_alloc(allocator, 80 * MIB, NULL);
+    assert_int_equal(scene_stats(allocator).num_device_free, 0);
+    void *more = scene_alloc(allocator, 90 * MIB, NULL);
+    /* 60 + 70 + 76 + 80 MiB were above 250: the old one went, the young ones did not. */
+    assert_int_equal(scene_stats(allocator).num_device_free, 1);
+    scene_expect_error(xseg_free(allocator, old), XSEG_ERR_NOT_LIVE, "");
+    assert_int_equal(scene_block(allocator, young).state, XSEG_BLOCK_CACHED);
+    scene_free(allocator, ptr);
+    scene_free(allocator, more);
+    scene_close(allocator);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(idle_pages_of_another_stream_move),
+        cmocka_unit_test(idle_streams_give_first),
+        cmocka_unit_test(the_last_pages_are_small),
+        cmocka_unit_test(too_little_is_not_taken),
+        cmocka_unit_test(held_pools_are_left_alone),
+        cmocka_unit_test(a_full_page_becomes_small_ones),
+        cmocka_unit_test(large_blocks_are_used_again_and_again),
+        cmocka_unit_test(garbage_goes_by_age),
+    };
+
+    return cmocka_run_group_tests_name("ladder", tests, NULL, NULL);
+}
