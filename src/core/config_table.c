@@ -91,6 +91,7 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .name = "graph_capture_record_stream_reuse",
             .type = XSEG_CONFIG_BOOL,
             .offset = MEMBER(graph_capture_record_stream_reuse),
+            .acts = true,
             .accepts = ANY_BOOL,
             .sentence = "Reuse blocks during a capture that several streams used.",
         },
