@@ -273,14 +273,13 @@ static xseg_event last_event_after(struct xseg_pending *pending, uint64_t *rank,
     return event;
 }
 
-xseg_status xseg_pending_wait(struct xseg_pending *pending)
+/* Wait once for each stream, and only for what is pending now: others may go on freeing. */
+static xseg_status wait_for_all(struct xseg_pending *pending)
 {
     xseg_status status = XSEG_OK;
     uint64_t rank = 0;
     bool any = true;
 
-    xseg_pending_poll(pending);
-    /* One round over the streams, and of each only what is pending now: others may go on freeing. */
     while (status == XSEG_OK) {
         const xseg_event event = last_event_after(pending, &rank, &any);
 
@@ -291,6 +290,20 @@ xseg_status xseg_pending_wait(struct xseg_pending *pending)
         if (event != NULL)
             status = xseg_driver_event_wait(pending->fences.context, event);
     }
+    return status;
+}
+
+xseg_status xseg_pending_wait(struct xseg_pending *pending)
+{
+    int mode = 0;
+    xseg_status status = XSEG_OK;
+
+    xseg_pending_poll(pending);
+    status = xseg_driver_relax(pending->fences.context, &mode);
+    if (status != XSEG_OK)
+        return status;
+    status = wait_for_all(pending);
+    xseg_driver_unrelax(pending->fences.context, mode);
     xseg_pending_poll(pending);
     return status;
 }

@@ -320,11 +320,39 @@ static void unstick_arena(void *self, struct xseg_arena *arena)
     }
 }
 
+/* Poll, or wait; then give back what can go.  No capture is under way on the device. */
+static xseg_status trim_idle(struct trim *trim)
+{
+    struct xseg_device *device = trim->device;
+    struct xseg_trimmed *done = trim->done;
+    const uint64_t returned_before = done->returned;
+
+    if (trim->plan->wait) {
+        atomic_fetch_add_explicit(&device->syncs, 1, memory_order_relaxed);
+        trim->status = xseg_pending_wait(&device->pending);
+        if (trim->status != XSEG_OK)
+            return trim->status;
+    } else {
+        xseg_pending_poll(&device->pending);
+    }
+    (void)xseg_leftovers_retry(&device->leftovers);
+    xseg_device_visit_arenas(device, unstick_arena, NULL);
+    const uint64_t kept = xseg_leftovers_bytes(&device->leftovers);
+    xseg_device_visit_arenas(device, visit_arena, trim);
+
+    /* What left the arenas without reaching the driver is a leftover. */
+    const uint64_t left = xseg_leftovers_bytes(&device->leftovers) - kept;
+    done->returned -= xseg_min(left, done->returned - returned_before);
+    done->kept_refused += kept + left;
+    return trim->status;
+}
+
 xseg_status xseg_trim_device(struct xseg_device *device, const struct xseg_trim_plan *plan,
                              struct xseg_trimmed *done)
 {
     struct trim trim = {device, plan, done, XSEG_OK};
-    const uint64_t returned_before = done->returned;
+    xseg_status status = XSEG_OK;
+    int mode = 0;
 
     if (xseg_context_is_lost(&device->context))
         return xseg_driver_fail_lost(&device->context);
@@ -332,22 +360,11 @@ xseg_status xseg_trim_device(struct xseg_device *device, const struct xseg_trim_
         xseg_device_visit_arenas(device, visit_arena, &trim);
         return XSEG_OK;
     }
-    if (plan->wait) {
-        atomic_fetch_add_explicit(&device->syncs, 1, memory_order_relaxed);
-        trim.status = xseg_pending_wait(&device->pending);
-        if (trim.status != XSEG_OK)
-            return trim.status;
-    } else {
-        xseg_pending_poll(&device->pending);
-    }
-    (void)xseg_leftovers_retry(&device->leftovers);
-    xseg_device_visit_arenas(device, unstick_arena, NULL);
-    const uint64_t kept = xseg_leftovers_bytes(&device->leftovers);
-    xseg_device_visit_arenas(device, visit_arena, &trim);
-
-    /* What left the arenas without reaching the driver is a leftover. */
-    const uint64_t left = xseg_leftovers_bytes(&device->leftovers) - kept;
-    done->returned -= xseg_min(left, done->returned - returned_before);
-    done->kept_refused += kept + left;
-    return trim.status;
+    /* The thread may be capturing on another device: what is asked here must not spoil that. */
+    status = xseg_driver_relax(&device->context, &mode);
+    if (status != XSEG_OK)
+        return status;
+    status = trim_idle(&trim);
+    xseg_driver_unrelax(&device->context, mode);
+    return status;
 }
