@@ -452,7 +452,7 @@ void step_bad_input(struct world *world)
         assert_int_equal(xseg_free(world->allocator, block->ptr + 256), XSEG_ERR_NOT_LIVE);
         assert_int_equal(xseg_free_after(world->allocator, block->ptr, &none, 1),
                          ledger_captures(ledger) > 0 ? XSEG_ERR_BUSY : XSEG_ERR_ARGUMENT);
-        assert_int_equal(xseg_use(world->allocator, block->ptr + 512 * (block->bytes > 512),
+        assert_int_equal(xseg_use(world->allocator, block->ptr + (block->bytes > 512 ? 512 : 0),
                                   (xseg_stream)(uintptr_t)0x1234560),
                          block->bytes > 512 ? XSEG_ERR_NOT_LIVE : XSEG_ERR_DRIVER);
         world_leave(world, device);

@@ -65,9 +65,11 @@ static const struct choice choices[] = {
 static uint64_t seed_played;
 static unsigned step_played;
 
-static void describe(char *text, size_t bytes)
+static char text_played[128];
+
+static void note_step(void)
 {
-    (void)snprintf(text, bytes,
+    (void)snprintf(text_played, sizeof(text_played),
                    "in step %u of the programme XSEG_TEST_SEED=%llu XSEG_TEST_SEEDS=1\n",
                    step_played, (unsigned long long)seed_played);
 }
@@ -75,21 +77,15 @@ static void describe(char *text, size_t bytes)
 /* The simulator and the audits end the process. */
 static void report_abort(int number)
 {
-    char text[128];
-
     (void)number;
-    describe(text, sizeof(text));
-    (void)!write(STDERR_FILENO, text, strlen(text));
+    (void)!write(STDERR_FILENO, text_played, strlen(text_played));
 }
 
 static int report_failure(void **state)
 {
-    char text[128];
-
     (void)state;
-    describe(text, sizeof(text));
     if (seed_played != 0)
-        print_error("%s", text);
+        print_error("%s", text_played);
     seed_played = 0;
     return 0;
 }
@@ -134,6 +130,7 @@ static void play(const struct world_options *options, unsigned steps)
     step_pool(world);
     step_pool(world);
     for (; step_played < steps; step_played++) {
+        note_step();
         take_step(world);
         world_check(world, audits || step_played % 32 == 0);
     }
