@@ -298,7 +298,7 @@ static void play(const char *config, bool apart, uint64_t memory, unsigned round
     assert_int_equal(cuDevicePrimaryCtxRetain(&shared->context, 0), 0);
     for (unsigned i = 0; i < THREADS; i++) {
         worker[i] = (struct worker){
-            .shared = shared, .number = i, .random = 88172645463325252U + i * 1000003U};
+            .shared = shared, .number = i, .random = 88172645463325252U + UINT64_C(1000003) * i};
         assert_int_equal(xseg_pool_create(shared->allocator, 0, NULL, &worker[i].pool), XSEG_OK);
     }
     for (unsigned i = 0; i < THREADS; i++)
