@@ -72,7 +72,10 @@ void machine_enter(int device)
 int machine_current(void)
 {
     void *current = NULL;
+    int mode = MACHINE_GLOBAL;
 
+    assert_int_equal(cuThreadExchangeStreamCaptureMode(&mode), 0);
+    assert_int_equal(mode, MACHINE_GLOBAL);
     assert_int_equal(cuCtxGetCurrent(&current), 0);
     return current == NULL ? -1 : current == context[0] ? 0 : current == context[1] ? 1 : 2;
 }

@@ -21,7 +21,8 @@ enum machine_mode { MACHINE_GLOBAL, MACHINE_THREAD_LOCAL, MACHINE_RELAXED };
 void machine_open(void);
 void machine_close(void);
 
-/* Make a device's context the current one, or none for -1; the number of the one that is. */
+/* Make a device's context the current one, or none for -1; the number of the one that is, while the
+ * thread's capture mode is the driver's usual one. */
 void machine_enter(int device);
 int machine_current(void);
 
