@@ -145,11 +145,14 @@ static void play(const struct world_options *options, unsigned steps)
     seed_played = 0;
 }
 
-/* Seeds from `first` on, or what the environment says; the kind of programme follows from each. */
+/*
+ * Seeds from `first` on, or what the environment says; the kind of programme follows from each.
+ * With audits after each step there are fewer.
+ */
 static void play_all(uint64_t first, bool is_short, bool is_captured)
 {
     const uint64_t begin = by_environment("XSEG_TEST_SEED", first);
-    const uint64_t seeds = by_environment("XSEG_TEST_SEEDS", 80);
+    const uint64_t seeds = by_environment("XSEG_TEST_SEEDS", XSEG_CHECKS >= 3 ? 20 : 80);
     const unsigned steps = (unsigned)by_environment("XSEG_TEST_STEPS", 300);
 
     memset(&tally, 0, sizeof(tally));
