@@ -12,8 +12,9 @@
  *   address   a device address, in bytes
  *   handle    physical memory, as cuMemCreate names it
  *
- * Which calls need the device's context current (allocation, streams, events) push it and pop it
- * again themselves, so that it never matters what the calling thread has current.
+ * Calls that need the device's context current (allocation, streams, events), or that may look at it
+ * (unmapping), push it and pop it again themselves, so that it never matters what the calling thread
+ * has current.
  *
  * Threads: any.
  */

@@ -126,7 +126,7 @@ xseg_status xseg_driver_map(struct xseg_context *context, uint64_t address, uint
 
 xseg_status xseg_driver_unmap(struct xseg_context *context, uint64_t address, uint64_t bytes)
 {
-    return STATUS_ON(context, MemUnmap, XSEG_ERR_DRIVER, bytes, address, bytes);
+    INSIDE(context, MemUnmap, XSEG_ERR_DRIVER, bytes, address, bytes);
 }
 
 xseg_status xseg_driver_set_access(struct xseg_context *context, uint64_t address, uint64_t bytes)

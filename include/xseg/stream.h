@@ -89,9 +89,11 @@ XSEG_API XSEG_NODISCARD xseg_status xseg_passed(struct xseg_allocator *allocator
  * @param stream  one that the library does not know is fine; not a default stream
  *
  * Returns: XSEG_OK
- *          XSEG_ERR_BUSY      the stream is being captured
+ *          XSEG_ERR_BUSY      the stream is being captured, or a capture was begun on it that
+ *                             xseg_capture_end() has not ended yet
  *          XSEG_ERR_ARGUMENT, XSEG_ERR_HOST_MEMORY, XSEG_ERR_DRIVER, XSEG_ERR_FORKED
- * Cost:    one event record; none for a stream that is not known.
+ * Cost:    one event record; none for a stream that is not known.  Waits until no thread trims or
+ *          grows on the device.
  */
 XSEG_API XSEG_NODISCARD xseg_status xseg_stream_gone(struct xseg_allocator *allocator, int device,
                                                      xseg_stream stream);

@@ -38,6 +38,7 @@ static bool mark_stream(struct xseg_context *context, const struct xseg_known_st
     bool can_name = true;
 
     if (stream->handle == NULL || !xseg_stream_is_there(stream) ||
+        !xseg_streams_is_claimed(stream) ||
         xseg_streams_can_name(context, stream, &can_name) != XSEG_OK || !can_name ||
         xseg_driver_capture_info(context, stream->handle, &info) != XSEG_OK || info.id == 0 ||
         (marks->capture != 0 && marks->capture != info.id))

@@ -5,24 +5,31 @@
 
 /* --- Leaving. --- */
 
-/* Whether a stream takes part in a capture. */
-static xseg_status expect_no_capture(struct xseg_device *device, xseg_stream handle)
+/* A stream must not go while it takes part in a capture, or while one that began on it goes on. */
+static xseg_status expect_no_capture(struct xseg_device *device,
+                                     const struct xseg_known_stream *stream)
 {
     struct xseg_capture_info info;
+    xseg_status status = XSEG_OK;
+    bool captured;
 
     if (!xseg_pending_captures(&device->pending))
         return XSEG_OK;
-    const xseg_status status = xseg_driver_capture_info(&device->context, handle, &info);
-    if (status == XSEG_OK && (info.id != 0 || info.is_invalid))
+    captured = xseg_routes_begin_on(&device->routes, stream);
+    if (!captured) {
+        status = xseg_driver_capture_info(&device->context, stream->handle, &info);
+        captured = status == XSEG_OK && (info.id != 0 || info.is_invalid);
+    }
+    if (captured)
         return xseg_fail(XSEG_ERR_BUSY, "stream %p is being captured: end the capture first",
-                         (void *)handle);
+                         (void *)stream->handle);
     return status;
 }
 
 static xseg_status leave(struct xseg_device *device, struct xseg_known_stream *stream)
 {
     int mode = 0;
-    xseg_status status = expect_no_capture(device, stream->handle);
+    xseg_status status = expect_no_capture(device, stream);
 
     if (status == XSEG_OK)
         status = xseg_driver_relax(&device->context, &mode);
@@ -44,12 +51,15 @@ xseg_status xseg_departure_begin(struct xseg_device *device, xseg_stream handle)
 
     if (stream == NULL)
         return XSEG_OK;
+    /* Whoever asks or waits for the stream right now holds one of these: that comes to an end first. */
+    xseg_lock_take(&device->growth_lock);
     xseg_lock_take(&device->pending.lock);
     if (xseg_stream_is_there(stream) && xseg_context_is_lost(&device->context))
         atomic_store(&stream->state, XSEG_STREAM_GONE);
     else if (xseg_stream_is_there(stream))
         status = leave(device, stream);
     xseg_lock_give(&device->pending.lock);
+    xseg_lock_give(&device->growth_lock);
     return status;
 }
 

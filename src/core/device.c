@@ -256,6 +256,8 @@ static xseg_status prepare(struct xseg_device *device, const struct xseg_device_
         status = xseg_routes_find(&device->routes, stream, &pool);
     if (status != XSEG_OK)
         return status;
+    if (xseg_pending_captures(&device->pending))
+        xseg_streams_claim(stream);
     if (pool == NULL)
         pool = &device->pool;
     need->config = request->config;

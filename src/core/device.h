@@ -94,8 +94,8 @@ xseg_status xseg_device_make_pool(struct xseg_device *device,
                                   const struct xseg_pool_options *options, struct xseg_pool **out);
 
 /* Whether a stream takes part in a capture; asked only while one is under way. */
-xseg_status xseg_device_is_captured(struct xseg_device *device,
-                                    const struct xseg_known_stream *stream, bool *captured);
+xseg_status xseg_device_is_captured(struct xseg_device *device, struct xseg_known_stream *stream,
+                                    bool *captured);
 
 /* The stream that waits for users' events, made if need be. */
 xseg_status xseg_device_side_stream(struct xseg_device *device, struct xseg_known_stream **out);

@@ -57,6 +57,7 @@ xseg_status xseg_device_begin_capture(struct xseg_pool *pool, xseg_stream handle
         status = add_route(&route);
     if (status != XSEG_OK)
         return status;
+    xseg_streams_claim(route.captured);
     /* Whoever trims, grows or asks about events at this moment comes to an end first. */
     xseg_lock_take(&device->growth_lock);
     xseg_lock_take(&device->pending.lock);
@@ -85,8 +86,8 @@ xseg_status xseg_device_end_capture(struct xseg_pool *pool)
     return XSEG_OK;
 }
 
-xseg_status xseg_device_is_captured(struct xseg_device *device,
-                                    const struct xseg_known_stream *stream, bool *captured)
+xseg_status xseg_device_is_captured(struct xseg_device *device, struct xseg_known_stream *stream,
+                                    bool *captured)
 {
     struct xseg_capture_info info;
     xseg_status status = XSEG_OK;
@@ -94,6 +95,7 @@ xseg_status xseg_device_is_captured(struct xseg_device *device,
     *captured = false;
     if (!xseg_pending_captures(&device->pending) || stream->handle == NULL)
         return XSEG_OK;
+    xseg_streams_claim(stream);
     status = xseg_driver_capture_info(&device->context, stream->handle, &info);
     *captured = status == XSEG_OK && (info.id != 0 || info.is_invalid);
     return status;

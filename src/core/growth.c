@@ -290,8 +290,7 @@ static bool needs_small_pages(struct xseg_device *device, const struct xseg_need
     const uint64_t limit =
         xseg_min(xseg_device_limit(device, need->config), device->context.total_bytes);
 
-    device->is_short =
-        device->is_short && xseg_device_physical(device) + missing > limit / 2;
+    device->is_short = device->is_short && xseg_device_physical(device) + missing > limit / 2;
     return device->is_short;
 }
 

@@ -105,6 +105,18 @@ bool xseg_routes_end(struct xseg_routes *routes, const struct xseg_pool *pool, b
     return found;
 }
 
+bool xseg_routes_begin_on(struct xseg_routes *routes, const struct xseg_known_stream *stream)
+{
+    const struct xseg_route *route;
+
+    xseg_lock_take(routes->table_lock);
+    route = atomic_load(&routes->latest);
+    while (route != NULL && route->captured != stream)
+        route = atomic_load(&route->next);
+    xseg_lock_give(routes->table_lock);
+    return route != NULL;
+}
+
 /* --- Finding. --- */
 
 /* What the driver says of a stream, asked once a request. */

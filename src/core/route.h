@@ -57,6 +57,9 @@ xseg_status xseg_routes_begin(struct xseg_routes *routes, const struct xseg_rout
 /* End the route of a pool.  False if it has none, or one of the other kind. */
 bool xseg_routes_end(struct xseg_routes *routes, const struct xseg_pool *pool, bool is_capture);
 
+/* Whether a capture that has not ended began on a stream. */
+bool xseg_routes_begin_on(struct xseg_routes *routes, const struct xseg_known_stream *stream);
+
 /*
  * The pool that a request on a stream goes to; NULL if no route accepts it.
  *

@@ -152,6 +152,19 @@ xseg_status xseg_streams_get(struct xseg_streams *streams, xseg_stream handle,
     return get_slowly(streams, handle, out);
 }
 
+/* Its address is different in each thread. */
+static _Thread_local char this_thread;
+
+void xseg_streams_claim(struct xseg_known_stream *stream)
+{
+    atomic_store_explicit(&stream->thread, &this_thread, memory_order_relaxed);
+}
+
+bool xseg_streams_is_claimed(const struct xseg_known_stream *stream)
+{
+    return atomic_load_explicit(&stream->thread, memory_order_relaxed) == &this_thread;
+}
+
 bool xseg_streams_is_open(struct xseg_context *context, const struct xseg_known_stream *stream)
 {
     struct xseg_capture_info info;

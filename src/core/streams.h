@@ -35,6 +35,8 @@ struct xseg_known_stream {
     xseg_stream handle;
     atomic_uint_fast64_t number; /* never used for another stream */
     _Atomic(enum xseg_stream_state) state;
+    /* The thread that named it last during a capture; see xseg_streams_claim(). */
+    _Atomic(const void *) thread;
     atomic_bool is_new; /* nobody has looked yet what it could take over */
     xseg_event last;    /* LEAVING: behind all its work; guarded by PENDING */
     /* The default pool's arenas: small, large.  Made when first needed. */
@@ -81,6 +83,14 @@ void xseg_streams_visit(struct xseg_streams *streams,
 /* Whether a handle means another stream in each thread; whether it is a default stream at all. */
 bool xseg_streams_is_per_thread(xseg_stream handle);
 bool xseg_streams_is_default(xseg_stream handle);
+
+/*
+ * What a stream's next node depends on can only be asked for while nobody else captures on the stream:
+ * the driver's answer is its own array.  So whoever names a stream during a capture claims it for the
+ * calling thread, and only that thread asks.
+ */
+void xseg_streams_claim(struct xseg_known_stream *stream);
+bool xseg_streams_is_claimed(const struct xseg_known_stream *stream);
 
 /*
  * Whether the calling thread can queue work on a stream that outlives the call: the stream is there,

@@ -211,6 +211,24 @@ static void pools_of_others_are_refused(void **state)
     scene_close(second);
 }
 
+/* The library asks the stream where a capture began which capture that is, until its end. */
+static void a_stream_stays_while_a_capture_is_begun_on_it(void **state)
+{
+    struct xseg_allocator *allocator = scene_open(NULL);
+    const xseg_stream origin = scene_stream();
+    struct xseg_pool *pool = NULL;
+
+    (void)state;
+    scene_free(allocator, scene_alloc(allocator, 1, origin));
+    assert_int_equal(xseg_pool_create(allocator, 0, NULL, &pool), XSEG_OK);
+    assert_int_equal(xseg_capture_begin(pool, origin), XSEG_OK);
+    scene_expect_error(xseg_stream_gone(allocator, 0, origin), XSEG_ERR_BUSY, "being captured");
+    assert_int_equal(xseg_capture_end(pool), XSEG_OK);
+    assert_int_equal(xseg_stream_gone(allocator, 0, origin), XSEG_OK);
+    assert_int_equal(xseg_close(allocator), XSEG_OK);
+    scene_stream_destroy(origin);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -222,6 +240,7 @@ int main(void)
         cmocka_unit_test(blocks_outlive_their_pool),
         cmocka_unit_test(retired_pools_leave_nothing_reserved),
         cmocka_unit_test(pools_of_others_are_refused),
+        cmocka_unit_test(a_stream_stays_while_a_capture_is_begun_on_it),
     };
 
     return cmocka_run_group_tests_name("stream", tests, NULL, NULL);

@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * A stage: a scenario with an allocator and faults, and what must hold after each of its calls.
+ *
+ * A scenario makes its calls through the functions below.  Each makes its call again as long as a
+ * fault has struck in it, and after each attempt expects: live blocks where they were, with their
+ * pages mapped and accessible, and with what was written into them; the counts those of the blocks;
+ * the audits.
+ */
+#ifndef XSEG_TESTS_STAGE_H
+#define XSEG_TESTS_STAGE_H
+
+#include "tests/support/scene.h"
+
+#define STAGE_HELD_MAX 64u
+
+struct stage_held {
+    void *ptr;
+    size_t bytes;
+};
+
+struct stage {
+    struct xseg_allocator *allocator;
+    xseg_stream side; /* a second stream; the program's own, so it is made without faults */
+    struct stage_held held[STAGE_HELD_MAX];
+    unsigned count;
+    unsigned failures; /* calls that returned a status */
+    bool bytes;        /* memory keeps what it contains */
+};
+
+/* A call has returned: whether it is to be made again, at most once for each fault. */
+bool stage_again(struct stage *stage, xseg_status status);
+
+/* The same for a driver call of the scenario's own. */
+bool stage_again_own(struct stage *stage, int result);
+
+/* Allocate; free; use; trim everything. */
+void *stage_take(struct stage *stage, size_t bytes, xseg_stream stream);
+void *stage_take_from(struct stage *stage, struct xseg_pool *pool, size_t bytes,
+                      xseg_stream stream);
+void *stage_take_zeroed(struct stage *stage, struct xseg_pool *pool, size_t bytes,
+                        xseg_stream stream);
+void stage_give(struct stage *stage, void *ptr);
+void stage_use(struct stage *stage, void *ptr, xseg_stream stream);
+void stage_trim(struct stage *stage, bool wait);
+
+/* A block is held, or not any more, by another way than these. */
+void stage_hold(struct stage *stage, void *ptr, size_t bytes);
+void stage_drop(struct stage *stage, const void *ptr);
+
+/* --- Running. --- */
+
+typedef void (*stage_scenario)(struct stage *stage);
+
+/* A fault; nth 0 is none. */
+struct xseg_sim_fault stage_nth_call(uint64_t nth, int error);
+
+/* Run a scenario with faults; whether the second one struck (the first, if there is no second). */
+bool stage_run(stage_scenario play, const struct xseg_sim_settings *settings, const char *config,
+               struct xseg_sim_fault first, struct xseg_sim_fault second);
+
+/* Every driver call fails once, with several errors. */
+void stage_sweep(const char *name, stage_scenario play, const struct xseg_sim_settings *settings,
+                 const char *config);
+
+/* A second fault right behind each call, up to `distance` calls later; the number of pairs. */
+uint64_t stage_pairs(stage_scenario play, const struct xseg_sim_settings *settings,
+                     const char *config, uint64_t distance);
+
+#endif

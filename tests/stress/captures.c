@@ -1,0 +1,338 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Two threads, each with streams and a pool of its own.  Both allocate, use and free, now and then each
+ * other's blocks; work names the blocks that it touches.  Now and then one of them captures a graph
+ * into its pool, with its second stream joined, while the other goes on; or a stream goes and another
+ * one comes.  The strict simulator ends the process if memory goes under queued work.  At the end
+ * everything adds up.
+ */
+#include "tests/support/scene.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+
+#define THREADS 2u
+#define STREAMS 2u
+#define SLOTS   48u
+
+/* Entry points of the driver, by their plain C types. */
+int cuDevicePrimaryCtxRetain(void **context, int device);
+int cuDevicePrimaryCtxRelease_v2(int device);
+int cuCtxSetCurrent(void *context);
+int cuStreamCreate(xseg_stream *stream, unsigned flags);
+int cuStreamDestroy_v2(xseg_stream stream);
+int cuStreamBeginCapture_v2(xseg_stream stream, int mode);
+int cuStreamEndCapture(xseg_stream stream, void **graph);
+int cuStreamWaitEvent(xseg_stream stream, xseg_event event, unsigned flags);
+int cuGraphDestroy(void *graph);
+int cuEventCreate(xseg_event *event, unsigned flags);
+int cuEventRecord(xseg_event event, xseg_stream stream);
+int cuEventDestroy_v2(xseg_event event);
+
+/* What one thread leaves for either: a block, claimed with an exchange. */
+struct shared {
+    struct xseg_allocator *allocator;
+    void *context;
+    _Atomic(void *) slot[SLOTS];
+    atomic_uint_fast64_t allocated, refused, captures, spoilt;
+    unsigned rounds;
+};
+
+struct worker {
+    struct shared *shared;
+    unsigned number;
+    struct xseg_pool *pool;
+    xseg_stream stream[STREAMS];
+    uint64_t random;
+};
+
+static void require(bool holds)
+{
+    if (!holds)
+        abort();
+}
+
+static void require_ok(xseg_status status)
+{
+    require(status == XSEG_OK);
+}
+
+static uint64_t below(struct worker *worker, uint64_t bound)
+{
+    worker->random ^= worker->random >> 12;
+    worker->random ^= worker->random << 25;
+    worker->random ^= worker->random >> 27;
+    return (worker->random * UINT64_C(0x2545F4914F6CDD1D) >> 16) % bound;
+}
+
+/* --- Blocks. --- */
+
+static void *alloc_on(struct worker *worker, xseg_stream stream, struct xseg_pool *pool,
+                      size_t *bytes)
+{
+    struct xseg_request request = XSEG_REQUEST_INIT;
+    void *ptr = NULL;
+
+    *bytes = 1 + (below(worker, 3) != 0 ? below(worker, 256 * KIB) : below(worker, 12 * MIB));
+    request.bytes = *bytes;
+    request.stream = stream;
+    request.pool = pool;
+    const xseg_status status = xseg_alloc_with(worker->shared->allocator, &request, &ptr);
+    if (status == XSEG_ERR_NO_MEMORY) {
+        atomic_fetch_add(&worker->shared->refused, 1);
+        return NULL;
+    }
+    require_ok(status);
+    atomic_fetch_add(&worker->shared->allocated, 1);
+    return ptr;
+}
+
+static void free_block(struct worker *worker, void *ptr)
+{
+    require_ok(xseg_free(worker->shared->allocator, ptr));
+}
+
+static _Atomic(void *) *any_slot(struct worker *worker)
+{
+    return &worker->shared->slot[below(worker, SLOTS)];
+}
+
+/* Leave a block for either thread, and free what was in its place. */
+static void leave(struct worker *worker, void *ptr)
+{
+    free_block(worker, atomic_exchange(any_slot(worker), ptr));
+}
+
+/* A block of this thread's, with work of both its streams on it, left for either thread. */
+static void work_on_a_block(struct worker *worker)
+{
+    const unsigned own = (unsigned)below(worker, STREAMS);
+    size_t bytes = 0;
+    void *ptr =
+        alloc_on(worker, worker->stream[own], below(worker, 4) == 0 ? worker->pool : NULL, &bytes);
+
+    for (unsigned i = 0; ptr != NULL && i < STREAMS; i++) {
+        if (below(worker, 2) == 0)
+            continue;
+        require_ok(xseg_use(worker->shared->allocator, ptr, worker->stream[i]));
+        require_ok(xseg_sim_launch_on(worker->stream[i], below(worker, 8) == 0 ? UINT64_MAX : 20000,
+                                      (uint64_t)(uintptr_t)ptr, bytes));
+    }
+    leave(worker, ptr);
+}
+
+static void free_behind_an_event(struct worker *worker)
+{
+    void *ptr = atomic_exchange(any_slot(worker), NULL);
+    xseg_event event = NULL;
+
+    require(cuEventCreate(&event, 2) == 0);
+    require(cuEventRecord(event, worker->stream[below(worker, STREAMS)]) == 0);
+    const xseg_status status = xseg_free_after(worker->shared->allocator, ptr, &event, 1);
+    require(cuEventDestroy_v2(event) == 0);
+    /* The other thread captures. */
+    if (status == XSEG_ERR_BUSY)
+        free_block(worker, ptr);
+    else
+        require_ok(status);
+}
+
+/* --- Captures. --- */
+
+static void wait_for(xseg_stream later, xseg_stream earlier)
+{
+    xseg_event event = NULL;
+
+    require(cuEventCreate(&event, 2) == 0);
+    require(cuEventRecord(event, earlier) == 0);
+    require(cuStreamWaitEvent(later, event, 0) == 0);
+    require(cuEventDestroy_v2(event) == 0);
+}
+
+/* Both streams take part; blocks of one are used by the other. */
+static void fill_capture(struct worker *worker)
+{
+    struct xseg_allocator *allocator = worker->shared->allocator;
+
+    for (unsigned i = 0; i < 12; i++) {
+        const xseg_stream stream = worker->stream[i % STREAMS];
+        const xseg_stream other = worker->stream[(i + 1) % STREAMS];
+        struct xseg_block_info info = XSEG_BLOCK_INFO_INIT;
+        size_t bytes = 0;
+        void *ptr = alloc_on(worker, stream, NULL, &bytes);
+
+        require(xseg_sim_launch(stream, 1000) == XSEG_OK);
+        wait_for(other, stream);
+        if (ptr == NULL)
+            continue;
+        require_ok(xseg_block(allocator, ptr, &info));
+        require(info.pool == worker->pool && info.stream == stream);
+        require_ok(xseg_use(allocator, ptr, other));
+        require(xseg_sim_launch(other, 1000) == XSEG_OK);
+        if (i % 3 == 0)
+            leave(worker, ptr);
+        else
+            free_block(worker, ptr);
+    }
+}
+
+static void capture(struct worker *worker)
+{
+    void *graph = NULL;
+
+    require_ok(xseg_capture_begin(worker->pool, worker->stream[0]));
+    /* Thread by thread: the strictest mode that leaves the other thread's own calls alone. */
+    require(cuStreamBeginCapture_v2(worker->stream[0], 1) == 0);
+    wait_for(worker->stream[1], worker->stream[0]);
+    fill_capture(worker);
+    wait_for(worker->stream[0], worker->stream[1]);
+    if (cuStreamEndCapture(worker->stream[0], &graph) == 0)
+        require(cuGraphDestroy(graph) == 0);
+    else
+        atomic_fetch_add(&worker->shared->spoilt, 1);
+    require_ok(xseg_capture_end(worker->pool));
+    atomic_fetch_add(&worker->shared->captures, 1);
+}
+
+/* --- The rest. --- */
+
+static void change_stream(struct worker *worker)
+{
+    xseg_stream *stream = &worker->stream[below(worker, STREAMS)];
+
+    require_ok(xseg_stream_gone(worker->shared->allocator, 0, *stream));
+    require(cuStreamDestroy_v2(*stream) == 0);
+    require(cuStreamCreate(stream, 1) == 0);
+}
+
+static void change_pool(struct worker *worker)
+{
+    require_ok(xseg_pool_release(worker->pool));
+    require_ok(xseg_pool_create(worker->shared->allocator, 0, NULL, &worker->pool));
+}
+
+static void trim(struct worker *worker)
+{
+    struct xseg_trimmed done = XSEG_TRIMMED_INIT;
+    struct xseg_trim how = XSEG_TRIM_INIT;
+
+    how.wait = below(worker, 2) == 0;
+    require_ok(xseg_trim(worker->shared->allocator, NULL, &how, &done));
+    require(done.kept_refused == 0);
+}
+
+static void *work(void *self)
+{
+    struct worker *worker = self;
+
+    require(cuCtxSetCurrent(worker->shared->context) == 0);
+    for (unsigned i = 0; i < STREAMS; i++)
+        require(cuStreamCreate(&worker->stream[i], 1) == 0);
+    for (unsigned round = 0; round < worker->shared->rounds; round++) {
+        const uint64_t what = below(worker, 200);
+
+        if (what < 120)
+            work_on_a_block(worker);
+        else if (what < 160)
+            leave(worker, NULL);
+        else if (what < 175)
+            free_behind_an_event(worker);
+        else if (what < 183)
+            require_ok(xseg_sim_finish(worker->stream[below(worker, STREAMS)]));
+        else if (what < 188)
+            trim(worker);
+        else if (what < 191)
+            change_stream(worker);
+        else if (what < 193)
+            change_pool(worker);
+        else
+            capture(worker);
+    }
+    for (unsigned i = 0; i < STREAMS; i++) {
+        require_ok(xseg_stream_gone(worker->shared->allocator, 0, worker->stream[i]));
+        require(cuStreamDestroy_v2(worker->stream[i]) == 0);
+    }
+    require_ok(xseg_pool_release(worker->pool));
+    return NULL;
+}
+
+static void expect_even(const struct shared *shared)
+{
+    const struct xseg_stats stats = scene_stats(shared->allocator);
+
+    assert_int_equal(stats.allocation[XSEG_STAT_ALL].allocated, shared->allocated);
+    assert_int_equal(stats.allocation[XSEG_STAT_ALL].freed, shared->allocated);
+    assert_int_equal(stats.active[XSEG_STAT_ALL].current, 0);
+    assert_int_equal(stats.active_bytes[XSEG_STAT_ALL].current, 0);
+    assert_int_equal(stats.requested_bytes[XSEG_STAT_ALL].current, 0);
+    assert_int_equal(stats.reserved_bytes[XSEG_STAT_ALL].current, 0);
+    assert_int_equal(stats.physical_bytes, 0);
+    assert_int_equal(stats.num_ooms, shared->refused);
+    assert_true(shared->allocated > shared->rounds / 2);
+    assert_true(shared->captures > 0);
+    assert_int_equal(shared->spoilt, 0);
+}
+
+static void play(const char *config, uint64_t memory, unsigned rounds)
+{
+    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct shared *shared = calloc(1, sizeof(*shared));
+    struct worker worker[THREADS];
+    pthread_t thread[THREADS];
+
+    assert_non_null(shared);
+    settings.memory_bytes = memory;
+    shared->allocator = scene_open_on(&settings, config);
+    shared->rounds = rounds;
+    assert_int_equal(cuDevicePrimaryCtxRetain(&shared->context, 0), 0);
+    for (unsigned i = 0; i < THREADS; i++) {
+        worker[i] = (struct worker){
+            .shared = shared, .number = i, .random = 88172645463325252U + UINT64_C(1000003) * i};
+        assert_int_equal(xseg_pool_create(shared->allocator, 0, NULL, &worker[i].pool), XSEG_OK);
+    }
+    for (unsigned i = 0; i < THREADS; i++)
+        assert_int_equal(pthread_create(&thread[i], NULL, work, &worker[i]), 0);
+    for (unsigned i = 0; i < THREADS; i++)
+        assert_int_equal(pthread_join(thread[i], NULL), 0);
+    for (unsigned i = 0; i < SLOTS; i++)
+        scene_free(shared->allocator, atomic_load(&shared->slot[i]));
+    scene_empty_cache(shared->allocator);
+    expect_even(shared);
+    assert_int_equal(cuDevicePrimaryCtxRelease_v2(0), 0);
+    scene_close(shared->allocator);
+    free(shared);
+}
+
+static void expandable(void **state)
+{
+    (void)state;
+    play("expandable_segments:True", 8 * GIB, 4000);
+    play("expandable_segments:True,graph_capture_record_stream_reuse:True", 8 * GIB, 4000);
+}
+
+static void classic(void **state)
+{
+    (void)state;
+    play("expandable_segments:False", 8 * GIB, 4000);
+    play("expandable_segments:False,graph_capture_record_stream_reuse:True", 8 * GIB, 4000);
+}
+
+static void running_short(void **state)
+{
+    (void)state;
+    play("expandable_segments:True", 192 * MIB, 3000);
+    play("expandable_segments:True,graph_capture_record_stream_reuse:True", 192 * MIB, 3000);
+    play("expandable_segments:False", 192 * MIB, 3000);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(expandable),
+        cmocka_unit_test(classic),
+        cmocka_unit_test(running_short),
+    };
+
+    return cmocka_run_group_tests_name("captures", tests, NULL, NULL);
+}
