@@ -54,6 +54,7 @@ struct xseg_stats {
     uint64_t address_bytes;        /* reserved addresses of expandable segments */
     uint64_t host_bytes;           /* host memory for this device's bookkeeping */
     uint64_t overwrites;           /* blocks found written to after their free (debug_fill) */
+    uint64_t num_oom_rejections;   /* refused at once, see throw_on_cudamalloc_oom; no num_ooms */
 };
 
 /**

@@ -114,8 +114,11 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .name = "throw_on_cudamalloc_oom",
             .type = XSEG_CONFIG_BOOL,
             .offset = MEMBER(throw_on_cudamalloc_oom),
+            .acts = true,
             .accepts = ANY_BOOL,
-            .sentence = "Refuse a growth past the limit without giving back cached memory first.",
+            .sentence = "Refuse a growth past the device's memory at once, without giving back "
+                        "cached memory "
+                        "first; only while per_process_memory_fraction is 1.",
         },
     [XSEG_CONFIG_RESERVE] =
         {

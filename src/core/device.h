@@ -27,6 +27,8 @@ struct xseg_device {
     struct xseg_leftovers leftovers;
     /* Memory has been short, and little of it is free: pages are small now.  Guarded by GROWTH. */
     bool is_short;
+    /* The last growth would have been more than the device has.  Guarded by GROWTH. */
+    bool is_over;
     struct xseg_pages pages; /* unmapped physical memory; guarded by GROWTH */
     struct xseg_allocator *allocator;
     const struct xseg_fork *fork;  /* the allocator's */
@@ -48,7 +50,7 @@ struct xseg_device {
     atomic_uint_fast64_t reserved;  /* bytes mapped or allocated */
     atomic_uint_fast64_t addresses; /* bytes of reserved ranges */
     /* PyTorch's num_* counters; a reset of the totals sets them to 0. */
-    atomic_uint_fast64_t retries, ooms, syncs, grown, shrunk;
+    atomic_uint_fast64_t retries, ooms, rejections, syncs, grown, shrunk;
 };
 
 /*

@@ -91,7 +91,7 @@ xseg_status xseg_growth_check_pool(struct xseg_pool *pool, uint64_t more)
 
 static xseg_status check_limit(struct xseg_pool *pool, const struct xseg_need *need, uint64_t more)
 {
-    const struct xseg_device *device = pool->device;
+    struct xseg_device *device = pool->device;
     const uint64_t limit = xseg_device_limit(device, need->config);
     const uint64_t physical = xseg_device_physical(device);
     const uint64_t total = device->context.total_bytes;
@@ -99,7 +99,8 @@ static xseg_status check_limit(struct xseg_pool *pool, const struct xseg_need *n
     const xseg_status status = xseg_growth_check_pool(pool, more);
 
     /* What the device cannot hold beside what is in use need not be tried page by page. */
-    if (physical > total || more > total - physical)
+    device->is_over = physical > total || more > total - physical;
+    if (device->is_over)
         return xseg_fail(XSEG_ERR_NO_MEMORY,
                          "%" PRIu64 " bytes more than the %" PRIu64
                          " in use are more than the device's %" PRIu64 " bytes",
@@ -199,20 +200,51 @@ static xseg_status check_page(const struct xseg_device *device, uint64_t page)
                      page, device->context.ordinal, device->context.granularity);
 }
 
+/* Addresses that a segment is to have, and that it must have, in whole pages. */
+struct range {
+    uint64_t bytes, least;
+};
+
+/*
+ * PyTorch's reservation is 9/8 of the device, so that a segment can hold all of it, with holes.  512
+ * GiB of small blocks are a segment's most; when they are full, another one follows.  Where the budget
+ * of addresses runs short, segments are smaller, each an eighth of what is left, and form a chain.
+ */
+static struct range choose_range(const struct xseg_device *device, const struct xseg_need *need,
+                                 uint64_t page, uint64_t most)
+{
+    const uint64_t total = device->context.total_bytes;
+    const uint64_t full = xseg_min(xseg_round_up(total + total / 8, page), most / page * page);
+    const uint64_t used = atomic_load_explicit(&device->addresses, memory_order_relaxed);
+    const uint64_t left = XSEG_GROWTH_ADDRESSES - xseg_min(used, XSEG_GROWTH_ADDRESSES);
+    const uint64_t least = xseg_min(xseg_round_up(xseg_max(need->span, XSEG_GIB / 2), page), full);
+
+    return (struct range){xseg_max(least, xseg_min(full, left / 8 / page * page)), least};
+}
+
+/* Reserve a range; a shorter one if the driver has no addresses for it. */
+static xseg_status reserve(struct xseg_device *device, struct xseg_segment *segment,
+                           const struct range *range, uint64_t page)
+{
+    const xseg_status status =
+        xseg_segment_reserve(segment, &device->context, &device->pages, range->bytes, page);
+
+    if (status != XSEG_ERR_NO_ADDRESSES || range->bytes == range->least)
+        return status;
+    return xseg_segment_reserve(segment, &device->context, &device->pages, range->least, page);
+}
+
 /* Reserve a segment more for an arena: one hole. */
 static xseg_status add_segment(struct xseg_arena *arena, const struct xseg_need *need)
 {
     struct xseg_device *device = arena->device;
-    const uint64_t total = device->context.total_bytes;
     const uint64_t page =
         arena->is_small ? XSEG_SIZE_SMALL_SEGMENT : need->config->large_segment_bytes;
-    const uint64_t most = arena->is_small ? XSEG_STARTS_SMALL_MAX : XSEG_STARTS_LARGE_MAX;
-    /* PyTorch's reservation: 9/8 of the device, so that a segment can hold all of it, with holes.
-     * 512 GiB of small blocks are a segment's most; when they are full, another one follows. */
-    const uint64_t bytes = xseg_min(xseg_round_up(total + total / 8, page), most / page * page);
+    const struct range range = choose_range(
+        device, need, page, arena->is_small ? XSEG_STARTS_SMALL_MAX : XSEG_STARTS_LARGE_MAX);
     xseg_status status;
 
-    if (need->span > bytes)
+    if (need->span > range.bytes)
         return xseg_fail(XSEG_ERR_NO_MEMORY, "%" PRIu64 " bytes are more than device %d has",
                          need->span, device->context.ordinal);
     status = check_page(device, page);
@@ -221,7 +253,7 @@ static xseg_status add_segment(struct xseg_arena *arena, const struct xseg_need 
     struct xseg_extent *extent = take_extent(arena);
     if (extent == NULL)
         return XSEG_ERR_HOST_MEMORY;
-    status = xseg_segment_reserve(&extent->segment, &device->context, &device->pages, bytes, page);
+    status = reserve(device, &extent->segment, &range, page);
     if (status != XSEG_OK) {
         put_extent(extent);
         return status;

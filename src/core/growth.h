@@ -16,6 +16,10 @@
 #include "src/core/device.h"
 #include "src/core/stretch.h"
 
+/* The budget of addresses of a device: a quarter of the 47 bits that every GPU has.  Taste; it leaves
+ * room for others, and for 350 segments as long as PyTorch's on a device of 80 GiB. */
+#define XSEG_GROWTH_ADDRESSES ((uint64_t)1 << 45)
+
 /*
  * Grow for a request, and serve it.
  *

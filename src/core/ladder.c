@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 #include "src/core/ladder.h"
 
-#include <stdio.h>
-
 #include "src/base/error.h"
 #include "src/core/garbage.h"
 #include "src/core/growth.h"
+#include "src/core/shortage.h"
 #include "src/core/steal.h"
 #include "src/core/trim.h"
 
@@ -196,37 +195,12 @@ static xseg_status climb(struct xseg_arena *arena, const struct xseg_need *need,
     return refused;
 }
 
-/* --- Out of memory. --- */
-
-/* The sentence of an out-of-memory: what was asked, and where the memory is. */
-static xseg_status report_shortage(struct xseg_arena *arena, const struct xseg_need *need,
-                                   xseg_status status)
+/* Whether a growth past what the device has is refused at once: throw_on_cudamalloc_oom, where no
+ * fraction sets another limit (PyTorch's rule). */
+static bool is_rejected(const struct xseg_device *device, const struct xseg_need *need)
 {
-    struct xseg_device *device = arena->device;
-    char reason[256], buffer[768];
-    struct xseg_text text;
-    uint64_t free = 0, total = 0;
-
-    (void)snprintf(reason, sizeof(reason), "%s", xseg_fail_text()->buffer);
-    xseg_text_init(&text, buffer, sizeof(buffer));
-    xseg_text_add(&text, "device %d has no room for ", device->context.ordinal);
-    xseg_text_add_bytes(&text, need->requested);
-    if (xseg_driver_memory(&device->context, &free, &total) == XSEG_OK) {
-        xseg_text_add(&text, ": it has ");
-        xseg_text_add_bytes(&text, free);
-        xseg_text_add(&text, " free of ");
-        xseg_text_add_bytes(&text, total);
-    }
-    xseg_text_add(&text, "; reserved here ");
-    xseg_text_add_bytes(&text, atomic_load_explicit(&device->reserved, memory_order_relaxed));
-    xseg_text_add(&text, ", of which live ");
-    xseg_text_add_bytes(&text, xseg_totals_current(&device->totals, XSEG_COUNT_ALLOCATED_BYTES));
-    xseg_text_add(&text, ", freed but waiting for other streams ");
-    xseg_text_add_bytes(&text,
-                        xseg_totals_current(&device->totals, XSEG_COUNT_ACTIVE_BYTES) -
-                            xseg_totals_current(&device->totals, XSEG_COUNT_ALLOCATED_BYTES));
-    xseg_text_add(&text, "; %s", reason);
-    return xseg_fail(status, "%s", buffer);
+    return need->config->throw_on_cudamalloc_oom && need->config->memory_fraction >= 1.0 &&
+           device->is_over;
 }
 
 xseg_status xseg_ladder_alloc(struct xseg_arena *arena, const struct xseg_need *need,
@@ -242,13 +216,19 @@ xseg_status xseg_ladder_alloc(struct xseg_arena *arena, const struct xseg_need *
             xseg_garbage_collect(device, need->config);
         status = xseg_growth_grow(arena, need, out);
     }
+    if (is_shortage(status) && is_rejected(device, need)) {
+        atomic_fetch_add_explicit(&device->rejections, 1, memory_order_relaxed);
+        status = xseg_shortage_fail(arena, need, status);
+        xseg_lock_give(&device->growth_lock);
+        return status;
+    }
     if (is_shortage(status)) {
         device->is_short = true;
         status = climb(arena, need, status, out);
     }
     if (is_shortage(status)) {
         atomic_fetch_add_explicit(&device->ooms, 1, memory_order_relaxed);
-        status = report_shortage(arena, need, status);
+        status = xseg_shortage_fail(arena, need, status);
     }
     xseg_lock_give(&device->growth_lock);
     return status;

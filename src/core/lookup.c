@@ -7,6 +7,8 @@
 
 bool xseg_lookup_init(struct xseg_lookup *lookup)
 {
+    lookup->first = XSEG_LOOKUP_ROOTS;
+    lookup->end = 0;
     lookup->root = calloc(XSEG_LOOKUP_ROOTS, sizeof(*lookup->root));
     return lookup->root != NULL;
 }
@@ -18,7 +20,7 @@ static struct xseg_lookup_leaf *leaf_of(uintptr_t entry)
 
 void xseg_lookup_fini(struct xseg_lookup *lookup)
 {
-    for (uint64_t i = 0; lookup->root != NULL && i < XSEG_LOOKUP_ROOTS; i++)
+    for (uint64_t i = lookup->first; lookup->root != NULL && i < lookup->end; i++)
         free(leaf_of(atomic_load_explicit(&lookup->root[i], memory_order_relaxed)));
     free(lookup->root);
     lookup->root = NULL;
@@ -87,6 +89,8 @@ bool xseg_lookup_insert(struct xseg_lookup *lookup, struct xseg_extent *extent)
 {
     if ((end_of(extent) - 1) >> XSEG_LOOKUP_ADDRESS_BITS != 0)
         return false;
+    lookup->first = xseg_min(lookup->first, extent->segment.base >> 30);
+    lookup->end = xseg_max(lookup->end, ((end_of(extent) - 1) >> 30) + 1);
     if (!owns_gib(extent)) {
         if (!make_leaves(lookup, extent))
             return false;

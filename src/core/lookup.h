@@ -35,6 +35,7 @@ struct xseg_lookup_leaf {
 /* An entry is an extent that owns the GiB, or a leaf with the lowest bit set. */
 struct xseg_lookup {
     atomic_uintptr_t *root; /* [XSEG_LOOKUP_ROOTS] */
+    uint64_t first, end;    /* of the entries that were ever set; guarded by TABLE */
 };
 
 /* Returns false without host memory. */

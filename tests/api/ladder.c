@@ -202,6 +202,101 @@ static void garbage_goes_by_age(void **state)
     scene_close(allocator);
 }
 
+/* Many pools, each with a small and a large segment: their ranges get shorter, all of them work. */
+static void six_hundred_segments_fit(void **state)
+{
+    enum { POOLS = 300 };
+    struct xseg_allocator *allocator = scene_open(NULL);
+    static struct xseg_pool *pool[POOLS];
+    static void *ptr[POOLS][3];
+    struct xseg_request request = XSEG_REQUEST_INIT;
+
+    (void)state;
+    for (unsigned i = 0; i < POOLS; i++) {
+        assert_int_equal(xseg_pool_create(allocator, 0, NULL, &pool[i]), XSEG_OK);
+        request.pool = pool[i];
+        request.bytes = 1000;
+        assert_int_equal(xseg_alloc_with(allocator, &request, &ptr[i][0]), XSEG_OK);
+        request.bytes = 5 * MIB;
+        assert_int_equal(xseg_alloc_with(allocator, &request, &ptr[i][1]), XSEG_OK);
+    }
+    assert_true(scene_stats(allocator).address_bytes <= (uint64_t)33 << 40);
+    /* Ten GiB in one of the last ones: a chain, or a range that is long enough. */
+    request.bytes = 10 * GIB;
+    assert_int_equal(xseg_alloc_with(allocator, &request, &ptr[0][2]), XSEG_OK);
+    scene_free(allocator, ptr[0][2]);
+    for (unsigned i = 0; i < POOLS; i++) {
+        scene_free(allocator, ptr[i][0]);
+        scene_free(allocator, ptr[i][1]);
+        assert_int_equal(xseg_pool_release(pool[i]), XSEG_OK);
+    }
+    scene_close(allocator);
+}
+
+/* A driver that has few addresses gets by with short ranges. */
+static void few_addresses_are_enough(void **state)
+{
+    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    void *small, *large, *ptr = NULL;
+
+    (void)state;
+    settings.address_bytes = 6 * GIB;
+    struct xseg_allocator *allocator = scene_open_on(&settings, NULL);
+    small = scene_alloc(allocator, 1000, NULL);
+    large = scene_alloc(allocator, 2 * GIB, NULL);
+    assert_true(scene_stats(allocator).address_bytes <= 6 * GIB);
+    scene_expect_error(xseg_alloc(allocator, 0, 5 * GIB, NULL, &ptr), XSEG_ERR_NO_ADDRESSES,
+                       "cuMemAddressReserve");
+    scene_free(allocator, small);
+    scene_free(allocator, large);
+    scene_close(allocator);
+}
+
+/* With the key a growth past the device is refused at once; what is cached is served. */
+static void a_growth_past_the_device_is_rejected(void **state)
+{
+    struct xseg_allocator *allocator =
+        open_on(100, "expandable_segments:True,throw_on_cudamalloc_oom:True");
+    void *idle = scene_alloc(allocator, 60 * MIB, NULL), *ptr = NULL;
+
+    (void)state;
+    scene_free(allocator, idle);
+    const uint64_t calls = xseg_sim_calls("cuMemUnmap");
+    scene_expect_error(xseg_alloc(allocator, 0, 120 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY,
+                       "no room");
+    assert_int_equal(xseg_sim_calls("cuMemUnmap"), calls);
+    assert_int_equal(scene_stats(allocator).num_oom_rejections, 1);
+    assert_int_equal(scene_stats(allocator).num_ooms, 0);
+    assert_int_equal(scene_stats(allocator).num_alloc_retries, 0);
+    assert_ptr_equal(scene_alloc(allocator, 60 * MIB, NULL), idle);
+    scene_free(allocator, idle);
+    scene_close(allocator);
+}
+
+/* The sentence says where the memory is, and what would have helped. */
+static void the_error_says_where_the_memory_is(void **state)
+{
+    struct xseg_allocator *allocator = open_on(200, "expandable_segments:True");
+    struct xseg_request request = XSEG_REQUEST_INIT;
+    struct xseg_pool *pool = NULL;
+    void *live = scene_alloc(allocator, 50 * MIB, NULL), *inside = NULL, *ptr = NULL;
+    const char *const word[] = {"no room for 100.00 MiB", "live 50.00 MiB",
+                                "cached in pools that are held, such as graphs' 120.00 MiB",
+                                "share 10.00 MiB", "release pools"};
+
+    (void)state;
+    assert_int_equal(xseg_pool_create(allocator, 0, NULL, &pool), XSEG_OK);
+    request.pool = pool;
+    request.bytes = 120 * MIB;
+    assert_int_equal(xseg_alloc_with(allocator, &request, &inside), XSEG_OK);
+    scene_free(allocator, inside);
+    for (unsigned i = 0; i < COUNT_OF(word); i++)
+        scene_expect_error(xseg_alloc(allocator, 0, 100 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY,
+                           word[i]);
+    scene_free(allocator, live);
+    scene_close(allocator);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -213,6 +308,10 @@ int main(void)
         cmocka_unit_test(a_full_page_becomes_small_ones),
         cmocka_unit_test(large_blocks_are_used_again_and_again),
         cmocka_unit_test(garbage_goes_by_age),
+        cmocka_unit_test(a_growth_past_the_device_is_rejected),
+        cmocka_unit_test(the_error_says_where_the_memory_is),
+        cmocka_unit_test(six_hundred_segments_fit),
+        cmocka_unit_test(few_addresses_are_enough),
     };
 
     return cmocka_run_group_tests_name("ladder", tests, NULL, NULL);

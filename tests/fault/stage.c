@@ -284,13 +284,21 @@ bool stage_run(stage_scenario play, const struct xseg_sim_settings *settings, co
     return struck;
 }
 
+/* With a sanitizer one error stands for the others, which builds without it go through. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define FIRST_ERROR 2u
+#else
+#define FIRST_ERROR 0u
+#endif
+
 void stage_sweep(const char *name, stage_scenario play, const struct xseg_sim_settings *settings,
                  const char *config)
 {
     static const int errors[] = {1, 2, 999};
     uint64_t n = 0;
 
-    for (unsigned i = 0; i < COUNT_OF(errors); i++)
+    /* Moving bytes takes its time: there, too, one error stands for the others. */
+    for (unsigned i = settings->real_bytes ? 2 : FIRST_ERROR; i < COUNT_OF(errors); i++)
         for (n = 1; stage_run(play, settings, config, stage_nth_call(n, errors[i]),
                               stage_nth_call(0, errors[i]));
              n++)

@@ -9,13 +9,14 @@
 
 #include "tests/support/scene.h"
 
-/* Addresses for one segment, not for two: each reserves a little more than the device's memory. */
+/* Addresses for one segment, not for two: the first reserves a little more than the device's memory,
+ * in whole GiB, and the shortest range is one GiB. */
 static struct xseg_allocator *open_with_few_addresses(void)
 {
     struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
 
     settings.memory_bytes = GIB;
-    settings.address_bytes = 3 * GIB;
+    settings.address_bytes = 5 * GIB / 2;
     return scene_open_on(&settings, "expandable_segments:True");
 }
 

@@ -1,0 +1,132 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/core/shortage.h"
+
+#include <stdio.h>
+
+#include "src/base/error.h"
+#include "src/core/trim.h"
+
+/* Where the bytes of a device are. */
+struct account {
+    uint64_t live, pending;
+    uint64_t cached;  /* by pools that may shrink: in whole pages or segments */
+    uint64_t partial; /* the same, beside blocks in use */
+    uint64_t held;    /* cached by pools that somebody holds */
+    uint64_t longest; /* cached block of the arena that was asked */
+    const struct xseg_arena *asked;
+};
+
+static void add_cached(struct account *account, const struct xseg_arena *arena,
+                       const struct xseg_block *block)
+{
+    const struct xseg_segment *segment = &block->extent->segment;
+    uint64_t whole = 0;
+    uint32_t first;
+
+    if (arena == account->asked)
+        account->longest = xseg_max(account->longest, block->bytes);
+    if (!xseg_pool_may_shrink(arena->pool)) {
+        account->held += block->bytes;
+        return;
+    }
+    if (!xseg_extent_is_expandable(block->extent))
+        whole = xseg_block_is_split(block) ? 0 : block->bytes;
+    else
+        whole = segment->granule_bytes *
+                xseg_segment_whole_pages(segment, block->base - segment->base,
+                                         xseg_block_end(block) - segment->base, &first);
+    account->cached += whole;
+    account->partial += block->bytes - whole;
+}
+
+static void add_arena(void *self, struct xseg_arena *arena)
+{
+    struct account *account = self;
+
+    xseg_arena_lock(arena);
+    XSEG_LIST_FOR(node, &arena->extents)
+    {
+        const struct xseg_extent *extent = XSEG_CONTAINER(node, struct xseg_extent, link);
+
+        for (const struct xseg_block *block = extent->first; block != NULL; block = block->next) {
+            account->live += block->state == XSEG_BLOCK_LIVE ? block->bytes : 0;
+            account->pending += block->state == XSEG_BLOCK_PENDING ? block->bytes : 0;
+            if (block->state == XSEG_BLOCK_CACHED)
+                add_cached(account, arena, block);
+        }
+    }
+    xseg_arena_unlock(arena);
+}
+
+/* One part of the account, if there is anything in it. */
+static void add_part(struct xseg_text *text, const char *what, uint64_t bytes)
+{
+    if (bytes == 0)
+        return;
+    xseg_text_add(text, ", %s ", what);
+    xseg_text_add_bytes(text, bytes);
+}
+
+static void add_account(struct xseg_text *text, struct xseg_device *device,
+                        const struct account *account)
+{
+    uint64_t free = 0, total = 0;
+
+    if (xseg_driver_memory(&device->context, &free, &total) == XSEG_OK) {
+        xseg_text_add(text, ": it has ");
+        xseg_text_add_bytes(text, free);
+        xseg_text_add(text, " free of ");
+        xseg_text_add_bytes(text, total);
+    }
+    xseg_text_add(text, "; reserved here ");
+    xseg_text_add_bytes(text, atomic_load_explicit(&device->reserved, memory_order_relaxed));
+    xseg_text_add(text, ", of which live ");
+    xseg_text_add_bytes(text, account->live);
+    add_part(text, "freed but waiting for other streams", account->pending);
+    add_part(text, "cached", account->cached);
+    add_part(text, "cached on pages that blocks in use share", account->partial);
+    add_part(text, "cached in pools that are held, such as graphs'", account->held);
+    add_part(text, "that the driver did not take back", xseg_leftovers_bytes(&device->leftovers));
+}
+
+/* What the user could do about it; the first that applies. */
+static const char *advice(struct xseg_arena *arena, const struct xseg_need *need,
+                          const struct account *account)
+{
+    if (xseg_pending_captures(&arena->device->pending))
+        return "end the capture first: nothing is given back while it is under way";
+    if (arena->pool->is_full)
+        return "raise the pool's limit_bytes, or free blocks of the pool";
+    if (account->held >= need->bytes)
+        return "release pools whose graphs are gone";
+    if (account->cached + account->partial >= need->bytes && !need->expandable)
+        return "expandable_segments:True would make one of the cached pieces";
+    if (account->partial >= need->bytes)
+        return "smaller pages would help: large_segment_size_mb";
+    return NULL;
+}
+
+xseg_status xseg_shortage_fail(struct xseg_arena *arena, const struct xseg_need *need,
+                               xseg_status status)
+{
+    struct xseg_device *device = arena->device;
+    struct account account = {.asked = arena};
+    char reason[256], buffer[1024];
+    struct xseg_text text;
+
+    (void)snprintf(reason, sizeof(reason), "%s", xseg_fail_text()->buffer);
+    xseg_device_visit_arenas(device, add_arena, &account);
+    xseg_text_init(&text, buffer, sizeof(buffer));
+    xseg_text_add(&text, "device %d has no room for ", device->context.ordinal);
+    xseg_text_add_bytes(&text, need->requested);
+    add_account(&text, device, &account);
+    if (account.longest != 0) {
+        xseg_text_add(&text, "; the longest piece cached on this stream is ");
+        xseg_text_add_bytes(&text, account.longest);
+    }
+    xseg_text_add(&text, "; %s", reason);
+    const char *help = advice(arena, need, &account);
+    if (help != NULL)
+        xseg_text_add(&text, "; %s", help);
+    return xseg_fail(status, "%s", buffer);
+}
