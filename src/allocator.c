@@ -19,12 +19,14 @@ xseg_status xseg_open(const char *config, const struct xseg_options *options,
                       struct xseg_allocator **out)
 {
     XSEG_DOOR_REQUIRE(out != NULL, "xseg_open: out is NULL");
-    XSEG_DOOR_REQUIRE(options == NULL || XSEG_DOOR_PUBLISHED(options, struct xseg_options),
+    XSEG_DOOR_REQUIRE(options == NULL || XSEG_DOOR_PUBLISHED(options, struct xseg_options) ||
+                          XSEG_DOOR_PUBLISHED_BEFORE(options, struct xseg_options, clock),
                       "xseg_open: options->struct_bytes is %zu: start from XSEG_OPTIONS_INIT",
                       options->struct_bytes);
     const struct xseg_options chosen = options_of(options);
     const struct xseg_log log = {chosen.log, chosen.log_context};
-    return xseg_allocator_open(config, chosen.driver, &log, out);
+    const struct xseg_clock clock = {chosen.clock, chosen.clock_context};
+    return xseg_allocator_open(config, chosen.driver, &log, &clock, out);
 }
 
 xseg_status xseg_close(struct xseg_allocator *allocator)

@@ -68,9 +68,14 @@ struct xseg_options {
      * go to standard error. */
     void (*log)(void *context, enum xseg_log_level level, const char *line);
     void *log_context;
+    /* The time that idle memory goes back by, in nanoseconds from any start; it must not go back.  Any
+     * thread may call it, with locks held: it must not call the library.  NULL: the system's monotonic
+     * clock.  It is read only while something decays. */
+    uint64_t (*clock)(void *context);
+    void *clock_context;
 };
 /* clang-format off */
-#define XSEG_OPTIONS_INIT {sizeof(struct xseg_options), NULL, NULL, NULL}
+#define XSEG_OPTIONS_INIT {sizeof(struct xseg_options), NULL, NULL, NULL, NULL, NULL}
 /* clang-format on */
 
 /**

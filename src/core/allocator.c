@@ -35,7 +35,7 @@ static bool has_effect(const struct xseg_config *config, enum xseg_config_key ke
 }
 
 /* Say once which keys of a string are to change something and do nothing here. */
-static void log_idle_keys(struct xseg_allocator *allocator, unsigned named)
+static void log_idle_keys(struct xseg_allocator *allocator, uint64_t named)
 {
     const struct xseg_config *config = xseg_allocator_config(allocator);
     char buffer[512];
@@ -51,7 +51,7 @@ static void log_idle_keys(struct xseg_allocator *allocator, unsigned named)
                       "the configuration names keys that have no effect here: %s", buffer);
 }
 
-static xseg_status load_config(struct xseg_allocator *allocator, const char *text, unsigned *named)
+static xseg_status load_config(struct xseg_allocator *allocator, const char *text, uint64_t *named)
 {
     struct xseg_config_version *version = calloc(1, sizeof(*version));
 
@@ -86,15 +86,16 @@ static void free_allocator(struct xseg_allocator *allocator)
 }
 
 xseg_status xseg_allocator_open(const char *config, const char *driver, const struct xseg_log *log,
-                                struct xseg_allocator **out)
+                                const struct xseg_clock *clock, struct xseg_allocator **out)
 {
     struct xseg_allocator *allocator = calloc(1, sizeof(*allocator));
-    unsigned named = 0;
+    uint64_t named = 0;
     xseg_status status;
 
     if (allocator == NULL)
         return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for an allocator");
     allocator->log = *log;
+    allocator->clock = *clock;
     xseg_lock_init(&allocator->open_lock, XSEG_RANK_DRIVER);
     xseg_lock_init(&allocator->lookup_lock, XSEG_RANK_TABLE);
     if (!xseg_fork_init(&allocator->fork) || !xseg_lookup_init(&allocator->lookup)) {
@@ -154,7 +155,7 @@ xseg_status xseg_allocator_close(struct xseg_allocator *allocator)
 xseg_status xseg_allocator_configure(struct xseg_allocator *allocator, const char *config)
 {
     struct xseg_config_version *version = calloc(1, sizeof(*version));
-    unsigned named = 0;
+    uint64_t named = 0;
     xseg_status status;
 
     if (version == NULL)

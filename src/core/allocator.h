@@ -13,6 +13,7 @@
 #ifndef XSEG_CORE_ALLOCATOR_H
 #define XSEG_CORE_ALLOCATOR_H
 
+#include "src/base/clock.h"
 #include "src/base/fork.h"
 #include "src/base/log.h"
 #include "src/core/device.h"
@@ -26,6 +27,7 @@ struct xseg_config_version {
 struct xseg_allocator {
     struct xseg_driver *driver;
     struct xseg_log log;
+    struct xseg_clock clock;
     struct xseg_fork fork;
     struct xseg_lock open_lock;   /* DRIVER */
     struct xseg_lock lookup_lock; /* TABLE */
@@ -38,7 +40,7 @@ struct xseg_allocator {
 
 /* As xseg_open() of the public header. */
 xseg_status xseg_allocator_open(const char *config, const char *driver, const struct xseg_log *log,
-                                struct xseg_allocator **out);
+                                const struct xseg_clock *clock, struct xseg_allocator **out);
 
 /* As xseg_close() of the public header. */
 xseg_status xseg_allocator_close(struct xseg_allocator *allocator);

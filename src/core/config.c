@@ -28,7 +28,7 @@ struct parser {
     const struct xseg_config_row *row;    /* the key that is being read */
     struct token value[XSEG_CONFIG_KEYS]; /* where the last value of each named key is */
     struct xseg_config config;
-    unsigned named;
+    uint64_t named;
 };
 
 void xseg_config_init(struct xseg_config *config)
@@ -457,7 +457,7 @@ static xseg_status read_entry(struct parser *parser, bool reads_large)
     if (expect_mark(parser, ':', "':' behind the key") != XSEG_OK)
         return XSEG_ERR_CONFIG;
     parser->value[key] = parser->token;
-    parser->named |= 1u << key;
+    parser->named |= (uint64_t)1 << key;
     if ((key == XSEG_CONFIG_LARGE_SEGMENT_SIZE) != reads_large)
         return skip_value(parser);
     if (read_value(parser) != XSEG_OK)
@@ -512,7 +512,7 @@ static xseg_status check_together(struct parser *parser)
     return XSEG_ERR_CONFIG;
 }
 
-xseg_status xseg_config_parse(struct xseg_config *config, const char *text, unsigned *named)
+xseg_status xseg_config_parse(struct xseg_config *config, const char *text, uint64_t *named)
 {
     struct parser parser = {.text = text, .config = *config};
 
@@ -526,7 +526,7 @@ xseg_status xseg_config_parse(struct xseg_config *config, const char *text, unsi
 }
 
 xseg_status xseg_config_load(struct xseg_config *config, const char *argument, const char **source,
-                             unsigned *named)
+                             uint64_t *named)
 {
     static const char *const variable[] = {
         "XSEG_ALLOC_CONF",

@@ -23,7 +23,7 @@
 /* Sizes from 2^(20+i) to 2^(21+i) belong to interval i; the first and the last are open-ended. */
 #define XSEG_CONFIG_INTERVALS 16u
 
-/* Every key, in the order of xseg_config_table[]; key k is bit 1 << k of a set of keys. */
+/* Every key, in the order of xseg_config_table[]; key k is bit k of a set of keys, which is a uint64_t. */
 enum xseg_config_key {
     XSEG_CONFIG_EXPANDABLE_SEGMENTS,
     XSEG_CONFIG_LARGE_SEGMENT_SIZE,
@@ -98,7 +98,7 @@ void xseg_config_init(struct xseg_config *config);
  * Returns: XSEG_OK
  *          XSEG_ERR_CONFIG  the text names the key, the value, its column and what is accepted
  */
-xseg_status xseg_config_parse(struct xseg_config *config, const char *text, unsigned *named);
+xseg_status xseg_config_parse(struct xseg_config *config, const char *text, uint64_t *named);
 
 /*
  * The configuration of a new allocator: the first source that is present wins whole.
@@ -111,7 +111,7 @@ xseg_status xseg_config_parse(struct xseg_config *config, const char *text, unsi
  * Returns: as xseg_config_parse(); the text names the source, too
  */
 xseg_status xseg_config_load(struct xseg_config *config, const char *argument, const char **source,
-                             unsigned *named);
+                             uint64_t *named);
 
 /*
  * Write every key as a string that xseg_config_load() reads as the same configuration.  A key

@@ -72,6 +72,18 @@ static void options_must_be_known(void **state)
     scene_expect_error(xseg_open(NULL, NULL, NULL), XSEG_ERR_ARGUMENT, "out is NULL");
 }
 
+static void options_of_an_older_header_do(void **state)
+{
+    struct xseg_options options = XSEG_OPTIONS_INIT;
+    struct xseg_allocator *allocator = NULL;
+
+    (void)state;
+    options.struct_bytes = offsetof(struct xseg_options, clock);
+    options.driver = scene_driver();
+    assert_int_equal(xseg_open(NULL, &options, &allocator), XSEG_OK);
+    assert_int_equal(xseg_close(allocator), XSEG_OK);
+}
+
 struct heard {
     char line[512];
     unsigned lines;
@@ -512,6 +524,7 @@ int main(void)
         cmocka_unit_test(drivers_that_are_too_old_are_named),
         cmocka_unit_test(failures_to_start_are_named),
         cmocka_unit_test(options_must_be_known),
+        cmocka_unit_test(options_of_an_older_header_do),
         cmocka_unit_test(keys_without_effect_are_said_once),
         cmocka_unit_test(without_vmm_segments_are_classic),
         cmocka_unit_test(a_failing_trial_falls_back),

@@ -212,7 +212,7 @@ static void bad_strings_are_refused_with_a_sentence(void **state)
     for (size_t i = 0; i < XSEG_COUNT_OF(refused); i++) {
         const struct xseg_config before = parsed("max_split_size_mb:77,backend:cudaMallocAsync");
         struct xseg_config config = before;
-        unsigned named = 12345;
+        uint64_t named = 12345;
         char *text = strdup(refused[i].text); /* on the heap, so that ASan sees a read past it */
 
         assert_non_null(text);
@@ -417,7 +417,7 @@ static void numbers_have_a_point_in_every_locale(void **state)
 static void named_keys_are_told(void **state)
 {
     struct xseg_config config;
-    unsigned named = 0;
+    uint64_t named = 0;
 
     (void)state;
     xseg_config_init(&config);

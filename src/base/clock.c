@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/base/clock.h"
+
+#include <time.h>
+
+static uint64_t read_clock(const struct xseg_clock *clock, clockid_t id)
+{
+    struct timespec now = {0};
+
+    if (clock->read != NULL)
+        return clock->read(clock->self);
+    (void)clock_gettime(id, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+uint64_t xseg_clock_coarse(const struct xseg_clock *clock)
+{
+    return read_clock(clock, CLOCK_MONOTONIC_COARSE);
+}
+
+uint64_t xseg_clock_fine(const struct xseg_clock *clock)
+{
+    return read_clock(clock, CLOCK_MONOTONIC);
+}

@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The time that decay goes by, in nanoseconds from any start; it never goes back.
+ *
+ * It is read only while something decays.
+ */
+#ifndef XSEG_BASE_CLOCK_H
+#define XSEG_BASE_CLOCK_H
+
+#include <stdint.h>
+
+/* read may be NULL: then the system's monotonic clock is read. */
+struct xseg_clock {
+    uint64_t (*read)(void *self);
+    void *self;
+};
+
+/* Accurate to a few milliseconds, and cheap: no system call. */
+uint64_t xseg_clock_coarse(const struct xseg_clock *clock);
+
+/* Accurate enough to time a driver call. */
+uint64_t xseg_clock_fine(const struct xseg_clock *clock);
+
+#endif
