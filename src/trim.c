@@ -76,6 +76,23 @@ xseg_status xseg_trim(struct xseg_allocator *allocator, const struct xseg_where 
     return status;
 }
 
+xseg_status xseg_tick(struct xseg_allocator *allocator, uint64_t budget_us)
+{
+    xseg_status first = XSEG_OK;
+
+    XSEG_DOOR(allocator);
+    const struct xseg_config *config = xseg_allocator_config(allocator);
+    const uint64_t budget = xseg_min(budget_us, UINT64_MAX / 1000) * 1000;
+    for (int i = 0; config->decays && i < allocator->device_count; i++) {
+        struct xseg_device *device = xseg_allocator_open_device(allocator, i);
+        const xseg_status status =
+            device != NULL ? xseg_decay_tick(device, config, budget) : XSEG_OK;
+
+        first = first == XSEG_OK ? status : first;
+    }
+    return first;
+}
+
 xseg_status xseg_prewarm(struct xseg_allocator *allocator, const struct xseg_where *where,
                          size_t bytes)
 {

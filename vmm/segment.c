@@ -32,6 +32,7 @@ static void init(struct xseg_segment *segment, struct xseg_context *context,
     segment->context = context;
     segment->pages = pages;
     segment->bytes = bytes;
+    segment->since = &segment->since_whole;
     atomic_init(&segment->mapped, 0);
 }
 
@@ -40,6 +41,9 @@ static void free_tables(struct xseg_segment *segment)
     free(segment->handle);
     free(segment->length);
     free(segment->state);
+    if (segment->since != &segment->since_whole)
+        free(segment->since);
+    segment->since = &segment->since_whole;
     segment->handle = NULL;
     segment->length = NULL;
     segment->state = NULL;
@@ -60,7 +64,9 @@ static xseg_status reserve(struct xseg_segment *segment, uint64_t page_bytes, ui
     segment->handle = calloc(segment->granules, sizeof(*segment->handle));
     segment->length = calloc(segment->granules, sizeof(*segment->length));
     segment->state = calloc(segment->granules, sizeof(*segment->state));
-    if (segment->handle == NULL || segment->length == NULL || segment->state == NULL) {
+    segment->since = calloc(segment->granules, sizeof(*segment->since));
+    if (segment->handle == NULL || segment->length == NULL || segment->state == NULL ||
+        segment->since == NULL) {
         status =
             xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for the table of %" PRIu32 " granules",
                       segment->granules);
@@ -416,8 +422,8 @@ void xseg_segment_abandon(struct xseg_segment *segment)
 
 size_t xseg_segment_host_bytes(const struct xseg_segment *segment)
 {
-    return segment->granules *
-           (sizeof(*segment->handle) + sizeof(*segment->length) + sizeof(*segment->state));
+    return segment->granules * (sizeof(*segment->handle) + sizeof(*segment->length) +
+                                sizeof(*segment->state) + sizeof(*segment->since));
 }
 
 static bool audit_pages(const struct xseg_segment *segment, struct xseg_finding *finding)

@@ -57,6 +57,9 @@ struct xseg_segment {
     uint64_t *handle;                      /* [granules], of the pages that start there */
     uint32_t *length; /* [granules], of the page that starts there; 0 elsewhere */
     uint8_t *state;   /* [granules], enum xseg_page_state */
+    /* [granules], or one of a classic segment: the owner's, who says what it means; 0 at first. */
+    uint64_t *since;
+    uint64_t since_whole; /* where `since` of a classic segment points */
 };
 
 static inline bool xseg_segment_is_expandable(const struct xseg_segment *segment)

@@ -75,6 +75,20 @@ XSEG_API XSEG_NODISCARD xseg_status xseg_trim(struct xseg_allocator *allocator,
                                               struct xseg_trimmed *out);
 
 /**
+ * Give idle memory back that is due by the configuration: idle_ms, soft_limit_mb, device_free_min_mb
+ * (docs/services.md).  Allocations and frees do the same bit by bit; this is for the time in which none
+ * come.  Without such a key nothing happens.
+ *
+ * @param budget_us  how long the driver may be kept busy, for each device, in microseconds: when it is
+ *                   used up the rest stays for the next call.  At least one page goes.
+ *
+ * Returns: XSEG_OK, XSEG_ERR_ARGUMENT, XSEG_ERR_DEVICE_LOST, XSEG_ERR_FORKED
+ * Threads: any; waits for a growth or a trim of another thread on the same device, and for no stream
+ * Cost:    as xseg_trim() that does not wait, for what is due
+ */
+XSEG_API XSEG_NODISCARD xseg_status xseg_tick(struct xseg_allocator *allocator, uint64_t budget_us);
+
+/**
  * Have memory ready: map pages (or allocate a classic segment) so that the next request of up to
  * `bytes` there is a hit.  Nothing happens where a cached block of that size is there already.
  *

@@ -69,6 +69,18 @@ static inline void xseg_lock_take(struct xseg_lock *lock) XSEG_ACQUIRES(*lock) X
     (void)pthread_mutex_lock(&lock->os);
 }
 
+/* Take a lock that nobody holds; false if somebody does. */
+static inline bool xseg_lock_try(struct xseg_lock *lock)
+    XSEG_TSA(try_acquire_capability(true, *lock)) XSEG_UNCHECKED
+{
+    if (pthread_mutex_trylock(&lock->os) != 0)
+        return false;
+#if XSEG_CHECKS >= 1
+    xseg_lock_note_taken(lock);
+#endif
+    return true;
+}
+
 static inline void xseg_lock_give(struct xseg_lock *lock) XSEG_RELEASES(*lock) XSEG_UNCHECKED
 {
     (void)pthread_mutex_unlock(&lock->os);

@@ -333,10 +333,8 @@ static xseg_status lock_live(struct xseg_allocator *allocator, const void *point
 /* --- What users do with blocks. --- */
 
 /* Whether a free has more to do than the hit path does, apart from uses. */
-static inline bool is_watched(struct xseg_allocator *allocator, const struct xseg_arena *arena)
+static inline bool is_watched(const struct xseg_config *config, const struct xseg_arena *arena)
 {
-    const struct xseg_config *config = xseg_allocator_config(allocator);
-
     return config->debug_fill | (config->free_history != 0) | arena->is_alone;
 }
 
@@ -373,21 +371,25 @@ xseg_status xseg_allocator_free(struct xseg_allocator *allocator,
                                 const void *pointer) XSEG_UNCHECKED
 {
     struct xseg_block *block = NULL;
-    const xseg_status status = lock_live(allocator, pointer, &block);
+    xseg_status status = lock_live(allocator, pointer, &block);
 
     if (status != XSEG_OK)
         return status;
     XSEG_ASSERT(block != NULL);
     struct xseg_arena *arena = block->extent->arena;
-    if (__builtin_expect(block->uses == NULL && !is_watched(allocator, arena), 1)) {
+    const struct xseg_config *config = xseg_allocator_config(allocator);
+    if (__builtin_expect(block->uses == NULL && !is_watched(config, arena), 1)) {
         xseg_arena_note_free(arena, block);
         xseg_arena_take_back(arena, block);
         xseg_arena_unlock(arena);
-        return XSEG_OK;
+    } else {
+        block->state = XSEG_BLOCK_BUSY;
+        xseg_arena_unlock(arena);
+        status = free_busy(block, config);
     }
-    block->state = XSEG_BLOCK_BUSY;
-    xseg_arena_unlock(arena);
-    return free_busy(block, xseg_allocator_config(allocator));
+    if (__builtin_expect(config->decays, 0))
+        xseg_decay_pass(arena->device, config);
+    return status;
 }
 
 /* Note a use of the live block at an address of this arena's; stocking may let go of the lock. */

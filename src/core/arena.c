@@ -321,6 +321,21 @@ static void count_neighbour(const struct xseg_block *neighbour, int64_t *pieces,
     }
 }
 
+void xseg_arena_stamp(struct xseg_arena *arena, const struct xseg_block *block)
+{
+    struct xseg_segment *segment = &block->extent->segment;
+
+    if (__builtin_expect(arena->now == 0, 1))
+        return;
+    if (!xseg_segment_is_expandable(segment)) {
+        segment->since[0] = arena->now;
+        return;
+    }
+    const uint64_t last = (xseg_block_end(block) - 1 - segment->base) / segment->granule_bytes;
+    for (uint64_t at = (block->base - segment->base) / segment->granule_bytes; at <= last; at++)
+        segment->since[at] = arena->now;
+}
+
 void xseg_arena_take_back(struct xseg_arena *arena, struct xseg_block *block)
 {
     struct xseg_counts *counts = &arena->counts;
@@ -335,6 +350,7 @@ void xseg_arena_take_back(struct xseg_arena *arena, struct xseg_block *block)
     count_neighbour(block->next, &pieces, &bytes);
     block->state = XSEG_BLOCK_CACHED;
     block->requested = 0;
+    xseg_arena_stamp(arena, block);
     block = merge(arena, block);
     if (xseg_extent_is_expandable(extent))
         return;

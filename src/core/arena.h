@@ -43,6 +43,11 @@ struct xseg_arena {
     struct xseg_shelf shelf;
     struct xseg_block *holes; /* tree */
     struct xseg_list extents;
+    uint64_t now; /* clock of the last look at idle memory; 0 before the first.  See idle.h. */
+    /* Guarded by GROWTH: an event on the stream, or NULL, and when it was recorded; no work is queued
+     * any more on what was cached before `passed`. */
+    xseg_event fence;
+    uint64_t fenced, passed;
     uint32_t quarantined; /* of an alone arena: segments that ended; guarded by GROWTH */
 };
 
@@ -117,6 +122,9 @@ struct xseg_block *xseg_arena_hand_out_at(struct xseg_arena *arena, struct xseg_
 
 /* A live block is free for the user: counts only. */
 void xseg_arena_note_free(struct xseg_arena *arena, const struct xseg_block *block);
+
+/* Note that memory comes on the shelf now, as far as anything decays. */
+void xseg_arena_stamp(struct xseg_arena *arena, const struct xseg_block *block);
 
 /* A block that nobody uses any more becomes cached and merges with its neighbours. */
 void xseg_arena_take_back(struct xseg_arena *arena, struct xseg_block *block);

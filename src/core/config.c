@@ -7,6 +7,7 @@
  */
 #include "src/core/config.h"
 
+#include <inttypes.h>
 #include <locale.h>
 #include <math.h>
 #include <stdlib.h>
@@ -39,6 +40,9 @@ void xseg_config_init(struct xseg_config *config)
     config->max_split_bytes = UINT64_MAX;
     config->max_non_split_rounding_bytes = config->large_segment_bytes;
     config->memory_fraction = 1;
+    config->idle_ms = -1;
+    config->soft_limit_bytes = UINT64_MAX;
+    config->reclaim_us_per_s = 10000;
     config->pinned_num_register_threads = 1;
     config->pinned_max_round_threshold_bytes = UINT64_MAX;
     config->pinned_max_cached_bytes = UINT64_MAX;
@@ -356,6 +360,18 @@ static xseg_status read_list_spans(struct parser *parser, char *out, size_t byte
     return text.length < bytes ? XSEG_OK : refuse(parser, &start, parser->row->accepts);
 }
 
+/* A whole number, or -1. */
+static bool read_period(const struct parser *parser, int64_t *out)
+{
+    uint64_t value = 0;
+    const bool never = is_text(&parser->token, "-1");
+
+    if (!never && (!read_whole(&parser->token, &value) || value > parser->row->most))
+        return false;
+    *out = never ? -1 : (int64_t)value;
+    return true;
+}
+
 /* Convert the token as the key's type says. */
 static bool read_word(const struct parser *parser, void *member)
 {
@@ -368,6 +384,8 @@ static bool read_word(const struct parser *parser, void *member)
         return read_power(parser, member);
     case XSEG_CONFIG_NUMBER:
         return read_number(parser, member);
+    case XSEG_CONFIG_PERIOD:
+        return read_period(parser, member);
     case XSEG_CONFIG_REAL:
         return read_bounded_real(parser, member);
     case XSEG_CONFIG_CHOICE:
@@ -488,7 +506,28 @@ static xseg_status refuse_value(struct parser *parser, enum xseg_config_key key,
     return refuse(parser, &parser->value[key], expected);
 }
 
-/* The keys fit each other: CONFIG-1 and CONFIG-2. */
+/* A key of the string that cannot be with another one, which has a value in MiB. */
+static xseg_status refuse_together(struct parser *parser, enum xseg_config_key key,
+                                   const char *expected, uint64_t bytes)
+{
+    (void)refuse_value(parser, key, expected);
+    xseg_fail_add(", which is %" PRIu64, bytes / XSEG_MIB);
+    return XSEG_ERR_CONFIG;
+}
+
+static xseg_status check_floor(struct parser *parser)
+{
+    const struct xseg_config *config = &parser->config;
+
+    if (config->keep_bytes <= config->soft_limit_bytes)
+        return XSEG_OK;
+    if ((parser->named >> XSEG_CONFIG_KEEP & 1) != 0)
+        return refuse_together(parser, XSEG_CONFIG_KEEP, "at most soft_limit_mb",
+                               config->soft_limit_bytes);
+    return refuse_together(parser, XSEG_CONFIG_SOFT_LIMIT, "at least keep_mb", config->keep_bytes);
+}
+
+/* The keys fit each other: CONFIG-1, CONFIG-2 and CONFIG-3. */
 static xseg_status check_together(struct parser *parser)
 {
     const struct xseg_config *config = &parser->config;
@@ -500,7 +539,7 @@ static xseg_status check_together(struct parser *parser)
         return XSEG_ERR_CONFIG;
     }
     if (!config->expandable_segments || large % 2 == 0)
-        return XSEG_OK;
+        return check_floor(parser);
     if ((parser->named >> XSEG_CONFIG_LARGE_SEGMENT_SIZE & 1) != 0)
         return refuse_value(parser, XSEG_CONFIG_LARGE_SEGMENT_SIZE,
                             "an even number while expandable_segments is True, because pages are "
@@ -520,6 +559,8 @@ xseg_status xseg_config_parse(struct xseg_config *config, const char *text, uint
         check_together(&parser) != XSEG_OK)
         return XSEG_ERR_CONFIG;
     *config = parser.config;
+    config->decays = config->idle_ms >= 0 || config->soft_limit_bytes != UINT64_MAX ||
+                     config->device_free_min_bytes != 0;
     if (named != NULL)
         *named = parser.named;
     return XSEG_OK;
@@ -535,13 +576,16 @@ xseg_status xseg_config_load(struct xseg_config *config, const char *argument, c
     };
     const char *from = argument != NULL ? "argument" : "default", *text = argument;
     struct xseg_config made;
+    bool is_for_pytorch = false;
 
     for (unsigned i = 0; text == NULL && i < XSEG_COUNT_OF(variable); i++)
-        if ((text = getenv(variable[i])) != NULL)
+        if ((text = getenv(variable[i])) != NULL) {
             from = variable[i];
+            is_for_pytorch = i > 0;
+        }
     xseg_config_init(&made);
     /* A string written for PyTorch means what it means there: off unless it says otherwise. */
-    made.expandable_segments = strncmp(from, "PYTORCH_", 8) != 0;
+    made.expandable_segments = !is_for_pytorch;
     if (xseg_config_parse(&made, text != NULL ? text : "", named) != XSEG_OK) {
         xseg_fail_add(" (source: %s)", from);
         return XSEG_ERR_CONFIG;

@@ -8,6 +8,7 @@
  * Invariants:
  *   CONFIG-1  large_segment_bytes <= max_split_bytes and <= max_non_split_rounding_bytes.
  *   CONFIG-2  while expandable_segments is on, large_segment_bytes is a multiple of 2 MiB.
+ *   CONFIG-3  keep_bytes <= soft_limit_bytes.
  *
  * Locking: the owner's.
  */
@@ -41,6 +42,12 @@ enum xseg_config_key {
     XSEG_CONFIG_UNMAP_ON_FREE,
     XSEG_CONFIG_GUARD_PAGE,
     XSEG_CONFIG_FREE_HISTORY,
+    XSEG_CONFIG_IDLE,
+    XSEG_CONFIG_KEEP,
+    XSEG_CONFIG_KEEP_WINDOW,
+    XSEG_CONFIG_RECLAIM_BUDGET,
+    XSEG_CONFIG_SOFT_LIMIT,
+    XSEG_CONFIG_DEVICE_FREE_MIN,
     XSEG_CONFIG_BACKEND,
     XSEG_CONFIG_PINNED_HOST_REGISTER,
     XSEG_CONFIG_PINNED_REGISTER_THREADS,
@@ -71,11 +78,18 @@ struct xseg_config {
     uint64_t pinned_max_round_threshold_bytes;      /* UINT64_MAX: unlimited */
     uint64_t pinned_max_cached_bytes;               /* UINT64_MAX: unlimited */
     uint32_t pinned_num_register_threads;
+    int64_t idle_ms; /* -1: never */
+    uint64_t keep_bytes;
+    uint64_t soft_limit_bytes;      /* UINT64_MAX: none */
+    uint64_t device_free_min_bytes; /* 0: none */
+    uint32_t keep_window_s;         /* 0: none */
+    uint32_t reclaim_us_per_s;
     uint32_t backend; /* which of the words that the table lists */
     bool expandable_segments;
     bool graph_capture_record_stream_reuse;
     bool release_lock_on_cudamalloc;
     bool throw_on_cudamalloc_oom;
+    bool decays; /* idle memory goes back by itself: what other keys say together */
     bool debug_fill;
     bool unmap_on_free;
     bool guard_page;

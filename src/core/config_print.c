@@ -82,6 +82,9 @@ bool xseg_config_print_value(const struct xseg_config *config, enum xseg_config_
     case XSEG_CONFIG_NUMBER:
         xseg_text_add(text, "%" PRIu32, *(const uint32_t *)member);
         return true;
+    case XSEG_CONFIG_PERIOD:
+        xseg_text_add(text, "%" PRId64, *(const int64_t *)member);
+        return true;
     case XSEG_CONFIG_REAL:
         return print_bounded_real(row, *(const double *)member, text);
     case XSEG_CONFIG_CHOICE:

@@ -182,6 +182,70 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .sentence = "How many frees of each device are remembered with their call stacks, for "
                         "the text of a second free.",
         },
+    [XSEG_CONFIG_IDLE] =
+        {
+            .name = "idle_ms",
+            .type = XSEG_CONFIG_PERIOD,
+            .offset = MEMBER(idle_ms),
+            .most = 1209600000,
+            .acts = true,
+            .accepts = "a whole number of milliseconds up to 1209600000, or -1 for never",
+            .sentence = "How long memory may be idle before it goes back to the driver; it goes "
+                        "bit by bit on the way there. See [services](services.md).",
+        },
+    [XSEG_CONFIG_KEEP] =
+        {
+            .name = "keep_mb",
+            .type = XSEG_CONFIG_MIB,
+            .offset = MEMBER(keep_bytes),
+            .acts = true,
+            .accepts = ANY_MIB ", not above soft_limit_mb",
+            .sentence = "Idle memory stays as long as no more than this is reserved on a device.",
+        },
+    [XSEG_CONFIG_KEEP_WINDOW] =
+        {
+            .name = "keep_window_s",
+            .type = XSEG_CONFIG_NUMBER,
+            .offset = MEMBER(keep_window_s),
+            .most = 1209600,
+            .acts = true,
+            .accepts = "a whole number of seconds from 0 to 1209600",
+            .sentence = "Idle memory stays as long as no more is reserved than was in use at some "
+                        "time of the last so many seconds.",
+        },
+    [XSEG_CONFIG_RECLAIM_BUDGET] =
+        {
+            .name = "reclaim_us_per_s",
+            .type = XSEG_CONFIG_NUMBER,
+            .offset = MEMBER(reclaim_us_per_s),
+            .least = 1,
+            .most = 1000000,
+            .acts = true,
+            .accepts = "a whole number of microseconds from 1 to 1000000",
+            .sentence = "How much of each second idle memory may take up in the driver on its way "
+                        "back.",
+        },
+    [XSEG_CONFIG_SOFT_LIMIT] =
+        {
+            .name = "soft_limit_mb",
+            .type = XSEG_CONFIG_MIB,
+            .offset = MEMBER(soft_limit_bytes),
+            .acts = true,
+            .accepts = ANY_MIB,
+            .unset = "none",
+            .sentence = "While more than this is taken of a device, idle memory goes back whatever "
+                        "its age. No request fails for it.",
+        },
+    [XSEG_CONFIG_DEVICE_FREE_MIN] =
+        {
+            .name = "device_free_min_mb",
+            .type = XSEG_CONFIG_MIB,
+            .offset = MEMBER(device_free_min_bytes),
+            .acts = true,
+            .accepts = ANY_MIB,
+            .sentence = "While a device has less free memory than this, whoever took it, idle "
+                        "memory goes back whatever its age.",
+        },
     [XSEG_CONFIG_BACKEND] =
         {
             .name = "backend",

@@ -16,6 +16,7 @@ enum xseg_config_type {
     XSEG_CONFIG_MIB,  /* uint64_t bytes: whole MiB; too many are UINT64_MAX, or the most there is */
     XSEG_CONFIG_POWER,     /* uint32_t: a power of two */
     XSEG_CONFIG_NUMBER,    /* uint32_t: a whole number */
+    XSEG_CONFIG_PERIOD,    /* int64_t: a whole number, or -1 for never */
     XSEG_CONFIG_REAL,      /* double */
     XSEG_CONFIG_CHOICE,    /* uint32_t: index of a word */
     XSEG_CONFIG_DIVISIONS, /* uint32_t[XSEG_CONFIG_INTERVALS]: a power of two, or a list */

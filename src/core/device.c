@@ -9,6 +9,7 @@
 #include "src/core/alone.h"
 #include "src/core/deferred.h"
 #include "src/core/departure.h"
+#include "src/core/idle.h"
 #include "src/core/ladder.h"
 #include "src/core/size.h"
 #include "src/core/trim.h"
@@ -142,6 +143,7 @@ static xseg_status give_everything_back(struct xseg_device *device)
     }
     if (status != XSEG_OK)
         return status;
+    xseg_idle_end(device);
     xseg_departure_end(device);
     return xseg_fences_fini(&device->pending.fences);
 }
@@ -308,6 +310,8 @@ xseg_status xseg_device_alloc(struct xseg_device *device, const struct xseg_devi
         status = xseg_fill_hand_out(block, request->zeroed);
     if (status == XSEG_OK)
         *out = (void *)(uintptr_t)block->base; /* NOLINT(performance-no-int-to-ptr) */
+    if (__builtin_expect(request->config->decays, 0))
+        xseg_decay_pass(device, request->config);
     return status;
 }
 

@@ -12,6 +12,7 @@
 #define XSEG_CORE_DEVICE_H
 
 #include "src/base/fork.h"
+#include "src/core/decay.h"
 #include "src/core/fill.h"
 #include "src/core/free_log.h"
 #include "src/core/lookup.h"
@@ -44,6 +45,7 @@ struct xseg_device {
     struct xseg_pool pool;                     /* the default one */
     _Atomic(struct xseg_pool *) private_pools; /* all that were ever made; grows under TABLE */
     _Atomic(struct xseg_pool *) alone_pool;    /* one of those, see alone.h; or NULL */
+    struct xseg_decay decay;
     struct xseg_fill fill;
     struct xseg_free_log free_log;
     struct xseg_list spare_extents; /* ended extents, for reuse: look-ups may still see them */

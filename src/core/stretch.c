@@ -131,6 +131,7 @@ struct xseg_block *xseg_stretch_settle(struct xseg_arena *arena, const struct xs
         mapped = mapped && block != stretch->failed;
         if (!block->mapped && mapped) {
             block->mapped = true;
+            xseg_arena_stamp(arena, block);
             xseg_counts_up(&arena->counts, XSEG_COUNT_RESERVED_BYTES, block->bytes);
         }
         result = xseg_arena_settle(arena, block);

@@ -26,20 +26,13 @@ static uint32_t enough_pages(const struct xseg_segment *segment, uint32_t first,
     return taken;
 }
 
-/* Take whole pages of a cached block; what lies before and behind stays cached.  NULL if none. */
-static struct xseg_block *claim_pages(struct xseg_arena *arena, struct xseg_block *block,
-                                      uint64_t most)
+struct xseg_block *xseg_trim_claim_pages(struct xseg_arena *arena, struct xseg_block *block,
+                                         uint32_t first, uint32_t count)
 {
     const struct xseg_segment *segment = &block->extent->segment;
-    uint32_t first = 0;
-    const uint32_t whole = xseg_segment_whole_pages(segment, block->base - segment->base,
-                                                    xseg_block_end(block) - segment->base, &first);
-    const uint32_t count = enough_pages(segment, first, whole, most);
     const uint64_t begin = segment->base + first * segment->granule_bytes;
     const uint64_t end = begin + count * segment->granule_bytes;
 
-    if (count == 0)
-        return NULL;
     xseg_arena_claim(arena, block);
     if (begin > block->base) {
         struct xseg_block *inner = xseg_arena_cut(arena, block, begin - block->base);
@@ -50,6 +43,19 @@ static struct xseg_block *claim_pages(struct xseg_arena *arena, struct xseg_bloc
     if (end < xseg_block_end(block))
         (void)xseg_arena_settle(arena, xseg_arena_cut(arena, block, end - block->base));
     return block;
+}
+
+/* Take whole pages of a cached block; what lies before and behind stays cached.  NULL if none. */
+static struct xseg_block *claim_pages(struct xseg_arena *arena, struct xseg_block *block,
+                                      uint64_t most) XSEG_REQUIRES(arena->lock)
+{
+    const struct xseg_segment *segment = &block->extent->segment;
+    uint32_t first = 0;
+    const uint32_t whole = xseg_segment_whole_pages(segment, block->base - segment->base,
+                                                    xseg_block_end(block) - segment->base, &first);
+    const uint32_t count = enough_pages(segment, first, whole, most);
+
+    return count == 0 ? NULL : xseg_trim_claim_pages(arena, block, first, count);
 }
 
 bool xseg_trim_can_go(const struct xseg_block *block)
@@ -65,7 +71,7 @@ bool xseg_trim_can_go(const struct xseg_block *block)
 
 /* Take a block that can go, whole or in part, or NULL. */
 static struct xseg_block *claim_part(struct xseg_arena *arena, struct xseg_block *block,
-                                     uint64_t most)
+                                     uint64_t most) XSEG_REQUIRES(arena->lock)
 {
     if (xseg_extent_is_expandable(block->extent))
         return claim_pages(arena, block, most);

@@ -75,6 +75,13 @@ bool xseg_trim_can_go(const struct xseg_block *block);
 struct xseg_block *xseg_trim_claim(struct xseg_arena *arena, const struct xseg_trim_wish *wish,
                                    uint64_t *claimed_bytes) XSEG_REQUIRES(arena->lock);
 
+/*
+ * Claim whole pages inside a cached block, `count` granules from `first` on; what lies before and
+ * behind them stays cached.  Two block records must be in stock.
+ */
+struct xseg_block *xseg_trim_claim_pages(struct xseg_arena *arena, struct xseg_block *block,
+                                         uint32_t first, uint32_t count) XSEG_REQUIRES(arena->lock);
+
 /* Whether the work queued on a stream has finished, waiting for it if `wait`. */
 xseg_status xseg_trim_is_idle(struct xseg_device *device, struct xseg_known_stream *stream,
                               bool wait, bool *idle);

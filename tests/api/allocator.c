@@ -210,7 +210,7 @@ static void the_first_source_wins_whole(void **state)
 static void bad_strings_change_nothing(void **state)
 {
     struct xseg_allocator *allocator = NULL;
-    char before[512], after[512];
+    char before[2048], after[2048];
     size_t needed = 0;
 
     (void)state;

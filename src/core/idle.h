@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Idle memory by age: since when each page has not been in use, and taking the oldest.
+ *
+ * A page is idle while it lies wholly in a cached block; a classic segment, while it is one cached
+ * block.  Its age runs from the last free of a block that touched it: each free notes its arena's
+ * time, `now`, at the granules of the block (xseg_arena_stamp()).  That time only moves when somebody
+ * looks, so that a free needs no clock, and an age is exact up to the time between two looks.
+ *
+ * What is to go must not have work queued.  Either its stream is idle, or a fence says so: an event
+ * that was recorded on the stream when the arena's time was T; once it is complete, all that was
+ * cached before T has passed.  So a stream that never rests holds up nothing, and nobody waits.
+ *
+ * Left alone are pools that somebody holds and pools with memory functions of their own.
+ *
+ * Locking: GROWTH is held, no other lock; no capture is under way on the device.
+ */
+#ifndef XSEG_CORE_IDLE_H
+#define XSEG_CORE_IDLE_H
+
+#include "src/core/device.h"
+
+/* Ages from 0 up to a span in equal steps, and one for what is older. */
+#define XSEG_IDLE_STEPS 64u
+
+struct xseg_idle_ages {
+    uint64_t now, span;                  /* nanoseconds; with a span of 0 everything is older */
+    uint64_t bytes[XSEG_IDLE_STEPS + 1]; /* by age */
+    uint64_t fresh;                      /* of these, what has been in use since the look before */
+    uint64_t largest;                    /* bytes of the largest page or segment */
+};
+
+/*
+ * Count what is idle.  From here on `now` is the time of every arena; it must be above the last.
+ */
+void xseg_idle_count(struct xseg_device *device, uint64_t now, uint64_t span,
+                     struct xseg_idle_ages *ages);
+
+/* What to take: by step of age in `ages`. */
+struct xseg_idle_wish {
+    const struct xseg_idle_ages *ages;
+    const struct xseg_known_stream *stream; /* NULL: any */
+    const struct xseg_pool *pool;           /* NULL: any */
+    uint32_t step;                          /* everything of later steps */
+    uint64_t part;                          /* bytes of this one */
+    bool rounds_up;                         /* a page for what is left of `part`; else none */
+    uint64_t pages;                         /* no more than so many */
+};
+
+/* What happened to it, in bytes. */
+struct xseg_idle_taken {
+    uint64_t returned, busy, refused;
+    uint64_t pages; /* given to the driver */
+};
+
+/*
+ * Give the wanted pages back to the driver, those of busy streams as far as a fence allows.
+ *
+ * Returns: XSEG_OK, or XSEG_ERR_DEVICE_LOST
+ * Cost:    for each arena with such pages a stream query, and for a busy one an event query or
+ *          record; unmap and release of what goes
+ */
+xseg_status xseg_idle_take(struct xseg_device *device, const struct xseg_idle_wish *wish,
+                           struct xseg_idle_taken *taken);
+
+/* The device closes, or is lost: fences go back. */
+void xseg_idle_end(struct xseg_device *device);
+
+#endif

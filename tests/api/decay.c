@@ -1,0 +1,387 @@
+/* SPDX-License-Identifier: MIT */
+/* Idle memory goes back by itself: along a curve, above a floor, below limits, and never waiting. */
+#include <stdio.h>
+
+#include "tests/support/scene.h"
+
+#define MS UINT64_C(1000000)
+
+static unsigned clock_reads;
+
+static uint64_t virtual_clock(void *context)
+{
+    (void)context;
+    clock_reads++;
+    return xseg_sim_clock();
+}
+
+/* A machine with so much memory, and an allocator that goes by the virtual clock. */
+static struct xseg_allocator *open_on(size_t mib, const char *config)
+{
+    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_options options = XSEG_OPTIONS_INIT;
+    struct xseg_allocator *allocator = NULL;
+
+    settings.memory_bytes = mib * MIB;
+    assert_int_equal(xseg_sim_reset(&settings), XSEG_OK);
+    options.driver = scene_driver();
+    options.clock = virtual_clock;
+    clock_reads = 0;
+    assert_int_equal(xseg_open(config, &options, &allocator), XSEG_OK);
+    return allocator;
+}
+
+static uint64_t reserved(struct xseg_allocator *allocator)
+{
+    return scene_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current;
+}
+
+static void tick(struct xseg_allocator *allocator)
+{
+    assert_int_equal(xseg_tick(allocator, UINT64_MAX), XSEG_OK);
+}
+
+/* So much time passes, and the allocator looks from time to time. */
+static void pass(struct xseg_allocator *allocator, unsigned milliseconds)
+{
+    for (unsigned i = 0; i < milliseconds; i += 10) {
+        xseg_sim_advance(10 * MS);
+        tick(allocator);
+    }
+}
+
+/* So many bytes become idle now. */
+static void idle(struct xseg_allocator *allocator, size_t bytes, xseg_stream stream)
+{
+    tick(allocator);
+    scene_free(allocator, scene_alloc(allocator, bytes, stream));
+}
+
+static uint64_t waits(void)
+{
+    return xseg_sim_calls("cuStreamSynchronize") + xseg_sim_calls("cuCtxSynchronize") +
+           xseg_sim_calls("cuEventSynchronize");
+}
+
+static void idle_memory_goes_along_a_curve(void **state)
+{
+    struct xseg_allocator *allocator = open_on(4096, "idle_ms:1000");
+    uint64_t before, most = 0;
+
+    (void)state;
+    idle(allocator, 2000 * MIB, NULL);
+    before = reserved(allocator);
+    assert_int_equal(before, 2000 * MIB);
+    for (unsigned i = 1; i <= 105; i++) {
+        pass(allocator, 10);
+        const uint64_t now = reserved(allocator);
+        /* The curve is steepest in the middle: twice the mean. */
+        most = before - now > most ? before - now : most;
+        before = now;
+        if (i == 25)
+            assert_int_equal(now, 2000 * MIB);
+        if (i == 40)
+            assert_in_range(now, 1740 * MIB, 1880 * MIB); /* 10 % gone */
+        if (i == 62)
+            assert_in_range(now, 920 * MIB, 1100 * MIB); /* half */
+        if (i == 85)
+            assert_in_range(now, 120 * MIB, 280 * MIB); /* 90 % */
+    }
+    assert_int_equal(before, 0);
+    assert_in_range(most, 20 * MIB, 80 * MIB);
+    assert_int_equal(waits(), 0);
+    scene_close(allocator);
+}
+
+static void calls_of_the_user_are_enough(void **state)
+{
+    struct xseg_allocator *allocator = open_on(4096, "idle_ms:1000");
+
+    (void)state;
+    scene_free(allocator, scene_alloc(allocator, 1, NULL));
+    scene_free(allocator, scene_alloc(allocator, 2000 * MIB, NULL));
+    for (unsigned i = 0; i < 300; i++) {
+        xseg_sim_advance(5 * MS);
+        scene_free(allocator, scene_alloc(allocator, 1, NULL));
+    }
+    /* The page of the small blocks is in use. */
+    assert_int_equal(reserved(allocator), 2 * MIB);
+    assert_int_equal(waits(), 0);
+    scene_close(allocator);
+}
+
+static void without_a_key_no_clock_is_read(void **state)
+{
+    struct xseg_allocator *allocator = open_on(4096, "keep_mb:10,keep_window_s:5");
+
+    (void)state;
+    scene_free(allocator, scene_alloc(allocator, 100 * MIB, NULL));
+    xseg_sim_advance(100000 * MS);
+    tick(allocator);
+    scene_free(allocator, scene_alloc(allocator, 1, NULL));
+    assert_int_equal(reserved(allocator), 102 * MIB);
+    assert_int_equal(clock_reads, 0);
+    scene_close(allocator);
+}
+
+static void what_is_used_again_stays(void **state)
+{
+    struct xseg_allocator *allocator = open_on(4096, "idle_ms:1000");
+
+    (void)state;
+    idle(allocator, 400 * MIB, NULL);
+    const uint64_t made = xseg_sim_calls("cuMemCreate"), mapped = xseg_sim_calls("cuMemMap");
+    for (unsigned i = 0; i < 20; i++) {
+        pass(allocator, 100);
+        scene_free(allocator, scene_alloc(allocator, 200 * MIB, NULL));
+    }
+    assert_int_equal(reserved(allocator), 200 * MIB);
+    assert_int_equal(xseg_sim_calls("cuMemCreate"), made);
+    assert_int_equal(xseg_sim_calls("cuMemMap"), mapped);
+    scene_close(allocator);
+}
+
+/* Work is always queued on the stream, and yet what was freed before goes. */
+static void a_stream_that_never_rests_holds_up_nothing(void **state)
+{
+    struct xseg_allocator *allocator = open_on(4096, "idle_ms:100");
+    const xseg_stream stream = scene_stream();
+    void *live = scene_alloc(allocator, 4 * MIB, stream);
+
+    (void)state;
+    tick(allocator);
+    void *ptr = scene_alloc(allocator, 400 * MIB, stream);
+    assert_int_equal(xseg_sim_launch_on(stream, 300 * MS, (uintptr_t)ptr, 400 * MIB), XSEG_OK);
+    scene_free(allocator, ptr);
+    for (unsigned i = 0; i < 60; i++) {
+        assert_int_equal(xseg_sim_launch_on(stream, 10 * MS, (uintptr_t)live, 4 * MIB), XSEG_OK);
+        pass(allocator, 10);
+        /* Not before the work on it has ended. */
+        if (i < 29)
+            assert_int_equal(reserved(allocator), 420 * MIB);
+    }
+    assert_int_equal(reserved(allocator), 20 * MIB);
+    assert_int_equal(waits(), 0);
+    xseg_sim_finish_all();
+    scene_free(allocator, live);
+    assert_int_equal(xseg_close(allocator), XSEG_OK);
+    scene_stream_destroy(stream);
+}
+
+static void a_floor_is_kept(void **state)
+{
+    struct xseg_allocator *allocator = open_on(4096, "idle_ms:100,keep_mb:500");
+
+    (void)state;
+    idle(allocator, 1000 * MIB, NULL);
+    pass(allocator, 500);
+    assert_int_equal(reserved(allocator), 500 * MIB);
+    assert_int_equal(xseg_configure(allocator, "keep_mb:0"), XSEG_OK);
+    pass(allocator, 500);
+    assert_int_equal(reserved(allocator), 0);
+    scene_close(allocator);
+}
+
+static void what_the_last_seconds_needed_is_kept(void **state)
+{
+    struct xseg_allocator *allocator = open_on(4096, "idle_ms:100,keep_window_s:8");
+
+    (void)state;
+    idle(allocator, 1000 * MIB, NULL);
+    for (unsigned i = 0; i < 40; i++) {
+        pass(allocator, 100);
+        scene_free(allocator, scene_alloc(allocator, 300 * MIB, NULL));
+    }
+    assert_int_equal(reserved(allocator), 1000 * MIB);
+    for (unsigned i = 0; i < 50; i++) {
+        pass(allocator, 100);
+        scene_free(allocator, scene_alloc(allocator, 300 * MIB, NULL));
+    }
+    assert_int_equal(reserved(allocator), 300 * MIB);
+    pass(allocator, 9000);
+    assert_int_equal(reserved(allocator), 0);
+    scene_close(allocator);
+}
+
+static void a_soft_limit_draws_and_never_refuses(void **state)
+{
+    struct xseg_allocator *allocator = open_on(4096, "soft_limit_mb:300");
+
+    (void)state;
+    idle(allocator, 1000 * MIB, NULL);
+    pass(allocator, 10);
+    assert_int_equal(reserved(allocator), 300 * MIB);
+    pass(allocator, 100000);
+    assert_int_equal(reserved(allocator), 300 * MIB);
+    void *ptr = scene_alloc(allocator, 2000 * MIB, NULL);
+    pass(allocator, 100);
+    assert_int_equal(reserved(allocator), 2000 * MIB);
+    scene_free(allocator, ptr);
+    pass(allocator, 10);
+    assert_int_equal(reserved(allocator), 300 * MIB);
+    scene_close(allocator);
+}
+
+/* Another process wants the memory. */
+static void the_need_of_others_counts(void **state)
+{
+    struct xseg_allocator *allocator = open_on(4096, "device_free_min_mb:1000");
+
+    (void)state;
+    idle(allocator, 2000 * MIB, NULL);
+    pass(allocator, 1000);
+    assert_int_equal(reserved(allocator), 2000 * MIB);
+    assert_int_equal(xseg_sim_hold_memory(0, 2000 * MIB), XSEG_OK);
+    pass(allocator, 10);
+    assert_in_range(reserved(allocator), 1076 * MIB, 1096 * MIB);
+    scene_close(allocator);
+}
+
+static void the_driver_is_kept_busy_no_longer_than_that(void **state)
+{
+    struct xseg_allocator *allocator = open_on(4096, "idle_ms:100,reclaim_us_per_s:500");
+    uint64_t start;
+
+    (void)state;
+    scene_free(allocator, scene_alloc(allocator, 1, NULL));
+    scene_free(allocator, scene_alloc(allocator, 2000 * MIB, NULL));
+    start = xseg_sim_driver_time();
+    for (unsigned i = 0; i < 5000; i++) {
+        xseg_sim_advance(1 * MS);
+        scene_free(allocator, scene_alloc(allocator, 1, NULL));
+    }
+    assert_in_range(xseg_sim_driver_time() - start, 1500 * 1000, 4000 * 1000);
+    assert_in_range(reserved(allocator), 1000 * MIB, 1900 * MIB);
+    /* A tick has a budget of its own. */
+    const uint64_t before = reserved(allocator);
+    start = xseg_sim_driver_time();
+    xseg_sim_advance(MS);
+    assert_int_equal(xseg_tick(allocator, 1000), XSEG_OK);
+    assert_in_range(xseg_sim_driver_time() - start, 300 * 1000, 1600 * 1000);
+    assert_true(reserved(allocator) < before);
+    pass(allocator, 200);
+    assert_int_equal(reserved(allocator), 0);
+    scene_close(allocator);
+}
+
+static void at_once_means_at_the_next_call(void **state)
+{
+    struct xseg_allocator *allocator = open_on(4096, "idle_ms:0,reclaim_us_per_s:1000000");
+
+    (void)state;
+    void *ptr = scene_alloc(allocator, 60 * MIB, NULL);
+    void *small = scene_alloc(allocator, 1, NULL);
+    xseg_sim_advance(MS);
+    scene_free(allocator, ptr);
+    for (unsigned i = 0; i < 3; i++) {
+        xseg_sim_advance(MS);
+        scene_free(allocator, scene_alloc(allocator, 1, NULL));
+    }
+    assert_int_equal(reserved(allocator), 2 * MIB);
+    scene_free(allocator, small);
+    scene_close(allocator);
+}
+
+static void classic_segments_go_too(void **state)
+{
+    struct xseg_allocator *allocator = open_on(4096, "expandable_segments:False,idle_ms:100");
+    void *ptr[4];
+
+    (void)state;
+    tick(allocator);
+    for (unsigned i = 0; i < COUNT_OF(ptr); i++)
+        ptr[i] = scene_alloc(allocator, 100 * MIB, NULL);
+    for (unsigned i = 1; i < COUNT_OF(ptr); i++)
+        scene_free(allocator, ptr[i]);
+    pass(allocator, 200);
+    assert_int_equal(reserved(allocator), 100 * MIB);
+    scene_free(allocator, ptr[0]);
+    scene_close(allocator);
+}
+
+static void held_pools_and_captures_are_left_alone(void **state)
+{
+    struct xseg_allocator *allocator = open_on(4096, "idle_ms:100");
+    struct xseg_pool *pool = scene_pool(allocator);
+    struct xseg_request request = XSEG_REQUEST_INIT;
+    const xseg_stream stream = scene_stream();
+    void *ptr = NULL;
+
+    (void)state;
+    tick(allocator);
+    request.bytes = 40 * MIB;
+    request.pool = pool;
+    assert_int_equal(xseg_alloc_with(allocator, &request, &ptr), XSEG_OK);
+    scene_free(allocator, ptr);
+    pass(allocator, 500);
+    assert_int_equal(reserved(allocator), 40 * MIB);
+    idle(allocator, 60 * MIB, NULL);
+    scene_capture_begin(pool, stream);
+    pass(allocator, 500);
+    assert_int_equal(reserved(allocator), 100 * MIB);
+    scene_graph_destroy(scene_capture_end(pool, stream));
+    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    pass(allocator, 500);
+    assert_true(reserved(allocator) <= 40 * MIB);
+    assert_int_equal(xseg_close(allocator), XSEG_OK);
+    scene_stream_destroy(stream);
+}
+
+static void refused_pages_stay_and_go_later(void **state)
+{
+    struct xseg_allocator *allocator = open_on(4096, "idle_ms:100");
+    const struct xseg_sim_fault refusal = {
+        .struct_bytes = sizeof(refusal), .call = "cuMemUnmap", .nth = 1, .every = 1, .error = 999};
+
+    (void)state;
+    idle(allocator, 200 * MIB, NULL);
+    assert_int_equal(xseg_sim_fault_set(0, &refusal), XSEG_OK);
+    pass(allocator, 200);
+    assert_int_equal(reserved(allocator), 200 * MIB);
+    assert_true(xseg_sim_fault_struck(0) > 0);
+    assert_int_equal(xseg_sim_fault_set(0, NULL), XSEG_OK);
+    pass(allocator, 200);
+    assert_int_equal(reserved(allocator), 0);
+    scene_close(allocator);
+}
+
+static void contradictions_are_refused(void **state)
+{
+    struct xseg_allocator *allocator = open_on(64, "keep_mb:100,soft_limit_mb:200");
+
+    (void)state;
+    scene_expect_error(xseg_configure(allocator, "keep_mb:201"), XSEG_ERR_CONFIG,
+                       "at most soft_limit_mb, which is 200");
+    scene_expect_error(xseg_configure(allocator, "soft_limit_mb:99"), XSEG_ERR_CONFIG,
+                       "at least keep_mb, which is 100");
+    scene_expect_error(xseg_configure(allocator, "idle_ms:-2"), XSEG_ERR_CONFIG, "-1 for never");
+    scene_expect_error(xseg_configure(allocator, "keep_window_s:-1"), XSEG_ERR_CONFIG, "-1");
+    scene_expect_error(xseg_configure(allocator, "reclaim_us_per_s:0"), XSEG_ERR_CONFIG,
+                       "from 1 to 1000000");
+    assert_int_equal(xseg_configure(allocator, "soft_limit_mb:300,keep_mb:300"), XSEG_OK);
+    scene_expect_error(xseg_tick(NULL, 1), XSEG_ERR_ARGUMENT, "NULL");
+    scene_close(allocator);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(idle_memory_goes_along_a_curve),
+        cmocka_unit_test(calls_of_the_user_are_enough),
+        cmocka_unit_test(without_a_key_no_clock_is_read),
+        cmocka_unit_test(what_is_used_again_stays),
+        cmocka_unit_test(a_stream_that_never_rests_holds_up_nothing),
+        cmocka_unit_test(a_floor_is_kept),
+        cmocka_unit_test(what_the_last_seconds_needed_is_kept),
+        cmocka_unit_test(a_soft_limit_draws_and_never_refuses),
+        cmocka_unit_test(the_need_of_others_counts),
+        cmocka_unit_test(the_driver_is_kept_busy_no_longer_than_that),
+        cmocka_unit_test(at_once_means_at_the_next_call),
+        cmocka_unit_test(classic_segments_go_too),
+        cmocka_unit_test(held_pools_and_captures_are_left_alone),
+        cmocka_unit_test(refused_pages_stay_and_go_later),
+        cmocka_unit_test(contradictions_are_refused),
+    };
+
+    return cmocka_run_group_tests_name("decay", tests, NULL, NULL);
+}
