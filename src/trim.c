@@ -8,9 +8,14 @@
 
 /* Trim one open device. */
 static xseg_status trim_device(struct xseg_device *device, const struct xseg_where *where,
-                               bool wait, struct xseg_trimmed *done)
+                               const struct xseg_trim *how, struct xseg_trimmed *done)
 {
-    struct xseg_trim_plan plan = {.pool = where->pool, .wait = wait};
+    struct xseg_trim_plan plan = {
+        .pool = where->pool,
+        .wait = how->wait,
+        .leave = how->leave_bytes,
+        .idle_ms = how->idle_ms,
+    };
     struct xseg_known_stream *stream = NULL;
     xseg_status status = XSEG_OK;
 
@@ -26,7 +31,7 @@ static xseg_status trim_device(struct xseg_device *device, const struct xseg_whe
 }
 
 static xseg_status trim_all(struct xseg_allocator *allocator, const struct xseg_where *where,
-                            bool wait, struct xseg_trimmed *done)
+                            const struct xseg_trim *how, struct xseg_trimmed *done)
 {
     xseg_status first = XSEG_OK;
 
@@ -36,7 +41,7 @@ static xseg_status trim_all(struct xseg_allocator *allocator, const struct xseg_
         if (device == NULL || (where->device != -1 && where->device != i) ||
             (where->pool != NULL && where->pool->device != device))
             continue;
-        const xseg_status status = trim_device(device, where, wait, done);
+        const xseg_status status = trim_device(device, where, how, done);
         first = first == XSEG_OK ? status : first;
     }
     return first;
@@ -53,7 +58,8 @@ xseg_status xseg_trim(struct xseg_allocator *allocator, const struct xseg_where 
     XSEG_DOOR_REQUIRE(where == NULL || XSEG_DOOR_PUBLISHED(where, struct xseg_where),
                       "xseg_trim: where->struct_bytes is %zu: start from XSEG_WHERE_ANY",
                       where->struct_bytes);
-    XSEG_DOOR_REQUIRE(options == NULL || XSEG_DOOR_PUBLISHED(options, struct xseg_trim),
+    XSEG_DOOR_REQUIRE(options == NULL || XSEG_DOOR_PUBLISHED(options, struct xseg_trim) ||
+                          XSEG_DOOR_PUBLISHED_BEFORE(options, struct xseg_trim, leave_bytes),
                       "xseg_trim: options->struct_bytes is %zu: start from XSEG_TRIM_INIT",
                       options->struct_bytes);
     XSEG_DOOR_REQUIRE(out == NULL || XSEG_DOOR_KNOWS(out, struct xseg_trimmed),
@@ -68,7 +74,7 @@ xseg_status xseg_trim(struct xseg_allocator *allocator, const struct xseg_where 
                       chosen.device, allocator->device_count - 1);
     XSEG_DOOR_REQUIRE(chosen.pool == NULL || xseg_allocator_owns(allocator, chosen.pool),
                       "xseg_trim: the pool belongs to another allocator");
-    const xseg_status status = trim_all(allocator, &chosen, how.wait, &done);
+    const xseg_status status = trim_all(allocator, &chosen, &how, &done);
     if (status == XSEG_OK && out != NULL) {
         done.struct_bytes = out->struct_bytes;
         memcpy(out, &done, out->struct_bytes);

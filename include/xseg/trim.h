@@ -31,9 +31,15 @@ struct xseg_trim {
     /* true: wait for pending blocks and for the streams of cached memory, as PyTorch's empty_cache
      * does.  false: never wait; memory whose stream still works stays. */
     bool wait;
+    /* Give back no more than it takes until so much is reserved in what is meant, for each device;
+     * 0: everything that is idle. */
+    uint64_t leave_bytes;
+    /* Only what has been idle for so many milliseconds; 0: whatever its age.  Ages are known while
+     * something decays (docs/services.md), else from the first such trim on. */
+    uint64_t idle_ms;
 };
 /* clang-format off */
-#define XSEG_TRIM_INIT {sizeof(struct xseg_trim), false}
+#define XSEG_TRIM_INIT {sizeof(struct xseg_trim), false, 0, 0}
 /* clang-format on */
 
 /** What a trim did.  All figures are counted bytes.  Set struct_bytes before the call. */
@@ -46,9 +52,10 @@ struct xseg_trimmed {
     uint64_t kept_pending; /* freed blocks that another stream may still use */
     uint64_t kept_refused; /* the driver refused to take it; tried again at the next trim */
     uint64_t kept_capture; /* cached, but a capture is under way on its device */
+    uint64_t kept_asked;   /* idle, but within leave_bytes, or not for idle_ms */
 };
 /* clang-format off */
-#define XSEG_TRIMMED_INIT {sizeof(struct xseg_trimmed), 0, 0, 0, 0, 0, 0, 0}
+#define XSEG_TRIMMED_INIT {sizeof(struct xseg_trimmed), 0, 0, 0, 0, 0, 0, 0, 0}
 /* clang-format on */
 
 /**

@@ -23,6 +23,17 @@ static const struct xseg_clock *clock_of(const struct xseg_device *device)
 
 /* --- When. --- */
 
+static uint64_t move_on(struct xseg_decay *decay, uint64_t now)
+{
+    decay->time = xseg_max(decay->time, now);
+    return decay->time;
+}
+
+uint64_t xseg_decay_now(struct xseg_device *device)
+{
+    return move_on(&device->decay, xseg_clock_fine(clock_of(device)));
+}
+
 /* Between two looks: a 64th of idle_ms, a step of the ages. */
 static uint64_t interval(const struct xseg_config *config)
 {
@@ -167,7 +178,7 @@ static xseg_status reclaim(struct xseg_device *device, const struct xseg_config 
     struct xseg_idle_taken taken = {0};
     struct xseg_idle_ages ages;
 
-    xseg_idle_count(device, decay->looked, span(config), &ages);
+    xseg_idle_count(device, move_on(decay, decay->looked), span(config), &ages);
     const uint64_t curved = let_curve_go(device, config, &ages, elapsed);
     const uint64_t wanted = demanded(device, config);
     struct xseg_idle_wish wish = choose_oldest(&ages, xseg_max(curved, wanted));

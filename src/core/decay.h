@@ -38,11 +38,15 @@ struct xseg_decay_window {
 struct xseg_decay {
     atomic_uint_fast64_t due; /* clock of the next look; may be read without the lock */
     uint64_t looked;          /* clock of the last one; 0 before the first */
+    uint64_t time;            /* the latest that arenas have been told */
     uint64_t owed;            /* bytes that the curve let go and no page was small enough for */
     uint64_t credit;          /* nanoseconds that the driver may be kept busy */
     uint64_t page_cost;       /* what a page has cost lately, in nanoseconds */
     struct xseg_decay_window window;
 };
+
+/* The time for a look at idle memory: it never goes back, whichever clock is read.  GROWTH is held. */
+uint64_t xseg_decay_now(struct xseg_device *device);
 
 /* A look if one is due and nobody holds GROWTH: for the request path.  No lock is held. */
 void xseg_decay_pass(struct xseg_device *device, const struct xseg_config *config);

@@ -282,7 +282,7 @@ static struct xseg_block *claim_idle(struct taking *taking, struct xseg_arena *a
         return NULL;
     const uint64_t wanted = chain_bytes(claimed);
     const xseg_status status =
-        xseg_trim_is_idle(arena->device, xseg_arena_stream(arena), false, &idle);
+        xseg_trim_is_idle(arena->device, xseg_arena_stream(arena), taking->wish->wait, &idle);
     if (status == XSEG_ERR_DEVICE_LOST)
         taking->status = status;
     if (!idle) {

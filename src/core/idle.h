@@ -31,7 +31,7 @@ struct xseg_idle_ages {
 };
 
 /*
- * Count what is idle.  From here on `now` is the time of every arena; it must be above the last.
+ * Count what is idle.  From here on `now` is the time of every arena; it must not be below the last.
  */
 void xseg_idle_count(struct xseg_device *device, uint64_t now, uint64_t span,
                      struct xseg_idle_ages *ages);
@@ -45,6 +45,7 @@ struct xseg_idle_wish {
     uint64_t part;                          /* bytes of this one */
     bool rounds_up;                         /* a page for what is left of `part`; else none */
     uint64_t pages;                         /* no more than so many */
+    bool wait;                              /* for busy streams */
 };
 
 /* What happened to it, in bytes. */

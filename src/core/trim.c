@@ -3,6 +3,7 @@
 
 #include "src/base/error.h"
 #include "src/core/departure.h"
+#include "src/core/idle.h"
 #include "src/core/size.h"
 
 /* One trim of one device under way. */
@@ -10,6 +11,7 @@ struct trim {
     struct xseg_device *device;
     const struct xseg_trim_plan *plan;
     struct xseg_trimmed *done;
+    uint64_t most;      /* bytes that are still to go */
     xseg_status status; /* the first error of a stream */
 };
 
@@ -353,19 +355,43 @@ static bool may_trim(const struct trim *trim, const struct xseg_arena *arena)
     return xseg_pool_may_shrink(arena->pool) || trim->plan->held_pools;
 }
 
+/* What of an arena's cached bytes could go. */
+static uint64_t whole_bytes(const struct xseg_arena *arena)
+{
+    uint64_t bytes = XSEG_SIZE_SMALL_SEGMENT, base = 0, sum = 0;
+    const struct xseg_block *block;
+    uint32_t first;
+
+    while ((block = xseg_shelf_from(&arena->shelf, bytes, base)) != NULL) {
+        const struct xseg_segment *segment = &block->extent->segment;
+
+        bytes = block->bytes;
+        base = block->base + 1;
+        if (xseg_extent_is_expandable(block->extent))
+            sum += segment->granule_bytes *
+                   xseg_segment_whole_pages(segment, block->base - segment->base,
+                                            xseg_block_end(block) - segment->base, &first);
+        else
+            sum += xseg_block_is_split(block) ? 0 : block->bytes;
+    }
+    return sum;
+}
+
 static void trim_arena(struct trim *trim, struct xseg_arena *arena)
 {
-    const struct xseg_trim_wish all = {XSEG_SIZE_SMALL_SEGMENT, UINT64_MAX, NULL, NULL};
+    const struct xseg_trim_wish wish = {XSEG_SIZE_SMALL_SEGMENT, trim->most, NULL, NULL};
     struct xseg_block *claimed;
-    uint64_t claimed_bytes = 0, cached, given;
+    uint64_t claimed_bytes = 0, cached, whole, given;
     bool idle = true;
 
     xseg_arena_lock(arena);
     cached = cached_bytes(arena);
-    claimed = xseg_trim_claim(arena, &all, &claimed_bytes);
+    whole = trim->most == UINT64_MAX ? 0 : whole_bytes(arena);
+    claimed = xseg_trim_claim(arena, &wish, &claimed_bytes);
     xseg_arena_unlock(arena);
     /* Claiming may have let go of the lock for a moment. */
-    trim->done->kept_partial += cached - xseg_min(cached, claimed_bytes);
+    trim->done->kept_partial += cached - xseg_min(cached, xseg_max(whole, claimed_bytes));
+    trim->done->kept_asked += whole - xseg_min(whole, claimed_bytes);
     if (claimed != NULL) {
         const xseg_status status =
             xseg_trim_is_idle(trim->device, xseg_arena_stream(arena), trim->plan->wait, &idle);
@@ -379,6 +405,7 @@ static void trim_arena(struct trim *trim, struct xseg_arena *arena)
         return;
     }
     given = give_all(claimed);
+    trim->most -= xseg_min(trim->most, given);
     trim->done->returned += given;
     trim->done->kept_refused += claimed_bytes - given;
 }
@@ -399,13 +426,17 @@ static void end_if_retired(struct xseg_arena *arena)
         (void)xseg_trim_end_holes(arena);
 }
 
+static bool is_selected(const struct xseg_trim_plan *plan, const struct xseg_arena *arena)
+{
+    return (plan->stream == NULL || xseg_arena_stream(arena) == plan->stream) &&
+           (plan->pool == NULL || arena->pool == plan->pool);
+}
+
 static void visit_arena(void *self, struct xseg_arena *arena)
 {
     struct trim *trim = self;
-    const struct xseg_trim_plan *plan = trim->plan;
 
-    if ((plan->stream != NULL && xseg_arena_stream(arena) != plan->stream) ||
-        (plan->pool != NULL && arena->pool != plan->pool))
+    if (!is_selected(trim->plan, arena))
         return;
     trim->done->kept_pending += pending_bytes(arena);
     if (xseg_pending_captures(&trim->device->pending)) {
@@ -429,10 +460,80 @@ static void unstick_arena(void *self, struct xseg_arena *arena)
     }
 }
 
+/* Say of what is left why it is there; GROWTH is held. */
+static void count_rest(void *self, struct xseg_arena *arena)
+{
+    struct trim *trim = self;
+
+    if (!is_selected(trim->plan, arena))
+        return;
+    trim->done->kept_pending += pending_bytes(arena);
+    xseg_arena_lock(arena);
+    const uint64_t cached = cached_bytes(arena), whole = whole_bytes(arena);
+    xseg_arena_unlock(arena);
+    if (!may_trim(trim, arena)) {
+        trim->done->kept_pool += cached;
+        return;
+    }
+    trim->done->kept_partial += cached - xseg_min(cached, whole);
+    trim->done->kept_asked += whole;
+    end_if_retired(arena);
+}
+
+/* Trim by age. */
+static void trim_old(struct trim *trim)
+{
+    const struct xseg_trim_plan *plan = trim->plan;
+    struct xseg_trimmed *done = trim->done;
+    struct xseg_idle_taken taken = {0};
+    struct xseg_idle_ages ages;
+
+    xseg_idle_count(trim->device, xseg_decay_now(trim->device),
+                    xseg_min(plan->idle_ms, UINT64_MAX / 1000000) * 1000000, &ages);
+    const struct xseg_idle_wish wish = {
+        .ages = &ages,
+        .stream = plan->stream,
+        .pool = plan->pool,
+        .step = XSEG_IDLE_STEPS,
+        .part = trim->most,
+        .rounds_up = true,
+        .pages = UINT64_MAX,
+        .wait = plan->wait,
+    };
+    trim->status = xseg_idle_take(trim->device, &wish, &taken);
+    done->returned += taken.returned;
+    done->kept_busy += taken.busy;
+    done->kept_refused += taken.refused;
+    xseg_device_visit_arenas(trim->device, count_rest, trim);
+    done->kept_asked -= xseg_min(done->kept_asked, taken.busy + taken.refused);
+}
+
+static void add_reserved(void *self, struct xseg_arena *arena)
+{
+    struct trim *trim = self;
+
+    if (!is_selected(trim->plan, arena))
+        return;
+    xseg_arena_lock(arena);
+    trim->most += xseg_counts_current(&arena->counts, XSEG_COUNT_RESERVED_BYTES);
+    xseg_arena_unlock(arena);
+}
+
+/* How much is to go at the most. */
+static void set_most(struct trim *trim)
+{
+    trim->most = UINT64_MAX;
+    if (trim->plan->leave == 0)
+        return;
+    trim->most = 0;
+    xseg_device_visit_arenas(trim->device, add_reserved, trim);
+    trim->most -= xseg_min(trim->most, trim->plan->leave);
+}
+
 xseg_status xseg_trim_device(struct xseg_device *device, const struct xseg_trim_plan *plan,
                              struct xseg_trimmed *done)
 {
-    struct trim trim = {device, plan, done, XSEG_OK};
+    struct trim trim = {device, plan, done, UINT64_MAX, XSEG_OK};
     const uint64_t returned_before = done->returned;
 
     if (xseg_context_is_lost(&device->context))
@@ -453,7 +554,11 @@ xseg_status xseg_trim_device(struct xseg_device *device, const struct xseg_trim_
     xseg_pages_shrink(&device->pages, 0);
     xseg_device_visit_arenas(device, unstick_arena, NULL);
     const uint64_t kept = xseg_leftovers_bytes(&device->leftovers);
-    xseg_device_visit_arenas(device, visit_arena, &trim);
+    set_most(&trim);
+    if (plan->idle_ms != 0)
+        trim_old(&trim);
+    else
+        xseg_device_visit_arenas(device, visit_arena, &trim);
 
     /* What left the arenas without reaching the driver is a leftover. */
     const uint64_t left = xseg_leftovers_bytes(&device->leftovers) - kept;

@@ -345,6 +345,76 @@ static void refused_pages_stay_and_go_later(void **state)
     scene_close(allocator);
 }
 
+static struct xseg_trimmed trim(struct xseg_allocator *allocator, uint64_t leave, uint64_t idle_ms)
+{
+    struct xseg_trimmed done = XSEG_TRIMMED_INIT;
+    struct xseg_trim how = XSEG_TRIM_INIT;
+
+    how.leave_bytes = leave;
+    how.idle_ms = idle_ms;
+    assert_int_equal(xseg_trim(allocator, NULL, &how, &done), XSEG_OK);
+    return done;
+}
+
+/* "Please shrink to N": the answer says what was achieved. */
+static void a_trim_goes_down_to_what_is_wanted(void **state)
+{
+    struct xseg_allocator *allocator = open_on(4096, NULL);
+    const xseg_stream stream = scene_stream();
+    void *live = scene_alloc(allocator, 205 * MIB, NULL);
+    struct xseg_trimmed done;
+
+    (void)state;
+    scene_free(allocator, scene_alloc(allocator, 400 * MIB, stream));
+    scene_free(allocator, scene_alloc(allocator, 200 * MIB, NULL));
+    done = trim(allocator, 500 * MIB, 0);
+    assert_int_equal(reserved(allocator), 500 * MIB);
+    assert_int_equal(done.returned, 320 * MIB);
+    assert_int_equal(done.kept_asked, 280 * MIB);
+    assert_int_equal(done.kept_partial, 15 * MIB);
+    done = trim(allocator, 600 * MIB, 0);
+    assert_int_equal(done.returned, 0);
+    assert_int_equal(done.kept_asked, 280 * MIB);
+    done = trim(allocator, 1, 0);
+    assert_int_equal(done.returned, 280 * MIB);
+    assert_int_equal(done.kept_asked, 0);
+    scene_free(allocator, live);
+    assert_int_equal(xseg_close(allocator), XSEG_OK);
+    scene_stream_destroy(stream);
+}
+
+static void a_trim_takes_what_has_been_idle_for_long(void **state)
+{
+    struct xseg_allocator *allocator = open_on(4096, NULL);
+    const xseg_stream stream = scene_stream();
+    void *ptr[3];
+    struct xseg_trimmed done;
+
+    (void)state;
+    for (unsigned i = 0; i < COUNT_OF(ptr); i++)
+        ptr[i] = scene_alloc(allocator, 100 * MIB, stream);
+    assert_int_equal(trim(allocator, 0, 1000).returned, 0);
+    for (unsigned i = 0; i < COUNT_OF(ptr); i++) {
+        scene_free(allocator, ptr[i]);
+        xseg_sim_advance(1000 * MS);
+        assert_int_equal(trim(allocator, 0, 10000).returned, 0);
+    }
+    done = trim(allocator, 0, 2500);
+    assert_int_equal(done.returned, 100 * MIB);
+    assert_int_equal(done.kept_asked, 200 * MIB);
+    /* Both conditions at once. */
+    done = trim(allocator, 180 * MIB, 1);
+    assert_int_equal(done.returned, 20 * MIB);
+    assert_int_equal(done.kept_asked, 180 * MIB);
+    /* A busy stream's memory stays until the stream has passed. */
+    assert_int_equal(xseg_sim_launch_on(stream, 50 * MS, (uintptr_t)ptr[2], 20 * MIB), XSEG_OK);
+    assert_int_equal(trim(allocator, 0, 1).kept_busy, 180 * MIB);
+    xseg_sim_advance(100 * MS);
+    assert_int_equal(trim(allocator, 0, 1).returned, 180 * MIB);
+    assert_int_equal(xseg_close(allocator), XSEG_OK);
+    scene_stream_destroy(stream);
+}
+
 static void contradictions_are_refused(void **state)
 {
     struct xseg_allocator *allocator = open_on(64, "keep_mb:100,soft_limit_mb:200");
@@ -380,6 +450,8 @@ int main(void)
         cmocka_unit_test(classic_segments_go_too),
         cmocka_unit_test(held_pools_and_captures_are_left_alone),
         cmocka_unit_test(refused_pages_stay_and_go_later),
+        cmocka_unit_test(a_trim_goes_down_to_what_is_wanted),
+        cmocka_unit_test(a_trim_takes_what_has_been_idle_for_long),
         cmocka_unit_test(contradictions_are_refused),
     };
 
