@@ -113,6 +113,10 @@ xseg_status xseg_allocator_open(const char *config, const char *driver, const st
         status = xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for the table of devices");
         goto free_all;
     }
+    if (xseg_allocator_config(allocator)->background_thread)
+        status = xseg_background_start(allocator);
+    if (status != XSEG_OK)
+        goto free_all;
     log_idle_keys(allocator, named);
     *out = allocator;
     return XSEG_OK;
@@ -145,8 +149,10 @@ xseg_status xseg_allocator_close(struct xseg_allocator *allocator)
 
     if (status == XSEG_OK)
         status = on_all(allocator, xseg_device_give_back, false);
-    if (status == XSEG_OK)
-        status = on_all(allocator, xseg_device_close, true);
+    if (status != XSEG_OK)
+        return status;
+    xseg_background_end(allocator);
+    status = on_all(allocator, xseg_device_close, true);
     if (status == XSEG_OK)
         free_allocator(allocator);
     return status;
@@ -164,8 +170,12 @@ xseg_status xseg_allocator_configure(struct xseg_allocator *allocator, const cha
     version->older = atomic_load(&allocator->config);
     version->config = version->older->config;
     status = xseg_config_parse(&version->config, config, &named);
+    if (status == XSEG_OK && version->config.background_thread)
+        status = xseg_background_start(allocator);
     if (status == XSEG_OK)
         atomic_store_explicit(&allocator->config, version, memory_order_release);
+    if (status == XSEG_OK && !version->config.background_thread)
+        xseg_background_end(allocator);
     xseg_lock_give(&allocator->open_lock);
     if (status != XSEG_OK)
         free(version);
@@ -387,7 +397,7 @@ xseg_status xseg_allocator_free(struct xseg_allocator *allocator,
         xseg_arena_unlock(arena);
         status = free_busy(block, config);
     }
-    if (__builtin_expect(config->decays, 0))
+    if (__builtin_expect(config->decays_on_calls, 0))
         xseg_decay_pass(arena->device, config);
     return status;
 }

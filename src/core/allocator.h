@@ -16,6 +16,7 @@
 #include "src/base/clock.h"
 #include "src/base/fork.h"
 #include "src/base/log.h"
+#include "src/core/background.h"
 #include "src/core/device.h"
 
 /* A configuration, and the one that it replaced. */
@@ -34,6 +35,7 @@ struct xseg_allocator {
     struct xseg_lookup lookup;
     _Atomic(struct xseg_config_version *) config;
     const char *config_source;
+    struct xseg_background background;
     int device_count;
     _Atomic(struct xseg_device *) *device; /* [device_count], NULL until opened */
 };

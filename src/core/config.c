@@ -561,6 +561,7 @@ xseg_status xseg_config_parse(struct xseg_config *config, const char *text, uint
     *config = parser.config;
     config->decays = config->idle_ms >= 0 || config->soft_limit_bytes != UINT64_MAX ||
                      config->device_free_min_bytes != 0;
+    config->decays_on_calls = config->decays && !config->background_thread;
     if (named != NULL)
         *named = parser.named;
     return XSEG_OK;

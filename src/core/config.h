@@ -48,6 +48,7 @@ enum xseg_config_key {
     XSEG_CONFIG_RECLAIM_BUDGET,
     XSEG_CONFIG_SOFT_LIMIT,
     XSEG_CONFIG_DEVICE_FREE_MIN,
+    XSEG_CONFIG_BACKGROUND_THREAD,
     XSEG_CONFIG_BACKEND,
     XSEG_CONFIG_PINNED_HOST_REGISTER,
     XSEG_CONFIG_PINNED_REGISTER_THREADS,
@@ -89,7 +90,9 @@ struct xseg_config {
     bool graph_capture_record_stream_reuse;
     bool release_lock_on_cudamalloc;
     bool throw_on_cudamalloc_oom;
-    bool decays; /* idle memory goes back by itself: what other keys say together */
+    bool background_thread;
+    /* What other keys say together: idle memory goes back by itself; on calls of the user. */
+    bool decays, decays_on_calls;
     bool debug_fill;
     bool unmap_on_free;
     bool guard_page;

@@ -246,6 +246,16 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .sentence = "While a device has less free memory than this, whoever took it, idle "
                         "memory goes back whatever its age.",
         },
+    [XSEG_CONFIG_BACKGROUND_THREAD] =
+        {
+            .name = "background_thread",
+            .type = XSEG_CONFIG_BOOL,
+            .offset = MEMBER(background_thread),
+            .acts = true,
+            .accepts = ANY_BOOL,
+            .sentence = "A thread of the library gives idle memory back, instead of the calls that "
+                        "are made anyway; also in a lull.",
+        },
     [XSEG_CONFIG_BACKEND] =
         {
             .name = "backend",

@@ -45,6 +45,11 @@ static uint64_t interval(const struct xseg_config *config)
     return xseg_max(MILLISECOND, xseg_min(step, SECOND));
 }
 
+uint64_t xseg_decay_interval(const struct xseg_config *config)
+{
+    return xseg_max(interval(config), MILLISECOND);
+}
+
 static uint64_t span(const struct xseg_config *config)
 {
     return config->idle_ms < 0 ? LIMIT_SPAN : (uint64_t)config->idle_ms * MILLISECOND;
@@ -208,10 +213,22 @@ static void earn(struct xseg_decay *decay, const struct xseg_config *config, uin
     decay->credit = xseg_min(decay->credit + earned, xseg_max(rate, decay->page_cost));
 }
 
-/* A look.  GROWTH is held.  Without time that has passed there is nothing to see.  budget: of a tick;
- * 0 on the request path, where what was earned counts. */
-static xseg_status look(struct xseg_device *device, const struct xseg_config *config, uint64_t now,
-                        uint64_t budget)
+/* Who makes a look. */
+enum looker { ON_CALL, IN_TURN, ON_TICK };
+
+/* How many pages may go: of a tick as its budget says, else as was earned. */
+static uint64_t affordable(const struct xseg_decay *decay, enum looker who, uint64_t budget)
+{
+    const uint64_t cost = decay->page_cost;
+
+    if (who == ON_TICK)
+        return xseg_max(budget / cost, 1);
+    return (who == ON_CALL ? xseg_min(decay->credit, xseg_max(SLICE, cost)) : decay->credit) / cost;
+}
+
+/* A look.  GROWTH is held.  Without time that has passed there is nothing to see. */
+static xseg_status look(struct xseg_device *device, const struct xseg_config *config,
+                        enum looker who, uint64_t now, uint64_t budget)
 {
     struct xseg_decay *decay = &device->decay;
     const uint64_t elapsed = decay->looked == 0 ? 0 : now - decay->looked;
@@ -226,10 +243,8 @@ static xseg_status look(struct xseg_device *device, const struct xseg_config *co
     decay->looked = now;
     xseg_pending_poll(&device->pending);
     earn(decay, config, elapsed);
-    const uint64_t pages =
-        budget != 0 ? xseg_max(budget / decay->page_cost, 1)
-                    : xseg_min(decay->credit, xseg_max(SLICE, decay->page_cost)) / decay->page_cost;
-    const xseg_status status = reclaim(device, config, pages, elapsed, &is_left);
+    const xseg_status status =
+        reclaim(device, config, affordable(decay, who, budget), elapsed, &is_left);
     atomic_store_explicit(&decay->due, now + (is_left ? MILLISECOND : interval(config)),
                           memory_order_relaxed);
     return status;
@@ -243,16 +258,27 @@ void xseg_decay_pass(struct xseg_device *device, const struct xseg_config *confi
     if (now < atomic_load_explicit(&decay->due, memory_order_relaxed) ||
         !xseg_lock_try(&device->growth_lock))
         return;
-    (void)look(device, config, now, 0);
+    (void)look(device, config, ON_CALL, now, 0);
     xseg_lock_give(&device->growth_lock);
+}
+
+/* A look that waits for GROWTH. */
+static xseg_status look_now(struct xseg_device *device, const struct xseg_config *config,
+                            enum looker who, uint64_t budget)
+{
+    xseg_lock_take(&device->growth_lock);
+    const xseg_status status = look(device, config, who, xseg_clock_fine(clock_of(device)), budget);
+    xseg_lock_give(&device->growth_lock);
+    return status;
+}
+
+xseg_status xseg_decay_turn(struct xseg_device *device, const struct xseg_config *config)
+{
+    return look_now(device, config, IN_TURN, 0);
 }
 
 xseg_status xseg_decay_tick(struct xseg_device *device, const struct xseg_config *config,
                             uint64_t budget)
 {
-    xseg_lock_take(&device->growth_lock);
-    const xseg_status status =
-        look(device, config, xseg_clock_fine(clock_of(device)), xseg_max(budget, 1));
-    xseg_lock_give(&device->growth_lock);
-    return status;
+    return look_now(device, config, ON_TICK, budget);
 }

@@ -51,6 +51,16 @@ uint64_t xseg_decay_now(struct xseg_device *device);
 /* A look if one is due and nobody holds GROWTH: for the request path.  No lock is held. */
 void xseg_decay_pass(struct xseg_device *device, const struct xseg_config *config);
 
+/* How long the thread of background.h may sleep between two looks, in nanoseconds. */
+uint64_t xseg_decay_interval(const struct xseg_config *config);
+
+/*
+ * A look of the background thread: it waits for GROWTH, and spends what reclaim_us_per_s has brought in.
+ *
+ * Returns: XSEG_OK, XSEG_ERR_DEVICE_LOST
+ */
+xseg_status xseg_decay_turn(struct xseg_device *device, const struct xseg_config *config);
+
 /*
  * A look now.  No lock is held.
  *

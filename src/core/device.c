@@ -310,7 +310,7 @@ xseg_status xseg_device_alloc(struct xseg_device *device, const struct xseg_devi
         status = xseg_fill_hand_out(block, request->zeroed);
     if (status == XSEG_OK)
         *out = (void *)(uintptr_t)block->base; /* NOLINT(performance-no-int-to-ptr) */
-    if (__builtin_expect(request->config->decays, 0))
+    if (__builtin_expect(request->config->decays_on_calls, 0))
         xseg_decay_pass(device, request->config);
     return status;
 }

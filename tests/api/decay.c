@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* Idle memory goes back by itself: along a curve, above a floor, below limits, and never waiting. */
+#include <dirent.h>
 #include <stdio.h>
+#include <time.h>
 
 #include "tests/support/scene.h"
 
@@ -345,6 +347,47 @@ static void refused_pages_stay_and_go_later(void **state)
     scene_close(allocator);
 }
 
+static unsigned threads(void)
+{
+    DIR *tasks = opendir("/proc/self/task");
+    unsigned count = 0;
+
+    assert_non_null(tasks);
+    while (readdir(tasks) != NULL)
+        count++;
+    assert_int_equal(closedir(tasks), 0);
+    return count;
+}
+
+/* With the machine's own clock, and nobody calling. */
+static void a_thread_gives_back_in_a_lull(void **state)
+{
+    const struct timespec nap = {0, 2000000};
+    const unsigned before = threads();
+    struct xseg_allocator *allocator = scene_open("idle_ms:20,background_thread:True");
+    unsigned naps = 0;
+
+    (void)state;
+    assert_int_equal(threads(), before + 1);
+    scene_free(allocator, scene_alloc(allocator, 200 * MIB, NULL));
+    while (reserved(allocator) != 0 && naps++ < 10000)
+        assert_int_equal(nanosleep(&nap, NULL), 0);
+    assert_int_equal(reserved(allocator), 0);
+    assert_int_equal(waits(), 0);
+    assert_int_equal(xseg_configure(allocator, "background_thread:False"), XSEG_OK);
+    assert_int_equal(threads(), before);
+    assert_int_equal(xseg_configure(allocator, "background_thread:True"), XSEG_OK);
+    assert_int_equal(xseg_configure(allocator, "background_thread:True,idle_ms:30"), XSEG_OK);
+    assert_int_equal(threads(), before + 1);
+    /* A close that is refused leaves it at work. */
+    void *ptr = scene_alloc(allocator, 1, NULL);
+    assert_int_equal(xseg_close(allocator), XSEG_ERR_BUSY);
+    assert_int_equal(threads(), before + 1);
+    scene_free(allocator, ptr);
+    scene_close(allocator);
+    assert_int_equal(threads(), before);
+}
+
 static struct xseg_trimmed trim(struct xseg_allocator *allocator, uint64_t leave, uint64_t idle_ms)
 {
     struct xseg_trimmed done = XSEG_TRIMMED_INIT;
@@ -450,6 +493,7 @@ int main(void)
         cmocka_unit_test(classic_segments_go_too),
         cmocka_unit_test(held_pools_and_captures_are_left_alone),
         cmocka_unit_test(refused_pages_stay_and_go_later),
+        cmocka_unit_test(a_thread_gives_back_in_a_lull),
         cmocka_unit_test(a_trim_goes_down_to_what_is_wanted),
         cmocka_unit_test(a_trim_takes_what_has_been_idle_for_long),
         cmocka_unit_test(contradictions_are_refused),
