@@ -9,6 +9,7 @@
 #include "src/core/alone.h"
 #include "src/core/config_table.h"
 #include "src/core/departure.h"
+#include "src/core/walk.h"
 
 /* --- Opening and closing. --- */
 
@@ -279,19 +280,18 @@ static const char *const state_text[] = {
 /* Why an address is not the start of a live block; the extent's lock is held. */
 static xseg_status fail_not_live(const struct xseg_extent *extent, uint64_t address, bool *is_free)
 {
-    const struct xseg_block *block =
-        xseg_extent_block_over(extent, &extent->arena->blocks, address);
+    const struct xseg_part part = xseg_walk_at(extent, address);
 
-    *is_free = block->state != XSEG_BLOCK_LIVE;
-    if (block->state == XSEG_BLOCK_LIVE)
+    *is_free = part.state != XSEG_BLOCK_LIVE;
+    if (part.state == XSEG_BLOCK_LIVE)
         return xseg_fail(XSEG_ERR_NOT_LIVE,
                          "%#" PRIx64 " lies %" PRIu64 " bytes inside the live block at %#" PRIx64
                          ": give its start",
-                         address, address - block->base, block->base);
+                         address, address - part.base, part.base);
     return xseg_fail(XSEG_ERR_NOT_LIVE, "%#" PRIx64 " is no live block: it lies in %s", address,
-                     block->state == XSEG_BLOCK_HOLE && extent->arena->is_alone
+                     part.state == XSEG_BLOCK_HOLE && extent->arena->is_alone
                          ? "memory that was freed and unmapped"
-                         : state_text[block->state]);
+                         : state_text[part.state]);
 }
 
 /* Add to the error's text when the address was freed, if a device remembers that. */
@@ -503,30 +503,40 @@ xseg_status xseg_allocator_free_after(struct xseg_allocator *allocator, const vo
     return status == XSEG_OK ? xseg_allocator_free(allocator, pointer) : status;
 }
 
-/* What lies beside a block in one direction: cached bytes, and the hole beyond them. */
-static void look_beside(const struct xseg_block *block, bool before, size_t *cached, size_t *hole)
+/* The block beside another one; nothing where the segment ends. */
+static struct xseg_part beside(const struct xseg_part *part, bool before)
 {
-    const struct xseg_block *next = before ? block->prev : block->next;
+    const uint64_t base = part->extent->segment.base;
 
-    *cached = *hole = 0;
-    if (next != NULL && next->state == XSEG_BLOCK_CACHED) {
-        *cached = next->bytes;
-        next = before ? next->prev : next->next;
-    }
-    if (next != NULL && next->state == XSEG_BLOCK_HOLE)
-        *hole = next->bytes;
+    if (!before)
+        return xseg_walk_next(part);
+    return part->base == base ? (struct xseg_part){0} : xseg_walk_at(part->extent, part->base - 1);
 }
 
-static void describe(const struct xseg_block *block, struct xseg_block_info *info)
+/* What lies beside a block in one direction: cached bytes, and the hole beyond them. */
+static void look_beside(const struct xseg_part *part, bool before, size_t *cached, size_t *hole)
 {
-    const struct xseg_extent *extent = block->extent;
+    struct xseg_part next = beside(part, before);
+
+    *cached = *hole = 0;
+    if (next.extent != NULL && next.state == XSEG_BLOCK_CACHED) {
+        *cached = next.bytes;
+        next = beside(&next, before);
+    }
+    if (next.extent != NULL && next.state == XSEG_BLOCK_HOLE)
+        *hole = next.bytes;
+}
+
+static void describe(const struct xseg_part *part, struct xseg_block_info *info)
+{
+    const struct xseg_extent *extent = part->extent;
     const struct xseg_arena *arena = extent->arena;
     const struct xseg_segment *segment = &extent->segment;
 
-    info->base = (void *)(uintptr_t)block->base; /* NOLINT(performance-no-int-to-ptr) */
-    info->bytes = block->bytes;
-    info->requested = block->requested;
-    info->state = (enum xseg_block_state)block->state;
+    info->base = (void *)(uintptr_t)part->base; /* NOLINT(performance-no-int-to-ptr) */
+    info->bytes = part->bytes;
+    info->requested = part->requested;
+    info->state = part->state;
     info->device = arena->device->context.ordinal;
     info->stream = xseg_arena_stream(arena)->handle;
     info->pool = arena->pool->is_private && !arena->is_alone ? arena->pool : NULL;
@@ -535,8 +545,8 @@ static void describe(const struct xseg_block *block, struct xseg_block_info *inf
     info->segment_base = (void *)(uintptr_t)segment->base; /* NOLINT(performance-no-int-to-ptr) */
     info->segment_bytes = segment->bytes;
     info->segment_mapped = atomic_load_explicit(&segment->mapped, memory_order_relaxed);
-    look_beside(block, true, &info->free_before, &info->hole_before);
-    look_beside(block, false, &info->free_after, &info->hole_after);
+    look_beside(part, true, &info->free_before, &info->hole_before);
+    look_beside(part, false, &info->free_after, &info->hole_after);
 }
 
 xseg_status xseg_allocator_describe(struct xseg_allocator *allocator, const void *pointer,
@@ -547,7 +557,8 @@ xseg_status xseg_allocator_describe(struct xseg_allocator *allocator, const void
 
     if (extent == NULL)
         return xseg_fail(XSEG_ERR_NOT_LIVE, "%p is not memory of this allocator", pointer);
-    describe(xseg_extent_block_over(extent, &extent->arena->blocks, address), out);
+    const struct xseg_part part = xseg_walk_at(extent, address);
+    describe(&part, out);
     xseg_arena_unlock(extent->arena);
     return XSEG_OK;
 }

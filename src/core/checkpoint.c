@@ -7,6 +7,7 @@
 #include "src/base/error.h"
 #include "src/core/allocator.h"
 #include "src/core/size.h"
+#include "src/core/walk.h"
 
 /* --- Walking the blocks of a pool. --- */
 
@@ -17,16 +18,16 @@ struct harvest {
     size_t pending, used; /* freed blocks that wait; live ones that other streams use */
 };
 
-static void harvest_block(struct harvest *harvest, struct xseg_arena *arena,
-                          const struct xseg_block *block)
+static void harvest_part(struct harvest *harvest, struct xseg_arena *arena,
+                         const struct xseg_part *part)
 {
-    harvest->pending += block->state == XSEG_BLOCK_PENDING || block->state == XSEG_BLOCK_BUSY;
-    if (block->state != XSEG_BLOCK_LIVE)
+    harvest->pending += part->state == XSEG_BLOCK_PENDING || part->state == XSEG_BLOCK_BUSY;
+    if (part->state != XSEG_BLOCK_LIVE)
         return;
-    harvest->used += block->uses != NULL;
+    harvest->used += part->has_uses;
     if (harvest->count < harvest->capacity)
         harvest->block[harvest->count] =
-            (struct xseg_checkpoint_block){arena, block->base, block->bytes};
+            (struct xseg_checkpoint_block){arena, part->base, part->bytes};
     harvest->count++;
 }
 
@@ -41,8 +42,10 @@ static void harvest_pool(struct xseg_pool *pool, struct harvest *harvest)
         {
             const struct xseg_extent *extent = XSEG_CONTAINER(node, struct xseg_extent, link);
 
-            for (const struct xseg_block *block = extent->first; block != NULL; block = block->next)
-                harvest_block(harvest, arena, block);
+            XSEG_WALK(part, extent)
+            {
+                harvest_part(harvest, arena, &part);
+            }
         }
         xseg_arena_unlock(arena);
     }
@@ -136,12 +139,10 @@ static bool is_there(const struct xseg_pool *pool, const struct xseg_checkpoint_
     if (!there)
         return false;
     xseg_arena_lock(saved->arena);
-    const struct xseg_block *block =
-        xseg_extent_block_over(extent, &saved->arena->blocks, saved->base);
-    while (there && block != NULL && block->base < end) {
-        there = block->mapped;
-        block = block->next;
-    }
+    struct xseg_part part = xseg_walk_at(extent, saved->base);
+    /* A busy one may be on its way out. */
+    for (; there && part.extent != NULL && part.base < end; part = xseg_walk_next(&part))
+        there = part.state != XSEG_BLOCK_HOLE && part.state != XSEG_BLOCK_BUSY;
     there = there && end <= extent->segment.base + extent->segment.bytes;
     xseg_arena_unlock(saved->arena);
     return there;

@@ -13,6 +13,7 @@
 #include "src/core/ladder.h"
 #include "src/core/size.h"
 #include "src/core/trim.h"
+#include "src/core/walk.h"
 
 /* --- Opening. --- */
 
@@ -102,12 +103,13 @@ static void find_live(void *self, struct xseg_arena *arena)
     {
         const struct xseg_extent *extent = XSEG_CONTAINER(node, struct xseg_extent, link);
 
-        for (const struct xseg_block *block = extent->first; block != NULL; block = block->next) {
-            if (block->state != XSEG_BLOCK_LIVE)
+        XSEG_WALK(part, extent)
+        {
+            if (part.state != XSEG_BLOCK_LIVE)
                 continue;
             if (live->count++ < 4)
                 xseg_text_add(&live->text, "%s %#" PRIx64 " of %" PRIu64 " bytes on stream %p",
-                              live->count > 1 ? "," : "", block->base, block->requested,
+                              live->count > 1 ? "," : "", part.base, part.requested,
                               (void *)xseg_arena_stream(arena)->handle);
         }
     }

@@ -5,6 +5,7 @@
 
 #include "src/base/error.h"
 #include "src/core/trim.h"
+#include "src/core/walk.h"
 
 /* Where the bytes of a device are. */
 struct account {
@@ -17,26 +18,26 @@ struct account {
 };
 
 static void add_cached(struct account *account, const struct xseg_arena *arena,
-                       const struct xseg_block *block)
+                       const struct xseg_part *part)
 {
-    const struct xseg_segment *segment = &block->extent->segment;
+    const struct xseg_segment *segment = &part->extent->segment;
     uint64_t whole = 0;
     uint32_t first;
 
     if (arena == account->asked)
-        account->longest = xseg_max(account->longest, block->bytes);
+        account->longest = xseg_max(account->longest, part->bytes);
     if (!xseg_pool_may_shrink(arena->pool)) {
-        account->held += block->bytes;
+        account->held += part->bytes;
         return;
     }
-    if (!xseg_extent_is_expandable(block->extent))
-        whole = xseg_block_is_split(block) ? 0 : block->bytes;
+    if (!xseg_extent_is_expandable(part->extent))
+        whole = xseg_part_is_whole(part) ? part->bytes : 0;
     else
         whole = segment->granule_bytes *
-                xseg_segment_whole_pages(segment, block->base - segment->base,
-                                         xseg_block_end(block) - segment->base, &first);
+                xseg_segment_whole_pages(segment, part->base - segment->base,
+                                         xseg_part_end(part) - segment->base, &first);
     account->cached += whole;
-    account->partial += block->bytes - whole;
+    account->partial += part->bytes - whole;
 }
 
 static void add_arena(void *self, struct xseg_arena *arena)
@@ -48,11 +49,12 @@ static void add_arena(void *self, struct xseg_arena *arena)
     {
         const struct xseg_extent *extent = XSEG_CONTAINER(node, struct xseg_extent, link);
 
-        for (const struct xseg_block *block = extent->first; block != NULL; block = block->next) {
-            account->live += block->state == XSEG_BLOCK_LIVE ? block->bytes : 0;
-            account->pending += block->state == XSEG_BLOCK_PENDING ? block->bytes : 0;
-            if (block->state == XSEG_BLOCK_CACHED)
-                add_cached(account, arena, block);
+        XSEG_WALK(part, extent)
+        {
+            account->live += part.state == XSEG_BLOCK_LIVE ? part.bytes : 0;
+            account->pending += part.state == XSEG_BLOCK_PENDING ? part.bytes : 0;
+            if (part.state == XSEG_BLOCK_CACHED)
+                add_cached(account, arena, &part);
         }
     }
     xseg_arena_unlock(arena);
