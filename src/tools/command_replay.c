@@ -16,6 +16,7 @@
 #define DEVICE_DEFAULT ((uint64_t)80 << 30)
 #define DEVICE_GRANULE ((uint64_t)2 << 20)
 #define DEVICE_MOST    ((uint64_t)1 << 60)
+#define TICK_DEFAULT   1000 /* milliseconds */
 
 static const char help[] =
     "usage: xseg replay [OPTION]... FILE...\n"
@@ -34,6 +35,8 @@ static const char help[] =
     "  --compare STRING       replay under this configuration, too, and print both\n"
     "  --json                 print JSON\n"
     "  --timeline FILE        write memory over time: event, requested, allocated, reserved\n"
+    "  --tick MS              how often xseg_tick() is called while the trace's clock goes on\n"
+    "                         (default 1000; 0: never)\n"
     "  --help                 print this\n"
     "\n"
     "Exit status: 0 fine, 1 a mismatch, 2 a bad file or argument, 3 an out of memory that is\n"
@@ -42,6 +45,7 @@ static const char help[] =
 struct command {
     const char *config, *compare, *costs, *timeline_path;
     uint64_t device_bytes; /* 0: not given */
+    uint64_t tick_ms;
     enum gpu_driver driver;
     enum check_mode check;
     bool min_device, json;
@@ -84,6 +88,17 @@ static bool parse_size(const char *text, uint64_t *out)
     if (number == 0)
         return refuse("--device-memory", "is less than 2MiB; a number alone is in bytes");
     *out = number;
+    return true;
+}
+
+static bool parse_tick(const char *text, uint64_t *out)
+{
+    char *end = NULL;
+
+    errno = 0;
+    *out = strtoull(text, &end, 10);
+    if (text[0] < '0' || text[0] > '9' || *end || errno != 0)
+        return refuse("--tick", "takes a whole number of milliseconds");
     return true;
 }
 
@@ -158,6 +173,8 @@ static bool parse_option(struct command *command, int option)
     case 't':
         command->timeline_path = optarg;
         return true;
+    case 'i':
+        return parse_tick(optarg, &command->tick_ms);
     default: /* getopt has said what is wrong */
         (void)fputs("xseg replay --help lists the options\n", stderr);
         return false;
@@ -168,17 +185,12 @@ static bool parse_option(struct command *command, int option)
 static int parse(struct command *command, int count, char **arguments)
 {
     static const struct option options[] = {
-        {"config", required_argument, NULL, 'c'},
-        {"device-memory", required_argument, NULL, 'm'},
-        {"driver", required_argument, NULL, 'd'},
-        {"costs", required_argument, NULL, 'k'},
-        {"check", optional_argument, NULL, 'x'},
-        {"min-device", no_argument, NULL, 'n'},
-        {"compare", required_argument, NULL, 'p'},
-        {"json", no_argument, NULL, 'j'},
-        {"timeline", required_argument, NULL, 't'},
-        {"help", no_argument, NULL, 'h'},
-        {NULL, 0, NULL, 0},
+        {"config", required_argument, NULL, 'c'},   {"device-memory", required_argument, NULL, 'm'},
+        {"driver", required_argument, NULL, 'd'},   {"costs", required_argument, NULL, 'k'},
+        {"check", optional_argument, NULL, 'x'},    {"min-device", no_argument, NULL, 'n'},
+        {"compare", required_argument, NULL, 'p'},  {"json", no_argument, NULL, 'j'},
+        {"timeline", required_argument, NULL, 't'}, {"tick", required_argument, NULL, 'i'},
+        {"help", no_argument, NULL, 'h'},           {NULL, 0, NULL, 0},
     };
     static char whole_name[] = "xseg replay";
     int option;
@@ -262,6 +274,7 @@ static void run(struct command *command, const struct xtrace *trace, struct repo
         .costs = command->costs,
         .check = report->check,
         .timeline = timeline,
+        .tick_ms = command->tick_ms,
         .progress = isatty(STDERR_FILENO),
     };
 
@@ -379,7 +392,8 @@ static void print_json(struct command *command, bool several)
 
 int command_replay(int count, char **arguments)
 {
-    struct command command = {.driver = GPU_SIMULATED, .exit = COMMAND_FINE};
+    struct command command = {
+        .driver = GPU_SIMULATED, .tick_ms = TICK_DEFAULT, .exit = COMMAND_FINE};
     int status = parse(&command, count, arguments);
 
     if (status >= 0)

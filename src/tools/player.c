@@ -172,8 +172,10 @@ static bool empty_cache(struct player *player, const struct xtrace_op *op)
     struct xseg_trim trim = XSEG_TRIM_INIT;
 
     trim.wait = true;
-    return xseg_trim(player->allocator, NULL, &trim, NULL) == XSEG_OK ||
-           xseg_failed(player, op, "cached memory could not be given back");
+    watch_step_aside(&player->watch);
+    const xseg_status status = xseg_trim(player->allocator, NULL, &trim, NULL);
+    watch_step_back(&player->watch);
+    return status == XSEG_OK || xseg_failed(player, op, "cached memory could not be given back");
 }
 
 static bool is_stream(void *stream, xseg_stream other)
@@ -243,14 +245,6 @@ static bool release_pool(struct player *player, const struct xtrace_op *op)
            xseg_failed(player, op, "a pool could not be released");
 }
 
-static void set_clock(struct player *player, const struct xtrace_op *op)
-{
-    if (player->has_clock && player->is_simulated)
-        xseg_sim_advance((op->value - player->clock) * 1000);
-    player->has_clock = true;
-    player->clock = op->value;
-}
-
 /* Everything that is not an event. */
 static bool play_other(struct player *player, const struct xtrace_op *op)
 {
@@ -276,38 +270,53 @@ static bool play_other(struct player *player, const struct xtrace_op *op)
     case XTRACE_POOL_RELEASE:
         return release_pool(player, op);
     case XTRACE_CLOCK:
-        set_clock(player, op);
-        return true;
+        return watch_move(&player->watch, op->value) ||
+               xseg_failed(player, op, "the allocator could not be looked at");
     default:
+        watch_mark(&player->watch);
         if (player->timeline.file)
             timeline_mark(&player->timeline, player->trace->labels + op->value);
         return true;
     }
 }
 
+static bool play_event(struct player *player, const struct xtrace_op *op)
+{
+    const bool judged = player->check.mode == CHECK_FLOOR;
+
+    player->out->events++;
+    if (op->kind == XTRACE_ALLOC) {
+        xseg_status status = alloc_block(player, op);
+
+        return (status == XSEG_OK && !op->failed && !judged) || settle(player, op, status);
+    }
+    if (xseg_free(player->allocator, player->blocks[op->slot]) != XSEG_OK)
+        return xseg_failed(player, op, "free failed");
+    player->blocks[op->slot] = NULL;
+    return true;
+}
+
+/* The same, timed. */
+static bool watch_event(struct player *player, const struct xtrace_op *op)
+{
+    const uint64_t before = watch_now(&player->watch);
+    const bool going = play_event(player, op);
+
+    watch_call(&player->watch, watch_now(&player->watch) - before);
+    return going;
+}
+
 bool player_play(struct player *player, size_t from, size_t to)
 {
     const struct xtrace_op *op = player->trace->ops + from;
     const struct xtrace_op *end = player->trace->ops + to;
-    const bool judged = player->check.mode == CHECK_FLOOR;
+    bool going = true;
 
-    for (; op < end; op++) {
-        if (op->kind == XTRACE_ALLOC) {
-            xseg_status status = alloc_block(player, op);
-
-            player->out->events++;
-            if ((status != XSEG_OK || op->failed || judged) && !settle(player, op, status))
-                return false;
-        } else if (op->kind == XTRACE_FREE) {
-            void *block = player->blocks[op->slot];
-
-            player->out->events++;
-            if (xseg_free(player->allocator, block) != XSEG_OK)
-                return xseg_failed(player, op, "free failed");
-            player->blocks[op->slot] = NULL;
-        } else if (!play_other(player, op)) {
-            return false;
-        }
+    for (; op < end && going; op++) {
+        if (op->kind != XTRACE_ALLOC && op->kind != XTRACE_FREE)
+            going = play_other(player, op);
+        else
+            going = player->watch.is_on ? watch_event(player, op) : play_event(player, op);
     }
-    return true;
+    return going;
 }

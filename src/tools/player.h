@@ -6,8 +6,8 @@
  * thrown away.
  *
  * On the simulator, work that is queued stays unfinished until the trace says that it has finished,
- * or until the allocator waits for it.  On a real driver a use writes one byte of the block, work
- * without a block is not queued, and the trace's clock is not kept.
+ * or until the allocator waits for it.  On a real driver a use writes one byte of the block, and work
+ * without a block is not queued.
  *
  * Locking: none; it belongs to one replay.
  */
@@ -36,10 +36,9 @@ struct player {
     uint32_t captures;            /* under way */
     struct check check;
     struct timeline timeline;
+    struct watch watch;
     struct xseg_driver_call *calls_before;
     uint64_t driver_ns_before, own_ns; /* the allocator's trial; the replay's own calls */
-    uint64_t clock;                    /* of the trace, in microseconds */
-    bool has_clock;
     bool is_simulated;
 };
 

@@ -407,7 +407,7 @@ bool reader_clock(struct reader *reader, const struct fields *fields)
     if (!op)
         return false;
     op->value = now;
-    reader->has_clock = true;
+    reader->has_clock = reader->trace.has_clock = true;
     reader->clock = now;
     return true;
 }

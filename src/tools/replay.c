@@ -48,7 +48,7 @@ static bool look(struct player *player, size_t done)
 {
     const struct xtrace_op *op = done > 0 ? &player->trace->ops[done - 1] : NULL;
     bool event = op && (op->kind == XTRACE_ALLOC || op->kind == XTRACE_FREE);
-    bool sample = player->timeline.file && event;
+    bool sample = player->timeline.file && !player->timeline.has_clock && event;
     struct xseg_stats stats;
 
     if (!sample && check_until(&player->check) != done)
@@ -57,8 +57,7 @@ static bool look(struct player *player, size_t done)
         return false;
     check_answers(&player->check, done, &stats);
     if (sample)
-        timeline_add(&player->timeline, stats.requested_bytes[0].current,
-                     stats.allocated_bytes[0].current, stats.reserved_bytes[0].current);
+        timeline_add(&player->timeline, &stats);
     return true;
 }
 
@@ -90,7 +89,7 @@ static void play_all(struct player *player)
             to = count;
         if (player->settings->progress && to > done + PROGRESS_SLICE)
             to = done + PROGRESS_SLICE;
-        if (player->timeline.file)
+        if (player->timeline.file && !player->timeline.has_clock)
             to = done + 1;
         began = now_ns();
         going = player_play(player, done, to);
@@ -166,7 +165,9 @@ static bool make_streams(struct player *player)
     player->pools = calloc(trace->pool_count, sizeof(struct xseg_pool *));
     player->blocks = calloc((size_t)trace->slot_count + 1, sizeof(void *));
     player->routes = calloc(trace->pool_count, sizeof(*player->routes));
-    if (!player->streams || !player->pools || !player->blocks || !player->routes) {
+    if (!watch_init(&player->watch, trace, player->is_simulated, player->settings->tick_ms,
+                    &player->timeline) ||
+        !player->streams || !player->pools || !player->blocks || !player->routes) {
         (void)fprintf(stderr, "%s: no host memory is left\n", player->settings->file);
         return false;
     }
@@ -192,6 +193,8 @@ static bool open_allocator(struct player *player)
 
     options.driver = gpu_library(player->settings->driver);
     options.log = player->settings->quiet ? log_nothing : NULL;
+    options.clock = player->is_simulated || player->trace->has_clock ? watch_now : NULL;
+    options.clock_context = &player->watch;
     if (xseg_open(player->settings->config, &options, &player->allocator) != XSEG_OK) {
         char what[256];
 
@@ -200,9 +203,15 @@ static bool open_allocator(struct player *player)
         say(player, what);
         return false;
     }
+    if (player->trace->has_clock &&
+        xseg_configure(player->allocator, "background_thread:False") != XSEG_OK) {
+        say(player, "the background thread cannot be ended");
+        return false;
+    }
     /* Opens the device, so that its trial of the driver is over. */
     if (!read_stats(player, &stats))
         return false;
+    watch_allocator(&player->watch, player->allocator);
     player->calls_before = read_calls(player, &count);
     if (!player->calls_before) {
         say(player, "the driver calls cannot be counted");
@@ -235,6 +244,7 @@ static void collect(struct player *player)
     out->peak_allocated = stats.allocated_bytes[0].peak;
     out->peak_active = stats.active_bytes[0].peak;
     out->peak_reserved = stats.reserved_bytes[0].peak;
+    watch_read(&player->watch, &out->watch);
 }
 
 static void judge(struct player *player)
@@ -278,6 +288,7 @@ static bool clear_up(struct player *player)
         (void)fprintf(stderr, "%s: left over at the end:\n%s\n", player->settings->file, left);
         fine = false;
     }
+    watch_fini(&player->watch);
     free(player->routes);
     free(player->streams);
     free(player->pools);
@@ -298,7 +309,7 @@ void replay_run(const struct xtrace *trace, const struct replay_settings *settin
         return;
     }
     check_init(&player.check, settings->check, settings->file, trace);
-    timeline_init(&player.timeline, settings->timeline, trace->events);
+    timeline_init(&player.timeline, settings->timeline, trace);
     if (make_streams(&player) && open_allocator(&player)) {
         play_all(&player);
         collect(&player);

@@ -11,6 +11,9 @@
  * does not say so.  Where an allocation that failed in the file succeeds, the block is freed at once,
  * since the programme never had it.
  *
+ * A trace with a clock is its own time: the allocator decays by it (watch.h), and a background thread,
+ * which sleeps in real time, is replaced by ticks.
+ *
  * Locking: none; one replay at a time in a process, because there is one simulated machine.
  */
 #ifndef TOOLS_REPLAY_H
@@ -20,6 +23,7 @@
 
 #include "src/tools/check.h"
 #include "src/tools/gpu.h"
+#include "src/tools/watch.h"
 #include "src/tools/xtrace.h"
 #include "xseg/xseg.h"
 
@@ -30,9 +34,10 @@ struct replay_settings {
     uint64_t device_bytes; /* simulator only */
     const char *costs;     /* simulator only; NULL: the simulator's default */
     enum check_mode check;
-    FILE *timeline; /* NULL: none */
-    bool quiet;     /* no log lines, no message about an out of memory */
-    bool progress;  /* draw a bar on standard error */
+    FILE *timeline;   /* NULL: none */
+    uint64_t tick_ms; /* of the trace's clock, between two calls of xseg_tick(); 0: none */
+    bool quiet;       /* no log lines, no message about an out of memory */
+    bool progress;    /* draw a bar on standard error */
 };
 
 enum replay_end {
@@ -55,6 +60,7 @@ struct replay_result {
     bool was_checked;
     uint64_t checked, mismatches;
     uint32_t check_end_line; /* floor: where the programmes part; 0: nowhere */
+    struct watch_result watch;
 };
 
 /*

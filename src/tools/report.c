@@ -68,10 +68,24 @@ static struct cell text_of(const char *text)
     return cell;
 }
 
-/* The rows of the table that every replay has. */
+/* The rows of the table; those from LIVE_AVERAGE on only where the trace has a clock. */
 static const struct {
     const char *label;
-    enum { EVENTS, OOM_AT, REQUESTED, ALLOCATED, ACTIVE, RESERVED, WASTE, DRIVER_TIME, SPEED } what;
+    enum {
+        EVENTS,
+        OOM_AT,
+        REQUESTED,
+        ALLOCATED,
+        ACTIVE,
+        RESERVED,
+        WASTE,
+        DRIVER_TIME,
+        SPEED,
+        LIVE_AVERAGE,
+        RESERVED_AVERAGE,
+        WAITS,
+        LONGEST_CALL
+    } what;
 } rows[] = {
     {"events", EVENTS},
     {"out of memory at event", OOM_AT},
@@ -82,6 +96,10 @@ static const struct {
     {"reserved / requested", WASTE},
     {"driver time, modelled", DRIVER_TIME},
     {"time per event", SPEED},
+    {"live, average", LIVE_AVERAGE},
+    {"reserved, average", RESERVED_AVERAGE},
+    {"waits on requests", WAITS},
+    {"longest call, modelled", LONGEST_CALL},
 };
 
 static struct cell cell_of(const struct replay_result *result, unsigned row)
@@ -110,6 +128,14 @@ static struct cell cell_of(const struct replay_result *result, unsigned row)
         return result->has_driver_time ? time_of((double)result->driver_ns) : cell;
     case SPEED:
         return time_of(result->ns_per_event);
+    case LIVE_AVERAGE:
+        return bytes_of(result->watch.live_time_avg);
+    case RESERVED_AVERAGE:
+        return bytes_of(result->watch.reserved_time_avg);
+    case WAITS:
+        return count_of(result->watch.request_path_syncs);
+    case LONGEST_CALL:
+        return result->watch.has_times ? time_of((double)result->watch.max_call_ns) : cell;
     }
     return cell;
 }
@@ -189,6 +215,8 @@ void report_table(FILE *out, const struct report *reports, unsigned count)
 
     print_head(out, reports, count);
     for (unsigned row = 0; row < sizeof(rows) / sizeof(rows[0]); row++) {
+        if (rows[row].what >= LIVE_AVERAGE && !reports[0].result.watch.has_clock)
+            break;
         print_label(out, rows[row].label);
         for (unsigned i = 0; i < count; i++)
             print_cell(out, cell_of(&reports[i].result, row));
@@ -243,6 +271,29 @@ static json_t *json_calls(const struct replay_result *result)
     return calls;
 }
 
+static json_t *json_us(bool is_known, uint64_t nanoseconds)
+{
+    return is_known ? json_real((double)nanoseconds / 1000) : json_null();
+}
+
+/* What a trace with a clock adds. */
+static int add_watch(json_t *object, const struct watch_result *watch)
+{
+    int failed = 0;
+
+    failed |= json_object_set_new(object, "live_time_avg", json_bytes(watch->live_time_avg));
+    failed |=
+        json_object_set_new(object, "reserved_time_avg", json_bytes(watch->reserved_time_avg));
+    failed |=
+        json_object_set_new(object, "request_path_syncs", json_bytes(watch->request_path_syncs));
+    failed |=
+        json_object_set_new(object, "max_call_us", json_us(watch->has_times, watch->max_call_ns));
+    failed |= json_object_set_new(object, "requests", json_bytes(watch->requests));
+    failed |= json_object_set_new(object, "max_request_us",
+                                  json_us(watch->has_times, watch->max_request_ns));
+    return failed;
+}
+
 json_t *report_json(const struct report *report)
 {
     const struct replay_result *result = &report->result;
@@ -260,15 +311,16 @@ json_t *report_json(const struct report *report)
     failed |= json_object_set_new(object, "peak_active", json_bytes(result->peak_active));
     failed |= json_object_set_new(object, "peak_reserved", json_bytes(result->peak_reserved));
     failed |= json_object_set_new(object, "driver_calls", json_calls(result));
-    failed |= json_object_set_new(
-        object, "driver_us",
-        result->has_driver_time ? json_real((double)result->driver_ns / 1000) : json_null());
+    failed |= json_object_set_new(object, "driver_us",
+                                  json_us(result->has_driver_time, result->driver_ns));
     failed |= json_object_set_new(object, "ns_per_event", json_tenths(result->ns_per_event));
     failed |= json_object_set_new(object, "checked", json_bytes(result->checked));
     failed |= json_object_set_new(object, "mismatches", json_bytes(result->mismatches));
     failed |=
         json_object_set_new(object, "min_device",
                             report->has_min_device ? json_bytes(report->min_device) : json_null());
+    if (result->watch.has_clock)
+        failed |= add_watch(object, &result->watch);
     if (!failed)
         return object;
     json_decref(object);

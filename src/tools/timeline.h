@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Memory over time, for a picture: at most TIMELINE_ROWS rows of event number, requested, allocated
- * and reserved bytes, separated by tabs.
+ * Memory over time, for a picture: at most TIMELINE_ROWS rows, separated by tabs.
  *
- * Each row stands for a run of events and shows the highest value of each column in it, so that no
- * peak is lost.  Comment lines begin with `#`: the names of the columns, and `# mark EVENT LABEL`
- * where the trace has a mark.
+ * Without a clock a row stands for a run of events: event number, requested, allocated and reserved
+ * bytes.  With one it stands for a stretch of time: microseconds since the first `@`, the same bytes,
+ * and then what must not grow without end: bytes of reserved addresses, of host memory, and objects of
+ * the driver.  Each row shows the highest value of each column, so that no peak is lost.  Comment lines
+ * begin with `#`: the names of the columns, and, without a clock, `# mark EVENT LABEL` where the trace
+ * has a mark.
  *
  * Locking: none; it belongs to one replay.
  */
@@ -16,22 +18,31 @@
 #include <stdint.h>
 #include <stdio.h>
 
-#define TIMELINE_ROWS 2000
+#include "src/tools/xtrace.h"
+#include "xseg/xseg.h"
+
+#define TIMELINE_ROWS    2000
+#define TIMELINE_COLUMNS 6
 
 struct timeline {
     FILE *file;     /* NULL: nobody wants one */
-    uint64_t run;   /* events in a row */
+    bool has_clock; /* rows are stretches of time */
+    uint64_t run;   /* events or microseconds in a row */
     uint64_t count; /* events in the row that is being filled */
-    uint64_t event; /* events so far */
-    uint64_t high[3];
+    uint64_t at;    /* events or microseconds so far */
+    uint64_t high[TIMELINE_COLUMNS];
 };
 
 /* `file` stays the caller's. */
-void timeline_init(struct timeline *timeline, FILE *file, uint64_t events);
+void timeline_init(struct timeline *timeline, FILE *file, const struct xtrace *trace);
 
-void timeline_add(struct timeline *timeline, uint64_t requested, uint64_t allocated,
-                  uint64_t reserved);
+/* Without a clock: after each event, and at marks. */
+void timeline_add(struct timeline *timeline, const struct xseg_stats *stats);
 void timeline_mark(struct timeline *timeline, const char *label);
+
+/* With one: up to this time memory was as it is now. */
+void timeline_until(struct timeline *timeline, uint64_t microseconds,
+                    struct xseg_allocator *allocator, const struct xseg_stats *stats);
 
 /* Write the last row.  Returns whether everything was written. */
 bool timeline_fini(struct timeline *timeline);

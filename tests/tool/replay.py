@@ -13,6 +13,8 @@ MIB = 1 << 20
 KEYS = ["trace", "config", "events", "oom_at", "peak_requested", "peak_allocated", "peak_active",
         "peak_reserved", "driver_calls", "driver_us", "ns_per_event", "checked", "mismatches",
         "min_device"]
+CLOCK_KEYS = ["live_time_avg", "reserved_time_avg", "request_path_syncs", "max_call_us", "requests",
+              "max_request_us"]
 EXPANDABLE = "c expandable_segments:True\n"
 
 
@@ -392,6 +394,84 @@ class Behaviour(ReplayTest):
 
     def test_the_clock(self):
         self.figures("@ 1000\na 0 512 0\n@ 5000000\nf 0\n@ 9000000000000000\n")
+
+
+class Clock(ReplayTest):
+    """What a trace with a clock adds."""
+
+    # 100 MiB, live for a second and then idle for nine.
+    IDLE = "@ 5000000\na 0 104857600 0\n@ 6000000\nf 0\n@ 15000000\n"
+
+    def test_keys(self):
+        self.assertEqual(list(self.figures(self.IDLE)), KEYS + CLOCK_KEYS)
+        self.assertEqual(list(self.figures("a 0 512 0\nm request 1\n")), KEYS)
+
+    def test_memory_is_weighted_by_time(self):
+        one = self.figures(self.IDLE)
+        self.assertAlmostEqual(one["live_time_avg"], 10 * MIB, delta=MIB / 100)
+        self.assertAlmostEqual(one["reserved_time_avg"], 100 * MIB, delta=MIB / 100)
+        self.assertEqual(self.figures("@ 7\na 0 512 0\n@ 7\n")["live_time_avg"], 0)
+
+    def test_idle_memory_goes_back_by_the_trace_s_clock(self):
+        config = ("--config", "idle_ms:2000")
+        one = self.figures(self.IDLE, *config)
+        # All of it for the second that it is live, then none after at most three more.
+        self.assertLess(one["reserved_time_avg"], 40 * MIB)
+        self.assertGreater(one["reserved_time_avg"], 20 * MIB)
+        never = self.figures(self.IDLE, *config, "--tick", "0")
+        self.assertGreater(never["reserved_time_avg"], 80 * MIB)
+        often = self.figures(self.IDLE, *config, "--tick", "10")
+        self.assertLess(often["reserved_time_avg"], one["reserved_time_avg"])
+        thread = self.figures(self.IDLE, "--config", "idle_ms:2000,background_thread:True")
+        for key in CLOCK_KEYS:
+            self.assertEqual(thread[key], one[key])
+
+    def test_calls_make_looks_without_ticks(self):
+        text = "@ 0\na 0 104857600 0\nf 0\n"
+        for second in range(1, 11):
+            text += f"@ {second}000000\na {second} 512 0\nf {second}\n"
+        one = self.figures(text, "--config", "idle_ms:2000", "--tick", "0")
+        self.assertLess(one["reserved_time_avg"], 40 * MIB)
+
+    def test_the_longest_call_and_request(self):
+        text = ("@ 0\nm request 1\na 0 20971520 0\nm idle\na 1 41943040 0\n"
+                "m request 2\na 2 20971520 0\nm request 1\na 3 20971520 0\n@ 1\n")
+        one = self.figures(text)
+        page = self.figures("@ 0\na 0 20971520 0\n")["max_call_us"]
+        self.assertEqual(one["requests"], 2)
+        self.assertGreater(one["max_call_us"], page)
+        # Both pages of request 1, the second without a reservation; not what came in between.
+        self.assertGreater(one["max_request_us"], 1.5 * page)
+        self.assertLess(one["max_request_us"], 2 * page)
+        self.assertEqual(self.figures("@ 0\na 0 512 0\n")["requests"], 0)
+
+    def test_waits_on_the_path_of_a_request(self):
+        # Device memory runs out while the pending block's stream works: the allocation waits.
+        text = "d 100\n@ 0\na 0 62914560 0\nu 0 1\nf 0\na 1 62914560 0\n"
+        self.assertGreaterEqual(self.figures(EXPANDABLE + text)["request_path_syncs"], 1)
+        text = EXPANDABLE + "d 100\n@ 0\na 0 62914560 0\nu 0 1\nf 0\n"
+        one = self.figures(text + "e\na 1 62914560 0\n")
+        self.assertGreater(sum(one["driver_calls"][name] for name in
+                               ("cuStreamSynchronize", "cuEventSynchronize")), 0)
+        self.assertEqual(one["request_path_syncs"], 0)
+
+    def test_the_timeline_is_one_of_time(self):
+        path = self.folder / "timeline"
+        self.figures(self.IDLE, "--config", "idle_ms:2000", "--timeline", path)
+        lines = path.read_text().splitlines()
+        self.assertEqual(lines[0].split("\t"), ["# usec", "requested", "allocated", "reserved",
+                                                "addresses", "host", "objects"])
+        rows = [list(map(int, line.split("\t"))) for line in lines[1:]]
+        self.assertEqual([row[0] for row in rows], [5000 * (i + 1) for i in range(2000)])
+        self.assertEqual((rows[100][2], rows[100][3]), (100 * MIB, 100 * MIB))
+        self.assertEqual((rows[-1][2], rows[-1][3]), (0, 0))
+        self.assertGreater(rows[-1][4], 0)
+        self.assertEqual((rows[100][6], rows[-1][6]), (6, 1))
+
+    def test_bad_ticks(self):
+        for text in ("soon", "-1", "1.5", "99999999999999999999"):
+            done = self.replay("--tick", text, self.file(self.IDLE), exit_status=2)
+            self.assertIn("--tick takes a whole number", done.stderr)
 
 
 class SmallestDevice(ReplayTest):
