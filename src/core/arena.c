@@ -235,14 +235,22 @@ static void note_inactive(struct xseg_arena *arena, bool was_split, uint64_t byt
     }
 }
 
-struct xseg_block *xseg_arena_hand_out(struct xseg_arena *arena, struct xseg_block *block,
-                                       const struct xseg_need *need)
+/* What a need that only wants memory ready is told of. */
+static struct xseg_grant show(struct xseg_arena *arena, const struct xseg_block *block)
 {
+    return (struct xseg_grant){.arena = arena, .base = block->base, .bytes = block->bytes};
+}
+
+struct xseg_grant xseg_arena_hand_out(struct xseg_arena *arena, struct xseg_block *block,
+                                      const struct xseg_need *need)
+{
+    if (need->keep)
+        return show(arena, block);
     return xseg_arena_hand_out_at(arena, block, xseg_round_up(block->base, need->alignment), need);
 }
 
-struct xseg_block *xseg_arena_hand_out_at(struct xseg_arena *arena, struct xseg_block *block,
-                                          uint64_t base, const struct xseg_need *need)
+struct xseg_grant xseg_arena_hand_out_at(struct xseg_arena *arena, struct xseg_block *block,
+                                         uint64_t base, const struct xseg_need *need)
 {
     struct xseg_counts *counts = &arena->counts;
 
@@ -266,11 +274,13 @@ struct xseg_block *xseg_arena_hand_out_at(struct xseg_arena *arena, struct xseg_
     block->oversize = block->bytes >= need->config->max_split_bytes;
     if (block->oversize)
         xseg_counts_up(counts, XSEG_COUNT_OVERSIZE_ALLOCATION, 1);
-    return block;
+    const bool filled = block->filled;
+    block->filled = false;
+    return (struct xseg_grant){arena, block->base, block->bytes, block->requested, filled};
 }
 
 xseg_status xseg_arena_alloc(struct xseg_arena *arena, const struct xseg_need *need,
-                             struct xseg_block **out)
+                             struct xseg_grant *out)
 {
     struct xseg_block *block = NULL;
 
@@ -280,12 +290,11 @@ xseg_status xseg_arena_alloc(struct xseg_arena *arena, const struct xseg_need *n
         atomic_fetch_add_explicit(&arena->pool->searches, 1, memory_order_relaxed);
     if (stocked)
         block = xseg_arena_find(arena, need);
-    if (block != NULL && !need->keep)
-        block = xseg_arena_hand_out(arena, block, need);
+    if (block != NULL)
+        *out = xseg_arena_hand_out(arena, block, need);
     xseg_arena_unlock(arena);
     if (!stocked)
         return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for a block's record");
-    *out = block;
     return XSEG_OK;
 }
 

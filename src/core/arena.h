@@ -68,6 +68,14 @@ struct xseg_need {
     bool keep;     /* memory is to be ready, not handed out: a block that is found only says so */
 };
 
+/* What a request was served with; nothing as long as its base is 0. */
+struct xseg_grant {
+    struct xseg_arena *arena;
+    uint64_t base, bytes;
+    uint64_t requested;
+    bool filled; /* it held the pattern of fill.h */
+};
+
 static inline struct xseg_known_stream *xseg_arena_stream(const struct xseg_arena *arena)
 {
     return atomic_load_explicit(&arena->stream, memory_order_relaxed);
@@ -101,10 +109,10 @@ bool xseg_arena_stock(struct xseg_arena *arena, struct xseg_slab *slab, uint32_t
 /*
  * Serve a request from the shelf.  Takes the lock.
  *
- * Returns: XSEG_OK, with NULL in *out for a miss; XSEG_ERR_HOST_MEMORY
+ * Returns: XSEG_OK, *out as it was for a miss; XSEG_ERR_HOST_MEMORY
  */
 xseg_status xseg_arena_alloc(struct xseg_arena *arena, const struct xseg_need *need,
-                             struct xseg_block **out);
+                             struct xseg_grant *out);
 
 /* The cached block that PyTorch would choose, or NULL; it stays on the shelf. */
 struct xseg_block *xseg_arena_find(const struct xseg_arena *arena, const struct xseg_need *need);
@@ -113,12 +121,12 @@ struct xseg_block *xseg_arena_find(const struct xseg_arena *arena, const struct 
  * Hand a cached block out, taking it off the shelf: its head becomes live, the rest stays cached if
  * the rules say so, and so does what lies before the alignment.  Two block records must be in stock.
  */
-struct xseg_block *xseg_arena_hand_out(struct xseg_arena *arena, struct xseg_block *block,
-                                       const struct xseg_need *need);
+struct xseg_grant xseg_arena_hand_out(struct xseg_arena *arena, struct xseg_block *block,
+                                      const struct xseg_need *need);
 
 /* The same at an address inside the block; what lies before it stays cached. */
-struct xseg_block *xseg_arena_hand_out_at(struct xseg_arena *arena, struct xseg_block *block,
-                                          uint64_t base, const struct xseg_need *need);
+struct xseg_grant xseg_arena_hand_out_at(struct xseg_arena *arena, struct xseg_block *block,
+                                         uint64_t base, const struct xseg_need *need);
 
 /* A live block is free for the user: counts only. */
 void xseg_arena_note_free(struct xseg_arena *arena, const struct xseg_block *block);

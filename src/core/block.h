@@ -19,7 +19,7 @@
  *   BLK-2  no two cached blocks are adjacent, nor two holes.
  *   BLK-3  sizes are multiples of 512 bytes, and not 0.
  *   BLK-4  exactly live, pending and cached blocks are mapped; a busy one may be either.
- *   BLK-5  a filled block is mapped.  A live one is filled only until xseg_fill_hand_out().
+ *   BLK-5  a filled block is mapped.
  *
  * Locking: ARENA of the arena that the extent belongs to.
  */

@@ -294,7 +294,7 @@ xseg_status xseg_device_alloc(struct xseg_device *device, const struct xseg_devi
                               void **out)
 {
     struct xseg_arena *arena = NULL;
-    struct xseg_block *block = NULL;
+    struct xseg_grant grant = {.base = 0};
     struct xseg_need need = {.keep = false};
     xseg_status status = prepare(device, request, &need, &arena);
 
@@ -305,13 +305,13 @@ xseg_status xseg_device_alloc(struct xseg_device *device, const struct xseg_devi
     if (atomic_load_explicit(&device->pending.count, memory_order_relaxed) != 0)
         look_at_pending(device, request->config, xseg_arena_stream(arena));
     if (__builtin_expect(!need.is_alone, 1))
-        status = xseg_arena_alloc(arena, &need, &block);
-    if (status == XSEG_OK && block == NULL)
-        status = xseg_ladder_alloc(arena, &need, &block);
-    if (status == XSEG_OK && __builtin_expect(block->filled || request->zeroed, 0))
-        status = xseg_fill_hand_out(block, request->zeroed);
+        status = xseg_arena_alloc(arena, &need, &grant);
+    if (status == XSEG_OK && grant.base == 0)
+        status = xseg_ladder_alloc(arena, &need, &grant);
+    if (status == XSEG_OK && __builtin_expect(grant.filled || request->zeroed, 0))
+        status = xseg_fill_hand_out(&grant, request->zeroed);
     if (status == XSEG_OK)
-        *out = (void *)(uintptr_t)block->base; /* NOLINT(performance-no-int-to-ptr) */
+        *out = (void *)(uintptr_t)grant.base; /* NOLINT(performance-no-int-to-ptr) */
     if (__builtin_expect(request->config->decays_on_calls, 0))
         xseg_decay_pass(device, request->config);
     return status;
@@ -321,11 +321,11 @@ xseg_status xseg_device_prewarm(struct xseg_device *device,
                                 const struct xseg_device_request *request)
 {
     struct xseg_arena *arena = NULL;
-    struct xseg_block *block = NULL;
+    struct xseg_grant grant = {.base = 0};
     struct xseg_need need = {.keep = true};
     const xseg_status status = prepare(device, request, &need, &arena);
 
-    return status == XSEG_OK ? xseg_ladder_alloc(arena, &need, &block) : status;
+    return status == XSEG_OK ? xseg_ladder_alloc(arena, &need, &grant) : status;
 }
 
 /* --- Figures. --- */

@@ -105,23 +105,23 @@ static void compare(struct difference *difference, const unsigned char *piece, u
 }
 
 /* Whether memory of the device can be read back, tried on the first word of a block. */
-static enum xseg_fill_reads try_reading(const struct xseg_block *block)
+static enum xseg_fill_reads try_reading(const struct xseg_grant *grant)
 {
-    const struct xseg_arena *arena = block->extent->arena;
+    const struct xseg_arena *arena = grant->arena;
     uint32_t word = 0;
 
-    if (xseg_driver_fill(&arena->device->context, block->base, sizeof(word), XSEG_FILL_PATTERN,
+    if (xseg_driver_fill(&arena->device->context, grant->base, sizeof(word), XSEG_FILL_PATTERN,
                          xseg_arena_stream(arena)->handle) != XSEG_OK ||
-        !read_back(arena, block->base, sizeof(word), &word))
+        !read_back(arena, grant->base, sizeof(word), &word))
         return XSEG_FILL_UNTRIED;
     return word == XSEG_FILL_PATTERN ? XSEG_FILL_READS : XSEG_FILL_READS_NOTHING;
 }
 
-static void report(const struct xseg_block *block, const struct difference *difference)
+static void report(const struct xseg_grant *grant, const struct difference *difference)
 {
-    const struct xseg_arena *arena = block->extent->arena;
+    const struct xseg_arena *arena = grant->arena;
     struct xseg_device *device = arena->device;
-    const uint64_t address = block->base + difference->first;
+    const uint64_t address = grant->base + difference->first;
     struct xseg_text text;
     char buffer[896];
 
@@ -130,7 +130,7 @@ static void report(const struct xseg_block *block, const struct difference *diff
                   "device %d: freed memory was written to: %" PRIu64 " of the %" PRIu64
                   " bytes at %#" PRIx64 " (stream %p), the first at %#" PRIx64 ", offset %" PRIu64
                   ": found",
-                  device->context.ordinal, difference->count, block->bytes, block->base,
+                  device->context.ordinal, difference->count, grant->bytes, grant->base,
                   (void *)xseg_arena_stream(arena)->handle, address, difference->first);
     for (unsigned i = 0; i < difference->shown; i++)
         xseg_text_add(&text, " %02x", difference->found[i]);
@@ -143,84 +143,68 @@ static void report(const struct xseg_block *block, const struct difference *diff
  * Whether a difference means anything.  That is tried after the first piece that differs has been
  * read: the first word of the block has been looked at by then.
  */
-static bool can_read(const struct xseg_block *block)
+static bool can_read(const struct xseg_grant *grant)
 {
-    atomic_uint *reads = &block->extent->arena->device->fill.reads;
+    atomic_uint *reads = &grant->arena->device->fill.reads;
 
     if (atomic_load(reads) == XSEG_FILL_UNTRIED)
-        atomic_store(reads, try_reading(block));
+        atomic_store(reads, try_reading(grant));
     return atomic_load(reads) == XSEG_FILL_READS;
 }
 
 /* Read a block and compare it; false if it could not be read. */
-static bool look_for_difference(const struct xseg_block *block, struct difference *difference)
+static bool look_for_difference(const struct xseg_grant *grant, struct difference *difference)
 {
-    const uint64_t most = xseg_min(block->bytes, PIECE_BYTES);
+    const uint64_t most = xseg_min(grant->bytes, PIECE_BYTES);
     unsigned char *piece = malloc(most);
     bool is_read = piece != NULL;
 
-    for (uint64_t offset = 0; is_read && offset < block->bytes; offset += most) {
-        const uint64_t bytes = xseg_min(block->bytes - offset, most);
+    for (uint64_t offset = 0; is_read && offset < grant->bytes; offset += most) {
+        const uint64_t bytes = xseg_min(grant->bytes - offset, most);
 
-        is_read = read_back(block->extent->arena, block->base + offset, bytes, piece);
+        is_read = read_back(grant->arena, grant->base + offset, bytes, piece);
         if (is_read)
             compare(difference, piece, offset, bytes);
-        is_read = is_read && (difference->count == 0 || can_read(block));
+        is_read = is_read && (difference->count == 0 || can_read(grant));
     }
     free(piece);
     return is_read;
 }
 
-static void check(const struct xseg_block *block)
+static void check(const struct xseg_grant *grant)
 {
-    const struct xseg_arena *arena = block->extent->arena;
+    const struct xseg_arena *arena = grant->arena;
     struct difference difference = {0};
 
     if (!xseg_fill_is_on(arena) ||
         atomic_load(&arena->device->fill.reads) == XSEG_FILL_READS_NOTHING ||
         !xseg_streams_is_open(&arena->device->context, xseg_arena_stream(arena)))
         return;
-    if (look_for_difference(block, &difference) && difference.count != 0)
-        report(block, &difference);
+    if (look_for_difference(grant, &difference) && difference.count != 0)
+        report(grant, &difference);
 }
 
 /* --- Handing out. --- */
 
-static void free_again(struct xseg_block *block)
+xseg_status xseg_fill_hand_out(const struct xseg_grant *grant, bool zeroed)
 {
-    struct xseg_arena *arena = block->extent->arena;
-
-    xseg_arena_lock(arena);
-    block->state = XSEG_BLOCK_BUSY;
-    if (!arena->is_alone) {
-        xseg_arena_note_free(arena, block);
-        xseg_arena_take_back(arena, block);
-    }
-    xseg_arena_unlock(arena);
-    if (arena->is_alone)
-        (void)xseg_alone_free(block); /* without uses it does not fail */
-}
-
-xseg_status xseg_fill_hand_out(struct xseg_block *block, bool zeroed)
-{
-    struct xseg_arena *arena = block->extent->arena;
+    struct xseg_arena *arena = grant->arena;
     char reason[256];
 
-    if (block->filled) {
-        xseg_arena_lock(arena);
-        block->filled = false;
-        xseg_arena_unlock(arena);
-        check(block);
-    }
+    if (grant->filled)
+        check(grant);
     if (!zeroed)
         return XSEG_OK;
     /* Whole words: a block's size is a multiple of 512 bytes. */
-    const xseg_status status = xseg_driver_fill(&arena->device->context, block->base,
-                                                xseg_round_up(block->requested, sizeof(uint32_t)),
+    const xseg_status status = xseg_driver_fill(&arena->device->context, grant->base,
+                                                xseg_round_up(grant->requested, sizeof(uint32_t)),
                                                 0, xseg_arena_stream(arena)->handle);
     if (status == XSEG_OK)
         return XSEG_OK;
     (void)snprintf(reason, sizeof(reason), "%s", xseg_fail_text()->buffer);
-    free_again(block);
+    /* Nobody knows of it yet, so it has no uses and the free does not fail. */
+    (void)xseg_allocator_free(
+        arena->device->allocator,
+        (void *)(uintptr_t)grant->base); /* NOLINT(performance-no-int-to-ptr) */
     return xseg_fail(status, "%s", reason);
 }

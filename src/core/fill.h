@@ -33,6 +33,7 @@
 struct xseg_allocator;
 struct xseg_arena;
 struct xseg_block;
+struct xseg_grant;
 
 /* Whether a device's memory can be read back. */
 enum xseg_fill_reads { XSEG_FILL_UNTRIED, XSEG_FILL_READS, XSEG_FILL_READS_NOTHING };
@@ -56,10 +57,10 @@ void xseg_fill_busy(struct xseg_block *block);
 void xseg_fill_ended(struct xseg_block *block);
 
 /*
- * A block is handed out: check the pattern if it is filled; zero what was requested if asked for.
+ * A block is handed out: check the pattern if it was filled; zero what was requested if asked for.
  *
  * Returns: XSEG_OK; the driver's error if it cannot be zeroed, and then the block is free again
  */
-xseg_status xseg_fill_hand_out(struct xseg_block *block, bool zeroed);
+xseg_status xseg_fill_hand_out(const struct xseg_grant *grant, bool zeroed);
 
 #endif

@@ -154,7 +154,7 @@ static xseg_status make_classic(struct xseg_arena *arena, struct xseg_segment *s
 }
 
 static xseg_status grow_classic(struct xseg_arena *arena, const struct xseg_need *need,
-                                struct xseg_block **out)
+                                struct xseg_grant *out)
 {
     const uint64_t bytes = need->segment_bytes;
     xseg_status status = check_limit(arena->pool, need, bytes);
@@ -183,7 +183,7 @@ static xseg_status grow_classic(struct xseg_arena *arena, const struct xseg_need
     const bool stocked = xseg_arena_stock(arena, &arena->blocks, 2);
     struct xseg_block *block = xseg_arena_settle(arena, extent->first);
     if (stocked)
-        *out = need->keep ? block : xseg_arena_hand_out(arena, block, need);
+        *out = xseg_arena_hand_out(arena, block, need);
     xseg_arena_unlock(arena);
     return stocked ? XSEG_OK
                    : xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for a block's record");
@@ -295,7 +295,7 @@ xseg_status xseg_growth_claim(struct xseg_arena *arena, const struct xseg_need *
 
 xseg_status xseg_growth_finish(struct xseg_arena *arena, const struct xseg_need *need,
                                struct xseg_stretch *stretch, xseg_status status,
-                               struct xseg_block **out)
+                               struct xseg_grant *out)
 {
     const bool is_allowed = status == XSEG_OK;
 
@@ -305,7 +305,7 @@ xseg_status xseg_growth_finish(struct xseg_arena *arena, const struct xseg_need 
     const bool stocked = xseg_arena_stock(arena, &arena->blocks, 2);
     struct xseg_block *block = xseg_stretch_settle(arena, stretch, is_allowed);
     if (status == XSEG_OK && stocked)
-        *out = need->keep ? block : xseg_arena_hand_out(arena, block, need);
+        *out = xseg_arena_hand_out(arena, block, need);
     xseg_arena_unlock(arena);
     if (status == XSEG_OK && !stocked)
         return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for a block's record");
@@ -327,7 +327,7 @@ static bool needs_small_pages(struct xseg_device *device, const struct xseg_need
 }
 
 static xseg_status grow_expandable(struct xseg_arena *arena, const struct xseg_need *need,
-                                   struct xseg_block **out)
+                                   struct xseg_grant *out)
 {
     struct xseg_stretch stretch = {0};
     const xseg_status status = xseg_growth_claim(arena, need, false, &stretch);
@@ -371,8 +371,8 @@ static xseg_status add_alone(struct xseg_arena *arena, const struct xseg_need *n
 }
 
 /* Hand out the busy block of a segment, at the start of it or at the end; the rest is cached. */
-static struct xseg_block *hand_out_alone(struct xseg_arena *arena, struct xseg_block *block,
-                                         const struct xseg_need *need)
+static struct xseg_grant hand_out_alone(struct xseg_arena *arena, struct xseg_block *block,
+                                        const struct xseg_need *need)
 {
     const uint64_t offset =
         need->at_end ? xseg_round_down(block->bytes - need->bytes, need->alignment) : 0;
@@ -380,13 +380,14 @@ static struct xseg_block *hand_out_alone(struct xseg_arena *arena, struct xseg_b
     if (offset == 0)
         return xseg_arena_hand_out(arena, xseg_arena_settle(arena, block), need);
     struct xseg_block *rest = xseg_arena_cut(arena, block, offset);
-    rest = xseg_arena_hand_out(arena, xseg_arena_settle(arena, rest), need);
+    const struct xseg_grant grant =
+        xseg_arena_hand_out(arena, xseg_arena_settle(arena, rest), need);
     (void)xseg_arena_settle(arena, block);
-    return rest;
+    return grant;
 }
 
 static xseg_status grow_alone(struct xseg_arena *arena, const struct xseg_need *need,
-                              struct xseg_block **out)
+                              struct xseg_grant *out)
 {
     const uint64_t bytes = xseg_round_up(need->bytes, XSEG_SIZE_SMALL_SEGMENT);
     struct xseg_stretch stretch = {.missing = bytes, .small = true};
@@ -417,7 +418,7 @@ static xseg_status grow_alone(struct xseg_arena *arena, const struct xseg_need *
 }
 
 xseg_status xseg_growth_grow(struct xseg_arena *arena, const struct xseg_need *need,
-                             struct xseg_block **out)
+                             struct xseg_grant *out)
 {
     if (need->is_alone)
         return grow_alone(arena, need, out);

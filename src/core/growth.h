@@ -28,7 +28,7 @@
  *          XSEG_ERR_DRIVER, XSEG_ERR_UNSUPPORTED, and nothing has changed
  */
 xseg_status xseg_growth_grow(struct xseg_arena *arena, const struct xseg_need *need,
-                             struct xseg_block **out);
+                             struct xseg_grant *out);
 
 /*
  * The two halves for an expandable arena: claim room, in a new segment if need be; map it, and serve
@@ -41,7 +41,7 @@ xseg_status xseg_growth_claim(struct xseg_arena *arena, const struct xseg_need *
                               struct xseg_stretch *stretch);
 xseg_status xseg_growth_finish(struct xseg_arena *arena, const struct xseg_need *need,
                                struct xseg_stretch *stretch, xseg_status status,
-                               struct xseg_block **out);
+                               struct xseg_grant *out);
 
 /* Whether a pool may have so much more by its own limit: XSEG_OK, XSEG_ERR_LIMIT. */
 xseg_status xseg_growth_check_pool(struct xseg_pool *pool, uint64_t more);

@@ -15,21 +15,21 @@ static bool is_shortage(xseg_status status)
 }
 
 /*
- * A rung.  With XSEG_OK it has served the request if *out is set; else the next one is tried.
+ * A rung.  With XSEG_OK it has served the request if *out has a base; else the next one is tried.
  */
 typedef xseg_status rung(struct xseg_arena *arena, const struct xseg_need *need,
-                         struct xseg_block **out);
+                         struct xseg_grant *out);
 
 /* --- Rungs. --- */
 
 static xseg_status search(struct xseg_arena *arena, const struct xseg_need *need,
-                          struct xseg_block **out)
+                          struct xseg_grant *out)
 {
     return need->is_alone ? XSEG_OK : xseg_arena_alloc(arena, need, out);
 }
 
 static xseg_status take_finished(struct xseg_arena *arena, const struct xseg_need *need,
-                                 struct xseg_block **out)
+                                 struct xseg_grant *out)
 {
     xseg_pending_poll(&arena->device->pending);
     return search(arena, need, out);
@@ -37,7 +37,7 @@ static xseg_status take_finished(struct xseg_arena *arena, const struct xseg_nee
 
 /* Small pages where the fewest are missing: new ones as far as that goes, else stolen ones. */
 static xseg_status grow_small(struct xseg_arena *arena, const struct xseg_need *need, bool wait,
-                              struct xseg_block **out)
+                              struct xseg_grant *out)
 {
     struct xseg_device *device = arena->device;
     struct xseg_stretch stretch = {0};
@@ -62,20 +62,20 @@ static xseg_status grow_small(struct xseg_arena *arena, const struct xseg_need *
 }
 
 static xseg_status steal(struct xseg_arena *arena, const struct xseg_need *need,
-                         struct xseg_block **out)
+                         struct xseg_grant *out)
 {
     return grow_small(arena, need, false, out);
 }
 
 static xseg_status steal_waiting(struct xseg_arena *arena, const struct xseg_need *need,
-                                 struct xseg_block **out)
+                                 struct xseg_grant *out)
 {
     return grow_small(arena, need, true, out);
 }
 
 /* A cached block of a pool that serves the default one when memory is short; or none. */
 static xseg_status borrow(struct xseg_arena *arena, const struct xseg_need *need,
-                          struct xseg_block **out)
+                          struct xseg_grant *out)
 {
     struct xseg_pool *pool =
         atomic_load_explicit(&arena->device->private_pools, memory_order_acquire);
@@ -83,7 +83,7 @@ static xseg_status borrow(struct xseg_arena *arena, const struct xseg_need *need
 
     if (arena->pool->is_private || need->keep)
         return XSEG_OK;
-    for (; pool != NULL && *out == NULL; pool = pool->next) {
+    for (; pool != NULL && out->base == 0; pool = pool->next) {
         struct xseg_arena *lender =
             pool->options.use_on_oom && !xseg_pool_is_retired(pool)
                 ? xseg_pool_find_arena(pool, xseg_arena_stream(arena), arena->is_small)
@@ -99,7 +99,7 @@ static xseg_status borrow(struct xseg_arena *arena, const struct xseg_need *need
 }
 
 static xseg_status wait_for_pending(struct xseg_arena *arena, const struct xseg_need *need,
-                                    struct xseg_block **out)
+                                    struct xseg_grant *out)
 {
     xseg_status status = XSEG_OK;
 
@@ -121,7 +121,7 @@ static void end_holes(void *self, struct xseg_arena *arena)
 /* Classic segments of max_split_size_mb or more of the same arena: the smallest that is large enough,
  * else the largest, until they are (PyTorch's rule). */
 static xseg_status free_oversize(struct xseg_arena *arena, const struct xseg_need *need,
-                                 struct xseg_block **out)
+                                 struct xseg_grant *out)
 {
     const uint64_t least = need->config->max_split_bytes;
     const uint64_t wanted = xseg_max(need->bytes, least);
@@ -133,7 +133,7 @@ static xseg_status free_oversize(struct xseg_arena *arena, const struct xseg_nee
 
 /* All that is idle goes back to the driver, then growth is tried once more. */
 static xseg_status flush(struct xseg_arena *arena, const struct xseg_need *need,
-                         struct xseg_block **out)
+                         struct xseg_grant *out)
 {
     struct xseg_device *device = arena->device;
     const struct xseg_trim_plan everything = {.wait = true};
@@ -180,14 +180,14 @@ static rung *const *choose_rungs(const struct xseg_arena *arena, const struct xs
 
 /* Climb until a rung serves the request, or fails for another reason than shortage. */
 static xseg_status climb(struct xseg_arena *arena, const struct xseg_need *need,
-                         xseg_status refused, struct xseg_block **out)
+                         xseg_status refused, struct xseg_grant *out)
 {
     rung *const *next = choose_rungs(arena, need);
 
     for (; *next != NULL; next++) {
         const xseg_status status = (*next)(arena, need, out);
 
-        if (*out != NULL || (status != XSEG_OK && !is_shortage(status)))
+        if (out->base != 0 || (status != XSEG_OK && !is_shortage(status)))
             return status;
         if (status != XSEG_OK)
             refused = status;
@@ -204,14 +204,14 @@ static bool is_rejected(const struct xseg_device *device, const struct xseg_need
 }
 
 xseg_status xseg_ladder_alloc(struct xseg_arena *arena, const struct xseg_need *need,
-                              struct xseg_block **out)
+                              struct xseg_grant *out)
 {
     struct xseg_device *device = arena->device;
 
     xseg_lock_take(&device->growth_lock);
     /* Another thread may have freed or grown what fits while this one waited for the lock. */
     xseg_status status = search(arena, need, out);
-    if (status == XSEG_OK && *out == NULL) {
+    if (status == XSEG_OK && out->base == 0) {
         if (__builtin_expect(need->ages, 0))
             xseg_garbage_collect(device, need->config);
         status = xseg_growth_grow(arena, need, out);

@@ -31,6 +31,6 @@
  *          XSEG_ERR_HOST_MEMORY, XSEG_ERR_DRIVER, XSEG_ERR_DEVICE_LOST
  */
 xseg_status xseg_ladder_alloc(struct xseg_arena *arena, const struct xseg_need *need,
-                              struct xseg_block **out);
+                              struct xseg_grant *out);
 
 #endif
