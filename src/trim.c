@@ -82,6 +82,64 @@ xseg_status xseg_trim(struct xseg_allocator *allocator, const struct xseg_where 
     return status;
 }
 
+/* Of a pool there is the hard limit alone. */
+static xseg_status limit_pool(struct xseg_pool *pool, const struct xseg_limits *set,
+                              struct xseg_limits *was)
+{
+    *was = (struct xseg_limits)XSEG_LIMITS_INIT;
+    was->hard_bytes = xseg_pool_limit(pool);
+    if (set == NULL)
+        return XSEG_OK;
+    if (set->soft_bytes != UINT64_MAX || set->keep_bytes != 0)
+        return xseg_fail(XSEG_ERR_UNSUPPORTED,
+                         "xseg_limits: a pool has no %s: its memory is not given back while it is "
+                         "held; set hard_bytes, or name a device",
+                         set->keep_bytes != 0 ? "keep_bytes" : "soft_bytes");
+    atomic_store_explicit(&pool->limit, set->hard_bytes, memory_order_relaxed);
+    return XSEG_OK;
+}
+
+static xseg_status limit(struct xseg_allocator *allocator, const struct xseg_where *where,
+                         const struct xseg_limits *set, struct xseg_limits *was)
+{
+    struct xseg_device *device = NULL;
+
+    if (where->one_stream)
+        return xseg_fail(XSEG_ERR_UNSUPPORTED,
+                         "xseg_limits: limits are set by device and by pool: name no stream");
+    if (where->pool != NULL)
+        return limit_pool(where->pool, set, was);
+    const xseg_status status = xseg_allocator_device(allocator, where->device, &device);
+    return status == XSEG_OK ? xseg_allocator_limits(allocator, device, set, was) : status;
+}
+
+xseg_status xseg_limits(struct xseg_allocator *allocator, const struct xseg_where *where,
+                        const struct xseg_limits *set, struct xseg_limits *was)
+{
+    struct xseg_where chosen = XSEG_WHERE_ANY;
+    struct xseg_limits before = XSEG_LIMITS_INIT;
+
+    XSEG_DOOR(allocator);
+    XSEG_DOOR_REQUIRE(where != NULL && XSEG_DOOR_PUBLISHED(where, struct xseg_where),
+                      "xseg_limits: where is NULL or of unknown size: start from XSEG_WHERE_ANY "
+                      "and name a device or a pool");
+    XSEG_DOOR_REQUIRE(set == NULL || XSEG_DOOR_PUBLISHED(set, struct xseg_limits),
+                      "xseg_limits: set->struct_bytes is %zu: start from XSEG_LIMITS_INIT",
+                      set->struct_bytes);
+    XSEG_DOOR_REQUIRE(was == NULL || XSEG_DOOR_KNOWS(was, struct xseg_limits),
+                      "xseg_limits: was->struct_bytes is %zu: start from XSEG_LIMITS_INIT",
+                      was->struct_bytes);
+    memcpy(&chosen, where, where->struct_bytes);
+    XSEG_DOOR_REQUIRE(chosen.pool == NULL || xseg_allocator_owns(allocator, chosen.pool),
+                      "xseg_limits: the pool belongs to another allocator");
+    const xseg_status status = limit(allocator, &chosen, set, &before);
+    if (status == XSEG_OK && was != NULL) {
+        before.struct_bytes = was->struct_bytes;
+        memcpy(was, &before, was->struct_bytes);
+    }
+    return status;
+}
+
 xseg_status xseg_tick(struct xseg_allocator *allocator, uint64_t budget_us)
 {
     xseg_status first = XSEG_OK;

@@ -123,8 +123,10 @@ XSEG_API XSEG_NODISCARD xseg_status xseg_close(struct xseg_allocator *allocator)
  * size; expandable_segments switched off leaves existing expandable memory to its live blocks.
  * per_process_memory_fraction applies to devices opened later and to those already open.
  *
+ * A hard_limit_mb below what is taken gives idle memory back at once.
+ *
  * Returns: XSEG_OK, XSEG_ERR_ARGUMENT, XSEG_ERR_CONFIG, XSEG_ERR_HOST_MEMORY, XSEG_ERR_FORKED
- * Cost:    no driver call.
+ * Cost:    no driver call, unless more than hard_limit_mb is taken.
  */
 XSEG_API XSEG_NODISCARD xseg_status xseg_configure(struct xseg_allocator *allocator,
                                                    const char *config);

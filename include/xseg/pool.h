@@ -33,7 +33,7 @@ struct xseg_pool_memory {
 /** Particulars of a pool.  Start from XSEG_POOL_OPTIONS_INIT. */
 struct xseg_pool_options {
     size_t struct_bytes;  /* sizeof(struct xseg_pool_options) */
-    uint64_t limit_bytes; /* that the pool may reserve; 0: no limit of its own */
+    uint64_t limit_bytes; /* that the pool may reserve; 0: no limit of its own; see xseg_limits() */
     bool no_split;        /* a cached block is handed out whole */
     bool use_on_oom;      /* its cached memory serves the default pool when memory is short */
     /* Own functions underneath, copied: segments of the pool are classic then.  NULL functions: the

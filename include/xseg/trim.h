@@ -53,9 +53,11 @@ struct xseg_trimmed {
     uint64_t kept_refused; /* the driver refused to take it; tried again at the next trim */
     uint64_t kept_capture; /* cached, but a capture is under way on its device */
     uint64_t kept_asked;   /* idle, but within leave_bytes, or not for idle_ms */
+    /* Still taken of what was meant: reserved, and for whole devices also what the driver refused. */
+    uint64_t left;
 };
 /* clang-format off */
-#define XSEG_TRIMMED_INIT {sizeof(struct xseg_trimmed), 0, 0, 0, 0, 0, 0, 0, 0}
+#define XSEG_TRIMMED_INIT {sizeof(struct xseg_trimmed), 0, 0, 0, 0, 0, 0, 0, 0, 0}
 /* clang-format on */
 
 /**
@@ -80,6 +82,47 @@ XSEG_API XSEG_NODISCARD xseg_status xseg_trim(struct xseg_allocator *allocator,
                                               const struct xseg_where *where,
                                               const struct xseg_trim *options,
                                               struct xseg_trimmed *out);
+
+/** How much may be taken, in bytes.  Start from XSEG_LIMITS_INIT. */
+struct xseg_limits {
+    size_t struct_bytes; /* sizeof(struct xseg_limits) */
+    /* No more than this is taken: a request that would need more is served from idle memory, or
+     * refused with XSEG_ERR_LIMIT.  UINT64_MAX: no limit. */
+    uint64_t hard_bytes;
+    /* While more than this is taken, idle memory goes back whatever its age; no request fails for it.
+     * UINT64_MAX: no limit.  Devices only. */
+    uint64_t soft_bytes;
+    uint64_t keep_bytes; /* idle memory stays while no more than this is reserved.  Devices only. */
+};
+/* clang-format off */
+#define XSEG_LIMITS_INIT {sizeof(struct xseg_limits), UINT64_MAX, UINT64_MAX, 0}
+/* clang-format on */
+
+/**
+ * Read and set the limits of one device, or of one private pool.  Of a device they start as
+ * hard_limit_mb, soft_limit_mb and keep_mb say, and are as those say again when xseg_configure() names
+ * them; of a pool the hard limit starts as its options say.  per_process_memory_fraction is a limit
+ * beside these: the lower one counts.
+ *
+ * A hard limit below what is taken gives idle memory of a device back at once, as xseg_trim() does that
+ * does not wait; what is live stays, and no request gets memory of the driver until enough is free.
+ *
+ * @param where  names a device or a private pool; no stream
+ * @param set    the new limits; NULL changes nothing
+ * @param was    NULL, or filled in up to was->struct_bytes with the limits before the call
+ *
+ * Returns: XSEG_OK
+ *          XSEG_ERR_ARGUMENT     limits that contradict each other: keep <= soft <= hard must hold
+ *          XSEG_ERR_UNSUPPORTED  soft_bytes or keep_bytes of a pool, a stream
+ *          XSEG_ERR_HOST_MEMORY, XSEG_ERR_DRIVER (the device could not be opened), XSEG_ERR_FORKED
+ *          On an error nothing has changed.
+ * Threads: any; waits for a growth or a trim of another thread on the same device
+ * Cost:    no driver call, unless more than hard_bytes are taken
+ */
+XSEG_API XSEG_NODISCARD xseg_status xseg_limits(struct xseg_allocator *allocator,
+                                                const struct xseg_where *where,
+                                                const struct xseg_limits *set,
+                                                struct xseg_limits *was);
 
 /**
  * Give idle memory back that is due by the configuration: idle_ms, soft_limit_mb, device_free_min_mb

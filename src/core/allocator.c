@@ -3,54 +3,13 @@
 
 #include <inttypes.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "src/base/error.h"
 #include "src/core/alone.h"
-#include "src/core/config_table.h"
 #include "src/core/departure.h"
 #include "src/core/walk.h"
 
 /* --- Opening and closing. --- */
-
-/* Whether a key has another value than it has without a string. */
-static bool is_set(const struct xseg_config *config, enum xseg_config_key key)
-{
-    struct xseg_config unset;
-    struct xseg_text text;
-    char given[320], usual[320];
-
-    xseg_config_init(&unset);
-    xseg_text_init(&text, given, sizeof(given));
-    (void)xseg_config_print_value(config, key, &text);
-    xseg_text_init(&text, usual, sizeof(usual));
-    (void)xseg_config_print_value(&unset, key, &text);
-    return strcmp(given, usual) != 0;
-}
-
-static bool has_effect(const struct xseg_config *config, enum xseg_config_key key)
-{
-    const struct xseg_config_row *row = &xseg_config_table[key];
-
-    return row->acts && (config->expandable_segments || !row->is_expandable);
-}
-
-/* Say once which keys of a string are to change something and do nothing here. */
-static void log_idle_keys(struct xseg_allocator *allocator, uint64_t named)
-{
-    const struct xseg_config *config = xseg_allocator_config(allocator);
-    char buffer[512];
-    struct xseg_text text;
-
-    xseg_text_init(&text, buffer, sizeof(buffer));
-    for (unsigned key = 0; key < XSEG_CONFIG_KEYS; key++)
-        if ((named >> key & 1) != 0 && !has_effect(config, (enum xseg_config_key)key) &&
-            is_set(config, (enum xseg_config_key)key))
-            xseg_text_add(&text, "%s%s", text.length > 0 ? ", " : "", xseg_config_table[key].name);
-    if (text.length > 0)
-        xseg_log_line(&allocator->log, XSEG_LOG_WARNING,
-                      "the configuration names keys that have no effect here: %s", buffer);
-}
 
 static xseg_status load_config(struct xseg_allocator *allocator, const char *text, uint64_t *named)
 {
@@ -118,7 +77,7 @@ xseg_status xseg_allocator_open(const char *config, const char *driver, const st
         status = xseg_background_start(allocator);
     if (status != XSEG_OK)
         goto free_all;
-    log_idle_keys(allocator, named);
+    xseg_allocator_log_idle_keys(allocator, named);
     *out = allocator;
     return XSEG_OK;
 
@@ -156,32 +115,6 @@ xseg_status xseg_allocator_close(struct xseg_allocator *allocator)
     status = on_all(allocator, xseg_device_close, true);
     if (status == XSEG_OK)
         free_allocator(allocator);
-    return status;
-}
-
-xseg_status xseg_allocator_configure(struct xseg_allocator *allocator, const char *config)
-{
-    struct xseg_config_version *version = calloc(1, sizeof(*version));
-    uint64_t named = 0;
-    xseg_status status;
-
-    if (version == NULL)
-        return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for a configuration");
-    xseg_lock_take(&allocator->open_lock);
-    version->older = atomic_load(&allocator->config);
-    version->config = version->older->config;
-    status = xseg_config_parse(&version->config, config, &named);
-    if (status == XSEG_OK && version->config.background_thread)
-        status = xseg_background_start(allocator);
-    if (status == XSEG_OK)
-        atomic_store_explicit(&allocator->config, version, memory_order_release);
-    if (status == XSEG_OK && !version->config.background_thread)
-        xseg_background_end(allocator);
-    xseg_lock_give(&allocator->open_lock);
-    if (status != XSEG_OK)
-        free(version);
-    else
-        log_idle_keys(allocator, named);
     return status;
 }
 

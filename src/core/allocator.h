@@ -50,6 +50,17 @@ xseg_status xseg_allocator_close(struct xseg_allocator *allocator);
 /* As xseg_configure() of the public header. */
 xseg_status xseg_allocator_configure(struct xseg_allocator *allocator, const char *config);
 
+/* Say once which keys of a string are to change something and do nothing here. */
+void xseg_allocator_log_idle_keys(struct xseg_allocator *allocator, uint64_t named);
+
+/*
+ * Set the bounds of an open device; as xseg_limits() of the public header for one.
+ *
+ * set: NULL changes nothing
+ */
+xseg_status xseg_allocator_limits(struct xseg_allocator *allocator, struct xseg_device *device,
+                                  const struct xseg_limits *set, struct xseg_limits *was);
+
 static inline const struct xseg_config *xseg_allocator_config(struct xseg_allocator *allocator)
 {
     return &atomic_load_explicit(&allocator->config, memory_order_acquire)->config;

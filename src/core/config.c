@@ -10,6 +10,7 @@
 #include <inttypes.h>
 #include <locale.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -42,6 +43,7 @@ void xseg_config_init(struct xseg_config *config)
     config->memory_fraction = 1;
     config->idle_ms = -1;
     config->soft_limit_bytes = UINT64_MAX;
+    config->hard_limit_bytes = UINT64_MAX;
     config->reclaim_us_per_s = 10000;
     config->pinned_num_register_threads = 1;
     config->pinned_max_round_threshold_bytes = UINT64_MAX;
@@ -515,16 +517,35 @@ static xseg_status refuse_together(struct parser *parser, enum xseg_config_key k
     return XSEG_ERR_CONFIG;
 }
 
-static xseg_status check_floor(struct parser *parser)
+/* Of two keys in bytes, the first must not be above the second. */
+static xseg_status check_order(struct parser *parser, enum xseg_config_key low, uint64_t low_bytes,
+                               enum xseg_config_key high, uint64_t high_bytes)
+{
+    char expected[64];
+    const bool is_low = (parser->named >> low & 1) != 0;
+
+    if (low_bytes <= high_bytes)
+        return XSEG_OK;
+    (void)snprintf(expected, sizeof(expected), is_low ? "at most %s" : "at least %s",
+                   xseg_config_table[is_low ? high : low].name);
+    return is_low ? refuse_together(parser, low, expected, high_bytes)
+                  : refuse_together(parser, high, expected, low_bytes);
+}
+
+/* What is kept, what is drawn towards, and what is never passed. */
+static xseg_status check_limits(struct parser *parser)
 {
     const struct xseg_config *config = &parser->config;
+    xseg_status status = check_order(parser, XSEG_CONFIG_KEEP, config->keep_bytes,
+                                     XSEG_CONFIG_SOFT_LIMIT, config->soft_limit_bytes);
 
-    if (config->keep_bytes <= config->soft_limit_bytes)
-        return XSEG_OK;
-    if ((parser->named >> XSEG_CONFIG_KEEP & 1) != 0)
-        return refuse_together(parser, XSEG_CONFIG_KEEP, "at most soft_limit_mb",
-                               config->soft_limit_bytes);
-    return refuse_together(parser, XSEG_CONFIG_SOFT_LIMIT, "at least keep_mb", config->keep_bytes);
+    if (status == XSEG_OK)
+        status = check_order(parser, XSEG_CONFIG_KEEP, config->keep_bytes, XSEG_CONFIG_HARD_LIMIT,
+                             config->hard_limit_bytes);
+    if (status == XSEG_OK && config->soft_limit_bytes != UINT64_MAX)
+        status = check_order(parser, XSEG_CONFIG_SOFT_LIMIT, config->soft_limit_bytes,
+                             XSEG_CONFIG_HARD_LIMIT, config->hard_limit_bytes);
+    return status;
 }
 
 /* The keys fit each other: CONFIG-1, CONFIG-2 and CONFIG-3. */
@@ -539,7 +560,7 @@ static xseg_status check_together(struct parser *parser)
         return XSEG_ERR_CONFIG;
     }
     if (!config->expandable_segments || large % 2 == 0)
-        return check_floor(parser);
+        return check_limits(parser);
     if ((parser->named >> XSEG_CONFIG_LARGE_SEGMENT_SIZE & 1) != 0)
         return refuse_value(parser, XSEG_CONFIG_LARGE_SEGMENT_SIZE,
                             "an even number while expandable_segments is True, because pages are "
@@ -551,6 +572,13 @@ static xseg_status check_together(struct parser *parser)
     return XSEG_ERR_CONFIG;
 }
 
+void xseg_config_sum_up(struct xseg_config *config)
+{
+    config->decays = config->idle_ms >= 0 || config->soft_limit_bytes != UINT64_MAX ||
+                     config->device_free_min_bytes != 0 || config->soft_by_device;
+    config->decays_on_calls = config->decays && !config->background_thread;
+}
+
 xseg_status xseg_config_parse(struct xseg_config *config, const char *text, uint64_t *named)
 {
     struct parser parser = {.text = text, .config = *config};
@@ -559,39 +587,8 @@ xseg_status xseg_config_parse(struct xseg_config *config, const char *text, uint
         check_together(&parser) != XSEG_OK)
         return XSEG_ERR_CONFIG;
     *config = parser.config;
-    config->decays = config->idle_ms >= 0 || config->soft_limit_bytes != UINT64_MAX ||
-                     config->device_free_min_bytes != 0;
-    config->decays_on_calls = config->decays && !config->background_thread;
+    xseg_config_sum_up(config);
     if (named != NULL)
         *named = parser.named;
-    return XSEG_OK;
-}
-
-xseg_status xseg_config_load(struct xseg_config *config, const char *argument, const char **source,
-                             uint64_t *named)
-{
-    static const char *const variable[] = {
-        "XSEG_ALLOC_CONF",
-        "PYTORCH_CUDA_ALLOC_CONF",
-        "PYTORCH_ALLOC_CONF",
-    };
-    const char *from = argument != NULL ? "argument" : "default", *text = argument;
-    struct xseg_config made;
-    bool is_for_pytorch = false;
-
-    for (unsigned i = 0; text == NULL && i < XSEG_COUNT_OF(variable); i++)
-        if ((text = getenv(variable[i])) != NULL) {
-            from = variable[i];
-            is_for_pytorch = i > 0;
-        }
-    xseg_config_init(&made);
-    /* A string written for PyTorch means what it means there: off unless it says otherwise. */
-    made.expandable_segments = !is_for_pytorch;
-    if (xseg_config_parse(&made, text != NULL ? text : "", named) != XSEG_OK) {
-        xseg_fail_add(" (source: %s)", from);
-        return XSEG_ERR_CONFIG;
-    }
-    *config = made;
-    *source = from;
     return XSEG_OK;
 }

@@ -8,7 +8,7 @@
  * Invariants:
  *   CONFIG-1  large_segment_bytes <= max_split_bytes and <= max_non_split_rounding_bytes.
  *   CONFIG-2  while expandable_segments is on, large_segment_bytes is a multiple of 2 MiB.
- *   CONFIG-3  keep_bytes <= soft_limit_bytes.
+ *   CONFIG-3  keep_bytes <= soft_limit_bytes <= hard_limit_bytes, as far as there are such limits.
  *
  * Locking: the owner's.
  */
@@ -47,6 +47,7 @@ enum xseg_config_key {
     XSEG_CONFIG_KEEP_WINDOW,
     XSEG_CONFIG_RECLAIM_BUDGET,
     XSEG_CONFIG_SOFT_LIMIT,
+    XSEG_CONFIG_HARD_LIMIT,
     XSEG_CONFIG_DEVICE_FREE_MIN,
     XSEG_CONFIG_BACKGROUND_THREAD,
     XSEG_CONFIG_BACKEND,
@@ -82,6 +83,7 @@ struct xseg_config {
     int64_t idle_ms; /* -1: never */
     uint64_t keep_bytes;
     uint64_t soft_limit_bytes;      /* UINT64_MAX: none */
+    uint64_t hard_limit_bytes;      /* UINT64_MAX: none */
     uint64_t device_free_min_bytes; /* 0: none */
     uint32_t keep_window_s;         /* 0: none */
     uint32_t reclaim_us_per_s;
@@ -91,7 +93,8 @@ struct xseg_config {
     bool release_lock_on_cudamalloc;
     bool throw_on_cudamalloc_oom;
     bool background_thread;
-    /* What other keys say together: idle memory goes back by itself; on calls of the user. */
+    bool soft_by_device; /* not a key: xseg_limits() has given a device a soft limit */
+    /* What all that says together: idle memory goes back by itself; on calls of the user. */
     bool decays, decays_on_calls;
     bool debug_fill;
     bool unmap_on_free;
@@ -116,6 +119,9 @@ void xseg_config_init(struct xseg_config *config);
  *          XSEG_ERR_CONFIG  the text names the key, the value, its column and what is accepted
  */
 xseg_status xseg_config_parse(struct xseg_config *config, const char *text, uint64_t *named);
+
+/* Work out the members that follow from others. */
+void xseg_config_sum_up(struct xseg_config *config);
 
 /*
  * The configuration of a new allocator: the first source that is present wins whole.

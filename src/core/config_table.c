@@ -199,7 +199,7 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .type = XSEG_CONFIG_MIB,
             .offset = MEMBER(keep_bytes),
             .acts = true,
-            .accepts = ANY_MIB ", not above soft_limit_mb",
+            .accepts = ANY_MIB ", not above soft_limit_mb and hard_limit_mb",
             .sentence = "Idle memory stays as long as no more than this is reserved on a device.",
         },
     [XSEG_CONFIG_KEEP_WINDOW] =
@@ -231,10 +231,21 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .type = XSEG_CONFIG_MIB,
             .offset = MEMBER(soft_limit_bytes),
             .acts = true,
-            .accepts = ANY_MIB,
+            .accepts = ANY_MIB ", not below keep_mb and not above hard_limit_mb",
             .unset = "none",
             .sentence = "While more than this is taken of a device, idle memory goes back whatever "
                         "its age. No request fails for it.",
+        },
+    [XSEG_CONFIG_HARD_LIMIT] =
+        {
+            .name = "hard_limit_mb",
+            .type = XSEG_CONFIG_MIB,
+            .offset = MEMBER(hard_limit_bytes),
+            .acts = true,
+            .accepts = ANY_MIB ", not below soft_limit_mb and keep_mb",
+            .unset = "none",
+            .sentence = "No more than this is taken of a device: a request that would need more is "
+                        "served from idle memory, or refused.",
         },
     [XSEG_CONFIG_DEVICE_FREE_MIN] =
         {

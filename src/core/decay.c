@@ -93,7 +93,7 @@ static uint64_t floor_of(struct xseg_device *device, const struct xseg_config *c
     const uint64_t idle = idle_bytes(ages) - ages->fresh;
     const uint64_t used = reserved - xseg_min(reserved, idle);
 
-    return xseg_max(config->keep_bytes,
+    return xseg_max(xseg_bounds_keep(&device->bounds),
                     note_use(&device->decay.window, ages->now, config->keep_window_s, used));
 }
 
@@ -128,7 +128,9 @@ static uint64_t let_go(const struct xseg_idle_ages *ages, uint64_t elapsed)
 static uint64_t demanded(struct xseg_device *device, const struct xseg_config *config)
 {
     const uint64_t physical = xseg_device_physical(device);
-    uint64_t wanted = physical - xseg_min(physical, config->soft_limit_bytes);
+    const uint64_t limit =
+        xseg_min(xseg_bounds_soft(&device->bounds), xseg_bounds_hard(&device->bounds));
+    uint64_t wanted = physical - xseg_min(physical, limit);
     uint64_t free = 0, total = 0;
 
     if (config->device_free_min_bytes != 0 &&

@@ -43,6 +43,7 @@ xseg_status xseg_device_open(struct xseg_allocator *allocator, int ordinal, char
     xseg_pending_init(&device->pending, &device->context);
     xseg_routes_init(&device->routes, &device->context, &device->table_lock);
     xseg_totals_init(&device->totals);
+    xseg_bounds_init(&device->bounds, xseg_allocator_config(allocator));
     xseg_pool_init(&device->pool, device, NULL);
     xseg_fill_init(&device->fill, allocator);
     xseg_free_log_init(&device->free_log);
@@ -332,9 +333,12 @@ xseg_status xseg_device_prewarm(struct xseg_device *device,
 
 uint64_t xseg_device_limit(const struct xseg_device *device, const struct xseg_config *config)
 {
+    const uint64_t hard = xseg_bounds_hard(&device->bounds);
+
     if (config->memory_fraction >= 1.0)
-        return UINT64_MAX;
-    return (uint64_t)(config->memory_fraction * (double)device->context.total_bytes);
+        return hard;
+    return xseg_min(hard,
+                    (uint64_t)(config->memory_fraction * (double)device->context.total_bytes));
 }
 
 uint64_t xseg_device_physical(const struct xseg_device *device)

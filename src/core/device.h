@@ -12,6 +12,7 @@
 #define XSEG_CORE_DEVICE_H
 
 #include "src/base/fork.h"
+#include "src/core/bounds.h"
 #include "src/core/decay.h"
 #include "src/core/fill.h"
 #include "src/core/free_log.h"
@@ -45,6 +46,7 @@ struct xseg_device {
     struct xseg_pool pool;                     /* the default one */
     _Atomic(struct xseg_pool *) private_pools; /* all that were ever made; grows under TABLE */
     _Atomic(struct xseg_pool *) alone_pool;    /* one of those, see alone.h; or NULL */
+    struct xseg_bounds bounds;
     struct xseg_decay decay;
     struct xseg_fill fill;
     struct xseg_free_log free_log;
@@ -115,7 +117,7 @@ xseg_status xseg_device_end_route(struct xseg_pool *pool);
 xseg_status xseg_device_begin_capture(struct xseg_pool *pool, xseg_stream stream);
 xseg_status xseg_device_end_capture(struct xseg_pool *pool);
 
-/* What physical memory may reach: the fraction's bytes, or UINT64_MAX. */
+/* What physical memory may reach: the fraction's bytes, the hard limit, or UINT64_MAX. */
 uint64_t xseg_device_limit(const struct xseg_device *device, const struct xseg_config *config);
 
 /* Bytes of device memory taken: reserved, and what the driver would not take back. */

@@ -14,6 +14,8 @@ void xseg_pool_init(struct xseg_pool *pool, struct xseg_device *device,
     pool->is_private = options != NULL;
     if (options != NULL)
         pool->options = *options;
+    atomic_init(&pool->limit,
+                pool->options.limit_bytes == 0 ? UINT64_MAX : pool->options.limit_bytes);
     atomic_init(&pool->holders, 1);
 }
 

@@ -19,7 +19,8 @@ struct xseg_pool {
     struct xseg_device *device;
     bool is_private;
     bool is_alone; /* the device's own, for blocks with a segment each: alone.h */
-    struct xseg_pool_options options; /* fixed */
+    struct xseg_pool_options options; /* fixed; the limit is the one below */
+    atomic_uint_fast64_t limit;       /* bytes that it may reserve; UINT64_MAX: no limit */
     atomic_uint holders;              /* 0: retired.  The default pool is always held. */
     _Atomic(struct xseg_arena *) arenas;
     /* Searches of large arenas while garbage is collected by age: the clock of that age. */
@@ -57,7 +58,7 @@ static inline bool xseg_pool_has_own_memory(const struct xseg_pool *pool)
 /* What the pool may reserve by its own limit. */
 static inline uint64_t xseg_pool_limit(const struct xseg_pool *pool)
 {
-    return pool->options.limit_bytes == 0 ? UINT64_MAX : pool->options.limit_bytes;
+    return atomic_load_explicit(&pool->limit, memory_order_relaxed);
 }
 
 /* The arena of a stream, or NULL. */

@@ -99,6 +99,9 @@ static const char *advice(struct xseg_arena *arena, const struct xseg_need *need
         return "end the capture first: nothing is given back while it is under way";
     if (arena->pool->is_full)
         return "raise the pool's limit_bytes, or free blocks of the pool";
+    if (xseg_bounds_hard(&arena->device->bounds) < arena->device->context.total_bytes &&
+        xseg_bounds_hard(&arena->device->bounds) == xseg_device_limit(arena->device, need->config))
+        return "raise hard_limit_mb (or the device's limit, see xseg_limits), or free blocks";
     if (account->held >= need->bytes)
         return "release pools whose graphs are gone";
     if (account->cached + account->partial >= need->bytes && !need->expandable)

@@ -12,6 +12,7 @@ struct trim {
     const struct xseg_trim_plan *plan;
     struct xseg_trimmed *done;
     uint64_t most;      /* bytes that are still to go */
+    uint64_t reserved;  /* a sum over the arenas that are meant */
     xseg_status status; /* the first error of a stream */
 };
 
@@ -515,8 +516,16 @@ static void add_reserved(void *self, struct xseg_arena *arena)
     if (!is_selected(trim->plan, arena))
         return;
     xseg_arena_lock(arena);
-    trim->most += xseg_counts_current(&arena->counts, XSEG_COUNT_RESERVED_BYTES);
+    trim->reserved += xseg_counts_current(&arena->counts, XSEG_COUNT_RESERVED_BYTES);
     xseg_arena_unlock(arena);
+}
+
+/* What is reserved in what is meant. */
+static uint64_t reserved_bytes(struct trim *trim)
+{
+    trim->reserved = 0;
+    xseg_device_visit_arenas(trim->device, add_reserved, trim);
+    return trim->reserved;
 }
 
 /* How much is to go at the most. */
@@ -525,21 +534,32 @@ static void set_most(struct trim *trim)
     trim->most = UINT64_MAX;
     if (trim->plan->leave == 0)
         return;
-    trim->most = 0;
-    xseg_device_visit_arenas(trim->device, add_reserved, trim);
+    trim->most = reserved_bytes(trim);
     trim->most -= xseg_min(trim->most, trim->plan->leave);
+}
+
+/* What is still taken of what was meant. */
+static void add_left(struct trim *trim)
+{
+    const bool is_all = trim->plan->stream == NULL && trim->plan->pool == NULL;
+
+    trim->done->left += reserved_bytes(trim);
+    if (is_all)
+        trim->done->left +=
+            xseg_leftovers_bytes(&trim->device->leftovers) + xseg_pages_bytes(&trim->device->pages);
 }
 
 xseg_status xseg_trim_device(struct xseg_device *device, const struct xseg_trim_plan *plan,
                              struct xseg_trimmed *done)
 {
-    struct trim trim = {device, plan, done, UINT64_MAX, XSEG_OK};
+    struct trim trim = {.device = device, .plan = plan, .done = done, .most = UINT64_MAX};
     const uint64_t returned_before = done->returned;
 
     if (xseg_context_is_lost(&device->context))
         return xseg_driver_fail_lost(&device->context);
     if (xseg_pending_captures(&device->pending)) {
         xseg_device_visit_arenas(device, visit_arena, &trim);
+        add_left(&trim);
         return XSEG_OK;
     }
     if (plan->wait) {
@@ -564,5 +584,6 @@ xseg_status xseg_trim_device(struct xseg_device *device, const struct xseg_trim_
     const uint64_t left = xseg_leftovers_bytes(&device->leftovers) - kept;
     done->returned -= xseg_min(left, done->returned - returned_before);
     done->kept_refused += kept + left;
+    add_left(&trim);
     return trim.status;
 }

@@ -206,7 +206,27 @@ void stage_trim(struct stage *stage, bool wait)
         ;
 }
 
+void stage_configure(struct stage *stage, const char *config)
+{
+    while (stage_again(stage, xseg_configure(stage->allocator, config)))
+        ;
+}
+
+void stage_pass(struct stage *stage, uint64_t milliseconds)
+{
+    xseg_sim_advance(milliseconds * 1000000);
+    while (stage_again(stage, xseg_tick(stage->allocator, UINT64_MAX)))
+        ;
+}
+
 /* --- Running. --- */
+
+/* Whoever reads a clock reads that of the machine, so that runs are repeatable. */
+static uint64_t read_clock(void *context)
+{
+    (void)context;
+    return xseg_sim_clock();
+}
 
 static void open_allocator(struct stage *stage, const char *config)
 {
@@ -214,6 +234,7 @@ static void open_allocator(struct stage *stage, const char *config)
 
     options.driver = scene_driver();
     options.log = be_quiet;
+    options.clock = read_clock;
     while (stage_again(stage, xseg_open(config, &options, &stage->allocator)))
         ;
 }

@@ -44,6 +44,10 @@ void stage_give(struct stage *stage, void *ptr);
 void stage_use(struct stage *stage, void *ptr, xseg_stream stream);
 void stage_trim(struct stage *stage, bool wait);
 
+/* Change the configuration; let time pass, and give back what is due. */
+void stage_configure(struct stage *stage, const char *config);
+void stage_pass(struct stage *stage, uint64_t milliseconds);
+
 /* A block is held, or not any more, by another way than these. */
 void stage_hold(struct stage *stage, void *ptr, size_t bytes);
 void stage_drop(struct stage *stage, const void *ptr);

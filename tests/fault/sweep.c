@@ -109,6 +109,33 @@ static void helpers(struct stage *stage)
     stage_trim(stage, true);
 }
 
+/* Memory goes back by itself, from idle and from busy streams, and under limits that fall. */
+static void gives_back(struct stage *stage)
+{
+    const xseg_stream side = stage->side;
+    void *a = stage_take(stage, 90 * MIB, NULL), *b = stage_take(stage, 30 * MIB, side);
+    void *c = stage_take(stage, 700, side);
+
+    stage_pass(stage, 1);
+    assert_int_equal(xseg_sim_launch_on(side, 100 * 1000000, (uint64_t)(uintptr_t)b, 30 * MIB),
+                     XSEG_OK);
+    stage_give(stage, a);
+    stage_give(stage, b);
+    stage_pass(stage, 60);
+    a = stage_take(stage, 50 * MIB, NULL);
+    stage_pass(stage, 60);
+    b = stage_take(stage, 30 * MIB, NULL);
+    stage_give(stage, a);
+    stage_configure(stage, "hard_limit_mb:120,soft_limit_mb:40");
+    a = stage_take(stage, 10 * MIB, side);
+    stage_give(stage, b);
+    stage_pass(stage, 1);
+    stage_give(stage, a);
+    stage_give(stage, c);
+    stage_pass(stage, 1000);
+    stage_pass(stage, 1000);
+}
+
 /* --- The sweep. --- */
 
 static void sweep(const char *name, stage_scenario play, const char *config, uint64_t memory,
@@ -163,6 +190,14 @@ static void limited(void **state)
     (void)state;
     sweep("limit", full_device, "expandable_segments:True,per_process_memory_fraction:0.2", GIB,
           false);
+}
+
+static void decaying(void **state)
+{
+    (void)state;
+    sweep("gives back", gives_back, "idle_ms:100", GIB, false);
+    sweep("gives back", gives_back, "idle_ms:100,expandable_segments:False", GIB, false);
+    sweep("full device", full_device, "hard_limit_mb:200", GIB, false);
 }
 
 static void debug_fill(void **state)
@@ -239,7 +274,7 @@ int main(void)
         cmocka_unit_test(expandable),    cmocka_unit_test(expandable_one_by_one),
         cmocka_unit_test(classic),       cmocka_unit_test(limited),
         cmocka_unit_test(with_contents), cmocka_unit_test(debug_fill),
-        cmocka_unit_test(alone),
+        cmocka_unit_test(alone),         cmocka_unit_test(decaying),
     };
 
     return cmocka_run_group_tests_name("sweep", tests, NULL, NULL);

@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: MIT */
+/* Changing the configuration, and the limits of devices, while the allocator runs. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "src/base/error.h"
+#include "src/core/allocator.h"
+#include "src/core/config_table.h"
+
+/* Whether a key has another value than it has without a string. */
+static bool is_set(const struct xseg_config *config, enum xseg_config_key key)
+{
+    struct xseg_config unset;
+    struct xseg_text text;
+    char given[320], usual[320];
+
+    xseg_config_init(&unset);
+    xseg_text_init(&text, given, sizeof(given));
+    (void)xseg_config_print_value(config, key, &text);
+    xseg_text_init(&text, usual, sizeof(usual));
+    (void)xseg_config_print_value(&unset, key, &text);
+    return strcmp(given, usual) != 0;
+}
+
+static bool has_effect(const struct xseg_config *config, enum xseg_config_key key)
+{
+    const struct xseg_config_row *row = &xseg_config_table[key];
+
+    return row->acts && (config->expandable_segments || !row->is_expandable);
+}
+
+void xseg_allocator_log_idle_keys(struct xseg_allocator *allocator, uint64_t named)
+{
+    const struct xseg_config *config = xseg_allocator_config(allocator);
+    char buffer[512];
+    struct xseg_text text;
+
+    xseg_text_init(&text, buffer, sizeof(buffer));
+    for (unsigned key = 0; key < XSEG_CONFIG_KEYS; key++)
+        if ((named >> key & 1) != 0 && !has_effect(config, (enum xseg_config_key)key) &&
+            is_set(config, (enum xseg_config_key)key))
+            xseg_text_add(&text, "%s%s", text.length > 0 ? ", " : "", xseg_config_table[key].name);
+    if (text.length > 0)
+        xseg_log_line(&allocator->log, XSEG_LOG_WARNING,
+                      "the configuration names keys that have no effect here: %s", buffer);
+}
+
+/* Do one thing on every open device, up to the first that refuses. */
+static xseg_status follow_on_all(struct xseg_allocator *allocator, const struct xseg_config *config,
+                                 uint64_t named, bool store)
+{
+    xseg_status status = XSEG_OK;
+
+    for (int i = 0; status == XSEG_OK && i < allocator->device_count; i++) {
+        struct xseg_device *device = xseg_allocator_open_device(allocator, i);
+
+        if (device != NULL)
+            status = xseg_bounds_follow(device, config, named, store);
+    }
+    return status;
+}
+
+/* Whether an open device has a soft limit that the configuration does not know of. */
+static bool has_soft_by_device(struct xseg_allocator *allocator, const struct xseg_config *config)
+{
+    for (int i = 0; i < allocator->device_count; i++) {
+        const struct xseg_device *device = xseg_allocator_open_device(allocator, i);
+
+        if (device != NULL && xseg_bounds_soft(&device->bounds) != config->soft_limit_bytes)
+            return true;
+    }
+    return false;
+}
+
+/* A new version of the configuration, with changes or as it is; NULL without host memory. */
+static struct xseg_config_version *make_version(struct xseg_allocator *allocator)
+{
+    struct xseg_config_version *version = calloc(1, sizeof(*version));
+
+    if (version == NULL) {
+        (void)xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for a configuration");
+        return NULL;
+    }
+    version->older = atomic_load(&allocator->config);
+    version->config = version->older->config;
+    return version;
+}
+
+/* Put a version in force. */
+static void publish(struct xseg_allocator *allocator, struct xseg_config_version *version)
+{
+    version->config.soft_by_device = has_soft_by_device(allocator, &version->config);
+    xseg_config_sum_up(&version->config);
+    atomic_store_explicit(&allocator->config, version, memory_order_release);
+}
+
+static void apply_on_all(struct xseg_allocator *allocator)
+{
+    for (int i = 0; i < allocator->device_count; i++) {
+        struct xseg_device *device = xseg_allocator_open_device(allocator, i);
+
+        if (device != NULL)
+            xseg_bounds_apply(device);
+    }
+}
+
+static xseg_status configure(struct xseg_allocator *allocator, const char *text, uint64_t *named)
+{
+    struct xseg_config_version *version = make_version(allocator);
+
+    if (version == NULL)
+        return XSEG_ERR_HOST_MEMORY;
+    xseg_status status = xseg_config_parse(&version->config, text, named);
+    if (status == XSEG_OK)
+        status = follow_on_all(allocator, &version->config, *named, false);
+    if (status == XSEG_OK && version->config.background_thread)
+        status = xseg_background_start(allocator);
+    if (status != XSEG_OK) {
+        free(version);
+        return status;
+    }
+    (void)follow_on_all(allocator, &version->config, *named, true);
+    publish(allocator, version);
+    if (!version->config.background_thread)
+        xseg_background_end(allocator);
+    return XSEG_OK;
+}
+
+xseg_status xseg_allocator_configure(struct xseg_allocator *allocator, const char *config)
+{
+    uint64_t named = 0;
+
+    xseg_lock_take(&allocator->open_lock);
+    const xseg_status status = configure(allocator, config, &named);
+    xseg_lock_give(&allocator->open_lock);
+    if (status != XSEG_OK)
+        return status;
+    xseg_allocator_log_idle_keys(allocator, named);
+    apply_on_all(allocator);
+    return XSEG_OK;
+}
+
+static xseg_status set_limits(struct xseg_allocator *allocator, struct xseg_device *device,
+                              const struct xseg_limits *set)
+{
+    const bool had_soft = xseg_allocator_config(allocator)->soft_by_device;
+    struct xseg_config_version *version = make_version(allocator);
+    xseg_status status = XSEG_ERR_HOST_MEMORY;
+
+    if (version != NULL)
+        status = xseg_bounds_set(&device->bounds, set);
+    /* Versions stay until the end, so there is none that says nothing new. */
+    if (status == XSEG_OK && has_soft_by_device(allocator, &version->config) != had_soft)
+        publish(allocator, version);
+    else
+        free(version);
+    return status;
+}
+
+xseg_status xseg_allocator_limits(struct xseg_allocator *allocator, struct xseg_device *device,
+                                  const struct xseg_limits *set, struct xseg_limits *was)
+{
+    xseg_status status = XSEG_OK;
+
+    xseg_lock_take(&allocator->open_lock);
+    xseg_bounds_read(&device->bounds, was);
+    if (set != NULL)
+        status = set_limits(allocator, device, set);
+    xseg_lock_give(&allocator->open_lock);
+    if (status == XSEG_OK && set != NULL)
+        xseg_bounds_apply(device);
+    return status;
+}

@@ -1,0 +1,408 @@
+/* SPDX-License-Identifier: MIT */
+/* How much of a device may be taken: the hard limit, and what xseg_limits() reads and sets. */
+#include "tests/support/scene.h"
+
+#define MS UINT64_C(1000000)
+
+static uint64_t virtual_clock(void *context)
+{
+    (void)context;
+    return xseg_sim_clock();
+}
+
+static struct xseg_allocator *open_on(unsigned devices, const char *config)
+{
+    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_options options = XSEG_OPTIONS_INIT;
+    struct xseg_allocator *allocator = NULL;
+
+    settings.memory_bytes = 4 * GIB;
+    settings.devices = devices;
+    assert_int_equal(xseg_sim_reset(&settings), XSEG_OK);
+    options.driver = scene_driver();
+    options.clock = virtual_clock;
+    assert_int_equal(xseg_open(config, &options, &allocator), XSEG_OK);
+    return allocator;
+}
+
+static uint64_t reserved(struct xseg_allocator *allocator)
+{
+    return scene_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current;
+}
+
+/* The limits of a device, as they are. */
+static struct xseg_limits limits_of(struct xseg_allocator *allocator, int device)
+{
+    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_limits limits = {sizeof(limits), 1, 1, 1};
+
+    where.device = device;
+    assert_int_equal(xseg_limits(allocator, &where, NULL, &limits), XSEG_OK);
+    return limits;
+}
+
+static void expect_limits(struct xseg_allocator *allocator, int device, uint64_t hard,
+                          uint64_t soft, uint64_t keep)
+{
+    const struct xseg_limits limits = limits_of(allocator, device);
+
+    assert_int_equal(limits.hard_bytes, hard);
+    assert_int_equal(limits.soft_bytes, soft);
+    assert_int_equal(limits.keep_bytes, keep);
+}
+
+static xseg_status set_limits(struct xseg_allocator *allocator, int device, uint64_t hard,
+                              uint64_t soft, uint64_t keep)
+{
+    const struct xseg_limits set = {sizeof(set), hard, soft, keep};
+    struct xseg_where where = XSEG_WHERE_ANY;
+
+    where.device = device;
+    return xseg_limits(allocator, &where, &set, NULL);
+}
+
+static void pass(struct xseg_allocator *allocator)
+{
+    for (unsigned i = 0; i < 3; i++) {
+        xseg_sim_advance(200 * MS);
+        assert_int_equal(xseg_tick(allocator, UINT64_MAX), XSEG_OK);
+    }
+}
+
+/* --- The hard limit. --- */
+
+static void a_hard_limit_counts_pages(void **state)
+{
+    static const char *const config[] = {"hard_limit_mb:120",
+                                         "hard_limit_mb:120,expandable_segments:False"};
+
+    (void)state;
+    for (unsigned i = 0; i < COUNT_OF(config); i++) {
+        struct xseg_allocator *allocator = open_on(1, config[i]);
+        void *a = scene_alloc(allocator, 100 * MIB, NULL), *b = NULL, *c;
+
+        assert_int_equal(scene_stats(allocator).limit_bytes, 120 * MIB);
+        scene_expect_error(xseg_alloc(allocator, 0, 30 * MIB, NULL, &b), XSEG_ERR_LIMIT,
+                           "hard_limit_mb");
+        assert_int_equal(scene_stats(allocator).num_ooms, 1);
+        b = scene_alloc(allocator, 20 * MIB, NULL);
+        c = NULL;
+        scene_expect_error(xseg_alloc(allocator, 0, 1, NULL, &c), XSEG_ERR_LIMIT, "limit");
+        assert_int_equal(xseg_sim_used(0), 120 * MIB);
+        /* Changed while it runs. */
+        assert_int_equal(xseg_configure(allocator, "hard_limit_mb:122"), XSEG_OK);
+        c = scene_alloc(allocator, 1, NULL);
+        assert_int_equal(xseg_sim_used(0), 122 * MIB);
+        scene_free(allocator, a);
+        scene_free(allocator, b);
+        scene_free(allocator, c);
+        scene_close(allocator);
+    }
+}
+
+/* Like the end of memory: idle pages of another stream first, without a flush. */
+static void a_hard_limit_is_climbed(void **state)
+{
+    struct xseg_allocator *allocator = open_on(1, "hard_limit_mb:200");
+    const xseg_stream stream = scene_stream();
+    void *ptr;
+
+    (void)state;
+    scene_free(allocator, scene_alloc(allocator, 200 * MIB, stream));
+    const uint64_t created = xseg_sim_calls("cuMemCreate");
+    ptr = scene_alloc(allocator, 60 * MIB, NULL);
+    assert_int_equal(xseg_sim_calls("cuMemCreate"), created);
+    assert_int_equal(reserved(allocator), 200 * MIB);
+    assert_int_equal(scene_stats(allocator).num_alloc_retries, 0);
+    scene_free(allocator, ptr);
+    assert_int_equal(xseg_close(allocator), XSEG_OK);
+    scene_stream_destroy(stream);
+}
+
+/* Below what is taken: idle memory goes at once, live memory stays, what is cached serves. */
+static void a_hard_limit_may_fall(void **state)
+{
+    struct xseg_allocator *allocator = open_on(1, NULL);
+    const xseg_stream stream = scene_stream();
+    void *live = scene_alloc(allocator, 100 * MIB, NULL), *ptr = NULL, *busy;
+
+    (void)state;
+    busy = scene_alloc(allocator, 40 * MIB, stream);
+    scene_free(allocator, scene_alloc(allocator, 300 * MIB, NULL));
+    assert_int_equal(xseg_sim_launch_on(stream, UINT64_MAX, (uintptr_t)busy, 40 * MIB), XSEG_OK);
+    scene_free(allocator, busy);
+    assert_int_equal(xseg_configure(allocator, "hard_limit_mb:260"), XSEG_OK);
+    assert_int_equal(reserved(allocator), 260 * MIB);
+    assert_int_equal(xseg_configure(allocator, "hard_limit_mb:50"), XSEG_OK);
+    /* The stream that works keeps its memory. */
+    assert_int_equal(reserved(allocator), 140 * MIB);
+    assert_int_equal(xseg_sim_calls("cuStreamSynchronize") + xseg_sim_calls("cuCtxSynchronize"), 0);
+    scene_free(allocator, scene_alloc(allocator, 20 * MIB, stream));
+    assert_int_equal(reserved(allocator), 140 * MIB);
+    scene_expect_error(xseg_alloc(allocator, 0, 1, NULL, &ptr), XSEG_ERR_LIMIT, "limit");
+    scene_free(allocator, live);
+    assert_int_equal(xseg_configure(allocator, "hard_limit_mb:0"), XSEG_OK);
+    assert_int_equal(reserved(allocator), 0);
+    scene_expect_error(xseg_alloc(allocator, 0, 1, NULL, &ptr), XSEG_ERR_LIMIT, "limit of 0");
+    assert_int_equal(xseg_close(allocator), XSEG_OK);
+    scene_stream_destroy(stream);
+}
+
+/* In a capture nothing goes, and the limit holds all the same. */
+static void a_capture_is_left_alone(void **state)
+{
+    struct xseg_allocator *allocator = open_on(1, NULL);
+    struct xseg_pool *pool = scene_pool(allocator);
+    const xseg_stream stream = scene_stream();
+    void *ptr = NULL;
+
+    (void)state;
+    scene_free(allocator, scene_alloc(allocator, 100 * MIB, NULL));
+    scene_capture_begin(pool, stream);
+    assert_int_equal(xseg_configure(allocator, "hard_limit_mb:60"), XSEG_OK);
+    assert_int_equal(reserved(allocator), 100 * MIB);
+    scene_expect_error(xseg_alloc(allocator, 0, 40 * MIB, stream, &ptr), XSEG_ERR_LIMIT,
+                       "end the capture");
+    scene_graph_destroy(scene_capture_end(pool, stream));
+    assert_int_equal(xseg_configure(allocator, "hard_limit_mb:60"), XSEG_OK);
+    assert_int_equal(reserved(allocator), 60 * MIB);
+    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    assert_int_equal(xseg_close(allocator), XSEG_OK);
+    scene_stream_destroy(stream);
+}
+
+/* The lower of the two counts. */
+static void a_fraction_stands_beside_it(void **state)
+{
+    struct xseg_allocator *allocator =
+        open_on(1, "hard_limit_mb:1024,per_process_memory_fraction:0.5");
+
+    (void)state;
+    scene_free(allocator, scene_alloc(allocator, 1, NULL));
+    assert_int_equal(scene_stats(allocator).limit_bytes, GIB);
+    assert_int_equal(xseg_configure(allocator, "per_process_memory_fraction:0.125"), XSEG_OK);
+    assert_int_equal(scene_stats(allocator).limit_bytes, GIB / 2);
+    scene_close(allocator);
+}
+
+/* --- xseg_limits(). --- */
+
+static void a_device_has_limits_of_its_own(void **state)
+{
+    struct xseg_allocator *allocator = open_on(2, "hard_limit_mb:1000,keep_mb:10");
+    struct xseg_where where = XSEG_WHERE_ANY;
+    const struct xseg_limits set = {sizeof(set), 600 * MIB, UINT64_MAX, 0};
+    struct xseg_limits was = XSEG_LIMITS_INIT;
+    void *ptr = NULL;
+
+    (void)state;
+    expect_limits(allocator, 0, 1000 * MIB, UINT64_MAX, 10 * MIB);
+    where.device = 1;
+    assert_int_equal(xseg_limits(allocator, &where, &set, &was), XSEG_OK);
+    assert_int_equal(was.hard_bytes, 1000 * MIB);
+    assert_int_equal(was.keep_bytes, 10 * MIB);
+    expect_limits(allocator, 1, 600 * MIB, UINT64_MAX, 0);
+    expect_limits(allocator, 0, 1000 * MIB, UINT64_MAX, 10 * MIB);
+    assert_int_equal(xseg_alloc(allocator, 1, 700 * MIB, NULL, &ptr), XSEG_ERR_LIMIT);
+    scene_free(allocator, scene_alloc(allocator, 700 * MIB, NULL));
+    /* A key that is named holds for all again, and the others do not move. */
+    assert_int_equal(xseg_configure(allocator, "keep_mb:20"), XSEG_OK);
+    expect_limits(allocator, 1, 600 * MIB, UINT64_MAX, 20 * MIB);
+    assert_int_equal(xseg_configure(allocator, "hard_limit_mb:500"), XSEG_OK);
+    expect_limits(allocator, 0, 500 * MIB, UINT64_MAX, 20 * MIB);
+    expect_limits(allocator, 1, 500 * MIB, UINT64_MAX, 20 * MIB);
+    /* One lowered by hand gives back at once, too. */
+    assert_int_equal(reserved(allocator), 500 * MIB);
+    assert_int_equal(set_limits(allocator, 0, 100 * MIB, UINT64_MAX, 0), XSEG_OK);
+    assert_int_equal(reserved(allocator), 100 * MIB);
+    scene_close(allocator);
+}
+
+/* It draws on that device alone, without a key of the configuration. */
+static void a_device_has_a_soft_limit_of_its_own(void **state)
+{
+    struct xseg_allocator *allocator = open_on(1, NULL);
+
+    (void)state;
+    scene_free(allocator, scene_alloc(allocator, 500 * MIB, NULL));
+    pass(allocator);
+    assert_int_equal(reserved(allocator), 500 * MIB);
+    assert_int_equal(set_limits(allocator, 0, UINT64_MAX, 200 * MIB, 0), XSEG_OK);
+    pass(allocator);
+    assert_int_equal(reserved(allocator), 200 * MIB);
+    /* Calls of the user are enough. */
+    scene_free(allocator, scene_alloc(allocator, 500 * MIB, NULL));
+    for (unsigned i = 0; i < 200; i++) {
+        xseg_sim_advance(200 * MS);
+        scene_free(allocator, scene_alloc(allocator, 1, NULL));
+    }
+    /* Full pages, and one small page that is in use. */
+    assert_int_equal(reserved(allocator), 182 * MIB);
+    assert_int_equal(set_limits(allocator, 0, UINT64_MAX, UINT64_MAX, 0), XSEG_OK);
+    scene_free(allocator, scene_alloc(allocator, 500 * MIB, NULL));
+    pass(allocator);
+    assert_int_equal(reserved(allocator), 502 * MIB);
+    scene_close(allocator);
+}
+
+static void a_pool_has_a_hard_limit(void **state)
+{
+    struct xseg_allocator *allocator = open_on(1, NULL);
+    struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
+    struct xseg_request request = XSEG_REQUEST_INIT;
+    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_limits set = XSEG_LIMITS_INIT, was = XSEG_LIMITS_INIT;
+    struct xseg_pool *pool = NULL;
+    void *ptr = NULL, *more = NULL, *third = NULL;
+
+    (void)state;
+    options.limit_bytes = 40 * MIB;
+    assert_int_equal(xseg_pool_create(allocator, 0, &options, &pool), XSEG_OK);
+    request.pool = where.pool = pool;
+    request.bytes = 40 * MIB;
+    assert_int_equal(xseg_alloc_with(allocator, &request, &ptr), XSEG_OK);
+    assert_int_equal(xseg_alloc_with(allocator, &request, &more), XSEG_ERR_LIMIT);
+    set.hard_bytes = 80 * MIB;
+    assert_int_equal(xseg_limits(allocator, &where, &set, &was), XSEG_OK);
+    assert_int_equal(was.hard_bytes, 40 * MIB);
+    assert_int_equal(xseg_alloc_with(allocator, &request, &more), XSEG_OK);
+    set.soft_bytes = MIB;
+    scene_expect_error(xseg_limits(allocator, &where, &set, NULL), XSEG_ERR_UNSUPPORTED,
+                       "no soft_bytes");
+    set.soft_bytes = UINT64_MAX;
+    set.keep_bytes = MIB;
+    scene_expect_error(xseg_limits(allocator, &where, &set, NULL), XSEG_ERR_UNSUPPORTED,
+                       "no keep_bytes");
+    /* Below what it has: it keeps that, and gets no more. */
+    set.keep_bytes = 0;
+    set.hard_bytes = 20 * MIB;
+    assert_int_equal(xseg_limits(allocator, &where, &set, &was), XSEG_OK);
+    assert_int_equal(was.hard_bytes, 80 * MIB);
+    scene_free(allocator, more);
+    assert_int_equal(xseg_alloc_with(allocator, &request, &more), XSEG_OK);
+    request.bytes = 2 * MIB;
+    assert_int_equal(xseg_alloc_with(allocator, &request, &third), XSEG_ERR_LIMIT);
+    scene_free(allocator, ptr);
+    scene_free(allocator, more);
+    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    scene_close(allocator);
+}
+
+/* --- "Please shrink to N". --- */
+
+static void the_answer_says_what_was_achieved(void **state)
+{
+    struct xseg_allocator *allocator = open_on(1, NULL);
+    void *live = scene_alloc(allocator, 95 * MIB, NULL);
+    struct xseg_trimmed done = XSEG_TRIMMED_INIT;
+    struct xseg_trim how = XSEG_TRIM_INIT;
+    struct xseg_where where = XSEG_WHERE_ANY;
+
+    (void)state;
+    scene_free(allocator, scene_alloc(allocator, 400 * MIB, NULL));
+    how.leave_bytes = 300 * MIB;
+    assert_int_equal(xseg_trim(allocator, NULL, &how, &done), XSEG_OK);
+    assert_int_equal(done.left, 300 * MIB);
+    assert_int_equal(done.left, xseg_sim_used(0));
+    /* Less than what is live: as far as it goes, with the reason. */
+    how.leave_bytes = 50 * MIB;
+    assert_int_equal(xseg_sim_fail("cuMemRelease", 1, 999), XSEG_OK);
+    where.device = 0;
+    assert_int_equal(xseg_trim(allocator, &where, &how, &done), XSEG_OK);
+    assert_int_equal(done.left, 120 * MIB);
+    assert_int_equal(done.left, xseg_sim_used(0));
+    assert_int_equal(done.kept_refused, 20 * MIB);
+    assert_int_equal(done.kept_partial, 5 * MIB);
+    assert_int_equal(xseg_trim(allocator, &where, &how, &done), XSEG_OK);
+    assert_int_equal(done.left, 100 * MIB);
+    scene_free(allocator, live);
+    scene_close(allocator);
+}
+
+/* --- Bad input. --- */
+
+/* A change that is refused, with a sentence, and nothing is changed. */
+static void expect_refused(struct xseg_allocator *allocator, const char *config, const char *word)
+{
+    char before[2048], after[2048];
+    const struct xseg_limits limits = limits_of(allocator, 0);
+
+    assert_int_equal(xseg_configuration(allocator, before, sizeof(before), NULL), XSEG_OK);
+    scene_expect_error(xseg_configure(allocator, config), XSEG_ERR_CONFIG, word);
+    assert_int_equal(xseg_configuration(allocator, after, sizeof(after), NULL), XSEG_OK);
+    assert_string_equal(before, after);
+    expect_limits(allocator, 0, limits.hard_bytes, limits.soft_bytes, limits.keep_bytes);
+}
+
+static void contradictory_keys_are_refused(void **state)
+{
+    struct xseg_allocator *allocator =
+        open_on(1, "keep_mb:100,soft_limit_mb:200,hard_limit_mb:300");
+
+    (void)state;
+    expect_refused(allocator, "soft_limit_mb:301", "at most hard_limit_mb, which is 300");
+    expect_refused(allocator, "hard_limit_mb:199", "at least soft_limit_mb, which is 200");
+    expect_refused(allocator, "keep_mb:250,soft_limit_mb:240", "at most soft_limit_mb");
+    expect_refused(allocator, "hard_limit_mb:-1", "a whole number of MiB");
+    expect_refused(allocator, "soft_limit_mb:-1", "a whole number of MiB");
+    expect_refused(allocator, "keep_mb:-1", "a whole number of MiB");
+    expect_refused(allocator, "device_free_min_mb:-1", "a whole number of MiB");
+    expect_refused(allocator, "idle_ms:-5,hard_limit_mb:400", "-1 for never");
+    expect_refused(allocator, "keep_window_s:-1", "a whole number of seconds");
+    expect_refused(allocator, "hard_limit_mb:400,soft_limit_mb:x", "whole number");
+    /* With what has been set for one device. */
+    assert_int_equal(set_limits(allocator, 0, 900 * MIB, 800 * MIB, 700 * MIB), XSEG_OK);
+    expect_refused(allocator, "hard_limit_mb:600", "device 0 soft_bytes is above hard_bytes");
+    expect_refused(allocator, "soft_limit_mb:250", "device 0 keep_bytes is above soft_bytes");
+    assert_int_equal(xseg_configure(allocator, "keep_mb:1,soft_limit_mb:2,hard_limit_mb:3"),
+                     XSEG_OK);
+    expect_limits(allocator, 0, 3 * MIB, 2 * MIB, MIB);
+    scene_close(allocator);
+}
+
+static void contradictory_limits_are_refused(void **state)
+{
+    struct xseg_allocator *allocator = open_on(1, NULL);
+    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_limits odd = XSEG_LIMITS_INIT;
+
+    (void)state;
+    scene_expect_error(set_limits(allocator, 0, 2, 3, 1), XSEG_ERR_ARGUMENT,
+                       "soft_bytes is above hard_bytes");
+    scene_expect_error(set_limits(allocator, 0, 9, 3, 4), XSEG_ERR_ARGUMENT,
+                       "keep_bytes is above soft_bytes");
+    scene_expect_error(set_limits(allocator, 0, 3, UINT64_MAX, 4), XSEG_ERR_ARGUMENT,
+                       "keep_bytes is above hard_bytes");
+    scene_expect_error(set_limits(allocator, -1, 3, 2, 1), XSEG_ERR_ARGUMENT, "device -1");
+    scene_expect_error(set_limits(allocator, 7, 3, 2, 1), XSEG_ERR_ARGUMENT, "device 7");
+    expect_limits(allocator, 0, UINT64_MAX, UINT64_MAX, 0);
+    scene_expect_error(xseg_limits(NULL, &where, NULL, NULL), XSEG_ERR_ARGUMENT, "NULL");
+    scene_expect_error(xseg_limits(allocator, NULL, NULL, NULL), XSEG_ERR_ARGUMENT, "NULL");
+    where.device = 0;
+    odd.struct_bytes = 3;
+    scene_expect_error(xseg_limits(allocator, &where, &odd, NULL), XSEG_ERR_ARGUMENT, "is 3");
+    scene_expect_error(xseg_limits(allocator, &where, NULL, &odd), XSEG_ERR_ARGUMENT, "is 3");
+    where.one_stream = true;
+    scene_expect_error(xseg_limits(allocator, &where, NULL, NULL), XSEG_ERR_UNSUPPORTED,
+                       "no stream");
+    scene_close(allocator);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_hard_limit_counts_pages),
+        cmocka_unit_test(a_hard_limit_is_climbed),
+        cmocka_unit_test(a_hard_limit_may_fall),
+        cmocka_unit_test(a_capture_is_left_alone),
+        cmocka_unit_test(a_fraction_stands_beside_it),
+        cmocka_unit_test(a_device_has_limits_of_its_own),
+        cmocka_unit_test(a_device_has_a_soft_limit_of_its_own),
+        cmocka_unit_test(a_pool_has_a_hard_limit),
+        cmocka_unit_test(the_answer_says_what_was_achieved),
+        cmocka_unit_test(contradictory_keys_are_refused),
+        cmocka_unit_test(contradictory_limits_are_refused),
+    };
+
+    return cmocka_run_group_tests_name("limits", tests, NULL, NULL);
+}
