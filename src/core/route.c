@@ -67,6 +67,29 @@ static _Atomic(struct xseg_route *) *link_of(struct xseg_routes *routes,
     return link;
 }
 
+/* The capture that began on a stream and has not ended; NULL if none did.  TABLE is held. */
+static const struct xseg_route *capture_on(struct xseg_routes *routes,
+                                           const struct xseg_known_stream *stream)
+{
+    const struct xseg_route *route = atomic_load(&routes->latest);
+
+    while (route != NULL && route->captured != stream)
+        route = atomic_load(&route->next);
+    return route;
+}
+
+/* What stands against a route; NULL: nothing.  TABLE is held. */
+static const char *hindrance(struct xseg_routes *routes, const struct xseg_route *wanted)
+{
+    const struct xseg_route *other = atomic_load(link_of(routes, wanted->pool));
+
+    if (other != NULL)
+        return other->captured != NULL ? "the pool is captured into" : "the pool is routed to";
+    if (wanted->captured != NULL && capture_on(routes, wanted->captured) != NULL)
+        return "a capture into another pool began on the stream";
+    return NULL;
+}
+
 xseg_status xseg_routes_begin(struct xseg_routes *routes, const struct xseg_route *wanted)
 {
     struct xseg_route *route = malloc(sizeof(*route));
@@ -75,18 +98,16 @@ xseg_status xseg_routes_begin(struct xseg_routes *routes, const struct xseg_rout
         return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for a route to a pool");
     *route = *wanted;
     xseg_lock_take(routes->table_lock);
-    const struct xseg_route *other = atomic_load(link_of(routes, wanted->pool));
-    const bool was_capture = other != NULL && other->captured != NULL;
-    if (other == NULL) {
+    const char *why = hindrance(routes, wanted);
+    if (why == NULL) {
         atomic_store(&route->next, atomic_load(&routes->latest));
         atomic_store(&routes->latest, route);
     }
     xseg_lock_give(routes->table_lock);
-    if (other == NULL)
+    if (why == NULL)
         return XSEG_OK;
     free(route);
-    return xseg_fail(XSEG_ERR_BUSY, "the pool is %s already: end that first",
-                     was_capture ? "captured into" : "routed to");
+    return xseg_fail(XSEG_ERR_BUSY, "%s already: end that first", why);
 }
 
 bool xseg_routes_end(struct xseg_routes *routes, const struct xseg_pool *pool, bool is_capture)
@@ -107,14 +128,10 @@ bool xseg_routes_end(struct xseg_routes *routes, const struct xseg_pool *pool, b
 
 bool xseg_routes_begin_on(struct xseg_routes *routes, const struct xseg_known_stream *stream)
 {
-    const struct xseg_route *route;
-
     xseg_lock_take(routes->table_lock);
-    route = atomic_load(&routes->latest);
-    while (route != NULL && route->captured != stream)
-        route = atomic_load(&route->next);
+    const bool found = capture_on(routes, stream) != NULL;
     xseg_lock_give(routes->table_lock);
-    return route != NULL;
+    return found;
 }
 
 /* --- Finding. --- */

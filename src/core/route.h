@@ -50,7 +50,8 @@ static inline bool xseg_routes_exist(struct xseg_routes *routes)
 /*
  * Begin a route; `wanted` is copied.
  *
- * Returns: XSEG_OK, XSEG_ERR_BUSY (the pool has one), XSEG_ERR_HOST_MEMORY
+ * Returns: XSEG_OK, XSEG_ERR_BUSY (the pool has one, or another capture began on the stream),
+ *          XSEG_ERR_HOST_MEMORY
  */
 xseg_status xseg_routes_begin(struct xseg_routes *routes, const struct xseg_route *wanted);
 

@@ -233,6 +233,8 @@ static void captures_begin_and_end_once(void **state)
     assert_int_equal(xseg_sim_finish(stage.stream), XSEG_OK);
     REFUSED(&stage, xseg_capture_begin(stage.pool, stage.stream), XSEG_ERR_BUSY,
             "captured into already");
+    REFUSED(&stage, xseg_capture_begin(stage.second, stage.stream), XSEG_ERR_BUSY,
+            "began on the stream already");
     REFUSED(&stage, xseg_route_begin(stage.pool, NULL, NULL), XSEG_ERR_BUSY,
             "captured into already");
     REFUSED(&stage, xseg_route_end(stage.pool), XSEG_ERR_ARGUMENT, "not routed to");
