@@ -92,7 +92,8 @@ XSEG_API XSEG_NODISCARD xseg_status xseg_passed(struct xseg_allocator *allocator
  *          XSEG_ERR_BUSY      the stream is being captured, or a capture was begun on it that
  *                             xseg_capture_end() has not ended yet
  *          XSEG_ERR_ARGUMENT, XSEG_ERR_HOST_MEMORY, XSEG_ERR_DRIVER, XSEG_ERR_FORKED
- * Cost:    one event record; none for a stream that is not known.  Waits until no thread trims or
+ * Cost:    one question about the stream's capture and one event record; none for a stream that is
+ *          not known.  Waits until no thread trims or
  *          grows on the device.
  */
 XSEG_API XSEG_NODISCARD xseg_status xseg_stream_gone(struct xseg_allocator *allocator, int device,

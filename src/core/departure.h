@@ -20,7 +20,7 @@
  * A stream is about to be destroyed; one that is not known is fine.
  *
  * Returns: XSEG_OK, XSEG_ERR_BUSY (it is being captured), XSEG_ERR_HOST_MEMORY, XSEG_ERR_DRIVER
- * Cost:    one event record
+ * Cost:    one question about the stream's capture, one event record
  */
 xseg_status xseg_departure_begin(struct xseg_device *device, xseg_stream handle);
 

@@ -207,16 +207,41 @@ static void finish(struct xseg_pending *pending, struct xseg_pending_use *use)
     xseg_arena_unlock(arena);
 }
 
+/*
+ * A query has failed: an event that a capture recorded, of which nobody told the library, never
+ * completes.  Once the stream is out of it, a new event stands behind the same work.
+ */
+static bool record_again(struct xseg_pending *pending, struct xseg_pending_use *use)
+{
+    xseg_event event;
+
+    if (use->is_shared || !xseg_streams_is_open(pending->fences.context, use->stream) ||
+        xseg_fences_record(&pending->fences, use->stream->handle, &event) != XSEG_OK)
+        return false;
+    xseg_fences_put(&pending->fences, use->event);
+    use->event = event;
+    return true;
+}
+
+/* Whether the event of a use is complete. */
+static bool is_done(struct xseg_pending *pending, struct xseg_pending_use *use)
+{
+    struct xseg_context *context = pending->fences.context;
+    bool done = use->event == NULL;
+
+    if (!done && xseg_driver_event_done(context, use->event, &done) != XSEG_OK &&
+        record_again(pending, use))
+        (void)xseg_driver_event_done(context, use->event, &done);
+    return done;
+}
+
 static void poll_stream(struct xseg_pending *pending, struct xseg_known_stream *stream)
 {
     while (!xseg_list_is_empty(&stream->uses)) {
         struct xseg_pending_use *use =
             XSEG_LIST_FIRST(&stream->uses, struct xseg_pending_use, link);
-        bool done = use->event == NULL;
 
-        if (!done &&
-            (xseg_driver_event_done(pending->fences.context, use->event, &done) != XSEG_OK ||
-             !done))
+        if (!is_done(pending, use))
             return;
         finish(pending, use);
     }
@@ -268,8 +293,13 @@ void xseg_pending_passed(struct xseg_pending *pending,
     give_lock(pending);
 }
 
-/* The last event of the first stream that comes after a place in the order; NULL if none does. */
-static xseg_event last_event_after(struct xseg_pending *pending, uint64_t *rank, bool *any)
+/*
+ * The last event of the first stream from a place in the order on; NULL if there is none.
+ *
+ * again: it could not be waited for
+ */
+static xseg_event last_event_from(struct xseg_pending *pending, bool again, uint64_t *rank,
+                                  bool *any)
 {
     xseg_event event = NULL;
 
@@ -279,16 +309,23 @@ static xseg_event last_event_after(struct xseg_pending *pending, uint64_t *rank,
     {
         const struct xseg_known_stream *stream =
             XSEG_CONTAINER(node, struct xseg_known_stream, waiting);
+        struct xseg_pending_use *use =
+            XSEG_CONTAINER(stream->uses.prev, struct xseg_pending_use, link);
 
         if (waiting_rank(stream) < *rank)
             continue;
-        event = XSEG_CONTAINER(stream->uses.prev, struct xseg_pending_use, link)->event;
-        *rank = waiting_rank(stream) + 1;
-        *any = true;
+        *any = !again || record_again(pending, use);
+        event = use->event;
+        *rank = waiting_rank(stream);
         break;
     }
     xseg_lock_give(&pending->lock);
     return event;
+}
+
+static xseg_status wait_for_event(struct xseg_pending *pending, xseg_event event)
+{
+    return event == NULL ? XSEG_OK : xseg_driver_event_wait(pending->fences.context, event);
 }
 
 xseg_status xseg_pending_wait(struct xseg_pending *pending)
@@ -299,15 +336,19 @@ xseg_status xseg_pending_wait(struct xseg_pending *pending)
 
     xseg_pending_poll(pending);
     /* One round over the streams, and of each only what is pending now: others may go on freeing. */
-    while (status == XSEG_OK) {
-        const xseg_event event = last_event_after(pending, &rank, &any);
+    for (; status == XSEG_OK; rank++) {
+        xseg_event event = last_event_from(pending, false, &rank, &any);
 
         if (!any)
             break;
         /* Another thread may take the event back and record it anew meanwhile: that only makes the
          * wait longer. */
-        if (event != NULL)
-            status = xseg_driver_event_wait(pending->fences.context, event);
+        status = wait_for_event(pending, event);
+        if (status == XSEG_OK)
+            continue;
+        event = last_event_from(pending, true, &rank, &any);
+        if (any)
+            status = wait_for_event(pending, event);
     }
     xseg_pending_poll(pending);
     return status;

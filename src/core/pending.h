@@ -12,6 +12,9 @@
  * complete in order.  Streams are looked at in a fixed order, so that the same programme merges
  * blocks in the same way each time.
  *
+ * An event that was recorded while its stream was in a capture that nobody told of never completes;
+ * it is recorded anew after the capture.
+ *
  * While a capture is under way on the device, nothing is recorded or asked: what is freed with uses
  * is *deferred* (deferred.h).
  *

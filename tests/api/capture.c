@@ -365,6 +365,61 @@ static void a_capture_of_two_devices_is_begun_on_both(void **state)
     scene_stream_destroy(stream);
 }
 
+/* An event that a capture records never completes, and whatever waited for it never came back. */
+static void a_capture_that_was_not_told_holds_nothing_up(void **state)
+{
+    struct xseg_allocator *allocator = scene_open(NULL);
+    const xseg_stream side = scene_stream();
+    void *ptr = scene_alloc(allocator, 20 * MIB, NULL), *next = scene_alloc(allocator, MIB, NULL);
+
+    (void)state;
+    assert_int_equal(xseg_use(allocator, ptr, side), XSEG_OK);
+    assert_int_equal(xseg_use(allocator, next, side), XSEG_OK);
+    capture_launch_on(side, ptr, 20 * MIB);
+    capture_start(side);
+    scene_free(allocator, ptr);
+    scene_expect_error(xseg_stream_gone(allocator, 0, side), XSEG_ERR_BUSY, "being captured");
+    assert_true(capture_stop(side));
+    scene_free(allocator, next);
+
+    /* What ran before the capture is waited for all the same. */
+    scene_free(allocator, scene_alloc(allocator, 512, NULL));
+    scene_free(allocator, scene_alloc(allocator, 512, NULL));
+    assert_int_equal(scene_block(allocator, ptr).state, XSEG_BLOCK_PENDING);
+    assert_int_equal(xseg_sim_finish(side), XSEG_OK);
+    scene_free(allocator, scene_alloc(allocator, 512, NULL));
+    assert_int_equal(scene_block(allocator, ptr).state, XSEG_BLOCK_CACHED);
+    assert_int_equal(active(allocator), 0);
+    capture_close(allocator, side, NULL);
+}
+
+/* As above, and the next thing to happen is a close, or a wait on a full device. */
+static void a_wait_ends_after_a_capture_that_was_not_told(void **state)
+{
+    (void)state;
+    for (unsigned closes = 0; closes < 2; closes++) {
+        struct xseg_allocator *allocator = scene_open(NULL);
+        const xseg_stream side = scene_stream();
+        void *ptr[4];
+
+        for (unsigned i = 0; i < COUNT_OF(ptr); i++) {
+            ptr[i] = scene_alloc(allocator, 20 * MIB, NULL);
+            assert_int_equal(xseg_use(allocator, ptr[i], side), XSEG_OK);
+            capture_launch_on(side, ptr[i], 20 * MIB);
+        }
+        scene_free(allocator, ptr[0]);
+        capture_start(side);
+        for (unsigned i = 1; i < COUNT_OF(ptr); i++)
+            scene_free(allocator, ptr[i]);
+        assert_true(capture_stop(side));
+        if (closes == 0)
+            scene_empty_cache(allocator);
+        if (closes == 0)
+            assert_int_equal(reserved(allocator), 0);
+        capture_close(allocator, side, NULL);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -378,6 +433,8 @@ int main(void)
         cmocka_unit_test(empty_cache_waits_for_the_end_of_a_capture),
         cmocka_unit_test(a_capture_on_another_device_goes_on),
         cmocka_unit_test(a_capture_of_two_devices_is_begun_on_both),
+        cmocka_unit_test(a_capture_that_was_not_told_holds_nothing_up),
+        cmocka_unit_test(a_wait_ends_after_a_capture_that_was_not_told),
     };
 
     return cmocka_run_group_tests_name("capture", tests, NULL, NULL);
