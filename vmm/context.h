@@ -23,7 +23,10 @@
 xseg_status xseg_context_open(struct xseg_context *context, struct xseg_driver *driver, int ordinal,
                               struct xseg_leftovers *leftovers, char *why, size_t why_bytes);
 
-/* Let go of the primary context. */
+/* Let go of the primary context; nothing happens if that has been done. */
 xseg_status xseg_context_close(struct xseg_context *context);
+
+/* After a close: retain the primary context again.  If it cannot be had, the device is lost. */
+void xseg_context_reopen(struct xseg_context *context);
 
 #endif

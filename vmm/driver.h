@@ -46,7 +46,7 @@ struct xseg_context {
     struct xseg_driver *driver;
     int ordinal;          /* as the user counts devices */
     int device;           /* CUdevice */
-    void *primary;        /* CUcontext, retained */
+    void *primary;        /* CUcontext, retained; NULL: let go */
     uint64_t total_bytes; /* memory of the device */
     uint64_t granularity; /* of physical memory and mappings, bytes; 0 without VMM */
     bool has_vmm;         /* virtual memory management works here */
@@ -91,7 +91,8 @@ size_t xseg_driver_call_counts(const struct xseg_driver *driver, struct xseg_dri
 xseg_status xseg_driver_retain(struct xseg_context *context); /* device, primary */
 xseg_status
 xseg_driver_describe(struct xseg_context *context); /* total_bytes, has_vmm, granularity */
-xseg_status xseg_driver_let_go(struct xseg_context *context); /* releases primary */
+/* Releases primary; nothing happens if that has been done. */
+xseg_status xseg_driver_let_go(struct xseg_context *context);
 
 /* --- Memory.  Sizes and addresses are bytes. --- */
 

@@ -21,7 +21,13 @@ xseg_status xseg_driver_retain(struct xseg_context *context)
 
 xseg_status xseg_driver_let_go(struct xseg_context *context)
 {
-    return STATUS_ON(context, DevicePrimaryCtxRelease, XSEG_ERR_DRIVER, 0, context->device);
+    xseg_status status = XSEG_OK;
+
+    if (context->primary != NULL)
+        status = STATUS_ON(context, DevicePrimaryCtxRelease, XSEG_ERR_DRIVER, 0, context->device);
+    if (status == XSEG_OK)
+        context->primary = NULL;
+    return status;
 }
 
 static CUmemAllocationProp page_properties(struct xseg_context *context)

@@ -2,6 +2,7 @@
 #include "src/core/allocator.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "src/base/error.h"
@@ -88,34 +89,51 @@ free_all:
 
 /* Do one step of closing on every open device, up to the first that fails. */
 static xseg_status on_all(struct xseg_allocator *allocator,
-                          xseg_status (*step)(struct xseg_device *device), bool ends)
+                          xseg_status (*step)(struct xseg_device *device))
+{
+    xseg_status status = XSEG_OK;
+
+    for (int i = 0; i < allocator->device_count && status == XSEG_OK; i++) {
+        struct xseg_device *device = xseg_allocator_open_device(allocator, i);
+
+        status = device != NULL ? step(device) : XSEG_OK;
+    }
+    return status;
+}
+
+static void on_every(struct xseg_allocator *allocator, void (*step)(struct xseg_device *device))
 {
     for (int i = 0; i < allocator->device_count; i++) {
         struct xseg_device *device = xseg_allocator_open_device(allocator, i);
-        const xseg_status status = device != NULL ? step(device) : XSEG_OK;
 
-        if (status != XSEG_OK)
-            return status;
-        if (ends)
-            atomic_store(&allocator->device[i], NULL);
+        if (device != NULL)
+            step(device);
     }
-    return XSEG_OK;
 }
 
 xseg_status xseg_allocator_close(struct xseg_allocator *allocator)
 {
-    /* No device ends before all of them can: until then the handle stays usable. */
-    xseg_status status = on_all(allocator, xseg_device_expect_none_live, false);
+    char reason[256];
 
+    /* No device ends before all of them can: until then the handle stays usable. */
+    xseg_status status = on_all(allocator, xseg_device_expect_none_live);
     if (status == XSEG_OK)
-        status = on_all(allocator, xseg_device_give_back, false);
+        status = on_all(allocator, xseg_device_give_back);
     if (status != XSEG_OK)
         return status;
     xseg_background_end(allocator);
-    status = on_all(allocator, xseg_device_close, true);
-    if (status == XSEG_OK)
+    status = on_all(allocator, xseg_device_let_go);
+    if (status == XSEG_OK) {
+        on_every(allocator, xseg_device_end);
         free_allocator(allocator);
-    return status;
+        return XSEG_OK;
+    }
+    (void)snprintf(reason, sizeof(reason), "%s", xseg_fail_text()->buffer);
+    on_every(allocator, xseg_device_hold_again);
+    /* Without its thread, memory comes back by the user's calls alone. */
+    if (xseg_allocator_config(allocator)->background_thread)
+        (void)xseg_background_start(allocator);
+    return xseg_fail(status, "%s", reason);
 }
 
 /* --- Devices. --- */

@@ -169,7 +169,7 @@ static void abandon_extents(void *self, struct xseg_arena *arena)
     }
 }
 
-static void free_device(struct xseg_device *device)
+void xseg_device_end(struct xseg_device *device)
 {
     struct xseg_pool *pool = atomic_load(&device->private_pools), *next;
 
@@ -229,15 +229,18 @@ xseg_status xseg_device_give_back(struct xseg_device *device)
     return status;
 }
 
-xseg_status xseg_device_close(struct xseg_device *device)
+xseg_status xseg_device_let_go(struct xseg_device *device)
 {
     const xseg_status status = xseg_context_close(&device->context);
 
     /* The context of a lost device is gone, whatever the driver says to that. */
-    if (status != XSEG_OK && !xseg_context_is_lost(&device->context))
-        return status;
-    free_device(device);
-    return XSEG_OK;
+    return xseg_context_is_lost(&device->context) ? XSEG_OK : status;
+}
+
+void xseg_device_hold_again(struct xseg_device *device)
+{
+    if (!xseg_context_is_lost(&device->context))
+        xseg_context_reopen(&device->context);
 }
 
 /* --- Allocating. --- */

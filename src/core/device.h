@@ -67,15 +67,19 @@ xseg_status xseg_device_open(struct xseg_allocator *allocator, int ordinal, char
                              size_t why_bytes, struct xseg_device **out);
 
 /*
- * The three steps of closing; each may be called again after an error.
+ * The steps of closing; each may be called again after an error.
  *
  * expect_none_live: XSEG_OK, or XSEG_ERR_BUSY naming live blocks
  * give_back:        all memory goes to the driver: XSEG_OK, XSEG_ERR_DRIVER
- * close:            the context is let go, and with XSEG_OK the device is gone
+ * let_go:           of the context: XSEG_OK, XSEG_ERR_DRIVER; then only these two:
+ * hold_again:       the context is retained again; the device is lost where that fails
+ * end:              the device is gone
  */
 xseg_status xseg_device_expect_none_live(struct xseg_device *device);
 xseg_status xseg_device_give_back(struct xseg_device *device);
-xseg_status xseg_device_close(struct xseg_device *device);
+xseg_status xseg_device_let_go(struct xseg_device *device);
+void xseg_device_hold_again(struct xseg_device *device);
+void xseg_device_end(struct xseg_device *device);
 
 /* What a door wants of a device; everything is checked but the size. */
 struct xseg_device_request {

@@ -7,6 +7,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#define UNKNOWN 999 /* of CUresult */
+
 /* --- Opening. --- */
 
 static void drivers_that_cannot_be_had_are_named(void **state)
@@ -443,6 +445,44 @@ static void a_refused_close_ends_nothing(void **state)
     assert_int_equal(xseg_alloc_with(allocator, &request, &inside), XSEG_OK);
     scene_free(allocator, inside);
     scene_free(allocator, ptr);
+
+    /* Also where the driver keeps the context of a later device. */
+    assert_int_equal(xseg_sim_fail("cuDevicePrimaryCtxRelease", 2, UNKNOWN), XSEG_OK);
+    scene_expect_error(xseg_close(allocator), XSEG_ERR_DRIVER, "cuDevicePrimaryCtxRelease");
+    assert_int_equal(xseg_pool_retain(pool), XSEG_OK);
+    assert_int_equal(xseg_alloc_with(allocator, &request, &inside), XSEG_OK);
+    scene_free(allocator, inside);
+    scene_close(allocator);
+}
+
+/* If the earlier context cannot be had again, its device is lost, and the rest goes on. */
+static void a_close_that_cannot_be_undone_loses_the_device(void **state)
+{
+    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_sim_fault fault = XSEG_SIM_FAULT_INIT;
+    struct xseg_allocator *allocator;
+    void *ptr = NULL;
+
+    (void)state;
+    settings.devices = 2;
+    allocator = scene_open_on(&settings, NULL);
+    for (int device = 0; device < 2; device++) {
+        assert_int_equal(xseg_alloc(allocator, device, 512, NULL, &ptr), XSEG_OK);
+        scene_free(allocator, ptr);
+    }
+    ptr = NULL;
+    fault.call = "cuDevicePrimaryCtxRelease";
+    fault.error = UNKNOWN;
+    fault.nth = 2;
+    assert_int_equal(xseg_sim_fault_set(0, &fault), XSEG_OK);
+    fault.call = "cuDevicePrimaryCtxRetain";
+    fault.nth = 1;
+    assert_int_equal(xseg_sim_fault_set(1, &fault), XSEG_OK);
+    scene_expect_error(xseg_close(allocator), XSEG_ERR_DRIVER, "cuDevicePrimaryCtxRelease");
+    scene_expect_error(xseg_alloc(allocator, 0, 512, NULL, &ptr), XSEG_ERR_DEVICE_LOST,
+                       "device 0 is lost");
+    assert_int_equal(xseg_alloc(allocator, 1, 512, NULL, &ptr), XSEG_OK);
+    scene_free(allocator, ptr);
     scene_close(allocator);
 }
 
@@ -538,6 +578,7 @@ int main(void)
         cmocka_unit_test(devices_are_separate),
         cmocka_unit_test(allocators_are_separate),
         cmocka_unit_test(a_refused_close_ends_nothing),
+        cmocka_unit_test(a_close_that_cannot_be_undone_loses_the_device),
         cmocka_unit_test(streams_of_other_devices_are_refused),
         cmocka_unit_test(very_large_devices_work),
         cmocka_unit_test(a_forked_child_is_refused),
