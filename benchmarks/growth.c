@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * What does a request take for which memory has to be mapped first?  Host time is measured, the stand-in
+ * driver's own work included; driver calls are counted; what they would cost on a GPU is modelled.
+ */
+#include <stdio.h>
+
+#include "benchmarks/measure.h"
+#include "benchmarks/subject.h"
+
+static uint64_t grow(void *self, uint64_t count)
+{
+    const size_t bytes = *(const size_t *)self;
+    uint64_t spent = 0;
+
+    for (uint64_t i = 0; i < count; i++) {
+        const uint64_t began = measure_now();
+        void *block = subject_alloc(bytes, 0);
+        spent += measure_now() - began;
+        subject_free(block);
+        subject_empty();
+    }
+    return spent;
+}
+
+static void count_calls(const char *name, size_t bytes)
+{
+    static const char *const calls[] = {"cuMemCreate", "cuMemMap", "cuMemSetAccess"};
+    uint64_t before[3], us = subject_driver_us();
+    char text[64];
+
+    if (us == SUBJECT_UNKNOWN)
+        return;
+    for (unsigned i = 0; i < 3; i++)
+        before[i] = subject_calls(calls[i]);
+    void *block = subject_alloc(bytes, 0);
+    for (unsigned i = 0; i < 3; i++) {
+        (void)snprintf(text, sizeof(text), "%s: %s", name, calls[i]);
+        measure_say("growth", text, "calls, counted",
+                    (double)(subject_calls(calls[i]) - before[i]));
+    }
+    (void)snprintf(text, sizeof(text), "%s: driver time", name);
+    measure_say("growth", text, "us, modelled", (double)(subject_driver_us() - us));
+    subject_free(block);
+    subject_empty();
+}
+
+int main(int argc, char **argv)
+{
+    static const struct {
+        const char *name;
+        size_t bytes;
+    } cases[] = {{"2 MiB", 2 << 20}, {"1 GiB", 1 << 30}, {"8 GiB", (size_t)8 << 30}};
+
+    measure_open(argc, argv, 1);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        size_t bytes = cases[i].bytes;
+
+        (void)measure_steps(&(struct measure){"growth", cases[i].name, 1, grow, &bytes});
+        count_calls(cases[i].name, bytes);
+    }
+    return 0;
+}

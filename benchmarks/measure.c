@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: MIT */
+#include "benchmarks/measure.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "benchmarks/subject.h"
+
+#define BATCHES_LEAST 7
+#define BATCHES_MOST  400
+#define BATCH_NS      5000000u /* short enough to fall between what else the machine does */
+#define SPREAD        0.02     /* quartiles this close to the median end a measurement */
+
+static double seconds = 1.0;
+
+uint64_t measure_now(void)
+{
+    struct timespec now;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+void measure_open(int argc, char **argv, unsigned streams)
+{
+    const char *config = "expandable_segments:True";
+
+    for (int i = 1; i < argc; i++) {
+        if (i + 1 < argc && strcmp(argv[i], "--config") == 0) {
+            config = argv[++i];
+        } else if (i + 1 < argc && strcmp(argv[i], "--seconds") == 0) {
+            seconds = strtod(argv[++i], NULL);
+        } else if (strcmp(argv[i], "--at-once") == 0) {
+            continue; /* the programme's own */
+        } else if (argv[i][0] == '-') {
+            (void)fprintf(stderr, "usage: %s [--config STRING] [--seconds S] [FILE...]\n", argv[0]);
+            exit(2);
+        }
+    }
+    subject_open(config, streams);
+}
+
+static int compare(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+
+    return (x > y) - (x < y);
+}
+
+/* Batches, in order of size. */
+struct batches {
+    double ns[BATCHES_MOST];
+    unsigned count;
+};
+
+static double quantile(const struct batches *batches, double part)
+{
+    const double at = part * (batches->count - 1);
+    const unsigned low = (unsigned)at;
+    const unsigned high = low + (low + 1 < batches->count);
+
+    return batches->ns[low] + (at - low) * (batches->ns[high] - batches->ns[low]);
+}
+
+static void add(struct batches *batches, double ns)
+{
+    batches->ns[batches->count++] = ns;
+    qsort(batches->ns, batches->count, sizeof(batches->ns[0]), compare);
+}
+
+static bool is_enough(const struct batches *batches, uint64_t began)
+{
+    const double median = quantile(batches, 0.5);
+
+    if (batches->count < BATCHES_LEAST)
+        return (double)(measure_now() - began) > 4e9 * seconds && batches->count > 2;
+    return batches->count == BATCHES_MOST || (double)(measure_now() - began) > 1e9 * seconds ||
+           (batches->count >= 4 * BATCHES_LEAST &&
+            quantile(batches, 0.75) - quantile(batches, 0.25) < SPREAD * median);
+}
+
+static double print(const struct measure *measure, const struct batches *batches)
+{
+    const double median = quantile(batches, 0.5);
+
+    printf("%s\t%s\t%s\tns\t%.1f\t%.1f\t%.1f\t%u\n", measure->question, measure->name,
+           subject_name(), median, quantile(batches, 0.25), quantile(batches, 0.75),
+           batches->count);
+    (void)fflush(stdout);
+    return median;
+}
+
+double measure_steps(const struct measure *measure)
+{
+    struct batches batches = {.count = 0};
+    uint64_t steps = 1, ns = measure->steps(measure->self, measure->warm);
+
+    while ((ns = measure->steps(measure->self, steps)) < BATCH_NS)
+        steps = ns < BATCH_NS / 16 ? steps * 8 : steps * 2;
+    const uint64_t began = measure_now();
+    do
+        add(&batches, (double)measure->steps(measure->self, steps) / (double)steps);
+    while (!is_enough(&batches, began));
+    return print(measure, &batches);
+}
+
+double measure_whole(const struct measure *measure, uint64_t parts)
+{
+    struct batches batches = {.count = 0};
+
+    (void)measure->steps(measure->self, 1);
+    const uint64_t began = measure_now();
+    do
+        add(&batches, (double)measure->steps(measure->self, 1) / (double)parts);
+    while (!is_enough(&batches, began));
+    return print(measure, &batches);
+}
+
+void measure_say(const char *question, const char *name, const char *unit, double value)
+{
+    printf("%s\t%s\t%s\t%s\t%.6g\t%.6g\t%.6g\t1\n", question, name, subject_name(), unit, value,
+           value, value);
+    (void)fflush(stdout);
+}

@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: MIT
+"""Runs the benchmark programmes, PyTorch's allocator beside xseg where it is built, and prints the table.
+
+    speed.py --programs FOLDER [--torch FOLDER] [--rounds N] [--seconds S] [--config STRING]
+             [--out FOLDER] [--without WHY] [QUESTION...]
+
+Subjects take turns: each round runs a programme with one and then with the other, so what the machine
+does meanwhile hits both.  A ratio is taken within a round; the table has the median of the rounds.
+"""
+import argparse
+import datetime
+import os
+import pathlib
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+
+HERE = pathlib.Path(__file__).resolve().parent
+QUESTIONS = ("hit", "churn", "large", "mid", "threads", "cross", "streams", "replay", "books",
+             "growth", "trim")
+MODES = ("expandable_segments:True", "expandable_segments:False")
+
+# What the project aims at: PyTorch's time / xseg's, at least.
+AIMS = {("hit", "4 KiB"): 12, ("churn", "10^3"): 11, ("churn", "10^4"): 15, ("churn", "10^5"): 20,
+        ("churn", "10^6"): 10, ("mid", "10^3"): 8, ("mid", "10^4"): 8, ("large", "10^2"): 11,
+        ("large", "10^3"): 11, ("large", "10^4"): 10, ("cross", "batches of 256"): 8,
+        ("cross", "one by one"): 8}
+# A figure of xseg's own, and whether it is to be at most (-1) or at least (1) that.
+OWN_AIMS = {("threads", "work of 2 threads"): (1, 1.9), ("streams", "8 streams cost"): (-1, 1.2),
+            ("books", "10^6 live"): (-1, 1.0)}
+# Different stand-in drivers do this work, so PyTorch's figure and xseg's are not of one thing.
+NOT_COMPARED = {"growth", "trim"}
+
+NOTES = """
+  ns        for one allocation and its free; replay: for one of the two; growth: for one growth;
+            trim: for one trim.  MEASURED on the host; the simulated driver's own work is in it
+  counted   by the subject itself; modelled: after an A100, by the simulator
+  spread    of xseg and PyTorch: between the quartiles of the rounds' medians, in % of the median
+  ratio     PyTorch / xseg within a round: the median of all rounds, and the lowest and highest
+  aim       what the project wants to reach
+"""
+
+
+def machine():
+    """What the figures were taken on, as one line."""
+    text = pathlib.Path("/proc/cpuinfo").read_text()
+    model = re.search(r"model name\s*: (.*)", text)
+    load = os.getloadavg()[0]
+    compiler = subprocess.run(["gcc", "-dumpfullversion"], capture_output=True, text=True,
+                              check=False).stdout.strip()
+    commit = subprocess.run(["git", "-C", HERE, "rev-parse", "--short=10", "HEAD"],
+                            capture_output=True, text=True, check=False).stdout.strip()
+    return (f"{model[1] if model else os.uname().machine}, {os.cpu_count()} cores, "
+            f"{os.uname().sysname} {os.uname().release.split('-')[0]}, gcc {compiler}, "
+            f"commit {commit or 'unknown'}, load {load:.1f}, {datetime.date.today()}")
+
+
+def unpacked(folder):
+    """The traces as plain text in a folder; returns their paths."""
+    paths = []
+    for trace in sorted((HERE / "traces").glob("*.xtrace.zst")):
+        path = pathlib.Path(folder) / trace.name.removesuffix(".zst")
+        with path.open("wb") as file:
+            subprocess.run(["zstd", "-dcq", trace], stdout=file, check=True)
+        paths.append(str(path))
+    return paths
+
+
+def commands(question, options, traces):
+    """The argument lists of one question, without the programme."""
+    tail = ["--seconds", str(options.seconds)]
+    if question != "replay":
+        return [tail + ["--config", options.config]]
+    if options.torch and not os.environ.get("XSEG_TORCH_BUSY"):
+        tail.append("--at-once")
+    return [tail + ["--config", mode] + traces for mode in MODES]
+
+
+class Table:
+    """Rows by (question, case, unit): for each subject, the medians of the rounds."""
+
+    def __init__(self):
+        self.figures = {}
+        self.failed = []
+
+    def run(self, command, log):
+        """Run a programme and take up its rows."""
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                              check=False)
+        for line in done.stdout.splitlines():
+            log.write(line + "\n")
+            question, case, subject, unit, median = line.split("\t")[:5]
+            self.figures.setdefault((question, case, unit), {}).setdefault(subject, []).append(
+                float(median))
+        if done.returncode != 0:
+            why = done.stderr.strip().splitlines()[-1:] or ["no word"]
+            self.failed.append(f"{' '.join(map(str, command))}: status {done.returncode}: {why[0]}")
+
+    def print(self, without):
+        """The table."""
+        theirs = "PyTorch" if not without else ""
+        print(f"\n{'question':<9} {'case':<32} {'xseg':>9} {'spread':>7} "
+              f"{theirs:>9} {'spread' if theirs else '':>7} {'ratio' if theirs else '':>7} "
+              f"{'lowest, highest' if theirs else '':>17} {'aim':>6}  unit".rstrip())
+        print("-" * 112)
+        for (question, case, unit), by_subject in self.figures.items():
+            print(self.line(question, case, unit, by_subject))
+        if without:
+            print(f"\n  no ratios: {without}")
+        print(NOTES)
+        for failure in self.failed:
+            print(f"  FAILED  {failure}")
+
+    def line(self, question, case, unit, by_subject):
+        """One row."""
+        ours, theirs = by_subject.get("xseg", []), by_subject.get("PyTorch", [])
+        cells = ratio = ""
+        for figures in (ours, theirs):
+            cells += f" {short(statistics.median(figures)) if figures else '-':>9} {spread(figures):>7}"
+        if ours and theirs and unit == "ns" and question not in NOT_COMPARED:
+            ratios = [b / a for a, b in zip(ours, theirs)]
+            ratio = (f" {statistics.median(ratios):>7.1f} "
+                     f"{f'{min(ratios):.1f}, {max(ratios):.1f}':>17}")
+        aim = AIMS.get((question, case), 8 if question == "replay" else None)
+        own = OWN_AIMS.get((question, case))
+        aim = f"{aim} x" if aim else f"{'<>'[own[0] > 0]}={own[1]}" if own else ""
+        return f"{question:<9} {case:<32}{cells}{ratio or ' ' * 26} {aim:>6}  {unit}".rstrip()
+
+
+def short(value):
+    """A figure in few characters."""
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+
+
+def spread(figures):
+    """Between the quartiles, in percent of the median."""
+    if len(figures) < 3 or not statistics.median(figures):
+        return "-"
+    low, _, high = statistics.quantiles(figures, n=4, method="inclusive")
+    return f"{100 * (high - low) / statistics.median(figures):.1f}%"
+
+
+def write_picture(table, path):
+    """Bars for the picture: number, label, xseg, PyTorch (0 if there is none)."""
+    rows = [(f"{question} {case}", figures) for (question, case, unit), figures
+            in table.figures.items()
+            if unit == "ns" and question not in NOT_COMPARED | {"replay"} and "xseg" in figures]
+    with path.open("w") as file:
+        for number, (label, figures) in enumerate(rows):
+            theirs = statistics.median(figures["PyTorch"]) if "PyTorch" in figures else 0
+            file.write(f'{number}\t"{label}"\t'
+                       f'{statistics.median(figures["xseg"]):.1f}\t{theirs:.1f}\n')
+
+
+def parse():
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--programs", required=True)
+    parser.add_argument("--torch")
+    parser.add_argument("--without", default="", help="why PyTorch is not in the table")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=0.3, help="for each case and round")
+    parser.add_argument("--config", default=MODES[0])
+    parser.add_argument("--out", default=str(HERE / "out"))
+    parser.add_argument("questions", nargs="*", default=QUESTIONS)
+    return parser.parse_args()
+
+
+def main():
+    """Rounds, then the table."""
+    options, table = parse(), Table()
+    for question in options.questions:
+        if question not in QUESTIONS:
+            sys.exit(f"speed.py: no such question: {question}; there are {', '.join(QUESTIONS)}")
+    out = pathlib.Path(options.out)
+    out.mkdir(parents=True, exist_ok=True)
+    line = machine()
+    print(line, flush=True)
+    with tempfile.TemporaryDirectory() as folder, (out / "speed.tsv").open("w") as log:
+        traces = unpacked(folder) if "replay" in options.questions else []
+        log.write(f"# {line}\n# question\tcase\tsubject\tunit\tmedian\tlower\tupper\tbatches\n")
+        for number in range(options.rounds):
+            for question in options.questions:
+                print(f"\rround {number + 1} of {options.rounds}: {question:<10}", end="",
+                      file=sys.stderr, flush=True)
+                for command in commands(question, options, traces):
+                    table.run([f"{options.programs}/bench-{question}", *command], log)
+                    if options.torch:
+                        table.run([HERE / "torch", "run", options.torch, question, *command], log)
+    print("\r" + " " * 40 + "\r", end="", file=sys.stderr, flush=True)
+    table.print(options.without if not options.torch else "")
+    write_picture(table, out / "speed-bars.tsv")
+    sys.exit(1 if table.failed else 0)
+
+
+if __name__ == "__main__":
+    main()
