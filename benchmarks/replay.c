@@ -55,6 +55,9 @@ static struct op parse(const char *line)
     case 'u':
         op.stream = (uint16_t)field[1];
         break;
+    case 'c': /* a capture, if it is not the configuration */
+        op.kind = line[1] == 'b' || line[1] == 'e' ? '?' : 'c';
+        break;
     case 'y':
         op.kind = count < 1 ? 'Y' : 'y';
         op.stream = (uint16_t)field[0];

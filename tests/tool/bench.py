@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: MIT
+"""The benchmark programmes run, and their rows are what the table is made of.
+
+bench.py FOLDER SOURCE_ROOT, where FOLDER has the programmes.  No figure that was timed is looked at.
+"""
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+TRACE = ("xtrace 1\n# made up\nc\na 0 1000 0\na 1 30000000 1\nu 1 0\nm step\na 2 4096 0 1\nf 1\n"
+         "a 3 512 0\ny 0\nf 0\nf 2\ny *\ne\nf 3\n")
+
+
+def run(*command, exit_status=0):
+    """What a command says on standard output."""
+    done = subprocess.run([str(word) for word in command], timeout=200, check=False, text=True,
+                          stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    if done.returncode != exit_status:
+        raise AssertionError(f"{command}: {done.returncode}\n{done.stdout}{done.stderr}")
+    return done.stdout
+
+
+def rows(name, *arguments):
+    """The figures of a programme by case and unit."""
+    said = run(FOLDER / f"bench-{name}", "--seconds", "0.01", *arguments)
+    fields = [line.split("\t") for line in said.splitlines()]
+    for row in fields:
+        if len(row) != 8 or row[0] != name or row[2] != "xseg":
+            raise AssertionError(f"no row of {name}: {row}")
+    return {(row[1], row[3]): float(row[4]) for row in fields}
+
+
+class Bench(unittest.TestCase):
+    def test_programmes_measure_each_of_their_cases(self):
+        for name, cases in (("hit", 2), ("cross", 2), ("streams", 3)):
+            with self.subTest(name=name):
+                self.assertEqual(len(rows(name)), cases)
+
+    def test_driver_calls_are_counted(self):
+        found = rows("growth")
+        self.assertEqual(found["8 GiB: cuMemCreate", "calls, counted"], 410)
+        self.assertEqual(found["8 GiB: cuMemSetAccess", "calls, counted"], 1)
+        found = rows("trim")
+        self.assertEqual(found["307 pages: cuMemUnmap", "calls, counted"], 1)
+
+    def test_a_trace_is_played_to_its_end(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder, "small.xtrace")
+            path.write_text(TRACE)
+            self.assertEqual(list(rows("replay", path)), [("small, expandable", "ns")])
+            self.assertEqual(list(rows("replay", "--at-once", "--config",
+                                       "expandable_segments:False", path)),
+                             [("small, classic", "ns")])
+            path.write_text(TRACE + "cb 1 0\n")
+            run(FOLDER / "bench-replay", path, exit_status=2)
+
+    def test_the_table_says_why_it_has_no_ratios(self):
+        with tempfile.TemporaryDirectory() as folder:
+            said = run(sys.executable, ROOT / "benchmarks/speed.py", "--programs", FOLDER, "--out",
+                       folder, "--rounds", "1", "--seconds", "0.01", "--without", "nobody asked", "hit")
+            self.assertIn("no ratios: nobody asked", said)
+            self.assertIn("hit       4 KiB", said)
+            self.assertIn("\txseg\tns\t", pathlib.Path(folder, "speed.tsv").read_text())
+
+
+if __name__ == "__main__":
+    FOLDER, ROOT = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
+    unittest.main(argv=sys.argv[:1], verbosity=1)

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: MIT
+"""Instructions of a hit, counted by callgrind, against benchmarks/budget.txt.
+
+budget.py BENCH_PAIRS SOURCE_ROOT BUILDTYPE COMPILER SANITIZER.  A programme is run with two numbers of
+pairs; what the runs differ by is what those pairs took, to the instruction, on any machine and however
+busy it is.  Is skipped in builds whose instructions are not the ones that ship, and without valgrind.
+"""
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import unittest
+
+PAIRS = (2000, 12000)
+
+
+def budget(text):
+    """Case and number of each line."""
+    lines = [line.split() for line in text.splitlines() if line and not line.startswith("#")]
+    return {case: int(number) for case, number in lines}
+
+
+def count(program, case, pairs):
+    """Instructions of a whole run."""
+    done = subprocess.run(["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null", program,
+                           case, str(pairs)], timeout=240, check=False, text=True,
+                          stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    found = re.search(r"Collected : (\d+)", done.stdout)
+    if done.returncode != 0 or not found:
+        raise AssertionError(f"callgrind on {case} ended with {done.returncode}: {done.stdout}")
+    return int(found[1])
+
+
+class Budget(unittest.TestCase):
+    def test_a_pair_takes_no_more_instructions_than_its_budget(self):
+        for case, most in budget((ROOT / "benchmarks/budget.txt").read_text()).items():
+            with self.subTest(case=case):
+                few, many = (count(PROGRAM, case, pairs) for pairs in PAIRS)
+                spent = (many - few) / (PAIRS[1] - PAIRS[0])
+                print(f"# {case}: {spent:.1f} instructions a pair, budget {most}", flush=True)
+                self.assertGreater(spent, 20, "nothing was measured")
+                self.assertLessEqual(spent, most, f"{case}: over the budget of benchmarks/budget.txt")
+
+
+def why_not(buildtype, compiler, sanitizer):
+    """Why nothing can be counted here, or an empty string."""
+    if buildtype != "release" or sanitizer != "none":
+        return "the budget is that of a release build"
+    if compiler != "gcc":
+        return "the budget is that of gcc"
+    if shutil.which("valgrind") is None:
+        return "valgrind is not installed"
+    return ""
+
+
+if __name__ == "__main__":
+    PROGRAM, ROOT = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
+    reason = why_not(*sys.argv[3:6])
+    if reason:
+        print(f"budget.py: skipped: {reason}")
+        sys.exit(77)
+    unittest.main(argv=sys.argv[:1], verbosity=2)
