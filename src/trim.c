@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "src/core/trace.h"
 #include "src/core/trim.h"
 #include "src/door.h"
 
@@ -75,6 +76,7 @@ xseg_status xseg_trim(struct xseg_allocator *allocator, const struct xseg_where 
     XSEG_DOOR_REQUIRE(chosen.pool == NULL || xseg_allocator_owns(allocator, chosen.pool),
                       "xseg_trim: the pool belongs to another allocator");
     const xseg_status status = trim_all(allocator, &chosen, &how, &done);
+    xseg_trace_deliver(allocator);
     if (status == XSEG_OK && out != NULL) {
         done.struct_bytes = out->struct_bytes;
         memcpy(out, &done, out->struct_bytes);
@@ -154,6 +156,7 @@ xseg_status xseg_tick(struct xseg_allocator *allocator, uint64_t budget_us)
 
         first = first == XSEG_OK ? status : first;
     }
+    xseg_trace_deliver(allocator);
     return first;
 }
 

@@ -17,6 +17,8 @@
  *          insertion into the look-up, and its host memory.  Held across: questions about a stream.
  * STATS    one per device.  Guards peaks.  Leaf.
  * FREE_LOG one per device.  Guards the log of frees.  Leaf.
+ * OBSERVERS one per allocator.  Guards the list of observers and what is to be told to them.  Leaf.
+ *          Let go of while one is called.
  * DRIVER   one per allocator.  Guards opening of devices.  Held across: every call that opens one.
  *          Never taken while another lock is held, and below GROWTH for that reason.
  */
@@ -46,6 +48,7 @@ enum xseg_lock_rank {
     XSEG_RANK_TABLE,
     XSEG_RANK_STATS,
     XSEG_RANK_FREE_LOG,
+    XSEG_RANK_OBSERVERS,
     XSEG_RANK_COUNT
 };
 

@@ -8,6 +8,7 @@
 #include "src/base/error.h"
 #include "src/core/alone.h"
 #include "src/core/departure.h"
+#include "src/core/trace.h"
 #include "src/core/walk.h"
 
 /* --- Opening and closing. --- */
@@ -41,6 +42,7 @@ static void free_allocator(struct xseg_allocator *allocator)
     free(allocator->device);
     xseg_lookup_fini(&allocator->lookup);
     xseg_fork_fini(&allocator->fork);
+    xseg_observers_fini(&allocator->observers);
     xseg_lock_fini(&allocator->open_lock);
     xseg_lock_fini(&allocator->lookup_lock);
     free(allocator);
@@ -59,6 +61,7 @@ xseg_status xseg_allocator_open(const char *config, const char *driver, const st
     allocator->clock = *clock;
     xseg_lock_init(&allocator->open_lock, XSEG_RANK_DRIVER);
     xseg_lock_init(&allocator->lookup_lock, XSEG_RANK_TABLE);
+    xseg_observers_init(&allocator->observers);
     if (!xseg_fork_init(&allocator->fork) || !xseg_lookup_init(&allocator->lookup)) {
         status = xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for the look-up table");
         goto free_all;
@@ -296,7 +299,7 @@ static xseg_status lock_live(struct xseg_allocator *allocator, const void *point
 /* Whether a free has more to do than the hit path does, apart from uses. */
 static inline bool is_watched(const struct xseg_config *config, const struct xseg_arena *arena)
 {
-    return config->debug_fill | (config->free_history != 0) | arena->is_alone;
+    return config->watches_frees | arena->is_alone;
 }
 
 /* Free a busy block.  No lock is held. */
@@ -318,6 +321,8 @@ static xseg_status free_busy(struct xseg_block *block, const struct xseg_config 
                                    config->graph_capture_record_stream_reuse);
     } else {
         xseg_fill_busy(block);
+        xseg_trace_note(arena, XSEG_TRACE_FREE_REQUESTED, block->base, block->requested);
+        xseg_trace_note(arena, XSEG_TRACE_FREE_COMPLETED, block->base, block->requested);
         xseg_arena_lock(arena);
         xseg_arena_note_free(arena, block);
         xseg_arena_take_back(arena, block);
@@ -348,8 +353,8 @@ xseg_status xseg_allocator_free(struct xseg_allocator *allocator,
         xseg_arena_unlock(arena);
         status = free_busy(block, config);
     }
-    if (__builtin_expect(config->decays_on_calls, 0))
-        xseg_decay_pass(arena->device, config);
+    if (__builtin_expect(config->follows_calls, 0))
+        xseg_device_follow(arena->device, config);
     return status;
 }
 

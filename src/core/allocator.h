@@ -18,6 +18,7 @@
 #include "src/base/log.h"
 #include "src/core/background.h"
 #include "src/core/device.h"
+#include "src/core/observers.h"
 
 /* A configuration, and the one that it replaced. */
 struct xseg_config_version {
@@ -36,6 +37,7 @@ struct xseg_allocator {
     _Atomic(struct xseg_config_version *) config;
     const char *config_source;
     struct xseg_background background;
+    struct xseg_observers observers;
     int device_count;
     _Atomic(struct xseg_device *) *device; /* [device_count], NULL until opened */
 };
@@ -60,6 +62,11 @@ void xseg_allocator_log_idle_keys(struct xseg_allocator *allocator, uint64_t nam
  */
 xseg_status xseg_allocator_limits(struct xseg_allocator *allocator, struct xseg_device *device,
                                   const struct xseg_limits *set, struct xseg_limits *was);
+
+/* As xseg_observe() and xseg_unobserve() of the public header. */
+xseg_status xseg_allocator_observe(struct xseg_allocator *allocator,
+                                   const struct xseg_observer *observer, uint64_t *id);
+xseg_status xseg_allocator_unobserve(struct xseg_allocator *allocator, uint64_t id);
 
 static inline const struct xseg_config *xseg_allocator_config(struct xseg_allocator *allocator)
 {

@@ -89,6 +89,7 @@ static struct xseg_config_version *make_version(struct xseg_allocator *allocator
 /* Put a version in force. */
 static void publish(struct xseg_allocator *allocator, struct xseg_config_version *version)
 {
+    version->config.traced = xseg_observers_trace(&allocator->observers);
     version->config.soft_by_device = has_soft_by_device(allocator, &version->config);
     xseg_config_sum_up(&version->config);
     atomic_store_explicit(&allocator->config, version, memory_order_release);
@@ -170,4 +171,46 @@ xseg_status xseg_allocator_limits(struct xseg_allocator *allocator, struct xseg_
     if (status == XSEG_OK && set != NULL)
         xseg_bounds_apply(device);
     return status;
+}
+
+/* Have the configuration say whether anybody traces. */
+static xseg_status follow_observers(struct xseg_allocator *allocator)
+{
+    if (xseg_observers_trace(&allocator->observers) == xseg_allocator_config(allocator)->traced)
+        return XSEG_OK;
+    struct xseg_config_version *version = make_version(allocator);
+    if (version == NULL)
+        return XSEG_ERR_HOST_MEMORY;
+    publish(allocator, version);
+    return XSEG_OK;
+}
+
+xseg_status xseg_allocator_observe(struct xseg_allocator *allocator,
+                                   const struct xseg_observer *observer, uint64_t *id)
+{
+    uint64_t number = 0;
+
+    xseg_lock_take(&allocator->open_lock);
+    xseg_status status = xseg_observers_add(&allocator->observers, observer, &number);
+    if (status == XSEG_OK)
+        status = follow_observers(allocator);
+    xseg_lock_give(&allocator->open_lock);
+    if (status == XSEG_OK)
+        *id = number;
+    else if (number != 0)
+        (void)xseg_observers_remove(&allocator->observers, number);
+    return status;
+}
+
+xseg_status xseg_allocator_unobserve(struct xseg_allocator *allocator, uint64_t id)
+{
+    const xseg_status status = xseg_observers_remove(&allocator->observers, id);
+
+    if (status != XSEG_OK)
+        return status;
+    /* Without host memory what happens goes on being noted, for nobody. */
+    xseg_lock_take(&allocator->open_lock);
+    (void)follow_observers(allocator);
+    xseg_lock_give(&allocator->open_lock);
+    return XSEG_OK;
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "src/core/alone.h"
 
+#include "src/core/trace.h"
 #include "src/core/trim.h"
 
 /* The device's pool of such blocks, made when first needed. */
@@ -74,6 +75,8 @@ static xseg_status take_back(struct xseg_block *block, bool is_idle, struct xseg
         xseg_pending_poll(&arena->device->pending);
         xseg_arena_lock(arena);
     } else {
+        xseg_trace_note(arena, XSEG_TRACE_FREE_REQUESTED, block->base, block->requested);
+        xseg_trace_note(arena, XSEG_TRACE_FREE_COMPLETED, block->base, block->requested);
         xseg_arena_lock(arena);
         xseg_arena_note_free(arena, block);
         xseg_arena_take_back(arena, block);

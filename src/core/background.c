@@ -7,7 +7,7 @@
 #include <time.h>
 
 #include "src/base/error.h"
-#include "src/core/allocator.h"
+#include "src/core/trace.h"
 
 /* Sleep until the next look may be due; false when the thread is to end. */
 static bool rest(struct xseg_background *background, uint64_t nanoseconds)
@@ -41,6 +41,7 @@ static void *run(void *self)
             if (device != NULL)
                 (void)xseg_decay_turn(device, config);
         }
+        xseg_trace_deliver(allocator);
     }
     return NULL;
 }

@@ -7,6 +7,7 @@
 #include "src/base/error.h"
 #include "src/core/allocator.h"
 #include "src/core/size.h"
+#include "src/core/trace.h"
 #include "src/core/walk.h"
 
 /* --- Walking the blocks of a pool. --- */
@@ -174,6 +175,8 @@ static void free_live(const struct xseg_checkpoint_block *live)
     xseg_arena_lock(arena);
     struct xseg_block *block =
         xseg_extent_block_at(extent_of(arena->pool, live->base), &arena->blocks, live->base);
+    xseg_trace_note(arena, XSEG_TRACE_FREE_REQUESTED, block->base, block->requested);
+    xseg_trace_note(arena, XSEG_TRACE_FREE_COMPLETED, block->base, block->requested);
     xseg_arena_note_free(arena, block);
     xseg_arena_take_back(arena, block);
     xseg_arena_unlock(arena);
@@ -197,6 +200,7 @@ static void revive(const struct xseg_checkpoint_block *saved, const struct xseg_
     XSEG_ASSERT(block->state == XSEG_BLOCK_CACHED &&
                 xseg_block_end(block) >= saved->base + saved->bytes);
     (void)xseg_arena_hand_out_at(arena, block, saved->base, &need);
+    xseg_trace_note(arena, XSEG_TRACE_ALLOC, saved->base, saved->bytes);
     xseg_arena_unlock(arena);
 }
 
@@ -245,6 +249,7 @@ xseg_status xseg_checkpoint_restore(const struct xseg_checkpoint *checkpoint,
     for (size_t i = 0; status == XSEG_OK && i < checkpoint->count; i++)
         revive(&checkpoint->block[i], config);
     xseg_lock_give(&device->growth_lock);
+    xseg_trace_deliver(device->allocator);
     if (status == XSEG_OK) {
         tell(moved, self, live.block, live.count, true);
         tell(moved, self, checkpoint->block, checkpoint->count, false);

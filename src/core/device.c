@@ -12,6 +12,7 @@
 #include "src/core/idle.h"
 #include "src/core/ladder.h"
 #include "src/core/size.h"
+#include "src/core/trace.h"
 #include "src/core/trim.h"
 #include "src/core/walk.h"
 
@@ -294,6 +295,13 @@ static void look_at_pending(struct xseg_device *device, const struct xseg_config
         xseg_deferred_reuse(&device->pending, stream);
 }
 
+void xseg_device_follow(struct xseg_device *device, const struct xseg_config *config)
+{
+    if (config->decays_on_calls)
+        xseg_decay_pass(device, config);
+    xseg_trace_deliver(device->allocator);
+}
+
 xseg_status xseg_device_alloc(struct xseg_device *device, const struct xseg_device_request *request,
                               void **out)
 {
@@ -316,8 +324,11 @@ xseg_status xseg_device_alloc(struct xseg_device *device, const struct xseg_devi
         status = xseg_fill_hand_out(&grant, request->zeroed);
     if (status == XSEG_OK)
         *out = (void *)(uintptr_t)grant.base; /* NOLINT(performance-no-int-to-ptr) */
-    if (__builtin_expect(request->config->decays_on_calls, 0))
-        xseg_decay_pass(device, request->config);
+    if (__builtin_expect(request->config->follows_calls, 0)) {
+        if (status == XSEG_OK)
+            xseg_trace_note(grant.arena, XSEG_TRACE_ALLOC, grant.base, request->bytes);
+        xseg_device_follow(device, request->config);
+    }
     return status;
 }
 
@@ -327,9 +338,12 @@ xseg_status xseg_device_prewarm(struct xseg_device *device,
     struct xseg_arena *arena = NULL;
     struct xseg_grant grant = {.base = 0};
     struct xseg_need need = {.keep = true};
-    const xseg_status status = prepare(device, request, &need, &arena);
+    xseg_status status = prepare(device, request, &need, &arena);
 
-    return status == XSEG_OK ? xseg_ladder_alloc(arena, &need, &grant) : status;
+    if (status == XSEG_OK)
+        status = xseg_ladder_alloc(arena, &need, &grant);
+    xseg_trace_deliver(device->allocator);
+    return status;
 }
 
 /* --- Figures. --- */

@@ -95,6 +95,9 @@ struct xseg_device_request {
 xseg_status xseg_device_alloc(struct xseg_device *device, const struct xseg_device_request *request,
                               void **out);
 
+/* What an allocation or a free ends with where the configuration's follows_calls says so. */
+void xseg_device_follow(struct xseg_device *device, const struct xseg_config *config);
+
 /* Have memory ready; as xseg_prewarm() of the public header. */
 xseg_status xseg_device_prewarm(struct xseg_device *device,
                                 const struct xseg_device_request *request);

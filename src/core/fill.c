@@ -8,6 +8,7 @@
 #include "src/base/error.h"
 #include "src/core/allocator.h"
 #include "src/core/alone.h"
+#include "src/core/trace.h"
 
 /* What is read back at a time. */
 #define PIECE_BYTES ((uint64_t)256 * XSEG_KIB)
@@ -203,6 +204,7 @@ xseg_status xseg_fill_hand_out(const struct xseg_grant *grant, bool zeroed)
         return XSEG_OK;
     (void)snprintf(reason, sizeof(reason), "%s", xseg_fail_text()->buffer);
     /* Nobody knows of it yet, so it has no uses and the free does not fail. */
+    xseg_trace_note(arena, XSEG_TRACE_ALLOC, grant->base, grant->requested);
     (void)xseg_allocator_free(
         arena->device->allocator,
         (void *)(uintptr_t)grant->base); /* NOLINT(performance-no-int-to-ptr) */

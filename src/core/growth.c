@@ -7,6 +7,7 @@
 
 #include "src/base/error.h"
 #include "src/core/size.h"
+#include "src/core/trace.h"
 #include "src/core/trim.h"
 
 /* --- Extents. --- */
@@ -173,6 +174,7 @@ static xseg_status grow_classic(struct xseg_arena *arena, const struct xseg_need
     if (status != XSEG_OK)
         return status;
     xseg_pool_note_growth(arena->pool, bytes);
+    xseg_trace_note(arena, XSEG_TRACE_SEGMENT_ALLOC, extent->segment.base, bytes);
     xseg_fill_busy(extent->first);
     xseg_arena_lock(arena);
     extent->oversize = bytes >= need->config->max_split_bytes;

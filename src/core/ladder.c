@@ -6,6 +6,7 @@
 #include "src/core/growth.h"
 #include "src/core/shortage.h"
 #include "src/core/steal.h"
+#include "src/core/trace.h"
 #include "src/core/trim.h"
 
 static bool is_shortage(xseg_status status)
@@ -154,18 +155,17 @@ static xseg_status flush(struct xseg_arena *arena, const struct xseg_need *need,
 
 /* --- Which rungs, in which order. --- */
 
-static rung *const expandable_rungs[] = {take_finished,    steal,         steal_waiting, borrow,
-                                         wait_for_pending, steal_waiting, flush,         steal,
-                                         search,           NULL};
-static rung *const classic_rungs[] = {take_finished, borrow, free_oversize, flush, search, NULL};
+static rung *const expandable_rungs[] = {
+    steal, steal_waiting, borrow, wait_for_pending, steal_waiting, flush, steal, search, NULL};
+static rung *const classic_rungs[] = {borrow, free_oversize, flush, search, NULL};
 /* Nothing is waited for or taken away; without stealing, small pages are still made. */
 static rung *const capture_rungs[] = {steal, borrow, NULL};
 static rung *const classic_capture_rungs[] = {borrow, NULL};
 /* A block that has a segment to itself is neither searched for nor put together. */
 static rung *const alone_rungs[] = {flush, NULL};
 /* A pool at its own limit gains nothing by what others give back. */
-static rung *const full_pool_rungs[] = {take_finished, steal, wait_for_pending, search, NULL};
-static rung *const classic_full_pool_rungs[] = {take_finished, wait_for_pending, search, NULL};
+static rung *const full_pool_rungs[] = {steal, wait_for_pending, search, NULL};
+static rung *const classic_full_pool_rungs[] = {wait_for_pending, search, NULL};
 
 static rung *const *choose_rungs(const struct xseg_arena *arena, const struct xseg_need *need)
 {
@@ -203,33 +203,82 @@ static bool is_rejected(const struct xseg_device *device, const struct xseg_need
            device->is_over;
 }
 
+/* What PyTorch does while memory lasts. */
+static xseg_status serve(struct xseg_arena *arena, const struct xseg_need *need,
+                         struct xseg_grant *out)
+{
+    /* Another thread may have freed or grown what fits while this one waited for the lock. */
+    const xseg_status status = search(arena, need, out);
+
+    if (status != XSEG_OK || out->base != 0)
+        return status;
+    if (__builtin_expect(need->ages, 0))
+        xseg_garbage_collect(arena->device, need->config);
+    return xseg_growth_grow(arena, need, out);
+}
+
+/*
+ * Ask the observers to spare memory; whether any has.  GROWTH is let go meanwhile, so everything may be
+ * different afterwards.
+ */
+static bool ask(struct xseg_arena *arena, const struct xseg_need *need, xseg_status refused,
+                unsigned attempt) XSEG_UNCHECKED
+{
+    xseg_lock_give(&arena->device->growth_lock);
+    const bool spared = xseg_shortage_tell(arena, need, refused, XSEG_OBSERVERS_SHORT, attempt);
+    xseg_lock_take(&arena->device->growth_lock);
+    return spared;
+}
+
+/*
+ * What is done about a shortage: what has finished meanwhile is looked at, the observers are asked,
+ * then the rungs are climbed; all that again while somebody spares memory and it does not suffice.
+ */
+static xseg_status overcome(struct xseg_arena *arena, const struct xseg_need *need,
+                            xseg_status refused, struct xseg_grant *out)
+{
+    xseg_status status = XSEG_OK;
+    bool spared = true;
+
+    arena->device->is_short = true;
+    if (!need->is_alone && !xseg_pending_captures(&arena->device->pending))
+        status = take_finished(arena, need, out);
+    if (status != XSEG_OK || out->base != 0)
+        return status;
+    status = refused;
+    for (unsigned attempt = 0; spared && attempt < XSEG_ASKS_MOST && is_shortage(status);
+         attempt++) {
+        spared = ask(arena, need, status, attempt);
+        if (spared)
+            status = serve(arena, need, out);
+        if (is_shortage(status))
+            status = climb(arena, need, status, out);
+    }
+    return status;
+}
+
 xseg_status xseg_ladder_alloc(struct xseg_arena *arena, const struct xseg_need *need,
                               struct xseg_grant *out)
 {
     struct xseg_device *device = arena->device;
+    bool rejected = false;
 
     xseg_lock_take(&device->growth_lock);
-    /* Another thread may have freed or grown what fits while this one waited for the lock. */
-    xseg_status status = search(arena, need, out);
-    if (status == XSEG_OK && out->base == 0) {
-        if (__builtin_expect(need->ages, 0))
-            xseg_garbage_collect(device, need->config);
-        status = xseg_growth_grow(arena, need, out);
-    }
-    if (is_shortage(status) && is_rejected(device, need)) {
-        atomic_fetch_add_explicit(&device->rejections, 1, memory_order_relaxed);
-        status = xseg_shortage_fail(arena, need, status);
-        xseg_lock_give(&device->growth_lock);
-        return status;
+    xseg_status status = serve(arena, need, out);
+    if (is_shortage(status)) {
+        rejected = is_rejected(device, need);
+        if (!rejected)
+            status = overcome(arena, need, status, out);
     }
     if (is_shortage(status)) {
-        device->is_short = true;
-        status = climb(arena, need, status, out);
-    }
-    if (is_shortage(status)) {
-        atomic_fetch_add_explicit(&device->ooms, 1, memory_order_relaxed);
+        atomic_fetch_add_explicit(rejected ? &device->rejections : &device->ooms, 1,
+                                  memory_order_relaxed);
+        xseg_trace_note(arena, XSEG_TRACE_OOM, 0, need->requested);
         status = xseg_shortage_fail(arena, need, status);
     }
     xseg_lock_give(&device->growth_lock);
+    if (is_shortage(status))
+        (void)xseg_shortage_tell(arena, need, status,
+                                 rejected ? XSEG_OBSERVERS_REJECTED : XSEG_OBSERVERS_OOM, 0);
     return status;
 }

@@ -5,6 +5,7 @@
  *     search, collect garbage by age if a limit wants that, grow: as PyTorch does, while memory lasts
  *     ------------------------------------------------- the driver or a limit says no
  *     finished      blocks whose events are complete by now
+ *     ask           observers, with GROWTH let go; when they spare memory, from the top, a few times
  *     small pages   new ones, as few as the request needs; else idle ones of other segments, streams
  *                   and pools whose stream has finished
  *     waiting       the same, after waiting for those streams

@@ -4,6 +4,7 @@
 #include <stdio.h>
 
 #include "src/base/error.h"
+#include "src/core/allocator.h"
 #include "src/core/trim.h"
 #include "src/core/walk.h"
 
@@ -134,4 +135,36 @@ xseg_status xseg_shortage_fail(struct xseg_arena *arena, const struct xseg_need 
     if (help != NULL)
         xseg_text_add(&text, "; %s", help);
     return xseg_fail(status, "%s", buffer);
+}
+
+bool xseg_shortage_tell(struct xseg_arena *arena, const struct xseg_need *need, xseg_status status,
+                        enum xseg_observers_subject subject, unsigned attempt)
+{
+    struct xseg_device *device = arena->device;
+    struct xseg_observers *observers = &device->allocator->observers;
+    uint64_t free = 0, total = 0;
+    char text[1024];
+
+    if (!xseg_observers_want(observers, subject))
+        return false;
+    /* What observers do writes other texts over it. */
+    (void)snprintf(text, sizeof(text), "%s", xseg_fail_text()->buffer);
+    (void)xseg_driver_memory(&device->context, &free, &total);
+    const struct xseg_shortage shortage = {
+        .struct_bytes = sizeof(shortage),
+        .device = device->context.ordinal,
+        .stream = xseg_arena_stream(arena)->handle,
+        .pool = arena->pool->is_private && !arena->pool->is_alone ? arena->pool : NULL,
+        .bytes = need->requested,
+        .status = status,
+        .attempt = attempt,
+        .is_capturing = xseg_pending_captures(&device->pending),
+        .allowed_bytes =
+            xseg_min(xseg_device_limit(device, need->config), device->context.total_bytes),
+        .free_bytes = free,
+        .text = text,
+    };
+    const bool answer = xseg_observers_tell(observers, subject, &shortage);
+    (void)xseg_fail(status, "%s", text);
+    return answer;
 }

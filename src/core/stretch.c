@@ -4,6 +4,7 @@
 #include "src/base/error.h"
 #include "src/core/fill.h"
 #include "src/core/pool.h"
+#include "src/core/trace.h"
 
 static bool is_free(const struct xseg_block *block)
 {
@@ -112,6 +113,8 @@ xseg_status xseg_stretch_map(struct xseg_pool *pool, struct xseg_stretch *stretc
                 return status;
             }
             xseg_pool_note_growth(pool, block->bytes);
+            xseg_trace_note(block->extent->arena, XSEG_TRACE_SEGMENT_MAP, block->base,
+                            block->bytes);
             xseg_fill_busy(block);
         }
         if (block == stretch->last)

@@ -5,6 +5,7 @@
 #include "src/core/departure.h"
 #include "src/core/idle.h"
 #include "src/core/size.h"
+#include "src/core/trace.h"
 
 /* One trim of one device under way. */
 struct trim {
@@ -144,7 +145,7 @@ static uint64_t give_segment(struct xseg_arena *arena, struct xseg_block *block)
 {
     struct xseg_device *device = arena->device;
     struct xseg_extent *extent = block->extent;
-    const uint64_t bytes = block->bytes;
+    const uint64_t base = block->base, bytes = block->bytes;
 
     xseg_arena_lock(arena);
     xseg_arena_remove_extent(arena, extent);
@@ -160,6 +161,7 @@ static uint64_t give_segment(struct xseg_arena *arena, struct xseg_block *block)
     (void)xseg_segment_end(&extent->segment); /* kept as a leftover if refused */
     xseg_list_insert(&device->spare_extents, &extent->link);
     xseg_pool_note_shrink(arena->pool, bytes);
+    xseg_trace_note(arena, XSEG_TRACE_SEGMENT_FREE, base, bytes);
     return bytes;
 }
 
@@ -196,6 +198,7 @@ static uint64_t give_pages(struct xseg_arena *arena, struct xseg_block *block, b
         block->mapped = block->filled = false;
         xseg_counts_down(&arena->counts, XSEG_COUNT_RESERVED_BYTES, gone);
         xseg_pool_note_shrink(arena->pool, gone);
+        xseg_trace_note(arena, XSEG_TRACE_SEGMENT_UNMAP, block->base, gone);
     }
     (void)xseg_arena_settle(arena, block);
     xseg_arena_unlock(arena);

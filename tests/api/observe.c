@@ -1,0 +1,407 @@
+/* SPDX-License-Identifier: MIT */
+/* Observers: who is asked or told when, and that nobody holds a lock meanwhile. */
+#include "tests/support/scene.h"
+
+#include <string.h>
+
+static struct xseg_allocator *open_on(size_t mib, const char *config)
+{
+    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+
+    settings.memory_bytes = mib * MIB;
+    return scene_open_on(&settings, config);
+}
+
+/* What an observer has seen, and what it does. */
+struct witness {
+    struct xseg_allocator *allocator;
+    void *spare[4]; /* freed one by one when memory is short */
+    unsigned asked, told, rejected;
+    bool always;       /* answers "try again" even without anything to free */
+    size_t nested;     /* bytes that it asks for itself, in vain */
+    uint64_t ends;     /* the observer that it tries to end */
+    xseg_status ended; /* what came of that */
+    struct xseg_shortage last;
+    char text[1024];
+    enum xseg_trace_action action[64];
+    void *base[64];
+    uint64_t bytes[64];
+    unsigned entries;
+};
+
+/* Whatever the library locks can be taken here. */
+static void use_the_library(struct witness *witness)
+{
+    struct xseg_trimmed done = XSEG_TRIMMED_INIT;
+
+    assert_true(scene_stats(witness->allocator).device_bytes > 0);
+    assert_int_equal(xseg_trim(witness->allocator, NULL, NULL, &done), XSEG_OK);
+}
+
+static void note(struct witness *witness, const struct xseg_shortage *shortage)
+{
+    witness->last = *shortage;
+    (void)strncpy(witness->text, shortage->text, sizeof(witness->text) - 1);
+    use_the_library(witness);
+}
+
+static bool spare(void *context, const struct xseg_shortage *shortage)
+{
+    struct witness *witness = context;
+    void *ptr = NULL;
+
+    assert_int_equal(shortage->attempt, witness->asked);
+    witness->asked++;
+    note(witness, shortage);
+    if (witness->nested != 0)
+        assert_int_equal(xseg_alloc(witness->allocator, 0, witness->nested, NULL, &ptr),
+                         XSEG_ERR_NO_MEMORY);
+    if (witness->ends != 0)
+        witness->ended = xseg_unobserve(witness->allocator, witness->ends);
+    for (unsigned i = 0; i < COUNT_OF(witness->spare); i++) {
+        if (witness->spare[i] == NULL)
+            continue;
+        scene_free(witness->allocator, witness->spare[i]);
+        witness->spare[i] = NULL;
+        return true;
+    }
+    return witness->always;
+}
+
+static void tell(void *context, const struct xseg_shortage *shortage)
+{
+    struct witness *witness = context;
+
+    witness->told++;
+    note(witness, shortage);
+}
+
+static void reject(void *context, const struct xseg_shortage *shortage)
+{
+    struct witness *witness = context;
+
+    witness->rejected++;
+    note(witness, shortage);
+}
+
+static void trace(void *context, const struct xseg_trace_entry *entry)
+{
+    struct witness *witness = context;
+
+    assert_true(witness->entries < COUNT_OF(witness->action));
+    witness->action[witness->entries] = entry->action;
+    witness->base[witness->entries] = entry->base;
+    witness->bytes[witness->entries++] = entry->bytes;
+    assert_true(scene_stats(witness->allocator).device_bytes > 0);
+}
+
+static uint64_t observe(struct witness *witness, bool traces)
+{
+    struct xseg_observer observer = XSEG_OBSERVER_INIT;
+    uint64_t id = 0;
+
+    observer.context = witness;
+    observer.short_of_memory = traces ? NULL : spare;
+    observer.out_of_memory = traces ? NULL : tell;
+    observer.rejected = traces ? NULL : reject;
+    observer.trace = traces ? trace : NULL;
+    assert_int_equal(xseg_observe(witness->allocator, &observer, &id), XSEG_OK);
+    assert_true(id != 0);
+    return id;
+}
+
+/* --- Memory is short. --- */
+
+/* What is spared serves the request: no retry, no flush, no out-of-memory. */
+static void what_is_spared_serves_the_request(void **state)
+{
+    struct witness witness = {.allocator = open_on(200, "expandable_segments:True")};
+    void *ptr;
+
+    (void)state;
+    (void)observe(&witness, false);
+    for (unsigned i = 0; i < 4; i++)
+        witness.spare[i] = scene_alloc(witness.allocator, 40 * MIB, NULL);
+    assert_int_equal(witness.asked, 0);
+    ptr = scene_alloc(witness.allocator, 70 * MIB, NULL);
+    /* 40 MiB are free; one spared block makes 80. */
+    assert_int_equal(witness.asked, 1);
+    assert_int_equal(witness.told, 0);
+    assert_int_equal(witness.last.bytes, 70 * MIB);
+    assert_int_equal(witness.last.status, XSEG_ERR_NO_MEMORY);
+    assert_int_equal(witness.last.allowed_bytes, 200 * MIB);
+    assert_int_equal(witness.last.free_bytes, 40 * MIB);
+    assert_false(witness.last.is_capturing);
+    assert_int_equal(scene_stats(witness.allocator).num_alloc_retries, 0);
+    scene_free(witness.allocator, ptr);
+    for (unsigned i = 1; i < 4; i++)
+        scene_free(witness.allocator, witness.spare[i]);
+    scene_close(witness.allocator);
+}
+
+/* It is asked again as long as it spares something and that is not enough. */
+static void it_is_asked_until_there_is_enough(void **state)
+{
+    struct witness witness = {.allocator = open_on(200, "expandable_segments:False")};
+    void *ptr;
+
+    (void)state;
+    (void)observe(&witness, false);
+    for (unsigned i = 0; i < 4; i++)
+        witness.spare[i] = scene_alloc(witness.allocator, 50 * MIB, NULL);
+    ptr = scene_alloc(witness.allocator, 99 * MIB, NULL);
+    assert_int_equal(witness.asked, 2);
+    scene_free(witness.allocator, ptr);
+    scene_free(witness.allocator, witness.spare[2]);
+    scene_free(witness.allocator, witness.spare[3]);
+    scene_close(witness.allocator);
+}
+
+/* "Try again" without an end does not go on for ever. */
+static void asking_is_bounded(void **state)
+{
+    struct witness witness = {.allocator = open_on(100, NULL), .always = true};
+    void *ptr = NULL;
+
+    (void)state;
+    (void)observe(&witness, false);
+    scene_expect_error(xseg_alloc(witness.allocator, 0, 120 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY,
+                       "no room for 120.00 MiB");
+    assert_int_equal(witness.asked, XSEG_ASKS_MOST);
+    assert_int_equal(witness.told, 1);
+    assert_int_equal(scene_stats(witness.allocator).num_ooms, 1);
+    scene_close(witness.allocator);
+}
+
+/* The text is the error's, whatever the observer did in between. */
+static void a_refusal_is_told_with_its_text(void **state)
+{
+    struct witness witness = {.allocator = open_on(200, NULL)};
+    char text[1024];
+    void *live = scene_alloc(witness.allocator, 150 * MIB, NULL), *ptr = NULL;
+
+    (void)state;
+    (void)observe(&witness, false);
+    assert_int_equal(xseg_alloc(witness.allocator, 0, 60 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY);
+    assert_true(xseg_error_text(text, sizeof(text)) > 0);
+    assert_int_equal(witness.asked, 1);
+    assert_int_equal(witness.told, 1);
+    assert_string_equal(witness.text, text);
+    assert_non_null(strstr(text, "live 150.00 MiB"));
+    scene_free(witness.allocator, live);
+    scene_close(witness.allocator);
+}
+
+/* A request from within an observer asks and tells nobody. */
+static void a_request_from_within_tells_nobody(void **state)
+{
+    struct witness witness = {.allocator = open_on(100, NULL), .nested = 300 * MIB};
+    void *ptr = NULL;
+
+    (void)state;
+    (void)observe(&witness, false);
+    assert_int_equal(xseg_alloc(witness.allocator, 0, 200 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY);
+    assert_int_equal(witness.asked, 1);
+    assert_int_equal(witness.told, 1);
+    assert_int_equal(witness.last.bytes, 200 * MIB);
+    assert_int_equal(scene_stats(witness.allocator).num_ooms, 2);
+    scene_close(witness.allocator);
+}
+
+/* What is refused at once is told as that, and nobody is asked. */
+static void a_rejection_is_told_apart(void **state)
+{
+    struct witness witness = {.allocator = open_on(100, "throw_on_cudamalloc_oom:True")};
+    void *ptr = NULL;
+
+    (void)state;
+    (void)observe(&witness, false);
+    assert_int_equal(xseg_alloc(witness.allocator, 0, 120 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY);
+    assert_int_equal(witness.rejected, 1);
+    assert_int_equal(witness.asked + witness.told, 0);
+    assert_int_equal(scene_stats(witness.allocator).num_oom_rejections, 1);
+    assert_int_equal(scene_stats(witness.allocator).num_ooms, 0);
+    scene_close(witness.allocator);
+}
+
+/* During a capture it is asked, too, and told so; the capture is not spoilt. */
+static void it_is_asked_during_a_capture(void **state)
+{
+    struct witness witness = {.allocator = open_on(100, NULL)};
+    struct xseg_pool *pool = scene_pool(witness.allocator);
+    const xseg_stream stream = scene_stream();
+    void *ptr = NULL;
+
+    (void)state;
+    (void)observe(&witness, false);
+    scene_capture_begin(pool, stream);
+    assert_int_equal(xseg_alloc(witness.allocator, 0, 120 * MIB, stream, &ptr), XSEG_ERR_NO_MEMORY);
+    assert_int_equal(witness.asked, 1);
+    assert_true(witness.last.is_capturing);
+    assert_ptr_equal(witness.last.pool, pool);
+    assert_ptr_equal(witness.last.stream, stream);
+    scene_graph_destroy(scene_capture_end(pool, stream));
+    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    assert_int_equal(xseg_close(witness.allocator), XSEG_OK);
+    scene_stream_destroy(stream);
+}
+
+/* --- Coming and going. --- */
+
+static void one_that_has_ended_is_not_called(void **state)
+{
+    struct witness first = {.allocator = open_on(100, NULL)}, second = first;
+    const uint64_t ended = observe(&first, false);
+    void *ptr = NULL;
+
+    (void)state;
+    (void)observe(&second, false);
+    assert_int_equal(xseg_unobserve(first.allocator, ended), XSEG_OK);
+    assert_int_equal(xseg_alloc(first.allocator, 0, 120 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY);
+    assert_int_equal(first.asked + first.told, 0);
+    assert_int_equal(second.told, 1);
+    scene_expect_error(xseg_unobserve(first.allocator, ended), XSEG_ERR_ARGUMENT, "no observer");
+    scene_close(first.allocator);
+}
+
+/* Ending itself would be waiting for itself; one observer may end another. */
+static void one_cannot_end_from_within(void **state)
+{
+    struct witness first = {.allocator = open_on(100, NULL)}, second = first;
+    void *ptr = NULL;
+
+    (void)state;
+    first.ends = observe(&first, false);
+    assert_int_equal(xseg_alloc(first.allocator, 0, 120 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY);
+    assert_int_equal(first.ended, XSEG_ERR_BUSY);
+    first.asked = 0;
+    first.ends = observe(&second, false);
+    assert_int_equal(xseg_alloc(first.allocator, 0, 120 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY);
+    assert_int_equal(first.ended, XSEG_OK);
+    assert_int_equal(second.asked, 0);
+    scene_close(first.allocator);
+}
+
+static void wrong_observers_are_refused(void **state)
+{
+    struct xseg_allocator *allocator = scene_open(NULL);
+    struct xseg_observer observer = XSEG_OBSERVER_INIT;
+    uint64_t id = 0;
+
+    (void)state;
+    scene_expect_error(xseg_observe(allocator, &observer, &id), XSEG_ERR_ARGUMENT, "no function");
+    observer.trace = trace;
+    observer.struct_bytes = 3;
+    scene_expect_error(xseg_observe(allocator, &observer, &id), XSEG_ERR_ARGUMENT, "unknown size");
+    scene_expect_error(xseg_observe(allocator, NULL, &id), XSEG_ERR_ARGUMENT, "NULL");
+    observer.struct_bytes = sizeof(observer);
+    scene_expect_error(xseg_observe(allocator, &observer, NULL), XSEG_ERR_ARGUMENT, "NULL");
+    assert_int_equal(xseg_observe(NULL, &observer, &id), XSEG_ERR_ARGUMENT);
+    assert_int_equal(xseg_unobserve(NULL, 1), XSEG_ERR_ARGUMENT);
+    assert_int_equal(xseg_unobserve(allocator, 0), XSEG_ERR_ARGUMENT);
+    assert_int_equal(id, 0);
+    scene_close(allocator);
+}
+
+/* --- Tracing. --- */
+
+/* Entries `from` on are these actions about this block. */
+static void expect_entries(const struct witness *witness, unsigned from, const char *actions)
+{
+    static const char letter[] = "afcSFmuo";
+
+    assert_int_equal(witness->entries, from + strlen(actions));
+    for (unsigned i = 0; actions[i] != '\0'; i++)
+        assert_int_equal(letter[witness->action[from + i]], actions[i]);
+}
+
+static void everything_is_traced_in_order(void **state)
+{
+    struct witness witness = {.allocator = open_on(100, "expandable_segments:True")};
+    void *ptr, *none = NULL;
+
+    (void)state;
+    const uint64_t id = observe(&witness, true);
+    ptr = scene_alloc(witness.allocator, 5 * MIB, NULL);
+    expect_entries(&witness, 0, "ma");
+    assert_int_equal(witness.bytes[0], 20 * MIB);
+    assert_ptr_equal(witness.base[1], ptr);
+    assert_int_equal(witness.bytes[1], 5 * MIB);
+    scene_free(witness.allocator, ptr);
+    expect_entries(&witness, 2, "fc");
+    assert_ptr_equal(witness.base[3], ptr);
+    scene_empty_cache(witness.allocator);
+    expect_entries(&witness, 4, "u");
+    assert_int_equal(witness.bytes[4], 20 * MIB);
+    assert_int_equal(xseg_alloc(witness.allocator, 0, GIB, NULL, &none), XSEG_ERR_NO_MEMORY);
+    expect_entries(&witness, 5, "o");
+    assert_int_equal(xseg_configure(witness.allocator, "expandable_segments:False"), XSEG_OK);
+    ptr = scene_alloc(witness.allocator, 5 * MIB, NULL);
+    scene_free(witness.allocator, ptr);
+    scene_empty_cache(witness.allocator);
+    expect_entries(&witness, 6, "SafcF");
+    assert_int_equal(xseg_unobserve(witness.allocator, id), XSEG_OK);
+    scene_free(witness.allocator, scene_alloc(witness.allocator, 5 * MIB, NULL));
+    assert_int_equal(witness.entries, 11);
+    scene_close(witness.allocator);
+}
+
+/* A free that waits for another stream is completed later. */
+static void a_pending_free_is_completed_later(void **state)
+{
+    struct witness witness = {.allocator = scene_open("expandable_segments:True")};
+    const xseg_stream stream = scene_stream();
+    void *ptr = scene_alloc(witness.allocator, 1000, NULL), *other;
+
+    (void)state;
+    (void)observe(&witness, true);
+    assert_int_equal(xseg_use(witness.allocator, ptr, stream), XSEG_OK);
+    assert_int_equal(xseg_sim_launch(stream, UINT64_MAX), XSEG_OK);
+    scene_free(witness.allocator, ptr);
+    expect_entries(&witness, 0, "f");
+    assert_int_equal(xseg_sim_finish(stream), XSEG_OK);
+    other = scene_alloc(witness.allocator, 2000, NULL);
+    expect_entries(&witness, 1, "ca");
+    assert_ptr_equal(witness.base[1], ptr);
+    assert_int_equal(witness.bytes[1], 1000);
+    scene_free(witness.allocator, other);
+    assert_int_equal(xseg_close(witness.allocator), XSEG_OK);
+    scene_stream_destroy(stream);
+}
+
+/* With the keys that take frees another way, too. */
+static void frees_are_traced_whatever_the_keys(void **state)
+{
+    static const char *const config[] = {"debug_fill:True", "free_history:8", "unmap_on_free:True"};
+
+    (void)state;
+    for (unsigned i = 0; i < COUNT_OF(config); i++) {
+        struct witness witness = {.allocator = scene_open(config[i])};
+
+        (void)observe(&witness, true);
+        scene_free(witness.allocator, scene_alloc(witness.allocator, 3 * MIB, NULL));
+        expect_entries(&witness, 0, i == 2 ? "mafcu" : "mafc");
+        scene_close(witness.allocator);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_is_spared_serves_the_request),
+        cmocka_unit_test(it_is_asked_until_there_is_enough),
+        cmocka_unit_test(asking_is_bounded),
+        cmocka_unit_test(a_refusal_is_told_with_its_text),
+        cmocka_unit_test(a_request_from_within_tells_nobody),
+        cmocka_unit_test(a_rejection_is_told_apart),
+        cmocka_unit_test(it_is_asked_during_a_capture),
+        cmocka_unit_test(one_that_has_ended_is_not_called),
+        cmocka_unit_test(one_cannot_end_from_within),
+        cmocka_unit_test(wrong_observers_are_refused),
+        cmocka_unit_test(everything_is_traced_in_order),
+        cmocka_unit_test(a_pending_free_is_completed_later),
+        cmocka_unit_test(frees_are_traced_whatever_the_keys),
+    };
+
+    return cmocka_run_group_tests_name("observe", tests, NULL, NULL);
+}
