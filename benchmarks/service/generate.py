@@ -1,0 +1,270 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Writes the week of a service as a trace with a clock: generate.py [--weeks N] >week.xtrace
+
+Two models share a device and come and go: a language model, by day, on two streams, and one that makes
+images, in sessions, on a third.  Requests come in bursts with lulls between.  What is allocated, how
+large and in which order is taken from two recorded programmes, llama_serve and sd_unet: their weights,
+the prompts of the one (the temporary memory of its first layer stands for that of all, the caches of
+all layers stay), and of the other one step of the denoising and the decoder, for each size of image
+(blocks of 8 MiB or more).  A cache grows in leaps of 64 tokens.  When things happen is made up.
+
+The same weeks come out each time.
+"""
+import argparse
+import heapq
+import pathlib
+import random
+import subprocess
+import sys
+
+TRACES = pathlib.Path(__file__).resolve().parents[1] / "traces"
+SECOND = 1_000_000
+HOUR = 3600 * SECOND
+DAY = 24 * HOUR
+TEXT_STREAMS, IMAGE_STREAM, COPY_STREAM = (1, 2), 3, 4
+LEAP = 64  # tokens
+BIG = 8 << 20
+
+
+def recorded(name):
+    """The sections of a recorded programme between its marks, as (what, block, bytes)."""
+    text = subprocess.run(["zstd", "-dc", TRACES / f"{name}.xtrace.zst"], check=True,
+                          stdout=subprocess.PIPE).stdout.decode()
+    sections = [[]]
+    for line in text.splitlines():
+        fields = line.split()
+        if fields[0] == "m":
+            sections.append([])
+        elif fields[0] in "af":
+            sections[-1].append((fields[0], fields[1], int(fields[2]) if fields[0] == "a" else 0))
+    return sections
+
+
+class Part:
+    """A piece of a recorded programme: its steps, and which blocks are left at its end."""
+
+    def __init__(self, steps):
+        ended = {block for what, block, _ in steps if what == "f"}
+        begun = {block for what, block, _ in steps if what == "a"}
+        self.steps = [step for step in steps if step[0] == "a" or step[1] in begun]
+        self.left = [block for what, block, _ in steps if what == "a" and block not in ended]
+
+    def peak(self):
+        """The step after which most is allocated."""
+        sizes, held, most, where = {}, 0, 0, 0
+        for i, (what, block, size) in enumerate(self.steps):
+            if what == "a":
+                sizes[block] = size
+            held += sizes[block] if what == "a" else -sizes[block]
+            if held > most:
+                most, where = held, i
+        return where
+
+
+class Prompt:
+    """A prompt of the language model: its first layer, and the caches of all layers."""
+
+    def __init__(self, section):
+        whole = Part(section)
+        sizes = {block: size for what, block, size in section if what == "a"}
+        caches = [block for block in whole.left if 4096 <= sizes[block]]
+        cache = max(set(sizes[block] for block in caches),
+                    key=[sizes[block] for block in caches].count)
+        caches = [block for block in caches if sizes[block] == cache]
+        # Up to the third cache, which belongs to the second layer.
+        end = next(i for i, step in enumerate(section) if step[1] == caches[2])
+        self.layer = Part([step for step in section[:end] if step[1] not in caches])
+        self.cache_bytes, self.caches = cache, len(caches)
+
+
+class Image:
+    """An image: a step of the denoising, and the decoder; blocks of 8 MiB or more."""
+
+    def __init__(self, section):
+        sizes = {block: size for what, block, size in section if what == "a"}
+        period = len(section) // 23
+        self.step, self.decoder = (
+            Part([step for step in steps if sizes.get(step[1], 0) >= BIG])
+            for steps in (section[period:2 * period], section[-period:]))
+
+
+class Service:
+    """The clock, the blocks, and what is going on."""
+
+    def __init__(self, out):
+        self.out = out
+        self.next_block = 0
+        self.agenda = []
+        self.order = 0
+
+    def at(self, time, what):
+        """Let a programme, which yields how long it waits, go on at a time."""
+        heapq.heappush(self.agenda, (time, self.order, what))
+        self.order += 1
+
+    def run(self):
+        last = None
+        while self.agenda:
+            time, _, what = heapq.heappop(self.agenda)
+            if time != last:
+                self.out.write(f"@ {time}\n")
+                last = time
+            pause = next(what, None)
+            if pause is not None:
+                self.at(time + pause, what)
+
+    def alloc(self, size, stream):
+        block = self.next_block
+        self.next_block += 1
+        self.out.write(f"a {block} {size} {stream}\n")
+        return block
+
+    def say(self, *fields):
+        self.out.write(" ".join(map(str, fields)) + "\n")
+
+    def play(self, part, stream, begin=0, end=None, blocks=None):
+        """Steps of a recorded piece; returns the blocks that are left."""
+        blocks = {} if blocks is None else blocks
+        for what, name, size in part.steps[begin:end]:
+            if what == "a":
+                blocks[name] = self.alloc(size, stream)
+            else:
+                self.say("f", blocks.pop(name))
+        return blocks
+
+
+def model(service, name, weights, stream, stays):
+    """A model comes, stays for a while, and goes."""
+    service.say("m", name, "comes")
+    blocks = [service.alloc(size, stream) for size in weights]
+    service.say("k", stream)
+    yield 10 * SECOND
+    service.say("y", stream)
+    yield stays
+    service.say("m", name, "goes")
+    for block in blocks:
+        service.say("f", block)
+
+
+def answer(service, number, prompt, stream, dice):
+    """A request to the language model: a prompt, then so many leaps."""
+    service.say("m", "request", number)
+    for block in service.play(prompt.layer, stream).values():
+        service.say("f", block)
+    size = prompt.cache_bytes
+    leap = max(size // 274, 512) * LEAP // 8 * 8
+    caches = [service.alloc(size, stream) for _ in range(prompt.caches)]
+    service.say("k", stream)
+    yield dice.randrange(SECOND // 10, SECOND // 2)
+    service.say("y", stream)
+    for _ in range(dice.choice((1, 1, 2))):
+        yield dice.randrange(SECOND, 3 * SECOND)
+        service.say("m", "request", number)
+        size += leap
+        for i, cache in enumerate(caches):
+            caches[i] = service.alloc(size, stream)
+            service.say("f", cache)
+        service.say("k", stream)
+        yield dice.randrange(SECOND // 10, SECOND)
+        service.say("y", stream)
+    yield dice.randrange(SECOND // 10)
+    service.say("m", "request", number)
+    for cache in caches:
+        service.say("f", cache)
+
+
+def picture(service, number, image, dice):
+    """A request for an image: denoising, decoding, and a copy to the host on a stream of its own."""
+    service.say("m", "request", number)
+    left = service.play(image.step, IMAGE_STREAM)
+    service.say("k", IMAGE_STREAM)
+    yield dice.randrange(3 * SECOND, 6 * SECOND)
+    service.say("m", "request", number)
+    service.say("y", IMAGE_STREAM)
+    for block in left.values():
+        service.say("f", block)
+    peak = image.decoder.peak() + 1
+    left = service.play(image.decoder, IMAGE_STREAM, 0, peak)
+    service.say("k", IMAGE_STREAM)
+    service.say("m", "between")
+    yield dice.randrange(SECOND // 2, SECOND)
+    service.say("m", "request", number)
+    service.play(image.decoder, IMAGE_STREAM, peak, None, left)
+    result = service.alloc(3 * 1024 * 1024 * 2, IMAGE_STREAM)
+    service.say("k", IMAGE_STREAM)
+    service.say("u", result, COPY_STREAM)
+    for block in [*left.values(), result]:
+        service.say("f", block)
+    service.say("m", "between")
+    yield dice.randrange(SECOND // 2, SECOND)
+    service.say("y", IMAGE_STREAM)
+    service.say("y", COPY_STREAM)
+
+
+def worker(begin, requests):
+    """Serves requests, of (time, programme), one after the other."""
+    now = begin
+    for time, request in requests:
+        if time > now:
+            yield time - now
+            now = time
+        for pause in request:
+            now += pause
+            yield pause
+
+
+def bursts(begin, end, lull, count, gap, dice):
+    """Times of requests: bursts of `count` on average, `gap` apart, with lulls between."""
+    time = begin + int(dice.expovariate(1 / lull))
+    while time < end:
+        for _ in range(1 + int(dice.expovariate(1 / (count - 1)))):
+            if time >= end:
+                return
+            yield time
+            time += int(dice.expovariate(1 / gap))
+        time += int(dice.expovariate(1 / lull))
+
+
+def weeks(service, count, dice):
+    text, images = recorded("llama_serve"), recorded("sd_unet")
+    prompts = [Prompt(text[i]) for i in (1, 4, 5)]
+    sizes = [Image(section) for section in images[1:-1]]
+    weights = {"text": [size for what, _, size in text[0] if what == "a"],
+               "image": [size for what, _, size in images[0] if what == "a"]}
+    number = 0
+    for day in range(7 * count):
+        free = day % 7 >= 5
+        begin = day * DAY + int((10 if free else 7.5) * HOUR)
+        end = day * DAY + int((19 if free else 22.5) * HOUR)
+        service.at(begin, model(service, "text", weights["text"], 1, end - begin))
+        for time in bursts(begin + 60 * SECOND, end - 60 * SECOND, 2 * HOUR, 16, 12 * SECOND, dice):
+            number += 1
+            service.at(time, answer(service, number, dice.choice(prompts),
+                                    dice.choice(TEXT_STREAMS), dice))
+        for hour, hours in ((11, 3),) if free else ((9, 2), (14, 2.5), (20, 1.5)):
+            begin, end = day * DAY + hour * HOUR, day * DAY + int((hour + hours) * HOUR)
+            service.at(begin, model(service, "image", weights["image"], IMAGE_STREAM, end - begin))
+            queue = []
+            for time in bursts(begin + 60 * SECOND, end - 900 * SECOND, 3 * HOUR // 2, 22,
+                               10 * SECOND, dice):
+                number += 1
+                queue.append((time, picture(service, number, dice.choice(sizes), dice)))
+            service.at(begin, worker(begin, queue))
+    return number
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("--weeks", type=int, default=1)
+    arguments = parser.parse_args()
+    service = Service(sys.stdout)
+    print("xtrace 1\n# A service: two models, bursts and lulls, by benchmarks/service/generate.py")
+    print("d 24576\n@ 0")
+    weeks(service, arguments.weeks, random.Random(20261122))
+    service.run()
+    print(f"@ {arguments.weeks * 7 * DAY}")
+
+
+if __name__ == "__main__":
+    main()

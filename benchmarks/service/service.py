@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: MIT
+"""Replays the week of a service in three ways, prints what came of it, and writes memory over time:
+service.py TOOL FOLDER.
+
+  kept       PyTorch's expandable behaviour: what was reserved once stays
+  emptied    the same, and empty_cache() every 10 seconds from a timer
+  decayed    the configuration below, and xseg_tick() every second
+"""
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+HERE = pathlib.Path(__file__).parent
+WEEK = HERE / "week.xtrace.zst"
+CONFIG = "expandable_segments:True,idle_ms:180000"
+EXPANDABLE = "expandable_segments:True"
+EMPTY_US = 10_000_000
+GIB, MIB = 1 << 30, 1 << 20
+HOUR_US = 3600 * 1_000_000
+
+NOTES = """
+  live, reserved   weighted by time over the week; the floor that decay keeps is 0
+  driver           time in driver calls: MODELLED after an A100, not measured
+  worst call       the longest single allocation or free; worst request: what all of one request's
+                   took.  MODELLED.  The emptying itself is charged to no request, which flatters it
+  waits            calls in which the allocator waited for the device: on the path of a request, and
+                   elsewhere
+  PyTorch          is what xseg does with this string, number for number; it makes more driver calls
+"""
+
+
+def write_emptied(out):
+    """The week with an `e` line every ten seconds."""
+    lines = subprocess.run(["zstd", "-dc", WEEK], check=True, stdout=subprocess.PIPE)
+    due = EMPTY_US
+    for line in lines.stdout.decode().splitlines(keepends=True):
+        if line.startswith("@"):
+            while due <= int(line[2:]):
+                out.write(f"@ {due}\nm empty\ne\n")
+                due += EMPTY_US
+        out.write(line)
+
+
+def replay(tool, trace, config, timeline):
+    """The tool's JSON; memory over time goes to a file."""
+    command = [tool, "replay", "--json", "--config", config, "--timeline", timeline, trace]
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=False)
+    if done.returncode != 0:
+        sys.exit(f"service.py: {' '.join(map(str, command))} ended with status {done.returncode}")
+    return json.loads(done.stdout)
+
+
+def waits(run):
+    """All waits of a replay."""
+    return sum(run["driver_calls"][name] for name in
+               ("cuStreamSynchronize", "cuEventSynchronize", "cuCtxSynchronize", "cuMemFree"))
+
+
+def print_runs(runs):
+    heads = ("", "live", "reserved", "", "peak", "driver", "us per", "worst call", "worst request",
+             "waits on", "waits")
+    units = ("", "GiB", "GiB", "/ live", "GiB", "s", "request", "us", "us", "requests", "elsewhere")
+    widths = (9, 7, 10, 8, 8, 9, 9, 12, 15, 10, 11)
+    for cells in (heads, units):
+        print("".join(f"{cell:>{width}}" if i else f"{cell:<{width}}"
+                      for i, (cell, width) in enumerate(zip(cells, widths))).rstrip())
+    print("-" * sum(widths))
+    for name, run in runs.items():
+        cells = (f"{run['live_time_avg'] / GIB:.2f}", f"{run['reserved_time_avg'] / GIB:.2f}",
+                 f"{run['reserved_time_avg'] / run['live_time_avg']:.3f}",
+                 f"{run['peak_reserved'] / GIB:.2f}", f"{run['driver_us'] / 1e6:.2f}",
+                 f"{run['driver_us'] / run['requests']:.0f}", f"{run['max_call_us']:.0f}",
+                 f"{run['max_request_us']:.0f}", f"{run['request_path_syncs']}",
+                 f"{waits(run) - run['request_path_syncs']}")
+        print(f"{name:<{widths[0]}}" + "".join(f"{cell:>{width}}"
+                                               for cell, width in zip(cells, widths[1:])))
+
+
+def print_drift(timeline):
+    """What stands at three in the night, when no model is there."""
+    rows = [list(map(int, line.split("\t"))) for line in timeline.read_text().splitlines()
+            if not line.startswith("#")]
+    print("\nat 3 in the night   " + "".join(f"{'night ' + str(night):>10}" for night in range(2, 8)))
+    nights = [next(row for row in rows if row[0] >= (24 * night + 3) * HOUR_US)
+              for night in range(1, 7)]
+    for head, column, unit in (("reserved MiB", 3, MIB), ("addresses GiB", 4, GIB),
+                               ("host memory KiB", 5, 1024), ("driver objects", 6, 1)):
+        print(f"  {head:<18}" + "".join(f"{row[column] / unit:>10.0f}" for row in nights))
+
+
+def print_targets(runs):
+    kept, emptied, decayed = (runs[name] for name in ("kept", "emptied", "decayed"))
+    print("\n  reserved / live      "
+          f"{decayed['reserved_time_avg'] / decayed['live_time_avg']:.3f}, to reach: 1.10\n"
+          f"  driver time          {decayed['driver_us'] / emptied['driver_us']:.3f} of emptying, "
+          "to reach: 0.20\n"
+          f"  waits on requests    {decayed['request_path_syncs']}, to reach: 0\n"
+          f"  kept: reserved is    {kept['reserved_time_avg'] / decayed['reserved_time_avg']:.1f} "
+          "times as much")
+
+
+def main(tool, folder):
+    folder = pathlib.Path(folder)
+    with tempfile.NamedTemporaryFile("w", suffix=".xtrace") as file:
+        write_emptied(file)
+        file.flush()
+        runs = {name: replay(tool, trace, config, folder / f"service-{name}.tsv")
+                for name, trace, config in (("kept", WEEK, EXPANDABLE),
+                                            ("emptied", file.name, EXPANDABLE),
+                                            ("decayed", WEEK, CONFIG))}
+    print(f"\nthe week of a service: {runs['kept']['requests']} requests, "
+          f"{runs['kept']['events']:,} allocations and frees\n  decayed is {CONFIG}\n")
+    print_runs(runs)
+    print_drift(folder / "service-decayed.tsv")
+    print_targets(runs)
+    print(NOTES)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
