@@ -2,7 +2,7 @@
 """The nine recorded programmes, in both modes, against PyTorch's own figures: traces.py TOOL SOURCE_ROOT.
 
 Each must run to its end, also on the smallest device on which it does with PyTorch; the programmes
-of one stream may not reserve more than there.
+of one stream may not reserve more than there, and none may call the driver more often.
 """
 import json
 import pathlib
@@ -12,6 +12,10 @@ import unittest
 
 ONE_STREAM = ("gpt2_train", "llama_finetune", "llama_serve", "moe_train", "resnet_multiscale",
               "rl_ppo", "sd_unet")
+# PyTorch's calls that make, map, unmap and free device memory, and the driver's names for them.
+CALLS = {"cudaMalloc": "cuMemAlloc", "cudaFree": "cuMemFree", "reserve": "cuMemAddressReserve",
+         "create": "cuMemCreate", "map": "cuMemMap", "access": "cuMemSetAccess",
+         "unmap": "cuMemUnmap", "release": "cuMemRelease"}
 MODES = {"classic": "expandable_segments:False", "expandable": "expandable_segments:True"}
 
 
@@ -43,6 +47,12 @@ class TracesTest(unittest.TestCase):
             self.assertEqual(got["peak_allocated"], expected["peak_allocated"])
             if name in ONE_STREAM:
                 self.assertLessEqual(got["peak_reserved"], expected["peak_reserved"])
+
+    def test_driver_calls(self):
+        for name, mode, expected in self.each():
+            got = self.replay(name, mode)["driver_calls"]
+            for theirs, ours in CALLS.items():
+                self.assertLessEqual(got.get(ours, 0), expected["driver_calls"][theirs], ours)
 
     def test_smallest_device(self):
         for name, mode, expected in self.each():

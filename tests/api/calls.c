@@ -1,0 +1,215 @@
+/* SPDX-License-Identifier: MIT */
+/* Driver calls: no more than what a programme does forces. */
+#include "tests/support/scene.h"
+
+#define PAGES 307u
+#define PAGE  (20 * MIB)
+
+/* How often the calls were made that make, map and take away memory. */
+struct calls {
+    uint64_t reserve, create, map, access, unmap, release, all;
+};
+
+static struct calls count(void)
+{
+    return (struct calls){
+        xseg_sim_calls("cuMemAddressReserve"),
+        xseg_sim_calls("cuMemCreate"),
+        xseg_sim_calls("cuMemMap"),
+        xseg_sim_calls("cuMemSetAccess"),
+        xseg_sim_calls("cuMemUnmap"),
+        xseg_sim_calls("cuMemRelease"),
+        xseg_sim_calls(NULL),
+    };
+}
+
+/* What was called since. */
+static struct calls since(const struct calls *before)
+{
+    const struct calls now = count();
+
+    return (struct calls){
+        now.reserve - before->reserve, now.create - before->create, now.map - before->map,
+        now.access - before->access,   now.unmap - before->unmap,   now.release - before->release,
+        now.all - before->all,
+    };
+}
+
+static void expect(const struct calls *before, struct calls wanted)
+{
+    struct calls got = since(before);
+
+    /* The sum is looked at where it is all there is. */
+    got.all = wanted.all;
+    assert_memory_equal(&got, &wanted, sizeof(got));
+}
+
+static void free_all(struct xseg_allocator *allocator, void **blocks, size_t slots)
+{
+    for (size_t i = 0; i < slots; i++) {
+        scene_free(allocator, blocks[i]);
+        blocks[i] = NULL;
+    }
+}
+
+/* As few as PyTorch's 410 pages, and one set-access; nothing again for memory that is there. */
+static void a_growth_of_8_gib_sets_access_once(void **state)
+{
+    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
+    struct calls before;
+    void *block;
+
+    (void)state;
+    scene_free(allocator, scene_alloc(allocator, PAGE, NULL));
+    before = count();
+    block = scene_alloc(allocator, 8 * GIB, NULL);
+    expect(&before, (struct calls){.create = 409, .map = 409, .access = 1});
+    scene_free(allocator, block);
+    before = count();
+    scene_free(allocator, scene_alloc(allocator, 8 * GIB, NULL));
+    assert_int_equal(since(&before).all, 0);
+    /* 8 GiB in 410 pages leave 8 MiB free; 92 MiB more are 5 pages. */
+    scene_free(allocator, scene_alloc(allocator, 8 * GIB + 100 * MIB, NULL));
+    expect(&before, (struct calls){.create = 5, .map = 5, .access = 1});
+    scene_close(allocator);
+}
+
+/* Idle blocks of a page each, side by side; every so many-th is live. */
+static void fill(struct xseg_allocator *allocator, void **blocks, unsigned live_every)
+{
+    for (unsigned i = 0; i < PAGES; i++)
+        blocks[i] = scene_alloc(allocator, PAGE, NULL);
+    for (unsigned i = 0; i < PAGES; i++) {
+        if (live_every != 0 && i % live_every == 0)
+            continue;
+        scene_free(allocator, blocks[i]);
+        blocks[i] = NULL;
+    }
+}
+
+static void empty_cache_unmaps_each_run_once(void **state)
+{
+    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
+    void *blocks[PAGES];
+    struct calls before;
+
+    (void)state;
+    fill(allocator, blocks, 0);
+    before = count();
+    scene_empty_cache(allocator);
+    expect(&before, (struct calls){.unmap = 1, .release = PAGES});
+    fill(allocator, blocks, 11);
+    before = count();
+    scene_empty_cache(allocator);
+    expect(&before, (struct calls){.unmap = 28, .release = PAGES - 28});
+    free_all(allocator, blocks, PAGES);
+    scene_close(allocator);
+}
+
+/* A driver that wants its calls one by one is not asked for more than that again and again. */
+static void empty_cache_unmaps_page_by_page_where_it_must(void **state)
+{
+    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_allocator *allocator;
+    void *blocks[PAGES];
+    struct calls before;
+
+    (void)state;
+    settings.one_by_one = true;
+    allocator = scene_open_on(&settings, "expandable_segments:True");
+    scene_free(allocator, scene_alloc(allocator, PAGE, NULL));
+    before = count();
+    fill(allocator, blocks, 0);
+    expect(&before, (struct calls){.create = PAGES - 1, .map = PAGES - 1, .access = PAGES - 1});
+    before = count();
+    scene_empty_cache(allocator);
+    expect(&before, (struct calls){.unmap = PAGES, .release = PAGES});
+    scene_close(allocator);
+}
+
+/* A small generator, the same each time. */
+static uint32_t draw(uint32_t *seed)
+{
+    *seed = *seed * 1664525u + 1013904223u;
+    return *seed >> 8;
+}
+
+/* Free and allocate at random. */
+static void churn(struct xseg_allocator *allocator, void **blocks, size_t slots, unsigned steps,
+                  uint32_t *seed)
+{
+    for (unsigned i = 0; i < steps; i++) {
+        const size_t slot = draw(seed) % slots;
+        const size_t most = draw(seed) % 4 == 0 ? 60 * MIB : 100 * KIB;
+
+        scene_free(allocator, blocks[slot]);
+        blocks[slot] = scene_alloc(allocator, 1 + draw(seed) % most, NULL);
+    }
+}
+
+/* While nothing is given back and nothing runs short, each page is made once, and none is released. */
+static void a_page_is_made_once(void **state)
+{
+    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
+    void *blocks[200] = {NULL};
+    struct xseg_stats stats;
+    struct calls before, made;
+    uint32_t seed = 1;
+
+    (void)state;
+    scene_free(allocator, scene_alloc(allocator, 512, NULL));
+    scene_empty_cache(allocator);
+    before = count();
+    const uint64_t growths = scene_stats(allocator).num_device_alloc;
+    const uint64_t shrinks = scene_stats(allocator).num_device_free;
+    churn(allocator, blocks, COUNT_OF(blocks), 20000, &seed);
+    made = since(&before);
+    stats = scene_stats(allocator);
+    assert_int_equal(made.create, stats.reserved_bytes[XSEG_STAT_SMALL].current / (2 * MIB) +
+                                      stats.reserved_bytes[XSEG_STAT_LARGE].current / PAGE);
+    assert_int_equal(made.map, made.create);
+    assert_int_equal(made.access, stats.num_device_alloc - growths);
+    assert_int_equal(made.unmap, 0);
+    assert_int_equal(made.release, 0);
+    assert_int_equal(made.reserve, 1); /* the large pool's range: the small one's is there */
+    /* What goes, goes once: a release for each page that is no longer there. */
+    scene_empty_cache(allocator);
+    stats = scene_stats(allocator);
+    made = since(&before);
+    assert_int_equal(made.create - made.release,
+                     stats.reserved_bytes[XSEG_STAT_SMALL].current / (2 * MIB) +
+                         stats.reserved_bytes[XSEG_STAT_LARGE].current / PAGE);
+    assert_int_equal(made.unmap, stats.num_device_free - shrinks);
+    free_all(allocator, blocks, COUNT_OF(blocks));
+    scene_close(allocator);
+}
+
+/* A programme that is run again finds all that it needs. */
+static void a_hit_calls_nothing(void **state)
+{
+    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
+    void *blocks[200] = {NULL};
+    uint32_t first = 7, again = 7;
+
+    (void)state;
+    churn(allocator, blocks, COUNT_OF(blocks), 5000, &first);
+    free_all(allocator, blocks, COUNT_OF(blocks));
+    const struct calls before = count();
+    churn(allocator, blocks, COUNT_OF(blocks), 5000, &again);
+    free_all(allocator, blocks, COUNT_OF(blocks));
+    assert_int_equal(since(&before).all, 0);
+    scene_close(allocator);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_growth_of_8_gib_sets_access_once),
+        cmocka_unit_test(empty_cache_unmaps_each_run_once),
+        cmocka_unit_test(empty_cache_unmaps_page_by_page_where_it_must),
+        cmocka_unit_test(a_page_is_made_once),
+        cmocka_unit_test(a_hit_calls_nothing),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
