@@ -76,6 +76,8 @@ static void read_device(struct xseg_device *device, struct xseg_stats *stats)
     stats->stuck_bytes = xseg_leftovers_bytes(&device->leftovers);
     stats->address_bytes = atomic_load_explicit(&device->addresses, memory_order_relaxed);
     stats->host_bytes = xseg_device_host_bytes(device);
+    stats->idle_page_bytes = xseg_pages_bytes(&device->pages);
+    stats->scrubbed_bytes = atomic_load_explicit(&device->scrubbed, memory_order_relaxed);
     stats->num_oom_rejections = atomic_load_explicit(&device->rejections, memory_order_relaxed);
     stats->overwrites = atomic_load_explicit(&device->fill.overwrites, memory_order_relaxed);
 }
@@ -169,6 +171,7 @@ xseg_status xseg_stats_reset(struct xseg_allocator *allocator, const struct xseg
         atomic_store_explicit(&device->grown, 0, memory_order_relaxed);
         atomic_store_explicit(&device->shrunk, 0, memory_order_relaxed);
         atomic_store_explicit(&device->rejections, 0, memory_order_relaxed);
+        atomic_store_explicit(&device->scrubbed, 0, memory_order_relaxed);
         atomic_store_explicit(&device->fill.overwrites, 0, memory_order_relaxed);
     }
     return XSEG_OK;

@@ -17,91 +17,214 @@ void xseg_pages_init(struct xseg_pages *pages, struct xseg_context *context,
 
 void xseg_pages_fini(struct xseg_pages *pages)
 {
-    free(pages->idle);
-    pages->idle = NULL;
-    pages->count = pages->capacity = 0;
+    for (size_t i = 0; i < pages->sizes; i++)
+        free(pages->stack[i].page);
+    free(pages->stack);
+    pages->stack = NULL;
+    pages->sizes = 0;
 }
 
-uint64_t xseg_pages_idle(const struct xseg_pages *pages, uint64_t page_bytes)
-{
-    uint64_t bytes = 0;
+/* --- Stacks. --- */
 
-    for (size_t i = 0; i < pages->count; i++)
-        bytes += pages->idle[i].bytes == page_bytes ? page_bytes : 0;
-    return bytes;
+static struct xseg_page_stack *find_stack(const struct xseg_pages *pages, uint64_t page_bytes)
+{
+    for (size_t i = 0; i < pages->sizes; i++)
+        if (pages->stack[i].page_bytes == page_bytes)
+            return &pages->stack[i];
+    return NULL;
 }
 
-bool xseg_pages_take(struct xseg_pages *pages, uint64_t page_bytes, uint64_t *handle)
+/* The stack of a size, made if need be; NULL without host memory. */
+static struct xseg_page_stack *get_stack(struct xseg_pages *pages, uint64_t page_bytes)
 {
-    for (size_t i = pages->count; i-- > 0;) {
-        if (pages->idle[i].bytes != page_bytes)
-            continue;
-        *handle = pages->idle[i].handle;
-        pages->idle[i] = pages->idle[--pages->count];
-        atomic_fetch_sub_explicit(&pages->bytes, page_bytes, memory_order_relaxed);
-        return true;
-    }
-    return false;
+    struct xseg_page_stack *stack = find_stack(pages, page_bytes);
+
+    if (stack != NULL)
+        return stack;
+    stack = realloc(pages->stack, (pages->sizes + 1) * sizeof(*stack));
+    if (stack == NULL)
+        return NULL;
+    pages->stack = stack;
+    stack += pages->sizes++;
+    *stack = (struct xseg_page_stack){.page_bytes = page_bytes};
+    return stack;
 }
 
-/* Room for one page more. */
-static bool make_room(struct xseg_pages *pages)
+/* The stack of a size with room for one page more; NULL without host memory. */
+static struct xseg_page_stack *make_room(struct xseg_pages *pages, uint64_t page_bytes)
 {
-    if (pages->count < pages->capacity)
-        return true;
-    const size_t capacity = pages->capacity == 0 ? 64 : pages->capacity * 2;
-    struct xseg_page *idle = realloc(pages->idle, capacity * sizeof(*idle));
-    if (idle == NULL)
+    struct xseg_page_stack *stack = get_stack(pages, page_bytes);
+
+    if (stack == NULL || stack->count < stack->capacity)
+        return stack;
+    const size_t capacity = stack->capacity == 0 ? 64 : stack->capacity * 2;
+    struct xseg_page *page = realloc(stack->page, capacity * sizeof(*page));
+    if (page == NULL)
+        return NULL;
+    stack->page = page;
+    stack->capacity = capacity;
+    return stack;
+}
+
+static void add(struct xseg_pages *pages, struct xseg_page_stack *stack, uint64_t handle,
+                const void *owner)
+{
+    stack->page[stack->count++] = (struct xseg_page){handle, owner, pages->now};
+    atomic_fetch_add_explicit(&pages->bytes, stack->page_bytes, memory_order_relaxed);
+}
+
+/* Take a page out; what lies above it keeps its order. */
+static struct xseg_page take_at(struct xseg_pages *pages, struct xseg_page_stack *stack, size_t at)
+{
+    const struct xseg_page page = stack->page[at];
+
+    stack->count--;
+    memmove(&stack->page[at], &stack->page[at + 1], (stack->count - at) * sizeof(page));
+    atomic_fetch_sub_explicit(&pages->bytes, stack->page_bytes, memory_order_relaxed);
+    return page;
+}
+
+static void release_at(struct xseg_pages *pages, struct xseg_page_stack *stack, size_t at)
+{
+    const struct xseg_page page = take_at(pages, stack, at);
+
+    /* A leftover if refused. */
+    (void)xseg_leftovers_give(pages->leftovers, XSEG_LEFTOVER_PAGE, page.handle, stack->page_bytes);
+}
+
+/* --- Taking and putting. --- */
+
+static bool is_own(const struct xseg_page *page, const struct xseg_page_taker *taker)
+{
+    return page->owner == NULL || page->owner == taker->owner;
+}
+
+uint64_t xseg_pages_idle(const struct xseg_pages *pages, uint64_t page_bytes,
+                         const struct xseg_page_taker *taker)
+{
+    const struct xseg_page_stack *stack = find_stack(pages, page_bytes);
+    uint64_t count = 0;
+
+    if (stack == NULL)
+        return 0;
+    if (taker->choice != XSEG_PAGE_OWN_ONLY)
+        return stack->count * page_bytes;
+    for (size_t i = 0; i < stack->count; i++)
+        count += is_own(&stack->page[i], taker);
+    return count * page_bytes;
+}
+
+bool xseg_pages_take(struct xseg_pages *pages, uint64_t page_bytes,
+                     const struct xseg_page_taker *taker, struct xseg_page *out)
+{
+    struct xseg_page_stack *stack = find_stack(pages, page_bytes);
+
+    if (stack == NULL || stack->count == 0)
         return false;
-    pages->idle = idle;
-    pages->capacity = capacity;
+    size_t at = stack->count;
+    if (taker->choice != XSEG_PAGE_ANY)
+        while (at > 0 && !is_own(&stack->page[at - 1], taker))
+            at--;
+    if (at == 0 && taker->choice == XSEG_PAGE_OWN_ONLY)
+        return false;
+    *out = take_at(pages, stack, (at == 0 ? stack->count : at) - 1);
     return true;
-}
-
-static void add(struct xseg_pages *pages, uint64_t page_bytes, uint64_t handle)
-{
-    pages->idle[pages->count++] = (struct xseg_page){handle, page_bytes};
-    atomic_fetch_add_explicit(&pages->bytes, page_bytes, memory_order_relaxed);
 }
 
 xseg_status xseg_pages_make(struct xseg_pages *pages, uint64_t page_bytes)
 {
+    struct xseg_page_stack *stack = make_room(pages, page_bytes);
     uint64_t handle = 0;
 
-    if (!make_room(pages))
+    if (stack == NULL)
         return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory to remember a page");
     const xseg_status status = xseg_driver_create(pages->context, page_bytes, &handle);
     if (status == XSEG_OK)
-        add(pages, page_bytes, handle);
+        add(pages, stack, handle, NULL);
     return status;
 }
 
 xseg_status xseg_pages_put(struct xseg_pages *pages, uint64_t page_bytes, uint64_t handle,
-                           bool keep)
+                           const void *owner, bool keep)
 {
-    if (keep && make_room(pages)) {
-        add(pages, page_bytes, handle);
+    struct xseg_page_stack *stack = keep ? make_room(pages, page_bytes) : NULL;
+
+    if (stack != NULL) {
+        add(pages, stack, handle, owner);
         return XSEG_OK;
     }
     return xseg_leftovers_give(pages->leftovers, XSEG_LEFTOVER_PAGE, handle, page_bytes);
 }
 
-void xseg_pages_shrink(struct xseg_pages *pages, uint64_t bytes)
-{
-    while (xseg_pages_bytes(pages) > bytes) {
-        const struct xseg_page page = pages->idle[--pages->count];
+/* --- Letting go. --- */
 
-        atomic_fetch_sub_explicit(&pages->bytes, page.bytes, memory_order_relaxed);
-        (void)xseg_pages_put(pages, page.bytes, page.handle, false);
+static struct xseg_page_stack *find_largest(const struct xseg_pages *pages)
+{
+    struct xseg_page_stack *largest = NULL;
+
+    for (size_t i = 0; i < pages->sizes; i++) {
+        struct xseg_page_stack *stack = &pages->stack[i];
+
+        if (stack->count > 0 && (largest == NULL || stack->page_bytes > largest->page_bytes))
+            largest = stack;
     }
+    return largest;
+}
+
+uint64_t xseg_pages_shrink(struct xseg_pages *pages, uint64_t bytes, uint64_t most)
+{
+    uint64_t count = 0;
+
+    for (; xseg_pages_bytes(pages) > bytes && count < most; count++) {
+        struct xseg_page_stack *stack = find_largest(pages);
+
+        release_at(pages, stack, stack->count - 1);
+    }
+    return count;
+}
+
+bool xseg_pages_release(struct xseg_pages *pages, uint64_t page_bytes)
+{
+    struct xseg_page_stack *stack = find_stack(pages, page_bytes);
+
+    if (stack == NULL || stack->count == 0)
+        return false;
+    release_at(pages, stack, stack->count - 1);
+    return true;
+}
+
+void xseg_pages_set_time(struct xseg_pages *pages, uint64_t now)
+{
+    const bool is_first = pages->now == 0;
+
+    pages->now = now;
+    for (size_t i = 0; is_first && i < pages->sizes; i++)
+        for (size_t at = 0; at < pages->stack[i].count; at++)
+            pages->stack[i].page[at].since = now;
+}
+
+uint64_t xseg_pages_release_old(struct xseg_pages *pages, uint64_t before, uint64_t most)
+{
+    const uint64_t had = xseg_pages_bytes(pages);
+
+    for (size_t i = 0; i < pages->sizes; i++) {
+        struct xseg_page_stack *stack = &pages->stack[i];
+
+        for (size_t at = 0; at < stack->count && had - xseg_pages_bytes(pages) < most;)
+            if (stack->page[at].since <= before)
+                release_at(pages, stack, at);
+            else
+                at++;
+    }
+    return had - xseg_pages_bytes(pages);
 }
 
 bool xseg_pages_audit(const struct xseg_pages *pages, struct xseg_finding *finding)
 {
     uint64_t bytes = 0;
 
-    for (size_t i = 0; i < pages->count; i++)
-        bytes += pages->idle[i].bytes;
+    for (size_t i = 0; i < pages->sizes; i++)
+        bytes += pages->stack[i].count * pages->stack[i].page_bytes;
     XSEG_HOLDS(finding, "PAGES-1", bytes == xseg_pages_bytes(pages),
                "bytes says %" PRIu64 ", idle are %" PRIu64, xseg_pages_bytes(pages), bytes);
     return true;

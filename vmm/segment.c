@@ -162,7 +162,8 @@ static void put_page(struct xseg_segment *segment, uint32_t page, bool keep)
     set_state(segment, page, XSEG_PAGE_HOLE);
     segment->handle[page] = 0;
     segment->length[page] = 0;
-    (void)xseg_pages_put(segment->pages, bytes, handle, keep); /* a leftover if refused */
+    /* A leftover if refused. */
+    (void)xseg_pages_put(segment->pages, bytes, handle, segment->owner, keep);
 }
 
 /*
@@ -264,20 +265,58 @@ static bool has_room(const struct xseg_segment *segment, uint32_t at, uint32_t e
 /* How long the page at a granule is to be: a full one at a whole frame; where only small ones are
  * wanted, a full one that is idle all the same, wherever it fits. */
 static uint32_t choose_length(const struct xseg_segment *segment, uint32_t at, uint32_t end,
-                              bool small)
+                              bool small, uint64_t idle_full)
 {
     const uint32_t full = (uint32_t)(segment->page_bytes / segment->granule_bytes);
-    const bool is_wanted =
-        small ? xseg_pages_idle(segment->pages, segment->page_bytes) != 0 : at % full == 0;
+    const bool is_wanted = small ? idle_full != 0 : at % full == 0;
 
     return is_wanted && has_room(segment, at, end) ? full : 1;
 }
 
-static xseg_status get_page(struct xseg_segment *segment, uint32_t at, uint32_t end, bool small)
+uint64_t xseg_segment_covered(const struct xseg_segment *segment, uint32_t first, uint32_t count,
+                              bool small_only, uint64_t *full, uint64_t *small)
 {
-    segment->length[at] = choose_length(segment, at, end, small);
-    if (xseg_pages_take(segment->pages, bytes_of(segment, at), &segment->handle[at]))
+    const uint32_t end = first + count;
+    uint64_t covered = 0;
+
+    for (uint32_t at = first, length; at < end; at += length) {
+        if (segment->state[at] != XSEG_PAGE_HOLE) {
+            length = segment->length[at];
+            continue;
+        }
+        length = choose_length(segment, at, end, small_only, *full);
+        uint64_t *idle = length == 1 ? small : full;
+        const uint64_t bytes = length * segment->granule_bytes;
+        if (*idle >= bytes) {
+            *idle -= bytes;
+            covered += bytes;
+        }
+    }
+    return covered;
+}
+
+/* A run on its way from holes to pages that can be used. */
+struct growth {
+    struct xseg_segment *segment;
+    const struct xseg_supply *supply;
+    uint32_t first, end;
+    bool is_foreign; /* there are pages in it that were another's */
+};
+
+static xseg_status get_page(struct growth *growth, uint32_t at)
+{
+    struct xseg_segment *segment = growth->segment;
+    const struct xseg_page_taker taker = {segment->owner, growth->supply->choice};
+    struct xseg_page page;
+
+    segment->length[at] =
+        choose_length(segment, at, growth->end, growth->supply->small,
+                      xseg_pages_idle(segment->pages, segment->page_bytes, &taker));
+    if (xseg_pages_take(segment->pages, bytes_of(segment, at), &taker, &page)) {
+        segment->handle[at] = page.handle;
+        growth->is_foreign |= page.owner != NULL && page.owner != segment->owner;
         return XSEG_OK;
+    }
     const xseg_status status =
         xseg_driver_create(segment->context, bytes_of(segment, at), &segment->handle[at]);
     if (status != XSEG_OK)
@@ -286,18 +325,20 @@ static xseg_status get_page(struct xseg_segment *segment, uint32_t at, uint32_t 
 }
 
 /* Get pages for the holes of the run; on failure those that were got go again. */
-static xseg_status get_run(struct xseg_segment *segment, uint32_t first, uint32_t count, bool small)
+static xseg_status get_run(struct growth *growth)
 {
-    const uint32_t end = first + count;
+    struct xseg_segment *segment = growth->segment;
 
-    for (uint32_t at = first; at < end; at += segment->length[at]) {
+    for (uint32_t at = growth->first; at < growth->end; at += segment->length[at]) {
         xseg_status status = XSEG_OK;
 
         if (segment->state[at] == XSEG_PAGE_HOLE)
-            status = get_page(segment, at, end, small);
+            status = get_page(growth, at);
+        else
+            growth->is_foreign = true; /* stuck, and nobody knows since when */
         if (status == XSEG_OK)
             continue;
-        for (uint32_t page = first, next; page < at; page = next) {
+        for (uint32_t page = growth->first, next; page < at; page = next) {
             next = page + segment->length[page];
             if (segment->state[page] == XSEG_PAGE_HOLE)
                 put_page(segment, page, false);
@@ -354,18 +395,36 @@ static void withdraw_run(struct xseg_segment *segment, uint32_t first, uint32_t 
     }
 }
 
-xseg_status xseg_segment_map(struct xseg_segment *segment, uint32_t first, uint32_t count,
-                             bool small)
+/* Clear the whole run with one call: nothing is queued on it if that fails. */
+static xseg_status clear_run(const struct growth *growth, struct xseg_supply *supply)
 {
+    const struct xseg_segment *segment = growth->segment;
+    const uint64_t bytes = (growth->end - growth->first) * segment->granule_bytes;
+
+    if (supply->choice != XSEG_PAGE_OWN_FIRST || !growth->is_foreign)
+        return XSEG_OK;
+    const xseg_status status = xseg_driver_fill(
+        segment->context, address_of(segment, growth->first), bytes, 0, supply->stream);
+    if (status == XSEG_OK)
+        supply->cleared += bytes;
+    return status;
+}
+
+xseg_status xseg_segment_map(struct xseg_segment *segment, uint32_t first, uint32_t count,
+                             struct xseg_supply *supply)
+{
+    struct growth growth = {segment, supply, first, first + count, false};
     char reason[256];
 
     XSEG_ASSERT(count > 0 && first + count <= segment->granules);
-    xseg_status status = get_run(segment, first, count, small);
+    xseg_status status = get_run(&growth);
     if (status != XSEG_OK)
         return status;
     status = map_run(segment, first, count);
     if (status == XSEG_OK)
         status = access_run(segment, first, count);
+    if (status == XSEG_OK)
+        status = clear_run(&growth, supply);
     if (status != XSEG_OK) {
         /* The undo may fail as well; the first reason is the one to tell. */
         (void)snprintf(reason, sizeof(reason), "%s", xseg_fail_text()->buffer);

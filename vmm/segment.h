@@ -45,13 +45,14 @@ struct xseg_segment {
     struct xseg_context *context;
     struct xseg_pages *pages; /* where physical memory comes from and goes to */
     uint64_t base;
-    uint64_t bytes;                        /* usable addresses */
-    uint64_t reserved_bytes;               /* of the reservation; 0 for a classic segment */
-    uint64_t page_bytes;                   /* of a full page; 0 for a classic segment */
-    uint64_t granule_bytes;                /* of the driver */
-    uint32_t granules;                     /* 0 for a classic segment */
-    atomic_uint_fast64_t mapped;           /* bytes the device may use */
-    uint64_t stuck;                        /* bytes in stuck pages */
+    uint64_t bytes;              /* usable addresses */
+    uint64_t reserved_bytes;     /* of the reservation; 0 for a classic segment */
+    uint64_t page_bytes;         /* of a full page; 0 for a classic segment */
+    uint64_t granule_bytes;      /* of the driver */
+    uint32_t granules;           /* 0 for a classic segment */
+    atomic_uint_fast64_t mapped; /* bytes the device may use */
+    uint64_t stuck;              /* bytes in stuck pages */
+    const void *owner;           /* whose its pages are: the owner's to set; NULL: nobody's */
     const struct xseg_pool_memory *memory; /* who gave it, if not the driver; else NULL */
     xseg_stream stream;                    /* that it was asked for */
     uint64_t *handle;                      /* [granules], of the pages that start there */
@@ -118,16 +119,33 @@ xseg_status xseg_segment_end(struct xseg_segment *segment);
 /* End a segment of a lost device: only its host memory goes, and what a user's function gave. */
 void xseg_segment_abandon(struct xseg_segment *segment);
 
+/* With which pages a segment grows. */
+struct xseg_supply {
+    bool small; /* small pages only, but for full ones that are idle already */
+    /* Which idle pages it may have.  With XSEG_PAGE_OWN_FIRST a run with another's page in it is
+     * cleared before it can be used, by work on `stream`. */
+    enum xseg_page_choice choice;
+    xseg_stream stream;
+    uint64_t cleared; /* bytes: counted up */
+};
+
 /*
  * Back the granules [first, first + count) with memory.  None of them may be mapped.
  *
- * small:   small pages only, but for full ones that are idle already
  * Returns: XSEG_OK; XSEG_ERR_NO_MEMORY; XSEG_ERR_DRIVER
  * Cost:    one map a page, one create for each that is not idle, one set-access (one a page where
- *          the driver wants that)
+ *          the driver wants that); one memset where it is cleared
  */
 xseg_status xseg_segment_map(struct xseg_segment *segment, uint32_t first, uint32_t count,
-                             bool small);
+                             struct xseg_supply *supply);
+
+/*
+ * How many bytes of what xseg_segment_map() would map there idle pages have.
+ *
+ * full, small: bytes of idle pages of either size that there are; what is used is taken off
+ */
+uint64_t xseg_segment_covered(const struct xseg_segment *segment, uint32_t first, uint32_t count,
+                              bool small_only, uint64_t *full, uint64_t *small);
 
 /*
  * Take the memory of the granules [first, first + count) away, which are whole pages, all mapped.

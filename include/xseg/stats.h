@@ -49,12 +49,14 @@ struct xseg_stats {
     uint64_t max_split_size;       /* bytes; UINT64_MAX when unlimited */
     uint64_t device_bytes;         /* memory of the device */
     uint64_t limit_bytes;          /* what physical may reach; UINT64_MAX when unlimited */
-    uint64_t physical_bytes;       /* reserved + stuck: memory taken from the driver */
+    uint64_t physical_bytes;       /* reserved + stuck + idle pages: memory taken from the driver */
     uint64_t stuck_bytes;          /* pages that the driver would not take back */
     uint64_t address_bytes;        /* reserved addresses of expandable segments */
     uint64_t host_bytes;           /* host memory for this device's bookkeeping */
     uint64_t overwrites;           /* blocks found written to after their free (debug_fill) */
     uint64_t num_oom_rejections;   /* refused at once, see throw_on_cudamalloc_oom; no num_ooms */
+    uint64_t idle_page_bytes; /* pages that are mapped nowhere, kept for reuse: page_cache_mb */
+    uint64_t scrubbed_bytes;  /* cleared because a page changed pool (scrub) */
 };
 
 /**
@@ -77,7 +79,7 @@ XSEG_API XSEG_NODISCARD xseg_status xseg_stats(struct xseg_allocator *allocator,
 
 enum {
     XSEG_RESET_PEAK = 1,        /* peaks fall to the current values */
-    XSEG_RESET_ACCUMULATED = 2, /* totals, num_* counters, overwrites: again at 0 */
+    XSEG_RESET_ACCUMULATED = 2, /* totals, num_* counters, overwrites, scrubbed_bytes: again at 0 */
 };
 
 /**

@@ -31,7 +31,7 @@ struct xseg_trim {
     /* true: wait for pending blocks and for the streams of cached memory, as PyTorch's empty_cache
      * does.  false: never wait; memory whose stream still works stays. */
     bool wait;
-    /* Give back no more than it takes until so much is reserved in what is meant, for each device;
+    /* Give back no more than it takes until so much is taken of what is meant, for each device;
      * 0: everything that is idle. */
     uint64_t leave_bytes;
     /* Only what has been idle for so many milliseconds; 0: whatever its age.  Ages are known while
@@ -53,7 +53,8 @@ struct xseg_trimmed {
     uint64_t kept_refused; /* the driver refused to take it; tried again at the next trim */
     uint64_t kept_capture; /* cached, but a capture is under way on its device */
     uint64_t kept_asked;   /* idle, but within leave_bytes, or not for idle_ms */
-    /* Still taken of what was meant: reserved, and for whole devices also what the driver refused. */
+    /* Still taken of what was meant: reserved, and for whole devices idle pages and what the driver
+     * refused. */
     uint64_t left;
 };
 /* clang-format off */
@@ -62,7 +63,8 @@ struct xseg_trimmed {
 
 /**
  * Give idle cached memory back to the driver: whole classic segments, and whole pages of
- * expandable ones.  A segment keeps its addresses.
+ * expandable ones.  A segment keeps its addresses.  Where no stream and no pool is named, the page
+ * cache (page_cache_mb) goes first.
  *
  * Private pools that somebody holds are left alone, and so is a whole device while a capture is under
  * way on it.

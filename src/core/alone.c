@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "src/core/alone.h"
 
+#include "src/core/allocator.h"
 #include "src/core/trace.h"
 #include "src/core/trim.h"
 
@@ -96,13 +97,15 @@ static xseg_status take_back(struct xseg_block *block, bool is_idle, struct xseg
 xseg_status xseg_alone_free(struct xseg_block *block)
 {
     struct xseg_arena *arena = block->extent->arena;
+    const uint64_t cache = xseg_allocator_config(arena->device->allocator)->page_cache_bytes;
     struct xseg_block *claimed = NULL;
 
     xseg_lock_take(&arena->device->growth_lock);
     const bool is_idle = wait_for_all(block);
     const xseg_status status = take_back(block, is_idle, &claimed);
     if (claimed != NULL)
-        (void)xseg_trim_give(claimed, false);
+        (void)xseg_trim_give(claimed, cache != 0);
+    (void)xseg_pages_shrink(&arena->device->pages, cache, UINT64_MAX);
     if (status == XSEG_OK && ++arena->quarantined > XSEG_ALONE_QUARANTINE) {
         xseg_trim_end_some_holes(arena, XSEG_ALONE_QUARANTINE / 2);
         arena->quarantined -= XSEG_ALONE_QUARANTINE / 2;

@@ -4,6 +4,7 @@
 #include <inttypes.h>
 
 #include "src/base/error.h"
+#include "src/core/allocator.h"
 #include "src/core/config_table.h"
 #include "src/core/trim.h"
 
@@ -79,7 +80,11 @@ void xseg_bounds_apply(struct xseg_device *device)
     const uint64_t hard = xseg_bounds_hard(&device->bounds);
     struct xseg_trimmed done = XSEG_TRIMMED_INIT;
 
+    const uint64_t cache = xseg_allocator_config(device->allocator)->page_cache_bytes;
+
     xseg_lock_take(&device->growth_lock);
+    if (!xseg_pending_captures(&device->pending))
+        (void)xseg_pages_shrink(&device->pages, cache, UINT64_MAX);
     const uint64_t left = xseg_leftovers_bytes(&device->leftovers);
     /* Nothing at all is to stay where leave is 0, which is meant then.  A device that is lost says so
      * to the next call of the user. */

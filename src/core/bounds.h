@@ -66,9 +66,10 @@ xseg_status xseg_bounds_follow(struct xseg_device *device, const struct xseg_con
                                uint64_t named, bool store);
 
 /*
- * Give idle memory above the hard limit back, as far as no work is queued on it.  No lock is held.
+ * Give back what is above page_cache_mb in the page cache, and idle memory above the hard limit as far
+ * as no work is queued on it.  No lock is held.
  *
- * Cost: none while no more than that is taken; else as a trim that does not wait
+ * Cost: none where nothing is above; else as a trim that does not wait
  */
 void xseg_bounds_apply(struct xseg_device *device);
 

@@ -50,6 +50,8 @@ enum xseg_config_key {
     XSEG_CONFIG_HARD_LIMIT,
     XSEG_CONFIG_DEVICE_FREE_MIN,
     XSEG_CONFIG_BACKGROUND_THREAD,
+    XSEG_CONFIG_PAGE_CACHE,
+    XSEG_CONFIG_SCRUB,
     XSEG_CONFIG_BACKEND,
     XSEG_CONFIG_PINNED_HOST_REGISTER,
     XSEG_CONFIG_PINNED_REGISTER_THREADS,
@@ -92,7 +94,9 @@ struct xseg_config {
     bool graph_capture_record_stream_reuse;
     bool release_lock_on_cudamalloc;
     bool throw_on_cudamalloc_oom;
+    uint64_t page_cache_bytes;
     bool background_thread;
+    bool scrub;
     bool soft_by_device; /* not a key: xseg_limits() has given a device a soft limit */
     /* What all that says together: idle memory goes back by itself; on calls of the user. */
     bool decays, decays_on_calls;

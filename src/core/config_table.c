@@ -267,6 +267,28 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .sentence = "A thread of the library gives idle memory back, instead of the calls that "
                         "are made anyway; also in a lull.",
         },
+    [XSEG_CONFIG_PAGE_CACHE] =
+        {
+            .name = "page_cache_mb",
+            .type = XSEG_CONFIG_MIB,
+            .offset = MEMBER(page_cache_bytes),
+            .acts = true,
+            .is_expandable = true,
+            .accepts = ANY_MIB,
+            .sentence = "How much of what goes back by itself is kept of a device, unmapped, for "
+                        "the next growth of any stream and pool.",
+        },
+    [XSEG_CONFIG_SCRUB] =
+        {
+            .name = "scrub",
+            .type = XSEG_CONFIG_BOOL,
+            .offset = MEMBER(scrub),
+            .acts = true,
+            .is_expandable = true,
+            .accepts = ANY_BOOL,
+            .sentence = "Clear what a page contains before another pool gets it; a pool does not "
+                        "lend its blocks then (use_on_oom).",
+        },
     [XSEG_CONFIG_BACKEND] =
         {
             .name = "backend",

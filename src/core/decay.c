@@ -177,6 +177,16 @@ static void note_cost(struct xseg_decay *decay, uint64_t spent, uint64_t pages)
     decay->page_cost = xseg_max(decay->page_cost, 1);
 }
 
+/* What limits want back comes from the page cache first; returns how many pages went. */
+static uint64_t empty_cache(struct xseg_device *device, uint64_t *wanted, uint64_t pages)
+{
+    const uint64_t idle = xseg_pages_bytes(&device->pages);
+    const uint64_t count = xseg_pages_shrink(&device->pages, idle - xseg_min(idle, *wanted), pages);
+
+    *wanted -= xseg_min(*wanted, idle - xseg_pages_bytes(&device->pages));
+    return count;
+}
+
 /* Give back what is to go, up to some pages; whether something is left for the next look. */
 static xseg_status reclaim(struct xseg_device *device, const struct xseg_config *config,
                            uint64_t pages, uint64_t elapsed, bool *is_left)
@@ -187,15 +197,18 @@ static xseg_status reclaim(struct xseg_device *device, const struct xseg_config 
 
     xseg_idle_count(device, move_on(decay, decay->looked), span(config), &ages);
     const uint64_t curved = let_curve_go(device, config, &ages, elapsed);
-    const uint64_t wanted = demanded(device, config);
-    struct xseg_idle_wish wish = choose_oldest(&ages, xseg_max(curved, wanted));
-    wish.pages = pages;
-    wish.rounds_up = wanted > curved;
+    uint64_t wanted = demanded(device, config);
     *is_left = pages == 0 && xseg_max(curved, wanted) != 0;
     if (pages == 0 || xseg_max(curved, wanted) == 0)
         return XSEG_OK;
     const uint64_t start = xseg_clock_fine(clock_of(device));
+    taken.pages = empty_cache(device, &wanted, pages);
+    struct xseg_idle_wish wish = choose_oldest(&ages, xseg_max(curved, wanted));
+    wish.pages = pages - taken.pages;
+    wish.rounds_up = wanted > curved;
+    wish.keep = wanted == 0 && config->page_cache_bytes != 0;
     const xseg_status status = xseg_idle_take(device, &wish, &taken);
+    (void)xseg_pages_shrink(&device->pages, config->page_cache_bytes, UINT64_MAX);
     const uint64_t spent = xseg_clock_fine(clock_of(device)) - start;
     note_cost(decay, spent, taken.pages);
     decay->credit -= xseg_min(decay->credit, spent);

@@ -55,6 +55,7 @@ struct xseg_device {
     atomic_uint_fast64_t addresses; /* bytes of reserved ranges */
     /* PyTorch's num_* counters; a reset of the totals sets them to 0. */
     atomic_uint_fast64_t retries, ooms, rejections, syncs, grown, shrunk;
+    atomic_uint_fast64_t scrubbed; /* bytes cleared, see scrub.h; reset with those */
 };
 
 /*
@@ -127,7 +128,7 @@ xseg_status xseg_device_end_capture(struct xseg_pool *pool);
 /* What physical memory may reach: the fraction's bytes, the hard limit, or UINT64_MAX. */
 uint64_t xseg_device_limit(const struct xseg_device *device, const struct xseg_config *config);
 
-/* Bytes of device memory taken: reserved, and what the driver would not take back. */
+/* Bytes of device memory taken: reserved, idle pages, and what the driver would not take back. */
 uint64_t xseg_device_physical(const struct xseg_device *device);
 
 /* Visit every arena of the device. */

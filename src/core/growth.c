@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "src/base/error.h"
+#include "src/core/scrub.h"
 #include "src/core/size.h"
 #include "src/core/trace.h"
 #include "src/core/trim.h"
@@ -53,6 +54,7 @@ static xseg_status announce(struct xseg_extent *extent, bool cover)
         goto end_segment;
     if (cover && !xseg_starts_cover(&extent->starts, 0, extent->segment.bytes))
         goto end_starts;
+    extent->segment.owner = arena->pool;
     atomic_store_explicit(&extent->base, extent->segment.base, memory_order_relaxed);
     xseg_arena_lock(arena);
     if (xseg_arena_stock(arena, &arena->blocks, 2)) {
@@ -90,7 +92,9 @@ xseg_status xseg_growth_check_pool(struct xseg_pool *pool, uint64_t more)
                      more, has, limit);
 }
 
-static xseg_status check_limit(struct xseg_pool *pool, const struct xseg_need *need, uint64_t more)
+/* covered: bytes of these that idle pages have, which are counted already */
+static xseg_status check_limit(struct xseg_pool *pool, const struct xseg_need *need, uint64_t more,
+                               uint64_t covered)
 {
     struct xseg_device *device = pool->device;
     const uint64_t limit = xseg_device_limit(device, need->config);
@@ -99,6 +103,7 @@ static xseg_status check_limit(struct xseg_pool *pool, const struct xseg_need *n
 
     const xseg_status status = xseg_growth_check_pool(pool, more);
 
+    more -= covered;
     /* What the device cannot hold beside what is in use need not be tried page by page. */
     device->is_over = physical > total || more > total - physical;
     if (device->is_over)
@@ -158,7 +163,7 @@ static xseg_status grow_classic(struct xseg_arena *arena, const struct xseg_need
                                 struct xseg_grant *out)
 {
     const uint64_t bytes = need->segment_bytes;
-    xseg_status status = check_limit(arena->pool, need, bytes);
+    xseg_status status = check_limit(arena->pool, need, bytes, 0);
 
     if (status != XSEG_OK)
         return status;
@@ -338,8 +343,10 @@ static xseg_status grow_expandable(struct xseg_arena *arena, const struct xseg_n
         return status;
     XSEG_ASSERT(stretch.first != NULL && stretch.last != NULL);
     stretch.small = needs_small_pages(arena->device, need, stretch.missing);
+    const struct xseg_page_taker taker = xseg_scrub_taker(arena);
+    const uint64_t covered = xseg_stretch_covered(&stretch, &taker);
     return xseg_growth_finish(arena, need, &stretch,
-                              check_limit(arena->pool, need, stretch.missing), out);
+                              check_limit(arena->pool, need, stretch.missing, covered), out);
 }
 
 /* --- A segment for one block; see alone.h. --- */
@@ -393,7 +400,10 @@ static xseg_status grow_alone(struct xseg_arena *arena, const struct xseg_need *
 {
     const uint64_t bytes = xseg_round_up(need->bytes, XSEG_SIZE_SMALL_SEGMENT);
     struct xseg_stretch stretch = {.missing = bytes, .small = true};
-    xseg_status status = check_limit(arena->pool, need, bytes);
+    const struct xseg_page_taker taker = xseg_scrub_taker(arena);
+    const uint64_t idle =
+        xseg_pages_idle(&arena->device->pages, arena->device->context.granularity, &taker);
+    xseg_status status = check_limit(arena->pool, need, bytes, xseg_min(bytes, idle));
 
     if (status == XSEG_OK)
         status = add_alone(arena, need, bytes, &stretch.first);

@@ -114,6 +114,7 @@ void xseg_idle_count(struct xseg_device *device, uint64_t now, uint64_t span,
                      struct xseg_idle_ages *ages)
 {
     *ages = (struct xseg_idle_ages){.now = now, .span = span};
+    xseg_pages_set_time(&device->pages, now);
     xseg_device_visit_arenas(device, count_arena, ages);
 }
 
@@ -312,7 +313,7 @@ static void take_arena(void *self, struct xseg_arena *arena)
 
         next = block->right;
         block->right = NULL;
-        const uint64_t given = xseg_trim_give(block, false);
+        const uint64_t given = xseg_trim_give(block, wish->keep);
         taking->taken->returned += given;
         taking->taken->refused += bytes - given;
     }

@@ -46,16 +46,17 @@ struct xseg_idle_wish {
     bool rounds_up;                         /* a page for what is left of `part`; else none */
     uint64_t pages;                         /* no more than so many */
     bool wait;                              /* for busy streams */
+    bool keep;                              /* pages are idle afterwards; else the driver's */
 };
 
 /* What happened to it, in bytes. */
 struct xseg_idle_taken {
     uint64_t returned, busy, refused;
-    uint64_t pages; /* given to the driver */
+    uint64_t pages; /* taken */
 };
 
 /*
- * Give the wanted pages back to the driver, those of busy streams as far as a fence allows.
+ * Take the wanted pages out of their segments, those of busy streams as far as a fence allows.
  *
  * Returns: XSEG_OK, or XSEG_ERR_DEVICE_LOST
  * Cost:    for each arena with such pages a stream query, and for a busy one an event query or

@@ -4,6 +4,7 @@
 #include "src/base/error.h"
 #include "src/core/garbage.h"
 #include "src/core/growth.h"
+#include "src/core/scrub.h"
 #include "src/core/shortage.h"
 #include "src/core/steal.h"
 #include "src/core/trace.h"
@@ -48,6 +49,7 @@ static xseg_status grow_small(struct xseg_arena *arena, const struct xseg_need *
         return status;
     XSEG_ASSERT(stretch.first != NULL);
     const struct xseg_steal_plan plan = {
+        .taker = xseg_scrub_taker(arena),
         .config = need->config,
         .bytes = stretch.missing,
         .page_bytes = stretch.first->extent->segment.page_bytes,
@@ -58,7 +60,7 @@ static xseg_status grow_small(struct xseg_arena *arena, const struct xseg_need *
     if (status == XSEG_OK)
         status = xseg_steal(device, &plan);
     status = xseg_growth_finish(arena, need, &stretch, status, out);
-    xseg_pages_shrink(&device->pages, 0);
+    (void)xseg_pages_shrink(&device->pages, need->config->page_cache_bytes, UINT64_MAX);
     return status;
 }
 
@@ -82,7 +84,8 @@ static xseg_status borrow(struct xseg_arena *arena, const struct xseg_need *need
         atomic_load_explicit(&arena->device->private_pools, memory_order_acquire);
     struct xseg_need wanted = *need;
 
-    if (arena->pool->is_private || need->keep)
+    /* What is in a lender's block would change pool with it. */
+    if (arena->pool->is_private || need->keep || need->config->scrub)
         return XSEG_OK;
     for (; pool != NULL && out->base == 0; pool = pool->next) {
         struct xseg_arena *lender =

@@ -89,6 +89,7 @@ static void add_account(struct xseg_text *text, struct xseg_device *device,
     add_part(text, "cached", account->cached);
     add_part(text, "cached on pages that blocks in use share", account->partial);
     add_part(text, "cached in pools that are held, such as graphs'", account->held);
+    add_part(text, "kept for reuse", xseg_pages_bytes(&device->pages));
     add_part(text, "that the driver did not take back", xseg_leftovers_bytes(&device->leftovers));
 }
 

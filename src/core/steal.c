@@ -22,15 +22,23 @@ static uint64_t granularity(const struct theft *theft)
     return theft->device->context.granularity;
 }
 
+/* How many bytes of a size of idle pages are of use here. */
+static uint64_t useful(const struct theft *theft, uint64_t page)
+{
+    const uint64_t idle = xseg_pages_idle(&theft->device->pages, page, &theft->plan->taker);
+
+    if (page == granularity(theft))
+        return idle;
+    return page == theft->plan->page_bytes ? xseg_min(idle, theft->plan->full_pages * page) : 0;
+}
+
 /* How many of the bytes idle pages cover: small ones, and full ones that there is room for. */
 static uint64_t covered(const struct theft *theft)
 {
-    const struct xseg_pages *pages = &theft->device->pages;
     const uint64_t page = theft->plan->page_bytes;
-    const uint64_t full = page == granularity(theft) ? 0 : xseg_pages_idle(pages, page);
 
-    return xseg_min(full, theft->plan->full_pages * page) +
-           xseg_pages_idle(pages, granularity(theft));
+    return (page == granularity(theft) ? 0 : useful(theft, page)) +
+           useful(theft, granularity(theft));
 }
 
 static uint64_t missing(const struct theft *theft)
@@ -55,7 +63,8 @@ static xseg_status make_pages(struct theft *theft, uint64_t page)
 
     while (missing(theft) >= page) {
         if (page != granularity(theft) &&
-            xseg_pages_idle(&device->pages, page) >= theft->plan->full_pages * page)
+            xseg_pages_idle(&device->pages, page, &theft->plan->taker) >=
+                theft->plan->full_pages * page)
             return XSEG_OK;
         if (xseg_device_physical(device) + page > limit)
             return xseg_fail(
@@ -135,17 +144,15 @@ static void put_all_back(struct theft *theft)
 
 /* --- Taking. --- */
 
-/* The size of an idle page that there is no room for; 0 if there is none. */
+/* The size of an idle page that is of no use; 0 if there is none. */
 static uint64_t find_surplus(const struct theft *theft)
 {
     const struct xseg_pages *pages = &theft->device->pages;
-    const uint64_t full = theft->plan->page_bytes;
-    const bool too_many = xseg_pages_idle(pages, full) > theft->plan->full_pages * full;
 
-    for (size_t i = 0; i < pages->count; i++) {
-        const uint64_t page = pages->idle[i].bytes;
+    for (size_t i = 0; i < pages->sizes; i++) {
+        const uint64_t page = pages->stack[i].page_bytes;
 
-        if (page != granularity(theft) && (page != full || too_many))
+        if (pages->stack[i].count * page > useful(theft, page))
             return page;
     }
     return 0;
@@ -156,13 +163,11 @@ static xseg_status change_pages(struct theft *theft)
 {
     struct xseg_pages *pages = &theft->device->pages;
     xseg_status status = make_all(theft);
-    uint64_t handle = 0, page;
+    uint64_t page;
 
     while (is_shortage(status) && (page = find_surplus(theft)) != 0 &&
-           xseg_pages_take(pages, page, &handle)) {
-        (void)xseg_pages_put(pages, page, handle, false);
+           xseg_pages_release(pages, page))
         status = make_pages(theft, granularity(theft));
-    }
     return status;
 }
 
@@ -173,7 +178,8 @@ static xseg_status take_all(struct theft *theft)
     for (struct xseg_block *block = theft->claimed; block != NULL; block = next) {
         next = block->right;
         block->right = NULL;
-        (void)xseg_trim_give(block, true);
+        /* What would have to be cleared and cannot be goes through the driver. */
+        (void)xseg_trim_give(block, theft->plan->taker.choice != XSEG_PAGE_OWN_ONLY);
     }
     return change_pages(theft);
 }
@@ -186,6 +192,8 @@ xseg_status xseg_steal(struct xseg_device *device, const struct xseg_steal_plan 
     if (!is_shortage(status) || xseg_pending_captures(&device->pending))
         return status;
     theft.missing = missing(&theft);
+    /* What is idle and of no use will be the driver's, which makes small pages of it. */
+    theft.missing -= xseg_min(theft.missing, xseg_pages_bytes(&device->pages) - covered(&theft));
     /* Whole full pages where there is room for them, then whatever there is. */
     theft.least = plan->page_bytes;
     if (plan->full_pages > 0)

@@ -19,6 +19,7 @@
 
 struct xseg_steal_plan {
     const struct xseg_config *config;
+    struct xseg_page_taker taker;
     uint64_t bytes;      /* that are to be mapped; a multiple of the granularity */
     uint64_t page_bytes; /* of a full page there */
     uint64_t full_pages; /* how many of them there is room for */

@@ -2,8 +2,9 @@
 #include "src/core/stretch.h"
 
 #include "src/base/error.h"
+#include "src/core/device.h"
 #include "src/core/fill.h"
-#include "src/core/pool.h"
+#include "src/core/scrub.h"
 #include "src/core/trace.h"
 
 static bool is_free(const struct xseg_block *block)
@@ -90,7 +91,7 @@ struct xseg_stretch xseg_stretch_claim(struct xseg_arena *arena, struct xseg_blo
     return stretch;
 }
 
-static xseg_status map_hole(struct xseg_block *hole, bool small)
+static xseg_status map_hole(struct xseg_block *hole, struct xseg_supply *supply)
 {
     struct xseg_extent *extent = hole->extent;
     struct xseg_segment *segment = &extent->segment;
@@ -99,14 +100,22 @@ static xseg_status map_hole(struct xseg_block *hole, bool small)
     if (!xseg_starts_cover(&extent->starts, begin, begin + hole->bytes))
         return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for a segment's table");
     return xseg_segment_map(segment, (uint32_t)(begin / segment->granule_bytes),
-                            (uint32_t)(hole->bytes / segment->granule_bytes), small);
+                            (uint32_t)(hole->bytes / segment->granule_bytes), supply);
 }
 
 xseg_status xseg_stretch_map(struct xseg_pool *pool, struct xseg_stretch *stretch)
 {
+    const struct xseg_arena *arena = stretch->first->extent->arena;
+    struct xseg_supply supply = {
+        .small = stretch->small,
+        .choice = xseg_scrub_taker(arena).choice,
+        .stream = xseg_arena_stream(arena)->handle,
+    };
+
     for (struct xseg_block *block = stretch->first;; block = block->next) {
         if (!block->mapped) {
-            const xseg_status status = map_hole(block, stretch->small);
+            supply.cleared = 0;
+            const xseg_status status = map_hole(block, &supply);
 
             if (status != XSEG_OK) {
                 stretch->failed = block;
@@ -115,6 +124,8 @@ xseg_status xseg_stretch_map(struct xseg_pool *pool, struct xseg_stretch *stretc
             xseg_pool_note_growth(pool, block->bytes);
             xseg_trace_note(block->extent->arena, XSEG_TRACE_SEGMENT_MAP, block->base,
                             block->bytes);
+            atomic_fetch_add_explicit(&pool->device->scrubbed, supply.cleared,
+                                      memory_order_relaxed);
             xseg_fill_busy(block);
         }
         if (block == stretch->last)
@@ -153,4 +164,25 @@ uint64_t xseg_stretch_full_pages(const struct xseg_stretch *stretch)
         if (block == stretch->last)
             return pages;
     }
+}
+
+uint64_t xseg_stretch_covered(const struct xseg_stretch *stretch,
+                              const struct xseg_page_taker *taker)
+{
+    const struct xseg_segment *segment = &stretch->first->extent->segment;
+    const uint64_t granule = segment->granule_bytes;
+    uint64_t small = xseg_pages_idle(segment->pages, granule, taker), covered = 0;
+    uint64_t full = segment->page_bytes == granule
+                        ? 0
+                        : xseg_pages_idle(segment->pages, segment->page_bytes, taker);
+
+    for (const struct xseg_block *block = stretch->first; small + full != 0; block = block->next) {
+        if (!block->mapped)
+            covered += xseg_segment_covered(
+                segment, (uint32_t)((block->base - segment->base) / granule),
+                (uint32_t)(block->bytes / granule), stretch->small, &full, &small);
+        if (block == stretch->last)
+            break;
+    }
+    return covered;
 }

@@ -49,4 +49,8 @@ struct xseg_block *xseg_stretch_settle(struct xseg_arena *arena, const struct xs
 /* How many full pages its holes have room for, wherever they start. */
 uint64_t xseg_stretch_full_pages(const struct xseg_stretch *stretch);
 
+/* How many of the missing bytes idle pages have that a taker may use. */
+uint64_t xseg_stretch_covered(const struct xseg_stretch *stretch,
+                              const struct xseg_page_taker *taker);
+
 #endif

@@ -239,58 +239,6 @@ void xseg_trim_put_back(struct xseg_arena *arena, struct xseg_block *claimed)
     xseg_arena_unlock(arena);
 }
 
-/* --- Oversize segments. --- */
-
-static bool is_whole_classic(void *self, const struct xseg_block *block)
-{
-    (void)self;
-    return !xseg_extent_is_expandable(block->extent) && !xseg_block_is_split(block);
-}
-
-/* Of claimed blocks, the largest first, those that are not needed for `wanted` bytes: unchained. */
-static struct xseg_block *cut_chain(struct xseg_block *claimed, uint64_t wanted)
-{
-    struct xseg_block *rest;
-    uint64_t bytes = 0;
-
-    for (;; claimed = claimed->right) {
-        bytes += claimed->bytes;
-        if (bytes >= wanted || claimed->right == NULL)
-            break;
-    }
-    rest = claimed->right;
-    claimed->right = NULL;
-    return rest;
-}
-
-bool xseg_trim_oversize(struct xseg_arena *arena, uint64_t least, uint64_t wanted)
-{
-    struct xseg_trim_wish wish = {wanted, 1, is_whole_classic, NULL};
-    uint64_t bytes = 0;
-    bool idle = false;
-
-    xseg_arena_lock(arena);
-    struct xseg_block *claimed = xseg_trim_claim(arena, &wish, &bytes);
-    if (claimed == NULL) {
-        wish.least = least;
-        wish.most = UINT64_MAX;
-        claimed = xseg_trim_claim(arena, &wish, &bytes);
-    }
-    xseg_arena_unlock(arena);
-    if (claimed == NULL)
-        return false;
-    struct xseg_block *rest = cut_chain(claimed, wanted);
-    xseg_trim_put_back(arena, rest);
-    if (bytes < wanted ||
-        xseg_trim_is_idle(arena->device, xseg_arena_stream(arena), true, &idle) != XSEG_OK ||
-        !idle) {
-        xseg_trim_put_back(arena, claimed);
-        return false;
-    }
-    (void)give_all(claimed);
-    return true;
-}
-
 /* --- Arenas. --- */
 
 bool xseg_trim_end_hole(struct xseg_extent *extent)
@@ -484,6 +432,12 @@ static void count_rest(void *self, struct xseg_arena *arena)
     end_if_retired(arena);
 }
 
+/* In nanoseconds. */
+static uint64_t idle_time(const struct xseg_trim_plan *plan)
+{
+    return xseg_min(plan->idle_ms, UINT64_MAX / 1000000) * 1000000;
+}
+
 /* Trim by age. */
 static void trim_old(struct trim *trim)
 {
@@ -492,8 +446,7 @@ static void trim_old(struct trim *trim)
     struct xseg_idle_taken taken = {0};
     struct xseg_idle_ages ages;
 
-    xseg_idle_count(trim->device, xseg_decay_now(trim->device),
-                    xseg_min(plan->idle_ms, UINT64_MAX / 1000000) * 1000000, &ages);
+    xseg_idle_count(trim->device, xseg_decay_now(trim->device), idle_time(plan), &ages);
     const struct xseg_idle_wish wish = {
         .ages = &ages,
         .stream = plan->stream,
@@ -531,6 +484,12 @@ static uint64_t reserved_bytes(struct trim *trim)
     return trim->reserved;
 }
 
+/* Whether whole devices are meant. */
+static bool is_all(const struct xseg_trim_plan *plan)
+{
+    return plan->stream == NULL && plan->pool == NULL;
+}
+
 /* How much is to go at the most. */
 static void set_most(struct trim *trim)
 {
@@ -538,16 +497,36 @@ static void set_most(struct trim *trim)
     if (trim->plan->leave == 0)
         return;
     trim->most = reserved_bytes(trim);
+    if (is_all(trim->plan))
+        trim->most += xseg_pages_bytes(&trim->device->pages);
     trim->most -= xseg_min(trim->most, trim->plan->leave);
+}
+
+/* The page cache goes first; of a trim by age what is as old. */
+static void empty_cache(struct trim *trim)
+{
+    struct xseg_pages *pages = &trim->device->pages;
+    const uint64_t had = xseg_pages_bytes(pages);
+
+    if (trim->plan->idle_ms == 0) {
+        (void)xseg_pages_shrink(pages, had - xseg_min(had, trim->most), UINT64_MAX);
+    } else {
+        const uint64_t now = xseg_decay_now(trim->device), age = idle_time(trim->plan);
+
+        xseg_pages_set_time(pages, now);
+        (void)xseg_pages_release_old(pages, now - xseg_min(now, age), trim->most);
+    }
+    const uint64_t gone = had - xseg_pages_bytes(pages);
+    trim->most -= xseg_min(trim->most, gone);
+    trim->done->returned += gone;
+    trim->done->kept_asked += had - gone;
 }
 
 /* What is still taken of what was meant. */
 static void add_left(struct trim *trim)
 {
-    const bool is_all = trim->plan->stream == NULL && trim->plan->pool == NULL;
-
     trim->done->left += reserved_bytes(trim);
-    if (is_all)
+    if (is_all(trim->plan))
         trim->done->left +=
             xseg_leftovers_bytes(&trim->device->leftovers) + xseg_pages_bytes(&trim->device->pages);
 }
@@ -562,6 +541,7 @@ xseg_status xseg_trim_device(struct xseg_device *device, const struct xseg_trim_
         return xseg_driver_fail_lost(&device->context);
     if (xseg_pending_captures(&device->pending)) {
         xseg_device_visit_arenas(device, visit_arena, &trim);
+        done->kept_capture += is_all(plan) ? xseg_pages_bytes(&device->pages) : 0;
         add_left(&trim);
         return XSEG_OK;
     }
@@ -574,10 +554,11 @@ xseg_status xseg_trim_device(struct xseg_device *device, const struct xseg_trim_
         xseg_pending_poll(&device->pending);
     }
     (void)xseg_leftovers_retry(&device->leftovers);
-    xseg_pages_shrink(&device->pages, 0);
     xseg_device_visit_arenas(device, unstick_arena, NULL);
     const uint64_t kept = xseg_leftovers_bytes(&device->leftovers);
     set_most(&trim);
+    if (is_all(plan))
+        empty_cache(&trim);
     if (plan->idle_ms != 0)
         trim_old(&trim);
     else

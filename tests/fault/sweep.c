@@ -200,6 +200,45 @@ static void decaying(void **state)
     sweep("full device", full_device, "hard_limit_mb:200", GIB, false);
 }
 
+/* Pages move from pool to pool, through the cache and because memory is short. */
+static void change_pools(struct stage *stage)
+{
+    struct xseg_pool *pool = NULL;
+    void *a, *b;
+
+    while (stage_again(stage, xseg_pool_create(stage->allocator, 0, NULL, &pool)))
+        ;
+    a = stage_take_from(stage, pool, 45 * MIB, NULL);
+    b = stage_take_from(stage, pool, 700, stage->side);
+    stage_give(stage, a);
+    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    stage_pass(stage, 1);
+    stage_pass(stage, 1000);
+    stage_give(stage, b);
+    a = stage_take(stage, 50 * MIB, stage->side);
+    stage_pass(stage, 1000);
+    b = stage_take(stage, 600, NULL);
+    stage_give(stage, a);
+    a = stage_take(stage, 60 * MIB, NULL);
+    stage_give(stage, a);
+    stage_give(stage, b);
+    stage_configure(stage, "page_cache_mb:0");
+}
+
+static void recycling(void **state)
+{
+    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    const char *const config = "idle_ms:100,page_cache_mb:50,scrub:True";
+
+    (void)state;
+    sweep("gives back", gives_back, config, GIB, false);
+    sweep("change pools", change_pools, config, 80 * MIB, true);
+    sweep("full device", full_device, config, 200 * MIB, false);
+    settings.memory_bytes = 80 * MIB;
+    settings.real_bytes = true;
+    stage_sweep("change pools", change_pools, &settings, config);
+}
+
 static void debug_fill(void **state)
 {
     struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
@@ -240,6 +279,8 @@ static void pairs(void **state)
     runs += stage_pairs(helpers, &settings, "debug_fill:True", 1);
     settings.memory_bytes = 6 * MIB;
     runs += stage_pairs(helpers, &settings, "unmap_on_free:True", 3);
+    settings.memory_bytes = 80 * MIB;
+    runs += stage_pairs(change_pools, &settings, "idle_ms:100,page_cache_mb:50,scrub:True", 3);
     print_message("# %u pairs\n", (unsigned)runs);
     assert_true(runs > 400);
 }
@@ -275,6 +316,7 @@ int main(void)
         cmocka_unit_test(classic),       cmocka_unit_test(limited),
         cmocka_unit_test(with_contents), cmocka_unit_test(debug_fill),
         cmocka_unit_test(alone),         cmocka_unit_test(decaying),
+        cmocka_unit_test(recycling),
     };
 
     return cmocka_run_group_tests_name("sweep", tests, NULL, NULL);

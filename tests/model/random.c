@@ -10,6 +10,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "src/core/allocator.h"
 
@@ -29,7 +30,21 @@ struct world {
     struct xseg_pool *pool[DEVICES];
     struct held held[HELD_MAX];
     unsigned count;
+    bool is_service; /* memory goes back by itself, under limits */
 };
+
+static void be_quiet(void *context, enum xseg_log_level level, const char *line)
+{
+    (void)context;
+    (void)level;
+    (void)line;
+}
+
+static uint64_t virtual_clock(void *context)
+{
+    (void)context;
+    return xseg_sim_clock();
+}
 
 /* xorshift64*: the same numbers everywhere. */
 static uint64_t seed_state;
@@ -200,6 +215,36 @@ static void do_configure(struct world *world)
     assert_int_equal(xseg_configure(world->allocator, config[below(COUNT_OF(config))]), XSEG_OK);
 }
 
+/* Limits move, time passes, idle memory goes and comes again. */
+static void do_service(struct world *world)
+{
+    static const char *const config[] = {
+        "keep_mb:0,soft_limit_mb:100",
+        "soft_limit_mb:400,keep_mb:50",
+        "idle_ms:0,page_cache_mb:64",
+        "idle_ms:20,keep_window_s:1",
+        "page_cache_mb:0,device_free_min_mb:300",
+        "hard_limit_mb:440,reclaim_us_per_s:1000000",
+        "hard_limit_mb:100000,device_free_min_mb:0",
+        "scrub:True",
+        "scrub:False,idle_ms:-1",
+    };
+
+    xseg_sim_advance(below(200) * 1000000);
+    if (below(8) == 0)
+        assert_int_equal(xseg_configure(world->allocator, config[below(COUNT_OF(config))]),
+                         XSEG_OK);
+    if (below(2) == 0)
+        assert_int_equal(xseg_tick(world->allocator, below(1000)), XSEG_OK);
+    for (int i = 0; i < DEVICES; i++) {
+        const struct xseg_device *device = xseg_allocator_open_device(world->allocator, i);
+
+        /* Whatever of it is where: what the library says is taken is taken. */
+        if (device != NULL)
+            assert_int_equal(xseg_device_physical(device), xseg_sim_used((unsigned)i));
+    }
+}
+
 static void step(struct world *world)
 {
     const uint64_t what = below(100);
@@ -207,6 +252,8 @@ static void step(struct world *world)
     static unsigned turn;
     const bool fill = turn++ / 100 % 2 == 0;
 
+    if (world->is_service && below(4) == 0)
+        do_service(world);
     if (what < (fill ? 60u : 30u))
         do_alloc(world);
     else if (what < 85)
@@ -227,13 +274,18 @@ static void play(const char *config, bool real_bytes, uint64_t seed, uint64_t me
                  unsigned steps)
 {
     struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
-    struct world world = {0};
+    struct xseg_options options = XSEG_OPTIONS_INIT;
+    struct world world = {.is_service = strstr(config, "idle_ms") != NULL};
 
     seed_state = seed;
+    options.driver = scene_driver();
+    options.clock = virtual_clock;
+    options.log = be_quiet;
     settings.devices = DEVICES;
     settings.memory_bytes = memory;
     settings.real_bytes = real_bytes;
-    world.allocator = scene_open_on(&settings, config);
+    assert_int_equal(xseg_sim_reset(&settings), XSEG_OK);
+    assert_int_equal(xseg_open(config, &options, &world.allocator), XSEG_OK);
     for (unsigned i = 1; i < STREAMS; i++)
         world.stream[i] = scene_stream();
     for (int i = 0; i < DEVICES; i++)
@@ -292,13 +344,21 @@ static void with_a_segment_each(void **state)
     play("guard_page:True,debug_fill:True", false, 67867967, 512 * MIB, steps_by_environment());
 }
 
+static void as_a_service(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 1; seed <= 4; seed++)
+        play("idle_ms:50,page_cache_mb:40,scrub:True", false, seed * 86028121,
+             seed % 2 == 0 ? 512 * MIB : 16 * GIB, steps_by_environment());
+    play("idle_ms:50,unmap_on_free:True", false, 86028157, 512 * MIB, steps_by_environment());
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(with_room),
-        cmocka_unit_test(running_short),
-        cmocka_unit_test(with_the_pattern),
-        cmocka_unit_test(with_a_segment_each),
+        cmocka_unit_test(with_room),        cmocka_unit_test(running_short),
+        cmocka_unit_test(with_the_pattern), cmocka_unit_test(with_a_segment_each),
+        cmocka_unit_test(as_a_service),
     };
 
     return cmocka_run_group_tests_name("random", tests, NULL, NULL);

@@ -56,7 +56,7 @@ static void tear_down(struct fixture *f)
             assert_int_equal(
                 xseg_segment_unmap(&f->segment, page, f->segment.length[page], false, &done),
                 XSEG_OK);
-    xseg_pages_shrink(&f->pages, 0);
+    (void)xseg_pages_shrink(&f->pages, 0, UINT64_MAX);
     xseg_pages_fini(&f->pages);
     assert_int_equal(xseg_segment_end(&f->segment), XSEG_OK);
     assert_int_equal(xseg_leftovers_retry(&f->leftovers), XSEG_OK);
@@ -64,6 +64,15 @@ static void tear_down(struct fixture *f)
     xseg_leftovers_fini(&f->leftovers);
     xseg_driver_close(f->driver);
     assert_int_equal(xseg_sim_leaks(NULL, 0), 0);
+}
+
+static const struct xseg_page_taker anyone = {NULL, XSEG_PAGE_ANY};
+
+static xseg_status map(struct xseg_segment *segment, uint32_t first, uint32_t count, bool small)
+{
+    struct xseg_supply supply = {.small = small};
+
+    return xseg_segment_map(segment, first, count, &supply);
 }
 
 static uint64_t mapped(const struct fixture *f)
@@ -78,9 +87,9 @@ static void growing_keeps_what_was_mapped(void **state)
 
     (void)state;
     set_up(&f, XSEG_GIB);
-    assert_int_equal(xseg_segment_map(&f.segment, 0, 2, false), XSEG_OK);
+    assert_int_equal(map(&f.segment, 0, 2, false), XSEG_OK);
     const uint64_t before = f.segment.handle[1];
-    assert_int_equal(xseg_segment_map(&f.segment, 2, 6, false), XSEG_OK);
+    assert_int_equal(map(&f.segment, 2, 6, false), XSEG_OK);
     assert_int_equal(mapped(&f), 8 * PAGE);
     assert_int_equal(f.segment.handle[1], before);
     /* A hole in the middle, and full again. */
@@ -89,7 +98,7 @@ static void growing_keeps_what_was_mapped(void **state)
     assert_false(xseg_segment_is_mapped(&f.segment, 3));
     assert_true(xseg_segment_is_mapped(&f.segment, 5));
     assert_int_equal(xseg_sim_used(0), 6 * PAGE);
-    assert_int_equal(xseg_segment_map(&f.segment, 3, 2, false), XSEG_OK);
+    assert_int_equal(map(&f.segment, 3, 2, false), XSEG_OK);
     assert_int_equal(mapped(&f), 8 * PAGE);
     tear_down(&f);
 }
@@ -100,12 +109,11 @@ static void too_little_memory_changes_nothing(void **state)
 
     (void)state;
     set_up(&f, 10 * PAGE);
-    assert_int_equal(xseg_segment_map(&f.segment, 0, 4, false), XSEG_OK);
-    scene_expect_error(xseg_segment_map(&f.segment, 4, 7, false), XSEG_ERR_NO_MEMORY,
-                       "cuMemCreate");
+    assert_int_equal(map(&f.segment, 0, 4, false), XSEG_OK);
+    scene_expect_error(map(&f.segment, 4, 7, false), XSEG_ERR_NO_MEMORY, "cuMemCreate");
     assert_int_equal(mapped(&f), 4 * PAGE);
     assert_int_equal(xseg_sim_used(0), 4 * PAGE);
-    assert_int_equal(xseg_segment_map(&f.segment, 4, 6, false), XSEG_OK);
+    assert_int_equal(map(&f.segment, 4, 6, false), XSEG_OK);
     tear_down(&f);
 }
 
@@ -117,9 +125,9 @@ static void map_undoes_itself_at_every_failure(void **state)
         struct fixture f;
 
         set_up(&f, XSEG_GIB);
-        assert_int_equal(xseg_segment_map(&f.segment, 0, 3, false), XSEG_OK);
+        assert_int_equal(map(&f.segment, 0, 3, false), XSEG_OK);
         assert_int_equal(xseg_sim_fail(NULL, n, 999), XSEG_OK);
-        const xseg_status status = xseg_segment_map(&f.segment, 3, 5, false);
+        const xseg_status status = map(&f.segment, 3, 5, false);
         /* A refused set-access is tried again page by page: that is no failure. */
         assert_int_equal(status, n <= 10 ? XSEG_ERR_DRIVER : XSEG_OK);
         assert_int_equal(mapped(&f), (n <= 10 ? 3 : 8) * PAGE);
@@ -147,15 +155,15 @@ static void a_failed_undo_loses_nothing(void **state)
     set_up(&f, XSEG_GIB);
     f.context.batches_access = false;
     assert_int_equal(xseg_sim_fail("cuMemSetAccess", 2, 999), XSEG_OK);
-    assert_int_equal(xseg_segment_map(&f.segment, 0, 4, false), XSEG_ERR_DRIVER);
+    assert_int_equal(map(&f.segment, 0, 4, false), XSEG_ERR_DRIVER);
     assert_int_equal(mapped(&f), 0);
     assert_int_equal(f.segment.stuck, 0);
 
-    assert_int_equal(xseg_segment_map(&f.segment, 1, 1, false), XSEG_OK);
+    assert_int_equal(map(&f.segment, 1, 1, false), XSEG_OK);
     make_stuck(&f, 1);
     assert_int_equal(xseg_leftovers_bytes(&f.leftovers), PAGE);
     const uint64_t creates = xseg_sim_calls("cuMemCreate");
-    assert_int_equal(xseg_segment_map(&f.segment, 0, 3, false), XSEG_OK);
+    assert_int_equal(map(&f.segment, 0, 3, false), XSEG_OK);
     assert_int_equal(xseg_sim_calls("cuMemCreate") - creates, 2);
     assert_int_equal(f.segment.stuck, 0);
     assert_int_equal(mapped(&f), 3 * PAGE);
@@ -175,7 +183,7 @@ static void unmap_goes_page_by_page_where_it_must(void **state)
 
     (void)state;
     set_up(&f, XSEG_GIB);
-    assert_int_equal(xseg_segment_map(&f.segment, 0, 6, false), XSEG_OK);
+    assert_int_equal(map(&f.segment, 0, 6, false), XSEG_OK);
     assert_int_equal(xseg_sim_fail("cuMemUnmap", 1, 1), XSEG_OK);
     assert_int_equal(xseg_segment_unmap(&f.segment, 0, 3, false, &done), XSEG_OK);
     assert_int_equal(done, 3);
@@ -197,7 +205,7 @@ static void releases_that_fail_are_leftovers(void **state)
 
     (void)state;
     set_up(&f, XSEG_GIB);
-    assert_int_equal(xseg_segment_map(&f.segment, 0, 3, false), XSEG_OK);
+    assert_int_equal(map(&f.segment, 0, 3, false), XSEG_OK);
     assert_int_equal(xseg_sim_fail("cuMemRelease", 2, 999), XSEG_OK);
     assert_int_equal(xseg_segment_unmap(&f.segment, 0, 3, false, &done), XSEG_OK);
     assert_int_equal(done, 3);
@@ -223,7 +231,7 @@ static void frames_get_full_pages_and_the_rest_small_ones(void **state)
 
     (void)state;
     set_up_with(&f, XSEG_GIB, FULL * PAGE);
-    assert_int_equal(xseg_segment_map(&f.segment, 3, 8, false), XSEG_OK);
+    assert_int_equal(map(&f.segment, 3, 8, false), XSEG_OK);
     assert_int_equal(f.segment.length[3], 1);
     assert_int_equal(f.segment.length[4], FULL);
     assert_int_equal(f.segment.length[5], 0);
@@ -244,7 +252,7 @@ static void frames_get_full_pages_and_the_rest_small_ones(void **state)
 
     assert_int_equal(xseg_segment_unmap(&f.segment, 4, FULL, false, &done), XSEG_OK);
     assert_int_equal(done, FULL);
-    assert_int_equal(xseg_segment_map(&f.segment, 4, FULL, true), XSEG_OK);
+    assert_int_equal(map(&f.segment, 4, FULL, true), XSEG_OK);
     assert_int_equal(f.segment.length[4], 1);
     tear_down(&f);
 }
@@ -258,13 +266,13 @@ static void a_kept_page_moves(void **state)
 
     (void)state;
     set_up_with(&f, XSEG_GIB, FULL * PAGE);
-    assert_int_equal(xseg_segment_map(&f.segment, 0, FULL + 2, false), XSEG_OK);
+    assert_int_equal(map(&f.segment, 0, FULL + 2, false), XSEG_OK);
     assert_int_equal(xseg_segment_unmap(&f.segment, 0, FULL + 2, true, &done), XSEG_OK);
     assert_int_equal(xseg_pages_bytes(&f.pages), (FULL + 2) * PAGE);
-    assert_int_equal(xseg_pages_idle(&f.pages, PAGE), 2 * PAGE);
+    assert_int_equal(xseg_pages_idle(&f.pages, PAGE, &anyone), 2 * PAGE);
     const uint64_t created = xseg_sim_calls("cuMemCreate");
     /* The full page goes where it fits, also off the frames. */
-    assert_int_equal(xseg_segment_map(&f.segment, 11, FULL + 2, true), XSEG_OK);
+    assert_int_equal(map(&f.segment, 11, FULL + 2, true), XSEG_OK);
     assert_int_equal(f.segment.length[11], FULL);
     assert_int_equal(xseg_sim_calls("cuMemCreate"), created);
     assert_int_equal(xseg_pages_bytes(&f.pages), 0);
@@ -278,7 +286,7 @@ static void the_audit_names_the_broken_invariant(void **state)
 
     (void)state;
     set_up(&f, XSEG_GIB);
-    assert_int_equal(xseg_segment_map(&f.segment, 0, 4, false), XSEG_OK);
+    assert_int_equal(map(&f.segment, 0, 4, false), XSEG_OK);
     assert_true(xseg_segment_audit(&f.segment, &finding));
     f.segment.base += 512;
     assert_false(xseg_segment_audit(&f.segment, &finding));
@@ -313,7 +321,7 @@ static void a_guarded_segment_takes_no_more_than_it_needs(void **state)
     assert_int_equal(guarded.bytes, 3 * PAGE);
     assert_int_equal(guarded.reserved_bytes, 4 * PAGE);
     assert_true(next.base >= guarded.base + 4 * PAGE);
-    assert_int_equal(xseg_segment_map(&guarded, 0, 3, false), XSEG_OK);
+    assert_int_equal(map(&guarded, 0, 3, false), XSEG_OK);
     assert_int_equal(xseg_segment_unmap(&guarded, 0, 3, false, &done), XSEG_OK);
     assert_int_equal(xseg_segment_end(&guarded), XSEG_OK);
     assert_int_equal(xseg_segment_end(&next), XSEG_OK);

@@ -1,0 +1,421 @@
+/* SPDX-License-Identifier: MIT */
+/* Idle pages that are kept for the next growth, and what of their contents the next one sees. */
+#include <string.h>
+
+#include "tests/support/scene.h"
+
+#define MS UINT64_C(1000000)
+
+static uint64_t virtual_clock(void *context)
+{
+    (void)context;
+    return xseg_sim_clock();
+}
+
+static struct xseg_allocator *open_on(const struct xseg_sim_settings *settings, const char *config)
+{
+    struct xseg_options options = XSEG_OPTIONS_INIT;
+    struct xseg_allocator *allocator = NULL;
+
+    assert_int_equal(xseg_sim_reset(settings), XSEG_OK);
+    options.driver = scene_driver();
+    options.clock = virtual_clock;
+    assert_int_equal(xseg_open(config, &options, &allocator), XSEG_OK);
+    return allocator;
+}
+
+static struct xseg_allocator *open_mib(size_t mib, const char *config)
+{
+    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+
+    settings.memory_bytes = mib * MIB;
+    return open_on(&settings, config);
+}
+
+static uint64_t reserved(struct xseg_allocator *allocator)
+{
+    return scene_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current;
+}
+
+static void expect(struct xseg_allocator *allocator, uint64_t reserved_mib, uint64_t idle_mib)
+{
+    const struct xseg_stats stats = scene_stats(allocator);
+
+    assert_int_equal(stats.reserved_bytes[XSEG_STAT_ALL].current, reserved_mib * MIB);
+    assert_int_equal(stats.idle_page_bytes, idle_mib * MIB);
+    assert_int_equal(stats.physical_bytes, (reserved_mib + idle_mib) * MIB);
+    assert_int_equal(stats.physical_bytes, xseg_sim_used(0));
+}
+
+static void pass(struct xseg_allocator *allocator, unsigned milliseconds)
+{
+    for (unsigned i = 0; i < milliseconds; i += 10) {
+        xseg_sim_advance(10 * MS);
+        assert_int_equal(xseg_tick(allocator, UINT64_MAX), XSEG_OK);
+    }
+}
+
+/* So many bytes become idle, and decay takes them. */
+static void let_go(struct xseg_allocator *allocator, size_t bytes, xseg_stream stream)
+{
+    scene_free(allocator, scene_alloc(allocator, bytes, stream));
+    pass(allocator, 300);
+}
+
+/* --- The cache. --- */
+
+static void without_the_key_nothing_is_kept(void **state)
+{
+    struct xseg_allocator *allocator = open_mib(4096, "idle_ms:100");
+
+    (void)state;
+    let_go(allocator, 200 * MIB, NULL);
+    expect(allocator, 0, 0);
+    scene_close(allocator);
+}
+
+static void pages_are_kept_up_to_a_bound_and_used_first(void **state)
+{
+    struct xseg_allocator *allocator = open_mib(4096, "idle_ms:100,page_cache_mb:100");
+    const xseg_stream stream = scene_stream();
+    struct xseg_pool *pool = scene_pool(allocator);
+    struct xseg_request request = XSEG_REQUEST_INIT;
+    void *ptr = NULL;
+
+    (void)state;
+    let_go(allocator, 200 * MIB, NULL);
+    expect(allocator, 0, 100);
+    const uint64_t created = xseg_sim_calls("cuMemCreate"),
+                   released = xseg_sim_calls("cuMemRelease");
+    /* Another stream's, and another pool's. */
+    void *of_stream = scene_alloc(allocator, 60 * MIB, stream);
+    request.pool = pool;
+    request.bytes = 30 * MIB;
+    assert_int_equal(xseg_alloc_with(allocator, &request, &ptr), XSEG_OK);
+    expect(allocator, 100, 0);
+    assert_int_equal(xseg_sim_calls("cuMemCreate"), created);
+    assert_int_equal(xseg_sim_calls("cuMemRelease"), released);
+    scene_free(allocator, of_stream);
+    scene_free(allocator, ptr);
+    pass(allocator, 300);
+    /* The pool is held, so what it has stays there. */
+    expect(allocator, 40, 60);
+    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    pass(allocator, 300);
+    expect(allocator, 0, 100);
+    assert_int_equal(xseg_sim_calls("cuMemRelease"), released);
+    assert_int_equal(xseg_close(allocator), XSEG_OK);
+    scene_stream_destroy(stream);
+}
+
+static void emptying_the_cache_empties_it(void **state)
+{
+    struct xseg_allocator *allocator = open_mib(4096, "idle_ms:100,page_cache_mb:100");
+    struct xseg_trimmed done = XSEG_TRIMMED_INIT;
+    struct xseg_trim how = XSEG_TRIM_INIT;
+    struct xseg_where where = XSEG_WHERE_ANY;
+    const xseg_stream stream = scene_stream();
+
+    (void)state;
+    let_go(allocator, 100 * MIB, NULL);
+    /* One stream is none of the cache's business. */
+    where.device = 0;
+    where.one_stream = true;
+    where.stream = stream;
+    assert_int_equal(xseg_trim(allocator, &where, NULL, &done), XSEG_OK);
+    expect(allocator, 0, 100);
+    /* "Shrink to N" takes from it first. */
+    scene_free(allocator, scene_alloc(allocator, 60 * MIB, stream));
+    let_go(allocator, 10 * MIB, NULL);
+    expect(allocator, 0, 100);
+    scene_free(allocator, scene_alloc(allocator, 60 * MIB, stream));
+    how.leave_bytes = 80 * MIB;
+    assert_int_equal(xseg_trim(allocator, NULL, &how, &done), XSEG_OK);
+    assert_int_equal(done.returned, 20 * MIB);
+    assert_int_equal(done.kept_asked, 80 * MIB);
+    assert_int_equal(done.left, 80 * MIB);
+    expect(allocator, 60, 20);
+    assert_int_equal(xseg_trim(allocator, NULL, NULL, &done), XSEG_OK);
+    assert_int_equal(done.returned, 80 * MIB);
+    expect(allocator, 0, 0);
+    assert_int_equal(xseg_close(allocator), XSEG_OK);
+    scene_stream_destroy(stream);
+}
+
+static void a_trim_by_age_takes_old_pages_of_it(void **state)
+{
+    struct xseg_allocator *allocator = open_mib(4096, "idle_ms:0,page_cache_mb:400");
+    struct xseg_trimmed done = XSEG_TRIMMED_INIT;
+    struct xseg_trim how = XSEG_TRIM_INIT;
+    void *ptr[2] = {scene_alloc(allocator, 100 * MIB, NULL),
+                    scene_alloc(allocator, 60 * MIB, NULL)};
+
+    (void)state;
+    for (unsigned i = 0; i < COUNT_OF(ptr); i++) {
+        scene_free(allocator, ptr[i]);
+        pass(allocator, 1000);
+    }
+    expect(allocator, 0, 160);
+    how.idle_ms = 1500;
+    assert_int_equal(xseg_trim(allocator, NULL, &how, &done), XSEG_OK);
+    assert_int_equal(done.returned, 100 * MIB);
+    assert_int_equal(done.kept_asked, 60 * MIB);
+    expect(allocator, 0, 60);
+    scene_close(allocator);
+}
+
+/* What a limit wants back comes from the cache first, and is not kept there. */
+static void limits_count_what_is_kept(void **state)
+{
+    struct xseg_allocator *allocator = open_mib(4096, "idle_ms:100,page_cache_mb:200");
+    void *ptr, *more = NULL;
+
+    (void)state;
+    ptr = scene_alloc(allocator, 100 * MIB, NULL);
+    let_go(allocator, 200 * MIB, NULL);
+    expect(allocator, 100, 200);
+    assert_int_equal(xseg_configure(allocator, "soft_limit_mb:180"), XSEG_OK);
+    pass(allocator, 10);
+    expect(allocator, 100, 80);
+    /* A growth out of the cache takes nothing more of the device. */
+    assert_int_equal(xseg_configure(allocator, "hard_limit_mb:180"), XSEG_OK);
+    more = scene_alloc(allocator, 80 * MIB, NULL);
+    expect(allocator, 180, 0);
+    scene_free(allocator, more);
+    scene_free(allocator, ptr);
+    pass(allocator, 300);
+    expect(allocator, 0, 180);
+    assert_int_equal(xseg_configure(allocator, "page_cache_mb:40"), XSEG_OK);
+    expect(allocator, 0, 40);
+    scene_close(allocator);
+}
+
+/* Pages of a size that nobody asks for make room for those of another one. */
+static void kept_pages_are_in_nobodys_way(void **state)
+{
+    static const char *const config[] = {"idle_ms:100,page_cache_mb:200,hard_limit_mb:200",
+                                         "idle_ms:100,page_cache_mb:200"};
+
+    (void)state;
+    for (unsigned i = 0; i < COUNT_OF(config); i++) {
+        struct xseg_allocator *allocator = open_mib(i == 0 ? 4096 : 200, config[i]);
+        void *small[180];
+
+        let_go(allocator, 200 * MIB, NULL);
+        expect(allocator, 0, 200);
+        for (unsigned at = 0; at < COUNT_OF(small); at++)
+            small[at] = scene_alloc(allocator, MIB, NULL);
+        assert_int_equal(reserved(allocator), 180 * MIB);
+        assert_int_equal(scene_stats(allocator).num_alloc_retries, 0);
+        assert_true(xseg_sim_peak(0) <= 200 * MIB);
+        for (unsigned at = 0; at < COUNT_OF(small); at++)
+            scene_free(allocator, small[at]);
+        assert_int_equal(xseg_configure(allocator, "expandable_segments:False"), XSEG_OK);
+        scene_free(allocator, scene_alloc(allocator, 150 * MIB, NULL));
+        scene_close(allocator);
+    }
+}
+
+static void unmapped_blocks_are_recycled(void **state)
+{
+    struct xseg_allocator *allocator = open_mib(4096, "unmap_on_free:True,page_cache_mb:10");
+
+    (void)state;
+    scene_free(allocator, scene_alloc(allocator, 3 * MIB, NULL));
+    expect(allocator, 0, 4);
+    const uint64_t created = xseg_sim_calls("cuMemCreate");
+    for (unsigned i = 0; i < 10; i++)
+        scene_free(allocator, scene_alloc(allocator, 3 * MIB, NULL));
+    assert_int_equal(xseg_sim_calls("cuMemCreate"), created);
+    scene_free(allocator, scene_alloc(allocator, 30 * MIB, NULL));
+    expect(allocator, 0, 10);
+    scene_close(allocator);
+}
+
+/* --- Scrub. --- */
+
+static struct xseg_allocator *open_real(const char *config)
+{
+    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+
+    settings.memory_bytes = 256 * MIB;
+    settings.real_bytes = true;
+    return open_on(&settings, config);
+}
+
+static void *take(struct xseg_allocator *allocator, struct xseg_pool *pool, size_t bytes,
+                  xseg_stream stream)
+{
+    struct xseg_request request = XSEG_REQUEST_INIT;
+    void *ptr = NULL;
+
+    request.pool = pool;
+    request.bytes = bytes;
+    request.stream = stream;
+    assert_int_equal(xseg_alloc_with(allocator, &request, &ptr), XSEG_OK);
+    return ptr;
+}
+
+/* Write a secret into a block and let its pages go. */
+static void leave_secrets(struct xseg_allocator *allocator, struct xseg_pool *pool, size_t bytes)
+{
+    void *ptr = take(allocator, pool, bytes, NULL);
+
+    memset(ptr, 0x5e, bytes);
+    scene_free(allocator, ptr);
+    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    pass(allocator, 300);
+}
+
+static size_t count_secrets(const void *ptr, size_t bytes)
+{
+    const unsigned char *byte = ptr;
+    size_t count = 0;
+
+    for (size_t i = 0; i < bytes; i++)
+        count += byte[i] == 0x5e;
+    return count;
+}
+
+static void another_pool_finds_nothing(void **state)
+{
+    (void)state;
+    for (unsigned scrub = 0; scrub < 2; scrub++) {
+        struct xseg_allocator *allocator =
+            open_real(scrub != 0 ? "idle_ms:100,page_cache_mb:100,scrub:True"
+                                 : "idle_ms:100,page_cache_mb:100");
+        const xseg_stream stream = scene_stream();
+        void *ptr;
+
+        leave_secrets(allocator, scene_pool(allocator), 40 * MIB);
+        expect(allocator, 0, 40);
+        ptr = scene_alloc(allocator, 40 * MIB, stream);
+        expect(allocator, 40, 0);
+        xseg_sim_finish_all();
+        assert_int_equal(count_secrets(ptr, 40 * MIB), scrub != 0 ? 0 : 40 * MIB);
+        assert_int_equal(scene_stats(allocator).scrubbed_bytes, scrub * 40 * MIB);
+        assert_int_equal(xseg_sim_calls("cuStreamSynchronize"), 0);
+        /* Back in the same pool nothing is cleared, on whatever stream. */
+        memset(ptr, 0x5e, 40 * MIB);
+        scene_free(allocator, ptr);
+        pass(allocator, 300);
+        ptr = scene_alloc(allocator, 40 * MIB, NULL);
+        xseg_sim_finish_all();
+        assert_int_equal(count_secrets(ptr, 40 * MIB), 40 * MIB);
+        assert_int_equal(scene_stats(allocator).scrubbed_bytes, scrub * 40 * MIB);
+        scene_free(allocator, ptr);
+        assert_int_equal(xseg_close(allocator), XSEG_OK);
+        scene_stream_destroy(stream);
+    }
+}
+
+/* Memory is short: idle pages of the retired pool move right over. */
+static void stolen_pages_are_cleared(void **state)
+{
+    struct xseg_allocator *allocator = open_real("scrub:True");
+    struct xseg_pool *pool = scene_pool(allocator);
+    void *ptr = take(allocator, pool, 200 * MIB, NULL);
+
+    (void)state;
+    memset(ptr, 0x5e, 200 * MIB);
+    scene_free(allocator, ptr);
+    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    const uint64_t created = xseg_sim_calls("cuMemCreate");
+    ptr = scene_alloc(allocator, 160 * MIB, NULL);
+    assert_true(xseg_sim_calls("cuMemCreate") < created + 30);
+    xseg_sim_finish_all();
+    assert_int_equal(count_secrets(ptr, 160 * MIB), 0);
+    assert_true(scene_stats(allocator).scrubbed_bytes >= 100 * MIB);
+    scene_free(allocator, ptr);
+    scene_close(allocator);
+}
+
+/* In a capture a memset would be a node of the graph: pages of others are not used at all. */
+static void a_capture_takes_no_pages_of_others(void **state)
+{
+    struct xseg_allocator *allocator = open_real("idle_ms:100,page_cache_mb:240,scrub:True");
+    const xseg_stream stream = scene_stream();
+    struct xseg_pool *pool = scene_pool(allocator);
+    void *ptr, *more = NULL;
+
+    (void)state;
+    leave_secrets(allocator, scene_pool(allocator), 200 * MIB);
+    expect(allocator, 0, 200);
+    scene_capture_begin(pool, stream);
+    const uint64_t fills = xseg_sim_calls("cuMemsetD32Async");
+    ptr = scene_alloc(allocator, 40 * MIB, stream);
+    expect(allocator, 40, 200);
+    scene_expect_error(xseg_alloc(allocator, 0, 40 * MIB, stream, &more), XSEG_ERR_NO_MEMORY,
+                       "kept for reuse");
+    assert_int_equal(xseg_sim_calls("cuMemsetD32Async"), fills);
+    scene_graph_destroy(scene_capture_end(pool, stream));
+    assert_int_equal(count_secrets(ptr, 40 * MIB), 0);
+    /* Afterwards they are cleared and used. */
+    more = scene_alloc(allocator, 180 * MIB, NULL);
+    xseg_sim_finish_all();
+    assert_int_equal(count_secrets(more, 180 * MIB), 0);
+    scene_free(allocator, more);
+    scene_free(allocator, ptr);
+    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    assert_int_equal(xseg_close(allocator), XSEG_OK);
+    scene_stream_destroy(stream);
+}
+
+/* What cannot be cleared is not handed out, and nothing has changed. */
+static void a_memset_that_fails_undoes_the_growth(void **state)
+{
+    struct xseg_allocator *allocator = open_real("idle_ms:100,page_cache_mb:100,scrub:True");
+    void *ptr = NULL;
+
+    (void)state;
+    leave_secrets(allocator, scene_pool(allocator), 40 * MIB);
+    assert_int_equal(xseg_sim_fail("cuMemsetD32Async", 1, 999), XSEG_OK);
+    assert_int_equal(xseg_alloc(allocator, 0, 40 * MIB, NULL, &ptr), XSEG_ERR_DRIVER);
+    assert_int_equal(reserved(allocator), 0);
+    ptr = scene_alloc(allocator, 40 * MIB, NULL);
+    xseg_sim_finish_all();
+    assert_int_equal(count_secrets(ptr, 40 * MIB), 0);
+    scene_free(allocator, ptr);
+    scene_close(allocator);
+}
+
+/* A lender's block would take its contents along. */
+static void a_pool_does_not_lend(void **state)
+{
+    struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
+    struct xseg_allocator *allocator = open_real("scrub:True");
+    struct xseg_pool *pool = NULL;
+    void *ptr;
+
+    (void)state;
+    options.use_on_oom = true;
+    assert_int_equal(xseg_pool_create(allocator, 0, &options, &pool), XSEG_OK);
+    scene_free(allocator, take(allocator, pool, 200 * MIB, NULL));
+    ptr = NULL;
+    scene_expect_error(xseg_alloc(allocator, 0, 100 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY,
+                       "cached in pools that are held");
+    assert_int_equal(xseg_configure(allocator, "scrub:False"), XSEG_OK);
+    scene_free(allocator, scene_alloc(allocator, 100 * MIB, NULL));
+    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    scene_close(allocator);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(without_the_key_nothing_is_kept),
+        cmocka_unit_test(pages_are_kept_up_to_a_bound_and_used_first),
+        cmocka_unit_test(emptying_the_cache_empties_it),
+        cmocka_unit_test(a_trim_by_age_takes_old_pages_of_it),
+        cmocka_unit_test(limits_count_what_is_kept),
+        cmocka_unit_test(kept_pages_are_in_nobodys_way),
+        cmocka_unit_test(unmapped_blocks_are_recycled),
+        cmocka_unit_test(another_pool_finds_nothing),
+        cmocka_unit_test(stolen_pages_are_cleared),
+        cmocka_unit_test(a_capture_takes_no_pages_of_others),
+        cmocka_unit_test(a_memset_that_fails_undoes_the_growth),
+        cmocka_unit_test(a_pool_does_not_lend),
+    };
+
+    return cmocka_run_group_tests_name("page_cache", tests, NULL, NULL);
+}

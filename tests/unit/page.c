@@ -1,0 +1,184 @@
+/* SPDX-License-Identifier: MIT */
+/* Idle pages: by size, by owner, by age. */
+#include "vmm/page.h"
+
+#include <string.h>
+
+#include "tests/support/scene.h"
+#include "vmm/context.h"
+
+#define SMALL (2 * MIB)
+#define FULL  (20 * MIB)
+
+struct fixture {
+    struct xseg_driver *driver;
+    struct xseg_context context;
+    struct xseg_leftovers leftovers;
+    struct xseg_pages pages;
+};
+
+/* Two owners. */
+static const int first, second;
+
+static void set_up(struct fixture *f)
+{
+    const struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    char why[128];
+
+    memset(f, 0, sizeof(*f));
+    assert_int_equal(xseg_sim_reset(&settings), XSEG_OK);
+    assert_int_equal(xseg_driver_open(scene_driver(), &f->driver), XSEG_OK);
+    assert_int_equal(xseg_leftovers_init(&f->leftovers, &f->context), XSEG_OK);
+    assert_int_equal(xseg_context_open(&f->context, f->driver, 0, &f->leftovers, why, sizeof(why)),
+                     XSEG_OK);
+    xseg_pages_init(&f->pages, &f->context, &f->leftovers);
+}
+
+static void audit(const struct fixture *f)
+{
+    struct xseg_finding finding = {0};
+
+    assert_true(xseg_pages_audit(&f->pages, &finding));
+    assert_int_equal(xseg_pages_bytes(&f->pages), xseg_sim_used(0));
+}
+
+static void tear_down(struct fixture *f)
+{
+    audit(f);
+    (void)xseg_pages_shrink(&f->pages, 0, UINT64_MAX);
+    xseg_pages_fini(&f->pages);
+    assert_int_equal(xseg_leftovers_retry(&f->leftovers), XSEG_OK);
+    assert_int_equal(xseg_context_close(&f->context), XSEG_OK);
+    xseg_leftovers_fini(&f->leftovers);
+    xseg_driver_close(f->driver);
+    assert_int_equal(xseg_sim_leaks(NULL, 0), 0);
+}
+
+/* A page of the driver that comes from an owner. */
+static uint64_t put(struct fixture *f, uint64_t bytes, const void *owner)
+{
+    uint64_t handle = 0;
+
+    assert_int_equal(xseg_driver_create(&f->context, bytes, &handle), XSEG_OK);
+    assert_int_equal(xseg_pages_put(&f->pages, bytes, handle, owner, true), XSEG_OK);
+    return handle;
+}
+
+static void expect_take(struct fixture *f, uint64_t bytes, const void *owner,
+                        enum xseg_page_choice choice, uint64_t handle)
+{
+    const struct xseg_page_taker taker = {owner, choice};
+    struct xseg_page page = {0};
+
+    assert_int_equal(xseg_pages_take(&f->pages, bytes, &taker, &page), handle != 0);
+    assert_int_equal(page.handle, handle);
+    if (handle != 0)
+        assert_int_equal(xseg_driver_release(&f->context, handle), XSEG_OK);
+    audit(f);
+}
+
+static void sizes_do_not_stand_for_each_other(void **state)
+{
+    const struct xseg_page_taker anyone = {NULL, XSEG_PAGE_ANY};
+    struct fixture f;
+
+    (void)state;
+    set_up(&f);
+    put(&f, SMALL, &first);
+    const uint64_t small = put(&f, SMALL, &first), full = put(&f, FULL, &first);
+    assert_int_equal(xseg_pages_idle(&f.pages, SMALL, &anyone), 2 * SMALL);
+    assert_int_equal(xseg_pages_idle(&f.pages, FULL, &anyone), FULL);
+    assert_int_equal(xseg_pages_idle(&f.pages, 4 * MIB, &anyone), 0);
+    expect_take(&f, 4 * MIB, NULL, XSEG_PAGE_ANY, 0);
+    expect_take(&f, FULL, NULL, XSEG_PAGE_ANY, full);
+    expect_take(&f, FULL, NULL, XSEG_PAGE_ANY, 0);
+    expect_take(&f, SMALL, NULL, XSEG_PAGE_ANY, small);
+    tear_down(&f);
+}
+
+static void own_pages_come_first_where_that_matters(void **state)
+{
+    struct fixture f;
+
+    (void)state;
+    set_up(&f);
+    const uint64_t own = put(&f, SMALL, &first), fresh = put(&f, SMALL, NULL),
+                   other = put(&f, SMALL, &second), last = put(&f, SMALL, &second);
+    const struct xseg_page_taker only = {&first, XSEG_PAGE_OWN_ONLY};
+
+    assert_int_equal(xseg_pages_idle(&f.pages, SMALL, &only), 2 * SMALL);
+    expect_take(&f, SMALL, &first, XSEG_PAGE_ANY, last);
+    expect_take(&f, SMALL, &first, XSEG_PAGE_OWN_FIRST, fresh);
+    expect_take(&f, SMALL, &first, XSEG_PAGE_OWN_ONLY, own);
+    expect_take(&f, SMALL, &first, XSEG_PAGE_OWN_ONLY, 0);
+    expect_take(&f, SMALL, &first, XSEG_PAGE_OWN_FIRST, other);
+    tear_down(&f);
+}
+
+static void the_largest_go_first(void **state)
+{
+    struct fixture f;
+
+    (void)state;
+    set_up(&f);
+    for (unsigned i = 0; i < 5; i++) {
+        put(&f, SMALL, NULL);
+        put(&f, FULL, NULL);
+    }
+    assert_int_equal(xseg_pages_shrink(&f.pages, 50 * MIB, UINT64_MAX), 3);
+    assert_int_equal(xseg_pages_bytes(&f.pages), 50 * MIB);
+    assert_int_equal(xseg_pages_shrink(&f.pages, 0, 3), 3);
+    assert_int_equal(xseg_pages_bytes(&f.pages), 8 * MIB);
+    assert_false(xseg_pages_release(&f.pages, FULL));
+    assert_true(xseg_pages_release(&f.pages, SMALL));
+    assert_int_equal(xseg_pages_bytes(&f.pages), 6 * MIB);
+    tear_down(&f);
+}
+
+static void the_old_ones_can_go_alone(void **state)
+{
+    struct fixture f;
+
+    (void)state;
+    set_up(&f);
+    put(&f, SMALL, NULL); /* before there is a time: since the first one */
+    for (uint64_t now = 100; now <= 300; now += 100) {
+        xseg_pages_set_time(&f.pages, now);
+        put(&f, SMALL, NULL);
+    }
+    assert_int_equal(xseg_pages_release_old(&f.pages, 99, UINT64_MAX), 0);
+    assert_int_equal(xseg_pages_release_old(&f.pages, 200, SMALL), SMALL);
+    assert_int_equal(xseg_pages_release_old(&f.pages, 200, UINT64_MAX), 2 * SMALL);
+    assert_int_equal(xseg_pages_bytes(&f.pages), SMALL);
+    tear_down(&f);
+}
+
+/* What the driver does not take back is a leftover, and idle no more. */
+static void refused_pages_are_leftovers(void **state)
+{
+    struct fixture f;
+
+    (void)state;
+    set_up(&f);
+    put(&f, SMALL, NULL);
+    put(&f, SMALL, NULL);
+    assert_int_equal(xseg_sim_fail("cuMemRelease", 1, 999), XSEG_OK);
+    assert_int_equal(xseg_pages_shrink(&f.pages, 0, UINT64_MAX), 2);
+    assert_int_equal(xseg_pages_bytes(&f.pages), 0);
+    assert_int_equal(xseg_leftovers_bytes(&f.leftovers), SMALL);
+    assert_int_equal(xseg_leftovers_retry(&f.leftovers), XSEG_OK);
+    tear_down(&f);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(sizes_do_not_stand_for_each_other),
+        cmocka_unit_test(own_pages_come_first_where_that_matters),
+        cmocka_unit_test(the_largest_go_first),
+        cmocka_unit_test(the_old_ones_can_go_alone),
+        cmocka_unit_test(refused_pages_are_leftovers),
+    };
+
+    return cmocka_run_group_tests_name("page", tests, NULL, NULL);
+}
