@@ -8,7 +8,9 @@
 #include "src/base/error.h"
 #include "src/core/alone.h"
 #include "src/core/departure.h"
+#include "src/core/size.h"
 #include "src/core/trace.h"
+#include "src/core/tract.h"
 #include "src/core/walk.h"
 
 /* --- Opening and closing. --- */
@@ -267,31 +269,76 @@ static xseg_status add_free(struct xseg_allocator *allocator, uint64_t address)
     return XSEG_ERR_NOT_LIVE;
 }
 
+/* A live block: a record, or a cell. */
+struct live {
+    struct xseg_extent *extent;
+    struct xseg_arena *arena;
+    struct xseg_block *record; /* NULL: a cell */
+    uint32_t quantum;          /* of the cell */
+};
+
+/* Whether a live cell begins at an address of an extent that has cells. */
+static inline bool find_cell(const struct xseg_extent *extent, uint64_t address, uint32_t *quantum)
+{
+    const uint64_t offset = address - extent->segment.base;
+
+    *quantum = (uint32_t)(offset >> XSEG_CELLS_SHIFT);
+    return offset % XSEG_SIZE_QUANTUM == 0 && xseg_cells_sheet(&extent->cells, *quantum) != NULL &&
+           xseg_cells_is_live(xseg_cells_word(&extent->cells, *quantum), *quantum);
+}
+
 /*
  * The live block that starts at an address, with its arena locked.
  *
  * Returns: XSEG_OK; XSEG_ERR_NOT_LIVE, and nothing is locked
  */
-static xseg_status lock_live(struct xseg_allocator *allocator, const void *pointer,
-                             struct xseg_block **out) XSEG_UNCHECKED
+static inline xseg_status lock_live(struct xseg_allocator *allocator, const void *pointer,
+                                    struct live *live) XSEG_UNCHECKED
 {
     const uint64_t address = (uint64_t)(uintptr_t)pointer;
     struct xseg_extent *extent = lock_extent(allocator, address);
 
-    if (extent == NULL) {
+    if (__builtin_expect(extent == NULL, 0)) {
         (void)xseg_fail(XSEG_ERR_NOT_LIVE, "%p is not memory of this allocator", pointer);
         return add_free(allocator, address);
     }
-    struct xseg_block *block = xseg_extent_block_at(extent, &extent->arena->blocks, address);
-    if (block == NULL || block->state != XSEG_BLOCK_LIVE) {
-        bool is_free = false;
-        const xseg_status status = fail_not_live(extent, address, &is_free);
+    live->extent = extent;
+    live->arena = extent->arena;
+    live->record = NULL;
+    if (extent->has_cells && find_cell(extent, address, &live->quantum))
+        return XSEG_OK;
+    live->record = xseg_extent_block_at(extent, &live->arena->blocks, address);
+    if (__builtin_expect(live->record != NULL && live->record->state == XSEG_BLOCK_LIVE, 1))
+        return XSEG_OK;
+    bool is_free = false;
+    const xseg_status status = fail_not_live(extent, address, &is_free);
+    xseg_arena_unlock(live->arena);
+    return is_free ? add_free(allocator, address) : status;
+}
 
-        xseg_arena_unlock(extent->arena);
-        return is_free ? add_free(allocator, address) : status;
+/*
+ * The same, of a block that has a record: a cell is isolated, for which stocking may let go of the lock
+ * for a moment.
+ *
+ * Returns: as above; XSEG_ERR_HOST_MEMORY
+ */
+static xseg_status lock_record(struct xseg_allocator *allocator, const void *pointer,
+                               struct live *live) XSEG_UNCHECKED
+{
+    for (;;) {
+        const xseg_status status = lock_live(allocator, pointer, live);
+
+        if (status != XSEG_OK || live->record != NULL)
+            return status;
+        if (live->arena->blocks.free_count >= 2) {
+            live->record = xseg_tract_isolate(live->arena, live->extent, live->quantum);
+            return XSEG_OK;
+        }
+        const bool stocked = xseg_arena_stock(live->arena, &live->arena->blocks, 2);
+        xseg_arena_unlock(live->arena);
+        if (!stocked)
+            return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for a block's record");
     }
-    *out = block;
-    return XSEG_OK;
 }
 
 /* --- What users do with blocks. --- */
@@ -333,25 +380,42 @@ static xseg_status free_busy(struct xseg_block *block, const struct xseg_config 
     return status;
 }
 
-xseg_status xseg_allocator_free(struct xseg_allocator *allocator,
-                                const void *pointer) XSEG_UNCHECKED
+/* Free what the hit path cannot: a block with uses, or one that a free has more to do with. */
+static xseg_status free_slowly(struct xseg_allocator *allocator, const void *pointer,
+                               const struct xseg_config *config) XSEG_UNCHECKED
 {
-    struct xseg_block *block = NULL;
-    xseg_status status = lock_live(allocator, pointer, &block);
+    struct live live;
+    const xseg_status status = lock_record(allocator, pointer, &live);
 
     if (status != XSEG_OK)
         return status;
-    XSEG_ASSERT(block != NULL);
-    struct xseg_arena *arena = block->extent->arena;
+    live.record->state = XSEG_BLOCK_BUSY;
+    xseg_arena_unlock(live.arena);
+    return free_busy(live.record, config);
+}
+
+xseg_status xseg_allocator_free(struct xseg_allocator *allocator,
+                                const void *pointer) XSEG_UNCHECKED
+{
+    struct live live;
+    xseg_status status = lock_live(allocator, pointer, &live);
+
+    if (__builtin_expect(status != XSEG_OK, 0))
+        return status;
+    struct xseg_arena *arena = live.arena;
     const struct xseg_config *config = xseg_allocator_config(allocator);
-    if (__builtin_expect(block->uses == NULL && !is_watched(config, arena), 1)) {
-        xseg_arena_note_free(arena, block);
-        xseg_arena_take_back(arena, block);
+    if (__builtin_expect(is_watched(config, arena), 0) ||
+        (live.record != NULL && live.record->uses != NULL)) {
         xseg_arena_unlock(arena);
+        status = free_slowly(allocator, pointer, config);
     } else {
-        block->state = XSEG_BLOCK_BUSY;
+        if (live.record == NULL) {
+            xseg_small_free(arena, live.extent, live.quantum);
+        } else {
+            xseg_arena_note_free(arena, live.record);
+            xseg_arena_take_back(arena, live.record);
+        }
         xseg_arena_unlock(arena);
-        status = free_busy(block, config);
     }
     if (__builtin_expect(config->follows_calls, 0))
         xseg_device_follow(arena->device, config);
@@ -363,22 +427,29 @@ static xseg_status note_use(struct xseg_allocator *allocator, const void *pointe
                             struct xseg_known_stream *stream, bool captured) XSEG_UNCHECKED
 {
     for (;;) {
-        struct xseg_block *block = NULL;
-        const xseg_status status = lock_live(allocator, pointer, &block);
+        struct live live;
+        xseg_status status = lock_live(allocator, pointer, &live);
 
         if (status != XSEG_OK)
             return status;
-        XSEG_ASSERT(block != NULL);
-        struct xseg_arena *arena = block->extent->arena;
-        const bool ready = stream == xseg_arena_stream(arena) || arena->uses.free_count > 0;
-        if (ready && stream != xseg_arena_stream(arena))
-            xseg_pending_use(arena, block, stream, captured);
-        const bool stocked = ready || xseg_arena_stock(arena, &arena->uses, 1);
-        xseg_arena_unlock(arena);
-        if (ready)
+        struct xseg_arena *arena = live.arena;
+        if (stream == xseg_arena_stream(arena)) {
+            xseg_arena_unlock(arena);
             return XSEG_OK;
+        }
+        const bool stocked = xseg_arena_stock(arena, &arena->uses, 1);
+        xseg_arena_unlock(arena);
         if (!stocked)
             return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory to remember a use");
+        status = lock_record(allocator, pointer, &live);
+        if (status != XSEG_OK)
+            return status;
+        const bool ready = live.arena->uses.free_count > 0;
+        if (ready)
+            xseg_pending_use(live.arena, live.record, stream, captured);
+        xseg_arena_unlock(live.arena);
+        if (ready)
+            return XSEG_OK;
     }
 }
 
@@ -386,14 +457,13 @@ static xseg_status note_use(struct xseg_allocator *allocator, const void *pointe
 static xseg_status find_device(struct xseg_allocator *allocator, const void *pointer,
                                struct xseg_device **out) XSEG_UNCHECKED
 {
-    struct xseg_block *block = NULL;
-    const xseg_status status = lock_live(allocator, pointer, &block);
+    struct live live;
+    const xseg_status status = lock_live(allocator, pointer, &live);
 
     if (status != XSEG_OK)
         return status;
-    XSEG_ASSERT(block != NULL);
-    *out = block->extent->arena->device;
-    xseg_arena_unlock(block->extent->arena);
+    *out = live.arena->device;
+    xseg_arena_unlock(live.arena);
     return XSEG_OK;
 }
 

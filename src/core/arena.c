@@ -8,6 +8,8 @@
 #include "src/core/pending.h"
 #include "src/core/pool.h"
 #include "src/core/size.h"
+#include "src/core/tract.h"
+#include "src/core/walk.h"
 
 struct xseg_arena *xseg_arena_create(struct xseg_device *device, struct xseg_pool *pool,
                                      struct xseg_known_stream *stream, bool is_small)
@@ -25,6 +27,7 @@ struct xseg_arena *xseg_arena_create(struct xseg_device *device, struct xseg_poo
     atomic_init(&arena->stream, stream);
     arena->is_small = is_small;
     arena->is_alone = pool->is_alone;
+    arena->has_cells = is_small && !pool->is_alone;
     xseg_lock_init(&arena->lock, XSEG_RANK_ARENA);
     xseg_shelf_init(&arena->shelf);
     xseg_list_init(&arena->extents);
@@ -42,6 +45,7 @@ void xseg_arena_destroy(struct xseg_arena *arena)
     XSEG_ASSERT(xseg_list_is_empty(&arena->extents));
     xseg_slab_fini(&arena->blocks);
     xseg_slab_fini(&arena->uses);
+    xseg_rack_fini(&arena->small.rack);
     xseg_lock_fini(&arena->lock);
     free(arena);
 }
@@ -85,7 +89,7 @@ static struct xseg_block *prefer_enclosed(const struct xseg_arena *arena, struct
     return block;
 }
 
-struct xseg_block *xseg_arena_find(const struct xseg_arena *arena, const struct xseg_need *need)
+static struct xseg_block *find(const struct xseg_arena *arena, const struct xseg_need *need)
 {
     const struct xseg_config *config = need->config;
     struct xseg_block *block = xseg_shelf_find(&arena->shelf, need->span);
@@ -140,6 +144,8 @@ struct xseg_block *xseg_arena_cut(struct xseg_arena *arena, struct xseg_block *b
         rest->next->prev = rest;
     block->next = rest;
     block->bytes = bytes;
+    if (arena->has_cells)
+        xseg_tract_mark(rest);
     return rest;
 }
 
@@ -148,6 +154,8 @@ static void join(struct xseg_arena *arena, struct xseg_block *block)
 {
     struct xseg_block *next = block->next;
 
+    if (arena->has_cells)
+        xseg_tract_unmark(next);
     block->bytes += next->bytes;
     block->filled = block->filled && next->filled;
     block->next = next->next;
@@ -196,31 +204,16 @@ static struct xseg_block *merge(struct xseg_arena *arena, struct xseg_block *blo
     return block;
 }
 
-/*
- * Leave what lies before an address cached, as a block of its own; the rest is what is
- * handed out.  Of a classic segment the fragments are counted.
- */
-static struct xseg_block *cut_head(struct xseg_arena *arena, struct xseg_block *block,
-                                   uint64_t base)
-{
-    struct xseg_counts *counts = &arena->counts;
-    const uint64_t head = base - block->base;
-    const bool was_split = xseg_block_is_split(block);
+/* --- Fragments of classic segments. --- */
 
-    if (__builtin_expect(head == 0, 1))
-        return block;
-    struct xseg_block *rest = xseg_arena_cut(arena, block, head);
-    put_on_shelf(arena, block);
-    if (!xseg_extent_is_expandable(block->extent)) {
-        xseg_counts_up(counts, XSEG_COUNT_INACTIVE_SPLIT, was_split ? 1 : 2);
-        if (!was_split)
-            xseg_counts_up(counts, XSEG_COUNT_INACTIVE_SPLIT_BYTES, head + rest->bytes);
-    }
-    return rest;
+void xseg_arena_note_head(struct xseg_arena *arena, bool was_split, uint64_t bytes)
+{
+    xseg_counts_up(&arena->counts, XSEG_COUNT_INACTIVE_SPLIT, was_split ? 1 : 2);
+    if (!was_split)
+        xseg_counts_up(&arena->counts, XSEG_COUNT_INACTIVE_SPLIT_BYTES, bytes);
 }
 
-/* The part of handing out that classic segments count as fragments. */
-static void note_inactive(struct xseg_arena *arena, bool was_split, uint64_t bytes, uint64_t rest)
+void xseg_arena_note_cut(struct xseg_arena *arena, bool was_split, uint64_t bytes, uint64_t rest)
 {
     struct xseg_counts *counts = &arena->counts;
 
@@ -235,22 +228,46 @@ static void note_inactive(struct xseg_arena *arena, bool was_split, uint64_t byt
     }
 }
 
-/* What a need that only wants memory ready is told of. */
-static struct xseg_grant show(struct xseg_arena *arena, const struct xseg_block *block)
+/* The fragments that merge away, and the one that is left, are one change. */
+void xseg_arena_note_merge(struct xseg_arena *arena, bool is_split, int64_t pieces, int64_t merged,
+                           uint64_t bytes)
 {
-    return (struct xseg_grant){.arena = arena, .base = block->base, .bytes = block->bytes};
+    struct xseg_counts *counts = &arena->counts;
+
+    if (is_split) {
+        pieces += 1;
+        merged += (int64_t)bytes;
+    }
+    if (pieces > 0)
+        xseg_counts_up(counts, XSEG_COUNT_INACTIVE_SPLIT, (uint64_t)pieces);
+    else if (pieces < 0)
+        xseg_counts_down(counts, XSEG_COUNT_INACTIVE_SPLIT, (uint64_t)-pieces);
+    if (merged > 0)
+        xseg_counts_up(counts, XSEG_COUNT_INACTIVE_SPLIT_BYTES, (uint64_t)merged);
+    else if (merged < 0)
+        xseg_counts_down(counts, XSEG_COUNT_INACTIVE_SPLIT_BYTES, (uint64_t)-merged);
 }
 
-struct xseg_grant xseg_arena_hand_out(struct xseg_arena *arena, struct xseg_block *block,
-                                      const struct xseg_need *need)
+/* --- Handing out. --- */
+
+/* Leave what lies before an address cached, as a block of its own; the rest is what is handed out. */
+static struct xseg_block *cut_head(struct xseg_arena *arena, struct xseg_block *block,
+                                   uint64_t base)
 {
-    if (need->keep)
-        return show(arena, block);
-    return xseg_arena_hand_out_at(arena, block, xseg_round_up(block->base, need->alignment), need);
+    const uint64_t head = base - block->base;
+    const bool was_split = xseg_block_is_split(block);
+
+    if (__builtin_expect(head == 0, 1))
+        return block;
+    struct xseg_block *rest = xseg_arena_cut(arena, block, head);
+    put_on_shelf(arena, block);
+    if (!xseg_extent_is_expandable(block->extent))
+        xseg_arena_note_head(arena, was_split, head + rest->bytes);
+    return rest;
 }
 
-struct xseg_grant xseg_arena_hand_out_at(struct xseg_arena *arena, struct xseg_block *block,
-                                         uint64_t base, const struct xseg_need *need)
+static struct xseg_grant hand_out(struct xseg_arena *arena, struct xseg_block *block, uint64_t base,
+                                  const struct xseg_need *need)
 {
     struct xseg_counts *counts = &arena->counts;
 
@@ -261,7 +278,7 @@ struct xseg_grant xseg_arena_hand_out_at(struct xseg_arena *arena, struct xseg_b
     if (rest != 0)
         put_on_shelf(arena, xseg_arena_cut(arena, block, need->bytes));
     if (!xseg_extent_is_expandable(block->extent))
-        note_inactive(arena, was_split, block->bytes, rest);
+        xseg_arena_note_cut(arena, was_split, block->bytes, rest);
     block->state = XSEG_BLOCK_LIVE;
     block->requested = need->requested;
     xseg_starts_add(&block->extent->starts, block->base - block->extent->segment.base,
@@ -279,17 +296,44 @@ struct xseg_grant xseg_arena_hand_out_at(struct xseg_arena *arena, struct xseg_b
     return (struct xseg_grant){arena, block->base, block->bytes, block->requested, filled};
 }
 
+struct xseg_grant xseg_arena_hand_out(struct xseg_arena *arena, struct xseg_block *block,
+                                      const struct xseg_need *need)
+{
+    const uint64_t base = xseg_round_up(block->base, need->alignment);
+
+    if (need->keep)
+        return (struct xseg_grant){.arena = arena, .base = block->base, .bytes = block->bytes};
+    if (arena->has_cells)
+        return xseg_small_hand_out_at(arena, block->extent, base, need);
+    return hand_out(arena, block, base, need);
+}
+
+struct xseg_grant xseg_arena_hand_out_at(struct xseg_arena *arena, struct xseg_extent *extent,
+                                         uint64_t base, const struct xseg_need *need)
+{
+    if (arena->has_cells)
+        return xseg_small_hand_out_at(arena, extent, base, need);
+    struct xseg_block *block = xseg_extent_block_over(extent, &arena->blocks, base);
+    XSEG_ASSERT(block->state == XSEG_BLOCK_CACHED);
+    return hand_out(arena, block, base, need);
+}
+
 xseg_status xseg_arena_alloc(struct xseg_arena *arena, const struct xseg_need *need,
                              struct xseg_grant *out)
 {
     struct xseg_block *block = NULL;
 
     xseg_arena_lock(arena);
+    if (arena->has_cells) {
+        (void)xseg_small_alloc(arena, need, out);
+        xseg_arena_unlock(arena);
+        return XSEG_OK;
+    }
     const bool stocked = xseg_arena_stock(arena, &arena->blocks, 2);
     if (__builtin_expect(need->ages, 0) && !arena->is_small)
         atomic_fetch_add_explicit(&arena->pool->searches, 1, memory_order_relaxed);
     if (stocked)
-        block = xseg_arena_find(arena, need);
+        block = find(arena, need);
     if (block != NULL)
         *out = xseg_arena_hand_out(arena, block, need);
     xseg_arena_unlock(arena);
@@ -306,21 +350,6 @@ void xseg_arena_note_free(struct xseg_arena *arena, const struct xseg_block *blo
         xseg_counts_down(&arena->counts, XSEG_COUNT_OVERSIZE_ALLOCATION, 1);
 }
 
-/* Of a classic segment: the fragments that merge away, and the one that is left, as one change. */
-static void note_fragments(struct xseg_arena *arena, int64_t pieces, int64_t bytes)
-{
-    struct xseg_counts *counts = &arena->counts;
-
-    if (pieces > 0)
-        xseg_counts_up(counts, XSEG_COUNT_INACTIVE_SPLIT, (uint64_t)pieces);
-    else if (pieces < 0)
-        xseg_counts_down(counts, XSEG_COUNT_INACTIVE_SPLIT, (uint64_t)-pieces);
-    if (bytes > 0)
-        xseg_counts_up(counts, XSEG_COUNT_INACTIVE_SPLIT_BYTES, (uint64_t)bytes);
-    else if (bytes < 0)
-        xseg_counts_down(counts, XSEG_COUNT_INACTIVE_SPLIT_BYTES, (uint64_t)-bytes);
-}
-
 /* How a neighbour that is about to merge changes the fragments. */
 static void count_neighbour(const struct xseg_block *neighbour, int64_t *pieces, int64_t *bytes)
 {
@@ -330,18 +359,17 @@ static void count_neighbour(const struct xseg_block *neighbour, int64_t *pieces,
     }
 }
 
-void xseg_arena_stamp(struct xseg_arena *arena, const struct xseg_block *block)
+void xseg_arena_stamp_granules(struct xseg_arena *arena, struct xseg_extent *extent, uint64_t base,
+                               uint64_t bytes)
 {
-    struct xseg_segment *segment = &block->extent->segment;
+    struct xseg_segment *segment = &extent->segment;
 
-    if (__builtin_expect(arena->now == 0, 1))
-        return;
     if (!xseg_segment_is_expandable(segment)) {
         segment->since[0] = arena->now;
         return;
     }
-    const uint64_t last = (xseg_block_end(block) - 1 - segment->base) / segment->granule_bytes;
-    for (uint64_t at = (block->base - segment->base) / segment->granule_bytes; at <= last; at++)
+    const uint64_t last = (base + bytes - 1 - segment->base) / segment->granule_bytes;
+    for (uint64_t at = (base - segment->base) / segment->granule_bytes; at <= last; at++)
         segment->since[at] = arena->now;
 }
 
@@ -351,23 +379,22 @@ void xseg_arena_take_back(struct xseg_arena *arena, struct xseg_block *block)
     struct xseg_extent *extent = block->extent;
     int64_t pieces = 0, bytes = 0;
 
-    xseg_starts_remove(&extent->starts, block->base - extent->segment.base);
     xseg_counts_down(counts, XSEG_COUNT_ACTIVE, 1);
     xseg_counts_down(counts, XSEG_COUNT_ACTIVE_BYTES, block->bytes);
     xseg_counts_down(counts, XSEG_COUNT_REQUESTED_BYTES, block->requested);
+    xseg_arena_stamp(arena, extent, block->base, block->bytes);
+    if (arena->has_cells) {
+        xseg_tract_take_back(arena, block);
+        return;
+    }
+    xseg_starts_remove(&extent->starts, block->base - extent->segment.base);
     count_neighbour(block->prev, &pieces, &bytes);
     count_neighbour(block->next, &pieces, &bytes);
     block->state = XSEG_BLOCK_CACHED;
     block->requested = 0;
-    xseg_arena_stamp(arena, block);
     block = merge(arena, block);
-    if (xseg_extent_is_expandable(extent))
-        return;
-    if (xseg_block_is_split(block)) {
-        pieces += 1;
-        bytes += (int64_t)block->bytes;
-    }
-    note_fragments(arena, pieces, bytes);
+    if (!xseg_extent_is_expandable(extent))
+        xseg_arena_note_merge(arena, xseg_block_is_split(block), pieces, bytes, block->bytes);
 }
 
 /* --- For growth.c and trim.c. --- */
@@ -382,6 +409,8 @@ struct xseg_block *xseg_arena_add_extent(struct xseg_arena *arena, struct xseg_e
     block->bytes = extent->segment.bytes;
     block->extent = extent;
     extent->first = block;
+    if (arena->has_cells)
+        xseg_tract_mark(block);
     xseg_list_insert(&arena->extents, &extent->link);
     return block;
 }
@@ -394,17 +423,36 @@ void xseg_arena_remove_extent(struct xseg_arena *arena, struct xseg_extent *exte
     xseg_list_remove(&extent->link);
 }
 
-void xseg_arena_claim(struct xseg_arena *arena, struct xseg_block *block)
+struct xseg_block *xseg_arena_cached_from(struct xseg_arena *arena, uint64_t bytes, uint64_t base)
 {
+    return arena->has_cells ? xseg_small_from(arena, bytes, base)
+                            : xseg_shelf_from(&arena->shelf, bytes, base);
+}
+
+struct xseg_block *xseg_arena_claim(struct xseg_arena *arena, struct xseg_block *block)
+{
+    if (arena->has_cells && block->state == XSEG_BLOCK_CACHED) {
+        const struct xseg_cell cell = xseg_small_cached_at(block->extent, block->base);
+
+        return xseg_tract_claim(arena, &cell);
+    }
     erase(arena, block);
+    if (arena->has_cells)
+        xseg_tract_note_hole(block, false);
     block->state = XSEG_BLOCK_BUSY;
+    return block;
 }
 
 struct xseg_block *xseg_arena_settle(struct xseg_arena *arena, struct xseg_block *block)
 {
     XSEG_ASSERT(block->state == XSEG_BLOCK_BUSY);
+    if (arena->has_cells && block->mapped)
+        return xseg_tract_settle(arena, block);
     block->state = block->mapped ? XSEG_BLOCK_CACHED : XSEG_BLOCK_HOLE;
-    return merge(arena, block);
+    block = merge(arena, block);
+    if (arena->has_cells)
+        xseg_tract_note_hole(block, true);
+    return block;
 }
 
 /* --- Audit. --- */
@@ -415,17 +463,18 @@ struct tally {
 
 static void tally_up(const struct xseg_extent *extent, struct tally *tally)
 {
-    for (const struct xseg_block *block = extent->first; block != NULL; block = block->next) {
-        const bool live = block->state == XSEG_BLOCK_LIVE;
-        const bool active = live || block->state == XSEG_BLOCK_PENDING;
+    XSEG_WALK(part, extent)
+    {
+        const bool live = part.state == XSEG_BLOCK_LIVE;
+        const bool active = live || part.state == XSEG_BLOCK_PENDING;
 
         tally->live += live;
-        tally->live_bytes += live ? block->bytes : 0;
+        tally->live_bytes += live ? part.bytes : 0;
         tally->active += active;
-        tally->active_bytes += active ? block->bytes : 0;
-        tally->mapped += block->mapped ? block->bytes : 0;
-        tally->cached += block->state == XSEG_BLOCK_CACHED;
-        tally->holes += block->state == XSEG_BLOCK_HOLE;
+        tally->active_bytes += active ? part.bytes : 0;
+        tally->mapped += part.record->mapped ? part.bytes : 0;
+        tally->cached += part.state == XSEG_BLOCK_CACHED;
+        tally->holes += part.state == XSEG_BLOCK_HOLE;
     }
 }
 
@@ -463,7 +512,9 @@ bool xseg_arena_audit(const struct xseg_arena *arena, struct xseg_finding *findi
     }
     for (uint32_t bin = 0; bin < XSEG_SHELF_BINS; bin++)
         shelved += tree_count(arena->shelf.bin[bin]);
-    XSEG_HOLDS(finding, "ARENA-1", shelved == tally.cached,
+    if (arena->has_cells && !xseg_small_audit(arena, finding))
+        return false;
+    XSEG_HOLDS(finding, "ARENA-1", arena->has_cells || shelved == tally.cached,
                "%" PRIu64 " on the shelf, %" PRIu64 " cached", shelved, tally.cached);
     XSEG_HOLDS(finding, "ARENA-2", tree_count(arena->holes) == tally.holes,
                "%" PRIu64 " in the tree, %" PRIu64 " holes", tree_count(arena->holes), tally.holes);

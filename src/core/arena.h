@@ -22,6 +22,7 @@
 #include "src/core/counts.h"
 #include "src/core/extent.h"
 #include "src/core/shelf.h"
+#include "src/core/small.h"
 #include "src/core/streams.h"
 
 struct xseg_device;
@@ -32,6 +33,7 @@ struct xseg_arena {
     struct xseg_pool *pool;
     bool is_small;
     bool is_alone;                     /* each segment has one block, see alone.h */
+    bool has_cells;                    /* no records of live and cached blocks, see small.h */
     _Atomic(struct xseg_arena *) next; /* in its pool */
     /* Changes only when its stream is gone and has passed: under GROWTH, ARENA and TABLE. */
     _Atomic(struct xseg_known_stream *) stream;
@@ -41,6 +43,7 @@ struct xseg_arena {
     struct xseg_slab blocks; /* struct xseg_block */
     struct xseg_slab uses;   /* struct xseg_pending_use */
     struct xseg_shelf shelf;
+    struct xseg_small small;
     struct xseg_block *holes; /* tree */
     struct xseg_list extents;
     uint64_t now; /* clock of the last look at idle memory; 0 before the first.  See idle.h. */
@@ -50,6 +53,9 @@ struct xseg_arena {
     uint64_t fenced, passed;
     uint32_t quarantined; /* of an alone arena: segments that ended; guarded by GROWTH */
 };
+
+/* Records that one step of a growth or a trim may take: a claim, and the cuts after it. */
+#define XSEG_ARENA_RECORDS 4u
 
 /* What an allocation wants, worked out once. */
 struct xseg_need {
@@ -114,25 +120,46 @@ bool xseg_arena_stock(struct xseg_arena *arena, struct xseg_slab *slab, uint32_t
 xseg_status xseg_arena_alloc(struct xseg_arena *arena, const struct xseg_need *need,
                              struct xseg_grant *out);
 
-/* The cached block that PyTorch would choose, or NULL; it stays on the shelf. */
-struct xseg_block *xseg_arena_find(const struct xseg_arena *arena, const struct xseg_need *need);
-
 /*
  * Hand a cached block out, taking it off the shelf: its head becomes live, the rest stays cached if
  * the rules say so, and so does what lies before the alignment.  Two block records must be in stock.
+ * A need that only wants memory ready is shown the block.
  */
 struct xseg_grant xseg_arena_hand_out(struct xseg_arena *arena, struct xseg_block *block,
                                       const struct xseg_need *need);
 
-/* The same at an address inside the block; what lies before it stays cached. */
-struct xseg_grant xseg_arena_hand_out_at(struct xseg_arena *arena, struct xseg_block *block,
+/* The same at an address, which one cached block covers; what lies before it stays cached. */
+struct xseg_grant xseg_arena_hand_out_at(struct xseg_arena *arena, struct xseg_extent *extent,
                                          uint64_t base, const struct xseg_need *need);
 
 /* A live block is free for the user: counts only. */
 void xseg_arena_note_free(struct xseg_arena *arena, const struct xseg_block *block);
 
+void xseg_arena_stamp_granules(struct xseg_arena *arena, struct xseg_extent *extent, uint64_t base,
+                               uint64_t bytes);
+
 /* Note that memory comes on the shelf now, as far as anything decays. */
-void xseg_arena_stamp(struct xseg_arena *arena, const struct xseg_block *block);
+static inline void xseg_arena_stamp(struct xseg_arena *arena, struct xseg_extent *extent,
+                                    uint64_t base, uint64_t bytes)
+{
+    if (__builtin_expect(arena->now != 0, 0))
+        xseg_arena_stamp_granules(arena, extent, base, bytes);
+}
+
+/*
+ * The fragments of a classic segment.  Of a block that is about to be handed out:
+ *
+ * was_split: it was not the whole segment; bytes: what is handed out; rest: what stays cached
+ */
+void xseg_arena_note_cut(struct xseg_arena *arena, bool was_split, uint64_t bytes, uint64_t rest);
+
+/* Of a block of `bytes` whose head stays cached as a block of its own. */
+void xseg_arena_note_head(struct xseg_arena *arena, bool was_split, uint64_t bytes);
+
+/* Of a block that is cached again with `bytes` in all; `pieces` and `merged` are the count and the
+ * bytes of what merged with it, below zero. */
+void xseg_arena_note_merge(struct xseg_arena *arena, bool is_split, int64_t pieces, int64_t merged,
+                           uint64_t bytes);
 
 /* A block that nobody uses any more becomes cached and merges with its neighbours. */
 void xseg_arena_take_back(struct xseg_arena *arena, struct xseg_block *block);
@@ -145,14 +172,24 @@ struct xseg_block *xseg_arena_add_extent(struct xseg_arena *arena, struct xseg_e
 /* Take an extent out whose only block is busy. */
 void xseg_arena_remove_extent(struct xseg_arena *arena, struct xseg_extent *extent);
 
-/* Take a cached block or a hole out of its tree: nobody else touches it until it is settled. */
-void xseg_arena_claim(struct xseg_arena *arena, struct xseg_block *block);
+/* The first cached block of 2 MiB or more that is not below (bytes, base), or NULL.  In an arena with
+ * cells it is a node (cells.h), which is gone with the next claim. */
+struct xseg_block *xseg_arena_cached_from(struct xseg_arena *arena, uint64_t bytes, uint64_t base);
+
+/*
+ * Take a cached block or a hole out of its tree: nobody else touches it until it is settled.  Two
+ * records must be in stock.
+ *
+ * Returns: the busy block, which for a node is another record
+ */
+struct xseg_block *xseg_arena_claim(struct xseg_arena *arena, struct xseg_block *block);
 
 /* Cut a busy block in two at `bytes`; returns the new block behind.  A record must be in stock. */
 struct xseg_block *xseg_arena_cut(struct xseg_arena *arena, struct xseg_block *block,
                                   uint64_t bytes);
 
-/* A busy block becomes cached or a hole, by `mapped`, and merges; returns what it has become. */
+/* A busy block becomes cached or a hole, by `mapped`, and merges; returns what it has become, or NULL
+ * for a cell without a node. */
 struct xseg_block *xseg_arena_settle(struct xseg_arena *arena, struct xseg_block *block);
 
 /* The whole arena, with its extents; the lock must be held. */

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 #include "src/core/block.h"
 
-/* What a block is sorted by before its address: its size, and nothing for a hole. */
+/* What a block is sorted by before its address: its size if it is cached. */
 static inline uint64_t sort_bytes(const struct xseg_block *block)
 {
-    return block->state == XSEG_BLOCK_HOLE ? 0 : block->bytes;
+    return block->state == XSEG_BLOCK_CACHED ? block->bytes : 0;
 }
 
 static inline bool is_below(const struct xseg_block *block, uint64_t bytes, uint64_t base)
@@ -88,6 +88,21 @@ struct xseg_block *xseg_tree_find(struct xseg_block *root, uint64_t bytes, uint6
 struct xseg_block *xseg_tree_next(struct xseg_block *root, const struct xseg_block *block)
 {
     return xseg_tree_find(root, sort_bytes(block), block->base + 1);
+}
+
+struct xseg_block *xseg_tree_last(struct xseg_block *root, uint64_t base)
+{
+    struct xseg_block *best = NULL;
+
+    while (root != NULL) {
+        if (root->base > base) {
+            root = root->left;
+        } else {
+            best = root;
+            root = root->right;
+        }
+    }
+    return best;
 }
 
 struct xseg_block *xseg_tree_first(struct xseg_block *root)

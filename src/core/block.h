@@ -10,8 +10,10 @@
  * States are those of the public enum xseg_block_state.  BUSY is a block that a growth or a trim
  * has claimed, or a free that is recording events: it is in no tree, nobody merges with it, and the driver works on it without a lock.
  *
+ * In small arenas live and cached blocks have no records, see cells.h; the chain is that of tract.h.
+ *
  * The records also carry the links of the tree that holds them: cached blocks by size, then
- * address; holes by address.  A tree is a treap whose priorities are a hash of the address, so that
+ * address; others by address.  A tree is a treap whose priorities are a hash of the address, so that
  * it is the same tree whatever the order of insertion.
  *
  * Invariants of a chain of blocks; xseg_extent_audit() checks them:
@@ -48,6 +50,7 @@ struct xseg_block {
     struct xseg_block *prev, *next;
     struct xseg_block *left, *right; /* in a tree */
     struct xseg_pending_use *uses;   /* streams other than its own that use it */
+    struct xseg_block *ended;        /* busy: the next one whose uses have ended */
 };
 
 static inline uint64_t xseg_block_end(const struct xseg_block *block)
@@ -68,11 +71,14 @@ void xseg_tree_insert(struct xseg_block **root, struct xseg_block *block);
 /* The block must be in the tree. */
 void xseg_tree_remove(struct xseg_block **root, struct xseg_block *block);
 
-/* The first block that is not below (bytes, base); bytes is 0 in a tree of holes. */
+/* The first block that is not below (bytes, base); bytes is 0 in a tree by address. */
 struct xseg_block *xseg_tree_find(struct xseg_block *root, uint64_t bytes, uint64_t base);
 
 /* The block after this one in its tree, or NULL. */
 struct xseg_block *xseg_tree_next(struct xseg_block *root, const struct xseg_block *block);
+
+/* The last block of a tree by address that does not begin above `base`, or NULL. */
+struct xseg_block *xseg_tree_last(struct xseg_block *root, uint64_t base);
 
 /* The first block, or NULL. */
 struct xseg_block *xseg_tree_first(struct xseg_block *root);

@@ -173,12 +173,17 @@ static void free_live(const struct xseg_checkpoint_block *live)
     struct xseg_arena *arena = live->arena;
 
     xseg_arena_lock(arena);
-    struct xseg_block *block =
-        xseg_extent_block_at(extent_of(arena->pool, live->base), &arena->blocks, live->base);
-    xseg_trace_note(arena, XSEG_TRACE_FREE_REQUESTED, block->base, block->requested);
-    xseg_trace_note(arena, XSEG_TRACE_FREE_COMPLETED, block->base, block->requested);
-    xseg_arena_note_free(arena, block);
-    xseg_arena_take_back(arena, block);
+    struct xseg_extent *extent = extent_of(arena->pool, live->base);
+    struct xseg_block *block = xseg_extent_block_at(extent, &arena->blocks, live->base);
+    const uint64_t requested = xseg_walk_at(extent, live->base).requested;
+    xseg_trace_note(arena, XSEG_TRACE_FREE_REQUESTED, live->base, requested);
+    xseg_trace_note(arena, XSEG_TRACE_FREE_COMPLETED, live->base, requested);
+    if (block != NULL) {
+        xseg_arena_note_free(arena, block);
+        xseg_arena_take_back(arena, block);
+    } else {
+        xseg_small_free_at(arena, extent, live->base);
+    }
     xseg_arena_unlock(arena);
 }
 
@@ -196,10 +201,7 @@ static void revive(const struct xseg_checkpoint_block *saved, const struct xseg_
                                    .expandable = true};
 
     xseg_arena_lock(arena);
-    struct xseg_block *block = xseg_extent_block_over(extent, &arena->blocks, saved->base);
-    XSEG_ASSERT(block->state == XSEG_BLOCK_CACHED &&
-                xseg_block_end(block) >= saved->base + saved->bytes);
-    (void)xseg_arena_hand_out_at(arena, block, saved->base, &need);
+    (void)xseg_arena_hand_out_at(arena, extent, saved->base, &need);
     xseg_trace_note(arena, XSEG_TRACE_ALLOC, saved->base, saved->bytes);
     xseg_arena_unlock(arena);
 }

@@ -163,7 +163,7 @@ static void abandon_extents(void *self, struct xseg_arena *arena)
         xseg_lock_take(arena->device->lookup_lock);
         xseg_lookup_remove(arena->device->lookup, extent);
         xseg_lock_give(arena->device->lookup_lock);
-        xseg_starts_fini(&extent->starts);
+        xseg_extent_fini(extent);
         xseg_segment_abandon(&extent->segment);
         xseg_list_remove(&extent->link);
         xseg_list_insert(&arena->device->spare_extents, &extent->link);
@@ -369,12 +369,13 @@ static void add_host_bytes(void *self, struct xseg_arena *arena)
     uint64_t *bytes = self;
 
     xseg_arena_lock(arena);
-    *bytes += sizeof(*arena) + xseg_slab_bytes(&arena->blocks) + xseg_slab_bytes(&arena->uses);
+    *bytes += sizeof(*arena) + arena->small.rack.host_bytes + xseg_slab_bytes(&arena->blocks) +
+              xseg_slab_bytes(&arena->uses);
     XSEG_LIST_FOR(node, &arena->extents)
     {
         const struct xseg_extent *extent = XSEG_CONTAINER(node, struct xseg_extent, link);
 
-        *bytes += sizeof(*extent) + atomic_load(&extent->starts.host_bytes) +
+        *bytes += sizeof(*extent) + xseg_extent_host_bytes(extent) +
                   xseg_segment_host_bytes(&extent->segment);
     }
     xseg_arena_unlock(arena);

@@ -3,11 +3,54 @@
 
 #include <inttypes.h>
 
+#include "src/core/arena.h"
 #include "src/core/size.h"
+#include "src/core/tract.h"
+
+bool xseg_extent_init(struct xseg_extent *extent)
+{
+    extent->has_cells = extent->arena->has_cells;
+    extent->records = NULL;
+    if (extent->has_cells)
+        return xseg_cells_init(&extent->cells, extent->segment.bytes);
+    return xseg_starts_init(&extent->starts, extent->segment.bytes);
+}
+
+void xseg_extent_fini(struct xseg_extent *extent)
+{
+    if (extent->has_cells) {
+        xseg_tract_uncover(extent->arena, extent);
+        xseg_cells_fini(&extent->cells);
+    } else {
+        xseg_starts_fini(&extent->starts);
+    }
+}
+
+bool xseg_extent_cover(struct xseg_extent *extent, uint64_t begin, uint64_t end)
+{
+    return extent->has_cells ? xseg_tract_cover(extent, begin, end)
+                             : xseg_starts_cover(&extent->starts, begin, end);
+}
+
+uint64_t xseg_extent_host_bytes(const struct xseg_extent *extent)
+{
+    return extent->has_cells ? extent->cells.host_bytes : atomic_load(&extent->starts.host_bytes);
+}
+
+/* A cell has no record; one that was isolated has. */
+static struct xseg_block *isolated_at(const struct xseg_extent *extent, uint64_t address)
+{
+    struct xseg_block *block = xseg_tree_last(extent->records, address);
+
+    return block != NULL && block->base == address && block->state != XSEG_BLOCK_TRACT ? block
+                                                                                       : NULL;
+}
 
 struct xseg_block *xseg_extent_block_at(const struct xseg_extent *extent,
                                         const struct xseg_slab *blocks, uint64_t address)
 {
+    if (extent->has_cells)
+        return isolated_at(extent, address);
     const uint32_t index = xseg_starts_at(&extent->starts, address - extent->segment.base);
     struct xseg_block *block = index == 0 ? NULL : xseg_slab_at(blocks, index);
 
@@ -17,6 +60,8 @@ struct xseg_block *xseg_extent_block_at(const struct xseg_extent *extent,
 struct xseg_block *xseg_extent_block_over(const struct xseg_extent *extent,
                                           const struct xseg_slab *blocks, uint64_t address)
 {
+    if (extent->has_cells)
+        return xseg_tract_over(extent, address);
     const uint32_t index = xseg_starts_before(&extent->starts, address - extent->segment.base);
     struct xseg_block *block = index == 0 ? extent->first : xseg_slab_at(blocks, index);
 
@@ -63,5 +108,5 @@ bool xseg_extent_audit(const struct xseg_extent *extent, struct xseg_finding *fi
     }
     XSEG_HOLDS(finding, "BLK-1", end == extent->segment.base + extent->segment.bytes,
                "blocks end at %#" PRIx64, end);
-    return xseg_starts_audit(&extent->starts, finding);
+    return extent->has_cells || xseg_starts_audit(&extent->starts, finding);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * An extent: a segment as its arena sees it.  The segment of the floor below, the chain of blocks
- * that tiles it, and the table of live starts.
+ * that tiles it, and the table of live starts; or, in a small arena, cells.
  *
  * Locking: ARENA of its arena guards blocks and starts; GROWTH the segment.
  */
@@ -10,6 +10,7 @@
 
 #include "src/base/list.h"
 #include "src/core/block.h"
+#include "src/core/cells.h"
 #include "src/core/starts.h"
 #include "vmm/segment.h"
 
@@ -21,15 +22,35 @@ struct xseg_extent {
     _Atomic(struct xseg_arena *) arena;
     atomic_uint_fast64_t base; /* of the segment, once it is announced */
     struct xseg_segment segment;
-    struct xseg_starts starts;
+    bool has_cells;            /* its arena has */
+    struct xseg_starts starts; /* unless it has cells */
+    struct xseg_cells cells;
+    struct xseg_block *records; /* with cells: tree of tracts and isolated cells, see tract.h */
     struct xseg_block *first;
     bool oversize; /* counted as an oversize segment */
 };
+
+/* Whether a block is all of its segment. */
+static inline bool xseg_block_is_whole(const struct xseg_block *block)
+{
+    return block->bytes == block->extent->segment.bytes;
+}
 
 static inline bool xseg_extent_is_expandable(const struct xseg_extent *extent)
 {
     return xseg_segment_is_expandable(&extent->segment);
 }
+
+/* Tables for an announced segment; false without host memory. */
+bool xseg_extent_init(struct xseg_extent *extent);
+void xseg_extent_fini(struct xseg_extent *extent);
+
+/* Have tables for offsets [begin, end), where memory is mapped.  GROWTH is held, no other lock.
+ * Returns false without host memory. */
+bool xseg_extent_cover(struct xseg_extent *extent, uint64_t begin, uint64_t end);
+
+/* Host bytes of the tables. */
+uint64_t xseg_extent_host_bytes(const struct xseg_extent *extent);
 
 /* The live or pending block whose first byte is at `address`, which lies in the extent; or NULL. */
 struct xseg_block *xseg_extent_block_at(const struct xseg_extent *extent,

@@ -48,8 +48,8 @@ void xseg_fill_ended(struct xseg_block *block)
     for (; block != NULL; block = next) {
         struct xseg_arena *arena = block->extent->arena;
 
-        next = block->right;
-        block->right = NULL;
+        next = block->ended;
+        block->ended = NULL;
         xseg_fill_busy(block);
         xseg_arena_lock(arena);
         xseg_arena_take_back(arena, block);

@@ -53,7 +53,7 @@ bool xseg_fill_is_on(const struct xseg_arena *arena);
 /* A busy block is about to become cached: fill it, if that is on.  Sets its `filled`. */
 void xseg_fill_busy(struct xseg_block *block);
 
-/* Fill busy blocks whose uses have ended, and take them back.  They are chained through `right`. */
+/* Fill busy blocks whose uses have ended, and take them back.  They are chained through `ended`. */
 void xseg_fill_ended(struct xseg_block *block);
 
 /*

@@ -32,7 +32,7 @@ static void add_ages(void *self, struct xseg_arena *arena)
     if (!is_meant(round, arena))
         return;
     xseg_arena_lock(arena);
-    while ((block = xseg_shelf_from(&arena->shelf, bytes, base)) != NULL) {
+    while ((block = xseg_arena_cached_from(arena, bytes, base)) != NULL) {
         bytes = block->bytes;
         base = block->base + 1;
         if (!xseg_trim_can_go(block))

@@ -50,10 +50,10 @@ static xseg_status announce(struct xseg_extent *extent, bool cover)
     struct xseg_device *device = arena->device;
     bool known = false;
 
-    if (!xseg_starts_init(&extent->starts, extent->segment.bytes, arena->is_small))
+    if (!xseg_extent_init(extent))
         goto end_segment;
-    if (cover && !xseg_starts_cover(&extent->starts, 0, extent->segment.bytes))
-        goto end_starts;
+    if (cover && !xseg_extent_cover(extent, 0, extent->segment.bytes))
+        goto end_tables;
     extent->segment.owner = arena->pool;
     atomic_store_explicit(&extent->base, extent->segment.base, memory_order_relaxed);
     xseg_arena_lock(arena);
@@ -68,8 +68,10 @@ static xseg_status announce(struct xseg_extent *extent, bool cover)
     if (known)
         return XSEG_OK;
 
-end_starts:
-    xseg_starts_fini(&extent->starts);
+end_tables:
+    xseg_arena_lock(arena);
+    xseg_extent_fini(extent);
+    xseg_arena_unlock(arena);
 end_segment:
     (void)xseg_segment_end(&extent->segment);
     put_extent(extent);
@@ -247,8 +249,8 @@ static xseg_status add_segment(struct xseg_arena *arena, const struct xseg_need 
     struct xseg_device *device = arena->device;
     const uint64_t page =
         arena->is_small ? XSEG_SIZE_SMALL_SEGMENT : need->config->large_segment_bytes;
-    const struct range range = choose_range(
-        device, need, page, arena->is_small ? XSEG_STARTS_SMALL_MAX : XSEG_STARTS_LARGE_MAX);
+    const struct range range =
+        choose_range(device, need, page, arena->has_cells ? XSEG_CELLS_MAX : XSEG_STARTS_MAX);
     xseg_status status;
 
     if (need->span > range.bytes)
@@ -279,20 +281,20 @@ static xseg_status add_segment(struct xseg_arena *arena, const struct xseg_need 
 xseg_status xseg_growth_claim(struct xseg_arena *arena, const struct xseg_need *need, bool small,
                               struct xseg_stretch *stretch)
 {
-    struct xseg_block *(*find)(const struct xseg_arena *, uint64_t) =
-        small ? xseg_stretch_find_cheapest : xseg_stretch_find_lowest;
+    struct xseg_stretch_place place;
     xseg_status status = XSEG_OK;
 
     for (;;) {
         xseg_arena_lock(arena);
-        const bool stocked = xseg_arena_stock(arena, &arena->blocks, 1);
-        struct xseg_block *first = stocked ? find(arena, need->span) : NULL;
-        if (first != NULL)
-            *stretch = xseg_stretch_claim(arena, first, need->span, small);
+        const bool stocked = xseg_arena_stock(arena, &arena->blocks, XSEG_ARENA_RECORDS);
+        const bool found = stocked && (small ? xseg_stretch_find_cheapest(arena, need->span, &place)
+                                             : xseg_stretch_find_lowest(arena, need->span, &place));
+        if (found)
+            xseg_stretch_claim(arena, &place, need->span, small, stretch);
         xseg_arena_unlock(arena);
         if (!stocked)
             return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for a block's record");
-        if (first != NULL)
+        if (found)
             return XSEG_OK;
         status = add_segment(arena, need);
         if (status != XSEG_OK)

@@ -3,6 +3,7 @@
 
 #include "src/core/size.h"
 #include "src/core/trim.h"
+#include "src/core/walk.h"
 
 static bool is_meant(const struct xseg_arena *arena)
 {
@@ -24,7 +25,7 @@ static struct run whole_pages(const struct xseg_block *block)
     struct run run = {0, 0};
 
     if (!xseg_segment_is_expandable(segment))
-        run.count = !xseg_block_is_split(block);
+        run.count = xseg_block_is_whole(block);
     else
         run.count = xseg_segment_whole_pages(segment, block->base - segment->base,
                                              xseg_block_end(block) - segment->base, &run.first);
@@ -102,7 +103,7 @@ static void count_arena(void *self, struct xseg_arena *arena)
     if (before == 0)
         start_time(arena, ages->now);
     arena->now = ages->now;
-    while ((block = xseg_shelf_from(&arena->shelf, bytes, base)) != NULL) {
+    while ((block = xseg_arena_cached_from(arena, bytes, base)) != NULL) {
         bytes = block->bytes;
         base = block->base + 1;
         count_block(ages, block, before);
@@ -185,8 +186,7 @@ static struct xseg_block *claim_run(struct xseg_arena *arena, struct xseg_block 
 {
     if (xseg_extent_is_expandable(block->extent))
         return xseg_trim_claim_pages(arena, block, run.first, run.count);
-    xseg_arena_claim(arena, block);
-    return block;
+    return xseg_arena_claim(arena, block);
 }
 
 /* Claim wanted pages of an arena, chained through `right`. */
@@ -196,8 +196,8 @@ static struct xseg_block *claim_pages(struct xseg_arena *arena, struct claim *cl
     struct xseg_block *claimed = NULL, *block;
     uint64_t bytes = XSEG_SIZE_SMALL_SEGMENT, base = 0;
 
-    while (claim->pages > 0 && xseg_arena_stock(arena, &arena->blocks, 2) &&
-           (block = xseg_shelf_from(&arena->shelf, bytes, base)) != NULL) {
+    while (claim->pages > 0 && xseg_arena_stock(arena, &arena->blocks, XSEG_ARENA_RECORDS) &&
+           (block = xseg_arena_cached_from(arena, bytes, base)) != NULL) {
         const struct run run = choose_run(claim, block);
         const uint64_t begin = block->base;
 
@@ -209,9 +209,12 @@ static struct xseg_block *claim_pages(struct xseg_arena *arena, struct claim *cl
         block->right = claimed;
         claimed = block;
         /* What lies before the run may have more of them. */
-        if (block->base > begin && block->prev->bytes >= XSEG_SIZE_SMALL_SEGMENT) {
-            bytes = block->prev->bytes;
-            base = block->prev->base;
+        if (block->base == begin)
+            continue;
+        const struct xseg_part before = xseg_walk_at(block->extent, block->base - 1);
+        if (before.bytes >= XSEG_SIZE_SMALL_SEGMENT) {
+            bytes = before.bytes;
+            base = before.base;
         }
     }
     return claimed;

@@ -204,7 +204,7 @@ static void finish(struct xseg_pending *pending, struct xseg_pending_use *use)
         xseg_trace_note(arena, XSEG_TRACE_FREE_COMPLETED, block->base, block->requested);
     if (--block->waits == 0 && __builtin_expect(xseg_fill_is_on(arena), 0)) {
         block->state = XSEG_BLOCK_BUSY;
-        block->right = pending->ended;
+        block->ended = pending->ended;
         pending->ended = block;
     } else if (block->waits == 0) {
         xseg_arena_take_back(arena, block);

@@ -45,7 +45,7 @@ struct xseg_pending {
     struct xseg_list streams;  /* those with uses in their queue */
     struct xseg_list deferred; /* struct xseg_deferred, in the order of their frees */
     struct xseg_topology topology;
-    struct xseg_block *ended;   /* busy, to be filled and taken back; chained through `right` */
+    struct xseg_block *ended;   /* busy, to be filled and taken back; chained through `ended` */
     atomic_uint captures;       /* under way on the device; may be read without the lock */
     atomic_uint_fast64_t count; /* uses in queues, and deferred blocks */
 };

@@ -5,8 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SMALL_SHIFT 9
-#define LARGE_SHIFT 20
+#include "src/base/align.h"
 
 struct xseg_starts_chunk {
     struct xseg_bits taken; /* slots that hold an index */
@@ -19,11 +18,10 @@ static struct xseg_starts_chunk *chunk_at(const struct xseg_starts *starts, uint
     return atomic_load_explicit(&starts->chunk[number], memory_order_acquire);
 }
 
-bool xseg_starts_init(struct xseg_starts *starts, uint64_t bytes, bool is_small)
+bool xseg_starts_init(struct xseg_starts *starts, uint64_t bytes)
 {
     memset(starts, 0, sizeof(*starts));
-    starts->shift = is_small ? SMALL_SHIFT : LARGE_SHIFT;
-    const uint64_t slots = (bytes + ((uint64_t)1 << starts->shift) - 1) >> starts->shift;
+    const uint64_t slots = (bytes + XSEG_MIB - 1) >> XSEG_STARTS_SHIFT;
     const uint64_t chunks = (slots + XSEG_STARTS_SLOTS - 1) / XSEG_STARTS_SLOTS;
     if (chunks > (uint64_t)XSEG_BITS_MAX)
         return false;
@@ -71,8 +69,8 @@ static struct xseg_starts_chunk *make_chunk(struct xseg_starts *starts, uint32_t
 
 bool xseg_starts_cover(struct xseg_starts *starts, uint64_t begin, uint64_t end)
 {
-    const uint64_t first = (begin >> starts->shift) / XSEG_STARTS_SLOTS;
-    const uint64_t last = ((end - 1) >> starts->shift) / XSEG_STARTS_SLOTS;
+    const uint64_t first = (begin >> XSEG_STARTS_SHIFT) / XSEG_STARTS_SLOTS;
+    const uint64_t last = ((end - 1) >> XSEG_STARTS_SHIFT) / XSEG_STARTS_SLOTS;
 
     for (uint32_t number = (uint32_t)first; number <= last; number++) {
         if (chunk_at(starts, number) != NULL)
@@ -87,7 +85,7 @@ bool xseg_starts_cover(struct xseg_starts *starts, uint64_t begin, uint64_t end)
 
 void xseg_starts_add(struct xseg_starts *starts, uint64_t offset, uint32_t index)
 {
-    const uint32_t number = (uint32_t)(offset >> starts->shift);
+    const uint32_t number = (uint32_t)(offset >> XSEG_STARTS_SHIFT);
     struct xseg_starts_chunk *chunk = chunk_at(starts, number / XSEG_STARTS_SLOTS);
 
     XSEG_ASSERT(chunk->slot[number % XSEG_STARTS_SLOTS] == 0);
@@ -99,7 +97,7 @@ void xseg_starts_add(struct xseg_starts *starts, uint64_t offset, uint32_t index
 
 void xseg_starts_remove(struct xseg_starts *starts, uint64_t offset)
 {
-    const uint32_t number = (uint32_t)(offset >> starts->shift);
+    const uint32_t number = (uint32_t)(offset >> XSEG_STARTS_SHIFT);
     struct xseg_starts_chunk *chunk = chunk_at(starts, number / XSEG_STARTS_SLOTS);
 
     chunk->slot[number % XSEG_STARTS_SLOTS] = 0;
@@ -110,7 +108,7 @@ void xseg_starts_remove(struct xseg_starts *starts, uint64_t offset)
 
 uint32_t xseg_starts_at(const struct xseg_starts *starts, uint64_t offset)
 {
-    const uint32_t number = (uint32_t)(offset >> starts->shift);
+    const uint32_t number = (uint32_t)(offset >> XSEG_STARTS_SHIFT);
     const struct xseg_starts_chunk *chunk = chunk_at(starts, number / XSEG_STARTS_SLOTS);
 
     return chunk == NULL ? 0 : chunk->slot[number % XSEG_STARTS_SLOTS];
@@ -118,7 +116,7 @@ uint32_t xseg_starts_at(const struct xseg_starts *starts, uint64_t offset)
 
 uint32_t xseg_starts_before(const struct xseg_starts *starts, uint64_t offset)
 {
-    const uint32_t number = (uint32_t)(offset >> starts->shift);
+    const uint32_t number = (uint32_t)(offset >> XSEG_STARTS_SHIFT);
     uint32_t at = number / XSEG_STARTS_SLOTS, slot = XSEG_BITS_NONE;
     const struct xseg_starts_chunk *chunk = chunk_at(starts, at);
 

@@ -3,9 +3,9 @@
  * Starts: where the live blocks of one extent start, and which they are.
  *
  * The extent is cut into slots, each of which holds the record index of the one live or pending
- * block that starts in it: 512 bytes a slot for small blocks; 1 MiB for large ones, since those are
- * larger than 1 MiB and so no two start in the same slot.  Slots come in chunks of 4096, made when
- * memory is first mapped there; a bitmap per chunk, and one over the chunks, find the last start
+ * block that starts in it.  A slot is 1 MiB, since large blocks are larger than that, and so no two
+ * start in the same slot; a block that is alone in its segment may be smaller.  Slots come in chunks of
+ * 4096, made when memory is first mapped there; a bitmap per chunk, and one over the chunks, find the last start
  * before any address in a few steps.
  *
  * Invariants:
@@ -25,14 +25,13 @@
 
 #define XSEG_STARTS_SLOTS 4096u /* in a chunk */
 
-/* The longest extent of small blocks and of large ones that the bitmap over the chunks can hold. */
-#define XSEG_STARTS_SMALL_MAX ((uint64_t)XSEG_BITS_MAX * XSEG_STARTS_SLOTS << 9)
-#define XSEG_STARTS_LARGE_MAX ((uint64_t)XSEG_BITS_MAX * XSEG_STARTS_SLOTS << 20)
+/* The longest extent that the bitmap over the chunks can hold. */
+#define XSEG_STARTS_SHIFT 20u
+#define XSEG_STARTS_MAX   ((uint64_t)XSEG_BITS_MAX * XSEG_STARTS_SLOTS << XSEG_STARTS_SHIFT)
 
 struct xseg_starts_chunk;
 
 struct xseg_starts {
-    unsigned shift;  /* a slot is 1 << shift bytes */
     uint32_t slots;  /* in all */
     uint32_t chunks; /* in all */
     _Atomic(struct xseg_starts_chunk *) *chunk;
@@ -42,7 +41,7 @@ struct xseg_starts {
 };
 
 /* Returns false without host memory, or if `bytes` needs more than XSEG_BITS_MAX chunks. */
-bool xseg_starts_init(struct xseg_starts *starts, uint64_t bytes, bool is_small);
+bool xseg_starts_init(struct xseg_starts *starts, uint64_t bytes);
 void xseg_starts_fini(struct xseg_starts *starts);
 
 /* Make the chunks of offsets [begin, end).  Returns false without host memory. */

@@ -5,27 +5,88 @@
 #include "src/core/device.h"
 #include "src/core/fill.h"
 #include "src/core/scrub.h"
+#include "src/core/small.h"
 #include "src/core/trace.h"
+#include "src/core/tract.h"
 
-static bool is_free(const struct xseg_block *block)
+/* A hole, or a cached block, which in an arena with cells is a cell without a record of its own. */
+struct piece {
+    struct xseg_block *record; /* NULL for a cell */
+    struct xseg_extent *extent;
+    uint64_t base, bytes; /* 0 bytes: no piece */
+    bool mapped;
+};
+
+static struct piece piece_of_record(struct xseg_block *block)
 {
-    return block != NULL && (block->state == XSEG_BLOCK_CACHED || block->state == XSEG_BLOCK_HOLE);
+    return (struct piece){block, block->extent, block->base, block->bytes, block->mapped};
 }
 
-struct xseg_block *xseg_stretch_find_lowest(const struct xseg_arena *arena, uint64_t bytes)
+static struct piece piece_of_cell(const struct xseg_cell *cell)
+{
+    const uint64_t offset = (uint64_t)cell->quantum << XSEG_CELLS_SHIFT;
+
+    if (cell->quanta == 0)
+        return (struct piece){0};
+    return (struct piece){NULL, cell->extent, cell->extent->segment.base + offset,
+                          (uint64_t)cell->quanta << XSEG_CELLS_SHIFT, true};
+}
+
+/* The piece that begins where a record does. */
+static struct piece piece_at(struct xseg_block *block)
+{
+    if (block != NULL && block->state == XSEG_BLOCK_TRACT) {
+        const struct xseg_cell cell = xseg_small_cached_at(block->extent, block->base);
+
+        return piece_of_cell(&cell);
+    }
+    if (block == NULL || (block->state != XSEG_BLOCK_CACHED && block->state != XSEG_BLOCK_HOLE))
+        return (struct piece){0};
+    return piece_of_record(block);
+}
+
+static struct piece piece_behind(const struct piece *piece)
+{
+    if (piece->record != NULL)
+        return piece_at(piece->record->next);
+    /* Cached cells are not adjacent, so what follows one is a record, or live. */
+    struct xseg_block *tract = xseg_tract_over(piece->extent, piece->base);
+    if (xseg_block_end(tract) > piece->base + piece->bytes)
+        return (struct piece){0};
+    return piece_at(tract->next);
+}
+
+/* Where a stretch with a hole begins: at the cached block before it, if there is one. */
+static struct piece first_piece(struct xseg_block *hole)
+{
+    struct xseg_block *prev = hole->prev;
+
+    if (prev != NULL && prev->state == XSEG_BLOCK_TRACT) {
+        const struct xseg_cell cell = xseg_small_cached_before(hole->extent, hole->base);
+
+        if (cell.quanta != 0)
+            return piece_of_cell(&cell);
+    } else if (prev != NULL && prev->state == XSEG_BLOCK_CACHED) {
+        return piece_of_record(prev);
+    }
+    return piece_of_record(hole);
+}
+
+bool xseg_stretch_find_lowest(const struct xseg_arena *arena, uint64_t bytes,
+                              struct xseg_stretch_place *place)
 {
     for (struct xseg_block *hole = xseg_tree_first(arena->holes); hole != NULL;
          hole = xseg_tree_next(arena->holes, hole)) {
-        struct xseg_block *first = is_free(hole->prev) ? hole->prev : hole;
+        struct piece piece = first_piece(hole);
         uint64_t sum = 0;
 
-        for (const struct xseg_block *block = first; is_free(block) && sum < bytes;
-             block = block->next)
-            sum += block->bytes;
+        *place = (struct xseg_stretch_place){piece.extent, piece.base};
+        for (; piece.bytes != 0 && sum < bytes; piece = piece_behind(&piece))
+            sum += piece.bytes;
         if (sum >= bytes)
-            return first;
+            return true;
     }
-    return NULL;
+    return false;
 }
 
 /* What of a hole is needed for `bytes`: up to the end of a full page, or of a small one. */
@@ -41,54 +102,76 @@ static uint64_t wanted_of(const struct xseg_block *hole, uint64_t bytes, bool sm
     return xseg_segment_page_end(segment, (uint32_t)granule) * segment->granule_bytes - begin;
 }
 
-/* What would have to be mapped for a stretch from a block on; UINT64_MAX if it is too short. */
-static uint64_t missing_from(const struct xseg_block *block, uint64_t bytes)
+/* What would have to be mapped for a stretch from a piece on; UINT64_MAX if it is too short. */
+static uint64_t missing_from(struct piece piece, uint64_t bytes)
 {
     uint64_t sum = 0, missing = 0;
 
-    for (; is_free(block) && sum < bytes; block = block->next) {
-        if (!block->mapped)
-            missing += xseg_min(wanted_of(block, bytes - sum, true), block->bytes);
-        sum += block->bytes;
+    for (; piece.bytes != 0 && sum < bytes; piece = piece_behind(&piece)) {
+        if (!piece.mapped)
+            missing += xseg_min(wanted_of(piece.record, bytes - sum, true), piece.bytes);
+        sum += piece.bytes;
     }
     return sum < bytes ? UINT64_MAX : missing;
 }
 
-struct xseg_block *xseg_stretch_find_cheapest(const struct xseg_arena *arena, uint64_t bytes)
+bool xseg_stretch_find_cheapest(const struct xseg_arena *arena, uint64_t bytes,
+                                struct xseg_stretch_place *place)
 {
-    struct xseg_block *cheapest = NULL;
     uint64_t least = UINT64_MAX;
 
     for (struct xseg_block *hole = xseg_tree_first(arena->holes); hole != NULL;
          hole = xseg_tree_next(arena->holes, hole)) {
-        struct xseg_block *first = is_free(hole->prev) ? hole->prev : hole;
+        const struct piece first = first_piece(hole);
         const uint64_t missing = missing_from(first, bytes);
 
         if (missing < least) {
             least = missing;
-            cheapest = first;
+            *place = (struct xseg_stretch_place){first.extent, first.base};
         }
     }
-    return cheapest;
+    return least != UINT64_MAX;
 }
 
-struct xseg_stretch xseg_stretch_claim(struct xseg_arena *arena, struct xseg_block *first,
-                                       uint64_t bytes, bool small)
+/* The piece at a place that was found. */
+static struct piece piece_at_place(const struct xseg_arena *arena,
+                                   const struct xseg_stretch_place *place)
 {
-    struct xseg_stretch stretch = {.first = first, .small = small};
+    struct xseg_block *block = xseg_extent_block_over(place->extent, &arena->blocks, place->base);
+
+    if (block->state != XSEG_BLOCK_TRACT)
+        return piece_of_record(block);
+    const struct xseg_cell cell = xseg_small_cached_at(place->extent, place->base);
+    return piece_of_cell(&cell);
+}
+
+static struct xseg_block *claim_piece(struct xseg_arena *arena, const struct piece *piece)
+{
+    if (piece->record != NULL)
+        return xseg_arena_claim(arena, piece->record);
+    const struct xseg_cell cell = xseg_small_cached_at(piece->extent, piece->base);
+    return xseg_tract_claim(arena, &cell);
+}
+
+void xseg_stretch_claim(struct xseg_arena *arena, const struct xseg_stretch_place *place,
+                        uint64_t bytes, bool small, struct xseg_stretch *stretch)
+{
+    struct piece piece = piece_at_place(arena, place);
     uint64_t sum = 0;
 
-    for (struct xseg_block *block = first; sum < bytes; block = block->next) {
-        const uint64_t wanted = block->mapped ? 0 : wanted_of(block, bytes - sum, small);
+    *stretch = (struct xseg_stretch){.small = small};
+    while (sum < bytes) {
+        const uint64_t wanted = piece.mapped ? 0 : wanted_of(piece.record, bytes - sum, small);
+        struct xseg_block *block = claim_piece(arena, &piece);
 
-        xseg_arena_claim(arena, block);
         if (!block->mapped && wanted < block->bytes)
             (void)xseg_arena_settle(arena, xseg_arena_cut(arena, block, wanted));
-        stretch.missing += block->mapped ? 0 : block->bytes;
-        stretch.last = block;
+        stretch->missing += block->mapped ? 0 : block->bytes;
+        stretch->first = stretch->first == NULL ? block : stretch->first;
+        stretch->last = block;
         sum += block->bytes;
+        piece = piece_at(block->next);
     }
-    return stretch;
 }
 
 static xseg_status map_hole(struct xseg_block *hole, struct xseg_supply *supply)
@@ -97,7 +180,7 @@ static xseg_status map_hole(struct xseg_block *hole, struct xseg_supply *supply)
     struct xseg_segment *segment = &extent->segment;
     const uint64_t begin = hole->base - segment->base;
 
-    if (!xseg_starts_cover(&extent->starts, begin, begin + hole->bytes))
+    if (!xseg_extent_cover(extent, begin, begin + hole->bytes))
         return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for a segment's table");
     return xseg_segment_map(segment, (uint32_t)(begin / segment->granule_bytes),
                             (uint32_t)(hole->bytes / segment->granule_bytes), supply);
@@ -145,7 +228,7 @@ struct xseg_block *xseg_stretch_settle(struct xseg_arena *arena, const struct xs
         mapped = mapped && block != stretch->failed;
         if (!block->mapped && mapped) {
             block->mapped = true;
-            xseg_arena_stamp(arena, block);
+            xseg_arena_stamp(arena, block->extent, block->base, block->bytes);
             xseg_counts_up(&arena->counts, XSEG_COUNT_RESERVED_BYTES, block->bytes);
         }
         result = xseg_arena_settle(arena, block);

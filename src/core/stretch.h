@@ -23,16 +23,25 @@ struct xseg_stretch {
     struct xseg_block *failed;       /* the first hole that could not be mapped, or NULL */
 };
 
-/* The lowest stretch with a hole in it that is long enough, by its first block; or NULL: PyTorch's
- * choice.  ARENA is held. */
-struct xseg_block *xseg_stretch_find_lowest(const struct xseg_arena *arena, uint64_t bytes);
+/* Where a stretch begins: at a hole or a cached block. */
+struct xseg_stretch_place {
+    struct xseg_extent *extent;
+    uint64_t base;
+};
+
+/* The lowest stretch with a hole in it that is long enough: PyTorch's choice.  False if there is none.
+ * ARENA is held. */
+bool xseg_stretch_find_lowest(const struct xseg_arena *arena, uint64_t bytes,
+                              struct xseg_stretch_place *place);
 
 /* The one that needs the least memory; of equal ones the lowest.  ARENA is held. */
-struct xseg_block *xseg_stretch_find_cheapest(const struct xseg_arena *arena, uint64_t bytes);
+bool xseg_stretch_find_cheapest(const struct xseg_arena *arena, uint64_t bytes,
+                                struct xseg_stretch_place *place);
 
-/* Claim a stretch.  ARENA is held; a block record must be in stock. */
-struct xseg_stretch xseg_stretch_claim(struct xseg_arena *arena, struct xseg_block *first,
-                                       uint64_t bytes, bool small);
+/* Claim a stretch.  ARENA is held; XSEG_ARENA_RECORDS must be in stock: a tract is cut at either end,
+ * and the last hole. */
+void xseg_stretch_claim(struct xseg_arena *arena, const struct xseg_stretch_place *place,
+                        uint64_t bytes, bool small, struct xseg_stretch *stretch);
 
 /*
  * Map the holes, lowest first, up to the first failure.  No arena is locked.

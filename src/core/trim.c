@@ -37,7 +37,7 @@ struct xseg_block *xseg_trim_claim_pages(struct xseg_arena *arena, struct xseg_b
     const uint64_t begin = segment->base + first * segment->granule_bytes;
     const uint64_t end = begin + count * segment->granule_bytes;
 
-    xseg_arena_claim(arena, block);
+    block = xseg_arena_claim(arena, block);
     if (begin > block->base) {
         struct xseg_block *inner = xseg_arena_cut(arena, block, begin - block->base);
 
@@ -68,7 +68,7 @@ bool xseg_trim_can_go(const struct xseg_block *block)
     uint32_t first = 0;
 
     if (!xseg_extent_is_expandable(block->extent))
-        return !xseg_block_is_split(block);
+        return xseg_block_is_whole(block);
     return xseg_segment_whole_pages(segment, block->base - segment->base,
                                     xseg_block_end(block) - segment->base, &first) != 0;
 }
@@ -79,10 +79,7 @@ static struct xseg_block *claim_part(struct xseg_arena *arena, struct xseg_block
 {
     if (xseg_extent_is_expandable(block->extent))
         return claim_pages(arena, block, most);
-    if (xseg_block_is_split(block))
-        return NULL;
-    xseg_arena_claim(arena, block);
-    return block;
+    return xseg_block_is_whole(block) ? xseg_arena_claim(arena, block) : NULL;
 }
 
 /*
@@ -96,8 +93,9 @@ struct xseg_block *xseg_trim_claim(struct xseg_arena *arena, const struct xseg_t
     uint64_t bytes = wish->least, base = 0;
 
     *claimed_bytes = 0;
-    while (*claimed_bytes < wish->most && xseg_arena_stock(arena, &arena->blocks, 2) &&
-           (block = xseg_shelf_from(&arena->shelf, bytes, base)) != NULL) {
+    while (*claimed_bytes < wish->most &&
+           xseg_arena_stock(arena, &arena->blocks, XSEG_ARENA_RECORDS) &&
+           (block = xseg_arena_cached_from(arena, bytes, base)) != NULL) {
         bytes = block->bytes;
         base = block->base + 1;
         if (wish->wants != NULL && !wish->wants(wish->self, block))
@@ -156,7 +154,7 @@ static uint64_t give_segment(struct xseg_arena *arena, struct xseg_block *block)
     xseg_lock_take(device->lookup_lock);
     xseg_lookup_remove(device->lookup, extent);
     xseg_lock_give(device->lookup_lock);
-    xseg_starts_fini(&extent->starts);
+    xseg_extent_fini(extent);
     xseg_arena_unlock(arena);
     (void)xseg_segment_end(&extent->segment); /* kept as a leftover if refused */
     xseg_list_insert(&device->spare_extents, &extent->link);
@@ -250,12 +248,12 @@ bool xseg_trim_end_hole(struct xseg_extent *extent)
     const bool is_hole = extent->first->state == XSEG_BLOCK_HOLE && extent->first->next == NULL &&
                          extent->segment.stuck == 0;
     if (is_hole) {
-        xseg_arena_claim(arena, extent->first);
+        (void)xseg_arena_claim(arena, extent->first);
         xseg_arena_remove_extent(arena, extent);
         xseg_lock_take(device->lookup_lock);
         xseg_lookup_remove(device->lookup, extent);
         xseg_lock_give(device->lookup_lock);
-        xseg_starts_fini(&extent->starts);
+        xseg_extent_fini(extent);
     }
     xseg_arena_unlock(arena);
     if (!is_hole)
@@ -308,13 +306,13 @@ static bool may_trim(const struct trim *trim, const struct xseg_arena *arena)
 }
 
 /* What of an arena's cached bytes could go. */
-static uint64_t whole_bytes(const struct xseg_arena *arena)
+static uint64_t whole_bytes(struct xseg_arena *arena)
 {
     uint64_t bytes = XSEG_SIZE_SMALL_SEGMENT, base = 0, sum = 0;
     const struct xseg_block *block;
     uint32_t first;
 
-    while ((block = xseg_shelf_from(&arena->shelf, bytes, base)) != NULL) {
+    while ((block = xseg_arena_cached_from(arena, bytes, base)) != NULL) {
         const struct xseg_segment *segment = &block->extent->segment;
 
         bytes = block->bytes;
@@ -324,7 +322,7 @@ static uint64_t whole_bytes(const struct xseg_arena *arena)
                    xseg_segment_whole_pages(segment, block->base - segment->base,
                                             xseg_block_end(block) - segment->base, &first);
         else
-            sum += xseg_block_is_split(block) ? 0 : block->bytes;
+            sum += xseg_block_is_whole(block) ? block->bytes : 0;
     }
     return sum;
 }

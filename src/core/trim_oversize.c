@@ -16,7 +16,7 @@ static void give_all(struct xseg_block *claimed)
 static bool is_whole_classic(void *self, const struct xseg_block *block)
 {
     (void)self;
-    return !xseg_extent_is_expandable(block->extent) && !xseg_block_is_split(block);
+    return !xseg_extent_is_expandable(block->extent) && xseg_block_is_whole(block);
 }
 
 /* Of claimed blocks, the largest first, those that are not needed for `wanted` bytes: unchained. */

@@ -19,8 +19,8 @@ struct xseg_part {
     uint64_t base, bytes;
     uint64_t requested; /* live and pending: what the user asked for */
     enum xseg_block_state state;
-    bool has_uses; /* other streams use it, or did */
-    const struct xseg_block *record;
+    bool has_uses;                   /* other streams use it, or did */
+    const struct xseg_block *record; /* its own, or that of the tract it lies in */
 };
 
 /* The first block of an extent, and the one behind a block. */

@@ -33,9 +33,9 @@ static void set_up(struct fixture *f)
 {
     memset(f, 0, sizeof(*f));
     f->allocator = scene_open("expandable_segments:True");
-    f->held[0] = scene_alloc(f->allocator, MIB / 2, NULL);
-    void *middle = scene_alloc(f->allocator, MIB / 2, NULL);
-    f->held[1] = scene_alloc(f->allocator, MIB, NULL);
+    f->held[0] = scene_alloc(f->allocator, 4 * MIB, NULL);
+    void *middle = scene_alloc(f->allocator, 4 * MIB, NULL);
+    f->held[1] = scene_alloc(f->allocator, 12 * MIB, NULL);
     scene_free(f->allocator, middle);
     f->device = xseg_allocator_open_device(f->allocator, 0);
     assert_non_null(f->device);
@@ -189,7 +189,7 @@ static void busy_blocks_excuse_the_counts(void **state)
     (void)state;
     set_up(&f);
     xseg_arena_lock(f.arena);
-    xseg_arena_claim(f.arena, f.cached);
+    (void)xseg_arena_claim(f.arena, f.cached);
     atomic_fetch_add(&f.arena->counts.current[XSEG_COUNT_ACTIVE], 1);
     assert_true(xseg_arena_audit(f.arena, &finding));
     atomic_fetch_sub(&f.arena->counts.current[XSEG_COUNT_ACTIVE], 1);
@@ -208,7 +208,7 @@ static void filled_blocks_stay_so_only_among_themselves(void **state)
     xseg_arena_lock(f.arena);
     assert_true(xseg_arena_stock(f.arena, &f.arena->blocks, 2));
     for (unsigned filled = 0; filled < 4; filled++) {
-        xseg_arena_claim(f.arena, f.cached);
+        (void)xseg_arena_claim(f.arena, f.cached);
         f.cached->filled = true;
         struct xseg_block *rest = xseg_arena_cut(f.arena, f.cached, 512);
         assert_true(rest->filled);

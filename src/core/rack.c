@@ -1,0 +1,340 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/core/rack.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "src/core/extent.h"
+
+#define RANKS_AT_FIRST 64u
+
+/* --- Sheets. --- */
+
+static uint32_t words_for(uint32_t capacity)
+{
+    return capacity / 64;
+}
+
+static uint32_t tops_for(uint32_t capacity)
+{
+    return (capacity + 4095) / 4096;
+}
+
+static size_t room_bytes(uint32_t capacity)
+{
+    return capacity * sizeof(struct xseg_sheet *) +
+           XSEG_CELLS_WIDE * (size_t)(words_for(capacity) + tops_for(capacity)) * sizeof(uint64_t);
+}
+
+static uint32_t capacity_for(const struct xseg_rack *rack, uint32_t count)
+{
+    uint32_t capacity = rack->capacity == 0 ? RANKS_AT_FIRST : rack->capacity;
+
+    while (capacity < rack->ranks - rack->gone + count)
+        capacity *= 2;
+    return capacity;
+}
+
+bool xseg_rack_make_room(const struct xseg_rack *rack, uint32_t count, void **room)
+{
+    const uint32_t capacity = capacity_for(rack, count);
+
+    *room = NULL;
+    if (capacity == rack->capacity)
+        return true;
+    *room = calloc(1, room_bytes(capacity));
+    return *room != NULL;
+}
+
+/* Compute the bits of all sheets anew; they are zero. */
+static void compute_bits(struct xseg_rack *rack)
+{
+    for (uint32_t rank = 0; rank < rack->ranks; rank++) {
+        struct xseg_sheet *sheet = rack->sheet[rank];
+
+        sheet->rank = rank;
+        for (uint32_t quanta = 1; quanta < XSEG_CELLS_WIDE; quanta++) {
+            const uint64_t words = sheet->bin[quanta];
+
+            if (words == 0)
+                continue;
+            /* As if the cells of the first word came first. */
+            sheet->bin[quanta] = 0;
+            xseg_rack_insert(rack, sheet, (uint32_t)__builtin_ctzll(words) * 64, quanta);
+            sheet->bin[quanta] = words;
+        }
+    }
+}
+
+static void clear_bits(struct xseg_rack *rack)
+{
+    memset(rack->sizes, 0, sizeof(rack->sizes));
+    memset(rack->bits, 0, XSEG_CELLS_WIDE * (size_t)rack->words * sizeof(uint64_t));
+    memset(rack->top, 0, XSEG_CELLS_WIDE * (size_t)rack->tops * sizeof(uint64_t));
+}
+
+/* Ranks without a sheet go. */
+static void close_gaps(struct xseg_rack *rack)
+{
+    uint32_t ranks = 0;
+
+    for (uint32_t rank = 0; rank < rack->ranks; rank++)
+        if (rack->sheet[rank] != NULL)
+            rack->sheet[ranks++] = rack->sheet[rank];
+    rack->ranks = ranks;
+    rack->gone = 0;
+}
+
+void *xseg_rack_take_room(struct xseg_rack *rack, uint32_t count, void *room)
+{
+    struct xseg_sheet **before = rack->sheet;
+
+    if (room == NULL)
+        return NULL;
+    close_gaps(rack);
+    const uint32_t capacity = capacity_for(rack, count);
+    rack->sheet = room;
+    if (rack->ranks > 0)
+        memcpy(rack->sheet, before, rack->ranks * sizeof(struct xseg_sheet *));
+    rack->capacity = capacity;
+    rack->words = words_for(capacity);
+    rack->tops = tops_for(capacity);
+    rack->bits = (uint64_t *)(void *)(rack->sheet + capacity);
+    rack->top = rack->bits + (size_t)XSEG_CELLS_WIDE * rack->words;
+    rack->host_bytes = room_bytes(capacity);
+    memset(rack->sizes, 0, sizeof(rack->sizes));
+    compute_bits(rack);
+    return before;
+}
+
+void xseg_rack_fini(struct xseg_rack *rack)
+{
+    free(rack->sheet);
+    memset(rack, 0, sizeof(*rack));
+}
+
+static uint64_t address_of(const struct xseg_sheet *sheet)
+{
+    return sheet->extent->segment.base +
+           ((uint64_t)sheet->number * XSEG_CELLS_SHEET << XSEG_CELLS_SHIFT);
+}
+
+void xseg_rack_add(struct xseg_rack *rack, struct xseg_sheet *sheet)
+{
+    while (rack->ranks > 0 && rack->sheet[rack->ranks - 1] == NULL) {
+        rack->ranks--;
+        rack->gone--;
+    }
+    if (rack->ranks < rack->capacity &&
+        (rack->ranks == 0 || address_of(rack->sheet[rack->ranks - 1]) < address_of(sheet))) {
+        sheet->rank = rack->ranks;
+        rack->sheet[rack->ranks++] = sheet;
+        return;
+    }
+    close_gaps(rack);
+    uint32_t place = rack->ranks++;
+    XSEG_ASSERT(place < rack->capacity);
+    for (; place > 0 && address_of(rack->sheet[place - 1]) > address_of(sheet); place--)
+        rack->sheet[place] = rack->sheet[place - 1];
+    rack->sheet[place] = sheet;
+    clear_bits(rack);
+    compute_bits(rack);
+}
+
+void xseg_rack_remove(struct xseg_rack *rack, const struct xseg_sheet *sheet)
+{
+    rack->sheet[sheet->rank] = NULL;
+    rack->gone++;
+}
+
+/* --- Cells. --- */
+
+uint64_t xseg_rack_starts(const struct xseg_sheet *sheet, uint32_t word, uint32_t quanta)
+{
+    const struct xseg_cells *cells = &sheet->extent->cells;
+    const struct xseg_cells_word *here = &sheet->word[word];
+    const uint32_t behind = sheet->number * XSEG_CELLS_SHEET + (word + 1) * 64;
+    uint64_t bits = here->start & here->free, next = 0, found = 0;
+
+    if (quanta >= 64) {
+        /* Only the last one that begins here can be that long. */
+        const uint64_t last =
+            bits & ((uint64_t)1 << (63 - (uint32_t)__builtin_clzll(here->start | 1)));
+        const uint32_t at = behind - 64 + (uint32_t)__builtin_ctzll(last | (uint64_t)1 << 63);
+
+        return last != 0 && xseg_cells_next(cells, at + 1) == at + quanta ? last : 0;
+    }
+    if (behind == cells->quanta)
+        next = 1;
+    else if (behind % XSEG_CELLS_SHEET != 0)
+        next = here[1].start;
+    else if (xseg_cells_sheet(cells, behind) != NULL)
+        next = xseg_cells_sheet(cells, behind)->word[0].start;
+    /* Where a start follows at just that distance, and none before it. */
+    bits &= here->start >> quanta | next << (64 - quanta);
+    while (bits != 0) {
+        const uint32_t at = (uint32_t)__builtin_ctzll(bits);
+        const uint64_t between = xseg_bits_below(UINT64_MAX, quanta - 1);
+        const uint64_t starts =
+            at == 63 ? next : here->start >> (at + 1) | (next << 1) << (62 - at);
+
+        bits &= bits - 1;
+        if ((starts & between) == 0)
+            found |= (uint64_t)1 << at;
+    }
+    return found;
+}
+
+void xseg_rack_forget(struct xseg_rack *rack, const struct xseg_sheet *sheet, uint32_t quanta)
+{
+    const uint32_t word = sheet->rank / 64;
+    uint64_t *bits = &rack->bits[quanta * rack->words + word];
+    uint64_t left = 0;
+
+    *bits &= ~xseg_cells_bit(sheet->rank);
+    if (*bits != 0)
+        return;
+    rack->top[quanta * rack->tops + word / 64] &= ~xseg_cells_bit(word);
+    for (uint32_t i = 0; i < rack->tops; i++)
+        left |= rack->top[quanta * rack->tops + i];
+    if (left == 0)
+        rack->sizes[quanta / 64] &= ~xseg_cells_bit(quanta);
+}
+
+/* The lowest cell of a size in a sheet, from a quantum of it on. */
+static struct xseg_cell lowest_in(const struct xseg_sheet *sheet, uint32_t quanta, uint32_t from)
+{
+    uint64_t words = xseg_bits_from(sheet->bin[quanta], from / 64);
+    struct xseg_cell none = {0};
+
+    for (; words != 0; words &= words - 1) {
+        const uint32_t word = (uint32_t)__builtin_ctzll(words);
+        uint64_t starts = xseg_rack_starts(sheet, word, quanta);
+
+        if (word == from / 64)
+            starts = xseg_bits_from(starts, from % 64);
+        if (starts != 0)
+            return (struct xseg_cell){sheet->extent,
+                                      sheet->number * XSEG_CELLS_SHEET + word * 64 +
+                                          (uint32_t)__builtin_ctzll(starts),
+                                      quanta};
+    }
+    return none;
+}
+
+/* The lowest cell of a size that is there. */
+static struct xseg_cell lowest(const struct xseg_rack *rack, uint32_t quanta)
+{
+    const uint64_t *top = &rack->top[quanta * rack->tops];
+    uint32_t i = 0;
+
+    while (top[i] == 0)
+        i++;
+    const uint32_t word = i * 64 + (uint32_t)__builtin_ctzll(top[i]);
+    const uint32_t rank =
+        word * 64 + (uint32_t)__builtin_ctzll(rack->bits[quanta * rack->words + word]);
+    return lowest_in(rack->sheet[rank], quanta, 0);
+}
+
+struct xseg_cell xseg_rack_find_from(const struct xseg_rack *rack, uint32_t quanta)
+{
+    uint32_t word = quanta / 64;
+    uint64_t sizes = rack->sizes[word] >> quanta % 64 << quanta % 64;
+    struct xseg_cell none = {0};
+
+    while (sizes == 0) {
+        if (++word == XSEG_CELLS_WIDE / 64)
+            return none;
+        sizes = rack->sizes[word];
+    }
+    return lowest(rack, word * 64 + (uint32_t)__builtin_ctzll(sizes));
+}
+
+struct xseg_cell xseg_rack_next(const struct xseg_rack *rack, const struct xseg_cell *cell)
+{
+    const struct xseg_sheet *sheet = xseg_cells_sheet(&cell->extent->cells, cell->quantum);
+    const uint64_t *bits = &rack->bits[cell->quanta * rack->words];
+    uint32_t at = cell->quantum % XSEG_CELLS_SHEET + 1;
+    struct xseg_cell next = {0};
+
+    if (at < XSEG_CELLS_SHEET)
+        next = lowest_in(sheet, cell->quanta, at);
+    for (uint32_t rank = sheet->rank + 1; next.quanta == 0 && rank < rack->ranks;) {
+        const uint64_t left = bits[rank / 64] >> rank % 64;
+
+        if (left == 0) {
+            rank = (rank / 64 + 1) * 64;
+            continue;
+        }
+        rank += (uint32_t)__builtin_ctzll(left);
+        next = lowest_in(rack->sheet[rank], cell->quanta, 0);
+    }
+    return next.quanta != 0 ? next : xseg_rack_find(rack, cell->quanta + 1);
+}
+
+/* --- Audit. --- */
+
+static bool audit_size(const struct xseg_rack *rack, uint32_t quanta, struct xseg_finding *finding)
+{
+    bool any = false;
+
+    for (uint32_t word = 0; word < rack->words; word++) {
+        const uint64_t bits = rack->bits[quanta * rack->words + word];
+        const bool top = (rack->top[quanta * rack->tops + word / 64] >> word % 64 & 1) != 0;
+
+        XSEG_HOLDS(finding, "RACK-2", top == (bits != 0), "size %" PRIu32 ", word %" PRIu32, quanta,
+                   word);
+        any = any || bits != 0;
+    }
+    XSEG_HOLDS(finding, "RACK-2", (rack->sizes[quanta / 64] >> quanta % 64 & 1) == (any ? 1u : 0u),
+               "size %" PRIu32, quanta);
+    return true;
+}
+
+/* A sheet's bins against its bits. */
+static bool audit_sheet(const struct xseg_sheet *sheet, struct xseg_finding *finding)
+{
+    const struct xseg_cells *cells = &sheet->extent->cells;
+    uint64_t bin[XSEG_CELLS_WIDE] = {0};
+
+    for (uint32_t word = 0; word < XSEG_CELLS_WORDS; word++) {
+        uint64_t starts = sheet->word[word].start & sheet->word[word].free;
+
+        for (; starts != 0; starts &= starts - 1) {
+            const uint32_t at =
+                sheet->number * XSEG_CELLS_SHEET + word * 64 + (uint32_t)__builtin_ctzll(starts);
+            const uint32_t quanta = xseg_cells_next(cells, at + 1) - at;
+
+            if (quanta < XSEG_CELLS_WIDE)
+                bin[quanta] |= (uint64_t)1 << word;
+        }
+    }
+    for (uint32_t quanta = 1; quanta < XSEG_CELLS_WIDE; quanta++)
+        XSEG_HOLDS(finding, "RACK-2", sheet->bin[quanta] == bin[quanta],
+                   "size %" PRIu32 " in sheet %" PRIu32, quanta, sheet->number);
+    return true;
+}
+
+bool xseg_rack_audit(const struct xseg_rack *rack, struct xseg_finding *finding)
+{
+    const struct xseg_sheet *before = NULL;
+
+    for (uint32_t rank = 0; rank < rack->ranks; rank++) {
+        const struct xseg_sheet *sheet = rack->sheet[rank];
+
+        if (sheet == NULL)
+            continue;
+        XSEG_HOLDS(finding, "RACK-1",
+                   sheet->rank == rank &&
+                       (before == NULL || address_of(before) < address_of(sheet)),
+                   "rank %" PRIu32, rank);
+        before = sheet;
+        if (!audit_sheet(sheet, finding))
+            return false;
+    }
+    for (uint32_t quanta = 1; rack->capacity > 0 && quanta < XSEG_CELLS_WIDE; quanta++)
+        if (!audit_size(rack, quanta, finding))
+            return false;
+    return true;
+}

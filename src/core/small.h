@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Small arenas: how they serve, with cells (cells.h) instead of a record a block.
+ *
+ * A hit changes cells only.  The records of an extent's chain are there for the driver's sake, see
+ * tract.h.
+ *
+ * Cached cells are in the arena's rack if they are narrow, on its shelf if they are wide.  The
+ * *frontier* is a wide one that is on neither: what is left of the wide cell that was cut last.  It
+ * shrinks and grows with each small allocation and free beside it, which costs no change of shelf.
+ *
+ * Invariants; xseg_small_audit() checks them, and those of cells.h and rack.h:
+ *   SMALL-1  no two cached cells are adjacent.
+ *   SMALL-2  every wide cached cell is on the shelf or is the frontier, and nothing else is.
+ *
+ * Locking: ARENA, but for making room.
+ */
+#ifndef XSEG_CORE_SMALL_H
+#define XSEG_CORE_SMALL_H
+
+#include "src/core/rack.h"
+
+struct xseg_arena;
+struct xseg_need;
+struct xseg_grant;
+
+struct xseg_small {
+    struct xseg_rack rack;
+    struct xseg_cell frontier;
+    bool has_filled; /* some quanta hold the pattern of fill.h */
+};
+
+/* --- Hits. --- */
+
+/* Serve a request from cached cells, as PyTorch would choose; false if there is none. */
+bool xseg_small_alloc(struct xseg_arena *arena, const struct xseg_need *need,
+                      struct xseg_grant *out);
+
+/* Free the live cell that begins at a quantum. */
+void xseg_small_free(struct xseg_arena *arena, struct xseg_extent *extent, uint32_t quantum);
+
+/* --- Cells by address. --- */
+
+/* Free the live cell that begins at an address. */
+void xseg_small_free_at(struct xseg_arena *arena, struct xseg_extent *extent, uint64_t address);
+
+/* Hand out cached memory at an address, which one cached cell covers. */
+struct xseg_grant xseg_small_hand_out_at(struct xseg_arena *arena, struct xseg_extent *extent,
+                                         uint64_t base, const struct xseg_need *need);
+
+/* The first wide cached cell that is not below (bytes, base), as a node that is on the shelf, or NULL. */
+struct xseg_block *xseg_small_from(struct xseg_arena *arena, uint64_t bytes, uint64_t base);
+
+/* The cached cell that begins at an address, or ends there; none if none does. */
+struct xseg_cell xseg_small_cached_at(struct xseg_extent *extent, uint64_t address);
+struct xseg_cell xseg_small_cached_before(struct xseg_extent *extent, uint64_t address);
+
+/* --- For tract.c. --- */
+
+/* A cached cell leaves the rack or the shelf, and is neither live nor cached from here on. */
+void xseg_small_take_off(struct xseg_arena *arena, const struct xseg_cell *cell);
+
+/* A cell that is neither live nor cached becomes cached and merges; returns what it has become. */
+struct xseg_cell xseg_small_put_on(struct xseg_arena *arena, struct xseg_cell cell);
+
+bool xseg_small_audit(const struct xseg_arena *arena, struct xseg_finding *finding);
+
+#endif
