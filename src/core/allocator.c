@@ -384,7 +384,7 @@ static xseg_status free_busy(struct xseg_block *block, const struct xseg_config 
 static xseg_status free_slowly(struct xseg_allocator *allocator, const void *pointer,
                                const struct xseg_config *config) XSEG_UNCHECKED
 {
-    struct live live;
+    struct live live = {0};
     const xseg_status status = lock_record(allocator, pointer, &live);
 
     if (status != XSEG_OK)
@@ -397,7 +397,7 @@ static xseg_status free_slowly(struct xseg_allocator *allocator, const void *poi
 xseg_status xseg_allocator_free(struct xseg_allocator *allocator,
                                 const void *pointer) XSEG_UNCHECKED
 {
-    struct live live;
+    struct live live = {0};
     xseg_status status = lock_live(allocator, pointer, &live);
 
     if (__builtin_expect(status != XSEG_OK, 0))
@@ -427,7 +427,7 @@ static xseg_status note_use(struct xseg_allocator *allocator, const void *pointe
                             struct xseg_known_stream *stream, bool captured) XSEG_UNCHECKED
 {
     for (;;) {
-        struct live live;
+        struct live live = {0};
         xseg_status status = lock_live(allocator, pointer, &live);
 
         if (status != XSEG_OK)
@@ -457,7 +457,7 @@ static xseg_status note_use(struct xseg_allocator *allocator, const void *pointe
 static xseg_status find_device(struct xseg_allocator *allocator, const void *pointer,
                                struct xseg_device **out) XSEG_UNCHECKED
 {
-    struct live live;
+    struct live live = {0};
     const xseg_status status = lock_live(allocator, pointer, &live);
 
     if (status != XSEG_OK)
