@@ -48,7 +48,7 @@ struct xseg_trimmed {
     uint64_t returned;     /* given back to the driver */
     uint64_t kept_partial; /* cached, but on pages or in segments that also hold blocks in use */
     uint64_t kept_busy;    /* cached, but its stream has not finished */
-    uint64_t kept_pool;    /* cached in private pools that somebody holds */
+    uint64_t kept_pool;    /* cached in private pools that are left alone */
     uint64_t kept_pending; /* freed blocks that another stream may still use */
     uint64_t kept_refused; /* the driver refused to take it; tried again at the next trim */
     uint64_t kept_capture; /* cached, but a capture is under way on its device */
@@ -66,8 +66,8 @@ struct xseg_trimmed {
  * expandable ones.  A segment keeps its addresses.  Where no stream and no pool is named, the page
  * cache (page_cache_mb) goes first.
  *
- * Private pools that somebody holds are left alone, and so is a whole device while a capture is under
- * way on it.
+ * Private pools that somebody holds are left alone, unless `where` names one and no capture has ever
+ * taken memory of it; and so is a whole device while a capture is under way on it.
  *
  * @param where    NULL for everything
  * @param options  NULL for the defaults: never waits

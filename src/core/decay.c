@@ -81,7 +81,7 @@ static uint64_t idle_bytes(const struct xseg_idle_ages *ages)
 {
     uint64_t sum = 0;
 
-    for (unsigned step = 0; step <= XSEG_IDLE_STEPS; step++)
+    for (unsigned step = 0; step < XSEG_IDLE_ALL; step++)
         sum += ages->bytes[step];
     return sum;
 }
@@ -113,8 +113,10 @@ static double curve(double age)
 static uint64_t let_go(const struct xseg_idle_ages *ages, uint64_t elapsed)
 {
     const double since = ages->span == 0 ? 1 : (double)elapsed / (double)ages->span;
-    double bytes = (double)ages->bytes[XSEG_IDLE_STEPS];
+    double bytes = 0;
 
+    for (unsigned step = XSEG_IDLE_STEPS; step < XSEG_IDLE_ALL; step++)
+        bytes += (double)ages->bytes[step];
     for (unsigned step = 0; step < XSEG_IDLE_STEPS; step++) {
         const double age = (step + 0.5) / XSEG_IDLE_STEPS;
         const double before = curve(age - since);
@@ -156,19 +158,6 @@ static uint64_t let_curve_go(struct xseg_device *device, const struct xseg_confi
 
 /* --- A look. --- */
 
-/* The oldest so many bytes. */
-static struct xseg_idle_wish choose_oldest(const struct xseg_idle_ages *ages, uint64_t bytes)
-{
-    struct xseg_idle_wish wish = {.ages = ages, .step = XSEG_IDLE_STEPS};
-
-    while (wish.step > 0 && ages->bytes[wish.step] <= bytes) {
-        bytes -= ages->bytes[wish.step];
-        wish.step--;
-    }
-    wish.part = bytes;
-    return wish;
-}
-
 static void note_cost(struct xseg_decay *decay, uint64_t spent, uint64_t pages)
 {
     if (pages == 0)
@@ -195,7 +184,7 @@ static xseg_status reclaim(struct xseg_device *device, const struct xseg_config 
     struct xseg_idle_taken taken = {0};
     struct xseg_idle_ages ages;
 
-    xseg_idle_count(device, move_on(decay, decay->looked), span(config), &ages);
+    xseg_idle_count(device, move_on(decay, decay->looked), span(config), NULL, &ages);
     const uint64_t curved = let_curve_go(device, config, &ages, elapsed);
     uint64_t wanted = demanded(device, config);
     *is_left = pages == 0 && xseg_max(curved, wanted) != 0;
@@ -203,10 +192,12 @@ static xseg_status reclaim(struct xseg_device *device, const struct xseg_config 
         return XSEG_OK;
     const uint64_t start = xseg_clock_fine(clock_of(device));
     taken.pages = empty_cache(device, &wanted, pages);
-    struct xseg_idle_wish wish = choose_oldest(&ages, xseg_max(curved, wanted));
-    wish.pages = pages - taken.pages;
-    wish.rounds_up = wanted > curved;
-    wish.keep = wanted == 0 && config->page_cache_bytes != 0;
+    struct xseg_idle_wish wish = {
+        .ages = &ages,
+        .rounds_up = wanted > curved,
+        .keep = wanted == 0 && config->page_cache_bytes != 0,
+    };
+    xseg_idle_choose(&wish, xseg_max(curved, wanted), 0, pages - taken.pages);
     const xseg_status status = xseg_idle_take(device, &wish, &taken);
     (void)xseg_pages_shrink(&device->pages, config->page_cache_bytes, UINT64_MAX);
     const uint64_t spent = xseg_clock_fine(clock_of(device)) - start;

@@ -265,10 +265,12 @@ static xseg_status prepare(struct xseg_device *device, const struct xseg_device_
         status = xseg_routes_find(&device->routes, stream, &pool);
     if (status != XSEG_OK)
         return status;
-    if (xseg_pending_captures(&device->pending))
-        xseg_streams_claim(stream);
     if (pool == NULL)
         pool = &device->pool;
+    if (xseg_pending_captures(&device->pending)) {
+        xseg_streams_claim(stream);
+        atomic_store_explicit(&pool->is_captured, true, memory_order_relaxed);
+    }
     need->config = request->config;
     need->requested = request->bytes;
     need->bytes = xseg_size_round(request->config, request->bytes);

@@ -58,6 +58,7 @@ xseg_status xseg_device_begin_capture(struct xseg_pool *pool, xseg_stream handle
     if (status != XSEG_OK)
         return status;
     xseg_streams_claim(route.captured);
+    atomic_store_explicit(&pool->is_captured, true, memory_order_relaxed);
     /* Whoever trims, grows or asks about events at this moment comes to an end first. */
     xseg_lock_take(&device->growth_lock);
     xseg_lock_take(&device->pending.lock);

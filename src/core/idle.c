@@ -5,9 +5,12 @@
 #include "src/core/trim.h"
 #include "src/core/walk.h"
 
-static bool is_meant(const struct xseg_arena *arena)
+/* By which older ages are told apart without a span. */
+#define LEAST_SPAN UINT64_C(1000000)
+
+static bool is_meant(const struct xseg_arena *arena, const struct xseg_pool *named)
 {
-    return xseg_pool_may_shrink(arena->pool) && !xseg_pool_has_own_memory(arena->pool) &&
+    return xseg_pool_may_trim(arena->pool, named) && !xseg_pool_has_own_memory(arena->pool) &&
            !arena->is_alone;
 }
 
@@ -58,7 +61,13 @@ static uint32_t step_of(const struct xseg_idle_ages *ages, uint64_t since)
 {
     const uint64_t age = ages->now - since;
 
-    return age >= ages->span ? XSEG_IDLE_STEPS : (uint32_t)(age * XSEG_IDLE_STEPS / ages->span);
+    if (age < ages->span)
+        return (uint32_t)(age * XSEG_IDLE_STEPS / ages->span);
+    /* The doublings, and the two bits behind the first one. */
+    const uint64_t times = xseg_max(age / xseg_max(ages->span, LEAST_SPAN), 1);
+    const unsigned twice = xseg_log2_floor(times);
+    const uint64_t quarter = times * 4 >> twice;
+    return XSEG_IDLE_STEPS + (uint32_t)xseg_min(twice * 4 + (quarter - 4), XSEG_IDLE_OLDER - 1);
 }
 
 /* --- Counting. --- */
@@ -84,19 +93,28 @@ static void count_block(struct xseg_idle_ages *ages, const struct xseg_block *bl
     for (uint32_t at = run.first; at < run.first + run.count; at += page_length(segment, at)) {
         const uint64_t since = page_since(segment, at), bytes = page_bytes(segment, at);
 
-        ages->bytes[step_of(ages, since)] += bytes;
+        const uint32_t step = step_of(ages, since);
+
+        ages->bytes[step] += bytes;
+        ages->pages[step]++;
         ages->fresh += since >= before ? bytes : 0;
         ages->largest = xseg_max(ages->largest, bytes);
     }
 }
 
+struct counting {
+    struct xseg_idle_ages *ages;
+    const struct xseg_pool *named;
+};
+
 static void count_arena(void *self, struct xseg_arena *arena)
 {
-    struct xseg_idle_ages *ages = self;
+    const struct counting *counting = self;
+    struct xseg_idle_ages *ages = counting->ages;
     const struct xseg_block *block;
     uint64_t bytes = XSEG_SIZE_SMALL_SEGMENT, base = 0;
 
-    if (!is_meant(arena))
+    if (!is_meant(arena, counting->named))
         return;
     xseg_arena_lock(arena);
     const uint64_t before = arena->now;
@@ -112,11 +130,30 @@ static void count_arena(void *self, struct xseg_arena *arena)
 }
 
 void xseg_idle_count(struct xseg_device *device, uint64_t now, uint64_t span,
-                     struct xseg_idle_ages *ages)
+                     const struct xseg_pool *named, struct xseg_idle_ages *ages)
 {
+    struct counting counting = {ages, named};
+
     *ages = (struct xseg_idle_ages){.now = now, .span = span};
     xseg_pages_set_time(&device->pages, now);
-    xseg_device_visit_arenas(device, count_arena, ages);
+    xseg_device_visit_arenas(device, count_arena, &counting);
+}
+
+void xseg_idle_choose(struct xseg_idle_wish *wish, uint64_t bytes, uint32_t youngest,
+                      uint64_t pages)
+{
+    const struct xseg_idle_ages *ages = wish->ages;
+    uint64_t left = pages;
+
+    wish->pages = pages;
+    for (wish->step = XSEG_IDLE_ALL - 1; wish->step > youngest; wish->step--) {
+        if (ages->bytes[wish->step] > bytes || ages->pages[wish->step] > left)
+            break;
+        bytes -= ages->bytes[wish->step];
+        left -= ages->pages[wish->step];
+    }
+    wish->part = bytes;
+    wish->part_pages = left;
 }
 
 /* --- Claiming. --- */
@@ -125,7 +162,7 @@ void xseg_idle_count(struct xseg_device *device, uint64_t now, uint64_t span,
 struct claim {
     const struct xseg_idle_ages *ages;
     uint32_t step;
-    uint64_t part, pages;
+    uint64_t part, part_pages, pages;
     bool rounds_up;
     uint64_t before; /* only what was cached before this time */
 };
@@ -138,7 +175,7 @@ static bool is_wanted(const struct claim *claim, const struct xseg_segment *segm
 
     return since < claim->before && claim->pages > 0 &&
            (step > claim->step ||
-            (step == claim->step &&
+            (step == claim->step && claim->part_pages > 0 &&
              claim->part >= (claim->rounds_up ? 1 : page_bytes(segment, granule))));
 }
 
@@ -147,8 +184,10 @@ static void note_claim(struct claim *claim, const struct xseg_segment *segment, 
     const uint64_t bytes = page_bytes(segment, granule);
 
     claim->pages--;
-    if (step_of(claim->ages, page_since(segment, granule)) == claim->step)
-        claim->part -= xseg_min(claim->part, bytes);
+    if (step_of(claim->ages, page_since(segment, granule)) != claim->step)
+        return;
+    claim->part -= xseg_min(claim->part, bytes);
+    claim->part_pages--;
 }
 
 /* The first granule of the page that ends before one. */
@@ -307,7 +346,7 @@ static void take_arena(void *self, struct xseg_arena *arena)
     const struct xseg_idle_wish *wish = taking->wish;
     struct xseg_block *next;
 
-    if (!is_meant(arena) || taking->left.pages == 0 || taking->status != XSEG_OK ||
+    if (!is_meant(arena, wish->pool) || taking->left.pages == 0 || taking->status != XSEG_OK ||
         (wish->stream != NULL && xseg_arena_stream(arena) != wish->stream) ||
         (wish->pool != NULL && arena->pool != wish->pool))
         return;
@@ -327,7 +366,8 @@ xseg_status xseg_idle_take(struct xseg_device *device, const struct xseg_idle_wi
 {
     struct taking taking = {
         .wish = wish,
-        .left = {wish->ages, wish->step, wish->part, wish->pages, wish->rounds_up, UINT64_MAX},
+        .left = {wish->ages, wish->step, wish->part, wish->part_pages, wish->pages, wish->rounds_up,
+                 UINT64_MAX},
         .taken = taken,
         .status = XSEG_OK,
     };

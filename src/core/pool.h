@@ -22,6 +22,7 @@ struct xseg_pool {
     struct xseg_pool_options options; /* fixed; the limit is the one below */
     atomic_uint_fast64_t limit;       /* bytes that it may reserve; UINT64_MAX: no limit */
     atomic_uint holders;              /* 0: retired.  The default pool is always held. */
+    atomic_bool is_captured;          /* a capture went to it, or took memory of it */
     _Atomic(struct xseg_arena *) arenas;
     /* Searches of large arenas while garbage is collected by age: the clock of that age. */
     atomic_uint searches;
@@ -47,6 +48,14 @@ static inline bool xseg_pool_is_retired(const struct xseg_pool *pool)
 static inline bool xseg_pool_may_shrink(const struct xseg_pool *pool)
 {
     return !pool->is_private || pool->is_alone || xseg_pool_is_retired(pool);
+}
+
+/* The same where a trim names one: its holder may ask for that, unless a graph may use what is cached
+ * there. */
+static inline bool xseg_pool_may_trim(const struct xseg_pool *pool, const struct xseg_pool *named)
+{
+    return xseg_pool_may_shrink(pool) ||
+           (pool == named && !atomic_load_explicit(&pool->is_captured, memory_order_relaxed));
 }
 
 /* Whether its memory comes from the user's own functions. */

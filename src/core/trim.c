@@ -302,7 +302,7 @@ static uint64_t locked_cached_bytes(struct xseg_arena *arena)
 
 static bool may_trim(const struct trim *trim, const struct xseg_arena *arena)
 {
-    return xseg_pool_may_shrink(arena->pool) || trim->plan->held_pools;
+    return xseg_pool_may_trim(arena->pool, trim->plan->pool) || trim->plan->held_pools;
 }
 
 /* What of an arena's cached bytes could go. */
@@ -444,17 +444,15 @@ static void trim_old(struct trim *trim)
     struct xseg_idle_taken taken = {0};
     struct xseg_idle_ages ages;
 
-    xseg_idle_count(trim->device, xseg_decay_now(trim->device), idle_time(plan), &ages);
-    const struct xseg_idle_wish wish = {
+    xseg_idle_count(trim->device, xseg_decay_now(trim->device), idle_time(plan), plan->pool, &ages);
+    struct xseg_idle_wish wish = {
         .ages = &ages,
         .stream = plan->stream,
         .pool = plan->pool,
-        .step = XSEG_IDLE_STEPS,
-        .part = trim->most,
         .rounds_up = true,
-        .pages = UINT64_MAX,
         .wait = plan->wait,
     };
+    xseg_idle_choose(&wish, trim->most, XSEG_IDLE_STEPS, UINT64_MAX);
     trim->status = xseg_idle_take(trim->device, &wish, &taken);
     done->returned += taken.returned;
     done->kept_busy += taken.busy;

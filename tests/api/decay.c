@@ -143,6 +143,98 @@ static void what_is_used_again_stays(void **state)
     scene_close(allocator);
 }
 
+/* Never, by a change at run time: what has not gone by then stays. */
+static void never_means_never(void **state)
+{
+    struct xseg_allocator *allocator = open_on(4096, "idle_ms:1000");
+
+    (void)state;
+    idle(allocator, 400 * MIB, NULL);
+    pass(allocator, 620);
+    const uint64_t left = reserved(allocator);
+    assert_in_range(left, 100 * MIB, 300 * MIB);
+    assert_int_equal(xseg_configure(allocator, "idle_ms:-1"), XSEG_OK);
+    clock_reads = 0;
+    pass(allocator, 5000);
+    scene_free(allocator, scene_alloc(allocator, 50 * MIB, NULL));
+    assert_int_equal(reserved(allocator), left);
+    assert_int_equal(clock_reads, 0);
+    scene_close(allocator);
+}
+
+/* A budget for a few pages at a time: those that have been idle for longest, whosever they are. */
+static void the_oldest_go_first(void **state)
+{
+    struct xseg_allocator *allocator = open_on(4096, "idle_ms:100,reclaim_us_per_s:1");
+    xseg_stream stream[4];
+    void *ptr[COUNT_OF(stream)];
+    /* In which order they become idle: neither that of the streams nor the other way round. */
+    static const unsigned order[] = {2, 0, 3, 1};
+
+    (void)state;
+    for (unsigned i = 0; i < COUNT_OF(stream); i++)
+        stream[i] = scene_stream();
+    for (unsigned i = 0; i < COUNT_OF(stream); i++)
+        ptr[i] = scene_alloc(allocator, 100 * MIB, stream[i]);
+    tick(allocator);
+    for (unsigned i = 0; i < COUNT_OF(stream); i++) {
+        scene_free(allocator, ptr[order[i]]);
+        xseg_sim_advance(1000 * MS);
+        assert_int_equal(xseg_configure(allocator, "keep_mb:1000"), XSEG_OK);
+        tick(allocator);
+    }
+    assert_int_equal(xseg_configure(allocator, "keep_mb:0"), XSEG_OK);
+    for (unsigned i = 0; i < COUNT_OF(stream); i++) {
+        for (unsigned at = i; at < COUNT_OF(stream); at++)
+            assert_int_equal(scene_block(allocator, ptr[order[at]]).state, XSEG_BLOCK_CACHED);
+        while (reserved(allocator) > (COUNT_OF(stream) - 1 - i) * 100 * MIB) {
+            xseg_sim_advance(MS);
+            assert_int_equal(xseg_tick(allocator, 1), XSEG_OK);
+        }
+        assert_int_equal(scene_block(allocator, ptr[order[i]]).state, XSEG_BLOCK_HOLE);
+    }
+    assert_int_equal(xseg_close(allocator), XSEG_OK);
+    for (unsigned i = 0; i < COUNT_OF(stream); i++)
+        scene_stream_destroy(stream[i]);
+}
+
+/* Behind an event, on their way out, and wanted again: they never left. */
+static void what_waits_for_an_event_comes_back(void **state)
+{
+    static const char *const calls[] = {"cuMemCreate", "cuMemMap",     "cuMemSetAccess",
+                                        "cuMemUnmap",  "cuMemRelease", "cuMemAddressReserve"};
+    struct xseg_allocator *allocator = open_on(4096, "idle_ms:100");
+    const xseg_stream stream = scene_stream();
+    uint64_t before[COUNT_OF(calls)];
+    void *ptr;
+
+    (void)state;
+    tick(allocator);
+    ptr = scene_alloc(allocator, 400 * MIB, stream);
+    assert_int_equal(xseg_sim_launch_on(stream, 1000 * MS, (uintptr_t)ptr, 400 * MIB), XSEG_OK);
+    scene_free(allocator, ptr);
+    pass(allocator, 500);
+    /* All of it is due, and an event stands between. */
+    assert_true(xseg_sim_calls("cuEventRecord") > 0);
+    assert_int_equal(reserved(allocator), 400 * MIB);
+    for (unsigned i = 0; i < COUNT_OF(calls); i++)
+        before[i] = xseg_sim_calls(calls[i]);
+    const uint64_t all = xseg_sim_calls(NULL);
+    ptr = scene_alloc(allocator, 400 * MIB, stream);
+    assert_int_equal(xseg_sim_calls(NULL), all);
+    pass(allocator, 1000);
+    assert_int_equal(reserved(allocator), 400 * MIB);
+    for (unsigned i = 0; i < COUNT_OF(calls); i++)
+        assert_int_equal(xseg_sim_calls(calls[i]), before[i]);
+    assert_int_equal(waits(), 0);
+    scene_free(allocator, ptr);
+    pass(allocator, 300);
+    assert_int_equal(reserved(allocator), 0);
+    assert_int_equal(waits(), 0);
+    assert_int_equal(xseg_close(allocator), XSEG_OK);
+    scene_stream_destroy(stream);
+}
+
 /* Work is always queued on the stream, and yet what was freed before goes. */
 static void a_stream_that_never_rests_holds_up_nothing(void **state)
 {
@@ -483,6 +575,9 @@ int main(void)
         cmocka_unit_test(calls_of_the_user_are_enough),
         cmocka_unit_test(without_a_key_no_clock_is_read),
         cmocka_unit_test(what_is_used_again_stays),
+        cmocka_unit_test(never_means_never),
+        cmocka_unit_test(the_oldest_go_first),
+        cmocka_unit_test(what_waits_for_an_event_comes_back),
         cmocka_unit_test(a_stream_that_never_rests_holds_up_nothing),
         cmocka_unit_test(a_floor_is_kept),
         cmocka_unit_test(what_the_last_seconds_needed_is_kept),

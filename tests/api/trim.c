@@ -99,6 +99,49 @@ static void one_stream_alone(void **state)
     scene_stream_destroy(stream);
 }
 
+/* A pool that is held goes on request, unless a graph may use what is cached there. */
+static void one_pool_alone(void **state)
+{
+    struct xseg_allocator *allocator = scene_open(NULL);
+    struct xseg_pool *pool = scene_pool(allocator), *graphs = scene_pool(allocator);
+    struct xseg_request request = XSEG_REQUEST_INIT;
+    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_trimmed done = XSEG_TRIMMED_INIT;
+    struct xseg_trim by_age = XSEG_TRIM_INIT;
+    const xseg_stream stream = scene_stream();
+    void *ptr = NULL;
+
+    (void)state;
+    scene_free(allocator, scene_alloc(allocator, 30 * MIB, NULL));
+    request.bytes = 50 * MIB;
+    request.pool = pool;
+    assert_int_equal(xseg_alloc_with(allocator, &request, &ptr), XSEG_OK);
+    scene_free(allocator, ptr);
+    scene_capture_begin(graphs, stream);
+    scene_free(allocator, scene_alloc(allocator, 20 * MIB, stream));
+    struct CUgraph_st *graph = scene_capture_end(graphs, stream);
+    assert_int_equal(reserved(allocator), 120 * MIB);
+    where.pool = graphs;
+    assert_int_equal(xseg_trim(allocator, &where, NULL, &done), XSEG_OK);
+    assert_int_equal(done.kept_pool, 20 * MIB);
+    where.pool = pool;
+    by_age.idle_ms = 1000000;
+    assert_int_equal(xseg_trim(allocator, &where, &by_age, &done), XSEG_OK);
+    assert_int_equal(done.kept_asked, 60 * MIB);
+    assert_int_equal(xseg_trim(allocator, &where, NULL, &done), XSEG_OK);
+    assert_int_equal(done.returned, 60 * MIB);
+    assert_int_equal(done.left, 0);
+    assert_int_equal(reserved(allocator), 60 * MIB);
+    /* It goes on serving. */
+    assert_int_equal(xseg_alloc_with(allocator, &request, &ptr), XSEG_OK);
+    scene_free(allocator, ptr);
+    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    assert_int_equal(xseg_pool_release(graphs), XSEG_OK);
+    scene_graph_destroy(graph);
+    assert_int_equal(xseg_close(allocator), XSEG_OK);
+    scene_stream_destroy(stream);
+}
+
 /* What was made ready is a hit, and was no allocation. */
 static void prewarmed_memory_is_ready(void **state)
 {
@@ -206,6 +249,7 @@ int main(void)
         cmocka_unit_test(one_by_one_where_the_driver_refuses),
         cmocka_unit_test(busy_streams_keep_their_memory),
         cmocka_unit_test(one_stream_alone),
+        cmocka_unit_test(one_pool_alone),
         cmocka_unit_test(prewarmed_memory_is_ready),
         cmocka_unit_test(a_full_device_gives_back_its_cache),
         cmocka_unit_test(the_limit_counts_pages),
