@@ -95,7 +95,7 @@ static xseg_status record_all(struct xseg_pending *pending, struct xseg_block *b
 
 /*
  * Its place among the streams that are waited for: the default stream first, then the one that was
- * made last.  This is the order in which PyTorch's table of streams comes out for its first ones.
+ * made last.  This is the order in which PyTorch's table of streams comes out for its first six.
  */
 static uint64_t waiting_rank(const struct xseg_known_stream *stream)
 {

@@ -74,6 +74,47 @@ static void a_foreign_use_delays_the_return(void **state)
 }
 
 /*
+ * Two blocks at the start of a segment come back in one look, each from a stream that used it: how many
+ * pieces of split segments there are at the highest.  The second block merges with the rest of the
+ * segment; the first one is a piece of its own if it comes back before.
+ */
+static uint64_t pieces_at_the_highest(struct xseg_allocator *allocator, xseg_stream own,
+                                      xseg_stream of_first, xseg_stream of_second)
+{
+    struct xseg_where where = XSEG_WHERE_ANY;
+    void *first = scene_alloc(allocator, 3 * MIB, own),
+         *second = scene_alloc(allocator, 3 * MIB, own);
+
+    assert_int_equal(xseg_use(allocator, first, of_first), XSEG_OK);
+    assert_int_equal(xseg_use(allocator, second, of_second), XSEG_OK);
+    scene_free(allocator, first);
+    scene_free(allocator, second);
+    where.device = 0;
+    assert_int_equal(xseg_stats_reset(allocator, &where, XSEG_RESET_PEAK), XSEG_OK);
+    scene_free(allocator, scene_alloc(allocator, 600, own));
+    assert_int_equal(scene_stats(allocator).active[XSEG_STAT_ALL].current, 0);
+    return scene_stats(allocator).inactive_split[XSEG_STAT_LARGE].peak;
+}
+
+/* PyTorch's table of streams hashes their numbers; this is its order for the first six. */
+static void streams_are_looked_at_in_a_fixed_order(void **state)
+{
+    struct xseg_allocator *allocator = scene_open("expandable_segments:False");
+    const xseg_stream own = scene_stream(), early = scene_stream(), late = scene_stream();
+
+    (void)state;
+    scene_free(allocator, scene_alloc(allocator, 600, own));
+    assert_int_equal(pieces_at_the_highest(allocator, own, NULL, late), 2);
+    assert_int_equal(pieces_at_the_highest(allocator, own, late, NULL), 1);
+    assert_int_equal(pieces_at_the_highest(allocator, own, late, early), 2);
+    assert_int_equal(pieces_at_the_highest(allocator, own, early, late), 1);
+    assert_int_equal(xseg_close(allocator), XSEG_OK);
+    scene_stream_destroy(late);
+    scene_stream_destroy(early);
+    scene_stream_destroy(own);
+}
+
+/*
  * A full device waits for pending blocks before it says that there is no memory, and searches the
  * cache again: here nothing can go back to the driver, but the block that just came back fits.
  */
@@ -235,6 +276,7 @@ int main(void)
         cmocka_unit_test(streams_have_memory_of_their_own),
         cmocka_unit_test(hits_make_no_driver_call),
         cmocka_unit_test(a_foreign_use_delays_the_return),
+        cmocka_unit_test(streams_are_looked_at_in_a_fixed_order),
         cmocka_unit_test(a_full_device_waits_for_pending_blocks),
         cmocka_unit_test(pools_are_walls),
         cmocka_unit_test(blocks_outlive_their_pool),
