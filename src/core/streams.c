@@ -71,6 +71,7 @@ static struct xseg_known_stream *revive(struct xseg_streams *streams, xseg_strea
         stream = atomic_load(&stream->next);
     if (stream != NULL) {
         stream->number = number;
+        atomic_store(&stream->thread, NULL);
         atomic_store(&stream->state, XSEG_STREAM_THERE);
     }
     return stream;

@@ -2,6 +2,8 @@
 /* Streams: own memory each, blocks that wait for other streams, private pools. */
 #include "tests/support/scene.h"
 
+#include <pthread.h>
+
 /* NULL and the legacy handle are one stream; another stream has memory of its own. */
 static void streams_have_memory_of_their_own(void **state)
 {
@@ -71,6 +73,45 @@ static void a_foreign_use_delays_the_return(void **state)
     scene_free(allocator, t);
     assert_int_equal(xseg_close(allocator), XSEG_OK);
     scene_stream_destroy(side);
+}
+
+struct worker {
+    struct xseg_allocator *allocator;
+    void *ptr;
+    xseg_status status;
+};
+
+static void *use_on_own_default_stream(void *self)
+{
+    const xseg_stream own = (xseg_stream)(uintptr_t)2;
+    struct worker *worker = self;
+
+    scene_work(worker->allocator, own, worker->ptr);
+    worker->status = xseg_use(worker->allocator, worker->ptr, own);
+    return NULL;
+}
+
+/* It has no name in this thread: the legacy stream stands for it, which waits for it. */
+static void another_threads_default_stream_is_waited_for(void **state)
+{
+    struct worker worker = {.allocator = scene_open(NULL)};
+    pthread_t thread;
+    void *other;
+
+    (void)state;
+    worker.ptr = scene_alloc(worker.allocator, 5 * MIB, NULL);
+    assert_int_equal(pthread_create(&thread, NULL, use_on_own_default_stream, &worker), 0);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    assert_int_equal(worker.status, XSEG_OK);
+    scene_free(worker.allocator, worker.ptr);
+    other = scene_alloc(worker.allocator, 5 * MIB, NULL);
+    assert_ptr_not_equal(other, worker.ptr);
+    assert_int_equal(scene_block(worker.allocator, worker.ptr).state, XSEG_BLOCK_PENDING);
+    xseg_sim_finish_all();
+    assert_ptr_equal(scene_alloc(worker.allocator, 5 * MIB, NULL), worker.ptr);
+    scene_free(worker.allocator, worker.ptr);
+    scene_free(worker.allocator, other);
+    scene_close(worker.allocator);
 }
 
 /*
@@ -276,6 +317,7 @@ int main(void)
         cmocka_unit_test(streams_have_memory_of_their_own),
         cmocka_unit_test(hits_make_no_driver_call),
         cmocka_unit_test(a_foreign_use_delays_the_return),
+        cmocka_unit_test(another_threads_default_stream_is_waited_for),
         cmocka_unit_test(streams_are_looked_at_in_a_fixed_order),
         cmocka_unit_test(a_full_device_waits_for_pending_blocks),
         cmocka_unit_test(pools_are_walls),

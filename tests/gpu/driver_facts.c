@@ -1000,6 +1000,70 @@ static void the_context_waits_for_every_stream(void **state)
     ASSERT_OK(cu.StreamDestroy(stream));
 }
 
+static void *be_busy_elsewhere(void *out)
+{
+    CUcontext popped = NULL;
+
+    if (cu.CtxPushCurrent(primary) != CUDA_SUCCESS)
+        return NULL;
+    *(CUdeviceptr *)out = keep_busy(CU_STREAM_PER_THREAD);
+    (void)cu.CtxPopCurrent(&popped);
+    return out;
+}
+
+static void the_legacy_stream_waits_for_other_threads_default_streams(void **state)
+{
+    const CUevent behind = new_event(), beside = new_event();
+    const CUstream apart = new_stream();
+    CUdeviceptr scratch = 0;
+    CUresult before, unrelated;
+    void *was_busy = NULL;
+    pthread_t thread;
+
+    (void)state;
+    assert_int_equal(pthread_create(&thread, NULL, be_busy_elsewhere, &scratch), 0);
+    assert_int_equal(pthread_join(thread, &was_busy), 0);
+    assert_non_null(was_busy);
+    ASSERT_OK(cu.EventRecord(behind, NULL));
+    ASSERT_OK(cu.EventRecord(beside, apart));
+    before = cu.EventQuery(behind);
+    unrelated = cu.EventQuery(beside);
+    ASSERT_OK(cu.EventSynchronize(behind));
+    ASSERT_OK(cu.CtxSynchronize());
+    if (scratch != 0)
+        ASSERT_OK(cu.MemFree(scratch));
+    ASSERT_OK(cu.EventDestroy(behind));
+    ASSERT_OK(cu.EventDestroy(beside));
+    ASSERT_OK(cu.StreamDestroy(apart));
+    ASSERT_CU(before, CUDA_ERROR_NOT_READY);
+    ASSERT_OK(unrelated);
+}
+
+static void blocking_streams_wait_for_the_legacy_one(void **state)
+{
+    const CUevent behind = new_event(), beside = new_event();
+    const CUstream apart = new_stream();
+    CUstream blocking = NULL;
+    CUdeviceptr scratch;
+    CUresult before, unrelated;
+
+    (void)state;
+    ASSERT_OK(cu.StreamCreate(&blocking, CU_STREAM_DEFAULT));
+    scratch = keep_busy(NULL);
+    ASSERT_OK(cu.EventRecord(behind, blocking));
+    ASSERT_OK(cu.EventRecord(beside, apart));
+    before = cu.EventQuery(behind);
+    unrelated = cu.EventQuery(beside);
+    let_rest(NULL, scratch);
+    ASSERT_OK(cu.EventSynchronize(behind));
+    ASSERT_OK(cu.EventDestroy(behind));
+    ASSERT_OK(cu.EventDestroy(beside));
+    ASSERT_OK(cu.StreamDestroy(blocking));
+    ASSERT_OK(cu.StreamDestroy(apart));
+    ASSERT_CU(before, CUDA_ERROR_NOT_READY);
+    ASSERT_OK(unrelated);
+}
+
 struct gate {
     CUstream stream;
     CUresult launched;
@@ -1650,6 +1714,8 @@ static const struct fact facts[] = {
     FACT("FACT-STR-6", a_busy_stream_can_be_destroyed_and_goes_on),
     FACT("FACT-STR-7", the_context_waits_for_every_stream),
     FACT("FACT-STR-8", a_query_waits_for_no_host_function),
+    FACT("FACT-STR-9", the_legacy_stream_waits_for_other_threads_default_streams),
+    FACT("FACT-STR-10", blocking_streams_wait_for_the_legacy_one),
     FACT("FACT-EVT-1", an_event_that_was_never_recorded_is_done),
     FACT("FACT-EVT-2", an_event_is_done_with_the_work_before_it),
     FACT("FACT-EVT-3", an_event_does_not_mind_later_work),

@@ -54,12 +54,49 @@ void ledger_capture_node(struct ledger *ledger, unsigned queue)
     ledger->queue[queue].behind.word[node / 64] |= UINT64_C(1) << node % 64;
 }
 
-/* How far an entry's work has come that the library can know of. */
-static uint64_t position_of(const struct ledger *ledger, unsigned entry)
+struct ledger_until ledger_act(struct ledger *ledger, unsigned queue)
+{
+    struct ledger_queue *own = &ledger->queue[queue];
+
+    wait_also(&own->order, queue, own->queued);
+    /* What is captured waits for nothing. */
+    for (unsigned i = 0; own->capture == 0 && own->kind != LEDGER_APART && i < ledger->queues;
+         i++) {
+        const struct ledger_queue *other = &ledger->queue[i];
+
+        if (other->kind == LEDGER_APART || (own->kind == other->kind))
+            continue;
+        wait_for_all(&own->order, &other->order);
+    }
+    return own->order;
+}
+
+void ledger_leave(struct ledger *ledger, unsigned entry)
+{
+    struct ledger_entry *known = &ledger->entry[entry];
+
+    known->gone = true;
+    known->gone_behind = ledger_act(ledger, known->queue);
+}
+
+/* What an event behind an entry's work waits for, as far as the library can know of it. */
+static struct ledger_until event_on(struct ledger *ledger, unsigned entry)
 {
     const struct ledger_entry *known = &ledger->entry[entry];
 
-    return known->gone ? known->gone_position : ledger->queue[known->queue].queued;
+    return known->gone ? known->gone_behind : ledger_act(ledger, known->queue);
+}
+
+/* What an entry's own work waits for; nothing is put behind it. */
+static struct ledger_until work_of(const struct ledger *ledger, unsigned entry)
+{
+    const struct ledger_entry *known = &ledger->entry[entry];
+    struct ledger_until until = {0};
+
+    wait_also(&until, known->queue,
+              known->gone ? known->gone_behind.position[known->queue]
+                          : ledger->queue[known->queue].queued);
+    return until;
 }
 
 /* --- Where things belong. --- */
@@ -139,7 +176,7 @@ static bool is_gone(const struct ledger *ledger, unsigned entry)
 {
     const struct ledger_entry *known = &ledger->entry[entry];
 
-    return known->gone && known->gone_position <= ledger->queue[known->queue].passed;
+    return known->gone && ledger_has_passed(ledger, &known->gone_behind);
 }
 
 /* A segment is one pool's and one stream's, until that stream is gone and has passed. */
@@ -206,7 +243,8 @@ static void rename_uses(struct ledger_block *block, unsigned before, unsigned no
     new->outside = new->outside || old->outside;
     new->inside = new->inside || old->inside;
     wait_for_all(&new->until, &old->until);
-    *old = block->use[--block->uses];
+    block->uses--;
+    memmove(old, old + 1, (size_t)(block->use + block->uses - old) * sizeof(*old));
 }
 
 bool ledger_revive(struct ledger *ledger, unsigned before, unsigned now)
@@ -242,7 +280,7 @@ static void cache(struct ledger *ledger, struct ledger_block *block)
 {
     struct ledger_ghost ghost = {.ptr = block->ptr, .bytes = block->bytes};
 
-    wait_also(&ghost.until, ledger->entry[block->entry].queue, position_of(ledger, block->entry));
+    ghost.until = work_of(ledger, block->entry);
     for (unsigned i = 0; i < block->uses; i++)
         wait_for_all(&ghost.until, &block->use[i].until);
     if (!ledger_has_passed(ledger, &ghost.until) && ledger->ghosts < LEDGER_GHOSTS) {
@@ -262,17 +300,13 @@ void ledger_forget_ghosts(struct ledger *ledger)
     ledger->ghosts = kept;
 }
 
-/* An event behind each use that was not only captured. */
+/* An event behind each use, the last one first. */
 static void record(struct ledger *ledger, struct ledger_block *block)
 {
-    for (unsigned i = 0; i < block->uses; i++) {
-        struct ledger_use *use = &block->use[i];
+    for (unsigned i = block->uses; i > 0; i--) {
+        struct ledger_use *use = &block->use[i - 1];
 
-        if (use->entry == LEDGER_SIDE)
-            use->until = ledger->side;
-        else
-            wait_also(&use->until, ledger->entry[use->entry].queue,
-                      position_of(ledger, use->entry));
+        use->until = use->entry == LEDGER_SIDE ? ledger->side : event_on(ledger, use->entry);
     }
     block->state = LEDGER_PENDING;
 }
@@ -282,7 +316,8 @@ static bool mark(const struct ledger *ledger, unsigned entry, struct ledger_bloc
 {
     const struct ledger_queue *queue = &ledger->queue[ledger->entry[entry].queue];
 
-    if (entry == LEDGER_SIDE || ledger->entry[entry].gone || queue->capture == 0 || queue->spoilt ||
+    if (entry == LEDGER_SIDE || ledger->entry[entry].gone || !ledger->entry[entry].named ||
+        queue->capture == 0 || queue->spoilt ||
         (block->capture != 0 && block->capture != queue->capture))
         return false;
     block->capture = queue->capture;
@@ -295,6 +330,7 @@ static void defer(struct ledger *ledger, struct ledger_block *block)
     bool all = ledger->reuse;
 
     block->state = LEDGER_DEFERRED;
+    block->freed = ++ledger->frees;
     block->capture = 0;
     memset(&block->marks, 0, sizeof(block->marks));
     all = all && mark(ledger, block->entry, block);
@@ -366,16 +402,41 @@ static bool is_of_entry(const struct ledger *ledger, const struct ledger_use *us
     return use->entry == entry;
 }
 
+/* The deferred block of a pool, or of all, that was freed first; NULL if there is none. */
+static struct ledger_block *first_deferred(struct ledger *ledger, unsigned pool)
+{
+    struct ledger_block *first = NULL;
+
+    for (unsigned i = 0; i < ledger->blocks; i++) {
+        struct ledger_block *block = &ledger->block[i];
+
+        if (block->state == LEDGER_DEFERRED && (pool == LEDGER_NONE || block->pool == pool) &&
+            (first == NULL || block->freed < first->freed))
+            first = block;
+    }
+    return first;
+}
+
 /* Deferred blocks of a pool, or of all, wait for what they were used for outside the capture. */
 static void settle(struct ledger *ledger, unsigned pool)
 {
-    for (unsigned i = ledger->blocks; i > 0; i--) {
-        struct ledger_block *block = &ledger->block[i - 1];
+    struct ledger_block *block;
 
-        if (block->state == LEDGER_DEFERRED && (pool == LEDGER_NONE || block->pool == pool) &&
-            !end_uses(ledger, block, was_only_captured, 0))
+    while ((block = first_deferred(ledger, pool)) != NULL)
+        if (!end_uses(ledger, block, was_only_captured, 0))
             record(ledger, block);
-    }
+}
+
+void ledger_name(struct ledger *ledger, unsigned entry)
+{
+    if (ledger_captures(ledger) > 0)
+        ledger->entry[entry].named = true;
+}
+
+void ledger_settle(struct ledger *ledger)
+{
+    if (ledger_captures(ledger) == 0)
+        settle(ledger, LEDGER_NONE);
 }
 
 void ledger_poll(struct ledger *ledger)

@@ -11,6 +11,8 @@
  *   entry     a stream as the library is to see it.  One that is gone stays; if its handle comes again
  *             that is a new entry, on the same queue or on another
  *   until     a position on each queue: passed once every queue has come that far
+ *   order     what a queue's next event waits for.  What is done on the legacy stream waits for all
+ *             blocking streams, and they wait for it
  *   ghost     memory that was freed while work on it was queued.  Nobody but the stream of its own
  *             work may be given it before that has passed
  *   behind    in a capture, the nodes that whatever a stream captures next comes after
@@ -47,8 +49,12 @@ struct ledger_nodes {
     uint64_t word[LEDGER_NODES / 64];
 };
 
+enum ledger_kind { LEDGER_LEGACY, LEDGER_BLOCKING, LEDGER_APART };
+
 struct ledger_queue {
+    enum ledger_kind kind;
     uint64_t queued, passed;
+    struct ledger_until order;
     uint64_t capture; /* that it takes part in, by number; 0: none */
     bool spoilt;      /* that capture is invalid */
     struct ledger_nodes behind;
@@ -58,7 +64,8 @@ struct ledger_entry {
     xseg_stream handle;
     unsigned queue;
     bool met, gone;
-    uint64_t gone_position; /* on its queue */
+    bool named; /* in a capture: only then its nodes are asked for */
+    struct ledger_until gone_behind;
 };
 
 struct ledger_use {
@@ -75,7 +82,8 @@ struct ledger_block {
     unsigned entry, pool;
     bool is_small;
     enum ledger_state state;
-    struct ledger_use use[LEDGER_USES];
+    uint64_t freed;                     /* deferred: number of its free */
+    struct ledger_use use[LEDGER_USES]; /* in the order in which they were noted */
     unsigned uses;
     /* Deferred: comes back in this capture behind these nodes; 0: at its end. */
     uint64_t capture;
@@ -122,6 +130,7 @@ struct ledger {
     struct ledger_until side; /* what the side stream waits for */
     unsigned nodes;           /* of all captures so far */
     uint64_t allocations;     /* that succeeded, so far */
+    uint64_t frees;           /* that were deferred, so far */
     uint64_t peak_allocated, peak_active, peak_requested;
     uint64_t ghost_total; /* ever made, for the campaign's tally */
 };
@@ -137,6 +146,12 @@ bool ledger_has_passed(const struct ledger *ledger, const struct ledger_until *u
 bool ledger_is_empty(const struct ledger_nodes *nodes);
 bool ledger_is_within(const struct ledger_nodes *inner, const struct ledger_nodes *outer);
 void ledger_add(struct ledger_nodes *to, const struct ledger_nodes *more);
+
+/* A piece of work, or an event, is put on a queue: what that waits for. */
+struct ledger_until ledger_act(struct ledger *ledger, unsigned queue);
+
+/* A stream goes, with an event behind its work. */
+void ledger_leave(struct ledger *ledger, unsigned entry);
 
 /* A node is captured on a queue, behind all that the queue is behind. */
 void ledger_capture_node(struct ledger *ledger, unsigned queue);
@@ -183,10 +198,14 @@ void ledger_free(struct ledger *ledger, struct ledger_block *block);
 void ledger_free_after(struct ledger *ledger, struct ledger_block *block,
                        const struct ledger_until *events);
 
+/* An entry is named in a call, in which a capture may be under way. */
+void ledger_name(struct ledger *ledger, unsigned entry);
+
 /* An allocation on an entry begins: what may come back does. */
 void ledger_look(struct ledger *ledger, unsigned entry);
 
-/* Events are looked at, or nothing if a capture is under way. */
+/* If no capture is under way: events are recorded for what was freed in one; and then looked at. */
+void ledger_settle(struct ledger *ledger);
 void ledger_poll(struct ledger *ledger);
 
 /* An entry has passed, as the user says. */

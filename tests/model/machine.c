@@ -22,6 +22,7 @@ int cuGraphDestroy(void *graph);
 int cuEventCreate(xseg_event *event, unsigned flags);
 int cuEventRecord(xseg_event event, xseg_stream stream);
 int cuEventQuery(xseg_event event);
+int cuEventSynchronize(xseg_event event);
 int cuEventDestroy_v2(xseg_event event);
 int cuMemAlloc_v2(unsigned long long *ptr, size_t bytes);
 int cuMemFree_v2(unsigned long long ptr);
@@ -122,11 +123,11 @@ xseg_event machine_work(xseg_stream stream, const void *ptr, size_t bytes)
     return event;
 }
 
-void machine_finish(xseg_stream stream)
+void machine_wait(xseg_event event)
 {
     const struct visit visit = come();
 
-    assert_int_equal(xseg_sim_finish(stream), XSEG_OK);
+    assert_int_equal(cuEventSynchronize(event), 0);
     go(visit);
 }
 

@@ -31,7 +31,7 @@ void machine_stream_destroy(xseg_stream stream);
 
 /* Open-ended work on a place, or on none for NULL, with an event behind it. */
 xseg_event machine_work(xseg_stream stream, const void *ptr, size_t bytes);
-void machine_finish(xseg_stream stream);
+void machine_wait(xseg_event event);
 bool machine_has_passed(xseg_event event);
 void machine_event_destroy(xseg_event event);
 

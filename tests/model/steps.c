@@ -137,6 +137,7 @@ void step_alloc(struct world *world)
     world_leave(world, device);
     world->may_come_back = may_fail(world, pool);
     world_meet(world, slot);
+    ledger_name(ledger, world->slot[slot].entry);
     if (status == XSEG_OK) {
         enter_block(world, slot, ptr, request.bytes, pool);
         return;
@@ -162,6 +163,7 @@ void step_prewarm(struct world *world)
     world_leave(world, device);
     world->may_come_back = may_fail(world, named == LEDGER_NONE ? 0 : named);
     world_meet(world, slot);
+    ledger_name(&world->ledger, world->slot[slot].entry);
     if (status != XSEG_OK) {
         assert_true(status == XSEG_ERR_NO_MEMORY || status == XSEG_ERR_LIMIT);
         assert_true(may_fail(world, named == LEDGER_NONE ? 0 : named));
@@ -233,6 +235,7 @@ static void use(struct world *world, struct ledger_block *block, unsigned slot)
     assert_int_equal(xseg_use(world->allocator, ptr, world_handle(world, slot)), XSEG_OK);
     world_leave(world, device);
     world_meet(world, slot);
+    ledger_name(&world->ledger, world->slot[slot].entry);
     ledger_use(&world->ledger, ledger_find(&world->ledger, ptr), world->slot[slot].entry);
 }
 
@@ -274,6 +277,7 @@ static void queue_work(struct world *world, unsigned slot, const struct ledger_b
     struct ledger_queue *queue = &world->ledger.queue[at];
 
     queue->queued++;
+    (void)ledger_act(&world->ledger, at);
     world->queue[at].behind[queue->queued % WORLD_WORK] =
         machine_work(world->queue[at].handle, block == NULL ? NULL : block->ptr,
                      block == NULL ? 0 : block->bytes);
@@ -302,6 +306,16 @@ void step_work(struct world *world)
         use(world, block, slot);
 }
 
+/* The host waits for the last piece of a stream's work, and with it for all that this needs. */
+static void finish(struct world *world, unsigned slot)
+{
+    const struct ledger_queue *queue = queue_of(world, slot);
+    const unsigned at = world->slot[slot].queue;
+
+    if (queue->passed < queue->queued)
+        machine_wait(world->queue[at].behind[queue->queued % WORLD_WORK]);
+}
+
 void step_finish(struct world *world)
 {
     const unsigned slot = any_slot(world);
@@ -309,7 +323,7 @@ void step_finish(struct world *world)
     if (world_below(world, 4) == 0)
         xseg_sim_finish_all();
     else
-        machine_finish(world->queue[world->slot[slot].queue].handle);
+        finish(world, slot);
 }
 
 void step_passed(struct world *world)
@@ -344,8 +358,7 @@ void step_gone(struct world *world)
     /* One that the library has not met may be captured; it does not go all the same. */
     if (is_busy || ledger->queue[at].capture != 0)
         return;
-    entry->gone = true;
-    entry->gone_position = ledger->queue[at].queued;
+    ledger_leave(ledger, world->slot[slot].entry);
     const bool again = world_below(world, 2) == 0;
     if (!again) {
         machine_stream_destroy(world->queue[at].handle);

@@ -285,11 +285,15 @@ void step_capture(struct world *world)
     const unsigned slot = 1 + (unsigned)world_below(world, WORLD_SLOTS - 1);
     struct ledger_route route = {.is_capture = true, .entry = world->slot[slot].entry};
 
-    if (ledger_is_origin(ledger, route.entry) ||
-        ledger->queue[world->slot[slot].queue].capture != 0)
-        return;
     route.pool = free_pool(world);
     if (route.pool == 0)
+        return;
+    if (ledger_is_origin(ledger, route.entry))
+        assert_int_equal(
+            xseg_capture_begin(ledger->pool[route.pool].pool, world_handle(world, slot)),
+            XSEG_ERR_BUSY);
+    if (ledger_is_origin(ledger, route.entry) ||
+        ledger->queue[world->slot[slot].queue].capture != 0)
         return;
     const int device = world_enter(world);
     assert_int_equal(xseg_capture_begin(ledger->pool[route.pool].pool, world_handle(world, slot)),
@@ -297,6 +301,7 @@ void step_capture(struct world *world)
     world_leave(world, device);
     world_meet(world, slot);
     add_route(ledger, route);
+    ledger_name(ledger, route.entry);
     if (world_below(world, 4) != 0)
         begin_for_real(world, &ledger->route[ledger->routes - 1]);
 }

@@ -54,9 +54,14 @@ void world_fill_slot(struct world *world, unsigned slot, bool again)
 
         at->queue = ledger->queues++;
         queue->is_there = true;
+        const bool blocking = slot == 1 || (slot > 1 && world_below(world, 4) == 0);
+
         queue->handle = slot == 0   ? NULL
                         : slot == 1 ? (xseg_stream)(uintptr_t)2
-                                    : machine_stream(world_below(world, 4) == 0);
+                                    : machine_stream(blocking);
+        ledger->queue[at->queue].kind = slot == 0  ? LEDGER_LEGACY
+                                        : blocking ? LEDGER_BLOCKING
+                                                   : LEDGER_APART;
     } else {
         recycle_stream(world->queue[at->queue].handle);
     }
@@ -259,6 +264,15 @@ static void look_for_heirs(struct world *world)
     }
 }
 
+/* A step that ran short may have recorded events for what was freed in a capture. */
+static void look_for_settlement(struct world *world)
+{
+    const struct xseg_device *opened = xseg_allocator_open_device(world->allocator, 0);
+
+    if (world->may_come_back && opened != NULL && xseg_list_is_empty(&opened->pending.deferred))
+        ledger_settle(&world->ledger);
+}
+
 /* Pending blocks that have come back although nothing had to be looked at. */
 static void look_for_returns(struct world *world)
 {
@@ -382,6 +396,7 @@ void world_check(struct world *world, bool audit)
 
     world_look(world);
     look_for_heirs(world);
+    look_for_settlement(world);
     look_for_returns(world);
     ledger_note_peaks(ledger);
     for (unsigned i = 0; i < ledger->blocks; i++)

@@ -437,6 +437,88 @@ static void default_streams_are_apart(void **state)
     ASSERT_CU(cuStreamDestroy(CU_STREAM_PER_THREAD), CUDA_ERROR_INVALID_HANDLE);
 }
 
+static CUstream new_blocking_stream(void)
+{
+    CUstream stream = NULL;
+
+    ASSERT_OK(cuStreamCreate(&stream, CU_STREAM_DEFAULT));
+    return stream;
+}
+
+/* What is queued on the legacy stream waits for all blocking streams, and they for it. */
+static void the_legacy_stream_is_in_order_with_blocking_ones(void **state)
+{
+    CUstream blocking = new_blocking_stream(), other = new_blocking_stream(), beside = new_stream();
+    CUevent legacy, later, apart;
+
+    (void)state;
+    launch(blocking, OPEN);
+    launch(beside, OPEN);
+    legacy = record(NULL);
+    later = record(other);
+    apart = record(new_stream());
+    ASSERT_OK(cuEventQuery(apart));
+    ASSERT_CU(cuEventQuery(legacy), CUDA_ERROR_NOT_READY);
+    ASSERT_CU(cuEventQuery(later), CUDA_ERROR_NOT_READY);
+    assert_int_equal(xseg_sim_finish(blocking), XSEG_OK);
+    ASSERT_OK(cuEventQuery(legacy));
+    ASSERT_OK(cuEventQuery(later));
+    ASSERT_CU(cuStreamQuery(beside), CUDA_ERROR_NOT_READY);
+
+    launch(NULL, OPEN);
+    later = record(blocking);
+    apart = record(new_stream());
+    ASSERT_OK(cuEventQuery(apart));
+    ASSERT_CU(cuEventQuery(later), CUDA_ERROR_NOT_READY);
+    ASSERT_OK(cuEventSynchronize(later));
+    ASSERT_OK(cuStreamQuery(NULL));
+}
+
+/* The order holds for times, for the work of streams that are gone, and in turns. */
+static void times_go_through_the_legacy_stream(void **state)
+{
+    CUstream first = new_blocking_stream(), second = new_blocking_stream();
+    CUevent start = record_timed(first), middle, stop;
+
+    (void)state;
+    for (unsigned i = 0; i < 3; i++) {
+        launch(first, 1000000);
+        launch(NULL, 500000);
+        launch(second, 250000);
+    }
+    middle = record_timed(NULL);
+    ASSERT_OK(cuStreamDestroy(second));
+    launch(first, 1000000);
+    stop = record_timed(NULL);
+    ASSERT_OK(cuStreamSynchronize(NULL));
+    assert_true(elapsed(start, middle) > 4.7 && elapsed(start, middle) < 4.8);
+    assert_true(elapsed(middle, stop) > 0.9 && elapsed(middle, stop) < 1.1);
+}
+
+/* Each thread's own default stream is a blocking one. */
+static void *launch_on_own_default_stream(void *unused)
+{
+    (void)enter(0);
+    launch(CU_STREAM_PER_THREAD, OPEN);
+    return unused;
+}
+
+static void the_legacy_stream_waits_for_per_thread_ones(void **state)
+{
+    pthread_t thread;
+    CUevent legacy;
+
+    (void)state;
+    assert_int_equal(pthread_create(&thread, NULL, launch_on_own_default_stream, NULL), 0);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    legacy = record(NULL);
+    ASSERT_CU(cuEventQuery(legacy), CUDA_ERROR_NOT_READY);
+    launch(CU_STREAM_PER_THREAD, 1000);
+    ASSERT_CU(cuStreamQuery(NULL), CUDA_ERROR_NOT_READY);
+    xseg_sim_finish_all();
+    ASSERT_OK(cuEventQuery(legacy));
+}
+
 /* In fast mode; see destroyed_objects_end_in_a_report. */
 static void destroyed_objects_are_recognised(void **state)
 {
@@ -869,6 +951,9 @@ int main(void)
         cmocka_unit_test_setup(a_free_waits_for_timed_work_of_its_device, fresh),
         cmocka_unit_test_setup(stream_ids, fresh),
         cmocka_unit_test_setup(default_streams_are_apart, fresh),
+        cmocka_unit_test_setup(the_legacy_stream_is_in_order_with_blocking_ones, fresh),
+        cmocka_unit_test_setup(times_go_through_the_legacy_stream, fresh),
+        cmocka_unit_test_setup(the_legacy_stream_waits_for_per_thread_ones, fresh),
         cmocka_unit_test(destroyed_objects_are_recognised),
         cmocka_unit_test(destroyed_objects_end_in_a_report),
         cmocka_unit_test_setup(what_ended_with_its_context_is_refused, fresh),

@@ -18,7 +18,7 @@ bool sim_action_queue(struct sim_stream *stream, struct sim_action *action)
 {
     struct sim_actions *actions = &sim_machine.actions;
 
-    if (!sim_work_queue(&stream->queue, 0, NULL)) {
+    if (!sim_stream_queue(stream, 0, NULL)) {
         forget(action);
         return false;
     }

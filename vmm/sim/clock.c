@@ -57,7 +57,7 @@ static CUresult launch(const char *name, struct CUstream_st *handle, uint64_t na
         (void)sim_check_reach(stream->device, touch[i].address, touch[i].bytes, true);
     if (sim_capture_takes(stream, SIM_NODE_KERNEL, &result))
         return result;
-    if (!sim_work_queue(&stream->queue, nanoseconds, NULL))
+    if (!sim_stream_queue(stream, nanoseconds, NULL))
         return CUDA_ERROR_OUT_OF_MEMORY;
     for (size_t i = 0; i < count; i++)
         if (touch[i].bytes != 0 && !sim_touches_add(stream, touch[i].address, touch[i].bytes))

@@ -98,7 +98,7 @@ static CUresult queue(struct sim_stream *stream, const struct transfer *transfer
 
         is_queued = action != NULL && sim_action_queue(stream, action);
     } else {
-        is_queued = sim_work_queue(&stream->queue, 0, NULL);
+        is_queued = sim_stream_queue(stream, 0, NULL);
     }
     if (is_queued && transfer->to_side == DEVICE)
         is_queued = sim_touches_add(stream, transfer->to, transfer->bytes);

@@ -109,7 +109,8 @@ static CUresult record(CUevent handle, CUstream stream_handle)
     result = sim_capture_check_use(stream);
     if (result != CUDA_SUCCESS)
         return result;
-    if (!sim_nodes_copy(&event->needs, &stream->needs))
+    if (!sim_nodes_copy(&event->needs, &stream->needs) ||
+        (stream->capture == NULL && !sim_stream_heed(stream)))
         return CUDA_ERROR_OUT_OF_MEMORY;
     sim_charge(sim_machine.costs->event_record);
     forget(event);
@@ -208,7 +209,7 @@ static CUresult wait(CUstream stream_handle, CUevent handle, unsigned flags)
     if (result != CUDA_SUCCESS)
         return result;
     if (!is_captured && !sim_work_ended(event->work) && event->work != stream->queue.last &&
-        !sim_work_queue(&stream->queue, 0, event->work))
+        !sim_stream_queue(stream, 0, event->work))
         return CUDA_ERROR_OUT_OF_MEMORY;
     sim_charge(sim_machine.costs->stream_wait);
     return CUDA_SUCCESS;

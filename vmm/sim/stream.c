@@ -116,6 +116,41 @@ CUresult sim_stream_find(CUstream handle, bool must_be_current, struct sim_strea
     return must_be_current && (*out)->device != device ? CUDA_ERROR_INVALID_CONTEXT : CUDA_SUCCESS;
 }
 
+/* Let one stream wait for what another has been given so far; `noted` remembers how much that was. */
+static bool let_wait(struct sim_stream *stream, const struct sim_stream *other, uint64_t *noted)
+{
+    if (sim_work_ended(other->queue.last) || other->queue.last->number == *noted)
+        return true;
+    *noted = other->queue.last->number;
+    return sim_work_queue(&stream->queue, 0, other->queue.last);
+}
+
+static bool heed_all(struct sim_stream *legacy, struct sim_stream *list)
+{
+    bool fine = true;
+
+    for (; list != NULL && fine; list = list->after)
+        if (list != legacy && list->flags != CU_STREAM_NON_BLOCKING)
+            fine = let_wait(legacy, list, &list->passed_on);
+    return fine;
+}
+
+bool sim_stream_heed(struct sim_stream *stream)
+{
+    const struct sim_device *device = &sim_machine.device[stream->device];
+
+    if (stream->flags == CU_STREAM_NON_BLOCKING)
+        return true;
+    if (stream->is_legacy)
+        return heed_all(stream, device->streams) && heed_all(stream, device->departed);
+    return device->legacy == NULL || let_wait(stream, device->legacy, &stream->heeded);
+}
+
+bool sim_stream_queue(struct sim_stream *stream, uint64_t duration, struct sim_work *dependency)
+{
+    return sim_stream_heed(stream) && sim_work_queue(&stream->queue, duration, dependency);
+}
+
 static void depart(struct sim_stream *stream, bool is_destroyed)
 {
     struct sim_device *device = &sim_machine.device[stream->device];

@@ -3,8 +3,12 @@
  * Streams: queues of work in a context.
  *
  * NULL and CU_STREAM_LEGACY name the current context's legacy default stream, CU_STREAM_PER_THREAD
- * the calling thread's own in that context; both are made when they are first needed.  The legacy
- * stream does not wait for the others implicitly, nor they for it.
+ * the calling thread's own in that context; both are made when they are first needed.
+ *
+ * What is queued on the legacy stream waits for what all blocking streams of its device have been given
+ * so far, and what is queued on those waits for the legacy stream.  Blocking are the per-thread default
+ * streams, and those that were not made with CU_STREAM_NON_BLOCKING.  A query and a wait of the host
+ * queue nothing: they ask for a stream's own work.
  *
  * A stream that was destroyed with unfinished work stays, without a handle, until it has ended.
  *
@@ -30,6 +34,8 @@ struct sim_stream {
     bool is_legacy;    /* the legacy default stream */
     bool is_made_here; /* a default stream, which no program created */
     struct sim_queue queue;
+    uint64_t passed_on;          /* number of its last piece that the legacy stream waits for */
+    uint64_t heeded;             /* number of the legacy stream's last piece that it waits for */
     struct sim_capture *capture; /* that it takes part in, or NULL */
     struct sim_nodes needs;      /* nodes that its next one there needs */
     struct sim_stream *capture_next;
@@ -45,6 +51,16 @@ struct sim_stream {
  *          CUDA_ERROR_OUT_OF_MEMORY
  */
 CUresult sim_stream_find(CUstream handle, bool must_be_current, struct sim_stream **out);
+
+/**
+ * Queue what a stream waits for implicitly, before it is given anything.
+ *
+ * Returns: false when there is no host memory
+ */
+bool sim_stream_heed(struct sim_stream *stream);
+
+/** Add a piece of work to a stream, as sim_work_queue(), behind what it waits for implicitly. */
+bool sim_stream_queue(struct sim_stream *stream, uint64_t duration, struct sim_work *dependency);
 
 /** End all streams of a device; its events have to go first. */
 void sim_streams_end(unsigned device);
