@@ -371,8 +371,7 @@ static xseg_status free_busy(struct xseg_block *block, const struct xseg_config 
         xseg_trace_note(arena, XSEG_TRACE_FREE_REQUESTED, block->base, block->requested);
         xseg_trace_note(arena, XSEG_TRACE_FREE_COMPLETED, block->base, block->requested);
         xseg_arena_lock(arena);
-        xseg_arena_note_free(arena, block);
-        xseg_arena_take_back(arena, block);
+        xseg_arena_free(arena, block);
         xseg_arena_unlock(arena);
     }
     if (status != XSEG_OK && number != 0)
@@ -412,8 +411,7 @@ xseg_status xseg_allocator_free(struct xseg_allocator *allocator,
         if (live.record == NULL) {
             xseg_small_free(arena, live.extent, live.quantum);
         } else {
-            xseg_arena_note_free(arena, live.record);
-            xseg_arena_take_back(arena, live.record);
+            xseg_arena_free(arena, live.record);
         }
         xseg_arena_unlock(arena);
     }

@@ -79,8 +79,7 @@ static xseg_status take_back(struct xseg_block *block, bool is_idle, struct xseg
         xseg_trace_note(arena, XSEG_TRACE_FREE_REQUESTED, block->base, block->requested);
         xseg_trace_note(arena, XSEG_TRACE_FREE_COMPLETED, block->base, block->requested);
         xseg_arena_lock(arena);
-        xseg_arena_note_free(arena, block);
-        xseg_arena_take_back(arena, block);
+        xseg_arena_free(arena, block);
     }
     block = extent->first;
     if (is_idle && block->state == XSEG_BLOCK_CACHED && block->next == NULL) {

@@ -283,11 +283,7 @@ static struct xseg_grant hand_out(struct xseg_arena *arena, struct xseg_block *b
     block->requested = need->requested;
     xseg_starts_add(&block->extent->starts, block->base - block->extent->segment.base,
                     block->record.index);
-    xseg_counts_up(counts, XSEG_COUNT_ALLOCATION, 1);
-    xseg_counts_up(counts, XSEG_COUNT_ALLOCATED_BYTES, block->bytes);
-    xseg_counts_up(counts, XSEG_COUNT_ACTIVE, 1);
-    xseg_counts_up(counts, XSEG_COUNT_ACTIVE_BYTES, block->bytes);
-    xseg_counts_up(counts, XSEG_COUNT_REQUESTED_BYTES, need->requested);
+    xseg_counts_alloc(counts, block->bytes, need->requested);
     block->oversize = block->bytes >= need->config->max_split_bytes;
     if (block->oversize)
         xseg_counts_up(counts, XSEG_COUNT_OVERSIZE_ALLOCATION, 1);
@@ -342,14 +338,6 @@ xseg_status xseg_arena_alloc(struct xseg_arena *arena, const struct xseg_need *n
     return XSEG_OK;
 }
 
-void xseg_arena_note_free(struct xseg_arena *arena, const struct xseg_block *block)
-{
-    xseg_counts_down(&arena->counts, XSEG_COUNT_ALLOCATION, 1);
-    xseg_counts_down(&arena->counts, XSEG_COUNT_ALLOCATED_BYTES, block->bytes);
-    if (block->oversize)
-        xseg_counts_down(&arena->counts, XSEG_COUNT_OVERSIZE_ALLOCATION, 1);
-}
-
 /* How a neighbour that is about to merge changes the fragments. */
 static void count_neighbour(const struct xseg_block *neighbour, int64_t *pieces, int64_t *bytes)
 {
@@ -373,15 +361,12 @@ void xseg_arena_stamp_granules(struct xseg_arena *arena, struct xseg_extent *ext
         segment->since[at] = arena->now;
 }
 
-void xseg_arena_take_back(struct xseg_arena *arena, struct xseg_block *block)
+/* What nobody uses any more becomes cached and merges. */
+static void put_back(struct xseg_arena *arena, struct xseg_block *block)
 {
-    struct xseg_counts *counts = &arena->counts;
     struct xseg_extent *extent = block->extent;
     int64_t pieces = 0, bytes = 0;
 
-    xseg_counts_down(counts, XSEG_COUNT_ACTIVE, 1);
-    xseg_counts_down(counts, XSEG_COUNT_ACTIVE_BYTES, block->bytes);
-    xseg_counts_down(counts, XSEG_COUNT_REQUESTED_BYTES, block->requested);
     xseg_arena_stamp(arena, extent, block->base, block->bytes);
     if (arena->has_cells) {
         xseg_tract_take_back(arena, block);
@@ -395,6 +380,31 @@ void xseg_arena_take_back(struct xseg_arena *arena, struct xseg_block *block)
     block = merge(arena, block);
     if (!xseg_extent_is_expandable(extent))
         xseg_arena_note_merge(arena, xseg_block_is_split(block), pieces, bytes, block->bytes);
+}
+
+static void note_oversize(struct xseg_arena *arena, const struct xseg_block *block)
+{
+    if (__builtin_expect(block->oversize, 0))
+        xseg_counts_down(&arena->counts, XSEG_COUNT_OVERSIZE_ALLOCATION, 1);
+}
+
+void xseg_arena_free(struct xseg_arena *arena, struct xseg_block *block)
+{
+    xseg_counts_free(&arena->counts, block->bytes, block->requested);
+    note_oversize(arena, block);
+    put_back(arena, block);
+}
+
+void xseg_arena_note_pending(struct xseg_arena *arena, const struct xseg_block *block)
+{
+    xseg_counts_pend(&arena->counts, block->bytes);
+    note_oversize(arena, block);
+}
+
+void xseg_arena_take_back(struct xseg_arena *arena, struct xseg_block *block)
+{
+    xseg_counts_end_pending(&arena->counts, block->bytes, block->requested);
+    put_back(arena, block);
 }
 
 /* --- For growth.c and trim.c. --- */

@@ -132,8 +132,11 @@ struct xseg_grant xseg_arena_hand_out(struct xseg_arena *arena, struct xseg_bloc
 struct xseg_grant xseg_arena_hand_out_at(struct xseg_arena *arena, struct xseg_extent *extent,
                                          uint64_t base, const struct xseg_need *need);
 
-/* A live block is free for the user: counts only. */
-void xseg_arena_note_free(struct xseg_arena *arena, const struct xseg_block *block);
+/* A live block is free at once: it becomes cached and merges with its neighbours. */
+void xseg_arena_free(struct xseg_arena *arena, struct xseg_block *block);
+
+/* A live block is free for the user, but pending: counts only. */
+void xseg_arena_note_pending(struct xseg_arena *arena, const struct xseg_block *block);
 
 void xseg_arena_stamp_granules(struct xseg_arena *arena, struct xseg_extent *extent, uint64_t base,
                                uint64_t bytes);
@@ -161,7 +164,7 @@ void xseg_arena_note_head(struct xseg_arena *arena, bool was_split, uint64_t byt
 void xseg_arena_note_merge(struct xseg_arena *arena, bool is_split, int64_t pieces, int64_t merged,
                            uint64_t bytes);
 
-/* A block that nobody uses any more becomes cached and merges with its neighbours. */
+/* A block that was pending becomes cached and merges with its neighbours. */
 void xseg_arena_take_back(struct xseg_arena *arena, struct xseg_block *block);
 
 /* --- For growth.c and trim.c. --- */

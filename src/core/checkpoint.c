@@ -179,8 +179,7 @@ static void free_live(const struct xseg_checkpoint_block *live)
     xseg_trace_note(arena, XSEG_TRACE_FREE_REQUESTED, live->base, requested);
     xseg_trace_note(arena, XSEG_TRACE_FREE_COMPLETED, live->base, requested);
     if (block != NULL) {
-        xseg_arena_note_free(arena, block);
-        xseg_arena_take_back(arena, block);
+        xseg_arena_free(arena, block);
     } else {
         xseg_small_free_at(arena, extent, live->base);
     }

@@ -2,24 +2,30 @@
 /*
  * Counts: what the statistics are made of.
  *
- * Every arena counts for itself, under its own lock: for each quantity its current value and the
- * sum of its increases.  Current values and totals of a device are sums over its arenas.
+ * Every arena counts for itself, under its own lock: for each quantity the sums of its increases and of
+ * its decreases.  Current values and totals of a device are sums over its arenas.
  *
- * A peak belongs to the whole device, so an arena cannot know it alone.  It has *room* instead: how
- * far it may grow before the device's peak could be passed.  An increase lowers the room, a decrease
- * raises it.  Without room, the arena adds up all arenas under STATS, raises the peak if it was
- * passed, and gets new room: half of what lies between the sum and the peak, less what the others
- * hold.  When a peak rises, all room is void: that is what the epoch says.
+ * A peak belongs to the whole device, so an arena cannot know it alone.  It has a *ceiling* instead: up
+ * to there it may grow before the device's peak could be passed.  Above it, the arena adds up all
+ * arenas under STATS, raises the peak if it was passed, and gets a new ceiling: half of what lies
+ * between the sum and the peak, less what the others may still grow.  When a peak rises, the ceilings
+ * of the others are taken away.
  *
  * So peaks are exact while one thread at a time allocates on a device.  With several at once, the
  * values that are added up are of slightly different moments: a peak may be off by what the other
  * threads allocate or free during one such look.
  *
- * Invariants, while nobody else counts:
- *   COUNT-1  the sum of the current values plus the valid rooms never passes the peak.
+ * What an allocation changes is three quantities, its block, its bytes, and the bytes requested; blocks
+ * that are active without being allocated are counted on their own, as *pending*, and lower the limits
+ * that a hit compares with.  So a hit adds three numbers and compares three, where each of the five
+ * public quantities on its own took four times as long.
  *
- * Locking: an arena's counts are written under its lock, and may be read without.  STATS guards
- * peaks, the list of members, and the numbers from which the totals start after a reset.
+ * Invariants, while nobody else counts:
+ *   COUNT-1  the sum of the ceilings, or of the current values above them, never passes the peak.
+ *
+ * Locking: an arena's counts are written under its lock, but for ceilings and limits, which STATS
+ * guards; all may be read without.  STATS guards peaks, the list of members, and the numbers from which
+ * the totals start after a reset.
  */
 #ifndef XSEG_CORE_COUNTS_H
 #define XSEG_CORE_COUNTS_H
@@ -45,26 +51,27 @@ enum xseg_count {
     XSEG_COUNTS
 };
 
+/* What a hit compares with its limits. */
+enum xseg_count_limit { XSEG_LIMIT_BLOCKS, XSEG_LIMIT_BYTES, XSEG_LIMIT_REQUESTED, XSEG_LIMITS };
+
 /* Of a device. */
 struct xseg_totals {
     struct xseg_lock lock; /* STATS */
     struct xseg_list members;
     unsigned member_count;
-    atomic_uint_fast64_t epoch[XSEG_COUNTS];
     uint64_t peak[XSEG_STAT_GROUPS][XSEG_COUNTS];
     /* Sums at the last reset of the totals. */
     uint64_t up_base[XSEG_STAT_GROUPS][XSEG_COUNTS], down_base[XSEG_STAT_GROUPS][XSEG_COUNTS];
 };
 
-/* Of an arena. */
+/* Of an arena.  For ACTIVE and ACTIVE_BYTES, up and down are of what is pending. */
 struct xseg_counts {
+    atomic_uint_fast64_t limit[XSEG_LIMITS];
+    atomic_uint_fast64_t up[XSEG_COUNTS], down[XSEG_COUNTS];
+    atomic_uint_fast64_t ceiling[XSEG_COUNTS];
     struct xseg_list link; /* in totals->members */
     struct xseg_totals *totals;
     enum xseg_stat_group group; /* SMALL or LARGE */
-    atomic_uint_fast64_t current[XSEG_COUNTS];
-    atomic_uint_fast64_t up[XSEG_COUNTS]; /* sum of the increases */
-    atomic_int_fast64_t room[XSEG_COUNTS];
-    uint64_t epoch[XSEG_COUNTS]; /* in which the room was given; guarded by STATS for others */
 };
 
 void xseg_totals_init(struct xseg_totals *totals);
@@ -73,41 +80,95 @@ void xseg_totals_fini(struct xseg_totals *totals);
 /* Join; counts stay members until the device closes. */
 void xseg_counts_init(struct xseg_counts *counts, struct xseg_totals *totals, bool is_small);
 
-/* Room has run out: look at all arenas. */
+/* A quantity is above its ceiling: look at all arenas. */
 void xseg_counts_look_around(struct xseg_counts *counts, enum xseg_count what);
 
+/* The same for all that an allocation changes. */
+void xseg_counts_look_around_all(struct xseg_counts *counts);
+
 /* Only the arena's owner writes, so a plain load and store do: no locked instruction. */
+static inline uint64_t xseg_counts_add(atomic_uint_fast64_t *sum, uint64_t amount)
+{
+    const uint64_t result = atomic_load_explicit(sum, memory_order_relaxed) + amount;
+
+    atomic_store_explicit(sum, result, memory_order_relaxed);
+    return result;
+}
+
+/* What the sums of a row come to. */
+static inline uint64_t xseg_counts_row(const struct xseg_counts *counts, enum xseg_count what)
+{
+    return atomic_load_explicit(&counts->up[what], memory_order_relaxed) -
+           atomic_load_explicit(&counts->down[what], memory_order_relaxed);
+}
+
+/* The arena's current value. */
+static inline uint64_t xseg_counts_current(const struct xseg_counts *counts, enum xseg_count what)
+{
+    if (what == XSEG_COUNT_ACTIVE)
+        return xseg_counts_row(counts, what) + xseg_counts_row(counts, XSEG_COUNT_ALLOCATION);
+    if (what == XSEG_COUNT_ACTIVE_BYTES)
+        return xseg_counts_row(counts, what) + xseg_counts_row(counts, XSEG_COUNT_ALLOCATED_BYTES);
+    return xseg_counts_row(counts, what);
+}
+
+/* The sum of the arena's increases: a block becomes active when it is allocated. */
+static inline uint64_t xseg_counts_increases(const struct xseg_counts *counts, enum xseg_count what)
+{
+    const enum xseg_count row = what == XSEG_COUNT_ACTIVE         ? XSEG_COUNT_ALLOCATION
+                                : what == XSEG_COUNT_ACTIVE_BYTES ? XSEG_COUNT_ALLOCATED_BYTES
+                                                                  : what;
+
+    return atomic_load_explicit(&counts->up[row], memory_order_relaxed);
+}
+
+/* A quantity that no allocation changes; all but the five of xseg_counts_alloc(). */
 static inline void xseg_counts_up(struct xseg_counts *counts, enum xseg_count what, uint64_t amount)
 {
-    const uint64_t current = atomic_load_explicit(&counts->current[what], memory_order_relaxed);
-    const uint64_t up = atomic_load_explicit(&counts->up[what], memory_order_relaxed);
-    const int64_t room =
-        atomic_load_explicit(&counts->room[what], memory_order_relaxed) - (int64_t)amount;
-
-    atomic_store_explicit(&counts->current[what], current + amount, memory_order_relaxed);
-    atomic_store_explicit(&counts->up[what], up + amount, memory_order_relaxed);
-    atomic_store_explicit(&counts->room[what], room, memory_order_relaxed);
-    if (room < 0 || counts->epoch[what] !=
-                        atomic_load_explicit(&counts->totals->epoch[what], memory_order_relaxed))
+    (void)xseg_counts_add(&counts->up[what], amount);
+    if (xseg_counts_row(counts, what) >
+        atomic_load_explicit(&counts->ceiling[what], memory_order_relaxed))
         xseg_counts_look_around(counts, what);
 }
 
 static inline void xseg_counts_down(struct xseg_counts *counts, enum xseg_count what,
                                     uint64_t amount)
 {
-    const uint64_t current = atomic_load_explicit(&counts->current[what], memory_order_relaxed);
-    const int64_t room =
-        atomic_load_explicit(&counts->room[what], memory_order_relaxed) + (int64_t)amount;
-
-    atomic_store_explicit(&counts->current[what], current - amount, memory_order_relaxed);
-    atomic_store_explicit(&counts->room[what], room, memory_order_relaxed);
+    (void)xseg_counts_add(&counts->down[what], amount);
 }
 
-/* The arena's current value. */
-static inline uint64_t xseg_counts_current(const struct xseg_counts *counts, enum xseg_count what)
+/* Add to one of the three, and say whether it passes its limit. */
+static inline bool xseg_counts_passes(struct xseg_counts *counts, enum xseg_count what,
+                                      enum xseg_count_limit limit, uint64_t amount)
 {
-    return atomic_load_explicit(&counts->current[what], memory_order_relaxed);
+    return xseg_counts_add(&counts->up[what], amount) -
+               atomic_load_explicit(&counts->down[what], memory_order_relaxed) >
+           atomic_load_explicit(&counts->limit[limit], memory_order_relaxed);
 }
+
+/* A block is handed out. */
+static inline void xseg_counts_alloc(struct xseg_counts *counts, uint64_t bytes, uint64_t requested)
+{
+    const bool passes =
+        xseg_counts_passes(counts, XSEG_COUNT_ALLOCATION, XSEG_LIMIT_BLOCKS, 1) |
+        xseg_counts_passes(counts, XSEG_COUNT_ALLOCATED_BYTES, XSEG_LIMIT_BYTES, bytes) |
+        xseg_counts_passes(counts, XSEG_COUNT_REQUESTED_BYTES, XSEG_LIMIT_REQUESTED, requested);
+
+    if (__builtin_expect(passes, 0))
+        xseg_counts_look_around_all(counts);
+}
+
+/* A block is free at once. */
+static inline void xseg_counts_free(struct xseg_counts *counts, uint64_t bytes, uint64_t requested)
+{
+    (void)xseg_counts_add(&counts->down[XSEG_COUNT_ALLOCATION], 1);
+    (void)xseg_counts_add(&counts->down[XSEG_COUNT_ALLOCATED_BYTES], bytes);
+    (void)xseg_counts_add(&counts->down[XSEG_COUNT_REQUESTED_BYTES], requested);
+}
+
+/* The user has freed a block that stays active; and that comes to an end. */
+void xseg_counts_pend(struct xseg_counts *counts, uint64_t bytes);
+void xseg_counts_end_pending(struct xseg_counts *counts, uint64_t bytes, uint64_t requested);
 
 /* One quantity of one group. */
 struct xseg_stat xseg_totals_read(struct xseg_totals *totals, enum xseg_stat_group group,

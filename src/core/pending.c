@@ -179,7 +179,7 @@ xseg_status xseg_pending_free(struct xseg_pending *pending, struct xseg_block *b
     if (status == XSEG_OK || status == XSEG_ERR_DEVICE_LOST) {
         block->state = XSEG_BLOCK_PENDING;
         xseg_trace_note(arena, XSEG_TRACE_FREE_REQUESTED, block->base, block->requested);
-        xseg_arena_note_free(arena, block);
+        xseg_arena_note_pending(arena, block);
     }
     /* On a lost device nothing runs any more: a freed block waits for nobody. */
     if (status == XSEG_ERR_DEVICE_LOST)

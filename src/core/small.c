@@ -203,17 +203,6 @@ static inline struct xseg_cell find(const struct xseg_arena *arena, const struct
 
 /* --- Handing out. --- */
 
-static void note_allocation(struct xseg_arena *arena, uint64_t bytes, uint64_t requested)
-{
-    struct xseg_counts *counts = &arena->counts;
-
-    xseg_counts_up(counts, XSEG_COUNT_ALLOCATION, 1);
-    xseg_counts_up(counts, XSEG_COUNT_ALLOCATED_BYTES, bytes);
-    xseg_counts_up(counts, XSEG_COUNT_ACTIVE, 1);
-    xseg_counts_up(counts, XSEG_COUNT_ACTIVE_BYTES, bytes);
-    xseg_counts_up(counts, XSEG_COUNT_REQUESTED_BYTES, requested);
-}
-
 /* Whether quanta that are handed out hold the pattern; from here on they do not. */
 static bool take_filled(struct xseg_arena *arena, struct xseg_cells *cells, uint32_t quantum,
                         uint32_t quanta)
@@ -252,7 +241,7 @@ hand_out_head(struct xseg_arena *arena, const struct xseg_cell *cell, const stru
     if (!xseg_extent_is_expandable(cell->extent))
         xseg_arena_note_cut(arena, !is_whole(cell), bytes_of(quanta), bytes_of(rest.quanta));
     xseg_cells_note_requested(cells, cell->quantum, bytes_of(quanta), need->requested);
-    note_allocation(arena, bytes_of(quanta), need->requested);
+    xseg_counts_alloc(&arena->counts, bytes_of(quanta), need->requested);
     return (struct xseg_grant){arena, address_of(cell->extent, cell->quantum), bytes_of(quanta),
                                need->requested, take_filled(arena, cells, cell->quantum, quanta)};
 }
@@ -403,16 +392,10 @@ static inline struct xseg_cell merge(struct xseg_arena *arena, struct xseg_cell 
 
 void xseg_small_free(struct xseg_arena *arena, struct xseg_extent *extent, uint32_t quantum)
 {
-    struct xseg_counts *counts = &arena->counts;
     const uint32_t end = xseg_cells_next(&extent->cells, quantum + 1);
     const uint64_t bytes = bytes_of(end - quantum);
 
-    xseg_counts_down(counts, XSEG_COUNT_ALLOCATION, 1);
-    xseg_counts_down(counts, XSEG_COUNT_ALLOCATED_BYTES, bytes);
-    xseg_counts_down(counts, XSEG_COUNT_ACTIVE, 1);
-    xseg_counts_down(counts, XSEG_COUNT_ACTIVE_BYTES, bytes);
-    xseg_counts_down(counts, XSEG_COUNT_REQUESTED_BYTES,
-                     xseg_cells_requested(&extent->cells, quantum, bytes));
+    xseg_counts_free(&arena->counts, bytes, xseg_cells_requested(&extent->cells, quantum, bytes));
     xseg_arena_stamp(arena, extent, address_of(extent, quantum), bytes);
     (void)merge(arena, (struct xseg_cell){extent, quantum, end - quantum});
 }

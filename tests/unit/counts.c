@@ -10,8 +10,10 @@
 
 #include <cmocka.h>
 
+#include "src/base/align.h"
+
 #define MEMBERS 5u
-#define WHAT    XSEG_COUNT_ALLOCATED_BYTES
+#define WHAT    XSEG_COUNT_RESERVED_BYTES
 
 /* The same, done plainly. */
 struct model {
@@ -102,6 +104,79 @@ static void peaks_are_exact(void **state)
     }
 }
 
+/* What the five quantities of allocations come to, done plainly. */
+struct blocks {
+    uint64_t value[XSEG_COUNTS], peak[XSEG_COUNTS];
+    uint64_t live, pending; /* of 10 bytes each, 7 of them requested */
+};
+
+static const enum xseg_count of_blocks[] = {XSEG_COUNT_ALLOCATION, XSEG_COUNT_ALLOCATED_BYTES,
+                                            XSEG_COUNT_ACTIVE, XSEG_COUNT_ACTIVE_BYTES,
+                                            XSEG_COUNT_REQUESTED_BYTES};
+
+static void set_blocks(struct blocks *blocks, uint64_t live, uint64_t pending)
+{
+    const uint64_t now[] = {live, 10 * live, live + pending, 10 * (live + pending),
+                            7 * (live + pending)};
+
+    blocks->live = live;
+    blocks->pending = pending;
+    for (size_t i = 0; i < XSEG_COUNT_OF(of_blocks); i++) {
+        const enum xseg_count what = of_blocks[i];
+
+        blocks->value[what] = now[i];
+        blocks->peak[what] = xseg_max(blocks->peak[what], now[i]);
+    }
+}
+
+static void step_blocks(struct xseg_counts *counts, struct blocks *mine, unsigned random)
+{
+    if (random % 8 < 4) {
+        xseg_counts_alloc(counts, 10, 7);
+        mine->live++;
+    } else if (random % 8 == 4 && mine->live > 0) {
+        xseg_counts_pend(counts, 10);
+        mine->live--;
+        mine->pending++;
+    } else if (random % 8 == 5 && mine->pending > 0) {
+        xseg_counts_end_pending(counts, 10, 7);
+        mine->pending--;
+    } else if (mine->live > 0) {
+        xseg_counts_free(counts, 10, 7);
+        mine->live--;
+    }
+}
+
+/* Blocks that are active without being allocated count for some quantities and not for others. */
+static void peaks_of_pending_blocks_are_exact(void **state)
+{
+    (void)state;
+    for (unsigned seed = 1; seed <= 20; seed++) {
+        struct xseg_counts counts[2];
+        struct xseg_totals totals;
+        struct blocks mine[2] = {0}, both = {0};
+
+        srandom(seed);
+        xseg_totals_init(&totals);
+        for (unsigned i = 0; i < 2; i++)
+            xseg_counts_init(&counts[i], &totals, i == 0);
+        for (unsigned i = 0; i < 4000; i++) {
+            const unsigned member = (unsigned)random() % 2;
+
+            step_blocks(&counts[member], &mine[member], (unsigned)random());
+            set_blocks(&both, mine[0].live + mine[1].live, mine[0].pending + mine[1].pending);
+        }
+        for (size_t i = 0; i < XSEG_COUNT_OF(of_blocks); i++) {
+            const struct xseg_stat stat = xseg_totals_read(&totals, XSEG_STAT_ALL, of_blocks[i]);
+
+            assert_int_equal(stat.current, both.value[of_blocks[i]]);
+            assert_int_equal(stat.peak, both.peak[of_blocks[i]]);
+            assert_int_equal(stat.allocated - stat.freed, stat.current);
+        }
+        xseg_totals_fini(&totals);
+    }
+}
+
 static void resets_start_again(void **state)
 {
     struct xseg_counts counts;
@@ -168,6 +243,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(peaks_are_exact),
+        cmocka_unit_test(peaks_of_pending_blocks_are_exact),
         cmocka_unit_test(resets_start_again),
         cmocka_unit_test(threads_lose_nothing),
     };
