@@ -50,6 +50,7 @@
  *   XSEG_SIM_RECYCLE=0|1        whether handles of streams and events come again (0)
  *
  * Threads: any.  Costs: no real driver is ever called.
+ * Errors:  a status, and a sentence: xseg_sim_error_text().
  */
 #ifndef XSEG_SIM_H
 #define XSEG_SIM_H
@@ -98,6 +99,17 @@ struct xseg_sim_settings {
  *          cannot be understood: nothing changes)
  */
 XSEG_API xseg_status xseg_sim_reset(const struct xseg_sim_settings *settings);
+
+/**
+ * What was wrong in the calling thread's last call of a function of this header that failed: the value
+ * that was refused, and what it may be.
+ *
+ * @param text   where the sentence goes, cut to fit and always terminated; NULL when bytes is 0
+ * @param bytes  size of text
+ *
+ * Returns: the length of the whole sentence in bytes without its terminator; 0 if none has failed yet.
+ */
+XSEG_API size_t xseg_sim_error_text(char *text, size_t bytes);
 
 /**
  * Let a driver call fail, once.

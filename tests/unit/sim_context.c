@@ -107,7 +107,7 @@ static void without_a_context_these_are_refused(void **state)
     ASSERT_CU(cuEventCreate(&event, 0), CUDA_ERROR_INVALID_CONTEXT);
     ASSERT_CU(cuCtxSynchronize(), CUDA_ERROR_INVALID_CONTEXT);
     ASSERT_CU(cuCtxGetDevice(&device), CUDA_ERROR_INVALID_CONTEXT);
-    assert_int_equal(xseg_sim_launch(NULL, 1), XSEG_ERR_ARGUMENT);
+    expect_refused(xseg_sim_launch(NULL, 1), "no context is current");
 }
 
 static void the_stack_of_contexts(void **state)
@@ -254,16 +254,16 @@ static void a_bad_scene_changes_nothing(void **state)
 
     (void)state;
     settings.devices = 65;
-    assert_int_equal(xseg_sim_reset(&settings), XSEG_ERR_ARGUMENT);
+    expect_refused(xseg_sim_reset(&settings), "65 devices");
     settings = small_machine();
     settings.memory_bytes = GRANULE + 1;
-    assert_int_equal(xseg_sim_reset(&settings), XSEG_ERR_ARGUMENT);
+    expect_refused(xseg_sim_reset(&settings), "memory_bytes is 2097153");
     settings = small_machine();
     settings.costs = "cheap";
-    assert_int_equal(xseg_sim_reset(&settings), XSEG_ERR_ARGUMENT);
+    expect_refused(xseg_sim_reset(&settings), "costs \"cheap\"");
     settings = small_machine();
     settings.struct_bytes--;
-    assert_int_equal(xseg_sim_reset(&settings), XSEG_ERR_ARGUMENT);
+    expect_refused(xseg_sim_reset(&settings), "struct_bytes is");
     ASSERT_OK(cuMemRelease(memory));
     settings = small_machine();
     settings.devices = 64;

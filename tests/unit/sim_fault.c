@@ -225,7 +225,7 @@ static void somebody_else_holds_memory_and_addresses(void **state)
     ASSERT_CU(cuMemCreate(&other, GRANULE, &prop, 0), CUDA_ERROR_OUT_OF_MEMORY);
     assert_int_equal(xseg_sim_hold_memory(0, 0), XSEG_OK);
     ASSERT_OK(cuMemCreate(&other, 1024 * MIB, &prop, 0));
-    assert_int_equal(xseg_sim_hold_memory(2, 0), XSEG_ERR_ARGUMENT);
+    expect_refused(xseg_sim_hold_memory(2, 0), "device 2: the machine has 2");
 
     xseg_sim_hold_addresses((uint64_t)128 << 40);
     ASSERT_CU(try_reserve(), CUDA_ERROR_OUT_OF_MEMORY);
@@ -242,22 +242,22 @@ static void bad_faults_in_full_are_refused(void)
 {
     struct xseg_sim_fault fault = fault_in("cuMemCreate", 1);
 
-    assert_int_equal(xseg_sim_fault_set(XSEG_SIM_FAULTS, &fault), XSEG_ERR_ARGUMENT);
-    assert_int_equal(xseg_sim_fault_set(XSEG_SIM_FAULTS, NULL), XSEG_ERR_ARGUMENT);
+    expect_refused(xseg_sim_fault_set(XSEG_SIM_FAULTS, &fault), "slot 16");
+    expect_refused(xseg_sim_fault_set(XSEG_SIM_FAULTS, NULL), "slot 16");
     fault.halfway = 1;
-    assert_int_equal(xseg_sim_fault_set(0, &fault), XSEG_ERR_ARGUMENT);
+    expect_refused(xseg_sim_fault_set(0, &fault), "only cuMemUnmap");
     fault.call = NULL;
-    assert_int_equal(xseg_sim_fault_set(0, &fault), XSEG_ERR_ARGUMENT);
+    expect_refused(xseg_sim_fault_set(0, &fault), "only cuMemUnmap");
     fault = fault_in("cuNone", 1);
-    assert_int_equal(xseg_sim_fault_set(0, &fault), XSEG_ERR_ARGUMENT);
+    expect_refused(xseg_sim_fault_set(0, &fault), "no call \"cuNone\"");
     fault = fault_in("cuMemCreate", 0);
-    assert_int_equal(xseg_sim_fault_set(0, &fault), XSEG_ERR_ARGUMENT);
+    expect_refused(xseg_sim_fault_set(0, &fault), "from 1");
     fault = fault_in("cuMemCreate", 1);
     fault.error = 0;
-    assert_int_equal(xseg_sim_fault_set(0, &fault), XSEG_ERR_ARGUMENT);
+    expect_refused(xseg_sim_fault_set(0, &fault), "from 1");
     fault = fault_in("cuMemCreate", 1);
     fault.struct_bytes--;
-    assert_int_equal(xseg_sim_fault_set(0, &fault), XSEG_ERR_ARGUMENT);
+    expect_refused(xseg_sim_fault_set(0, &fault), "struct_bytes");
 }
 
 /* A driver does not survive a fork; a fresh machine does not mind. */
@@ -286,11 +286,16 @@ static void a_forked_child_is_refused(void **state)
 
 static void bad_faults_are_refused(void **state)
 {
+    char text[8];
+
     (void)state;
     bad_faults_in_full_are_refused();
-    assert_int_equal(xseg_sim_fail("cuMemCreate_v2", 1, 2), XSEG_ERR_ARGUMENT);
-    assert_int_equal(xseg_sim_fail("", 1, 2), XSEG_ERR_ARGUMENT);
-    assert_int_equal(xseg_sim_fail("cuMemCreate", 1, 0), XSEG_ERR_ARGUMENT);
+    expect_refused(xseg_sim_fail("cuMemCreate_v2", 1, 2), "without its version");
+    expect_refused(xseg_sim_fail("", 1, 2), "no call \"\"");
+    expect_refused(xseg_sim_fail("cuMemCreate", 1, 0), "error 0");
+    assert_true(xseg_sim_error_text(NULL, 0) > 7);
+    assert_true(xseg_sim_error_text(text, sizeof(text)) > 7);
+    assert_string_equal(text, "error 0");
     (void)create(GRANULE);
 }
 

@@ -35,6 +35,18 @@ static inline struct xseg_sim_settings small_machine(void)
     return settings;
 }
 
+/* A function of sim.h has refused its arguments, and its sentence has a word. */
+static inline void expect_refused(xseg_status status, const char *word)
+{
+    char text[512];
+
+    if (status != XSEG_ERR_ARGUMENT)
+        fail_msg("this was to be refused: %s", word);
+    assert_true(xseg_sim_error_text(text, sizeof(text)) > 0);
+    if (strstr(text, word) == NULL)
+        fail_msg("\"%s\" does not say \"%s\"", text, word);
+}
+
 static inline void start(const struct xseg_sim_settings *settings)
 {
     assert_int_equal(xseg_sim_reset(settings), XSEG_OK);

@@ -2,6 +2,7 @@
 /* The doors of sim.h that have to do with time and with work on streams. */
 #include "vmm/sim/capture.h"
 #include "vmm/sim/machine.h"
+#include "vmm/sim/refusal.h"
 #include "vmm/sim/stream.h"
 
 uint64_t xseg_sim_clock(void)
@@ -31,15 +32,20 @@ void xseg_sim_advance(uint64_t nanoseconds)
     sim_unlock();
 }
 
-static xseg_status status_of(CUresult result)
+static xseg_status status_of(CUresult result, const struct CUstream_st *stream)
 {
     switch (result) {
     case CUDA_SUCCESS:
         return XSEG_OK;
     case CUDA_ERROR_OUT_OF_MEMORY:
-        return XSEG_ERR_HOST_MEMORY;
+        return sim_refuse(XSEG_ERR_HOST_MEMORY, "no host memory for a piece of work");
+    case CUDA_ERROR_INVALID_CONTEXT:
+        return sim_refuse(XSEG_ERR_ARGUMENT, "no context is current, which a default stream needs");
+    case CUDA_ERROR_INVALID_HANDLE:
+        return sim_refuse(XSEG_ERR_ARGUMENT, "%p is no stream that is alive", (const void *)stream);
     default:
-        return XSEG_ERR_ARGUMENT;
+        return sim_refuse(XSEG_ERR_ARGUMENT, "stream %p takes no work: error %d",
+                          (const void *)stream, (int)result);
     }
 }
 
@@ -73,7 +79,7 @@ xseg_status xseg_sim_launch(struct CUstream_st *stream, uint64_t nanoseconds)
     result = launch("xseg_sim_launch", stream, nanoseconds, NULL, 0);
     sim_machine.current = NULL;
     sim_unlock();
-    return status_of(result);
+    return status_of(result, stream);
 }
 
 xseg_status xseg_sim_launch_touching(struct CUstream_st *stream, uint64_t nanoseconds,
@@ -85,7 +91,7 @@ xseg_status xseg_sim_launch_touching(struct CUstream_st *stream, uint64_t nanose
     result = launch("xseg_sim_launch_touching", stream, nanoseconds, touch, count);
     sim_machine.current = NULL;
     sim_unlock();
-    return status_of(result);
+    return status_of(result, stream);
 }
 
 xseg_status xseg_sim_launch_on(struct CUstream_st *stream, uint64_t nanoseconds, uint64_t address,
@@ -98,7 +104,7 @@ xseg_status xseg_sim_launch_on(struct CUstream_st *stream, uint64_t nanoseconds,
     result = launch("xseg_sim_launch_on", stream, nanoseconds, &touch, 1);
     sim_machine.current = NULL;
     sim_unlock();
-    return status_of(result);
+    return status_of(result, stream);
 }
 
 xseg_status xseg_sim_finish(struct CUstream_st *stream)
@@ -111,7 +117,7 @@ xseg_status xseg_sim_finish(struct CUstream_st *stream)
     if (result == CUDA_SUCCESS)
         sim_queue_finish(&found->queue);
     sim_unlock();
-    return status_of(result);
+    return status_of(result, stream);
 }
 
 static void finish(struct sim_stream *stream)

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "vmm/sim/machine.h"
+#include "vmm/sim/refusal.h"
 
 const char *sim_call_name(const char *name)
 {
@@ -58,6 +59,19 @@ int sim_faults_stop(struct sim_faults *faults)
     return faults->halfway_error;
 }
 
+static bool take_name(const char *call, struct sim_fault *fault)
+{
+    fault->name = sim_call_name(call);
+    return fault->name != NULL;
+}
+
+static xseg_status refuse_name(const char *call)
+{
+    return sim_refuse(
+        XSEG_ERR_ARGUMENT,
+        "there is no call \"%s\": give a name without its version, such as cuMemCreate", call);
+}
+
 static void set(unsigned slot, const struct sim_fault *fault)
 {
     struct sim_faults *faults = &sim_machine.faults;
@@ -72,12 +86,9 @@ xseg_status xseg_sim_fail(const char *call, uint64_t nth, int error)
     struct sim_fault fault = {.left = nth, .error = error};
 
     if (nth != 0 && error == CUDA_SUCCESS)
-        return XSEG_ERR_ARGUMENT;
-    if (call != NULL) {
-        fault.name = sim_call_name(call);
-        if (fault.name == NULL)
-            return XSEG_ERR_ARGUMENT;
-    }
+        return sim_refuse(XSEG_ERR_ARGUMENT, "error 0 is no failure: give a CUresult such as 2");
+    if (call != NULL && !take_name(call, &fault))
+        return refuse_name(call);
     sim_lock();
     if (nth == 0)
         sim_machine.faults.fault[0].left = 0;
@@ -98,27 +109,39 @@ static bool can_stop(const char *call)
     return call != NULL && (strcmp(call, "cuMemUnmap") == 0 || strcmp(call, "cuMemSetAccess") == 0);
 }
 
+static xseg_status check(const struct xseg_sim_fault *wanted)
+{
+    if (wanted->struct_bytes != sizeof(*wanted))
+        return sim_refuse(XSEG_ERR_ARGUMENT, "struct_bytes is %zu: start from XSEG_SIM_FAULT_INIT",
+                          wanted->struct_bytes);
+    if (wanted->error == CUDA_SUCCESS || wanted->nth == 0)
+        return sim_refuse(XSEG_ERR_ARGUMENT, "nth and error are counted from 1: 0 is no failure");
+    if (wanted->halfway != 0 && !can_stop(wanted->call))
+        return sim_refuse(
+            XSEG_ERR_ARGUMENT,
+            "halfway: only cuMemUnmap and cuMemSetAccess work through several mappings");
+    return XSEG_OK;
+}
+
 xseg_status xseg_sim_fault_set(unsigned slot, const struct xseg_sim_fault *wanted)
 {
     struct sim_fault fault = {.left = 0};
 
     if (slot >= XSEG_SIM_FAULTS)
-        return XSEG_ERR_ARGUMENT;
+        return sim_refuse(XSEG_ERR_ARGUMENT, "slot %u: there are %u", slot, XSEG_SIM_FAULTS);
     if (wanted != NULL) {
-        if (wanted->struct_bytes != sizeof(*wanted) || wanted->error == CUDA_SUCCESS ||
-            wanted->nth == 0 || (wanted->halfway != 0 && !can_stop(wanted->call)))
-            return XSEG_ERR_ARGUMENT;
+        const xseg_status status = check(wanted);
+
+        if (status != XSEG_OK)
+            return status;
         fault = (struct sim_fault){.address = wanted->address,
                                    .bytes = wanted->bytes,
                                    .left = wanted->nth,
                                    .every = wanted->every,
                                    .halfway = wanted->halfway,
                                    .error = wanted->error};
-        if (wanted->call != NULL) {
-            fault.name = sim_call_name(wanted->call);
-            if (fault.name == NULL)
-                return XSEG_ERR_ARGUMENT;
-        }
+        if (wanted->call != NULL && !take_name(wanted->call, &fault))
+            return refuse_name(wanted->call);
     }
     sim_lock();
     if (wanted == NULL)

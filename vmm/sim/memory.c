@@ -5,6 +5,7 @@
 #include "vmm/sim/entry.h"
 #include "vmm/sim/machine.h"
 #include "vmm/sim/mapping.h"
+#include "vmm/sim/refusal.h"
 #include "vmm/sim/stream.h"
 
 static uint64_t whole(uint64_t bytes)
@@ -112,15 +113,16 @@ SIM_EXPORT CUresult CUDAAPI cuMemGetInfo_v2(size_t *free_bytes, size_t *total_by
 
 xseg_status xseg_sim_hold_memory(unsigned device, uint64_t bytes)
 {
-    xseg_status status = XSEG_ERR_ARGUMENT;
+    unsigned devices;
 
     sim_lock();
-    if (device < sim_machine.devices) {
+    devices = sim_machine.devices;
+    if (device < devices)
         sim_machine.device[device].held = bytes;
-        status = XSEG_OK;
-    }
     sim_unlock();
-    return status;
+    if (device < devices)
+        return XSEG_OK;
+    return sim_refuse(XSEG_ERR_ARGUMENT, "device %u: the machine has %u", device, devices);
 }
 
 uint64_t xseg_sim_used(unsigned device)

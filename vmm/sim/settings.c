@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 #include <ctype.h>
 #include <errno.h>
+#include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "vmm/sim/machine.h"
+#include "vmm/sim/refusal.h"
 
 #define MIB           ((uint64_t)1 << 20)
 #define MEMORY_MIB    ((uint64_t)80 << 10)
@@ -27,7 +29,9 @@ xseg_status sim_scene_of(const struct xseg_sim_settings *settings, struct sim_sc
     struct sim_scene wanted = default_scene();
 
     if (settings->struct_bytes != sizeof(*settings))
-        return XSEG_ERR_ARGUMENT;
+        return sim_refuse(XSEG_ERR_ARGUMENT,
+                          "struct_bytes is %zu: start from XSEG_SIM_SETTINGS_INIT",
+                          settings->struct_bytes);
     if (settings->devices != 0)
         wanted.devices = settings->devices;
     if (settings->memory_bytes != 0)
@@ -42,11 +46,21 @@ xseg_status sim_scene_of(const struct xseg_sim_settings *settings, struct sim_sc
     wanted.without_peers = settings->without_peers;
     wanted.real_bytes = settings->real_bytes;
     wanted.recycles = settings->recycles;
-    if (wanted.devices > SIM_DEVICES_MAX || wanted.memory_bytes % SIM_GRANULE != 0 ||
-        wanted.costs == NULL)
-        return XSEG_ERR_ARGUMENT;
+    if (wanted.devices > SIM_DEVICES_MAX)
+        return sim_refuse(XSEG_ERR_ARGUMENT, "%u devices: there can be up to %u", wanted.devices,
+                          SIM_DEVICES_MAX);
+    if (wanted.memory_bytes % SIM_GRANULE != 0)
+        return sim_refuse(XSEG_ERR_ARGUMENT,
+                          "memory_bytes is %" PRIu64 ": give a multiple of 2 MiB",
+                          wanted.memory_bytes);
+    if (wanted.costs == NULL)
+        return sim_refuse(XSEG_ERR_ARGUMENT,
+                          "there are no costs \"%s\": give none, a100, a100_cold, consumer or "
+                          "rocm_slow",
+                          settings->costs);
     if (settings->shared != NULL && !sim_shared_join(settings->shared, &wanted))
-        return XSEG_ERR_ARGUMENT;
+        return sim_refuse(XSEG_ERR_ARGUMENT, "the shared machine \"%s\" cannot be joined",
+                          settings->shared);
     *scene = wanted;
     return XSEG_OK;
 }
@@ -256,7 +270,8 @@ xseg_status sim_scene_of_environment(struct sim_scene *scene, bool report)
 
         if (text == NULL || *text == '\0' || variables[i].take(text, scene))
             continue;
-        status = XSEG_ERR_ARGUMENT;
+        status = sim_refuse(XSEG_ERR_ARGUMENT, "%s=%s: it takes %s", variables[i].name, text,
+                            variables[i].form);
         if (report)
             (void)fprintf(stderr, "xseg-sim: %s=%s is ignored: it takes %s\n", variables[i].name,
                           text, variables[i].form);
@@ -267,7 +282,7 @@ xseg_status sim_scene_of_environment(struct sim_scene *scene, bool report)
         return status;
     if (report)
         (void)fprintf(stderr, "xseg-sim: XSEG_SIM_SHARED=%s cannot be joined\n", shared);
-    return XSEG_ERR_ARGUMENT;
+    return sim_refuse(XSEG_ERR_ARGUMENT, "XSEG_SIM_SHARED=%s cannot be joined", shared);
 }
 
 xseg_status xseg_sim_reset(const struct xseg_sim_settings *settings)
