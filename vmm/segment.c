@@ -249,32 +249,37 @@ uint32_t xseg_segment_page_end(const struct xseg_segment *segment, uint32_t gran
 
 /* --- Mapping. --- */
 
-/* Whether a full page fits at a granule: nothing but holes up to the end of the run. */
-static bool has_room(const struct xseg_segment *segment, uint32_t at, uint32_t end)
+/* Whether a page fits at a granule: nothing but holes, and not past the end of the run. */
+static bool has_room(const struct xseg_segment *segment, uint32_t at, uint32_t end, uint32_t length)
 {
-    const uint32_t full = (uint32_t)(segment->page_bytes / segment->granule_bytes);
-
-    if (end - at < full)
+    if (end - at < length)
         return false;
-    for (uint32_t granule = at; granule < at + full; granule++)
+    for (uint32_t granule = at; granule < at + length; granule++)
         if (segment->state[granule] != XSEG_PAGE_HOLE)
             return false;
     return true;
 }
 
-/* How long the page at a granule is to be: a full one at a whole frame; where only small ones are
- * wanted, a full one that is idle all the same, wherever it fits. */
+/* How long the page at a granule is to be: at a whole frame a full one, doubled as long as that fits
+ * and is wanted; where only small ones are wanted, a full one that is idle all the same, wherever it
+ * fits. */
 static uint32_t choose_length(const struct xseg_segment *segment, uint32_t at, uint32_t end,
-                              bool small, uint64_t idle_full)
+                              const struct xseg_supply *supply, uint64_t idle_full)
 {
     const uint32_t full = (uint32_t)(segment->page_bytes / segment->granule_bytes);
-    const bool is_wanted = small ? idle_full != 0 : at % full == 0;
+    const bool is_wanted = supply->small ? idle_full != 0 : at % full == 0;
+    uint32_t length = full;
 
-    return is_wanted && has_room(segment, at, end) ? full : 1;
+    if (!is_wanted || !has_room(segment, at, end, full))
+        return 1;
+    while (!supply->small && 2 * length * segment->granule_bytes <= supply->longest &&
+           has_room(segment, at, end, 2 * length))
+        length *= 2;
+    return length;
 }
 
 uint64_t xseg_segment_covered(const struct xseg_segment *segment, uint32_t first, uint32_t count,
-                              bool small_only, uint64_t *full, uint64_t *small)
+                              const struct xseg_supply *supply, uint64_t *full, uint64_t *small)
 {
     const uint32_t end = first + count;
     uint64_t covered = 0;
@@ -284,10 +289,10 @@ uint64_t xseg_segment_covered(const struct xseg_segment *segment, uint32_t first
             length = segment->length[at];
             continue;
         }
-        length = choose_length(segment, at, end, small_only, *full);
+        length = choose_length(segment, at, end, supply, *full);
         uint64_t *idle = length == 1 ? small : full;
         const uint64_t bytes = length * segment->granule_bytes;
-        if (*idle >= bytes) {
+        if (*idle >= bytes && bytes <= segment->page_bytes) {
             *idle -= bytes;
             covered += bytes;
         }
@@ -310,7 +315,7 @@ static xseg_status get_page(struct growth *growth, uint32_t at)
     struct xseg_page page;
 
     segment->length[at] =
-        choose_length(segment, at, growth->end, growth->supply->small,
+        choose_length(segment, at, growth->end, growth->supply,
                       xseg_pages_idle(segment->pages, segment->page_bytes, &taker));
     if (xseg_pages_take(segment->pages, bytes_of(segment, at), &taker, &page)) {
         segment->handle[at] = page.handle;

@@ -11,8 +11,9 @@
  *      [ page ........................ ][ hole .. ][ hole .. ][ p ][ p ][ hole ...
  *      0   1   2   3   4   5   6   7   8   9   10 ...
  *
- * Growth maps full pages, where a whole frame (full pages counted from the base) is a hole; small
- * pages fill what is left of a frame, and all of it when memory is short.  A page is never split:
+ * Growth maps full pages, where a whole frame (full pages counted from the base) is a hole, or long
+ * ones over 2, 4, 8, ... frames where those are wanted; small pages fill what is left of a frame, and
+ * all of it when memory is short.  A page is never split:
  * what was mapped in one piece goes in one piece.
  *
  * Addresses never move, so growing a segment never copies.  A classic segment is one cuMemAlloc: it
@@ -121,7 +122,8 @@ void xseg_segment_abandon(struct xseg_segment *segment);
 
 /* With which pages a segment grows. */
 struct xseg_supply {
-    bool small; /* small pages only, but for full ones that are idle already */
+    bool small;       /* small pages only, but for full ones that are idle already */
+    uint64_t longest; /* bytes of the longest page: longer than a full one where its doubles fit */
     /* Which idle pages it may have.  With XSEG_PAGE_OWN_FIRST a run with another's page in it is
      * cleared before it can be used, by work on `stream`. */
     enum xseg_page_choice choice;
@@ -142,10 +144,11 @@ xseg_status xseg_segment_map(struct xseg_segment *segment, uint32_t first, uint3
 /*
  * How many bytes of what xseg_segment_map() would map there idle pages have.
  *
- * full, small: bytes of idle pages of either size that there are; what is used is taken off
+ * full, small: bytes of idle pages of either size that there are; what is used is taken off.  Long
+ *              ones are not counted
  */
 uint64_t xseg_segment_covered(const struct xseg_segment *segment, uint32_t first, uint32_t count,
-                              bool small_only, uint64_t *full, uint64_t *small);
+                              const struct xseg_supply *supply, uint64_t *full, uint64_t *small);
 
 /*
  * Take the memory of the granules [first, first + count) away, which are whole pages, all mapped.

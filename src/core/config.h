@@ -38,6 +38,7 @@ enum xseg_config_key {
     XSEG_CONFIG_THROW_ON_OOM,
     XSEG_CONFIG_RESERVE,
     XSEG_CONFIG_RESERVE_BY_CLASS,
+    XSEG_CONFIG_PAGE,
     XSEG_CONFIG_DEBUG_FILL,
     XSEG_CONFIG_UNMAP_ON_FREE,
     XSEG_CONFIG_GUARD_PAGE,
@@ -62,6 +63,9 @@ enum xseg_config_key {
     XSEG_CONFIG_PINNED_MAX_CACHED,
     XSEG_CONFIG_KEYS
 };
+
+/* The words of page_mb. */
+enum { XSEG_CONFIG_PAGES_FIXED, XSEG_CONFIG_PAGES_AUTO };
 
 /* Addresses of an expandable segment; amount 0 means that none was named. */
 struct xseg_config_reserve {
@@ -89,7 +93,8 @@ struct xseg_config {
     uint64_t device_free_min_bytes; /* 0: none */
     uint32_t keep_window_s;         /* 0: none */
     uint32_t reclaim_us_per_s;
-    uint32_t backend; /* which of the words that the table lists */
+    uint32_t page_sizes; /* XSEG_CONFIG_PAGES_* */
+    uint32_t backend;    /* which of the words that the table lists */
     bool expandable_segments;
     bool graph_capture_record_stream_reuse;
     bool release_lock_on_cudamalloc;

@@ -139,6 +139,20 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .unset = "none",
             .sentence = "The same for streams of a class, by the name of the class.",
         },
+    [XSEG_CONFIG_PAGE] =
+        {
+            .name = "page_mb",
+            .type = XSEG_CONFIG_CHOICE,
+            .offset = MEMBER(page_sizes),
+            .acts = true,
+            .is_expandable = true,
+            .choice = {"fixed", "auto"},
+            .accepts = "fixed or auto",
+            .sentence =
+                "auto: large growth is mapped with longer pages, which take fewer driver calls and "
+                "go back in one piece, and the end of memory with pages of 2 MiB; see "
+                "[performance](performance.md).",
+        },
     [XSEG_CONFIG_DEBUG_FILL] =
         {
             .name = "debug_fill",

@@ -322,17 +322,26 @@ xseg_status xseg_growth_finish(struct xseg_arena *arena, const struct xseg_need 
 }
 
 /*
- * Once memory has been short, full pages would only be broken up by what is still to come: as long
- * as more than half of it is taken, pages are small.
+ * With which pages a stretch is mapped.  Once memory has been short, full pages would only be broken
+ * up by what is still to come: as long as more than half of it is taken, pages are small.
+ *
+ * page_mb:auto does so in the last sixteenth, too, and up to three quarters maps long pages: the driver
+ * charges by the page.  None is longer than a sixteenth of its growth, since it goes back in one piece.
  */
-static bool needs_small_pages(struct xseg_device *device, const struct xseg_need *need,
-                              uint64_t missing)
+static void choose_pages(struct xseg_device *device, const struct xseg_need *need,
+                         struct xseg_stretch *stretch)
 {
     const uint64_t limit =
         xseg_min(xseg_device_limit(device, need->config), device->context.total_bytes);
+    const uint64_t taken = xseg_device_physical(device) + stretch->missing;
 
-    device->is_short = device->is_short && xseg_device_physical(device) + missing > limit / 2;
-    return device->is_short;
+    device->is_short = device->is_short && taken > limit / 2;
+    stretch->small = device->is_short;
+    if (need->config->page_sizes != XSEG_CONFIG_PAGES_AUTO)
+        return;
+    stretch->small = stretch->small || taken > limit - limit / 16;
+    if (taken <= limit - limit / 4)
+        stretch->longest = xseg_min(stretch->missing / 16, 512 * XSEG_MIB);
 }
 
 static xseg_status grow_expandable(struct xseg_arena *arena, const struct xseg_need *need,
@@ -344,7 +353,7 @@ static xseg_status grow_expandable(struct xseg_arena *arena, const struct xseg_n
     if (status != XSEG_OK)
         return status;
     XSEG_ASSERT(stretch.first != NULL && stretch.last != NULL);
-    stretch.small = needs_small_pages(arena->device, need, stretch.missing);
+    choose_pages(arena->device, need, &stretch);
     const struct xseg_page_taker taker = xseg_scrub_taker(arena);
     const uint64_t covered = xseg_stretch_covered(&stretch, &taker);
     return xseg_growth_finish(arena, need, &stretch,

@@ -167,7 +167,9 @@ static xseg_status change_pages(struct theft *theft)
 
     while (is_shortage(status) && (page = find_surplus(theft)) != 0 &&
            xseg_pages_release(pages, page))
-        status = make_pages(theft, granularity(theft));
+        /* In place of a long page there is room for full ones. */
+        status = page > theft->plan->page_bytes ? make_all(theft)
+                                                : make_pages(theft, granularity(theft));
     return status;
 }
 

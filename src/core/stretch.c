@@ -191,6 +191,7 @@ xseg_status xseg_stretch_map(struct xseg_pool *pool, struct xseg_stretch *stretc
     const struct xseg_arena *arena = stretch->first->extent->arena;
     struct xseg_supply supply = {
         .small = stretch->small,
+        .longest = stretch->longest,
         .choice = xseg_scrub_taker(arena).choice,
         .stream = xseg_arena_stream(arena)->handle,
     };
@@ -254,6 +255,7 @@ uint64_t xseg_stretch_covered(const struct xseg_stretch *stretch,
 {
     const struct xseg_segment *segment = &stretch->first->extent->segment;
     const uint64_t granule = segment->granule_bytes;
+    const struct xseg_supply supply = {.small = stretch->small, .longest = stretch->longest};
     uint64_t small = xseg_pages_idle(segment->pages, granule, taker), covered = 0;
     uint64_t full = segment->page_bytes == granule
                         ? 0
@@ -261,9 +263,9 @@ uint64_t xseg_stretch_covered(const struct xseg_stretch *stretch,
 
     for (const struct xseg_block *block = stretch->first; small + full != 0; block = block->next) {
         if (!block->mapped)
-            covered += xseg_segment_covered(
-                segment, (uint32_t)((block->base - segment->base) / granule),
-                (uint32_t)(block->bytes / granule), stretch->small, &full, &small);
+            covered +=
+                xseg_segment_covered(segment, (uint32_t)((block->base - segment->base) / granule),
+                                     (uint32_t)(block->bytes / granule), &supply, &full, &small);
         if (block == stretch->last)
             break;
     }

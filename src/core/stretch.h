@@ -20,6 +20,7 @@ struct xseg_stretch {
     struct xseg_block *first, *last; /* busy, with all in between */
     uint64_t missing;                /* bytes of its holes */
     bool small;                      /* to be mapped with small pages */
+    uint64_t longest;                /* else with pages of up to so many bytes; 0: full ones */
     struct xseg_block *failed;       /* the first hole that could not be mapped, or NULL */
 };
 

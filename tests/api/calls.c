@@ -74,6 +74,73 @@ static void a_growth_of_8_gib_sets_access_once(void **state)
     scene_close(allocator);
 }
 
+/* Modelled nanoseconds of a growth by 8 GiB, and its pages. */
+static uint64_t cost_of_8_gib(const char *config, struct calls *made)
+{
+    struct xseg_allocator *allocator = scene_open(config);
+    struct calls before;
+
+    scene_free(allocator, scene_alloc(allocator, PAGE, NULL));
+    scene_empty_cache(allocator);
+    before = count();
+    const uint64_t began = xseg_sim_driver_time();
+    scene_free(allocator, scene_alloc(allocator, 8 * GIB, NULL));
+    const uint64_t cost = xseg_sim_driver_time() - began;
+    *made = since(&before);
+    assert_int_equal(scene_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 8200 * MIB);
+    scene_empty_cache(allocator);
+    assert_int_equal(scene_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 0);
+    scene_close(allocator);
+    return cost;
+}
+
+/* On the default preset, a100: 8 GiB of long pages cost the driver a third of what full ones do. */
+static void automatic_pages_cost_a_third(void **state)
+{
+    struct calls full, automatic;
+    const uint64_t as_ever = cost_of_8_gib("page_mb:fixed", &full);
+    const uint64_t by_size = cost_of_8_gib("page_mb:auto", &automatic);
+
+    (void)state;
+    assert_int_equal(full.create, 410);
+    assert_int_equal(automatic.create, 27); /* 25 of 320 MiB, 160, 40 */
+    assert_int_equal(automatic.map, 27);
+    assert_int_equal(automatic.access, 1);
+    assert_in_range(by_size, 1, as_ever / 3);
+}
+
+/* How many pages a growth was made of. */
+static uint64_t pages_of(struct xseg_allocator *allocator, size_t bytes, void **block)
+{
+    const struct calls before = count();
+
+    *block = scene_alloc(allocator, bytes, NULL);
+    return since(&before).create;
+}
+
+/* Long pages for large growth, full ones for other, small ones where memory ends: 80 GiB here. */
+static void automatic_pages_shrink_towards_the_end(void **state)
+{
+    struct xseg_allocator *allocator = scene_open("page_mb:auto");
+    void *blocks[6];
+
+    (void)state;
+    scene_free(allocator, scene_alloc(allocator, PAGE, NULL));
+    scene_empty_cache(allocator);
+    assert_int_equal(pages_of(allocator, 620 * MIB, &blocks[0]), 31);
+    assert_int_equal(pages_of(allocator, 640 * MIB, &blocks[1]), 16);
+    assert_int_equal(pages_of(allocator, 58 * GIB, &blocks[2]), 187);
+    /* Above three quarters. */
+    assert_int_equal(pages_of(allocator, 10 * GIB, &blocks[3]), 512);
+    assert_int_equal(pages_of(allocator, 5 * GIB, &blocks[4]), 256);
+    /* Above fifteen sixteenths. */
+    assert_int_equal(pages_of(allocator, GIB, &blocks[5]), 510);
+    free_all(allocator, blocks, COUNT_OF(blocks));
+    /* All of it can be had again in one piece. */
+    scene_free(allocator, scene_alloc(allocator, 79 * GIB, NULL));
+    scene_close(allocator);
+}
+
 /* Idle blocks of a page each, side by side; every so many-th is live. */
 static void fill(struct xseg_allocator *allocator, void **blocks, unsigned live_every)
 {
@@ -205,6 +272,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_growth_of_8_gib_sets_access_once),
+        cmocka_unit_test(automatic_pages_cost_a_third),
+        cmocka_unit_test(automatic_pages_shrink_towards_the_end),
         cmocka_unit_test(empty_cache_unmaps_each_run_once),
         cmocka_unit_test(empty_cache_unmaps_page_by_page_where_it_must),
         cmocka_unit_test(a_page_is_made_once),

@@ -239,6 +239,28 @@ static void recycling(void **state)
     stage_sweep("change pools", change_pools, &settings, config);
 }
 
+/* Long pages, which go in one piece, make place for small ones. */
+static void long_pages(struct stage *stage)
+{
+    void *a = stage_take(stage, 700 * MIB, NULL), *b;
+
+    stage_give(stage, a);
+    a = stage_take(stage, 300 * MIB, NULL);
+    stage_trim(stage, true);
+    b = stage_take(stage, 600 * MIB, NULL);
+    stage_give(stage, a);
+    a = stage_take(stage, 800 * MIB, stage->side);
+    stage_give(stage, b);
+    stage_give(stage, a);
+    stage_trim(stage, true);
+}
+
+static void automatic_pages(void **state)
+{
+    (void)state;
+    sweep("long pages", long_pages, "page_mb:auto", 1536 * MIB, false);
+}
+
 static void debug_fill(void **state)
 {
     struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
@@ -314,9 +336,9 @@ int main(void)
         cmocka_unit_test(pairs),         cmocka_unit_test(halfway),
         cmocka_unit_test(expandable),    cmocka_unit_test(expandable_one_by_one),
         cmocka_unit_test(classic),       cmocka_unit_test(limited),
-        cmocka_unit_test(with_contents), cmocka_unit_test(debug_fill),
-        cmocka_unit_test(alone),         cmocka_unit_test(decaying),
-        cmocka_unit_test(recycling),
+        cmocka_unit_test(with_contents), cmocka_unit_test(automatic_pages),
+        cmocka_unit_test(debug_fill),    cmocka_unit_test(alone),
+        cmocka_unit_test(decaying),      cmocka_unit_test(recycling),
     };
 
     return cmocka_run_group_tests_name("sweep", tests, NULL, NULL);

@@ -54,6 +54,14 @@ class TracesTest(unittest.TestCase):
             for theirs, ours in CALLS.items():
                 self.assertLessEqual(got.get(ours, 0), expected["driver_calls"][theirs], ours)
 
+    def test_automatic_pages_reserve_no_more_and_cost_less(self):
+        for name in ("gpt2_train", "sd_unet"):
+            with self.subTest(name):
+                fixed = self.replay(name, "expandable")
+                got = self.replay(name, "expandable", "--config", "page_mb:auto")
+                self.assertEqual(got["peak_reserved"], fixed["peak_reserved"])
+                self.assertLess(got["driver_us"], 0.85 * fixed["driver_us"])
+
     def test_smallest_device(self):
         for name, mode, expected in self.each():
             if name in ONE_STREAM:

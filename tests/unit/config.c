@@ -196,6 +196,7 @@ static const struct {
                            "65536"},
     {"free_history:-1", "free_history: '-1' at column 14: "},
     {"free_history:1.5", "free_history: '1.5' at column 14: "},
+    {"page_mb:20", "page_mb: '20' at column 9: expected fixed or auto"},
     {"backend:cuda", "backend: 'cuda' at column 9: expected native or cudaMallocAsync"},
     {"pinned_num_register_threads:none", "pinned_num_register_threads: 'none' at column 29"},
     {"pinned_num_register_threads:3", "pinned_num_register_threads: '3' at column 29"},
@@ -379,7 +380,8 @@ static const char *const everything =
     "pinned_reserve_segment_size_mb:1,pinned_use_background_threads:True,"
     "pinned_free_catch_all:True,pinned_max_round_threshold_mb:0,pinned_max_cached_size_mb:3,"
     "idle_ms:1000,keep_mb:5,keep_window_s:6,reclaim_us_per_s:7,soft_limit_mb:8,"
-    "hard_limit_mb:10,device_free_min_mb:9,background_thread:True,page_cache_mb:11,scrub:True";
+    "hard_limit_mb:10,device_free_min_mb:9,background_thread:True,page_cache_mb:11,scrub:True,"
+    "page_mb:auto";
 
 static void what_is_printed_reads_the_same(void **state)
 {
@@ -428,9 +430,10 @@ static void named_keys_are_told(void **state)
                                        "pinned_free_catch_all:False,max_split_size_mb:20",
                                        &named),
                      XSEG_OK);
-    assert_int_equal(named, 1u << XSEG_CONFIG_EXPANDABLE_SEGMENTS | 1u << XSEG_CONFIG_BACKEND |
-                                1u << XSEG_CONFIG_PINNED_FREE_CATCH_ALL |
-                                1u << XSEG_CONFIG_MAX_SPLIT_SIZE);
+    assert_int_equal(named, UINT64_C(1) << XSEG_CONFIG_EXPANDABLE_SEGMENTS |
+                                UINT64_C(1) << XSEG_CONFIG_BACKEND |
+                                UINT64_C(1) << XSEG_CONFIG_PINNED_FREE_CATCH_ALL |
+                                UINT64_C(1) << XSEG_CONFIG_MAX_SPLIT_SIZE);
 }
 
 static void clear_environment(void)

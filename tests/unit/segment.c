@@ -257,6 +257,42 @@ static void frames_get_full_pages_and_the_rest_small_ones(void **state)
     tear_down(&f);
 }
 
+/* Long pages lie over 2, 4, 8, ... whole frames, as long as they fit; the rest is as without them. */
+static void long_pages_where_they_fit(void **state)
+{
+    enum { FULL = 2 };
+    static const struct {
+        uint32_t at, length;
+    } wanted[] = {{1, 1}, {2, 8}, {10, 8}, {18, 4}, {22, 2}, {24, 1}};
+    struct xseg_supply supply = {.longest = 9 * PAGE};
+    struct fixture f;
+    uint32_t done = 0, first = 0;
+
+    (void)state;
+    set_up_with(&f, XSEG_GIB, FULL * PAGE);
+    const uint64_t created = xseg_sim_calls("cuMemCreate");
+    assert_int_equal(xseg_segment_map(&f.segment, 1, 24, &supply), XSEG_OK);
+    for (size_t i = 0; i < XSEG_COUNT_OF(wanted); i++)
+        assert_int_equal(f.segment.length[wanted[i].at], wanted[i].length);
+    assert_int_equal(xseg_sim_calls("cuMemCreate"), created + XSEG_COUNT_OF(wanted));
+    assert_int_equal(xseg_sim_used(0), 24 * PAGE);
+    /* A long page goes in one piece, or not at all. */
+    assert_int_equal(xseg_segment_whole_pages(&f.segment, 3 * PAGE, 20 * PAGE, &first), 8);
+    assert_int_equal(first, 10);
+    assert_int_equal(xseg_segment_whole_pages(&f.segment, 3 * PAGE, 10 * PAGE, &first), 0);
+    assert_int_equal(xseg_segment_unmap(&f.segment, 10, 8, true, &done), XSEG_OK);
+    assert_int_equal(done, 8);
+    /* It is kept, and found by the next growth that has the room. */
+    assert_int_equal(xseg_segment_map(&f.segment, 30, 8, &supply), XSEG_OK);
+    assert_int_equal(f.segment.length[30], 8);
+    assert_int_equal(xseg_sim_used(0), 24 * PAGE);
+    /* Small ones where those are wanted. */
+    supply.small = true;
+    assert_int_equal(xseg_segment_map(&f.segment, 10, 8, &supply), XSEG_OK);
+    assert_int_equal(f.segment.length[10], 1);
+    tear_down(&f);
+}
+
 /* Pages that are kept when they are unmapped are mapped elsewhere: nothing is created. */
 static void a_kept_page_moves(void **state)
 {
@@ -339,6 +375,7 @@ int main(void)
         cmocka_unit_test(releases_that_fail_are_leftovers),
         cmocka_unit_test(a_guarded_segment_takes_no_more_than_it_needs),
         cmocka_unit_test(frames_get_full_pages_and_the_rest_small_ones),
+        cmocka_unit_test(long_pages_where_they_fit),
         cmocka_unit_test(a_kept_page_moves),
         cmocka_unit_test(the_audit_names_the_broken_invariant),
     };
