@@ -551,7 +551,7 @@ static void look_beside(const struct xseg_part *part, bool before, size_t *cache
         *hole = next.bytes;
 }
 
-static void describe(const struct xseg_part *part, struct xseg_block_info *info)
+void xseg_allocator_tell(const struct xseg_part *part, struct xseg_block_info *info)
 {
     const struct xseg_extent *extent = part->extent;
     const struct xseg_arena *arena = extent->arena;
@@ -582,7 +582,7 @@ xseg_status xseg_allocator_describe(struct xseg_allocator *allocator, const void
     if (extent == NULL)
         return xseg_fail(XSEG_ERR_NOT_LIVE, "%p is not memory of this allocator", pointer);
     const struct xseg_part part = xseg_walk_at(extent, address);
-    describe(&part, out);
+    xseg_allocator_tell(&part, out);
     xseg_arena_unlock(extent->arena);
     return XSEG_OK;
 }

@@ -20,6 +20,8 @@
 #include "src/core/device.h"
 #include "src/core/observers.h"
 
+struct xseg_part;
+
 /* A configuration, and the one that it replaced. */
 struct xseg_config_version {
     struct xseg_config config;
@@ -105,6 +107,9 @@ xseg_status xseg_allocator_free_after(struct xseg_allocator *allocator, const vo
 /* Note a use, as xseg_use() of the public header. */
 xseg_status xseg_allocator_use(struct xseg_allocator *allocator, const void *pointer,
                                xseg_stream stream);
+
+/* What is to be told of a block; all but struct_bytes.  Its arena is locked. */
+void xseg_allocator_tell(const struct xseg_part *part, struct xseg_block_info *info);
 
 /* Describe the block at any address, as xseg_block() of the public header. */
 xseg_status xseg_allocator_describe(struct xseg_allocator *allocator, const void *pointer,

@@ -86,6 +86,21 @@ static uint64_t idle_bytes(const struct xseg_idle_ages *ages)
     return sum;
 }
 
+/* The same at some time later, without noting anything. */
+static uint64_t used_of_window(const struct xseg_decay_window *window, uint64_t now,
+                               uint32_t seconds)
+{
+    uint64_t most = 0;
+
+    if (seconds == 0)
+        return 0;
+    const uint64_t part = now / (seconds * SECOND / XSEG_DECAY_WINDOW);
+    const uint64_t passed = xseg_min(part - xseg_min(part, window->part), XSEG_DECAY_WINDOW);
+    for (uint64_t i = passed; i < XSEG_DECAY_WINDOW; i++)
+        most = xseg_max(most, window->peak[(part - i) % XSEG_DECAY_WINDOW]);
+    return most;
+}
+
 static uint64_t floor_of(struct xseg_device *device, const struct xseg_config *config,
                          const struct xseg_idle_ages *ages)
 {
@@ -140,6 +155,18 @@ static uint64_t demanded(struct xseg_device *device, const struct xseg_config *c
         wanted = xseg_max(wanted, config->device_free_min_bytes -
                                       xseg_min(free, config->device_free_min_bytes));
     return wanted;
+}
+
+uint64_t xseg_decay_kept(struct xseg_device *device, const struct xseg_config *config,
+                         uint64_t idle)
+{
+    const uint64_t reserved = atomic_load_explicit(&device->reserved, memory_order_relaxed);
+    const uint64_t floor =
+        xseg_max(xseg_bounds_keep(&device->bounds),
+                 used_of_window(&device->decay.window, device->decay.time, config->keep_window_s));
+    const uint64_t above = config->idle_ms < 0 ? 0 : reserved - xseg_min(reserved, floor);
+
+    return idle - xseg_min(idle, xseg_max(above, demanded(device, config)));
 }
 
 /* What is to go now by the curve, down to the floor. */

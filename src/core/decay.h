@@ -48,6 +48,13 @@ struct xseg_decay {
 /* The time for a look at idle memory: it never goes back, whichever clock is read.  GROWTH is held. */
 uint64_t xseg_decay_now(struct xseg_device *device);
 
+/*
+ * Of so much idle memory, what neither time nor a limit takes: what the floor keeps, or, without
+ * idle_ms, what is within the limits.  GROWTH is held.
+ */
+uint64_t xseg_decay_kept(struct xseg_device *device, const struct xseg_config *config,
+                         uint64_t idle);
+
 /* A look if one is due and nobody holds GROWTH: for the request path.  No lock is held. */
 void xseg_decay_pass(struct xseg_device *device, const struct xseg_config *config);
 

@@ -33,6 +33,7 @@ static const char help[] =
     "                         request fails that the tape served\n"
     "  --min-device           also find the smallest device on which the trace completes\n"
     "  --compare STRING       replay under this configuration, too, and print both\n"
+    "  --explain              say at the end why memory is reserved\n"
     "  --json                 print JSON\n"
     "  --timeline FILE        write memory over time: event, requested, allocated, reserved\n"
     "  --tick MS              how often xseg_tick() is called while the trace's clock goes on\n"
@@ -48,7 +49,7 @@ struct command {
     uint64_t tick_ms;
     enum gpu_driver driver;
     enum check_mode check;
-    bool min_device, json;
+    bool min_device, json, explain;
     FILE *timeline;
     json_t *objects;
     int exit;
@@ -167,6 +168,9 @@ static bool parse_option(struct command *command, int option)
     case 'p':
         command->compare = optarg;
         return true;
+    case 'e':
+        command->explain = true;
+        return true;
     case 'j':
         command->json = true;
         return true;
@@ -185,12 +189,19 @@ static bool parse_option(struct command *command, int option)
 static int parse(struct command *command, int count, char **arguments)
 {
     static const struct option options[] = {
-        {"config", required_argument, NULL, 'c'},   {"device-memory", required_argument, NULL, 'm'},
-        {"driver", required_argument, NULL, 'd'},   {"costs", required_argument, NULL, 'k'},
-        {"check", optional_argument, NULL, 'x'},    {"min-device", no_argument, NULL, 'n'},
-        {"compare", required_argument, NULL, 'p'},  {"json", no_argument, NULL, 'j'},
-        {"timeline", required_argument, NULL, 't'}, {"tick", required_argument, NULL, 'i'},
-        {"help", no_argument, NULL, 'h'},           {NULL, 0, NULL, 0},
+        {"config", required_argument, NULL, 'c'},
+        {"device-memory", required_argument, NULL, 'm'},
+        {"driver", required_argument, NULL, 'd'},
+        {"costs", required_argument, NULL, 'k'},
+        {"check", optional_argument, NULL, 'x'},
+        {"min-device", no_argument, NULL, 'n'},
+        {"compare", required_argument, NULL, 'p'},
+        {"json", no_argument, NULL, 'j'},
+        {"timeline", required_argument, NULL, 't'},
+        {"tick", required_argument, NULL, 'i'},
+        {"explain", no_argument, NULL, 'e'},
+        {"help", no_argument, NULL, 'h'},
+        {NULL, 0, NULL, 0},
     };
     static char whole_name[] = "xseg replay";
     int option;
@@ -275,6 +286,7 @@ static void run(struct command *command, const struct xtrace *trace, struct repo
         .check = report->check,
         .timeline = timeline,
         .tick_ms = command->tick_ms,
+        .explain = command->explain,
         .progress = isatty(STDERR_FILENO),
     };
 

@@ -245,6 +245,11 @@ static void collect(struct player *player)
     out->peak_active = stats.active_bytes[0].peak;
     out->peak_reserved = stats.reserved_bytes[0].peak;
     watch_read(&player->watch, &out->watch);
+    if (player->settings->explain &&
+        !explained_take(&out->explained, player->allocator, player->trace, player->streams)) {
+        say(player, "the allocator does not explain itself");
+        out->end = REPLAY_MISMATCH;
+    }
 }
 
 static void judge(struct player *player)

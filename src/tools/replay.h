@@ -22,6 +22,7 @@
 #include <stdio.h>
 
 #include "src/tools/check.h"
+#include "src/tools/explained.h"
 #include "src/tools/gpu.h"
 #include "src/tools/watch.h"
 #include "src/tools/xtrace.h"
@@ -36,6 +37,7 @@ struct replay_settings {
     enum check_mode check;
     FILE *timeline;   /* NULL: none */
     uint64_t tick_ms; /* of the trace's clock, between two calls of xseg_tick(); 0: none */
+    bool explain;     /* ask at the end why memory is reserved */
     bool quiet;       /* no log lines, no message about an out of memory */
     bool progress;    /* draw a bar on standard error */
 };
@@ -61,6 +63,7 @@ struct replay_result {
     uint64_t checked, mismatches;
     uint32_t check_end_line; /* floor: where the programmes part; 0: nowhere */
     struct watch_result watch;
+    struct explained explained;
 };
 
 /*

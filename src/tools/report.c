@@ -234,6 +234,9 @@ void report_table(FILE *out, const struct report *reports, unsigned count)
     print_calls(out, reports, count);
     for (unsigned i = 0; i < count; i++)
         print_check(out, &reports[i]);
+    for (unsigned i = 0; i < count; i++)
+        if (reports[i].result.explained.is_there)
+            explained_print(out, &reports[i].result.explained);
 }
 
 /* File names may hold any byte; JSON may not. */
@@ -321,6 +324,8 @@ json_t *report_json(const struct report *report)
                             report->has_min_device ? json_bytes(report->min_device) : json_null());
     if (result->watch.has_clock)
         failed |= add_watch(object, &result->watch);
+    if (result->explained.is_there)
+        failed |= json_object_set_new(object, "explained", explained_json(&result->explained));
     if (!failed)
         return object;
     json_decref(object);

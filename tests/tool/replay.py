@@ -474,6 +474,35 @@ class Clock(ReplayTest):
             self.assertIn("--tick takes a whole number", done.stderr)
 
 
+class Explain(ReplayTest):
+    """Why memory is reserved at the end."""
+
+    TEXT = ("@ 0\na 0 31457280 0\na 1 3000 1\na 2 5000000 0\na 3 20971520 2\nu 3 5\nf 3\n"
+            "a 4 52428800 0\nf 4\na 5 20971520 0 7\nf 5\n@ 1000000\n")
+
+    def test_json(self):
+        why = self.figures(EXPANDABLE + self.TEXT, "--explain")["explained"]
+        self.assertEqual(why.pop("live_itself"), 31457280 + 3072 + 5000192)
+        self.assertEqual(why["reserved"] * 2, sum(why.values()))
+        self.assertEqual({kind: size // MIB for kind, size in why.items() if size},
+                         {"live": 42, "pending": 20, "pool": 20, "policy": 60, "reserved": 142})
+        self.assertNotIn("explained", self.figures(self.TEXT))
+
+    def test_words(self):
+        text = self.replay("--explain", "--config", "idle_ms:60000", self.file(self.TEXT)).stdout
+        for words in (r"29\.58 %  42.00 MiB  a live block lies on it",
+                      r"20.00 MiB at 0x[0-9a-f]+, large, stream 0: 2 live",
+                      r"stream 2: a block of 20.00 MiB waits for stream 5",
+                      r"large, private pool, stream 0",
+                      r"60.00 MiB  idle, goes back with time", r"100.00 %  142.00 MiB  reserved"):
+            self.assertRegex(text, words)
+
+    def test_out_of_memory(self):
+        done = self.replay("--explain", "--device-memory", "100MiB",
+                           self.file("a 0 94371840 0\na 1 94371840 0\n"), exit_status=3)
+        self.assertIn("a live block lies on it", done.stdout)
+
+
 class SmallestDevice(ReplayTest):
     def test_one_block(self):
         one = self.figures("a 0 104857600 0\n", "--min-device")

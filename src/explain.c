@@ -1,0 +1,217 @@
+/* SPDX-License-Identifier: MIT */
+#include "xseg/explain.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "src/core/explain.h"
+#include "src/door.h"
+
+#define BATCH 128u /* blocks that are told between two looks at an arena */
+
+/* What `where` means on one device. */
+struct selection {
+    const struct xseg_pool *pool;           /* NULL: any */
+    const struct xseg_known_stream *stream; /* NULL: any */
+};
+
+static xseg_status check_where(struct xseg_allocator *allocator, const struct xseg_where *where,
+                               struct xseg_where *out)
+{
+    *out = (struct xseg_where)XSEG_WHERE_ANY;
+    if (where == NULL)
+        return XSEG_OK;
+    XSEG_DOOR_REQUIRE(XSEG_DOOR_PUBLISHED(where, struct xseg_where),
+                      "where->struct_bytes is %zu: start from XSEG_WHERE_ANY", where->struct_bytes);
+    memcpy(out, where, where->struct_bytes);
+    XSEG_DOOR_REQUIRE(out->device >= -1 && out->device < allocator->device_count,
+                      "device %d: the driver shows devices 0 to %d, and -1 is all", out->device,
+                      allocator->device_count - 1);
+    XSEG_DOOR_REQUIRE(out->pool == NULL || xseg_allocator_owns(allocator, out->pool),
+                      "the pool belongs to another allocator");
+    return XSEG_OK;
+}
+
+/* The device of an ordinal if it is open and meant; else NULL. */
+static struct xseg_device *meant_device(struct xseg_allocator *allocator,
+                                        const struct xseg_where *where, int ordinal)
+{
+    struct xseg_device *device = xseg_allocator_open_device(allocator, ordinal);
+
+    if ((where->device >= 0 && where->device != ordinal) || device == NULL ||
+        (where->pool != NULL && where->pool->device != device))
+        return NULL;
+    return device;
+}
+
+static xseg_status select_on(struct xseg_device *device, const struct xseg_where *where,
+                             struct selection *out)
+{
+    struct xseg_known_stream *stream = NULL;
+    xseg_status status = XSEG_OK;
+
+    if (where->one_stream)
+        status = xseg_streams_get(&device->streams, where->stream, &stream);
+    *out = (struct selection){where->pool, stream};
+    return status;
+}
+
+/* --- Walking. --- */
+
+struct walk {
+    struct selection selection;
+    bool (*visit)(void *context, const struct xseg_block_info *block);
+    void *context;
+    struct xseg_block_info *batch; /* [BATCH] */
+    bool ended;
+};
+
+static void walk_arena(void *self, struct xseg_arena *arena)
+{
+    struct walk *walk = self;
+    uint64_t cursor = 0;
+    size_t count;
+
+    if ((walk->selection.pool != NULL && walk->selection.pool != arena->pool) ||
+        (walk->selection.stream != NULL && walk->selection.stream != xseg_arena_stream(arena)))
+        return;
+    while (!walk->ended && (count = xseg_explain_blocks(arena, &cursor, walk->batch, BATCH)) > 0)
+        for (size_t i = 0; i < count && !walk->ended; i++)
+            walk->ended = !walk->visit(walk->context, &walk->batch[i]);
+}
+
+xseg_status xseg_walk(struct xseg_allocator *allocator, const struct xseg_where *where,
+                      bool (*visit)(void *context, const struct xseg_block_info *block),
+                      void *context)
+{
+    struct walk walk = {.visit = visit, .context = context};
+    struct xseg_where chosen;
+
+    XSEG_DOOR(allocator);
+    XSEG_DOOR_REQUIRE(visit != NULL, "xseg_walk: visit is NULL: give a function");
+    xseg_status status = check_where(allocator, where, &chosen);
+    if (status != XSEG_OK)
+        return status;
+    walk.batch = malloc(BATCH * sizeof(*walk.batch));
+    if (walk.batch == NULL)
+        return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for a walk");
+    for (int i = 0; status == XSEG_OK && !walk.ended && i < allocator->device_count; i++) {
+        struct xseg_device *device = meant_device(allocator, &chosen, i);
+
+        if (device == NULL)
+            continue;
+        status = select_on(device, &chosen, &walk.selection);
+        if (status == XSEG_OK)
+            xseg_device_visit_arenas(device, walk_arena, &walk);
+    }
+    free(walk.batch);
+    return status;
+}
+
+/* --- Explaining. --- */
+
+static const struct {
+    const char *text;
+    size_t sum; /* where it is added up */
+} kinds[] = {
+    [XSEG_REASON_LIVE] = {"a live block lies on it", offsetof(struct xseg_explained, live)},
+    [XSEG_REASON_PENDING] = {"freed, but another stream may still use it",
+                             offsetof(struct xseg_explained, pending)},
+    [XSEG_REASON_BUSY] = {"being freed right now", offsetof(struct xseg_explained, busy)},
+    [XSEG_REASON_POOL] = {"idle, in a pool that somebody holds",
+                          offsetof(struct xseg_explained, pool)},
+    [XSEG_REASON_CAPTURE] = {"idle, while a capture is under way",
+                             offsetof(struct xseg_explained, capture)},
+    [XSEG_REASON_STREAM] = {"idle, but its stream has work queued",
+                            offsetof(struct xseg_explained, stream)},
+    [XSEG_REASON_FLOOR] = {"idle, kept by the floor", offsetof(struct xseg_explained, floor)},
+    [XSEG_REASON_DECAY] = {"idle, goes back with time", offsetof(struct xseg_explained, decay)},
+    [XSEG_REASON_POLICY] = {"idle, nothing gives it back", offsetof(struct xseg_explained, policy)},
+};
+
+const char *xseg_reason_text(enum xseg_reason_kind kind)
+{
+    return (unsigned)kind < sizeof(kinds) / sizeof(kinds[0]) ? kinds[kind].text : "unknown";
+}
+
+static void add_reason(struct xseg_explained *sums, const struct xseg_reason *reason)
+{
+    uint64_t *sum = (uint64_t *)(void *)((char *)sums + kinds[reason->kind].sum);
+
+    *sum += reason->bytes;
+    sums->reserved += reason->bytes;
+    sums->live_itself += reason->live_bytes;
+}
+
+static bool is_meant(const struct xseg_reason *reason, const struct selection *selection)
+{
+    return (selection->pool == NULL || selection->pool == reason->pool) &&
+           (selection->stream == NULL || selection->stream->handle == reason->stream);
+}
+
+/* Keep what is meant of the reasons from `first` on, and add it up. */
+static void sift(struct xseg_reasons *reasons, size_t first, const struct selection *selection,
+                 struct xseg_explained *sums)
+{
+    size_t kept = first;
+
+    for (size_t i = first; i < reasons->count; i++)
+        if (is_meant(&reasons->list[i], selection)) {
+            reasons->list[kept] = reasons->list[i];
+            add_reason(sums, &reasons->list[kept++]);
+        }
+    reasons->count = kept;
+}
+
+static xseg_status explain_all(struct xseg_allocator *allocator, const struct xseg_where *where,
+                               struct xseg_reasons *reasons, struct xseg_explained *sums)
+{
+    const struct xseg_config *config = xseg_allocator_config(allocator);
+    xseg_status status = XSEG_OK;
+
+    for (int i = 0; status == XSEG_OK && i < allocator->device_count; i++) {
+        struct xseg_device *device = meant_device(allocator, where, i);
+        const size_t first = reasons->count;
+        struct selection selection;
+
+        if (device == NULL)
+            continue;
+        status = select_on(device, where, &selection);
+        if (status == XSEG_OK)
+            status = xseg_explain_device(device, config, reasons);
+        if (status != XSEG_OK)
+            break;
+        sift(reasons, first, &selection, sums);
+        if (where->pool != NULL || where->one_stream)
+            continue;
+        sums->page_cache += xseg_pages_bytes(&device->pages);
+        sums->stuck += xseg_leftovers_bytes(&device->leftovers);
+    }
+    return status;
+}
+
+xseg_status xseg_explain(struct xseg_allocator *allocator, const struct xseg_where *where,
+                         bool (*visit)(void *context, const struct xseg_reason *reason),
+                         void *context, struct xseg_explained *out)
+{
+    struct xseg_explained sums = XSEG_EXPLAINED_INIT;
+    struct xseg_reasons reasons = {0};
+    struct xseg_where chosen;
+
+    XSEG_DOOR(allocator);
+    XSEG_DOOR_REQUIRE(out == NULL || XSEG_DOOR_KNOWS(out, struct xseg_explained),
+                      "xseg_explain: out->struct_bytes is %zu: start from XSEG_EXPLAINED_INIT",
+                      out->struct_bytes);
+    xseg_status status = check_where(allocator, where, &chosen);
+    if (status == XSEG_OK)
+        status = explain_all(allocator, &chosen, &reasons, &sums);
+    for (size_t i = 0; status == XSEG_OK && visit != NULL && i < reasons.count; i++)
+        if (!visit(context, &reasons.list[i]))
+            break;
+    free(reasons.list);
+    if (status == XSEG_OK && out != NULL) {
+        sums.struct_bytes = out->struct_bytes;
+        memcpy(out, &sums, out->struct_bytes);
+    }
+    return status;
+}

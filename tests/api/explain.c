@@ -1,0 +1,603 @@
+/* SPDX-License-Identifier: MIT */
+/* Why is this page not free?  Every reserved byte has one reason; and every block can be seen. */
+#include <string.h>
+
+#include "tests/support/scene.h"
+
+#define SECOND UINT64_C(1000000000)
+
+/* What an explanation said. */
+struct told {
+    struct xseg_explained sums;
+    struct xseg_reason reason[4096];
+    size_t count;
+};
+
+static bool note_reason(void *context, const struct xseg_reason *reason)
+{
+    struct told *told = context;
+
+    assert_int_equal(reason->struct_bytes, sizeof(*reason));
+    assert_int_equal(reason->live_bytes + reason->pending_bytes + reason->busy_bytes +
+                         reason->cached_bytes,
+                     reason->bytes);
+    assert_true(told->count < COUNT_OF(told->reason));
+    told->reason[told->count++] = *reason;
+    return true;
+}
+
+static uint64_t sum_of(const struct xseg_explained *sums)
+{
+    return sums->live + sums->pending + sums->busy + sums->pool + sums->capture + sums->stream +
+           sums->floor + sums->decay + sums->policy;
+}
+
+/* Ask about everything, and expect that it adds up. */
+static const struct told *explain(struct xseg_allocator *allocator, const struct xseg_where *where)
+{
+    static struct told told;
+    uint64_t bytes = 0;
+
+    memset(&told, 0, sizeof(told));
+    told.sums.struct_bytes = sizeof(told.sums);
+    assert_int_equal(xseg_explain(allocator, where, note_reason, &told, &told.sums), XSEG_OK);
+    for (size_t i = 0; i < told.count; i++)
+        bytes += told.reason[i].bytes;
+    assert_int_equal(bytes, told.sums.reserved);
+    assert_int_equal(sum_of(&told.sums), told.sums.reserved);
+    if (where == NULL)
+        assert_int_equal(told.sums.reserved,
+                         scene_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current);
+    return &told;
+}
+
+static uint64_t virtual_clock(void *context)
+{
+    (void)context;
+    return xseg_sim_clock();
+}
+
+static struct xseg_allocator *open_with_clock(const char *config)
+{
+    struct xseg_options options = XSEG_OPTIONS_INIT;
+    struct xseg_allocator *allocator = NULL;
+
+    assert_int_equal(xseg_sim_reset(NULL), XSEG_OK);
+    options.driver = scene_driver();
+    options.clock = virtual_clock;
+    assert_int_equal(xseg_open(config, &options, &allocator), XSEG_OK);
+    return allocator;
+}
+
+static bool free_live(void *context, const struct xseg_block_info *block)
+{
+    if (block->state == XSEG_BLOCK_LIVE)
+        scene_free(context, block->base);
+    return true;
+}
+
+/* Free what is live, and close. */
+static void close_all(struct xseg_allocator *allocator)
+{
+    assert_int_equal(xseg_walk(allocator, NULL, free_live, allocator), XSEG_OK);
+    scene_close(allocator);
+}
+
+/* A second passes and the allocator has a look, which takes nothing. */
+static void pass_second(struct xseg_allocator *allocator)
+{
+    xseg_sim_advance(SECOND);
+    assert_int_equal(xseg_tick(allocator, UINT64_MAX), XSEG_OK);
+}
+
+/* --- Reasons. --- */
+
+static void a_live_block_is_named(void **state)
+{
+    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
+    void *large = scene_alloc(allocator, 50 * MIB, NULL);
+    void *small = scene_alloc(allocator, 3000, NULL);
+    const struct told *told = explain(allocator, NULL);
+
+    (void)state;
+    /* Two pages that the block has for itself are one reason; the third has 10 MiB beside it. */
+    assert_int_equal(told->count, 3);
+    for (size_t i = 0; i < 3; i++) {
+        const struct xseg_reason *reason = &told->reason[i];
+        const bool is_small = reason->is_small;
+
+        assert_int_equal(reason->kind, XSEG_REASON_LIVE);
+        assert_ptr_equal(reason->block, is_small ? small : large);
+        assert_int_equal(reason->block_bytes, is_small ? 3072 : 50 * MIB);
+        assert_int_equal(reason->block_requested, is_small ? 3000 : 50 * MIB);
+        assert_int_equal(reason->live_blocks, 1);
+        assert_true(reason->age_ms == UINT64_MAX);
+        assert_true(reason->is_expandable);
+        assert_ptr_equal(reason->pool, NULL);
+    }
+    assert_int_equal(told->sums.live, 62 * MIB);
+    assert_int_equal(told->sums.live_itself, 50 * MIB + 3072);
+    close_all(allocator);
+}
+
+/* Of several live blocks on a page the largest is named. */
+static void the_largest_block_is_named(void **state)
+{
+    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
+    void *most;
+
+    (void)state;
+    (void)scene_alloc(allocator, 3 * MIB, NULL);
+    most = scene_alloc(allocator, 9 * MIB, NULL);
+    (void)scene_alloc(allocator, 4 * MIB, NULL);
+    const struct told *told = explain(allocator, NULL);
+    assert_int_equal(told->count, 1);
+    assert_ptr_equal(told->reason[0].block, most);
+    assert_int_equal(told->reason[0].live_blocks, 3);
+    assert_int_equal(told->reason[0].cached_bytes, 4 * MIB);
+    close_all(allocator);
+}
+
+static void a_pending_block_names_the_stream_that_it_waits_for(void **state)
+{
+    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
+    const xseg_stream stream = scene_stream();
+    void *block = scene_alloc(allocator, 20 * MIB, NULL);
+
+    (void)state;
+    scene_work(allocator, stream, block);
+    assert_int_equal(xseg_use(allocator, block, stream), XSEG_OK);
+    scene_free(allocator, block);
+    const struct told *told = explain(allocator, NULL);
+    assert_int_equal(told->count, 1);
+    assert_int_equal(told->reason[0].kind, XSEG_REASON_PENDING);
+    assert_ptr_equal(told->reason[0].block, block);
+    assert_true(told->reason[0].has_waits_for);
+    assert_ptr_equal(told->reason[0].waits_for, stream);
+    assert_int_equal(told->sums.pending, 20 * MIB);
+    assert_int_equal(xseg_close(allocator), XSEG_OK);
+    scene_stream_destroy(stream);
+}
+
+static void idle_memory_of_a_held_pool_says_so(void **state)
+{
+    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
+    struct xseg_pool *pool = scene_pool(allocator);
+    struct xseg_request request = XSEG_REQUEST_INIT;
+    void *block = NULL;
+
+    (void)state;
+    request.pool = pool;
+    request.bytes = 30 * MIB;
+    assert_int_equal(xseg_alloc_with(allocator, &request, &block), XSEG_OK);
+    scene_free(allocator, block);
+    const struct told *told = explain(allocator, NULL);
+    assert_int_equal(told->sums.pool, 40 * MIB);
+    assert_ptr_equal(told->reason[0].pool, pool);
+    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    told = explain(allocator, NULL);
+    assert_int_equal(told->sums.policy, 40 * MIB);
+    scene_close(allocator);
+}
+
+static void a_capture_keeps_idle_memory(void **state)
+{
+    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
+    struct xseg_pool *pool = scene_pool(allocator);
+    const xseg_stream stream = scene_stream();
+
+    (void)state;
+    scene_free(allocator, scene_alloc(allocator, 20 * MIB, NULL));
+    scene_capture_begin(pool, stream);
+    const struct told *told = explain(allocator, NULL);
+    assert_int_equal(told->sums.capture, 20 * MIB);
+    scene_graph_destroy(scene_capture_end(pool, stream));
+    told = explain(allocator, NULL);
+    assert_int_equal(told->sums.policy, 20 * MIB);
+    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    assert_int_equal(xseg_close(allocator), XSEG_OK);
+    scene_stream_destroy(stream);
+}
+
+static void work_of_its_stream_keeps_idle_memory(void **state)
+{
+    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
+    const xseg_stream stream = scene_stream();
+    uint64_t queries;
+
+    (void)state;
+    scene_free(allocator, scene_alloc(allocator, 20 * MIB, stream));
+    scene_free(allocator, scene_alloc(allocator, 40 * MIB, NULL));
+    assert_int_equal(xseg_sim_launch(stream, UINT64_MAX), XSEG_OK);
+    queries = xseg_sim_calls("cuStreamQuery");
+    const struct told *told = explain(allocator, NULL);
+    assert_int_equal(told->sums.stream, 20 * MIB);
+    assert_int_equal(told->sums.policy, 40 * MIB);
+    assert_int_equal(xseg_sim_calls("cuStreamQuery"), queries + 2);
+    /* A question that the driver refuses spoils nothing. */
+    assert_int_equal(xseg_sim_fail("cuStreamQuery", 1, 999), XSEG_OK);
+    told = explain(allocator, NULL);
+    assert_int_equal(told->sums.stream + told->sums.policy, 60 * MIB);
+    assert_int_equal(xseg_sim_finish(stream), XSEG_OK);
+    told = explain(allocator, NULL);
+    assert_int_equal(told->sums.policy, 60 * MIB);
+    assert_int_equal(xseg_close(allocator), XSEG_OK);
+    scene_stream_destroy(stream);
+}
+
+static void the_floor_keeps_the_youngest(void **state)
+{
+    struct xseg_allocator *allocator = open_with_clock("idle_ms:100000,keep_mb:50");
+    const xseg_stream stream = scene_stream();
+    uint64_t floor = 0;
+
+    (void)state;
+    pass_second(allocator);
+    scene_free(allocator, scene_alloc(allocator, 60 * MIB, NULL));
+    pass_second(allocator);
+    pass_second(allocator);
+    scene_free(allocator, scene_alloc(allocator, 40 * MIB, stream));
+    pass_second(allocator);
+    /* 100 MiB are reserved, 50 stay: the 40 that were freed last, and a page of the others. */
+    const struct told *told = explain(allocator, NULL);
+    assert_int_equal(told->sums.floor + told->sums.decay, 100 * MIB);
+    for (size_t i = 0; i < told->count; i++)
+        if (told->reason[i].stream == stream) {
+            assert_int_equal(told->reason[i].kind, XSEG_REASON_FLOOR);
+            floor += told->reason[i].bytes;
+        }
+    assert_int_equal(floor, 40 * MIB);
+    assert_true(told->sums.floor >= 50 * MIB);
+    assert_int_equal(xseg_close(allocator), XSEG_OK);
+    scene_stream_destroy(stream);
+}
+
+/* Within the floor everything stays; above a limit it goes, floor or not. */
+static void limits_come_before_the_floor(void **state)
+{
+    struct xseg_allocator *allocator = open_with_clock("idle_ms:100000,keep_mb:100");
+
+    (void)state;
+    scene_free(allocator, scene_alloc(allocator, 60 * MIB, NULL));
+    assert_int_equal(explain(allocator, NULL)->sums.floor, 60 * MIB);
+    assert_int_equal(xseg_configure(allocator, "keep_mb:0,soft_limit_mb:0"), XSEG_OK);
+    assert_int_equal(explain(allocator, NULL)->sums.decay, 60 * MIB);
+    /* Without a time only what is above the limit goes. */
+    assert_int_equal(xseg_configure(allocator, "idle_ms:-1,soft_limit_mb:100"), XSEG_OK);
+    assert_int_equal(explain(allocator, NULL)->sums.policy, 60 * MIB);
+    assert_int_equal(xseg_close(allocator), XSEG_OK);
+}
+
+static void the_peak_of_the_window_is_a_floor(void **state)
+{
+    struct xseg_allocator *allocator = open_with_clock("idle_ms:100000,keep_window_s:1000");
+    void *block = scene_alloc(allocator, 60 * MIB, NULL);
+
+    (void)state;
+    pass_second(allocator);
+    scene_free(allocator, block);
+    pass_second(allocator);
+    assert_int_equal(explain(allocator, NULL)->sums.floor, 60 * MIB);
+    assert_int_equal(xseg_configure(allocator, "keep_window_s:0"), XSEG_OK);
+    assert_int_equal(explain(allocator, NULL)->sums.decay, 60 * MIB);
+    assert_int_equal(xseg_close(allocator), XSEG_OK);
+}
+
+static void ages_are_those_of_the_last_free(void **state)
+{
+    struct xseg_allocator *allocator = open_with_clock("idle_ms:1000000");
+    void *first, *second;
+
+    (void)state;
+    pass_second(allocator);
+    first = scene_alloc(allocator, 20 * MIB, NULL);
+    for (int i = 0; i < 5; i++)
+        pass_second(allocator);
+    second = scene_alloc(allocator, 3 * MIB, NULL);
+    scene_free(allocator, scene_alloc(allocator, 3 * MIB, NULL));
+    for (int i = 0; i < 2; i++)
+        pass_second(allocator);
+    const struct told *told = explain(allocator, NULL);
+    assert_int_equal(told->count, 2);
+    for (size_t i = 0; i < 2; i++) {
+        const bool is_first = told->reason[i].block == first;
+
+        assert_true(is_first || told->reason[i].block == second);
+        assert_in_range(told->reason[i].age_ms, is_first ? 7000 : 2000, is_first ? 7100 : 2100);
+    }
+    scene_free(allocator, first);
+    scene_free(allocator, second);
+    assert_int_equal(xseg_close(allocator), XSEG_OK);
+}
+
+/* A mixture of everything, classic or not: the sums hold, and a part is a part of the whole. */
+static void check_mixture(const char *config)
+{
+    struct xseg_allocator *allocator = scene_open(config);
+    const xseg_stream stream = scene_stream();
+    struct xseg_pool *pool = scene_pool(allocator);
+    struct xseg_request request = XSEG_REQUEST_INIT;
+    struct xseg_where where = XSEG_WHERE_ANY;
+    void *block[600];
+    uint64_t all, own = 0;
+
+    request.pool = pool;
+    for (size_t i = 0; i < COUNT_OF(block); i++) {
+        const size_t bytes = (i * 7919 % 97 + 1) * (i % 5 == 0 ? 300 * KIB : 3000);
+
+        request.bytes = bytes;
+        request.stream = i % 3 == 0 ? stream : NULL;
+        if (i % 4 == 0)
+            assert_int_equal(xseg_alloc_with(allocator, &request, &block[i]), XSEG_OK);
+        else
+            block[i] = scene_alloc(allocator, bytes, request.stream);
+    }
+    scene_work(allocator, stream, block[1]);
+    for (size_t i = 0; i < COUNT_OF(block); i++) {
+        if (i % 11 == 0)
+            assert_int_equal(xseg_use(allocator, block[i], stream), XSEG_OK);
+        if (i % 7 != 1)
+            scene_free(allocator, block[i]);
+    }
+    all = explain(allocator, NULL)->sums.reserved;
+    assert_int_equal(explain(allocator, NULL)->sums.live_itself,
+                     scene_stats(allocator).allocated_bytes[XSEG_STAT_ALL].current);
+    where.one_stream = true;
+    own += explain(allocator, &where)->sums.reserved;
+    where.stream = stream;
+    own += explain(allocator, &where)->sums.reserved;
+    assert_int_equal(own, all);
+    where = (struct xseg_where)XSEG_WHERE_ANY;
+    where.pool = pool;
+    own = explain(allocator, &where)->sums.reserved;
+    assert_true(own > 0 && own < all);
+    where.pool = NULL;
+    where.device = 0;
+    assert_int_equal(explain(allocator, &where)->sums.reserved, all);
+    for (size_t i = 1; i < COUNT_OF(block); i += 7)
+        scene_free(allocator, block[i]);
+    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    assert_int_equal(xseg_close(allocator), XSEG_OK);
+    scene_stream_destroy(stream);
+}
+
+static void everything_adds_up(void **state)
+{
+    (void)state;
+    check_mixture("expandable_segments:True");
+    check_mixture("expandable_segments:False");
+    check_mixture("expandable_segments:True,unmap_on_free:True");
+    check_mixture("expandable_segments:True,large_segment_size_mb:12,idle_ms:100000,keep_mb:10");
+}
+
+static void what_is_not_reserved_is_told_apart(void **state)
+{
+    struct xseg_allocator *allocator = scene_open("expandable_segments:True,page_cache_mb:100");
+    const struct told *told;
+
+    (void)state;
+    scene_free(allocator, scene_alloc(allocator, 60 * MIB, NULL));
+    assert_int_equal(xseg_trim(allocator, NULL, NULL, NULL), XSEG_OK);
+    told = explain(allocator, NULL);
+    assert_int_equal(told->sums.reserved, 0);
+    assert_int_equal(told->sums.page_cache + told->sums.stuck,
+                     scene_stats(allocator).physical_bytes);
+    scene_close(allocator);
+}
+
+static bool end_at_once(void *context, const struct xseg_reason *reason)
+{
+    (void)reason;
+    ++*(unsigned *)context;
+    return false;
+}
+
+static bool free_block(void *context, const struct xseg_reason *reason)
+{
+    scene_free(context, reason->block);
+    return true;
+}
+
+/* The function may call the library, and end it. */
+static void functions_are_called_without_a_lock(void **state)
+{
+    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
+    unsigned calls = 0;
+
+    (void)state;
+    (void)scene_alloc(allocator, 20 * MIB, NULL);
+    (void)scene_alloc(allocator, 20 * MIB, NULL);
+    assert_int_equal(xseg_explain(allocator, NULL, end_at_once, &calls, NULL), XSEG_OK);
+    assert_int_equal(calls, 1);
+    assert_int_equal(xseg_explain(allocator, NULL, free_block, allocator, NULL), XSEG_OK);
+    assert_int_equal(explain(allocator, NULL)->sums.policy, 40 * MIB);
+    assert_int_equal(xseg_close(allocator), XSEG_OK);
+}
+
+/* --- Walks. --- */
+
+struct seen {
+    struct xseg_allocator *allocator;
+    uint64_t live, cached, hole, pending, blocks;
+    const char *end; /* of the block before */
+    const void *segment;
+    bool frees;
+};
+
+static bool see_block(void *context, const struct xseg_block_info *block)
+{
+    struct seen *seen = context;
+
+    assert_int_equal(block->struct_bytes, sizeof(*block));
+    /* Blocks tile their segment. */
+    if (block->segment_base == seen->segment)
+        assert_ptr_equal(block->base, seen->end);
+    else
+        assert_ptr_equal(block->base, block->segment_base);
+    seen->segment = block->segment_base;
+    seen->end = (const char *)block->base + block->bytes;
+    seen->live += block->state == XSEG_BLOCK_LIVE ? block->bytes : 0;
+    seen->cached += block->state == XSEG_BLOCK_CACHED ? block->bytes : 0;
+    seen->pending += block->state == XSEG_BLOCK_PENDING ? block->bytes : 0;
+    seen->hole += block->state == XSEG_BLOCK_HOLE ? block->bytes : 0;
+    seen->blocks += block->state == XSEG_BLOCK_LIVE;
+    return true;
+}
+
+static struct seen walk(struct xseg_allocator *allocator, const struct xseg_where *where)
+{
+    struct seen seen = {.allocator = allocator};
+
+    assert_int_equal(xseg_walk(allocator, where, see_block, &seen), XSEG_OK);
+    return seen;
+}
+
+static void a_walk_sees_every_block(void **state)
+{
+    static const char *const configs[] = {"expandable_segments:True", "expandable_segments:False"};
+
+    (void)state;
+    for (size_t c = 0; c < COUNT_OF(configs); c++) {
+        struct xseg_allocator *allocator = scene_open(configs[c]);
+        void *block[2000];
+
+        for (size_t i = 0; i < COUNT_OF(block); i++)
+            block[i] = scene_alloc(allocator, (i % 50 + 1) * (i % 9 == 0 ? 100 * KIB : 700), NULL);
+        for (size_t i = 0; i < COUNT_OF(block); i += 3)
+            scene_free(allocator, block[i]);
+        const struct seen seen = walk(allocator, NULL);
+        const struct xseg_stats stats = scene_stats(allocator);
+        assert_int_equal(seen.live, stats.allocated_bytes[0].current);
+        assert_int_equal(seen.blocks, stats.allocation[0].current);
+        assert_int_equal(seen.live + seen.cached, stats.reserved_bytes[0].current);
+        assert_int_equal(seen.hole > 0, c == 0);
+        close_all(allocator);
+    }
+}
+
+static void a_walk_sees_what_is_meant(void **state)
+{
+    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
+    const xseg_stream stream = scene_stream();
+    struct xseg_pool *pool = scene_pool(allocator);
+    struct xseg_request request = XSEG_REQUEST_INIT;
+    struct xseg_where where = XSEG_WHERE_ANY;
+    void *block[3];
+
+    (void)state;
+    block[0] = scene_alloc(allocator, 2 * MIB, NULL);
+    block[1] = scene_alloc(allocator, 4 * MIB, stream);
+    request.pool = pool;
+    request.bytes = 8 * MIB;
+    assert_int_equal(xseg_alloc_with(allocator, &request, &block[2]), XSEG_OK);
+    assert_int_equal(walk(allocator, NULL).live, 14 * MIB);
+    where.one_stream = true;
+    where.stream = stream;
+    assert_int_equal(walk(allocator, &where).live, 4 * MIB);
+    where.stream = NULL;
+    assert_int_equal(walk(allocator, &where).live, 10 * MIB);
+    where.pool = pool;
+    assert_int_equal(walk(allocator, &where).live, 8 * MIB);
+    for (size_t i = 0; i < COUNT_OF(block); i++)
+        scene_free(allocator, block[i]);
+    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    assert_int_equal(xseg_close(allocator), XSEG_OK);
+    scene_stream_destroy(stream);
+}
+
+static bool free_each(void *context, const struct xseg_block_info *block)
+{
+    struct seen *seen = context;
+
+    if (block->state == XSEG_BLOCK_LIVE) {
+        seen->blocks++;
+        scene_free(seen->allocator, block->base);
+    }
+    return seen->blocks < 900;
+}
+
+/* Blocks that are freed by the function merge; the walk goes on behind them. */
+static void a_walk_bears_changes(void **state)
+{
+    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
+    struct seen seen = {.allocator = allocator};
+
+    (void)state;
+    for (int i = 0; i < 1000; i++)
+        (void)scene_alloc(allocator, 512, NULL);
+    assert_int_equal(xseg_walk(allocator, NULL, free_each, &seen), XSEG_OK);
+    assert_int_equal(seen.blocks, 900);
+    assert_int_equal(walk(allocator, NULL).blocks, 100);
+    close_all(allocator);
+}
+
+static void nothing_is_there_before_a_device_is_opened(void **state)
+{
+    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
+    struct xseg_explained sums = XSEG_EXPLAINED_INIT;
+
+    (void)state;
+    assert_int_equal(walk(allocator, NULL).live, 0);
+    assert_int_equal(xseg_explain(allocator, NULL, NULL, NULL, &sums), XSEG_OK);
+    assert_int_equal(sums.reserved, 0);
+    scene_close(allocator);
+}
+
+static void bad_arguments_get_a_sentence(void **state)
+{
+    struct xseg_allocator *allocator = scene_open(NULL), *other = NULL;
+    struct xseg_explained sums = XSEG_EXPLAINED_INIT;
+    struct xseg_where where = XSEG_WHERE_ANY;
+    struct seen seen = {0};
+
+    (void)state;
+    scene_expect_error(xseg_walk(NULL, NULL, see_block, NULL), XSEG_ERR_ARGUMENT, "NULL");
+    scene_expect_error(xseg_walk(allocator, NULL, NULL, NULL), XSEG_ERR_ARGUMENT, "visit is NULL");
+    scene_expect_error(xseg_explain(NULL, NULL, NULL, NULL, &sums), XSEG_ERR_ARGUMENT, "NULL");
+    sums.struct_bytes = 7;
+    scene_expect_error(xseg_explain(allocator, NULL, NULL, NULL, &sums), XSEG_ERR_ARGUMENT,
+                       "XSEG_EXPLAINED_INIT");
+    where.struct_bytes = 1;
+    scene_expect_error(xseg_walk(allocator, &where, see_block, &seen), XSEG_ERR_ARGUMENT,
+                       "XSEG_WHERE_ANY");
+    where = (struct xseg_where)XSEG_WHERE_ANY;
+    where.device = 7;
+    scene_expect_error(xseg_explain(allocator, &where, NULL, NULL, NULL), XSEG_ERR_ARGUMENT,
+                       "device 7");
+    assert_int_equal(scene_try_open(NULL, &other), XSEG_OK);
+    where = (struct xseg_where)XSEG_WHERE_ANY;
+    where.pool = scene_pool(other);
+    scene_expect_error(xseg_explain(allocator, &where, NULL, NULL, NULL), XSEG_ERR_ARGUMENT,
+                       "another allocator");
+    assert_int_equal(xseg_pool_release(where.pool), XSEG_OK);
+    assert_int_equal(xseg_close(other), XSEG_OK);
+    assert_string_equal(xseg_reason_text((enum xseg_reason_kind)99), "unknown");
+    assert_non_null(strstr(xseg_reason_text(XSEG_REASON_LIVE), "live"));
+    scene_close(allocator);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_live_block_is_named),
+        cmocka_unit_test(the_largest_block_is_named),
+        cmocka_unit_test(a_pending_block_names_the_stream_that_it_waits_for),
+        cmocka_unit_test(idle_memory_of_a_held_pool_says_so),
+        cmocka_unit_test(a_capture_keeps_idle_memory),
+        cmocka_unit_test(work_of_its_stream_keeps_idle_memory),
+        cmocka_unit_test(the_floor_keeps_the_youngest),
+        cmocka_unit_test(limits_come_before_the_floor),
+        cmocka_unit_test(the_peak_of_the_window_is_a_floor),
+        cmocka_unit_test(ages_are_those_of_the_last_free),
+        cmocka_unit_test(everything_adds_up),
+        cmocka_unit_test(what_is_not_reserved_is_told_apart),
+        cmocka_unit_test(functions_are_called_without_a_lock),
+        cmocka_unit_test(a_walk_sees_every_block),
+        cmocka_unit_test(a_walk_sees_what_is_meant),
+        cmocka_unit_test(a_walk_bears_changes),
+        cmocka_unit_test(nothing_is_there_before_a_device_is_opened),
+        cmocka_unit_test(bad_arguments_get_a_sentence),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
