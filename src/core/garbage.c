@@ -9,7 +9,6 @@ struct round {
     struct xseg_device *device;
     uint32_t now;         /* searches so far */
     uint64_t ages, count; /* of what could go */
-    uint32_t least;       /* age that goes */
     uint64_t freed;       /* bytes */
 };
 
@@ -47,7 +46,20 @@ static bool is_old(void *self, const struct xseg_block *block)
 {
     const struct round *round = self;
 
-    return age_of(round, block) >= round->least;
+    /* What is as old as the average or older goes; PyTorch's average is a fraction. */
+    return age_of(round, block) * round->count >= round->ages;
+}
+
+/* Whether claimed blocks may go: cuMemFree waits for the device by itself, an unmap does not. */
+static bool may_go(struct xseg_arena *arena, const struct xseg_block *claimed)
+{
+    bool idle = false;
+
+    while (claimed != NULL && !xseg_extent_is_expandable(claimed->extent))
+        claimed = claimed->right;
+    return claimed == NULL ||
+           (xseg_trim_is_idle(arena->device, xseg_arena_stream(arena), true, &idle) == XSEG_OK &&
+            idle);
 }
 
 static void free_old(void *self, struct xseg_arena *arena)
@@ -56,7 +68,6 @@ static void free_old(void *self, struct xseg_arena *arena)
     const struct xseg_trim_wish wish = {XSEG_SIZE_SMALL_SEGMENT, UINT64_MAX, is_old, round};
     struct xseg_block *claimed, *next;
     uint64_t bytes = 0;
-    bool idle = false;
 
     if (!is_meant(round, arena))
         return;
@@ -65,8 +76,7 @@ static void free_old(void *self, struct xseg_arena *arena)
     xseg_arena_unlock(arena);
     if (claimed == NULL)
         return;
-    if (xseg_trim_is_idle(round->device, xseg_arena_stream(arena), true, &idle) != XSEG_OK ||
-        !idle) {
+    if (!may_go(arena, claimed)) {
         xseg_trim_put_back(arena, claimed);
         return;
     }
@@ -92,7 +102,6 @@ void xseg_garbage_collect(struct xseg_device *device, const struct xseg_config *
         xseg_device_visit_arenas(device, add_ages, &round);
         if (round.count == 0)
             return;
-        round.least = (uint32_t)(round.ages / round.count);
         xseg_device_visit_arenas(device, free_old, &round);
     } while (round.freed != 0);
 }

@@ -27,7 +27,11 @@ typedef xseg_status rung(struct xseg_arena *arena, const struct xseg_need *need,
 static xseg_status search(struct xseg_arena *arena, const struct xseg_need *need,
                           struct xseg_grant *out)
 {
-    return need->is_alone ? XSEG_OK : xseg_arena_alloc(arena, need, out);
+    struct xseg_need again = *need;
+
+    /* A request counts once on the clock that garbage ages by. */
+    again.ages = false;
+    return need->is_alone ? XSEG_OK : xseg_arena_alloc(arena, &again, out);
 }
 
 static xseg_status take_finished(struct xseg_arena *arena, const struct xseg_need *need,

@@ -98,7 +98,8 @@ uint64_t xseg_trim_give(struct xseg_block *block, bool keep);
 
 /*
  * Free whole classic segments of an arena, each of `least` bytes or more and cached: the smallest that
- * has `wanted` bytes; else the largest ones, until they have them together.  Their stream is waited for.
+ * has `wanted` bytes; else the largest ones, until they have them together.  cuMemFree waits
+ * for the device by itself.
  *
  * Returns: whether `wanted` bytes went; else nothing did
  */

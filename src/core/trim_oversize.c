@@ -39,7 +39,6 @@ bool xseg_trim_oversize(struct xseg_arena *arena, uint64_t least, uint64_t wante
 {
     struct xseg_trim_wish wish = {wanted, 1, is_whole_classic, NULL};
     uint64_t bytes = 0;
-    bool idle = false;
 
     xseg_arena_lock(arena);
     struct xseg_block *claimed = xseg_trim_claim(arena, &wish, &bytes);
@@ -53,9 +52,7 @@ bool xseg_trim_oversize(struct xseg_arena *arena, uint64_t least, uint64_t wante
         return false;
     struct xseg_block *rest = cut_chain(claimed, wanted);
     xseg_trim_put_back(arena, rest);
-    if (bytes < wanted ||
-        xseg_trim_is_idle(arena->device, xseg_arena_stream(arena), true, &idle) != XSEG_OK ||
-        !idle) {
+    if (bytes < wanted) {
         xseg_trim_put_back(arena, claimed);
         return false;
     }

@@ -202,6 +202,69 @@ static void garbage_goes_by_age(void **state)
     scene_close(allocator);
 }
 
+/* A request is one tick of the clock that garbage ages by, also when it has to grow. */
+static void garbage_ages_by_requests(void **state)
+{
+    struct xseg_allocator *allocator =
+        open_on(1000, "expandable_segments:False,per_process_memory_fraction:0.5,"
+                      "garbage_collection_threshold:0.8");
+    void *ptr[4], *live[3];
+
+    (void)state;
+    for (unsigned i = 0; i < COUNT_OF(ptr); i++)
+        ptr[i] = scene_alloc(allocator, (60 + 2 * i) * MIB, NULL);
+    scene_free(allocator, ptr[3]);
+    scene_free(allocator, ptr[0]);
+    live[0] = scene_alloc(allocator, 80 * MIB, NULL);
+    live[1] = scene_alloc(allocator, 90 * MIB, NULL);
+    scene_free(allocator, ptr[1]);
+    assert_ptr_equal(scene_alloc(allocator, 66 * MIB, NULL), ptr[3]);
+    scene_free(allocator, ptr[3]);
+    scene_free(allocator, ptr[2]);
+    /* Ages 4, 2, 1, 1: the first two are no younger than the average. */
+    live[2] = scene_alloc(allocator, 100 * MIB, NULL);
+    assert_int_equal(reserved(allocator), (64 + 66 + 80 + 90 + 100) * MIB);
+    for (unsigned i = 0; i < COUNT_OF(live); i++)
+        scene_free(allocator, live[i]);
+    scene_close(allocator);
+}
+
+/* What is as old as the average goes; that is a fraction.  Sizes and answer are PyTorch's. */
+static void garbage_is_older_than_a_fraction(void **state)
+{
+    static const struct {
+        size_t bytes;
+        unsigned stream;
+        int frees[2]; /* afterwards; -1: none */
+    } step[] = {
+        {376395767, 2, {0, -1}},  {383929245, 2, {-1, -1}}, {370177667, 0, {-1, -1}},
+        {328418171, 2, {-1, -1}}, {391149466, 1, {3, 2}},   {16248739, 1, {1, -1}},
+        {53751803, 0, {-1, -1}},  {132038346, 1, {4, 6}},   {235385954, 0, {-1, -1}},
+        {284479322, 1, {-1, -1}}, {283538157, 0, {-1, -1}},
+    };
+    struct xseg_allocator *allocator =
+        scene_open("expandable_segments:False,per_process_memory_fraction:0.1,"
+                   "garbage_collection_threshold:0.3,max_split_size_mb:100");
+    const xseg_stream stream[] = {NULL, scene_stream(), scene_stream()};
+    void *ptr[COUNT_OF(step)];
+
+    (void)state;
+    for (unsigned i = 0; i < COUNT_OF(step); i++) {
+        ptr[i] = scene_alloc(allocator, step[i].bytes, stream[step[i].stream]);
+        for (unsigned j = 0; j < 2 && step[i].frees[j] >= 0; j++) {
+            scene_free(allocator, ptr[step[i].frees[j]]);
+            ptr[step[i].frees[j]] = NULL;
+        }
+    }
+    assert_int_equal(reserved(allocator), 1788870656);
+    for (unsigned i = 0; i < COUNT_OF(ptr); i++)
+        if (ptr[i] != NULL)
+            scene_free(allocator, ptr[i]);
+    assert_int_equal(xseg_close(allocator), XSEG_OK);
+    scene_stream_destroy(stream[1]);
+    scene_stream_destroy(stream[2]);
+}
+
 /* Many pools, each with a small and a large segment: their ranges get shorter, all of them work. */
 static void six_hundred_segments_fit(void **state)
 {
@@ -308,6 +371,8 @@ int main(void)
         cmocka_unit_test(a_full_page_becomes_small_ones),
         cmocka_unit_test(large_blocks_are_used_again_and_again),
         cmocka_unit_test(garbage_goes_by_age),
+        cmocka_unit_test(garbage_ages_by_requests),
+        cmocka_unit_test(garbage_is_older_than_a_fraction),
         cmocka_unit_test(a_growth_past_the_device_is_rejected),
         cmocka_unit_test(the_error_says_where_the_memory_is),
         cmocka_unit_test(six_hundred_segments_fit),
