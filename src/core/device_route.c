@@ -4,6 +4,7 @@
 #include "src/core/allocator.h"
 #include "src/core/deferred.h"
 #include "src/core/departure.h"
+#include "src/core/trim.h"
 
 static xseg_status hold(struct xseg_pool *pool)
 {
@@ -41,6 +42,19 @@ xseg_status xseg_device_end_route(struct xseg_pool *pool)
     return XSEG_OK;
 }
 
+/*
+ * Nothing can be taken away during a capture.  So where memory has been short, what is idle goes to
+ * the driver before, and the capture grows by it.  GROWTH is held.
+ */
+static void make_room(struct xseg_device *device)
+{
+    const struct xseg_trim_plan idle = {.pending_as_it_is = true};
+    struct xseg_trimmed done = XSEG_TRIMMED_INIT;
+
+    if (device->is_short && !xseg_pending_captures(&device->pending))
+        (void)xseg_trim_device(device, &idle, &done);
+}
+
 xseg_status xseg_device_begin_capture(struct xseg_pool *pool, xseg_stream handle)
 {
     struct xseg_device *device = pool->device;
@@ -61,6 +75,7 @@ xseg_status xseg_device_begin_capture(struct xseg_pool *pool, xseg_stream handle
     atomic_store_explicit(&pool->is_captured, true, memory_order_relaxed);
     /* Whoever trims, grows or asks about events at this moment comes to an end first. */
     xseg_lock_take(&device->growth_lock);
+    make_room(device);
     xseg_lock_take(&device->pending.lock);
     atomic_fetch_add(&device->pending.captures, 1);
     xseg_lock_give(&device->pending.lock);
