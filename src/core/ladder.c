@@ -59,6 +59,7 @@ static xseg_status grow_small(struct xseg_arena *arena, const struct xseg_need *
         .page_bytes = stretch.first->extent->segment.page_bytes,
         .full_pages = xseg_stretch_full_pages(&stretch),
         .wait = wait,
+        .arena = arena,
     };
     status = xseg_growth_check_pool(arena->pool, stretch.missing);
     if (status == XSEG_OK)

@@ -142,6 +142,14 @@ static void put_all_back(struct theft *theft)
     }
 }
 
+/* Claim in the arena that asks, then everywhere. */
+static void claim_everywhere(struct theft *theft)
+{
+    if (theft->plan->arena != NULL)
+        claim_arena(theft, theft->plan->arena);
+    xseg_device_visit_arenas(theft->device, claim_arena, theft);
+}
+
 /* --- Taking. --- */
 
 /* The size of an idle page that is of no use; 0 if there is none. */
@@ -199,9 +207,9 @@ xseg_status xseg_steal(struct xseg_device *device, const struct xseg_steal_plan 
     /* Whole full pages where there is room for them, then whatever there is. */
     theft.least = plan->page_bytes;
     if (plan->full_pages > 0)
-        xseg_device_visit_arenas(device, claim_arena, &theft);
+        claim_everywhere(&theft);
     theft.least = granularity(&theft);
-    xseg_device_visit_arenas(device, claim_arena, &theft);
+    claim_everywhere(&theft);
     if (theft.claimed_bytes >= theft.missing)
         return take_all(&theft);
     put_all_back(&theft);

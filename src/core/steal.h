@@ -20,10 +20,11 @@
 struct xseg_steal_plan {
     const struct xseg_config *config;
     struct xseg_page_taker taker;
-    uint64_t bytes;      /* that are to be mapped; a multiple of the granularity */
-    uint64_t page_bytes; /* of a full page there */
-    uint64_t full_pages; /* how many of them there is room for */
-    bool wait;           /* for streams that still work */
+    uint64_t bytes;           /* that are to be mapped; a multiple of the granularity */
+    uint64_t page_bytes;      /* of a full page there */
+    uint64_t full_pages;      /* how many of them there is room for */
+    bool wait;                /* for streams that still work */
+    struct xseg_arena *arena; /* whose own idle pages go first; NULL: nobody's */
 };
 
 /*

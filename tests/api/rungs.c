@@ -1,0 +1,426 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * One rung of the ladder each: a request that exactly this rung serves, and what the rungs behind it
+ * would have done, which must not have happened.
+ */
+#include "tests/support/scene.h"
+
+#include <string.h>
+
+static struct xseg_allocator *open_on(size_t mib, const char *config)
+{
+    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+
+    settings.memory_bytes = mib * MIB;
+    return scene_open_on(&settings, config);
+}
+
+static uint64_t reserved(struct xseg_allocator *allocator)
+{
+    return scene_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current;
+}
+
+/* What the rungs do to the driver and to the counts. */
+struct traces {
+    uint64_t creates, releases, unmaps, frees, event_waits, stream_waits, retries, syncs;
+};
+
+static struct traces look(struct xseg_allocator *allocator)
+{
+    const struct xseg_stats stats = scene_stats(allocator);
+
+    return (struct traces){
+        .creates = xseg_sim_calls("cuMemCreate"),
+        .releases = xseg_sim_calls("cuMemRelease"),
+        .unmaps = xseg_sim_calls("cuMemUnmap"),
+        .frees = xseg_sim_calls("cuMemFree"),
+        .event_waits = xseg_sim_calls("cuEventSynchronize"),
+        .stream_waits = xseg_sim_calls("cuStreamSynchronize"),
+        .retries = stats.num_alloc_retries,
+        .syncs = stats.num_sync_all_streams,
+    };
+}
+
+static void expect_no_flush(struct xseg_allocator *allocator, const struct traces *before)
+{
+    const struct traces now = look(allocator);
+
+    assert_int_equal(now.retries, before->retries);
+    assert_int_equal(now.syncs, before->syncs);
+    assert_int_equal(scene_stats(allocator).num_ooms, 0);
+}
+
+static void expect_no_wait(struct xseg_allocator *allocator, const struct traces *before)
+{
+    expect_no_flush(allocator, before);
+    assert_int_equal(xseg_sim_calls("cuEventSynchronize"), before->event_waits);
+    assert_int_equal(xseg_sim_calls("cuStreamSynchronize"), before->stream_waits);
+}
+
+/*
+ * Finished: an event that completes between the look at the start of the allocation and the
+ * refusal.  The growth makes pages, which takes time, until another process's memory stops it.
+ */
+static void finished_events_are_looked_at_again(void **state)
+{
+    struct xseg_allocator *allocator = open_on(200, "expandable_segments:True");
+    const xseg_stream stream = scene_stream();
+    void *ptr = scene_alloc(allocator, 100 * MIB, NULL), *again;
+
+    (void)state;
+    assert_int_equal(xseg_use(allocator, ptr, stream), XSEG_OK);
+    assert_int_equal(xseg_sim_launch(stream, 5000), XSEG_OK);
+    assert_int_equal(xseg_sim_hold_memory(0, 40 * MIB), XSEG_OK);
+    scene_free(allocator, ptr);
+    const struct traces before = look(allocator);
+    again = scene_alloc(allocator, 100 * MIB, NULL);
+    assert_ptr_equal(again, ptr);
+    expect_no_wait(allocator, &before);
+    assert_int_equal(xseg_sim_calls("cuMemUnmap"), before.unmaps);
+    /* Three pages that went again, and one that was refused: nobody tried anything else. */
+    assert_int_equal(xseg_sim_calls("cuMemCreate") - before.creates, 4);
+    assert_int_equal(reserved(allocator), 100 * MIB);
+    scene_free(allocator, again);
+    assert_int_equal(xseg_sim_hold_memory(0, 0), XSEG_OK);
+    assert_int_equal(xseg_close(allocator), XSEG_OK);
+    scene_stream_destroy(stream);
+}
+
+static bool spare(void *context, const struct xseg_shortage *shortage)
+{
+    void **block = context;
+
+    assert_int_equal(shortage->attempt, 0);
+    scene_free(block[0], block[1]);
+    return true;
+}
+
+/* Ask: only an observer can free what the request needs. */
+static void what_an_observer_spares_is_used(void **state)
+{
+    struct xseg_allocator *allocator = open_on(200, "expandable_segments:True");
+    struct xseg_observer observer = XSEG_OBSERVER_INIT;
+    void *block[2] = {allocator, scene_alloc(allocator, 200 * MIB, NULL)}, *ptr;
+    uint64_t id = 0;
+
+    (void)state;
+    observer.context = block;
+    observer.short_of_memory = spare;
+    assert_int_equal(xseg_observe(allocator, &observer, &id), XSEG_OK);
+    const struct traces before = look(allocator);
+    ptr = scene_alloc(allocator, 60 * MIB, NULL);
+    assert_ptr_equal(ptr, block[1]);
+    expect_no_wait(allocator, &before);
+    assert_int_equal(xseg_sim_calls("cuMemUnmap"), before.unmaps);
+    scene_free(allocator, ptr);
+    scene_close(allocator);
+}
+
+/*
+ * Idle pages of the same pool's other segments.  The range of 240 MiB has 60 left at its end,
+ * so the request gets another one; its pages come from the idle 60 MiB at the start of the first.
+ */
+static void pages_of_another_segment_move(void **state)
+{
+    struct xseg_allocator *allocator = open_on(200, "expandable_segments:True");
+    void *idle = scene_alloc(allocator, 60 * MIB, NULL), *ptr;
+    void *live = scene_alloc(allocator, 120 * MIB, NULL);
+
+    (void)state;
+    scene_free(allocator, idle);
+    const struct traces before = look(allocator);
+    ptr = scene_alloc(allocator, 80 * MIB, NULL);
+    assert_ptr_not_equal(scene_block(allocator, ptr).segment_base,
+                         scene_block(allocator, live).segment_base);
+    expect_no_wait(allocator, &before);
+    assert_int_equal(xseg_sim_calls("cuMemRelease"), before.releases);
+    /* One page was free; the other three moved. */
+    assert_int_equal(xseg_sim_calls("cuMemCreate") - before.creates, 1);
+    assert_int_equal(reserved(allocator), 200 * MIB);
+    assert_int_equal(scene_block(allocator, live).state, XSEG_BLOCK_LIVE);
+    scene_free(allocator, ptr);
+    scene_free(allocator, live);
+    scene_close(allocator);
+}
+
+/* The arena's own idle pages go before those of another stream. */
+static void own_pages_go_first(void **state)
+{
+    struct xseg_allocator *allocator = open_on(240, "expandable_segments:True");
+    const xseg_stream stream = scene_stream();
+    void *other = scene_alloc(allocator, 60 * MIB, stream);
+    void *idle = scene_alloc(allocator, 60 * MIB, NULL), *ptr;
+    void *live = scene_alloc(allocator, 120 * MIB, NULL);
+
+    (void)state;
+    scene_free(allocator, other);
+    scene_free(allocator, idle);
+    ptr = scene_alloc(allocator, 50 * MIB, NULL);
+    scene_free(allocator, ptr);
+    ptr = scene_alloc(allocator, 100 * MIB, NULL);
+    /* Of the 100 MiB 60 were the arena's own. */
+    assert_int_equal(scene_block(allocator, other).segment_mapped, 20 * MIB);
+    scene_free(allocator, ptr);
+    scene_free(allocator, live);
+    assert_int_equal(xseg_close(allocator), XSEG_OK);
+    scene_stream_destroy(stream);
+}
+
+/* Idle pages of another stream: moved, not released and made anew; no more than is needed. */
+static void pages_of_another_stream_move(void **state)
+{
+    struct xseg_allocator *allocator = open_on(200, "expandable_segments:True");
+    const xseg_stream stream = scene_stream();
+    void *ptr = scene_alloc(allocator, 200 * MIB, stream);
+
+    (void)state;
+    scene_free(allocator, ptr);
+    const struct traces before = look(allocator);
+    ptr = scene_alloc(allocator, 60 * MIB, NULL);
+    expect_no_wait(allocator, &before);
+    assert_int_equal(xseg_sim_calls("cuMemCreate"), before.creates);
+    assert_int_equal(xseg_sim_calls("cuMemRelease"), before.releases);
+    assert_int_equal(scene_block(allocator, ptr).segment_mapped, 60 * MIB);
+    scene_free(allocator, ptr);
+    assert_int_equal(xseg_close(allocator), XSEG_OK);
+    scene_stream_destroy(stream);
+}
+
+/* The same from a private pool that nobody holds any more, and from a small pool to a large one. */
+static void pages_of_other_pools_move(void **state)
+{
+    struct xseg_allocator *allocator = open_on(40, "expandable_segments:True");
+    struct xseg_pool *pool = scene_pool(allocator);
+    struct xseg_request request = XSEG_REQUEST_INIT;
+    void *small[20], *ptr;
+
+    (void)state;
+    request.pool = pool;
+    request.bytes = MIB;
+    for (unsigned i = 0; i < COUNT_OF(small); i++)
+        assert_int_equal(xseg_alloc_with(allocator, &request, &small[i]), XSEG_OK);
+    for (unsigned i = 0; i < COUNT_OF(small); i++)
+        scene_free(allocator, small[i]);
+    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    const struct traces before = look(allocator);
+    ptr = scene_alloc(allocator, 30 * MIB, NULL);
+    expect_no_wait(allocator, &before);
+    assert_int_equal(xseg_sim_calls("cuMemRelease"), before.releases);
+    assert_true(reserved(allocator) <= 40 * MIB);
+    scene_free(allocator, ptr);
+    scene_close(allocator);
+}
+
+/* Waiting for the stream of idle pages: they are all on one that works. */
+static void a_busy_stream_is_waited_for(void **state)
+{
+    struct xseg_allocator *allocator = open_on(200, "expandable_segments:True");
+    const xseg_stream stream = scene_stream();
+    void *ptr = scene_alloc(allocator, 200 * MIB, stream);
+
+    (void)state;
+    assert_int_equal(xseg_sim_launch_on(stream, 1000000, (uintptr_t)ptr, 200 * MIB), XSEG_OK);
+    scene_free(allocator, ptr);
+    const struct traces before = look(allocator);
+    ptr = scene_alloc(allocator, 60 * MIB, NULL);
+    expect_no_flush(allocator, &before);
+    assert_int_equal(xseg_sim_calls("cuStreamSynchronize") - before.stream_waits, 1);
+    assert_int_equal(xseg_sim_calls("cuMemCreate"), before.creates);
+    scene_free(allocator, ptr);
+    assert_int_equal(xseg_close(allocator), XSEG_OK);
+    scene_stream_destroy(stream);
+}
+
+/* Lend: all that is free is cached in a held pool that serves others when memory is short. */
+static void a_pool_lends(void **state)
+{
+    struct xseg_allocator *allocator = open_on(100, "expandable_segments:True");
+    struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
+    struct xseg_request request = XSEG_REQUEST_INIT;
+    struct xseg_pool *pool = NULL;
+    void *inside = NULL, *ptr;
+
+    (void)state;
+    options.use_on_oom = true;
+    assert_int_equal(xseg_pool_create(allocator, 0, &options, &pool), XSEG_OK);
+    request.pool = pool;
+    request.bytes = 80 * MIB;
+    assert_int_equal(xseg_alloc_with(allocator, &request, &inside), XSEG_OK);
+    scene_free(allocator, inside);
+    const struct traces before = look(allocator);
+    ptr = scene_alloc(allocator, 60 * MIB, NULL);
+    assert_ptr_equal(ptr, inside);
+    expect_no_wait(allocator, &before);
+    assert_int_equal(xseg_sim_calls("cuMemUnmap"), before.unmaps);
+    scene_free(allocator, ptr);
+    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    scene_close(allocator);
+}
+
+/* Pending: all that is free waits for another stream; waiting serves the request from the cache. */
+static void pending_frees_are_waited_for(void **state)
+{
+    struct xseg_allocator *allocator = open_on(200, "expandable_segments:True");
+    const xseg_stream stream = scene_stream();
+    void *ptr = scene_alloc(allocator, 200 * MIB, NULL), *again;
+
+    (void)state;
+    assert_int_equal(xseg_use(allocator, ptr, stream), XSEG_OK);
+    assert_int_equal(xseg_sim_launch_on(stream, UINT64_MAX, (uintptr_t)ptr, 200 * MIB), XSEG_OK);
+    scene_free(allocator, ptr);
+    const struct traces before = look(allocator);
+    again = scene_alloc(allocator, 60 * MIB, NULL);
+    assert_ptr_equal(again, ptr);
+    expect_no_flush(allocator, &before);
+    assert_int_equal(xseg_sim_calls("cuEventSynchronize") - before.event_waits, 1);
+    assert_int_equal(xseg_sim_calls("cuMemUnmap"), before.unmaps);
+    scene_free(allocator, again);
+    assert_int_equal(xseg_close(allocator), XSEG_OK);
+    scene_stream_destroy(stream);
+}
+
+/* Oversize: one classic segment of max_split_size_mb or more makes room; the other stays. */
+static void an_oversize_segment_goes(void **state)
+{
+    struct xseg_allocator *allocator =
+        open_on(200, "expandable_segments:False,max_split_size_mb:40");
+    void *large = scene_alloc(allocator, 110 * MIB, NULL), *ptr;
+    void *small = scene_alloc(allocator, 80 * MIB, NULL);
+
+    (void)state;
+    scene_free(allocator, large);
+    scene_free(allocator, small);
+    const struct traces before = look(allocator);
+    /* Neither is close enough in size to be used as it is. */
+    ptr = scene_alloc(allocator, 50 * MIB, NULL);
+    expect_no_flush(allocator, &before);
+    assert_int_equal(xseg_sim_calls("cuMemFree") - before.frees, 1);
+    assert_int_equal(scene_block(allocator, large).state, XSEG_BLOCK_CACHED);
+    assert_int_equal(reserved(allocator), 160 * MIB);
+    scene_free(allocator, ptr);
+    scene_close(allocator);
+}
+
+/* Flush: classic segments of other sizes go all together, and that is a retry, as PyTorch counts. */
+static void the_whole_cache_goes(void **state)
+{
+    struct xseg_allocator *allocator = open_on(200, "expandable_segments:False");
+    void *ptr[4];
+
+    (void)state;
+    for (unsigned i = 0; i < COUNT_OF(ptr); i++)
+        ptr[i] = scene_alloc(allocator, 50 * MIB, NULL);
+    for (unsigned i = 0; i < COUNT_OF(ptr); i++)
+        scene_free(allocator, ptr[i]);
+    ptr[0] = scene_alloc(allocator, 120 * MIB, NULL);
+    assert_int_equal(scene_stats(allocator).num_alloc_retries, 1);
+    assert_int_equal(scene_stats(allocator).num_sync_all_streams, 1);
+    assert_int_equal(xseg_sim_calls("cuMemFree"), 4);
+    assert_int_equal(reserved(allocator), 120 * MIB);
+    scene_free(allocator, ptr[0]);
+    scene_close(allocator);
+}
+
+/* During a capture: small pages where no full one fits, and nothing is taken or waited for. */
+static void a_capture_gets_what_the_device_has(void **state)
+{
+    struct xseg_allocator *allocator = open_on(70, "expandable_segments:True");
+    struct xseg_pool *pool = scene_pool(allocator);
+    const xseg_stream stream = scene_stream();
+    void *idle = scene_alloc(allocator, 40 * MIB, NULL), *ptr, *none = NULL;
+
+    (void)state;
+    scene_free(allocator, idle);
+    scene_capture_begin(pool, stream);
+    const struct traces before = look(allocator);
+    ptr = scene_alloc(allocator, 25 * MIB, stream);
+    assert_int_equal(reserved(allocator), 66 * MIB);
+    assert_int_equal(xseg_alloc(allocator, 0, 30 * MIB, stream, &none), XSEG_ERR_NO_MEMORY);
+    assert_int_equal(xseg_sim_calls("cuMemUnmap"), before.unmaps);
+    assert_int_equal(scene_block(allocator, idle).state, XSEG_BLOCK_CACHED);
+    scene_graph_destroy(scene_capture_end(pool, stream));
+    scene_free(allocator, ptr);
+    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    assert_int_equal(xseg_close(allocator), XSEG_OK);
+    scene_stream_destroy(stream);
+}
+
+/* Where memory has been short, what is idle goes before a capture, which could not take it. */
+static void a_capture_finds_room(void **state)
+{
+    struct xseg_allocator *allocator = open_on(100, "expandable_segments:True");
+    struct xseg_pool *pool = scene_pool(allocator);
+    const xseg_stream stream = scene_stream();
+    void *idle = scene_alloc(allocator, 60 * MIB, NULL), *ptr, *none = NULL;
+
+    (void)state;
+    /* Nothing goes while memory lasts. */
+    scene_free(allocator, idle);
+    scene_capture_begin(pool, stream);
+    scene_graph_destroy(scene_capture_end(pool, stream));
+    assert_int_equal(reserved(allocator), 60 * MIB);
+    idle = scene_alloc(allocator, 60 * MIB, NULL);
+    assert_int_equal(xseg_alloc(allocator, 0, 70 * MIB, NULL, &none), XSEG_ERR_NO_MEMORY);
+    scene_free(allocator, idle);
+    const struct traces before = look(allocator);
+    scene_capture_begin(pool, stream);
+    assert_int_equal(reserved(allocator), 0);
+    assert_int_equal(xseg_sim_calls("cuStreamSynchronize"), before.stream_waits);
+    ptr = scene_alloc(allocator, 90 * MIB, stream);
+    scene_graph_destroy(scene_capture_end(pool, stream));
+    scene_free(allocator, ptr);
+    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    assert_int_equal(xseg_close(allocator), XSEG_OK);
+    scene_stream_destroy(stream);
+}
+
+/* The example E11: the increment in pages is what a limit counts. */
+static void a_limit_counts_the_pages(void **state)
+{
+    struct xseg_allocator *allocator =
+        open_on(1000, "expandable_segments:True,per_process_memory_fraction:0.12");
+    void *first = scene_alloc(allocator, 85 * MIB, NULL), *second, *none = NULL;
+
+    (void)state;
+    /* 100 MiB are mapped, of which 15 are the free tail; PyTorch refuses 100 + 30 > 120. */
+    assert_int_equal(reserved(allocator), 100 * MIB);
+    second = scene_alloc(allocator, 30 * MIB, NULL);
+    assert_int_equal(reserved(allocator), 120 * MIB);
+    assert_int_equal(scene_stats(allocator).num_alloc_retries, 0);
+    scene_free(allocator, second);
+    scene_free(allocator, first);
+    scene_empty_cache(allocator);
+    /* 130 MiB allowed, 100 mapped, no tail: PyTorch grants 30 and maps 40.  Two pages are refused
+     * here; small ones do for 30 MiB, and for no more. */
+    assert_int_equal(xseg_configure(allocator, "per_process_memory_fraction:0.13"), XSEG_OK);
+    first = scene_alloc(allocator, 100 * MIB, NULL);
+    scene_expect_error(xseg_alloc(allocator, 0, 31 * MIB, NULL, &none), XSEG_ERR_LIMIT, "limit");
+    assert_int_equal(reserved(allocator), 100 * MIB);
+    second = scene_alloc(allocator, 30 * MIB, NULL);
+    assert_int_equal(reserved(allocator), 130 * MIB);
+    scene_free(allocator, second);
+    scene_free(allocator, first);
+    scene_close(allocator);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(finished_events_are_looked_at_again),
+        cmocka_unit_test(what_an_observer_spares_is_used),
+        cmocka_unit_test(pages_of_another_segment_move),
+        cmocka_unit_test(own_pages_go_first),
+        cmocka_unit_test(pages_of_another_stream_move),
+        cmocka_unit_test(pages_of_other_pools_move),
+        cmocka_unit_test(a_busy_stream_is_waited_for),
+        cmocka_unit_test(a_pool_lends),
+        cmocka_unit_test(pending_frees_are_waited_for),
+        cmocka_unit_test(an_oversize_segment_goes),
+        cmocka_unit_test(the_whole_cache_goes),
+        cmocka_unit_test(a_capture_gets_what_the_device_has),
+        cmocka_unit_test(a_capture_finds_room),
+        cmocka_unit_test(a_limit_counts_the_pages),
+    };
+
+    return cmocka_run_group_tests_name("rungs", tests, NULL, NULL);
+}
