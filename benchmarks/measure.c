@@ -14,6 +14,7 @@
 #define SPREAD        0.02     /* quartiles this close to the median end a measurement */
 
 static double seconds = 1.0;
+static uint64_t warm_most = UINT64_MAX;
 
 uint64_t measure_now(void)
 {
@@ -32,10 +33,14 @@ void measure_open(int argc, char **argv, unsigned streams)
             config = argv[++i];
         } else if (i + 1 < argc && strcmp(argv[i], "--seconds") == 0) {
             seconds = strtod(argv[++i], NULL);
+        } else if (i + 1 < argc && strcmp(argv[i], "--warm") == 0) {
+            warm_most = strtoull(argv[++i], NULL, 10);
         } else if (strcmp(argv[i], "--at-once") == 0) {
             continue; /* the programme's own */
         } else if (argv[i][0] == '-') {
-            (void)fprintf(stderr, "usage: %s [--config STRING] [--seconds S] [FILE...]\n", argv[0]);
+            (void)fprintf(stderr,
+                          "usage: %s [--config STRING] [--seconds S] [--warm N] [FILE...]\n",
+                          argv[0]);
             exit(2);
         }
     }
@@ -95,7 +100,8 @@ static double print(const struct measure *measure, const struct batches *batches
 double measure_steps(const struct measure *measure)
 {
     struct batches batches = {.count = 0};
-    uint64_t steps = 1, ns = measure->steps(measure->self, measure->warm);
+    const uint64_t warm = measure->warm < warm_most ? measure->warm : warm_most;
+    uint64_t steps = 1, ns = measure->steps(measure->self, warm);
 
     while ((ns = measure->steps(measure->self, steps)) < BATCH_NS)
         steps = ns < BATCH_NS / 16 ? steps * 8 : steps * 2;

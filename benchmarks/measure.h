@@ -23,7 +23,8 @@ struct measure {
     void *self;
 };
 
-/* Open the subject as the command line says: [--config STRING] [--seconds S], S for each case. */
+/* Open the subject as the command line says: [--config STRING] [--seconds S] [--warm N], S for each
+ * case, and no more than N steps to warm up, where nobody looks at the times. */
 void measure_open(int argc, char **argv, unsigned streams);
 
 /* Measure nanoseconds a step, and print the row.  Returns the median. */
