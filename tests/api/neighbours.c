@@ -1,0 +1,338 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Neighbours on one device: what one has idle serves the other's burst, through its soft limit or
+ * because it is asked to shrink; two allocators of a process, and two processes.
+ */
+#include <sys/socket.h>
+#include <sys/wait.h>
+
+#include <stdio.h>
+#include <unistd.h>
+
+#include "tests/support/scene.h"
+
+#define SECOND UINT64_C(1000000000)
+
+/* What a neighbour takes, and of that what it goes on using. */
+#define PEAK (700 * MIB)
+#define KEPT (100 * MIB)
+/* What the other one then wants: more than is left, less than with the idle memory. */
+#define BURST (600 * MIB)
+/* What a neighbour is to shrink to. */
+#define SHARE (200 * MIB)
+
+static uint64_t virtual_clock(void *context)
+{
+    (void)context;
+    return xseg_sim_clock();
+}
+
+static struct xseg_sim_settings gib_machine(void)
+{
+    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+
+    settings.memory_bytes = 1 * GIB;
+    return settings;
+}
+
+static struct xseg_allocator *open_neighbour(const char *config)
+{
+    struct xseg_options options = XSEG_OPTIONS_INIT;
+    struct xseg_allocator *allocator = NULL;
+
+    options.driver = scene_driver();
+    options.clock = virtual_clock;
+    return xseg_open(config, &options, &allocator) == XSEG_OK ? allocator : NULL;
+}
+
+static uint64_t reserved(struct xseg_allocator *allocator)
+{
+    return scene_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current;
+}
+
+/* --- What a neighbour does; also in a process of its own, so nothing is asserted here. --- */
+
+struct neighbour {
+    struct xseg_allocator *allocator;
+    void *kept;
+};
+
+/* A burst that is over: PEAK was taken, KEPT is in use. */
+static bool have_burst(struct neighbour *neighbour)
+{
+    void *rest = NULL;
+
+    return xseg_alloc(neighbour->allocator, 0, KEPT, NULL, &neighbour->kept) == XSEG_OK &&
+           xseg_alloc(neighbour->allocator, 0, PEAK - KEPT, NULL, &rest) == XSEG_OK &&
+           xseg_free(neighbour->allocator, rest) == XSEG_OK;
+}
+
+/* The timer of a service that goes by its clock. */
+static bool pass_second(struct xseg_allocator *allocator)
+{
+    xseg_sim_advance(SECOND);
+    return xseg_tick(allocator, 1000000) == XSEG_OK;
+}
+
+/* Set the soft limit while it runs, and let a timer do the rest. */
+static bool limit_to_share(struct neighbour *neighbour)
+{
+    struct xseg_limits limits = XSEG_LIMITS_INIT;
+    struct xseg_where where = XSEG_WHERE_ANY;
+
+    where.device = 0;
+    limits.soft_bytes = SHARE;
+    return xseg_limits(neighbour->allocator, &where, &limits, NULL) == XSEG_OK &&
+           pass_second(neighbour->allocator);
+}
+
+/* Please shrink to SHARE: whether it has. */
+static bool shrink_to_share(struct neighbour *neighbour)
+{
+    struct xseg_trim how = XSEG_TRIM_INIT;
+    struct xseg_trimmed done = XSEG_TRIMMED_INIT;
+
+    how.leave_bytes = SHARE;
+    return xseg_trim(neighbour->allocator, NULL, &how, &done) == XSEG_OK && done.left <= SHARE &&
+           done.returned >= PEAK - SHARE - 20 * MIB;
+}
+
+static bool end_neighbour(struct neighbour *neighbour)
+{
+    return xseg_free(neighbour->allocator, neighbour->kept) == XSEG_OK &&
+           xseg_close(neighbour->allocator) == XSEG_OK;
+}
+
+/* --- Two allocators in one process. --- */
+
+static void set_scene(struct neighbour *idle, struct xseg_allocator **other, const char *config)
+{
+    const struct xseg_sim_settings settings = gib_machine();
+
+    assert_int_equal(xseg_sim_reset(&settings), XSEG_OK);
+    idle->allocator = open_neighbour(config);
+    *other = open_neighbour(NULL);
+    assert_non_null(idle->allocator);
+    assert_non_null(*other);
+    assert_true(have_burst(idle));
+}
+
+/* The other's burst, which is served or not. */
+static void try_burst(struct xseg_allocator *other, bool is_served)
+{
+    void *burst = NULL;
+    const xseg_status status = xseg_alloc(other, 0, BURST, NULL, &burst);
+
+    assert_int_equal(status, is_served ? XSEG_OK : XSEG_ERR_NO_MEMORY);
+    assert_int_equal(xseg_free(other, burst), XSEG_OK);
+}
+
+static void close_scene(struct neighbour *idle, struct xseg_allocator *other)
+{
+    assert_true(end_neighbour(idle));
+    scene_close(other);
+}
+
+static void idle_memory_is_not_shared_by_itself(void **state)
+{
+    struct neighbour idle = {0};
+    struct xseg_allocator *other = NULL;
+
+    (void)state;
+    set_scene(&idle, &other, NULL);
+    assert_true(pass_second(idle.allocator));
+    try_burst(other, false);
+    assert_int_equal(reserved(idle.allocator), PEAK);
+    close_scene(&idle, other);
+}
+
+static void a_soft_limit_makes_room_for_the_other(void **state)
+{
+    struct neighbour idle = {0};
+    struct xseg_allocator *other = NULL;
+
+    (void)state;
+    set_scene(&idle, &other, "soft_limit_mb:200");
+    assert_true(pass_second(idle.allocator));
+    assert_true(reserved(idle.allocator) <= SHARE);
+    try_burst(other, true);
+    close_scene(&idle, other);
+}
+
+static void a_soft_limit_can_be_set_when_the_other_needs_it(void **state)
+{
+    struct neighbour idle = {0};
+    struct xseg_allocator *other = NULL;
+
+    (void)state;
+    set_scene(&idle, &other, NULL);
+    try_burst(other, false);
+    assert_true(limit_to_share(&idle));
+    try_burst(other, true);
+    /* It never fails a request: the neighbour may have a burst again, if there is room. */
+    scene_empty_cache(other);
+    scene_free(idle.allocator, scene_alloc(idle.allocator, PEAK - KEPT, NULL));
+    close_scene(&idle, other);
+}
+
+static void the_other_s_need_counts(void **state)
+{
+    struct neighbour idle = {0};
+    struct xseg_allocator *other = NULL;
+    void *block;
+
+    (void)state;
+    set_scene(&idle, &other, "device_free_min_mb:400");
+    block = scene_alloc(other, 200 * MIB, NULL);
+    assert_true(pass_second(idle.allocator));
+    assert_true(reserved(idle.allocator) <= 424 * MIB);
+    scene_free(other, block);
+    close_scene(&idle, other);
+}
+
+static bool ask_neighbour(void *context, const struct xseg_shortage *shortage)
+{
+    return shortage->attempt == 0 && shrink_to_share(context);
+}
+
+static void a_neighbour_shrinks_when_it_is_asked_to(void **state)
+{
+    struct xseg_observer observer = XSEG_OBSERVER_INIT;
+    struct neighbour idle = {0};
+    struct xseg_allocator *other = NULL;
+    uint64_t id = 0;
+
+    (void)state;
+    set_scene(&idle, &other, NULL);
+    observer.context = &idle;
+    observer.short_of_memory = ask_neighbour;
+    assert_int_equal(xseg_observe(other, &observer, &id), XSEG_OK);
+    try_burst(other, true);
+    assert_int_equal(scene_stats(other).num_ooms, 0);
+    assert_true(reserved(idle.allocator) <= SHARE);
+    assert_int_equal(xseg_unobserve(other, id), XSEG_OK);
+    close_scene(&idle, other);
+}
+
+/* --- Two processes. --- */
+
+struct process {
+    pid_t pid;
+    int socket;
+};
+
+/* A process of its own that does what it is told, byte by byte, and says y or n. */
+static void obey(int socket, const struct xseg_sim_settings *settings)
+{
+    struct neighbour neighbour = {0};
+    char order;
+
+    if (xseg_sim_reset(settings) != XSEG_OK || !(neighbour.allocator = open_neighbour(NULL)))
+        _exit(1);
+    while (read(socket, &order, 1) == 1) {
+        const bool is_fine = order == 'b'   ? have_burst(&neighbour)
+                             : order == 'l' ? limit_to_share(&neighbour)
+                             : order == 's' ? shrink_to_share(&neighbour)
+                                            : end_neighbour(&neighbour);
+
+        if (write(socket, is_fine ? "y" : "n", 1) != 1)
+            _exit(2);
+    }
+    _exit(0);
+}
+
+static bool tell(const struct process *process, char order)
+{
+    char answer = '?';
+
+    return write(process->socket, &order, 1) == 1 && read(process->socket, &answer, 1) == 1 &&
+           answer == 'y';
+}
+
+/* Another process and an allocator of our own, both on a machine with 1 GiB. */
+static struct xseg_allocator *start_process(struct process *process)
+{
+    struct xseg_sim_settings settings = gib_machine();
+    struct xseg_allocator *own;
+    char name[48];
+    int sockets[2];
+
+    (void)snprintf(name, sizeof(name), "neighbours-%d", (int)getpid());
+    settings.shared = name;
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, sockets), 0);
+    process->pid = fork();
+    assert_true(process->pid >= 0);
+    if (process->pid == 0) {
+        (void)close(sockets[0]);
+        obey(sockets[1], &settings);
+    }
+    (void)close(sockets[1]);
+    process->socket = sockets[0];
+    assert_int_equal(xseg_sim_reset(&settings), XSEG_OK);
+    own = open_neighbour(NULL);
+    assert_non_null(own);
+    assert_true(tell(process, 'b'));
+    return own;
+}
+
+static void end_process(const struct process *process, struct xseg_allocator *own)
+{
+    const struct xseg_sim_settings alone = gib_machine();
+    int result = 0;
+
+    assert_true(tell(process, 'e'));
+    (void)close(process->socket);
+    assert_int_equal(waitpid(process->pid, &result, 0), process->pid);
+    assert_int_equal(result, 0);
+    scene_close(own);
+    assert_int_equal(xseg_sim_reset(&alone), XSEG_OK);
+}
+
+static void a_process_makes_room_by_its_soft_limit(void **state)
+{
+    struct process process = {0};
+    struct xseg_allocator *own = start_process(&process);
+
+    (void)state;
+    try_burst(own, false);
+    assert_true(tell(&process, 'l'));
+    try_burst(own, true);
+    end_process(&process, own);
+}
+
+static bool ask_process(void *context, const struct xseg_shortage *shortage)
+{
+    return shortage->attempt == 0 && tell(context, 's');
+}
+
+static void a_process_shrinks_when_it_is_asked_to(void **state)
+{
+    struct xseg_observer observer = XSEG_OBSERVER_INIT;
+    struct process process = {0};
+    struct xseg_allocator *own = start_process(&process);
+    uint64_t id = 0;
+
+    (void)state;
+    try_burst(own, false);
+    observer.context = &process;
+    observer.short_of_memory = ask_process;
+    assert_int_equal(xseg_observe(own, &observer, &id), XSEG_OK);
+    try_burst(own, true);
+    assert_int_equal(scene_stats(own).num_ooms, 1);
+    end_process(&process, own);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(idle_memory_is_not_shared_by_itself),
+        cmocka_unit_test(a_soft_limit_makes_room_for_the_other),
+        cmocka_unit_test(a_soft_limit_can_be_set_when_the_other_needs_it),
+        cmocka_unit_test(the_other_s_need_counts),
+        cmocka_unit_test(a_neighbour_shrinks_when_it_is_asked_to),
+        cmocka_unit_test(a_process_makes_room_by_its_soft_limit),
+        cmocka_unit_test(a_process_shrinks_when_it_is_asked_to),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
