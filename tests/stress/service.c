@@ -1,0 +1,451 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Random operations of a service on the strict simulator, on streams that are busy most of the time:
+ * memory that is taken away under running work ends the process with a report.  Every thousand
+ * operations of a thread everything is audited.
+ *
+ *     test-stress-service [OPERATIONS [SEED]]     so many in each case; the normal number is small
+ */
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "src/core/allocator.h"
+#include "tests/support/scene.h"
+
+#define THREADS   3u
+#define STREAMS   4u
+#define POOLS     3u
+#define SLOTS     400u
+#define AUDIT     1000u
+#define MEMORY    (1536 * MIB)
+#define PASS_MOST UINT64_C(20000000) /* nanoseconds that pass at once */
+
+static uint64_t operations = 40000, seed = 20261122;
+
+struct service {
+    struct xseg_allocator *allocator;
+    xseg_stream stream[STREAMS];
+    uint64_t per_thread;
+    atomic_uint_fast64_t served, refused;
+};
+
+struct slot {
+    void *ptr;
+    unsigned stream;
+    size_t bytes;
+};
+
+struct worker {
+    struct service *service;
+    unsigned number;
+    uint64_t random;
+    struct slot slot[SLOTS];
+    struct xseg_pool *pool[POOLS];
+    xseg_stream brief; /* a stream of its own that comes and goes; NULL: none */
+};
+
+/* Which thread has no cmocka around it, so failures end the process. */
+#define CHECK(cond)                                                                     \
+    do {                                                                                \
+        if (!(cond)) {                                                                  \
+            char text_[512] = "";                                                       \
+            (void)xseg_error_text(text_, sizeof(text_));                                \
+            (void)fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #cond, text_); \
+            abort();                                                                    \
+        }                                                                               \
+    } while (0)
+
+static uint64_t next_random(struct worker *worker)
+{
+    worker->random ^= worker->random >> 12;
+    worker->random ^= worker->random << 25;
+    worker->random ^= worker->random >> 27;
+    return worker->random * UINT64_C(0x2545F4914F6CDD1D) >> 16;
+}
+
+static uint64_t below(struct worker *worker, uint64_t bound)
+{
+    return next_random(worker) % bound;
+}
+
+static uint64_t virtual_clock(void *context)
+{
+    (void)context;
+    return xseg_sim_clock();
+}
+
+/* Requests, caches that grow, activations, now and then a model. */
+static size_t random_bytes(struct worker *worker)
+{
+    const uint64_t kind = below(worker, 100);
+
+    if (kind < 60)
+        return 1 + below(worker, 32 * KIB);
+    if (kind < 85)
+        return 1 + below(worker, 2 * MIB);
+    if (kind < 98)
+        return 1 + below(worker, 24 * MIB);
+    return 1 + below(worker, 150 * MIB);
+}
+
+/* --- Operations. --- */
+
+static void queue_work(struct worker *worker, const struct slot *slot, unsigned stream)
+{
+    CHECK(xseg_sim_launch_on(worker->service->stream[stream], 1 + below(worker, PASS_MOST),
+                             (uint64_t)(uintptr_t)slot->ptr, slot->bytes) == XSEG_OK);
+}
+
+static void free_slot(struct worker *worker, struct slot *slot)
+{
+    CHECK(xseg_free(worker->service->allocator, slot->ptr) == XSEG_OK);
+    slot->ptr = NULL;
+}
+
+static void alloc_slot(struct worker *worker, struct slot *slot)
+{
+    struct service *service = worker->service;
+    struct xseg_request request = XSEG_REQUEST_INIT;
+
+    slot->stream = (unsigned)below(worker, STREAMS);
+    slot->bytes = random_bytes(worker);
+    request.bytes = slot->bytes;
+    request.stream = service->stream[slot->stream];
+    request.pool = below(worker, 8) == 0 ? worker->pool[below(worker, POOLS)] : NULL;
+    request.alignment = below(worker, 50) == 0 ? (size_t)512 << below(worker, 14) : 0;
+    const xseg_status status = xseg_alloc_with(service->allocator, &request, &slot->ptr);
+    CHECK(status == XSEG_OK || status == XSEG_ERR_NO_MEMORY || status == XSEG_ERR_LIMIT);
+    atomic_fetch_add_explicit(status == XSEG_OK ? &service->served : &service->refused, 1,
+                              memory_order_relaxed);
+    if (status != XSEG_OK)
+        slot->ptr = NULL;
+    else if (below(worker, 2) == 0)
+        queue_work(worker, slot, slot->stream);
+}
+
+static void touch_slot(struct worker *worker)
+{
+    struct slot *slot = &worker->slot[below(worker, SLOTS)];
+    const unsigned stream = (unsigned)below(worker, STREAMS);
+
+    if (slot->ptr == NULL)
+        return;
+    if (stream != slot->stream)
+        CHECK(xseg_use(worker->service->allocator, slot->ptr, worker->service->stream[stream]) ==
+              XSEG_OK);
+    queue_work(worker, slot, stream);
+}
+
+static void change_slot(struct worker *worker)
+{
+    struct slot *slot = &worker->slot[below(worker, SLOTS)];
+
+    if (slot->ptr != NULL)
+        free_slot(worker, slot);
+    else
+        alloc_slot(worker, slot);
+}
+
+/* A request is over: a tenth of what there is goes. */
+static void end_burst(struct worker *worker)
+{
+    const unsigned first = (unsigned)below(worker, SLOTS);
+
+    for (unsigned i = 0; i < SLOTS / 10; i++)
+        if (worker->slot[(first + i) % SLOTS].ptr != NULL)
+            free_slot(worker, &worker->slot[(first + i) % SLOTS]);
+}
+
+static void pass_time(struct worker *worker)
+{
+    xseg_sim_advance(below(worker, PASS_MOST));
+    if (below(worker, 20) == 0)
+        CHECK(xseg_sim_finish(worker->service->stream[below(worker, STREAMS)]) == XSEG_OK);
+}
+
+static void tick(struct worker *worker)
+{
+    CHECK(xseg_tick(worker->service->allocator, below(worker, 2000)) == XSEG_OK);
+}
+
+static void trim(struct worker *worker)
+{
+    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_trim how = XSEG_TRIM_INIT;
+    struct xseg_trimmed done = XSEG_TRIMMED_INIT;
+
+    how.wait = below(worker, 20) == 0;
+    how.leave_bytes = below(worker, 2) == 0 ? below(worker, MEMORY) : 0;
+    how.idle_ms = below(worker, 3) == 0 ? below(worker, 100) : 0;
+    where.one_stream = below(worker, 4) == 0;
+    where.stream = worker->service->stream[below(worker, STREAMS)];
+    where.pool = below(worker, 8) == 0 ? worker->pool[below(worker, POOLS)] : NULL;
+    CHECK(xseg_trim(worker->service->allocator, &where, &how, &done) == XSEG_OK);
+    CHECK(done.kept_refused == 0 && done.returned <= MEMORY);
+}
+
+static void configure(struct worker *worker)
+{
+    static const char *const strings[] = {
+        "idle_ms:0",
+        "idle_ms:20",
+        "idle_ms:200",
+        "idle_ms:-1",
+        "keep_mb:0",
+        "keep_mb:100",
+        "keep_window_s:1",
+        "keep_window_s:0",
+        "soft_limit_mb:500",
+        "soft_limit_mb:300",
+        "reclaim_us_per_s:100000",
+        "reclaim_us_per_s:2000",
+        "page_cache_mb:200",
+        "page_cache_mb:0",
+        "device_free_min_mb:1000",
+        "device_free_min_mb:0",
+    };
+
+    CHECK(xseg_configure(worker->service->allocator, strings[below(worker, COUNT_OF(strings))]) ==
+          XSEG_OK);
+}
+
+static void set_limits(struct worker *worker)
+{
+    struct xseg_limits limits = XSEG_LIMITS_INIT;
+    struct xseg_where where = XSEG_WHERE_ANY;
+
+    where.device = 0;
+    limits.keep_bytes = below(worker, 100) * MIB;
+    limits.soft_bytes = 100 * MIB + below(worker, MEMORY / 2 - 100 * MIB);
+    limits.hard_bytes = below(worker, 4) == 0 ? MEMORY / 2 + below(worker, MEMORY / 2) : UINT64_MAX;
+    CHECK(xseg_limits(worker->service->allocator, &where, &limits, NULL) == XSEG_OK);
+}
+
+static void change_pool(struct worker *worker)
+{
+    struct xseg_pool **pool = &worker->pool[below(worker, POOLS)];
+
+    if (*pool != NULL)
+        CHECK(xseg_pool_release(*pool) == XSEG_OK);
+    *pool = NULL;
+    CHECK(xseg_pool_create(worker->service->allocator, 0, NULL, pool) == XSEG_OK);
+}
+
+static bool see_block(void *context, const struct xseg_block_info *block)
+{
+    uint64_t *left = context;
+
+    CHECK(block->bytes > 0);
+    return --*left > 0;
+}
+
+/* Look at everything, as a service's dashboard does. */
+static void look(struct worker *worker)
+{
+    struct xseg_allocator *allocator = worker->service->allocator;
+    struct xseg_explained sums = XSEG_EXPLAINED_INIT;
+    struct xseg_stats stats = {.struct_bytes = sizeof(stats)};
+    struct xseg_where where = XSEG_WHERE_ANY;
+    uint64_t left = 1 + below(worker, 300);
+
+    where.device = 0;
+    CHECK(xseg_stats(allocator, &where, &stats) == XSEG_OK);
+    CHECK(stats.reserved_bytes[0].current <= MEMORY);
+    CHECK(xseg_explain(allocator, NULL, NULL, NULL, &sums) == XSEG_OK);
+    CHECK(sums.reserved == sums.live + sums.pending + sums.busy + sums.pool + sums.capture +
+                               sums.stream + sums.floor + sums.decay + sums.policy);
+    CHECK(xseg_walk(allocator, NULL, see_block, &left) == XSEG_OK);
+}
+
+static void prewarm(struct worker *worker)
+{
+    struct xseg_where where = XSEG_WHERE_ANY;
+
+    where.device = 0;
+    where.one_stream = true;
+    where.stream = worker->service->stream[below(worker, STREAMS)];
+    const xseg_status status =
+        xseg_prewarm(worker->service->allocator, &where, random_bytes(worker));
+    CHECK(status == XSEG_OK || status == XSEG_ERR_NO_MEMORY || status == XSEG_ERR_LIMIT);
+}
+
+/* A stream comes, is used, and goes with work still queued on what it had. */
+static void use_brief_stream(struct worker *worker)
+{
+    struct xseg_allocator *allocator = worker->service->allocator;
+    struct slot slot = {.bytes = random_bytes(worker)};
+
+    worker->brief = scene_stream();
+    const xseg_status status = xseg_alloc(allocator, 0, slot.bytes, worker->brief, &slot.ptr);
+    if (status == XSEG_OK) {
+        CHECK(xseg_sim_launch_on(worker->brief, 1 + below(worker, PASS_MOST),
+                                 (uint64_t)(uintptr_t)slot.ptr, slot.bytes) == XSEG_OK);
+        CHECK(xseg_free(allocator, slot.ptr) == XSEG_OK);
+    }
+    CHECK(status == XSEG_OK || status == XSEG_ERR_NO_MEMORY || status == XSEG_ERR_LIMIT);
+    CHECK(xseg_stream_gone(allocator, 0, worker->brief) == XSEG_OK);
+    scene_stream_destroy(worker->brief);
+}
+
+/* How often, of 10000. */
+static const struct {
+    unsigned share;
+    void (*run)(struct worker *worker);
+} kinds[] = {
+    {8000, change_slot}, {900, touch_slot}, {600, pass_time},  {200, tick},
+    {60, end_burst},     {60, trim},        {40, configure},   {20, set_limits},
+    {40, look},          {40, prewarm},     {20, change_pool}, {20, use_brief_stream},
+};
+
+static void operate(struct worker *worker)
+{
+    unsigned dice = (unsigned)below(worker, 10000);
+
+    for (size_t i = 0; i < COUNT_OF(kinds); i++) {
+        if (dice < kinds[i].share) {
+            kinds[i].run(worker);
+            return;
+        }
+        dice -= kinds[i].share;
+    }
+}
+
+static void audit(struct xseg_allocator *allocator)
+{
+    struct xseg_device *device = xseg_allocator_open_device(allocator, 0);
+    struct xseg_finding finding = {0};
+
+    if (device != NULL && !xseg_device_audit(device, &finding)) {
+        (void)fprintf(stderr, "%s: %s\n", finding.tag, finding.text);
+        abort();
+    }
+}
+
+static void *serve(void *self)
+{
+    struct worker *worker = self;
+
+    for (uint64_t i = 1; i <= worker->service->per_thread; i++) {
+        operate(worker);
+        if (i % AUDIT == 0)
+            audit(worker->service->allocator);
+    }
+    return NULL;
+}
+
+/* --- A service. --- */
+
+static void log_nothing(void *context, enum xseg_log_level level, const char *line)
+{
+    (void)context;
+    (void)level;
+    (void)line;
+}
+
+static void open_service(struct service *service, const char *config)
+{
+    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_options options = XSEG_OPTIONS_INIT;
+
+    settings.memory_bytes = MEMORY;
+    assert_int_equal(xseg_sim_reset(&settings), XSEG_OK);
+    options.driver = scene_driver();
+    options.clock = virtual_clock;
+    options.log = log_nothing;
+    assert_int_equal(xseg_open(config, &options, &service->allocator), XSEG_OK);
+    for (unsigned i = 0; i < STREAMS; i++)
+        service->stream[i] = scene_stream();
+}
+
+static void end_worker(struct worker *worker)
+{
+    for (unsigned i = 0; i < SLOTS; i++)
+        if (worker->slot[i].ptr != NULL)
+            free_slot(worker, &worker->slot[i]);
+    for (unsigned i = 0; i < POOLS; i++)
+        CHECK(xseg_pool_release(worker->pool[i]) == XSEG_OK);
+}
+
+static void close_service(struct service *service)
+{
+    audit(service->allocator);
+    assert_int_equal(scene_stats(service->allocator).allocated_bytes[0].current, 0);
+    scene_empty_cache(service->allocator);
+    assert_int_equal(scene_stats(service->allocator).reserved_bytes[0].current, 0);
+    assert_int_equal(xseg_close(service->allocator), XSEG_OK);
+    for (unsigned i = 0; i < STREAMS; i++)
+        scene_stream_destroy(service->stream[i]);
+    assert_int_equal(xseg_sim_leaks(NULL, 0), 0);
+}
+
+static void play(const char *config, unsigned threads)
+{
+    struct service service = {.per_thread = operations / threads};
+    struct worker *worker = calloc(threads, sizeof(*worker));
+    pthread_t thread[THREADS];
+
+    assert_non_null(worker);
+    open_service(&service, config);
+    for (unsigned i = 0; i < threads; i++) {
+        worker[i].service = &service;
+        worker[i].number = i;
+        worker[i].random = (seed + i) * UINT64_C(88172645463325252) | 1;
+        for (unsigned pool = 0; pool < POOLS; pool++)
+            worker[i].pool[pool] = scene_pool(service.allocator);
+    }
+    for (unsigned i = 0; i < threads; i++)
+        assert_int_equal(pthread_create(&thread[i], NULL, serve, &worker[i]), 0);
+    for (unsigned i = 0; i < threads; i++)
+        assert_int_equal(pthread_join(thread[i], NULL), 0);
+    for (unsigned i = 0; i < threads; i++)
+        end_worker(&worker[i]);
+    (void)printf("# %s: %" PRIu64 " operations, %" PRIu64 " requests served, %" PRIu64 " refused\n",
+                 config, operations, (uint64_t)service.served, (uint64_t)service.refused);
+    assert_true(service.served > service.per_thread / 4);
+    assert_true(service.refused > 0);
+    close_service(&service);
+    free(worker);
+}
+
+static void on_calls_and_ticks(void **state)
+{
+    (void)state;
+    play("expandable_segments:True,idle_ms:50", 1);
+}
+
+static void with_the_background_thread(void **state)
+{
+    (void)state;
+    play("expandable_segments:True,idle_ms:50,background_thread:True", 1);
+}
+
+static void by_several_threads(void **state)
+{
+    (void)state;
+    play("expandable_segments:True,idle_ms:50,background_thread:True", THREADS);
+}
+
+static void on_classic_segments(void **state)
+{
+    (void)state;
+    play("expandable_segments:False,idle_ms:50", THREADS);
+}
+
+int main(int count, char **arguments)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(on_calls_and_ticks),
+        cmocka_unit_test(with_the_background_thread),
+        cmocka_unit_test(by_several_threads),
+        cmocka_unit_test(on_classic_segments),
+    };
+
+    if (count > 1)
+        operations = strtoull(arguments[1], NULL, 10);
+    if (count > 2)
+        seed = strtoull(arguments[2], NULL, 10);
+    return cmocka_run_group_tests_name("service", tests, NULL, NULL);
+}
