@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Statistics as users read and reset them, and the counters of driver calls. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "tests/support/scene.h"
@@ -120,6 +121,29 @@ static void driver_calls_are_counted_by_name(void **state)
     scene_close(allocator);
 }
 
+/* A million live blocks of 4 KiB on average: bookkeeping has at most a hundredth of what is mapped. */
+static void bookkeeping_takes_a_hundredth(void **state)
+{
+    enum { BLOCKS = 1000000 };
+    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
+    void **blocks = calloc(BLOCKS, sizeof(*blocks));
+    uint32_t seed = 1;
+
+    (void)state;
+    assert_non_null(blocks);
+    for (unsigned i = 0; i < BLOCKS; i++) {
+        seed = seed * 1664525u + 1013904223u;
+        blocks[i] = scene_alloc(allocator, 1 + (seed >> 8) % (8 * KIB), NULL);
+    }
+    const struct xseg_stats stats = scene_stats(allocator);
+    assert_in_range(stats.requested_bytes[XSEG_STAT_ALL].current / BLOCKS, 4000, 4200);
+    assert_in_range(stats.host_bytes, MIB, stats.reserved_bytes[XSEG_STAT_ALL].current / 100);
+    for (unsigned i = 0; i < BLOCKS; i++)
+        scene_free(allocator, blocks[i]);
+    free(blocks);
+    scene_close(allocator);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -128,6 +152,7 @@ int main(void)
         cmocka_unit_test(what_cannot_be_read_is_refused),
         cmocka_unit_test(an_older_structure_is_filled_as_far_as_it_goes),
         cmocka_unit_test(driver_calls_are_counted_by_name),
+        cmocka_unit_test(bookkeeping_takes_a_hundredth),
     };
 
     return cmocka_run_group_tests_name("stats", tests, NULL, NULL);
