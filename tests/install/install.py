@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """What is installed is complete, names no build folder, and can be used by programs of others.
 
-install.py ROOT BUILD --cc COMMAND [--cxx COMMAND] --instrumented WHAT
+install.py ROOT BUILD --cc COMMAND [--cxx COMMAND] [--cuda FLAGS] --instrumented WHAT
 
 Installs the build twice into empty folders: as it is, with DESTDIR; and configured anew for a
 prefix of its own.  Prints TAP.
@@ -173,6 +173,22 @@ def is_unloaded(tree, program=None):
                GLIBC_TUNABLES="glibc.malloc.tcache_count=0")
 
 
+def examples_work(tree, root, cuda):
+    """The whole programs in the documents, built and run as they stand there."""
+    programs = [(path, text) for path in [root / "README.md", *sorted(root.glob("docs/**/*.md"))]
+                for text in re.findall(r"^```c\n(.*?)^```", path.read_text(encoding="utf-8"),
+                                       re.DOTALL | re.MULTILINE) if "int main(" in text]
+    expect(len(programs) >= 2, f"only {len(programs)} examples are left")
+    for number, (path, text) in enumerate(programs):
+        source = tree.scratch / f"example-{number}.c"
+        source.write_text(f'#line 1 "{path}"\n{text}', encoding="utf-8")
+        package = "xseg-sim" if "xseg/sim.h" in text else "xseg"
+        program = tree.compile(str(source), *cuda, f"-Wl,-rpath,{tree.libdir}",
+                               *tree.pkg_config("--cflags", "--libs", package),
+                               output=f"example-{number}")
+        tree.start(program)
+
+
 def configure_with_cmake(tree, folder):
     """A CMake project; what find_package() must not find is checked in it."""
     needs("cmake")
@@ -236,7 +252,7 @@ def works_where_it_was_moved(tree, scratch, version):
     with_cmake(tree, folder, "c", True, version)
 
 
-def cases(root, build, compilers, scratch):
+def cases(root, build, compilers, cuda, scratch):
     """Name and function of each case; they build on each other."""
     version = json.loads(run("meson", "introspect", "--projectinfo", build))["version"]
     tree = Installed(build, scratch / "destdir", compilers, scratch)
@@ -251,6 +267,7 @@ def cases(root, build, compilers, scratch):
     for language, is_static in kinds:
         yield f"{'static' if is_static else 'shared'} with pkg-config, {language}", \
             lambda which=(language, is_static): with_pkg_config(tree, *which, version)
+    yield "the examples of the documents", lambda: examples_work(tree, root, cuda)
     yield "CMake finds the package", lambda: configure_with_cmake(tree, folder)
     for language, is_static in kinds:
         yield f"{'static' if is_static else 'shared'} with CMake, {language}", \
@@ -287,6 +304,7 @@ def main():
     parser.add_argument("build", type=pathlib.Path)
     parser.add_argument("--cc", type=str.split)
     parser.add_argument("--cxx", type=str.split)
+    parser.add_argument("--cuda", type=str.split, default=[], help="where cuda.h is")
     parser.add_argument("--instrumented")
     given = parser.parse_args()
     if given.instrumented != "none":
@@ -296,7 +314,7 @@ def main():
         scratch = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
         compilers = {"c": given.cc, "cc": given.cxx}
         done = [answer(number, name, case) for number, (name, case) in enumerate(
-            cases(given.root, given.build, compilers, scratch), 1)]
+            cases(given.root, given.build, compilers, given.cuda, scratch), 1)]
         print(f"1..{len(done)}")
     return 1 if any(done) else 0
 
