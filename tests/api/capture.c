@@ -365,7 +365,8 @@ static void a_capture_of_two_devices_is_begun_on_both(void **state)
     scene_stream_destroy(stream);
 }
 
-/* An event that a capture records never completes, and whatever waited for it never came back. */
+/* An event that a capture records never completes, and whatever waited for it never came back (PyTorch
+ * #193982). */
 static void a_capture_that_was_not_told_holds_nothing_up(void **state)
 {
     struct xseg_allocator *allocator = scene_open(NULL);

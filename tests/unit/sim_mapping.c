@@ -384,6 +384,7 @@ static void several_mappings_in_one_call(void **state)
     }
 }
 
+/* cuda-python #2882: without that release the memory is lost. */
 static void a_retained_handle_is_the_same_and_needs_its_own_release(void **state)
 {
     CUmemGenericAllocationHandle handle = create(2 * GRANULE), again = 0;
@@ -982,6 +983,7 @@ static void peers_use_each_others_allocations(void **state)
     ASSERT_CU(cuMemSetAccess(far, GRANULE, &desc, 1), CUDA_ERROR_INVALID_DEVICE);
 }
 
+/* XLA #40852: enabling a peer does not do. */
 static void mapped_memory_needs_access_rights_of_its_own(void **state)
 {
     CUmemAccessDesc both[2] = {read_write(0), read_write(1)};
@@ -1170,6 +1172,7 @@ static void an_import_is_the_same_memory(void **state)
     assert_int_equal(xseg_sim_used(0), 0);
 }
 
+/* smolvm #650 leaked memory in this way. */
 static void an_open_file_holds_memory(void **state)
 {
     CUmemGenericAllocationHandle handle = create_exportable(GRANULE);
