@@ -136,6 +136,22 @@ static void gives_back(struct stage *stage)
     stage_pass(stage, 1000);
 }
 
+/* Memory, and a pool, of each of two devices, which are closed together. */
+static void two_devices(struct stage *stage)
+{
+    struct xseg_pool *pool = NULL;
+    void *near = stage_take(stage, 30 * MIB, NULL), *far = NULL;
+
+    for (int device = 0; device < 2; device++)
+        while (stage_again(stage, xseg_pool_create(stage->allocator, device, NULL, &pool)))
+            ;
+    while (stage_again(stage, xseg_alloc(stage->allocator, 1, 5 * MIB, NULL, &far)))
+        ;
+    stage_give(stage, near);
+    while (stage_again(stage, xseg_free(stage->allocator, far)))
+        ;
+}
+
 /* --- The sweep. --- */
 
 static void sweep(const char *name, stage_scenario play, const char *config, uint64_t memory,
@@ -190,6 +206,17 @@ static void limited(void **state)
     (void)state;
     sweep("limit", full_device, "expandable_segments:True,per_process_memory_fraction:0.2", GIB,
           false);
+}
+
+static void several_devices(void **state)
+{
+    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+
+    (void)state;
+    settings.memory_bytes = GIB;
+    settings.devices = 2;
+    stage_sweep("two devices", two_devices, &settings, NULL);
+    assert_true(stage_pairs(two_devices, &settings, NULL, 3) > 100);
 }
 
 static void decaying(void **state)
@@ -333,12 +360,13 @@ static void halfway(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(pairs),         cmocka_unit_test(halfway),
-        cmocka_unit_test(expandable),    cmocka_unit_test(expandable_one_by_one),
-        cmocka_unit_test(classic),       cmocka_unit_test(limited),
-        cmocka_unit_test(with_contents), cmocka_unit_test(automatic_pages),
-        cmocka_unit_test(debug_fill),    cmocka_unit_test(alone),
-        cmocka_unit_test(decaying),      cmocka_unit_test(recycling),
+        cmocka_unit_test(pairs),           cmocka_unit_test(halfway),
+        cmocka_unit_test(expandable),      cmocka_unit_test(expandable_one_by_one),
+        cmocka_unit_test(classic),         cmocka_unit_test(limited),
+        cmocka_unit_test(with_contents),   cmocka_unit_test(automatic_pages),
+        cmocka_unit_test(debug_fill),      cmocka_unit_test(alone),
+        cmocka_unit_test(decaying),        cmocka_unit_test(recycling),
+        cmocka_unit_test(several_devices),
     };
 
     return cmocka_run_group_tests_name("sweep", tests, NULL, NULL);
