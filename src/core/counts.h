@@ -137,9 +137,9 @@ static inline void xseg_counts_down(struct xseg_counts *counts, enum xseg_count 
     (void)xseg_counts_add(&counts->down[what], amount);
 }
 
-/* Add to one of the three, and say whether it passes its limit. */
-static inline bool xseg_counts_passes(struct xseg_counts *counts, enum xseg_count what,
-                                      enum xseg_count_limit limit, uint64_t amount)
+/* Add to one of the three, and say whether it passes its limit: a number, to be joined without a branch. */
+static inline unsigned xseg_counts_passes(struct xseg_counts *counts, enum xseg_count what,
+                                          enum xseg_count_limit limit, uint64_t amount)
 {
     return xseg_counts_add(&counts->up[what], amount) -
                atomic_load_explicit(&counts->down[what], memory_order_relaxed) >
@@ -149,12 +149,12 @@ static inline bool xseg_counts_passes(struct xseg_counts *counts, enum xseg_coun
 /* A block is handed out. */
 static inline void xseg_counts_alloc(struct xseg_counts *counts, uint64_t bytes, uint64_t requested)
 {
-    const bool passes =
+    const unsigned passes =
         xseg_counts_passes(counts, XSEG_COUNT_ALLOCATION, XSEG_LIMIT_BLOCKS, 1) |
         xseg_counts_passes(counts, XSEG_COUNT_ALLOCATED_BYTES, XSEG_LIMIT_BYTES, bytes) |
         xseg_counts_passes(counts, XSEG_COUNT_REQUESTED_BYTES, XSEG_LIMIT_REQUESTED, requested);
 
-    if (__builtin_expect(passes, 0))
+    if (__builtin_expect(passes != 0, 0))
         xseg_counts_look_around_all(counts);
 }
 
