@@ -1,0 +1,207 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Two threads with a stream each fight for the last pages of a device.  Every block that a thread gets
+ * it writes into, and finds its own words again when it frees it: memory that two held at once, or that
+ * was taken away while it was held, would show, and ThreadSanitizer would see the race.
+ */
+#include "tests/support/scene.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+
+#define THREADS 2u
+#define HELD    6u
+#define STEP    (256 * KIB)
+
+struct fight {
+    struct xseg_allocator *allocator;
+    unsigned rounds;
+    atomic_uint_fast64_t served, refused, spared, traced;
+    _Atomic(void *) spare; /* what an observer may free */
+};
+
+struct fighter {
+    struct fight *fight;
+    xseg_stream stream;
+    uint64_t number, random;
+    void *ptr[HELD];
+    size_t bytes[HELD];
+};
+
+static uint64_t next_random(struct fighter *fighter)
+{
+    fighter->random ^= fighter->random >> 12;
+    fighter->random ^= fighter->random << 25;
+    fighter->random ^= fighter->random >> 27;
+    return fighter->random * UINT64_C(0x2545F4914F6CDD1D);
+}
+
+static uint64_t *word_at(void *ptr, size_t offset)
+{
+    return (uint64_t *)(void *)((char *)ptr + offset);
+}
+
+static void mark(const struct fighter *fighter, unsigned i)
+{
+    for (size_t at = 0; at < fighter->bytes[i]; at += STEP)
+        *word_at(fighter->ptr[i], at) = (uintptr_t)fighter->ptr[i] + at + fighter->number;
+}
+
+static void give(struct fighter *fighter, unsigned i)
+{
+    if (fighter->ptr[i] == NULL)
+        return;
+    for (size_t at = 0; at < fighter->bytes[i]; at += STEP)
+        if (*word_at(fighter->ptr[i], at) != (uintptr_t)fighter->ptr[i] + at + fighter->number)
+            abort();
+    if (xseg_free(fighter->fight->allocator, fighter->ptr[i]) != XSEG_OK)
+        abort();
+    fighter->ptr[i] = NULL;
+}
+
+/* Small ones, some of a few pages, and now and then one that is most of the device. */
+static size_t choose_bytes(struct fighter *fighter)
+{
+    const uint64_t random = next_random(fighter);
+    const size_t most = random % 8 == 0 ? 30 * MIB : random % 2 == 0 ? 6 * MIB : MIB;
+
+    return (1 + random / 8 % most + 7) / 8 * 8;
+}
+
+static void take(struct fighter *fighter, unsigned i)
+{
+    struct fight *fight = fighter->fight;
+
+    fighter->bytes[i] = choose_bytes(fighter);
+    const xseg_status status =
+        xseg_alloc(fight->allocator, 0, fighter->bytes[i], fighter->stream, &fighter->ptr[i]);
+    if (status != XSEG_OK && status != XSEG_ERR_NO_MEMORY && status != XSEG_ERR_LIMIT)
+        abort();
+    atomic_fetch_add(status == XSEG_OK ? &fight->served : &fight->refused, 1);
+    if (status == XSEG_OK)
+        mark(fighter, i);
+}
+
+static void *run(void *self)
+{
+    struct fighter *fighter = self;
+    struct fight *fight = fighter->fight;
+
+    for (unsigned round = 0; round < fight->rounds; round++) {
+        const unsigned i = (unsigned)(next_random(fighter) % HELD);
+        void *spare = NULL;
+
+        give(fighter, i);
+        take(fighter, i);
+        if (round % 16 != 0 ||
+            xseg_alloc(fight->allocator, 0, 3 * MIB, fighter->stream, &spare) != XSEG_OK)
+            continue;
+        spare = atomic_exchange(&fight->spare, spare);
+        if (spare != NULL && xseg_free(fight->allocator, spare) != XSEG_OK)
+            abort();
+    }
+    for (unsigned i = 0; i < HELD; i++)
+        give(fighter, i);
+    return NULL;
+}
+
+static bool free_spare(void *context, const struct xseg_shortage *shortage)
+{
+    struct fight *fight = context;
+    void *spare = atomic_exchange(&fight->spare, NULL);
+
+    (void)shortage;
+    if (spare == NULL)
+        return false;
+    if (xseg_free(fight->allocator, spare) != XSEG_OK)
+        abort();
+    atomic_fetch_add(&fight->spared, 1);
+    return true;
+}
+
+static void count(void *context, const struct xseg_trace_entry *entry)
+{
+    struct fight *fight = context;
+
+    (void)entry;
+    atomic_fetch_add(&fight->traced, 1);
+}
+
+static void play(const char *config, bool observed, unsigned rounds)
+{
+    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_observer observer = XSEG_OBSERVER_INIT;
+    struct fight fight = {.rounds = rounds};
+    struct fighter fighter[THREADS];
+    pthread_t thread[THREADS];
+    uint64_t id = 0;
+
+    settings.memory_bytes = 40 * MIB;
+    settings.real_bytes = true;
+    fight.allocator = scene_open_on(&settings, config);
+    observer.context = &fight;
+    observer.short_of_memory = free_spare;
+    observer.trace = count;
+    if (observed)
+        assert_int_equal(xseg_observe(fight.allocator, &observer, &id), XSEG_OK);
+    for (unsigned i = 0; i < THREADS; i++) {
+        fighter[i] = (struct fighter){.fight = &fight,
+                                      .stream = scene_stream(),
+                                      .number = i + 1,
+                                      .random = 88172645463325252U + i * 1000003U};
+        assert_int_equal(pthread_create(&thread[i], NULL, run, &fighter[i]), 0);
+    }
+    for (unsigned i = 0; i < THREADS; i++)
+        assert_int_equal(pthread_join(thread[i], NULL), 0);
+    if (observed)
+        assert_int_equal(xseg_unobserve(fight.allocator, id), XSEG_OK);
+    void *spare = atomic_load(&fight.spare);
+    if (spare != NULL)
+        scene_free(fight.allocator, spare);
+    /* It was a fight, and both got something. */
+    assert_true(fight.refused > 0 && fight.served > rounds);
+    assert_true(observed == (fight.traced > 0) && (!observed || fight.spared > 0));
+    scene_empty_cache(fight.allocator);
+    assert_int_equal(scene_stats(fight.allocator).reserved_bytes[XSEG_STAT_ALL].current, 0);
+    assert_int_equal(xseg_close(fight.allocator), XSEG_OK);
+    for (unsigned i = 0; i < THREADS; i++)
+        scene_stream_destroy(fighter[i].stream);
+    assert_int_equal(xseg_sim_leaks(NULL, 0), 0);
+}
+
+static void expandable(void **state)
+{
+    (void)state;
+    play("expandable_segments:True", false, 3000);
+}
+
+static void classic(void **state)
+{
+    (void)state;
+    play("expandable_segments:False", false, 3000);
+}
+
+static void under_a_limit(void **state)
+{
+    (void)state;
+    play("expandable_segments:True,hard_limit_mb:36,max_split_size_mb:20", false, 1500);
+}
+
+static void observed(void **state)
+{
+    (void)state;
+    play("expandable_segments:True", true, 1500);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(expandable),
+        cmocka_unit_test(classic),
+        cmocka_unit_test(under_a_limit),
+        cmocka_unit_test(observed),
+    };
+
+    return cmocka_run_group_tests_name("last_page", tests, NULL, NULL);
+}
