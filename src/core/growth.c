@@ -325,12 +325,14 @@ xseg_status xseg_growth_finish(struct xseg_arena *arena, const struct xseg_need 
  * With which pages a stretch is mapped.  Once memory has been short, full pages would only be broken
  * up by what is still to come: as long as more than half of it is taken, pages are small.
  *
- * page_mb:auto does so in the last sixteenth, too, and up to three quarters maps long pages: the driver
- * charges by the page.  None is longer than a sixteenth of its growth, since it goes back in one piece.
+ * page_mb:auto does so for small growth in the last sixteenth, too, and up to three quarters maps long
+ * pages: the driver charges by the page.  None is longer than a sixteenth of its growth, since it goes
+ * back in one piece.
  */
 static void choose_pages(struct xseg_device *device, const struct xseg_need *need,
                          struct xseg_stretch *stretch)
 {
+    const struct xseg_segment *segment = &stretch->first->extent->segment;
     const uint64_t limit =
         xseg_min(xseg_device_limit(device, need->config), device->context.total_bytes);
     const uint64_t taken = xseg_device_physical(device) + stretch->missing;
@@ -339,7 +341,8 @@ static void choose_pages(struct xseg_device *device, const struct xseg_need *nee
     stretch->small = device->is_short;
     if (need->config->page_sizes != XSEG_CONFIG_PAGES_AUTO)
         return;
-    stretch->small = stretch->small || taken > limit - limit / 16;
+    if (taken > limit - limit / 16 && stretch->missing < 16 * segment->page_bytes)
+        stretch->small = true;
     if (taken <= limit - limit / 4)
         stretch->longest = xseg_min(stretch->missing / 16, 512 * XSEG_MIB);
 }

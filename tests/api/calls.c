@@ -122,7 +122,7 @@ static uint64_t pages_of(struct xseg_allocator *allocator, size_t bytes, void **
 static void automatic_pages_shrink_towards_the_end(void **state)
 {
     struct xseg_allocator *allocator = scene_open("page_mb:auto");
-    void *blocks[6];
+    void *blocks[7];
 
     (void)state;
     scene_free(allocator, scene_alloc(allocator, PAGE, NULL));
@@ -133,8 +133,9 @@ static void automatic_pages_shrink_towards_the_end(void **state)
     /* Above three quarters. */
     assert_int_equal(pages_of(allocator, 10 * GIB, &blocks[3]), 512);
     assert_int_equal(pages_of(allocator, 5 * GIB, &blocks[4]), 256);
-    /* Above fifteen sixteenths. */
-    assert_int_equal(pages_of(allocator, GIB, &blocks[5]), 510);
+    /* Above fifteen sixteenths: full ones where small ones would be too many. */
+    assert_int_equal(pages_of(allocator, GIB, &blocks[5]), 51);
+    assert_int_equal(pages_of(allocator, 100 * MIB, &blocks[6]), 50);
     free_all(allocator, blocks, COUNT_OF(blocks));
     /* All of it can be had again in one piece. */
     scene_free(allocator, scene_alloc(allocator, 79 * GIB, NULL));
