@@ -15,15 +15,25 @@ void xseg_lock_fini(struct xseg_lock *lock)
     (void)pthread_mutex_destroy(&lock->os);
 }
 
+void xseg_lock_note_rank_taken(enum xseg_lock_rank rank)
+{
+    for (unsigned above = rank; above < XSEG_RANK_COUNT; above++)
+        if (held[above] != 0)
+            xseg_die(__FILE__, __LINE__, "lock order", "a lock of this rank or above is held");
+    held[rank]++;
+}
+
+void xseg_lock_note_rank_given(enum xseg_lock_rank rank)
+{
+    held[rank]--;
+}
+
 void xseg_lock_note_taken(const struct xseg_lock *lock)
 {
-    for (unsigned rank = lock->rank; rank < XSEG_RANK_COUNT; rank++)
-        if (held[rank] != 0)
-            xseg_die(__FILE__, __LINE__, "lock order", "a lock of this rank or above is held");
-    held[lock->rank]++;
+    xseg_lock_note_rank_taken(lock->rank);
 }
 
 void xseg_lock_note_given(const struct xseg_lock *lock)
 {
-    held[lock->rank]--;
+    xseg_lock_note_rank_given(lock->rank);
 }

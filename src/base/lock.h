@@ -11,7 +11,7 @@
  * PENDING  one per device.  Guards the queues of blocks that wait for other streams.
  *          Held across: event create, record, query.  Never across a wait.  While blocks are
  *          pending, every allocation on the device takes it for a look at their events.
- * ARENA    one per arena.  The hot-path lock: guards blocks, shelf and counters of one arena.
+ * ARENA    one per arena, a latch (latch.h).  The hot-path lock: guards blocks, shelf and counters of one arena.
  *          No driver call, no callback, no log output under it.
  * TABLE    one per device: guards insertion of streams, arenas and pools.  One per allocator: guards
  *          insertion into the look-up, and its host memory.  Held across: questions about a stream.
@@ -60,7 +60,9 @@ struct XSEG_CAPABILITY xseg_lock {
 void xseg_lock_init(struct xseg_lock *lock, enum xseg_lock_rank rank);
 void xseg_lock_fini(struct xseg_lock *lock);
 
-/* Rank bookkeeping of the calling thread; the lock functions below call them. */
+/* Rank bookkeeping of the calling thread; the lock functions below and those of latch.h call them. */
+void xseg_lock_note_rank_taken(enum xseg_lock_rank rank);
+void xseg_lock_note_rank_given(enum xseg_lock_rank rank);
 void xseg_lock_note_taken(const struct xseg_lock *lock);
 void xseg_lock_note_given(const struct xseg_lock *lock);
 

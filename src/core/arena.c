@@ -28,7 +28,7 @@ struct xseg_arena *xseg_arena_create(struct xseg_device *device, struct xseg_poo
     arena->is_small = is_small;
     arena->is_alone = pool->is_alone;
     arena->has_cells = is_small && !pool->is_alone;
-    xseg_lock_init(&arena->lock, XSEG_RANK_ARENA);
+    xseg_latch_init(&arena->lock, XSEG_RANK_ARENA);
     xseg_shelf_init(&arena->shelf);
     xseg_list_init(&arena->extents);
     return arena;
@@ -46,7 +46,7 @@ void xseg_arena_destroy(struct xseg_arena *arena)
     xseg_slab_fini(&arena->blocks);
     xseg_slab_fini(&arena->uses);
     xseg_rack_fini(&arena->small.rack);
-    xseg_lock_fini(&arena->lock);
+    xseg_latch_fini(&arena->lock);
     free(arena);
 }
 

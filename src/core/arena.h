@@ -18,6 +18,7 @@
 #ifndef XSEG_CORE_ARENA_H
 #define XSEG_CORE_ARENA_H
 
+#include "src/base/latch.h"
 #include "src/core/config.h"
 #include "src/core/counts.h"
 #include "src/core/extent.h"
@@ -38,7 +39,7 @@ struct xseg_arena {
     /* Changes only when its stream is gone and has passed: under GROWTH, ARENA and TABLE. */
     _Atomic(struct xseg_known_stream *) stream;
 
-    struct xseg_lock lock;
+    struct xseg_latch lock;
     struct xseg_counts counts;
     struct xseg_slab blocks; /* struct xseg_block */
     struct xseg_slab uses;   /* struct xseg_pending_use */
@@ -96,13 +97,13 @@ void xseg_arena_destroy(struct xseg_arena *arena);
 static inline void xseg_arena_lock(struct xseg_arena *arena)
     XSEG_ACQUIRES(arena->lock) XSEG_UNCHECKED
 {
-    xseg_lock_take(&arena->lock);
+    xseg_latch_take(&arena->lock);
 }
 
 static inline void xseg_arena_unlock(struct xseg_arena *arena)
     XSEG_RELEASES(arena->lock) XSEG_UNCHECKED
 {
-    xseg_lock_give(&arena->lock);
+    xseg_latch_give(&arena->lock);
 }
 
 /*

@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/base/latch.h"
+
+#if XSEG_LATCH_IS_MUTEX
+
+void xseg_latch_init(struct xseg_latch *latch, enum xseg_lock_rank rank)
+{
+    (void)pthread_mutex_init(&latch->os, NULL);
+    latch->rank = rank;
+}
+
+void xseg_latch_fini(struct xseg_latch *latch)
+{
+    (void)pthread_mutex_destroy(&latch->os);
+}
+
+#else
+
+#include <linux/futex.h>
+#include <linux/membarrier.h>
+#include <stddef.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+/* Looks at a latch before sleeping; a hit holds one for some 20 ns.  Taste. */
+#define SPINS 200
+
+static bool register_barrier(void)
+{
+    return syscall(__NR_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0) == 0;
+}
+
+void xseg_latch_init(struct xseg_latch *latch, enum xseg_lock_rank rank)
+{
+    atomic_init(&latch->taken, 0);
+    atomic_init(&latch->sleepers, 0);
+    latch->has_barrier = register_barrier();
+    latch->rank = rank;
+}
+
+void xseg_latch_fini(struct xseg_latch *latch)
+{
+    XSEG_ASSERT(atomic_load(&latch->taken) == 0);
+    (void)latch;
+}
+
+static bool try_to_take(struct xseg_latch *latch)
+{
+    return atomic_load_explicit(&latch->taken, memory_order_relaxed) == 0 &&
+           atomic_exchange(&latch->taken, 1) == 0;
+}
+
+static void pause_briefly(void)
+{
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#endif
+}
+
+void xseg_latch_wait(struct xseg_latch *latch)
+{
+    for (unsigned i = 0; i < SPINS; i++) {
+        if (try_to_take(latch))
+            return;
+        pause_briefly();
+    }
+    (void)atomic_fetch_add(&latch->sleepers, 1);
+    if (latch->has_barrier)
+        (void)syscall(__NR_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0);
+    /* From here on every giver sees that somebody sleeps.  Whoever gave it before is seen here. */
+    while (atomic_exchange(&latch->taken, 1) != 0)
+        (void)syscall(__NR_futex, &latch->taken, FUTEX_WAIT_PRIVATE, 1, NULL, NULL, 0);
+    (void)atomic_fetch_sub(&latch->sleepers, 1);
+}
+
+void xseg_latch_wake(struct xseg_latch *latch)
+{
+    (void)syscall(__NR_futex, &latch->taken, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
+}
+
+#endif
