@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "src/core/hit.h"
 #include "src/door.h"
 
 /* Members that the caller does not know keep their defaults. */
@@ -66,8 +67,10 @@ const char *xseg_configuration_source(const struct xseg_allocator *allocator)
 /* The most that an address can be asked to be a multiple of. */
 #define ALIGNMENT_MAX XSEG_GIB
 
-xseg_status xseg_alloc(struct xseg_allocator *allocator, int device, size_t bytes,
-                       xseg_stream stream, void **out)
+/* Out of line, so that a hit does not make room for a request. */
+static __attribute__((noinline)) xseg_status alloc_slowly(struct xseg_allocator *allocator,
+                                                          int device, size_t bytes,
+                                                          xseg_stream stream, void **out)
 {
     struct xseg_request request = XSEG_REQUEST_INIT;
 
@@ -75,6 +78,15 @@ xseg_status xseg_alloc(struct xseg_allocator *allocator, int device, size_t byte
     request.bytes = bytes;
     request.stream = stream;
     return xseg_alloc_with(allocator, &request, out);
+}
+
+xseg_status xseg_alloc(struct xseg_allocator *allocator, int device, size_t bytes,
+                       xseg_stream stream, void **out)
+{
+    XSEG_DOOR(allocator);
+    if (__builtin_expect(out != NULL && xseg_hit_alloc(allocator, device, bytes, stream, out), 1))
+        return XSEG_OK;
+    return alloc_slowly(allocator, device, bytes, stream, out);
 }
 
 /* Members that the caller does not know keep their defaults. */
@@ -135,6 +147,8 @@ xseg_status xseg_alloc_with(struct xseg_allocator *allocator, const struct xseg_
 xseg_status xseg_free(struct xseg_allocator *allocator, void *ptr)
 {
     XSEG_DOOR(allocator);
+    if (__builtin_expect(xseg_hit_free(allocator, ptr), 1))
+        return XSEG_OK;
     return ptr == NULL ? XSEG_OK : xseg_allocator_free(allocator, ptr);
 }
 

@@ -8,6 +8,7 @@
 #include "src/base/error.h"
 #include "src/core/alone.h"
 #include "src/core/departure.h"
+#include "src/core/live.h"
 #include "src/core/size.h"
 #include "src/core/trace.h"
 #include "src/core/tract.h"
@@ -193,38 +194,6 @@ xseg_status xseg_allocator_device(struct xseg_allocator *allocator, int ordinal,
 
 /* --- From an address to its block. --- */
 
-static bool lies_in(const struct xseg_extent *extent, uint64_t address)
-{
-    return extent != NULL && address >= extent->segment.base &&
-           address - extent->segment.base < extent->segment.bytes;
-}
-
-/*
- * Lock the arena of an address.  The extent is asked for again under the lock, because one that
- * holds no live block may end at any time.  NULL if the address is in no segment.
- */
-static struct xseg_extent *lock_extent(struct xseg_allocator *allocator,
-                                       uint64_t address) XSEG_UNCHECKED
-{
-    for (;;) {
-        struct xseg_extent *extent = xseg_lookup_find(&allocator->lookup, address);
-
-        if (extent == NULL)
-            return NULL;
-        struct xseg_arena *arena = extent->arena;
-        xseg_arena_lock(arena);
-        if (__builtin_expect(extent == xseg_lookup_find(&allocator->lookup, address) &&
-                                 extent->arena == arena,
-                             1)) {
-            if (lies_in(extent, address))
-                return extent;
-            xseg_arena_unlock(arena);
-            return NULL;
-        }
-        xseg_arena_unlock(arena);
-    }
-}
-
 static const char *const state_text[] = {
     [XSEG_BLOCK_LIVE] = "a live block",
     [XSEG_BLOCK_PENDING] = "a block that was freed and waits for another stream",
@@ -277,16 +246,6 @@ struct live {
     uint32_t quantum;          /* of the cell */
 };
 
-/* Whether a live cell begins at an address of an extent that has cells. */
-static inline bool find_cell(const struct xseg_extent *extent, uint64_t address, uint32_t *quantum)
-{
-    const uint64_t offset = address - extent->segment.base;
-
-    *quantum = (uint32_t)(offset >> XSEG_CELLS_SHIFT);
-    return offset % XSEG_SIZE_QUANTUM == 0 && xseg_cells_sheet(&extent->cells, *quantum) != NULL &&
-           xseg_cells_is_live(xseg_cells_word(&extent->cells, *quantum), *quantum);
-}
-
 /*
  * The live block that starts at an address, with its arena locked.
  *
@@ -296,7 +255,7 @@ static inline xseg_status lock_live(struct xseg_allocator *allocator, const void
                                     struct live *live) XSEG_UNCHECKED
 {
     const uint64_t address = (uint64_t)(uintptr_t)pointer;
-    struct xseg_extent *extent = lock_extent(allocator, address);
+    struct xseg_extent *extent = xseg_live_lock_extent(allocator, address);
 
     if (__builtin_expect(extent == NULL, 0)) {
         (void)xseg_fail(XSEG_ERR_NOT_LIVE, "%p is not memory of this allocator", pointer);
@@ -305,7 +264,7 @@ static inline xseg_status lock_live(struct xseg_allocator *allocator, const void
     live->extent = extent;
     live->arena = extent->arena;
     live->record = NULL;
-    if (extent->has_cells && find_cell(extent, address, &live->quantum))
+    if (extent->has_cells && xseg_live_find_cell(extent, address, &live->quantum))
         return XSEG_OK;
     live->record = xseg_extent_block_at(extent, &live->arena->blocks, address);
     if (__builtin_expect(live->record != NULL && live->record->state == XSEG_BLOCK_LIVE, 1))
@@ -577,7 +536,7 @@ xseg_status xseg_allocator_describe(struct xseg_allocator *allocator, const void
                                     struct xseg_block_info *out) XSEG_UNCHECKED
 {
     const uint64_t address = (uint64_t)(uintptr_t)pointer;
-    struct xseg_extent *extent = lock_extent(allocator, address);
+    struct xseg_extent *extent = xseg_live_lock_extent(allocator, address);
 
     if (extent == NULL)
         return xseg_fail(XSEG_ERR_NOT_LIVE, "%p is not memory of this allocator", pointer);

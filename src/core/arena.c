@@ -338,6 +338,16 @@ xseg_status xseg_arena_alloc(struct xseg_arena *arena, const struct xseg_need *n
     return XSEG_OK;
 }
 
+uint64_t xseg_arena_hit(struct xseg_arena *arena, const struct xseg_need *need)
+{
+    if (__builtin_expect(arena->blocks.free_count < 2, 0))
+        return 0;
+    struct xseg_block *block = find(arena, need);
+    if (block == NULL || block->filled)
+        return 0;
+    return hand_out(arena, block, block->base, need).base;
+}
+
 /* How a neighbour that is about to merge changes the fragments. */
 static void count_neighbour(const struct xseg_block *neighbour, int64_t *pieces, int64_t *bytes)
 {

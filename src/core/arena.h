@@ -121,6 +121,10 @@ bool xseg_arena_stock(struct xseg_arena *arena, struct xseg_slab *slab, uint32_t
 xseg_status xseg_arena_alloc(struct xseg_arena *arena, const struct xseg_need *need,
                              struct xseg_grant *out);
 
+/* The same for a plain request of a large arena, whose lock is held: the address, or 0 for a miss and
+ * for what has more to it. */
+uint64_t xseg_arena_hit(struct xseg_arena *arena, const struct xseg_need *need);
+
 /*
  * Hand a cached block out, taking it off the shelf: its head becomes live, the rest stays cached if
  * the rules say so, and so does what lies before the alignment.  Two block records must be in stock.

@@ -572,15 +572,6 @@ static xseg_status check_together(struct parser *parser)
     return XSEG_ERR_CONFIG;
 }
 
-void xseg_config_sum_up(struct xseg_config *config)
-{
-    config->decays = config->idle_ms >= 0 || config->soft_limit_bytes != UINT64_MAX ||
-                     config->device_free_min_bytes != 0 || config->soft_by_device;
-    config->decays_on_calls = config->decays && !config->background_thread;
-    config->watches_frees = config->debug_fill || config->free_history != 0 || config->traced;
-    config->follows_calls = config->decays_on_calls || config->traced;
-}
-
 xseg_status xseg_config_parse(struct xseg_config *config, const char *text, uint64_t *named)
 {
     struct parser parser = {.text = text, .config = *config};

@@ -105,9 +105,10 @@ struct xseg_config {
     bool soft_by_device; /* not a key: xseg_limits() has given a device a soft limit */
     /* What all that says together: idle memory goes back by itself; on calls of the user. */
     bool decays, decays_on_calls;
-    bool traced;        /* not a key: an observer wants to know what happens to blocks */
-    bool watches_frees; /* a free has more to do than the hit path does */
-    bool follows_calls; /* so has the end of an allocation or free */
+    bool traced;         /* not a key: an observer wants to know what happens to blocks */
+    bool watches_frees;  /* a free has more to do than the hit path does */
+    bool follows_calls;  /* so has the end of an allocation or free */
+    bool has_plain_hits; /* nothing makes an allocation anything but a search, see hit.h */
     bool debug_fill;
     bool unmap_on_free;
     bool guard_page;

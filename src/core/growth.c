@@ -30,7 +30,6 @@ static struct xseg_extent *take_extent(struct xseg_arena *arena)
     }
     xseg_list_init(&extent->link);
     extent->arena = arena;
-    extent->first = NULL;
     extent->oversize = false;
     return extent;
 }

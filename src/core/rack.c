@@ -152,38 +152,13 @@ void xseg_rack_remove(struct xseg_rack *rack, const struct xseg_sheet *sheet)
 
 uint64_t xseg_rack_starts(const struct xseg_sheet *sheet, uint32_t word, uint32_t quanta)
 {
-    const struct xseg_cells *cells = &sheet->extent->cells;
     const struct xseg_cells_word *here = &sheet->word[word];
-    const uint32_t behind = sheet->number * XSEG_CELLS_SHEET + (word + 1) * 64;
-    uint64_t bits = here->start & here->free, next = 0, found = 0;
+    uint64_t bits = xseg_rack_candidates(here, quanta), found = 0;
 
-    if (quanta >= 64) {
-        /* Only the last one that begins here can be that long. */
-        const uint64_t last =
-            bits & ((uint64_t)1 << (63 - (uint32_t)__builtin_clzll(here->start | 1)));
-        const uint32_t at = behind - 64 + (uint32_t)__builtin_ctzll(last | (uint64_t)1 << 63);
-
-        return last != 0 && xseg_cells_next(cells, at + 1) == at + quanta ? last : 0;
-    }
-    if (behind == cells->quanta)
-        next = 1;
-    else if (behind % XSEG_CELLS_SHEET != 0)
-        next = here[1].start;
-    else if (xseg_cells_sheet(cells, behind) != NULL)
-        next = xseg_cells_sheet(cells, behind)->word[0].start;
-    /* Where a start follows at just that distance, and none before it. */
-    bits &= here->start >> quanta | next << (64 - quanta);
-    while (bits != 0) {
-        const uint32_t at = (uint32_t)__builtin_ctzll(bits);
-        const uint64_t between = xseg_bits_below(UINT64_MAX, quanta - 1);
-        const uint64_t starts =
-            at == 63 ? next : here->start >> (at + 1) | (next << 1) << (62 - at);
-
-        bits &= bits - 1;
-        if ((starts & between) == 0)
-            found |= (uint64_t)1 << at;
-    }
-    return found;
+    for (; bits != 0; bits &= bits - 1)
+        if (xseg_rack_ends_in(here->start, (uint32_t)__builtin_ctzll(bits), quanta))
+            found |= bits & -bits;
+    return found | (xseg_rack_last_is(sheet, word, quanta) ? xseg_rack_last(here) : 0);
 }
 
 void xseg_rack_forget(struct xseg_rack *rack, const struct xseg_sheet *sheet, uint32_t quanta)
@@ -221,34 +196,6 @@ static struct xseg_cell lowest_in(const struct xseg_sheet *sheet, uint32_t quant
                                       quanta};
     }
     return none;
-}
-
-/* The lowest cell of a size that is there. */
-static struct xseg_cell lowest(const struct xseg_rack *rack, uint32_t quanta)
-{
-    const uint64_t *top = &rack->top[quanta * rack->tops];
-    uint32_t i = 0;
-
-    while (top[i] == 0)
-        i++;
-    const uint32_t word = i * 64 + (uint32_t)__builtin_ctzll(top[i]);
-    const uint32_t rank =
-        word * 64 + (uint32_t)__builtin_ctzll(rack->bits[quanta * rack->words + word]);
-    return lowest_in(rack->sheet[rank], quanta, 0);
-}
-
-struct xseg_cell xseg_rack_find_from(const struct xseg_rack *rack, uint32_t quanta)
-{
-    uint32_t word = quanta / 64;
-    uint64_t sizes = rack->sizes[word] >> quanta % 64 << quanta % 64;
-    struct xseg_cell none = {0};
-
-    while (sizes == 0) {
-        if (++word == XSEG_CELLS_WIDE / 64)
-            return none;
-        sizes = rack->sizes[word];
-    }
-    return lowest(rack, word * 64 + (uint32_t)__builtin_ctzll(sizes));
 }
 
 struct xseg_cell xseg_rack_next(const struct xseg_rack *rack, const struct xseg_cell *cell)

@@ -20,7 +20,7 @@
 #ifndef XSEG_CORE_RACK_H
 #define XSEG_CORE_RACK_H
 
-#include "src/core/cells.h"
+#include "src/core/extent.h"
 
 /* A cached cell; none if its size is 0. */
 struct xseg_cell {
@@ -55,9 +55,6 @@ void xseg_rack_fini(struct xseg_rack *rack);
 void xseg_rack_add(struct xseg_rack *rack, struct xseg_sheet *sheet);
 void xseg_rack_remove(struct xseg_rack *rack, const struct xseg_sheet *sheet);
 
-/* The best fit for a size, or none. */
-struct xseg_cell xseg_rack_find_from(const struct xseg_rack *rack, uint32_t quanta);
-
 /* The cell that comes after one of the rack by size and address, or none. */
 struct xseg_cell xseg_rack_next(const struct xseg_rack *rack, const struct xseg_cell *cell);
 
@@ -65,11 +62,6 @@ struct xseg_cell xseg_rack_next(const struct xseg_rack *rack, const struct xseg_
 uint64_t xseg_rack_starts(const struct xseg_sheet *sheet, uint32_t word, uint32_t quanta);
 
 bool xseg_rack_audit(const struct xseg_rack *rack, struct xseg_finding *finding);
-
-static inline bool xseg_rack_is_empty(const struct xseg_rack *rack)
-{
-    return (rack->sizes[0] | rack->sizes[1] | rack->sizes[2] | rack->sizes[3]) == 0;
-}
 
 /* A cell has become cached, and its bits say so. */
 static inline void xseg_rack_insert(struct xseg_rack *rack, struct xseg_sheet *sheet,
@@ -87,27 +79,112 @@ static inline void xseg_rack_insert(struct xseg_rack *rack, struct xseg_sheet *s
 
 void xseg_rack_forget(struct xseg_rack *rack, const struct xseg_sheet *sheet, uint32_t quanta);
 
+/* Cached cells of a word with a start at just the distance of a size behind theirs: those of that size
+ * which end in the word, but for starts in between. */
+static inline uint64_t xseg_rack_candidates(const struct xseg_cells_word *word, uint32_t quanta)
+{
+    return quanta < 64 ? word->start & word->free & word->start >> quanta : 0;
+}
+
+/* Whether no start lies between a bit and the one a size behind it. */
+static inline bool xseg_rack_ends_in(uint64_t start, uint32_t at, uint32_t quanta)
+{
+    return (start >> at >> 1 & (((uint64_t)1 << (quanta - 1)) - 1)) == 0;
+}
+
+/* The bit of the last start of a word, which is the only one whose cell may end behind the word. */
+static inline uint64_t xseg_rack_last(const struct xseg_cells_word *word)
+{
+    return (uint64_t)1 << 63 >> __builtin_clzll(word->start | 1);
+}
+
+/* Whether the last cell of a word is cached and of a size. */
+static inline bool xseg_rack_last_is(const struct xseg_sheet *sheet, uint32_t word, uint32_t quanta)
+{
+    const struct xseg_cells_word *here = &sheet->word[word];
+    const uint64_t last = xseg_rack_last(here);
+    const uint32_t at =
+        sheet->number * XSEG_CELLS_SHEET + word * 64 + (uint32_t)__builtin_ctzll(last);
+
+    return (here->start & here->free & last) != 0 &&
+           xseg_cells_next(&sheet->extent->cells, at + 1) == at + quanta;
+}
+
+/* Whether a cell of a size begins in a word beside the one at a bit. */
+static inline bool xseg_rack_has_other(const struct xseg_sheet *sheet, uint32_t word,
+                                       uint32_t quanta, uint64_t bit)
+{
+    const struct xseg_cells_word *here = &sheet->word[word];
+    uint64_t bits = xseg_rack_candidates(here, quanta) & ~bit;
+
+    /* Two that are this long cannot begin in one word. */
+    if (quanta >= 64)
+        return false;
+    for (; bits != 0; bits &= bits - 1)
+        if (xseg_rack_ends_in(here->start, (uint32_t)__builtin_ctzll(bits), quanta))
+            return true;
+    return xseg_rack_last(here) != bit && xseg_rack_last_is(sheet, word, quanta);
+}
+
 /* A cell that is still marked as cached leaves the rack. */
 static inline void xseg_rack_remove_cell(struct xseg_rack *rack, struct xseg_sheet *sheet,
                                          uint32_t quantum, uint32_t quanta)
 {
     const uint32_t word = quantum / 64 % XSEG_CELLS_WORDS;
 
-    /* Two that are this long cannot begin in one word. */
-    if (quanta < 64 && (xseg_rack_starts(sheet, word, quanta) & ~xseg_cells_bit(quantum)) != 0)
+    if (xseg_rack_has_other(sheet, word, quanta, xseg_cells_bit(quantum)))
         return;
     sheet->bin[quanta] &= ~((uint64_t)1 << word);
     if (sheet->bin[quanta] == 0)
         xseg_rack_forget(rack, sheet, quanta);
 }
 
+/* The bit number of the lowest cell of a size in a word that has one. */
+static inline uint32_t xseg_rack_lowest_bit(const struct xseg_sheet *sheet, uint32_t word,
+                                            uint32_t quanta)
+{
+    const struct xseg_cells_word *here = &sheet->word[word];
+    uint64_t bits = xseg_rack_candidates(here, quanta);
+
+    for (; bits != 0; bits &= bits - 1)
+        if (xseg_rack_ends_in(here->start, (uint32_t)__builtin_ctzll(bits), quanta))
+            return (uint32_t)__builtin_ctzll(bits);
+    return (uint32_t)__builtin_ctzll(xseg_rack_last(here));
+}
+
+/* The lowest cell of a size that is there. */
+static inline struct xseg_cell xseg_rack_lowest(const struct xseg_rack *rack, uint32_t quanta)
+{
+    const uint64_t *top = &rack->top[quanta * rack->tops];
+    uint32_t i = 0;
+
+    while (__builtin_expect(top[i] == 0, 0))
+        i++;
+    const uint32_t group = i * 64 + (uint32_t)__builtin_ctzll(top[i]);
+    const uint32_t rank =
+        group * 64 + (uint32_t)__builtin_ctzll(rack->bits[quanta * rack->words + group]);
+    const struct xseg_sheet *sheet = rack->sheet[rank];
+    const uint32_t word = (uint32_t)__builtin_ctzll(sheet->bin[quanta]);
+    const uint32_t at = xseg_rack_lowest_bit(sheet, word, quanta);
+    return (struct xseg_cell){sheet->extent, sheet->number * XSEG_CELLS_SHEET + word * 64 + at,
+                              quanta};
+}
+
+/* The best fit for a size, or none. */
 static inline struct xseg_cell xseg_rack_find(const struct xseg_rack *rack, uint32_t quanta)
 {
+    uint32_t word = quanta / 64;
     struct xseg_cell none = {0};
 
     if (quanta >= XSEG_CELLS_WIDE)
         return none;
-    return xseg_rack_find_from(rack, quanta);
+    uint64_t sizes = rack->sizes[word] >> quanta % 64 << quanta % 64;
+    while (sizes == 0) {
+        if (++word == XSEG_CELLS_WIDE / 64)
+            return none;
+        sizes = rack->sizes[word];
+    }
+    return xseg_rack_lowest(rack, word * 64 + (uint32_t)__builtin_ctzll(sizes));
 }
 
 #endif

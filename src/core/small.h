@@ -21,6 +21,7 @@
 #include "src/core/rack.h"
 
 struct xseg_arena;
+struct xseg_config;
 struct xseg_need;
 struct xseg_grant;
 
@@ -35,6 +36,11 @@ struct xseg_small {
 /* Serve a request from cached cells, as PyTorch would choose; false if there is none. */
 bool xseg_small_alloc(struct xseg_arena *arena, const struct xseg_need *need,
                       struct xseg_grant *out);
+
+/* The same for a plain expandable request whose size is rounded to quanta, where that takes no search
+ * by the rules.  Returns the address; 0, and nothing has changed, if it does, or there is none. */
+uint64_t xseg_small_hit(struct xseg_arena *arena, const struct xseg_config *config, uint32_t quanta,
+                        uint64_t requested);
 
 /* Free the live cell that begins at a quantum. */
 void xseg_small_free(struct xseg_arena *arena, struct xseg_extent *extent, uint32_t quantum);

@@ -42,17 +42,12 @@ bool xseg_streams_is_default(xseg_stream handle)
     return (uintptr_t)handle <= PER_THREAD_HANDLE;
 }
 
-static unsigned bucket_of(xseg_stream handle)
-{
-    return (unsigned)(((uintptr_t)handle >> 4) * UINT64_C(0x9E3779B97F4A7C15) >> 58);
-}
-
 /* By handle; for the per-thread stream, whose handle many share, also by number. */
 static struct xseg_known_stream *find(struct xseg_streams *streams, xseg_stream handle,
                                       uint64_t number)
 {
     struct xseg_known_stream *stream =
-        atomic_load_explicit(&streams->bucket[bucket_of(handle)], memory_order_acquire);
+        atomic_load_explicit(&streams->bucket[xseg_streams_bucket(handle)], memory_order_acquire);
 
     while (stream != NULL && (stream->handle != handle || !xseg_stream_is_there(stream) ||
                               (xseg_streams_is_per_thread(handle) && stream->number != number)))
@@ -64,7 +59,7 @@ static struct xseg_known_stream *find(struct xseg_streams *streams, xseg_stream 
 static struct xseg_known_stream *revive(struct xseg_streams *streams, xseg_stream handle,
                                         uint64_t number)
 {
-    struct xseg_known_stream *stream = atomic_load(&streams->bucket[bucket_of(handle)]);
+    struct xseg_known_stream *stream = atomic_load(&streams->bucket[xseg_streams_bucket(handle)]);
 
     while (stream != NULL &&
            (stream->handle != handle || atomic_load(&stream->state) != XSEG_STREAM_GONE))
@@ -80,7 +75,7 @@ static struct xseg_known_stream *revive(struct xseg_streams *streams, xseg_strea
 static xseg_status add(struct xseg_streams *streams, xseg_stream handle, uint64_t number,
                        struct xseg_known_stream **out)
 {
-    _Atomic(struct xseg_known_stream *) *bucket = &streams->bucket[bucket_of(handle)];
+    _Atomic(struct xseg_known_stream *) *bucket = &streams->bucket[xseg_streams_bucket(handle)];
     struct xseg_known_stream *stream = calloc(1, sizeof(*stream));
 
     if (stream == NULL)

@@ -76,6 +76,27 @@ xseg_status xseg_streams_get(struct xseg_streams *streams, xseg_stream handle,
 /* The entry of a handle whose stream is known; else NULL.  Not for the per-thread default stream. */
 struct xseg_known_stream *xseg_streams_find(struct xseg_streams *streams, xseg_stream handle);
 
+static inline unsigned xseg_streams_bucket(xseg_stream handle)
+{
+    return (unsigned)(((uintptr_t)handle >> 4) * UINT64_C(0x9E3779B97F4A7C15) >> 58);
+}
+
+/* The entry of a stream that is there and was met before, without a question; else NULL, also for
+ * handles that need one. */
+static inline struct xseg_known_stream *xseg_streams_find_plain(struct xseg_streams *streams,
+                                                                xseg_stream handle)
+{
+    struct xseg_known_stream *stream =
+        atomic_load_explicit(&streams->bucket[xseg_streams_bucket(handle)], memory_order_acquire);
+
+    /* The default streams' other handles. */
+    if ((uintptr_t)handle - 1 < 2)
+        return NULL;
+    while (stream != NULL && (stream->handle != handle || !xseg_stream_is_there(stream)))
+        stream = atomic_load_explicit(&stream->next, memory_order_relaxed);
+    return stream;
+}
+
 /* Visit every entry, also of streams that are gone. */
 void xseg_streams_visit(struct xseg_streams *streams,
                         void (*visit)(void *self, struct xseg_known_stream *stream), void *self);

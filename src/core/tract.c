@@ -5,12 +5,7 @@
 #include <stdlib.h>
 
 #include "src/core/arena.h"
-#include "src/core/small.h"
-
-static uint32_t quantum_of(const struct xseg_extent *extent, uint64_t address)
-{
-    return (uint32_t)((address - extent->segment.base) >> XSEG_CELLS_SHIFT);
-}
+#include "src/core/cell.h"
 
 /* --- Marks. --- */
 
@@ -23,7 +18,7 @@ static bool has_sheet(const struct xseg_extent *extent, uint32_t quantum)
 void xseg_tract_mark(const struct xseg_block *block)
 {
     struct xseg_cells *cells = &block->extent->cells;
-    const uint32_t quantum = quantum_of(block->extent, block->base);
+    const uint32_t quantum = xseg_cell_quantum_of(block->extent, block->base);
 
     if (!has_sheet(block->extent, quantum))
         return;
@@ -34,7 +29,7 @@ void xseg_tract_mark(const struct xseg_block *block)
 void xseg_tract_unmark(const struct xseg_block *block)
 {
     struct xseg_cells *cells = &block->extent->cells;
-    const uint32_t quantum = quantum_of(block->extent, block->base);
+    const uint32_t quantum = xseg_cell_quantum_of(block->extent, block->base);
 
     if (!has_sheet(block->extent, quantum))
         return;
@@ -212,8 +207,8 @@ static struct xseg_block *cut_out(struct xseg_arena *arena, struct xseg_extent *
         unlink_block(tract);
         xseg_slab_put(&arena->blocks, tract);
     }
-    xseg_cells_word(&extent->cells, quantum_of(extent, base))->record |=
-        xseg_cells_bit(quantum_of(extent, base));
+    xseg_cells_word(&extent->cells, xseg_cell_quantum_of(extent, base))->record |=
+        xseg_cells_bit(xseg_cell_quantum_of(extent, base));
     return block;
 }
 
@@ -249,7 +244,7 @@ static void join_tracts(struct xseg_arena *arena, struct xseg_block *block)
 {
     struct xseg_extent *extent = block->extent;
     struct xseg_block *next = block->next, *prev = block->prev;
-    const uint32_t quantum = quantum_of(extent, block->base);
+    const uint32_t quantum = xseg_cell_quantum_of(extent, block->base);
 
     xseg_cells_word(&extent->cells, quantum)->record &= ~xseg_cells_bit(quantum);
     block->state = XSEG_BLOCK_TRACT;
@@ -273,7 +268,7 @@ static void join_tracts(struct xseg_arena *arena, struct xseg_block *block)
 static struct xseg_cell become_cell(struct xseg_arena *arena, struct xseg_block *block)
 {
     struct xseg_extent *extent = block->extent;
-    const struct xseg_cell cell = {extent, quantum_of(extent, block->base),
+    const struct xseg_cell cell = {extent, xseg_cell_quantum_of(extent, block->base),
                                    (uint32_t)(block->bytes >> XSEG_CELLS_SHIFT)};
 
     arena->small.has_filled = arena->small.has_filled || block->filled;
@@ -313,7 +308,7 @@ static bool is_in_tree(const struct xseg_block *block)
 static bool audit_record(const struct xseg_block *block, struct xseg_finding *finding)
 {
     const struct xseg_extent *extent = block->extent;
-    const uint32_t quantum = quantum_of(extent, block->base);
+    const uint32_t quantum = xseg_cell_quantum_of(extent, block->base);
     const bool is_tract = block->state == XSEG_BLOCK_TRACT;
 
     XSEG_HOLDS(finding, "TRACT-1",

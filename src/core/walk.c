@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "src/core/walk.h"
 
+#include "src/core/cell.h"
 #include "src/core/tract.h"
 
 static struct xseg_part part_of_record(const struct xseg_block *record)
@@ -35,17 +36,12 @@ static struct xseg_part part_of_cell(const struct xseg_block *tract, uint32_t qu
     return part;
 }
 
-static uint32_t quantum_of(const struct xseg_block *tract, uint64_t address)
-{
-    return (uint32_t)((address - tract->extent->segment.base) >> XSEG_CELLS_SHIFT);
-}
-
 static struct xseg_part first_of(const struct xseg_block *record)
 {
     if (record == NULL)
         return (struct xseg_part){0};
     return record->state == XSEG_BLOCK_TRACT
-               ? part_of_cell(record, quantum_of(record, record->base))
+               ? part_of_cell(record, xseg_cell_quantum_of(record->extent, record->base))
                : part_of_record(record);
 }
 
@@ -59,7 +55,7 @@ struct xseg_part xseg_walk_next(const struct xseg_part *part)
     const struct xseg_block *record = part->record;
 
     if (record->state == XSEG_BLOCK_TRACT && xseg_part_end(part) < xseg_block_end(record))
-        return part_of_cell(record, quantum_of(record, xseg_part_end(part)));
+        return part_of_cell(record, xseg_cell_quantum_of(record->extent, xseg_part_end(part)));
     return first_of(record->next);
 }
 
@@ -70,5 +66,6 @@ struct xseg_part xseg_walk_at(const struct xseg_extent *extent, uint64_t address
 
     if (record->state != XSEG_BLOCK_TRACT)
         return part_of_record(record);
-    return part_of_cell(record, xseg_cells_last(&extent->cells, quantum_of(record, address)));
+    return part_of_cell(
+        record, xseg_cells_last(&extent->cells, xseg_cell_quantum_of(record->extent, address)));
 }
