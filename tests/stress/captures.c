@@ -3,8 +3,9 @@
  * Two threads, each with streams and a pool of its own.  Both allocate, use and free, now and then each
  * other's blocks; work names the blocks that it touches.  Now and then one of them captures a graph
  * into its pool, with its second stream joined, while the other goes on; or a stream goes and another
- * one comes.  The strict simulator ends the process if memory goes under queued work.  At the end
- * everything adds up.
+ * one comes.  The strict simulator ends the process if memory goes under queued work.  Each block
+ * holds its own address and size from its allocation to its free, so no other thread's block may reach
+ * into it; and at the end the counts are those of the blocks that are left, and then of none.
  */
 #include "tests/support/scene.h"
 
@@ -68,6 +69,35 @@ static uint64_t below(struct worker *worker, uint64_t bound)
 
 /* --- Blocks. --- */
 
+/* What nothing else in memory is. */
+static uint64_t signature(const void *ptr, size_t bytes)
+{
+    return ((uint64_t)(uintptr_t)ptr ^ bytes) * UINT64_C(0x9E3779B97F4A7C15);
+}
+
+static uint64_t *last_word(void *ptr, size_t bytes)
+{
+    return (uint64_t *)ptr + (bytes < 32 ? 2 : bytes / sizeof(uint64_t) - 1);
+}
+
+/* A block has at least 512 bytes, whatever was asked for. */
+static void sign(void *ptr, size_t bytes)
+{
+    ((uint64_t *)ptr)[0] = bytes;
+    ((uint64_t *)ptr)[1] = signature(ptr, bytes);
+    *last_word(ptr, bytes) = ~signature(ptr, bytes);
+}
+
+/* What was asked for; the process ends if somebody has written into the block. */
+static size_t signed_bytes(void *ptr)
+{
+    const size_t bytes = ((uint64_t *)ptr)[0];
+
+    require(((uint64_t *)ptr)[1] == signature(ptr, bytes));
+    require(*last_word(ptr, bytes) == ~signature(ptr, bytes));
+    return bytes;
+}
+
 static void *alloc_on(struct worker *worker, xseg_stream stream, struct xseg_pool *pool,
                       size_t *bytes)
 {
@@ -84,12 +114,15 @@ static void *alloc_on(struct worker *worker, xseg_stream stream, struct xseg_poo
         return NULL;
     }
     require_ok(status);
+    sign(ptr, *bytes);
     atomic_fetch_add(&worker->shared->allocated, 1);
     return ptr;
 }
 
 static void free_block(struct worker *worker, void *ptr)
 {
+    if (ptr != NULL)
+        (void)signed_bytes(ptr);
     require_ok(xseg_free(worker->shared->allocator, ptr));
 }
 
@@ -127,6 +160,8 @@ static void free_behind_an_event(struct worker *worker)
     void *ptr = atomic_exchange(any_slot(worker), NULL);
     xseg_event event = NULL;
 
+    if (ptr != NULL)
+        (void)signed_bytes(ptr);
     require(cuEventCreate(&event, 2) == 0);
     require(cuEventRecord(event, worker->stream[below(worker, STREAMS)]) == 0);
     const xseg_status status = xseg_free_after(worker->shared->allocator, ptr, &event, 1);
@@ -257,6 +292,31 @@ static void *work(void *self)
     return NULL;
 }
 
+/* The blocks that are left, one by one, against the counts. */
+static void expect_what_is_left(const struct shared *shared)
+{
+    const struct xseg_stats stats = scene_stats(shared->allocator);
+    uint64_t blocks = 0, bytes = 0, requested = 0;
+
+    for (unsigned i = 0; i < SLOTS; i++) {
+        void *ptr = atomic_load(&shared->slot[i]);
+
+        if (ptr == NULL)
+            continue;
+        const struct xseg_block_info info = scene_block(shared->allocator, ptr);
+        assert_int_equal(info.state, XSEG_BLOCK_LIVE);
+        assert_ptr_equal(info.base, ptr);
+        assert_int_equal(info.requested, signed_bytes(ptr));
+        blocks++;
+        bytes += info.bytes;
+        requested += info.requested;
+    }
+    assert_true(blocks > 0);
+    assert_int_equal(stats.allocation[XSEG_STAT_ALL].current, blocks);
+    assert_int_equal(stats.allocated_bytes[XSEG_STAT_ALL].current, bytes);
+    assert_true(stats.requested_bytes[XSEG_STAT_ALL].current >= requested);
+}
+
 static void expect_even(const struct shared *shared)
 {
     const struct xseg_stats stats = scene_stats(shared->allocator);
@@ -283,6 +343,7 @@ static void play(const char *config, uint64_t memory, unsigned rounds)
 
     assert_non_null(shared);
     settings.memory_bytes = memory;
+    settings.real_bytes = true;
     shared->allocator = scene_open_on(&settings, config);
     shared->rounds = rounds;
     assert_int_equal(cuDevicePrimaryCtxRetain(&shared->context, 0), 0);
@@ -295,6 +356,7 @@ static void play(const char *config, uint64_t memory, unsigned rounds)
         assert_int_equal(pthread_create(&thread[i], NULL, work, &worker[i]), 0);
     for (unsigned i = 0; i < THREADS; i++)
         assert_int_equal(pthread_join(thread[i], NULL), 0);
+    expect_what_is_left(shared);
     for (unsigned i = 0; i < SLOTS; i++)
         scene_free(shared->allocator, atomic_load(&shared->slot[i]));
     scene_empty_cache(shared->allocator);
