@@ -13,7 +13,8 @@ static struct xseg_part part_of_record(const struct xseg_block *record)
     part.bytes = record->bytes;
     part.requested = record->requested;
     part.state = (enum xseg_block_state)record->state;
-    part.has_uses = record->uses != NULL;
+    /* Of a freed block they belong to whoever holds PENDING. */
+    part.has_uses = part.state == XSEG_BLOCK_LIVE && record->uses != NULL;
     part.record = record;
     return part;
 }
