@@ -88,6 +88,13 @@ static inline struct xseg_known_stream *xseg_arena_stream(const struct xseg_aren
     return atomic_load_explicit(&arena->stream, memory_order_relaxed);
 }
 
+/* Whether freed blocks of the arena wait for other streams. */
+static inline bool xseg_arena_has_pending(const struct xseg_arena *arena)
+{
+    return xseg_counts_current(&arena->counts, XSEG_COUNT_ACTIVE) !=
+           xseg_counts_current(&arena->counts, XSEG_COUNT_ALLOCATION);
+}
+
 /* Returns NULL without host memory. */
 struct xseg_arena *xseg_arena_create(struct xseg_device *device, struct xseg_pool *pool,
                                      struct xseg_known_stream *stream, bool is_small);

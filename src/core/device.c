@@ -288,14 +288,24 @@ static xseg_status prepare(struct xseg_device *device, const struct xseg_device_
     return xseg_pool_arena(pool, stream, need->is_small, arena);
 }
 
-/* Take back what can be had again; in a capture only what its graph allows. */
-static void look_at_pending(struct xseg_device *device, const struct xseg_config *config,
-                            struct xseg_known_stream *stream)
+/*
+ * Take back what can be had again; in a capture only what its graph allows.
+ *
+ * PyTorch asks about every stream's next event at every allocation, and its statistics show that.  Once
+ * memory has been short they are no model any more, and a question is left out that cannot serve this
+ * request: nothing of its arena is pending.  A miss asks in any case.
+ */
+static void look_at_pending(struct xseg_arena *arena, const struct xseg_config *config)
 {
-    if (!xseg_pending_captures(&device->pending))
-        xseg_pending_poll(&device->pending);
-    else if (config->graph_capture_record_stream_reuse)
-        xseg_deferred_reuse(&device->pending, stream);
+    struct xseg_device *device = arena->device;
+
+    if (!xseg_pending_captures(&device->pending)) {
+        if (!atomic_load_explicit(&device->asks_late, memory_order_relaxed) ||
+            xseg_arena_has_pending(arena))
+            xseg_pending_poll(&device->pending);
+    } else if (config->graph_capture_record_stream_reuse) {
+        xseg_deferred_reuse(&device->pending, xseg_arena_stream(arena));
+    }
 }
 
 void xseg_device_follow(struct xseg_device *device, const struct xseg_config *config)
@@ -318,7 +328,7 @@ xseg_status xseg_device_alloc(struct xseg_device *device, const struct xseg_devi
     if (status != XSEG_OK)
         return status;
     if (atomic_load_explicit(&device->pending.count, memory_order_relaxed) != 0)
-        look_at_pending(device, request->config, xseg_arena_stream(arena));
+        look_at_pending(arena, request->config);
     if (__builtin_expect(!need.is_alone, 1))
         status = xseg_arena_alloc(arena, &need, &grant);
     if (status == XSEG_OK && grant.base == 0)

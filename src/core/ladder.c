@@ -215,13 +215,18 @@ static bool is_rejected(const struct xseg_device *device, const struct xseg_need
 static xseg_status serve(struct xseg_arena *arena, const struct xseg_need *need,
                          struct xseg_grant *out)
 {
+    struct xseg_device *device = arena->device;
+
+    if (atomic_load_explicit(&device->asks_late, memory_order_relaxed) &&
+        atomic_load(&device->pending.count) != 0 && !xseg_pending_captures(&device->pending))
+        xseg_pending_poll(&device->pending);
     /* Another thread may have freed or grown what fits while this one waited for the lock. */
     const xseg_status status = search(arena, need, out);
 
     if (status != XSEG_OK || out->base != 0)
         return status;
     if (__builtin_expect(need->ages, 0))
-        xseg_garbage_collect(arena->device, need->config);
+        xseg_garbage_collect(device, need->config);
     return xseg_growth_grow(arena, need, out);
 }
 
@@ -249,6 +254,8 @@ static xseg_status overcome(struct xseg_arena *arena, const struct xseg_need *ne
     bool spared = true;
 
     arena->device->is_short = true;
+    if (need->expandable && !arena->pool->is_full)
+        atomic_store_explicit(&arena->device->asks_late, true, memory_order_relaxed);
     if (!need->is_alone && !xseg_pending_captures(&arena->device->pending))
         status = take_finished(arena, need, out);
     if (status != XSEG_OK || out->base != 0)

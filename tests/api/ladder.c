@@ -315,6 +315,46 @@ static void few_addresses_are_enough(void **state)
     scene_close(allocator);
 }
 
+/* Once memory has been short an event is asked about where its block can serve, and on every miss. */
+static void events_are_asked_about_where_it_helps(void **state)
+{
+    struct xseg_allocator *allocator = open_on(200, "expandable_segments:True");
+    const xseg_stream side = scene_stream(), own = scene_stream();
+    void *pending = scene_alloc(allocator, 30 * MIB, side), *ptr = NULL;
+    uint64_t asked;
+
+    (void)state;
+    scene_free(allocator, scene_alloc(allocator, 50 * MIB, own));
+    assert_int_equal(xseg_use(allocator, pending, own), XSEG_OK);
+    assert_int_equal(xseg_sim_launch(own, UINT64_MAX), XSEG_OK);
+    scene_free(allocator, pending);
+    asked = xseg_sim_calls("cuEventQuery");
+    scene_free(allocator, scene_alloc(allocator, 5 * MIB, own));
+    assert_int_equal(xseg_sim_calls("cuEventQuery") - asked, 1);
+    ptr = scene_alloc(allocator, 150 * MIB, own);
+    scene_free(allocator, ptr);
+    assert_int_equal(xseg_use(allocator, pending = scene_alloc(allocator, 30 * MIB, side), own),
+                     XSEG_OK);
+    assert_int_equal(xseg_sim_launch(own, UINT64_MAX), XSEG_OK);
+    scene_free(allocator, pending);
+    asked = xseg_sim_calls("cuEventQuery");
+    for (unsigned i = 0; i < 10; i++)
+        scene_free(allocator, scene_alloc(allocator, 5 * MIB, own));
+    assert_int_equal(xseg_sim_calls("cuEventQuery"), asked);
+    /* Its own stream asks. */
+    ptr = scene_alloc(allocator, 2 * MIB, side);
+    scene_free(allocator, ptr);
+    assert_int_equal(scene_block(allocator, pending).state, XSEG_BLOCK_PENDING);
+    assert_true(xseg_sim_calls("cuEventQuery") > asked);
+    assert_int_equal(xseg_sim_finish(own), XSEG_OK);
+    ptr = scene_alloc(allocator, 2 * MIB, side);
+    assert_int_not_equal(scene_block(allocator, pending).state, XSEG_BLOCK_PENDING);
+    scene_free(allocator, ptr);
+    assert_int_equal(xseg_close(allocator), XSEG_OK);
+    scene_stream_destroy(side);
+    scene_stream_destroy(own);
+}
+
 /* With the key a growth past the device is refused at once; what is cached is served. */
 static void a_growth_past_the_device_is_rejected(void **state)
 {
@@ -373,6 +413,7 @@ int main(void)
         cmocka_unit_test(garbage_goes_by_age),
         cmocka_unit_test(garbage_ages_by_requests),
         cmocka_unit_test(garbage_is_older_than_a_fraction),
+        cmocka_unit_test(events_are_asked_about_where_it_helps),
         cmocka_unit_test(a_growth_past_the_device_is_rejected),
         cmocka_unit_test(the_error_says_where_the_memory_is),
         cmocka_unit_test(six_hundred_segments_fit),

@@ -111,6 +111,25 @@ static bool may_fail(const struct world *world, unsigned pool)
            (options->memory.alloc != NULL && world->own_fails);
 }
 
+/*
+ * Whether an allocation must look at pending blocks.  Once memory has been short it need not where none
+ * of its own arena is pending: then what has passed may come back or not.
+ */
+static bool must_look(const struct world *world, unsigned slot, unsigned pool, size_t bytes)
+{
+    const struct xseg_device *device = xseg_allocator_open_device(world->allocator, 0);
+    const struct ledger *ledger = &world->ledger;
+
+    if (device == NULL || !atomic_load(&device->asks_late) || ledger_captures(ledger) > 0)
+        return true;
+    for (unsigned i = 0; i < ledger->blocks; i++)
+        if (ledger->block[i].state != LEDGER_LIVE &&
+            ledger->block[i].entry == world->slot[slot].entry && ledger->block[i].pool == pool &&
+            ledger->block[i].is_small == (bytes <= MIB))
+            return true;
+    return false;
+}
+
 void step_alloc(struct world *world)
 {
     struct ledger *ledger = &world->ledger;
@@ -128,14 +147,16 @@ void step_alloc(struct world *world)
         named != LEDGER_NONE ? named : ledger_pool_of(ledger, world->slot[slot].entry);
     const unsigned before = ledger->blocks;
     const bool captured = ledger_captures(ledger) > 0;
-    ledger_look(ledger, world->slot[slot].entry);
+    const bool looks = must_look(world, slot, pool, request.bytes);
+    if (looks)
+        ledger_look(ledger, world->slot[slot].entry);
     world->reused += captured ? before - ledger->blocks : 0;
 
     world_expect_meeting(world, slot);
     const int device = world_enter(world);
     const xseg_status status = xseg_alloc_with(world->allocator, &request, &ptr);
     world_leave(world, device);
-    world->may_come_back = may_fail(world, pool);
+    world->may_come_back = may_fail(world, pool) || !looks;
     world_meet(world, slot);
     ledger_name(ledger, world->slot[slot].entry);
     if (status == XSEG_OK) {
