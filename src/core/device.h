@@ -29,6 +29,7 @@ struct xseg_device {
     struct xseg_leftovers leftovers;
     /* Memory has been short, and little of it is free: pages are small now.  Guarded by GROWTH. */
     bool is_short;
+    bool lacks_addresses; /* a classic segment stood in for one without addresses; by GROWTH */
     /* Memory has been short once: events of pending blocks are asked about where that can serve. */
     atomic_bool asks_late;
     /* The last growth would have been more than the device has.  Guarded by GROWTH. */

@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 #include "src/core/ladder.h"
 
+#include <inttypes.h>
+
 #include "src/base/error.h"
+#include "src/core/allocator.h"
 #include "src/core/garbage.h"
 #include "src/core/growth.h"
 #include "src/core/scrub.h"
@@ -253,8 +256,8 @@ static xseg_status overcome(struct xseg_arena *arena, const struct xseg_need *ne
     xseg_status status = XSEG_OK;
     bool spared = true;
 
-    arena->device->is_short = true;
-    if (need->expandable && !arena->pool->is_full)
+    arena->device->is_short = arena->device->is_short || refused != XSEG_ERR_NO_ADDRESSES;
+    if (arena->device->is_short && need->expandable && !arena->pool->is_full)
         atomic_store_explicit(&arena->device->asks_late, true, memory_order_relaxed);
     if (!need->is_alone && !xseg_pending_captures(&arena->device->pending))
         status = take_finished(arena, need, out);
@@ -272,14 +275,50 @@ static xseg_status overcome(struct xseg_arena *arena, const struct xseg_need *ne
     return status;
 }
 
+/*
+ * There are no addresses for a segment.  Those of segments that are nothing but a hole are free to go;
+ * else a classic segment serves the request, which takes no more addresses than it needs.
+ */
+static xseg_status do_with_fewer_addresses(struct xseg_arena *arena, const struct xseg_need *need,
+                                           struct xseg_grant *out, bool *is_first)
+{
+    struct xseg_device *device = arena->device;
+    struct xseg_need classic = *need;
+
+    if (!xseg_pending_captures(&device->pending)) {
+        xseg_device_visit_arenas(device, end_holes, NULL);
+        const xseg_status status = xseg_growth_grow(arena, need, out);
+
+        if (status != XSEG_ERR_NO_ADDRESSES)
+            return status;
+    }
+    classic.expandable = false;
+    if (need->is_alone || xseg_growth_grow(arena, &classic, out) != XSEG_OK)
+        return XSEG_ERR_NO_ADDRESSES;
+    *is_first = !device->lacks_addresses;
+    device->lacks_addresses = true;
+    return XSEG_OK;
+}
+
+static void say_addresses_are_short(struct xseg_device *device)
+{
+    xseg_log_line(&device->allocator->log, XSEG_LOG_WARNING,
+                  "device %d: no addresses are left for an expandable segment (%" PRIu64
+                  " bytes are reserved), so what finds no room in the others gets classic segments",
+                  device->context.ordinal,
+                  atomic_load_explicit(&device->addresses, memory_order_relaxed));
+}
+
 xseg_status xseg_ladder_alloc(struct xseg_arena *arena, const struct xseg_need *need,
                               struct xseg_grant *out)
 {
     struct xseg_device *device = arena->device;
-    bool rejected = false;
+    bool rejected = false, says = false;
 
     xseg_lock_take(&device->growth_lock);
     xseg_status status = serve(arena, need, out);
+    if (status == XSEG_ERR_NO_ADDRESSES)
+        status = do_with_fewer_addresses(arena, need, out, &says);
     if (is_shortage(status)) {
         rejected = is_rejected(device, need);
         if (!rejected)
@@ -292,6 +331,8 @@ xseg_status xseg_ladder_alloc(struct xseg_arena *arena, const struct xseg_need *
         status = xseg_shortage_fail(arena, need, status);
     }
     xseg_lock_give(&device->growth_lock);
+    if (says)
+        say_addresses_are_short(device);
     if (is_shortage(status))
         (void)xseg_shortage_tell(arena, need, status,
                                  rejected ? XSEG_OBSERVERS_REJECTED : XSEG_OBSERVERS_OOM, 0);

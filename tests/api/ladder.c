@@ -2,6 +2,9 @@
 /* When memory runs short: rung by rung, and what each takes. */
 #include "tests/support/scene.h"
 
+#include <stdio.h>
+#include <string.h>
+
 static struct xseg_allocator *open_on(size_t mib, const char *config)
 {
     struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
@@ -355,6 +358,51 @@ static void events_are_asked_about_where_it_helps(void **state)
     scene_stream_destroy(own);
 }
 
+static void keep_line(void *context, enum xseg_log_level level, const char *line)
+{
+    char *kept = context;
+
+    if (level == XSEG_LOG_WARNING)
+        (void)snprintf(kept + strlen(kept), 1024 - strlen(kept), "%s\n", line);
+}
+
+/* Without addresses for a segment, classic ones take just what they need; that is said once. */
+static void without_addresses_segments_are_classic(void **state)
+{
+    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_options options = XSEG_OPTIONS_INIT;
+    struct xseg_allocator *allocator = NULL;
+    char lines[1024] = "";
+    void *large, *small, *ptr, *other, *none = NULL;
+
+    (void)state;
+    settings.address_bytes = 2 * GIB;
+    assert_int_equal(xseg_sim_reset(&settings), XSEG_OK);
+    options.driver = scene_driver();
+    options.log = keep_line;
+    options.log_context = lines;
+    assert_int_equal(xseg_open("expandable_segments:True", &options, &allocator), XSEG_OK);
+    large = scene_alloc(allocator, 5 * MIB, NULL);
+    assert_true(scene_block(allocator, large).is_expandable);
+    assert_string_equal(lines, "");
+    xseg_sim_hold_addresses(GIB - 100 * MIB);
+    small = scene_alloc(allocator, 1000, NULL);
+    assert_false(scene_block(allocator, small).is_expandable);
+    assert_non_null(strstr(lines, "no addresses are left for an expandable segment"));
+    const size_t said = strlen(lines);
+    ptr = scene_alloc(allocator, 1 * MIB, NULL);
+    other = scene_alloc(allocator, 2 * MIB, NULL);
+    assert_true(scene_block(allocator, other).is_expandable);
+    assert_int_equal(strlen(lines), said);
+    /* What no segment has room for fails, and memory has not been short. */
+    scene_expect_error(xseg_alloc(allocator, 0, 2 * GIB, NULL, &none), XSEG_ERR_NO_ADDRESSES, "");
+    scene_free(allocator, ptr);
+    scene_free(allocator, other);
+    scene_free(allocator, small);
+    scene_free(allocator, large);
+    scene_close(allocator);
+}
+
 /* With the key a growth past the device is refused at once; what is cached is served. */
 static void a_growth_past_the_device_is_rejected(void **state)
 {
@@ -418,6 +466,7 @@ int main(void)
         cmocka_unit_test(the_error_says_where_the_memory_is),
         cmocka_unit_test(six_hundred_segments_fit),
         cmocka_unit_test(few_addresses_are_enough),
+        cmocka_unit_test(without_addresses_segments_are_classic),
     };
 
     return cmocka_run_group_tests_name("ladder", tests, NULL, NULL);

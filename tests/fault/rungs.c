@@ -165,6 +165,22 @@ static void before_capture(struct stage *stage)
     stage_trim(stage, true);
 }
 
+/* No addresses for a second segment: a classic one. */
+static void addresses(struct stage *stage)
+{
+    void *a = stage_take(stage, 5 * MIB, NULL), *b, *c;
+
+    xseg_sim_hold_addresses(2 * GIB - 100 * MIB);
+    b = stage_take(stage, 1000, NULL);
+    c = stage_take(stage, 900, stage->side);
+    stage_give(stage, a);
+    stage_give(stage, b);
+    stage_trim(stage, true);
+    stage_give(stage, c);
+    stage_trim(stage, true);
+    xseg_sim_hold_addresses(0);
+}
+
 /* --- The sweep. --- */
 
 static const struct {
@@ -190,6 +206,7 @@ static const struct {
      "expandable_segments:True,per_process_memory_fraction:0.4,garbage_collection_threshold:0.4",
      600},
     {"a limit", other_streams, "expandable_segments:True,per_process_memory_fraction:0.2", 1000},
+    {"addresses", addresses, "expandable_segments:True", 1000},
     {"before a capture", before_capture, "expandable_segments:True", 200},
 };
 
@@ -199,6 +216,7 @@ static struct xseg_sim_settings device_of(unsigned i, bool one_by_one)
 
     settings.memory_bytes = rung[i].mib * MIB;
     settings.one_by_one = one_by_one;
+    settings.address_bytes = rung[i].play == addresses ? 4 * GIB : 0;
     return settings;
 }
 
