@@ -46,6 +46,7 @@ void xseg_arena_destroy(struct xseg_arena *arena)
     xseg_slab_fini(&arena->blocks);
     xseg_slab_fini(&arena->uses);
     xseg_rack_fini(&arena->small.rack);
+    xseg_sheets_fini(&arena->small.sheets);
     xseg_latch_fini(&arena->lock);
     free(arena);
 }

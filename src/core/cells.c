@@ -29,21 +29,8 @@ bool xseg_cells_init(struct xseg_cells *cells, uint64_t bytes)
 
 void xseg_cells_fini(struct xseg_cells *cells)
 {
-    for (uint32_t i = 0; i < cells->sheets; i++)
-        free(cells->sheet[i]);
     free(cells->memory);
     memset(cells, 0, sizeof(*cells));
-}
-
-struct xseg_sheet *xseg_cells_make_sheet(struct xseg_extent *extent, uint32_t number)
-{
-    struct xseg_sheet *sheet = calloc(1, sizeof(*sheet));
-
-    if (sheet != NULL) {
-        sheet->extent = extent;
-        sheet->number = number;
-    }
-    return sheet;
 }
 
 /* --- Starts. --- */

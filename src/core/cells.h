@@ -61,11 +61,11 @@ struct xseg_cells_word {
 typedef uint16_t __attribute__((may_alias)) xseg_cells_slack;
 
 struct xseg_sheet {
-    struct xseg_extent *extent;
-    uint64_t starts; /* words that have a start */
-    uint32_t number; /* in its extent */
-    uint32_t rank;   /* in its arena's rack */
-    struct xseg_cells_word word[XSEG_CELLS_WORDS];
+    struct xseg_extent *extent;                                 /* of a spare one, the next */
+    uint64_t starts;                                            /* words that have a start */
+    uint32_t number;                                            /* in its extent */
+    uint32_t rank;                                              /* in its arena's rack */
+    _Alignas(64) struct xseg_cells_word word[XSEG_CELLS_WORDS]; /* two in a cache line */
     uint64_t bin[XSEG_CELLS_WIDE]; /* by size: words in which a cached cell of it begins; rack.h */
     xseg_cells_slack slack[XSEG_CELLS_SHEET];
     uint64_t filled[XSEG_CELLS_WORDS]; /* quanta that hold the pattern of fill.h */
@@ -83,10 +83,8 @@ struct xseg_cells {
 
 /* Returns false without host memory, or for more than XSEG_CELLS_MAX bytes.  A multiple of 2 MiB. */
 bool xseg_cells_init(struct xseg_cells *cells, uint64_t bytes);
+/* The sheets are the arena's, see sheets.h. */
 void xseg_cells_fini(struct xseg_cells *cells);
-
-/* Make an empty sheet, which is not in the table yet; NULL without host memory. */
-struct xseg_sheet *xseg_cells_make_sheet(struct xseg_extent *extent, uint32_t number);
 
 /* The sheet of a quantum. */
 static inline struct xseg_sheet *xseg_cells_sheet(const struct xseg_cells *cells, uint32_t quantum)

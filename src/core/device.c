@@ -382,8 +382,8 @@ static void add_host_bytes(void *self, struct xseg_arena *arena)
     uint64_t *bytes = self;
 
     xseg_arena_lock(arena);
-    *bytes += sizeof(*arena) + arena->small.rack.host_bytes + xseg_slab_bytes(&arena->blocks) +
-              xseg_slab_bytes(&arena->uses);
+    *bytes += sizeof(*arena) + arena->small.rack.host_bytes + arena->small.sheets.host_bytes +
+              xseg_slab_bytes(&arena->blocks) + xseg_slab_bytes(&arena->uses);
     XSEG_LIST_FOR(node, &arena->extents)
     {
         const struct xseg_extent *extent = XSEG_CONTAINER(node, struct xseg_extent, link);

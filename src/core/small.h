@@ -19,6 +19,7 @@
 #define XSEG_CORE_SMALL_H
 
 #include "src/core/rack.h"
+#include "src/core/sheets.h"
 
 struct xseg_arena;
 struct xseg_config;
@@ -27,6 +28,7 @@ struct xseg_grant;
 
 struct xseg_small {
     struct xseg_rack rack;
+    struct xseg_sheets sheets;
     struct xseg_cell frontier;
     bool has_filled; /* some quanta hold the pattern of fill.h */
 };

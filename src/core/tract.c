@@ -73,19 +73,20 @@ static uint32_t count_missing(const struct xseg_cells *cells, uint32_t first, ui
     return count;
 }
 
-/* Make the missing sheets of a range, chained through `number`'s place in an array; or none. */
+/* Take sheets for those that a range misses; all or none. */
 static bool make_sheets(struct xseg_extent *extent, uint32_t first, uint32_t last,
                         struct xseg_sheet **made)
 {
+    struct xseg_sheets *sheets = &((struct xseg_arena *)extent->arena)->small.sheets;
     uint32_t count = 0;
 
     for (uint32_t number = first; number <= last; number++) {
         if (extent->cells.sheet[number] != NULL)
             continue;
-        made[count] = xseg_cells_make_sheet(extent, number);
+        made[count] = xseg_sheets_take(sheets, extent, number);
         if (made[count] == NULL) {
             while (count > 0)
-                free(made[--count]);
+                xseg_sheets_put(sheets, made[--count]);
             return false;
         }
         count++;
@@ -117,7 +118,6 @@ bool xseg_tract_cover(struct xseg_extent *extent, uint64_t begin, uint64_t end)
     void *before = xseg_rack_take_room(&arena->small.rack, count, room);
     for (uint32_t i = 0; i < count; i++) {
         cells->sheet[made[i]->number] = made[i];
-        cells->host_bytes += sizeof(struct xseg_sheet);
         xseg_rack_add(&arena->small.rack, made[i]);
         mark_records(extent, made[i]->number);
     }
@@ -129,9 +129,14 @@ bool xseg_tract_cover(struct xseg_extent *extent, uint64_t begin, uint64_t end)
 
 void xseg_tract_uncover(struct xseg_arena *arena, const struct xseg_extent *extent)
 {
-    for (uint32_t number = 0; number < extent->cells.sheets; number++)
-        if (extent->cells.sheet[number] != NULL)
-            xseg_rack_remove(&arena->small.rack, extent->cells.sheet[number]);
+    for (uint32_t number = 0; number < extent->cells.sheets; number++) {
+        struct xseg_sheet *sheet = extent->cells.sheet[number];
+
+        if (sheet == NULL)
+            continue;
+        xseg_rack_remove(&arena->small.rack, sheet);
+        xseg_sheets_put(&arena->small.sheets, sheet);
+    }
 }
 
 /* --- The chain. --- */
