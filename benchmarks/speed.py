@@ -2,10 +2,11 @@
 """Runs the benchmark programmes, PyTorch's allocator beside xseg where it is built, and prints the table.
 
     speed.py --programs FOLDER [--torch FOLDER] [--rounds N] [--seconds S] [--config STRING]
-             [--out FOLDER] [--without WHY] [QUESTION...]
+             [--out FOLDER] [--without WHY] [--record FILE] [QUESTION...]
 
 Subjects take turns: each round runs a programme with one and then with the other, so what the machine
 does meanwhile hits both.  A ratio is taken within a round; the table has the median of the rounds.
+With --record the machine and the table also replace what FILE has between the two lines RECORD.
 """
 import argparse
 import datetime
@@ -32,6 +33,9 @@ OWN_AIMS = {("threads", "work of 2 threads"): (1, 1.9), ("streams", "8 streams c
             ("books", "10^6 live"): (-1, 1.0)}
 # Different stand-in drivers do this work, so PyTorch's figure and xseg's are not of one thing.
 NOT_COMPARED = {"growth", "trim"}
+
+RECORD = ("<!-- Measured: benchmarks/run --vs-torch --record writes it. -->",
+          "<!-- End of what was measured. -->")
 
 NOTES = """
   ns        for one allocation and its free; replay: for one of the two; growth: for one growth;
@@ -98,18 +102,21 @@ class Table:
             why = done.stderr.strip().splitlines()[-1:] or ["no word"]
             self.failed.append(f"{' '.join(map(str, command))}: status {done.returncode}: {why[0]}")
 
-    def print(self, without):
-        """The table."""
+    def lines(self, without):
+        """The table, line by line."""
         theirs = "PyTorch" if not without else ""
-        print(f"\n{'question':<9} {'case':<32} {'xseg':>9} {'spread':>7} "
-              f"{theirs:>9} {'spread' if theirs else '':>7} {'ratio' if theirs else '':>7} "
-              f"{'lowest, highest' if theirs else '':>17} {'aim':>6}  unit".rstrip())
-        print("-" * 112)
+        yield (f"{'question':<9} {'case':<32} {'xseg':>9} {'spread':>7} "
+               f"{theirs:>9} {'spread' if theirs else '':>7} {'ratio' if theirs else '':>7} "
+               f"{'lowest, highest' if theirs else '':>17} {'aim':>6}  unit".rstrip())
+        yield "-" * 112
         for (question, case, unit), by_subject in self.figures.items():
-            print(self.line(question, case, unit, by_subject))
+            yield self.line(question, case, unit, by_subject)
         if without:
-            print(f"\n  no ratios: {without}")
-        print(NOTES)
+            yield f"\n  no ratios: {without}"
+
+    def print(self, without):
+        """The table, and what it means."""
+        print("", *self.lines(without), NOTES, sep="\n")
         for failure in self.failed:
             print(f"  FAILED  {failure}")
 
@@ -142,6 +149,17 @@ def spread(figures):
     return f"{100 * (high - low) / statistics.median(figures):.1f}%"
 
 
+def record(path, line, table):
+    """Put the machine and the table into a document."""
+    text = path.read_text()
+    before, found, rest = text.partition(RECORD[0] + "\n")
+    _, end, after = rest.partition(RECORD[1])
+    if not found or not end:
+        sys.exit(f"speed.py: {path} has no place for the table")
+    body = "\n".join(["```", line, "", *table.lines(""), "```\n"])
+    path.write_text(before + found + body + end + after)
+
+
 def write_picture(table, path):
     """Bars for the picture: number, label, xseg, PyTorch (0 if there is none)."""
     rows = [(f"{question} {case}", figures) for (question, case, unit), figures
@@ -164,6 +182,7 @@ def parse():
     parser.add_argument("--seconds", type=float, default=0.3, help="for each case and round")
     parser.add_argument("--config", default=MODES[0])
     parser.add_argument("--out", default=str(HERE / "out"))
+    parser.add_argument("--record", type=pathlib.Path)
     parser.add_argument("questions", nargs="*", default=QUESTIONS)
     return parser.parse_args()
 
@@ -192,6 +211,8 @@ def main():
     print("\r" + " " * 40 + "\r", end="", file=sys.stderr, flush=True)
     table.print(options.without if not options.torch else "")
     write_picture(table, out / "speed-bars.tsv")
+    if options.record and not table.failed:
+        record(options.record, line, table)
     sys.exit(1 if table.failed else 0)
 
 
