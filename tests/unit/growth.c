@@ -43,13 +43,18 @@ static void a_range_in_use_stays(void **state)
 {
     struct xseg_allocator *allocator = open_with_few_addresses();
     const xseg_stream other = scene_stream();
-    void *block = scene_alloc(allocator, 64 * MIB, NULL), *refused = NULL;
+    void *block = scene_alloc(allocator, 64 * MIB, NULL), *beside, *refused = NULL;
 
     (void)state;
-    scene_expect_error(xseg_alloc(allocator, 0, 64 * MIB, other, &refused), XSEG_ERR_NO_ADDRESSES,
-                       "cuMemAddressReserve");
+    /* A classic segment needs few addresses; for a large one there are none either. */
+    beside = scene_alloc(allocator, 64 * MIB, other);
+    assert_false(scene_block(allocator, beside).is_expandable);
+    assert_true(scene_block(allocator, block).is_expandable);
+    scene_expect_error(xseg_alloc(allocator, 0, 600 * MIB, other, &refused), XSEG_ERR_NO_ADDRESSES,
+                       "cuMem");
     assert_null(refused);
-    assert_int_equal(scene_stats(allocator).allocation[XSEG_STAT_ALL].current, 1);
+    assert_int_equal(scene_stats(allocator).allocation[XSEG_STAT_ALL].current, 2);
+    scene_free(allocator, beside);
     scene_free(allocator, block);
     /* What is cached goes with its range. */
     scene_free(allocator, scene_alloc(allocator, 64 * MIB, other));
