@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "vmm/sim/machine.h"
+#include "vmm/sim/sparse.h"
 #include "vmm/sim/stream.h"
 
 static void forget(struct sim_action *action)
@@ -41,6 +42,10 @@ static void fill(const struct sim_action *action)
 {
     unsigned char *to = pointer_to(action->to);
 
+    if (action->pattern == 0) {
+        sim_sparse_clear(action->to, action->bytes);
+        return;
+    }
     if (action->width == 1) {
         memset(to, (int)(action->pattern & 0xff), action->bytes);
         return;
@@ -62,9 +67,10 @@ static void carry_out(const struct sim_action *action)
         actions->is_running = false;
     } else if (action->width != 0) {
         fill(action);
+    } else if (action->staged != NULL) {
+        memcpy(pointer_to(action->to), action->staged, action->bytes);
     } else {
-        memmove(pointer_to(action->to),
-                action->staged != NULL ? action->staged : pointer_to(action->from), action->bytes);
+        sim_sparse_copy(action->to, action->from, action->bytes);
     }
 }
 
@@ -124,6 +130,21 @@ bool sim_actions_hold(const struct sim_work *work)
         if (stands_before(at, work))
             return true;
     return false;
+}
+
+static bool lies_in(uint64_t address, uint64_t base, uint64_t bytes)
+{
+    return address >= base && address - base < bytes;
+}
+
+const struct sim_action *sim_actions_find(uint64_t base, uint64_t bytes)
+{
+    const struct sim_action *at = sim_machine.actions.first;
+
+    while (at != NULL && (at->function != NULL || at->width != 0 ||
+                          (!lies_in(at->to, base, bytes) && !lies_in(at->from, base, bytes))))
+        at = at->next;
+    return at;
 }
 
 void sim_actions_drop(unsigned device)

@@ -58,6 +58,9 @@ void sim_actions_run(void);
  */
 bool sim_actions_hold(const struct sim_work *work);
 
+/** A copy that is not carried out yet and begins at an address in there, on either side; or NULL. */
+const struct sim_action *sim_actions_find(uint64_t base, uint64_t bytes);
+
 /** Drop the actions of a device, whose streams end. */
 void sim_actions_drop(unsigned device);
 

@@ -77,6 +77,8 @@ enum sim_checks {
     X(MEM_GET_PROPERTIES, "cuMemGetAllocationPropertiesFromHandle", cuMemGetAllocationPropertiesFromHandle, 10020, SIM_VMM) \
     X(MEM_EXPORT, "cuMemExportToShareableHandle", cuMemExportToShareableHandle, 10020, SIM_VMM)                             \
     X(MEM_IMPORT, "cuMemImportFromShareableHandle", cuMemImportFromShareableHandle, 10020, SIM_VMM)                         \
+    X(MEM_HOST_ALLOC, "cuMemHostAlloc", cuMemHostAlloc, 2020, SIM_CURRENT | SIM_UNSAFE)                                     \
+    X(MEM_FREE_HOST, "cuMemFreeHost", cuMemFreeHost, 2000, SIM_CURRENT | SIM_UNSAFE)                                        \
     X(MEMCPY, "cuMemcpy", cuMemcpy, 4000, SIM_CURRENT | SIM_UNSAFE)                                                         \
     X(MEMCPY_ASYNC, "cuMemcpyAsync", cuMemcpyAsync, 4000, SIM_CURRENT)                                                      \
     X(MEMCPY_HTOD, "cuMemcpyHtoD", cuMemcpyHtoD_v2, 3020, SIM_CURRENT | SIM_UNSAFE)                                         \

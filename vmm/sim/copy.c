@@ -2,9 +2,9 @@
 /*
  * Copies, fills and host functions.
  *
- * Without real bytes nothing is moved, and only the addresses are checked.  All host memory is
- * taken for pageable, as this driver offers no other: an asynchronous copy from it has read all of
- * it on return, one to it waits.
+ * Without real bytes nothing is moved, and only the addresses are checked.  Host memory that this
+ * driver did not give is taken for pageable: an asynchronous copy from it has read all of it on
+ * return, one to it waits.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -13,6 +13,7 @@
 #include "vmm/sim/capture.h"
 #include "vmm/sim/context.h"
 #include "vmm/sim/entry.h"
+#include "vmm/sim/host.h"
 #include "vmm/sim/machine.h"
 #include "vmm/sim/mapping.h"
 #include "vmm/sim/stream.h"
@@ -78,7 +79,8 @@ static struct sim_action *action_of(const struct transfer *transfer)
     action->bytes = transfer->bytes;
     action->pattern = transfer->pattern;
     action->width = transfer->width;
-    if (transfer->width != 0 || transfer->from_side != HOST)
+    if (transfer->width != 0 || transfer->from_side != HOST ||
+        sim_host_is_pinned(transfer->from, transfer->bytes))
         return action;
     action->staged = malloc(transfer->bytes);
     if (action->staged == NULL) {
@@ -107,6 +109,12 @@ static CUresult queue(struct sim_stream *stream, const struct transfer *transfer
     return is_queued ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
+static bool is_to_pageable(const struct transfer *transfer)
+{
+    return transfer->width == 0 && transfer->to_side == HOST &&
+           !sim_host_is_pinned(transfer->to, transfer->bytes);
+}
+
 static CUresult run(CUstream handle, bool is_async, struct transfer transfer)
 {
     const enum sim_node_type type = transfer.width == 0 ? SIM_NODE_COPY : SIM_NODE_FILL;
@@ -124,7 +132,7 @@ static CUresult run(CUstream handle, bool is_async, struct transfer transfer)
     if (stream->capture != NULL)
         return sim_capture_takes(stream, type, &result) ? result : CUDA_ERROR_UNKNOWN;
     result = queue(stream, &transfer);
-    if (result == CUDA_SUCCESS && (!is_async || (transfer.width == 0 && transfer.to_side == HOST)))
+    if (result == CUDA_SUCCESS && (!is_async || is_to_pageable(&transfer)))
         sim_work_wait(stream->queue.last);
     return result;
 }

@@ -5,6 +5,7 @@
 
 #include "vmm/sim/capture.h"
 #include "vmm/sim/event.h"
+#include "vmm/sim/host.h"
 #include "vmm/sim/machine.h"
 #include "vmm/sim/mapping.h"
 #include "vmm/sim/stream.h"
@@ -134,6 +135,17 @@ static void report_graphs(struct report *report)
     report->objects += sim_machine.graphs.live;
 }
 
+static void report_hosts(struct report *report)
+{
+    const struct sim_host *example = NULL;
+    const size_t count = sim_host_count(&example);
+
+    if (count == 0)
+        return;
+    print(report, "pinned host memory: %zu, such as %" PRIu64 " bytes\n", count, example->bytes);
+    report->objects += count;
+}
+
 static void report_contexts(struct report *report)
 {
     unsigned count = 0, example = 0;
@@ -164,6 +176,7 @@ size_t xseg_sim_leaks(char *text, size_t bytes)
     report_streams(&report);
     report_events(&report);
     report_graphs(&report);
+    report_hosts(&report);
     report_contexts(&report);
     sim_unlock();
     return report.objects;

@@ -7,6 +7,7 @@
 #include "vmm/sim/bytes.h"
 #include "vmm/sim/capture.h"
 #include "vmm/sim/context.h"
+#include "vmm/sim/host.h"
 #include "vmm/sim/mapping.h"
 #include "vmm/sim/work.h"
 
@@ -105,6 +106,7 @@ static void machine_end(void)
         sim_context_destroy(i);
     sim_addresses_end(&sim_machine.addresses);
     sim_physical_end();
+    sim_host_end();
     sim_touches_end();
     sim_bytes_end();
     sim_shared_leave(&sim_machine.shared);

@@ -37,6 +37,7 @@ enum { SIM_DEVICES_MAX = 64, SIM_STACK_MAX = 256, SIM_DRIVER_VERSION = 13000 };
 struct sim_stream;
 struct sim_event;
 struct sim_capture;
+struct sim_host;
 
 struct sim_device {
     uint64_t used, peak; /* bytes of memory */
@@ -80,7 +81,8 @@ struct sim_machine {
     uint64_t pinned; /* memory that only other processes or open files hold */
     struct sim_addresses addresses;
     struct sim_handles streams, events, graphs, nodes, physical;
-    uint64_t mappings; /* how many there are */
+    uint64_t mappings;      /* how many there are */
+    struct sim_host *hosts; /* pinned host memory */
 
     struct sim_capture *captures; /* begun and not ended */
     uint64_t visits;              /* walks over unfinished work, work.c */

@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: MIT */
+/* Pinned host memory, and copies that leave holes alone. */
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+
+#include "tests/unit/sim_setup.h"
+
+#define LARGE ((size_t)64 << 20)
+
+static int with_bytes(void **state)
+{
+    struct xseg_sim_settings settings = small_machine();
+
+    (void)state;
+    settings.real_bytes = true;
+    start(&settings);
+    (void)enter(0);
+    return 0;
+}
+
+static unsigned char *pinned(size_t bytes)
+{
+    void *host = NULL;
+
+    ASSERT_OK(cuMemHostAlloc(&host, bytes, 0));
+    return host;
+}
+
+static CUdeviceptr device_memory(size_t bytes)
+{
+    const CUmemAccessDesc desc = read_write(0);
+    const CUdeviceptr base = reserve(bytes);
+
+    back(base, bytes);
+    ASSERT_OK(cuMemSetAccess(base, bytes, &desc, 1));
+    return base;
+}
+
+static unsigned char *bytes_at(CUdeviceptr address)
+{
+    return (unsigned char *)(uintptr_t)address;
+}
+
+static void wrong_arguments_are_refused(void **state)
+{
+    unsigned char *host = NULL;
+    int local = 0;
+
+    (void)state;
+    ASSERT_CU(cuMemHostAlloc(NULL, 4096, 0), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_CU(cuMemHostAlloc((void **)&host, 0, 0), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_CU(cuMemHostAlloc((void **)&host, 4096, 64), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_CU(cuMemFreeHost(&local), CUDA_ERROR_INVALID_VALUE);
+    host = pinned(4096);
+    ASSERT_CU(cuMemFreeHost(host + 1), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_OK(cuMemFreeHost(host));
+    ASSERT_CU(cuMemFreeHost(host), CUDA_ERROR_INVALID_VALUE);
+}
+
+static void what_is_not_freed_is_a_leak(void **state)
+{
+    char text[256];
+
+    (void)state;
+    unsigned char *host = pinned(12345);
+    assert_int_equal(xseg_sim_leaks(text, sizeof(text)), 2);
+    assert_non_null(strstr(text, "pinned host memory: 1, such as 12345 bytes"));
+    ASSERT_OK(cuMemFreeHost(host));
+    assert_int_equal(xseg_sim_leaks(NULL, 0), 1);
+    (void)pinned(100); /* ends with the machine */
+}
+
+/* Between pinned and device memory an asynchronous copy happens in its turn, not in the call. */
+static void copies_happen_in_their_turn(void **state)
+{
+    const CUdeviceptr base = device_memory(GRANULE);
+    const CUstream stream = new_stream();
+    unsigned char *host = pinned(4096);
+
+    (void)state;
+    memset(host, 1, 4096);
+    launch(stream, UINT64_MAX);
+    ASSERT_OK(cuMemcpyHtoDAsync(base, host, 4096, stream));
+    memset(host, 2, 4096);
+    assert_int_equal(xseg_sim_finish(stream), XSEG_OK);
+    ASSERT_OK(cuStreamSynchronize(stream));
+    assert_int_equal(bytes_at(base)[4095], 2);
+    launch(stream, UINT64_MAX);
+    ASSERT_OK(cuMemcpyDtoHAsync(host, base, 4096, stream));
+    memset(bytes_at(base), 3, 4096);
+    assert_int_equal(host[0], 2);
+    ASSERT_OK(cuStreamSynchronize(stream));
+    assert_int_equal(host[0], 3);
+}
+
+static void free_what_a_copy_needs(void)
+{
+    (void)with_bytes(NULL);
+    const CUdeviceptr base = device_memory(GRANULE);
+    const CUstream stream = new_stream();
+    unsigned char *host = pinned(4096);
+
+    launch(stream, UINT64_MAX);
+    ASSERT_OK(cuMemcpyDtoHAsync(host, base, 4096, stream));
+    (void)cuMemFreeHost(host);
+}
+
+static void freeing_under_a_copy_is_reported(void **state)
+{
+    (void)state;
+    EXPECT_REPORT(free_what_a_copy_needs, "pinned host memory is freed that a queued copy needs",
+                  "cuMemFreeHost", "4096 bytes");
+}
+
+static size_t resident(const unsigned char *from, size_t bytes)
+{
+    const size_t pages = bytes / 4096;
+    unsigned char *in = calloc(pages, 1);
+    size_t count = 0;
+
+    assert_non_null(in);
+    assert_int_equal(mincore((void *)(uintptr_t)from, bytes, in), 0);
+    for (size_t i = 0; i < pages; i++)
+        count += in[i] & 1;
+    free(in);
+    return count;
+}
+
+/* Little in a lot of memory: what the copies make has as little, and the rest is zero. */
+static void copies_leave_holes_alone(void **state)
+{
+    const CUdeviceptr base = device_memory(LARGE), second = device_memory(LARGE);
+    unsigned char *host = pinned(LARGE);
+
+    (void)state;
+    bytes_at(base)[5000] = 7;
+    bytes_at(base)[LARGE - 1] = 8;
+    memset(host, 9, 3 * MIB); /* of which nothing may be left */
+    memset(bytes_at(second), 9, 3 * MIB);
+    ASSERT_OK(cuMemcpyDtoH(host, base, LARGE));
+    assert_true(resident(host, LARGE) <= 16);
+    ASSERT_OK(cuMemcpyHtoD(second, host, LARGE));
+    for (size_t at = 0; at < 3 * MIB; at++) {
+        assert_int_equal(host[at], at == 5000 ? 7 : 0);
+        assert_int_equal(bytes_at(second)[at], at == 5000 ? 7 : 0);
+    }
+    assert_int_equal(bytes_at(second)[LARGE - 1], 8);
+    /* A part that starts and ends inside of pages. */
+    ASSERT_OK(cuMemcpyDtoD(base + 100, second + 4096, LARGE / 2));
+    assert_int_equal(bytes_at(base)[100 + 5000 - 4096], 7);
+    ASSERT_OK(cuMemsetD8(base + 50, 0, LARGE - 51));
+    assert_int_equal(bytes_at(base)[100 + 5000 - 4096], 0);
+    assert_int_equal(bytes_at(base)[LARGE - 1], 8);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup(wrong_arguments_are_refused, fresh),
+        cmocka_unit_test_setup(what_is_not_freed_is_a_leak, fresh),
+        cmocka_unit_test_setup(copies_happen_in_their_turn, with_bytes),
+        cmocka_unit_test_setup(freeing_under_a_copy_is_reported, with_bytes),
+        cmocka_unit_test_setup(copies_leave_holes_alone, with_bytes),
+    };
+
+    return cmocka_run_group_tests_name("sim_host", tests, NULL, NULL);
+}

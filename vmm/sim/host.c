@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: MIT */
+#include "vmm/sim/host.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+
+#include "vmm/sim/entry.h"
+#include "vmm/sim/machine.h"
+
+/* The kernel gives a page when it is first written, so large pieces cost what is kept in them. */
+static void *take(size_t bytes)
+{
+    return mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+                -1, 0);
+}
+
+static CUresult alloc(void **out, size_t bytes, unsigned flags)
+{
+    const unsigned known =
+        CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP | CU_MEMHOSTALLOC_WRITECOMBINED;
+    struct sim_host *host;
+    void *base;
+
+    if (out == NULL || bytes == 0 || (flags & ~known) != 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    host = calloc(1, sizeof(*host));
+    base = host != NULL ? take(bytes) : MAP_FAILED;
+    if (base == MAP_FAILED) {
+        free(host);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    *host = (struct sim_host){
+        .next = sim_machine.hosts,
+        .base = (uint64_t)(uintptr_t)base,
+        .bytes = bytes,
+        .origin = sim_origin_here(),
+    };
+    sim_machine.hosts = host;
+    *out = base;
+    return CUDA_SUCCESS;
+}
+
+/* In strict mode, end the process with a report if a queued copy still needs the memory. */
+static void check_idle(const struct sim_host *host)
+{
+    const struct sim_action *action = sim_actions_find(host->base, host->bytes);
+
+    if (action == NULL || !sim_machine.strict)
+        return;
+    sim_report_begin("pinned host memory is freed that a queued copy needs");
+    sim_report_line("memory:", &host->origin, "%" PRIu64 " bytes at 0x%" PRIx64, host->bytes,
+                    host->base);
+    sim_report_line("used by:", NULL,
+                    "a copy of %" PRIu64 " bytes from 0x%" PRIx64 " to 0x%" PRIx64, action->bytes,
+                    action->from, action->to);
+    sim_report_end();
+}
+
+static void end(struct sim_host *host)
+{
+    (void)munmap((void *)(uintptr_t)host->base, host->bytes);
+    free(host);
+}
+
+static CUresult release(const void *pointer)
+{
+    struct sim_host **at = &sim_machine.hosts, *host;
+
+    while (*at != NULL && (*at)->base != (uint64_t)(uintptr_t)pointer)
+        at = &(*at)->next;
+    host = *at;
+    if (host == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    check_idle(host);
+    *at = host->next;
+    end(host);
+    return CUDA_SUCCESS;
+}
+
+bool sim_host_is_pinned(uint64_t address, uint64_t bytes)
+{
+    for (const struct sim_host *host = sim_machine.hosts; host != NULL; host = host->next)
+        if (address >= host->base && address - host->base < host->bytes)
+            return bytes <= host->bytes - (address - host->base);
+    return false;
+}
+
+size_t sim_host_count(const struct sim_host **example)
+{
+    size_t count = 0;
+
+    for (const struct sim_host *host = sim_machine.hosts; host != NULL; host = host->next) {
+        *example = host;
+        count++;
+    }
+    return count;
+}
+
+void sim_host_end(void)
+{
+    struct sim_host *next;
+
+    for (struct sim_host *host = sim_machine.hosts; host != NULL; host = next) {
+        next = host->next;
+        end(host);
+    }
+    sim_machine.hosts = NULL;
+}
+
+SIM_EXPORT CUresult CUDAAPI cuMemHostAlloc(void **pp, size_t bytesize, unsigned int Flags)
+{
+    SIM_ANSWER(MEM_HOST_ALLOC, alloc(pp, bytesize, Flags));
+}
+
+SIM_EXPORT CUresult CUDAAPI cuMemFreeHost(void *p)
+{
+    SIM_ANSWER(MEM_FREE_HOST, release(p));
+}

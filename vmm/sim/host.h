@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Pinned host memory: what cuMemHostAlloc gives.
+ *
+ * It is ordinary memory of the process, which the machine knows: an asynchronous copy from or to it
+ * happens when its turn on the stream comes, and not before the call returns.
+ *
+ * Locking: the machine's lock.
+ */
+#ifndef XSEG_SIM_HOST_H
+#define XSEG_SIM_HOST_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "vmm/sim/origin.h"
+
+struct sim_host {
+    struct sim_host *next;
+    uint64_t base, bytes;
+    struct sim_origin origin;
+};
+
+/** Whether all of that is pinned, in one piece. */
+bool sim_host_is_pinned(uint64_t address, uint64_t bytes);
+
+/** How many pieces there are; an example in *example if there is one. */
+size_t sim_host_count(const struct sim_host **example);
+
+/** Give all of it back; for the end of the machine. */
+void sim_host_end(void);
+
+#endif

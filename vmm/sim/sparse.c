@@ -1,0 +1,190 @@
+/* SPDX-License-Identifier: MIT */
+#include "vmm/sim/sparse.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdbool.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "vmm/sim/host.h"
+#include "vmm/sim/machine.h"
+#include "vmm/sim/mapping.h"
+
+#define PAGE ((uint64_t)4096) /* of x86-64, which is all that the simulator runs on */
+
+/* Below this, looking for holes costs more than copying them. */
+#define WORTH_LOOKING (16 * PAGE)
+
+/* Entries of the page table that are read at once. */
+#define ENTRIES 512u
+
+/* Bits of /proc/self/pagemap: the page has memory, or is swapped out. */
+#define HAS_CONTENTS (UINT64_C(3) << 62)
+
+static void *pointer_to(uint64_t address)
+{
+    return (void *)(uintptr_t)address;
+}
+
+static uint64_t lesser(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* --- What kind of memory it is. --- */
+
+/* A piece of device memory in its file; pages of file and addresses are aligned alike. */
+struct piece {
+    int file;
+    uint64_t offset, bytes;
+};
+
+/* The piece of device memory that an address begins, of at most `bytes`; false if it is none. */
+static bool find_piece(uint64_t address, uint64_t bytes, struct piece *piece)
+{
+    const struct sim_mapping *mapping = sim_mapping_at(address);
+    const struct sim_range *range = NULL;
+    const struct sim_store *store;
+    uint64_t base, length;
+
+    if (mapping != NULL) {
+        store = &mapping->physical->store;
+        base = mapping->address;
+        length = mapping->bytes;
+    } else {
+        range = sim_range_find(&sim_machine.addresses, address);
+        if (range == NULL || range->granule != NULL)
+            return false;
+        store = &range->store;
+        base = range->base;
+        length = range->bytes;
+    }
+    if (store->file < 0)
+        return false;
+    *piece = (struct piece){.file = store->file,
+                            .offset = store->offset + (address - base),
+                            .bytes = lesser(bytes, length - (address - base))};
+    return true;
+}
+
+/* --- Holes. --- */
+
+static uint64_t seek(const struct piece *piece, int whence)
+{
+    const uint64_t end = piece->offset + piece->bytes;
+    const off_t found = lseek(piece->file, (off_t)piece->offset, whence);
+
+    if (found < 0)
+        return errno == ENXIO && whence == SEEK_DATA ? piece->bytes : 0;
+    return lesser((uint64_t)found, end) - piece->offset;
+}
+
+/* How much at the start of pinned memory has no contents, or how much has. */
+static uint64_t measure_pinned(int table, uint64_t address, uint64_t bytes, bool *is_hole)
+{
+    uint64_t entry[ENTRIES], first = address / PAGE, measured = 0;
+    const uint64_t last = (address + bytes - 1) / PAGE;
+
+    *is_hole = false;
+    for (uint64_t at = first; at <= last; at += ENTRIES) {
+        const uint64_t count = lesser(ENTRIES, last - at + 1);
+
+        if (pread(table, entry, count * sizeof(*entry), (off_t)(at * sizeof(*entry))) !=
+            (ssize_t)(count * sizeof(*entry)))
+            return bytes; /* not to be known: all of it counts as contents */
+        if (at == first)
+            *is_hole = (entry[0] & HAS_CONTENTS) == 0;
+        for (uint64_t i = 0; i < count; i++) {
+            if (((entry[i] & HAS_CONTENTS) == 0) != *is_hole)
+                return measured - address % PAGE;
+            measured += PAGE;
+        }
+    }
+    return bytes;
+}
+
+/* How many bytes from an address on are alike: a hole or not. */
+static uint64_t measure(int table, uint64_t address, uint64_t bytes, bool *is_hole)
+{
+    struct piece piece;
+
+    *is_hole = false;
+    if (find_piece(address, bytes, &piece)) {
+        const uint64_t hole = seek(&piece, SEEK_DATA);
+
+        *is_hole = hole != 0;
+        return *is_hole ? hole : seek(&piece, SEEK_HOLE);
+    }
+    if (table >= 0 && sim_host_is_pinned(address, bytes))
+        return measure_pinned(table, address, bytes, is_hole);
+    return bytes;
+}
+
+/* --- Zeros. --- */
+
+/* Whole pages, as holes where the memory can have some. */
+static void clear_pages(uint64_t to, uint64_t bytes)
+{
+    const bool is_pinned = sim_host_is_pinned(to, bytes);
+    struct piece piece;
+
+    for (uint64_t end = to + bytes; to < end; to += bytes) {
+        bytes = end - to;
+        if (is_pinned) {
+            (void)madvise(pointer_to(to), bytes, MADV_DONTNEED);
+            continue;
+        }
+        if (find_piece(to, bytes, &piece)) {
+            bytes = piece.bytes;
+            if (fallocate(piece.file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+                          (off_t)piece.offset, (off_t)piece.bytes) == 0)
+                continue;
+        }
+        memset(pointer_to(to), 0, bytes);
+    }
+}
+
+void sim_sparse_clear(uint64_t to, uint64_t bytes)
+{
+    const uint64_t first = (to + PAGE - 1) / PAGE * PAGE, end = (to + bytes) / PAGE * PAGE;
+
+    if (bytes < WORTH_LOOKING || first >= end) {
+        memset(pointer_to(to), 0, bytes);
+        return;
+    }
+    memset(pointer_to(to), 0, first - to);
+    clear_pages(first, end - first);
+    memset(pointer_to(end), 0, to + bytes - end);
+}
+
+/* --- Copies. --- */
+
+static bool overlap(uint64_t a, uint64_t b, uint64_t bytes)
+{
+    return a < b ? b - a < bytes : a - b < bytes;
+}
+
+void sim_sparse_copy(uint64_t to, uint64_t from, uint64_t bytes)
+{
+    int table;
+
+    if (bytes < WORTH_LOOKING || overlap(to, from, bytes)) {
+        memmove(pointer_to(to), pointer_to(from), bytes);
+        return;
+    }
+    table = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
+    for (uint64_t done = 0, length; done < bytes; done += length) {
+        bool is_hole = false;
+
+        length = measure(table, from + done, bytes - done, &is_hole);
+        length = length == 0 ? bytes - done : length;
+        if (is_hole)
+            sim_sparse_clear(to + done, length);
+        else
+            memcpy(pointer_to(to + done), pointer_to(from + done), length);
+    }
+    if (table >= 0)
+        (void)close(table);
+}
