@@ -2,6 +2,7 @@
 #include "xseg/pool.h"
 
 #include "src/core/checkpoint.h"
+#include "src/core/pause.h"
 #include "src/door.h"
 
 xseg_status xseg_pool_create(struct xseg_allocator *allocator, int device,
@@ -84,4 +85,21 @@ xseg_status xseg_pool_holds(struct xseg_pool *pool, void *const *ptrs, size_t co
     XSEG_DOOR_REQUIRE(exactly != NULL && (ptrs != NULL || count == 0),
                       "xseg_pool_holds: ptrs or exactly is NULL");
     return xseg_checkpoint_compare(pool, ptrs, count, exactly);
+}
+
+xseg_status xseg_pool_pause(struct xseg_pool *pool, enum xseg_keep keep, const char *file)
+{
+    XSEG_DOOR_POOL(pool);
+    XSEG_DOOR_REQUIRE(keep == XSEG_KEEP_NOTHING || keep == XSEG_KEEP_HOST || keep == XSEG_KEEP_FILE,
+                      "xseg_pool_pause: %d is no value of enum xseg_keep", (int)keep);
+    XSEG_DOOR_REQUIRE((keep == XSEG_KEEP_FILE) == (file != NULL), "xseg_pool_pause: %s",
+                      file == NULL ? "XSEG_KEEP_FILE needs the name of a file"
+                                   : "a file is named, but keep is not XSEG_KEEP_FILE");
+    return xseg_pause_begin(pool, keep, file);
+}
+
+xseg_status xseg_pool_resume(struct xseg_pool *pool)
+{
+    XSEG_DOOR_POOL(pool);
+    return xseg_pause_end(pool);
 }

@@ -132,6 +132,14 @@ xseg_status xseg_driver_fill(struct xseg_context *context, uint64_t address, uin
 xseg_status xseg_driver_read(struct xseg_context *context, void *host, uint64_t address,
                              uint64_t bytes, xseg_stream stream);
 
+/* Copy memory of the host, which must not change until the stream has been waited for. */
+xseg_status xseg_driver_write(struct xseg_context *context, uint64_t address, const void *host,
+                              uint64_t bytes, xseg_stream stream);
+
+/* Pinned host memory; XSEG_ERR_HOST_MEMORY when there is none.  Not to be called in a capture. */
+xseg_status xseg_driver_host_alloc(struct xseg_context *context, uint64_t bytes, void **host);
+xseg_status xseg_driver_host_free(struct xseg_context *context, void *host);
+
 /* --- Streams and events. --- */
 
 /* The number that is never used for another stream.  XSEG_ERR_ARGUMENT for one of another context. */

@@ -41,6 +41,9 @@
     X(MemRetainAllocationHandle, 11000)                       \
     X(MemsetD32Async, 3020)                                   \
     X(MemcpyDtoHAsync, 3020)                                  \
+    X(MemcpyHtoDAsync, 3020)                                  \
+    X(MemHostAlloc, 2020)                                     \
+    X(MemFreeHost, 2000)                                      \
     X(StreamGetCtx, 9020)                                     \
     X(StreamGetId, 12000)                                     \
     X(StreamCreate, 2000)                                     \

@@ -180,3 +180,19 @@ xseg_status xseg_driver_read(struct xseg_context *context, void *host, uint64_t 
 {
     INSIDE(context, MemcpyDtoHAsync, XSEG_ERR_DRIVER, bytes, host, address, bytes, stream);
 }
+
+xseg_status xseg_driver_write(struct xseg_context *context, uint64_t address, const void *host,
+                              uint64_t bytes, xseg_stream stream)
+{
+    INSIDE(context, MemcpyHtoDAsync, XSEG_ERR_DRIVER, bytes, address, host, bytes, stream);
+}
+
+xseg_status xseg_driver_host_alloc(struct xseg_context *context, uint64_t bytes, void **host)
+{
+    INSIDE_RELAXED(context, MemHostAlloc, XSEG_ERR_HOST_MEMORY, bytes, host, bytes, 0);
+}
+
+xseg_status xseg_driver_host_free(struct xseg_context *context, void *host)
+{
+    INSIDE_RELAXED(context, MemFreeHost, XSEG_ERR_DRIVER, 0, host);
+}

@@ -36,6 +36,9 @@ static xseg_status offer(struct xseg_context *context, const struct xseg_leftove
         return xseg_driver_release(context, leftover->what);
     case XSEG_LEFTOVER_ALLOCATION:
         return xseg_driver_free(context, leftover->what);
+    case XSEG_LEFTOVER_HOST:
+        return xseg_driver_host_free(
+            context, (void *)(uintptr_t)leftover->what); /* NOLINT(performance-no-int-to-ptr) */
     case XSEG_LEFTOVER_RANGE:
         break;
     }
@@ -44,7 +47,9 @@ static xseg_status offer(struct xseg_context *context, const struct xseg_leftove
 
 static uint64_t physical_of(const struct xseg_leftover *leftover)
 {
-    return leftover->kind == XSEG_LEFTOVER_RANGE ? 0 : leftover->bytes;
+    return leftover->kind == XSEG_LEFTOVER_PAGE || leftover->kind == XSEG_LEFTOVER_ALLOCATION
+               ? leftover->bytes
+               : 0;
 }
 
 static void keep(struct xseg_leftovers *leftovers, const struct xseg_leftover *leftover)

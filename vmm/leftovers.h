@@ -20,11 +20,16 @@
 #include "src/base/check.h"
 #include "vmm/driver.h"
 
-enum xseg_leftover_kind { XSEG_LEFTOVER_PAGE, XSEG_LEFTOVER_ALLOCATION, XSEG_LEFTOVER_RANGE };
+enum xseg_leftover_kind {
+    XSEG_LEFTOVER_PAGE,
+    XSEG_LEFTOVER_ALLOCATION,
+    XSEG_LEFTOVER_RANGE,
+    XSEG_LEFTOVER_HOST /* pinned host memory */
+};
 
 struct xseg_leftover {
     enum xseg_leftover_kind kind;
-    uint64_t what; /* handle, or address */
+    uint64_t what; /* handle, or address, of the device or the host */
     uint64_t bytes;
 };
 

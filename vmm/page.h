@@ -39,6 +39,7 @@ struct xseg_pages {
     size_t sizes;
     uint64_t now; /* the owner's clock; 0 until it is known */
     atomic_uint_fast64_t bytes;
+    uint64_t generation; /* drawn last, by whichever segment of the device */
 };
 
 /* Which idle pages somebody may have. */

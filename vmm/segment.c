@@ -7,23 +7,13 @@
 
 #include "src/base/align.h"
 #include "src/base/error.h"
+#include "vmm/segment_page.h"
 
 /* Ranges are whole GiB at whole GiB, so that one flat table finds the segment of an address. */
 #define RANGE_ALIGNMENT XSEG_GIB
 
 /* Of every block, so of every segment. */
 #define ALIGNMENT 512u
-
-static uint64_t address_of(const struct xseg_segment *segment, uint32_t granule)
-{
-    return segment->base + (uint64_t)granule * segment->granule_bytes;
-}
-
-/* Bytes of the page that starts at a granule. */
-static uint64_t bytes_of(const struct xseg_segment *segment, uint32_t granule)
-{
-    return (uint64_t)segment->length[granule] * segment->granule_bytes;
-}
 
 static void init(struct xseg_segment *segment, struct xseg_context *context,
                  struct xseg_pages *pages, uint64_t bytes)
@@ -33,6 +23,8 @@ static void init(struct xseg_segment *segment, struct xseg_context *context,
     segment->pages = pages;
     segment->bytes = bytes;
     segment->since = &segment->since_whole;
+    segment->generation = &segment->generation_whole;
+    segment->generation_whole = ++pages->generation;
     atomic_init(&segment->mapped, 0);
 }
 
@@ -41,9 +33,14 @@ static void free_tables(struct xseg_segment *segment)
     free(segment->handle);
     free(segment->length);
     free(segment->state);
+    free(segment->pins);
     if (segment->since != &segment->since_whole)
         free(segment->since);
+    if (segment->generation != &segment->generation_whole)
+        free(segment->generation);
     segment->since = &segment->since_whole;
+    segment->generation = &segment->generation_whole;
+    segment->pins = NULL;
     segment->handle = NULL;
     segment->length = NULL;
     segment->state = NULL;
@@ -65,8 +62,9 @@ static xseg_status reserve(struct xseg_segment *segment, uint64_t page_bytes, ui
     segment->length = calloc(segment->granules, sizeof(*segment->length));
     segment->state = calloc(segment->granules, sizeof(*segment->state));
     segment->since = calloc(segment->granules, sizeof(*segment->since));
+    segment->generation = calloc(segment->granules, sizeof(*segment->generation));
     if (segment->handle == NULL || segment->length == NULL || segment->state == NULL ||
-        segment->since == NULL) {
+        segment->since == NULL || segment->generation == NULL) {
         status =
             xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for the table of %" PRIu32 " granules",
                       segment->granules);
@@ -142,39 +140,23 @@ xseg_status xseg_segment_borrow(struct xseg_segment *segment, struct xseg_contex
 
 /* --- One page. --- */
 
-static void count_stuck(struct xseg_segment *segment, int64_t bytes)
-{
-    segment->stuck += (uint64_t)bytes;
-    atomic_fetch_add_explicit(&segment->pages->leftovers->stuck, (uint64_t)bytes,
-                              memory_order_relaxed);
-}
-
-static void set_state(struct xseg_segment *segment, uint32_t page, enum xseg_page_state state)
-{
-    memset(&segment->state[page], (int)state, segment->length[page]);
-}
-
 /* Give up the memory of a page that is no longer mapped. */
 static void put_page(struct xseg_segment *segment, uint32_t page, bool keep)
 {
-    const uint64_t handle = segment->handle[page], bytes = bytes_of(segment, page);
+    const uint64_t handle = segment->handle[page], bytes = xseg_segment_page_bytes(segment, page);
 
-    set_state(segment, page, XSEG_PAGE_HOLE);
+    xseg_segment_set_state(segment, page, XSEG_PAGE_HOLE);
     segment->handle[page] = 0;
     segment->length[page] = 0;
-    /* A leftover if refused. */
-    (void)xseg_pages_put(segment->pages, bytes, handle, segment->owner, keep);
+    if (handle != 0) /* a leftover if refused */
+        (void)xseg_pages_put(segment->pages, bytes, handle, segment->owner, keep);
 }
 
-/*
- * Unmap one page.  When the driver says no, it is asked whether the page is mapped at all: a batch
- * that failed half-way may have unmapped it before.
- */
-static xseg_status unmap_page(struct xseg_segment *segment, uint32_t page)
+xseg_status xseg_segment_unmap_page(struct xseg_segment *segment, uint32_t page)
 {
-    const uint64_t address = address_of(segment, page);
+    const uint64_t address = xseg_segment_address(segment, page);
     const xseg_status status =
-        xseg_driver_unmap(segment->context, address, bytes_of(segment, page));
+        xseg_driver_unmap(segment->context, address, xseg_segment_page_bytes(segment, page));
     bool mapped = true;
 
     if (status == XSEG_OK)
@@ -184,19 +166,33 @@ static xseg_status unmap_page(struct xseg_segment *segment, uint32_t page)
     return status;
 }
 
-/* Take the memory of a page away that was mapped or stuck, and account for it. */
+/* Take the memory of a page away that is not mapped any more, and account for it. */
 static void clear_page(struct xseg_segment *segment, uint32_t page, bool keep)
 {
-    const uint64_t bytes = bytes_of(segment, page);
+    const uint64_t bytes = xseg_segment_page_bytes(segment, page);
 
     if (segment->state[page] == XSEG_PAGE_MAPPED)
         atomic_fetch_sub_explicit(&segment->mapped, bytes, memory_order_relaxed);
-    else
-        count_stuck(segment, -(int64_t)bytes);
+    else if (segment->handle[page] != 0)
+        xseg_segment_count_stuck(segment, -(int64_t)bytes);
     put_page(segment, page, keep);
 }
 
 /* --- Unmapping. --- */
+
+static bool are_all_mapped(const struct xseg_segment *segment, uint32_t first, uint32_t count)
+{
+    for (uint32_t at = first; at < first + count; at += segment->length[at])
+        if (!xseg_segment_is_mapped(segment, at))
+            return false;
+    return true;
+}
+
+/* A page of a pool that was paused and forgotten may be mapped nowhere. */
+static bool is_nowhere(const struct xseg_segment *segment, uint32_t page)
+{
+    return segment->state[page] == XSEG_PAGE_AWAY || segment->state[page] == XSEG_PAGE_FRESH;
+}
 
 xseg_status xseg_segment_unmap(struct xseg_segment *segment, uint32_t first, uint32_t count,
                                bool keep, uint32_t *done)
@@ -206,18 +202,22 @@ xseg_status xseg_segment_unmap(struct xseg_segment *segment, uint32_t first, uin
     bool together = false;
 
     XSEG_ASSERT(count > 0 && first + count <= segment->granules && segment->length[first] != 0);
-    if (segment->length[first] < count && context->batches_unmap)
-        together = xseg_driver_unmap(context, address_of(segment, first),
+    XSEG_ASSERT(!xseg_segment_is_pinned(segment, first, count));
+    if (segment->length[first] < count && context->batches_unmap &&
+        are_all_mapped(segment, first, count))
+        together = xseg_driver_unmap(context, xseg_segment_address(segment, first),
                                      count * segment->granule_bytes) == XSEG_OK;
     for (*done = 0; *done < count;) {
         const uint32_t page = first + *done, length = segment->length[page];
 
         XSEG_ASSERT(length != 0 && *done + length <= count);
-        if (!together && (status = unmap_page(segment, page)) != XSEG_OK)
+        if (!together && !is_nowhere(segment, page) &&
+            (status = xseg_segment_unmap_page(segment, page)) != XSEG_OK)
             break;
         clear_page(segment, page, keep);
         *done += length;
     }
+    xseg_segment_note_change(segment, first, *done, ++segment->pages->generation);
     XSEG_AUDIT(xseg_segment_audit, segment);
     return status;
 }
@@ -317,13 +317,13 @@ static xseg_status get_page(struct growth *growth, uint32_t at)
     segment->length[at] =
         choose_length(segment, at, growth->end, growth->supply,
                       xseg_pages_idle(segment->pages, segment->page_bytes, &taker));
-    if (xseg_pages_take(segment->pages, bytes_of(segment, at), &taker, &page)) {
+    if (xseg_pages_take(segment->pages, xseg_segment_page_bytes(segment, at), &taker, &page)) {
         segment->handle[at] = page.handle;
         growth->is_foreign |= page.owner != NULL && page.owner != segment->owner;
         return XSEG_OK;
     }
-    const xseg_status status =
-        xseg_driver_create(segment->context, bytes_of(segment, at), &segment->handle[at]);
+    const xseg_status status = xseg_driver_create(
+        segment->context, xseg_segment_page_bytes(segment, at), &segment->handle[at]);
     if (status != XSEG_OK)
         segment->length[at] = 0;
     return status;
@@ -359,32 +359,33 @@ static xseg_status map_run(struct xseg_segment *segment, uint32_t first, uint32_
     for (uint32_t page = first; page < first + count; page += segment->length[page]) {
         if (segment->state[page] != XSEG_PAGE_HOLE)
             continue;
-        const xseg_status status = xseg_driver_map(segment->context, address_of(segment, page),
-                                                   bytes_of(segment, page), segment->handle[page]);
+        const xseg_status status =
+            xseg_driver_map(segment->context, xseg_segment_address(segment, page),
+                            xseg_segment_page_bytes(segment, page), segment->handle[page]);
         if (status != XSEG_OK)
             return status;
-        set_state(segment, page, XSEG_PAGE_STUCK);
-        count_stuck(segment, (int64_t)bytes_of(segment, page));
+        xseg_segment_set_state(segment, page, XSEG_PAGE_STUCK);
+        xseg_segment_count_stuck(segment, (int64_t)xseg_segment_page_bytes(segment, page));
     }
     return XSEG_OK;
 }
 
-static xseg_status access_run(struct xseg_segment *segment, uint32_t first, uint32_t count)
+xseg_status xseg_segment_access(struct xseg_segment *segment, uint32_t first, uint32_t count)
 {
     struct xseg_context *context = segment->context;
     const bool is_one = segment->length[first] == count;
     xseg_status status = XSEG_ERR_DRIVER;
 
     if (is_one || context->batches_access)
-        status = xseg_driver_set_access(context, address_of(segment, first),
+        status = xseg_driver_set_access(context, xseg_segment_address(segment, first),
                                         count * segment->granule_bytes);
     if (status == XSEG_OK || is_one)
         return status;
     status = XSEG_OK;
     for (uint32_t page = first; page < first + count && status == XSEG_OK;
          page += segment->length[page])
-        status =
-            xseg_driver_set_access(context, address_of(segment, page), bytes_of(segment, page));
+        status = xseg_driver_set_access(context, xseg_segment_address(segment, page),
+                                        xseg_segment_page_bytes(segment, page));
     return status;
 }
 
@@ -395,7 +396,8 @@ static void withdraw_run(struct xseg_segment *segment, uint32_t first, uint32_t 
         next = page + segment->length[page];
         if (segment->state[page] == XSEG_PAGE_HOLE)
             put_page(segment, page, false);
-        else if (segment->state[page] == XSEG_PAGE_STUCK && unmap_page(segment, page) == XSEG_OK)
+        else if (segment->state[page] == XSEG_PAGE_STUCK &&
+                 xseg_segment_unmap_page(segment, page) == XSEG_OK)
             clear_page(segment, page, false);
     }
 }
@@ -409,7 +411,7 @@ static xseg_status clear_run(const struct growth *growth, struct xseg_supply *su
     if (supply->choice != XSEG_PAGE_OWN_FIRST || !growth->is_foreign)
         return XSEG_OK;
     const xseg_status status = xseg_driver_fill(
-        segment->context, address_of(segment, growth->first), bytes, 0, supply->stream);
+        segment->context, xseg_segment_address(segment, growth->first), bytes, 0, supply->stream);
     if (status == XSEG_OK)
         supply->cleared += bytes;
     return status;
@@ -427,7 +429,7 @@ xseg_status xseg_segment_map(struct xseg_segment *segment, uint32_t first, uint3
         return status;
     status = map_run(segment, first, count);
     if (status == XSEG_OK)
-        status = access_run(segment, first, count);
+        status = xseg_segment_access(segment, first, count);
     if (status == XSEG_OK)
         status = clear_run(&growth, supply);
     if (status != XSEG_OK) {
@@ -439,7 +441,8 @@ xseg_status xseg_segment_map(struct xseg_segment *segment, uint32_t first, uint3
     }
     const uint64_t bytes = count * segment->granule_bytes;
     memset(&segment->state[first], XSEG_PAGE_MAPPED, count);
-    count_stuck(segment, -(int64_t)bytes);
+    xseg_segment_note_change(segment, first, count, ++segment->pages->generation);
+    xseg_segment_count_stuck(segment, -(int64_t)bytes);
     atomic_fetch_add_explicit(&segment->mapped, bytes, memory_order_relaxed);
     XSEG_AUDIT(xseg_segment_audit, segment);
     return XSEG_OK;
@@ -452,7 +455,7 @@ xseg_status xseg_segment_unstick(struct xseg_segment *segment)
     for (uint32_t page = 0; segment->stuck != 0 && page < segment->granules; page++) {
         if (segment->state[page] != XSEG_PAGE_STUCK)
             continue;
-        const xseg_status status = unmap_page(segment, page);
+        const xseg_status status = xseg_segment_unmap_page(segment, page);
         if (status == XSEG_OK)
             clear_page(segment, page, false);
         else if (result == XSEG_OK)
@@ -465,11 +468,14 @@ xseg_status xseg_segment_end(struct xseg_segment *segment)
 {
     if (segment->memory != NULL) {
         give_to_owner(segment);
+        free_tables(segment);
         return XSEG_OK;
     }
-    if (!xseg_segment_is_expandable(segment))
+    if (!xseg_segment_is_expandable(segment)) {
+        free_tables(segment);
         return xseg_leftovers_give(segment->pages->leftovers, XSEG_LEFTOVER_ALLOCATION,
                                    segment->base, segment->bytes);
+    }
     XSEG_ASSERT(atomic_load(&segment->mapped) == 0 && segment->stuck == 0);
     const xseg_status status = xseg_leftovers_give(segment->pages->leftovers, XSEG_LEFTOVER_RANGE,
                                                    segment->base, segment->reserved_bytes);
@@ -486,8 +492,10 @@ void xseg_segment_abandon(struct xseg_segment *segment)
 
 size_t xseg_segment_host_bytes(const struct xseg_segment *segment)
 {
-    return segment->granules * (sizeof(*segment->handle) + sizeof(*segment->length) +
-                                sizeof(*segment->state) + sizeof(*segment->since));
+    return segment->granules *
+           (sizeof(*segment->handle) + sizeof(*segment->length) + sizeof(*segment->state) +
+            sizeof(*segment->since) + sizeof(*segment->generation) +
+            (segment->pins != NULL ? sizeof(*segment->pins) : 0));
 }
 
 static bool audit_pages(const struct xseg_segment *segment, struct xseg_finding *finding)
@@ -511,6 +519,29 @@ static bool audit_pages(const struct xseg_segment *segment, struct xseg_finding 
     return true;
 }
 
+/* Memory of a page that is neither in use nor given back. */
+static uint64_t stuck_bytes(const struct xseg_segment *segment, uint32_t page)
+{
+    const bool is_held = segment->state[page] == XSEG_PAGE_STUCK ||
+                         (xseg_segment_is_away(segment, page) && segment->handle[page] != 0);
+
+    return segment->length[page] != 0 && is_held ? xseg_segment_page_bytes(segment, page) : 0;
+}
+
+static bool audit_pins(const struct xseg_segment *segment, struct xseg_finding *finding)
+{
+    uint32_t pinned = 0;
+
+    for (uint32_t at = 0; segment->pins != NULL && at < segment->granules; at++) {
+        pinned += segment->pins[at] != 0;
+        XSEG_HOLDS(finding, "SEG-5", segment->pins[at] == 0 || xseg_segment_is_mapped(segment, at),
+                   "granule %" PRIu32 " is pinned, in state %d", at, segment->state[at]);
+    }
+    XSEG_HOLDS(finding, "SEG-5", pinned == segment->pinned,
+               "pinned says %" PRIu32 ", there are %" PRIu32, segment->pinned, pinned);
+    return true;
+}
+
 bool xseg_segment_audit(const struct xseg_segment *segment, struct xseg_finding *finding)
 {
     const uint64_t mapped = atomic_load(&segment->mapped);
@@ -524,7 +555,7 @@ bool xseg_segment_audit(const struct xseg_segment *segment, struct xseg_finding 
                "base %#" PRIx64 " with %" PRIu64 " bytes", segment->base, segment->reserved_bytes);
     for (uint32_t at = 0; at < segment->granules; at++) {
         backed += segment->state[at] == XSEG_PAGE_MAPPED ? segment->granule_bytes : 0;
-        stuck += segment->state[at] == XSEG_PAGE_STUCK ? segment->granule_bytes : 0;
+        stuck += stuck_bytes(segment, at);
     }
     XSEG_HOLDS(finding, "SEG-2", mapped == backed && segment->stuck == stuck,
                "mapped says %" PRIu64 ", pages %" PRIu64 "; stuck says %" PRIu64 ", pages %" PRIu64,
@@ -532,5 +563,5 @@ bool xseg_segment_audit(const struct xseg_segment *segment, struct xseg_finding 
     XSEG_HOLDS(
         finding, "SEG-3", segment->reserved_bytes >= segment->granules * segment->granule_bytes,
         "%" PRIu32 " granules in %" PRIu64 " bytes", segment->granules, segment->reserved_bytes);
-    return audit_pages(segment, finding);
+    return audit_pages(segment, finding) && audit_pins(segment, finding);
 }

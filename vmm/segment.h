@@ -21,15 +21,22 @@
  *
  * A granule is in one of three states.  HOLE: no memory.  MAPPED: memory that the device may use.
  * STUCK: mapped, without known access rights, because a growth failed and could not be undone; the
- * next growth uses it, the next trim tries again to unmap it.
+ * next growth uses it, the next trim tries again to unmap it.  While its pool is paused, a page is
+ * AWAY instead, or in one of the states on its way back (away.h).
+ *
+ * Each granule has a generation: a number that is drawn anew whenever other memory, or none, comes to
+ * lie beneath it.  A page that is pinned is neither unmapped nor paused; it is up to whoever takes
+ * pages away to ask.
  *
  * Every operation is a transaction: after a failure the segment is as it was, stuck pages aside.
  *
  * Invariants, between calls; xseg_segment_audit() checks each under its tag:
  *   SEG-1  base is a multiple of the granularity, and the addresses do not wrap.
- *   SEG-2  mapped and stuck are the bytes of the granules in those states.
+ *   SEG-2  mapped and stuck are the bytes of the granules in those states; memory of a page that is
+ *          away counts as stuck.
  *   SEG-3  reserved_bytes is at least that of all granules.
  *   SEG-4  a page has its length at its first granule and 0 at the others, and one state.
+ *   SEG-5  pinned granules are mapped, and `pinned` counts them.
  *
  * Locking: GROWTH of the device; `mapped` may be read without it.
  */
@@ -40,7 +47,15 @@
 #include "vmm/page.h"
 #include "xseg/pool.h"
 
-enum xseg_page_state { XSEG_PAGE_HOLE, XSEG_PAGE_STUCK, XSEG_PAGE_MAPPED };
+enum xseg_page_state {
+    XSEG_PAGE_HOLE,
+    XSEG_PAGE_STUCK,
+    XSEG_PAGE_MAPPED,
+    XSEG_PAGE_AWAY,        /* not mapped; with its memory still, or without */
+    XSEG_PAGE_AWAY_MAPPED, /* mapped on its way back, with its memory of before */
+    XSEG_PAGE_FRESH,       /* has new memory, not mapped */
+    XSEG_PAGE_FRESH_MAPPED /* mapped on its way back, with new memory */
+};
 
 struct xseg_segment {
     struct xseg_context *context;
@@ -62,6 +77,10 @@ struct xseg_segment {
     /* [granules], or one of a classic segment: the owner's, who says what it means; 0 at first. */
     uint64_t *since;
     uint64_t since_whole; /* where `since` of a classic segment points */
+    uint64_t *generation; /* as `since`; see above */
+    uint64_t generation_whole;
+    uint32_t *pins;  /* as `since`: how often each is pinned; NULL before the first pin */
+    uint32_t pinned; /* how many of them are */
 };
 
 static inline bool xseg_segment_is_expandable(const struct xseg_segment *segment)
@@ -151,7 +170,8 @@ uint64_t xseg_segment_covered(const struct xseg_segment *segment, uint32_t first
                               const struct xseg_supply *supply, uint64_t *full, uint64_t *small);
 
 /*
- * Take the memory of the granules [first, first + count) away, which are whole pages, all mapped.
+ * Take the memory of the granules [first, first + count) away, which are whole pages, all mapped or
+ * away, and not pinned.
  *
  * keep:    the pages are idle afterwards; else they are released
  * done:    how many granules, from the first on, have become holes; the others are mapped as before
@@ -173,6 +193,42 @@ static inline bool xseg_segment_is_mapped(const struct xseg_segment *segment, ui
 {
     return segment->state[granule] == XSEG_PAGE_MAPPED;
 }
+
+/* Whether a granule belongs to a page that is away, or on its way back. */
+static inline bool xseg_segment_is_away(const struct xseg_segment *segment, uint32_t granule)
+{
+    return segment->state[granule] >= XSEG_PAGE_AWAY;
+}
+
+/* The latest generation of the bytes [begin, end) of the segment. */
+uint64_t xseg_segment_generation(const struct xseg_segment *segment, uint64_t begin, uint64_t end);
+
+/* --- Pins. --- */
+
+/*
+ * Pin the granules of the bytes [begin, end), all of which are mapped.
+ *
+ * Returns: XSEG_OK; XSEG_ERR_HOST_MEMORY, XSEG_ERR_BUSY (pinned too often), and nothing has changed
+ */
+xseg_status xseg_segment_pin(struct xseg_segment *segment, uint64_t begin, uint64_t end);
+
+/* Take a pin back.  False if one of the granules is not pinned: then nothing has changed. */
+bool xseg_segment_unpin(struct xseg_segment *segment, uint64_t begin, uint64_t end);
+
+/* Whether one of `count` granules is pinned; the granule of a classic segment is 0. */
+bool xseg_segment_is_pinned(const struct xseg_segment *segment, uint32_t first, uint32_t count);
+
+/* Bytes of the pages that are pinned; of a classic segment all or none. */
+uint64_t xseg_segment_pinned_bytes(const struct xseg_segment *segment);
+
+/*
+ * Of whole pages from a granule on, the next run of those that are not pinned.
+ *
+ * first: where to look from; where the run starts
+ * Returns: how many granules it has; 0 if there is none before `end`
+ */
+uint32_t xseg_segment_loose_pages(const struct xseg_segment *segment, uint32_t *first,
+                                  uint32_t end);
 
 /* Try again to unmap the stuck pages.  Returns the first error; what was refused stays stuck. */
 xseg_status xseg_segment_unstick(struct xseg_segment *segment);

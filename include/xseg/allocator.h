@@ -170,6 +170,7 @@ XSEG_API const char *xseg_configuration_source(const struct xseg_allocator *allo
  *          XSEG_ERR_LIMIT         per_process_memory_fraction leaves no room
  *          XSEG_ERR_NO_ADDRESSES  the driver has no addresses left, for a classic segment either
  *          XSEG_ERR_UNSUPPORTED   the device cannot map pages of the configured size
+ *          XSEG_ERR_PAUSED        the pool is paused (pool.h)
  *          XSEG_ERR_HOST_MEMORY, XSEG_ERR_DRIVER, XSEG_ERR_DEVICE_LOST, XSEG_ERR_FORKED
  * Cost:    a hit makes no driver call, except an event query for each stream on which freed blocks
  *          wait, two questions about a stream when the library meets it first, and one about the

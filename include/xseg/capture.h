@@ -47,6 +47,7 @@ extern "C" {
  * @param stream  not the legacy default stream, which cannot be captured
  *
  * Returns: XSEG_OK
+ *          XSEG_ERR_PAUSED    the pool is paused
  *          XSEG_ERR_BUSY      the pool is being captured into, or routed to, already; or a capture
  *                             into another pool began on the stream and has not been ended
  *          XSEG_ERR_ARGUMENT  the legacy default stream, a stream of another device or context, or

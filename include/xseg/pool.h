@@ -134,6 +134,7 @@ XSEG_API void xseg_checkpoint_end(struct xseg_checkpoint *checkpoint);
  *          XSEG_ERR_ARGUMENT  the checkpoint is of another pool, or nobody holds the pool
  *          XSEG_ERR_BUSY      blocks that are live now have uses, freed ones wait for other streams,
  *                             a capture is under way, or the memory of the checkpoint is gone
+ *          XSEG_ERR_PAUSED    the pool is paused
  *          XSEG_ERR_HOST_MEMORY, XSEG_ERR_FORKED
  *          On an error nothing has changed.
  * Threads: no other call may use this pool meanwhile.
@@ -154,6 +155,73 @@ xseg_pool_restore(struct xseg_pool *pool, const struct xseg_checkpoint *checkpoi
  */
 XSEG_API XSEG_NODISCARD xseg_status xseg_pool_holds(struct xseg_pool *pool, void *const *ptrs,
                                                     size_t count, bool *exactly);
+
+/** What becomes of the contents of a pool that is paused. */
+enum xseg_keep {
+    XSEG_KEEP_NOTHING, /* they are lost: after xseg_pool_resume() memory contains anything */
+    XSEG_KEEP_HOST,    /* in pinned host memory, as much as the pool reserves */
+    XSEG_KEEP_FILE     /* in a file, which is sparse: zeros take no room in it */
+};
+
+/**
+ * Take the physical memory of a pool away; its addresses stay, and so do its blocks.  What refers to
+ * these addresses, such as a CUDA graph, is valid again after xseg_pool_resume().
+ *
+ * All memory that the pool has mapped goes, cached memory as well, since graphs may use it; contents
+ * are kept of all of it.  While the pool is paused
+ *   - work must not touch its memory: the device faults;
+ *   - allocations from it return XSEG_ERR_PAUSED, by name, route or capture;
+ *   - blocks can be freed, used and asked about as ever, without the driver;
+ *   - it reserves nothing: its memory counts neither in `reserved` nor towards limits;
+ *   - it can be released.  Once nobody holds it and it has no blocks, what was kept is forgotten, at
+ *     the next trim and when the allocator closes.
+ *
+ * Nobody is waited for: synchronise first the streams that used the pool's memory.
+ *
+ * @param keep  see enum xseg_keep
+ * @param file  XSEG_KEEP_FILE: the name of a file that does not exist yet, in a folder that has room
+ *              for the contents; it is removed by xseg_pool_resume().  Else NULL
+ *
+ * Returns: XSEG_OK
+ *          XSEG_ERR_BUSY         work is queued on a stream of the pool, or on one that xseg_use()
+ *                                named for a live block of it; freed blocks wait for other streams;
+ *                                a page is pinned; another thread allocates from the pool; a capture
+ *                                is under way on the device
+ *          XSEG_ERR_PAUSED       it is paused already
+ *          XSEG_ERR_UNSUPPORTED  it has classic segments, whose addresses go with their memory: make
+ *                                its blocks with expandable_segments:True, without memory functions
+ *          XSEG_ERR_ARGUMENT     nobody holds the pool, or keep and file do not fit
+ *          XSEG_ERR_HOST_MEMORY, XSEG_ERR_FILE  the contents cannot be kept
+ *          XSEG_ERR_DRIVER, XSEG_ERR_DEVICE_LOST, XSEG_ERR_FORKED
+ *          On an error the pool is as it was.  Only when the driver also refuses to undo what it did
+ *          is the pool paused in spite of an error, which the text says; then xseg_pool_resume()
+ *          brings everything back, contents included, whatever `keep` says.
+ * Threads: any; waits for growths and trims of the device
+ * Cost:    a query for each stream; one unmap a contiguous run of pages, one release a page; with
+ *          XSEG_KEEP_HOST one cuMemHostAlloc a GiB and one copy a run, with XSEG_KEEP_FILE one copy
+ *          and one wait for each 64 MiB.  Copies are waited for.
+ */
+XSEG_API XSEG_NODISCARD xseg_status xseg_pool_pause(struct xseg_pool *pool, enum xseg_keep keep,
+                                                    const char *file);
+
+/**
+ * Bring the memory of a paused pool back beneath the same addresses, and its contents as
+ * xseg_pool_pause() kept them.
+ *
+ * When memory is short, idle memory of the device is given back first, as for an allocation.
+ *
+ * Returns: XSEG_OK
+ *          XSEG_ERR_NO_MEMORY, XSEG_ERR_LIMIT  there is not enough: free or trim something
+ *          XSEG_ERR_BUSY      a capture is under way on the device
+ *          XSEG_ERR_ARGUMENT  the pool is not paused
+ *          XSEG_ERR_FILE      the file cannot be read
+ *          XSEG_ERR_HOST_MEMORY, XSEG_ERR_DRIVER, XSEG_ERR_DEVICE_LOST, XSEG_ERR_FORKED
+ *          On an error the pool is still paused, and nothing that was kept is lost.
+ * Threads: any; waits for growths and trims of the device
+ * Cost:    one create and one map a page, one set-access a run, copies as xseg_pool_pause(), which are
+ *          waited for
+ */
+XSEG_API XSEG_NODISCARD xseg_status xseg_pool_resume(struct xseg_pool *pool);
 
 #ifdef __cplusplus
 }

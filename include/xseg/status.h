@@ -21,21 +21,23 @@
 extern "C" {
 #endif
 
-#define XSEG_STATUS_MAP(X)                                                                \
-    X(OK, 0, "success")                                                                   \
-    X(ERR_ARGUMENT, -1, "an argument is outside what the function accepts")               \
-    X(ERR_CONFIG, -2, "the configuration string has an error")                            \
-    X(ERR_NO_MEMORY, -3, "no device memory is left, also after giving back the cache")    \
-    X(ERR_NO_ADDRESSES, -4, "no device addresses are left to reserve")                    \
-    X(ERR_LIMIT, -5, "the memory limit leaves no room, also after giving back the cache") \
-    X(ERR_HOST_MEMORY, -6, "no host memory is left for bookkeeping")                      \
-    X(ERR_NO_DRIVER, -7, "the CUDA driver is missing, too old, or shows no device")       \
-    X(ERR_DRIVER, -8, "a driver call failed")                                             \
-    X(ERR_NOT_LIVE, -9, "the pointer is not a live block of this allocator")              \
-    X(ERR_BUSY, -10, "live blocks or unfinished work stand in the way")                   \
-    X(ERR_UNSUPPORTED, -11, "this device or this build cannot do that")                   \
-    X(ERR_FORKED, -12, "the allocator belongs to the parent process")                     \
-    X(ERR_DEVICE_LOST, -13, "the device or its context is gone; only the host side still works")
+#define XSEG_STATUS_MAP(X)                                                                       \
+    X(OK, 0, "success")                                                                          \
+    X(ERR_ARGUMENT, -1, "an argument is outside what the function accepts")                      \
+    X(ERR_CONFIG, -2, "the configuration string has an error")                                   \
+    X(ERR_NO_MEMORY, -3, "no device memory is left, also after giving back the cache")           \
+    X(ERR_NO_ADDRESSES, -4, "no device addresses are left to reserve")                           \
+    X(ERR_LIMIT, -5, "the memory limit leaves no room, also after giving back the cache")        \
+    X(ERR_HOST_MEMORY, -6, "no host memory is left for bookkeeping")                             \
+    X(ERR_NO_DRIVER, -7, "the CUDA driver is missing, too old, or shows no device")              \
+    X(ERR_DRIVER, -8, "a driver call failed")                                                    \
+    X(ERR_NOT_LIVE, -9, "the pointer is not a live block of this allocator")                     \
+    X(ERR_BUSY, -10, "live blocks or unfinished work stand in the way")                          \
+    X(ERR_UNSUPPORTED, -11, "this device or this build cannot do that")                          \
+    X(ERR_FORKED, -12, "the allocator belongs to the parent process")                            \
+    X(ERR_DEVICE_LOST, -13, "the device or its context is gone; only the host side still works") \
+    X(ERR_PAUSED, -14, "the pool is paused: resume it first")                                    \
+    X(ERR_FILE, -15, "a file could not be made, written or read")
 
 enum xseg_status {
 #define XSEG_STATUS_ENUM_(name, number, text) XSEG_##name = (number),

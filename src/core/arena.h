@@ -11,7 +11,7 @@
  *   ARENA-1  every cached block of its extents is on the shelf, and no other block is.
  *   ARENA-2  every hole of its extents is in the tree of holes, and no other block is.
  *   ARENA-3  the counts of live and active blocks and bytes are those of the blocks.
- *   ARENA-4  reserved bytes are those of the segments, busy blocks aside.
+ *   ARENA-4  reserved bytes are those of the segments, busy blocks and what is away aside.
  *
  * Locking: ARENA; the fields before it do not change, but for the stream.
  */
@@ -35,6 +35,7 @@ struct xseg_arena {
     bool is_small;
     bool is_alone;                     /* each segment has one block, see alone.h */
     bool has_cells;                    /* no records of live and cached blocks, see small.h */
+    bool is_paused;                    /* nothing is handed out, see pause.h; guarded by the lock */
     _Atomic(struct xseg_arena *) next; /* in its pool */
     /* Changes only when its stream is gone and has passed: under GROWTH, ARENA and TABLE. */
     _Atomic(struct xseg_known_stream *) stream;
@@ -47,7 +48,8 @@ struct xseg_arena {
     struct xseg_small small;
     struct xseg_block *holes; /* tree */
     struct xseg_list extents;
-    uint64_t now; /* clock of the last look at idle memory; 0 before the first.  See idle.h. */
+    uint64_t away; /* bytes of blocks whose pages are away, see pause.h */
+    uint64_t now;  /* clock of the last look at idle memory; 0 before the first.  See idle.h. */
     /* Guarded by GROWTH: an event on the stream, or NULL, and when it was recorded; no work is queued
      * any more on what was cached before `passed`. */
     xseg_event fence;
@@ -123,7 +125,7 @@ bool xseg_arena_stock(struct xseg_arena *arena, struct xseg_slab *slab, uint32_t
 /*
  * Serve a request from the shelf.  Takes the lock.
  *
- * Returns: XSEG_OK, *out as it was for a miss; XSEG_ERR_HOST_MEMORY
+ * Returns: XSEG_OK, *out as it was for a miss, and while the pool is paused; XSEG_ERR_HOST_MEMORY
  */
 xseg_status xseg_arena_alloc(struct xseg_arena *arena, const struct xseg_need *need,
                              struct xseg_grant *out);

@@ -6,6 +6,7 @@
 
 #include "src/base/error.h"
 #include "src/core/allocator.h"
+#include "src/core/pause.h"
 #include "src/core/size.h"
 #include "src/core/trace.h"
 #include "src/core/walk.h"
@@ -242,7 +243,9 @@ xseg_status xseg_checkpoint_restore(const struct xseg_checkpoint *checkpoint,
 
     xseg_pending_poll(&device->pending);
     xseg_lock_take(&device->growth_lock);
-    xseg_status status = harvest_all(checkpoint->pool, 0, &memory, &live);
+    xseg_status status = xseg_pause_check(checkpoint->pool);
+    if (status == XSEG_OK)
+        status = harvest_all(checkpoint->pool, 0, &memory, &live);
     if (status == XSEG_OK)
         status = check_restore(checkpoint, &live);
     for (size_t i = 0; status == XSEG_OK && i < live.count; i++)

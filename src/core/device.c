@@ -11,6 +11,7 @@
 #include "src/core/departure.h"
 #include "src/core/idle.h"
 #include "src/core/ladder.h"
+#include "src/core/pause.h"
 #include "src/core/size.h"
 #include "src/core/trace.h"
 #include "src/core/trim.h"
@@ -125,14 +126,27 @@ static void end_extents(void *self, struct xseg_arena *arena)
     *all = xseg_trim_end_holes(arena) && *all;
 }
 
+/* End a stream of the device's own. */
+static xseg_status end_stream(struct xseg_device *device, xseg_stream *stream)
+{
+    const xseg_status status =
+        *stream == NULL ? XSEG_OK : xseg_driver_stream_destroy(&device->context, *stream);
+
+    if (status == XSEG_OK)
+        *stream = NULL;
+    return status;
+}
+
 /* Give everything back to the driver; what it refuses is found again by the next attempt. */
 static xseg_status give_everything_back(struct xseg_device *device)
 {
     const struct xseg_trim_plan everything = {.wait = true, .held_pools = true};
     struct xseg_trimmed done = XSEG_TRIMMED_INIT;
     bool all = true;
-    xseg_status status = xseg_trim_device(device, &everything, &done);
+    xseg_status status = XSEG_OK;
 
+    xseg_pause_forget_all(device);
+    status = xseg_trim_device(device, &everything, &done);
     if (status != XSEG_OK)
         return status;
     xseg_device_visit_arenas(device, end_extents, &all);
@@ -141,10 +155,10 @@ static xseg_status give_everything_back(struct xseg_device *device)
                          "device %d: the driver did not take back %" PRIu64 " bytes: close again",
                          device->context.ordinal, done.kept_refused);
     status = xseg_leftovers_retry(&device->leftovers);
-    if (status == XSEG_OK && device->side != NULL) {
-        status = xseg_driver_stream_destroy(&device->context, device->side);
-        device->side = status == XSEG_OK ? NULL : device->side;
-    }
+    if (status == XSEG_OK)
+        status = end_stream(device, &device->side);
+    if (status == XSEG_OK)
+        status = end_stream(device, &device->copier);
     if (status != XSEG_OK)
         return status;
     xseg_idle_end(device);
@@ -224,6 +238,7 @@ xseg_status xseg_device_give_back(struct xseg_device *device)
     if (!xseg_context_is_lost(&device->context))
         status = give_everything_back(device);
     if (xseg_context_is_lost(&device->context)) {
+        xseg_pause_abandon(device);
         xseg_device_visit_arenas(device, abandon_extents, NULL);
         status = XSEG_OK;
     }

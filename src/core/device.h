@@ -44,7 +44,8 @@ struct xseg_device {
     struct xseg_streams streams;
     struct xseg_pending pending;
     struct xseg_routes routes;
-    xseg_stream side; /* what waits for users' events; NULL until needed; guarded by GROWTH */
+    xseg_stream side;   /* what waits for users' events; NULL until needed; guarded by GROWTH */
+    xseg_stream copier; /* what copies contents of paused pools; as above */
     struct xseg_totals totals;
     struct xseg_pool pool;                     /* the default one */
     _Atomic(struct xseg_pool *) private_pools; /* all that were ever made; grows under TABLE */

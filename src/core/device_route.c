@@ -4,6 +4,7 @@
 #include "src/core/allocator.h"
 #include "src/core/deferred.h"
 #include "src/core/departure.h"
+#include "src/core/pause.h"
 #include "src/core/trim.h"
 
 static xseg_status hold(struct xseg_pool *pool)
@@ -55,6 +56,14 @@ static void make_room(struct xseg_device *device)
         (void)xseg_trim_device(device, &idle, &done);
 }
 
+static xseg_status check_running(struct xseg_pool *pool)
+{
+    xseg_lock_take(&pool->device->growth_lock);
+    const xseg_status status = xseg_pause_check(pool);
+    xseg_lock_give(&pool->device->growth_lock);
+    return status;
+}
+
 xseg_status xseg_device_begin_capture(struct xseg_pool *pool, xseg_stream handle)
 {
     struct xseg_device *device = pool->device;
@@ -67,6 +76,8 @@ xseg_status xseg_device_begin_capture(struct xseg_pool *pool, xseg_stream handle
     if (status == XSEG_OK && route.captured->handle == NULL)
         status = xseg_fail(XSEG_ERR_ARGUMENT,
                            "the legacy default stream cannot be captured: give another stream");
+    if (status == XSEG_OK)
+        status = check_running(pool);
     if (status == XSEG_OK)
         status = add_route(&route);
     if (status != XSEG_OK)

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "src/base/error.h"
+#include "src/core/pause.h"
 #include "src/core/scrub.h"
 #include "src/core/size.h"
 #include "src/core/trace.h"
@@ -93,12 +94,11 @@ xseg_status xseg_growth_check_pool(struct xseg_pool *pool, uint64_t more)
                      more, has, limit);
 }
 
-/* covered: bytes of these that idle pages have, which are counted already */
-static xseg_status check_limit(struct xseg_pool *pool, const struct xseg_need *need, uint64_t more,
-                               uint64_t covered)
+xseg_status xseg_growth_check(struct xseg_pool *pool, const struct xseg_config *config,
+                              uint64_t more, uint64_t covered)
 {
     struct xseg_device *device = pool->device;
-    const uint64_t limit = xseg_device_limit(device, need->config);
+    const uint64_t limit = xseg_device_limit(device, config);
     const uint64_t physical = xseg_device_physical(device);
     const uint64_t total = device->context.total_bytes;
 
@@ -164,8 +164,10 @@ static xseg_status grow_classic(struct xseg_arena *arena, const struct xseg_need
                                 struct xseg_grant *out)
 {
     const uint64_t bytes = need->segment_bytes;
-    xseg_status status = check_limit(arena->pool, need, bytes, 0);
+    xseg_status status = xseg_pause_check(arena->pool);
 
+    if (status == XSEG_OK)
+        status = xseg_growth_check(arena->pool, need->config, bytes, 0);
     if (status != XSEG_OK)
         return status;
     struct xseg_extent *extent = take_extent(arena);
@@ -281,8 +283,10 @@ xseg_status xseg_growth_claim(struct xseg_arena *arena, const struct xseg_need *
                               struct xseg_stretch *stretch)
 {
     struct xseg_stretch_place place;
-    xseg_status status = XSEG_OK;
+    xseg_status status = xseg_pause_check(arena->pool);
 
+    if (status != XSEG_OK)
+        return status;
     for (;;) {
         xseg_arena_lock(arena);
         const bool stocked = xseg_arena_stock(arena, &arena->blocks, XSEG_ARENA_RECORDS);
@@ -358,8 +362,9 @@ static xseg_status grow_expandable(struct xseg_arena *arena, const struct xseg_n
     choose_pages(arena->device, need, &stretch);
     const struct xseg_page_taker taker = xseg_scrub_taker(arena);
     const uint64_t covered = xseg_stretch_covered(&stretch, &taker);
-    return xseg_growth_finish(arena, need, &stretch,
-                              check_limit(arena->pool, need, stretch.missing, covered), out);
+    return xseg_growth_finish(
+        arena, need, &stretch,
+        xseg_growth_check(arena->pool, need->config, stretch.missing, covered), out);
 }
 
 /* --- A segment for one block; see alone.h. --- */
@@ -416,7 +421,7 @@ static xseg_status grow_alone(struct xseg_arena *arena, const struct xseg_need *
     const struct xseg_page_taker taker = xseg_scrub_taker(arena);
     const uint64_t idle =
         xseg_pages_idle(&arena->device->pages, arena->device->context.granularity, &taker);
-    xseg_status status = check_limit(arena->pool, need, bytes, xseg_min(bytes, idle));
+    xseg_status status = xseg_growth_check(arena->pool, need->config, bytes, xseg_min(bytes, idle));
 
     if (status == XSEG_OK)
         status = add_alone(arena, need, bytes, &stretch.first);

@@ -43,7 +43,16 @@ xseg_status xseg_growth_finish(struct xseg_arena *arena, const struct xseg_need 
                                struct xseg_stretch *stretch, xseg_status status,
                                struct xseg_grant *out);
 
-/* Whether a pool may have so much more by its own limit: XSEG_OK, XSEG_ERR_LIMIT. */
+/*
+ * Whether a pool may have so much more.
+ *
+ * covered: bytes of these that idle pages have, which are counted already
+ * Returns: XSEG_OK, XSEG_ERR_NO_MEMORY (more than the device has), XSEG_ERR_LIMIT
+ */
+xseg_status xseg_growth_check(struct xseg_pool *pool, const struct xseg_config *config,
+                              uint64_t more, uint64_t covered);
+
+/* Whether it may by its own limit: XSEG_OK, XSEG_ERR_LIMIT. */
 xseg_status xseg_growth_check_pool(struct xseg_pool *pool, uint64_t more);
 
 #endif

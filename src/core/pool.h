@@ -14,6 +14,13 @@
 #include "src/core/arena.h"
 #include "xseg/pool.h"
 
+/* Whether a pool has its memory; see pause.h. */
+enum xseg_pool_state {
+    XSEG_POOL_RUNS,
+    XSEG_POOL_MOVES, /* its memory is going, or coming */
+    XSEG_POOL_PAUSED
+};
+
 struct xseg_pool {
     struct xseg_pool *next; /* in its device */
     struct xseg_device *device;
@@ -26,7 +33,9 @@ struct xseg_pool {
     _Atomic(struct xseg_arena *) arenas;
     /* Searches of large arenas while garbage is collected by age: the clock of that age. */
     atomic_uint searches;
-    bool is_full; /* its own limit refused the last growth; guarded by GROWTH */
+    bool is_full;                   /* its own limit refused the last growth; guarded by GROWTH */
+    enum xseg_pool_state state;     /* guarded by GROWTH */
+    struct xseg_contents *contents; /* what is kept of a paused pool, or NULL; guarded by GROWTH */
     /* Bytes mapped or allocated, and the most that they were; written under GROWTH. */
     atomic_uint_fast64_t reserved, reserved_peak;
 };
@@ -44,10 +53,11 @@ static inline bool xseg_pool_is_retired(const struct xseg_pool *pool)
     return pool->is_private && atomic_load_explicit(&pool->holders, memory_order_relaxed) == 0;
 }
 
-/* Whether the pool's cached memory may go back to the driver. */
+/* Whether the pool's cached memory may go back to the driver.  GROWTH is held. */
 static inline bool xseg_pool_may_shrink(const struct xseg_pool *pool)
 {
-    return !pool->is_private || pool->is_alone || xseg_pool_is_retired(pool);
+    return pool->state == XSEG_POOL_RUNS &&
+           (!pool->is_private || pool->is_alone || xseg_pool_is_retired(pool));
 }
 
 /* The same where a trim names one: its holder may ask for that, unless a graph may use what is cached
@@ -55,7 +65,8 @@ static inline bool xseg_pool_may_shrink(const struct xseg_pool *pool)
 static inline bool xseg_pool_may_trim(const struct xseg_pool *pool, const struct xseg_pool *named)
 {
     return xseg_pool_may_shrink(pool) ||
-           (pool == named && !atomic_load_explicit(&pool->is_captured, memory_order_relaxed));
+           (pool == named && pool->state == XSEG_POOL_RUNS &&
+            !atomic_load_explicit(&pool->is_captured, memory_order_relaxed));
 }
 
 /* Whether its memory comes from the user's own functions. */

@@ -45,6 +45,9 @@ static void add_arena(void *self, struct xseg_arena *arena)
 {
     struct account *account = self;
 
+    /* What is away takes no memory. */
+    if (arena->pool->state == XSEG_POOL_PAUSED)
+        return;
     xseg_arena_lock(arena);
     XSEG_LIST_FOR(node, &arena->extents)
     {

@@ -37,6 +37,7 @@ struct xseg_known_stream {
     _Atomic(enum xseg_stream_state) state;
     /* The thread that named it last during a capture; see xseg_streams_claim(). */
     _Atomic(const void *) thread;
+    bool is_asked;      /* is to be asked whether it is idle; guarded by GROWTH */
     atomic_bool is_new; /* nobody has looked yet what it could take over */
     xseg_event last;    /* LEAVING: behind all its work; guarded by PENDING */
     /* The default pool's arenas: small, large.  Made when first needed. */

@@ -4,6 +4,7 @@
 #include "src/base/error.h"
 #include "src/core/departure.h"
 #include "src/core/idle.h"
+#include "src/core/pause.h"
 #include "src/core/size.h"
 #include "src/core/trace.h"
 
@@ -180,6 +181,7 @@ static uint64_t give_pages(struct xseg_arena *arena, struct xseg_block *block, b
 {
     struct xseg_segment *segment = &block->extent->segment;
     const uint64_t granule = segment->granule_bytes;
+    const uint64_t mapped = atomic_load_explicit(&segment->mapped, memory_order_relaxed);
     void *spare = take_spare(arena);
     uint32_t done = 0;
 
@@ -187,6 +189,8 @@ static uint64_t give_pages(struct xseg_arena *arena, struct xseg_block *block, b
         (void)xseg_segment_unmap(segment, (uint32_t)((block->base - segment->base) / granule),
                                  (uint32_t)(block->bytes / granule), keep, &done);
     const uint64_t gone = done * granule;
+    /* What was away was not reserved. */
+    const uint64_t reserved = mapped - atomic_load_explicit(&segment->mapped, memory_order_relaxed);
     xseg_arena_lock(arena);
     if (spare != NULL)
         xseg_slab_put(&arena->blocks, spare);
@@ -194,8 +198,10 @@ static uint64_t give_pages(struct xseg_arena *arena, struct xseg_block *block, b
         if (gone < block->bytes)
             (void)xseg_arena_settle(arena, xseg_arena_cut(arena, block, gone));
         block->mapped = block->filled = false;
-        xseg_counts_down(&arena->counts, XSEG_COUNT_RESERVED_BYTES, gone);
-        xseg_pool_note_shrink(arena->pool, gone);
+        xseg_counts_down(&arena->counts, XSEG_COUNT_RESERVED_BYTES, reserved);
+        arena->away -= gone - reserved;
+        if (reserved > 0)
+            xseg_pool_note_shrink(arena->pool, reserved);
         xseg_trace_note(arena, XSEG_TRACE_SEGMENT_UNMAP, block->base, gone);
     }
     (void)xseg_arena_settle(arena, block);
@@ -244,6 +250,8 @@ bool xseg_trim_end_hole(struct xseg_extent *extent)
     struct xseg_arena *arena = extent->arena;
     struct xseg_device *device = arena->device;
 
+    if (arena->pool->state != XSEG_POOL_RUNS)
+        return false;
     xseg_arena_lock(arena);
     const bool is_hole = extent->first->state == XSEG_BLOCK_HOLE && extent->first->next == NULL &&
                          extent->segment.stuck == 0;
@@ -286,8 +294,11 @@ void xseg_trim_end_some_holes(struct xseg_arena *arena, uint32_t most)
     }
 }
 
+/* Of a paused arena none: it is away. */
 static uint64_t cached_bytes(const struct xseg_arena *arena)
 {
+    if (arena->is_paused)
+        return 0;
     return xseg_counts_current(&arena->counts, XSEG_COUNT_RESERVED_BYTES) -
            xseg_counts_current(&arena->counts, XSEG_COUNT_ACTIVE_BYTES);
 }
@@ -550,6 +561,7 @@ xseg_status xseg_trim_device(struct xseg_device *device, const struct xseg_trim_
         xseg_pending_poll(&device->pending);
     }
     (void)xseg_leftovers_retry(&device->leftovers);
+    xseg_pause_forget(device);
     xseg_device_visit_arenas(device, unstick_arena, NULL);
     const uint64_t kept = xseg_leftovers_bytes(&device->leftovers);
     set_most(&trim);

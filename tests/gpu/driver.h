@@ -61,7 +61,11 @@
     X(MemGetAccess, 10020)                    \
     X(MemRetainAllocationHandle, 11000)       \
     X(PointerGetAttribute, 4000)              \
+    X(MemHostAlloc, 2020)                     \
+    X(MemFreeHost, 2000)                      \
     X(MemcpyDtoH, 3020)                       \
+    X(MemcpyDtoHAsync, 3020)                  \
+    X(MemcpyHtoDAsync, 3020)                  \
     X(MemsetD8, 3020)                         \
     X(MemsetD8Async, 3020)                    \
     X(StreamCreate, 2000)                     \

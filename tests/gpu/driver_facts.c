@@ -873,6 +873,45 @@ static void only_allocations_have_legacy_ipc_handles(void **state)
     ASSERT_OK(cu.MemAddressFree(base, GRANULE));
 }
 
+/* --- FACT-HOST: pinned memory of the host. --- */
+
+static void pinned_memory_is_freed_by_its_start_and_once(void **state)
+{
+    unsigned char *host = NULL;
+
+    (void)state;
+    ASSERT_OK(cu.MemHostAlloc((void **)&host, MIB, 0));
+    memset(host, 1, MIB);
+    assert_int_not_equal(cu.MemFreeHost(host + 4096), CUDA_SUCCESS);
+    ASSERT_OK(cu.MemFreeHost(host));
+    assert_int_not_equal(cu.MemFreeHost(host), CUDA_SUCCESS);
+}
+
+static void copies_of_pinned_memory_keep_the_order_of_their_stream(void **state)
+{
+    const CUdeviceptr base = reserve(GRANULE);
+    const CUstream stream = new_stream();
+    unsigned char *from = NULL, *to = NULL;
+
+    (void)state;
+    back(base, GRANULE);
+    ASSERT_OK(allow(base, GRANULE));
+    ASSERT_OK(cu.MemHostAlloc((void **)&from, GRANULE, 0));
+    ASSERT_OK(cu.MemHostAlloc((void **)&to, GRANULE, 0));
+    for (size_t i = 0; i < GRANULE; i++)
+        from[i] = (unsigned char)(i * 7 + i / 4096);
+    memset(to, 0, GRANULE);
+    ASSERT_OK(cu.MemcpyHtoDAsync(base, from, GRANULE, stream));
+    ASSERT_OK(cu.MemcpyDtoHAsync(to, base, GRANULE, stream));
+    ASSERT_OK(cu.StreamSynchronize(stream));
+    assert_memory_equal(to, from, GRANULE);
+    ASSERT_OK(cu.MemFreeHost(from));
+    ASSERT_OK(cu.MemFreeHost(to));
+    ASSERT_OK(cu.StreamDestroy(stream));
+    ASSERT_OK(cu.MemUnmap(base, GRANULE));
+    ASSERT_OK(cu.MemAddressFree(base, GRANULE));
+}
+
 /* --- FACT-STR: streams. --- */
 
 static unsigned long long id_of(CUstream stream)
@@ -1706,6 +1745,8 @@ static const struct fact facts[] = {
     FACT("FACT-INFO-1", the_total_is_that_of_the_device),
     FACT("FACT-INFO-2", a_mapped_address_tells_its_reservation),
     FACT("FACT-INFO-3", only_allocations_have_legacy_ipc_handles),
+    FACT("FACT-HOST-1", pinned_memory_is_freed_by_its_start_and_once),
+    FACT("FACT-HOST-2", copies_of_pinned_memory_keep_the_order_of_their_stream),
     FACT("FACT-STR-1", a_stream_id_never_comes_again),
     FACT("FACT-STR-2", the_default_stream_has_one_id_by_both_names),
     FACT("FACT-STR-3", each_thread_has_a_default_stream_of_its_own),

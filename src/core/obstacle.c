@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/core/obstacle.h"
+
+#include <inttypes.h>
+
+#include "src/base/error.h"
+#include "src/core/trim.h"
+#include "src/core/walk.h"
+
+/* What is found in the arenas of a pool, as they stop handing out. */
+struct obstacles {
+    uint64_t classic, pending, busy, pinned; /* bytes; blocks for `busy` */
+    struct xseg_known_stream *stream;        /* that still works, or cannot be asked */
+    xseg_status status;
+};
+
+/* The streams that use a live block beside its own. */
+static void mark_uses(const struct xseg_part *part)
+{
+    for (const struct xseg_pending_use *use = part->record->uses; use != NULL; use = use->next)
+        use->stream->is_asked = true;
+}
+
+static void look_at_extent(struct obstacles *found, struct xseg_extent *extent)
+{
+    found->pinned += xseg_segment_pinned_bytes(&extent->segment);
+    if (!xseg_extent_is_expandable(extent))
+        found->classic += extent->segment.bytes;
+    XSEG_WALK(part, extent)
+    {
+        found->busy += part.state == XSEG_BLOCK_BUSY;
+        found->pending += part.state == XSEG_BLOCK_PENDING ? part.bytes : 0;
+        if (part.state == XSEG_BLOCK_LIVE && part.has_uses)
+            mark_uses(&part);
+    }
+}
+
+/* Stop handing out, and look what there is. */
+static void close_arena(void *self, struct xseg_arena *arena)
+{
+    struct obstacles *found = self;
+
+    xseg_arena_lock(arena);
+    arena->is_paused = true;
+    XSEG_LIST_FOR(node, &arena->extents)
+    {
+        look_at_extent(found, XSEG_CONTAINER(node, struct xseg_extent, link));
+    }
+    if (!xseg_list_is_empty(&arena->extents))
+        xseg_arena_stream(arena)->is_asked = true;
+    xseg_arena_unlock(arena);
+}
+
+static void open_arena(void *self, struct xseg_arena *arena)
+{
+    (void)self;
+    xseg_arena_lock(arena);
+    arena->is_paused = false;
+    xseg_arena_unlock(arena);
+}
+
+struct questions {
+    struct xseg_device *device;
+    struct obstacles *found;
+};
+
+static void ask_stream(void *self, struct xseg_known_stream *stream)
+{
+    struct questions *questions = self;
+    struct obstacles *found = questions->found;
+    bool idle = false;
+
+    if (!stream->is_asked)
+        return;
+    stream->is_asked = false;
+    if (found->status != XSEG_OK || found->stream != NULL)
+        return;
+    found->status = xseg_trim_is_idle(questions->device, stream, false, &idle);
+    if (found->status == XSEG_OK && !idle)
+        found->stream = stream;
+}
+
+static xseg_status judge(const struct obstacles *found)
+{
+    if (found->classic != 0)
+        return xseg_fail(XSEG_ERR_UNSUPPORTED,
+                         "the pool has %" PRIu64
+                         " bytes in classic segments, whose addresses go with their memory: only "
+                         "what is allocated with expandable_segments:True, and without memory "
+                         "functions of its own, can be paused",
+                         found->classic);
+    if (found->pinned != 0)
+        return xseg_fail(XSEG_ERR_BUSY,
+                         "%" PRIu64 " bytes of the pool are pinned: unpin them first",
+                         found->pinned);
+    if (found->pending != 0)
+        return xseg_fail(XSEG_ERR_BUSY,
+                         "%" PRIu64
+                         " freed bytes of the pool wait for other streams: synchronise these first",
+                         found->pending);
+    if (found->busy != 0)
+        return xseg_fail(XSEG_ERR_BUSY,
+                         "another thread allocates from the pool, or frees: let it finish first");
+    if (found->status != XSEG_OK)
+        return found->status;
+    if (found->stream != NULL)
+        return xseg_fail(
+            XSEG_ERR_BUSY,
+            "work is queued on stream %p, which uses memory of the pool: synchronise it "
+            "first",
+            (void *)found->stream->handle);
+    return XSEG_OK;
+}
+
+xseg_status xseg_obstacle_close(struct xseg_pool *pool)
+{
+    struct obstacles found = {.status = XSEG_OK};
+    struct questions questions = {pool->device, &found};
+
+    xseg_pending_poll(&pool->device->pending);
+    xseg_pool_visit_arenas(pool, close_arena, &found);
+    xseg_streams_visit(&pool->device->streams, ask_stream, &questions);
+    return judge(&found);
+}
+
+void xseg_obstacle_open(struct xseg_pool *pool)
+{
+    xseg_pool_visit_arenas(pool, open_arena, NULL);
+}

@@ -1,0 +1,534 @@
+/* SPDX-License-Identifier: MIT */
+/* Pausing a pool: its memory goes and comes back beneath the same addresses. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "tests/support/scene.h"
+
+static void *alloc_in(struct xseg_allocator *allocator, struct xseg_pool *pool, size_t bytes,
+                      xseg_stream stream)
+{
+    struct xseg_request request = XSEG_REQUEST_INIT;
+    void *ptr = NULL;
+
+    request.pool = pool;
+    request.bytes = bytes;
+    request.stream = stream;
+    assert_int_equal(xseg_alloc_with(allocator, &request, &ptr), XSEG_OK);
+    return ptr;
+}
+
+static xseg_status try_alloc_in(struct xseg_allocator *allocator, struct xseg_pool *pool,
+                                size_t bytes)
+{
+    struct xseg_request request = XSEG_REQUEST_INIT;
+    void *ptr = NULL;
+
+    request.pool = pool;
+    request.bytes = bytes;
+    return xseg_alloc_with(allocator, &request, &ptr);
+}
+
+/* A machine that keeps bytes, with an allocator. */
+static struct xseg_allocator *open_with_bytes(uint64_t memory, const char *config)
+{
+    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+
+    settings.memory_bytes = memory;
+    settings.real_bytes = true;
+    return scene_open_on(&settings, config);
+}
+
+/* The name of a file that is not there; free() it. */
+static char *new_name(void)
+{
+    char folder[] = P_tmpdir "/xseg-pause-XXXXXX";
+    char *name = malloc(sizeof(folder) + 16);
+    const int file = mkstemp(folder);
+
+    assert_non_null(name);
+    assert_true(file >= 0);
+    assert_int_equal(close(file), 0);
+    assert_int_equal(unlink(folder), 0);
+    (void)snprintf(name, sizeof(folder) + 16, "%s", folder);
+    return name;
+}
+
+static bool is_there(const char *name)
+{
+    return access(name, F_OK) == 0;
+}
+
+/* 4 KiB in each 2 MiB of a block, different in each. */
+static void write_pattern(void *ptr, size_t bytes, uint64_t seed)
+{
+    for (size_t at = 0; at < bytes; at += 2 * MIB) {
+        uint64_t *word = (uint64_t *)(void *)((char *)ptr + at);
+
+        for (size_t i = 0; i < 512 && at + i * 8 < bytes; i++)
+            word[i] = (seed + at + i) * UINT64_C(0x9E3779B97F4A7C15);
+    }
+}
+
+static bool has_pattern(const void *ptr, size_t bytes, uint64_t seed)
+{
+    for (size_t at = 0; at < bytes; at += 2 * MIB) {
+        const uint64_t *word = (const uint64_t *)(const void *)((const char *)ptr + at);
+
+        for (size_t i = 0; i < 512 && at + i * 8 < bytes; i++)
+            if (word[i] != (seed + at + i) * UINT64_C(0x9E3779B97F4A7C15))
+                return false;
+    }
+    return true;
+}
+
+static void memory_goes_and_addresses_stay(void **state)
+{
+    struct xseg_allocator *allocator = scene_open(NULL);
+    struct xseg_pool *pool = scene_pool(allocator);
+    void *large = alloc_in(allocator, pool, 50 * MIB, NULL);
+    void *small = alloc_in(allocator, pool, 1000, NULL), *other = scene_alloc(allocator, MIB, NULL);
+
+    (void)state;
+    const uint64_t used = xseg_sim_used(0), calls = xseg_sim_calls("cuMemUnmap");
+    assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_OK);
+    assert_int_equal(xseg_sim_used(0), used - 62 * MIB); /* three large pages and a small one */
+    assert_int_equal(xseg_sim_calls("cuMemUnmap"), calls + 2);
+    const struct xseg_stats away = scene_stats(allocator);
+    assert_int_equal(away.reserved_bytes[XSEG_STAT_ALL].current, 2 * MIB);
+    assert_int_equal(away.allocation[XSEG_STAT_ALL].current, 3);
+    assert_int_equal(scene_block(allocator, large).state, XSEG_BLOCK_LIVE);
+    assert_int_equal(scene_block(allocator, small).requested, 1000);
+    assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
+    assert_int_equal(xseg_sim_used(0), used);
+    assert_int_equal(scene_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 64 * MIB);
+    /* The device may use them again. */
+    scene_work(allocator, NULL, large);
+    scene_work(allocator, NULL, small);
+    xseg_sim_finish_all();
+    scene_free(allocator, large);
+    scene_free(allocator, small);
+    scene_free(allocator, other);
+    scene_close(allocator);
+}
+
+static void contents_are_kept(void **state)
+{
+    static const enum xseg_keep keep[] = {XSEG_KEEP_HOST, XSEG_KEEP_FILE};
+    struct xseg_allocator *allocator = open_with_bytes(GIB, NULL);
+    struct xseg_pool *pool = scene_pool(allocator);
+    const xseg_stream stream = scene_stream();
+    void *large = alloc_in(allocator, pool, 90 * MIB, stream);
+    void *small = alloc_in(allocator, pool, 3000, NULL);
+    char *name = new_name();
+
+    (void)state;
+    for (unsigned i = 0; i < COUNT_OF(keep); i++) {
+        struct stat file = {0};
+
+        write_pattern(large, 90 * MIB, i);
+        write_pattern(small, 3000, 77 + i);
+        assert_int_equal(xseg_pool_pause(pool, keep[i], keep[i] == XSEG_KEEP_FILE ? name : NULL),
+                         XSEG_OK);
+        assert_int_equal(xseg_sim_used(0), 0);
+        if (keep[i] == XSEG_KEEP_FILE) {
+            assert_int_equal(stat(name, &file), 0);
+            assert_int_equal(file.st_size, 102 * MIB);
+            assert_true(file.st_blocks * 512 < 2 * (off_t)MIB); /* zeros take no room */
+        }
+        assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
+        assert_false(is_there(name));
+        assert_true(has_pattern(large, 90 * MIB, i));
+        assert_true(has_pattern(small, 3000, 77 + i));
+    }
+    free(name);
+    scene_free(allocator, large);
+    scene_free(allocator, small);
+    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    assert_int_equal(xseg_close(allocator), XSEG_OK);
+    scene_stream_destroy(stream);
+    assert_int_equal(xseg_sim_leaks(NULL, 0), 0);
+}
+
+/* What a pool does not need goes to others. */
+static void others_use_the_memory_meanwhile(void **state)
+{
+    struct xseg_allocator *allocator = open_with_bytes(200 * MIB, NULL);
+    struct xseg_pool *pool = scene_pool(allocator);
+    void *weights = alloc_in(allocator, pool, 120 * MIB, NULL);
+
+    (void)state;
+    write_pattern(weights, 120 * MIB, 1);
+    assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_HOST, NULL), XSEG_OK);
+    void *other = scene_alloc(allocator, 120 * MIB, NULL);
+    write_pattern(other, 120 * MIB, 2);
+    scene_expect_error(xseg_pool_resume(pool), XSEG_ERR_NO_MEMORY, "still paused");
+    assert_true(has_pattern(other, 120 * MIB, 2));
+    /* Cached memory gives way. */
+    scene_free(allocator, other);
+    assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
+    assert_true(has_pattern(weights, 120 * MIB, 1));
+    scene_free(allocator, weights);
+    scene_close(allocator);
+}
+
+static void without_memory_it_stays_paused(void **state)
+{
+    struct xseg_allocator *allocator = open_with_bytes(400 * MIB, NULL);
+    struct xseg_limits limits = XSEG_LIMITS_INIT;
+    struct xseg_where device = XSEG_WHERE_ANY;
+    struct xseg_pool *pool = scene_pool(allocator);
+    void *ptr = alloc_in(allocator, pool, 150 * MIB, NULL);
+    char *name = new_name();
+
+    (void)state;
+    write_pattern(ptr, 150 * MIB, 3);
+    assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_FILE, name), XSEG_OK);
+    assert_int_equal(xseg_sim_hold_memory(0, 300 * MIB), XSEG_OK);
+    for (unsigned i = 0; i < 3; i++) {
+        scene_expect_error(xseg_pool_resume(pool), XSEG_ERR_NO_MEMORY, "still paused");
+        assert_int_equal(xseg_sim_used(0), 0);
+    }
+    assert_int_equal(xseg_sim_hold_memory(0, 0), XSEG_OK);
+    device.device = 0;
+    limits.hard_bytes = 100 * MIB;
+    assert_int_equal(xseg_limits(allocator, &device, &limits, NULL), XSEG_OK);
+    scene_expect_error(xseg_pool_resume(pool), XSEG_ERR_LIMIT, "limit");
+    limits.hard_bytes = UINT64_MAX;
+    assert_int_equal(xseg_limits(allocator, &device, &limits, NULL), XSEG_OK);
+    assert_true(is_there(name));
+    assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
+    assert_true(has_pattern(ptr, 150 * MIB, 3));
+    free(name);
+    scene_free(allocator, ptr);
+    scene_close(allocator);
+}
+
+/* What the calls on a paused pool and its blocks do. */
+static void a_paused_pool_works_on_the_host_side(void **state)
+{
+    struct xseg_allocator *allocator = open_with_bytes(GIB, NULL);
+    struct xseg_pool *pool = scene_pool(allocator);
+    const xseg_stream stream = scene_stream();
+    struct xseg_trimmed done = XSEG_TRIMMED_INIT;
+    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_checkpoint *checkpoint = NULL;
+    void *keep = alloc_in(allocator, pool, 30 * MIB, NULL);
+    void *gone = alloc_in(allocator, pool, 40 * MIB, NULL);
+    void *small[2] = {alloc_in(allocator, pool, 600, NULL), alloc_in(allocator, pool, 600, NULL)};
+
+    (void)state;
+    write_pattern(keep, 30 * MIB, 4);
+    assert_int_equal(xseg_pool_checkpoint(pool, &checkpoint), XSEG_OK);
+    assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_HOST, NULL), XSEG_OK);
+    const uint64_t calls = xseg_sim_calls(NULL);
+    where.pool = pool;
+    scene_expect_error(try_alloc_in(allocator, pool, 100), XSEG_ERR_PAUSED, "xseg_pool_resume");
+    scene_expect_error(try_alloc_in(allocator, pool, 500 * MIB), XSEG_ERR_PAUSED, "paused");
+    scene_expect_error(xseg_prewarm(allocator, &where, 100), XSEG_ERR_PAUSED, "paused");
+    assert_int_equal(xseg_route_begin(pool, NULL, NULL), XSEG_OK);
+    scene_expect_error(xseg_alloc(allocator, 0, 100, NULL, &small[0]), XSEG_ERR_PAUSED, "paused");
+    assert_int_equal(xseg_route_end(pool), XSEG_OK);
+    scene_expect_error(xseg_capture_begin(pool, stream), XSEG_ERR_PAUSED, "paused");
+    scene_expect_error(xseg_pool_restore(pool, checkpoint, NULL, NULL), XSEG_ERR_PAUSED, "paused");
+    scene_free(allocator, gone);
+    scene_free(allocator, small[1]);
+    scene_expect_error(try_alloc_in(allocator, pool, 100), XSEG_ERR_PAUSED, "paused");
+    assert_int_equal(xseg_trim(allocator, &where, NULL, &done), XSEG_OK);
+    assert_int_equal(done.returned + done.kept_pool + done.kept_partial, 0);
+    assert_true(xseg_sim_calls(NULL) <= calls + 8); /* the new stream is asked about */
+    assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
+    assert_true(has_pattern(keep, 30 * MIB, 4));
+    /* What was freed meanwhile is handed out again. */
+    void *again = alloc_in(allocator, pool, 40 * MIB, NULL);
+    assert_ptr_equal(again, gone);
+    xseg_checkpoint_end(checkpoint);
+    scene_free(allocator, again);
+    scene_free(allocator, keep);
+    scene_free(allocator, small[0]);
+    assert_int_equal(xseg_close(allocator), XSEG_OK);
+    scene_stream_destroy(stream);
+}
+
+static void work_that_is_queued_stands_in_the_way(void **state)
+{
+    struct xseg_allocator *allocator = scene_open(NULL);
+    struct xseg_pool *pool = scene_pool(allocator);
+    const xseg_stream own = scene_stream(), other = scene_stream();
+    void *ptr = alloc_in(allocator, pool, 30 * MIB, own);
+    const uint64_t used = xseg_sim_used(0);
+
+    (void)state;
+    scene_work(allocator, own, ptr);
+    scene_expect_error(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_BUSY,
+                       "work is queued");
+    assert_int_equal(xseg_sim_finish(own), XSEG_OK);
+    assert_int_equal(xseg_use(allocator, ptr, other), XSEG_OK);
+    scene_work(allocator, other, ptr);
+    scene_expect_error(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_BUSY,
+                       "work is queued");
+    void *freed = alloc_in(allocator, pool, 5 * MIB, own);
+    assert_int_equal(xseg_use(allocator, freed, other), XSEG_OK);
+    scene_free(allocator, freed);
+    scene_expect_error(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_BUSY,
+                       "freed bytes");
+    assert_int_equal(xseg_sim_used(0), used);
+    /* The pool works on. */
+    scene_free(allocator, alloc_in(allocator, pool, 1000, own));
+    assert_int_equal(xseg_sim_finish(other), XSEG_OK);
+    assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_OK);
+    assert_int_equal(xseg_sim_used(0), 0);
+    assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
+    scene_free(allocator, ptr);
+    assert_int_equal(xseg_close(allocator), XSEG_OK);
+    scene_stream_destroy(own);
+    scene_stream_destroy(other);
+}
+
+static void *give_nothing(void *context, size_t bytes, int device, xseg_stream stream)
+{
+    (void)context;
+    (void)bytes;
+    (void)device;
+    (void)stream;
+    return NULL;
+}
+
+static void take_nothing(void *context, void *ptr, size_t bytes, int device, xseg_stream stream)
+{
+    (void)context;
+    (void)ptr;
+    (void)bytes;
+    (void)device;
+    (void)stream;
+}
+
+static void bad_input_changes_nothing(void **state)
+{
+    struct xseg_allocator *allocator = scene_open(NULL);
+    struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
+    struct xseg_pool *pool = scene_pool(allocator), *own = NULL;
+    void *ptr = alloc_in(allocator, pool, MIB, NULL);
+    char *name = new_name();
+
+    (void)state;
+    scene_expect_error(xseg_pool_pause(NULL, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_ARGUMENT, "NULL");
+    scene_expect_error(xseg_pool_resume(NULL), XSEG_ERR_ARGUMENT, "NULL");
+    scene_expect_error(xseg_pool_pause(pool, (enum xseg_keep)7, NULL), XSEG_ERR_ARGUMENT, "7");
+    scene_expect_error(xseg_pool_pause(pool, XSEG_KEEP_FILE, NULL), XSEG_ERR_ARGUMENT,
+                       "name of a file");
+    scene_expect_error(xseg_pool_pause(pool, XSEG_KEEP_HOST, name), XSEG_ERR_ARGUMENT,
+                       "a file is named");
+    scene_expect_error(xseg_pool_resume(pool), XSEG_ERR_ARGUMENT, "not paused");
+    /* A file that is there is not overwritten; a folder must be there. */
+    FILE *file = fopen(name, "w");
+    assert_non_null(file);
+    assert_int_equal(fclose(file), 0);
+    scene_expect_error(xseg_pool_pause(pool, XSEG_KEEP_FILE, name), XSEG_ERR_FILE, name);
+    assert_true(is_there(name));
+    assert_int_equal(unlink(name), 0);
+    scene_expect_error(xseg_pool_pause(pool, XSEG_KEEP_FILE, "no/such/folder/file"), XSEG_ERR_FILE,
+                       "no/such/folder/file");
+    assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_HOST, NULL), XSEG_OK);
+    scene_expect_error(xseg_pool_pause(pool, XSEG_KEEP_HOST, NULL), XSEG_ERR_PAUSED, "is paused");
+    assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
+    scene_expect_error(xseg_pool_resume(pool), XSEG_ERR_ARGUMENT, "not paused");
+    options.memory.alloc = give_nothing;
+    options.memory.free = take_nothing;
+    assert_int_equal(xseg_pool_create(allocator, 0, &options, &own), XSEG_OK);
+    assert_int_equal(xseg_pool_release(own), XSEG_OK);
+    scene_expect_error(xseg_pool_pause(own, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_ARGUMENT,
+                       "nobody holds");
+    free(name);
+    scene_free(allocator, ptr);
+    scene_close(allocator);
+}
+
+/* Addresses of a classic segment go with it; beside them, expandable pools are paused as ever. */
+static void classic_segments_cannot_be_paused(void **state)
+{
+    struct xseg_allocator *allocator = scene_open("expandable_segments:False");
+    struct xseg_pool *classic = scene_pool(allocator), *pool = scene_pool(allocator);
+    void *old = alloc_in(allocator, classic, 30 * MIB, NULL);
+
+    (void)state;
+    assert_int_equal(xseg_configure(allocator, "expandable_segments:True"), XSEG_OK);
+    void *ptr = alloc_in(allocator, pool, 30 * MIB, NULL);
+    void *mixed = alloc_in(allocator, classic, 30 * MIB, NULL);
+    scene_expect_error(xseg_pool_pause(classic, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_UNSUPPORTED,
+                       "classic segments");
+    assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_OK);
+    scene_work(allocator, NULL, old);
+    scene_work(allocator, NULL, mixed);
+    xseg_sim_finish_all();
+    assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
+    scene_free(allocator, old);
+    scene_free(allocator, ptr);
+    scene_free(allocator, mixed);
+    scene_close(allocator);
+}
+
+/* A graph's memory, with what was freed in its capture: all of it is there again. */
+static void graphs_stay_valid(void **state)
+{
+    struct xseg_allocator *allocator = scene_open(NULL);
+    struct xseg_pool *pool = scene_pool(allocator);
+    const xseg_stream stream = scene_stream();
+    void *held = NULL, *temporary = NULL;
+
+    (void)state;
+    scene_capture_begin(pool, stream);
+    assert_int_equal(xseg_alloc(allocator, 0, 30 * MIB, stream, &held), XSEG_OK);
+    assert_int_equal(xseg_alloc(allocator, 0, 50 * MIB, stream, &temporary), XSEG_OK);
+    scene_expect_error(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_BUSY, "capture");
+    scene_free(allocator, temporary);
+    struct CUgraph_st *graph = scene_capture_end(pool, stream);
+    assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_OK);
+    assert_int_equal(xseg_sim_used(0), 0);
+    struct xseg_pool *other = scene_pool(allocator);
+    scene_capture_begin(other, stream);
+    scene_expect_error(xseg_pool_resume(pool), XSEG_ERR_BUSY, "capture");
+    scene_graph_destroy(scene_capture_end(other, stream));
+    assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
+    /* What a replay touches: the block, and what was freed. */
+    assert_int_equal(xseg_sim_launch_on(stream, 1000, (uintptr_t)held, 30 * MIB), XSEG_OK);
+    assert_int_equal(xseg_sim_launch_on(stream, 1000, (uintptr_t)temporary, 50 * MIB), XSEG_OK);
+    xseg_sim_finish_all();
+    scene_graph_destroy(graph);
+    scene_free(allocator, held);
+    assert_int_equal(xseg_close(allocator), XSEG_OK);
+    scene_stream_destroy(stream);
+    assert_int_equal(xseg_sim_leaks(NULL, 0), 0);
+}
+
+/* A pool that nobody holds can be resumed as long as it has blocks; without, it is forgotten. */
+static void a_released_pool_is_forgotten_with_its_last_block(void **state)
+{
+    struct xseg_allocator *allocator = open_with_bytes(GIB, NULL);
+    struct xseg_pool *pool = scene_pool(allocator);
+    void *ptr = alloc_in(allocator, pool, 30 * MIB, NULL);
+    char *name = new_name();
+
+    (void)state;
+    write_pattern(ptr, 30 * MIB, 5);
+    assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_FILE, name), XSEG_OK);
+    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    scene_empty_cache(allocator);
+    assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
+    assert_true(has_pattern(ptr, 30 * MIB, 5));
+    scene_expect_error(xseg_pool_pause(pool, XSEG_KEEP_FILE, name), XSEG_ERR_ARGUMENT,
+                       "nobody holds");
+    scene_free(allocator, ptr);
+    pool = scene_pool(allocator);
+    ptr = alloc_in(allocator, pool, 30 * MIB, NULL);
+    assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_FILE, name), XSEG_OK);
+    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    scene_free(allocator, ptr);
+    assert_true(is_there(name));
+    scene_empty_cache(allocator);
+    assert_false(is_there(name));
+    assert_int_equal(scene_stats(allocator).address_bytes, 0);
+    scene_expect_error(xseg_pool_resume(pool), XSEG_ERR_ARGUMENT, "not paused");
+    /* Closing forgets what is paused, too, held or not. */
+    pool = scene_pool(allocator);
+    scene_free(allocator, alloc_in(allocator, pool, 30 * MIB, NULL));
+    assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_FILE, name), XSEG_OK);
+    scene_close(allocator);
+    assert_false(is_there(name));
+    free(name);
+}
+
+static void an_empty_pool_can_be_paused(void **state)
+{
+    struct xseg_allocator *allocator = scene_open(NULL);
+    struct xseg_pool *pool = scene_pool(allocator);
+
+    (void)state;
+    assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_HOST, NULL), XSEG_OK);
+    scene_expect_error(try_alloc_in(allocator, pool, 100), XSEG_ERR_PAUSED, "paused");
+    assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
+    scene_free(allocator, alloc_in(allocator, pool, 100, NULL));
+    scene_close(allocator);
+}
+
+#define HALF   (30 * GIB)
+#define PIECES 15u
+
+/* The half that is not paused: no driver call touches its pages while `watched`. */
+static void expect_untouched(uint64_t base, uint64_t bytes, bool watched)
+{
+    struct xseg_sim_fault fault = XSEG_SIM_FAULT_INIT;
+
+    fault.address = base;
+    fault.bytes = bytes;
+    fault.every = 1;
+    fault.error = 999;
+    if (!watched)
+        assert_int_equal(xseg_sim_fault_struck(0), 0);
+    assert_int_equal(xseg_sim_fault_set(0, watched ? &fault : NULL), XSEG_OK);
+}
+
+/* Half of a live set of 60 GiB goes and comes back; the other half serves, work queued all the time. */
+static void half_of_a_large_set_goes_while_the_other_serves(void **state)
+{
+    static const enum xseg_keep keep[] = {XSEG_KEEP_NOTHING, XSEG_KEEP_HOST, XSEG_KEEP_FILE};
+    struct xseg_allocator *allocator = open_with_bytes(64 * GIB, NULL);
+    struct xseg_pool *pool = scene_pool(allocator);
+    const xseg_stream serving = scene_stream();
+    void *stays = scene_alloc(allocator, HALF, serving), *goes[PIECES];
+    char *name = new_name();
+
+    (void)state;
+    for (unsigned i = 0; i < PIECES; i++)
+        goes[i] = alloc_in(allocator, pool, HALF / PIECES, NULL);
+    write_pattern(stays, HALF, 1000);
+    scene_work(allocator, serving, stays);
+    for (unsigned mode = 0; mode < COUNT_OF(keep); mode++) {
+        for (unsigned i = 0; i < PIECES; i++)
+            write_pattern(goes[i], HALF / PIECES, mode * PIECES + i);
+        const uint64_t used = xseg_sim_used(0);
+        expect_untouched((uintptr_t)stays, HALF, true);
+        assert_int_equal(
+            xseg_pool_pause(pool, keep[mode], keep[mode] == XSEG_KEEP_FILE ? name : NULL), XSEG_OK);
+        assert_int_equal(xseg_sim_used(0), used - HALF);
+        void *request = scene_alloc(allocator, 2 * GIB, serving);
+        scene_work(allocator, serving, request);
+        scene_free(allocator, request);
+        assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
+        expect_untouched((uintptr_t)stays, HALF, false);
+        for (unsigned i = 0; i < PIECES && keep[mode] != XSEG_KEEP_NOTHING; i++)
+            assert_true(has_pattern(goes[i], HALF / PIECES, mode * PIECES + i));
+    }
+    assert_true(has_pattern(stays, HALF, 1000));
+    free(name);
+    for (unsigned i = 0; i < PIECES; i++)
+        scene_free(allocator, goes[i]);
+    scene_free(allocator, stays);
+    xseg_sim_finish_all();
+    assert_int_equal(xseg_close(allocator), XSEG_OK);
+    scene_stream_destroy(serving);
+    assert_int_equal(xseg_sim_leaks(NULL, 0), 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(memory_goes_and_addresses_stay),
+        cmocka_unit_test(contents_are_kept),
+        cmocka_unit_test(others_use_the_memory_meanwhile),
+        cmocka_unit_test(without_memory_it_stays_paused),
+        cmocka_unit_test(a_paused_pool_works_on_the_host_side),
+        cmocka_unit_test(work_that_is_queued_stands_in_the_way),
+        cmocka_unit_test(bad_input_changes_nothing),
+        cmocka_unit_test(classic_segments_cannot_be_paused),
+        cmocka_unit_test(graphs_stay_valid),
+        cmocka_unit_test(a_released_pool_is_forgotten_with_its_last_block),
+        cmocka_unit_test(an_empty_pool_can_be_paused),
+        cmocka_unit_test(half_of_a_large_set_goes_while_the_other_serves),
+    };
+
+    return cmocka_run_group_tests_name("pause", tests, NULL, NULL);
+}

@@ -1,0 +1,175 @@
+/* SPDX-License-Identifier: MIT */
+/* Contents: what is saved is loaded again, from the host and from a file. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "src/base/align.h"
+#include "tests/support/scene.h"
+#include "vmm/contents.h"
+#include "vmm/context.h"
+#include "vmm/segment.h"
+
+#define BYTES (200 * XSEG_MIB) /* several buffers, the last one not full */
+
+struct fixture {
+    struct xseg_driver *driver;
+    struct xseg_context context;
+    struct xseg_leftovers leftovers;
+    struct xseg_pages pages;
+    struct xseg_segment segment;
+    xseg_stream stream;
+    char path[64];
+};
+
+static void set_up(struct fixture *f)
+{
+    struct xseg_supply plain = {.small = false};
+    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    char why[128];
+
+    memset(f, 0, sizeof(*f));
+    settings.real_bytes = true;
+    assert_int_equal(xseg_sim_reset(&settings), XSEG_OK);
+    assert_int_equal(xseg_driver_open(scene_driver(), &f->driver), XSEG_OK);
+    assert_int_equal(xseg_leftovers_init(&f->leftovers, &f->context), XSEG_OK);
+    assert_int_equal(xseg_context_open(&f->context, f->driver, 0, &f->leftovers, why, sizeof(why)),
+                     XSEG_OK);
+    xseg_pages_init(&f->pages, &f->context, &f->leftovers);
+    assert_int_equal(
+        xseg_segment_reserve(&f->segment, &f->context, &f->pages, BYTES, 20 * XSEG_MIB), XSEG_OK);
+    assert_int_equal(xseg_segment_map(&f->segment, 0, f->segment.granules, &plain), XSEG_OK);
+    assert_int_equal(xseg_driver_stream_create(&f->context, &f->stream), XSEG_OK);
+    (void)snprintf(f->path, sizeof(f->path), "%s", P_tmpdir "/xseg-contents-XXXXXX");
+    const int file = mkstemp(f->path);
+    assert_true(file >= 0);
+    assert_int_equal(close(file) + unlink(f->path), 0);
+}
+
+static void tear_down(struct fixture *f)
+{
+    uint32_t done = 0;
+
+    assert_int_equal(xseg_segment_unmap(&f->segment, 0, f->segment.granules, false, &done),
+                     XSEG_OK);
+    assert_int_equal(xseg_driver_stream_destroy(&f->context, f->stream), XSEG_OK);
+    xseg_pages_fini(&f->pages);
+    assert_int_equal(xseg_segment_end(&f->segment), XSEG_OK);
+    assert_int_equal(xseg_leftovers_retry(&f->leftovers), XSEG_OK);
+    assert_int_equal(xseg_context_close(&f->context), XSEG_OK);
+    xseg_leftovers_fini(&f->leftovers);
+    xseg_driver_close(f->driver);
+    assert_int_equal(xseg_sim_leaks(NULL, 0), 0);
+}
+
+static unsigned char *memory_of(const struct fixture *f)
+{
+    return (unsigned char *)(uintptr_t)f->segment.base;
+}
+
+static void write_some(struct fixture *f)
+{
+    for (uint64_t at = 0; at < BYTES; at += 3 * XSEG_MIB + 77)
+        memory_of(f)[at] = (unsigned char)(at / 1000 + 1);
+    memset(memory_of(f) + 64 * XSEG_MIB - 9000, 5, 18000); /* over the end of a buffer */
+    memory_of(f)[BYTES - 1] = 200;
+}
+
+static void expect_written(struct fixture *f)
+{
+    uint64_t sum = 0;
+
+    for (uint64_t at = 0; at < BYTES; at += 3 * XSEG_MIB + 77)
+        assert_int_equal(memory_of(f)[at], (unsigned char)(at / 1000 + 1));
+    for (uint64_t at = 64 * XSEG_MIB - 9000; at < 64 * XSEG_MIB + 9000; at++)
+        sum += memory_of(f)[at];
+    assert_int_equal(sum, 5 * 18000);
+    assert_int_equal(memory_of(f)[64 * XSEG_MIB + 9000], 0);
+    assert_int_equal(memory_of(f)[BYTES - 1], 200);
+}
+
+/* In two parts, whose border is not a page's. */
+static xseg_status move(struct fixture *f, struct xseg_contents *contents, bool saves)
+{
+    xseg_status (*copy)(struct xseg_contents *, uint64_t, uint64_t, uint64_t) =
+        saves ? xseg_contents_save : xseg_contents_load;
+    const uint64_t border = 70 * XSEG_MIB + 4096;
+    xseg_status status = copy(contents, 0, f->segment.base, border);
+
+    if (status == XSEG_OK)
+        status = copy(contents, border, f->segment.base + border, BYTES - border);
+    return status == XSEG_OK ? xseg_contents_wait(contents) : status;
+}
+
+static void contents_come_back(void **state)
+{
+    static const enum xseg_keep keep[] = {XSEG_KEEP_HOST, XSEG_KEEP_FILE};
+
+    for (unsigned i = 0; i < COUNT_OF(keep); i++) {
+        struct xseg_contents contents;
+        struct fixture f;
+
+        (void)state;
+        set_up(&f);
+        write_some(&f);
+        assert_int_equal(
+            xseg_contents_open(&contents, &f.leftovers, f.stream, keep[i], f.path, BYTES), XSEG_OK);
+        assert_int_equal(move(&f, &contents, true), XSEG_OK);
+        xseg_contents_rest(&contents);
+        memset(memory_of(&f), 0xaa, BYTES);
+        assert_int_equal(xseg_contents_wake(&contents), XSEG_OK);
+        assert_int_equal(move(&f, &contents, false), XSEG_OK);
+        expect_written(&f);
+        xseg_contents_close(&contents);
+        assert_int_not_equal(access(f.path, F_OK), 0);
+        tear_down(&f);
+    }
+}
+
+static void a_file_that_was_cut_is_noticed(void **state)
+{
+    struct xseg_contents contents;
+    struct fixture f;
+
+    (void)state;
+    set_up(&f);
+    memset(memory_of(&f), 6, BYTES);
+    assert_int_equal(
+        xseg_contents_open(&contents, &f.leftovers, f.stream, XSEG_KEEP_FILE, f.path, BYTES),
+        XSEG_OK);
+    assert_int_equal(move(&f, &contents, true), XSEG_OK);
+    assert_int_equal(truncate(f.path, 100 * XSEG_MIB), 0);
+    scene_expect_error(move(&f, &contents, false), XSEG_ERR_FILE, "shorter");
+    xseg_contents_close(&contents);
+    tear_down(&f);
+}
+
+static void pinned_memory_that_is_not_taken_back_is_a_leftover(void **state)
+{
+    struct xseg_contents contents;
+    struct fixture f;
+
+    (void)state;
+    set_up(&f);
+    assert_int_equal(
+        xseg_contents_open(&contents, &f.leftovers, f.stream, XSEG_KEEP_HOST, NULL, BYTES),
+        XSEG_OK);
+    assert_int_equal(xseg_sim_fail("cuMemFreeHost", 1, 999), XSEG_OK);
+    xseg_contents_close(&contents);
+    assert_int_equal(f.leftovers.count, 1);
+    assert_int_equal(xseg_leftovers_bytes(&f.leftovers), 0); /* not the device's */
+    tear_down(&f);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(contents_come_back),
+        cmocka_unit_test(a_file_that_was_cut_is_noticed),
+        cmocka_unit_test(pinned_memory_that_is_not_taken_back_is_a_leftover),
+    };
+
+    return cmocka_run_group_tests_name("contents", tests, NULL, NULL);
+}

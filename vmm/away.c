@@ -1,0 +1,285 @@
+/* SPDX-License-Identifier: MIT */
+#include "vmm/away.h"
+
+#include "src/base/align.h"
+#include "vmm/segment_page.h"
+
+/* --- Runs of pages. --- */
+
+/* Which pages are meant. */
+typedef bool is_meant(const struct xseg_segment *segment, uint32_t page);
+
+static bool is_mapped(const struct xseg_segment *segment, uint32_t page)
+{
+    return xseg_segment_is_mapped(segment, page);
+}
+
+/* Mapped on its way back. */
+static bool is_coming(const struct xseg_segment *segment, uint32_t page)
+{
+    return segment->state[page] == XSEG_PAGE_AWAY_MAPPED ||
+           segment->state[page] == XSEG_PAGE_FRESH_MAPPED;
+}
+
+static bool is_away(const struct xseg_segment *segment, uint32_t page)
+{
+    return xseg_segment_is_away(segment, page);
+}
+
+/* Any page follows at its end; a hole is one granule long. */
+static uint32_t page_after(const struct xseg_segment *segment, uint32_t at)
+{
+    return at + (segment->length[at] == 0 ? 1 : segment->length[at]);
+}
+
+/* The next run of pages that are meant, from `first` on; 0 if there is none. */
+static uint32_t next_run(const struct xseg_segment *segment, is_meant *meant, uint32_t *first)
+{
+    uint32_t at = *first;
+
+    while (at < segment->granules && !meant(segment, at))
+        at = page_after(segment, at);
+    *first = at;
+    while (at < segment->granules && meant(segment, at))
+        at = page_after(segment, at);
+    return at - *first;
+}
+
+/* Neither a hole nor stuck. */
+static bool is_present(const struct xseg_segment *segment, uint32_t page)
+{
+    return is_mapped(segment, page) || is_away(segment, page);
+}
+
+uint32_t xseg_away_run(const struct xseg_segment *segment, uint32_t *first, bool *away)
+{
+    uint32_t at = *first;
+
+    if (next_run(segment, is_present, &at) == 0)
+        return 0;
+    *away = is_away(segment, at);
+    *first = at;
+    return next_run(segment, *away ? is_away : is_mapped, first);
+}
+
+static void set(struct xseg_segment *segment, uint32_t page, enum xseg_page_state state)
+{
+    xseg_segment_set_state(segment, page, state);
+}
+
+static void count_stuck(struct xseg_segment *segment, uint32_t page, bool more)
+{
+    const int64_t bytes = (int64_t)xseg_segment_page_bytes(segment, page);
+
+    xseg_segment_count_stuck(segment, more ? bytes : -bytes);
+}
+
+/* --- Unmapping a run. --- */
+
+/* What an unmapped page becomes. */
+typedef void settle(struct xseg_segment *segment, uint32_t page);
+
+/* In one call if the driver accepts that; else each page that it takes. */
+static xseg_status unmap_run(struct xseg_segment *segment, uint32_t first, uint32_t count,
+                             settle *settle_page)
+{
+    struct xseg_context *context = segment->context;
+    xseg_status result = XSEG_OK;
+    bool together = false;
+
+    if (segment->length[first] < count && context->batches_unmap)
+        together = xseg_driver_unmap(context, xseg_segment_address(segment, first),
+                                     count * segment->granule_bytes) == XSEG_OK;
+    for (uint32_t page = first; page < first + count; page += segment->length[page]) {
+        const xseg_status status = together ? XSEG_OK : xseg_segment_unmap_page(segment, page);
+
+        if (status == XSEG_OK)
+            settle_page(segment, page);
+        else if (result == XSEG_OK)
+            result = status;
+    }
+    xseg_segment_note_change(segment, first, count, ++segment->pages->generation);
+    return result;
+}
+
+/* --- Leaving. --- */
+
+static void settle_left(struct xseg_segment *segment, uint32_t page)
+{
+    atomic_fetch_sub_explicit(&segment->mapped, xseg_segment_page_bytes(segment, page),
+                              memory_order_relaxed);
+    count_stuck(segment, page, true);
+    set(segment, page, XSEG_PAGE_AWAY);
+}
+
+xseg_status xseg_away_leave(struct xseg_segment *segment)
+{
+    xseg_status status = XSEG_OK;
+
+    for (uint32_t at = 0, count;
+         status == XSEG_OK && (count = next_run(segment, is_mapped, &at)) != 0; at += count)
+        status = unmap_run(segment, at, count, settle_left);
+    XSEG_AUDIT(xseg_segment_audit, segment);
+    return status;
+}
+
+static void release(struct xseg_segment *segment, uint32_t page)
+{
+    const uint64_t handle = segment->handle[page];
+
+    count_stuck(segment, page, false);
+    segment->handle[page] = 0;
+    set(segment, page, XSEG_PAGE_AWAY);
+    /* A leftover if refused. */
+    (void)xseg_pages_put(segment->pages, xseg_segment_page_bytes(segment, page), handle,
+                         segment->owner, false);
+}
+
+void xseg_away_drop(struct xseg_segment *segment)
+{
+    for (uint32_t at = 0, count; (count = next_run(segment, is_away, &at)) != 0; at += count)
+        for (uint32_t page = at; page < at + count; page += segment->length[page])
+            if (segment->state[page] == XSEG_PAGE_AWAY && segment->handle[page] != 0)
+                release(segment, page);
+    XSEG_AUDIT(xseg_segment_audit, segment);
+}
+
+/* --- Coming back. --- */
+
+static bool lacks_memory(const struct xseg_segment *segment, uint32_t page)
+{
+    return segment->state[page] == XSEG_PAGE_AWAY && segment->handle[page] == 0;
+}
+
+static xseg_status supply_page(struct xseg_segment *segment, uint32_t page)
+{
+    const uint64_t bytes = xseg_segment_page_bytes(segment, page);
+    /* Not another pool's, whose contents could show. */
+    const struct xseg_page_taker taker = {segment->owner, XSEG_PAGE_OWN_ONLY};
+    struct xseg_page idle = {.handle = 0};
+    xseg_status status = XSEG_OK;
+
+    if (!xseg_pages_take(segment->pages, bytes, &taker, &idle))
+        status = xseg_driver_create(segment->context, bytes, &idle.handle);
+    if (status != XSEG_OK)
+        return status;
+    segment->handle[page] = idle.handle;
+    set(segment, page, XSEG_PAGE_FRESH);
+    count_stuck(segment, page, true);
+    return XSEG_OK;
+}
+
+xseg_status xseg_away_supply(struct xseg_segment *segment)
+{
+    xseg_status status = XSEG_OK;
+
+    for (uint32_t at = 0, count;
+         status == XSEG_OK && (count = next_run(segment, lacks_memory, &at)) != 0; at += count)
+        for (uint32_t page = at; status == XSEG_OK && page < at + count;
+             page += segment->length[page])
+            status = supply_page(segment, page);
+    return status;
+}
+
+/* Map a page unless it is mapped already. */
+static xseg_status enter_page(struct xseg_segment *segment, uint32_t page)
+{
+    xseg_status status;
+
+    if (is_coming(segment, page))
+        return XSEG_OK;
+    status = xseg_driver_map(segment->context, xseg_segment_address(segment, page),
+                             xseg_segment_page_bytes(segment, page), segment->handle[page]);
+    if (status == XSEG_OK)
+        set(segment, page,
+            segment->state[page] == XSEG_PAGE_FRESH ? XSEG_PAGE_FRESH_MAPPED
+                                                    : XSEG_PAGE_AWAY_MAPPED);
+    return status;
+}
+
+static bool has_memory(const struct xseg_segment *segment, uint32_t page)
+{
+    return xseg_segment_is_away(segment, page) && segment->handle[page] != 0;
+}
+
+xseg_status xseg_away_enter(struct xseg_segment *segment)
+{
+    xseg_status status = XSEG_OK;
+
+    for (uint32_t at = 0, count;
+         status == XSEG_OK && (count = next_run(segment, has_memory, &at)) != 0; at += count) {
+        for (uint32_t page = at; status == XSEG_OK && page < at + count;
+             page += segment->length[page])
+            status = enter_page(segment, page);
+        if (status == XSEG_OK)
+            status = xseg_segment_access(segment, at, count);
+    }
+    return status;
+}
+
+void xseg_away_arrive(struct xseg_segment *segment)
+{
+    const uint64_t generation = ++segment->pages->generation;
+
+    for (uint32_t at = 0, count; (count = next_run(segment, is_coming, &at)) != 0; at += count) {
+        for (uint32_t page = at; page < at + count; page += segment->length[page]) {
+            count_stuck(segment, page, false);
+            set(segment, page, XSEG_PAGE_MAPPED);
+        }
+        atomic_fetch_add_explicit(&segment->mapped, count * segment->granule_bytes,
+                                  memory_order_relaxed);
+        xseg_segment_note_change(segment, at, count, generation);
+    }
+    XSEG_AUDIT(xseg_segment_audit, segment);
+}
+
+/* New memory goes again; that of before stays with its page. */
+static void settle_back(struct xseg_segment *segment, uint32_t page)
+{
+    if (segment->state[page] == XSEG_PAGE_AWAY_MAPPED)
+        set(segment, page, XSEG_PAGE_AWAY);
+    else
+        release(segment, page);
+}
+
+static bool is_fresh(const struct xseg_segment *segment, uint32_t page)
+{
+    return segment->state[page] == XSEG_PAGE_FRESH;
+}
+
+xseg_status xseg_away_withdraw(struct xseg_segment *segment)
+{
+    xseg_status result = XSEG_OK;
+
+    for (uint32_t at = 0, count; (count = next_run(segment, is_coming, &at)) != 0; at += count) {
+        const xseg_status status = unmap_run(segment, at, count, settle_back);
+
+        result = result == XSEG_OK ? status : result;
+    }
+    for (uint32_t at = 0, count; (count = next_run(segment, is_fresh, &at)) != 0; at += count)
+        for (uint32_t page = at; page < at + count; page += segment->length[page])
+            release(segment, page);
+    XSEG_AUDIT(xseg_segment_audit, segment);
+    return result;
+}
+
+/* --- Figures. --- */
+
+static uint64_t sum(const struct xseg_segment *segment, is_meant *meant)
+{
+    uint64_t granules = 0;
+
+    for (uint32_t at = 0, count; (count = next_run(segment, meant, &at)) != 0; at += count)
+        granules += count;
+    return granules * segment->granule_bytes;
+}
+
+uint64_t xseg_away_bytes(const struct xseg_segment *segment)
+{
+    return sum(segment, is_away);
+}
+
+uint64_t xseg_away_missing(const struct xseg_segment *segment)
+{
+    return sum(segment, lacks_memory);
+}

@@ -1,0 +1,321 @@
+/* SPDX-License-Identifier: MIT */
+#include "vmm/contents.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "src/base/align.h"
+#include "src/base/error.h"
+
+/* So that no piece asks for more than a fraction of the host's memory at once.  Taste. */
+#define PIECE XSEG_GIB
+
+/* A disk is slower than any copy of this size.  Taste. */
+#define BUFFER (64 * XSEG_MIB)
+
+/* What the file leaves out is at least that, at a multiple of it: a block of most file systems. */
+#define BLOCK 4096u
+
+static xseg_status fail_file(const struct xseg_contents *contents, const char *what)
+{
+    return xseg_fail(XSEG_ERR_FILE, "the file %s cannot be %s: %s", contents->path, what,
+                     errno != 0 ? strerror(errno) : "it is shorter than it was");
+}
+
+/* --- Pinned memory. --- */
+
+static void free_pieces(struct xseg_contents *contents)
+{
+    for (size_t i = 0; i < contents->pieces; i++)
+        if (contents->piece[i] != NULL)
+            (void)xseg_leftovers_give(contents->leftovers, XSEG_LEFTOVER_HOST,
+                                      (uintptr_t)contents->piece[i], contents->piece_bytes);
+    free(contents->piece);
+    contents->piece = NULL;
+    contents->pieces = 0;
+}
+
+static xseg_status alloc_pieces(struct xseg_contents *contents, uint64_t bytes)
+{
+    const size_t count = (size_t)((bytes + contents->piece_bytes - 1) / contents->piece_bytes);
+
+    contents->piece = calloc(count, sizeof(*contents->piece));
+    if (contents->piece == NULL)
+        return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory to keep %" PRIu64 " bytes", bytes);
+    contents->pieces = count;
+    for (size_t i = 0; i < count; i++) {
+        const xseg_status status = xseg_driver_host_alloc(
+            contents->context, xseg_min(contents->piece_bytes, bytes - i * contents->piece_bytes),
+            &contents->piece[i]);
+
+        if (status != XSEG_OK) {
+            contents->piece[i] = NULL;
+            free_pieces(contents);
+            return status;
+        }
+    }
+    return XSEG_OK;
+}
+
+/* --- The file. --- */
+
+static xseg_status make_file(struct xseg_contents *contents, const char *path)
+{
+    contents->path = strdup(path);
+    if (contents->path == NULL)
+        return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for the name of a file");
+    errno = 0;
+    contents->file = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, S_IRUSR | S_IWUSR);
+    if (contents->file >= 0 && ftruncate(contents->file, (off_t)contents->bytes) == 0)
+        return XSEG_OK;
+    return fail_file(contents, "made");
+}
+
+static xseg_status write_all(struct xseg_contents *contents, const char *from, uint64_t bytes,
+                             uint64_t offset)
+{
+    while (bytes > 0) {
+        errno = 0;
+        const ssize_t written = pwrite(contents->file, from, bytes, (off_t)offset);
+
+        if (written < 0 && errno == EINTR)
+            continue;
+        if (written <= 0)
+            return fail_file(contents, "written");
+        from += written;
+        offset += (uint64_t)written;
+        bytes -= (uint64_t)written;
+    }
+    return XSEG_OK;
+}
+
+static xseg_status read_all(struct xseg_contents *contents, char *to, uint64_t bytes,
+                            uint64_t offset)
+{
+    while (bytes > 0) {
+        errno = 0;
+        const ssize_t got = pread(contents->file, to, bytes, (off_t)offset);
+
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got <= 0)
+            return fail_file(contents, "read");
+        to += got;
+        offset += (uint64_t)got;
+        bytes -= (uint64_t)got;
+    }
+    return XSEG_OK;
+}
+
+static bool is_zero(const char *block, uint64_t bytes)
+{
+    return block[0] == 0 && memcmp(block, block + 1, bytes - 1) == 0;
+}
+
+/* How many bytes from `at` on are alike: blocks of zeros, or not. */
+static uint64_t measure(const char *buffer, uint64_t at, uint64_t bytes, bool *is_hole)
+{
+    uint64_t end = at + xseg_min(BLOCK, bytes - at);
+
+    *is_hole = is_zero(buffer + at, end - at);
+    while (end < bytes) {
+        const uint64_t block = xseg_min(BLOCK, bytes - end);
+
+        if (is_zero(buffer + end, block) != *is_hole)
+            break;
+        end += block;
+    }
+    return end - at;
+}
+
+static xseg_status save_buffer(struct xseg_contents *contents, uint64_t offset, uint64_t bytes)
+{
+    const char *buffer = contents->piece[0];
+    xseg_status status = XSEG_OK;
+    bool is_hole = false;
+
+    for (uint64_t at = 0, length; status == XSEG_OK && at < bytes; at += length) {
+        length = measure(buffer, at, bytes, &is_hole);
+        if (!is_hole)
+            status = write_all(contents, buffer + at, length, offset + at);
+    }
+    return status;
+}
+
+static xseg_status save_to_file(struct xseg_contents *contents, uint64_t offset, uint64_t address,
+                                uint64_t bytes)
+{
+    xseg_status status = XSEG_OK;
+
+    for (uint64_t at = 0; status == XSEG_OK && at < bytes; at += BUFFER) {
+        const uint64_t part = xseg_min(BUFFER, bytes - at);
+
+        status = xseg_driver_read(contents->context, contents->piece[0], address + at, part,
+                                  contents->stream);
+        if (status == XSEG_OK)
+            status = xseg_contents_wait(contents);
+        if (status == XSEG_OK)
+            status = save_buffer(contents, offset + at, part);
+    }
+    return status;
+}
+
+/* The next part of the file with contents, from an offset on: where it starts, and its end.  A file
+ * system that cannot say has contents everywhere. */
+static uint64_t find_part(const struct xseg_contents *contents, uint64_t *offset, uint64_t end)
+{
+    const off_t data = lseek(contents->file, (off_t)*offset, SEEK_DATA);
+
+    if (data < 0 && errno == ENXIO)
+        *offset = end;
+    else if (data >= 0)
+        *offset = xseg_min((uint64_t)data, end);
+    const off_t hole = *offset < end ? lseek(contents->file, (off_t)*offset, SEEK_HOLE) : -1;
+    return hole < 0 ? end : xseg_min((uint64_t)hole, end);
+}
+
+/* A part of the file, at the same place of the buffer, and on to the device. */
+static xseg_status load_part(struct xseg_contents *contents, uint64_t window, uint64_t offset,
+                             uint64_t end, uint64_t address)
+{
+    char *to = (char *)contents->piece[0] + (offset - window);
+    const xseg_status status = read_all(contents, to, end - offset, offset);
+
+    return status == XSEG_OK ? xseg_driver_write(contents->context, address + (offset - window), to,
+                                                 end - offset, contents->stream)
+                             : status;
+}
+
+static xseg_status load_window(struct xseg_contents *contents, uint64_t offset, uint64_t address,
+                               uint64_t bytes)
+{
+    const uint64_t end = offset + bytes;
+    uint64_t at = offset, part_end = find_part(contents, &at, end);
+    xseg_status status = XSEG_OK;
+
+    if (at != offset || part_end != end)
+        status = xseg_driver_fill(contents->context, address, bytes, 0, contents->stream);
+    while (status == XSEG_OK && at < end) {
+        status = load_part(contents, offset, at, part_end, address);
+        at = part_end;
+        part_end = find_part(contents, &at, end);
+    }
+    return status == XSEG_OK ? xseg_contents_wait(contents) : status;
+}
+
+/* Behind its end a file would look like a hole. */
+static xseg_status check_length(struct xseg_contents *contents)
+{
+    struct stat info = {0};
+
+    errno = 0;
+    return fstat(contents->file, &info) == 0 && (uint64_t)info.st_size >= contents->bytes
+               ? XSEG_OK
+               : fail_file(contents, "read");
+}
+
+static xseg_status load_from_file(struct xseg_contents *contents, uint64_t offset, uint64_t address,
+                                  uint64_t bytes)
+{
+    xseg_status status = check_length(contents);
+
+    for (uint64_t at = 0; status == XSEG_OK && at < bytes; at += BUFFER)
+        status = load_window(contents, offset + at, address + at, xseg_min(BUFFER, bytes - at));
+    return status;
+}
+
+/* --- Both. --- */
+
+xseg_status xseg_contents_open(struct xseg_contents *contents, struct xseg_leftovers *leftovers,
+                               xseg_stream stream, enum xseg_keep keep, const char *path,
+                               uint64_t bytes)
+{
+    const bool has_file = keep == XSEG_KEEP_FILE;
+    xseg_status status = XSEG_OK;
+
+    *contents = (struct xseg_contents){
+        .context = leftovers->context,
+        .leftovers = leftovers,
+        .stream = stream,
+        .keep = keep,
+        .bytes = bytes,
+        .piece_bytes = has_file ? BUFFER : PIECE,
+        .file = -1,
+    };
+    if (has_file)
+        status = make_file(contents, path);
+    if (status == XSEG_OK)
+        status = alloc_pieces(contents, has_file ? BUFFER : bytes);
+    if (status != XSEG_OK)
+        xseg_contents_close(contents);
+    return status;
+}
+
+void xseg_contents_close(struct xseg_contents *contents)
+{
+    free_pieces(contents);
+    if (contents->file >= 0) {
+        (void)close(contents->file);
+        (void)unlink(contents->path);
+    }
+    contents->file = -1;
+    free(contents->path);
+    contents->path = NULL;
+}
+
+xseg_status xseg_contents_save(struct xseg_contents *contents, uint64_t offset, uint64_t address,
+                               uint64_t bytes)
+{
+    xseg_status status = XSEG_OK;
+
+    if (contents->keep == XSEG_KEEP_FILE)
+        return save_to_file(contents, offset, address, bytes);
+    for (uint64_t at = 0, part; status == XSEG_OK && at < bytes; at += part) {
+        char *piece = contents->piece[(offset + at) / PIECE];
+
+        part = xseg_min(PIECE - (offset + at) % PIECE, bytes - at);
+        status = xseg_driver_read(contents->context, piece + (offset + at) % PIECE, address + at,
+                                  part, contents->stream);
+    }
+    return status;
+}
+
+xseg_status xseg_contents_load(struct xseg_contents *contents, uint64_t offset, uint64_t address,
+                               uint64_t bytes)
+{
+    xseg_status status = XSEG_OK;
+
+    if (contents->keep == XSEG_KEEP_FILE)
+        return load_from_file(contents, offset, address, bytes);
+    for (uint64_t at = 0, part; status == XSEG_OK && at < bytes; at += part) {
+        const char *piece = contents->piece[(offset + at) / PIECE];
+
+        part = xseg_min(PIECE - (offset + at) % PIECE, bytes - at);
+        status = xseg_driver_write(contents->context, address + at, piece + (offset + at) % PIECE,
+                                   part, contents->stream);
+    }
+    return status;
+}
+
+xseg_status xseg_contents_wait(struct xseg_contents *contents)
+{
+    return xseg_driver_stream_wait(contents->context, contents->stream);
+}
+
+void xseg_contents_rest(struct xseg_contents *contents)
+{
+    if (contents->keep == XSEG_KEEP_FILE)
+        free_pieces(contents);
+}
+
+xseg_status xseg_contents_wake(struct xseg_contents *contents)
+{
+    return contents->keep == XSEG_KEEP_FILE && contents->pieces == 0
+               ? alloc_pieces(contents, BUFFER)
+               : XSEG_OK;
+}

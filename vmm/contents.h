@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Contents: what device memory holds, kept elsewhere while its pages are away.
+ *
+ *     device   [ run ........ ]     [ run ... ]    [ run .......... ]
+ *     kept     [ ...................................................]
+ *              offset 0         one behind the other
+ *
+ * Kept in pinned host memory, in pieces, so that a copy runs at the speed of the bus; or in a file,
+ * through one pinned buffer.  The file is sparse: of what is zero it has holes, and what is a hole in
+ * it is filled by the device instead of being copied.
+ *
+ * Copies are work of a stream that nobody else uses.  What was queued is there once the stream has
+ * been waited for; a file is written and read within the calls.
+ *
+ * Locking: GROWTH of the device.
+ */
+#ifndef XSEG_VMM_CONTENTS_H
+#define XSEG_VMM_CONTENTS_H
+
+#include "vmm/leftovers.h"
+#include "xseg/pool.h"
+
+struct xseg_contents {
+    struct xseg_context *context;
+    struct xseg_leftovers *leftovers; /* for pinned memory that the driver does not take back */
+    xseg_stream stream;
+    enum xseg_keep keep;
+    uint64_t bytes;
+    void **piece; /* [pieces]; of a file one, the buffer */
+    size_t pieces;
+    uint64_t piece_bytes;
+    char *path; /* of the file */
+    int file;
+};
+
+/*
+ * Make room for `bytes` of contents.
+ *
+ * keep:   not XSEG_KEEP_NOTHING
+ * path:   of a file that is not there yet; copied
+ * stream: for the copies
+ * Returns: XSEG_OK; XSEG_ERR_HOST_MEMORY; XSEG_ERR_FILE naming the path and the system's reason;
+ *          XSEG_ERR_DRIVER; then nothing is left behind
+ * Cost:    one cuMemHostAlloc a GiB; one for a file
+ */
+xseg_status xseg_contents_open(struct xseg_contents *contents, struct xseg_leftovers *leftovers,
+                               xseg_stream stream, enum xseg_keep keep, const char *path,
+                               uint64_t bytes);
+
+/* Forget what is kept; the file is removed. */
+void xseg_contents_close(struct xseg_contents *contents);
+
+/*
+ * Copy device memory to an offset, or back.
+ *
+ * Returns: XSEG_OK, XSEG_ERR_DRIVER; XSEG_ERR_FILE, XSEG_ERR_HOST_MEMORY where there is a file
+ * Cost:    one copy a piece; with a file, one copy and one wait a buffer, and on the way back one
+ *          copy for each part of it that is no hole, and one fill if it has holes
+ */
+xseg_status xseg_contents_save(struct xseg_contents *contents, uint64_t offset, uint64_t address,
+                               uint64_t bytes);
+xseg_status xseg_contents_load(struct xseg_contents *contents, uint64_t offset, uint64_t address,
+                               uint64_t bytes);
+
+/* Wait for the copies.  Returns: XSEG_OK, XSEG_ERR_DRIVER */
+xseg_status xseg_contents_wait(struct xseg_contents *contents);
+
+/*
+ * While nothing is copied a file needs no buffer: give it back, and have one again before the first
+ * load.  Nothing happens where contents are kept in host memory.
+ *
+ * Returns: XSEG_OK, XSEG_ERR_HOST_MEMORY, XSEG_ERR_DRIVER
+ */
+void xseg_contents_rest(struct xseg_contents *contents);
+xseg_status xseg_contents_wake(struct xseg_contents *contents);
+
+#endif

@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Single pages of a segment, and how the driver is asked about them: for segment.c and away.c only.
+ *
+ * Locking: GROWTH.
+ */
+#ifndef XSEG_VMM_SEGMENT_PAGE_H
+#define XSEG_VMM_SEGMENT_PAGE_H
+
+#include <string.h>
+
+#include "vmm/segment.h"
+
+static inline uint64_t xseg_segment_address(const struct xseg_segment *segment, uint32_t granule)
+{
+    return segment->base + (uint64_t)granule * segment->granule_bytes;
+}
+
+/* Bytes of the page that starts at a granule. */
+static inline uint64_t xseg_segment_page_bytes(const struct xseg_segment *segment, uint32_t granule)
+{
+    return (uint64_t)segment->length[granule] * segment->granule_bytes;
+}
+
+static inline void xseg_segment_set_state(struct xseg_segment *segment, uint32_t page,
+                                          enum xseg_page_state state)
+{
+    memset(&segment->state[page], (int)state, segment->length[page]);
+}
+
+static inline void xseg_segment_count_stuck(struct xseg_segment *segment, int64_t bytes)
+{
+    segment->stuck += (uint64_t)bytes;
+    atomic_fetch_add_explicit(&segment->pages->leftovers->stuck, (uint64_t)bytes,
+                              memory_order_relaxed);
+}
+
+/* Other memory lies beneath some granules from here on, or none. */
+static inline void xseg_segment_note_change(struct xseg_segment *segment, uint32_t first,
+                                            uint32_t count, uint64_t generation)
+{
+    for (uint32_t at = first; at < first + count; at++)
+        segment->generation[at] = generation;
+}
+
+/*
+ * Unmap one page.  When the driver says no, it is asked whether the page is mapped at all: a batch
+ * that failed half-way may have unmapped it before.
+ */
+xseg_status xseg_segment_unmap_page(struct xseg_segment *segment, uint32_t page);
+
+/* Let the device read and write the pages of a run, in one call where the driver accepts that. */
+xseg_status xseg_segment_access(struct xseg_segment *segment, uint32_t first, uint32_t count);
+
+#endif
