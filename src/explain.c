@@ -72,10 +72,10 @@ static void walk_arena(void *self, struct xseg_arena *arena)
     uint64_t cursor = 0;
     size_t count;
 
-    if ((walk->selection.pool != NULL && walk->selection.pool != arena->pool) ||
-        (walk->selection.stream != NULL && walk->selection.stream != xseg_arena_stream(arena)))
+    if (walk->selection.stream != NULL && walk->selection.stream != xseg_arena_stream(arena))
         return;
-    while (!walk->ended && (count = xseg_explain_blocks(arena, &cursor, walk->batch, BATCH)) > 0)
+    while (!walk->ended && (count = xseg_explain_blocks(arena, walk->selection.pool, &cursor,
+                                                        walk->batch, BATCH)) > 0)
         for (size_t i = 0; i < count && !walk->ended; i++)
             walk->ended = !walk->visit(walk->context, &walk->batch[i]);
 }

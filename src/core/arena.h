@@ -55,6 +55,8 @@ struct xseg_arena {
     xseg_event fence;
     uint64_t fenced, passed;
     uint32_t quarantined; /* of an alone arena: segments that ended; guarded by GROWTH */
+    /* What it had counted when it came to its pool, from another one. */
+    uint64_t up_before[XSEG_COUNTS];
 };
 
 /* Records that one step of a growth or a trim may take: a claim, and the cuts after it. */

@@ -68,7 +68,7 @@ void xseg_device_visit_arenas(struct xseg_device *device,
     struct xseg_pool *pool = atomic_load_explicit(&device->private_pools, memory_order_acquire);
 
     xseg_pool_visit_arenas(&device->pool, visit, self);
-    for (; pool != NULL; pool = pool->next)
+    for (; pool != NULL; pool = atomic_load_explicit(&pool->next, memory_order_acquire))
         xseg_pool_visit_arenas(pool, visit, self);
 }
 
@@ -81,7 +81,7 @@ xseg_status xseg_device_make_pool(struct xseg_device *device,
         return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for a pool");
     xseg_pool_init(pool, device, options);
     xseg_lock_take(&device->table_lock);
-    pool->next = atomic_load_explicit(&device->private_pools, memory_order_relaxed);
+    atomic_init(&pool->next, atomic_load_explicit(&device->private_pools, memory_order_relaxed));
     atomic_store_explicit(&device->private_pools, pool, memory_order_release);
     xseg_lock_give(&device->table_lock);
     *out = pool;
@@ -190,8 +190,12 @@ void xseg_device_end(struct xseg_device *device)
     struct xseg_pool *pool = atomic_load(&device->private_pools), *next;
 
     for (; pool != NULL; pool = next) {
-        next = pool->next;
+        next = atomic_load(&pool->next);
         xseg_pool_fini(pool);
+        free(pool);
+    }
+    for (pool = device->buried; pool != NULL; pool = next) {
+        next = pool->buried;
         free(pool);
     }
     xseg_pool_fini(&device->pool);

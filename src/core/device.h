@@ -48,7 +48,8 @@ struct xseg_device {
     xseg_stream copier; /* what copies contents of paused pools; as above */
     struct xseg_totals totals;
     struct xseg_pool pool;                     /* the default one */
-    _Atomic(struct xseg_pool *) private_pools; /* all that were ever made; grows under TABLE */
+    _Atomic(struct xseg_pool *) private_pools; /* those that are not buried; changed under TABLE */
+    struct xseg_pool *buried; /* guarded by TABLE */
     _Atomic(struct xseg_pool *) alone_pool;    /* one of those, see alone.h; or NULL */
     struct xseg_bounds bounds;
     struct xseg_decay decay;

@@ -388,14 +388,15 @@ static const struct xseg_extent *extent_after(const struct xseg_arena *arena, ui
     return lowest;
 }
 
-size_t xseg_explain_blocks(struct xseg_arena *arena, uint64_t *cursor, struct xseg_block_info *out,
-                           size_t most)
+size_t xseg_explain_blocks(struct xseg_arena *arena, const struct xseg_pool *pool, uint64_t *cursor,
+                           struct xseg_block_info *out, size_t most)
 {
     const struct xseg_extent *extent;
     size_t count = 0;
 
     xseg_arena_lock(arena);
-    while (count < most && (extent = extent_after(arena, *cursor)) != NULL) {
+    while ((pool == NULL || pool == arena->pool) && count < most &&
+           (extent = extent_after(arena, *cursor)) != NULL) {
         const uint64_t from = xseg_max(*cursor, extent->segment.base);
         struct xseg_part part = xseg_walk_at(extent, from);
 

@@ -359,6 +359,8 @@ static void take_arena(void *self, struct xseg_arena *arena)
         taking->taken->returned += given;
         taking->taken->refused += bytes - given;
     }
+    if (xseg_pool_is_retired(arena->pool))
+        (void)xseg_trim_end_holes(arena);
 }
 
 xseg_status xseg_idle_take(struct xseg_device *device, const struct xseg_idle_wish *wish,

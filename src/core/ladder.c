@@ -95,7 +95,7 @@ static xseg_status borrow(struct xseg_arena *arena, const struct xseg_need *need
     /* What is in a lender's block would change pool with it. */
     if (arena->pool->is_private || need->keep || need->config->scrub)
         return XSEG_OK;
-    for (; pool != NULL && out->base == 0; pool = pool->next) {
+    for (; pool != NULL && out->base == 0; pool = atomic_load(&pool->next)) {
         struct xseg_arena *lender =
             pool->options.use_on_oom && !xseg_pool_is_retired(pool)
                 ? xseg_pool_find_arena(pool, xseg_arena_stream(arena), arena->is_small)

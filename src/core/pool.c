@@ -40,22 +40,111 @@ struct xseg_arena *xseg_pool_find_arena(struct xseg_pool *pool,
     return arena;
 }
 
-static xseg_status make(struct xseg_pool *pool, struct xseg_known_stream *stream, bool is_small,
-                        struct xseg_arena **out)
+/* --- Arenas of retired pools, for others. --- */
+
+/* Take an arena out of a retired pool if nothing is in it.  GROWTH and TABLE are held. */
+static struct xseg_arena *take_spent(struct xseg_pool *pool, bool is_small)
+{
+    _Atomic(struct xseg_arena *) *place = &pool->arenas;
+
+    for (struct xseg_arena *arena = atomic_load(place); arena != NULL; arena = atomic_load(place)) {
+        if (arena->is_small == is_small && xseg_list_is_empty(&arena->extents)) {
+            atomic_store(place, atomic_load(&arena->next));
+            return arena;
+        }
+        place = &arena->next;
+    }
+    return NULL;
+}
+
+/* The same out of any retired pool of the device; those that have none any more are buried. */
+static struct xseg_arena *find_spent(struct xseg_device *device, bool is_small)
+{
+    _Atomic(struct xseg_pool *) *place = &device->private_pools;
+    struct xseg_arena *arena = NULL;
+    struct xseg_pool *pool;
+
+    while (arena == NULL && (pool = atomic_load(place)) != NULL) {
+        if (!pool->is_alone && xseg_pool_is_retired(pool))
+            arena = take_spent(pool, is_small);
+        if (pool->is_alone || !xseg_pool_is_retired(pool) || atomic_load(&pool->arenas) != NULL) {
+            place = &pool->next;
+            continue;
+        }
+        /* Whoever looks at it right now goes on to the next one from there. */
+        atomic_store(place, atomic_load(&pool->next));
+        pool->buried = device->buried;
+        device->buried = pool;
+    }
+    return arena;
+}
+
+/* A spent arena becomes one of another pool. */
+static void move_in(struct xseg_arena *arena, struct xseg_pool *pool,
+                    struct xseg_known_stream *stream)
+{
+    xseg_arena_lock(arena);
+    arena->pool = pool;
+    atomic_store_explicit(&arena->stream, stream, memory_order_relaxed);
+    arena->fenced = arena->passed = 0;
+    for (unsigned i = 0; i < XSEG_COUNTS; i++)
+        arena->up_before[i] = xseg_counts_increases(&arena->counts, (enum xseg_count)i);
+    xseg_arena_unlock(arena);
+}
+
+/* A spent arena for a private pool, or NULL.  No lock is held but, perhaps, GROWTH. */
+static struct xseg_arena *reuse(struct xseg_pool *pool, struct xseg_known_stream *stream,
+                                bool is_small)
 {
     struct xseg_device *device = pool->device;
     struct xseg_arena *arena;
 
+    if (!pool->is_private || pool->is_alone || !xseg_lock_try(&device->growth_lock))
+        return NULL;
+    xseg_lock_take(&device->table_lock);
+    arena = find_spent(device, is_small);
+    xseg_lock_give(&device->table_lock);
+    if (arena != NULL && arena->fence != NULL) {
+        xseg_lock_take(&device->pending.lock);
+        xseg_fences_put(&device->pending.fences, arena->fence);
+        xseg_lock_give(&device->pending.lock);
+        arena->fence = NULL;
+    }
+    if (arena != NULL)
+        move_in(arena, pool, stream);
+    xseg_lock_give(&device->growth_lock);
+    return arena;
+}
+
+/* A new arena, or one that was used before.  TABLE is held. */
+static struct xseg_arena *add(struct xseg_pool *pool, struct xseg_known_stream *stream,
+                              bool is_small, struct xseg_arena *used)
+{
+    struct xseg_arena *arena = used;
+
+    if (arena == NULL) {
+        arena = xseg_arena_create(pool->device, pool, stream, is_small);
+        if (arena == NULL)
+            return NULL;
+        xseg_counts_init(&arena->counts, &pool->device->totals, is_small);
+    }
+    atomic_store(&arena->next, atomic_load(&pool->arenas));
+    atomic_store_explicit(&pool->arenas, arena, memory_order_release);
+    return arena;
+}
+
+static xseg_status make(struct xseg_pool *pool, struct xseg_known_stream *stream, bool is_small,
+                        struct xseg_arena **out)
+{
+    struct xseg_device *device = pool->device;
+    struct xseg_arena *const used = reuse(pool, stream, is_small);
+    struct xseg_arena *arena;
+
     xseg_lock_take(&device->table_lock);
     arena = xseg_pool_find_arena(pool, stream, is_small);
-    if (arena == NULL) {
-        arena = xseg_arena_create(device, pool, stream, is_small);
-        if (arena != NULL) {
-            xseg_counts_init(&arena->counts, &device->totals, is_small);
-            atomic_store(&arena->next, atomic_load(&pool->arenas));
-            atomic_store_explicit(&pool->arenas, arena, memory_order_release);
-        }
-    }
+    /* Where another thread was faster, the pool has one too many, which takes nothing. */
+    if (arena == NULL || used != NULL)
+        arena = add(pool, stream, is_small, used);
     if (arena != NULL && !pool->is_private)
         atomic_store_explicit(&stream->arena[!is_small], arena, memory_order_release);
     xseg_lock_give(&device->table_lock);

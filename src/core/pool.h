@@ -3,10 +3,11 @@
  * A pool: the arenas of one wall.  Every device has a default pool; users make private ones.
  *
  * A private pool that nobody holds any more is retired: its cached memory goes like the default
- * pool's, its live blocks stay valid, and the record stays until the device closes, because arenas
- * lead to it.
+ * pool's, and its live blocks stay valid.  Its arenas serve other private pools once nothing is in
+ * them.  Then it is *buried*: nobody visits it any more, but the record stays until the device closes,
+ * so that a release too many is told.
  *
- * Locking: TABLE guards making arenas; finding them needs no lock.
+ * Locking: TABLE guards making arenas, and GROWTH as well taking them away; finding them needs no lock.
  */
 #ifndef XSEG_CORE_POOL_H
 #define XSEG_CORE_POOL_H
@@ -22,7 +23,8 @@ enum xseg_pool_state {
 };
 
 struct xseg_pool {
-    struct xseg_pool *next; /* in its device */
+    _Atomic(struct xseg_pool *) next; /* in its device */
+    struct xseg_pool *buried;         /* the one that was buried before */
     struct xseg_device *device;
     bool is_private;
     bool is_alone; /* the device's own, for blocks with a segment each: alone.h */

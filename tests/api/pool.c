@@ -338,6 +338,48 @@ static void what_cannot_be_restored_changes_nothing(void **state)
     scene_stream_destroy(side);
 }
 
+/* A service makes and releases pools for months. */
+static void pools_that_come_and_go_leave_nothing_behind(void **state)
+{
+    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_allocator *allocator;
+    uint64_t host = 0;
+
+    (void)state;
+    settings.memory_bytes = 1 * GIB; /* addresses of the simulator come once */
+    allocator = scene_open_on(&settings, "expandable_segments:True");
+    for (unsigned i = 0; i < 3000; i++) {
+        struct xseg_pool *pool = scene_pool(allocator);
+        struct xseg_request request = XSEG_REQUEST_INIT;
+        struct xseg_stats stats = {.struct_bytes = sizeof(stats)};
+        struct xseg_where where = XSEG_WHERE_ANY;
+        void *small = NULL, *large = NULL;
+
+        request.pool = where.pool = pool;
+        request.bytes = 1000;
+        assert_int_equal(xseg_alloc_with(allocator, &request, &small), XSEG_OK);
+        request.bytes = 5 * MIB;
+        assert_int_equal(xseg_alloc_with(allocator, &request, &large), XSEG_OK);
+        /* What a pool before it has counted is not counted again. */
+        assert_int_equal(xseg_stats(allocator, &where, &stats), XSEG_OK);
+        assert_int_equal(stats.allocation[XSEG_STAT_ALL].allocated, 2);
+        assert_int_equal(stats.allocation[XSEG_STAT_ALL].current, 2);
+        assert_int_equal(stats.allocated_bytes[XSEG_STAT_SMALL].allocated, 1024);
+        assert_int_equal(stats.allocated_bytes[XSEG_STAT_ALL].freed, 0);
+        scene_free(allocator, small);
+        scene_free(allocator, large);
+        assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+        assert_int_equal(xseg_trim(allocator, NULL, NULL, NULL), XSEG_OK);
+        if (i == 10)
+            host = scene_stats(allocator).host_bytes;
+        if (i > 10)
+            scene_expect_error(xseg_pool_release(pool), XSEG_ERR_ARGUMENT, "nobody holds");
+    }
+    assert_true(scene_stats(allocator).host_bytes < host + 4096);
+    assert_int_equal(scene_stats(allocator).allocation[XSEG_STAT_ALL].allocated, 6000);
+    scene_close(allocator);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -348,6 +390,7 @@ int main(void)
         cmocka_unit_test(a_pool_stands_on_its_owners_functions),
         cmocka_unit_test(a_pool_comes_back_to_a_checkpoint),
         cmocka_unit_test(what_cannot_be_restored_changes_nothing),
+        cmocka_unit_test(pools_that_come_and_go_leave_nothing_behind),
     };
 
     return cmocka_run_group_tests_name("pool", tests, NULL, NULL);
