@@ -4,15 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The index survives in a record that is not taken, behind the link of the free list. */
-struct idle {
-    struct xseg_slab_link link;
-    uint32_t index;
-};
-
 bool xseg_slab_init(struct xseg_slab *slab, size_t record_bytes)
 {
-    XSEG_ASSERT(record_bytes >= sizeof(struct idle));
+    XSEG_ASSERT(record_bytes >= sizeof(struct xseg_slab_idle));
     memset(slab, 0, sizeof(*slab));
     slab->record_bytes = record_bytes;
     slab->directory = calloc(XSEG_SLAB_SLABS, sizeof(*slab->directory));
@@ -29,7 +23,7 @@ void xseg_slab_fini(struct xseg_slab *slab)
 
 static void put_idle(struct xseg_slab *slab, void *record, uint32_t index)
 {
-    struct idle *idle = record;
+    struct xseg_slab_idle *idle = record;
 
     idle->index = index;
     idle->link.next = slab->free;
@@ -60,14 +54,12 @@ bool xseg_slab_refill(struct xseg_slab *slab, void *refill)
 void *xseg_slab_take(struct xseg_slab *slab)
 {
     XSEG_ASSERT(slab->free_count > 0);
-    struct idle *idle = (struct idle *)(void *)slab->free;
-    const uint32_t index = idle->index;
+    struct xseg_slab_record *record = xseg_slab_take_as_is(slab);
+    const uint32_t index = record->index;
 
-    slab->free = idle->link.next;
-    slab->free_count--;
-    memset(idle, 0, slab->record_bytes);
-    ((struct xseg_slab_record *)(void *)idle)->index = index;
-    return idle;
+    memset(record, 0, slab->record_bytes);
+    record->index = index;
+    return record;
 }
 
 void xseg_slab_put(struct xseg_slab *slab, void *record)

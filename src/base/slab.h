@@ -36,6 +36,12 @@ struct xseg_slab {
     char **directory; /* [XSEG_SLAB_SLABS] */
 };
 
+/* A record that is not taken: the index survives behind the link of the free list. */
+struct xseg_slab_idle {
+    struct xseg_slab_link link;
+    uint32_t index;
+};
+
 /* A record starts with its own index while taken; the user's part follows. */
 struct xseg_slab_record {
     uint32_t index;
@@ -57,6 +63,18 @@ bool xseg_slab_refill(struct xseg_slab *slab, void *refill);
 
 /* Take a zeroed record, which must be there: free_count > 0. */
 void *xseg_slab_take(struct xseg_slab *slab);
+
+/* The same, but what is in the record behind its index is left over: the caller sets all of it. */
+static inline void *xseg_slab_take_as_is(struct xseg_slab *slab)
+{
+    struct xseg_slab_idle *idle = (struct xseg_slab_idle *)(void *)slab->free;
+    const uint32_t index = idle->index;
+
+    slab->free = idle->link.next;
+    slab->free_count--;
+    ((struct xseg_slab_record *)(void *)idle)->index = index;
+    return idle;
+}
 
 /* Put a record back; its contents are gone. */
 void xseg_slab_put(struct xseg_slab *slab, void *record);

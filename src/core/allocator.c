@@ -266,7 +266,7 @@ static inline xseg_status lock_live(struct xseg_allocator *allocator, const void
     live->record = NULL;
     if (extent->has_cells && xseg_live_find_cell(extent, address, &live->quantum))
         return XSEG_OK;
-    live->record = xseg_extent_block_at(extent, &live->arena->blocks, address);
+    live->record = xseg_extent_block_at(extent, address);
     if (__builtin_expect(live->record != NULL && live->record->state == XSEG_BLOCK_LIVE, 1))
         return XSEG_OK;
     bool is_free = false;

@@ -66,12 +66,15 @@ bool xseg_arena_stock(struct xseg_arena *arena, struct xseg_slab *slab,
 
 /* --- Choosing. --- */
 
+static inline bool can_grow(const struct xseg_block *block)
+{
+    return block->next != NULL && !block->next->mapped;
+}
+
 /* What an expandable block can grow to: its size and that of the hole behind it. */
 static uint64_t effective_bytes(const struct xseg_block *block)
 {
-    const struct xseg_block *next = block->next;
-
-    return block->bytes + (next != NULL && !next->mapped ? next->bytes : 0);
+    return block->bytes + (can_grow(block) ? block->next->bytes : 0);
 }
 
 /*
@@ -80,7 +83,8 @@ static uint64_t effective_bytes(const struct xseg_block *block)
  */
 static struct xseg_block *prefer_enclosed(const struct xseg_arena *arena, struct xseg_block *block)
 {
-    while (xseg_extent_is_expandable(block->extent)) {
+    /* Nothing that comes later is smaller than one that cannot grow. */
+    while (can_grow(block) && xseg_extent_is_expandable(block->extent)) {
         struct xseg_block *next = xseg_shelf_next(&arena->shelf, block);
 
         if (next == NULL || effective_bytes(next) >= effective_bytes(block))
@@ -130,17 +134,20 @@ static bool should_split(const struct xseg_block *block, const struct xseg_need 
 struct xseg_block *xseg_arena_cut(struct xseg_arena *arena, struct xseg_block *block,
                                   uint64_t bytes)
 {
-    struct xseg_block *rest = xseg_slab_take(&arena->blocks);
+    struct xseg_block *rest = xseg_slab_take_as_is(&arena->blocks);
 
     XSEG_ASSERT(bytes > 0 && bytes < block->bytes);
-    rest->state = block->state;
-    rest->mapped = block->mapped;
-    rest->filled = block->filled;
-    rest->base = block->base + bytes;
-    rest->bytes = block->bytes - bytes;
-    rest->extent = block->extent;
-    rest->prev = block;
-    rest->next = block->next;
+    *rest = (struct xseg_block){
+        .record = rest->record,
+        .state = block->state,
+        .mapped = block->mapped,
+        .filled = block->filled,
+        .base = block->base + bytes,
+        .bytes = block->bytes - bytes,
+        .extent = block->extent,
+        .prev = block,
+        .next = block->next,
+    };
     if (rest->next != NULL)
         rest->next->prev = rest;
     block->next = rest;
@@ -282,8 +289,7 @@ static struct xseg_grant hand_out(struct xseg_arena *arena, struct xseg_block *b
         xseg_arena_note_cut(arena, was_split, block->bytes, rest);
     block->state = XSEG_BLOCK_LIVE;
     block->requested = need->requested;
-    xseg_starts_add(&block->extent->starts, block->base - block->extent->segment.base,
-                    block->record.index);
+    xseg_starts_add(&block->extent->starts, block->base - block->extent->segment.base, block);
     xseg_counts_alloc(counts, block->bytes, need->requested);
     block->oversize = block->bytes >= need->config->max_split_bytes;
     if (block->oversize)
@@ -310,7 +316,7 @@ struct xseg_grant xseg_arena_hand_out_at(struct xseg_arena *arena, struct xseg_e
 {
     if (arena->has_cells)
         return xseg_small_hand_out_at(arena, extent, base, need);
-    struct xseg_block *block = xseg_extent_block_over(extent, &arena->blocks, base);
+    struct xseg_block *block = xseg_extent_block_over(extent, base);
     XSEG_ASSERT(block->state == XSEG_BLOCK_CACHED);
     return hand_out(arena, block, base, need);
 }

@@ -20,7 +20,7 @@ static inline uint64_t priority(const struct xseg_block *block)
     return (block->base >> 9) * UINT64_C(0x9E3779B97F4A7C15);
 }
 
-void xseg_tree_insert(struct xseg_block **root, struct xseg_block *block)
+void xseg_tree_insert_among(struct xseg_block **root, struct xseg_block *block)
 {
     const uint64_t bytes = sort_bytes(block), rank = priority(block);
     struct xseg_block **place = root, *rest;
@@ -46,7 +46,7 @@ void xseg_tree_insert(struct xseg_block **root, struct xseg_block *block)
     *below = *above = NULL;
 }
 
-void xseg_tree_remove(struct xseg_block **root, struct xseg_block *block)
+void xseg_tree_remove_from(struct xseg_block **root, struct xseg_block *block)
 {
     const uint64_t bytes = sort_bytes(block);
     struct xseg_block **place = root, *left = block->left, *right = block->right;

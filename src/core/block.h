@@ -66,10 +66,28 @@ static inline bool xseg_block_is_split(const struct xseg_block *block)
 
 /* --- Trees.  The root is a pointer, NULL when empty. --- */
 
-void xseg_tree_insert(struct xseg_block **root, struct xseg_block *block);
+void xseg_tree_insert_among(struct xseg_block **root, struct xseg_block *block);
+void xseg_tree_remove_from(struct xseg_block **root, struct xseg_block *block);
+
+/* Most trees of a shelf have one block, or none. */
+static inline void xseg_tree_insert(struct xseg_block **root, struct xseg_block *block)
+{
+    if (*root == NULL) {
+        block->left = block->right = NULL;
+        *root = block;
+    } else {
+        xseg_tree_insert_among(root, block);
+    }
+}
 
 /* The block must be in the tree. */
-void xseg_tree_remove(struct xseg_block **root, struct xseg_block *block);
+static inline void xseg_tree_remove(struct xseg_block **root, struct xseg_block *block)
+{
+    if (*root == block && block->left == NULL && block->right == NULL)
+        *root = NULL;
+    else
+        xseg_tree_remove_from(root, block);
+}
 
 /* The first block that is not below (bytes, base); bytes is 0 in a tree by address. */
 struct xseg_block *xseg_tree_find(struct xseg_block *root, uint64_t bytes, uint64_t base);

@@ -175,7 +175,7 @@ static void free_live(const struct xseg_checkpoint_block *live)
 
     xseg_arena_lock(arena);
     struct xseg_extent *extent = extent_of(arena->pool, live->base);
-    struct xseg_block *block = xseg_extent_block_at(extent, &arena->blocks, live->base);
+    struct xseg_block *block = xseg_extent_block_at(extent, live->base);
     const uint64_t requested = xseg_walk_at(extent, live->base).requested;
     xseg_trace_note(arena, XSEG_TRACE_FREE_REQUESTED, live->base, requested);
     xseg_trace_note(arena, XSEG_TRACE_FREE_COMPLETED, live->base, requested);

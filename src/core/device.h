@@ -49,7 +49,7 @@ struct xseg_device {
     struct xseg_totals totals;
     struct xseg_pool pool;                     /* the default one */
     _Atomic(struct xseg_pool *) private_pools; /* those that are not buried; changed under TABLE */
-    struct xseg_pool *buried; /* guarded by TABLE */
+    struct xseg_pool *buried;                  /* guarded by TABLE */
     _Atomic(struct xseg_pool *) alone_pool;    /* one of those, see alone.h; or NULL */
     struct xseg_bounds bounds;
     struct xseg_decay decay;

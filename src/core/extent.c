@@ -46,24 +46,23 @@ static struct xseg_block *isolated_at(const struct xseg_extent *extent, uint64_t
                                                                                        : NULL;
 }
 
-struct xseg_block *xseg_extent_block_at(const struct xseg_extent *extent,
-                                        const struct xseg_slab *blocks, uint64_t address)
+struct xseg_block *xseg_extent_block_at(const struct xseg_extent *extent, uint64_t address)
 {
     if (extent->has_cells)
         return isolated_at(extent, address);
-    const uint32_t index = xseg_starts_at(&extent->starts, address - extent->segment.base);
-    struct xseg_block *block = index == 0 ? NULL : xseg_slab_at(blocks, index);
+    struct xseg_block *block = xseg_starts_at(&extent->starts, address - extent->segment.base);
 
     return block != NULL && block->base == address ? block : NULL;
 }
 
-struct xseg_block *xseg_extent_block_over(const struct xseg_extent *extent,
-                                          const struct xseg_slab *blocks, uint64_t address)
+struct xseg_block *xseg_extent_block_over(const struct xseg_extent *extent, uint64_t address)
 {
     if (extent->has_cells)
         return xseg_tract_over(extent, address);
-    const uint32_t index = xseg_starts_before(&extent->starts, address - extent->segment.base);
-    struct xseg_block *block = index == 0 ? extent->first : xseg_slab_at(blocks, index);
+    struct xseg_block *block = xseg_starts_before(&extent->starts, address - extent->segment.base);
+
+    if (block == NULL)
+        block = extent->first;
 
     /* A large slot may hold a start that lies behind the address; then its neighbour covers it. */
     while (block->base > address)

@@ -53,12 +53,10 @@ bool xseg_extent_cover(struct xseg_extent *extent, uint64_t begin, uint64_t end)
 uint64_t xseg_extent_host_bytes(const struct xseg_extent *extent);
 
 /* The live or pending block whose first byte is at `address`, which lies in the extent; or NULL. */
-struct xseg_block *xseg_extent_block_at(const struct xseg_extent *extent,
-                                        const struct xseg_slab *blocks, uint64_t address);
+struct xseg_block *xseg_extent_block_at(const struct xseg_extent *extent, uint64_t address);
 
 /* The block that covers `address`, which lies in the extent. */
-struct xseg_block *xseg_extent_block_over(const struct xseg_extent *extent,
-                                          const struct xseg_slab *blocks, uint64_t address);
+struct xseg_block *xseg_extent_block_over(const struct xseg_extent *extent, uint64_t address);
 
 bool xseg_extent_audit(const struct xseg_extent *extent, struct xseg_finding *finding);
 

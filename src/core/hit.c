@@ -73,7 +73,7 @@ static inline bool free_plainly(struct xseg_arena *arena, struct xseg_extent *ex
         xseg_small_free(arena, extent, quantum);
         return true;
     }
-    struct xseg_block *block = xseg_extent_block_at(extent, &arena->blocks, address);
+    struct xseg_block *block = xseg_extent_block_at(extent, address);
     if (block == NULL || block->state != XSEG_BLOCK_LIVE || block->uses != NULL || arena->is_alone)
         return false;
     xseg_arena_free(arena, block);

@@ -11,13 +11,12 @@ static void put_on_shelf(struct xseg_arena *arena, const struct xseg_cell *cell)
 {
     struct xseg_block *node = xseg_cells_node(&cell->extent->cells, cell->quantum);
 
-    *node = (struct xseg_block){
-        .state = XSEG_BLOCK_CACHED,
-        .mapped = true,
-        .base = xseg_cell_address_of(cell->extent, cell->quantum),
-        .bytes = xseg_cell_bytes_of(cell->quanta),
-        .extent = cell->extent,
-    };
+    /* What nobody asks of a node is left as it is. */
+    node->state = XSEG_BLOCK_CACHED;
+    node->mapped = true;
+    node->base = xseg_cell_address_of(cell->extent, cell->quantum);
+    node->bytes = xseg_cell_bytes_of(cell->quanta);
+    node->extent = cell->extent;
     xseg_shelf_insert(&arena->shelf, node);
 }
 
@@ -420,6 +419,25 @@ static inline uint64_t hit_rack(struct xseg_arena *arena, const struct xseg_cell
     return finish_hit(arena, sheet, cell->quantum, quanta, requested);
 }
 
+/* By all the rules. */
+static __attribute__((noinline)) uint64_t hit_any(struct xseg_arena *arena,
+                                                  const struct xseg_config *config, uint32_t quanta,
+                                                  uint64_t requested)
+{
+    struct xseg_need need;
+
+    need.config = config;
+    need.requested = requested;
+    need.bytes = need.span = xseg_cell_bytes_of(quanta);
+    need.expandable = true;
+    need.no_split = false;
+    const struct xseg_cell cell = find(arena, &need);
+    if (cell.quanta == 0)
+        return 0;
+    (void)unshelve(arena, &cell);
+    return hand_out_head(arena, &cell, &need).base;
+}
+
 uint64_t xseg_small_hit(struct xseg_arena *arena, const struct xseg_config *config, uint32_t quanta,
                         uint64_t requested)
 {
@@ -428,14 +446,13 @@ uint64_t xseg_small_hit(struct xseg_arena *arena, const struct xseg_config *conf
 
     if (__builtin_expect(arena->small.has_filled, 0))
         return 0;
-    if (cell.quanta != 0)
-        return xseg_cell_is_open(&cell) || !xseg_extent_is_expandable(cell.extent)
-                   ? 0
-                   : hit_rack(arena, &cell, quanta, requested);
-    if (arena->shelf.filled.top != 0 || frontier->quanta < XSEG_CELLS_WIDE + quanta ||
+    if (cell.quanta != 0 && !xseg_cell_is_open(&cell) && xseg_extent_is_expandable(cell.extent))
+        return hit_rack(arena, &cell, quanta, requested);
+    if (cell.quanta != 0 || arena->shelf.filled.top != 0 ||
+        frontier->quanta < XSEG_CELLS_WIDE + quanta ||
         xseg_cell_bytes_of(frontier->quanta) >= config->max_split_bytes ||
         !xseg_extent_is_expandable(frontier->extent))
-        return 0;
+        return hit_any(arena, config, quanta, requested);
     return hit_frontier(arena, quanta, requested);
 }
 

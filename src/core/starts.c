@@ -5,146 +5,75 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "src/base/align.h"
-
-struct xseg_starts_chunk {
-    struct xseg_bits taken; /* slots that hold an index */
-    uint64_t *storage;
-    uint32_t slot[];
-};
-
-static struct xseg_starts_chunk *chunk_at(const struct xseg_starts *starts, uint32_t number)
-{
-    return atomic_load_explicit(&starts->chunk[number], memory_order_acquire);
-}
+#define CHUNK_BYTES ((uint64_t)XSEG_STARTS_SLOTS << XSEG_STARTS_SHIFT)
 
 bool xseg_starts_init(struct xseg_starts *starts, uint64_t bytes)
 {
     memset(starts, 0, sizeof(*starts));
-    const uint64_t slots = (bytes + XSEG_MIB - 1) >> XSEG_STARTS_SHIFT;
-    const uint64_t chunks = (slots + XSEG_STARTS_SLOTS - 1) / XSEG_STARTS_SLOTS;
-    if (chunks > (uint64_t)XSEG_BITS_MAX)
+    if (bytes > XSEG_STARTS_MAX)
         return false;
-    starts->slots = (uint32_t)slots;
-    starts->chunks = (uint32_t)chunks;
-    const size_t words = xseg_bits_words(starts->chunks);
-    starts->host_bytes = (size_t)starts->chunks * sizeof(*starts->chunk) + words * sizeof(uint64_t);
-    char *memory = calloc(1, starts->host_bytes);
-    if (memory == NULL)
-        return false;
-    starts->memory = memory;
-    starts->chunk = (_Atomic(struct xseg_starts_chunk *) *)(void *)memory;
-    xseg_bits_init(&starts->filled,
-                   (uint64_t *)(void *)(memory + (size_t)starts->chunks * sizeof(*starts->chunk)),
-                   starts->chunks);
-    return true;
+    starts->chunks = (uint32_t)((bytes + CHUNK_BYTES - 1) / CHUNK_BYTES);
+    starts->chunk = calloc(starts->chunks, sizeof(*starts->chunk));
+    atomic_init(&starts->host_bytes, starts->chunks * sizeof(*starts->chunk));
+    return starts->chunk != NULL;
 }
 
 void xseg_starts_fini(struct xseg_starts *starts)
 {
-    for (uint32_t i = 0; starts->chunk != NULL && i < starts->chunks; i++)
-        free(chunk_at(starts, i));
-    free(starts->memory);
+    for (uint32_t i = 0; i < starts->chunks; i++)
+        free(atomic_load(&starts->chunk[i]));
+    free(starts->chunk);
     memset(starts, 0, sizeof(*starts));
-}
-
-/* The last chunk is as long as the extent needs. */
-static struct xseg_starts_chunk *make_chunk(struct xseg_starts *starts, uint32_t number)
-{
-    const uint32_t left = starts->slots - number * XSEG_STARTS_SLOTS;
-    const uint32_t slots = left < XSEG_STARTS_SLOTS ? left : XSEG_STARTS_SLOTS;
-    /* Up to a whole word, so that the bitmap behind the slots is aligned. */
-    const size_t slot_bytes = (slots + 1) / 2 * sizeof(uint64_t);
-    const size_t bytes =
-        sizeof(struct xseg_starts_chunk) + slot_bytes + xseg_bits_words(slots) * sizeof(uint64_t);
-    struct xseg_starts_chunk *chunk = calloc(1, bytes);
-
-    if (chunk == NULL)
-        return NULL;
-    chunk->storage = (uint64_t *)(void *)((char *)chunk->slot + slot_bytes);
-    xseg_bits_init(&chunk->taken, chunk->storage, slots);
-    atomic_fetch_add_explicit(&starts->host_bytes, bytes, memory_order_relaxed);
-    return chunk;
 }
 
 bool xseg_starts_cover(struct xseg_starts *starts, uint64_t begin, uint64_t end)
 {
-    const uint64_t first = (begin >> XSEG_STARTS_SHIFT) / XSEG_STARTS_SLOTS;
-    const uint64_t last = ((end - 1) >> XSEG_STARTS_SHIFT) / XSEG_STARTS_SLOTS;
-
-    for (uint32_t number = (uint32_t)first; number <= last; number++) {
-        if (chunk_at(starts, number) != NULL)
+    for (uint64_t number = begin / CHUNK_BYTES; number <= (end - 1) / CHUNK_BYTES; number++) {
+        if (atomic_load_explicit(&starts->chunk[number], memory_order_relaxed) != NULL)
             continue;
-        struct xseg_starts_chunk *chunk = make_chunk(starts, number);
+        struct xseg_starts_chunk *chunk = calloc(1, sizeof(*chunk));
         if (chunk == NULL)
             return false;
+        atomic_fetch_add_explicit(&starts->host_bytes, sizeof(*chunk), memory_order_relaxed);
         atomic_store_explicit(&starts->chunk[number], chunk, memory_order_release);
     }
     return true;
 }
 
-void xseg_starts_add(struct xseg_starts *starts, uint64_t offset, uint32_t index)
+/* The last start of a chunk in the slots below `end`, or NULL. */
+static struct xseg_block *last_below(const struct xseg_starts_chunk *chunk, uint32_t end)
 {
-    const uint32_t number = (uint32_t)(offset >> XSEG_STARTS_SHIFT);
-    struct xseg_starts_chunk *chunk = chunk_at(starts, number / XSEG_STARTS_SLOTS);
-
-    XSEG_ASSERT(chunk->slot[number % XSEG_STARTS_SLOTS] == 0);
-    if (chunk->taken.top == 0)
-        xseg_bits_add(&starts->filled, number / XSEG_STARTS_SLOTS);
-    xseg_bits_add(&chunk->taken, number % XSEG_STARTS_SLOTS);
-    chunk->slot[number % XSEG_STARTS_SLOTS] = index;
+    while (chunk != NULL && chunk->count > 0 && end-- > 0)
+        if (chunk->slot[end] != NULL)
+            return chunk->slot[end];
+    return NULL;
 }
 
-void xseg_starts_remove(struct xseg_starts *starts, uint64_t offset)
+struct xseg_block *xseg_starts_before(const struct xseg_starts *starts, uint64_t offset)
 {
-    const uint32_t number = (uint32_t)(offset >> XSEG_STARTS_SHIFT);
-    struct xseg_starts_chunk *chunk = chunk_at(starts, number / XSEG_STARTS_SLOTS);
+    uint32_t end = (uint32_t)(offset >> XSEG_STARTS_SHIFT) % XSEG_STARTS_SLOTS + 1;
 
-    chunk->slot[number % XSEG_STARTS_SLOTS] = 0;
-    xseg_bits_remove(&chunk->taken, number % XSEG_STARTS_SLOTS);
-    if (chunk->taken.top == 0)
-        xseg_bits_remove(&starts->filled, number / XSEG_STARTS_SLOTS);
-}
+    for (uint64_t number = offset / CHUNK_BYTES + 1; number-- > 0; end = XSEG_STARTS_SLOTS) {
+        struct xseg_block *block =
+            last_below(atomic_load_explicit(&starts->chunk[number], memory_order_acquire), end);
 
-uint32_t xseg_starts_at(const struct xseg_starts *starts, uint64_t offset)
-{
-    const uint32_t number = (uint32_t)(offset >> XSEG_STARTS_SHIFT);
-    const struct xseg_starts_chunk *chunk = chunk_at(starts, number / XSEG_STARTS_SLOTS);
-
-    return chunk == NULL ? 0 : chunk->slot[number % XSEG_STARTS_SLOTS];
-}
-
-uint32_t xseg_starts_before(const struct xseg_starts *starts, uint64_t offset)
-{
-    const uint32_t number = (uint32_t)(offset >> XSEG_STARTS_SHIFT);
-    uint32_t at = number / XSEG_STARTS_SLOTS, slot = XSEG_BITS_NONE;
-    const struct xseg_starts_chunk *chunk = chunk_at(starts, at);
-
-    if (chunk != NULL)
-        slot = xseg_bits_prev(&chunk->taken, number % XSEG_STARTS_SLOTS + 1);
-    if (slot == XSEG_BITS_NONE) {
-        at = xseg_bits_prev(&starts->filled, at);
-        if (at == XSEG_BITS_NONE)
-            return 0;
-        chunk = chunk_at(starts, at);
-        slot = xseg_bits_prev(&chunk->taken, XSEG_STARTS_SLOTS);
+        if (block != NULL)
+            return block;
     }
-    return chunk->slot[slot];
+    return NULL;
 }
 
 bool xseg_starts_audit(const struct xseg_starts *starts, struct xseg_finding *finding)
 {
     for (uint32_t number = 0; number < starts->chunks; number++) {
-        const struct xseg_starts_chunk *chunk = chunk_at(starts, number);
+        const struct xseg_starts_chunk *chunk = atomic_load(&starts->chunk[number]);
+        uint32_t count = 0;
 
-        for (uint32_t slot = 0; chunk != NULL && slot < chunk->taken.count; slot++)
-            XSEG_HOLDS(finding, "START-1",
-                       xseg_bits_has(&chunk->taken, slot) == (chunk->slot[slot] != 0),
-                       "slot %" PRIu32 " of chunk %" PRIu32 " and its bit differ", slot, number);
-        XSEG_HOLDS(finding, "START-2",
-                   xseg_bits_has(&starts->filled, number) ==
-                       (chunk != NULL && chunk->taken.top != 0),
-                   "chunk %" PRIu32 " and its bit differ", number);
+        for (uint32_t slot = 0; chunk != NULL && slot < XSEG_STARTS_SLOTS; slot++)
+            count += chunk->slot[slot] != NULL;
+        XSEG_HOLDS(finding, "START-1", chunk == NULL || chunk->count == count,
+                   "chunk %" PRIu32 " has %" PRIu32 " starts, and counts %" PRIu32, number, count,
+                   chunk == NULL ? 0 : chunk->count);
     }
     return true;
 }

@@ -134,10 +134,9 @@ bool xseg_stretch_find_cheapest(const struct xseg_arena *arena, uint64_t bytes,
 }
 
 /* The piece at a place that was found. */
-static struct piece piece_at_place(const struct xseg_arena *arena,
-                                   const struct xseg_stretch_place *place)
+static struct piece piece_at_place(const struct xseg_stretch_place *place)
 {
-    struct xseg_block *block = xseg_extent_block_over(place->extent, &arena->blocks, place->base);
+    struct xseg_block *block = xseg_extent_block_over(place->extent, place->base);
 
     if (block->state != XSEG_BLOCK_TRACT)
         return piece_of_record(block);
@@ -156,7 +155,7 @@ static struct xseg_block *claim_piece(struct xseg_arena *arena, const struct pie
 void xseg_stretch_claim(struct xseg_arena *arena, const struct xseg_stretch_place *place,
                         uint64_t bytes, bool small, struct xseg_stretch *stretch)
 {
-    struct piece piece = piece_at_place(arena, place);
+    struct piece piece = piece_at_place(place);
     uint64_t sum = 0;
 
     *stretch = (struct xseg_stretch){.small = small};

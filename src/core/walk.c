@@ -62,8 +62,7 @@ struct xseg_part xseg_walk_next(const struct xseg_part *part)
 
 struct xseg_part xseg_walk_at(const struct xseg_extent *extent, uint64_t address)
 {
-    const struct xseg_block *record =
-        xseg_extent_block_over(extent, &extent->arena->blocks, address);
+    const struct xseg_block *record = xseg_extent_block_over(extent, address);
 
     if (record->state != XSEG_BLOCK_TRACT)
         return part_of_record(record);
