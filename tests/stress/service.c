@@ -296,9 +296,9 @@ static const struct {
     unsigned share;
     void (*run)(struct worker *worker);
 } kinds[] = {
-    {8000, change_slot}, {900, touch_slot}, {600, pass_time},  {200, tick},
-    {60, end_burst},     {60, trim},        {40, configure},   {20, set_limits},
-    {40, look},          {40, prewarm},     {20, change_pool}, {20, use_brief_stream},
+    {8018, change_slot}, {900, touch_slot}, {600, pass_time}, {200, tick},
+    {60, end_burst},     {60, trim},        {40, configure},  {20, set_limits},
+    {40, look},          {40, prewarm},     {2, change_pool}, {20, use_brief_stream},
 };
 
 static void operate(struct worker *worker)
