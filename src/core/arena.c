@@ -349,16 +349,6 @@ xseg_status xseg_arena_alloc(struct xseg_arena *arena, const struct xseg_need *n
     return XSEG_OK;
 }
 
-uint64_t xseg_arena_hit(struct xseg_arena *arena, const struct xseg_need *need)
-{
-    if (__builtin_expect(arena->blocks.free_count < 2, 0))
-        return 0;
-    struct xseg_block *block = find(arena, need);
-    if (block == NULL || block->filled)
-        return 0;
-    return hand_out(arena, block, block->base, need).base;
-}
-
 /* How a neighbour that is about to merge changes the fragments. */
 static void count_neighbour(const struct xseg_block *neighbour, int64_t *pieces, int64_t *bytes)
 {
@@ -426,6 +416,62 @@ void xseg_arena_take_back(struct xseg_arena *arena, struct xseg_block *block)
 {
     xseg_counts_end_pending(&arena->counts, block->bytes, block->requested);
     put_back(arena, block);
+}
+
+/* --- The shortest ways. --- */
+
+uint64_t xseg_arena_hit(struct xseg_arena *arena, const struct xseg_config *config, uint64_t bytes,
+                        uint64_t requested)
+{
+    struct xseg_block *block = xseg_shelf_find(&arena->shelf, bytes);
+
+    if (block == NULL || arena->blocks.free_count == 0 || config->max_split_bytes != UINT64_MAX)
+        return 0;
+    if (can_grow(block))
+        block = prefer_enclosed(arena, block);
+    if (block->filled || !xseg_extent_is_expandable(block->extent))
+        return 0;
+    xseg_shelf_remove(&arena->shelf, block);
+    if (block->bytes != bytes)
+        put_on_shelf(arena, xseg_arena_cut(arena, block, bytes));
+    block->state = XSEG_BLOCK_LIVE;
+    block->requested = requested;
+    block->oversize = false;
+    xseg_starts_add(&block->extent->starts, block->base - block->extent->segment.base, block);
+    xseg_counts_alloc(&arena->counts, bytes, requested);
+    return block->base;
+}
+
+/* A cached neighbour leaves the shelf, to merge. */
+static inline bool joins(struct xseg_arena *arena, struct xseg_block *neighbour)
+{
+    if (neighbour == NULL || neighbour->state != XSEG_BLOCK_CACHED)
+        return false;
+    xseg_shelf_remove(&arena->shelf, neighbour);
+    return true;
+}
+
+bool xseg_arena_hit_free(struct xseg_arena *arena, struct xseg_block *block)
+{
+    struct xseg_extent *extent = block->extent;
+    struct xseg_block *prev = block->prev;
+
+    if (block->state != XSEG_BLOCK_LIVE || block->uses != NULL || block->oversize ||
+        arena->is_alone || !xseg_extent_is_expandable(extent))
+        return false;
+    xseg_counts_free(&arena->counts, block->bytes, block->requested);
+    xseg_arena_stamp(arena, extent, block->base, block->bytes);
+    xseg_starts_remove(&extent->starts, block->base - extent->segment.base);
+    block->state = XSEG_BLOCK_CACHED;
+    block->requested = 0;
+    if (joins(arena, block->next))
+        join(arena, block);
+    if (joins(arena, prev)) {
+        join(arena, prev);
+        block = prev;
+    }
+    put_on_shelf(arena, block);
+    return true;
 }
 
 /* --- For growth.c and trim.c. --- */

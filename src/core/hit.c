@@ -22,20 +22,6 @@ static inline struct xseg_arena *find_arena(struct xseg_device *device, xseg_str
                           : atomic_load_explicit(&stream->arena[!is_small], memory_order_acquire);
 }
 
-/* What a large request of a plain kind wants. */
-static inline uint64_t hit_large(struct xseg_arena *arena, const struct xseg_config *config,
-                                 uint64_t bytes, uint64_t requested)
-{
-    struct xseg_need need;
-
-    need.config = config;
-    need.requested = requested;
-    need.bytes = need.span = bytes;
-    need.is_small = need.no_split = false;
-    need.expandable = true;
-    return xseg_arena_hit(arena, &need);
-}
-
 bool xseg_hit_alloc(struct xseg_allocator *allocator, int ordinal, uint64_t bytes,
                     xseg_stream stream, void **out) XSEG_UNCHECKED
 {
@@ -55,7 +41,7 @@ bool xseg_hit_alloc(struct xseg_allocator *allocator, int ordinal, uint64_t byte
     xseg_arena_lock(arena);
     const uint64_t base =
         is_small ? xseg_small_hit(arena, config, (uint32_t)(rounded >> XSEG_CELLS_SHIFT), bytes)
-                 : hit_large(arena, config, rounded, bytes);
+                 : xseg_arena_hit(arena, config, rounded, bytes);
     xseg_arena_unlock(arena);
     if (__builtin_expect(base == 0, 0))
         return false;
@@ -74,10 +60,7 @@ static inline bool free_plainly(struct xseg_arena *arena, struct xseg_extent *ex
         return true;
     }
     struct xseg_block *block = xseg_extent_block_at(extent, address);
-    if (block == NULL || block->state != XSEG_BLOCK_LIVE || block->uses != NULL || arena->is_alone)
-        return false;
-    xseg_arena_free(arena, block);
-    return true;
+    return block != NULL && !extent->has_cells && xseg_arena_hit_free(arena, block);
 }
 
 bool xseg_hit_free(struct xseg_allocator *allocator, const void *pointer) XSEG_UNCHECKED

@@ -15,6 +15,7 @@
 #ifndef XSEG_CORE_SHELF_H
 #define XSEG_CORE_SHELF_H
 
+#include "src/base/align.h"
 #include "src/base/bits.h"
 #include "src/core/block.h"
 
@@ -32,20 +33,69 @@ struct xseg_shelf {
 /* The shelf must be zeroed. */
 void xseg_shelf_init(struct xseg_shelf *shelf);
 
+/* The bin of a size. */
+static inline uint32_t xseg_shelf_bin_of(uint64_t bytes)
+{
+    if (bytes < XSEG_MIB)
+        return (uint32_t)(bytes >> 9);
+    const unsigned octave = xseg_log2_floor(bytes);
+    const uint32_t bin =
+        XSEG_SHELF_EXACT + (octave - 20) * 256 + (uint32_t)(bytes >> (octave - 8) & 255);
+    return bin < XSEG_SHELF_BINS ? bin : XSEG_SHELF_BINS - 1;
+}
+
 /* The block must be cached and on no shelf. */
-void xseg_shelf_insert(struct xseg_shelf *shelf, struct xseg_block *block);
+static inline void xseg_shelf_insert(struct xseg_shelf *shelf, struct xseg_block *block)
+{
+    const uint32_t bin = xseg_shelf_bin_of(block->bytes);
+
+    XSEG_ASSERT(block->state == XSEG_BLOCK_CACHED);
+    if (shelf->bin[bin] == NULL)
+        xseg_bits_add(&shelf->filled, bin);
+    xseg_tree_insert(&shelf->bin[bin], block);
+}
 
 /* The block must be on this shelf. */
-void xseg_shelf_remove(struct xseg_shelf *shelf, struct xseg_block *block);
+static inline void xseg_shelf_remove(struct xseg_shelf *shelf, struct xseg_block *block)
+{
+    const uint32_t bin = xseg_shelf_bin_of(block->bytes);
 
-/* The best fit for `bytes`, or NULL.  It stays on the shelf. */
-struct xseg_block *xseg_shelf_find(const struct xseg_shelf *shelf, uint64_t bytes);
+    xseg_tree_remove(&shelf->bin[bin], block);
+    if (shelf->bin[bin] == NULL)
+        xseg_bits_remove(&shelf->filled, bin);
+}
+
+/* The first block in a bin above this one. */
+static inline struct xseg_block *xseg_shelf_first_above(const struct xseg_shelf *shelf,
+                                                        uint32_t bin)
+{
+    const uint32_t next = xseg_bits_next(&shelf->filled, bin + 1);
+
+    return next == XSEG_BITS_NONE ? NULL : xseg_tree_first(shelf->bin[next]);
+}
 
 /* The first block that is not below (bytes, base), or NULL. */
-struct xseg_block *xseg_shelf_from(const struct xseg_shelf *shelf, uint64_t bytes, uint64_t base);
+static inline struct xseg_block *xseg_shelf_from(const struct xseg_shelf *shelf, uint64_t bytes,
+                                                 uint64_t base)
+{
+    const uint32_t bin = xseg_shelf_bin_of(bytes);
+    struct xseg_block *block = xseg_tree_find(shelf->bin[bin], bytes, base);
+
+    return block != NULL ? block : xseg_shelf_first_above(shelf, bin);
+}
+
+/* The best fit for `bytes`, or NULL.  It stays on the shelf. */
+static inline struct xseg_block *xseg_shelf_find(const struct xseg_shelf *shelf, uint64_t bytes)
+{
+    return xseg_shelf_from(shelf, bytes, 0);
+}
 
 /* The block that comes after this one by size and address, or NULL. */
-struct xseg_block *xseg_shelf_next(const struct xseg_shelf *shelf, const struct xseg_block *block);
+static inline struct xseg_block *xseg_shelf_next(const struct xseg_shelf *shelf,
+                                                 const struct xseg_block *block)
+{
+    return xseg_shelf_from(shelf, block->bytes, block->base + 1);
+}
 
 bool xseg_shelf_audit(const struct xseg_shelf *shelf, struct xseg_finding *finding);
 
