@@ -4,7 +4,9 @@
  * memory that is taken away under running work ends the process with a report.  Every thousand
  * operations of a thread everything is audited.
  *
- *     test-stress-service [OPERATIONS [SEED]]     so many in each case; the normal number is small
+ *     test-stress-service [OPERATIONS [SEED [CASE]]]
+ *
+ * So many in each case; the normal number is small.  CASE may have * in it.
  */
 #include <inttypes.h>
 #include <pthread.h>
@@ -29,11 +31,12 @@ struct service {
     struct xseg_allocator *allocator;
     xseg_stream stream[STREAMS];
     uint64_t per_thread;
-    atomic_uint_fast64_t served, refused;
+    atomic_uint_fast64_t served, refused, paused;
 };
 
 struct slot {
     void *ptr;
+    struct xseg_pool *pool; /* NULL: the default one */
     unsigned stream;
     size_t bytes;
 };
@@ -44,6 +47,7 @@ struct worker {
     uint64_t random;
     struct slot slot[SLOTS];
     struct xseg_pool *pool[POOLS];
+    bool is_paused[POOLS];
     xseg_stream brief; /* a stream of its own that comes and goes; NULL: none */
 };
 
@@ -91,6 +95,13 @@ static size_t random_bytes(struct worker *worker)
     return 1 + below(worker, 150 * MIB);
 }
 
+/* What a request for memory may come to on a small device. */
+static bool is_answer(xseg_status status)
+{
+    return status == XSEG_OK || status == XSEG_ERR_NO_MEMORY || status == XSEG_ERR_LIMIT ||
+           status == XSEG_ERR_PAUSED;
+}
+
 /* --- Operations. --- */
 
 static void queue_work(struct worker *worker, const struct slot *slot, unsigned stream)
@@ -114,10 +125,11 @@ static void alloc_slot(struct worker *worker, struct slot *slot)
     slot->bytes = random_bytes(worker);
     request.bytes = slot->bytes;
     request.stream = service->stream[slot->stream];
-    request.pool = below(worker, 8) == 0 ? worker->pool[below(worker, POOLS)] : NULL;
+    slot->pool = below(worker, 8) == 0 ? worker->pool[below(worker, POOLS)] : NULL;
+    request.pool = slot->pool;
     request.alignment = below(worker, 50) == 0 ? (size_t)512 << below(worker, 14) : 0;
     const xseg_status status = xseg_alloc_with(service->allocator, &request, &slot->ptr);
-    CHECK(status == XSEG_OK || status == XSEG_ERR_NO_MEMORY || status == XSEG_ERR_LIMIT);
+    CHECK(is_answer(status));
     atomic_fetch_add_explicit(status == XSEG_OK ? &service->served : &service->refused, 1,
                               memory_order_relaxed);
     if (status != XSEG_OK)
@@ -126,12 +138,21 @@ static void alloc_slot(struct worker *worker, struct slot *slot)
         queue_work(worker, slot, slot->stream);
 }
 
+/* Whether a block's memory is away. */
+static bool is_away(const struct worker *worker, const struct slot *slot)
+{
+    for (unsigned i = 0; i < POOLS; i++)
+        if (worker->is_paused[i] && slot->pool == worker->pool[i])
+            return true;
+    return false;
+}
+
 static void touch_slot(struct worker *worker)
 {
     struct slot *slot = &worker->slot[below(worker, SLOTS)];
     const unsigned stream = (unsigned)below(worker, STREAMS);
 
-    if (slot->ptr == NULL)
+    if (slot->ptr == NULL || is_away(worker, slot))
         return;
     if (stream != slot->stream)
         CHECK(xseg_use(worker->service->allocator, slot->ptr, worker->service->stream[stream]) ==
@@ -226,12 +247,34 @@ static void set_limits(struct worker *worker)
 
 static void change_pool(struct worker *worker)
 {
-    struct xseg_pool **pool = &worker->pool[below(worker, POOLS)];
+    const unsigned i = (unsigned)below(worker, POOLS);
 
-    if (*pool != NULL)
-        CHECK(xseg_pool_release(*pool) == XSEG_OK);
-    *pool = NULL;
-    CHECK(xseg_pool_create(worker->service->allocator, 0, NULL, pool) == XSEG_OK);
+    if (worker->is_paused[i])
+        return;
+    CHECK(xseg_pool_release(worker->pool[i]) == XSEG_OK);
+    CHECK(xseg_pool_create(worker->service->allocator, 0, NULL, &worker->pool[i]) == XSEG_OK);
+}
+
+/* A tag goes away, or comes back as far as there is room. */
+static void pause_or_resume(struct worker *worker)
+{
+    const unsigned i = (unsigned)below(worker, POOLS);
+    xseg_status status;
+
+    if (worker->is_paused[i]) {
+        status = xseg_pool_resume(worker->pool[i]);
+        CHECK(is_answer(status) && status != XSEG_ERR_PAUSED);
+        worker->is_paused[i] = status != XSEG_OK;
+        return;
+    }
+    /* Others may go on queueing work, so it may be refused. */
+    xseg_sim_finish_all();
+    status = xseg_pool_pause(worker->pool[i],
+                             below(worker, 4) == 0 ? XSEG_KEEP_HOST : XSEG_KEEP_NOTHING, NULL);
+    CHECK(status == XSEG_OK || status == XSEG_ERR_BUSY || status == XSEG_ERR_UNSUPPORTED);
+    worker->is_paused[i] = status == XSEG_OK;
+    if (status == XSEG_OK)
+        atomic_fetch_add_explicit(&worker->service->paused, 1, memory_order_relaxed);
 }
 
 static bool see_block(void *context, const struct xseg_block_info *block)
@@ -270,7 +313,7 @@ static void prewarm(struct worker *worker)
     where.stream = worker->service->stream[below(worker, STREAMS)];
     const xseg_status status =
         xseg_prewarm(worker->service->allocator, &where, random_bytes(worker));
-    CHECK(status == XSEG_OK || status == XSEG_ERR_NO_MEMORY || status == XSEG_ERR_LIMIT);
+    CHECK(is_answer(status));
 }
 
 /* A stream comes, is used, and goes with work still queued on what it had. */
@@ -286,7 +329,7 @@ static void use_brief_stream(struct worker *worker)
                                  (uint64_t)(uintptr_t)slot.ptr, slot.bytes) == XSEG_OK);
         CHECK(xseg_free(allocator, slot.ptr) == XSEG_OK);
     }
-    CHECK(status == XSEG_OK || status == XSEG_ERR_NO_MEMORY || status == XSEG_ERR_LIMIT);
+    CHECK(is_answer(status));
     CHECK(xseg_stream_gone(allocator, 0, worker->brief) == XSEG_OK);
     scene_stream_destroy(worker->brief);
 }
@@ -296,9 +339,19 @@ static const struct {
     unsigned share;
     void (*run)(struct worker *worker);
 } kinds[] = {
-    {8018, change_slot}, {900, touch_slot}, {600, pass_time}, {200, tick},
-    {60, end_burst},     {60, trim},        {40, configure},  {20, set_limits},
-    {40, look},          {40, prewarm},     {2, change_pool}, {20, use_brief_stream},
+    {8008, change_slot},
+    {900, touch_slot},
+    {600, pass_time},
+    {200, tick},
+    {60, end_burst},
+    {60, trim},
+    {40, configure},
+    {20, set_limits},
+    {40, look},
+    {40, prewarm},
+    {2, change_pool},
+    {10, pause_or_resume},
+    {20, use_brief_stream},
 };
 
 static void operate(struct worker *worker)
@@ -366,6 +419,7 @@ static void end_worker(struct worker *worker)
     for (unsigned i = 0; i < SLOTS; i++)
         if (worker->slot[i].ptr != NULL)
             free_slot(worker, &worker->slot[i]);
+    /* Also those that are paused: what was kept of them is forgotten. */
     for (unsigned i = 0; i < POOLS; i++)
         CHECK(xseg_pool_release(worker->pool[i]) == XSEG_OK);
 }
@@ -403,8 +457,10 @@ static void play(const char *config, unsigned threads)
         assert_int_equal(pthread_join(thread[i], NULL), 0);
     for (unsigned i = 0; i < threads; i++)
         end_worker(&worker[i]);
-    (void)printf("# %s: %" PRIu64 " operations, %" PRIu64 " requests served, %" PRIu64 " refused\n",
-                 config, operations, (uint64_t)service.served, (uint64_t)service.refused);
+    (void)printf("# %s: %" PRIu64 " operations, %" PRIu64 " requests served, %" PRIu64
+                 " refused, %" PRIu64 " pauses\n",
+                 config, operations, (uint64_t)service.served, (uint64_t)service.refused,
+                 (uint64_t)service.paused);
     assert_true(service.served > service.per_thread / 4);
     assert_true(service.refused > 0);
     close_service(&service);
@@ -448,5 +504,7 @@ int main(int count, char **arguments)
         operations = strtoull(arguments[1], NULL, 10);
     if (count > 2)
         seed = strtoull(arguments[2], NULL, 10);
+    if (count > 3)
+        cmocka_set_test_filter(arguments[3]);
     return cmocka_run_group_tests_name("service", tests, NULL, NULL);
 }
