@@ -370,6 +370,32 @@ static void everything_adds_up(void **state)
     check_mixture("expandable_segments:True,large_segment_size_mb:12,idle_ms:100000,keep_mb:10");
 }
 
+/* A paused pool reserves nothing, so there is nothing to explain; its blocks are still there. */
+static void a_paused_pool_has_no_reasons(void **state)
+{
+    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
+    struct xseg_pool *pool = scene_pool(allocator);
+    struct xseg_request request = XSEG_REQUEST_INIT;
+    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_explained sums = XSEG_EXPLAINED_INIT;
+    void *block = NULL;
+
+    (void)state;
+    request.pool = where.pool = pool;
+    request.bytes = 30 * MIB;
+    assert_int_equal(xseg_alloc_with(allocator, &request, &block), XSEG_OK);
+    (void)scene_alloc(allocator, 20 * MIB, NULL);
+    assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_OK);
+    assert_int_equal(explain(allocator, NULL)->sums.live, 20 * MIB);
+    assert_int_equal(xseg_explain(allocator, &where, NULL, NULL, &sums), XSEG_OK);
+    assert_int_equal(sums.reserved, 0);
+    assert_int_equal(scene_block(allocator, block).state, XSEG_BLOCK_LIVE);
+    assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
+    assert_int_equal(explain(allocator, NULL)->sums.live, 60 * MIB);
+    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    close_all(allocator);
+}
+
 static void what_is_not_reserved_is_told_apart(void **state)
 {
     struct xseg_allocator *allocator = scene_open("expandable_segments:True,page_cache_mb:100");
@@ -590,6 +616,7 @@ int main(void)
         cmocka_unit_test(the_peak_of_the_window_is_a_floor),
         cmocka_unit_test(ages_are_those_of_the_last_free),
         cmocka_unit_test(everything_adds_up),
+        cmocka_unit_test(a_paused_pool_has_no_reasons),
         cmocka_unit_test(what_is_not_reserved_is_told_apart),
         cmocka_unit_test(functions_are_called_without_a_lock),
         cmocka_unit_test(a_walk_sees_every_block),
