@@ -48,6 +48,7 @@ void xseg_arena_destroy(struct xseg_arena *arena)
     xseg_rack_fini(&arena->small.rack);
     xseg_sheets_fini(&arena->small.sheets);
     xseg_latch_fini(&arena->lock);
+    xseg_packing_fini(arena);
     free(arena);
 }
 
@@ -212,50 +213,6 @@ static struct xseg_block *merge(struct xseg_arena *arena, struct xseg_block *blo
     return block;
 }
 
-/* --- Fragments of classic segments. --- */
-
-void xseg_arena_note_head(struct xseg_arena *arena, bool was_split, uint64_t bytes)
-{
-    xseg_counts_up(&arena->counts, XSEG_COUNT_INACTIVE_SPLIT, was_split ? 1 : 2);
-    if (!was_split)
-        xseg_counts_up(&arena->counts, XSEG_COUNT_INACTIVE_SPLIT_BYTES, bytes);
-}
-
-void xseg_arena_note_cut(struct xseg_arena *arena, bool was_split, uint64_t bytes, uint64_t rest)
-{
-    struct xseg_counts *counts = &arena->counts;
-
-    if (rest != 0 && was_split) {
-        xseg_counts_down(counts, XSEG_COUNT_INACTIVE_SPLIT_BYTES, bytes);
-    } else if (rest != 0) {
-        xseg_counts_up(counts, XSEG_COUNT_INACTIVE_SPLIT_BYTES, rest);
-        xseg_counts_up(counts, XSEG_COUNT_INACTIVE_SPLIT, 1);
-    } else if (was_split) {
-        xseg_counts_down(counts, XSEG_COUNT_INACTIVE_SPLIT_BYTES, bytes);
-        xseg_counts_down(counts, XSEG_COUNT_INACTIVE_SPLIT, 1);
-    }
-}
-
-/* The fragments that merge away, and the one that is left, are one change. */
-void xseg_arena_note_merge(struct xseg_arena *arena, bool is_split, int64_t pieces, int64_t merged,
-                           uint64_t bytes)
-{
-    struct xseg_counts *counts = &arena->counts;
-
-    if (is_split) {
-        pieces += 1;
-        merged += (int64_t)bytes;
-    }
-    if (pieces > 0)
-        xseg_counts_up(counts, XSEG_COUNT_INACTIVE_SPLIT, (uint64_t)pieces);
-    else if (pieces < 0)
-        xseg_counts_down(counts, XSEG_COUNT_INACTIVE_SPLIT, (uint64_t)-pieces);
-    if (merged > 0)
-        xseg_counts_up(counts, XSEG_COUNT_INACTIVE_SPLIT_BYTES, (uint64_t)merged);
-    else if (merged < 0)
-        xseg_counts_down(counts, XSEG_COUNT_INACTIVE_SPLIT_BYTES, (uint64_t)-merged);
-}
-
 /* --- Handing out. --- */
 
 /* Leave what lies before an address cached, as a block of its own; the rest is what is handed out. */
@@ -308,6 +265,8 @@ struct xseg_grant xseg_arena_hand_out(struct xseg_arena *arena, struct xseg_bloc
         return (struct xseg_grant){.arena = arena, .base = block->base, .bytes = block->bytes};
     if (arena->has_cells)
         return xseg_small_hand_out_at(arena, block->extent, base, need);
+    if (__builtin_expect(need->packs, 0))
+        xseg_packing_note(arena, block, base, need->bytes);
     return hand_out(arena, block, base, need);
 }
 
@@ -336,10 +295,13 @@ xseg_status xseg_arena_alloc(struct xseg_arena *arena, const struct xseg_need *n
         xseg_arena_unlock(arena);
         return XSEG_OK;
     }
+    const bool packs = __builtin_expect(need->packs, 0) && xseg_packing_prepare(arena);
     const bool stocked = xseg_arena_stock(arena, &arena->blocks, 2);
     if (__builtin_expect(need->ages, 0) && !arena->is_small)
         atomic_fetch_add_explicit(&arena->pool->searches, 1, memory_order_relaxed);
-    if (stocked)
+    if (stocked && __builtin_expect(packs, 0))
+        xseg_packing_alloc(arena, need, out);
+    else if (stocked)
         block = find(arena, need);
     if (block != NULL)
         *out = xseg_arena_hand_out(arena, block, need);
@@ -383,6 +345,8 @@ static void put_back(struct xseg_arena *arena, struct xseg_block *block)
         xseg_tract_take_back(arena, block);
         return;
     }
+    if (__builtin_expect(arena->packing != NULL, 0))
+        xseg_packing_note_end(arena, block->bytes);
     xseg_starts_remove(&extent->starts, block->base - extent->segment.base);
     count_neighbour(block->prev, &pieces, &bytes);
     count_neighbour(block->next, &pieces, &bytes);

@@ -46,7 +46,8 @@ struct xseg_arena {
     struct xseg_slab uses;   /* struct xseg_pending_use */
     struct xseg_shelf shelf;
     struct xseg_small small;
-    struct xseg_block *holes; /* tree */
+    struct xseg_block *holes;     /* tree */
+    struct xseg_packing *packing; /* of a large arena; NULL while nothing packs */
     struct xseg_list extents;
     uint64_t away; /* bytes of blocks whose pages are away, see pause.h */
     uint64_t now;  /* clock of the last look at idle memory; 0 before the first.  See idle.h. */
@@ -76,6 +77,7 @@ struct xseg_need {
     bool at_end;   /* of that */
     bool ages;     /* garbage is collected by age: searches are counted */
     bool no_split; /* a block that is found is handed out whole */
+    bool packs;    /* placement:pages */
     bool keep;     /* memory is to be ready, not handed out: a block that is found only says so */
 };
 

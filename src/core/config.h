@@ -51,6 +51,7 @@ enum xseg_config_key {
     XSEG_CONFIG_HARD_LIMIT,
     XSEG_CONFIG_DEVICE_FREE_MIN,
     XSEG_CONFIG_BACKGROUND_THREAD,
+    XSEG_CONFIG_PLACEMENT,
     XSEG_CONFIG_PAGE_CACHE,
     XSEG_CONFIG_SCRUB,
     XSEG_CONFIG_BACKEND,
@@ -72,6 +73,9 @@ struct xseg_config_reserve {
     double amount;
     bool in_gib; /* else a fraction of the device's memory */
 };
+
+/* Where a block goes; in the order of the words that the table lists. */
+enum xseg_placement { XSEG_PLACEMENT_BEST_FIT, XSEG_PLACEMENT_PAGES };
 
 struct xseg_config {
     uint64_t large_segment_bytes;
@@ -100,15 +104,17 @@ struct xseg_config {
     bool release_lock_on_cudamalloc;
     bool throw_on_cudamalloc_oom;
     uint64_t page_cache_bytes;
+    uint32_t placement; /* enum xseg_placement */
     bool background_thread;
     bool scrub;
     bool soft_by_device; /* not a key: xseg_limits() has given a device a soft limit */
     /* What all that says together: idle memory goes back by itself; on calls of the user. */
     bool decays, decays_on_calls;
-    bool traced;         /* not a key: an observer wants to know what happens to blocks */
-    bool watches_frees;  /* a free has more to do than the hit path does */
-    bool follows_calls;  /* so has the end of an allocation or free */
-    bool has_plain_hits; /* nothing makes an allocation anything but a search, see hit.h */
+    bool traced;          /* not a key: an observer wants to know what happens to blocks */
+    bool watches_frees;   /* a free has more to do than the hit path does */
+    bool follows_calls;   /* so has the end of an allocation or free */
+    bool has_plain_frees; /* nothing makes a free of an unused block anything but that */
+    bool has_plain_hits;  /* nothing makes an allocation anything but a search, see hit.h */
     bool debug_fill;
     bool unmap_on_free;
     bool guard_page;

@@ -281,6 +281,19 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .sentence = "A thread of the library gives idle memory back, instead of the calls that "
                         "are made anyway; also in a lull.",
         },
+    [XSEG_CONFIG_PLACEMENT] =
+        {
+            .name = "placement",
+            .type = XSEG_CONFIG_CHOICE,
+            .offset = MEMBER(placement),
+            .choice = {"best_fit", "pages"},
+            .acts = true,
+            .is_expandable = true,
+            .accepts = "best_fit or pages",
+            .sentence =
+                "Where a block goes: where it fits best, as in PyTorch; or where whole pages "
+                "come free soonest, see [services](services.md).",
+        },
     [XSEG_CONFIG_PAGE_CACHE] =
         {
             .name = "page_cache_mb",

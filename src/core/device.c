@@ -300,6 +300,8 @@ static xseg_status prepare(struct xseg_device *device, const struct xseg_device_
     need->expandable = request->config->expandable_segments && device->context.has_vmm &&
                        !xseg_pool_has_own_memory(pool);
     need->no_split = pool->options.no_split;
+    need->packs =
+        request->config->placement == XSEG_PLACEMENT_PAGES && need->expandable && !need->no_split;
     need->ages =
         request->config->garbage_collection_threshold > 0 && request->config->memory_fraction < 1.0;
     need->segment_bytes = xseg_max(xseg_size_segment(request->config, need->bytes),
@@ -402,6 +404,7 @@ static void add_host_bytes(void *self, struct xseg_arena *arena)
 
     xseg_arena_lock(arena);
     *bytes += sizeof(*arena) + arena->small.rack.host_bytes + arena->small.sheets.host_bytes +
+              (arena->packing != NULL ? sizeof(*arena->packing) : 0) +
               xseg_slab_bytes(&arena->blocks) + xseg_slab_bytes(&arena->uses);
     XSEG_LIST_FOR(node, &arena->extents)
     {

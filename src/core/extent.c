@@ -2,6 +2,7 @@
 #include "src/core/extent.h"
 
 #include <inttypes.h>
+#include <stdlib.h>
 
 #include "src/core/arena.h"
 #include "src/core/size.h"
@@ -11,6 +12,7 @@ bool xseg_extent_init(struct xseg_extent *extent)
 {
     extent->has_cells = extent->arena->has_cells;
     extent->records = NULL;
+    extent->pages = NULL;
     if (extent->has_cells)
         return xseg_cells_init(&extent->cells, extent->segment.bytes);
     return xseg_starts_init(&extent->starts, extent->segment.bytes);
@@ -24,6 +26,8 @@ void xseg_extent_fini(struct xseg_extent *extent)
     } else {
         xseg_starts_fini(&extent->starts);
     }
+    free(extent->pages);
+    extent->pages = NULL;
 }
 
 bool xseg_extent_cover(struct xseg_extent *extent, uint64_t begin, uint64_t end)
@@ -34,7 +38,11 @@ bool xseg_extent_cover(struct xseg_extent *extent, uint64_t begin, uint64_t end)
 
 uint64_t xseg_extent_host_bytes(const struct xseg_extent *extent)
 {
-    return extent->has_cells ? extent->cells.host_bytes : atomic_load(&extent->starts.host_bytes);
+    const uint64_t packing =
+        extent->pages == NULL ? 0 : extent->segment.granules * sizeof(*extent->pages);
+
+    return packing +
+           (extent->has_cells ? extent->cells.host_bytes : atomic_load(&extent->starts.host_bytes));
 }
 
 /* A cell has no record; one that was isolated has. */

@@ -11,6 +11,7 @@
 #include "src/base/list.h"
 #include "src/core/block.h"
 #include "src/core/cells.h"
+#include "src/core/packing.h"
 #include "src/core/starts.h"
 #include "vmm/segment.h"
 
@@ -26,6 +27,7 @@ struct xseg_extent {
     struct xseg_starts starts; /* unless it has cells */
     struct xseg_cells cells;
     struct xseg_block *records; /* with cells: tree of tracts and isolated cells, see tract.h */
+    struct xseg_packing_page *pages; /* [granules], NULL while nothing packs; see packing.h */
     struct xseg_block *first;
     bool oversize; /* counted as an oversize segment */
 };

@@ -68,7 +68,7 @@ bool xseg_hit_free(struct xseg_allocator *allocator, const void *pointer) XSEG_U
     const struct xseg_config *config = xseg_allocator_config(allocator);
     const uint64_t address = (uint64_t)(uintptr_t)pointer;
 
-    if (config->watches_frees | config->follows_calls)
+    if (!config->has_plain_frees)
         return false;
     struct xseg_extent *extent = xseg_live_lock_extent(allocator, address);
     if (extent == NULL)

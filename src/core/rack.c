@@ -198,6 +198,58 @@ static struct xseg_cell lowest_in(const struct xseg_sheet *sheet, uint32_t quant
     return none;
 }
 
+/* The rank of the first sheet that has a size which is there. */
+static uint32_t first_rank(const struct xseg_rack *rack, uint32_t quanta)
+{
+    const uint64_t *top = &rack->top[quanta * rack->tops];
+    uint32_t i = 0;
+
+    while (top[i] == 0)
+        i++;
+    const uint32_t word = i * 64 + (uint32_t)__builtin_ctzll(top[i]);
+    return word * 64 + (uint32_t)__builtin_ctzll(rack->bits[quanta * rack->words + word]);
+}
+
+/* The lowest cell of a sheet with a size or more that is on the rack. */
+static struct xseg_cell lowest_fit_in(const struct xseg_sheet *sheet, uint32_t quanta)
+{
+    const struct xseg_cells *cells = &sheet->extent->cells;
+    struct xseg_cell none = {0};
+
+    for (uint32_t word = 0; word < XSEG_CELLS_WORDS; word++) {
+        uint64_t starts = sheet->word[word].start & sheet->word[word].free;
+
+        for (; starts != 0; starts &= starts - 1) {
+            const uint32_t at =
+                sheet->number * XSEG_CELLS_SHEET + word * 64 + (uint32_t)__builtin_ctzll(starts);
+            const uint32_t length = xseg_cells_next(cells, at + 1) - at;
+
+            if (length >= quanta && length < XSEG_CELLS_WIDE)
+                return (struct xseg_cell){sheet->extent, at, length};
+        }
+    }
+    return none;
+}
+
+struct xseg_cell xseg_rack_find_lowest(const struct xseg_rack *rack, uint32_t quanta)
+{
+    uint32_t rank = UINT32_MAX;
+    struct xseg_cell none = {0};
+
+    for (uint32_t word = quanta / 64; word < XSEG_CELLS_WIDE / 64; word++) {
+        uint64_t sizes = rack->sizes[word];
+
+        if (word == quanta / 64)
+            sizes = sizes >> quanta % 64 << quanta % 64;
+        for (; sizes != 0; sizes &= sizes - 1) {
+            const uint32_t first = first_rank(rack, word * 64 + (uint32_t)__builtin_ctzll(sizes));
+
+            rank = first < rank ? first : rank;
+        }
+    }
+    return rank == UINT32_MAX ? none : lowest_fit_in(rack->sheet[rank], quanta);
+}
+
 struct xseg_cell xseg_rack_next(const struct xseg_rack *rack, const struct xseg_cell *cell)
 {
     const struct xseg_sheet *sheet = xseg_cells_sheet(&cell->extent->cells, cell->quantum);

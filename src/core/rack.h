@@ -55,6 +55,9 @@ void xseg_rack_fini(struct xseg_rack *rack);
 void xseg_rack_add(struct xseg_rack *rack, struct xseg_sheet *sheet);
 void xseg_rack_remove(struct xseg_rack *rack, const struct xseg_sheet *sheet);
 
+/* The lowest cell of a size or more, or none.  Cost: a few words for each size that is there. */
+struct xseg_cell xseg_rack_find_lowest(const struct xseg_rack *rack, uint32_t quanta);
+
 /* The cell that comes after one of the rack by size and address, or none. */
 struct xseg_cell xseg_rack_next(const struct xseg_rack *rack, const struct xseg_cell *cell);
 

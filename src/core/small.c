@@ -131,6 +131,31 @@ static struct xseg_cell prefer(const struct xseg_arena *arena, const struct xseg
     return cell;
 }
 
+/* With placement:pages: the lowest cell that is large enough; of wide ones the smallest 256 count. */
+static struct xseg_cell find_lowest(const struct xseg_arena *arena, const struct xseg_need *need)
+{
+    const uint32_t quanta = (uint32_t)(need->span >> XSEG_CELLS_SHIFT);
+    struct xseg_cell lowest = {0}, cell;
+    uint64_t at = UINT64_MAX;
+
+    if (quanta < XSEG_CELLS_WIDE)
+        lowest = xseg_rack_find_lowest(&arena->small.rack, quanta);
+    if (lowest.quanta != 0)
+        at = xseg_cell_address_of(lowest.extent, lowest.quantum);
+    cell = wide_from(arena, (uint32_t)xseg_max(quanta, XSEG_CELLS_WIDE), 0);
+    for (unsigned looks = 0; cell.quanta != 0 && looks < 256; looks++) {
+        const uint64_t base = xseg_cell_address_of(cell.extent, cell.quantum);
+
+        if (base < at && xseg_extent_is_expandable(cell.extent) &&
+            xseg_cell_bytes_of(cell.quanta) < need->config->max_split_bytes) {
+            lowest = cell;
+            at = base;
+        }
+        cell = cell_after(arena, &cell);
+    }
+    return lowest;
+}
+
 static inline struct xseg_cell find(const struct xseg_arena *arena, const struct xseg_need *need)
 {
     const uint32_t quanta = (uint32_t)(need->span >> XSEG_CELLS_SHIFT);
@@ -240,7 +265,8 @@ static struct xseg_grant hand_out_inside(struct xseg_arena *arena, struct xseg_c
 bool xseg_small_alloc(struct xseg_arena *arena, const struct xseg_need *need,
                       struct xseg_grant *out)
 {
-    const struct xseg_cell cell = find(arena, need);
+    const struct xseg_cell cell =
+        __builtin_expect(need->packs, 0) ? find_lowest(arena, need) : find(arena, need);
 
     if (cell.quanta == 0)
         return false;

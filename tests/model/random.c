@@ -228,6 +228,8 @@ static void do_service(struct world *world)
         "hard_limit_mb:100000,device_free_min_mb:0",
         "scrub:True",
         "scrub:False,idle_ms:-1",
+        "placement:pages",
+        "placement:best_fit",
     };
 
     xseg_sim_advance(below(200) * 1000000);
@@ -350,6 +352,7 @@ static void as_a_service(void **state)
     for (uint64_t seed = 1; seed <= 4; seed++)
         play("idle_ms:50,page_cache_mb:40,scrub:True", false, seed * 86028121,
              seed % 2 == 0 ? 512 * MIB : 16 * GIB, steps_by_environment());
+    play("idle_ms:50,placement:pages", false, 86028161, 512 * MIB, steps_by_environment());
     play("idle_ms:50,unmap_on_free:True", false, 86028157, 512 * MIB, steps_by_environment());
 }
 
