@@ -66,7 +66,7 @@ enum xseg_config_key {
 };
 
 /* The words of page_mb. */
-enum { XSEG_CONFIG_PAGES_FIXED, XSEG_CONFIG_PAGES_AUTO };
+enum { XSEG_CONFIG_PAGES_FIXED, XSEG_CONFIG_PAGES_AUTO, XSEG_CONFIG_PAGES_SMALL };
 
 /* Addresses of an expandable segment; amount 0 means that none was named. */
 struct xseg_config_reserve {

@@ -146,12 +146,14 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .offset = MEMBER(page_sizes),
             .acts = true,
             .is_expandable = true,
-            .choice = {"fixed", "auto"},
-            .accepts = "fixed or auto",
+            .choice = {"fixed", "auto", "small"},
+            .accepts = "fixed, auto or small",
             .sentence =
                 "auto: large growth is mapped with longer pages, which take fewer driver calls and "
                 "go back in one piece, and the end of memory with pages of 2 MiB; see "
-                "[performance](performance.md).",
+                "[performance](performance.md). small: all pages are 2 MiB, which takes more "
+                "driver "
+                "calls and wastes least; see [out of memory](out-of-memory.md).",
         },
     [XSEG_CONFIG_DEBUG_FILL] =
         {

@@ -28,16 +28,16 @@ struct xseg_config_row {
     const char *name;
     const char *alias; /* a second spelling that is read, or NULL */
     enum xseg_config_type type;
-    bool acts;            /* false: read, bounded, printed, and without effect */
-    bool is_expandable;   /* without effect while expandable_segments is False */
-    bool is_above_large;  /* not below large_segment_size_mb */
-    bool is_open;         /* low and high themselves are refused */
-    size_t offset;        /* of the member of struct xseg_config */
-    uint64_t least, most; /* bounds in the unit of the string; most is 0 where there is none */
-    double low, high;     /* bounds of a real number */
-    const char *choice[2];
-    const char *accepts; /* completes "expected ..." */
-    const char *unset;   /* what a value is called that the grammar has no word for, or NULL */
+    bool acts;             /* false: read, bounded, printed, and without effect */
+    bool is_expandable;    /* without effect while expandable_segments is False */
+    bool is_above_large;   /* not below large_segment_size_mb */
+    bool is_open;          /* low and high themselves are refused */
+    size_t offset;         /* of the member of struct xseg_config */
+    uint64_t least, most;  /* bounds in the unit of the string; most is 0 where there is none */
+    double low, high;      /* bounds of a real number */
+    const char *choice[3]; /* NULL behind the last */
+    const char *accepts;   /* completes "expected ..." */
+    const char *unset;     /* what a value is called that the grammar has no word for, or NULL */
     const char *sentence;
 };
 

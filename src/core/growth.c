@@ -328,7 +328,7 @@ xseg_status xseg_growth_finish(struct xseg_arena *arena, const struct xseg_need 
  * With which pages a stretch is mapped.  Once memory has been short, full pages would only be broken
  * up by what is still to come: as long as more than half of it is taken, pages are small.
  *
- * page_mb:auto does so for small growth in the last sixteenth, too, and up to three quarters maps long
+ * page_mb:small has them small always.  page_mb:auto does so for small growth in the last sixteenth, too, and up to three quarters maps long
  * pages: the driver charges by the page.  None is longer than a sixteenth of its growth, since it goes
  * back in one piece.
  */
@@ -341,7 +341,7 @@ static void choose_pages(struct xseg_device *device, const struct xseg_need *nee
     const uint64_t taken = xseg_device_physical(device) + stretch->missing;
 
     device->is_short = device->is_short && taken > limit / 2;
-    stretch->small = device->is_short;
+    stretch->small = device->is_short || need->config->page_sizes == XSEG_CONFIG_PAGES_SMALL;
     if (need->config->page_sizes != XSEG_CONFIG_PAGES_AUTO)
         return;
     if (taken > limit - limit / 16 && stretch->missing < 16 * segment->page_bytes)
@@ -354,7 +354,8 @@ static xseg_status grow_expandable(struct xseg_arena *arena, const struct xseg_n
                                    struct xseg_grant *out)
 {
     struct xseg_stretch stretch = {0};
-    const xseg_status status = xseg_growth_claim(arena, need, false, &stretch);
+    const bool small = need->config->page_sizes == XSEG_CONFIG_PAGES_SMALL;
+    const xseg_status status = xseg_growth_claim(arena, need, small, &stretch);
 
     if (status != XSEG_OK)
         return status;

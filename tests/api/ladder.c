@@ -403,6 +403,24 @@ static void without_addresses_segments_are_classic(void **state)
     scene_close(allocator);
 }
 
+/* page_mb:small has no page of 20 MiB, so a request takes what it needs, to 2 MiB, at any time. */
+static void all_pages_may_be_small(void **state)
+{
+    struct xseg_allocator *allocator = open_on(200, "page_mb:small");
+    void *ptr = scene_alloc(allocator, 5 * MIB, NULL), *more;
+
+    (void)state;
+    assert_int_equal(reserved(allocator), 6 * MIB);
+    assert_int_equal(xseg_sim_calls("cuMemCreate") - 2, 3); /* two were the trial's */
+    more = scene_alloc(allocator, 41 * MIB, NULL);
+    assert_int_equal(reserved(allocator), 46 * MIB);
+    scene_free(allocator, ptr);
+    scene_empty_cache(allocator);
+    assert_int_equal(reserved(allocator), 42 * MIB);
+    scene_free(allocator, more);
+    scene_close(allocator);
+}
+
 /* With the key a growth past the device is refused at once; what is cached is served. */
 static void a_growth_past_the_device_is_rejected(void **state)
 {
@@ -461,6 +479,7 @@ int main(void)
         cmocka_unit_test(garbage_goes_by_age),
         cmocka_unit_test(garbage_ages_by_requests),
         cmocka_unit_test(garbage_is_older_than_a_fraction),
+        cmocka_unit_test(all_pages_may_be_small),
         cmocka_unit_test(events_are_asked_about_where_it_helps),
         cmocka_unit_test(a_growth_past_the_device_is_rejected),
         cmocka_unit_test(the_error_says_where_the_memory_is),

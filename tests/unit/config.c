@@ -196,7 +196,7 @@ static const struct {
                            "65536"},
     {"free_history:-1", "free_history: '-1' at column 14: "},
     {"free_history:1.5", "free_history: '1.5' at column 14: "},
-    {"page_mb:20", "page_mb: '20' at column 9: expected fixed or auto"},
+    {"page_mb:20", "page_mb: '20' at column 9: expected fixed, auto or small"},
     {"backend:cuda", "backend: 'cuda' at column 9: expected native or cudaMallocAsync"},
     {"pinned_num_register_threads:none", "pinned_num_register_threads: 'none' at column 29"},
     {"pinned_num_register_threads:3", "pinned_num_register_threads: '3' at column 29"},
