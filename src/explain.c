@@ -6,60 +6,14 @@
 
 #include "src/core/explain.h"
 #include "src/door.h"
+#include "src/where.h"
 
 #define BATCH 128u /* blocks that are told between two looks at an arena */
-
-/* What `where` means on one device. */
-struct selection {
-    const struct xseg_pool *pool;           /* NULL: any */
-    const struct xseg_known_stream *stream; /* NULL: any */
-};
-
-static xseg_status check_where(struct xseg_allocator *allocator, const struct xseg_where *where,
-                               struct xseg_where *out)
-{
-    *out = (struct xseg_where)XSEG_WHERE_ANY;
-    if (where == NULL)
-        return XSEG_OK;
-    XSEG_DOOR_REQUIRE(XSEG_DOOR_PUBLISHED(where, struct xseg_where),
-                      "where->struct_bytes is %zu: start from XSEG_WHERE_ANY", where->struct_bytes);
-    memcpy(out, where, where->struct_bytes);
-    XSEG_DOOR_REQUIRE(out->device >= -1 && out->device < allocator->device_count,
-                      "device %d: the driver shows devices 0 to %d, and -1 is all", out->device,
-                      allocator->device_count - 1);
-    XSEG_DOOR_REQUIRE(out->pool == NULL || xseg_allocator_owns(allocator, out->pool),
-                      "the pool belongs to another allocator");
-    return XSEG_OK;
-}
-
-/* The device of an ordinal if it is open and meant; else NULL. */
-static struct xseg_device *meant_device(struct xseg_allocator *allocator,
-                                        const struct xseg_where *where, int ordinal)
-{
-    struct xseg_device *device = xseg_allocator_open_device(allocator, ordinal);
-
-    if ((where->device >= 0 && where->device != ordinal) || device == NULL ||
-        (where->pool != NULL && where->pool->device != device))
-        return NULL;
-    return device;
-}
-
-static xseg_status select_on(struct xseg_device *device, const struct xseg_where *where,
-                             struct selection *out)
-{
-    struct xseg_known_stream *stream = NULL;
-    xseg_status status = XSEG_OK;
-
-    if (where->one_stream)
-        status = xseg_streams_get(&device->streams, where->stream, &stream);
-    *out = (struct selection){where->pool, stream};
-    return status;
-}
 
 /* --- Walking. --- */
 
 struct walk {
-    struct selection selection;
+    struct xseg_selection selection;
     bool (*visit)(void *context, const struct xseg_block_info *block);
     void *context;
     struct xseg_block_info *batch; /* [BATCH] */
@@ -89,18 +43,18 @@ xseg_status xseg_walk(struct xseg_allocator *allocator, const struct xseg_where 
 
     XSEG_DOOR(allocator);
     XSEG_DOOR_REQUIRE(visit != NULL, "xseg_walk: visit is NULL: give a function");
-    xseg_status status = check_where(allocator, where, &chosen);
+    xseg_status status = xseg_where_check(allocator, where, &chosen);
     if (status != XSEG_OK)
         return status;
     walk.batch = malloc(BATCH * sizeof(*walk.batch));
     if (walk.batch == NULL)
         return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for a walk");
     for (int i = 0; status == XSEG_OK && !walk.ended && i < allocator->device_count; i++) {
-        struct xseg_device *device = meant_device(allocator, &chosen, i);
+        struct xseg_device *device = xseg_where_device(allocator, &chosen, i);
 
         if (device == NULL)
             continue;
-        status = select_on(device, &chosen, &walk.selection);
+        status = xseg_where_select(device, &chosen, &walk.selection);
         if (status == XSEG_OK)
             xseg_device_visit_arenas(device, walk_arena, &walk);
     }
@@ -120,6 +74,7 @@ static const struct {
     [XSEG_REASON_BUSY] = {"being freed right now", offsetof(struct xseg_explained, busy)},
     [XSEG_REASON_POOL] = {"idle, in a pool that somebody holds",
                           offsetof(struct xseg_explained, pool)},
+    [XSEG_REASON_PINNED] = {"idle, but pinned", offsetof(struct xseg_explained, pinned)},
     [XSEG_REASON_CAPTURE] = {"idle, while a capture is under way",
                              offsetof(struct xseg_explained, capture)},
     [XSEG_REASON_STREAM] = {"idle, but its stream has work queued",
@@ -143,14 +98,14 @@ static void add_reason(struct xseg_explained *sums, const struct xseg_reason *re
     sums->live_itself += reason->live_bytes;
 }
 
-static bool is_meant(const struct xseg_reason *reason, const struct selection *selection)
+static bool is_meant(const struct xseg_reason *reason, const struct xseg_selection *selection)
 {
     return (selection->pool == NULL || selection->pool == reason->pool) &&
            (selection->stream == NULL || selection->stream->handle == reason->stream);
 }
 
 /* Keep what is meant of the reasons from `first` on, and add it up. */
-static void sift(struct xseg_reasons *reasons, size_t first, const struct selection *selection,
+static void sift(struct xseg_reasons *reasons, size_t first, const struct xseg_selection *selection,
                  struct xseg_explained *sums)
 {
     size_t kept = first;
@@ -170,13 +125,13 @@ static xseg_status explain_all(struct xseg_allocator *allocator, const struct xs
     xseg_status status = XSEG_OK;
 
     for (int i = 0; status == XSEG_OK && i < allocator->device_count; i++) {
-        struct xseg_device *device = meant_device(allocator, where, i);
+        struct xseg_device *device = xseg_where_device(allocator, where, i);
         const size_t first = reasons->count;
-        struct selection selection;
+        struct xseg_selection selection;
 
         if (device == NULL)
             continue;
-        status = select_on(device, where, &selection);
+        status = xseg_where_select(device, where, &selection);
         if (status == XSEG_OK)
             status = xseg_explain_device(device, config, reasons);
         if (status != XSEG_OK)
@@ -202,7 +157,7 @@ xseg_status xseg_explain(struct xseg_allocator *allocator, const struct xseg_whe
     XSEG_DOOR_REQUIRE(out == NULL || XSEG_DOOR_KNOWS(out, struct xseg_explained),
                       "xseg_explain: out->struct_bytes is %zu: start from XSEG_EXPLAINED_INIT",
                       out->struct_bytes);
-    xseg_status status = check_where(allocator, where, &chosen);
+    xseg_status status = xseg_where_check(allocator, where, &chosen);
     if (status == XSEG_OK)
         status = explain_all(allocator, &chosen, &reasons, &sums);
     for (size_t i = 0; status == XSEG_OK && visit != NULL && i < reasons.count; i++)

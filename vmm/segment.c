@@ -24,7 +24,7 @@ static void init(struct xseg_segment *segment, struct xseg_context *context,
     segment->bytes = bytes;
     segment->since = &segment->since_whole;
     segment->generation = &segment->generation_whole;
-    segment->generation_whole = ++pages->generation;
+    atomic_init(&segment->generation_whole, ++pages->generation);
     atomic_init(&segment->mapped, 0);
 }
 

@@ -76,9 +76,9 @@ struct xseg_segment {
     uint8_t *state;   /* [granules], enum xseg_page_state */
     /* [granules], or one of a classic segment: the owner's, who says what it means; 0 at first. */
     uint64_t *since;
-    uint64_t since_whole; /* where `since` of a classic segment points */
-    uint64_t *generation; /* as `since`; see above */
-    uint64_t generation_whole;
+    uint64_t since_whole;             /* where `since` of a classic segment points */
+    atomic_uint_fast64_t *generation; /* as `since`; see above.  May be read without the lock */
+    atomic_uint_fast64_t generation_whole;
     uint32_t *pins;  /* as `since`: how often each is pinned; NULL before the first pin */
     uint32_t pinned; /* how many of them are */
 };

@@ -40,7 +40,7 @@ static inline void xseg_segment_note_change(struct xseg_segment *segment, uint32
                                             uint32_t count, uint64_t generation)
 {
     for (uint32_t at = first; at < first + count; at++)
-        segment->generation[at] = generation;
+        atomic_store_explicit(&segment->generation[at], generation, memory_order_relaxed);
 }
 
 /*

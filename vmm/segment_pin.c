@@ -30,8 +30,12 @@ uint64_t xseg_segment_generation(const struct xseg_segment *segment, uint64_t be
     const struct run run = run_of(segment, begin, end);
     uint64_t latest = 0;
 
-    for (uint32_t at = run.first; at < run.end; at++)
-        latest = xseg_max(latest, segment->generation[at]);
+    for (uint32_t at = run.first; at < run.end; at++) {
+        const uint64_t generation =
+            atomic_load_explicit(&segment->generation[at], memory_order_relaxed);
+
+        latest = xseg_max(latest, generation);
+    }
     return latest;
 }
 

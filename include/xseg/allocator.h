@@ -107,7 +107,8 @@ XSEG_API XSEG_NODISCARD xseg_status xseg_open(const char *config,
  * Waits for work on pending blocks.  Private pools that the caller still holds end with it.
  *
  * Returns: XSEG_OK               the handle is gone (NULL is fine, too)
- *          XSEG_ERR_BUSY         live blocks: the text lists the first ones; the handle stays usable
+ *          XSEG_ERR_BUSY         live blocks: the text lists the first ones; or pinned pages; the handle
+ *                                stays usable
  *          XSEG_ERR_DRIVER       the driver refused to take something back; it stays accounted for,
  *                                the handle stays and xseg_close() can be called again
  *          XSEG_ERR_FORKED
@@ -260,9 +261,12 @@ struct xseg_block_info {
      * directly beside the block where nothing is cached). */
     size_t free_before, free_after;
     size_t hole_before, hole_after;
+    /* Rises whenever other memory comes to lie beneath a page of it (mapping.h); 0 for a hole. */
+    uint64_t generation;
+    bool is_paused; /* its pool is paused, or about to be: there may be no memory */
 };
 /* clang-format off */
-#define XSEG_BLOCK_INFO_INIT {sizeof(struct xseg_block_info), NULL, 0, 0, XSEG_BLOCK_HOLE, 0, NULL, NULL, false, false, NULL, 0, 0, 0, 0, 0, 0}
+#define XSEG_BLOCK_INFO_INIT {sizeof(struct xseg_block_info), NULL, 0, 0, XSEG_BLOCK_HOLE, 0, NULL, NULL, false, false, NULL, 0, 0, 0, 0, 0, 0, 0, false}
 /* clang-format on */
 
 /**
@@ -273,8 +277,8 @@ struct xseg_block_info {
  *
  * Returns: XSEG_OK, XSEG_ERR_NOT_LIVE (the address lies in no segment of this allocator),
  *          XSEG_ERR_ARGUMENT, XSEG_ERR_FORKED
- * Cost:    no driver call.  O(1) for the start of a live block; from inside one a few table
- *          look-ups more; a walk over neighbouring free blocks elsewhere.
+ * Cost:    no driver call.  O(1) for the start of a live block, and a number for each 2 MiB of it; from
+ *          inside one a few table look-ups more; a walk over neighbouring free blocks elsewhere.
  */
 XSEG_API XSEG_NODISCARD xseg_status xseg_block(struct xseg_allocator *allocator,
                                                const void *anywhere, struct xseg_block_info *out);

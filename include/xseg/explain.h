@@ -38,6 +38,7 @@ enum xseg_reason_kind {
     XSEG_REASON_LIVE,    /* a live block lies on it */
     XSEG_REASON_PENDING, /* a block lies on it that was freed, and that another stream may still use */
     XSEG_REASON_BUSY,    /* another thread frees a block on it right now */
+    XSEG_REASON_PINNED,  /* idle, but pinned (mapping.h) */
     XSEG_REASON_POOL, /* idle, in a private pool that somebody holds: a graph's, a tag's, a user's */
     XSEG_REASON_CAPTURE, /* idle, while a capture is under way on the device */
     XSEG_REASON_STREAM,  /* idle, but its stream has work queued, which may still use it */
@@ -74,14 +75,14 @@ struct xseg_reason {
 /** A summary in bytes.  Set struct_bytes before the call. */
 struct xseg_explained {
     size_t struct_bytes; /* sizeof(struct xseg_explained) */
-    uint64_t reserved;   /* what the nine below add up to: the statistics' reserved_bytes */
-    uint64_t live, pending, busy, pool, capture, stream, floor, decay, policy; /* by kind */
+    uint64_t reserved;   /* what the ten below add up to: the statistics' reserved_bytes */
+    uint64_t live, pending, busy, pool, pinned, capture, stream, floor, decay, policy; /* by kind */
     uint64_t live_itself; /* of `live`, what is in live blocks; the rest is beside them */
     uint64_t page_cache;  /* not reserved: pages kept for reuse (page_cache_mb) */
     uint64_t stuck;       /* not reserved: what the driver would not take back */
 };
 /* clang-format off */
-#define XSEG_EXPLAINED_INIT {sizeof(struct xseg_explained), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+#define XSEG_EXPLAINED_INIT {sizeof(struct xseg_explained), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 /* clang-format on */
 
 /**

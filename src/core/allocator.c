@@ -530,6 +530,11 @@ void xseg_allocator_tell(const struct xseg_part *part, struct xseg_block_info *i
     info->segment_mapped = atomic_load_explicit(&segment->mapped, memory_order_relaxed);
     look_beside(part, true, &info->free_before, &info->hole_before);
     look_beside(part, false, &info->free_after, &info->hole_after);
+    info->is_paused = arena->is_paused;
+    info->generation = part->state == XSEG_BLOCK_HOLE
+                           ? 0
+                           : xseg_segment_generation(segment, part->base - segment->base,
+                                                     xseg_part_end(part) - segment->base);
 }
 
 xseg_status xseg_allocator_describe(struct xseg_allocator *allocator, const void *pointer,

@@ -82,7 +82,8 @@ static xseg_status take_back(struct xseg_block *block, bool is_idle, struct xseg
         xseg_arena_free(arena, block);
     }
     block = extent->first;
-    if (is_idle && block->state == XSEG_BLOCK_CACHED && block->next == NULL) {
+    if (is_idle && block->state == XSEG_BLOCK_CACHED && block->next == NULL &&
+        extent->segment.pinned == 0) {
         xseg_arena_claim(arena, block);
         *claimed = block;
     }

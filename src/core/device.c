@@ -11,6 +11,7 @@
 #include "src/core/departure.h"
 #include "src/core/idle.h"
 #include "src/core/ladder.h"
+#include "src/core/mapping.h"
 #include "src/core/pause.h"
 #include "src/core/size.h"
 #include "src/core/trace.h"
@@ -226,7 +227,12 @@ xseg_status xseg_device_expect_none_live(struct xseg_device *device)
     xseg_text_init(&live.text, live.buffer, sizeof(live.buffer));
     xseg_lock_take(&device->growth_lock);
     xseg_device_visit_arenas(device, find_live, &live);
+    const uint64_t pinned = xseg_mapping_pinned(device);
     xseg_lock_give(&device->growth_lock);
+    if (live.count == 0 && pinned != 0 && !xseg_context_is_lost(&device->context))
+        return xseg_fail(XSEG_ERR_BUSY,
+                         "%" PRIu64 " bytes are pinned on device %d: unpin them first", pinned,
+                         device->context.ordinal);
     if (live.count == 0)
         return XSEG_OK;
     return xseg_fail(XSEG_ERR_BUSY, "%" PRIu64 " live block%s on device %d:%s%s", live.count,

@@ -28,7 +28,7 @@ static struct run whole_pages(const struct xseg_block *block)
     struct run run = {0, 0};
 
     if (!xseg_segment_is_expandable(segment))
-        run.count = xseg_block_is_whole(block);
+        run.count = xseg_trim_can_go(block);
     else
         run.count = xseg_segment_whole_pages(segment, block->base - segment->base,
                                              xseg_block_end(block) - segment->base, &run.first);
@@ -44,6 +44,11 @@ static uint64_t page_bytes(const struct xseg_segment *segment, uint32_t granule)
 {
     return xseg_segment_is_expandable(segment) ? segment->length[granule] * segment->granule_bytes
                                                : segment->bytes;
+}
+
+static bool is_pinned(const struct xseg_segment *segment, uint32_t granule)
+{
+    return xseg_segment_is_pinned(segment, granule, page_length(segment, granule));
 }
 
 /* When the last block on a page was freed. */
@@ -92,8 +97,10 @@ static void count_block(struct xseg_idle_ages *ages, const struct xseg_block *bl
 
     for (uint32_t at = run.first; at < run.first + run.count; at += page_length(segment, at)) {
         const uint64_t since = page_since(segment, at), bytes = page_bytes(segment, at);
-
         const uint32_t step = step_of(ages, since);
+
+        if (is_pinned(segment, at))
+            continue;
 
         ages->bytes[step] += bytes;
         ages->pages[step]++;
@@ -173,7 +180,7 @@ static bool is_wanted(const struct claim *claim, const struct xseg_segment *segm
     const uint64_t since = page_since(segment, granule);
     const uint32_t step = step_of(claim->ages, since);
 
-    return since < claim->before && claim->pages > 0 &&
+    return since < claim->before && claim->pages > 0 && !is_pinned(segment, granule) &&
            (step > claim->step ||
             (step == claim->step && claim->part_pages > 0 &&
              claim->part >= (claim->rounds_up ? 1 : page_bytes(segment, granule))));

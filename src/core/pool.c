@@ -57,6 +57,12 @@ static struct xseg_arena *take_spent(struct xseg_pool *pool, bool is_small)
     return NULL;
 }
 
+/* One that is paused may come back. */
+static bool is_spent(const struct xseg_pool *pool)
+{
+    return !pool->is_alone && xseg_pool_is_retired(pool) && pool->state == XSEG_POOL_RUNS;
+}
+
 /* The same out of any retired pool of the device; those that have none any more are buried. */
 static struct xseg_arena *find_spent(struct xseg_device *device, bool is_small)
 {
@@ -65,9 +71,9 @@ static struct xseg_arena *find_spent(struct xseg_device *device, bool is_small)
     struct xseg_pool *pool;
 
     while (arena == NULL && (pool = atomic_load(place)) != NULL) {
-        if (!pool->is_alone && xseg_pool_is_retired(pool))
+        if (is_spent(pool))
             arena = take_spent(pool, is_small);
-        if (pool->is_alone || !xseg_pool_is_retired(pool) || atomic_load(&pool->arenas) != NULL) {
+        if (!is_spent(pool) || atomic_load(&pool->arenas) != NULL) {
             place = &pool->next;
             continue;
         }
@@ -85,6 +91,7 @@ static void move_in(struct xseg_arena *arena, struct xseg_pool *pool,
 {
     xseg_arena_lock(arena);
     arena->pool = pool;
+    arena->is_paused = false;
     atomic_store_explicit(&arena->stream, stream, memory_order_relaxed);
     arena->fenced = arena->passed = 0;
     for (unsigned i = 0; i < XSEG_COUNTS; i++)

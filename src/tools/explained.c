@@ -98,7 +98,7 @@ static void print_reason(FILE *out, const struct explained_reason *told)
             (void)fprintf(out, " waits for stream %" PRIu64, told->waits_for);
     }
     if (reason->age_ms != UINT64_MAX)
-        (void)fprintf(out, "; %s for %.1f s", reason->kind < XSEG_REASON_POOL ? "no free" : "idle",
+        (void)fprintf(out, "; %s for %.1f s", reason->kind < XSEG_REASON_PINNED ? "no free" : "idle",
                       (double)reason->age_ms / 1000);
     (void)fputc('\n', out);
 }

@@ -9,6 +9,7 @@
 
 #include "src/base/align.h"
 #include "tests/support/scene.h"
+#include "vmm/away.h"
 #include "vmm/context.h"
 #include "vmm/segment.h"
 
@@ -336,7 +337,88 @@ static void the_audit_names_the_broken_invariant(void **state)
     assert_false(xseg_segment_audit(&f.segment, &finding));
     assert_string_equal(finding.tag, "SEG-3");
     f.segment.reserved_bytes += XSEG_GIB;
+    assert_int_equal(xseg_segment_pin(&f.segment, 0, 1), XSEG_OK);
+    f.segment.pinned++;
+    assert_false(xseg_segment_audit(&f.segment, &finding));
+    assert_string_equal(finding.tag, "SEG-5");
+    f.segment.pinned--;
+    assert_true(xseg_segment_unpin(&f.segment, 0, 1));
     tear_down(&f);
+}
+
+/* Pins are counted for each granule; a page with a pinned one is not loose. */
+static void pinned_pages_are_not_loose(void **state)
+{
+    struct fixture f;
+    uint32_t first = 0;
+
+    (void)state;
+    set_up(&f, XSEG_GIB);
+    assert_int_equal(map(&f.segment, 0, 8, false), XSEG_OK);
+    assert_int_equal(xseg_segment_loose_pages(&f.segment, &first, 8), 8);
+    assert_false(xseg_segment_unpin(&f.segment, 0, 1));
+    assert_int_equal(xseg_segment_pin(&f.segment, 3 * PAGE - 1, 3 * PAGE + 1), XSEG_OK);
+    assert_int_equal(xseg_segment_pin(&f.segment, 3 * PAGE, 4 * PAGE), XSEG_OK);
+    assert_int_equal(xseg_segment_pinned_bytes(&f.segment), 2 * PAGE);
+    assert_int_equal(xseg_segment_loose_pages(&f.segment, &first, 8), 2);
+    first += 2;
+    assert_int_equal(xseg_segment_loose_pages(&f.segment, &first, 8), 4);
+    assert_int_equal(first, 4);
+    first += 4;
+    assert_int_equal(xseg_segment_loose_pages(&f.segment, &first, 8), 0);
+    assert_false(xseg_segment_unpin(&f.segment, PAGE, 4 * PAGE)); /* the second is not pinned */
+    assert_true(xseg_segment_unpin(&f.segment, 3 * PAGE - 1, 3 * PAGE + 1));
+    assert_false(xseg_segment_is_pinned(&f.segment, 2, 1));
+    assert_true(xseg_segment_is_pinned(&f.segment, 3, 1));
+    assert_true(xseg_segment_unpin(&f.segment, 3 * PAGE, 4 * PAGE));
+    f.segment.pins[5] = UINT32_MAX;
+    f.segment.pinned = 1;
+    scene_expect_error(xseg_segment_pin(&f.segment, 4 * PAGE, 6 * PAGE), XSEG_ERR_BUSY, "as often");
+    assert_int_equal(f.segment.pins[4], 0);
+    f.segment.pins[5] = f.segment.pinned = 0;
+    tear_down(&f);
+}
+
+/* The steps of a pause at this floor; each driver call of the way back fails once. */
+static void pages_leave_and_come_back(void **state)
+{
+    enum { FULL = 4 };
+
+    (void)state;
+    for (uint64_t n = 0; n < 30; n++) {
+        struct fixture f;
+
+        set_up_with(&f, XSEG_GIB, FULL * PAGE);
+        assert_int_equal(map(&f.segment, 0, FULL, false), XSEG_OK);
+        assert_int_equal(map(&f.segment, FULL, 3, true), XSEG_OK);
+        const uint64_t generation = xseg_segment_generation(&f.segment, 0, PAGE);
+        assert_int_equal(xseg_away_leave(&f.segment), XSEG_OK);
+        assert_int_equal(mapped(&f), 0);
+        assert_int_equal(xseg_leftovers_bytes(&f.leftovers), (FULL + 3) * PAGE);
+        assert_int_equal(xseg_away_missing(&f.segment), 0);
+        xseg_away_drop(&f.segment);
+        assert_int_equal(xseg_leftovers_bytes(&f.leftovers), 0);
+        assert_int_equal(xseg_sim_used(0), 0);
+        assert_int_equal(xseg_away_bytes(&f.segment), (FULL + 3) * PAGE);
+        assert_int_equal(xseg_sim_fail(NULL, n, 999), XSEG_OK);
+        xseg_status status = xseg_away_supply(&f.segment);
+        if (status == XSEG_OK)
+            status = xseg_away_enter(&f.segment);
+        assert_int_equal(xseg_sim_fail(NULL, 0, 0), XSEG_OK);
+        if (status != XSEG_OK) {
+            assert_int_equal(xseg_away_withdraw(&f.segment), XSEG_OK);
+            assert_int_equal(xseg_sim_used(0), 0);
+            assert_int_equal(xseg_away_missing(&f.segment), (FULL + 3) * PAGE);
+            assert_int_equal(xseg_away_supply(&f.segment), XSEG_OK);
+            assert_int_equal(xseg_away_enter(&f.segment), XSEG_OK);
+        }
+        xseg_away_arrive(&f.segment);
+        assert_int_equal(mapped(&f), (FULL + 3) * PAGE);
+        assert_int_equal(f.segment.length[0], FULL);
+        assert_true(xseg_segment_generation(&f.segment, 0, PAGE) > generation);
+        assert_true(xseg_segment_audit(&f.segment, &(struct xseg_finding){0}));
+        tear_down(&f);
+    }
 }
 
 /* Its own addresses and a page more, aligned as asked; the page behind is nobody's. */
@@ -378,6 +460,8 @@ int main(void)
         cmocka_unit_test(long_pages_where_they_fit),
         cmocka_unit_test(a_kept_page_moves),
         cmocka_unit_test(the_audit_names_the_broken_invariant),
+        cmocka_unit_test(pinned_pages_are_not_loose),
+        cmocka_unit_test(pages_leave_and_come_back),
     };
 
     return cmocka_run_group_tests_name("segment", tests, NULL, NULL);

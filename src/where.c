@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/where.h"
+
+#include <string.h>
+
+#include "src/door.h"
+
+xseg_status xseg_where_check(struct xseg_allocator *allocator, const struct xseg_where *where,
+                             struct xseg_where *out)
+{
+    *out = (struct xseg_where)XSEG_WHERE_ANY;
+    if (where == NULL)
+        return XSEG_OK;
+    XSEG_DOOR_REQUIRE(XSEG_DOOR_PUBLISHED(where, struct xseg_where),
+                      "where->struct_bytes is %zu: start from XSEG_WHERE_ANY", where->struct_bytes);
+    memcpy(out, where, where->struct_bytes);
+    XSEG_DOOR_REQUIRE(out->device >= -1 && out->device < allocator->device_count,
+                      "device %d: the driver shows devices 0 to %d, and -1 is all", out->device,
+                      allocator->device_count - 1);
+    XSEG_DOOR_REQUIRE(out->pool == NULL || xseg_allocator_owns(allocator, out->pool),
+                      "the pool belongs to another allocator");
+    return XSEG_OK;
+}
+
+struct xseg_device *xseg_where_device(struct xseg_allocator *allocator,
+                                      const struct xseg_where *where, int ordinal)
+{
+    struct xseg_device *device = xseg_allocator_open_device(allocator, ordinal);
+
+    if ((where->device >= 0 && where->device != ordinal) || device == NULL ||
+        (where->pool != NULL && where->pool->device != device))
+        return NULL;
+    return device;
+}
+
+xseg_status xseg_where_select(struct xseg_device *device, const struct xseg_where *where,
+                              struct xseg_selection *out)
+{
+    struct xseg_known_stream *stream = NULL;
+    xseg_status status = XSEG_OK;
+
+    if (where->one_stream)
+        status = xseg_streams_get(&device->streams, where->stream, &stream);
+    *out = (struct xseg_selection){where->pool, stream};
+    return status;
+}

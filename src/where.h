@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: MIT */
+/* Where: what a public struct xseg_where means, for the doors. */
+#ifndef XSEG_WHERE_H
+#define XSEG_WHERE_H
+
+#include "src/core/allocator.h"
+#include "xseg/trim.h"
+
+/* What it means on one device. */
+struct xseg_selection {
+    const struct xseg_pool *pool;           /* NULL: any */
+    const struct xseg_known_stream *stream; /* NULL: any */
+};
+
+/* Copy what the caller gave, NULL for everything.  Returns: XSEG_OK, XSEG_ERR_ARGUMENT */
+xseg_status xseg_where_check(struct xseg_allocator *allocator, const struct xseg_where *where,
+                             struct xseg_where *out);
+
+/* The device of an ordinal if it is open and meant; else NULL. */
+struct xseg_device *xseg_where_device(struct xseg_allocator *allocator,
+                                      const struct xseg_where *where, int ordinal);
+
+/* Returns: XSEG_OK, XSEG_ERR_DRIVER (no such stream), XSEG_ERR_HOST_MEMORY */
+xseg_status xseg_where_select(struct xseg_device *device, const struct xseg_where *where,
+                              struct xseg_selection *out);
+
+#endif

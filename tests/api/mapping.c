@@ -1,0 +1,312 @@
+/* SPDX-License-Identifier: MIT */
+/* Which addresses have memory, and pins that keep it there. */
+#include "tests/support/scene.h"
+
+static void *alloc_in(struct xseg_allocator *allocator, struct xseg_pool *pool, size_t bytes)
+{
+    struct xseg_request request = XSEG_REQUEST_INIT;
+    void *ptr = NULL;
+
+    request.pool = pool;
+    request.bytes = bytes;
+    assert_int_equal(xseg_alloc_with(allocator, &request, &ptr), XSEG_OK);
+    return ptr;
+}
+
+static struct xseg_trimmed trim(struct xseg_allocator *allocator)
+{
+    struct xseg_trimmed done = XSEG_TRIMMED_INIT;
+
+    assert_int_equal(xseg_trim(allocator, NULL, NULL, &done), XSEG_OK);
+    return done;
+}
+
+static uint64_t reserved(struct xseg_allocator *allocator)
+{
+    return scene_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current;
+}
+
+/* --- Enumeration. --- */
+
+#define MAPPINGS_MAX 64u
+
+struct list {
+    struct xseg_mapping mapping[MAPPINGS_MAX];
+    unsigned count, most;
+};
+
+static bool keep(void *context, const struct xseg_mapping *mapping)
+{
+    struct list *list = context;
+
+    assert_true(list->count < MAPPINGS_MAX);
+    assert_int_equal(mapping->struct_bytes, sizeof(*mapping));
+    list->mapping[list->count++] = *mapping;
+    return list->count < list->most;
+}
+
+static struct list mappings(struct xseg_allocator *allocator, struct xseg_pool *pool)
+{
+    struct list list = {.most = MAPPINGS_MAX};
+    struct xseg_where where = XSEG_WHERE_ANY;
+
+    where.pool = pool;
+    assert_int_equal(xseg_mappings(allocator, &where, keep, &list), XSEG_OK);
+    return list;
+}
+
+/* The mapping of an address, or NULL. */
+static const struct xseg_mapping *find(const struct list *list, const void *ptr)
+{
+    for (unsigned i = 0; i < list->count; i++)
+        if ((uintptr_t)ptr - (uintptr_t)list->mapping[i].base < list->mapping[i].bytes)
+            return &list->mapping[i];
+    return NULL;
+}
+
+static void every_mapped_byte_is_named_once(void **state)
+{
+    struct xseg_allocator *allocator = scene_open(NULL);
+    struct xseg_pool *pool = scene_pool(allocator);
+    void *ptr[4] = {scene_alloc(allocator, 50 * MIB, NULL), scene_alloc(allocator, 1000, NULL),
+                    alloc_in(allocator, pool, 30 * MIB), scene_alloc(allocator, 30 * MIB, NULL)};
+    uint64_t bytes = 0;
+
+    (void)state;
+    struct list list = mappings(allocator, NULL);
+    for (unsigned i = 0; i < list.count; i++) {
+        bytes += list.mapping[i].bytes;
+        assert_int_equal(list.mapping[i].bytes % list.mapping[i].page_bytes, 0);
+        assert_int_not_equal(list.mapping[i].generation, 0);
+        assert_true(list.mapping[i].is_expandable);
+        for (unsigned j = 0; j < i; j++)
+            assert_null(find(&(struct list){.mapping = {list.mapping[j]}, .count = 1},
+                             list.mapping[i].base));
+    }
+    assert_int_equal(bytes, reserved(allocator));
+    assert_int_equal(find(&list, ptr[0])->page_bytes, 20 * MIB);
+    assert_int_equal(find(&list, ptr[1])->page_bytes, 2 * MIB);
+    assert_ptr_equal(find(&list, ptr[2])->pool, pool);
+    assert_null(find(&list, ptr[0])->pool);
+    list = mappings(allocator, pool);
+    assert_int_equal(list.count, 1);
+    assert_int_equal(list.mapping[0].bytes, 40 * MIB);
+    /* What the function answers ends the walk. */
+    list = (struct list){.most = 1};
+    assert_int_equal(xseg_mappings(allocator, NULL, keep, &list), XSEG_OK);
+    assert_int_equal(list.count, 1);
+    scene_expect_error(xseg_mappings(allocator, NULL, NULL, NULL), XSEG_ERR_ARGUMENT, "visit");
+    for (unsigned i = 0; i < COUNT_OF(ptr); i++)
+        scene_free(allocator, ptr[i]);
+    scene_close(allocator);
+}
+
+/* A generation is another one exactly where other memory came. */
+static void a_generation_rises_with_other_memory(void **state)
+{
+    struct xseg_allocator *allocator = scene_open(NULL);
+    struct xseg_pool *pool = scene_pool(allocator);
+    void *low = scene_alloc(allocator, 40 * MIB, NULL),
+         *high = scene_alloc(allocator, 40 * MIB, NULL);
+    void *tag = alloc_in(allocator, pool, 30 * MIB);
+
+    (void)state;
+    const struct list before = mappings(allocator, NULL);
+    scene_free(allocator, high);
+    high = scene_alloc(allocator, 40 * MIB, NULL); /* a hit: the same memory */
+    struct list after = mappings(allocator, NULL);
+    assert_int_equal(find(&after, high)->generation, find(&before, high)->generation);
+    scene_free(allocator, high);
+    (void)trim(allocator);
+    after = mappings(allocator, NULL);
+    assert_null(find(&after, high));
+    assert_int_equal(find(&after, low)->generation, find(&before, low)->generation);
+    assert_ptr_equal(scene_alloc(allocator, 40 * MIB, NULL), high);
+    after = mappings(allocator, NULL);
+    assert_true(find(&after, high)->generation > find(&before, high)->generation);
+    assert_int_equal(find(&after, low)->generation, find(&before, low)->generation);
+    /* A pause, and each block can be asked. */
+    const uint64_t tagged = scene_block(allocator, tag).generation;
+    assert_int_equal(tagged, find(&after, tag)->generation);
+    assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_OK);
+    after = mappings(allocator, NULL);
+    assert_null(find(&after, tag));
+    assert_true(scene_block(allocator, tag).is_paused);
+    const uint64_t away = scene_block(allocator, tag).generation;
+    assert_true(away > tagged);
+    assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
+    assert_true(scene_block(allocator, tag).generation > away);
+    assert_false(scene_block(allocator, tag).is_paused);
+    scene_free(allocator, tag);
+    scene_free(allocator, low);
+    scene_free(allocator, high);
+    scene_close(allocator);
+}
+
+/* --- Pins. --- */
+
+static void pinned_pages_stay_when_the_block_is_freed(void **state)
+{
+    struct xseg_allocator *allocator = scene_open(NULL);
+    char *ptr = scene_alloc(allocator, 200 * MIB, NULL); /* ten pages */
+    void *small = scene_alloc(allocator, 1000, NULL);
+
+    (void)state;
+    /* In the third and fourth page, and once more in the eighth; and a small page. */
+    assert_int_equal(xseg_pin(allocator, ptr + 59 * MIB, 2 * MIB), XSEG_OK);
+    assert_int_equal(xseg_pin(allocator, ptr + 150 * MIB, 1), XSEG_OK);
+    assert_int_equal(xseg_pin(allocator, ptr + 150 * MIB, 1), XSEG_OK);
+    assert_int_equal(xseg_pin(allocator, small, 1000), XSEG_OK);
+    const struct list pinned = mappings(allocator, NULL);
+    assert_true(find(&pinned, small)->is_pinned);
+    scene_free(allocator, ptr);
+    scene_free(allocator, small);
+    struct xseg_trimmed done = trim(allocator);
+    assert_int_equal(done.returned, 140 * MIB);
+    assert_int_equal(done.kept_pinned, 62 * MIB);
+    assert_int_equal(done.kept_partial + done.kept_refused + done.kept_asked, 0);
+    assert_int_equal(reserved(allocator), 62 * MIB);
+    const struct list left = mappings(allocator, NULL);
+    assert_non_null(find(&left, ptr + 40 * MIB));
+    assert_non_null(find(&left, ptr + 79 * MIB));
+    assert_non_null(find(&left, ptr + 150 * MIB));
+    assert_null(find(&left, ptr + 39 * MIB));
+    assert_null(find(&left, ptr + 80 * MIB));
+    /* Pins are counted. */
+    assert_int_equal(xseg_unpin(allocator, ptr + 150 * MIB, 1), XSEG_OK);
+    assert_int_equal(trim(allocator).kept_pinned, 62 * MIB);
+    assert_int_equal(xseg_unpin(allocator, ptr + 150 * MIB, 1), XSEG_OK);
+    scene_expect_error(xseg_unpin(allocator, ptr + 150 * MIB, 1), XSEG_ERR_ARGUMENT, "pinned");
+    assert_int_equal(trim(allocator).returned, 20 * MIB);
+    scene_expect_error(xseg_close(allocator), XSEG_ERR_BUSY, "pinned");
+    assert_int_equal(xseg_unpin(allocator, ptr + 59 * MIB, 2 * MIB), XSEG_OK);
+    assert_int_equal(xseg_unpin(allocator, small, 1000), XSEG_OK);
+    scene_close(allocator);
+}
+
+/* What is short of memory takes everything that is idle, but nothing that is pinned. */
+static void pinned_pages_are_not_stolen(void **state)
+{
+    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_limits limits = XSEG_LIMITS_INIT;
+    struct xseg_where device = XSEG_WHERE_ANY;
+    void *ptr = NULL;
+
+    (void)state;
+    settings.memory_bytes = 200 * MIB;
+    struct xseg_allocator *allocator = scene_open_on(&settings, NULL);
+    const xseg_stream other = scene_stream();
+    char *pinned = scene_alloc(allocator, 160 * MIB, NULL);
+    assert_int_equal(xseg_pin(allocator, pinned + 70 * MIB, MIB), XSEG_OK);
+    scene_free(allocator, pinned);
+    scene_expect_error(xseg_alloc(allocator, 0, 190 * MIB, other, &ptr), XSEG_ERR_NO_MEMORY,
+                       "pinned");
+    assert_int_equal(xseg_alloc(allocator, 0, 180 * MIB, other, &ptr), XSEG_OK);
+    const struct list left = mappings(allocator, NULL);
+    assert_true(find(&left, pinned + 70 * MIB)->is_pinned);
+    scene_free(allocator, ptr);
+    /* Nor does a limit take it. */
+    device.device = 0;
+    limits.hard_bytes = 2 * MIB;
+    assert_int_equal(xseg_limits(allocator, &device, &limits, NULL), XSEG_OK);
+    assert_int_equal(reserved(allocator), 20 * MIB);
+    assert_int_equal(xseg_unpin(allocator, pinned + 70 * MIB, MIB), XSEG_OK);
+    assert_int_equal(xseg_close(allocator), XSEG_OK);
+    scene_stream_destroy(other);
+}
+
+static void decay_leaves_pinned_pages(void **state)
+{
+    struct xseg_allocator *allocator = scene_open("expandable_segments:True,idle_ms:0");
+    char *ptr = scene_alloc(allocator, 100 * MIB, NULL);
+    struct xseg_explained sums = XSEG_EXPLAINED_INIT;
+
+    (void)state;
+    assert_int_equal(xseg_pin(allocator, ptr + 50 * MIB, 1), XSEG_OK);
+    scene_free(allocator, ptr);
+    for (unsigned i = 0; i < 3; i++)
+        assert_int_equal(xseg_tick(allocator, 1000000), XSEG_OK);
+    assert_int_equal(reserved(allocator), 20 * MIB);
+    assert_int_equal(xseg_explain(allocator, NULL, NULL, NULL, &sums), XSEG_OK);
+    assert_int_equal(sums.pinned, 20 * MIB);
+    assert_int_equal(sums.reserved, 20 * MIB);
+    assert_int_equal(xseg_unpin(allocator, ptr + 50 * MIB, 1), XSEG_OK);
+    scene_close(allocator);
+}
+
+static void a_classic_segment_is_pinned_as_a_whole(void **state)
+{
+    struct xseg_allocator *allocator = scene_open("expandable_segments:False");
+    char *ptr = scene_alloc(allocator, 30 * MIB, NULL);
+
+    (void)state;
+    assert_int_equal(xseg_pin(allocator, ptr + 10 * MIB, 100), XSEG_OK);
+    scene_free(allocator, ptr);
+    struct xseg_trimmed done = trim(allocator);
+    assert_int_equal(done.returned, 0);
+    assert_int_equal(done.kept_pinned, 30 * MIB);
+    assert_int_equal(xseg_unpin(allocator, ptr, 1), XSEG_OK);
+    assert_int_equal(trim(allocator).returned, 30 * MIB);
+    scene_close(allocator);
+}
+
+static void a_pinned_pool_is_not_paused(void **state)
+{
+    struct xseg_allocator *allocator = scene_open(NULL);
+    struct xseg_pool *pool = scene_pool(allocator);
+    void *ptr = alloc_in(allocator, pool, 30 * MIB);
+
+    (void)state;
+    assert_int_equal(xseg_pin(allocator, ptr, 1), XSEG_OK);
+    scene_free(allocator, ptr);
+    scene_expect_error(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_BUSY, "pinned");
+    assert_int_equal(xseg_unpin(allocator, ptr, 1), XSEG_OK);
+    ptr = alloc_in(allocator, pool, 30 * MIB);
+    assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_OK);
+    scene_expect_error(xseg_pin(allocator, ptr, 1), XSEG_ERR_PAUSED, "paused");
+    assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
+    scene_free(allocator, ptr);
+    scene_close(allocator);
+}
+
+static void pinning_outside_a_block_is_refused(void **state)
+{
+    struct xseg_allocator *allocator = scene_open(NULL);
+    char *ptr = scene_alloc(allocator, 30 * MIB, NULL);
+    int local = 0;
+
+    (void)state;
+    scene_expect_error(xseg_pin(NULL, ptr, 1), XSEG_ERR_ARGUMENT, "NULL");
+    scene_expect_error(xseg_pin(allocator, NULL, 1), XSEG_ERR_ARGUMENT, "NULL");
+    scene_expect_error(xseg_pin(allocator, ptr, 0), XSEG_ERR_ARGUMENT, "0 bytes");
+    scene_expect_error(xseg_pin(allocator, ptr, SIZE_MAX), XSEG_ERR_ARGUMENT, "beyond");
+    scene_expect_error(xseg_pin(allocator, &local, 1), XSEG_ERR_NOT_LIVE, "not memory");
+    scene_expect_error(xseg_pin(allocator, ptr + 1, 30 * MIB), XSEG_ERR_ARGUMENT,
+                       "outside the block");
+    scene_expect_error(xseg_pin(allocator, ptr + 31 * MIB, 1), XSEG_ERR_NOT_LIVE, "no live block");
+    scene_expect_error(xseg_unpin(allocator, ptr, 1), XSEG_ERR_ARGUMENT, "pinned");
+    scene_expect_error(xseg_unpin(allocator, &local, 1), XSEG_ERR_NOT_LIVE, "not memory");
+    scene_expect_error(xseg_unpin(allocator, ptr, (size_t)1 << 46), XSEG_ERR_ARGUMENT, "segment");
+    /* Part of it is pinned: nothing changes. */
+    assert_int_equal(xseg_pin(allocator, ptr, MIB), XSEG_OK);
+    scene_expect_error(xseg_unpin(allocator, ptr, 3 * MIB), XSEG_ERR_ARGUMENT, "pinned");
+    assert_int_equal(xseg_unpin(allocator, ptr, MIB), XSEG_OK);
+    scene_free(allocator, ptr);
+    scene_close(allocator);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_mapped_byte_is_named_once),
+        cmocka_unit_test(a_generation_rises_with_other_memory),
+        cmocka_unit_test(pinned_pages_stay_when_the_block_is_freed),
+        cmocka_unit_test(pinned_pages_are_not_stolen),
+        cmocka_unit_test(decay_leaves_pinned_pages),
+        cmocka_unit_test(a_classic_segment_is_pinned_as_a_whole),
+        cmocka_unit_test(a_pinned_pool_is_not_paused),
+        cmocka_unit_test(pinning_outside_a_block_is_refused),
+    };
+
+    return cmocka_run_group_tests_name("mapping", tests, NULL, NULL);
+}
