@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "src/core/arena.h"
 
-#include <inttypes.h>
 #include <stdlib.h>
 
 #include "src/base/error.h"
@@ -9,7 +8,6 @@
 #include "src/core/pool.h"
 #include "src/core/size.h"
 #include "src/core/tract.h"
-#include "src/core/walk.h"
 
 struct xseg_arena *xseg_arena_create(struct xseg_device *device, struct xseg_pool *pool,
                                      struct xseg_known_stream *stream, bool is_small)
@@ -384,34 +382,39 @@ void xseg_arena_take_back(struct xseg_arena *arena, struct xseg_block *block)
 
 /* --- The shortest ways. --- */
 
-uint64_t xseg_arena_hit(struct xseg_arena *arena, const struct xseg_config *config, uint64_t bytes,
-                        uint64_t requested)
+uint64_t xseg_arena_hit(struct xseg_arena *arena, const struct xseg_need *need)
 {
-    struct xseg_block *block = xseg_shelf_find(&arena->shelf, bytes);
+    struct xseg_block *block = find(arena, need);
 
-    if (block == NULL || arena->blocks.free_count == 0 || config->max_split_bytes != UINT64_MAX)
+    if (block == NULL || arena->blocks.free_count == 0 || block->filled)
         return 0;
-    if (can_grow(block))
-        block = prefer_enclosed(arena, block);
-    if (block->filled || !xseg_extent_is_expandable(block->extent))
-        return 0;
+    const bool is_classic = !xseg_extent_is_expandable(block->extent);
+    const bool was_split = is_classic && xseg_block_is_split(block);
     xseg_shelf_remove(&arena->shelf, block);
-    if (block->bytes != bytes)
-        put_on_shelf(arena, xseg_arena_cut(arena, block, bytes));
+    const uint64_t rest = should_split(block, need) ? block->bytes - need->bytes : 0;
+    if (rest != 0)
+        put_on_shelf(arena, xseg_arena_cut(arena, block, need->bytes));
+    if (is_classic)
+        xseg_arena_note_cut(arena, was_split, block->bytes, rest);
     block->state = XSEG_BLOCK_LIVE;
-    block->requested = requested;
-    block->oversize = false;
+    block->requested = need->requested;
     xseg_starts_add(&block->extent->starts, block->base - block->extent->segment.base, block);
-    xseg_counts_alloc(&arena->counts, bytes, requested);
+    xseg_counts_alloc(&arena->counts, block->bytes, need->requested);
+    block->oversize = block->bytes >= need->config->max_split_bytes;
+    if (__builtin_expect(block->oversize, 0))
+        xseg_counts_up(&arena->counts, XSEG_COUNT_OVERSIZE_ALLOCATION, 1);
     return block->base;
 }
 
 /* A cached neighbour leaves the shelf, to merge. */
-static inline bool joins(struct xseg_arena *arena, struct xseg_block *neighbour)
+static inline bool joins(struct xseg_arena *arena, struct xseg_block *neighbour, int64_t *pieces,
+                         int64_t *bytes)
 {
     if (neighbour == NULL || neighbour->state != XSEG_BLOCK_CACHED)
         return false;
     xseg_shelf_remove(&arena->shelf, neighbour);
+    *pieces -= 1;
+    *bytes -= (int64_t)neighbour->bytes;
     return true;
 }
 
@@ -419,22 +422,25 @@ bool xseg_arena_hit_free(struct xseg_arena *arena, struct xseg_block *block)
 {
     struct xseg_extent *extent = block->extent;
     struct xseg_block *prev = block->prev;
+    int64_t pieces = 0, bytes = 0;
 
-    if (block->state != XSEG_BLOCK_LIVE || block->uses != NULL || block->oversize ||
-        arena->is_alone || !xseg_extent_is_expandable(extent))
+    if (block->state != XSEG_BLOCK_LIVE || block->uses != NULL || arena->is_alone)
         return false;
     xseg_counts_free(&arena->counts, block->bytes, block->requested);
+    note_oversize(arena, block);
     xseg_arena_stamp(arena, extent, block->base, block->bytes);
     xseg_starts_remove(&extent->starts, block->base - extent->segment.base);
     block->state = XSEG_BLOCK_CACHED;
     block->requested = 0;
-    if (joins(arena, block->next))
+    if (joins(arena, block->next, &pieces, &bytes))
         join(arena, block);
-    if (joins(arena, prev)) {
+    if (joins(arena, prev, &pieces, &bytes)) {
         join(arena, prev);
         block = prev;
     }
     put_on_shelf(arena, block);
+    if (!xseg_extent_is_expandable(extent))
+        xseg_arena_note_merge(arena, xseg_block_is_split(block), pieces, bytes, block->bytes);
     return true;
 }
 
@@ -494,85 +500,4 @@ struct xseg_block *xseg_arena_settle(struct xseg_arena *arena, struct xseg_block
     if (arena->has_cells)
         xseg_tract_note_hole(block, true);
     return block;
-}
-
-/* --- Audit. --- */
-
-struct tally {
-    uint64_t live, live_bytes, active, active_bytes, mapped, cached, holes;
-};
-
-static void tally_up(const struct xseg_extent *extent, struct tally *tally)
-{
-    XSEG_WALK(part, extent)
-    {
-        const bool live = part.state == XSEG_BLOCK_LIVE;
-        const bool active = live || part.state == XSEG_BLOCK_PENDING;
-
-        tally->live += live;
-        tally->live_bytes += live ? part.bytes : 0;
-        tally->active += active;
-        tally->active_bytes += active ? part.bytes : 0;
-        tally->mapped += part.record->mapped ? part.bytes : 0;
-        tally->cached += part.state == XSEG_BLOCK_CACHED;
-        tally->holes += part.state == XSEG_BLOCK_HOLE;
-    }
-}
-
-static uint64_t tree_count(struct xseg_block *root)
-{
-    return root == NULL ? 0 : 1 + tree_count(root->left) + tree_count(root->right);
-}
-
-static bool has_busy(const struct xseg_arena *arena)
-{
-    XSEG_LIST_FOR(node, &arena->extents)
-    {
-        const struct xseg_extent *extent = XSEG_CONTAINER(node, struct xseg_extent, link);
-
-        for (const struct xseg_block *block = extent->first; block != NULL; block = block->next)
-            if (block->state == XSEG_BLOCK_BUSY)
-                return true;
-    }
-    return false;
-}
-
-bool xseg_arena_audit(const struct xseg_arena *arena, struct xseg_finding *finding)
-{
-    const struct xseg_counts *counts = &arena->counts;
-    struct tally tally = {0};
-    uint64_t shelved = 0;
-
-    XSEG_LIST_FOR(node, &arena->extents)
-    {
-        const struct xseg_extent *extent = XSEG_CONTAINER(node, struct xseg_extent, link);
-
-        if (!xseg_extent_audit(extent, finding))
-            return false;
-        tally_up(extent, &tally);
-    }
-    for (uint32_t bin = 0; bin < XSEG_SHELF_BINS; bin++)
-        shelved += tree_count(arena->shelf.bin[bin]);
-    if (arena->has_cells && !xseg_small_audit(arena, finding))
-        return false;
-    XSEG_HOLDS(finding, "ARENA-1", arena->has_cells || shelved == tally.cached,
-               "%" PRIu64 " on the shelf, %" PRIu64 " cached", shelved, tally.cached);
-    XSEG_HOLDS(finding, "ARENA-2", tree_count(arena->holes) == tally.holes,
-               "%" PRIu64 " in the tree, %" PRIu64 " holes", tree_count(arena->holes), tally.holes);
-    if (!xseg_shelf_audit(&arena->shelf, finding))
-        return false;
-    if (has_busy(arena))
-        return true;
-    XSEG_HOLDS(finding, "ARENA-3",
-               xseg_counts_current(counts, XSEG_COUNT_ALLOCATION) == tally.live &&
-                   xseg_counts_current(counts, XSEG_COUNT_ALLOCATED_BYTES) == tally.live_bytes &&
-                   xseg_counts_current(counts, XSEG_COUNT_ACTIVE) == tally.active &&
-                   xseg_counts_current(counts, XSEG_COUNT_ACTIVE_BYTES) == tally.active_bytes,
-               "counted %" PRIu64 " live, there are %" PRIu64,
-               xseg_counts_current(counts, XSEG_COUNT_ALLOCATION), tally.live);
-    XSEG_HOLDS(finding, "ARENA-4",
-               xseg_counts_current(counts, XSEG_COUNT_RESERVED_BYTES) + arena->away == tally.mapped,
-               "counted %" PRIu64 " reserved and %" PRIu64 " away, mapped are %" PRIu64,
-               xseg_counts_current(counts, XSEG_COUNT_RESERVED_BYTES), arena->away, tally.mapped);
-    return true;
 }

@@ -134,10 +134,9 @@ bool xseg_arena_stock(struct xseg_arena *arena, struct xseg_slab *slab, uint32_t
 xseg_status xseg_arena_alloc(struct xseg_arena *arena, const struct xseg_need *need,
                              struct xseg_grant *out);
 
-/* The same for a plain expandable request of a large arena, whose lock is held: the address, or 0 for a
- * miss and for what has more to it. */
-uint64_t xseg_arena_hit(struct xseg_arena *arena, const struct xseg_config *config, uint64_t bytes,
-                        uint64_t requested);
+/* The same for a plain request of a large arena, whose lock is held: the address, or 0 for a miss and
+ * for what has more to it. */
+uint64_t xseg_arena_hit(struct xseg_arena *arena, const struct xseg_need *need);
 
 /* Free a block of an arena without cells, if it is live and that is all there is to do. */
 bool xseg_arena_hit_free(struct xseg_arena *arena, struct xseg_block *block);

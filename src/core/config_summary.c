@@ -11,8 +11,8 @@ void xseg_config_sum_up(struct xseg_config *config)
     config->has_plain_frees = !config->watches_frees && !config->follows_calls &&
                               config->placement == XSEG_PLACEMENT_BEST_FIT;
     config->has_plain_hits =
-        config->expandable_segments && config->placement == XSEG_PLACEMENT_BEST_FIT &&
-        !config->follows_calls && !config->unmap_on_free && !config->guard_page &&
+        config->placement == XSEG_PLACEMENT_BEST_FIT && !config->follows_calls &&
+        !config->unmap_on_free && !config->guard_page &&
         !(config->garbage_collection_threshold > 0 && config->memory_fraction < 1.0);
     for (unsigned i = 0; i < XSEG_CONFIG_INTERVALS; i++)
         config->has_plain_hits = config->has_plain_hits && config->roundup_divisions[i] <= 1;

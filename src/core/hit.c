@@ -32,16 +32,21 @@ bool xseg_hit_alloc(struct xseg_allocator *allocator, int ordinal, uint64_t byte
         bytes - 1 >= XSEG_SIZE_ABSURD - 1)
         return false;
     struct xseg_device *device = xseg_allocator_open_device(allocator, ordinal);
-    if (device == NULL || !device->context.has_vmm || !is_calm(device))
+    if (device == NULL || !is_calm(device))
         return false;
-    const bool is_small = xseg_size_is_small(rounded);
-    struct xseg_arena *arena = find_arena(device, stream, is_small);
+    struct xseg_need need; /* what no hit asks for is left open */
+    need.is_small = xseg_size_is_small(rounded);
+    struct xseg_arena *arena = find_arena(device, stream, need.is_small);
     if (arena == NULL)
         return false;
+    need.config = config;
+    need.requested = bytes;
+    need.bytes = need.span = rounded;
+    need.expandable = config->expandable_segments && device->context.has_vmm;
+    need.no_split = false;
     xseg_arena_lock(arena);
     const uint64_t base =
-        is_small ? xseg_small_hit(arena, config, (uint32_t)(rounded >> XSEG_CELLS_SHIFT), bytes)
-                 : xseg_arena_hit(arena, config, rounded, bytes);
+        need.is_small ? xseg_small_hit(arena, &need) : xseg_arena_hit(arena, &need);
     xseg_arena_unlock(arena);
     if (__builtin_expect(base == 0, 0))
         return false;

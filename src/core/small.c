@@ -433,6 +433,9 @@ static inline uint64_t hit_rack(struct xseg_arena *arena, const struct xseg_cell
     struct xseg_cells_word *word = xseg_cells_word(cells, cell->quantum);
     const uint32_t rest = cell->quantum + quanta, last = rest - 1;
 
+    if (!xseg_extent_is_expandable(cell->extent))
+        xseg_arena_note_cut(arena, true, xseg_cell_bytes_of(quanta),
+                            xseg_cell_bytes_of(cell->quanta - quanta));
     xseg_rack_remove_cell(&arena->small.rack, sheet, cell->quantum, cell->quanta);
     if (cell->quanta != quanta) {
         cut_bits(cells, word, cell->quantum, rest);
@@ -447,39 +450,33 @@ static inline uint64_t hit_rack(struct xseg_arena *arena, const struct xseg_cell
 
 /* By all the rules. */
 static __attribute__((noinline)) uint64_t hit_any(struct xseg_arena *arena,
-                                                  const struct xseg_config *config, uint32_t quanta,
-                                                  uint64_t requested)
+                                                  const struct xseg_need *need)
 {
-    struct xseg_need need;
+    const struct xseg_cell cell = find(arena, need);
 
-    need.config = config;
-    need.requested = requested;
-    need.bytes = need.span = xseg_cell_bytes_of(quanta);
-    need.expandable = true;
-    need.no_split = false;
-    const struct xseg_cell cell = find(arena, &need);
     if (cell.quanta == 0)
         return 0;
     (void)unshelve(arena, &cell);
-    return hand_out_head(arena, &cell, &need).base;
+    return hand_out_head(arena, &cell, need).base;
 }
 
-uint64_t xseg_small_hit(struct xseg_arena *arena, const struct xseg_config *config, uint32_t quanta,
-                        uint64_t requested)
+uint64_t xseg_small_hit(struct xseg_arena *arena, const struct xseg_need *need)
 {
+    const uint32_t quanta = (uint32_t)(need->bytes >> XSEG_CELLS_SHIFT);
     const struct xseg_cell *frontier = &arena->small.frontier;
     const struct xseg_cell cell = xseg_rack_find(&arena->small.rack, quanta);
 
     if (__builtin_expect(arena->small.has_filled, 0))
         return 0;
-    if (cell.quanta != 0 && !xseg_cell_is_open(&cell) && xseg_extent_is_expandable(cell.extent))
-        return hit_rack(arena, &cell, quanta, requested);
+    if (cell.quanta != 0 && !xseg_cell_is_open(&cell) &&
+        (need->expandable || !xseg_extent_is_expandable(cell.extent)))
+        return hit_rack(arena, &cell, quanta, need->requested);
     if (cell.quanta != 0 || arena->shelf.filled.top != 0 ||
         frontier->quanta < XSEG_CELLS_WIDE + quanta ||
-        xseg_cell_bytes_of(frontier->quanta) >= config->max_split_bytes ||
-        !xseg_extent_is_expandable(frontier->extent))
-        return hit_any(arena, config, quanta, requested);
-    return hit_frontier(arena, quanta, requested);
+        xseg_cell_bytes_of(frontier->quanta) >= need->config->max_split_bytes ||
+        !xseg_extent_is_expandable(frontier->extent) || !need->expandable)
+        return hit_any(arena, need);
+    return hit_frontier(arena, quanta, need->requested);
 }
 
 /* A live cell before the frontier becomes part of it. */
@@ -524,9 +521,13 @@ static inline bool free_alone(struct xseg_arena *arena, struct xseg_sheet *sheet
     struct xseg_cells_word *behind = &sheet->word[end / 64 % XSEG_CELLS_WORDS];
     const struct xseg_cell *frontier = &arena->small.frontier;
 
-    if (is_free_before(&extent->cells, sheet, quantum) || !xseg_extent_is_expandable(extent))
+    const bool is_classic = !xseg_extent_is_expandable(extent);
+
+    if (is_free_before(&extent->cells, sheet, quantum))
         return false;
     if (frontier->quantum == end && frontier->extent == extent && frontier->quanta != 0) {
+        if (is_classic)
+            return false;
         join_frontier(arena, word, quantum, end);
         return true;
     }
@@ -536,6 +537,8 @@ static inline bool free_alone(struct xseg_arena *arena, struct xseg_sheet *sheet
     word->free |= xseg_cells_bit(quantum);
     sheet->word[(end - 1) / 64 % XSEG_CELLS_WORDS].free |= xseg_cells_bit(end - 1);
     xseg_rack_insert(&arena->small.rack, sheet, quantum, end - quantum);
+    if (is_classic)
+        xseg_arena_note_merge(arena, true, 0, 0, xseg_cell_bytes_of(end - quantum));
     return true;
 }
 

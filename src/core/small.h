@@ -22,7 +22,6 @@
 #include "src/core/sheets.h"
 
 struct xseg_arena;
-struct xseg_config;
 struct xseg_need;
 struct xseg_grant;
 
@@ -39,10 +38,9 @@ struct xseg_small {
 bool xseg_small_alloc(struct xseg_arena *arena, const struct xseg_need *need,
                       struct xseg_grant *out);
 
-/* The same for a plain expandable request whose size is rounded to quanta, where that takes no search
- * by the rules.  Returns the address; 0, and nothing has changed, if it does, or there is none. */
-uint64_t xseg_small_hit(struct xseg_arena *arena, const struct xseg_config *config, uint32_t quanta,
-                        uint64_t requested);
+/* The same for a plain request: a quantum is all the alignment it needs, and a cell may be split.
+ * Returns the address; 0, and nothing has changed, if there is none, or patterns have to be looked at. */
+uint64_t xseg_small_hit(struct xseg_arena *arena, const struct xseg_need *need);
 
 /* Free the live cell that begins at a quantum. */
 void xseg_small_free(struct xseg_arena *arena, struct xseg_extent *extent, uint32_t quantum);

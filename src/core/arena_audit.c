@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: MIT */
+#include <inttypes.h>
+
+#include "src/core/arena.h"
+#include "src/core/walk.h"
+
+struct tally {
+    uint64_t live, live_bytes, active, active_bytes, mapped, cached, holes;
+};
+
+static void tally_up(const struct xseg_extent *extent, struct tally *tally)
+{
+    XSEG_WALK(part, extent)
+    {
+        const bool live = part.state == XSEG_BLOCK_LIVE;
+        const bool active = live || part.state == XSEG_BLOCK_PENDING;
+
+        tally->live += live;
+        tally->live_bytes += live ? part.bytes : 0;
+        tally->active += active;
+        tally->active_bytes += active ? part.bytes : 0;
+        tally->mapped += part.record->mapped ? part.bytes : 0;
+        tally->cached += part.state == XSEG_BLOCK_CACHED;
+        tally->holes += part.state == XSEG_BLOCK_HOLE;
+    }
+}
+
+static uint64_t tree_count(struct xseg_block *root)
+{
+    return root == NULL ? 0 : 1 + tree_count(root->left) + tree_count(root->right);
+}
+
+static bool has_busy(const struct xseg_arena *arena)
+{
+    XSEG_LIST_FOR(node, &arena->extents)
+    {
+        const struct xseg_extent *extent = XSEG_CONTAINER(node, struct xseg_extent, link);
+
+        for (const struct xseg_block *block = extent->first; block != NULL; block = block->next)
+            if (block->state == XSEG_BLOCK_BUSY)
+                return true;
+    }
+    return false;
+}
+
+bool xseg_arena_audit(const struct xseg_arena *arena, struct xseg_finding *finding)
+{
+    const struct xseg_counts *counts = &arena->counts;
+    struct tally tally = {0};
+    uint64_t shelved = 0;
+
+    XSEG_LIST_FOR(node, &arena->extents)
+    {
+        const struct xseg_extent *extent = XSEG_CONTAINER(node, struct xseg_extent, link);
+
+        if (!xseg_extent_audit(extent, finding))
+            return false;
+        tally_up(extent, &tally);
+    }
+    for (uint32_t bin = 0; bin < XSEG_SHELF_BINS; bin++)
+        shelved += tree_count(arena->shelf.bin[bin]);
+    if (arena->has_cells && !xseg_small_audit(arena, finding))
+        return false;
+    XSEG_HOLDS(finding, "ARENA-1", arena->has_cells || shelved == tally.cached,
+               "%" PRIu64 " on the shelf, %" PRIu64 " cached", shelved, tally.cached);
+    XSEG_HOLDS(finding, "ARENA-2", tree_count(arena->holes) == tally.holes,
+               "%" PRIu64 " in the tree, %" PRIu64 " holes", tree_count(arena->holes), tally.holes);
+    if (!xseg_shelf_audit(&arena->shelf, finding))
+        return false;
+    if (has_busy(arena))
+        return true;
+    XSEG_HOLDS(finding, "ARENA-3",
+               xseg_counts_current(counts, XSEG_COUNT_ALLOCATION) == tally.live &&
+                   xseg_counts_current(counts, XSEG_COUNT_ALLOCATED_BYTES) == tally.live_bytes &&
+                   xseg_counts_current(counts, XSEG_COUNT_ACTIVE) == tally.active &&
+                   xseg_counts_current(counts, XSEG_COUNT_ACTIVE_BYTES) == tally.active_bytes,
+               "counted %" PRIu64 " live, there are %" PRIu64,
+               xseg_counts_current(counts, XSEG_COUNT_ALLOCATION), tally.live);
+    XSEG_HOLDS(finding, "ARENA-4",
+               xseg_counts_current(counts, XSEG_COUNT_RESERVED_BYTES) + arena->away == tally.mapped,
+               "counted %" PRIu64 " reserved and %" PRIu64 " away, mapped are %" PRIu64,
+               xseg_counts_current(counts, XSEG_COUNT_RESERVED_BYTES), arena->away, tally.mapped);
+    return true;
+}
