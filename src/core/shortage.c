@@ -16,6 +16,7 @@ struct account {
     uint64_t held;    /* cached by pools that somebody holds */
     uint64_t pinned;  /* cached by pools that may shrink, in pages or segments that are pinned */
     uint64_t longest; /* cached block of the arena that was asked */
+    uint64_t free;    /* of the device, by the driver */
     const struct xseg_arena *asked;
 };
 
@@ -90,14 +91,13 @@ static void add_part(struct xseg_text *text, const char *what, uint64_t bytes)
     xseg_text_add_bytes(text, bytes);
 }
 
-static void add_account(struct xseg_text *text, struct xseg_device *device,
-                        const struct account *account)
+static void add_account(struct xseg_text *text, struct xseg_device *device, struct account *account)
 {
-    uint64_t free = 0, total = 0;
+    uint64_t total = 0;
 
-    if (xseg_driver_memory(&device->context, &free, &total) == XSEG_OK) {
+    if (xseg_driver_memory(&device->context, &account->free, &total) == XSEG_OK) {
         xseg_text_add(text, ": it has ");
-        xseg_text_add_bytes(text, free);
+        xseg_text_add_bytes(text, account->free);
         xseg_text_add(text, " free of ");
         xseg_text_add_bytes(text, total);
     }
@@ -112,6 +112,16 @@ static void add_account(struct xseg_text *text, struct xseg_device *device,
     add_part(text, "cached but pinned", account->pinned);
     add_part(text, "kept for reuse", xseg_pages_bytes(&device->pages));
     add_part(text, "that the driver did not take back", xseg_leftovers_bytes(&device->leftovers));
+}
+
+/* What could still be mapped: the driver and the limit allow it. */
+static uint64_t room(const struct xseg_device *device, const struct xseg_need *need,
+                     const struct account *account)
+{
+    const uint64_t limit = xseg_device_limit(device, need->config);
+    const uint64_t physical = xseg_device_physical(device);
+
+    return xseg_min(account->free, limit - xseg_min(limit, physical));
 }
 
 /* What the user could do about it; the first that applies. */
@@ -129,8 +139,9 @@ static const char *advice(struct xseg_arena *arena, const struct xseg_need *need
         return "release pools whose graphs are gone";
     if (account->cached + account->partial >= need->bytes && !need->expandable)
         return "expandable_segments:True would make one of the cached pieces";
-    if (account->partial >= need->bytes)
-        return "smaller pages would help: large_segment_size_mb";
+    if (need->expandable && room(arena->device, need, account) + account->partial >= need->bytes &&
+        need->config->page_sizes != XSEG_CONFIG_PAGES_SMALL)
+        return "page_mb:small would leave less on pages that blocks in use share";
     return NULL;
 }
 

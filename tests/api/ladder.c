@@ -466,6 +466,33 @@ static void the_error_says_where_the_memory_is(void **state)
     scene_close(allocator);
 }
 
+/* Two pages of 20 MiB, each with 11 MiB cached beside a live block: on small pages 20 of the 22 can move. */
+static void the_error_says_when_small_pages_would_do(void **state)
+{
+    static const char *const config[] = {"page_mb:fixed", "page_mb:small"};
+
+    (void)state;
+    for (unsigned i = 0; i < COUNT_OF(config); i++) {
+        struct xseg_allocator *allocator = open_on(40, config[i]);
+        void *block[4], *ptr = NULL;
+
+        for (unsigned j = 0; j < COUNT_OF(block); j++)
+            block[j] = scene_alloc(allocator, (j % 2 == 0 ? 11 : 9) * MIB, NULL);
+        scene_free(allocator, block[0]);
+        scene_free(allocator, block[2]);
+        const xseg_status status = xseg_alloc(allocator, 0, 20 * MIB, NULL, &ptr);
+        if (i == 0)
+            scene_expect_error(status, XSEG_ERR_NO_MEMORY, "page_mb:small");
+        else
+            assert_int_equal(status, XSEG_OK);
+        if (ptr != NULL)
+            scene_free(allocator, ptr);
+        scene_free(allocator, block[1]);
+        scene_free(allocator, block[3]);
+        scene_close(allocator);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -483,6 +510,7 @@ int main(void)
         cmocka_unit_test(events_are_asked_about_where_it_helps),
         cmocka_unit_test(a_growth_past_the_device_is_rejected),
         cmocka_unit_test(the_error_says_where_the_memory_is),
+        cmocka_unit_test(the_error_says_when_small_pages_would_do),
         cmocka_unit_test(six_hundred_segments_fit),
         cmocka_unit_test(few_addresses_are_enough),
         cmocka_unit_test(without_addresses_segments_are_classic),
