@@ -38,12 +38,12 @@ class Week(unittest.TestCase):
         emptied = pathlib.Path(self.folder.name) / "emptied.xtrace"
         with emptied.open("w") as file:
             self.service.write_emptied(file)
-        other = self.service.replay(TOOL, emptied, self.service.EXPANDABLE, self.timeline)
+        other = self.service.replay(TOOL, emptied, self.service.EXPANDABLE,
+                                    self.timeline.with_name("other"))
         self.assertLessEqual(self.decayed["driver_us"], other["driver_us"] / 5)
         self.assertEqual(other["requests"], self.decayed["requests"])
 
     def test_nothing_grows_from_day_to_day(self):
-        self.service.replay(TOOL, self.service.WEEK, self.service.CONFIG, self.timeline)
         rows = [list(map(int, line.split("\t"))) for line in
                 self.timeline.read_text().splitlines() if not line.startswith("#")]
         second, last = (next(row for row in rows if row[0] >= (24 * day + 3) * HOUR)
