@@ -98,7 +98,8 @@ static void print_reason(FILE *out, const struct explained_reason *told)
             (void)fprintf(out, " waits for stream %" PRIu64, told->waits_for);
     }
     if (reason->age_ms != UINT64_MAX)
-        (void)fprintf(out, "; %s for %.1f s", reason->kind < XSEG_REASON_PINNED ? "no free" : "idle",
+        (void)fprintf(out, "; %s for %.1f s",
+                      reason->kind < XSEG_REASON_PINNED ? "no free" : "idle",
                       (double)reason->age_ms / 1000);
     (void)fputc('\n', out);
 }
@@ -129,17 +130,10 @@ json_t *explained_json(const struct explained *explained)
         const char *name;
         uint64_t bytes;
     } rows[] = {
-        {"live", sums->live},
-        {"pending", sums->pending},
-        {"busy", sums->busy},
-        {"pool", sums->pool},
-        {"capture", sums->capture},
-        {"stream", sums->stream},
-        {"floor", sums->floor},
-        {"decay", sums->decay},
-        {"policy", sums->policy},
-        {"reserved", sums->reserved},
-        {"live_itself", sums->live_itself},
+        {"live", sums->live},     {"pending", sums->pending},   {"busy", sums->busy},
+        {"pool", sums->pool},     {"pinned", sums->pinned},     {"capture", sums->capture},
+        {"stream", sums->stream}, {"floor", sums->floor},       {"decay", sums->decay},
+        {"policy", sums->policy}, {"reserved", sums->reserved}, {"live_itself", sums->live_itself},
     };
     json_t *object = json_object();
 

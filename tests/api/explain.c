@@ -28,8 +28,8 @@ static bool note_reason(void *context, const struct xseg_reason *reason)
 
 static uint64_t sum_of(const struct xseg_explained *sums)
 {
-    return sums->live + sums->pending + sums->busy + sums->pool + sums->capture + sums->stream +
-           sums->floor + sums->decay + sums->policy;
+    return sums->live + sums->pending + sums->busy + sums->pool + sums->pinned + sums->capture +
+           sums->stream + sums->floor + sums->decay + sums->policy;
 }
 
 /* Ask about everything, and expect that it adds up. */
@@ -370,6 +370,23 @@ static void everything_adds_up(void **state)
     check_mixture("expandable_segments:True,large_segment_size_mb:12,idle_ms:100000,keep_mb:10");
 }
 
+static void a_pin_keeps_idle_memory(void **state)
+{
+    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
+    char *block = scene_alloc(allocator, 60 * MIB, NULL);
+    const struct told *told;
+
+    (void)state;
+    assert_int_equal(xseg_pin(allocator, block + 20 * MIB, 20 * MIB), XSEG_OK);
+    scene_free(allocator, block);
+    told = explain(allocator, NULL);
+    assert_int_equal(told->sums.pinned, 20 * MIB);
+    assert_int_equal(told->sums.policy, 40 * MIB);
+    assert_int_equal(xseg_unpin(allocator, block + 20 * MIB, 20 * MIB), XSEG_OK);
+    assert_int_equal(explain(allocator, NULL)->sums.policy, 60 * MIB);
+    scene_close(allocator);
+}
+
 /* A paused pool reserves nothing, so there is nothing to explain; its blocks are still there. */
 static void a_paused_pool_has_no_reasons(void **state)
 {
@@ -616,6 +633,7 @@ int main(void)
         cmocka_unit_test(the_peak_of_the_window_is_a_floor),
         cmocka_unit_test(ages_are_those_of_the_last_free),
         cmocka_unit_test(everything_adds_up),
+        cmocka_unit_test(a_pin_keeps_idle_memory),
         cmocka_unit_test(a_paused_pool_has_no_reasons),
         cmocka_unit_test(what_is_not_reserved_is_told_apart),
         cmocka_unit_test(functions_are_called_without_a_lock),

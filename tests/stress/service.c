@@ -21,6 +21,7 @@
 #define STREAMS   4u
 #define POOLS     3u
 #define SLOTS     400u
+#define PINS      8u
 #define AUDIT     1000u
 #define MEMORY    (1536 * MIB)
 #define PASS_MOST UINT64_C(20000000) /* nanoseconds that pass at once */
@@ -48,6 +49,10 @@ struct worker {
     struct slot slot[SLOTS];
     struct xseg_pool *pool[POOLS];
     bool is_paused[POOLS];
+    struct {
+        const char *ptr; /* NULL: none */
+        size_t bytes;
+    } pin[PINS];
     xseg_stream brief; /* a stream of its own that comes and goes; NULL: none */
 };
 
@@ -227,6 +232,8 @@ static void configure(struct worker *worker)
         "page_cache_mb:0",
         "device_free_min_mb:1000",
         "device_free_min_mb:0",
+        "placement:pages",
+        "placement:best_fit",
     };
 
     CHECK(xseg_configure(worker->service->allocator, strings[below(worker, COUNT_OF(strings))]) ==
@@ -277,6 +284,29 @@ static void pause_or_resume(struct worker *worker)
         atomic_fetch_add_explicit(&worker->service->paused, 1, memory_order_relaxed);
 }
 
+/* Somebody registers memory elsewhere, and is done with it later, whether the block is there or not. */
+static void pin_or_unpin(struct worker *worker)
+{
+    struct xseg_allocator *allocator = worker->service->allocator;
+    const unsigned i = (unsigned)below(worker, PINS);
+    const struct slot *slot = &worker->slot[below(worker, SLOTS)];
+
+    if (worker->pin[i].ptr != NULL) {
+        CHECK(xseg_unpin(allocator, worker->pin[i].ptr, worker->pin[i].bytes) == XSEG_OK);
+        worker->pin[i].ptr = NULL;
+    } else if (slot->ptr != NULL) {
+        const size_t begin = below(worker, slot->bytes);
+        const size_t bytes = 1 + below(worker, slot->bytes - begin);
+        const xseg_status status = xseg_pin(allocator, (const char *)slot->ptr + begin, bytes);
+
+        CHECK(status == XSEG_OK || status == XSEG_ERR_PAUSED);
+        if (status == XSEG_OK) {
+            worker->pin[i].ptr = (const char *)slot->ptr + begin;
+            worker->pin[i].bytes = bytes;
+        }
+    }
+}
+
 static bool see_block(void *context, const struct xseg_block_info *block)
 {
     uint64_t *left = context;
@@ -299,8 +329,8 @@ static void look(struct worker *worker)
     /* Pages may move between two arenas while they are added up. */
     CHECK(stats.reserved_bytes[0].current <= 2 * MEMORY);
     CHECK(xseg_explain(allocator, NULL, NULL, NULL, &sums) == XSEG_OK);
-    CHECK(sums.reserved == sums.live + sums.pending + sums.busy + sums.pool + sums.capture +
-                               sums.stream + sums.floor + sums.decay + sums.policy);
+    CHECK(sums.reserved == sums.live + sums.pending + sums.busy + sums.pool + sums.pinned +
+                               sums.capture + sums.stream + sums.floor + sums.decay + sums.policy);
     CHECK(xseg_walk(allocator, NULL, see_block, &left) == XSEG_OK);
 }
 
@@ -339,19 +369,11 @@ static const struct {
     unsigned share;
     void (*run)(struct worker *worker);
 } kinds[] = {
-    {8008, change_slot},
-    {900, touch_slot},
-    {600, pass_time},
-    {200, tick},
-    {60, end_burst},
-    {60, trim},
-    {40, configure},
-    {20, set_limits},
-    {40, look},
-    {40, prewarm},
-    {2, change_pool},
-    {10, pause_or_resume},
-    {20, use_brief_stream},
+    {7968, change_slot}, {900, touch_slot},      {600, pass_time},
+    {200, tick},         {60, end_burst},        {60, trim},
+    {40, configure},     {20, set_limits},       {40, look},
+    {40, prewarm},       {2, change_pool},       {10, pause_or_resume},
+    {40, pin_or_unpin},  {20, use_brief_stream},
 };
 
 static void operate(struct worker *worker)
@@ -419,6 +441,10 @@ static void end_worker(struct worker *worker)
     for (unsigned i = 0; i < SLOTS; i++)
         if (worker->slot[i].ptr != NULL)
             free_slot(worker, &worker->slot[i]);
+    for (unsigned i = 0; i < PINS; i++)
+        if (worker->pin[i].ptr != NULL)
+            CHECK(xseg_unpin(worker->service->allocator, worker->pin[i].ptr,
+                             worker->pin[i].bytes) == XSEG_OK);
     /* Also those that are paused: what was kept of them is forgotten. */
     for (unsigned i = 0; i < POOLS; i++)
         CHECK(xseg_pool_release(worker->pool[i]) == XSEG_OK);
