@@ -125,9 +125,12 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .name = "expandable_segments_reserve",
             .type = XSEG_CONFIG_SPAN,
             .offset = MEMBER(expandable_segments_reserve),
+            .acts = true,
+            .is_expandable = true,
             .accepts = ANY_SPAN,
             .unset = "9/8 of the device",
-            .sentence = "Addresses that one expandable segment reserves.",
+            .sentence = "Addresses that one expandable segment reserves, at the most; more where a "
+                        "request needs more.",
         },
     [XSEG_CONFIG_RESERVE_BY_CLASS] =
         {

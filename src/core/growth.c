@@ -215,10 +215,24 @@ struct range {
     uint64_t bytes, least;
 };
 
+/* What the configuration wants a segment to reserve. */
+static uint64_t wanted_range(const struct xseg_device *device, const struct xseg_config *config,
+                             uint64_t most)
+{
+    const struct xseg_config_reserve *reserve = &config->expandable_segments_reserve;
+    const double unit = reserve->in_gib ? (double)XSEG_GIB : (double)device->context.total_bytes;
+    const double bytes = reserve->amount * unit;
+
+    /* Compared as it is: a number that is too large for an integer wants no less than the most. */
+    return reserve->amount == 0 || bytes >= (double)most ? most : (uint64_t)bytes;
+}
+
 /*
  * PyTorch's reservation is 9/8 of the device, so that a segment can hold all of it, with holes.  512
  * GiB of small blocks are a segment's most; when they are full, another one follows.  Where the budget
  * of addresses runs short, segments are smaller, each an eighth of what is left, and form a chain.
+ * expandable_segments_reserve makes them smaller from the start; one that is too short for a request
+ * is as long as that needs.
  */
 static struct range choose_range(const struct xseg_device *device, const struct xseg_need *need,
                                  uint64_t page, uint64_t most)
@@ -227,9 +241,11 @@ static struct range choose_range(const struct xseg_device *device, const struct 
     const uint64_t full = xseg_min(xseg_round_up(total + total / 8, page), most / page * page);
     const uint64_t used = atomic_load_explicit(&device->addresses, memory_order_relaxed);
     const uint64_t left = XSEG_GROWTH_ADDRESSES - xseg_min(used, XSEG_GROWTH_ADDRESSES);
-    const uint64_t least = xseg_min(xseg_round_up(xseg_max(need->span, XSEG_GIB / 2), page), full);
+    const uint64_t wanted = xseg_round_up(wanted_range(device, need->config, full), page);
+    const uint64_t least =
+        xseg_min(xseg_round_up(xseg_max(need->span, xseg_min(wanted, XSEG_GIB / 2)), page), full);
 
-    return (struct range){xseg_max(least, xseg_min(full, left / 8 / page * page)), least};
+    return (struct range){xseg_max(least, xseg_min(wanted, left / 8 / page * page)), least};
 }
 
 /* Reserve a range; a shorter one if the driver has no addresses for it. */

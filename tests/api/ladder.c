@@ -299,6 +299,30 @@ static void six_hundred_segments_fit(void **state)
     scene_close(allocator);
 }
 
+/* Ranges are as long as asked for, and longer for a request that would not fit; others follow. */
+static void ranges_may_be_shorter(void **state)
+{
+    static const char *const config[] = {"expandable_segments_reserve:2G",
+                                         "expandable_segments_reserve:0.025"};
+
+    (void)state;
+    for (unsigned i = 0; i < COUNT_OF(config); i++) {
+        struct xseg_allocator *allocator = scene_open(config[i]);
+        void *ptr[3];
+
+        ptr[0] = scene_alloc(allocator, 1500 * MIB, NULL);
+        assert_int_equal(scene_block(allocator, ptr[0]).segment_bytes / MIB, 2060);
+        ptr[1] = scene_alloc(allocator, 1500 * MIB, NULL);
+        assert_ptr_not_equal(scene_block(allocator, ptr[1]).segment_base,
+                             scene_block(allocator, ptr[0]).segment_base);
+        ptr[2] = scene_alloc(allocator, 5 * GIB, NULL);
+        assert_int_equal(scene_block(allocator, ptr[2]).segment_bytes / MIB, 5120);
+        for (unsigned j = 0; j < COUNT_OF(ptr); j++)
+            scene_free(allocator, ptr[j]);
+        scene_close(allocator);
+    }
+}
+
 /* A driver that has few addresses gets by with short ranges. */
 static void few_addresses_are_enough(void **state)
 {
@@ -512,6 +536,7 @@ int main(void)
         cmocka_unit_test(the_error_says_where_the_memory_is),
         cmocka_unit_test(the_error_says_when_small_pages_would_do),
         cmocka_unit_test(six_hundred_segments_fit),
+        cmocka_unit_test(ranges_may_be_shorter),
         cmocka_unit_test(few_addresses_are_enough),
         cmocka_unit_test(without_addresses_segments_are_classic),
     };
