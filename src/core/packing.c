@@ -8,6 +8,9 @@
 /* Fitting blocks that are looked at. */
 #define LOOKS 32u
 
+/* By how much a block may be larger than a request, if there is another one. */
+#define LARGER 4u
+
 /* Where a size may stand in the table. */
 #define WAYS 4u
 
@@ -283,7 +286,16 @@ void xseg_packing_note(struct xseg_arena *arena, const struct xseg_block *block,
     note_arrival(&packing->all, packing->clock);
 }
 
-/* The place that keeps the fewest pages for the shortest time; without a block if there is none. */
+/* Whether a block could still grow: a hole follows. */
+static bool can_grow(const struct xseg_block *block)
+{
+    return block->next != NULL && !block->next->mapped;
+}
+
+/*
+ * The place that keeps the fewest pages for the shortest time; without a block if there is none.  What
+ * is much larger is left to larger requests, and the end of what could still grow stays free.
+ */
 static struct place find(struct xseg_arena *arena, const struct xseg_need *need)
 {
     const int life = log_of(xseg_packing_lifetime(arena->packing, need->bytes));
@@ -292,11 +304,14 @@ static struct place find(struct xseg_arena *arena, const struct xseg_need *need)
 
     for (unsigned looks = 0; block != NULL && looks < LOOKS && !is_too_large(block, need);
          looks++, block = xseg_shelf_next(&arena->shelf, block)) {
+        if (best.block != NULL && block->bytes / LARGER > need->span)
+            break;
         if (block->extent->pages == NULL)
             continue;
         look_at(arena, need, life, block, xseg_round_up(block->base, need->alignment), &best);
-        look_at(arena, need, life, block,
-                xseg_round_down(xseg_block_end(block) - need->bytes, need->alignment), &best);
+        if (!can_grow(block))
+            look_at(arena, need, life, block,
+                    xseg_round_down(xseg_block_end(block) - need->bytes, need->alignment), &best);
     }
     return best;
 }

@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: MIT */
+/* Which ages go: the oldest, as far as bytes and pages allow. */
+#include "src/core/idle.h"
+
+#include "tests/support/scene.h"
+
+static void expect_choice(const struct xseg_idle_ages *ages, uint64_t bytes, uint32_t youngest,
+                          uint64_t pages, uint32_t step, uint64_t part, uint64_t part_pages)
+{
+    struct xseg_idle_wish wish = {.ages = ages};
+
+    xseg_idle_choose(&wish, bytes, youngest, pages);
+    assert_int_equal(wish.step, step);
+    assert_int_equal(wish.part, part);
+    assert_int_equal(wish.part_pages, part_pages);
+    assert_int_equal(wish.pages, pages);
+}
+
+static void the_oldest_come_first(void **state)
+{
+    struct xseg_idle_ages ages = {.span = 1000};
+
+    (void)state;
+    ages.bytes[10] = 60;
+    ages.pages[10] = 3;
+    ages.bytes[40] = 40;
+    ages.pages[40] = 2;
+    ages.bytes[XSEG_IDLE_ALL - 1] = 20;
+    ages.pages[XSEG_IDLE_ALL - 1] = 1;
+    /* Everything that is older than step `step`, and of that one a part. */
+    expect_choice(&ages, 0, 0, 9, XSEG_IDLE_ALL - 1, 0, 9);
+    expect_choice(&ages, 19, 0, 9, XSEG_IDLE_ALL - 1, 19, 9);
+    expect_choice(&ages, 20, 0, 9, 40, 0, 8);
+    expect_choice(&ages, 50, 0, 9, 40, 30, 8);
+    expect_choice(&ages, 61, 0, 9, 10, 1, 6);
+    expect_choice(&ages, 1000, 0, 9, 0, 880, 3);
+    /* No more pages than that. */
+    expect_choice(&ages, 1000, 0, 2, 40, 980, 1);
+    expect_choice(&ages, 1000, 0, 4, 10, 940, 1);
+    /* And none that is younger. */
+    expect_choice(&ages, 1000, 20, 9, 20, 940, 6);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(the_oldest_come_first)};
+
+    return cmocka_run_group_tests_name("idle", tests, NULL, NULL);
+}
