@@ -97,7 +97,7 @@ static xseg_status record_all(struct xseg_pending *pending, struct xseg_block *b
  * Its place among the streams that are waited for: the default stream first, then the one that was
  * made last.  This is the order in which PyTorch's table of streams comes out for its first six.
  */
-static uint64_t waiting_rank(const struct xseg_known_stream *stream)
+static uint64_t rank_of(const struct xseg_known_stream *stream)
 {
     return stream->handle == NULL ? 0 : UINT64_MAX / 2 - stream->number;
 }
@@ -109,9 +109,10 @@ static void wait_for(struct xseg_pending *pending, struct xseg_known_stream *str
 
     if (!xseg_list_is_empty(&stream->waiting))
         return;
+    /* It stays what it is while the stream is listed, though another may take its place meanwhile. */
+    stream->rank = rank_of(stream);
     while (place != &pending->streams &&
-           waiting_rank(XSEG_CONTAINER(place, struct xseg_known_stream, waiting)) <
-               waiting_rank(stream))
+           XSEG_CONTAINER(place, struct xseg_known_stream, waiting)->rank < stream->rank)
         place = place->next;
     xseg_list_insert(place, &stream->waiting);
 }
@@ -317,11 +318,11 @@ static xseg_event last_event_from(struct xseg_pending *pending, bool again, uint
         struct xseg_pending_use *use =
             XSEG_CONTAINER(stream->uses.prev, struct xseg_pending_use, link);
 
-        if (waiting_rank(stream) < *rank)
+        if (stream->rank < *rank)
             continue;
         *any = !again || record_again(pending, use);
         event = use->event;
-        *rank = waiting_rank(stream);
+        *rank = stream->rank;
         break;
     }
     xseg_lock_give(&pending->lock);

@@ -43,8 +43,9 @@ struct xseg_known_stream {
     /* The default pool's arenas: small, large.  Made when first needed. */
     _Atomic(struct xseg_arena *) arena[2];
     /* Freed blocks that wait for it, oldest first, and its place among the streams that are waited
-     * for; guarded by PENDING. */
+     * for, by rank; guarded by PENDING. */
     struct xseg_list uses, waiting;
+    uint64_t rank;
 };
 
 struct xseg_streams {

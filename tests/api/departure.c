@@ -127,6 +127,42 @@ static void a_handle_that_comes_again_is_another_stream(void **state)
     scene_close(allocator);
 }
 
+/* A stream takes the place of one with its handle while a block still has to be looked at there: a wait
+ * that goes through the streams passed it by. */
+static void a_handle_that_comes_again_is_waited_for(void **state)
+{
+    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    void *of_old, *of_other, *of_again;
+
+    (void)state;
+    settings.recycles = true;
+    struct xseg_allocator *allocator = scene_open_on(&settings, NULL);
+    const xseg_stream old = scene_stream(), other = scene_stream();
+    of_old = scene_alloc(allocator, 3 * MIB, NULL);
+    of_other = scene_alloc(allocator, 3 * MIB, NULL);
+    of_again = scene_alloc(allocator, 3 * MIB, NULL);
+    assert_int_equal(xseg_use(allocator, of_old, old), XSEG_OK);
+    assert_int_equal(xseg_stream_gone(allocator, 0, old), XSEG_OK);
+    scene_stream_destroy(old);
+    scene_free(allocator, scene_alloc(allocator, 512, other));
+
+    scene_free(allocator, of_old);
+    assert_int_equal(xseg_use(allocator, of_other, other), XSEG_OK);
+    scene_work(allocator, other, of_other);
+    scene_free(allocator, of_other);
+    const xseg_stream again = scene_stream();
+    assert_ptr_equal(again, old);
+    assert_int_equal(xseg_use(allocator, of_again, again), XSEG_OK);
+    scene_work(allocator, again, of_again);
+    scene_free(allocator, of_again);
+
+    scene_empty_cache(allocator);
+    assert_int_equal(scene_stats(allocator).active[XSEG_STAT_ALL].current, 0);
+    assert_int_equal(xseg_close(allocator), XSEG_OK);
+    scene_stream_destroy(again);
+    scene_stream_destroy(other);
+}
+
 /* While the work of the old stream runs, a new one with its handle gets none of its memory. */
 static void a_handle_may_come_again_before_the_work_has_ended(void **state)
 {
@@ -278,6 +314,7 @@ int main(void)
         cmocka_unit_test(a_stream_that_has_passed_is_not_asked),
         cmocka_unit_test(memory_of_a_gone_stream_is_handed_over),
         cmocka_unit_test(a_handle_that_comes_again_is_another_stream),
+        cmocka_unit_test(a_handle_that_comes_again_is_waited_for),
         cmocka_unit_test(a_handle_may_come_again_before_the_work_has_ended),
         cmocka_unit_test(a_trim_takes_what_a_gone_stream_left),
         cmocka_unit_test(uses_on_a_gone_stream_wait_for_its_last_event),
