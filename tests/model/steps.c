@@ -434,6 +434,8 @@ void step_trim(struct world *world)
     assert_int_equal(xseg_trim(world->allocator, &where, &how, &done), XSEG_OK);
     world_leave(world, device);
     world->may_come_back = true;
+    world->saved_may_be_gone =
+        world->saved_may_be_gone || (named == world->saved_pool && done.returned > 0);
     if (where.one_stream)
         world_meet(world, slot);
     if (how.wait && !captured)

@@ -194,12 +194,18 @@ unsigned world_captured_slot(struct world *world)
 
 /* --- Calls. --- */
 
-int world_enter(struct world *world)
+static void note_leaving(struct world *world)
 {
     const struct xseg_device *opened = xseg_allocator_open_device(world->allocator, 0);
-    const int device = (int)world_below(world, 3) - 1;
 
     world->leaving = opened != NULL && atomic_load(&opened->streams.leaving) > 0;
+}
+
+int world_enter(struct world *world)
+{
+    const int device = (int)world_below(world, 3) - 1;
+
+    note_leaving(world);
     machine_enter(device);
     return device;
 }
@@ -315,7 +321,8 @@ void world_look_at_leaving(struct world *world)
         ledger_poll(&world->ledger);
 }
 
-void world_expect_meeting(struct world *world, unsigned slot)
+/* What the library looks at where it meets a slot's stream. */
+static void look_at_meeting(struct world *world, unsigned slot)
 {
     const struct ledger_entry *entry = &world->ledger.entry[world->slot[slot].entry];
 
@@ -323,6 +330,12 @@ void world_expect_meeting(struct world *world, unsigned slot)
     /* The thread's own stream is looked up each time. */
     if (!entry->met || slot == 1)
         world_look_at_leaving(world);
+}
+
+void world_expect_meeting(struct world *world, unsigned slot)
+{
+    note_leaving(world);
+    look_at_meeting(world, slot);
     world->is_expected = true;
 }
 
@@ -331,7 +344,7 @@ void world_meet(struct world *world, unsigned slot)
     struct ledger_entry *entry = &world->ledger.entry[world->slot[slot].entry];
 
     if (!world->is_expected)
-        world_expect_meeting(world, slot);
+        look_at_meeting(world, slot);
     world->is_expected = false;
     world_look(world);
     if (!entry->met) {

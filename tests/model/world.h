@@ -51,6 +51,7 @@ struct world {
     /* A checkpoint, and what is to be live after its restoration. */
     struct xseg_checkpoint *checkpoint;
     unsigned saved_pool, saved_count;
+    bool saved_may_be_gone; /* the pool was trimmed by name */
     struct ledger_block saved[LEDGER_BLOCKS];
     /* Blocks on device 1. */
     void *far[WORLD_FAR];
