@@ -490,9 +490,11 @@ void ledger_end_route(struct ledger *ledger, unsigned at)
         settle(ledger, ended.pool);
 }
 
-bool ledger_came_back(struct ledger *ledger, struct ledger_block *block)
+bool ledger_came_back(struct ledger *ledger, struct ledger_block *block, bool has_passed)
 {
-    if (block->state == LEDGER_LIVE || ledger_captures(ledger) > 0)
+    if (block->state == LEDGER_LIVE || (ledger_captures(ledger) > 0 && !has_passed))
+        return false;
+    if (block->state == LEDGER_DEFERRED && ledger_captures(ledger) > 0)
         return false;
     if (block->state == LEDGER_DEFERRED) {
         if (end_uses(ledger, block, was_only_captured, 0))

@@ -214,8 +214,12 @@ void ledger_passed(struct ledger *ledger, unsigned entry);
 /* A route or a capture ends; `at` is its place. */
 void ledger_end_route(struct ledger *ledger, unsigned at);
 
-/* A pending block has come back before it was asked for; false if it must not have. */
-bool ledger_came_back(struct ledger *ledger, struct ledger_block *block);
+/*
+ * A pending block has come back before it was asked for; false if it must not have.
+ *
+ * has_passed: a stream has, as the user says, for which a capture does not matter
+ */
+bool ledger_came_back(struct ledger *ledger, struct ledger_block *block, bool has_passed);
 
 /* A pool is brought back to where these blocks were live, and nothing else of it was. */
 void ledger_restore(struct ledger *ledger, unsigned pool, const struct ledger_block *saved,

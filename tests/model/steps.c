@@ -357,6 +357,7 @@ void step_passed(struct world *world)
     assert_int_equal(xseg_passed(world->allocator, 0, world_handle(world, slot)), XSEG_OK);
     world_leave(world, device);
     ledger_passed(&world->ledger, world->slot[slot].entry);
+    world->may_come_back = world->has_passed = world->may_have_looked;
 }
 
 /* A stream goes, and either its handle comes again, or another stream takes its place. */

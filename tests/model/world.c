@@ -295,7 +295,7 @@ static void look_for_returns(struct world *world)
             continue;
         if (!world->may_come_back)
             fail_msg("%p came back in a step that looks at nothing", (void *)block->ptr);
-        if (!ledger_came_back(ledger, block))
+        if (!ledger_came_back(ledger, block, world->has_passed))
             fail_msg("%p came back before its uses had passed", (void *)info.base);
     }
 }
@@ -427,5 +427,7 @@ void world_check(struct world *world, bool audit)
         if (ledger->pool[i].options.limit_bytes != 0)
             assert_true(stats.physical_bytes <= ledger->pool[i].options.limit_bytes);
     }
-    world->may_come_back = false;
+    world->may_have_looked =
+        world->may_have_looked || (world->may_come_back && ledger_captures(ledger) == 0);
+    world->may_come_back = world->has_passed = false;
 }

@@ -47,7 +47,9 @@ struct world {
     bool leaving; /* when the last call was made, the library waited for streams that are gone */
     /* The step under way: freed blocks whose work has passed may come back in it. */
     bool may_come_back;
-    bool is_expected; /* world_expect_meeting() was called */
+    bool has_passed;      /* a stream, as the user said in this step */
+    bool may_have_looked; /* a step ran short, in which uses of blocks that stayed may have ended */
+    bool is_expected;     /* world_expect_meeting() was called */
     /* A checkpoint, and what is to be live after its restoration. */
     struct xseg_checkpoint *checkpoint;
     unsigned saved_pool, saved_count;
