@@ -18,6 +18,7 @@ void xseg_latch_fini(struct xseg_latch *latch)
 
 #include <linux/futex.h>
 #include <linux/membarrier.h>
+#include <sched.h>
 #include <stddef.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -32,15 +33,18 @@ static bool register_barrier(void)
 
 void xseg_latch_init(struct xseg_latch *latch, enum xseg_lock_rank rank)
 {
+    atomic_init(&latch->held, 0);
+    atomic_init(&latch->as_owner, 0);
     atomic_init(&latch->taken, 0);
     atomic_init(&latch->sleepers, 0);
     latch->has_barrier = register_barrier();
+    atomic_init(&latch->owner, latch->has_barrier ? 0 : XSEG_LATCH_NOBODYS);
     latch->rank = rank;
 }
 
 void xseg_latch_fini(struct xseg_latch *latch)
 {
-    XSEG_ASSERT(atomic_load(&latch->taken) == 0);
+    XSEG_ASSERT(atomic_load(&latch->taken) == 0 && atomic_load(&latch->held) == 0);
     (void)latch;
 }
 
@@ -71,6 +75,28 @@ void xseg_latch_wait(struct xseg_latch *latch)
     while (atomic_exchange(&latch->taken, 1) != 0)
         (void)syscall(__NR_futex, &latch->taken, FUTEX_WAIT_PRIVATE, 1, NULL, NULL, 0);
     (void)atomic_fetch_sub(&latch->sleepers, 1);
+}
+
+/*
+ * Whoever is here has `taken`, so nobody else is.  The owner may hold the latch all the same, or be about
+ * to: after the barrier it sees that the latch is nobody's, or is seen to hold it.
+ */
+void xseg_latch_settle_owner(struct xseg_latch *latch, uintptr_t self)
+{
+    const uintptr_t owner = atomic_load(&latch->owner);
+
+    if (owner == 0) {
+        /* From the next time on. */
+        atomic_store(&latch->owner, self);
+        return;
+    }
+    atomic_store(&latch->owner, XSEG_LATCH_NOBODYS);
+    (void)syscall(__NR_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0);
+    for (unsigned i = 0; atomic_load_explicit(&latch->held, memory_order_acquire) != 0; i++) {
+        pause_briefly();
+        if (i > SPINS)
+            (void)sched_yield(); /* the owner has been interrupted */
+    }
 }
 
 void xseg_latch_wake(struct xseg_latch *latch)

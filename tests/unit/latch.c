@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Latches: nobody is let in twice, and nobody sleeps for ever. */
 #include <pthread.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -45,8 +46,10 @@ static void count_together(bool rests, bool without_barrier)
 
     xseg_latch_init(&f.latch, XSEG_RANK_ARENA);
 #if !XSEG_LATCH_IS_MUTEX
-    if (without_barrier)
+    if (without_barrier) {
         f.latch.has_barrier = false;
+        f.latch.owner = XSEG_LATCH_NOBODYS;
+    }
 #else
     (void)without_barrier;
 #endif
@@ -79,12 +82,78 @@ static void it_works_without_the_barrier(void **state)
     count_together(true, true);
 }
 
+#if !XSEG_LATCH_IS_MUTEX
+
+/* A latch, and one thread that owns it. */
+struct owned {
+    struct xseg_latch latch;
+    atomic_uint turn;
+    unsigned inside;
+    atomic_uint collisions;
+};
+
+static void wait_for_turn(struct owned *f, unsigned turn)
+{
+    while (atomic_load(&f->turn) != turn)
+        (void)sched_yield();
+}
+
+static void use(struct owned *f, unsigned rounds)
+{
+    for (unsigned i = 0; i < rounds; i++) {
+        xseg_latch_take(&f->latch);
+        atomic_fetch_add(&f->collisions, f->inside != 0);
+        f->inside = 1;
+        f->inside = 0;
+        xseg_latch_give(&f->latch);
+    }
+}
+
+static void *own(void *self)
+{
+    struct owned *f = self;
+
+    use(f, 10);
+    assert_true(atomic_load(&f->latch.owner) == xseg_latch_self());
+    atomic_store(&f->turn, 1);
+    /* The other thread takes it away while this one goes on. */
+    use(f, 200000);
+    wait_for_turn(f, 2);
+    assert_true(atomic_load(&f->latch.owner) == XSEG_LATCH_NOBODYS);
+    use(f, 10);
+    return NULL;
+}
+
+/* The first thread owns a latch, until another one wants it: in the middle of all it does. */
+static void an_owner_gives_way(void **state)
+{
+    (void)state;
+    for (unsigned i = 0; i < 200; i++) {
+        struct owned f = {.turn = 0};
+        pthread_t thread;
+
+        xseg_latch_init(&f.latch, XSEG_RANK_ARENA);
+        assert_int_equal(pthread_create(&thread, NULL, own, &f), 0);
+        wait_for_turn(&f, 1);
+        use(&f, 2000);
+        atomic_store(&f.turn, 2);
+        assert_int_equal(pthread_join(thread, NULL), 0);
+        assert_int_equal(f.collisions, 0);
+        xseg_latch_fini(&f.latch);
+    }
+}
+
+#endif
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_at_a_time),
         cmocka_unit_test(sleepers_are_woken),
         cmocka_unit_test(it_works_without_the_barrier),
+#if !XSEG_LATCH_IS_MUTEX
+        cmocka_unit_test(an_owner_gives_way),
+#endif
     };
 
     return cmocka_run_group_tests_name("latch", tests, NULL, NULL);
