@@ -186,6 +186,32 @@ static void pages_of_another_stream_move(void **state)
     scene_stream_destroy(stream);
 }
 
+/* Once the device is full, nothing is created or released that a steal can bring: streams in turn. */
+static void a_full_device_creates_nothing(void **state)
+{
+    struct xseg_allocator *allocator = open_on(200, "expandable_segments:True");
+    const xseg_stream stream[] = {NULL, scene_stream(), scene_stream()};
+
+    (void)state;
+    scene_free(allocator, scene_alloc(allocator, 200 * MIB, NULL));
+    const struct traces before = look(allocator);
+    for (unsigned i = 1; i < 30; i++) {
+        void *first = scene_alloc(allocator, (1 + i % 7) * 20 * MIB, stream[i % 3]);
+        void *second = scene_alloc(allocator, 60 * MIB, stream[(i + 1) % 3]);
+
+        assert_int_equal(reserved(allocator), 200 * MIB);
+        scene_free(allocator, first);
+        scene_free(allocator, second);
+    }
+    expect_no_wait(allocator, &before);
+    assert_int_equal(xseg_sim_calls("cuMemCreate"), before.creates);
+    assert_int_equal(xseg_sim_calls("cuMemRelease"), before.releases);
+    assert_true(xseg_sim_calls("cuMemUnmap") > before.unmaps);
+    assert_int_equal(xseg_close(allocator), XSEG_OK);
+    scene_stream_destroy(stream[1]);
+    scene_stream_destroy(stream[2]);
+}
+
 /* The same from a private pool that nobody holds any more, and from a small pool to a large one. */
 static void pages_of_other_pools_move(void **state)
 {
@@ -411,6 +437,7 @@ int main(void)
         cmocka_unit_test(pages_of_another_segment_move),
         cmocka_unit_test(own_pages_go_first),
         cmocka_unit_test(pages_of_another_stream_move),
+        cmocka_unit_test(a_full_device_creates_nothing),
         cmocka_unit_test(pages_of_other_pools_move),
         cmocka_unit_test(a_busy_stream_is_waited_for),
         cmocka_unit_test(a_pool_lends),
