@@ -14,7 +14,8 @@ xseg_status xseg_observe(struct xseg_allocator *allocator, const struct xseg_obs
                       "xseg_observe: the observer or id is NULL, or the observer is of unknown "
                       "size: start from XSEG_OBSERVER_INIT");
     XSEG_DOOR_REQUIRE(observer->short_of_memory != NULL || observer->out_of_memory != NULL ||
-                          observer->rejected != NULL || observer->trace != NULL,
+                          observer->rejected != NULL || observer->trace != NULL ||
+                          observer->leaving != NULL || observer->came != NULL,
                       "xseg_observe: the observer has no function");
     return xseg_allocator_observe(allocator, observer, id);
 }

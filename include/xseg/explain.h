@@ -38,7 +38,7 @@ enum xseg_reason_kind {
     XSEG_REASON_LIVE,    /* a live block lies on it */
     XSEG_REASON_PENDING, /* a block lies on it that was freed, and that another stream may still use */
     XSEG_REASON_BUSY,    /* another thread frees a block on it right now */
-    XSEG_REASON_PINNED,  /* idle, but pinned (mapping.h) */
+    XSEG_REASON_PINNED, /* idle, but pinned (mapping.h) */
     XSEG_REASON_POOL, /* idle, in a private pool that somebody holds: a graph's, a tag's, a user's */
     XSEG_REASON_CAPTURE, /* idle, while a capture is under way on the device */
     XSEG_REASON_STREAM,  /* idle, but its stream has work queued, which may still use it */

@@ -4,14 +4,15 @@
  *
  * None is called with a lock of the library held, and each in the thread whose call caused it, but
  * for `trace`, see there.  They may call the library, except where their comment says otherwise;
- * requests that are made from within an observer are served as usual, but tell and ask nobody.
+ * requests that are made from within an observer are served as usual, but tell and ask nobody, except
+ * that memory comes or goes: `leaving` and `came` are told of it, whoever causes it.
  *
  * Threads: any; several threads may be in one observer at once.  Fork and errors: as in allocator.h.
  */
 #ifndef XSEG_OBSERVE_H
 #define XSEG_OBSERVE_H
 
-#include "xseg/allocator.h"
+#include "xseg/mapping.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -74,9 +75,18 @@ struct xseg_observer {
      * Without host memory entries are left out.  It must not allocate or free with this allocator.
      */
     void (*trace)(void *context, const struct xseg_trace_entry *entry);
+    /*
+     * Memory is about to go from beneath some addresses: trimmed, moved to another stream or pool,
+     * or its pool is paused.  No work is queued on it.  Let go of what is registered there; it goes
+     * when all observers have returned.  Should it stay after all, since the driver refuses or a
+     * capture has begun meanwhile, `came` says so, with the same generation.
+     */
+    void (*leaving)(void *context, const struct xseg_mapping *mapping);
+    /* Addresses have memory, and nobody has been given any of it; or a pool was resumed. */
+    void (*came)(void *context, const struct xseg_mapping *mapping);
 };
 /* clang-format off */
-#define XSEG_OBSERVER_INIT {sizeof(struct xseg_observer), NULL, NULL, NULL, NULL, NULL}
+#define XSEG_OBSERVER_INIT {sizeof(struct xseg_observer), NULL, NULL, NULL, NULL, NULL, NULL, NULL}
 /* clang-format on */
 
 /** How often one request asks short_of_memory at the most. */
@@ -90,8 +100,8 @@ struct xseg_observer {
  *
  * Returns: XSEG_OK, XSEG_ERR_ARGUMENT (of unknown size, or without any function),
  *          XSEG_ERR_HOST_MEMORY, XSEG_ERR_FORKED
- * Cost:    no driver call.  An observer without `trace` costs nothing until memory is short; with it
- *          every allocation and free takes a lock that all threads share.
+ * Cost:    no driver call.  An observer without `trace` costs nothing until memory is short or comes
+ *          and goes; with it every allocation and free takes a lock that all threads share.
  */
 XSEG_API XSEG_NODISCARD xseg_status xseg_observe(struct xseg_allocator *allocator,
                                                  const struct xseg_observer *observer,

@@ -2,6 +2,7 @@
 #include "src/core/alone.h"
 
 #include "src/core/allocator.h"
+#include "src/core/notice.h"
 #include "src/core/trace.h"
 #include "src/core/trim.h"
 
@@ -103,7 +104,9 @@ xseg_status xseg_alone_free(struct xseg_block *block)
     xseg_lock_take(&arena->device->growth_lock);
     const bool is_idle = wait_for_all(block);
     const xseg_status status = take_back(block, is_idle, &claimed);
-    if (claimed != NULL)
+    if (claimed != NULL && !xseg_notice_leave(arena->device, claimed))
+        xseg_trim_put_back(arena, claimed);
+    else if (claimed != NULL)
         (void)xseg_trim_give(claimed, cache != 0);
     (void)xseg_pages_shrink(&arena->device->pages, cache, UINT64_MAX);
     if (status == XSEG_OK && ++arena->quarantined > XSEG_ALONE_QUARANTINE) {

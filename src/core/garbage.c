@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "src/core/garbage.h"
 
+#include "src/core/notice.h"
 #include "src/core/size.h"
 #include "src/core/trim.h"
 
@@ -76,7 +77,7 @@ static void free_old(void *self, struct xseg_arena *arena)
     xseg_arena_unlock(arena);
     if (claimed == NULL)
         return;
-    if (!may_go(arena, claimed)) {
+    if (!may_go(arena, claimed) || !xseg_notice_leave(arena->device, claimed)) {
         xseg_trim_put_back(arena, claimed);
         return;
     }

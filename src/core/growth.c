@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "src/base/error.h"
+#include "src/core/notice.h"
 #include "src/core/pause.h"
 #include "src/core/scrub.h"
 #include "src/core/size.h"
@@ -184,6 +185,7 @@ static xseg_status grow_classic(struct xseg_arena *arena, const struct xseg_need
     xseg_pool_note_growth(arena->pool, bytes);
     xseg_trace_note(arena, XSEG_TRACE_SEGMENT_ALLOC, extent->segment.base, bytes);
     xseg_fill_busy(extent->first);
+    xseg_notice_come(extent, extent->segment.base, bytes);
     xseg_arena_lock(arena);
     extent->oversize = bytes >= need->config->max_split_bytes;
     xseg_counts_up(&arena->counts, XSEG_COUNT_SEGMENT, 1);
@@ -329,6 +331,8 @@ xseg_status xseg_growth_finish(struct xseg_arena *arena, const struct xseg_need 
 
     if (is_allowed)
         status = xseg_stretch_map(arena->pool, stretch);
+    if (is_allowed)
+        xseg_notice_stretch(stretch);
     xseg_arena_lock(arena);
     const bool stocked = xseg_arena_stock(arena, &arena->blocks, 2);
     struct xseg_block *block = xseg_stretch_settle(arena, stretch, is_allowed);
@@ -447,6 +451,7 @@ static xseg_status grow_alone(struct xseg_arena *arena, const struct xseg_need *
     struct xseg_block *block = stretch.last = stretch.first;
     struct xseg_extent *extent = block->extent;
     status = xseg_stretch_map(arena->pool, &stretch);
+    xseg_notice_stretch(&stretch);
     xseg_arena_lock(arena);
     const bool stocked = xseg_arena_stock(arena, &arena->blocks, 3);
     if (status != XSEG_OK || !stocked) {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "src/core/idle.h"
 
+#include "src/core/notice.h"
 #include "src/core/size.h"
 #include "src/core/trim.h"
 #include "src/core/walk.h"
@@ -357,7 +358,13 @@ static void take_arena(void *self, struct xseg_arena *arena)
         (wish->stream != NULL && xseg_arena_stream(arena) != wish->stream) ||
         (wish->pool != NULL && arena->pool != wish->pool))
         return;
-    for (struct xseg_block *block = claim_idle(taking, arena); block != NULL; block = next) {
+    struct xseg_block *claimed = claim_idle(taking, arena);
+    if (!xseg_notice_leave(arena->device, claimed)) {
+        taking->taken->busy += chain_bytes(claimed);
+        xseg_trim_put_back(arena, claimed);
+        return;
+    }
+    for (struct xseg_block *block = claimed; block != NULL; block = next) {
         const uint64_t bytes = block->bytes;
 
         next = block->right;

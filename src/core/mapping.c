@@ -57,7 +57,6 @@ bool xseg_mapping_next(const struct xseg_extent *extent, uint32_t *at, uint32_t 
         if (first >= end)
             return false;
         *out = begin(extent, 0);
-        out->is_pinned = xseg_segment_is_pinned(segment, 0, 1);
         return true;
     }
     while (first < end && !xseg_segment_is_mapped(segment, first))
@@ -70,7 +69,6 @@ bool xseg_mapping_next(const struct xseg_extent *extent, uint32_t *at, uint32_t 
     *out = begin(extent, first);
     out->bytes = (*at - first) * segment->granule_bytes;
     out->page_bytes = segment->length[first] * segment->granule_bytes;
-    out->is_pinned = xseg_segment_is_pinned(segment, first, *at - first);
     return true;
 }
 
@@ -99,6 +97,17 @@ static xseg_status add(struct xseg_mapping_list *list, const struct xseg_mapping
     return XSEG_OK;
 }
 
+/* Whether a page of a mapping is pinned that ends before a granule. */
+static bool is_pinned(const struct xseg_extent *extent, uint32_t end,
+                      const struct xseg_mapping *mapping)
+{
+    const struct xseg_segment *segment = &extent->segment;
+    const uint32_t count =
+        xseg_extent_is_expandable(extent) ? (uint32_t)(mapping->bytes / segment->granule_bytes) : 1;
+
+    return xseg_segment_is_pinned(segment, end - count, count);
+}
+
 static void collect_arena(void *self, struct xseg_arena *arena)
 {
     struct collection *collection = self;
@@ -112,8 +121,10 @@ static void collect_arena(void *self, struct xseg_arena *arena)
         struct xseg_mapping mapping;
 
         for (uint32_t at = 0, end = xseg_mapping_granules(extent);
-             collection->status == XSEG_OK && xseg_mapping_next(extent, &at, end, &mapping);)
+             collection->status == XSEG_OK && xseg_mapping_next(extent, &at, end, &mapping);) {
+            mapping.is_pinned = is_pinned(extent, at, &mapping);
             collection->status = add(collection->list, &mapping);
+        }
     }
 }
 

@@ -13,7 +13,7 @@
 /*
  * The next run of mapped granules in [*at, end) with pages of one size and one generation; of a classic
  * segment, whose only granule is 0, all of it.  *at moves behind the run.  GROWTH is held, or nobody
- * else changes these granules.
+ * else changes these granules; pins are not looked at.
  *
  * Returns: whether there is one
  */

@@ -44,6 +44,11 @@ void xseg_observers_fini(struct xseg_observers *observers)
 
 /* --- Coming and going. --- */
 
+static unsigned is_noticing(const struct xseg_watcher *watcher)
+{
+    return watcher->calls.leaving != NULL || watcher->calls.came != NULL;
+}
+
 xseg_status xseg_observers_add(struct xseg_observers *observers, const struct xseg_observer *calls,
                                uint64_t *id)
 {
@@ -56,6 +61,7 @@ xseg_status xseg_observers_add(struct xseg_observers *observers, const struct xs
     xseg_lock_take(&observers->lock);
     *id = watcher->id = ++observers->last_id;
     observers->tracing += watcher->calls.trace != NULL;
+    atomic_fetch_add(&observers->noticing, is_noticing(watcher));
     xseg_list_insert(&observers->list, &watcher->link);
     xseg_lock_give(&observers->lock);
     return XSEG_OK;
@@ -90,6 +96,7 @@ xseg_status xseg_observers_remove(struct xseg_observers *observers, uint64_t id)
     if (watcher != NULL && !is_busy) {
         watcher->ends = true;
         observers->tracing -= watcher->calls.trace != NULL;
+        atomic_fetch_sub(&observers->noticing, is_noticing(watcher));
         if (observers->tracing == 0)
             observers->count = 0;
         while (watcher->inside > 0)
@@ -121,6 +128,7 @@ bool xseg_observers_trace(struct xseg_observers *observers)
 struct message {
     enum xseg_observers_subject subject;
     const struct xseg_shortage *shortage;
+    const struct xseg_mapping *mapping;
     const struct xseg_trace_entry *entry; /* not NULL: `trace` is meant */
 };
 
@@ -128,10 +136,41 @@ static bool wants(const struct xseg_observer *calls, const struct message *messa
 {
     if (message->entry != NULL)
         return calls->trace != NULL;
-    if (message->subject == XSEG_OBSERVERS_SHORT)
+    switch (message->subject) {
+    case XSEG_OBSERVERS_SHORT:
         return calls->short_of_memory != NULL;
-    return message->subject == XSEG_OBSERVERS_OOM ? calls->out_of_memory != NULL
-                                                  : calls->rejected != NULL;
+    case XSEG_OBSERVERS_OOM:
+        return calls->out_of_memory != NULL;
+    case XSEG_OBSERVERS_REJECTED:
+        return calls->rejected != NULL;
+    case XSEG_OBSERVERS_LEAVING:
+        return calls->leaving != NULL;
+    case XSEG_OBSERVERS_CAME:
+        break;
+    }
+    return calls->came != NULL;
+}
+
+/* All but what is traced; what it answers. */
+static bool say(const struct xseg_observer *calls, const struct message *message)
+{
+    switch (message->subject) {
+    case XSEG_OBSERVERS_SHORT:
+        return calls->short_of_memory(calls->context, message->shortage);
+    case XSEG_OBSERVERS_OOM:
+        calls->out_of_memory(calls->context, message->shortage);
+        break;
+    case XSEG_OBSERVERS_REJECTED:
+        calls->rejected(calls->context, message->shortage);
+        break;
+    case XSEG_OBSERVERS_LEAVING:
+        calls->leaving(calls->context, message->mapping);
+        break;
+    case XSEG_OBSERVERS_CAME:
+        calls->came(calls->context, message->mapping);
+        break;
+    }
+    return false;
 }
 
 static bool call(const struct xseg_watcher *watcher, const struct message *message)
@@ -143,12 +182,8 @@ static bool call(const struct xseg_watcher *watcher, const struct message *messa
     here = &visit;
     if (message->entry != NULL)
         calls->trace(calls->context, message->entry);
-    else if (message->subject == XSEG_OBSERVERS_SHORT)
-        answer = calls->short_of_memory(calls->context, message->shortage);
-    else if (message->subject == XSEG_OBSERVERS_OOM)
-        calls->out_of_memory(calls->context, message->shortage);
     else
-        calls->rejected(calls->context, message->shortage);
+        answer = say(calls, message);
     here = visit.outer;
     return answer;
 }
@@ -205,6 +240,16 @@ bool xseg_observers_tell(struct xseg_observers *observers, enum xseg_observers_s
     const bool answer = call_all(observers, &message);
     xseg_lock_give(&observers->lock);
     return answer;
+}
+
+void xseg_observers_tell_of(struct xseg_observers *observers, enum xseg_observers_subject subject,
+                            const struct xseg_mapping *mapping)
+{
+    const struct message message = {.subject = subject, .mapping = mapping};
+
+    xseg_lock_take(&observers->lock);
+    (void)call_all(observers, &message);
+    xseg_lock_give(&observers->lock);
 }
 
 /* --- Tracing. --- */

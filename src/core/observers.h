@@ -13,6 +13,8 @@
 #ifndef XSEG_CORE_OBSERVERS_H
 #define XSEG_CORE_OBSERVERS_H
 
+#include <stdatomic.h>
+
 #include "src/base/list.h"
 #include "src/base/lock.h"
 #include "xseg/observe.h"
@@ -23,6 +25,7 @@ struct xseg_observers {
     struct xseg_list list; /* struct xseg_watcher, in the order in which they came */
     uint64_t last_id;
     unsigned tracing;               /* how many have `trace` */
+    atomic_uint noticing;           /* `leaving` or `came`; may be read without the lock */
     struct xseg_trace_entry *queue; /* [capacity], not delivered yet */
     size_t count, capacity;
     bool delivering; /* a thread is at it, and will find what others note meanwhile */
@@ -44,7 +47,13 @@ xseg_status xseg_observers_remove(struct xseg_observers *observers, uint64_t id)
 bool xseg_observers_trace(struct xseg_observers *observers);
 
 /* What an observer is called about. */
-enum xseg_observers_subject { XSEG_OBSERVERS_SHORT, XSEG_OBSERVERS_OOM, XSEG_OBSERVERS_REJECTED };
+enum xseg_observers_subject {
+    XSEG_OBSERVERS_SHORT,
+    XSEG_OBSERVERS_OOM,
+    XSEG_OBSERVERS_REJECTED,
+    XSEG_OBSERVERS_LEAVING,
+    XSEG_OBSERVERS_CAME
+};
 
 /* Whether anybody would be called; false for a thread that is in an observer. */
 bool xseg_observers_want(struct xseg_observers *observers, enum xseg_observers_subject subject);
@@ -52,6 +61,11 @@ bool xseg_observers_want(struct xseg_observers *observers, enum xseg_observers_s
 /* Call all who want to know; whether any of them answered true.  No lock is held. */
 bool xseg_observers_tell(struct xseg_observers *observers, enum xseg_observers_subject subject,
                          const struct xseg_shortage *shortage);
+
+/* Call all who want to know of memory that is leaving, or came; also from within an observer.  No lock
+ * is held. */
+void xseg_observers_tell_of(struct xseg_observers *observers, enum xseg_observers_subject subject,
+                            const struct xseg_mapping *mapping);
 
 /* Note what has happened.  Any lock may be held but a leaf. */
 void xseg_observers_note(struct xseg_observers *observers, const struct xseg_trace_entry *entry);

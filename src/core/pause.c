@@ -7,6 +7,7 @@
 #include "src/base/error.h"
 #include "src/core/allocator.h"
 #include "src/core/growth.h"
+#include "src/core/notice.h"
 #include "src/core/obstacle.h"
 #include "src/core/size.h"
 #include "src/core/trim.h"
@@ -21,6 +22,7 @@ struct move {
     uint64_t offset;                /* of what is copied next */
     uint64_t bytes;                 /* a sum over the segments */
     xseg_status status;             /* the first error */
+    bool is_told;                   /* that the memory is leaving */
 };
 
 /* --- All segments of a pool, in an order that stays while it is paused. --- */
@@ -272,10 +274,13 @@ static xseg_status pause(struct move *move, enum xseg_keep keep, const char *pat
     struct xseg_device *device = move->device;
     xseg_status status = xseg_obstacle_close(move->pool);
 
-    if (status == XSEG_OK && keep != XSEG_KEEP_NOTHING) {
+    if (status == XSEG_OK && keep != XSEG_KEEP_NOTHING)
         status = get_copier(device);
-        if (status != XSEG_OK)
-            return status;
+    if (status != XSEG_OK)
+        return status;
+    if (keep != XSEG_KEEP_NOTHING || xseg_notice_is_wanted(device)) {
+        move->is_told = true;
+        xseg_notice_pool(move->pool, true);
         xseg_lock_give(&device->growth_lock);
         status = save(move, keep, path);
         xseg_lock_take(&device->growth_lock);
@@ -298,6 +303,8 @@ xseg_status xseg_pause_begin(struct xseg_pool *pool, enum xseg_keep keep, const 
         pool->state = XSEG_POOL_MOVES;
         status = pause(&move, keep, path);
         if (pool->state == XSEG_POOL_MOVES) {
+            if (move.is_told)
+                xseg_notice_pool(pool, false);
             settle(&move, XSEG_POOL_RUNS);
             forget_contents(move.contents);
         }
@@ -386,6 +393,7 @@ static xseg_status resume(struct move *move)
         visit_segments(move, arrive_segment);
         move->pool->contents = NULL;
         forget_contents(move->contents);
+        xseg_notice_pool(move->pool, false);
         settle(move, XSEG_POOL_RUNS);
         return XSEG_OK;
     }

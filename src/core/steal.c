@@ -4,6 +4,7 @@
 #include <inttypes.h>
 
 #include "src/base/error.h"
+#include "src/core/notice.h"
 #include "src/core/trim.h"
 
 /* One attempt. */
@@ -210,7 +211,7 @@ xseg_status xseg_steal(struct xseg_device *device, const struct xseg_steal_plan 
         claim_everywhere(&theft);
     theft.least = granularity(&theft);
     claim_everywhere(&theft);
-    if (theft.claimed_bytes >= theft.missing)
+    if (theft.claimed_bytes >= theft.missing && xseg_notice_leave(device, theft.claimed))
         return take_all(&theft);
     put_all_back(&theft);
     return theft.status == XSEG_ERR_DEVICE_LOST ? theft.status : status;

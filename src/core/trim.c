@@ -4,6 +4,7 @@
 #include "src/base/error.h"
 #include "src/core/departure.h"
 #include "src/core/idle.h"
+#include "src/core/notice.h"
 #include "src/core/pause.h"
 #include "src/core/size.h"
 
@@ -129,6 +130,11 @@ static void trim_arena(struct trim *trim, struct xseg_arena *arena)
     if (!idle) {
         xseg_trim_put_back(arena, claimed);
         trim->done->kept_busy += claimed_bytes;
+        return;
+    }
+    if (!xseg_notice_leave(trim->device, claimed)) {
+        xseg_trim_put_back(arena, claimed);
+        trim->done->kept_capture += claimed_bytes;
         return;
     }
     given = give_all(claimed);
@@ -341,7 +347,8 @@ xseg_status xseg_trim_device(struct xseg_device *device, const struct xseg_trim_
         xseg_device_visit_arenas(device, visit_arena, &trim);
 
     /* What left the arenas without reaching the driver is a leftover. */
-    const uint64_t left = xseg_leftovers_bytes(&device->leftovers) - kept;
+    const uint64_t now = xseg_leftovers_bytes(&device->leftovers);
+    const uint64_t left = now - xseg_min(now, kept);
     done->returned -= xseg_min(left, done->returned - returned_before);
     done->kept_refused += kept + left;
     add_left(&trim);

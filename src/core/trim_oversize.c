@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Trim of whole classic segments for one request. */
+#include "src/core/notice.h"
 #include "src/core/trim.h"
 
 static void give_all(struct xseg_block *claimed)
@@ -52,7 +53,7 @@ bool xseg_trim_oversize(struct xseg_arena *arena, uint64_t least, uint64_t wante
         return false;
     struct xseg_block *rest = cut_chain(claimed, wanted);
     xseg_trim_put_back(arena, rest);
-    if (bytes < wanted) {
+    if (bytes < wanted || !xseg_notice_leave(arena->device, claimed)) {
         xseg_trim_put_back(arena, claimed);
         return false;
     }

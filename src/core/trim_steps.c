@@ -2,6 +2,7 @@
 /* Of trim.h: the steps of a trim. */
 #include "src/base/error.h"
 #include "src/core/departure.h"
+#include "src/core/notice.h"
 #include "src/core/size.h"
 #include "src/core/trace.h"
 #include "src/core/trim.h"
@@ -204,6 +205,8 @@ static uint64_t give_pages(struct xseg_arena *arena, struct xseg_block *block, b
         (void)xseg_segment_unmap(segment, (uint32_t)((block->base - segment->base) / granule),
                                  (uint32_t)(block->bytes / granule), keep, &done);
     const uint64_t gone = done * granule;
+    if (gone < block->bytes)
+        xseg_notice_come(block->extent, block->base + gone, block->bytes - gone);
     /* What was away was not reserved. */
     const uint64_t reserved = mapped - atomic_load_explicit(&segment->mapped, memory_order_relaxed);
     xseg_arena_lock(arena);

@@ -1,0 +1,367 @@
+/* SPDX-License-Identifier: MIT */
+/* Notices: who registers addresses elsewhere hears before memory goes and after it came. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/support/scene.h"
+
+/* By its plain C types; CUmemLocation is a kind (1: device) and a number. */
+struct location {
+    int kind, number;
+};
+int cuMemGetAccess(unsigned long long *flags, const struct location *location,
+                   unsigned long long address);
+
+#define GRANULE  (2 * MIB)
+#define GRANULES ((size_t)1 << 16)
+
+/* What was told, as somebody would keep it who registers memory: by granule from the lowest address. */
+struct mirror {
+    struct xseg_allocator *allocator;
+    uintptr_t origin;
+    uint64_t generation[GRANULES]; /* 0: not there */
+    unsigned came, left;
+    struct xseg_mapping last; /* that was told of */
+    /* What a notice is to do beside that, once. */
+    void (*act)(struct mirror *mirror);
+    struct xseg_pool *pool;
+    xseg_stream stream;
+    void *ptr;
+};
+
+static size_t place_of(struct mirror *mirror, const void *base)
+{
+    if (mirror->origin == 0)
+        mirror->origin = (uintptr_t)base / GIB * GIB;
+    assert_true((uintptr_t)base >= mirror->origin);
+    const size_t place = ((uintptr_t)base - mirror->origin) / GRANULE;
+    assert_true(place < GRANULES);
+    return place;
+}
+
+static size_t count_of(const struct xseg_mapping *mapping)
+{
+    return (mapping->bytes + GRANULE - 1) / GRANULE;
+}
+
+static void act(struct mirror *mirror)
+{
+    void (*once)(struct mirror *) = mirror->act;
+
+    mirror->act = NULL;
+    if (once != NULL)
+        once(mirror);
+}
+
+static bool is_accessible(const void *base)
+{
+    const struct location device = {1, 0};
+    unsigned long long flags = 0;
+
+    return cuMemGetAccess(&flags, &device, (uintptr_t)base) == 0 && flags == 3;
+}
+
+static void leaving(void *context, const struct xseg_mapping *mapping)
+{
+    struct mirror *mirror = context;
+    const size_t first = place_of(mirror, mapping->base);
+
+    mirror->last = *mapping;
+    mirror->left++;
+    for (size_t i = 0; i < count_of(mapping); i++) {
+        assert_int_equal(mirror->generation[first + i], mapping->generation);
+        mirror->generation[first + i] = 0;
+    }
+    if (mapping->is_expandable)
+        assert_true(is_accessible(mapping->base)); /* it is still there */
+    act(mirror);
+}
+
+static void came(void *context, const struct xseg_mapping *mapping)
+{
+    struct mirror *mirror = context;
+    const size_t first = place_of(mirror, mapping->base);
+
+    mirror->last = *mapping;
+    mirror->came++;
+    for (size_t i = 0; i < count_of(mapping); i++) {
+        assert_int_equal(mirror->generation[first + i], 0);
+        mirror->generation[first + i] = mapping->generation;
+    }
+    if (mapping->is_expandable)
+        assert_true(is_accessible(mapping->base));
+    act(mirror);
+}
+
+static struct mirror *observe(struct xseg_allocator *allocator)
+{
+    struct xseg_observer observer = XSEG_OBSERVER_INIT;
+    struct mirror *mirror = calloc(1, sizeof(*mirror));
+    uint64_t id = 0;
+
+    assert_non_null(mirror);
+    mirror->allocator = allocator;
+    observer.context = mirror;
+    observer.leaving = leaving;
+    observer.came = came;
+    assert_int_equal(xseg_observe(allocator, &observer, &id), XSEG_OK);
+    return mirror;
+}
+
+static bool compare(void *context, const struct xseg_mapping *mapping)
+{
+    struct mirror *mirror = context;
+    const size_t first = place_of(mirror, mapping->base);
+
+    for (size_t i = 0; i < count_of(mapping); i++) {
+        assert_int_equal(mirror->generation[first + i], mapping->generation);
+        mirror->generation[first + i] |= (uint64_t)1 << 63;
+    }
+    return true;
+}
+
+/* What was told is what is there. */
+static void expect_true(struct mirror *mirror)
+{
+    assert_int_equal(xseg_mappings(mirror->allocator, NULL, compare, mirror), XSEG_OK);
+    for (size_t i = 0; i < GRANULES; i++) {
+        assert_true(mirror->generation[i] == 0 || mirror->generation[i] >> 63 != 0);
+        mirror->generation[i] &= ~((uint64_t)1 << 63);
+    }
+}
+
+static void *alloc_in(struct xseg_allocator *allocator, struct xseg_pool *pool, size_t bytes)
+{
+    struct xseg_request request = XSEG_REQUEST_INIT;
+    void *ptr = NULL;
+
+    request.pool = pool;
+    request.bytes = bytes;
+    assert_int_equal(xseg_alloc_with(allocator, &request, &ptr), XSEG_OK);
+    return ptr;
+}
+
+static void growth_and_trim_are_told(void **state)
+{
+    static const char *const config[] = {"expandable_segments:True", "expandable_segments:False",
+                                         "unmap_on_free:True"};
+
+    (void)state;
+    for (unsigned i = 0; i < COUNT_OF(config); i++) {
+        struct xseg_allocator *allocator = scene_open(config[i]);
+        struct mirror *mirror = observe(allocator);
+        void *ptr = scene_alloc(allocator, 50 * MIB, NULL),
+             *small = scene_alloc(allocator, 100, NULL);
+
+        assert_int_equal(mirror->came, 2);
+        assert_int_equal(mirror->left, 0);
+        expect_true(mirror);
+        scene_free(allocator, ptr);
+        scene_empty_cache(allocator);
+        assert_int_equal(mirror->left, 1);
+        expect_true(mirror);
+        scene_free(allocator, small);
+        scene_close(allocator); /* all of it goes */
+        assert_int_equal(mirror->left, 2);
+        free(mirror);
+    }
+}
+
+/* While memory comes nobody has it yet; and no lock is held, so the library can be called. */
+static void allocate_more(struct mirror *mirror)
+{
+    struct xseg_block_info info = XSEG_BLOCK_INFO_INIT;
+    const struct xseg_mapping mapping = mirror->last;
+
+    assert_int_equal(xseg_block(mirror->allocator, mapping.base, &info), XSEG_OK);
+    assert_int_equal(info.state, XSEG_BLOCK_BUSY);
+    mirror->ptr = scene_alloc(mirror->allocator, 70 * MIB, NULL);
+    scene_empty_cache(mirror->allocator);
+    (void)scene_stats(mirror->allocator);
+}
+
+static void observers_may_call_the_library(void **state)
+{
+    struct xseg_allocator *allocator = scene_open(NULL);
+    struct mirror *mirror = observe(allocator);
+    void *held;
+
+    (void)state;
+    mirror->act = allocate_more;
+    void *ptr = scene_alloc(allocator, 50 * MIB, NULL);
+    assert_non_null(mirror->ptr);
+    assert_ptr_not_equal(mirror->ptr, ptr);
+    held = mirror->ptr;
+    expect_true(mirror);
+    scene_free(allocator, ptr);
+    mirror->act = allocate_more;
+    scene_empty_cache(allocator);
+    expect_true(mirror);
+    scene_free(allocator, held);
+    scene_free(allocator, mirror->ptr);
+    scene_close(allocator);
+    free(mirror);
+}
+
+static void what_the_driver_refuses_stays(void **state)
+{
+    struct xseg_allocator *allocator = scene_open(NULL);
+    struct mirror *mirror = observe(allocator);
+    struct xseg_sim_fault fault = XSEG_SIM_FAULT_INIT;
+
+    (void)state;
+    scene_free(allocator, scene_alloc(allocator, 50 * MIB, NULL));
+    const uint64_t generation = mirror->last.generation;
+    fault.call = "cuMemUnmap";
+    fault.every = 1;
+    fault.error = 999;
+    assert_int_equal(xseg_sim_fault_set(0, &fault), XSEG_OK);
+    scene_empty_cache(allocator);
+    assert_int_equal(xseg_sim_fault_set(0, NULL), XSEG_OK);
+    assert_int_equal(mirror->left, 1);
+    assert_int_equal(mirror->came, 2);
+    assert_int_equal(mirror->last.generation, generation);
+    expect_true(mirror);
+    scene_close(allocator);
+    free(mirror);
+}
+
+static void begin_capture(struct mirror *mirror)
+{
+    scene_capture_begin(mirror->pool, mirror->stream);
+}
+
+/* A capture that begins while observers are told: nothing goes, and it is not spoilt. */
+static void nothing_goes_in_a_capture_that_begins_meanwhile(void **state)
+{
+    struct xseg_allocator *allocator = scene_open(NULL);
+    struct mirror *mirror = observe(allocator);
+    struct xseg_trimmed done = XSEG_TRIMMED_INIT;
+
+    (void)state;
+    mirror->pool = scene_pool(allocator);
+    mirror->stream = scene_stream();
+    scene_free(allocator, scene_alloc(allocator, 50 * MIB, NULL));
+    mirror->act = begin_capture;
+    assert_int_equal(xseg_trim(allocator, NULL, NULL, &done), XSEG_OK);
+    assert_int_equal(done.returned, 0);
+    assert_int_equal(done.kept_capture, 60 * MIB);
+    assert_int_equal(mirror->came, 2);
+    expect_true(mirror);
+    scene_graph_destroy(scene_capture_end(mirror->pool, mirror->stream));
+    assert_int_equal(xseg_close(allocator), XSEG_OK);
+    scene_stream_destroy(mirror->stream);
+    free(mirror);
+}
+
+static void queue_work(struct mirror *mirror)
+{
+    scene_work(mirror->allocator, mirror->stream, mirror->ptr);
+}
+
+static void pauses_are_told(void **state)
+{
+    struct xseg_allocator *allocator = scene_open(NULL);
+    struct mirror *mirror = observe(allocator);
+
+    (void)state;
+    mirror->pool = scene_pool(allocator);
+    mirror->ptr = alloc_in(allocator, mirror->pool, 50 * MIB);
+    const uint64_t generation = mirror->last.generation;
+    assert_int_equal(xseg_pool_pause(mirror->pool, XSEG_KEEP_HOST, NULL), XSEG_OK);
+    assert_int_equal(mirror->left, 1);
+    expect_true(mirror);
+    assert_int_equal(xseg_pool_resume(mirror->pool), XSEG_OK);
+    assert_int_equal(mirror->came, 2);
+    assert_true(mirror->last.generation > generation);
+    expect_true(mirror);
+    /* Work that is queued meanwhile stands in the way, and the same memory is there again. */
+    mirror->act = queue_work;
+    scene_expect_error(xseg_pool_pause(mirror->pool, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_BUSY,
+                       "work");
+    assert_int_equal(mirror->left, 2);
+    assert_int_equal(mirror->came, 3);
+    expect_true(mirror);
+    xseg_sim_finish_all();
+    scene_free(allocator, mirror->ptr);
+    scene_close(allocator);
+    free(mirror);
+}
+
+static uint64_t next(uint64_t *seed)
+{
+    *seed = *seed * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+    return *seed >> 33;
+}
+
+/* Whatever happens, on a device that is short of memory, too: who only listens knows what is there. */
+static void the_mirror_is_always_true(void **state)
+{
+    static const char *const config[] = {
+        "expandable_segments:True", "expandable_segments:True,idle_ms:0",
+        "expandable_segments:False", "expandable_segments:True,page_cache_mb:64",
+        "expandable_segments:True,per_process_memory_fraction:0.8,garbage_collection_threshold:0."
+        "6"};
+
+    (void)state;
+    for (unsigned c = 0; c < COUNT_OF(config); c++) {
+        struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+        void *block[24] = {NULL};
+        uint64_t seed = 7 + c;
+
+        settings.memory_bytes = 600 * MIB;
+        struct xseg_allocator *allocator = scene_open_on(&settings, config[c]);
+        struct mirror *mirror = observe(allocator);
+        const xseg_stream stream[2] = {NULL, scene_stream()};
+        mirror->pool = scene_pool(allocator);
+        for (unsigned step = 0; step < 600; step++) {
+            const uint64_t what = next(&seed) % 20;
+            void **at = &block[next(&seed) % COUNT_OF(block)];
+            struct xseg_request request = XSEG_REQUEST_INIT;
+
+            request.bytes =
+                next(&seed) % 4 == 0 ? next(&seed) % MIB + 1 : next(&seed) % (80 * MIB) + 1;
+            request.stream = stream[next(&seed) % 2];
+            request.pool = next(&seed) % 4 == 0 ? mirror->pool : NULL;
+            if (what == 0)
+                scene_empty_cache(allocator);
+            else if (what == 1)
+                assert_int_equal(xseg_tick(allocator, 1000), XSEG_OK);
+            else if (what == 2 && xseg_pool_pause(mirror->pool, XSEG_KEEP_NOTHING, NULL) == XSEG_OK)
+                expect_true(mirror);
+            else if (what == 3)
+                (void)!xseg_pool_resume(mirror->pool);
+            else if (*at == NULL)
+                (void)!xseg_alloc_with(allocator, &request, at);
+            else {
+                scene_free(allocator, *at);
+                *at = NULL;
+            }
+            if (step % 10 == 0)
+                expect_true(mirror);
+        }
+        expect_true(mirror);
+        assert_true(mirror->left > 10);
+        (void)!xseg_pool_resume(mirror->pool);
+        for (unsigned i = 0; i < COUNT_OF(block); i++)
+            if (block[i] != NULL)
+                scene_free(allocator, block[i]);
+        assert_int_equal(xseg_close(allocator), XSEG_OK);
+        scene_stream_destroy(stream[1]);
+        free(mirror);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(growth_and_trim_are_told),
+        cmocka_unit_test(observers_may_call_the_library),
+        cmocka_unit_test(what_the_driver_refuses_stays),
+        cmocka_unit_test(nothing_goes_in_a_capture_that_begins_meanwhile),
+        cmocka_unit_test(pauses_are_told),
+        cmocka_unit_test(the_mirror_is_always_true),
+    };
+
+    return cmocka_run_group_tests_name("notice", tests, NULL, NULL);
+}
