@@ -26,10 +26,10 @@ struct xseg_need;
 struct xseg_grant;
 
 struct xseg_small {
-    struct xseg_rack rack;
-    struct xseg_sheets sheets;
     struct xseg_cell frontier;
     bool has_filled; /* some quanta hold the pattern of fill.h */
+    struct xseg_rack rack;
+    struct xseg_sheets sheets;
 };
 
 /* --- Hits. --- */
