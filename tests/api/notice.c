@@ -300,8 +300,8 @@ static void the_mirror_is_always_true(void **state)
     static const char *const config[] = {
         "expandable_segments:True", "expandable_segments:True,idle_ms:0",
         "expandable_segments:False", "expandable_segments:True,page_cache_mb:64",
-        "expandable_segments:True,per_process_memory_fraction:0.8,garbage_collection_threshold:0."
-        "6"};
+        ("expandable_segments:True,per_process_memory_fraction:0.8,"
+         "garbage_collection_threshold:0.6")};
 
     (void)state;
     for (unsigned c = 0; c < COUNT_OF(config); c++) {
