@@ -79,7 +79,8 @@ struct xseg_segment {
     uint64_t since_whole;             /* where `since` of a classic segment points */
     atomic_uint_fast64_t *generation; /* as `since`; see above.  May be read without the lock */
     atomic_uint_fast64_t generation_whole;
-    uint32_t *pins;  /* as `since`: how often each is pinned; NULL before the first pin */
+    /* As `since`: how often each is pinned; NULL before the first pin, which may be read without. */
+    _Atomic(uint32_t *) pins;
     uint32_t pinned; /* how many of them are */
 };
 
