@@ -430,6 +430,8 @@ static void open_service(struct service *service, const char *config)
     struct xseg_options options = XSEG_OPTIONS_INIT;
 
     settings.memory_bytes = MEMORY;
+    /* As a real driver's: what is remembered of streams that are gone serves new ones. */
+    settings.recycles = true;
     assert_int_equal(xseg_sim_reset(&settings), XSEG_OK);
     options.driver = scene_driver();
     options.clock = virtual_clock;
