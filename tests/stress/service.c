@@ -237,6 +237,10 @@ static void configure(struct worker *worker)
         "device_free_min_mb:0",
         "placement:pages",
         "placement:best_fit",
+        "scrub:True",
+        "scrub:False",
+        "hard_limit_mb:1400",
+        "hard_limit_mb:1000000",
     };
 
     CHECK(xseg_configure(worker->service->allocator, strings[below(worker, COUNT_OF(strings))]) ==
