@@ -46,7 +46,7 @@ static bool make_batch(struct xseg_sheets *sheets)
     batch->next = sheets->batches;
     sheets->batches = batch;
     sheets->made += count;
-    sheets->host_bytes += bytes;
+    atomic_fetch_add_explicit(&sheets->host_bytes, bytes, memory_order_relaxed);
     struct xseg_sheet *sheet = (struct xseg_sheet *)(void *)(batch + 1);
     for (uint32_t i = count; i-- > 0;)
         xseg_sheets_put(sheets, &sheet[i]);

@@ -11,6 +11,8 @@
 #ifndef XSEG_CORE_SHEETS_H
 #define XSEG_CORE_SHEETS_H
 
+#include <stdatomic.h>
+
 #include "src/core/cells.h"
 
 struct xseg_sheets_batch;
@@ -19,7 +21,7 @@ struct xseg_sheets {
     struct xseg_sheet *spare; /* chained through `extent` */
     struct xseg_sheets_batch *batches;
     uint32_t made;
-    size_t host_bytes;
+    atomic_size_t host_bytes; /* may be read without the lock */
 };
 
 /* Every sheet goes with its batch. */
