@@ -322,7 +322,7 @@ static xseg_status prepare(struct xseg_device *device, const struct xseg_device_
  * memory has been short they are no model any more, and a question is left out that cannot serve this
  * request: nothing of its arena is pending.  A miss asks in any case.
  */
-static void look_at_pending(struct xseg_arena *arena, const struct xseg_config *config)
+void xseg_device_look_at_pending(struct xseg_arena *arena, const struct xseg_config *config)
 {
     struct xseg_device *device = arena->device;
 
@@ -355,7 +355,7 @@ xseg_status xseg_device_alloc(struct xseg_device *device, const struct xseg_devi
     if (status != XSEG_OK)
         return status;
     if (atomic_load_explicit(&device->pending.count, memory_order_relaxed) != 0)
-        look_at_pending(arena, request->config);
+        xseg_device_look_at_pending(arena, request->config);
     if (__builtin_expect(!need.is_alone, 1))
         status = xseg_arena_alloc(arena, &need, &grant);
     if (status == XSEG_OK && grant.base == 0)

@@ -104,6 +104,10 @@ xseg_status xseg_device_alloc(struct xseg_device *device, const struct xseg_devi
 /* What an allocation or a free ends with where the configuration's follows_calls says so. */
 void xseg_device_follow(struct xseg_device *device, const struct xseg_config *config);
 
+/* Take back what can be had again, before a request is served from an arena; for when something is
+ * pending.  In a capture only what its graph allows. */
+void xseg_device_look_at_pending(struct xseg_arena *arena, const struct xseg_config *config);
+
 /* Have memory ready; as xseg_prewarm() of the public header. */
 xseg_status xseg_device_prewarm(struct xseg_device *device,
                                 const struct xseg_device_request *request);

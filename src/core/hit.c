@@ -8,8 +8,7 @@
 static inline bool is_calm(struct xseg_device *device)
 {
     return !xseg_context_is_lost(&device->context) && !xseg_routes_exist(&device->routes) &&
-           !xseg_pending_captures(&device->pending) &&
-           atomic_load_explicit(&device->pending.count, memory_order_relaxed) == 0;
+           !xseg_pending_captures(&device->pending);
 }
 
 /* The arena of the default pool that a stream's requests of a kind go to, or NULL. */
@@ -39,6 +38,9 @@ bool xseg_hit_alloc(struct xseg_allocator *allocator, int ordinal, uint64_t byte
     struct xseg_arena *arena = find_arena(device, stream, need.is_small);
     if (arena == NULL)
         return false;
+    if (__builtin_expect(atomic_load_explicit(&device->pending.count, memory_order_relaxed) != 0,
+                         0))
+        xseg_device_look_at_pending(arena, config);
     need.config = config;
     need.requested = bytes;
     need.bytes = need.span = rounded;

@@ -3,7 +3,7 @@
  * Hits: the shortest way from a door to a block and back.
  *
  * Most calls are plain: a request without wishes, on a stream that is known, for the default pool, while
- * no capture, no route and no pending block is on the device, and the block is there.  What makes a call
+ * no capture and no route is on the device, and the block is there.  What makes a call
  * anything else is looked at here once, in a few words; then it takes the general way (device.h,
  * allocator.h), which comes to the same result for plain calls as well.  The general way takes some
  * 500 instructions more.
