@@ -84,10 +84,19 @@ static inline struct xseg_block *xseg_shelf_from(const struct xseg_shelf *shelf,
     return block != NULL ? block : xseg_shelf_first_above(shelf, bin);
 }
 
-/* The best fit for `bytes`, or NULL.  It stays on the shelf. */
+/* The best fit for `bytes`, or NULL.  It stays on the shelf.  Mostly the bin of the size is empty, and
+ * the next one has one block. */
 static inline struct xseg_block *xseg_shelf_find(const struct xseg_shelf *shelf, uint64_t bytes)
 {
-    return xseg_shelf_from(shelf, bytes, 0);
+    const uint32_t bin = xseg_shelf_bin_of(bytes);
+    const uint32_t next = xseg_bits_next(&shelf->filled, bin);
+
+    if (next == XSEG_BITS_NONE)
+        return NULL;
+    if (next == bin)
+        return xseg_shelf_from(shelf, bytes, 0);
+    struct xseg_block *root = shelf->bin[next];
+    return root->left == NULL ? root : xseg_tree_first(root);
 }
 
 /* The block that comes after this one by size and address, or NULL. */
