@@ -78,6 +78,7 @@ static void read_device(struct xseg_device *device, struct xseg_stats *stats)
     stats->host_bytes = xseg_device_host_bytes(device);
     stats->idle_page_bytes = xseg_pages_bytes(&device->pages);
     stats->scrubbed_bytes = atomic_load_explicit(&device->scrubbed, memory_order_relaxed);
+    stats->paused_bytes = atomic_load_explicit(&device->away, memory_order_relaxed);
     stats->num_oom_rejections = atomic_load_explicit(&device->rejections, memory_order_relaxed);
     stats->overwrites = atomic_load_explicit(&device->fill.overwrites, memory_order_relaxed);
 }
@@ -103,6 +104,7 @@ static void add_arena(void *self, struct xseg_arena *arena)
             stat->freed += up - current;
         }
     }
+    stats->paused_bytes += arena->away;
     XSEG_LIST_FOR(node, &arena->extents)
     {
         stats->address_bytes +=

@@ -57,13 +57,14 @@ struct xseg_stats {
     uint64_t num_oom_rejections;   /* refused at once, see throw_on_cudamalloc_oom; no num_ooms */
     uint64_t idle_page_bytes; /* pages that are mapped nowhere, kept for reuse: page_cache_mb */
     uint64_t scrubbed_bytes;  /* cleared because a page changed pool (scrub) */
+    uint64_t paused_bytes;    /* in blocks and cached memory of paused pools: addresses only */
 };
 
 /**
  * Read the statistics of a device, or of one pool of it.
  *
  * Of a pool there are the groups, the oversize counts, physical_bytes (its reserved bytes),
- * limit_bytes and address_bytes; everything else is 0, and so are peaks but that of the bytes it
+ * limit_bytes, address_bytes and paused_bytes; everything else is 0, and so are peaks but that of the bytes it
  * reserved.
  *
  * @param where  names one device, or a private pool; selecting a stream is XSEG_ERR_UNSUPPORTED

@@ -432,7 +432,7 @@ uint64_t xseg_device_host_bytes(struct xseg_device *device)
 
 struct inspection {
     struct xseg_finding *finding;
-    uint64_t reserved;
+    uint64_t reserved, away;
     bool holds;
 };
 
@@ -444,6 +444,7 @@ static void audit_arena(void *self, struct xseg_arena *arena)
     if (inspection->holds)
         inspection->holds = xseg_arena_audit(arena, inspection->finding);
     inspection->reserved += xseg_counts_current(&arena->counts, XSEG_COUNT_RESERVED_BYTES);
+    inspection->away += arena->away;
     xseg_arena_unlock(arena);
 }
 
@@ -451,16 +452,19 @@ static bool audit_totals(const struct xseg_device *device, const struct inspecti
                          struct xseg_finding *finding)
 {
     const uint64_t reserved = atomic_load_explicit(&device->reserved, memory_order_relaxed);
+    const uint64_t away = atomic_load_explicit(&device->away, memory_order_relaxed);
 
     XSEG_HOLDS(finding, "DEVICE-1", reserved == inspection->reserved,
                "reserved says %" PRIu64 ", arenas %" PRIu64, reserved, inspection->reserved);
+    XSEG_HOLDS(finding, "DEVICE-2", away == inspection->away,
+               "away says %" PRIu64 ", arenas %" PRIu64, away, inspection->away);
     return xseg_pages_audit(&device->pages, finding) &&
            xseg_leftovers_audit(&device->leftovers, finding);
 }
 
 bool xseg_device_audit(struct xseg_device *device, struct xseg_finding *finding)
 {
-    struct inspection inspection = {finding, 0, true};
+    struct inspection inspection = {.finding = finding, .holds = true};
 
     xseg_lock_take(&device->growth_lock);
     xseg_device_visit_arenas(device, audit_arena, &inspection);

@@ -57,6 +57,7 @@ struct xseg_device {
     struct xseg_free_log free_log;
     struct xseg_list spare_extents; /* ended extents, for reuse: look-ups may still see them */
     atomic_uint_fast64_t reserved;  /* bytes mapped or allocated */
+    atomic_uint_fast64_t away;      /* bytes of blocks whose pages are away, see pause.h */
     atomic_uint_fast64_t addresses; /* bytes of reserved ranges */
     /* PyTorch's num_* counters; a reset of the totals sets them to 0. */
     atomic_uint_fast64_t retries, ooms, rejections, syncs, grown, shrunk;

@@ -105,6 +105,7 @@ static void settle_arena(void *self, struct xseg_arena *arena)
     xseg_arena_lock(arena);
     const uint64_t before = arena->away;
     arena->away = away;
+    atomic_fetch_add_explicit(&pool->device->away, away - before, memory_order_relaxed);
     if (away > before)
         xseg_counts_down(&arena->counts, XSEG_COUNT_RESERVED_BYTES, away - before);
     if (away < before)

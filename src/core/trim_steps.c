@@ -218,6 +218,7 @@ static uint64_t give_pages(struct xseg_arena *arena, struct xseg_block *block, b
         block->mapped = block->filled = false;
         xseg_counts_down(&arena->counts, XSEG_COUNT_RESERVED_BYTES, reserved);
         arena->away -= gone - reserved;
+        atomic_fetch_sub_explicit(&arena->device->away, gone - reserved, memory_order_relaxed);
         if (reserved > 0)
             xseg_pool_note_shrink(arena->pool, reserved);
         xseg_trace_note(arena, XSEG_TRACE_SEGMENT_UNMAP, block->base, gone);

@@ -99,12 +99,14 @@ static void memory_goes_and_addresses_stay(void **state)
     assert_int_equal(xseg_sim_calls("cuMemUnmap"), calls + 2);
     const struct xseg_stats away = scene_stats(allocator);
     assert_int_equal(away.reserved_bytes[XSEG_STAT_ALL].current, 2 * MIB);
+    assert_int_equal(away.paused_bytes, 62 * MIB);
     assert_int_equal(away.allocation[XSEG_STAT_ALL].current, 3);
     assert_int_equal(scene_block(allocator, large).state, XSEG_BLOCK_LIVE);
     assert_int_equal(scene_block(allocator, small).requested, 1000);
     assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
     assert_int_equal(xseg_sim_used(0), used);
     assert_int_equal(scene_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 64 * MIB);
+    assert_int_equal(scene_stats(allocator).paused_bytes, 0);
     /* The device may use them again. */
     scene_work(allocator, NULL, large);
     scene_work(allocator, NULL, small);
@@ -431,6 +433,7 @@ static void a_released_pool_is_forgotten_with_its_last_block(void **state)
     scene_empty_cache(allocator);
     assert_false(is_there(name));
     assert_int_equal(scene_stats(allocator).address_bytes, 0);
+    assert_int_equal(scene_stats(allocator).paused_bytes, 0);
     scene_expect_error(xseg_pool_resume(pool), XSEG_ERR_ARGUMENT, "not paused");
     /* Closing forgets what is paused, too, held or not. */
     pool = scene_pool(allocator);

@@ -177,6 +177,9 @@ static void wrong_counts_are_found(void **state)
     atomic_fetch_add(&f.device->reserved, 512);
     expect(&f, "DEVICE-1");
     atomic_fetch_sub(&f.device->reserved, 512);
+    atomic_fetch_add(&f.device->away, 512);
+    expect(&f, "DEVICE-2");
+    atomic_fetch_sub(&f.device->away, 512);
     tear_down(&f);
 }
 
