@@ -105,6 +105,27 @@ static uint64_t measure_pinned(int table, uint64_t address, uint64_t bytes, bool
     return bytes;
 }
 
+/* The same by looking at the bytes, where the system keeps its page table to itself. */
+static uint64_t measure_bytes(uint64_t address, uint64_t bytes, bool *is_hole)
+{
+    uint64_t measured = 0;
+
+    while (measured < bytes) {
+        const uint64_t at = address + measured;
+        const uint64_t length = lesser(PAGE - at % PAGE, bytes - measured);
+        const unsigned char *page = pointer_to(at);
+        const bool is_zero =
+            page[0] == 0 && (length == 1 || memcmp(page, page + 1, length - 1) == 0);
+
+        if (measured == 0)
+            *is_hole = is_zero;
+        if (is_zero != *is_hole)
+            break;
+        measured += length;
+    }
+    return measured;
+}
+
 /* How many bytes from an address on are alike: a hole or not. */
 static uint64_t measure(int table, uint64_t address, uint64_t bytes, bool *is_hole)
 {
@@ -117,9 +138,10 @@ static uint64_t measure(int table, uint64_t address, uint64_t bytes, bool *is_ho
         *is_hole = hole != 0;
         return *is_hole ? hole : seek(&piece, SEEK_HOLE);
     }
-    if (table >= 0 && sim_host_is_pinned(address, bytes))
-        return measure_pinned(table, address, bytes, is_hole);
-    return bytes;
+    if (!sim_host_is_pinned(address, bytes))
+        return bytes;
+    return table >= 0 ? measure_pinned(table, address, bytes, is_hole)
+                      : measure_bytes(address, bytes, is_hole);
 }
 
 /* --- Zeros. --- */
