@@ -1,0 +1,656 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Which memory a request gets, against PyTorch's rules in their plainest form: an array of blocks in the
+ * order of their addresses, and a look at all of them for each request.
+ *
+ * Best fit by size, then address; what can still grow is passed over where the next is effectively
+ * smaller; growth from the lowest hole that is enough; split, merge.  Small and large, expandable and
+ * classic and both at once, through either door, on two streams and in a pool whose blocks are not
+ * split; with alignments, uses by other streams, and trims that make holes.  After each step every
+ * address and every current value and peak is the model's, and the audits hold.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "src/core/allocator.h"
+#include "src/core/walk.h"
+#include "tests/support/scene.h"
+
+#define PARTS   4096u
+#define HELD    300u
+#define OWNERS  3u /* two streams, and a pool that does not split, on the first of them */
+#define USERS   2u
+#define NOWHERE UINT32_MAX
+
+/* A block, in the segment that begins at `segment`. */
+struct part {
+    uint64_t base, bytes, requested;
+    uint64_t segment, segment_bytes;
+    uint64_t event[USERS]; /* pending: pieces of work on each stream that it waits for */
+    enum xseg_block_state state;
+    bool expandable, used[USERS];
+};
+
+struct arena {
+    struct part part[PARTS];
+    unsigned count;
+    bool is_small, splits;
+};
+
+struct world {
+    struct xseg_allocator *allocator;
+    xseg_stream owner[OWNERS], user[USERS];
+    struct xseg_pool *pool;                  /* of the last owner */
+    struct arena arena[OWNERS][2];           /* small, large */
+    uint64_t launched[USERS], passed[USERS]; /* pieces of work */
+    uint64_t peak[4];
+    uint64_t grown, shrunk;
+    struct {
+        uint64_t base;
+        struct arena *arena;
+    } held[HELD];
+    unsigned count;
+    bool expandable;       /* as configured now */
+    struct arena *touched; /* by the last step; NULL: any */
+};
+
+struct wish {
+    uint64_t bytes, requested, alignment, span;
+    bool expandable;
+};
+
+/* xorshift64*: the same numbers everywhere. */
+static uint64_t seed_state;
+
+static uint64_t below(uint64_t bound)
+{
+    seed_state ^= seed_state >> 12;
+    seed_state ^= seed_state << 25;
+    seed_state ^= seed_state >> 27;
+    return seed_state * UINT64_C(0x2545F4914F6CDD1D) % bound;
+}
+
+/* --- The array. --- */
+
+static uint64_t end_of(const struct part *part)
+{
+    return part->base + part->bytes;
+}
+
+/* The neighbour in the same segment, or NULL. */
+static struct part *behind(struct arena *arena, struct part *part)
+{
+    struct part *next = part + 1;
+
+    return next < arena->part + arena->count && next->segment == part->segment ? next : NULL;
+}
+
+static struct part *before(struct arena *arena, struct part *part)
+{
+    return part > arena->part && part[-1].segment == part->segment ? part - 1 : NULL;
+}
+
+static void insert(struct arena *arena, unsigned at, const struct part *part)
+{
+    const struct part copy = *part;
+
+    assert_true(arena->count < PARTS);
+    memmove(&arena->part[at + 1], &arena->part[at], (arena->count - at) * sizeof(copy));
+    arena->part[at] = copy;
+    arena->count++;
+}
+
+static void drop(struct arena *arena, unsigned at)
+{
+    arena->count--;
+    memmove(&arena->part[at], &arena->part[at + 1], (arena->count - at) * sizeof(struct part));
+}
+
+/* Cut a part in two at an address inside it. */
+static void cut(struct arena *arena, unsigned at, uint64_t address)
+{
+    struct part rest = arena->part[at];
+
+    if (address <= rest.base || address >= end_of(&rest))
+        return;
+    arena->part[at].bytes = address - rest.base;
+    rest.bytes = end_of(&rest) - address;
+    rest.base = address;
+    insert(arena, at + 1, &rest);
+}
+
+/* A part gets a state, and merges with neighbours in the same; returns where it is then. */
+static unsigned become(struct arena *arena, unsigned at, enum xseg_block_state state)
+{
+    struct part *part = &arena->part[at];
+    struct part *next = behind(arena, part), *prev = before(arena, part);
+
+    part->state = state;
+    part->requested = 0;
+    memset(part->used, 0, sizeof(part->used));
+    if (next != NULL && next->state == state) {
+        part->bytes += next->bytes;
+        drop(arena, at + 1);
+    }
+    if (prev != NULL && prev->state == state) {
+        prev->bytes += part->bytes;
+        drop(arena, at);
+        at--;
+    }
+    return at;
+}
+
+static unsigned part_at(const struct arena *arena, uint64_t base)
+{
+    for (unsigned i = 0; i < arena->count; i++)
+        if (arena->part[i].base == base)
+            return i;
+    fail_msg("nothing begins at %#llx", (unsigned long long)base);
+    return NOWHERE;
+}
+
+/* --- The rules. --- */
+
+/* The first cached part that is not below (bytes, base). */
+static unsigned part_from(const struct arena *arena, uint64_t bytes, uint64_t base)
+{
+    unsigned best = NOWHERE;
+
+    for (unsigned i = 0; i < arena->count; i++) {
+        const struct part *part = &arena->part[i];
+
+        if (part->state == XSEG_BLOCK_CACHED &&
+            (part->bytes > bytes || (part->bytes == bytes && part->base >= base)) &&
+            (best == NOWHERE || part->bytes < arena->part[best].bytes))
+            best = i;
+    }
+    return best;
+}
+
+/* What a part could grow to. */
+static uint64_t effective_bytes(struct arena *arena, unsigned at)
+{
+    const struct part *next = behind(arena, &arena->part[at]);
+
+    return arena->part[at].bytes +
+           (next != NULL && next->state == XSEG_BLOCK_HOLE ? next->bytes : 0);
+}
+
+static unsigned find(struct arena *arena, const struct wish *wish)
+{
+    unsigned at = part_from(arena, wish->span, 0);
+
+    while (at != NOWHERE && arena->part[at].expandable) {
+        const unsigned next = part_from(arena, arena->part[at].bytes, arena->part[at].base + 1);
+
+        if (wish->expandable &&
+            (next == NOWHERE || effective_bytes(arena, next) >= effective_bytes(arena, at)))
+            break;
+        at = next;
+    }
+    return at;
+}
+
+static uint64_t page_bytes(const struct arena *arena)
+{
+    return (arena->is_small ? 2 : 20) * MIB;
+}
+
+/* Map of a hole what is wanted, in whole pages. */
+static unsigned map(struct world *world, struct arena *arena, unsigned at, uint64_t bytes)
+{
+    world->grown++;
+    cut(arena, at, arena->part[at].base + xseg_round_up(bytes, page_bytes(arena)));
+    return become(arena, at, XSEG_BLOCK_CACHED);
+}
+
+/* How far cached parts and holes reach from here. */
+static uint64_t reach(struct arena *arena, unsigned at)
+{
+    uint64_t bytes = 0;
+
+    for (struct part *part = &arena->part[at];
+         part != NULL && (part->state == XSEG_BLOCK_CACHED || part->state == XSEG_BLOCK_HOLE);
+         part = behind(arena, part))
+        bytes += part->bytes;
+    return bytes;
+}
+
+/* Grow from the lowest hole that is enough. */
+static unsigned grow(struct world *world, struct arena *arena, const struct wish *wish)
+{
+    for (unsigned i = 0; i < arena->count; i++) {
+        unsigned at = i;
+        const struct part *prev = before(arena, &arena->part[i]);
+
+        if (arena->part[i].state != XSEG_BLOCK_HOLE)
+            continue;
+        if (prev != NULL && prev->state == XSEG_BLOCK_CACHED)
+            at--;
+        if (reach(arena, at) < wish->span)
+            continue;
+        if (arena->part[at].state == XSEG_BLOCK_HOLE)
+            at = map(world, arena, at, xseg_min(wish->span, arena->part[at].bytes));
+        while (arena->part[at].bytes < wish->span)
+            at = map(world, arena, at + 1,
+                     xseg_min(wish->span - arena->part[at].bytes, arena->part[at + 1].bytes));
+        return at;
+    }
+    return NOWHERE;
+}
+
+/* Hand out of a cached part; returns the address. */
+static uint64_t hand_out(struct world *world, struct arena *arena, unsigned at,
+                         const struct wish *wish)
+{
+    const uint64_t base = xseg_round_up(arena->part[at].base, wish->alignment);
+
+    if (base != arena->part[at].base) {
+        cut(arena, at, base);
+        at++;
+    }
+    const uint64_t rest = arena->part[at].bytes - wish->bytes;
+    if (arena->splits && (arena->is_small || wish->expandable ? rest >= 512 : rest > MIB))
+        cut(arena, at, base + wish->bytes);
+    arena->part[at].state = XSEG_BLOCK_LIVE;
+    arena->part[at].requested = wish->requested;
+    assert_true(world->count < HELD);
+    world->held[world->count].arena = arena;
+    world->held[world->count++].base = base;
+    return base;
+}
+
+/* --- The library beside it. --- */
+
+/* Segments that the library chose the addresses of. */
+static unsigned learn(struct world *world, struct arena *arena, const struct wish *wish, void *ptr)
+{
+    const struct xseg_block_info info = scene_block(world->allocator, ptr);
+    struct part part = {.expandable = wish->expandable};
+    unsigned at = 0;
+
+    part.base = part.segment = (uint64_t)(uintptr_t)info.segment_base;
+    part.bytes = part.segment_bytes = info.segment_bytes;
+    part.state = wish->expandable ? XSEG_BLOCK_HOLE : XSEG_BLOCK_CACHED;
+    assert_int_equal(info.is_expandable, wish->expandable);
+    while (at < arena->count && arena->part[at].base < part.base)
+        at++;
+    assert_true(at == 0 || end_of(&arena->part[at - 1]) <= part.base);
+    assert_true(at == arena->count || end_of(&part) <= arena->part[at].base);
+    insert(arena, at, &part);
+    if (wish->expandable)
+        return map(world, arena, at, wish->span);
+    world->grown++;
+    const uint64_t least = xseg_round_up(wish->span, 2 * MIB);
+    const uint64_t usual = arena->is_small          ? 2 * MIB
+                           : wish->bytes < 10 * MIB ? 20 * MIB
+                                                    : xseg_round_up(wish->bytes, 2 * MIB);
+    assert_int_equal(part.bytes, xseg_max(least, usual));
+    return at;
+}
+
+/* What has passed comes back. */
+static void take_back(struct world *world)
+{
+    for (unsigned i = 0; i < OWNERS * 2; i++) {
+        struct arena *arena = &world->arena[i / 2][i % 2];
+
+        for (unsigned at = 0; at < arena->count; at++) {
+            const struct part *part = &arena->part[at];
+            bool is_over = part->state == XSEG_BLOCK_PENDING;
+
+            for (unsigned user = 0; user < USERS; user++)
+                is_over = is_over && part->event[user] <= world->passed[user];
+            if (is_over)
+                at = become(arena, at, XSEG_BLOCK_CACHED);
+        }
+    }
+}
+
+static size_t random_bytes(bool is_small)
+{
+    static const size_t most[] = {4 * KIB, 4 * KIB, 64 * KIB, 300 * KIB, MIB};
+
+    if (is_small)
+        return 1 + below(most[below(COUNT_OF(most))]);
+    return MIB + 1 + below(below(4) == 0 ? 60 * MIB : 12 * MIB);
+}
+
+static void step_alloc(struct world *world)
+{
+    struct xseg_request request = XSEG_REQUEST_INIT;
+    const unsigned owner = (unsigned)below(8) == 0 ? 2 : (unsigned)below(3) / 2;
+    const bool is_small = below(6) != 0, is_plain = owner != 2 && below(2) == 0;
+    struct arena *arena = &world->arena[owner][!is_small];
+    void *ptr = NULL;
+
+    if (world->count == HELD)
+        return;
+    request.bytes = random_bytes(is_small);
+    request.stream = world->owner[owner];
+    request.pool = owner == 2 ? world->pool : NULL;
+    request.alignment = !is_plain && below(8) == 0 ? (size_t)1 << below(22) : 0;
+    struct wish wish = {.requested = request.bytes, .expandable = world->expandable};
+    wish.bytes = xseg_round_up(request.bytes, 512);
+    wish.alignment = xseg_max(request.alignment, 512);
+    wish.span = wish.bytes + wish.alignment - 512;
+    world->touched = arena;
+    take_back(world);
+    unsigned at = find(arena, &wish);
+    if (at == NOWHERE && world->expandable)
+        at = grow(world, arena, &wish);
+    if (is_plain)
+        ptr = scene_alloc(world->allocator, request.bytes, request.stream);
+    else
+        assert_int_equal(xseg_alloc_with(world->allocator, &request, &ptr), XSEG_OK);
+    if (at == NOWHERE)
+        at = learn(world, arena, &wish, ptr);
+    assert_int_equal((uintptr_t)ptr, hand_out(world, arena, at, &wish));
+}
+
+static void step_free(struct world *world)
+{
+    if (world->count == 0)
+        return;
+    const unsigned i = (unsigned)below(world->count);
+    struct arena *arena = world->held[i].arena;
+    const unsigned at = part_at(arena, world->held[i].base);
+    struct part *part = &arena->part[at];
+    bool is_used = false;
+
+    world->touched = arena;
+    scene_free(world->allocator, (void *)(uintptr_t)part->base);
+    world->held[i] = world->held[--world->count];
+    for (unsigned user = 0; user < USERS; user++) {
+        part->event[user] = part->used[user] ? world->launched[user] : 0;
+        is_used = is_used || part->used[user];
+    }
+    if (is_used)
+        part->state = XSEG_BLOCK_PENDING;
+    else
+        (void)become(arena, at, XSEG_BLOCK_CACHED);
+}
+
+static void step_use(struct world *world)
+{
+    const unsigned user = (unsigned)below(USERS);
+
+    if (world->count == 0)
+        return;
+    const unsigned i = (unsigned)below(world->count);
+    struct arena *arena = world->held[i].arena;
+    struct part *part = &arena->part[part_at(arena, world->held[i].base)];
+    world->touched = arena;
+    assert_int_equal(xseg_use(world->allocator, (void *)(uintptr_t)part->base, world->user[user]),
+                     XSEG_OK);
+    part->used[user] = true;
+    if (below(2) == 0) {
+        assert_int_equal(xseg_sim_launch(world->user[user], UINT64_MAX), XSEG_OK);
+        world->launched[user]++;
+    }
+}
+
+static void step_finish(struct world *world)
+{
+    const unsigned user = (unsigned)below(USERS);
+
+    assert_int_equal(xseg_sim_finish(world->user[user]), XSEG_OK);
+    world->passed[user] = world->launched[user];
+}
+
+/* The whole pages of a cached part go; or all of a classic segment.  Returns where to go on. */
+static unsigned trim_part(struct world *world, struct arena *arena, unsigned at)
+{
+    const struct part part = arena->part[at];
+    const uint64_t page = page_bytes(arena);
+    const uint64_t begin = part.segment + xseg_round_up(part.base - part.segment, page);
+    const uint64_t end = part.segment + xseg_round_down(end_of(&part) - part.segment, page);
+
+    if (!part.expandable && part.bytes == part.segment_bytes) {
+        world->shrunk++;
+        drop(arena, at);
+        return at;
+    }
+    if (!part.expandable || begin >= end)
+        return at + 1;
+    world->shrunk++;
+    cut(arena, at, end);
+    if (begin != part.base) {
+        cut(arena, at, begin);
+        at++;
+    }
+    return become(arena, at, XSEG_BLOCK_HOLE) + 1;
+}
+
+static void step_trim(struct world *world)
+{
+    struct xseg_trim how = XSEG_TRIM_INIT;
+
+    how.wait = below(2) == 0;
+    for (unsigned user = 0; how.wait && user < USERS; user++) {
+        assert_int_equal(xseg_sim_finish(world->user[user]), XSEG_OK);
+        world->passed[user] = world->launched[user];
+    }
+    assert_int_equal(xseg_trim(world->allocator, NULL, &how, NULL), XSEG_OK);
+    take_back(world);
+    /* The pool is held. */
+    for (unsigned i = 0; i < (OWNERS - 1) * 2; i++) {
+        struct arena *arena = &world->arena[i / 2][i % 2];
+
+        for (unsigned at = 0; at < arena->count;)
+            at = arena->part[at].state == XSEG_BLOCK_CACHED ? trim_part(world, arena, at) : at + 1;
+    }
+}
+
+static void step_configure(struct world *world)
+{
+    world->expandable = !world->expandable;
+    assert_int_equal(xseg_configure(world->allocator, world->expandable
+                                                          ? "expandable_segments:True"
+                                                          : "expandable_segments:False"),
+                     XSEG_OK);
+}
+
+/* --- What must hold. --- */
+
+/* The library's blocks, one after the other, are the model's. */
+static void expect_parts(struct world *world, struct arena *arena)
+{
+    const struct xseg_extent *extent = NULL;
+    struct xseg_part part = {0};
+    struct xseg_finding finding = {0};
+
+    for (unsigned i = 0; i < arena->count; i++) {
+        const struct part *want = &arena->part[i];
+
+        if (before(arena, &arena->part[i]) == NULL) {
+            assert_null(part.extent);
+            extent = xseg_lookup_find(&world->allocator->lookup, want->base);
+            assert_non_null(extent);
+            part = xseg_walk_first(extent);
+        }
+        assert_ptr_equal(part.extent, extent);
+        assert_int_equal(part.base, want->base);
+        assert_int_equal(part.bytes, want->bytes);
+        assert_int_equal(part.state, want->state);
+        assert_int_equal(part.requested, want->requested);
+        part = xseg_walk_next(&part);
+    }
+    assert_null(part.extent);
+    if (extent != NULL && !xseg_arena_audit(extent->arena, &finding))
+        fail_msg("%s: %s", finding.tag, finding.text);
+}
+
+/* What the model's parts add up to, by group. */
+struct sums {
+    uint64_t live, active, segments, fragments, live_bytes, active_bytes, mapped, fragment_bytes,
+        requested;
+};
+
+static void add_arena(struct arena *arena, struct sums *sums)
+{
+    for (unsigned i = 0; i < arena->count; i++) {
+        const struct part *part = &arena->part[i];
+        const bool live = part->state == XSEG_BLOCK_LIVE;
+        const bool active = live || part->state == XSEG_BLOCK_PENDING;
+        const bool fragment = part->state == XSEG_BLOCK_CACHED && !part->expandable &&
+                              part->bytes != part->segment_bytes;
+
+        sums->live += live;
+        sums->active += active;
+        sums->segments += !part->expandable && part->base == part->segment;
+        sums->fragments += fragment;
+        sums->live_bytes += live ? part->bytes : 0;
+        sums->active_bytes += active ? part->bytes : 0;
+        sums->mapped += part->state != XSEG_BLOCK_HOLE ? part->bytes : 0;
+        sums->fragment_bytes += fragment ? part->bytes : 0;
+        sums->requested += part->requested;
+    }
+}
+
+static void expect_stats(struct world *world)
+{
+    const struct xseg_stats stats = scene_stats(world->allocator);
+    struct sums group[XSEG_STAT_GROUPS] = {{0}};
+
+    for (unsigned i = 0; i < OWNERS * 2; i++) {
+        add_arena(&world->arena[i / 2][i % 2], &group[XSEG_STAT_ALL]);
+        add_arena(&world->arena[i / 2][i % 2],
+                  &group[i % 2 == 0 ? XSEG_STAT_SMALL : XSEG_STAT_LARGE]);
+    }
+    for (unsigned i = 0; i < XSEG_STAT_GROUPS; i++) {
+        assert_int_equal(stats.allocation[i].current, group[i].live);
+        assert_int_equal(stats.active[i].current, group[i].active);
+        assert_int_equal(stats.segment[i].current, group[i].segments);
+        assert_int_equal(stats.inactive_split[i].current, group[i].fragments);
+        assert_int_equal(stats.allocated_bytes[i].current, group[i].live_bytes);
+        assert_int_equal(stats.active_bytes[i].current, group[i].active_bytes);
+        assert_int_equal(stats.reserved_bytes[i].current, group[i].mapped);
+        assert_int_equal(stats.inactive_split_bytes[i].current, group[i].fragment_bytes);
+        assert_int_equal(stats.requested_bytes[i].current, group[i].requested);
+    }
+    const struct sums *all = &group[XSEG_STAT_ALL];
+    const uint64_t now[] = {all->live, all->live_bytes, all->active_bytes, all->mapped};
+    const uint64_t peak[] = {stats.allocation[0].peak, stats.allocated_bytes[0].peak,
+                             stats.active_bytes[0].peak, stats.reserved_bytes[0].peak};
+    for (unsigned i = 0; i < COUNT_OF(now); i++) {
+        world->peak[i] = xseg_max(world->peak[i], now[i]);
+        assert_int_equal(peak[i], world->peak[i]);
+    }
+    assert_int_equal(stats.num_device_alloc, world->grown);
+    assert_int_equal(stats.num_device_free, world->shrunk);
+}
+
+/* What the library says of a block and what lies beside it. */
+static void expect_block(struct world *world)
+{
+    if (world->count == 0)
+        return;
+    const unsigned i = (unsigned)below(world->count);
+    struct arena *arena = world->held[i].arena;
+    struct part *part = &arena->part[part_at(arena, world->held[i].base)];
+    const struct xseg_block_info info =
+        scene_block(world->allocator, (void *)(uintptr_t)(part->base + below(part->bytes)));
+    const struct part *next = behind(arena, part), *prev = before(arena, part);
+
+    assert_int_equal((uintptr_t)info.base, part->base);
+    assert_int_equal(info.bytes, part->bytes);
+    assert_int_equal(info.requested, part->requested);
+    assert_int_equal(info.free_after,
+                     next != NULL && next->state == XSEG_BLOCK_CACHED ? next->bytes : 0);
+    assert_int_equal(info.free_before,
+                     prev != NULL && prev->state == XSEG_BLOCK_CACHED ? prev->bytes : 0);
+}
+
+static void step(struct world *world, unsigned turn)
+{
+    const uint64_t what = below(200);
+    /* Phases of filling and draining, so that holes come about. */
+    const bool fills = turn / 400 % 2 == 0;
+
+    world->touched = NULL;
+    if (what < (fills ? 110u : 70u))
+        step_alloc(world);
+    else if (what < 180)
+        step_free(world);
+    else if (what < 190)
+        step_use(world);
+    else if (what < 196)
+        step_finish(world);
+    else if (what < 199)
+        step_trim(world);
+    else if (below(4) == 0)
+        step_configure(world);
+}
+
+static void play(uint64_t seed, bool expandable, unsigned steps)
+{
+    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
+    struct world *world = calloc(1, sizeof(*world));
+
+    assert_non_null(world);
+    seed_state = seed;
+    settings.memory_bytes = 8 * GIB;
+    world->expandable = expandable;
+    world->allocator = scene_open_on(&settings, expandable ? "expandable_segments:True"
+                                                           : "expandable_segments:False");
+    world->owner[1] = scene_stream();
+    for (unsigned i = 0; i < USERS; i++)
+        world->user[i] = scene_stream();
+    options.no_split = true;
+    assert_int_equal(xseg_pool_create(world->allocator, 0, &options, &world->pool), XSEG_OK);
+    for (unsigned i = 0; i < OWNERS * 2; i++) {
+        world->arena[i / 2][i % 2].is_small = i % 2 == 0;
+        world->arena[i / 2][i % 2].splits = i / 2 != 2;
+    }
+    for (unsigned turn = 0; turn < steps; turn++) {
+        step(world, turn);
+        expect_stats(world);
+        expect_block(world);
+        for (unsigned i = 0; i < OWNERS * 2; i++)
+            if (turn % 8 == 0 || world->touched == NULL ||
+                world->touched == &world->arena[i / 2][i % 2])
+                expect_parts(world, &world->arena[i / 2][i % 2]);
+    }
+    while (world->count > 0)
+        scene_free(world->allocator, (void *)(uintptr_t)world->held[--world->count].base);
+    assert_int_equal(xseg_pool_release(world->pool), XSEG_OK);
+    assert_int_equal(xseg_close(world->allocator), XSEG_OK);
+    scene_stream_destroy(world->owner[1]);
+    for (unsigned i = 0; i < USERS; i++)
+        scene_stream_destroy(world->user[i]);
+    assert_int_equal(xseg_sim_leaks(NULL, 0), 0);
+    free(world);
+}
+
+static unsigned steps_by_environment(void)
+{
+    const char *steps = getenv("XSEG_TEST_STEPS");
+
+    return steps != NULL ? (unsigned)strtoul(steps, NULL, 10) : 13000;
+}
+
+static void expandable_segments_are_used_as_pytorch_would(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 1; seed <= 4; seed++)
+        play(seed * 7919, true, steps_by_environment());
+}
+
+static void so_are_classic_ones(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 1; seed <= 4; seed++)
+        play(seed * 104729, false, steps_by_environment());
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(expandable_segments_are_used_as_pytorch_would),
+        cmocka_unit_test(so_are_classic_ones),
+    };
+
+    return cmocka_run_group_tests_name("fit", tests, NULL, NULL);
+}
