@@ -1,0 +1,621 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The shortest way: it is taken when nothing stands against it and only then, comes to what the general
+ * way comes to, and asks nobody for anything.
+ *
+ * The program is linked so that each call of the host allocator passes by here and is counted.
+ */
+#include <linux/seccomp.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "src/core/hit.h"
+#include "tests/support/scene.h"
+
+static unsigned host_calls;
+
+/* What the linker puts in the place of the host allocator's functions, and what it calls those. */
+/* clang-format off */
+void *__real_malloc(size_t bytes);                     /* NOLINT(bugprone-reserved-identifier) */
+void *__real_calloc(size_t count, size_t bytes);       /* NOLINT(bugprone-reserved-identifier) */
+void *__real_realloc(void *ptr, size_t bytes);         /* NOLINT(bugprone-reserved-identifier) */
+void *__real_aligned_alloc(size_t align, size_t bytes);/* NOLINT(bugprone-reserved-identifier) */
+void __real_free(void *ptr);                           /* NOLINT(bugprone-reserved-identifier) */
+void *__wrap_malloc(size_t bytes);                     /* NOLINT(bugprone-reserved-identifier) */
+void *__wrap_calloc(size_t count, size_t bytes);       /* NOLINT(bugprone-reserved-identifier) */
+void *__wrap_realloc(void *ptr, size_t bytes);         /* NOLINT(bugprone-reserved-identifier) */
+void *__wrap_aligned_alloc(size_t align, size_t bytes);/* NOLINT(bugprone-reserved-identifier) */
+void __wrap_free(void *ptr);                           /* NOLINT(bugprone-reserved-identifier) */
+/* clang-format on */
+
+void *__wrap_malloc(size_t bytes)
+{
+    host_calls++;
+    return __real_malloc(bytes);
+}
+
+void *__wrap_calloc(size_t count, size_t bytes)
+{
+    host_calls++;
+    return __real_calloc(count, bytes);
+}
+
+void *__wrap_realloc(void *ptr, size_t bytes)
+{
+    host_calls++;
+    return __real_realloc(ptr, bytes);
+}
+
+void *__wrap_aligned_alloc(size_t align, size_t bytes)
+{
+    host_calls++;
+    return __real_aligned_alloc(align, bytes);
+}
+
+void __wrap_free(void *ptr)
+{
+    host_calls++;
+    __real_free(ptr);
+}
+
+/* xorshift64*: the same numbers everywhere. */
+static uint64_t seed_state;
+
+static uint64_t below(uint64_t bound)
+{
+    seed_state ^= seed_state >> 12;
+    seed_state ^= seed_state << 25;
+    seed_state ^= seed_state >> 27;
+    return seed_state * UINT64_C(0x2545F4914F6CDD1D) % bound;
+}
+
+static void be_quiet(void *context, enum xseg_log_level level, const char *line)
+{
+    (void)context;
+    (void)level;
+    (void)line;
+}
+
+static uint64_t virtual_clock(void *context)
+{
+    (void)context;
+    return xseg_sim_clock();
+}
+
+static struct xseg_allocator *open_on(const struct xseg_sim_settings *settings, const char *config)
+{
+    struct xseg_options options = XSEG_OPTIONS_INIT;
+    struct xseg_allocator *allocator = NULL;
+
+    options.driver = scene_driver();
+    options.clock = virtual_clock;
+    options.log = be_quiet;
+    assert_int_equal(xseg_sim_reset(settings), XSEG_OK);
+    assert_int_equal(xseg_open(config, &options, &allocator), XSEG_OK);
+    return allocator;
+}
+
+/* --- When it is taken. --- */
+
+#define SMALL 3000u
+#define LARGE (3 * MIB)
+
+/* Whether a size is served on the shortest way; the block is freed again. */
+static bool hits(struct xseg_allocator *allocator, int device, size_t bytes, xseg_stream stream)
+{
+    void *ptr = &seed_state;
+
+    if (!xseg_hit_alloc(allocator, device, bytes, stream, &ptr)) {
+        assert_ptr_equal(ptr, &seed_state);
+        return false;
+    }
+    scene_free(allocator, ptr);
+    return true;
+}
+
+/* Memory of both kinds is cached on a stream. */
+static void warm(struct xseg_allocator *allocator, xseg_stream stream)
+{
+    scene_free(allocator, scene_alloc(allocator, SMALL, stream));
+    scene_free(allocator, scene_alloc(allocator, LARGE, stream));
+}
+
+static void expect_hits(struct xseg_allocator *allocator, xseg_stream stream, bool want)
+{
+    assert_int_equal(hits(allocator, 0, SMALL, stream), want);
+    assert_int_equal(hits(allocator, 0, LARGE, stream), want);
+    /* And whichever way it goes, it is served. */
+    warm(allocator, stream);
+}
+
+static void end_stream(struct xseg_allocator *allocator, xseg_stream stream)
+{
+    assert_int_equal(xseg_stream_gone(allocator, 0, stream), XSEG_OK);
+    scene_stream_destroy(stream);
+}
+
+static void plain_requests_take_it(void **state)
+{
+    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
+    const xseg_stream stream = scene_stream();
+
+    (void)state;
+    assert_false(hits(allocator, 0, SMALL, NULL)); /* the device is not open */
+    warm(allocator, NULL);
+    expect_hits(allocator, NULL, true);
+    assert_false(hits(allocator, 0, SMALL, stream)); /* was never met */
+    warm(allocator, stream);
+    expect_hits(allocator, stream, true);
+    end_stream(allocator, stream);
+    scene_close(allocator);
+}
+
+static void odd_arguments_do_not(void **state)
+{
+    static const size_t odd[] = {0, SIZE_MAX, SIZE_MAX - 511, (size_t)1 << 62};
+    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
+
+    (void)state;
+    warm(allocator, NULL);
+    assert_false(hits(allocator, -1, SMALL, NULL));
+    assert_false(hits(allocator, allocator->device_count, SMALL, NULL));
+    for (size_t i = 0; i < COUNT_OF(odd); i++)
+        assert_false(hits(allocator, 0, odd[i], NULL));
+    /* What is too large for what is cached. */
+    assert_false(hits(allocator, 0, 40 * MIB, NULL));
+    assert_true(hits(allocator, 0, 1, NULL));
+    assert_true(hits(allocator, 0, MIB, NULL));
+    /* Handles of which the driver has to be asked: the default streams' own. */
+    assert_false(hits(allocator, 0, SMALL, (xseg_stream)1));
+    assert_false(hits(allocator, 0, SMALL, (xseg_stream)2));
+    scene_close(allocator);
+}
+
+static void configurations_with_more_to_do_do_not(void **state)
+{
+    static const char *const config[] = {
+        "roundup_power2_divisions:4",
+        "placement:pages",
+        "idle_ms:1000",
+        "soft_limit_mb:4000",
+        "device_free_min_mb:1",
+        "unmap_on_free:True",
+        "guard_page:True",
+        "garbage_collection_threshold:0.5,per_process_memory_fraction:0.9",
+    };
+    const struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(config); i++) {
+        struct xseg_allocator *allocator = open_on(&settings, config[i]);
+
+        warm(allocator, NULL);
+        expect_hits(allocator, NULL, false);
+        scene_close(allocator);
+    }
+}
+
+static void classic_requests_take_it(void **state)
+{
+    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+
+    (void)state;
+    for (unsigned i = 0; i < 2; i++) {
+        settings.without_vmm = i != 0;
+        struct xseg_allocator *allocator =
+            open_on(&settings, i == 0 ? "expandable_segments:False" : "expandable_segments:True");
+        warm(allocator, NULL);
+        expect_hits(allocator, NULL, true);
+        /* What is cached so serves expandable requests as well. */
+        assert_int_equal(xseg_configure(allocator, i == 0 ? "expandable_segments:True"
+                                                          : "expandable_segments:False"),
+                         XSEG_OK);
+        expect_hits(allocator, NULL, true);
+        scene_close(allocator);
+    }
+}
+
+static void classic_requests_leave_expandable_memory_alone(void **state)
+{
+    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
+
+    (void)state;
+    warm(allocator, NULL);
+    assert_int_equal(xseg_configure(allocator, "expandable_segments:False"), XSEG_OK);
+    expect_hits(allocator, NULL, false);
+    expect_hits(allocator, NULL, true);
+    scene_close(allocator);
+}
+
+static void routes_and_captures_do_not_but_pending_blocks_do(void **state)
+{
+    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
+    struct xseg_pool *pool = scene_pool(allocator);
+    const xseg_stream stream = scene_stream();
+
+    (void)state;
+    warm(allocator, NULL);
+    warm(allocator, stream);
+    assert_int_equal(xseg_route_begin(pool, NULL, NULL), XSEG_OK);
+    expect_hits(allocator, NULL, false);
+    assert_int_equal(xseg_route_end(pool), XSEG_OK);
+    expect_hits(allocator, NULL, true);
+
+    /* Also on a stream that is not the one that is captured. */
+    scene_capture_begin(pool, stream);
+    expect_hits(allocator, NULL, false);
+    expect_hits(allocator, stream, false);
+    scene_graph_destroy(scene_capture_end(pool, stream));
+    expect_hits(allocator, NULL, true);
+
+    void *used = scene_alloc(allocator, SMALL, NULL);
+    assert_int_equal(xseg_use(allocator, used, stream), XSEG_OK);
+    assert_int_equal(xseg_sim_launch(stream, UINT64_MAX), XSEG_OK);
+    assert_false(xseg_hit_free(allocator, used));
+    scene_free(allocator, used);
+    expect_hits(allocator, NULL, true);
+    assert_int_equal(scene_stats(allocator).active[XSEG_STAT_ALL].current, 1);
+    /* What has passed is taken back on the way. */
+    assert_int_equal(xseg_sim_finish(stream), XSEG_OK);
+    expect_hits(allocator, NULL, true);
+    assert_int_equal(scene_stats(allocator).active[XSEG_STAT_ALL].current, 0);
+
+    assert_int_equal(xseg_stream_gone(allocator, 0, stream), XSEG_OK);
+    assert_false(hits(allocator, 0, SMALL, stream));
+    scene_stream_destroy(stream);
+    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    scene_close(allocator);
+}
+
+/* --- The same for frees. --- */
+
+static void only_live_blocks_are_freed(void **state)
+{
+    static const size_t sizes[] = {SMALL, LARGE};
+    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
+
+    (void)state;
+    assert_false(xseg_hit_free(allocator, NULL));
+    assert_false(xseg_hit_free(allocator, &seed_state));
+    for (size_t i = 0; i < COUNT_OF(sizes); i++) {
+        char *ptr = scene_alloc(allocator, sizes[i], NULL);
+        char *end = ptr + (sizes[i] + 511) / 512 * 512;
+
+        assert_false(xseg_hit_free(allocator, ptr + 1));
+        assert_false(xseg_hit_free(allocator, ptr + 512));
+        assert_false(xseg_hit_free(allocator, end));       /* cached */
+        assert_false(xseg_hit_free(allocator, ptr + GIB)); /* a hole */
+        assert_int_equal(scene_stats(allocator).allocation[XSEG_STAT_ALL].current, 1);
+        assert_true(xseg_hit_free(allocator, ptr));
+        assert_false(xseg_hit_free(allocator, ptr));
+        scene_expect_error(xseg_free(allocator, ptr), XSEG_ERR_NOT_LIVE, "cached");
+    }
+    scene_close(allocator);
+}
+
+static void frees_with_more_to_do_do_not(void **state)
+{
+    static const char *const config[] = {
+        "debug_fill:True", "free_history:10",    "placement:pages",
+        "idle_ms:1000",    "unmap_on_free:True",
+    };
+    static const size_t sizes[] = {SMALL, LARGE};
+    const struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(config) * COUNT_OF(sizes); i++) {
+        struct xseg_allocator *allocator = open_on(&settings, config[i / COUNT_OF(sizes)]);
+        void *ptr = scene_alloc(allocator, sizes[i % COUNT_OF(sizes)], NULL);
+
+        assert_false(xseg_hit_free(allocator, ptr));
+        assert_int_equal(scene_stats(allocator).allocation[XSEG_STAT_ALL].current, 1);
+        scene_free(allocator, ptr);
+        scene_close(allocator);
+    }
+}
+
+/* --- Both ways come to the same. --- */
+
+#define STEPS   6000u
+#define HELD    250u
+#define STREAMS 3u
+
+/* What one step came to. */
+struct result {
+    uint64_t address;
+    xseg_status status;
+    struct xseg_stats stats;
+};
+
+struct programme {
+    struct xseg_allocator *allocator;
+    xseg_stream stream[STREAMS + 1]; /* the last one only uses */
+    struct xseg_pool *pool;
+    void *held[HELD];
+    unsigned count;
+    bool shortest, is_routed;
+};
+
+static xseg_status alloc(struct programme *programme, size_t bytes, xseg_stream stream, void **out)
+{
+    struct xseg_request request = XSEG_REQUEST_INIT;
+
+    request.bytes = bytes;
+    request.stream = stream;
+    return programme->shortest ? xseg_alloc(programme->allocator, 0, bytes, stream, out)
+                               : xseg_alloc_with(programme->allocator, &request, out);
+}
+
+static void step_alloc(struct programme *programme, struct result *result)
+{
+    static const size_t most[] = {4 * KIB, 4 * KIB, 100 * KIB, MIB, 4 * MIB, 40 * MIB};
+    const size_t bytes = 1 + below(most[below(COUNT_OF(most))]);
+    const xseg_stream stream = programme->stream[below(STREAMS)];
+    void *ptr = NULL;
+
+    if (programme->count == HELD)
+        return;
+    result->status = alloc(programme, bytes, stream, &ptr);
+    result->address = (uint64_t)(uintptr_t)ptr;
+    if (result->status == XSEG_OK)
+        programme->held[programme->count++] = ptr;
+}
+
+static void step_free(struct programme *programme, struct result *result)
+{
+    if (programme->count == 0)
+        return;
+    const unsigned i = (unsigned)below(programme->count);
+    void *ptr = programme->held[i];
+
+    result->status = programme->shortest ? xseg_free(programme->allocator, ptr)
+                                         : xseg_allocator_free(programme->allocator, ptr);
+    assert_int_equal(result->status, XSEG_OK);
+    programme->held[i] = programme->held[--programme->count];
+}
+
+static void step_use(struct programme *programme)
+{
+    const xseg_stream user = programme->stream[STREAMS];
+
+    if (programme->count == 0)
+        return;
+    assert_int_equal(xseg_use(programme->allocator, programme->held[below(programme->count)], user),
+                     XSEG_OK);
+    if (below(2) == 0)
+        assert_int_equal(xseg_sim_launch(user, UINT64_MAX), XSEG_OK);
+}
+
+/* What makes calls less plain comes and goes. */
+static void step_rarely(struct programme *programme, const char *const *config, size_t configs)
+{
+    struct xseg_trim how = XSEG_TRIM_INIT;
+
+    switch (below(4)) {
+    case 0:
+        assert_int_equal(xseg_configure(programme->allocator, config[below(configs)]), XSEG_OK);
+        break;
+    case 1:
+        assert_int_equal(xseg_trim(programme->allocator, NULL, &how, NULL), XSEG_OK);
+        break;
+    case 2:
+        assert_int_equal(programme->is_routed ? xseg_route_end(programme->pool)
+                                              : xseg_route_begin(programme->pool, NULL, NULL),
+                         XSEG_OK);
+        programme->is_routed = !programme->is_routed;
+        break;
+    default:
+        xseg_sim_advance(below(1000) * 1000000);
+        break;
+    }
+}
+
+static void step(struct programme *programme, unsigned turn, struct result *result)
+{
+    static const char *const config[] = {
+        "expandable_segments:True",
+        "expandable_segments:True",
+        "expandable_segments:False",
+        "roundup_power2_divisions:4",
+        "roundup_power2_divisions:1",
+        "idle_ms:100",
+        "idle_ms:-1",
+        "max_split_size_mb:30",
+        "debug_fill:True",
+        "debug_fill:False",
+        "free_history:5",
+        "free_history:0",
+    };
+    const uint64_t what = below(400);
+    const bool fills = turn / 300 % 2 == 0;
+
+    memset(result, 0, sizeof(*result));
+    if (what < (fills ? 230u : 140u))
+        step_alloc(programme, result);
+    else if (what < 370)
+        step_free(programme, result);
+    else if (what < 384)
+        step_use(programme);
+    else if (what < 395)
+        assert_int_equal(xseg_sim_finish(programme->stream[STREAMS]), XSEG_OK);
+    else
+        step_rarely(programme, config, COUNT_OF(config));
+    result->stats = scene_stats(programme->allocator);
+    result->stats.host_bytes = 0;
+}
+
+static void play(bool shortest, const char *config, uint64_t memory, uint64_t seed,
+                 struct result *result)
+{
+    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct programme programme = {.shortest = shortest};
+
+    seed_state = seed;
+    settings.memory_bytes = memory;
+    programme.allocator = open_on(&settings, config);
+    programme.pool = scene_pool(programme.allocator);
+    for (unsigned i = 1; i <= STREAMS; i++)
+        programme.stream[i] = scene_stream();
+    for (unsigned turn = 0; turn < STEPS; turn++)
+        step(&programme, turn, &result[turn]);
+    if (programme.is_routed)
+        assert_int_equal(xseg_route_end(programme.pool), XSEG_OK);
+    while (programme.count > 0)
+        scene_free(programme.allocator, programme.held[--programme.count]);
+    assert_int_equal(xseg_pool_release(programme.pool), XSEG_OK);
+    assert_int_equal(xseg_close(programme.allocator), XSEG_OK);
+    for (unsigned i = 1; i <= STREAMS; i++)
+        scene_stream_destroy(programme.stream[i]);
+    assert_int_equal(xseg_sim_leaks(NULL, 0), 0);
+}
+
+static void expect_same(const char *config, uint64_t memory, uint64_t seed)
+{
+    struct result *result[2];
+
+    for (unsigned i = 0; i < 2; i++) {
+        result[i] = calloc(STEPS, sizeof(struct result));
+        assert_non_null(result[i]);
+        play(i != 0, config, memory, seed, result[i]);
+    }
+    for (unsigned turn = 0; turn < STEPS; turn++) {
+        if (result[0][turn].address != result[1][turn].address ||
+            result[0][turn].status != result[1][turn].status)
+            fail_msg("%s, seed %llu: step %u: %#llx and status %d, instead of %#llx and %d", config,
+                     (unsigned long long)seed, turn, (unsigned long long)result[1][turn].address,
+                     result[1][turn].status, (unsigned long long)result[0][turn].address,
+                     result[0][turn].status);
+        assert_memory_equal(&result[0][turn].stats, &result[1][turn].stats,
+                            sizeof(struct xseg_stats));
+    }
+    free(result[0]);
+    free(result[1]);
+}
+
+static void both_ways_come_to_the_same(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 1; seed <= 3; seed++) {
+        expect_same("expandable_segments:True", 16 * GIB, seed * 7919);
+        expect_same("expandable_segments:False", 16 * GIB, seed * 7927);
+    }
+}
+
+static void also_where_memory_is_short(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 1; seed <= 3; seed++)
+        expect_same("expandable_segments:True", 400 * MIB, seed * 104729);
+}
+
+/* --- It asks nobody for anything. --- */
+
+#define ROUND 4000u
+
+/* A round of calls which ends as it began.  Returns how many did not take the shortest way. */
+static unsigned play_round(struct xseg_allocator *allocator, const xseg_stream *stream)
+{
+    static void *held[HELD];
+    unsigned count = 0, slow = 0;
+
+    seed_state = 15485863;
+    for (unsigned i = 0; i < ROUND || count > 0; i++) {
+        const size_t most = below(3) == 0 ? 12 * MIB : below(4) == 0 ? MIB : 8 * KIB;
+        const size_t bytes = 1 + below(most);
+        const xseg_stream on = stream[below(2)];
+
+        if (i < ROUND && count < HELD && below(2) == 0) {
+            void **out = &held[count++];
+
+            if (!xseg_hit_alloc(allocator, 0, bytes, on, out)) {
+                slow++;
+                *out = scene_alloc(allocator, bytes, on);
+            }
+        } else if (count > 0) {
+            const unsigned at = (unsigned)below(count);
+
+            if (!xseg_hit_free(allocator, held[at])) {
+                slow++;
+                scene_free(allocator, held[at]);
+            }
+            held[at] = held[--count];
+        }
+    }
+    return slow;
+}
+
+static void hits_call_neither_host_nor_driver(void **state)
+{
+    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
+    const xseg_stream stream[2] = {NULL, scene_stream()};
+
+    (void)state;
+    assert_int_not_equal(play_round(allocator, stream), 0);
+    (void)play_round(allocator, stream);
+    const uint64_t driver_before = xseg_sim_calls(NULL);
+    const unsigned host_before = host_calls;
+    assert_true(host_before > 0);
+    for (unsigned i = 0; i < 3; i++)
+        assert_int_equal(play_round(allocator, stream), 0);
+    assert_int_equal(host_calls, host_before);
+    assert_int_equal(xseg_sim_calls(NULL), driver_before);
+    end_stream(allocator, stream[1]);
+    scene_close(allocator);
+}
+
+/* In a process that may do nothing but end: 0 all went well, 1 not all calls took the shortest way, 2
+ * there is no such mode here.  Any system call kills it. */
+static _Noreturn void play_alone(void)
+{
+    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
+    const xseg_stream stream[2] = {NULL, scene_stream()};
+
+    for (unsigned i = 0; i < 3; i++)
+        (void)play_round(allocator, stream);
+    if (prctl(PR_SET_SECCOMP, SECCOMP_MODE_STRICT) != 0)
+        _exit(2);
+    const unsigned slow = play_round(allocator, stream);
+    for (;;)
+        (void)syscall(SYS_exit, slow == 0 ? 0 : 1);
+}
+
+static void hits_make_no_system_call(void **state)
+{
+    int end = 0;
+
+    (void)state;
+    const pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0)
+        play_alone();
+    assert_int_equal(waitpid(child, &end, 0), child);
+    assert_true(WIFEXITED(end));
+    if (WEXITSTATUS(end) == 2)
+        print_message("# this system has no strict seccomp: nothing was tried\n");
+    else
+        assert_int_equal(WEXITSTATUS(end), 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(plain_requests_take_it),
+        cmocka_unit_test(odd_arguments_do_not),
+        cmocka_unit_test(configurations_with_more_to_do_do_not),
+        cmocka_unit_test(classic_requests_take_it),
+        cmocka_unit_test(classic_requests_leave_expandable_memory_alone),
+        cmocka_unit_test(routes_and_captures_do_not_but_pending_blocks_do),
+        cmocka_unit_test(only_live_blocks_are_freed),
+        cmocka_unit_test(frees_with_more_to_do_do_not),
+        cmocka_unit_test(both_ways_come_to_the_same),
+        cmocka_unit_test(also_where_memory_is_short),
+        cmocka_unit_test(hits_call_neither_host_nor_driver),
+        cmocka_unit_test(hits_make_no_system_call),
+    };
+
+    return cmocka_run_group_tests_name("hit", tests, NULL, NULL);
+}
