@@ -380,26 +380,31 @@ static void play(const char *config, uint64_t memory, unsigned rounds)
     free(shared);
 }
 
+/* Addresses are not used again, and of those ThreadSanitizer leaves a programme no more than 512 GiB: so
+ * a segment should reserve the least that there is, 1 GiB, and there must not be too many. */
+#define ROOM   (512 * MIB)
+#define ROUNDS 3000u
+
 static void expandable(void **state)
 {
     (void)state;
-    play("expandable_segments:True", 8 * GIB, 4000);
-    play("expandable_segments:True,graph_capture_record_stream_reuse:True", 8 * GIB, 4000);
+    play("expandable_segments:True", ROOM, ROUNDS);
+    play("expandable_segments:True,graph_capture_record_stream_reuse:True", ROOM, ROUNDS);
 }
 
 static void classic(void **state)
 {
     (void)state;
-    play("expandable_segments:False", 8 * GIB, 4000);
-    play("expandable_segments:False,graph_capture_record_stream_reuse:True", 8 * GIB, 4000);
+    play("expandable_segments:False", ROOM, ROUNDS);
+    play("expandable_segments:False,graph_capture_record_stream_reuse:True", ROOM, ROUNDS);
 }
 
 static void running_short(void **state)
 {
     (void)state;
-    play("expandable_segments:True", 192 * MIB, 3000);
-    play("expandable_segments:True,graph_capture_record_stream_reuse:True", 192 * MIB, 3000);
-    play("expandable_segments:False", 192 * MIB, 3000);
+    play("expandable_segments:True", 192 * MIB, ROUNDS);
+    play("expandable_segments:True,graph_capture_record_stream_reuse:True", 192 * MIB, ROUNDS);
+    play("expandable_segments:False", 192 * MIB, ROUNDS);
 }
 
 int main(void)
