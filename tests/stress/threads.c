@@ -230,11 +230,61 @@ static void an_allocator_each(void **state)
     assert_int_equal(xseg_sim_leaks(NULL, 0), 0);
 }
 
+/* --- Statistics are read while pools come, grow and go. --- */
+
+struct growing {
+    struct xseg_allocator *allocator;
+    atomic_bool is_over;
+};
+
+static void *read_all_the_time(void *self)
+{
+    struct growing *growing = self;
+    struct xseg_where where = XSEG_WHERE_ANY;
+
+    where.device = 0;
+    while (!atomic_load(&growing->is_over)) {
+        struct xseg_stats stats = {.struct_bytes = sizeof(stats)};
+
+        if (xseg_stats(growing->allocator, &where, &stats) != XSEG_OK || stats.host_bytes > GIB)
+            abort();
+    }
+    return NULL;
+}
+
+static void read_while_pools_grow(void **state)
+{
+    struct growing growing = {.allocator = scene_open("expandable_segments:True")};
+    struct xseg_request request = XSEG_REQUEST_INIT;
+    pthread_t thread;
+    void *ptr[16];
+
+    (void)state;
+    scene_free(growing.allocator, scene_alloc(growing.allocator, KIB, NULL));
+    assert_int_equal(pthread_create(&thread, NULL, read_all_the_time, &growing), 0);
+    for (unsigned round = 0; round < 100; round++) {
+        request.pool = scene_pool(growing.allocator);
+        for (unsigned i = 0; i < COUNT_OF(ptr); i++) {
+            request.bytes = i % 4 == 0 ? 30 * MIB : MIB;
+            assert_int_equal(xseg_alloc_with(growing.allocator, &request, &ptr[i]), XSEG_OK);
+        }
+        for (unsigned i = 0; i < COUNT_OF(ptr); i++)
+            scene_free(growing.allocator, ptr[i]);
+        assert_int_equal(xseg_pool_release(request.pool), XSEG_OK);
+        if (round % 2 == 0)
+            scene_empty_cache(growing.allocator);
+    }
+    atomic_store(&growing.is_over, true);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    scene_close(growing.allocator);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(with_room), cmocka_unit_test(running_short),     cmocka_unit_test(classic),
-        cmocka_unit_test(watched),   cmocka_unit_test(an_allocator_each),
+        cmocka_unit_test(with_room),         cmocka_unit_test(running_short),
+        cmocka_unit_test(classic),           cmocka_unit_test(watched),
+        cmocka_unit_test(an_allocator_each), cmocka_unit_test(read_while_pools_grow),
     };
 
     return cmocka_run_group_tests_name("threads", tests, NULL, NULL);

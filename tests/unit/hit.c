@@ -588,6 +588,9 @@ static void hits_make_no_system_call(void **state)
     int end = 0;
 
     (void)state;
+    /* ThreadSanitizer has a thread of its own, without which the process does not end. */
+    if (XSEG_LATCH_IS_MUTEX)
+        return;
     const pid_t child = fork();
     assert_true(child >= 0);
     if (child == 0)
