@@ -291,8 +291,24 @@ static bool audit_size(const struct xseg_rack *rack, uint32_t quanta, struct xse
     return true;
 }
 
-/* A sheet's bins against its bits. */
-static bool audit_sheet(const struct xseg_sheet *sheet, struct xseg_finding *finding)
+/* Whether the bit of a rank says that it has a size. */
+static bool has_size(const struct xseg_rack *rack, uint32_t rank, uint32_t quanta)
+{
+    return (rack->bits[quanta * rack->words + rank / 64] >> rank % 64 & 1) != 0;
+}
+
+/* A rank that is empty has nothing. */
+static bool audit_gone(const struct xseg_rack *rack, uint32_t rank, struct xseg_finding *finding)
+{
+    for (uint32_t quanta = 1; quanta < XSEG_CELLS_WIDE; quanta++)
+        XSEG_HOLDS(finding, "RACK-2", !has_size(rack, rank, quanta),
+                   "size %" PRIu32 " in rank %" PRIu32 ", which is empty", quanta, rank);
+    return true;
+}
+
+/* A sheet's bins against its bits, and those of its rank. */
+static bool audit_sheet(const struct xseg_rack *rack, const struct xseg_sheet *sheet,
+                        struct xseg_finding *finding)
 {
     const struct xseg_cells *cells = &sheet->extent->cells;
     uint64_t bin[XSEG_CELLS_WIDE] = {0};
@@ -310,7 +326,9 @@ static bool audit_sheet(const struct xseg_sheet *sheet, struct xseg_finding *fin
         }
     }
     for (uint32_t quanta = 1; quanta < XSEG_CELLS_WIDE; quanta++)
-        XSEG_HOLDS(finding, "RACK-2", sheet->bin[quanta] == bin[quanta],
+        XSEG_HOLDS(finding, "RACK-2",
+                   sheet->bin[quanta] == bin[quanta] &&
+                       has_size(rack, sheet->rank, quanta) == (bin[quanta] != 0),
                    "size %" PRIu32 " in sheet %" PRIu32, quanta, sheet->number);
     return true;
 }
@@ -322,6 +340,8 @@ bool xseg_rack_audit(const struct xseg_rack *rack, struct xseg_finding *finding)
     for (uint32_t rank = 0; rank < rack->ranks; rank++) {
         const struct xseg_sheet *sheet = rack->sheet[rank];
 
+        if (sheet == NULL && !audit_gone(rack, rank, finding))
+            return false;
         if (sheet == NULL)
             continue;
         XSEG_HOLDS(finding, "RACK-1",
@@ -329,7 +349,7 @@ bool xseg_rack_audit(const struct xseg_rack *rack, struct xseg_finding *finding)
                        (before == NULL || address_of(before) < address_of(sheet)),
                    "rank %" PRIu32, rank);
         before = sheet;
-        if (!audit_sheet(sheet, finding))
+        if (!audit_sheet(rack, sheet, finding))
             return false;
     }
     for (uint32_t quanta = 1; rack->capacity > 0 && quanta < XSEG_CELLS_WIDE; quanta++)

@@ -7,6 +7,8 @@
 /* What an audit counts. */
 struct tally {
     uint64_t wide, on_shelf;
+    /* Bits that are set, and those that cached cells have: sums of differences. */
+    int64_t free, open;
 };
 
 static bool audit_cell(const struct xseg_arena *arena, const struct xseg_cell *cell,
@@ -22,6 +24,8 @@ static bool audit_cell(const struct xseg_arena *arena, const struct xseg_cell *c
                "two cached cells at %#" PRIx64, at);
     XSEG_HOLDS(finding, "CELL-3", xseg_cell_is_open(cell) == xseg_cell_has_hole_behind(cell),
                "the cached cell at %#" PRIx64 " and what is behind it", at);
+    tally->free -= cell->quanta == 1 ? 1 : 2;
+    tally->open -= xseg_cell_is_open(cell);
     if (cell->quanta < XSEG_CELLS_WIDE)
         return true;
     tally->wide++;
@@ -44,8 +48,11 @@ static bool audit_extent(const struct xseg_arena *arena, struct xseg_extent *ext
         const struct xseg_sheet *sheet = cells->sheet[number];
         uint64_t starts = 0;
 
-        for (uint32_t word = 0; sheet != NULL && word < XSEG_CELLS_WORDS; word++)
+        for (uint32_t word = 0; sheet != NULL && word < XSEG_CELLS_WORDS; word++) {
             starts |= (uint64_t)(sheet->word[word].start != 0) << word;
+            tally->free += __builtin_popcountll(sheet->word[word].free);
+            tally->open += __builtin_popcountll(sheet->word[word].open);
+        }
         XSEG_HOLDS(finding, "CELL-1",
                    (sheet == NULL || sheet->starts == starts) &&
                        xseg_bits_has(&cells->filled, number) == (starts != 0),
@@ -74,7 +81,7 @@ static uint64_t count_shelf(const struct xseg_shelf *shelf)
 
 bool xseg_small_audit(const struct xseg_arena *arena, struct xseg_finding *finding)
 {
-    struct tally tally = {0, count_shelf(&arena->shelf)};
+    struct tally tally = {.on_shelf = count_shelf(&arena->shelf)};
 
     XSEG_LIST_FOR(node, &arena->extents)
     {
@@ -83,6 +90,10 @@ bool xseg_small_audit(const struct xseg_arena *arena, struct xseg_finding *findi
         if (!audit_extent(arena, extent, &tally, finding) || !xseg_tract_audit(extent, finding))
             return false;
     }
+    XSEG_HOLDS(finding, "CELL-2", tally.free == 0, "%" PRId64 " quanta too many are free",
+               tally.free);
+    XSEG_HOLDS(finding, "CELL-3", tally.open == 0, "%" PRId64 " cells too many are open",
+               tally.open);
     tally.on_shelf += arena->small.frontier.quanta != 0;
     XSEG_HOLDS(finding, "SMALL-2", tally.wide == tally.on_shelf,
                "%" PRIu64 " wide cached cells, %" PRIu64 " on the shelf", tally.wide,

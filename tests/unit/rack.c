@@ -1,82 +1,335 @@
 /* SPDX-License-Identifier: MIT */
-/* The lowest cell that is large enough, against a look at every block. */
+/* The rack, and starts of cells, against a plain list of cells: sheets come, go and move. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "src/base/align.h"
 #include "src/core/rack.h"
+#include "src/core/sheets.h"
 
-#include "src/core/allocator.h"
-#include "tests/support/scene.h"
+#define EXTENTS 6u
+#define SHEETS  3u /* of each */
+#define QUANTA  (SHEETS * XSEG_CELLS_SHEET)
 
-static uint32_t chance = 1;
+struct fixture {
+    struct xseg_rack rack;
+    struct xseg_sheets sheets;
+    struct xseg_extent extent[EXTENTS];
+    bool is_there[EXTENTS];
+    uint16_t length[EXTENTS][QUANTA]; /* of the cell that begins there, or 0 */
+    bool cached[EXTENTS][QUANTA];
+};
 
-static unsigned below(unsigned bound)
+static uint32_t below(uint32_t bound)
 {
-    chance = chance * 1664525u + 1013904223u;
-    return (chance >> 8) % bound;
+    return (uint32_t)random() % bound;
 }
 
-static struct xseg_arena *small_arena(struct xseg_allocator *allocator)
+static void add_sheets(struct xseg_rack *rack, struct xseg_sheet **sheet, uint32_t count)
 {
-    struct xseg_device *device = xseg_allocator_open_device(allocator, 0);
-    struct xseg_arena *arena = atomic_load(&device->pool.arenas);
+    void *room = NULL;
 
-    while (arena != NULL && !arena->is_small)
-        arena = atomic_load(&arena->next);
-    assert_non_null(arena);
-    return arena;
+    assert_true(xseg_rack_make_room(rack, count, &room));
+    free(xseg_rack_take_room(rack, count, room));
+    for (uint32_t i = 0; i < count; i++)
+        xseg_rack_add(rack, sheet[i]);
 }
 
-/* By asking about every address. */
-static const char *find_slowly(struct xseg_allocator *allocator, const char *base, size_t length,
-                               size_t bytes)
+/* An extent of live cells, whose sheets come from the last to the first. */
+static void come(struct fixture *f, unsigned number)
 {
-    for (const char *at = base; at < base + length;) {
-        const struct xseg_block_info info = scene_block(allocator, at);
+    struct xseg_extent *extent = &f->extent[number];
+    struct xseg_sheet *sheet[SHEETS];
 
-        if (info.state == XSEG_BLOCK_CACHED && info.bytes >= bytes &&
-            info.bytes < XSEG_CELLS_WIDE * 512)
-            return at;
-        at = (const char *)info.base + info.bytes;
+    assert_true(xseg_cells_init(&extent->cells, QUANTA << XSEG_CELLS_SHIFT));
+    extent->segment.base = (1 + (uint64_t)number * 5 % EXTENTS) << 30;
+    for (uint32_t i = 0; i < SHEETS; i++) {
+        sheet[i] = xseg_sheets_take(&f->sheets, extent, SHEETS - 1 - i);
+        assert_non_null(sheet[i]);
+        extent->cells.sheet[SHEETS - 1 - i] = sheet[i];
     }
-    return NULL;
+    add_sheets(&f->rack, sheet, SHEETS);
+    memset(f->length[number], 0, sizeof(f->length[number]));
+    memset(f->cached[number], 0, sizeof(f->cached[number]));
+    for (uint32_t at = 0; at < QUANTA;) {
+        const uint32_t wanted = 1 + below(below(4) == 0 ? 400 : 24);
+        const uint32_t length = QUANTA - at < wanted ? QUANTA - at : wanted;
+
+        f->length[number][at] = (uint16_t)length;
+        xseg_cells_add_start(&extent->cells, at);
+        at += length;
+    }
+    f->is_there[number] = true;
 }
 
-static void the_lowest_fit_is_found(void **state)
+/* A cell becomes cached, or live. */
+static void toggle(struct fixture *f, unsigned number, uint32_t at)
 {
-    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
-    void *ptr[600] = {0};
+    struct xseg_cells *cells = &f->extent[number].cells;
+    const uint32_t length = f->length[number][at], last = at + length - 1;
+    struct xseg_sheet *sheet = xseg_cells_sheet(cells, at);
+    const bool cached = f->cached[number][at];
+
+    if (cached && length < XSEG_CELLS_WIDE)
+        xseg_rack_remove_cell(&f->rack, sheet, at, length);
+    xseg_cells_word(cells, at)->free &= ~xseg_cells_bit(at);
+    xseg_cells_word(cells, last)->free &= ~xseg_cells_bit(last);
+    if (!cached) {
+        xseg_cells_word(cells, at)->free |= xseg_cells_bit(at);
+        xseg_cells_word(cells, last)->free |= xseg_cells_bit(last);
+    }
+    if (!cached && length < XSEG_CELLS_WIDE)
+        xseg_rack_insert(&f->rack, sheet, at, length);
+    f->cached[number][at] = !cached;
+}
+
+static void go(struct fixture *f, unsigned number)
+{
+    struct xseg_extent *extent = &f->extent[number];
+
+    for (uint32_t at = 0; at < QUANTA; at++)
+        if (f->cached[number][at])
+            toggle(f, number, at);
+    for (uint32_t i = 0; i < SHEETS; i++) {
+        xseg_rack_remove(&f->rack, extent->cells.sheet[i]);
+        xseg_sheets_put(&f->sheets, extent->cells.sheet[i]);
+    }
+    xseg_cells_fini(&extent->cells);
+    f->is_there[number] = false;
+}
+
+/* --- The plain list. --- */
+
+static uint64_t address_of(const struct xseg_cell *cell)
+{
+    return cell->quanta == 0 ? 0 : cell->extent->segment.base + cell->quantum;
+}
+
+/* The first cell that is not below (quanta, address); of any size, by address alone, if `lowest`. */
+static struct xseg_cell slow_from(struct fixture *f, uint32_t quanta, uint64_t address, bool lowest)
+{
+    struct xseg_cell best = {0};
+
+    for (unsigned number = 0; number < EXTENTS; number++)
+        for (uint32_t at = 0; f->is_there[number] && at < QUANTA; at++) {
+            const uint32_t length = f->length[number][at];
+            const struct xseg_cell cell = {&f->extent[number], at, length};
+            const uint64_t here = address_of(&cell);
+
+            if (!f->cached[number][at] || length >= XSEG_CELLS_WIDE || length < quanta ||
+                (length == quanta && here < address))
+                continue;
+            if (best.quanta == 0 || (!lowest && length < best.quanta) ||
+                ((lowest || length == best.quanta) && here < address_of(&best)))
+                best = cell;
+        }
+    return best;
+}
+
+static void expect_cell(struct xseg_cell got, struct xseg_cell want)
+{
+    assert_int_equal(got.quanta, want.quanta);
+    assert_int_equal(address_of(&got), address_of(&want));
+}
+
+static void expect_answers(struct fixture *f)
+{
+    const uint32_t quanta = 1 + below(below(2) == 0 ? 300 : 30);
+    const struct xseg_cell found = slow_from(f, quanta, 0, false);
+
+    expect_cell(xseg_rack_find(&f->rack, quanta), found);
+    expect_cell(xseg_rack_find_lowest(&f->rack, quanta), slow_from(f, quanta, 0, true));
+    if (found.quanta != 0)
+        expect_cell(xseg_rack_next(&f->rack, &found),
+                    slow_from(f, found.quanta, address_of(&found) + 1, false));
+}
+
+/* Starts are found from anywhere, and the end of the extent behind the last one. */
+static void expect_starts(struct fixture *f, unsigned number)
+{
+    const struct xseg_cells *cells = &f->extent[number].cells;
+    const uint32_t at = below(QUANTA);
+    uint32_t next = at, last = at;
+
+    while (next < QUANTA && f->length[number][next] == 0)
+        next++;
+    while (f->length[number][last] == 0)
+        last--;
+    assert_int_equal(xseg_cells_next(cells, at), next);
+    assert_int_equal(xseg_cells_last(cells, at), last);
+    assert_int_equal(xseg_cells_next(cells, QUANTA), QUANTA);
+}
+
+static void expect_audit(struct fixture *f, const char *tag)
+{
+    struct xseg_finding finding = {0};
+
+    if (xseg_rack_audit(&f->rack, &finding) != (tag == NULL))
+        fail_msg("%s: %s", tag == NULL ? finding.tag : tag, finding.text);
+    if (tag != NULL)
+        assert_string_equal(finding.tag, tag);
+}
+
+static struct fixture *set_up(void)
+{
+    struct fixture *f = calloc(1, sizeof(*f));
+
+    assert_non_null(f);
+    srandom(17);
+    return f;
+}
+
+static void tear_down(struct fixture *f)
+{
+    for (unsigned number = 0; number < EXTENTS; number++)
+        if (f->is_there[number])
+            go(f, number);
+    expect_audit(f, NULL);
+    expect_cell(xseg_rack_find(&f->rack, 1), (struct xseg_cell){0});
+    xseg_rack_fini(&f->rack);
+    xseg_sheets_fini(&f->sheets);
+    free(f);
+}
+
+static void agrees_with_a_list(void **state)
+{
+    struct fixture *f = set_up();
 
     (void)state;
-    for (unsigned i = 0; i < COUNT_OF(ptr); i++)
-        ptr[i] = scene_alloc(allocator, 512 * (1 + below(100)), NULL);
-    const char *base = scene_block(allocator, ptr[0]).segment_base;
-    for (unsigned round = 0; round < 60; round++) {
-        for (unsigned i = 0; i < 20; i++) {
-            void **slot = &ptr[below(COUNT_OF(ptr))];
+    for (unsigned step = 0; step < 60000; step++) {
+        const unsigned number = below(EXTENTS);
 
-            if (*slot != NULL)
-                scene_free(allocator, *slot);
-            *slot = below(3) == 0 ? scene_alloc(allocator, 512 * (1 + below(100)), NULL) : NULL;
+        if (!f->is_there[number]) {
+            come(f, number);
+        } else if (below(2000) == 0) {
+            go(f, number);
+        } else {
+            /* Few are cached at times, and many at others. */
+            const uint32_t at = xseg_cells_last(&f->extent[number].cells, below(QUANTA));
+
+            if (below(3) == 0 || f->cached[number][at] == (step / 10000 % 2 != 0))
+                toggle(f, number, at);
+            expect_starts(f, number);
         }
-        struct xseg_arena *arena = small_arena(allocator);
-        const size_t mapped = scene_block(allocator, base).segment_mapped;
-        const uint32_t quanta = 1 + below(XSEG_CELLS_WIDE - 1);
-        const char *slow = find_slowly(allocator, base, mapped, quanta * (size_t)512);
-        xseg_arena_lock(arena);
-        const struct xseg_cell cell = xseg_rack_find_lowest(&arena->small.rack, quanta);
-        xseg_arena_unlock(arena);
-        if (slow == NULL)
-            assert_int_equal(cell.quanta, 0);
-        else
-            assert_int_equal(cell.quantum, (size_t)(slow - base) / 512);
+        if (step % 40 == 0)
+            expect_answers(f);
+        if (step % 200 == 0)
+            expect_audit(f, NULL);
     }
-    for (unsigned i = 0; i < COUNT_OF(ptr); i++)
-        if (ptr[i] != NULL)
-            scene_free(allocator, ptr[i]);
-    scene_close(allocator);
+    tear_down(f);
+}
+
+/* --- Many sheets. --- */
+
+#define MANY 4500u
+
+/* Sheets of one extent, each with one cached cell: more than one word of the upper level has bits. */
+static void ranks_go_beyond_one_word_of_words(void **state)
+{
+    static struct xseg_extent extent;
+    struct xseg_rack rack = {0};
+    struct xseg_sheets sheets = {0};
+    struct xseg_finding finding = {0};
+
+    (void)state;
+    memset(&extent, 0, sizeof(extent));
+    assert_true(xseg_cells_init(&extent.cells, (uint64_t)MANY * 2 * XSEG_MIB));
+    extent.segment.base = XSEG_GIB;
+    for (uint32_t i = MANY; i-- > 0;) {
+        const uint32_t at = i * XSEG_CELLS_SHEET;
+        struct xseg_sheet *sheet = xseg_sheets_take(&sheets, &extent, i);
+
+        assert_non_null(sheet);
+        extent.cells.sheet[i] = sheet;
+        xseg_cells_add_start(&extent.cells, at);
+        xseg_cells_add_start(&extent.cells, at + 7);
+    }
+    for (uint32_t begin = 0; begin < MANY; begin += 500)
+        add_sheets(&rack, &extent.cells.sheet[begin], 500);
+    assert_true(rack.capacity > 4096 && rack.tops > 1);
+    for (uint32_t i = MANY; i-- > 0;) {
+        const uint32_t at = i * XSEG_CELLS_SHEET;
+
+        xseg_cells_word(&extent.cells, at)->free |= xseg_cells_bit(at) | xseg_cells_bit(at + 6);
+        xseg_rack_insert(&rack, extent.cells.sheet[i], at, 7);
+        assert_int_equal(xseg_rack_find(&rack, 3).quantum, at);
+    }
+    assert_true(xseg_rack_audit(&rack, &finding));
+    struct xseg_cell cell = xseg_rack_find(&rack, 7);
+    for (uint32_t i = 0; i < MANY; i++, cell = xseg_rack_next(&rack, &cell))
+        assert_int_equal(cell.quantum, i * XSEG_CELLS_SHEET);
+    assert_int_equal(cell.quanta, 0);
+    for (uint32_t i = 0; i < MANY; i++) {
+        assert_int_equal(xseg_rack_find(&rack, 7).quantum, i * XSEG_CELLS_SHEET);
+        xseg_rack_remove_cell(&rack, extent.cells.sheet[i], i * XSEG_CELLS_SHEET, 7);
+        extent.cells.sheet[i]->word[0].free = 0;
+    }
+    assert_int_equal(xseg_rack_find(&rack, 1).quanta, 0);
+    assert_true(xseg_rack_audit(&rack, &finding));
+    xseg_rack_fini(&rack);
+    xseg_sheets_fini(&sheets);
+    xseg_cells_fini(&extent.cells);
+}
+
+/* --- The audit. --- */
+
+static void what_is_wrong_is_found(void **state)
+{
+    struct fixture *f = set_up();
+
+    (void)state;
+    come(f, 0);
+    come(f, 1);
+    struct xseg_sheet *sheet = f->extent[0].cells.sheet[1];
+    struct xseg_sheet *other = f->extent[1].cells.sheet[0];
+    const uint32_t at = xseg_cells_next(&f->extent[0].cells, XSEG_CELLS_SHEET);
+    uint32_t quanta = f->length[0][at];
+    uint64_t *bits;
+
+    assert_true(quanta < XSEG_CELLS_WIDE);
+    toggle(f, 0, at);
+    expect_audit(f, NULL);
+    /* Two places are exchanged. */
+    f->rack.sheet[sheet->rank] = other;
+    f->rack.sheet[other->rank] = sheet;
+    expect_audit(f, "RACK-1");
+    f->rack.sheet[sheet->rank] = sheet;
+    f->rack.sheet[other->rank] = other;
+    sheet->rank++;
+    expect_audit(f, "RACK-1");
+    sheet->rank--;
+    /* A bit is missing in each level, or there is one more. */
+    sheet->bin[quanta] ^= 1;
+    expect_audit(f, "RACK-2");
+    sheet->bin[quanta] ^= 1;
+    bits = &f->rack.bits[quanta * f->rack.words];
+    *bits ^= (uint64_t)1 << sheet->rank;
+    expect_audit(f, "RACK-2");
+    *bits ^= (uint64_t)1 << sheet->rank;
+    *bits ^= (uint64_t)1 << other->rank;
+    expect_audit(f, "RACK-2");
+    *bits ^= (uint64_t)1 << other->rank;
+    f->rack.top[quanta * f->rack.tops] ^= 1;
+    expect_audit(f, "RACK-2");
+    f->rack.top[quanta * f->rack.tops] ^= 1;
+    f->rack.sizes[quanta / 64] ^= (uint64_t)1 << quanta % 64;
+    expect_audit(f, "RACK-2");
+    f->rack.sizes[quanta / 64] ^= (uint64_t)1 << quanta % 64;
+    tear_down(f);
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(the_lowest_fit_is_found)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(agrees_with_a_list),
+        cmocka_unit_test(ranks_go_beyond_one_word_of_words),
+        cmocka_unit_test(what_is_wrong_is_found),
+    };
 
     return cmocka_run_group_tests_name("rack", tests, NULL, NULL);
 }

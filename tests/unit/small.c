@@ -1,0 +1,221 @@
+/* SPDX-License-Identifier: MIT */
+/* Small arenas: what their audits find, the frontier, slack, alignment, and nodes across sheets. */
+#include "src/core/small.h"
+
+#include <string.h>
+
+#include "src/core/allocator.h"
+#include "src/core/cell.h"
+#include "src/core/tract.h"
+#include "src/core/walk.h"
+#include "tests/support/scene.h"
+
+/* One extent, of 4 MiB: live, cached, live, and the frontier, behind which there is a hole. */
+struct fixture {
+    struct xseg_allocator *allocator;
+    struct xseg_arena *arena;
+    struct xseg_extent *extent;
+    struct xseg_cells *cells;
+    void *held[2];
+    uint32_t live, cached, frontier; /* quanta */
+};
+
+static void set_up(struct fixture *f)
+{
+    memset(f, 0, sizeof(*f));
+    f->allocator = scene_open("expandable_segments:True");
+    f->held[0] = scene_alloc(f->allocator, MIB, NULL);
+    void *middle = scene_alloc(f->allocator, 8 * KIB, NULL);
+    f->held[1] = scene_alloc(f->allocator, MIB, NULL);
+    scene_free(f->allocator, middle);
+    f->extent = xseg_lookup_find(&f->allocator->lookup, (uintptr_t)middle);
+    assert_non_null(f->extent);
+    f->arena = f->extent->arena;
+    f->cells = &f->extent->cells;
+    f->live = xseg_cell_quantum_of(f->extent, (uintptr_t)f->held[1]);
+    f->cached = xseg_cell_quantum_of(f->extent, (uintptr_t)middle);
+    f->frontier = f->arena->small.frontier.quantum;
+    assert_true(f->arena->small.frontier.quanta >= XSEG_CELLS_WIDE);
+}
+
+static void expect(struct fixture *f, const char *tag)
+{
+    struct xseg_finding finding = {0};
+
+    if (xseg_arena_audit(f->arena, &finding) != (tag == NULL))
+        fail_msg("%s: %s", tag == NULL ? finding.tag : tag, finding.text);
+    if (tag != NULL)
+        assert_string_equal(finding.tag, tag);
+}
+
+/* Whole again, or the audit says what is not. */
+static void tear_down(struct fixture *f)
+{
+    expect(f, NULL);
+    for (size_t i = 0; i < COUNT_OF(f->held); i++)
+        scene_free(f->allocator, f->held[i]);
+    scene_close(f->allocator);
+}
+
+/* What is found while a bit is the other way round. */
+static void expect_bit(struct fixture *f, uint64_t *word, uint32_t quantum, const char *tag)
+{
+    *word ^= xseg_cells_bit(quantum);
+    expect(f, tag);
+    *word ^= xseg_cells_bit(quantum);
+}
+
+static void wrong_bits_are_found(void **state)
+{
+    struct fixture f;
+
+    (void)state;
+    set_up(&f);
+    const uint32_t last = f.live - 1;
+    struct xseg_sheet *sheet = xseg_cells_sheet(f.cells, f.cached);
+    expect_bit(&f, &sheet->starts, f.cached / 64, "CELL-1");
+    xseg_bits_remove(&f.cells->filled, 0);
+    expect(&f, "CELL-1");
+    xseg_bits_add(&f.cells->filled, 0);
+    /* The last quantum of a cached cell; one inside it, and inside of a live one. */
+    expect_bit(&f, &xseg_cells_word(f.cells, last)->free, last, "CELL-2");
+    expect_bit(&f, &xseg_cells_word(f.cells, last - 1)->free, last - 1, "CELL-2");
+    expect_bit(&f, &xseg_cells_word(f.cells, f.live + 9)->free, f.live + 9, "CELL-2");
+    /* A cached cell is open, the last one is not; a live one is. */
+    expect_bit(&f, &xseg_cells_word(f.cells, f.cached)->open, f.cached, "CELL-3");
+    expect_bit(&f, &xseg_cells_word(f.cells, f.frontier)->open, f.frontier, "CELL-3");
+    expect_bit(&f, &xseg_cells_word(f.cells, f.live)->open, f.live, "CELL-3");
+    tear_down(&f);
+}
+
+static void neighbours_and_nodes_that_are_wrong_are_found(void **state)
+{
+    struct fixture f;
+
+    (void)state;
+    set_up(&f);
+    /* A start inside of a cached cell that says that it is free. */
+    const uint32_t inside = f.cached + 8;
+    xseg_cells_add_start(f.cells, inside);
+    xseg_cells_word(f.cells, inside)->free |= xseg_cells_bit(inside);
+    xseg_cells_word(f.cells, inside)->free |= xseg_cells_bit(inside - 1);
+    expect(&f, "SMALL-1");
+    xseg_cells_word(f.cells, inside)->free &=
+        ~(xseg_cells_bit(inside) | xseg_cells_bit(inside - 1));
+    xseg_cells_remove_start(f.cells, inside);
+    /* A wide cell that is neither the frontier nor on the shelf; then one that is not what it says. */
+    const struct xseg_cell frontier = f.arena->small.frontier;
+    struct xseg_block *node = xseg_cells_node(f.cells, f.frontier);
+    memset(node, 0, sizeof(*node));
+    f.arena->small.frontier.quanta = 0;
+    expect(&f, "SMALL-2");
+    f.arena->small.frontier = frontier;
+    node = xseg_small_from(f.arena, 0, 0); /* it comes on the shelf */
+    assert_int_equal(node->bytes, xseg_cell_bytes_of(frontier.quanta));
+    expect(&f, NULL);
+    xseg_shelf_remove(&f.arena->shelf, node);
+    expect(&f, "SMALL-2");
+    xseg_shelf_insert(&f.arena->shelf, node);
+    tear_down(&f);
+}
+
+static void wrong_tracts_are_found(void **state)
+{
+    struct fixture f;
+
+    (void)state;
+    set_up(&f);
+    struct xseg_block *tract = f.extent->first;
+    assert_int_equal(tract->state, XSEG_BLOCK_TRACT);
+    /* Cut in two, where a cell begins. */
+    xseg_arena_lock(f.arena);
+    assert_true(xseg_arena_stock(f.arena, &f.arena->blocks, 4));
+    struct xseg_block *isolated = xseg_tract_isolate(f.arena, f.extent, f.live);
+    xseg_arena_unlock(f.arena);
+    expect(&f, NULL);
+    isolated->state = XSEG_BLOCK_TRACT;
+    expect(&f, "TRACT-1");
+    isolated->state = XSEG_BLOCK_LIVE;
+    expect_bit(&f, &xseg_cells_word(f.cells, f.live)->record, f.live, "TRACT-2");
+    xseg_tree_remove(&f.extent->records, isolated);
+    xseg_tree_insert(&f.extent->records, isolated);
+    xseg_tree_remove(&f.extent->records, tract);
+    expect(&f, "TRACT-3");
+    xseg_tree_insert(&f.extent->records, tract);
+    /* What was isolated is a cell again once it is free. */
+    expect(&f, NULL);
+    scene_free(f.allocator, f.held[1]);
+    assert_ptr_equal(f.extent->first->next->next, NULL);
+    assert_int_equal(f.extent->first->next->state, XSEG_BLOCK_HOLE);
+    f.held[1] = scene_alloc(f.allocator, MIB, NULL);
+    tear_down(&f);
+}
+
+/* --- What is asked of a cell. --- */
+
+static void slack_of_any_length_is_kept(void **state)
+{
+    static const size_t extra[] = {0, 1, 511, 65534, 65535, 65536, 1000000};
+    struct fixture f;
+
+    (void)state;
+    set_up(&f);
+    assert_non_null(f.cells->sheet[1]);
+    /* Also where the request's size lies across the end of a sheet. */
+    for (uint32_t at = XSEG_CELLS_SHEET - 6; at <= XSEG_CELLS_SHEET; at++)
+        for (size_t i = 0; i < COUNT_OF(extra); i++) {
+            const uint64_t bytes = MIB + 2 * 512;
+
+            xseg_cells_note_requested(f.cells, at, bytes, bytes - extra[i]);
+            assert_int_equal(xseg_cells_requested(f.cells, at, bytes), bytes - extra[i]);
+        }
+    tear_down(&f);
+}
+
+static void nodes_lie_where_there_is_room(void **state)
+{
+    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
+    void *first[2] = {scene_alloc(allocator, MIB, NULL), scene_alloc(allocator, MIB, NULL)};
+    struct xseg_extent *extent = xseg_lookup_find(&allocator->lookup, (uintptr_t)first[0]);
+    const struct xseg_cells *cells = &extent->cells;
+    void *second = scene_alloc(allocator, MIB, NULL);
+
+    (void)state;
+    assert_non_null(cells->sheet[1]);
+    for (uint32_t at = 0; at + XSEG_CELLS_WIDE <= 2 * XSEG_CELLS_SHEET; at++) {
+        const char *node = (const char *)xseg_cells_node(cells, at);
+        const char *end = node + sizeof(struct xseg_block);
+        bool fits = false;
+
+        assert_int_equal((uintptr_t)node % _Alignof(struct xseg_block), 0);
+        for (uint32_t number = at / XSEG_CELLS_SHEET; number < 2; number++) {
+            const struct xseg_sheet *sheet = cells->sheet[number];
+            const uint32_t begin = number * XSEG_CELLS_SHEET;
+            const uint32_t low = at > begin ? at - begin : 0;
+            const uint32_t high = at + XSEG_CELLS_WIDE - begin;
+
+            fits = fits ||
+                   (node >= (const char *)&sheet->slack[low] &&
+                    end <= (const char *)(sheet->slack +
+                                          (high < XSEG_CELLS_SHEET ? high : XSEG_CELLS_SHEET)));
+        }
+        assert_true(fits);
+    }
+    scene_free(allocator, first[0]);
+    scene_free(allocator, first[1]);
+    scene_free(allocator, second);
+    scene_close(allocator);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(wrong_bits_are_found),
+        cmocka_unit_test(neighbours_and_nodes_that_are_wrong_are_found),
+        cmocka_unit_test(wrong_tracts_are_found),
+        cmocka_unit_test(slack_of_any_length_is_kept),
+        cmocka_unit_test(nodes_lie_where_there_is_room),
+    };
+
+    return cmocka_run_group_tests_name("small", tests, NULL, NULL);
+}
