@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: MIT */
+/* Cells where sheets are missing, and the pattern's bits; rack.c has starts, small.c slack and nodes. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "src/base/align.h"
+#include "src/core/cells.h"
+#include "src/core/sheets.h"
+
+#define SHEETS 9u
+#define QUANTA (SHEETS * XSEG_CELLS_SHEET)
+
+/* Sheets 1, 2, 5 and 7; the others are missing. */
+static const bool is_there[SHEETS] = {false, true, true, false, false, true, false, true, false};
+
+static void set_up(struct xseg_cells *cells, struct xseg_sheets *sheets)
+{
+    memset(sheets, 0, sizeof(*sheets));
+    assert_true(xseg_cells_init(cells, (uint64_t)QUANTA << XSEG_CELLS_SHIFT));
+    assert_int_equal(cells->quanta, QUANTA);
+    for (uint32_t i = 0; i < SHEETS; i++)
+        cells->sheet[i] = is_there[i] ? xseg_sheets_take(sheets, NULL, i) : NULL;
+}
+
+static void tear_down(struct xseg_cells *cells, struct xseg_sheets *sheets)
+{
+    xseg_cells_fini(cells);
+    xseg_sheets_fini(sheets);
+}
+
+/* A quantum of a sheet that is there. */
+static uint32_t any_quantum(void)
+{
+    uint32_t quantum;
+
+    do
+        quantum = (uint32_t)random() % QUANTA;
+    while (!is_there[quantum / XSEG_CELLS_SHEET]);
+    return quantum;
+}
+
+static void starts_are_found_across_sheets_that_are_missing(void **state)
+{
+    static bool start[QUANTA + 1];
+    struct xseg_cells cells;
+    struct xseg_sheets sheets;
+
+    (void)state;
+    srandom(3);
+    set_up(&cells, &sheets);
+    memset(start, 0, sizeof(start));
+    for (unsigned step = 0; step < 20000; step++) {
+        /* Few starts, so that whole sheets have none; all near the ends of words and sheets at times. */
+        uint32_t quantum = any_quantum();
+
+        if (step % 3 == 0)
+            quantum = quantum / 64 * 64 + (step % 2 == 0 ? 0 : 63);
+        if (start[quantum])
+            xseg_cells_remove_start(&cells, quantum);
+        else if (step % 500 < 250 && step % 25 == 0)
+            xseg_cells_add_start(&cells, quantum);
+        start[quantum] = !start[quantum] && step % 500 < 250 && step % 25 == 0;
+        for (uint32_t at = 0; step % 500 == 499 && at < QUANTA; at++)
+            if (start[at] && random() % 4 != 0) {
+                xseg_cells_remove_start(&cells, at);
+                start[at] = false;
+            }
+
+        const uint32_t from = (uint32_t)random() % (QUANTA + 1);
+        uint32_t next = from, last = from;
+        while (next < QUANTA && !start[next])
+            next++;
+        if (from % 64 == 0 || is_there[from / XSEG_CELLS_SHEET])
+            assert_int_equal(xseg_cells_next(&cells, from), next);
+        while (last > 0 && !start[last])
+            last--;
+        if (from < QUANTA && is_there[from / XSEG_CELLS_SHEET] && start[last])
+            assert_int_equal(xseg_cells_last(&cells, from), last);
+    }
+    tear_down(&cells, &sheets);
+}
+
+static void the_pattern_is_known_quantum_by_quantum(void **state)
+{
+    const uint32_t begin = XSEG_CELLS_SHEET, end = 3 * XSEG_CELLS_SHEET; /* sheets 1 and 2 */
+    static bool filled[QUANTA];
+    struct xseg_cells cells;
+    struct xseg_sheets sheets;
+
+    (void)state;
+    srandom(5);
+    set_up(&cells, &sheets);
+    memset(filled, 0, sizeof(filled));
+    for (unsigned step = 0; step < 4000; step++) {
+        const uint32_t at = begin + (uint32_t)random() % (end - begin);
+        const uint32_t most = end - at, wanted = 1 + (uint32_t)random() % (step % 2 ? 200 : 5000);
+        const uint32_t count = wanted < most ? wanted : most;
+        bool all = true;
+
+        for (uint32_t i = at; i < at + count; i++)
+            all = all && filled[i];
+        assert_int_equal(xseg_cells_are_filled(&cells, at, count), all);
+        for (uint32_t i = at; i < at + count; i++)
+            filled[i] = step % 3 != 0;
+        xseg_cells_set_filled(&cells, at, count, step % 3 != 0);
+        assert_int_equal(xseg_cells_are_filled(&cells, at, count), step % 3 != 0);
+    }
+    tear_down(&cells, &sheets);
+}
+
+static void what_is_too_long_is_refused(void **state)
+{
+    struct xseg_cells cells;
+
+    (void)state;
+    assert_false(xseg_cells_init(&cells, XSEG_CELLS_MAX + 2 * XSEG_MIB));
+    assert_true(xseg_cells_init(&cells, XSEG_CELLS_MAX));
+    assert_int_equal(xseg_cells_next(&cells, 0), cells.quanta);
+    xseg_cells_fini(&cells);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(starts_are_found_across_sheets_that_are_missing),
+        cmocka_unit_test(the_pattern_is_known_quantum_by_quantum),
+        cmocka_unit_test(what_is_too_long_is_refused),
+    };
+
+    return cmocka_run_group_tests_name("cells", tests, NULL, NULL);
+}
