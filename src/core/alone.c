@@ -14,13 +14,16 @@ static xseg_status get_pool(struct xseg_device *device, struct xseg_pool **out)
 
     xseg_lock_take(&device->growth_lock);
     struct xseg_pool *pool = atomic_load_explicit(&device->alone_pool, memory_order_relaxed);
-    if (pool == NULL)
+    /* Others use one that was made meanwhile. */
+    if (pool == NULL) {
         status = xseg_device_make_pool(device, &plain, &pool);
-    if (status == XSEG_OK) {
-        pool->is_alone = true;
-        atomic_store_explicit(&device->alone_pool, pool, memory_order_release);
-        *out = pool;
+        if (status == XSEG_OK) {
+            pool->is_alone = true;
+            atomic_store_explicit(&device->alone_pool, pool, memory_order_release);
+        }
     }
+    if (status == XSEG_OK)
+        *out = pool;
     xseg_lock_give(&device->growth_lock);
     return status;
 }
