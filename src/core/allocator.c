@@ -8,7 +8,6 @@
 #include "src/base/error.h"
 #include "src/core/alone.h"
 #include "src/core/departure.h"
-#include "src/core/hit_small.h"
 #include "src/core/live.h"
 #include "src/core/size.h"
 #include "src/core/trace.h"
@@ -369,7 +368,7 @@ xseg_status xseg_allocator_free(struct xseg_allocator *allocator,
         status = free_slowly(allocator, pointer, config);
     } else {
         if (live.record == NULL) {
-            xseg_hit_small_free(arena, live.extent, live.quantum);
+            xseg_small_free(arena, live.extent, live.quantum);
         } else {
             xseg_arena_free(arena, live.record);
         }

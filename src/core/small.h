@@ -42,9 +42,8 @@ bool xseg_small_alloc(struct xseg_arena *arena, const struct xseg_need *need,
  * Returns the address; 0, and nothing has changed, if there is none, or patterns have to be looked at. */
 uint64_t xseg_small_hit(struct xseg_arena *arena, const struct xseg_need *need);
 
-/* A cell that is free becomes cached and merges with its neighbours. */
-void xseg_small_merge(struct xseg_arena *arena, struct xseg_extent *extent, uint32_t quantum,
-                      uint32_t quanta);
+/* Free the live cell that begins at a quantum. */
+void xseg_small_free(struct xseg_arena *arena, struct xseg_extent *extent, uint32_t quantum);
 
 /* --- Cells by address. --- */
 
