@@ -85,7 +85,7 @@ static xseg_cells_slack *slack_at(const struct xseg_cells *cells, uint32_t quant
     return &xseg_cells_sheet(cells, quantum)->slack[quantum % XSEG_CELLS_SHEET];
 }
 
-/* Four entries of 16 bits; a cell with so much slack has more than 128 quanta. */
+/* Four entries of 16 bits; a cell with so much slack has at least 128 quanta. */
 uint64_t xseg_cells_requested_far(const struct xseg_cells *cells, uint32_t quantum)
 {
     uint64_t requested = 0;
