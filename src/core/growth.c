@@ -336,7 +336,11 @@ xseg_status xseg_growth_finish(struct xseg_arena *arena, const struct xseg_need 
     xseg_arena_lock(arena);
     const bool stocked = xseg_arena_stock(arena, &arena->blocks, 2);
     struct xseg_block *block = xseg_stretch_settle(arena, stretch, is_allowed);
-    if (status == XSEG_OK && stocked)
+    /* Another thread may have freed enough before the claim: then there is no hole in the stretch, and
+     * the cell that it is may be narrow. */
+    if (status == XSEG_OK && stocked && block == NULL)
+        (void)xseg_small_alloc(arena, need, out);
+    else if (status == XSEG_OK && stocked)
         *out = xseg_arena_hand_out(arena, block, need);
     xseg_arena_unlock(arena);
     if (status == XSEG_OK && !stocked)

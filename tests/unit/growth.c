@@ -7,6 +7,8 @@
 
 #include <cmocka.h>
 
+#include "src/core/allocator.h"
+#include "src/core/growth.h"
 #include "tests/support/scene.h"
 
 /* Addresses for one segment, not for two: the first reserves a little more than the device's memory,
@@ -63,11 +65,51 @@ static void a_range_in_use_stays(void **state)
     scene_close(allocator);
 }
 
+static void pick_small(void *self, struct xseg_arena *arena)
+{
+    struct xseg_arena **picked = self;
+
+    if (arena->is_small)
+        *picked = arena;
+}
+
+/* Between a miss and its growth another thread may free enough: a narrow cell before the hole. */
+static void enough_that_was_freed_meanwhile_serves(void **state)
+{
+    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
+    void *held[] = {scene_alloc(allocator, MIB, NULL), scene_alloc(allocator, 960 * 1024, NULL)};
+    struct xseg_device *device = xseg_allocator_open_device(allocator, 0);
+    const struct xseg_need need = {.config = xseg_allocator_config(allocator),
+                                   .requested = 1000,
+                                   .bytes = 1024,
+                                   .alignment = 512,
+                                   .span = 1024,
+                                   .segment_bytes = 2 * MIB,
+                                   .is_small = true,
+                                   .expandable = true};
+    struct xseg_grant grant = {.base = 0};
+    struct xseg_arena *arena = NULL;
+
+    (void)state;
+    xseg_lock_take(&device->growth_lock);
+    xseg_device_visit_arenas(device, pick_small, &arena);
+    assert_non_null(arena);
+    assert_int_equal(xseg_growth_grow(arena, &need, &grant), XSEG_OK);
+    xseg_lock_give(&device->growth_lock);
+    assert_int_equal(grant.base, (uintptr_t)held[0] + MIB + 960 * 1024);
+    assert_int_equal(scene_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 2 * MIB);
+    scene_free(allocator, (void *)(uintptr_t)grant.base); /* NOLINT(performance-no-int-to-ptr) */
+    for (size_t i = 0; i < COUNT_OF(held); i++)
+        scene_free(allocator, held[i]);
+    scene_close(allocator);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_empty_range_makes_room_for_another),
         cmocka_unit_test(a_range_in_use_stays),
+        cmocka_unit_test(enough_that_was_freed_meanwhile_serves),
     };
 
     return cmocka_run_group_tests_name("growth", tests, NULL, NULL);
