@@ -159,8 +159,9 @@ static void play(const char *config, bool observed, unsigned rounds)
     void *spare = atomic_load(&fight.spare);
     if (spare != NULL)
         scene_free(fight.allocator, spare);
-    /* It was a fight, and both got something. */
-    assert_true(fight.refused > 0 && fight.served > rounds);
+    /* Who got how much depends on who ran when; that every request was answered does not. */
+    assert_true(fight.refused > 0 && fight.served > 0);
+    assert_int_equal(fight.refused + fight.served, THREADS * rounds);
     assert_true(observed == (fight.traced > 0) && (!observed || fight.spared > 0));
     scene_empty_cache(fight.allocator);
     assert_int_equal(scene_stats(fight.allocator).reserved_bytes[XSEG_STAT_ALL].current, 0);
