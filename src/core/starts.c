@@ -7,11 +7,21 @@
 
 #define CHUNK_BYTES ((uint64_t)XSEG_STARTS_SLOTS << XSEG_STARTS_SHIFT)
 
+/* How many slots a chunk has. */
+static uint32_t slots_of(const struct xseg_starts *starts, uint64_t number)
+{
+    const uint32_t left = starts->slots - (uint32_t)number * XSEG_STARTS_SLOTS;
+
+    return left < XSEG_STARTS_SLOTS ? left : XSEG_STARTS_SLOTS;
+}
+
 bool xseg_starts_init(struct xseg_starts *starts, uint64_t bytes)
 {
     memset(starts, 0, sizeof(*starts));
     if (bytes > XSEG_STARTS_MAX)
         return false;
+    starts->slots =
+        (uint32_t)((bytes + ((uint64_t)1 << XSEG_STARTS_SHIFT) - 1) >> XSEG_STARTS_SHIFT);
     starts->chunks = (uint32_t)((bytes + CHUNK_BYTES - 1) / CHUNK_BYTES);
     starts->chunk = calloc(starts->chunks, sizeof(*starts->chunk));
     atomic_init(&starts->host_bytes, starts->chunks * sizeof(*starts->chunk));
@@ -31,10 +41,12 @@ bool xseg_starts_cover(struct xseg_starts *starts, uint64_t begin, uint64_t end)
     for (uint64_t number = begin / CHUNK_BYTES; number <= (end - 1) / CHUNK_BYTES; number++) {
         if (atomic_load_explicit(&starts->chunk[number], memory_order_relaxed) != NULL)
             continue;
-        struct xseg_starts_chunk *chunk = calloc(1, sizeof(*chunk));
+        const size_t bytes = sizeof(struct xseg_starts_chunk) +
+                             slots_of(starts, number) * sizeof(struct xseg_block *);
+        struct xseg_starts_chunk *chunk = calloc(1, bytes);
         if (chunk == NULL)
             return false;
-        atomic_fetch_add_explicit(&starts->host_bytes, sizeof(*chunk), memory_order_relaxed);
+        atomic_fetch_add_explicit(&starts->host_bytes, bytes, memory_order_relaxed);
         atomic_store_explicit(&starts->chunk[number], chunk, memory_order_release);
     }
     return true;
@@ -69,7 +81,7 @@ bool xseg_starts_audit(const struct xseg_starts *starts, struct xseg_finding *fi
         const struct xseg_starts_chunk *chunk = atomic_load(&starts->chunk[number]);
         uint32_t count = 0;
 
-        for (uint32_t slot = 0; chunk != NULL && slot < XSEG_STARTS_SLOTS; slot++)
+        for (uint32_t slot = 0; chunk != NULL && slot < slots_of(starts, number); slot++)
             count += chunk->slot[slot] != NULL;
         XSEG_HOLDS(finding, "START-1", chunk == NULL || chunk->count == count,
                    "chunk %" PRIu32 " has %" PRIu32 " starts, and counts %" PRIu32, number, count,

@@ -4,8 +4,8 @@
  *
  * The extent is cut into slots, each of which leads to the one live or pending block that starts in
  * it.  A slot is 1 MiB, since large blocks are larger than that, and so no two start in the same slot;
- * a block that is alone in its segment may be smaller.  Slots come in chunks of 4096, made when memory
- * is first mapped there.  A hit reads or writes one slot; who looks for the last start before an
+ * a block that is alone in its segment may be smaller.  Slots come in chunks of 4096, the last one with
+ * as many as are left, made when memory is first mapped there: a classic segment of 20 MiB has one of 20.  A hit reads or writes one slot; who looks for the last start before an
  * address reads backwards, chunk by chunk where they are empty.
  *
  * Invariants:
@@ -22,7 +22,7 @@
 #include "src/base/align.h"
 #include "src/base/check.h"
 
-#define XSEG_STARTS_SLOTS 4096u /* in a chunk */
+#define XSEG_STARTS_SLOTS 4096u /* in a chunk, but for the last */
 #define XSEG_STARTS_SHIFT 20u
 
 /* The longest extent: a table of 2^16 chunks, beyond all that a device addresses. */
@@ -32,11 +32,12 @@ struct xseg_block;
 
 struct xseg_starts_chunk {
     uint32_t count; /* slots that lead to a block */
-    struct xseg_block *slot[XSEG_STARTS_SLOTS];
+    struct xseg_block *slot[];
 };
 
 struct xseg_starts {
-    uint32_t chunks; /* in all */
+    uint32_t slots;  /* in all */
+    uint32_t chunks; /* that hold them */
     _Atomic(struct xseg_starts_chunk *) *chunk;
     atomic_size_t host_bytes;
 };

@@ -78,6 +78,29 @@ static void uncovered_chunks_are_empty(void **state)
     assert_false(xseg_starts_init(&starts, XSEG_STARTS_MAX + XSEG_MIB));
 }
 
+/* Every slot of the last chunk can be used, and there are no more: an odd extent ends in a slot of its own. */
+static void the_last_chunk_is_as_long_as_the_extent(void **state)
+{
+    static const uint64_t lengths[] = {
+        512, XSEG_MIB, 20 * XSEG_MIB, 21 * XSEG_MIB + 512, 4096 * XSEG_MIB, 4097 * XSEG_MIB};
+    struct xseg_finding finding = {0};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(lengths) / sizeof(lengths[0]); i++) {
+        const uint64_t bytes = lengths[i], slots = (bytes + XSEG_MIB - 1) / XSEG_MIB;
+        struct xseg_starts starts;
+
+        assert_true(xseg_starts_init(&starts, bytes));
+        assert_true(xseg_starts_cover(&starts, 0, bytes));
+        assert_true(starts.host_bytes <= (slots + 4) * sizeof(struct xseg_block *));
+        xseg_starts_add(&starts, bytes - 512, &block[i]);
+        assert_ptr_equal(xseg_starts_at(&starts, bytes - 1), &block[i]);
+        assert_ptr_equal(xseg_starts_before(&starts, bytes - 1), &block[i]);
+        assert_true(xseg_starts_audit(&starts, &finding));
+        xseg_starts_fini(&starts);
+    }
+}
+
 static void the_audit_can_fail(void **state)
 {
     struct xseg_starts starts;
@@ -98,6 +121,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(agrees_with_an_array),
         cmocka_unit_test(uncovered_chunks_are_empty),
+        cmocka_unit_test(the_last_chunk_is_as_long_as_the_extent),
         cmocka_unit_test(the_audit_can_fail),
     };
 
