@@ -9,27 +9,41 @@ static size_t page_bytes(void)
     return (size_t)sysconf(_SC_PAGESIZE);
 }
 
+void *xseg_fork_wiped(size_t bytes, bool *is_wiped)
+{
+    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+    if (memory == MAP_FAILED)
+        return NULL;
+    *is_wiped = madvise(memory, bytes, MADV_WIPEONFORK) == 0;
+    return memory;
+}
+
+void xseg_fork_unmap(void *memory, size_t bytes)
+{
+    if (memory != NULL)
+        (void)munmap(memory, bytes);
+}
+
 bool xseg_fork_init(struct xseg_fork *guard)
 {
-    void *page =
-        mmap(NULL, page_bytes(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    bool is_wiped = false;
+    unsigned *page = xseg_fork_wiped(page_bytes(), &is_wiped);
 
-    if (page == MAP_FAILED)
+    if (page == NULL)
         return false;
     guard->owner = getpid();
-    *(unsigned *)page = 1;
-    guard->marker = page;
-    if (madvise(page, page_bytes(), MADV_WIPEONFORK) != 0) {
-        (void)munmap(page, page_bytes());
-        guard->marker = NULL;
-    }
+    *page = 1;
+    if (is_wiped)
+        guard->marker = page;
+    else
+        xseg_fork_unmap(page, page_bytes());
     return true;
 }
 
 void xseg_fork_fini(struct xseg_fork *guard)
 {
-    if (guard->marker != NULL)
-        (void)munmap((void *)(size_t)guard->marker, page_bytes());
+    xseg_fork_unmap((void *)(size_t)guard->marker, page_bytes());
     guard->marker = NULL;
 }
 

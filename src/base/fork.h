@@ -16,6 +16,14 @@ struct xseg_fork {
     pid_t owner;
 };
 
+/*
+ * Memory of zeros that is zeros again in a child: whole pages; NULL without host memory.
+ *
+ * is_wiped: whether the kernel can do that; if not, the child sees what the parent wrote
+ */
+void *xseg_fork_wiped(size_t bytes, bool *is_wiped);
+void xseg_fork_unmap(void *memory, size_t bytes);
+
 /* Returns false without host memory. */
 bool xseg_fork_init(struct xseg_fork *guard);
 void xseg_fork_fini(struct xseg_fork *guard);

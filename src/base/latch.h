@@ -132,6 +132,34 @@ static inline void xseg_latch_take(struct xseg_latch *latch) XSEG_ACQUIRES(*latc
 #endif
 }
 
+/* Take it if that needs no exchange; what is taken so can be given by either of the two below. */
+static inline bool xseg_latch_try_own(struct xseg_latch *latch) XSEG_UNCHECKED
+{
+#if XSEG_LATCH_IS_MUTEX
+    (void)pthread_mutex_lock(&latch->os);
+#else
+    if (__builtin_expect(!xseg_latch_take_own(latch, xseg_latch_self()), 0))
+        return false;
+#endif
+#if XSEG_CHECKS >= 1
+    xseg_lock_note_rank_taken(latch->rank);
+#endif
+    return true;
+}
+
+/* Give what was taken without an exchange. */
+static inline void xseg_latch_give_own(struct xseg_latch *latch) XSEG_UNCHECKED
+{
+#if XSEG_LATCH_IS_MUTEX
+    (void)pthread_mutex_unlock(&latch->os);
+#else
+    atomic_store_explicit(&latch->held, 0, memory_order_release);
+#endif
+#if XSEG_CHECKS >= 1
+    xseg_lock_note_rank_given(latch->rank);
+#endif
+}
+
 static inline void xseg_latch_give(struct xseg_latch *latch) XSEG_RELEASES(*latch) XSEG_UNCHECKED
 {
 #if XSEG_LATCH_IS_MUTEX

@@ -16,6 +16,16 @@
 
 /* --- Opening and closing. --- */
 
+void xseg_allocator_put_in_force(struct xseg_allocator *allocator,
+                                 struct xseg_config_version *version)
+{
+    atomic_store_explicit(&allocator->config, version, memory_order_release);
+    atomic_store_explicit(&allocator->frees_plainly,
+                          version->config.has_plain_frees && allocator->lookup.is_wiped,
+                          memory_order_release);
+    xseg_shortcuts_drop_all(&allocator->shortcuts, -1);
+}
+
 static xseg_status load_config(struct xseg_allocator *allocator, const char *text, uint64_t *named)
 {
     struct xseg_config_version *version = calloc(1, sizeof(*version));
@@ -28,7 +38,7 @@ static xseg_status load_config(struct xseg_allocator *allocator, const char *tex
         free(version);
         return status;
     }
-    atomic_init(&allocator->config, version);
+    xseg_allocator_put_in_force(allocator, version);
     return XSEG_OK;
 }
 
@@ -43,6 +53,7 @@ static void free_allocator(struct xseg_allocator *allocator)
     if (allocator->driver != NULL)
         xseg_driver_close(allocator->driver);
     free(allocator->device);
+    xseg_shortcuts_fini(&allocator->shortcuts);
     xseg_lookup_fini(&allocator->lookup);
     xseg_fork_fini(&allocator->fork);
     xseg_observers_fini(&allocator->observers);
@@ -65,7 +76,8 @@ xseg_status xseg_allocator_open(const char *config, const char *driver, const st
     xseg_lock_init(&allocator->open_lock, XSEG_RANK_DRIVER);
     xseg_lock_init(&allocator->lookup_lock, XSEG_RANK_TABLE);
     xseg_observers_init(&allocator->observers);
-    if (!xseg_fork_init(&allocator->fork) || !xseg_lookup_init(&allocator->lookup)) {
+    if (!xseg_fork_init(&allocator->fork) || !xseg_lookup_init(&allocator->lookup) ||
+        !xseg_shortcuts_init(&allocator->shortcuts, &allocator->lookup_lock)) {
         status = xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for the look-up table");
         goto free_all;
     }

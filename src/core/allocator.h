@@ -19,6 +19,7 @@
 #include "src/core/background.h"
 #include "src/core/device.h"
 #include "src/core/observers.h"
+#include "src/core/shortcuts.h"
 
 struct xseg_part;
 
@@ -36,6 +37,9 @@ struct xseg_allocator {
     struct xseg_lock open_lock;   /* DRIVER */
     struct xseg_lock lookup_lock; /* TABLE */
     struct xseg_lookup lookup;
+    struct xseg_shortcuts shortcuts;
+    atomic_bool
+        frees_plainly; /* the configuration has plain frees, and a child's look-up is wiped */
     _Atomic(struct xseg_config_version *) config;
     const char *config_source;
     struct xseg_background background;
@@ -53,6 +57,10 @@ xseg_status xseg_allocator_close(struct xseg_allocator *allocator);
 
 /* As xseg_configure() of the public header. */
 xseg_status xseg_allocator_configure(struct xseg_allocator *allocator, const char *config);
+
+/* Have a version be what counts from here on; it is summed up. */
+void xseg_allocator_put_in_force(struct xseg_allocator *allocator,
+                                 struct xseg_config_version *version);
 
 /* Say once which keys of a string are to change something and do nothing here. */
 void xseg_allocator_log_idle_keys(struct xseg_allocator *allocator, uint64_t named);

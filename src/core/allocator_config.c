@@ -92,7 +92,7 @@ static void publish(struct xseg_allocator *allocator, struct xseg_config_version
     version->config.traced = xseg_observers_trace(&allocator->observers);
     version->config.soft_by_device = has_soft_by_device(allocator, &version->config);
     xseg_config_sum_up(&version->config);
-    atomic_store_explicit(&allocator->config, version, memory_order_release);
+    xseg_allocator_put_in_force(allocator, version);
 }
 
 static void apply_on_all(struct xseg_allocator *allocator)

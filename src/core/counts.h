@@ -147,6 +147,41 @@ static inline unsigned xseg_counts_passes(struct xseg_counts *counts, enum xseg_
            atomic_load_explicit(&counts->limit[limit], memory_order_relaxed);
 }
 
+/* What a sum of increases would come to, and whether that passes the limit. */
+static inline uint64_t xseg_counts_up_to(const struct xseg_counts *counts, enum xseg_count what,
+                                         uint64_t amount)
+{
+    return atomic_load_explicit(&counts->up[what], memory_order_relaxed) + amount;
+}
+
+static inline bool xseg_counts_is_past(const struct xseg_counts *counts, enum xseg_count what,
+                                       enum xseg_count_limit limit, uint64_t up)
+{
+    return up - atomic_load_explicit(&counts->down[what], memory_order_relaxed) >
+           atomic_load_explicit(&counts->limit[limit], memory_order_relaxed);
+}
+
+/* Count a block that is handed out; false, and nothing has changed, where a limit would be passed. */
+static inline bool xseg_counts_try_alloc(struct xseg_counts *counts, uint64_t bytes,
+                                         uint64_t requested)
+{
+    const uint64_t blocks = xseg_counts_up_to(counts, XSEG_COUNT_ALLOCATION, 1);
+    const uint64_t all = xseg_counts_up_to(counts, XSEG_COUNT_ALLOCATED_BYTES, bytes);
+    const uint64_t asked = xseg_counts_up_to(counts, XSEG_COUNT_REQUESTED_BYTES, requested);
+
+    if (__builtin_expect(
+            xseg_counts_is_past(counts, XSEG_COUNT_ALLOCATION, XSEG_LIMIT_BLOCKS, blocks) ||
+                xseg_counts_is_past(counts, XSEG_COUNT_ALLOCATED_BYTES, XSEG_LIMIT_BYTES, all) ||
+                xseg_counts_is_past(counts, XSEG_COUNT_REQUESTED_BYTES, XSEG_LIMIT_REQUESTED,
+                                    asked),
+            0))
+        return false;
+    atomic_store_explicit(&counts->up[XSEG_COUNT_ALLOCATION], blocks, memory_order_relaxed);
+    atomic_store_explicit(&counts->up[XSEG_COUNT_ALLOCATED_BYTES], all, memory_order_relaxed);
+    atomic_store_explicit(&counts->up[XSEG_COUNT_REQUESTED_BYTES], asked, memory_order_relaxed);
+    return true;
+}
+
 /* A block is handed out. */
 static inline void xseg_counts_alloc(struct xseg_counts *counts, uint64_t bytes, uint64_t requested)
 {

@@ -2,6 +2,7 @@
 #include "src/core/departure.h"
 
 #include "src/base/error.h"
+#include "src/core/allocator.h"
 
 /* --- Leaving. --- */
 
@@ -58,6 +59,8 @@ xseg_status xseg_departure_begin(struct xseg_device *device, xseg_stream handle)
         status = leave(device, stream);
     xseg_lock_give(&device->pending.lock);
     xseg_lock_give(&device->growth_lock);
+    if (!xseg_stream_is_there(stream))
+        xseg_shortcuts_drop(&device->allocator->shortcuts, stream);
     return status;
 }
 

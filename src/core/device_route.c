@@ -24,6 +24,9 @@ static xseg_status add_route(const struct xseg_route *route)
     status = xseg_routes_begin(&route->pool->device->routes, route);
     if (status != XSEG_OK)
         (void)xseg_pool_let_go(route->pool);
+    else
+        xseg_shortcuts_drop_all(&route->pool->device->allocator->shortcuts,
+                                route->pool->device->context.ordinal);
     return status;
 }
 

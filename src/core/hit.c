@@ -21,11 +21,57 @@ static inline struct xseg_arena *find_arena(struct xseg_device *device, xseg_str
                           : atomic_load_explicit(&stream->arena[!is_small], memory_order_acquire);
 }
 
+/* Serve a request from a locked arena. */
+static inline bool serve(const struct xseg_config *config, struct xseg_arena *arena, uint64_t bytes,
+                         void **out)
+{
+    struct xseg_need need; /* what no hit asks for is left open */
+
+    need.config = config;
+    need.requested = bytes;
+    need.bytes = need.span = (bytes + XSEG_SIZE_QUANTUM - 1) & ~(XSEG_SIZE_QUANTUM - 1);
+    need.is_small = arena->is_small;
+    need.expandable = config->expandable_segments && arena->device->context.has_vmm;
+    need.no_split = false;
+    const uint64_t base =
+        need.is_small ? xseg_small_hit(arena, &need) : xseg_arena_hit(arena, &need);
+    if (__builtin_expect(base == 0, 0))
+        return false;
+    *out = (void *)(uintptr_t)base; /* NOLINT(performance-no-int-to-ptr) */
+    return true;
+}
+
+bool xseg_hit_alloc_held(struct xseg_allocator *allocator, struct xseg_arena *arena, uint64_t bytes,
+                         void **out) XSEG_UNCHECKED
+{
+    const bool served = serve(xseg_allocator_config(allocator), arena, bytes, out);
+
+    xseg_arena_unlock(arena);
+    return served;
+}
+
+/* Give the stream of a plain request its shortcut, unless something has come in between. */
+static void learn(struct xseg_allocator *allocator, struct xseg_device *device, xseg_stream handle)
+{
+    struct xseg_shortcuts *shortcuts = &allocator->shortcuts;
+
+    xseg_lock_take(shortcuts->lock);
+    const struct xseg_config *config = xseg_allocator_config(allocator);
+    struct xseg_known_stream *stream = xseg_streams_find_plain(&device->streams, handle);
+    if (stream != NULL && config->has_plain_hits && is_calm(device)) {
+        atomic_store_explicit(&stream->cuts,
+                              config->expandable_segments && device->context.has_vmm &&
+                                  config->max_split_bytes == UINT64_MAX,
+                              memory_order_relaxed);
+        xseg_shortcuts_add(shortcuts, stream);
+    }
+    xseg_lock_give(shortcuts->lock);
+}
+
 bool xseg_hit_alloc(struct xseg_allocator *allocator, int ordinal, uint64_t bytes,
                     xseg_stream stream, void **out) XSEG_UNCHECKED
 {
     const struct xseg_config *config = xseg_allocator_config(allocator);
-    const uint64_t rounded = (bytes + XSEG_SIZE_QUANTUM - 1) & ~(XSEG_SIZE_QUANTUM - 1);
 
     if ((unsigned)ordinal >= (unsigned)allocator->device_count || !config->has_plain_hits ||
         bytes - 1 >= XSEG_SIZE_ABSURD - 1)
@@ -33,27 +79,17 @@ bool xseg_hit_alloc(struct xseg_allocator *allocator, int ordinal, uint64_t byte
     struct xseg_device *device = xseg_allocator_open_device(allocator, ordinal);
     if (device == NULL || !is_calm(device))
         return false;
-    struct xseg_need need; /* what no hit asks for is left open */
-    need.is_small = xseg_size_is_small(rounded);
-    struct xseg_arena *arena = find_arena(device, stream, need.is_small);
+    struct xseg_arena *arena = find_arena(device, stream, bytes <= XSEG_SIZE_SMALL_MAX);
     if (arena == NULL)
         return false;
-    if (__builtin_expect(atomic_load_explicit(&device->pending.count, memory_order_relaxed) != 0,
-                         0))
+    if (xseg_shortcuts_want(&allocator->shortcuts, stream))
+        learn(allocator, device, stream);
+    if (atomic_load_explicit(&device->pending.count, memory_order_relaxed) != 0)
         xseg_device_look_at_pending(arena, config);
-    need.config = config;
-    need.requested = bytes;
-    need.bytes = need.span = rounded;
-    need.expandable = config->expandable_segments && device->context.has_vmm;
-    need.no_split = false;
     xseg_arena_lock(arena);
-    const uint64_t base =
-        need.is_small ? xseg_small_hit(arena, &need) : xseg_arena_hit(arena, &need);
+    const bool served = serve(config, arena, bytes, out);
     xseg_arena_unlock(arena);
-    if (__builtin_expect(base == 0, 0))
-        return false;
-    *out = (void *)(uintptr_t)base; /* NOLINT(performance-no-int-to-ptr) */
-    return true;
+    return served;
 }
 
 /* Free the block at an address of a locked extent, if that is all there is to do. */
@@ -70,12 +106,22 @@ static inline bool free_plainly(struct xseg_arena *arena, struct xseg_extent *ex
     return block != NULL && !extent->has_cells && xseg_arena_hit_free(arena, block);
 }
 
+bool xseg_hit_free_held(struct xseg_arena *arena, struct xseg_extent *extent,
+                        const void *pointer) XSEG_UNCHECKED
+{
+    const uint64_t address = (uint64_t)(uintptr_t)pointer;
+    const bool freed = extent->arena == arena && extent->first != NULL &&
+                       xseg_live_lies_in(extent, address) && free_plainly(arena, extent, address);
+
+    xseg_arena_unlock(arena);
+    return freed;
+}
+
 bool xseg_hit_free(struct xseg_allocator *allocator, const void *pointer) XSEG_UNCHECKED
 {
-    const struct xseg_config *config = xseg_allocator_config(allocator);
     const uint64_t address = (uint64_t)(uintptr_t)pointer;
 
-    if (!config->has_plain_frees)
+    if (!xseg_allocator_config(allocator)->has_plain_frees)
         return false;
     struct xseg_extent *extent = xseg_live_lock_extent(allocator, address);
     if (extent == NULL)

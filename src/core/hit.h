@@ -7,17 +7,52 @@
  * anything else is looked at here once, in a few words; then it takes the general way (device.h,
  * allocator.h), which comes to the same result for plain calls as well.  The general way takes some
  * 500 instructions more.
+ *
+ * What is inline here is what the doors contain: the way to the arena by a shortcut, and the frontier's
+ * blocks.  None of it calls anything, so a door that ends there saves no register.
  */
 #ifndef XSEG_CORE_HIT_H
 #define XSEG_CORE_HIT_H
 
 #include "src/core/allocator.h"
+#include "src/core/frontier.h"
 
 /* Serve a plain request from what is cached; false, and nothing has changed, if that cannot be done. */
 bool xseg_hit_alloc(struct xseg_allocator *allocator, int ordinal, uint64_t bytes,
                     xseg_stream stream, void **out);
 
+/* The same from an arena that a shortcut led to, and whose lock is held; it is given. */
+bool xseg_hit_alloc_held(struct xseg_allocator *allocator, struct xseg_arena *arena, uint64_t bytes,
+                         void **out);
+
 /* Free a block that nothing else uses; false, and nothing has changed, if that cannot be done. */
 bool xseg_hit_free(struct xseg_allocator *allocator, const void *pointer);
+
+/* The same for a block of an extent that the look-up found, whose arena's lock is held; it is given. */
+bool xseg_hit_free_held(struct xseg_arena *arena, struct xseg_extent *extent, const void *pointer);
+
+/* The arena of a stream's plain requests of a kind, if a shortcut leads to it and nothing is pending on
+ * the device; else NULL.  cuts: whether its frontier may serve, see frontier.h */
+static inline struct xseg_arena *xseg_hit_arena(struct xseg_allocator *allocator, int ordinal,
+                                                xseg_stream handle, bool is_small, bool *cuts)
+{
+    const struct xseg_known_stream *stream =
+        xseg_shortcuts_find(&allocator->shortcuts, ordinal, handle);
+
+    if (__builtin_expect(stream == NULL, 0))
+        return NULL;
+    struct xseg_arena *arena =
+        atomic_load_explicit(&stream->arena[!is_small], memory_order_acquire);
+    if (__builtin_expect(arena == NULL, 0))
+        return NULL;
+    struct xseg_device *device = arena->device;
+    if (__builtin_expect(xseg_context_is_lost(&device->context) ||
+                             atomic_load_explicit(&device->pending.count, memory_order_relaxed) !=
+                                 0,
+                         0))
+        return NULL;
+    *cuts = atomic_load_explicit(&stream->cuts, memory_order_relaxed);
+    return arena;
+}
 
 #endif

@@ -3,13 +3,16 @@
 
 #include <stdlib.h>
 
+#include "src/base/fork.h"
+
 #define UNIT_BYTES (2 * XSEG_MIB)
+#define ROOT_BYTES (XSEG_LOOKUP_ROOTS * sizeof(atomic_uintptr_t))
 
 bool xseg_lookup_init(struct xseg_lookup *lookup)
 {
     lookup->first = XSEG_LOOKUP_ROOTS;
     lookup->end = 0;
-    lookup->root = calloc(XSEG_LOOKUP_ROOTS, sizeof(*lookup->root));
+    lookup->root = xseg_fork_wiped(ROOT_BYTES, &lookup->is_wiped);
     return lookup->root != NULL;
 }
 
@@ -22,7 +25,7 @@ void xseg_lookup_fini(struct xseg_lookup *lookup)
 {
     for (uint64_t i = lookup->first; lookup->root != NULL && i < lookup->end; i++)
         free(leaf_of(atomic_load_explicit(&lookup->root[i], memory_order_relaxed)));
-    free(lookup->root);
+    xseg_fork_unmap(lookup->root, ROOT_BYTES);
     lookup->root = NULL;
 }
 

@@ -36,6 +36,7 @@ struct xseg_lookup_leaf {
 struct xseg_lookup {
     atomic_uintptr_t *root; /* [XSEG_LOOKUP_ROOTS] */
     uint64_t first, end;    /* of the entries that were ever set; guarded by TABLE */
+    bool is_wiped;          /* in a forked child, which so finds nothing */
 };
 
 /* Returns false without host memory. */

@@ -81,6 +81,7 @@ static xseg_status add(struct xseg_streams *streams, xseg_stream handle, uint64_
     if (stream == NULL)
         return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory to remember a stream");
     stream->handle = handle;
+    stream->ordinal = streams->context->ordinal;
     stream->number = number;
     stream->is_new = true;
     xseg_list_init(&stream->uses);

@@ -33,6 +33,8 @@ enum xseg_stream_state {
 struct xseg_known_stream {
     _Atomic(struct xseg_known_stream *) next; /* in its bucket */
     xseg_stream handle;
+    int ordinal;      /* of its device */
+    atomic_bool cuts; /* with a shortcut: requests may cut the frontier without a rule in the way */
     atomic_uint_fast64_t number; /* never used for another stream */
     _Atomic(enum xseg_stream_state) state;
     /* The thread that named it last during a capture; see xseg_streams_claim(). */

@@ -1,0 +1,220 @@
+/* SPDX-License-Identifier: MIT */
+/* Shortcuts: who has one, what drops it, and that a forked child finds none. */
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "src/core/hit.h"
+#include "tests/support/scene.h"
+
+#define BYTES 3000u
+
+static bool has(struct xseg_allocator *allocator, xseg_stream stream)
+{
+    return xseg_shortcuts_find(&allocator->shortcuts, 0, stream) != NULL;
+}
+
+/* Plain requests: the first one grows, the second one is a hit, by which the stream gets a shortcut. */
+static void warm(struct xseg_allocator *allocator, xseg_stream stream)
+{
+    for (unsigned i = 0; i < 2; i++)
+        scene_free(allocator, scene_alloc(allocator, BYTES, stream));
+}
+
+static void the_first_hit_makes_one(void **state)
+{
+    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
+
+    (void)state;
+    assert_false(has(allocator, NULL));
+    scene_free(allocator, scene_alloc(allocator, BYTES, NULL));
+    assert_false(has(allocator, NULL));
+    scene_free(allocator, scene_alloc(allocator, BYTES, NULL));
+    assert_true(has(allocator, NULL));
+    assert_null(xseg_shortcuts_find(&allocator->shortcuts, 1, NULL));
+    /* Handles of which the driver has to be asked. */
+    warm(allocator, (xseg_stream)1);
+    warm(allocator, (xseg_stream)2);
+    assert_false(has(allocator, (xseg_stream)1));
+    assert_false(has(allocator, (xseg_stream)2));
+    scene_close(allocator);
+}
+
+static void what_is_not_plain_makes_none(void **state)
+{
+    static const char *const config[] = {"roundup_power2_divisions:4", "placement:pages",
+                                         "idle_ms:1000", "unmap_on_free:True"};
+
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(config); i++) {
+        struct xseg_allocator *allocator = scene_open(config[i]);
+
+        warm(allocator, NULL);
+        assert_false(has(allocator, NULL));
+        scene_close(allocator);
+    }
+}
+
+static void trace(void *context, const struct xseg_trace_entry *entry)
+{
+    (void)entry;
+    ++*(unsigned *)context;
+}
+
+static void what_changes_the_answers_drops_it(void **state)
+{
+    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
+    struct xseg_pool *pool = scene_pool(allocator);
+    struct xseg_observer observer = XSEG_OBSERVER_INIT;
+    const xseg_stream stream = scene_stream();
+    unsigned traced = 0;
+    uint64_t id = 0;
+
+    (void)state;
+    observer.context = &traced;
+    observer.trace = trace;
+    warm(allocator, NULL);
+    warm(allocator, stream);
+    assert_true(has(allocator, NULL) && has(allocator, stream));
+
+    assert_int_equal(xseg_route_begin(pool, NULL, NULL), XSEG_OK);
+    warm(allocator, NULL);
+    assert_false(has(allocator, NULL) || has(allocator, stream));
+    assert_int_equal(xseg_route_end(pool), XSEG_OK);
+    warm(allocator, NULL);
+    warm(allocator, stream);
+    assert_true(has(allocator, NULL) && has(allocator, stream));
+
+    scene_capture_begin(pool, stream);
+    warm(allocator, NULL);
+    assert_false(has(allocator, NULL) || has(allocator, stream));
+    scene_graph_destroy(scene_capture_end(pool, stream));
+    warm(allocator, NULL);
+    warm(allocator, stream);
+    assert_true(has(allocator, NULL) && has(allocator, stream));
+
+    assert_int_equal(xseg_configure(allocator, "max_split_size_mb:30"), XSEG_OK);
+    assert_false(has(allocator, NULL) || has(allocator, stream));
+    warm(allocator, NULL);
+    warm(allocator, stream);
+    assert_true(has(allocator, NULL) && has(allocator, stream));
+
+    assert_int_equal(xseg_observe(allocator, &observer, &id), XSEG_OK);
+    warm(allocator, NULL);
+    assert_false(has(allocator, NULL));
+    assert_true(traced > 0);
+    assert_int_equal(xseg_unobserve(allocator, id), XSEG_OK);
+    warm(allocator, NULL);
+    warm(allocator, stream);
+
+    assert_int_equal(xseg_stream_gone(allocator, 0, stream), XSEG_OK);
+    assert_false(has(allocator, stream));
+    assert_true(has(allocator, NULL));
+    scene_stream_destroy(stream);
+    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    scene_close(allocator);
+}
+
+/* More streams than there are places: some share one. */
+static void streams_may_share_a_place(void **state)
+{
+    enum { MANY = 700 };
+    static xseg_stream stream[MANY];
+    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
+    unsigned with = 0;
+
+    (void)state;
+    for (unsigned i = 0; i < MANY; i++)
+        stream[i] = scene_stream();
+    for (unsigned round = 0; round < 2; round++) {
+        with = 0;
+        for (unsigned i = 0; i < MANY; i++) {
+            warm(allocator, stream[i]);
+            with += has(allocator, stream[i]);
+        }
+        assert_true(with > 100 && with <= XSEG_SHORTCUTS);
+    }
+    for (unsigned i = 0; i < MANY; i++) {
+        assert_int_equal(xseg_stream_gone(allocator, 0, stream[i]), XSEG_OK);
+        assert_false(has(allocator, stream[i]));
+        scene_stream_destroy(stream[i]);
+    }
+    scene_close(allocator);
+}
+
+/* --- In a child. --- */
+
+static bool child_is_refused(struct xseg_allocator *allocator, void *live)
+{
+    void *ptr = NULL;
+
+    return xseg_alloc(allocator, 0, BYTES, NULL, &ptr) == XSEG_ERR_FORKED && ptr == NULL &&
+           xseg_free(allocator, live) == XSEG_ERR_FORKED &&
+           xseg_close(allocator) == XSEG_ERR_FORKED;
+}
+
+static void expect_child(bool (*question)(struct xseg_allocator *allocator, void *live),
+                         struct xseg_allocator *allocator, void *live)
+{
+    int status = 0;
+    const pid_t child = fork();
+
+    if (child == 0)
+        _exit(question(allocator, live) ? 0 : 1);
+    assert_true(child > 0);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+static bool child_finds_nothing(struct xseg_allocator *allocator, void *live)
+{
+    return !has(allocator, NULL) &&
+           xseg_lookup_find(&allocator->lookup, (uint64_t)(uintptr_t)live) == NULL &&
+           child_is_refused(allocator, live);
+}
+
+static void a_child_finds_nothing(void **state)
+{
+    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
+
+    (void)state;
+    warm(allocator, NULL);
+    void *live = scene_alloc(allocator, BYTES, NULL);
+    assert_true(has(allocator, NULL));
+    expect_child(child_finds_nothing, allocator, live);
+    assert_true(has(allocator, NULL));
+    scene_free(allocator, live);
+    scene_close(allocator);
+}
+
+/* As on a kernel that wipes no memory: the doors ask. */
+static void where_nothing_is_wiped_there_is_none(void **state)
+{
+    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
+
+    (void)state;
+    allocator->shortcuts.are_wiped = false;
+    allocator->lookup.is_wiped = false;
+    xseg_fork_fini(&allocator->fork);
+    assert_int_equal(xseg_configure(allocator, "expandable_segments:True"), XSEG_OK);
+    warm(allocator, NULL);
+    assert_false(has(allocator, NULL));
+    void *live = scene_alloc(allocator, BYTES, NULL);
+    expect_child(child_is_refused, allocator, live);
+    scene_free(allocator, live);
+    scene_close(allocator);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_first_hit_makes_one),
+        cmocka_unit_test(what_is_not_plain_makes_none),
+        cmocka_unit_test(what_changes_the_answers_drops_it),
+        cmocka_unit_test(streams_may_share_a_place),
+        cmocka_unit_test(a_child_finds_nothing),
+        cmocka_unit_test(where_nothing_is_wiped_there_is_none),
+    };
+
+    return cmocka_run_group_tests_name("shortcuts", tests, NULL, NULL);
+}
