@@ -3,7 +3,7 @@
  * So many allocations and frees, and nothing else: for tools that count instructions, cache and branch
  * misses.  What two lengths differ by is what their pairs cost, to the instruction.
  *
- *     bench-pairs CASE PAIRS        same_block, small_churn, mid_churn or large_churn
+ *     bench-pairs CASE PAIRS        same_block, same_large, small_churn, mid_churn or large_churn
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,10 +22,10 @@ static const struct {
 } churns[] = {
     {"small_churn", 1000, 8 << 10}, {"mid_churn", 1000, 1 << 20}, {"large_churn", 1000, 24 << 20}};
 
-static void same_block(uint64_t count)
+static void same_block(size_t bytes, uint64_t count)
 {
     for (uint64_t i = 0; i < count; i++)
-        subject_free(subject_alloc(4096, 0));
+        subject_free(subject_alloc(bytes, 0));
 }
 
 int main(int argc, char **argv)
@@ -39,9 +39,11 @@ int main(int argc, char **argv)
     }
     const uint64_t pairs = strtoull(argv[2], NULL, 10);
     measure_open(1, &program, 1);
-    if (strcmp(argv[1], "same_block") == 0) {
-        same_block(WARM);
-        same_block(pairs);
+    if (strcmp(argv[1], "same_block") == 0 || strcmp(argv[1], "same_large") == 0) {
+        const size_t bytes = strcmp(argv[1], "same_block") == 0 ? 4096 : 8 << 20;
+
+        same_block(bytes, WARM);
+        same_block(bytes, pairs);
         return 0;
     }
     for (size_t i = 0; i < sizeof(churns) / sizeof(churns[0]); i++) {

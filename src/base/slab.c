@@ -21,16 +21,6 @@ void xseg_slab_fini(struct xseg_slab *slab)
     memset(slab, 0, sizeof(*slab));
 }
 
-static void put_idle(struct xseg_slab *slab, void *record, uint32_t index)
-{
-    struct xseg_slab_idle *idle = record;
-
-    idle->index = index;
-    idle->link.next = slab->free;
-    slab->free = &idle->link;
-    slab->free_count++;
-}
-
 void *xseg_slab_make_refill(const struct xseg_slab *slab)
 {
     return malloc(XSEG_SLAB_RECORDS * slab->record_bytes);
@@ -45,9 +35,13 @@ bool xseg_slab_refill(struct xseg_slab *slab, void *refill)
         return false;
     }
     slab->directory[slab->made / XSEG_SLAB_RECORDS] = records;
-    for (uint32_t i = XSEG_SLAB_RECORDS; i-- > 0;)
-        put_idle(slab, records + i * slab->record_bytes, slab->made + i + 1);
     slab->made += XSEG_SLAB_RECORDS;
+    for (uint32_t i = XSEG_SLAB_RECORDS; i-- > 0;) {
+        struct xseg_slab_record *record = (void *)(records + i * slab->record_bytes);
+
+        record->index = slab->made - XSEG_SLAB_RECORDS + i + 1;
+        xseg_slab_put(slab, record);
+    }
     return true;
 }
 
@@ -62,14 +56,6 @@ void *xseg_slab_take(struct xseg_slab *slab)
     return record;
 }
 
-void xseg_slab_put(struct xseg_slab *slab, void *record)
-{
-    const uint32_t index = ((struct xseg_slab_record *)record)->index;
-
-    XSEG_ASSERT(index != 0 && xseg_slab_at(slab, index) == record);
-    put_idle(slab, record, index);
-}
-
 size_t xseg_slab_bytes(const struct xseg_slab *slab)
 {
     return slab->made * slab->record_bytes + slab->made / XSEG_SLAB_RECORDS * sizeof(char *);
@@ -79,7 +65,7 @@ bool xseg_slab_audit(const struct xseg_slab *slab, struct xseg_finding *finding)
 {
     uint32_t count = 0;
 
-    for (const struct xseg_slab_link *link = slab->free; link != NULL; link = link->next)
+    for (const struct xseg_slab_idle *link = slab->free; link != NULL; link = link->next)
         count++;
     XSEG_HOLDS(finding, "SLAB-1", count == slab->free_count && count <= slab->made,
                "free list has %u, free_count says %u of %u", count, slab->free_count, slab->made);

@@ -25,26 +25,23 @@
 /* Slabs of one kind: 2^24 records, far beyond 10^7 blocks.  The directory is mostly untouched. */
 #define XSEG_SLAB_SLABS 32768u
 
-struct xseg_slab_link {
-    struct xseg_slab_link *next;
+/* A record starts with its own index; the user's part follows. */
+struct xseg_slab_record {
+    uint32_t index;
+};
+
+/* A record that is not taken: behind the index is the link of the free list. */
+struct xseg_slab_idle {
+    struct xseg_slab_record record;
+    struct xseg_slab_idle *next;
 };
 
 struct xseg_slab {
     size_t record_bytes;
-    struct xseg_slab_link *free;
+    struct xseg_slab_idle *free;
     uint32_t free_count, made;
-    char **directory; /* [XSEG_SLAB_SLABS] */
-};
-
-/* A record that is not taken: the index survives behind the link of the free list. */
-struct xseg_slab_idle {
-    struct xseg_slab_link link;
-    uint32_t index;
-};
-
-/* A record starts with its own index while taken; the user's part follows. */
-struct xseg_slab_record {
-    uint32_t index;
+    char **directory;           /* [XSEG_SLAB_SLABS] */
+    struct xseg_slab_idle none; /* stands for a record that is not put back after all */
 };
 
 /*
@@ -67,17 +64,12 @@ void *xseg_slab_take(struct xseg_slab *slab);
 /* The same, but what is in the record behind its index is left over: the caller sets all of it. */
 static inline void *xseg_slab_take_as_is(struct xseg_slab *slab)
 {
-    struct xseg_slab_idle *idle = (struct xseg_slab_idle *)(void *)slab->free;
-    const uint32_t index = idle->index;
+    struct xseg_slab_idle *idle = slab->free;
 
-    slab->free = idle->link.next;
+    slab->free = idle->next;
     slab->free_count--;
-    ((struct xseg_slab_record *)(void *)idle)->index = index;
     return idle;
 }
-
-/* Put a record back; its contents are gone. */
-void xseg_slab_put(struct xseg_slab *slab, void *record);
 
 /* The record of an index that xseg_slab_take() gave. */
 static inline void *xseg_slab_at(const struct xseg_slab *slab, uint32_t index)
@@ -86,6 +78,28 @@ static inline void *xseg_slab_at(const struct xseg_slab *slab, uint32_t index)
 
     return slab->directory[at / XSEG_SLAB_RECORDS] +
            (size_t)(at % XSEG_SLAB_RECORDS) * slab->record_bytes;
+}
+
+/* Put a record back; its contents are gone. */
+static inline void xseg_slab_put(struct xseg_slab *slab, void *record)
+{
+    struct xseg_slab_idle *idle = record;
+
+    XSEG_ASSERT(idle->record.index != 0 && xseg_slab_at(slab, idle->record.index) == record);
+    idle->next = slab->free;
+    slab->free = idle;
+    slab->free_count++;
+}
+
+/* The same if `gone`, without a branch, for records of which nobody can foresee whether they go. */
+static inline void xseg_slab_put_if(struct xseg_slab *slab, void *record, bool gone)
+{
+    struct xseg_slab_idle *const head[] = {slab->free, record};
+    struct xseg_slab_idle *const put[] = {&slab->none, record};
+
+    put[gone]->next = slab->free;
+    slab->free = head[gone];
+    slab->free_count += gone;
 }
 
 /* Host bytes held. */

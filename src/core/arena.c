@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "src/base/error.h"
+#include "src/core/cached.h"
 #include "src/core/pending.h"
 #include "src/core/pool.h"
 #include "src/core/size.h"
@@ -28,6 +29,7 @@ struct xseg_arena *xseg_arena_create(struct xseg_device *device, struct xseg_poo
     arena->has_cells = is_small && !pool->is_alone;
     xseg_latch_init(&arena->lock, XSEG_RANK_ARENA);
     xseg_shelf_init(&arena->shelf);
+    arena->edge.state = XSEG_BLOCK_BUSY;
     xseg_list_init(&arena->extents);
     return arena;
 
@@ -84,7 +86,7 @@ static struct xseg_block *prefer_enclosed(const struct xseg_arena *arena, struct
 {
     /* Nothing that comes later is smaller than one that cannot grow. */
     while (can_grow(block) && xseg_extent_is_expandable(block->extent)) {
-        struct xseg_block *next = xseg_shelf_next(&arena->shelf, block);
+        struct xseg_block *next = xseg_cached_next(arena, block);
 
         if (next == NULL || effective_bytes(next) >= effective_bytes(block))
             break;
@@ -93,18 +95,17 @@ static struct xseg_block *prefer_enclosed(const struct xseg_arena *arena, struct
     return block;
 }
 
-static struct xseg_block *find(const struct xseg_arena *arena, const struct xseg_need *need)
+/* What a request may have: what fits best, which is `block`, if that is not kept for others. */
+static __attribute__((noinline)) struct xseg_block *
+choose(const struct xseg_arena *arena, const struct xseg_need *need, struct xseg_block *block)
 {
     const struct xseg_config *config = need->config;
-    struct xseg_block *block = xseg_shelf_find(&arena->shelf, need->span);
 
-    if (block == NULL)
-        return NULL;
     if (need->expandable) {
         block = prefer_enclosed(arena, block);
     } else {
         while (block != NULL && xseg_extent_is_expandable(block->extent))
-            block = xseg_shelf_next(&arena->shelf, block);
+            block = xseg_cached_next(arena, block);
         if (block == NULL)
             return NULL;
     }
@@ -115,6 +116,20 @@ static struct xseg_block *find(const struct xseg_arena *arena, const struct xseg
         block->bytes >= xseg_add_saturate(need->bytes, config->max_non_split_rounding_bytes))
         return NULL;
     return block;
+}
+
+static inline struct xseg_block *find(const struct xseg_arena *arena, const struct xseg_need *need)
+{
+    struct xseg_block *block = xseg_cached_find(arena, need->span);
+
+    if (block == NULL)
+        return NULL;
+    /* What all these rules end at, mostly. */
+    if (__builtin_expect(need->expandable && !can_grow(block) &&
+                             block->bytes < need->config->max_split_bytes,
+                         1))
+        return block;
+    return choose(arena, need, block);
 }
 
 static bool should_split(const struct xseg_block *block, const struct xseg_need *need)
@@ -130,27 +145,39 @@ static bool should_split(const struct xseg_block *block, const struct xseg_need 
 
 /* --- Blocks. --- */
 
-struct xseg_block *xseg_arena_cut(struct xseg_arena *arena, struct xseg_block *block,
-                                  uint64_t bytes)
+/* Cut a block in two; the rest is new, and every member of it is set.  (One by one: for all of them at
+ * once compilers choose an instruction that takes as long as the rest of a hit.) */
+static inline struct xseg_block *cut(struct xseg_arena *arena, struct xseg_block *block,
+                                     uint64_t bytes, uint8_t state, bool mapped, bool filled)
 {
     struct xseg_block *rest = xseg_slab_take_as_is(&arena->blocks);
 
-    XSEG_ASSERT(bytes > 0 && bytes < block->bytes);
-    *rest = (struct xseg_block){
-        .record = rest->record,
-        .state = block->state,
-        .mapped = block->mapped,
-        .filled = block->filled,
-        .base = block->base + bytes,
-        .bytes = block->bytes - bytes,
-        .extent = block->extent,
-        .prev = block,
-        .next = block->next,
-    };
+    rest->state = state;
+    rest->mapped = mapped;
+    rest->oversize = false;
+    rest->filled = filled;
+    rest->born = 0;
+    rest->base = block->base + bytes;
+    rest->bytes = block->bytes - bytes;
+    rest->requested = 0;
+    rest->extent = block->extent;
+    rest->prev = block;
+    rest->next = block->next;
+    rest->left = rest->right = NULL;
+    rest->uses = NULL;
+    rest->ended = NULL;
     if (rest->next != NULL)
         rest->next->prev = rest;
     block->next = rest;
     block->bytes = bytes;
+    return rest;
+}
+
+struct xseg_block *xseg_arena_cut(struct xseg_arena *arena, struct xseg_block *block,
+                                  uint64_t bytes)
+{
+    XSEG_ASSERT(bytes > 0 && bytes < block->bytes);
+    struct xseg_block *rest = cut(arena, block, bytes, block->state, block->mapped, block->filled);
     if (arena->has_cells)
         xseg_tract_mark(rest);
     return rest;
@@ -171,18 +198,12 @@ static void join(struct xseg_arena *arena, struct xseg_block *block)
     xseg_slab_put(&arena->blocks, next);
 }
 
-static void put_on_shelf(struct xseg_arena *arena, struct xseg_block *block)
-{
-    block->born = atomic_load_explicit(&arena->pool->searches, memory_order_relaxed);
-    xseg_shelf_insert(&arena->shelf, block);
-}
-
 static void insert(struct xseg_arena *arena, struct xseg_block *block)
 {
     if (block->state == XSEG_BLOCK_HOLE)
         xseg_tree_insert(&arena->holes, block);
     else
-        put_on_shelf(arena, block);
+        xseg_cached_add(arena, block);
 }
 
 static void erase(struct xseg_arena *arena, struct xseg_block *block)
@@ -190,7 +211,7 @@ static void erase(struct xseg_arena *arena, struct xseg_block *block)
     if (block->state == XSEG_BLOCK_HOLE)
         xseg_tree_remove(&arena->holes, block);
     else
-        xseg_shelf_remove(&arena->shelf, block);
+        (void)xseg_cached_remove(arena, block);
 }
 
 /* Merge a block that is in no tree with neighbours in its state, and put the result in its tree. */
@@ -223,7 +244,7 @@ static struct xseg_block *cut_head(struct xseg_arena *arena, struct xseg_block *
     if (__builtin_expect(head == 0, 1))
         return block;
     struct xseg_block *rest = xseg_arena_cut(arena, block, head);
-    put_on_shelf(arena, block);
+    xseg_cached_add(arena, block);
     if (!xseg_extent_is_expandable(block->extent))
         xseg_arena_note_head(arena, was_split, head + rest->bytes);
     return rest;
@@ -234,12 +255,12 @@ static struct xseg_grant hand_out(struct xseg_arena *arena, struct xseg_block *b
 {
     struct xseg_counts *counts = &arena->counts;
 
-    xseg_shelf_remove(&arena->shelf, block);
+    (void)xseg_cached_remove(arena, block);
     block = cut_head(arena, block, base);
     const bool was_split = xseg_block_is_split(block);
     const uint64_t rest = should_split(block, need) ? block->bytes - need->bytes : 0;
     if (rest != 0)
-        put_on_shelf(arena, xseg_arena_cut(arena, block, need->bytes));
+        xseg_cached_add_frontier(arena, xseg_arena_cut(arena, block, need->bytes));
     if (!xseg_extent_is_expandable(block->extent))
         xseg_arena_note_cut(arena, was_split, block->bytes, rest);
     block->state = XSEG_BLOCK_LIVE;
@@ -388,59 +409,92 @@ uint64_t xseg_arena_hit(struct xseg_arena *arena, const struct xseg_need *need)
 
     if (block == NULL || arena->blocks.free_count == 0 || block->filled)
         return 0;
-    const bool is_classic = !xseg_extent_is_expandable(block->extent);
-    const bool was_split = is_classic && xseg_block_is_split(block);
-    xseg_shelf_remove(&arena->shelf, block);
-    const uint64_t rest = should_split(block, need) ? block->bytes - need->bytes : 0;
-    if (rest != 0)
-        put_on_shelf(arena, xseg_arena_cut(arena, block, need->bytes));
-    if (is_classic)
-        xseg_arena_note_cut(arena, was_split, block->bytes, rest);
-    block->state = XSEG_BLOCK_LIVE;
-    block->requested = need->requested;
-    xseg_starts_add(&block->extent->starts, block->base - block->extent->segment.base, block);
-    xseg_counts_alloc(&arena->counts, block->bytes, need->requested);
-    block->oversize = block->bytes >= need->config->max_split_bytes;
-    if (__builtin_expect(block->oversize, 0))
-        xseg_counts_up(&arena->counts, XSEG_COUNT_OVERSIZE_ALLOCATION, 1);
-    return block->base;
-}
-
-/* A cached neighbour leaves the shelf, to merge. */
-static inline bool joins(struct xseg_arena *arena, struct xseg_block *neighbour, int64_t *pieces,
-                         int64_t *bytes)
-{
-    if (neighbour == NULL || neighbour->state != XSEG_BLOCK_CACHED)
-        return false;
-    xseg_shelf_remove(&arena->shelf, neighbour);
-    *pieces -= 1;
-    *bytes -= (int64_t)neighbour->bytes;
-    return true;
-}
-
-bool xseg_arena_hit_free(struct xseg_arena *arena, struct xseg_block *block)
-{
     struct xseg_extent *extent = block->extent;
-    struct xseg_block *prev = block->prev;
-    int64_t pieces = 0, bytes = 0;
+    const uint64_t base = block->base;
+    const uint64_t rest = should_split(block, need) ? block->bytes - need->bytes : 0;
+    const uint64_t bytes = block->bytes - rest;
+    const bool oversize = bytes >= need->config->max_split_bytes;
+    if (!xseg_extent_is_expandable(extent))
+        xseg_arena_note_cut(arena, xseg_block_is_split(block), bytes, rest);
+    (void)xseg_cached_remove(arena, block);
+    if (rest != 0)
+        xseg_cached_add_frontier(arena, cut(arena, block, bytes, XSEG_BLOCK_CACHED, true, false));
+    block->state = XSEG_BLOCK_LIVE;
+    block->mapped = true;
+    block->oversize = oversize;
+    block->filled = false;
+    block->requested = need->requested;
+    xseg_starts_add(&extent->starts, base - extent->segment.base, block);
+    xseg_counts_alloc(&arena->counts, bytes, need->requested);
+    if (__builtin_expect(oversize, 0))
+        xseg_counts_up(&arena->counts, XSEG_COUNT_OVERSIZE_ALLOCATION, 1);
+    return base;
+}
 
-    if (block->state != XSEG_BLOCK_LIVE || block->uses != NULL || arena->is_alone)
+/* A neighbour of a block that is freed, if the two merge. */
+struct joining {
+    bool joins;
+    uint64_t bytes; /* 0 if not */
+};
+
+/* It is found no longer. */
+static inline struct joining start_joining(struct xseg_arena *arena, struct xseg_block *neighbour,
+                                           bool *was_frontier)
+{
+    const bool joins = neighbour->state == XSEG_BLOCK_CACHED;
+    const struct joining joining = {joins, neighbour->bytes & -(uint64_t)joins};
+
+    if (joining.bytes > XSEG_SIZE_SMALL_MAX || (arena->is_small && joins))
+        *was_frontier |= xseg_cached_remove(arena, neighbour);
+    return joining;
+}
+
+/*
+ * A block that was live becomes cached, and merges with its neighbours; of each nobody can foresee whether it
+ * is cached, so there is no branch for it but where the shelf is to be changed.  Returns the result.
+ */
+static inline struct xseg_block *merge_plainly(struct xseg_arena *arena, struct xseg_block *block)
+{
+    struct xseg_block *const prev = block->prev == NULL ? &arena->edge : block->prev;
+    struct xseg_block *const next = block->next == NULL ? &arena->edge : block->next;
+    bool was_frontier = false;
+    const struct joining left = start_joining(arena, prev, &was_frontier);
+    const struct joining right = start_joining(arena, next, &was_frontier);
+    struct xseg_block *const wholes[] = {block, prev}, *const afters[] = {block->next, next->next};
+    struct xseg_block *whole = wholes[left.joins], *after = afters[right.joins];
+
+    whole->state = XSEG_BLOCK_CACHED;
+    whole->filled = false;
+    whole->bytes = left.bytes + block->bytes + right.bytes;
+    whole->requested = 0;
+    whole->next = after;
+    if (after != NULL)
+        after->prev = whole;
+    xseg_slab_put_if(&arena->blocks, next, right.joins);
+    xseg_slab_put_if(&arena->blocks, block, left.joins);
+    if (was_frontier)
+        xseg_cached_add_frontier(arena, whole);
+    else
+        xseg_cached_add(arena, whole);
+    if (!xseg_extent_is_expandable(whole->extent))
+        xseg_arena_note_merge(arena, xseg_block_is_split(whole), -(left.joins + right.joins),
+                              -(int64_t)(left.bytes + right.bytes), whole->bytes);
+    return whole;
+}
+
+bool xseg_arena_hit_free(struct xseg_arena *arena, struct xseg_extent *extent, uint64_t address)
+{
+    const uint64_t offset = address - extent->segment.base;
+    struct xseg_block *block = xseg_starts_at(&extent->starts, offset);
+
+    if (block == NULL || block->base != address || block->state != XSEG_BLOCK_LIVE ||
+        block->uses != NULL || arena->is_alone)
         return false;
     xseg_counts_free(&arena->counts, block->bytes, block->requested);
     note_oversize(arena, block);
-    xseg_arena_stamp(arena, extent, block->base, block->bytes);
-    xseg_starts_remove(&extent->starts, block->base - extent->segment.base);
-    block->state = XSEG_BLOCK_CACHED;
-    block->requested = 0;
-    if (joins(arena, block->next, &pieces, &bytes))
-        join(arena, block);
-    if (joins(arena, prev, &pieces, &bytes)) {
-        join(arena, prev);
-        block = prev;
-    }
-    put_on_shelf(arena, block);
-    if (!xseg_extent_is_expandable(extent))
-        xseg_arena_note_merge(arena, xseg_block_is_split(block), pieces, bytes, block->bytes);
+    xseg_arena_stamp(arena, extent, address, block->bytes);
+    xseg_starts_remove(&extent->starts, offset);
+    (void)merge_plainly(arena, block);
     return true;
 }
 
@@ -473,7 +527,7 @@ void xseg_arena_remove_extent(struct xseg_arena *arena, struct xseg_extent *exte
 struct xseg_block *xseg_arena_cached_from(struct xseg_arena *arena, uint64_t bytes, uint64_t base)
 {
     return arena->has_cells ? xseg_small_from(arena, bytes, base)
-                            : xseg_shelf_from(&arena->shelf, bytes, base);
+                            : xseg_cached_from(arena, bytes, base);
 }
 
 struct xseg_block *xseg_arena_claim(struct xseg_arena *arena, struct xseg_block *block)

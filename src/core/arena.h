@@ -8,7 +8,8 @@
  * BUSY), let go of the lock, call the driver, and settle the blocks again.
  *
  * Invariants, under the lock; xseg_arena_audit() checks each:
- *   ARENA-1  every cached block of its extents is on the shelf, and no other block is.
+ *   ARENA-1  every cached block of its extents is on the shelf, the frontier, or a scrap, and only one of
+ *            these; no other block is.
  *   ARENA-2  every hole of its extents is in the tree of holes, and no other block is.
  *   ARENA-3  the counts of live and active blocks and bytes are those of the blocks.
  *   ARENA-4  reserved bytes are those of the segments, busy blocks and what is away aside.
@@ -42,8 +43,10 @@ struct xseg_arena {
 
     struct xseg_latch lock;
     struct xseg_counts counts;
-    struct xseg_slab blocks; /* struct xseg_block */
-    struct xseg_slab uses;   /* struct xseg_pending_use */
+    struct xseg_slab blocks;     /* struct xseg_block */
+    struct xseg_slab uses;       /* struct xseg_pending_use */
+    struct xseg_block *frontier; /* without cells; see cached.h */
+    struct xseg_block edge; /* stands for the neighbour that the ends of a segment do not have */
     struct xseg_shelf shelf;
     struct xseg_small small;
     struct xseg_block *holes;     /* tree */
@@ -138,8 +141,8 @@ xseg_status xseg_arena_alloc(struct xseg_arena *arena, const struct xseg_need *n
  * for what has more to it. */
 uint64_t xseg_arena_hit(struct xseg_arena *arena, const struct xseg_need *need);
 
-/* Free a block of an arena without cells, if it is live and that is all there is to do. */
-bool xseg_arena_hit_free(struct xseg_arena *arena, struct xseg_block *block);
+/* Free the block at an address of an extent without cells, if it is live and that is all there is to do. */
+bool xseg_arena_hit_free(struct xseg_arena *arena, struct xseg_extent *extent, uint64_t address);
 
 /*
  * Hand a cached block out, taking it off the shelf: its head becomes live, the rest stays cached if

@@ -1,26 +1,31 @@
 /* SPDX-License-Identifier: MIT */
 #include <inttypes.h>
 
-#include "src/core/arena.h"
+#include "src/core/cached.h"
 #include "src/core/walk.h"
 
 struct tally {
-    uint64_t live, live_bytes, active, active_bytes, mapped, cached, holes;
+    uint64_t live, live_bytes, active, active_bytes, mapped, holes;
+    uint64_t frontiers, for_shelf; /* cached: the frontier; what is neither that nor a scrap */
 };
 
-static void tally_up(const struct xseg_extent *extent, struct tally *tally)
+static void tally_up(const struct xseg_arena *arena, const struct xseg_extent *extent,
+                     struct tally *tally)
 {
     XSEG_WALK(part, extent)
     {
         const bool live = part.state == XSEG_BLOCK_LIVE;
         const bool active = live || part.state == XSEG_BLOCK_PENDING;
+        const bool cached = part.state == XSEG_BLOCK_CACHED && !arena->has_cells &&
+                            !xseg_cached_is_scrap(arena, part.record);
 
         tally->live += live;
         tally->live_bytes += live ? part.bytes : 0;
         tally->active += active;
         tally->active_bytes += active ? part.bytes : 0;
         tally->mapped += part.record->mapped ? part.bytes : 0;
-        tally->cached += part.state == XSEG_BLOCK_CACHED;
+        tally->frontiers += cached && part.record == arena->frontier;
+        tally->for_shelf += cached && part.record != arena->frontier;
         tally->holes += part.state == XSEG_BLOCK_HOLE;
     }
 }
@@ -55,14 +60,16 @@ bool xseg_arena_audit(const struct xseg_arena *arena, struct xseg_finding *findi
 
         if (!xseg_extent_audit(extent, finding))
             return false;
-        tally_up(extent, &tally);
+        tally_up(arena, extent, &tally);
     }
     for (uint32_t bin = 0; bin < XSEG_SHELF_BINS; bin++)
         shelved += tree_count(arena->shelf.bin[bin]);
     if (arena->has_cells && !xseg_small_audit(arena, finding))
         return false;
-    XSEG_HOLDS(finding, "ARENA-1", arena->has_cells || shelved == tally.cached,
-               "%" PRIu64 " on the shelf, %" PRIu64 " cached", shelved, tally.cached);
+    XSEG_HOLDS(finding, "ARENA-1", arena->has_cells || shelved == tally.for_shelf,
+               "%" PRIu64 " on the shelf, %" PRIu64 " cached", shelved, tally.for_shelf);
+    XSEG_HOLDS(finding, "ARENA-1", tally.frontiers == (arena->frontier != NULL),
+               "%" PRIu64 " cached blocks are the frontier", tally.frontiers);
     XSEG_HOLDS(finding, "ARENA-2", tree_count(arena->holes) == tally.holes,
                "%" PRIu64 " in the tree, %" PRIu64 " holes", tree_count(arena->holes), tally.holes);
     if (!xseg_shelf_audit(&arena->shelf, finding))

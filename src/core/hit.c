@@ -98,12 +98,12 @@ static inline bool free_plainly(struct xseg_arena *arena, struct xseg_extent *ex
 {
     uint32_t quantum = 0;
 
-    if (extent->has_cells && xseg_live_find_cell(extent, address, &quantum)) {
-        xseg_small_free(arena, extent, quantum);
-        return true;
-    }
-    struct xseg_block *block = xseg_extent_block_at(extent, address);
-    return block != NULL && !extent->has_cells && xseg_arena_hit_free(arena, block);
+    if (!extent->has_cells)
+        return xseg_arena_hit_free(arena, extent, address);
+    if (!xseg_live_find_cell(extent, address, &quantum))
+        return false;
+    xseg_small_free(arena, extent, quantum);
+    return true;
 }
 
 bool xseg_hit_free_held(struct xseg_arena *arena, struct xseg_extent *extent,

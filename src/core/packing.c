@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "src/core/arena.h"
+#include "src/core/cached.h"
 
 /* Fitting blocks that are looked at. */
 #define LOOKS 32u
@@ -299,11 +300,11 @@ static bool can_grow(const struct xseg_block *block)
 static struct place find(struct xseg_arena *arena, const struct xseg_need *need)
 {
     const int life = log_of(xseg_packing_lifetime(arena->packing, need->bytes));
-    struct xseg_block *block = xseg_shelf_find(&arena->shelf, need->span);
+    struct xseg_block *block = xseg_cached_find(arena, need->span);
     struct place best = {0};
 
     for (unsigned looks = 0; block != NULL && looks < LOOKS && !is_too_large(block, need);
-         looks++, block = xseg_shelf_next(&arena->shelf, block)) {
+         looks++, block = xseg_cached_next(arena, block)) {
         if (best.block != NULL && block->bytes / LARGER > need->span)
             break;
         if (block->extent->pages == NULL)

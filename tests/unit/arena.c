@@ -155,6 +155,55 @@ static void trees_that_miss_a_block_are_found(void **state)
     tear_down(&f);
 }
 
+/* What is left of a cut waits for the next one, and is on no shelf meanwhile. */
+static void the_rest_of_a_cut_is_the_frontier(void **state)
+{
+    struct fixture f;
+
+    (void)state;
+    set_up(&f);
+    void *head = scene_alloc(f.allocator, 2 * MIB - 512, NULL);
+    struct xseg_block *rest = f.cached->next;
+    assert_int_equal(rest->bytes, 2 * MIB + 512);
+    assert_ptr_equal(f.arena->frontier, rest);
+    f.arena->frontier = NULL;
+    expect(&f, "ARENA-1");
+    f.arena->frontier = f.live;
+    expect(&f, "ARENA-1");
+    f.arena->frontier = rest;
+    xseg_shelf_insert(&f.arena->shelf, rest);
+    expect(&f, "ARENA-1");
+    xseg_shelf_remove(&f.arena->shelf, rest);
+    scene_free(f.allocator, head);
+    assert_ptr_equal(f.arena->frontier, f.cached);
+    assert_int_equal(f.cached->bytes, 4 * MIB);
+    tear_down(&f);
+}
+
+/* Too small for any request: it is found by its neighbours alone. */
+static void a_scrap_is_on_no_shelf(void **state)
+{
+    struct fixture f;
+
+    (void)state;
+    set_up(&f);
+    for (uint64_t bytes = MIB - 512; bytes <= MIB + 512; bytes += 512) {
+        void *head = scene_alloc(f.allocator, 4 * MIB - bytes, NULL);
+        struct xseg_block *rest = f.cached->next;
+        assert_int_equal(rest->bytes, bytes);
+        assert_ptr_equal(f.arena->frontier, bytes <= MIB ? NULL : rest);
+        assert_int_equal(f.arena->shelf.filled.top, 0);
+        if (bytes <= MIB) {
+            xseg_shelf_insert(&f.arena->shelf, rest);
+            expect(&f, "ARENA-1");
+            xseg_shelf_remove(&f.arena->shelf, rest);
+        }
+        scene_free(f.allocator, head);
+        assert_int_equal(f.cached->bytes, 4 * MIB);
+    }
+    tear_down(&f);
+}
+
 static void wrong_counts_are_found(void **state)
 {
     static const struct {
@@ -234,6 +283,8 @@ int main(void)
         cmocka_unit_test(odd_sizes_are_found),
         cmocka_unit_test(a_block_without_memory_is_found),
         cmocka_unit_test(trees_that_miss_a_block_are_found),
+        cmocka_unit_test(the_rest_of_a_cut_is_the_frontier),
+        cmocka_unit_test(a_scrap_is_on_no_shelf),
         cmocka_unit_test(wrong_counts_are_found),
         cmocka_unit_test(busy_blocks_excuse_the_counts),
         cmocka_unit_test(filled_blocks_stay_so_only_among_themselves),

@@ -179,6 +179,30 @@ static void host_bytes_cover_every_record(void **state)
     xseg_slab_fini(&slab);
 }
 
+/* What does not go is not written to, either. */
+static void a_record_goes_only_if_it_is_said_to(void **state)
+{
+    struct xseg_slab slab;
+
+    (void)state;
+    assert_true(xseg_slab_init(&slab, sizeof(struct record)));
+    fill(&slab);
+    struct record *const stays = xseg_slab_take(&slab), *const goes = xseg_slab_take(&slab);
+    memset(stays->rest, 0xff, sizeof(stays->rest));
+    const struct record before = *stays;
+    xseg_slab_put_if(&slab, stays, false);
+    assert_int_equal(slab.free_count, XSEG_SLAB_RECORDS - 2);
+    assert_memory_equal(stays, &before, sizeof(before));
+    assert_audit(&slab);
+    xseg_slab_put_if(&slab, goes, true);
+    xseg_slab_put_if(&slab, stays, false);
+    assert_int_equal(slab.free_count, XSEG_SLAB_RECORDS - 1);
+    assert_memory_equal(stays, &before, sizeof(before));
+    assert_audit(&slab);
+    assert_ptr_equal(xseg_slab_take(&slab), goes);
+    xseg_slab_fini(&slab);
+}
+
 static void a_full_directory_refuses_a_refill(void **state)
 {
     struct xseg_slab slab;
@@ -220,6 +244,7 @@ int main(void)
         cmocka_unit_test(records_stay_where_they_are_while_slabs_are_added),
         cmocka_unit_test(takes_and_puts_in_any_order_keep_count),
         cmocka_unit_test(host_bytes_cover_every_record),
+        cmocka_unit_test(a_record_goes_only_if_it_is_said_to),
         cmocka_unit_test(a_full_directory_refuses_a_refill),
         cmocka_unit_test(the_audit_names_the_broken_invariant),
     };

@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The cached blocks of an arena without cells, in the order of best fit: by size, then by address.
+ *
+ * Most are on the shelf.  Two kinds are not:
+ *
+ *   - the *frontier*: what is left of the block that was cut last.  Often the next request is cut from
+ *     it as well, and what was cut comes back to it, which would change its place on the shelf each time.
+ *   - *scraps* of a large arena: up to 1 MiB, which no request fits in.  Best fit leaves many; they
+ *     wait for a neighbour to merge with.
+ *
+ * Locking: the arena's.
+ */
+#ifndef XSEG_CORE_CACHED_H
+#define XSEG_CORE_CACHED_H
+
+#include "src/core/pool.h"
+#include "src/core/size.h"
+
+static inline bool xseg_cached_is_scrap(const struct xseg_arena *arena,
+                                        const struct xseg_block *block)
+{
+    return block->bytes <= XSEG_SIZE_SMALL_MAX && !arena->is_small;
+}
+
+static inline void xseg_cached_note_born(const struct xseg_arena *arena, struct xseg_block *block)
+{
+    block->born = atomic_load_explicit(&arena->pool->searches, memory_order_relaxed);
+}
+
+/* A block of its state has come to its size, and can be found from now on. */
+static inline void xseg_cached_add(struct xseg_arena *arena, struct xseg_block *block)
+{
+    if (xseg_cached_is_scrap(arena, block))
+        return;
+    xseg_cached_note_born(arena, block);
+    xseg_shelf_insert(&arena->shelf, block);
+}
+
+/* The same for what becomes the frontier: the rest of a block that was cut, or what the frontier has
+ * merged into. */
+static inline void xseg_cached_add_frontier(struct xseg_arena *arena, struct xseg_block *block)
+{
+    if (xseg_cached_is_scrap(arena, block))
+        return;
+    xseg_cached_note_born(arena, block);
+    if (arena->frontier != NULL)
+        xseg_shelf_insert(&arena->shelf, arena->frontier);
+    arena->frontier = block;
+}
+
+/* A cached block is found no longer; it still has its size.  Whether it was the frontier. */
+static inline bool xseg_cached_remove(struct xseg_arena *arena, struct xseg_block *block)
+{
+    if (xseg_cached_is_scrap(arena, block))
+        return false;
+    if (block == arena->frontier) {
+        arena->frontier = NULL;
+        return true;
+    }
+    xseg_shelf_remove(&arena->shelf, block);
+    return false;
+}
+
+/* The frontier instead of a block, or of none, if it is not below (bytes, base) and comes first. */
+static inline struct xseg_block *xseg_cached_or_frontier(const struct xseg_arena *arena,
+                                                         struct xseg_block *block, uint64_t bytes,
+                                                         uint64_t base)
+{
+    struct xseg_block *frontier = arena->frontier;
+
+    if (frontier == NULL || frontier->bytes < bytes ||
+        (frontier->bytes == bytes && frontier->base < base))
+        return block;
+    if (block == NULL || frontier->bytes < block->bytes ||
+        (frontier->bytes == block->bytes && frontier->base < block->base))
+        return frontier;
+    return block;
+}
+
+/* The first one that is not below (bytes, base), or NULL; never a scrap. */
+static inline struct xseg_block *xseg_cached_from(const struct xseg_arena *arena, uint64_t bytes,
+                                                  uint64_t base)
+{
+    return xseg_cached_or_frontier(arena, xseg_shelf_from(&arena->shelf, bytes, base), bytes, base);
+}
+
+/* The best fit for `bytes`, which are more than a scrap has; or NULL. */
+static inline struct xseg_block *xseg_cached_find(const struct xseg_arena *arena, uint64_t bytes)
+{
+    struct xseg_block *block =
+        arena->shelf.filled.top == 0 ? NULL : xseg_shelf_find(&arena->shelf, bytes);
+
+    XSEG_ASSERT(arena->is_small || bytes > XSEG_SIZE_SMALL_MAX);
+    return xseg_cached_or_frontier(arena, block, bytes, 0);
+}
+
+/* The one that comes after a block, which is cached and no scrap; or NULL. */
+static inline struct xseg_block *xseg_cached_next(const struct xseg_arena *arena,
+                                                  const struct xseg_block *block)
+{
+    return xseg_cached_from(arena, block->bytes, block->base + 1);
+}
+
+#endif
