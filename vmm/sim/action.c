@@ -60,6 +60,7 @@ static void carry_out(const struct sim_action *action)
 
     if (action->function != NULL) {
         actions->is_running = true;
+        sim_machine.is_plain = false;
         actions->runner = sim_thread()->number;
         actions->running = action;
         sim_unlock_for(action->function, action->argument);

@@ -137,6 +137,13 @@ enum sim_call {
         SIM_CALL_COUNT
 };
 
+/* What is asked on entry, as constants: SIM_CHECKS_id. */
+enum {
+#define SIM_CHECKS_ENUM_(id, name, symbol, version, checks) SIM_CHECKS_##id = (checks),
+    SIM_CALL_MAP(SIM_CHECKS_ENUM_)
+#undef SIM_CHECKS_ENUM_
+};
+
 /** One row of the table, without the function's address (symbol.c has that). */
 struct sim_call_info {
     const char *name;

@@ -26,7 +26,7 @@ static bool stands_against(const struct sim_capture *capture, const struct sim_t
            capture->mode == CU_STREAM_CAPTURE_MODE_GLOBAL;
 }
 
-CUresult sim_capture_refuse_unsafe(void)
+CUresult sim_capture_refuse_unsafe_now(void)
 {
     const struct sim_thread *thread = sim_thread();
     CUresult result = CUDA_SUCCESS;

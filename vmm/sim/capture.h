@@ -24,6 +24,7 @@
 #include <stdint.h>
 
 #include "vmm/sim/graph.h"
+#include "vmm/sim/machine.h"
 
 struct sim_event;
 struct sim_stream;
@@ -39,13 +40,20 @@ struct sim_capture {
     struct sim_capture *next;
 };
 
+/** As below, while something is captured. */
+CUresult sim_capture_refuse_unsafe_now(void);
+
 /**
  * Whether the calling thread may make a "potentially unsafe" call.  If not, the captures that stand
  * against it become invalid.
  *
  * Returns: CUDA_SUCCESS or CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
  */
-CUresult sim_capture_refuse_unsafe(void);
+static inline CUresult sim_capture_refuse_unsafe(void)
+{
+    return __builtin_expect(sim_machine.captures == NULL, 1) ? CUDA_SUCCESS
+                                                             : sim_capture_refuse_unsafe_now();
+}
 
 /** As above, for waiting for a whole device. */
 CUresult sim_capture_refuse_device_wait(unsigned device);

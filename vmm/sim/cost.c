@@ -58,7 +58,7 @@ static double next_random(void)
     return ((double)((bits ^ bits >> 31) >> 11) + 0.5) / 9007199254740992.0;
 }
 
-static uint64_t spread(uint64_t nanoseconds)
+uint64_t sim_cost_spread(uint64_t nanoseconds)
 {
     /* 2.326 of these are 1.4 times the median: the 99th percentile that driver calls show. */
     const double sigma = log(1.4) / 2.326;
@@ -69,12 +69,4 @@ static uint64_t spread(uint64_t nanoseconds)
     if (next_random() < 0.001)
         factor = 5 * pow(16, next_random());
     return (uint64_t)((double)nanoseconds * factor);
-}
-
-void sim_charge(uint64_t nanoseconds)
-{
-    if (sim_machine.has_tails && nanoseconds != 0)
-        nanoseconds = spread(nanoseconds);
-    sim_pass(nanoseconds);
-    sim_machine.driver_time += nanoseconds;
 }

@@ -41,7 +41,7 @@ uint64_t sim_cost_of(struct sim_cost_sized cost, uint64_t bytes);
 /** What set-access costs for one mapping and one device. */
 uint64_t sim_cost_access(const struct sim_costs *costs, uint64_t bytes);
 
-/** Charge the machine's clock. */
-void sim_charge(uint64_t nanoseconds);
+/** A time with the machine's latency tails. */
+uint64_t sim_cost_spread(uint64_t nanoseconds);
 
 #endif

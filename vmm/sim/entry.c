@@ -14,15 +14,14 @@ const struct sim_call_info sim_call_info[SIM_CALL_COUNT] = {
 #undef ROW
 };
 
-CUresult sim_enter(enum sim_call call, uint64_t first, uint64_t second)
+CUresult sim_enter_asking(enum sim_call call, uint64_t first, uint64_t second)
 {
     const unsigned checks = sim_call_info[call].checks;
     CUresult result;
 
-    sim_lock();
-    sim_machine.calls[call]++;
-    sim_machine.entered++;
-    sim_machine.current = sim_call_info[call].name;
+    sim_machine.is_plain = sim_machine.initialised && !sim_machine.forked &&
+                           !sim_machine.without_vmm && !sim_machine.actions.is_running &&
+                           sim_machine.faults.top == 0;
     if (sim_machine.faults.top != 0) {
         result = (CUresult)sim_faults_strike(&sim_machine.faults, call, first, second);
         if (result != CUDA_SUCCESS)
@@ -48,13 +47,6 @@ CUresult sim_enter(enum sim_call call, uint64_t first, uint64_t second)
     if ((checks & SIM_UNSAFE) != 0)
         return sim_capture_refuse_unsafe();
     return CUDA_SUCCESS;
-}
-
-CUresult sim_leave(CUresult result)
-{
-    sim_machine.current = NULL;
-    sim_unlock();
-    return result;
 }
 
 uint64_t xseg_sim_calls(const char *call)

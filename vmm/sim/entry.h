@@ -11,28 +11,49 @@
 #include <cuda.h>
 
 #include "vmm/sim/calls.h"
+#include "vmm/sim/machine.h"
 
 #define SIM_EXPORT __attribute__((visibility("default")))
+
+/** Whether a call is refused by a set fault, or by what the call table says. */
+CUresult sim_enter_asking(enum sim_call call, uint64_t first, uint64_t second);
 
 /**
  * Takes the lock, whatever it returns.
  *
+ * @param checks         of the call, as a constant, so that a call asks for nothing else
  * @param first, second  the device addresses among the arguments; 0: none
  */
-CUresult sim_enter(enum sim_call call, uint64_t first, uint64_t second);
+static inline CUresult sim_enter(enum sim_call call, unsigned checks, uint64_t first,
+                                 uint64_t second)
+{
+    sim_lock();
+    sim_machine.calls[call]++;
+    sim_machine.entered++;
+    sim_machine.current = sim_call_info[call].name;
+    if (__builtin_expect((checks & (SIM_NEEDS_CONTEXT | SIM_UNSAFE)) != 0 || !sim_machine.is_plain,
+                         0))
+        return sim_enter_asking(call, first, second);
+    return CUDA_SUCCESS;
+}
 
 /** Gives the lock back and hands the result through. */
-CUresult sim_leave(CUresult result);
+static inline CUresult sim_leave(CUresult result)
+{
+    sim_machine.current = NULL;
+    sim_unlock();
+    return result;
+}
 
 /* The body of an entry point: work is evaluated only if the call is not refused on entry. */
 #define SIM_ANSWER(call, work) SIM_ANSWER_AT(call, 0, 0, work)
-#define SIM_ANSWER_AT(call, first, second, work)                          \
-    do {                                                                  \
-        CUresult result_ = sim_enter(SIM_CALL_##call, (first), (second)); \
-                                                                          \
-        if (result_ == CUDA_SUCCESS)                                      \
-            result_ = (work);                                             \
-        return sim_leave(result_);                                        \
+#define SIM_ANSWER_AT(call, first, second, work)                                             \
+    do {                                                                                     \
+        CUresult result_ = sim_enter(SIM_CALL_##call, SIM_CHECKS_##call, (first), (second)); \
+                                                                                             \
+        if (result_ == CUDA_SUCCESS)                                                         \
+            result_ = (work);                                                                \
+        return sim_leave(result_);                                                           \
     } while (0)
 
 #undef cuDeviceGetUuid

@@ -79,6 +79,7 @@ static void set(unsigned slot, const struct sim_fault *fault)
     faults->fault[slot] = *fault;
     if (slot >= faults->top)
         faults->top = slot + 1;
+    sim_machine.is_plain = false;
 }
 
 xseg_status xseg_sim_fail(const char *call, uint64_t nth, int error)

@@ -7,19 +7,10 @@
 
 #include "vmm/sim/machine.h"
 
-enum { INDEX_BITS = 24, GENERATION_BITS = 32 };
-
 uint64_t sim_handle_make(enum sim_kind kind, uint32_t index, uint32_t generation)
 {
-    return (uint64_t)kind << (INDEX_BITS + GENERATION_BITS) | (uint64_t)generation << INDEX_BITS |
-           index;
-}
-
-int sim_handle_parts(uint64_t handle, enum sim_kind kind, uint32_t *index, uint32_t *generation)
-{
-    *index = (uint32_t)(handle & ((1u << INDEX_BITS) - 1));
-    *generation = (uint32_t)(handle >> INDEX_BITS);
-    return handle >> (INDEX_BITS + GENERATION_BITS) == (uint64_t)kind;
+    return (uint64_t)kind << (SIM_INDEX_BITS + SIM_GENERATION_BITS) |
+           (uint64_t)generation << SIM_INDEX_BITS | index;
 }
 
 static int grow(struct sim_handles *handles)
@@ -27,7 +18,7 @@ static int grow(struct sim_handles *handles)
     const uint32_t capacity = handles->capacity == 0 ? 64 : handles->capacity * 2;
     struct sim_slot *slot;
 
-    if (capacity > 1u << INDEX_BITS)
+    if (capacity > 1u << SIM_INDEX_BITS)
         return 0;
     slot = realloc(handles->slot, capacity * sizeof(*slot));
     if (slot == NULL)
@@ -58,16 +49,6 @@ uint64_t sim_handles_add(struct sim_handles *handles, void *object)
     slot->next_free = 0;
     handles->live++;
     return sim_handle_make(handles->kind, index, slot->generation);
-}
-
-void *sim_handles_find(const struct sim_handles *handles, uint64_t handle)
-{
-    uint32_t index, generation;
-
-    if (!sim_handle_parts(handle, handles->kind, &index, &generation) || index >= handles->count ||
-        handles->slot[index].generation != generation)
-        return NULL;
-    return handles->slot[index].object;
 }
 
 void sim_handles_remove(struct sim_handles *handles, uint64_t handle, bool is_destroyed)

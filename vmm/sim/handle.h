@@ -27,6 +27,8 @@ enum sim_kind {
     SIM_KIND_PHYSICAL
 };
 
+enum { SIM_INDEX_BITS = 24, SIM_GENERATION_BITS = 32 };
+
 struct sim_slot {
     void *object; /* NULL: free */
     uint32_t generation;
@@ -47,13 +49,27 @@ struct sim_handles {
 uint64_t sim_handle_make(enum sim_kind kind, uint32_t index, uint32_t generation);
 
 /** Take a handle apart.  Returns: whether it is of that kind. */
-int sim_handle_parts(uint64_t handle, enum sim_kind kind, uint32_t *index, uint32_t *generation);
+static inline int sim_handle_parts(uint64_t handle, enum sim_kind kind, uint32_t *index,
+                                   uint32_t *generation)
+{
+    *index = (uint32_t)(handle & ((1u << SIM_INDEX_BITS) - 1));
+    *generation = (uint32_t)(handle >> SIM_INDEX_BITS);
+    return handle >> (SIM_INDEX_BITS + SIM_GENERATION_BITS) == (uint64_t)kind;
+}
 
 /** A new handle for an object; 0 when there is no host memory. */
 uint64_t sim_handles_add(struct sim_handles *handles, void *object);
 
 /** The object behind a handle, or NULL. */
-void *sim_handles_find(const struct sim_handles *handles, uint64_t handle);
+static inline void *sim_handles_find(const struct sim_handles *handles, uint64_t handle)
+{
+    uint32_t index, generation;
+
+    if (!sim_handle_parts(handle, handles->kind, &index, &generation) || index >= handles->count ||
+        handles->slot[index].generation != generation)
+        return NULL;
+    return handles->slot[index].object;
+}
 
 /**
  * The handle finds nothing from here on.

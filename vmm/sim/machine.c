@@ -19,25 +19,28 @@ struct sim_machine sim_machine = {
     .physical = {.kind = SIM_KIND_PHYSICAL},
 };
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+struct sim_mutex sim_mutex = {.os = PTHREAD_MUTEX_INITIALIZER};
+__thread struct sim_thread *sim_thread_own;
+
 static pthread_cond_t idle = PTHREAD_COND_INITIALIZER; /* no host function runs */
 static bool watches_forks;
 static __thread struct sim_thread thread;
 
 static void before_fork(void)
 {
-    (void)pthread_mutex_lock(&lock);
+    (void)pthread_mutex_lock(&sim_mutex.os);
 }
 
 static void after_fork(void)
 {
-    (void)pthread_mutex_unlock(&lock);
+    (void)pthread_mutex_unlock(&sim_mutex.os);
 }
 
 static void after_fork_in_child(void)
 {
     sim_machine.forked = true;
-    (void)pthread_mutex_unlock(&lock);
+    sim_machine.is_plain = false;
+    (void)pthread_mutex_unlock(&sim_mutex.os);
 }
 
 static void watch_forks(void)
@@ -48,19 +51,16 @@ static void watch_forks(void)
     (void)pthread_atfork(before_fork, after_fork, after_fork_in_child);
 }
 
-void sim_lock(void)
+void sim_lock_first(void)
 {
-    (void)pthread_mutex_lock(&lock);
-    if (!sim_machine.ready) {
-        struct sim_scene scene;
+    struct sim_scene scene;
 
-        watch_forks();
-        (void)sim_scene_of_environment(&scene, true);
-        sim_machine_start(&scene);
-    }
+    watch_forks();
+    (void)sim_scene_of_environment(&scene, true);
+    sim_machine_start(&scene);
 }
 
-void sim_unlock(void)
+void sim_unlock_settling(void)
 {
     struct sim_actions *actions = &sim_machine.actions;
 
@@ -68,35 +68,33 @@ void sim_unlock(void)
         const uint64_t self = sim_thread()->number;
 
         while (sim_machine.waits && actions->is_running && actions->runner != self)
-            (void)pthread_cond_wait(&idle, &lock);
+            (void)pthread_cond_wait(&idle, &sim_mutex.os);
         sim_actions_run();
     }
     sim_machine.waits = false;
     if (sim_machine.shared.is_locked)
         sim_shared_unlock(&sim_machine.shared);
-    (void)pthread_mutex_unlock(&lock);
+    sim_mutex_give();
 }
 
 void sim_unlock_for(CUhostFn function, void *argument)
 {
     sim_shared_unlock(&sim_machine.shared);
-    (void)pthread_mutex_unlock(&lock);
+    sim_mutex_give();
     function(argument);
-    (void)pthread_mutex_lock(&lock);
+    sim_mutex_take();
     (void)pthread_cond_broadcast(&idle);
 }
 
-struct sim_thread *sim_thread(void)
+struct sim_thread *sim_thread_begin(void)
 {
-    if (thread.epoch != sim_machine.epoch) {
-        const uint64_t number = thread.number;
+    const uint64_t number = thread.number;
 
-        memset(&thread, 0, sizeof(thread));
-        thread.epoch = sim_machine.epoch;
-        thread.number = number != 0 ? number : ++sim_machine.last_thread;
-        thread.capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
-    }
-    return &thread;
+    memset(&thread, 0, sizeof(thread));
+    thread.epoch = sim_machine.epoch;
+    thread.number = number != 0 ? number : ++sim_machine.last_thread;
+    thread.capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
+    return sim_thread_own = &thread;
 }
 
 static void machine_end(void)
@@ -117,7 +115,7 @@ void sim_machine_start(const struct sim_scene *scene)
     if (sim_machine.ready)
         machine_end();
     sim_machine.ready = true;
-    sim_machine.initialised = false;
+    sim_machine.initialised = sim_machine.is_plain = false;
     sim_machine.epoch++;
     sim_machine.now = sim_machine.driver_time = 0;
     sim_machine.devices = scene->devices;
@@ -139,14 +137,6 @@ void sim_machine_start(const struct sim_scene *scene)
     memset(sim_machine.device, 0, sizeof(sim_machine.device));
     sim_machine.faults = scene->faults;
     sim_addresses_start(&sim_machine.addresses, scene->address_bytes);
-}
-
-void sim_pass(uint64_t nanoseconds)
-{
-    /* The last moment is SIM_OPEN, when nothing ends. */
-    const uint64_t left = SIM_OPEN - 1 - sim_machine.now;
-
-    sim_machine.now += nanoseconds < left ? nanoseconds : left;
 }
 
 uint64_t sim_memory_left(unsigned device)

@@ -15,6 +15,7 @@
 #define XSEG_SIM_MACHINE_H
 
 #include <cuda.h>
+#include <pthread.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -28,7 +29,19 @@
 #include "vmm/sim/origin.h"
 #include "vmm/sim/shared.h"
 #include "vmm/sim/touch.h"
+#include "vmm/sim/work.h"
 #include "xseg/sim.h"
+
+/* Whether the process has one thread only, where the C library says so. */
+#if defined(__has_include)
+#if __has_include(<sys/single_threaded.h>)
+#include <sys/single_threaded.h>
+#define SIM_HAS_ONE_THREAD __libc_single_threaded
+#endif
+#endif
+#ifndef SIM_HAS_ONE_THREAD
+#define SIM_HAS_ONE_THREAD false
+#endif
 
 #define SIM_GRANULE ((uint64_t)2 << 20) /* the smallest piece of memory that can be mapped */
 
@@ -59,7 +72,10 @@ struct sim_device {
 struct sim_machine {
     bool ready;       /* set up since the process started */
     bool initialised; /* cuInit was called */
-    uint32_t epoch;   /* counts resets */
+    /* Nothing but its own table row may refuse a call.  Whoever changes that says so; the next call that
+     * asks finds out whether it is so again. */
+    bool is_plain;
+    uint32_t epoch; /* counts resets */
     uint64_t now, driver_time;
 
     unsigned devices;
@@ -105,11 +121,70 @@ struct sim_thread {
     uint64_t per_thread[SIM_DEVICES_MAX]; /* handles of its default streams, made when needed */
 };
 
-/** The calling thread's own. */
-struct sim_thread *sim_thread(void);
+/* The calling thread's own, once it has been asked for: at a fixed place, which costs no call. */
+extern __thread struct sim_thread *sim_thread_own __attribute__((tls_model("initial-exec")));
 
-void sim_lock(void);
-void sim_unlock(void);
+/** The calling thread begins with what belongs to the machine as it is now. */
+struct sim_thread *sim_thread_begin(void);
+
+/** The calling thread's own. */
+static inline struct sim_thread *sim_thread(void)
+{
+    struct sim_thread *own = sim_thread_own;
+
+    return __builtin_expect(own != NULL && own->epoch == sim_machine.epoch, 1) ? own
+                                                                               : sim_thread_begin();
+}
+
+/*
+ * The machine's lock.  As long as the process has one thread, nothing is locked: none can begin while
+ * that one is in here.  `is_alone` says how whoever is in here came in; it is the holder's.
+ */
+struct sim_mutex {
+    pthread_mutex_t os;
+    bool is_alone;
+};
+extern struct sim_mutex sim_mutex;
+
+static inline void sim_mutex_take(void)
+{
+    const bool is_alone = SIM_HAS_ONE_THREAD;
+
+    if (!is_alone)
+        (void)pthread_mutex_lock(&sim_mutex.os);
+    sim_mutex.is_alone = is_alone;
+}
+
+static inline void sim_mutex_give(void)
+{
+    if (!sim_mutex.is_alone)
+        (void)pthread_mutex_unlock(&sim_mutex.os);
+}
+
+/** The machine's first call: it starts as the environment says. */
+void sim_lock_first(void);
+
+static inline void sim_lock(void)
+{
+    sim_mutex_take();
+    if (__builtin_expect(!sim_machine.ready, 0))
+        sim_lock_first();
+}
+
+/** Give the lock back where host functions, other processes or work that ended may be about. */
+void sim_unlock_settling(void);
+
+static inline void sim_unlock(void)
+{
+    if (__builtin_expect(sim_machine.actions.first != NULL || sim_machine.actions.is_running ||
+                             sim_machine.shared.is_locked,
+                         0)) {
+        sim_unlock_settling();
+        return;
+    }
+    sim_machine.waits = false;
+    sim_mutex_give();
+}
 
 /** Give the lock back for the time of a host function. */
 void sim_unlock_for(CUhostFn function, void *argument);
@@ -141,7 +216,22 @@ xseg_status sim_scene_of_environment(struct sim_scene *scene, bool report);
 void sim_machine_start(const struct sim_scene *scene);
 
 /** Let time pass; the clock stops short of its end. */
-void sim_pass(uint64_t nanoseconds);
+static inline void sim_pass(uint64_t nanoseconds)
+{
+    /* The last moment is SIM_OPEN, when nothing ends. */
+    const uint64_t left = SIM_OPEN - 1 - sim_machine.now;
+
+    sim_machine.now += nanoseconds < left ? nanoseconds : left;
+}
+
+/** Charge the machine's clock. */
+static inline void sim_charge(uint64_t nanoseconds)
+{
+    if (__builtin_expect(sim_machine.has_tails && nanoseconds != 0, 0))
+        nanoseconds = sim_cost_spread(nanoseconds);
+    sim_pass(nanoseconds);
+    sim_machine.driver_time += nanoseconds;
+}
 
 /** The memory that a device has left. */
 uint64_t sim_memory_left(unsigned device);
