@@ -164,9 +164,14 @@ static xseg_status start(struct xseg_driver *driver, const char *library)
                          "the driver %s is of CUDA %d.%d: 12.0 (r525) is the oldest that works",
                          library, version / 1000, version % 1000 / 10);
     status = STATUS(driver, DeviceGetCount, &driver->devices);
-    if (status == XSEG_OK && driver->devices < 1)
+    if (status != XSEG_OK)
+        return status;
+    if (driver->devices < 1)
         return xseg_fail(XSEG_ERR_NO_DRIVER, "the driver %s shows no device", library);
-    return status;
+    driver->asked = calloc((size_t)driver->devices, sizeof(*driver->asked));
+    if (driver->asked == NULL)
+        return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for counts of driver calls");
+    return XSEG_OK;
 }
 
 xseg_status xseg_driver_open(const char *library, struct xseg_driver **out)
@@ -198,6 +203,7 @@ xseg_status xseg_driver_open(const char *library, struct xseg_driver **out)
 close_library:
     (void)dlclose(driver->library);
 free_driver:
+    free(driver->asked);
     free(driver);
     return status;
 }
@@ -205,6 +211,7 @@ free_driver:
 void xseg_driver_close(struct xseg_driver *driver)
 {
     (void)dlclose(driver->library);
+    free(driver->asked);
     free(driver);
 }
 
@@ -213,12 +220,29 @@ int xseg_driver_device_count(const struct xseg_driver *driver)
     return driver->devices;
 }
 
+/* Those of an entry point that are counted by device. */
+static uint64_t asked(const struct xseg_driver *driver, size_t entry)
+{
+    uint64_t sum = 0;
+
+    for (int i = 0; i < driver->devices; i++) {
+        const struct xseg_driver_asked *device = &driver->asked[i];
+
+        if (entry == XSEG_ENTRY_EventQuery)
+            sum += atomic_load_explicit(&device->events, memory_order_relaxed);
+        if (entry == XSEG_ENTRY_ThreadExchangeStreamCaptureMode)
+            sum += atomic_load_explicit(&device->modes, memory_order_relaxed);
+    }
+    return sum;
+}
+
 size_t xseg_driver_call_counts(const struct xseg_driver *driver, struct xseg_driver_call *calls,
                                size_t capacity)
 {
     for (size_t i = 0; i < XSEG_ENTRY_COUNT && i < capacity; i++) {
         calls[i].name = entry_place[i].name;
-        calls[i].count = atomic_load_explicit(&driver->count[i], memory_order_relaxed);
+        calls[i].count =
+            atomic_load_explicit(&driver->count[i], memory_order_relaxed) + asked(driver, i);
         calls[i].failed = atomic_load_explicit(&driver->failed[i], memory_order_relaxed);
     }
     return XSEG_ENTRY_COUNT;

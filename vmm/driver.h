@@ -162,6 +162,15 @@ xseg_status xseg_driver_event_record(struct xseg_context *context, xseg_event ev
 xseg_status xseg_driver_event_done(struct xseg_context *context, xseg_event event, bool *done);
 xseg_status xseg_driver_event_wait(struct xseg_context *context, xseg_event event);
 
+/*
+ * Ask about events, one after the other, between a begin and an end that change the thread's capture
+ * mode (see xseg_driver_relax()).  For whoever holds a lock that belongs to the device, and so needs no
+ * locked instruction to count.
+ */
+xseg_status xseg_driver_ask_begin(struct xseg_context *context, int *was);
+xseg_status xseg_driver_ask(struct xseg_context *context, xseg_event event, bool *done);
+void xseg_driver_ask_end(struct xseg_context *context, int was);
+
 /* --- Captures. --- */
 
 /*

@@ -74,9 +74,16 @@ enum xseg_entry {
         XSEG_ENTRY_COUNT
 };
 
+/* Calls of xseg_driver_ask() and its like for one device: a line of its own, with one writer at a time. */
+struct xseg_driver_asked {
+    atomic_uint_fast64_t modes, events;
+    uint64_t rest_of_line[6];
+};
+
 struct xseg_driver {
     void *library;
     int devices;
+    struct xseg_driver_asked *asked; /* [devices]; not in `count` */
     atomic_uint_fast64_t count[XSEG_ENTRY_COUNT], failed[XSEG_ENTRY_COUNT];
 #define X(name, version)           __typeof__(&cu##name) call_##name;
 #define TYPED(name, version, type) type call_##name;

@@ -8,7 +8,7 @@
  * GROWTH   one per device.  Whoever maps, unmaps, allocates or frees device memory, or walks all
  *          arenas, holds it.  Held across: every driver call, the blocking ones included.
  *          Never held across: user callbacks, log output.  Never taken on a hit.
- * PENDING  one per device.  Guards the queues of blocks that wait for other streams.
+ * PENDING  one per device, a latch.  Guards the queues of blocks that wait for other streams.
  *          Held across: event create, record, query.  Never across a wait.  While blocks are
  *          pending, every allocation on the device takes it for a look at their events.
  * ARENA    one per arena, a latch (latch.h).  The hot-path lock: guards blocks, shelf and counters of one arena.

@@ -109,7 +109,7 @@ void xseg_deferred_reuse(struct xseg_pending *pending, struct xseg_known_stream 
 
     if (stream->handle == NULL)
         return;
-    xseg_lock_take(&pending->lock);
+    xseg_pending_lock(pending);
     if (xseg_driver_capture_info(context, stream->handle, &info) == XSEG_OK && info.count > 0)
         view = xseg_topology_get(&pending->topology, info.id, stream);
     if (view != NULL) {
@@ -126,7 +126,7 @@ void xseg_deferred_reuse(struct xseg_pending *pending, struct xseg_known_stream 
             end_deferred(pending, deferred);
         }
     }
-    xseg_lock_give(&pending->lock);
+    xseg_pending_unlock(pending);
 }
 
 /* --- After the capture. --- */

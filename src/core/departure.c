@@ -52,12 +52,12 @@ xseg_status xseg_departure_begin(struct xseg_device *device, xseg_stream handle)
         return XSEG_OK;
     /* Whoever asks or waits for the stream right now holds one of these: that comes to an end first. */
     xseg_lock_take(&device->growth_lock);
-    xseg_lock_take(&device->pending.lock);
+    xseg_pending_lock(&device->pending);
     if (xseg_stream_is_there(stream) && xseg_context_is_lost(&device->context))
         atomic_store(&stream->state, XSEG_STREAM_GONE);
     else if (xseg_stream_is_there(stream))
         status = leave(device, stream);
-    xseg_lock_give(&device->pending.lock);
+    xseg_pending_unlock(&device->pending);
     xseg_lock_give(&device->growth_lock);
     if (!xseg_stream_is_there(stream))
         xseg_shortcuts_drop(&device->allocator->shortcuts, stream);
@@ -95,13 +95,13 @@ static void look_at_all(struct xseg_device *device)
     if (atomic_load_explicit(&device->streams.leaving, memory_order_relaxed) == 0)
         return;
     xseg_pending_poll(&device->pending);
-    xseg_lock_take(&device->pending.lock);
+    xseg_pending_lock(&device->pending);
     if (!xseg_pending_captures(&device->pending) &&
         xseg_driver_relax(&device->context, &mode) == XSEG_OK) {
         xseg_streams_visit(&device->streams, look, device);
         xseg_driver_unrelax(&device->context, mode);
     }
-    xseg_lock_give(&device->pending.lock);
+    xseg_pending_unlock(&device->pending);
 }
 
 static xseg_status ask(struct xseg_context *context, xseg_event event, bool *done)
@@ -122,9 +122,9 @@ xseg_status xseg_departure_is_over(struct xseg_device *device, struct xseg_known
     xseg_status status = XSEG_OK;
     xseg_event event;
 
-    xseg_lock_take(&device->pending.lock);
+    xseg_pending_lock(&device->pending);
     event = stream->last;
-    xseg_lock_give(&device->pending.lock);
+    xseg_pending_unlock(&device->pending);
     *over = event == NULL;
     if (*over)
         return XSEG_OK;
@@ -144,9 +144,9 @@ static void forget(void *self, struct xseg_known_stream *stream)
 
 void xseg_departure_end(struct xseg_device *device)
 {
-    xseg_lock_take(&device->pending.lock);
+    xseg_pending_lock(&device->pending);
     xseg_streams_visit(&device->streams, forget, device);
-    xseg_lock_give(&device->pending.lock);
+    xseg_pending_unlock(&device->pending);
 }
 
 /* --- Handing over. --- */

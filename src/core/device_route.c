@@ -90,9 +90,9 @@ xseg_status xseg_device_begin_capture(struct xseg_pool *pool, xseg_stream handle
     /* Whoever trims, grows or asks about events at this moment comes to an end first. */
     xseg_lock_take(&device->growth_lock);
     make_room(device);
-    xseg_lock_take(&device->pending.lock);
+    xseg_pending_lock(&device->pending);
     atomic_fetch_add(&device->pending.captures, 1);
-    xseg_lock_give(&device->pending.lock);
+    xseg_pending_unlock(&device->pending);
     xseg_lock_give(&device->growth_lock);
     return XSEG_OK;
 }
@@ -104,14 +104,14 @@ xseg_status xseg_device_end_capture(struct xseg_pool *pool)
 
     if (!xseg_routes_end(&device->routes, pool, true))
         return xseg_fail(XSEG_ERR_ARGUMENT, "no capture into the pool is under way");
-    xseg_lock_take(&pending->lock);
+    xseg_pending_lock(pending);
     if (atomic_fetch_sub(&pending->captures, 1) == 1) {
         xseg_deferred_unmark(pending);
         /* PyTorch settles these here, and all others when an allocation starts. */
         if (xseg_allocator_config(device->allocator)->graph_capture_record_stream_reuse)
             xseg_deferred_settle(pending, pool);
     }
-    xseg_lock_give(&pending->lock);
+    xseg_pending_unlock(pending);
     (void)xseg_pool_let_go(pool);
     return XSEG_OK;
 }

@@ -271,7 +271,7 @@ static size_t read_waits(struct xseg_pending *pending, struct wait *waits, size_
 {
     size_t count = 0;
 
-    xseg_lock_take(&pending->lock);
+    xseg_pending_lock(pending);
     XSEG_LIST_FOR(node, &pending->streams)
     {
         const struct xseg_known_stream *stream =
@@ -293,7 +293,7 @@ static size_t read_waits(struct xseg_pending *pending, struct wait *waits, size_
         if (count < most && block->uses != NULL)
             waits[count++] = (struct wait){block->base, block->uses->stream->handle};
     }
-    xseg_lock_give(&pending->lock);
+    xseg_pending_unlock(pending);
     return count;
 }
 

@@ -282,7 +282,7 @@ static void look_at_fence(struct xseg_arena *arena, uint64_t now)
         return;
     if (xseg_driver_relax(&device->context, &mode) != XSEG_OK)
         return;
-    xseg_lock_take(&device->pending.lock);
+    xseg_pending_lock(&device->pending);
     if (arena->fence == NULL) {
         if (xseg_fences_record(fences, stream->handle, &arena->fence) == XSEG_OK)
             arena->fenced = now;
@@ -291,7 +291,7 @@ static void look_at_fence(struct xseg_arena *arena, uint64_t now)
         xseg_fences_put(fences, arena->fence);
         arena->fence = NULL;
     }
-    xseg_lock_give(&device->pending.lock);
+    xseg_pending_unlock(&device->pending);
     xseg_driver_unrelax(&device->context, mode);
 }
 
@@ -403,7 +403,7 @@ static void end_fence(void *self, struct xseg_arena *arena)
 
 void xseg_idle_end(struct xseg_device *device)
 {
-    xseg_lock_take(&device->pending.lock);
+    xseg_pending_lock(&device->pending);
     xseg_device_visit_arenas(device, end_fence, NULL);
-    xseg_lock_give(&device->pending.lock);
+    xseg_pending_unlock(&device->pending);
 }

@@ -9,7 +9,7 @@
 
 void xseg_pending_init(struct xseg_pending *pending, struct xseg_context *context)
 {
-    xseg_lock_init(&pending->lock, XSEG_RANK_PENDING);
+    xseg_latch_init(&pending->lock, XSEG_RANK_PENDING);
     xseg_fences_init(&pending->fences, context);
     xseg_list_init(&pending->streams);
     xseg_list_init(&pending->deferred);
@@ -28,7 +28,7 @@ void xseg_pending_fini(struct xseg_pending *pending)
     }
     xseg_topology_fini(&pending->topology);
     xseg_fences_abandon(&pending->fences);
-    xseg_lock_fini(&pending->lock);
+    xseg_latch_fini(&pending->lock);
 }
 
 void xseg_pending_use(struct xseg_arena *arena, struct xseg_block *block,
@@ -168,7 +168,7 @@ xseg_status xseg_pending_free(struct xseg_pending *pending, struct xseg_block *b
     struct xseg_arena *arena = block->extent->arena;
     xseg_status status;
 
-    xseg_lock_take(&pending->lock);
+    xseg_pending_lock(pending);
     if (xseg_context_is_lost(pending->fences.context))
         status = XSEG_ERR_DEVICE_LOST;
     else if (xseg_pending_captures(pending))
@@ -186,7 +186,7 @@ xseg_status xseg_pending_free(struct xseg_pending *pending, struct xseg_block *b
     if (status == XSEG_ERR_DEVICE_LOST)
         xseg_pending_forget(arena, block);
     xseg_arena_unlock(arena);
-    xseg_lock_give(&pending->lock);
+    xseg_pending_unlock(pending);
     return status == XSEG_ERR_DEVICE_LOST ? XSEG_OK : status;
 }
 
@@ -235,9 +235,9 @@ static bool is_done(struct xseg_pending *pending, struct xseg_pending_use *use)
     struct xseg_context *context = pending->fences.context;
     bool done = use->event == NULL;
 
-    if (!done && xseg_driver_event_done(context, use->event, &done) != XSEG_OK &&
+    if (!done && xseg_driver_ask(context, use->event, &done) != XSEG_OK &&
         record_again(pending, use))
-        (void)xseg_driver_event_done(context, use->event, &done);
+        (void)xseg_driver_ask(context, use->event, &done);
     return done;
 }
 
@@ -258,15 +258,16 @@ static void poll(struct xseg_pending *pending)
 {
     int mode = 0;
 
-    xseg_deferred_settle(pending, NULL);
+    if (__builtin_expect(!xseg_list_is_empty(&pending->deferred), 0))
+        xseg_deferred_settle(pending, NULL);
     if (xseg_list_is_empty(&pending->streams) ||
-        xseg_driver_relax(pending->fences.context, &mode) != XSEG_OK)
+        xseg_driver_ask_begin(pending->fences.context, &mode) != XSEG_OK)
         return;
     XSEG_LIST_FOR_SAFE(node, &pending->streams)
     {
         poll_stream(pending, XSEG_CONTAINER(node, struct xseg_known_stream, waiting));
     }
-    xseg_driver_unrelax(pending->fences.context, mode);
+    xseg_driver_ask_end(pending->fences.context, mode);
 }
 
 /* Let go of the lock, and fill what has ended under it. */
@@ -275,13 +276,14 @@ static void give_lock(struct xseg_pending *pending) XSEG_UNCHECKED
     struct xseg_block *ended = pending->ended;
 
     pending->ended = NULL;
-    xseg_lock_give(&pending->lock);
-    xseg_fill_ended(ended);
+    xseg_pending_unlock(pending);
+    if (__builtin_expect(ended != NULL, 0))
+        xseg_fill_ended(ended);
 }
 
 void xseg_pending_poll(struct xseg_pending *pending) XSEG_UNCHECKED
 {
-    xseg_lock_take(&pending->lock);
+    xseg_pending_lock(pending);
     if (!xseg_pending_captures(pending))
         poll(pending);
     give_lock(pending);
@@ -290,7 +292,7 @@ void xseg_pending_poll(struct xseg_pending *pending) XSEG_UNCHECKED
 void xseg_pending_passed(struct xseg_pending *pending,
                          struct xseg_known_stream *stream) XSEG_UNCHECKED
 {
-    xseg_lock_take(&pending->lock);
+    xseg_pending_lock(pending);
     XSEG_LIST_FOR_SAFE(node, &stream->uses)
     {
         finish(pending, XSEG_CONTAINER(node, struct xseg_pending_use, link));
@@ -310,7 +312,7 @@ static xseg_event last_event_from(struct xseg_pending *pending, bool again, uint
     xseg_event event = NULL;
 
     *any = false;
-    xseg_lock_take(&pending->lock);
+    xseg_pending_lock(pending);
     XSEG_LIST_FOR(node, &pending->streams)
     {
         const struct xseg_known_stream *stream =
@@ -325,7 +327,7 @@ static xseg_event last_event_from(struct xseg_pending *pending, bool again, uint
         *rank = stream->rank;
         break;
     }
-    xseg_lock_give(&pending->lock);
+    xseg_pending_unlock(pending);
     return event;
 }
 

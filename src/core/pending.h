@@ -40,7 +40,7 @@ struct xseg_pending_use {
 };
 
 struct xseg_pending {
-    struct xseg_lock lock; /* PENDING */
+    struct xseg_latch lock; /* PENDING */
     struct xseg_fences fences;
     struct xseg_list streams;  /* those with uses in their queue */
     struct xseg_list deferred; /* struct xseg_deferred, in the order of their frees */
@@ -54,6 +54,18 @@ void xseg_pending_init(struct xseg_pending *pending, struct xseg_context *contex
 
 /* The idle events must be gone (xseg_fences_fini()), or the device lost. */
 void xseg_pending_fini(struct xseg_pending *pending);
+
+static inline void xseg_pending_lock(struct xseg_pending *pending)
+    XSEG_ACQUIRES(pending->lock) XSEG_UNCHECKED
+{
+    xseg_latch_take(&pending->lock);
+}
+
+static inline void xseg_pending_unlock(struct xseg_pending *pending)
+    XSEG_RELEASES(pending->lock) XSEG_UNCHECKED
+{
+    xseg_latch_give(&pending->lock);
+}
 
 /* Whether a capture is under way on the device.  While GROWTH is held, none begins. */
 static inline bool xseg_pending_captures(const struct xseg_pending *pending)

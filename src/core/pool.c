@@ -112,9 +112,9 @@ static struct xseg_arena *reuse(struct xseg_pool *pool, struct xseg_known_stream
     arena = find_spent(device, is_small);
     xseg_lock_give(&device->table_lock);
     if (arena != NULL && arena->fence != NULL) {
-        xseg_lock_take(&device->pending.lock);
+        xseg_pending_lock(&device->pending);
         xseg_fences_put(&device->pending.fences, arena->fence);
-        xseg_lock_give(&device->pending.lock);
+        xseg_pending_unlock(&device->pending);
         arena->fence = NULL;
     }
     if (arena != NULL)
