@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "src/core/hit.h"
+#include "src/core/live.h"
 #include "src/door.h"
 
 /* Members that the caller does not know keep their defaults. */
@@ -87,20 +88,32 @@ NEXT alloc_slowly(struct xseg_allocator *allocator, int device, size_t bytes, xs
     return xseg_alloc_with(allocator, &request, out);
 }
 
-/* From the arena that a shortcut leads to, and whose lock is held. */
-NEXT alloc_held(struct xseg_allocator *allocator, int device, size_t bytes, xseg_stream stream,
-                void **out, struct xseg_arena *arena)
-{
-    if (__builtin_expect(xseg_hit_alloc_held(allocator, arena, bytes, out), 1))
-        return XSEG_OK;
-    return alloc_slowly(allocator, device, bytes, stream, out);
-}
-
+/* From the arena that a shortcut leads to. */
 NEXT alloc_from(struct xseg_allocator *allocator, int device, size_t bytes, xseg_stream stream,
                 void **out, struct xseg_arena *arena) XSEG_UNCHECKED
 {
     xseg_arena_lock(arena);
-    return alloc_held(allocator, device, bytes, stream, out, arena);
+    const uint64_t base = xseg_hit_serve(xseg_allocator_config(allocator), arena, bytes, false);
+    xseg_arena_unlock(arena);
+    if (__builtin_expect(base == 0, 0))
+        return alloc_slowly(allocator, device, bytes, stream, out);
+    *out = (void *)(uintptr_t)base; /* NOLINT(performance-no-int-to-ptr) */
+    return XSEG_OK;
+}
+
+/* From a small one that is locked already, and whose frontier was not the answer. */
+NEXT alloc_racked(struct xseg_allocator *allocator, int device, size_t bytes, xseg_stream stream,
+                  void **out, struct xseg_arena *arena) XSEG_UNCHECKED
+{
+    uint64_t base = xseg_plain_cut_rack(arena, bytes, true);
+
+    if (base == 0)
+        base = xseg_hit_serve(xseg_allocator_config(allocator), arena, bytes, true);
+    xseg_latch_give_own(&arena->lock);
+    if (__builtin_expect(base == 0, 0))
+        return alloc_slowly(allocator, device, bytes, stream, out);
+    *out = (void *)(uintptr_t)base; /* NOLINT(performance-no-int-to-ptr) */
+    return XSEG_OK;
 }
 
 NEXT alloc_large(struct xseg_allocator *allocator, int device, size_t bytes, xseg_stream stream,
@@ -128,9 +141,9 @@ xseg_status xseg_alloc(struct xseg_allocator *allocator, int device, size_t byte
         return alloc_slowly(allocator, device, bytes, stream, out);
     if (!cuts || !xseg_latch_try_own(&arena->lock))
         return alloc_from(allocator, device, bytes, stream, out, arena);
-    const uint64_t base = xseg_frontier_cut(arena, bytes);
+    const uint64_t base = xseg_plain_cut_frontier(arena, bytes);
     if (base == 0)
-        return alloc_held(allocator, device, bytes, stream, out, arena);
+        return alloc_racked(allocator, device, bytes, stream, out, arena);
     xseg_latch_give_own(&arena->lock);
     *out = (void *)(uintptr_t)base; /* NOLINT(performance-no-int-to-ptr) */
     return XSEG_OK;
@@ -199,13 +212,30 @@ NEXT free_slowly(struct xseg_allocator *allocator, void *ptr)
     return ptr == NULL ? XSEG_OK : xseg_allocator_free(allocator, ptr);
 }
 
-/* In an extent whose arena's lock is held. */
-NEXT free_held(struct xseg_allocator *allocator, void *ptr, struct xseg_extent *extent,
-               struct xseg_arena *arena)
+/* In an extent of a small arena that is locked. */
+NEXT free_cell(struct xseg_allocator *allocator, void *ptr, struct xseg_extent *extent,
+               struct xseg_arena *arena) XSEG_UNCHECKED
 {
-    if (__builtin_expect(xseg_hit_free_held(arena, extent, ptr), 1))
-        return XSEG_OK;
-    return free_slowly(allocator, ptr);
+    const uint64_t address = (uint64_t)(uintptr_t)ptr;
+    uint32_t quantum = 0;
+    const bool is_live = extent->arena == arena && extent->first != NULL &&
+                         xseg_live_lies_in(extent, address) &&
+                         xseg_live_find_cell(extent, address, &quantum);
+
+    if (__builtin_expect(is_live, 1))
+        xseg_plain_free(arena, extent, quantum);
+    xseg_latch_give_own(&arena->lock);
+    return __builtin_expect(is_live, 1) ? XSEG_OK : free_slowly(allocator, ptr);
+}
+
+/* Of a large one. */
+NEXT free_block(struct xseg_allocator *allocator, void *ptr, struct xseg_extent *extent,
+                struct xseg_arena *arena) XSEG_UNCHECKED
+{
+    const bool freed = xseg_hit_free_at(arena, extent, (uint64_t)(uintptr_t)ptr);
+
+    xseg_latch_give_own(&arena->lock);
+    return __builtin_expect(freed, 1) ? XSEG_OK : free_slowly(allocator, ptr);
 }
 
 xseg_status xseg_free(struct xseg_allocator *allocator, void *ptr) XSEG_UNCHECKED
@@ -222,8 +252,9 @@ xseg_status xseg_free(struct xseg_allocator *allocator, void *ptr) XSEG_UNCHECKE
     struct xseg_arena *arena = extent->arena;
     if (!xseg_latch_try_own(&arena->lock))
         return free_slowly(allocator, ptr);
-    if (!xseg_frontier_join(arena, extent, address))
-        return free_held(allocator, ptr, extent, arena);
+    if (!xseg_plain_join_frontier(arena, extent, address))
+        return extent->has_cells ? free_cell(allocator, ptr, extent, arena)
+                                 : free_block(allocator, ptr, extent, arena);
     xseg_latch_give_own(&arena->lock);
     return XSEG_OK;
 }

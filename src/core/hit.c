@@ -21,11 +21,11 @@ static inline struct xseg_arena *find_arena(struct xseg_device *device, xseg_str
                           : atomic_load_explicit(&stream->arena[!is_small], memory_order_acquire);
 }
 
-/* Serve a request from a locked arena. */
-static inline bool serve(const struct xseg_config *config, struct xseg_arena *arena, uint64_t bytes,
-                         void **out)
+uint64_t xseg_hit_serve(const struct xseg_config *config, struct xseg_arena *arena, uint64_t bytes,
+                        bool has_looked)
 {
     struct xseg_need need; /* what no hit asks for is left open */
+    uint64_t base = 0;
 
     need.config = config;
     need.requested = bytes;
@@ -33,21 +33,11 @@ static inline bool serve(const struct xseg_config *config, struct xseg_arena *ar
     need.is_small = arena->is_small;
     need.expandable = config->expandable_segments && arena->device->context.has_vmm;
     need.no_split = false;
-    const uint64_t base =
-        need.is_small ? xseg_small_hit(arena, &need) : xseg_arena_hit(arena, &need);
-    if (__builtin_expect(base == 0, 0))
-        return false;
-    *out = (void *)(uintptr_t)base; /* NOLINT(performance-no-int-to-ptr) */
-    return true;
-}
-
-bool xseg_hit_alloc_held(struct xseg_allocator *allocator, struct xseg_arena *arena, uint64_t bytes,
-                         void **out) XSEG_UNCHECKED
-{
-    const bool served = serve(xseg_allocator_config(allocator), arena, bytes, out);
-
-    xseg_arena_unlock(arena);
-    return served;
+    if (!need.is_small)
+        return xseg_arena_hit(arena, &need);
+    if (!has_looked)
+        base = xseg_plain_cut_rack(arena, bytes, need.expandable);
+    return base != 0 ? base : xseg_small_hit(arena, &need);
 }
 
 /* Give the stream of a plain request its shortcut, unless something has come in between. */
@@ -87,34 +77,26 @@ bool xseg_hit_alloc(struct xseg_allocator *allocator, int ordinal, uint64_t byte
     if (atomic_load_explicit(&device->pending.count, memory_order_relaxed) != 0)
         xseg_device_look_at_pending(arena, config);
     xseg_arena_lock(arena);
-    const bool served = serve(config, arena, bytes, out);
+    const uint64_t base = xseg_hit_serve(config, arena, bytes, false);
     xseg_arena_unlock(arena);
-    return served;
+    if (base == 0)
+        return false;
+    *out = (void *)(uintptr_t)base; /* NOLINT(performance-no-int-to-ptr) */
+    return true;
 }
 
-/* Free the block at an address of a locked extent, if that is all there is to do. */
-static inline bool free_plainly(struct xseg_arena *arena, struct xseg_extent *extent,
-                                uint64_t address)
+bool xseg_hit_free_at(struct xseg_arena *arena, struct xseg_extent *extent, uint64_t address)
 {
     uint32_t quantum = 0;
 
+    if (extent->arena != arena || extent->first == NULL || !xseg_live_lies_in(extent, address))
+        return false;
     if (!extent->has_cells)
         return xseg_arena_hit_free(arena, extent, address);
     if (!xseg_live_find_cell(extent, address, &quantum))
         return false;
     xseg_small_free(arena, extent, quantum);
     return true;
-}
-
-bool xseg_hit_free_held(struct xseg_arena *arena, struct xseg_extent *extent,
-                        const void *pointer) XSEG_UNCHECKED
-{
-    const uint64_t address = (uint64_t)(uintptr_t)pointer;
-    const bool freed = extent->arena == arena && extent->first != NULL &&
-                       xseg_live_lies_in(extent, address) && free_plainly(arena, extent, address);
-
-    xseg_arena_unlock(arena);
-    return freed;
 }
 
 bool xseg_hit_free(struct xseg_allocator *allocator, const void *pointer) XSEG_UNCHECKED
@@ -127,7 +109,7 @@ bool xseg_hit_free(struct xseg_allocator *allocator, const void *pointer) XSEG_U
     if (extent == NULL)
         return false;
     struct xseg_arena *arena = extent->arena;
-    const bool freed = free_plainly(arena, extent, address);
+    const bool freed = xseg_hit_free_at(arena, extent, address);
     xseg_arena_unlock(arena);
     return freed;
 }

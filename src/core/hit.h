@@ -15,24 +15,24 @@
 #define XSEG_CORE_HIT_H
 
 #include "src/core/allocator.h"
-#include "src/core/frontier.h"
+#include "src/core/plain.h"
 
 /* Serve a plain request from what is cached; false, and nothing has changed, if that cannot be done. */
 bool xseg_hit_alloc(struct xseg_allocator *allocator, int ordinal, uint64_t bytes,
                     xseg_stream stream, void **out);
 
-/* The same from an arena that a shortcut led to, and whose lock is held; it is given. */
-bool xseg_hit_alloc_held(struct xseg_allocator *allocator, struct xseg_arena *arena, uint64_t bytes,
-                         void **out);
+/* Serve a plain request from a locked arena: the address, or 0.  has_looked: its rack has nothing */
+uint64_t xseg_hit_serve(const struct xseg_config *config, struct xseg_arena *arena, uint64_t bytes,
+                        bool has_looked);
 
 /* Free a block that nothing else uses; false, and nothing has changed, if that cannot be done. */
 bool xseg_hit_free(struct xseg_allocator *allocator, const void *pointer);
 
-/* The same for a block of an extent that the look-up found, whose arena's lock is held; it is given. */
-bool xseg_hit_free_held(struct xseg_arena *arena, struct xseg_extent *extent, const void *pointer);
+/* The same at an address of an extent that the look-up found, and whose arena is locked. */
+bool xseg_hit_free_at(struct xseg_arena *arena, struct xseg_extent *extent, uint64_t address);
 
 /* The arena of a stream's plain requests of a kind, if a shortcut leads to it and nothing is pending on
- * the device; else NULL.  cuts: whether its frontier may serve, see frontier.h */
+ * the device; else NULL.  cuts: whether its frontier may serve, see plain.h */
 static inline struct xseg_arena *xseg_hit_arena(struct xseg_allocator *allocator, int ordinal,
                                                 xseg_stream handle, bool is_small, bool *cuts)
 {

@@ -161,20 +161,13 @@ uint64_t xseg_rack_starts(const struct xseg_sheet *sheet, uint32_t word, uint32_
     return found | (xseg_rack_last_is(sheet, word, quanta) ? xseg_rack_last(here) : 0);
 }
 
-void xseg_rack_forget(struct xseg_rack *rack, const struct xseg_sheet *sheet, uint32_t quanta)
+bool xseg_rack_has_none(const struct xseg_rack *rack, uint32_t quanta)
 {
-    const uint32_t word = sheet->rank / 64;
-    uint64_t *bits = &rack->bits[quanta * rack->words + word];
     uint64_t left = 0;
 
-    *bits &= ~xseg_cells_bit(sheet->rank);
-    if (*bits != 0)
-        return;
-    rack->top[quanta * rack->tops + word / 64] &= ~xseg_cells_bit(word);
     for (uint32_t i = 0; i < rack->tops; i++)
         left |= rack->top[quanta * rack->tops + i];
-    if (left == 0)
-        rack->sizes[quanta / 64] &= ~xseg_cells_bit(quanta);
+    return left == 0;
 }
 
 /* The lowest cell of a size in a sheet, from a quantum of it on. */

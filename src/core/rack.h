@@ -66,22 +66,43 @@ uint64_t xseg_rack_starts(const struct xseg_sheet *sheet, uint32_t word, uint32_
 
 bool xseg_rack_audit(const struct xseg_rack *rack, struct xseg_finding *finding);
 
+/* A word of a sheet has a cached cell of a size from now on.  Without a branch: whether the sheet had
+ * one before is a coin's toss in a churn. */
+static inline void xseg_rack_set(struct xseg_rack *rack, struct xseg_sheet *sheet, uint32_t quanta,
+                                 uint32_t word)
+{
+    sheet->bin[quanta] |= (uint64_t)1 << word;
+    rack->bits[quanta * rack->words + sheet->rank / 64] |= xseg_cells_bit(sheet->rank);
+    rack->top[quanta * rack->tops + sheet->rank / 4096] |= xseg_cells_bit(sheet->rank / 64);
+    rack->sizes[quanta / 64] |= xseg_cells_bit(quanta);
+}
+
 /* A cell has become cached, and its bits say so. */
 static inline void xseg_rack_insert(struct xseg_rack *rack, struct xseg_sheet *sheet,
                                     uint32_t quantum, uint32_t quanta)
 {
-    uint64_t *bin = &sheet->bin[quanta];
-
-    if (*bin == 0) {
-        rack->bits[quanta * rack->words + sheet->rank / 64] |= xseg_cells_bit(sheet->rank);
-        rack->top[quanta * rack->tops + sheet->rank / 4096] |= xseg_cells_bit(sheet->rank / 64);
-        rack->sizes[quanta / 64] |= xseg_cells_bit(quanta);
-    }
-    *bin |= xseg_cells_bit(quantum / 64);
+    xseg_rack_set(rack, sheet, quanta, quantum / 64 % XSEG_CELLS_WORDS);
 }
 
-void xseg_rack_forget(struct xseg_rack *rack, const struct xseg_sheet *sheet, uint32_t quanta);
+/* Whether no top word of a size has a bit, of more than one. */
+bool xseg_rack_has_none(const struct xseg_rack *rack, uint32_t quanta);
 
+/* A word has no cell of a size any more.  Without a branch, as above. */
+static inline void xseg_rack_clear(struct xseg_rack *rack, struct xseg_sheet *sheet,
+                                   uint32_t quanta, uint32_t word)
+{
+    uint64_t *bin = &sheet->bin[quanta];
+    const uint32_t group = sheet->rank / 64;
+    uint64_t *bits = &rack->bits[quanta * rack->words + group];
+    uint64_t *top = &rack->top[quanta * rack->tops + group / 64];
+
+    *bin &= ~((uint64_t)1 << word);
+    *bits &= ~((uint64_t)(*bin == 0) << sheet->rank % 64);
+    *top &= ~((uint64_t)(*bits == 0) << group % 64);
+    const bool is_none =
+        __builtin_expect(rack->tops == 1, 1) ? *top == 0 : xseg_rack_has_none(rack, quanta);
+    rack->sizes[quanta / 64] &= ~((uint64_t)is_none << quanta % 64);
+}
 /* Cached cells of a word with a start at just the distance of a size behind theirs: those of that size
  * which end in the word, but for starts in between. */
 static inline uint64_t xseg_rack_candidates(const struct xseg_cells_word *word, uint32_t quanta)
@@ -137,26 +158,48 @@ static inline void xseg_rack_remove_cell(struct xseg_rack *rack, struct xseg_she
 
     if (xseg_rack_has_other(sheet, word, quanta, xseg_cells_bit(quantum)))
         return;
-    sheet->bin[quanta] &= ~((uint64_t)1 << word);
-    if (sheet->bin[quanta] == 0)
-        xseg_rack_forget(rack, sheet, quanta);
+    xseg_rack_clear(rack, sheet, quanta, word);
 }
 
-/* The bit number of the lowest cell of a size in a word that has one. */
-static inline uint32_t xseg_rack_lowest_bit(const struct xseg_sheet *sheet, uint32_t word,
-                                            uint32_t quanta)
+/* The bit number of the lowest cell of a size in a word that has one, and whether it has another. */
+static inline uint32_t xseg_rack_pick(const struct xseg_sheet *sheet, uint32_t word,
+                                      uint32_t quanta, bool *has_other)
 {
     const struct xseg_cells_word *here = &sheet->word[word];
+    const uint64_t last = xseg_rack_last(here);
     uint64_t bits = xseg_rack_candidates(here, quanta);
 
-    for (; bits != 0; bits &= bits - 1)
+    while (bits != 0 && !xseg_rack_ends_in(here->start, (uint32_t)__builtin_ctzll(bits), quanta))
+        bits &= bits - 1;
+    if (bits == 0)
+        return (uint32_t)__builtin_ctzll(last);
+    const uint32_t at = (uint32_t)__builtin_ctzll(bits);
+    for (bits &= bits - 1; __builtin_expect(bits != 0, 0); bits &= bits - 1)
         if (xseg_rack_ends_in(here->start, (uint32_t)__builtin_ctzll(bits), quanta))
-            return (uint32_t)__builtin_ctzll(bits);
-    return (uint32_t)__builtin_ctzll(xseg_rack_last(here));
+            *has_other = true;
+    if ((here->free & last) != 0 && xseg_rack_last_is(sheet, word, quanta))
+        *has_other = true;
+    return at;
 }
 
-/* The lowest cell of a size that is there. */
-static inline struct xseg_cell xseg_rack_lowest(const struct xseg_rack *rack, uint32_t quanta)
+/* The smallest size with a cell that is not below one, or 0. */
+static inline uint32_t xseg_rack_fit(const struct xseg_rack *rack, uint32_t quanta)
+{
+    uint32_t word = quanta / 64;
+
+    if (quanta >= XSEG_CELLS_WIDE)
+        return 0;
+    uint64_t sizes = rack->sizes[word] >> quanta % 64 << quanta % 64;
+    while (sizes == 0) {
+        if (++word == XSEG_CELLS_WIDE / 64)
+            return 0;
+        sizes = rack->sizes[word];
+    }
+    return word * 64 + (uint32_t)__builtin_ctzll(sizes);
+}
+
+/* The lowest sheet with a cell of a size that is there. */
+static inline struct xseg_sheet *xseg_rack_first(const struct xseg_rack *rack, uint32_t quanta)
 {
     const uint64_t *top = &rack->top[quanta * rack->tops];
     uint32_t i = 0;
@@ -164,30 +207,23 @@ static inline struct xseg_cell xseg_rack_lowest(const struct xseg_rack *rack, ui
     while (__builtin_expect(top[i] == 0, 0))
         i++;
     const uint32_t group = i * 64 + (uint32_t)__builtin_ctzll(top[i]);
-    const uint32_t rank =
-        group * 64 + (uint32_t)__builtin_ctzll(rack->bits[quanta * rack->words + group]);
-    const struct xseg_sheet *sheet = rack->sheet[rank];
-    const uint32_t word = (uint32_t)__builtin_ctzll(sheet->bin[quanta]);
-    const uint32_t at = xseg_rack_lowest_bit(sheet, word, quanta);
-    return (struct xseg_cell){sheet->extent, sheet->number * XSEG_CELLS_SHEET + word * 64 + at,
-                              quanta};
+    return rack
+        ->sheet[group * 64 + (uint32_t)__builtin_ctzll(rack->bits[quanta * rack->words + group])];
 }
 
 /* The best fit for a size, or none. */
 static inline struct xseg_cell xseg_rack_find(const struct xseg_rack *rack, uint32_t quanta)
 {
-    uint32_t word = quanta / 64;
-    struct xseg_cell none = {0};
+    const uint32_t size = xseg_rack_fit(rack, quanta);
+    bool has_other = false;
 
-    if (quanta >= XSEG_CELLS_WIDE)
-        return none;
-    uint64_t sizes = rack->sizes[word] >> quanta % 64 << quanta % 64;
-    while (sizes == 0) {
-        if (++word == XSEG_CELLS_WIDE / 64)
-            return none;
-        sizes = rack->sizes[word];
-    }
-    return xseg_rack_lowest(rack, word * 64 + (uint32_t)__builtin_ctzll(sizes));
+    if (size == 0)
+        return (struct xseg_cell){0};
+    const struct xseg_sheet *sheet = xseg_rack_first(rack, size);
+    const uint32_t word = (uint32_t)__builtin_ctzll(sheet->bin[size]);
+    const uint32_t at = xseg_rack_pick(sheet, word, size, &has_other);
+    return (struct xseg_cell){sheet->extent, sheet->number * XSEG_CELLS_SHEET + word * 64 + at,
+                              size};
 }
 
 #endif

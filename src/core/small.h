@@ -38,12 +38,17 @@ struct xseg_small {
 bool xseg_small_alloc(struct xseg_arena *arena, const struct xseg_need *need,
                       struct xseg_grant *out);
 
-/* The same for a plain request: a quantum is all the alignment it needs, and a cell may be split.
- * Returns the address; 0, and nothing has changed, if there is none, or patterns have to be looked at. */
+/* The same for a plain request that plain.h could not serve: a quantum is all the alignment it needs, and
+ * a cell may be split.  Returns the address; 0, and nothing has changed, if there is none, or patterns
+ * have to be looked at. */
 uint64_t xseg_small_hit(struct xseg_arena *arena, const struct xseg_need *need);
 
 /* Free the live cell that begins at a quantum. */
 void xseg_small_free(struct xseg_arena *arena, struct xseg_extent *extent, uint32_t quantum);
+
+/* What xseg_plain_free() leaves to do: the cell that is no longer live becomes cached, merges, or is wide. */
+void xseg_small_join(struct xseg_arena *arena, struct xseg_extent *extent, uint32_t quantum,
+                     uint32_t end);
 
 /* --- Cells by address. --- */
 

@@ -1,0 +1,197 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The plain ways of a small arena (small.h): a request that needs no rule beyond best fit, and a free
+ * that merges with nothing but the frontier.  Everything else is left to small.c, which comes to the
+ * same for these as well.
+ *
+ * They are inline, and do not call each other: the doors contain what the frontier serves, which a
+ * programme that grows, or frees what it has just allocated, does nothing else with; the first function
+ * below a door contains the rest.  So a call saves its registers at most once, which for small blocks
+ * was a quarter of all instructions.
+ *
+ * Locking: ARENA.
+ */
+#ifndef XSEG_CORE_PLAIN_H
+#define XSEG_CORE_PLAIN_H
+
+#include "src/core/arena.h"
+#include "src/core/cell.h"
+#include "src/core/size.h"
+
+/* Whether nothing but the frontier could serve a small request of an expandable configuration without
+ * max_split_size_mb. */
+static inline bool xseg_plain_is_frontier_all(const struct xseg_arena *arena)
+{
+    const uint64_t *sizes = arena->small.rack.sizes;
+
+    return (sizes[0] | sizes[1] | sizes[2] | sizes[3]) == 0 && arena->shelf.filled.top == 0 &&
+           !arena->small.has_filled;
+}
+
+/*
+ * Serve a request of a small arena with the head of the frontier, where nothing else could.
+ *
+ * bytes:   as the user said, not 0
+ * Returns: the address; 0, and nothing has changed, where there is more to it
+ */
+static inline uint64_t xseg_plain_cut_frontier(struct xseg_arena *arena, uint64_t bytes)
+{
+    struct xseg_cell *frontier = &arena->small.frontier;
+    struct xseg_extent *extent = frontier->extent;
+    const uint32_t quanta = (uint32_t)((bytes + XSEG_SIZE_QUANTUM - 1) >> XSEG_CELLS_SHIFT);
+    const uint32_t quantum = frontier->quantum, rest = quantum + quanta;
+
+    if (!xseg_plain_is_frontier_all(arena) || frontier->quanta < XSEG_CELLS_WIDE + quanta ||
+        quantum / 64 != rest / 64 || !xseg_extent_is_expandable(extent))
+        return 0;
+    const uint64_t rounded = (uint64_t)quanta << XSEG_CELLS_SHIFT;
+    if (!xseg_counts_try_alloc(&arena->counts, rounded, bytes))
+        return 0;
+    struct xseg_sheet *sheet = xseg_cells_sheet(&extent->cells, quantum);
+    struct xseg_cells_word *word = &sheet->word[quantum / 64 % XSEG_CELLS_WORDS];
+    const uint64_t head = xseg_cells_bit(quantum), behind = xseg_cells_bit(rest);
+
+    /* The frontier's own bits are set at its head, and nothing is set inside it. */
+    word->start |= behind;
+    word->free ^= head | behind;
+    if ((word->open & head) != 0)
+        word->open ^= head | behind;
+    sheet->slack[quantum % XSEG_CELLS_SHEET] = (uint16_t)(rounded - bytes);
+    frontier->quantum = rest;
+    frontier->quanta -= quanta;
+    return extent->segment.base + ((uint64_t)quantum << XSEG_CELLS_SHIFT);
+}
+
+/* Free the live cell at an address of an extent, if it lies just before the frontier and nothing
+ * cached before it; else false, and nothing has changed. */
+static inline bool xseg_plain_join_frontier(struct xseg_arena *arena, struct xseg_extent *extent,
+                                            uint64_t address)
+{
+    struct xseg_cell *frontier = &arena->small.frontier;
+    const uint64_t offset = address - extent->segment.base;
+    const uint32_t quantum = (uint32_t)(offset >> XSEG_CELLS_SHIFT), end = frontier->quantum;
+
+    if (frontier->extent != extent || frontier->quanta == 0 || offset % XSEG_SIZE_QUANTUM != 0 ||
+        offset >= extent->segment.bytes || quantum / 64 != end / 64 || quantum >= end ||
+        (quantum % 64 == 0 && quantum != 0) || !xseg_extent_is_expandable(extent) ||
+        arena->now != 0)
+        return false;
+    struct xseg_sheet *sheet = xseg_cells_sheet(&extent->cells, quantum);
+    struct xseg_cells_word *word = &sheet->word[quantum / 64 % XSEG_CELLS_WORDS];
+    const uint64_t head = xseg_cells_bit(quantum), behind = xseg_cells_bit(end);
+    const uint16_t slack = sheet->slack[quantum % XSEG_CELLS_SHEET];
+
+    /* A live cell's start, and no other before the frontier's; nothing cached ends before it. */
+    if (((word->start & (behind - head)) ^ head) != 0 ||
+        ((word->free & (head | head >> 1)) | (word->record & head)) != 0 ||
+        slack == XSEG_CELLS_MUCH_SLACK)
+        return false;
+    const uint64_t bytes = (uint64_t)(end - quantum) << XSEG_CELLS_SHIFT;
+    word->start ^= behind;
+    word->free ^= head | behind;
+    if ((word->open & behind) != 0)
+        word->open ^= head | behind;
+    frontier->quantum = quantum;
+    frontier->quanta += end - quantum;
+    xseg_counts_free(&arena->counts, bytes, bytes - slack);
+    return true;
+}
+
+/*
+ * Serve a request of a small arena from its rack, with the lowest cell of the best size.
+ *
+ * expandable: of the configuration
+ * Returns:    the address; 0, and nothing has changed, if the rack has none, or a rule has to be asked
+ */
+static inline uint64_t xseg_plain_cut_rack(struct xseg_arena *arena, uint64_t bytes,
+                                           bool expandable)
+{
+    struct xseg_rack *rack = &arena->small.rack;
+    const uint32_t quanta = (uint32_t)((bytes + XSEG_SIZE_QUANTUM - 1) >> XSEG_CELLS_SHIFT);
+    const uint32_t size = xseg_rack_fit(rack, quanta);
+
+    if (size == 0 || arena->small.has_filled)
+        return 0;
+    struct xseg_sheet *sheet = xseg_rack_first(rack, size);
+    const uint32_t number = (uint32_t)__builtin_ctzll(sheet->bin[size]);
+    struct xseg_cells_word *word = &sheet->word[number];
+    bool has_other = false;
+    const uint32_t at = xseg_rack_pick(sheet, number, size, &has_other);
+    const uint64_t head = (uint64_t)1 << at;
+    struct xseg_extent *extent = sheet->extent;
+
+    if ((word->open & head) != 0 || (!expandable && xseg_extent_is_expandable(extent)))
+        return 0;
+    if (!xseg_extent_is_expandable(extent))
+        xseg_arena_note_cut(arena, true, xseg_cell_bytes_of(quanta),
+                            xseg_cell_bytes_of(size - quanta));
+    if (!has_other)
+        xseg_rack_clear(rack, sheet, size, number);
+    const uint32_t quantum = sheet->number * XSEG_CELLS_SHEET + number * 64 + at;
+    const uint32_t rest = at + quanta;
+    if (size == quanta) {
+        word->free &= ~head;
+        if (__builtin_expect(rest <= 64, 1))
+            word->free &= ~((uint64_t)1 << (rest - 1));
+        else
+            xseg_cells_word(&extent->cells, quantum + quanta - 1)->free &=
+                ~xseg_cells_bit(quantum + quanta - 1);
+    } else if (__builtin_expect(rest < 64, 1)) {
+        word->start |= (uint64_t)1 << rest;
+        word->free = (word->free & ~head) | (uint64_t)1 << rest;
+        xseg_rack_set(rack, sheet, size - quanta, number);
+    } else {
+        const uint32_t behind = quantum + quanta;
+
+        word->free &= ~head;
+        xseg_cells_add_start(&extent->cells, behind);
+        xseg_cells_word(&extent->cells, behind)->free |= xseg_cells_bit(behind);
+        xseg_rack_insert(rack, xseg_cells_sheet(&extent->cells, behind), behind, size - quanta);
+    }
+    sheet->slack[number * 64 + at] = (uint16_t)(xseg_cell_bytes_of(quanta) - bytes);
+    xseg_counts_alloc(&arena->counts, xseg_cell_bytes_of(quanta), bytes);
+    return extent->segment.base + ((uint64_t)quantum << XSEG_CELLS_SHIFT);
+}
+
+/* Whether a cached cell ends where a quantum of a sheet begins. */
+static inline bool xseg_plain_is_free_before(const struct xseg_cells *cells,
+                                             const struct xseg_sheet *sheet, uint32_t quantum)
+{
+    const struct xseg_cells_word *word = &sheet->word[quantum / 64 % XSEG_CELLS_WORDS];
+
+    if (__builtin_expect(quantum % 64 != 0, 1))
+        return (word->free >> (quantum % 64 - 1) & 1) != 0;
+    if (quantum % XSEG_CELLS_SHEET != 0)
+        return word[-1].free >> 63 != 0;
+    return quantum != 0 && cells->sheet[sheet->number - 1] != NULL &&
+           cells->sheet[sheet->number - 1]->word[XSEG_CELLS_WORDS - 1].free >> 63 != 0;
+}
+
+/* Free the live cell that begins at a quantum. */
+static inline void xseg_plain_free(struct xseg_arena *arena, struct xseg_extent *extent,
+                                   uint32_t quantum)
+{
+    struct xseg_cells *cells = &extent->cells;
+    struct xseg_sheet *sheet = xseg_cells_sheet(cells, quantum);
+    const uint32_t number = quantum / 64 % XSEG_CELLS_WORDS;
+    const uint32_t end = xseg_cells_next(cells, quantum + 1);
+    const uint32_t quanta = end - quantum;
+    const uint64_t bytes = xseg_cell_bytes_of(quanta);
+    const struct xseg_cells_word *behind = &sheet->word[end / 64 % XSEG_CELLS_WORDS];
+
+    xseg_counts_free(&arena->counts, bytes, xseg_cells_requested(cells, quantum, bytes));
+    xseg_arena_stamp(arena, extent, xseg_cell_address_of(extent, quantum), bytes);
+    if (quanta >= XSEG_CELLS_WIDE || quantum / XSEG_CELLS_SHEET != end / XSEG_CELLS_SHEET ||
+        ((behind->free | behind->record) & xseg_cells_bit(end)) != 0 ||
+        xseg_plain_is_free_before(cells, sheet, quantum)) {
+        xseg_small_join(arena, extent, quantum, end);
+        return;
+    }
+    sheet->word[number].free |= xseg_cells_bit(quantum);
+    sheet->word[(end - 1) / 64 % XSEG_CELLS_WORDS].free |= xseg_cells_bit(end - 1);
+    xseg_rack_set(&arena->small.rack, sheet, quanta, number);
+    if (!xseg_extent_is_expandable(extent))
+        xseg_arena_note_merge(arena, true, 0, 0, bytes);
+}
+
+#endif
