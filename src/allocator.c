@@ -194,6 +194,9 @@ xseg_status xseg_alloc_with(struct xseg_allocator *allocator, const struct xseg_
     const xseg_status status = find_device(allocator, &request, &device);
     if (status != XSEG_OK)
         return status;
+    if (request.pool != NULL && request.alignment <= XSEG_SIZE_QUANTUM && !request.zeroed &&
+        xseg_hit_alloc_in(allocator, request.pool, request.bytes, request.stream, out))
+        return XSEG_OK;
     if (request.bytes == 0) {
         *out = NULL;
         return XSEG_OK;

@@ -85,6 +85,32 @@ bool xseg_hit_alloc(struct xseg_allocator *allocator, int ordinal, uint64_t byte
     return true;
 }
 
+bool xseg_hit_alloc_in(struct xseg_allocator *allocator, struct xseg_pool *pool, uint64_t bytes,
+                       xseg_stream handle, void **out) XSEG_UNCHECKED
+{
+    const struct xseg_config *config = xseg_allocator_config(allocator);
+    struct xseg_device *device = pool->device;
+
+    if (!config->has_plain_hits || pool->options.no_split || xseg_pool_has_own_memory(pool) ||
+        bytes - 1 >= XSEG_SIZE_ABSURD - 1 || xseg_context_is_lost(&device->context) ||
+        xseg_pending_captures(&device->pending) ||
+        atomic_load_explicit(&device->pending.count, memory_order_relaxed) != 0)
+        return false;
+    const struct xseg_known_stream *stream = xseg_streams_find_plain(&device->streams, handle);
+    if (stream == NULL)
+        return false;
+    struct xseg_arena *arena = xseg_pool_find_arena(pool, stream, bytes <= XSEG_SIZE_SMALL_MAX);
+    if (arena == NULL)
+        return false;
+    xseg_arena_lock(arena);
+    const uint64_t base = arena->is_paused ? 0 : xseg_hit_serve(config, arena, bytes, false);
+    xseg_arena_unlock(arena);
+    if (base == 0)
+        return false;
+    *out = (void *)(uintptr_t)base; /* NOLINT(performance-no-int-to-ptr) */
+    return true;
+}
+
 bool xseg_hit_free_at(struct xseg_arena *arena, struct xseg_extent *extent, uint64_t address)
 {
     uint32_t quantum = 0;

@@ -3,7 +3,8 @@
  * Hits: the shortest way from a door to a block and back.
  *
  * Most calls are plain: a request without wishes, on a stream that is known, for the default pool, while
- * no capture and no route is on the device, and the block is there.  What makes a call
+ * no capture and no route is on the device, and the block is there.  So is one that names a pool, if nothing
+ * is pending.  What makes a call
  * anything else is looked at here once, in a few words; then it takes the general way (device.h,
  * allocator.h), which comes to the same result for plain calls as well.  The general way takes some
  * 500 instructions more.
@@ -20,6 +21,10 @@
 /* Serve a plain request from what is cached; false, and nothing has changed, if that cannot be done. */
 bool xseg_hit_alloc(struct xseg_allocator *allocator, int ordinal, uint64_t bytes,
                     xseg_stream stream, void **out);
+
+/* The same from a pool that somebody holds, for a request that names it and has no other wish. */
+bool xseg_hit_alloc_in(struct xseg_allocator *allocator, struct xseg_pool *pool, uint64_t bytes,
+                       xseg_stream stream, void **out);
 
 /* Serve a plain request from a locked arena: the address, or 0.  has_looked: its rack has nothing */
 uint64_t xseg_hit_serve(const struct xseg_config *config, struct xseg_arena *arena, uint64_t bytes,

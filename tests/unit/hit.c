@@ -271,6 +271,100 @@ static void routes_and_captures_do_not_but_pending_blocks_do(void **state)
     scene_close(allocator);
 }
 
+/* The same for a request that names a pool. */
+static bool hits_in(struct xseg_allocator *allocator, struct xseg_pool *pool, size_t bytes)
+{
+    void *ptr = &seed_state;
+
+    if (!xseg_hit_alloc_in(allocator, pool, bytes, NULL, &ptr)) {
+        assert_ptr_equal(ptr, &seed_state);
+        return false;
+    }
+    scene_free(allocator, ptr);
+    return true;
+}
+
+static void expect_hits_in(struct xseg_allocator *allocator, struct xseg_pool *pool, bool want)
+{
+    assert_int_equal(hits_in(allocator, pool, SMALL), want);
+    assert_int_equal(hits_in(allocator, pool, LARGE), want);
+}
+
+static void exchange_in(struct xseg_allocator *allocator, struct xseg_pool *pool, size_t bytes)
+{
+    struct xseg_request request = XSEG_REQUEST_INIT;
+    void *ptr = NULL;
+
+    request.bytes = bytes;
+    request.pool = pool;
+    assert_int_equal(xseg_alloc_with(allocator, &request, &ptr), XSEG_OK);
+    scene_free(allocator, ptr);
+}
+
+static void warm_pool(struct xseg_allocator *allocator, struct xseg_pool *pool)
+{
+    exchange_in(allocator, pool, SMALL);
+    exchange_in(allocator, pool, LARGE);
+}
+
+static void requests_for_a_pool_take_it(void **state)
+{
+    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
+    struct xseg_pool *pool = scene_pool(allocator), *other = scene_pool(allocator);
+    const xseg_stream stream = scene_stream();
+
+    (void)state;
+    expect_hits_in(allocator, pool, false); /* it has no arena */
+    warm_pool(allocator, pool);
+    expect_hits_in(allocator, pool, true);
+    assert_false(hits_in(allocator, pool, 0));
+    assert_false(hits_in(allocator, pool, 40 * MIB));
+    expect_hits_in(allocator, other, false);
+
+    /* A route elsewhere does not matter, since the request names its pool; a capture does. */
+    assert_int_equal(xseg_route_begin(other, NULL, NULL), XSEG_OK);
+    expect_hits_in(allocator, pool, true);
+    assert_int_equal(xseg_route_end(other), XSEG_OK);
+    scene_capture_begin(other, stream);
+    expect_hits_in(allocator, pool, false);
+    scene_graph_destroy(scene_capture_end(other, stream));
+
+    void *used = scene_alloc(allocator, SMALL, NULL);
+    assert_int_equal(xseg_use(allocator, used, stream), XSEG_OK);
+    assert_int_equal(xseg_sim_launch(stream, UINT64_MAX), XSEG_OK);
+    scene_free(allocator, used);
+    expect_hits_in(allocator, pool, false);
+    assert_int_equal(xseg_sim_finish(stream), XSEG_OK);
+    warm_pool(allocator, pool);
+    expect_hits_in(allocator, pool, true);
+
+    /* Nothing is handed out beneath which there is no memory. */
+    assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_OK);
+    expect_hits_in(allocator, pool, false);
+    assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
+    expect_hits_in(allocator, pool, true);
+
+    end_stream(allocator, stream);
+    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    assert_int_equal(xseg_pool_release(other), XSEG_OK);
+    scene_close(allocator);
+}
+
+static void pools_with_rules_of_their_own_do_not(void **state)
+{
+    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
+    struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
+    struct xseg_pool *pool = NULL;
+
+    (void)state;
+    options.no_split = true;
+    assert_int_equal(xseg_pool_create(allocator, 0, &options, &pool), XSEG_OK);
+    warm_pool(allocator, pool);
+    expect_hits_in(allocator, pool, false);
+    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    scene_close(allocator);
+}
+
 /* --- The same for frees. --- */
 
 static void only_live_blocks_are_freed(void **state)
@@ -334,11 +428,25 @@ struct result {
 struct programme {
     struct xseg_allocator *allocator;
     xseg_stream stream[STREAMS + 1]; /* the last one only uses */
-    struct xseg_pool *pool;
+    struct xseg_pool *pool, *named;  /* a route's, and one that requests name */
     void *held[HELD];
     unsigned count;
     bool shortest, is_routed;
 };
+
+static xseg_status alloc_named(struct programme *programme, size_t bytes, xseg_stream stream,
+                               void **out)
+{
+    const struct xseg_device_request general = {
+        programme->named, xseg_allocator_config(programme->allocator), bytes, 0, stream, false};
+    struct xseg_request request = XSEG_REQUEST_INIT;
+
+    request.bytes = bytes;
+    request.stream = stream;
+    request.pool = programme->named;
+    return programme->shortest ? xseg_alloc_with(programme->allocator, &request, out)
+                               : xseg_device_alloc(programme->named->device, &general, out);
+}
 
 static xseg_status alloc(struct programme *programme, size_t bytes, xseg_stream stream, void **out)
 {
@@ -359,7 +467,8 @@ static void step_alloc(struct programme *programme, struct result *result)
 
     if (programme->count == HELD)
         return;
-    result->status = alloc(programme, bytes, stream, &ptr);
+    result->status = below(5) == 0 ? alloc_named(programme, bytes, stream, &ptr)
+                                   : alloc(programme, bytes, stream, &ptr);
     result->address = (uint64_t)(uintptr_t)ptr;
     if (result->status == XSEG_OK)
         programme->held[programme->count++] = ptr;
@@ -458,6 +567,7 @@ static void play(bool shortest, const char *config, uint64_t memory, uint64_t se
     settings.memory_bytes = memory;
     programme.allocator = open_on(&settings, config);
     programme.pool = scene_pool(programme.allocator);
+    programme.named = scene_pool(programme.allocator);
     for (unsigned i = 1; i <= STREAMS; i++)
         programme.stream[i] = scene_stream();
     for (unsigned turn = 0; turn < STEPS; turn++)
@@ -467,6 +577,7 @@ static void play(bool shortest, const char *config, uint64_t memory, uint64_t se
     while (programme.count > 0)
         scene_free(programme.allocator, programme.held[--programme.count]);
     assert_int_equal(xseg_pool_release(programme.pool), XSEG_OK);
+    assert_int_equal(xseg_pool_release(programme.named), XSEG_OK);
     assert_int_equal(xseg_close(programme.allocator), XSEG_OK);
     for (unsigned i = 1; i <= STREAMS; i++)
         scene_stream_destroy(programme.stream[i]);
@@ -612,6 +723,8 @@ int main(void)
         cmocka_unit_test(classic_requests_take_it),
         cmocka_unit_test(classic_requests_leave_expandable_memory_alone),
         cmocka_unit_test(routes_and_captures_do_not_but_pending_blocks_do),
+        cmocka_unit_test(requests_for_a_pool_take_it),
+        cmocka_unit_test(pools_with_rules_of_their_own_do_not),
         cmocka_unit_test(only_live_blocks_are_freed),
         cmocka_unit_test(frees_with_more_to_do_do_not),
         cmocka_unit_test(both_ways_come_to_the_same),
