@@ -91,17 +91,17 @@ static void add_arena(void *self, struct xseg_arena *arena)
     xseg_arena_lock(arena);
     for (unsigned i = 0; i < XSEG_COUNTS; i++) {
         const enum xseg_count what = (enum xseg_count)i;
-        const uint64_t current = xseg_counts_current(&arena->counts, what);
-        const uint64_t up = xseg_counts_increases(&arena->counts, what) - arena->up_before[what];
+        const struct xseg_counts_value value = xseg_counts_read(&arena->counts, what);
+        const uint64_t up = value.up - arena->up_before[what];
 
         for (unsigned group = 0; group < (has_groups(what) ? XSEG_STAT_GROUPS : 1u); group++) {
             struct xseg_stat *stat = &stat_of(stats, what)[group];
 
             if (group != XSEG_STAT_ALL && group != own)
                 continue;
-            stat->current += current;
+            stat->current += value.current;
             stat->allocated += up;
-            stat->freed += up - current;
+            stat->freed += up - value.current;
         }
     }
     stats->paused_bytes += arena->away;

@@ -45,22 +45,28 @@ static uint64_t lower(const struct xseg_counts *counts, enum xseg_count what,
                       enum xseg_count active)
 {
     const uint64_t ceiling = ceiling_of(counts, active);
-    const uint64_t pending = xseg_counts_row(counts, active);
+    const uint64_t pending = xseg_counts_read_row(counts, active).current;
+
+    if (!counts->totals->has_pended)
+        return ceiling_of(counts, what);
 
     return xseg_min(ceiling_of(counts, what), ceiling - xseg_min(ceiling, pending));
 }
 
-/* The ceilings, or what is pending, have changed. */
-static void set_limits(struct xseg_counts *counts)
+static void set_limit(struct xseg_counts *counts, enum xseg_count_limit which, uint64_t limit)
 {
-    atomic_store_explicit(&counts->limit[XSEG_LIMIT_BLOCKS],
-                          lower(counts, XSEG_COUNT_ALLOCATION, XSEG_COUNT_ACTIVE),
-                          memory_order_relaxed);
-    atomic_store_explicit(&counts->limit[XSEG_LIMIT_BYTES],
-                          lower(counts, XSEG_COUNT_ALLOCATED_BYTES, XSEG_COUNT_ACTIVE_BYTES),
-                          memory_order_relaxed);
-    atomic_store_explicit(&counts->limit[XSEG_LIMIT_REQUESTED],
-                          ceiling_of(counts, XSEG_COUNT_REQUESTED_BYTES), memory_order_relaxed);
+    atomic_store_explicit(&counts->limit[which], limit, memory_order_relaxed);
+}
+
+static void limit_blocks(struct xseg_counts *counts)
+{
+    set_limit(counts, XSEG_LIMIT_BLOCKS, lower(counts, XSEG_COUNT_ALLOCATION, XSEG_COUNT_ACTIVE));
+}
+
+static void limit_bytes(struct xseg_counts *counts)
+{
+    set_limit(counts, XSEG_LIMIT_BYTES,
+              lower(counts, XSEG_COUNT_ALLOCATED_BYTES, XSEG_COUNT_ACTIVE_BYTES));
 }
 
 static void set_ceiling(struct xseg_counts *counts, enum xseg_count what, uint64_t ceiling)
@@ -68,27 +74,55 @@ static void set_ceiling(struct xseg_counts *counts, enum xseg_count what, uint64
     if (ceiling_of(counts, what) == ceiling)
         return;
     atomic_store_explicit(&counts->ceiling[what], ceiling, memory_order_relaxed);
-    set_limits(counts);
+    if (what == XSEG_COUNT_ALLOCATION || what == XSEG_COUNT_ACTIVE)
+        limit_blocks(counts);
+    else if (what == XSEG_COUNT_ALLOCATED_BYTES || what == XSEG_COUNT_ACTIVE_BYTES)
+        limit_bytes(counts);
+    else if (what == XSEG_COUNT_REQUESTED_BYTES)
+        set_limit(counts, XSEG_LIMIT_REQUESTED, ceiling);
+}
+
+/* From here on what is active may be more than what is allocated. */
+static void part(struct xseg_totals *totals, enum xseg_count what, enum xseg_count active)
+{
+    for (unsigned group = 0; group < XSEG_STAT_GROUPS; group++)
+        totals->peak[group][active] = totals->peak[group][what];
+    XSEG_LIST_FOR(node, &totals->members)
+    {
+        struct xseg_counts *counts = XSEG_CONTAINER(node, struct xseg_counts, link);
+
+        atomic_store_explicit(&counts->ceiling[active], ceiling_of(counts, what),
+                              memory_order_relaxed);
+    }
 }
 
 void xseg_counts_pend(struct xseg_counts *counts, uint64_t bytes)
 {
-    xseg_lock_take(&counts->totals->lock);
-    xseg_counts_add(&counts->down[XSEG_COUNT_ALLOCATION], 1);
-    xseg_counts_add(&counts->down[XSEG_COUNT_ALLOCATED_BYTES], bytes);
-    xseg_counts_add(&counts->up[XSEG_COUNT_ACTIVE], 1);
-    xseg_counts_add(&counts->up[XSEG_COUNT_ACTIVE_BYTES], bytes);
-    set_limits(counts);
-    xseg_lock_give(&counts->totals->lock);
+    struct xseg_totals *totals = counts->totals;
+
+    xseg_lock_take(&totals->lock);
+    if (!totals->has_pended) {
+        part(totals, XSEG_COUNT_ALLOCATION, XSEG_COUNT_ACTIVE);
+        part(totals, XSEG_COUNT_ALLOCATED_BYTES, XSEG_COUNT_ACTIVE_BYTES);
+        totals->has_pended = true;
+    }
+    xseg_counts_add(&counts->row[XSEG_COUNT_ALLOCATION].down, 1);
+    xseg_counts_add(&counts->row[XSEG_COUNT_ALLOCATED_BYTES].down, bytes);
+    xseg_counts_add(&counts->row[XSEG_COUNT_ACTIVE].up, 1);
+    xseg_counts_add(&counts->row[XSEG_COUNT_ACTIVE_BYTES].up, bytes);
+    limit_blocks(counts);
+    limit_bytes(counts);
+    xseg_lock_give(&totals->lock);
 }
 
 void xseg_counts_end_pending(struct xseg_counts *counts, uint64_t bytes, uint64_t requested)
 {
     xseg_lock_take(&counts->totals->lock);
-    xseg_counts_add(&counts->down[XSEG_COUNT_ACTIVE], 1);
-    xseg_counts_add(&counts->down[XSEG_COUNT_ACTIVE_BYTES], bytes);
-    xseg_counts_add(&counts->down[XSEG_COUNT_REQUESTED_BYTES], requested);
-    set_limits(counts);
+    xseg_counts_add(&counts->row[XSEG_COUNT_ACTIVE].down, 1);
+    xseg_counts_add(&counts->row[XSEG_COUNT_ACTIVE_BYTES].down, bytes);
+    xseg_counts_add(&counts->row[XSEG_COUNT_REQUESTED_BYTES].down, requested);
+    limit_blocks(counts);
+    limit_bytes(counts);
     xseg_lock_give(&counts->totals->lock);
 }
 
@@ -104,13 +138,13 @@ static struct sum add_up(const struct xseg_totals *totals, enum xseg_count what,
     XSEG_LIST_FOR(node, &totals->members)
     {
         const struct xseg_counts *counts = XSEG_CONTAINER(node, struct xseg_counts, link);
-        const uint64_t current = xseg_counts_current(counts, what);
+        const struct xseg_counts_value value = xseg_counts_read(counts, what);
         const uint64_t ceiling = ceiling_of(counts, what);
 
-        sum.current[counts->group] += current;
-        sum.up[counts->group] += xseg_counts_increases(counts, what);
+        sum.current[counts->group] += value.current;
+        sum.up[counts->group] += value.up;
         if (counts != asking)
-            sum.room[counts->group] += ceiling - xseg_min(ceiling, current);
+            sum.room[counts->group] += ceiling - xseg_min(ceiling, value.current);
     }
     sum.up[XSEG_STAT_ALL] = sum.up[XSEG_STAT_SMALL] + sum.up[XSEG_STAT_LARGE];
     sum.current[XSEG_STAT_ALL] = sum.current[XSEG_STAT_SMALL] + sum.current[XSEG_STAT_LARGE];
@@ -128,18 +162,24 @@ static bool raise_peak(struct xseg_totals *totals, enum xseg_stat_group group, e
     return true;
 }
 
-/* How far an arena of a group may grow before a peak of the device could be passed. */
-static int64_t room_below(const struct xseg_totals *totals, enum xseg_stat_group group,
-                          enum xseg_count what, const struct sum *sum)
+/* What lies between the sum of the arenas of a group, or all, with the room they hold, and the peak; below
+ * zero what is too much. */
+static int64_t room_of(const struct xseg_totals *totals, enum xseg_stat_group group,
+                       enum xseg_count what, const struct sum *sum)
 {
-    int64_t room[2];
+    return (int64_t)(totals->peak[group][what] - sum->current[group] - sum->room[group]);
+}
 
-    for (unsigned i = 0; i < 2; i++) {
-        const enum xseg_stat_group of = i == 0 ? XSEG_STAT_ALL : group;
+/* How far an arena of a group may grow before a peak of the device could be passed; 0 where others have
+ * done so already, and have not looked yet. */
+static uint64_t room_below(const struct xseg_totals *totals, enum xseg_stat_group group,
+                           enum xseg_count what, const struct sum *sum)
+{
+    const int64_t all = room_of(totals, XSEG_STAT_ALL, what, sum);
+    const int64_t own = room_of(totals, group, what, sum);
+    const int64_t less = all < own ? all : own;
 
-        room[i] = (int64_t)(totals->peak[of][what] - sum->current[of] - sum->room[of]);
-    }
-    return room[0] < room[1] ? room[0] : room[1];
+    return less > 0 ? (uint64_t)less : 0;
 }
 
 /* Nobody may grow before having looked. */
@@ -151,46 +191,111 @@ static void take_ceilings(struct xseg_totals *totals, enum xseg_count what)
     }
 }
 
-static void look_around(struct xseg_counts *counts, enum xseg_count what)
+/* Arenas in turn: each has allocated before every other one has looked twice. */
+static bool is_busy(const struct xseg_counts *counts)
+{
+    return counts->unchanged <= 2 * counts->totals->member_count;
+}
+
+/* How many arenas have allocated lately, so that room may be of use to them; the one that asks has. */
+static unsigned count_busy(struct xseg_counts *asking)
+{
+    unsigned busy = 0;
+
+    XSEG_LIST_FOR(node, &asking->totals->members)
+    {
+        struct xseg_counts *counts = XSEG_CONTAINER(node, struct xseg_counts, link);
+        const uint64_t up =
+            atomic_load_explicit(&counts->row[XSEG_COUNT_ALLOCATION].up, memory_order_relaxed);
+
+        if (counts == asking || up != counts->seen)
+            counts->unchanged = 0;
+        else if (is_busy(counts))
+            counts->unchanged++;
+        counts->seen = up;
+        busy += is_busy(counts);
+    }
+    return busy;
+}
+
+/*
+ * All room is given away anew: equal parts to the arenas that allocate, and what cannot be divided to the
+ * one that asks.  One that gets none asks at its next allocation, which streams in turn would do every
+ * time if the first took all; and if some were left to those at rest, a peak would be approached in ever
+ * smaller steps.
+ */
+static void share_out(struct xseg_counts *asking, enum xseg_count what, unsigned busy,
+                      struct sum *sum)
+{
+    struct xseg_totals *totals = asking->totals;
+
+    memset(sum->room, 0, sizeof(sum->room));
+    const struct sum all = *sum;
+    XSEG_LIST_FOR(node, &totals->members)
+    {
+        struct xseg_counts *counts = XSEG_CONTAINER(node, struct xseg_counts, link);
+        uint64_t part = 0;
+
+        if (counts == asking)
+            continue;
+        if (is_busy(counts))
+            part = room_below(totals, counts->group, what, &all) / busy;
+        sum->room[XSEG_STAT_ALL] += part;
+        sum->room[counts->group] += part;
+        set_ceiling(counts, what, xseg_counts_current(counts, what) + part);
+    }
+    set_ceiling(asking, what,
+                xseg_counts_current(asking, what) + room_below(totals, asking->group, what, sum));
+}
+
+static void look_around(struct xseg_counts *counts, enum xseg_count what, unsigned busy)
 {
     struct xseg_totals *totals = counts->totals;
     struct sum sum = add_up(totals, what, counts);
     bool is_void = raise_peak(totals, XSEG_STAT_ALL, what, &sum);
 
     is_void |= raise_peak(totals, counts->group, what, &sum);
-    int64_t room = room_below(totals, counts->group, what, &sum);
-    /* Below zero this increase has used what others hold: it is taken away from all of them. */
-    if (is_void || room < 0) {
-        take_ceilings(totals, what);
-        memset(sum.room, 0, sizeof(sum.room));
-        room = room_below(totals, counts->group, what, &sum);
-    }
-    if (totals->member_count > 1)
-        room /= 2;
-    set_ceiling(counts, what, xseg_counts_current(counts, what) + (uint64_t)(room > 0 ? room : 0));
+    /* Below zero this increase has used what others hold. */
+    is_void |= room_of(totals, XSEG_STAT_ALL, what, &sum) < 0;
+    is_void |= room_of(totals, counts->group, what, &sum) < 0;
+    if (is_void)
+        share_out(counts, what, busy, &sum);
+    else
+        set_ceiling(counts, what,
+                    xseg_counts_current(counts, what) +
+                        room_below(totals, counts->group, what, &sum));
 }
 
 void xseg_counts_look_around(struct xseg_counts *counts, enum xseg_count what)
 {
     xseg_lock_take(&counts->totals->lock);
-    look_around(counts, what);
+    look_around(counts, what, count_busy(counts));
     xseg_lock_give(&counts->totals->lock);
 }
 
 void xseg_counts_look_around_all(struct xseg_counts *counts)
 {
     static const enum xseg_count all[] = {XSEG_COUNT_ALLOCATION, XSEG_COUNT_ALLOCATED_BYTES,
-                                          XSEG_COUNT_ACTIVE, XSEG_COUNT_ACTIVE_BYTES,
-                                          XSEG_COUNT_REQUESTED_BYTES};
+                                          XSEG_COUNT_REQUESTED_BYTES, XSEG_COUNT_ACTIVE,
+                                          XSEG_COUNT_ACTIVE_BYTES};
 
     xseg_lock_take(&counts->totals->lock);
-    for (size_t i = 0; i < XSEG_COUNT_OF(all); i++)
+    const unsigned busy = count_busy(counts);
+    for (size_t i = 0; i < (counts->totals->has_pended ? XSEG_COUNT_OF(all) : 3); i++)
         if (xseg_counts_current(counts, all[i]) > ceiling_of(counts, all[i]))
-            look_around(counts, all[i]);
+            look_around(counts, all[i], busy);
     xseg_lock_give(&counts->totals->lock);
 }
 
 /* --- Reading. --- */
+
+/* Which quantity has the peak of one. */
+static enum xseg_count peak_of(const struct xseg_totals *totals, enum xseg_count what)
+{
+    if (totals->has_pended || (what != XSEG_COUNT_ACTIVE && what != XSEG_COUNT_ACTIVE_BYTES))
+        return what;
+    return what == XSEG_COUNT_ACTIVE ? XSEG_COUNT_ALLOCATION : XSEG_COUNT_ALLOCATED_BYTES;
+}
 
 struct xseg_stat xseg_totals_read(struct xseg_totals *totals, enum xseg_stat_group group,
                                   enum xseg_count what)
@@ -200,7 +305,7 @@ struct xseg_stat xseg_totals_read(struct xseg_totals *totals, enum xseg_stat_gro
     xseg_lock_take(&totals->lock);
     const struct sum sum = add_up(totals, what, NULL);
     stat.current = sum.current[group];
-    stat.peak = xseg_max(stat.current, totals->peak[group][what]);
+    stat.peak = xseg_max(stat.current, totals->peak[group][peak_of(totals, what)]);
     stat.allocated = sum.up[group] - totals->up_base[group][what];
     stat.freed = sum.up[group] - sum.current[group] - totals->down_base[group][what];
     xseg_lock_give(&totals->lock);

@@ -6,10 +6,9 @@
  * its decreases.  Current values and totals of a device are sums over its arenas.
  *
  * A peak belongs to the whole device, so an arena cannot know it alone.  It has a *ceiling* instead: up
- * to there it may grow before the device's peak could be passed.  Above it, the arena adds up all
- * arenas under STATS, raises the peak if it was passed, and gets a new ceiling: half of what lies
- * between the sum and the peak, less what the others may still grow.  When a peak rises, the ceilings
- * of the others are taken away.
+ * to there it may grow before the device's peak could be passed.  Above it, the arena *looks around*: it
+ * adds up all arenas under STATS, raises the peak if it was passed, and gets a new ceiling.  Where the
+ * others hold all the room that there is below the peak, it is shared out anew.
  *
  * So peaks are exact while one thread at a time allocates on a device.  With several at once, the
  * values that are added up are of slightly different moments: a peak may be off by what the other
@@ -60,19 +59,30 @@ struct xseg_totals {
     struct xseg_lock lock; /* STATS */
     struct xseg_list members;
     unsigned member_count;
+    /* A block has been pending.  Before, what is active is what is allocated: one peak, one ceiling. */
+    bool has_pended;
     uint64_t peak[XSEG_STAT_GROUPS][XSEG_COUNTS];
     /* Sums at the last reset of the totals. */
     uint64_t up_base[XSEG_STAT_GROUPS][XSEG_COUNTS], down_base[XSEG_STAT_GROUPS][XSEG_COUNTS];
 };
 
+/* The sums of one quantity. */
+struct xseg_counts_row {
+    atomic_uint_fast64_t up, down;
+};
+
 /* Of an arena.  For ACTIVE and ACTIVE_BYTES, up and down are of what is pending. */
 struct xseg_counts {
     atomic_uint_fast64_t limit[XSEG_LIMITS];
-    atomic_uint_fast64_t up[XSEG_COUNTS], down[XSEG_COUNTS];
+    struct xseg_counts_row row[XSEG_COUNTS];
     atomic_uint_fast64_t ceiling[XSEG_COUNTS];
     struct xseg_list link; /* in totals->members */
     struct xseg_totals *totals;
     enum xseg_stat_group group; /* SMALL or LARGE */
+    /* Blocks it had allocated when room was shared out last, and how often that was the same; guarded
+     * by STATS. */
+    uint64_t seen;
+    uint32_t unchanged;
 };
 
 void xseg_totals_init(struct xseg_totals *totals);
@@ -92,42 +102,61 @@ static inline uint64_t xseg_counts_add(atomic_uint_fast64_t *sum, uint64_t amoun
 {
     const uint64_t result = atomic_load_explicit(sum, memory_order_relaxed) + amount;
 
-    atomic_store_explicit(sum, result, memory_order_relaxed);
+    atomic_store_explicit(sum, result, memory_order_release);
     return result;
 }
 
-/* What the sums of a row come to. */
-static inline uint64_t xseg_counts_row(const struct xseg_counts *counts, enum xseg_count what)
+/* The sum of a row's increases and its current value, both of one moment. */
+struct xseg_counts_value {
+    uint64_t up, current;
+};
+
+/* An arena may count meanwhile: its sums read one after the other could say that it has freed more than
+ * it ever had. */
+static inline struct xseg_counts_value xseg_counts_read_row(const struct xseg_counts *counts,
+                                                            enum xseg_count what)
 {
-    return atomic_load_explicit(&counts->up[what], memory_order_relaxed) -
-           atomic_load_explicit(&counts->down[what], memory_order_relaxed);
+    const struct xseg_counts_row *row = &counts->row[what];
+    uint64_t up, down;
+
+    do {
+        up = atomic_load_explicit(&row->up, memory_order_acquire);
+        down = atomic_load_explicit(&row->down, memory_order_acquire);
+    } while (__builtin_expect(atomic_load_explicit(&row->up, memory_order_relaxed) != up, 0));
+    return (struct xseg_counts_value){up, up - down};
+}
+
+/* The same for a quantity: a block becomes active when it is allocated, and may pend. */
+static inline struct xseg_counts_value xseg_counts_read(const struct xseg_counts *counts,
+                                                        enum xseg_count what)
+{
+    struct xseg_counts_value value;
+
+    if (what != XSEG_COUNT_ACTIVE && what != XSEG_COUNT_ACTIVE_BYTES)
+        return xseg_counts_read_row(counts, what);
+    value = xseg_counts_read_row(counts, what == XSEG_COUNT_ACTIVE ? XSEG_COUNT_ALLOCATION
+                                                                   : XSEG_COUNT_ALLOCATED_BYTES);
+    value.current += xseg_counts_read_row(counts, what).current;
+    return value;
 }
 
 /* The arena's current value. */
 static inline uint64_t xseg_counts_current(const struct xseg_counts *counts, enum xseg_count what)
 {
-    if (what == XSEG_COUNT_ACTIVE)
-        return xseg_counts_row(counts, what) + xseg_counts_row(counts, XSEG_COUNT_ALLOCATION);
-    if (what == XSEG_COUNT_ACTIVE_BYTES)
-        return xseg_counts_row(counts, what) + xseg_counts_row(counts, XSEG_COUNT_ALLOCATED_BYTES);
-    return xseg_counts_row(counts, what);
+    return xseg_counts_read(counts, what).current;
 }
 
-/* The sum of the arena's increases: a block becomes active when it is allocated. */
+/* The sum of the arena's increases. */
 static inline uint64_t xseg_counts_increases(const struct xseg_counts *counts, enum xseg_count what)
 {
-    const enum xseg_count row = what == XSEG_COUNT_ACTIVE         ? XSEG_COUNT_ALLOCATION
-                                : what == XSEG_COUNT_ACTIVE_BYTES ? XSEG_COUNT_ALLOCATED_BYTES
-                                                                  : what;
-
-    return atomic_load_explicit(&counts->up[row], memory_order_relaxed);
+    return xseg_counts_read(counts, what).up;
 }
 
 /* A quantity that no allocation changes; all but the five of xseg_counts_alloc(). */
 static inline void xseg_counts_up(struct xseg_counts *counts, enum xseg_count what, uint64_t amount)
 {
-    (void)xseg_counts_add(&counts->up[what], amount);
-    if (xseg_counts_row(counts, what) >
+    (void)xseg_counts_add(&counts->row[what].up, amount);
+    if (xseg_counts_read_row(counts, what).current >
         atomic_load_explicit(&counts->ceiling[what], memory_order_relaxed))
         xseg_counts_look_around(counts, what);
 }
@@ -135,15 +164,15 @@ static inline void xseg_counts_up(struct xseg_counts *counts, enum xseg_count wh
 static inline void xseg_counts_down(struct xseg_counts *counts, enum xseg_count what,
                                     uint64_t amount)
 {
-    (void)xseg_counts_add(&counts->down[what], amount);
+    (void)xseg_counts_add(&counts->row[what].down, amount);
 }
 
 /* Add to one of the three, and say whether it passes its limit: a number, to be joined without a branch. */
 static inline unsigned xseg_counts_passes(struct xseg_counts *counts, enum xseg_count what,
                                           enum xseg_count_limit limit, uint64_t amount)
 {
-    return xseg_counts_add(&counts->up[what], amount) -
-               atomic_load_explicit(&counts->down[what], memory_order_relaxed) >
+    return xseg_counts_add(&counts->row[what].up, amount) -
+               atomic_load_explicit(&counts->row[what].down, memory_order_relaxed) >
            atomic_load_explicit(&counts->limit[limit], memory_order_relaxed);
 }
 
@@ -151,13 +180,13 @@ static inline unsigned xseg_counts_passes(struct xseg_counts *counts, enum xseg_
 static inline uint64_t xseg_counts_up_to(const struct xseg_counts *counts, enum xseg_count what,
                                          uint64_t amount)
 {
-    return atomic_load_explicit(&counts->up[what], memory_order_relaxed) + amount;
+    return atomic_load_explicit(&counts->row[what].up, memory_order_relaxed) + amount;
 }
 
 static inline bool xseg_counts_is_past(const struct xseg_counts *counts, enum xseg_count what,
                                        enum xseg_count_limit limit, uint64_t up)
 {
-    return up - atomic_load_explicit(&counts->down[what], memory_order_relaxed) >
+    return up - atomic_load_explicit(&counts->row[what].down, memory_order_relaxed) >
            atomic_load_explicit(&counts->limit[limit], memory_order_relaxed);
 }
 
@@ -176,9 +205,9 @@ static inline bool xseg_counts_try_alloc(struct xseg_counts *counts, uint64_t by
                                     asked),
             0))
         return false;
-    atomic_store_explicit(&counts->up[XSEG_COUNT_ALLOCATION], blocks, memory_order_relaxed);
-    atomic_store_explicit(&counts->up[XSEG_COUNT_ALLOCATED_BYTES], all, memory_order_relaxed);
-    atomic_store_explicit(&counts->up[XSEG_COUNT_REQUESTED_BYTES], asked, memory_order_relaxed);
+    atomic_store_explicit(&counts->row[XSEG_COUNT_ALLOCATION].up, blocks, memory_order_relaxed);
+    atomic_store_explicit(&counts->row[XSEG_COUNT_ALLOCATED_BYTES].up, all, memory_order_relaxed);
+    atomic_store_explicit(&counts->row[XSEG_COUNT_REQUESTED_BYTES].up, asked, memory_order_relaxed);
     return true;
 }
 
@@ -197,9 +226,9 @@ static inline void xseg_counts_alloc(struct xseg_counts *counts, uint64_t bytes,
 /* A block is free at once. */
 static inline void xseg_counts_free(struct xseg_counts *counts, uint64_t bytes, uint64_t requested)
 {
-    (void)xseg_counts_add(&counts->down[XSEG_COUNT_ALLOCATION], 1);
-    (void)xseg_counts_add(&counts->down[XSEG_COUNT_ALLOCATED_BYTES], bytes);
-    (void)xseg_counts_add(&counts->down[XSEG_COUNT_REQUESTED_BYTES], requested);
+    (void)xseg_counts_add(&counts->row[XSEG_COUNT_ALLOCATION].down, 1);
+    (void)xseg_counts_add(&counts->row[XSEG_COUNT_ALLOCATED_BYTES].down, bytes);
+    (void)xseg_counts_add(&counts->row[XSEG_COUNT_REQUESTED_BYTES].down, requested);
 }
 
 /* The user has freed a block that stays active; and that comes to an end. */

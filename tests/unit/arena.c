@@ -219,9 +219,9 @@ static void wrong_counts_are_found(void **state)
     (void)state;
     set_up(&f);
     for (size_t i = 0; i < COUNT_OF(row); i++) {
-        atomic_fetch_add(&f.arena->counts.down[row[i].what], 1);
+        atomic_fetch_add(&f.arena->counts.row[row[i].what].down, 1);
         expect(&f, row[i].tag);
-        atomic_fetch_sub(&f.arena->counts.down[row[i].what], 1);
+        atomic_fetch_sub(&f.arena->counts.row[row[i].what].down, 1);
     }
     atomic_fetch_add(&f.device->reserved, 512);
     expect(&f, "DEVICE-1");
@@ -242,9 +242,9 @@ static void busy_blocks_excuse_the_counts(void **state)
     set_up(&f);
     xseg_arena_lock(f.arena);
     (void)xseg_arena_claim(f.arena, f.cached);
-    atomic_fetch_add(&f.arena->counts.up[XSEG_COUNT_ACTIVE], 1);
+    atomic_fetch_add(&f.arena->counts.row[XSEG_COUNT_ACTIVE].up, 1);
     assert_true(xseg_arena_audit(f.arena, &finding));
-    atomic_fetch_sub(&f.arena->counts.up[XSEG_COUNT_ACTIVE], 1);
+    atomic_fetch_sub(&f.arena->counts.row[XSEG_COUNT_ACTIVE].up, 1);
     assert_ptr_equal(xseg_arena_settle(f.arena, f.cached), f.cached);
     xseg_arena_unlock(f.arena);
     tear_down(&f);

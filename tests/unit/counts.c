@@ -162,8 +162,10 @@ static void peaks_of_pending_blocks_are_exact(void **state)
             xseg_counts_init(&counts[i], &totals, i == 0);
         for (unsigned i = 0; i < 4000; i++) {
             const unsigned member = (unsigned)random() % 2;
+            /* In every other run nothing is pending for a long time. */
+            const unsigned bits = seed % 2 == 0 && i < 1000 ? 2 : 0;
 
-            step_blocks(&counts[member], &mine[member], (unsigned)random());
+            step_blocks(&counts[member], &mine[member], (unsigned)random() | bits);
             set_blocks(&both, mine[0].live + mine[1].live, mine[0].pending + mine[1].pending);
         }
         for (size_t i = 0; i < XSEG_COUNT_OF(of_blocks); i++) {
@@ -175,6 +177,35 @@ static void peaks_of_pending_blocks_are_exact(void **state)
         }
         xseg_totals_fini(&totals);
     }
+}
+
+/* Whoever finds no room leaves some to all: arenas that exchange blocks in turn seldom look around. */
+static void room_is_shared_out(void **state)
+{
+    enum { LIVE = 100, ROUNDS = 2000 };
+    static uint64_t bytes[MEMBERS][LIVE];
+    struct xseg_counts counts[MEMBERS];
+    struct xseg_totals totals;
+    unsigned looks = 0;
+
+    (void)state;
+    srandom(1);
+    xseg_totals_init(&totals);
+    for (unsigned i = 0; i < MEMBERS; i++)
+        xseg_counts_init(&counts[i], &totals, true);
+    for (unsigned i = 0; i < (LIVE + ROUNDS) * MEMBERS; i++) {
+        struct xseg_counts *one = &counts[i % MEMBERS];
+        uint64_t *place = &bytes[i % MEMBERS][i / MEMBERS % LIVE];
+        const uint64_t ceiling = one->ceiling[XSEG_COUNT_ALLOCATED_BYTES];
+
+        if (i >= LIVE * MEMBERS)
+            xseg_counts_free(one, *place, *place);
+        *place = 1 + (uint64_t)random() % 100;
+        xseg_counts_alloc(one, *place, *place);
+        looks += i >= LIVE * MEMBERS && one->ceiling[XSEG_COUNT_ALLOCATED_BYTES] != ceiling;
+    }
+    assert_in_range(looks, 1, ROUNDS * MEMBERS / 20);
+    xseg_totals_fini(&totals);
 }
 
 static void resets_start_again(void **state)
@@ -239,13 +270,51 @@ static void threads_lose_nothing(void **state)
     xseg_totals_fini(&totals);
 }
 
+static atomic_bool is_over;
+
+static void *count_until_over(void *counts)
+{
+    while (!atomic_load(&is_over)) {
+        xseg_counts_alloc(counts, 10, 10);
+        xseg_counts_free(counts, 10, 10);
+    }
+    return NULL;
+}
+
+/* Whoever reads while an arena counts gets what it had at some moment. */
+static void values_are_of_one_moment(void **state)
+{
+    struct xseg_counts counts;
+    struct xseg_totals totals;
+    uint64_t most = 0;
+    unsigned others = 0;
+    pthread_t thread;
+
+    (void)state;
+    xseg_totals_init(&totals);
+    xseg_counts_init(&counts, &totals, true);
+    atomic_store(&is_over, false);
+    assert_int_equal(pthread_create(&thread, NULL, count_until_over, &counts), 0);
+    for (unsigned i = 0; i < 100000 || most == 0; i++) {
+        const struct xseg_stat stat =
+            xseg_totals_read(&totals, XSEG_STAT_ALL, XSEG_COUNT_ALLOCATED_BYTES);
+
+        most = xseg_max(most, xseg_max(stat.current, stat.peak));
+        others += stat.freed != stat.allocated - stat.current;
+    }
+    atomic_store(&is_over, true);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    assert_int_equal(most, 10);
+    assert_int_equal(others, 0);
+    xseg_totals_fini(&totals);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(peaks_are_exact),
-        cmocka_unit_test(peaks_of_pending_blocks_are_exact),
-        cmocka_unit_test(resets_start_again),
-        cmocka_unit_test(threads_lose_nothing),
+        cmocka_unit_test(peaks_are_exact),      cmocka_unit_test(peaks_of_pending_blocks_are_exact),
+        cmocka_unit_test(resets_start_again),   cmocka_unit_test(room_is_shared_out),
+        cmocka_unit_test(threads_lose_nothing), cmocka_unit_test(values_are_of_one_moment),
     };
 
     return cmocka_run_group_tests_name("counts", tests, NULL, NULL);
