@@ -124,7 +124,14 @@ NEXT alloc_large(struct xseg_allocator *allocator, int device, size_t bytes, xse
 
     if (__builtin_expect(arena == NULL || bytes - 1 >= XSEG_SIZE_ABSURD - 1, 0))
         return alloc_slowly(allocator, device, bytes, stream, out);
-    return alloc_from(allocator, device, bytes, stream, out, arena);
+    if (!cuts || !xseg_latch_try_own(&arena->lock))
+        return alloc_from(allocator, device, bytes, stream, out, arena);
+    const uint64_t base = xseg_arena_hit_expandable(arena, bytes);
+    xseg_latch_give_own(&arena->lock);
+    if (__builtin_expect(base == 0, 0))
+        return alloc_slowly(allocator, device, bytes, stream, out);
+    *out = (void *)(uintptr_t)base; /* NOLINT(performance-no-int-to-ptr) */
+    return XSEG_OK;
 }
 
 xseg_status xseg_alloc(struct xseg_allocator *allocator, int device, size_t bytes,

@@ -91,15 +91,20 @@ static inline void xseg_slab_put(struct xseg_slab *slab, void *record)
     slab->free_count++;
 }
 
-/* The same if `gone`, without a branch, for records of which nobody can foresee whether they go. */
-static inline void xseg_slab_put_if(struct xseg_slab *slab, void *record, bool gone)
+/* The same for each of two records if it goes, without a branch: for where nobody can foresee that. */
+static inline void xseg_slab_put_both_if(struct xseg_slab *slab, void *first, bool first_goes,
+                                         void *second, bool second_goes)
 {
-    struct xseg_slab_idle *const head[] = {slab->free, record};
-    struct xseg_slab_idle *const put[] = {&slab->none, record};
+    struct xseg_slab_idle *const firsts[] = {&slab->none, first};
+    struct xseg_slab_idle *const seconds[] = {&slab->none, second};
+    struct xseg_slab_idle *heads[] = {slab->free, first};
 
-    put[gone]->next = slab->free;
-    slab->free = head[gone];
-    slab->free_count += gone;
+    firsts[first_goes]->next = heads[0];
+    heads[0] = heads[first_goes];
+    heads[1] = second;
+    seconds[second_goes]->next = heads[0];
+    slab->free = heads[second_goes];
+    slab->free_count += (uint32_t)first_goes + second_goes;
 }
 
 /* Host bytes held. */

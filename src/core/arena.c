@@ -30,6 +30,7 @@ struct xseg_arena *xseg_arena_create(struct xseg_device *device, struct xseg_poo
     xseg_latch_init(&arena->lock, XSEG_RANK_ARENA);
     xseg_shelf_init(&arena->shelf);
     arena->edge.state = XSEG_BLOCK_BUSY;
+    arena->frontier = &arena->edge;
     xseg_list_init(&arena->extents);
     return arena;
 
@@ -67,25 +68,21 @@ bool xseg_arena_stock(struct xseg_arena *arena, struct xseg_slab *slab,
 
 /* --- Choosing. --- */
 
-static inline bool can_grow(const struct xseg_block *block)
-{
-    return block->next != NULL && !block->next->mapped;
-}
-
 /* What an expandable block can grow to: its size and that of the hole behind it. */
 static uint64_t effective_bytes(const struct xseg_block *block)
 {
-    return block->bytes + (can_grow(block) ? block->next->bytes : 0);
+    return block->bytes + (xseg_block_can_grow(block) ? block->next->bytes : 0);
 }
 
 /*
  * The part of a segment that could still grow is passed over while the block that comes next by
  * size is effectively smaller (PyTorch's rule: stops at the first that is not).
  */
-static struct xseg_block *prefer_enclosed(const struct xseg_arena *arena, struct xseg_block *block)
+struct xseg_block *xseg_arena_prefer_enclosed(const struct xseg_arena *arena,
+                                              struct xseg_block *block)
 {
     /* Nothing that comes later is smaller than one that cannot grow. */
-    while (can_grow(block) && xseg_extent_is_expandable(block->extent)) {
+    while (xseg_block_can_grow(block) && xseg_extent_is_expandable(block->extent)) {
         struct xseg_block *next = xseg_cached_next(arena, block);
 
         if (next == NULL || effective_bytes(next) >= effective_bytes(block))
@@ -96,13 +93,13 @@ static struct xseg_block *prefer_enclosed(const struct xseg_arena *arena, struct
 }
 
 /* What a request may have: what fits best, which is `block`, if that is not kept for others. */
-static __attribute__((noinline)) struct xseg_block *
-choose(const struct xseg_arena *arena, const struct xseg_need *need, struct xseg_block *block)
+struct xseg_block *xseg_arena_choose(const struct xseg_arena *arena, const struct xseg_need *need,
+                                     struct xseg_block *block)
 {
     const struct xseg_config *config = need->config;
 
     if (need->expandable) {
-        block = prefer_enclosed(arena, block);
+        block = xseg_arena_prefer_enclosed(arena, block);
     } else {
         while (block != NULL && xseg_extent_is_expandable(block->extent))
             block = xseg_cached_next(arena, block);
@@ -118,66 +115,14 @@ choose(const struct xseg_arena *arena, const struct xseg_need *need, struct xseg
     return block;
 }
 
-static inline struct xseg_block *find(const struct xseg_arena *arena, const struct xseg_need *need)
-{
-    struct xseg_block *block = xseg_cached_find(arena, need->span);
-
-    if (block == NULL)
-        return NULL;
-    /* What all these rules end at, mostly. */
-    if (__builtin_expect(need->expandable && !can_grow(block) &&
-                             block->bytes < need->config->max_split_bytes,
-                         1))
-        return block;
-    return choose(arena, need, block);
-}
-
-static bool should_split(const struct xseg_block *block, const struct xseg_need *need)
-{
-    const uint64_t remaining = block->bytes - need->bytes;
-
-    if (need->no_split)
-        return false;
-    if (need->is_small || need->expandable)
-        return remaining >= XSEG_SIZE_QUANTUM;
-    return need->bytes < need->config->max_split_bytes && remaining > XSEG_SIZE_SMALL_MAX;
-}
-
 /* --- Blocks. --- */
-
-/* Cut a block in two; the rest is new, and every member of it is set.  (One by one: for all of them at
- * once compilers choose an instruction that takes as long as the rest of a hit.) */
-static inline struct xseg_block *cut(struct xseg_arena *arena, struct xseg_block *block,
-                                     uint64_t bytes, uint8_t state, bool mapped, bool filled)
-{
-    struct xseg_block *rest = xseg_slab_take_as_is(&arena->blocks);
-
-    rest->state = state;
-    rest->mapped = mapped;
-    rest->oversize = false;
-    rest->filled = filled;
-    rest->born = 0;
-    rest->base = block->base + bytes;
-    rest->bytes = block->bytes - bytes;
-    rest->requested = 0;
-    rest->extent = block->extent;
-    rest->prev = block;
-    rest->next = block->next;
-    rest->left = rest->right = NULL;
-    rest->uses = NULL;
-    rest->ended = NULL;
-    if (rest->next != NULL)
-        rest->next->prev = rest;
-    block->next = rest;
-    block->bytes = bytes;
-    return rest;
-}
 
 struct xseg_block *xseg_arena_cut(struct xseg_arena *arena, struct xseg_block *block,
                                   uint64_t bytes)
 {
     XSEG_ASSERT(bytes > 0 && bytes < block->bytes);
-    struct xseg_block *rest = cut(arena, block, bytes, block->state, block->mapped, block->filled);
+    struct xseg_block *rest =
+        xseg_block_cut(&arena->blocks, block, bytes, block->state, block->mapped, block->filled);
     if (arena->has_cells)
         xseg_tract_mark(rest);
     return rest;
@@ -258,7 +203,7 @@ static struct xseg_grant hand_out(struct xseg_arena *arena, struct xseg_block *b
     (void)xseg_cached_remove(arena, block);
     block = cut_head(arena, block, base);
     const bool was_split = xseg_block_is_split(block);
-    const uint64_t rest = should_split(block, need) ? block->bytes - need->bytes : 0;
+    const uint64_t rest = xseg_cached_rest(block, need);
     if (rest != 0)
         xseg_cached_add_frontier(arena, xseg_arena_cut(arena, block, need->bytes));
     if (!xseg_extent_is_expandable(block->extent))
@@ -321,7 +266,7 @@ xseg_status xseg_arena_alloc(struct xseg_arena *arena, const struct xseg_need *n
     if (stocked && __builtin_expect(packs, 0))
         xseg_packing_alloc(arena, need, out);
     else if (stocked)
-        block = find(arena, need);
+        block = xseg_cached_choose(arena, need);
     if (block != NULL)
         *out = xseg_arena_hand_out(arena, block, need);
     xseg_arena_unlock(arena);
@@ -376,126 +321,23 @@ static void put_back(struct xseg_arena *arena, struct xseg_block *block)
         xseg_arena_note_merge(arena, xseg_block_is_split(block), pieces, bytes, block->bytes);
 }
 
-static void note_oversize(struct xseg_arena *arena, const struct xseg_block *block)
-{
-    if (__builtin_expect(block->oversize, 0))
-        xseg_counts_down(&arena->counts, XSEG_COUNT_OVERSIZE_ALLOCATION, 1);
-}
-
 void xseg_arena_free(struct xseg_arena *arena, struct xseg_block *block)
 {
     xseg_counts_free(&arena->counts, block->bytes, block->requested);
-    note_oversize(arena, block);
+    xseg_arena_note_oversize(arena, block);
     put_back(arena, block);
 }
 
 void xseg_arena_note_pending(struct xseg_arena *arena, const struct xseg_block *block)
 {
     xseg_counts_pend(&arena->counts, block->bytes);
-    note_oversize(arena, block);
+    xseg_arena_note_oversize(arena, block);
 }
 
 void xseg_arena_take_back(struct xseg_arena *arena, struct xseg_block *block)
 {
     xseg_counts_end_pending(&arena->counts, block->bytes, block->requested);
     put_back(arena, block);
-}
-
-/* --- The shortest ways. --- */
-
-uint64_t xseg_arena_hit(struct xseg_arena *arena, const struct xseg_need *need)
-{
-    struct xseg_block *block = find(arena, need);
-
-    if (block == NULL || arena->blocks.free_count == 0 || block->filled)
-        return 0;
-    struct xseg_extent *extent = block->extent;
-    const uint64_t base = block->base;
-    const uint64_t rest = should_split(block, need) ? block->bytes - need->bytes : 0;
-    const uint64_t bytes = block->bytes - rest;
-    const bool oversize = bytes >= need->config->max_split_bytes;
-    if (!xseg_extent_is_expandable(extent))
-        xseg_arena_note_cut(arena, xseg_block_is_split(block), bytes, rest);
-    (void)xseg_cached_remove(arena, block);
-    if (rest != 0)
-        xseg_cached_add_frontier(arena, cut(arena, block, bytes, XSEG_BLOCK_CACHED, true, false));
-    block->state = XSEG_BLOCK_LIVE;
-    block->mapped = true;
-    block->oversize = oversize;
-    block->filled = false;
-    block->requested = need->requested;
-    xseg_starts_add(&extent->starts, base - extent->segment.base, block);
-    xseg_counts_alloc(&arena->counts, bytes, need->requested);
-    if (__builtin_expect(oversize, 0))
-        xseg_counts_up(&arena->counts, XSEG_COUNT_OVERSIZE_ALLOCATION, 1);
-    return base;
-}
-
-/* A neighbour of a block that is freed, if the two merge. */
-struct joining {
-    bool joins;
-    uint64_t bytes; /* 0 if not */
-};
-
-/* It is found no longer. */
-static inline struct joining start_joining(struct xseg_arena *arena, struct xseg_block *neighbour,
-                                           bool *was_frontier)
-{
-    const bool joins = neighbour->state == XSEG_BLOCK_CACHED;
-    const struct joining joining = {joins, neighbour->bytes & -(uint64_t)joins};
-
-    if (joining.bytes > XSEG_SIZE_SMALL_MAX || (arena->is_small && joins))
-        *was_frontier |= xseg_cached_remove(arena, neighbour);
-    return joining;
-}
-
-/*
- * A block that was live becomes cached, and merges with its neighbours; of each nobody can foresee whether it
- * is cached, so there is no branch for it but where the shelf is to be changed.  Returns the result.
- */
-static inline struct xseg_block *merge_plainly(struct xseg_arena *arena, struct xseg_block *block)
-{
-    struct xseg_block *const prev = block->prev == NULL ? &arena->edge : block->prev;
-    struct xseg_block *const next = block->next == NULL ? &arena->edge : block->next;
-    bool was_frontier = false;
-    const struct joining left = start_joining(arena, prev, &was_frontier);
-    const struct joining right = start_joining(arena, next, &was_frontier);
-    struct xseg_block *const wholes[] = {block, prev}, *const afters[] = {block->next, next->next};
-    struct xseg_block *whole = wholes[left.joins], *after = afters[right.joins];
-
-    whole->state = XSEG_BLOCK_CACHED;
-    whole->filled = false;
-    whole->bytes = left.bytes + block->bytes + right.bytes;
-    whole->requested = 0;
-    whole->next = after;
-    if (after != NULL)
-        after->prev = whole;
-    xseg_slab_put_if(&arena->blocks, next, right.joins);
-    xseg_slab_put_if(&arena->blocks, block, left.joins);
-    if (was_frontier)
-        xseg_cached_add_frontier(arena, whole);
-    else
-        xseg_cached_add(arena, whole);
-    if (!xseg_extent_is_expandable(whole->extent))
-        xseg_arena_note_merge(arena, xseg_block_is_split(whole), -(left.joins + right.joins),
-                              -(int64_t)(left.bytes + right.bytes), whole->bytes);
-    return whole;
-}
-
-bool xseg_arena_hit_free(struct xseg_arena *arena, struct xseg_extent *extent, uint64_t address)
-{
-    const uint64_t offset = address - extent->segment.base;
-    struct xseg_block *block = xseg_starts_at(&extent->starts, offset);
-
-    if (block == NULL || block->base != address || block->state != XSEG_BLOCK_LIVE ||
-        block->uses != NULL || arena->is_alone)
-        return false;
-    xseg_counts_free(&arena->counts, block->bytes, block->requested);
-    note_oversize(arena, block);
-    xseg_arena_stamp(arena, extent, address, block->bytes);
-    xseg_starts_remove(&extent->starts, offset);
-    (void)merge_plainly(arena, block);
-    return true;
 }
 
 /* --- For growth.c and trim.c. --- */

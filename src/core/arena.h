@@ -141,8 +141,18 @@ xseg_status xseg_arena_alloc(struct xseg_arena *arena, const struct xseg_need *n
  * for what has more to it. */
 uint64_t xseg_arena_hit(struct xseg_arena *arena, const struct xseg_need *need);
 
+/* The same of an expandable configuration without max_split_size_mb. */
+uint64_t xseg_arena_hit_expandable(struct xseg_arena *arena, uint64_t requested);
+
 /* Free the block at an address of an extent without cells, if it is live and that is all there is to do. */
 bool xseg_arena_hit_free(struct xseg_arena *arena, struct xseg_extent *extent, uint64_t address);
+
+/* Of cached blocks, by PyTorch's rules: what a request may have, whose best fit is `block`, or NULL; the first
+ * from `block` on that cannot grow, or that the next one could not grow less than. */
+struct xseg_block *xseg_arena_choose(const struct xseg_arena *arena, const struct xseg_need *need,
+                                     struct xseg_block *block);
+struct xseg_block *xseg_arena_prefer_enclosed(const struct xseg_arena *arena,
+                                              struct xseg_block *block);
 
 /*
  * Hand a cached block out, taking it off the shelf: its head becomes live, the rest stays cached if
@@ -161,6 +171,14 @@ void xseg_arena_free(struct xseg_arena *arena, struct xseg_block *block);
 
 /* A live block is free for the user, but pending: counts only. */
 void xseg_arena_note_pending(struct xseg_arena *arena, const struct xseg_block *block);
+
+/* A block that may be counted as oversize is not live any more. */
+static inline void xseg_arena_note_oversize(struct xseg_arena *arena,
+                                            const struct xseg_block *block)
+{
+    if (__builtin_expect(block->oversize, 0))
+        xseg_counts_down(&arena->counts, XSEG_COUNT_OVERSIZE_ALLOCATION, 1);
+}
 
 void xseg_arena_stamp_granules(struct xseg_arena *arena, struct xseg_extent *extent, uint64_t base,
                                uint64_t bytes);

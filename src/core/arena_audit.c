@@ -68,7 +68,7 @@ bool xseg_arena_audit(const struct xseg_arena *arena, struct xseg_finding *findi
         return false;
     XSEG_HOLDS(finding, "ARENA-1", arena->has_cells || shelved == tally.for_shelf,
                "%" PRIu64 " on the shelf, %" PRIu64 " cached", shelved, tally.for_shelf);
-    XSEG_HOLDS(finding, "ARENA-1", tally.frontiers == (arena->frontier != NULL),
+    XSEG_HOLDS(finding, "ARENA-1", tally.frontiers == xseg_cached_has_frontier(arena),
                "%" PRIu64 " cached blocks are the frontier", tally.frontiers);
     XSEG_HOLDS(finding, "ARENA-2", tree_count(arena->holes) == tally.holes,
                "%" PRIu64 " in the tree, %" PRIu64 " holes", tree_count(arena->holes), tally.holes);

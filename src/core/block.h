@@ -64,6 +64,43 @@ static inline bool xseg_block_is_split(const struct xseg_block *block)
     return block->prev != NULL || block->next != NULL;
 }
 
+/* Whether the block ends where memory can still be mapped. */
+static inline bool xseg_block_can_grow(const struct xseg_block *block)
+{
+    return block->next != NULL && !block->next->mapped;
+}
+
+/*
+ * Cut a block in two at `bytes`; returns the new block behind, of which every member is set, one by one: for
+ * all of them at once compilers choose an instruction that takes as long as the rest of a hit.
+ */
+static inline struct xseg_block *xseg_block_cut(struct xseg_slab *slab, struct xseg_block *block,
+                                                uint64_t bytes, uint8_t state, bool mapped,
+                                                bool filled)
+{
+    struct xseg_block *rest = xseg_slab_take_as_is(slab);
+
+    rest->state = state;
+    rest->mapped = mapped;
+    rest->oversize = false;
+    rest->filled = filled;
+    rest->born = 0;
+    rest->base = block->base + bytes;
+    rest->bytes = block->bytes - bytes;
+    rest->requested = 0;
+    rest->extent = block->extent;
+    rest->prev = block;
+    rest->next = block->next;
+    rest->left = rest->right = NULL;
+    rest->uses = NULL;
+    rest->ended = NULL;
+    if (rest->next != NULL)
+        rest->next->prev = rest;
+    block->next = rest;
+    block->bytes = bytes;
+    return rest;
+}
+
 /* --- Trees.  The root is a pointer, NULL when empty. --- */
 
 void xseg_tree_insert_among(struct xseg_block **root, struct xseg_block *block);

@@ -37,6 +37,11 @@ static inline void xseg_cached_add(struct xseg_arena *arena, struct xseg_block *
     xseg_shelf_insert(&arena->shelf, block);
 }
 
+static inline bool xseg_cached_has_frontier(const struct xseg_arena *arena)
+{
+    return arena->frontier != &arena->edge;
+}
+
 /* The same for what becomes the frontier: the rest of a block that was cut, or what the frontier has
  * merged into. */
 static inline void xseg_cached_add_frontier(struct xseg_arena *arena, struct xseg_block *block)
@@ -44,7 +49,7 @@ static inline void xseg_cached_add_frontier(struct xseg_arena *arena, struct xse
     if (xseg_cached_is_scrap(arena, block))
         return;
     xseg_cached_note_born(arena, block);
-    if (arena->frontier != NULL)
+    if (xseg_cached_has_frontier(arena))
         xseg_shelf_insert(&arena->shelf, arena->frontier);
     arena->frontier = block;
 }
@@ -55,7 +60,7 @@ static inline bool xseg_cached_remove(struct xseg_arena *arena, struct xseg_bloc
     if (xseg_cached_is_scrap(arena, block))
         return false;
     if (block == arena->frontier) {
-        arena->frontier = NULL;
+        arena->frontier = &arena->edge;
         return true;
     }
     xseg_shelf_remove(&arena->shelf, block);
@@ -69,8 +74,7 @@ static inline struct xseg_block *xseg_cached_or_frontier(const struct xseg_arena
 {
     struct xseg_block *frontier = arena->frontier;
 
-    if (frontier == NULL || frontier->bytes < bytes ||
-        (frontier->bytes == bytes && frontier->base < base))
+    if (frontier->bytes < bytes || (frontier->bytes == bytes && frontier->base < base))
         return block;
     if (block == NULL || frontier->bytes < block->bytes ||
         (frontier->bytes == block->bytes && frontier->base < block->base))
@@ -78,11 +82,14 @@ static inline struct xseg_block *xseg_cached_or_frontier(const struct xseg_arena
     return block;
 }
 
-/* The first one that is not below (bytes, base), or NULL; never a scrap. */
+/* The first one that is not below (bytes, base), or NULL; never a scrap.  bytes: not 0 */
 static inline struct xseg_block *xseg_cached_from(const struct xseg_arena *arena, uint64_t bytes,
                                                   uint64_t base)
 {
-    return xseg_cached_or_frontier(arena, xseg_shelf_from(&arena->shelf, bytes, base), bytes, base);
+    struct xseg_block *block =
+        arena->shelf.filled.top == 0 ? NULL : xseg_shelf_from(&arena->shelf, bytes, base);
+
+    return xseg_cached_or_frontier(arena, block, bytes, base);
 }
 
 /* The best fit for `bytes`, which are more than a scrap has; or NULL. */
@@ -100,6 +107,35 @@ static inline struct xseg_block *xseg_cached_next(const struct xseg_arena *arena
                                                   const struct xseg_block *block)
 {
     return xseg_cached_from(arena, block->bytes, block->base + 1);
+}
+
+/* What a request is served with by all rules, or NULL. */
+static inline struct xseg_block *xseg_cached_choose(const struct xseg_arena *arena,
+                                                    const struct xseg_need *need)
+{
+    struct xseg_block *block = xseg_cached_find(arena, need->span);
+
+    if (block == NULL)
+        return NULL;
+    /* What the rules end at, mostly. */
+    if (__builtin_expect(need->expandable && !xseg_block_can_grow(block) &&
+                             block->bytes < need->config->max_split_bytes,
+                         1))
+        return block;
+    return xseg_arena_choose(arena, need, block);
+}
+
+/* How much of the block that serves a request stays cached. */
+static inline uint64_t xseg_cached_rest(const struct xseg_block *block,
+                                        const struct xseg_need *need)
+{
+    const uint64_t rest = block->bytes - need->bytes;
+
+    if (need->no_split)
+        return 0;
+    if (need->is_small || need->expandable)
+        return rest;
+    return need->bytes < need->config->max_split_bytes && rest > XSEG_SIZE_SMALL_MAX ? rest : 0;
 }
 
 #endif

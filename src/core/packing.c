@@ -288,11 +288,6 @@ void xseg_packing_note(struct xseg_arena *arena, const struct xseg_block *block,
 }
 
 /* Whether a block could still grow: a hole follows. */
-static bool can_grow(const struct xseg_block *block)
-{
-    return block->next != NULL && !block->next->mapped;
-}
-
 /*
  * The place that keeps the fewest pages for the shortest time; without a block if there is none.  What
  * is much larger is left to larger requests, and the end of what could still grow stays free.
@@ -310,7 +305,7 @@ static struct place find(struct xseg_arena *arena, const struct xseg_need *need)
         if (block->extent->pages == NULL)
             continue;
         look_at(arena, need, life, block, xseg_round_up(block->base, need->alignment), &best);
-        if (!can_grow(block))
+        if (!xseg_block_can_grow(block))
             look_at(arena, need, life, block,
                     xseg_round_down(xseg_block_end(block) - need->bytes, need->alignment), &best);
     }

@@ -79,7 +79,8 @@ static inline struct xseg_block *xseg_shelf_from(const struct xseg_shelf *shelf,
                                                  uint64_t base)
 {
     const uint32_t bin = xseg_shelf_bin_of(bytes);
-    struct xseg_block *block = xseg_tree_find(shelf->bin[bin], bytes, base);
+    struct xseg_block *root = shelf->bin[bin];
+    struct xseg_block *block = root == NULL ? NULL : xseg_tree_find(root, bytes, base);
 
     return block != NULL ? block : xseg_shelf_first_above(shelf, bin);
 }

@@ -190,14 +190,20 @@ static void a_record_goes_only_if_it_is_said_to(void **state)
     struct record *const stays = xseg_slab_take(&slab), *const goes = xseg_slab_take(&slab);
     memset(stays->rest, 0xff, sizeof(stays->rest));
     const struct record before = *stays;
-    xseg_slab_put_if(&slab, stays, false);
+    xseg_slab_put_both_if(&slab, stays, false, stays, false);
     assert_int_equal(slab.free_count, XSEG_SLAB_RECORDS - 2);
     assert_memory_equal(stays, &before, sizeof(before));
     assert_audit(&slab);
-    xseg_slab_put_if(&slab, goes, true);
-    xseg_slab_put_if(&slab, stays, false);
-    assert_int_equal(slab.free_count, XSEG_SLAB_RECORDS - 1);
-    assert_memory_equal(stays, &before, sizeof(before));
+    for (unsigned which = 0; which < 2; which++) {
+        xseg_slab_put_both_if(&slab, which == 0 ? goes : stays, which == 0,
+                              which == 0 ? stays : goes, which == 1);
+        assert_int_equal(slab.free_count, XSEG_SLAB_RECORDS - 1);
+        assert_memory_equal(stays, &before, sizeof(before));
+        assert_audit(&slab);
+        assert_ptr_equal(xseg_slab_take(&slab), goes);
+    }
+    xseg_slab_put_both_if(&slab, stays, true, goes, true);
+    assert_int_equal(slab.free_count, XSEG_SLAB_RECORDS);
     assert_audit(&slab);
     assert_ptr_equal(xseg_slab_take(&slab), goes);
     xseg_slab_fini(&slab);
