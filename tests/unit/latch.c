@@ -133,6 +133,10 @@ static void an_owner_gives_way(void **state)
         pthread_t thread;
 
         xseg_latch_init(&f.latch, XSEG_RANK_ARENA);
+        if (!f.latch.has_barrier) {
+            print_message("# this system has no membarrier: no latch has an owner\n");
+            return;
+        }
         assert_int_equal(pthread_create(&thread, NULL, own, &f), 0);
         wait_for_turn(&f, 1);
         use(&f, 2000);
