@@ -299,6 +299,32 @@ static void processes_share_a_machine(void **state)
     (void)close(sockets[0]);
 }
 
+/* Not even time to take its name away. */
+static void a_shared_machine_whose_processes_were_killed_is_gone(void **state)
+{
+    struct xseg_sim_settings settings = shared_machine();
+    const struct xseg_sim_settings own = small_machine();
+    int result = 0;
+
+    (void)state;
+    if (settings.shared == NULL)
+        return;
+    settings.memory_bytes = 64 * MIB;
+    const pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        start(&settings);
+        (void)raise(SIGKILL);
+    }
+    assert_int_equal(waitpid(child, &result, 0), child);
+    assert_true(WIFSIGNALED(result) && WTERMSIG(result) == SIGKILL);
+    settings.memory_bytes = 256 * MIB;
+    start(&settings);
+    (void)enter(0);
+    assert_int_equal(left_of_first_device(), 256 * MIB);
+    start(&own);
+}
+
 static void a_shared_machine_ends_with_its_last_process(void **state)
 {
     struct xseg_sim_settings settings = shared_machine();
@@ -346,6 +372,7 @@ int main(void)
         cmocka_unit_test_teardown(a_fault_from_the_environment, clear),
         cmocka_unit_test_teardown(strict_unless_told_otherwise, clear),
         cmocka_unit_test_teardown(processes_share_a_machine, clear),
+        cmocka_unit_test_teardown(a_shared_machine_whose_processes_were_killed_is_gone, clear),
         cmocka_unit_test_teardown(a_shared_machine_ends_with_its_last_process, clear),
         cmocka_unit_test_teardown(what_cannot_be_understood_is_refused, clear),
     };

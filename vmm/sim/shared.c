@@ -49,6 +49,15 @@ static bool is_alive(const struct sim_shared *shared, unsigned slot)
     return fcntl(shared->file, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
 }
 
+/* Whether no process has a slot, one slot aside; SLOTS: none aside. */
+static bool is_deserted(const struct sim_shared *shared, unsigned but)
+{
+    for (unsigned slot = 0; slot < SLOTS; slot++)
+        if (slot != but && is_alive(shared, slot))
+            return false;
+    return true;
+}
+
 /* The file, locked, and the one that its name stands for still; -1 on failure. */
 static int open_locked(const char *path)
 {
@@ -90,6 +99,9 @@ static bool attach(struct sim_shared *shared, const char *path, struct sim_scene
     if (region == MAP_FAILED)
         return false;
     shared->region = region;
+    /* Its last users were killed and could not remove it. */
+    if (is_deserted(shared, SLOTS))
+        region->devices = 0;
     if (!take_slot(shared)) {
         (void)munmap(region, sizeof(*region));
         return false;
@@ -132,17 +144,13 @@ static void lock_region(struct sim_shared *shared)
 
 void sim_shared_leave(struct sim_shared *shared)
 {
-    bool is_last = true;
-
     if (shared->region == NULL)
         return;
     /* A forked child has the slot of its parent, and leaves it alone. */
     if (!sim_machine.forked) {
         lock_region(shared);
         memset(shared->region->used[shared->slot], 0, sizeof(shared->region->used[0]));
-        for (unsigned slot = 0; slot < SLOTS; slot++)
-            is_last = is_last && (slot == shared->slot || !is_alive(shared, slot));
-        if (is_last)
+        if (is_deserted(shared, shared->slot))
             (void)shm_unlink(shared->region->name);
         sim_shared_unlock(shared);
     }
