@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The lines of a text file, plain or compressed with Zstandard; its first bytes tell which.
+ * The lines of a text file.
  *
  * The file is read as a stream, so memory stays bounded whatever its size: a line longer than
- * LINES_LONGEST, a text longer than LINES_TEXT and a compression window of more than 128 MiB are
- * refused.  A line without its newline at the end of the file is refused, too: such a file was cut.
+ * LINES_LONGEST is refused.  A line without its newline at the end of the file is refused, too: such a file was cut.
  *
  * Locking: none; a reader belongs to one thread.
  */
@@ -14,10 +13,10 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <stdio.h>
 
-#define LINES_LONGEST ((size_t)16384)     /* bytes in one line; real ones have under 200 */
-#define LINES_TEXT    ((uint64_t)4 << 30) /* bytes of text in one file */
+#include "src/tools/input.h"
+
+#define LINES_LONGEST ((size_t)16384) /* bytes in one line; real ones have under 200 */
 
 struct lines;
 
@@ -27,8 +26,8 @@ enum lines_state {
     LINES_BAD   /* lines_problem() says why there is no next line */
 };
 
-/* Start reading an open file, which stays the caller's.  Returns NULL without host memory. */
-struct lines *lines_open(FILE *file);
+/* Start reading an input, which stays the caller's.  Returns NULL without host memory. */
+struct lines *lines_open(struct input *input);
 void lines_close(struct lines *lines);
 
 /*

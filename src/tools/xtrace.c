@@ -295,7 +295,8 @@ static bool read_lines(struct reader *reader, struct lines *lines)
 bool xtrace_read(FILE *file, struct xtrace *out, struct xtrace_fault *fault)
 {
     struct reader *reader = calloc(1, sizeof(*reader));
-    struct lines *lines = reader ? lines_open(file) : NULL;
+    struct input *input = reader ? input_open(file) : NULL;
+    struct lines *lines = input ? lines_open(input) : NULL;
     bool fine = false;
 
     if (lines) {
@@ -319,6 +320,7 @@ bool xtrace_read(FILE *file, struct xtrace *out, struct xtrace_fault *fault)
     }
     free(reader);
     lines_close(lines);
+    input_close(input);
     return fine;
 }
 
