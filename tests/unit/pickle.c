@@ -1,0 +1,332 @@
+/* SPDX-License-Identifier: MIT */
+/* The reader of pickles: every kind of value, and what is wrong where. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "src/tools/pickle.h"
+
+/* A string literal's bytes, with NUL bytes among them. */
+#define BYTES(literal) (literal), sizeof(literal) - 1
+#define HEAD           "\x80\x02"
+
+static bool read_bytes(const void *bytes, size_t size, struct pickle *pickle,
+                       struct pickle_fault *fault)
+{
+    FILE *file = tmpfile();
+    struct input *input;
+    bool fine;
+
+    assert_non_null(file);
+    assert_int_equal(fwrite(bytes, 1, size, file), size);
+    rewind(file);
+    input = input_open(file);
+    assert_non_null(input);
+    fine = pickle_read(input, pickle, fault);
+    input_close(input);
+    fclose(file);
+    return fine;
+}
+
+static struct pickle read_good(const void *bytes, size_t size)
+{
+    struct pickle pickle;
+    struct pickle_fault fault = {0, ""};
+
+    if (!read_bytes(bytes, size, &pickle, &fault))
+        fail_msg("byte %lu: %s", (unsigned long)fault.byte, fault.text);
+    return pickle;
+}
+
+static void numbers_have_their_sign_and_size(void **state)
+{
+    static const struct {
+        const char *bytes;
+        size_t size;
+        bool is_negative;
+        uint64_t number;
+    } rows[] = {
+        {BYTES(HEAD "K\xff."), false, 255},
+        {BYTES(HEAD "M\x01\x02."), false, 0x201},
+        {BYTES(HEAD "J\xff\xff\xff\x7f."), false, INT32_MAX},
+        {BYTES(HEAD "J\xff\xff\xff\xff."), true, 1},
+        {BYTES(HEAD "J\x00\x00\x00\x80."), true, (uint64_t)1 << 31},
+        {BYTES(HEAD "\x8a\x00."), false, 0},
+        {BYTES(HEAD "\x8a\x01\xff."), true, 1},
+        {BYTES(HEAD "\x8a\x02\xff\x00."), false, 255},
+        {BYTES(HEAD "\x8a\x08\xff\xff\xff\xff\xff\xff\xff\x7f."), false, INT64_MAX},
+        {BYTES(HEAD "\x8a\x08\x00\x00\x00\x00\x00\x00\x00\x80."), true, (uint64_t)1 << 63},
+        {BYTES(HEAD "\x8a\x09\xff\xff\xff\xff\xff\xff\xff\xff\x00."), false, UINT64_MAX},
+        {BYTES(HEAD "\x8a\x09\x01\x00\x00\x00\x00\x00\x00\x00\xff."), true, UINT64_MAX},
+        {BYTES(HEAD "\x8b\x01\x00\x00\x00\x07."), false, 7},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        struct pickle pickle = read_good(rows[i].bytes, rows[i].size);
+        const struct pickle_value *top = pickle_top(&pickle);
+        uint64_t number = 99;
+
+        assert_int_equal(top->kind, PICKLE_INT);
+        assert_int_equal(top->is_negative, rows[i].is_negative);
+        assert_true(top->number == rows[i].number);
+        assert_int_equal(pickle_number(top, &number), !rows[i].is_negative);
+        assert_true(rows[i].is_negative ? number == 99 : number == rows[i].number);
+        pickle_fini(&pickle);
+    }
+}
+
+static void larger_numbers_are_only_huge(void **state)
+{
+    static const struct {
+        const char *bytes;
+        size_t size;
+    } rows[] = {
+        {BYTES(HEAD "\x8a\x09\x00\x00\x00\x00\x00\x00\x00\x00\x01.")},
+        {BYTES(HEAD "\x8a\x09\xff\xff\xff\xff\xff\xff\xff\xff\xfe.")},
+        {BYTES(HEAD "\x8a\x09\x00\x00\x00\x00\x00\x00\x00\x00\xff.")},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        struct pickle pickle = read_good(rows[i].bytes, rows[i].size);
+        uint64_t number;
+
+        assert_int_equal(pickle_top(&pickle)->kind, PICKLE_HUGE);
+        assert_false(pickle_number(pickle_top(&pickle), &number));
+        pickle_fini(&pickle);
+    }
+}
+
+/* [None, True, False, 1.5, "ab", b"c", ("x",), (), {7}, {"k": "v"}] */
+static void every_kind_is_read(void **state)
+{
+    struct pickle pickle = read_good(
+        BYTES("\x80\x04\x95\x00\x00\x00\x00\x00\x00\x00\x00](N\x88\x89G\x3f\xf8\x00\x00\x00\x00\x00"
+              "\x00\x8c\x02"
+              "ab"
+              "C\x01"
+              "cX\x01\x00\x00\x00x\x85)\x8f(K\x07\x90}X\x01\x00\x00\x00kX\x01\x00\x00\x00vse."));
+    static const enum pickle_kind kinds[] = {PICKLE_NONE, PICKLE_BOOL,  PICKLE_BOOL,  PICKLE_REAL,
+                                             PICKLE_TEXT, PICKLE_BYTES, PICKLE_TUPLE, PICKLE_TUPLE,
+                                             PICKLE_SET,  PICKLE_DICT};
+    const struct pickle_value *top = pickle_top(&pickle);
+    const struct pickle_value *items[10];
+
+    (void)state;
+    assert_int_equal(top->kind, PICKLE_LIST);
+    assert_int_equal(pickle_count(top), 10);
+    for (size_t i = 0; i < 10; i++) {
+        items[i] = pickle_item(&pickle, top, i);
+        assert_int_equal(items[i]->kind, kinds[i]);
+    }
+    assert_int_equal(items[1]->number, 1);
+    assert_int_equal(items[2]->number, 0);
+    assert_true(items[3]->real >= 1.5 && items[3]->real <= 1.5);
+    assert_string_equal(pickle_string(&pickle, items[4]), "ab");
+    assert_null(pickle_string(&pickle, items[5]));
+    assert_memory_equal(pickle.text + items[5]->text, "c", 1);
+    assert_int_equal(pickle_count(items[6]), 1);
+    assert_int_equal(pickle_count(items[7]), 0);
+    assert_int_equal(pickle_item(&pickle, items[8], 0)->number, 7);
+    assert_string_equal(pickle_string(&pickle, pickle_find(&pickle, items[9], "k")), "v");
+    assert_null(pickle_find(&pickle, items[9], "v"));
+    assert_null(pickle_find(&pickle, top, "k"));
+    assert_null(pickle_find(&pickle, NULL, "k"));
+    assert_int_equal(pickle_count(items[4]), 0);
+    pickle_fini(&pickle);
+}
+
+static void the_last_of_equal_keys_counts(void **state)
+{
+    struct pickle pickle =
+        read_good(BYTES(HEAD "}(U\x01kK\x01X\x01\0\0\0kK\x02X\x01\0\0\0kK\x03u."));
+    uint64_t number = 0;
+
+    (void)state;
+    assert_true(pickle_number(pickle_find(&pickle, pickle_top(&pickle), "k"), &number));
+    assert_int_equal(number, 3);
+    pickle_fini(&pickle);
+}
+
+static void text_with_a_nul_byte_is_no_string(void **state)
+{
+    struct pickle pickle = read_good(BYTES(HEAD "X\x03\0\0\0a\0b."));
+
+    (void)state;
+    assert_int_equal(pickle_top(&pickle)->count, 3);
+    assert_null(pickle_string(&pickle, pickle_top(&pickle)));
+    pickle_fini(&pickle);
+}
+
+static void the_memo_shares_values(void **state)
+{
+    struct pickle pickle =
+        read_good(BYTES("\x80\x04]\x94(K\x05\x94h\x01j\x01\0\0\0q\x02h\x02h\0e."));
+    const struct pickle_value *top = pickle_top(&pickle);
+
+    (void)state;
+    assert_int_equal(pickle_count(top), 5);
+    for (size_t i = 0; i < 4; i++)
+        assert_ptr_equal(pickle_item(&pickle, top, i), pickle_item(&pickle, top, 0));
+    assert_ptr_equal(pickle_item(&pickle, top, 4), top);
+    pickle_fini(&pickle);
+}
+
+static void containers_grow_one_by_one(void **state)
+{
+    enum { COUNT = 100000 };
+    unsigned char *bytes = malloc(3 + 3 * COUNT + 1);
+    struct pickle pickle;
+
+    (void)state;
+    assert_non_null(bytes);
+    memcpy(bytes, HEAD "]", 3);
+    for (size_t i = 0; i < COUNT; i++)
+        memcpy(bytes + 3 + 3 * i, (const char[]){'K', (char)(i % 127), 'a'}, 3);
+    bytes[3 + 3 * COUNT] = '.';
+    pickle = read_good(bytes, 3 + 3 * COUNT + 1);
+    assert_int_equal(pickle_count(pickle_top(&pickle)), COUNT);
+    for (size_t i = 0; i < COUNT; i++)
+        assert_int_equal(pickle_item(&pickle, pickle_top(&pickle), i)->number, i % 127);
+    pickle_fini(&pickle);
+    free(bytes);
+}
+
+static void depth_only_costs_memory(void **state)
+{
+    enum { DEPTH = 1000000 };
+    unsigned char *bytes = malloc(2 + 2 * DEPTH);
+    struct pickle pickle;
+    const struct pickle_value *at;
+
+    (void)state;
+    assert_non_null(bytes);
+    memcpy(bytes, HEAD, 2);
+    memset(bytes + 2, ']', DEPTH);
+    memset(bytes + 2 + DEPTH, 'a', DEPTH - 1);
+    bytes[2 + 2 * DEPTH - 1] = '.';
+    pickle = read_good(bytes, 2 + 2 * DEPTH);
+    at = pickle_top(&pickle);
+    for (size_t i = 1; i < DEPTH; i++) {
+        assert_int_equal(pickle_count(at), 1);
+        at = pickle_item(&pickle, at, 0);
+    }
+    assert_int_equal(pickle_count(at), 0);
+    pickle_fini(&pickle);
+    free(bytes);
+}
+
+static void what_is_wrong_is_named_with_its_place(void **state)
+{
+    static const struct {
+        const char *bytes;
+        size_t size;
+        uint64_t byte;
+        const char *words;
+    } rows[] = {
+        {BYTES(""), 0, "was cut"},
+        {BYTES("N."), 0, "no pickle of protocol 2"},
+        {BYTES("\x80\x01N."), 0, "protocol 1 of pickles is not known"},
+        {BYTES("\x80\x06N."), 0, "protocol 6 of pickles is not known"},
+        {BYTES(HEAD "N"), 3, "was cut"},
+        {BYTES(HEAD "J\0\0"), 2, "was cut"},
+        {BYTES(HEAD "X\x09\0\0\0abc"), 2, "was cut"},
+        {BYTES(HEAD "."), 2, "a value is missing"},
+        {BYTES(HEAD "N(."), 4, "a mark on the stack"},
+        {BYTES(HEAD "I5\n."), 2, "opcode 0x49"},
+        {BYTES(HEAD "]Na]e."), 6, "a mark is missing"},
+        {BYTES(HEAD "NNa."), 4, "no list"},
+        {BYTES(HEAD ")(Ne."), 5, "no list"},
+        {BYTES(HEAD "](Nu."), 5, "no dictionary"},
+        {BYTES(HEAD "](N\x90."), 5, "no set"},
+        {BYTES(HEAD "}(NNNu."), 7, "a key without a value"},
+        {BYTES(HEAD "}Ns."), 4, "a value is missing"},
+        {BYTES(HEAD "N(\x85."), 4, "a value is missing"},
+        {BYTES(HEAD "N(2."), 4, "a value is missing"},
+        {BYTES(HEAD "0."), 2, "a value is missing"},
+        {BYTES(HEAD "1."), 2, "a mark is missing"},
+        {BYTES(HEAD "\x94."), 2, "a value is missing"},
+        {BYTES(HEAD "h\0."), 2, "memo entry 0 was not made"},
+        {BYTES(HEAD "Nq\x02h\x01."), 5, "memo entry 1 was not made"},
+        {BYTES(HEAD "Nq\x04."), 3, "memo entry 4 comes too early"},
+        {BYTES(HEAD "\x8b\xff\xff\xff\xff."), 2, "negative length"},
+        {BYTES("\x80\x04\x8d\0\0\0\0\0\0\0\x80."), 2, "more than 1 GiB"},
+        {BYTES(HEAD "cos\nsystem\n."), 2, "a class or a function"},
+        {BYTES("\x80\x04\x8c\x01x\x8c\x01y\x93."), 8, "a class or a function"},
+        {BYTES(HEAD "N)R."), 4, "a class or a function"},
+        {BYTES(HEAD "NQ."), 3, "a class or a function"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        struct pickle_fault fault = {99, ""};
+        struct pickle pickle;
+
+        if (read_bytes(rows[i].bytes, rows[i].size, &pickle, &fault))
+            fail_msg("row %zu is accepted", i);
+        if (fault.byte != rows[i].byte || !strstr(fault.text, rows[i].words))
+            fail_msg("row %zu: expected byte %lu: %s, got byte %lu: %s", i,
+                     (unsigned long)rows[i].byte, rows[i].words, (unsigned long)fault.byte,
+                     fault.text);
+    }
+}
+
+static void marks_and_values_are_popped(void **state)
+{
+    struct pickle pickle = read_good(BYTES(HEAD "K\x01K\x02(0(NN10"
+                                                "2\x86."));
+
+    (void)state;
+    assert_int_equal(pickle_count(pickle_top(&pickle)), 2);
+    assert_int_equal(pickle_item(&pickle, pickle_top(&pickle), 1)->number, 1);
+    pickle_fini(&pickle);
+}
+
+/* Each empty list costs the reader 20 bytes. */
+static void memory_is_bounded(void **state)
+{
+    static unsigned char lists[1 << 16];
+    struct pickle_fault fault = {0, ""};
+    struct pickle pickle;
+    struct input *input;
+    FILE *file = tmpfile();
+
+    (void)state;
+    assert_non_null(file);
+    memset(lists, ']', sizeof(lists));
+    assert_int_equal(fwrite(HEAD, 1, 2, file), 2);
+    for (size_t i = 0; i < 1 << 10; i++)
+        assert_int_equal(fwrite(lists, 1, sizeof(lists), file), sizeof(lists));
+    rewind(file);
+    input = input_open(file);
+    assert_non_null(input);
+    assert_false(pickle_read(input, &pickle, &fault));
+    assert_non_null(strstr(fault.text, "more than 1 GiB"));
+    input_close(input);
+    fclose(file);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(numbers_have_their_sign_and_size),
+        cmocka_unit_test(larger_numbers_are_only_huge),
+        cmocka_unit_test(every_kind_is_read),
+        cmocka_unit_test(the_last_of_equal_keys_counts),
+        cmocka_unit_test(text_with_a_nul_byte_is_no_string),
+        cmocka_unit_test(the_memo_shares_values),
+        cmocka_unit_test(containers_grow_one_by_one),
+        cmocka_unit_test(depth_only_costs_memory),
+        cmocka_unit_test(what_is_wrong_is_named_with_its_place),
+        cmocka_unit_test(marks_and_values_are_popped),
+        cmocka_unit_test(memory_is_bounded),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
