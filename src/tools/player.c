@@ -59,6 +59,8 @@ static xseg_status alloc_block(struct player *player, const struct xtrace_op *op
 /* An allocation that failed here or on the tape, or that is judged. */
 static bool settle(struct player *player, const struct xtrace_op *op, xseg_status status)
 {
+    player->out->failed += op->failed;
+    player->out->failed_served += op->failed && status == XSEG_OK;
     if (status == XSEG_OK && !op->failed) {
         check_served(&player->check);
         return true;

@@ -68,12 +68,16 @@ static struct cell text_of(const char *text)
     return cell;
 }
 
-/* The rows of the table; those from LIVE_AVERAGE on only where the trace has a clock. */
+/*
+ * The rows of the table; those from LIVE_AVERAGE on only where the trace has a clock, FAILED only where
+ * allocations failed in the file.
+ */
 static const struct {
     const char *label;
     enum {
         EVENTS,
         OOM_AT,
+        FAILED,
         REQUESTED,
         ALLOCATED,
         ACTIVE,
@@ -89,6 +93,7 @@ static const struct {
 } rows[] = {
     {"events", EVENTS},
     {"out of memory at event", OOM_AT},
+    {"failed then, served here", FAILED},
     {"peak requested", REQUESTED},
     {"peak allocated", ALLOCATED},
     {"peak active", ACTIVE},
@@ -111,6 +116,10 @@ static struct cell cell_of(const struct replay_result *result, unsigned row)
         return count_of(result->events);
     case OOM_AT:
         return result->oom_at < 0 ? text_of("none") : count_of((uint64_t)result->oom_at);
+    case FAILED:
+        snprintf(cell.text, sizeof(cell.text), "%" PRIu64 " of %" PRIu64, result->failed_served,
+                 result->failed);
+        return cell;
     case REQUESTED:
         return bytes_of(result->peak_requested);
     case ALLOCATED:
@@ -217,6 +226,8 @@ void report_table(FILE *out, const struct report *reports, unsigned count)
     for (unsigned row = 0; row < sizeof(rows) / sizeof(rows[0]); row++) {
         if (rows[row].what >= LIVE_AVERAGE && !reports[0].result.watch.has_clock)
             break;
+        if (rows[row].what == FAILED && reports[0].result.failed == 0)
+            continue;
         print_label(out, rows[row].label);
         for (unsigned i = 0; i < count; i++)
             print_cell(out, cell_of(&reports[i].result, row));
@@ -322,6 +333,10 @@ json_t *report_json(const struct report *report)
     failed |=
         json_object_set_new(object, "min_device",
                             report->has_min_device ? json_bytes(report->min_device) : json_null());
+    if (result->failed > 0) {
+        failed |= json_object_set_new(object, "failed", json_bytes(result->failed));
+        failed |= json_object_set_new(object, "failed_served", json_bytes(result->failed_served));
+    }
     if (result->watch.has_clock)
         failed |= add_watch(object, &result->watch);
     if (result->explained.is_there)

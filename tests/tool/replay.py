@@ -270,12 +270,16 @@ class OutOfMemory(ReplayTest):
     def test_in_the_file(self):
         one = self.figures("d 100\na 1 900000000 0\n! oom\na 2 512 0\nf 2\n")
         self.assertEqual((one["oom_at"], one["events"]), (-1, 3))
+        self.assertEqual((one["failed"], one["failed_served"]), (1, 0))
 
     def test_only_in_the_file(self):
         # The block is served and freed at once: the programme never had it.
         text = "d 100\na 1 900 0\n! oom\na 2 60000000 0\nf 2\n"
         one = self.figures(text, "--config", "expandable_segments:False")
         self.assertEqual((one["oom_at"], one["peak_requested"]), (-1, 60000000))
+        self.assertEqual((one["failed"], one["failed_served"]), (1, 1))
+        self.assertIn("failed then, served here            1 of 1\n",
+                      self.replay(self.file(text)).stdout)
 
 
 class Checks(ReplayTest):
