@@ -16,12 +16,14 @@
 #define DEVICE_DEFAULT ((uint64_t)80 << 30)
 #define DEVICE_GRANULE ((uint64_t)2 << 20)
 #define DEVICE_MOST    ((uint64_t)1 << 60)
+#define DEVICE_LAST    1023
 #define TICK_DEFAULT   1000 /* milliseconds */
 
 static const char help[] =
     "usage: xseg replay [OPTION]... FILE...\n"
     "\n"
-    "Replays recorded programmes (traces and tapes, plain or .zst) through the allocator.\n"
+    "Replays recorded programmes (traces, tapes and memory snapshots of PyTorch, plain or .zst)\n"
+    "through the allocator.\n"
     "\n"
     "  --config STRING        configuration; otherwise the file's, otherwise the defaults\n"
     "  --device-memory SIZE   of the simulated device, such as 900MiB or 24GiB; otherwise the\n"
@@ -35,6 +37,8 @@ static const char help[] =
     "  --compare STRING       replay under this configuration, too, and print both\n"
     "  --explain              say at the end why memory is reserved\n"
     "  --json                 print JSON\n"
+    "  --device N             of a snapshot: the history of this device (default: the one with\n"
+    "                         most entries)\n"
     "  --timeline FILE        write memory over time: event, requested, allocated, reserved\n"
     "  --tick MS              how often xseg_tick() is called while the trace's clock goes on\n"
     "                         (default 1000; 0: never)\n"
@@ -47,6 +51,7 @@ struct command {
     const char *config, *compare, *costs, *timeline_path;
     uint64_t device_bytes; /* 0: not given */
     uint64_t tick_ms;
+    int device; /* of a snapshot; -1: not given */
     enum gpu_driver driver;
     enum check_mode check;
     bool min_device, json, explain;
@@ -101,6 +106,16 @@ static bool parse_tick(const char *text, uint64_t *out)
     if (text[0] < '0' || text[0] > '9' || *end || errno != 0)
         return refuse("--tick", "takes a whole number of milliseconds");
     return true;
+}
+
+static bool parse_device(const char *text, int *out)
+{
+    char *end = NULL;
+    const unsigned long number = strtoul(text, &end, 10);
+
+    *out = (int)number;
+    return (text[0] >= '0' && text[0] <= '9' && !*end && number <= DEVICE_LAST) ||
+           refuse("--device", "takes the number of a device, from 0 to 1023");
 }
 
 static bool parse_check(const char *text, enum check_mode *out)
@@ -177,6 +192,8 @@ static bool parse_option(struct command *command, int option)
     case 't':
         command->timeline_path = optarg;
         return true;
+    case 'g':
+        return parse_device(optarg, &command->device);
     case 'i':
         return parse_tick(optarg, &command->tick_ms);
     default: /* getopt has said what is wrong */
@@ -189,19 +206,13 @@ static bool parse_option(struct command *command, int option)
 static int parse(struct command *command, int count, char **arguments)
 {
     static const struct option options[] = {
-        {"config", required_argument, NULL, 'c'},
-        {"device-memory", required_argument, NULL, 'm'},
-        {"driver", required_argument, NULL, 'd'},
-        {"costs", required_argument, NULL, 'k'},
-        {"check", optional_argument, NULL, 'x'},
-        {"min-device", no_argument, NULL, 'n'},
-        {"compare", required_argument, NULL, 'p'},
-        {"json", no_argument, NULL, 'j'},
-        {"timeline", required_argument, NULL, 't'},
-        {"tick", required_argument, NULL, 'i'},
-        {"explain", no_argument, NULL, 'e'},
-        {"help", no_argument, NULL, 'h'},
-        {NULL, 0, NULL, 0},
+        {"config", required_argument, NULL, 'c'},   {"device-memory", required_argument, NULL, 'm'},
+        {"driver", required_argument, NULL, 'd'},   {"costs", required_argument, NULL, 'k'},
+        {"check", optional_argument, NULL, 'x'},    {"min-device", no_argument, NULL, 'n'},
+        {"compare", required_argument, NULL, 'p'},  {"json", no_argument, NULL, 'j'},
+        {"timeline", required_argument, NULL, 't'}, {"tick", required_argument, NULL, 'i'},
+        {"explain", no_argument, NULL, 'e'},        {"device", required_argument, NULL, 'g'},
+        {"help", no_argument, NULL, 'h'},           {NULL, 0, NULL, 0},
     };
     static char whole_name[] = "xseg replay";
     int option;
@@ -228,21 +239,6 @@ static int parse(struct command *command, int count, char **arguments)
     return -1;
 }
 
-/* Whether a string names the key that switches between the two ways of getting memory. */
-static bool names_expandable(const char *config)
-{
-    static const char key[] = "expandable_segments";
-
-    for (const char *at = strstr(config, key); at; at = strstr(at + 1, key)) {
-        const char *after = at + sizeof(key) - 1;
-
-        after += strspn(after, " ");
-        if (*after == ':' && (at == config || at[-1] == ',' || at[-1] == ' '))
-            return true;
-    }
-    return false;
-}
-
 /*
  * The configuration that a file was made under.  Its `c` line is a string as PyTorch reads it, and
  * to PyTorch a string that does not name expandable_segments means classic.  Allocated; NULL without
@@ -253,7 +249,7 @@ static char *config_of(const struct xtrace *trace)
     const char *config = trace->config;
     char *whole;
 
-    if (!config || names_expandable(config))
+    if (!config || xtrace_names_expandable(config))
         return strdup(config ? config : "");
     if (asprintf(&whole, "%s%sexpandable_segments:False", config, config[0] ? "," : "") < 0)
         return NULL;
@@ -377,13 +373,18 @@ static void replay_file(struct command *command, const char *name)
         note_exit(command, COMMAND_BAD);
         return;
     }
-    if (!xtrace_read(file, &trace, &fault)) {
-        (void)fprintf(stderr, "%s:%" PRIu64 ": %s\n", name, fault.line, fault.text);
+    if (!xtrace_read(file, command->device, &trace, &fault)) {
+        if (fault.line > 0)
+            (void)fprintf(stderr, "%s:%" PRIu64 ": %s\n", name, fault.line, fault.text);
+        else
+            (void)fprintf(stderr, "%s: %s\n", name, fault.text);
         note_exit(command, COMMAND_BAD);
         (void)fclose(file);
         return;
     }
     (void)fclose(file);
+    if (trace.note[0])
+        (void)fprintf(stderr, "%s: %s\n", name, trace.note);
     own_config = config_of(&trace);
     if (own_config && may_check(command, name, &trace, own_config))
         replay_trace(command, name, &trace, own_config);
@@ -405,7 +406,7 @@ static void print_json(struct command *command, bool several)
 int command_replay(int count, char **arguments)
 {
     struct command command = {
-        .driver = GPU_SIMULATED, .tick_ms = TICK_DEFAULT, .exit = COMMAND_FINE};
+        .driver = GPU_SIMULATED, .device = -1, .tick_ms = TICK_DEFAULT, .exit = COMMAND_FINE};
     int status = parse(&command, count, arguments);
 
     if (status >= 0)

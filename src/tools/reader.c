@@ -60,11 +60,11 @@ void *reader_room(struct reader *reader, void *array, size_t *capacity, size_t c
     return bigger;
 }
 
-static struct idmap_entry *add_name(struct reader *reader, struct idmap *map, uint64_t name,
-                                    uint32_t number)
+struct idmap_entry *reader_add_name(struct reader *reader, struct idmap *map, uint64_t name,
+                                    uint32_t number, uint32_t line)
 {
     size_t before = map->capacity;
-    struct idmap_entry *entry = idmap_add(map, name, number, reader->line);
+    struct idmap_entry *entry = idmap_add(map, name, number, line);
 
     if (!entry)
         reader_no_memory(reader);
@@ -90,6 +90,17 @@ struct xtrace_op *reader_add_op(struct reader *reader, enum xtrace_kind kind)
     return &ops[trace->op_count++];
 }
 
+bool reader_config(struct reader *reader, const char *text)
+{
+    if (reader->trace.config)
+        return reader_bad(reader, "a second `c` line");
+    for (const char *byte = text; *byte; byte++)
+        if (*byte < ' ' || *byte > '~')
+            return reader_bad(reader, "the configuration has a byte that is not printable");
+    reader->trace.config = strdup(text);
+    return reader->trace.config || reader_no_memory(reader);
+}
+
 /* The number that stands for a stream; a new one where the stream is new. */
 static bool find_stream(struct reader *reader, uint64_t name, uint16_t *out)
 {
@@ -101,7 +112,7 @@ static bool find_stream(struct reader *reader, uint64_t name, uint16_t *out)
     }
     if (reader->trace.stream_count == XTRACE_STREAMS)
         return reader_bad(reader, "the file has more than %d streams", XTRACE_STREAMS);
-    if (!add_name(reader, &reader->streams, name, reader->trace.stream_count))
+    if (!reader_add_name(reader, &reader->streams, name, reader->trace.stream_count, reader->line))
         return false;
     reader->trace.stream_name[reader->trace.stream_count] = name;
     *out = (uint16_t)reader->trace.stream_count++;
@@ -118,7 +129,7 @@ static bool add_pool(struct reader *reader, uint64_t name, uint16_t *out)
     reader->pool_states = states;
     if (reader->trace.pool_count > XTRACE_POOLS)
         return reader_bad(reader, "the file has more than %d pools", XTRACE_POOLS);
-    if (!add_name(reader, &reader->pools, name, reader->trace.pool_count))
+    if (!reader_add_name(reader, &reader->pools, name, reader->trace.pool_count, reader->line))
         return false;
     memset(&states[reader->trace.pool_count], 0, sizeof(*states));
     *out = (uint16_t)reader->trace.pool_count++;
@@ -187,7 +198,7 @@ bool reader_alloc(struct reader *reader, const struct fields *fields)
         return false;
     if (fields->count > 4 && fields->number[4] && !find_pool(reader, fields->number[4], &pool))
         return false;
-    entry = add_name(reader, &reader->blocks, id, slot);
+    entry = reader_add_name(reader, &reader->blocks, id, slot, reader->line);
     op = entry ? reader_add_op(reader, XTRACE_ALLOC) : NULL;
     if (!op)
         return false;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * What the lines of a trace mean: the state of a file that is being read, and the rules that each
- * operation must keep.  The grammar, how a line is cut into fields, is in xtrace.c.
+ * operation must keep.  The grammar, how a line is cut into fields, is in xtrace.c; what the entries
+ * of a memory snapshot are as lines, in snapshot.c.
  *
  * Every function that can refuse returns false (or NULL) and has then set the fault.  The memory
  * that a file makes the reader hold is bounded by XTRACE_MEMORY.
@@ -63,9 +64,14 @@ bool reader_no_memory(struct reader *reader);
 /* An array with room for one more element, or NULL; then the old one is as it was. */
 void *reader_room(struct reader *reader, void *array, size_t *capacity, size_t count, size_t size);
 
+/* A name in one of the reader's tables, or NULL.  line: at least 1. */
+struct idmap_entry *reader_add_name(struct reader *reader, struct idmap *map, uint64_t name,
+                                    uint32_t number, uint32_t line);
+
 struct xtrace_op *reader_add_op(struct reader *reader, enum xtrace_kind kind);
 
 /* One line each. */
+bool reader_config(struct reader *reader, const char *text);
 bool reader_alloc(struct reader *reader, const struct fields *fields);
 bool reader_free(struct reader *reader, const struct fields *fields);
 bool reader_failure(struct reader *reader, const struct fields *fields);

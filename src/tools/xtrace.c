@@ -6,7 +6,9 @@
 #include <string.h>
 
 #include "src/tools/lines.h"
+#include "src/tools/pickle.h"
 #include "src/tools/reader.h"
+#include "src/tools/snapshot.h"
 
 #define LABEL_MOST  80                  /* bytes of a mark's label that are kept */
 #define DEVICE_MOST ((uint64_t)1 << 40) /* MiB; more than any driver can address */
@@ -169,18 +171,6 @@ static bool read_device(struct reader *reader, struct fields *fields)
     return true;
 }
 
-/* `c CONFIG` */
-static bool read_config(struct reader *reader, const char *text)
-{
-    if (reader->trace.config)
-        return reader_bad(reader, "a second `c` line");
-    for (const char *byte = text; *byte; byte++)
-        if (*byte < ' ' || *byte > '~')
-            return reader_bad(reader, "the configuration has a byte that is not printable");
-    reader->trace.config = strdup(text);
-    return reader->trace.config || reader_no_memory(reader);
-}
-
 /* `m LABEL` */
 static bool read_mark(struct reader *reader, const char *label)
 {
@@ -237,7 +227,7 @@ static bool read_line(struct reader *reader, char *text)
     if (text[0] == 'm' && (text[1] == ' ' || text[1] == '\0'))
         return read_mark(reader, text[1] ? text + 2 : "");
     if (text[0] == 'c' && (text[1] == ' ' || text[1] == '\0'))
-        return read_config(reader, text[1] ? text + 2 : "");
+        return reader_config(reader, text[1] ? text + 2 : "");
 
     cut(text, &fields);
     if (strcmp(fields.text[0], "=") == 0)
@@ -273,7 +263,7 @@ static bool read_end(struct reader *reader)
     return true;
 }
 
-static bool read_lines(struct reader *reader, struct lines *lines)
+static bool next_lines(struct reader *reader, struct lines *lines)
 {
     for (;;) {
         char *text = NULL;
@@ -292,18 +282,27 @@ static bool read_lines(struct reader *reader, struct lines *lines)
     }
 }
 
-bool xtrace_read(FILE *file, struct xtrace *out, struct xtrace_fault *fault)
+static bool read_lines(struct reader *reader, struct input *input)
+{
+    struct lines *lines = lines_open(input);
+    const bool fine = lines ? next_lines(reader, lines) : reader_no_memory(reader);
+
+    lines_close(lines);
+    return fine;
+}
+
+bool xtrace_read(FILE *file, int device, struct xtrace *out, struct xtrace_fault *fault)
 {
     struct reader *reader = calloc(1, sizeof(*reader));
     struct input *input = reader ? input_open(file) : NULL;
-    struct lines *lines = input ? lines_open(input) : NULL;
     bool fine = false;
 
-    if (lines) {
+    if (input) {
         reader->fault = fault;
         reader->trace.stream_count = 1;
         reader->trace.pool_count = 1;
-        fine = read_lines(reader, lines);
+        fine = input_peek(input) == PICKLE_PROTO ? snapshot_read(reader, input, device)
+                                                 : read_lines(reader, input);
     } else {
         *fault = (struct xtrace_fault){1, "no host memory is left to read the file"};
     }
@@ -319,9 +318,22 @@ bool xtrace_read(FILE *file, struct xtrace *out, struct xtrace_fault *fault)
         free(reader->free_slots);
     }
     free(reader);
-    lines_close(lines);
     input_close(input);
     return fine;
+}
+
+bool xtrace_names_expandable(const char *config)
+{
+    static const char key[] = "expandable_segments";
+
+    for (const char *at = strstr(config, key); at; at = strstr(at + 1, key)) {
+        const char *after = at + sizeof(key) - 1;
+
+        after += strspn(after, " ");
+        if (*after == ':' && (at == config || at[-1] == ',' || at[-1] == ' '))
+            return true;
+    }
+    return false;
 }
 
 void xtrace_fini(struct xtrace *trace)

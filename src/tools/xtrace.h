@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A trace or tape of allocator calls (docs/replay.md), read into one array that can be replayed many
- * times.
+ * A trace or tape of allocator calls, or a memory snapshot of PyTorch (docs/replay.md), read into one
+ * array that can be replayed many times.
  *
  * Names are renumbered: a block's ID becomes a slot, which is used again once the block is freed, so
  * that a replay touches as little memory of its own as it can; streams and pools are counted from 1,
@@ -47,7 +47,7 @@ enum xtrace_kind {
 
 struct xtrace_op {
     uint64_t value; /* bytes, microseconds or an offset */
-    uint32_t line;
+    uint32_t line; /* in a snapshot: the entry of the history; 1 for what was live before it, too */
     uint32_t slot;
     uint16_t stream, other;
     uint16_t pool;
@@ -93,6 +93,7 @@ struct xtrace {
     size_t answer_count;
     char *labels; /* of marks, one after the other, each terminated */
     size_t label_bytes;
+    char note[400];                       /* how a snapshot became a trace; empty: nothing to say */
     char *config;                         /* of the `c` line; NULL without one */
     uint64_t device_bytes;                /* of the `d` line; 0 without one */
     uint64_t events;                      /* allocations and frees */
@@ -105,21 +106,25 @@ struct xtrace {
 
 /* What is wrong with a file, and where. */
 struct xtrace_fault {
-    uint64_t line;
+    uint64_t line; /* in a snapshot: the entry of the history, from 1; 0: the text says where */
     char text[240];
 };
 
 /*
  * Read an open file, plain or compressed.
  *
+ * @param device  whose history is taken from a snapshot; -1: that of the device with most entries
  * @param out    filled in on success; the caller calls xtrace_fini()
  * @param fault  filled in on failure
  *
- * Returns: whether the whole file is a trace.
+ * Returns: whether the whole file is a trace or a snapshot.
  */
-bool xtrace_read(FILE *file, struct xtrace *out, struct xtrace_fault *fault);
+bool xtrace_read(FILE *file, int device, struct xtrace *out, struct xtrace_fault *fault);
 
 void xtrace_fini(struct xtrace *trace);
+
+/* Whether a configuration names the key that switches between the two ways of getting memory. */
+bool xtrace_names_expandable(const char *config);
 
 /* The name of a row of answers as a tape spells it, and how many numbers it has. */
 const char *xtrace_row_name(enum xtrace_row row);

@@ -24,7 +24,7 @@ static bool read_bytes(const void *bytes, size_t size, struct xtrace *trace,
     assert_non_null(file);
     assert_int_equal(fwrite(bytes, 1, size, file), size);
     rewind(file);
-    bool fine = xtrace_read(file, trace, fault);
+    bool fine = xtrace_read(file, -1, trace, fault);
     fclose(file);
     return fine;
 }
@@ -323,7 +323,7 @@ static void memory_is_bounded(void **state)
     for (size_t i = 0; i < blocks; i++)
         fwrite(small, 1, size, file);
     rewind(file);
-    assert_false(xtrace_read(file, &trace, &fault));
+    assert_false(xtrace_read(file, -1, &trace, &fault));
     assert_non_null(strstr(fault.text, "1 GiB of host memory"));
     fclose(file);
     free(small);

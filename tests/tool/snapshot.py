@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: MIT
+"""`xseg replay` of PyTorch's memory snapshots, as a user meets it: snapshot.py TOOL SOURCE_ROOT."""
+import collections
+import json
+import pathlib
+import pickle
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+
+MIB = 1 << 20
+PEAKS = ("peak_requested", "peak_allocated", "peak_active", "peak_reserved")
+
+
+def entry(action, addr=0, size=512, **more):
+    """An entry of a history, as PyTorch writes it."""
+    return {"action": action, "addr": (1 << 40) + addr, "size": size, "stream": 0,
+            "compile_context": "N/A", "user_metadata": "", **more}
+
+
+def segment(addr, size, *blocks, device=0):
+    """A segment with blocks of (size, state)."""
+    made, at = [], (1 << 40) + addr
+    for bytes_, state in blocks:
+        made.append({"address": at, "size": bytes_, "requested_size": bytes_, "state": state,
+                     "frames": []})
+        at += bytes_
+    return {"device": device, "address": (1 << 40) + addr, "total_size": size, "stream": 0,
+            "segment_type": "large", "segment_pool_id": (0, 0), "is_expandable": True,
+            "frames": [], "blocks": made}
+
+
+def snapshot(*traces, segments=(), config="expandable_segments:True"):
+    """A snapshot with a history for each device."""
+    return {"segments": list(segments), "device_traces": [list(trace) for trace in traces],
+            "allocator_settings": {"PYTORCH_CUDA_ALLOC_CONF": config,
+                                   "expandable_segments": "True" in config},
+            "external_annotations": []}
+
+
+class SnapshotTest(unittest.TestCase):
+    """Everything below runs the tool on files in a folder of its own."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def file(self, contents, protocol=4):
+        """A pickle of a snapshot, or these bytes."""
+        path = self.folder / "snapshot.pickle"
+        path.write_bytes(contents if isinstance(contents, bytes)
+                         else pickle.dumps(contents, protocol))
+        return path
+
+    def replay(self, *arguments, exit_status=0):
+        """Run `xseg replay` and expect an exit status."""
+        done = subprocess.run([TOOL, "replay", *map(str, arguments)], capture_output=True,
+                              stdin=subprocess.DEVNULL, timeout=120, check=False, text=True)
+        self.assertEqual(done.returncode, exit_status, done.stdout + done.stderr)
+        return done
+
+    def figures(self, path, *options, exit_status=0, note=None):
+        """The JSON that a file gives; `note`: what standard error says of it."""
+        done = self.replay("--json", *options, path, exit_status=exit_status)
+        if note:
+            self.assertEqual(done.stderr, f"{path}: {note}\n")
+        return json.loads(done.stdout)
+
+
+class FromPyTorch(SnapshotTest):
+    """Snapshots that PyTorch wrote, beside its own counts and the same programmes as traces."""
+
+    DATA = "tests/data/snapshots"
+
+    def test_peaks_are_those_of_pytorch_and_of_the_trace(self):
+        counted = json.loads((ROOT / self.DATA / "peaks.json").read_text())
+        for name in ("classic", "expandable"):
+            one = self.figures(ROOT / self.DATA / f"{name}.pickle.zst")
+            trace = self.figures(ROOT / self.DATA / f"{name}.xtrace.zst")
+            with self.subTest(name):
+                for peak in PEAKS:
+                    self.assertEqual(one[peak], counted[name][peak.removeprefix("peak_")], peak)
+                    self.assertEqual(one[peak], trace[peak], peak)
+                self.assertEqual(one["events"], trace["events"])
+                self.assertEqual(one["config"], trace["config"])
+                self.assertEqual((one["failed"], one["failed_served"]), (1, 0))
+
+    def test_a_ring_ends_as_the_whole_history_does(self):
+        whole = self.figures(ROOT / self.DATA / "expandable.pickle.zst", "--explain")
+        ring = self.figures(ROOT / self.DATA / "ring.pickle.zst", "--explain",
+                            note="device 0, 150 entries; allocated before the first: 33 blocks, "
+                                 "72843969 bytes")
+        self.assertEqual(ring["explained"]["live_itself"], whole["explained"]["live_itself"])
+        self.assertLess(ring["events"], whole["events"] / 2)
+        self.assertLess(ring["peak_requested"], whole["peak_requested"])
+
+    def test_the_clock_is_there(self):
+        path = self.folder / "timeline"
+        one = self.figures(ROOT / self.DATA / "expandable.pickle.zst", "--timeline", path)
+        self.assertGreater(one["live_time_avg"], 0)
+        self.assertTrue(path.read_text().startswith("# usec"))
+
+    def test_other_configurations(self):
+        done = self.replay("--json", "--compare", "expandable_segments:False",
+                           ROOT / self.DATA / "expandable.pickle.zst")
+        expandable, classic = json.loads(done.stdout)
+        self.assertEqual(expandable["peak_requested"], classic["peak_requested"])
+        self.assertGreater(expandable["driver_calls"]["cuMemMap"], 0)
+        self.assertGreater(classic["driver_calls"]["cuMemAlloc"], 0)
+        self.assertEqual(len(done.stderr.splitlines()), 1)
+
+    def test_cut_anywhere(self):
+        whole = (ROOT / self.DATA / "ring.pickle.zst").read_bytes()
+        for cut in (5, 100, len(whole) - 1):
+            done = self.replay(self.file(whole[:cut]), exit_status=2)
+            self.assertRegex(done.stderr, r"pickle:(1| byte \d+): .*was cut\n\Z")
+
+
+class Pickles(SnapshotTest):
+    def test_protocols(self):
+        said = snapshot([entry("alloc", 0, 3 * MIB), entry("free_completed", 0, 3 * MIB),
+                         entry("alloc", 0, 40000 * MIB)])
+        for protocol in (2, 3, 4, 5):
+            one = self.figures(self.file(said, protocol), note="device 0, 3 entries")
+            self.assertEqual((one["events"], one["peak_requested"]), (3, 40000 * MIB))
+
+    def refused(self, contents, words, protocol=4):
+        done = self.replay(self.file(contents, protocol), exit_status=2)
+        self.assertEqual(done.stdout, "")
+        self.assertRegex(done.stderr, rf"\A{re.escape(str(self.folder))}[^\n]*{words}[^\n]*\n\Z")
+
+    def test_what_is_refused(self):
+        for protocol in (2, 3, 4, 5):
+            self.refused(collections.OrderedDict(segments=[]), r"byte \d+: .* class or a function",
+                         protocol)
+        for protocol in (0, 1):
+            self.refused(snapshot([]), "must be `xtrace 1`|middle of a line|NUL", protocol)
+        self.refused({"a": 1}, "no memory snapshot")
+        self.refused(snapshot([]), "nothing to replay about device 0")
+        self.refused(snapshot([entry("alloc"), entry("alloc", size="x")]),
+                     "pickle:2: `size` is missing, or no number")
+        self.refused(snapshot([entry("alloc")], segments=[{}]), "segment 1: `device` is missing")
+        done = self.replay(self.file(snapshot([entry("alloc")], config="a:b")), exit_status=2)
+        self.assertIn("no allocator can be opened with the configuration 'a:b,", done.stderr)
+
+    def test_every_cut(self):
+        whole = pickle.dumps(snapshot([entry("alloc"), entry("oom", device_free=0)]), 2)
+        for cut in range(1, len(whole)):
+            self.refused(whole[:cut], "was cut")
+
+
+class Histories(SnapshotTest):
+    """What a history means, seen in the figures."""
+
+    def test_a_request_that_failed(self):
+        said = snapshot([entry("alloc", 0, 60 * MIB), entry("free_completed", 0, 60 * MIB),
+                         entry("oom", 0, 80 * MIB, device_free=0)])
+        served = self.figures(self.file(said))
+        self.assertEqual((served["failed"], served["failed_served"]), (1, 1))
+        self.assertEqual(served["oom_at"], -1)
+        refused = self.figures(self.file(said), "--device-memory", "70MiB")
+        self.assertEqual((refused["failed"], refused["failed_served"]), (1, 0))
+        self.assertIn("failed then, served here            1 of 1",
+                      self.replay(self.file(said)).stdout)
+        self.assertNotIn("failed", self.figures(self.file(snapshot([entry("alloc")]))))
+
+    def test_an_out_of_memory_that_is_new_names_the_entry(self):
+        path = self.file(snapshot([entry("alloc", 0, MIB), entry("alloc", MIB, 90 * MIB)]))
+        done = self.replay("--device-memory", "70MiB", path, exit_status=3)
+        self.assertIn(f"{path}:2: out of memory", done.stderr)
+
+    def test_devices(self):
+        path = self.file(snapshot([entry("alloc", 0, 100)],
+                                  [entry("alloc", 0, 200), entry("alloc", 512, 300)]))
+        self.assertEqual(self.figures(path, note="device 1 of 2, 2 entries")["peak_requested"], 500)
+        one = self.figures(path, "--device", 0, note="device 0 of 2, 1 entry")
+        self.assertEqual(one["peak_requested"], 100)
+        done = self.replay("--device", 2, path, exit_status=2)
+        self.assertIn("nothing to replay about device 2", done.stderr)
+        for text in ("-1", "x", "1024", ""):
+            done = self.replay("--device", text, path, exit_status=2)
+            self.assertIn("--device takes the number of a device", done.stderr)
+
+    def test_segments_alone(self):
+        path = self.file([segment(0, 20 * MIB, (3 * MIB, "active_allocated"),
+                                  (4 * MIB, "inactive"), (5 * MIB, "active_pending_free"))])
+        one = self.figures(path, note="device 0, 0 entries; allocated before the first: 2 blocks, "
+                                      f"{8 * MIB} bytes")
+        self.assertEqual(one["peak_requested"], 8 * MIB)
+
+    def test_the_default_configuration_without_settings(self):
+        said = snapshot([entry("alloc")])
+        del said["allocator_settings"]
+        self.assertEqual(self.figures(self.file(said))["config"], "")
+        said = snapshot([entry("alloc")], config="")
+        self.assertEqual(self.figures(self.file(said))["config"], "expandable_segments:False")
+
+
+if __name__ == "__main__":
+    TOOL, ROOT = sys.argv[1], pathlib.Path(sys.argv[2])
+    del sys.argv[1:]
+    unittest.main()

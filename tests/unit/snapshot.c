@@ -1,0 +1,657 @@
+/* SPDX-License-Identifier: MIT */
+/* What a memory snapshot becomes as a trace, written here as the lines that would give the same. */
+#include <inttypes.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "src/tools/xtrace.h"
+
+#define BASE UINT64_C(0x7f0000000000)
+
+/* --- Writing pickles. --- */
+
+struct pen {
+    unsigned char bytes[16384];
+    size_t count;
+};
+
+static void put(struct pen *pen, const void *bytes, size_t count)
+{
+    assert_true(count <= sizeof(pen->bytes) - pen->count);
+    memcpy(pen->bytes + pen->count, bytes, count);
+    pen->count += count;
+}
+
+static void op(struct pen *pen, const char *opcodes)
+{
+    put(pen, opcodes, strlen(opcodes));
+}
+
+static void text(struct pen *pen, const char *string)
+{
+    const unsigned char length = (unsigned char)strlen(string);
+
+    put(pen, (const unsigned char[]){'X', length, 0, 0, 0}, 5);
+    put(pen, string, length);
+}
+
+static void number(struct pen *pen, uint64_t value)
+{
+    put(pen, (const unsigned char[]){0x8a, 9}, 2);
+    for (int i = 0; i < 9; i++)
+        put(pen, (const unsigned char[]){(unsigned char)(i < 8 ? value >> 8 * i : 0)}, 1);
+}
+
+static void field(struct pen *pen, const char *key, uint64_t value)
+{
+    text(pen, key);
+    number(pen, value);
+}
+
+static void pair(struct pen *pen, const char *key, uint64_t first, uint64_t second)
+{
+    text(pen, key);
+    number(pen, first);
+    number(pen, second);
+    op(pen, "\x86");
+}
+
+/* A dictionary of an action, to which more fields can be added before close(). */
+static void open_entry(struct pen *pen, const char *action, uint64_t address, uint64_t bytes)
+{
+    op(pen, "}(");
+    text(pen, "action");
+    text(pen, action);
+    field(pen, strcmp(action, "oom") == 0 ? "device_free" : "addr",
+          strcmp(action, "oom") == 0 ? address : BASE + address);
+    field(pen, "size", bytes);
+}
+
+static void done(struct pen *pen)
+{
+    op(pen, "u");
+}
+
+static void entry(struct pen *pen, const char *action, uint64_t address, uint64_t bytes)
+{
+    open_entry(pen, action, address, bytes);
+    done(pen);
+}
+
+static void pool_entry(struct pen *pen, const char *action, uint64_t address, uint64_t bytes,
+                       uint64_t pool)
+{
+    open_entry(pen, action, address, bytes);
+    pair(pen, "pool_id", 0, pool);
+    done(pen);
+}
+
+static void free_of(struct pen *pen, uint64_t address, uint64_t bytes)
+{
+    entry(pen, "free_requested", address, bytes);
+    entry(pen, "free_completed", address, bytes);
+}
+
+static void open_segment(struct pen *pen, uint64_t device, uint64_t address, uint64_t bytes)
+{
+    op(pen, "}(");
+    field(pen, "device", device);
+    field(pen, "address", BASE + address);
+    field(pen, "total_size", bytes);
+    field(pen, "stream", 0);
+}
+
+static void block(struct pen *pen, uint64_t address, uint64_t bytes, const char *state)
+{
+    op(pen, "}(");
+    field(pen, "address", BASE + address);
+    field(pen, "size", bytes);
+    field(pen, "requested_size", bytes - 12);
+    text(pen, "state");
+    text(pen, state);
+    done(pen);
+}
+
+/* --- A snapshot of one device. --- */
+
+static void begin(struct pen *pen)
+{
+    pen->count = 0;
+    op(pen, "\x80\x02}(");
+    text(pen, "device_traces");
+    op(pen, "](](");
+}
+
+static void begin_segments(struct pen *pen)
+{
+    op(pen, "ee");
+    text(pen, "segments");
+    op(pen, "](");
+}
+
+static void end(struct pen *pen)
+{
+    op(pen, "eu.");
+}
+
+/* --- Reading them. --- */
+
+static bool read_pen(const struct pen *pen, int device, struct xtrace *trace,
+                     struct xtrace_fault *fault)
+{
+    FILE *file = tmpfile();
+    bool fine;
+
+    assert_non_null(file);
+    assert_int_equal(fwrite(pen->bytes, 1, pen->count, file), pen->count);
+    rewind(file);
+    fine = xtrace_read(file, device, trace, fault);
+    fclose(file);
+    return fine;
+}
+
+static void print_op(FILE *out, const struct xtrace *trace, const struct xtrace_op *at)
+{
+    switch (at->kind) {
+    case XTRACE_ALLOC:
+        (void)fprintf(out, "a %" PRIu32 " %" PRIu64 " %" PRIu64, at->slot, at->value,
+                      trace->stream_name[at->stream]);
+        if (at->pool)
+            (void)fprintf(out, " %d", at->pool);
+        (void)fputs(at->failed ? "!" : "", out);
+        break;
+    case XTRACE_FREE:
+        (void)fprintf(out, "f %" PRIu32, at->slot);
+        break;
+    case XTRACE_EMPTY:
+        (void)fputc('e', out);
+        break;
+    case XTRACE_POOL_RELEASE:
+        (void)fprintf(out, "pr %d", at->pool);
+        break;
+    case XTRACE_CLOCK:
+        (void)fprintf(out, "@ %" PRIu64, at->value);
+        break;
+    default:
+        (void)fprintf(out, "kind %d", at->kind);
+    }
+    (void)fputc('\n', out);
+}
+
+/* Slots stand for blocks, and are used again. */
+static void expect_from(const struct pen *pen, int device, const char *lines, const char *note)
+{
+    struct xtrace_fault fault = {0, ""};
+    struct xtrace trace;
+    char *got = NULL;
+    size_t bytes = 0;
+    FILE *out = open_memstream(&got, &bytes);
+
+    assert_non_null(out);
+    if (!read_pen(pen, device, &trace, &fault))
+        fail_msg("%lu: %s", (unsigned long)fault.line, fault.text);
+    for (size_t i = 0; i < trace.op_count; i++)
+        print_op(out, &trace, &trace.ops[i]);
+    (void)fclose(out);
+    assert_string_equal(got, lines);
+    assert_string_equal(trace.note, note);
+    free(got);
+    xtrace_fini(&trace);
+}
+
+static void expect(const struct pen *pen, const char *lines, const char *note)
+{
+    expect_from(pen, -1, lines, note);
+}
+
+static void expect_bad(const struct pen *pen, uint64_t line, const char *words)
+{
+    struct xtrace_fault fault = {99, ""};
+    struct xtrace trace;
+
+    if (read_pen(pen, -1, &trace, &fault))
+        fail_msg("accepted, not refused with: %s", words);
+    if (fault.line != line || !strstr(fault.text, words))
+        fail_msg("expected %lu: %s, got %lu: %s", (unsigned long)line, words,
+                 (unsigned long)fault.line, fault.text);
+}
+
+/* --- Tests. --- */
+
+static void allocations_and_frees_go_over(void **state)
+{
+    struct pen pen;
+
+    (void)state;
+    begin(&pen);
+    entry(&pen, "segment_map", 0, 2 << 20);
+    entry(&pen, "alloc", 0, 1000);
+    open_entry(&pen, "alloc", 1024, 700);
+    field(&pen, "stream", 94399785010032);
+    done(&pen);
+    free_of(&pen, 0, 1000);
+    entry(&pen, "alloc", 0, 12);
+    entry(&pen, "snapshot", 0, 0);
+    entry(&pen, "annotate", 0, 0);
+    begin_segments(&pen);
+    end(&pen);
+    expect(&pen, "a 0 1000 0\na 1 700 94399785010032\nf 0\na 0 12 0\n", "device 0, 8 entries");
+}
+
+static void a_block_is_freed_when_that_is_complete(void **state)
+{
+    struct pen pen;
+
+    (void)state;
+    begin(&pen);
+    entry(&pen, "alloc", 0, 1000);
+    entry(&pen, "free_requested", 0, 1000);
+    entry(&pen, "alloc", 1024, 2000);
+    entry(&pen, "free_completed", 0, 1000);
+    entry(&pen, "alloc", 4096, 3000);
+    entry(&pen, "free_requested", 1024, 2000);
+    begin_segments(&pen);
+    end(&pen);
+    expect(&pen, "a 0 1000 0\na 1 2000 0\nf 0\na 0 3000 0\n", "device 0, 6 entries");
+}
+
+static void without_completed_frees_requested_ones_count(void **state)
+{
+    struct pen pen;
+
+    (void)state;
+    begin(&pen);
+    entry(&pen, "alloc", 0, 1000);
+    entry(&pen, "free_requested", 0, 1000);
+    entry(&pen, "alloc", 0, 2000);
+    begin_segments(&pen);
+    end(&pen);
+    expect(&pen, "a 0 1000 0\nf 0\na 0 2000 0\n", "device 0, 3 entries");
+}
+
+/* The history is a ring: what it has lost is allocated first, in the order of addresses. */
+static void what_was_live_before_comes_first(void **state)
+{
+    struct pen pen;
+
+    (void)state;
+    begin(&pen);
+    free_of(&pen, 8192, 4000);
+    entry(&pen, "alloc", 8192, 77);
+    entry(&pen, "free_completed", 0, 333);
+    begin_segments(&pen);
+    open_segment(&pen, 0, 0, 2 << 20);
+    text(&pen, "blocks");
+    op(&pen, "](");
+    block(&pen, 0, 512, "inactive");
+    block(&pen, 512, 1024, "active_allocated");
+    block(&pen, 8192, 512, "active_allocated");
+    block(&pen, 16384, 2048, "active_pending_free");
+    op(&pen, "eu");
+    /* Of another device. */
+    open_segment(&pen, 1, 1 << 30, 2 << 20);
+    text(&pen, "blocks");
+    op(&pen, "](");
+    block(&pen, 1 << 30, 512, "active_allocated");
+    op(&pen, "eu");
+    end(&pen);
+    expect(&pen, "a 0 333 0\na 1 1012 0\na 2 4000 0\na 3 2036 0\nf 2\na 2 77 0\nf 0\n",
+           "device 0, 4 entries; allocated before the first: 4 blocks, 7381 bytes");
+}
+
+static void frees_that_are_missing_are_made_up_for(void **state)
+{
+    struct pen pen;
+
+    (void)state;
+    begin(&pen);
+    entry(&pen, "alloc", 0, 1000);
+    entry(&pen, "alloc", 0, 2000);
+    free_of(&pen, 0, 2000);
+    entry(&pen, "free_completed", 0, 2000);
+    entry(&pen, "dance", 0, 2000);
+    begin_segments(&pen);
+    end(&pen);
+    expect(&pen, "a 0 1000 0\nf 0\na 0 2000 0\nf 0\n",
+           "device 0, 6 entries; 1 free missing, made up for where a block comes again; "
+           "left out: 2 of the entries");
+}
+
+static void a_request_that_failed_is_one(void **state)
+{
+    struct pen pen;
+
+    (void)state;
+    begin(&pen);
+    entry(&pen, "alloc", 0, 1000);
+    entry(&pen, "segment_free", 2 << 20, 2 << 20);
+    entry(&pen, "oom", 5 << 20, 1 << 30);
+    begin_segments(&pen);
+    end(&pen);
+    /* The flush before it was the allocator's own. */
+    expect(&pen, "a 0 1000 0\na 1 1073741824 0!\n", "device 0, 3 entries");
+}
+
+static void memory_that_was_given_back_is_one_e(void **state)
+{
+    struct pen pen;
+
+    (void)state;
+    begin(&pen);
+    entry(&pen, "segment_alloc", 0, 2 << 20);
+    entry(&pen, "segment_alloc", 4 << 20, 2 << 20);
+    entry(&pen, "segment_free", 0, 2 << 20);
+    entry(&pen, "segment_free", 4 << 20, 2 << 20);
+    entry(&pen, "segment_alloc", 8 << 20, 2 << 20);
+    entry(&pen, "alloc", 8 << 20, 1000);
+    free_of(&pen, 8 << 20, 1000);
+    entry(&pen, "segment_unmap", 8 << 20, 2 << 20);
+    begin_segments(&pen);
+    end(&pen);
+    expect(&pen, "e\na 0 1000 0\nf 0\ne\n", "device 0, 9 entries");
+}
+
+/* A growth that needs more than there was when a request failed shows what the flush was for. */
+static void a_flush_for_want_of_memory_is_none(void **state)
+{
+    (void)state;
+    for (uint64_t more = 0; more < 2; more++) {
+        struct pen pen;
+
+        begin(&pen);
+        entry(&pen, "segment_free", 0, 20 << 20);
+        entry(&pen, "segment_alloc", 0, (60 << 20) + more);
+        entry(&pen, "alloc", 0, 1000);
+        entry(&pen, "segment_free", 0, (60 << 20) + more);
+        /* 20 MiB were still reserved, and 80 were free; 40 were reserved at the start. */
+        entry(&pen, "oom", 80 << 20, 1 << 30);
+        begin_segments(&pen);
+        open_segment(&pen, 0, 1 << 30, 20 << 20);
+        done(&pen);
+        end(&pen);
+        expect(&pen,
+               more ? "a 0 1000 0\na 1 1073741824 0!\n" : "e\na 0 1000 0\na 1 1073741824 0!\n",
+               "device 0, 5 entries");
+    }
+}
+
+static void the_stack_says_who_gave_memory_back(void **state)
+{
+    static const char *const names[] = {"empty_cache", "c10::cuda::emptyCache()", "forward"};
+
+    (void)state;
+    for (size_t i = 0; i < 3; i++) {
+        struct pen pen;
+
+        begin(&pen);
+        open_entry(&pen, "segment_unmap", 0, 2 << 20);
+        text(&pen, "frames");
+        op(&pen, "](}(");
+        text(&pen, "name");
+        text(&pen, names[i]);
+        op(&pen, "ueu");
+        entry(&pen, "oom", 0, 4096);
+        begin_segments(&pen);
+        end(&pen);
+        expect(&pen, i < 2 ? "e\na 0 4096 0!\n" : "a 0 4096 0!\n", "device 0, 2 entries");
+    }
+}
+
+static void private_pools_are_released_when_their_memory_goes(void **state)
+{
+    struct pen pen;
+
+    (void)state;
+    begin(&pen);
+    pool_entry(&pen, "alloc", 0, 1000, 3);
+    pool_entry(&pen, "segment_free", 2 << 20, 2 << 20, 3);
+    pool_entry(&pen, "alloc", 4096, 2000, 3);
+    pool_entry(&pen, "free_completed", 0, 1000, 3);
+    pool_entry(&pen, "segment_free", 0, 2 << 20, 3);
+    pool_entry(&pen, "alloc", 8192, 5000, 9);
+    begin_segments(&pen);
+    end(&pen);
+    expect(&pen, "a 0 1000 0 1\ne\na 1 2000 0 1\nf 0\npr 1\ne\na 0 5000 0 2\n",
+           "device 0, 6 entries");
+}
+
+/* Older releases do not name the pool of an entry; the segment does, for as long as it was there. */
+static void segments_tell_the_pool_of_older_entries(void **state)
+{
+    struct pen pen;
+
+    (void)state;
+    begin(&pen);
+    entry(&pen, "alloc", 0, 1000);
+    free_of(&pen, 0, 1000);
+    entry(&pen, "segment_free", 0, 4 << 20);
+    entry(&pen, "segment_alloc", 0, 2 << 20);
+    entry(&pen, "alloc", 0, 2000);
+    entry(&pen, "alloc", 2 << 20, 3000);
+    entry(&pen, "alloc", 8 << 20, 4000);
+    begin_segments(&pen);
+    open_segment(&pen, 0, 8 << 20, 2 << 20);
+    pair(&pen, "segment_pool_id", 5, 0);
+    done(&pen);
+    open_segment(&pen, 0, 0, 2 << 20);
+    pair(&pen, "segment_pool_id", 0, 1);
+    done(&pen);
+    end(&pen);
+    expect(&pen, "a 0 1000 0\nf 0\ne\na 0 2000 0 1\na 1 3000 0\na 2 4000 0 2\n",
+           "device 0, 8 entries");
+}
+
+static void times_are_the_clock_which_never_goes_back(void **state)
+{
+    static const uint64_t times[] = {1795328907892187, 1795328907892180, 1795328907892187,
+                                     1795328907892190};
+    struct pen pen;
+
+    (void)state;
+    begin(&pen);
+    for (uint64_t i = 0; i < 4; i++) {
+        open_entry(&pen, "alloc", 512 * i, i + 1);
+        field(&pen, "time_us", times[i]);
+        done(&pen);
+    }
+    begin_segments(&pen);
+    end(&pen);
+    expect(&pen, "@ 1795328907892187\na 0 1 0\na 1 2 0\na 2 3 0\n@ 1795328907892190\na 3 4 0\n",
+           "device 0, 4 entries");
+}
+
+static void write_devices(struct pen *pen)
+{
+    pen->count = 0;
+    op(pen, "\x80\x02}(");
+    text(pen, "device_traces");
+    op(pen, "](](");
+    entry(pen, "alloc", 0, 111);
+    op(pen, "e](");
+    entry(pen, "alloc", 0, 222);
+    entry(pen, "alloc", 512, 333);
+    begin_segments(pen);
+    open_segment(pen, 7, 0, 2 << 20);
+    text(pen, "blocks");
+    op(pen, "](");
+    block(pen, 0, 512, "active_allocated");
+    op(pen, "eu");
+    end(pen);
+}
+
+static void the_device_with_most_entries_is_taken(void **state)
+{
+    struct pen pen;
+    struct xtrace trace;
+    struct xtrace_fault fault = {0, ""};
+
+    (void)state;
+    write_devices(&pen);
+    expect(&pen, "a 0 222 0\na 1 333 0\n", "device 1 of 2, 2 entries");
+    expect_from(&pen, 0, "a 0 111 0\n", "device 0 of 2, 1 entry");
+    expect_from(&pen, 7, "a 0 500 0\n",
+                "device 7 of 2, 0 entries; allocated before the first: 1 block, 500 bytes");
+    assert_false(read_pen(&pen, 5, &trace, &fault));
+    assert_non_null(strstr(fault.text, "nothing to replay about device 5"));
+}
+
+static void without_a_history_the_live_blocks_are_left(void **state)
+{
+    struct pen pen = {.count = 0};
+
+    (void)state;
+    op(&pen, "\x80\x02](");
+    open_segment(&pen, 3, 0, 2 << 20);
+    text(&pen, "blocks");
+    op(&pen, "](");
+    block(&pen, 512, 1024, "active_allocated");
+    op(&pen, "eue.");
+    expect(&pen, "a 0 1012 0\n",
+           "device 3, 0 entries; allocated before the first: 1 block, 1012 bytes");
+}
+
+static void settings_are_the_configuration(void **state)
+{
+    static const struct {
+        const char *text, *expandable, *config;
+    } rows[] = {
+        {"max_split_size_mb:64", "\x89", "max_split_size_mb:64"},
+        {"max_split_size_mb:64", "\x88", "max_split_size_mb:64,expandable_segments:True"},
+        {"expandable_segments:True", "\x88", "expandable_segments:True"},
+        {"", "\x88", "expandable_segments:True"},
+        {"", "\x89", ""},
+        {NULL, "\x88", "expandable_segments:True"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        struct xtrace trace;
+        struct xtrace_fault fault;
+        struct pen pen;
+
+        begin(&pen);
+        entry(&pen, "alloc", 0, 1);
+        op(&pen, "ee");
+        text(&pen, "allocator_settings");
+        op(&pen, "}(");
+        if (rows[i].text) {
+            text(&pen, "PYTORCH_CUDA_ALLOC_CONF");
+            text(&pen, rows[i].text);
+        }
+        text(&pen, "expandable_segments");
+        op(&pen, rows[i].expandable);
+        op(&pen, "u");
+        text(&pen, "segments");
+        op(&pen, "](");
+        end(&pen);
+        assert_true(read_pen(&pen, -1, &trace, &fault));
+        assert_string_equal(trace.config, rows[i].config);
+        assert_int_equal(trace.device_bytes, 0);
+        xtrace_fini(&trace);
+    }
+}
+
+static void what_is_wrong_is_named_by_its_entry(void **state)
+{
+    static const struct {
+        const char *action, *key;
+        uint64_t value;
+        const char *words;
+    } rows[] = {
+        {"alloc", "addr", UINT64_MAX, "ends beyond all addresses"},
+        {"alloc", "time_us", UINT64_MAX, "more microseconds than there can be"},
+        {"alloc", "pool_id", 5, "`pool_id` is no pair of numbers"},
+    };
+    struct pen pen;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        begin(&pen);
+        entry(&pen, "alloc", 0, 1);
+        open_entry(&pen, rows[i].action, 512, 1000);
+        field(&pen, rows[i].key, rows[i].value);
+        done(&pen);
+        begin_segments(&pen);
+        end(&pen);
+        expect_bad(&pen, 2, rows[i].words);
+    }
+    begin(&pen);
+    op(&pen, "}(");
+    text(&pen, "action");
+    text(&pen, "alloc");
+    op(&pen, "u}");
+    begin_segments(&pen);
+    end(&pen);
+    expect_bad(&pen, 1, "`addr` is missing, or no number");
+    begin(&pen);
+    op(&pen, "}");
+    begin_segments(&pen);
+    end(&pen);
+    expect_bad(&pen, 1, "no `action`");
+}
+
+static void what_is_wrong_elsewhere_is_named_with_it(void **state)
+{
+    struct pen pen;
+
+    (void)state;
+    begin(&pen);
+    begin_segments(&pen);
+    op(&pen, "}");
+    end(&pen);
+    expect_bad(&pen, 0, "segment 1: `device` is missing");
+    begin(&pen);
+    begin_segments(&pen);
+    open_segment(&pen, 0, UINT64_MAX - BASE, 2);
+    done(&pen);
+    end(&pen);
+    expect_bad(&pen, 0, "segment 1: it ends beyond all addresses");
+    begin(&pen);
+    begin_segments(&pen);
+    open_segment(&pen, 0, 0, 2);
+    text(&pen, "blocks");
+    op(&pen, "](}eu");
+    end(&pen);
+    expect_bad(&pen, 0, "segment 1: a block has no `state`");
+    begin(&pen);
+    begin_segments(&pen);
+    end(&pen);
+    expect_bad(&pen, 0, "nothing to replay about device 0");
+    pen.count = 0;
+    op(&pen, "\x80\x02}.");
+    expect_bad(&pen, 0, "no memory snapshot");
+    pen.count = 0;
+    op(&pen, "\x80\x02}s.");
+    expect_bad(&pen, 0, "byte 3: a value is missing");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(allocations_and_frees_go_over),
+        cmocka_unit_test(a_block_is_freed_when_that_is_complete),
+        cmocka_unit_test(without_completed_frees_requested_ones_count),
+        cmocka_unit_test(what_was_live_before_comes_first),
+        cmocka_unit_test(frees_that_are_missing_are_made_up_for),
+        cmocka_unit_test(a_request_that_failed_is_one),
+        cmocka_unit_test(memory_that_was_given_back_is_one_e),
+        cmocka_unit_test(a_flush_for_want_of_memory_is_none),
+        cmocka_unit_test(the_stack_says_who_gave_memory_back),
+        cmocka_unit_test(private_pools_are_released_when_their_memory_goes),
+        cmocka_unit_test(segments_tell_the_pool_of_older_entries),
+        cmocka_unit_test(times_are_the_clock_which_never_goes_back),
+        cmocka_unit_test(the_device_with_most_entries_is_taken),
+        cmocka_unit_test(without_a_history_the_live_blocks_are_left),
+        cmocka_unit_test(settings_are_the_configuration),
+        cmocka_unit_test(what_is_wrong_is_named_by_its_entry),
+        cmocka_unit_test(what_is_wrong_elsewhere_is_named_with_it),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
