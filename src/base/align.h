@@ -7,6 +7,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* What a processor fetches at once. */
+#define XSEG_CACHE_LINE 64
+
 #define XSEG_KIB ((uint64_t)1 << 10)
 #define XSEG_MIB ((uint64_t)1 << 20)
 #define XSEG_GIB ((uint64_t)1 << 30)

@@ -8,6 +8,7 @@
 #ifndef XSEG_CORE_EXTENT_H
 #define XSEG_CORE_EXTENT_H
 
+#include "src/base/align.h"
 #include "src/base/list.h"
 #include "src/core/block.h"
 #include "src/core/cells.h"
@@ -17,19 +18,20 @@
 
 struct xseg_arena;
 
+/* What hits look at comes first: classic segments are many, and each line of them is a miss. */
 struct xseg_extent {
-    struct xseg_list link; /* in its arena */
     /* A look-up may still see a record that is being used anew, so these two are atomic. */
-    _Atomic(struct xseg_arena *) arena;
+    _Alignas(XSEG_CACHE_LINE) _Atomic(struct xseg_arena *) arena;
     atomic_uint_fast64_t base; /* of the segment, once it is announced */
-    struct xseg_segment segment;
-    bool has_cells;            /* its arena has */
+    struct xseg_block *first;
     struct xseg_starts starts; /* unless it has cells */
+    bool has_cells;            /* its arena has */
+    bool oversize;             /* counted as an oversize segment */
+    struct xseg_segment segment;
     struct xseg_cells cells;
     struct xseg_block *records; /* with cells: tree of tracts and isolated cells, see tract.h */
     struct xseg_packing_page *pages; /* [granules], NULL while nothing packs; see packing.h */
-    struct xseg_block *first;
-    bool oversize; /* counted as an oversize segment */
+    struct xseg_list link;           /* in its arena */
 };
 
 /* Whether a block is all of its segment. */

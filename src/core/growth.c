@@ -21,11 +21,12 @@ static struct xseg_extent *take_extent(struct xseg_arena *arena)
     struct xseg_extent *extent;
 
     if (xseg_list_is_empty(spare)) {
-        extent = calloc(1, sizeof(*extent));
+        extent = aligned_alloc(_Alignof(struct xseg_extent), sizeof(*extent));
         if (extent == NULL) {
             (void)xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for a segment's record");
             return NULL;
         }
+        memset(extent, 0, sizeof(*extent));
     } else {
         extent = XSEG_LIST_FIRST(spare, struct xseg_extent, link);
         xseg_list_remove(&extent->link);

@@ -64,9 +64,9 @@ static void set_units(struct xseg_lookup *lookup, const struct xseg_extent *exte
     for (uint64_t unit = base / UNIT_BYTES; unit <= (end_of(extent) - 1) / UNIT_BYTES; unit++) {
         struct xseg_lookup_leaf *leaf = leaf_of(
             atomic_load_explicit(&lookup->root[unit / XSEG_LOOKUP_UNITS], memory_order_relaxed));
-        const unsigned at = (unsigned)(unit % XSEG_LOOKUP_UNITS);
+        struct xseg_lookup_unit *at = &leaf->unit[unit % XSEG_LOOKUP_UNITS];
 
-        atomic_store_explicit(unit * UNIT_BYTES < base ? &leaf->tail[at] : &leaf->head[at], value,
+        atomic_store_explicit(unit * UNIT_BYTES < base ? &at->tail : &at->head, value,
                               memory_order_release);
     }
 }
@@ -80,12 +80,12 @@ bool xseg_lookup_covers(const struct xseg_lookup *lookup, uint64_t first, uint64
 {
     const uintptr_t entry = atomic_load_explicit(&lookup->root[first >> 30], memory_order_relaxed);
     const struct xseg_lookup_leaf *leaf = leaf_of(entry);
-    const unsigned at = (unsigned)(first / UNIT_BYTES % XSEG_LOOKUP_UNITS);
 
     if (leaf == NULL)
         return entry != 0;
-    return overlaps(atomic_load_explicit(&leaf->head[at], memory_order_relaxed), first, last) ||
-           overlaps(atomic_load_explicit(&leaf->tail[at], memory_order_relaxed), first, last);
+    const struct xseg_lookup_unit *at = &leaf->unit[first / UNIT_BYTES % XSEG_LOOKUP_UNITS];
+    return overlaps(atomic_load_explicit(&at->head, memory_order_relaxed), first, last) ||
+           overlaps(atomic_load_explicit(&at->tail, memory_order_relaxed), first, last);
 }
 
 bool xseg_lookup_insert(struct xseg_lookup *lookup, struct xseg_extent *extent)

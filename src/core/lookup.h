@@ -27,9 +27,14 @@
 #define XSEG_LOOKUP_ROOTS        ((uint64_t)1 << (XSEG_LOOKUP_ADDRESS_BITS - 30))
 #define XSEG_LOOKUP_UNITS        512u /* of 2 MiB in a GiB */
 
+/* Of 2 MiB; side by side, since a look-up asks for both. */
+struct xseg_lookup_unit {
+    _Atomic(struct xseg_extent *) head; /* covers the unit's first byte */
+    _Atomic(struct xseg_extent *) tail; /* starts behind it */
+};
+
 struct xseg_lookup_leaf {
-    _Atomic(struct xseg_extent *) head[XSEG_LOOKUP_UNITS]; /* covers the unit's first byte */
-    _Atomic(struct xseg_extent *) tail[XSEG_LOOKUP_UNITS]; /* starts behind it */
+    struct xseg_lookup_unit unit[XSEG_LOOKUP_UNITS];
 };
 
 /* An entry is an extent that owns the GiB, or a leaf with the lowest bit set. */
@@ -61,12 +66,12 @@ static inline struct xseg_extent *xseg_lookup_find(const struct xseg_lookup *loo
     if ((entry & 1) == 0)
         return (struct xseg_extent *)entry; /* NOLINT(performance-no-int-to-ptr) */
 
-    struct xseg_lookup_leaf *leaf = (struct xseg_lookup_leaf *)(entry - 1);
-    const unsigned unit = (unsigned)(address >> 21) % XSEG_LOOKUP_UNITS;
-    struct xseg_extent *tail = atomic_load_explicit(&leaf->tail[unit], memory_order_acquire);
+    const struct xseg_lookup_leaf *leaf = (const struct xseg_lookup_leaf *)(entry - 1);
+    const struct xseg_lookup_unit *unit = &leaf->unit[(address >> 21) % XSEG_LOOKUP_UNITS];
+    struct xseg_extent *tail = atomic_load_explicit(&unit->tail, memory_order_acquire);
     if (tail != NULL && address >= atomic_load_explicit(&tail->base, memory_order_relaxed))
         return tail;
-    return atomic_load_explicit(&leaf->head[unit], memory_order_acquire);
+    return atomic_load_explicit(&unit->head, memory_order_acquire);
 }
 
 #endif

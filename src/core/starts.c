@@ -23,6 +23,10 @@ bool xseg_starts_init(struct xseg_starts *starts, uint64_t bytes)
     starts->slots =
         (uint32_t)((bytes + ((uint64_t)1 << XSEG_STARTS_SHIFT) - 1) >> XSEG_STARTS_SHIFT);
     starts->chunks = (uint32_t)((bytes + CHUNK_BYTES - 1) / CHUNK_BYTES);
+    if (starts->chunks == 1) {
+        starts->chunk = &starts->only;
+        return true;
+    }
     starts->chunk = calloc(starts->chunks, sizeof(*starts->chunk));
     atomic_init(&starts->host_bytes, starts->chunks * sizeof(*starts->chunk));
     return starts->chunk != NULL;
@@ -32,7 +36,8 @@ void xseg_starts_fini(struct xseg_starts *starts)
 {
     for (uint32_t i = 0; i < starts->chunks; i++)
         free(atomic_load(&starts->chunk[i]));
-    free(starts->chunk);
+    if (starts->chunk != &starts->only)
+        free(starts->chunk);
     memset(starts, 0, sizeof(*starts));
 }
 

@@ -35,10 +35,12 @@ struct xseg_starts_chunk {
     struct xseg_block *slot[];
 };
 
+/* Not to be moved. */
 struct xseg_starts {
     uint32_t slots;  /* in all */
     uint32_t chunks; /* that hold them */
     _Atomic(struct xseg_starts_chunk *) *chunk;
+    _Atomic(struct xseg_starts_chunk *) only; /* where `chunk` points if there is one */
     atomic_size_t host_bytes;
 };
 
