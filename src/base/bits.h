@@ -56,13 +56,14 @@ static inline void xseg_bits_add(struct xseg_bits *bits, uint32_t number)
     bits->top |= (uint64_t)1 << (number / 4096);
 }
 
+/* Whether it was the last one of its word is as good as random: no branch. */
 static inline void xseg_bits_remove(struct xseg_bits *bits, uint32_t number)
 {
-    if ((bits->word[number / 64] &= ~((uint64_t)1 << (number % 64))) != 0)
-        return;
-    if ((bits->summary[number / 4096] &= ~((uint64_t)1 << (number / 64 % 64))) != 0)
-        return;
-    bits->top &= ~((uint64_t)1 << (number / 4096));
+    uint64_t *word = &bits->word[number / 64], *summary = &bits->summary[number / 4096];
+
+    *word &= ~((uint64_t)1 << (number % 64));
+    *summary &= ~((uint64_t)(*word == 0) << (number / 64 % 64));
+    bits->top &= ~((uint64_t)(*summary == 0) << (number / 4096));
 }
 
 /* The bits of `word` from position `from` (0 to 64) upwards. */

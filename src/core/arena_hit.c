@@ -3,8 +3,10 @@
 #include "src/core/cached.h"
 
 /* Hand out a cached block, of which `rest` bytes stay cached; its address. */
-static inline uint64_t hand_out(struct xseg_arena *arena, struct xseg_block *block, uint64_t rest,
-                                uint64_t requested, bool oversize)
+static inline __attribute__((always_inline)) uint64_t hand_out(struct xseg_arena *arena,
+                                                               struct xseg_block *block,
+                                                               uint64_t rest, uint64_t requested,
+                                                               bool oversize)
 {
     struct xseg_extent *extent = block->extent;
     const uint64_t base = block->base, bytes = block->bytes - rest;

@@ -20,7 +20,7 @@
 #include "src/core/block.h"
 
 #define XSEG_SHELF_EXACT   2048u /* bins of 512 bytes below 1 MiB */
-#define XSEG_SHELF_OCTAVES 30u   /* 1 MiB up to 1 PiB */
+#define XSEG_SHELF_OCTAVES 30u   /* 1 MiB up to 1 PiB: addresses have 49 bits, see lookup.h */
 #define XSEG_SHELF_BINS    (XSEG_SHELF_EXACT + XSEG_SHELF_OCTAVES * 256u)
 #define XSEG_SHELF_WORDS   ((XSEG_SHELF_BINS + 63) / 64)
 
@@ -33,15 +33,14 @@ struct xseg_shelf {
 /* The shelf must be zeroed. */
 void xseg_shelf_init(struct xseg_shelf *shelf);
 
-/* The bin of a size. */
+/* The bin of a size; of sizes that no device has, one that is not there. */
 static inline uint32_t xseg_shelf_bin_of(uint64_t bytes)
 {
-    if (bytes < XSEG_MIB)
+    if (__builtin_expect(bytes < XSEG_MIB, 0))
         return (uint32_t)(bytes >> 9);
     const unsigned octave = xseg_log2_floor(bytes);
-    const uint32_t bin =
-        XSEG_SHELF_EXACT + (octave - 20) * 256 + (uint32_t)(bytes >> (octave - 8) & 255);
-    return bin < XSEG_SHELF_BINS ? bin : XSEG_SHELF_BINS - 1;
+    /* The highest bit of the size counts as the octave's first 256 bins. */
+    return XSEG_SHELF_EXACT - 21 * 256 + octave * 256 + (uint32_t)(bytes >> (octave - 8));
 }
 
 /* The block must be cached and on no shelf. */
@@ -49,7 +48,7 @@ static inline void xseg_shelf_insert(struct xseg_shelf *shelf, struct xseg_block
 {
     const uint32_t bin = xseg_shelf_bin_of(block->bytes);
 
-    XSEG_ASSERT(block->state == XSEG_BLOCK_CACHED);
+    XSEG_ASSERT(block->state == XSEG_BLOCK_CACHED && bin < XSEG_SHELF_BINS);
     if (shelf->bin[bin] == NULL)
         xseg_bits_add(&shelf->filled, bin);
     xseg_tree_insert(&shelf->bin[bin], block);
@@ -79,6 +78,9 @@ static inline struct xseg_block *xseg_shelf_from(const struct xseg_shelf *shelf,
                                                  uint64_t base)
 {
     const uint32_t bin = xseg_shelf_bin_of(bytes);
+
+    if (bin >= XSEG_SHELF_BINS)
+        return NULL;
     struct xseg_block *root = shelf->bin[bin];
     struct xseg_block *block = root == NULL ? NULL : xseg_tree_find(root, bytes, base);
 

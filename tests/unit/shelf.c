@@ -92,6 +92,28 @@ static void agrees_with_the_slow_search(void **state)
     free(f);
 }
 
+/* Requests may ask for more than any device has. */
+static void nothing_fits_a_size_that_no_device_has(void **state)
+{
+    struct fixture *f = calloc(1, sizeof(*f));
+
+    (void)state;
+    assert_non_null(f);
+    xseg_shelf_init(&f->shelf);
+    f->block[0] =
+        (struct xseg_block){.state = XSEG_BLOCK_CACHED, .base = 512, .bytes = (1ull << 49) - 512};
+    xseg_shelf_insert(&f->shelf, &f->block[0]);
+    for (unsigned shift = 20; shift < 64; shift++) {
+        struct xseg_block *fitting = shift < 49 ? &f->block[0] : NULL;
+
+        assert_ptr_equal(xseg_shelf_find(&f->shelf, 1ull << shift), fitting);
+        assert_ptr_equal(xseg_shelf_from(&f->shelf, 1ull << shift, 512), fitting);
+    }
+    assert_null(xseg_shelf_find(&f->shelf, UINT64_MAX));
+    assert_null(xseg_shelf_from(&f->shelf, UINT64_MAX, UINT64_MAX));
+    free(f);
+}
+
 /* The audit names what is broken. */
 static void the_audit_can_fail(void **state)
 {
@@ -118,6 +140,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(agrees_with_the_slow_search),
+        cmocka_unit_test(nothing_fits_a_size_that_no_device_has),
         cmocka_unit_test(the_audit_can_fail),
     };
 
