@@ -16,19 +16,24 @@
 
 #define STREAMS 16u
 
+/*
+ * Short, and with blocks by slots that come again: a programme has no list of all that it ever does, and
+ * what the player reads takes the cache from the allocator.
+ */
 struct op {
-    uint64_t bytes;
-    uint32_t id;
-    uint16_t stream, pool;
-    char kind; /* first letter of its line; `y *` is Y */
+    uint64_t bytes : 48;
+    uint64_t stream : 8;
+    uint64_t kind : 8; /* first letter of its line; `y *` is Y */
+    uint32_t block;    /* its id; once all of the trace is read, its slot */
+    uint32_t pool;
 };
 
 struct trace {
     struct op *ops;
     size_t count, capacity;
-    uint32_t ids;
+    uint32_t ids, slots;
     uint64_t events; /* allocations and frees */
-    void **blocks;   /* by id */
+    void **blocks;   /* by slot */
     bool at_once;
 };
 
@@ -38,30 +43,36 @@ _Noreturn static void fail(const char *file, const char *what)
     exit(2);
 }
 
+/* What is too high for the player stays so. */
+static unsigned char stream_of(unsigned long long number)
+{
+    return (unsigned char)(number < STREAMS ? number : STREAMS);
+}
+
 static struct op parse(const char *line)
 {
     unsigned long long field[4] = {0};
-    struct op op = {.kind = line[0]};
+    struct op op = {.kind = (unsigned char)line[0]};
     const int count =
         sscanf(line + 1, "%llu %llu %llu %llu", &field[0], &field[1], &field[2], &field[3]);
 
-    op.id = (uint32_t)field[0];
+    op.block = (uint32_t)field[0];
     switch (line[0]) {
     case 'a':
-        op.bytes = field[1];
-        op.stream = (uint16_t)field[2];
-        op.pool = (uint16_t)field[3];
+        op.bytes = field[1] & (((uint64_t)1 << 48) - 1);
+        op.stream = stream_of(field[2]);
+        op.pool = (uint32_t)field[3];
         break;
     case 'u':
-        op.stream = (uint16_t)field[1];
+        op.stream = stream_of(field[1]);
         break;
     case 'c': /* a capture, if it is not the configuration */
         op.kind = line[1] == 'b' || line[1] == 'e' ? '?' : 'c';
         break;
     case 'y':
         op.kind = count < 1 ? 'Y' : 'y';
-        op.stream = (uint16_t)field[0];
-        op.id = 0;
+        op.stream = stream_of(field[0]);
+        op.block = 0;
         break;
     default:
         break;
@@ -86,7 +97,30 @@ static void add(struct trace *trace, const struct op *op, const char *file)
     }
     trace->ops[trace->count++] = *op;
     trace->events += op->kind == 'a' || op->kind == 'f';
-    trace->ids = op->id >= trace->ids ? op->id + 1 : trace->ids;
+    trace->ids = op->block >= trace->ids ? op->block + 1 : trace->ids;
+}
+
+/* Slots for ids; that of the last block that was freed is the next one's. */
+static void choose_slots(struct trace *trace, const char *file)
+{
+    uint32_t *slot = calloc(trace->ids + 1, sizeof(*slot));
+    uint32_t *spare = calloc(trace->ids + 1, sizeof(*spare));
+    uint32_t spares = 0;
+
+    if (slot == NULL || spare == NULL)
+        fail(file, "no host memory is left");
+    for (size_t i = 0; i < trace->count; i++) {
+        struct op *op = &trace->ops[i];
+        const uint32_t id = op->block;
+
+        if (op->kind == 'a')
+            slot[id] = spares > 0 ? spare[--spares] : trace->slots++;
+        op->block = slot[id];
+        if (op->kind == 'f')
+            spare[spares++] = slot[id];
+    }
+    free(slot);
+    free(spare);
 }
 
 static void read_trace(struct trace *trace, const char *path)
@@ -101,14 +135,15 @@ static void read_trace(struct trace *trace, const char *path)
         add(trace, &op, path);
     }
     (void)fclose(file);
-    trace->blocks = calloc(trace->ids + 1, sizeof(*trace->blocks));
+    choose_slots(trace, path);
+    trace->blocks = calloc(trace->slots + 1, sizeof(*trace->blocks));
     if (trace->events == 0 || trace->blocks == NULL)
         fail(path, "is no trace");
 }
 
 static void play_op(struct trace *trace, const struct op *op)
 {
-    void **block = &trace->blocks[op->id];
+    void **block = &trace->blocks[op->block];
 
     switch (op->kind) {
     case 'a':
@@ -149,10 +184,10 @@ static uint64_t play(void *self, uint64_t count)
     for (size_t i = 0; i < trace->count; i++)
         play_op(trace, &trace->ops[i]);
     const uint64_t spent = measure_now() - began;
-    for (uint32_t id = 0; id < trace->ids; id++) {
-        if (trace->blocks[id] != NULL)
-            subject_free(trace->blocks[id]);
-        trace->blocks[id] = NULL;
+    for (uint32_t slot = 0; slot < trace->slots; slot++) {
+        if (trace->blocks[slot] != NULL)
+            subject_free(trace->blocks[slot]);
+        trace->blocks[slot] = NULL;
     }
     return spent;
 }
