@@ -2,6 +2,8 @@
 #include "benchmarks/live.h"
 
 #include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
 
 #include "benchmarks/measure.h"
 #include "benchmarks/subject.h"
@@ -15,12 +17,24 @@ static uint32_t draw(uint64_t *seed)
     return (uint32_t)(*seed * 0x2545f4914f6cdd1dull >> 32);
 }
 
+/* The table is the programme's own, and the same for every subject.  In huge pages a look at it costs
+ * less, so more of what is measured at 10^6 blocks is the subject. */
+static void *make_table(size_t bytes)
+{
+    const size_t huge = (size_t)2 << 20, all = (bytes + huge - 1) / huge * huge;
+    void *table = aligned_alloc(huge, all);
+
+    if (table == NULL)
+        exit(3);
+    (void)madvise(table, all, MADV_HUGEPAGE);
+    memset(table, 0, all);
+    return table;
+}
+
 void live_start(struct live *live, uint32_t count, size_t most, uint32_t stream, uint32_t streams,
                 uint64_t seed)
 {
-    live->blocks = calloc(count, sizeof(*live->blocks));
-    if (live->blocks == NULL)
-        exit(3);
+    live->blocks = make_table(count * sizeof(*live->blocks));
     live->count = count;
     live->streams = streams;
     live->stream = stream;
