@@ -101,7 +101,7 @@ NEXT alloc_from(struct xseg_allocator *allocator, int device, size_t bytes, xseg
     return XSEG_OK;
 }
 
-/* From a small one that is locked already, and whose frontier was not the answer. */
+/* From a small one that is locked already. */
 NEXT alloc_racked(struct xseg_allocator *allocator, int device, size_t bytes, xseg_stream stream,
                   void **out, struct xseg_arena *arena) XSEG_UNCHECKED
 {
@@ -112,6 +112,19 @@ NEXT alloc_racked(struct xseg_allocator *allocator, int device, size_t bytes, xs
     xseg_latch_give_own(&arena->lock);
     if (__builtin_expect(base == 0, 0))
         return alloc_slowly(allocator, device, bytes, stream, out);
+    *out = (void *)(uintptr_t)base; /* NOLINT(performance-no-int-to-ptr) */
+    return XSEG_OK;
+}
+
+/* The same, where nothing but the frontier is cached. */
+NEXT alloc_at_frontier(struct xseg_allocator *allocator, int device, size_t bytes,
+                       xseg_stream stream, void **out, struct xseg_arena *arena) XSEG_UNCHECKED
+{
+    const uint64_t base = xseg_plain_cut_frontier(arena, bytes);
+
+    if (__builtin_expect(base == 0, 0))
+        return alloc_racked(allocator, device, bytes, stream, out, arena);
+    xseg_latch_give_own(&arena->lock);
     *out = (void *)(uintptr_t)base; /* NOLINT(performance-no-int-to-ptr) */
     return XSEG_OK;
 }
@@ -148,12 +161,9 @@ xseg_status xseg_alloc(struct xseg_allocator *allocator, int device, size_t byte
         return alloc_slowly(allocator, device, bytes, stream, out);
     if (!cuts || !xseg_latch_try_own(&arena->lock))
         return alloc_from(allocator, device, bytes, stream, out, arena);
-    const uint64_t base = xseg_plain_cut_frontier(arena, bytes);
-    if (base == 0)
-        return alloc_racked(allocator, device, bytes, stream, out, arena);
-    xseg_latch_give_own(&arena->lock);
-    *out = (void *)(uintptr_t)base; /* NOLINT(performance-no-int-to-ptr) */
-    return XSEG_OK;
+    return __builtin_expect(xseg_plain_is_frontier_all(arena), 0)
+               ? alloc_at_frontier(allocator, device, bytes, stream, out, arena)
+               : alloc_racked(allocator, device, bytes, stream, out, arena);
 }
 
 /* Members that the caller does not know keep their defaults. */

@@ -29,7 +29,7 @@ static inline bool xseg_plain_is_frontier_all(const struct xseg_arena *arena)
 }
 
 /*
- * Serve a request of a small arena with the head of the frontier, where nothing else could.
+ * Serve a request of a small arena with the head of the frontier, where that is all there is.
  *
  * bytes:   as the user said, not 0
  * Returns: the address; 0, and nothing has changed, where there is more to it
@@ -41,8 +41,8 @@ static inline uint64_t xseg_plain_cut_frontier(struct xseg_arena *arena, uint64_
     const uint32_t quanta = (uint32_t)((bytes + XSEG_SIZE_QUANTUM - 1) >> XSEG_CELLS_SHIFT);
     const uint32_t quantum = frontier->quantum, rest = quantum + quanta;
 
-    if (!xseg_plain_is_frontier_all(arena) || frontier->quanta < XSEG_CELLS_WIDE + quanta ||
-        quantum / 64 != rest / 64 || !xseg_extent_is_expandable(extent))
+    if (frontier->quanta < XSEG_CELLS_WIDE + quanta || quantum / 64 != rest / 64 ||
+        !xseg_extent_is_expandable(extent))
         return 0;
     const uint64_t rounded = (uint64_t)quanta << XSEG_CELLS_SHIFT;
     if (!xseg_counts_try_alloc(&arena->counts, rounded, bytes))

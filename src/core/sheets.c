@@ -7,12 +7,21 @@
 
 #include "src/base/align.h"
 
+#ifndef MADV_COLLAPSE
+#define MADV_COLLAPSE 25 /* since Linux 6.1 */
+#endif
+
 #define HUGE_PAGE (2 * XSEG_MIB)
+
+/* So many sheets are host memory of their own each. */
+#define ALONE 16u
 
 /* In front of its sheets; as long as a cache line, so that they are aligned to one. */
 struct xseg_sheets_batch {
     _Alignas(64) struct xseg_sheets_batch *next;
 };
+
+#define IN_BATCH ((HUGE_PAGE - sizeof(struct xseg_sheets_batch)) / sizeof(struct xseg_sheet))
 
 _Static_assert(sizeof(struct xseg_sheet) / 64 % 2 == 1,
                "sheets an even number of cache lines apart would share a few sets of a cache");
@@ -30,37 +39,49 @@ void xseg_sheets_fini(struct xseg_sheets *sheets)
 
 static bool make_batch(struct xseg_sheets *sheets)
 {
-    const uint32_t most =
-        (HUGE_PAGE - sizeof(struct xseg_sheets_batch)) / sizeof(struct xseg_sheet);
-    const uint32_t count = (uint32_t)xseg_min(sheets->made / 4 + 1, most);
-    const bool is_huge = count == most;
-    const size_t needed =
-        sizeof(struct xseg_sheets_batch) + (size_t)count * sizeof(struct xseg_sheet);
-    const size_t bytes = is_huge ? HUGE_PAGE : needed;
-    struct xseg_sheets_batch *batch = aligned_alloc(is_huge ? HUGE_PAGE : 64, bytes);
+    const bool is_alone = sheets->made < ALONE;
+    const size_t bytes = sizeof(struct xseg_sheets_batch) + sizeof(struct xseg_sheet);
+    struct xseg_sheets_batch *batch =
+        is_alone ? aligned_alloc(64, bytes) : aligned_alloc(HUGE_PAGE, HUGE_PAGE);
 
     if (batch == NULL)
         return false;
-    if (is_huge)
-        (void)madvise(batch, bytes, MADV_HUGEPAGE); /* without one it is only slower */
     batch->next = sheets->batches;
     sheets->batches = batch;
-    sheets->made += count;
-    atomic_fetch_add_explicit(&sheets->host_bytes, bytes, memory_order_relaxed);
-    struct xseg_sheet *sheet = (struct xseg_sheet *)(void *)(batch + 1);
-    for (uint32_t i = count; i-- > 0;)
-        xseg_sheets_put(sheets, &sheet[i]);
+    sheets->fresh = (struct xseg_sheet *)(void *)(batch + 1);
+    sheets->left = is_alone ? 1 : (uint32_t)IN_BATCH;
     return true;
+}
+
+/* One that was never used. */
+static struct xseg_sheet *take_fresh(struct xseg_sheets *sheets)
+{
+    if (sheets->left == 0 && !make_batch(sheets))
+        return NULL;
+    struct xseg_sheet *sheet = sheets->fresh++;
+    memset(sheet, 0, sizeof(*sheet));
+    /* All of it is used from here on: only now a huge page takes no more than what is there. */
+    if (--sheets->left == 0 && sheets->made >= ALONE &&
+        madvise(sheets->batches, HUGE_PAGE, MADV_HUGEPAGE) == 0)
+        (void)madvise(sheets->batches, HUGE_PAGE, MADV_COLLAPSE); /* or the kernel does it, later */
+    sheets->made++;
+    atomic_fetch_add_explicit(&sheets->host_bytes, sizeof(*sheet), memory_order_relaxed);
+    return sheet;
 }
 
 struct xseg_sheet *xseg_sheets_take(struct xseg_sheets *sheets, struct xseg_extent *extent,
                                     uint32_t number)
 {
-    if (sheets->spare == NULL && !make_batch(sheets))
-        return NULL;
     struct xseg_sheet *sheet = sheets->spare;
-    sheets->spare = (struct xseg_sheet *)(void *)sheet->extent;
-    memset(sheet, 0, sizeof(*sheet));
+
+    if (sheet != NULL) {
+        sheets->spare = (struct xseg_sheet *)(void *)sheet->extent;
+        memset(sheet, 0, sizeof(*sheet));
+    } else {
+        sheet = take_fresh(sheets);
+        if (sheet == NULL)
+            return NULL;
+    }
     sheet->extent = extent;
     sheet->number = number;
     return sheet;
