@@ -101,17 +101,28 @@ NEXT alloc_from(struct xseg_allocator *allocator, int device, size_t bytes, xseg
     return XSEG_OK;
 }
 
-/* From a small one that is locked already. */
-NEXT alloc_racked(struct xseg_allocator *allocator, int device, size_t bytes, xseg_stream stream,
-                  void **out, struct xseg_arena *arena) XSEG_UNCHECKED
+/* From one that is locked, and has to ask by what rule. */
+NEXT alloc_held(struct xseg_allocator *allocator, int device, size_t bytes, xseg_stream stream,
+                void **out, struct xseg_arena *arena) XSEG_UNCHECKED
 {
-    uint64_t base = xseg_plain_cut_rack(arena, bytes, true);
+    const uint64_t base = xseg_hit_serve(xseg_allocator_config(allocator), arena, bytes, true);
 
-    if (base == 0)
-        base = xseg_hit_serve(xseg_allocator_config(allocator), arena, bytes, true);
     xseg_latch_give_own(&arena->lock);
     if (__builtin_expect(base == 0, 0))
         return alloc_slowly(allocator, device, bytes, stream, out);
+    *out = (void *)(uintptr_t)base; /* NOLINT(performance-no-int-to-ptr) */
+    return XSEG_OK;
+}
+
+/* From a small one that is locked. */
+NEXT alloc_racked(struct xseg_allocator *allocator, int device, size_t bytes, xseg_stream stream,
+                  void **out, struct xseg_arena *arena) XSEG_UNCHECKED
+{
+    const uint64_t base = xseg_plain_cut_rack(arena, bytes, true);
+
+    if (__builtin_expect(base == 0, 0))
+        return alloc_held(allocator, device, bytes, stream, out, arena);
+    xseg_latch_give_own(&arena->lock);
     *out = (void *)(uintptr_t)base; /* NOLINT(performance-no-int-to-ptr) */
     return XSEG_OK;
 }
@@ -232,30 +243,31 @@ NEXT free_slowly(struct xseg_allocator *allocator, void *ptr)
     return ptr == NULL ? XSEG_OK : xseg_allocator_free(allocator, ptr);
 }
 
-/* In an extent of a small arena that is locked. */
-NEXT free_cell(struct xseg_allocator *allocator, void *ptr, struct xseg_extent *extent,
+/* In an extent of a locked arena. */
+NEXT free_held(struct xseg_allocator *allocator, void *ptr, struct xseg_extent *extent,
                struct xseg_arena *arena) XSEG_UNCHECKED
-{
-    const uint64_t address = (uint64_t)(uintptr_t)ptr;
-    uint32_t quantum = 0;
-    const bool is_live = extent->arena == arena && extent->first != NULL &&
-                         xseg_live_lies_in(extent, address) &&
-                         xseg_live_find_cell(extent, address, &quantum);
-
-    if (__builtin_expect(is_live, 1))
-        xseg_plain_free(arena, extent, quantum);
-    xseg_latch_give_own(&arena->lock);
-    return __builtin_expect(is_live, 1) ? XSEG_OK : free_slowly(allocator, ptr);
-}
-
-/* Of a large one. */
-NEXT free_block(struct xseg_allocator *allocator, void *ptr, struct xseg_extent *extent,
-                struct xseg_arena *arena) XSEG_UNCHECKED
 {
     const bool freed = xseg_hit_free_at(arena, extent, (uint64_t)(uintptr_t)ptr);
 
     xseg_latch_give_own(&arena->lock);
     return __builtin_expect(freed, 1) ? XSEG_OK : free_slowly(allocator, ptr);
+}
+
+/* Of a small one. */
+NEXT free_cell(struct xseg_allocator *allocator, void *ptr, struct xseg_extent *extent,
+               struct xseg_arena *arena) XSEG_UNCHECKED
+{
+    const uint64_t address = (uint64_t)(uintptr_t)ptr;
+    uint32_t quantum = 0;
+
+    if (__builtin_expect(extent->arena != arena || extent->first == NULL ||
+                             !xseg_live_lies_in(extent, address) ||
+                             !xseg_live_find_cell(extent, address, &quantum),
+                         0))
+        return free_held(allocator, ptr, extent, arena);
+    xseg_plain_free(arena, extent, quantum);
+    xseg_latch_give_own(&arena->lock);
+    return XSEG_OK;
 }
 
 xseg_status xseg_free(struct xseg_allocator *allocator, void *ptr) XSEG_UNCHECKED
@@ -274,7 +286,7 @@ xseg_status xseg_free(struct xseg_allocator *allocator, void *ptr) XSEG_UNCHECKE
         return free_slowly(allocator, ptr);
     if (!xseg_plain_join_frontier(arena, extent, address))
         return extent->has_cells ? free_cell(allocator, ptr, extent, arena)
-                                 : free_block(allocator, ptr, extent, arena);
+                                 : free_held(allocator, ptr, extent, arena);
     xseg_latch_give_own(&arena->lock);
     return XSEG_OK;
 }

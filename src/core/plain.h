@@ -69,16 +69,19 @@ static inline bool xseg_plain_join_frontier(struct xseg_arena *arena, struct xse
 {
     struct xseg_cell *frontier = &arena->small.frontier;
     const uint64_t offset = address - extent->segment.base;
-    const uint32_t quantum = (uint32_t)(offset >> XSEG_CELLS_SHIFT), end = frontier->quantum;
+    const uint64_t quantum = offset >> XSEG_CELLS_SHIFT;
+    const uint32_t end = frontier->quantum;
 
-    if (frontier->extent != extent || frontier->quanta == 0 || offset % XSEG_SIZE_QUANTUM != 0 ||
-        offset >= extent->segment.bytes || quantum / 64 != end / 64 || quantum >= end ||
+    /* What a churn mostly ends at comes first. */
+    if (end - quantum - 1 >= 63 || frontier->extent != extent)
+        return false;
+    if (frontier->quanta == 0 || offset % XSEG_SIZE_QUANTUM != 0 || quantum / 64 != end / 64 ||
         (quantum % 64 == 0 && quantum != 0) || !xseg_extent_is_expandable(extent) ||
         arena->now != 0)
         return false;
-    struct xseg_sheet *sheet = xseg_cells_sheet(&extent->cells, quantum);
+    struct xseg_sheet *sheet = xseg_cells_sheet(&extent->cells, (uint32_t)quantum);
     struct xseg_cells_word *word = &sheet->word[quantum / 64 % XSEG_CELLS_WORDS];
-    const uint64_t head = xseg_cells_bit(quantum), behind = xseg_cells_bit(end);
+    const uint64_t head = xseg_cells_bit((uint32_t)quantum), behind = xseg_cells_bit(end);
     const uint16_t slack = sheet->slack[quantum % XSEG_CELLS_SHEET];
 
     /* A live cell's start, and no other before the frontier's; nothing cached ends before it. */
@@ -91,8 +94,8 @@ static inline bool xseg_plain_join_frontier(struct xseg_arena *arena, struct xse
     word->free ^= head | behind;
     if ((word->open & behind) != 0)
         word->open ^= head | behind;
-    frontier->quantum = quantum;
-    frontier->quanta += end - quantum;
+    frontier->quantum = (uint32_t)quantum;
+    frontier->quanta += end - (uint32_t)quantum;
     xseg_counts_free(&arena->counts, bytes, bytes - slack);
     return true;
 }
@@ -112,7 +115,7 @@ static inline uint64_t xseg_plain_cut_rack(struct xseg_arena *arena, uint64_t by
 
     if (size == 0 || arena->small.has_filled)
         return 0;
-    struct xseg_sheet *sheet = xseg_rack_first(rack, size);
+    struct xseg_sheet *sheet = rack->sheet[xseg_rack_first(rack, size)];
     const uint32_t number = (uint32_t)__builtin_ctzll(sheet->bin[size]);
     struct xseg_cells_word *word = &sheet->word[number];
     bool has_other = false;
@@ -153,42 +156,32 @@ static inline uint64_t xseg_plain_cut_rack(struct xseg_arena *arena, uint64_t by
     return extent->segment.base + ((uint64_t)quantum << XSEG_CELLS_SHIFT);
 }
 
-/* Whether a cached cell ends where a quantum of a sheet begins. */
-static inline bool xseg_plain_is_free_before(const struct xseg_cells *cells,
-                                             const struct xseg_sheet *sheet, uint32_t quantum)
-{
-    const struct xseg_cells_word *word = &sheet->word[quantum / 64 % XSEG_CELLS_WORDS];
-
-    if (__builtin_expect(quantum % 64 != 0, 1))
-        return (word->free >> (quantum % 64 - 1) & 1) != 0;
-    if (quantum % XSEG_CELLS_SHEET != 0)
-        return word[-1].free >> 63 != 0;
-    return quantum != 0 && cells->sheet[sheet->number - 1] != NULL &&
-           cells->sheet[sheet->number - 1]->word[XSEG_CELLS_WORDS - 1].free >> 63 != 0;
-}
-
-/* Free the live cell that begins at a quantum. */
+/* Free the live cell that begins at a quantum.  Mostly it ends in its word, and what lies on either side
+ * is live. */
 static inline void xseg_plain_free(struct xseg_arena *arena, struct xseg_extent *extent,
                                    uint32_t quantum)
 {
-    struct xseg_cells *cells = &extent->cells;
-    struct xseg_sheet *sheet = xseg_cells_sheet(cells, quantum);
-    const uint32_t number = quantum / 64 % XSEG_CELLS_WORDS;
-    const uint32_t end = xseg_cells_next(cells, quantum + 1);
-    const uint32_t quanta = end - quantum;
-    const uint64_t bytes = xseg_cell_bytes_of(quanta);
-    const struct xseg_cells_word *behind = &sheet->word[end / 64 % XSEG_CELLS_WORDS];
+    struct xseg_sheet *sheet = xseg_cells_sheet(&extent->cells, quantum);
+    const uint32_t number = quantum / 64 % XSEG_CELLS_WORDS, at = quantum % 64;
+    struct xseg_cells_word *word = &sheet->word[number];
+    const uint64_t head = (uint64_t)1 << at, behind = word->start >> at >> 1;
+    const uint16_t slack = sheet->slack[quantum % XSEG_CELLS_SHEET];
 
-    xseg_counts_free(&arena->counts, bytes, xseg_cells_requested(cells, quantum, bytes));
-    xseg_arena_stamp(arena, extent, xseg_cell_address_of(extent, quantum), bytes);
-    if (quanta >= XSEG_CELLS_WIDE || quantum / XSEG_CELLS_SHEET != end / XSEG_CELLS_SHEET ||
-        ((behind->free | behind->record) & xseg_cells_bit(end)) != 0 ||
-        xseg_plain_is_free_before(cells, sheet, quantum)) {
-        xseg_small_join(arena, extent, quantum, end);
+    if (behind == 0 || at == 0 || slack == XSEG_CELLS_MUCH_SLACK) {
+        xseg_small_free(arena, extent, quantum);
         return;
     }
-    sheet->word[number].free |= xseg_cells_bit(quantum);
-    sheet->word[(end - 1) / 64 % XSEG_CELLS_WORDS].free |= xseg_cells_bit(end - 1);
+    const uint32_t quanta = (uint32_t)__builtin_ctzll(behind) + 1;
+    const uint64_t end = head << quanta, free = word->free;
+    const uint64_t bytes = xseg_cell_bytes_of(quanta);
+
+    xseg_counts_free(&arena->counts, bytes, bytes - slack);
+    xseg_arena_stamp(arena, extent, xseg_cell_address_of(extent, quantum), bytes);
+    if (((free | word->record) & end) != 0 || (free & head >> 1) != 0) {
+        xseg_small_join(arena, extent, quantum, quantum + quanta);
+        return;
+    }
+    word->free = free | head | end >> 1;
     xseg_rack_set(&arena->small.rack, sheet, quanta, number);
     if (!xseg_extent_is_expandable(extent))
         xseg_arena_note_merge(arena, true, 0, 0, bytes);

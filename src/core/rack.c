@@ -166,7 +166,7 @@ bool xseg_rack_has_none(const struct xseg_rack *rack, uint32_t quanta)
     uint64_t left = 0;
 
     for (uint32_t i = 0; i < rack->tops; i++)
-        left |= rack->top[quanta * rack->tops + i];
+        left |= *xseg_rack_top(rack, quanta, i * 4096);
     return left == 0;
 }
 
@@ -189,18 +189,6 @@ static struct xseg_cell lowest_in(const struct xseg_sheet *sheet, uint32_t quant
                                       quanta};
     }
     return none;
-}
-
-/* The rank of the first sheet that has a size which is there. */
-static uint32_t first_rank(const struct xseg_rack *rack, uint32_t quanta)
-{
-    const uint64_t *top = &rack->top[quanta * rack->tops];
-    uint32_t i = 0;
-
-    while (top[i] == 0)
-        i++;
-    const uint32_t word = i * 64 + (uint32_t)__builtin_ctzll(top[i]);
-    return word * 64 + (uint32_t)__builtin_ctzll(rack->bits[quanta * rack->words + word]);
 }
 
 /* The lowest cell of a sheet with a size or more that is on the rack. */
@@ -235,7 +223,8 @@ struct xseg_cell xseg_rack_find_lowest(const struct xseg_rack *rack, uint32_t qu
         if (word == quanta / 64)
             sizes = sizes >> quanta % 64 << quanta % 64;
         for (; sizes != 0; sizes &= sizes - 1) {
-            const uint32_t first = first_rank(rack, word * 64 + (uint32_t)__builtin_ctzll(sizes));
+            const uint32_t first =
+                xseg_rack_first(rack, word * 64 + (uint32_t)__builtin_ctzll(sizes));
 
             rank = first < rank ? first : rank;
         }
@@ -246,14 +235,13 @@ struct xseg_cell xseg_rack_find_lowest(const struct xseg_rack *rack, uint32_t qu
 struct xseg_cell xseg_rack_next(const struct xseg_rack *rack, const struct xseg_cell *cell)
 {
     const struct xseg_sheet *sheet = xseg_cells_sheet(&cell->extent->cells, cell->quantum);
-    const uint64_t *bits = &rack->bits[cell->quanta * rack->words];
     uint32_t at = cell->quantum % XSEG_CELLS_SHEET + 1;
     struct xseg_cell next = {0};
 
     if (at < XSEG_CELLS_SHEET)
         next = lowest_in(sheet, cell->quanta, at);
     for (uint32_t rank = sheet->rank + 1; next.quanta == 0 && rank < rack->ranks;) {
-        const uint64_t left = bits[rank / 64] >> rank % 64;
+        const uint64_t left = *xseg_rack_bits(rack, cell->quanta, rank) >> rank % 64;
 
         if (left == 0) {
             rank = (rank / 64 + 1) * 64;
@@ -272,8 +260,8 @@ static bool audit_size(const struct xseg_rack *rack, uint32_t quanta, struct xse
     bool any = false;
 
     for (uint32_t word = 0; word < rack->words; word++) {
-        const uint64_t bits = rack->bits[quanta * rack->words + word];
-        const bool top = (rack->top[quanta * rack->tops + word / 64] >> word % 64 & 1) != 0;
+        const uint64_t bits = *xseg_rack_bits(rack, quanta, word * 64);
+        const bool top = (*xseg_rack_top(rack, quanta, word * 64) >> word % 64 & 1) != 0;
 
         XSEG_HOLDS(finding, "RACK-2", top == (bits != 0), "size %" PRIu32 ", word %" PRIu32, quanta,
                    word);
@@ -287,7 +275,7 @@ static bool audit_size(const struct xseg_rack *rack, uint32_t quanta, struct xse
 /* Whether the bit of a rank says that it has a size. */
 static bool has_size(const struct xseg_rack *rack, uint32_t rank, uint32_t quanta)
 {
-    return (rack->bits[quanta * rack->words + rank / 64] >> rank % 64 & 1) != 0;
+    return (*xseg_rack_bits(rack, quanta, rank) >> rank % 64 & 1) != 0;
 }
 
 /* A rank that is empty has nothing. */

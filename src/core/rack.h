@@ -35,8 +35,8 @@ struct xseg_rack {
     uint32_t gone;                        /* in use, but empty */
     uint32_t words, tops;                 /* of bits a size has, in each level */
     struct xseg_sheet **sheet;            /* [capacity]; all of this is one piece of host memory */
-    uint64_t *bits;                       /* [XSEG_CELLS_WIDE][words]: ranks that have the size */
-    uint64_t *top;                        /* [XSEG_CELLS_WIDE][tops]: words of `bits` */
+    uint64_t *bits;                       /* [words][XSEG_CELLS_WIDE]: ranks that have the size */
+    uint64_t *top;                        /* [tops][XSEG_CELLS_WIDE]: words of `bits` */
     size_t host_bytes;
 };
 
@@ -66,14 +66,25 @@ uint64_t xseg_rack_starts(const struct xseg_sheet *sheet, uint32_t word, uint32_
 
 bool xseg_rack_audit(const struct xseg_rack *rack, struct xseg_finding *finding);
 
+/* The word of bits of a size that has a rank; the one of `top` that has a word of bits. */
+static inline uint64_t *xseg_rack_bits(const struct xseg_rack *rack, uint32_t quanta, uint32_t rank)
+{
+    return &rack->bits[rank / 64 * XSEG_CELLS_WIDE + quanta];
+}
+
+static inline uint64_t *xseg_rack_top(const struct xseg_rack *rack, uint32_t quanta, uint32_t rank)
+{
+    return &rack->top[rank / 4096 * XSEG_CELLS_WIDE + quanta];
+}
+
 /* A word of a sheet has a cached cell of a size from now on.  Without a branch: whether the sheet had
  * one before is a coin's toss in a churn. */
 static inline void xseg_rack_set(struct xseg_rack *rack, struct xseg_sheet *sheet, uint32_t quanta,
                                  uint32_t word)
 {
     sheet->bin[quanta] |= (uint64_t)1 << word;
-    rack->bits[quanta * rack->words + sheet->rank / 64] |= xseg_cells_bit(sheet->rank);
-    rack->top[quanta * rack->tops + sheet->rank / 4096] |= xseg_cells_bit(sheet->rank / 64);
+    *xseg_rack_bits(rack, quanta, sheet->rank) |= xseg_cells_bit(sheet->rank);
+    *xseg_rack_top(rack, quanta, sheet->rank) |= xseg_cells_bit(sheet->rank / 64);
     rack->sizes[quanta / 64] |= xseg_cells_bit(quanta);
 }
 
@@ -92,13 +103,12 @@ static inline void xseg_rack_clear(struct xseg_rack *rack, struct xseg_sheet *sh
                                    uint32_t quanta, uint32_t word)
 {
     uint64_t *bin = &sheet->bin[quanta];
-    const uint32_t group = sheet->rank / 64;
-    uint64_t *bits = &rack->bits[quanta * rack->words + group];
-    uint64_t *top = &rack->top[quanta * rack->tops + group / 64];
+    const uint32_t rank = sheet->rank;
+    uint64_t *bits = xseg_rack_bits(rack, quanta, rank), *top = xseg_rack_top(rack, quanta, rank);
 
     *bin &= ~((uint64_t)1 << word);
-    *bits &= ~((uint64_t)(*bin == 0) << sheet->rank % 64);
-    *top &= ~((uint64_t)(*bits == 0) << group % 64);
+    *bits &= ~((uint64_t)(*bin == 0) << rank % 64);
+    *top &= ~((uint64_t)(*bits == 0) << rank / 64 % 64);
     const bool is_none =
         __builtin_expect(rack->tops == 1, 1) ? *top == 0 : xseg_rack_has_none(rack, quanta);
     rack->sizes[quanta / 64] &= ~((uint64_t)is_none << quanta % 64);
@@ -198,17 +208,15 @@ static inline uint32_t xseg_rack_fit(const struct xseg_rack *rack, uint32_t quan
     return word * 64 + (uint32_t)__builtin_ctzll(sizes);
 }
 
-/* The lowest sheet with a cell of a size that is there. */
-static inline struct xseg_sheet *xseg_rack_first(const struct xseg_rack *rack, uint32_t quanta)
+/* The rank of the lowest sheet with a cell of a size that is there. */
+static inline uint32_t xseg_rack_first(const struct xseg_rack *rack, uint32_t quanta)
 {
-    const uint64_t *top = &rack->top[quanta * rack->tops];
-    uint32_t i = 0;
+    uint32_t rank = 0;
 
-    while (__builtin_expect(top[i] == 0, 0))
-        i++;
-    const uint32_t group = i * 64 + (uint32_t)__builtin_ctzll(top[i]);
-    return rack
-        ->sheet[group * 64 + (uint32_t)__builtin_ctzll(rack->bits[quanta * rack->words + group])];
+    while (__builtin_expect(*xseg_rack_top(rack, quanta, rank) == 0, 0))
+        rank += 4096;
+    rank += (uint32_t)__builtin_ctzll(*xseg_rack_top(rack, quanta, rank)) * 64;
+    return rank + (uint32_t)__builtin_ctzll(*xseg_rack_bits(rack, quanta, rank));
 }
 
 /* The best fit for a size, or none. */
@@ -219,7 +227,7 @@ static inline struct xseg_cell xseg_rack_find(const struct xseg_rack *rack, uint
 
     if (size == 0)
         return (struct xseg_cell){0};
-    const struct xseg_sheet *sheet = xseg_rack_first(rack, size);
+    const struct xseg_sheet *sheet = rack->sheet[xseg_rack_first(rack, size)];
     const uint32_t word = (uint32_t)__builtin_ctzll(sheet->bin[size]);
     const uint32_t at = xseg_rack_pick(sheet, word, size, &has_other);
     return (struct xseg_cell){sheet->extent, sheet->number * XSEG_CELLS_SHEET + word * 64 + at,

@@ -470,23 +470,65 @@ static inline void join_frontier(struct xseg_arena *arena, struct xseg_cells_wor
     xseg_cells_remove_start(cells, end);
 }
 
+/* Whether a cached cell ends where a quantum of a sheet begins. */
+static inline bool is_free_before(const struct xseg_cells *cells, const struct xseg_sheet *sheet,
+                                  uint32_t quantum)
+{
+    const struct xseg_cells_word *word = &sheet->word[quantum / 64 % XSEG_CELLS_WORDS];
+
+    if (__builtin_expect(quantum % 64 != 0, 1))
+        return (word->free >> (quantum % 64 - 1) & 1) != 0;
+    if (quantum % XSEG_CELLS_SHEET != 0)
+        return word[-1].free >> 63 != 0;
+    return quantum != 0 && cells->sheet[sheet->number - 1] != NULL &&
+           cells->sheet[sheet->number - 1]->word[XSEG_CELLS_WORDS - 1].free >> 63 != 0;
+}
+
+/* A free cell that borders no cached one but the frontier takes no more than that; else false. */
+static inline bool free_alone(struct xseg_arena *arena, struct xseg_sheet *sheet, uint32_t quantum,
+                              uint32_t end)
+{
+    struct xseg_extent *extent = sheet->extent;
+    struct xseg_cells_word *word = &sheet->word[quantum / 64 % XSEG_CELLS_WORDS];
+    struct xseg_cells_word *behind = &sheet->word[end / 64 % XSEG_CELLS_WORDS];
+    const struct xseg_cell *frontier = &arena->small.frontier;
+    const bool is_classic = !xseg_extent_is_expandable(extent);
+
+    if (is_free_before(&extent->cells, sheet, quantum))
+        return false;
+    if (frontier->quantum == end && frontier->extent == extent && frontier->quanta != 0) {
+        if (is_classic)
+            return false;
+        join_frontier(arena, word, quantum, end);
+        return true;
+    }
+    if (quantum / XSEG_CELLS_SHEET != end / XSEG_CELLS_SHEET || end - quantum >= XSEG_CELLS_WIDE ||
+        ((behind->free | behind->record) & xseg_cells_bit(end)) != 0)
+        return false;
+    word->free |= xseg_cells_bit(quantum);
+    sheet->word[(end - 1) / 64 % XSEG_CELLS_WORDS].free |= xseg_cells_bit(end - 1);
+    xseg_rack_insert(&arena->small.rack, sheet, quantum, end - quantum);
+    if (is_classic)
+        xseg_arena_note_merge(arena, true, 0, 0, xseg_cell_bytes_of(end - quantum));
+    return true;
+}
+
 void xseg_small_join(struct xseg_arena *arena, struct xseg_extent *extent, uint32_t quantum,
                      uint32_t end)
 {
-    const struct xseg_cell *frontier = &arena->small.frontier;
-    struct xseg_cells *cells = &extent->cells;
-
-    if (frontier->quantum == end && frontier->extent == extent && frontier->quanta != 0 &&
-        xseg_extent_is_expandable(extent) &&
-        !xseg_plain_is_free_before(cells, xseg_cells_sheet(cells, quantum), quantum))
-        join_frontier(arena, xseg_cells_word(cells, quantum), quantum, end);
-    else
+    if (!free_alone(arena, xseg_cells_sheet(&extent->cells, quantum), quantum, end))
         (void)merge(arena, (struct xseg_cell){extent, quantum, end - quantum});
 }
 
 void xseg_small_free(struct xseg_arena *arena, struct xseg_extent *extent, uint32_t quantum)
 {
-    xseg_plain_free(arena, extent, quantum);
+    struct xseg_cells *cells = &extent->cells;
+    const uint32_t end = xseg_cells_next(cells, quantum + 1);
+    const uint64_t bytes = xseg_cell_bytes_of(end - quantum);
+
+    xseg_counts_free(&arena->counts, bytes, xseg_cells_requested(cells, quantum, bytes));
+    xseg_arena_stamp(arena, extent, xseg_cell_address_of(extent, quantum), bytes);
+    xseg_small_join(arena, extent, quantum, end);
 }
 
 void xseg_small_free_at(struct xseg_arena *arena, struct xseg_extent *extent, uint64_t address)

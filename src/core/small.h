@@ -46,7 +46,7 @@ uint64_t xseg_small_hit(struct xseg_arena *arena, const struct xseg_need *need);
 /* Free the live cell that begins at a quantum. */
 void xseg_small_free(struct xseg_arena *arena, struct xseg_extent *extent, uint32_t quantum);
 
-/* What xseg_plain_free() leaves to do: the cell that is no longer live becomes cached, merges, or is wide. */
+/* A cell that is counted as free already becomes cached, and merges. */
 void xseg_small_join(struct xseg_arena *arena, struct xseg_extent *extent, uint32_t quantum,
                      uint32_t end);
 
