@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: MIT
 """What the traces take when memory is short, beside PyTorch: every figure of docs/out-of-memory.md.
 
-shortage.py TOOL                     smallest device, and driver time on PyTorch's smallest device
+shortage.py TOOL [TRACE...]          smallest device, and driver time on PyTorch's smallest device
 shortage.py TOOL --bounds            between which bounds the smallest device of 2 MiB pages lies
+shortage.py TOOL --stranded          what is stranded when memory is short for the first time, what finer
+                                     pages before that would cost, and the driver time that is forced
 shortage.py TOOL --fresh MAKER [N]   a floor check of N (200) fresh programmes, by hand
 
 TOOL is the command line tool of a release build.  MAKER makes tapes, as for tests/support/fresh.py:
@@ -13,9 +15,12 @@ import json
 import os
 import pathlib
 import re
+import statistics
 import subprocess
 import sys
 import tempfile
+
+import stranded
 
 TRACES = pathlib.Path(__file__).parent / "traces"
 MIB = 1 << 20
@@ -78,7 +83,7 @@ def print_obstacles(tool, missed):
     """What is in the way on a device of the size that is aimed at, by the error's own sentence."""
     print("\non the device that is aimed at, where it is missed")
     for name, peak in missed:
-        device = int(AIMS[name][0] * peak) // (2 * MIB) * 2
+        device = aimed_device(name, peak)
         done = subprocess.run([tool, "replay", "--config", MODES[0][1], "--device-memory",
                                f"{device}MiB", TRACES / f"{name}.xtrace.zst"], check=False,
                               stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
@@ -90,13 +95,23 @@ def print_obstacles(tool, missed):
               "that blocks in use share", flush=True)
 
 
+def time_of(calls):
+    """What PyTorch's calls take, in microseconds."""
+    return sum(COSTS[call] * count for call, count in calls.items() if call in COSTS)
+
+
+def aimed_device(name, peak):
+    """The device that is aimed at, in MiB."""
+    return int(AIMS[name][0] * peak) // (2 * MIB) * 2
+
+
 def print_driver_time(tool, reference, tight):
     """Driver time on PyTorch's smallest device, and what it would be with plenty of memory."""
     print("\ndriver time on PyTorch's smallest expandable device, ms (MODELLED: preset a100, both)\n"
           f"{'trace':18}{'device MiB':>11}{'PyTorch':>9}{'xseg':>8}{'ratio':>9}{'aim':>6}"
           f"{'small pages':>13}{'no shortage':>13}{'of it: queries, first touch':>29}")
     for name in sorted(reference):
-        theirs = sum(COSTS[call] * count for call, count in tight[name].items() if call in COSTS)
+        theirs = time_of(tight[name])
         device = tight[name]["device_mib"]
         ours = replay(tool, name, MODES[0][1], "--device-memory", f"{device}MiB")
         small = replay(tool, name, MODES[1][1], "--device-memory", f"{device}MiB")
@@ -112,12 +127,16 @@ def print_driver_time(tool, reference, tight):
               flush=True)
 
 
+def lines_of(name):
+    """The lines of a trace."""
+    return subprocess.run(["zstd", "-dc", TRACES / f"{name}.xtrace.zst"], stdout=subprocess.PIPE,
+                          check=True).stdout.decode().splitlines()
+
+
 def live_sizes(name):
     """The changes of a trace: bytes of a block, negative when it goes."""
     blocks = {}
-    text = subprocess.run(["zstd", "-dc", TRACES / f"{name}.xtrace.zst"], stdout=subprocess.PIPE,
-                          check=True).stdout.decode()
-    for line in text.splitlines():
+    for line in lines_of(name):
         if line.startswith("a "):
             word = line.split()
             blocks[word[1]] = int(word[2])
@@ -149,6 +168,58 @@ def print_bounds(reference):
         print(f"{name:18}{least / peak:>9.4f}{most / peak:>16.4f}", flush=True)
 
 
+def finest(model, lacks):
+    """Which pieces of a page rescue so many bytes for the least driver time, where pages are chosen by
+    chance: their size, and milliseconds."""
+    def extra(mib):
+        return 20 / mib * (7 + 0.15 * mib + COSTS["map"] + 36 + 1.3 * mib) - 74
+
+    found = [(extra(mib) * model.made[model.page] * lacks / rescued / 1000, mib)
+             for mib in (10, 4, 2) if (rescued := model.rescued(mib * MIB)) >= lacks]
+    return min(found) if found else (float("inf"), 2)
+
+
+def print_stranded(tool, reference, tight):
+    """The pages at the first refusal on the device that is aimed at, where that is missed."""
+    print("at the first refusal on the device that is aimed at; until then placement is PyTorch's\n"
+          f"{'trace':16}{'event':>8}{'last miss':>11}{'stranded MiB':>14}{'pages':>7}{'by hits':>9}"
+          f"{'idle at a miss':>16}{'taken when mapped':>19}{'needs MiB':>11}{'has':>7}"
+          f"{'finer pages by chance':>23}{'left':>9}")
+    for name in ("gpt2_train", "llama_finetune", "moe_train", "rl_ppo"):
+        device = aimed_device(name, reference[name]["expandable"]["peak_requested"])
+        model = stranded.Model(device * MIB)
+        rest = model.play(lines_of(name))
+        of_page = model.stranded(model.large_blocks().values())
+        mib = {page: len(granules) * 2 for page, granules in of_page.items()}
+        hits = sum(mib[page] for page in mib if model.pages.begun_by_hit[page])
+        idle = sum(mib[page] for page in mib if model.pages.idle_at.get(page, 0) > 0.5)
+        taken = statistics.median(model.pages.taken_when_mapped[page] for page in mib)
+        needs = max(device * MIB + model.lacks(), model.least_later(rest)) / MIB
+        cost, piece = finest(model, (needs - device) * MIB) if needs > device else (0, 0)
+        ours = replay(tool, name, MODES[0][1], "--device-memory", f"{tight[name]['device_mib']}MiB")
+        left = (AIMS[name][1] * time_of(tight[name]) - ours["driver_us"]) / 1000
+        print(f"{name:16}{model.events:>8}{model.last_miss:>11}{sum(mib.values()):>14}{len(mib):>7}"
+              f"{hits:>9}{idle:>16}{taken:>19.0%}{needs:>11.0f}{device:>7}"
+              f"{f'{cost:.0f} ms, {piece} MiB' if cost else '':>23}{left:>6.1f} ms", flush=True)
+    print("idle at a miss: with more than half of the device taken.  needs: no placement after the refusal "
+          "takes less.\nfiner pages by chance: driver time for as many pages in pieces as rescue what is "
+          "missing, on average.\nleft: driver time on PyTorch's smallest device, up to the aim")
+
+
+def print_forced(reference, tight):
+    """What PyTorch's reserved bytes cost on its smallest device up to the first refusal."""
+    print("\ndriver time that reserved forces up to the first refusal, on PyTorch's smallest device, ms\n"
+          f"{'trace':18}{'PyTorch':>9}{'forced':>9}{'ratio':>8}{'aim':>6}{'pages of 20 MiB':>17}"
+          f"{'of 2 MiB':>10}{'given back':>12}")
+    for name in sorted(set(reference) - {"prefetch_train"}):  # other streams' uses are not modelled
+        model = stranded.Model(tight[name]["device_mib"] * MIB)
+        model.play(lines_of(name))
+        forced, theirs = model.forced(COSTS), time_of(tight[name])
+        print(f"{name:18}{theirs / 1000:>9.1f}{forced / 1000:>9.1f}{forced / theirs:>8.3f}"
+              f"{AIMS[name][1]:>6}{model.made[20 * MIB]:>17}{model.made[2 * MIB]:>10}"
+              f"{sum(model.given_back.values()):>12}", flush=True)
+
+
 def check_fresh(tool, maker, count):
     """Fresh programmes under shortage: whether a request fails that PyTorch served."""
     failed = collections.Counter()
@@ -173,14 +244,19 @@ def check_fresh(tool, maker, count):
 
 def main(arguments):
     reference = json.loads((TRACES / "reference.json").read_text())
+    tight = json.loads((TRACES / "tight.json").read_text())
     tool = arguments[0]
     if arguments[1:2] == ["--bounds"]:
         print_bounds(reference)
+    elif arguments[1:2] == ["--stranded"]:
+        print_stranded(tool, reference, tight)
+        print_forced(reference, tight)
     elif arguments[1:2] == ["--fresh"]:
         check_fresh(tool, arguments[2], int(arguments[3]) if len(arguments) > 3 else 200)
     else:
-        print_smallest(tool, reference)
-        print_driver_time(tool, reference, json.loads((TRACES / "tight.json").read_text()))
+        chosen = {name: reference[name] for name in arguments[1:] or reference}
+        print_smallest(tool, chosen)
+        print_driver_time(tool, chosen, tight)
 
 
 if __name__ == "__main__":

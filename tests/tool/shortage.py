@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: MIT
+"""The figures of docs/out-of-memory.md come out of benchmarks/shortage.py: shortage.py TOOL SOURCE_ROOT.
+
+All that is printed is counted or modelled, so it is the same in every build.
+"""
+import importlib
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+MIB = 1 << 20
+# Of two pages of 20 MiB a block of 4 MiB keeps the first one, and the last request begins behind it.
+SHORT = ["a 0 16777216 0", "a 1 25165824 0", "f 0", "f 1", "a 2 4194304 0", "a 3 62914560 0"]
+
+
+def shortage(*arguments):
+    """What the script prints, as words by line."""
+    done = subprocess.run([sys.executable, ROOT / "benchmarks/shortage.py", TOOL, *arguments],
+                          capture_output=True, text=True, timeout=280, check=False)
+    if done.returncode != 0:
+        raise AssertionError(f"shortage.py ended with {done.returncode}: {done.stderr}")
+    return [line.split() for line in done.stdout.splitlines()]
+
+
+def documented(name):
+    """The row of a trace in the table of smallest devices: trace, aim, xseg, PyTorch, ..."""
+    text = (ROOT / "docs/out-of-memory.md").read_text()
+    row = next(line for line in text.splitlines() if line.startswith(f"| `{name}` | 1."))
+    return [word.strip("* ") for word in row.split("|")[1:-1]]
+
+
+class ShortageTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        sys.path.insert(0, str(ROOT / "benchmarks"))
+        cls.shortage = importlib.import_module("shortage")
+        cls.stranded = importlib.import_module("stranded")
+
+    def test_a_row_of_the_documentation(self):
+        row = documented("decode_graphs")
+        smallest, driver = (words for words in shortage("decode_graphs")
+                            if words[:1] == ["decode_graphs"])
+        printed = [word.strip("*") for word in smallest]
+        self.assertEqual(printed[1:4], [row[2], row[3], row[4]])  # no aim is printed: it is PyTorch's
+        self.assertEqual(printed[7], row[6])
+        self.assertAlmostEqual(float(driver[4].strip("*")), float(row[8]), delta=0.0006)
+
+    def test_the_model_reserves_what_pytorch_does(self):
+        reference = json.loads((ROOT / "benchmarks/traces/reference.json").read_text())
+        for name in ("decode_graphs", "gpt2_train", "moe_train"):
+            with self.subTest(name):
+                expected = reference[name]["expandable"]
+                model = self.stranded.Model(80 << 30)
+                self.assertEqual(model.play(self.shortage.lines_of(name)), [])
+                self.assertEqual(model.events, expected["events"])
+                self.assertEqual(model.physical(), expected["peak_reserved"])
+                self.assertEqual(sum(model.made.values()), expected["driver_calls"]["create"])
+                self.assertEqual(sum(model.given_back.values()), expected["driver_calls"]["release"])
+
+    def test_the_model_lacks_what_the_tool_lacks(self):
+        model = self.stranded.Model(60 * MIB)
+        rest = model.play(SHORT)
+        self.assertEqual(rest, SHORT[-1:])
+        self.assertEqual(model.stranded(model.large_blocks().values()), {0: list(range(2, 10))})
+        self.assertTrue(model.pages.begun_by_hit[0])
+        self.assertEqual([model.rescued(piece * MIB) // MIB for piece in (10, 4, 2)], [10, 16, 16])
+        self.assertEqual(model.forced(self.shortage.COSTS), 2 * 74 + 2)
+        needs = 60 * MIB + model.lacks()
+        self.assertEqual((needs, model.least_later(rest)), (64 * MIB, 64 * MIB))
+        self.assertEqual([self.fails(needs - 2 * MIB), self.fails(needs)], [True, False])
+
+    def fails(self, device):
+        """Whether the tool runs out of memory."""
+        with tempfile.NamedTemporaryFile("w", suffix=".xtrace") as file:
+            file.write("\n".join(["xtrace 1", *SHORT, ""]))
+            file.flush()
+            done = subprocess.run([TOOL, "replay", "--json", "--config", "expandable_segments:True",
+                                   "--device-memory", str(device), file.name],
+                                  capture_output=True, timeout=100, check=False)
+        return json.loads(done.stdout)["oom_at"] >= 0
+
+    def test_bytes_between_blocks_are_lost_to_longer_ones(self):
+        model = self.stranded.Model(40 * MIB)
+        self.assertEqual(model.play(["a 0 15728640 0", "a 1 10485760 0", "a 2 15728640 0", "f 1"]), [])
+        self.assertEqual(model.least_later(["a 3 9437184 0", "f 3"]) // MIB, 39)
+        self.assertEqual(model.least_later(["a 3 11534336 0", "f 0"]) // MIB, 51)
+
+
+if __name__ == "__main__":
+    TOOL, ROOT = sys.argv[1], pathlib.Path(sys.argv[2])
+    del sys.argv[1:]
+    unittest.main()
