@@ -1193,6 +1193,20 @@ static void an_open_file_holds_memory(void **state)
     assert_int_equal(xseg_sim_leaks(NULL, 0), 1);
 }
 
+/* Nobody asks for memory between the end of the last holder and the count. */
+static void what_nobody_holds_is_no_leak(void **state)
+{
+    CUmemGenericAllocationHandle handle = create_exportable(GRANULE);
+    const size_t usual = xseg_sim_leaks(NULL, 0);
+    int file = export_of(handle);
+
+    (void)state;
+    ASSERT_OK(cuMemRelease(handle));
+    assert_int_equal(xseg_sim_leaks(NULL, 0), usual);
+    assert_int_equal(close(file), 0);
+    assert_int_equal(xseg_sim_leaks(NULL, 0), usual - 1);
+}
+
 static void exports_and_imports_are_checked(void **state)
 {
     CUmemGenericAllocationHandle plain = create(GRANULE), handle = create_exportable(GRANULE),
@@ -1388,6 +1402,7 @@ int main(void)
         cmocka_unit_test_setup(a_handle_tells_its_properties, fresh),
         cmocka_unit_test_setup(an_import_is_the_same_memory, fresh_with_bytes),
         cmocka_unit_test_setup(an_open_file_holds_memory, fresh),
+        cmocka_unit_test_setup(what_nobody_holds_is_no_leak, fresh),
         cmocka_unit_test_setup(exports_and_imports_are_checked, fresh),
         cmocka_unit_test_setup(memory_goes_to_another_process, fresh_with_bytes),
         cmocka_unit_test(without_virtual_memory_every_such_call_is_refused),

@@ -169,6 +169,7 @@ size_t xseg_sim_leaks(char *text, size_t bytes)
     if (bytes != 0)
         text[0] = '\0';
     sim_lock();
+    sim_physical_settle_pinned();
     report_physical(&report);
     report_mappings(&report);
     report_ranges(&report, true, "reservations", sim_machine.addresses.reservations);
