@@ -129,9 +129,11 @@ static void release(struct xseg_segment *segment, uint32_t page)
 
     count_stuck(segment, page, false);
     segment->handle[page] = 0;
+    (void)xseg_segment_forget_shown(segment, page);
     set(segment, page, XSEG_PAGE_AWAY);
     /* A leftover if refused. */
-    (void)xseg_pages_put(segment->pages, xseg_segment_page_bytes(segment, page), handle,
+    (void)xseg_pages_put(segment->pages,
+                         xseg_segment_kind(segment, xseg_segment_page_bytes(segment, page)), handle,
                          segment->owner, false);
 }
 
@@ -155,12 +157,13 @@ static xseg_status supply_page(struct xseg_segment *segment, uint32_t page)
 {
     const uint64_t bytes = xseg_segment_page_bytes(segment, page);
     /* Not another pool's, whose contents could show. */
-    const struct xseg_page_taker taker = {segment->owner, XSEG_PAGE_OWN_ONLY};
+    const struct xseg_page_taker taker = {segment->owner, XSEG_PAGE_OWN_ONLY,
+                                          segment->is_exportable};
     struct xseg_page idle = {.handle = 0};
     xseg_status status = XSEG_OK;
 
     if (!xseg_pages_take(segment->pages, bytes, &taker, &idle))
-        status = xseg_driver_create(segment->context, bytes, &idle.handle);
+        status = xseg_driver_create(segment->context, bytes, segment->is_exportable, &idle.handle);
     if (status != XSEG_OK)
         return status;
     segment->handle[page] = idle.handle;

@@ -108,8 +108,13 @@ xseg_status xseg_driver_reserve(struct xseg_context *context, uint64_t bytes, ui
                                 uint64_t *address);
 xseg_status xseg_driver_unreserve(struct xseg_context *context, uint64_t address, uint64_t bytes);
 
-/* Physical memory; XSEG_ERR_NO_MEMORY when there is none. */
-xseg_status xseg_driver_create(struct xseg_context *context, uint64_t bytes, uint64_t *handle);
+/*
+ * Physical memory; XSEG_ERR_NO_MEMORY when there is none.
+ *
+ * is_exportable: so that xseg_driver_export() takes it; XSEG_ERR_UNSUPPORTED where the driver refuses
+ */
+xseg_status xseg_driver_create(struct xseg_context *context, uint64_t bytes, bool is_exportable,
+                               uint64_t *handle);
 xseg_status xseg_driver_release(struct xseg_context *context, uint64_t handle);
 
 xseg_status xseg_driver_map(struct xseg_context *context, uint64_t address, uint64_t bytes,
@@ -121,6 +126,23 @@ xseg_status xseg_driver_set_access(struct xseg_context *context, uint64_t addres
 
 /* Whether an address is mapped: asked for the handle behind it, which is put back at once. */
 xseg_status xseg_driver_is_mapped(struct xseg_context *context, uint64_t address, bool *mapped);
+
+/* --- Sharing. --- */
+
+#define XSEG_DRIVER_UUID_BYTES 16u
+
+/* What tells the device from all others, in whatever process it is asked. */
+xseg_status xseg_driver_uuid(struct xseg_context *context, uint8_t uuid[XSEG_DRIVER_UUID_BYTES]);
+
+/*
+ * A file descriptor of memory that is exportable, for the caller to close; it is closed on exec.  The
+ * memory stays as long as it is open.
+ */
+xseg_status xseg_driver_export(struct xseg_context *context, uint64_t handle, int *file);
+
+/* The memory that a file descriptor stands for, which is not needed any more; the handle wants its own
+ * release. */
+xseg_status xseg_driver_import(struct xseg_context *context, int file, uint64_t *handle);
 
 /* --- Contents, as work of a stream. --- */
 

@@ -22,6 +22,7 @@
     X(DeviceGet, 2000)                                        \
     X(DeviceTotalMem, 3020)                                   \
     X(DeviceGetAttribute, 2000)                               \
+    X(DeviceGetUuid, 11040)                                   \
     X(DevicePrimaryCtxRetain, 7000)                           \
     X(DevicePrimaryCtxRelease, 11000)                         \
     X(CtxPushCurrent, 4000)                                   \
@@ -39,6 +40,8 @@
     X(MemUnmap, 10020)                                        \
     X(MemSetAccess, 10020)                                    \
     X(MemRetainAllocationHandle, 11000)                       \
+    X(MemExportToShareableHandle, 10020)                      \
+    X(MemImportFromShareableHandle, 10020)                    \
     X(MemsetD32Async, 3020)                                   \
     X(MemcpyDtoHAsync, 3020)                                  \
     X(MemcpyHtoDAsync, 3020)                                  \

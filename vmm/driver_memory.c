@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Of driver.h: devices and memory. */
+#include <fcntl.h>
 #include <string.h>
 
 #include "vmm/driver_entry.h"
@@ -30,7 +31,7 @@ xseg_status xseg_driver_let_go(struct xseg_context *context)
     return status;
 }
 
-static CUmemAllocationProp page_properties(struct xseg_context *context)
+static CUmemAllocationProp page_properties(const struct xseg_context *context, bool is_exportable)
 {
     CUmemAllocationProp prop;
 
@@ -38,12 +39,14 @@ static CUmemAllocationProp page_properties(struct xseg_context *context)
     prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
     prop.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
     prop.location.id = context->device;
+    if (is_exportable)
+        prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
     return prop;
 }
 
 xseg_status xseg_driver_describe(struct xseg_context *context)
 {
-    const CUmemAllocationProp prop = page_properties(context);
+    const CUmemAllocationProp prop = page_properties(context, false);
     size_t total = 0, granularity = 0;
     int has_vmm = 0;
     xseg_status status =
@@ -107,16 +110,24 @@ xseg_status xseg_driver_unreserve(struct xseg_context *context, uint64_t address
     return STATUS_ON(context, MemAddressFree, XSEG_ERR_DRIVER, bytes, address, bytes);
 }
 
-xseg_status xseg_driver_create(struct xseg_context *context, uint64_t bytes, uint64_t *handle)
+/* What a driver says that has no such handles here, or does not let this process have them. */
+static bool refuses_handles(CUresult result)
 {
-    const CUmemAllocationProp prop = page_properties(context);
+    return result == CUDA_ERROR_NOT_SUPPORTED || result == CUDA_ERROR_NOT_PERMITTED;
+}
+
+xseg_status xseg_driver_create(struct xseg_context *context, uint64_t bytes, bool is_exportable,
+                               uint64_t *handle)
+{
+    const CUmemAllocationProp prop = page_properties(context, is_exportable);
     CUmemGenericAllocationHandle created = 0;
     const CUresult result = CALL(context->driver, MemCreate, &created, bytes, &prop, 0);
 
     if (result == CUDA_SUCCESS)
         *handle = created;
-    return xseg_driver_status(context->driver, context, XSEG_ENTRY_MemCreate, result,
-                              XSEG_ERR_NO_MEMORY, bytes);
+    const xseg_status status = xseg_driver_status(context->driver, context, XSEG_ENTRY_MemCreate,
+                                                  result, XSEG_ERR_NO_MEMORY, bytes);
+    return is_exportable && refuses_handles(result) ? XSEG_ERR_UNSUPPORTED : status;
 }
 
 xseg_status xseg_driver_release(struct xseg_context *context, uint64_t handle)
@@ -165,6 +176,49 @@ xseg_status xseg_driver_is_mapped(struct xseg_context *context, uint64_t address
     }
     return xseg_driver_status(context->driver, context, XSEG_ENTRY_MemRetainAllocationHandle,
                               result, XSEG_ERR_DRIVER, 0);
+}
+
+/* --- Sharing. --- */
+
+xseg_status xseg_driver_uuid(struct xseg_context *context, uint8_t uuid[XSEG_DRIVER_UUID_BYTES])
+{
+    CUuuid found;
+    const xseg_status status =
+        STATUS_ON(context, DeviceGetUuid, XSEG_ERR_DRIVER, 0, &found, context->device);
+
+    if (status == XSEG_OK)
+        memcpy(uuid, found.bytes, XSEG_DRIVER_UUID_BYTES);
+    return status;
+}
+
+xseg_status xseg_driver_export(struct xseg_context *context, uint64_t handle, int *file)
+{
+    int opened = -1;
+    const CUresult result = CALL(context->driver, MemExportToShareableHandle, &opened, handle,
+                                 CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+    const xseg_status status =
+        xseg_driver_status(context->driver, context, XSEG_ENTRY_MemExportToShareableHandle, result,
+                           XSEG_ERR_DRIVER, 0);
+
+    if (status != XSEG_OK)
+        return refuses_handles(result) ? XSEG_ERR_UNSUPPORTED : status;
+    /* A program that is started meanwhile would keep the memory from going back. */
+    (void)fcntl(opened, F_SETFD, FD_CLOEXEC);
+    *file = opened;
+    return XSEG_OK;
+}
+
+xseg_status xseg_driver_import(struct xseg_context *context, int file, uint64_t *handle)
+{
+    CUmemGenericAllocationHandle imported = 0;
+    void *named = (void *)(intptr_t)file; /* NOLINT(performance-no-int-to-ptr) */
+    const xseg_status status =
+        STATUS_ON(context, MemImportFromShareableHandle, XSEG_ERR_NO_MEMORY, 0, &imported, named,
+                  CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+
+    if (status == XSEG_OK)
+        *handle = imported;
+    return status;
 }
 
 /* --- Contents. --- */

@@ -29,6 +29,18 @@ void xseg_leftovers_fini(struct xseg_leftovers *leftovers)
     leftovers->kept = NULL;
 }
 
+xseg_status xseg_leftovers_unmap(struct xseg_context *context, uint64_t address, uint64_t bytes)
+{
+    const xseg_status status = xseg_driver_unmap(context, address, bytes);
+    bool mapped = true;
+
+    if (status == XSEG_OK)
+        return XSEG_OK;
+    if (xseg_driver_is_mapped(context, address, &mapped) == XSEG_OK && !mapped)
+        return XSEG_OK;
+    return status;
+}
+
 static xseg_status offer(struct xseg_context *context, const struct xseg_leftover *leftover)
 {
     switch (leftover->kind) {
@@ -39,6 +51,8 @@ static xseg_status offer(struct xseg_context *context, const struct xseg_leftove
     case XSEG_LEFTOVER_HOST:
         return xseg_driver_host_free(
             context, (void *)(uintptr_t)leftover->what); /* NOLINT(performance-no-int-to-ptr) */
+    case XSEG_LEFTOVER_MAPPING:
+        return xseg_leftovers_unmap(context, leftover->what, leftover->bytes);
     case XSEG_LEFTOVER_RANGE:
         break;
     }

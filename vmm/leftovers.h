@@ -2,7 +2,7 @@
 /*
  * Leftovers: what the driver would not take back.
  *
- * Undoing may fail too.  A physical page, an allocation or a range whose release the driver refused
+ * Undoing may fail too.  A physical page, an allocation, a mapping or a range whose release the driver refused
  * is kept here, counted, and offered again at the next trim and when the device closes, so that
  * nothing is lost.
  *
@@ -24,7 +24,8 @@ enum xseg_leftover_kind {
     XSEG_LEFTOVER_PAGE,
     XSEG_LEFTOVER_ALLOCATION,
     XSEG_LEFTOVER_RANGE,
-    XSEG_LEFTOVER_HOST /* pinned host memory */
+    XSEG_LEFTOVER_HOST,   /* pinned host memory */
+    XSEG_LEFTOVER_MAPPING /* of memory that is not ours */
 };
 
 struct xseg_leftover {
@@ -61,7 +62,11 @@ void xseg_leftovers_fini(struct xseg_leftovers *leftovers);
 xseg_status xseg_leftovers_give(struct xseg_leftovers *leftovers, enum xseg_leftover_kind kind,
                                 uint64_t what, uint64_t bytes);
 
-/* Offer everything again.  Returns the first error; what was refused stays. */
+/* Unmap one mapping.  When the driver says no, it is asked whether there is one at all: a batch that
+ * failed half-way may have unmapped it before. */
+xseg_status xseg_leftovers_unmap(struct xseg_context *context, uint64_t address, uint64_t bytes);
+
+/* Offer everything again, in the order in which it was given.  Returns the first error; what was refused stays. */
 xseg_status xseg_leftovers_retry(struct xseg_leftovers *leftovers);
 
 bool xseg_leftovers_audit(const struct xseg_leftovers *leftovers, struct xseg_finding *finding);

@@ -17,43 +17,45 @@ void xseg_pages_init(struct xseg_pages *pages, struct xseg_context *context,
 
 void xseg_pages_fini(struct xseg_pages *pages)
 {
-    for (size_t i = 0; i < pages->sizes; i++)
+    for (size_t i = 0; i < pages->kinds; i++)
         free(pages->stack[i].page);
     free(pages->stack);
     pages->stack = NULL;
-    pages->sizes = 0;
+    pages->kinds = 0;
 }
 
 /* --- Stacks. --- */
 
-static struct xseg_page_stack *find_stack(const struct xseg_pages *pages, uint64_t page_bytes)
+static struct xseg_page_stack *find_stack(const struct xseg_pages *pages,
+                                          struct xseg_page_kind kind)
 {
-    for (size_t i = 0; i < pages->sizes; i++)
-        if (pages->stack[i].page_bytes == page_bytes)
+    for (size_t i = 0; i < pages->kinds; i++)
+        if (pages->stack[i].kind.bytes == kind.bytes &&
+            pages->stack[i].kind.is_exportable == kind.is_exportable)
             return &pages->stack[i];
     return NULL;
 }
 
-/* The stack of a size, made if need be; NULL without host memory. */
-static struct xseg_page_stack *get_stack(struct xseg_pages *pages, uint64_t page_bytes)
+/* The stack of a kind, made if need be; NULL without host memory. */
+static struct xseg_page_stack *get_stack(struct xseg_pages *pages, struct xseg_page_kind kind)
 {
-    struct xseg_page_stack *stack = find_stack(pages, page_bytes);
+    struct xseg_page_stack *stack = find_stack(pages, kind);
 
     if (stack != NULL)
         return stack;
-    stack = realloc(pages->stack, (pages->sizes + 1) * sizeof(*stack));
+    stack = realloc(pages->stack, (pages->kinds + 1) * sizeof(*stack));
     if (stack == NULL)
         return NULL;
     pages->stack = stack;
-    stack += pages->sizes++;
-    *stack = (struct xseg_page_stack){.page_bytes = page_bytes};
+    stack += pages->kinds++;
+    *stack = (struct xseg_page_stack){.kind = kind};
     return stack;
 }
 
-/* The stack of a size with room for one page more; NULL without host memory. */
-static struct xseg_page_stack *make_room(struct xseg_pages *pages, uint64_t page_bytes)
+/* The stack of a kind with room for one page more; NULL without host memory. */
+static struct xseg_page_stack *make_room(struct xseg_pages *pages, struct xseg_page_kind kind)
 {
-    struct xseg_page_stack *stack = get_stack(pages, page_bytes);
+    struct xseg_page_stack *stack = get_stack(pages, kind);
 
     if (stack == NULL || stack->count < stack->capacity)
         return stack;
@@ -70,7 +72,7 @@ static void add(struct xseg_pages *pages, struct xseg_page_stack *stack, uint64_
                 const void *owner)
 {
     stack->page[stack->count++] = (struct xseg_page){handle, owner, pages->now};
-    atomic_fetch_add_explicit(&pages->bytes, stack->page_bytes, memory_order_relaxed);
+    atomic_fetch_add_explicit(&pages->bytes, stack->kind.bytes, memory_order_relaxed);
 }
 
 /* Take a page out; what lies above it keeps its order. */
@@ -80,7 +82,7 @@ static struct xseg_page take_at(struct xseg_pages *pages, struct xseg_page_stack
 
     stack->count--;
     memmove(&stack->page[at], &stack->page[at + 1], (stack->count - at) * sizeof(page));
-    atomic_fetch_sub_explicit(&pages->bytes, stack->page_bytes, memory_order_relaxed);
+    atomic_fetch_sub_explicit(&pages->bytes, stack->kind.bytes, memory_order_relaxed);
     return page;
 }
 
@@ -89,7 +91,7 @@ static void release_at(struct xseg_pages *pages, struct xseg_page_stack *stack, 
     const struct xseg_page page = take_at(pages, stack, at);
 
     /* A leftover if refused. */
-    (void)xseg_leftovers_give(pages->leftovers, XSEG_LEFTOVER_PAGE, page.handle, stack->page_bytes);
+    (void)xseg_leftovers_give(pages->leftovers, XSEG_LEFTOVER_PAGE, page.handle, stack->kind.bytes);
 }
 
 /* --- Taking and putting. --- */
@@ -102,7 +104,8 @@ static bool is_own(const struct xseg_page *page, const struct xseg_page_taker *t
 uint64_t xseg_pages_idle(const struct xseg_pages *pages, uint64_t page_bytes,
                          const struct xseg_page_taker *taker)
 {
-    const struct xseg_page_stack *stack = find_stack(pages, page_bytes);
+    const struct xseg_page_kind kind = {page_bytes, taker->is_exportable};
+    const struct xseg_page_stack *stack = find_stack(pages, kind);
     uint64_t count = 0;
 
     if (stack == NULL)
@@ -117,7 +120,8 @@ uint64_t xseg_pages_idle(const struct xseg_pages *pages, uint64_t page_bytes,
 bool xseg_pages_take(struct xseg_pages *pages, uint64_t page_bytes,
                      const struct xseg_page_taker *taker, struct xseg_page *out)
 {
-    struct xseg_page_stack *stack = find_stack(pages, page_bytes);
+    const struct xseg_page_kind kind = {page_bytes, taker->is_exportable};
+    struct xseg_page_stack *stack = find_stack(pages, kind);
 
     if (stack == NULL || stack->count == 0)
         return false;
@@ -131,29 +135,30 @@ bool xseg_pages_take(struct xseg_pages *pages, uint64_t page_bytes,
     return true;
 }
 
-xseg_status xseg_pages_make(struct xseg_pages *pages, uint64_t page_bytes)
+xseg_status xseg_pages_make(struct xseg_pages *pages, struct xseg_page_kind kind)
 {
-    struct xseg_page_stack *stack = make_room(pages, page_bytes);
+    struct xseg_page_stack *stack = make_room(pages, kind);
     uint64_t handle = 0;
 
     if (stack == NULL)
         return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory to remember a page");
-    const xseg_status status = xseg_driver_create(pages->context, page_bytes, &handle);
+    const xseg_status status =
+        xseg_driver_create(pages->context, kind.bytes, kind.is_exportable, &handle);
     if (status == XSEG_OK)
         add(pages, stack, handle, NULL);
     return status;
 }
 
-xseg_status xseg_pages_put(struct xseg_pages *pages, uint64_t page_bytes, uint64_t handle,
+xseg_status xseg_pages_put(struct xseg_pages *pages, struct xseg_page_kind kind, uint64_t handle,
                            const void *owner, bool keep)
 {
-    struct xseg_page_stack *stack = keep ? make_room(pages, page_bytes) : NULL;
+    struct xseg_page_stack *stack = keep ? make_room(pages, kind) : NULL;
 
     if (stack != NULL) {
         add(pages, stack, handle, owner);
         return XSEG_OK;
     }
-    return xseg_leftovers_give(pages->leftovers, XSEG_LEFTOVER_PAGE, handle, page_bytes);
+    return xseg_leftovers_give(pages->leftovers, XSEG_LEFTOVER_PAGE, handle, kind.bytes);
 }
 
 /* --- Letting go. --- */
@@ -162,10 +167,10 @@ static struct xseg_page_stack *find_largest(const struct xseg_pages *pages)
 {
     struct xseg_page_stack *largest = NULL;
 
-    for (size_t i = 0; i < pages->sizes; i++) {
+    for (size_t i = 0; i < pages->kinds; i++) {
         struct xseg_page_stack *stack = &pages->stack[i];
 
-        if (stack->count > 0 && (largest == NULL || stack->page_bytes > largest->page_bytes))
+        if (stack->count > 0 && (largest == NULL || stack->kind.bytes > largest->kind.bytes))
             largest = stack;
     }
     return largest;
@@ -183,9 +188,9 @@ uint64_t xseg_pages_shrink(struct xseg_pages *pages, uint64_t bytes, uint64_t mo
     return count;
 }
 
-bool xseg_pages_release(struct xseg_pages *pages, uint64_t page_bytes)
+bool xseg_pages_release(struct xseg_pages *pages, struct xseg_page_kind kind)
 {
-    struct xseg_page_stack *stack = find_stack(pages, page_bytes);
+    struct xseg_page_stack *stack = find_stack(pages, kind);
 
     if (stack == NULL || stack->count == 0)
         return false;
@@ -198,7 +203,7 @@ void xseg_pages_set_time(struct xseg_pages *pages, uint64_t now)
     const bool is_first = pages->now == 0;
 
     pages->now = now;
-    for (size_t i = 0; is_first && i < pages->sizes; i++)
+    for (size_t i = 0; is_first && i < pages->kinds; i++)
         for (size_t at = 0; at < pages->stack[i].count; at++)
             pages->stack[i].page[at].since = now;
 }
@@ -207,7 +212,7 @@ uint64_t xseg_pages_release_old(struct xseg_pages *pages, uint64_t before, uint6
 {
     const uint64_t had = xseg_pages_bytes(pages);
 
-    for (size_t i = 0; i < pages->sizes; i++) {
+    for (size_t i = 0; i < pages->kinds; i++) {
         struct xseg_page_stack *stack = &pages->stack[i];
 
         for (size_t at = 0; at < stack->count && had - xseg_pages_bytes(pages) < most;)
@@ -223,8 +228,8 @@ bool xseg_pages_audit(const struct xseg_pages *pages, struct xseg_finding *findi
 {
     uint64_t bytes = 0;
 
-    for (size_t i = 0; i < pages->sizes; i++)
-        bytes += pages->stack[i].count * pages->stack[i].page_bytes;
+    for (size_t i = 0; i < pages->kinds; i++)
+        bytes += pages->stack[i].count * pages->stack[i].kind.bytes;
     XSEG_HOLDS(finding, "PAGES-1", bytes == xseg_pages_bytes(pages),
                "bytes says %" PRIu64 ", idle are %" PRIu64, xseg_pages_bytes(pages), bytes);
     return true;

@@ -7,8 +7,9 @@
  * driver.  Whoever unmaps puts them here, to be kept or to be released.  So moving a page (stealing)
  * is an unmap that keeps it, and a map that finds it.
  *
- * Pages of different size cannot stand for each other, so each size has a stack of its own, the
- * latest on top.  A page remembers whose it was; one that comes from the driver was nobody's.
+ * Pages of different size cannot stand for each other, nor can those that may be exported and those
+ * that may not: that is fixed when they are created.  So each kind has a stack of its own, the latest
+ * on top.  A page remembers whose it was; one that comes from the driver was nobody's.
  *
  * Invariants:
  *   PAGES-1  `bytes` is the sum of the sizes of the idle pages.
@@ -20,6 +21,12 @@
 
 #include "vmm/leftovers.h"
 
+/* What pages must have in common to stand for each other. */
+struct xseg_page_kind {
+    uint64_t bytes;
+    bool is_exportable;
+};
+
 struct xseg_page {
     uint64_t handle;
     const void *owner; /* whose it was; NULL: nobody's */
@@ -27,7 +34,7 @@ struct xseg_page {
 };
 
 struct xseg_page_stack {
-    uint64_t page_bytes;
+    struct xseg_page_kind kind;
     struct xseg_page *page; /* [capacity] */
     size_t count, capacity;
 };
@@ -35,8 +42,8 @@ struct xseg_page_stack {
 struct xseg_pages {
     struct xseg_context *context;
     struct xseg_leftovers *leftovers; /* where pages go that the driver does not take back */
-    struct xseg_page_stack *stack;    /* [sizes]: one for each size that has ever been idle */
-    size_t sizes;
+    struct xseg_page_stack *stack;    /* [kinds]: one for each kind that has ever been idle */
+    size_t kinds;
     uint64_t now; /* the owner's clock; 0 until it is known */
     atomic_uint_fast64_t bytes;
     uint64_t generation; /* drawn last, by whichever segment of the device */
@@ -52,6 +59,7 @@ enum xseg_page_choice {
 struct xseg_page_taker {
     const void *owner; /* who takes; whose the pages are from then on */
     enum xseg_page_choice choice;
+    bool is_exportable; /* of which kind they have to be */
 };
 
 void xseg_pages_init(struct xseg_pages *pages, struct xseg_context *context,
@@ -77,10 +85,11 @@ bool xseg_pages_take(struct xseg_pages *pages, uint64_t page_bytes,
 /*
  * A new page of the driver, to be idle.
  *
- * Returns: XSEG_OK, XSEG_ERR_NO_MEMORY, XSEG_ERR_DRIVER, XSEG_ERR_HOST_MEMORY
+ * Returns: XSEG_OK, XSEG_ERR_NO_MEMORY, XSEG_ERR_DRIVER, XSEG_ERR_HOST_MEMORY;
+ *          XSEG_ERR_UNSUPPORTED (for one that may be exported)
  * Cost:    one create
  */
-xseg_status xseg_pages_make(struct xseg_pages *pages, uint64_t page_bytes);
+xseg_status xseg_pages_make(struct xseg_pages *pages, struct xseg_page_kind kind);
 
 /*
  * A page is not mapped any more: keep it, or release it.
@@ -89,7 +98,7 @@ xseg_status xseg_pages_make(struct xseg_pages *pages, uint64_t page_bytes);
  * Returns: XSEG_OK; or the driver's error, and it is a leftover
  * Cost:    none if it is kept (without host memory for that it is released); one release
  */
-xseg_status xseg_pages_put(struct xseg_pages *pages, uint64_t page_bytes, uint64_t handle,
+xseg_status xseg_pages_put(struct xseg_pages *pages, struct xseg_page_kind kind, uint64_t handle,
                            const void *owner, bool keep);
 
 /*
@@ -100,8 +109,8 @@ xseg_status xseg_pages_put(struct xseg_pages *pages, uint64_t page_bytes, uint64
  */
 uint64_t xseg_pages_shrink(struct xseg_pages *pages, uint64_t bytes, uint64_t most);
 
-/* Release one idle page of a size; false if there is none. */
-bool xseg_pages_release(struct xseg_pages *pages, uint64_t page_bytes);
+/* Release one idle page of a kind; false if there is none. */
+bool xseg_pages_release(struct xseg_pages *pages, struct xseg_page_kind kind);
 
 /* The time now, which pages have from here on; those from before there was one have it, too. */
 void xseg_pages_set_time(struct xseg_pages *pages, uint64_t now);

@@ -34,6 +34,7 @@ static void free_tables(struct xseg_segment *segment)
     free(segment->length);
     free(segment->state);
     free(segment->pins);
+    free(segment->exports);
     if (segment->since != &segment->since_whole)
         free(segment->since);
     if (segment->generation != &segment->generation_whole)
@@ -41,6 +42,8 @@ static void free_tables(struct xseg_segment *segment)
     segment->since = &segment->since_whole;
     segment->generation = &segment->generation_whole;
     segment->pins = NULL;
+    segment->exports = NULL;
+    segment->shown = NULL;
     segment->handle = NULL;
     segment->length = NULL;
     segment->state = NULL;
@@ -144,26 +147,20 @@ xseg_status xseg_segment_borrow(struct xseg_segment *segment, struct xseg_contex
 static void put_page(struct xseg_segment *segment, uint32_t page, bool keep)
 {
     const uint64_t handle = segment->handle[page], bytes = xseg_segment_page_bytes(segment, page);
+    const bool was_shown = xseg_segment_forget_shown(segment, page);
 
     xseg_segment_set_state(segment, page, XSEG_PAGE_HOLE);
     segment->handle[page] = 0;
     segment->length[page] = 0;
     if (handle != 0) /* a leftover if refused */
-        (void)xseg_pages_put(segment->pages, bytes, handle, segment->owner, keep);
+        (void)xseg_pages_put(segment->pages, xseg_segment_kind(segment, bytes), handle,
+                             segment->owner, keep && !was_shown);
 }
 
 xseg_status xseg_segment_unmap_page(struct xseg_segment *segment, uint32_t page)
 {
-    const uint64_t address = xseg_segment_address(segment, page);
-    const xseg_status status =
-        xseg_driver_unmap(segment->context, address, xseg_segment_page_bytes(segment, page));
-    bool mapped = true;
-
-    if (status == XSEG_OK)
-        return XSEG_OK;
-    if (xseg_driver_is_mapped(segment->context, address, &mapped) == XSEG_OK && !mapped)
-        return XSEG_OK;
-    return status;
+    return xseg_leftovers_unmap(segment->context, xseg_segment_address(segment, page),
+                                xseg_segment_page_bytes(segment, page));
 }
 
 /* Take the memory of a page away that is not mapped any more, and account for it. */
@@ -202,7 +199,7 @@ xseg_status xseg_segment_unmap(struct xseg_segment *segment, uint32_t first, uin
     bool together = false;
 
     XSEG_ASSERT(count > 0 && first + count <= segment->granules && segment->length[first] != 0);
-    XSEG_ASSERT(!xseg_segment_is_pinned(segment, first, count));
+    XSEG_ASSERT(!xseg_segment_is_held(segment, first, count));
     if (segment->length[first] < count && context->batches_unmap &&
         are_all_mapped(segment, first, count))
         together = xseg_driver_unmap(context, xseg_segment_address(segment, first),
@@ -311,7 +308,8 @@ struct growth {
 static xseg_status get_page(struct growth *growth, uint32_t at)
 {
     struct xseg_segment *segment = growth->segment;
-    const struct xseg_page_taker taker = {segment->owner, growth->supply->choice};
+    const struct xseg_page_taker taker = {segment->owner, growth->supply->choice,
+                                          segment->is_exportable};
     struct xseg_page page;
 
     segment->length[at] =
@@ -322,8 +320,9 @@ static xseg_status get_page(struct growth *growth, uint32_t at)
         growth->is_foreign |= page.owner != NULL && page.owner != segment->owner;
         return XSEG_OK;
     }
-    const xseg_status status = xseg_driver_create(
-        segment->context, xseg_segment_page_bytes(segment, at), &segment->handle[at]);
+    const xseg_status status =
+        xseg_driver_create(segment->context, xseg_segment_page_bytes(segment, at),
+                           segment->is_exportable, &segment->handle[at]);
     if (status != XSEG_OK)
         segment->length[at] = 0;
     return status;
@@ -495,7 +494,8 @@ size_t xseg_segment_host_bytes(const struct xseg_segment *segment)
     return segment->granules *
            (sizeof(*segment->handle) + sizeof(*segment->length) + sizeof(*segment->state) +
             sizeof(*segment->since) + sizeof(*segment->generation) +
-            (segment->pins != NULL ? sizeof(*segment->pins) : 0));
+            (segment->pins != NULL ? sizeof(*segment->pins) : 0) +
+            (segment->exports != NULL ? sizeof(*segment->exports) + sizeof(*segment->shown) : 0));
 }
 
 static bool audit_pages(const struct xseg_segment *segment, struct xseg_finding *finding)
@@ -528,20 +528,6 @@ static uint64_t stuck_bytes(const struct xseg_segment *segment, uint32_t page)
     return segment->length[page] != 0 && is_held ? xseg_segment_page_bytes(segment, page) : 0;
 }
 
-static bool audit_pins(const struct xseg_segment *segment, struct xseg_finding *finding)
-{
-    uint32_t pinned = 0;
-
-    for (uint32_t at = 0; segment->pins != NULL && at < segment->granules; at++) {
-        pinned += segment->pins[at] != 0;
-        XSEG_HOLDS(finding, "SEG-5", segment->pins[at] == 0 || xseg_segment_is_mapped(segment, at),
-                   "granule %" PRIu32 " is pinned, in state %d", at, segment->state[at]);
-    }
-    XSEG_HOLDS(finding, "SEG-5", pinned == segment->pinned,
-               "pinned says %" PRIu32 ", there are %" PRIu32, segment->pinned, pinned);
-    return true;
-}
-
 bool xseg_segment_audit(const struct xseg_segment *segment, struct xseg_finding *finding)
 {
     const uint64_t mapped = atomic_load(&segment->mapped);
@@ -563,5 +549,5 @@ bool xseg_segment_audit(const struct xseg_segment *segment, struct xseg_finding 
     XSEG_HOLDS(
         finding, "SEG-3", segment->reserved_bytes >= segment->granules * segment->granule_bytes,
         "%" PRIu32 " granules in %" PRIu64 " bytes", segment->granules, segment->reserved_bytes);
-    return audit_pages(segment, finding) && audit_pins(segment, finding);
+    return audit_pages(segment, finding) && xseg_segment_audit_held(segment, finding);
 }

@@ -25,8 +25,9 @@
  * AWAY instead, or in one of the states on its way back (away.h).
  *
  * Each granule has a generation: a number that is drawn anew whenever other memory, or none, comes to
- * lie beneath it.  A page that is pinned is neither unmapped nor paused; it is up to whoever takes
- * pages away to ask.
+ * lie beneath it.  A page that is *held*, because it is pinned or exported, is neither unmapped nor
+ * paused; it is up to whoever takes pages away to ask.  One that has ever been exported may still be
+ * mapped elsewhere, so once it is unmapped it goes to the driver and nowhere else.
  *
  * Every operation is a transaction: after a failure the segment is as it was, stuck pages aside.
  *
@@ -37,6 +38,7 @@
  *   SEG-3  reserved_bytes is at least that of all granules.
  *   SEG-4  a page has its length at its first granule and 0 at the others, and one state.
  *   SEG-5  pinned granules are mapped, and `pinned` counts them.
+ *   SEG-6  the same of exported ones; these are whole pages of a segment that is exportable.
  *
  * Locking: GROWTH of the device; `mapped` may be read without it.
  */
@@ -69,6 +71,7 @@ struct xseg_segment {
     atomic_uint_fast64_t mapped; /* bytes the device may use */
     uint64_t stuck;              /* bytes in stuck pages */
     const void *owner;           /* whose its pages are: the owner's to set; NULL: nobody's */
+    bool is_exportable;          /* of which kind its pages are: as `owner`, before the first one */
     const struct xseg_pool_memory *memory; /* who gave it, if not the driver; else NULL */
     xseg_stream stream;                    /* that it was asked for */
     uint64_t *handle;                      /* [granules], of the pages that start there */
@@ -82,11 +85,21 @@ struct xseg_segment {
     /* As `since`: how often each is pinned; NULL before the first pin, which may be read without. */
     _Atomic(uint32_t *) pins;
     uint32_t pinned; /* how many of them are */
+    /* The same of exports. */
+    _Atomic(uint32_t *) exports;
+    uint32_t exported;
+    uint8_t *shown; /* behind `exports`: whether the page that starts there was ever exported */
 };
 
 static inline bool xseg_segment_is_expandable(const struct xseg_segment *segment)
 {
     return segment->page_bytes != 0;
+}
+
+static inline struct xseg_page_kind xseg_segment_kind(const struct xseg_segment *segment,
+                                                      uint64_t page_bytes)
+{
+    return (struct xseg_page_kind){page_bytes, segment->is_exportable};
 }
 
 /*
@@ -172,7 +185,7 @@ uint64_t xseg_segment_covered(const struct xseg_segment *segment, uint32_t first
 
 /*
  * Take the memory of the granules [first, first + count) away, which are whole pages, all mapped or
- * away, and not pinned.
+ * away, and not held.
  *
  * keep:    the pages are idle afterwards; else they are released
  * done:    how many granules, from the first on, have become holes; the others are mapped as before
@@ -201,10 +214,17 @@ static inline bool xseg_segment_is_away(const struct xseg_segment *segment, uint
     return segment->state[granule] >= XSEG_PAGE_AWAY;
 }
 
+/* The number of a segment: no other one of the device ever has it, nor is it a generation of memory in
+ * an expandable one. */
+static inline uint64_t xseg_segment_number(const struct xseg_segment *segment)
+{
+    return atomic_load_explicit(&segment->generation_whole, memory_order_relaxed);
+}
+
 /* The latest generation of the bytes [begin, end) of the segment. */
 uint64_t xseg_segment_generation(const struct xseg_segment *segment, uint64_t begin, uint64_t end);
 
-/* --- Pins. --- */
+/* --- Pins and exports: what holds pages. --- */
 
 /*
  * Pin the granules of the bytes [begin, end), all of which are mapped.
@@ -219,11 +239,45 @@ bool xseg_segment_unpin(struct xseg_segment *segment, uint64_t begin, uint64_t e
 /* Whether one of `count` granules is pinned; the granule of a classic segment is 0. */
 bool xseg_segment_is_pinned(const struct xseg_segment *segment, uint32_t first, uint32_t count);
 
-/* Bytes of the pages that are pinned; of a classic segment all or none. */
-uint64_t xseg_segment_pinned_bytes(const struct xseg_segment *segment);
+/* The pages that the bytes [begin, end) lie on, all of which are mapped: their first granule, and how
+ * many granules they are. */
+uint32_t xseg_segment_pages_under(const struct xseg_segment *segment, uint64_t begin, uint64_t end,
+                                  uint32_t *first);
 
 /*
- * Of whole pages from a granule on, the next run of those that are not pinned.
+ * Export whole pages, all mapped, of a segment that is exportable: they are held until as many calls of
+ * xseg_segment_unexport().  Asking the driver for what others need is up to the caller.
+ *
+ * Returns: XSEG_OK; XSEG_ERR_HOST_MEMORY, XSEG_ERR_BUSY (exported too often), and nothing has changed
+ */
+xseg_status xseg_segment_export(struct xseg_segment *segment, uint32_t first, uint32_t count);
+void xseg_segment_unexport(struct xseg_segment *segment, uint32_t first, uint32_t count);
+
+/* Whether one of `count` granules is exported. */
+bool xseg_segment_is_exported(const struct xseg_segment *segment, uint32_t first, uint32_t count);
+
+/* Whether any page is held; and one of `count` granules. */
+static inline bool xseg_segment_holds(const struct xseg_segment *segment)
+{
+    return (segment->pinned | segment->exported) != 0;
+}
+
+bool xseg_segment_is_held(const struct xseg_segment *segment, uint32_t first, uint32_t count);
+
+/* Bytes of pages that are held: pinned, or exported and not pinned. */
+struct xseg_segment_held {
+    uint64_t pinned, exported;
+};
+
+/* The same of the pages that start in [first, first + count); of a classic segment all or none. */
+struct xseg_segment_held xseg_segment_held(const struct xseg_segment *segment, uint32_t first,
+                                           uint32_t count);
+
+/* Of all pages. */
+struct xseg_segment_held xseg_segment_all_held(const struct xseg_segment *segment);
+
+/*
+ * Of whole pages from a granule on, the next run of those that are not held.
  *
  * first: where to look from; where the run starts
  * Returns: how many granules it has; 0 if there is none before `end`

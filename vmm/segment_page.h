@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Single pages of a segment, and how the driver is asked about them: for segment.c and away.c only.
+ * Single pages of a segment, and how the driver is asked about them: for segment.c, segment_pin.c and away.c only.
  *
  * Locking: GROWTH.
  */
@@ -43,10 +43,20 @@ static inline void xseg_segment_note_change(struct xseg_segment *segment, uint32
         atomic_store_explicit(&segment->generation[at], generation, memory_order_relaxed);
 }
 
-/*
- * Unmap one page.  When the driver says no, it is asked whether the page is mapped at all: a batch
- * that failed half-way may have unmapped it before.
- */
+/* The page leaves its memory: whether that was ever exported. */
+static inline bool xseg_segment_forget_shown(struct xseg_segment *segment, uint32_t page)
+{
+    const bool was_shown = segment->shown != NULL && segment->shown[page] != 0;
+
+    if (was_shown)
+        segment->shown[page] = 0;
+    return was_shown;
+}
+
+/* SEG-5 and SEG-6. */
+bool xseg_segment_audit_held(const struct xseg_segment *segment, struct xseg_finding *finding);
+
+/* Unmap one page, as xseg_leftovers_unmap() does. */
 xseg_status xseg_segment_unmap_page(struct xseg_segment *segment, uint32_t page);
 
 /* Let the device read and write the pages of a run, in one call where the driver accepts that. */

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* Of segment.h: generations and pins. */
+/* Of segment.h: generations, and what holds pages. */
+#include <inttypes.h>
 #include <stdlib.h>
 
 #include "src/base/align.h"
 #include "src/base/error.h"
-#include "vmm/segment.h"
+#include "vmm/segment_page.h"
 
 /* A run of granules; of a classic segment its one. */
 struct run {
@@ -75,30 +76,151 @@ bool xseg_segment_is_pinned(const struct xseg_segment *segment, uint32_t first, 
     return false;
 }
 
-uint64_t xseg_segment_pinned_bytes(const struct xseg_segment *segment)
-{
-    uint64_t granules = 0;
+/* --- Exports. --- */
 
-    if (segment->pinned == 0)
-        return 0;
-    if (!xseg_segment_is_expandable(segment))
-        return segment->bytes;
-    for (uint32_t at = 0; at < segment->granules; at++)
-        if (segment->length[at] != 0 && xseg_segment_is_pinned(segment, at, segment->length[at]))
-            granules += segment->length[at];
-    return granules * segment->granule_bytes;
+uint32_t xseg_segment_pages_under(const struct xseg_segment *segment, uint64_t begin, uint64_t end,
+                                  uint32_t *first)
+{
+    const struct run run = run_of(segment, begin, end);
+
+    *first = run.first;
+    while (segment->length[*first] == 0)
+        --*first;
+    return xseg_segment_page_end(segment, run.end) - *first;
+}
+
+/* Both tables in one piece. */
+static bool get_exports(struct xseg_segment *segment)
+{
+    const size_t granules = segment->granules;
+    uint32_t *exports;
+
+    if (segment->exports != NULL)
+        return true;
+    exports = calloc(granules, sizeof(*exports) + sizeof(*segment->shown));
+    if (exports == NULL)
+        return false;
+    segment->shown = (uint8_t *)(exports + granules);
+    segment->exports = exports;
+    return true;
+}
+
+xseg_status xseg_segment_export(struct xseg_segment *segment, uint32_t first, uint32_t count)
+{
+    XSEG_ASSERT(segment->is_exportable && segment->length[first] != 0);
+    if (!get_exports(segment))
+        return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for the exports of a segment");
+    for (uint32_t at = first; at < first + count; at++)
+        if (segment->exports[at] == UINT32_MAX)
+            return xseg_fail(XSEG_ERR_BUSY, "a page is exported as often as it can be");
+    for (uint32_t at = first; at < first + count; at++) {
+        segment->exported += segment->exports[at]++ == 0;
+        segment->shown[at] = segment->length[at] != 0;
+    }
+    return XSEG_OK;
+}
+
+void xseg_segment_unexport(struct xseg_segment *segment, uint32_t first, uint32_t count)
+{
+    for (uint32_t at = first; at < first + count; at++) {
+        XSEG_ASSERT(segment->exports[at] != 0);
+        segment->exported -= --segment->exports[at] == 0;
+    }
+}
+
+bool xseg_segment_is_exported(const struct xseg_segment *segment, uint32_t first, uint32_t count)
+{
+    for (uint32_t at = first; segment->exported != 0 && at < first + count; at++)
+        if (segment->exports[at] != 0)
+            return true;
+    return false;
+}
+
+/* --- Both. --- */
+
+bool xseg_segment_is_held(const struct xseg_segment *segment, uint32_t first, uint32_t count)
+{
+    return xseg_segment_is_pinned(segment, first, count) ||
+           xseg_segment_is_exported(segment, first, count);
+}
+
+struct xseg_segment_held xseg_segment_held(const struct xseg_segment *segment, uint32_t first,
+                                           uint32_t count)
+{
+    struct xseg_segment_held held = {0, 0};
+
+    if (!xseg_segment_holds(segment))
+        return held;
+    if (!xseg_segment_is_expandable(segment)) {
+        held.pinned = segment->bytes;
+        return held;
+    }
+    for (uint32_t at = first; at < first + count; at++) {
+        const uint32_t length = segment->length[at];
+
+        if (length == 0)
+            continue;
+        if (xseg_segment_is_pinned(segment, at, length))
+            held.pinned += length * segment->granule_bytes;
+        else if (xseg_segment_is_exported(segment, at, length))
+            held.exported += length * segment->granule_bytes;
+    }
+    return held;
+}
+
+struct xseg_segment_held xseg_segment_all_held(const struct xseg_segment *segment)
+{
+    return xseg_segment_held(segment, 0, segment->granules);
 }
 
 uint32_t xseg_segment_loose_pages(const struct xseg_segment *segment, uint32_t *first, uint32_t end)
 {
     uint32_t at = *first;
 
-    if (segment->pinned == 0)
+    if (!xseg_segment_holds(segment))
         return end - at;
-    while (at < end && xseg_segment_is_pinned(segment, at, segment->length[at]))
+    while (at < end && xseg_segment_is_held(segment, at, segment->length[at]))
         at += segment->length[at];
     *first = at;
-    while (at < end && !xseg_segment_is_pinned(segment, at, segment->length[at]))
+    while (at < end && !xseg_segment_is_held(segment, at, segment->length[at]))
         at += segment->length[at];
     return at - *first;
+}
+
+static bool audit_pins(const struct xseg_segment *segment, struct xseg_finding *finding)
+{
+    uint32_t pinned = 0;
+
+    for (uint32_t at = 0; segment->pins != NULL && at < segment->granules; at++) {
+        pinned += segment->pins[at] != 0;
+        XSEG_HOLDS(finding, "SEG-5", segment->pins[at] == 0 || xseg_segment_is_mapped(segment, at),
+                   "granule %" PRIu32 " is pinned, in state %d", at, segment->state[at]);
+    }
+    XSEG_HOLDS(finding, "SEG-5", pinned == segment->pinned,
+               "pinned says %" PRIu32 ", there are %" PRIu32, segment->pinned, pinned);
+    return true;
+}
+
+static bool audit_exports(const struct xseg_segment *segment, struct xseg_finding *finding)
+{
+    uint32_t exported = 0, page = 0;
+
+    for (uint32_t at = 0; segment->exports != NULL && at < segment->granules; at++) {
+        const uint32_t exports = segment->exports[at];
+
+        page = segment->length[at] != 0 ? at : page;
+        exported += exports != 0;
+        XSEG_HOLDS(finding, "SEG-6",
+                   exports == 0 || (segment->is_exportable && xseg_segment_is_mapped(segment, at) &&
+                                    segment->exports[page] == exports && segment->shown[page] != 0),
+                   "granule %" PRIu32 " is exported, in state %d", at, segment->state[at]);
+    }
+    XSEG_HOLDS(finding, "SEG-6", exported == segment->exported,
+               "exported says %" PRIu32 ", there are %" PRIu32, segment->exported, exported);
+    return true;
+}
+
+bool xseg_segment_audit_held(const struct xseg_segment *segment, struct xseg_finding *finding)
+{
+    return audit_pins(segment, finding) && audit_exports(segment, finding);
 }

@@ -23,7 +23,7 @@ static void mark_uses(const struct xseg_part *part)
 
 static void look_at_extent(struct obstacles *found, struct xseg_extent *extent)
 {
-    found->pinned += xseg_segment_pinned_bytes(&extent->segment);
+    found->pinned += xseg_segment_all_held(&extent->segment).pinned;
     if (!xseg_extent_is_expandable(extent))
         found->classic += extent->segment.bytes;
     XSEG_WALK(part, extent)

@@ -23,6 +23,11 @@ static uint64_t granularity(const struct theft *theft)
     return theft->device->context.granularity;
 }
 
+static struct xseg_page_kind kind_of(const struct theft *theft, uint64_t page)
+{
+    return (struct xseg_page_kind){page, theft->plan->taker.is_exportable};
+}
+
 /* How many bytes of a size of idle pages are of use here. */
 static uint64_t useful(const struct theft *theft, uint64_t page)
 {
@@ -74,7 +79,7 @@ static xseg_status make_pages(struct theft *theft, uint64_t page)
                 " bytes",
                 page, xseg_device_physical(device),
                 limit < device->context.total_bytes ? "limit" : "device's memory", limit);
-        const xseg_status status = xseg_pages_make(&device->pages, page);
+        const xseg_status status = xseg_pages_make(&device->pages, kind_of(theft, page));
         if (status != XSEG_OK)
             return status;
     }
@@ -153,18 +158,27 @@ static void claim_everywhere(struct theft *theft)
 
 /* --- Taking. --- */
 
-/* The size of an idle page that is of no use; 0 if there is none. */
-static uint64_t find_surplus(const struct theft *theft)
+/* The kind of an idle page that is of no use; of no bytes if there is none. */
+static struct xseg_page_kind find_surplus(const struct theft *theft)
 {
     const struct xseg_pages *pages = &theft->device->pages;
 
-    for (size_t i = 0; i < pages->sizes; i++) {
-        const uint64_t page = pages->stack[i].page_bytes;
+    for (size_t i = 0; i < pages->kinds; i++) {
+        const struct xseg_page_kind kind = pages->stack[i].kind;
+        const bool fits = kind.is_exportable == theft->plan->taker.is_exportable;
 
-        if (pages->stack[i].count * page > useful(theft, page))
-            return page;
+        if (pages->stack[i].count * kind.bytes > (fits ? useful(theft, kind.bytes) : 0))
+            return kind;
     }
-    return 0;
+    return (struct xseg_page_kind){0, false};
+}
+
+/* Whether there may be room for full pages where one of a kind was that is of no use. */
+static bool makes_full(const struct theft *theft, struct xseg_page_kind kind)
+{
+    return kind.bytes > theft->plan->page_bytes ||
+           (kind.bytes == theft->plan->page_bytes &&
+            kind.is_exportable != theft->plan->taker.is_exportable);
 }
 
 /* Pages that nobody has room for go back, one by one, as long as small ones are missing. */
@@ -172,13 +186,11 @@ static xseg_status change_pages(struct theft *theft)
 {
     struct xseg_pages *pages = &theft->device->pages;
     xseg_status status = make_all(theft);
-    uint64_t page;
+    struct xseg_page_kind kind;
 
-    while (is_shortage(status) && (page = find_surplus(theft)) != 0 &&
-           xseg_pages_release(pages, page))
-        /* In place of a long page there is room for full ones. */
-        status = page > theft->plan->page_bytes ? make_all(theft)
-                                                : make_pages(theft, granularity(theft));
+    while (is_shortage(status) && (kind = find_surplus(theft)).bytes != 0 &&
+           xseg_pages_release(pages, kind))
+        status = makes_full(theft, kind) ? make_all(theft) : make_pages(theft, granularity(theft));
     return status;
 }
 

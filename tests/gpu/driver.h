@@ -39,6 +39,7 @@
     X(DeviceGet, 2000)                        \
     X(DeviceTotalMem, 3020)                   \
     X(DeviceGetAttribute, 2000)               \
+    X(DeviceGetUuid, 11040)                   \
     X(DeviceCanAccessPeer, 4000)              \
     X(DevicePrimaryCtxRetain, 7000)           \
     X(DevicePrimaryCtxRelease, 11000)         \
@@ -60,6 +61,8 @@
     X(MemSetAccess, 10020)                    \
     X(MemGetAccess, 10020)                    \
     X(MemRetainAllocationHandle, 11000)       \
+    X(MemExportToShareableHandle, 10020)      \
+    X(MemImportFromShareableHandle, 10020)    \
     X(PointerGetAttribute, 4000)              \
     X(MemHostAlloc, 2020)                     \
     X(MemFreeHost, 2000)                      \

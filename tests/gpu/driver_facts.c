@@ -723,6 +723,221 @@ static void an_unmapped_address_has_no_handle(void **state)
     ASSERT_OK(cu.MemAddressFree(base, 2 * GRANULE));
 }
 
+/* --- FACT-SHR: memory of other processes, by file descriptor. --- */
+
+#define FD CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+
+static CUmemGenericAllocationHandle create_exportable(size_t bytes)
+{
+    CUmemAllocationProp prop = on_device(0);
+    CUmemGenericAllocationHandle handle = 0;
+
+    prop.requestedHandleTypes = FD;
+    ASSERT_OK(cu.MemCreate(&handle, bytes, &prop, 0));
+    return handle;
+}
+
+static int export_of(CUmemGenericAllocationHandle handle)
+{
+    int file = -1;
+
+    ASSERT_OK(cu.MemExportToShareableHandle(&file, handle, FD, 0));
+    assert_true(file >= 0);
+    return file;
+}
+
+static CUmemGenericAllocationHandle import_of(int file)
+{
+    CUmemGenericAllocationHandle handle = 0;
+
+    ASSERT_OK(cu.MemImportFromShareableHandle(&handle, (void *)(intptr_t)file, FD));
+    return handle;
+}
+
+static void each_export_is_a_descriptor_of_its_own(void **state)
+{
+    const CUmemGenericAllocationHandle handle = create_exportable(GRANULE);
+    const int first = export_of(handle), second = export_of(handle);
+
+    (void)state;
+    assert_true(first != second);
+    assert_true(fcntl(first, F_GETFD) >= 0 && fcntl(second, F_GETFD) >= 0);
+    assert_int_equal(close(first), 0);
+    assert_int_equal(close(second), 0);
+    ASSERT_OK(cu.MemRelease(handle));
+}
+
+static void only_memory_made_for_it_is_exported(void **state)
+{
+    const CUmemGenericAllocationHandle handle = create(GRANULE);
+    int file = -1;
+
+    (void)state;
+    assert_true(cu.MemExportToShareableHandle(&file, handle, FD, 0) != CUDA_SUCCESS);
+    ASSERT_OK(cu.MemRelease(handle));
+}
+
+static void an_import_needs_its_descriptor_no_more(void **state)
+{
+    const CUmemGenericAllocationHandle handle = create_exportable(2 * GRANULE);
+    const int file = export_of(handle);
+    const CUdeviceptr base = reserve(4 * GRANULE);
+    const CUmemGenericAllocationHandle again = import_of(file);
+
+    (void)state;
+    assert_int_equal(close(file), 0);
+    ASSERT_OK(cu.MemMap(base, 2 * GRANULE, 0, handle, 0));
+    ASSERT_OK(cu.MemMap(base + 2 * GRANULE, 2 * GRANULE, 0, again, 0));
+    /* The mapping keeps the memory, as with a handle of one's own. */
+    ASSERT_OK(cu.MemRelease(again));
+    ASSERT_OK(allow(base, 2 * GRANULE));
+    assert_int_equal(rights_of(base + 2 * GRANULE, 0), CU_MEM_ACCESS_FLAGS_PROT_NONE);
+    ASSERT_OK(allow(base + 2 * GRANULE, 2 * GRANULE));
+    fill(base, 2 * GRANULE, 0x33);
+    assert_int_equal(byte_at(base + 4 * GRANULE - 1), 0x33);
+    fill(base + 2 * GRANULE, 2 * GRANULE, 0x44);
+    assert_int_equal(byte_at(base), 0x44);
+    ASSERT_OK(cu.MemUnmap(base, 4 * GRANULE));
+    ASSERT_OK(cu.MemRelease(handle));
+    ASSERT_OK(cu.MemAddressFree(base, 4 * GRANULE));
+}
+
+static void an_import_maps_no_more_than_its_memory(void **state)
+{
+    const CUmemGenericAllocationHandle handle = create_exportable(GRANULE);
+    const int file = export_of(handle);
+    const CUdeviceptr base = reserve(2 * GRANULE);
+    const CUmemGenericAllocationHandle again = import_of(file);
+
+    (void)state;
+    assert_int_equal(close(file), 0);
+    ASSERT_CU(cu.MemMap(base, 2 * GRANULE, 0, again, 0), CUDA_ERROR_INVALID_VALUE);
+    assert_false(is_mapped(base));
+    ASSERT_OK(cu.MemRelease(again));
+    ASSERT_OK(cu.MemRelease(handle));
+    ASSERT_OK(cu.MemAddressFree(base, 2 * GRANULE));
+}
+
+static void exported_memory_stays_until_nobody_has_it(void **state)
+{
+    const size_t before = free_memory();
+    const CUmemGenericAllocationHandle handle = create_exportable(64 * MIB);
+    const int file = export_of(handle);
+    const CUdeviceptr base = reserve(64 * MIB);
+    CUmemGenericAllocationHandle again;
+
+    (void)state;
+    /* The exporter lets go; an open descriptor is enough to keep the memory. */
+    ASSERT_OK(cu.MemRelease(handle));
+    assert_true(free_memory() + 64 * MIB <= before);
+    again = import_of(file);
+    assert_int_equal(close(file), 0);
+    ASSERT_OK(cu.MemMap(base, 64 * MIB, 0, again, 0));
+    ASSERT_OK(cu.MemRelease(again));
+    ASSERT_OK(allow(base, 64 * MIB));
+    fill(base, 64 * MIB, 0x55);
+    assert_true(free_memory() + 64 * MIB <= before);
+    assert_int_equal(byte_at(base + 64 * MIB - 1), 0x55);
+    ASSERT_OK(cu.MemUnmap(base, 64 * MIB));
+    ASSERT_OK(cu.MemAddressFree(base, 64 * MIB));
+    assert_true(free_memory() + SLACK >= before);
+}
+
+static void another_descriptor_is_not_imported(void **state)
+{
+    CUmemGenericAllocationHandle handle = 0;
+    int ends[2];
+
+    (void)state;
+    assert_int_equal(pipe(ends), 0);
+    assert_true(cu.MemImportFromShareableHandle(&handle, (void *)(intptr_t)ends[0], FD) !=
+                CUDA_SUCCESS);
+    assert_int_equal(handle, 0);
+    (void)close(ends[0]);
+    (void)close(ends[1]);
+    /* Nothing of that stays. */
+    ASSERT_OK(cu.CtxSynchronize());
+}
+
+/* The number under which another process finds the descriptor. */
+#define THEIR_FILE 100
+
+/* What another process does with memory of this one: 0 if it saw 7 there; it leaves 8 behind. */
+static int use_shared(void)
+{
+    CUmemGenericAllocationHandle handle = 0;
+    CUdeviceptr base = 0;
+    CUuuid uuid;
+    unsigned char byte = 0;
+
+    if (cu.Init(0) != CUDA_SUCCESS || cu.DevicePrimaryCtxRetain(&primary, 0) != CUDA_SUCCESS ||
+        cu.CtxPushCurrent(primary) != CUDA_SUCCESS || cu.DeviceGetUuid(&uuid, 0) != CUDA_SUCCESS ||
+        write(STDOUT_FILENO, uuid.bytes, sizeof(uuid.bytes)) != (ssize_t)sizeof(uuid.bytes))
+        return 1;
+    if (cu.MemImportFromShareableHandle(&handle, (void *)(intptr_t)THEIR_FILE, FD) !=
+            CUDA_SUCCESS ||
+        close(THEIR_FILE) != 0 || cu.MemAddressReserve(&base, GRANULE, 0, 0, 0) != CUDA_SUCCESS ||
+        cu.MemMap(base, GRANULE, 0, handle, 0) != CUDA_SUCCESS ||
+        allow(base, GRANULE) != CUDA_SUCCESS || cu.MemcpyDtoH(&byte, base, 1) != CUDA_SUCCESS ||
+        byte != 7)
+        return 2;
+    return cu.MemsetD8(base, 8, GRANULE) != CUDA_SUCCESS || cu.CtxSynchronize() != CUDA_SUCCESS;
+}
+
+/* Run this program with a descriptor, until it ends well; what it says of the device is kept. */
+static void let_another_use(int file, CUuuid *uuid)
+{
+    extern char **environ;
+    char self[] = "/proc/self/exe", use[] = "--use-shared";
+    char *arguments[] = {self, use, NULL};
+    posix_spawn_file_actions_t actions;
+    int ends[2], result = 0;
+    pid_t child;
+
+    assert_int_equal(pipe(ends), 0);
+    assert_int_equal(posix_spawn_file_actions_init(&actions), 0);
+    assert_int_equal(posix_spawn_file_actions_adddup2(&actions, ends[1], STDOUT_FILENO), 0);
+    assert_int_equal(posix_spawn_file_actions_adddup2(&actions, file, THEIR_FILE), 0);
+    assert_int_equal(posix_spawn(&child, self, &actions, NULL, arguments, environ), 0);
+    (void)posix_spawn_file_actions_destroy(&actions);
+    (void)close(ends[1]);
+    assert_int_equal(read(ends[0], uuid->bytes, sizeof(uuid->bytes)), sizeof(uuid->bytes));
+    (void)close(ends[0]);
+    assert_int_equal(waitpid(child, &result, 0), child);
+    assert_int_equal(result, 0);
+}
+
+static void another_process_has_the_same_bytes(void **state)
+{
+    const CUmemGenericAllocationHandle handle = create_exportable(GRANULE);
+    const int file = export_of(handle);
+    const CUdeviceptr base = reserve(GRANULE);
+    CUuuid ours, theirs;
+
+    (void)state;
+    ASSERT_OK(cu.DeviceGetUuid(&ours, 0));
+    ASSERT_OK(cu.MemMap(base, GRANULE, 0, handle, 0));
+    ASSERT_OK(allow(base, GRANULE));
+    fill(base, GRANULE, 7);
+    let_another_use(file, &theirs);
+    assert_memory_equal(&ours, &theirs, sizeof(ours));
+    assert_int_equal(close(file), 0);
+    assert_int_equal(byte_at(base + GRANULE - 1), 8);
+    ASSERT_OK(cu.MemUnmap(base, GRANULE));
+    ASSERT_OK(cu.MemRelease(handle));
+    ASSERT_OK(cu.MemAddressFree(base, GRANULE));
+}
+
+static void two_devices_have_two_uuids(void **state)
+{
+    CUuuid first, second;
+
+    (void)state;
+    ASSERT_OK(cu.DeviceGetUuid(&first, 0));
+    ASSERT_OK(cu.DeviceGetUuid(&second, 1));
+    assert_memory_not_equal(&first, &second, sizeof(first));
+}
+
 /* --- FACT-ALC: allocations of the classic kind. --- */
 
 static void an_allocation_of_nothing_is_refused(void **state)
@@ -1735,6 +1950,14 @@ static const struct fact facts[] = {
     FACT("FACT-REL-1", released_memory_stays_while_it_is_mapped),
     FACT("FACT-REL-2", a_retained_handle_is_the_same_and_counts),
     FACT("FACT-REL-3", an_unmapped_address_has_no_handle),
+    FACT("FACT-SHR-1", each_export_is_a_descriptor_of_its_own),
+    FACT("FACT-SHR-2", only_memory_made_for_it_is_exported),
+    FACT("FACT-SHR-3", an_import_needs_its_descriptor_no_more),
+    FACT("FACT-SHR-4", an_import_maps_no_more_than_its_memory),
+    FACT("FACT-SHR-5", exported_memory_stays_until_nobody_has_it),
+    FACT("FACT-SHR-6", another_descriptor_is_not_imported),
+    FACT("FACT-SHR-7", another_process_has_the_same_bytes),
+    FACT_OF_2("FACT-SHR-8", two_devices_have_two_uuids),
     FACT("FACT-ALC-1", an_allocation_of_nothing_is_refused),
     FACT("FACT-ALC-2", small_allocations_are_aligned_to_512),
     FACT("FACT-ALC-3", large_allocations_are_aligned_to_2_mib),
@@ -1867,6 +2090,8 @@ int main(int count, char **arguments)
 
     if (count > 2 && strcmp(arguments[1], "--touch-late") == 0)
         return open_driver() == NULL ? touch_late(arguments[2]) : LATE_UNPREPARED;
+    if (count > 1 && strcmp(arguments[1], "--use-shared") == 0)
+        return open_driver() == NULL ? use_shared() : 1;
     problem = start();
     if (problem != NULL) {
         (void)printf(may_skip ? "1..0 # SKIP %s\n" : "Bail out! %s\n", problem);

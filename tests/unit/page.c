@@ -3,6 +3,7 @@
 #include "vmm/page.h"
 
 #include <string.h>
+#include <unistd.h>
 
 #include "tests/support/scene.h"
 #include "vmm/context.h"
@@ -55,19 +56,25 @@ static void tear_down(struct fixture *f)
 }
 
 /* A page of the driver that comes from an owner. */
-static uint64_t put(struct fixture *f, uint64_t bytes, const void *owner)
+static uint64_t put_kind(struct fixture *f, struct xseg_page_kind kind, const void *owner)
 {
     uint64_t handle = 0;
 
-    assert_int_equal(xseg_driver_create(&f->context, bytes, &handle), XSEG_OK);
-    assert_int_equal(xseg_pages_put(&f->pages, bytes, handle, owner, true), XSEG_OK);
+    assert_int_equal(xseg_driver_create(&f->context, kind.bytes, kind.is_exportable, &handle),
+                     XSEG_OK);
+    assert_int_equal(xseg_pages_put(&f->pages, kind, handle, owner, true), XSEG_OK);
     return handle;
+}
+
+static uint64_t put(struct fixture *f, uint64_t bytes, const void *owner)
+{
+    return put_kind(f, (struct xseg_page_kind){bytes, false}, owner);
 }
 
 static void expect_take(struct fixture *f, uint64_t bytes, const void *owner,
                         enum xseg_page_choice choice, uint64_t handle)
 {
-    const struct xseg_page_taker taker = {owner, choice};
+    const struct xseg_page_taker taker = {owner, choice, false};
     struct xseg_page page = {0};
 
     assert_int_equal(xseg_pages_take(&f->pages, bytes, &taker, &page), handle != 0);
@@ -79,7 +86,7 @@ static void expect_take(struct fixture *f, uint64_t bytes, const void *owner,
 
 static void sizes_do_not_stand_for_each_other(void **state)
 {
-    const struct xseg_page_taker anyone = {NULL, XSEG_PAGE_ANY};
+    const struct xseg_page_taker anyone = {NULL, XSEG_PAGE_ANY, false};
     struct fixture f;
 
     (void)state;
@@ -96,6 +103,36 @@ static void sizes_do_not_stand_for_each_other(void **state)
     tear_down(&f);
 }
 
+static void exportable_pages_are_another_kind(void **state)
+{
+    const struct xseg_page_kind kind = {SMALL, true};
+    const struct xseg_page_taker plain = {NULL, XSEG_PAGE_ANY, false},
+                                 exporter = {NULL, XSEG_PAGE_ANY, true};
+    struct xseg_page page = {0};
+    struct fixture f;
+    int file = -1;
+
+    (void)state;
+    set_up(&f);
+    put(&f, SMALL, &first);
+    const uint64_t handle = put_kind(&f, kind, &first);
+    assert_int_equal(xseg_pages_idle(&f.pages, SMALL, &plain), SMALL);
+    assert_int_equal(xseg_pages_idle(&f.pages, SMALL, &exporter), SMALL);
+    assert_true(xseg_pages_take(&f.pages, SMALL, &exporter, &page));
+    assert_int_equal(page.handle, handle);
+    assert_false(xseg_pages_take(&f.pages, SMALL, &exporter, &page));
+    assert_int_equal(xseg_driver_export(&f.context, page.handle, &file), XSEG_OK);
+    (void)close(file);
+    assert_int_equal(xseg_driver_release(&f.context, page.handle), XSEG_OK);
+    assert_int_equal(xseg_pages_make(&f.pages, kind), XSEG_OK);
+    assert_true(xseg_pages_take(&f.pages, SMALL, &plain, &page));
+    assert_int_equal(xseg_driver_export(&f.context, page.handle, &file), XSEG_ERR_DRIVER);
+    assert_int_equal(xseg_driver_release(&f.context, page.handle), XSEG_OK);
+    assert_false(xseg_pages_release(&f.pages, (struct xseg_page_kind){SMALL, false}));
+    assert_true(xseg_pages_release(&f.pages, kind));
+    tear_down(&f);
+}
+
 static void own_pages_come_first_where_that_matters(void **state)
 {
     struct fixture f;
@@ -104,7 +141,7 @@ static void own_pages_come_first_where_that_matters(void **state)
     set_up(&f);
     const uint64_t own = put(&f, SMALL, &first), fresh = put(&f, SMALL, NULL),
                    other = put(&f, SMALL, &second), last = put(&f, SMALL, &second);
-    const struct xseg_page_taker only = {&first, XSEG_PAGE_OWN_ONLY};
+    const struct xseg_page_taker only = {&first, XSEG_PAGE_OWN_ONLY, false};
 
     assert_int_equal(xseg_pages_idle(&f.pages, SMALL, &only), 2 * SMALL);
     expect_take(&f, SMALL, &first, XSEG_PAGE_ANY, last);
@@ -129,8 +166,8 @@ static void the_largest_go_first(void **state)
     assert_int_equal(xseg_pages_bytes(&f.pages), 50 * MIB);
     assert_int_equal(xseg_pages_shrink(&f.pages, 0, 3), 3);
     assert_int_equal(xseg_pages_bytes(&f.pages), 8 * MIB);
-    assert_false(xseg_pages_release(&f.pages, FULL));
-    assert_true(xseg_pages_release(&f.pages, SMALL));
+    assert_false(xseg_pages_release(&f.pages, (struct xseg_page_kind){FULL, false}));
+    assert_true(xseg_pages_release(&f.pages, (struct xseg_page_kind){SMALL, false}));
     assert_int_equal(xseg_pages_bytes(&f.pages), 6 * MIB);
     tear_down(&f);
 }
@@ -174,6 +211,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sizes_do_not_stand_for_each_other),
+        cmocka_unit_test(exportable_pages_are_another_kind),
         cmocka_unit_test(own_pages_come_first_where_that_matters),
         cmocka_unit_test(the_largest_go_first),
         cmocka_unit_test(the_old_ones_can_go_alone),

@@ -67,7 +67,7 @@ static void tear_down(struct fixture *f)
     assert_int_equal(xseg_sim_leaks(NULL, 0), 0);
 }
 
-static const struct xseg_page_taker anyone = {NULL, XSEG_PAGE_ANY};
+static const struct xseg_page_taker anyone = {NULL, XSEG_PAGE_ANY, false};
 
 static xseg_status map(struct xseg_segment *segment, uint32_t first, uint32_t count, bool small)
 {
@@ -359,7 +359,7 @@ static void pinned_pages_are_not_loose(void **state)
     assert_false(xseg_segment_unpin(&f.segment, 0, 1));
     assert_int_equal(xseg_segment_pin(&f.segment, 3 * PAGE - 1, 3 * PAGE + 1), XSEG_OK);
     assert_int_equal(xseg_segment_pin(&f.segment, 3 * PAGE, 4 * PAGE), XSEG_OK);
-    assert_int_equal(xseg_segment_pinned_bytes(&f.segment), 2 * PAGE);
+    assert_int_equal(xseg_segment_all_held(&f.segment).pinned, 2 * PAGE);
     assert_int_equal(xseg_segment_loose_pages(&f.segment, &first, 8), 2);
     first += 2;
     assert_int_equal(xseg_segment_loose_pages(&f.segment, &first, 8), 4);
@@ -376,6 +376,61 @@ static void pinned_pages_are_not_loose(void **state)
     scene_expect_error(xseg_segment_pin(&f.segment, 4 * PAGE, 6 * PAGE), XSEG_ERR_BUSY, "as often");
     assert_int_equal(f.segment.pins[4], 0);
     f.segment.pins[5] = f.segment.pinned = 0;
+    tear_down(&f);
+}
+
+/* An export holds whole pages; one that was ever exported goes to the driver and nowhere else. */
+static void exported_pages_are_held_and_not_kept(void **state)
+{
+    enum { FULL = 4 };
+    struct xseg_finding finding = {0};
+    struct fixture f;
+    uint32_t first = 0, done = 0;
+
+    (void)state;
+    set_up_with(&f, XSEG_GIB, FULL * PAGE);
+    f.segment.is_exportable = true;
+    assert_int_equal(map(&f.segment, 0, 4 * FULL, false), XSEG_OK);
+    /* Bytes in the middle of two pages: these are pages 1 and 2. */
+    assert_int_equal(xseg_segment_pages_under(&f.segment, 5 * PAGE + 17, 8 * PAGE + 1, &first),
+                     2 * FULL);
+    assert_int_equal(first, FULL);
+    assert_int_equal(xseg_segment_export(&f.segment, FULL, 2 * FULL), XSEG_OK);
+    assert_int_equal(xseg_segment_export(&f.segment, FULL, FULL), XSEG_OK);
+    assert_int_equal(xseg_segment_pin(&f.segment, 9 * PAGE, 9 * PAGE + 1), XSEG_OK);
+    assert_int_equal(xseg_segment_all_held(&f.segment).exported, FULL * PAGE);
+    assert_int_equal(xseg_segment_all_held(&f.segment).pinned, FULL * PAGE);
+    assert_true(xseg_segment_unpin(&f.segment, 9 * PAGE, 9 * PAGE + 1));
+    assert_int_equal(xseg_segment_all_held(&f.segment).exported, 2 * FULL * PAGE);
+    first = 0;
+    assert_int_equal(xseg_segment_loose_pages(&f.segment, &first, 4 * FULL), FULL);
+    first = FULL;
+    assert_int_equal(xseg_segment_loose_pages(&f.segment, &first, 4 * FULL), FULL);
+    assert_int_equal(first, 3 * FULL);
+    assert_false(xseg_segment_unpin(&f.segment, 4 * PAGE, 5 * PAGE)); /* it is not a pin */
+    assert_true(xseg_segment_audit(&f.segment, &finding));
+    xseg_segment_unexport(&f.segment, FULL, FULL);
+    assert_true(xseg_segment_is_exported(&f.segment, FULL, 1));
+    xseg_segment_unexport(&f.segment, FULL, 2 * FULL);
+    assert_false(xseg_segment_is_held(&f.segment, 0, 4 * FULL));
+
+    f.segment.exported++;
+    assert_false(xseg_segment_audit(&f.segment, &finding));
+    assert_string_equal(finding.tag, "SEG-6");
+    f.segment.exported--;
+    f.segment.exports[0] = UINT32_MAX;
+    f.segment.exported = 1;
+    scene_expect_error(xseg_segment_export(&f.segment, 0, FULL), XSEG_ERR_BUSY, "as often");
+    assert_false(xseg_segment_audit(&f.segment, &finding));
+    assert_string_equal(finding.tag, "SEG-6");
+    f.segment.exports[0] = f.segment.exported = 0;
+
+    assert_int_equal(xseg_segment_unmap(&f.segment, 0, 4 * FULL, true, &done), XSEG_OK);
+    assert_int_equal(xseg_pages_bytes(&f.pages), 2 * FULL * PAGE);
+    /* What comes there next was shown to nobody. */
+    assert_int_equal(map(&f.segment, 0, 4 * FULL, false), XSEG_OK);
+    assert_int_equal(xseg_segment_unmap(&f.segment, 0, 4 * FULL, true, &done), XSEG_OK);
+    assert_int_equal(xseg_pages_bytes(&f.pages), 4 * FULL * PAGE);
     tear_down(&f);
 }
 
@@ -461,6 +516,7 @@ int main(void)
         cmocka_unit_test(a_kept_page_moves),
         cmocka_unit_test(the_audit_names_the_broken_invariant),
         cmocka_unit_test(pinned_pages_are_not_loose),
+        cmocka_unit_test(exported_pages_are_held_and_not_kept),
         cmocka_unit_test(pages_leave_and_come_back),
     };
 

@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: MIT */
+#include "vmm/foreign.h"
+
+#include <stdio.h>
+
+#include "src/base/error.h"
+
+/* --- The way back. --- */
+
+/* Unmap the first `pages` pages, `bytes` long, and give the addresses back. */
+static void withdraw(struct xseg_foreign *foreign, size_t pages, uint64_t bytes)
+{
+    struct xseg_context *context = foreign->context;
+    const bool together = pages > 1 && context->batches_unmap &&
+                          xseg_driver_unmap(context, foreign->base, bytes) == XSEG_OK;
+    uint64_t address = foreign->base;
+
+    for (size_t i = 0; i < pages && !together; i++) {
+        (void)xseg_leftovers_give(foreign->leftovers, XSEG_LEFTOVER_MAPPING, address,
+                                  foreign->page_bytes[i]);
+        address += foreign->page_bytes[i];
+    }
+    (void)xseg_leftovers_give(foreign->leftovers, XSEG_LEFTOVER_RANGE, foreign->base,
+                              foreign->bytes);
+}
+
+void xseg_foreign_unmap(struct xseg_foreign *foreign)
+{
+    withdraw(foreign, foreign->pages, foreign->bytes);
+}
+
+/* --- The way there. --- */
+
+static xseg_status map_page(struct xseg_foreign *foreign, uint64_t address, uint64_t bytes,
+                            int file)
+{
+    uint64_t handle = 0;
+    xseg_status status = xseg_driver_import(foreign->context, file, &handle);
+
+    if (status != XSEG_OK)
+        return status;
+    status = xseg_driver_map(foreign->context, address, bytes, handle);
+    /* It is another's memory, so what is not taken back is no memory of this process. */
+    if (status == XSEG_OK) {
+        (void)xseg_leftovers_give(foreign->leftovers, XSEG_LEFTOVER_PAGE, handle, 0);
+        return XSEG_OK;
+    }
+    char reason[256];
+    (void)snprintf(reason, sizeof(reason), "%s", xseg_fail_text()->buffer);
+    (void)xseg_leftovers_give(foreign->leftovers, XSEG_LEFTOVER_PAGE, handle, 0);
+    return xseg_fail(status, "%s", reason);
+}
+
+static xseg_status give_access(const struct xseg_foreign *foreign)
+{
+    struct xseg_context *context = foreign->context;
+    uint64_t address = foreign->base;
+    xseg_status status = XSEG_ERR_DRIVER;
+
+    if (foreign->pages == 1 || context->batches_access)
+        status = xseg_driver_set_access(context, foreign->base, foreign->bytes);
+    if (status == XSEG_OK || foreign->pages == 1)
+        return status;
+    status = XSEG_OK;
+    for (size_t i = 0; i < foreign->pages && status == XSEG_OK; i++) {
+        status = xseg_driver_set_access(context, address, foreign->page_bytes[i]);
+        address += foreign->page_bytes[i];
+    }
+    return status;
+}
+
+xseg_status xseg_foreign_map(struct xseg_foreign *foreign, const int *file)
+{
+    size_t mapped = 0;
+    uint64_t bytes = 0;
+    char reason[256];
+    xseg_status status = xseg_driver_reserve(foreign->context, foreign->bytes, 0, &foreign->base);
+
+    if (status != XSEG_OK)
+        return status;
+    while (mapped < foreign->pages && status == XSEG_OK) {
+        const uint64_t page_bytes = foreign->page_bytes[mapped];
+
+        status = map_page(foreign, foreign->base + bytes, page_bytes, file[mapped]);
+        if (status != XSEG_OK)
+            break;
+        bytes += page_bytes;
+        mapped++;
+    }
+    if (status == XSEG_OK)
+        status = give_access(foreign);
+    if (status == XSEG_OK)
+        return XSEG_OK;
+    /* The undo may fail as well; the first reason is the one to tell. */
+    (void)snprintf(reason, sizeof(reason), "%s", xseg_fail_text()->buffer);
+    withdraw(foreign, mapped, bytes);
+    return xseg_fail(status, "%s", reason);
+}

@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Foreign memory: pages of another process (or of this one), which came by file descriptor, mapped into
+ * addresses of exactly their length.
+ *
+ *     [ page ][ page ................ ][ page ]
+ *     base                                    base + bytes
+ *
+ * A handle is released as soon as it is mapped: the mapping keeps the memory.  So unmapping is all that
+ * ends it here, whatever the others do.
+ *
+ * Locking: GROWTH of the device.
+ */
+#ifndef XSEG_VMM_FOREIGN_H
+#define XSEG_VMM_FOREIGN_H
+
+#include "vmm/leftovers.h"
+
+struct xseg_foreign {
+    struct xseg_context *context;
+    struct xseg_leftovers *leftovers;
+    uint64_t base, bytes;
+    const uint64_t *page_bytes; /* [pages], multiples of the granularity: the owner's */
+    size_t pages;
+};
+
+/*
+ * Map them.  The first four members but `base` are set.
+ *
+ * file: [pages], descriptors, which are not needed any more afterwards
+ * Returns: XSEG_OK; XSEG_ERR_NO_ADDRESSES, XSEG_ERR_NO_MEMORY, XSEG_ERR_DRIVER, and nothing has changed
+ *          but for leftovers
+ * Cost:    one reserve; an import, a map and a release a page; one set-access (one a page where the
+ *          driver wants that)
+ */
+xseg_status xseg_foreign_map(struct xseg_foreign *foreign, const int *file);
+
+/*
+ * Unmap them; what the driver refuses is a leftover.
+ *
+ * Cost: one unmap (one a page where the driver wants that), one unreserve
+ */
+void xseg_foreign_unmap(struct xseg_foreign *foreign);
+
+#endif
