@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 #include "xseg/pool.h"
 
+#include <string.h>
+
 #include "src/core/checkpoint.h"
 #include "src/core/pause.h"
 #include "src/door.h"
@@ -13,15 +15,19 @@ xseg_status xseg_pool_create(struct xseg_allocator *allocator, int device,
 
     XSEG_DOOR(allocator);
     XSEG_DOOR_REQUIRE(out != NULL, "xseg_pool_create: out is NULL");
-    XSEG_DOOR_REQUIRE(options == NULL || XSEG_DOOR_PUBLISHED(options, struct xseg_pool_options),
+    XSEG_DOOR_REQUIRE(options == NULL || XSEG_DOOR_PUBLISHED(options, struct xseg_pool_options) ||
+                          XSEG_DOOR_PUBLISHED_BEFORE(options, struct xseg_pool_options, exportable),
                       "xseg_pool_create: options->struct_bytes is %zu: start from "
                       "XSEG_POOL_OPTIONS_INIT",
                       options->struct_bytes);
     if (options != NULL)
-        chosen = *options;
+        memcpy(&chosen, options, options->struct_bytes);
     XSEG_DOOR_REQUIRE((chosen.memory.alloc == NULL) == (chosen.memory.free == NULL),
                       "xseg_pool_create: memory.%s is NULL: give both functions or none",
                       chosen.memory.alloc == NULL ? "alloc" : "free");
+    XSEG_DOOR_REQUIRE(!chosen.exportable || chosen.memory.alloc == NULL,
+                      "xseg_pool_create: exportable with own functions: what they give is not the "
+                      "driver's to export");
     const xseg_status status = xseg_allocator_device(allocator, device, &found);
     return status == XSEG_OK ? xseg_device_make_pool(found, &chosen, out) : status;
 }

@@ -79,6 +79,7 @@ static void read_device(struct xseg_device *device, struct xseg_stats *stats)
     stats->idle_page_bytes = xseg_pages_bytes(&device->pages);
     stats->scrubbed_bytes = atomic_load_explicit(&device->scrubbed, memory_order_relaxed);
     stats->paused_bytes = atomic_load_explicit(&device->away, memory_order_relaxed);
+    stats->imported_bytes = xseg_sharing_imported(&device->sharing);
     stats->num_oom_rejections = atomic_load_explicit(&device->rejections, memory_order_relaxed);
     stats->overwrites = atomic_load_explicit(&device->fill.overwrites, memory_order_relaxed);
 }

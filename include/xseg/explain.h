@@ -44,7 +44,8 @@ enum xseg_reason_kind {
     XSEG_REASON_STREAM,  /* idle, but its stream has work queued, which may still use it */
     XSEG_REASON_FLOOR,   /* idle, and kept by keep_mb or keep_window_s */
     XSEG_REASON_DECAY,   /* idle, and goes back by itself, at the latest at the age of idle_ms */
-    XSEG_REASON_POLICY   /* idle, and nothing gives it back but xseg_trim() or a shortage */
+    XSEG_REASON_POLICY,  /* idle, and nothing gives it back but xseg_trim() or a shortage */
+    XSEG_REASON_EXPORTED /* idle, but exported (share.h); looked at right behind PINNED */
 };
 
 /** A page, a run of adjacent ones with the same reason and block, or a classic segment. */
@@ -75,14 +76,15 @@ struct xseg_reason {
 /** A summary in bytes.  Set struct_bytes before the call. */
 struct xseg_explained {
     size_t struct_bytes; /* sizeof(struct xseg_explained) */
-    uint64_t reserved;   /* what the ten below add up to: the statistics' reserved_bytes */
+    uint64_t reserved;   /* what those by kind add up to: the statistics' reserved_bytes */
     uint64_t live, pending, busy, pool, pinned, capture, stream, floor, decay, policy; /* by kind */
     uint64_t live_itself; /* of `live`, what is in live blocks; the rest is beside them */
     uint64_t page_cache;  /* not reserved: pages kept for reuse (page_cache_mb) */
     uint64_t stuck;       /* not reserved: what the driver would not take back */
+    uint64_t exported;    /* by kind */
 };
 /* clang-format off */
-#define XSEG_EXPLAINED_INIT {sizeof(struct xseg_explained), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+#define XSEG_EXPLAINED_INIT {sizeof(struct xseg_explained), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 /* clang-format on */
 
 /**

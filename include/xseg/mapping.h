@@ -68,7 +68,8 @@ struct xseg_mapping {
     xseg_stream stream;     /* of the segment */
     struct xseg_pool *pool; /* its private pool, or NULL */
     bool is_expandable;
-    bool is_pinned; /* a page of it is */
+    bool is_pinned;   /* a page of it is */
+    bool is_exported; /* a page of it is (share.h) */
 };
 
 /**

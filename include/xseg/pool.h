@@ -39,9 +39,12 @@ struct xseg_pool_options {
     /* Own functions underneath, copied: segments of the pool are classic then.  NULL functions: the
      * driver. */
     struct xseg_pool_memory memory;
+    /* Its memory can be shared with other processes (share.h).  Not with own functions; with
+     * use_on_oom others see what the default pool puts on pages that were exported. */
+    bool exportable;
 };
 /* clang-format off */
-#define XSEG_POOL_OPTIONS_INIT {sizeof(struct xseg_pool_options), 0, false, false, {NULL, NULL, NULL}}
+#define XSEG_POOL_OPTIONS_INIT {sizeof(struct xseg_pool_options), 0, false, false, {NULL, NULL, NULL}, false}
 /* clang-format on */
 
 /**
@@ -52,8 +55,11 @@ struct xseg_pool_options {
  * @param out      give it to xseg_alloc_with(); let go of it with xseg_pool_release()
  *
  * Returns: XSEG_OK, XSEG_ERR_ARGUMENT, XSEG_ERR_HOST_MEMORY, XSEG_ERR_DRIVER (the device could not
- *          be opened), XSEG_ERR_FORKED
- * Cost:    no driver call once the device is open.
+ *          be opened, or not be tried), XSEG_ERR_DEVICE_LOST, XSEG_ERR_FORKED
+ *          XSEG_ERR_UNSUPPORTED, of one that is exportable: the driver refuses to make or to export such
+ *          memory, or the device has no virtual memory management
+ * Cost:    no driver call once the device is open; but the first that is exportable tries one page:
+ *          create, export, release.
  */
 XSEG_API XSEG_NODISCARD xseg_status xseg_pool_create(struct xseg_allocator *allocator, int device,
                                                      const struct xseg_pool_options *options,
@@ -185,7 +191,7 @@ enum xseg_keep {
  * Returns: XSEG_OK
  *          XSEG_ERR_BUSY         work is queued on a stream of the pool, or on one that xseg_use()
  *                                named for a live block of it; freed blocks wait for other streams;
- *                                a page is pinned; another thread allocates from the pool; a capture
+ *                                a page is pinned or exported; another thread allocates from the pool; a capture
  *                                is under way on the device
  *          XSEG_ERR_PAUSED       it is paused already
  *          XSEG_ERR_UNSUPPORTED  it has classic segments, whose addresses go with their memory: make

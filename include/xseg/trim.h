@@ -56,10 +56,11 @@ struct xseg_trimmed {
     /* Still taken of what was meant: reserved, and for whole devices idle pages and what the driver
      * refused. */
     uint64_t left;
-    uint64_t kept_pinned; /* cached, but pinned with xseg_pin() */
+    uint64_t kept_pinned;   /* cached, but pinned with xseg_pin() */
+    uint64_t kept_exported; /* cached, but exported with xseg_export(), and not pinned */
 };
 /* clang-format off */
-#define XSEG_TRIMMED_INIT {sizeof(struct xseg_trimmed), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+#define XSEG_TRIMMED_INIT {sizeof(struct xseg_trimmed), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 /* clang-format on */
 
 /**

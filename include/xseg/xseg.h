@@ -9,6 +9,7 @@
 #include "xseg/mapping.h"
 #include "xseg/observe.h"
 #include "xseg/pool.h"
+#include "xseg/share.h"
 #include "xseg/stats.h"
 #include "xseg/status.h"
 #include "xseg/stream.h"

@@ -87,7 +87,7 @@ static xseg_status take_back(struct xseg_block *block, bool is_idle, struct xseg
     }
     block = extent->first;
     if (is_idle && block->state == XSEG_BLOCK_CACHED && block->next == NULL &&
-        extent->segment.pinned == 0) {
+        !xseg_segment_holds(&extent->segment)) {
         xseg_arena_claim(arena, block);
         *claimed = block;
     }

@@ -50,6 +50,7 @@ xseg_status xseg_device_open(struct xseg_allocator *allocator, int ordinal, char
     xseg_pool_init(&device->pool, device, NULL);
     xseg_fill_init(&device->fill, allocator);
     xseg_free_log_init(&device->free_log);
+    xseg_sharing_init(&device->sharing);
     xseg_list_init(&device->spare_extents);
     *out = device;
     return XSEG_OK;
@@ -76,8 +77,12 @@ void xseg_device_visit_arenas(struct xseg_device *device,
 xseg_status xseg_device_make_pool(struct xseg_device *device,
                                   const struct xseg_pool_options *options, struct xseg_pool **out)
 {
-    struct xseg_pool *pool = malloc(sizeof(*pool));
+    const xseg_status status = options->exportable ? xseg_share_try(device) : XSEG_OK;
+    struct xseg_pool *pool;
 
+    if (status != XSEG_OK)
+        return status;
+    pool = malloc(sizeof(*pool));
     if (pool == NULL)
         return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for a pool");
     xseg_pool_init(pool, device, options);
@@ -210,6 +215,7 @@ void xseg_device_end(struct xseg_device *device)
     xseg_totals_fini(&device->totals);
     xseg_pages_fini(&device->pages);
     xseg_free_log_fini(&device->free_log);
+    xseg_sharing_fini(&device->sharing);
     xseg_leftovers_fini(&device->leftovers);
     xseg_lock_fini(&device->table_lock);
     xseg_lock_fini(&device->growth_lock);
@@ -234,7 +240,7 @@ xseg_status xseg_device_expect_none_live(struct xseg_device *device)
                          "%" PRIu64 " bytes are pinned on device %d: unpin them first", pinned,
                          device->context.ordinal);
     if (live.count == 0)
-        return XSEG_OK;
+        return xseg_share_expect_none(device);
     return xseg_fail(XSEG_ERR_BUSY, "%" PRIu64 " live block%s on device %d:%s%s", live.count,
                      live.count > 1 ? "s" : "", device->context.ordinal, live.buffer,
                      live.count > 4 ? ", ..." : "");
@@ -424,7 +430,8 @@ static void add_host_bytes(void *self, struct xseg_arena *arena)
 
 uint64_t xseg_device_host_bytes(struct xseg_device *device)
 {
-    uint64_t bytes = sizeof(*device) + xseg_free_log_bytes(&device->free_log);
+    uint64_t bytes = sizeof(*device) + xseg_free_log_bytes(&device->free_log) +
+                     xseg_sharing_host_bytes(&device->sharing);
 
     xseg_device_visit_arenas(device, add_host_bytes, &bytes);
     return bytes;

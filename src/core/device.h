@@ -20,6 +20,7 @@
 #include "src/core/pending.h"
 #include "src/core/pool.h"
 #include "src/core/route.h"
+#include "src/core/share.h"
 #include "vmm/context.h"
 
 struct xseg_allocator;
@@ -55,6 +56,7 @@ struct xseg_device {
     struct xseg_decay decay;
     struct xseg_fill fill;
     struct xseg_free_log free_log;
+    struct xseg_sharing sharing;
     struct xseg_list spare_extents; /* ended extents, for reuse: look-ups may still see them */
     atomic_uint_fast64_t reserved;  /* bytes mapped or allocated */
     atomic_uint_fast64_t away;      /* bytes of blocks whose pages are away, see pause.h */
@@ -113,7 +115,7 @@ void xseg_device_look_at_pending(struct xseg_arena *arena, const struct xseg_con
 xseg_status xseg_device_prewarm(struct xseg_device *device,
                                 const struct xseg_device_request *request);
 
-/* Make a private pool, held once. */
+/* Make a private pool, held once; XSEG_ERR_UNSUPPORTED where it is to be exportable and cannot. */
 xseg_status xseg_device_make_pool(struct xseg_device *device,
                                   const struct xseg_pool_options *options, struct xseg_pool **out);
 

@@ -166,12 +166,16 @@ static void add_parts(struct xseg_reason *reason, struct xseg_part *part, uint64
     }
 }
 
-/* What is idle and pinned does not go, whoever keeps the rest. */
-static void note_pins(struct xseg_reason *page, const struct xseg_segment *segment, uint32_t first,
+/* What is idle and held does not go, whoever keeps the rest. */
+static void note_held(struct xseg_reason *page, const struct xseg_segment *segment, uint32_t first,
                       uint32_t count)
 {
-    if (page->kind == XSEG_REASON_POLICY && xseg_segment_is_pinned(segment, first, count))
+    if (page->kind != XSEG_REASON_POLICY)
+        return;
+    if (xseg_segment_is_pinned(segment, first, count))
         page->kind = XSEG_REASON_PINNED;
+    else if (xseg_segment_is_exported(segment, first, count))
+        page->kind = XSEG_REASON_EXPORTED;
 }
 
 static void look_at_pages(struct look *look, const struct xseg_extent *extent, size_t first)
@@ -190,7 +194,7 @@ static void look_at_pages(struct look *look, const struct xseg_extent *extent, s
             begin_reason(look, extent, base, bytes, page_since(segment, at, count));
 
         add_parts(&page, &part, base, base + bytes);
-        note_pins(&page, segment, at, count);
+        note_held(&page, segment, at, count);
         put_reason(look->reasons, &page, look->reasons->count > first);
     }
 }
@@ -208,7 +212,7 @@ static void look_at_segment(struct look *look, const struct xseg_extent *extent)
         begin_reason(look, extent, segment->base, segment->bytes, segment->since[0]);
 
     add_parts(&whole, &part, segment->base, segment->base + segment->bytes);
-    note_pins(&whole, segment, 0, 1);
+    note_held(&whole, segment, 0, 1);
     put_reason(look->reasons, &whole, false);
 }
 

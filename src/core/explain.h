@@ -3,7 +3,7 @@
  * Explain: for every page of a device, why it is not free.
  *
  * A page has one reason, in this order: what lies on it (a live block, one that is pending, one that
- * is busy), else who keeps idle memory: a pin, the pool's holder, a capture, the stream's work, the floor of
+ * is busy), else who keeps idle memory: a pin, an export, the pool's holder, a capture, the stream's work, the floor of
  * decay, the time of decay, or nobody.  So the reasons of a device add up to what it has reserved.
  *
  * Locking: GROWTH is held while a device is looked at, ARENA for each arena, then PENDING.

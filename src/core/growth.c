@@ -57,6 +57,7 @@ static xseg_status announce(struct xseg_extent *extent, bool cover)
     if (cover && !xseg_extent_cover(extent, 0, extent->segment.bytes))
         goto end_tables;
     extent->segment.owner = arena->pool;
+    extent->segment.is_exportable = arena->pool->options.exportable;
     atomic_store_explicit(&extent->base, extent->segment.base, memory_order_relaxed);
     xseg_arena_lock(arena);
     if (xseg_arena_stock(arena, &arena->blocks, 2)) {

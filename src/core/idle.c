@@ -47,9 +47,9 @@ static uint64_t page_bytes(const struct xseg_segment *segment, uint32_t granule)
                                                : segment->bytes;
 }
 
-static bool is_pinned(const struct xseg_segment *segment, uint32_t granule)
+static bool is_held(const struct xseg_segment *segment, uint32_t granule)
 {
-    return xseg_segment_is_pinned(segment, granule, page_length(segment, granule));
+    return xseg_segment_is_held(segment, granule, page_length(segment, granule));
 }
 
 /* When the last block on a page was freed. */
@@ -100,7 +100,7 @@ static void count_block(struct xseg_idle_ages *ages, const struct xseg_block *bl
         const uint64_t since = page_since(segment, at), bytes = page_bytes(segment, at);
         const uint32_t step = step_of(ages, since);
 
-        if (is_pinned(segment, at))
+        if (is_held(segment, at))
             continue;
 
         ages->bytes[step] += bytes;
@@ -181,7 +181,7 @@ static bool is_wanted(const struct claim *claim, const struct xseg_segment *segm
     const uint64_t since = page_since(segment, granule);
     const uint32_t step = step_of(claim->ages, since);
 
-    return since < claim->before && claim->pages > 0 && !is_pinned(segment, granule) &&
+    return since < claim->before && claim->pages > 0 && !is_held(segment, granule) &&
            (step > claim->step ||
             (step == claim->step && claim->part_pages > 0 &&
              claim->part >= (claim->rounds_up ? 1 : page_bytes(segment, granule))));

@@ -97,15 +97,15 @@ static xseg_status add(struct xseg_mapping_list *list, const struct xseg_mapping
     return XSEG_OK;
 }
 
-/* Whether a page of a mapping is pinned that ends before a granule. */
-static bool is_pinned(const struct xseg_extent *extent, uint32_t end,
-                      const struct xseg_mapping *mapping)
+/* What holds pages of a mapping that ends before a granule. */
+static void note_held(const struct xseg_extent *extent, uint32_t end, struct xseg_mapping *mapping)
 {
     const struct xseg_segment *segment = &extent->segment;
     const uint32_t count =
         xseg_extent_is_expandable(extent) ? (uint32_t)(mapping->bytes / segment->granule_bytes) : 1;
 
-    return xseg_segment_is_pinned(segment, end - count, count);
+    mapping->is_pinned = xseg_segment_is_pinned(segment, end - count, count);
+    mapping->is_exported = xseg_segment_is_exported(segment, end - count, count);
 }
 
 static void collect_arena(void *self, struct xseg_arena *arena)
@@ -122,7 +122,7 @@ static void collect_arena(void *self, struct xseg_arena *arena)
 
         for (uint32_t at = 0, end = xseg_mapping_granules(extent);
              collection->status == XSEG_OK && xseg_mapping_next(extent, &at, end, &mapping);) {
-            mapping.is_pinned = is_pinned(extent, at, &mapping);
+            note_held(extent, at, &mapping);
             collection->status = add(collection->list, &mapping);
         }
     }
@@ -142,9 +142,8 @@ xseg_status xseg_mapping_collect(struct xseg_device *device, const struct xseg_p
 
 /* --- Pins. --- */
 
-/* The extent of an address, with GROWTH of its device held, so that it stays; or NULL. */
-static struct xseg_extent *hold_extent(struct xseg_allocator *allocator,
-                                       uint64_t address) XSEG_UNCHECKED
+struct xseg_extent *xseg_mapping_hold(struct xseg_allocator *allocator,
+                                      uint64_t address) XSEG_UNCHECKED
 {
     struct xseg_extent *extent = xseg_lookup_find(&allocator->lookup, address);
 
@@ -197,7 +196,7 @@ static xseg_status pin(struct xseg_extent *extent, uint64_t address, uint64_t by
 xseg_status xseg_mapping_pin(struct xseg_allocator *allocator, uint64_t address,
                              uint64_t bytes) XSEG_UNCHECKED
 {
-    struct xseg_extent *extent = hold_extent(allocator, address);
+    struct xseg_extent *extent = xseg_mapping_hold(allocator, address);
 
     if (extent == NULL)
         return fail_nowhere(address);
@@ -209,7 +208,7 @@ xseg_status xseg_mapping_pin(struct xseg_allocator *allocator, uint64_t address,
 xseg_status xseg_mapping_unpin(struct xseg_allocator *allocator, uint64_t address,
                                uint64_t bytes) XSEG_UNCHECKED
 {
-    struct xseg_extent *extent = hold_extent(allocator, address);
+    struct xseg_extent *extent = xseg_mapping_hold(allocator, address);
     bool was_pinned = false;
 
     if (extent == NULL)

@@ -41,6 +41,9 @@ xseg_status xseg_mapping_collect(struct xseg_device *device, const struct xseg_p
 xseg_status xseg_mapping_pin(struct xseg_allocator *allocator, uint64_t address, uint64_t bytes);
 xseg_status xseg_mapping_unpin(struct xseg_allocator *allocator, uint64_t address, uint64_t bytes);
 
+/* The extent of an address, with GROWTH of its device held, so that it stays; or NULL, and nothing is held. */
+struct xseg_extent *xseg_mapping_hold(struct xseg_allocator *allocator, uint64_t address);
+
 /* Bytes of pinned pages of a device.  GROWTH is held. */
 uint64_t xseg_mapping_pinned(struct xseg_device *device);
 

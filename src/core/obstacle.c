@@ -9,8 +9,9 @@
 
 /* What is found in the arenas of a pool, as they stop handing out. */
 struct obstacles {
-    uint64_t classic, pending, busy, pinned; /* bytes; blocks for `busy` */
-    struct xseg_known_stream *stream;        /* that still works, or cannot be asked */
+    uint64_t classic, pending, busy; /* bytes; blocks for `busy` */
+    struct xseg_segment_held held;
+    struct xseg_known_stream *stream; /* that still works, or cannot be asked */
     xseg_status status;
 };
 
@@ -23,7 +24,10 @@ static void mark_uses(const struct xseg_part *part)
 
 static void look_at_extent(struct obstacles *found, struct xseg_extent *extent)
 {
-    found->pinned += xseg_segment_all_held(&extent->segment).pinned;
+    const struct xseg_segment_held held = xseg_segment_all_held(&extent->segment);
+
+    found->held.pinned += held.pinned;
+    found->held.exported += held.exported;
     if (!xseg_extent_is_expandable(extent))
         found->classic += extent->segment.bytes;
     XSEG_WALK(part, extent)
@@ -89,10 +93,16 @@ static xseg_status judge(const struct obstacles *found)
                          "what is allocated with expandable_segments:True, and without memory "
                          "functions of its own, can be paused",
                          found->classic);
-    if (found->pinned != 0)
+    if (found->held.pinned != 0)
         return xseg_fail(XSEG_ERR_BUSY,
                          "%" PRIu64 " bytes of the pool are pinned: unpin them first",
-                         found->pinned);
+                         found->held.pinned);
+    if (found->held.exported != 0)
+        return xseg_fail(XSEG_ERR_BUSY,
+                         "%" PRIu64
+                         " bytes of the pool are exported: others would go on using the memory of "
+                         "before; xseg_export_close() them first",
+                         found->held.exported);
     if (found->pending != 0)
         return xseg_fail(XSEG_ERR_BUSY,
                          "%" PRIu64

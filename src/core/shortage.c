@@ -11,32 +11,21 @@
 /* Where the bytes of a device are. */
 struct account {
     uint64_t live, pending;
-    uint64_t cached;  /* by pools that may shrink: in whole pages or segments */
-    uint64_t partial; /* the same, beside blocks in use */
-    uint64_t held;    /* cached by pools that somebody holds */
-    uint64_t pinned;  /* cached by pools that may shrink, in pages or segments that are pinned */
-    uint64_t longest; /* cached block of the arena that was asked */
-    uint64_t free;    /* of the device, by the driver */
+    uint64_t cached;               /* by pools that may shrink: in whole pages or segments */
+    uint64_t partial;              /* the same, beside blocks in use */
+    uint64_t held;                 /* cached by pools that somebody holds */
+    struct xseg_segment_held kept; /* cached by pools that may shrink, in pages that stay */
+    uint64_t longest;              /* cached block of the arena that was asked */
+    uint64_t free;                 /* of the device, by the driver */
     const struct xseg_arena *asked;
 };
-
-/* What of the cached pages of a segment cannot go because it is pinned. */
-static uint64_t pinned_of(const struct xseg_segment *segment, uint32_t first, uint32_t count)
-{
-    const uint32_t end = first + count;
-    uint32_t loose = 0;
-
-    for (uint32_t at = first, run; (run = xseg_segment_loose_pages(segment, &at, end)) != 0;
-         at += run)
-        loose += run;
-    return (count - loose) * segment->granule_bytes;
-}
 
 static void add_cached(struct account *account, const struct xseg_arena *arena,
                        const struct xseg_part *part)
 {
     const struct xseg_segment *segment = &part->extent->segment;
-    uint64_t whole = 0, pinned = 0;
+    struct xseg_segment_held kept = {0, 0};
+    uint64_t whole = 0;
     uint32_t first, count;
 
     if (arena == account->asked)
@@ -47,15 +36,16 @@ static void add_cached(struct account *account, const struct xseg_arena *arena,
     }
     if (!xseg_extent_is_expandable(part->extent)) {
         whole = xseg_part_is_whole(part) ? part->bytes : 0;
-        pinned = xseg_segment_is_pinned(segment, 0, 1) ? whole : 0;
+        kept.pinned = xseg_segment_is_pinned(segment, 0, 1) ? whole : 0;
     } else {
         count = xseg_segment_whole_pages(segment, part->base - segment->base,
                                          xseg_part_end(part) - segment->base, &first);
         whole = segment->granule_bytes * count;
-        pinned = pinned_of(segment, first, count);
+        kept = xseg_segment_held(segment, first, count);
     }
-    account->cached += whole - pinned;
-    account->pinned += pinned;
+    account->cached += whole - kept.pinned - kept.exported;
+    account->kept.pinned += kept.pinned;
+    account->kept.exported += kept.exported;
     account->partial += part->bytes - whole;
 }
 
@@ -109,7 +99,8 @@ static void add_account(struct xseg_text *text, struct xseg_device *device, stru
     add_part(text, "cached", account->cached);
     add_part(text, "cached on pages that blocks in use share", account->partial);
     add_part(text, "cached in pools that are held, such as graphs'", account->held);
-    add_part(text, "cached but pinned", account->pinned);
+    add_part(text, "cached but pinned", account->kept.pinned);
+    add_part(text, "cached but exported", account->kept.exported);
     add_part(text, "kept for reuse", xseg_pages_bytes(&device->pages));
     add_part(text, "that the driver did not take back", xseg_leftovers_bytes(&device->leftovers));
 }

@@ -41,33 +41,34 @@ static bool may_trim(const struct trim *trim, const struct xseg_arena *arena)
 }
 
 struct whole {
-    uint64_t loose, pinned; /* bytes of whole pages and classic segments */
+    uint64_t loose; /* bytes of whole pages and classic segments */
+    struct xseg_segment_held held;
 };
 
 static void add_whole(struct whole *sum, const struct xseg_block *block)
 {
     const struct xseg_segment *segment = &block->extent->segment;
-    uint32_t first = 0, loose = 0;
+    uint32_t first = 0;
 
     if (!xseg_extent_is_expandable(block->extent)) {
         sum->loose += xseg_trim_can_go(block) ? block->bytes : 0;
-        sum->pinned += xseg_block_is_whole(block) && !xseg_trim_can_go(block) ? block->bytes : 0;
+        sum->held.pinned +=
+            xseg_block_is_whole(block) && !xseg_trim_can_go(block) ? block->bytes : 0;
         return;
     }
     const uint32_t count = xseg_segment_whole_pages(segment, block->base - segment->base,
                                                     xseg_block_end(block) - segment->base, &first);
-    for (uint32_t at = first, run;
-         (run = xseg_segment_loose_pages(segment, &at, first + count)) != 0; at += run)
-        loose += run;
-    sum->loose += loose * segment->granule_bytes;
-    sum->pinned += (count - loose) * segment->granule_bytes;
+    const struct xseg_segment_held held = xseg_segment_held(segment, first, count);
+    sum->loose += count * segment->granule_bytes - held.pinned - held.exported;
+    sum->held.pinned += held.pinned;
+    sum->held.exported += held.exported;
 }
 
-/* What of an arena's cached bytes could go, and what could but for pins. */
+/* What of an arena's cached bytes could go, and what could but is held. */
 static struct whole whole_bytes(struct xseg_arena *arena)
 {
     uint64_t bytes = XSEG_SIZE_SMALL_SEGMENT, base = 0;
-    struct whole sum = {0, 0};
+    struct whole sum = {0, {0, 0}};
     const struct xseg_block *block;
 
     while ((block = xseg_arena_cached_from(arena, bytes, base)) != NULL) {
@@ -78,16 +79,22 @@ static struct whole whole_bytes(struct xseg_arena *arena)
     return sum;
 }
 
-/* The same for an arena with pins; else nothing is looked at. */
-static uint64_t pinned_bytes(struct xseg_arena *arena)
+/* What is held of it, of an arena where anything is; else nothing is looked at. */
+static struct xseg_segment_held held_bytes(struct xseg_arena *arena)
 {
     bool any = false;
 
     XSEG_LIST_FOR(node, &arena->extents)
     {
-        any |= XSEG_CONTAINER(node, struct xseg_extent, link)->segment.pinned != 0;
+        any |= xseg_segment_holds(&XSEG_CONTAINER(node, struct xseg_extent, link)->segment);
     }
-    return any ? whole_bytes(arena).pinned : 0;
+    return any ? whole_bytes(arena).held : (struct xseg_segment_held){0, 0};
+}
+
+static void note_held(struct xseg_trimmed *done, struct xseg_segment_held held)
+{
+    done->kept_pinned += held.pinned;
+    done->kept_exported += held.exported;
 }
 
 static uint64_t give_all(struct xseg_block *claimed)
@@ -111,9 +118,9 @@ static void trim_arena(struct trim *trim, struct xseg_arena *arena)
     bool idle = true;
 
     xseg_arena_lock(arena);
-    const uint64_t pinned = pinned_bytes(arena);
-    cached = cached_bytes(arena) - pinned;
-    trim->done->kept_pinned += pinned;
+    const struct xseg_segment_held held = held_bytes(arena);
+    cached = cached_bytes(arena) - held.pinned - held.exported;
+    note_held(trim->done, held);
     whole = trim->most == UINT64_MAX ? 0 : whole_bytes(arena).loose;
     claimed = xseg_trim_claim(arena, &wish, &claimed_bytes);
     xseg_arena_unlock(arena);
@@ -209,9 +216,10 @@ static void count_rest(void *self, struct xseg_arena *arena)
         trim->done->kept_pool += cached;
         return;
     }
-    trim->done->kept_partial += cached - xseg_min(cached, whole.loose + whole.pinned);
+    trim->done->kept_partial +=
+        cached - xseg_min(cached, whole.loose + whole.held.pinned + whole.held.exported);
     trim->done->kept_asked += whole.loose;
-    trim->done->kept_pinned += whole.pinned;
+    note_held(trim->done, whole.held);
     end_if_retired(arena);
 }
 

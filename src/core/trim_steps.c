@@ -40,7 +40,7 @@ struct xseg_block *xseg_trim_claim_pages(struct xseg_arena *arena, struct xseg_b
     return block;
 }
 
-/* The first run of whole pages of a cached block that are not pinned, in granules; 0 if none. */
+/* The first run of whole pages of a cached block that are not held, in granules; 0 if none. */
 static uint32_t first_run(const struct xseg_block *block, uint32_t *first)
 {
     const struct xseg_segment *segment = &block->extent->segment;
@@ -63,7 +63,7 @@ static struct xseg_block *claim_pages(struct xseg_arena *arena, struct xseg_bloc
 
 static bool is_whole_classic(const struct xseg_block *block)
 {
-    return xseg_block_is_whole(block) && !xseg_segment_is_pinned(&block->extent->segment, 0, 1);
+    return xseg_block_is_whole(block) && !xseg_segment_is_held(&block->extent->segment, 0, 1);
 }
 
 bool xseg_trim_can_go(const struct xseg_block *block)
@@ -83,13 +83,14 @@ static struct xseg_block *claim_part(struct xseg_arena *arena, struct xseg_block
     return is_whole_classic(block) ? xseg_arena_claim(arena, block) : NULL;
 }
 
-/* Behind a claim that ended at a pinned page there may be more: where the search goes on. */
+/* Behind a claim that ended at a held page there may be more: where the search goes on. */
 static void look_behind(const struct xseg_block *claimed, uint64_t *bytes, uint64_t *base)
 {
     const struct xseg_extent *extent = claimed->extent;
     const uint64_t end = xseg_block_end(claimed);
 
-    if (extent->segment.pinned == 0 || end == extent->segment.base + extent->segment.bytes)
+    if (!xseg_segment_holds(&extent->segment) ||
+        end == extent->segment.base + extent->segment.bytes)
         return;
     const struct xseg_part behind = xseg_walk_at(extent, end);
     if (behind.state == XSEG_BLOCK_CACHED && behind.bytes >= XSEG_SIZE_SMALL_SEGMENT) {

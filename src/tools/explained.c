@@ -109,7 +109,7 @@ void explained_print(FILE *out, const struct explained *explained)
     const uint64_t all = explained->sums.reserved;
 
     (void)fprintf(out, "why memory is reserved at the end\n");
-    for (unsigned i = 0; i <= XSEG_REASON_POLICY; i++) {
+    for (unsigned i = 0; i <= XSEG_REASON_EXPORTED; i++) {
         const struct explained_kind *kind = &explained->kind[i];
 
         if (kind->reasons == 0)
@@ -130,10 +130,19 @@ json_t *explained_json(const struct explained *explained)
         const char *name;
         uint64_t bytes;
     } rows[] = {
-        {"live", sums->live},     {"pending", sums->pending},   {"busy", sums->busy},
-        {"pool", sums->pool},     {"pinned", sums->pinned},     {"capture", sums->capture},
-        {"stream", sums->stream}, {"floor", sums->floor},       {"decay", sums->decay},
-        {"policy", sums->policy}, {"reserved", sums->reserved}, {"live_itself", sums->live_itself},
+        {"live", sums->live},
+        {"pending", sums->pending},
+        {"busy", sums->busy},
+        {"pool", sums->pool},
+        {"pinned", sums->pinned},
+        {"capture", sums->capture},
+        {"stream", sums->stream},
+        {"floor", sums->floor},
+        {"decay", sums->decay},
+        {"policy", sums->policy},
+        {"exported", sums->exported},
+        {"reserved", sums->reserved},
+        {"live_itself", sums->live_itself},
     };
     json_t *object = json_object();
 

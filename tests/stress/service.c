@@ -13,6 +13,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "src/core/allocator.h"
 #include "tests/support/scene.h"
@@ -22,6 +23,7 @@
 #define POOLS     3u
 #define SLOTS     400u
 #define PINS      8u
+#define SHARES    6u
 #define AUDIT     1000u
 #define MEMORY    (1536 * MIB)
 #define PASS_MOST UINT64_C(20000000) /* nanoseconds that pass at once */
@@ -33,7 +35,7 @@ struct service {
     xseg_stream stream[STREAMS];
     uint64_t per_thread;
     unsigned threads;
-    atomic_uint_fast64_t served, refused, paused;
+    atomic_uint_fast64_t served, refused, paused, shared;
 };
 
 struct slot {
@@ -54,6 +56,9 @@ struct worker {
         const char *ptr; /* NULL: none */
         size_t bytes;
     } pin[PINS];
+    struct {
+        void *exported, *imported; /* NULL: not, or not any more */
+    } share[SHARES];
     xseg_stream brief; /* a stream of its own that comes and goes; NULL: none */
 };
 
@@ -259,6 +264,17 @@ static void set_limits(struct worker *worker)
     CHECK(xseg_limits(worker->service->allocator, &where, &limits, NULL) == XSEG_OK);
 }
 
+/* Every other pool can be shared with other processes. */
+static struct xseg_pool *make_pool(struct xseg_allocator *allocator, unsigned number)
+{
+    struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
+    struct xseg_pool *pool = NULL;
+
+    options.exportable = number % 2 == 0;
+    CHECK(xseg_pool_create(allocator, 0, &options, &pool) == XSEG_OK);
+    return pool;
+}
+
 static void change_pool(struct worker *worker)
 {
     const unsigned i = (unsigned)below(worker, POOLS);
@@ -266,7 +282,7 @@ static void change_pool(struct worker *worker)
     if (worker->is_paused[i])
         return;
     CHECK(xseg_pool_release(worker->pool[i]) == XSEG_OK);
-    CHECK(xseg_pool_create(worker->service->allocator, 0, NULL, &worker->pool[i]) == XSEG_OK);
+    worker->pool[i] = make_pool(worker->service->allocator, i);
 }
 
 /* A tag goes away, or comes back as far as there is room. */
@@ -314,6 +330,48 @@ static void pin_or_unpin(struct worker *worker)
     }
 }
 
+/* A block of a pool that can be shared, some time; or NULL. */
+static const struct slot *find_exportable(struct worker *worker)
+{
+    const uint64_t first = below(worker, SLOTS);
+
+    for (unsigned i = 0; i < SLOTS; i++) {
+        const struct slot *slot = &worker->slot[(first + i) % SLOTS];
+
+        if (slot->ptr != NULL && (slot->pool == worker->pool[0] || slot->pool == worker->pool[2]))
+            return slot;
+    }
+    return NULL;
+}
+
+/* A block is exported, and imported by this process: either side is done with it first, and the block may
+ * be gone long before. */
+static void share_or_end(struct worker *worker)
+{
+    struct xseg_allocator *allocator = worker->service->allocator;
+    const unsigned i = (unsigned)below(worker, SHARES);
+    void **one = below(worker, 2) == 0 ? &worker->share[i].exported : &worker->share[i].imported;
+    const struct slot *slot = find_exportable(worker);
+    struct xseg_share share = XSEG_SHARE_INIT;
+
+    if (*one != NULL) {
+        CHECK((one == &worker->share[i].exported ? xseg_export_close(allocator, *one)
+                                                 : xseg_import_close(allocator, *one)) == XSEG_OK);
+        *one = NULL;
+    }
+    if (worker->share[i].exported != NULL || worker->share[i].imported != NULL || slot == NULL)
+        return;
+    xseg_status status = xseg_export(allocator, slot->ptr, XSEG_SHARE_FD, &share);
+    CHECK(status == XSEG_OK || status == XSEG_ERR_PAUSED || status == XSEG_ERR_UNSUPPORTED);
+    if (status != XSEG_OK)
+        return;
+    worker->share[i].exported = slot->ptr;
+    status = xseg_import(allocator, 0, &share, &worker->share[i].imported);
+    CHECK(status == XSEG_OK);
+    xseg_share_end(&share);
+    atomic_fetch_add_explicit(&worker->service->shared, 1, memory_order_relaxed);
+}
+
 static bool see_block(void *context, const struct xseg_block_info *block)
 {
     uint64_t *left = context;
@@ -337,7 +395,8 @@ static void look(struct worker *worker)
     CHECK(stats.reserved_bytes[0].current <= 2 * MEMORY);
     CHECK(xseg_explain(allocator, NULL, NULL, NULL, &sums) == XSEG_OK);
     CHECK(sums.reserved == sums.live + sums.pending + sums.busy + sums.pool + sums.pinned +
-                               sums.capture + sums.stream + sums.floor + sums.decay + sums.policy);
+                               sums.capture + sums.stream + sums.floor + sums.decay + sums.policy +
+                               sums.exported);
     CHECK(xseg_walk(allocator, NULL, see_block, &left) == XSEG_OK);
 }
 
@@ -376,11 +435,11 @@ static const struct {
     unsigned share;
     void (*run)(struct worker *worker);
 } kinds[] = {
-    {7968, change_slot}, {900, touch_slot},      {600, pass_time},
+    {7768, change_slot}, {900, touch_slot},      {600, pass_time},
     {200, tick},         {60, end_burst},        {60, trim},
     {40, configure},     {20, set_limits},       {40, look},
     {40, prewarm},       {2, change_pool},       {10, pause_or_resume},
-    {40, pin_or_unpin},  {20, use_brief_stream},
+    {40, pin_or_unpin},  {20, use_brief_stream}, {200, share_or_end},
 };
 
 static void operate(struct worker *worker)
@@ -454,6 +513,14 @@ static void end_worker(struct worker *worker)
         if (worker->pin[i].ptr != NULL)
             CHECK(xseg_unpin(worker->service->allocator, worker->pin[i].ptr,
                              worker->pin[i].bytes) == XSEG_OK);
+    for (unsigned i = 0; i < SHARES; i++) {
+        struct xseg_allocator *allocator = worker->service->allocator;
+
+        if (worker->share[i].exported != NULL)
+            CHECK(xseg_export_close(allocator, worker->share[i].exported) == XSEG_OK);
+        if (worker->share[i].imported != NULL)
+            CHECK(xseg_import_close(allocator, worker->share[i].imported) == XSEG_OK);
+    }
     /* Also those that are paused: what was kept of them is forgotten. */
     for (unsigned i = 0; i < POOLS; i++)
         CHECK(xseg_pool_release(worker->pool[i]) == XSEG_OK);
@@ -484,7 +551,7 @@ static void play(const char *config, unsigned threads)
         worker[i].number = i;
         worker[i].random = (seed + i) * UINT64_C(88172645463325252) | 1;
         for (unsigned pool = 0; pool < POOLS; pool++)
-            worker[i].pool[pool] = scene_pool(service.allocator);
+            worker[i].pool[pool] = make_pool(service.allocator, pool);
     }
     for (unsigned i = 0; i < threads; i++)
         assert_int_equal(pthread_create(&thread[i], NULL, serve, &worker[i]), 0);
@@ -493,11 +560,12 @@ static void play(const char *config, unsigned threads)
     for (unsigned i = 0; i < threads; i++)
         end_worker(&worker[i]);
     (void)printf("# %s: %" PRIu64 " operations, %" PRIu64 " requests served, %" PRIu64
-                 " refused, %" PRIu64 " pauses\n",
+                 " refused, %" PRIu64 " pauses, %" PRIu64 " shares\n",
                  config, operations, (uint64_t)service.served, (uint64_t)service.refused,
-                 (uint64_t)service.paused);
+                 (uint64_t)service.paused, (uint64_t)service.shared);
     assert_true(service.served > service.per_thread / 4);
     assert_true(service.refused > 0);
+    assert_true((service.shared > 0) == (strstr(config, "segments:True") != NULL));
     close_service(&service);
     free(worker);
 }

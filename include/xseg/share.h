@@ -1,0 +1,178 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Sharing: memory of one process that others read and write, by file descriptor.
+ *
+ *     exporter                                             importer
+ *     xseg_export()      header, descriptors     ---->     xseg_import()
+ *     xseg_share_end()   as soon as they are sent          xseg_share_end(), at once
+ *     xseg_export_close() when nobody uses it any more     xseg_import_close()
+ *
+ * What is shared is pages: others get all that lies on the pages of a block, beside it as well, and
+ * for writing, too.  Blocks that must not be seen belong in another pool.  Memory of a pool can be
+ * shared if that was said when the pool was made: `exportable` of struct xseg_pool_options.
+ *
+ * Threads: any.  Fork and errors: as in allocator.h.
+ */
+#ifndef XSEG_SHARE_H
+#define XSEG_SHARE_H
+
+#include "xseg/pool.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/** How memory is named for others. */
+enum xseg_share_kind {
+    XSEG_SHARE_FD = 1 /* a file descriptor for each page, to be sent over a Unix socket */
+};
+
+#define XSEG_SHARE_MAGIC   "xsegshr" /* with the zero behind it, eight bytes */
+#define XSEG_SHARE_VERSION 1u
+
+/**
+ * What the importer has to know, in this order and without gaps, in the byte order of the machine.
+ * Behind it stand `page_count` numbers of 64 bits: the bytes of each page, by address.
+ *
+ * Two shares with the same `exporter` and `segment` are of one segment, and `page_offset` +
+ * `block_offset` is where in it.  That stays true as long as the segment is there, which is as long as
+ * any block lies in it.  If `generation` is the same as well, the same memory lies there.  Descriptors
+ * are new ones in each share.
+ */
+struct xseg_share_header {
+    char magic[8];         /* XSEG_SHARE_MAGIC */
+    uint32_t version;      /* XSEG_SHARE_VERSION: with another one the rest may be another, too */
+    uint32_t kind;         /* enum xseg_share_kind */
+    uint64_t header_bytes; /* of this and of the numbers behind it */
+    uint64_t page_count;   /* also of the descriptors */
+    uint8_t device[16];    /* the UUID of the device that has the memory */
+    uint64_t exporter;     /* drawn at random by each device of each allocator */
+    int64_t process;       /* of the exporter, as it knows itself */
+    uint64_t segment;
+    uint64_t generation;   /* the latest of the pages; see mapping.h */
+    uint64_t page_offset;  /* of the first page, in its segment */
+    uint64_t block_offset; /* of the block, in the first page */
+    uint64_t block_bytes;
+    uint64_t requested_bytes;
+};
+
+/** A block for others.  Set struct_bytes before it is filled in; see XSEG_SHARE_INIT. */
+struct xseg_share {
+    size_t struct_bytes;                    /* sizeof(struct xseg_share) */
+    const struct xseg_share_header *header; /* with the numbers behind it */
+    size_t header_bytes;                    /* of it */
+    const int *fd;                          /* a descriptor for each page, by address */
+    size_t fd_count;
+};
+/* clang-format off */
+#define XSEG_SHARE_INIT {sizeof(struct xseg_share), NULL, 0, NULL, 0}
+/* clang-format on */
+
+/**
+ * Share a live block: say what others need to import it.
+ *
+ * From here until as many calls of xseg_export_close(), the pages beneath it are held as by a pin: they
+ * are not given back, moved or paused, also when the block is freed.  A block that takes the place of a
+ * freed one is then seen by whoever imported that.  Pages that were ever exported never go to another
+ * pool.  When they go back to the driver, importers keep the memory, and the device is without it until
+ * they are done.
+ *
+ * @param ptr   the start of a live block of an expandable segment, in a pool that is exportable
+ * @param kind  XSEG_SHARE_FD
+ * @param out   the header and the descriptors, which are closed on exec; the caller ends it with
+ *              xseg_share_end(), which may be as soon as they are sent: open descriptors hold memory
+ *
+ * Returns: XSEG_OK
+ *          XSEG_ERR_NOT_LIVE     no live block starts at ptr
+ *          XSEG_ERR_UNSUPPORTED  the block's pool is not exportable, or the segment is classic
+ *          XSEG_ERR_PAUSED       the block's pool is paused
+ *          XSEG_ERR_DRIVER       the driver gives no descriptor; see `ulimit -n`
+ *          XSEG_ERR_ARGUMENT, XSEG_ERR_HOST_MEMORY, XSEG_ERR_BUSY (exported 2^32 - 1 times already),
+ *          XSEG_ERR_DEVICE_LOST, XSEG_ERR_FORKED
+ *          On an error nothing has changed, and no descriptor is left open.
+ * Threads: any; waits for growths and trims of the device
+ * Cost:    one export a page; the device's UUID the first time.
+ */
+XSEG_API XSEG_NODISCARD xseg_status xseg_export(struct xseg_allocator *allocator, void *ptr,
+                                                enum xseg_share_kind kind, struct xseg_share *out);
+
+/**
+ * Take an export back, once for each xseg_export() of that address.  The block may be gone; others may
+ * still use the memory, and keep it.
+ *
+ * Returns: XSEG_OK, XSEG_ERR_NOT_LIVE (nothing is exported there), XSEG_ERR_ARGUMENT, XSEG_ERR_FORKED
+ * Threads: any; waits for growths and trims of the device
+ * Cost:    no driver call.
+ */
+XSEG_API XSEG_NODISCARD xseg_status xseg_export_close(struct xseg_allocator *allocator, void *ptr);
+
+/**
+ * End a share that xseg_export() or xseg_share_receive() filled in: descriptors are closed, and host
+ * memory freed.  The share is as XSEG_SHARE_INIT then.  One of NULL, or without anything in it, is fine.
+ */
+XSEG_API void xseg_share_end(struct xseg_share *share);
+
+/**
+ * Map the memory of a share into this process; into addresses of exactly its pages.  It may be the
+ * process that exported it.
+ *
+ * Imported memory is nobody's block: it is not in the statistics of blocks and of reserved bytes, only in
+ * imported_bytes, and not in walks.
+ *
+ * @param device  CUDA ordinal, here, of the device that has the memory
+ * @param share   as it was received; not changed, and not needed any more afterwards
+ * @param out     the block; xseg_import_close() ends it
+ *
+ * Returns: XSEG_OK
+ *          XSEG_ERR_ARGUMENT     the header is foreign, of another version, too short, or contradicts
+ *                                itself or the number of descriptors; a descriptor is not open; the
+ *                                memory is another device's
+ *          XSEG_ERR_UNSUPPORTED  the device has no virtual memory management
+ *          XSEG_ERR_NO_ADDRESSES, XSEG_ERR_NO_MEMORY, XSEG_ERR_HOST_MEMORY
+ *          XSEG_ERR_DRIVER       also: a descriptor stands for something else
+ *          XSEG_ERR_DEVICE_LOST, XSEG_ERR_FORKED
+ *          On an error nothing has changed.
+ * Threads: any; waits for growths and trims of the device
+ * Cost:    one reserve; one import, map and release a page; one set-access (one a page where the driver
+ *          wants that); the device's UUID the first time.
+ */
+XSEG_API XSEG_NODISCARD xseg_status xseg_import(struct xseg_allocator *allocator, int device,
+                                                const struct xseg_share *share, void **out);
+
+/**
+ * Unmap imported memory.  Nobody is waited for: synchronise first the streams that used it.  What the
+ * driver does not take back is tried again at the next trim.
+ *
+ * @param ptr  what xseg_import() gave
+ *
+ * Returns: XSEG_OK
+ *          XSEG_ERR_NOT_LIVE  nothing is imported there
+ *          XSEG_ERR_BUSY      a capture is under way on the device
+ *          XSEG_ERR_ARGUMENT, XSEG_ERR_FORKED
+ * Threads: any; waits for growths and trims of the device
+ * Cost:    one unmap (one a page where the driver wants that), one address-free.
+ */
+XSEG_API XSEG_NODISCARD xseg_status xseg_import_close(struct xseg_allocator *allocator, void *ptr);
+
+/**
+ * Send a share over a Unix stream socket (AF_UNIX, SOCK_STREAM), or receive one, in as many messages as
+ * its descriptors need.  Nothing of it refers to the device.
+ *
+ * @param out  ended by xseg_share_end(); its descriptors are new ones, closed on exec
+ *
+ * Returns: XSEG_OK
+ *          XSEG_ERR_FILE      the socket broke or ended; what else it carries is of no use then
+ *          XSEG_ERR_ARGUMENT  what came is no share, or one of another version; also as xseg_import()
+ *          XSEG_ERR_HOST_MEMORY
+ *          On an error no descriptor is left open.
+ * Threads: any; one at a time for each socket and direction.  Waits for the other side.
+ * Cost:    no driver call.
+ */
+XSEG_API XSEG_NODISCARD xseg_status xseg_share_send(int socket, const struct xseg_share *share);
+XSEG_API XSEG_NODISCARD xseg_status xseg_share_receive(int socket, struct xseg_share *out);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
