@@ -516,6 +516,8 @@ static inline bool free_alone(struct xseg_arena *arena, struct xseg_sheet *sheet
 void xseg_small_join(struct xseg_arena *arena, struct xseg_extent *extent, uint32_t quantum,
                      uint32_t end)
 {
+    if (xseg_plain_merge(arena, xseg_cells_sheet(&extent->cells, quantum), quantum, end - quantum))
+        return;
     if (!free_alone(arena, xseg_cells_sheet(&extent->cells, quantum), quantum, end))
         (void)merge(arena, (struct xseg_cell){extent, quantum, end - quantum});
 }
