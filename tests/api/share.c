@@ -1022,6 +1022,28 @@ static void bad_descriptors_are_refused(void **state)
     scene_close(allocator);
 }
 
+/* The one who has the share may have no use for it. */
+static void a_device_without_mappings_imports_nothing(void **state)
+{
+    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_allocator *allocator = scene_open(NULL);
+    struct xseg_pool *pool = make_pool(allocator);
+    void *block = alloc_in(allocator, pool, 50 * MIB), *again = NULL;
+    struct xseg_share share = export_of(allocator, block);
+
+    (void)state;
+    assert_int_equal(xseg_export_close(allocator, block), XSEG_OK);
+    scene_free(allocator, block);
+    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    assert_int_equal(xseg_close(allocator), XSEG_OK);
+    settings.without_vmm = true;
+    allocator = scene_open_on(&settings, NULL);
+    scene_expect_error(xseg_import(allocator, 0, &share, &again), XSEG_ERR_UNSUPPORTED,
+                       "virtual memory");
+    xseg_share_end(&share);
+    scene_close(allocator);
+}
+
 /* The driver gives no more descriptors half-way: those that it gave are closed again. */
 static void an_export_is_whole_or_nothing(void **state)
 {
@@ -1191,6 +1213,56 @@ static void what_comes_is_checked(void **state)
     scene_close(allocator);
 }
 
+/* A header by hand, and then a message with that many descriptors. */
+static void send_by_hand(int socket, const struct xseg_share *share, const int *file, size_t count)
+{
+    _Alignas(struct cmsghdr) char control[CMSG_SPACE(8 * sizeof(int))] = {0};
+    char byte = 0;
+    struct iovec data = {&byte, 1};
+    struct msghdr message = {.msg_iov = &data, .msg_iovlen = 1, .msg_control = control};
+
+    assert_int_equal(write(socket, share->header, share->header_bytes), share->header_bytes);
+    message.msg_controllen = CMSG_SPACE(count * sizeof(int));
+    struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(count * sizeof(int));
+    memcpy(CMSG_DATA(header), file, count * sizeof(int));
+    assert_int_equal(sendmsg(socket, &message, 0), 1);
+}
+
+static void as_many_descriptors_come_as_there_are_pages(void **state)
+{
+    struct xseg_allocator *allocator = scene_open(NULL);
+    struct xseg_pool *pool = make_pool(allocator);
+    void *block = alloc_in(allocator, pool, 50 * MIB);
+    struct xseg_share share = export_of(allocator, block), came = XSEG_SHARE_INIT;
+    const int file[5] = {share.fd[0], share.fd[1], share.fd[2], share.fd[0], share.fd[0]};
+    const unsigned files = open_files();
+    int sockets[2];
+
+    (void)state;
+    for (size_t count = 1; count <= 5; count++) {
+        assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, sockets), 0);
+        send_by_hand(sockets[0], &share, file, count);
+        if (count == 3)
+            assert_int_equal(xseg_share_receive(sockets[1], &came), XSEG_OK);
+        else
+            scene_expect_error(xseg_share_receive(sockets[1], &came), XSEG_ERR_FILE,
+                               "descriptors came where 3");
+        assert_int_equal(came.fd_count, count == 3 ? 3 : 0);
+        xseg_share_end(&came);
+        (void)close(sockets[0]);
+        (void)close(sockets[1]);
+        assert_int_equal(open_files(), files);
+    }
+    xseg_share_end(&share);
+    assert_int_equal(xseg_export_close(allocator, block), XSEG_OK);
+    scene_free(allocator, block);
+    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    scene_close(allocator);
+}
+
 /* A socket that does not block: both sides wait for each other. */
 static void a_full_socket_is_waited_for(void **state)
 {
@@ -1274,11 +1346,13 @@ int main(void)
         cmocka_unit_test(only_live_exportable_blocks_are_exported),
         cmocka_unit_test(bad_headers_are_refused),
         cmocka_unit_test(bad_descriptors_are_refused),
+        cmocka_unit_test(a_device_without_mappings_imports_nothing),
         cmocka_unit_test(an_export_is_whole_or_nothing),
         cmocka_unit_test(nothing_is_unmapped_in_a_capture),
         cmocka_unit_test(a_lost_device_lets_go),
         cmocka_unit_test(a_share_has_more_pages_than_a_message_takes),
         cmocka_unit_test(what_comes_is_checked),
+        cmocka_unit_test(as_many_descriptors_come_as_there_are_pages),
         cmocka_unit_test(a_full_socket_is_waited_for),
         cmocka_unit_test(a_forked_child_is_refused),
     };
