@@ -24,7 +24,7 @@ static uint32_t tops_for(uint32_t capacity)
 static size_t room_bytes(uint32_t capacity)
 {
     return capacity * sizeof(struct xseg_sheet *) +
-           XSEG_CELLS_WIDE * (size_t)(words_for(capacity) + tops_for(capacity)) * sizeof(uint64_t);
+           XSEG_CELLS_WIDE * (size_t)words_for(capacity) * sizeof(struct xseg_rack_level);
 }
 
 static uint32_t capacity_for(const struct xseg_rack *rack, uint32_t count)
@@ -70,8 +70,7 @@ static void compute_bits(struct xseg_rack *rack)
 static void clear_bits(struct xseg_rack *rack)
 {
     memset(rack->sizes, 0, sizeof(rack->sizes));
-    memset(rack->bits, 0, XSEG_CELLS_WIDE * (size_t)rack->words * sizeof(uint64_t));
-    memset(rack->top, 0, XSEG_CELLS_WIDE * (size_t)rack->tops * sizeof(uint64_t));
+    memset(rack->level, 0, XSEG_CELLS_WIDE * (size_t)rack->words * sizeof(*rack->level));
 }
 
 /* Ranks without a sheet go. */
@@ -100,8 +99,7 @@ void *xseg_rack_take_room(struct xseg_rack *rack, uint32_t count, void *room)
     rack->capacity = capacity;
     rack->words = words_for(capacity);
     rack->tops = tops_for(capacity);
-    rack->bits = (uint64_t *)(void *)(rack->sheet + capacity);
-    rack->top = rack->bits + (size_t)XSEG_CELLS_WIDE * rack->words;
+    rack->level = (struct xseg_rack_level *)(void *)(rack->sheet + capacity);
     rack->host_bytes = room_bytes(capacity);
     memset(rack->sizes, 0, sizeof(rack->sizes));
     compute_bits(rack);

@@ -35,9 +35,14 @@ struct xseg_rack {
     uint32_t gone;                        /* in use, but empty */
     uint32_t words, tops;                 /* of bits a size has, in each level */
     struct xseg_sheet **sheet;            /* [capacity]; all of this is one piece of host memory */
-    uint64_t *bits;                       /* [words][XSEG_CELLS_WIDE]: ranks that have the size */
-    uint64_t *top;                        /* [tops][XSEG_CELLS_WIDE]: words of `bits` */
+    struct xseg_rack_level *level;        /* [words][XSEG_CELLS_WIDE] */
     size_t host_bytes;
+};
+
+/* Of a size and 64 ranks; both in one cache line, which other threads may have. */
+struct xseg_rack_level {
+    uint64_t bits; /* ranks that have the size */
+    uint64_t top;  /* words of `bits` that have any; in every 64th word, for those from there on */
 };
 
 /*
@@ -66,15 +71,15 @@ uint64_t xseg_rack_starts(const struct xseg_sheet *sheet, uint32_t word, uint32_
 
 bool xseg_rack_audit(const struct xseg_rack *rack, struct xseg_finding *finding);
 
-/* The word of bits of a size that has a rank; the one of `top` that has a word of bits. */
+/* The word of bits of a size that has a rank; the one of the top that has that word. */
 static inline uint64_t *xseg_rack_bits(const struct xseg_rack *rack, uint32_t quanta, uint32_t rank)
 {
-    return &rack->bits[rank / 64 * XSEG_CELLS_WIDE + quanta];
+    return &rack->level[rank / 64 * XSEG_CELLS_WIDE + quanta].bits;
 }
 
 static inline uint64_t *xseg_rack_top(const struct xseg_rack *rack, uint32_t quanta, uint32_t rank)
 {
-    return &rack->top[rank / 4096 * XSEG_CELLS_WIDE + quanta];
+    return &rack->level[rank / 4096 * 64 * XSEG_CELLS_WIDE + quanta].top;
 }
 
 /* A word of a sheet has a cached cell of a size from now on.  Without a branch: whether the sheet had
