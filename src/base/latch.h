@@ -20,6 +20,7 @@
 
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "src/base/lock.h"
@@ -39,16 +40,24 @@ struct XSEG_CAPABILITY xseg_latch {
 #if XSEG_LATCH_IS_MUTEX
     pthread_mutex_t os;
 #else
+    /* What hardly ever changes; threads that take the latch in turn keep a copy of it. */
     atomic_uintptr_t owner; /* a thread; 0: nobody yet; XSEG_LATCH_NOBODYS */
-    atomic_uint held;       /* by the owner as such; only it writes this */
-    atomic_uint as_owner;   /* how the holder took it; only the holder writes this */
-    atomic_uint taken, sleepers;
-    bool has_barrier; /* the kernel's */
+    bool has_barrier;       /* the kernel's */
 #endif
     enum xseg_lock_rank rank;
+#if !XSEG_LATCH_IS_MUTEX
+    atomic_uint held;     /* by the owner as such; only it writes this */
+    atomic_uint as_owner; /* how the holder took it; only the holder writes this */
+    atomic_uint taken, sleepers;
+#endif
 };
 
 #define XSEG_LATCH_NOBODYS ((uintptr_t)1)
+
+/* A latch is best laid across the border of two cache lines: here, with what its holder writes behind. */
+#if !XSEG_LATCH_IS_MUTEX
+#define XSEG_LATCH_BORDER offsetof(struct xseg_latch, held)
+#endif
 
 void xseg_latch_init(struct xseg_latch *latch, enum xseg_lock_rank rank);
 void xseg_latch_fini(struct xseg_latch *latch);

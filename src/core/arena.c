@@ -13,10 +13,14 @@
 struct xseg_arena *xseg_arena_create(struct xseg_device *device, struct xseg_pool *pool,
                                      struct xseg_known_stream *stream, bool is_small)
 {
-    struct xseg_arena *arena = calloc(1, sizeof(*arena));
+    /* Aligned by hand: most of it is bins that are never touched, which calloc() need not clear. */
+    void *memory = calloc(1, sizeof(struct xseg_arena) + _Alignof(struct xseg_arena) - 1);
 
-    if (arena == NULL)
+    if (memory == NULL)
         return NULL;
+    struct xseg_arena *arena =
+        (void *)((char *)memory + -(uintptr_t)memory % _Alignof(struct xseg_arena));
+    arena->memory = memory;
     if (!xseg_slab_init(&arena->blocks, sizeof(struct xseg_block)))
         goto free_arena;
     if (!xseg_slab_init(&arena->uses, sizeof(struct xseg_pending_use)))
@@ -37,7 +41,7 @@ struct xseg_arena *xseg_arena_create(struct xseg_device *device, struct xseg_poo
 end_blocks:
     xseg_slab_fini(&arena->blocks);
 free_arena:
-    free(arena);
+    free(memory);
     return NULL;
 }
 
@@ -50,7 +54,7 @@ void xseg_arena_destroy(struct xseg_arena *arena)
     xseg_sheets_fini(&arena->small.sheets);
     xseg_latch_fini(&arena->lock);
     xseg_packing_fini(arena);
-    free(arena);
+    free(arena->memory);
 }
 
 bool xseg_arena_stock(struct xseg_arena *arena, struct xseg_slab *slab,

@@ -19,6 +19,8 @@
 #ifndef XSEG_CORE_ARENA_H
 #define XSEG_CORE_ARENA_H
 
+#include <stddef.h>
+
 #include "src/base/latch.h"
 #include "src/core/config.h"
 #include "src/core/counts.h"
@@ -31,29 +33,32 @@ struct xseg_device;
 struct xseg_pool;
 
 struct xseg_arena {
-    struct xseg_device *device;
+    /* The first cache line hardly ever changes.  The second has what every hit writes, the lock and the
+     * counts of blocks and bytes: threads that take the lock in turn get all of it at once. */
+    _Alignas(64) struct xseg_device *device;
     struct xseg_pool *pool;
-    bool is_small;
-    bool is_alone;                     /* each segment has one block, see alone.h */
-    bool has_cells;                    /* no records of live and cached blocks, see small.h */
-    bool is_paused;                    /* nothing is handed out, see pause.h; guarded by the lock */
     _Atomic(struct xseg_arena *) next; /* in its pool */
     /* Changes only when its stream is gone and has passed: under GROWTH, ARENA and TABLE. */
     _Atomic(struct xseg_known_stream *) stream;
+    uint64_t now; /* clock of the last look at idle memory; 0 before the first.  See idle.h. */
+    bool is_small;
+    bool is_alone;  /* each segment has one block, see alone.h */
+    bool has_cells; /* no records of live and cached blocks, see small.h */
+    bool is_paused; /* nothing is handed out, see pause.h; guarded by the lock */
 
     struct xseg_latch lock;
     struct xseg_counts counts;
+    struct xseg_list extents;
+    struct xseg_block *holes;     /* tree */
+    struct xseg_packing *packing; /* of a large arena; NULL while nothing packs */
+    uint64_t away;                /* bytes of blocks whose pages are away, see pause.h */
+    struct xseg_small small;
     struct xseg_slab blocks;     /* struct xseg_block */
     struct xseg_slab uses;       /* struct xseg_pending_use */
     struct xseg_block *frontier; /* without cells; see cached.h */
     struct xseg_block edge; /* stands for the neighbour that the ends of a segment do not have */
     struct xseg_shelf shelf;
-    struct xseg_small small;
-    struct xseg_block *holes;     /* tree */
-    struct xseg_packing *packing; /* of a large arena; NULL while nothing packs */
-    struct xseg_list extents;
-    uint64_t away; /* bytes of blocks whose pages are away, see pause.h */
-    uint64_t now;  /* clock of the last look at idle memory; 0 before the first.  See idle.h. */
+    void *memory; /* that it lies in */
     /* Guarded by GROWTH: an event on the stream, or NULL, and when it was recorded; no work is queued
      * any more on what was cached before `passed`. */
     xseg_event fence;
@@ -62,6 +67,14 @@ struct xseg_arena {
     /* What it had counted when it came to its pool, from another one. */
     uint64_t up_before[XSEG_COUNTS];
 };
+
+#if !XSEG_LATCH_IS_MUTEX
+_Static_assert((offsetof(struct xseg_arena, lock) + XSEG_LATCH_BORDER) % 64 == 0 &&
+                   offsetof(struct xseg_arena, counts.row[XSEG_COUNT_SEGMENT]) % 64 == 0 &&
+                   offsetof(struct xseg_arena, counts.limit) % 64 == 0 &&
+                   offsetof(struct xseg_arena, small) % 64 == 0,
+               "what a hit writes fills cache lines");
+#endif
 
 /* Records that one step of a growth or a trim may take: a claim, and the cuts after it. */
 #define XSEG_ARENA_RECORDS 4u

@@ -142,8 +142,9 @@ static struct sum add_up(const struct xseg_totals *totals, enum xseg_count what,
         const uint64_t ceiling = ceiling_of(counts, what);
 
         sum.current[counts->group] += value.current;
-        sum.up[counts->group] += value.up;
-        if (counts != asking)
+        if (asking == NULL)
+            sum.up[counts->group] += value.up;
+        else if (counts != asking)
             sum.room[counts->group] += ceiling - xseg_min(ceiling, value.current);
     }
     sum.up[XSEG_STAT_ALL] = sum.up[XSEG_STAT_SMALL] + sum.up[XSEG_STAT_LARGE];
@@ -191,10 +192,10 @@ static void take_ceilings(struct xseg_totals *totals, enum xseg_count what)
     }
 }
 
-/* Arenas in turn: each has allocated before every other one has looked twice. */
+/* Arenas in turn: each has allocated before every other one has looked at three quantities. */
 static bool is_busy(const struct xseg_counts *counts)
 {
-    return counts->unchanged <= 2 * counts->totals->member_count;
+    return counts->unchanged <= 4 * counts->totals->member_count;
 }
 
 /* How many arenas have allocated lately, so that room may be of use to them; the one that asks has. */
@@ -208,11 +209,13 @@ static unsigned count_busy(struct xseg_counts *asking)
         const uint64_t up =
             atomic_load_explicit(&counts->row[XSEG_COUNT_ALLOCATION].up, memory_order_relaxed);
 
-        if (counts == asking || up != counts->seen)
-            counts->unchanged = 0;
-        else if (is_busy(counts))
+        if (counts == asking || up != counts->seen) {
+            counts->seen = up;
+            if (counts->unchanged != 0)
+                counts->unchanged = 0;
+        } else if (is_busy(counts)) {
             counts->unchanged++;
-        counts->seen = up;
+        }
         busy += is_busy(counts);
     }
     return busy;
@@ -224,10 +227,10 @@ static unsigned count_busy(struct xseg_counts *asking)
  * time if the first took all; and if some were left to those at rest, a peak would be approached in ever
  * smaller steps.
  */
-static void share_out(struct xseg_counts *asking, enum xseg_count what, unsigned busy,
-                      struct sum *sum)
+static void share_out(struct xseg_counts *asking, enum xseg_count what, struct sum *sum)
 {
     struct xseg_totals *totals = asking->totals;
+    const unsigned busy = count_busy(asking);
 
     memset(sum->room, 0, sizeof(sum->room));
     const struct sum all = *sum;
@@ -248,7 +251,7 @@ static void share_out(struct xseg_counts *asking, enum xseg_count what, unsigned
                 xseg_counts_current(asking, what) + room_below(totals, asking->group, what, sum));
 }
 
-static void look_around(struct xseg_counts *counts, enum xseg_count what, unsigned busy)
+static void look_around(struct xseg_counts *counts, enum xseg_count what)
 {
     struct xseg_totals *totals = counts->totals;
     struct sum sum = add_up(totals, what, counts);
@@ -259,7 +262,7 @@ static void look_around(struct xseg_counts *counts, enum xseg_count what, unsign
     is_void |= room_of(totals, XSEG_STAT_ALL, what, &sum) < 0;
     is_void |= room_of(totals, counts->group, what, &sum) < 0;
     if (is_void)
-        share_out(counts, what, busy, &sum);
+        share_out(counts, what, &sum);
     else
         set_ceiling(counts, what,
                     xseg_counts_current(counts, what) +
@@ -269,7 +272,7 @@ static void look_around(struct xseg_counts *counts, enum xseg_count what, unsign
 void xseg_counts_look_around(struct xseg_counts *counts, enum xseg_count what)
 {
     xseg_lock_take(&counts->totals->lock);
-    look_around(counts, what, count_busy(counts));
+    look_around(counts, what);
     xseg_lock_give(&counts->totals->lock);
 }
 
@@ -280,10 +283,9 @@ void xseg_counts_look_around_all(struct xseg_counts *counts)
                                           XSEG_COUNT_ACTIVE_BYTES};
 
     xseg_lock_take(&counts->totals->lock);
-    const unsigned busy = count_busy(counts);
     for (size_t i = 0; i < (counts->totals->has_pended ? XSEG_COUNT_OF(all) : 3); i++)
         if (xseg_counts_current(counts, all[i]) > ceiling_of(counts, all[i]))
-            look_around(counts, all[i], busy);
+            look_around(counts, all[i]);
     xseg_lock_give(&counts->totals->lock);
 }
 

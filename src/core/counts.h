@@ -73,16 +73,17 @@ struct xseg_counts_row {
 
 /* Of an arena.  For ACTIVE and ACTIVE_BYTES, up and down are of what is pending. */
 struct xseg_counts {
-    atomic_uint_fast64_t limit[XSEG_LIMITS];
     struct xseg_counts_row row[XSEG_COUNTS];
-    atomic_uint_fast64_t ceiling[XSEG_COUNTS];
-    struct xseg_list link; /* in totals->members */
-    struct xseg_totals *totals;
-    enum xseg_stat_group group; /* SMALL or LARGE */
+    /* A cache line, down to the third ceiling: what arenas look at in each other. */
+    atomic_uint_fast64_t limit[XSEG_LIMITS];
     /* Blocks it had allocated when room was shared out last, and how often that was the same; guarded
      * by STATS. */
     uint64_t seen;
     uint32_t unchanged;
+    enum xseg_stat_group group; /* SMALL or LARGE */
+    atomic_uint_fast64_t ceiling[XSEG_COUNTS];
+    struct xseg_list link; /* in totals->members */
+    struct xseg_totals *totals;
 };
 
 void xseg_totals_init(struct xseg_totals *totals);

@@ -26,9 +26,9 @@ struct xseg_need;
 struct xseg_grant;
 
 struct xseg_small {
-    struct xseg_cell frontier;
-    bool has_filled; /* some quanta hold the pattern of fill.h */
+    struct xseg_cell frontier; /* in a cache line with the sizes of the rack */
     struct xseg_rack rack;
+    bool has_filled; /* some quanta hold the pattern of fill.h */
     struct xseg_sheets sheets;
 };
 
