@@ -160,7 +160,7 @@ static void erase(struct xseg_arena *arena, struct xseg_block *block)
     if (block->state == XSEG_BLOCK_HOLE)
         xseg_tree_remove(&arena->holes, block);
     else
-        (void)xseg_cached_remove(arena, block);
+        xseg_cached_remove(arena, block);
 }
 
 /* Merge a block that is in no tree with neighbours in its state, and put the result in its tree. */
@@ -204,7 +204,7 @@ static struct xseg_grant hand_out(struct xseg_arena *arena, struct xseg_block *b
 {
     struct xseg_counts *counts = &arena->counts;
 
-    (void)xseg_cached_remove(arena, block);
+    xseg_cached_remove(arena, block);
     block = cut_head(arena, block, base);
     const bool was_split = xseg_block_is_split(block);
     const uint64_t rest = xseg_cached_rest(block, need);

@@ -13,7 +13,7 @@ static inline __attribute__((always_inline)) uint64_t hand_out(struct xseg_arena
 
     if (!xseg_extent_is_expandable(extent))
         xseg_arena_note_cut(arena, xseg_block_is_split(block), bytes, rest);
-    (void)xseg_cached_remove(arena, block);
+    (void)xseg_cached_hide(arena, block);
     if (rest != 0)
         xseg_cached_add_frontier(
             arena, xseg_block_cut(&arena->blocks, block, bytes, XSEG_BLOCK_CACHED, true, false));
@@ -68,7 +68,7 @@ static inline struct joining start_joining(struct xseg_arena *arena, struct xseg
     const struct joining joining = {joins, neighbour->bytes & -(uint64_t)joins};
 
     if (joining.bytes > XSEG_SIZE_SMALL_MAX)
-        *was_frontier |= xseg_cached_remove(arena, neighbour);
+        *was_frontier |= xseg_cached_hide(arena, neighbour);
     return joining;
 }
 
@@ -95,9 +95,9 @@ static inline void merge(struct xseg_arena *arena, struct xseg_block *block)
         after->prev = whole;
     xseg_slab_put_both_if(&arena->blocks, next, right.joins, block, left.joins);
     if (was_frontier)
-        xseg_cached_add_frontier(arena, whole);
+        xseg_cached_show_frontier(arena, whole);
     else
-        xseg_cached_add(arena, whole);
+        xseg_cached_show(arena, whole);
     if (!xseg_extent_is_expandable(whole->extent))
         xseg_arena_note_merge(arena, xseg_block_is_split(whole), -(left.joins + right.joins),
                               -(int64_t)(left.bytes + right.bytes), whole->bytes);

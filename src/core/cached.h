@@ -28,43 +28,56 @@ static inline void xseg_cached_note_born(const struct xseg_arena *arena, struct 
     block->born = atomic_load_explicit(&arena->pool->searches, memory_order_relaxed);
 }
 
-/* A block of its state has come to its size, and can be found from now on. */
-static inline void xseg_cached_add(struct xseg_arena *arena, struct xseg_block *block)
-{
-    if (xseg_cached_is_scrap(arena, block))
-        return;
-    xseg_cached_note_born(arena, block);
-    xseg_shelf_insert(&arena->shelf, block);
-}
-
 static inline bool xseg_cached_has_frontier(const struct xseg_arena *arena)
 {
     return arena->frontier != &arena->edge;
 }
 
+/* A cached block that is no scrap has come to its size, and can be found from now on. */
+static inline void xseg_cached_show(struct xseg_arena *arena, struct xseg_block *block)
+{
+    xseg_cached_note_born(arena, block);
+    xseg_shelf_insert(&arena->shelf, block);
+}
+
 /* The same for what becomes the frontier: the rest of a block that was cut, or what the frontier has
  * merged into. */
-static inline void xseg_cached_add_frontier(struct xseg_arena *arena, struct xseg_block *block)
+static inline void xseg_cached_show_frontier(struct xseg_arena *arena, struct xseg_block *block)
 {
-    if (xseg_cached_is_scrap(arena, block))
-        return;
     xseg_cached_note_born(arena, block);
     if (xseg_cached_has_frontier(arena))
         xseg_shelf_insert(&arena->shelf, arena->frontier);
     arena->frontier = block;
 }
 
-/* A cached block is found no longer; it still has its size.  Whether it was the frontier. */
-static inline bool xseg_cached_remove(struct xseg_arena *arena, struct xseg_block *block)
+/* It is found no longer; it still has its size.  Whether it was the frontier. */
+static inline bool xseg_cached_hide(struct xseg_arena *arena, struct xseg_block *block)
 {
-    if (xseg_cached_is_scrap(arena, block))
-        return false;
     if (block == arena->frontier) {
         arena->frontier = &arena->edge;
         return true;
     }
     xseg_shelf_remove(&arena->shelf, block);
     return false;
+}
+
+/* The same for what may be a scrap. */
+static inline void xseg_cached_add(struct xseg_arena *arena, struct xseg_block *block)
+{
+    if (!xseg_cached_is_scrap(arena, block))
+        xseg_cached_show(arena, block);
+}
+
+static inline void xseg_cached_add_frontier(struct xseg_arena *arena, struct xseg_block *block)
+{
+    if (!xseg_cached_is_scrap(arena, block))
+        xseg_cached_show_frontier(arena, block);
+}
+
+static inline void xseg_cached_remove(struct xseg_arena *arena, struct xseg_block *block)
+{
+    if (!xseg_cached_is_scrap(arena, block))
+        (void)xseg_cached_hide(arena, block);
 }
 
 /* The frontier instead of a block, or of none, if it is not below (bytes, base) and comes first. */
