@@ -450,6 +450,12 @@ SIM_EXPORT CUresult CUDAAPI cuStreamGetCaptureInfo_v3(
 
 SIM_EXPORT CUresult CUDAAPI cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode)
 {
+    /* It is about the calling thread, and takes no time: where there is no other one, it is counted, and
+     * that is all. */
+    if (SIM_HAS_ONE_THREAD && sim_machine.is_plain) {
+        sim_count(SIM_CALL_EXCHANGE_CAPTURE_MODE);
+        return exchange_mode(mode);
+    }
     SIM_ANSWER(EXCHANGE_CAPTURE_MODE, exchange_mode(mode));
 }
 

@@ -18,6 +18,12 @@
 /** Whether a call is refused by a set fault, or by what the call table says. */
 CUresult sim_enter_asking(enum sim_call call, uint64_t first, uint64_t second);
 
+static inline void sim_count(enum sim_call call)
+{
+    sim_machine.calls[call]++;
+    sim_machine.entered++;
+}
+
 /**
  * Takes the lock, whatever it returns.
  *
@@ -28,8 +34,7 @@ static inline CUresult sim_enter(enum sim_call call, unsigned checks, uint64_t f
                                  uint64_t second)
 {
     sim_lock();
-    sim_machine.calls[call]++;
-    sim_machine.entered++;
+    sim_count(call);
     sim_machine.current = sim_call_info[call].name;
     if (__builtin_expect((checks & (SIM_NEEDS_CONTEXT | SIM_UNSAFE)) != 0 || !sim_machine.is_plain,
                          0))

@@ -215,6 +215,12 @@ xseg_status sim_scene_of_environment(struct sim_scene *scene, bool report);
 /** End the old machine, start a fresh one. */
 void sim_machine_start(const struct sim_scene *scene);
 
+/** Whether a piece of work has ended; NULL has. */
+static inline bool sim_work_ended(const struct sim_work *work)
+{
+    return work == NULL || work->number <= work->queue->cut || work->end <= sim_machine.now;
+}
+
 /** Let time pass; the clock stops short of its end. */
 static inline void sim_pass(uint64_t nanoseconds)
 {

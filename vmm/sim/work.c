@@ -16,11 +16,6 @@ static uint64_t sum(uint64_t a, uint64_t b)
     return b >= SIM_OPEN - 1 - a ? SIM_OPEN - 1 : a + b;
 }
 
-bool sim_work_ended(const struct sim_work *work)
-{
-    return work == NULL || work->number <= work->queue->cut || work->end <= sim_machine.now;
-}
-
 struct sim_work *sim_work_refer(struct sim_work *work)
 {
     if (work != NULL)

@@ -59,9 +59,6 @@ struct sim_work {
  */
 bool sim_work_queue(struct sim_queue *queue, uint64_t duration, struct sim_work *dependency);
 
-/** Whether it has ended; NULL has. */
-bool sim_work_ended(const struct sim_work *work);
-
 struct sim_work *sim_work_refer(struct sim_work *work);
 void sim_work_unrefer(struct sim_work *work);
 
