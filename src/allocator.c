@@ -74,18 +74,41 @@ const char *xseg_configuration_source(const struct xseg_allocator *allocator)
  */
 #define NEXT static __attribute__((noinline)) xseg_status
 
-NEXT alloc_slowly(struct xseg_allocator *allocator, int device, size_t bytes, xseg_stream stream,
-                  void **out)
+NEXT alloc_generally(struct xseg_allocator *allocator, int device, size_t bytes, xseg_stream stream,
+                     void **out)
 {
     struct xseg_request request = XSEG_REQUEST_INIT;
 
-    XSEG_DOOR(allocator);
-    if (out != NULL && xseg_hit_alloc(allocator, device, bytes, stream, out))
-        return XSEG_OK;
     request.device = device;
     request.bytes = bytes;
     request.stream = stream;
     return xseg_alloc_with(allocator, &request, out);
+}
+
+NEXT alloc_slowly(struct xseg_allocator *allocator, int device, size_t bytes, xseg_stream stream,
+                  void **out)
+{
+    XSEG_DOOR(allocator);
+    if (out != NULL && xseg_hit_alloc(allocator, device, bytes, stream, out))
+        return XSEG_OK;
+    return alloc_generally(allocator, device, bytes, stream, out);
+}
+
+/* Where no shortcut leads to an arena, or something is pending, which is looked at first. */
+NEXT alloc_looking(struct xseg_allocator *allocator, int device, size_t bytes, xseg_stream stream,
+                   void **out)
+{
+    bool cuts = false;
+    struct xseg_arena *arena =
+        xseg_hit_arena_of(allocator, device, stream, bytes <= XSEG_SIZE_SMALL_MAX, &cuts);
+
+    if (arena == NULL || bytes - 1 >= XSEG_SIZE_ABSURD - 1)
+        return alloc_slowly(allocator, device, bytes, stream, out);
+    const uint64_t base = xseg_hit_look_and_serve(allocator, arena, bytes, cuts);
+    if (__builtin_expect(base == 0, 0))
+        return alloc_generally(allocator, device, bytes, stream, out);
+    *out = (void *)(uintptr_t)base; /* NOLINT(performance-no-int-to-ptr) */
+    return XSEG_OK;
 }
 
 /* From the arena that a shortcut leads to. */
@@ -147,7 +170,7 @@ NEXT alloc_large(struct xseg_allocator *allocator, int device, size_t bytes, xse
     struct xseg_arena *arena = xseg_hit_arena(allocator, device, stream, false, &cuts);
 
     if (__builtin_expect(arena == NULL || bytes - 1 >= XSEG_SIZE_ABSURD - 1, 0))
-        return alloc_slowly(allocator, device, bytes, stream, out);
+        return alloc_looking(allocator, device, bytes, stream, out);
     if (!cuts || !xseg_latch_try_own(&arena->lock))
         return alloc_from(allocator, device, bytes, stream, out, arena);
     const uint64_t base = xseg_arena_hit_expandable(arena, bytes);
@@ -169,7 +192,7 @@ xseg_status xseg_alloc(struct xseg_allocator *allocator, int device, size_t byte
         return alloc_large(allocator, device, bytes, stream, out);
     struct xseg_arena *arena = xseg_hit_arena(allocator, device, stream, true, &cuts);
     if (__builtin_expect(arena == NULL, 0))
-        return alloc_slowly(allocator, device, bytes, stream, out);
+        return alloc_looking(allocator, device, bytes, stream, out);
     if (!cuts || !xseg_latch_try_own(&arena->lock))
         return alloc_from(allocator, device, bytes, stream, out, arena);
     return __builtin_expect(xseg_plain_is_frontier_all(arena), 0)

@@ -85,6 +85,23 @@ bool xseg_hit_alloc(struct xseg_allocator *allocator, int ordinal, uint64_t byte
     return true;
 }
 
+uint64_t xseg_hit_look_and_serve(struct xseg_allocator *allocator, struct xseg_arena *arena,
+                                 uint64_t bytes, bool cuts) XSEG_UNCHECKED
+{
+    const struct xseg_config *config = xseg_allocator_config(allocator);
+    uint64_t base;
+
+    if (atomic_load_explicit(&arena->device->pending.count, memory_order_relaxed) != 0)
+        xseg_device_look_at_pending(arena, config);
+    xseg_arena_lock(arena);
+    if (cuts && !arena->is_small)
+        base = xseg_arena_hit_expandable(arena, bytes);
+    else
+        base = xseg_hit_serve(config, arena, bytes, false);
+    xseg_arena_unlock(arena);
+    return base;
+}
+
 bool xseg_hit_alloc_in(struct xseg_allocator *allocator, struct xseg_pool *pool, uint64_t bytes,
                        xseg_stream handle, void **out) XSEG_UNCHECKED
 {

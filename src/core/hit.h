@@ -36,10 +36,14 @@ bool xseg_hit_free(struct xseg_allocator *allocator, const void *pointer);
 /* The same at an address of an extent that the look-up found, and whose arena is locked. */
 bool xseg_hit_free_at(struct xseg_arena *arena, struct xseg_extent *extent, uint64_t address);
 
-/* The arena of a stream's plain requests of a kind, if a shortcut leads to it and nothing is pending on
- * the device; else NULL.  cuts: whether its frontier may serve, see plain.h */
-static inline struct xseg_arena *xseg_hit_arena(struct xseg_allocator *allocator, int ordinal,
-                                                xseg_stream handle, bool is_small, bool *cuts)
+/* Look what is pending on an arena's device, and serve a plain request from it: the address, or 0. */
+uint64_t xseg_hit_look_and_serve(struct xseg_allocator *allocator, struct xseg_arena *arena,
+                                 uint64_t bytes, bool cuts);
+
+/* The arena of a stream's plain requests of a kind, if a shortcut leads to it; else NULL.
+ * cuts: whether its frontier may serve, see plain.h */
+static inline struct xseg_arena *xseg_hit_arena_of(struct xseg_allocator *allocator, int ordinal,
+                                                   xseg_stream handle, bool is_small, bool *cuts)
 {
     const struct xseg_known_stream *stream =
         xseg_shortcuts_find(&allocator->shortcuts, ordinal, handle);
@@ -50,14 +54,23 @@ static inline struct xseg_arena *xseg_hit_arena(struct xseg_allocator *allocator
         atomic_load_explicit(&stream->arena[!is_small], memory_order_acquire);
     if (__builtin_expect(arena == NULL, 0))
         return NULL;
-    struct xseg_device *device = arena->device;
-    if (__builtin_expect(xseg_context_is_lost(&device->context) ||
-                             atomic_load_explicit(&device->pending.count, memory_order_relaxed) !=
-                                 0,
-                         0))
+    if (__builtin_expect(xseg_context_is_lost(&arena->device->context), 0))
         return NULL;
     *cuts = atomic_load_explicit(&stream->cuts, memory_order_relaxed);
     return arena;
+}
+
+/* The same if nothing is pending on the device. */
+static inline struct xseg_arena *xseg_hit_arena(struct xseg_allocator *allocator, int ordinal,
+                                                xseg_stream handle, bool is_small, bool *cuts)
+{
+    struct xseg_arena *arena = xseg_hit_arena_of(allocator, ordinal, handle, is_small, cuts);
+
+    return __builtin_expect(arena != NULL && atomic_load_explicit(&arena->device->pending.count,
+                                                                  memory_order_relaxed) == 0,
+                            1)
+               ? arena
+               : NULL;
 }
 
 #endif
