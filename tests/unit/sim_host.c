@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Pinned host memory, and copies that leave holes alone. */
 #include <fcntl.h>
+#include <inttypes.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 
@@ -154,6 +155,43 @@ static void copies_leave_holes_alone(void **state)
     assert_int_equal(bytes_at(base)[LARGE - 1], 8);
 }
 
+/* The flags of the mapping that an address lies in, as the kernel lists them; "" if it does not. */
+static void read_flags(const void *at, char *flags, size_t bytes)
+{
+    FILE *maps = fopen("/proc/self/smaps", "r");
+    uintptr_t from, to;
+    bool is_it = false;
+    char line[512];
+
+    flags[0] = '\0';
+    while (maps != NULL && fgets(line, sizeof(line), maps) != NULL) {
+        if (sscanf(line, "%" SCNxPTR "-%" SCNxPTR " ", &from, &to) == 2)
+            is_it = (uintptr_t)at >= from && (uintptr_t)at < to;
+        else if (is_it && strncmp(line, "VmFlags:", 8) == 0)
+            (void)snprintf(flags, bytes, "%s", line);
+    }
+    if (maps != NULL)
+        (void)fclose(maps);
+}
+
+/* Where the system gives huge pages to whoever does not object, a byte would take 2 MiB. */
+static void no_memory_comes_in_huge_pages(void **state)
+{
+    const void *const memory[] = {pinned(LARGE), bytes_at(device_memory(LARGE))};
+    char flags[512];
+
+    (void)state;
+    read_flags(memory[0], flags, sizeof(flags));
+    if (flags[0] == '\0' || access("/sys/kernel/mm/transparent_hugepage", F_OK) != 0) {
+        print_message("# this system has no huge pages, or does not say: nothing was tried\n");
+        return;
+    }
+    for (size_t i = 0; i < 2; i++) {
+        read_flags(memory[i], flags, sizeof(flags));
+        assert_non_null(strstr(flags, " nh"));
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -162,6 +200,7 @@ int main(void)
         cmocka_unit_test_setup(copies_happen_in_their_turn, with_bytes),
         cmocka_unit_test_setup(freeing_under_a_copy_is_reported, with_bytes),
         cmocka_unit_test_setup(copies_leave_holes_alone, with_bytes),
+        cmocka_unit_test_setup(no_memory_comes_in_huge_pages, with_bytes),
     };
 
     return cmocka_run_group_tests_name("sim_host", tests, NULL, NULL);

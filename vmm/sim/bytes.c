@@ -71,9 +71,14 @@ void sim_bytes_put(const struct sim_store *store, uint64_t bytes)
 
 bool sim_bytes_map(const struct sim_store *store, uint64_t address, uint64_t bytes)
 {
-    return !sim_machine.real_bytes || store->file < 0 ||
-           mmap(pointer_to(address), bytes, PROT_NONE, MAP_SHARED | MAP_FIXED, store->file,
-                (off_t)store->offset) != MAP_FAILED;
+    if (!sim_machine.real_bytes || store->file < 0)
+        return true;
+    if (mmap(pointer_to(address), bytes, PROT_NONE, MAP_SHARED | MAP_FIXED, store->file,
+             (off_t)store->offset) == MAP_FAILED)
+        return false;
+    /* A system may make huge pages of files in memory, too, and then nothing is sparse. */
+    (void)madvise(pointer_to(address), bytes, MADV_NOHUGEPAGE);
+    return true;
 }
 
 void sim_bytes_unmap(uint64_t address, uint64_t bytes)

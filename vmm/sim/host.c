@@ -8,11 +8,16 @@
 #include "vmm/sim/entry.h"
 #include "vmm/sim/machine.h"
 
-/* The kernel gives a page when it is first written, so large pieces cost what is kept in them. */
+/* The kernel gives a page when it is first written, so large pieces cost what is kept in them: but only if
+ * the pages are not huge. */
 static void *take(size_t bytes)
 {
-    return mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
-                -1, 0);
+    void *base = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+    if (base != MAP_FAILED)
+        (void)madvise(base, bytes, MADV_NOHUGEPAGE); /* a kernel that has none does not know it */
+    return base;
 }
 
 static CUresult alloc(void **out, size_t bytes, unsigned flags)
