@@ -16,6 +16,7 @@ struct walk {
     struct xseg_selection selection;
     bool (*visit)(void *context, const struct xseg_block_info *block);
     void *context;
+    uint64_t now;                  /* of births.h */
     struct xseg_block_info *batch; /* [BATCH] */
     bool ended;
 };
@@ -29,7 +30,7 @@ static void walk_arena(void *self, struct xseg_arena *arena)
     if (walk->selection.stream != NULL && walk->selection.stream != xseg_arena_stream(arena))
         return;
     while (!walk->ended && (count = xseg_explain_blocks(arena, walk->selection.pool, &cursor,
-                                                        walk->batch, BATCH)) > 0)
+                                                        walk->now, walk->batch, BATCH)) > 0)
         for (size_t i = 0; i < count && !walk->ended; i++)
             walk->ended = !walk->visit(walk->context, &walk->batch[i]);
 }
@@ -46,6 +47,7 @@ xseg_status xseg_walk(struct xseg_allocator *allocator, const struct xseg_where 
     xseg_status status = xseg_where_check(allocator, where, &chosen);
     if (status != XSEG_OK)
         return status;
+    walk.now = xseg_births_now(allocator, xseg_allocator_config(allocator));
     walk.batch = malloc(BATCH * sizeof(*walk.batch));
     if (walk.batch == NULL)
         return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for a walk");

@@ -70,7 +70,7 @@ struct xseg_options {
     void *log_context;
     /* The time that idle memory goes back by, in nanoseconds from any start; it must not go back.  Any
      * thread may call it, with locks held: it must not call the library.  NULL: the system's monotonic
-     * clock.  It is read only while something decays. */
+     * clock.  It is read only while something decays, or with block_ages. */
     uint64_t (*clock)(void *context);
     void *clock_context;
 };
@@ -264,9 +264,13 @@ struct xseg_block_info {
     /* Rises whenever other memory comes to lie beneath a page of it (mapping.h); 0 for a hole. */
     uint64_t generation;
     bool is_paused; /* its pool is paused, or about to be: there may be no memory */
+    /* Live or pending: how long ago it was allocated, or restored from a checkpoint, in milliseconds,
+     * 20 more or less.  UINT64_MAX where that is not known: without the key block_ages, or where it
+     * was allocated before the key was set. */
+    uint64_t age_ms;
 };
 /* clang-format off */
-#define XSEG_BLOCK_INFO_INIT {sizeof(struct xseg_block_info), NULL, 0, 0, XSEG_BLOCK_HOLE, 0, NULL, NULL, false, false, NULL, 0, 0, 0, 0, 0, 0, 0, false}
+#define XSEG_BLOCK_INFO_INIT {sizeof(struct xseg_block_info), NULL, 0, 0, XSEG_BLOCK_HOLE, 0, NULL, NULL, false, false, NULL, 0, 0, 0, 0, 0, 0, 0, false, 0}
 /* clang-format on */
 
 /**

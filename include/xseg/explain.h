@@ -71,6 +71,9 @@ struct xseg_reason {
      * page may be older, if others come and go beside it.  UINT64_MAX where ages are not known:
      * nothing decays (docs/services.md), or has not looked yet. */
     uint64_t age_ms;
+    /* LIVE, PENDING: the age of `block` itself, as struct xseg_block_info has it, and xseg_walk() tells
+     * it of every block; UINT64_MAX where it is not known, as without the key block_ages. */
+    uint64_t block_age_ms;
 };
 
 /** A summary in bytes.  Set struct_bytes before the call. */

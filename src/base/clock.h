@@ -2,7 +2,7 @@
 /*
  * The time that decay goes by, in nanoseconds from any start; it never goes back.
  *
- * It is read only while something decays.
+ * It is read only while something decays, or somebody wants the ages of blocks.
  */
 #ifndef XSEG_BASE_CLOCK_H
 #define XSEG_BASE_CLOCK_H

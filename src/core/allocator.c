@@ -522,7 +522,7 @@ static void look_beside(const struct xseg_part *part, bool before, size_t *cache
         *hole = next.bytes;
 }
 
-void xseg_allocator_tell(const struct xseg_part *part, struct xseg_block_info *info)
+void xseg_allocator_tell(const struct xseg_part *part, uint64_t now, struct xseg_block_info *info)
 {
     const struct xseg_extent *extent = part->extent;
     const struct xseg_arena *arena = extent->arena;
@@ -547,18 +547,22 @@ void xseg_allocator_tell(const struct xseg_part *part, struct xseg_block_info *i
                            ? 0
                            : xseg_segment_generation(segment, part->base - segment->base,
                                                      xseg_part_end(part) - segment->base);
+    info->age_ms = part->state == XSEG_BLOCK_LIVE || part->state == XSEG_BLOCK_PENDING
+                       ? xseg_births_age(extent, part->base, now)
+                       : XSEG_BIRTHS_UNKNOWN;
 }
 
 xseg_status xseg_allocator_describe(struct xseg_allocator *allocator, const void *pointer,
                                     struct xseg_block_info *out) XSEG_UNCHECKED
 {
     const uint64_t address = (uint64_t)(uintptr_t)pointer;
+    const uint64_t now = xseg_births_now(allocator, xseg_allocator_config(allocator));
     struct xseg_extent *extent = xseg_live_lock_extent(allocator, address);
 
     if (extent == NULL)
         return xseg_fail(XSEG_ERR_NOT_LIVE, "%p is not memory of this allocator", pointer);
     const struct xseg_part part = xseg_walk_at(extent, address);
-    xseg_allocator_tell(&part, out);
+    xseg_allocator_tell(&part, now, out);
     xseg_arena_unlock(extent->arena);
     return XSEG_OK;
 }

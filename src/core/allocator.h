@@ -117,7 +117,7 @@ xseg_status xseg_allocator_use(struct xseg_allocator *allocator, const void *poi
                                xseg_stream stream);
 
 /* What is to be told of a block; all but struct_bytes.  Its arena is locked. */
-void xseg_allocator_tell(const struct xseg_part *part, struct xseg_block_info *info);
+void xseg_allocator_tell(const struct xseg_part *part, uint64_t now, struct xseg_block_info *info);
 
 /* Describe the block at any address, as xseg_block() of the public header. */
 xseg_status xseg_allocator_describe(struct xseg_allocator *allocator, const void *pointer,

@@ -121,6 +121,8 @@ static xseg_status configure(struct xseg_allocator *allocator, const char *text,
         return status;
     }
     (void)follow_on_all(allocator, &version->config, *named, true);
+    if (version->config.block_ages && !version->older->config.block_ages)
+        xseg_births_forget(allocator);
     publish(allocator, version);
     if (!version->config.background_thread)
         xseg_background_end(allocator);

@@ -188,7 +188,8 @@ static void free_live(const struct xseg_checkpoint_block *live)
 }
 
 /* Make a block of the checkpoint live again; everything around it is cached or live already. */
-static void revive(const struct xseg_checkpoint_block *saved, const struct xseg_config *config)
+static void revive(const struct xseg_checkpoint_block *saved, const struct xseg_config *config,
+                   uint64_t now)
 {
     struct xseg_arena *arena = saved->arena;
     struct xseg_extent *extent = extent_of(arena->pool, saved->base);
@@ -202,6 +203,8 @@ static void revive(const struct xseg_checkpoint_block *saved, const struct xseg_
 
     xseg_arena_lock(arena);
     (void)xseg_arena_hand_out_at(arena, extent, saved->base, &need);
+    if (now != 0)
+        xseg_births_note(extent, saved->base, now);
     xseg_trace_note(arena, XSEG_TRACE_ALLOC, saved->base, saved->bytes);
     xseg_arena_unlock(arena);
 }
@@ -238,6 +241,7 @@ xseg_status xseg_checkpoint_restore(const struct xseg_checkpoint *checkpoint,
 {
     struct xseg_device *device = checkpoint->pool->device;
     const struct xseg_config *config = xseg_allocator_config(device->allocator);
+    const uint64_t now = xseg_births_now(device->allocator, config);
     struct harvest live;
     void *memory = NULL;
 
@@ -251,7 +255,7 @@ xseg_status xseg_checkpoint_restore(const struct xseg_checkpoint *checkpoint,
     for (size_t i = 0; status == XSEG_OK && i < live.count; i++)
         free_live(&live.block[i]);
     for (size_t i = 0; status == XSEG_OK && i < checkpoint->count; i++)
-        revive(&checkpoint->block[i], config);
+        revive(&checkpoint->block[i], config, now);
     xseg_lock_give(&device->growth_lock);
     xseg_trace_deliver(device->allocator);
     if (status == XSEG_OK) {

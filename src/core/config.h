@@ -43,6 +43,7 @@ enum xseg_config_key {
     XSEG_CONFIG_UNMAP_ON_FREE,
     XSEG_CONFIG_GUARD_PAGE,
     XSEG_CONFIG_FREE_HISTORY,
+    XSEG_CONFIG_BLOCK_AGES,
     XSEG_CONFIG_IDLE,
     XSEG_CONFIG_KEEP,
     XSEG_CONFIG_KEEP_WINDOW,
@@ -113,12 +114,14 @@ struct xseg_config {
     bool traced;          /* not a key: an observer wants to know what happens to blocks */
     bool watches_frees;   /* a free has more to do than the hit path does */
     bool follows_calls;   /* so has the end of an allocation or free */
+    bool notes_allocs;    /* so has the end of an allocation, follows_calls included */
     bool has_plain_frees; /* nothing makes a free of an unused block anything but that */
     bool has_plain_hits;  /* nothing makes an allocation anything but a search, see hit.h */
     bool debug_fill;
     bool unmap_on_free;
     bool guard_page;
     uint32_t free_history; /* frees that are remembered */
+    bool block_ages;       /* when each block was allocated is kept */
     bool pinned_use_cuda_host_register;
     bool pinned_use_background_threads;
     bool pinned_free_catch_all;

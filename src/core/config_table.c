@@ -201,6 +201,17 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .sentence = "How many frees of each device are remembered with their call stacks, for "
                         "the text of a second free.",
         },
+    [XSEG_CONFIG_BLOCK_AGES] =
+        {
+            .name = "block_ages",
+            .type = XSEG_CONFIG_BOOL,
+            .offset = MEMBER(block_ages),
+            .acts = true,
+            .accepts = ANY_BOOL,
+            .sentence =
+                "Keep when each block was allocated, for xseg_explain() and xseg_block(); see "
+                "[services](services.md).",
+        },
     [XSEG_CONFIG_IDLE] =
         {
             .name = "idle_ms",

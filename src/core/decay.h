@@ -14,7 +14,7 @@
  * Looks are made by the calls that the user makes anyway, by xseg_tick(), and by the background
  * thread.  On a call of the user a look ends after a slice of time, and all looks together stay within
  * reclaim_us_per_s; what is left is due at the next one.  Nobody waits: for a stream, for a lock, or
- * for a capture.  While nothing decays no clock is read.
+ * for a capture.  While nothing decays it reads no clock.
  */
 #ifndef XSEG_CORE_DECAY_H
 #define XSEG_CORE_DECAY_H

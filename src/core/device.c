@@ -348,6 +348,21 @@ void xseg_device_follow(struct xseg_device *device, const struct xseg_config *co
     xseg_trace_deliver(device->allocator);
 }
 
+/* What an allocation ends with where the configuration says so.  grant: NULL if it failed */
+static void end_alloc(struct xseg_device *device, const struct xseg_device_request *request,
+                      const struct xseg_grant *grant)
+{
+    const uint64_t now = xseg_births_now(device->allocator, request->config);
+
+    if (grant != NULL && now != 0)
+        xseg_births_note_at(device->allocator, grant->base, now);
+    if (!request->config->follows_calls)
+        return;
+    if (grant != NULL)
+        xseg_trace_note(grant->arena, XSEG_TRACE_ALLOC, grant->base, request->bytes);
+    xseg_device_follow(device, request->config);
+}
+
 xseg_status xseg_device_alloc(struct xseg_device *device, const struct xseg_device_request *request,
                               void **out)
 {
@@ -370,11 +385,8 @@ xseg_status xseg_device_alloc(struct xseg_device *device, const struct xseg_devi
         status = xseg_fill_hand_out(&grant, request->zeroed);
     if (status == XSEG_OK)
         *out = (void *)(uintptr_t)grant.base; /* NOLINT(performance-no-int-to-ptr) */
-    if (__builtin_expect(request->config->follows_calls, 0)) {
-        if (status == XSEG_OK)
-            xseg_trace_note(grant.arena, XSEG_TRACE_ALLOC, grant.base, request->bytes);
-        xseg_device_follow(device, request->config);
-    }
+    if (__builtin_expect(request->config->notes_allocs, 0))
+        end_alloc(device, request, status == XSEG_OK ? &grant : NULL);
     return status;
 }
 

@@ -17,7 +17,8 @@ struct look {
     struct xseg_device *device;
     const struct xseg_config *config;
     struct xseg_reasons *reasons;
-    uint64_t now; /* of decay's clock, in nanoseconds; 0: ages are not known */
+    uint64_t now; /* of decay's clock, in nanoseconds; 0: ages of pages are not known */
+    uint64_t births_now;
     xseg_status status;
 };
 
@@ -69,6 +70,7 @@ static struct xseg_reason begin_reason(const struct look *look, const struct xse
     reason.is_expandable = xseg_extent_is_expandable(extent);
     reason.base = (void *)(uintptr_t)base; /* NOLINT(performance-no-int-to-ptr) */
     reason.bytes = bytes;
+    reason.block_age_ms = UNKNOWN_AGE;
     reason.age_ms = look->now == 0 || since == 0 || since > look->now
                         ? UNKNOWN_AGE
                         : (look->now - since) / UINT64_C(1000000);
@@ -178,6 +180,15 @@ static void note_held(struct xseg_reason *page, const struct xseg_segment *segme
         page->kind = XSEG_REASON_EXPORTED;
 }
 
+/* How long ago the block that is named was allocated. */
+static void note_age(const struct look *look, const struct xseg_extent *extent,
+                     struct xseg_reason *page)
+{
+    if (page->block != NULL)
+        page->block_age_ms =
+            xseg_births_age(extent, (uint64_t)(uintptr_t)page->block, look->births_now);
+}
+
 static void look_at_pages(struct look *look, const struct xseg_extent *extent, size_t first)
 {
     const struct xseg_segment *segment = &extent->segment;
@@ -195,6 +206,7 @@ static void look_at_pages(struct look *look, const struct xseg_extent *extent, s
 
         add_parts(&page, &part, base, base + bytes);
         note_held(&page, segment, at, count);
+        note_age(look, extent, &page);
         put_reason(look->reasons, &page, look->reasons->count > first);
     }
 }
@@ -213,6 +225,7 @@ static void look_at_segment(struct look *look, const struct xseg_extent *extent)
 
     add_parts(&whole, &part, segment->base, segment->base + segment->bytes);
     note_held(&whole, segment, 0, 1);
+    note_age(look, extent, &whole);
     put_reason(look->reasons, &whole, false);
 }
 
@@ -370,6 +383,7 @@ xseg_status xseg_explain_device(struct xseg_device *device, const struct xseg_co
     struct look look = {.device = device, .config = config, .reasons = reasons};
     const size_t first = reasons->count;
 
+    look.births_now = xseg_births_now(device->allocator, config);
     xseg_lock_take(&device->growth_lock);
     xseg_status status = make_room(device, reasons);
     if (status == XSEG_OK) {
@@ -403,7 +417,7 @@ static const struct xseg_extent *extent_after(const struct xseg_arena *arena, ui
 }
 
 size_t xseg_explain_blocks(struct xseg_arena *arena, const struct xseg_pool *pool, uint64_t *cursor,
-                           struct xseg_block_info *out, size_t most)
+                           uint64_t now, struct xseg_block_info *out, size_t most)
 {
     const struct xseg_extent *extent;
     size_t count = 0;
@@ -420,7 +434,7 @@ size_t xseg_explain_blocks(struct xseg_arena *arena, const struct xseg_pool *poo
             part = xseg_walk_next(&part);
         for (; part.extent != NULL && count < most; part = xseg_walk_next(&part)) {
             out[count] = (struct xseg_block_info){.struct_bytes = sizeof(out[count])};
-            xseg_allocator_tell(&part, &out[count++]);
+            xseg_allocator_tell(&part, now, &out[count++]);
             *cursor = xseg_part_end(&part);
         }
     }

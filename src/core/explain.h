@@ -32,10 +32,11 @@ xseg_status xseg_explain_device(struct xseg_device *device, const struct xseg_co
  * Blocks of an arena from an address on, at most `most`; *cursor moves on behind the last one.  No lock
  * is held.
  *
+ * now:     of births.h
  * pool:    none, unless the arena is this pool's; NULL: whosever it is
  * Returns: how many; 0 at the end
  */
 size_t xseg_explain_blocks(struct xseg_arena *arena, const struct xseg_pool *pool, uint64_t *cursor,
-                           struct xseg_block_info *out, size_t most);
+                           uint64_t now, struct xseg_block_info *out, size_t most);
 
 #endif

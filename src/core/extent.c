@@ -13,6 +13,7 @@ bool xseg_extent_init(struct xseg_extent *extent)
     extent->has_cells = extent->arena->has_cells;
     extent->records = NULL;
     extent->pages = NULL;
+    atomic_store(&extent->births, NULL);
     if (extent->has_cells)
         return xseg_cells_init(&extent->cells, extent->segment.bytes);
     return xseg_starts_init(&extent->starts, extent->segment.bytes);
@@ -26,6 +27,7 @@ void xseg_extent_fini(struct xseg_extent *extent)
     } else {
         xseg_starts_fini(&extent->starts);
     }
+    xseg_births_fini(extent);
     free(extent->pages);
     extent->pages = NULL;
 }
@@ -41,7 +43,7 @@ uint64_t xseg_extent_host_bytes(const struct xseg_extent *extent)
     const uint64_t packing =
         extent->pages == NULL ? 0 : extent->segment.granules * sizeof(*extent->pages);
 
-    return packing +
+    return packing + xseg_births_host_bytes(extent) +
            (extent->has_cells ? extent->cells.host_bytes : atomic_load(&extent->starts.host_bytes));
 }
 

@@ -10,6 +10,7 @@
 
 #include "src/base/align.h"
 #include "src/base/list.h"
+#include "src/core/births.h"
 #include "src/core/block.h"
 #include "src/core/cells.h"
 #include "src/core/packing.h"
@@ -30,8 +31,9 @@ struct xseg_extent {
     struct xseg_segment segment;
     struct xseg_cells cells;
     struct xseg_block *records; /* with cells: tree of tracts and isolated cells, see tract.h */
-    struct xseg_packing_page *pages; /* [granules], NULL while nothing packs; see packing.h */
-    struct xseg_list link;           /* in its arena */
+    struct xseg_packing_page *pages;      /* [granules], NULL while nothing packs; see packing.h */
+    struct xseg_list link;                /* in its arena */
+    _Atomic(struct xseg_births *) births; /* NULL while no age is asked for; see births.h */
 };
 
 /* Whether a block is all of its segment. */

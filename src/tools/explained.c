@@ -97,6 +97,8 @@ static void print_reason(FILE *out, const struct explained_reason *told)
         if (reason->has_waits_for)
             (void)fprintf(out, " waits for stream %" PRIu64, told->waits_for);
     }
+    if (reason->block_age_ms != UINT64_MAX)
+        (void)fprintf(out, ", allocated %.1f s ago", (double)reason->block_age_ms / 1000);
     if (reason->age_ms != UINT64_MAX)
         (void)fprintf(out, "; %s for %.1f s",
                       reason->kind < XSEG_REASON_PINNED ? "no free" : "idle",

@@ -22,6 +22,7 @@ struct held {
     char *ptr;
     size_t bytes;
     int device;
+    uint64_t born; /* nanoseconds */
 };
 
 struct world {
@@ -31,6 +32,7 @@ struct world {
     struct held held[HELD_MAX];
     unsigned count;
     bool is_service; /* memory goes back by itself, under limits */
+    bool has_ages;
 };
 
 static void be_quiet(void *context, enum xseg_log_level level, const char *line)
@@ -122,6 +124,11 @@ static void expect_block(struct world *world)
     assert_true(info.bytes >= held->bytes);
     assert_int_equal(info.state, XSEG_BLOCK_LIVE);
     assert_int_equal(info.device, held->device);
+    if (world->has_ages)
+        assert_in_range(info.age_ms + 20, (xseg_sim_clock() - held->born) / 1000000,
+                        (xseg_sim_clock() - held->born) / 1000000 + 40);
+    else
+        assert_true(info.age_ms == UINT64_MAX);
 }
 
 /* --- The steps. --- */
@@ -144,7 +151,8 @@ static void do_alloc(struct world *world)
     assert_int_equal(status, XSEG_OK);
     if (request.alignment != 0)
         assert_int_equal((uintptr_t)ptr % request.alignment, 0);
-    world->held[world->count++] = (struct held){ptr, request.bytes, request.device};
+    world->held[world->count++] =
+        (struct held){ptr, request.bytes, request.device, xseg_sim_clock()};
 }
 
 static void do_free(struct world *world)
@@ -277,7 +285,8 @@ static void play(const char *config, bool real_bytes, uint64_t seed, uint64_t me
 {
     struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
     struct xseg_options options = XSEG_OPTIONS_INIT;
-    struct world world = {.is_service = strstr(config, "idle_ms") != NULL};
+    struct world world = {.is_service = strstr(config, "idle_ms") != NULL,
+                          .has_ages = strstr(config, "block_ages") != NULL};
 
     seed_state = seed;
     options.driver = scene_driver();
@@ -356,12 +365,26 @@ static void as_a_service(void **state)
     play("idle_ms:50,unmap_on_free:True", false, 86028157, 512 * MIB, steps_by_environment());
 }
 
+/* Each live block is as old as it is. */
+static void with_ages(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 1; seed <= 2; seed++) {
+        play("idle_ms:50,block_ages:True", false, seed * 122949823, 512 * MIB,
+             steps_by_environment());
+        play("idle_ms:50,block_ages:True,unmap_on_free:True", false, seed * 141650939, 16 * GIB,
+             steps_by_environment() / 2);
+        play("idle_ms:50,block_ages:True,placement:pages", false, seed * 160481183, 16 * GIB,
+             steps_by_environment() / 2);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(with_room),        cmocka_unit_test(running_short),
         cmocka_unit_test(with_the_pattern), cmocka_unit_test(with_a_segment_each),
-        cmocka_unit_test(as_a_service),
+        cmocka_unit_test(as_a_service),     cmocka_unit_test(with_ages),
     };
 
     return cmocka_run_group_tests_name("random", tests, NULL, NULL);

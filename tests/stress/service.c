@@ -242,6 +242,8 @@ static void configure(struct worker *worker)
         "device_free_min_mb:0",
         "placement:pages",
         "placement:best_fit",
+        "block_ages:True",
+        "block_ages:False",
         "scrub:True",
         "scrub:False",
         "hard_limit_mb:1400",

@@ -194,6 +194,13 @@ static void watched(void **state)
     play("unmap_on_free:True,guard_page:True", 8 * GIB, 1000);
 }
 
+/* Every block is stamped, while another thread may look. */
+static void with_ages(void **state)
+{
+    (void)state;
+    play("block_ages:True", GIB, 5000);
+}
+
 /* --- Several allocators in a process share nothing but the driver. --- */
 
 static void *own_allocator(void *unused)
@@ -284,6 +291,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(with_room),         cmocka_unit_test(running_short),
         cmocka_unit_test(classic),           cmocka_unit_test(watched),
+        cmocka_unit_test(with_ages),
         cmocka_unit_test(an_allocator_each), cmocka_unit_test(read_while_pools_grow),
     };
 

@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Births: when the blocks of an extent were allocated, while the key block_ages asks for it.
+ *
+ * An extent has a table of stamps by where blocks start: one for each quantum of a small extent, one
+ * for each slot of a large one (starts.h), so 4 bytes for 512, or for 1 MiB.  It comes in chunks, each
+ * made when a block that starts in it is stamped first; without the key there is none.
+ *
+ * A stamp counts 2^24 nanoseconds, 16.8 ms, and starts over every 834 days: ages are right up to there.
+ * Nobody takes a stamp away when a block ends, since whoever allocates with the key writes a new one;
+ * where the key comes into force all stamps of before are forgotten.
+ *
+ * Locking: none; stamps are atomic.  A table ends with its extent, which a live block, ARENA or GROWTH
+ * prevents.
+ */
+#ifndef XSEG_CORE_BIRTHS_H
+#define XSEG_CORE_BIRTHS_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#define XSEG_BIRTHS_CHUNK   4096u
+#define XSEG_BIRTHS_UNKNOWN UINT64_MAX
+
+struct xseg_allocator;
+struct xseg_births;
+struct xseg_config;
+struct xseg_extent;
+
+/* The time for stamps and ages; 0: the key is off, and no clock is read.  No lock is held. */
+uint64_t xseg_births_now(const struct xseg_allocator *allocator, const struct xseg_config *config);
+
+/* A block was allocated at an address.  Without host memory its age stays unknown. */
+void xseg_births_note(struct xseg_extent *extent, uint64_t address, uint64_t now);
+
+/* The same at any address of an allocator's that is the start of a live block. */
+void xseg_births_note_at(struct xseg_allocator *allocator, uint64_t address, uint64_t now);
+
+/* How long ago the block at an address was allocated, in milliseconds, or XSEG_BIRTHS_UNKNOWN. */
+uint64_t xseg_births_age(const struct xseg_extent *extent, uint64_t address, uint64_t now);
+
+/* What there is counts as allocated at an unknown time.  The allocator's devices stay open. */
+void xseg_births_forget(struct xseg_allocator *allocator);
+
+void xseg_births_fini(struct xseg_extent *extent);
+
+uint64_t xseg_births_host_bytes(const struct xseg_extent *extent);
+
+#endif

@@ -1,0 +1,305 @@
+/* SPDX-License-Identifier: MIT */
+/* How old is this block?  With block_ages each live block has an age of its own. */
+#include <string.h>
+
+#include "tests/support/scene.h"
+
+#define SECOND UINT64_C(1000000000)
+
+static uint64_t virtual_clock(void *context)
+{
+    (void)context;
+    return xseg_sim_clock();
+}
+
+static struct xseg_allocator *open_with_clock(const char *config)
+{
+    struct xseg_options options = XSEG_OPTIONS_INIT;
+    struct xseg_allocator *allocator = NULL;
+
+    assert_int_equal(xseg_sim_reset(NULL), XSEG_OK);
+    options.driver = scene_driver();
+    options.clock = virtual_clock;
+    assert_int_equal(xseg_open(config, &options, &allocator), XSEG_OK);
+    return allocator;
+}
+
+static void expect_age(struct xseg_allocator *allocator, const void *block, uint64_t ms)
+{
+    const uint64_t age = scene_block(allocator, block).age_ms;
+
+    assert_in_range(age, ms < 20 ? 0 : ms - 20, ms + 20);
+}
+
+static void expect_no_age(struct xseg_allocator *allocator, const void *block)
+{
+    assert_true(scene_block(allocator, block).age_ms == UINT64_MAX);
+}
+
+static const size_t sizes[] = {1, 512, 3000, 200 * KIB, MIB, MIB + 1, 9 * MIB, 50 * MIB};
+
+/* Every size, in every kind of segment. */
+static void blocks_have_ages(void **state)
+{
+    static const char *const config[] = {
+        "block_ages:True",
+        "block_ages:True,expandable_segments:False",
+        "block_ages:True,placement:pages",
+        "block_ages:True,guard_page:True",
+        "block_ages:True,idle_ms:100000",
+        "block_ages:True,roundup_power2_divisions:4",
+    };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(config); i++) {
+        struct xseg_allocator *allocator = open_with_clock(config[i]);
+        void *block[2 * COUNT_OF(sizes)];
+
+        for (size_t at = 0; at < COUNT_OF(block); at++) {
+            block[at] = scene_alloc(allocator, sizes[at % COUNT_OF(sizes)], NULL);
+            xseg_sim_advance(SECOND);
+        }
+        for (size_t at = 0; at < COUNT_OF(block); at++)
+            expect_age(allocator, block[at], (COUNT_OF(block) - at) * 1000);
+        for (size_t at = 0; at < COUNT_OF(block); at++)
+            scene_free(allocator, block[at]);
+        scene_close(allocator);
+    }
+}
+
+/* A block in the same place is a new one, also where it comes by the shortest way otherwise. */
+static void a_block_in_the_same_place_is_young(void **state)
+{
+    struct xseg_allocator *allocator = open_with_clock("block_ages:True");
+
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(sizes); i++) {
+        void *old = scene_alloc(allocator, sizes[i], NULL);
+
+        xseg_sim_advance(5 * SECOND);
+        expect_age(allocator, old, 5000);
+        scene_free(allocator, old);
+        assert_ptr_equal(scene_alloc(allocator, sizes[i], NULL), old);
+        expect_age(allocator, old, 0);
+        xseg_sim_advance(SECOND);
+        expect_age(allocator, old, 1000);
+        scene_free(allocator, old);
+        expect_no_age(allocator, old);
+    }
+    scene_close(allocator);
+}
+
+static void blocks_of_pools_have_ages(void **state)
+{
+    struct xseg_allocator *allocator = open_with_clock("block_ages:True");
+    struct xseg_pool *pool = scene_pool(allocator);
+    struct xseg_request request = XSEG_REQUEST_INIT;
+    void *block[2];
+
+    (void)state;
+    request.pool = pool;
+    for (size_t i = 0; i < 2; i++) {
+        request.bytes = i == 0 ? 3000 : 5 * MIB;
+        assert_int_equal(xseg_alloc_with(allocator, &request, &block[i]), XSEG_OK);
+        xseg_sim_advance(3 * SECOND);
+    }
+    expect_age(allocator, block[0], 6000);
+    expect_age(allocator, block[1], 3000);
+    /* Through a pause, too. */
+    assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_OK);
+    expect_age(allocator, block[0], 6000);
+    assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
+    expect_age(allocator, block[1], 3000);
+    scene_free(allocator, block[0]);
+    scene_free(allocator, block[1]);
+    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    scene_close(allocator);
+}
+
+static void a_restored_block_is_as_old_as_that(void **state)
+{
+    struct xseg_allocator *allocator = open_with_clock("block_ages:True");
+    struct xseg_pool *pool = scene_pool(allocator);
+    struct xseg_request request = XSEG_REQUEST_INIT;
+    struct xseg_checkpoint *checkpoint = NULL;
+    void *block[2];
+
+    (void)state;
+    request.pool = pool;
+    for (size_t i = 0; i < 2; i++) {
+        request.bytes = i == 0 ? 3000 : 5 * MIB;
+        assert_int_equal(xseg_alloc_with(allocator, &request, &block[i]), XSEG_OK);
+    }
+    xseg_sim_advance(3 * SECOND);
+    assert_int_equal(xseg_pool_checkpoint(pool, &checkpoint), XSEG_OK);
+    scene_free(allocator, block[0]);
+    scene_free(allocator, block[1]);
+    xseg_sim_advance(3 * SECOND);
+    assert_int_equal(xseg_pool_restore(pool, checkpoint, NULL, NULL), XSEG_OK);
+    xseg_sim_advance(SECOND);
+    for (size_t i = 0; i < 2; i++) {
+        expect_age(allocator, block[i], 1000);
+        scene_free(allocator, block[i]);
+    }
+    xseg_checkpoint_end(checkpoint);
+    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    scene_close(allocator);
+}
+
+/* What was allocated before the key was set has no age, also where one was stamped earlier. */
+static void the_key_comes_and_goes(void **state)
+{
+    struct xseg_allocator *allocator = open_with_clock("expandable_segments:True");
+    void *before[COUNT_OF(sizes)], *since[COUNT_OF(sizes)];
+
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(sizes); i++)
+        before[i] = scene_alloc(allocator, sizes[i], NULL);
+    assert_int_equal(xseg_configure(allocator, "block_ages:True"), XSEG_OK);
+    for (size_t i = 0; i < COUNT_OF(sizes); i++)
+        since[i] = scene_alloc(allocator, sizes[i], NULL);
+    xseg_sim_advance(SECOND);
+    for (size_t i = 0; i < COUNT_OF(sizes); i++) {
+        expect_no_age(allocator, before[i]);
+        expect_age(allocator, since[i], 1000);
+    }
+    assert_int_equal(xseg_configure(allocator, "block_ages:False"), XSEG_OK);
+    for (size_t i = 0; i < COUNT_OF(sizes); i++) {
+        expect_no_age(allocator, since[i]);
+        scene_free(allocator, since[i]);
+        assert_ptr_equal(scene_alloc(allocator, sizes[i], NULL), since[i]);
+    }
+    assert_int_equal(xseg_configure(allocator, "block_ages:True"), XSEG_OK);
+    xseg_sim_advance(SECOND);
+    for (size_t i = 0; i < COUNT_OF(sizes); i++) {
+        expect_no_age(allocator, since[i]);
+        scene_free(allocator, since[i]);
+        scene_free(allocator, before[i]);
+    }
+    scene_close(allocator);
+}
+
+/* --- Where they are told. --- */
+
+static void a_pending_block_has_its_age(void **state)
+{
+    struct xseg_allocator *allocator = open_with_clock("block_ages:True");
+    const xseg_stream stream = scene_stream();
+    void *block = scene_alloc(allocator, 5 * MIB, NULL);
+
+    (void)state;
+    xseg_sim_advance(2 * SECOND);
+    scene_work(allocator, stream, block);
+    assert_int_equal(xseg_use(allocator, block, stream), XSEG_OK);
+    scene_free(allocator, block);
+    assert_int_equal(scene_block(allocator, block).state, XSEG_BLOCK_PENDING);
+    expect_age(allocator, block, 2000);
+    xseg_sim_finish_all();
+    assert_int_equal(xseg_close(allocator), XSEG_OK);
+    scene_stream_destroy(stream);
+}
+
+struct sum {
+    unsigned known, unknown;
+    uint64_t ms;
+};
+
+static bool add_block(void *context, const struct xseg_block_info *block)
+{
+    struct sum *sum = context;
+
+    assert_true(block->state == XSEG_BLOCK_LIVE || block->age_ms == UINT64_MAX);
+    sum->known += block->age_ms != UINT64_MAX;
+    sum->unknown += block->state == XSEG_BLOCK_LIVE && block->age_ms == UINT64_MAX;
+    sum->ms += block->age_ms != UINT64_MAX ? block->age_ms : 0;
+    return true;
+}
+
+static bool add_reason(void *context, const struct xseg_reason *reason)
+{
+    struct sum *sum = context;
+
+    assert_true(reason->block != NULL || reason->block_age_ms == UINT64_MAX);
+    sum->known += reason->block_age_ms != UINT64_MAX;
+    sum->unknown += reason->block != NULL && reason->block_age_ms == UINT64_MAX;
+    sum->ms += reason->block_age_ms != UINT64_MAX ? reason->block_age_ms : 0;
+    /* The age of the page is another thing: nothing decays, so nobody knows it. */
+    assert_true(reason->age_ms == UINT64_MAX);
+    return true;
+}
+
+/* An old block among many young ones, which come and go: its page is old for its sake. */
+static void a_walk_tells_each_and_a_reason_that_of_its_block(void **state)
+{
+    static const char *const config[] = {"block_ages:True", "expandable_segments:True"};
+
+    (void)state;
+    for (unsigned i = 0; i < 2; i++) {
+        struct xseg_allocator *allocator = open_with_clock(config[i]);
+        void *old = scene_alloc(allocator, 3000, NULL), *young[100];
+        struct sum blocks = {0, 0, 0}, reasons = {0, 0, 0};
+
+        xseg_sim_advance(60 * SECOND);
+        for (unsigned at = 0; at < COUNT_OF(young); at++)
+            young[at] = scene_alloc(allocator, 2000, NULL);
+        xseg_sim_advance(SECOND);
+        assert_int_equal(xseg_walk(allocator, NULL, add_block, &blocks), XSEG_OK);
+        assert_int_equal(blocks.known, i == 0 ? 101 : 0);
+        assert_int_equal(blocks.unknown, i == 0 ? 0 : 101);
+        assert_in_range(blocks.ms, i == 0 ? 161000 - 101 * 20 : 0, i == 0 ? 161000 + 101 * 20 : 0);
+        assert_int_equal(xseg_explain(allocator, NULL, add_reason, &reasons, NULL), XSEG_OK);
+        assert_int_equal(reasons.known, i == 0);
+        assert_int_equal(reasons.unknown, i != 0);
+        assert_in_range(reasons.ms, i == 0 ? 60980 : 0, i == 0 ? 61020 : 0);
+        for (unsigned at = 0; at < COUNT_OF(young); at++)
+            scene_free(allocator, young[at]);
+        scene_free(allocator, old);
+        scene_close(allocator);
+    }
+}
+
+/* A caller that knows a shorter struct is told as much of it. */
+static void older_callers_are_told_what_they_know(void **state)
+{
+    struct xseg_allocator *allocator = open_with_clock("block_ages:True");
+    struct xseg_block_info info = XSEG_BLOCK_INFO_INIT;
+    void *block = scene_alloc(allocator, 3000, NULL);
+
+    (void)state;
+    info.struct_bytes = offsetof(struct xseg_block_info, age_ms);
+    info.age_ms = 77;
+    assert_int_equal(xseg_block(allocator, block, &info), XSEG_OK);
+    assert_ptr_equal(info.base, block);
+    assert_int_equal(info.age_ms, 77);
+    scene_free(allocator, block);
+    scene_close(allocator);
+}
+
+/* By the system's clock: the age is real. */
+static void the_clock_of_the_system_does(void **state)
+{
+    struct xseg_allocator *allocator = scene_open("block_ages:True");
+    void *block = scene_alloc(allocator, 3000, NULL);
+
+    (void)state;
+    assert_true(scene_block(allocator, block).age_ms < 60000);
+    scene_free(allocator, block);
+    scene_close(allocator);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(blocks_have_ages),
+        cmocka_unit_test(a_block_in_the_same_place_is_young),
+        cmocka_unit_test(blocks_of_pools_have_ages),
+        cmocka_unit_test(a_restored_block_is_as_old_as_that),
+        cmocka_unit_test(the_key_comes_and_goes),
+        cmocka_unit_test(a_pending_block_has_its_age),
+        cmocka_unit_test(a_walk_tells_each_and_a_reason_that_of_its_block),
+        cmocka_unit_test(older_callers_are_told_what_they_know),
+        cmocka_unit_test(the_clock_of_the_system_does),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

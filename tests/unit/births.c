@@ -1,0 +1,157 @@
+/* SPDX-License-Identifier: MIT */
+/* When blocks were allocated: stamps by place, which start over. */
+#include "src/core/births.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "src/core/allocator.h"
+#include "tests/support/scene.h"
+
+#define TICK_NS (UINT64_C(1) << 24)
+#define CYCLE   (TICK_NS << 32)
+
+/* An extent whose table is all that is used. */
+static struct xseg_extent *make(bool has_cells, uint64_t bytes)
+{
+    struct xseg_extent *extent = aligned_alloc(_Alignof(struct xseg_extent), sizeof(*extent));
+
+    assert_non_null(extent);
+    memset(extent, 0, sizeof(*extent));
+    extent->segment.base = UINT64_C(1) << 40;
+    extent->segment.bytes = bytes;
+    extent->has_cells = has_cells;
+    return extent;
+}
+
+static void end(struct xseg_extent *extent)
+{
+    xseg_births_fini(extent);
+    assert_int_equal(xseg_births_host_bytes(extent), 0);
+    free(extent);
+}
+
+static uint64_t age(const struct xseg_extent *extent, uint64_t offset, uint64_t now)
+{
+    return xseg_births_age(extent, extent->segment.base + offset, now);
+}
+
+static void each_place_has_its_own(void **state)
+{
+    static const uint64_t units[] = {MIB, 512};
+
+    (void)state;
+    for (int small = 0; small < 2; small++) {
+        struct xseg_extent *extent = make(small != 0, 10000 * units[small]);
+        const uint64_t at[] = {0, 1, 4095, 4096, 9999};
+
+        for (size_t i = 0; i < COUNT_OF(at); i++)
+            assert_true(age(extent, at[i] * units[small], TICK_NS) == XSEG_BIRTHS_UNKNOWN);
+        for (size_t i = 0; i < COUNT_OF(at); i++)
+            xseg_births_note(extent, extent->segment.base + at[i] * units[small],
+                             (i + 1) * 1000 * TICK_NS);
+        for (size_t i = 0; i < COUNT_OF(at); i++)
+            assert_int_equal(age(extent, at[i] * units[small], 6000 * TICK_NS),
+                             (5 - i) * 1000 * TICK_NS / 1000000);
+        assert_true(age(extent, 2 * units[small], 6000 * TICK_NS) == XSEG_BIRTHS_UNKNOWN);
+        end(extent);
+    }
+}
+
+static void a_new_block_has_a_new_age(void **state)
+{
+    struct xseg_extent *extent = make(true, 2 * MIB);
+
+    (void)state;
+    xseg_births_note(extent, extent->segment.base, 1000 * TICK_NS);
+    xseg_births_note(extent, extent->segment.base, 3000 * TICK_NS);
+    assert_int_equal(age(extent, 0, 4000 * TICK_NS), 1000 * TICK_NS / 1000000);
+    /* Without a time there is no age. */
+    assert_true(age(extent, 0, 0) == XSEG_BIRTHS_UNKNOWN);
+    end(extent);
+}
+
+static void stamps_start_over_and_ages_go_on(void **state)
+{
+    static const uint64_t born[] = {1, TICK_NS - 1, CYCLE - TICK_NS, CYCLE,
+                                    7 * CYCLE + 5 * TICK_NS};
+    static const uint64_t later[] = {0, 500, 1000000, UINT64_C(4000000000)};
+
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(born); i++)
+        for (size_t at = 0; at < COUNT_OF(later); at++) {
+            struct xseg_extent *extent = make(false, 20 * MIB);
+            const uint64_t expected = later[at] * TICK_NS / 1000000;
+
+            xseg_births_note(extent, extent->segment.base + MIB, born[i]);
+            const uint64_t got = age(extent, MIB, born[i] + later[at] * TICK_NS);
+            /* One tick in all is told as the next, that no stamp is 0. */
+            assert_true(got <= expected && got + 17 >= expected);
+            end(extent);
+        }
+}
+
+/* A stamp of just after the time was read: another thread was faster. */
+static void nothing_is_younger_than_new(void **state)
+{
+    struct xseg_extent *extent = make(false, 20 * MIB);
+
+    (void)state;
+    xseg_births_note(extent, extent->segment.base, 1000 * TICK_NS);
+    assert_int_equal(age(extent, 0, 999 * TICK_NS), 0);
+    end(extent);
+}
+
+static void tables_are_counted(void **state)
+{
+    struct xseg_extent *extent = make(true, 8 * MIB);
+    const uint64_t chunk = XSEG_BIRTHS_CHUNK * sizeof(uint32_t);
+
+    (void)state;
+    assert_int_equal(xseg_births_host_bytes(extent), 0);
+    xseg_births_note(extent, extent->segment.base, TICK_NS);
+    const uint64_t one = xseg_births_host_bytes(extent);
+    assert_true(one >= chunk && one < 2 * chunk);
+    xseg_births_note(extent, extent->segment.base + 512, TICK_NS);
+    assert_int_equal(xseg_births_host_bytes(extent), one);
+    xseg_births_note(extent, extent->segment.base + 2 * MIB, TICK_NS);
+    assert_int_equal(xseg_births_host_bytes(extent), one + chunk);
+    /* 4 bytes for 512, and the table of chunks. */
+    assert_true(2 * chunk * 100 <= 4 * MIB);
+    end(extent);
+}
+
+static void without_the_key_there_is_none(void **state)
+{
+    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
+    void *ptr = scene_alloc(allocator, 3000, NULL);
+    const struct xseg_extent *extent =
+        xseg_lookup_find(&allocator->lookup, (uint64_t)(uintptr_t)ptr);
+
+    (void)state;
+    assert_int_equal(xseg_births_now(allocator, xseg_allocator_config(allocator)), 0);
+    assert_int_equal(xseg_births_host_bytes(extent), 0);
+    assert_int_equal(xseg_configure(allocator, "block_ages:True"), XSEG_OK);
+    assert_true(xseg_births_now(allocator, xseg_allocator_config(allocator)) > 0);
+    const uint64_t before = scene_stats(allocator).host_bytes;
+    scene_free(allocator, ptr);
+    ptr = scene_alloc(allocator, 3000, NULL);
+    assert_true(xseg_births_host_bytes(extent) > 0);
+    assert_int_equal(scene_stats(allocator).host_bytes - before, xseg_births_host_bytes(extent));
+    scene_free(allocator, ptr);
+    scene_close(allocator);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(each_place_has_its_own),
+        cmocka_unit_test(a_new_block_has_a_new_age),
+        cmocka_unit_test(stamps_start_over_and_ages_go_on),
+        cmocka_unit_test(nothing_is_younger_than_new),
+        cmocka_unit_test(tables_are_counted),
+        cmocka_unit_test(without_the_key_there_is_none),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
