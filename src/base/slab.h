@@ -19,6 +19,7 @@
 #include <stdint.h>
 
 #include "src/base/check.h"
+#include "src/base/either.h"
 
 /* Records in one slab: about 48 KiB of block records, so that refills are rare and small. */
 #define XSEG_SLAB_RECORDS 512u
@@ -95,15 +96,14 @@ static inline void xseg_slab_put(struct xseg_slab *slab, void *record)
 static inline void xseg_slab_put_both_if(struct xseg_slab *slab, void *first, bool first_goes,
                                          void *second, bool second_goes)
 {
-    struct xseg_slab_idle *const firsts[] = {&slab->none, first};
-    struct xseg_slab_idle *const seconds[] = {&slab->none, second};
-    struct xseg_slab_idle *heads[] = {slab->free, first};
+    struct xseg_slab_idle *none = &slab->none, *head = slab->free;
+    struct xseg_slab_idle *one = xseg_either(first_goes, first, none);
+    struct xseg_slab_idle *other = xseg_either(second_goes, second, none);
 
-    firsts[first_goes]->next = heads[0];
-    heads[0] = heads[first_goes];
-    heads[1] = second;
-    seconds[second_goes]->next = heads[0];
-    slab->free = heads[second_goes];
+    one->next = head;
+    head = xseg_either(first_goes, first, head);
+    other->next = head;
+    slab->free = xseg_either(second_goes, second, head);
     slab->free_count += (uint32_t)first_goes + second_goes;
 }
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* The shortest ways of an arena without cells. */
+#include "src/base/either.h"
 #include "src/core/cached.h"
 
 /* Hand out a cached block, of which `rest` bytes stay cached; its address. */
@@ -83,8 +84,9 @@ static inline void merge(struct xseg_arena *arena, struct xseg_block *block)
     bool was_frontier = false;
     const struct joining left = start_joining(arena, prev, &was_frontier);
     const struct joining right = start_joining(arena, next, &was_frontier);
-    struct xseg_block *const wholes[] = {block, prev}, *const afters[] = {block->next, next->next};
-    struct xseg_block *whole = wholes[left.joins], *after = afters[right.joins];
+    struct xseg_block *beyond = next->next;
+    struct xseg_block *whole = xseg_either(left.joins, prev, block);
+    struct xseg_block *after = xseg_either(right.joins, beyond, block->next);
 
     whole->state = XSEG_BLOCK_CACHED;
     whole->filled = false;
@@ -106,7 +108,8 @@ static inline void merge(struct xseg_arena *arena, struct xseg_block *block)
 bool xseg_arena_hit_free(struct xseg_arena *arena, struct xseg_extent *extent, uint64_t address)
 {
     const uint64_t offset = address - extent->segment.base;
-    struct xseg_block *block = xseg_starts_at(&extent->starts, offset);
+    struct xseg_starts_chunk *chunk = xseg_starts_chunk_at(&extent->starts, offset);
+    struct xseg_block *block = xseg_starts_in(chunk, offset);
 
     if (block == NULL || block->base != address || block->state != XSEG_BLOCK_LIVE ||
         block->uses != NULL || arena->is_alone)
@@ -114,7 +117,7 @@ bool xseg_arena_hit_free(struct xseg_arena *arena, struct xseg_extent *extent, u
     xseg_counts_free(&arena->counts, block->bytes, block->requested);
     xseg_arena_note_oversize(arena, block);
     xseg_arena_stamp(arena, extent, address, block->bytes);
-    xseg_starts_remove(&extent->starts, offset);
+    xseg_starts_remove_in(chunk, offset);
     merge(arena, block);
     return true;
 }

@@ -69,20 +69,29 @@ static inline void xseg_starts_add(struct xseg_starts *starts, uint64_t offset,
     chunk->slot[(offset >> XSEG_STARTS_SHIFT) % XSEG_STARTS_SLOTS] = block;
 }
 
-static inline void xseg_starts_remove(struct xseg_starts *starts, uint64_t offset)
+/* A block that starts at an offset does so no longer.  In the chunk of that: */
+static inline void xseg_starts_remove_in(struct xseg_starts_chunk *chunk, uint64_t offset)
 {
-    struct xseg_starts_chunk *chunk = xseg_starts_chunk_at(starts, offset);
-
     chunk->count--;
     chunk->slot[(offset >> XSEG_STARTS_SHIFT) % XSEG_STARTS_SLOTS] = NULL;
 }
 
-/* What the slot of an offset leads to, or NULL: the block may start elsewhere in the slot. */
+static inline void xseg_starts_remove(struct xseg_starts *starts, uint64_t offset)
+{
+    xseg_starts_remove_in(xseg_starts_chunk_at(starts, offset), offset);
+}
+
+/* What the slot of an offset leads to, or NULL: the block may start elsewhere in the slot.  In the chunk of
+ * that, which may be missing: */
+static inline struct xseg_block *xseg_starts_in(const struct xseg_starts_chunk *chunk,
+                                                uint64_t offset)
+{
+    return chunk == NULL ? NULL : chunk->slot[(offset >> XSEG_STARTS_SHIFT) % XSEG_STARTS_SLOTS];
+}
+
 static inline struct xseg_block *xseg_starts_at(const struct xseg_starts *starts, uint64_t offset)
 {
-    const struct xseg_starts_chunk *chunk = xseg_starts_chunk_at(starts, offset);
-
-    return chunk == NULL ? NULL : chunk->slot[(offset >> XSEG_STARTS_SHIFT) % XSEG_STARTS_SLOTS];
+    return xseg_starts_in(xseg_starts_chunk_at(starts, offset), offset);
 }
 
 /* The last start in the slots up to that of an offset, or NULL. */

@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: MIT */
+/* One of two addresses, without a branch: for where nobody can foresee which it is.  Compilers make a
+ * branch of a `?:`, and take an array of both through memory. */
+#ifndef XSEG_BASE_EITHER_H
+#define XSEG_BASE_EITHER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+static inline void *xseg_either(bool cond, void *yes, void *no)
+{
+#if defined(__x86_64__)
+    __asm__("testb %1, %1\n\tcmovnz %2, %0" : "+r"(no) : "q"(cond), "r"(yes) : "cc");
+    return no;
+#else
+    const uintptr_t mask = -(uintptr_t)cond;
+
+    /* NOLINTNEXTLINE(performance-no-int-to-ptr) */
+    return (void *)(((uintptr_t)yes & mask) | ((uintptr_t)no & ~mask));
+#endif
+}
+
+#endif
