@@ -239,7 +239,8 @@ static void obey(int socket, const struct xseg_sim_settings *settings)
         if (write(socket, is_fine ? "y" : "n", 1) != 1)
             _exit(2);
     }
-    _exit(0);
+    /* Whoever leaves last removes the machine; after a failure that is this process. */
+    _exit(xseg_sim_reset(NULL) == XSEG_OK ? 0 : 3);
 }
 
 static bool tell(const struct process *process, char order)

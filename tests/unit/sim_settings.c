@@ -244,6 +244,8 @@ static void obey(int socket, const struct xseg_sim_settings *settings)
         if (write(socket, &order, 1) != 1)
             _exit(2);
     }
+    /* Whoever leaves last removes the machine; after a failure that is this process. */
+    (void)xseg_sim_reset(NULL);
     _exit(3);
 }
 
