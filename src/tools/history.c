@@ -126,10 +126,11 @@ static size_t span_above(const struct history *history, uint64_t address)
 static uint64_t pool_at(const struct history *history, uint64_t address, size_t number)
 {
     const size_t at = span_above(history, address);
-    const struct history_span *span = &history->spans[at];
 
-    return at < history->span_count && span->begin <= address && span->since <= number ? span->pool
-                                                                                       : 0;
+    if (at == history->span_count)
+        return 0;
+    const struct history_span *span = &history->spans[at];
+    return span->begin <= address && span->since <= number ? span->pool : 0;
 }
 
 /* What a segment that was freed held is not known to have been in the pool of a later one. */

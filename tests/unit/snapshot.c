@@ -590,6 +590,14 @@ static void what_is_wrong_is_named_by_its_entry(void **state)
     end(&pen);
     expect_bad(&pen, 1, "`addr` is missing, or no number");
     begin(&pen);
+    open_entry(&pen, "alloc", 0, 1);
+    text(&pen, "stream");
+    op(&pen, "N");
+    done(&pen);
+    begin_segments(&pen);
+    end(&pen);
+    expect_bad(&pen, 1, "`stream` is no number");
+    begin(&pen);
     op(&pen, "}");
     begin_segments(&pen);
     end(&pen);
@@ -619,6 +627,17 @@ static void what_is_wrong_elsewhere_is_named_with_it(void **state)
     op(&pen, "](}eu");
     end(&pen);
     expect_bad(&pen, 0, "segment 1: a block has no `state`");
+    begin(&pen);
+    begin_segments(&pen);
+    open_segment(&pen, 0, 0, 2);
+    text(&pen, "blocks");
+    op(&pen, "](");
+    block(&pen, 0, 512, "active_allocated");
+    for (int i = 0; i < 100; i++)
+        op(&pen, "2");
+    op(&pen, "eu");
+    end(&pen);
+    expect_bad(&pen, 0, "segment 1: its blocks are those of others");
     begin(&pen);
     begin_segments(&pen);
     end(&pen);
