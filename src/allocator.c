@@ -276,9 +276,8 @@ NEXT free_held(struct xseg_allocator *allocator, void *ptr, struct xseg_extent *
     return __builtin_expect(freed, 1) ? XSEG_OK : free_slowly(allocator, ptr);
 }
 
-/* Of a small one. */
-NEXT free_cell(struct xseg_allocator *allocator, void *ptr, struct xseg_extent *extent,
-               struct xseg_arena *arena) XSEG_UNCHECKED
+/* Free a block of a small extent, whose arena is locked, if that is all there is to do. */
+static inline bool frees_cell(struct xseg_extent *extent, struct xseg_arena *arena, void *ptr)
 {
     const uint64_t address = (uint64_t)(uintptr_t)ptr;
     uint32_t quantum = 0;
@@ -287,10 +286,31 @@ NEXT free_cell(struct xseg_allocator *allocator, void *ptr, struct xseg_extent *
                              !xseg_live_lies_in(extent, address) ||
                              !xseg_live_find_cell(extent, address, &quantum),
                          0))
-        return free_held(allocator, ptr, extent, arena);
+        return false;
     xseg_plain_free(arena, extent, quantum);
+    return true;
+}
+
+/* Of a small one. */
+NEXT free_cell(struct xseg_allocator *allocator, void *ptr, struct xseg_extent *extent,
+               struct xseg_arena *arena) XSEG_UNCHECKED
+{
+    if (__builtin_expect(!frees_cell(extent, arena, ptr), 0))
+        return free_held(allocator, ptr, extent, arena);
     xseg_latch_give_own(&arena->lock);
     return XSEG_OK;
+}
+
+/* In an arena that several threads use. */
+NEXT free_shared(struct xseg_allocator *allocator, void *ptr, struct xseg_extent *extent,
+                 struct xseg_arena *arena) XSEG_UNCHECKED
+{
+    xseg_arena_lock(arena);
+    const bool freed = extent->has_cells
+                           ? frees_cell(extent, arena, ptr)
+                           : xseg_hit_free_at(arena, extent, (uint64_t)(uintptr_t)ptr);
+    xseg_arena_unlock(arena);
+    return __builtin_expect(freed, 1) ? XSEG_OK : free_slowly(allocator, ptr);
 }
 
 xseg_status xseg_free(struct xseg_allocator *allocator, void *ptr) XSEG_UNCHECKED
@@ -306,7 +326,7 @@ xseg_status xseg_free(struct xseg_allocator *allocator, void *ptr) XSEG_UNCHECKE
         return free_slowly(allocator, ptr);
     struct xseg_arena *arena = extent->arena;
     if (!xseg_latch_try_own(&arena->lock))
-        return free_slowly(allocator, ptr);
+        return free_shared(allocator, ptr, extent, arena);
     if (!xseg_plain_join_frontier(arena, extent, address))
         return extent->has_cells ? free_cell(allocator, ptr, extent, arena)
                                  : free_held(allocator, ptr, extent, arena);
