@@ -8,6 +8,9 @@
 #include "src/tools/history.h"
 #include "src/tools/pickle.h"
 
+/* Microseconds between two looks at the clock: a look takes longer than the event that it is for. */
+#define CLOCK_STEP 1000
+
 /* Where an address stands, in the table of addresses by idmap_entry.line. */
 enum { ADDRESS_KNOWN = 1, ADDRESS_LEAVING /* its free was requested */ };
 
@@ -25,6 +28,7 @@ struct snapshot {
     uint64_t reserved; /* where the history is */
     uint64_t capacity; /* most that could be reserved when a request failed */
     bool has_capacity; /* one did */
+    uint64_t time;     /* the latest that an entry had */
     uint64_t failed, unfreed, left_out;
 };
 
@@ -169,12 +173,16 @@ static bool allocate_early(struct snapshot *snapshot)
     return true;
 }
 
-static bool tell_time(struct snapshot *snapshot, uint64_t time)
+/*
+ * Move the clock on to the time of an entry, if that is at least so many microseconds.  Threads that
+ * allocate at the same time may be a little out of order; a time that has passed is none.
+ */
+static bool tell_time(struct snapshot *snapshot, uint64_t time, uint64_t least)
 {
     const struct fields fields = {.count = 2, .number = {0, time}};
+    const struct reader *reader = snapshot->reader;
 
-    /* Threads that allocate at the same time may be a little out of order. */
-    if (time == 0 || (snapshot->reader->has_clock && time <= snapshot->reader->clock))
+    if (time == 0 || (reader->has_clock && (time <= reader->clock || time - reader->clock < least)))
         return true;
     return reader_clock(snapshot->reader, &fields);
 }
@@ -289,7 +297,9 @@ static bool play_entry(struct snapshot *snapshot, size_t number, struct returns 
         return false;
     if (entry.action != HISTORY_RETURN && !end_returns(snapshot, returns, &entry))
         return false;
-    if (!tell_time(snapshot, entry.time))
+    if (entry.time > snapshot->time)
+        snapshot->time = entry.time;
+    if (!tell_time(snapshot, entry.time, CLOCK_STEP))
         return false;
     switch (entry.action) {
     case HISTORY_ALLOC:
@@ -319,7 +329,7 @@ static bool play(struct snapshot *snapshot)
     for (size_t number = 1; number <= snapshot->history.count; number++)
         if (!play_entry(snapshot, number, &returns))
             return false;
-    return end_returns(snapshot, &returns, NULL);
+    return end_returns(snapshot, &returns, NULL) && tell_time(snapshot, snapshot->time, 1);
 }
 
 /*

@@ -381,6 +381,33 @@ static void a_flush_for_want_of_memory_is_none(void **state)
     }
 }
 
+/* With garbage collection any growth may have given old memory back first. */
+static void what_was_collected_is_none(void **state)
+{
+    static const char *const configs[] = {"garbage_collection_threshold:0.8",
+                                          "expandable_segments:True"};
+
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        struct pen pen;
+
+        begin(&pen);
+        entry(&pen, "segment_free", 0, 2 << 20);
+        entry(&pen, "segment_alloc", 0, 2 << 20);
+        entry(&pen, "alloc", 0, 1000);
+        op(&pen, "ee");
+        text(&pen, "allocator_settings");
+        op(&pen, "}");
+        text(&pen, "PYTORCH_CUDA_ALLOC_CONF");
+        text(&pen, configs[i]);
+        op(&pen, "s");
+        text(&pen, "segments");
+        op(&pen, "](");
+        end(&pen);
+        expect(&pen, i == 0 ? "a 0 1000 0\n" : "e\na 0 1000 0\n", "device 0, 3 entries");
+    }
+}
+
 static void the_stack_says_who_gave_memory_back(void **state)
 {
     static const char *const names[] = {"empty_cache", "c10::cuda::emptyCache()", "forward"};
@@ -447,23 +474,25 @@ static void segments_tell_the_pool_of_older_entries(void **state)
            "device 0, 8 entries");
 }
 
-static void times_are_the_clock_which_never_goes_back(void **state)
+static void times_are_the_clock_which_goes_on_by_milliseconds(void **state)
 {
-    static const uint64_t times[] = {1795328907892187, 1795328907892180, 1795328907892187,
-                                     1795328907892190};
+    static const uint64_t times[] = {1795328907892187, 1795328907892180, 1795328907893186,
+                                     1795328907893187, 1795328907893190};
     struct pen pen;
 
     (void)state;
     begin(&pen);
-    for (uint64_t i = 0; i < 4; i++) {
+    for (uint64_t i = 0; i < 5; i++) {
         open_entry(&pen, "alloc", 512 * i, i + 1);
         field(&pen, "time_us", times[i]);
         done(&pen);
     }
     begin_segments(&pen);
     end(&pen);
-    expect(&pen, "@ 1795328907892187\na 0 1 0\na 1 2 0\na 2 3 0\n@ 1795328907892190\na 3 4 0\n",
-           "device 0, 4 entries");
+    expect(&pen,
+           "@ 1795328907892187\na 0 1 0\na 1 2 0\na 2 3 0\n"
+           "@ 1795328907893187\na 3 4 0\na 4 5 0\n@ 1795328907893190\n",
+           "device 0, 5 entries");
 }
 
 static void write_devices(struct pen *pen)
@@ -661,10 +690,11 @@ int main(void)
         cmocka_unit_test(a_request_that_failed_is_one),
         cmocka_unit_test(memory_that_was_given_back_is_one_e),
         cmocka_unit_test(a_flush_for_want_of_memory_is_none),
+        cmocka_unit_test(what_was_collected_is_none),
         cmocka_unit_test(the_stack_says_who_gave_memory_back),
         cmocka_unit_test(private_pools_are_released_when_their_memory_goes),
         cmocka_unit_test(segments_tell_the_pool_of_older_entries),
-        cmocka_unit_test(times_are_the_clock_which_never_goes_back),
+        cmocka_unit_test(times_are_the_clock_which_goes_on_by_milliseconds),
         cmocka_unit_test(the_device_with_most_entries_is_taken),
         cmocka_unit_test(without_a_history_the_live_blocks_are_left),
         cmocka_unit_test(settings_are_the_configuration),
