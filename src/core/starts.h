@@ -5,8 +5,9 @@
  * The extent is cut into slots, each of which leads to the one live or pending block that starts in
  * it.  A slot is 1 MiB, since large blocks are larger than that, and so no two start in the same slot;
  * a block that is alone in its segment may be smaller.  Slots come in chunks of 4096, the last one with
- * as many as are left, made when memory is first mapped there: a classic segment of 20 MiB has one of 20.  A hit reads or writes one slot; who looks for the last start before an
- * address reads backwards, chunk by chunk where they are empty.
+ * as many as are left, made when memory is first mapped there: a classic segment of 20 MiB has one of 20.
+ * A hit reads or writes one slot; who looks for the last start before an address reads backwards, chunk by
+ * chunk where they are empty.
  *
  * Invariants:
  *   START-1  a chunk counts its starts.
