@@ -131,9 +131,9 @@ static inline struct xseg_block *xseg_cached_choose(const struct xseg_arena *are
     if (block == NULL)
         return NULL;
     /* What the rules end at, mostly. */
-    if (__builtin_expect(need->expandable && !xseg_block_can_grow(block) &&
-                             block->bytes < need->config->max_split_bytes,
-                         1))
+    const bool is_odd =
+        need->expandable ? xseg_block_can_grow(block) : xseg_extent_is_expandable(block->extent);
+    if (__builtin_expect(!is_odd && block->bytes < need->config->max_split_bytes, 1))
         return block;
     return xseg_arena_choose(arena, need, block);
 }
