@@ -120,10 +120,12 @@ static void streams_may_share_a_place(void **state)
 {
     enum { MANY = 700 };
     static xseg_stream stream[MANY];
-    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
+    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
     unsigned with = 0;
 
     (void)state;
+    settings.memory_bytes = 2 * GIB;
+    struct xseg_allocator *allocator = scene_open_on(&settings, "expandable_segments:True");
     for (unsigned i = 0; i < MANY; i++)
         stream[i] = scene_stream();
     for (unsigned round = 0; round < 2; round++) {
