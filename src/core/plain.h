@@ -166,7 +166,7 @@ static inline bool xseg_plain_merge(struct xseg_arena *arena, struct xseg_sheet 
     struct xseg_cells_word *word = &sheet->word[quantum / 64 % XSEG_CELLS_WORDS];
     const uint32_t at = quantum % 64;
 
-    if (at + quanta >= 64 || at == 0 || !xseg_extent_is_expandable(sheet->extent))
+    if (at + quanta >= 64 || at == 0)
         return false;
     const uint64_t head = (uint64_t)1 << at, end = head << quanta;
     const uint64_t before = word->start & (head - 1), after = word->start & ~(end | (end - 1));
@@ -190,6 +190,10 @@ static inline bool xseg_plain_merge(struct xseg_arena *arena, struct xseg_sheet 
     }
     word->free |= (uint64_t)1 << first | (uint64_t)1 << (past - 1);
     xseg_rack_set(rack, sheet, past - first, quantum / 64 % XSEG_CELLS_WORDS);
+    if (!xseg_extent_is_expandable(sheet->extent))
+        xseg_arena_note_merge(arena, true, -(int64_t)has_left - has_right,
+                              -(int64_t)xseg_cell_bytes_of(past - first - quanta),
+                              xseg_cell_bytes_of(past - first));
     return true;
 }
 

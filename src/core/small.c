@@ -419,6 +419,10 @@ static inline uint64_t hit_frontier(struct xseg_arena *arena, uint32_t quanta, u
     struct xseg_cells *cells = &frontier->extent->cells;
     const uint32_t quantum = frontier->quantum;
 
+    if (!xseg_extent_is_expandable(frontier->extent))
+        xseg_arena_note_cut(arena, !xseg_cell_is_whole(frontier), xseg_cell_bytes_of(quanta),
+                            xseg_cell_bytes_of(frontier->quanta - quanta));
+
     frontier->quantum += quanta;
     frontier->quanta -= quanta;
     cut_bits(cells, xseg_cells_word(cells, quantum), quantum, frontier->quantum);
@@ -446,7 +450,7 @@ uint64_t xseg_small_hit(struct xseg_arena *arena, const struct xseg_need *need)
     if (xseg_rack_fit(&arena->small.rack, quanta) != 0 || arena->shelf.filled.top != 0 ||
         frontier->quanta < XSEG_CELLS_WIDE + quanta ||
         xseg_cell_bytes_of(frontier->quanta) >= need->config->max_split_bytes ||
-        !xseg_extent_is_expandable(frontier->extent) || !need->expandable)
+        xseg_extent_is_expandable(frontier->extent) != need->expandable)
         return hit_any(arena, need);
     return hit_frontier(arena, quanta, need->requested);
 }
