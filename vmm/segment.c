@@ -7,6 +7,7 @@
 
 #include "src/base/align.h"
 #include "src/base/error.h"
+#include "src/base/zeroed.h"
 #include "vmm/segment_page.h"
 
 /* Ranges are whole GiB at whole GiB, so that one flat table finds the segment of an address. */
@@ -30,15 +31,17 @@ static void init(struct xseg_segment *segment, struct xseg_context *context,
 
 static void free_tables(struct xseg_segment *segment)
 {
-    free(segment->handle);
-    free(segment->length);
-    free(segment->state);
+    const size_t count = segment->granules;
+
+    xseg_zeroed_give(segment->handle, count * sizeof(*segment->handle));
+    xseg_zeroed_give(segment->length, count * sizeof(*segment->length));
+    xseg_zeroed_give(segment->state, count * sizeof(*segment->state));
     free(segment->pins);
     free(segment->exports);
     if (segment->since != &segment->since_whole)
-        free(segment->since);
+        xseg_zeroed_give(segment->since, count * sizeof(*segment->since));
     if (segment->generation != &segment->generation_whole)
-        free(segment->generation);
+        xseg_zeroed_give(segment->generation, count * sizeof(*segment->generation));
     segment->since = &segment->since_whole;
     segment->generation = &segment->generation_whole;
     segment->pins = NULL;
@@ -61,11 +64,12 @@ static xseg_status reserve(struct xseg_segment *segment, uint64_t page_bytes, ui
     segment->granule_bytes = context->granularity;
     segment->granules = (uint32_t)(segment->bytes / segment->granule_bytes);
     segment->reserved_bytes = segment->bytes + behind;
-    segment->handle = calloc(segment->granules, sizeof(*segment->handle));
-    segment->length = calloc(segment->granules, sizeof(*segment->length));
-    segment->state = calloc(segment->granules, sizeof(*segment->state));
-    segment->since = calloc(segment->granules, sizeof(*segment->since));
-    segment->generation = calloc(segment->granules, sizeof(*segment->generation));
+    /* Of a segment that could hold the whole device most is never looked at. */
+    segment->handle = xseg_zeroed_take(segment->granules * sizeof(*segment->handle));
+    segment->length = xseg_zeroed_take(segment->granules * sizeof(*segment->length));
+    segment->state = xseg_zeroed_take(segment->granules * sizeof(*segment->state));
+    segment->since = xseg_zeroed_take(segment->granules * sizeof(*segment->since));
+    segment->generation = xseg_zeroed_take(segment->granules * sizeof(*segment->generation));
     if (segment->handle == NULL || segment->length == NULL || segment->state == NULL ||
         segment->since == NULL || segment->generation == NULL) {
         status =

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "src/base/error.h"
+#include "src/base/zeroed.h"
 #include "src/core/cached.h"
 #include "src/core/pending.h"
 #include "src/core/pool.h"
@@ -13,14 +14,12 @@
 struct xseg_arena *xseg_arena_create(struct xseg_device *device, struct xseg_pool *pool,
                                      struct xseg_known_stream *stream, bool is_small)
 {
-    /* Aligned by hand: most of it is bins that are never touched, which calloc() need not clear. */
-    void *memory = calloc(1, sizeof(struct xseg_arena) + _Alignof(struct xseg_arena) - 1);
+    _Static_assert(sizeof(struct xseg_arena) >= XSEG_ZEROED_LARGE, "it begins with a cache line");
+    /* Most of it is bins that are never touched. */
+    struct xseg_arena *arena = xseg_zeroed_take(sizeof(*arena));
 
-    if (memory == NULL)
+    if (arena == NULL)
         return NULL;
-    struct xseg_arena *arena =
-        (void *)((char *)memory + -(uintptr_t)memory % _Alignof(struct xseg_arena));
-    arena->memory = memory;
     if (!xseg_slab_init(&arena->blocks, sizeof(struct xseg_block)))
         goto free_arena;
     if (!xseg_slab_init(&arena->uses, sizeof(struct xseg_pending_use)))
@@ -41,7 +40,7 @@ struct xseg_arena *xseg_arena_create(struct xseg_device *device, struct xseg_poo
 end_blocks:
     xseg_slab_fini(&arena->blocks);
 free_arena:
-    free(memory);
+    xseg_zeroed_give(arena, sizeof(*arena));
     return NULL;
 }
 
@@ -54,7 +53,7 @@ void xseg_arena_destroy(struct xseg_arena *arena)
     xseg_sheets_fini(&arena->small.sheets);
     xseg_latch_fini(&arena->lock);
     xseg_packing_fini(arena);
-    free(arena->memory);
+    xseg_zeroed_give(arena, sizeof(*arena));
 }
 
 bool xseg_arena_stock(struct xseg_arena *arena, struct xseg_slab *slab,

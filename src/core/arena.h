@@ -58,7 +58,6 @@ struct xseg_arena {
     struct xseg_block *frontier; /* without cells; see cached.h */
     struct xseg_block edge; /* stands for the neighbour that the ends of a segment do not have */
     struct xseg_shelf shelf;
-    void *memory; /* that it lies in */
     /* Guarded by GROWTH: an event on the stream, or NULL, and when it was recorded; no work is queued
      * any more on what was cached before `passed`. */
     xseg_event fence;

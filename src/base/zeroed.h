@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Zeroed host memory of which little may ever be touched.
+ *
+ * Large pieces come from the kernel, page by page as they are touched.  calloc() promises that only until
+ * the process has freed something large: from then on it takes such pieces from the heap, and clears them.
+ *
+ * Threads: any.
+ */
+#ifndef XSEG_BASE_ZEROED_H
+#define XSEG_BASE_ZEROED_H
+
+#include <stddef.h>
+
+/* From here on a piece comes from the kernel, and is aligned to a page. */
+#define XSEG_ZEROED_LARGE ((size_t)64 << 10)
+
+/* Returns NULL without host memory. */
+void *xseg_zeroed_take(size_t bytes);
+
+/* bytes: as it was taken.  NULL is fine. */
+void xseg_zeroed_give(void *memory, size_t bytes);
+
+#endif

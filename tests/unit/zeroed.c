@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: MIT */
+/* Zeroed memory: what it promises, whatever the process has freed before. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "src/base/zeroed.h"
+
+/* How many of a piece's pages are there. */
+static size_t resident(void *memory, size_t bytes)
+{
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE), pages = (bytes + page - 1) / page;
+    unsigned char *there = malloc(pages);
+    size_t count = 0;
+
+    assert_non_null(there);
+    assert_int_equal(mincore(memory, bytes, there), 0);
+    for (size_t i = 0; i < pages; i++)
+        count += there[i] & 1;
+    free(there);
+    return count;
+}
+
+/* From here on calloc() takes large pieces from the heap. */
+static void free_something_large(void)
+{
+    char *memory = malloc((size_t)24 << 20);
+
+    assert_non_null(memory);
+    memset(memory, 1, (size_t)24 << 20);
+    free(memory);
+}
+
+static void what_is_not_touched_takes_nothing(void **state)
+{
+    const size_t bytes = (size_t)8 << 20;
+
+    (void)state;
+    free_something_large();
+    unsigned char *memory = xseg_zeroed_take(bytes);
+    assert_non_null(memory);
+    assert_int_equal((uintptr_t)memory % 4096, 0);
+    assert_int_equal(resident(memory, bytes), 0);
+    memory[bytes / 2] = 1;
+    assert_int_equal(resident(memory, bytes), 1);
+    xseg_zeroed_give(memory, bytes);
+}
+
+static void every_byte_is_zero(void **state)
+{
+    static const size_t sizes[] = {1, 4096, XSEG_ZEROED_LARGE - 1, XSEG_ZEROED_LARGE,
+                                   XSEG_ZEROED_LARGE + 1};
+
+    (void)state;
+    for (unsigned round = 0; round < 3; round++) {
+        for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+            unsigned char *memory = xseg_zeroed_take(sizes[i]);
+
+            assert_non_null(memory);
+            for (size_t at = 0; at < sizes[i]; at++)
+                assert_int_equal(memory[at], 0);
+            memset(memory, 0xff, sizes[i]);
+            xseg_zeroed_give(memory, sizes[i]);
+        }
+    }
+    xseg_zeroed_give(NULL, 1);
+    xseg_zeroed_give(NULL, XSEG_ZEROED_LARGE);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_is_not_touched_takes_nothing),
+        cmocka_unit_test(every_byte_is_zero),
+    };
+
+    return cmocka_run_group_tests_name("zeroed", tests, NULL, NULL);
+}
