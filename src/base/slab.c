@@ -4,12 +4,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "src/base/zeroed.h"
+
 bool xseg_slab_init(struct xseg_slab *slab, size_t record_bytes)
 {
     XSEG_ASSERT(record_bytes >= sizeof(struct xseg_slab_idle));
     memset(slab, 0, sizeof(*slab));
     slab->record_bytes = record_bytes;
-    slab->directory = calloc(XSEG_SLAB_SLABS, sizeof(*slab->directory));
+    slab->directory = xseg_zeroed_take(XSEG_SLAB_SLABS * sizeof(*slab->directory));
     return slab->directory != NULL;
 }
 
@@ -17,7 +19,7 @@ void xseg_slab_fini(struct xseg_slab *slab)
 {
     for (uint32_t i = 0; i < slab->made / XSEG_SLAB_RECORDS; i++)
         free(slab->directory[i]);
-    free(slab->directory);
+    xseg_zeroed_give(slab->directory, XSEG_SLAB_SLABS * sizeof(*slab->directory));
     memset(slab, 0, sizeof(*slab));
 }
 

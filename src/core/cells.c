@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 #include "src/core/cells.h"
 
-#include <stdlib.h>
 #include <string.h>
+
+#include "src/base/zeroed.h"
 
 _Static_assert(sizeof(struct xseg_block) <= (XSEG_CELLS_WIDE / 2 - 4) * sizeof(uint16_t),
                "a node has to fit into the slack of half a wide cell");
@@ -16,7 +17,7 @@ bool xseg_cells_init(struct xseg_cells *cells, uint64_t bytes)
     cells->sheets = (cells->quanta + XSEG_CELLS_SHEET - 1) / XSEG_CELLS_SHEET;
     const size_t words = xseg_bits_words(cells->sheets);
     cells->host_bytes = cells->sheets * sizeof(*cells->sheet) + words * sizeof(uint64_t);
-    char *memory = calloc(1, cells->host_bytes);
+    char *memory = xseg_zeroed_take(cells->host_bytes);
     if (memory == NULL)
         return false;
     cells->memory = memory;
@@ -29,7 +30,7 @@ bool xseg_cells_init(struct xseg_cells *cells, uint64_t bytes)
 
 void xseg_cells_fini(struct xseg_cells *cells)
 {
-    free(cells->memory);
+    xseg_zeroed_give(cells->memory, cells->host_bytes);
     memset(cells, 0, sizeof(*cells));
 }
 
