@@ -165,7 +165,9 @@ static void hand_over(void *self, struct xseg_arena *arena)
         return;
     xseg_arena_lock(arena);
     xseg_lock_take(&heir->device->table_lock);
-    if (xseg_pool_find_arena(arena->pool, heir->stream, arena->is_small) == NULL)
+    /* Its handle may have come again meanwhile, which is noted under this lock. */
+    if (atomic_load(&before->state) == XSEG_STREAM_GONE &&
+        xseg_pool_find_arena(arena->pool, heir->stream, arena->is_small) == NULL)
         xseg_pool_hand_over(arena, heir->stream);
     xseg_lock_give(&heir->device->table_lock);
     xseg_arena_unlock(arena);
