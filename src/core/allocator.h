@@ -8,7 +8,7 @@
  * that the hit path reads it without a lock.
  *
  * Locking: open_lock (DRIVER) guards opening devices and changing the configuration; lookup_lock
- * (TABLE) insertion into the look-up.
+ * (TABLE) insertion into the look-up, and shortcuts.
  */
 #ifndef XSEG_CORE_ALLOCATOR_H
 #define XSEG_CORE_ALLOCATOR_H

@@ -14,7 +14,8 @@
  *   ARENA-3  the counts of live and active blocks and bytes are those of the blocks.
  *   ARENA-4  reserved bytes are those of the segments, busy blocks and what is away aside.
  *
- * Locking: ARENA; the fields before it do not change, but for the stream.
+ * Locking: ARENA.  `device` and what kind of arena it is do not change; `pool`, `next` and `stream` are
+ * read without the lock as well, and change as pool.h and departure.h say.
  */
 #ifndef XSEG_CORE_ARENA_H
 #define XSEG_CORE_ARENA_H
@@ -38,7 +39,8 @@ struct xseg_arena {
     _Alignas(64) struct xseg_device *device;
     struct xseg_pool *pool;
     _Atomic(struct xseg_arena *) next; /* in its pool */
-    /* Changes only when its stream is gone and has passed: under GROWTH, ARENA and TABLE. */
+    /* Changes only when its stream is gone and has passed, under GROWTH, ARENA and TABLE; or with its
+     * pool, in no list of which it is then. */
     _Atomic(struct xseg_known_stream *) stream;
     uint64_t now; /* clock of the last look at idle memory; 0 before the first.  See idle.h. */
     bool is_small;

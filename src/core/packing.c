@@ -287,7 +287,6 @@ void xseg_packing_note(struct xseg_arena *arena, const struct xseg_block *block,
     note_arrival(&packing->all, packing->clock);
 }
 
-/* Whether a block could still grow: a hole follows. */
 /*
  * The place that keeps the fewest pages for the shortest time; without a block if there is none.  What
  * is much larger is left to larger requests, and the end of what could still grow stays free.

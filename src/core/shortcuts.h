@@ -5,14 +5,15 @@
  * A plain request has to ask whether its configuration is plain, its device open, its stream known,
  * and whether a route or a capture could send it elsewhere.  The answers change rarely, so they are
  * given beforehand: a stream has a shortcut only while all of them are yes.  Whatever makes one a no
- * drops the shortcut first, and the next plain request that took the longer way (hit.c) makes it again.
+ * drops the shortcut before it returns; later a plain request that took the longer way (hit.c) makes it
+ * again.
  *
  * The table is wiped in a forked child, so nobody has to ask about that either; where the kernel
  * cannot do that, there are no shortcuts.
  *
  * Invariants:
- *   SHORT-1  under the lock, a stream with a shortcut is there, its device open and without a route,
- *            and the configuration in force has plain hits.
+ *   SHORT-1  a stream with a shortcut is there, its device open and without a route, and the
+ *            configuration in force has plain hits; but for what a call that has not returned changes.
  *
  * Locking: entries change under TABLE; reading one needs no lock.  What an entry leads to stays until
  * the allocator closes.
