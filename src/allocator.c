@@ -313,6 +313,21 @@ NEXT free_shared(struct xseg_allocator *allocator, void *ptr, struct xseg_extent
     return __builtin_expect(freed, 1) ? XSEG_OK : free_slowly(allocator, ptr);
 }
 
+/* Of a large one. */
+NEXT free_block(struct xseg_allocator *allocator, void *ptr, struct xseg_extent *extent,
+                struct xseg_arena *arena) XSEG_UNCHECKED
+{
+    const uint64_t address = (uint64_t)(uintptr_t)ptr;
+
+    if (__builtin_expect(extent->arena != arena || extent->first == NULL ||
+                             !xseg_live_lies_in(extent, address) ||
+                             !xseg_arena_hit_free(arena, extent, address),
+                         0))
+        return free_held(allocator, ptr, extent, arena);
+    xseg_latch_give_own(&arena->lock);
+    return XSEG_OK;
+}
+
 xseg_status xseg_free(struct xseg_allocator *allocator, void *ptr) XSEG_UNCHECKED
 {
     const uint64_t address = (uint64_t)(uintptr_t)ptr;
@@ -329,7 +344,7 @@ xseg_status xseg_free(struct xseg_allocator *allocator, void *ptr) XSEG_UNCHECKE
         return free_shared(allocator, ptr, extent, arena);
     if (!xseg_plain_join_frontier(arena, extent, address))
         return extent->has_cells ? free_cell(allocator, ptr, extent, arena)
-                                 : free_held(allocator, ptr, extent, arena);
+                                 : free_block(allocator, ptr, extent, arena);
     xseg_latch_give_own(&arena->lock);
     return XSEG_OK;
 }
