@@ -24,7 +24,7 @@ static struct xseg_lookup_leaf *leaf_of(uintptr_t entry)
 void xseg_lookup_fini(struct xseg_lookup *lookup)
 {
     for (uint64_t i = lookup->first; lookup->root != NULL && i < lookup->end; i++)
-        free(leaf_of(atomic_load_explicit(&lookup->root[i], memory_order_relaxed)));
+        free(leaf_of(atomic_load_explicit(xseg_lookup_entry(lookup, i), memory_order_relaxed)));
     xseg_fork_unmap(lookup->root, ROOT_BYTES);
     lookup->root = NULL;
 }
@@ -45,12 +45,14 @@ static uint64_t end_of(const struct xseg_extent *extent)
 static bool make_leaves(struct xseg_lookup *lookup, const struct xseg_extent *extent)
 {
     for (uint64_t i = extent->segment.base >> 30; i <= (end_of(extent) - 1) >> 30; i++) {
-        if (leaf_of(atomic_load_explicit(&lookup->root[i], memory_order_relaxed)) != NULL)
+        if (leaf_of(atomic_load_explicit(xseg_lookup_entry(lookup, i), memory_order_relaxed)) !=
+            NULL)
             continue;
         struct xseg_lookup_leaf *leaf = calloc(1, sizeof(*leaf));
         if (leaf == NULL)
             return false;
-        atomic_store_explicit(&lookup->root[i], (uintptr_t)leaf + 1, memory_order_release);
+        atomic_store_explicit(xseg_lookup_entry(lookup, i), (uintptr_t)leaf + 1,
+                              memory_order_release);
     }
     return true;
 }
@@ -62,8 +64,8 @@ static void set_units(struct xseg_lookup *lookup, const struct xseg_extent *exte
     const uint64_t base = extent->segment.base;
 
     for (uint64_t unit = base / UNIT_BYTES; unit <= (end_of(extent) - 1) / UNIT_BYTES; unit++) {
-        struct xseg_lookup_leaf *leaf = leaf_of(
-            atomic_load_explicit(&lookup->root[unit / XSEG_LOOKUP_UNITS], memory_order_relaxed));
+        struct xseg_lookup_leaf *leaf = leaf_of(atomic_load_explicit(
+            xseg_lookup_entry(lookup, unit / XSEG_LOOKUP_UNITS), memory_order_relaxed));
         struct xseg_lookup_unit *at = &leaf->unit[unit % XSEG_LOOKUP_UNITS];
 
         atomic_store_explicit(unit * UNIT_BYTES < base ? &at->tail : &at->head, value,
@@ -78,7 +80,8 @@ static bool overlaps(const struct xseg_extent *extent, uint64_t first, uint64_t 
 
 bool xseg_lookup_covers(const struct xseg_lookup *lookup, uint64_t first, uint64_t last)
 {
-    const uintptr_t entry = atomic_load_explicit(&lookup->root[first >> 30], memory_order_relaxed);
+    const uintptr_t entry =
+        atomic_load_explicit(xseg_lookup_entry(lookup, first >> 30), memory_order_relaxed);
     const struct xseg_lookup_leaf *leaf = leaf_of(entry);
 
     if (leaf == NULL)
@@ -103,7 +106,8 @@ bool xseg_lookup_insert(struct xseg_lookup *lookup, struct xseg_extent *extent)
     for (uint64_t i = extent->segment.base >> 30; i <= (end_of(extent) - 1) >> 30; i++) {
         /* Addresses come again: a leaf of classic segments that are gone may stand here, and other
          * threads may be reading it.  The extent goes into it like a classic one. */
-        if (leaf_of(atomic_load_explicit(&lookup->root[i], memory_order_relaxed)) == NULL)
+        if (leaf_of(atomic_load_explicit(xseg_lookup_entry(lookup, i), memory_order_relaxed)) ==
+            NULL)
             continue;
         if (!make_leaves(lookup, extent))
             return false;
@@ -111,7 +115,8 @@ bool xseg_lookup_insert(struct xseg_lookup *lookup, struct xseg_extent *extent)
         return true;
     }
     for (uint64_t i = extent->segment.base >> 30; i <= (end_of(extent) - 1) >> 30; i++)
-        atomic_store_explicit(&lookup->root[i], (uintptr_t)extent, memory_order_release);
+        atomic_store_explicit(xseg_lookup_entry(lookup, i), (uintptr_t)extent,
+                              memory_order_release);
     return true;
 }
 
@@ -119,10 +124,11 @@ void xseg_lookup_remove(struct xseg_lookup *lookup, const struct xseg_extent *ex
 {
     const uint64_t first = extent->segment.base >> 30, last = (end_of(extent) - 1) >> 30;
 
-    if (leaf_of(atomic_load_explicit(&lookup->root[first], memory_order_relaxed)) != NULL) {
+    if (leaf_of(atomic_load_explicit(xseg_lookup_entry(lookup, first), memory_order_relaxed)) !=
+        NULL) {
         set_units(lookup, extent, NULL);
         return;
     }
     for (uint64_t i = first; i <= last; i++)
-        atomic_store_explicit(&lookup->root[i], 0, memory_order_release);
+        atomic_store_explicit(xseg_lookup_entry(lookup, i), 0, memory_order_release);
 }

@@ -3,6 +3,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -104,10 +105,32 @@ static void addresses_out_of_reach_are_refused(void **state)
     xseg_lookup_fini(&lookup);
 }
 
+/* Also where the entries of many segments would share a set of the first cache. */
+static void each_gib_has_an_entry_of_its_own(void **state)
+{
+    struct xseg_lookup lookup;
+    bool *taken = calloc(XSEG_LOOKUP_ROOTS, sizeof(*taken));
+
+    (void)state;
+    assert_non_null(taken);
+    assert_true(xseg_lookup_init(&lookup));
+    for (uint64_t gib = 0; gib < XSEG_LOOKUP_ROOTS; gib++) {
+        const ptrdiff_t place = xseg_lookup_entry(&lookup, gib) - lookup.root;
+
+        assert_true(place >= 0 && (uint64_t)place < XSEG_LOOKUP_ROOTS && !taken[place]);
+        taken[place] = true;
+    }
+    for (uint64_t i = 0; i < 8; i++)
+        assert_int_equal((xseg_lookup_entry(&lookup, i * 512) - lookup.root) / 8 % 64, i);
+    xseg_lookup_fini(&lookup);
+    free(taken);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_kind_of_extent),
+        cmocka_unit_test(each_gib_has_an_entry_of_its_own),
         cmocka_unit_test(addresses_come_again),
         cmocka_unit_test(addresses_out_of_reach_are_refused),
     };

@@ -16,12 +16,13 @@
 /* How many of a piece's pages are there. */
 static size_t resident(void *memory, size_t bytes)
 {
-    const size_t page = (size_t)sysconf(_SC_PAGESIZE), pages = (bytes + page - 1) / page;
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE), before = (uintptr_t)memory % page;
+    const size_t pages = (before + bytes + page - 1) / page;
     unsigned char *there = malloc(pages);
     size_t count = 0;
 
     assert_non_null(there);
-    assert_int_equal(mincore(memory, bytes, there), 0);
+    assert_int_equal(mincore((char *)memory - before, before + bytes, there), 0);
     for (size_t i = 0; i < pages; i++)
         count += there[i] & 1;
     free(there);
@@ -46,11 +47,29 @@ static void what_is_not_touched_takes_nothing(void **state)
     free_something_large();
     unsigned char *memory = xseg_zeroed_take(bytes);
     assert_non_null(memory);
-    assert_int_equal((uintptr_t)memory % 4096, 0);
+    assert_int_equal((uintptr_t)memory % 64, 0);
     assert_int_equal(resident(memory, bytes), 0);
     memory[bytes / 2] = 1;
     assert_int_equal(resident(memory, bytes), 1);
     xseg_zeroed_give(memory, bytes);
+}
+
+/* Else what they have at the same place would share a set of the first cache. */
+static void pieces_begin_in_different_lines(void **state)
+{
+    enum { PIECES = 64 };
+    void *piece[PIECES];
+    uint64_t lines = 0;
+
+    (void)state;
+    for (unsigned i = 0; i < PIECES; i++) {
+        piece[i] = xseg_zeroed_take(XSEG_ZEROED_LARGE);
+        assert_non_null(piece[i]);
+        lines |= (uint64_t)1 << (uintptr_t)piece[i] % 4096 / 64;
+    }
+    assert_int_equal(lines, UINT64_MAX);
+    for (unsigned i = 0; i < PIECES; i++)
+        xseg_zeroed_give(piece[i], XSEG_ZEROED_LARGE);
 }
 
 static void every_byte_is_zero(void **state)
@@ -78,6 +97,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_is_not_touched_takes_nothing),
+        cmocka_unit_test(pieces_begin_in_different_lines),
         cmocka_unit_test(every_byte_is_zero),
     };
 
