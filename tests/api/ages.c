@@ -6,24 +6,6 @@
 
 #define SECOND UINT64_C(1000000000)
 
-static uint64_t virtual_clock(void *context)
-{
-    (void)context;
-    return xseg_sim_clock();
-}
-
-static struct xseg_allocator *open_with_clock(const char *config)
-{
-    struct xseg_options options = XSEG_OPTIONS_INIT;
-    struct xseg_allocator *allocator = NULL;
-
-    assert_int_equal(xseg_sim_reset(NULL), XSEG_OK);
-    options.driver = scene_driver();
-    options.clock = virtual_clock;
-    assert_int_equal(xseg_open(config, &options, &allocator), XSEG_OK);
-    return allocator;
-}
-
 static void expect_age(struct xseg_allocator *allocator, const void *block, uint64_t ms)
 {
     const uint64_t age = scene_block(allocator, block).age_ms;
@@ -52,7 +34,7 @@ static void blocks_have_ages(void **state)
 
     (void)state;
     for (size_t i = 0; i < COUNT_OF(config); i++) {
-        struct xseg_allocator *allocator = open_with_clock(config[i]);
+        struct xseg_allocator *allocator = scene_open_with_clock(NULL, config[i]);
         void *block[2 * COUNT_OF(sizes)];
 
         for (size_t at = 0; at < COUNT_OF(block); at++) {
@@ -70,7 +52,7 @@ static void blocks_have_ages(void **state)
 /* A block in the same place is a new one, also where it comes by the shortest way otherwise. */
 static void a_block_in_the_same_place_is_young(void **state)
 {
-    struct xseg_allocator *allocator = open_with_clock("block_ages:True");
+    struct xseg_allocator *allocator = scene_open_with_clock(NULL, "block_ages:True");
 
     (void)state;
     for (size_t i = 0; i < COUNT_OF(sizes); i++) {
@@ -91,7 +73,7 @@ static void a_block_in_the_same_place_is_young(void **state)
 
 static void blocks_of_pools_have_ages(void **state)
 {
-    struct xseg_allocator *allocator = open_with_clock("block_ages:True");
+    struct xseg_allocator *allocator = scene_open_with_clock(NULL, "block_ages:True");
     struct xseg_pool *pool = scene_pool(allocator);
     struct xseg_request request = XSEG_REQUEST_INIT;
     void *block[2];
@@ -118,7 +100,7 @@ static void blocks_of_pools_have_ages(void **state)
 
 static void a_restored_block_is_as_old_as_that(void **state)
 {
-    struct xseg_allocator *allocator = open_with_clock("block_ages:True");
+    struct xseg_allocator *allocator = scene_open_with_clock(NULL, "block_ages:True");
     struct xseg_pool *pool = scene_pool(allocator);
     struct xseg_request request = XSEG_REQUEST_INIT;
     struct xseg_checkpoint *checkpoint = NULL;
@@ -149,7 +131,7 @@ static void a_restored_block_is_as_old_as_that(void **state)
 /* What was allocated before the key was set has no age, also where one was stamped earlier. */
 static void the_key_comes_and_goes(void **state)
 {
-    struct xseg_allocator *allocator = open_with_clock("expandable_segments:True");
+    struct xseg_allocator *allocator = scene_open_with_clock(NULL, "expandable_segments:True");
     void *before[COUNT_OF(sizes)], *since[COUNT_OF(sizes)];
 
     (void)state;
@@ -183,7 +165,7 @@ static void the_key_comes_and_goes(void **state)
 
 static void a_pending_block_has_its_age(void **state)
 {
-    struct xseg_allocator *allocator = open_with_clock("block_ages:True");
+    struct xseg_allocator *allocator = scene_open_with_clock(NULL, "block_ages:True");
     const xseg_stream stream = scene_stream();
     void *block = scene_alloc(allocator, 5 * MIB, NULL);
 
@@ -235,7 +217,7 @@ static void a_walk_tells_each_and_a_reason_that_of_its_block(void **state)
 
     (void)state;
     for (unsigned i = 0; i < 2; i++) {
-        struct xseg_allocator *allocator = open_with_clock(config[i]);
+        struct xseg_allocator *allocator = scene_open_with_clock(NULL, config[i]);
         void *old = scene_alloc(allocator, 3000, NULL), *young[100];
         struct sum blocks = {0, 0, 0}, reasons = {0, 0, 0};
 
@@ -261,7 +243,7 @@ static void a_walk_tells_each_and_a_reason_that_of_its_block(void **state)
 /* A caller that knows a shorter struct is told as much of it. */
 static void older_callers_are_told_what_they_know(void **state)
 {
-    struct xseg_allocator *allocator = open_with_clock("block_ages:True");
+    struct xseg_allocator *allocator = scene_open_with_clock(NULL, "block_ages:True");
     struct xseg_block_info info = XSEG_BLOCK_INFO_INIT;
     void *block = scene_alloc(allocator, 3000, NULL);
 

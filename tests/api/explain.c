@@ -51,24 +51,6 @@ static const struct told *explain(struct xseg_allocator *allocator, const struct
     return &told;
 }
 
-static uint64_t virtual_clock(void *context)
-{
-    (void)context;
-    return xseg_sim_clock();
-}
-
-static struct xseg_allocator *open_with_clock(const char *config)
-{
-    struct xseg_options options = XSEG_OPTIONS_INIT;
-    struct xseg_allocator *allocator = NULL;
-
-    assert_int_equal(xseg_sim_reset(NULL), XSEG_OK);
-    options.driver = scene_driver();
-    options.clock = virtual_clock;
-    assert_int_equal(xseg_open(config, &options, &allocator), XSEG_OK);
-    return allocator;
-}
-
 static bool free_live(void *context, const struct xseg_block_info *block)
 {
     if (block->state == XSEG_BLOCK_LIVE)
@@ -227,7 +209,7 @@ static void work_of_its_stream_keeps_idle_memory(void **state)
 
 static void the_floor_keeps_the_youngest(void **state)
 {
-    struct xseg_allocator *allocator = open_with_clock("idle_ms:100000,keep_mb:50");
+    struct xseg_allocator *allocator = scene_open_with_clock(NULL, "idle_ms:100000,keep_mb:50");
     const xseg_stream stream = scene_stream();
     uint64_t floor = 0;
 
@@ -255,7 +237,7 @@ static void the_floor_keeps_the_youngest(void **state)
 /* Within the floor everything stays; above a limit it goes, floor or not. */
 static void limits_come_before_the_floor(void **state)
 {
-    struct xseg_allocator *allocator = open_with_clock("idle_ms:100000,keep_mb:100");
+    struct xseg_allocator *allocator = scene_open_with_clock(NULL, "idle_ms:100000,keep_mb:100");
 
     (void)state;
     scene_free(allocator, scene_alloc(allocator, 60 * MIB, NULL));
@@ -270,7 +252,8 @@ static void limits_come_before_the_floor(void **state)
 
 static void the_peak_of_the_window_is_a_floor(void **state)
 {
-    struct xseg_allocator *allocator = open_with_clock("idle_ms:100000,keep_window_s:1000");
+    struct xseg_allocator *allocator =
+        scene_open_with_clock(NULL, "idle_ms:100000,keep_window_s:1000");
     void *block = scene_alloc(allocator, 60 * MIB, NULL);
 
     (void)state;
@@ -285,7 +268,7 @@ static void the_peak_of_the_window_is_a_floor(void **state)
 
 static void ages_are_those_of_the_last_free(void **state)
 {
-    struct xseg_allocator *allocator = open_with_clock("idle_ms:1000000");
+    struct xseg_allocator *allocator = scene_open_with_clock(NULL, "idle_ms:1000000");
     void *first, *second;
 
     (void)state;

@@ -4,25 +4,13 @@
 
 #define MS UINT64_C(1000000)
 
-static uint64_t virtual_clock(void *context)
-{
-    (void)context;
-    return xseg_sim_clock();
-}
-
 static struct xseg_allocator *open_on(unsigned devices, const char *config)
 {
     struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
-    struct xseg_options options = XSEG_OPTIONS_INIT;
-    struct xseg_allocator *allocator = NULL;
 
     settings.memory_bytes = 4 * GIB;
     settings.devices = devices;
-    assert_int_equal(xseg_sim_reset(&settings), XSEG_OK);
-    options.driver = scene_driver();
-    options.clock = virtual_clock;
-    assert_int_equal(xseg_open(config, &options, &allocator), XSEG_OK);
-    return allocator;
+    return scene_open_with_clock(&settings, config);
 }
 
 static uint64_t reserved(struct xseg_allocator *allocator)

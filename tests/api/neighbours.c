@@ -22,12 +22,6 @@
 /* What a neighbour is to shrink to. */
 #define SHARE (200 * MIB)
 
-static uint64_t virtual_clock(void *context)
-{
-    (void)context;
-    return xseg_sim_clock();
-}
-
 static struct xseg_sim_settings gib_machine(void)
 {
     struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
@@ -42,7 +36,7 @@ static struct xseg_allocator *open_neighbour(const char *config)
     struct xseg_allocator *allocator = NULL;
 
     options.driver = scene_driver();
-    options.clock = virtual_clock;
+    options.clock = scene_clock;
     return xseg_open(config, &options, &allocator) == XSEG_OK ? allocator : NULL;
 }
 

@@ -6,30 +6,12 @@
 
 #define MS UINT64_C(1000000)
 
-static uint64_t virtual_clock(void *context)
-{
-    (void)context;
-    return xseg_sim_clock();
-}
-
-static struct xseg_allocator *open_on(const struct xseg_sim_settings *settings, const char *config)
-{
-    struct xseg_options options = XSEG_OPTIONS_INIT;
-    struct xseg_allocator *allocator = NULL;
-
-    assert_int_equal(xseg_sim_reset(settings), XSEG_OK);
-    options.driver = scene_driver();
-    options.clock = virtual_clock;
-    assert_int_equal(xseg_open(config, &options, &allocator), XSEG_OK);
-    return allocator;
-}
-
 static struct xseg_allocator *open_mib(size_t mib, const char *config)
 {
     struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
 
     settings.memory_bytes = mib * MIB;
-    return open_on(&settings, config);
+    return scene_open_with_clock(&settings, config);
 }
 
 static uint64_t reserved(struct xseg_allocator *allocator)
@@ -240,7 +222,7 @@ static struct xseg_allocator *open_real(const char *config)
 
     settings.memory_bytes = 256 * MIB;
     settings.real_bytes = true;
-    return open_on(&settings, config);
+    return scene_open_with_clock(&settings, config);
 }
 
 static void *take(struct xseg_allocator *allocator, struct xseg_pool *pool, size_t bytes,

@@ -3,7 +3,6 @@
  * Memory that is shared by file descriptor: two processes on one simulated device, with real bytes; what
  * an export holds; and what is refused, which leaves nothing behind.
  */
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -18,12 +17,6 @@
 
 #define STRIDE (64 * KIB)
 
-static uint64_t virtual_clock(void *context)
-{
-    (void)context;
-    return xseg_sim_clock();
-}
-
 static struct xseg_sim_settings machine(bool real_bytes, uint64_t memory)
 {
     struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
@@ -36,14 +29,8 @@ static struct xseg_sim_settings machine(bool real_bytes, uint64_t memory)
 static struct xseg_allocator *open_on(bool real_bytes, uint64_t memory, const char *config)
 {
     const struct xseg_sim_settings settings = machine(real_bytes, memory);
-    struct xseg_options options = XSEG_OPTIONS_INIT;
-    struct xseg_allocator *allocator = NULL;
 
-    options.driver = scene_driver();
-    options.clock = virtual_clock;
-    assert_int_equal(xseg_sim_reset(&settings), XSEG_OK);
-    assert_int_equal(xseg_open(config, &options, &allocator), XSEG_OK);
-    return allocator;
+    return scene_open_with_clock(&settings, config);
 }
 
 static xseg_status try_pool(struct xseg_allocator *allocator, struct xseg_pool **pool)
@@ -100,19 +87,6 @@ static void hold(struct xseg_allocator *allocator, void *ptr)
     struct xseg_share share = export_of(allocator, ptr);
 
     xseg_share_end(&share);
-}
-
-/* How many descriptors this process has open. */
-static unsigned open_files(void)
-{
-    DIR *folder = opendir("/proc/self/fd");
-    unsigned count = 0;
-
-    assert_non_null(folder);
-    while (readdir(folder) != NULL)
-        count++;
-    (void)closedir(folder);
-    return count;
 }
 
 static struct xseg_trimmed trim(struct xseg_allocator *allocator, struct xseg_pool *pool)
@@ -283,7 +257,7 @@ static void end_process(const struct process *process, struct xseg_allocator *ow
 /* Export, send, and have the other import; nothing stays open here. */
 static void send_block(const struct process *process, struct xseg_allocator *own, void *block)
 {
-    const unsigned before = open_files();
+    const unsigned before = scene_open_files();
     struct xseg_share share = export_of(own, block);
 
     order_only(process, 'i', 0);
@@ -291,7 +265,7 @@ static void send_block(const struct process *process, struct xseg_allocator *own
     xseg_share_end(&share);
     assert_null(share.header);
     assert_true(answer_of(process));
-    assert_int_equal(open_files(), before);
+    assert_int_equal(scene_open_files(), before);
 }
 
 static void what_one_process_writes_the_other_reads(void **state)
@@ -868,7 +842,7 @@ static void only_live_exportable_blocks_are_exported(void **state)
     struct xseg_pool *pool = make_pool(allocator);
     struct xseg_share share = XSEG_SHARE_INIT, small = {.struct_bytes = 8};
     char *block = alloc_in(allocator, pool, 30 * MIB), *plain = scene_alloc(allocator, 1000, NULL);
-    const unsigned files = open_files();
+    const unsigned files = scene_open_files();
 
     (void)state;
     scene_expect_error(xseg_export(NULL, block, XSEG_SHARE_FD, &share), XSEG_ERR_ARGUMENT, "NULL");
@@ -898,7 +872,7 @@ static void only_live_exportable_blocks_are_exported(void **state)
     scene_free(allocator, block);
     scene_free(allocator, plain);
     assert_null(share.header);
-    assert_int_equal(open_files(), files);
+    assert_int_equal(scene_open_files(), files);
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
     scene_close(allocator);
 }
@@ -991,7 +965,7 @@ static void bad_descriptors_are_refused(void **state)
     struct xseg_pool *pool = make_pool(allocator);
     void *ptr = alloc_in(allocator, pool, 50 * MIB);
     struct xseg_share share = export_of(allocator, ptr);
-    const unsigned files = open_files();
+    const unsigned files = scene_open_files();
     assert_int_equal(pipe(pipes), 0);
     memcpy(fd, share.fd, sizeof(fd));
     wrong = share;
@@ -1022,7 +996,7 @@ static void bad_descriptors_are_refused(void **state)
     assert_null(block);
     (void)close(pipes[0]);
     (void)close(pipes[1]);
-    assert_int_equal(open_files(), files);
+    assert_int_equal(scene_open_files(), files);
     xseg_share_end(&share);
     xseg_share_end(&share);
     xseg_share_end(NULL);
@@ -1061,14 +1035,14 @@ static void an_export_is_whole_or_nothing(void **state)
     struct xseg_pool *pool = make_pool(allocator);
     void *block = alloc_in(allocator, pool, 200 * MIB);
     struct xseg_share share = XSEG_SHARE_INIT;
-    const unsigned files = open_files();
+    const unsigned files = scene_open_files();
 
     (void)state;
     for (uint64_t n = 1; n <= 10; n++) {
         assert_int_equal(xseg_sim_fail("cuMemExportToShareableHandle", n, 304), XSEG_OK);
         scene_expect_error(xseg_export(allocator, block, XSEG_SHARE_FD, &share), XSEG_ERR_DRIVER,
                            "ulimit -n");
-        assert_int_equal(open_files(), files);
+        assert_int_equal(scene_open_files(), files);
         assert_null(share.header);
         assert_int_equal(explained(allocator), 0);
     }
@@ -1133,7 +1107,7 @@ static void a_share_has_more_pages_than_a_message_takes(void **state)
     struct xseg_pool *pool = make_pool(allocator);
     void *block = alloc_in(allocator, pool, 600 * MIB), *again = NULL;
     struct xseg_share share = export_of(allocator, block), came = XSEG_SHARE_INIT;
-    const unsigned files = open_files();
+    const unsigned files = scene_open_files();
     int sockets[2];
 
     (void)state;
@@ -1150,7 +1124,7 @@ static void a_share_has_more_pages_than_a_message_takes(void **state)
     assert_int_equal(xseg_import(allocator, 0, &came, &again), XSEG_OK);
     xseg_share_end(&came);
     assert_int_equal(xseg_import_close(allocator, again), XSEG_OK);
-    assert_int_equal(open_files(), files - 300 + 2);
+    assert_int_equal(scene_open_files(), files - 300 + 2);
     assert_int_equal(xseg_export_close(allocator, block), XSEG_OK);
     scene_free(allocator, block);
     (void)close(sockets[0]);
@@ -1180,7 +1154,7 @@ static void what_comes_is_checked(void **state)
     struct xseg_pool *pool = make_pool(allocator);
     void *block = alloc_in(allocator, pool, 50 * MIB);
     struct xseg_share share = export_of(allocator, block), came = XSEG_SHARE_INIT, wrong = share;
-    const unsigned files = open_files();
+    const unsigned files = scene_open_files();
     struct rlimit limit, low;
     _Alignas(uint64_t) char noise[512];
     int sockets[2];
@@ -1215,7 +1189,7 @@ static void what_comes_is_checked(void **state)
     (void)close(sockets[0]);
     scene_expect_error(xseg_share_send(sockets[1], &share), XSEG_ERR_FILE, "sent");
     (void)close(sockets[1]);
-    assert_int_equal(open_files(), files);
+    assert_int_equal(scene_open_files(), files);
     xseg_share_end(&share);
     assert_int_equal(xseg_export_close(allocator, block), XSEG_OK);
     scene_free(allocator, block);
@@ -1248,7 +1222,7 @@ static void as_many_descriptors_come_as_there_are_pages(void **state)
     void *block = alloc_in(allocator, pool, 50 * MIB);
     struct xseg_share share = export_of(allocator, block), came = XSEG_SHARE_INIT;
     const int file[5] = {share.fd[0], share.fd[1], share.fd[2], share.fd[0], share.fd[0]};
-    const unsigned files = open_files();
+    const unsigned files = scene_open_files();
     int sockets[2];
 
     (void)state;
@@ -1264,7 +1238,7 @@ static void as_many_descriptors_come_as_there_are_pages(void **state)
         xseg_share_end(&came);
         (void)close(sockets[0]);
         (void)close(sockets[1]);
-        assert_int_equal(open_files(), files);
+        assert_int_equal(scene_open_files(), files);
     }
     xseg_share_end(&share);
     assert_int_equal(xseg_export_close(allocator, block), XSEG_OK);

@@ -6,7 +6,6 @@
  * After a failure no descriptor is open that was not, nothing is imported, and nothing is held; the same
  * call then works, and both sides see the same bytes.  In the end nothing is left behind.
  */
-#include <dirent.h>
 #include <string.h>
 
 #include "tests/fault/stage.h"
@@ -19,18 +18,6 @@ static void arm(void)
     for (unsigned i = 0; i < COUNT_OF(fault); i++)
         if (fault[i].nth != 0)
             assert_int_equal(xseg_sim_fault_set(i, &fault[i]), XSEG_OK);
-}
-
-static unsigned open_files(void)
-{
-    DIR *folder = opendir("/proc/self/fd");
-    unsigned count = 0;
-
-    assert_non_null(folder);
-    while (readdir(folder) != NULL)
-        count++;
-    (void)closedir(folder);
-    return count;
 }
 
 static uint64_t imported(struct stage *stage)
@@ -58,13 +45,13 @@ static struct xseg_pool *make_pool(struct stage *stage)
 static struct xseg_share export_block(struct stage *stage, void *block)
 {
     struct xseg_share share = XSEG_SHARE_INIT;
-    const unsigned files = open_files();
+    const unsigned files = scene_open_files();
     xseg_status status;
 
     do {
         status = xseg_export(stage->allocator, block, XSEG_SHARE_FD, &share);
         if (status != XSEG_OK) {
-            assert_int_equal(open_files(), files);
+            assert_int_equal(scene_open_files(), files);
             assert_int_equal(xseg_export_close(stage->allocator, block), XSEG_ERR_NOT_LIVE);
         }
     } while (stage_again(stage, status));
@@ -202,10 +189,10 @@ static struct xseg_sim_settings settings_of(bool one_by_one)
 static bool run(stage_scenario play, const struct xseg_sim_settings *settings)
 {
     const struct xseg_sim_fault none = stage_nth_call(0, 1);
-    const unsigned files = open_files();
+    const unsigned files = scene_open_files();
 
     (void)stage_run(play, settings, NULL, none, none);
-    assert_int_equal(open_files(), files);
+    assert_int_equal(scene_open_files(), files);
     return xseg_sim_fault_struck(fault[1].nth != 0 ? 1 : 0) != 0;
 }
 

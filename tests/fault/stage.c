@@ -233,20 +233,13 @@ void stage_pass(struct stage *stage, uint64_t milliseconds)
 
 /* --- Running. --- */
 
-/* Whoever reads a clock reads that of the machine, so that runs are repeatable. */
-static uint64_t read_clock(void *context)
-{
-    (void)context;
-    return xseg_sim_clock();
-}
-
 static void open_allocator(struct stage *stage, const char *config)
 {
     struct xseg_options options = XSEG_OPTIONS_INIT;
 
     options.driver = scene_driver();
     options.log = be_quiet;
-    options.clock = read_clock;
+    options.clock = scene_clock; /* so that runs are repeatable */
     while (stage_again(stage, xseg_open(config, &options, &stage->allocator)))
         ;
 }

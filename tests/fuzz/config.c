@@ -10,14 +10,7 @@
 #include "src/base/align.h"
 #include "src/base/error.h"
 #include "src/core/config.h"
-
-#define HOLDS(condition)                                              \
-    do {                                                              \
-        if (!(condition)) {                                           \
-            (void)fprintf(stderr, "does not hold: %s\n", #condition); \
-            abort();                                                  \
-        }                                                             \
-    } while (0)
+#include "tests/fuzz/holds.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -11,14 +11,7 @@
 #include <string.h>
 
 #include "src/tools/xtrace.h"
-
-#define HOLDS(condition)                                              \
-    do {                                                              \
-        if (!(condition)) {                                           \
-            (void)fprintf(stderr, "does not hold: %s\n", #condition); \
-            abort();                                                  \
-        }                                                             \
-    } while (0)
+#include "tests/fuzz/holds.h"
 
 static inline void check_op(const struct xtrace *trace, const struct xtrace_op *op, bool *live)
 {

@@ -42,12 +42,6 @@ static void be_quiet(void *context, enum xseg_log_level level, const char *line)
     (void)line;
 }
 
-static uint64_t virtual_clock(void *context)
-{
-    (void)context;
-    return xseg_sim_clock();
-}
-
 /* xorshift64*: the same numbers everywhere. */
 static uint64_t seed_state;
 
@@ -290,7 +284,7 @@ static void play(const char *config, bool real_bytes, uint64_t seed, uint64_t me
 
     seed_state = seed;
     options.driver = scene_driver();
-    options.clock = virtual_clock;
+    options.clock = scene_clock;
     options.log = be_quiet;
     settings.devices = DEVICES;
     settings.memory_bytes = memory;

@@ -86,12 +86,6 @@ static uint64_t below(struct worker *worker, uint64_t bound)
     return next_random(worker) % bound;
 }
 
-static uint64_t virtual_clock(void *context)
-{
-    (void)context;
-    return xseg_sim_clock();
-}
-
 /* Requests, caches that grow, activations, now and then a model. */
 static size_t random_bytes(struct worker *worker)
 {
@@ -499,7 +493,7 @@ static void open_service(struct service *service, const char *config)
     settings.recycles = true;
     assert_int_equal(xseg_sim_reset(&settings), XSEG_OK);
     options.driver = scene_driver();
-    options.clock = virtual_clock;
+    options.clock = scene_clock;
     options.log = log_nothing;
     assert_int_equal(xseg_open(config, &options, &service->allocator), XSEG_OK);
     for (unsigned i = 0; i < STREAMS; i++)

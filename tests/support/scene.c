@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "tests/support/scene.h"
 
+#include <dirent.h>
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -58,6 +59,25 @@ struct xseg_allocator *scene_open_on(const struct xseg_sim_settings *settings, c
 
     assert_int_equal(xseg_sim_reset(settings), XSEG_OK);
     expect_ok(scene_try_open(config, &allocator), "open");
+    return allocator;
+}
+
+uint64_t scene_clock(void *context)
+{
+    (void)context;
+    return xseg_sim_clock();
+}
+
+struct xseg_allocator *scene_open_with_clock(const struct xseg_sim_settings *settings,
+                                             const char *config)
+{
+    struct xseg_options options = XSEG_OPTIONS_INIT;
+    struct xseg_allocator *allocator = NULL;
+
+    assert_int_equal(xseg_sim_reset(settings), XSEG_OK);
+    options.driver = scene_driver();
+    options.clock = scene_clock;
+    expect_ok(xseg_open(config, &options, &allocator), "open");
     return allocator;
 }
 
@@ -210,6 +230,18 @@ struct CUgraph_st *scene_capture_end(struct xseg_pool *pool, xseg_stream stream)
 void scene_graph_destroy(struct CUgraph_st *graph)
 {
     assert_int_equal(cuGraphDestroy(graph), 0);
+}
+
+unsigned scene_open_files(void)
+{
+    DIR *folder = opendir("/proc/self/fd");
+    unsigned count = 0;
+
+    assert_non_null(folder);
+    while (readdir(folder) != NULL)
+        count++;
+    (void)closedir(folder);
+    return count;
 }
 
 void scene_expect_error(xseg_status got, xseg_status want, const char *word)

@@ -35,6 +35,13 @@ const char *scene_driver(void);
 struct xseg_allocator *scene_open(const char *config);
 struct xseg_allocator *scene_open_on(const struct xseg_sim_settings *settings, const char *config);
 
+/* The same, with an allocator that goes by the machine's clock; settings may be NULL. */
+struct xseg_allocator *scene_open_with_clock(const struct xseg_sim_settings *settings,
+                                             const char *config);
+
+/* The machine's clock, for struct xseg_options. */
+uint64_t scene_clock(void *context);
+
 /* The allocator alone, on the machine as it is. */
 xseg_status scene_try_open(const char *config, struct xseg_allocator **out);
 
@@ -78,6 +85,9 @@ struct xseg_pool *scene_pool(struct xseg_allocator *allocator);
 void scene_capture_begin(struct xseg_pool *pool, xseg_stream stream);
 struct CUgraph_st *scene_capture_end(struct xseg_pool *pool, xseg_stream stream);
 void scene_graph_destroy(struct CUgraph_st *graph);
+
+/* How many descriptors this process has open. */
+unsigned scene_open_files(void);
 
 /* Expect a status, and a word in the error text. */
 void scene_expect_error(xseg_status got, xseg_status want, const char *word);

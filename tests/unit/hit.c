@@ -80,19 +80,13 @@ static void be_quiet(void *context, enum xseg_log_level level, const char *line)
     (void)line;
 }
 
-static uint64_t virtual_clock(void *context)
-{
-    (void)context;
-    return xseg_sim_clock();
-}
-
 static struct xseg_allocator *open_on(const struct xseg_sim_settings *settings, const char *config)
 {
     struct xseg_options options = XSEG_OPTIONS_INIT;
     struct xseg_allocator *allocator = NULL;
 
     options.driver = scene_driver();
-    options.clock = virtual_clock;
+    options.clock = scene_clock;
     options.log = be_quiet;
     assert_int_equal(xseg_sim_reset(settings), XSEG_OK);
     assert_int_equal(xseg_open(config, &options, &allocator), XSEG_OK);
