@@ -14,25 +14,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "tests/fault/stage.h"
+#include "tests/fault/armed.h"
 
 static char file_name[] = P_tmpdir "/xseg-fault-pause-XXXXXX";
-
-/* The faults of a run, which strike from the pause on, so that all of them strike in what is tested. */
-static struct xseg_sim_fault fault[2];
-
-static void arm(void)
-{
-    for (unsigned i = 0; i < COUNT_OF(fault); i++)
-        if (fault[i].nth != 0)
-            assert_int_equal(xseg_sim_fault_set(i, &fault[i]), XSEG_OK);
-}
-
-static void disarm(void)
-{
-    for (unsigned i = 0; i < COUNT_OF(fault); i++)
-        assert_int_equal(xseg_sim_fault_set(i, NULL), XSEG_OK);
-}
 
 /* The pool is paused in spite of an error, as the driver refused the undo. */
 static bool is_stranded(void)
@@ -105,7 +89,7 @@ static void come_and_go(struct stage *stage, enum xseg_keep keep, size_t whole)
     ptr[4] = stage_take_from(stage, pool, MIB, NULL);
     other = stage_take(stage, 700 * KIB, NULL);
     stage_give(stage, ptr[1]); /* cached: it goes and comes as well */
-    arm();
+    armed_begin();
     pause_with(stage, pool, keep);
     expect_gone(stage, 2 * MIB);
     stage_give(stage, ptr[4]);
@@ -113,7 +97,7 @@ static void come_and_go(struct stage *stage, enum xseg_keep keep, size_t whole)
     const bool had_bytes = stage->bytes;
     stage->bytes = had_bytes && keep != XSEG_KEEP_NOTHING;
     resume(stage, pool);
-    disarm();
+    armed_end();
     assert_int_not_equal(access(file_name, F_OK), 0);
     stage_give(stage, stage_take_from(stage, pool, 10 * MIB, NULL));
     for (unsigned i = 0; i < 4; i += i == 0 ? 2 : 1)
@@ -145,12 +129,12 @@ static void never_resumed(struct stage *stage)
 
     set_up(stage, &pool);
     void *ptr = stage_take_from(stage, pool, 330 * MIB, NULL);
-    arm();
+    armed_begin();
     pause_with(stage, pool, XSEG_KEEP_HOST);
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
     stage_give(stage, ptr);
     stage_trim(stage, true);
-    disarm();
+    armed_end();
 }
 
 /* What is still paused goes as the allocator closes; the faults strike in there as well. */
@@ -160,18 +144,13 @@ static void closed(struct stage *stage)
 
     set_up(stage, &pool);
     stage_give(stage, stage_take_from(stage, pool, 330 * MIB, NULL));
-    arm();
+    armed_begin();
     pause_with(stage, pool, XSEG_KEEP_HOST);
 }
 
 #define CONFIG "expandable_segments:True,large_segment_size_mb:100"
 
-static const struct {
-    const char *name;
-    stage_scenario play;
-    unsigned rounds;   /* of single faults */
-    unsigned distance; /* of the second fault of a pair */
-} scenarios[] = {
+static const struct armed_scenario scenarios[] = {
     {"keep nothing", keep_nothing, 4, 6},
     {"keep on the host", keep_on_host, 2, 4},
     {"keep in a file", keep_in_file, 1, 0},
@@ -179,87 +158,29 @@ static const struct {
     {"closed", closed, 2, 4},
 };
 
-/* A round of single faults: with which error, and whether the driver takes one mapping a call. */
-static const struct {
-    int error;
-    bool one_by_one;
-} rounds[] = {{999, false}, {999, true}, {2, false}, {1, false}};
-
-static struct xseg_sim_settings settings_of(bool one_by_one)
-{
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
-
-    settings.memory_bytes = GIB;
-    settings.real_bytes = true;
-    settings.one_by_one = one_by_one;
-    return settings;
-}
-
-/* Run a scenario; whether the last of its faults struck. */
-static bool run(stage_scenario play, const struct xseg_sim_settings *settings)
-{
-    const struct xseg_sim_fault none = stage_nth_call(0, 1);
-
-    (void)stage_run(play, settings, CONFIG, none, none);
-    return xseg_sim_fault_struck(fault[1].nth != 0 ? 1 : 0) != 0;
-}
-
 static void singles(void **state)
 {
-    uint64_t n = 0;
-
     (void)state;
-    fault[1].nth = 0;
-    for (unsigned i = 0; i < COUNT_OF(scenarios); i++) {
-        for (unsigned round = 0; round < scenarios[i].rounds; round++) {
-            const struct xseg_sim_settings settings = settings_of(rounds[round].one_by_one);
-
-            for (n = 1; fault[0] = stage_nth_call(n, rounds[round].error),
-                run(scenarios[i].play, &settings);
-                 n++)
-                assert_true(n < 1000);
-        }
-        print_message("# %s: %u driver calls\n", scenarios[i].name, (unsigned)(n - 1));
-        assert_true(n > 20);
-    }
+    armed_singles(scenarios, COUNT_OF(scenarios), CONFIG);
 }
 
-/* A second fault behind the first one, where the undo is. */
 static void pairs(void **state)
 {
-    const struct xseg_sim_settings settings = settings_of(false);
-    uint64_t runs = 0;
-
     (void)state;
-    for (unsigned i = 0; i < COUNT_OF(scenarios); i++)
-        for (uint64_t behind = 1; behind <= scenarios[i].distance; behind++)
-            for (uint64_t n = 1;
-                 fault[0] = stage_nth_call(n, 999), fault[1] = stage_nth_call(n + behind, 999),
-                          run(scenarios[i].play, &settings);
-                 n++)
-                runs++;
-    print_message("# %u pairs\n", (unsigned)runs);
-    assert_true(runs > 400);
+    assert_true(armed_pairs(scenarios, COUNT_OF(scenarios), CONFIG) > 400);
 }
 
-/* A batched unmap or set-access that does some of its mappings and then fails. */
 static void halfway(void **state)
 {
-    static const char *const calls[] = {"cuMemUnmap", "cuMemSetAccess"};
-    const struct xseg_sim_settings settings = settings_of(false);
-    uint64_t runs = 0;
-
     (void)state;
-    fault[1].nth = 0;
-    for (unsigned call = 0; call < COUNT_OF(calls); call++)
-        for (uint64_t mappings = 1; mappings <= 3; mappings++) {
-            fault[0] = stage_nth_call(1, 999);
-            fault[0].call = calls[call];
-            fault[0].halfway = mappings;
-            for (; run(keep_on_host, &settings); fault[0].nth++)
-                runs++;
-        }
-    assert_true(runs > 10);
+    assert_true(armed_halfway(keep_on_host, CONFIG) > 10);
+}
+
+static int warm_up(void **state)
+{
+    (void)state;
+    armed_warm_up(keep_on_host, CONFIG);
+    return 0;
 }
 
 int main(void)
@@ -273,5 +194,5 @@ int main(void)
 
     if (file < 0 || close(file) != 0 || unlink(file_name) != 0)
         return 1;
-    return cmocka_run_group_tests_name("pause", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("pause", tests, warm_up, NULL);
 }

@@ -8,17 +8,7 @@
  */
 #include <string.h>
 
-#include "tests/fault/stage.h"
-
-/* The faults of a run, which strike from the first call that shares on. */
-static struct xseg_sim_fault fault[2];
-
-static void arm(void)
-{
-    for (unsigned i = 0; i < COUNT_OF(fault); i++)
-        if (fault[i].nth != 0)
-            assert_int_equal(xseg_sim_fault_set(i, &fault[i]), XSEG_OK);
-}
+#include "tests/fault/armed.h"
 
 static uint64_t imported(struct stage *stage)
 {
@@ -103,7 +93,7 @@ static void there_and_back(struct stage *stage)
     void *blocks[2] = {stage_take_from(stage, pool, 50 * MIB, NULL),
                        stage_take_from(stage, pool, 700 * KIB, stage->side)};
 
-    arm();
+    armed_begin();
     for (unsigned i = 0; i < 2; i++) {
         const size_t bytes = i == 0 ? 50 * MIB : 700 * KIB;
         struct xseg_share share = export_block(stage, blocks[i]);
@@ -130,7 +120,7 @@ static void there_and_back(struct stage *stage)
 static void first_pool(struct stage *stage)
 {
     stage_give(stage, stage_take(stage, 1000, NULL));
-    arm();
+    armed_begin();
     struct xseg_pool *pool = make_pool(stage);
     void *block = stage_take_from(stage, pool, 30 * MIB, NULL);
     struct xseg_share share = export_block(stage, block);
@@ -148,7 +138,7 @@ static void closed(struct stage *stage)
     struct xseg_pool *pool = make_pool(stage);
     void *block = stage_take_from(stage, pool, 50 * MIB, NULL), *seen;
 
-    arm();
+    armed_begin();
     struct xseg_share share = export_block(stage, block);
     seen = import_block(stage, &share);
     xseg_share_end(&share);
@@ -159,109 +149,34 @@ static void closed(struct stage *stage)
     close_import(stage, seen);
 }
 
-static const struct {
-    const char *name;
-    stage_scenario play;
-    unsigned distance; /* of the second fault of a pair */
-} scenarios[] = {
-    {"there and back", there_and_back, 4},
-    {"the first pool", first_pool, 6},
-    {"closed", closed, 6},
+static const struct armed_scenario scenarios[] = {
+    {"there and back", there_and_back, 4, 4},
+    {"the first pool", first_pool, 4, 6},
+    {"closed", closed, 4, 6},
 };
-
-/* A round of single faults: with which error, and whether the driver takes one mapping a call. */
-static const struct {
-    int error;
-    bool one_by_one;
-} rounds[] = {{999, false}, {999, true}, {2, false}, {1, false}};
-
-static struct xseg_sim_settings settings_of(bool one_by_one)
-{
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
-
-    settings.memory_bytes = GIB;
-    settings.real_bytes = true;
-    settings.one_by_one = one_by_one;
-    return settings;
-}
-
-/* Run a scenario; whether the last of its faults struck. */
-static bool run(stage_scenario play, const struct xseg_sim_settings *settings)
-{
-    const struct xseg_sim_fault none = stage_nth_call(0, 1);
-    const unsigned files = scene_open_files();
-
-    (void)stage_run(play, settings, NULL, none, none);
-    assert_int_equal(scene_open_files(), files);
-    return xseg_sim_fault_struck(fault[1].nth != 0 ? 1 : 0) != 0;
-}
 
 static void singles(void **state)
 {
-    uint64_t n = 0;
-
     (void)state;
-    fault[1].nth = 0;
-    for (unsigned i = 0; i < COUNT_OF(scenarios); i++) {
-        for (unsigned round = 0; round < COUNT_OF(rounds); round++) {
-            const struct xseg_sim_settings settings = settings_of(rounds[round].one_by_one);
-
-            for (n = 1; fault[0] = stage_nth_call(n, rounds[round].error),
-                run(scenarios[i].play, &settings);
-                 n++)
-                assert_true(n < 1000);
-        }
-        print_message("# %s: %u driver calls\n", scenarios[i].name, (unsigned)(n - 1));
-        assert_true(n > 20);
-    }
+    armed_singles(scenarios, COUNT_OF(scenarios), NULL);
 }
 
-/* A second fault behind the first one, where the undo is. */
 static void pairs(void **state)
 {
-    const struct xseg_sim_settings settings = settings_of(false);
-    uint64_t runs = 0;
-
     (void)state;
-    for (unsigned i = 0; i < COUNT_OF(scenarios); i++)
-        for (uint64_t behind = 1; behind <= scenarios[i].distance; behind++)
-            for (uint64_t n = 1;
-                 fault[0] = stage_nth_call(n, 999), fault[1] = stage_nth_call(n + behind, 999),
-                          run(scenarios[i].play, &settings);
-                 n++)
-                runs++;
-    print_message("# %u pairs\n", (unsigned)runs);
-    assert_true(runs > 300);
+    assert_true(armed_pairs(scenarios, COUNT_OF(scenarios), NULL) > 300);
 }
 
-/* A batched unmap or set-access that does some of its mappings and then fails. */
 static void halfway(void **state)
 {
-    static const char *const calls[] = {"cuMemUnmap", "cuMemSetAccess"};
-    const struct xseg_sim_settings settings = settings_of(false);
-    uint64_t runs = 0;
-
     (void)state;
-    fault[1].nth = 0;
-    for (unsigned call = 0; call < COUNT_OF(calls); call++)
-        for (uint64_t mappings = 1; mappings <= 3; mappings++) {
-            fault[0] = stage_nth_call(1, 999);
-            fault[0].call = calls[call];
-            fault[0].halfway = mappings;
-            for (; run(there_and_back, &settings); fault[0].nth++)
-                runs++;
-        }
-    assert_true(runs > 10);
+    assert_true(armed_halfway(there_and_back, NULL) > 10);
 }
 
-/* The machine's own files are there from the first run on. */
 static int warm_up(void **state)
 {
-    const struct xseg_sim_settings settings = settings_of(false);
-    const struct xseg_sim_fault none = stage_nth_call(0, 1);
-
     (void)state;
-    (void)stage_run(there_and_back, &settings, NULL, none, none);
+    armed_warm_up(there_and_back, NULL);
     return 0;
 }
 

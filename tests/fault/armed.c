@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: MIT */
+#include "tests/fault/armed.h"
+
+/* Those of a run; nth 0 is none. */
+static struct xseg_sim_fault fault[2];
+
+/* A round of single faults: with which error, and whether the driver takes one mapping a call. */
+static const struct {
+    int error;
+    bool one_by_one;
+} rounds[] = {{999, false}, {999, true}, {2, false}, {1, false}};
+
+void armed_begin(void)
+{
+    for (unsigned i = 0; i < COUNT_OF(fault); i++)
+        if (fault[i].nth != 0)
+            assert_int_equal(xseg_sim_fault_set(i, &fault[i]), XSEG_OK);
+}
+
+void armed_end(void)
+{
+    for (unsigned i = 0; i < COUNT_OF(fault); i++)
+        assert_int_equal(xseg_sim_fault_set(i, NULL), XSEG_OK);
+}
+
+static void play_once(stage_scenario play, const char *config, bool one_by_one)
+{
+    const struct xseg_sim_fault none = stage_nth_call(0, 1);
+    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+
+    settings.memory_bytes = GIB;
+    settings.real_bytes = true;
+    settings.one_by_one = one_by_one;
+    (void)stage_run(play, &settings, config, none, none);
+}
+
+/* Whether the last of the run's faults struck. */
+static bool run(stage_scenario play, const char *config, bool one_by_one)
+{
+    const unsigned files = scene_open_files();
+
+    play_once(play, config, one_by_one);
+    assert_int_equal(scene_open_files(), files);
+    return xseg_sim_fault_struck(fault[1].nth != 0 ? 1 : 0) != 0;
+}
+
+void armed_warm_up(stage_scenario play, const char *config)
+{
+    fault[0] = fault[1] = stage_nth_call(0, 1);
+    play_once(play, config, false);
+}
+
+void armed_singles(const struct armed_scenario *scenarios, size_t count, const char *config)
+{
+    fault[1].nth = 0;
+    for (size_t i = 0; i < count; i++) {
+        uint64_t n = 0;
+
+        for (unsigned round = 0; round < scenarios[i].rounds; round++)
+            for (n = 1; fault[0] = stage_nth_call(n, rounds[round].error),
+                run(scenarios[i].play, config, rounds[round].one_by_one);
+                 n++)
+                assert_true(n < 1000);
+        print_message("# %s: %u driver calls\n", scenarios[i].name, (unsigned)(n - 1));
+        assert_true(n > 20);
+    }
+}
+
+uint64_t armed_pairs(const struct armed_scenario *scenarios, size_t count, const char *config)
+{
+    uint64_t runs = 0;
+
+    for (size_t i = 0; i < count; i++)
+        for (uint64_t behind = 1; behind <= scenarios[i].distance; behind++)
+            for (uint64_t n = 1;
+                 fault[0] = stage_nth_call(n, 999), fault[1] = stage_nth_call(n + behind, 999),
+                          run(scenarios[i].play, config, false);
+                 n++)
+                runs++;
+    print_message("# %u pairs\n", (unsigned)runs);
+    return runs;
+}
+
+uint64_t armed_halfway(stage_scenario play, const char *config)
+{
+    static const char *const calls[] = {"cuMemUnmap", "cuMemSetAccess"};
+    uint64_t runs = 0;
+
+    fault[1].nth = 0;
+    for (unsigned call = 0; call < COUNT_OF(calls); call++)
+        for (uint64_t mappings = 1; mappings <= 3; mappings++) {
+            fault[0] = stage_nth_call(1, 999);
+            fault[0].call = calls[call];
+            fault[0].halfway = mappings;
+            for (; run(play, config, false); fault[0].nth++)
+                runs++;
+        }
+    return runs;
+}
