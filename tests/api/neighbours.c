@@ -3,14 +3,7 @@
  * Neighbours on one device: what one has idle serves the other's burst, through its soft limit or
  * because it is asked to shrink; two allocators of a process, and two processes.
  */
-#include <sys/socket.h>
-#include <sys/wait.h>
-
-#include <stdio.h>
-#include <unistd.h>
-
-#include "tests/support/scene.h"
-#include "tests/support/shared.h"
+#include "tests/support/process.h"
 
 #define SECOND UINT64_C(1000000000)
 
@@ -211,11 +204,6 @@ static void a_neighbour_shrinks_when_it_is_asked_to(void **state)
 
 /* --- Two processes. --- */
 
-struct process {
-    pid_t pid;
-    int socket;
-};
-
 /* A process of its own that does what it is told, byte by byte, and says y or n. */
 static void obey(int socket, const struct xseg_sim_settings *settings)
 {
@@ -239,33 +227,17 @@ static void obey(int socket, const struct xseg_sim_settings *settings)
 
 static bool tell(const struct process *process, char order)
 {
-    char answer = '?';
-
-    return write(process->socket, &order, 1) == 1 && read(process->socket, &answer, 1) == 1 &&
-           answer == 'y';
+    return write(process->socket, &order, 1) == 1 && process_answer(process);
 }
 
 /* Another process and an allocator of our own, both on a machine with 1 GiB; NULL where that cannot be. */
 static struct xseg_allocator *start_process(struct process *process)
 {
-    struct xseg_sim_settings settings = gib_machine();
+    const struct xseg_sim_settings settings = gib_machine();
     struct xseg_allocator *own;
-    char name[64];
-    int sockets[2];
 
-    if (!name_shared_machine(name, sizeof(name)))
+    if (!process_start(process, &settings, obey))
         return NULL;
-    settings.shared = name;
-    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, sockets), 0);
-    process->pid = fork();
-    assert_true(process->pid >= 0);
-    if (process->pid == 0) {
-        (void)close(sockets[0]);
-        obey(sockets[1], &settings);
-    }
-    (void)close(sockets[1]);
-    process->socket = sockets[0];
-    assert_int_equal(xseg_sim_reset(&settings), XSEG_OK);
     own = open_neighbour(NULL);
     assert_non_null(own);
     assert_true(tell(process, 'b'));
@@ -275,14 +247,9 @@ static struct xseg_allocator *start_process(struct process *process)
 static void end_process(const struct process *process, struct xseg_allocator *own)
 {
     const struct xseg_sim_settings alone = gib_machine();
-    int result = 0;
 
     assert_true(tell(process, 'e'));
-    (void)close(process->socket);
-    assert_int_equal(waitpid(process->pid, &result, 0), process->pid);
-    assert_int_equal(result, 0);
-    scene_close(own);
-    assert_int_equal(xseg_sim_reset(&alone), XSEG_OK);
+    process_end(process, own, &alone);
 }
 
 static void a_process_makes_room_by_its_soft_limit(void **state)

@@ -12,8 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "tests/support/scene.h"
-#include "tests/support/shared.h"
+#include "tests/support/process.h"
 
 #define STRIDE (64 * KIB)
 
@@ -191,11 +190,6 @@ static void obey(int socket, const struct xseg_sim_settings *settings)
     _exit(0);
 }
 
-struct process {
-    pid_t pid;
-    int socket;
-};
-
 static void order_only(const struct process *process, char order, unsigned char value)
 {
     const char told[2] = {order, (char)value};
@@ -203,40 +197,20 @@ static void order_only(const struct process *process, char order, unsigned char 
     assert_int_equal(write(process->socket, told, 2), 2);
 }
 
-static bool answer_of(const struct process *process)
-{
-    char answer = '?';
-
-    return read(process->socket, &answer, 1) == 1 && answer == 'y';
-}
-
 static bool tell(const struct process *process, char order, unsigned char value)
 {
     order_only(process, order, value);
-    return answer_of(process);
+    return process_answer(process);
 }
 
 /* NULL where processes cannot share a machine. */
 static struct xseg_allocator *start_process(struct process *process)
 {
-    struct xseg_sim_settings settings = machine(true, 1 * GIB);
+    const struct xseg_sim_settings settings = machine(true, 1 * GIB);
     struct xseg_allocator *own = NULL;
-    char name[64];
-    int sockets[2];
 
-    if (!name_shared_machine(name, sizeof(name)))
+    if (!process_start(process, &settings, obey))
         return NULL;
-    settings.shared = name;
-    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sockets), 0);
-    process->pid = fork();
-    assert_true(process->pid >= 0);
-    if (process->pid == 0) {
-        (void)close(sockets[0]);
-        obey(sockets[1], &settings);
-    }
-    (void)close(sockets[1]);
-    process->socket = sockets[0];
-    assert_int_equal(xseg_sim_reset(&settings), XSEG_OK);
     assert_int_equal(scene_try_open(NULL, &own), XSEG_OK);
     return own;
 }
@@ -244,14 +218,9 @@ static struct xseg_allocator *start_process(struct process *process)
 static void end_process(const struct process *process, struct xseg_allocator *own)
 {
     const struct xseg_sim_settings alone = machine(false, 1 * GIB);
-    int result = 0;
 
     assert_true(tell(process, 'e', 0));
-    (void)close(process->socket);
-    assert_int_equal(waitpid(process->pid, &result, 0), process->pid);
-    assert_int_equal(result, 0);
-    scene_close(own);
-    assert_int_equal(xseg_sim_reset(&alone), XSEG_OK);
+    process_end(process, own, &alone);
 }
 
 /* Export, send, and have the other import; nothing stays open here. */
@@ -264,7 +233,7 @@ static void send_block(const struct process *process, struct xseg_allocator *own
     assert_int_equal(xseg_share_send(process->socket, &share), XSEG_OK);
     xseg_share_end(&share);
     assert_null(share.header);
-    assert_true(answer_of(process));
+    assert_true(process_answer(process));
     assert_int_equal(scene_open_files(), before);
 }
 
