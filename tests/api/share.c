@@ -88,6 +88,15 @@ static void hold(struct xseg_allocator *allocator, void *ptr)
     xseg_share_end(&share);
 }
 
+/* Take the last export back, and close. */
+static void close_with(struct xseg_allocator *allocator, struct xseg_pool *pool, void *block)
+{
+    assert_int_equal(xseg_export_close(allocator, block), XSEG_OK);
+    scene_free(allocator, block);
+    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    scene_close(allocator);
+}
+
 static struct xseg_trimmed trim(struct xseg_allocator *allocator, struct xseg_pool *pool)
 {
     struct xseg_trimmed done = XSEG_TRIMMED_INIT;
@@ -474,10 +483,7 @@ static void a_pool_is_not_paused_while_it_is_exported(void **state)
     /* The pages that came can be exported as well. */
     share = export_of(allocator, block);
     xseg_share_end(&share);
-    assert_int_equal(xseg_export_close(allocator, block), XSEG_OK);
-    scene_free(allocator, block);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    scene_close(allocator);
+    close_with(allocator, pool, block);
 }
 
 static bool find_exported(void *context, const struct xseg_reason *reason)
@@ -1160,10 +1166,7 @@ static void what_comes_is_checked(void **state)
     (void)close(sockets[1]);
     assert_int_equal(scene_open_files(), files);
     xseg_share_end(&share);
-    assert_int_equal(xseg_export_close(allocator, block), XSEG_OK);
-    scene_free(allocator, block);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    scene_close(allocator);
+    close_with(allocator, pool, block);
 }
 
 /* A header by hand, and then a message with that many descriptors. */
@@ -1210,10 +1213,7 @@ static void as_many_descriptors_come_as_there_are_pages(void **state)
         assert_int_equal(scene_open_files(), files);
     }
     xseg_share_end(&share);
-    assert_int_equal(xseg_export_close(allocator, block), XSEG_OK);
-    scene_free(allocator, block);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    scene_close(allocator);
+    close_with(allocator, pool, block);
 }
 
 /* A socket that does not block: both sides wait for each other. */
@@ -1238,10 +1238,7 @@ static void a_full_socket_is_waited_for(void **state)
     (void)close(sockets[0]);
     (void)close(sockets[1]);
     xseg_share_end(&share);
-    assert_int_equal(xseg_export_close(allocator, block), XSEG_OK);
-    scene_free(allocator, block);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    scene_close(allocator);
+    close_with(allocator, pool, block);
 }
 
 static void a_forked_child_is_refused(void **state)
@@ -1271,10 +1268,7 @@ static void a_forked_child_is_refused(void **state)
     assert_int_equal(waitpid(child, &result, 0), child);
     assert_int_equal(result, 0);
     xseg_share_end(&share);
-    assert_int_equal(xseg_export_close(allocator, block), XSEG_OK);
-    scene_free(allocator, block);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    scene_close(allocator);
+    close_with(allocator, pool, block);
 }
 
 int main(void)
