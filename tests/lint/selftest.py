@@ -9,6 +9,7 @@ import facts
 import floors
 import links
 import listed
+import names
 import sizes
 import symbols
 import version
@@ -33,6 +34,10 @@ CASES = [
     ("link to nothing", links.check, {"docs/a.md": "[a](b.md) [w](https://x.y) [s](#s)\n"},
      ["docs/a.md:1: b.md leads nowhere"]),
     ("link to something", links.check, {"docs/a.md": "[a](../b.md#part)\n", "b.md": "\n"}, []),
+    ("name of nothing", names.check,
+     {"docs/a.md": "`xseg_a`, xseg_b(), `is_c()`, `d_e`, `XSEG_F`, `XSEG_*`, `pidfd_getfd`\n",
+      "src/a.c": "int xseg_a(int d_e);\n"},
+     ["docs/a.md:1: nothing is called XSEG_F", "called is_c", "called xseg_b"]),
     ("test in no table", listed.check,
      {"tests/meson.build": "# 'a'\n'b'\n", "tests/fuzz/meson.build": "\n",
       "tests/unit/a.c": "\n", "tests/unit/b.c": "\n"},
