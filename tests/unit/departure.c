@@ -72,6 +72,8 @@ static void an_arena_stays_with_a_handle_that_comes_again(void **state)
     assert_ptr_equal(scene_block(allocator, ptr).stream, again);
     scene_free(allocator, ptr);
     scene_free(allocator, newcomer.ptr);
+    assert_int_equal(xseg_stream_gone(allocator, 0, again), XSEG_OK);
+    assert_int_equal(xseg_stream_gone(allocator, 0, newcomer.stream), XSEG_OK);
     scene_stream_destroy(again);
     scene_stream_destroy(newcomer.stream);
     scene_close(allocator);

@@ -177,9 +177,11 @@ static void expect_audit(struct fixture *f, const char *tag)
 
 static struct fixture *set_up(void)
 {
-    struct fixture *f = calloc(1, sizeof(*f));
+    /* Aligned as an extent is. */
+    struct fixture *f = aligned_alloc(_Alignof(struct fixture), sizeof(*f));
 
     assert_non_null(f);
+    memset(f, 0, sizeof(*f));
     srandom(17);
     return f;
 }
