@@ -72,7 +72,7 @@ bool xseg_hit_alloc(struct xseg_allocator *allocator, int ordinal, uint64_t byte
     struct xseg_arena *arena = find_arena(device, stream, bytes <= XSEG_SIZE_SMALL_MAX);
     if (arena == NULL)
         return false;
-    if (xseg_shortcuts_want(&allocator->shortcuts, stream))
+    if (xseg_shortcuts_want(&allocator->shortcuts, ordinal, stream))
         learn(allocator, device, stream);
     if (atomic_load_explicit(&device->pending.count, memory_order_relaxed) != 0)
         xseg_device_look_at_pending(arena, config);

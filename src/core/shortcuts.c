@@ -21,16 +21,16 @@ void xseg_shortcuts_fini(struct xseg_shortcuts *shortcuts)
 void xseg_shortcuts_add(struct xseg_shortcuts *shortcuts, struct xseg_known_stream *stream)
 {
     _Atomic(struct xseg_known_stream *) *place =
-        &shortcuts->stream[xseg_shortcuts_place(stream->handle)];
+        &shortcuts->stream[xseg_shortcuts_place(stream->ordinal, stream->handle)];
 
-    if (xseg_shortcuts_want(shortcuts, stream->handle))
+    if (xseg_shortcuts_want(shortcuts, stream->ordinal, stream->handle))
         atomic_store_explicit(place, stream, memory_order_release);
 }
 
 void xseg_shortcuts_drop(struct xseg_shortcuts *shortcuts, const struct xseg_known_stream *stream)
 {
     _Atomic(struct xseg_known_stream *) *place =
-        &shortcuts->stream[xseg_shortcuts_place(stream->handle)];
+        &shortcuts->stream[xseg_shortcuts_place(stream->ordinal, stream->handle)];
 
     xseg_lock_take(shortcuts->lock);
     if (atomic_load_explicit(place, memory_order_relaxed) == stream)

@@ -36,9 +36,9 @@ struct xseg_shortcuts {
 bool xseg_shortcuts_init(struct xseg_shortcuts *shortcuts, struct xseg_lock *lock);
 void xseg_shortcuts_fini(struct xseg_shortcuts *shortcuts);
 
-static inline unsigned xseg_shortcuts_place(xseg_stream handle)
+static inline unsigned xseg_shortcuts_place(int ordinal, xseg_stream handle)
 {
-    return (unsigned)((uintptr_t)handle * UINT64_C(0x9E3779B97F4A7C15) >> 55);
+    return (unsigned)(((uintptr_t)handle + (unsigned)ordinal) * UINT64_C(0x9E3779B97F4A7C15) >> 55);
 }
 
 /* The stream of a device and a handle, if it has a shortcut; else NULL. */
@@ -46,16 +46,17 @@ static inline struct xseg_known_stream *xseg_shortcuts_find(const struct xseg_sh
                                                             int ordinal, xseg_stream handle)
 {
     struct xseg_known_stream *stream = atomic_load_explicit(
-        &shortcuts->stream[xseg_shortcuts_place(handle)], memory_order_acquire);
+        &shortcuts->stream[xseg_shortcuts_place(ordinal, handle)], memory_order_acquire);
 
     return stream != NULL && stream->handle == handle && stream->ordinal == ordinal ? stream : NULL;
 }
 
 /* Whether a handle's place is empty. */
-static inline bool xseg_shortcuts_want(const struct xseg_shortcuts *shortcuts, xseg_stream handle)
+static inline bool xseg_shortcuts_want(const struct xseg_shortcuts *shortcuts, int ordinal,
+                                       xseg_stream handle)
 {
     return shortcuts->are_wiped &&
-           atomic_load_explicit(&shortcuts->stream[xseg_shortcuts_place(handle)],
+           atomic_load_explicit(&shortcuts->stream[xseg_shortcuts_place(ordinal, handle)],
                                 memory_order_relaxed) == NULL;
 }
 

@@ -115,6 +115,26 @@ static void what_changes_the_answers_drops_it(void **state)
     scene_close(allocator);
 }
 
+/* The default streams of all devices have one handle. */
+static void each_device_has_its_own(void **state)
+{
+    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_allocator *allocator;
+
+    (void)state;
+    settings.devices = 4;
+    allocator = scene_open_on(&settings, "expandable_segments:True");
+    for (unsigned i = 0; i < 8; i++) {
+        void *ptr = NULL;
+
+        assert_int_equal(xseg_alloc(allocator, (int)i % 4, BYTES, NULL, &ptr), XSEG_OK);
+        assert_int_equal(xseg_free(allocator, ptr), XSEG_OK);
+    }
+    for (int i = 0; i < 4; i++)
+        assert_non_null(xseg_shortcuts_find(&allocator->shortcuts, i, NULL));
+    scene_close(allocator);
+}
+
 /* More streams than there are places: some share one. */
 static void streams_may_share_a_place(void **state)
 {
@@ -213,6 +233,7 @@ int main(void)
         cmocka_unit_test(the_first_hit_makes_one),
         cmocka_unit_test(what_is_not_plain_makes_none),
         cmocka_unit_test(what_changes_the_answers_drops_it),
+        cmocka_unit_test(each_device_has_its_own),
         cmocka_unit_test(streams_may_share_a_place),
         cmocka_unit_test(a_child_finds_nothing),
         cmocka_unit_test(where_nothing_is_wiped_there_is_none),
