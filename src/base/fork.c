@@ -4,6 +4,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "src/base/root.h"
+
 static size_t page_bytes(void)
 {
     return (size_t)sysconf(_SC_PAGESIZE);
@@ -16,13 +18,16 @@ void *xseg_fork_wiped(size_t bytes, bool *is_wiped)
     if (memory == MAP_FAILED)
         return NULL;
     *is_wiped = madvise(memory, bytes, MADV_WIPEONFORK) == 0;
+    xseg_root_add(memory, bytes);
     return memory;
 }
 
 void xseg_fork_unmap(void *memory, size_t bytes)
 {
-    if (memory != NULL)
-        (void)munmap(memory, bytes);
+    if (memory == NULL)
+        return;
+    xseg_root_remove(memory, bytes);
+    (void)munmap(memory, bytes);
 }
 
 bool xseg_fork_init(struct xseg_fork *guard)

@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
+#include "src/base/root.h"
+
 #define PAGE_BYTES ((size_t)4096) /* or a part of the kernel's */
 #define LINE_BYTES ((size_t)64)
 
@@ -26,13 +28,18 @@ void *xseg_zeroed_take(size_t bytes)
     if (memory == MAP_FAILED)
         return NULL;
     (void)madvise(memory, bytes + PAGE_BYTES, MADV_NOHUGEPAGE); /* with them it only takes more */
+    xseg_root_add(memory, bytes + PAGE_BYTES);
     return memory + next_start();
 }
 
 void xseg_zeroed_give(void *memory, size_t bytes)
 {
-    if (bytes < XSEG_ZEROED_LARGE)
+    if (bytes < XSEG_ZEROED_LARGE) {
         free(memory);
-    else if (memory != NULL)
-        (void)munmap((char *)memory - (uintptr_t)memory % PAGE_BYTES, bytes + PAGE_BYTES);
+    } else if (memory != NULL) {
+        char *page = (char *)memory - (uintptr_t)memory % PAGE_BYTES;
+
+        xseg_root_remove(page, bytes + PAGE_BYTES);
+        (void)munmap(page, bytes + PAGE_BYTES);
+    }
 }
