@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * What do the accesses of a small churn's pair cost by themselves, at 10^6 live blocks?  No allocator is
+ * in it: a table of 8 MiB, and 28 MiB as sheets lie in them, of each of which a round changes a word, a slack
+ * and a bin.
+ *
+ *     bench-waits
+ *
+ * chase:   one access that waits for the one before, in so much memory
+ * rounds:  the four accesses of a pair, with so many plain instructions between two rounds.  What the
+ *          processor does not look ahead over, it does not ask for ahead.
+ */
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "benchmarks/measure.h"
+
+#define MIB    ((size_t)1 << 20)
+#define BLOCKS 1000000u
+#define SHEETS 2100u
+#define SHEET  12864u
+#define DRAWN  4096u
+#define ROUNDS 1000000u
+#define TRIES  5u
+
+static uint64_t seed = 1;
+
+static uint32_t draw(uint32_t below)
+{
+    seed ^= seed >> 12;
+    seed ^= seed << 25;
+    seed ^= seed >> 27;
+    return (uint32_t)((seed * 0x2545f4914f6cdd1dull >> 32) * below >> 32);
+}
+
+static char *huge_pages(size_t bytes)
+{
+    char *memory = aligned_alloc(2 * MIB, bytes);
+
+    if (memory == NULL)
+        exit(3);
+    (void)madvise(memory, bytes, MADV_HUGEPAGE);
+    memset(memory, 0, bytes);
+    return memory;
+}
+
+/* ns for one of a chain of accesses that goes round through all cache lines in random order. */
+static double chase(size_t bytes)
+{
+    const uint32_t lines = (uint32_t)(bytes / 64);
+    char *memory = huge_pages(bytes);
+    uint32_t *order = malloc(lines * sizeof(*order));
+    void **at = (void **)(void *)memory;
+
+    if (order == NULL)
+        exit(3);
+    for (uint32_t i = 0; i < lines; i++)
+        order[i] = i;
+    for (uint32_t i = lines - 1; i > 0; i--) {
+        const uint32_t other = draw(i), kept = order[i];
+
+        order[i] = order[other];
+        order[other] = kept;
+    }
+    for (uint32_t i = 0; i < lines; i++)
+        *(void **)(void *)(memory + order[i] * (size_t)64) =
+            memory + order[(i + 1) % lines] * (size_t)64;
+    const uint64_t began = measure_now();
+    for (uint32_t i = 0; i < ROUNDS; i++)
+        at = *at;
+    const double ns = (double)(measure_now() - began) / ROUNDS;
+    if (at == NULL)
+        exit(3);
+    free(order);
+    free(memory);
+    return ns;
+}
+
+static void touch(char *sheets, uint64_t place)
+{
+    char *sheet = sheets + (place >> 12) * SHEET;
+    const uint64_t quantum = place & 4095;
+    uint64_t *word = (uint64_t *)(void *)(sheet + 64 + quantum / 64 * 32);
+    uint16_t *slack = (uint16_t *)(void *)(sheet + 4160 + quantum * 2);
+
+    *word ^= (uint64_t)1 << (quantum & 63);
+    *slack = (uint16_t)(*slack + place);
+    uint64_t *bin =
+        (uint64_t *)(void *)(sheet + 2112 + (1 + (*word * 0x9e3779b97f4a7c15ull >> 60)) * 8);
+    *bin |= (uint64_t)1 << quantum / 64;
+}
+
+/* ns for a round, with 6 * `between` instructions of which none waits for memory. */
+static double rounds(uint64_t *table, char *sheets, const uint32_t *order, unsigned between)
+{
+    const uint64_t began = measure_now();
+
+    for (uint32_t i = 0; i < ROUNDS; i++) {
+        uint64_t *place = &table[(order[i % DRAWN] + i) % BLOCKS];
+
+        touch(sheets, *place);
+        *place ^= 1;
+        for (unsigned k = 0; k < between; k++)
+            __asm__ volatile("nop;nop;nop;nop");
+    }
+    return (double)(measure_now() - began) / ROUNDS;
+}
+
+int main(void)
+{
+    static const unsigned between[] = {0, 50, 100};
+    static uint32_t order[DRAWN];
+    uint64_t *table = (uint64_t *)(void *)huge_pages(8 * MIB);
+    char *sheets = huge_pages(28 * MIB);
+
+    for (size_t mib = 1; mib <= 64; mib *= 2)
+        (void)printf("chase\t%zu MiB\t%.1f ns\n", mib, chase(mib * MIB));
+    for (uint32_t i = 0; i < DRAWN; i++)
+        order[i] = draw(BLOCKS);
+    for (uint32_t i = 0; i < BLOCKS; i++)
+        table[i] = (uint64_t)draw(SHEETS) << 12 | draw(4096);
+    for (size_t i = 0; i < sizeof(between) / sizeof(between[0]); i++) {
+        double best = rounds(table, sheets, order, between[i]);
+
+        for (unsigned k = 1; k < TRIES; k++) {
+            const double ns = rounds(table, sheets, order, between[i]);
+
+            best = ns < best ? ns : best;
+        }
+        (void)printf("rounds\t%u instructions between\t%.1f ns\n", 6 * between[i], best);
+    }
+    free(table);
+    free(sheets);
+    return 0;
+}
