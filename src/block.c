@@ -1,0 +1,310 @@
+/* SPDX-License-Identifier: MIT */
+/* The doors of blocks, of xseg/allocator.h. */
+#include "xseg/allocator.h"
+
+#include <string.h>
+
+#include "src/core/hit.h"
+#include "src/core/live.h"
+#include "src/door.h"
+
+/* The most that an address can be asked to be a multiple of. */
+#define ALIGNMENT_MAX XSEG_GIB
+
+/*
+ * A hit ends in one of these, the earlier the shorter.  Each takes what the door was given, and ends in
+ * a call of the next, so that what the compiler makes of it are jumps, and a door saves no registers.
+ */
+#define NEXT static __attribute__((noinline)) xseg_status
+
+NEXT alloc_generally(struct xseg_allocator *allocator, int device, size_t bytes, xseg_stream stream,
+                     void **out)
+{
+    struct xseg_request request = XSEG_REQUEST_INIT;
+
+    request.device = device;
+    request.bytes = bytes;
+    request.stream = stream;
+    return xseg_alloc_with(allocator, &request, out);
+}
+
+NEXT alloc_slowly(struct xseg_allocator *allocator, int device, size_t bytes, xseg_stream stream,
+                  void **out)
+{
+    XSEG_DOOR(allocator);
+    if (out != NULL && xseg_hit_alloc(allocator, device, bytes, stream, out))
+        return XSEG_OK;
+    return alloc_generally(allocator, device, bytes, stream, out);
+}
+
+/* Where no shortcut leads to an arena, or something is pending, which is looked at first. */
+NEXT alloc_looking(struct xseg_allocator *allocator, int device, size_t bytes, xseg_stream stream,
+                   void **out)
+{
+    bool cuts = false;
+    struct xseg_arena *arena =
+        xseg_hit_arena_of(allocator, device, stream, bytes <= XSEG_SIZE_SMALL_MAX, &cuts);
+
+    if (arena == NULL || bytes - 1 >= XSEG_SIZE_ABSURD - 1)
+        return alloc_slowly(allocator, device, bytes, stream, out);
+    const uint64_t base = xseg_hit_look_and_serve(allocator, arena, bytes, cuts);
+    if (__builtin_expect(base == 0, 0))
+        return alloc_generally(allocator, device, bytes, stream, out);
+    *out = (void *)(uintptr_t)base; /* NOLINT(performance-no-int-to-ptr) */
+    return XSEG_OK;
+}
+
+/* From the arena that a shortcut leads to. */
+NEXT alloc_from(struct xseg_allocator *allocator, int device, size_t bytes, xseg_stream stream,
+                void **out, struct xseg_arena *arena) XSEG_UNCHECKED
+{
+    xseg_arena_lock(arena);
+    const uint64_t base = xseg_hit_serve(xseg_allocator_config(allocator), arena, bytes, false);
+    xseg_arena_unlock(arena);
+    if (__builtin_expect(base == 0, 0))
+        return alloc_slowly(allocator, device, bytes, stream, out);
+    *out = (void *)(uintptr_t)base; /* NOLINT(performance-no-int-to-ptr) */
+    return XSEG_OK;
+}
+
+/* From one that is locked, and has to ask by what rule. */
+NEXT alloc_held(struct xseg_allocator *allocator, int device, size_t bytes, xseg_stream stream,
+                void **out, struct xseg_arena *arena) XSEG_UNCHECKED
+{
+    const uint64_t base = xseg_hit_serve(xseg_allocator_config(allocator), arena, bytes, true);
+
+    xseg_latch_give_own(&arena->lock);
+    if (__builtin_expect(base == 0, 0))
+        return alloc_slowly(allocator, device, bytes, stream, out);
+    *out = (void *)(uintptr_t)base; /* NOLINT(performance-no-int-to-ptr) */
+    return XSEG_OK;
+}
+
+/* From a small one that is locked. */
+NEXT alloc_racked(struct xseg_allocator *allocator, int device, size_t bytes, xseg_stream stream,
+                  void **out, struct xseg_arena *arena) XSEG_UNCHECKED
+{
+    const uint64_t base = xseg_plain_cut_rack(arena, bytes, true);
+
+    if (__builtin_expect(base == 0, 0))
+        return alloc_held(allocator, device, bytes, stream, out, arena);
+    xseg_latch_give_own(&arena->lock);
+    *out = (void *)(uintptr_t)base; /* NOLINT(performance-no-int-to-ptr) */
+    return XSEG_OK;
+}
+
+/* The same, where nothing but the frontier is cached. */
+NEXT alloc_at_frontier(struct xseg_allocator *allocator, int device, size_t bytes,
+                       xseg_stream stream, void **out, struct xseg_arena *arena) XSEG_UNCHECKED
+{
+    const uint64_t base = xseg_plain_cut_frontier(arena, bytes);
+
+    if (__builtin_expect(base == 0, 0))
+        return alloc_racked(allocator, device, bytes, stream, out, arena);
+    xseg_latch_give_own(&arena->lock);
+    *out = (void *)(uintptr_t)base; /* NOLINT(performance-no-int-to-ptr) */
+    return XSEG_OK;
+}
+
+NEXT alloc_large(struct xseg_allocator *allocator, int device, size_t bytes, xseg_stream stream,
+                 void **out) XSEG_UNCHECKED
+{
+    bool cuts = false;
+    struct xseg_arena *arena = xseg_hit_arena(allocator, device, stream, false, &cuts);
+
+    if (__builtin_expect(arena == NULL || bytes - 1 >= XSEG_SIZE_ABSURD - 1, 0))
+        return alloc_looking(allocator, device, bytes, stream, out);
+    if (!cuts || !xseg_latch_try_own(&arena->lock))
+        return alloc_from(allocator, device, bytes, stream, out, arena);
+    const uint64_t base = xseg_arena_hit_expandable(arena, bytes);
+    xseg_latch_give_own(&arena->lock);
+    if (__builtin_expect(base == 0, 0))
+        return alloc_slowly(allocator, device, bytes, stream, out);
+    *out = (void *)(uintptr_t)base; /* NOLINT(performance-no-int-to-ptr) */
+    return XSEG_OK;
+}
+
+xseg_status xseg_alloc(struct xseg_allocator *allocator, int device, size_t bytes,
+                       xseg_stream stream, void **out) XSEG_UNCHECKED
+{
+    bool cuts = false;
+
+    if (__builtin_expect(allocator == NULL || out == NULL, 0))
+        return alloc_slowly(allocator, device, bytes, stream, out);
+    if (bytes - 1 >= XSEG_SIZE_SMALL_MAX)
+        return alloc_large(allocator, device, bytes, stream, out);
+    struct xseg_arena *arena = xseg_hit_arena(allocator, device, stream, true, &cuts);
+    if (__builtin_expect(arena == NULL, 0))
+        return alloc_looking(allocator, device, bytes, stream, out);
+    if (!cuts || !xseg_latch_try_own(&arena->lock))
+        return alloc_from(allocator, device, bytes, stream, out, arena);
+    return __builtin_expect(xseg_plain_is_frontier_all(arena), 0)
+               ? alloc_at_frontier(allocator, device, bytes, stream, out, arena)
+               : alloc_racked(allocator, device, bytes, stream, out, arena);
+}
+
+/* Members that the caller does not know keep their defaults. */
+static struct xseg_request request_of(const struct xseg_request *given)
+{
+    struct xseg_request request = XSEG_REQUEST_INIT;
+
+    if (__builtin_expect(given->struct_bytes == sizeof(request), 1))
+        return *given;
+    memcpy(&request, given, given->struct_bytes);
+    return request;
+}
+
+/* The device of the pool that a request names, or of its number. */
+static xseg_status find_device(struct xseg_allocator *allocator, const struct xseg_request *request,
+                               struct xseg_device **out)
+{
+    if (request->pool == NULL)
+        return xseg_allocator_device(allocator, request->device, out);
+    XSEG_DOOR_REQUIRE(xseg_allocator_owns(allocator, request->pool),
+                      "xseg_alloc_with: the pool belongs to another allocator");
+    XSEG_DOOR_REQUIRE(!xseg_pool_is_retired(request->pool),
+                      "xseg_alloc_with: nobody holds the pool any more");
+    *out = request->pool->device;
+    return XSEG_OK;
+}
+
+xseg_status xseg_alloc_with(struct xseg_allocator *allocator, const struct xseg_request *given,
+                            void **out)
+{
+    struct xseg_device *device = NULL;
+
+    XSEG_DOOR(allocator);
+    XSEG_DOOR_REQUIRE(out != NULL, "an allocation: out is NULL");
+    XSEG_DOOR_REQUIRE(given != NULL &&
+                          (XSEG_DOOR_PUBLISHED(given, struct xseg_request) ||
+                           XSEG_DOOR_PUBLISHED_BEFORE(given, struct xseg_request, zeroed)),
+                      "xseg_alloc_with: the request is NULL or of unknown size: start from "
+                      "XSEG_REQUEST_INIT");
+    const struct xseg_request request = request_of(given);
+    XSEG_DOOR_REQUIRE(request.alignment == 0 || (xseg_is_power_of_two(request.alignment) &&
+                                                 request.alignment <= ALIGNMENT_MAX),
+                      "xseg_alloc_with: an alignment of %zu bytes: give a power of two up to 1 GiB",
+                      request.alignment);
+    const xseg_status status = find_device(allocator, &request, &device);
+    if (status != XSEG_OK)
+        return status;
+    if (request.pool != NULL && request.alignment <= XSEG_SIZE_QUANTUM && !request.zeroed &&
+        xseg_hit_alloc_in(allocator, request.pool, request.bytes, request.stream, out))
+        return XSEG_OK;
+    if (request.bytes == 0) {
+        *out = NULL;
+        return XSEG_OK;
+    }
+    const struct xseg_device_request wanted = {request.pool,   xseg_allocator_config(allocator),
+                                               request.bytes,  request.alignment,
+                                               request.stream, request.zeroed};
+    return xseg_device_alloc(device, &wanted, out);
+}
+
+NEXT free_slowly(struct xseg_allocator *allocator, void *ptr)
+{
+    XSEG_DOOR(allocator);
+    if (xseg_hit_free(allocator, ptr))
+        return XSEG_OK;
+    return ptr == NULL ? XSEG_OK : xseg_allocator_free(allocator, ptr);
+}
+
+/* In an extent of a locked arena. */
+NEXT free_held(struct xseg_allocator *allocator, void *ptr, struct xseg_extent *extent,
+               struct xseg_arena *arena) XSEG_UNCHECKED
+{
+    const bool freed = xseg_hit_free_at(arena, extent, (uint64_t)(uintptr_t)ptr);
+
+    xseg_latch_give_own(&arena->lock);
+    return __builtin_expect(freed, 1) ? XSEG_OK : free_slowly(allocator, ptr);
+}
+
+/* Free a block of a small extent, whose arena is locked, if that is all there is to do. */
+static inline bool frees_cell(struct xseg_extent *extent, struct xseg_arena *arena, void *ptr)
+{
+    const uint64_t address = (uint64_t)(uintptr_t)ptr;
+    uint32_t quantum = 0;
+
+    if (__builtin_expect(extent->arena != arena || extent->first == NULL ||
+                             !xseg_live_lies_in(extent, address) ||
+                             !xseg_live_find_cell(extent, address, &quantum),
+                         0))
+        return false;
+    xseg_plain_free(arena, extent, quantum);
+    return true;
+}
+
+/* Of a small one. */
+NEXT free_cell(struct xseg_allocator *allocator, void *ptr, struct xseg_extent *extent,
+               struct xseg_arena *arena) XSEG_UNCHECKED
+{
+    if (__builtin_expect(!frees_cell(extent, arena, ptr), 0))
+        return free_held(allocator, ptr, extent, arena);
+    xseg_latch_give_own(&arena->lock);
+    return XSEG_OK;
+}
+
+/* In an arena that several threads use. */
+NEXT free_shared(struct xseg_allocator *allocator, void *ptr, struct xseg_extent *extent,
+                 struct xseg_arena *arena) XSEG_UNCHECKED
+{
+    xseg_arena_lock(arena);
+    const bool freed = extent->has_cells
+                           ? frees_cell(extent, arena, ptr)
+                           : xseg_hit_free_at(arena, extent, (uint64_t)(uintptr_t)ptr);
+    xseg_arena_unlock(arena);
+    return __builtin_expect(freed, 1) ? XSEG_OK : free_slowly(allocator, ptr);
+}
+
+/* Of a large one. */
+NEXT free_block(struct xseg_allocator *allocator, void *ptr, struct xseg_extent *extent,
+                struct xseg_arena *arena) XSEG_UNCHECKED
+{
+    const uint64_t address = (uint64_t)(uintptr_t)ptr;
+
+    if (__builtin_expect(extent->arena != arena || extent->first == NULL ||
+                             !xseg_live_lies_in(extent, address) ||
+                             !xseg_arena_hit_free(arena, extent, address),
+                         0))
+        return free_held(allocator, ptr, extent, arena);
+    xseg_latch_give_own(&arena->lock);
+    return XSEG_OK;
+}
+
+xseg_status xseg_free(struct xseg_allocator *allocator, void *ptr) XSEG_UNCHECKED
+{
+    const uint64_t address = (uint64_t)(uintptr_t)ptr;
+
+    if (__builtin_expect(allocator == NULL ||
+                             !atomic_load_explicit(&allocator->frees_plainly, memory_order_acquire),
+                         0))
+        return free_slowly(allocator, ptr);
+    struct xseg_extent *extent = xseg_lookup_find(&allocator->lookup, address);
+    if (__builtin_expect(extent == NULL, 0))
+        return free_slowly(allocator, ptr);
+    struct xseg_arena *arena = extent->arena;
+    if (!xseg_latch_try_own(&arena->lock))
+        return free_shared(allocator, ptr, extent, arena);
+    if (!xseg_plain_join_frontier(arena, extent, address))
+        return extent->has_cells ? free_cell(allocator, ptr, extent, arena)
+                                 : free_block(allocator, ptr, extent, arena);
+    xseg_latch_give_own(&arena->lock);
+    return XSEG_OK;
+}
+
+xseg_status xseg_block(struct xseg_allocator *allocator, const void *anywhere,
+                       struct xseg_block_info *out)
+{
+    struct xseg_block_info info = XSEG_BLOCK_INFO_INIT;
+
+    XSEG_DOOR(allocator);
+    XSEG_DOOR_REQUIRE(
+        out != NULL && XSEG_DOOR_KNOWS(out, struct xseg_block_info),
+        "xseg_block: out is NULL or of unknown size: start from XSEG_BLOCK_INFO_INIT");
+    const xseg_status status = xseg_allocator_describe(allocator, anywhere, &info);
+    if (status != XSEG_OK)
+        return status;
+    info.struct_bytes = out->struct_bytes;
+    memcpy(out, &info, out->struct_bytes);
+    return XSEG_OK;
+}
