@@ -14,6 +14,7 @@
 
 #include "src/core/allocator.h"
 #include "src/core/walk.h"
+#include "tests/support/draw.h"
 #include "tests/support/scene.h"
 
 #define PARTS   4096u
@@ -59,15 +60,11 @@ struct wish {
     bool expandable;
 };
 
-/* xorshift64*: the same numbers everywhere. */
 static uint64_t seed_state;
 
 static uint64_t below(uint64_t bound)
 {
-    seed_state ^= seed_state >> 12;
-    seed_state ^= seed_state << 25;
-    seed_state ^= seed_state >> 27;
-    return seed_state * UINT64_C(0x2545F4914F6CDD1D) % bound;
+    return draw_next(&seed_state) % bound;
 }
 
 /* --- The array. --- */

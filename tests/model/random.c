@@ -6,6 +6,7 @@
  * and then the device is so small that requests fail.  After every step the audits of all floors
  * hold, no two live blocks overlap, and the counts of live memory are the model's.
  */
+#include "tests/support/draw.h"
 #include "tests/support/scene.h"
 
 #include <stdio.h>
@@ -42,15 +43,11 @@ static void be_quiet(void *context, enum xseg_log_level level, const char *line)
     (void)line;
 }
 
-/* xorshift64*: the same numbers everywhere. */
 static uint64_t seed_state;
 
 static uint64_t next_random(void)
 {
-    seed_state ^= seed_state >> 12;
-    seed_state ^= seed_state << 25;
-    seed_state ^= seed_state >> 27;
-    return seed_state * UINT64_C(0x2545F4914F6CDD1D);
+    return draw_next(&seed_state);
 }
 
 static uint64_t below(uint64_t bound)

@@ -4,16 +4,14 @@
 #include <string.h>
 
 #include "src/core/extent.h"
+#include "tests/support/draw.h"
 #include "tests/support/recycle.h"
 
 /* --- Random numbers: xorshift64*, the same everywhere. --- */
 
 uint64_t world_below(struct world *world, uint64_t bound)
 {
-    world->random ^= world->random >> 12;
-    world->random ^= world->random << 25;
-    world->random ^= world->random >> 27;
-    return (world->random * UINT64_C(0x2545F4914F6CDD1D) >> 16) % bound;
+    return (draw_next(&world->random) >> 16) % bound;
 }
 
 size_t world_bytes(struct world *world)

@@ -7,6 +7,7 @@
  * holds its own address and size from its allocation to its free, so no other thread's block may reach
  * into it; and at the end the counts are those of the blocks that are left, and then of none.
  */
+#include "tests/support/draw.h"
 #include "tests/support/scene.h"
 
 #include <pthread.h>
@@ -73,10 +74,7 @@ static void require_ok(xseg_status status)
 
 static uint64_t below(struct worker *worker, uint64_t bound)
 {
-    worker->random ^= worker->random >> 12;
-    worker->random ^= worker->random << 25;
-    worker->random ^= worker->random >> 27;
-    return (worker->random * UINT64_C(0x2545F4914F6CDD1D) >> 16) % bound;
+    return (draw_next(&worker->random) >> 16) % bound;
 }
 
 /* --- Blocks. --- */

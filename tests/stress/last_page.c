@@ -4,6 +4,7 @@
  * it writes into, and finds its own words again when it frees it: memory that two held at once, or that
  * was taken away while it was held, would show, and ThreadSanitizer would see the race.
  */
+#include "tests/support/draw.h"
 #include "tests/support/scene.h"
 
 #include <pthread.h>
@@ -31,10 +32,7 @@ struct fighter {
 
 static uint64_t next_random(struct fighter *fighter)
 {
-    fighter->random ^= fighter->random >> 12;
-    fighter->random ^= fighter->random << 25;
-    fighter->random ^= fighter->random >> 27;
-    return fighter->random * UINT64_C(0x2545F4914F6CDD1D);
+    return draw_next(&fighter->random);
 }
 
 static uint64_t *word_at(void *ptr, size_t offset)

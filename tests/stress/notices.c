@@ -8,6 +8,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
+#include "tests/support/draw.h"
 #include "tests/support/scene.h"
 
 #define THREADS  4u
@@ -34,10 +35,7 @@ struct worker {
 
 static uint64_t next_random(struct worker *worker)
 {
-    worker->random ^= worker->random >> 12;
-    worker->random ^= worker->random << 25;
-    worker->random ^= worker->random >> 27;
-    return worker->random * UINT64_C(0x2545F4914F6CDD1D);
+    return draw_next(&worker->random);
 }
 
 /* --- The record. --- */

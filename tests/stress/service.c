@@ -16,6 +16,7 @@
 #include <string.h>
 
 #include "src/core/allocator.h"
+#include "tests/support/draw.h"
 #include "tests/support/scene.h"
 
 #define THREADS   3u
@@ -75,10 +76,7 @@ struct worker {
 
 static uint64_t next_random(struct worker *worker)
 {
-    worker->random ^= worker->random >> 12;
-    worker->random ^= worker->random << 25;
-    worker->random ^= worker->random >> 27;
-    return worker->random * UINT64_C(0x2545F4914F6CDD1D) >> 16;
+    return draw_next(&worker->random) >> 16;
 }
 
 static uint64_t below(struct worker *worker, uint64_t bound)

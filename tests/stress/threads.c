@@ -4,6 +4,7 @@
  * and reconfigure, all at once.  Meant for ThreadSanitizer; in any build the counts must come out
  * even, and no two threads may ever hold the same memory.
  */
+#include "tests/support/draw.h"
 #include "tests/support/scene.h"
 
 #include <pthread.h>
@@ -31,10 +32,7 @@ struct worker {
 
 static uint64_t next_random(struct worker *worker)
 {
-    worker->random ^= worker->random >> 12;
-    worker->random ^= worker->random << 25;
-    worker->random ^= worker->random >> 27;
-    return worker->random * UINT64_C(0x2545F4914F6CDD1D);
+    return draw_next(&worker->random);
 }
 
 static size_t random_bytes(struct worker *worker)
@@ -289,10 +287,13 @@ static void read_while_pools_grow(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(with_room),         cmocka_unit_test(running_short),
-        cmocka_unit_test(classic),           cmocka_unit_test(watched),
+        cmocka_unit_test(with_room),
+        cmocka_unit_test(running_short),
+        cmocka_unit_test(classic),
+        cmocka_unit_test(watched),
         cmocka_unit_test(with_ages),
-        cmocka_unit_test(an_allocator_each), cmocka_unit_test(read_while_pools_grow),
+        cmocka_unit_test(an_allocator_each),
+        cmocka_unit_test(read_while_pools_grow),
     };
 
     return cmocka_run_group_tests_name("threads", tests, NULL, NULL);

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "src/core/hit.h"
+#include "tests/support/draw.h"
 #include "tests/support/scene.h"
 
 static unsigned host_calls;
@@ -62,15 +63,11 @@ void __wrap_free(void *ptr)
     __real_free(ptr);
 }
 
-/* xorshift64*: the same numbers everywhere. */
 static uint64_t seed_state;
 
 static uint64_t below(uint64_t bound)
 {
-    seed_state ^= seed_state >> 12;
-    seed_state ^= seed_state << 25;
-    seed_state ^= seed_state >> 27;
-    return seed_state * UINT64_C(0x2545F4914F6CDD1D) % bound;
+    return draw_next(&seed_state) % bound;
 }
 
 static void be_quiet(void *context, enum xseg_log_level level, const char *line)
