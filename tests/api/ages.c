@@ -75,14 +75,11 @@ static void blocks_of_pools_have_ages(void **state)
 {
     struct xseg_allocator *allocator = scene_open_with_clock(NULL, "block_ages:True");
     struct xseg_pool *pool = scene_pool(allocator);
-    struct xseg_request request = XSEG_REQUEST_INIT;
     void *block[2];
 
     (void)state;
-    request.pool = pool;
     for (size_t i = 0; i < 2; i++) {
-        request.bytes = i == 0 ? 3000 : 5 * MIB;
-        assert_int_equal(xseg_alloc_with(allocator, &request, &block[i]), XSEG_OK);
+        block[i] = scene_alloc_in(allocator, pool, i == 0 ? 3000 : 5 * MIB, NULL);
         xseg_sim_advance(3 * SECOND);
     }
     expect_age(allocator, block[0], 6000);
@@ -102,15 +99,12 @@ static void a_restored_block_is_as_old_as_that(void **state)
 {
     struct xseg_allocator *allocator = scene_open_with_clock(NULL, "block_ages:True");
     struct xseg_pool *pool = scene_pool(allocator);
-    struct xseg_request request = XSEG_REQUEST_INIT;
     struct xseg_checkpoint *checkpoint = NULL;
     void *block[2];
 
     (void)state;
-    request.pool = pool;
     for (size_t i = 0; i < 2; i++) {
-        request.bytes = i == 0 ? 3000 : 5 * MIB;
-        assert_int_equal(xseg_alloc_with(allocator, &request, &block[i]), XSEG_OK);
+        block[i] = scene_alloc_in(allocator, pool, i == 0 ? 3000 : 5 * MIB, NULL);
     }
     xseg_sim_advance(3 * SECOND);
     assert_int_equal(xseg_pool_checkpoint(pool, &checkpoint), XSEG_OK);

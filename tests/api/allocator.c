@@ -428,7 +428,6 @@ static int child(struct xseg_allocator *allocator, void *ptr)
 static void a_refused_close_ends_nothing(void **state)
 {
     struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
-    struct xseg_request request = XSEG_REQUEST_INIT;
     struct xseg_allocator *allocator;
     struct xseg_pool *pool = NULL;
     void *ptr = NULL, *inside = NULL;
@@ -440,9 +439,7 @@ static void a_refused_close_ends_nothing(void **state)
     assert_int_equal(xseg_alloc(allocator, 1, 512, NULL, &ptr), XSEG_OK);
     scene_expect_error(xseg_close(allocator), XSEG_ERR_BUSY, "1 live block on device 1");
     assert_int_equal(xseg_pool_retain(pool), XSEG_OK);
-    request.pool = pool;
-    request.bytes = 512;
-    assert_int_equal(xseg_alloc_with(allocator, &request, &inside), XSEG_OK);
+    inside = scene_alloc_in(allocator, pool, 512, NULL);
     scene_free(allocator, inside);
     scene_free(allocator, ptr);
 
@@ -450,7 +447,7 @@ static void a_refused_close_ends_nothing(void **state)
     assert_int_equal(xseg_sim_fail("cuDevicePrimaryCtxRelease", 2, UNKNOWN), XSEG_OK);
     scene_expect_error(xseg_close(allocator), XSEG_ERR_DRIVER, "cuDevicePrimaryCtxRelease");
     assert_int_equal(xseg_pool_retain(pool), XSEG_OK);
-    assert_int_equal(xseg_alloc_with(allocator, &request, &inside), XSEG_OK);
+    inside = scene_alloc_in(allocator, pool, 512, NULL);
     scene_free(allocator, inside);
     scene_close(allocator);
 }

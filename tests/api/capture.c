@@ -35,7 +35,7 @@ static void nothing_is_asked_in_a_capture(void **state)
 {
     struct xseg_allocator *allocator = scene_open(NULL);
     const xseg_stream stream = scene_stream(), side = scene_stream();
-    struct xseg_pool *pool = capture_pool(allocator);
+    struct xseg_pool *pool = scene_pool(allocator);
     void *before = scene_alloc(allocator, 5 * MIB, NULL);
     void *across = scene_alloc(allocator, 5 * MIB, NULL), *inside, *other = NULL;
     pthread_t thread;
@@ -74,7 +74,7 @@ static void a_released_pool_keeps_its_live_blocks(void **state)
 {
     struct xseg_allocator *allocator = scene_open("expandable_segments:True");
     const xseg_stream stream = scene_stream();
-    struct xseg_pool *pool = capture_pool(allocator);
+    struct xseg_pool *pool = scene_pool(allocator);
     void *first, *output, *last;
 
     (void)state;
@@ -105,7 +105,7 @@ static void uses_in_a_capture_end_with_the_block(void **state)
 {
     struct xseg_allocator *allocator = scene_open(NULL);
     const xseg_stream stream = scene_stream(), side = scene_stream();
-    struct xseg_pool *pool = capture_pool(allocator);
+    struct xseg_pool *pool = scene_pool(allocator);
     void *ptr = scene_alloc(allocator, 20 * MIB, NULL), *other;
 
     (void)state;
@@ -135,7 +135,7 @@ static void uses_in_a_capture_end_with_it(void **state)
 {
     struct xseg_allocator *allocator = scene_open(NULL);
     const xseg_stream stream = scene_stream();
-    struct xseg_pool *pool = capture_pool(allocator);
+    struct xseg_pool *pool = scene_pool(allocator);
     void *ptr = scene_alloc(allocator, 20 * MIB, NULL);
 
     (void)state;
@@ -162,7 +162,7 @@ static void a_use_before_a_capture_outlives_it(void **state)
     for (size_t i = 0; i < COUNT_OF(reuse_or_not); i++) {
         struct xseg_allocator *allocator = scene_open(reuse_or_not[i]);
         const xseg_stream side = scene_stream();
-        struct xseg_pool *pool = capture_pool(allocator);
+        struct xseg_pool *pool = scene_pool(allocator);
         void *ptr = scene_alloc(allocator, 20 * MIB, NULL), *other;
 
         assert_int_equal(xseg_use(allocator, ptr, side), XSEG_OK);
@@ -188,8 +188,8 @@ static void expect_reuse_after_join(bool used_before)
 {
     struct xseg_allocator *allocator = scene_open("graph_capture_record_stream_reuse:True");
     const xseg_stream stream = scene_stream(), side = scene_stream();
-    struct xseg_pool *pool = capture_pool(allocator);
-    void *ptr = capture_alloc(allocator, pool, 20 * MIB, stream), *next;
+    struct xseg_pool *pool = scene_pool(allocator);
+    void *ptr = scene_alloc_in(allocator, pool, 20 * MIB, stream), *next;
 
     if (used_before) {
         assert_int_equal(xseg_use(allocator, ptr, side), XSEG_OK);
@@ -208,7 +208,7 @@ static void expect_reuse_after_join(bool used_before)
     if (used_before) {
         assert_int_equal(scene_block(allocator, ptr).state, XSEG_BLOCK_PENDING);
         assert_int_equal(xseg_sim_finish(side), XSEG_OK);
-        assert_ptr_equal(capture_alloc(allocator, pool, 20 * MIB, stream), ptr);
+        assert_ptr_equal(scene_alloc_in(allocator, pool, 20 * MIB, stream), ptr);
         scene_free(allocator, ptr);
     }
     scene_free(allocator, next);
@@ -230,7 +230,7 @@ static void joined_streams_allocate_from_the_graphs_pool(void **state)
     for (size_t i = 0; i < COUNT_OF(reuse_or_not); i++) {
         struct xseg_allocator *allocator = scene_open(reuse_or_not[i]);
         const xseg_stream stream = scene_stream(), side = scene_stream();
-        struct xseg_pool *pool = capture_pool(allocator);
+        struct xseg_pool *pool = scene_pool(allocator);
         void *waiting = scene_alloc(allocator, 20 * MIB, stream), *ptr, *outside;
 
         capture_begin(pool, stream);
@@ -259,12 +259,12 @@ static void empty_cache_waits_for_the_end_of_a_capture(void **state)
     for (size_t i = 0; i < COUNT_OF(configs); i++) {
         struct xseg_allocator *allocator = scene_open(configs[i]);
         const xseg_stream stream = scene_stream();
-        struct xseg_pool *old = capture_pool(allocator), *pool = capture_pool(allocator);
+        struct xseg_pool *old = scene_pool(allocator), *pool = scene_pool(allocator);
         uint64_t calls;
 
         void *ptr = scene_alloc(allocator, 20 * MIB, NULL);
 
-        scene_free(allocator, capture_alloc(allocator, old, 40 * MIB, NULL));
+        scene_free(allocator, scene_alloc_in(allocator, old, 40 * MIB, NULL));
         assert_int_equal(xseg_pool_release(old), XSEG_OK);
         scene_free(allocator, scene_alloc(allocator, 20 * MIB, stream));
         assert_int_equal(xseg_use(allocator, ptr, stream), XSEG_OK);
@@ -343,7 +343,7 @@ static void a_capture_of_two_devices_is_begun_on_both(void **state)
     allocator = scene_open_on(&settings, NULL);
     stream = scene_stream();
     joined = capture_stream(1);
-    pool = capture_pool(allocator);
+    pool = scene_pool(allocator);
     assert_int_equal(xseg_pool_create(allocator, 1, NULL, &second), XSEG_OK);
     assert_int_equal(xseg_alloc(allocator, 1, 20 * MIB, NULL, &used), XSEG_OK);
     assert_int_equal(xseg_capture_begin(second, joined), XSEG_OK);

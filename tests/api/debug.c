@@ -322,21 +322,18 @@ static void private_pools_are_left_alone(void **state)
     struct heard heard;
     struct xseg_allocator *allocator =
         open_hearing(&heard, "debug_fill:True,unmap_on_free:True,guard_page:True", true);
-    struct xseg_request request = XSEG_REQUEST_INIT;
     struct xseg_pool *pool = NULL;
     void *ptr = NULL, *again = NULL;
 
     (void)state;
     assert_int_equal(xseg_pool_create(allocator, 0, NULL, &pool), XSEG_OK);
-    request.pool = pool;
-    request.bytes = 3 * MIB;
-    assert_int_equal(xseg_alloc_with(allocator, &request, &ptr), XSEG_OK);
+    ptr = scene_alloc_in(allocator, pool, 3 * MIB, NULL);
     memset(ptr, 7, 3 * MIB);
     scene_free(allocator, ptr);
     assert_int_equal(xseg_sim_calls("cuMemsetD32Async"), 0);
     assert_int_equal(xseg_sim_calls("cuMemcpyDtoHAsync"), 0);
     assert_int_equal(scene_block(allocator, ptr).state, XSEG_BLOCK_CACHED);
-    assert_int_equal(xseg_alloc_with(allocator, &request, &again), XSEG_OK);
+    again = scene_alloc_in(allocator, pool, 3 * MIB, NULL);
     assert_ptr_equal(again, ptr);
     scene_free(allocator, again);
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);

@@ -397,15 +397,12 @@ static void held_pools_and_captures_are_left_alone(void **state)
 {
     struct xseg_allocator *allocator = open_on(4096, "idle_ms:100");
     struct xseg_pool *pool = scene_pool(allocator);
-    struct xseg_request request = XSEG_REQUEST_INIT;
     const xseg_stream stream = scene_stream();
     void *ptr = NULL;
 
     (void)state;
     tick(allocator);
-    request.bytes = 40 * MIB;
-    request.pool = pool;
-    assert_int_equal(xseg_alloc_with(allocator, &request, &ptr), XSEG_OK);
+    ptr = scene_alloc_in(allocator, pool, 40 * MIB, NULL);
     scene_free(allocator, ptr);
     pass(allocator, 500);
     assert_int_equal(reserved(allocator), 40 * MIB);

@@ -145,13 +145,10 @@ static void idle_memory_of_a_held_pool_says_so(void **state)
 {
     struct xseg_allocator *allocator = scene_open("expandable_segments:True");
     struct xseg_pool *pool = scene_pool(allocator);
-    struct xseg_request request = XSEG_REQUEST_INIT;
     void *block = NULL;
 
     (void)state;
-    request.pool = pool;
-    request.bytes = 30 * MIB;
-    assert_int_equal(xseg_alloc_with(allocator, &request, &block), XSEG_OK);
+    block = scene_alloc_in(allocator, pool, 30 * MIB, NULL);
     scene_free(allocator, block);
     const struct told *told = explain(allocator, NULL);
     assert_int_equal(told->sums.pool, 40 * MIB);
@@ -375,15 +372,13 @@ static void a_paused_pool_has_no_reasons(void **state)
 {
     struct xseg_allocator *allocator = scene_open("expandable_segments:True");
     struct xseg_pool *pool = scene_pool(allocator);
-    struct xseg_request request = XSEG_REQUEST_INIT;
     struct xseg_where where = XSEG_WHERE_ANY;
     struct xseg_explained sums = XSEG_EXPLAINED_INIT;
     void *block = NULL;
 
     (void)state;
-    request.pool = where.pool = pool;
-    request.bytes = 30 * MIB;
-    assert_int_equal(xseg_alloc_with(allocator, &request, &block), XSEG_OK);
+    where.pool = pool;
+    block = scene_alloc_in(allocator, pool, 30 * MIB, NULL);
     (void)scene_alloc(allocator, 20 * MIB, NULL);
     assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_OK);
     assert_int_equal(explain(allocator, NULL)->sums.live, 20 * MIB);
@@ -506,16 +501,13 @@ static void a_walk_sees_what_is_meant(void **state)
     struct xseg_allocator *allocator = scene_open("expandable_segments:True");
     const xseg_stream stream = scene_stream();
     struct xseg_pool *pool = scene_pool(allocator);
-    struct xseg_request request = XSEG_REQUEST_INIT;
     struct xseg_where where = XSEG_WHERE_ANY;
     void *block[3];
 
     (void)state;
     block[0] = scene_alloc(allocator, 2 * MIB, NULL);
     block[1] = scene_alloc(allocator, 4 * MIB, stream);
-    request.pool = pool;
-    request.bytes = 8 * MIB;
-    assert_int_equal(xseg_alloc_with(allocator, &request, &block[2]), XSEG_OK);
+    block[2] = scene_alloc_in(allocator, pool, 8 * MIB, NULL);
     assert_int_equal(walk(allocator, NULL).live, 14 * MIB);
     where.one_stream = true;
     where.stream = stream;

@@ -118,15 +118,12 @@ static void too_little_is_not_taken(void **state)
 static void held_pools_are_left_alone(void **state)
 {
     struct xseg_allocator *allocator = open_on(100, "expandable_segments:True");
-    struct xseg_request request = XSEG_REQUEST_INIT;
     struct xseg_pool *pool = NULL;
     void *inside = NULL, *ptr = NULL;
 
     (void)state;
     assert_int_equal(xseg_pool_create(allocator, 0, NULL, &pool), XSEG_OK);
-    request.pool = pool;
-    request.bytes = 80 * MIB;
-    assert_int_equal(xseg_alloc_with(allocator, &request, &inside), XSEG_OK);
+    inside = scene_alloc_in(allocator, pool, 80 * MIB, NULL);
     scene_free(allocator, inside);
     scene_expect_error(xseg_alloc(allocator, 0, 40 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY, "room");
     assert_int_equal(scene_block(allocator, inside).state, XSEG_BLOCK_CACHED);
@@ -275,21 +272,16 @@ static void six_hundred_segments_fit(void **state)
     struct xseg_allocator *allocator = scene_open(NULL);
     static struct xseg_pool *pool[POOLS];
     static void *ptr[POOLS][3];
-    struct xseg_request request = XSEG_REQUEST_INIT;
 
     (void)state;
     for (unsigned i = 0; i < POOLS; i++) {
         assert_int_equal(xseg_pool_create(allocator, 0, NULL, &pool[i]), XSEG_OK);
-        request.pool = pool[i];
-        request.bytes = 1000;
-        assert_int_equal(xseg_alloc_with(allocator, &request, &ptr[i][0]), XSEG_OK);
-        request.bytes = 5 * MIB;
-        assert_int_equal(xseg_alloc_with(allocator, &request, &ptr[i][1]), XSEG_OK);
+        ptr[i][0] = scene_alloc_in(allocator, pool[i], 1000, NULL);
+        ptr[i][1] = scene_alloc_in(allocator, pool[i], 5 * MIB, NULL);
     }
     assert_true(scene_stats(allocator).address_bytes <= (uint64_t)33 << 40);
     /* Ten GiB in one of the last ones: a chain, or a range that is long enough. */
-    request.bytes = 10 * GIB;
-    assert_int_equal(xseg_alloc_with(allocator, &request, &ptr[0][2]), XSEG_OK);
+    ptr[0][2] = scene_alloc_in(allocator, pool[POOLS - 1], 10 * GIB, NULL);
     scene_free(allocator, ptr[0][2]);
     for (unsigned i = 0; i < POOLS; i++) {
         scene_free(allocator, ptr[i][0]);
@@ -470,7 +462,6 @@ static void a_growth_past_the_device_is_rejected(void **state)
 static void the_error_says_where_the_memory_is(void **state)
 {
     struct xseg_allocator *allocator = open_on(200, "expandable_segments:True");
-    struct xseg_request request = XSEG_REQUEST_INIT;
     struct xseg_pool *pool = NULL;
     void *live = scene_alloc(allocator, 50 * MIB, NULL), *inside = NULL, *ptr = NULL;
     const char *const word[] = {"no room for 100.00 MiB", "live 50.00 MiB",
@@ -479,9 +470,7 @@ static void the_error_says_where_the_memory_is(void **state)
 
     (void)state;
     assert_int_equal(xseg_pool_create(allocator, 0, NULL, &pool), XSEG_OK);
-    request.pool = pool;
-    request.bytes = 120 * MIB;
-    assert_int_equal(xseg_alloc_with(allocator, &request, &inside), XSEG_OK);
+    inside = scene_alloc_in(allocator, pool, 120 * MIB, NULL);
     scene_free(allocator, inside);
     for (unsigned i = 0; i < COUNT_OF(word); i++)
         scene_expect_error(xseg_alloc(allocator, 0, 100 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY,

@@ -2,17 +2,6 @@
 /* Which addresses have memory, and pins that keep it there. */
 #include "tests/support/scene.h"
 
-static void *alloc_in(struct xseg_allocator *allocator, struct xseg_pool *pool, size_t bytes)
-{
-    struct xseg_request request = XSEG_REQUEST_INIT;
-    void *ptr = NULL;
-
-    request.pool = pool;
-    request.bytes = bytes;
-    assert_int_equal(xseg_alloc_with(allocator, &request, &ptr), XSEG_OK);
-    return ptr;
-}
-
 static struct xseg_trimmed trim(struct xseg_allocator *allocator)
 {
     struct xseg_trimmed done = XSEG_TRIMMED_INIT;
@@ -69,7 +58,8 @@ static void every_mapped_byte_is_named_once(void **state)
     struct xseg_allocator *allocator = scene_open(NULL);
     struct xseg_pool *pool = scene_pool(allocator);
     void *ptr[4] = {scene_alloc(allocator, 50 * MIB, NULL), scene_alloc(allocator, 1000, NULL),
-                    alloc_in(allocator, pool, 30 * MIB), scene_alloc(allocator, 30 * MIB, NULL)};
+                    scene_alloc_in(allocator, pool, 30 * MIB, NULL),
+                    scene_alloc(allocator, 30 * MIB, NULL)};
     uint64_t bytes = 0;
 
     (void)state;
@@ -108,7 +98,7 @@ static void a_generation_rises_with_other_memory(void **state)
     struct xseg_pool *pool = scene_pool(allocator);
     void *low = scene_alloc(allocator, 40 * MIB, NULL),
          *high = scene_alloc(allocator, 40 * MIB, NULL);
-    void *tag = alloc_in(allocator, pool, 30 * MIB);
+    void *tag = scene_alloc_in(allocator, pool, 30 * MIB, NULL);
 
     (void)state;
     const struct list before = mappings(allocator, NULL);
@@ -254,14 +244,14 @@ static void a_pinned_pool_is_not_paused(void **state)
 {
     struct xseg_allocator *allocator = scene_open(NULL);
     struct xseg_pool *pool = scene_pool(allocator);
-    void *ptr = alloc_in(allocator, pool, 30 * MIB);
+    void *ptr = scene_alloc_in(allocator, pool, 30 * MIB, NULL);
 
     (void)state;
     assert_int_equal(xseg_pin(allocator, ptr, 1), XSEG_OK);
     scene_free(allocator, ptr);
     scene_expect_error(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_BUSY, "pinned");
     assert_int_equal(xseg_unpin(allocator, ptr, 1), XSEG_OK);
-    ptr = alloc_in(allocator, pool, 30 * MIB);
+    ptr = scene_alloc_in(allocator, pool, 30 * MIB, NULL);
     assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_OK);
     scene_expect_error(xseg_pin(allocator, ptr, 1), XSEG_ERR_PAUSED, "paused");
     assert_int_equal(xseg_pool_resume(pool), XSEG_OK);

@@ -82,15 +82,15 @@ static void set_up(struct stage *stage)
     stage->allocator = scene_open("expandable_segments:True");
     assert_int_equal(scene_try_open("expandable_segments:False", &stage->others), XSEG_OK);
     stage->stream = scene_stream();
-    stage->pool = capture_pool(stage->allocator);
-    stage->second = capture_pool(stage->allocator);
-    stage->retired = capture_pool(stage->allocator);
-    stage->foreign = capture_pool(stage->others);
+    stage->pool = scene_pool(stage->allocator);
+    stage->second = scene_pool(stage->allocator);
+    stage->retired = scene_pool(stage->allocator);
+    stage->foreign = scene_pool(stage->others);
     assert_int_equal(xseg_pool_release(stage->retired), XSEG_OK);
     stage->live = scene_alloc(stage->allocator, 5 * MIB, NULL);
     stage->pending = scene_alloc(stage->allocator, 6 * MIB, NULL);
     stage->cached = scene_alloc(stage->allocator, 1000, NULL);
-    stage->inside = capture_alloc(stage->allocator, stage->pool, 7 * MIB, stage->stream);
+    stage->inside = scene_alloc_in(stage->allocator, stage->pool, 7 * MIB, stage->stream);
     assert_int_equal(xseg_use(stage->allocator, stage->live, stage->stream), XSEG_OK);
     assert_int_equal(xseg_use(stage->allocator, stage->pending, stage->stream), XSEG_OK);
     assert_int_equal(xseg_sim_launch(stage->stream, UINT64_MAX), XSEG_OK);
@@ -382,7 +382,7 @@ static void only_a_pools_own_checkpoint_is_restored(void **state)
             "another pool");
 
     /* Blocks that somebody else works on cannot be taken away. */
-    later = capture_alloc(stage.allocator, stage.pool, 3 * MIB, stage.stream);
+    later = scene_alloc_in(stage.allocator, stage.pool, 3 * MIB, stage.stream);
     assert_int_equal(xseg_use(stage.allocator, later, NULL), XSEG_OK);
     capture_enter(0);
     assert_int_equal(xseg_sim_launch(NULL, UINT64_MAX), XSEG_OK);

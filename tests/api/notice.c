@@ -130,17 +130,6 @@ static void expect_true(struct mirror *mirror)
     }
 }
 
-static void *alloc_in(struct xseg_allocator *allocator, struct xseg_pool *pool, size_t bytes)
-{
-    struct xseg_request request = XSEG_REQUEST_INIT;
-    void *ptr = NULL;
-
-    request.pool = pool;
-    request.bytes = bytes;
-    assert_int_equal(xseg_alloc_with(allocator, &request, &ptr), XSEG_OK);
-    return ptr;
-}
-
 static void growth_and_trim_are_told(void **state)
 {
     static const char *const config[] = {"expandable_segments:True", "expandable_segments:False",
@@ -266,7 +255,7 @@ static void pauses_are_told(void **state)
 
     (void)state;
     mirror->pool = scene_pool(allocator);
-    mirror->ptr = alloc_in(allocator, mirror->pool, 50 * MIB);
+    mirror->ptr = scene_alloc_in(allocator, mirror->pool, 50 * MIB, NULL);
     const uint64_t generation = mirror->last.generation;
     assert_int_equal(xseg_pool_pause(mirror->pool, XSEG_KEEP_HOST, NULL), XSEG_OK);
     assert_int_equal(mirror->left, 1);

@@ -61,7 +61,6 @@ static void pages_are_kept_up_to_a_bound_and_used_first(void **state)
     struct xseg_allocator *allocator = open_mib(4096, "idle_ms:100,page_cache_mb:100");
     const xseg_stream stream = scene_stream();
     struct xseg_pool *pool = scene_pool(allocator);
-    struct xseg_request request = XSEG_REQUEST_INIT;
     void *ptr = NULL;
 
     (void)state;
@@ -71,9 +70,7 @@ static void pages_are_kept_up_to_a_bound_and_used_first(void **state)
                    released = xseg_sim_calls("cuMemRelease");
     /* Another stream's, and another pool's. */
     void *of_stream = scene_alloc(allocator, 60 * MIB, stream);
-    request.pool = pool;
-    request.bytes = 30 * MIB;
-    assert_int_equal(xseg_alloc_with(allocator, &request, &ptr), XSEG_OK);
+    ptr = scene_alloc_in(allocator, pool, 30 * MIB, NULL);
     expect(allocator, 100, 0);
     assert_int_equal(xseg_sim_calls("cuMemCreate"), created);
     assert_int_equal(xseg_sim_calls("cuMemRelease"), released);
@@ -225,23 +222,10 @@ static struct xseg_allocator *open_real(const char *config)
     return scene_open_with_clock(&settings, config);
 }
 
-static void *take(struct xseg_allocator *allocator, struct xseg_pool *pool, size_t bytes,
-                  xseg_stream stream)
-{
-    struct xseg_request request = XSEG_REQUEST_INIT;
-    void *ptr = NULL;
-
-    request.pool = pool;
-    request.bytes = bytes;
-    request.stream = stream;
-    assert_int_equal(xseg_alloc_with(allocator, &request, &ptr), XSEG_OK);
-    return ptr;
-}
-
 /* Write a secret into a block and let its pages go. */
 static void leave_secrets(struct xseg_allocator *allocator, struct xseg_pool *pool, size_t bytes)
 {
-    void *ptr = take(allocator, pool, bytes, NULL);
+    void *ptr = scene_alloc_in(allocator, pool, bytes, NULL);
 
     memset(ptr, 0x5e, bytes);
     scene_free(allocator, ptr);
@@ -296,7 +280,7 @@ static void stolen_pages_are_cleared(void **state)
 {
     struct xseg_allocator *allocator = open_real("scrub:True");
     struct xseg_pool *pool = scene_pool(allocator);
-    void *ptr = take(allocator, pool, 200 * MIB, NULL);
+    void *ptr = scene_alloc_in(allocator, pool, 200 * MIB, NULL);
 
     (void)state;
     memset(ptr, 0x5e, 200 * MIB);
@@ -372,7 +356,7 @@ static void a_pool_does_not_lend(void **state)
     (void)state;
     options.use_on_oom = true;
     assert_int_equal(xseg_pool_create(allocator, 0, &options, &pool), XSEG_OK);
-    scene_free(allocator, take(allocator, pool, 200 * MIB, NULL));
+    scene_free(allocator, scene_alloc_in(allocator, pool, 200 * MIB, NULL));
     ptr = NULL;
     scene_expect_error(xseg_alloc(allocator, 0, 100 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY,
                        "cached in pools that are held");

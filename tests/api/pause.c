@@ -9,30 +9,6 @@
 
 #include "tests/support/scene.h"
 
-static void *alloc_in(struct xseg_allocator *allocator, struct xseg_pool *pool, size_t bytes,
-                      xseg_stream stream)
-{
-    struct xseg_request request = XSEG_REQUEST_INIT;
-    void *ptr = NULL;
-
-    request.pool = pool;
-    request.bytes = bytes;
-    request.stream = stream;
-    assert_int_equal(xseg_alloc_with(allocator, &request, &ptr), XSEG_OK);
-    return ptr;
-}
-
-static xseg_status try_alloc_in(struct xseg_allocator *allocator, struct xseg_pool *pool,
-                                size_t bytes)
-{
-    struct xseg_request request = XSEG_REQUEST_INIT;
-    void *ptr = NULL;
-
-    request.pool = pool;
-    request.bytes = bytes;
-    return xseg_alloc_with(allocator, &request, &ptr);
-}
-
 /* A machine that keeps bytes, with an allocator. */
 static struct xseg_allocator *open_with_bytes(uint64_t memory, const char *config)
 {
@@ -90,8 +66,9 @@ static void memory_goes_and_addresses_stay(void **state)
 {
     struct xseg_allocator *allocator = scene_open(NULL);
     struct xseg_pool *pool = scene_pool(allocator);
-    void *large = alloc_in(allocator, pool, 50 * MIB, NULL);
-    void *small = alloc_in(allocator, pool, 1000, NULL), *other = scene_alloc(allocator, MIB, NULL);
+    void *large = scene_alloc_in(allocator, pool, 50 * MIB, NULL);
+    void *small = scene_alloc_in(allocator, pool, 1000, NULL),
+         *other = scene_alloc(allocator, MIB, NULL);
 
     (void)state;
     const uint64_t used = xseg_sim_used(0), calls = xseg_sim_calls("cuMemUnmap");
@@ -153,8 +130,8 @@ static void contents_are_kept(void **state)
     struct xseg_allocator *allocator = open_with_bytes(GIB, NULL);
     struct xseg_pool *pool = scene_pool(allocator);
     const xseg_stream stream = scene_stream();
-    void *large = alloc_in(allocator, pool, 90 * MIB, stream);
-    void *small = alloc_in(allocator, pool, 3000, NULL);
+    void *large = scene_alloc_in(allocator, pool, 90 * MIB, stream);
+    void *small = scene_alloc_in(allocator, pool, 3000, NULL);
     char *name = new_name();
 
     (void)state;
@@ -190,7 +167,7 @@ static void others_use_the_memory_meanwhile(void **state)
 {
     struct xseg_allocator *allocator = open_with_bytes(200 * MIB, NULL);
     struct xseg_pool *pool = scene_pool(allocator);
-    void *weights = alloc_in(allocator, pool, 120 * MIB, NULL);
+    void *weights = scene_alloc_in(allocator, pool, 120 * MIB, NULL);
 
     (void)state;
     write_pattern(weights, 120 * MIB, 1);
@@ -213,7 +190,7 @@ static void without_memory_it_stays_paused(void **state)
     struct xseg_limits limits = XSEG_LIMITS_INIT;
     struct xseg_where device = XSEG_WHERE_ANY;
     struct xseg_pool *pool = scene_pool(allocator);
-    void *ptr = alloc_in(allocator, pool, 150 * MIB, NULL);
+    void *ptr = scene_alloc_in(allocator, pool, 150 * MIB, NULL);
     char *name = new_name();
 
     (void)state;
@@ -248,9 +225,11 @@ static void a_paused_pool_works_on_the_host_side(void **state)
     struct xseg_trimmed done = XSEG_TRIMMED_INIT;
     struct xseg_where where = XSEG_WHERE_ANY;
     struct xseg_checkpoint *checkpoint = NULL;
-    void *keep = alloc_in(allocator, pool, 30 * MIB, NULL);
-    void *gone = alloc_in(allocator, pool, 40 * MIB, NULL);
-    void *small[2] = {alloc_in(allocator, pool, 600, NULL), alloc_in(allocator, pool, 600, NULL)};
+    void *keep = scene_alloc_in(allocator, pool, 30 * MIB, NULL);
+    void *gone = scene_alloc_in(allocator, pool, 40 * MIB, NULL);
+    void *small[2] = {scene_alloc_in(allocator, pool, 600, NULL),
+                      scene_alloc_in(allocator, pool, 600, NULL)};
+    void *other = NULL;
 
     (void)state;
     write_pattern(keep, 30 * MIB, 4);
@@ -258,8 +237,10 @@ static void a_paused_pool_works_on_the_host_side(void **state)
     assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_HOST, NULL), XSEG_OK);
     const uint64_t calls = xseg_sim_calls(NULL);
     where.pool = pool;
-    scene_expect_error(try_alloc_in(allocator, pool, 100), XSEG_ERR_PAUSED, "xseg_pool_resume");
-    scene_expect_error(try_alloc_in(allocator, pool, 500 * MIB), XSEG_ERR_PAUSED, "paused");
+    scene_expect_error(scene_try_alloc_in(allocator, pool, 100, &other), XSEG_ERR_PAUSED,
+                       "xseg_pool_resume");
+    scene_expect_error(scene_try_alloc_in(allocator, pool, 500 * MIB, &other), XSEG_ERR_PAUSED,
+                       "paused");
     scene_expect_error(xseg_prewarm(allocator, &where, 100), XSEG_ERR_PAUSED, "paused");
     assert_int_equal(xseg_route_begin(pool, NULL, NULL), XSEG_OK);
     scene_expect_error(xseg_alloc(allocator, 0, 100, NULL, &small[0]), XSEG_ERR_PAUSED, "paused");
@@ -268,14 +249,14 @@ static void a_paused_pool_works_on_the_host_side(void **state)
     scene_expect_error(xseg_pool_restore(pool, checkpoint, NULL, NULL), XSEG_ERR_PAUSED, "paused");
     scene_free(allocator, gone);
     scene_free(allocator, small[1]);
-    scene_expect_error(try_alloc_in(allocator, pool, 100), XSEG_ERR_PAUSED, "paused");
+    scene_expect_error(scene_try_alloc_in(allocator, pool, 100, &other), XSEG_ERR_PAUSED, "paused");
     assert_int_equal(xseg_trim(allocator, &where, NULL, &done), XSEG_OK);
     assert_int_equal(done.returned + done.kept_pool + done.kept_partial, 0);
     assert_true(xseg_sim_calls(NULL) <= calls + 8); /* the new stream is asked about */
     assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
     assert_true(has_pattern(keep, 30 * MIB, 4));
     /* What was freed meanwhile is handed out again. */
-    void *again = alloc_in(allocator, pool, 40 * MIB, NULL);
+    void *again = scene_alloc_in(allocator, pool, 40 * MIB, NULL);
     assert_ptr_equal(again, gone);
     xseg_checkpoint_end(checkpoint);
     scene_free(allocator, again);
@@ -290,7 +271,7 @@ static void work_that_is_queued_stands_in_the_way(void **state)
     struct xseg_allocator *allocator = scene_open(NULL);
     struct xseg_pool *pool = scene_pool(allocator);
     const xseg_stream own = scene_stream(), other = scene_stream();
-    void *ptr = alloc_in(allocator, pool, 30 * MIB, own);
+    void *ptr = scene_alloc_in(allocator, pool, 30 * MIB, own);
     const uint64_t used = xseg_sim_used(0);
 
     (void)state;
@@ -302,14 +283,14 @@ static void work_that_is_queued_stands_in_the_way(void **state)
     scene_work(allocator, other, ptr);
     scene_expect_error(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_BUSY,
                        "work is queued");
-    void *freed = alloc_in(allocator, pool, 5 * MIB, own);
+    void *freed = scene_alloc_in(allocator, pool, 5 * MIB, own);
     assert_int_equal(xseg_use(allocator, freed, other), XSEG_OK);
     scene_free(allocator, freed);
     scene_expect_error(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_BUSY,
                        "freed bytes");
     assert_int_equal(xseg_sim_used(0), used);
     /* The pool works on. */
-    scene_free(allocator, alloc_in(allocator, pool, 1000, own));
+    scene_free(allocator, scene_alloc_in(allocator, pool, 1000, own));
     assert_int_equal(xseg_sim_finish(other), XSEG_OK);
     assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_OK);
     assert_int_equal(xseg_sim_used(0), 0);
@@ -343,7 +324,7 @@ static void bad_input_changes_nothing(void **state)
     struct xseg_allocator *allocator = scene_open(NULL);
     struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
     struct xseg_pool *pool = scene_pool(allocator), *own = NULL;
-    void *ptr = alloc_in(allocator, pool, MIB, NULL);
+    void *ptr = scene_alloc_in(allocator, pool, MIB, NULL);
     char *name = new_name();
 
     (void)state;
@@ -384,12 +365,12 @@ static void classic_segments_cannot_be_paused(void **state)
 {
     struct xseg_allocator *allocator = scene_open("expandable_segments:False");
     struct xseg_pool *classic = scene_pool(allocator), *pool = scene_pool(allocator);
-    void *old = alloc_in(allocator, classic, 30 * MIB, NULL);
+    void *old = scene_alloc_in(allocator, classic, 30 * MIB, NULL);
 
     (void)state;
     assert_int_equal(xseg_configure(allocator, "expandable_segments:True"), XSEG_OK);
-    void *ptr = alloc_in(allocator, pool, 30 * MIB, NULL);
-    void *mixed = alloc_in(allocator, classic, 30 * MIB, NULL);
+    void *ptr = scene_alloc_in(allocator, pool, 30 * MIB, NULL);
+    void *mixed = scene_alloc_in(allocator, classic, 30 * MIB, NULL);
     scene_expect_error(xseg_pool_pause(classic, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_UNSUPPORTED,
                        "classic segments");
     assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_OK);
@@ -441,7 +422,7 @@ static void a_released_pool_is_forgotten_with_its_last_block(void **state)
 {
     struct xseg_allocator *allocator = open_with_bytes(GIB, NULL);
     struct xseg_pool *pool = scene_pool(allocator);
-    void *ptr = alloc_in(allocator, pool, 30 * MIB, NULL);
+    void *ptr = scene_alloc_in(allocator, pool, 30 * MIB, NULL);
     char *name = new_name();
 
     (void)state;
@@ -455,7 +436,7 @@ static void a_released_pool_is_forgotten_with_its_last_block(void **state)
                        "nobody holds");
     scene_free(allocator, ptr);
     pool = scene_pool(allocator);
-    ptr = alloc_in(allocator, pool, 30 * MIB, NULL);
+    ptr = scene_alloc_in(allocator, pool, 30 * MIB, NULL);
     assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_FILE, name), XSEG_OK);
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
     scene_free(allocator, ptr);
@@ -467,7 +448,7 @@ static void a_released_pool_is_forgotten_with_its_last_block(void **state)
     scene_expect_error(xseg_pool_resume(pool), XSEG_ERR_ARGUMENT, "not paused");
     /* Closing forgets what is paused, too, held or not. */
     pool = scene_pool(allocator);
-    scene_free(allocator, alloc_in(allocator, pool, 30 * MIB, NULL));
+    scene_free(allocator, scene_alloc_in(allocator, pool, 30 * MIB, NULL));
     assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_FILE, name), XSEG_OK);
     scene_close(allocator);
     assert_false(is_there(name));
@@ -478,12 +459,13 @@ static void an_empty_pool_can_be_paused(void **state)
 {
     struct xseg_allocator *allocator = scene_open(NULL);
     struct xseg_pool *pool = scene_pool(allocator);
+    void *other = NULL;
 
     (void)state;
     assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_HOST, NULL), XSEG_OK);
-    scene_expect_error(try_alloc_in(allocator, pool, 100), XSEG_ERR_PAUSED, "paused");
+    scene_expect_error(scene_try_alloc_in(allocator, pool, 100, &other), XSEG_ERR_PAUSED, "paused");
     assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
-    scene_free(allocator, alloc_in(allocator, pool, 100, NULL));
+    scene_free(allocator, scene_alloc_in(allocator, pool, 100, NULL));
     scene_close(allocator);
 }
 
@@ -516,7 +498,7 @@ static void half_of_a_large_set_goes_while_the_other_serves(void **state)
 
     (void)state;
     for (unsigned i = 0; i < PIECES; i++)
-        goes[i] = alloc_in(allocator, pool, HALF / PIECES, NULL);
+        goes[i] = scene_alloc_in(allocator, pool, HALF / PIECES, NULL);
     write_pattern(stays, HALF, 1000);
     scene_work(allocator, serving, stays);
     for (unsigned mode = 0; mode < COUNT_OF(keep); mode++) {

@@ -13,17 +13,6 @@ static struct xseg_pool *make_pool(struct xseg_allocator *allocator,
     return pool;
 }
 
-static void *alloc_in(struct xseg_allocator *allocator, struct xseg_pool *pool, size_t bytes)
-{
-    struct xseg_request request = XSEG_REQUEST_INIT;
-    void *ptr = NULL;
-
-    request.pool = pool;
-    request.bytes = bytes;
-    assert_int_equal(xseg_alloc_with(allocator, &request, &ptr), XSEG_OK);
-    return ptr;
-}
-
 static struct xseg_stats pool_stats(struct xseg_allocator *allocator, struct xseg_pool *pool)
 {
     struct xseg_where where = XSEG_WHERE_ANY;
@@ -53,7 +42,7 @@ static void the_latest_route_that_accepts_serves(void **state)
     scene_expect_error(xseg_route_begin(one, NULL, NULL), XSEG_ERR_BUSY, "already");
     ptr[0] = scene_alloc(allocator, 100, stream);
     ptr[1] = scene_alloc(allocator, 100, NULL);
-    ptr[2] = alloc_in(allocator, all, 100);
+    ptr[2] = scene_alloc_in(allocator, all, 100, NULL);
     assert_int_equal(xseg_route_end(all), XSEG_OK);
     scene_expect_error(xseg_route_end(all), XSEG_ERR_ARGUMENT, "not routed");
     ptr[3] = scene_alloc(allocator, 100, NULL);
@@ -85,12 +74,12 @@ static void a_pool_has_a_limit_of_its_own(void **state)
     options.limit_bytes = 41 * MIB;
     struct xseg_pool *pool = make_pool(allocator, &options);
     scene_free(allocator, outside);
-    a = alloc_in(allocator, pool, 30 * MIB);
+    a = scene_alloc_in(allocator, pool, 30 * MIB, NULL);
     request.pool = pool;
     request.bytes = 11 * MIB;
     scene_expect_error(xseg_alloc_with(allocator, &request, &b), XSEG_ERR_LIMIT, "of the pool");
     /* What fits on its pages is served; nobody else's cache went for it. */
-    b = alloc_in(allocator, pool, 10 * MIB);
+    b = scene_alloc_in(allocator, pool, 10 * MIB, NULL);
     const struct xseg_stats stats = pool_stats(allocator, pool);
     assert_int_equal(stats.limit_bytes, 41 * MIB);
     assert_int_equal(stats.reserved_bytes[XSEG_STAT_ALL].current, 40 * MIB);
@@ -113,8 +102,8 @@ static void blocks_of_a_pool_may_stay_whole(void **state)
     (void)state;
     options.no_split = true;
     struct xseg_pool *pool = make_pool(allocator, &options);
-    a = alloc_in(allocator, pool, 100);
-    b = alloc_in(allocator, pool, 100);
+    a = scene_alloc_in(allocator, pool, 100, NULL);
+    b = scene_alloc_in(allocator, pool, 100, NULL);
     assert_int_equal(scene_block(allocator, a).bytes, 2 * MIB);
     assert_ptr_not_equal(scene_block(allocator, a).segment_base,
                          scene_block(allocator, b).segment_base);
@@ -136,7 +125,7 @@ static void a_pool_lends_when_memory_is_short(void **state)
     struct xseg_allocator *allocator = scene_open_on(&settings, NULL);
     options.use_on_oom = true;
     struct xseg_pool *pool = make_pool(allocator, &options), *other;
-    inside = alloc_in(allocator, pool, 40 * MIB);
+    inside = scene_alloc_in(allocator, pool, 40 * MIB, NULL);
     scene_free(allocator, inside);
     ptr = scene_alloc(allocator, 30 * MIB, NULL);
     assert_ptr_equal(ptr, inside);
@@ -211,15 +200,15 @@ static void a_pool_stands_on_its_owners_functions(void **state)
     scene_expect_error(xseg_alloc_with(allocator, &request, &c), XSEG_ERR_ARGUMENT, "aligned");
     assert_int_equal(own.given, own.taken);
     own.skew = 0;
-    a = alloc_in(allocator, pool, 1 * MIB);
-    b = alloc_in(allocator, pool, 1 * MIB);
+    a = scene_alloc_in(allocator, pool, 1 * MIB, NULL);
+    b = scene_alloc_in(allocator, pool, 1 * MIB, NULL);
     assert_ptr_equal(a, own.memory);
     assert_ptr_equal(b, own.memory + MIB);
     assert_false(scene_block(allocator, a).is_expandable);
     /* The same address again would be two blocks in one place. */
     scene_expect_error(xseg_alloc_with(allocator, &request, &c), XSEG_ERR_ARGUMENT, "in use");
     scene_free(allocator, a);
-    assert_ptr_equal(alloc_in(allocator, pool, MIB / 2), own.memory);
+    assert_ptr_equal(scene_alloc_in(allocator, pool, MIB / 2, NULL), own.memory);
     scene_free(allocator, own.memory);
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
     scene_empty_cache(allocator);
@@ -258,7 +247,7 @@ static void restore_and_compare(const char *config)
     bool exactly = false;
 
     for (unsigned i = 0; i < 6; i++)
-        first[i] = alloc_in(allocator, pool, (i % 2 != 0 ? 3 * MIB : 700) * (i + 1));
+        first[i] = scene_alloc_in(allocator, pool, (i % 2 != 0 ? 3 * MIB : 700) * (i + 1), NULL);
     scene_free(allocator, first[1]);
     scene_free(allocator, first[2]);
     void *const live[] = {first[5], first[0], first[3], first[4], first[0]};
@@ -273,7 +262,8 @@ static void restore_and_compare(const char *config)
     scene_free(allocator, first[0]);
     scene_free(allocator, first[3]);
     for (unsigned i = 0; i < 6; i++)
-        later[i] = alloc_in(allocator, pool, (i % 2 != 0 ? 5 * MIB : 90 * KIB) * (i + 1));
+        later[i] =
+            scene_alloc_in(allocator, pool, (i % 2 != 0 ? 5 * MIB : 90 * KIB) * (i + 1), NULL);
     scene_free(allocator, later[2]);
     assert_int_equal(xseg_pool_restore(pool, checkpoint, note_moved, &told), XSEG_OK);
     assert_int_equal(told.freed, 7);
@@ -311,7 +301,8 @@ static void what_cannot_be_restored_changes_nothing(void **state)
     const xseg_stream side = scene_stream();
     struct xseg_pool *pool = make_pool(allocator, NULL), *other = make_pool(allocator, NULL);
     struct xseg_checkpoint *checkpoint = NULL;
-    void *a = alloc_in(allocator, pool, 5 * MIB), *b = alloc_in(allocator, pool, 5 * MIB);
+    void *a = scene_alloc_in(allocator, pool, 5 * MIB, NULL),
+         *b = scene_alloc_in(allocator, pool, 5 * MIB, NULL);
     bool exactly = false;
 
     (void)state;

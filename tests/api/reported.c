@@ -58,7 +58,7 @@ enum failure { NEVER_BEGAN, WAS_SPOILT, WAS_GIVEN_UP, FAILURES };
 
 static void fail_capture(struct xseg_allocator *allocator, xseg_stream stream, enum failure failure)
 {
-    struct xseg_pool *pool = capture_pool(allocator);
+    struct xseg_pool *pool = scene_pool(allocator);
     void *first, *second;
 
     assert_int_equal(xseg_capture_begin(pool, stream), XSEG_OK);
@@ -139,7 +139,7 @@ static void pytorch_188008_a_map_fails_in_a_capture(void **state)
     static const char *const calls[] = {"cuMemCreate", "cuMemMap", "cuMemSetAccess"};
     struct xseg_allocator *allocator = scene_open("expandable_segments:True");
     const xseg_stream stream = scene_stream();
-    struct xseg_pool *pool = capture_pool(allocator);
+    struct xseg_pool *pool = scene_pool(allocator);
     void *held[COUNT_OF(calls)][4] = {{NULL}};
 
     (void)state;
@@ -185,7 +185,7 @@ static void expect_clean_shortage(const char *config)
     settings.memory_bytes = 200 * MIB;
     allocator = scene_open_on(&settings, config);
     stream = scene_stream();
-    pool = capture_pool(allocator);
+    pool = scene_pool(allocator);
     cached = scene_alloc(allocator, 80 * MIB, NULL);
     waiting = scene_alloc(allocator, 20 * MIB, NULL);
     assert_int_equal(xseg_use(allocator, waiting, stream), XSEG_OK);
@@ -222,7 +222,7 @@ static void pytorch_175015_a_route_is_no_capture(void **state)
 {
     struct xseg_allocator *allocator = scene_open(NULL);
     const xseg_stream side = scene_stream();
-    struct xseg_pool *pool = capture_pool(allocator);
+    struct xseg_pool *pool = scene_pool(allocator);
     void *ptr = scene_alloc(allocator, 5 * MIB, NULL);
 
     (void)state;

@@ -217,14 +217,11 @@ static void pages_of_other_pools_move(void **state)
 {
     struct xseg_allocator *allocator = open_on(40, "expandable_segments:True");
     struct xseg_pool *pool = scene_pool(allocator);
-    struct xseg_request request = XSEG_REQUEST_INIT;
     void *small[20], *ptr;
 
     (void)state;
-    request.pool = pool;
-    request.bytes = MIB;
     for (unsigned i = 0; i < COUNT_OF(small); i++)
-        assert_int_equal(xseg_alloc_with(allocator, &request, &small[i]), XSEG_OK);
+        small[i] = scene_alloc_in(allocator, pool, MIB, NULL);
     for (unsigned i = 0; i < COUNT_OF(small); i++)
         scene_free(allocator, small[i]);
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
@@ -262,16 +259,13 @@ static void a_pool_lends(void **state)
 {
     struct xseg_allocator *allocator = open_on(100, "expandable_segments:True");
     struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
-    struct xseg_request request = XSEG_REQUEST_INIT;
     struct xseg_pool *pool = NULL;
     void *inside = NULL, *ptr;
 
     (void)state;
     options.use_on_oom = true;
     assert_int_equal(xseg_pool_create(allocator, 0, &options, &pool), XSEG_OK);
-    request.pool = pool;
-    request.bytes = 80 * MIB;
-    assert_int_equal(xseg_alloc_with(allocator, &request, &inside), XSEG_OK);
+    inside = scene_alloc_in(allocator, pool, 80 * MIB, NULL);
     scene_free(allocator, inside);
     const struct traces before = look(allocator);
     ptr = scene_alloc(allocator, 60 * MIB, NULL);

@@ -48,24 +48,6 @@ static struct xseg_pool *make_pool(struct xseg_allocator *allocator)
     return pool;
 }
 
-static xseg_status try_alloc(struct xseg_allocator *allocator, struct xseg_pool *pool, size_t bytes,
-                             void **out)
-{
-    struct xseg_request request = XSEG_REQUEST_INIT;
-
-    request.pool = pool;
-    request.bytes = bytes;
-    return xseg_alloc_with(allocator, &request, out);
-}
-
-static void *alloc_in(struct xseg_allocator *allocator, struct xseg_pool *pool, size_t bytes)
-{
-    void *ptr = NULL;
-
-    assert_int_equal(try_alloc(allocator, pool, bytes, &ptr), XSEG_OK);
-    return ptr;
-}
-
 static struct xseg_share export_of(struct xseg_allocator *allocator, void *ptr)
 {
     struct xseg_share share = XSEG_SHARE_INIT;
@@ -257,10 +239,11 @@ static void what_one_process_writes_the_other_reads(void **state)
         return;
     struct xseg_pool *pool = make_pool(own);
     /* So that no block starts with its page. */
-    void *first = alloc_in(own, pool, 3000), *large = alloc_in(own, pool, 15 * MIB);
+    void *first = scene_alloc_in(own, pool, 3000, NULL),
+         *large = scene_alloc_in(own, pool, 15 * MIB, NULL);
 
     for (unsigned i = 0; i < COUNT_OF(sizes); i++) {
-        unsigned char *block = alloc_in(own, pool, sizes[i]);
+        unsigned char *block = scene_alloc_in(own, pool, sizes[i], NULL);
         /* The importer sees all of the block, which may be longer than what was asked for. */
         const size_t bytes = scene_block(own, block).bytes;
 
@@ -291,7 +274,7 @@ static void importers_outlive_the_exporter(void **state)
     if (own == NULL)
         return;
     struct xseg_pool *pool = make_pool(own);
-    void *block = alloc_in(own, pool, 40 * MIB);
+    void *block = scene_alloc_in(own, pool, 40 * MIB, NULL);
     fill(block, 40 * MIB, 7);
     send_block(&process, own, block);
     scene_free(own, block);
@@ -321,7 +304,7 @@ static void a_process_that_dies_lets_go(void **state)
     if (own == NULL)
         return;
     struct xseg_pool *pool = make_pool(own);
-    void *block = alloc_in(own, pool, 20 * MIB);
+    void *block = scene_alloc_in(own, pool, 20 * MIB, NULL);
     send_block(&process, own, block);
     scene_free(own, block);
     assert_int_equal(xseg_export_close(own, block), XSEG_OK);
@@ -341,7 +324,7 @@ static void the_same_process_can_import(void **state)
 {
     struct xseg_allocator *allocator = open_on(true, 1 * GIB, NULL);
     struct xseg_pool *pool = make_pool(allocator);
-    unsigned char *block = alloc_in(allocator, pool, 50 * MIB);
+    unsigned char *block = scene_alloc_in(allocator, pool, 50 * MIB, NULL);
     struct xseg_share share = export_of(allocator, block);
     const struct xseg_share_header header = header_of(&share);
     void *again = NULL, *twice = NULL;
@@ -383,7 +366,7 @@ static void exports_and_imports_cost_what_is_said(void **state)
 {
     struct xseg_allocator *allocator = scene_open(NULL);
     struct xseg_pool *pool = make_pool(allocator);
-    void *block = alloc_in(allocator, pool, 50 * MIB), *again = NULL;
+    void *block = scene_alloc_in(allocator, pool, 50 * MIB, NULL), *again = NULL;
     uint64_t calls;
 
     (void)state;
@@ -412,9 +395,9 @@ static void a_segment_is_known_by_its_number(void **state)
 {
     struct xseg_allocator *allocator = scene_open(NULL);
     struct xseg_pool *pool = make_pool(allocator), *other = make_pool(allocator);
-    void *keeper = alloc_in(allocator, pool, 20 * MIB),
-         *block = alloc_in(allocator, pool, 40 * MIB),
-         *elsewhere = alloc_in(allocator, other, 20 * MIB);
+    void *keeper = scene_alloc_in(allocator, pool, 20 * MIB, NULL),
+         *block = scene_alloc_in(allocator, pool, 40 * MIB, NULL),
+         *elsewhere = scene_alloc_in(allocator, other, 20 * MIB, NULL);
     struct xseg_share share[4];
     struct xseg_share_header header[4];
 
@@ -440,7 +423,7 @@ static void a_segment_is_known_by_its_number(void **state)
     assert_int_equal(xseg_export_close(allocator, block), XSEG_OK);
     scene_free(allocator, block);
     assert_int_equal(trim(allocator, pool).returned, 40 * MIB);
-    assert_ptr_equal(alloc_in(allocator, pool, 40 * MIB), block);
+    assert_ptr_equal(scene_alloc_in(allocator, pool, 40 * MIB, NULL), block);
     share[1] = export_of(allocator, block);
     header[2] = header_of(&share[1]);
     xseg_share_end(&share[1]);
@@ -463,7 +446,7 @@ static void a_pool_is_not_paused_while_it_is_exported(void **state)
 {
     struct xseg_allocator *allocator = open_on(true, 1 * GIB, NULL);
     struct xseg_pool *pool = make_pool(allocator);
-    void *block = alloc_in(allocator, pool, 30 * MIB);
+    void *block = scene_alloc_in(allocator, pool, 30 * MIB, NULL);
     struct xseg_share share = XSEG_SHARE_INIT;
 
     (void)state;
@@ -520,7 +503,8 @@ static void a_trim_leaves_exported_pages(void **state)
 {
     struct xseg_allocator *allocator = scene_open(NULL);
     struct xseg_pool *pool = make_pool(allocator);
-    void *block = alloc_in(allocator, pool, 40 * MIB), *other = alloc_in(allocator, pool, 20 * MIB);
+    void *block = scene_alloc_in(allocator, pool, 40 * MIB, NULL),
+         *other = scene_alloc_in(allocator, pool, 20 * MIB, NULL);
     uint64_t mapped = 0;
 
     (void)state;
@@ -545,7 +529,7 @@ static void a_trim_leaves_exported_pages(void **state)
     assert_int_equal(xseg_trim(allocator, &where, &how, &done), XSEG_OK);
     assert_int_equal(done.kept_exported, 40 * MIB);
     /* A pin of the user's is another matter, and is told first. */
-    assert_ptr_equal(alloc_in(allocator, pool, 40 * MIB), block);
+    assert_ptr_equal(scene_alloc_in(allocator, pool, 40 * MIB, NULL), block);
     assert_int_equal(xseg_pin(allocator, block, 1), XSEG_OK);
     scene_free(allocator, block);
     done = trim(allocator, pool);
@@ -564,7 +548,8 @@ static void decay_leaves_exported_pages(void **state)
 {
     struct xseg_allocator *allocator = open_on(false, 1 * GIB, "idle_ms:100");
     struct xseg_pool *pool = make_pool(allocator);
-    void *block = alloc_in(allocator, pool, 40 * MIB), *other = alloc_in(allocator, pool, 20 * MIB);
+    void *block = scene_alloc_in(allocator, pool, 40 * MIB, NULL),
+         *other = scene_alloc_in(allocator, pool, 20 * MIB, NULL);
 
     (void)state;
     hold(allocator, block);
@@ -589,7 +574,7 @@ static void a_shortage_leaves_exported_pages(void **state)
 {
     struct xseg_allocator *allocator = open_on(false, 200 * MIB, NULL);
     struct xseg_pool *pool = make_pool(allocator);
-    void *block = alloc_in(allocator, pool, 120 * MIB), *big = NULL;
+    void *block = scene_alloc_in(allocator, pool, 120 * MIB, NULL), *big = NULL;
 
     (void)state;
     hold(allocator, block);
@@ -608,7 +593,7 @@ static void pages_are_stolen_from_their_own_kind(void **state)
 {
     struct xseg_allocator *allocator = open_on(false, 200 * MIB, NULL);
     struct xseg_pool *first = make_pool(allocator), *second;
-    void *block = alloc_in(allocator, first, 160 * MIB);
+    void *block = scene_alloc_in(allocator, first, 160 * MIB, NULL);
     uint64_t created;
 
     (void)state;
@@ -616,7 +601,7 @@ static void pages_are_stolen_from_their_own_kind(void **state)
     assert_int_equal(xseg_pool_release(first), XSEG_OK);
     second = make_pool(allocator);
     created = xseg_sim_calls("cuMemCreate");
-    block = alloc_in(allocator, second, 100 * MIB);
+    block = scene_alloc_in(allocator, second, 100 * MIB, NULL);
     assert_int_equal(xseg_sim_calls("cuMemCreate") - created, 2); /* the rest is stolen */
     hold(allocator, block);
     assert_int_equal(xseg_export_close(allocator, block), XSEG_OK);
@@ -630,7 +615,7 @@ static void pages_are_stolen_from_their_own_kind(void **state)
     scene_free(allocator, block);
     /* And an exportable pool of plain pages, none of which could be exported. */
     first = make_pool(allocator);
-    block = alloc_in(allocator, first, 180 * MIB);
+    block = scene_alloc_in(allocator, first, 180 * MIB, NULL);
     hold(allocator, block);
     assert_int_equal(xseg_export_close(allocator, block), XSEG_OK);
     scene_free(allocator, block);
@@ -643,7 +628,7 @@ static void what_was_shown_goes_to_no_other_pool(void **state)
 {
     struct xseg_allocator *allocator = open_on(true, 200 * MIB, "page_cache_mb:200");
     struct xseg_pool *first = make_pool(allocator), *second = make_pool(allocator);
-    void *block = alloc_in(allocator, first, 120 * MIB), *seen = NULL, *other = NULL;
+    void *block = scene_alloc_in(allocator, first, 120 * MIB, NULL), *seen = NULL, *other = NULL;
     struct xseg_share share = export_of(allocator, block);
 
     (void)state;
@@ -654,14 +639,15 @@ static void what_was_shown_goes_to_no_other_pool(void **state)
     scene_free(allocator, block);
     assert_int_equal(xseg_pool_release(first), XSEG_OK);
     /* Pages are taken from the first pool, but the importer has them, so the device has not. */
-    scene_expect_error(try_alloc(allocator, second, 100 * MIB, &other), XSEG_ERR_NO_MEMORY, "");
+    scene_expect_error(scene_try_alloc_in(allocator, second, 100 * MIB, &other), XSEG_ERR_NO_MEMORY,
+                       "");
     assert_true(reserved(allocator) < 120 * MIB);
-    assert_int_equal(try_alloc(allocator, second, 60 * MIB, &other), XSEG_OK);
+    assert_int_equal(scene_try_alloc_in(allocator, second, 60 * MIB, &other), XSEG_OK);
     fill(other, 60 * MIB, 200);
     assert_true(holds(seen, 120 * MIB, 9));
     assert_int_equal(xseg_import_close(allocator, seen), XSEG_OK);
     scene_free(allocator, other);
-    scene_free(allocator, alloc_in(allocator, second, 150 * MIB));
+    scene_free(allocator, scene_alloc_in(allocator, second, 150 * MIB, NULL));
     assert_int_equal(xseg_pool_release(second), XSEG_OK);
     scene_close(allocator);
 }
@@ -686,7 +672,7 @@ static struct xseg_stats play(bool exportable)
         if (ptr[at] != NULL)
             scene_free(allocator, ptr[at]);
         ptr[at] = NULL;
-        if (try_alloc(allocator, pool, bytes, &ptr[at]) != XSEG_OK)
+        if (scene_try_alloc_in(allocator, pool, bytes, &ptr[at]) != XSEG_OK)
             ptr[at] = NULL;
         if (i % 100 == 99)
             (void)trim(allocator, pool);
@@ -748,11 +734,11 @@ static void a_trial_that_fails_says_nothing(void **state)
     (void)state;
     /* While the device is full nothing can be tried. */
     pool = make_pool(allocator);
-    scene_expect_error(try_alloc(allocator, pool, 1000, &block), XSEG_ERR_NO_MEMORY, "");
+    scene_expect_error(scene_try_alloc_in(allocator, pool, 1000, &block), XSEG_ERR_NO_MEMORY, "");
     scene_free(allocator, all);
     scene_empty_cache(allocator);
     assert_int_equal(xseg_sim_fail("cuMemCreate", 1, 801), XSEG_OK);
-    scene_expect_error(try_alloc(allocator, pool, 1000, &block), XSEG_ERR_UNSUPPORTED,
+    scene_expect_error(scene_try_alloc_in(allocator, pool, 1000, &block), XSEG_ERR_UNSUPPORTED,
                        "cuMemCreate");
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
     assert_int_equal(xseg_sim_fail("cuMemExportToShareableHandle", 1, 999), XSEG_OK);
@@ -798,7 +784,7 @@ static void options_are_checked(void **state)
     options.struct_bytes = offsetof(struct xseg_pool_options, exportable);
     options.exportable = true;
     assert_int_equal(xseg_pool_create(allocator, 0, &options, &pool), XSEG_OK);
-    void *block = alloc_in(allocator, pool, 1000);
+    void *block = scene_alloc_in(allocator, pool, 1000, NULL);
     struct xseg_share share = XSEG_SHARE_INIT;
     scene_expect_error(xseg_export(allocator, block, XSEG_SHARE_FD, &share), XSEG_ERR_UNSUPPORTED,
                        "exportable pool");
@@ -816,7 +802,8 @@ static void only_live_exportable_blocks_are_exported(void **state)
     struct xseg_allocator *allocator = scene_open(NULL);
     struct xseg_pool *pool = make_pool(allocator);
     struct xseg_share share = XSEG_SHARE_INIT, small = {.struct_bytes = 8};
-    char *block = alloc_in(allocator, pool, 30 * MIB), *plain = scene_alloc(allocator, 1000, NULL);
+    char *block = scene_alloc_in(allocator, pool, 30 * MIB, NULL),
+         *plain = scene_alloc(allocator, 1000, NULL);
     const unsigned files = scene_open_files();
 
     (void)state;
@@ -841,7 +828,7 @@ static void only_live_exportable_blocks_are_exported(void **state)
     scene_expect_error(xseg_export_close(allocator, block), XSEG_ERR_NOT_LIVE, "exported");
     scene_expect_error(xseg_export_close(allocator, NULL), XSEG_ERR_ARGUMENT, "NULL");
     assert_int_equal(xseg_configure(allocator, "expandable_segments:False"), XSEG_OK);
-    block = alloc_in(allocator, pool, 90 * MIB);
+    block = scene_alloc_in(allocator, pool, 90 * MIB, NULL);
     scene_expect_error(xseg_export(allocator, block, XSEG_SHARE_FD, &share), XSEG_ERR_UNSUPPORTED,
                        "classic");
     scene_free(allocator, block);
@@ -879,7 +866,7 @@ static void bad_headers_are_refused(void **state)
 {
     struct xseg_allocator *allocator = scene_open(NULL);
     struct xseg_pool *pool = make_pool(allocator);
-    void *ptr = alloc_in(allocator, pool, 50 * MIB), *block = NULL;
+    void *ptr = scene_alloc_in(allocator, pool, 50 * MIB, NULL), *block = NULL;
     struct xseg_share share = export_of(allocator, ptr), wrong = share;
     const struct xseg_stats before = scene_stats(allocator);
     uint64_t sizes[3];
@@ -938,7 +925,7 @@ static void bad_descriptors_are_refused(void **state)
     settings.devices = 2;
     allocator = scene_open_on(&settings, NULL);
     struct xseg_pool *pool = make_pool(allocator);
-    void *ptr = alloc_in(allocator, pool, 50 * MIB);
+    void *ptr = scene_alloc_in(allocator, pool, 50 * MIB, NULL);
     struct xseg_share share = export_of(allocator, ptr);
     const unsigned files = scene_open_files();
     assert_int_equal(pipe(pipes), 0);
@@ -987,7 +974,7 @@ static void a_device_without_mappings_imports_nothing(void **state)
     struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
     struct xseg_allocator *allocator = scene_open(NULL);
     struct xseg_pool *pool = make_pool(allocator);
-    void *block = alloc_in(allocator, pool, 50 * MIB), *again = NULL;
+    void *block = scene_alloc_in(allocator, pool, 50 * MIB, NULL), *again = NULL;
     struct xseg_share share = export_of(allocator, block);
 
     (void)state;
@@ -1008,7 +995,7 @@ static void an_export_is_whole_or_nothing(void **state)
 {
     struct xseg_allocator *allocator = scene_open(NULL);
     struct xseg_pool *pool = make_pool(allocator);
-    void *block = alloc_in(allocator, pool, 200 * MIB);
+    void *block = scene_alloc_in(allocator, pool, 200 * MIB, NULL);
     struct xseg_share share = XSEG_SHARE_INIT;
     const unsigned files = scene_open_files();
 
@@ -1031,7 +1018,7 @@ static void nothing_is_unmapped_in_a_capture(void **state)
 {
     struct xseg_allocator *allocator = scene_open(NULL);
     struct xseg_pool *pool = make_pool(allocator), *graph = scene_pool(allocator);
-    void *block = alloc_in(allocator, pool, 3 * MIB), *again = NULL;
+    void *block = scene_alloc_in(allocator, pool, 3 * MIB, NULL), *again = NULL;
     xseg_stream stream = scene_stream();
 
     (void)state;
@@ -1055,7 +1042,7 @@ static void a_lost_device_lets_go(void **state)
 {
     struct xseg_allocator *allocator = scene_open(NULL);
     struct xseg_pool *pool = make_pool(allocator);
-    void *block = alloc_in(allocator, pool, 3 * MIB), *again = NULL, *more = NULL;
+    void *block = scene_alloc_in(allocator, pool, 3 * MIB, NULL), *again = NULL, *more = NULL;
     struct xseg_share share = export_of(allocator, block), other = XSEG_SHARE_INIT;
 
     (void)state;
@@ -1080,7 +1067,7 @@ static void a_share_has_more_pages_than_a_message_takes(void **state)
 {
     struct xseg_allocator *allocator = scene_open("page_mb:small");
     struct xseg_pool *pool = make_pool(allocator);
-    void *block = alloc_in(allocator, pool, 600 * MIB), *again = NULL;
+    void *block = scene_alloc_in(allocator, pool, 600 * MIB, NULL), *again = NULL;
     struct xseg_share share = export_of(allocator, block), came = XSEG_SHARE_INIT;
     const unsigned files = scene_open_files();
     int sockets[2];
@@ -1127,7 +1114,7 @@ static void what_comes_is_checked(void **state)
 {
     struct xseg_allocator *allocator = scene_open(NULL);
     struct xseg_pool *pool = make_pool(allocator);
-    void *block = alloc_in(allocator, pool, 50 * MIB);
+    void *block = scene_alloc_in(allocator, pool, 50 * MIB, NULL);
     struct xseg_share share = export_of(allocator, block), came = XSEG_SHARE_INIT, wrong = share;
     const unsigned files = scene_open_files();
     struct rlimit limit, low;
@@ -1191,7 +1178,7 @@ static void as_many_descriptors_come_as_there_are_pages(void **state)
 {
     struct xseg_allocator *allocator = scene_open(NULL);
     struct xseg_pool *pool = make_pool(allocator);
-    void *block = alloc_in(allocator, pool, 50 * MIB);
+    void *block = scene_alloc_in(allocator, pool, 50 * MIB, NULL);
     struct xseg_share share = export_of(allocator, block), came = XSEG_SHARE_INIT;
     const int file[5] = {share.fd[0], share.fd[1], share.fd[2], share.fd[0], share.fd[0]};
     const unsigned files = scene_open_files();
@@ -1221,7 +1208,7 @@ static void a_full_socket_is_waited_for(void **state)
 {
     struct xseg_allocator *allocator = scene_open("page_mb:small");
     struct xseg_pool *pool = make_pool(allocator);
-    void *block = alloc_in(allocator, pool, 800 * MIB);
+    void *block = scene_alloc_in(allocator, pool, 800 * MIB, NULL);
     struct xseg_share share = export_of(allocator, block), came = XSEG_SHARE_INIT;
     int sockets[2], result = 0, room = 1;
     pid_t child;
@@ -1245,7 +1232,7 @@ static void a_forked_child_is_refused(void **state)
 {
     struct xseg_allocator *allocator = scene_open(NULL);
     struct xseg_pool *pool = make_pool(allocator);
-    void *block = alloc_in(allocator, pool, 3 * MIB), *again = NULL;
+    void *block = scene_alloc_in(allocator, pool, 3 * MIB, NULL), *again = NULL;
     struct xseg_share share = export_of(allocator, block), other = XSEG_SHARE_INIT;
     int result = 0;
     pid_t child;

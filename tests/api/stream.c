@@ -189,16 +189,13 @@ static void a_full_device_waits_for_pending_blocks(void **state)
 static void pools_are_walls(void **state)
 {
     struct xseg_allocator *allocator = scene_open(NULL);
-    struct xseg_request request = XSEG_REQUEST_INIT;
     struct xseg_trimmed done = XSEG_TRIMMED_INIT;
     struct xseg_pool *pool = NULL;
     void *inside = NULL, *outside;
 
     (void)state;
     assert_int_equal(xseg_pool_create(allocator, 0, NULL, &pool), XSEG_OK);
-    request.pool = pool;
-    request.bytes = 6 * MIB;
-    assert_int_equal(xseg_alloc_with(allocator, &request, &inside), XSEG_OK);
+    inside = scene_alloc_in(allocator, pool, 6 * MIB, NULL);
     assert_ptr_equal(scene_block(allocator, inside).pool, pool);
     scene_free(allocator, inside);
     outside = scene_alloc(allocator, 6 * MIB, NULL);
@@ -223,15 +220,12 @@ static void pools_are_walls(void **state)
 static void blocks_outlive_their_pool(void **state)
 {
     struct xseg_allocator *allocator = scene_open(NULL);
-    struct xseg_request request = XSEG_REQUEST_INIT;
     struct xseg_pool *pool = NULL;
     void *ptr = NULL;
 
     (void)state;
     assert_int_equal(xseg_pool_create(allocator, 0, NULL, &pool), XSEG_OK);
-    request.pool = pool;
-    request.bytes = 30 * MIB;
-    assert_int_equal(xseg_alloc_with(allocator, &request, &ptr), XSEG_OK);
+    ptr = scene_alloc_in(allocator, pool, 30 * MIB, NULL);
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
     scene_empty_cache(allocator);
     assert_int_equal(scene_block(allocator, ptr).state, XSEG_BLOCK_LIVE);
@@ -251,17 +245,14 @@ static void retired_pools_leave_nothing_reserved(void **state)
     settings.address_bytes = 1024 * GIB;
     allocator = scene_open_on(&settings, NULL);
     for (unsigned round = 0; round < 100; round++) {
-        struct xseg_request request = XSEG_REQUEST_INIT;
         struct xseg_pool *pool = NULL;
         void *ptr = NULL;
 
         assert_int_equal(xseg_pool_create(allocator, 0, NULL, &pool), XSEG_OK);
-        request.pool = pool;
-        request.bytes = 5 * MIB;
-        assert_int_equal(xseg_alloc_with(allocator, &request, &ptr), XSEG_OK);
+        ptr = scene_alloc_in(allocator, pool, 5 * MIB, NULL);
         scene_free(allocator, ptr);
         assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-        scene_expect_error(xseg_alloc_with(allocator, &request, &ptr), XSEG_ERR_ARGUMENT,
+        scene_expect_error(scene_try_alloc_in(allocator, pool, 5 * MIB, &ptr), XSEG_ERR_ARGUMENT,
                            "nobody holds");
         /* Every other time nobody trims: the next growth finds out that addresses ran short. */
         if (round % 2 == 0)

@@ -104,7 +104,6 @@ static void one_pool_alone(void **state)
 {
     struct xseg_allocator *allocator = scene_open(NULL);
     struct xseg_pool *pool = scene_pool(allocator), *graphs = scene_pool(allocator);
-    struct xseg_request request = XSEG_REQUEST_INIT;
     struct xseg_where where = XSEG_WHERE_ANY;
     struct xseg_trimmed done = XSEG_TRIMMED_INIT;
     struct xseg_trim by_age = XSEG_TRIM_INIT;
@@ -113,9 +112,7 @@ static void one_pool_alone(void **state)
 
     (void)state;
     scene_free(allocator, scene_alloc(allocator, 30 * MIB, NULL));
-    request.bytes = 50 * MIB;
-    request.pool = pool;
-    assert_int_equal(xseg_alloc_with(allocator, &request, &ptr), XSEG_OK);
+    ptr = scene_alloc_in(allocator, pool, 50 * MIB, NULL);
     scene_free(allocator, ptr);
     scene_capture_begin(graphs, stream);
     scene_free(allocator, scene_alloc(allocator, 20 * MIB, stream));
@@ -133,7 +130,7 @@ static void one_pool_alone(void **state)
     assert_int_equal(done.left, 0);
     assert_int_equal(reserved(allocator), 60 * MIB);
     /* It goes on serving. */
-    assert_int_equal(xseg_alloc_with(allocator, &request, &ptr), XSEG_OK);
+    ptr = scene_alloc_in(allocator, pool, 50 * MIB, NULL);
     scene_free(allocator, ptr);
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
     assert_int_equal(xseg_pool_release(graphs), XSEG_OK);

@@ -189,7 +189,7 @@ static void e12_a_graphs_pool_is_a_wall(void **state)
 {
     struct xseg_allocator *allocator = scene_open("expandable_segments:True");
     const xseg_stream stream = scene_stream();
-    struct xseg_pool *pool = capture_pool(allocator);
+    struct xseg_pool *pool = scene_pool(allocator);
     void *outside = scene_alloc(allocator, 5 * MIB, NULL), *large, *small, *next, *last;
 
     (void)state;

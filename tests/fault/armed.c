@@ -44,46 +44,45 @@ static bool run(stage_scenario play, const char *config, bool one_by_one)
     return xseg_sim_fault_struck(fault[1].nth != 0 ? 1 : 0) != 0;
 }
 
-void armed_warm_up(stage_scenario play, const char *config)
+static void singles(void **state)
 {
-    fault[0] = fault[1] = stage_nth_call(0, 1);
-    play_once(play, config, false);
-}
+    const struct armed_sweep *sweep = *state;
 
-void armed_singles(const struct armed_scenario *scenarios, size_t count, const char *config)
-{
     fault[1].nth = 0;
-    for (size_t i = 0; i < count; i++) {
+    for (size_t i = 0; i < sweep->count; i++) {
+        const struct armed_scenario *scenario = &sweep->scenarios[i];
         uint64_t n = 0;
 
-        for (unsigned round = 0; round < scenarios[i].rounds; round++)
+        for (unsigned round = 0; round < scenario->rounds; round++)
             for (n = 1; fault[0] = stage_nth_call(n, rounds[round].error),
-                run(scenarios[i].play, config, rounds[round].one_by_one);
+                run(scenario->play, sweep->config, rounds[round].one_by_one);
                  n++)
                 assert_true(n < 1000);
-        print_message("# %s: %u driver calls\n", scenarios[i].name, (unsigned)(n - 1));
+        print_message("# %s: %u driver calls\n", scenario->name, (unsigned)(n - 1));
         assert_true(n > 20);
     }
 }
 
-uint64_t armed_pairs(const struct armed_scenario *scenarios, size_t count, const char *config)
+static void pairs(void **state)
 {
+    const struct armed_sweep *sweep = *state;
     uint64_t runs = 0;
 
-    for (size_t i = 0; i < count; i++)
-        for (uint64_t behind = 1; behind <= scenarios[i].distance; behind++)
+    for (size_t i = 0; i < sweep->count; i++)
+        for (uint64_t behind = 1; behind <= sweep->scenarios[i].distance; behind++)
             for (uint64_t n = 1;
                  fault[0] = stage_nth_call(n, 999), fault[1] = stage_nth_call(n + behind, 999),
-                          run(scenarios[i].play, config, false);
+                          run(sweep->scenarios[i].play, sweep->config, false);
                  n++)
                 runs++;
     print_message("# %u pairs\n", (unsigned)runs);
-    return runs;
+    assert_true(runs > sweep->least_pairs);
 }
 
-uint64_t armed_halfway(stage_scenario play, const char *config)
+static void halfway(void **state)
 {
     static const char *const calls[] = {"cuMemUnmap", "cuMemSetAccess"};
+    const struct armed_sweep *sweep = *state;
     uint64_t runs = 0;
 
     fault[1].nth = 0;
@@ -92,8 +91,23 @@ uint64_t armed_halfway(stage_scenario play, const char *config)
             fault[0] = stage_nth_call(1, 999);
             fault[0].call = calls[call];
             fault[0].halfway = mappings;
-            for (; run(play, config, false); fault[0].nth++)
+            for (; run(sweep->halfway, sweep->config, false); fault[0].nth++)
                 runs++;
         }
-    return runs;
+    assert_true(runs > 10);
+}
+
+int armed_run(const struct armed_sweep *sweep)
+{
+    void *state = (void *)(uintptr_t)sweep;
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_prestate(singles, state),
+        cmocka_unit_test_prestate(pairs, state),
+        cmocka_unit_test_prestate(halfway, state),
+    };
+
+    /* Once without faults: the machine's own files are there from then on. */
+    fault[0] = fault[1] = stage_nth_call(0, 1);
+    play_once(sweep->halfway, sweep->config, false);
+    return cmocka_run_group_tests_name(sweep->name, tests, NULL, NULL);
 }

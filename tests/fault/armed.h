@@ -15,20 +15,24 @@ struct armed_scenario {
     unsigned distance; /* of the second fault of a pair */
 };
 
+/* A programme of such sweeps. */
+struct armed_sweep {
+    const char *name;
+    const struct armed_scenario *scenarios;
+    size_t count;
+    const char *config;
+    stage_scenario halfway; /* the one with batches of which some of the mappings are done */
+    uint64_t least_pairs;   /* of faults, that a sweep comes to */
+};
+
 /* Faults strike from here on; and no more. */
 void armed_begin(void);
 void armed_end(void);
 
-/* Play once without faults, before the sweeps: the machine's own files are there from then on. */
-void armed_warm_up(stage_scenario play, const char *config);
-
-/* Every driver call fails once. */
-void armed_singles(const struct armed_scenario *scenarios, size_t count, const char *config);
-
-/* A second fault behind the first one, where the undo is; the number of pairs. */
-uint64_t armed_pairs(const struct armed_scenario *scenarios, size_t count, const char *config);
-
-/* A batched unmap or set-access does some of its mappings and then fails; the number of runs. */
-uint64_t armed_halfway(stage_scenario play, const char *config);
+/*
+ * The programme: every driver call fails once; a second fault follows the first one, where the undo
+ * is; and a batched unmap or set-access does some of its mappings and then fails.  For main().
+ */
+int armed_run(const struct armed_sweep *sweep);
 
 #endif

@@ -158,41 +158,13 @@ static const struct armed_scenario scenarios[] = {
     {"closed", closed, 2, 4},
 };
 
-static void singles(void **state)
-{
-    (void)state;
-    armed_singles(scenarios, COUNT_OF(scenarios), CONFIG);
-}
-
-static void pairs(void **state)
-{
-    (void)state;
-    assert_true(armed_pairs(scenarios, COUNT_OF(scenarios), CONFIG) > 400);
-}
-
-static void halfway(void **state)
-{
-    (void)state;
-    assert_true(armed_halfway(keep_on_host, CONFIG) > 10);
-}
-
-static int warm_up(void **state)
-{
-    (void)state;
-    armed_warm_up(keep_on_host, CONFIG);
-    return 0;
-}
-
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(singles),
-        cmocka_unit_test(pairs),
-        cmocka_unit_test(halfway),
-    };
+    const struct armed_sweep sweep = {"pause", scenarios,    COUNT_OF(scenarios),
+                                      CONFIG,  keep_on_host, 400};
     const int file = mkstemp(file_name);
 
     if (file < 0 || close(file) != 0 || unlink(file_name) != 0)
         return 1;
-    return cmocka_run_group_tests_name("pause", tests, warm_up, NULL);
+    return armed_run(&sweep);
 }

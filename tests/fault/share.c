@@ -155,38 +155,10 @@ static const struct armed_scenario scenarios[] = {
     {"closed", closed, 4, 6},
 };
 
-static void singles(void **state)
-{
-    (void)state;
-    armed_singles(scenarios, COUNT_OF(scenarios), NULL);
-}
-
-static void pairs(void **state)
-{
-    (void)state;
-    assert_true(armed_pairs(scenarios, COUNT_OF(scenarios), NULL) > 300);
-}
-
-static void halfway(void **state)
-{
-    (void)state;
-    assert_true(armed_halfway(there_and_back, NULL) > 10);
-}
-
-static int warm_up(void **state)
-{
-    (void)state;
-    armed_warm_up(there_and_back, NULL);
-    return 0;
-}
-
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(singles),
-        cmocka_unit_test(pairs),
-        cmocka_unit_test(halfway),
-    };
+    const struct armed_sweep sweep = {"share", scenarios,      COUNT_OF(scenarios),
+                                      NULL,    there_and_back, 300};
 
-    return cmocka_run_group_tests_name("share", tests, warm_up, NULL);
+    return armed_run(&sweep);
 }

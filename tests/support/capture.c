@@ -132,27 +132,6 @@ void capture_close(struct xseg_allocator *allocator, xseg_stream first, xseg_str
     assert_int_equal(xseg_sim_leaks(NULL, 0), 0);
 }
 
-struct xseg_pool *capture_pool(struct xseg_allocator *allocator)
-{
-    struct xseg_pool *pool = NULL;
-
-    assert_int_equal(xseg_pool_create(allocator, 0, NULL, &pool), XSEG_OK);
-    return pool;
-}
-
-void *capture_alloc(struct xseg_allocator *allocator, struct xseg_pool *pool, size_t bytes,
-                    xseg_stream stream)
-{
-    struct xseg_request request = XSEG_REQUEST_INIT;
-    void *ptr = NULL;
-
-    request.bytes = bytes;
-    request.stream = stream;
-    request.pool = pool;
-    assert_int_equal(xseg_alloc_with(allocator, &request, &ptr), XSEG_OK);
-    return ptr;
-}
-
 void capture_begin(struct xseg_pool *pool, xseg_stream stream)
 {
     assert_int_equal(xseg_capture_begin(pool, stream), XSEG_OK);

@@ -26,13 +26,6 @@ bool capture_stop(xseg_stream stream);
 /* What a stream does next comes after what another has been given so far: joins its capture. */
 void capture_wait(xseg_stream stream, xseg_stream other);
 
-/* A private pool of device 0, without particulars. */
-struct xseg_pool *capture_pool(struct xseg_allocator *allocator);
-
-/* Allocate from a pool and expect success. */
-void *capture_alloc(struct xseg_allocator *allocator, struct xseg_pool *pool, size_t bytes,
-                    xseg_stream stream);
-
 /* Tell the allocator and begin; end and tell the allocator.  The end expects that all is well. */
 void capture_begin(struct xseg_pool *pool, xseg_stream stream);
 void capture_end(struct xseg_pool *pool, xseg_stream stream);

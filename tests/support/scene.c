@@ -105,6 +105,29 @@ void *scene_alloc(struct xseg_allocator *allocator, size_t bytes, xseg_stream st
     return ptr;
 }
 
+xseg_status scene_try_alloc_in(struct xseg_allocator *allocator, struct xseg_pool *pool,
+                               size_t bytes, void **out)
+{
+    struct xseg_request request = XSEG_REQUEST_INIT;
+
+    request.pool = pool;
+    request.bytes = bytes;
+    return xseg_alloc_with(allocator, &request, out);
+}
+
+void *scene_alloc_in(struct xseg_allocator *allocator, struct xseg_pool *pool, size_t bytes,
+                     xseg_stream stream)
+{
+    struct xseg_request request = XSEG_REQUEST_INIT;
+    void *ptr = NULL;
+
+    request.pool = pool;
+    request.bytes = bytes;
+    request.stream = stream;
+    expect_ok(xseg_alloc_with(allocator, &request, &ptr), "alloc");
+    return ptr;
+}
+
 void scene_free(struct xseg_allocator *allocator, void *ptr)
 {
     expect_ok(xseg_free(allocator, ptr), "free");

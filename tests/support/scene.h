@@ -51,6 +51,12 @@ void scene_close(struct xseg_allocator *allocator);
 /* Allocate on device 0 and expect success. */
 void *scene_alloc(struct xseg_allocator *allocator, size_t bytes, xseg_stream stream);
 
+/* The same from a pool; and without an expectation, on the default stream. */
+void *scene_alloc_in(struct xseg_allocator *allocator, struct xseg_pool *pool, size_t bytes,
+                     xseg_stream stream);
+xseg_status scene_try_alloc_in(struct xseg_allocator *allocator, struct xseg_pool *pool,
+                               size_t bytes, void **out);
+
 /* Free and expect success. */
 void scene_free(struct xseg_allocator *allocator, void *ptr);
 

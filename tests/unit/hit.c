@@ -284,12 +284,9 @@ static void expect_hits_in(struct xseg_allocator *allocator, struct xseg_pool *p
 
 static void exchange_in(struct xseg_allocator *allocator, struct xseg_pool *pool, size_t bytes)
 {
-    struct xseg_request request = XSEG_REQUEST_INIT;
     void *ptr = NULL;
 
-    request.bytes = bytes;
-    request.pool = pool;
-    assert_int_equal(xseg_alloc_with(allocator, &request, &ptr), XSEG_OK);
+    ptr = scene_alloc_in(allocator, pool, bytes, NULL);
     scene_free(allocator, ptr);
 }
 
