@@ -81,6 +81,21 @@ end_segment:
     return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for a segment's tables");
 }
 
+/* The same for a segment that is nothing but a hole, if its addresses could be reserved; they are counted. */
+static xseg_status announce_reserved(struct xseg_extent *extent, xseg_status status)
+{
+    struct xseg_device *device = extent->arena->device;
+    const uint64_t bytes = extent->segment.reserved_bytes;
+
+    if (status == XSEG_OK)
+        status = announce(extent, false);
+    else
+        put_extent(extent);
+    if (status == XSEG_OK)
+        atomic_fetch_add_explicit(&device->addresses, bytes, memory_order_relaxed);
+    return status;
+}
+
 /* --- Limits. --- */
 
 xseg_status xseg_growth_check_pool(struct xseg_pool *pool, uint64_t more)
@@ -283,16 +298,9 @@ static xseg_status add_segment(struct xseg_arena *arena, const struct xseg_need 
     struct xseg_extent *extent = take_extent(arena);
     if (extent == NULL)
         return XSEG_ERR_HOST_MEMORY;
-    status = reserve(device, &extent->segment, &range, page);
-    if (status != XSEG_OK) {
-        put_extent(extent);
-        return status;
-    }
-    const uint64_t reserved = extent->segment.reserved_bytes;
-    status = announce(extent, false);
+    status = announce_reserved(extent, reserve(device, &extent->segment, &range, page));
     if (status != XSEG_OK)
         return status;
-    atomic_fetch_add_explicit(&device->addresses, reserved, memory_order_relaxed);
     xseg_arena_lock(arena);
     (void)xseg_arena_settle(arena, extent->first);
     xseg_arena_unlock(arena);
@@ -409,19 +417,12 @@ static xseg_status add_alone(struct xseg_arena *arena, const struct xseg_need *n
     struct xseg_extent *extent = take_extent(arena);
     if (extent == NULL)
         return XSEG_ERR_HOST_MEMORY;
-    status = xseg_segment_reserve_guarded(&extent->segment, &device->context, &device->pages, bytes,
-                                          page, xseg_max(page, need->alignment));
-    if (status != XSEG_OK) {
-        put_extent(extent);
-        return status;
-    }
-    const uint64_t reserved = extent->segment.reserved_bytes;
-    status = announce(extent, false);
-    if (status != XSEG_OK)
-        return status;
-    atomic_fetch_add_explicit(&device->addresses, reserved, memory_order_relaxed);
-    *out = extent->first;
-    return XSEG_OK;
+    status = announce_reserved(
+        extent, xseg_segment_reserve_guarded(&extent->segment, &device->context, &device->pages,
+                                             bytes, page, xseg_max(page, need->alignment)));
+    if (status == XSEG_OK)
+        *out = extent->first;
+    return status;
 }
 
 /* Hand out the busy block of a segment, at the start of it or at the end; the rest is cached. */

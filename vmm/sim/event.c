@@ -123,15 +123,21 @@ static CUresult record(CUevent handle, CUstream stream_handle)
     return CUDA_SUCCESS;
 }
 
+/* For a question or a wait, which a capture may forbid. */
+static CUresult find_to_ask(CUevent handle, struct sim_event **event)
+{
+    CUresult result = find(handle, event);
+
+    if (result == CUDA_SUCCESS)
+        result = sim_capture_refuse_event((*event)->capture_id);
+    return result == CUDA_SUCCESS ? sim_capture_refuse_unsafe() : result;
+}
+
 static CUresult query(CUevent handle)
 {
     struct sim_event *event;
-    CUresult result = find(handle, &event);
+    const CUresult result = find_to_ask(handle, &event);
 
-    if (result == CUDA_SUCCESS)
-        result = sim_capture_refuse_event(event->capture_id);
-    if (result == CUDA_SUCCESS)
-        result = sim_capture_refuse_unsafe();
     if (result != CUDA_SUCCESS)
         return result;
     sim_charge(sim_machine.costs->event_query);
@@ -145,12 +151,8 @@ static CUresult query(CUevent handle)
 static CUresult synchronize(CUevent handle)
 {
     struct sim_event *event;
-    CUresult result = find(handle, &event);
+    const CUresult result = find_to_ask(handle, &event);
 
-    if (result == CUDA_SUCCESS)
-        result = sim_capture_refuse_event(event->capture_id);
-    if (result == CUDA_SUCCESS)
-        result = sim_capture_refuse_unsafe();
     if (result != CUDA_SUCCESS)
         return result;
     sim_charge(sim_machine.costs->synchronize);

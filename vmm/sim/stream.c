@@ -261,14 +261,17 @@ static CUresult synchronize(CUstream handle)
     return CUDA_SUCCESS;
 }
 
+/* For a question whose answer goes where `out` points. */
+static CUresult find_to_tell(CUstream handle, const void *out, struct sim_stream **stream)
+{
+    return out == NULL ? CUDA_ERROR_INVALID_VALUE : sim_stream_find(handle, false, stream);
+}
+
 static CUresult get_id(CUstream handle, unsigned long long *id)
 {
     struct sim_stream *stream;
-    CUresult result;
+    const CUresult result = find_to_tell(handle, id, &stream);
 
-    if (id == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    result = sim_stream_find(handle, false, &stream);
     if (result == CUDA_SUCCESS)
         *id = stream->id;
     return result;
@@ -277,11 +280,8 @@ static CUresult get_id(CUstream handle, unsigned long long *id)
 static CUresult get_context(CUstream handle, CUcontext *context)
 {
     struct sim_stream *stream;
-    CUresult result;
+    const CUresult result = find_to_tell(handle, context, &stream);
 
-    if (context == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    result = sim_stream_find(handle, false, &stream);
     if (result == CUDA_SUCCESS)
         *context = sim_context_handle(stream->device);
     return result;
@@ -290,11 +290,8 @@ static CUresult get_context(CUstream handle, CUcontext *context)
 static CUresult get_flags(CUstream handle, unsigned *flags)
 {
     struct sim_stream *stream;
-    CUresult result;
+    const CUresult result = find_to_tell(handle, flags, &stream);
 
-    if (flags == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    result = sim_stream_find(handle, false, &stream);
     if (result == CUDA_SUCCESS)
         *flags = stream->flags;
     return result;
@@ -303,11 +300,8 @@ static CUresult get_flags(CUstream handle, unsigned *flags)
 static CUresult get_priority(CUstream handle, int *priority)
 {
     struct sim_stream *stream;
-    CUresult result;
+    const CUresult result = find_to_tell(handle, priority, &stream);
 
-    if (priority == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    result = sim_stream_find(handle, false, &stream);
     if (result == CUDA_SUCCESS)
         *priority = 0;
     return result;
