@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import pathlib
+import platform
 import re
 import shutil
 import subprocess
@@ -21,6 +22,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "lint"))
 import symbols  # pylint: disable=wrong-import-position
 
+LEVEL = "glibc-hwcaps/x86-64-v3"
 WARNINGS = ("-Wall", "-Wextra", "-Wpedantic", "-Werror")
 STANDARD = {"c": "-std=c11", "cc": "-std=c++17"}
 
@@ -65,6 +67,8 @@ class Installed:
         if destdir:
             self.prefix = destdir / self.prefix.relative_to("/")
         self.libdir = self.prefix / options["libdir"]
+        self.is_for_levels = (options["buildtype"] in ("release", "plain")
+                              and platform.machine() == "x86_64" and platform.libc_ver()[0] == "glibc")
         self.includedir = self.prefix / options["includedir"]
         self.bindir = self.prefix / options["bindir"]
 
@@ -108,6 +112,8 @@ def files_are_complete(tree, root, version):
     want = {f"include/xseg/{path.name}" for path in (root / "include/xseg").glob("*.h")}
     for name in ("libxseg", "libxseg-sim"):
         want |= {f"lib/{name}.so", f"lib/{name}.so.0", f"lib/{name}.so.{version}"}
+    if tree.is_for_levels:
+        want |= {f"lib/{LEVEL}/libxseg.so{end}" for end in ("", ".0", f".{version}")}
     want |= {"bin/xseg", "lib/libxseg.a", "lib/pkgconfig/xseg.pc", "lib/pkgconfig/xseg-sim.pc",
              "lib/cmake/xseg/xsegConfig.cmake", "lib/cmake/xseg/xsegConfigVersion.cmake"}
     have = set()
@@ -126,6 +132,9 @@ def names_are_right(tree, root):
         expect(f"soname: [{name}.so.0]" in said, f"{name}.so: {said}")
     exported = symbols.exported(tree.libdir / "libxseg.so")
     expect(exported == symbols.mapped(root), f"exported: {sorted(exported)}")
+    if tree.is_for_levels:
+        other = symbols.exported(tree.libdir / LEVEL / "libxseg.so")
+        expect(other == exported, f"{LEVEL} exports {sorted(other ^ exported)} or lacks it")
     rows = [line.split() for line in run("nm", "--defined-only", "--extern-only",
                                          tree.libdir / "libxseg.a").splitlines()]
     defined = {row[2] for row in rows if len(row) == 3}
@@ -216,6 +225,16 @@ def tool_runs(tree, version):
     expect(version in said, said)
 
 
+def the_loader_chooses(tree):
+    """A processor of the level gets the library that was built for it; another one the plain one."""
+    if not tree.is_for_levels:
+        raise Absent("this build has one library for all processors")
+    loader = re.search(r"interpreter: (\S+)\]", run("readelf", "-l", tree.bindir / "xseg"))[1]
+    is_of_level = "x86-64-v3 (supported" in run(loader, "--help")
+    loaded = run(tree.bindir / "xseg", LD_TRACE_LOADED_OBJECTS="1")
+    expect((f"{LEVEL}/libxseg.so.0" in loaded) == is_of_level, loaded)
+
+
 def configure_for_a_prefix(root, folder, like, scratch):
     """Another build, of what is installed only, for a prefix and folders of its own."""
     compilers = like.compilers
@@ -261,6 +280,7 @@ def cases(root, build, compilers, cuda, scratch):
     yield "soname and symbols", lambda: names_are_right(tree, root)
     yield "nothing names the build folder", lambda: nothing_names_the_build(tree)
     yield "the tool finds its libraries", lambda: tool_runs(tree, version)
+    yield "the loader chooses by the processor", lambda: the_loader_chooses(tree)
     yield "loaded and unloaded, the simulator with pkg-config", lambda: is_unloaded(tree)
     folder = scratch / "cmake"
     kinds = [(language, is_static) for language in ("c", "cc") for is_static in (False, True)]
