@@ -59,7 +59,7 @@ NEXT alloc_from(struct xseg_allocator *allocator, int device, size_t bytes, xseg
                 void **out, struct xseg_arena *arena) XSEG_UNCHECKED
 {
     xseg_arena_lock(arena);
-    const uint64_t base = xseg_hit_serve(xseg_allocator_config(allocator), arena, bytes, false);
+    const uint64_t base = xseg_hit_serve(xseg_allocator_config(allocator), arena, bytes);
     xseg_arena_unlock(arena);
     if (__builtin_expect(base == 0, 0))
         return alloc_slowly(allocator, device, bytes, stream, out);
@@ -67,40 +67,53 @@ NEXT alloc_from(struct xseg_allocator *allocator, int device, size_t bytes, xseg
     return XSEG_OK;
 }
 
-/* From one that is locked, and has to ask by what rule. */
-NEXT alloc_held(struct xseg_allocator *allocator, int device, size_t bytes, xseg_stream stream,
-                void **out, struct xseg_arena *arena) XSEG_UNCHECKED
+/* From a small one that is locked, and has to ask by what rule.  Its arena says who asks: with fewer
+ * arguments to keep, what comes before it does without saved registers. */
+NEXT alloc_held(struct xseg_arena *arena, void **out, size_t bytes) XSEG_UNCHECKED
 {
-    const uint64_t base = xseg_hit_serve(xseg_allocator_config(allocator), arena, bytes, true);
+    struct xseg_device *device = arena->device;
+    const xseg_stream stream = xseg_arena_stream(arena)->handle;
+    const uint64_t base = xseg_hit_serve(xseg_allocator_config(device->allocator), arena, bytes);
 
     xseg_latch_give_own(&arena->lock);
     if (__builtin_expect(base == 0, 0))
-        return alloc_slowly(allocator, device, bytes, stream, out);
+        return alloc_slowly(device->allocator, device->context.ordinal, bytes, stream, out);
     *out = (void *)(uintptr_t)base; /* NOLINT(performance-no-int-to-ptr) */
     return XSEG_OK;
 }
 
-/* From a small one that is locked. */
-NEXT alloc_racked(struct xseg_allocator *allocator, int device, size_t bytes, xseg_stream stream,
-                  void **out, struct xseg_arena *arena) XSEG_UNCHECKED
+/* What was handed out passes a limit. */
+NEXT alloc_counted(struct xseg_arena *arena) XSEG_UNCHECKED
 {
-    const uint64_t base = xseg_plain_cut_rack(arena, bytes, true);
+    xseg_counts_look_around_all(&arena->counts);
+    xseg_latch_give_own(&arena->lock);
+    return XSEG_OK;
+}
+
+/* From one that is locked. */
+NEXT alloc_racked(struct xseg_arena *arena, void **out, size_t bytes) XSEG_UNCHECKED
+{
+    const uint64_t rounded = (bytes + XSEG_SIZE_QUANTUM - 1) & ~(XSEG_SIZE_QUANTUM - 1);
+    const uint32_t size =
+        xseg_rack_fit(&arena->small.rack, (uint32_t)(rounded >> XSEG_CELLS_SHIFT));
+    const uint64_t base = size == 0 ? 0 : xseg_plain_cut_size(&arena->small, bytes, size);
 
     if (__builtin_expect(base == 0, 0))
-        return alloc_held(allocator, device, bytes, stream, out, arena);
-    xseg_latch_give_own(&arena->lock);
+        return alloc_held(arena, out, bytes);
     *out = (void *)(uintptr_t)base; /* NOLINT(performance-no-int-to-ptr) */
+    if (__builtin_expect(xseg_counts_alloc_passes(&arena->counts, rounded, bytes), 0))
+        return alloc_counted(arena);
+    xseg_latch_give_own(&arena->lock);
     return XSEG_OK;
 }
 
 /* The same, where nothing but the frontier is cached. */
-NEXT alloc_at_frontier(struct xseg_allocator *allocator, int device, size_t bytes,
-                       xseg_stream stream, void **out, struct xseg_arena *arena) XSEG_UNCHECKED
+NEXT alloc_at_frontier(struct xseg_arena *arena, void **out, size_t bytes) XSEG_UNCHECKED
 {
     const uint64_t base = xseg_plain_cut_frontier(arena, bytes);
 
     if (__builtin_expect(base == 0, 0))
-        return alloc_racked(allocator, device, bytes, stream, out, arena);
+        return alloc_racked(arena, out, bytes);
     xseg_latch_give_own(&arena->lock);
     *out = (void *)(uintptr_t)base; /* NOLINT(performance-no-int-to-ptr) */
     return XSEG_OK;
@@ -139,8 +152,8 @@ xseg_status xseg_alloc(struct xseg_allocator *allocator, int device, size_t byte
     if (!cuts || !xseg_latch_try_own(&arena->lock))
         return alloc_from(allocator, device, bytes, stream, out, arena);
     return __builtin_expect(xseg_plain_is_frontier_all(arena), 0)
-               ? alloc_at_frontier(allocator, device, bytes, stream, out, arena)
-               : alloc_racked(allocator, device, bytes, stream, out, arena);
+               ? alloc_at_frontier(arena, out, bytes)
+               : alloc_racked(arena, out, bytes);
 }
 
 /* Members that the caller does not know keep their defaults. */

@@ -212,15 +212,19 @@ static inline bool xseg_counts_try_alloc(struct xseg_counts *counts, uint64_t by
     return true;
 }
 
-/* A block is handed out. */
+/* A block is handed out; whether that passes a limit, so that the arena has to look around. */
+static inline bool xseg_counts_alloc_passes(struct xseg_counts *counts, uint64_t bytes,
+                                            uint64_t requested)
+{
+    return (xseg_counts_passes(counts, XSEG_COUNT_ALLOCATION, XSEG_LIMIT_BLOCKS, 1) |
+            xseg_counts_passes(counts, XSEG_COUNT_ALLOCATED_BYTES, XSEG_LIMIT_BYTES, bytes) |
+            xseg_counts_passes(counts, XSEG_COUNT_REQUESTED_BYTES, XSEG_LIMIT_REQUESTED,
+                               requested)) != 0;
+}
+
 static inline void xseg_counts_alloc(struct xseg_counts *counts, uint64_t bytes, uint64_t requested)
 {
-    const unsigned passes =
-        xseg_counts_passes(counts, XSEG_COUNT_ALLOCATION, XSEG_LIMIT_BLOCKS, 1) |
-        xseg_counts_passes(counts, XSEG_COUNT_ALLOCATED_BYTES, XSEG_LIMIT_BYTES, bytes) |
-        xseg_counts_passes(counts, XSEG_COUNT_REQUESTED_BYTES, XSEG_LIMIT_REQUESTED, requested);
-
-    if (__builtin_expect(passes != 0, 0))
+    if (__builtin_expect(xseg_counts_alloc_passes(counts, bytes, requested), 0))
         xseg_counts_look_around_all(counts);
 }
 

@@ -21,11 +21,9 @@ static inline struct xseg_arena *find_arena(struct xseg_device *device, xseg_str
                           : atomic_load_explicit(&stream->arena[!is_small], memory_order_acquire);
 }
 
-uint64_t xseg_hit_serve(const struct xseg_config *config, struct xseg_arena *arena, uint64_t bytes,
-                        bool has_looked)
+uint64_t xseg_hit_serve(const struct xseg_config *config, struct xseg_arena *arena, uint64_t bytes)
 {
     struct xseg_need need; /* what no hit asks for is left open */
-    uint64_t base = 0;
 
     need.config = config;
     need.requested = bytes;
@@ -35,8 +33,7 @@ uint64_t xseg_hit_serve(const struct xseg_config *config, struct xseg_arena *are
     need.no_split = false;
     if (!need.is_small)
         return xseg_arena_hit(arena, &need);
-    if (!has_looked)
-        base = xseg_plain_cut_rack(arena, bytes, need.expandable);
+    const uint64_t base = xseg_plain_cut_rack(arena, bytes, need.expandable);
     return base != 0 ? base : xseg_small_hit(arena, &need);
 }
 
@@ -77,7 +74,7 @@ bool xseg_hit_alloc(struct xseg_allocator *allocator, int ordinal, uint64_t byte
     if (atomic_load_explicit(&device->pending.count, memory_order_relaxed) != 0)
         xseg_device_look_at_pending(arena, config);
     xseg_arena_lock(arena);
-    const uint64_t base = xseg_hit_serve(config, arena, bytes, false);
+    const uint64_t base = xseg_hit_serve(config, arena, bytes);
     xseg_arena_unlock(arena);
     if (base == 0)
         return false;
@@ -97,7 +94,7 @@ uint64_t xseg_hit_look_and_serve(struct xseg_allocator *allocator, struct xseg_a
     if (cuts && !arena->is_small)
         base = xseg_arena_hit_expandable(arena, bytes);
     else
-        base = xseg_hit_serve(config, arena, bytes, false);
+        base = xseg_hit_serve(config, arena, bytes);
     xseg_arena_unlock(arena);
     return base;
 }
@@ -120,7 +117,7 @@ bool xseg_hit_alloc_in(struct xseg_allocator *allocator, struct xseg_pool *pool,
     if (arena == NULL)
         return false;
     xseg_arena_lock(arena);
-    const uint64_t base = arena->is_paused ? 0 : xseg_hit_serve(config, arena, bytes, false);
+    const uint64_t base = arena->is_paused ? 0 : xseg_hit_serve(config, arena, bytes);
     xseg_arena_unlock(arena);
     if (base == 0)
         return false;

@@ -26,9 +26,8 @@ bool xseg_hit_alloc(struct xseg_allocator *allocator, int ordinal, uint64_t byte
 bool xseg_hit_alloc_in(struct xseg_allocator *allocator, struct xseg_pool *pool, uint64_t bytes,
                        xseg_stream stream, void **out);
 
-/* Serve a plain request from a locked arena: the address, or 0.  has_looked: its rack has nothing */
-uint64_t xseg_hit_serve(const struct xseg_config *config, struct xseg_arena *arena, uint64_t bytes,
-                        bool has_looked);
+/* Serve a plain request from a locked arena: the address, or 0 */
+uint64_t xseg_hit_serve(const struct xseg_config *config, struct xseg_arena *arena, uint64_t bytes);
 
 /* Free a block that nothing else uses; false, and nothing has changed, if that cannot be done. */
 bool xseg_hit_free(struct xseg_allocator *allocator, const void *pointer);

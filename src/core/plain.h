@@ -100,6 +100,30 @@ static inline bool xseg_plain_join_frontier(struct xseg_arena *arena, struct xse
     return true;
 }
 
+/* Hand out the head of a cell that the rack has no more, and none of which lies in another sheet: its bits,
+ * and those of the rest.  Returns its address. */
+static inline uint64_t xseg_plain_cut(struct xseg_rack *rack, struct xseg_sheet *sheet,
+                                      uint32_t index, uint32_t size, uint64_t bytes)
+{
+    const uint32_t quanta = (uint32_t)((bytes + XSEG_SIZE_QUANTUM - 1) >> XSEG_CELLS_SHIFT);
+    const uint32_t behind = index + quanta;
+
+    sheet->word[index / 64].free &= ~xseg_cells_bit(index);
+    if (size == quanta) {
+        sheet->word[(behind - 1) / 64].free &= ~xseg_cells_bit(behind - 1);
+    } else {
+        struct xseg_cells_word *rest = &sheet->word[behind / 64];
+
+        sheet->starts |= (uint64_t)1 << behind / 64;
+        rest->start |= xseg_cells_bit(behind);
+        rest->free |= xseg_cells_bit(behind);
+        xseg_rack_set(rack, sheet, size - quanta, behind / 64);
+    }
+    sheet->slack[index] = (uint16_t)(xseg_cell_bytes_of(quanta) - bytes);
+    return sheet->extent->segment.base +
+           ((uint64_t)(sheet->number * XSEG_CELLS_SHEET + index) << XSEG_CELLS_SHIFT);
+}
+
 /*
  * Serve a request of a small arena from its rack, with the lowest cell of the best size.
  *
@@ -117,43 +141,44 @@ static inline uint64_t xseg_plain_cut_rack(struct xseg_arena *arena, uint64_t by
         return 0;
     struct xseg_sheet *sheet = rack->sheet[xseg_rack_first(rack, size)];
     const uint32_t number = (uint32_t)__builtin_ctzll(sheet->bin[size]);
-    struct xseg_cells_word *word = &sheet->word[number];
     bool has_other = false;
     const uint32_t at = xseg_rack_pick(sheet, number, size, &has_other);
-    const uint64_t head = (uint64_t)1 << at;
-    struct xseg_extent *extent = sheet->extent;
-
-    if ((word->open & head) != 0 || (!expandable && xseg_extent_is_expandable(extent)))
+    if ((sheet->word[number].open >> at & 1) != 0 || number * 64 + at + quanta >= XSEG_CELLS_SHEET)
         return 0;
-    if (!xseg_extent_is_expandable(extent))
+    if (!xseg_extent_is_expandable(sheet->extent))
         xseg_arena_note_cut(arena, true, xseg_cell_bytes_of(quanta),
                             xseg_cell_bytes_of(size - quanta));
-    if (!has_other)
+    else if (!expandable)
+        return 0;
+    if (!has_other || !xseg_rack_has_other(sheet, number, size, (uint64_t)1 << at))
         xseg_rack_clear(rack, sheet, size, number);
-    const uint32_t quantum = sheet->number * XSEG_CELLS_SHEET + number * 64 + at;
-    const uint32_t rest = at + quanta;
-    if (size == quanta) {
-        word->free &= ~head;
-        if (__builtin_expect(rest <= 64, 1))
-            word->free &= ~((uint64_t)1 << (rest - 1));
-        else
-            xseg_cells_word(&extent->cells, quantum + quanta - 1)->free &=
-                ~xseg_cells_bit(quantum + quanta - 1);
-    } else if (__builtin_expect(rest < 64, 1)) {
-        word->start |= (uint64_t)1 << rest;
-        word->free = (word->free & ~head) | (uint64_t)1 << rest;
-        xseg_rack_set(rack, sheet, size - quanta, number);
-    } else {
-        const uint32_t behind = quantum + quanta;
-
-        word->free &= ~head;
-        xseg_cells_add_start(&extent->cells, behind);
-        xseg_cells_word(&extent->cells, behind)->free |= xseg_cells_bit(behind);
-        xseg_rack_insert(rack, xseg_cells_sheet(&extent->cells, behind), behind, size - quanta);
-    }
-    sheet->slack[number * 64 + at] = (uint16_t)(xseg_cell_bytes_of(quanta) - bytes);
     xseg_counts_alloc(&arena->counts, xseg_cell_bytes_of(quanta), bytes);
-    return extent->segment.base + ((uint64_t)quantum << XSEG_CELLS_SHIFT);
+    return xseg_plain_cut(rack, sheet, number * 64 + at, size, bytes);
+}
+
+/* The same of an expandable configuration, where the rack has a size for it, but for counting.  Nothing is
+ * called: that saves the registers, a tenth of all its instructions. */
+static inline uint64_t xseg_plain_cut_size(struct xseg_small *small, uint64_t bytes, uint32_t size)
+{
+    struct xseg_rack *rack = &small->rack;
+
+    if (rack->tops != 1 || small->has_filled)
+        return 0;
+    struct xseg_sheet *sheet = rack->sheet[xseg_rack_first(rack, size)];
+    const uint32_t number = (uint32_t)__builtin_ctzll(sheet->bin[size]);
+    bool has_other = false;
+    const uint32_t at = xseg_rack_pick(sheet, number, size, &has_other);
+    if ((sheet->word[number].open >> at & 1) != 0 || number * 64 + at + size >= XSEG_CELLS_SHEET ||
+        !xseg_extent_is_expandable(sheet->extent))
+        return 0;
+    if (__builtin_expect(has_other, 0)) {
+        if (number == XSEG_CELLS_WORDS - 1)
+            return 0;
+        has_other = xseg_rack_has_other(sheet, number, size, (uint64_t)1 << at);
+    }
+    if (__builtin_expect(!has_other, 1))
+        xseg_rack_clear_lowest(rack, sheet, size);
+    return xseg_plain_cut(rack, sheet, number * 64 + at, size, bytes);
 }
 
 /* A cell that is neither live nor cached becomes cached, and merges in its word: so do two thirds of all

@@ -47,13 +47,24 @@ bool xseg_rack_make_room(const struct xseg_rack *rack, uint32_t count, void **ro
     return *room != NULL;
 }
 
+/* A sheet is at a rank from now on. */
+static void set_rank(struct xseg_rack *rack, struct xseg_sheet *sheet, uint32_t rank)
+{
+    rack->sheet[rank] = sheet;
+    sheet->rank = rank;
+    sheet->level = &rack->level[rank / 64 * XSEG_CELLS_WIDE];
+    sheet->top = &rack->level[rank / 4096 * 64 * XSEG_CELLS_WIDE];
+    sheet->rank_bit = xseg_cells_bit(rank);
+    sheet->top_bit = xseg_cells_bit(rank / 64);
+}
+
 /* Compute the bits of all sheets anew; they are zero. */
 static void compute_bits(struct xseg_rack *rack)
 {
     for (uint32_t rank = 0; rank < rack->ranks; rank++) {
         struct xseg_sheet *sheet = rack->sheet[rank];
 
-        sheet->rank = rank;
+        set_rank(rack, sheet, rank);
         for (uint32_t quanta = 1; quanta < XSEG_CELLS_WIDE; quanta++) {
             const uint64_t words = sheet->bin[quanta];
 
@@ -126,8 +137,7 @@ void xseg_rack_add(struct xseg_rack *rack, struct xseg_sheet *sheet)
     }
     if (rack->ranks < rack->capacity &&
         (rack->ranks == 0 || address_of(rack->sheet[rack->ranks - 1]) < address_of(sheet))) {
-        sheet->rank = rack->ranks;
-        rack->sheet[rack->ranks++] = sheet;
+        set_rank(rack, sheet, rack->ranks++);
         return;
     }
     close_gaps(rack);

@@ -88,8 +88,8 @@ static inline void xseg_rack_set(struct xseg_rack *rack, struct xseg_sheet *shee
                                  uint32_t word)
 {
     sheet->bin[quanta] |= (uint64_t)1 << word;
-    *xseg_rack_bits(rack, quanta, sheet->rank) |= xseg_cells_bit(sheet->rank);
-    *xseg_rack_top(rack, quanta, sheet->rank) |= xseg_cells_bit(sheet->rank / 64);
+    sheet->level[quanta].bits |= sheet->rank_bit;
+    sheet->top[quanta].top |= sheet->top_bit;
     rack->sizes[quanta / 64] |= xseg_cells_bit(quanta);
 }
 
@@ -107,17 +107,34 @@ bool xseg_rack_has_none(const struct xseg_rack *rack, uint32_t quanta);
 static inline void xseg_rack_clear(struct xseg_rack *rack, struct xseg_sheet *sheet,
                                    uint32_t quanta, uint32_t word)
 {
-    uint64_t *bin = &sheet->bin[quanta];
-    const uint32_t rank = sheet->rank;
-    uint64_t *bits = xseg_rack_bits(rack, quanta, rank), *top = xseg_rack_top(rack, quanta, rank);
+    const uint64_t bin = sheet->bin[quanta] & ~((uint64_t)1 << word);
+    const uint64_t bits = sheet->level[quanta].bits & ~(sheet->rank_bit & -(uint64_t)(bin == 0));
+    const uint64_t top = sheet->top[quanta].top & ~(sheet->top_bit & -(uint64_t)(bits == 0));
 
-    *bin &= ~((uint64_t)1 << word);
-    *bits &= ~((uint64_t)(*bin == 0) << rank % 64);
-    *top &= ~((uint64_t)(*bits == 0) << rank / 64 % 64);
+    sheet->bin[quanta] = bin;
+    sheet->level[quanta].bits = bits;
+    sheet->top[quanta].top = top;
     const bool is_none =
-        __builtin_expect(rack->tops == 1, 1) ? *top == 0 : xseg_rack_has_none(rack, quanta);
+        __builtin_expect(rack->tops == 1, 1) ? top == 0 : xseg_rack_has_none(rack, quanta);
     rack->sizes[quanta / 64] &= ~((uint64_t)is_none << quanta % 64);
 }
+
+/* The same for the lowest word of the size, of a rack with one top word: there its bits are the lowest of
+ * each level, which are cleared without being looked for. */
+static inline void xseg_rack_clear_lowest(struct xseg_rack *rack, struct xseg_sheet *sheet,
+                                          uint32_t quanta)
+{
+    const uint64_t bin = sheet->bin[quanta] & (sheet->bin[quanta] - 1);
+    uint64_t *bits = &sheet->level[quanta].bits, *top = &sheet->top[quanta].top;
+    const uint64_t bits_left = *bits & (*bits - (bin == 0));
+    const uint64_t top_left = *top & (*top - (bits_left == 0));
+
+    sheet->bin[quanta] = bin;
+    *bits = bits_left;
+    *top = top_left;
+    rack->sizes[quanta / 64] &= ~((uint64_t)(top_left == 0) << quanta % 64);
+}
+
 /* Cached cells of a word with a start at just the distance of a size behind theirs: those of that size
  * which end in the word, but for starts in between. */
 static inline uint64_t xseg_rack_candidates(const struct xseg_cells_word *word, uint32_t quanta)
@@ -128,7 +145,7 @@ static inline uint64_t xseg_rack_candidates(const struct xseg_cells_word *word, 
 /* Whether no start lies between a bit and the one a size behind it. */
 static inline bool xseg_rack_ends_in(uint64_t start, uint32_t at, uint32_t quanta)
 {
-    return (start >> at >> 1 & (((uint64_t)1 << (quanta - 1)) - 1)) == 0;
+    return (uint32_t)__builtin_ctzll(start >> at >> 1) + 1 == quanta;
 }
 
 /* The bit of the last start of a word, which is the only one whose cell may end behind the word. */
@@ -149,20 +166,34 @@ static inline bool xseg_rack_last_is(const struct xseg_sheet *sheet, uint32_t wo
            xseg_cells_next(&sheet->extent->cells, at + 1) == at + quanta;
 }
 
+/* Whether the last cell of a word, which is cached, is of a size and ends in the next word, of the same
+ * sheet. */
+static inline bool xseg_rack_ends_in_next(const struct xseg_cells_word *word, uint32_t quanta)
+{
+    const uint32_t end = 63 - (uint32_t)__builtin_clzll(word->start) + quanta;
+    const uint64_t next = word[1].start;
+
+    return end >= 64 && (next & -next) == (uint64_t)1 << end % 64;
+}
+
 /* Whether a cell of a size begins in a word beside the one at a bit. */
 static inline bool xseg_rack_has_other(const struct xseg_sheet *sheet, uint32_t word,
                                        uint32_t quanta, uint64_t bit)
 {
     const struct xseg_cells_word *here = &sheet->word[word];
-    uint64_t bits = xseg_rack_candidates(here, quanta) & ~bit;
+    const uint64_t others = here->start & here->free & ~bit;
 
     /* Two that are this long cannot begin in one word. */
     if (quanta >= 64)
         return false;
-    for (; bits != 0; bits &= bits - 1)
+    for (uint64_t bits = others & here->start >> quanta; bits != 0; bits &= bits - 1)
         if (xseg_rack_ends_in(here->start, (uint32_t)__builtin_ctzll(bits), quanta))
             return true;
-    return xseg_rack_last(here) != bit && xseg_rack_last_is(sheet, word, quanta);
+    /* The last one of the word is another if the highest of all starts is. */
+    if (__builtin_expect(others <= (here->start ^ others), 1))
+        return false;
+    return word != XSEG_CELLS_WORDS - 1 ? xseg_rack_ends_in_next(here, quanta)
+                                        : xseg_rack_last_is(sheet, word, quanta);
 }
 
 /* A cell that is still marked as cached leaves the rack. */
@@ -176,25 +207,21 @@ static inline void xseg_rack_remove_cell(struct xseg_rack *rack, struct xseg_she
     xseg_rack_clear(rack, sheet, quanta, word);
 }
 
-/* The bit number of the lowest cell of a size in a word that has one, and whether it has another. */
+/* The bit number of the lowest cell of a size in a word that has one, and whether it may have another. */
 static inline uint32_t xseg_rack_pick(const struct xseg_sheet *sheet, uint32_t word,
-                                      uint32_t quanta, bool *has_other)
+                                      uint32_t quanta, bool *may_have_other)
 {
     const struct xseg_cells_word *here = &sheet->word[word];
-    const uint64_t last = xseg_rack_last(here);
-    uint64_t bits = xseg_rack_candidates(here, quanta);
+    const uint64_t start = here->start, cached = start & here->free;
+    uint64_t bits = quanta < 64 ? cached & start >> quanta : 0;
 
-    while (bits != 0 && !xseg_rack_ends_in(here->start, (uint32_t)__builtin_ctzll(bits), quanta))
+    while (bits != 0 && !xseg_rack_ends_in(start, (uint32_t)__builtin_ctzll(bits), quanta))
         bits &= bits - 1;
     if (bits == 0)
-        return (uint32_t)__builtin_ctzll(last);
-    const uint32_t at = (uint32_t)__builtin_ctzll(bits);
-    for (bits &= bits - 1; __builtin_expect(bits != 0, 0); bits &= bits - 1)
-        if (xseg_rack_ends_in(here->start, (uint32_t)__builtin_ctzll(bits), quanta))
-            *has_other = true;
-    if ((here->free & last) != 0 && xseg_rack_last_is(sheet, word, quanta))
-        *has_other = true;
-    return at;
+        return 63 - (uint32_t)__builtin_clzll(start | 1);
+    /* The last cell of the word is cached if, of the starts, the highest is a cached one's. */
+    *may_have_other = (bits & (bits - 1)) != 0 || cached > (start ^ cached);
+    return (uint32_t)__builtin_ctzll(bits);
 }
 
 /* The smallest size with a cell that is not below one, or 0. */
@@ -218,7 +245,7 @@ static inline uint32_t xseg_rack_first(const struct xseg_rack *rack, uint32_t qu
 {
     uint32_t rank = 0;
 
-    while (__builtin_expect(*xseg_rack_top(rack, quanta, rank) == 0, 0))
+    while (__builtin_expect(rack->tops != 1, 0) && *xseg_rack_top(rack, quanta, rank) == 0)
         rank += 4096;
     rank += (uint32_t)__builtin_ctzll(*xseg_rack_top(rack, quanta, rank)) * 64;
     return rank + (uint32_t)__builtin_ctzll(*xseg_rack_bits(rack, quanta, rank));
@@ -228,13 +255,13 @@ static inline uint32_t xseg_rack_first(const struct xseg_rack *rack, uint32_t qu
 static inline struct xseg_cell xseg_rack_find(const struct xseg_rack *rack, uint32_t quanta)
 {
     const uint32_t size = xseg_rack_fit(rack, quanta);
-    bool has_other = false;
+    bool may_have_other = false;
 
     if (size == 0)
         return (struct xseg_cell){0};
     const struct xseg_sheet *sheet = rack->sheet[xseg_rack_first(rack, size)];
     const uint32_t word = (uint32_t)__builtin_ctzll(sheet->bin[size]);
-    const uint32_t at = xseg_rack_pick(sheet, word, size, &has_other);
+    const uint32_t at = xseg_rack_pick(sheet, word, size, &may_have_other);
     return (struct xseg_cell){sheet->extent, sheet->number * XSEG_CELLS_SHEET + word * 64 + at,
                               size};
 }
