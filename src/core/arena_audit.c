@@ -63,7 +63,9 @@ bool xseg_arena_audit(const struct xseg_arena *arena, struct xseg_finding *findi
         tally_up(arena, extent, &tally);
     }
     for (uint32_t bin = 0; bin < XSEG_SHELF_BINS; bin++)
-        shelved += tree_count(arena->shelf.bin[bin]);
+        for (const struct xseg_block *block = arena->shelf.bin[bin]; block != NULL;
+             block = block->higher)
+            shelved++;
     if (arena->has_cells && !xseg_small_audit(arena, finding))
         return false;
     XSEG_HOLDS(finding, "ARENA-1", arena->has_cells || shelved == tally.for_shelf,

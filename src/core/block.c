@@ -14,18 +14,12 @@ static inline bool is_below(const struct xseg_block *block, uint64_t bytes, uint
     return own < bytes || (own == bytes && block->base < base);
 }
 
-/* Fibonacci hashing of the address: neighbours get unrelated priorities. */
-static inline uint64_t priority(const struct xseg_block *block)
-{
-    return (block->base >> 9) * UINT64_C(0x9E3779B97F4A7C15);
-}
-
 void xseg_tree_insert_among(struct xseg_block **root, struct xseg_block *block)
 {
-    const uint64_t bytes = sort_bytes(block), rank = priority(block);
+    const uint64_t bytes = sort_bytes(block), rank = xseg_block_hash(block);
     struct xseg_block **place = root, *rest;
 
-    while (*place != NULL && priority(*place) > rank)
+    while (*place != NULL && xseg_block_hash(*place) > rank)
         place = is_below(*place, bytes, block->base) ? &(*place)->right : &(*place)->left;
     rest = *place;
     *place = block;
@@ -56,7 +50,7 @@ void xseg_tree_remove_from(struct xseg_block **root, struct xseg_block *block)
         place = is_below(*place, bytes, block->base) ? &(*place)->right : &(*place)->left;
     }
     while (left != NULL && right != NULL) {
-        if (priority(left) > priority(right)) {
+        if (xseg_block_hash(left) > xseg_block_hash(right)) {
             *place = left;
             place = &left->right;
             left = left->right;

@@ -13,8 +13,8 @@
  * In small arenas live and cached blocks have no records, see cells.h; the chain is that of tract.h.
  *
  * The records also carry the links of the tree that holds them: cached blocks by size, then
- * address; others by address.  A tree is a treap whose priorities are a hash of the address, so that
- * it is the same tree whatever the order of insertion.
+ * address (some of them, see shelf.h); others by address.  A tree is a treap whose priorities are a hash
+ * of the address, so that it is the same tree whatever the order of insertion.
  *
  * Invariants of a chain of blocks; xseg_extent_audit() checks them:
  *   BLK-1  next starts where this one ends, and points back.
@@ -49,8 +49,14 @@ struct xseg_block {
     struct xseg_extent *extent;
     struct xseg_block *prev, *next;
     struct xseg_block *left, *right; /* in a tree */
-    struct xseg_pending_use *uses;   /* streams other than its own that use it */
-    struct xseg_block *ended;        /* busy: the next one whose uses have ended */
+    union {
+        struct xseg_pending_use *uses; /* streams other than its own that use it */
+        struct xseg_block *lower;      /* on a shelf: the one before it in its bin */
+    };
+    union {
+        struct xseg_block *ended;  /* busy: the next one whose uses have ended */
+        struct xseg_block *higher; /* on a shelf: the one after it in its bin */
+    };
 };
 
 static inline uint64_t xseg_block_end(const struct xseg_block *block)
@@ -101,12 +107,21 @@ static inline struct xseg_block *xseg_block_cut(struct xseg_slab *slab, struct x
     return rest;
 }
 
+/* A hash of the address.  With one multiplication, addresses at some regular distances (61 times 4 MiB) have
+ * hashes in their own order. */
+static inline uint64_t xseg_block_hash(const struct xseg_block *block)
+{
+    const uint64_t product = (block->base >> 9) * UINT64_C(0x9E3779B97F4A7C15);
+
+    return product * (product >> 32);
+}
+
 /* --- Trees.  The root is a pointer, NULL when empty. --- */
 
 void xseg_tree_insert_among(struct xseg_block **root, struct xseg_block *block);
 void xseg_tree_remove_from(struct xseg_block **root, struct xseg_block *block);
 
-/* Most trees of a shelf have one block, or none. */
+/* Many trees have one block, or none. */
 static inline void xseg_tree_insert(struct xseg_block **root, struct xseg_block *block)
 {
     if (*root == NULL) {

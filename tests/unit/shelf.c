@@ -51,35 +51,45 @@ static uint64_t random_bytes(void)
     }
 }
 
-static void toggle(struct fixture *f, unsigned i)
+/* One size mostly, and two more of the same bin. */
+static uint64_t like_bytes(void)
+{
+    const uint64_t odd = (uint64_t)random() % 10;
+
+    return 20 * XSEG_MIB + (odd < 3 ? odd : 1) * 512;
+}
+
+static void toggle(struct fixture *f, unsigned i, uint64_t bytes)
 {
     if (f->there[i]) {
         xseg_shelf_remove(&f->shelf, &f->block[i]);
+        assert_null(f->block[i].uses);
+        assert_null(f->block[i].ended);
     } else {
-        f->block[i].bytes = random_bytes();
+        f->block[i].bytes = bytes;
         xseg_shelf_insert(&f->shelf, &f->block[i]);
     }
     f->there[i] = !f->there[i];
 }
 
-static void agrees_with_the_slow_search(void **state)
+/* Random changes, with sizes from a function and blocks so far apart. */
+static void compare_searches(uint64_t (*next_bytes)(void), uint64_t distance)
 {
     struct fixture *f = calloc(1, sizeof(*f));
     struct xseg_finding finding;
 
-    (void)state;
     assert_non_null(f);
     srandom(7);
     xseg_shelf_init(&f->shelf);
     for (unsigned i = 0; i < BLOCKS; i++) {
         f->block[i].state = XSEG_BLOCK_CACHED;
-        f->block[i].base = (uint64_t)(i * 7919 % BLOCKS + 1) << 30;
+        f->block[i].base = (i * 7919 % BLOCKS + 1) * distance;
     }
     for (unsigned step = 0; step < 20000; step++) {
         const unsigned i = (unsigned)random() % BLOCKS;
-        const uint64_t bytes = random_bytes();
+        const uint64_t bytes = next_bytes();
 
-        toggle(f, i);
+        toggle(f, i, next_bytes());
         assert_ptr_equal(xseg_shelf_find(&f->shelf, bytes), slow_from(f, bytes, 0));
         assert_ptr_equal(xseg_shelf_from(&f->shelf, bytes, f->block[i].base),
                          slow_from(f, bytes, f->block[i].base));
@@ -90,6 +100,66 @@ static void agrees_with_the_slow_search(void **state)
             assert_true(xseg_shelf_audit(&f->shelf, &finding));
     }
     free(f);
+}
+
+static void agrees_with_the_slow_search(void **state)
+{
+    (void)state;
+    compare_searches(random_bytes, XSEG_GIB);
+}
+
+static void agrees_with_it_where_hundreds_share_a_bin(void **state)
+{
+    (void)state;
+    compare_searches(like_bytes, 20 * XSEG_MIB);
+    compare_searches(like_bytes, 244 * XSEG_MIB);
+}
+
+/* Blocks that are put in front one by one leave marks behind, and take them along when they go. */
+static void a_stack_in_a_bin_has_marks(void **state)
+{
+    struct fixture *f = calloc(1, sizeof(*f));
+    struct xseg_finding finding;
+
+    (void)state;
+    assert_non_null(f);
+    xseg_shelf_init(&f->shelf);
+    for (unsigned i = BLOCKS; i-- > 0;) {
+        f->block[i] = (struct xseg_block){
+            .state = XSEG_BLOCK_CACHED, .base = (i + 1) * 20 * XSEG_MIB, .bytes = 20 * XSEG_MIB};
+        xseg_shelf_insert(&f->shelf, &f->block[i]);
+    }
+    assert_non_null(f->block[0].left);
+    assert_true(xseg_shelf_audit(&f->shelf, &finding));
+    for (unsigned i = 0; i < BLOCKS; i++) {
+        assert_ptr_equal(xseg_shelf_find(&f->shelf, 20 * XSEG_MIB), &f->block[i]);
+        xseg_shelf_remove(&f->shelf, &f->block[i]);
+        assert_true(i % 50 != 0 || xseg_shelf_audit(&f->shelf, &finding));
+    }
+    assert_null(xseg_shelf_find(&f->shelf, 20 * XSEG_MIB));
+    free(f);
+}
+
+/* The longest way without a mark among 4096 blocks at a regular distance. */
+static unsigned longest_gap(uint64_t distance)
+{
+    unsigned gap = 0, longest = 0;
+
+    for (unsigned i = 1; i <= 4096; i++) {
+        const struct xseg_block block = {.base = i * distance};
+
+        gap = xseg_shelf_is_mark(&block) ? 0 : gap + 1;
+        longest = gap > longest ? gap : longest;
+    }
+    return longest;
+}
+
+static void no_regular_distance_is_without_marks(void **state)
+{
+    (void)state;
+    for (uint64_t power = 512; power <= XSEG_GIB; power *= 2)
+        for (unsigned times = 1; times < 128; times += 2)
+            assert_in_range(longest_gap(power * times), 16, 300);
 }
 
 /* Requests may ask for more than any device has. */
@@ -114,6 +184,14 @@ static void nothing_fits_a_size_that_no_device_has(void **state)
     free(f);
 }
 
+static void expect(struct fixture *f, const char *tag)
+{
+    struct xseg_finding finding = {0};
+
+    assert_false(xseg_shelf_audit(&f->shelf, &finding));
+    assert_string_equal(finding.tag, tag);
+}
+
 /* The audit names what is broken. */
 static void the_audit_can_fail(void **state)
 {
@@ -123,16 +201,32 @@ static void the_audit_can_fail(void **state)
     (void)state;
     assert_non_null(f);
     xseg_shelf_init(&f->shelf);
-    f->block[0] = (struct xseg_block){.state = XSEG_BLOCK_CACHED, .base = 512, .bytes = 1024};
-    xseg_shelf_insert(&f->shelf, &f->block[0]);
+    for (unsigned i = 0; i < 64; i++) {
+        f->block[i] =
+            (struct xseg_block){.state = XSEG_BLOCK_CACHED, .base = (i + 1) * 1024, .bytes = 1024};
+        xseg_shelf_insert(&f->shelf, &f->block[i]);
+    }
     assert_true(xseg_shelf_audit(&f->shelf, &finding));
     f->block[0].state = XSEG_BLOCK_LIVE;
-    assert_false(xseg_shelf_audit(&f->shelf, &finding));
-    assert_string_equal(finding.tag, "SHELF-2");
+    expect(f, "SHELF-2");
     f->block[0].state = XSEG_BLOCK_CACHED;
+    f->block[9].lower = &f->block[7];
+    expect(f, "SHELF-3");
+    f->block[9].lower = &f->block[8];
+    f->block[0].lower = &f->block[62];
+    expect(f, "SHELF-3");
+    f->block[0].lower = &f->block[63];
+    struct xseg_block *mark = f->block[0].left;
+    assert_non_null(mark);
+    f->block[0].left = NULL;
+    expect(f, "SHELF-4");
+    f->block[0].left = mark;
+    mark->lower->higher = mark->higher;
+    mark->higher->lower = mark->lower;
+    expect(f, "SHELF-4");
+    mark->lower->higher = mark->higher->lower = mark;
     xseg_bits_remove(&f->shelf.filled, 2);
-    assert_false(xseg_shelf_audit(&f->shelf, &finding));
-    assert_string_equal(finding.tag, "SHELF-1");
+    expect(f, "SHELF-1");
     free(f);
 }
 
@@ -140,6 +234,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(agrees_with_the_slow_search),
+        cmocka_unit_test(agrees_with_it_where_hundreds_share_a_bin),
+        cmocka_unit_test(a_stack_in_a_bin_has_marks),
+        cmocka_unit_test(no_regular_distance_is_without_marks),
         cmocka_unit_test(nothing_fits_a_size_that_no_device_has),
         cmocka_unit_test(the_audit_can_fail),
     };
