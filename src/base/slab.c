@@ -6,11 +6,12 @@
 
 #include "src/base/zeroed.h"
 
-bool xseg_slab_init(struct xseg_slab *slab, size_t record_bytes)
+bool xseg_slab_init(struct xseg_slab *slab, size_t record_bytes, void *owner)
 {
     XSEG_ASSERT(record_bytes >= sizeof(struct xseg_slab_idle));
     memset(slab, 0, sizeof(*slab));
     slab->record_bytes = record_bytes;
+    slab->owner = owner;
     slab->directory = xseg_zeroed_take(XSEG_SLAB_SLABS * sizeof(*slab->directory));
     return slab->directory != NULL;
 }
@@ -41,7 +42,7 @@ bool xseg_slab_refill(struct xseg_slab *slab, void *refill)
     for (uint32_t i = XSEG_SLAB_RECORDS; i-- > 0;) {
         struct xseg_slab_record *record = (void *)(records + i * slab->record_bytes);
 
-        record->index = slab->made - XSEG_SLAB_RECORDS + i + 1;
+        record->owner = slab->owner;
         xseg_slab_put(slab, record);
     }
     return true;
@@ -51,10 +52,8 @@ void *xseg_slab_take(struct xseg_slab *slab)
 {
     XSEG_ASSERT(slab->free_count > 0);
     struct xseg_slab_record *record = xseg_slab_take_as_is(slab);
-    const uint32_t index = record->index;
 
-    memset(record, 0, slab->record_bytes);
-    record->index = index;
+    memset(record + 1, 0, slab->record_bytes - sizeof(*record));
     return record;
 }
 
@@ -71,5 +70,13 @@ bool xseg_slab_audit(const struct xseg_slab *slab, struct xseg_finding *finding)
         count++;
     XSEG_HOLDS(finding, "SLAB-1", count == slab->free_count && count <= slab->made,
                "free list has %u, free_count says %u of %u", count, slab->free_count, slab->made);
+    for (uint32_t i = 0; i < slab->made; i++) {
+        const struct xseg_slab_record *record =
+            (const void *)(slab->directory[i / XSEG_SLAB_RECORDS] +
+                           i % XSEG_SLAB_RECORDS * slab->record_bytes);
+
+        XSEG_HOLDS(finding, "SLAB-2", record->owner == slab->owner,
+                   "record %u says that it is another's", i);
+    }
     return true;
 }

@@ -1,13 +1,17 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Fixed-size host records cut from slabs and found again by a 32-bit index.
+ * Fixed-size host records cut from slabs.
  *
  * Taking a record never calls the host allocator: whoever needs records makes a refill first, at a
  * place where it holds no hot lock, and adds it under the lock.  Slabs never move and are never given back before
- * xseg_slab_fini(), so the address of a record stays valid.  Index 0 is no record.
+ * xseg_slab_fini(), so the address of a record stays valid.
+ *
+ * A record says whose it is, taken or not, from its refill on: who has seen its address may ask that, without
+ * a lock, and so learns which lock the rest of it needs.
  *
  * Invariants:
  *   SLAB-1  every record is either on the free list or taken: taken + free = made.
+ *   SLAB-2  every record says whose it is.
  *
  * Locking: none of its own; the owner's lock covers every call but xseg_slab_make_refill().
  */
@@ -26,12 +30,12 @@
 /* Slabs of one kind: 2^24 records, far beyond 10^7 blocks.  The directory is mostly untouched. */
 #define XSEG_SLAB_SLABS 32768u
 
-/* A record starts with its own index; the user's part follows. */
+/* A record starts with its owner, which is never written again; the user's part follows. */
 struct xseg_slab_record {
-    uint32_t index;
+    void *owner;
 };
 
-/* A record that is not taken: behind the index is the link of the free list. */
+/* A record that is not taken: behind the owner is the link of the free list. */
 struct xseg_slab_idle {
     struct xseg_slab_record record;
     struct xseg_slab_idle *next;
@@ -39,6 +43,7 @@ struct xseg_slab_idle {
 
 struct xseg_slab {
     size_t record_bytes;
+    void *owner;
     struct xseg_slab_idle *free;
     uint32_t free_count, made;
     char **directory;           /* [XSEG_SLAB_SLABS] */
@@ -49,7 +54,7 @@ struct xseg_slab {
  * record_bytes is the size of the user's structure, which starts with struct xseg_slab_record.
  * Returns false without host memory.
  */
-bool xseg_slab_init(struct xseg_slab *slab, size_t record_bytes);
+bool xseg_slab_init(struct xseg_slab *slab, size_t record_bytes, void *owner);
 void xseg_slab_fini(struct xseg_slab *slab);
 
 /* Host memory for one slab more, or NULL.  Needs no lock. */
@@ -62,7 +67,7 @@ bool xseg_slab_refill(struct xseg_slab *slab, void *refill);
 /* Take a zeroed record, which must be there: free_count > 0. */
 void *xseg_slab_take(struct xseg_slab *slab);
 
-/* The same, but what is in the record behind its index is left over: the caller sets all of it. */
+/* The same, but what is in the record behind its owner is left over: the caller sets all of it. */
 static inline void *xseg_slab_take_as_is(struct xseg_slab *slab)
 {
     struct xseg_slab_idle *idle = slab->free;
@@ -72,21 +77,12 @@ static inline void *xseg_slab_take_as_is(struct xseg_slab *slab)
     return idle;
 }
 
-/* The record of an index that xseg_slab_take() gave. */
-static inline void *xseg_slab_at(const struct xseg_slab *slab, uint32_t index)
-{
-    const uint32_t at = index - 1;
-
-    return slab->directory[at / XSEG_SLAB_RECORDS] +
-           (size_t)(at % XSEG_SLAB_RECORDS) * slab->record_bytes;
-}
-
 /* Put a record back; its contents are gone. */
 static inline void xseg_slab_put(struct xseg_slab *slab, void *record)
 {
     struct xseg_slab_idle *idle = record;
 
-    XSEG_ASSERT(idle->record.index != 0 && xseg_slab_at(slab, idle->record.index) == record);
+    XSEG_ASSERT(idle->record.owner == slab->owner);
     idle->next = slab->free;
     slab->free = idle;
     slab->free_count++;

@@ -20,9 +20,9 @@ struct xseg_arena *xseg_arena_create(struct xseg_device *device, struct xseg_poo
 
     if (arena == NULL)
         return NULL;
-    if (!xseg_slab_init(&arena->blocks, sizeof(struct xseg_block)))
+    if (!xseg_slab_init(&arena->blocks, sizeof(struct xseg_block), arena))
         goto free_arena;
-    if (!xseg_slab_init(&arena->uses, sizeof(struct xseg_pending_use)))
+    if (!xseg_slab_init(&arena->uses, sizeof(struct xseg_pending_use), arena))
         goto end_blocks;
     arena->device = device;
     arena->pool = pool;

@@ -35,8 +35,8 @@ struct xseg_extent;
 struct xseg_pending_use;
 
 struct xseg_block {
-    struct xseg_slab_record record;
-    uint8_t state; /* enum xseg_block_state */
+    struct xseg_slab_record record; /* its owner is the arena */
+    uint8_t state;                  /* enum xseg_block_state */
     bool mapped;
     bool oversize; /* live: counted as an oversize allocation */
     bool filled;   /* every byte holds the pattern of fill.h */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Records from slabs: found by index, never moved, counted, and audited. */
+/* Records from slabs: they say whose they are, are never moved, counted, and audited. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -17,6 +17,9 @@ struct record {
     uint32_t number;
     unsigned char rest[88];
 };
+
+/* Whose the records are. */
+static int owner;
 
 /* One slab more. */
 static void fill(struct xseg_slab *slab)
@@ -47,41 +50,34 @@ static void a_new_slab_holds_nothing(void **state)
     struct xseg_slab slab;
 
     (void)state;
-    assert_true(xseg_slab_init(&slab, sizeof(struct record)));
+    assert_true(xseg_slab_init(&slab, sizeof(struct record), &owner));
     assert_int_equal(slab.free_count, 0);
     assert_int_equal(slab.made, 0);
     assert_audit(&slab);
     xseg_slab_fini(&slab);
 }
 
-/* Several slabs: every index is new, leads to its record, and no two records overlap. */
-static void every_index_leads_to_its_own_record(void **state)
+/* Several slabs: no two records overlap, and each says whose it is. */
+static void every_record_is_its_owners(void **state)
 {
     enum { COUNT = 5 * XSEG_SLAB_RECORDS };
-    static struct record *taken[COUNT + 1];
+    static struct record *taken[COUNT];
     struct xseg_slab slab;
 
     (void)state;
-    memset(taken, 0, sizeof(taken));
-    assert_true(xseg_slab_init(&slab, sizeof(struct record)));
+    assert_true(xseg_slab_init(&slab, sizeof(struct record), &owner));
     for (uint32_t i = 0; i < COUNT; i++) {
         if (slab.free_count == 0)
             fill(&slab);
-        struct record *record = xseg_slab_take(&slab);
-        const uint32_t index = record->record.index;
-
-        assert_in_range(index, 1, COUNT);
-        assert_null(taken[index]);
-        assert_true(is_zero(record));
-        taken[index] = record;
-        memset(record->rest, (int)index, sizeof(record->rest));
-        record->number = index;
+        taken[i] = xseg_slab_take(&slab);
+        assert_true(is_zero(taken[i]));
+        memset(taken[i]->rest, (int)i, sizeof(taken[i]->rest));
+        taken[i]->number = i;
     }
     assert_int_equal(slab.made, COUNT);
-    for (uint32_t index = 1; index <= COUNT; index++) {
-        assert_ptr_equal(xseg_slab_at(&slab, index), taken[index]);
-        assert_int_equal(taken[index]->record.index, index);
-        assert_int_equal(taken[index]->number, index);
+    for (uint32_t i = 0; i < COUNT; i++) {
+        assert_ptr_equal(taken[i]->record.owner, &owner);
+        assert_int_equal(taken[i]->number, i);
     }
     assert_audit(&slab);
     xseg_slab_fini(&slab);
@@ -92,19 +88,19 @@ static void a_record_that_was_put_back_comes_again_zeroed(void **state)
     struct xseg_slab slab;
 
     (void)state;
-    assert_true(xseg_slab_init(&slab, sizeof(struct record)));
+    assert_true(xseg_slab_init(&slab, sizeof(struct record), &owner));
     fill(&slab);
     struct record *const record = xseg_slab_take(&slab);
-    const uint32_t index = record->record.index;
 
     record->number = 7;
     memset(record->rest, 0xff, sizeof(record->rest));
     xseg_slab_put(&slab, record);
     assert_int_equal(slab.free_count, XSEG_SLAB_RECORDS);
+    assert_ptr_equal(record->record.owner, &owner);
 
     struct record *const again = xseg_slab_take(&slab);
     assert_ptr_equal(again, record);
-    assert_int_equal(again->record.index, index);
+    assert_ptr_equal(again->record.owner, &owner);
     assert_true(is_zero(again));
     xseg_slab_fini(&slab);
 }
@@ -114,15 +110,13 @@ static void records_stay_where_they_are_while_slabs_are_added(void **state)
     struct xseg_slab slab;
 
     (void)state;
-    assert_true(xseg_slab_init(&slab, sizeof(struct record)));
+    assert_true(xseg_slab_init(&slab, sizeof(struct record), &owner));
     fill(&slab);
     struct record *const record = xseg_slab_take(&slab);
-    const uint32_t index = record->record.index;
 
     record->number = 99;
     for (unsigned i = 0; i < 100; i++)
         fill(&slab);
-    assert_ptr_equal(xseg_slab_at(&slab, index), record);
     assert_int_equal(record->number, 99);
     assert_audit(&slab);
     xseg_slab_fini(&slab);
@@ -138,7 +132,7 @@ static void takes_and_puts_in_any_order_keep_count(void **state)
 
     (void)state;
     memset(held, 0, sizeof(held));
-    assert_true(xseg_slab_init(&slab, sizeof(struct record)));
+    assert_true(xseg_slab_init(&slab, sizeof(struct record), &owner));
     for (uint32_t step = 1; step < 20000; step++) {
         random ^= random << 13;
         random ^= random >> 7;
@@ -171,7 +165,7 @@ static void host_bytes_cover_every_record(void **state)
     struct xseg_slab slab;
 
     (void)state;
-    assert_true(xseg_slab_init(&slab, sizeof(struct record)));
+    assert_true(xseg_slab_init(&slab, sizeof(struct record), &owner));
     for (unsigned i = 1; i <= 3; i++) {
         fill(&slab);
         assert_true(xseg_slab_bytes(&slab) > sizeof(struct record) * i * XSEG_SLAB_RECORDS);
@@ -185,7 +179,7 @@ static void a_record_goes_only_if_it_is_said_to(void **state)
     struct xseg_slab slab;
 
     (void)state;
-    assert_true(xseg_slab_init(&slab, sizeof(struct record)));
+    assert_true(xseg_slab_init(&slab, sizeof(struct record), &owner));
     fill(&slab);
     struct record *const stays = xseg_slab_take(&slab), *const goes = xseg_slab_take(&slab);
     memset(stays->rest, 0xff, sizeof(stays->rest));
@@ -214,7 +208,7 @@ static void a_full_directory_refuses_a_refill(void **state)
     struct xseg_slab slab;
 
     (void)state;
-    assert_true(xseg_slab_init(&slab, sizeof(struct record)));
+    assert_true(xseg_slab_init(&slab, sizeof(struct record), &owner));
     slab.made = XSEG_SLAB_SLABS * XSEG_SLAB_RECORDS;
     assert_false(xseg_slab_refill(&slab, xseg_slab_make_refill(&slab)));
     assert_int_equal(slab.free_count, 0);
@@ -228,7 +222,7 @@ static void the_audit_names_the_broken_invariant(void **state)
     struct xseg_slab slab;
 
     (void)state;
-    assert_true(xseg_slab_init(&slab, sizeof(struct record)));
+    assert_true(xseg_slab_init(&slab, sizeof(struct record), &owner));
     fill(&slab);
     slab.free_count--;
     assert_false(xseg_slab_audit(&slab, &finding));
@@ -238,6 +232,10 @@ static void the_audit_names_the_broken_invariant(void **state)
     slab.made = 10;
     assert_false(xseg_slab_audit(&slab, &finding));
     slab.made = XSEG_SLAB_RECORDS;
+    struct record *const record = xseg_slab_take(&slab);
+    record->record.owner = NULL;
+    assert_false(xseg_slab_audit(&slab, &finding));
+    assert_string_equal(finding.tag, "SLAB-2");
     xseg_slab_fini(&slab);
 }
 
@@ -245,7 +243,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_new_slab_holds_nothing),
-        cmocka_unit_test(every_index_leads_to_its_own_record),
+        cmocka_unit_test(every_record_is_its_owners),
         cmocka_unit_test(a_record_that_was_put_back_comes_again_zeroed),
         cmocka_unit_test(records_stay_where_they_are_while_slabs_are_added),
         cmocka_unit_test(takes_and_puts_in_any_order_keep_count),
