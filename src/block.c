@@ -262,26 +262,49 @@ NEXT free_shared(struct xseg_allocator *allocator, void *ptr, struct xseg_extent
                  struct xseg_arena *arena) XSEG_UNCHECKED
 {
     xseg_arena_lock(arena);
-    const bool freed = extent->has_cells
-                           ? frees_cell(extent, arena, ptr)
-                           : xseg_hit_free_at(arena, extent, (uint64_t)(uintptr_t)ptr);
+    const bool freed = extent->has_cells && frees_cell(extent, arena, ptr);
     xseg_arena_unlock(arena);
     return __builtin_expect(freed, 1) ? XSEG_OK : free_slowly(allocator, ptr);
 }
 
-/* Of a large one. */
-NEXT free_block(struct xseg_allocator *allocator, void *ptr, struct xseg_extent *extent,
-                struct xseg_arena *arena) XSEG_UNCHECKED
+/* Free what a slot leads to, in a locked arena; false if there is more to do, or it has changed. */
+static inline bool frees_started(void *ptr, xseg_start *start, uintptr_t what,
+                                 struct xseg_arena *arena)
 {
-    const uint64_t address = (uint64_t)(uintptr_t)ptr;
+    if (!xseg_start_is_still(start, what))
+        return false;
+    return xseg_start_is_extent(what) ? frees_cell(xseg_start_extent(what), arena, ptr)
+                                      : xseg_arena_hit_free(arena, start, xseg_start_block(what),
+                                                            (uint64_t)(uintptr_t)ptr);
+}
 
-    if (__builtin_expect(extent->arena != arena || extent->first == NULL ||
-                             !xseg_live_lies_in(extent, address) ||
-                             !xseg_arena_hit_free(arena, extent, address),
-                         0))
-        return free_held(allocator, ptr, extent, arena);
+/* In an arena that several threads use. */
+NEXT free_started_shared(struct xseg_allocator *allocator, void *ptr, xseg_start *start,
+                         uintptr_t what) XSEG_UNCHECKED
+{
+    struct xseg_arena *arena = xseg_start_arena(what);
+
+    xseg_arena_lock(arena);
+    const bool freed = frees_started(ptr, start, what, arena);
+    xseg_arena_unlock(arena);
+    return __builtin_expect(freed, 1) ? XSEG_OK : free_slowly(allocator, ptr);
+}
+
+/* At a slot that leads to a large block, or to a classic extent with cells. */
+NEXT free_started(struct xseg_allocator *allocator, void *ptr, xseg_start *start) XSEG_UNCHECKED
+{
+    const uintptr_t what = xseg_start_read(start);
+
+    if (__builtin_expect(what == 0, 0))
+        return free_slowly(allocator, ptr);
+    struct xseg_arena *arena = xseg_start_arena(what);
+    if (!xseg_latch_try_own(&arena->lock))
+        return free_started_shared(allocator, ptr, start, what);
+    if (xseg_start_is_extent(what))
+        return free_cell(allocator, ptr, xseg_start_extent(what), arena);
+    const bool freed = frees_started(ptr, start, what, arena);
     xseg_latch_give_own(&arena->lock);
-    return XSEG_OK;
+    return __builtin_expect(freed, 1) ? XSEG_OK : free_slowly(allocator, ptr);
 }
 
 xseg_status xseg_free(struct xseg_allocator *allocator, void *ptr) XSEG_UNCHECKED
@@ -292,15 +315,20 @@ xseg_status xseg_free(struct xseg_allocator *allocator, void *ptr) XSEG_UNCHECKE
                              !atomic_load_explicit(&allocator->frees_plainly, memory_order_acquire),
                          0))
         return free_slowly(allocator, ptr);
-    struct xseg_extent *extent = xseg_lookup_find(&allocator->lookup, address);
+    const uintptr_t entry = xseg_lookup_at(&allocator->lookup, address);
+    struct xseg_lookup_leaf *leaf = xseg_lookup_leaf_of(entry);
+    if (leaf != NULL)
+        return free_started(allocator, ptr, xseg_lookup_start_in(leaf, address));
+    struct xseg_extent *extent =
+        (struct xseg_extent *)entry; /* NOLINT(performance-no-int-to-ptr) */
     if (__builtin_expect(extent == NULL, 0))
         return free_slowly(allocator, ptr);
     struct xseg_arena *arena = extent->arena;
     if (!xseg_latch_try_own(&arena->lock))
         return free_shared(allocator, ptr, extent, arena);
     if (!xseg_plain_join_frontier(arena, extent, address))
-        return extent->has_cells ? free_cell(allocator, ptr, extent, arena)
-                                 : free_block(allocator, ptr, extent, arena);
+        return __builtin_expect(extent->has_cells, 1) ? free_cell(allocator, ptr, extent, arena)
+                                                      : free_held(allocator, ptr, extent, arena);
     xseg_latch_give_own(&arena->lock);
     return XSEG_OK;
 }

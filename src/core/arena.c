@@ -6,6 +6,7 @@
 #include "src/base/error.h"
 #include "src/base/zeroed.h"
 #include "src/core/cached.h"
+#include "src/core/device.h"
 #include "src/core/pending.h"
 #include "src/core/pool.h"
 #include "src/core/size.h"
@@ -25,6 +26,7 @@ struct xseg_arena *xseg_arena_create(struct xseg_device *device, struct xseg_poo
     if (!xseg_slab_init(&arena->uses, sizeof(struct xseg_pending_use), arena))
         goto end_blocks;
     arena->device = device;
+    arena->lookup = device->lookup;
     arena->pool = pool;
     atomic_init(&arena->stream, stream);
     arena->is_small = is_small;
@@ -213,7 +215,7 @@ static struct xseg_grant hand_out(struct xseg_arena *arena, struct xseg_block *b
         xseg_arena_note_cut(arena, was_split, block->bytes, rest);
     block->state = XSEG_BLOCK_LIVE;
     block->requested = need->requested;
-    xseg_starts_add(&block->extent->starts, block->base - block->extent->segment.base, block);
+    xseg_start_add(xseg_lookup_start(arena->lookup, block->base), block);
     xseg_counts_alloc(counts, block->bytes, need->requested);
     block->oversize = block->bytes >= need->config->max_split_bytes;
     if (block->oversize)
@@ -314,7 +316,7 @@ static void put_back(struct xseg_arena *arena, struct xseg_block *block)
     }
     if (__builtin_expect(arena->packing != NULL, 0))
         xseg_packing_note_end(arena, block->bytes);
-    xseg_starts_remove(&extent->starts, block->base - extent->segment.base);
+    xseg_start_remove(xseg_lookup_start(arena->lookup, block->base));
     count_neighbour(block->prev, &pieces, &bytes);
     count_neighbour(block->next, &pieces, &bytes);
     block->state = XSEG_BLOCK_CACHED;

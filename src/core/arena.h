@@ -28,9 +28,11 @@
 #include "src/core/extent.h"
 #include "src/core/shelf.h"
 #include "src/core/small.h"
+#include "src/core/starts.h"
 #include "src/core/streams.h"
 
 struct xseg_device;
+struct xseg_lookup;
 struct xseg_pool;
 
 struct xseg_arena {
@@ -55,8 +57,9 @@ struct xseg_arena {
     struct xseg_packing *packing; /* of a large arena; NULL while nothing packs */
     uint64_t away;                /* bytes of blocks whose pages are away, see pause.h */
     struct xseg_small small;
-    struct xseg_slab blocks;     /* struct xseg_block */
-    struct xseg_slab uses;       /* struct xseg_pending_use */
+    struct xseg_slab blocks; /* struct xseg_block */
+    struct xseg_slab uses;   /* struct xseg_pending_use */
+    const struct xseg_lookup *lookup;
     struct xseg_block *frontier; /* without cells; see cached.h */
     struct xseg_block edge; /* stands for the neighbour that the ends of a segment do not have */
     struct xseg_shelf shelf;
@@ -158,8 +161,9 @@ uint64_t xseg_arena_hit(struct xseg_arena *arena, const struct xseg_need *need);
 /* The same of an expandable configuration without max_split_size_mb. */
 uint64_t xseg_arena_hit_expandable(struct xseg_arena *arena, uint64_t requested);
 
-/* Free the block at an address of an extent without cells, if it is live and that is all there is to do. */
-bool xseg_arena_hit_free(struct xseg_arena *arena, struct xseg_extent *extent, uint64_t address);
+/* Free the block that begins at an address, to which its slot leads, if it is live and that is all there is to do. */
+bool xseg_arena_hit_free(struct xseg_arena *arena, xseg_start *start, struct xseg_block *block,
+                         uint64_t address);
 
 /* Of cached blocks, by PyTorch's rules: what a request may have, whose best fit is `block`, or NULL; the first
  * from `block` on that cannot grow, or that the next one could not grow less than. */

@@ -2,6 +2,7 @@
 /* The shortest ways of an arena without cells. */
 #include "src/base/either.h"
 #include "src/core/cached.h"
+#include "src/core/lookup.h"
 
 /* Hand out a cached block, of which `rest` bytes stay cached; its address. */
 static inline __attribute__((always_inline)) uint64_t hand_out(struct xseg_arena *arena,
@@ -23,7 +24,7 @@ static inline __attribute__((always_inline)) uint64_t hand_out(struct xseg_arena
     block->oversize = oversize;
     block->filled = false;
     block->requested = requested;
-    xseg_starts_add(&extent->starts, base - extent->segment.base, block);
+    xseg_start_add(xseg_lookup_start(arena->lookup, base), block);
     xseg_counts_alloc(&arena->counts, bytes, requested);
     return base;
 }
@@ -105,19 +106,16 @@ static inline void merge(struct xseg_arena *arena, struct xseg_block *block)
                               -(int64_t)(left.bytes + right.bytes), whole->bytes);
 }
 
-bool xseg_arena_hit_free(struct xseg_arena *arena, struct xseg_extent *extent, uint64_t address)
+bool xseg_arena_hit_free(struct xseg_arena *arena, xseg_start *start, struct xseg_block *block,
+                         uint64_t address)
 {
-    const uint64_t offset = address - extent->segment.base;
-    struct xseg_starts_chunk *chunk = xseg_starts_chunk_at(&extent->starts, offset);
-    struct xseg_block *block = xseg_starts_in(chunk, offset);
-
-    if (block == NULL || block->base != address || block->state != XSEG_BLOCK_LIVE ||
-        block->uses != NULL || arena->is_alone)
+    if (block->base != address || block->state != XSEG_BLOCK_LIVE || block->uses != NULL ||
+        arena->is_alone)
         return false;
     xseg_counts_free(&arena->counts, block->bytes, block->requested);
     xseg_arena_note_oversize(arena, block);
-    xseg_arena_stamp(arena, extent, address, block->bytes);
-    xseg_starts_remove_in(chunk, offset);
+    xseg_arena_stamp(arena, block->extent, address, block->bytes);
+    xseg_start_remove(start);
     merge(arena, block);
     return true;
 }

@@ -4,7 +4,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-#include "src/core/arena.h"
+#include "src/core/device.h"
 #include "src/core/size.h"
 #include "src/core/tract.h"
 
@@ -14,9 +14,7 @@ bool xseg_extent_init(struct xseg_extent *extent)
     extent->records = NULL;
     extent->pages = NULL;
     atomic_store(&extent->births, NULL);
-    if (extent->has_cells)
-        return xseg_cells_init(&extent->cells, extent->segment.bytes);
-    return xseg_starts_init(&extent->starts, extent->segment.bytes);
+    return !extent->has_cells || xseg_cells_init(&extent->cells, extent->segment.bytes);
 }
 
 void xseg_extent_fini(struct xseg_extent *extent)
@@ -24,18 +22,25 @@ void xseg_extent_fini(struct xseg_extent *extent)
     if (extent->has_cells) {
         xseg_tract_uncover(extent->arena, extent);
         xseg_cells_fini(&extent->cells);
-    } else {
-        xseg_starts_fini(&extent->starts);
     }
     xseg_births_fini(extent);
     free(extent->pages);
     extent->pages = NULL;
 }
 
+/* The look-up, of an extent whose arena is known. */
+static struct xseg_lookup *lookup_of(const struct xseg_extent *extent)
+{
+    return ((const struct xseg_arena *)extent->arena)->device->lookup;
+}
+
 bool xseg_extent_cover(struct xseg_extent *extent, uint64_t begin, uint64_t end)
 {
-    return extent->has_cells ? xseg_tract_cover(extent, begin, end)
-                             : xseg_starts_cover(&extent->starts, begin, end);
+    if (extent->has_cells)
+        return xseg_tract_cover(extent, begin, end);
+    /* A classic one gets all that it needs when it comes into the look-up. */
+    return !xseg_extent_is_expandable(extent) ||
+           xseg_lookup_cover(lookup_of(extent), extent, begin, end);
 }
 
 uint64_t xseg_extent_host_bytes(const struct xseg_extent *extent)
@@ -44,7 +49,8 @@ uint64_t xseg_extent_host_bytes(const struct xseg_extent *extent)
         extent->pages == NULL ? 0 : extent->segment.granules * sizeof(*extent->pages);
 
     return packing + xseg_births_host_bytes(extent) +
-           (extent->has_cells ? extent->cells.host_bytes : atomic_load(&extent->starts.host_bytes));
+           xseg_lookup_host_bytes(lookup_of(extent), extent) +
+           (extent->has_cells ? extent->cells.host_bytes : 0);
 }
 
 /* A cell has no record; one that was isolated has. */
@@ -60,7 +66,8 @@ struct xseg_block *xseg_extent_block_at(const struct xseg_extent *extent, uint64
 {
     if (extent->has_cells)
         return isolated_at(extent, address);
-    struct xseg_block *block = xseg_starts_at(&extent->starts, address - extent->segment.base);
+    const xseg_start *start = xseg_lookup_start(lookup_of(extent), address);
+    struct xseg_block *block = xseg_start_block_of(start, extent->arena);
 
     return block != NULL && block->base == address ? block : NULL;
 }
@@ -69,12 +76,12 @@ struct xseg_block *xseg_extent_block_over(const struct xseg_extent *extent, uint
 {
     if (extent->has_cells)
         return xseg_tract_over(extent, address);
-    struct xseg_block *block = xseg_starts_before(&extent->starts, address - extent->segment.base);
+    struct xseg_block *block = xseg_lookup_last_start(lookup_of(extent), extent, address);
 
     if (block == NULL)
         block = extent->first;
 
-    /* A large slot may hold a start that lies behind the address; then its neighbour covers it. */
+    /* A slot may hold a start that lies behind the address; then its neighbour covers it. */
     while (block->base > address)
         block = block->prev;
     while (xseg_block_end(block) <= address)
@@ -106,6 +113,35 @@ static bool audit_block(const struct xseg_extent *extent, const struct xseg_bloc
     return true;
 }
 
+static bool has_start(const struct xseg_block *block)
+{
+    return block->state == XSEG_BLOCK_LIVE || block->state == XSEG_BLOCK_PENDING;
+}
+
+static bool audit_starts(const struct xseg_extent *extent, struct xseg_finding *finding)
+{
+    const struct xseg_lookup *lookup = lookup_of(extent);
+    const uint64_t end = extent->segment.base + extent->segment.bytes;
+
+    for (const struct xseg_block *block = extent->first; block != NULL; block = block->next)
+        XSEG_HOLDS(finding, "START-1",
+                   !has_start(block) || xseg_extent_block_at(extent, block->base) == block,
+                   "the slot of %#" PRIx64 " does not lead to the block", block->base);
+    for (uint64_t at = extent->segment.base >> XSEG_STARTS_SHIFT << XSEG_STARTS_SHIFT; at < end;
+         at += XSEG_MIB) {
+        const xseg_start *start = xseg_lookup_start(lookup, at);
+        const struct xseg_block *block = xseg_start_block_of(start, extent->arena);
+
+        XSEG_HOLDS(finding, "START-2",
+                   block == NULL || (block->base >> XSEG_STARTS_SHIFT == at >> XSEG_STARTS_SHIFT &&
+                                     (has_start(block) || block->state == XSEG_BLOCK_BUSY)),
+                   "the slot of %#" PRIx64 " leads to a block that does not begin there", at);
+        /* No leaf: on to the last slot of the GiB. */
+        at = start == NULL ? at | (XSEG_GIB - XSEG_MIB) : at;
+    }
+    return true;
+}
+
 bool xseg_extent_audit(const struct xseg_extent *extent, struct xseg_finding *finding)
 {
     uint64_t end = extent->segment.base;
@@ -117,5 +153,5 @@ bool xseg_extent_audit(const struct xseg_extent *extent, struct xseg_finding *fi
     }
     XSEG_HOLDS(finding, "BLK-1", end == extent->segment.base + extent->segment.bytes,
                "blocks end at %#" PRIx64, end);
-    return extent->has_cells || xseg_starts_audit(&extent->starts, finding);
+    return extent->has_cells || audit_starts(extent, finding);
 }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * An extent: a segment as its arena sees it.  The segment of the floor below, the chain of blocks
- * that tiles it, and the table of live starts; or, in a small arena, cells.
+ * An extent: a segment as its arena sees it.  The segment of the floor below, and the chain of blocks
+ * that tiles it; in a small arena, also cells.  Where live blocks begin stands in the look-up (starts.h).
  *
- * Locking: ARENA of its arena guards blocks and starts; GROWTH the segment.
+ * Locking: ARENA of its arena guards blocks; GROWTH the segment.
  */
 #ifndef XSEG_CORE_EXTENT_H
 #define XSEG_CORE_EXTENT_H
@@ -14,7 +14,6 @@
 #include "src/core/block.h"
 #include "src/core/cells.h"
 #include "src/core/packing.h"
-#include "src/core/starts.h"
 #include "vmm/segment.h"
 
 struct xseg_arena;
@@ -25,9 +24,8 @@ struct xseg_extent {
     _Alignas(XSEG_CACHE_LINE) _Atomic(struct xseg_arena *) arena;
     atomic_uint_fast64_t base; /* of the segment, once it is announced */
     struct xseg_block *first;
-    struct xseg_starts starts; /* unless it has cells */
-    bool has_cells;            /* its arena has */
-    bool oversize;             /* counted as an oversize segment */
+    bool has_cells; /* its arena has */
+    bool oversize;  /* counted as an oversize segment */
     struct xseg_segment segment;
     struct xseg_cells cells;
     struct xseg_block *records; /* with cells: tree of tracts and isolated cells, see tract.h */
@@ -47,12 +45,12 @@ static inline bool xseg_extent_is_expandable(const struct xseg_extent *extent)
     return xseg_segment_is_expandable(&extent->segment);
 }
 
-/* Tables for an announced segment; false without host memory. */
+/* Tables for a segment that is to be announced; false without host memory. */
 bool xseg_extent_init(struct xseg_extent *extent);
 void xseg_extent_fini(struct xseg_extent *extent);
 
-/* Have tables for offsets [begin, end), where memory is mapped.  GROWTH is held, no other lock.
- * Returns false without host memory. */
+/* Have tables for offsets [begin, end), where memory is mapped; of one without cells once it is in the
+ * look-up.  GROWTH is held, no other lock.  Returns false without host memory. */
 bool xseg_extent_cover(struct xseg_extent *extent, uint64_t begin, uint64_t end);
 
 /* Host bytes of the tables. */

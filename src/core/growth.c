@@ -285,8 +285,8 @@ static xseg_status add_segment(struct xseg_arena *arena, const struct xseg_need 
     struct xseg_device *device = arena->device;
     const uint64_t page =
         arena->is_small ? XSEG_SIZE_SMALL_SEGMENT : need->config->large_segment_bytes;
-    const struct range range =
-        choose_range(device, need, page, arena->has_cells ? XSEG_CELLS_MAX : XSEG_STARTS_MAX);
+    const struct range range = choose_range(
+        device, need, page, arena->has_cells ? XSEG_CELLS_MAX : XSEG_LOOKUP_EXTENT_MAX);
     xseg_status status;
 
     if (need->span > range.bytes)

@@ -131,8 +131,12 @@ bool xseg_hit_free_at(struct xseg_arena *arena, struct xseg_extent *extent, uint
 
     if (extent->arena != arena || extent->first == NULL || !xseg_live_lies_in(extent, address))
         return false;
-    if (!extent->has_cells)
-        return xseg_arena_hit_free(arena, extent, address);
+    if (!extent->has_cells) {
+        xseg_start *start = xseg_lookup_start(arena->lookup, address);
+        struct xseg_block *block = xseg_start_block_of(start, arena);
+
+        return block != NULL && xseg_arena_hit_free(arena, start, block, address);
+    }
     if (!xseg_live_find_cell(extent, address, &quantum))
         return false;
     xseg_small_free(arena, extent, quantum);

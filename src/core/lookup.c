@@ -16,15 +16,25 @@ bool xseg_lookup_init(struct xseg_lookup *lookup)
     return lookup->root != NULL;
 }
 
-static struct xseg_lookup_leaf *leaf_of(uintptr_t entry)
+static uintptr_t entry_at(const struct xseg_lookup *lookup, uint64_t gib)
 {
-    return (entry & 1) == 0 ? NULL : (struct xseg_lookup_leaf *)(entry - 1);
+    return atomic_load_explicit(xseg_lookup_entry(lookup, gib), memory_order_relaxed);
+}
+
+static struct xseg_lookup_leaf *leaf_at(const struct xseg_lookup *lookup, uint64_t gib)
+{
+    return xseg_lookup_leaf_of(entry_at(lookup, gib));
+}
+
+static void set_entry(struct xseg_lookup *lookup, uint64_t gib, uintptr_t entry)
+{
+    atomic_store_explicit(xseg_lookup_entry(lookup, gib), entry, memory_order_release);
 }
 
 void xseg_lookup_fini(struct xseg_lookup *lookup)
 {
     for (uint64_t i = lookup->first; lookup->root != NULL && i < lookup->end; i++)
-        free(leaf_of(atomic_load_explicit(xseg_lookup_entry(lookup, i), memory_order_relaxed)));
+        free(leaf_at(lookup, i));
     xseg_fork_unmap(lookup->root, ROOT_BYTES);
     lookup->root = NULL;
 }
@@ -41,36 +51,59 @@ static uint64_t end_of(const struct xseg_extent *extent)
     return extent->segment.base + extent->segment.bytes;
 }
 
-/* Leaves for every GiB that the extent touches; they stay, whether it is inserted or not. */
-static bool make_leaves(struct xseg_lookup *lookup, const struct xseg_extent *extent)
+static uint64_t first_gib(const struct xseg_extent *extent)
 {
-    for (uint64_t i = extent->segment.base >> 30; i <= (end_of(extent) - 1) >> 30; i++) {
-        if (leaf_of(atomic_load_explicit(xseg_lookup_entry(lookup, i), memory_order_relaxed)) !=
-            NULL)
-            continue;
-        struct xseg_lookup_leaf *leaf = calloc(1, sizeof(*leaf));
-        if (leaf == NULL)
-            return false;
-        atomic_store_explicit(xseg_lookup_entry(lookup, i), (uintptr_t)leaf + 1,
-                              memory_order_release);
-    }
-    return true;
+    return extent->segment.base >> 30;
 }
 
-/* Put `value` wherever the extent stands in the leaves. */
-static void set_units(struct xseg_lookup *lookup, const struct xseg_extent *extent,
-                      struct xseg_extent *value)
+static uint64_t last_gib(const struct xseg_extent *extent)
+{
+    return (end_of(extent) - 1) >> 30;
+}
+
+/* Let what of a GiB is the extent's lead to it, or no longer. */
+static void set_leaf(struct xseg_lookup_leaf *leaf, uint64_t gib, struct xseg_extent *extent,
+                     bool is_known)
 {
     const uint64_t base = extent->segment.base;
+    const uint64_t begin = xseg_max(base, gib << 30);
+    const uint64_t end = xseg_min(end_of(extent), (gib + 1) << 30);
 
-    for (uint64_t unit = base / UNIT_BYTES; unit <= (end_of(extent) - 1) / UNIT_BYTES; unit++) {
-        struct xseg_lookup_leaf *leaf = leaf_of(atomic_load_explicit(
-            xseg_lookup_entry(lookup, unit / XSEG_LOOKUP_UNITS), memory_order_relaxed));
+    for (uint64_t unit = begin / UNIT_BYTES; unit <= (end - 1) / UNIT_BYTES; unit++) {
         struct xseg_lookup_unit *at = &leaf->unit[unit % XSEG_LOOKUP_UNITS];
 
-        atomic_store_explicit(unit * UNIT_BYTES < base ? &at->tail : &at->head, value,
-                              memory_order_release);
+        atomic_store_explicit(unit * UNIT_BYTES < base ? &at->tail : &at->head,
+                              is_known ? extent : NULL, memory_order_release);
     }
+    for (uint64_t at = xseg_round_up(begin, XSEG_MIB); extent->has_cells && at + XSEG_MIB <= end;
+         at += XSEG_MIB)
+        xseg_start_set(xseg_lookup_start_in(leaf, at), is_known ? (uintptr_t)extent + 1 : 0);
+}
+
+/* The leaf of a GiB, made if there is none; NULL without host memory.  It stays.  What a new one leads
+ * to is that of the entry, if that is an extent. */
+static struct xseg_lookup_leaf *make_leaf(struct xseg_lookup *lookup, uint64_t gib)
+{
+    struct xseg_lookup_leaf *leaf = leaf_at(lookup, gib);
+    struct xseg_extent *extent = (struct xseg_extent *)entry_at(lookup, gib);
+
+    if (leaf != NULL)
+        return leaf;
+    leaf = calloc(1, sizeof(*leaf));
+    if (leaf == NULL)
+        return NULL;
+    if (extent != NULL)
+        set_leaf(leaf, gib, extent, true);
+    set_entry(lookup, gib, (uintptr_t)leaf + 1);
+    return leaf;
+}
+
+static bool make_leaves(struct xseg_lookup *lookup, uint64_t first, uint64_t last)
+{
+    for (uint64_t gib = first; gib <= last; gib++)
+        if (make_leaf(lookup, gib) == NULL)
+            return false;
+    return true;
 }
 
 static bool overlaps(const struct xseg_extent *extent, uint64_t first, uint64_t last)
@@ -80,9 +113,8 @@ static bool overlaps(const struct xseg_extent *extent, uint64_t first, uint64_t 
 
 bool xseg_lookup_covers(const struct xseg_lookup *lookup, uint64_t first, uint64_t last)
 {
-    const uintptr_t entry =
-        atomic_load_explicit(xseg_lookup_entry(lookup, first >> 30), memory_order_relaxed);
-    const struct xseg_lookup_leaf *leaf = leaf_of(entry);
+    const uintptr_t entry = entry_at(lookup, first >> 30);
+    const struct xseg_lookup_leaf *leaf = xseg_lookup_leaf_of(entry);
 
     if (leaf == NULL)
         return entry != 0;
@@ -95,40 +127,66 @@ bool xseg_lookup_insert(struct xseg_lookup *lookup, struct xseg_extent *extent)
 {
     if ((end_of(extent) - 1) >> XSEG_LOOKUP_ADDRESS_BITS != 0)
         return false;
-    lookup->first = xseg_min(lookup->first, extent->segment.base >> 30);
-    lookup->end = xseg_max(lookup->end, ((end_of(extent) - 1) >> 30) + 1);
-    if (!owns_gib(extent)) {
-        if (!make_leaves(lookup, extent))
-            return false;
-        set_units(lookup, extent, extent);
-        return true;
+    lookup->first = xseg_min(lookup->first, first_gib(extent));
+    lookup->end = xseg_max(lookup->end, last_gib(extent) + 1);
+    if (!owns_gib(extent) && !make_leaves(lookup, first_gib(extent), last_gib(extent)))
+        return false;
+    /* Addresses come again: where an extent owns the GiB, there may be a leaf of others that are gone. */
+    for (uint64_t gib = first_gib(extent); gib <= last_gib(extent); gib++) {
+        struct xseg_lookup_leaf *leaf = leaf_at(lookup, gib);
+
+        if (leaf == NULL)
+            set_entry(lookup, gib, (uintptr_t)extent);
+        else
+            set_leaf(leaf, gib, extent, true);
     }
-    for (uint64_t i = extent->segment.base >> 30; i <= (end_of(extent) - 1) >> 30; i++) {
-        /* Addresses come again: a leaf of classic segments that are gone may stand here, and other
-         * threads may be reading it.  The extent goes into it like a classic one. */
-        if (leaf_of(atomic_load_explicit(xseg_lookup_entry(lookup, i), memory_order_relaxed)) ==
-            NULL)
-            continue;
-        if (!make_leaves(lookup, extent))
-            return false;
-        set_units(lookup, extent, extent);
-        return true;
-    }
-    for (uint64_t i = extent->segment.base >> 30; i <= (end_of(extent) - 1) >> 30; i++)
-        atomic_store_explicit(xseg_lookup_entry(lookup, i), (uintptr_t)extent,
-                              memory_order_release);
     return true;
 }
 
-void xseg_lookup_remove(struct xseg_lookup *lookup, const struct xseg_extent *extent)
+void xseg_lookup_remove(struct xseg_lookup *lookup, struct xseg_extent *extent)
 {
-    const uint64_t first = extent->segment.base >> 30, last = (end_of(extent) - 1) >> 30;
+    for (uint64_t gib = first_gib(extent); gib <= last_gib(extent); gib++) {
+        struct xseg_lookup_leaf *leaf = leaf_at(lookup, gib);
 
-    if (leaf_of(atomic_load_explicit(xseg_lookup_entry(lookup, first), memory_order_relaxed)) !=
-        NULL) {
-        set_units(lookup, extent, NULL);
-        return;
+        if (leaf == NULL)
+            set_entry(lookup, gib, 0);
+        else
+            set_leaf(leaf, gib, extent, false);
     }
-    for (uint64_t i = first; i <= last; i++)
-        atomic_store_explicit(xseg_lookup_entry(lookup, i), 0, memory_order_release);
+}
+
+bool xseg_lookup_cover(struct xseg_lookup *lookup, struct xseg_extent *extent, uint64_t begin,
+                       uint64_t end)
+{
+    return make_leaves(lookup, (extent->segment.base + begin) >> 30,
+                       (extent->segment.base + end - 1) >> 30);
+}
+
+struct xseg_block *xseg_lookup_last_start(const struct xseg_lookup *lookup,
+                                          const struct xseg_extent *extent, uint64_t address)
+{
+    const uint64_t first = extent->segment.base >> XSEG_STARTS_SHIFT;
+
+    for (uint64_t slot = (address >> XSEG_STARTS_SHIFT) + 1; slot-- > first;) {
+        const xseg_start *start = xseg_lookup_start(lookup, slot << XSEG_STARTS_SHIFT);
+        struct xseg_block *block = xseg_start_block_of(start, extent->arena);
+
+        if (block != NULL && block->extent == extent)
+            return block;
+        /* Without a leaf, nothing begins in the GiB. */
+        if (start == NULL)
+            slot -= slot % XSEG_STARTS_SLOTS;
+    }
+    return NULL;
+}
+
+uint64_t xseg_lookup_host_bytes(const struct xseg_lookup *lookup, const struct xseg_extent *extent)
+{
+    uint64_t covered = 0;
+
+    for (uint64_t gib = first_gib(extent); gib <= last_gib(extent); gib++)
+        if (leaf_at(lookup, gib) != NULL)
+            covered += xseg_min(end_of(extent), (gib + 1) << 30) -
+                       xseg_max(extent->segment.base, gib << 30);
+    return covered * (sizeof(struct xseg_lookup_leaf) / 1024) / XSEG_MIB;
 }

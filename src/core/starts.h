@@ -1,103 +1,93 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Starts: where the live blocks of one extent start, and which they are.
+ * Starts: which live or pending block begins at an address.
  *
- * The extent is cut into slots, each of which leads to the one live or pending block that starts in
- * it.  A slot is 1 MiB, since large blocks are larger than that, and so no two start in the same slot;
- * a block that is alone in its segment may be smaller.  Slots come in chunks of 4096, the last one with
- * as many as are left, made when memory is first mapped there: a classic segment of 20 MiB has one of 20.
- * A hit reads or writes one slot; who looks for the last start before an address reads backwards, chunk by
- * chunk where they are empty.
+ * A GiB of addresses is cut into slots of 1 MiB.  Large blocks are larger than that, and a block that is
+ * alone in its segment may be smaller, so no two of them begin in the same slot.  A MiB that lies in an
+ * extent with cells leads to the extent: its cells say the rest.
  *
- * Invariants:
- *   START-1  a chunk counts its starts.
+ * Invariants; xseg_extent_audit() checks them:
+ *   START-1  the slot of a live or pending block leads to it.
+ *   START-2  a slot leads to nothing else: to a block that begins in it, and is not free.
  *
- * Locking: the arena's, except for xseg_starts_cover(), which GROWTH covers: a chunk is complete
- * before it can be seen.
+ * Locking: that of the arena whose memory lies there.  Reading needs none.  What a slot leads to says whose
+ * it is (slab.h, extent.h), and that is there until the allocator closes: under that arena's lock, a slot that
+ * still leads there is the arena's, and does not change.
  */
 #ifndef XSEG_CORE_STARTS_H
 #define XSEG_CORE_STARTS_H
 
 #include <stdatomic.h>
 
-#include "src/base/align.h"
 #include "src/base/check.h"
+#include "src/core/extent.h"
 
-#define XSEG_STARTS_SLOTS 4096u /* in a chunk, but for the last */
+#define XSEG_STARTS_SLOTS 1024u /* in a GiB */
 #define XSEG_STARTS_SHIFT 20u
 
-/* The longest extent: a table of 2^16 chunks, beyond all that a device addresses. */
-#define XSEG_STARTS_MAX ((uint64_t)65536 * XSEG_STARTS_SLOTS << XSEG_STARTS_SHIFT)
+/* A slot: a block; or an extent with cells, and 1; or nothing, 0. */
+typedef atomic_uintptr_t xseg_start;
 
-struct xseg_block;
-
-struct xseg_starts_chunk {
-    uint32_t count; /* slots that lead to a block */
-    struct xseg_block *slot[];
-};
-
-/* Not to be moved. */
-struct xseg_starts {
-    uint32_t slots;  /* in all */
-    uint32_t chunks; /* that hold them */
-    _Atomic(struct xseg_starts_chunk *) *chunk;
-    _Atomic(struct xseg_starts_chunk *) only; /* where `chunk` points if there is one */
-    atomic_size_t host_bytes;
-};
-
-/* Returns false without host memory, or for more than XSEG_STARTS_MAX bytes. */
-bool xseg_starts_init(struct xseg_starts *starts, uint64_t bytes);
-void xseg_starts_fini(struct xseg_starts *starts);
-
-/* Make the chunks of offsets [begin, end).  Returns false without host memory. */
-bool xseg_starts_cover(struct xseg_starts *starts, uint64_t begin, uint64_t end);
-
-static inline struct xseg_starts_chunk *xseg_starts_chunk_at(const struct xseg_starts *starts,
-                                                             uint64_t offset)
+static inline uintptr_t xseg_start_read(const xseg_start *start)
 {
-    return atomic_load_explicit(&starts->chunk[(offset >> XSEG_STARTS_SHIFT) / XSEG_STARTS_SLOTS],
-                                memory_order_acquire);
+    return atomic_load_explicit(start, memory_order_acquire);
 }
 
-/* A block starts at an offset, where nothing else starts. */
-static inline void xseg_starts_add(struct xseg_starts *starts, uint64_t offset,
-                                   struct xseg_block *block)
+/* Whether a slot leads to where it did when it was read, now that the lock is held that this is under. */
+static inline bool xseg_start_is_still(const xseg_start *start, uintptr_t what)
 {
-    struct xseg_starts_chunk *chunk = xseg_starts_chunk_at(starts, offset);
-
-    XSEG_ASSERT(chunk->slot[(offset >> XSEG_STARTS_SHIFT) % XSEG_STARTS_SLOTS] == NULL);
-    chunk->count++;
-    chunk->slot[(offset >> XSEG_STARTS_SHIFT) % XSEG_STARTS_SLOTS] = block;
+    return __builtin_expect(atomic_load_explicit(start, memory_order_relaxed) == what, 1);
 }
 
-/* A block that starts at an offset does so no longer.  In the chunk of that: */
-static inline void xseg_starts_remove_in(struct xseg_starts_chunk *chunk, uint64_t offset)
+static inline bool xseg_start_is_extent(uintptr_t what)
 {
-    chunk->count--;
-    chunk->slot[(offset >> XSEG_STARTS_SHIFT) % XSEG_STARTS_SLOTS] = NULL;
+    return (what & 1) != 0;
 }
 
-static inline void xseg_starts_remove(struct xseg_starts *starts, uint64_t offset)
+static inline struct xseg_extent *xseg_start_extent(uintptr_t what)
 {
-    xseg_starts_remove_in(xseg_starts_chunk_at(starts, offset), offset);
+    return (struct xseg_extent *)(what - 1);
 }
 
-/* What the slot of an offset leads to, or NULL: the block may start elsewhere in the slot.  In the chunk of
- * that, which may be missing: */
-static inline struct xseg_block *xseg_starts_in(const struct xseg_starts_chunk *chunk,
-                                                uint64_t offset)
+static inline struct xseg_block *xseg_start_block(uintptr_t what)
 {
-    return chunk == NULL ? NULL : chunk->slot[(offset >> XSEG_STARTS_SHIFT) % XSEG_STARTS_SLOTS];
+    return (struct xseg_block *)what; /* NOLINT(performance-no-int-to-ptr) */
 }
 
-static inline struct xseg_block *xseg_starts_at(const struct xseg_starts *starts, uint64_t offset)
+/* Whose lock a slot that leads somewhere is under. */
+static inline struct xseg_arena *xseg_start_arena(uintptr_t what)
 {
-    return xseg_starts_in(xseg_starts_chunk_at(starts, offset), offset);
+    return xseg_start_is_extent(what) ? xseg_start_extent(what)->arena
+                                      : xseg_start_block(what)->record.owner;
 }
 
-/* The last start in the slots up to that of an offset, or NULL. */
-struct xseg_block *xseg_starts_before(const struct xseg_starts *starts, uint64_t offset);
+static inline void xseg_start_set(xseg_start *start, uintptr_t what)
+{
+    atomic_store_explicit(start, what, memory_order_release);
+}
 
-bool xseg_starts_audit(const struct xseg_starts *starts, struct xseg_finding *finding);
+/* A block begins where nothing else does. */
+static inline void xseg_start_add(xseg_start *start, struct xseg_block *block)
+{
+    XSEG_ASSERT(xseg_start_read(start) == 0);
+    xseg_start_set(start, (uintptr_t)block);
+}
+
+/* What began in a slot does so no longer. */
+static inline void xseg_start_remove(xseg_start *start)
+{
+    atomic_store_explicit(start, 0, memory_order_relaxed);
+}
+
+/* The block of an arena, whose lock is held, that begins in a slot, which may be missing; or NULL. */
+static inline struct xseg_block *xseg_start_block_of(const xseg_start *start,
+                                                     const struct xseg_arena *arena)
+{
+    const uintptr_t what = start == NULL ? 0 : xseg_start_read(start);
+
+    return what == 0 || xseg_start_is_extent(what) || xseg_start_arena(what) != arena
+               ? NULL
+               : xseg_start_block(what);
+}
 
 #endif

@@ -1,20 +1,49 @@
 /* SPDX-License-Identifier: MIT */
-/* The table of live starts against a plain array of slots. */
+/* Where live blocks start: the slots of the look-up against a plain array. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include <cmocka.h>
 
-#include "src/core/block.h"
-#include "src/core/starts.h"
+#include "src/core/allocator.h"
+#include "tests/support/scene.h"
 
-/* A little over two chunks, so that the last one is a short one. */
+/* A little over two GiB, from the middle of one on. */
 #define SLOTS (2u * XSEG_STARTS_SLOTS + 100u)
+#define BASE  (8 * XSEG_GIB)
 
-/* Blocks that are only told apart. */
+/* Blocks and arenas that are only told apart. */
 static struct xseg_block block[30001];
+static char arenas[2];
+
+static struct xseg_arena *arena_number(unsigned number)
+{
+    return (struct xseg_arena *)(void *)&arenas[number];
+}
+
+static struct xseg_block *make_block(unsigned number, struct xseg_extent *extent)
+{
+    block[number].record.owner = extent->arena;
+    block[number].extent = extent;
+    return &block[number];
+}
+
+static struct xseg_extent make_extent(uint64_t base, uint64_t bytes, bool is_expandable)
+{
+    struct xseg_extent extent;
+
+    memset(&extent, 0, sizeof(extent));
+    extent.arena = arena_number(0);
+    extent.segment.base = base;
+    atomic_init(&extent.base, base);
+    extent.segment.bytes = bytes;
+    extent.segment.page_bytes = is_expandable ? 2 * XSEG_MIB : 0;
+    extent.segment.reserved_bytes = is_expandable ? xseg_round_up(bytes, XSEG_GIB) : 0;
+    return extent;
+}
 
 static struct xseg_block *slow_before(struct xseg_block *const *slot, unsigned number)
 {
@@ -24,104 +53,193 @@ static struct xseg_block *slow_before(struct xseg_block *const *slot, unsigned n
     return NULL;
 }
 
+static struct xseg_block *block_in(const struct xseg_lookup *lookup, uint64_t address)
+{
+    return xseg_start_block_of(xseg_lookup_start(lookup, address), arena_number(0));
+}
+
 static void agrees_with_an_array(void **state)
 {
     struct xseg_block **slot = calloc(SLOTS, sizeof(struct xseg_block *));
-    struct xseg_starts starts;
-    struct xseg_finding finding = {0};
+    struct xseg_extent extent = make_extent(BASE, SLOTS * XSEG_MIB, true);
+    struct xseg_lookup lookup;
 
     (void)state;
     assert_non_null(slot);
     srandom(11);
-    assert_true(xseg_starts_init(&starts, (uint64_t)SLOTS << XSEG_STARTS_SHIFT));
-    assert_null(xseg_starts_at(&starts, 5000));
-    assert_true(xseg_starts_cover(&starts, 0, (uint64_t)SLOTS << XSEG_STARTS_SHIFT));
+    assert_true(xseg_lookup_init(&lookup) && xseg_lookup_insert(&lookup, &extent));
+    assert_null(xseg_lookup_start(&lookup, BASE + 5000));
+    assert_true(xseg_lookup_cover(&lookup, &extent, 0, SLOTS * XSEG_MIB));
+    assert_ptr_equal(xseg_lookup_find(&lookup, BASE + 5000), &extent);
     for (unsigned step = 0; step < 30000; step++) {
-        /* Sparse at first, so that whole chunks are empty. */
+        /* Sparse at first, so that whole GiB are empty. */
         const unsigned number = (unsigned)random() % (step < 200 ? SLOTS : 300);
-        const uint64_t offset = ((uint64_t)number << XSEG_STARTS_SHIFT) + (uint64_t)random() % 512;
+        const uint64_t base = BASE + number * XSEG_MIB + (uint64_t)random() % 512;
 
         if (slot[number] == NULL) {
-            slot[number] = &block[step];
-            xseg_starts_add(&starts, offset, &block[step]);
+            slot[number] = make_block(step, &extent);
+            xseg_start_add(xseg_lookup_start(&lookup, base), slot[number]);
         } else {
             slot[number] = NULL;
-            xseg_starts_remove(&starts, offset);
+            xseg_start_remove(xseg_lookup_start(&lookup, base));
         }
         const unsigned asked = (unsigned)random() % SLOTS;
-        assert_ptr_equal(xseg_starts_at(&starts, (uint64_t)asked << XSEG_STARTS_SHIFT),
-                         slot[asked]);
-        assert_ptr_equal(xseg_starts_before(&starts, (uint64_t)asked << XSEG_STARTS_SHIFT),
+        assert_ptr_equal(block_in(&lookup, BASE + asked * XSEG_MIB + 511), slot[asked]);
+        assert_ptr_equal(xseg_lookup_last_start(&lookup, &extent, BASE + asked * XSEG_MIB),
                          slow_before(slot, asked));
-        if (step % 2000 == 0)
-            assert_true(xseg_starts_audit(&starts, &finding));
     }
-    xseg_starts_fini(&starts);
+    xseg_lookup_fini(&lookup);
     free(slot);
 }
 
-/* Chunks that nothing was mapped in cost nothing and are searched all the same. */
-static void uncovered_chunks_are_empty(void **state)
+/* A GiB that nothing was mapped in has no leaf, and is searched all the same. */
+static void uncovered_gib_are_empty(void **state)
 {
-    struct xseg_starts starts;
+    struct xseg_extent extent = make_extent(BASE, 90 * XSEG_GIB, true);
+    struct xseg_lookup lookup;
 
     (void)state;
-    assert_true(xseg_starts_init(&starts, 90 * XSEG_GIB));
-    assert_true(xseg_starts_cover(&starts, 0, 2 * XSEG_MIB));
-    xseg_starts_add(&starts, 3 * XSEG_MIB, &block[5]);
-    assert_ptr_equal(xseg_starts_before(&starts, 89 * XSEG_GIB), &block[5]);
-    assert_null(xseg_starts_before(&starts, 2 * XSEG_MIB));
-    assert_null(xseg_starts_at(&starts, 45 * XSEG_GIB));
-    assert_true(starts.host_bytes < XSEG_MIB);
-    xseg_starts_fini(&starts);
-    /* What is too long for the table is refused, not forgotten. */
-    assert_false(xseg_starts_init(&starts, XSEG_STARTS_MAX + XSEG_MIB));
+    assert_true(xseg_lookup_init(&lookup) && xseg_lookup_insert(&lookup, &extent));
+    assert_int_equal(xseg_lookup_host_bytes(&lookup, &extent), 0);
+    assert_true(xseg_lookup_cover(&lookup, &extent, XSEG_GIB, XSEG_GIB + 2 * XSEG_MIB));
+    assert_int_equal(xseg_lookup_host_bytes(&lookup, &extent), sizeof(struct xseg_lookup_leaf));
+    xseg_start_add(xseg_lookup_start(&lookup, BASE + XSEG_GIB + 3 * XSEG_MIB),
+                   make_block(5, &extent));
+    assert_ptr_equal(xseg_lookup_last_start(&lookup, &extent, BASE + 89 * XSEG_GIB), &block[5]);
+    assert_null(xseg_lookup_last_start(&lookup, &extent, BASE + XSEG_GIB + 2 * XSEG_MIB));
+    assert_null(xseg_lookup_last_start(&lookup, &extent, BASE + 512));
+    assert_null(xseg_lookup_start(&lookup, BASE + 45 * XSEG_GIB));
+    for (uint64_t at = 0; at < 90; at++)
+        assert_ptr_equal(xseg_lookup_find(&lookup, BASE + at * XSEG_GIB + 4096), &extent);
+    xseg_lookup_remove(&lookup, &extent);
+    for (uint64_t at = 0; at < 90; at++)
+        assert_null(xseg_lookup_find(&lookup, BASE + at * XSEG_GIB + 4096));
+    xseg_lookup_fini(&lookup);
 }
 
-/* Every slot of the last chunk can be used, and there are no more: an odd extent ends in a slot of its own. */
-static void the_last_chunk_is_as_long_as_the_extent(void **state)
+/* What another arena has in a slot counts for nobody else, and what had it before leaves nothing. */
+static void a_slot_is_of_one_arena(void **state)
 {
-    static const uint64_t lengths[] = {
-        512, XSEG_MIB, 20 * XSEG_MIB, 21 * XSEG_MIB + 512, 4096 * XSEG_MIB, 4097 * XSEG_MIB};
-    struct xseg_finding finding = {0};
+    struct xseg_extent first = make_extent(BASE, 3 * XSEG_MIB, false);
+    struct xseg_extent second = make_extent(BASE + 3 * XSEG_MIB, 3 * XSEG_MIB, false);
+    struct xseg_lookup lookup;
 
     (void)state;
-    for (size_t i = 0; i < sizeof(lengths) / sizeof(lengths[0]); i++) {
-        const uint64_t bytes = lengths[i], slots = (bytes + XSEG_MIB - 1) / XSEG_MIB;
-        struct xseg_starts starts;
+    second.arena = arena_number(1);
+    assert_true(xseg_lookup_init(&lookup) && xseg_lookup_insert(&lookup, &first) &&
+                xseg_lookup_insert(&lookup, &second));
+    xseg_start *start = xseg_lookup_start(&lookup, BASE);
+    assert_int_equal(xseg_start_read(start), 0);
+    xseg_start_add(start, make_block(1, &first));
+    xseg_start_add(xseg_lookup_start(&lookup, BASE + 3 * XSEG_MIB), make_block(2, &second));
+    assert_ptr_equal(xseg_start_arena(xseg_start_read(start)), arena_number(0));
+    assert_ptr_equal(xseg_start_block_of(start, arena_number(0)), &block[1]);
+    assert_null(xseg_start_block_of(start, arena_number(1)));
+    assert_ptr_equal(xseg_lookup_last_start(&lookup, &second, BASE + 5 * XSEG_MIB), &block[2]);
+    assert_ptr_equal(xseg_lookup_last_start(&lookup, &first, BASE + 3 * XSEG_MIB), &block[1]);
+    const uintptr_t before = xseg_start_read(start);
+    xseg_start_remove(start);
+    assert_false(xseg_start_is_still(start, before));
+    xseg_start_add(start, &block[2]);
+    assert_false(xseg_start_is_still(start, before));
+    assert_null(xseg_start_block_of(start, arena_number(0)));
+    assert_ptr_equal(xseg_start_block_of(start, arena_number(1)), &block[2]);
+    xseg_lookup_fini(&lookup);
+}
 
-        assert_true(xseg_starts_init(&starts, bytes));
-        assert_true(xseg_starts_cover(&starts, 0, bytes));
-        assert_true(starts.host_bytes <= (slots + 4) * sizeof(struct xseg_block *));
-        xseg_starts_add(&starts, bytes - 512, &block[i]);
-        assert_ptr_equal(xseg_starts_at(&starts, bytes - 1), &block[i]);
-        assert_ptr_equal(xseg_starts_before(&starts, bytes - 1), &block[i]);
-        assert_true(xseg_starts_audit(&starts, &finding));
-        xseg_starts_fini(&starts);
+/* A MiB that lies in an extent with cells leads to it; one that others share does not. */
+static void an_extent_with_cells_has_its_whole_slots(void **state)
+{
+    struct xseg_extent extent = make_extent(BASE + XSEG_MIB / 2, 3 * XSEG_MIB, false);
+    struct xseg_lookup lookup;
+
+    (void)state;
+    extent.has_cells = true;
+    assert_true(xseg_lookup_init(&lookup) && xseg_lookup_insert(&lookup, &extent));
+    for (unsigned i = 0; i < 5; i++) {
+        const uintptr_t what = xseg_start_read(xseg_lookup_start(&lookup, BASE + i * XSEG_MIB));
+
+        assert_int_equal(what != 0, i == 1 || i == 2);
+        if (what != 0) {
+            assert_true(xseg_start_is_extent(what));
+            assert_ptr_equal(xseg_start_extent(what), &extent);
+            assert_ptr_equal(xseg_start_arena(what), arena_number(0));
+        }
+        assert_null(block_in(&lookup, BASE + i * XSEG_MIB));
     }
+    xseg_lookup_remove(&lookup, &extent);
+    for (unsigned i = 0; i < 5; i++)
+        assert_int_equal(xseg_start_read(xseg_lookup_start(&lookup, BASE + i * XSEG_MIB)), 0);
+    xseg_lookup_fini(&lookup);
+}
+
+/* A GiB with a leaf that comes to another extent leads nowhere but there. */
+static void leaves_come_again(void **state)
+{
+    struct xseg_extent first = make_extent(BASE, 2 * XSEG_GIB, true);
+    struct xseg_extent second = make_extent(BASE + 7 * XSEG_MIB, 20 * XSEG_MIB, false);
+    struct xseg_lookup lookup;
+
+    (void)state;
+    assert_true(xseg_lookup_init(&lookup) && xseg_lookup_insert(&lookup, &first));
+    assert_true(xseg_lookup_cover(&lookup, &first, 0, XSEG_MIB));
+    xseg_lookup_remove(&lookup, &first);
+    assert_null(xseg_lookup_find(&lookup, BASE));
+    assert_null(xseg_lookup_find(&lookup, BASE + XSEG_GIB));
+    assert_true(xseg_lookup_insert(&lookup, &second));
+    assert_null(xseg_lookup_find(&lookup, BASE));
+    assert_ptr_equal(xseg_lookup_find(&lookup, BASE + 7 * XSEG_MIB), &second);
+    assert_int_equal(xseg_lookup_host_bytes(&lookup, &second),
+                     20 * sizeof(struct xseg_lookup_leaf) / 1024);
+    xseg_lookup_fini(&lookup);
+}
+
+/* Break what the slot of a large block says, or one behind it, and look for that. */
+static void expect_finding(const char *tag, void (*sabotage)(xseg_start *start))
+{
+    struct xseg_allocator *allocator = scene_open("");
+    struct xseg_finding finding = {0};
+    void *ptr = scene_alloc(allocator, 8 * XSEG_MIB, NULL);
+    struct xseg_extent *extent = xseg_lookup_find(&allocator->lookup, (uintptr_t)ptr);
+    xseg_start *start = xseg_lookup_start(&allocator->lookup, (uintptr_t)ptr);
+    const uintptr_t what = xseg_start_read(start);
+
+    assert_true(xseg_extent_audit(extent, &finding));
+    sabotage(start);
+    assert_false(xseg_extent_audit(extent, &finding));
+    assert_string_equal(finding.tag, tag);
+    xseg_start_set(start, what);
+    xseg_start_remove(start + 2);
+    assert_true(xseg_extent_audit(extent, &finding));
+    scene_free(allocator, ptr);
+    scene_close(allocator);
+}
+
+static void lose(xseg_start *start)
+{
+    xseg_start_remove(start);
+}
+
+static void repeat(xseg_start *start)
+{
+    xseg_start_set(start + 2, xseg_start_read(start));
 }
 
 static void the_audit_can_fail(void **state)
 {
-    struct xseg_starts starts;
-    struct xseg_finding finding = {0};
-
     (void)state;
-    assert_true(xseg_starts_init(&starts, 4 * XSEG_MIB));
-    assert_true(xseg_starts_cover(&starts, 0, 4 * XSEG_MIB));
-    xseg_starts_add(&starts, 1024, &block[9]);
-    xseg_starts_chunk_at(&starts, 0)->count++;
-    assert_false(xseg_starts_audit(&starts, &finding));
-    assert_string_equal(finding.tag, "START-1");
-    xseg_starts_fini(&starts);
+    expect_finding("START-1", lose);
+    expect_finding("START-2", repeat);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(agrees_with_an_array),
-        cmocka_unit_test(uncovered_chunks_are_empty),
-        cmocka_unit_test(the_last_chunk_is_as_long_as_the_extent),
+        cmocka_unit_test(uncovered_gib_are_empty),
+        cmocka_unit_test(a_slot_is_of_one_arena),
+        cmocka_unit_test(an_extent_with_cells_has_its_whole_slots),
+        cmocka_unit_test(leaves_come_again),
         cmocka_unit_test(the_audit_can_fail),
     };
 
