@@ -30,6 +30,7 @@
 #include "xseg/stats.h"
 
 struct xseg_driver;
+struct xseg_driver_asked;
 
 typedef struct CUgraphNode_st *xseg_node;
 
@@ -44,6 +45,7 @@ struct xseg_capture_info {
 /* A device in use.  Filled by xseg_context_open() (context.h). */
 struct xseg_context {
     struct xseg_driver *driver;
+    struct xseg_driver_asked *asked; /* counts of questions */
     int ordinal;          /* as the user counts devices */
     int device;           /* CUdevice */
     void *primary;        /* CUcontext, retained; NULL: let go */
@@ -185,13 +187,30 @@ xseg_status xseg_driver_event_done(struct xseg_context *context, xseg_event even
 xseg_status xseg_driver_event_wait(struct xseg_context *context, xseg_event event);
 
 /*
- * Ask about events, one after the other, between a begin and an end that change the thread's capture
- * mode (see xseg_driver_relax()).  For whoever holds a lock that belongs to the device, and so needs no
- * locked instruction to count.
+ * Questions about the events of a device, one after the other.  The first changes the thread's capture
+ * mode (see xseg_driver_relax()); a no to the last changes it back, and so does the end.  All in one
+ * function, since most looks have one question: 110 instructions from the door to the driver and back
+ * instead of 160.  For whoever holds a lock that belongs to the device, and so needs no locked
+ * instruction to count.
  */
-xseg_status xseg_driver_ask_begin(struct xseg_context *context, int *was);
-xseg_status xseg_driver_ask(struct xseg_context *context, xseg_event event, bool *done);
-void xseg_driver_ask_end(struct xseg_context *context, int was);
+struct xseg_driver_questions {
+    struct xseg_context *context;
+    bool is_open; /* the mode is changed */
+    int was;      /* and this is the thread's own */
+};
+
+/* A failure leaves its sentence.  UNASKED: the mode could not be changed */
+enum xseg_driver_answer {
+    XSEG_DRIVER_NO,
+    XSEG_DRIVER_YES,
+    XSEG_DRIVER_FAILED,
+    XSEG_DRIVER_UNASKED
+};
+
+/* Whether an event is complete.  is_last: with a no, nothing more is asked */
+enum xseg_driver_answer xseg_driver_ask(struct xseg_driver_questions *questions, xseg_event event,
+                                        bool is_last);
+void xseg_driver_ask_end(struct xseg_driver_questions *questions);
 
 /* --- Captures. --- */
 

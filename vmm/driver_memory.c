@@ -17,6 +17,7 @@ xseg_status xseg_driver_retain(struct xseg_context *context)
         status = STATUS_ON(context, DevicePrimaryCtxRetain, XSEG_ERR_DRIVER, 0, &primary,
                            context->device);
     context->primary = primary;
+    context->asked = &context->driver->asked[context->ordinal];
     return status;
 }
 

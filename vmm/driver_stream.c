@@ -141,69 +141,77 @@ void xseg_driver_unrelax(struct xseg_context *context, int was)
 
 /* --- Questions by who alone asks about a device. --- */
 
-static struct xseg_driver_asked *asked_of(const struct xseg_context *context)
-{
-    return &context->driver->asked[context->ordinal];
-}
-
-static void count_alone(atomic_uint_fast64_t *count)
+static inline void count_alone(atomic_uint_fast64_t *count)
 {
     atomic_store_explicit(count, atomic_load_explicit(count, memory_order_relaxed) + 1,
                           memory_order_relaxed);
 }
 
 /* A result that is neither yes nor no. */
-static xseg_status ask_failed(struct xseg_context *context, enum xseg_entry entry, CUresult result)
+static void ask_failed(struct xseg_context *context, enum xseg_entry entry, CUresult result)
 {
     struct xseg_driver *driver = context->driver;
 
     atomic_fetch_add_explicit(&driver->failed[entry], 1, memory_order_relaxed);
-    return xseg_driver_status(driver, context, entry, result, XSEG_ERR_DRIVER, 0);
+    (void)xseg_driver_status(driver, context, entry, result, XSEG_ERR_DRIVER, 0);
 }
 
-static CUresult exchange(struct xseg_context *context, int *mode)
+/* The thread's mode for another one. */
+static inline CUresult exchange(const struct xseg_context *context, CUstreamCaptureMode *mode)
 {
-    CUstreamCaptureMode other = (CUstreamCaptureMode)*mode;
-    const CUresult result = context->driver->call_ThreadExchangeStreamCaptureMode(&other);
-
-    count_alone(&asked_of(context)->modes);
-    *mode = (int)other;
-    return result;
+    count_alone(&context->asked->modes);
+    return context->driver->call_ThreadExchangeStreamCaptureMode(mode);
 }
 
-xseg_status xseg_driver_ask_begin(struct xseg_context *context, int *was)
+/* The thread's own mode again; once more if that fails, as in xseg_driver_unrelax(). */
+static inline void give_mode(const struct xseg_context *context, CUstreamCaptureMode was)
 {
-    *was = CU_STREAM_CAPTURE_MODE_RELAXED;
-    const CUresult result = exchange(context, was);
+    CUstreamCaptureMode mode = was;
 
-    return __builtin_expect(result == CUDA_SUCCESS, 1)
-               ? XSEG_OK
-               : ask_failed(context, XSEG_ENTRY_ThreadExchangeStreamCaptureMode, result);
-}
-
-xseg_status xseg_driver_ask(struct xseg_context *context, xseg_event event, bool *done)
-{
-    const CUresult result = context->driver->call_EventQuery(event);
-
-    count_alone(&asked_of(context)->events);
-    *done = result == CUDA_SUCCESS;
-    return __builtin_expect(result == CUDA_SUCCESS || result == CUDA_ERROR_NOT_READY, 1)
-               ? XSEG_OK
-               : ask_failed(context, XSEG_ENTRY_EventQuery, result);
-}
-
-void xseg_driver_ask_end(struct xseg_context *context, int was)
-{
-    int mode = was;
-    const CUresult result = exchange(context, &mode);
-
-    if (__builtin_expect(result == CUDA_SUCCESS, 1))
+    if (__builtin_expect(exchange(context, &mode) == CUDA_SUCCESS, 1))
         return;
     atomic_fetch_add_explicit(&context->driver->failed[XSEG_ENTRY_ThreadExchangeStreamCaptureMode],
                               1, memory_order_relaxed);
-    /* Once more, as in xseg_driver_unrelax(). */
     mode = was;
     (void)exchange(context, &mode);
+}
+
+enum xseg_driver_answer xseg_driver_ask(struct xseg_driver_questions *questions, xseg_event event,
+                                        bool is_last)
+{
+    struct xseg_context *context = questions->context;
+    CUstreamCaptureMode was = CU_STREAM_CAPTURE_MODE_RELAXED;
+
+    if (__builtin_expect(questions->is_open, 0)) {
+        was = (CUstreamCaptureMode)questions->was;
+    } else {
+        const CUresult result = exchange(context, &was);
+
+        if (__builtin_expect(result != CUDA_SUCCESS, 0)) {
+            ask_failed(context, XSEG_ENTRY_ThreadExchangeStreamCaptureMode, result);
+            return XSEG_DRIVER_UNASKED;
+        }
+    }
+    count_alone(&context->asked->events);
+    const CUresult result = context->driver->call_EventQuery(event);
+    if (__builtin_expect(result == CUDA_ERROR_NOT_READY && is_last, 1)) {
+        questions->is_open = false;
+        give_mode(context, was);
+        return XSEG_DRIVER_NO;
+    }
+    questions->is_open = true;
+    questions->was = (int)was;
+    if (result == CUDA_SUCCESS || result == CUDA_ERROR_NOT_READY)
+        return result == CUDA_SUCCESS ? XSEG_DRIVER_YES : XSEG_DRIVER_NO;
+    ask_failed(context, XSEG_ENTRY_EventQuery, result);
+    return XSEG_DRIVER_FAILED;
+}
+
+void xseg_driver_ask_end(struct xseg_driver_questions *questions)
+{
+    if (questions->is_open)
+        give_mode(questions->context, (CUstreamCaptureMode)questions->was);
+    questions->is_open = false;
 }
 
 xseg_status xseg_driver_enter_relaxed(struct xseg_context *context, int *mode)

@@ -229,45 +229,59 @@ static bool record_again(struct xseg_pending *pending, struct xseg_pending_use *
     return true;
 }
 
-/* Whether the event of a use is complete. */
-static bool is_done(struct xseg_pending *pending, struct xseg_pending_use *use)
+static inline struct xseg_pending_use *first_use(struct xseg_list *node)
 {
-    struct xseg_context *context = pending->fences.context;
-    bool done = use->event == NULL;
-
-    if (!done && xseg_driver_ask(context, use->event, &done) != XSEG_OK &&
-        record_again(pending, use))
-        (void)xseg_driver_ask(context, use->event, &done);
-    return done;
+    return XSEG_LIST_FIRST(&XSEG_CONTAINER(node, struct xseg_known_stream, waiting)->uses,
+                           struct xseg_pending_use, link);
 }
 
-static void poll_stream(struct xseg_pending *pending, struct xseg_known_stream *stream)
+/*
+ * The first use of a stream is answered with anything but a no.
+ *
+ * Returns: the stream to go on with
+ */
+static __attribute__((noinline)) struct xseg_list *hear(struct xseg_pending *pending,
+                                                        struct xseg_driver_questions *questions,
+                                                        struct xseg_list *node,
+                                                        enum xseg_driver_answer answer)
 {
-    while (!xseg_list_is_empty(&stream->uses)) {
-        struct xseg_pending_use *use =
-            XSEG_LIST_FIRST(&stream->uses, struct xseg_pending_use, link);
+    struct xseg_pending_use *use = first_use(node);
+    struct xseg_known_stream *stream = use->stream;
+    struct xseg_list *next = node->next;
 
-        if (!is_done(pending, use))
-            return;
-        finish(pending, use);
-    }
-    xseg_list_remove(&stream->waiting);
+    if (answer == XSEG_DRIVER_FAILED && record_again(pending, use))
+        answer = xseg_driver_ask(questions, use->event, false);
+    if (answer != XSEG_DRIVER_YES)
+        return next;
+    finish(pending, use);
+    if (!xseg_list_is_empty(&stream->uses))
+        return node;
+    xseg_list_remove(node);
+    return next;
 }
 
-static void poll(struct xseg_pending *pending)
+/* Look at each stream, until one of its uses goes on. */
+static inline void poll(struct xseg_pending *pending)
 {
-    int mode = 0;
+    struct xseg_driver_questions questions = {.context = pending->fences.context};
+    struct xseg_list *node;
 
     if (__builtin_expect(!xseg_list_is_empty(&pending->deferred), 0))
         xseg_deferred_settle(pending, NULL);
-    if (xseg_list_is_empty(&pending->streams) ||
-        xseg_driver_ask_begin(pending->fences.context, &mode) != XSEG_OK)
-        return;
-    XSEG_LIST_FOR_SAFE(node, &pending->streams)
-    {
-        poll_stream(pending, XSEG_CONTAINER(node, struct xseg_known_stream, waiting));
+    node = pending->streams.next;
+    while (node != &pending->streams) {
+        const xseg_event event = first_use(node)->event;
+        const enum xseg_driver_answer answer =
+            event == NULL
+                ? XSEG_DRIVER_YES
+                : xseg_driver_ask(&questions, event, node->next == &pending->streams);
+
+        node = __builtin_expect(answer == XSEG_DRIVER_NO, 1)
+                   ? node->next
+                   : hear(pending, &questions, node, answer);
     }
-    xseg_driver_ask_end(pending->fences.context, mode);
+    if (questions.is_open)
+        xseg_driver_ask_end(&questions);
 }
 
 /* Let go of the lock, and fill what has ended under it. */
