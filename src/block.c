@@ -11,6 +11,77 @@
 /* The most that an address can be asked to be a multiple of. */
 #define ALIGNMENT_MAX XSEG_GIB
 
+/* The device of the pool that a request names, or of its number. */
+static xseg_status find_device(struct xseg_allocator *allocator, const struct xseg_request *request,
+                               struct xseg_device **out)
+{
+    if (request->pool == NULL)
+        return xseg_allocator_device(allocator, request->device, out);
+    XSEG_DOOR_REQUIRE(xseg_allocator_owns(allocator, request->pool),
+                      "xseg_alloc_with: the pool belongs to another allocator");
+    XSEG_DOOR_REQUIRE(!xseg_pool_is_retired(request->pool),
+                      "xseg_alloc_with: nobody holds the pool any more");
+    *out = request->pool->device;
+    return XSEG_OK;
+}
+
+/* has_asked: what is pending has been looked at for this request */
+static xseg_status alloc_as(struct xseg_allocator *allocator, const struct xseg_request *request,
+                            void **out, bool has_asked)
+{
+    struct xseg_device *device = NULL;
+
+    XSEG_DOOR_REQUIRE(out != NULL, "an allocation: out is NULL");
+    XSEG_DOOR_REQUIRE(request->alignment == 0 || (xseg_is_power_of_two(request->alignment) &&
+                                                  request->alignment <= ALIGNMENT_MAX),
+                      "xseg_alloc_with: an alignment of %zu bytes: give a power of two up to 1 GiB",
+                      request->alignment);
+    const xseg_status status = find_device(allocator, request, &device);
+    if (status != XSEG_OK)
+        return status;
+    if (request->pool != NULL && request->alignment <= XSEG_SIZE_QUANTUM && !request->zeroed &&
+        xseg_hit_alloc_in(allocator, request->pool, request->bytes, request->stream, out))
+        return XSEG_OK;
+    if (request->bytes == 0) {
+        *out = NULL;
+        return XSEG_OK;
+    }
+    const struct xseg_device_request wanted = {
+        .pool = request->pool,
+        .config = xseg_allocator_config(allocator),
+        .bytes = request->bytes,
+        .alignment = request->alignment,
+        .stream = request->stream,
+        .zeroed = request->zeroed,
+        .has_asked = has_asked,
+    };
+    return xseg_device_alloc(device, &wanted, out);
+}
+
+/* Members that the caller does not know keep their defaults. */
+static struct xseg_request request_of(const struct xseg_request *given)
+{
+    struct xseg_request request = XSEG_REQUEST_INIT;
+
+    if (__builtin_expect(given->struct_bytes == sizeof(request), 1))
+        return *given;
+    memcpy(&request, given, given->struct_bytes);
+    return request;
+}
+
+xseg_status xseg_alloc_with(struct xseg_allocator *allocator, const struct xseg_request *given,
+                            void **out)
+{
+    XSEG_DOOR(allocator);
+    XSEG_DOOR_REQUIRE(given != NULL &&
+                          (XSEG_DOOR_PUBLISHED(given, struct xseg_request) ||
+                           XSEG_DOOR_PUBLISHED_BEFORE(given, struct xseg_request, zeroed)),
+                      "xseg_alloc_with: the request is NULL or of unknown size: start from "
+                      "XSEG_REQUEST_INIT");
+    const struct xseg_request request = request_of(given);
+    return alloc_as(allocator, &request, out, false);
+}
+
 /*
  * A hit ends in one of these, the earlier the shorter.  Each takes what the door was given, and ends in
  * a call of the next, so that what the compiler makes of it are jumps, and a door saves no registers.
@@ -18,38 +89,49 @@
 #define NEXT static __attribute__((noinline)) xseg_status
 
 NEXT alloc_generally(struct xseg_allocator *allocator, int device, size_t bytes, xseg_stream stream,
-                     void **out)
+                     void **out, bool has_asked)
 {
     struct xseg_request request = XSEG_REQUEST_INIT;
 
     request.device = device;
     request.bytes = bytes;
     request.stream = stream;
-    return xseg_alloc_with(allocator, &request, out);
+    return alloc_as(allocator, &request, out, has_asked);
 }
 
 NEXT alloc_slowly(struct xseg_allocator *allocator, int device, size_t bytes, xseg_stream stream,
                   void **out)
 {
+    bool has_asked = false;
+
     XSEG_DOOR(allocator);
-    if (out != NULL && xseg_hit_alloc(allocator, device, bytes, stream, out))
+    if (out != NULL && xseg_hit_alloc(allocator, device, bytes, stream, out, &has_asked))
         return XSEG_OK;
-    return alloc_generally(allocator, device, bytes, stream, out);
+    return alloc_generally(allocator, device, bytes, stream, out, has_asked);
 }
 
-/* Where no shortcut leads to an arena, or something is pending, which is looked at first. */
-NEXT alloc_looking(struct xseg_allocator *allocator, int device, size_t bytes, xseg_stream stream,
-                   void **out)
+static inline const struct xseg_config *config_of(const struct xseg_arena *arena)
 {
-    bool cuts = false;
-    struct xseg_arena *arena =
-        xseg_hit_arena_of(allocator, device, stream, bytes <= XSEG_SIZE_SMALL_MAX, &cuts);
+    return xseg_allocator_config(arena->device->allocator);
+}
 
-    if (arena == NULL || bytes - 1 >= XSEG_SIZE_ABSURD - 1)
-        return alloc_slowly(allocator, device, bytes, stream, out);
-    const uint64_t base = xseg_hit_look_and_serve(allocator, arena, bytes, cuts);
+/* While something is pending, which is looked at first.  Its arena says who asks, as in alloc_held(); what
+ * it says is asked again after the look, so that three registers are saved and not six. */
+NEXT alloc_looking(struct xseg_arena *arena, void **out, size_t bytes) XSEG_UNCHECKED
+{
+    uint64_t base;
+
+    xseg_device_look_at_pending(arena, config_of(arena));
+    xseg_arena_lock(arena);
+    if (!arena->is_small &&
+        atomic_load_explicit(&xseg_arena_stream(arena)->cuts, memory_order_relaxed))
+        base = xseg_arena_hit_expandable(arena, bytes);
+    else
+        base = xseg_hit_serve(config_of(arena), arena, bytes);
+    xseg_arena_unlock(arena);
     if (__builtin_expect(base == 0, 0))
-        return alloc_generally(allocator, device, bytes, stream, out);
+        return alloc_generally(arena->device->allocator, arena->device->context.ordinal, bytes,
+                               xseg_arena_stream(arena)->handle, out, true);
     *out = (void *)(uintptr_t)base; /* NOLINT(performance-no-int-to-ptr) */
     return XSEG_OK;
 }
@@ -73,7 +155,7 @@ NEXT alloc_held(struct xseg_arena *arena, void **out, size_t bytes) XSEG_UNCHECK
 {
     struct xseg_device *device = arena->device;
     const xseg_stream stream = xseg_arena_stream(arena)->handle;
-    const uint64_t base = xseg_hit_serve(xseg_allocator_config(device->allocator), arena, bytes);
+    const uint64_t base = xseg_hit_serve(config_of(arena), arena, bytes);
 
     xseg_latch_give_own(&arena->lock);
     if (__builtin_expect(base == 0, 0))
@@ -119,22 +201,34 @@ NEXT alloc_at_frontier(struct xseg_arena *arena, void **out, size_t bytes) XSEG_
     return XSEG_OK;
 }
 
+/* From a large one that is locked, where requests may cut the frontier. */
+NEXT alloc_large_held(struct xseg_arena *arena, void **out, size_t bytes) XSEG_UNCHECKED
+{
+    const uint64_t base = xseg_arena_hit_expandable(arena, bytes);
+
+    xseg_latch_give_own(&arena->lock);
+    if (__builtin_expect(base == 0, 0))
+        return alloc_slowly(arena->device->allocator, arena->device->context.ordinal, bytes,
+                            xseg_arena_stream(arena)->handle, out);
+    *out = (void *)(uintptr_t)base; /* NOLINT(performance-no-int-to-ptr) */
+    return XSEG_OK;
+}
+
 NEXT alloc_large(struct xseg_allocator *allocator, int device, size_t bytes, xseg_stream stream,
                  void **out) XSEG_UNCHECKED
 {
     bool cuts = false;
-    struct xseg_arena *arena = xseg_hit_arena(allocator, device, stream, false, &cuts);
 
-    if (__builtin_expect(arena == NULL || bytes - 1 >= XSEG_SIZE_ABSURD - 1, 0))
-        return alloc_looking(allocator, device, bytes, stream, out);
+    if (__builtin_expect(bytes - 1 >= XSEG_SIZE_ABSURD - 1, 0))
+        return alloc_slowly(allocator, device, bytes, stream, out);
+    struct xseg_arena *arena = xseg_hit_arena(allocator, device, stream, false, &cuts);
+    if (__builtin_expect(arena == NULL, 0))
+        return alloc_slowly(allocator, device, bytes, stream, out);
+    if (__builtin_expect(xseg_hit_is_pending(arena), 0))
+        return alloc_looking(arena, out, bytes);
     if (!cuts || !xseg_latch_try_own(&arena->lock))
         return alloc_from(allocator, device, bytes, stream, out, arena);
-    const uint64_t base = xseg_arena_hit_expandable(arena, bytes);
-    xseg_latch_give_own(&arena->lock);
-    if (__builtin_expect(base == 0, 0))
-        return alloc_slowly(allocator, device, bytes, stream, out);
-    *out = (void *)(uintptr_t)base; /* NOLINT(performance-no-int-to-ptr) */
-    return XSEG_OK;
+    return alloc_large_held(arena, out, bytes);
 }
 
 xseg_status xseg_alloc(struct xseg_allocator *allocator, int device, size_t bytes,
@@ -148,70 +242,14 @@ xseg_status xseg_alloc(struct xseg_allocator *allocator, int device, size_t byte
         return alloc_large(allocator, device, bytes, stream, out);
     struct xseg_arena *arena = xseg_hit_arena(allocator, device, stream, true, &cuts);
     if (__builtin_expect(arena == NULL, 0))
-        return alloc_looking(allocator, device, bytes, stream, out);
+        return alloc_slowly(allocator, device, bytes, stream, out);
+    if (__builtin_expect(xseg_hit_is_pending(arena), 0))
+        return alloc_looking(arena, out, bytes);
     if (!cuts || !xseg_latch_try_own(&arena->lock))
         return alloc_from(allocator, device, bytes, stream, out, arena);
     return __builtin_expect(xseg_plain_is_frontier_all(arena), 0)
                ? alloc_at_frontier(arena, out, bytes)
                : alloc_racked(arena, out, bytes);
-}
-
-/* Members that the caller does not know keep their defaults. */
-static struct xseg_request request_of(const struct xseg_request *given)
-{
-    struct xseg_request request = XSEG_REQUEST_INIT;
-
-    if (__builtin_expect(given->struct_bytes == sizeof(request), 1))
-        return *given;
-    memcpy(&request, given, given->struct_bytes);
-    return request;
-}
-
-/* The device of the pool that a request names, or of its number. */
-static xseg_status find_device(struct xseg_allocator *allocator, const struct xseg_request *request,
-                               struct xseg_device **out)
-{
-    if (request->pool == NULL)
-        return xseg_allocator_device(allocator, request->device, out);
-    XSEG_DOOR_REQUIRE(xseg_allocator_owns(allocator, request->pool),
-                      "xseg_alloc_with: the pool belongs to another allocator");
-    XSEG_DOOR_REQUIRE(!xseg_pool_is_retired(request->pool),
-                      "xseg_alloc_with: nobody holds the pool any more");
-    *out = request->pool->device;
-    return XSEG_OK;
-}
-
-xseg_status xseg_alloc_with(struct xseg_allocator *allocator, const struct xseg_request *given,
-                            void **out)
-{
-    struct xseg_device *device = NULL;
-
-    XSEG_DOOR(allocator);
-    XSEG_DOOR_REQUIRE(out != NULL, "an allocation: out is NULL");
-    XSEG_DOOR_REQUIRE(given != NULL &&
-                          (XSEG_DOOR_PUBLISHED(given, struct xseg_request) ||
-                           XSEG_DOOR_PUBLISHED_BEFORE(given, struct xseg_request, zeroed)),
-                      "xseg_alloc_with: the request is NULL or of unknown size: start from "
-                      "XSEG_REQUEST_INIT");
-    const struct xseg_request request = request_of(given);
-    XSEG_DOOR_REQUIRE(request.alignment == 0 || (xseg_is_power_of_two(request.alignment) &&
-                                                 request.alignment <= ALIGNMENT_MAX),
-                      "xseg_alloc_with: an alignment of %zu bytes: give a power of two up to 1 GiB",
-                      request.alignment);
-    const xseg_status status = find_device(allocator, &request, &device);
-    if (status != XSEG_OK)
-        return status;
-    if (request.pool != NULL && request.alignment <= XSEG_SIZE_QUANTUM && !request.zeroed &&
-        xseg_hit_alloc_in(allocator, request.pool, request.bytes, request.stream, out))
-        return XSEG_OK;
-    if (request.bytes == 0) {
-        *out = NULL;
-        return XSEG_OK;
-    }
-    const struct xseg_device_request wanted = {request.pool,   xseg_allocator_config(allocator),
-                                               request.bytes,  request.alignment,
-                                               request.stream, request.zeroed};
-    return xseg_device_alloc(device, &wanted, out);
 }
 
 NEXT free_slowly(struct xseg_allocator *allocator, void *ptr)

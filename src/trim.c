@@ -179,7 +179,10 @@ xseg_status xseg_prewarm(struct xseg_allocator *allocator, const struct xseg_whe
         return status;
     struct xseg_pool *pool = chosen.pool != NULL ? chosen.pool : &device->pool;
     const struct xseg_device_request wanted = {
-        pool, xseg_allocator_config(allocator),         bytes,
-        0,    chosen.one_stream ? chosen.stream : NULL, false};
+        .pool = pool,
+        .config = xseg_allocator_config(allocator),
+        .bytes = bytes,
+        .stream = chosen.one_stream ? chosen.stream : NULL,
+    };
     return xseg_device_prewarm(pool->device, &wanted);
 }

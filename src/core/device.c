@@ -375,7 +375,8 @@ xseg_status xseg_device_alloc(struct xseg_device *device, const struct xseg_devi
         status = xseg_alone_choose(&need, &arena);
     if (status != XSEG_OK)
         return status;
-    if (atomic_load_explicit(&device->pending.count, memory_order_relaxed) != 0)
+    if (!request->has_asked &&
+        atomic_load_explicit(&device->pending.count, memory_order_relaxed) != 0)
         xseg_device_look_at_pending(arena, request->config);
     if (__builtin_expect(!need.is_alone, 1))
         status = xseg_arena_alloc(arena, &need, &grant);

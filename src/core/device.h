@@ -98,6 +98,7 @@ struct xseg_device_request {
     uint64_t alignment; /* a power of two */
     xseg_stream stream;
     bool zeroed;
+    bool has_asked; /* what is pending has been looked at for it, which PyTorch does once */
 };
 
 /* Allocate; as xseg_alloc_with() of the public header. */

@@ -56,7 +56,7 @@ static void learn(struct xseg_allocator *allocator, struct xseg_device *device, 
 }
 
 bool xseg_hit_alloc(struct xseg_allocator *allocator, int ordinal, uint64_t bytes,
-                    xseg_stream stream, void **out) XSEG_UNCHECKED
+                    xseg_stream stream, void **out, bool *has_asked) XSEG_UNCHECKED
 {
     const struct xseg_config *config = xseg_allocator_config(allocator);
 
@@ -71,8 +71,10 @@ bool xseg_hit_alloc(struct xseg_allocator *allocator, int ordinal, uint64_t byte
         return false;
     if (xseg_shortcuts_want(&allocator->shortcuts, ordinal, stream))
         learn(allocator, device, stream);
-    if (atomic_load_explicit(&device->pending.count, memory_order_relaxed) != 0)
+    if (xseg_hit_is_pending(arena)) {
         xseg_device_look_at_pending(arena, config);
+        *has_asked = true;
+    }
     xseg_arena_lock(arena);
     const uint64_t base = xseg_hit_serve(config, arena, bytes);
     xseg_arena_unlock(arena);
@@ -80,23 +82,6 @@ bool xseg_hit_alloc(struct xseg_allocator *allocator, int ordinal, uint64_t byte
         return false;
     *out = (void *)(uintptr_t)base; /* NOLINT(performance-no-int-to-ptr) */
     return true;
-}
-
-uint64_t xseg_hit_look_and_serve(struct xseg_allocator *allocator, struct xseg_arena *arena,
-                                 uint64_t bytes, bool cuts) XSEG_UNCHECKED
-{
-    const struct xseg_config *config = xseg_allocator_config(allocator);
-    uint64_t base;
-
-    if (atomic_load_explicit(&arena->device->pending.count, memory_order_relaxed) != 0)
-        xseg_device_look_at_pending(arena, config);
-    xseg_arena_lock(arena);
-    if (cuts && !arena->is_small)
-        base = xseg_arena_hit_expandable(arena, bytes);
-    else
-        base = xseg_hit_serve(config, arena, bytes);
-    xseg_arena_unlock(arena);
-    return base;
 }
 
 bool xseg_hit_alloc_in(struct xseg_allocator *allocator, struct xseg_pool *pool, uint64_t bytes,

@@ -18,9 +18,10 @@
 #include "src/core/allocator.h"
 #include "src/core/plain.h"
 
-/* Serve a plain request from what is cached; false, and nothing has changed, if that cannot be done. */
+/* Serve a plain request from what is cached; false, and nothing has changed, if that cannot be done.
+ * has_asked: whether what is pending has been looked at; else it is left alone */
 bool xseg_hit_alloc(struct xseg_allocator *allocator, int ordinal, uint64_t bytes,
-                    xseg_stream stream, void **out);
+                    xseg_stream stream, void **out, bool *has_asked);
 
 /* The same from a pool that somebody holds, for a request that names it and has no other wish. */
 bool xseg_hit_alloc_in(struct xseg_allocator *allocator, struct xseg_pool *pool, uint64_t bytes,
@@ -35,14 +36,10 @@ bool xseg_hit_free(struct xseg_allocator *allocator, const void *pointer);
 /* The same at an address of an extent that the look-up found, and whose arena is locked. */
 bool xseg_hit_free_at(struct xseg_arena *arena, struct xseg_extent *extent, uint64_t address);
 
-/* Look what is pending on an arena's device, and serve a plain request from it: the address, or 0. */
-uint64_t xseg_hit_look_and_serve(struct xseg_allocator *allocator, struct xseg_arena *arena,
-                                 uint64_t bytes, bool cuts);
-
 /* The arena of a stream's plain requests of a kind, if a shortcut leads to it; else NULL.
  * cuts: whether its frontier may serve, see plain.h */
-static inline struct xseg_arena *xseg_hit_arena_of(struct xseg_allocator *allocator, int ordinal,
-                                                   xseg_stream handle, bool is_small, bool *cuts)
+static inline struct xseg_arena *xseg_hit_arena(struct xseg_allocator *allocator, int ordinal,
+                                                xseg_stream handle, bool is_small, bool *cuts)
 {
     const struct xseg_known_stream *stream =
         xseg_shortcuts_find(&allocator->shortcuts, ordinal, handle);
@@ -59,17 +56,10 @@ static inline struct xseg_arena *xseg_hit_arena_of(struct xseg_allocator *alloca
     return arena;
 }
 
-/* The same if nothing is pending on the device. */
-static inline struct xseg_arena *xseg_hit_arena(struct xseg_allocator *allocator, int ordinal,
-                                                xseg_stream handle, bool is_small, bool *cuts)
+/* Whether something is pending on an arena's device, so that a request has to look at it first. */
+static inline bool xseg_hit_is_pending(const struct xseg_arena *arena)
 {
-    struct xseg_arena *arena = xseg_hit_arena_of(allocator, ordinal, handle, is_small, cuts);
-
-    return __builtin_expect(arena != NULL && atomic_load_explicit(&arena->device->pending.count,
-                                                                  memory_order_relaxed) == 0,
-                            1)
-               ? arena
-               : NULL;
+    return atomic_load_explicit(&arena->device->pending.count, memory_order_relaxed) != 0;
 }
 
 #endif

@@ -269,6 +269,46 @@ static void a_hit_calls_nothing(void **state)
     scene_close(allocator);
 }
 
+/* An allocation and its free, while so many streams are waited for. */
+static void expect_questions(struct xseg_allocator *allocator, size_t bytes, uint64_t streams)
+{
+    const uint64_t asked = xseg_sim_calls("cuEventQuery");
+
+    scene_free(allocator, scene_alloc(allocator, bytes, NULL));
+    assert_int_equal(xseg_sim_calls("cuEventQuery") - asked, streams);
+}
+
+/* As PyTorch does, whether the memory is there or not; and the thread's capture mode is changed once for all. */
+static void a_look_at_what_is_pending_asks_each_stream_once(void **state)
+{
+    static const char *const configs[] = {"expandable_segments:True", "expandable_segments:False"};
+    xseg_stream user[2];
+
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(configs); i++) {
+        struct xseg_allocator *allocator = scene_open(configs[i]);
+
+        for (size_t n = 0; n < COUNT_OF(user); n++) {
+            user[n] = scene_stream();
+            void *pending = scene_alloc(allocator, 2 * MIB, NULL);
+            assert_int_equal(xseg_use(allocator, pending, user[n]), XSEG_OK);
+            assert_int_equal(xseg_sim_launch(user[n], UINT64_MAX), XSEG_OK);
+            scene_free(allocator, pending);
+            expect_questions(allocator, 3000, n + 1);
+            expect_questions(allocator, (n + 1) * 100 * MIB, n + 1);
+            const uint64_t modes = xseg_sim_calls("cuThreadExchangeStreamCaptureMode");
+            expect_questions(allocator, 3000, n + 1);
+            expect_questions(allocator, 100 * MIB, n + 1);
+            assert_int_equal(xseg_sim_calls("cuThreadExchangeStreamCaptureMode") - modes, 4);
+        }
+        for (size_t n = 0; n < COUNT_OF(user); n++)
+            assert_int_equal(xseg_sim_finish(user[n]), XSEG_OK);
+        assert_int_equal(xseg_close(allocator), XSEG_OK);
+        for (size_t n = 0; n < COUNT_OF(user); n++)
+            scene_stream_destroy(user[n]);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -279,6 +319,7 @@ int main(void)
         cmocka_unit_test(empty_cache_unmaps_page_by_page_where_it_must),
         cmocka_unit_test(a_page_is_made_once),
         cmocka_unit_test(a_hit_calls_nothing),
+        cmocka_unit_test(a_look_at_what_is_pending_asks_each_stream_once),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -99,8 +99,9 @@ static struct xseg_allocator *open_on(const struct xseg_sim_settings *settings, 
 static bool hits(struct xseg_allocator *allocator, int device, size_t bytes, xseg_stream stream)
 {
     void *ptr = &seed_state;
+    bool has_asked = false;
 
-    if (!xseg_hit_alloc(allocator, device, bytes, stream, &ptr)) {
+    if (!xseg_hit_alloc(allocator, device, bytes, stream, &ptr, &has_asked)) {
         assert_ptr_equal(ptr, &seed_state);
         return false;
     }
@@ -427,7 +428,11 @@ static xseg_status alloc_named(struct programme *programme, size_t bytes, xseg_s
                                void **out)
 {
     const struct xseg_device_request general = {
-        programme->named, xseg_allocator_config(programme->allocator), bytes, 0, stream, false};
+        .pool = programme->named,
+        .config = xseg_allocator_config(programme->allocator),
+        .bytes = bytes,
+        .stream = stream,
+    };
     struct xseg_request request = XSEG_REQUEST_INIT;
 
     request.bytes = bytes;
@@ -632,8 +637,9 @@ static unsigned play_round(struct xseg_allocator *allocator, const xseg_stream *
 
         if (i < ROUND && count < HELD && below(2) == 0) {
             void **out = &held[count++];
+            bool has_asked = false;
 
-            if (!xseg_hit_alloc(allocator, 0, bytes, on, out)) {
+            if (!xseg_hit_alloc(allocator, 0, bytes, on, out, &has_asked)) {
                 slow++;
                 *out = scene_alloc(allocator, bytes, on);
             }
