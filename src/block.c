@@ -261,36 +261,65 @@ NEXT free_slowly(struct xseg_allocator *allocator, void *ptr)
 }
 
 /* In an extent of a locked arena. */
-NEXT free_held(struct xseg_allocator *allocator, void *ptr, struct xseg_extent *extent,
-               struct xseg_arena *arena) XSEG_UNCHECKED
+NEXT free_held(struct xseg_arena *arena, struct xseg_extent *extent, void *ptr) XSEG_UNCHECKED
 {
     const bool freed = xseg_hit_free_at(arena, extent, (uint64_t)(uintptr_t)ptr);
 
     xseg_latch_give_own(&arena->lock);
-    return __builtin_expect(freed, 1) ? XSEG_OK : free_slowly(allocator, ptr);
+    return __builtin_expect(freed, 1) ? XSEG_OK : free_slowly(arena->device->allocator, ptr);
 }
 
-/* Free a block of a small extent, whose arena is locked, if that is all there is to do. */
-static inline bool frees_cell(struct xseg_extent *extent, struct xseg_arena *arena, void *ptr)
+/* A cell that merges, or ends in another word than it begins. */
+NEXT free_merging(struct xseg_arena *arena, struct xseg_extent *extent,
+                  uint32_t quantum) XSEG_UNCHECKED
+{
+    xseg_small_free(arena, extent, quantum);
+    xseg_latch_give_own(&arena->lock);
+    return XSEG_OK;
+}
+
+/* A cell of a classic segment has become a fragment. */
+NEXT free_fragment(struct xseg_arena *arena, uint64_t bytes) XSEG_UNCHECKED
+{
+    xseg_arena_note_merge(arena, true, 0, 0, bytes);
+    xseg_latch_give_own(&arena->lock);
+    return XSEG_OK;
+}
+
+/* Whether a live cell of a locked arena begins at an address, and where. */
+static inline bool is_cell(struct xseg_arena *arena, struct xseg_extent *extent, void *ptr,
+                           uint32_t *quantum)
 {
     const uint64_t address = (uint64_t)(uintptr_t)ptr;
-    uint32_t quantum = 0;
 
-    if (__builtin_expect(extent->arena != arena || extent->first == NULL ||
-                             !xseg_live_lies_in(extent, address) ||
-                             !xseg_live_find_cell(extent, address, &quantum),
-                         0))
-        return false;
-    xseg_plain_free(arena, extent, quantum);
-    return true;
+    return __builtin_expect(extent->arena == arena && extent->first != NULL &&
+                                xseg_live_lies_in(extent, address) &&
+                                xseg_live_find_cell(extent, address, quantum),
+                            1);
 }
 
-/* Of a small one. */
-NEXT free_cell(struct xseg_allocator *allocator, void *ptr, struct xseg_extent *extent,
-               struct xseg_arena *arena) XSEG_UNCHECKED
+/* Of a small extent. */
+NEXT free_cell(struct xseg_arena *arena, struct xseg_extent *extent, void *ptr) XSEG_UNCHECKED
 {
-    if (__builtin_expect(!frees_cell(extent, arena, ptr), 0))
-        return free_held(allocator, ptr, extent, arena);
+    uint32_t quantum = 0;
+
+    if (!is_cell(arena, extent, ptr, &quantum))
+        return free_held(arena, extent, ptr);
+    const uint64_t bytes = xseg_plain_free(arena, extent, quantum);
+    if (bytes == 0)
+        return free_merging(arena, extent, quantum);
+    if (!xseg_extent_is_expandable(extent))
+        return free_fragment(arena, bytes);
+    xseg_latch_give_own(&arena->lock);
+    return XSEG_OK;
+}
+
+/* The same, a little before the frontier. */
+NEXT free_at_frontier(struct xseg_arena *arena, struct xseg_extent *extent,
+                      void *ptr) XSEG_UNCHECKED
+{
+    if (!xseg_plain_join_frontier(arena, extent, (uint64_t)(uintptr_t)ptr))
+        return free_cell(arena, extent, ptr);
     xseg_latch_give_own(&arena->lock);
     return XSEG_OK;
 }
@@ -300,7 +329,7 @@ NEXT free_shared(struct xseg_allocator *allocator, void *ptr, struct xseg_extent
                  struct xseg_arena *arena) XSEG_UNCHECKED
 {
     xseg_arena_lock(arena);
-    const bool freed = extent->has_cells && frees_cell(extent, arena, ptr);
+    const bool freed = xseg_hit_free_at(arena, extent, (uint64_t)(uintptr_t)ptr);
     xseg_arena_unlock(arena);
     return __builtin_expect(freed, 1) ? XSEG_OK : free_slowly(allocator, ptr);
 }
@@ -311,9 +340,10 @@ static inline bool frees_started(void *ptr, xseg_start *start, uintptr_t what,
 {
     if (!xseg_start_is_still(start, what))
         return false;
-    return xseg_start_is_extent(what) ? frees_cell(xseg_start_extent(what), arena, ptr)
-                                      : xseg_arena_hit_free(arena, start, xseg_start_block(what),
-                                                            (uint64_t)(uintptr_t)ptr);
+    return xseg_start_is_extent(what)
+               ? xseg_hit_free_at(arena, xseg_start_extent(what), (uint64_t)(uintptr_t)ptr)
+               : xseg_arena_hit_free(arena, start, xseg_start_block(what),
+                                     (uint64_t)(uintptr_t)ptr);
 }
 
 /* In an arena that several threads use. */
@@ -339,7 +369,7 @@ NEXT free_started(struct xseg_allocator *allocator, void *ptr, xseg_start *start
     if (!xseg_latch_try_own(&arena->lock))
         return free_started_shared(allocator, ptr, start, what);
     if (xseg_start_is_extent(what))
-        return free_cell(allocator, ptr, xseg_start_extent(what), arena);
+        return free_cell(arena, xseg_start_extent(what), ptr);
     const bool freed = frees_started(ptr, start, what, arena);
     xseg_latch_give_own(&arena->lock);
     return __builtin_expect(freed, 1) ? XSEG_OK : free_slowly(allocator, ptr);
@@ -364,11 +394,10 @@ xseg_status xseg_free(struct xseg_allocator *allocator, void *ptr) XSEG_UNCHECKE
     struct xseg_arena *arena = extent->arena;
     if (!xseg_latch_try_own(&arena->lock))
         return free_shared(allocator, ptr, extent, arena);
-    if (!xseg_plain_join_frontier(arena, extent, address))
-        return __builtin_expect(extent->has_cells, 1) ? free_cell(allocator, ptr, extent, arena)
-                                                      : free_held(allocator, ptr, extent, arena);
-    xseg_latch_give_own(&arena->lock);
-    return XSEG_OK;
+    if (xseg_plain_is_near_frontier(arena, extent, address))
+        return free_at_frontier(arena, extent, ptr);
+    return __builtin_expect(extent->has_cells, 1) ? free_cell(arena, extent, ptr)
+                                                  : free_held(arena, extent, ptr);
 }
 
 xseg_status xseg_block(struct xseg_allocator *allocator, const void *anywhere,

@@ -29,8 +29,7 @@ static inline bool xseg_cell_is_whole(const struct xseg_cell *cell)
 static inline bool xseg_cell_is_frontier(const struct xseg_small *small,
                                          const struct xseg_cell *cell)
 {
-    return small->frontier.extent == cell->extent && small->frontier.quantum == cell->quantum &&
-           small->frontier.quanta != 0;
+    return small->frontier.extent == cell->extent && small->frontier.quantum == cell->quantum;
 }
 
 static inline bool xseg_cell_is_open(const struct xseg_cell *cell)

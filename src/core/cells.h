@@ -136,6 +136,34 @@ static inline uint32_t xseg_cells_last(const struct xseg_cells *cells, uint32_t 
     return xseg_cells_last_far(cells, quantum);
 }
 
+/* The same within a sheet, whose quanta are counted from its first: the first start behind one, the last
+ * one before; XSEG_CELLS_SHEET if the sheet has none. */
+static inline uint32_t xseg_cells_next_in(const struct xseg_sheet *sheet, uint32_t at)
+{
+    const uint64_t bits = sheet->word[at / 64].start >> at % 64 >> 1;
+
+    if (bits != 0)
+        return at + 1 + (uint32_t)__builtin_ctzll(bits);
+    const uint64_t words = sheet->starts >> at / 64 >> 1;
+    if (words == 0)
+        return XSEG_CELLS_SHEET;
+    const uint32_t word = at / 64 + 1 + (uint32_t)__builtin_ctzll(words);
+    return word * 64 + (uint32_t)__builtin_ctzll(sheet->word[word].start);
+}
+
+static inline uint32_t xseg_cells_last_in(const struct xseg_sheet *sheet, uint32_t at)
+{
+    const uint64_t bits = sheet->word[at / 64].start & (xseg_cells_bit(at) - 1);
+
+    if (bits != 0)
+        return at / 64 * 64 + 63 - (uint32_t)__builtin_clzll(bits);
+    const uint64_t words = sheet->starts & (((uint64_t)1 << at / 64) - 1);
+    if (words == 0)
+        return XSEG_CELLS_SHEET;
+    const uint32_t word = 63 - (uint32_t)__builtin_clzll(words);
+    return word * 64 + 63 - (uint32_t)__builtin_clzll(sheet->word[word].start);
+}
+
 static inline void xseg_cells_add_start(struct xseg_cells *cells, uint32_t quantum)
 {
     struct xseg_sheet *sheet = xseg_cells_sheet(cells, quantum);

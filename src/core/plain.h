@@ -62,41 +62,48 @@ static inline uint64_t xseg_plain_cut_frontier(struct xseg_arena *arena, uint64_
     return extent->segment.base + ((uint64_t)quantum << XSEG_CELLS_SHIFT);
 }
 
-/* Free the live cell at an address of an extent, if it lies just before the frontier and nothing
- * cached before it; else false, and nothing has changed. */
+/* Whether an address of an extent is so little before the frontier that its cell may end there. */
+static inline bool xseg_plain_is_near_frontier(const struct xseg_arena *arena,
+                                               const struct xseg_extent *extent, uint64_t address)
+{
+    const struct xseg_cell *frontier = &arena->small.frontier;
+    const uint64_t quantum = (address - extent->segment.base) >> XSEG_CELLS_SHIFT;
+
+    /* What a churn mostly ends at comes first. */
+    return frontier->quantum - quantum - 1 < 63 && frontier->extent == extent;
+}
+
+/* Free the live cell at such an address, if it lies just before the frontier and nothing cached before it;
+ * else false, and nothing has changed. */
 static inline bool xseg_plain_join_frontier(struct xseg_arena *arena, struct xseg_extent *extent,
                                             uint64_t address)
 {
     struct xseg_cell *frontier = &arena->small.frontier;
     const uint64_t offset = address - extent->segment.base;
-    const uint64_t quantum = offset >> XSEG_CELLS_SHIFT;
-    const uint32_t end = frontier->quantum;
+    const uint32_t quantum = (uint32_t)(offset >> XSEG_CELLS_SHIFT), end = frontier->quantum;
+    const uint32_t quanta = end - quantum;
 
-    /* What a churn mostly ends at comes first. */
-    if (end - quantum - 1 >= 63 || frontier->extent != extent)
-        return false;
-    if (frontier->quanta == 0 || offset % XSEG_SIZE_QUANTUM != 0 || quantum / 64 != end / 64 ||
+    if (offset % XSEG_SIZE_QUANTUM != 0 || (quantum ^ end) >= 64 ||
         (quantum % 64 == 0 && quantum != 0) || !xseg_extent_is_expandable(extent) ||
         arena->now != 0)
         return false;
-    struct xseg_sheet *sheet = xseg_cells_sheet(&extent->cells, (uint32_t)quantum);
+    struct xseg_sheet *sheet = xseg_cells_sheet(&extent->cells, quantum);
     struct xseg_cells_word *word = &sheet->word[quantum / 64 % XSEG_CELLS_WORDS];
-    const uint64_t head = xseg_cells_bit((uint32_t)quantum), behind = xseg_cells_bit(end);
-    const uint16_t slack = sheet->slack[quantum % XSEG_CELLS_SHEET];
+    const uint64_t head = xseg_cells_bit(quantum), behind = xseg_cells_bit(end);
+    const uint64_t start = word->start, free = word->free;
 
     /* A live cell's start, and no other before the frontier's; nothing cached ends before it. */
-    if (((word->start & (behind - head)) ^ head) != 0 ||
-        ((word->free & (head | head >> 1)) | (word->record & head)) != 0 ||
-        slack == XSEG_CELLS_MUCH_SLACK)
+    if ((((start & (behind - head)) ^ head) | ((free | word->record) & (head | head >> 1))) != 0)
         return false;
-    const uint64_t bytes = (uint64_t)(end - quantum) << XSEG_CELLS_SHIFT;
-    word->start ^= behind;
-    word->free ^= head | behind;
+    word->start = start ^ behind;
+    word->free = free ^ head ^ behind;
     if ((word->open & behind) != 0)
         word->open ^= head | behind;
-    frontier->quantum = (uint32_t)quantum;
-    frontier->quanta += end - (uint32_t)quantum;
-    xseg_counts_free(&arena->counts, bytes, bytes - slack);
+    frontier->quantum = quantum;
+    frontier->quanta += quanta;
+    /* One that lies in a word is too short for much slack. */
+    xseg_counts_free(&arena->counts, xseg_cell_bytes_of(quanta),
+                     xseg_cell_bytes_of(quanta) - sheet->slack[quantum % XSEG_CELLS_SHEET]);
     return true;
 }
 
@@ -181,76 +188,32 @@ static inline uint64_t xseg_plain_cut_size(struct xseg_small *small, uint64_t by
     return xseg_plain_cut(rack, sheet, number * 64 + at, size, bytes);
 }
 
-/* A cell that is neither live nor cached becomes cached, and merges in its word: so do two thirds of all
- * merges, and the frontier never does.  A third of the instructions of the general way.  Returns
- * false, and nothing has changed, for others. */
-static inline bool xseg_plain_merge(struct xseg_arena *arena, struct xseg_sheet *sheet,
-                                    uint32_t quantum, uint32_t quanta)
-{
-    struct xseg_rack *rack = &arena->small.rack;
-    struct xseg_cells_word *word = &sheet->word[quantum / 64 % XSEG_CELLS_WORDS];
-    const uint32_t at = quantum % 64;
-
-    if (at + quanta >= 64 || at == 0)
-        return false;
-    const uint64_t head = (uint64_t)1 << at, end = head << quanta;
-    const uint64_t before = word->start & (head - 1), after = word->start & ~(end | (end - 1));
-    const bool has_left = (word->free & head >> 1) != 0, has_right = (word->free & end) != 0;
-    uint32_t first = at, past = at + quanta;
-
-    if (((word->record | word->open) & end) != 0 || (has_left && before == 0) ||
-        (has_right && after == 0))
-        return false;
-    if (has_right) {
-        past = (uint32_t)__builtin_ctzll(after);
-        xseg_rack_remove_cell(rack, sheet, quantum + quanta, past - at - quanta);
-        word->start ^= end;
-        word->free ^= end;
-    }
-    if (has_left) {
-        first = 63 - (uint32_t)__builtin_clzll(before);
-        xseg_rack_remove_cell(rack, sheet, quantum - (at - first), at - first);
-        word->start ^= head;
-        word->free &= ~(head >> 1);
-    }
-    word->free |= (uint64_t)1 << first | (uint64_t)1 << (past - 1);
-    xseg_rack_set(rack, sheet, past - first, quantum / 64 % XSEG_CELLS_WORDS);
-    if (!xseg_extent_is_expandable(sheet->extent))
-        xseg_arena_note_merge(arena, true, -(int64_t)has_left - has_right,
-                              -(int64_t)xseg_cell_bytes_of(past - first - quanta),
-                              xseg_cell_bytes_of(past - first));
-    return true;
-}
-
-/* Free the live cell that begins at a quantum.  Mostly it ends in its word, and what lies on either side
- * is live. */
-static inline void xseg_plain_free(struct xseg_arena *arena, struct xseg_extent *extent,
-                                   uint32_t quantum)
+/*
+ * Free the live cell that begins at a quantum, if it ends in its word, and no cached cell is beside it.
+ *
+ * Returns: its bytes, which are the caller's to note as a fragment if the extent is classic; 0, and nothing
+ *          has changed, if there is more to it
+ */
+static inline uint64_t xseg_plain_free(struct xseg_arena *arena, struct xseg_extent *extent,
+                                       uint32_t quantum)
 {
     struct xseg_sheet *sheet = xseg_cells_sheet(&extent->cells, quantum);
     const uint32_t number = quantum / 64 % XSEG_CELLS_WORDS, at = quantum % 64;
     struct xseg_cells_word *word = &sheet->word[number];
-    const uint64_t head = (uint64_t)1 << at, behind = word->start >> at >> 1;
-    const uint16_t slack = sheet->slack[quantum % XSEG_CELLS_SHEET];
+    const uint64_t behind = word->start >> at >> 1;
+    const uint64_t taken = word->free | word->record;
 
-    if (behind == 0 || at == 0 || slack == XSEG_CELLS_MUCH_SLACK) {
-        xseg_small_free(arena, extent, quantum);
-        return;
-    }
+    if (behind == 0 || at == 0 || arena->now != 0)
+        return 0;
     const uint32_t quanta = (uint32_t)__builtin_ctzll(behind) + 1;
-    const uint64_t end = head << quanta, free = word->free;
+    if (((taken >> at >> quanta | taken << 1 >> at) & 1) != 0)
+        return 0;
     const uint64_t bytes = xseg_cell_bytes_of(quanta);
-
-    xseg_counts_free(&arena->counts, bytes, bytes - slack);
-    xseg_arena_stamp(arena, extent, xseg_cell_address_of(extent, quantum), bytes);
-    if (((free | word->record) & end) != 0 || (free & head >> 1) != 0) {
-        xseg_small_join(arena, extent, quantum, quantum + quanta);
-        return;
-    }
-    word->free = free | head | end >> 1;
+    word->free |= ((uint64_t)1 << (quanta - 1) | 1) << at;
     xseg_rack_set(&arena->small.rack, sheet, quanta, number);
-    if (!xseg_extent_is_expandable(extent))
-        xseg_arena_note_merge(arena, true, 0, 0, bytes);
+    /* As above. */
+    xseg_counts_free(&arena->counts, bytes, bytes - sheet->slack[quantum % XSEG_CELLS_SHEET]);
+    return bytes;
 }
 
 #endif

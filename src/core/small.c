@@ -3,69 +3,8 @@
 
 #include "src/core/arena.h"
 #include "src/core/cell.h"
-#include "src/core/plain.h"
+#include "src/core/shelving.h"
 #include "src/core/size.h"
-
-/* --- Where cached cells are found. --- */
-
-static void put_on_shelf(struct xseg_arena *arena, const struct xseg_cell *cell)
-{
-    struct xseg_block *node = xseg_cells_node(&cell->extent->cells, cell->quantum);
-
-    /* What nobody asks of a node is left as it is. */
-    node->state = XSEG_BLOCK_CACHED;
-    node->mapped = true;
-    node->base = xseg_cell_address_of(cell->extent, cell->quantum);
-    node->bytes = xseg_cell_bytes_of(cell->quanta);
-    node->extent = cell->extent;
-    xseg_shelf_insert(&arena->shelf, node);
-}
-
-/* A cached cell can be found from now on. */
-static inline void shelve(struct xseg_arena *arena, const struct xseg_cell *cell)
-{
-    if (__builtin_expect(cell->quanta < XSEG_CELLS_WIDE, 1))
-        xseg_rack_insert(&arena->small.rack, xseg_cells_sheet(&cell->extent->cells, cell->quantum),
-                         cell->quantum, cell->quanta);
-    else
-        put_on_shelf(arena, cell);
-}
-
-/* A cached cell is found no longer; its bits are still as they were.  Whether it was the frontier. */
-static inline bool unshelve(struct xseg_arena *arena, const struct xseg_cell *cell)
-{
-    struct xseg_small *small = &arena->small;
-
-    if (__builtin_expect(cell->quanta < XSEG_CELLS_WIDE, 1)) {
-        xseg_rack_remove_cell(&small->rack, xseg_cells_sheet(&cell->extent->cells, cell->quantum),
-                              cell->quantum, cell->quanta);
-        return false;
-    }
-    if (xseg_cell_is_frontier(small, cell)) {
-        small->frontier.quanta = 0;
-        return true;
-    }
-    xseg_shelf_remove(&arena->shelf, xseg_cells_node(&cell->extent->cells, cell->quantum));
-    return false;
-}
-
-static void shelve_frontier(struct xseg_arena *arena)
-{
-    if (arena->small.frontier.quanta != 0)
-        put_on_shelf(arena, &arena->small.frontier);
-    arena->small.frontier.quanta = 0;
-}
-
-/* What is left of a cell that was cut. */
-static inline void shelve_rest(struct xseg_arena *arena, const struct xseg_cell *rest)
-{
-    if (rest->quanta < XSEG_CELLS_WIDE) {
-        shelve(arena, rest);
-    } else {
-        shelve_frontier(arena);
-        arena->small.frontier = *rest;
-    }
-}
 
 /* --- The hole behind a cell. --- */
 
@@ -217,7 +156,7 @@ hand_out_head(struct xseg_arena *arena, const struct xseg_cell *cell, const stru
         xseg_cells_add_start(cells, rest.quantum);
         behind->free |= xseg_cells_bit(rest.quantum);
         behind->open |= was_open ? xseg_cells_bit(rest.quantum) : 0;
-        shelve_rest(arena, &rest);
+        xseg_shelving_put_rest(arena, &rest);
     } else {
         xseg_cells_word(cells, rest.quantum - 1)->free &= ~xseg_cells_bit(rest.quantum - 1);
     }
@@ -248,7 +187,7 @@ static struct xseg_cell cut_head(struct xseg_arena *arena, const struct xseg_cel
         xseg_cells_word(cells, rest.quantum)->open |= xseg_cells_bit(rest.quantum);
     if (!xseg_extent_is_expandable(cell->extent))
         xseg_arena_note_head(arena, !xseg_cell_is_whole(cell), xseg_cell_bytes_of(cell->quanta));
-    shelve(arena, &head);
+    xseg_shelving_put(arena, &head);
     return rest;
 }
 
@@ -257,7 +196,7 @@ static struct xseg_grant hand_out_inside(struct xseg_arena *arena, struct xseg_c
 {
     const uint32_t quantum = xseg_cell_quantum_of(cell.extent, base);
 
-    (void)unshelve(arena, &cell);
+    (void)xseg_shelving_take(arena, &cell);
     if (quantum != cell.quantum)
         cell = cut_head(arena, &cell, quantum - cell.quantum);
     return hand_out_head(arena, &cell, need);
@@ -279,7 +218,7 @@ bool xseg_small_alloc(struct xseg_arena *arena, const struct xseg_need *need,
 
         *out = hand_out_inside(arena, cell, xseg_round_up(base, need->alignment), need);
     } else {
-        (void)unshelve(arena, &cell);
+        (void)xseg_shelving_take(arena, &cell);
         *out = hand_out_head(arena, &cell, need);
     }
     return true;
@@ -294,86 +233,6 @@ struct xseg_grant xseg_small_hand_out_at(struct xseg_arena *arena, struct xseg_e
 
     XSEG_ASSERT(xseg_cells_is_free(xseg_cells_word(cells, first), first));
     return hand_out_inside(arena, cell, base, need);
-}
-
-/* --- Taking back. --- */
-
-/* The cached cell that ends where a quantum begins; none if there is none. */
-static inline struct xseg_cell free_before(struct xseg_extent *extent, uint32_t quantum)
-{
-    const struct xseg_cells *cells = &extent->cells;
-    struct xseg_cell none = {0};
-
-    if (quantum == 0 || xseg_cells_sheet(cells, quantum - 1) == NULL ||
-        (xseg_cells_word(cells, quantum - 1)->free & xseg_cells_bit(quantum - 1)) == 0)
-        return none;
-    const uint32_t first = xseg_cells_last(cells, quantum - 1);
-    return (struct xseg_cell){extent, first, quantum - first};
-}
-
-/* The same, where the frontier's size need not be searched for. */
-static inline struct xseg_cell neighbour_at(const struct xseg_small *small,
-                                            struct xseg_extent *extent, uint32_t quantum)
-{
-    if (small->frontier.quantum == quantum && small->frontier.extent == extent &&
-        small->frontier.quanta != 0)
-        return small->frontier;
-    return xseg_cell_free_at(extent, quantum);
-}
-
-/* A neighbour is about to merge: it is found no longer.  Whether it was the frontier. */
-static inline bool absorb(struct xseg_arena *arena, const struct xseg_cell *neighbour,
-                          int64_t *pieces, int64_t *bytes)
-{
-    *pieces -= 1;
-    *bytes -= (int64_t)xseg_cell_bytes_of(neighbour->quanta);
-    return unshelve(arena, neighbour);
-}
-
-/*
- * A cell that is neither live nor anything else becomes cached and merges with its neighbours;
- * returns the result.
- */
-static inline struct xseg_cell merge(struct xseg_arena *arena, struct xseg_cell cell)
-{
-    struct xseg_cells *cells = &cell.extent->cells;
-    const uint32_t end = cell.quantum + cell.quanta;
-    const struct xseg_cell right = neighbour_at(&arena->small, cell.extent, end);
-    const struct xseg_cell left = free_before(cell.extent, cell.quantum);
-    int64_t pieces = 0, bytes = 0;
-    bool open = false, was_frontier = false;
-
-    if (right.quanta != 0) {
-        struct xseg_cells_word *word = xseg_cells_word(cells, end);
-
-        was_frontier = absorb(arena, &right, &pieces, &bytes);
-        open = (word->open & xseg_cells_bit(end)) != 0;
-        word->free &= ~xseg_cells_bit(end);
-        word->open &= ~xseg_cells_bit(end);
-        xseg_cells_remove_start(cells, end);
-        cell.quanta += right.quanta;
-    }
-    if (left.quanta != 0) {
-        was_frontier |= absorb(arena, &left, &pieces, &bytes);
-        xseg_cells_word(cells, cell.quantum - 1)->free &= ~xseg_cells_bit(cell.quantum - 1);
-        xseg_cells_remove_start(cells, cell.quantum);
-        cell.quantum = left.quantum;
-        cell.quanta += left.quanta;
-    }
-    const uint32_t last = cell.quantum + cell.quanta - 1;
-    xseg_cells_word(cells, last)->free |= xseg_cells_bit(last);
-    struct xseg_cells_word *word = xseg_cells_word(cells, cell.quantum);
-    word->free |= xseg_cells_bit(cell.quantum);
-    if (open || (right.quanta == 0 && xseg_cell_has_hole_behind(&cell)))
-        word->open |= xseg_cells_bit(cell.quantum);
-    if (was_frontier)
-        arena->small.frontier = cell;
-    else
-        shelve(arena, &cell);
-    if (!xseg_extent_is_expandable(cell.extent))
-        xseg_arena_note_merge(arena, !xseg_cell_is_whole(&cell), pieces, bytes,
-                              xseg_cell_bytes_of(cell.quanta));
-    return cell;
 }
 
 /* --- The shortest ways. --- */
@@ -436,7 +295,7 @@ static uint64_t hit_any(struct xseg_arena *arena, const struct xseg_need *need)
 
     if (cell.quanta == 0)
         return 0;
-    (void)unshelve(arena, &cell);
+    (void)xseg_shelving_take(arena, &cell);
     return hand_out_head(arena, &cell, need).base;
 }
 
@@ -455,129 +314,11 @@ uint64_t xseg_small_hit(struct xseg_arena *arena, const struct xseg_need *need)
     return hit_frontier(arena, quanta, need->requested);
 }
 
-/* A live cell before the frontier becomes part of it. */
-static inline void join_frontier(struct xseg_arena *arena, struct xseg_cells_word *word,
-                                 uint32_t quantum, uint32_t end)
-{
-    struct xseg_cell *frontier = &arena->small.frontier;
-    struct xseg_cells *cells = &frontier->extent->cells;
-    struct xseg_cells_word *behind = xseg_cells_word(cells, end);
-    const uint64_t bit = xseg_cells_bit(quantum), gone = xseg_cells_bit(end);
-
-    frontier->quantum = quantum;
-    frontier->quanta += end - quantum;
-    if ((behind->open & gone) != 0)
-        word->open |= bit;
-    behind->open &= ~gone;
-    behind->free &= ~gone;
-    word->free |= bit;
-    xseg_cells_remove_start(cells, end);
-}
-
-/* Whether a cached cell ends where a quantum of a sheet begins. */
-static inline bool is_free_before(const struct xseg_cells *cells, const struct xseg_sheet *sheet,
-                                  uint32_t quantum)
-{
-    const struct xseg_cells_word *word = &sheet->word[quantum / 64 % XSEG_CELLS_WORDS];
-
-    if (__builtin_expect(quantum % 64 != 0, 1))
-        return (word->free >> (quantum % 64 - 1) & 1) != 0;
-    if (quantum % XSEG_CELLS_SHEET != 0)
-        return word[-1].free >> 63 != 0;
-    return quantum != 0 && cells->sheet[sheet->number - 1] != NULL &&
-           cells->sheet[sheet->number - 1]->word[XSEG_CELLS_WORDS - 1].free >> 63 != 0;
-}
-
-/* A free cell that borders no cached one but the frontier takes no more than that; else false. */
-static inline bool free_alone(struct xseg_arena *arena, struct xseg_sheet *sheet, uint32_t quantum,
-                              uint32_t end)
-{
-    struct xseg_extent *extent = sheet->extent;
-    struct xseg_cells_word *word = &sheet->word[quantum / 64 % XSEG_CELLS_WORDS];
-    struct xseg_cells_word *behind = &sheet->word[end / 64 % XSEG_CELLS_WORDS];
-    const struct xseg_cell *frontier = &arena->small.frontier;
-    const bool is_classic = !xseg_extent_is_expandable(extent);
-
-    if (is_free_before(&extent->cells, sheet, quantum))
-        return false;
-    if (frontier->quantum == end && frontier->extent == extent && frontier->quanta != 0) {
-        if (is_classic)
-            return false;
-        join_frontier(arena, word, quantum, end);
-        return true;
-    }
-    if (quantum / XSEG_CELLS_SHEET != end / XSEG_CELLS_SHEET || end - quantum >= XSEG_CELLS_WIDE ||
-        ((behind->free | behind->record) & xseg_cells_bit(end)) != 0)
-        return false;
-    word->free |= xseg_cells_bit(quantum);
-    sheet->word[(end - 1) / 64 % XSEG_CELLS_WORDS].free |= xseg_cells_bit(end - 1);
-    xseg_rack_insert(&arena->small.rack, sheet, quantum, end - quantum);
-    if (is_classic)
-        xseg_arena_note_merge(arena, true, 0, 0, xseg_cell_bytes_of(end - quantum));
-    return true;
-}
-
-void xseg_small_join(struct xseg_arena *arena, struct xseg_extent *extent, uint32_t quantum,
-                     uint32_t end)
-{
-    if (xseg_plain_merge(arena, xseg_cells_sheet(&extent->cells, quantum), quantum, end - quantum))
-        return;
-    if (!free_alone(arena, xseg_cells_sheet(&extent->cells, quantum), quantum, end))
-        (void)merge(arena, (struct xseg_cell){extent, quantum, end - quantum});
-}
-
-void xseg_small_free(struct xseg_arena *arena, struct xseg_extent *extent, uint32_t quantum)
-{
-    struct xseg_cells *cells = &extent->cells;
-    const uint32_t end = xseg_cells_next(cells, quantum + 1);
-    const uint64_t bytes = xseg_cell_bytes_of(end - quantum);
-
-    xseg_counts_free(&arena->counts, bytes, xseg_cells_requested(cells, quantum, bytes));
-    xseg_arena_stamp(arena, extent, xseg_cell_address_of(extent, quantum), bytes);
-    xseg_small_join(arena, extent, quantum, end);
-}
-
-void xseg_small_free_at(struct xseg_arena *arena, struct xseg_extent *extent, uint64_t address)
-{
-    xseg_small_free(arena, extent, xseg_cell_quantum_of(extent, address));
-}
-
 /* --- For those who look at cached cells from outside. --- */
 
 struct xseg_block *xseg_small_from(struct xseg_arena *arena, uint64_t bytes, uint64_t base)
 {
-    shelve_frontier(arena);
+    xseg_shelving_put_frontier(arena);
     return xseg_shelf_from(&arena->shelf, xseg_max(bytes, xseg_cell_bytes_of(XSEG_CELLS_WIDE)),
                            base);
-}
-
-struct xseg_cell xseg_small_cached_at(struct xseg_extent *extent, uint64_t address)
-{
-    return xseg_cell_free_at(extent, xseg_cell_quantum_of(extent, address));
-}
-
-struct xseg_cell xseg_small_cached_before(struct xseg_extent *extent, uint64_t address)
-{
-    return free_before(extent, xseg_cell_quantum_of(extent, address));
-}
-
-void xseg_small_take_off(struct xseg_arena *arena, const struct xseg_cell *cell)
-{
-    struct xseg_cells *cells = &cell->extent->cells;
-    struct xseg_cells_word *word = xseg_cells_word(cells, cell->quantum);
-    const uint32_t last = cell->quantum + cell->quanta - 1;
-
-    (void)unshelve(arena, cell);
-    word->free &= ~xseg_cells_bit(cell->quantum);
-    word->open &= ~xseg_cells_bit(cell->quantum);
-    xseg_cells_word(cells, last)->free &= ~xseg_cells_bit(last);
-}
-
-struct xseg_cell xseg_small_put_on(struct xseg_arena *arena, struct xseg_cell cell)
-{
-    const struct xseg_cell merged = merge(arena, cell);
-
-    /* Callers go on with its node. */
-    shelve_frontier(arena);
-    return merged;
 }

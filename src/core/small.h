@@ -26,7 +26,7 @@ struct xseg_need;
 struct xseg_grant;
 
 struct xseg_small {
-    struct xseg_cell frontier; /* in a cache line with the sizes of the rack */
+    struct xseg_cell frontier; /* or zeros; in a cache line with the sizes of the rack */
     struct xseg_rack rack;
     bool has_filled; /* some quanta hold the pattern of fill.h */
     struct xseg_sheets sheets;
@@ -45,10 +45,6 @@ uint64_t xseg_small_hit(struct xseg_arena *arena, const struct xseg_need *need);
 
 /* Free the live cell that begins at a quantum. */
 void xseg_small_free(struct xseg_arena *arena, struct xseg_extent *extent, uint32_t quantum);
-
-/* A cell that is counted as free already becomes cached, and merges. */
-void xseg_small_join(struct xseg_arena *arena, struct xseg_extent *extent, uint32_t quantum,
-                     uint32_t end);
 
 /* --- Cells by address. --- */
 

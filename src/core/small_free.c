@@ -1,0 +1,247 @@
+/* SPDX-License-Identifier: MIT */
+/* Small arenas: how blocks come back. */
+#include "src/core/shelving.h"
+#include "src/core/size.h"
+
+/* --- Taking back. --- */
+
+/* The cached cell that ends where a quantum begins; none if there is none. */
+static inline struct xseg_cell free_before(struct xseg_extent *extent, uint32_t quantum)
+{
+    const struct xseg_cells *cells = &extent->cells;
+    struct xseg_cell none = {0};
+
+    if (quantum == 0 || xseg_cells_sheet(cells, quantum - 1) == NULL ||
+        (xseg_cells_word(cells, quantum - 1)->free & xseg_cells_bit(quantum - 1)) == 0)
+        return none;
+    const uint32_t first = xseg_cells_last(cells, quantum - 1);
+    return (struct xseg_cell){extent, first, quantum - first};
+}
+
+/* The same, where the frontier's size need not be searched for. */
+static inline struct xseg_cell neighbour_at(const struct xseg_small *small,
+                                            struct xseg_extent *extent, uint32_t quantum)
+{
+    if (small->frontier.quantum == quantum && small->frontier.extent == extent)
+        return small->frontier;
+    return xseg_cell_free_at(extent, quantum);
+}
+
+/* A neighbour is about to merge: it is found no longer.  Whether it was the frontier. */
+static inline bool absorb(struct xseg_arena *arena, const struct xseg_cell *neighbour,
+                          int64_t *pieces, int64_t *bytes)
+{
+    *pieces -= 1;
+    *bytes -= (int64_t)xseg_cell_bytes_of(neighbour->quanta);
+    return xseg_shelving_take(arena, neighbour);
+}
+
+/*
+ * A cell that is neither live nor anything else becomes cached and merges with its neighbours;
+ * returns the result.
+ */
+static inline struct xseg_cell merge(struct xseg_arena *arena, struct xseg_cell cell)
+{
+    struct xseg_cells *cells = &cell.extent->cells;
+    const uint32_t end = cell.quantum + cell.quanta;
+    const struct xseg_cell right = neighbour_at(&arena->small, cell.extent, end);
+    const struct xseg_cell left = free_before(cell.extent, cell.quantum);
+    int64_t pieces = 0, bytes = 0;
+    bool open = false, was_frontier = false;
+
+    if (right.quanta != 0) {
+        struct xseg_cells_word *word = xseg_cells_word(cells, end);
+
+        was_frontier = absorb(arena, &right, &pieces, &bytes);
+        open = (word->open & xseg_cells_bit(end)) != 0;
+        word->free &= ~xseg_cells_bit(end);
+        word->open &= ~xseg_cells_bit(end);
+        xseg_cells_remove_start(cells, end);
+        cell.quanta += right.quanta;
+    }
+    if (left.quanta != 0) {
+        was_frontier |= absorb(arena, &left, &pieces, &bytes);
+        xseg_cells_word(cells, cell.quantum - 1)->free &= ~xseg_cells_bit(cell.quantum - 1);
+        xseg_cells_remove_start(cells, cell.quantum);
+        cell.quantum = left.quantum;
+        cell.quanta += left.quanta;
+    }
+    const uint32_t last = cell.quantum + cell.quanta - 1;
+    xseg_cells_word(cells, last)->free |= xseg_cells_bit(last);
+    struct xseg_cells_word *word = xseg_cells_word(cells, cell.quantum);
+    word->free |= xseg_cells_bit(cell.quantum);
+    if (open || (right.quanta == 0 && xseg_cell_has_hole_behind(&cell)))
+        word->open |= xseg_cells_bit(cell.quantum);
+    if (was_frontier)
+        arena->small.frontier = cell;
+    else
+        xseg_shelving_put(arena, &cell);
+    if (!xseg_extent_is_expandable(cell.extent))
+        xseg_arena_note_merge(arena, !xseg_cell_is_whole(&cell), pieces, bytes,
+                              xseg_cell_bytes_of(cell.quanta));
+    return cell;
+}
+
+/* --- Frees. --- */
+
+/* A start of a sheet goes, and it is not the only one. */
+static inline void remove_start(struct xseg_sheet *sheet, uint32_t at)
+{
+    struct xseg_cells_word *word = &sheet->word[at / 64];
+
+    word->start &= ~xseg_cells_bit(at);
+    sheet->starts &= ~((uint64_t)(word->start == 0) << at / 64);
+}
+
+/* What a cell of a sheet that becomes cached merges with; quanta are counted from the sheet's first. */
+struct joint {
+    uint32_t at, end;     /* of the cell */
+    uint32_t first, past; /* with its neighbours */
+    bool has_left, has_right;
+};
+
+/* Look at the neighbours; false if one of them is no matter of the sheet, or what is behind is no cell. */
+static inline bool find_neighbours(const struct xseg_small *small, const struct xseg_sheet *sheet,
+                                   struct joint *joint)
+{
+    const uint32_t at = joint->at, end = joint->end;
+    const struct xseg_cell *frontier = &small->frontier;
+
+    if (at == 0 || end >= XSEG_CELLS_SHEET)
+        return false;
+    const struct xseg_cells_word *behind = &sheet->word[end / 64];
+    if ((behind->record & xseg_cells_bit(end)) != 0)
+        return false;
+    joint->has_left = (sheet->word[(at - 1) / 64].free & xseg_cells_bit(at - 1)) != 0;
+    joint->has_right = (behind->free & xseg_cells_bit(end)) != 0;
+    joint->first = joint->has_left ? xseg_cells_last_in(sheet, at) : at;
+    joint->past = end;
+    if (joint->has_right) {
+        joint->past = xseg_cells_next_in(sheet, end);
+        if (joint->past == XSEG_CELLS_SHEET) {
+            if (frontier->quantum != sheet->number * XSEG_CELLS_SHEET + end ||
+                frontier->extent != sheet->extent)
+                return false;
+            joint->past = end + frontier->quanta;
+        }
+    }
+    return joint->first != XSEG_CELLS_SHEET;
+}
+
+/* The neighbour behind merges: it is found no longer, and its bits go.  Whether it was the frontier. */
+static inline bool absorb_right(struct xseg_arena *arena, struct xseg_sheet *sheet,
+                                const struct joint *joint)
+{
+    const uint32_t end = joint->end;
+    struct xseg_cells_word *first = &sheet->word[joint->first / 64];
+    struct xseg_cells_word *behind = &sheet->word[end / 64];
+    const uint64_t gone = xseg_cells_bit(end);
+    const bool was_frontier = xseg_shelving_take_off(
+        arena, sheet, sheet->number * XSEG_CELLS_SHEET + end, joint->past - end);
+
+    if ((behind->open & gone) != 0)
+        first->open |= xseg_cells_bit(joint->first);
+    behind->open &= ~gone;
+    behind->free &= ~gone;
+    remove_start(sheet, end);
+    return was_frontier;
+}
+
+/* The same for the one before; the bits of its first quantum stay. */
+static inline bool absorb_left(struct xseg_arena *arena, struct xseg_sheet *sheet,
+                               const struct joint *joint)
+{
+    const uint32_t at = joint->at;
+    const bool was_frontier = xseg_shelving_take_off(
+        arena, sheet, sheet->number * XSEG_CELLS_SHEET + joint->first, at - joint->first);
+
+    sheet->word[(at - 1) / 64].free &= ~xseg_cells_bit(at - 1);
+    remove_start(sheet, at);
+    return was_frontier;
+}
+
+/* A cell that is neither live nor cached becomes cached and merges, if all that matters is in its sheet: nearly
+ * every time.  Half of the instructions of merge(), which looks at every sheet for itself. */
+static bool merge_in_sheet(struct xseg_arena *arena, struct xseg_sheet *sheet, uint32_t at,
+                           uint32_t end)
+{
+    struct joint joint = {.at = at, .end = end};
+    bool was_frontier = false;
+
+    if (!find_neighbours(&arena->small, sheet, &joint))
+        return false;
+    const uint32_t quanta = joint.past - joint.first, last = joint.past - 1;
+    const struct xseg_cell cell = {sheet->extent, sheet->number * XSEG_CELLS_SHEET + joint.first,
+                                   quanta};
+    if (joint.has_right)
+        was_frontier = absorb_right(arena, sheet, &joint);
+    if (joint.has_left)
+        was_frontier |= absorb_left(arena, sheet, &joint);
+    sheet->word[joint.first / 64].free |= xseg_cells_bit(joint.first);
+    if (last < XSEG_CELLS_SHEET)
+        sheet->word[last / 64].free |= xseg_cells_bit(last);
+    if (was_frontier)
+        arena->small.frontier = cell;
+    else if (quanta < XSEG_CELLS_WIDE)
+        xseg_rack_set(&arena->small.rack, sheet, quanta, joint.first / 64);
+    else
+        xseg_shelving_put_wide(arena, &cell);
+    if (!xseg_extent_is_expandable(sheet->extent))
+        xseg_arena_note_merge(
+            arena, !xseg_cell_is_whole(&cell), -(int64_t)joint.has_left - joint.has_right,
+            -(int64_t)xseg_cell_bytes_of(quanta - (end - at)), xseg_cell_bytes_of(quanta));
+    return true;
+}
+
+void xseg_small_free(struct xseg_arena *arena, struct xseg_extent *extent, uint32_t quantum)
+{
+    struct xseg_sheet *sheet = xseg_cells_sheet(&extent->cells, quantum);
+    const uint32_t at = quantum % XSEG_CELLS_SHEET;
+    uint32_t end = xseg_cells_next_in(sheet, at);
+
+    if (__builtin_expect(end == XSEG_CELLS_SHEET, 0))
+        end = xseg_cells_next(&extent->cells, quantum + 1) - (quantum - at);
+    const uint64_t bytes = xseg_cell_bytes_of(end - at);
+    xseg_counts_free(&arena->counts, bytes, xseg_cells_requested(&extent->cells, quantum, bytes));
+    xseg_arena_stamp(arena, extent, xseg_cell_address_of(extent, quantum), bytes);
+    if (!merge_in_sheet(arena, sheet, at, end))
+        (void)merge(arena, (struct xseg_cell){extent, quantum, end - at});
+}
+
+void xseg_small_free_at(struct xseg_arena *arena, struct xseg_extent *extent, uint64_t address)
+{
+    xseg_small_free(arena, extent, xseg_cell_quantum_of(extent, address));
+}
+
+/* --- Neighbours. --- */
+
+struct xseg_cell xseg_small_cached_at(struct xseg_extent *extent, uint64_t address)
+{
+    return xseg_cell_free_at(extent, xseg_cell_quantum_of(extent, address));
+}
+
+struct xseg_cell xseg_small_cached_before(struct xseg_extent *extent, uint64_t address)
+{
+    return free_before(extent, xseg_cell_quantum_of(extent, address));
+}
+
+void xseg_small_take_off(struct xseg_arena *arena, const struct xseg_cell *cell)
+{
+    struct xseg_cells *cells = &cell->extent->cells;
+    struct xseg_cells_word *word = xseg_cells_word(cells, cell->quantum);
+    const uint32_t last = cell->quantum + cell->quanta - 1;
+
+    (void)xseg_shelving_take(arena, cell);
+    word->free &= ~xseg_cells_bit(cell->quantum);
+    word->open &= ~xseg_cells_bit(cell->quantum);
+    xseg_cells_word(cells, last)->free &= ~xseg_cells_bit(last);
+}
+
+struct xseg_cell xseg_small_put_on(struct xseg_arena *arena, struct xseg_cell cell)
+{
+    const struct xseg_cell merged = merge(arena, cell);
+
+    /* Callers go on with its node. */
+    xseg_shelving_put_frontier(arena);
+    return merged;
+}
