@@ -281,7 +281,7 @@ NEXT free_merging(struct xseg_arena *arena, struct xseg_extent *extent,
 /* A cell of a classic segment has become a fragment. */
 NEXT free_fragment(struct xseg_arena *arena, uint64_t bytes) XSEG_UNCHECKED
 {
-    xseg_arena_note_merge(arena, true, 0, 0, bytes);
+    xseg_fragments_add(&arena->counts, bytes);
     xseg_latch_give_own(&arena->lock);
     return XSEG_OK;
 }

@@ -196,7 +196,7 @@ static struct xseg_block *cut_head(struct xseg_arena *arena, struct xseg_block *
     struct xseg_block *rest = xseg_arena_cut(arena, block, head);
     xseg_cached_add(arena, block);
     if (!xseg_extent_is_expandable(block->extent))
-        xseg_arena_note_head(arena, was_split, head + rest->bytes);
+        xseg_fragments_cut_head(&arena->counts, was_split, head + rest->bytes);
     return rest;
 }
 
@@ -212,7 +212,7 @@ static struct xseg_grant hand_out(struct xseg_arena *arena, struct xseg_block *b
     if (rest != 0)
         xseg_cached_add_frontier(arena, xseg_arena_cut(arena, block, need->bytes));
     if (!xseg_extent_is_expandable(block->extent))
-        xseg_arena_note_cut(arena, was_split, block->bytes, rest);
+        xseg_fragments_cut_any(counts, was_split, block->bytes, rest);
     block->state = XSEG_BLOCK_LIVE;
     block->requested = need->requested;
     xseg_start_add(xseg_lookup_start(arena->lookup, block->base), block);
@@ -280,13 +280,9 @@ xseg_status xseg_arena_alloc(struct xseg_arena *arena, const struct xseg_need *n
     return XSEG_OK;
 }
 
-/* How a neighbour that is about to merge changes the fragments. */
-static void count_neighbour(const struct xseg_block *neighbour, int64_t *pieces, int64_t *bytes)
+static bool is_cached(const struct xseg_block *neighbour)
 {
-    if (neighbour != NULL && neighbour->state == XSEG_BLOCK_CACHED) {
-        *pieces -= 1;
-        *bytes -= (int64_t)neighbour->bytes;
-    }
+    return neighbour != NULL && neighbour->state == XSEG_BLOCK_CACHED;
 }
 
 void xseg_arena_stamp_granules(struct xseg_arena *arena, struct xseg_extent *extent, uint64_t base,
@@ -307,7 +303,7 @@ void xseg_arena_stamp_granules(struct xseg_arena *arena, struct xseg_extent *ext
 static void put_back(struct xseg_arena *arena, struct xseg_block *block)
 {
     struct xseg_extent *extent = block->extent;
-    int64_t pieces = 0, bytes = 0;
+    const uint64_t bytes = block->bytes;
 
     xseg_arena_stamp(arena, extent, block->base, block->bytes);
     if (arena->has_cells) {
@@ -317,13 +313,13 @@ static void put_back(struct xseg_arena *arena, struct xseg_block *block)
     if (__builtin_expect(arena->packing != NULL, 0))
         xseg_packing_note_end(arena, block->bytes);
     xseg_start_remove(xseg_lookup_start(arena->lookup, block->base));
-    count_neighbour(block->prev, &pieces, &bytes);
-    count_neighbour(block->next, &pieces, &bytes);
+    const unsigned neighbours = (unsigned)is_cached(block->prev) + is_cached(block->next);
     block->state = XSEG_BLOCK_CACHED;
     block->requested = 0;
     block = merge(arena, block);
     if (!xseg_extent_is_expandable(extent))
-        xseg_arena_note_merge(arena, xseg_block_is_split(block), pieces, bytes, block->bytes);
+        xseg_fragments_merge(&arena->counts, xseg_block_is_split(block), neighbours, bytes,
+                             block->bytes - bytes);
 }
 
 void xseg_arena_free(struct xseg_arena *arena, struct xseg_block *block)

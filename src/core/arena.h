@@ -26,6 +26,7 @@
 #include "src/core/config.h"
 #include "src/core/counts.h"
 #include "src/core/extent.h"
+#include "src/core/fragments.h"
 #include "src/core/shelf.h"
 #include "src/core/small.h"
 #include "src/core/starts.h"
@@ -208,21 +209,6 @@ static inline void xseg_arena_stamp(struct xseg_arena *arena, struct xseg_extent
     if (__builtin_expect(arena->now != 0, 0))
         xseg_arena_stamp_granules(arena, extent, base, bytes);
 }
-
-/*
- * The fragments of a classic segment.  Of a block that is about to be handed out:
- *
- * was_split: it was not the whole segment; bytes: what is handed out; rest: what stays cached
- */
-void xseg_arena_note_cut(struct xseg_arena *arena, bool was_split, uint64_t bytes, uint64_t rest);
-
-/* Of a block of `bytes` whose head stays cached as a block of its own. */
-void xseg_arena_note_head(struct xseg_arena *arena, bool was_split, uint64_t bytes);
-
-/* Of a block that is cached again with `bytes` in all; `pieces` and `merged` are the count and the
- * bytes of what merged with it, below zero. */
-void xseg_arena_note_merge(struct xseg_arena *arena, bool is_split, int64_t pieces, int64_t merged,
-                           uint64_t bytes);
 
 /* A block that was pending becomes cached and merges with its neighbours. */
 void xseg_arena_take_back(struct xseg_arena *arena, struct xseg_block *block);

@@ -14,7 +14,7 @@ static inline __attribute__((always_inline)) uint64_t hand_out(struct xseg_arena
     const uint64_t base = block->base, bytes = block->bytes - rest;
 
     if (!xseg_extent_is_expandable(extent))
-        xseg_arena_note_cut(arena, xseg_block_is_split(block), bytes, rest);
+        xseg_fragments_cut_any(&arena->counts, xseg_block_is_split(block), bytes, rest);
     (void)xseg_cached_hide(arena, block);
     if (rest != 0)
         xseg_cached_add_frontier(
@@ -29,6 +29,14 @@ static inline __attribute__((always_inline)) uint64_t hand_out(struct xseg_arena
     return base;
 }
 
+/* Of a segment of any kind. */
+static __attribute__((noinline)) uint64_t hand_out_any(struct xseg_arena *arena,
+                                                       struct xseg_block *block, uint64_t rest,
+                                                       uint64_t requested, bool oversize)
+{
+    return hand_out(arena, block, rest, requested, oversize);
+}
+
 uint64_t xseg_arena_hit(struct xseg_arena *arena, const struct xseg_need *need)
 {
     struct xseg_block *block = xseg_cached_choose(arena, need);
@@ -39,7 +47,7 @@ uint64_t xseg_arena_hit(struct xseg_arena *arena, const struct xseg_need *need)
     const bool oversize = block->bytes - rest >= need->config->max_split_bytes;
     if (oversize)
         xseg_counts_up(&arena->counts, XSEG_COUNT_OVERSIZE_ALLOCATION, 1);
-    return hand_out(arena, block, rest, need->requested, oversize);
+    return hand_out_any(arena, block, rest, need->requested, oversize);
 }
 
 uint64_t xseg_arena_hit_expandable(struct xseg_arena *arena, uint64_t requested)
@@ -53,6 +61,8 @@ uint64_t xseg_arena_hit_expandable(struct xseg_arena *arena, uint64_t requested)
         block = xseg_arena_prefer_enclosed(arena, block);
     if (block->filled)
         return 0;
+    if (__builtin_expect(!xseg_extent_is_expandable(block->extent), 0))
+        return hand_out_any(arena, block, block->bytes - bytes, requested, false);
     return hand_out(arena, block, block->bytes - bytes, requested, false);
 }
 
@@ -82,6 +92,7 @@ static inline void merge(struct xseg_arena *arena, struct xseg_block *block)
 {
     struct xseg_block *const prev = block->prev == NULL ? &arena->edge : block->prev;
     struct xseg_block *const next = block->next == NULL ? &arena->edge : block->next;
+    const uint64_t bytes = block->bytes;
     bool was_frontier = false;
     const struct joining left = start_joining(arena, prev, &was_frontier);
     const struct joining right = start_joining(arena, next, &was_frontier);
@@ -91,7 +102,7 @@ static inline void merge(struct xseg_arena *arena, struct xseg_block *block)
 
     whole->state = XSEG_BLOCK_CACHED;
     whole->filled = false;
-    whole->bytes = left.bytes + block->bytes + right.bytes;
+    whole->bytes = left.bytes + bytes + right.bytes;
     whole->requested = 0;
     whole->next = after;
     if (after != NULL)
@@ -102,8 +113,8 @@ static inline void merge(struct xseg_arena *arena, struct xseg_block *block)
     else
         xseg_cached_show(arena, whole);
     if (!xseg_extent_is_expandable(whole->extent))
-        xseg_arena_note_merge(arena, xseg_block_is_split(whole), -(left.joins + right.joins),
-                              -(int64_t)(left.bytes + right.bytes), whole->bytes);
+        xseg_fragments_merge(&arena->counts, xseg_block_is_split(whole),
+                             (unsigned)left.joins + right.joins, bytes, left.bytes + right.bytes);
 }
 
 bool xseg_arena_hit_free(struct xseg_arena *arena, xseg_start *start, struct xseg_block *block,

@@ -98,6 +98,9 @@ void xseg_counts_look_around(struct xseg_counts *counts, enum xseg_count what);
 /* The same for all that an allocation changes. */
 void xseg_counts_look_around_all(struct xseg_counts *counts);
 
+/* The same for the fragments of classic segments. */
+void xseg_counts_look_around_fragments(struct xseg_counts *counts);
+
 /* Only the arena's owner writes, so a plain load and store do: no locked instruction. */
 static inline uint64_t xseg_counts_add(atomic_uint_fast64_t *sum, uint64_t amount)
 {

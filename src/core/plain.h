@@ -153,8 +153,8 @@ static inline uint64_t xseg_plain_cut_rack(struct xseg_arena *arena, uint64_t by
     if ((sheet->word[number].open >> at & 1) != 0 || number * 64 + at + quanta >= XSEG_CELLS_SHEET)
         return 0;
     if (!xseg_extent_is_expandable(sheet->extent))
-        xseg_arena_note_cut(arena, true, xseg_cell_bytes_of(quanta),
-                            xseg_cell_bytes_of(size - quanta));
+        xseg_fragments_cut(&arena->counts, xseg_cell_bytes_of(quanta),
+                           xseg_cell_bytes_of(size - quanta));
     else if (!expandable)
         return 0;
     if (!has_other || !xseg_rack_has_other(sheet, number, size, (uint64_t)1 << at))

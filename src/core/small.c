@@ -161,8 +161,8 @@ hand_out_head(struct xseg_arena *arena, const struct xseg_cell *cell, const stru
         xseg_cells_word(cells, rest.quantum - 1)->free &= ~xseg_cells_bit(rest.quantum - 1);
     }
     if (!xseg_extent_is_expandable(cell->extent))
-        xseg_arena_note_cut(arena, !xseg_cell_is_whole(cell), xseg_cell_bytes_of(quanta),
-                            xseg_cell_bytes_of(rest.quanta));
+        xseg_fragments_cut_any(&arena->counts, !xseg_cell_is_whole(cell),
+                               xseg_cell_bytes_of(quanta), xseg_cell_bytes_of(rest.quanta));
     xseg_cells_note_requested(cells, cell->quantum, xseg_cell_bytes_of(quanta), need->requested);
     xseg_counts_alloc(&arena->counts, xseg_cell_bytes_of(quanta), need->requested);
     return (struct xseg_grant){arena, xseg_cell_address_of(cell->extent, cell->quantum),
@@ -186,7 +186,8 @@ static struct xseg_cell cut_head(struct xseg_arena *arena, const struct xseg_cel
     if (was_open)
         xseg_cells_word(cells, rest.quantum)->open |= xseg_cells_bit(rest.quantum);
     if (!xseg_extent_is_expandable(cell->extent))
-        xseg_arena_note_head(arena, !xseg_cell_is_whole(cell), xseg_cell_bytes_of(cell->quanta));
+        xseg_fragments_cut_head(&arena->counts, !xseg_cell_is_whole(cell),
+                                xseg_cell_bytes_of(cell->quanta));
     xseg_shelving_put(arena, &head);
     return rest;
 }
@@ -279,8 +280,9 @@ static inline uint64_t hit_frontier(struct xseg_arena *arena, uint32_t quanta, u
     const uint32_t quantum = frontier->quantum;
 
     if (!xseg_extent_is_expandable(frontier->extent))
-        xseg_arena_note_cut(arena, !xseg_cell_is_whole(frontier), xseg_cell_bytes_of(quanta),
-                            xseg_cell_bytes_of(frontier->quanta - quanta));
+        xseg_fragments_cut_any(&arena->counts, !xseg_cell_is_whole(frontier),
+                               xseg_cell_bytes_of(quanta),
+                               xseg_cell_bytes_of(frontier->quanta - quanta));
 
     frontier->quantum += quanta;
     frontier->quanta -= quanta;

@@ -27,13 +27,14 @@ static inline struct xseg_cell neighbour_at(const struct xseg_small *small,
     return xseg_cell_free_at(extent, quantum);
 }
 
-/* A neighbour is about to merge: it is found no longer.  Whether it was the frontier. */
-static inline bool absorb(struct xseg_arena *arena, const struct xseg_cell *neighbour,
-                          int64_t *pieces, int64_t *bytes)
+/* Quanta of a classic segment have become a cell, with so many neighbours.  Apart, since an expandable
+ * one would save registers for it. */
+static __attribute__((noinline)) void note_merge(struct xseg_arena *arena,
+                                                 const struct xseg_cell *cell, unsigned neighbours,
+                                                 uint32_t quanta)
 {
-    *pieces -= 1;
-    *bytes -= (int64_t)xseg_cell_bytes_of(neighbour->quanta);
-    return xseg_shelving_take(arena, neighbour);
+    xseg_fragments_merge(&arena->counts, !xseg_cell_is_whole(cell), neighbours,
+                         xseg_cell_bytes_of(quanta), xseg_cell_bytes_of(cell->quanta - quanta));
 }
 
 /*
@@ -43,16 +44,15 @@ static inline bool absorb(struct xseg_arena *arena, const struct xseg_cell *neig
 static inline struct xseg_cell merge(struct xseg_arena *arena, struct xseg_cell cell)
 {
     struct xseg_cells *cells = &cell.extent->cells;
-    const uint32_t end = cell.quantum + cell.quanta;
+    const uint32_t quanta = cell.quanta, end = cell.quantum + quanta;
     const struct xseg_cell right = neighbour_at(&arena->small, cell.extent, end);
     const struct xseg_cell left = free_before(cell.extent, cell.quantum);
-    int64_t pieces = 0, bytes = 0;
     bool open = false, was_frontier = false;
 
     if (right.quanta != 0) {
         struct xseg_cells_word *word = xseg_cells_word(cells, end);
 
-        was_frontier = absorb(arena, &right, &pieces, &bytes);
+        was_frontier = xseg_shelving_take(arena, &right);
         open = (word->open & xseg_cells_bit(end)) != 0;
         word->free &= ~xseg_cells_bit(end);
         word->open &= ~xseg_cells_bit(end);
@@ -60,7 +60,7 @@ static inline struct xseg_cell merge(struct xseg_arena *arena, struct xseg_cell 
         cell.quanta += right.quanta;
     }
     if (left.quanta != 0) {
-        was_frontier |= absorb(arena, &left, &pieces, &bytes);
+        was_frontier |= xseg_shelving_take(arena, &left);
         xseg_cells_word(cells, cell.quantum - 1)->free &= ~xseg_cells_bit(cell.quantum - 1);
         xseg_cells_remove_start(cells, cell.quantum);
         cell.quantum = left.quantum;
@@ -77,8 +77,7 @@ static inline struct xseg_cell merge(struct xseg_arena *arena, struct xseg_cell 
     else
         xseg_shelving_put(arena, &cell);
     if (!xseg_extent_is_expandable(cell.extent))
-        xseg_arena_note_merge(arena, !xseg_cell_is_whole(&cell), pieces, bytes,
-                              xseg_cell_bytes_of(cell.quanta));
+        note_merge(arena, &cell, (unsigned)(right.quanta != 0) + (left.quanta != 0), quanta);
     return cell;
 }
 
@@ -187,9 +186,7 @@ static bool merge_in_sheet(struct xseg_arena *arena, struct xseg_sheet *sheet, u
     else
         xseg_shelving_put_wide(arena, &cell);
     if (!xseg_extent_is_expandable(sheet->extent))
-        xseg_arena_note_merge(
-            arena, !xseg_cell_is_whole(&cell), -(int64_t)joint.has_left - joint.has_right,
-            -(int64_t)xseg_cell_bytes_of(quanta - (end - at)), xseg_cell_bytes_of(quanta));
+        note_merge(arena, &cell, (unsigned)joint.has_left + joint.has_right, end - at);
     return true;
 }
 
