@@ -123,9 +123,10 @@ NEXT alloc_looking(struct xseg_arena *arena, void **out, size_t bytes) XSEG_UNCH
 
     xseg_device_look_at_pending(arena, config_of(arena));
     xseg_arena_lock(arena);
-    if (!arena->is_small &&
-        atomic_load_explicit(&xseg_arena_stream(arena)->cuts, memory_order_relaxed))
-        base = xseg_arena_hit_expandable(arena, bytes);
+    const enum xseg_stream_way way =
+        atomic_load_explicit(&xseg_arena_stream(arena)->way, memory_order_relaxed);
+    if (!arena->is_small && way != XSEG_WAY_ASK)
+        base = xseg_hit_large(arena, bytes, way);
     else
         base = xseg_hit_serve(config_of(arena), arena, bytes);
     xseg_arena_unlock(arena);
@@ -172,21 +173,51 @@ NEXT alloc_counted(struct xseg_arena *arena) XSEG_UNCHECKED
     return XSEG_OK;
 }
 
-/* From one that is locked. */
-NEXT alloc_racked(struct xseg_arena *arena, void **out, size_t bytes) XSEG_UNCHECKED
+/* The address of what the rack of a locked one has for a request, or 0. */
+static inline __attribute__((always_inline)) uint64_t
+cut_rack(struct xseg_arena *arena, uint64_t bytes, uint64_t rounded, bool expandable)
 {
-    const uint64_t rounded = (bytes + XSEG_SIZE_QUANTUM - 1) & ~(XSEG_SIZE_QUANTUM - 1);
     const uint32_t size =
         xseg_rack_fit(&arena->small.rack, (uint32_t)(rounded >> XSEG_CELLS_SHIFT));
-    const uint64_t base = size == 0 ? 0 : xseg_plain_cut_size(&arena->small, bytes, size);
+    const uint64_t base =
+        size == 0 ? 0 : xseg_plain_cut_size(&arena->small, bytes, size, expandable);
 
-    if (__builtin_expect(base == 0, 0))
-        return alloc_held(arena, out, bytes);
-    *out = (void *)(uintptr_t)base; /* NOLINT(performance-no-int-to-ptr) */
+    if (!expandable && base != 0)
+        xseg_fragments_cut(&arena->counts, rounded, ((uint64_t)size << XSEG_CELLS_SHIFT) - rounded);
+    return base;
+}
+
+/* It has been handed out. */
+static inline xseg_status count_cut(struct xseg_arena *arena, uint64_t bytes, uint64_t rounded)
+{
     if (__builtin_expect(xseg_counts_alloc_passes(&arena->counts, rounded, bytes), 0))
         return alloc_counted(arena);
     xseg_latch_give_own(&arena->lock);
     return XSEG_OK;
+}
+
+/* From one that is locked. */
+NEXT alloc_racked(struct xseg_arena *arena, void **out, size_t bytes) XSEG_UNCHECKED
+{
+    const uint64_t rounded = (bytes + XSEG_SIZE_QUANTUM - 1) & ~(XSEG_SIZE_QUANTUM - 1);
+    const uint64_t base = cut_rack(arena, bytes, rounded, true);
+
+    if (__builtin_expect(base == 0, 0))
+        return alloc_held(arena, out, bytes);
+    *out = (void *)(uintptr_t)base; /* NOLINT(performance-no-int-to-ptr) */
+    return count_cut(arena, bytes, rounded);
+}
+
+/* The same of a classic configuration. */
+NEXT alloc_racked_classic(struct xseg_arena *arena, void **out, size_t bytes) XSEG_UNCHECKED
+{
+    const uint64_t rounded = (bytes + XSEG_SIZE_QUANTUM - 1) & ~(XSEG_SIZE_QUANTUM - 1);
+    const uint64_t base = cut_rack(arena, bytes, rounded, false);
+
+    if (__builtin_expect(base == 0, 0))
+        return alloc_held(arena, out, bytes);
+    *out = (void *)(uintptr_t)base; /* NOLINT(performance-no-int-to-ptr) */
+    return count_cut(arena, bytes, rounded);
 }
 
 /* The same, where nothing but the frontier is cached. */
@@ -201,11 +232,10 @@ NEXT alloc_at_frontier(struct xseg_arena *arena, void **out, size_t bytes) XSEG_
     return XSEG_OK;
 }
 
-/* From a large one that is locked, where requests may cut the frontier. */
-NEXT alloc_large_held(struct xseg_arena *arena, void **out, size_t bytes) XSEG_UNCHECKED
+/* What a locked large one has served, or 0. */
+static inline xseg_status finish_large(struct xseg_arena *arena, void **out, size_t bytes,
+                                       uint64_t base) XSEG_UNCHECKED
 {
-    const uint64_t base = xseg_arena_hit_expandable(arena, bytes);
-
     xseg_latch_give_own(&arena->lock);
     if (__builtin_expect(base == 0, 0))
         return alloc_slowly(arena->device->allocator, arena->device->context.ordinal, bytes,
@@ -214,19 +244,34 @@ NEXT alloc_large_held(struct xseg_arena *arena, void **out, size_t bytes) XSEG_U
     return XSEG_OK;
 }
 
+/* From a large one that is locked, by the rules that are known. */
+NEXT alloc_large_held(struct xseg_arena *arena, void **out, size_t bytes) XSEG_UNCHECKED
+{
+    return finish_large(arena, out, bytes, xseg_arena_hit_expandable(arena, bytes));
+}
+
+NEXT alloc_large_classic(struct xseg_arena *arena, void **out, size_t bytes) XSEG_UNCHECKED
+{
+    return finish_large(arena, out, bytes, xseg_arena_hit_classic(arena, bytes));
+}
+
 NEXT alloc_large(struct xseg_allocator *allocator, int device, size_t bytes, xseg_stream stream,
                  void **out) XSEG_UNCHECKED
 {
-    bool cuts = false;
+    enum xseg_stream_way way = XSEG_WAY_ASK;
 
     if (__builtin_expect(bytes - 1 >= XSEG_SIZE_ABSURD - 1, 0))
         return alloc_slowly(allocator, device, bytes, stream, out);
-    struct xseg_arena *arena = xseg_hit_arena(allocator, device, stream, false, &cuts);
+    struct xseg_arena *arena = xseg_hit_arena(allocator, device, stream, false, &way);
     if (__builtin_expect(arena == NULL, 0))
         return alloc_slowly(allocator, device, bytes, stream, out);
     if (__builtin_expect(xseg_hit_is_pending(arena), 0))
         return alloc_looking(arena, out, bytes);
-    if (!cuts || !xseg_latch_try_own(&arena->lock))
+    if (way <= XSEG_WAY_CLASSIC)
+        return way == XSEG_WAY_CLASSIC && xseg_latch_try_own(&arena->lock)
+                   ? alloc_large_classic(arena, out, bytes)
+                   : alloc_from(allocator, device, bytes, stream, out, arena);
+    if (!xseg_latch_try_own(&arena->lock))
         return alloc_from(allocator, device, bytes, stream, out, arena);
     return alloc_large_held(arena, out, bytes);
 }
@@ -234,18 +279,22 @@ NEXT alloc_large(struct xseg_allocator *allocator, int device, size_t bytes, xse
 xseg_status xseg_alloc(struct xseg_allocator *allocator, int device, size_t bytes,
                        xseg_stream stream, void **out) XSEG_UNCHECKED
 {
-    bool cuts = false;
+    enum xseg_stream_way way = XSEG_WAY_ASK;
 
     if (__builtin_expect(allocator == NULL || out == NULL, 0))
         return alloc_slowly(allocator, device, bytes, stream, out);
     if (bytes - 1 >= XSEG_SIZE_SMALL_MAX)
         return alloc_large(allocator, device, bytes, stream, out);
-    struct xseg_arena *arena = xseg_hit_arena(allocator, device, stream, true, &cuts);
+    struct xseg_arena *arena = xseg_hit_arena(allocator, device, stream, true, &way);
     if (__builtin_expect(arena == NULL, 0))
         return alloc_slowly(allocator, device, bytes, stream, out);
     if (__builtin_expect(xseg_hit_is_pending(arena), 0))
         return alloc_looking(arena, out, bytes);
-    if (!cuts || !xseg_latch_try_own(&arena->lock))
+    if (way <= XSEG_WAY_CLASSIC)
+        return way == XSEG_WAY_CLASSIC && xseg_latch_try_own(&arena->lock)
+                   ? alloc_racked_classic(arena, out, bytes)
+                   : alloc_from(allocator, device, bytes, stream, out, arena);
+    if (!xseg_latch_try_own(&arena->lock))
         return alloc_from(allocator, device, bytes, stream, out, arena);
     return __builtin_expect(xseg_plain_is_frontier_all(arena), 0)
                ? alloc_at_frontier(arena, out, bytes)

@@ -159,8 +159,9 @@ xseg_status xseg_arena_alloc(struct xseg_arena *arena, const struct xseg_need *n
  * for what has more to it. */
 uint64_t xseg_arena_hit(struct xseg_arena *arena, const struct xseg_need *need);
 
-/* The same of an expandable configuration without max_split_size_mb. */
+/* The same of an expandable configuration without max_split_size_mb; and of a classic one. */
 uint64_t xseg_arena_hit_expandable(struct xseg_arena *arena, uint64_t requested);
+uint64_t xseg_arena_hit_classic(struct xseg_arena *arena, uint64_t requested);
 
 /* Free the block that begins at an address, to which its slot leads, if it is live and that is all there is to do. */
 bool xseg_arena_hit_free(struct xseg_arena *arena, xseg_start *start, struct xseg_block *block,

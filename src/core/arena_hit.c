@@ -66,6 +66,18 @@ uint64_t xseg_arena_hit_expandable(struct xseg_arena *arena, uint64_t requested)
     return hand_out(arena, block, block->bytes - bytes, requested, false);
 }
 
+uint64_t xseg_arena_hit_classic(struct xseg_arena *arena, uint64_t requested)
+{
+    const uint64_t bytes = (requested + XSEG_SIZE_QUANTUM - 1) & ~(XSEG_SIZE_QUANTUM - 1);
+    struct xseg_block *block = xseg_cached_find(arena, bytes);
+
+    if (block == NULL || arena->blocks.free_count == 0 || block->filled ||
+        xseg_extent_is_expandable(block->extent))
+        return 0;
+    const uint64_t rest = block->bytes - bytes;
+    return hand_out(arena, block, rest > XSEG_SIZE_SMALL_MAX ? rest : 0, requested, false);
+}
+
 /* A neighbour of a block that is freed, if the two merge. */
 struct joining {
     bool joins;

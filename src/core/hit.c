@@ -37,6 +37,15 @@ uint64_t xseg_hit_serve(const struct xseg_config *config, struct xseg_arena *are
     return base != 0 ? base : xseg_small_hit(arena, &need);
 }
 
+static enum xseg_stream_way way_of(const struct xseg_config *config,
+                                   const struct xseg_device *device)
+{
+    if (config->max_split_bytes != UINT64_MAX)
+        return XSEG_WAY_ASK;
+    return config->expandable_segments && device->context.has_vmm ? XSEG_WAY_EXPANDABLE
+                                                                  : XSEG_WAY_CLASSIC;
+}
+
 /* Give the stream of a plain request its shortcut, unless something has come in between. */
 static void learn(struct xseg_allocator *allocator, struct xseg_device *device, xseg_stream handle)
 {
@@ -46,10 +55,7 @@ static void learn(struct xseg_allocator *allocator, struct xseg_device *device, 
     const struct xseg_config *config = xseg_allocator_config(allocator);
     struct xseg_known_stream *stream = xseg_streams_find_plain(&device->streams, handle);
     if (stream != NULL && config->has_plain_hits && is_calm(device)) {
-        atomic_store_explicit(&stream->cuts,
-                              config->expandable_segments && device->context.has_vmm &&
-                                  config->max_split_bytes == UINT64_MAX,
-                              memory_order_relaxed);
+        atomic_store_explicit(&stream->way, way_of(config, device), memory_order_relaxed);
         xseg_shortcuts_add(shortcuts, stream);
     }
     xseg_lock_give(shortcuts->lock);

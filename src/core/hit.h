@@ -37,9 +37,10 @@ bool xseg_hit_free(struct xseg_allocator *allocator, const void *pointer);
 bool xseg_hit_free_at(struct xseg_arena *arena, struct xseg_extent *extent, uint64_t address);
 
 /* The arena of a stream's plain requests of a kind, if a shortcut leads to it; else NULL.
- * cuts: whether its frontier may serve, see plain.h */
+ * way: by what rules */
 static inline struct xseg_arena *xseg_hit_arena(struct xseg_allocator *allocator, int ordinal,
-                                                xseg_stream handle, bool is_small, bool *cuts)
+                                                xseg_stream handle, bool is_small,
+                                                enum xseg_stream_way *way)
 {
     const struct xseg_known_stream *stream =
         xseg_shortcuts_find(&allocator->shortcuts, ordinal, handle);
@@ -52,7 +53,7 @@ static inline struct xseg_arena *xseg_hit_arena(struct xseg_allocator *allocator
         return NULL;
     if (__builtin_expect(xseg_context_is_lost(&arena->device->context), 0))
         return NULL;
-    *cuts = atomic_load_explicit(&stream->cuts, memory_order_relaxed);
+    *way = atomic_load_explicit(&stream->way, memory_order_relaxed);
     return arena;
 }
 
@@ -60,6 +61,14 @@ static inline struct xseg_arena *xseg_hit_arena(struct xseg_allocator *allocator
 static inline bool xseg_hit_is_pending(const struct xseg_arena *arena)
 {
     return atomic_load_explicit(&arena->device->pending.count, memory_order_relaxed) != 0;
+}
+
+/* Serve a plain request from a locked large arena, where it is known by what rules: the address, or 0. */
+static inline uint64_t xseg_hit_large(struct xseg_arena *arena, uint64_t bytes,
+                                      enum xseg_stream_way way)
+{
+    return way == XSEG_WAY_CLASSIC ? xseg_arena_hit_classic(arena, bytes)
+                                   : xseg_arena_hit_expandable(arena, bytes);
 }
 
 #endif

@@ -144,7 +144,7 @@ static inline uint64_t xseg_plain_cut_rack(struct xseg_arena *arena, uint64_t by
     const uint32_t quanta = (uint32_t)((bytes + XSEG_SIZE_QUANTUM - 1) >> XSEG_CELLS_SHIFT);
     const uint32_t size = xseg_rack_fit(rack, quanta);
 
-    if (size == 0 || arena->small.has_filled)
+    if (__builtin_expect(size == 0, 0) || arena->small.has_filled)
         return 0;
     struct xseg_sheet *sheet = rack->sheet[xseg_rack_first(rack, size)];
     const uint32_t number = (uint32_t)__builtin_ctzll(sheet->bin[size]);
@@ -163,9 +163,10 @@ static inline uint64_t xseg_plain_cut_rack(struct xseg_arena *arena, uint64_t by
     return xseg_plain_cut(rack, sheet, number * 64 + at, size, bytes);
 }
 
-/* The same of an expandable configuration, where the rack has a size for it, but for counting.  Nothing is
+/* The same without max_split_size_mb, where the rack has a size for it, but for counting.  Nothing is
  * called: that saves the registers, a tenth of all its instructions. */
-static inline uint64_t xseg_plain_cut_size(struct xseg_small *small, uint64_t bytes, uint32_t size)
+static inline __attribute__((always_inline)) uint64_t
+xseg_plain_cut_size(struct xseg_small *small, uint64_t bytes, uint32_t size, bool expandable)
 {
     struct xseg_rack *rack = &small->rack;
 
@@ -176,7 +177,7 @@ static inline uint64_t xseg_plain_cut_size(struct xseg_small *small, uint64_t by
     bool has_other = false;
     const uint32_t at = xseg_rack_pick(sheet, number, size, &has_other);
     if ((sheet->word[number].open >> at & 1) != 0 || number * 64 + at + size >= XSEG_CELLS_SHEET ||
-        !xseg_extent_is_expandable(sheet->extent))
+        xseg_extent_is_expandable(sheet->extent) != expandable)
         return 0;
     if (__builtin_expect(has_other, 0)) {
         if (number == XSEG_CELLS_WORDS - 1)

@@ -30,12 +30,19 @@ enum xseg_stream_state {
     XSEG_STREAM_GONE     /* gone, and its work has finished */
 };
 
+/* How plain requests of a stream are served, as far as that is known beforehand. */
+enum xseg_stream_way {
+    XSEG_WAY_ASK,        /* the configuration */
+    XSEG_WAY_CLASSIC,    /* from classic segments, no max_split_size_mb */
+    XSEG_WAY_EXPANDABLE, /* the same, expandable */
+};
+
 struct xseg_known_stream {
     _Atomic(struct xseg_known_stream *) next; /* in its bucket */
     xseg_stream handle;
-    int ordinal;      /* of its device */
-    atomic_bool cuts; /* with a shortcut: requests may cut the frontier without a rule in the way */
-    atomic_uint_fast64_t number; /* never used for another stream */
+    int ordinal;                       /* of its device */
+    _Atomic(enum xseg_stream_way) way; /* with a shortcut */
+    atomic_uint_fast64_t number;       /* never used for another stream */
     _Atomic(enum xseg_stream_state) state;
     /* The thread that named it last during a capture; see xseg_streams_claim(). */
     _Atomic(const void *) thread;
