@@ -48,7 +48,7 @@ uint64_t sim_handles_add(struct sim_handles *handles, void *object)
     slot->object = object;
     slot->next_free = 0;
     handles->live++;
-    return sim_handle_make(handles->kind, index, slot->generation);
+    return slot->handle = sim_handle_make(handles->kind, index, slot->generation);
 }
 
 void sim_handles_remove(struct sim_handles *handles, uint64_t handle, bool is_destroyed)
@@ -61,6 +61,7 @@ void sim_handles_remove(struct sim_handles *handles, uint64_t handle, bool is_de
     (void)sim_handle_parts(handle, handles->kind, &index, &generation);
     slot = &handles->slot[index];
     slot->object = NULL;
+    slot->handle = 0;
     if (is_destroyed)
         slot->ending = sim_origin_here();
     else

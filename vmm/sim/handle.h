@@ -29,8 +29,10 @@ enum sim_kind {
 
 enum { SIM_INDEX_BITS = 24, SIM_GENERATION_BITS = 32 };
 
+/* A cache line: one shift from slot to slot. */
 struct sim_slot {
-    void *object; /* NULL: free */
+    void *object;    /* NULL: free */
+    uint64_t handle; /* that finds it; 0: free */
     uint32_t generation;
     uint32_t next_free;
     uint32_t lost;            /* the last generation that ended without being destroyed */
@@ -63,12 +65,11 @@ uint64_t sim_handles_add(struct sim_handles *handles, void *object);
 /** The object behind a handle, or NULL. */
 static inline void *sim_handles_find(const struct sim_handles *handles, uint64_t handle)
 {
-    uint32_t index, generation;
+    const uint32_t index = (uint32_t)(handle & ((1u << SIM_INDEX_BITS) - 1));
 
-    if (!sim_handle_parts(handle, handles->kind, &index, &generation) || index >= handles->count ||
-        handles->slot[index].generation != generation)
-        return NULL;
-    return handles->slot[index].object;
+    return index < handles->count && handles->slot[index].handle == handle
+               ? handles->slot[index].object
+               : NULL;
 }
 
 /**
