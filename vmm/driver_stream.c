@@ -141,9 +141,9 @@ void xseg_driver_unrelax(struct xseg_context *context, int was)
 
 /* --- Questions by who alone asks about a device. --- */
 
-static inline void count_alone(atomic_uint_fast64_t *count)
+static inline void count_alone(atomic_uint_fast64_t *count, uint64_t calls)
 {
-    atomic_store_explicit(count, atomic_load_explicit(count, memory_order_relaxed) + 1,
+    atomic_store_explicit(count, atomic_load_explicit(count, memory_order_relaxed) + calls,
                           memory_order_relaxed);
 }
 
@@ -159,7 +159,6 @@ static void ask_failed(struct xseg_context *context, enum xseg_entry entry, CUre
 /* The thread's mode for another one. */
 static inline CUresult exchange(const struct xseg_context *context, CUstreamCaptureMode *mode)
 {
-    count_alone(&context->asked->modes);
     return context->driver->call_ThreadExchangeStreamCaptureMode(mode);
 }
 
@@ -172,6 +171,7 @@ static inline void give_mode(const struct xseg_context *context, CUstreamCapture
         return;
     atomic_fetch_add_explicit(&context->driver->failed[XSEG_ENTRY_ThreadExchangeStreamCaptureMode],
                               1, memory_order_relaxed);
+    count_alone(&context->asked->modes, 1);
     mode = was;
     (void)exchange(context, &mode);
 }
@@ -187,12 +187,14 @@ enum xseg_driver_answer xseg_driver_ask(struct xseg_driver_questions *questions,
     } else {
         const CUresult result = exchange(context, &was);
 
+        /* The way back is counted with the way there. */
+        count_alone(&context->asked->modes, result == CUDA_SUCCESS ? 2 : 1);
         if (__builtin_expect(result != CUDA_SUCCESS, 0)) {
             ask_failed(context, XSEG_ENTRY_ThreadExchangeStreamCaptureMode, result);
             return XSEG_DRIVER_UNASKED;
         }
     }
-    count_alone(&context->asked->events);
+    count_alone(&context->asked->events, 1);
     const CUresult result = context->driver->call_EventQuery(event);
     if (__builtin_expect(result == CUDA_ERROR_NOT_READY && is_last, 1)) {
         questions->is_open = false;
