@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "src/core/hit.h"
+#include "src/core/large.h"
 #include "src/core/live.h"
 #include "src/door.h"
 
@@ -407,6 +408,33 @@ NEXT free_started_shared(struct xseg_allocator *allocator, void *ptr, xseg_start
     return __builtin_expect(freed, 1) ? XSEG_OK : free_slowly(allocator, ptr);
 }
 
+/* What was taken back merges. */
+NEXT free_split(struct xseg_arena *arena, struct xseg_block *block) XSEG_UNCHECKED
+{
+    xseg_large_merge(arena, block);
+    xseg_latch_give_own(&arena->lock);
+    return XSEG_OK;
+}
+
+/* A large block, to which its slot led before the arena was locked. */
+NEXT free_block(struct xseg_arena *arena, xseg_start *start, void *ptr,
+                uintptr_t what) XSEG_UNCHECKED
+{
+    struct xseg_block *block = xseg_start_block(what);
+
+    if (__builtin_expect(!xseg_start_is_still(start, what) ||
+                             !xseg_large_take_back(arena, start, block, (uint64_t)(uintptr_t)ptr),
+                         0)) {
+        xseg_latch_give_own(&arena->lock);
+        return free_slowly(arena->device->allocator, ptr);
+    }
+    if (xseg_block_is_split(block))
+        return free_split(arena, block);
+    xseg_large_put_whole(arena, block);
+    xseg_latch_give_own(&arena->lock);
+    return XSEG_OK;
+}
+
 /* At a slot that leads to a large block, or to a classic extent with cells. */
 NEXT free_started(struct xseg_allocator *allocator, void *ptr, xseg_start *start) XSEG_UNCHECKED
 {
@@ -417,11 +445,8 @@ NEXT free_started(struct xseg_allocator *allocator, void *ptr, xseg_start *start
     struct xseg_arena *arena = xseg_start_arena(what);
     if (!xseg_latch_try_own(&arena->lock))
         return free_started_shared(allocator, ptr, start, what);
-    if (xseg_start_is_extent(what))
-        return free_cell(arena, xseg_start_extent(what), ptr);
-    const bool freed = frees_started(ptr, start, what, arena);
-    xseg_latch_give_own(&arena->lock);
-    return __builtin_expect(freed, 1) ? XSEG_OK : free_slowly(allocator, ptr);
+    return xseg_start_is_extent(what) ? free_cell(arena, xseg_start_extent(what), ptr)
+                                      : free_block(arena, start, ptr, what);
 }
 
 xseg_status xseg_free(struct xseg_allocator *allocator, void *ptr) XSEG_UNCHECKED

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* The shortest ways of an arena without cells. */
-#include "src/base/either.h"
 #include "src/core/cached.h"
+#include "src/core/large.h"
 #include "src/core/lookup.h"
 
 /* Hand out a cached block, of which `rest` bytes stay cached; its address. */
@@ -78,67 +78,14 @@ uint64_t xseg_arena_hit_classic(struct xseg_arena *arena, uint64_t requested)
     return hand_out(arena, block, rest > XSEG_SIZE_SMALL_MAX ? rest : 0, requested, false);
 }
 
-/* A neighbour of a block that is freed, if the two merge. */
-struct joining {
-    bool joins;
-    uint64_t bytes; /* 0 if not */
-};
-
-/* It is found no longer. */
-static inline struct joining start_joining(struct xseg_arena *arena, struct xseg_block *neighbour,
-                                           bool *was_frontier)
-{
-    const bool joins = neighbour->state == XSEG_BLOCK_CACHED;
-    const struct joining joining = {joins, neighbour->bytes & -(uint64_t)joins};
-
-    if (joining.bytes > XSEG_SIZE_SMALL_MAX)
-        *was_frontier |= xseg_cached_hide(arena, neighbour);
-    return joining;
-}
-
-/*
- * A block that was live becomes cached, and merges with its neighbours; of each nobody can foresee whether it
- * is cached, so there is no branch for it but where the shelf is to be changed.
- */
-static inline void merge(struct xseg_arena *arena, struct xseg_block *block)
-{
-    struct xseg_block *const prev = block->prev == NULL ? &arena->edge : block->prev;
-    struct xseg_block *const next = block->next == NULL ? &arena->edge : block->next;
-    const uint64_t bytes = block->bytes;
-    bool was_frontier = false;
-    const struct joining left = start_joining(arena, prev, &was_frontier);
-    const struct joining right = start_joining(arena, next, &was_frontier);
-    struct xseg_block *beyond = next->next;
-    struct xseg_block *whole = xseg_either(left.joins, prev, block);
-    struct xseg_block *after = xseg_either(right.joins, beyond, block->next);
-
-    whole->state = XSEG_BLOCK_CACHED;
-    whole->filled = false;
-    whole->bytes = left.bytes + bytes + right.bytes;
-    whole->requested = 0;
-    whole->next = after;
-    if (after != NULL)
-        after->prev = whole;
-    xseg_slab_put_both_if(&arena->blocks, next, right.joins, block, left.joins);
-    if (was_frontier)
-        xseg_cached_show_frontier(arena, whole);
-    else
-        xseg_cached_show(arena, whole);
-    if (!xseg_extent_is_expandable(whole->extent))
-        xseg_fragments_merge(&arena->counts, xseg_block_is_split(whole),
-                             (unsigned)left.joins + right.joins, bytes, left.bytes + right.bytes);
-}
-
 bool xseg_arena_hit_free(struct xseg_arena *arena, xseg_start *start, struct xseg_block *block,
                          uint64_t address)
 {
-    if (block->base != address || block->state != XSEG_BLOCK_LIVE || block->uses != NULL ||
-        arena->is_alone)
+    if (!xseg_large_take_back(arena, start, block, address))
         return false;
-    xseg_counts_free(&arena->counts, block->bytes, block->requested);
-    xseg_arena_note_oversize(arena, block);
-    xseg_arena_stamp(arena, block->extent, address, block->bytes);
-    xseg_start_remove(start);
-    merge(arena, block);
+    if (xseg_block_is_split(block))
+        xseg_large_merge(arena, block);
+    else
+        xseg_large_put_whole(arena, block);
     return true;
 }

@@ -64,10 +64,10 @@ static inline uint64_t xseg_block_end(const struct xseg_block *block)
     return block->base + block->bytes;
 }
 
-/* Whether the block is part of a divided segment. */
+/* Whether the block is part of a divided segment: one question, since nobody can foresee either half. */
 static inline bool xseg_block_is_split(const struct xseg_block *block)
 {
-    return block->prev != NULL || block->next != NULL;
+    return ((uintptr_t)block->prev | (uintptr_t)block->next) != 0;
 }
 
 /* Whether the block ends where memory can still be mapped. */
