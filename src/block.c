@@ -174,51 +174,48 @@ NEXT alloc_counted(struct xseg_arena *arena) XSEG_UNCHECKED
     return XSEG_OK;
 }
 
-/* The address of what the rack of a locked one has for a request, or 0. */
-static inline __attribute__((always_inline)) uint64_t
-cut_rack(struct xseg_arena *arena, uint64_t bytes, uint64_t rounded, bool expandable)
+/* From one that is locked, and has nothing narrow.  expandable: of the configuration */
+NEXT alloc_wide(struct xseg_arena *arena, void **out, size_t bytes, bool expandable) XSEG_UNCHECKED
 {
-    const uint32_t size =
-        xseg_rack_fit(&arena->small.rack, (uint32_t)(rounded >> XSEG_CELLS_SHIFT));
-    const uint64_t base =
-        size == 0 ? 0 : xseg_plain_cut_size(&arena->small, bytes, size, expandable);
+    const uint64_t base = xseg_small_hit_wide(arena, bytes, expandable);
 
-    if (!expandable && base != 0)
-        xseg_fragments_cut(&arena->counts, rounded, ((uint64_t)size << XSEG_CELLS_SHIFT) - rounded);
-    return base;
+    if (__builtin_expect(base == 0, 0))
+        return alloc_held(arena, out, bytes);
+    *out = (void *)(uintptr_t)base; /* NOLINT(performance-no-int-to-ptr) */
+    xseg_latch_give_own(&arena->lock);
+    return XSEG_OK;
 }
 
-/* It has been handed out. */
-static inline xseg_status count_cut(struct xseg_arena *arena, uint64_t bytes, uint64_t rounded)
+/* From one that is locked. */
+static inline __attribute__((always_inline)) xseg_status
+cut_rack(struct xseg_arena *arena, void **out, size_t bytes, bool expandable) XSEG_UNCHECKED
 {
+    const uint64_t rounded = (bytes + XSEG_SIZE_QUANTUM - 1) & ~(XSEG_SIZE_QUANTUM - 1);
+    const uint32_t size =
+        xseg_rack_fit(&arena->small.rack, (uint32_t)(rounded >> XSEG_CELLS_SHIFT));
+
+    if (size == 0)
+        return alloc_wide(arena, out, bytes, expandable);
+    const uint64_t base = xseg_plain_cut_size(&arena->small, bytes, size, expandable);
+    if (__builtin_expect(base == 0, 0))
+        return alloc_held(arena, out, bytes);
+    *out = (void *)(uintptr_t)base; /* NOLINT(performance-no-int-to-ptr) */
+    if (!expandable)
+        xseg_fragments_cut(&arena->counts, rounded, ((uint64_t)size << XSEG_CELLS_SHIFT) - rounded);
     if (__builtin_expect(xseg_counts_alloc_passes(&arena->counts, rounded, bytes), 0))
         return alloc_counted(arena);
     xseg_latch_give_own(&arena->lock);
     return XSEG_OK;
 }
 
-/* From one that is locked. */
 NEXT alloc_racked(struct xseg_arena *arena, void **out, size_t bytes) XSEG_UNCHECKED
 {
-    const uint64_t rounded = (bytes + XSEG_SIZE_QUANTUM - 1) & ~(XSEG_SIZE_QUANTUM - 1);
-    const uint64_t base = cut_rack(arena, bytes, rounded, true);
-
-    if (__builtin_expect(base == 0, 0))
-        return alloc_held(arena, out, bytes);
-    *out = (void *)(uintptr_t)base; /* NOLINT(performance-no-int-to-ptr) */
-    return count_cut(arena, bytes, rounded);
+    return cut_rack(arena, out, bytes, true);
 }
 
-/* The same of a classic configuration. */
 NEXT alloc_racked_classic(struct xseg_arena *arena, void **out, size_t bytes) XSEG_UNCHECKED
 {
-    const uint64_t rounded = (bytes + XSEG_SIZE_QUANTUM - 1) & ~(XSEG_SIZE_QUANTUM - 1);
-    const uint64_t base = cut_rack(arena, bytes, rounded, false);
-
-    if (__builtin_expect(base == 0, 0))
-        return alloc_held(arena, out, bytes);
-    *out = (void *)(uintptr_t)base; /* NOLINT(performance-no-int-to-ptr) */
-    return count_cut(arena, bytes, rounded);
+    return cut_rack(arena, out, bytes, false);
 }
 
 /* The same, where nothing but the frontier is cached. */

@@ -13,3 +13,13 @@ void xseg_shelving_put_wide(struct xseg_arena *arena, const struct xseg_cell *ce
     node->extent = cell->extent;
     xseg_shelf_insert(&arena->shelf, node);
 }
+
+bool xseg_shelving_take_wide(struct xseg_arena *arena, const struct xseg_cell *cell)
+{
+    if (xseg_cell_is_frontier(&arena->small, cell)) {
+        arena->small.frontier = (struct xseg_cell){0};
+        return true;
+    }
+    xseg_shelf_remove(&arena->shelf, xseg_cells_node(&cell->extent->cells, cell->quantum));
+    return false;
+}

@@ -14,6 +14,9 @@
 /* A wide cell is on the shelf from now on. */
 void xseg_shelving_put_wide(struct xseg_arena *arena, const struct xseg_cell *cell);
 
+/* One is found no longer, on the shelf or as the frontier; whether it was that. */
+bool xseg_shelving_take_wide(struct xseg_arena *arena, const struct xseg_cell *cell);
+
 /* A cached cell can be found from now on. */
 static inline void xseg_shelving_put(struct xseg_arena *arena, const struct xseg_cell *cell)
 {
@@ -28,17 +31,11 @@ static inline void xseg_shelving_put(struct xseg_arena *arena, const struct xseg
 static inline bool xseg_shelving_take_off(struct xseg_arena *arena, struct xseg_sheet *sheet,
                                           uint32_t quantum, uint32_t quanta)
 {
-    struct xseg_small *small = &arena->small;
+    const struct xseg_cell cell = {sheet->extent, quantum, quanta};
 
-    if (__builtin_expect(quanta < XSEG_CELLS_WIDE, 1)) {
-        xseg_rack_remove_cell(&small->rack, sheet, quantum, quanta);
-        return false;
-    }
-    if (small->frontier.quantum == quantum && small->frontier.extent == sheet->extent) {
-        small->frontier = (struct xseg_cell){0};
-        return true;
-    }
-    xseg_shelf_remove(&arena->shelf, xseg_cells_node(&sheet->extent->cells, quantum));
+    if (__builtin_expect(quanta >= XSEG_CELLS_WIDE, 0))
+        return xseg_shelving_take_wide(arena, &cell);
+    xseg_rack_remove_cell(&arena->small.rack, sheet, quantum, quanta);
     return false;
 }
 

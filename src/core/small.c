@@ -56,18 +56,27 @@ static struct xseg_cell cell_after(const struct xseg_arena *arena, const struct 
     return next.quanta != 0 ? next : wide_from(arena, XSEG_CELLS_WIDE, 0);
 }
 
-/* PyTorch's rule for what can still grow, as in arena.c; and a classic request leaves it alone. */
-static struct xseg_cell prefer(const struct xseg_arena *arena, const struct xseg_need *need,
-                               struct xseg_cell cell)
+/* PyTorch's rule for what can still grow, as in arena.c. */
+static struct xseg_cell prefer_enclosed(const struct xseg_arena *arena, struct xseg_cell cell)
 {
-    while (cell.quanta != 0 && xseg_extent_is_expandable(cell.extent)) {
+    while (xseg_extent_is_expandable(cell.extent)) {
         const struct xseg_cell next = cell_after(arena, &cell);
 
-        if (need->expandable &&
-            (next.quanta == 0 || effective_bytes(&next) >= effective_bytes(&cell)))
+        if (next.quanta == 0 || effective_bytes(&next) >= effective_bytes(&cell))
             break;
         cell = next;
     }
+    return cell;
+}
+
+/* The same; and a classic request leaves what can grow alone. */
+static struct xseg_cell prefer(const struct xseg_arena *arena, const struct xseg_need *need,
+                               struct xseg_cell cell)
+{
+    if (need->expandable)
+        return prefer_enclosed(arena, cell);
+    while (cell.quanta != 0 && xseg_extent_is_expandable(cell.extent))
+        cell = cell_after(arena, &cell);
     return cell;
 }
 
@@ -96,20 +105,34 @@ static struct xseg_cell find_lowest(const struct xseg_arena *arena, const struct
     return lowest;
 }
 
+/* The best fit of wide cells, and whether it is the only one, so that nothing comes after it; or none. */
+static inline struct xseg_cell best_wide(const struct xseg_arena *arena, uint32_t quanta,
+                                         bool *is_last)
+{
+    const struct xseg_cell *frontier = &arena->small.frontier;
+    const uint64_t bytes = xseg_cell_bytes_of(frontier->quanta);
+    const struct xseg_block *node = NULL;
+
+    *is_last = arena->shelf.filled.top == 0;
+    if (!*is_last)
+        node = xseg_shelf_find(&arena->shelf, xseg_cell_bytes_of(quanta));
+    if (frontier->quanta < quanta)
+        return cell_of(node);
+    if (node == NULL || bytes < node->bytes ||
+        (bytes == node->bytes &&
+         xseg_cell_address_of(frontier->extent, frontier->quantum) < node->base))
+        return *frontier;
+    return cell_of(node);
+}
+
 static inline struct xseg_cell find(const struct xseg_arena *arena, const struct xseg_need *need)
 {
     const uint32_t quanta = (uint32_t)(need->span >> XSEG_CELLS_SHIFT);
     struct xseg_cell cell = xseg_rack_find(&arena->small.rack, quanta);
-    /* Nothing comes after a frontier that is the only wide cell. */
     bool is_last = false;
 
-    if (cell.quanta == 0) {
-        is_last = arena->shelf.filled.top == 0;
-        if (!is_last)
-            cell = wide_from(arena, quanta, 0);
-        else if (arena->small.frontier.quanta >= quanta)
-            cell = arena->small.frontier;
-    }
+    if (cell.quanta == 0)
+        cell = best_wide(arena, quanta, &is_last);
     if (cell.quanta == 0)
         return cell;
     /* One that no hole follows is what the rule would end at. */
@@ -236,7 +259,7 @@ struct xseg_grant xseg_small_hand_out_at(struct xseg_arena *arena, struct xseg_e
     return hand_out_inside(arena, cell, base, need);
 }
 
-/* --- The shortest ways. --- */
+/* --- Hits. --- */
 
 /*
  * A cell of at least one quantum more than is wanted is cut: its head becomes live, and the bits of its
@@ -261,59 +284,68 @@ static inline void cut_bits(struct xseg_cells *cells, struct xseg_cells_word *wo
         word->open |= behind;
 }
 
-/* Note what was requested of a cell that was just cut to size, and count it. */
-static inline uint64_t finish_hit(struct xseg_arena *arena, struct xseg_sheet *sheet,
-                                  uint32_t quantum, uint32_t quanta, uint64_t requested)
+/* The bits of a cell that is handed out whole. */
+static inline void clear_bits(struct xseg_cells *cells, const struct xseg_cell *cell)
 {
+    struct xseg_cells_word *word = xseg_cells_word(cells, cell->quantum);
+    const uint32_t last = cell->quantum + cell->quanta - 1;
+
+    word->free &= ~xseg_cells_bit(cell->quantum);
+    word->open &= ~xseg_cells_bit(cell->quantum);
+    xseg_cells_word(cells, last)->free &= ~xseg_cells_bit(last);
+}
+
+/* Hand out the head of a cached cell; what is left of a wide one becomes the frontier.  Returns its address. */
+static inline __attribute__((always_inline)) uint64_t
+cut(struct xseg_arena *arena, const struct xseg_cell *cell, uint32_t quanta, uint64_t requested)
+{
+    struct xseg_cells *cells = &cell->extent->cells;
+    struct xseg_sheet *sheet = xseg_cells_sheet(cells, cell->quantum);
+    const struct xseg_cell rest = {cell->extent, cell->quantum + quanta, cell->quanta - quanta};
     const uint64_t bytes = xseg_cell_bytes_of(quanta);
+    const bool was_frontier = xseg_shelving_take_off(arena, sheet, cell->quantum, cell->quanta);
 
-    sheet->slack[quantum % XSEG_CELLS_SHEET] = (uint16_t)(bytes - requested);
+    if (!xseg_extent_is_expandable(cell->extent))
+        xseg_fragments_cut_any(&arena->counts, !xseg_cell_is_whole(cell), bytes,
+                               xseg_cell_bytes_of(rest.quanta));
+    if (rest.quanta == 0) {
+        clear_bits(cells, cell);
+    } else {
+        cut_bits(cells, &sheet->word[cell->quantum / 64 % XSEG_CELLS_WORDS], cell->quantum,
+                 rest.quantum);
+        if (was_frontier && rest.quanta >= XSEG_CELLS_WIDE)
+            arena->small.frontier = rest;
+        else
+            xseg_shelving_put_rest(arena, &rest);
+    }
+    sheet->slack[cell->quantum % XSEG_CELLS_SHEET] = (uint16_t)(bytes - requested);
     xseg_counts_alloc(&arena->counts, bytes, requested);
-    return xseg_cell_address_of(sheet->extent, quantum);
-}
-
-/* From the frontier, where the rack has nothing and the shelf neither. */
-static inline uint64_t hit_frontier(struct xseg_arena *arena, uint32_t quanta, uint64_t requested)
-{
-    struct xseg_cell *frontier = &arena->small.frontier;
-    struct xseg_cells *cells = &frontier->extent->cells;
-    const uint32_t quantum = frontier->quantum;
-
-    if (!xseg_extent_is_expandable(frontier->extent))
-        xseg_fragments_cut_any(&arena->counts, !xseg_cell_is_whole(frontier),
-                               xseg_cell_bytes_of(quanta),
-                               xseg_cell_bytes_of(frontier->quanta - quanta));
-
-    frontier->quantum += quanta;
-    frontier->quanta -= quanta;
-    cut_bits(cells, xseg_cells_word(cells, quantum), quantum, frontier->quantum);
-    return finish_hit(arena, xseg_cells_sheet(cells, quantum), quantum, quanta, requested);
-}
-
-/* By all the rules. */
-static uint64_t hit_any(struct xseg_arena *arena, const struct xseg_need *need)
-{
-    const struct xseg_cell cell = find(arena, need);
-
-    if (cell.quanta == 0)
-        return 0;
-    (void)xseg_shelving_take(arena, &cell);
-    return hand_out_head(arena, &cell, need).base;
+    return xseg_cell_address_of(cell->extent, cell->quantum);
 }
 
 uint64_t xseg_small_hit(struct xseg_arena *arena, const struct xseg_need *need)
 {
-    const uint32_t quanta = (uint32_t)(need->bytes >> XSEG_CELLS_SHIFT);
-    const struct xseg_cell *frontier = &arena->small.frontier;
+    if (__builtin_expect(arena->small.has_filled, 0))
+        return 0;
+    const struct xseg_cell cell = find(arena, need);
+    return cell.quanta == 0
+               ? 0
+               : cut(arena, &cell, (uint32_t)(need->bytes >> XSEG_CELLS_SHIFT), need->requested);
+}
+
+uint64_t xseg_small_hit_wide(struct xseg_arena *arena, uint64_t requested, bool expandable)
+{
+    const uint32_t quanta = (uint32_t)((requested + XSEG_SIZE_QUANTUM - 1) >> XSEG_CELLS_SHIFT);
+    bool is_last = false;
 
     if (__builtin_expect(arena->small.has_filled, 0))
         return 0;
-    if (xseg_rack_fit(&arena->small.rack, quanta) != 0 || arena->shelf.filled.top != 0 ||
-        frontier->quanta < XSEG_CELLS_WIDE + quanta ||
-        xseg_cell_bytes_of(frontier->quanta) >= need->config->max_split_bytes ||
-        xseg_extent_is_expandable(frontier->extent) != need->expandable)
-        return hit_any(arena, need);
-    return hit_frontier(arena, quanta, need->requested);
+    struct xseg_cell cell = best_wide(arena, quanta, &is_last);
+    if (cell.quanta == 0 || (!expandable && xseg_extent_is_expandable(cell.extent)))
+        return 0;
+    if (!is_last && xseg_cell_is_open(&cell))
+        cell = prefer_enclosed(arena, cell);
+    return cut(arena, &cell, quanta, requested);
 }
 
 /* --- For those who look at cached cells from outside. --- */

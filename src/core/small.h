@@ -43,6 +43,9 @@ bool xseg_small_alloc(struct xseg_arena *arena, const struct xseg_need *need,
  * have to be looked at. */
 uint64_t xseg_small_hit(struct xseg_arena *arena, const struct xseg_need *need);
 
+/* The same without max_split_size_mb, where the rack has nothing.  expandable: of the configuration */
+uint64_t xseg_small_hit_wide(struct xseg_arena *arena, uint64_t requested, bool expandable);
+
 /* Free the live cell that begins at a quantum. */
 void xseg_small_free(struct xseg_arena *arena, struct xseg_extent *extent, uint32_t quantum);
 

@@ -94,9 +94,9 @@ static inline void remove_start(struct xseg_sheet *sheet, uint32_t at)
 
 /* What a cell of a sheet that becomes cached merges with; quanta are counted from the sheet's first. */
 struct joint {
-    uint32_t at, end;     /* of the cell */
-    uint32_t first, past; /* with its neighbours */
-    bool has_left, has_right;
+    uint32_t at, end;                       /* of the cell */
+    uint32_t first, past;                   /* with its neighbours */
+    bool has_left, has_right, has_frontier; /* which is then the one on the right */
 };
 
 /* Look at the neighbours; false if one of them is no matter of the sheet, or what is behind is no cell. */
@@ -104,7 +104,7 @@ static inline bool find_neighbours(const struct xseg_small *small, const struct 
                                    struct joint *joint)
 {
     const uint32_t at = joint->at, end = joint->end;
-    const struct xseg_cell *frontier = &small->frontier;
+    const struct xseg_cell right = {sheet->extent, sheet->number * XSEG_CELLS_SHEET + end, 0};
 
     if (at == 0 || end >= XSEG_CELLS_SHEET)
         return false;
@@ -116,37 +116,35 @@ static inline bool find_neighbours(const struct xseg_small *small, const struct 
     joint->first = joint->has_left ? xseg_cells_last_in(sheet, at) : at;
     joint->past = end;
     if (joint->has_right) {
-        joint->past = xseg_cells_next_in(sheet, end);
-        if (joint->past == XSEG_CELLS_SHEET) {
-            if (frontier->quantum != sheet->number * XSEG_CELLS_SHEET + end ||
-                frontier->extent != sheet->extent)
-                return false;
-            joint->past = end + frontier->quanta;
-        }
+        joint->has_frontier = xseg_cell_is_frontier(small, &right);
+        joint->past =
+            joint->has_frontier ? end + small->frontier.quanta : xseg_cells_next_in(sheet, end);
+        if (joint->past == XSEG_CELLS_SHEET && !joint->has_frontier)
+            return false;
     }
     return joint->first != XSEG_CELLS_SHEET;
 }
 
-/* The neighbour behind merges: it is found no longer, and its bits go.  Whether it was the frontier. */
-static inline bool absorb_right(struct xseg_arena *arena, struct xseg_sheet *sheet,
+/* The neighbour behind merges: it is found no longer, and its bits go. */
+static inline void absorb_right(struct xseg_arena *arena, struct xseg_sheet *sheet,
                                 const struct joint *joint)
 {
     const uint32_t end = joint->end;
     struct xseg_cells_word *first = &sheet->word[joint->first / 64];
     struct xseg_cells_word *behind = &sheet->word[end / 64];
     const uint64_t gone = xseg_cells_bit(end);
-    const bool was_frontier = xseg_shelving_take_off(
-        arena, sheet, sheet->number * XSEG_CELLS_SHEET + end, joint->past - end);
 
+    if (!joint->has_frontier)
+        (void)xseg_shelving_take_off(arena, sheet, sheet->number * XSEG_CELLS_SHEET + end,
+                                     joint->past - end);
     if ((behind->open & gone) != 0)
         first->open |= xseg_cells_bit(joint->first);
     behind->open &= ~gone;
     behind->free &= ~gone;
     remove_start(sheet, end);
-    return was_frontier;
 }
 
-/* The same for the one before; the bits of its first quantum stay. */
+/* The same for the one before; the bits of its first quantum stay.  Whether it was the frontier. */
 static inline bool absorb_left(struct xseg_arena *arena, struct xseg_sheet *sheet,
                                const struct joint *joint)
 {
@@ -165,15 +163,15 @@ static bool merge_in_sheet(struct xseg_arena *arena, struct xseg_sheet *sheet, u
                            uint32_t end)
 {
     struct joint joint = {.at = at, .end = end};
-    bool was_frontier = false;
 
     if (!find_neighbours(&arena->small, sheet, &joint))
         return false;
     const uint32_t quanta = joint.past - joint.first, last = joint.past - 1;
     const struct xseg_cell cell = {sheet->extent, sheet->number * XSEG_CELLS_SHEET + joint.first,
                                    quanta};
+    bool was_frontier = joint.has_frontier;
     if (joint.has_right)
-        was_frontier = absorb_right(arena, sheet, &joint);
+        absorb_right(arena, sheet, &joint);
     if (joint.has_left)
         was_frontier |= absorb_left(arena, sheet, &joint);
     sheet->word[joint.first / 64].free |= xseg_cells_bit(joint.first);
