@@ -176,7 +176,7 @@ xseg_plain_cut_size(struct xseg_small *small, uint64_t bytes, uint32_t size, boo
     const uint32_t number = (uint32_t)__builtin_ctzll(sheet->bin[size]);
     bool has_other = false;
     const uint32_t at = xseg_rack_pick(sheet, number, size, &has_other);
-    if ((sheet->word[number].open >> at & 1) != 0 || number * 64 + at + size >= XSEG_CELLS_SHEET ||
+    if ((sheet->word[number].open >> at & 1) != 0 || number * 64 + at + size > XSEG_CELLS_SHEET ||
         xseg_extent_is_expandable(sheet->extent) != expandable)
         return 0;
     if (__builtin_expect(has_other, 0)) {
