@@ -83,6 +83,13 @@ static inline struct xseg_cell merge(struct xseg_arena *arena, struct xseg_cell 
 
 /* --- Frees. --- */
 
+/* Whether an extent ends where a sheet does: what reaches the end of that one ends there.  A classic extent
+ * is one sheet, and of llama_serve's frees that merge six in ten come to its ends. */
+static inline bool is_last(const struct xseg_sheet *sheet)
+{
+    return (sheet->number + 1) * XSEG_CELLS_SHEET == sheet->extent->cells.quanta;
+}
+
 /* A start of a sheet goes, and it is not the only one. */
 static inline void remove_start(struct xseg_sheet *sheet, uint32_t at)
 {
@@ -106,20 +113,24 @@ static inline bool find_neighbours(const struct xseg_small *small, const struct 
     const uint32_t at = joint->at, end = joint->end;
     const struct xseg_cell right = {sheet->extent, sheet->number * XSEG_CELLS_SHEET + end, 0};
 
-    if (at == 0 || end >= XSEG_CELLS_SHEET)
+    if ((at == 0 && sheet->number != 0) || (end >= XSEG_CELLS_SHEET && !is_last(sheet)))
         return false;
-    const struct xseg_cells_word *behind = &sheet->word[end / 64];
-    if ((behind->record & xseg_cells_bit(end)) != 0)
-        return false;
-    joint->has_left = (sheet->word[(at - 1) / 64].free & xseg_cells_bit(at - 1)) != 0;
-    joint->has_right = (behind->free & xseg_cells_bit(end)) != 0;
+    joint->has_left = at != 0 && (sheet->word[(at - 1) / 64].free & xseg_cells_bit(at - 1)) != 0;
+    joint->has_right = false;
+    if (end < XSEG_CELLS_SHEET) {
+        const struct xseg_cells_word *behind = &sheet->word[end / 64];
+
+        if ((behind->record & xseg_cells_bit(end)) != 0)
+            return false;
+        joint->has_right = (behind->free & xseg_cells_bit(end)) != 0;
+    }
     joint->first = joint->has_left ? xseg_cells_last_in(sheet, at) : at;
     joint->past = end;
     if (joint->has_right) {
         joint->has_frontier = xseg_cell_is_frontier(small, &right);
         joint->past =
             joint->has_frontier ? end + small->frontier.quanta : xseg_cells_next_in(sheet, end);
-        if (joint->past == XSEG_CELLS_SHEET && !joint->has_frontier)
+        if (joint->past == XSEG_CELLS_SHEET && !joint->has_frontier && !is_last(sheet))
             return false;
     }
     return joint->first != XSEG_CELLS_SHEET;
@@ -194,7 +205,7 @@ void xseg_small_free(struct xseg_arena *arena, struct xseg_extent *extent, uint3
     const uint32_t at = quantum % XSEG_CELLS_SHEET;
     uint32_t end = xseg_cells_next_in(sheet, at);
 
-    if (__builtin_expect(end == XSEG_CELLS_SHEET, 0))
+    if (__builtin_expect(end == XSEG_CELLS_SHEET, 0) && !is_last(sheet))
         end = xseg_cells_next(&extent->cells, quantum + 1) - (quantum - at);
     const uint64_t bytes = xseg_cell_bytes_of(end - at);
     xseg_counts_free(&arena->counts, bytes, xseg_cells_requested(&extent->cells, quantum, bytes));
