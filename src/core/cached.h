@@ -6,6 +6,7 @@
  *
  *   - the *frontier*: what is left of the block that was cut last.  Often the next request is cut from
  *     it as well, and what was cut comes back to it, which would change its place on the shelf each time.
+ *     Or the block that came back last, if that is all of its segment (large.h).
  *   - *scraps* of a large arena: up to 1 MiB, which no request fits in.  Best fit leaves many; they
  *     wait for a neighbour to merge with.
  *
@@ -40,8 +41,8 @@ static inline void xseg_cached_show(struct xseg_arena *arena, struct xseg_block 
     xseg_shelf_insert(&arena->shelf, block);
 }
 
-/* The same for what becomes the frontier: the rest of a block that was cut, or what the frontier has
- * merged into. */
+/* The same for what becomes the frontier: the rest of a block that was cut, what the frontier has merged
+ * into, or a whole segment that is free again. */
 static inline void xseg_cached_show_frontier(struct xseg_arena *arena, struct xseg_block *block)
 {
     xseg_cached_note_born(arena, block);

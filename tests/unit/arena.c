@@ -29,6 +29,16 @@ static void pick(void *self, struct xseg_arena *arena)
         *picked = arena;
 }
 
+static void find_arena(struct fixture *f)
+{
+    f->device = xseg_allocator_open_device(f->allocator, 0);
+    assert_non_null(f->device);
+    xseg_lock_take(&f->device->growth_lock);
+    xseg_device_visit_arenas(f->device, pick, &f->arena);
+    xseg_lock_give(&f->device->growth_lock);
+    assert_non_null(f->arena);
+}
+
 static void set_up(struct fixture *f)
 {
     memset(f, 0, sizeof(*f));
@@ -37,12 +47,7 @@ static void set_up(struct fixture *f)
     void *middle = scene_alloc(f->allocator, 4 * MIB, NULL);
     f->held[1] = scene_alloc(f->allocator, 12 * MIB, NULL);
     scene_free(f->allocator, middle);
-    f->device = xseg_allocator_open_device(f->allocator, 0);
-    assert_non_null(f->device);
-    xseg_lock_take(&f->device->growth_lock);
-    xseg_device_visit_arenas(f->device, pick, &f->arena);
-    xseg_lock_give(&f->device->growth_lock);
-    assert_non_null(f->arena);
+    find_arena(f);
     f->live = XSEG_CONTAINER(f->arena->extents.next, struct xseg_extent, link)->first;
     f->cached = f->live->next;
     f->hole = f->cached->next->next;
@@ -180,6 +185,32 @@ static void the_rest_of_a_cut_is_the_frontier(void **state)
     tear_down(&f);
 }
 
+/* The whole segment that was freed last waits for the next request; others are on the shelf. */
+static void a_whole_segment_that_is_freed_is_the_frontier(void **state)
+{
+    struct fixture f = {.allocator = scene_open("expandable_segments:False")};
+    void *block[3];
+
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(block); i++)
+        block[i] = scene_alloc(f.allocator, 12 * MIB, NULL);
+    find_arena(&f);
+    for (size_t i = 0; i < COUNT_OF(block); i++) {
+        scene_free(f.allocator, block[i]);
+        assert_int_equal(f.arena->frontier->base, (uint64_t)(uintptr_t)block[i]);
+        const struct xseg_block *shelved = xseg_shelf_find(&f.arena->shelf, 12 * MIB);
+        assert_true(i == 0 ? shelved == NULL : shelved->base == (uint64_t)(uintptr_t)block[0]);
+    }
+    /* All the same, the one at the lowest address is handed out. */
+    for (size_t i = 0; i < COUNT_OF(block); i++)
+        assert_ptr_equal(scene_alloc(f.allocator, 12 * MIB, NULL), block[i]);
+    assert_ptr_equal(f.arena->frontier, &f.arena->edge);
+    f.held[0] = block[0];
+    f.held[1] = block[1];
+    scene_free(f.allocator, block[2]);
+    tear_down(&f);
+}
+
 /* Too small for any request: it is found by its neighbours alone. */
 static void a_scrap_is_on_no_shelf(void **state)
 {
@@ -284,6 +315,7 @@ int main(void)
         cmocka_unit_test(a_block_without_memory_is_found),
         cmocka_unit_test(trees_that_miss_a_block_are_found),
         cmocka_unit_test(the_rest_of_a_cut_is_the_frontier),
+        cmocka_unit_test(a_whole_segment_that_is_freed_is_the_frontier),
         cmocka_unit_test(a_scrap_is_on_no_shelf),
         cmocka_unit_test(wrong_counts_are_found),
         cmocka_unit_test(busy_blocks_excuse_the_counts),
