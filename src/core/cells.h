@@ -71,6 +71,7 @@ struct xseg_sheet {
      * out beforehand, that is 20 instructions less wherever a cell comes or goes. */
     struct xseg_rack_level *level, *top;
     uint64_t rank_bit, top_bit;
+    uint64_t base; /* the address of its first quantum */
     _Alignas(64) struct xseg_cells_word word[XSEG_CELLS_WORDS]; /* two in a cache line */
     uint64_t bin[XSEG_CELLS_WIDE]; /* by size: words in which a cached cell of it begins; rack.h */
     xseg_cells_slack slack[XSEG_CELLS_SHEET];

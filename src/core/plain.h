@@ -127,8 +127,7 @@ static inline uint64_t xseg_plain_cut(struct xseg_rack *rack, struct xseg_sheet 
         xseg_rack_set(rack, sheet, size - quanta, behind / 64);
     }
     sheet->slack[index] = (uint16_t)(xseg_cell_bytes_of(quanta) - bytes);
-    return sheet->extent->segment.base +
-           ((uint64_t)(sheet->number * XSEG_CELLS_SHEET + index) << XSEG_CELLS_SHIFT);
+    return sheet->base + ((uint64_t)index << XSEG_CELLS_SHIFT);
 }
 
 /*

@@ -47,6 +47,12 @@ bool xseg_rack_make_room(const struct xseg_rack *rack, uint32_t count, void **ro
     return *room != NULL;
 }
 
+static uint64_t address_of(const struct xseg_sheet *sheet)
+{
+    return sheet->extent->segment.base +
+           ((uint64_t)sheet->number * XSEG_CELLS_SHEET << XSEG_CELLS_SHIFT);
+}
+
 /* A sheet is at a rank from now on. */
 static void set_rank(struct xseg_rack *rack, struct xseg_sheet *sheet, uint32_t rank)
 {
@@ -56,6 +62,7 @@ static void set_rank(struct xseg_rack *rack, struct xseg_sheet *sheet, uint32_t 
     sheet->top = &rack->level[rank / 4096 * 64 * XSEG_CELLS_WIDE];
     sheet->rank_bit = xseg_cells_bit(rank);
     sheet->top_bit = xseg_cells_bit(rank / 64);
+    sheet->base = address_of(sheet);
 }
 
 /* Compute the bits of all sheets anew; they are zero. */
@@ -121,12 +128,6 @@ void xseg_rack_fini(struct xseg_rack *rack)
 {
     free(rack->sheet);
     memset(rack, 0, sizeof(*rack));
-}
-
-static uint64_t address_of(const struct xseg_sheet *sheet)
-{
-    return sheet->extent->segment.base +
-           ((uint64_t)sheet->number * XSEG_CELLS_SHEET << XSEG_CELLS_SHIFT);
 }
 
 void xseg_rack_add(struct xseg_rack *rack, struct xseg_sheet *sheet)

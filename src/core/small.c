@@ -105,23 +105,22 @@ static struct xseg_cell find_lowest(const struct xseg_arena *arena, const struct
     return lowest;
 }
 
-/* The best fit of wide cells, and whether it is the only one, so that nothing comes after it; or none. */
+/* The best fit of wide cells, or none; and its node, or NULL for the frontier. */
 static inline struct xseg_cell best_wide(const struct xseg_arena *arena, uint32_t quanta,
-                                         bool *is_last)
+                                         struct xseg_block **out)
 {
     const struct xseg_cell *frontier = &arena->small.frontier;
     const uint64_t bytes = xseg_cell_bytes_of(frontier->quanta);
-    const struct xseg_block *node = NULL;
+    struct xseg_block *node = NULL;
 
-    *is_last = arena->shelf.filled.top == 0;
-    if (!*is_last)
+    if (arena->shelf.filled.top != 0)
         node = xseg_shelf_find(&arena->shelf, xseg_cell_bytes_of(quanta));
-    if (frontier->quanta < quanta)
-        return cell_of(node);
-    if (node == NULL || bytes < node->bytes ||
-        (bytes == node->bytes &&
-         xseg_cell_address_of(frontier->extent, frontier->quantum) < node->base))
+    if (frontier->quanta >= quanta &&
+        (node == NULL || bytes < node->bytes ||
+         (bytes == node->bytes &&
+          xseg_cell_address_of(frontier->extent, frontier->quantum) < node->base)))
         return *frontier;
+    *out = node;
     return cell_of(node);
 }
 
@@ -129,10 +128,14 @@ static inline struct xseg_cell find(const struct xseg_arena *arena, const struct
 {
     const uint32_t quanta = (uint32_t)(need->span >> XSEG_CELLS_SHIFT);
     struct xseg_cell cell = xseg_rack_find(&arena->small.rack, quanta);
+    struct xseg_block *node = NULL;
     bool is_last = false;
 
-    if (cell.quanta == 0)
-        cell = best_wide(arena, quanta, &is_last);
+    if (cell.quanta == 0) {
+        cell = best_wide(arena, quanta, &node);
+        /* Nothing comes after a frontier that is the only wide cell. */
+        is_last = arena->shelf.filled.top == 0;
+    }
     if (cell.quanta == 0)
         return cell;
     /* One that no hole follows is what the rule would end at. */
@@ -295,16 +298,25 @@ static inline void clear_bits(struct xseg_cells *cells, const struct xseg_cell *
     xseg_cells_word(cells, last)->free &= ~xseg_cells_bit(last);
 }
 
-/* Hand out the head of a cached cell; what is left of a wide one becomes the frontier.  Returns its address. */
-static inline __attribute__((always_inline)) uint64_t
-cut(struct xseg_arena *arena, const struct xseg_cell *cell, uint32_t quanta, uint64_t requested)
+/* Hand out the head of a cached cell; what is left of a wide one becomes the frontier.  Returns its address.
+ * node: its own, if that is known, or NULL */
+static inline __attribute__((always_inline)) uint64_t cut(struct xseg_arena *arena,
+                                                          const struct xseg_cell *cell,
+                                                          struct xseg_block *node, uint32_t quanta,
+                                                          uint64_t requested)
 {
     struct xseg_cells *cells = &cell->extent->cells;
     struct xseg_sheet *sheet = xseg_cells_sheet(cells, cell->quantum);
     const struct xseg_cell rest = {cell->extent, cell->quantum + quanta, cell->quanta - quanta};
     const uint64_t bytes = xseg_cell_bytes_of(quanta);
-    const bool was_frontier = xseg_shelving_take_off(arena, sheet, cell->quantum, cell->quanta);
+    const bool was_frontier = xseg_cell_is_frontier(&arena->small, cell);
 
+    if (was_frontier)
+        arena->small.frontier = rest.quanta < XSEG_CELLS_WIDE ? (struct xseg_cell){0} : rest;
+    else if (node != NULL)
+        xseg_shelf_remove(&arena->shelf, node);
+    else
+        (void)xseg_shelving_take_off(arena, sheet, cell->quantum, cell->quanta);
     if (!xseg_extent_is_expandable(cell->extent))
         xseg_fragments_cut_any(&arena->counts, !xseg_cell_is_whole(cell), bytes,
                                xseg_cell_bytes_of(rest.quanta));
@@ -313,9 +325,7 @@ cut(struct xseg_arena *arena, const struct xseg_cell *cell, uint32_t quanta, uin
     } else {
         cut_bits(cells, &sheet->word[cell->quantum / 64 % XSEG_CELLS_WORDS], cell->quantum,
                  rest.quantum);
-        if (was_frontier && rest.quanta >= XSEG_CELLS_WIDE)
-            arena->small.frontier = rest;
-        else
+        if (!was_frontier || rest.quanta < XSEG_CELLS_WIDE)
             xseg_shelving_put_rest(arena, &rest);
     }
     sheet->slack[cell->quantum % XSEG_CELLS_SHEET] = (uint16_t)(bytes - requested);
@@ -328,24 +338,26 @@ uint64_t xseg_small_hit(struct xseg_arena *arena, const struct xseg_need *need)
     if (__builtin_expect(arena->small.has_filled, 0))
         return 0;
     const struct xseg_cell cell = find(arena, need);
-    return cell.quanta == 0
-               ? 0
-               : cut(arena, &cell, (uint32_t)(need->bytes >> XSEG_CELLS_SHIFT), need->requested);
+    return cell.quanta == 0 ? 0
+                            : cut(arena, &cell, NULL, (uint32_t)(need->bytes >> XSEG_CELLS_SHIFT),
+                                  need->requested);
 }
 
 uint64_t xseg_small_hit_wide(struct xseg_arena *arena, uint64_t requested, bool expandable)
 {
     const uint32_t quanta = (uint32_t)((requested + XSEG_SIZE_QUANTUM - 1) >> XSEG_CELLS_SHIFT);
-    bool is_last = false;
+    struct xseg_block *node = NULL;
 
     if (__builtin_expect(arena->small.has_filled, 0))
         return 0;
-    struct xseg_cell cell = best_wide(arena, quanta, &is_last);
+    struct xseg_cell cell = best_wide(arena, quanta, &node);
     if (cell.quanta == 0 || (!expandable && xseg_extent_is_expandable(cell.extent)))
         return 0;
-    if (!is_last && xseg_cell_is_open(&cell))
+    if (arena->shelf.filled.top != 0 && xseg_cell_is_open(&cell)) {
         cell = prefer_enclosed(arena, cell);
-    return cut(arena, &cell, quanta, requested);
+        node = NULL;
+    }
+    return cut(arena, &cell, node, quanta, requested);
 }
 
 /* --- For those who look at cached cells from outside. --- */

@@ -95,7 +95,7 @@ static inline void remove_start(struct xseg_sheet *sheet, uint32_t at)
 {
     struct xseg_cells_word *word = &sheet->word[at / 64];
 
-    word->start &= ~xseg_cells_bit(at);
+    word->start ^= xseg_cells_bit(at);
     sheet->starts &= ~((uint64_t)(word->start == 0) << at / 64);
 }
 
@@ -148,10 +148,11 @@ static inline void absorb_right(struct xseg_arena *arena, struct xseg_sheet *she
     if (!joint->has_frontier)
         (void)xseg_shelving_take_off(arena, sheet, sheet->number * XSEG_CELLS_SHEET + end,
                                      joint->past - end);
-    if ((behind->open & gone) != 0)
+    if ((behind->open & gone) != 0) {
+        behind->open ^= gone;
         first->open |= xseg_cells_bit(joint->first);
-    behind->open &= ~gone;
-    behind->free &= ~gone;
+    }
+    behind->free ^= gone;
     remove_start(sheet, end);
 }
 
@@ -163,20 +164,23 @@ static inline bool absorb_left(struct xseg_arena *arena, struct xseg_sheet *shee
     const bool was_frontier = xseg_shelving_take_off(
         arena, sheet, sheet->number * XSEG_CELLS_SHEET + joint->first, at - joint->first);
 
-    sheet->word[(at - 1) / 64].free &= ~xseg_cells_bit(at - 1);
+    sheet->word[(at - 1) / 64].free ^= xseg_cells_bit(at - 1);
     remove_start(sheet, at);
     return was_frontier;
 }
 
 /* A cell that is neither live nor cached becomes cached and merges, if all that matters is in its sheet: nearly
  * every time.  Half of the instructions of merge(), which looks at every sheet for itself. */
-static bool merge_in_sheet(struct xseg_arena *arena, struct xseg_sheet *sheet, uint32_t at,
-                           uint32_t end)
+static __attribute__((noinline)) void
+merge_in_sheet(struct xseg_arena *arena, struct xseg_sheet *sheet, uint32_t at, uint32_t end)
 {
     struct joint joint = {.at = at, .end = end};
 
-    if (!find_neighbours(&arena->small, sheet, &joint))
-        return false;
+    if (!find_neighbours(&arena->small, sheet, &joint)) {
+        (void)merge(arena, (struct xseg_cell){sheet->extent, sheet->number * XSEG_CELLS_SHEET + at,
+                                              end - at});
+        return;
+    }
     const uint32_t quanta = joint.past - joint.first, last = joint.past - 1;
     const struct xseg_cell cell = {sheet->extent, sheet->number * XSEG_CELLS_SHEET + joint.first,
                                    quanta};
@@ -196,22 +200,72 @@ static bool merge_in_sheet(struct xseg_arena *arena, struct xseg_sheet *sheet, u
         xseg_shelving_put_wide(arena, &cell);
     if (!xseg_extent_is_expandable(sheet->extent))
         note_merge(arena, &cell, (unsigned)joint.has_left + joint.has_right, end - at);
-    return true;
 }
 
+/* The same for one of an expandable segment that ends in its word, if its neighbours lie there, too: what is to
+ * be worked out is a third less. */
+static __attribute__((noinline)) void
+merge_in_word(struct xseg_arena *arena, struct xseg_sheet *sheet, uint32_t at, uint32_t quanta)
+{
+    struct xseg_rack *rack = &arena->small.rack;
+    struct xseg_cells_word *word = &sheet->word[at / 64];
+    const uint64_t head = xseg_cells_bit(at), end = head << quanta;
+    const uint64_t before = word->start & (head - 1), after = word->start & -(end << 1);
+    const bool has_left = (word->free & head >> 1) != 0, has_right = (word->free & end) != 0;
+    uint32_t left = 0, right = 0;
+
+    if (at % 64 == 0 || ((word->record | word->open) & end) != 0 ||
+        ((has_left && before == 0) | (has_right && after == 0))) {
+        merge_in_sheet(arena, sheet, at, at + quanta);
+        return;
+    }
+    if (has_right) {
+        right = (uint32_t)__builtin_ctzll(after) - (at % 64 + quanta);
+        xseg_rack_remove_cell(rack, sheet, at + quanta, right);
+        word->start ^= end;
+        word->free ^= end;
+    }
+    if (has_left) {
+        left = at % 64 - 63 + (uint32_t)__builtin_clzll(before);
+        xseg_rack_remove_cell(rack, sheet, at - left, left);
+        word->start ^= head;
+        word->free ^= head >> 1;
+    }
+    word->free |= head >> left | end >> 1 << right;
+    xseg_rack_set(rack, sheet, left + quanta + right, at / 64);
+}
+
+/* One that begins another sheet, has much slack, or whose age is asked for. */
+static __attribute__((noinline)) void free_any(struct xseg_arena *arena, struct xseg_extent *extent,
+                                               uint32_t quantum)
+{
+    const uint32_t quanta = xseg_cells_next(&extent->cells, quantum + 1) - quantum;
+    const uint64_t bytes = xseg_cell_bytes_of(quanta);
+
+    xseg_counts_free(&arena->counts, bytes, xseg_cells_requested(&extent->cells, quantum, bytes));
+    xseg_arena_stamp(arena, extent, xseg_cell_address_of(extent, quantum), bytes);
+    (void)merge(arena, (struct xseg_cell){extent, quantum, quanta});
+}
+
+/* Ends in a call of one of the above, so that registers are saved once, by the one that needs them. */
 void xseg_small_free(struct xseg_arena *arena, struct xseg_extent *extent, uint32_t quantum)
 {
     struct xseg_sheet *sheet = xseg_cells_sheet(&extent->cells, quantum);
-    const uint32_t at = quantum % XSEG_CELLS_SHEET;
-    uint32_t end = xseg_cells_next_in(sheet, at);
-
-    if (__builtin_expect(end == XSEG_CELLS_SHEET, 0) && !is_last(sheet))
-        end = xseg_cells_next(&extent->cells, quantum + 1) - (quantum - at);
+    const uint32_t at = quantum % XSEG_CELLS_SHEET, end = xseg_cells_next_in(sheet, at);
     const uint64_t bytes = xseg_cell_bytes_of(end - at);
-    xseg_counts_free(&arena->counts, bytes, xseg_cells_requested(&extent->cells, quantum, bytes));
-    xseg_arena_stamp(arena, extent, xseg_cell_address_of(extent, quantum), bytes);
-    if (!merge_in_sheet(arena, sheet, at, end))
-        (void)merge(arena, (struct xseg_cell){extent, quantum, end - at});
+    const uint16_t slack = sheet->slack[at];
+
+    if (__builtin_expect((end == XSEG_CELLS_SHEET && !is_last(sheet)) ||
+                             slack == XSEG_CELLS_MUCH_SLACK || arena->now != 0,
+                         0)) {
+        free_any(arena, extent, quantum);
+        return;
+    }
+    xseg_counts_free(&arena->counts, bytes, bytes - slack);
+    if (at / 64 == end / 64 && xseg_extent_is_expandable(extent))
+        merge_in_word(arena, sheet, at, end - at);
+    else
+        merge_in_sheet(arena, sheet, at, end);
 }
 
 void xseg_small_free_at(struct xseg_arena *arena, struct xseg_extent *extent, uint64_t address)
