@@ -4,10 +4,9 @@
  * that merges with nothing but the frontier.  Everything else is left to small.c, which comes to the
  * same for these as well.
  *
- * They are inline, and do not call each other: the doors contain what the frontier serves, which a
- * programme that grows, or frees what it has just allocated, does nothing else with; the first function
- * below a door contains the rest.  So a call saves its registers at most once, which for small blocks
- * was a quarter of all instructions.
+ * They are inline, and do not call each other: each is in a function of its own, which a door ends in a
+ * call of (block.c).  So only the one that serves a call saves registers, and only once it knows that
+ * it does, which for small blocks was a quarter of all instructions.
  *
  * Locking: ARENA.
  */

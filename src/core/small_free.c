@@ -235,7 +235,7 @@ merge_in_word(struct xseg_arena *arena, struct xseg_sheet *sheet, uint32_t at, u
     xseg_rack_set(rack, sheet, left + quanta + right, at / 64);
 }
 
-/* One that begins another sheet, has much slack, or whose age is asked for. */
+/* One that reaches into another sheet, has much slack, or whose time of coming is to be noted. */
 static __attribute__((noinline)) void free_any(struct xseg_arena *arena, struct xseg_extent *extent,
                                                uint32_t quantum)
 {
