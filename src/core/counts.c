@@ -276,14 +276,12 @@ void xseg_counts_look_around(struct xseg_counts *counts, enum xseg_count what)
     xseg_lock_give(&counts->totals->lock);
 }
 
-/* The same for each of some quantities that is above its ceiling. */
+/* The same for each of some quantities that is above its ceiling.  STATS is held. */
 static void look_around_each(struct xseg_counts *counts, const enum xseg_count *what, size_t number)
 {
-    xseg_lock_take(&counts->totals->lock);
     for (size_t i = 0; i < number; i++)
         if (xseg_counts_current(counts, what[i]) > ceiling_of(counts, what[i]))
             look_around(counts, what[i]);
-    xseg_lock_give(&counts->totals->lock);
 }
 
 void xseg_counts_look_around_all(struct xseg_counts *counts)
@@ -292,7 +290,9 @@ void xseg_counts_look_around_all(struct xseg_counts *counts)
                                           XSEG_COUNT_REQUESTED_BYTES, XSEG_COUNT_ACTIVE,
                                           XSEG_COUNT_ACTIVE_BYTES};
 
+    xseg_lock_take(&counts->totals->lock);
     look_around_each(counts, all, counts->totals->has_pended ? XSEG_COUNT_OF(all) : 3);
+    xseg_lock_give(&counts->totals->lock);
 }
 
 void xseg_counts_look_around_fragments(struct xseg_counts *counts)
@@ -300,7 +300,9 @@ void xseg_counts_look_around_fragments(struct xseg_counts *counts)
     static const enum xseg_count all[] = {XSEG_COUNT_INACTIVE_SPLIT,
                                           XSEG_COUNT_INACTIVE_SPLIT_BYTES};
 
+    xseg_lock_take(&counts->totals->lock);
     look_around_each(counts, all, XSEG_COUNT_OF(all));
+    xseg_lock_give(&counts->totals->lock);
 }
 
 /* --- Reading. --- */
