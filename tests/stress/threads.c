@@ -8,6 +8,7 @@
 #include "tests/support/scene.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -284,6 +285,76 @@ static void read_while_pools_grow(void **state)
     scene_close(growing.allocator);
 }
 
+/* --- Of two threads that free the same block at the same time, one is told. --- */
+
+struct twice {
+    struct xseg_allocator *allocator;
+    _Atomic(void *) ptr;
+    atomic_uint round, begun, freed, refused;
+};
+
+static void free_once(struct twice *twice)
+{
+    const xseg_status status = xseg_free(twice->allocator, atomic_load(&twice->ptr));
+
+    if (status != XSEG_OK && status != XSEG_ERR_NOT_LIVE)
+        abort();
+    atomic_fetch_add(status == XSEG_OK ? &twice->freed : &twice->refused, 1);
+}
+
+static void *free_what_is_there(void *self)
+{
+    struct twice *twice = self;
+
+    for (unsigned round = 1; atomic_load(&twice->ptr) != NULL || round == 1; round++) {
+        atomic_store(&twice->begun, round);
+        while (atomic_load(&twice->round) < round)
+            (void)sched_yield();
+        if (atomic_load(&twice->ptr) != NULL)
+            free_once(twice);
+    }
+    return NULL;
+}
+
+static void let_two_free(struct twice *twice, void *ptr)
+{
+    const unsigned round = atomic_load(&twice->round) + 1;
+
+    while (atomic_load(&twice->begun) != round)
+        (void)sched_yield();
+    atomic_store(&twice->ptr, ptr);
+    atomic_store(&twice->round, round);
+    if (ptr == NULL)
+        return;
+    free_once(twice);
+    while (atomic_load(&twice->freed) + atomic_load(&twice->refused) != 2 * round)
+        (void)sched_yield();
+    assert_int_equal(atomic_load(&twice->freed), round);
+}
+
+static void two_free_the_same(void **state)
+{
+    static const size_t bytes[] = {8 * MIB, 600, 30 * MIB, MIB + 512};
+    struct twice twice = {.allocator = scene_open("expandable_segments:False")};
+    pthread_t thread;
+
+    (void)state;
+    assert_int_equal(pthread_create(&thread, NULL, free_what_is_there, &twice), 0);
+    for (unsigned i = 0; i < 2000; i++) {
+        if (i % 100 == 0)
+            assert_int_equal(xseg_configure(twice.allocator, i % 200 == 0
+                                                                 ? "expandable_segments:False"
+                                                                 : "expandable_segments:True"),
+                             XSEG_OK);
+        let_two_free(&twice, scene_alloc(twice.allocator, bytes[i % COUNT_OF(bytes)], NULL));
+        if (i % 32 == 0)
+            scene_empty_cache(twice.allocator);
+    }
+    let_two_free(&twice, NULL);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    scene_close(twice.allocator);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -294,6 +365,7 @@ int main(void)
         cmocka_unit_test(with_ages),
         cmocka_unit_test(an_allocator_each),
         cmocka_unit_test(read_while_pools_grow),
+        cmocka_unit_test(two_free_the_same),
     };
 
     return cmocka_run_group_tests_name("threads", tests, NULL, NULL);
