@@ -84,8 +84,8 @@ xseg_status xseg_alloc_with(struct xseg_allocator *allocator, const struct xseg_
 }
 
 /*
- * A hit ends in one of these, the earlier the shorter.  Each takes what the door was given, and ends in
- * a call of the next, so that what the compiler makes of it are jumps, and a door saves no registers.
+ * A hit ends in one of these, the earlier the shorter.  Each takes what the door was given, or the
+ * arena that it led to, and ends in a call of the next, so that what the compiler makes of it are jumps, and a door saves no registers.
  */
 #define NEXT static __attribute__((noinline)) xseg_status
 
@@ -174,7 +174,7 @@ NEXT alloc_counted(struct xseg_arena *arena) XSEG_UNCHECKED
     return XSEG_OK;
 }
 
-/* From one that is locked, and has nothing narrow.  expandable: of the configuration */
+/* From one that is locked, and whose rack has nothing that fits.  expandable: of the configuration */
 NEXT alloc_wide(struct xseg_arena *arena, void **out, size_t bytes, bool expandable) XSEG_UNCHECKED
 {
     const uint64_t base = xseg_small_hit_wide(arena, bytes, expandable);

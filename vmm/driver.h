@@ -2,7 +2,8 @@
 /*
  * The seam: the CUDA driver's binary interface, opened by name at run time.
  *
- * One function per entry point, nothing more: no state, no policy, no retry.  Each counts its call,
+ * One function per entry point, nothing more, but for questions about events, which change the thread's
+ * capture mode and back (xseg_driver_ask): no state, no policy, no retry.  Each counts its call,
  * turns the driver's result into a status, and on failure leaves a sentence that names the call and
  * the result.  Entry points are resolved through cuGetProcAddress, each with the version whose
  * signature is used here; the oldest driver that has them all is that of CUDA 12.0.
@@ -46,14 +47,14 @@ struct xseg_capture_info {
 struct xseg_context {
     struct xseg_driver *driver;
     struct xseg_driver_asked *asked; /* counts of questions */
-    int ordinal;          /* as the user counts devices */
-    int device;           /* CUdevice */
-    void *primary;        /* CUcontext, retained; NULL: let go */
-    uint64_t total_bytes; /* memory of the device */
-    uint64_t granularity; /* of physical memory and mappings, bytes; 0 without VMM */
-    bool has_vmm;         /* virtual memory management works here */
-    bool batches_access;  /* one set-access may cover several mappings */
-    bool batches_unmap;   /* one unmap may cover several mappings */
+    int ordinal;                     /* as the user counts devices */
+    int device;                      /* CUdevice */
+    void *primary;                   /* CUcontext, retained; NULL: let go */
+    uint64_t total_bytes;            /* memory of the device */
+    uint64_t granularity;            /* of physical memory and mappings, bytes; 0 without VMM */
+    bool has_vmm;                    /* virtual memory management works here */
+    bool batches_access;             /* one set-access may cover several mappings */
+    bool batches_unmap;              /* one unmap may cover several mappings */
     /* The error after which nothing on this device works, by the driver's name; NULL: none. */
     _Atomic(const char *) lost;
 };

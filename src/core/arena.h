@@ -58,10 +58,10 @@ struct xseg_arena {
     struct xseg_packing *packing; /* of a large arena; NULL while nothing packs */
     uint64_t away;                /* bytes of blocks whose pages are away, see pause.h */
     struct xseg_small small;
-    struct xseg_slab blocks; /* struct xseg_block */
-    struct xseg_slab uses;   /* struct xseg_pending_use */
-    const struct xseg_lookup *lookup;
-    struct xseg_block *frontier; /* without cells; see cached.h */
+    struct xseg_slab blocks;          /* struct xseg_block */
+    struct xseg_slab uses;            /* struct xseg_pending_use */
+    const struct xseg_lookup *lookup; /* the device's */
+    struct xseg_block *frontier;      /* without cells; see cached.h */
     struct xseg_block edge; /* stands for the neighbour that the ends of a segment do not have */
     struct xseg_shelf shelf;
     /* Guarded by GROWTH: an event on the stream, or NULL, and when it was recorded; no work is queued
@@ -159,7 +159,7 @@ xseg_status xseg_arena_alloc(struct xseg_arena *arena, const struct xseg_need *n
  * for what has more to it. */
 uint64_t xseg_arena_hit(struct xseg_arena *arena, const struct xseg_need *need);
 
-/* The same of an expandable configuration without max_split_size_mb; and of a classic one. */
+/* The same without max_split_size_mb: of an expandable configuration; of a classic one. */
 uint64_t xseg_arena_hit_expandable(struct xseg_arena *arena, uint64_t requested);
 uint64_t xseg_arena_hit_classic(struct xseg_arena *arena, uint64_t requested);
 
@@ -227,7 +227,7 @@ void xseg_arena_remove_extent(struct xseg_arena *arena, struct xseg_extent *exte
 struct xseg_block *xseg_arena_cached_from(struct xseg_arena *arena, uint64_t bytes, uint64_t base);
 
 /*
- * Take a cached block or a hole out of its tree: nobody else touches it until it is settled.  Two
+ * Take a cached block off the shelf, or a hole out of its tree: nobody else touches it until it is settled.  Two
  * records must be in stock.
  *
  * Returns: the busy block, which for a node is another record

@@ -29,7 +29,7 @@ static inline __attribute__((always_inline)) uint64_t hand_out(struct xseg_arena
     return base;
 }
 
-/* Of a segment of any kind. */
+/* The same out of line, for who does not know the kind of segment. */
 static __attribute__((noinline)) uint64_t hand_out_any(struct xseg_arena *arena,
                                                        struct xseg_block *block, uint64_t rest,
                                                        uint64_t requested, bool oversize)

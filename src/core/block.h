@@ -8,7 +8,7 @@
  *          <-- prev / next: the neighbours by address, without gaps -->
  *
  * States are those of the public enum xseg_block_state.  BUSY is a block that a growth or a trim
- * has claimed, or a free that is recording events: it is in no tree, nobody merges with it, and the driver works on it without a lock.
+ * has claimed, or a free that is recording events: it is in no tree and on no shelf, nobody merges with it, and the driver works on it without a lock.
  *
  * In small arenas live and cached blocks have no records, see cells.h; the chain is that of tract.h.
  *

@@ -8,7 +8,7 @@
  *     start   a cell, or a block record of the extent's chain, begins here
  *     free    the first or the last quantum of a cached cell
  *     record  what begins here is a block record, not a cell: a hole, a busy block, or a cell that
- *             was isolated, see small.h
+ *             was isolated, see tract.h
  *     open    the first quantum of a cached cell with a hole behind it
  *
  *        [ live ][ cached ][ live ][ cached ...... ][ hole
@@ -191,7 +191,7 @@ static inline void xseg_cells_remove_start(struct xseg_cells *cells, uint32_t qu
 
 /* --- Cells. --- */
 
-/* Whether a cached cell begins at a quantum; whether one ends just before it. */
+/* Whether a cached cell begins at a quantum. */
 static inline bool xseg_cells_is_free(const struct xseg_cells_word *word, uint32_t quantum)
 {
     return (word->start & word->free & xseg_cells_bit(quantum)) != 0;

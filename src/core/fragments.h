@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Fragments: the cached blocks of classic segments that are divided, as counts of their arena.
+ * Fragments: the cached blocks of divided classic segments, as counts of their arena.
  *
- * A change is one number more or less, and one of bytes.  Which of the two it is nobody can foresee, so
+ * A cut or a merge changes their number and their bytes, up or down.  Which way nobody can foresee, so
  * both sums are added to, one of them nothing, and both quantities are compared with their ceilings at
  * once: with branches, and out of line, that was a thirtieth of a hit.
  *

@@ -3,9 +3,9 @@
  * Look-up: from any device address to its extent, in O(1) and without a lock.
  *
  * A flat table has an entry for each GiB of addresses.  An expandable extent owns whole GiB, so its
- * entries lead straight to it.  Classic segments share a GiB: its entry leads to a leaf with two
- * places for each 2 MiB, one for the extent that covers the first byte, one for the extent that
- * starts further in.  Classic segments are at least 2 MiB long, so two are enough.
+ * entries lead straight to it, but for those with a leaf.  Classic segments share a GiB: its entry leads
+ * to a leaf with two places for each 2 MiB, one for the extent that covers the first byte, one for the
+ * extent that starts further in.  Classic segments are at least 2 MiB long, so two are enough.
  *
  * A leaf also has the starts of its GiB (starts.h), so that a free of a large block looks at the entry, a
  * slot and the block's record, and at no extent.  So an expandable extent without cells gets a leaf, too,
@@ -15,8 +15,8 @@
  *   LOOK-1  an address inside an extent leads to it; any other leads to nothing, or to an extent
  *           that it lies outside of.
  *
- * Locking: insert and remove are covered by TABLE, and by the lock of the extent's arena; making leaves of
- * an extent that is known, by GROWTH; finding needs none.  An extent that was found may
+ * Locking: insert and remove are covered by TABLE, and by the lock of the extent's arena; making leaves for
+ * an extent that was inserted, by GROWTH; finding needs none.  An extent that was found may
  * be on its way out if the address is not that of a live block: ask again under the arena's lock.
  */
 #ifndef XSEG_CORE_LOOKUP_H

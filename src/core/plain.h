@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * The plain ways of a small arena (small.h): a request that needs no rule beyond best fit, and a free
- * that merges with nothing but the frontier.  Everything else is left to small.c, which comes to the
+ * that merges with nothing but the frontier.  Everything else is left to small.c and small_free.c, which comes to the
  * same for these as well.
  *
- * They are inline, and do not call each other: each is in a function of its own, which a door ends in a
+ * They are inline, and, but for xseg_plain_cut(), do not call each other: each is in a function of its own, which a door ends in a
  * call of (block.c).  So only the one that serves a call saves registers, and only once it knows that
  * it does, which for small blocks was a quarter of all instructions.
  *
@@ -68,7 +68,7 @@ static inline bool xseg_plain_is_near_frontier(const struct xseg_arena *arena,
     const struct xseg_cell *frontier = &arena->small.frontier;
     const uint64_t quantum = (address - extent->segment.base) >> XSEG_CELLS_SHIFT;
 
-    /* What a churn mostly ends at comes first. */
+    /* First the question that mostly ends it. */
     return frontier->quantum - quantum - 1 < 63 && frontier->extent == extent;
 }
 
@@ -106,7 +106,7 @@ static inline bool xseg_plain_join_frontier(struct xseg_arena *arena, struct xse
     return true;
 }
 
-/* Hand out the head of a cell that the rack has no more, and none of which lies in another sheet: its bits,
+/* Hand out the head of a cell that the rack has no more; it ends in its sheet, or a rest begins there: its bits,
  * and those of the rest.  Returns its address. */
 static inline uint64_t xseg_plain_cut(struct xseg_rack *rack, struct xseg_sheet *sheet,
                                       uint32_t index, uint32_t size, uint64_t bytes)
@@ -161,7 +161,7 @@ static inline uint64_t xseg_plain_cut_rack(struct xseg_arena *arena, uint64_t by
     return xseg_plain_cut(rack, sheet, number * 64 + at, size, bytes);
 }
 
-/* The same without max_split_size_mb, where the rack has a size for it, but for counting.  Nothing is
+/* The same without max_split_size_mb, where the rack's best fit is of `size`; the caller counts.  Nothing is
  * called: that saves the registers, a tenth of all its instructions. */
 static inline __attribute__((always_inline)) uint64_t
 xseg_plain_cut_size(struct xseg_small *small, uint64_t bytes, uint32_t size, bool expandable)
@@ -210,7 +210,7 @@ static inline uint64_t xseg_plain_free(struct xseg_arena *arena, struct xseg_ext
     const uint64_t bytes = xseg_cell_bytes_of(quanta);
     word->free |= ((uint64_t)1 << (quanta - 1) | 1) << at;
     xseg_rack_set(&arena->small.rack, sheet, quanta, number);
-    /* As above. */
+    /* One that lies in a word is too short for much slack. */
     xseg_counts_free(&arena->counts, bytes, bytes - sheet->slack[quantum % XSEG_CELLS_SHEET]);
     return bytes;
 }

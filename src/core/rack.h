@@ -100,7 +100,7 @@ static inline void xseg_rack_insert(struct xseg_rack *rack, struct xseg_sheet *s
     xseg_rack_set(rack, sheet, quanta, quantum / 64 % XSEG_CELLS_WORDS);
 }
 
-/* Whether no top word of a size has a bit, of more than one. */
+/* Whether a size is nowhere, in a rack with several top words. */
 bool xseg_rack_has_none(const struct xseg_rack *rack, uint32_t quanta);
 
 /* A word has no cell of a size any more.  Without a branch, as above. */

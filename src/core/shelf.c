@@ -3,8 +3,7 @@
 
 #include <inttypes.h>
 
-/* Steps from the first block on before the marks are asked: of four in five, what is searched for is not
- * farther away. */
+/* Steps from the first block before the marks are asked: four of five searches end within them. */
 #define STEPS 4u
 
 void xseg_shelf_init(struct xseg_shelf *shelf)

@@ -13,7 +13,8 @@
  *
  * Invariants:
  *   SHORT-1  a stream with a shortcut is there, its device open and without a route, and the
- *            configuration in force has plain hits; but for what a call that has not returned changes.
+ *            configuration in force has plain hits, and its `way` is what that says; but for what a call
+ *            that has not returned changes.
  *
  * Locking: entries change under TABLE; reading one needs no lock.  What an entry leads to stays until
  * the allocator closes.

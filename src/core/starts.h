@@ -3,12 +3,12 @@
  * Starts: which live or pending block begins at an address.
  *
  * A GiB of addresses is cut into slots of 1 MiB.  Large blocks are larger than that, and a block that is
- * alone in its segment may be smaller, so no two of them begin in the same slot.  A MiB that lies in an
- * extent with cells leads to the extent: its cells say the rest.
+ * alone in its segment may be smaller, so no two of them begin in the same slot.  Where the GiB has a
+ * leaf (lookup.h), a MiB that lies in an extent with cells leads to the extent: its cells say the rest.
  *
  * Invariants; xseg_extent_audit() checks them:
  *   START-1  the slot of a live or pending block leads to it.
- *   START-2  a slot leads to nothing else: to a block that begins in it, and is not free.
+ *   START-2  a slot that leads to a block leads to one that begins in it, and is live, pending or busy.
  *
  * Locking: that of the arena whose memory lies there.  Reading needs none.  What a slot leads to says whose
  * it is (slab.h, extent.h), and that is there until the allocator closes: under that arena's lock, a slot that
@@ -79,7 +79,8 @@ static inline void xseg_start_remove(xseg_start *start)
     atomic_store_explicit(start, 0, memory_order_relaxed);
 }
 
-/* The block of an arena, whose lock is held, that begins in a slot, which may be missing; or NULL. */
+/* The block that begins in a slot (NULL: there is no slot), if it is that of an arena, whose lock is held;
+ * else NULL. */
 static inline struct xseg_block *xseg_start_block_of(const xseg_start *start,
                                                      const struct xseg_arena *arena)
 {

@@ -41,7 +41,7 @@ struct xseg_known_stream {
     _Atomic(struct xseg_known_stream *) next; /* in its bucket */
     xseg_stream handle;
     int ordinal;                       /* of its device */
-    _Atomic(enum xseg_stream_way) way; /* with a shortcut */
+    _Atomic(enum xseg_stream_way) way; /* with a shortcut; written under TABLE */
     atomic_uint_fast64_t number;       /* never used for another stream */
     _Atomic(enum xseg_stream_state) state;
     /* The thread that named it last during a capture; see xseg_streams_claim(). */
