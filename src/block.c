@@ -253,50 +253,49 @@ NEXT alloc_large_classic(struct xseg_arena *arena, void **out, size_t bytes) XSE
     return finish_large(arena, out, bytes, xseg_arena_hit_classic(arena, bytes));
 }
 
-NEXT alloc_large(struct xseg_allocator *allocator, int device, size_t bytes, xseg_stream stream,
-                 void **out) XSEG_UNCHECKED
+/* From the arena that a shortcut leads to, by the rules that its stream is known to have. */
+static inline __attribute__((always_inline)) xseg_status
+alloc_by_way(struct xseg_allocator *allocator, int device, size_t bytes, xseg_stream stream,
+             void **out, bool is_small) XSEG_UNCHECKED
 {
     enum xseg_stream_way way = XSEG_WAY_ASK;
+    struct xseg_arena *arena = xseg_hit_arena(allocator, device, stream, is_small, &way);
 
-    if (__builtin_expect(bytes - 1 >= XSEG_SIZE_ABSURD - 1, 0))
-        return alloc_slowly(allocator, device, bytes, stream, out);
-    struct xseg_arena *arena = xseg_hit_arena(allocator, device, stream, false, &way);
     if (__builtin_expect(arena == NULL, 0))
         return alloc_slowly(allocator, device, bytes, stream, out);
     if (__builtin_expect(xseg_hit_is_pending(arena), 0))
         return alloc_looking(arena, out, bytes);
-    if (way <= XSEG_WAY_CLASSIC)
-        return way == XSEG_WAY_CLASSIC && xseg_latch_try_own(&arena->lock)
-                   ? alloc_large_classic(arena, out, bytes)
-                   : alloc_from(allocator, device, bytes, stream, out, arena);
+    if (way <= XSEG_WAY_CLASSIC) {
+        if (way == XSEG_WAY_ASK || !xseg_latch_try_own(&arena->lock))
+            return alloc_from(allocator, device, bytes, stream, out, arena);
+        return is_small ? alloc_racked_classic(arena, out, bytes)
+                        : alloc_large_classic(arena, out, bytes);
+    }
     if (!xseg_latch_try_own(&arena->lock))
         return alloc_from(allocator, device, bytes, stream, out, arena);
-    return alloc_large_held(arena, out, bytes);
+    if (!is_small)
+        return alloc_large_held(arena, out, bytes);
+    return __builtin_expect(xseg_plain_is_frontier_all(arena), 0)
+               ? alloc_at_frontier(arena, out, bytes)
+               : alloc_racked(arena, out, bytes);
+}
+
+NEXT alloc_large(struct xseg_allocator *allocator, int device, size_t bytes, xseg_stream stream,
+                 void **out) XSEG_UNCHECKED
+{
+    if (__builtin_expect(bytes - 1 >= XSEG_SIZE_ABSURD - 1, 0))
+        return alloc_slowly(allocator, device, bytes, stream, out);
+    return alloc_by_way(allocator, device, bytes, stream, out, false);
 }
 
 xseg_status xseg_alloc(struct xseg_allocator *allocator, int device, size_t bytes,
                        xseg_stream stream, void **out) XSEG_UNCHECKED
 {
-    enum xseg_stream_way way = XSEG_WAY_ASK;
-
     if (__builtin_expect(allocator == NULL || out == NULL, 0))
         return alloc_slowly(allocator, device, bytes, stream, out);
     if (bytes - 1 >= XSEG_SIZE_SMALL_MAX)
         return alloc_large(allocator, device, bytes, stream, out);
-    struct xseg_arena *arena = xseg_hit_arena(allocator, device, stream, true, &way);
-    if (__builtin_expect(arena == NULL, 0))
-        return alloc_slowly(allocator, device, bytes, stream, out);
-    if (__builtin_expect(xseg_hit_is_pending(arena), 0))
-        return alloc_looking(arena, out, bytes);
-    if (way <= XSEG_WAY_CLASSIC)
-        return way == XSEG_WAY_CLASSIC && xseg_latch_try_own(&arena->lock)
-                   ? alloc_racked_classic(arena, out, bytes)
-                   : alloc_from(allocator, device, bytes, stream, out, arena);
-    if (!xseg_latch_try_own(&arena->lock))
-        return alloc_from(allocator, device, bytes, stream, out, arena);
-    return __builtin_expect(xseg_plain_is_frontier_all(arena), 0)
-               ? alloc_at_frontier(arena, out, bytes)
-               : alloc_racked(arena, out, bytes);
+    return alloc_by_way(allocator, device, bytes, stream, out, true);
 }
 
 NEXT free_slowly(struct xseg_allocator *allocator, void *ptr)
