@@ -246,6 +246,23 @@ xseg_status xseg_device_expect_none_live(struct xseg_device *device)
                      live.count > 4 ? ", ..." : "");
 }
 
+/* Nobody waits for a stream of a lost device. */
+static void pass(void *self, struct xseg_known_stream *stream)
+{
+    struct xseg_device *device = self;
+
+    xseg_pending_passed(&device->pending, stream);
+}
+
+/* What is pending is taken back while its extents are there: no slot of the look-up leads to it any more. */
+static void abandon_pending(struct xseg_device *device)
+{
+    xseg_pending_lock(&device->pending);
+    xseg_deferred_settle(&device->pending, NULL);
+    xseg_pending_unlock(&device->pending);
+    xseg_streams_visit(&device->streams, pass, device);
+}
+
 xseg_status xseg_device_give_back(struct xseg_device *device)
 {
     xseg_status status = XSEG_OK;
@@ -254,6 +271,7 @@ xseg_status xseg_device_give_back(struct xseg_device *device)
     if (!xseg_context_is_lost(&device->context))
         status = give_everything_back(device);
     if (xseg_context_is_lost(&device->context)) {
+        abandon_pending(device);
         xseg_pause_abandon(device);
         xseg_device_visit_arenas(device, abandon_extents, NULL);
         status = XSEG_OK;

@@ -112,6 +112,69 @@ static void while_opening(void **state)
     assert_int_equal(xseg_close(allocator), XSEG_OK);
 }
 
+/* Memory of a pool's own, at the address that `context` is. */
+static void *give(void *context, size_t bytes, int ordinal, xseg_stream stream)
+{
+    (void)bytes;
+    (void)ordinal;
+    (void)stream;
+    return context;
+}
+
+static void take_back(void *context, void *memory, size_t bytes, int ordinal, xseg_stream stream)
+{
+    (void)bytes;
+    (void)ordinal;
+    (void)stream;
+    assert_ptr_equal(memory, context);
+}
+
+/* A close that is refused by another device has let go of what a lost one had pending: its address may come
+ * again, and its streams may pass. */
+static void pending_goes_with_the_device(size_t bytes)
+{
+    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_sim_fault fault = XSEG_SIM_FAULT_INIT;
+    struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
+    struct xseg_pool *pool[2];
+    void *gone, *other = NULL;
+
+    settings.devices = 2;
+    options.memory = (struct xseg_pool_memory){give, take_back, (void *)((uintptr_t)1 << 46)};
+    struct xseg_allocator *allocator = scene_open_on(&settings, "expandable_segments:False");
+    const xseg_stream side = scene_stream();
+    for (int device = 0; device < 2; device++)
+        assert_int_equal(xseg_pool_create(allocator, device, &options, &pool[device]), XSEG_OK);
+    gone = scene_alloc_in(allocator, pool[0], bytes, NULL);
+    assert_int_equal(xseg_sim_launch(side, UINT64_MAX), XSEG_OK);
+    assert_int_equal(xseg_use(allocator, gone, side), XSEG_OK);
+    scene_free(allocator, gone);
+    assert_int_equal(xseg_sim_fail("cuMemAlloc", 1, ILLEGAL_ADDRESS), XSEG_OK);
+    assert_int_equal(xseg_alloc(allocator, 0, 100 * MIB, NULL, &other), XSEG_ERR_DEVICE_LOST);
+
+    assert_int_equal(xseg_alloc(allocator, 1, 100 * MIB, NULL, &other), XSEG_OK);
+    scene_free(allocator, other);
+    fault.call = "cuMemFree";
+    fault.nth = fault.every = 1;
+    fault.error = 1;
+    assert_int_equal(xseg_sim_fault_set(1, &fault), XSEG_OK);
+    scene_expect_error(xseg_close(allocator), XSEG_ERR_DRIVER, "cuMemFree");
+    assert_int_equal(xseg_sim_fault_set(1, NULL), XSEG_OK);
+
+    assert_int_equal(xseg_free(allocator, gone), XSEG_ERR_NOT_LIVE);
+    assert_ptr_equal(scene_alloc_in(allocator, pool[1], bytes, NULL), gone);
+    assert_int_equal(xseg_passed(allocator, 0, side), XSEG_OK);
+    scene_free(allocator, gone);
+    assert_int_equal(xseg_close(allocator), XSEG_OK);
+}
+
+static void with_something_pending(void **state)
+{
+    (void)state;
+    pending_goes_with_the_device(5 * MIB);
+    pending_goes_with_the_device(5000);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -120,6 +183,7 @@ int main(void)
         cmocka_unit_test(after_the_driver_has_shut_down),
         cmocka_unit_test(while_closing),
         cmocka_unit_test(while_opening),
+        cmocka_unit_test(with_something_pending),
     };
 
     return cmocka_run_group_tests_name("lost", tests, NULL, NULL);
