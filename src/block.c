@@ -120,16 +120,17 @@ static inline const struct xseg_config *config_of(const struct xseg_arena *arena
  * it says is asked again after the look, so that three registers are saved and not six. */
 NEXT alloc_looking(struct xseg_arena *arena, void **out, size_t bytes) XSEG_UNCHECKED
 {
-    uint64_t base;
+    uint64_t base = 0;
 
     xseg_device_look_at_pending(arena, config_of(arena));
     xseg_arena_lock(arena);
     const enum xseg_stream_way way =
         atomic_load_explicit(&xseg_arena_stream(arena)->way, memory_order_relaxed);
-    if (!arena->is_small && way != XSEG_WAY_ASK)
-        base = xseg_hit_large(arena, bytes, way);
-    else
-        base = xseg_hit_serve(config_of(arena), arena, bytes);
+    /* The look may be what finds the device lost. */
+    if (__builtin_expect(!xseg_context_is_lost(&arena->device->context), 1))
+        base = !arena->is_small && way != XSEG_WAY_ASK
+                   ? xseg_hit_large(arena, bytes, way)
+                   : xseg_hit_serve(config_of(arena), arena, bytes);
     xseg_arena_unlock(arena);
     if (__builtin_expect(base == 0, 0))
         return alloc_generally(arena->device->allocator, arena->device->context.ordinal, bytes,

@@ -80,6 +80,8 @@ bool xseg_hit_alloc(struct xseg_allocator *allocator, int ordinal, uint64_t byte
     if (xseg_hit_is_pending(arena)) {
         xseg_device_look_at_pending(arena, config);
         *has_asked = true;
+        if (xseg_context_is_lost(&device->context))
+            return false;
     }
     xseg_arena_lock(arena);
     const uint64_t base = xseg_hit_serve(config, arena, bytes);

@@ -112,6 +112,31 @@ static void while_opening(void **state)
     assert_int_equal(xseg_close(allocator), XSEG_OK);
 }
 
+/* The question about a pending block finds the device lost: nothing is served, though it is cached. */
+static void while_asking(void **state)
+{
+    for (unsigned is_known = 0; is_known < 2; is_known++) {
+        struct xseg_allocator *allocator = scene_open("expandable_segments:True");
+        const xseg_stream side = scene_stream();
+        void *pending = scene_alloc(allocator, 5 * MIB, NULL), *ptr = NULL;
+
+        (void)state;
+        scene_free(allocator, scene_alloc(allocator, 6 * MIB, NULL));
+        /* A stream has a shortcut after its second request, and none after a configuration. */
+        if (is_known != 0)
+            scene_free(allocator, scene_alloc(allocator, 6 * MIB, NULL));
+        assert_int_equal(xseg_sim_launch(side, UINT64_MAX), XSEG_OK);
+        assert_int_equal(xseg_use(allocator, pending, side), XSEG_OK);
+        scene_free(allocator, pending);
+        if (is_known == 0)
+            assert_int_equal(xseg_configure(allocator, "expandable_segments:True"), XSEG_OK);
+        assert_int_equal(xseg_sim_fail("cuEventQuery", 1, ILLEGAL_ADDRESS), XSEG_OK);
+        scene_expect_error(xseg_alloc(allocator, 0, 6 * MIB, NULL, &ptr), XSEG_ERR_DEVICE_LOST,
+                           "device 0 is lost");
+        assert_int_equal(xseg_close(allocator), XSEG_OK);
+    }
+}
+
 /* Memory of a pool's own, at the address that `context` is. */
 static void *give(void *context, size_t bytes, int ordinal, xseg_stream stream)
 {
@@ -183,6 +208,7 @@ int main(void)
         cmocka_unit_test(after_the_driver_has_shut_down),
         cmocka_unit_test(while_closing),
         cmocka_unit_test(while_opening),
+        cmocka_unit_test(while_asking),
         cmocka_unit_test(with_something_pending),
     };
 
