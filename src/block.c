@@ -231,7 +231,7 @@ NEXT alloc_at_frontier(struct xseg_arena *arena, void **out, size_t bytes) XSEG_
     return XSEG_OK;
 }
 
-/* What a locked large one has served, or 0. */
+/* Give a large arena its latch back, and the user what it has served; base: 0 if it has not. */
 static inline xseg_status finish_large(struct xseg_arena *arena, void **out, size_t bytes,
                                        uint64_t base) XSEG_UNCHECKED
 {
