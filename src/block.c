@@ -1,12 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* The doors of blocks, of xseg/allocator.h. */
+/* The doors of blocks, of xseg/allocator.h, but for their frees (block_free.c). */
 #include "xseg/allocator.h"
 
 #include <string.h>
 
 #include "src/core/hit.h"
-#include "src/core/large.h"
-#include "src/core/live.h"
 #include "src/door.h"
 
 /* The most that an address can be asked to be a multiple of. */
@@ -83,14 +81,10 @@ xseg_status xseg_alloc_with(struct xseg_allocator *allocator, const struct xseg_
     return alloc_as(allocator, &request, out, false);
 }
 
-/*
- * A hit ends in one of these, the earlier the shorter.  Each takes what the door was given, or the
- * arena that it led to, and ends in a call of the next, so that what the compiler makes of it are jumps, and a door saves no registers.
- */
-#define NEXT static __attribute__((noinline)) xseg_status
+/* A hit ends in one of these, the earlier the shorter. */
 
-NEXT alloc_generally(struct xseg_allocator *allocator, int device, size_t bytes, xseg_stream stream,
-                     void **out, bool has_asked)
+XSEG_DOOR_NEXT alloc_generally(struct xseg_allocator *allocator, int device, size_t bytes,
+                               xseg_stream stream, void **out, bool has_asked)
 {
     struct xseg_request request = XSEG_REQUEST_INIT;
 
@@ -100,8 +94,8 @@ NEXT alloc_generally(struct xseg_allocator *allocator, int device, size_t bytes,
     return alloc_as(allocator, &request, out, has_asked);
 }
 
-NEXT alloc_slowly(struct xseg_allocator *allocator, int device, size_t bytes, xseg_stream stream,
-                  void **out)
+XSEG_DOOR_NEXT alloc_slowly(struct xseg_allocator *allocator, int device, size_t bytes,
+                            xseg_stream stream, void **out)
 {
     bool has_asked = false;
 
@@ -118,7 +112,7 @@ static inline const struct xseg_config *config_of(const struct xseg_arena *arena
 
 /* While something is pending, which is looked at first.  Its arena says who asks, as in alloc_held(); what
  * it says is asked again after the look, so that three registers are saved and not six. */
-NEXT alloc_looking(struct xseg_arena *arena, void **out, size_t bytes) XSEG_UNCHECKED
+XSEG_DOOR_NEXT alloc_looking(struct xseg_arena *arena, void **out, size_t bytes) XSEG_UNCHECKED
 {
     uint64_t base = 0;
 
@@ -140,8 +134,8 @@ NEXT alloc_looking(struct xseg_arena *arena, void **out, size_t bytes) XSEG_UNCH
 }
 
 /* From the arena that a shortcut leads to. */
-NEXT alloc_from(struct xseg_allocator *allocator, int device, size_t bytes, xseg_stream stream,
-                void **out, struct xseg_arena *arena) XSEG_UNCHECKED
+XSEG_DOOR_NEXT alloc_from(struct xseg_allocator *allocator, int device, size_t bytes,
+                          xseg_stream stream, void **out, struct xseg_arena *arena) XSEG_UNCHECKED
 {
     xseg_arena_lock(arena);
     const uint64_t base = xseg_hit_serve(xseg_allocator_config(allocator), arena, bytes);
@@ -154,7 +148,7 @@ NEXT alloc_from(struct xseg_allocator *allocator, int device, size_t bytes, xseg
 
 /* From a small one that is locked, and has to ask by what rule.  Its arena says who asks: with fewer
  * arguments to keep, what comes before it does without saved registers. */
-NEXT alloc_held(struct xseg_arena *arena, void **out, size_t bytes) XSEG_UNCHECKED
+XSEG_DOOR_NEXT alloc_held(struct xseg_arena *arena, void **out, size_t bytes) XSEG_UNCHECKED
 {
     struct xseg_device *device = arena->device;
     const xseg_stream stream = xseg_arena_stream(arena)->handle;
@@ -168,7 +162,7 @@ NEXT alloc_held(struct xseg_arena *arena, void **out, size_t bytes) XSEG_UNCHECK
 }
 
 /* What was handed out passes a limit. */
-NEXT alloc_counted(struct xseg_arena *arena) XSEG_UNCHECKED
+XSEG_DOOR_NEXT alloc_counted(struct xseg_arena *arena) XSEG_UNCHECKED
 {
     xseg_counts_look_around_all(&arena->counts);
     xseg_latch_give_own(&arena->lock);
@@ -176,7 +170,8 @@ NEXT alloc_counted(struct xseg_arena *arena) XSEG_UNCHECKED
 }
 
 /* From one that is locked, and whose rack has nothing that fits.  expandable: of the configuration */
-NEXT alloc_wide(struct xseg_arena *arena, void **out, size_t bytes, bool expandable) XSEG_UNCHECKED
+XSEG_DOOR_NEXT alloc_wide(struct xseg_arena *arena, void **out, size_t bytes,
+                          bool expandable) XSEG_UNCHECKED
 {
     const uint64_t base = xseg_small_hit_wide(arena, bytes, expandable);
 
@@ -187,48 +182,174 @@ NEXT alloc_wide(struct xseg_arena *arena, void **out, size_t bytes, bool expanda
     return XSEG_OK;
 }
 
-/* From one that is locked. */
+/* A place has been found in one that is locked.  is_only: no other cell of its size begins in its word.
+ * The sums come first and the limits last, so that less is kept meanwhile. */
 static inline __attribute__((always_inline)) xseg_status
-cut_rack(struct xseg_arena *arena, void **out, size_t bytes, bool expandable) XSEG_UNCHECKED
+cut_at(struct xseg_arena *arena, void **out, size_t bytes, struct xseg_sheet *sheet, uint64_t index,
+       uint64_t size, uint64_t quanta, bool expandable, bool is_only) XSEG_UNCHECKED
 {
-    const uint64_t rounded = (bytes + XSEG_SIZE_QUANTUM - 1) & ~(XSEG_SIZE_QUANTUM - 1);
-    const uint32_t size =
-        xseg_rack_fit(&arena->small.rack, (uint32_t)(rounded >> XSEG_CELLS_SHIFT));
+    const uint64_t rounded = quanta << XSEG_CELLS_SHIFT;
 
-    if (size == 0)
-        return alloc_wide(arena, out, bytes, expandable);
-    const uint64_t base = xseg_plain_cut_size(&arena->small, bytes, size, expandable);
-    if (__builtin_expect(base == 0, 0))
-        return alloc_held(arena, out, bytes);
-    *out = (void *)(uintptr_t)base; /* NOLINT(performance-no-int-to-ptr) */
+    xseg_counts_add_alloc(&arena->counts, rounded, bytes);
+    sheet->slack[index] = (uint16_t)(rounded - bytes);
+    /* NOLINTNEXTLINE(performance-no-int-to-ptr) */
+    *out = (void *)(uintptr_t)(sheet->base + (index << XSEG_CELLS_SHIFT));
     if (!expandable)
-        xseg_fragments_cut(&arena->counts, rounded, ((uint64_t)size << XSEG_CELLS_SHIFT) - rounded);
-    if (__builtin_expect(xseg_counts_alloc_passes(&arena->counts, rounded, bytes), 0))
+        xseg_fragments_cut(&arena->counts, rounded, (size - quanta) << XSEG_CELLS_SHIFT);
+    if (is_only)
+        xseg_rack_clear_lowest(&arena->small.rack, sheet, size);
+    xseg_plain_cut(&arena->small.rack, sheet, index, size, quanta);
+    if (__builtin_expect(xseg_counts_are_past_limits(&arena->counts), 0))
         return alloc_counted(arena);
     xseg_latch_give_own(&arena->lock);
     return XSEG_OK;
 }
 
-NEXT alloc_racked(struct xseg_arena *arena, void **out, size_t bytes) XSEG_UNCHECKED
+XSEG_DOOR_NEXT alloc_head(struct xseg_arena *arena, void **out, size_t bytes,
+                          struct xseg_sheet *sheet, uint64_t index, uint64_t size) XSEG_UNCHECKED
 {
-    return cut_rack(arena, out, bytes, true);
+    return cut_at(arena, out, bytes, sheet, index, size, xseg_plain_quanta(bytes), true, true);
 }
 
-NEXT alloc_racked_classic(struct xseg_arena *arena, void **out, size_t bytes) XSEG_UNCHECKED
+XSEG_DOOR_NEXT alloc_head_classic(struct xseg_arena *arena, void **out, size_t bytes,
+                                  struct xseg_sheet *sheet, uint64_t index,
+                                  uint64_t size) XSEG_UNCHECKED
 {
-    return cut_rack(arena, out, bytes, false);
+    return cut_at(arena, out, bytes, sheet, index, size, xseg_plain_quanta(bytes), false, true);
+}
+
+/* The same, where others of its size may begin in its word. */
+static inline __attribute__((always_inline)) xseg_status
+cut_among(struct xseg_arena *arena, void **out, size_t bytes, struct xseg_sheet *sheet,
+          uint64_t index, uint64_t size, bool expandable) XSEG_UNCHECKED
+{
+    if (index / 64 == XSEG_CELLS_WORDS - 1)
+        return alloc_held(arena, out, bytes);
+    return cut_at(arena, out, bytes, sheet, index, size, xseg_plain_quanta(bytes), expandable,
+                  !xseg_rack_has_other(sheet, (uint32_t)(index / 64), (uint32_t)size,
+                                       (uint64_t)1 << index % 64));
+}
+
+XSEG_DOOR_NEXT alloc_among(struct xseg_arena *arena, void **out, size_t bytes,
+                           struct xseg_sheet *sheet, uint64_t index, uint64_t size) XSEG_UNCHECKED
+{
+    return cut_among(arena, out, bytes, sheet, index, size, true);
+}
+
+XSEG_DOOR_NEXT alloc_among_classic(struct xseg_arena *arena, void **out, size_t bytes,
+                                   struct xseg_sheet *sheet, uint64_t index,
+                                   uint64_t size) XSEG_UNCHECKED
+{
+    return cut_among(arena, out, bytes, sheet, index, size, false);
 }
 
 /* The same, where nothing but the frontier is cached. */
-NEXT alloc_at_frontier(struct xseg_arena *arena, void **out, size_t bytes) XSEG_UNCHECKED
+XSEG_DOOR_NEXT alloc_at_frontier(struct xseg_arena *arena, void **out, size_t bytes) XSEG_UNCHECKED
 {
     const uint64_t base = xseg_plain_cut_frontier(arena, bytes);
 
     if (__builtin_expect(base == 0, 0))
-        return alloc_racked(arena, out, bytes);
-    xseg_latch_give_own(&arena->lock);
+        return alloc_wide(arena, out, bytes, true);
     *out = (void *)(uintptr_t)base; /* NOLINT(performance-no-int-to-ptr) */
+    if (__builtin_expect(xseg_counts_are_past_limits(&arena->counts), 0))
+        return alloc_counted(arena);
+    xseg_latch_give_own(&arena->lock);
     return XSEG_OK;
+}
+
+/* From one that is locked, and whose rack has no cell below 64 quanta that fits. */
+static inline __attribute__((always_inline)) xseg_status
+alloc_from_long(struct xseg_arena *arena, void **out, size_t bytes, bool expandable) XSEG_UNCHECKED
+{
+    if (expandable && xseg_plain_is_frontier_all(arena))
+        return alloc_at_frontier(arena, out, bytes);
+    const uint64_t size = xseg_rack_fit(&arena->small.rack, (uint32_t)xseg_plain_quanta(bytes));
+    if (size == 0)
+        return alloc_wide(arena, out, bytes, expandable);
+    if (__builtin_expect(!arena->small.is_plain, 0))
+        return alloc_held(arena, out, bytes);
+    struct xseg_sheet *sheet = xseg_plain_find_sheet(&arena->small.rack, size);
+    const uint64_t number = (uint64_t)__builtin_ctzll(sheet->bin[size]);
+    const uint64_t index = number * 64 + xseg_rack_pick_last(&sheet->word[number]);
+    if (__builtin_expect(xseg_plain_must_ask(sheet, index, size, expandable), 0))
+        return alloc_held(arena, out, bytes);
+    return expandable ? alloc_head(arena, out, bytes, sheet, index, size)
+                      : alloc_head_classic(arena, out, bytes, sheet, index, size);
+}
+
+XSEG_DOOR_NEXT alloc_long(struct xseg_arena *arena, void **out, size_t bytes) XSEG_UNCHECKED
+{
+    return alloc_from_long(arena, out, bytes, true);
+}
+
+XSEG_DOOR_NEXT alloc_long_classic(struct xseg_arena *arena, void **out, size_t bytes) XSEG_UNCHECKED
+{
+    return alloc_from_long(arena, out, bytes, false);
+}
+
+/* From a sheet that has the best size; is_all: which is just what is asked for. */
+static inline __attribute__((always_inline)) xseg_status
+alloc_from_sheet(struct xseg_arena *arena, void **out, size_t bytes, struct xseg_sheet *sheet,
+                 uint64_t size, bool is_all, bool expandable) XSEG_UNCHECKED
+{
+    const uint64_t number = (uint64_t)__builtin_ctzll(sheet->bin[size]);
+    bool may_have_other = false;
+    const uint64_t index =
+        number * 64 + xseg_rack_pick_short(&sheet->word[number], size, &may_have_other);
+
+    if (__builtin_expect(xseg_plain_must_ask(sheet, index, size, expandable), 0))
+        return alloc_held(arena, out, bytes);
+    if (__builtin_expect(may_have_other, 0))
+        return expandable ? alloc_among(arena, out, bytes, sheet, index, size)
+                          : alloc_among_classic(arena, out, bytes, sheet, index, size);
+    return cut_at(arena, out, bytes, sheet, index, size, is_all ? size : xseg_plain_quanta(bytes),
+                  expandable, true);
+}
+
+XSEG_DOOR_NEXT alloc_fit(struct xseg_arena *arena, void **out, size_t bytes,
+                         struct xseg_sheet *sheet, uint64_t size) XSEG_UNCHECKED
+{
+    return alloc_from_sheet(arena, out, bytes, sheet, size, true, true);
+}
+
+XSEG_DOOR_NEXT alloc_larger(struct xseg_arena *arena, void **out, size_t bytes,
+                            struct xseg_sheet *sheet, uint64_t size) XSEG_UNCHECKED
+{
+    return alloc_from_sheet(arena, out, bytes, sheet, size, false, true);
+}
+
+XSEG_DOOR_NEXT alloc_fit_classic(struct xseg_arena *arena, void **out, size_t bytes,
+                                 struct xseg_sheet *sheet, uint64_t size) XSEG_UNCHECKED
+{
+    return alloc_from_sheet(arena, out, bytes, sheet, size, false, false);
+}
+
+/* From one that is locked. */
+XSEG_DOOR_NEXT alloc_racked(struct xseg_arena *arena, void **out, size_t bytes) XSEG_UNCHECKED
+{
+    const uint64_t quanta = xseg_plain_quanta(bytes);
+    const uint64_t size = xseg_rack_fit_short(&arena->small.rack, quanta);
+
+    if (size == 0)
+        return alloc_long(arena, out, bytes);
+    if (__builtin_expect(!arena->small.is_plain, 0))
+        return alloc_held(arena, out, bytes);
+    struct xseg_sheet *sheet = xseg_plain_find_sheet(&arena->small.rack, size);
+    return size == quanta ? alloc_fit(arena, out, bytes, sheet, size)
+                          : alloc_larger(arena, out, bytes, sheet, size);
+}
+
+XSEG_DOOR_NEXT alloc_racked_classic(struct xseg_arena *arena, void **out,
+                                    size_t bytes) XSEG_UNCHECKED
+{
+    const uint64_t size = xseg_rack_fit_short(&arena->small.rack, xseg_plain_quanta(bytes));
+
+    if (size == 0)
+        return alloc_long_classic(arena, out, bytes);
+    if (__builtin_expect(!arena->small.is_plain, 0))
+        return alloc_held(arena, out, bytes);
+    return alloc_fit_classic(arena, out, bytes, xseg_plain_find_sheet(&arena->small.rack, size),
+                             size);
 }
 
 /* Give a large arena its latch back, and the user what it has served; base: 0 if it has not. */
@@ -244,12 +365,13 @@ static inline xseg_status finish_large(struct xseg_arena *arena, void **out, siz
 }
 
 /* From a large one that is locked, by the rules that are known. */
-NEXT alloc_large_held(struct xseg_arena *arena, void **out, size_t bytes) XSEG_UNCHECKED
+XSEG_DOOR_NEXT alloc_large_held(struct xseg_arena *arena, void **out, size_t bytes) XSEG_UNCHECKED
 {
     return finish_large(arena, out, bytes, xseg_arena_hit_expandable(arena, bytes));
 }
 
-NEXT alloc_large_classic(struct xseg_arena *arena, void **out, size_t bytes) XSEG_UNCHECKED
+XSEG_DOOR_NEXT alloc_large_classic(struct xseg_arena *arena, void **out,
+                                   size_t bytes) XSEG_UNCHECKED
 {
     return finish_large(arena, out, bytes, xseg_arena_hit_classic(arena, bytes));
 }
@@ -276,13 +398,11 @@ alloc_by_way(struct xseg_allocator *allocator, int device, size_t bytes, xseg_st
         return alloc_from(allocator, device, bytes, stream, out, arena);
     if (!is_small)
         return alloc_large_held(arena, out, bytes);
-    return __builtin_expect(xseg_plain_is_frontier_all(arena), 0)
-               ? alloc_at_frontier(arena, out, bytes)
-               : alloc_racked(arena, out, bytes);
+    return alloc_racked(arena, out, bytes);
 }
 
-NEXT alloc_large(struct xseg_allocator *allocator, int device, size_t bytes, xseg_stream stream,
-                 void **out) XSEG_UNCHECKED
+XSEG_DOOR_NEXT alloc_large(struct xseg_allocator *allocator, int device, size_t bytes,
+                           xseg_stream stream, void **out) XSEG_UNCHECKED
 {
     if (__builtin_expect(bytes - 1 >= XSEG_SIZE_ABSURD - 1, 0))
         return alloc_slowly(allocator, device, bytes, stream, out);
@@ -297,178 +417,6 @@ xseg_status xseg_alloc(struct xseg_allocator *allocator, int device, size_t byte
     if (bytes - 1 >= XSEG_SIZE_SMALL_MAX)
         return alloc_large(allocator, device, bytes, stream, out);
     return alloc_by_way(allocator, device, bytes, stream, out, true);
-}
-
-NEXT free_slowly(struct xseg_allocator *allocator, void *ptr)
-{
-    XSEG_DOOR(allocator);
-    if (xseg_hit_free(allocator, ptr))
-        return XSEG_OK;
-    return ptr == NULL ? XSEG_OK : xseg_allocator_free(allocator, ptr);
-}
-
-/* In an extent of a locked arena. */
-NEXT free_held(struct xseg_arena *arena, struct xseg_extent *extent, void *ptr) XSEG_UNCHECKED
-{
-    const bool freed = xseg_hit_free_at(arena, extent, (uint64_t)(uintptr_t)ptr);
-
-    xseg_latch_give_own(&arena->lock);
-    return __builtin_expect(freed, 1) ? XSEG_OK : free_slowly(arena->device->allocator, ptr);
-}
-
-/* A cell that merges, or ends in another word than it begins. */
-NEXT free_merging(struct xseg_arena *arena, struct xseg_extent *extent,
-                  uint32_t quantum) XSEG_UNCHECKED
-{
-    xseg_small_free(arena, extent, quantum);
-    xseg_latch_give_own(&arena->lock);
-    return XSEG_OK;
-}
-
-/* A cell of a classic segment has become a fragment. */
-NEXT free_fragment(struct xseg_arena *arena, uint64_t bytes) XSEG_UNCHECKED
-{
-    xseg_fragments_add(&arena->counts, bytes);
-    xseg_latch_give_own(&arena->lock);
-    return XSEG_OK;
-}
-
-/* Whether a live cell of a locked arena begins at an address, and where. */
-static inline bool is_cell(struct xseg_arena *arena, struct xseg_extent *extent, void *ptr,
-                           uint32_t *quantum)
-{
-    const uint64_t address = (uint64_t)(uintptr_t)ptr;
-
-    return __builtin_expect(extent->arena == arena && extent->first != NULL &&
-                                xseg_live_lies_in(extent, address) &&
-                                xseg_live_find_cell(extent, address, quantum),
-                            1);
-}
-
-/* Of a small extent. */
-NEXT free_cell(struct xseg_arena *arena, struct xseg_extent *extent, void *ptr) XSEG_UNCHECKED
-{
-    uint32_t quantum = 0;
-
-    if (!is_cell(arena, extent, ptr, &quantum))
-        return free_held(arena, extent, ptr);
-    const uint64_t bytes = xseg_plain_free(arena, extent, quantum);
-    if (bytes == 0)
-        return free_merging(arena, extent, quantum);
-    if (!xseg_extent_is_expandable(extent))
-        return free_fragment(arena, bytes);
-    xseg_latch_give_own(&arena->lock);
-    return XSEG_OK;
-}
-
-/* The same, a little before the frontier. */
-NEXT free_at_frontier(struct xseg_arena *arena, struct xseg_extent *extent,
-                      void *ptr) XSEG_UNCHECKED
-{
-    if (!xseg_plain_join_frontier(arena, extent, (uint64_t)(uintptr_t)ptr))
-        return free_cell(arena, extent, ptr);
-    xseg_latch_give_own(&arena->lock);
-    return XSEG_OK;
-}
-
-/* In an arena that several threads use. */
-NEXT free_shared(struct xseg_allocator *allocator, void *ptr, struct xseg_extent *extent,
-                 struct xseg_arena *arena) XSEG_UNCHECKED
-{
-    xseg_arena_lock(arena);
-    const bool freed = xseg_hit_free_at(arena, extent, (uint64_t)(uintptr_t)ptr);
-    xseg_arena_unlock(arena);
-    return __builtin_expect(freed, 1) ? XSEG_OK : free_slowly(allocator, ptr);
-}
-
-/* Free what a slot leads to, in a locked arena; false if there is more to do, or it has changed. */
-static inline bool frees_started(void *ptr, xseg_start *start, uintptr_t what,
-                                 struct xseg_arena *arena)
-{
-    if (!xseg_start_is_still(start, what))
-        return false;
-    return xseg_start_is_extent(what)
-               ? xseg_hit_free_at(arena, xseg_start_extent(what), (uint64_t)(uintptr_t)ptr)
-               : xseg_arena_hit_free(arena, start, xseg_start_block(what),
-                                     (uint64_t)(uintptr_t)ptr);
-}
-
-/* In an arena that several threads use. */
-NEXT free_started_shared(struct xseg_allocator *allocator, void *ptr, xseg_start *start,
-                         uintptr_t what) XSEG_UNCHECKED
-{
-    struct xseg_arena *arena = xseg_start_arena(what);
-
-    xseg_arena_lock(arena);
-    const bool freed = frees_started(ptr, start, what, arena);
-    xseg_arena_unlock(arena);
-    return __builtin_expect(freed, 1) ? XSEG_OK : free_slowly(allocator, ptr);
-}
-
-/* What was taken back merges. */
-NEXT free_split(struct xseg_arena *arena, struct xseg_block *block) XSEG_UNCHECKED
-{
-    xseg_large_merge(arena, block);
-    xseg_latch_give_own(&arena->lock);
-    return XSEG_OK;
-}
-
-/* A large block, to which its slot led before the arena was locked. */
-NEXT free_block(struct xseg_arena *arena, xseg_start *start, void *ptr,
-                uintptr_t what) XSEG_UNCHECKED
-{
-    struct xseg_block *block = xseg_start_block(what);
-
-    if (__builtin_expect(!xseg_start_is_still(start, what) ||
-                             !xseg_large_take_back(arena, start, block, (uint64_t)(uintptr_t)ptr),
-                         0)) {
-        xseg_latch_give_own(&arena->lock);
-        return free_slowly(arena->device->allocator, ptr);
-    }
-    if (xseg_block_is_split(block))
-        return free_split(arena, block);
-    xseg_large_put_whole(arena, block);
-    xseg_latch_give_own(&arena->lock);
-    return XSEG_OK;
-}
-
-/* At a slot that leads to a large block, or to a classic extent with cells. */
-NEXT free_started(struct xseg_allocator *allocator, void *ptr, xseg_start *start) XSEG_UNCHECKED
-{
-    const uintptr_t what = xseg_start_read(start);
-
-    if (__builtin_expect(what == 0, 0))
-        return free_slowly(allocator, ptr);
-    struct xseg_arena *arena = xseg_start_arena(what);
-    if (!xseg_latch_try_own(&arena->lock))
-        return free_started_shared(allocator, ptr, start, what);
-    return xseg_start_is_extent(what) ? free_cell(arena, xseg_start_extent(what), ptr)
-                                      : free_block(arena, start, ptr, what);
-}
-
-xseg_status xseg_free(struct xseg_allocator *allocator, void *ptr) XSEG_UNCHECKED
-{
-    const uint64_t address = (uint64_t)(uintptr_t)ptr;
-
-    if (__builtin_expect(allocator == NULL ||
-                             !atomic_load_explicit(&allocator->frees_plainly, memory_order_acquire),
-                         0))
-        return free_slowly(allocator, ptr);
-    const uintptr_t entry = xseg_lookup_at(&allocator->lookup, address);
-    struct xseg_lookup_leaf *leaf = xseg_lookup_leaf_of(entry);
-    if (leaf != NULL)
-        return free_started(allocator, ptr, xseg_lookup_start_in(leaf, address));
-    struct xseg_extent *extent =
-        (struct xseg_extent *)entry; /* NOLINT(performance-no-int-to-ptr) */
-    if (__builtin_expect(extent == NULL, 0))
-        return free_slowly(allocator, ptr);
-    struct xseg_arena *arena = extent->arena;
-    if (!xseg_latch_try_own(&arena->lock))
-        return free_shared(allocator, ptr, extent, arena);
-    if (xseg_plain_is_near_frontier(arena, extent, address))
-        return free_at_frontier(arena, extent, ptr);
-    return __builtin_expect(extent->has_cells, 1) ? free_cell(arena, extent, ptr)
-                                                  : free_held(arena, extent, ptr);
 }
 
 xseg_status xseg_block(struct xseg_allocator *allocator, const void *anywhere,

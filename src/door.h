@@ -54,4 +54,11 @@ static inline xseg_status xseg_door_forked(void)
 #define XSEG_DOOR_KNOWS(given, type) \
     ((given)->struct_bytes >= sizeof(size_t) && (given)->struct_bytes <= sizeof(type))
 
+/*
+ * A door that has to be short ends in a call of one of these, and each of them in a call of the next: with
+ * what the door was given, or what it led to.  What the compiler makes of that are jumps, and none saves
+ * registers for another.  Each begins a cache line: where linking puts them moves traces by 5 % else.
+ */
+#define XSEG_DOOR_NEXT static __attribute__((noinline, aligned(64))) xseg_status
+
 #endif

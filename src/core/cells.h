@@ -72,8 +72,15 @@ struct xseg_sheet {
     struct xseg_rack_level *level, *top;
     uint64_t rank_bit, top_bit;
     uint64_t base; /* the address of its first quantum */
-    _Alignas(64) struct xseg_cells_word word[XSEG_CELLS_WORDS]; /* two in a cache line */
-    uint64_t bin[XSEG_CELLS_WIDE]; /* by size: words in which a cached cell of it begins; rack.h */
+    union {
+        /* Two in a cache line.  One is behind the last, with no start: no size is 0, so bin[0] is 0. */
+        _Alignas(64) struct xseg_cells_word word[XSEG_CELLS_WORDS + 1];
+        struct {
+            struct xseg_cells_word own_word[XSEG_CELLS_WORDS];
+            /* By size: words in which a cached cell of it begins; rack.h. */
+            uint64_t bin[XSEG_CELLS_WIDE];
+        };
+    };
     xseg_cells_slack slack[XSEG_CELLS_SHEET];
     uint64_t filled[XSEG_CELLS_WORDS]; /* quanta that hold the pattern of fill.h */
 };

@@ -17,9 +17,8 @@
 static inline unsigned xseg_fragments_more(struct xseg_counts *counts, enum xseg_count what,
                                            uint64_t amount)
 {
-    return xseg_counts_add(&counts->row[what].up, amount) -
-               atomic_load_explicit(&counts->row[what].down, memory_order_relaxed) >
-           atomic_load_explicit(&counts->ceiling[what], memory_order_relaxed);
+    xseg_counts_add(&counts->row[what].up, amount);
+    return xseg_counts_is_above(&counts->row[what], &counts->ceiling[what]);
 }
 
 static inline void xseg_fragments_look(struct xseg_counts *counts, unsigned passes)

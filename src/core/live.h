@@ -51,9 +51,6 @@ static inline bool xseg_live_find_cell(const struct xseg_extent *extent, uint64_
     const struct xseg_sheet *sheet = xseg_cells_sheet(&extent->cells, *quantum);
     if (offset % XSEG_SIZE_QUANTUM != 0 || sheet == NULL)
         return false;
-    /* Fetched with the word: what is asked of that is a coin's toss, behind which nothing is fetched in
-     * time.  2 % less a pair at 10^6 live cells. */
-    __builtin_prefetch(&sheet->slack[*quantum % XSEG_CELLS_SHEET]);
     return xseg_cells_is_live(&sheet->word[*quantum / 64 % XSEG_CELLS_WORDS], *quantum);
 }
 

@@ -84,13 +84,13 @@ static inline uint64_t *xseg_rack_top(const struct xseg_rack *rack, uint32_t qua
 
 /* A word of a sheet has a cached cell of a size from now on.  Without a branch: whether the sheet had
  * one before is a coin's toss in a churn. */
-static inline void xseg_rack_set(struct xseg_rack *rack, struct xseg_sheet *sheet, uint32_t quanta,
-                                 uint32_t word)
+static inline void xseg_rack_set(struct xseg_rack *rack, struct xseg_sheet *sheet, uint64_t quanta,
+                                 uint64_t word)
 {
     sheet->bin[quanta] |= (uint64_t)1 << word;
     sheet->level[quanta].bits |= sheet->rank_bit;
     sheet->top[quanta].top |= sheet->top_bit;
-    rack->sizes[quanta / 64] |= xseg_cells_bit(quanta);
+    rack->sizes[quanta / 64] |= (uint64_t)1 << quanta % 64;
 }
 
 /* A cell has become cached, and its bits say so. */
@@ -122,7 +122,7 @@ static inline void xseg_rack_clear(struct xseg_rack *rack, struct xseg_sheet *sh
 /* The same for the lowest word of the size, of a rack with one top word: there its bits are the lowest of
  * each level, which are cleared without being looked for. */
 static inline void xseg_rack_clear_lowest(struct xseg_rack *rack, struct xseg_sheet *sheet,
-                                          uint32_t quanta)
+                                          uint64_t quanta)
 {
     const uint64_t bin = sheet->bin[quanta] & (sheet->bin[quanta] - 1);
     uint64_t *bits = &sheet->level[quanta].bits, *top = &sheet->top[quanta].top;
@@ -207,21 +207,39 @@ static inline void xseg_rack_remove_cell(struct xseg_rack *rack, struct xseg_she
     xseg_rack_clear(rack, sheet, quanta, word);
 }
 
-/* The bit number of the lowest cell of a size in a word that has one, and whether it may have another. */
+/* The bit number of a word's last cell, which is cached: the only one of 64 quanta or more that it may
+ * have. */
+static inline uint64_t xseg_rack_pick_last(const struct xseg_cells_word *word)
+{
+    return 63 - (uint64_t)__builtin_clzll(word->start | 1);
+}
+
+/* The bit number of the lowest cell of a size below 64 in a word that has one, and whether it may have
+ * another.  Whether it is the last one, which may end in the next word, is a coin's toss, and not asked. */
+static inline uint64_t xseg_rack_pick_short(const struct xseg_cells_word *word, uint64_t quanta,
+                                            bool *may_have_other)
+{
+    const uint64_t start = word->start, end = (uint64_t)1 << 63;
+    const uint64_t last = end >> __builtin_clzll(start | 1);
+    uint64_t bits = start & word->free & (start >> quanta | last);
+    uint64_t at = (uint64_t)__builtin_ctzll(bits);
+
+    while (__builtin_expect((uint64_t)__builtin_ctzll(start >> at >> 1 | end) < quanta - 1, 0)) {
+        bits &= bits - 1;
+        at = (uint64_t)__builtin_ctzll(bits);
+    }
+    *may_have_other = (bits & (bits - 1)) != 0;
+    return at;
+}
+
+/* The same for any size. */
 static inline uint32_t xseg_rack_pick(const struct xseg_sheet *sheet, uint32_t word,
                                       uint32_t quanta, bool *may_have_other)
 {
     const struct xseg_cells_word *here = &sheet->word[word];
-    const uint64_t start = here->start, cached = start & here->free;
-    uint64_t bits = quanta < 64 ? cached & start >> quanta : 0;
 
-    while (bits != 0 && !xseg_rack_ends_in(start, (uint32_t)__builtin_ctzll(bits), quanta))
-        bits &= bits - 1;
-    if (bits == 0)
-        return 63 - (uint32_t)__builtin_clzll(start | 1);
-    /* The last cell of the word is cached if, of the starts, the highest is a cached one's. */
-    *may_have_other = (bits & (bits - 1)) != 0 || cached > (start ^ cached);
-    return (uint32_t)__builtin_ctzll(bits);
+    return (uint32_t)(quanta < 64 ? xseg_rack_pick_short(here, quanta, may_have_other)
+                                  : xseg_rack_pick_last(here));
 }
 
 /* The smallest size with a cell that is not below one, or 0. */
@@ -238,6 +256,15 @@ static inline uint32_t xseg_rack_fit(const struct xseg_rack *rack, uint32_t quan
         sizes = rack->sizes[word];
     }
     return word * 64 + (uint32_t)__builtin_ctzll(sizes);
+}
+
+/* The same below 64, or 0. */
+static inline uint64_t xseg_rack_fit_short(const struct xseg_rack *rack, uint64_t quanta)
+{
+    if (__builtin_expect(quanta >= 64, 0))
+        return 0;
+    const uint64_t sizes = rack->sizes[0] >> quanta;
+    return __builtin_expect(sizes == 0, 0) ? 0 : quanta + (uint64_t)__builtin_ctzll(sizes);
 }
 
 /* The rank of the lowest sheet with a cell of a size that is there. */

@@ -29,6 +29,7 @@ struct xseg_small {
     struct xseg_cell frontier; /* or zeros; in a cache line with the sizes of the rack */
     struct xseg_rack rack;
     bool has_filled; /* some quanta hold the pattern of fill.h */
+    bool is_plain;   /* none does, and the rack has one top word for each size */
     struct xseg_sheets sheets;
 };
 

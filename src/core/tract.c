@@ -116,6 +116,7 @@ bool xseg_tract_cover(struct xseg_extent *extent, uint64_t begin, uint64_t end)
     }
     xseg_arena_lock(arena);
     void *before = xseg_rack_take_room(&arena->small.rack, count, room);
+    arena->small.is_plain = arena->small.rack.tops == 1 && !arena->small.has_filled;
     for (uint32_t i = 0; i < count; i++) {
         cells->sheet[made[i]->number] = made[i];
         xseg_rack_add(&arena->small.rack, made[i]);
@@ -276,7 +277,10 @@ static struct xseg_cell become_cell(struct xseg_arena *arena, struct xseg_block 
     const struct xseg_cell cell = {extent, xseg_cell_quantum_of(extent, block->base),
                                    (uint32_t)(block->bytes >> XSEG_CELLS_SHIFT)};
 
-    arena->small.has_filled = arena->small.has_filled || block->filled;
+    if (block->filled) {
+        arena->small.has_filled = true;
+        arena->small.is_plain = false;
+    }
     if (arena->small.has_filled)
         xseg_cells_set_filled(&extent->cells, cell.quantum, cell.quanta, block->filled);
     join_tracts(arena, block);
