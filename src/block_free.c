@@ -26,7 +26,7 @@ XSEG_DOOR_NEXT free_held(struct xseg_arena *arena, struct xseg_extent *extent,
     return __builtin_expect(freed, 1) ? XSEG_OK : free_slowly(arena->device->allocator, ptr);
 }
 
-/* A cell that merges, or is long, or ends in another sheet than it begins. */
+/* Any cell that is not alone (xseg_plain_look): most of these merge. */
 XSEG_DOOR_NEXT free_merging(struct xseg_arena *arena, struct xseg_extent *extent,
                             uint32_t quantum) XSEG_UNCHECKED
 {

@@ -19,8 +19,8 @@
  *
  * The end of a cell is the next start, so its size takes a bit search, mostly in one word.  The last
  * quantum of a cached cell is marked so that whoever frees the cell behind it sees that in the bit
- * before its own.  A free needs three cache lines of a sheet, however many blocks live: 18 bytes of
- * bookkeeping for a block of 4 KiB, where a record of 96 bytes and its slot took 128.
+ * before its own.  A free needs three or four cache lines of a sheet, however many blocks live: 18 bytes
+ * of bookkeeping for a block of 4 KiB, where a record of 96 bytes and its slot took 128.
  *
  * *Slack* is what a live cell has beyond the request, 16 bits; a cell with more has the size of the
  * request in the entries behind its first one, which it is long enough for.

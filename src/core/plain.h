@@ -193,7 +193,8 @@ static inline bool xseg_plain_must_ask(const struct xseg_sheet *sheet, uint64_t 
 /* What is to be known of a live cell that is freed. */
 struct xseg_plain_live {
     bool is_live; /* one begins there at all */
-    /* Its size, if it has no more than 64 quanta, ends in its sheet, and no cached cell is beside it; else 0. */
+    /* Its size, if it has no more than 64 quanta, begins behind its word's first and ends before its sheet's
+     * last, and nothing cached or in a record is beside it; else 0. */
     uint64_t lone_quanta;
 };
 

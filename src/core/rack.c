@@ -315,6 +315,8 @@ static bool audit_sheet(const struct xseg_rack *rack, const struct xseg_sheet *s
                 bin[quanta] |= (uint64_t)1 << word;
         }
     }
+    XSEG_HOLDS(finding, "RACK-3", sheet->bin[0] == 0, "sheet %" PRIu32 " has cells of no size",
+               sheet->number);
     for (uint32_t quanta = 1; quanta < XSEG_CELLS_WIDE; quanta++)
         XSEG_HOLDS(finding, "RACK-2",
                    sheet->bin[quanta] == bin[quanta] &&

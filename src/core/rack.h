@@ -14,6 +14,7 @@
  * Invariants; xseg_rack_audit() checks them:
  *   RACK-1  ranks rise with the addresses of their sheets.
  *   RACK-2  a bit is set exactly when there is something of that size below it.
+ *   RACK-3  the bin of no size is empty: it is the start of the word behind a sheet's last (cells.h).
  *
  * Locking: ARENA.  `capacity` changes under GROWTH as well.
  */

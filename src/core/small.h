@@ -12,6 +12,8 @@
  * Invariants; xseg_small_audit() checks them, and those of cells.h and rack.h:
  *   SMALL-1  no two cached cells are adjacent.
  *   SMALL-2  every wide cached cell is on the shelf or is the frontier, and nothing else is.
+ *   SMALL-3  an arena is plain exactly while nothing in it holds a pattern, and its rack has one top word for
+ *            each size.
  *
  * Locking: ARENA, but for making room.
  */
@@ -29,7 +31,7 @@ struct xseg_small {
     struct xseg_cell frontier; /* or zeros; in a cache line with the sizes of the rack */
     struct xseg_rack rack;
     bool has_filled; /* some quanta hold the pattern of fill.h */
-    bool is_plain;   /* none does, and the rack has one top word for each size */
+    bool is_plain;   /* SMALL-3: no rule but best fit has to be asked */
     struct xseg_sheets sheets;
 };
 

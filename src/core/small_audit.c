@@ -98,5 +98,8 @@ bool xseg_small_audit(const struct xseg_arena *arena, struct xseg_finding *findi
     XSEG_HOLDS(finding, "SMALL-2", tally.wide == tally.on_shelf,
                "%" PRIu64 " wide cached cells, %" PRIu64 " on the shelf", tally.wide,
                tally.on_shelf);
+    XSEG_HOLDS(finding, "SMALL-3",
+               arena->small.is_plain == (arena->small.rack.tops == 1 && !arena->small.has_filled),
+               "plain: %d", arena->small.is_plain);
     return xseg_rack_audit(&arena->small.rack, finding);
 }

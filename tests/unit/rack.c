@@ -309,6 +309,9 @@ static void what_is_wrong_is_found(void **state)
     sheet->bin[quanta] ^= 1;
     expect_audit(f, "RACK-2");
     sheet->bin[quanta] ^= 1;
+    sheet->bin[0] ^= 1;
+    expect_audit(f, "RACK-3");
+    sheet->bin[0] ^= 1;
     bits = xseg_rack_bits(&f->rack, quanta, 0);
     *bits ^= (uint64_t)1 << sheet->rank;
     expect_audit(f, "RACK-2");

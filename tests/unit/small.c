@@ -116,6 +116,12 @@ static void neighbours_and_nodes_that_are_wrong_are_found(void **state)
     xseg_shelf_remove(&f.arena->shelf, node);
     expect(&f, "SMALL-2");
     xseg_shelf_insert(&f.arena->shelf, node);
+    f.arena->small.is_plain = false;
+    expect(&f, "SMALL-3");
+    f.arena->small.is_plain = true;
+    f.arena->small.has_filled = true;
+    expect(&f, "SMALL-3");
+    f.arena->small.has_filled = false;
     tear_down(&f);
 }
 
