@@ -188,14 +188,11 @@ static inline __attribute__((always_inline)) xseg_status
 cut_at(struct xseg_arena *arena, void **out, size_t bytes, struct xseg_sheet *sheet, uint64_t index,
        uint64_t size, uint64_t quanta, bool expandable, bool is_only) XSEG_UNCHECKED
 {
-    const uint64_t rounded = quanta << XSEG_CELLS_SHIFT;
-
-    xseg_counts_add_alloc(&arena->counts, rounded, bytes);
-    sheet->slack[index] = (uint16_t)(rounded - bytes);
     /* NOLINTNEXTLINE(performance-no-int-to-ptr) */
-    *out = (void *)(uintptr_t)(sheet->base + (index << XSEG_CELLS_SHIFT));
+    *out = (void *)(uintptr_t)xseg_plain_note_live(arena, sheet, index, quanta, bytes);
     if (!expandable)
-        xseg_fragments_cut(&arena->counts, rounded, (size - quanta) << XSEG_CELLS_SHIFT);
+        xseg_fragments_cut(&arena->counts, quanta << XSEG_CELLS_SHIFT,
+                           (size - quanta) << XSEG_CELLS_SHIFT);
     if (is_only)
         xseg_rack_clear_lowest(&arena->small.rack, sheet, size);
     xseg_plain_cut(&arena->small.rack, sheet, index, size, quanta);

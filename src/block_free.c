@@ -2,7 +2,6 @@
 /* The door by which blocks come back, of xseg/allocator.h. */
 #include "src/core/hit.h"
 #include "src/core/large.h"
-#include "src/core/live.h"
 #include "src/door.h"
 #include "xseg/allocator.h"
 

@@ -4,9 +4,9 @@
  *
  * Most calls are plain: a request without wishes, on a stream that is known, for the default pool, while
  * no capture and no route is on the device, and the block is there.  So is one that names a pool, if nothing
- * is pending.  What makes a call anything else is looked at here once, in a few words; then it takes the general way (device.h,
- * allocator.h), which comes to the same result for plain calls as well.  The general way takes some
- * 500 instructions more.
+ * is pending.  What makes a call anything else is looked at here once, in a few words; then it takes the
+ * general way (device.h, allocator.h), which comes to the same result for plain calls as well.  The general
+ * way takes some 500 instructions more.
  *
  * What is inline here is what the doors contain: the way to the arena by a shortcut, and by what rules it
  * serves.

@@ -34,8 +34,8 @@ static inline bool xseg_plain_is_frontier_all(const struct xseg_arena *arena)
 }
 
 /*
- * Serve a request of a small arena with the head of the frontier, where that is all there is.  The caller asks
- * whether that passes a limit.
+ * Serve a request of a small arena with the head of the frontier, where that is all there is.  The caller
+ * asks whether that passes a limit.
  *
  * bytes:   as the user said, not 0
  * Returns: the address; 0, and nothing has changed, where there is more to it
@@ -137,6 +137,18 @@ static inline void xseg_plain_cut(struct xseg_rack *rack, struct xseg_sheet *she
     }
 }
 
+/* A cell of so many quanta is live from now on: the sums, and its slack.  Returns its address.  The caller
+ * asks whether a limit is passed. */
+static inline uint64_t xseg_plain_note_live(struct xseg_arena *arena, struct xseg_sheet *sheet,
+                                            uint64_t index, uint64_t quanta, uint64_t bytes)
+{
+    const uint64_t rounded = quanta << XSEG_CELLS_SHIFT;
+
+    xseg_counts_add_alloc(&arena->counts, rounded, bytes);
+    sheet->slack[index] = (uint16_t)(rounded - bytes);
+    return sheet->base + (index << XSEG_CELLS_SHIFT);
+}
+
 /*
  * Serve a request of a small arena from its rack, with the lowest cell of the best size.
  *
@@ -166,9 +178,10 @@ static inline uint64_t xseg_plain_cut_rack(struct xseg_arena *arena, uint64_t by
     if (!has_other || !xseg_rack_has_other(sheet, number, size, (uint64_t)1 << at))
         xseg_rack_clear(rack, sheet, size, number);
     xseg_plain_cut(rack, sheet, number * 64 + at, size, quanta);
-    sheet->slack[number * 64 + at] = (uint16_t)(xseg_cell_bytes_of(quanta) - bytes);
-    xseg_counts_alloc(&arena->counts, xseg_cell_bytes_of(quanta), bytes);
-    return sheet->base + xseg_cell_bytes_of(number * 64 + at);
+    const uint64_t base = xseg_plain_note_live(arena, sheet, number * 64 + at, quanta, bytes);
+    if (__builtin_expect(xseg_counts_are_past_limits(&arena->counts), 0))
+        xseg_counts_look_around_all(&arena->counts);
+    return base;
 }
 
 /* The lowest sheet that has a cell of a size that is there. */
@@ -198,8 +211,8 @@ struct xseg_plain_live {
     uint64_t lone_quanta;
 };
 
-/* Look at the cell that begins at a quantum of a sheet.  Whether it ends in the next word is as good as random, and
- * is not asked. */
+/* Look at the cell that begins at a quantum of a sheet.  Whether it ends in the next word is as good as
+ * random, and is not asked. */
 static inline struct xseg_plain_live xseg_plain_look(const struct xseg_sheet *sheet, uint64_t index)
 {
     const struct xseg_cells_word *word = &sheet->word[index / 64];
