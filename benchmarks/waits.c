@@ -9,6 +9,8 @@
  * chase:   one access that waits for the one before, in so much memory
  * rounds:  the four accesses of a pair, with so many plain instructions between two rounds.  What the
  *          processor does not look ahead over, it does not ask for ahead.
+ * ahead:   two chains as of `chase`, in turn, with so many instructions of a kind after each access.  As long
+ *          as the processor can hold them, two accesses take as long as one.
  */
 #include <stdint.h>
 #include <stdio.h>
@@ -47,13 +49,12 @@ static char *huge_pages(size_t bytes)
     return memory;
 }
 
-/* ns for one of a chain of accesses that goes round through all cache lines in random order. */
-static double chase(size_t bytes)
+/* A chain of accesses that goes round through all cache lines in random order. */
+static void **make_chain(size_t bytes)
 {
     const uint32_t lines = (uint32_t)(bytes / 64);
     char *memory = huge_pages(bytes);
     uint32_t *order = malloc(lines * sizeof(*order));
-    void **at = (void **)(void *)memory;
 
     if (order == NULL)
         exit(3);
@@ -68,16 +69,98 @@ static double chase(size_t bytes)
     for (uint32_t i = 0; i < lines; i++)
         *(void **)(void *)(memory + order[i] * (size_t)64) =
             memory + order[(i + 1) % lines] * (size_t)64;
+    free(order);
+    return (void **)(void *)memory;
+}
+
+/* ns for one access. */
+static double chase(size_t bytes)
+{
+    void **chain = make_chain(bytes), **at = chain;
     const uint64_t began = measure_now();
     for (uint32_t i = 0; i < ROUNDS; i++)
         at = *at;
     const double ns = (double)(measure_now() - began) / ROUNDS;
     if (at == NULL)
         exit(3);
-    free(order);
-    free(memory);
+    free(chain);
     return ns;
 }
+
+#if defined(__x86_64__)
+
+#define AHEAD_MIB 64u
+
+/* What a processor holds of instructions that are behind one that waits: any at all; those that have a result
+ * to keep; those that wait for the access themselves, to be calculated or to be stored. */
+#define NOTHINGS "nop\n nop\n"
+#define RESULTS  "add %%rdx, %%rax\n add %%rdx, %%rcx\n"
+#define WAITING  "add %0, %%rax\n add %0, %%rcx\n"
+#define STORES   "mov %0, (%1)\n mov %0, 64(%1)\n"
+
+#define AFTER(half, text)                              \
+    __asm__ volatile(".rept " #half "\n " text ".endr" \
+                     :                                 \
+                     : "r"(waits), "r"(place)          \
+                     : "rax", "rcx", "rdx", "cc", "memory")
+
+/* ns for an access of each chain, with twice `half` instructions after either. */
+#define AHEAD(kind, half)                                              \
+    static double kind##_##half(void **one, void **other, char *place) \
+    {                                                                  \
+        const uint64_t began = measure_now();                          \
+                                                                       \
+        for (uint32_t i = 0; i < ROUNDS / 4; i++) {                    \
+            void **waits = one = *one;                                 \
+            AFTER(half, kind);                                         \
+            waits = other = *other;                                    \
+            AFTER(half, kind);                                         \
+        }                                                              \
+        return (double)(measure_now() - began) / (ROUNDS / 4);         \
+    }
+
+AHEAD(NOTHINGS, 200)
+AHEAD(NOTHINGS, 240)
+AHEAD(NOTHINGS, 280)
+AHEAD(RESULTS, 80)
+AHEAD(RESULTS, 110)
+AHEAD(RESULTS, 140)
+AHEAD(WAITING, 30)
+AHEAD(WAITING, 45)
+AHEAD(WAITING, 60)
+AHEAD(STORES, 15)
+AHEAD(STORES, 20)
+AHEAD(STORES, 30)
+
+static void look_ahead(void)
+{
+    static const struct {
+        const char *kind;
+        unsigned count;
+        double (*run)(void **one, void **other, char *place);
+    } cases[] = {
+        {"instructions", 400, NOTHINGS_200}, {"instructions", 480, NOTHINGS_240},
+        {"instructions", 560, NOTHINGS_280}, {"results", 160, RESULTS_80},
+        {"results", 220, RESULTS_110},       {"results", 280, RESULTS_140},
+        {"that wait", 60, WAITING_30},       {"that wait", 90, WAITING_45},
+        {"that wait", 120, WAITING_60},      {"stores that wait", 30, STORES_15},
+        {"stores that wait", 40, STORES_20}, {"stores that wait", 60, STORES_30},
+    };
+    void **one = make_chain(AHEAD_MIB * MIB), **other = make_chain(AHEAD_MIB * MIB);
+    char place[128];
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
+        (void)printf("ahead\t%u %s\t%.1f ns\n", cases[i].count, cases[i].kind,
+                     cases[i].run(one, other, place));
+    free(one);
+    free(other);
+}
+
+#else
+
+static void look_ahead(void) {}
+
+#endif
 
 static void touch(char *sheets, uint64_t place)
 {
@@ -132,6 +215,7 @@ int main(void)
         }
         (void)printf("rounds\t%u instructions between\t%.1f ns\n", 6 * between[i], best);
     }
+    look_ahead();
     free(table);
     free(sheets);
     return 0;
