@@ -263,8 +263,6 @@ alloc_from_long(struct xseg_arena *arena, void **out, size_t bytes, bool expanda
     const uint64_t size = xseg_rack_fit(&arena->small.rack, (uint32_t)xseg_plain_quanta(bytes));
     if (size == 0)
         return alloc_wide(arena, out, bytes, expandable);
-    if (__builtin_expect(!arena->small.is_plain, 0))
-        return alloc_held(arena, out, bytes);
     struct xseg_sheet *sheet = xseg_plain_find_sheet(&arena->small.rack, size);
     const uint64_t number = (uint64_t)__builtin_ctzll(sheet->bin[size]);
     const uint64_t index = number * 64 + xseg_rack_pick_last(&sheet->word[number]);
@@ -321,30 +319,66 @@ XSEG_DOOR_NEXT alloc_fit_classic(struct xseg_arena *arena, void **out, size_t by
     return alloc_from_sheet(arena, out, bytes, sheet, size, false, false);
 }
 
-/* From one that is locked. */
-XSEG_DOOR_NEXT alloc_racked(struct xseg_arena *arena, void **out, size_t bytes) XSEG_UNCHECKED
+/* From one that is locked, by best fit. */
+static inline __attribute__((always_inline)) xseg_status
+alloc_fitting(struct xseg_arena *arena, void **out, size_t bytes) XSEG_UNCHECKED
 {
     const uint64_t quanta = xseg_plain_quanta(bytes);
     const uint64_t size = xseg_rack_fit_short(&arena->small.rack, quanta);
 
     if (size == 0)
         return alloc_long(arena, out, bytes);
-    if (__builtin_expect(!arena->small.is_plain, 0))
-        return alloc_held(arena, out, bytes);
     struct xseg_sheet *sheet = xseg_plain_find_sheet(&arena->small.rack, size);
     return size == quanta ? alloc_fit(arena, out, bytes, sheet, size)
                           : alloc_larger(arena, out, bytes, sheet, size);
 }
 
+/* From a vast one, whose latest cell may be the best. */
+XSEG_DOOR_NEXT alloc_settled(struct xseg_arena *arena, void **out, size_t bytes) XSEG_UNCHECKED
+{
+    xseg_latest_settle(&arena->small.latest, &arena->small.rack);
+    return alloc_fitting(arena, out, bytes);
+}
+
+/* From one that is locked, and is not plain.  Of a vast one, a cell of just the size is served without the latest
+ * cell, which may still wait for its word. */
+XSEG_DOOR_NEXT alloc_vast(struct xseg_arena *arena, void **out, size_t bytes) XSEG_UNCHECKED
+{
+    const uint64_t quanta = xseg_plain_quanta(bytes);
+
+    if (__builtin_expect(arena->small.way != XSEG_SMALL_VAST, 0))
+        return alloc_held(arena, out, bytes);
+    if (!xseg_rack_has_short(&arena->small.rack, quanta))
+        return alloc_settled(arena, out, bytes);
+    struct xseg_sheet *sheet = xseg_plain_find_sheet(&arena->small.rack, quanta);
+    const uint64_t number = (uint64_t)__builtin_ctzll(sheet->bin[quanta]);
+    bool may_have_other = false;
+    const uint64_t index =
+        number * 64 + xseg_rack_pick_short(&sheet->word[number], quanta, &may_have_other);
+    if (__builtin_expect(may_have_other || xseg_plain_must_ask(sheet, index, quanta, true) ||
+                             xseg_latest_is_better(&arena->small.latest, quanta,
+                                                   xseg_plain_address(sheet, index)),
+                         0))
+        return alloc_settled(arena, out, bytes);
+    return cut_at(arena, out, bytes, sheet, index, quanta, quanta, true, true);
+}
+
+XSEG_DOOR_NEXT alloc_racked(struct xseg_arena *arena, void **out, size_t bytes) XSEG_UNCHECKED
+{
+    if (arena->small.way != XSEG_SMALL_PLAIN)
+        return alloc_vast(arena, out, bytes);
+    return alloc_fitting(arena, out, bytes);
+}
+
 XSEG_DOOR_NEXT alloc_racked_classic(struct xseg_arena *arena, void **out,
                                     size_t bytes) XSEG_UNCHECKED
 {
+    if (__builtin_expect(arena->small.way != XSEG_SMALL_PLAIN, 0))
+        return alloc_held(arena, out, bytes);
     const uint64_t size = xseg_rack_fit_short(&arena->small.rack, xseg_plain_quanta(bytes));
 
     if (size == 0)
         return alloc_long_classic(arena, out, bytes);
-    if (__builtin_expect(!arena->small.is_plain, 0))
-        return alloc_held(arena, out, bytes);
     return alloc_fit_classic(arena, out, bytes, xseg_plain_find_sheet(&arena->small.rack, size),
                              size);
 }

@@ -162,14 +162,11 @@ XSEG_DOOR_NEXT free_started(struct xseg_allocator *allocator, void *ptr,
                                       : free_block(arena, start, ptr, what);
 }
 
-xseg_status xseg_free(struct xseg_allocator *allocator, void *ptr) XSEG_UNCHECKED
+/* By what the look-up has of its address. */
+static inline __attribute__((always_inline)) xseg_status
+free_looked_up(struct xseg_allocator *allocator, void *ptr) XSEG_UNCHECKED
 {
     const uint64_t address = (uint64_t)(uintptr_t)ptr;
-
-    if (__builtin_expect(allocator == NULL ||
-                             !atomic_load_explicit(&allocator->frees_plainly, memory_order_acquire),
-                         0))
-        return free_slowly(allocator, ptr);
     const uintptr_t entry = xseg_lookup_at(&allocator->lookup, address);
     struct xseg_lookup_leaf *leaf = xseg_lookup_leaf_of(entry);
     if (leaf != NULL)
@@ -185,4 +182,69 @@ xseg_status xseg_free(struct xseg_allocator *allocator, void *ptr) XSEG_UNCHECKE
         return free_at_frontier(arena, extent, ptr);
     return __builtin_expect(extent->has_cells, 1) ? free_cell(arena, extent, ptr)
                                                   : free_held(arena, extent, ptr);
+}
+
+XSEG_DOOR_NEXT free_plainly(struct xseg_allocator *allocator, void *ptr) XSEG_UNCHECKED
+{
+    return free_looked_up(allocator, ptr);
+}
+
+/* Not in the extent that may have a latest cell, of an arena that is locked; or nothing that is live. */
+XSEG_DOOR_NEXT free_elsewhere(struct xseg_allocator *allocator, struct xseg_arena *arena,
+                              void *ptr) XSEG_UNCHECKED
+{
+    xseg_latest_settle(&arena->small.latest, &arena->small.rack);
+    xseg_latch_give_own(&arena->lock);
+    return free_plainly(allocator, ptr);
+}
+
+/* Maybe in a vast arena.  What does not wait for the address comes first. */
+XSEG_DOOR_NEXT free_vast(struct xseg_allocator *allocator, struct xseg_arena *arena,
+                         void *ptr) XSEG_UNCHECKED
+{
+    struct xseg_latest *latest = &arena->small.latest;
+    const uint64_t address = (uint64_t)(uintptr_t)ptr;
+
+    if (!xseg_latch_try_own(&arena->lock))
+        return free_plainly(allocator, ptr);
+    const uint64_t offset = address - latest->base;
+    if (offset >= latest->bytes || offset % XSEG_SIZE_QUANTUM != 0)
+        return free_elsewhere(allocator, arena, ptr);
+    const uint64_t quantum = offset >> XSEG_CELLS_SHIFT, index = quantum % XSEG_CELLS_SHEET;
+    struct xseg_sheet *sheet = latest->sheets[quantum / XSEG_CELLS_SHEET];
+    if (__builtin_expect(sheet == NULL, 0))
+        return free_elsewhere(allocator, arena, ptr);
+    xseg_latest_settle(latest, &arena->small.rack);
+    const struct xseg_plain_live live = xseg_plain_look(sheet, index);
+    if (__builtin_expect(!live.is_live, 0))
+        return free_elsewhere(allocator, arena, ptr);
+    if (live.lone_quanta == 0 || arena->now != 0)
+        return free_merging(arena, sheet->extent, (uint32_t)quantum);
+    xseg_plain_count_lone(arena, sheet, index, live.lone_quanta);
+    latest->sheet = sheet;
+    latest->index = index;
+    latest->quanta = live.lone_quanta;
+    latest->address = address;
+    xseg_latch_give_own(&arena->lock);
+    return XSEG_OK;
+}
+
+/* Frees are not plain, or begin with a vast arena. */
+XSEG_DOOR_NEXT free_otherwise(struct xseg_allocator *allocator, void *ptr) XSEG_UNCHECKED
+{
+    const uintptr_t how = atomic_load_explicit(allocator->frees, memory_order_acquire);
+
+    if (how <= XSEG_FREES_PLAINLY)
+        return free_slowly(allocator, ptr);
+    /* NOLINTNEXTLINE(performance-no-int-to-ptr) */
+    return free_vast(allocator, (struct xseg_arena *)how, ptr);
+}
+
+xseg_status xseg_free(struct xseg_allocator *allocator, void *ptr) XSEG_UNCHECKED
+{
+    if (__builtin_expect(allocator == NULL, 0))
+        return free_slowly(allocator, ptr);
+    if (atomic_load_explicit(allocator->frees, memory_order_acquire) != XSEG_FREES_PLAINLY)
+        return free_otherwise(allocator, ptr);
+    return free_looked_up(allocator, ptr);
 }

@@ -16,13 +16,32 @@
 
 /* --- Opening and closing. --- */
 
+/* Plainly, or generally; a vast arena stays vast while they are plain. */
+static void set_how_frees_begin(struct xseg_allocator *allocator, uintptr_t how)
+{
+    uintptr_t was = atomic_load(allocator->frees);
+
+    while (was <= XSEG_FREES_PLAINLY || how != XSEG_FREES_PLAINLY) {
+        if (was <= XSEG_FREES_PLAINLY) {
+            if (atomic_compare_exchange_strong(allocator->frees, &was, how))
+                return;
+            continue;
+        }
+        struct xseg_arena *arena = (struct xseg_arena *)was; /* NOLINT(performance-no-int-to-ptr) */
+        xseg_arena_lock(arena);
+        xseg_latest_end(arena);
+        xseg_arena_unlock(arena);
+        was = atomic_load(allocator->frees);
+    }
+}
+
 void xseg_allocator_put_in_force(struct xseg_allocator *allocator,
                                  struct xseg_config_version *version)
 {
     atomic_store_explicit(&allocator->config, version, memory_order_release);
-    atomic_store_explicit(&allocator->frees_plainly,
-                          version->config.has_plain_frees && allocator->lookup.is_wiped,
-                          memory_order_release);
+    set_how_frees_begin(allocator, version->config.has_plain_frees && allocator->frees_are_wiped
+                                       ? XSEG_FREES_PLAINLY
+                                       : XSEG_FREES_GENERALLY);
     xseg_shortcuts_drop_all(&allocator->shortcuts, -1);
 }
 
@@ -55,6 +74,7 @@ static void free_allocator(struct xseg_allocator *allocator)
     free(allocator->device);
     xseg_shortcuts_fini(&allocator->shortcuts);
     xseg_lookup_fini(&allocator->lookup);
+    xseg_fork_unmap(allocator->frees, sizeof(*allocator->frees));
     xseg_fork_fini(&allocator->fork);
     xseg_observers_fini(&allocator->observers);
     xseg_lock_fini(&allocator->open_lock);
@@ -76,7 +96,9 @@ xseg_status xseg_allocator_open(const char *config, const char *driver, const st
     xseg_lock_init(&allocator->open_lock, XSEG_RANK_DRIVER);
     xseg_lock_init(&allocator->lookup_lock, XSEG_RANK_TABLE);
     xseg_observers_init(&allocator->observers);
-    if (!xseg_fork_init(&allocator->fork) || !xseg_lookup_init(&allocator->lookup) ||
+    allocator->frees = xseg_fork_wiped(sizeof(*allocator->frees), &allocator->frees_are_wiped);
+    if (allocator->frees == NULL || !xseg_fork_init(&allocator->fork) ||
+        !xseg_lookup_init(&allocator->lookup) ||
         !xseg_shortcuts_init(&allocator->shortcuts, &allocator->lookup_lock)) {
         status = xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for the look-up table");
         goto free_all;

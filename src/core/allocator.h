@@ -38,8 +38,10 @@ struct xseg_allocator {
     struct xseg_lock lookup_lock; /* TABLE */
     struct xseg_lookup lookup;
     struct xseg_shortcuts shortcuts;
-    atomic_bool
-        frees_plainly; /* the configuration has plain frees, and a child's look-up is wiped */
+    /* How a plain free begins: XSEG_FREES_GENERALLY, XSEG_FREES_PLAINLY, or with a vast arena (latest.h); wiped
+     * in a child, where frees are not plain. */
+    atomic_uintptr_t *frees;
+    bool frees_are_wiped;
     _Atomic(struct xseg_config_version *) config;
     const char *config_source;
     struct xseg_background background;

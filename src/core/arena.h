@@ -132,6 +132,8 @@ static inline void xseg_arena_lock(struct xseg_arena *arena)
     XSEG_ACQUIRES(arena->lock) XSEG_UNCHECKED
 {
     xseg_latch_take(&arena->lock);
+    if (__builtin_expect(arena->small.latest.sheet != NULL, 0))
+        xseg_latest_settle_found(arena);
 }
 
 static inline void xseg_arena_unlock(struct xseg_arena *arena)

@@ -10,9 +10,11 @@
 
 bool xseg_lookup_init(struct xseg_lookup *lookup)
 {
+    bool is_wiped; /* a child asks no look-up: its frees are not plain */
+
     lookup->first = XSEG_LOOKUP_ROOTS;
     lookup->end = 0;
-    lookup->root = xseg_fork_wiped(ROOT_BYTES, &lookup->is_wiped);
+    lookup->root = xseg_fork_wiped(ROOT_BYTES, &is_wiped);
     return lookup->root != NULL;
 }
 

@@ -50,7 +50,6 @@ struct xseg_lookup_leaf {
 struct xseg_lookup {
     atomic_uintptr_t *root; /* [XSEG_LOOKUP_ROOTS] */
     uint64_t first, end;    /* of the entries that were ever set; guarded by TABLE */
-    bool is_wiped;          /* in a forked child, which so finds nothing */
 };
 
 /* The entry of a GiB.  Those of segments that lie a multiple of 512 GiB apart would share a set of the first

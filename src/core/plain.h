@@ -137,6 +137,11 @@ static inline void xseg_plain_cut(struct xseg_rack *rack, struct xseg_sheet *she
     }
 }
 
+static inline uint64_t xseg_plain_address(const struct xseg_sheet *sheet, uint64_t index)
+{
+    return sheet->base + (index << XSEG_CELLS_SHIFT);
+}
+
 /* A cell of so many quanta is live from now on: the sums, and its slack.  Returns its address.  The caller
  * asks whether a limit is passed. */
 static inline uint64_t xseg_plain_note_live(struct xseg_arena *arena, struct xseg_sheet *sheet,
@@ -146,7 +151,7 @@ static inline uint64_t xseg_plain_note_live(struct xseg_arena *arena, struct xse
 
     xseg_counts_add_alloc(&arena->counts, rounded, bytes);
     sheet->slack[index] = (uint16_t)(rounded - bytes);
-    return sheet->base + (index << XSEG_CELLS_SHIFT);
+    return xseg_plain_address(sheet, index);
 }
 
 /*
@@ -235,17 +240,22 @@ static inline struct xseg_plain_live xseg_plain_look(const struct xseg_sheet *sh
                                     beside == 0 ? (uint64_t)__builtin_ctzll(behind) + 1 : 0};
 }
 
-/* Free that one. */
-static inline void xseg_plain_free_lone(struct xseg_arena *arena, struct xseg_sheet *sheet,
-                                        uint64_t index, uint64_t quanta)
+/* That one is free, as far as the sums say. */
+static inline void xseg_plain_count_lone(struct xseg_arena *arena, const struct xseg_sheet *sheet,
+                                         uint64_t index, uint64_t quanta)
 {
-    const uint64_t bytes = quanta << XSEG_CELLS_SHIFT, last = index + quanta - 1;
+    const uint64_t bytes = quanta << XSEG_CELLS_SHIFT;
 
     /* One of 64 quanta is too short for much slack. */
     xseg_counts_free(&arena->counts, bytes, bytes - sheet->slack[index]);
-    sheet->word[index / 64].free |= (uint64_t)1 << index % 64;
-    sheet->word[last / 64].free |= (uint64_t)1 << last % 64;
-    xseg_rack_set(&arena->small.rack, sheet, quanta, index / 64);
+}
+
+/* Free it. */
+static inline void xseg_plain_free_lone(struct xseg_arena *arena, struct xseg_sheet *sheet,
+                                        uint64_t index, uint64_t quanta)
+{
+    xseg_plain_count_lone(arena, sheet, index, quanta);
+    xseg_rack_put_lone(&arena->small.rack, sheet, index, quanta);
 }
 
 #endif

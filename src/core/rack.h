@@ -94,6 +94,17 @@ static inline void xseg_rack_set(struct xseg_rack *rack, struct xseg_sheet *shee
     rack->sizes[quanta / 64] |= (uint64_t)1 << quanta % 64;
 }
 
+/* A live cell that ends in its sheet, has no cached neighbour, and is narrow becomes cached. */
+static inline void xseg_rack_put_lone(struct xseg_rack *rack, struct xseg_sheet *sheet,
+                                      uint64_t index, uint64_t quanta)
+{
+    const uint64_t last = index + quanta - 1;
+
+    sheet->word[index / 64].free |= (uint64_t)1 << index % 64;
+    sheet->word[last / 64].free |= (uint64_t)1 << last % 64;
+    xseg_rack_set(rack, sheet, quanta, index / 64);
+}
+
 /* A cell has become cached, and its bits say so. */
 static inline void xseg_rack_insert(struct xseg_rack *rack, struct xseg_sheet *sheet,
                                     uint32_t quantum, uint32_t quanta)
@@ -257,6 +268,12 @@ static inline uint32_t xseg_rack_fit(const struct xseg_rack *rack, uint32_t quan
         sizes = rack->sizes[word];
     }
     return word * 64 + (uint32_t)__builtin_ctzll(sizes);
+}
+
+/* Whether there is a cell of a size, below 64. */
+static inline bool xseg_rack_has_short(const struct xseg_rack *rack, uint64_t quanta)
+{
+    return quanta < 64 && (rack->sizes[0] >> quanta & 1) != 0;
 }
 
 /* The same below 64, or 0. */

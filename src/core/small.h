@@ -12,26 +12,34 @@
  * Invariants; xseg_small_audit() checks them, and those of cells.h and rack.h:
  *   SMALL-1  no two cached cells are adjacent.
  *   SMALL-2  every wide cached cell is on the shelf or is the frontier, and nothing else is.
- *   SMALL-3  an arena is plain exactly while nothing in it holds a pattern, and its rack has one top word for
- *            each size.
+ *   SMALL-3  an arena asks exactly while something in it holds a pattern, or its rack has several top words for
+ *            each size; it is vast exactly while an extent of it may have a latest cell (latest.h).
  *
  * Locking: ARENA, but for making room.
  */
 #ifndef XSEG_CORE_SMALL_H
 #define XSEG_CORE_SMALL_H
 
-#include "src/core/rack.h"
+#include "src/core/latest.h"
 #include "src/core/sheets.h"
 
 struct xseg_arena;
 struct xseg_need;
 struct xseg_grant;
 
+/* By what way a door serves requests and frees. */
+enum xseg_small_way {
+    XSEG_SMALL_ASKS, /* some quanta hold a pattern, or the rack has several top words for each size */
+    XSEG_SMALL_PLAIN, /* no rule but best fit has to be asked */
+    XSEG_SMALL_VAST,  /* nor here, but there may be a latest cell */
+};
+
 struct xseg_small {
     struct xseg_cell frontier; /* or zeros; in a cache line with the sizes of the rack */
     struct xseg_rack rack;
     bool has_filled; /* some quanta hold the pattern of fill.h */
-    bool is_plain;   /* SMALL-3: no rule but best fit has to be asked */
+    enum xseg_small_way way;
+    struct xseg_latest latest;
     struct xseg_sheets sheets;
 };
 

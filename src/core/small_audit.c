@@ -99,7 +99,13 @@ bool xseg_small_audit(const struct xseg_arena *arena, struct xseg_finding *findi
                "%" PRIu64 " wide cached cells, %" PRIu64 " on the shelf", tally.wide,
                tally.on_shelf);
     XSEG_HOLDS(finding, "SMALL-3",
-               arena->small.is_plain == (arena->small.rack.tops == 1 && !arena->small.has_filled),
-               "plain: %d", arena->small.is_plain);
+               (arena->small.way == XSEG_SMALL_ASKS) ==
+                   (arena->small.rack.tops != 1 || arena->small.has_filled),
+               "way %d", arena->small.way);
+    XSEG_HOLDS(finding, "SMALL-3",
+               (arena->small.way == XSEG_SMALL_VAST) == (arena->small.latest.bytes != 0),
+               "way %d, latest of %" PRIu64 " bytes", arena->small.way, arena->small.latest.bytes);
+    XSEG_HOLDS(finding, "LATEST-1", arena->small.latest.sheet == NULL,
+               "a cell of %" PRIu64 " quanta is the latest", arena->small.latest.quanta);
     return xseg_rack_audit(&arena->small.rack, finding);
 }

@@ -94,6 +94,17 @@ static bool make_sheets(struct xseg_extent *extent, uint32_t first, uint32_t las
     return true;
 }
 
+/* By what the rack is like, and what its cells hold. */
+static void choose_way(struct xseg_arena *arena)
+{
+    const bool asks = arena->small.rack.tops != 1 || arena->small.has_filled;
+
+    if (asks)
+        xseg_latest_end(arena);
+    if (asks || arena->small.way == XSEG_SMALL_ASKS)
+        arena->small.way = asks ? XSEG_SMALL_ASKS : XSEG_SMALL_PLAIN;
+}
+
 bool xseg_tract_cover(struct xseg_extent *extent, uint64_t begin, uint64_t end)
 {
     struct xseg_arena *arena = extent->arena;
@@ -116,12 +127,13 @@ bool xseg_tract_cover(struct xseg_extent *extent, uint64_t begin, uint64_t end)
     }
     xseg_arena_lock(arena);
     void *before = xseg_rack_take_room(&arena->small.rack, count, room);
-    arena->small.is_plain = arena->small.rack.tops == 1 && !arena->small.has_filled;
     for (uint32_t i = 0; i < count; i++) {
         cells->sheet[made[i]->number] = made[i];
         xseg_rack_add(&arena->small.rack, made[i]);
         mark_records(extent, made[i]->number);
     }
+    choose_way(arena);
+    xseg_latest_begin(arena, extent);
     xseg_arena_unlock(arena);
     free(before);
     free(made);
@@ -279,7 +291,7 @@ static struct xseg_cell become_cell(struct xseg_arena *arena, struct xseg_block 
 
     if (block->filled) {
         arena->small.has_filled = true;
-        arena->small.is_plain = false;
+        choose_way(arena);
     }
     if (arena->small.has_filled)
         xseg_cells_set_filled(&extent->cells, cell.quantum, cell.quanta, block->filled);

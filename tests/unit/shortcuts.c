@@ -216,7 +216,7 @@ static void where_nothing_is_wiped_there_is_none(void **state)
 
     (void)state;
     allocator->shortcuts.are_wiped = false;
-    allocator->lookup.is_wiped = false;
+    allocator->frees_are_wiped = false;
     xseg_fork_fini(&allocator->fork);
     assert_int_equal(xseg_configure(allocator, "expandable_segments:True"), XSEG_OK);
     warm(allocator, NULL);

@@ -1,0 +1,428 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * A vast arena, whose freed cells are cached one call later, beside one that is none: two allocators in
+ * step, of which the other takes the general way for every call.  Each request gets the same place, each
+ * count is the same, and whoever asks for a block that was just freed is told so.
+ */
+#include <pthread.h>
+#include <stdlib.h>
+
+#include "src/core/allocator.h"
+#include "tests/support/draw.h"
+#include "tests/support/scene.h"
+
+#define PLAIN "expandable_segments:True"
+/* With these, frees and requests are not plain; the choice is the same. */
+#define GENERAL PLAIN ",free_history:8,block_ages:True"
+
+#define BLOCKS 60000u /* of 5 KiB on average: twice what makes an arena vast */
+#define USED   16u    /* by another stream, at once */
+
+enum { VAST, OTHER, SIDES };
+
+struct pair {
+    struct xseg_allocator *side[SIDES];
+    xseg_stream user;
+    uint64_t base[SIDES]; /* of the first block */
+    struct {
+        void *ptr[SIDES];
+    } held[BLOCKS];
+    unsigned count, latest; /* how often a free left a latest cell */
+};
+
+static uint64_t seed_state;
+
+static uint64_t below(uint64_t bound)
+{
+    return draw_next(&seed_state) % bound;
+}
+
+static struct xseg_arena *arena_of(struct pair *pair)
+{
+    const struct xseg_extent *extent =
+        xseg_lookup_find(&pair->side[VAST]->lookup, pair->base[VAST]);
+
+    assert_non_null(extent);
+    return extent->arena;
+}
+
+static void set_up(struct pair *pair)
+{
+    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+
+    settings.memory_bytes = 8 * GIB;
+    pair->side[VAST] = scene_open_on(&settings, PLAIN);
+    assert_int_equal(scene_try_open(GENERAL, &pair->side[OTHER]), XSEG_OK);
+    pair->user = scene_stream();
+    pair->count = pair->latest = 0;
+}
+
+static void tear_down(struct pair *pair)
+{
+    while (pair->count-- > 0)
+        for (unsigned i = 0; i < SIDES; i++)
+            scene_free(pair->side[i], pair->held[pair->count].ptr[i]);
+    for (unsigned i = 0; i < SIDES; i++)
+        assert_int_equal(xseg_close(pair->side[i]), XSEG_OK);
+    scene_stream_destroy(pair->user);
+    assert_int_equal(xseg_sim_leaks(NULL, 0), 0);
+}
+
+static void alloc(struct pair *pair, size_t bytes)
+{
+    uint64_t offset[SIDES];
+
+    if (pair->count == BLOCKS)
+        return;
+    for (unsigned i = 0; i < SIDES; i++) {
+        void *ptr = scene_alloc(pair->side[i], bytes, NULL);
+
+        if (pair->base[i] == 0)
+            pair->base[i] = (uintptr_t)ptr;
+        offset[i] = (uintptr_t)ptr - pair->base[i];
+        pair->held[pair->count].ptr[i] = ptr;
+    }
+    /* Classic segments lie anywhere. */
+    const bool is_classic = offset[VAST] != offset[OTHER];
+    for (unsigned i = 0; is_classic && i < SIDES; i++) {
+        const struct xseg_block_info info =
+            scene_block(pair->side[i], pair->held[pair->count].ptr[i]);
+
+        assert_false(info.is_expandable);
+        offset[i] = (uint64_t)((char *)info.base - (char *)info.segment_base);
+    }
+    assert_int_equal(offset[VAST], offset[OTHER]);
+    pair->count++;
+}
+
+static void free_at(struct pair *pair, unsigned at)
+{
+    for (unsigned i = 0; i < SIDES; i++)
+        scene_free(pair->side[i], pair->held[at].ptr[i]);
+    pair->held[at] = pair->held[--pair->count];
+    pair->latest += arena_of(pair)->small.latest.sheet != NULL;
+}
+
+static size_t random_bytes(void)
+{
+    static const size_t most[] = {512,     2 * KIB, 4 * KIB, 8 * KIB,  8 * KIB,
+                                  8 * KIB, 8 * KIB, 8 * KIB, 40 * KIB, 200 * KIB};
+    const uint64_t what = below(100);
+
+    return 1 + below(what == 0 ? MIB : most[what % COUNT_OF(most)]);
+}
+
+static void expect_same_counts(struct pair *pair)
+{
+    const struct xseg_stats vast = scene_stats(pair->side[VAST]);
+    const struct xseg_stats other = scene_stats(pair->side[OTHER]);
+
+    for (unsigned i = 0; i < XSEG_STAT_GROUPS; i++) {
+        assert_memory_equal(&vast.allocation[i], &other.allocation[i], sizeof(struct xseg_stat));
+        assert_memory_equal(&vast.active[i], &other.active[i], sizeof(struct xseg_stat));
+        assert_memory_equal(&vast.allocated_bytes[i], &other.allocated_bytes[i],
+                            sizeof(struct xseg_stat));
+        assert_memory_equal(&vast.active_bytes[i], &other.active_bytes[i],
+                            sizeof(struct xseg_stat));
+        assert_memory_equal(&vast.requested_bytes[i], &other.requested_bytes[i],
+                            sizeof(struct xseg_stat));
+        assert_memory_equal(&vast.reserved_bytes[i], &other.reserved_bytes[i],
+                            sizeof(struct xseg_stat));
+    }
+}
+
+/* A few blocks wait for another stream, and come back together. */
+static void use_some(struct pair *pair)
+{
+    void *ptr[USED][SIDES];
+    unsigned count = 0;
+
+    for (; count < USED && pair->count > 0; count++) {
+        const unsigned at = (unsigned)below(pair->count);
+
+        for (unsigned i = 0; i < SIDES; i++) {
+            ptr[count][i] = pair->held[at].ptr[i];
+            assert_int_equal(xseg_use(pair->side[i], ptr[count][i], pair->user), XSEG_OK);
+        }
+        pair->held[at] = pair->held[--pair->count];
+    }
+    assert_int_equal(xseg_sim_launch(pair->user, UINT64_MAX), XSEG_OK);
+    while (count-- > 0)
+        for (unsigned i = 0; i < SIDES; i++)
+            scene_free(pair->side[i], ptr[count][i]);
+    alloc(pair, random_bytes());
+    assert_int_equal(xseg_sim_finish(pair->user), XSEG_OK);
+}
+
+/* With a history of frees, they are not plain. */
+static void configure(struct pair *pair, const char *config)
+{
+    assert_int_equal(xseg_configure(pair->side[VAST], config), XSEG_OK);
+}
+
+/* What happens now and then; the arena has to be what it was, or stop being vast. */
+static void step_rarely(struct pair *pair)
+{
+    struct xseg_finding finding = {0};
+    struct xseg_arena *arena = arena_of(pair);
+
+    switch (below(7)) {
+    case 0:
+        for (unsigned i = 0; i < SIDES; i++)
+            scene_empty_cache(pair->side[i]);
+        return;
+    case 1:
+        use_some(pair);
+        return;
+    case 2:
+        /* Frees are not plain for a moment; growth makes the arena vast again. */
+        if (below(8) != 0)
+            return;
+        configure(pair, "free_history:1");
+        free_at(pair, (unsigned)below(pair->count));
+        configure(pair, "free_history:0");
+        for (unsigned i = 0; i < SIDES; i++)
+            scene_empty_cache(pair->side[i]);
+        while (pair->count < BLOCKS && arena_of(pair)->small.way != XSEG_SMALL_VAST)
+            alloc(pair, MIB);
+        return;
+    case 3:
+        xseg_arena_lock(arena);
+        if (!xseg_arena_audit(arena, &finding))
+            fail_msg("%s: %s", finding.tag, finding.text);
+        xseg_arena_unlock(arena);
+        return;
+    case 4:
+        for (unsigned i = 0; i < SIDES; i++)
+            scene_free(pair->side[i], scene_alloc(pair->side[i], 3 * MIB, NULL));
+        return;
+    case 5:
+        /* For a moment requests are classic; the first one takes the general way. */
+        for (unsigned i = 0; i < SIDES; i++)
+            assert_int_equal(xseg_configure(pair->side[i], "expandable_segments:False"), XSEG_OK);
+        for (unsigned i = 0; i < 8; i++) {
+            alloc(pair, 1 + below(2 * KIB));
+            free_at(pair, (unsigned)below(pair->count));
+        }
+        for (unsigned i = 0; i < SIDES; i++)
+            assert_int_equal(xseg_configure(pair->side[i], "expandable_segments:True"), XSEG_OK);
+        return;
+    default:
+        expect_same_counts(pair);
+    }
+}
+
+static unsigned steps_by_environment(void)
+{
+    const char *steps = getenv("XSEG_TEST_STEPS");
+
+    return steps != NULL ? (unsigned)strtoul(steps, NULL, 10) : 150000;
+}
+
+static void the_same_blocks_are_chosen(void **state)
+{
+    struct pair *pair = calloc(1, sizeof(*pair));
+
+    (void)state;
+    assert_non_null(pair);
+    set_up(pair);
+    seed_state = 20261122;
+    while (pair->count < BLOCKS * 3 / 4)
+        alloc(pair, random_bytes());
+    assert_int_equal(arena_of(pair)->small.way, XSEG_SMALL_VAST);
+    for (unsigned i = 0; i < steps_by_environment(); i++) {
+        /* Mostly exchanges; between them the arena fills up, and drains. */
+        const uint64_t what = below(100), drains = i / 15000 % 2;
+
+        if (what < 90 && pair->count > 0)
+            free_at(pair, (unsigned)below(pair->count));
+        if (what < 85 + drains * 3 || (what >= 90 && drains == 0))
+            alloc(pair, random_bytes());
+        if (below(2000) == 0)
+            step_rarely(pair);
+    }
+    expect_same_counts(pair);
+    /* Most frees leave a latest cell: that way has been taken. */
+    assert_in_range(pair->latest, steps_by_environment() / 4, steps_by_environment());
+    tear_down(pair);
+    free(pair);
+}
+
+/* --- What a latest cell is for others. --- */
+
+static struct pair *fill(void)
+{
+    struct pair *pair = calloc(1, sizeof(*pair));
+
+    assert_non_null(pair);
+    set_up(pair);
+    while (pair->count < BLOCKS)
+        alloc(pair, 4 * KIB);
+    assert_int_equal(arena_of(pair)->small.way, XSEG_SMALL_VAST);
+    return pair;
+}
+
+static void *free_one(struct pair *pair, unsigned at)
+{
+    void *ptr = pair->held[at].ptr[VAST];
+
+    free_at(pair, at);
+    assert_ptr_equal(arena_of(pair)->small.latest.address, ptr);
+    return ptr;
+}
+
+static void it_is_no_live_block(void **state)
+{
+    struct pair *pair = fill();
+    struct xseg_allocator *vast = pair->side[VAST];
+    const uint64_t live = scene_stats(vast).allocated_bytes[XSEG_STAT_ALL].current;
+    char *ptr = free_one(pair, 101);
+
+    (void)state;
+    assert_int_equal(scene_stats(vast).allocated_bytes[XSEG_STAT_ALL].current, live - 4 * KIB);
+    ptr = free_one(pair, 201);
+    scene_expect_error(xseg_free(vast, ptr), XSEG_ERR_NOT_LIVE, "freed before");
+    ptr = free_one(pair, 2001);
+    scene_expect_error(xseg_free(vast, ptr + 512), XSEG_ERR_NOT_LIVE, "no live block");
+    ptr = free_one(pair, 301);
+    assert_int_equal(scene_block(vast, ptr).state, XSEG_BLOCK_CACHED);
+    assert_int_equal(scene_block(vast, ptr).bytes, 4 * KIB);
+    ptr = free_one(pair, 401);
+    scene_expect_error(xseg_use(vast, ptr, pair->user), XSEG_ERR_NOT_LIVE, "no live block");
+    scene_expect_error(xseg_free(vast, ptr + 3), XSEG_ERR_NOT_LIVE, "no live block");
+    expect_same_counts(pair);
+    tear_down(pair);
+    free(pair);
+}
+
+/* The only cell of its size; one that is lower than the lowest that the rack has; and a neighbour. */
+static void it_is_handed_out_where_it_is_best(void **state)
+{
+    struct pair *pair = fill();
+    struct xseg_allocator *vast = pair->side[VAST];
+    void *first = pair->held[1001].ptr[VAST], *ptr = NULL;
+
+    (void)state;
+    (void)free_one(pair, 1001);
+    alloc(pair, 4 * KIB);
+    assert_ptr_equal(pair->held[pair->count - 1].ptr[VAST], first);
+    ptr = free_one(pair, 3001);
+    first = free_one(pair, 2001);
+    assert_true((uintptr_t)first < (uintptr_t)ptr);
+    alloc(pair, 4 * KIB);
+    assert_ptr_equal(pair->held[pair->count - 1].ptr[VAST], first);
+    /* It merges with what is freed behind it. */
+    first = free_one(pair, 5001);
+    ptr = (char *)first + 4 * KIB;
+    for (unsigned i = 0; i < pair->count; i++)
+        if (pair->held[i].ptr[VAST] == ptr)
+            free_at(pair, i);
+    alloc(pair, 8 * KIB);
+    assert_ptr_equal(pair->held[pair->count - 1].ptr[VAST], first);
+    scene_expect_error(xseg_free(vast, ptr), XSEG_ERR_NOT_LIVE, "give its start");
+    expect_same_counts(pair);
+    tear_down(pair);
+    free(pair);
+}
+
+struct freeing {
+    struct pair *pair;
+    void *ptr;
+};
+
+static void *free_elsewhere(void *self)
+{
+    const struct freeing *freeing = self;
+
+    scene_free(freeing->pair->side[VAST], freeing->ptr);
+    return NULL;
+}
+
+/* Another thread frees the neighbour, and finds it cached; from then on no cell is the latest. */
+static void another_thread_merges_with_it(void **state)
+{
+    struct pair *pair = fill();
+    struct freeing freeing = {.pair = pair};
+    pthread_t thread;
+    char *ptr = free_one(pair, 1501);
+
+    (void)state;
+    for (unsigned i = 0; i < pair->count; i++)
+        if (pair->held[i].ptr[VAST] == ptr + 4 * KIB) {
+            freeing.ptr = pair->held[i].ptr[VAST];
+            scene_free(pair->side[OTHER], pair->held[i].ptr[OTHER]);
+            pair->held[i] = pair->held[--pair->count];
+        }
+    assert_non_null(freeing.ptr);
+    assert_int_equal(pthread_create(&thread, NULL, free_elsewhere, &freeing), 0);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    expect_same_counts(pair);
+    alloc(pair, 8 * KIB);
+    assert_ptr_equal(pair->held[pair->count - 1].ptr[VAST], ptr);
+    tear_down(pair);
+    free(pair);
+}
+
+/* --- When an arena is vast. --- */
+
+static void it_is_vast_while_frees_are_plain(void **state)
+{
+    struct pair *pair = fill();
+    struct xseg_allocator *vast = pair->side[VAST];
+    struct xseg_arena *arena = arena_of(pair);
+
+    (void)state;
+    assert_int_equal(atomic_load(vast->frees), (uintptr_t)arena);
+    (void)free_one(pair, 101);
+    configure(pair, "free_history:1");
+    assert_int_equal(arena->small.way, XSEG_SMALL_PLAIN);
+    assert_null(arena->small.latest.sheet);
+    assert_int_equal(atomic_load(vast->frees), XSEG_FREES_GENERALLY);
+    configure(pair, "free_history:0");
+    assert_int_equal(atomic_load(vast->frees), XSEG_FREES_PLAINLY);
+    while (pair->count > 0)
+        free_at(pair, pair->count - 1);
+    expect_same_counts(pair);
+    tear_down(pair);
+    free(pair);
+}
+
+/* A second stream's arena is not; and when the first one's segment has ended, nobody is. */
+static void it_is_vast_while_its_segment_is_there(void **state)
+{
+    struct pair *pair = fill();
+    struct xseg_allocator *vast = pair->side[VAST];
+    struct xseg_arena *arena = arena_of(pair);
+    void *ptr = scene_alloc(vast, 1000, pair->user);
+
+    (void)state;
+    scene_free(vast, ptr);
+    assert_int_equal(arena->small.way, XSEG_SMALL_VAST);
+    while (pair->count > 0)
+        free_at(pair, pair->count - 1);
+    for (unsigned i = 0; i < SIDES; i++)
+        scene_empty_cache(pair->side[i]);
+    assert_int_equal(arena->small.way, XSEG_SMALL_VAST);
+    /* No addresses are left: segments that are nothing but a hole end. */
+    xseg_sim_hold_addresses(UINT64_MAX / 2);
+    assert_int_not_equal(xseg_alloc(vast, 0, 300 * MIB, pair->user, &ptr), XSEG_OK);
+    xseg_sim_hold_addresses(0);
+    assert_int_equal(arena->small.way, XSEG_SMALL_PLAIN);
+    assert_int_equal(atomic_load(vast->frees), XSEG_FREES_PLAINLY);
+    tear_down(pair);
+    free(pair);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_same_blocks_are_chosen),
+        cmocka_unit_test(it_is_no_live_block),
+        cmocka_unit_test(it_is_handed_out_where_it_is_best),
+        cmocka_unit_test(another_thread_merges_with_it),
+        cmocka_unit_test(it_is_vast_while_frees_are_plain),
+        cmocka_unit_test(it_is_vast_while_its_segment_is_there),
+    };
+
+    return cmocka_run_group_tests_name("latest", tests, NULL, NULL);
+}
