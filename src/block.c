@@ -340,6 +340,20 @@ XSEG_DOOR_NEXT alloc_settled(struct xseg_arena *arena, void **out, size_t bytes)
     return alloc_fitting(arena, out, bytes);
 }
 
+/* The latest cell is the best, and just what is asked for: it has never been cached. */
+XSEG_DOOR_NEXT alloc_latest(struct xseg_arena *arena, void **out, size_t bytes) XSEG_UNCHECKED
+{
+    const struct xseg_latest cell = xseg_latest_take(&arena->small.latest);
+
+    /* NOLINTNEXTLINE(performance-no-int-to-ptr) */
+    *out =
+        (void *)(uintptr_t)xseg_plain_note_live(arena, cell.sheet, cell.index, cell.quanta, bytes);
+    if (__builtin_expect(xseg_counts_are_past_limits(&arena->counts), 0))
+        return alloc_counted(arena);
+    xseg_latch_give_own(&arena->lock);
+    return XSEG_OK;
+}
+
 /* From one that is locked, and is not plain.  Of a vast one, a cell of just the size is served without the latest
  * cell, which may still wait for its word. */
 XSEG_DOOR_NEXT alloc_vast(struct xseg_arena *arena, void **out, size_t bytes) XSEG_UNCHECKED
@@ -349,17 +363,17 @@ XSEG_DOOR_NEXT alloc_vast(struct xseg_arena *arena, void **out, size_t bytes) XS
     if (__builtin_expect(arena->small.way != XSEG_SMALL_VAST, 0))
         return alloc_held(arena, out, bytes);
     if (!xseg_rack_has_short(&arena->small.rack, quanta))
-        return alloc_settled(arena, out, bytes);
+        return arena->small.latest.quanta == quanta ? alloc_latest(arena, out, bytes)
+                                                    : alloc_settled(arena, out, bytes);
     struct xseg_sheet *sheet = xseg_plain_find_sheet(&arena->small.rack, quanta);
     const uint64_t number = (uint64_t)__builtin_ctzll(sheet->bin[quanta]);
     bool may_have_other = false;
     const uint64_t index =
         number * 64 + xseg_rack_pick_short(&sheet->word[number], quanta, &may_have_other);
-    if (__builtin_expect(may_have_other || xseg_plain_must_ask(sheet, index, quanta, true) ||
-                             xseg_latest_is_better(&arena->small.latest, quanta,
-                                                   xseg_plain_address(sheet, index)),
-                         0))
+    if (__builtin_expect(may_have_other || xseg_plain_must_ask(sheet, index, quanta, true), 0))
         return alloc_settled(arena, out, bytes);
+    if (__builtin_expect(xseg_latest_is_better(&arena->small.latest, quanta, sheet, index), 0))
+        return alloc_latest(arena, out, bytes);
     return cut_at(arena, out, bytes, sheet, index, quanta, quanta, true, true);
 }
 

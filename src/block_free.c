@@ -190,61 +190,63 @@ XSEG_DOOR_NEXT free_plainly(struct xseg_allocator *allocator, void *ptr) XSEG_UN
 }
 
 /* Not in the extent that may have a latest cell, of an arena that is locked; or nothing that is live. */
-XSEG_DOOR_NEXT free_elsewhere(struct xseg_allocator *allocator, struct xseg_arena *arena,
-                              void *ptr) XSEG_UNCHECKED
+XSEG_DOOR_NEXT free_elsewhere(struct xseg_arena *arena, void *ptr) XSEG_UNCHECKED
 {
     xseg_latest_settle(&arena->small.latest, &arena->small.rack);
     xseg_latch_give_own(&arena->lock);
-    return free_plainly(allocator, ptr);
+    return free_plainly(arena->device->allocator, ptr);
 }
 
-/* Maybe in a vast arena.  What does not wait for the address comes first. */
-XSEG_DOOR_NEXT free_vast(struct xseg_allocator *allocator, struct xseg_arena *arena,
-                         void *ptr) XSEG_UNCHECKED
+/* A cell of a vast arena, which has no latest one now. */
+XSEG_DOOR_NEXT free_latest(struct xseg_arena *arena, void *ptr, struct xseg_sheet *sheet,
+                           uint64_t quantum) XSEG_UNCHECKED
 {
-    struct xseg_latest *latest = &arena->small.latest;
-    const uint64_t address = (uint64_t)(uintptr_t)ptr;
-
-    if (!xseg_latch_try_own(&arena->lock))
-        return free_plainly(allocator, ptr);
-    const uint64_t offset = address - latest->base;
-    if (offset >= latest->bytes || offset % XSEG_SIZE_QUANTUM != 0)
-        return free_elsewhere(allocator, arena, ptr);
-    const uint64_t quantum = offset >> XSEG_CELLS_SHIFT, index = quantum % XSEG_CELLS_SHEET;
-    struct xseg_sheet *sheet = latest->sheets[quantum / XSEG_CELLS_SHEET];
-    if (__builtin_expect(sheet == NULL, 0))
-        return free_elsewhere(allocator, arena, ptr);
-    xseg_latest_settle(latest, &arena->small.rack);
+    const uint64_t index = quantum % XSEG_CELLS_SHEET;
     const struct xseg_plain_live live = xseg_plain_look(sheet, index);
+
     if (__builtin_expect(!live.is_live, 0))
-        return free_elsewhere(allocator, arena, ptr);
+        return free_elsewhere(arena, ptr);
     if (live.lone_quanta == 0 || arena->now != 0)
         return free_merging(arena, sheet->extent, (uint32_t)quantum);
     xseg_plain_count_lone(arena, sheet, index, live.lone_quanta);
-    latest->sheet = sheet;
-    latest->index = index;
-    latest->quanta = live.lone_quanta;
-    latest->address = address;
+    xseg_latest_put(&arena->small.latest, sheet, index, live.lone_quanta);
     xseg_latch_give_own(&arena->lock);
     return XSEG_OK;
 }
 
-/* Frees are not plain, or begin with a vast arena. */
-XSEG_DOOR_NEXT free_otherwise(struct xseg_allocator *allocator, void *ptr) XSEG_UNCHECKED
+/* Maybe in a vast arena.  What does not wait for the address comes first. */
+XSEG_DOOR_NEXT free_vast(struct xseg_allocator *allocator, void *ptr,
+                         struct xseg_arena *arena) XSEG_UNCHECKED
 {
-    const uintptr_t how = atomic_load_explicit(allocator->frees, memory_order_acquire);
+    struct xseg_latest *latest = &arena->small.latest;
 
-    if (how <= XSEG_FREES_PLAINLY)
+    if (!xseg_latch_try_own(&arena->lock))
+        return free_plainly(allocator, ptr);
+    const uint64_t quantum = xseg_latest_quantum(latest, (uint64_t)(uintptr_t)ptr);
+    if (quantum >= latest->all_quanta)
+        return free_elsewhere(arena, ptr);
+    struct xseg_sheet *sheet = latest->sheets[quantum / XSEG_CELLS_SHEET];
+    if (__builtin_expect(sheet == NULL, 0))
+        return free_elsewhere(arena, ptr);
+    xseg_latest_settle(latest, &arena->small.rack);
+    return free_latest(arena, ptr, sheet, quantum);
+}
+
+/* Frees are not plain, or begin with a vast arena. */
+XSEG_DOOR_NEXT free_otherwise(struct xseg_allocator *allocator, void *ptr,
+                              uintptr_t how) XSEG_UNCHECKED
+{
+    if (how == XSEG_FREES_GENERALLY)
         return free_slowly(allocator, ptr);
     /* NOLINTNEXTLINE(performance-no-int-to-ptr) */
-    return free_vast(allocator, (struct xseg_arena *)how, ptr);
+    return free_vast(allocator, ptr, (struct xseg_arena *)how);
 }
 
 xseg_status xseg_free(struct xseg_allocator *allocator, void *ptr) XSEG_UNCHECKED
 {
     if (__builtin_expect(allocator == NULL, 0))
         return free_slowly(allocator, ptr);
-    if (atomic_load_explicit(allocator->frees, memory_order_acquire) != XSEG_FREES_PLAINLY)
-        return free_otherwise(allocator, ptr);
-    return free_looked_up(allocator, ptr);
+    const uintptr_t how = atomic_load_explicit(allocator->frees, memory_order_acquire);
+    return how == XSEG_FREES_PLAINLY ? free_looked_up(allocator, ptr)
+                                     : free_otherwise(allocator, ptr, how);
 }

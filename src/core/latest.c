@@ -28,7 +28,7 @@ void xseg_latest_begin(struct xseg_arena *arena, struct xseg_extent *extent)
         !atomic_compare_exchange_strong(frees_of(arena), &how, (uintptr_t)arena))
         return;
     latest->base = extent->segment.base;
-    latest->bytes = extent->segment.bytes;
+    latest->all_quanta = extent->segment.bytes >> XSEG_CELLS_SHIFT;
     latest->sheets = extent->cells.sheet;
     arena->small.way = XSEG_SMALL_VAST;
 }
@@ -45,13 +45,13 @@ void xseg_latest_end(struct xseg_arena *arena)
     if (arena->small.way != XSEG_SMALL_VAST)
         return;
     xseg_latest_settle_found(arena);
-    arena->small.latest.bytes = 0;
+    arena->small.latest.all_quanta = 0;
     arena->small.way = XSEG_SMALL_PLAIN;
     (void)atomic_compare_exchange_strong(frees_of(arena), &how, XSEG_FREES_PLAINLY);
 }
 
 void xseg_latest_end_with(struct xseg_arena *arena, const struct xseg_extent *extent)
 {
-    if (arena->small.latest.bytes != 0 && arena->small.latest.base == extent->segment.base)
+    if (arena->small.latest.all_quanta != 0 && arena->small.latest.base == extent->segment.base)
         xseg_latest_end(arena);
 }

@@ -12,7 +12,8 @@
  *     only what is about the cell waits for the address;
  *   - the cell, if it is lone, becomes the *latest* one.  It is counted as free, and looks live.  The next free
  *     makes it cached, or whoever has to see it; by then all that this changes is in the cache;
- *   - an allocation for which the rack has just the size does not wait for it, unless it would be the choice.
+ *   - an allocation for which the rack has just the size does not wait for it, unless it is the better choice:
+ *     then it is live again at once.
  *
  * At 10^6 live blocks a pair takes a fifth less, at 10^5 an eighth.  An allocator has one vast arena at most: the
  * first that is so large while frees are plain.
@@ -36,13 +37,13 @@ struct xseg_arena;
 #define XSEG_FREES_PLAINLY   ((uintptr_t)1)
 
 struct xseg_latest {
-    /* The extent that may have one: its addresses, and the sheets of its cells; no bytes, no extent. */
-    uint64_t base, bytes;
+    /* The extent that may have one: its address, quanta, and sheets; 0 quanta if there is none. */
+    uint64_t base, all_quanta;
     struct xseg_sheet **sheets;
-    /* The cell: the sheet that it begins in, NULL if there is none; the quantum of that; its size, 0 if there
-     * is none, below 65; and its address. */
+    /* The cell: the sheet that it begins in, NULL if there is none; the quantum of that; its size, up to 64,
+     * 0 if there is none. */
     struct xseg_sheet *sheet;
-    uint64_t index, quanta, address;
+    uint64_t index, quanta;
 };
 
 /* An arena has more sheets than before: it becomes vast if it has that many, its frees are plain, and its
@@ -55,27 +56,53 @@ void xseg_latest_end(struct xseg_arena *arena);
 /* The same if that is for an extent, which ends. */
 void xseg_latest_end_with(struct xseg_arena *arena, const struct xseg_extent *extent);
 
+/* The quantum of the extent at which an address lies; none that it has for any other address, since what
+ * is below a quantum goes to the top: that saves the question for a multiple. */
+static inline uint64_t xseg_latest_quantum(const struct xseg_latest *latest, uint64_t address)
+{
+    const uint64_t offset = address - latest->base;
+
+    return offset >> XSEG_CELLS_SHIFT | offset << (64 - XSEG_CELLS_SHIFT);
+}
+
+/* A lone cell is free, and the latest one; there is none. */
+static inline void xseg_latest_put(struct xseg_latest *latest, struct xseg_sheet *sheet,
+                                   uint64_t index, uint64_t quanta)
+{
+    latest->sheet = sheet;
+    latest->index = index;
+    latest->quanta = quanta;
+}
+
+/* The latest cell is to be live again, and there is none. */
+static inline struct xseg_latest xseg_latest_take(struct xseg_latest *latest)
+{
+    const struct xseg_latest cell = *latest;
+
+    latest->sheet = NULL;
+    latest->quanta = 0;
+    return cell;
+}
+
 /* The latest cell, if there is one, becomes cached; for the doors. */
 static inline void xseg_latest_settle(struct xseg_latest *latest, struct xseg_rack *rack)
 {
-    struct xseg_sheet *sheet = latest->sheet;
-
-    if (sheet == NULL)
+    if (latest->sheet == NULL)
         return;
-    xseg_rack_put_lone(rack, sheet, latest->index, latest->quanta);
-    latest->sheet = NULL;
-    latest->quanta = 0;
+    const struct xseg_latest cell = xseg_latest_take(latest);
+    xseg_rack_put_lone(rack, cell.sheet, cell.index, cell.quanta);
 }
 
 /* The same, for all others; there is one. */
 void xseg_latest_settle_found(struct xseg_arena *arena);
 
-/* Whether the latest cell fits a request of so many quanta better than the lowest cell that has just as many,
- * which is at an address: it is as good, and lower.  A size that merges is no matter: it merges with nothing. */
+/* Whether the latest cell fits a request of so many quanta better than the lowest cell of the rack that has
+ * just as many: it is as good, and lower. */
 static inline bool xseg_latest_is_better(const struct xseg_latest *latest, uint64_t quanta,
-                                         uint64_t address)
+                                         const struct xseg_sheet *sheet, uint64_t index)
 {
-    return latest->quanta == quanta && latest->address < address;
+    return latest->quanta == quanta &&
+           (latest->sheet == sheet ? latest->index < index : latest->sheet->rank < sheet->rank);
 }
 
 #endif

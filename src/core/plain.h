@@ -137,11 +137,6 @@ static inline void xseg_plain_cut(struct xseg_rack *rack, struct xseg_sheet *she
     }
 }
 
-static inline uint64_t xseg_plain_address(const struct xseg_sheet *sheet, uint64_t index)
-{
-    return sheet->base + (index << XSEG_CELLS_SHIFT);
-}
-
 /* A cell of so many quanta is live from now on: the sums, and its slack.  Returns its address.  The caller
  * asks whether a limit is passed. */
 static inline uint64_t xseg_plain_note_live(struct xseg_arena *arena, struct xseg_sheet *sheet,
@@ -151,7 +146,7 @@ static inline uint64_t xseg_plain_note_live(struct xseg_arena *arena, struct xse
 
     xseg_counts_add_alloc(&arena->counts, rounded, bytes);
     sheet->slack[index] = (uint16_t)(rounded - bytes);
-    return xseg_plain_address(sheet, index);
+    return sheet->base + (index << XSEG_CELLS_SHIFT);
 }
 
 /*

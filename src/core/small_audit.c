@@ -103,8 +103,9 @@ bool xseg_small_audit(const struct xseg_arena *arena, struct xseg_finding *findi
                    (arena->small.rack.tops != 1 || arena->small.has_filled),
                "way %d", arena->small.way);
     XSEG_HOLDS(finding, "SMALL-3",
-               (arena->small.way == XSEG_SMALL_VAST) == (arena->small.latest.bytes != 0),
-               "way %d, latest of %" PRIu64 " bytes", arena->small.way, arena->small.latest.bytes);
+               (arena->small.way == XSEG_SMALL_VAST) == (arena->small.latest.all_quanta != 0),
+               "way %d, latest of %" PRIu64 " quanta", arena->small.way,
+               arena->small.latest.all_quanta);
     XSEG_HOLDS(finding, "LATEST-1", arena->small.latest.sheet == NULL,
                "a cell of %" PRIu64 " quanta is the latest", arena->small.latest.quanta);
     return xseg_rack_audit(&arena->small.rack, finding);

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 
 #include "src/core/allocator.h"
+#include "src/core/cell.h"
 #include "tests/support/draw.h"
 #include "tests/support/scene.h"
 
@@ -267,7 +268,10 @@ static void *free_one(struct pair *pair, unsigned at)
     void *ptr = pair->held[at].ptr[VAST];
 
     free_at(pair, at);
-    assert_ptr_equal(arena_of(pair)->small.latest.address, ptr);
+    const struct xseg_latest *latest = &arena_of(pair)->small.latest;
+    assert_non_null(latest->sheet);
+    assert_int_equal(latest->sheet->base + xseg_cell_bytes_of((uint32_t)latest->index),
+                     (uintptr_t)ptr);
     return ptr;
 }
 
@@ -290,6 +294,11 @@ static void it_is_no_live_block(void **state)
     ptr = free_one(pair, 401);
     scene_expect_error(xseg_use(vast, ptr, pair->user), XSEG_ERR_NOT_LIVE, "no live block");
     scene_expect_error(xseg_free(vast, ptr + 3), XSEG_ERR_NOT_LIVE, "no live block");
+    /* Nor is an address inside a block that is. */
+    ptr = pair->held[501].ptr[VAST];
+    scene_expect_error(xseg_free(vast, ptr + 3), XSEG_ERR_NOT_LIVE, "give its start");
+    scene_expect_error(xseg_free(vast, ptr + KIB), XSEG_ERR_NOT_LIVE, "give its start");
+    assert_int_equal(scene_block(vast, ptr).state, XSEG_BLOCK_LIVE);
     expect_same_counts(pair);
     tear_down(pair);
     free(pair);
@@ -321,6 +330,21 @@ static void it_is_handed_out_where_it_is_best(void **state)
     assert_ptr_equal(pair->held[pair->count - 1].ptr[VAST], first);
     scene_expect_error(xseg_free(vast, ptr), XSEG_ERR_NOT_LIVE, "give its start");
     expect_same_counts(pair);
+    tear_down(pair);
+    free(pair);
+}
+
+/* When a cell became idle is noted when it does. */
+static void where_ages_count_there_is_none(void **state)
+{
+    struct pair *pair = fill();
+
+    (void)state;
+    arena_of(pair)->now = 1;
+    free_at(pair, 101);
+    assert_null(arena_of(pair)->small.latest.sheet);
+    arena_of(pair)->now = 0;
+    (void)free_one(pair, 201);
     tear_down(pair);
     free(pair);
 }
@@ -419,6 +443,7 @@ int main(void)
         cmocka_unit_test(the_same_blocks_are_chosen),
         cmocka_unit_test(it_is_no_live_block),
         cmocka_unit_test(it_is_handed_out_where_it_is_best),
+        cmocka_unit_test(where_ages_count_there_is_none),
         cmocka_unit_test(another_thread_merges_with_it),
         cmocka_unit_test(it_is_vast_while_frees_are_plain),
         cmocka_unit_test(it_is_vast_while_its_segment_is_there),
