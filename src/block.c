@@ -185,9 +185,12 @@ XSEG_DOOR_NEXT alloc_wide(struct xseg_arena *arena, void **out, size_t bytes,
 /* A place has been found in one that is locked.  is_only: no other cell of its size begins in its word.
  * The sums come first and the limits last, so that less is kept meanwhile. */
 static inline __attribute__((always_inline)) xseg_status
-cut_at(struct xseg_arena *arena, void **out, size_t bytes, struct xseg_sheet *sheet, uint64_t index,
-       uint64_t size, uint64_t quanta, bool expandable, bool is_only) XSEG_UNCHECKED
+cut_at(struct xseg_arena *arena, void **out, size_t bytes, struct xseg_sheet *sheet,
+       uint64_t number, uint64_t at, uint64_t size, uint64_t quanta, bool expandable,
+       bool is_only) XSEG_UNCHECKED
 {
+    const uint64_t index = number * 64 + at;
+
     /* NOLINTNEXTLINE(performance-no-int-to-ptr) */
     *out = (void *)(uintptr_t)xseg_plain_note_live(arena, sheet, index, quanta, bytes);
     if (!expandable)
@@ -195,7 +198,7 @@ cut_at(struct xseg_arena *arena, void **out, size_t bytes, struct xseg_sheet *sh
                            (size - quanta) << XSEG_CELLS_SHIFT);
     if (is_only)
         xseg_rack_clear_lowest(&arena->small.rack, sheet, size);
-    xseg_plain_cut(&arena->small.rack, sheet, index, size, quanta);
+    xseg_plain_cut(&arena->small.rack, sheet, number, at, size, quanta);
     if (__builtin_expect(xseg_counts_are_past_limits(&arena->counts), 0))
         return alloc_counted(arena);
     xseg_latch_give_own(&arena->lock);
@@ -205,14 +208,16 @@ cut_at(struct xseg_arena *arena, void **out, size_t bytes, struct xseg_sheet *sh
 XSEG_DOOR_NEXT alloc_head(struct xseg_arena *arena, void **out, size_t bytes,
                           struct xseg_sheet *sheet, uint64_t index, uint64_t size) XSEG_UNCHECKED
 {
-    return cut_at(arena, out, bytes, sheet, index, size, xseg_plain_quanta(bytes), true, true);
+    return cut_at(arena, out, bytes, sheet, index / 64, index % 64, size, xseg_plain_quanta(bytes),
+                  true, true);
 }
 
 XSEG_DOOR_NEXT alloc_head_classic(struct xseg_arena *arena, void **out, size_t bytes,
                                   struct xseg_sheet *sheet, uint64_t index,
                                   uint64_t size) XSEG_UNCHECKED
 {
-    return cut_at(arena, out, bytes, sheet, index, size, xseg_plain_quanta(bytes), false, true);
+    return cut_at(arena, out, bytes, sheet, index / 64, index % 64, size, xseg_plain_quanta(bytes),
+                  false, true);
 }
 
 /* The same, where others of its size may begin in its word. */
@@ -222,7 +227,8 @@ cut_among(struct xseg_arena *arena, void **out, size_t bytes, struct xseg_sheet 
 {
     if (index / 64 == XSEG_CELLS_WORDS - 1)
         return alloc_held(arena, out, bytes);
-    return cut_at(arena, out, bytes, sheet, index, size, xseg_plain_quanta(bytes), expandable,
+    return cut_at(arena, out, bytes, sheet, index / 64, index % 64, size, xseg_plain_quanta(bytes),
+                  expandable,
                   !xseg_rack_has_other(sheet, (uint32_t)(index / 64), (uint32_t)size,
                                        (uint64_t)1 << index % 64));
 }
@@ -265,8 +271,8 @@ alloc_from_long(struct xseg_arena *arena, void **out, size_t bytes, bool expanda
         return alloc_wide(arena, out, bytes, expandable);
     struct xseg_sheet *sheet = xseg_plain_find_sheet(&arena->small.rack, size);
     const uint64_t number = (uint64_t)__builtin_ctzll(sheet->bin[size]);
-    const uint64_t index = number * 64 + xseg_rack_pick_last(&sheet->word[number]);
-    if (__builtin_expect(xseg_plain_must_ask(sheet, index, size, expandable), 0))
+    const uint64_t at = xseg_rack_pick_last(&sheet->word[number]), index = number * 64 + at;
+    if (__builtin_expect(xseg_plain_must_ask(sheet, number, at, size, expandable), 0))
         return alloc_held(arena, out, bytes);
     return expandable ? alloc_head(arena, out, bytes, sheet, index, size)
                       : alloc_head_classic(arena, out, bytes, sheet, index, size);
@@ -289,16 +295,16 @@ alloc_from_sheet(struct xseg_arena *arena, void **out, size_t bytes, struct xseg
 {
     const uint64_t number = (uint64_t)__builtin_ctzll(sheet->bin[size]);
     bool may_have_other = false;
-    const uint64_t index =
-        number * 64 + xseg_rack_pick_short(&sheet->word[number], size, &may_have_other);
+    const uint64_t at = xseg_rack_pick_short(&sheet->word[number], size, &may_have_other);
+    const uint64_t index = number * 64 + at;
 
-    if (__builtin_expect(xseg_plain_must_ask(sheet, index, size, expandable), 0))
+    if (__builtin_expect(xseg_plain_must_ask(sheet, number, at, size, expandable), 0))
         return alloc_held(arena, out, bytes);
     if (__builtin_expect(may_have_other, 0))
         return expandable ? alloc_among(arena, out, bytes, sheet, index, size)
                           : alloc_among_classic(arena, out, bytes, sheet, index, size);
-    return cut_at(arena, out, bytes, sheet, index, size, is_all ? size : xseg_plain_quanta(bytes),
-                  expandable, true);
+    return cut_at(arena, out, bytes, sheet, number, at, size,
+                  is_all ? size : xseg_plain_quanta(bytes), expandable, true);
 }
 
 XSEG_DOOR_NEXT alloc_fit(struct xseg_arena *arena, void **out, size_t bytes,
@@ -368,13 +374,13 @@ XSEG_DOOR_NEXT alloc_vast(struct xseg_arena *arena, void **out, size_t bytes) XS
     struct xseg_sheet *sheet = xseg_plain_find_sheet(&arena->small.rack, quanta);
     const uint64_t number = (uint64_t)__builtin_ctzll(sheet->bin[quanta]);
     bool may_have_other = false;
-    const uint64_t index =
-        number * 64 + xseg_rack_pick_short(&sheet->word[number], quanta, &may_have_other);
-    if (__builtin_expect(may_have_other || xseg_plain_must_ask(sheet, index, quanta, true), 0))
+    const uint64_t at = xseg_rack_pick_short(&sheet->word[number], quanta, &may_have_other);
+    if (__builtin_expect(may_have_other || xseg_plain_must_ask(sheet, number, at, quanta, true), 0))
         return alloc_settled(arena, out, bytes);
-    if (__builtin_expect(xseg_latest_is_better(&arena->small.latest, quanta, sheet, index), 0))
+    if (__builtin_expect(
+            xseg_latest_is_better(&arena->small.latest, quanta, sheet, number * 64 + at), 0))
         return alloc_latest(arena, out, bytes);
-    return cut_at(arena, out, bytes, sheet, index, quanta, quanta, true, true);
+    return cut_at(arena, out, bytes, sheet, number, at, quanta, quanta, true, true);
 }
 
 XSEG_DOOR_NEXT alloc_racked(struct xseg_arena *arena, void **out, size_t bytes) XSEG_UNCHECKED

@@ -214,14 +214,16 @@ XSEG_DOOR_NEXT free_latest(struct xseg_arena *arena, void *ptr, struct xseg_shee
     return XSEG_OK;
 }
 
-/* Maybe in a vast arena.  What does not wait for the address comes first. */
-XSEG_DOOR_NEXT free_vast(struct xseg_allocator *allocator, void *ptr,
-                         struct xseg_arena *arena) XSEG_UNCHECKED
+/* Frees are not plain, or begin with a vast arena: there, what does not wait for the address comes first. */
+XSEG_DOOR_NEXT free_vast(struct xseg_allocator *allocator, void *ptr, uintptr_t how) XSEG_UNCHECKED
 {
-    struct xseg_latest *latest = &arena->small.latest;
+    struct xseg_arena *arena = (struct xseg_arena *)how; /* NOLINT(performance-no-int-to-ptr) */
 
+    if (__builtin_expect(how == XSEG_FREES_GENERALLY, 0))
+        return free_slowly(allocator, ptr);
     if (!xseg_latch_try_own(&arena->lock))
         return free_plainly(allocator, ptr);
+    struct xseg_latest *latest = &arena->small.latest;
     const uint64_t quantum = xseg_latest_quantum(latest, (uint64_t)(uintptr_t)ptr);
     if (quantum >= latest->all_quanta)
         return free_elsewhere(arena, ptr);
@@ -232,21 +234,11 @@ XSEG_DOOR_NEXT free_vast(struct xseg_allocator *allocator, void *ptr,
     return free_latest(arena, ptr, sheet, quantum);
 }
 
-/* Frees are not plain, or begin with a vast arena. */
-XSEG_DOOR_NEXT free_otherwise(struct xseg_allocator *allocator, void *ptr,
-                              uintptr_t how) XSEG_UNCHECKED
-{
-    if (how == XSEG_FREES_GENERALLY)
-        return free_slowly(allocator, ptr);
-    /* NOLINTNEXTLINE(performance-no-int-to-ptr) */
-    return free_vast(allocator, ptr, (struct xseg_arena *)how);
-}
-
 xseg_status xseg_free(struct xseg_allocator *allocator, void *ptr) XSEG_UNCHECKED
 {
     if (__builtin_expect(allocator == NULL, 0))
         return free_slowly(allocator, ptr);
     const uintptr_t how = atomic_load_explicit(allocator->frees, memory_order_acquire);
     return how == XSEG_FREES_PLAINLY ? free_looked_up(allocator, ptr)
-                                     : free_otherwise(allocator, ptr, how);
+                                     : free_vast(allocator, ptr, how);
 }

@@ -114,11 +114,11 @@ static inline bool xseg_plain_join_frontier(struct xseg_arena *arena, struct xse
 
 /* The head of a cell that the rack has no more is handed out: its bits, and those of the rest, if there
  * is one. */
-static inline void xseg_plain_cut(struct xseg_rack *rack, struct xseg_sheet *sheet, uint64_t index,
-                                  uint64_t size, uint64_t quanta)
+static inline void xseg_plain_cut(struct xseg_rack *rack, struct xseg_sheet *sheet, uint64_t number,
+                                  uint64_t at, uint64_t size, uint64_t quanta)
 {
-    const uint64_t behind = index + quanta, head = (uint64_t)1 << index % 64;
-    struct xseg_cells_word *word = &sheet->word[index / 64];
+    const uint64_t behind = number * 64 + at + quanta, head = (uint64_t)1 << at;
+    struct xseg_cells_word *word = &sheet->word[number];
 
     if (size == quanta) {
         word->free &= ~head;
@@ -177,7 +177,7 @@ static inline uint64_t xseg_plain_cut_rack(struct xseg_arena *arena, uint64_t by
         return 0;
     if (!has_other || !xseg_rack_has_other(sheet, number, size, (uint64_t)1 << at))
         xseg_rack_clear(rack, sheet, size, number);
-    xseg_plain_cut(rack, sheet, number * 64 + at, size, quanta);
+    xseg_plain_cut(rack, sheet, number, at, size, quanta);
     const uint64_t base = xseg_plain_note_live(arena, sheet, number * 64 + at, quanta, bytes);
     if (__builtin_expect(xseg_counts_are_past_limits(&arena->counts), 0))
         xseg_counts_look_around_all(&arena->counts);
@@ -195,11 +195,11 @@ static inline struct xseg_sheet *xseg_plain_find_sheet(const struct xseg_rack *r
 
 /* Whether a rule has to be asked before a cell of a sheet is handed out.
  * expandable: of the configuration, without max_split_size_mb */
-static inline bool xseg_plain_must_ask(const struct xseg_sheet *sheet, uint64_t index,
+static inline bool xseg_plain_must_ask(const struct xseg_sheet *sheet, uint64_t number, uint64_t at,
                                        uint64_t size, bool expandable)
 {
-    return (sheet->word[index / 64].open >> index % 64 & 1) != 0 ||
-           index + size > XSEG_CELLS_SHEET ||
+    return (sheet->word[number].open >> at & 1) != 0 ||
+           number * 64 + at + size > XSEG_CELLS_SHEET ||
            xseg_extent_is_expandable(sheet->extent) != expandable;
 }
 
