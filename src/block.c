@@ -110,8 +110,8 @@ static inline const struct xseg_config *config_of(const struct xseg_arena *arena
     return xseg_allocator_config(arena->device->allocator);
 }
 
-/* While something is pending, which is looked at first.  Its arena says who asks, as in alloc_held(); what
- * it says is asked again after the look, so that three registers are saved and not six. */
+/* While something is pending, which is looked at first, or the device is lost.  Its arena says who asks, as in
+ * alloc_held(); what it says is asked again after the look, so that three registers are saved and not six. */
 XSEG_DOOR_NEXT alloc_looking(struct xseg_arena *arena, void **out, size_t bytes) XSEG_UNCHECKED
 {
     uint64_t base = 0;
@@ -437,7 +437,7 @@ alloc_by_way(struct xseg_allocator *allocator, int device, size_t bytes, xseg_st
 
     if (__builtin_expect(arena == NULL, 0))
         return alloc_slowly(allocator, device, bytes, stream, out);
-    if (__builtin_expect(xseg_hit_is_pending(arena), 0))
+    if (__builtin_expect(xseg_hit_is_hindered(arena), 0))
         return alloc_looking(arena, out, bytes);
     if (way <= XSEG_WAY_CLASSIC) {
         if (way == XSEG_WAY_ASK || !xseg_latch_try_own(&arena->lock))

@@ -150,5 +150,5 @@ xseg_status xseg_context_close(struct xseg_context *context)
 void xseg_context_reopen(struct xseg_context *context)
 {
     if (context->primary == NULL && xseg_driver_retain(context) != XSEG_OK)
-        atomic_store_explicit(&context->lost, "the loss of its context", memory_order_relaxed);
+        xseg_driver_note_lost(context, "the loss of its context");
 }

@@ -81,7 +81,7 @@ xseg_status xseg_driver_status(struct xseg_driver *driver, struct xseg_context *
     /* A retained context that cannot be pushed is gone; elsewhere a wrong context is the caller's. */
     if (context != NULL && (means_lost(result) || (entry == XSEG_ENTRY_CtxPushCurrent &&
                                                    result == CUDA_ERROR_INVALID_CONTEXT))) {
-        atomic_store_explicit(&context->lost, result_name(driver, result), memory_order_relaxed);
+        xseg_driver_note_lost(context, result_name(driver, result));
         status = XSEG_ERR_DEVICE_LOST;
     }
     (void)xseg_fail(status, "%s failed with %s (%d)", entry_place[entry].name,
@@ -89,6 +89,14 @@ xseg_status xseg_driver_status(struct xseg_driver *driver, struct xseg_context *
     if (bytes != 0)
         xseg_fail_add(" for %" PRIu64 " bytes", bytes);
     return status;
+}
+
+void xseg_driver_note_lost(struct xseg_context *context, const char *why)
+{
+    const char *none = NULL;
+
+    if (atomic_compare_exchange_strong(&context->lost, &none, why))
+        atomic_fetch_or(&context->hindrances, XSEG_CONTEXT_LOSS);
 }
 
 xseg_status xseg_driver_fail_lost(const struct xseg_context *context)

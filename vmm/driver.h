@@ -57,7 +57,13 @@ struct xseg_context {
     bool batches_unmap;              /* one unmap may cover several mappings */
     /* The error after which nothing on this device works, by the driver's name; NULL: none. */
     _Atomic(const char *) lost;
+    /* What stands against calls that need not reach the driver, so that they have one thing to look at: the
+     * loss, and what the floor above counts here (pending.h). */
+    atomic_uint_fast64_t hindrances;
 };
+
+/* Of the hindrances; below it stands how many others there are. */
+#define XSEG_CONTEXT_LOSS (UINT64_C(1) << 63)
 
 /*
  * Whether the device is lost: after an error such as an illegal address every call fails until the
@@ -68,6 +74,9 @@ static inline bool xseg_context_is_lost(const struct xseg_context *context)
 {
     return __builtin_expect(atomic_load_explicit(&context->lost, memory_order_relaxed) != NULL, 0);
 }
+
+/* Note that it is, and by what; the first reason stays. */
+void xseg_driver_note_lost(struct xseg_context *context, const char *why);
 
 /* The status of a device that is lost, with its sentence. */
 xseg_status xseg_driver_fail_lost(const struct xseg_context *context);

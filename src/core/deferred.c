@@ -89,7 +89,7 @@ xseg_status xseg_deferred_add(struct xseg_pending *pending, struct xseg_block *b
     if (view != NULL)
         (void)xseg_topology_wait(view, &deferred->waiter, deferred->marks, marks.count);
     xseg_list_insert(&pending->deferred, &deferred->link);
-    atomic_fetch_add_explicit(&pending->count, 1, memory_order_relaxed);
+    xseg_pending_count_one(pending);
     return XSEG_OK;
 }
 
@@ -97,7 +97,7 @@ static void end_deferred(struct xseg_pending *pending, struct xseg_deferred *def
 {
     xseg_list_remove(&deferred->waiter.link);
     xseg_list_remove(&deferred->link);
-    atomic_fetch_sub_explicit(&pending->count, 1, memory_order_relaxed);
+    xseg_pending_uncount_one(pending);
     free(deferred);
 }
 

@@ -351,6 +351,8 @@ void xseg_device_look_at_pending(struct xseg_arena *arena, const struct xseg_con
 {
     struct xseg_device *device = arena->device;
 
+    if (xseg_context_is_lost(&device->context))
+        return;
     if (!xseg_pending_captures(&device->pending)) {
         if (!atomic_load_explicit(&device->asks_late, memory_order_relaxed) ||
             xseg_arena_has_pending(arena))
@@ -394,8 +396,7 @@ xseg_status xseg_device_alloc(struct xseg_device *device, const struct xseg_devi
         status = xseg_alone_choose(&need, &arena);
     if (status != XSEG_OK)
         return status;
-    if (!request->has_asked &&
-        atomic_load_explicit(&device->pending.count, memory_order_relaxed) != 0)
+    if (!request->has_asked && xseg_pending_count(&device->pending) != 0)
         xseg_device_look_at_pending(arena, request->config);
     if (__builtin_expect(!need.is_alone, 1))
         status = xseg_arena_alloc(arena, &need, &grant);

@@ -317,7 +317,7 @@ static size_t read_waits(struct xseg_pending *pending, struct wait *waits, size_
 static xseg_status name_streams(struct look *look, size_t first)
 {
     struct xseg_pending *pending = &look->device->pending;
-    const size_t most = atomic_load_explicit(&pending->count, memory_order_relaxed);
+    const size_t most = xseg_pending_count(pending);
     struct wait *waits = calloc(most + 1, sizeof(*waits));
 
     if (waits == NULL)

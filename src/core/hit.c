@@ -79,7 +79,7 @@ bool xseg_hit_alloc(struct xseg_allocator *allocator, int ordinal, uint64_t byte
         return false;
     if (xseg_shortcuts_want(&allocator->shortcuts, ordinal, stream))
         learn(allocator, device, stream);
-    if (xseg_hit_is_pending(arena)) {
+    if (xseg_hit_is_hindered(arena)) {
         xseg_device_look_at_pending(arena, config);
         *has_asked = true;
         if (xseg_context_is_lost(&device->context))
@@ -101,9 +101,8 @@ bool xseg_hit_alloc_in(struct xseg_allocator *allocator, struct xseg_pool *pool,
     struct xseg_device *device = pool->device;
 
     if (!config->has_plain_hits || pool->options.no_split || xseg_pool_has_own_memory(pool) ||
-        bytes - 1 >= XSEG_SIZE_ABSURD - 1 || xseg_context_is_lost(&device->context) ||
-        xseg_pending_captures(&device->pending) ||
-        atomic_load_explicit(&device->pending.count, memory_order_relaxed) != 0)
+        bytes - 1 >= XSEG_SIZE_ABSURD - 1 || xseg_pending_captures(&device->pending) ||
+        atomic_load_explicit(&device->context.hindrances, memory_order_relaxed) != 0)
         return false;
     const struct xseg_known_stream *stream = xseg_streams_find_plain(&device->streams, handle);
     if (stream == NULL)

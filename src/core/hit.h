@@ -50,16 +50,15 @@ static inline struct xseg_arena *xseg_hit_arena(struct xseg_allocator *allocator
         atomic_load_explicit(&stream->arena[!is_small], memory_order_acquire);
     if (__builtin_expect(arena == NULL, 0))
         return NULL;
-    if (__builtin_expect(xseg_context_is_lost(&arena->device->context), 0))
-        return NULL;
     *way = atomic_load_explicit(&stream->way, memory_order_relaxed);
     return arena;
 }
 
-/* Whether something is pending on an arena's device, so that a request has to look at it first. */
-static inline bool xseg_hit_is_pending(const struct xseg_arena *arena)
+/* Whether something is pending on an arena's device, so that a request has to look at it first; or the device is
+ * lost. */
+static inline bool xseg_hit_is_hindered(const struct xseg_arena *arena)
 {
-    return atomic_load_explicit(&arena->device->pending.count, memory_order_relaxed) != 0;
+    return atomic_load_explicit(&arena->device->context.hindrances, memory_order_relaxed) != 0;
 }
 
 /* Serve a plain request from a locked large arena, where it is known by what rules: the address, or 0. */

@@ -115,7 +115,7 @@ static xseg_status wait_for_pending(struct xseg_arena *arena, const struct xseg_
 {
     xseg_status status = XSEG_OK;
 
-    if (atomic_load(&arena->device->pending.count) == 0)
+    if (xseg_pending_count(&arena->device->pending) == 0)
         return XSEG_OK;
     status = xseg_pending_wait(&arena->device->pending);
     /* A stream that could not be waited for keeps only its own blocks. */
@@ -221,7 +221,7 @@ static xseg_status serve(struct xseg_arena *arena, const struct xseg_need *need,
     struct xseg_device *device = arena->device;
 
     if (atomic_load_explicit(&device->asks_late, memory_order_relaxed) &&
-        atomic_load(&device->pending.count) != 0 && !xseg_pending_captures(&device->pending))
+        xseg_pending_count(&device->pending) != 0 && !xseg_pending_captures(&device->pending))
         xseg_pending_poll(&device->pending);
     /* Another thread may have freed or grown what fits while this one waited for the lock. */
     const xseg_status status = search(arena, need, out);

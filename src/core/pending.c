@@ -16,7 +16,6 @@ void xseg_pending_init(struct xseg_pending *pending, struct xseg_context *contex
     xseg_topology_init(&pending->topology);
     pending->ended = NULL;
     atomic_init(&pending->captures, 0);
-    atomic_init(&pending->count, 0);
 }
 
 void xseg_pending_fini(struct xseg_pending *pending)
@@ -138,7 +137,7 @@ static void queue_all(struct xseg_pending *pending, struct xseg_pending_use *use
         next = use->next;
         wait_for(pending, use->stream);
         xseg_list_insert(&use->stream->uses, &use->link);
-        atomic_fetch_add_explicit(&pending->count, 1, memory_order_relaxed);
+        xseg_pending_count_one(pending);
     }
 }
 
@@ -197,7 +196,7 @@ static void finish(struct xseg_pending *pending, struct xseg_pending_use *use)
     struct xseg_arena *arena = block->extent->arena;
 
     xseg_list_remove(&use->link);
-    atomic_fetch_sub_explicit(&pending->count, 1, memory_order_relaxed);
+    xseg_pending_uncount_one(pending);
     put_event(pending, use);
     xseg_arena_lock(arena);
     xseg_slab_put(&arena->uses, use);

@@ -19,7 +19,8 @@
  * is *deferred* (deferred.h).
  *
  * Locking: PENDING guards queues, events and captures; ARENA the list of uses of a live block.
- * `count` is read without a lock, so that an allocation with nothing pending costs one load.
+ * Uses in queues and deferred blocks are counted among the hindrances of the context (vmm/driver.h), which are
+ * read without a lock, so that an allocation with nothing pending on a device that is there costs one load.
  */
 #ifndef XSEG_CORE_PENDING_H
 #define XSEG_CORE_PENDING_H
@@ -45,15 +46,32 @@ struct xseg_pending {
     struct xseg_list streams;  /* those with uses in their queue */
     struct xseg_list deferred; /* struct xseg_deferred, in the order of their frees */
     struct xseg_topology topology;
-    struct xseg_block *ended;   /* busy, to be filled and taken back; chained through `ended` */
-    atomic_uint captures;       /* under way on the device; may be read without the lock */
-    atomic_uint_fast64_t count; /* uses in queues, and deferred blocks */
+    struct xseg_block *ended; /* busy, to be filled and taken back; chained through `ended` */
+    atomic_uint captures;     /* under way on the device; may be read without the lock */
 };
 
 void xseg_pending_init(struct xseg_pending *pending, struct xseg_context *context);
 
 /* The idle events must be gone (xseg_fences_fini()), or the device lost. */
 void xseg_pending_fini(struct xseg_pending *pending);
+
+/* One more or less of what is counted. */
+static inline void xseg_pending_count_one(struct xseg_pending *pending)
+{
+    atomic_fetch_add_explicit(&pending->fences.context->hindrances, 1, memory_order_relaxed);
+}
+
+static inline void xseg_pending_uncount_one(struct xseg_pending *pending)
+{
+    atomic_fetch_sub_explicit(&pending->fences.context->hindrances, 1, memory_order_relaxed);
+}
+
+/* How many that are. */
+static inline uint64_t xseg_pending_count(const struct xseg_pending *pending)
+{
+    return atomic_load_explicit(&pending->fences.context->hindrances, memory_order_relaxed) &
+           ~XSEG_CONTEXT_LOSS;
+}
 
 static inline void xseg_pending_lock(struct xseg_pending *pending)
     XSEG_ACQUIRES(pending->lock) XSEG_UNCHECKED
