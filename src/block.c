@@ -383,6 +383,7 @@ XSEG_DOOR_NEXT alloc_vast(struct xseg_arena *arena, void **out, size_t bytes) XS
     return cut_at(arena, out, bytes, sheet, number, at, quanta, quanta, true, true);
 }
 
+/* From one that is locked. */
 XSEG_DOOR_NEXT alloc_racked(struct xseg_arena *arena, void **out, size_t bytes) XSEG_UNCHECKED
 {
     if (arena->small.way != XSEG_SMALL_PLAIN)
