@@ -47,26 +47,17 @@ static struct xseg_arena *arena_of(struct pair *pair)
     return extent->arena;
 }
 
-static void set_up(struct pair *pair)
+static struct pair *set_up(void)
 {
     struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct pair *pair = calloc(1, sizeof(*pair));
 
+    assert_non_null(pair);
     settings.memory_bytes = 8 * GIB;
     pair->side[VAST] = scene_open_on(&settings, PLAIN);
     assert_int_equal(scene_try_open(GENERAL, &pair->side[OTHER]), XSEG_OK);
     pair->user = scene_stream();
-    pair->count = pair->latest = 0;
-}
-
-static void tear_down(struct pair *pair)
-{
-    while (pair->count-- > 0)
-        for (unsigned i = 0; i < SIDES; i++)
-            scene_free(pair->side[i], pair->held[pair->count].ptr[i]);
-    for (unsigned i = 0; i < SIDES; i++)
-        assert_int_equal(xseg_close(pair->side[i]), XSEG_OK);
-    scene_stream_destroy(pair->user);
-    assert_int_equal(xseg_sim_leaks(NULL, 0), 0);
+    return pair;
 }
 
 static void alloc(struct pair *pair, size_t bytes)
@@ -130,6 +121,19 @@ static void expect_same_counts(struct pair *pair)
         assert_memory_equal(&vast.reserved_bytes[i], &other.reserved_bytes[i],
                             sizeof(struct xseg_stat));
     }
+}
+
+/* Expects the same counts, too. */
+static void tear_down(struct pair *pair)
+{
+    expect_same_counts(pair);
+    while (pair->count > 0)
+        free_at(pair, pair->count - 1);
+    for (unsigned i = 0; i < SIDES; i++)
+        assert_int_equal(xseg_close(pair->side[i]), XSEG_OK);
+    scene_stream_destroy(pair->user);
+    assert_int_equal(xseg_sim_leaks(NULL, 0), 0);
+    free(pair);
 }
 
 /* A few blocks wait for another stream, and come back together. */
@@ -222,11 +226,9 @@ static unsigned steps_by_environment(void)
 
 static void the_same_blocks_are_chosen(void **state)
 {
-    struct pair *pair = calloc(1, sizeof(*pair));
+    struct pair *pair = set_up();
 
     (void)state;
-    assert_non_null(pair);
-    set_up(pair);
     seed_state = 20261122;
     while (pair->count < BLOCKS * 3 / 4)
         alloc(pair, random_bytes());
@@ -246,17 +248,14 @@ static void the_same_blocks_are_chosen(void **state)
     /* Most frees leave a latest cell: that way has been taken. */
     assert_in_range(pair->latest, steps_by_environment() / 4, steps_by_environment());
     tear_down(pair);
-    free(pair);
 }
 
 /* --- What a latest cell is for others. --- */
 
 static struct pair *fill(void)
 {
-    struct pair *pair = calloc(1, sizeof(*pair));
+    struct pair *pair = set_up();
 
-    assert_non_null(pair);
-    set_up(pair);
     while (pair->count < BLOCKS)
         alloc(pair, 4 * KIB);
     assert_int_equal(arena_of(pair)->small.way, XSEG_SMALL_VAST);
@@ -299,9 +298,7 @@ static void it_is_no_live_block(void **state)
     scene_expect_error(xseg_free(vast, ptr + 3), XSEG_ERR_NOT_LIVE, "give its start");
     scene_expect_error(xseg_free(vast, ptr + KIB), XSEG_ERR_NOT_LIVE, "give its start");
     assert_int_equal(scene_block(vast, ptr).state, XSEG_BLOCK_LIVE);
-    expect_same_counts(pair);
     tear_down(pair);
-    free(pair);
 }
 
 /* The only cell of its size; one that is lower than the lowest that the rack has; and a neighbour. */
@@ -329,9 +326,7 @@ static void it_is_handed_out_where_it_is_best(void **state)
     alloc(pair, 8 * KIB);
     assert_ptr_equal(pair->held[pair->count - 1].ptr[VAST], first);
     scene_expect_error(xseg_free(vast, ptr), XSEG_ERR_NOT_LIVE, "give its start");
-    expect_same_counts(pair);
     tear_down(pair);
-    free(pair);
 }
 
 /* When a cell became idle is noted when it does. */
@@ -346,7 +341,6 @@ static void where_ages_count_there_is_none(void **state)
     arena_of(pair)->now = 0;
     (void)free_one(pair, 201);
     tear_down(pair);
-    free(pair);
 }
 
 struct freeing {
@@ -384,7 +378,6 @@ static void another_thread_merges_with_it(void **state)
     alloc(pair, 8 * KIB);
     assert_ptr_equal(pair->held[pair->count - 1].ptr[VAST], ptr);
     tear_down(pair);
-    free(pair);
 }
 
 /* --- When an arena is vast. --- */
@@ -404,11 +397,7 @@ static void it_is_vast_while_frees_are_plain(void **state)
     assert_int_equal(atomic_load(vast->frees), XSEG_FREES_GENERALLY);
     configure(pair, "free_history:0");
     assert_int_equal(atomic_load(vast->frees), XSEG_FREES_PLAINLY);
-    while (pair->count > 0)
-        free_at(pair, pair->count - 1);
-    expect_same_counts(pair);
     tear_down(pair);
-    free(pair);
 }
 
 /* A second stream's arena is not; and when the first one's segment has ended, nobody is. */
@@ -417,10 +406,11 @@ static void it_is_vast_while_its_segment_is_there(void **state)
     struct pair *pair = fill();
     struct xseg_allocator *vast = pair->side[VAST];
     struct xseg_arena *arena = arena_of(pair);
-    void *ptr = scene_alloc(vast, 1000, pair->user);
+    void *ptr = NULL;
 
     (void)state;
-    scene_free(vast, ptr);
+    for (unsigned i = 0; i < SIDES; i++)
+        scene_free(pair->side[i], scene_alloc(pair->side[i], 1000, pair->user));
     assert_int_equal(arena->small.way, XSEG_SMALL_VAST);
     while (pair->count > 0)
         free_at(pair, pair->count - 1);
@@ -434,7 +424,6 @@ static void it_is_vast_while_its_segment_is_there(void **state)
     assert_int_equal(arena->small.way, XSEG_SMALL_PLAIN);
     assert_int_equal(atomic_load(vast->frees), XSEG_FREES_PLAINLY);
     tear_down(pair);
-    free(pair);
 }
 
 int main(void)
