@@ -391,6 +391,7 @@ XSEG_DOOR_NEXT alloc_racked(struct xseg_arena *arena, void **out, size_t bytes) 
     return alloc_fitting(arena, out, bytes);
 }
 
+/* The same by the rules of classic segments, which a latest cell never serves. */
 XSEG_DOOR_NEXT alloc_racked_classic(struct xseg_arena *arena, void **out,
                                     size_t bytes) XSEG_UNCHECKED
 {

@@ -32,7 +32,7 @@
 
 struct xseg_arena;
 
-/* How a plain free begins; else with the vast arena. */
+/* How a free begins, as the allocator's word says; any other value is the vast arena that it is tried in first. */
 #define XSEG_FREES_GENERALLY ((uintptr_t)0)
 #define XSEG_FREES_PLAINLY   ((uintptr_t)1)
 
