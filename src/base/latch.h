@@ -24,17 +24,9 @@
 #include <stdint.h>
 
 #include "src/base/lock.h"
+#include "src/base/word.h"
 
-#if defined(__SANITIZE_THREAD__)
-#define XSEG_LATCH_IS_MUTEX 1
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define XSEG_LATCH_IS_MUTEX 1
-#endif
-#endif
-#ifndef XSEG_LATCH_IS_MUTEX
-#define XSEG_LATCH_IS_MUTEX 0
-#endif
+#define XSEG_LATCH_IS_MUTEX XSEG_HAS_THREAD_SANITIZER
 
 struct XSEG_CAPABILITY xseg_latch {
 #if XSEG_LATCH_IS_MUTEX
@@ -90,11 +82,11 @@ static inline uintptr_t xseg_latch_self(void)
 /* As the owner; false for anybody else. */
 static inline bool xseg_latch_take_own(struct xseg_latch *latch, uintptr_t self)
 {
-    if (__builtin_expect(atomic_load_explicit(&latch->owner, memory_order_relaxed) != self, 0))
+    if (__builtin_expect(!xseg_word_is(&latch->owner, self), 0))
         return false;
     atomic_store_explicit(&latch->held, 1, memory_order_relaxed);
     atomic_signal_fence(memory_order_seq_cst);
-    if (__builtin_expect(atomic_load_explicit(&latch->owner, memory_order_acquire) != self, 0)) {
+    if (__builtin_expect(!xseg_word_is(&latch->owner, self), 0)) {
         atomic_store_explicit(&latch->held, 0, memory_order_release);
         return false;
     }

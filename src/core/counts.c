@@ -106,10 +106,10 @@ void xseg_counts_pend(struct xseg_counts *counts, uint64_t bytes)
         part(totals, XSEG_COUNT_ALLOCATED_BYTES, XSEG_COUNT_ACTIVE_BYTES);
         totals->has_pended = true;
     }
-    xseg_counts_add(&counts->row[XSEG_COUNT_ALLOCATION].down, 1);
-    xseg_counts_add(&counts->row[XSEG_COUNT_ALLOCATED_BYTES].down, bytes);
-    xseg_counts_add(&counts->row[XSEG_COUNT_ACTIVE].up, 1);
-    xseg_counts_add(&counts->row[XSEG_COUNT_ACTIVE_BYTES].up, bytes);
+    xseg_word_add(&counts->row[XSEG_COUNT_ALLOCATION].down, 1);
+    xseg_word_add(&counts->row[XSEG_COUNT_ALLOCATED_BYTES].down, bytes);
+    xseg_word_add(&counts->row[XSEG_COUNT_ACTIVE].up, 1);
+    xseg_word_add(&counts->row[XSEG_COUNT_ACTIVE_BYTES].up, bytes);
     limit_blocks(counts);
     limit_bytes(counts);
     xseg_lock_give(&totals->lock);
@@ -118,9 +118,9 @@ void xseg_counts_pend(struct xseg_counts *counts, uint64_t bytes)
 void xseg_counts_end_pending(struct xseg_counts *counts, uint64_t bytes, uint64_t requested)
 {
     xseg_lock_take(&counts->totals->lock);
-    xseg_counts_add(&counts->row[XSEG_COUNT_ACTIVE].down, 1);
-    xseg_counts_add(&counts->row[XSEG_COUNT_ACTIVE_BYTES].down, bytes);
-    xseg_counts_add(&counts->row[XSEG_COUNT_REQUESTED_BYTES].down, requested);
+    xseg_word_add(&counts->row[XSEG_COUNT_ACTIVE].down, 1);
+    xseg_word_add(&counts->row[XSEG_COUNT_ACTIVE_BYTES].down, bytes);
+    xseg_word_add(&counts->row[XSEG_COUNT_REQUESTED_BYTES].down, requested);
     limit_blocks(counts);
     limit_bytes(counts);
     xseg_lock_give(&counts->totals->lock);

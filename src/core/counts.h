@@ -31,9 +31,9 @@
 
 #include <stdatomic.h>
 
-#include "src/base/latch.h"
 #include "src/base/list.h"
 #include "src/base/lock.h"
+#include "src/base/word.h"
 #include "xseg/stats.h"
 
 /* What a hit changes comes first, so that it lies together. */
@@ -110,18 +110,6 @@ void xseg_counts_look_around_all(struct xseg_counts *counts);
 /* The same for the fragments of classic segments. */
 void xseg_counts_look_around_fragments(struct xseg_counts *counts);
 
-/* Only the arena's owner writes, so nothing is locked: one instruction, where gcc makes three of a load and a
- * store: 22 of the 500 that an allocation and its free of small blocks took. */
-static inline void xseg_counts_add(atomic_uint_fast64_t *sum, uint64_t amount)
-{
-#if defined(__x86_64__) && !XSEG_LATCH_IS_MUTEX /* ThreadSanitizer sees no assembly */
-    __asm__ volatile("addq %1, %0" : "+m"(*sum) : "er"(amount) : "memory");
-#else
-    atomic_store_explicit(sum, atomic_load_explicit(sum, memory_order_relaxed) + amount,
-                          memory_order_release);
-#endif
-}
-
 /* The sum of a row's increases and its current value, both of one moment. */
 struct xseg_counts_value {
     uint64_t up, current;
@@ -171,7 +159,7 @@ static inline uint64_t xseg_counts_increases(const struct xseg_counts *counts, e
 /* A quantity that no allocation changes; all but the five of xseg_counts_alloc(). */
 static inline void xseg_counts_up(struct xseg_counts *counts, enum xseg_count what, uint64_t amount)
 {
-    xseg_counts_add(&counts->row[what].up, amount);
+    xseg_word_add(&counts->row[what].up, amount);
     if (xseg_counts_read_row(counts, what).current >
         atomic_load_explicit(&counts->ceiling[what], memory_order_relaxed))
         xseg_counts_look_around(counts, what);
@@ -180,33 +168,23 @@ static inline void xseg_counts_up(struct xseg_counts *counts, enum xseg_count wh
 static inline void xseg_counts_down(struct xseg_counts *counts, enum xseg_count what,
                                     uint64_t amount)
 {
-    xseg_counts_add(&counts->row[what].down, amount);
+    xseg_word_add(&counts->row[what].down, amount);
 }
 
-/* Whether an owner's current value is above a limit or a ceiling.  gcc loads what is atomic before it compares:
- * nine instructions for three limits instead of twelve. */
+/* Whether an owner's current value is above a limit. */
 static inline bool xseg_counts_is_above(const struct xseg_counts_row *row,
-                                        const atomic_uint_fast64_t *bound)
+                                        const atomic_uint_fast64_t *limit)
 {
-    const uint64_t current = row->own_up - row->own_down;
-
-#if defined(__x86_64__) && !XSEG_LATCH_IS_MUTEX
-    bool is_above;
-
-    __asm__ volatile("cmpq %2, %1" : "=@cca"(is_above) : "r"(current), "m"(*bound));
-    return is_above;
-#else
-    return current > atomic_load_explicit(bound, memory_order_relaxed);
-#endif
+    return xseg_word_is_below(limit, row->own_up - row->own_down);
 }
 
 /* A block is handed out. */
 static inline void xseg_counts_add_alloc(struct xseg_counts *counts, uint64_t bytes,
                                          uint64_t requested)
 {
-    xseg_counts_add(&counts->row[XSEG_COUNT_ALLOCATION].up, 1);
-    xseg_counts_add(&counts->row[XSEG_COUNT_ALLOCATED_BYTES].up, bytes);
-    xseg_counts_add(&counts->row[XSEG_COUNT_REQUESTED_BYTES].up, requested);
+    xseg_word_add(&counts->row[XSEG_COUNT_ALLOCATION].up, 1);
+    xseg_word_add(&counts->row[XSEG_COUNT_ALLOCATED_BYTES].up, bytes);
+    xseg_word_add(&counts->row[XSEG_COUNT_REQUESTED_BYTES].up, requested);
 }
 
 /* Whether that has passed a limit, so that the arena has to look around. */
@@ -230,9 +208,9 @@ static inline void xseg_counts_alloc(struct xseg_counts *counts, uint64_t bytes,
 /* A block is free at once. */
 static inline void xseg_counts_free(struct xseg_counts *counts, uint64_t bytes, uint64_t requested)
 {
-    xseg_counts_add(&counts->row[XSEG_COUNT_ALLOCATION].down, 1);
-    xseg_counts_add(&counts->row[XSEG_COUNT_ALLOCATED_BYTES].down, bytes);
-    xseg_counts_add(&counts->row[XSEG_COUNT_REQUESTED_BYTES].down, requested);
+    xseg_word_add(&counts->row[XSEG_COUNT_ALLOCATION].down, 1);
+    xseg_word_add(&counts->row[XSEG_COUNT_ALLOCATED_BYTES].down, bytes);
+    xseg_word_add(&counts->row[XSEG_COUNT_REQUESTED_BYTES].down, requested);
 }
 
 /* The user has freed a block that stays active; and that comes to an end. */

@@ -17,7 +17,7 @@
 static inline unsigned xseg_fragments_more(struct xseg_counts *counts, enum xseg_count what,
                                            uint64_t amount)
 {
-    xseg_counts_add(&counts->row[what].up, amount);
+    xseg_word_add(&counts->row[what].up, amount);
     return xseg_counts_is_above(&counts->row[what], &counts->ceiling[what]);
 }
 

@@ -58,7 +58,7 @@ static inline struct xseg_arena *xseg_hit_arena(struct xseg_allocator *allocator
  * lost. */
 static inline bool xseg_hit_is_hindered(const struct xseg_arena *arena)
 {
-    return atomic_load_explicit(&arena->device->context.hindrances, memory_order_relaxed) != 0;
+    return !xseg_word_is(&arena->device->context.hindrances, 0);
 }
 
 /* Serve a plain request from a locked large arena, where it is known by what rules: the address, or 0. */
