@@ -185,20 +185,17 @@ XSEG_DOOR_NEXT alloc_wide(struct xseg_arena *arena, void **out, size_t bytes,
 /* A place has been found in one that is locked.  is_only: no other cell of its size begins in its word.
  * The sums come first and the limits last, so that less is kept meanwhile. */
 static inline __attribute__((always_inline)) xseg_status
-cut_at(struct xseg_arena *arena, void **out, size_t bytes, struct xseg_sheet *sheet,
-       uint64_t number, uint64_t at, uint64_t size, uint64_t quanta, bool expandable,
-       bool is_only) XSEG_UNCHECKED
+cut_at(struct xseg_arena *arena, void **out, size_t bytes, struct xseg_plain_place place,
+       uint64_t size, uint64_t quanta, bool expandable, bool is_only) XSEG_UNCHECKED
 {
-    const uint64_t index = number * 64 + at;
-
     /* NOLINTNEXTLINE(performance-no-int-to-ptr) */
-    *out = (void *)(uintptr_t)xseg_plain_note_live(arena, sheet, index, quanta, bytes);
+    *out = (void *)(uintptr_t)xseg_plain_note_live(arena, place.sheet, place.index, quanta, bytes);
     if (!expandable)
         xseg_fragments_cut(&arena->counts, quanta << XSEG_CELLS_SHIFT,
                            (size - quanta) << XSEG_CELLS_SHIFT);
     if (is_only)
-        xseg_rack_clear_lowest(&arena->small.rack, sheet, size);
-    xseg_plain_cut(&arena->small.rack, sheet, number, at, size, quanta);
+        xseg_rack_clear_lowest(&arena->small.rack, place.sheet, size);
+    xseg_plain_cut(&arena->small.rack, place, size, quanta);
     if (__builtin_expect(xseg_counts_are_past_limits(&arena->counts), 0))
         return alloc_counted(arena);
     xseg_latch_give_own(&arena->lock);
@@ -208,45 +205,48 @@ cut_at(struct xseg_arena *arena, void **out, size_t bytes, struct xseg_sheet *sh
 XSEG_DOOR_NEXT alloc_head(struct xseg_arena *arena, void **out, size_t bytes,
                           struct xseg_sheet *sheet, uint64_t index, uint64_t size) XSEG_UNCHECKED
 {
-    return cut_at(arena, out, bytes, sheet, index / 64, index % 64, size, xseg_plain_quanta(bytes),
-                  true, true);
+    return cut_at(arena, out, bytes, xseg_plain_place_at(sheet, index), size,
+                  xseg_plain_quanta(bytes), true, true);
 }
 
 XSEG_DOOR_NEXT alloc_head_classic(struct xseg_arena *arena, void **out, size_t bytes,
                                   struct xseg_sheet *sheet, uint64_t index,
                                   uint64_t size) XSEG_UNCHECKED
 {
-    return cut_at(arena, out, bytes, sheet, index / 64, index % 64, size, xseg_plain_quanta(bytes),
-                  false, true);
+    return cut_at(arena, out, bytes, xseg_plain_place_at(sheet, index), size,
+                  xseg_plain_quanta(bytes), false, true);
 }
 
-/* The same, where others of its size may begin in its word. */
+/* From a word whose first candidate for a size is none, or not the only one. */
 static inline __attribute__((always_inline)) xseg_status
 cut_among(struct xseg_arena *arena, void **out, size_t bytes, struct xseg_sheet *sheet,
-          uint64_t index, uint64_t size, bool expandable) XSEG_UNCHECKED
+          uint64_t number, uint64_t size, bool expandable) XSEG_UNCHECKED
 {
-    if (index / 64 == XSEG_CELLS_WORDS - 1)
+    bool may_have_other = false;
+    const struct xseg_plain_place place = xseg_plain_place_in(
+        sheet, number, xseg_rack_pick_short(&sheet->word[number], size, &may_have_other));
+
+    if (number == XSEG_CELLS_WORDS - 1 || xseg_plain_must_ask(place, size, expandable))
         return alloc_held(arena, out, bytes);
-    return cut_at(arena, out, bytes, sheet, index / 64, index % 64, size, xseg_plain_quanta(bytes),
-                  expandable,
-                  !xseg_rack_has_other(sheet, (uint32_t)(index / 64), (uint32_t)size,
-                                       (uint64_t)1 << index % 64));
+    return cut_at(arena, out, bytes, place, size, xseg_plain_quanta(bytes), expandable,
+                  !may_have_other ||
+                      !xseg_rack_has_other(sheet, (uint32_t)number, (uint32_t)size, place.bit));
 }
 
 XSEG_DOOR_NEXT alloc_among(struct xseg_arena *arena, void **out, size_t bytes,
-                           struct xseg_sheet *sheet, uint64_t index, uint64_t size) XSEG_UNCHECKED
+                           struct xseg_sheet *sheet, uint64_t number, uint64_t size) XSEG_UNCHECKED
 {
-    return cut_among(arena, out, bytes, sheet, index, size, true);
+    return cut_among(arena, out, bytes, sheet, number, size, true);
 }
 
 XSEG_DOOR_NEXT alloc_among_classic(struct xseg_arena *arena, void **out, size_t bytes,
-                                   struct xseg_sheet *sheet, uint64_t index,
+                                   struct xseg_sheet *sheet, uint64_t number,
                                    uint64_t size) XSEG_UNCHECKED
 {
-    return cut_among(arena, out, bytes, sheet, index, size, false);
+    return cut_among(arena, out, bytes, sheet, number, size, false);
 }
 
-/* The same, where nothing but the frontier is cached. */
+/* From one where nothing but the frontier is cached. */
 XSEG_DOOR_NEXT alloc_at_frontier(struct xseg_arena *arena, void **out, size_t bytes) XSEG_UNCHECKED
 {
     const uint64_t base = xseg_plain_cut_frontier(arena, bytes);
@@ -271,11 +271,12 @@ alloc_from_long(struct xseg_arena *arena, void **out, size_t bytes, bool expanda
         return alloc_wide(arena, out, bytes, expandable);
     struct xseg_sheet *sheet = xseg_plain_find_sheet(&arena->small.rack, size);
     const uint64_t number = (uint64_t)__builtin_ctzll(sheet->bin[size]);
-    const uint64_t at = xseg_rack_pick_last(&sheet->word[number]), index = number * 64 + at;
-    if (__builtin_expect(xseg_plain_must_ask(sheet, number, at, size, expandable), 0))
+    const struct xseg_plain_place place =
+        xseg_plain_place_in(sheet, number, xseg_rack_last(&sheet->word[number]));
+    if (__builtin_expect(xseg_plain_must_ask(place, size, expandable), 0))
         return alloc_held(arena, out, bytes);
-    return expandable ? alloc_head(arena, out, bytes, sheet, index, size)
-                      : alloc_head_classic(arena, out, bytes, sheet, index, size);
+    return expandable ? alloc_head(arena, out, bytes, sheet, place.index, size)
+                      : alloc_head_classic(arena, out, bytes, sheet, place.index, size);
 }
 
 XSEG_DOOR_NEXT alloc_long(struct xseg_arena *arena, void **out, size_t bytes) XSEG_UNCHECKED
@@ -294,17 +295,17 @@ alloc_from_sheet(struct xseg_arena *arena, void **out, size_t bytes, struct xseg
                  uint64_t size, bool is_all, bool expandable) XSEG_UNCHECKED
 {
     const uint64_t number = (uint64_t)__builtin_ctzll(sheet->bin[size]);
-    bool may_have_other = false;
-    const uint64_t at = xseg_rack_pick_short(&sheet->word[number], size, &may_have_other);
-    const uint64_t index = number * 64 + at;
+    bool is_it = false;
+    const struct xseg_plain_place place =
+        xseg_plain_place_in(sheet, number, xseg_rack_pick_only(&sheet->word[number], size, &is_it));
 
-    if (__builtin_expect(xseg_plain_must_ask(sheet, number, at, size, expandable), 0))
+    if (__builtin_expect(!is_it, 0))
+        return expandable ? alloc_among(arena, out, bytes, sheet, number, size)
+                          : alloc_among_classic(arena, out, bytes, sheet, number, size);
+    if (__builtin_expect(xseg_plain_must_ask(place, size, expandable), 0))
         return alloc_held(arena, out, bytes);
-    if (__builtin_expect(may_have_other, 0))
-        return expandable ? alloc_among(arena, out, bytes, sheet, index, size)
-                          : alloc_among_classic(arena, out, bytes, sheet, index, size);
-    return cut_at(arena, out, bytes, sheet, number, at, size,
-                  is_all ? size : xseg_plain_quanta(bytes), expandable, true);
+    return cut_at(arena, out, bytes, place, size, is_all ? size : xseg_plain_quanta(bytes),
+                  expandable, true);
 }
 
 XSEG_DOOR_NEXT alloc_fit(struct xseg_arena *arena, void **out, size_t bytes,
@@ -360,27 +361,36 @@ XSEG_DOOR_NEXT alloc_latest(struct xseg_arena *arena, void **out, size_t bytes) 
     return XSEG_OK;
 }
 
-/* From one that is locked, and is not plain.  Of a vast one, a cell of just the size is served without the latest
- * cell, which may still wait for its word. */
+/* From a vast one whose rack has a cell of just the size: without the latest cell, which may still wait for its
+ * word, unless that is the better one. */
+XSEG_DOOR_NEXT alloc_vast_fit(struct xseg_arena *arena, void **out, size_t bytes,
+                              uint64_t quanta) XSEG_UNCHECKED
+{
+    struct xseg_sheet *sheet = xseg_plain_find_sheet(&arena->small.rack, quanta);
+    const uint64_t number = (uint64_t)__builtin_ctzll(sheet->bin[quanta]);
+    bool is_it = false;
+    const struct xseg_plain_place place = xseg_plain_place_in(
+        sheet, number, xseg_rack_pick_only(&sheet->word[number], quanta, &is_it));
+
+    if (__builtin_expect(!is_it || xseg_plain_must_ask(place, quanta, true), 0))
+        return alloc_settled(arena, out, bytes);
+    if (__builtin_expect(xseg_latest_is_better(&arena->small.latest, quanta, sheet, place.index),
+                         0))
+        return alloc_latest(arena, out, bytes);
+    return cut_at(arena, out, bytes, place, quanta, quanta, true, true);
+}
+
+/* From one that is locked, and is not plain. */
 XSEG_DOOR_NEXT alloc_vast(struct xseg_arena *arena, void **out, size_t bytes) XSEG_UNCHECKED
 {
     const uint64_t quanta = xseg_plain_quanta(bytes);
 
     if (__builtin_expect(arena->small.way != XSEG_SMALL_VAST, 0))
         return alloc_held(arena, out, bytes);
-    if (!xseg_rack_has_short(&arena->small.rack, quanta))
-        return arena->small.latest.quanta == quanta ? alloc_latest(arena, out, bytes)
-                                                    : alloc_settled(arena, out, bytes);
-    struct xseg_sheet *sheet = xseg_plain_find_sheet(&arena->small.rack, quanta);
-    const uint64_t number = (uint64_t)__builtin_ctzll(sheet->bin[quanta]);
-    bool may_have_other = false;
-    const uint64_t at = xseg_rack_pick_short(&sheet->word[number], quanta, &may_have_other);
-    if (__builtin_expect(may_have_other || xseg_plain_must_ask(sheet, number, at, quanta, true), 0))
-        return alloc_settled(arena, out, bytes);
-    if (__builtin_expect(
-            xseg_latest_is_better(&arena->small.latest, quanta, sheet, number * 64 + at), 0))
-        return alloc_latest(arena, out, bytes);
-    return cut_at(arena, out, bytes, sheet, number, at, quanta, quanta, true, true);
+    if (xseg_rack_has_short(&arena->small.rack, quanta))
+        return alloc_vast_fit(arena, out, bytes, quanta);
+    return arena->small.latest.quanta == quanta ? alloc_latest(arena, out, bytes)
+                                                : alloc_settled(arena, out, bytes);
 }
 
 /* From one that is locked. */

@@ -25,11 +25,13 @@ XSEG_DOOR_NEXT free_held(struct xseg_arena *arena, struct xseg_extent *extent,
     return __builtin_expect(freed, 1) ? XSEG_OK : free_slowly(arena->device->allocator, ptr);
 }
 
-/* Any cell that is not alone (xseg_plain_look): most of these merge. */
+/* A quantum at which no lone cell begins (xseg_plain_lone): most merge, if any begins there at all. */
 XSEG_DOOR_NEXT free_merging(struct xseg_arena *arena, struct xseg_extent *extent,
                             uint32_t quantum) XSEG_UNCHECKED
 {
-    xseg_small_free(arena, extent, quantum);
+    if (__builtin_expect(!xseg_small_free(arena, extent, quantum), 0))
+        /* NOLINTNEXTLINE(performance-no-int-to-ptr) */
+        return free_held(arena, extent, (void *)xseg_cell_address_of(extent, quantum));
     xseg_latch_give_own(&arena->lock);
     return XSEG_OK;
 }
@@ -67,13 +69,11 @@ XSEG_DOOR_NEXT free_cell(struct xseg_arena *arena, struct xseg_extent *extent,
     struct xseg_sheet *sheet = extent->cells.sheet[quantum / XSEG_CELLS_SHEET];
     if (__builtin_expect(sheet == NULL, 0))
         return free_held(arena, extent, ptr);
-    const struct xseg_plain_live live = xseg_plain_look(sheet, index);
-    if (__builtin_expect(!live.is_live, 0))
-        return free_held(arena, extent, ptr);
-    if (live.lone_quanta == 0 || arena->now != 0)
+    const uint64_t quanta = xseg_plain_lone(sheet, index);
+    if (quanta == 0 || arena->now != 0)
         return free_merging(arena, extent, (uint32_t)quantum);
-    return xseg_extent_is_expandable(extent) ? free_lone(arena, sheet, index, live.lone_quanta)
-                                             : free_fragment(arena, sheet, index, live.lone_quanta);
+    return xseg_extent_is_expandable(extent) ? free_lone(arena, sheet, index, quanta)
+                                             : free_fragment(arena, sheet, index, quanta);
 }
 
 /* The same, a little before the frontier. */
@@ -189,7 +189,7 @@ XSEG_DOOR_NEXT free_plainly(struct xseg_allocator *allocator, void *ptr) XSEG_UN
     return free_looked_up(allocator, ptr);
 }
 
-/* Not in the extent that may have a latest cell, of an arena that is locked; or nothing that is live. */
+/* Not in the extent that may have a latest cell, of an arena that is locked. */
 XSEG_DOOR_NEXT free_elsewhere(struct xseg_arena *arena, void *ptr) XSEG_UNCHECKED
 {
     xseg_latest_settle(&arena->small.latest, &arena->small.rack);
@@ -198,18 +198,16 @@ XSEG_DOOR_NEXT free_elsewhere(struct xseg_arena *arena, void *ptr) XSEG_UNCHECKE
 }
 
 /* A cell of a vast arena, which has no latest one now. */
-XSEG_DOOR_NEXT free_latest(struct xseg_arena *arena, void *ptr, struct xseg_sheet *sheet,
+XSEG_DOOR_NEXT free_latest(struct xseg_arena *arena, struct xseg_sheet *sheet,
                            uint64_t quantum) XSEG_UNCHECKED
 {
     const uint64_t index = quantum % XSEG_CELLS_SHEET;
-    const struct xseg_plain_live live = xseg_plain_look(sheet, index);
+    const uint64_t quanta = xseg_plain_lone(sheet, index);
 
-    if (__builtin_expect(!live.is_live, 0))
-        return free_elsewhere(arena, ptr);
-    if (live.lone_quanta == 0 || arena->now != 0)
+    if (quanta == 0 || arena->now != 0)
         return free_merging(arena, sheet->extent, (uint32_t)quantum);
-    xseg_plain_count_lone(arena, sheet, index, live.lone_quanta);
-    xseg_latest_put(&arena->small.latest, sheet, index, live.lone_quanta);
+    xseg_plain_count_lone(arena, sheet, index, quanta);
+    xseg_latest_put(&arena->small.latest, sheet, index, quanta);
     xseg_latch_give_own(&arena->lock);
     return XSEG_OK;
 }
@@ -231,7 +229,7 @@ XSEG_DOOR_NEXT free_vast(struct xseg_allocator *allocator, void *ptr, uintptr_t 
     if (__builtin_expect(sheet == NULL, 0))
         return free_elsewhere(arena, ptr);
     xseg_latest_settle(latest, &arena->small.rack);
-    return free_latest(arena, ptr, sheet, quantum);
+    return free_latest(arena, sheet, quantum);
 }
 
 xseg_status xseg_free(struct xseg_allocator *allocator, void *ptr) XSEG_UNCHECKED

@@ -402,7 +402,7 @@ xseg_status xseg_allocator_free(struct xseg_allocator *allocator,
         status = free_slowly(allocator, pointer, config);
     } else {
         if (live.record == NULL) {
-            xseg_small_free(arena, live.extent, live.quantum);
+            (void)xseg_small_free(arena, live.extent, live.quantum);
         } else {
             xseg_arena_free(arena, live.record);
         }

@@ -207,7 +207,7 @@ static inline bool xseg_cells_is_free(const struct xseg_cells_word *word, uint32
 /* Whether a live cell begins at a quantum. */
 static inline bool xseg_cells_is_live(const struct xseg_cells_word *word, uint32_t quantum)
 {
-    return (word->start & ~word->free & ~word->record & xseg_cells_bit(quantum)) != 0;
+    return ((word->start & ~(word->free | word->record)) >> quantum % 64 & 1) != 0;
 }
 
 uint64_t xseg_cells_requested_far(const struct xseg_cells *cells, uint32_t quantum);

@@ -131,10 +131,8 @@ bool xseg_hit_free_at(struct xseg_arena *arena, struct xseg_extent *extent, uint
 
         return block != NULL && xseg_arena_hit_free(arena, start, block, address);
     }
-    if (!xseg_live_find_cell(extent, address, &quantum))
-        return false;
-    xseg_small_free(arena, extent, quantum);
-    return true;
+    return xseg_live_find_cell(extent, address, &quantum) &&
+           xseg_small_free(arena, extent, quantum);
 }
 
 bool xseg_hit_free(struct xseg_allocator *allocator, const void *pointer) XSEG_UNCHECKED

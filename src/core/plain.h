@@ -112,17 +112,39 @@ static inline bool xseg_plain_join_frontier(struct xseg_arena *arena, struct xse
     return true;
 }
 
+/* Where a cached cell begins. */
+struct xseg_plain_place {
+    struct xseg_sheet *sheet;
+    struct xseg_cells_word *word;
+    uint64_t bit;   /* of the word */
+    uint64_t index; /* of the quantum in the sheet */
+};
+
+static inline struct xseg_plain_place xseg_plain_place_in(struct xseg_sheet *sheet, uint64_t number,
+                                                          uint64_t bit)
+{
+    return (struct xseg_plain_place){sheet, &sheet->word[number], bit,
+                                     number * 64 + (uint64_t)__builtin_ctzll(bit)};
+}
+
+static inline struct xseg_plain_place xseg_plain_place_at(struct xseg_sheet *sheet, uint64_t index)
+{
+    return (struct xseg_plain_place){sheet, &sheet->word[index / 64], (uint64_t)1 << index % 64,
+                                     index};
+}
+
 /* The head of a cell that the rack has no more is handed out: its bits, and those of the rest, if there
  * is one. */
-static inline void xseg_plain_cut(struct xseg_rack *rack, struct xseg_sheet *sheet, uint64_t number,
-                                  uint64_t at, uint64_t size, uint64_t quanta)
+static inline void xseg_plain_cut(struct xseg_rack *rack, struct xseg_plain_place place,
+                                  uint64_t size, uint64_t quanta)
 {
-    const uint64_t behind = number * 64 + at + quanta, head = (uint64_t)1 << at;
-    struct xseg_cells_word *word = &sheet->word[number];
+    struct xseg_sheet *sheet = place.sheet;
+    const uint64_t behind = place.index + quanta, last = behind - 1;
 
     if (size == quanta) {
-        word->free &= ~head;
-        sheet->word[(behind - 1) / 64].free &= ~((uint64_t)1 << (behind - 1) % 64);
+        /* Of a cell of one quantum, that is one bit. */
+        place.word->free ^= place.bit;
+        sheet->word[last / 64].free &= ~((uint64_t)1 << last % 64);
     } else {
         struct xseg_cells_word *rest = &sheet->word[behind / 64];
         const uint64_t bit = (uint64_t)1 << behind % 64;
@@ -130,7 +152,7 @@ static inline void xseg_plain_cut(struct xseg_rack *rack, struct xseg_sheet *she
         /* In this order, or gcc reads and writes both members of `rest` at once, which waits for the store
          * to one of them: 15 % of all that is done here. */
         rest->start |= bit;
-        word->free &= ~head;
+        place.word->free ^= place.bit;
         rest->free |= bit;
         sheet->starts |= (uint64_t)1 << behind / 64;
         xseg_rack_set(rack, sheet, size - quanta, behind / 64);
@@ -167,18 +189,19 @@ static inline uint64_t xseg_plain_cut_rack(struct xseg_arena *arena, uint64_t by
     struct xseg_sheet *sheet = rack->sheet[xseg_rack_first(rack, size)];
     const uint32_t number = (uint32_t)__builtin_ctzll(sheet->bin[size]);
     bool has_other = false;
-    const uint32_t at = xseg_rack_pick(sheet, number, size, &has_other);
-    if ((sheet->word[number].open >> at & 1) != 0 || number * 64 + at + quanta >= XSEG_CELLS_SHEET)
+    const struct xseg_plain_place place =
+        xseg_plain_place_in(sheet, number, xseg_rack_pick(&sheet->word[number], size, &has_other));
+    if ((place.word->open & place.bit) != 0 || place.index + quanta >= XSEG_CELLS_SHEET)
         return 0;
     if (!xseg_extent_is_expandable(sheet->extent))
         xseg_fragments_cut(&arena->counts, xseg_cell_bytes_of(quanta),
                            xseg_cell_bytes_of(size - quanta));
     else if (!expandable)
         return 0;
-    if (!has_other || !xseg_rack_has_other(sheet, number, size, (uint64_t)1 << at))
+    if (!has_other || !xseg_rack_has_other(sheet, number, size, place.bit))
         xseg_rack_clear(rack, sheet, size, number);
-    xseg_plain_cut(rack, sheet, number, at, size, quanta);
-    const uint64_t base = xseg_plain_note_live(arena, sheet, number * 64 + at, quanta, bytes);
+    xseg_plain_cut(rack, place, size, quanta);
+    const uint64_t base = xseg_plain_note_live(arena, sheet, place.index, quanta, bytes);
     if (__builtin_expect(xseg_counts_are_past_limits(&arena->counts), 0))
         xseg_counts_look_around_all(&arena->counts);
     return base;
@@ -193,46 +216,38 @@ static inline struct xseg_sheet *xseg_plain_find_sheet(const struct xseg_rack *r
     return rack->sheet[top * 64 + (uint64_t)__builtin_ctzll(level[top * XSEG_CELLS_WIDE].bits)];
 }
 
-/* Whether a rule has to be asked before a cell of a sheet is handed out.
+/* Whether a rule has to be asked before a cell is handed out.
  * expandable: of the configuration, without max_split_size_mb */
-static inline bool xseg_plain_must_ask(const struct xseg_sheet *sheet, uint64_t number, uint64_t at,
-                                       uint64_t size, bool expandable)
+static inline bool xseg_plain_must_ask(struct xseg_plain_place place, uint64_t size,
+                                       bool expandable)
 {
-    return (sheet->word[number].open >> at & 1) != 0 ||
-           number * 64 + at + size > XSEG_CELLS_SHEET ||
-           xseg_extent_is_expandable(sheet->extent) != expandable;
+    return (place.word->open & place.bit) != 0 || place.index + size > XSEG_CELLS_SHEET ||
+           xseg_extent_is_expandable(place.sheet->extent) != expandable;
 }
 
-/* What is to be known of a live cell that is freed. */
-struct xseg_plain_live {
-    bool is_live; /* one begins there at all */
-    /* Its size, if it has no more than 64 quanta, begins behind its word's first and ends before its sheet's
-     * last, and nothing cached or in a record is beside it; else 0. */
-    uint64_t lone_quanta;
-};
-
-/* Look at the cell that begins at a quantum of a sheet.  Whether it ends in the next word is as good as
- * random, and is not asked. */
-static inline struct xseg_plain_live xseg_plain_look(const struct xseg_sheet *sheet, uint64_t index)
+/* The size of the live cell that begins at a quantum of a sheet, if it has no more than 64 quanta, begins behind its
+ * word's first and ends before its sheet's last, and nothing cached or in a record is beside it; else 0, also
+ * if none begins there.  Whether it ends in the next word is as good as random, and is not asked. */
+static inline uint64_t xseg_plain_lone(const struct xseg_sheet *sheet, uint64_t index)
 {
-    const struct xseg_cells_word *word = &sheet->word[index / 64];
-    const uint64_t at = index % 64;
+    const struct xseg_cells_word *word = &sheet->word[index / 64], *next = word + 1;
+    const uint64_t at = index % 64, rest = ~index % 64;
 
     /* Fetched with the word: what is asked of that is a coin's toss, behind which nothing is fetched in
      * time.  2 % less a pair at 10^6 live cells. */
     __builtin_prefetch(&sheet->slack[index]);
-    const uint64_t start = word->start >> at, taken = word->free | word->record;
-    const bool is_live = (start & ~(taken >> at) & 1) != 0;
+    const uint64_t start = word->start >> at;
     /* Of the 64 quanta behind the first; the lowest is where the cell ends. */
-    const uint64_t behind = start >> 1 | word[1].start << (63 - at);
-    if (behind == 0 || at == 0)
-        return (struct xseg_plain_live){is_live, 0};
-    const uint64_t taken_next = word[1].free | word[1].record;
-    const uint64_t taken_behind = taken >> at >> 1 | taken_next << (63 - at);
-    const uint64_t beside = (taken >> (at - 1) & 1) | (taken_behind & (behind & -behind));
+    const uint64_t behind = start >> 1 | next->start << rest;
+    if (at == 0 || behind == 0)
+        return 0;
+    /* From the quantum before it on: that is not taken, nor is its own. */
+    const uint64_t taken = (word->free | word->record) >> (index - 1) % 64;
+    const uint64_t inside = (uint64_t)__builtin_ctzll(behind);
+    const uint64_t taken_behind = taken >> 2 | (next->free | next->record) << rest;
 
-    return (struct xseg_plain_live){is_live,
-                                    beside == 0 ? (uint64_t)__builtin_ctzll(behind) + 1 : 0};
+    return (start & 1) != 0 && (taken & 3) == 0 && (taken_behind >> inside & 1) == 0 ? inside + 1
+                                                                                     : 0;
 }
 
 /* That one is free, as far as the sums say. */

@@ -144,7 +144,7 @@ static inline void xseg_rack_clear_lowest(struct xseg_rack *rack, struct xseg_sh
     sheet->bin[quanta] = bin;
     *bits = bits_left;
     *top = top_left;
-    rack->sizes[quanta / 64] &= ~((uint64_t)(top_left == 0) << quanta % 64);
+    rack->sizes[quanta / 64] ^= (uint64_t)(top_left == 0) << quanta % 64;
 }
 
 /* Cached cells of a word with a start at just the distance of a size behind theirs: those of that size
@@ -160,10 +160,10 @@ static inline bool xseg_rack_ends_in(uint64_t start, uint32_t at, uint32_t quant
     return (uint32_t)__builtin_ctzll(start >> at >> 1) + 1 == quanta;
 }
 
-/* The bit of the last start of a word, which is the only one whose cell may end behind the word. */
+/* The bit of the last start of a word that has one, which is the only one whose cell may end behind the word. */
 static inline uint64_t xseg_rack_last(const struct xseg_cells_word *word)
 {
-    return (uint64_t)1 << 63 >> __builtin_clzll(word->start | 1);
+    return (uint64_t)1 << 63 >> __builtin_clzll(word->start);
 }
 
 /* Whether the last cell of a word is cached and of a size. */
@@ -219,39 +219,49 @@ static inline void xseg_rack_remove_cell(struct xseg_rack *rack, struct xseg_she
     xseg_rack_clear(rack, sheet, quanta, word);
 }
 
-/* The bit number of a word's last cell, which is cached: the only one of 64 quanta or more that it may
- * have. */
-static inline uint64_t xseg_rack_pick_last(const struct xseg_cells_word *word)
+/* Cached cells of a word that may be of a size below 64: those with a start at just that distance behind
+ * theirs, and the word's last, which may end in the next word.  Whether it does is a coin's toss, and not asked. */
+static inline uint64_t xseg_rack_short(const struct xseg_cells_word *word, uint64_t quanta)
 {
-    return 63 - (uint64_t)__builtin_clzll(word->start | 1);
+    const uint64_t start = word->start;
+
+    return start & word->free & (start >> quanta | xseg_rack_last(word));
 }
 
-/* The bit number of the lowest cell of a size below 64 in a word that has one, and whether it may have
- * another.  Whether it is the last one, which may end in the next word, is a coin's toss, and not asked. */
+/* The starts inside a cell of a size below 64 at a bit, moved up: if there are any, it is not of that size. */
+static inline uint64_t xseg_rack_inside(const struct xseg_cells_word *word, uint64_t bit,
+                                        uint64_t quanta)
+{
+    return ((word->start >> __builtin_ctzll(bit)) - 1) << (-quanta & 63);
+}
+
+/* The bit of the lowest cell of a size below 64 in a word that has one, and whether it may have another. */
 static inline uint64_t xseg_rack_pick_short(const struct xseg_cells_word *word, uint64_t quanta,
                                             bool *may_have_other)
 {
-    const uint64_t start = word->start, end = (uint64_t)1 << 63;
-    const uint64_t last = end >> __builtin_clzll(start | 1);
-    uint64_t bits = start & word->free & (start >> quanta | last);
-    uint64_t at = (uint64_t)__builtin_ctzll(bits);
+    uint64_t bits = xseg_rack_short(word, quanta);
 
-    while (__builtin_expect((uint64_t)__builtin_ctzll(start >> at >> 1 | end) < quanta - 1, 0)) {
+    while (__builtin_expect(xseg_rack_inside(word, bits & -bits, quanta) != 0, 0))
         bits &= bits - 1;
-        at = (uint64_t)__builtin_ctzll(bits);
-    }
     *may_have_other = (bits & (bits - 1)) != 0;
-    return at;
+    return bits & -bits;
 }
 
-/* The same for any size. */
-static inline uint32_t xseg_rack_pick(const struct xseg_sheet *sheet, uint32_t word,
-                                      uint32_t quanta, bool *may_have_other)
+/* The same where the first that may be one is, and is the only one; is_it: whether that is so. */
+static inline uint64_t xseg_rack_pick_only(const struct xseg_cells_word *word, uint64_t quanta,
+                                           bool *is_it)
 {
-    const struct xseg_cells_word *here = &sheet->word[word];
+    const uint64_t bits = xseg_rack_short(word, quanta), bit = bits & -bits;
 
-    return (uint32_t)(quanta < 64 ? xseg_rack_pick_short(here, quanta, may_have_other)
-                                  : xseg_rack_pick_last(here));
+    *is_it = (xseg_rack_inside(word, bit, quanta) | (bits ^ bit)) == 0;
+    return bit;
+}
+
+/* The bit of the lowest cell of any size in a word that has one.  Of 64 quanta or more, only the last can be. */
+static inline uint64_t xseg_rack_pick(const struct xseg_cells_word *word, uint64_t quanta,
+                                      bool *may_have_other)
+{
+    return quanta < 64 ? xseg_rack_pick_short(word, quanta, may_have_other) : xseg_rack_last(word);
 }
 
 /* The smallest size with a cell that is not below one, or 0. */
@@ -306,9 +316,10 @@ static inline struct xseg_cell xseg_rack_find(const struct xseg_rack *rack, uint
         return (struct xseg_cell){0};
     const struct xseg_sheet *sheet = rack->sheet[xseg_rack_first(rack, size)];
     const uint32_t word = (uint32_t)__builtin_ctzll(sheet->bin[size]);
-    const uint32_t at = xseg_rack_pick(sheet, word, size, &may_have_other);
-    return (struct xseg_cell){sheet->extent, sheet->number * XSEG_CELLS_SHEET + word * 64 + at,
-                              size};
+    const uint64_t bit = xseg_rack_pick(&sheet->word[word], size, &may_have_other);
+    return (struct xseg_cell){
+        sheet->extent,
+        sheet->number * XSEG_CELLS_SHEET + word * 64 + (uint32_t)__builtin_ctzll(bit), size};
 }
 
 #endif

@@ -57,12 +57,12 @@ uint64_t xseg_small_hit(struct xseg_arena *arena, const struct xseg_need *need);
 /* The same without max_split_size_mb, where the rack has nothing.  expandable: of the configuration */
 uint64_t xseg_small_hit_wide(struct xseg_arena *arena, uint64_t requested, bool expandable);
 
-/* Free the live cell that begins at a quantum. */
-void xseg_small_free(struct xseg_arena *arena, struct xseg_extent *extent, uint32_t quantum);
+/* Free the live cell that begins at a quantum; false, and nothing has changed, if none does. */
+bool xseg_small_free(struct xseg_arena *arena, struct xseg_extent *extent, uint32_t quantum);
 
 /* --- Cells by address. --- */
 
-/* Free the live cell that begins at an address. */
+/* Free the live cell that begins at an address, if one does. */
 void xseg_small_free_at(struct xseg_arena *arena, struct xseg_extent *extent, uint64_t address);
 
 /* Hand out cached memory at an address, which one cached cell covers. */

@@ -169,9 +169,11 @@ static inline bool absorb_left(struct xseg_arena *arena, struct xseg_sheet *shee
     return was_frontier;
 }
 
+/* The steps in which a free ends.  All return true, for xseg_small_free() to end in a call of one. */
+
 /* A cell that is neither live nor cached becomes cached and merges, if all that matters is in its sheet: nearly
  * every time.  Half of the instructions of merge(), which looks at every sheet for itself. */
-static __attribute__((noinline)) void
+static __attribute__((noinline)) bool
 merge_in_sheet(struct xseg_arena *arena, struct xseg_sheet *sheet, uint32_t at, uint32_t end)
 {
     struct joint joint = {.at = at, .end = end};
@@ -179,7 +181,7 @@ merge_in_sheet(struct xseg_arena *arena, struct xseg_sheet *sheet, uint32_t at, 
     if (!find_neighbours(&arena->small, sheet, &joint)) {
         (void)merge(arena, (struct xseg_cell){sheet->extent, sheet->number * XSEG_CELLS_SHEET + at,
                                               end - at});
-        return;
+        return true;
     }
     const uint32_t quanta = joint.past - joint.first, last = joint.past - 1;
     const struct xseg_cell cell = {sheet->extent, sheet->number * XSEG_CELLS_SHEET + joint.first,
@@ -200,11 +202,12 @@ merge_in_sheet(struct xseg_arena *arena, struct xseg_sheet *sheet, uint32_t at, 
         xseg_shelving_put_wide(arena, &cell);
     if (!xseg_extent_is_expandable(sheet->extent))
         note_merge(arena, &cell, (unsigned)joint.has_left + joint.has_right, end - at);
+    return true;
 }
 
 /* The same for one of an expandable segment that ends in its word, if its neighbours lie there, too: what is to
  * be worked out is a third less. */
-static __attribute__((noinline)) void
+static __attribute__((noinline)) bool
 merge_in_word(struct xseg_arena *arena, struct xseg_sheet *sheet, uint32_t at, uint32_t quanta)
 {
     struct xseg_rack *rack = &arena->small.rack;
@@ -215,10 +218,8 @@ merge_in_word(struct xseg_arena *arena, struct xseg_sheet *sheet, uint32_t at, u
     uint32_t left = 0, right = 0;
 
     if (at % 64 == 0 || ((word->record | word->open) & end) != 0 ||
-        ((has_left && before == 0) | (has_right && after == 0))) {
-        merge_in_sheet(arena, sheet, at, at + quanta);
-        return;
-    }
+        ((has_left && before == 0) | (has_right && after == 0)))
+        return merge_in_sheet(arena, sheet, at, at + quanta);
     if (has_right) {
         right = (uint32_t)__builtin_ctzll(after) - (at % 64 + quanta);
         xseg_rack_remove_cell(rack, sheet, at + quanta, right);
@@ -233,10 +234,11 @@ merge_in_word(struct xseg_arena *arena, struct xseg_sheet *sheet, uint32_t at, u
     }
     word->free |= head >> left | end >> 1 << right;
     xseg_rack_set(rack, sheet, left + quanta + right, at / 64);
+    return true;
 }
 
 /* One that reaches into another sheet, has much slack, or whose time of coming is to be noted. */
-static __attribute__((noinline)) void free_any(struct xseg_arena *arena, struct xseg_extent *extent,
+static __attribute__((noinline)) bool free_any(struct xseg_arena *arena, struct xseg_extent *extent,
                                                uint32_t quantum)
 {
     const uint32_t quanta = xseg_cells_next(&extent->cells, quantum + 1) - quantum;
@@ -245,32 +247,33 @@ static __attribute__((noinline)) void free_any(struct xseg_arena *arena, struct 
     xseg_counts_free(&arena->counts, bytes, xseg_cells_requested(&extent->cells, quantum, bytes));
     xseg_arena_stamp(arena, extent, xseg_cell_address_of(extent, quantum), bytes);
     (void)merge(arena, (struct xseg_cell){extent, quantum, quanta});
+    return true;
 }
 
 /* Ends in a call of one of the above, so that registers are saved once, by the one that needs them. */
-void xseg_small_free(struct xseg_arena *arena, struct xseg_extent *extent, uint32_t quantum)
+bool xseg_small_free(struct xseg_arena *arena, struct xseg_extent *extent, uint32_t quantum)
 {
     struct xseg_sheet *sheet = xseg_cells_sheet(&extent->cells, quantum);
-    const uint32_t at = quantum % XSEG_CELLS_SHEET, end = xseg_cells_next_in(sheet, at);
+    const uint32_t at = quantum % XSEG_CELLS_SHEET;
+
+    if (__builtin_expect(!xseg_cells_is_live(&sheet->word[at / 64], at), 0))
+        return false;
+    const uint32_t end = xseg_cells_next_in(sheet, at);
     const uint64_t bytes = xseg_cell_bytes_of(end - at);
     const uint16_t slack = sheet->slack[at];
-
     if (__builtin_expect((end == XSEG_CELLS_SHEET && !is_last(sheet)) ||
                              slack == XSEG_CELLS_MUCH_SLACK || arena->now != 0,
-                         0)) {
-        free_any(arena, extent, quantum);
-        return;
-    }
+                         0))
+        return free_any(arena, extent, quantum);
     xseg_counts_free(&arena->counts, bytes, bytes - slack);
-    if (at / 64 == end / 64 && xseg_extent_is_expandable(extent))
-        merge_in_word(arena, sheet, at, end - at);
-    else
-        merge_in_sheet(arena, sheet, at, end);
+    return at / 64 == end / 64 && xseg_extent_is_expandable(extent)
+               ? merge_in_word(arena, sheet, at, end - at)
+               : merge_in_sheet(arena, sheet, at, end);
 }
 
 void xseg_small_free_at(struct xseg_arena *arena, struct xseg_extent *extent, uint64_t address)
 {
-    xseg_small_free(arena, extent, xseg_cell_quantum_of(extent, address));
+    (void)xseg_small_free(arena, extent, xseg_cell_quantum_of(extent, address));
 }
 
 /* --- Neighbours. --- */
