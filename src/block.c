@@ -340,11 +340,20 @@ alloc_fitting(struct xseg_arena *arena, void **out, size_t bytes) XSEG_UNCHECKED
                           : alloc_larger(arena, out, bytes, sheet, size);
 }
 
+XSEG_DOOR_NEXT alloc_settled(struct xseg_arena *arena, void **out, size_t bytes) XSEG_UNCHECKED;
+
+/* From a vast one with a latest cell. */
+XSEG_DOOR_NEXT alloc_settling(struct xseg_arena *arena, void **out, size_t bytes) XSEG_UNCHECKED
+{
+    xseg_latest_settle(arena);
+    return alloc_settled(arena, out, bytes);
+}
+
 /* From a vast one, whose latest cell may be the best. */
 XSEG_DOOR_NEXT alloc_settled(struct xseg_arena *arena, void **out, size_t bytes) XSEG_UNCHECKED
 {
-    xseg_latest_settle(&arena->small.latest, &arena->small.rack);
-    return alloc_fitting(arena, out, bytes);
+    return arena->small.latest.sheet != NULL ? alloc_settling(arena, out, bytes)
+                                             : alloc_fitting(arena, out, bytes);
 }
 
 /* The latest cell is the best, and just what is asked for: it has never been cached. */
@@ -352,6 +361,7 @@ XSEG_DOOR_NEXT alloc_latest(struct xseg_arena *arena, void **out, size_t bytes) 
 {
     const struct xseg_latest cell = xseg_latest_take(&arena->small.latest);
 
+    xseg_counts_settle(&arena->counts);
     /* NOLINTNEXTLINE(performance-no-int-to-ptr) */
     *out =
         (void *)(uintptr_t)xseg_plain_note_live(arena, cell.sheet, cell.index, cell.quanta, bytes);
@@ -372,7 +382,9 @@ XSEG_DOOR_NEXT alloc_vast_fit(struct xseg_arena *arena, void **out, size_t bytes
     const struct xseg_plain_place place = xseg_plain_place_in(
         sheet, number, xseg_rack_pick_only(&sheet->word[number], quanta, &is_it));
 
-    if (__builtin_expect(!is_it || xseg_plain_must_ask(place, quanta, true), 0))
+    if (__builtin_expect(!is_it || xseg_plain_must_ask(place, quanta, true) ||
+                             xseg_counts_is_older(&arena->counts, &sheet->slack[place.index]),
+                         0))
         return alloc_settled(arena, out, bytes);
     if (__builtin_expect(xseg_latest_is_better(&arena->small.latest, quanta, sheet, place.index),
                          0))

@@ -192,9 +192,18 @@ XSEG_DOOR_NEXT free_plainly(struct xseg_allocator *allocator, void *ptr) XSEG_UN
 /* Not in the extent that may have a latest cell, of an arena that is locked. */
 XSEG_DOOR_NEXT free_elsewhere(struct xseg_arena *arena, void *ptr) XSEG_UNCHECKED
 {
-    xseg_latest_settle(&arena->small.latest, &arena->small.rack);
+    if (arena->small.latest.sheet != NULL)
+        xseg_latest_settle(arena);
     xseg_latch_give_own(&arena->lock);
     return free_plainly(arena->device->allocator, ptr);
+}
+
+/* One of a vast arena that is no lone cell, or whose time of coming is to be noted, while something is due. */
+XSEG_DOOR_NEXT free_settling(struct xseg_arena *arena, struct xseg_extent *extent,
+                             uint32_t quantum) XSEG_UNCHECKED
+{
+    xseg_counts_settle(&arena->counts);
+    return free_merging(arena, extent, quantum);
 }
 
 /* A cell of a vast arena, which has no latest one now. */
@@ -205,8 +214,10 @@ XSEG_DOOR_NEXT free_latest(struct xseg_arena *arena, struct xseg_sheet *sheet,
     const uint64_t quanta = xseg_plain_lone(sheet, index);
 
     if (quanta == 0 || arena->now != 0)
-        return free_merging(arena, sheet->extent, (uint32_t)quantum);
-    xseg_plain_count_lone(arena, sheet, index, quanta);
+        return xseg_counts_has_due(&arena->counts)
+                   ? free_settling(arena, sheet->extent, (uint32_t)quantum)
+                   : free_merging(arena, sheet->extent, (uint32_t)quantum);
+    xseg_counts_free_due(&arena->counts, &sheet->slack[index], quanta << XSEG_CELLS_SHIFT);
     xseg_latest_put(&arena->small.latest, sheet, index, quanta);
     xseg_latch_give_own(&arena->lock);
     return XSEG_OK;
@@ -228,7 +239,7 @@ XSEG_DOOR_NEXT free_vast(struct xseg_allocator *allocator, void *ptr, uintptr_t 
     struct xseg_sheet *sheet = latest->sheets[quantum / XSEG_CELLS_SHEET];
     if (__builtin_expect(sheet == NULL, 0))
         return free_elsewhere(arena, ptr);
-    xseg_latest_settle(latest, &arena->small.rack);
+    xseg_latest_cache(latest, &arena->small.rack);
     return free_latest(arena, sheet, quantum);
 }
 

@@ -57,7 +57,7 @@ struct xseg_arena {
     struct xseg_block *holes;     /* tree */
     struct xseg_packing *packing; /* of a large arena; NULL while nothing packs */
     uint64_t away;                /* bytes of blocks whose pages are away, see pause.h */
-    struct xseg_small small;
+    _Alignas(64) struct xseg_small small;
     struct xseg_slab blocks;          /* struct xseg_block */
     struct xseg_slab uses;            /* struct xseg_pending_use */
     const struct xseg_lookup *lookup; /* the device's */
@@ -133,7 +133,7 @@ static inline void xseg_arena_lock(struct xseg_arena *arena)
 {
     xseg_latch_take(&arena->lock);
     if (__builtin_expect(arena->small.latest.sheet != NULL, 0))
-        xseg_latest_settle_found(arena);
+        xseg_latest_settle(arena);
 }
 
 static inline void xseg_arena_unlock(struct xseg_arena *arena)

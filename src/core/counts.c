@@ -26,6 +26,8 @@ void xseg_counts_init(struct xseg_counts *counts, struct xseg_totals *totals, bo
 {
     memset(counts, 0, sizeof(*counts));
     counts->totals = totals;
+    atomic_init(&counts->due[0].slack, &counts->no_slack);
+    atomic_init(&counts->due[1].slack, &counts->no_slack);
     counts->group = is_small ? XSEG_STAT_SMALL : XSEG_STAT_LARGE;
     xseg_lock_take(&totals->lock);
     xseg_list_insert(&totals->members, &counts->link);
@@ -306,6 +308,39 @@ void xseg_counts_look_around_fragments(struct xseg_counts *counts)
 }
 
 /* --- Reading. --- */
+
+/* What is due.  A cell may be live again by now, and say something else: then the sums have changed, and who asks
+ * reads all of it again. */
+__attribute__((no_sanitize("thread"))) static uint64_t read_due(const struct xseg_counts *counts)
+{
+    uint64_t due = 0;
+
+    for (unsigned i = 0; i < XSEG_COUNT_OF(counts->due); i++) {
+        const uint16_t *slack = atomic_load_explicit(&counts->due[i].slack, memory_order_acquire);
+        const uint64_t bytes = atomic_load_explicit(&counts->due[i].bytes, memory_order_acquire);
+
+        due += bytes - xseg_min(bytes, *(const volatile uint16_t *)slack);
+    }
+    return due;
+}
+
+struct xseg_counts_value xseg_counts_read_requested(const struct xseg_counts *counts)
+{
+    const struct xseg_counts_row *row = &counts->row[XSEG_COUNT_REQUESTED_BYTES];
+    struct xseg_counts_value value;
+    uint64_t due;
+
+    do {
+        value = xseg_counts_read_row(counts, XSEG_COUNT_REQUESTED_BYTES);
+        due = read_due(counts);
+    } while (__builtin_expect(atomic_load_explicit(&row->up, memory_order_relaxed) != value.up ||
+                                  atomic_load_explicit(&row->down, memory_order_relaxed) !=
+                                      value.up - value.current ||
+                                  read_due(counts) != due,
+                              0));
+    value.current -= xseg_min(value.current, due);
+    return value;
+}
 
 /* Which quantity has the peak of one. */
 static enum xseg_count peak_of(const struct xseg_totals *totals, enum xseg_count what)

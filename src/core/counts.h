@@ -80,6 +80,17 @@ struct xseg_counts_row {
     };
 };
 
+/*
+ * A cell that is free already, but what was requested of it is not subtracted yet: its bytes, and where it
+ * says how many of them were not.  With a million live cells that place is what a free waits for
+ * longest.  So in a vast arena a free only notes it, and reads it two frees later, when it has come: a fifth less a
+ * pair.  Whoever reads the sums subtracts what is due (latest.h).
+ */
+struct xseg_counts_due {
+    _Atomic(const uint16_t *) slack; /* no_slack if there is none */
+    atomic_uint_fast64_t bytes;
+};
+
 /* Of an arena.  For ACTIVE and ACTIVE_BYTES, up and down are of what is pending. */
 struct xseg_counts {
     struct xseg_counts_row row[XSEG_COUNTS];
@@ -93,6 +104,8 @@ struct xseg_counts {
     atomic_uint_fast64_t ceiling[XSEG_COUNTS];
     struct xseg_list link; /* in totals->members */
     struct xseg_totals *totals;
+    struct xseg_counts_due due[2]; /* the older first */
+    uint16_t no_slack;             /* 0 */
 };
 
 void xseg_totals_init(struct xseg_totals *totals);
@@ -130,12 +143,23 @@ static inline struct xseg_counts_value xseg_counts_read_row(const struct xseg_co
     return (struct xseg_counts_value){up, up - down};
 }
 
+/* Whether anything is due: then the newer is. */
+static inline bool xseg_counts_has_due(const struct xseg_counts *counts)
+{
+    return !xseg_word_is(&counts->due[1].bytes, 0);
+}
+
+/* The same for what was requested, where something may be due. */
+struct xseg_counts_value xseg_counts_read_requested(const struct xseg_counts *counts);
+
 /* The same for a quantity: a block becomes active when it is allocated, and may pend. */
 static inline struct xseg_counts_value xseg_counts_read(const struct xseg_counts *counts,
                                                         enum xseg_count what)
 {
     struct xseg_counts_value value;
 
+    if (what == XSEG_COUNT_REQUESTED_BYTES && xseg_counts_has_due(counts))
+        return xseg_counts_read_requested(counts);
     if (what != XSEG_COUNT_ACTIVE && what != XSEG_COUNT_ACTIVE_BYTES)
         return xseg_counts_read_row(counts, what);
     value = xseg_counts_read_row(counts, what == XSEG_COUNT_ACTIVE ? XSEG_COUNT_ALLOCATION
@@ -211,6 +235,53 @@ static inline void xseg_counts_free(struct xseg_counts *counts, uint64_t bytes, 
     xseg_word_add(&counts->row[XSEG_COUNT_ALLOCATION].down, 1);
     xseg_word_add(&counts->row[XSEG_COUNT_ALLOCATED_BYTES].down, bytes);
     xseg_word_add(&counts->row[XSEG_COUNT_REQUESTED_BYTES].down, requested);
+}
+
+/* A cell is free at once, but what was requested of it is due; of the older one that was, it is subtracted.  In this
+ * order, so that whoever reads finds nothing twice. */
+static inline void xseg_counts_free_due(struct xseg_counts *counts, const uint16_t *slack,
+                                        uint64_t bytes)
+{
+    struct xseg_counts_due *older = &counts->due[0], *newer = &counts->due[1];
+    const uint16_t *was = atomic_load_explicit(&older->slack, memory_order_relaxed);
+    const uint64_t had = atomic_load_explicit(&older->bytes, memory_order_relaxed);
+    const uint16_t *next = atomic_load_explicit(&newer->slack, memory_order_relaxed);
+    const uint64_t has = atomic_load_explicit(&newer->bytes, memory_order_relaxed);
+
+    xseg_word_add(&counts->row[XSEG_COUNT_ALLOCATION].down, 1);
+    xseg_word_add(&counts->row[XSEG_COUNT_ALLOCATED_BYTES].down, bytes);
+    atomic_store_explicit(&newer->bytes, bytes, memory_order_release);
+    atomic_store_explicit(&newer->slack, slack, memory_order_release);
+    atomic_store_explicit(&older->bytes, has, memory_order_release);
+    atomic_store_explicit(&older->slack, next, memory_order_release);
+    xseg_word_add(&counts->row[XSEG_COUNT_REQUESTED_BYTES].down, had - *was);
+}
+
+/* What was requested is due no more; returns it. */
+static inline uint64_t xseg_counts_take_due(const struct xseg_counts *counts,
+                                            struct xseg_counts_due *due)
+{
+    const uint16_t *slack = atomic_load_explicit(&due->slack, memory_order_relaxed);
+    const uint64_t bytes = atomic_load_explicit(&due->bytes, memory_order_relaxed);
+
+    atomic_store_explicit(&due->bytes, 0, memory_order_release);
+    atomic_store_explicit(&due->slack, &counts->no_slack, memory_order_release);
+    return bytes - *slack;
+}
+
+/* Nothing is due any more. */
+static inline void xseg_counts_settle(struct xseg_counts *counts)
+{
+    const uint64_t older = xseg_counts_take_due(counts, &counts->due[0]);
+
+    xseg_word_add(&counts->row[XSEG_COUNT_REQUESTED_BYTES].down,
+                  older + xseg_counts_take_due(counts, &counts->due[1]));
+}
+
+/* Whether a place is that of the older of what is due. */
+static inline bool xseg_counts_is_older(const struct xseg_counts *counts, const uint16_t *slack)
+{
+    return atomic_load_explicit(&counts->due[0].slack, memory_order_relaxed) == slack;
 }
 
 /* The user has freed a block that stays active; and that comes to an end. */

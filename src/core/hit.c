@@ -34,7 +34,7 @@ uint64_t xseg_hit_serve(const struct xseg_config *config, struct xseg_arena *are
     if (!need.is_small)
         return xseg_arena_hit(arena, &need);
     if (__builtin_expect(arena->small.latest.sheet != NULL, 0))
-        xseg_latest_settle_found(arena);
+        xseg_latest_settle(arena);
     const uint64_t base = xseg_plain_cut_rack(arena, bytes, need.expandable);
     return base != 0 ? base : xseg_small_hit(arena, &need);
 }

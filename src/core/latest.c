@@ -33,9 +33,10 @@ void xseg_latest_begin(struct xseg_arena *arena, struct xseg_extent *extent)
     arena->small.way = XSEG_SMALL_VAST;
 }
 
-void xseg_latest_settle_found(struct xseg_arena *arena)
+void xseg_latest_settle(struct xseg_arena *arena)
 {
-    xseg_latest_settle(&arena->small.latest, &arena->small.rack);
+    xseg_latest_cache(&arena->small.latest, &arena->small.rack);
+    xseg_counts_settle(&arena->counts);
 }
 
 void xseg_latest_end(struct xseg_arena *arena)
@@ -44,7 +45,7 @@ void xseg_latest_end(struct xseg_arena *arena)
 
     if (arena->small.way != XSEG_SMALL_VAST)
         return;
-    xseg_latest_settle_found(arena);
+    xseg_latest_settle(arena);
     arena->small.latest.all_quanta = 0;
     arena->small.way = XSEG_SMALL_PLAIN;
     (void)atomic_compare_exchange_strong(frees_of(arena), &how, XSEG_FREES_PLAINLY);

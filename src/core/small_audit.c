@@ -108,5 +108,10 @@ bool xseg_small_audit(const struct xseg_arena *arena, struct xseg_finding *findi
                arena->small.latest.all_quanta);
     XSEG_HOLDS(finding, "LATEST-1", arena->small.latest.sheet == NULL,
                "a cell of %" PRIu64 " quanta is the latest", arena->small.latest.quanta);
+    XSEG_HOLDS(finding, "LATEST-3",
+               !xseg_counts_has_due(&arena->counts) &&
+                   xseg_counts_is_older(&arena->counts, &arena->counts.no_slack),
+               "a cell of %" PRIuFAST64 " bytes is due",
+               atomic_load_explicit(&arena->counts.due[1].bytes, memory_order_relaxed));
     return xseg_rack_audit(&arena->small.rack, finding);
 }

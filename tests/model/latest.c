@@ -5,6 +5,7 @@
  * count is the same, and whoever asks for a block that was just freed is told so.
  */
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 
 #include "src/core/allocator.h"
@@ -29,6 +30,7 @@ struct pair {
         void *ptr[SIDES];
     } held[BLOCKS];
     unsigned count, latest; /* how often a free left a latest cell */
+    unsigned due;           /* how often counts were read while something was due */
 };
 
 static uint64_t seed_state;
@@ -106,6 +108,7 @@ static size_t random_bytes(void)
 
 static void expect_same_counts(struct pair *pair)
 {
+    pair->due += pair->count > 0 && xseg_counts_has_due(&arena_of(pair)->counts);
     const struct xseg_stats vast = scene_stats(pair->side[VAST]);
     const struct xseg_stats other = scene_stats(pair->side[OTHER]);
 
@@ -243,10 +246,13 @@ static void the_same_blocks_are_chosen(void **state)
             alloc(pair, random_bytes());
         if (below(2000) == 0)
             step_rarely(pair);
+        if (i % 64 == 0)
+            expect_same_counts(pair);
     }
     expect_same_counts(pair);
-    /* Most frees leave a latest cell: that way has been taken. */
+    /* Most frees leave a latest cell, and something due: that way has been taken. */
     assert_in_range(pair->latest, steps_by_environment() / 4, steps_by_environment());
+    assert_in_range(pair->due, steps_by_environment() / 256, steps_by_environment() / 32);
     tear_down(pair);
 }
 
@@ -329,6 +335,50 @@ static void it_is_handed_out_where_it_is_best(void **state)
     tear_down(pair);
 }
 
+static unsigned find(const struct pair *pair, const void *ptr)
+{
+    unsigned at = 0;
+
+    while (at < pair->count && pair->held[at].ptr[VAST] != ptr)
+        at++;
+    assert_in_range(at, 0, pair->count - 1);
+    return at;
+}
+
+/* What was requested of a cell that is free is counted by whoever reads, before anybody has subtracted it; and what
+ * is requested of it next is not taken for that. */
+static void what_is_due_is_no_more_than_it_was(void **state)
+{
+    struct pair *pair = fill();
+    const struct xseg_counts *counts = &arena_of(pair)->counts;
+    void *larger[5]; /* none of the first four begins a word */
+
+    (void)state;
+    for (unsigned i = 0; i < COUNT_OF(larger); i++)
+        free_at(pair, pair->count - 1);
+    for (unsigned i = 0; i < COUNT_OF(larger); i++) {
+        alloc(pair, 6 * KIB - 100 - i);
+        larger[i] = pair->held[pair->count - 1].ptr[VAST];
+    }
+    /* Not the last, behind which the frontier is. */
+    for (unsigned i = 0; i < COUNT_OF(larger) - 1; i++) {
+        (void)free_one(pair, find(pair, larger[i]));
+        assert_true(xseg_counts_has_due(counts));
+        expect_same_counts(pair);
+        (void)free_one(pair, 1001 + i * 100);
+        expect_same_counts(pair);
+        /* The older of both: it is cached, and the only one of its size. */
+        alloc(pair, 6 * KIB - i);
+        assert_ptr_equal(pair->held[pair->count - 1].ptr[VAST], larger[i]);
+        expect_same_counts(pair);
+        (void)free_one(pair, pair->count - 1);
+        alloc(pair, 6 * KIB - 200 - i);
+        assert_ptr_equal(pair->held[pair->count - 1].ptr[VAST], larger[i]);
+        expect_same_counts(pair);
+    }
+    tear_down(pair);
+}
+
 /* When a cell became idle is noted when it does. */
 static void where_ages_count_there_is_none(void **state)
 {
@@ -377,6 +427,51 @@ static void another_thread_merges_with_it(void **state)
     expect_same_counts(pair);
     alloc(pair, 8 * KIB);
     assert_ptr_equal(pair->held[pair->count - 1].ptr[VAST], ptr);
+    tear_down(pair);
+}
+
+#define KEPT (BLOCKS - 1000) /* so that the rack has cells, and the latest is not taken at once */
+
+struct reading {
+    struct xseg_totals *totals;
+    atomic_bool ends;
+    uint64_t least, most;
+};
+
+static void *read_on(void *self)
+{
+    struct reading *reading = self;
+
+    while (!atomic_load(&reading->ends)) {
+        const uint64_t now = xseg_totals_current(reading->totals, XSEG_COUNT_REQUESTED_BYTES);
+
+        reading->least = now < reading->least ? now : reading->least;
+        reading->most = now > reading->most ? now : reading->most;
+    }
+    return NULL;
+}
+
+/* What another thread reads meanwhile, as one that looks around does, is off by no more than a few blocks. */
+static void another_thread_reads_what_is_requested(void **state)
+{
+    struct pair *pair = fill();
+    struct reading reading = {.totals = &arena_of(pair)->device->totals, .least = UINT64_MAX};
+    pthread_t thread;
+
+    (void)state;
+    while (pair->count > KEPT)
+        free_at(pair, (unsigned)below(pair->count));
+    pair->latest = 0;
+    assert_int_equal(pthread_create(&thread, NULL, read_on, &reading), 0);
+    for (unsigned i = 0; i < BLOCKS; i++) {
+        alloc(pair, 4 * KIB - below(512));
+        free_at(pair, (unsigned)below(pair->count));
+    }
+    atomic_store(&reading.ends, true);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    assert_in_range(pair->latest, BLOCKS / 2, BLOCKS);
+    assert_in_range(reading.least, (KEPT - 4) * (4 * KIB - 511), KEPT * 4 * KIB);
+    assert_in_range(reading.most, reading.least, (KEPT + 4) * 4 * KIB);
     tear_down(pair);
 }
 
@@ -432,8 +527,10 @@ int main(void)
         cmocka_unit_test(the_same_blocks_are_chosen),
         cmocka_unit_test(it_is_no_live_block),
         cmocka_unit_test(it_is_handed_out_where_it_is_best),
+        cmocka_unit_test(what_is_due_is_no_more_than_it_was),
         cmocka_unit_test(where_ages_count_there_is_none),
         cmocka_unit_test(another_thread_merges_with_it),
+        cmocka_unit_test(another_thread_reads_what_is_requested),
         cmocka_unit_test(it_is_vast_while_frees_are_plain),
         cmocka_unit_test(it_is_vast_while_its_segment_is_there),
     };
