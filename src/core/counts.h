@@ -62,6 +62,7 @@ struct xseg_totals {
     unsigned member_count;
     /* A block has been pending.  Before, what is active is what is allocated: one peak, one ceiling. */
     bool has_pended;
+    atomic_bool may_owe; /* one of the members may have something due */
     uint64_t peak[XSEG_STAT_GROUPS][XSEG_COUNTS];
     /* Sums at the last reset of the totals. */
     uint64_t up_base[XSEG_STAT_GROUPS][XSEG_COUNTS], down_base[XSEG_STAT_GROUPS][XSEG_COUNTS];
@@ -143,29 +144,36 @@ static inline struct xseg_counts_value xseg_counts_read_row(const struct xseg_co
     return (struct xseg_counts_value){up, up - down};
 }
 
-/* Whether anything is due: then the newer is. */
-static inline bool xseg_counts_has_due(const struct xseg_counts *counts)
-{
-    return !xseg_word_is(&counts->due[1].bytes, 0);
-}
-
-/* The same for what was requested, where something may be due. */
-struct xseg_counts_value xseg_counts_read_requested(const struct xseg_counts *counts);
-
-/* The same for a quantity: a block becomes active when it is allocated, and may pend. */
-static inline struct xseg_counts_value xseg_counts_read(const struct xseg_counts *counts,
-                                                        enum xseg_count what)
+/* The same for a quantity, with what is due: a block becomes active when it is allocated, and may pend. */
+static inline struct xseg_counts_value xseg_counts_read_owing(const struct xseg_counts *counts,
+                                                              enum xseg_count what)
 {
     struct xseg_counts_value value;
 
-    if (what == XSEG_COUNT_REQUESTED_BYTES && xseg_counts_has_due(counts))
-        return xseg_counts_read_requested(counts);
     if (what != XSEG_COUNT_ACTIVE && what != XSEG_COUNT_ACTIVE_BYTES)
         return xseg_counts_read_row(counts, what);
     value = xseg_counts_read_row(counts, what == XSEG_COUNT_ACTIVE ? XSEG_COUNT_ALLOCATION
                                                                    : XSEG_COUNT_ALLOCATED_BYTES);
     value.current += xseg_counts_read_row(counts, what).current;
     return value;
+}
+
+/* Whether anything is due: then the newer is. */
+static inline bool xseg_counts_has_due(const struct xseg_counts *counts)
+{
+    return !xseg_word_is(&counts->due[1].bytes, 0);
+}
+
+/* The same for what was requested, where something is due. */
+struct xseg_counts_value xseg_counts_read_requested(const struct xseg_counts *counts);
+
+/* The same for any quantity, without what is due. */
+static inline struct xseg_counts_value xseg_counts_read(const struct xseg_counts *counts,
+                                                        enum xseg_count what)
+{
+    return what == XSEG_COUNT_REQUESTED_BYTES && xseg_counts_has_due(counts)
+               ? xseg_counts_read_requested(counts)
+               : xseg_counts_read_owing(counts, what);
 }
 
 /* The arena's current value. */

@@ -31,6 +31,7 @@ void xseg_latest_begin(struct xseg_arena *arena, struct xseg_extent *extent)
     latest->all_quanta = extent->segment.bytes >> XSEG_CELLS_SHIFT;
     latest->sheets = extent->cells.sheet;
     arena->small.way = XSEG_SMALL_VAST;
+    atomic_store_explicit(&arena->counts.totals->may_owe, true, memory_order_relaxed);
 }
 
 void xseg_latest_settle(struct xseg_arena *arena)
