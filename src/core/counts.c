@@ -339,7 +339,7 @@ void xseg_counts_look_around_fragments(struct xseg_counts *counts)
 /* --- Reading. --- */
 
 /* What is due.  A cell may be live again by now, and say something else: then the sums have changed, and who asks
- * reads all of it again. */
+ * reads all of it again.  The places themselves stay: sheets go with their arena. */
 __attribute__((no_sanitize("thread"))) static uint64_t read_due(const struct xseg_counts *counts)
 {
     uint64_t due = 0;
