@@ -12,13 +12,13 @@
  *     only what is about the cell waits for the address;
  *   - the cell, if it is lone, becomes the *latest* one.  It is counted as free, and looks live.  The next free
  *     makes it cached, or whoever has to see it; by then all that this changes is in the cache;
- *   - what was requested of it is *due*: where that is noted is read two frees later (counts.h), or by whoever
- *     has to see it;
  *   - an allocation for which the rack has just the size does not wait for it, unless it is the better choice:
- *     then it is live again at once.
+ *     then it is live again at once;
+ *   - what was requested of it is *due*: the free after the next reads where that is noted (counts.h), or whoever
+ *     has to see it.
  *
- * At 10^6 live blocks a pair takes 15 to 21 % less for the first three, at 10^5 an eighth; the fourth is a fifth more
- * at 10^6.  An allocator has one vast arena at most: the first that is so large while frees are plain.
+ * At 10^6 live blocks a pair takes 15 to 21 % less with the first three, at 10^5 an eighth; with the last another
+ * fifth and 5 %.  An allocator has one vast arena at most: the first that is so large while frees are plain.
  *
  * Invariants:
  *   LATEST-1  whoever takes an arena's lock with xseg_arena_lock() finds no latest cell.  The doors (block.c,
