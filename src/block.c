@@ -220,8 +220,9 @@ XSEG_DOOR_NEXT alloc_head_classic(struct xseg_arena *arena, void **out, size_t b
 /* From a word whose first candidate for a size is none, or not the only one. */
 static inline __attribute__((always_inline)) xseg_status
 cut_among(struct xseg_arena *arena, void **out, size_t bytes, struct xseg_sheet *sheet,
-          uint64_t number, uint64_t size, bool expandable) XSEG_UNCHECKED
+          uint64_t size, bool expandable) XSEG_UNCHECKED
 {
+    const uint64_t number = (uint64_t)__builtin_ctzll(sheet->bin[size]);
     bool may_have_other = false;
     const struct xseg_plain_place place = xseg_plain_place_in(
         sheet, number, xseg_rack_pick_short(&sheet->word[number], size, &may_have_other));
@@ -234,16 +235,15 @@ cut_among(struct xseg_arena *arena, void **out, size_t bytes, struct xseg_sheet 
 }
 
 XSEG_DOOR_NEXT alloc_among(struct xseg_arena *arena, void **out, size_t bytes,
-                           struct xseg_sheet *sheet, uint64_t number, uint64_t size) XSEG_UNCHECKED
+                           struct xseg_sheet *sheet, uint64_t size) XSEG_UNCHECKED
 {
-    return cut_among(arena, out, bytes, sheet, number, size, true);
+    return cut_among(arena, out, bytes, sheet, size, true);
 }
 
 XSEG_DOOR_NEXT alloc_among_classic(struct xseg_arena *arena, void **out, size_t bytes,
-                                   struct xseg_sheet *sheet, uint64_t number,
-                                   uint64_t size) XSEG_UNCHECKED
+                                   struct xseg_sheet *sheet, uint64_t size) XSEG_UNCHECKED
 {
-    return cut_among(arena, out, bytes, sheet, number, size, false);
+    return cut_among(arena, out, bytes, sheet, size, false);
 }
 
 /* From one where nothing but the frontier is cached. */
@@ -294,14 +294,12 @@ static inline __attribute__((always_inline)) xseg_status
 alloc_from_sheet(struct xseg_arena *arena, void **out, size_t bytes, struct xseg_sheet *sheet,
                  uint64_t size, bool is_all, bool expandable) XSEG_UNCHECKED
 {
-    const uint64_t number = (uint64_t)__builtin_ctzll(sheet->bin[size]);
     bool is_it = false;
-    const struct xseg_plain_place place =
-        xseg_plain_place_in(sheet, number, xseg_rack_pick_only(&sheet->word[number], size, &is_it));
+    const struct xseg_plain_place place = xseg_plain_find_only(sheet, size, &is_it);
 
     if (__builtin_expect(!is_it, 0))
-        return expandable ? alloc_among(arena, out, bytes, sheet, number, size)
-                          : alloc_among_classic(arena, out, bytes, sheet, number, size);
+        return expandable ? alloc_among(arena, out, bytes, sheet, size)
+                          : alloc_among_classic(arena, out, bytes, sheet, size);
     if (__builtin_expect(xseg_plain_must_ask(place, size, expandable), 0))
         return alloc_held(arena, out, bytes);
     return cut_at(arena, out, bytes, place, size, is_all ? size : xseg_plain_quanta(bytes),
@@ -377,10 +375,8 @@ XSEG_DOOR_NEXT alloc_vast_fit(struct xseg_arena *arena, void **out, size_t bytes
                               uint64_t quanta) XSEG_UNCHECKED
 {
     struct xseg_sheet *sheet = xseg_plain_find_sheet(&arena->small.rack, quanta);
-    const uint64_t number = (uint64_t)__builtin_ctzll(sheet->bin[quanta]);
     bool is_it = false;
-    const struct xseg_plain_place place = xseg_plain_place_in(
-        sheet, number, xseg_rack_pick_only(&sheet->word[number], quanta, &is_it));
+    const struct xseg_plain_place place = xseg_plain_find_only(sheet, quanta, &is_it);
 
     if (__builtin_expect(!is_it || xseg_plain_must_ask(place, quanta, true) ||
                              xseg_counts_is_older(&arena->counts, &sheet->slack[place.index]),

@@ -402,7 +402,9 @@ xseg_status xseg_allocator_free(struct xseg_allocator *allocator,
         status = free_slowly(allocator, pointer, config);
     } else {
         if (live.record == NULL) {
-            (void)xseg_small_free(arena, live.extent, live.quantum);
+            const bool is_freed = xseg_small_free(arena, live.extent, live.quantum);
+
+            XSEG_ASSERT(is_freed);
         } else {
             xseg_arena_free(arena, live.record);
         }

@@ -216,6 +216,17 @@ static inline struct xseg_sheet *xseg_plain_find_sheet(const struct xseg_rack *r
     return rack->sheet[top * 64 + (uint64_t)__builtin_ctzll(level[top * XSEG_CELLS_WIDE].bits)];
 }
 
+/* Where a sheet has the lowest cell of a size below 64, if that is the first that may be one, and the only one, in
+ * its word; is_it: whether that is so. */
+static inline struct xseg_plain_place xseg_plain_find_only(struct xseg_sheet *sheet, uint64_t size,
+                                                           bool *is_it)
+{
+    const uint64_t number = (uint64_t)__builtin_ctzll(sheet->bin[size]);
+
+    return xseg_plain_place_in(sheet, number,
+                               xseg_rack_pick_only(&sheet->word[number], size, is_it));
+}
+
 /* Whether a rule has to be asked before a cell is handed out.
  * expandable: of the configuration, without max_split_size_mb */
 static inline bool xseg_plain_must_ask(struct xseg_plain_place place, uint64_t size,
