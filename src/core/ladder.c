@@ -246,6 +246,15 @@ static bool ask(struct xseg_arena *arena, const struct xseg_need *need, xseg_sta
     return spared;
 }
 
+/* Whether the device is short of memory, or of what the process may have of it: not where a pool is at
+ * its own limit, or its owner's function has none. */
+static bool device_is_short(const struct xseg_arena *arena, xseg_status refused)
+{
+    if (xseg_pool_has_own_memory(arena->pool))
+        return false;
+    return refused == XSEG_ERR_NO_MEMORY || (refused == XSEG_ERR_LIMIT && !arena->pool->is_full);
+}
+
 /*
  * What is done about a shortage: what has finished meanwhile is looked at, the observers are asked,
  * then the rungs are climbed; all that again while somebody spares memory and it does not suffice.
@@ -253,13 +262,14 @@ static bool ask(struct xseg_arena *arena, const struct xseg_need *need, xseg_sta
 static xseg_status overcome(struct xseg_arena *arena, const struct xseg_need *need,
                             xseg_status refused, struct xseg_grant *out)
 {
+    struct xseg_device *device = arena->device;
     xseg_status status = XSEG_OK;
     bool spared = true;
 
-    arena->device->is_short = arena->device->is_short || refused != XSEG_ERR_NO_ADDRESSES;
-    if (arena->device->is_short && need->expandable && !arena->pool->is_full)
-        atomic_store_explicit(&arena->device->asks_late, true, memory_order_relaxed);
-    if (!need->is_alone && !xseg_pending_captures(&arena->device->pending))
+    device->is_short = device->is_short || device_is_short(arena, refused);
+    if (device->is_short && need->expandable && !arena->pool->is_full)
+        atomic_store_explicit(&device->asks_late, true, memory_order_relaxed);
+    if (!need->is_alone && !xseg_pending_captures(&device->pending))
         status = take_finished(arena, need, out);
     if (status != XSEG_OK || out->base != 0)
         return status;

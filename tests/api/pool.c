@@ -220,6 +220,48 @@ static void a_pool_stands_on_its_owners_functions(void **state)
     free(own.memory);
 }
 
+/* --- A pool that has run out while the device has not. --- */
+
+/* After a refusal in such a pool: pages stay full, and nothing goes before a capture. */
+static void expect_no_shortage(const struct xseg_pool_options *options, xseg_status refusal)
+{
+    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_request request = XSEG_REQUEST_INIT;
+    void *a, *b, *none = NULL;
+
+    settings.memory_bytes = 200 * MIB;
+    struct xseg_allocator *allocator = scene_open_on(&settings, NULL);
+    struct xseg_pool *pool = make_pool(allocator, options), *captured = scene_pool(allocator);
+    const xseg_stream stream = scene_stream();
+
+    a = scene_alloc(allocator, 120 * MIB, NULL);
+    request.pool = pool;
+    request.bytes = 30 * MIB;
+    assert_int_equal(xseg_alloc_with(allocator, &request, &none), refusal);
+    const uint64_t created = xseg_sim_calls("cuMemCreate");
+    b = scene_alloc(allocator, 40 * MIB, NULL);
+    assert_int_equal(xseg_sim_calls("cuMemCreate") - created, 2);
+    scene_free(allocator, a);
+    scene_capture_begin(captured, stream);
+    scene_graph_destroy(scene_capture_end(captured, stream));
+    assert_int_equal(scene_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 160 * MIB);
+    scene_free(allocator, b);
+    assert_int_equal(xseg_close(allocator), XSEG_OK);
+    scene_stream_destroy(stream);
+}
+
+static void a_full_pool_is_no_shortage(void **state)
+{
+    struct xseg_pool_options limited = XSEG_POOL_OPTIONS_INIT, owned = XSEG_POOL_OPTIONS_INIT;
+    struct own own = {.refuses = true};
+
+    (void)state;
+    limited.limit_bytes = 20 * MIB;
+    expect_no_shortage(&limited, XSEG_ERR_LIMIT);
+    owned.memory = (struct xseg_pool_memory){own_alloc, own_free, &own};
+    expect_no_shortage(&owned, XSEG_ERR_NO_MEMORY);
+}
+
 /* --- Checkpoint and restore. --- */
 
 struct told {
@@ -379,6 +421,7 @@ int main(void)
         cmocka_unit_test(blocks_of_a_pool_may_stay_whole),
         cmocka_unit_test(a_pool_lends_when_memory_is_short),
         cmocka_unit_test(a_pool_stands_on_its_owners_functions),
+        cmocka_unit_test(a_full_pool_is_no_shortage),
         cmocka_unit_test(a_pool_comes_back_to_a_checkpoint),
         cmocka_unit_test(what_cannot_be_restored_changes_nothing),
         cmocka_unit_test(pools_that_come_and_go_leave_nothing_behind),
