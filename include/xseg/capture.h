@@ -55,8 +55,8 @@ extern "C" {
  *          XSEG_ERR_DRIVER    such as: there is no such stream
  *          XSEG_ERR_HOST_MEMORY, XSEG_ERR_DEVICE_LOST, XSEG_ERR_FORKED
  * Cost:    two questions about a stream that the library has not met.  Waits until no thread trims
- *          or grows on the device.  Where memory has been short, idle memory goes back to the driver,
- *          as by xseg_trim() that does not wait: during the capture nothing could be taken from it.
+ *          or grows on the device.  Where memory has been short, cached memory goes back to the driver,
+ *          as by xseg_trim() that waits: during the capture nothing can be taken or waited for.
  */
 XSEG_API XSEG_NODISCARD xseg_status xseg_capture_begin(struct xseg_pool *pool, xseg_stream stream);
 

@@ -47,16 +47,17 @@ xseg_status xseg_device_end_route(struct xseg_pool *pool)
 }
 
 /*
- * Nothing can be taken away during a capture.  So where memory has been short, what is idle goes to
- * the driver before, and the capture grows by it.  GROWTH is held.
+ * Nothing can be taken away or waited for during a capture.  So where memory has been short, everything
+ * idle goes to the driver before, once the streams have finished, and the capture grows by it.
+ * PyTorch's torch.cuda.graph does so before every capture.  GROWTH is held.
  */
 static void make_room(struct xseg_device *device)
 {
-    const struct xseg_trim_plan idle = {.pending_as_it_is = true};
+    const struct xseg_trim_plan everything = {.wait = true};
     struct xseg_trimmed done = XSEG_TRIMMED_INIT;
 
     if (device->is_short && !xseg_pending_captures(&device->pending))
-        (void)xseg_trim_device(device, &idle, &done);
+        (void)xseg_trim_device(device, &everything, &done);
 }
 
 static xseg_status check_running(struct xseg_pool *pool)

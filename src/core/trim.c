@@ -339,7 +339,7 @@ xseg_status xseg_trim_device(struct xseg_device *device, const struct xseg_trim_
         trim.status = xseg_pending_wait(&device->pending);
         if (trim.status != XSEG_OK)
             return trim.status;
-    } else if (!plan->pending_as_it_is) {
+    } else {
         xseg_pending_poll(&device->pending);
     }
     (void)xseg_leftovers_retry(&device->leftovers);

@@ -22,7 +22,6 @@ struct xseg_trim_plan {
     const struct xseg_known_stream *stream; /* NULL: any */
     const struct xseg_pool *pool;           /* NULL: any */
     bool wait;                              /* for pending blocks and streams */
-    bool pending_as_it_is;                  /* no look at the events of pending blocks */
     bool held_pools;                        /* also pools that somebody holds: when closing */
     uint64_t leave;                         /* bytes that are to stay reserved in these arenas */
     uint64_t idle_ms;                       /* only what has been idle for so long */

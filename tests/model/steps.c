@@ -408,14 +408,6 @@ static void check_kept(struct world *world, const struct xseg_trimmed *done)
                                              stats.allocated_bytes[XSEG_STAT_ALL].current);
 }
 
-static void expect_nothing_pending(struct world *world)
-{
-    world_look(world);
-    ledger_poll(&world->ledger);
-    for (unsigned i = 0; i < world->ledger.blocks; i++)
-        assert_int_equal(world->ledger.block[i].state, LEDGER_LIVE);
-}
-
 void step_trim(struct world *world)
 {
     struct xseg_trimmed done = XSEG_TRIMMED_INIT;
@@ -440,7 +432,7 @@ void step_trim(struct world *world)
     if (where.one_stream)
         world_meet(world, slot);
     if (how.wait && !captured)
-        expect_nothing_pending(world);
+        world_expect_nothing_pending(world);
     assert_int_equal(done.returned, before - reserved_bytes(world));
     assert_int_equal(done.kept_refused, 0);
     assert_true(captured ? done.returned == 0 : done.kept_capture == 0);

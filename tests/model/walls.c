@@ -298,11 +298,16 @@ void step_capture(struct world *world)
     if (ledger_is_origin(ledger, route.entry) ||
         ledger->queue[world->slot[slot].queue].capture != 0)
         return;
+    const struct xseg_device *opened = xseg_allocator_open_device(world->allocator, 0);
+    const bool waits = opened != NULL && opened->is_short && ledger_captures(ledger) == 0;
     const int device = world_enter(world);
     assert_int_equal(xseg_capture_begin(ledger->pool[route.pool].pool, world_handle(world, slot)),
                      XSEG_OK);
     world_leave(world, device);
+    world->may_come_back = waits;
     world_meet(world, slot);
+    if (waits)
+        world_expect_nothing_pending(world);
     add_route(ledger, route);
     ledger_name(ledger, route.entry);
     if (world_below(world, 4) != 0)

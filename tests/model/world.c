@@ -320,6 +320,14 @@ void world_look_at_leaving(struct world *world)
         ledger_poll(&world->ledger);
 }
 
+void world_expect_nothing_pending(struct world *world)
+{
+    world_look(world);
+    ledger_poll(&world->ledger);
+    for (unsigned i = 0; i < world->ledger.blocks; i++)
+        assert_int_equal(world->ledger.block[i].state, LEDGER_LIVE);
+}
+
 /* What the library looks at where it meets a slot's stream. */
 static void look_at_meeting(struct world *world, unsigned slot)
 {

@@ -112,6 +112,9 @@ void world_expect_meeting(struct world *world, unsigned slot);
 void world_meet(struct world *world, unsigned slot);
 void world_look_at_leaving(struct world *world);
 
+/* After a wait for all streams: every block is live in the ledger. */
+void world_expect_nothing_pending(struct world *world);
+
 /* Library and ledger agree; the audits, which take longer, if asked for. */
 void world_check(struct world *world, bool audit);
 
