@@ -222,7 +222,8 @@ def print_forced(reference, tight):
 
 def check_fresh(tool, maker, count):
     """Fresh programmes under shortage: whether a request fails that PyTorch served."""
-    failed = collections.Counter()
+    failed, first = collections.Counter(), 0
+    refused = served = 0
     with tempfile.TemporaryDirectory() as folder:
         for i in range(count):
             kind, mib, config = FRESH[i % len(FRESH)]
@@ -234,12 +235,22 @@ def check_fresh(tool, maker, count):
                                   stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True)
             tape.write_bytes(made.stdout)
             done = subprocess.run([tool, "replay", "--check=floor", tape], check=False,
-                                  stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE)
             if done.returncode != 0:
-                failed[kind, config] += 1
+                failed[kind, mib, config] += 1
                 print(f"seed {seed}, {kind}, {mib} MiB, '{config}': "
                       f"{done.stderr.decode().strip()[:400]}", flush=True)
-    print(f"{count - sum(failed.values())} of {count} programmes: nothing fails that PyTorch served")
+            elif b"where only xseg found memory" in done.stdout:
+                first += 1
+            here = re.search(rb"served here +([0-9,]+) of ([0-9,]+)", done.stdout)
+            if here:
+                served += int(here.group(1).replace(b",", b""))
+                refused += int(here.group(2).replace(b",", b""))
+    print(f"{count - sum(failed.values())} of {count} programmes: nothing fails that PyTorch served; "
+          f"in {first} xseg serves what PyTorch refused\n"
+          f"{served} of {refused} requests that PyTorch refused are served")
+    for (kind, mib, config), number in failed.items():
+        print(f"{number} failures: {kind}, {mib} MiB, '{config}'")
 
 
 def main(arguments):
