@@ -56,7 +56,8 @@ extern "C" {
  *          XSEG_ERR_HOST_MEMORY, XSEG_ERR_DEVICE_LOST, XSEG_ERR_FORKED
  * Cost:    two questions about a stream that the library has not met.  Waits until no thread trims
  *          or grows on the device.  Where memory has been short, cached memory goes back to the driver,
- *          as by xseg_trim() that waits: during the capture nothing can be taken or waited for.
+ *          as by xseg_trim() that waits, also for a stream whose work does not end: during the capture
+ *          nothing can be taken or waited for.  What could not go is no error.
  */
 XSEG_API XSEG_NODISCARD xseg_status xseg_capture_begin(struct xseg_pool *pool, xseg_stream stream);
 

@@ -341,6 +341,17 @@ static void the_whole_cache_goes(void **state)
     scene_close(allocator);
 }
 
+/* A capture ends that allocated a block, and with it the scene. */
+static void end_capture(struct xseg_allocator *allocator, struct xseg_pool *pool,
+                        xseg_stream stream, void *ptr)
+{
+    scene_graph_destroy(scene_capture_end(pool, stream));
+    scene_free(allocator, ptr);
+    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    assert_int_equal(xseg_close(allocator), XSEG_OK);
+    scene_stream_destroy(stream);
+}
+
 /* During a capture: small pages where no full one fits, and nothing is taken or waited for. */
 static void a_capture_gets_what_the_device_has(void **state)
 {
@@ -358,11 +369,7 @@ static void a_capture_gets_what_the_device_has(void **state)
     assert_int_equal(xseg_alloc(allocator, 0, 30 * MIB, stream, &none), XSEG_ERR_NO_MEMORY);
     assert_int_equal(xseg_sim_calls("cuMemUnmap"), before.unmaps);
     assert_int_equal(scene_block(allocator, idle).state, XSEG_BLOCK_CACHED);
-    scene_graph_destroy(scene_capture_end(pool, stream));
-    scene_free(allocator, ptr);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    assert_int_equal(xseg_close(allocator), XSEG_OK);
-    scene_stream_destroy(stream);
+    end_capture(allocator, pool, stream, ptr);
 }
 
 /* Where memory has been short, what is idle goes before a capture, which could not take it. */
@@ -374,9 +381,11 @@ static void a_capture_finds_room(void **state)
     void *idle = scene_alloc(allocator, 60 * MIB, NULL), *ptr, *none = NULL;
 
     (void)state;
-    /* Nothing goes while memory lasts. */
+    /* Nothing goes, and nothing is waited for, while memory lasts. */
     scene_free(allocator, idle);
+    const struct traces before = look(allocator);
     scene_capture_begin(pool, stream);
+    expect_no_wait(allocator, &before);
     scene_graph_destroy(scene_capture_end(pool, stream));
     assert_int_equal(reserved(allocator), 60 * MIB);
     idle = scene_alloc(allocator, 60 * MIB, NULL);
@@ -385,11 +394,7 @@ static void a_capture_finds_room(void **state)
     scene_capture_begin(pool, stream);
     assert_int_equal(reserved(allocator), 0);
     ptr = scene_alloc(allocator, 90 * MIB, stream);
-    scene_graph_destroy(scene_capture_end(pool, stream));
-    scene_free(allocator, ptr);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    assert_int_equal(xseg_close(allocator), XSEG_OK);
-    scene_stream_destroy(stream);
+    end_capture(allocator, pool, stream, ptr);
 }
 
 /* What is not idle yet is waited for before a capture, which can wait for nothing: cached blocks of busy
@@ -412,11 +417,7 @@ static void a_capture_waits_for_room(void **state)
     scene_capture_begin(pool, stream);
     assert_int_equal(reserved(allocator), 0);
     ptr = scene_alloc(allocator, 90 * MIB, stream);
-    scene_graph_destroy(scene_capture_end(pool, stream));
-    scene_free(allocator, ptr);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    assert_int_equal(xseg_close(allocator), XSEG_OK);
-    scene_stream_destroy(stream);
+    end_capture(allocator, pool, stream, ptr);
     scene_stream_destroy(busy);
 }
 

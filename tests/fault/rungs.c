@@ -147,16 +147,21 @@ static void garbage(struct stage *stage)
     stage_trim(stage, true);
 }
 
-/* What is idle goes before a capture, once memory has been short. */
+/* What is cached goes before a capture, once memory has been short: of a busy stream and of an idle one,
+ * and a block that another stream uses. */
 static void before_capture(struct stage *stage)
 {
     struct xseg_pool *pool = NULL;
-    void *a = stage_take(stage, 150 * MIB, stage->side), *b;
+    void *a = stage_take(stage, 150 * MIB, stage->side), *b, *c;
 
     while (stage_again(stage, xseg_pool_create(stage->allocator, 0, NULL, &pool)))
         ;
     stage_give(stage, a);
     b = stage_take(stage, 90 * MIB, NULL);
+    c = stage_take(stage, 20 * MIB, NULL);
+    stage_use(stage, c, stage->side);
+    assert_int_equal(xseg_sim_launch(stage->side, UINT64_MAX), XSEG_OK);
+    stage_give(stage, c);
     stage_give(stage, b);
     while (stage_again(stage, xseg_capture_begin(pool, stage->side)))
         ;
