@@ -92,9 +92,8 @@ static bool is_text(const struct token *token, const char *text)
            memcmp(token->at, text, token->length) == 0;
 }
 
-/* Name the key, what stands there, its column and what should. */
-static xseg_status refuse(const struct parser *parser, const struct token *token,
-                          const char *expected)
+/* Begin a sentence: the key, what stands there, and its column. */
+static void point_at(const struct parser *parser, const struct token *token)
 {
     char found[48];
     const size_t shown = token->length < sizeof(found) ? token->length : sizeof(found) - 1;
@@ -107,6 +106,13 @@ static xseg_status refuse(const struct parser *parser, const struct token *token
     xseg_fail(XSEG_ERR_CONFIG, "%s", parser->row != NULL ? parser->row->name : "configuration");
     xseg_fail_add(token->length > 0 ? ": '%s' at column %zu" : ": the end%s at column %zu", found,
                   (size_t)(token->at - parser->text) + 1);
+}
+
+/* The same, and what should stand there. */
+static xseg_status refuse(const struct parser *parser, const struct token *token,
+                          const char *expected)
+{
+    point_at(parser, token);
     xseg_fail_add(": expected %s", expected);
     return XSEG_ERR_CONFIG;
 }
@@ -451,31 +457,35 @@ static xseg_status skip_value(struct parser *parser)
     return XSEG_OK;
 }
 
-static xseg_status find_row(struct parser *parser)
+/* Read the name of a key.  It ends at a '=', so that it is the ':' that is missed there, not the key. */
+static xseg_status read_key(struct parser *parser)
 {
-    parser->row = NULL;
-    for (unsigned key = 0; key < XSEG_CONFIG_KEYS; key++)
-        if (is_text(&parser->token, xseg_config_table[key].name) ||
-            is_text(&parser->token, xseg_config_table[key].alias))
-            parser->row = &xseg_config_table[key];
-    if (parser->row != NULL)
-        return XSEG_OK;
-    (void)refuse(parser, &parser->token, "a key, one of");
-    for (unsigned key = 0; key < XSEG_CONFIG_KEYS; key++)
-        xseg_fail_add("%s%s", key == 0 ? " " : ", ", xseg_config_table[key].name);
-    return XSEG_ERR_CONFIG;
+    const struct token *token = &parser->token;
+    const char *const equals = is_word(token) ? memchr(token->at, '=', token->length) : NULL;
+
+    if (equals != NULL && equals > token->at) {
+        parser->token.length = (size_t)(equals - token->at);
+        parser->next = equals;
+    }
+    parser->row = xseg_config_table_find(token->at, token->length);
+    if (parser->row == NULL) {
+        point_at(parser, token);
+        xseg_config_table_suggest(token->at, token->length);
+        return XSEG_ERR_CONFIG;
+    }
+    advance(parser);
+    if (token->length > 1 && *token->at == '=')
+        parser->token.length = 1;
+    return expect_mark(parser, ':', "':' behind the key");
 }
 
 /* One `key:value`; read if it belongs to this pass, stepped over if not. */
 static xseg_status read_entry(struct parser *parser, bool reads_large)
 {
-    if (find_row(parser) != XSEG_OK)
+    if (read_key(parser) != XSEG_OK)
         return XSEG_ERR_CONFIG;
     const unsigned key = (unsigned)(parser->row - xseg_config_table);
 
-    advance(parser);
-    if (expect_mark(parser, ':', "':' behind the key") != XSEG_OK)
-        return XSEG_ERR_CONFIG;
     parser->value[key] = parser->token;
     parser->named |= (uint64_t)1 << key;
     if ((key == XSEG_CONFIG_LARGE_SEGMENT_SIZE) != reads_large)

@@ -1,6 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 #include "src/core/config_table.h"
 
+#include <string.h>
+
+#include "src/base/error.h"
+#include "src/base/nearest.h"
+
 #define MEMBER(name) offsetof(struct xseg_config, name)
 
 #define ANY_BOOL "True or False"
@@ -405,6 +410,36 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .sentence = "PyTorch's pinned host memory.",
         },
 };
+
+static bool is_name(const char *name, const char *text, size_t length)
+{
+    return name != NULL && strlen(name) == length && memcmp(name, text, length) == 0;
+}
+
+const struct xseg_config_row *xseg_config_table_find(const char *name, size_t length)
+{
+    for (unsigned key = 0; key < XSEG_CONFIG_KEYS; key++)
+        if (is_name(xseg_config_table[key].name, name, length) ||
+            is_name(xseg_config_table[key].alias, name, length))
+            return &xseg_config_table[key];
+    return NULL;
+}
+
+void xseg_config_table_suggest(const char *name, size_t length)
+{
+    struct xseg_nearest nearest;
+
+    xseg_nearest_init(&nearest, name, length);
+    for (unsigned key = 0; key < XSEG_CONFIG_KEYS; key++) {
+        xseg_nearest_offer(&nearest, xseg_config_table[key].name);
+        if (xseg_config_table[key].alias != NULL)
+            xseg_nearest_offer(&nearest, xseg_config_table[key].alias);
+    }
+    if (nearest.name != NULL)
+        xseg_fail_add(": did you mean %s?", nearest.name);
+    else
+        xseg_fail_add(": expected a key; docs/options.md lists them");
+}
 
 static void print_row(const struct xseg_config *defaults, enum xseg_config_key key,
                       struct xseg_text *text)

@@ -43,6 +43,12 @@ struct xseg_config_row {
 
 extern const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS];
 
+/* The row with this name or alias; NULL: there is none. */
+const struct xseg_config_row *xseg_config_table_find(const char *name, size_t length);
+
+/* Add to the failure just noted, of a name that no row has: which key was meant, or where keys are listed. */
+void xseg_config_table_suggest(const char *name, size_t length);
+
 /* Write the table as the Markdown of docs/options.md. */
 void xseg_config_table_print(struct xseg_text *text);
 

@@ -134,7 +134,12 @@ static const struct {
     {"max_split_size_mb:128 8", "max_split_size_mb: '8' at column 23: expected ','"},
     {"max_split_size_mb:", "max_split_size_mb: the end at column 19: expected a whole"},
     {"max_split_size_mb", "max_split_size_mb: the end at column 18: expected ':'"},
-    {"max_split_size_mb=128", "configuration: 'max_split_size_mb=128' at column 1: "},
+    {"max_split_size_mb=128", "max_split_size_mb: '=' at column 18: expected ':' behind the key"},
+    {"max_split_size_mb =128", "max_split_size_mb: '=' at column 19: expected ':' behind the key"},
+    {"max_split_size_mb = 128", "max_split_size_mb: '=' at column 19: expected ':' behind the key"},
+    {"max_split_size=128", "configuration: 'max_split_size' at column 1: did you mean "
+                           "max_split_size_mb?"},
+    {"=128", "configuration: '=128' at column 1: expected a key; "},
     {"max_split_size_mb,128", "max_split_size_mb: ',' at column 18: expected ':'"},
     {"max_split_size_mb:[128]", "max_split_size_mb: '[' at column 19: "},
     {"max_non_split_rounding_mb:19", "max_non_split_rounding_mb: '19' at column 27: "},
@@ -147,9 +152,17 @@ static const struct {
     {"expandable_segments:true", "expandable_segments: 'true' at column 21: expected True or "
                                  "False"},
     {"expandable_segments:[True]", "expandable_segments: '[' at column 21: "},
-    {"Expandable_segments:True", "configuration: 'Expandable_segments' at column 1: expected "
-                                 "a key, one of expandable_segments, large_segment_size_mb"},
-    {"foo:1", "configuration: 'foo' at column 1: expected a key, one of"},
+    {"expandable_segment:True", "configuration: 'expandable_segment' at column 1: did you mean "
+                                "expandable_segments?"},
+    {"Expandable_segments:True", "configuration: 'Expandable_segments' at column 1: did you mean "
+                                 "expandable_segments?"},
+    {"backend:native,expandbale_segments:True",
+     "configuration: 'expandbale_segments' at column 16: did you mean expandable_segments?"},
+    {"expandable:True", "configuration: 'expandable' at column 1: did you mean "
+                        "expandable_segments?"},
+    {"release_lock_on_hipmaloc:True", "configuration: 'release_lock_on_hipmaloc' at column 1: did "
+                                      "you mean release_lock_on_hipmalloc?"},
+    {"foo:1", "configuration: 'foo' at column 1: expected a key; docs/options.md lists them"},
     {",expandable_segments:True", "configuration: ',' at column 1: expected a key"},
     {"backend:native,,backend:native", "configuration: ',' at column 16: expected a key"},
     {"\x01\xff:1", "configuration: '\?\?' at column 1: expected a key"},
@@ -381,7 +394,8 @@ static const char *const everything =
     "pinned_reserve_segment_size_mb:1,pinned_use_background_threads:True,"
     "pinned_free_catch_all:True,pinned_max_round_threshold_mb:0,pinned_max_cached_size_mb:3,"
     "idle_ms:1000,keep_mb:5,keep_window_s:6,reclaim_us_per_s:7,soft_limit_mb:8,"
-    "hard_limit_mb:10,device_free_min_mb:9,background_thread:True,page_cache_mb:11,scrub:True,placement:pages,"
+    "hard_limit_mb:10,device_free_min_mb:9,background_thread:True,page_cache_mb:11,scrub:True,"
+    "placement:pages,"
     "page_mb:auto";
 
 static void what_is_printed_reads_the_same(void **state)
