@@ -64,16 +64,63 @@ static xseg_status alloc_pieces(struct xseg_contents *contents, uint64_t bytes)
 
 /* --- The file. --- */
 
+/* Open the folder of the path, and find the file's name in it.  O_PATH asks for no right to read it. */
+static int open_folder(struct xseg_contents *contents)
+{
+    char *slash = strrchr(contents->path, '/');
+    const char *folder = slash == NULL ? "." : slash == contents->path ? "/" : contents->path;
+
+    contents->name = slash == NULL ? contents->path : slash + 1;
+    if (folder == contents->path)
+        *slash = '\0';
+    const int file = open(folder, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    if (folder == contents->path)
+        *slash = '/';
+    return file;
+}
+
+/* From here on the file is found through its folder: the path may come to mean another file, by a
+ * chdir() or because a folder was moved. */
 static xseg_status make_file(struct xseg_contents *contents, const char *path)
 {
     contents->path = strdup(path);
     if (contents->path == NULL)
         return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for the name of a file");
     errno = 0;
-    contents->file = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, S_IRUSR | S_IWUSR);
+    contents->folder = open_folder(contents);
+    if (contents->folder < 0)
+        return fail_file(contents, "made");
+    contents->file = openat(contents->folder, contents->name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC,
+                            S_IRUSR | S_IWUSR);
     if (contents->file >= 0 && ftruncate(contents->file, (off_t)contents->bytes) == 0)
         return XSEG_OK;
     return fail_file(contents, "made");
+}
+
+/* Whether the name still leads to the file that was made.  That is open, so no other file has its
+ * number. */
+static bool is_own_file(const struct xseg_contents *contents)
+{
+    struct stat own, named;
+
+    return fstat(contents->file, &own) == 0 &&
+           fstatat(contents->folder, contents->name, &named, AT_SYMLINK_NOFOLLOW) == 0 &&
+           own.st_dev == named.st_dev && own.st_ino == named.st_ino;
+}
+
+static void remove_file(struct xseg_contents *contents)
+{
+    if (contents->file >= 0) {
+        if (is_own_file(contents))
+            (void)unlinkat(contents->folder, contents->name, 0);
+        (void)close(contents->file);
+    }
+    if (contents->folder >= 0)
+        (void)close(contents->folder);
+    contents->file = contents->folder = -1;
+    free(contents->path);
+    contents->path = NULL;
+    contents->name = NULL;
 }
 
 static xseg_status write_all(struct xseg_contents *contents, const char *from, uint64_t bytes,
@@ -245,6 +292,7 @@ xseg_status xseg_contents_open(struct xseg_contents *contents, struct xseg_lefto
         .keep = keep,
         .bytes = bytes,
         .piece_bytes = has_file ? BUFFER : PIECE,
+        .folder = -1,
         .file = -1,
     };
     if (has_file)
@@ -259,13 +307,7 @@ xseg_status xseg_contents_open(struct xseg_contents *contents, struct xseg_lefto
 void xseg_contents_close(struct xseg_contents *contents)
 {
     free_pieces(contents);
-    if (contents->file >= 0) {
-        (void)close(contents->file);
-        (void)unlink(contents->path);
-    }
-    contents->file = -1;
-    free(contents->path);
-    contents->path = NULL;
+    remove_file(contents);
 }
 
 xseg_status xseg_contents_save(struct xseg_contents *contents, uint64_t offset, uint64_t address,

@@ -30,7 +30,9 @@ struct xseg_contents {
     void **piece; /* [pieces]; of a file one, the buffer */
     size_t pieces;
     uint64_t piece_bytes;
-    char *path; /* of the file */
+    char *path;       /* of the file, as it was given: for messages */
+    const char *name; /* its last part */
+    int folder;       /* where the name is looked up, wherever that folder is moved to */
     int file;
 };
 
@@ -48,7 +50,8 @@ xseg_status xseg_contents_open(struct xseg_contents *contents, struct xseg_lefto
                                xseg_stream stream, enum xseg_keep keep, const char *path,
                                uint64_t bytes);
 
-/* Forget what is kept; the file is removed. */
+/* Forget what is kept.  The file is removed from the folder in which it was made, unless it has been
+ * moved or its name belongs to another file by now. */
 void xseg_contents_close(struct xseg_contents *contents);
 
 /*

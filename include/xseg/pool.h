@@ -186,7 +186,10 @@ enum xseg_keep {
  *
  * @param keep  see enum xseg_keep
  * @param file  XSEG_KEEP_FILE: the name of a file that does not exist yet, in a folder that has room
- *              for the contents; it is removed by xseg_pool_resume().  Else NULL
+ *              for the contents; else NULL.  It is made with mode 0600.  xseg_pool_resume() removes it
+ *              from the folder in which it was made, also after a chdir() or where that folder has been
+ *              renamed; another file that has taken its name is left alone.  Two descriptors stay open
+ *              until then
  *
  * Returns: XSEG_OK
  *          XSEG_ERR_BUSY         work is queued on a stream of the pool, or on one that xseg_use()
