@@ -53,6 +53,16 @@ def make_project(folder, root, fails):
     (folder / ".ci/setup").chmod(0o755)
 
 
+def release_build(folder):
+    """What stands in build/, to see whether it has been touched: name and time of each file."""
+    return {path.name: path.stat().st_mtime_ns for path in (folder / "build").rglob("*")}
+
+
+def folders_made(folder):
+    """Where tests/run has built."""
+    return {path.parent.name for path in folder.glob("*/build.ninja")} - {"build"}
+
+
 def run(folder, *options):
     """Last line and exit status of tests/run."""
     environment = {name: value for name, value in os.environ.items()
@@ -71,16 +81,21 @@ def cases():
     yield "all but a suite", ["--without=bad"], (EVERYTHING[0], EVERYTHING[1] - 1, EVERYTHING[2])
     yield "no such suite", ["--suite", "nothing"], None
     yield "no such option", ["--nonsense"], (0, 1, 0)
+    yield "another set of options", ["--debug", "--suite=good"], (1, 0, 0)
+    yield "the release build's folder", ["--builddir=./build/"], (0, 1, 0)
     yield "broken build", ["--builddir", "build-broken"], (0, 1, 0)
 
 
 def main(root, fails):
     """Print TAP; returns the exit status."""
     failed, todo = 0, list(cases())
-    print(f"1..{len(todo)}")
+    print(f"1..{len(todo) + 1}")
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         make_project(folder, pathlib.Path(root), pathlib.Path(fails).resolve())
+        subprocess.run(["meson", "setup", folder / "build", folder, "--buildtype=release"],
+                       stdout=subprocess.DEVNULL, check=True)
+        release = release_build(folder)
         for number, (what, options, want) in enumerate(todo, 1):
             if what == "broken build":
                 with open(folder / "meson.build", "a", encoding="utf-8") as build:
@@ -93,6 +108,10 @@ def main(root, fails):
             print(f"{'ok' if is_good else 'not ok'} {number} - {what}", flush=True)
             if not is_good:
                 print(f"# wanted {want}, got {line!r} and status {status}")
+        made = folders_made(folder)
+        is_good = release_build(folder) == release and made == {"build-tests", "build-tests-debug"}
+        failed += not is_good
+        print(f"{'ok' if is_good else 'not ok'} {len(todo) + 1} - folders: {sorted(made)}")
     return 1 if failed else 0
 
 

@@ -10,7 +10,7 @@
  * 32nd of the others.
  *
  * A failure names its seed.  By hand:
- *   XSEG_TEST_SEED=N XSEG_TEST_SEEDS=1 build/tests/test-model-streams
+ *   XSEG_TEST_SEED=N XSEG_TEST_SEEDS=1 build-tests/tests/test-model-streams
  *   XSEG_TEST_TRACE=1 ...                     (the name of each step)
  *   XSEG_TEST_SEED=1000 XSEG_TEST_SEEDS=100000 XSEG_TEST_STEPS=1000 ...
  */
