@@ -7,7 +7,7 @@
  *   2  + XSEG_AUDIT as each mutating call ends; the default while developing
  *   3  + audits that compare everything with everything; for fuzzing
  *
- * A release build gives 0.  Any build: -Dc_args=-DXSEG_CHECKS=3.
+ * A release build gives 0, meson's option `checks` another: -Dchecks=3.
  *
  * An audit is a function that reports the first invariant that does not hold, by tag, so that a
  * test can ask which; XSEG_AUDIT dies of what it reports.
@@ -19,11 +19,7 @@
 #include <stdio.h>
 
 #ifndef XSEG_CHECKS
-#ifdef NDEBUG
-#define XSEG_CHECKS 0
-#else
-#define XSEG_CHECKS 2
-#endif
+#error "XSEG_CHECKS, the level of self-checks, is for the build to define"
 #endif
 
 /* What an audit found: the tag of the broken invariant, and the numbers. */

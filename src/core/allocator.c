@@ -9,6 +9,7 @@
 #include "src/core/alone.h"
 #include "src/core/departure.h"
 #include "src/core/live.h"
+#include "src/core/opened.h"
 #include "src/core/size.h"
 #include "src/core/trace.h"
 #include "src/core/tract.h"
@@ -118,6 +119,7 @@ xseg_status xseg_allocator_open(const char *config, const char *driver, const st
         status = xseg_background_start(allocator);
     if (status != XSEG_OK)
         goto free_all;
+    xseg_opened_log(&allocator->log);
     xseg_allocator_log_idle_keys(allocator, named);
     *out = allocator;
     return XSEG_OK;

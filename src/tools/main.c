@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "src/tools/command.h"
-#include "xseg/version.h"
+#include "src/tools/version.h"
 
 static const struct {
     const char *name;
@@ -21,7 +21,7 @@ static void print_usage(FILE *out)
     for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++)
         (void)fprintf(out, "  xseg %-10s %s\n", commands[i].name, commands[i].sentence);
     (void)fprintf(out, "\n  xseg COMMAND --help lists the options of a command\n"
-                       "  xseg --version      prints the version\n");
+                       "  xseg --version      prints the version, the build type and the commit\n");
 }
 
 int main(int count, char **arguments)
@@ -32,7 +32,7 @@ int main(int count, char **arguments)
         if (strcmp(word, commands[i].name) == 0)
             return commands[i].run(count - 1, arguments + 1);
     if (strcmp(word, "--version") == 0) {
-        (void)printf("xseg %s\n", XSEG_VERSION_TEXT);
+        version_print(stdout);
         return COMMAND_FINE;
     }
     if (strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0) {

@@ -62,7 +62,7 @@ class Installed:
         options = {one["name"]: one["value"]
                    for one in json.loads(run("meson", "introspect", "--buildoptions", build))}
         self.build, self.destdir, self.compilers, self.scratch = build, destdir, compilers, scratch
-        self.c_args = options["c_args"]
+        self.c_args, self.checks = options["c_args"], options["checks"]
         self.prefix = pathlib.Path(options["prefix"])
         if destdir:
             self.prefix = destdir / self.prefix.relative_to("/")
@@ -240,7 +240,8 @@ def configure_for_a_prefix(root, folder, like, scratch):
     compilers = like.compilers
     environment = {"CC": " ".join(compilers["c"]), "CXX": " ".join(compilers["cc"] or ["c++"])}
     run("meson", "setup", folder, root, f"--prefix={scratch / 'prefix'}", "--libdir=lib",
-        "--bindir=programs/here", "--buildtype=plain", f"-Dc_args={like.c_args}", **environment)
+        "--bindir=programs/here", "--buildtype=plain", f"-Dc_args={like.c_args}",
+        f"-Dchecks={like.checks}", **environment)
     names = [os.path.relpath(name, folder)
              for target in json.loads(run("meson", "introspect", "--targets", folder))
              if target["installed"] for name in target["filename"]]

@@ -1,0 +1,11 @@
+/* SPDX-License-Identifier: MIT */
+/* What was built: for `xseg --version` and for reports of mistakes. */
+#ifndef TOOLS_VERSION_H
+#define TOOLS_VERSION_H
+
+#include <stdio.h>
+
+/* One line: the version, and in brackets the build type, the level of self-checks and the commit. */
+void version_print(FILE *out);
+
+#endif
