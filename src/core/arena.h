@@ -43,7 +43,7 @@ struct xseg_arena {
     struct xseg_pool *pool;
     _Atomic(struct xseg_arena *) next; /* in its pool */
     /* Changes only when its stream is gone and has passed, under GROWTH, ARENA and TABLE; or with its
-     * pool, in no list of which it is then. */
+     * pool, in no list of which it is then.  It may be read without a lock, so it is published. */
     _Atomic(struct xseg_known_stream *) stream;
     uint64_t now; /* clock of the last look at idle memory; 0 before the first.  See idle.h. */
     bool is_small;
@@ -112,7 +112,7 @@ struct xseg_grant {
 
 static inline struct xseg_known_stream *xseg_arena_stream(const struct xseg_arena *arena)
 {
-    return atomic_load_explicit(&arena->stream, memory_order_relaxed);
+    return atomic_load_explicit(&arena->stream, memory_order_acquire);
 }
 
 /* Whether freed blocks of the arena wait for other streams. */

@@ -30,13 +30,20 @@ void xseg_pool_fini(struct xseg_pool *pool)
     atomic_store(&pool->arenas, NULL);
 }
 
+/* Where an arena has moved to another pool meanwhile, that one's list goes on, with arenas that the
+ * first arena of this list does not publish. */
+static struct xseg_arena *next_arena(const struct xseg_arena *arena)
+{
+    return atomic_load_explicit(&arena->next, memory_order_acquire);
+}
+
 struct xseg_arena *xseg_pool_find_arena(struct xseg_pool *pool,
                                         const struct xseg_known_stream *stream, bool is_small)
 {
     struct xseg_arena *arena = atomic_load_explicit(&pool->arenas, memory_order_acquire);
 
     while (arena != NULL && (xseg_arena_stream(arena) != stream || arena->is_small != is_small))
-        arena = atomic_load_explicit(&arena->next, memory_order_relaxed);
+        arena = next_arena(arena);
     return arena;
 }
 
@@ -92,7 +99,7 @@ static void move_in(struct xseg_arena *arena, struct xseg_pool *pool,
     xseg_arena_lock(arena);
     arena->pool = pool;
     arena->is_paused = false;
-    atomic_store_explicit(&arena->stream, stream, memory_order_relaxed);
+    atomic_store_explicit(&arena->stream, stream, memory_order_release);
     arena->fenced = arena->passed = 0;
     for (unsigned i = 0; i < XSEG_COUNTS; i++)
         arena->up_before[i] = xseg_counts_increases(&arena->counts, (enum xseg_count)i);
@@ -179,7 +186,7 @@ void xseg_pool_visit_arenas(struct xseg_pool *pool,
 {
     struct xseg_arena *arena = atomic_load_explicit(&pool->arenas, memory_order_acquire);
 
-    for (; arena != NULL; arena = atomic_load_explicit(&arena->next, memory_order_relaxed))
+    for (; arena != NULL; arena = next_arena(arena))
         visit(self, arena);
 }
 
@@ -187,7 +194,7 @@ void xseg_pool_hand_over(struct xseg_arena *arena, struct xseg_known_stream *str
 {
     struct xseg_known_stream *before = xseg_arena_stream(arena);
 
-    atomic_store_explicit(&arena->stream, stream, memory_order_relaxed);
+    atomic_store_explicit(&arena->stream, stream, memory_order_release);
     if (arena->pool->is_private)
         return;
     atomic_store_explicit(&before->arena[!arena->is_small], NULL, memory_order_relaxed);

@@ -4,6 +4,8 @@
 void xseg_trace_note(const struct xseg_arena *arena, enum xseg_trace_action action, uint64_t base,
                      uint64_t bytes)
 {
+    if (!xseg_trace_is_on(arena->device))
+        return;
     const struct xseg_trace_entry entry = {
         .struct_bytes = sizeof(entry),
         .action = action,
@@ -14,6 +16,5 @@ void xseg_trace_note(const struct xseg_arena *arena, enum xseg_trace_action acti
         .bytes = bytes,
     };
 
-    if (xseg_trace_is_on(arena->device))
-        xseg_observers_note(&arena->device->allocator->observers, &entry);
+    xseg_observers_note(&arena->device->allocator->observers, &entry);
 }

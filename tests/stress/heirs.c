@@ -1,0 +1,430 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Streams go, and what they had is handed over to the next ones, while other threads free blocks of
+ * it, take it away and look at it.  Meant for ThreadSanitizer.
+ *
+ * Two cases park a thread where it has let go of all locks, and hand over meanwhile.  What tells the
+ * threads of it is relaxed, so that nothing but the library orders what they do.
+ */
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+
+#include "src/core/free_log.h"
+#include "tests/support/draw.h"
+#include "tests/support/scene.h"
+
+/* --- Where a thread is parked. --- */
+
+static struct {
+    atomic_bool wanted, reached, left;
+} gate;
+
+static void close_gate(void)
+{
+    atomic_store(&gate.reached, false);
+    atomic_store(&gate.left, false);
+    atomic_store(&gate.wanted, true);
+}
+
+/* The first thread that comes by waits here, once. */
+static void stop_at_gate(void)
+{
+    if (!atomic_load_explicit(&gate.wanted, memory_order_relaxed) ||
+        !atomic_exchange_explicit(&gate.wanted, false, memory_order_relaxed))
+        return;
+    atomic_store_explicit(&gate.reached, true, memory_order_relaxed);
+    while (!atomic_load_explicit(&gate.left, memory_order_relaxed))
+        (void)sched_yield();
+}
+
+static void wait_for_gate(void)
+{
+    while (!atomic_load_explicit(&gate.reached, memory_order_relaxed))
+        (void)sched_yield();
+}
+
+static void open_gate(void)
+{
+    atomic_store_explicit(&gate.left, true, memory_order_relaxed);
+}
+
+/* A free that the log is told of has let go of its block's arena, and has not noted the free yet. */
+/* NOLINTBEGIN(bugprone-reserved-identifier) */
+uint64_t __real_xseg_free_log_note(struct xseg_free_log *log, uint32_t capacity, uint64_t address,
+                                   uint64_t bytes);
+uint64_t __wrap_xseg_free_log_note(struct xseg_free_log *log, uint32_t capacity, uint64_t address,
+                                   uint64_t bytes);
+/* NOLINTEND(bugprone-reserved-identifier) */
+
+uint64_t __wrap_xseg_free_log_note(struct xseg_free_log *log, uint32_t capacity, uint64_t address,
+                                   uint64_t bytes)
+{
+    stop_at_gate();
+    return __real_xseg_free_log_note(log, capacity, address, bytes);
+}
+
+/* --- One thread against one hand-over. --- */
+
+struct party {
+    struct xseg_allocator *allocator;
+    void *ptr;
+};
+
+/* A stream whose arenas have a live block each, and cached blocks that other threads leave alone. */
+static xseg_stream settle(struct xseg_allocator *allocator, void *live[2])
+{
+    const xseg_stream stream = scene_stream();
+    void *small = scene_alloc(allocator, 1000, stream),
+         *large = scene_alloc(allocator, 3 * MIB, stream);
+
+    live[0] = scene_alloc(allocator, 1000, stream);
+    live[1] = scene_alloc(allocator, 3 * MIB, stream);
+    scene_free(allocator, small);
+    scene_free(allocator, large);
+    return stream;
+}
+
+/* The stream goes, and the next one gets what it had and `first` of that.  Nothing in it is a free, so
+ * that it does not take the lock that the parked thread takes next. */
+static xseg_stream succeed(struct xseg_allocator *allocator, xseg_stream stream, const void *live,
+                           void **first)
+{
+    assert_int_equal(xseg_stream_gone(allocator, 0, stream), XSEG_OK);
+    scene_stream_destroy(stream);
+    const xseg_stream heir = scene_stream();
+    *first = scene_alloc(allocator, 1000, heir);
+    assert_ptr_equal(scene_block(allocator, live).stream, heir);
+    return heir;
+}
+
+static void end_stream(struct xseg_allocator *allocator, xseg_stream stream)
+{
+    assert_int_equal(xseg_stream_gone(allocator, 0, stream), XSEG_OK);
+    scene_stream_destroy(stream);
+}
+
+static void trace(void *context, const struct xseg_trace_entry *entry)
+{
+    (void)entry;
+    atomic_fetch_add((atomic_uint *)context, 1);
+}
+
+static void *free_one(void *self)
+{
+    const struct party *party = self;
+
+    if (xseg_free(party->allocator, party->ptr) != XSEG_OK)
+        abort();
+    return NULL;
+}
+
+static void a_free_goes_on_while_its_stream_goes(void **state)
+{
+    struct xseg_allocator *allocator = scene_open("free_history:16");
+    struct xseg_observer observer = XSEG_OBSERVER_INIT;
+    atomic_uint entries = 0;
+    uint64_t id = 0;
+
+    (void)state;
+    observer.context = &entries;
+    observer.trace = trace;
+    for (unsigned round = 0; round < 20; round++) {
+        void *live[2], *first;
+        xseg_stream stream = settle(allocator, live);
+        struct party party = {allocator, live[round % 2]};
+        pthread_t thread;
+
+        if (round == 10)
+            assert_int_equal(xseg_observe(allocator, &observer, &id), XSEG_OK);
+        close_gate();
+        assert_int_equal(pthread_create(&thread, NULL, free_one, &party), 0);
+        wait_for_gate();
+        stream = succeed(allocator, stream, live[!(round % 2)], &first);
+        open_gate();
+        assert_int_equal(pthread_join(thread, NULL), 0);
+        scene_free(allocator, live[!(round % 2)]);
+        scene_free(allocator, first);
+        end_stream(allocator, stream);
+    }
+    assert_true(entries > 20);
+    assert_int_equal(xseg_unobserve(allocator, id), XSEG_OK);
+    scene_close(allocator);
+}
+
+static void stop(void *context, const struct xseg_mapping *mapping)
+{
+    (void)mapping;
+    atomic_fetch_add((atomic_uint *)context, 1);
+    stop_at_gate();
+}
+
+static void *trim_all(void *self)
+{
+    const struct party *party = self;
+    const struct xseg_trim how = XSEG_TRIM_INIT;
+
+    if (xseg_trim(party->allocator, NULL, &how, NULL) != XSEG_OK)
+        abort();
+    return NULL;
+}
+
+/* Several pages with a generation each go at once, and observers are told of one after the other. */
+static void memory_is_told_of_while_its_stream_goes(void **state)
+{
+    struct xseg_allocator *allocator = scene_open(NULL);
+    struct xseg_observer observer = XSEG_OBSERVER_INIT;
+    struct party party = {allocator, NULL};
+    atomic_uint told = 0;
+    uint64_t id = 0;
+
+    (void)state;
+    observer.context = &told;
+    observer.leaving = stop;
+    assert_int_equal(xseg_observe(allocator, &observer, &id), XSEG_OK);
+    for (unsigned round = 0; round < 20; round++) {
+        void *live[2], *more[4], *first;
+        xseg_stream stream = settle(allocator, live);
+        const unsigned before = told;
+        pthread_t thread;
+
+        for (unsigned i = 0; i < COUNT_OF(more); i++)
+            more[i] = scene_alloc(allocator, 20 * MIB, stream);
+        for (unsigned i = 0; i < COUNT_OF(more); i++)
+            scene_free(allocator, more[i]);
+        close_gate();
+        assert_int_equal(pthread_create(&thread, NULL, trim_all, &party), 0);
+        wait_for_gate();
+        stream = succeed(allocator, stream, live[1], &first);
+        open_gate();
+        assert_int_equal(pthread_join(thread, NULL), 0);
+        assert_true(told > before + 2);
+        scene_free(allocator, live[0]);
+        scene_free(allocator, live[1]);
+        scene_free(allocator, first);
+        end_stream(allocator, stream);
+    }
+    assert_int_equal(xseg_unobserve(allocator, id), XSEG_OK);
+    scene_close(allocator);
+}
+
+/* --- All at once. --- */
+
+#define SLOTS  64u
+#define ROUNDS 300u
+
+struct shared {
+    struct xseg_allocator *allocator;
+    struct xseg_pool *pool;
+    xseg_stream side;
+    _Atomic(void *) slot[SLOTS]; /* blocks that anybody may free */
+    atomic_uint comers;          /* threads that still come with streams */
+    atomic_uint entries, told;
+};
+
+/* In a thread a test cannot fail: the process ends. */
+static void expect(xseg_status status, const char *what)
+{
+    char text[512] = "";
+
+    if (status == XSEG_OK)
+        return;
+    (void)xseg_error_text(text, sizeof(text));
+    print_message("%s: %s\n", what, text);
+    abort();
+}
+
+struct comer {
+    struct shared *shared;
+    uint64_t random;
+};
+
+/* Free a block, perhaps the long way. */
+static void free_block(struct shared *shared, void *ptr, bool is_used)
+{
+    if (ptr == NULL)
+        return;
+    if (is_used)
+        expect(xseg_use(shared->allocator, ptr, shared->side), "use");
+    expect(xseg_free(shared->allocator, ptr), "free");
+}
+
+static void *make_block(struct comer *comer, xseg_stream stream)
+{
+    struct shared *shared = comer->shared;
+    const uint64_t random = draw_next(&comer->random);
+    struct xseg_request request = XSEG_REQUEST_INIT;
+    void *ptr = NULL;
+
+    request.stream = stream;
+    request.pool = random % 4 == 0 ? shared->pool : NULL;
+    request.bytes = 1 + random / 8 % (random % 8 < 4 ? 64 * KIB : 30 * MIB);
+    expect(xseg_alloc_with(shared->allocator, &request, &ptr), "alloc");
+    return ptr;
+}
+
+/* Streams come and go; their blocks stay. */
+static void *come_and_go(void *self)
+{
+    struct comer *comer = self;
+    struct shared *shared = comer->shared;
+
+    for (unsigned round = 0; round < ROUNDS; round++) {
+        const xseg_stream stream = scene_stream();
+
+        for (unsigned i = 0; i < 8; i++) {
+            void *ptr = make_block(comer, stream);
+            const uint64_t random = draw_next(&comer->random);
+
+            free_block(shared, atomic_exchange(&shared->slot[random % SLOTS], ptr),
+                       random / 64 % 2);
+        }
+        expect(xseg_stream_gone(shared->allocator, 0, stream), "gone");
+        scene_stream_destroy(stream);
+    }
+    atomic_fetch_sub(&shared->comers, 1);
+    return NULL;
+}
+
+static void *free_blocks(void *self)
+{
+    struct shared *shared = self;
+    uint64_t random = 99;
+
+    while (atomic_load(&shared->comers) > 0) {
+        const uint64_t drawn = draw_next(&random);
+
+        free_block(shared, atomic_exchange(&shared->slot[drawn % SLOTS], NULL), drawn / 64 % 2);
+    }
+    return NULL;
+}
+
+static bool see_mapping(void *context, const struct xseg_mapping *mapping)
+{
+    (void)context;
+    return mapping->generation != 0;
+}
+
+static bool see_block(void *context, const struct xseg_block_info *block)
+{
+    (void)context;
+    return block->bytes != 0;
+}
+
+static void look_at_all(struct shared *shared, const struct xseg_where *where)
+{
+    struct xseg_explained explained = XSEG_EXPLAINED_INIT;
+    struct xseg_stats stats = {.struct_bytes = sizeof(stats)};
+
+    expect(xseg_mappings(shared->allocator, where, see_mapping, NULL), "mappings");
+    expect(xseg_walk(shared->allocator, where, see_block, NULL), "walk");
+    expect(xseg_stats(shared->allocator, where, &stats), "stats");
+    expect(xseg_explain(shared->allocator, where, NULL, NULL, &explained), "explain");
+}
+
+static void *look_around(void *self)
+{
+    struct shared *shared = self;
+    struct xseg_where where = XSEG_WHERE_ANY;
+    const struct xseg_trim how = XSEG_TRIM_INIT;
+
+    where.device = 0;
+    for (unsigned i = 0; atomic_load(&shared->comers) > 0; i++) {
+        struct xseg_block_info info = XSEG_BLOCK_INFO_INIT;
+        void *ptr = atomic_load(&shared->slot[i % SLOTS]);
+
+        where.pool = i % 2 == 0 ? NULL : shared->pool;
+        look_at_all(shared, &where);
+        /* Somebody may have freed and trimmed it. */
+        if (ptr != NULL && xseg_block(shared->allocator, ptr, &info) != XSEG_OK)
+            info.state = XSEG_BLOCK_HOLE;
+        if (i % 8 == 0)
+            expect(xseg_trim(shared->allocator, NULL, &how, NULL), "trim");
+    }
+    return NULL;
+}
+
+static void count_notice(void *context, const struct xseg_mapping *mapping)
+{
+    (void)mapping;
+    atomic_fetch_add((atomic_uint *)context, 1);
+}
+
+static void observe(struct shared *shared)
+{
+    struct xseg_observer observer = XSEG_OBSERVER_INIT;
+    uint64_t id = 0;
+
+    observer.context = &shared->entries;
+    observer.trace = trace;
+    assert_int_equal(xseg_observe(shared->allocator, &observer, &id), XSEG_OK);
+    observer.trace = NULL;
+    observer.context = &shared->told;
+    observer.leaving = observer.came = count_notice;
+    assert_int_equal(xseg_observe(shared->allocator, &observer, &id), XSEG_OK);
+}
+
+/* Two threads come with streams, one frees, one looks. */
+static void run_threads(struct shared *shared)
+{
+    struct comer comer[2] = {{shared, 7}, {shared, 8}};
+    pthread_t thread[4];
+
+    atomic_store(&shared->comers, COUNT_OF(comer));
+    for (unsigned i = 0; i < COUNT_OF(comer); i++)
+        assert_int_equal(pthread_create(&thread[i], NULL, come_and_go, &comer[i]), 0);
+    assert_int_equal(pthread_create(&thread[2], NULL, free_blocks, shared), 0);
+    assert_int_equal(pthread_create(&thread[3], NULL, look_around, shared), 0);
+    for (unsigned i = 0; i < COUNT_OF(thread); i++)
+        assert_int_equal(pthread_join(thread[i], NULL), 0);
+}
+
+static void play(const char *config, bool is_observed)
+{
+    struct shared *shared = calloc(1, sizeof(*shared));
+
+    assert_non_null(shared);
+    shared->allocator = scene_open(config);
+    shared->pool = scene_pool(shared->allocator);
+    shared->side = scene_stream();
+    if (is_observed)
+        observe(shared);
+    run_threads(shared);
+    for (unsigned i = 0; i < SLOTS; i++)
+        scene_free(shared->allocator, atomic_load(&shared->slot[i]));
+    const struct xseg_stats stats = scene_stats(shared->allocator);
+    assert_int_equal(stats.allocation[XSEG_STAT_ALL].current, 0);
+    assert_int_equal(stats.allocated_bytes[XSEG_STAT_ALL].current, 0);
+    assert_true(!is_observed || (shared->entries > 1000 && shared->told > 100));
+    assert_int_equal(xseg_close(shared->allocator), XSEG_OK);
+    scene_stream_destroy(shared->side);
+    assert_int_equal(xseg_sim_leaks(NULL, 0), 0);
+    free(shared);
+}
+
+static void streams_go_while_all_goes_on(void **state)
+{
+    (void)state;
+    play(NULL, false);
+    play("expandable_segments:False", false);
+}
+
+static void streams_go_while_observers_are_told(void **state)
+{
+    (void)state;
+    play(NULL, true);
+    play("free_history:100,idle_ms:0", true);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_free_goes_on_while_its_stream_goes),
+        cmocka_unit_test(memory_is_told_of_while_its_stream_goes),
+        cmocka_unit_test(streams_go_while_all_goes_on),
+        cmocka_unit_test(streams_go_while_observers_are_told),
+    };
+
+    return cmocka_run_group_tests_name("heirs", tests, NULL, NULL);
+}
