@@ -51,7 +51,7 @@ struct xseg_share_header {
     uint64_t segment;
     uint64_t generation;   /* the latest of the pages; see mapping.h */
     uint64_t page_offset;  /* of the first page, in its segment */
-    uint64_t block_offset; /* of the block, in the first page */
+    uint64_t block_offset; /* of the block, in the first page; a multiple of 512 */
     uint64_t block_bytes;
     uint64_t requested_bytes;
 };
@@ -120,13 +120,15 @@ XSEG_API void xseg_share_end(struct xseg_share *share);
  * imported_bytes, and not in walks.
  *
  * @param device  CUDA ordinal, here, of the device that has the memory
- * @param share   as it was received; not changed, and not needed any more afterwards
+ * @param share   as it was received; not changed, and not needed any more afterwards.  The header may lie
+ *                in memory that others write to: it is copied once, and only the copy is looked at
  * @param out     the block; xseg_import_close() ends it
  *
  * Returns: XSEG_OK
  *          XSEG_ERR_ARGUMENT     the header is foreign, of another version, too short, or contradicts
- *                                itself or the number of descriptors; a descriptor is not open; the
- *                                memory is another device's
+ *                                itself or the number of descriptors: the block has to be aligned to
+ *                                512 bytes, and to lie on each of the pages and on nothing else; a
+ *                                descriptor is not open; the memory is another device's
  *          XSEG_ERR_UNSUPPORTED  the device has no virtual memory management
  *          XSEG_ERR_NO_ADDRESSES, XSEG_ERR_NO_MEMORY, XSEG_ERR_HOST_MEMORY
  *          XSEG_ERR_DRIVER       also: a descriptor stands for something else
@@ -158,14 +160,21 @@ XSEG_API XSEG_NODISCARD xseg_status xseg_import_close(struct xseg_allocator *all
  * Send a share over a Unix stream socket (AF_UNIX, SOCK_STREAM), or receive one, in as many messages as
  * its descriptors need.  Nothing of it refers to the device.
  *
+ * The other side is waited for, but not for ever: the whole call gives up after the time that the socket's
+ * SO_SNDTIMEO (send) or SO_RCVTIMEO (receive) names, or after 10 seconds where none is set.  That holds
+ * for sockets that do not block as well.  A share of more pages than its block can lie on, or of more
+ * descriptors than the process may have, is refused as soon as its header has come, before room is made
+ * for it.
+ *
  * @param out  ended by xseg_share_end(); its descriptors are new ones, closed on exec
  *
  * Returns: XSEG_OK
- *          XSEG_ERR_FILE      the socket broke or ended; what else it carries is of no use then
+ *          XSEG_ERR_FILE      the socket broke or ended, the other side is late, or the descriptors are
+ *                             too many (`ulimit -n`); what else the socket carries is of no use then
  *          XSEG_ERR_ARGUMENT  what came is no share, or one of another version; also as xseg_import()
  *          XSEG_ERR_HOST_MEMORY
- *          On an error no descriptor is left open.
- * Threads: any; one at a time for each socket and direction.  Waits for the other side.
+ *          On an error `out` is as it was, and no descriptor is left open.
+ * Threads: any; one at a time for each socket and direction.
  * Cost:    no driver call.
  */
 XSEG_API XSEG_NODISCARD xseg_status xseg_share_send(int socket, const struct xseg_share *share);

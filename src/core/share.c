@@ -400,7 +400,7 @@ static xseg_status check_files(const struct xseg_share *share)
 }
 
 /* The record of what a header describes, not mapped yet. */
-static struct xseg_import *make_import(struct xseg_device *device, const struct xseg_share *share,
+static struct xseg_import *make_import(struct xseg_device *device,
                                        const struct xseg_share_header *header)
 {
     const size_t pages = (size_t)header->page_count;
@@ -410,8 +410,7 @@ static struct xseg_import *make_import(struct xseg_device *device, const struct 
         (void)xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for an import of %zu pages", pages);
         return NULL;
     }
-    memcpy(record->page_bytes, (const char *)(share->header + 1),
-           pages * sizeof(record->page_bytes[0]));
+    memcpy(record->page_bytes, header + 1, pages * sizeof(record->page_bytes[0]));
     record->foreign.context = &device->context;
     record->foreign.leftovers = &device->leftovers;
     record->foreign.page_bytes = record->page_bytes;
@@ -435,19 +434,19 @@ static xseg_status check_pages(const struct xseg_import *record)
 }
 
 /* GROWTH is held. */
-static xseg_status import_pages(struct xseg_device *device, const struct xseg_share *share,
-                                const struct xseg_share_header *header, uint64_t *address)
+static xseg_status import_pages(struct xseg_device *device, const struct xseg_share_header *header,
+                                const int *file, uint64_t *address)
 {
     xseg_status status = check_device(device, header);
 
     if (status != XSEG_OK)
         return status;
-    struct xseg_import *record = make_import(device, share, header);
+    struct xseg_import *record = make_import(device, header);
     if (record == NULL)
         return XSEG_ERR_HOST_MEMORY;
     status = check_pages(record);
     if (status == XSEG_OK)
-        status = xseg_foreign_map(&record->foreign, share->fd);
+        status = xseg_foreign_map(&record->foreign, file);
     if (status != XSEG_OK) {
         free(record);
         return status;
@@ -463,19 +462,22 @@ static xseg_status import_pages(struct xseg_device *device, const struct xseg_sh
 xseg_status xseg_share_import(struct xseg_device *device, const struct xseg_share *share,
                               uint64_t *address)
 {
-    struct xseg_share_header header;
-    xseg_status status = xseg_share_read(share->header, share->header_bytes, &header);
+    struct xseg_share_header *header = NULL;
+    xseg_status status = xseg_share_copy(share->header, share->header_bytes, &header);
 
-    if (status == XSEG_OK && header.page_count != share->fd_count)
-        status = xseg_fail(XSEG_ERR_ARGUMENT, "a share of %" PRIu64 " pages with %zu descriptors",
-                           header.page_count, share->fd_count);
-    if (status == XSEG_OK)
-        status = check_files(share);
     if (status != XSEG_OK)
         return status;
-    xseg_lock_take(&device->growth_lock);
-    status = import_pages(device, share, &header, address);
-    xseg_lock_give(&device->growth_lock);
+    if (header->page_count != share->fd_count)
+        status = xseg_fail(XSEG_ERR_ARGUMENT, "a share of %" PRIu64 " pages with %zu descriptors",
+                           header->page_count, share->fd_count);
+    if (status == XSEG_OK)
+        status = check_files(share);
+    if (status == XSEG_OK) {
+        xseg_lock_take(&device->growth_lock);
+        status = import_pages(device, header, share->fd, address);
+        xseg_lock_give(&device->growth_lock);
+    }
+    free(header);
     return status;
 }
 

@@ -1,138 +1,100 @@
 /* SPDX-License-Identifier: MIT */
-/* Of share.h: the share itself, and how it goes over a socket. */
+/* Of share.h: how a share goes over a socket. */
 #include <errno.h>
 #include <inttypes.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <unistd.h>
 
+#include "src/base/clock.h"
 #include "src/base/error.h"
 #include "src/core/share.h"
 
 /* That one message carries; Linux takes 253. */
 #define BATCH 250u
 
-/* No device has more addresses, and no process more descriptors (fs.nr_open). */
-#define BYTES_MAX (UINT64_C(1) << 47)
-#define PAGES_MAX (UINT64_C(1) << 20)
+/* How long the other side is waited for where the socket does not say. */
+#define PATIENCE_MS 10000u
 
-/* --- Making and reading. --- */
-
-bool xseg_share_make(struct xseg_share *share, uint64_t pages)
-{
-    const size_t bytes = sizeof(struct xseg_share_header) + (size_t)pages * sizeof(uint64_t);
-    int *file = malloc((size_t)pages * sizeof(*file));
-
-    *share = (struct xseg_share)XSEG_SHARE_INIT;
-    share->header = calloc(1, bytes);
-    if (share->header == NULL || file == NULL) {
-        free(file);
-        xseg_share_free(share);
-        return false;
-    }
-    for (size_t i = 0; i < pages; i++)
-        file[i] = -1;
-    share->header_bytes = bytes;
-    share->fd = file;
-    share->fd_count = (size_t)pages;
-    return true;
-}
-
-void xseg_share_free(struct xseg_share *share)
-{
-    for (size_t i = 0; i < share->fd_count; i++)
-        if (share->fd[i] >= 0)
-            (void)close(share->fd[i]);
-    free(xseg_share_fds(share));
-    free(xseg_share_head(share));
-    *share = (struct xseg_share)XSEG_SHARE_INIT;
-}
-
-/* What can be said of the fixed part alone. */
-static xseg_status check_fixed(const struct xseg_share_header *header)
-{
-    if (memcmp(header->magic, XSEG_SHARE_MAGIC, sizeof(header->magic)) != 0)
-        return xseg_fail(XSEG_ERR_ARGUMENT, "this is no header of a share: it does not begin with "
-                                            "\"" XSEG_SHARE_MAGIC "\"");
-    if (header->version != XSEG_SHARE_VERSION || header->kind != XSEG_SHARE_FD)
-        return xseg_fail(XSEG_ERR_ARGUMENT,
-                         "a share of version %" PRIu32 " and kind %" PRIu32
-                         ": this library knows version %u and kind %d",
-                         header->version, header->kind, XSEG_SHARE_VERSION, XSEG_SHARE_FD);
-    if (header->page_count == 0 || header->page_count > PAGES_MAX ||
-        header->header_bytes != sizeof(*header) + header->page_count * sizeof(uint64_t))
-        return xseg_fail(XSEG_ERR_ARGUMENT,
-                         "a share of %" PRIu64 " pages with a header of %" PRIu64 " bytes",
-                         header->page_count, header->header_bytes);
-    return XSEG_OK;
-}
-
-/* Whether the block lies in the pages. */
-static xseg_status check_block(const struct xseg_share_header *header, const char *table)
-{
-    uint64_t all = 0, first = 0;
-
-    for (uint64_t i = 0; i < header->page_count; i++) {
-        uint64_t bytes;
-
-        memcpy(&bytes, table + i * sizeof(bytes), sizeof(bytes));
-        if (bytes == 0 || bytes > BYTES_MAX || all > BYTES_MAX)
-            return xseg_fail(XSEG_ERR_ARGUMENT,
-                             "page %" PRIu64 " of the share has %" PRIu64 " bytes", i, bytes);
-        all += bytes;
-        first = i == 0 ? bytes : first;
-    }
-    if (header->block_offset < first && header->block_bytes != 0 &&
-        header->requested_bytes <= header->block_bytes &&
-        header->block_bytes <= all - header->block_offset)
-        return XSEG_OK;
-    return xseg_fail(XSEG_ERR_ARGUMENT,
-                     "the share's block of %" PRIu64 " bytes at %" PRIu64
-                     " does not lie in its %" PRIu64 " bytes",
-                     header->block_bytes, header->block_offset, all);
-}
-
-xseg_status xseg_share_read(const void *header, size_t bytes, struct xseg_share_header *out)
-{
-    if (header == NULL || bytes < sizeof(*out))
-        return xseg_fail(XSEG_ERR_ARGUMENT, "a header of %zu bytes: %zu are the least", bytes,
-                         sizeof(*out) + sizeof(uint64_t));
-    memcpy(out, header, sizeof(*out));
-    const xseg_status status = check_fixed(out);
-    if (status != XSEG_OK)
-        return status;
-    if (bytes < out->header_bytes)
-        return xseg_fail(XSEG_ERR_ARGUMENT, "%zu of the %" PRIu64 " bytes of a header", bytes,
-                         out->header_bytes);
-    return check_block(out, (const char *)header + sizeof(*out));
-}
+#define MS UINT64_C(1000000)
 
 /* --- Over a socket: the header, then a byte for each batch of descriptors. --- */
 
-static xseg_status fail_socket(const char *what)
+/* One direction of a socket, for one share. */
+struct line {
+    int socket;
+    short events;     /* what poll() waits for */
+    const char *done; /* "sent", "received" */
+    const char *option;
+    uint64_t patience_ms, deadline; /* nanoseconds of the clock */
+};
+
+static uint64_t now(void)
 {
-    return xseg_fail(XSEG_ERR_FILE, "a share could not be %s: %s", what, strerror(errno));
+    return xseg_clock_fine(&(const struct xseg_clock){NULL, NULL});
 }
 
-/* After a call that did not get through: whether to make it again. */
-static bool may_repeat(int socket, short events)
+/* All of the share has to go by within the time that the socket's own option names for one call. */
+static struct line begin(int socket, bool sends)
 {
-    struct pollfd wait = {.fd = socket, .events = events};
+    struct line line = {
+        .socket = socket,
+        .events = sends ? POLLOUT : POLLIN,
+        .done = sends ? "sent" : "received",
+        .option = sends ? "SO_SNDTIMEO" : "SO_RCVTIMEO",
+        .patience_ms = PATIENCE_MS,
+    };
+    struct timeval set = {0};
+    socklen_t bytes = sizeof(set);
+
+    if (getsockopt(socket, SOL_SOCKET, sends ? SO_SNDTIMEO : SO_RCVTIMEO, &set, &bytes) == 0 &&
+        (set.tv_sec != 0 || set.tv_usec != 0))
+        line.patience_ms = (uint64_t)set.tv_sec * 1000 + ((uint64_t)set.tv_usec + 999) / 1000;
+    line.deadline = now() + line.patience_ms * MS;
+    return line;
+}
+
+static xseg_status fail_socket(const struct line *line)
+{
+    return xseg_fail(XSEG_ERR_FILE, "a share could not be %s: %s", line->done, strerror(errno));
+}
+
+/* After a call that did not get through: wait until it may be made again. */
+static xseg_status wait_for(const struct line *line)
+{
+    struct pollfd wait = {.fd = line->socket, .events = line->events};
 
     if (errno == EINTR)
-        return true;
-    return (errno == EAGAIN || errno == EWOULDBLOCK) && (poll(&wait, 1, -1) > 0 || errno == EINTR);
+        return XSEG_OK;
+    if (errno != EAGAIN && errno != EWOULDBLOCK)
+        return fail_socket(line);
+    for (uint64_t time = now(); time < line->deadline; time = now()) {
+        const uint64_t left = (line->deadline - time + MS - 1) / MS;
+        const int ready = poll(&wait, 1, left < INT32_MAX ? (int)left : INT32_MAX);
+
+        if (ready > 0)
+            return XSEG_OK;
+        if (ready < 0 && errno != EINTR)
+            return fail_socket(line);
+    }
+    return xseg_fail(XSEG_ERR_FILE,
+                     "a share could not be %s within %" PRIu64
+                     " ms: the other side is late; the socket's %s says how long to wait for it",
+                     line->done, line->patience_ms, line->option);
 }
 
-static xseg_status send_bytes(int socket, const char *bytes, size_t count)
+static xseg_status send_bytes(const struct line *line, const char *bytes, size_t count)
 {
     while (count > 0) {
-        const ssize_t sent = send(socket, bytes, count, MSG_NOSIGNAL);
+        const ssize_t sent = send(line->socket, bytes, count, MSG_NOSIGNAL | MSG_DONTWAIT);
+        const xseg_status status = sent < 0 ? wait_for(line) : XSEG_OK;
 
-        if (sent < 0 && !may_repeat(socket, POLLOUT))
-            return fail_socket("sent");
+        if (status != XSEG_OK)
+            return status;
         if (sent > 0) {
             bytes += sent;
             count -= (size_t)sent;
@@ -141,15 +103,16 @@ static xseg_status send_bytes(int socket, const char *bytes, size_t count)
     return XSEG_OK;
 }
 
-static xseg_status receive_bytes(int socket, char *bytes, size_t count)
+static xseg_status receive_bytes(const struct line *line, char *bytes, size_t count)
 {
     while (count > 0) {
-        const ssize_t received = recv(socket, bytes, count, 0);
+        const ssize_t received = recv(line->socket, bytes, count, MSG_DONTWAIT);
+        const xseg_status status = received < 0 ? wait_for(line) : XSEG_OK;
 
+        if (status != XSEG_OK)
+            return status;
         if (received == 0)
             return xseg_fail(XSEG_ERR_FILE, "the socket ended within a share");
-        if (received < 0 && !may_repeat(socket, POLLIN))
-            return fail_socket("received");
         if (received > 0) {
             bytes += received;
             count -= (size_t)received;
@@ -176,9 +139,10 @@ static void begin_message(struct message *message, size_t count)
     message->head.msg_controllen = CMSG_SPACE(count * sizeof(int));
 }
 
-static xseg_status send_batch(int socket, const int *file, size_t count)
+static xseg_status send_batch(const struct line *line, const int *file, size_t count)
 {
     struct message message;
+    xseg_status status = XSEG_OK;
 
     begin_message(&message, count);
     struct cmsghdr *control = CMSG_FIRSTHDR(&message.head);
@@ -186,10 +150,10 @@ static xseg_status send_batch(int socket, const int *file, size_t count)
     control->cmsg_type = SCM_RIGHTS;
     control->cmsg_len = CMSG_LEN(count * sizeof(int));
     memcpy(CMSG_DATA(control), file, count * sizeof(int));
-    while (sendmsg(socket, &message.head, MSG_NOSIGNAL) != 1)
-        if (!may_repeat(socket, POLLOUT))
-            return fail_socket("sent");
-    return XSEG_OK;
+    while (status == XSEG_OK &&
+           sendmsg(line->socket, &message.head, MSG_NOSIGNAL | MSG_DONTWAIT) != 1)
+        status = wait_for(line);
+    return status;
 }
 
 /* Take the descriptors of a message: as many as there is room for, the rest is closed.  Returns how
@@ -216,17 +180,18 @@ static size_t take_files(struct msghdr *head, int *file, size_t room)
     return came;
 }
 
-static xseg_status receive_batch(int socket, int *file, size_t count)
+static xseg_status receive_batch(const struct line *line, int *file, size_t count)
 {
     struct message message;
+    xseg_status status = XSEG_OK;
     ssize_t received;
 
     do {
         begin_message(&message, BATCH);
-        received = recvmsg(socket, &message.head, MSG_CMSG_CLOEXEC);
-    } while (received < 0 && may_repeat(socket, POLLIN));
-    if (received < 0)
-        return fail_socket("received");
+        received = recvmsg(line->socket, &message.head, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+    } while (received < 0 && (status = wait_for(line)) == XSEG_OK);
+    if (status != XSEG_OK)
+        return status;
     const size_t came = received == 0 ? 0 : take_files(&message.head, file, count);
     if (received == 0)
         return xseg_fail(XSEG_ERR_FILE, "the socket ended within a share");
@@ -241,50 +206,73 @@ static xseg_status receive_batch(int socket, int *file, size_t count)
 
 xseg_status xseg_share_post(int socket, const struct xseg_share *share)
 {
-    struct xseg_share_header header = {.version = 0};
-    xseg_status status = xseg_share_read(share->header, share->header_bytes, &header);
+    struct xseg_share_header *header = NULL;
+    xseg_status status = xseg_share_copy(share->header, share->header_bytes, &header);
 
-    if (status == XSEG_OK && header.page_count != share->fd_count)
+    if (status != XSEG_OK)
+        return status;
+    const struct line line = begin(socket, true);
+    if (header->page_count != share->fd_count)
         status = xseg_fail(XSEG_ERR_ARGUMENT, "a share of %" PRIu64 " pages with %zu descriptors",
-                           header.page_count, share->fd_count);
+                           header->page_count, share->fd_count);
     if (status == XSEG_OK)
-        status = send_bytes(socket, (const char *)share->header, (size_t)header.header_bytes);
+        status = send_bytes(&line, (const char *)header, (size_t)header->header_bytes);
     for (size_t at = 0; at < share->fd_count && status == XSEG_OK; at += BATCH)
-        status = send_batch(socket, share->fd + at,
+        status = send_batch(&line, share->fd + at,
                             share->fd_count - at < BATCH ? share->fd_count - at : BATCH);
+    free(header);
     return status;
 }
 
+/* More descriptors than the process may have can never come. */
+static xseg_status check_descriptors(uint64_t pages)
+{
+    struct rlimit limit;
+
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY ||
+        pages <= limit.rlim_cur)
+        return XSEG_OK;
+    return xseg_fail(XSEG_ERR_FILE,
+                     "a share of %" PRIu64
+                     " pages takes as many descriptors, and this process may have %" PRIu64
+                     ": see ulimit -n",
+                     pages, (uint64_t)limit.rlim_cur);
+}
+
 /* The rest of a share whose header has come. */
-static xseg_status fetch_rest(int socket, const struct xseg_share_header *header,
+static xseg_status fetch_rest(const struct line *line, const struct xseg_share_header *header,
                               struct xseg_share *share)
 {
-    struct xseg_share_header checked;
     char *place = (char *)xseg_share_head(share);
 
     memcpy(place, header, sizeof(*header));
     xseg_status status =
-        receive_bytes(socket, place + sizeof(*header), share->header_bytes - sizeof(*header));
+        receive_bytes(line, place + sizeof(*header), share->header_bytes - sizeof(*header));
+    if (status == XSEG_OK)
+        status = xseg_share_check(share->header);
     for (size_t at = 0; at < share->fd_count && status == XSEG_OK; at += BATCH)
-        status = receive_batch(socket, xseg_share_fds(share) + at,
+        status = receive_batch(line, xseg_share_fds(share) + at,
                                share->fd_count - at < BATCH ? share->fd_count - at : BATCH);
-    return status == XSEG_OK ? xseg_share_read(place, share->header_bytes, &checked) : status;
+    return status;
 }
 
 xseg_status xseg_share_fetch(int socket, struct xseg_share *out)
 {
+    const struct line line = begin(socket, false);
     struct xseg_share_header header = {.version = 0};
     struct xseg_share share;
-    xseg_status status = receive_bytes(socket, (char *)&header, sizeof(header));
+    xseg_status status = receive_bytes(&line, (char *)&header, sizeof(header));
 
     if (status == XSEG_OK)
-        status = check_fixed(&header);
+        status = xseg_share_check_fixed(&header);
+    if (status == XSEG_OK)
+        status = check_descriptors(header.page_count);
     if (status != XSEG_OK)
         return status;
     if (!xseg_share_make(&share, header.page_count))
         return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for a share of %" PRIu64 " pages",
                          header.page_count);
-    status = fetch_rest(socket, &header, &share);
+    status = fetch_rest(&line, &header, &share);
     if (status == XSEG_OK)
         *out = share;
     else

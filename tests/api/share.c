@@ -882,8 +882,14 @@ static void bad_headers_are_refused(void **state)
     REFUSED(device[3], (uint8_t)(header_of(&share).device[3] + 1), "device 0 is");
     REFUSED(block_offset, 20 * MIB, "does not lie");
     REFUSED(block_bytes, 60 * MIB + 1, "does not lie");
-    REFUSED(block_bytes, 0, "does not lie");
-    REFUSED(requested_bytes, 50 * MIB + 512, "does not lie");
+    REFUSED(block_bytes, 0, "has 0 bytes");
+    REFUSED(requested_bytes, 50 * MIB + 512, "requested");
+    REFUSED(block_offset, 513, "aligned to 512");
+    REFUSED(block_offset, 1, "aligned to 512");
+    /* One page too many. */
+    struct xseg_share_header shorter = header_of(&share);
+    shorter.block_bytes = shorter.requested_bytes = 40 * MIB;
+    expect_header_refused(allocator, &share, &shorter, "does not lie on its 3 pages");
     wrong.header_bytes = sizeof(struct xseg_share_header) + 8;
     scene_expect_error(xseg_import(allocator, 0, &wrong, &block), XSEG_ERR_ARGUMENT, "120 of the");
     wrong.header_bytes = 7;
@@ -891,7 +897,7 @@ static void bad_headers_are_refused(void **state)
     wrong.header = NULL;
     scene_expect_error(xseg_import(allocator, 0, &wrong, &block), XSEG_ERR_ARGUMENT, "header");
     /* Sizes of pages that no driver maps. */
-    static const uint64_t bad[] = {0, 1 * MIB, UINT64_MAX, (uint64_t)1 << 48};
+    static const uint64_t bad[] = {0, 11 * MIB, UINT64_MAX, (uint64_t)1 << 48};
     for (unsigned i = 0; i < COUNT_OF(bad); i++) {
         memcpy(header, share.header, sizeof(header));
         memcpy(header + sizeof(header) - sizeof(uint64_t), &bad[i], sizeof(bad[i]));
@@ -900,7 +906,7 @@ static void bad_headers_are_refused(void **state)
         scene_expect_error(xseg_import(allocator, 0, &wrong, &block), XSEG_ERR_ARGUMENT, "bytes");
     }
     /* One that the driver does not map, as the memory has less. */
-    sizes[0] = sizes[1] = sizes[2] = 40 * MIB;
+    sizes[0] = sizes[1] = sizes[2] = 22 * MIB;
     memcpy(header + sizeof(struct xseg_share_header), sizes, sizeof(sizes));
     scene_expect_error(xseg_import(allocator, 0, &wrong, &block), XSEG_ERR_DRIVER, "cuMemMap");
     assert_null(block);
@@ -1156,6 +1162,89 @@ static void what_comes_is_checked(void **state)
     close_with(allocator, pool, block);
 }
 
+/* The beginning of a header, and nothing more for as long as the receiver waits. */
+static void expect_refused_at_once(const struct xseg_share_header *header, xseg_status status,
+                                   const char *word)
+{
+    struct xseg_share came = XSEG_SHARE_INIT;
+    int sockets[2];
+
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, sockets), 0);
+    assert_int_equal(write(sockets[0], header, sizeof(*header)), sizeof(*header));
+    scene_expect_error(xseg_share_receive(sockets[1], &came), status, word);
+    assert_null(came.header);
+    (void)close(sockets[0]);
+    (void)close(sockets[1]);
+}
+
+static struct xseg_share_header with_pages(const struct xseg_share *share, uint64_t pages)
+{
+    struct xseg_share_header header = header_of(share);
+
+    header.page_count = pages;
+    header.header_bytes = sizeof(header) + pages * sizeof(uint64_t);
+    return header;
+}
+
+/* No room is made for pages that the block does not need, or whose descriptors cannot come. */
+static void more_pages_than_a_block_needs_are_refused(void **state)
+{
+    struct xseg_allocator *allocator = scene_open(NULL);
+    struct xseg_pool *pool = make_pool(allocator);
+    void *block = scene_alloc_in(allocator, pool, 50 * MIB, NULL);
+    struct xseg_share share = export_of(allocator, block);
+    struct xseg_share_header header = with_pages(&share, 1 << 20);
+    struct rlimit limit, low;
+
+    (void)state;
+    expect_refused_at_once(&header, XSEG_ERR_ARGUMENT, "does not lie on as many");
+    header = with_pages(&share, 50 * MIB / 4096 + 3);
+    expect_refused_at_once(&header, XSEG_ERR_ARGUMENT, "does not lie on as many");
+    header = with_pages(&share, ((uint64_t)1 << 20) + 1);
+    header.block_bytes = (uint64_t)1 << 47;
+    expect_refused_at_once(&header, XSEG_ERR_ARGUMENT, "1048577 pages");
+    header.block_bytes++;
+    expect_refused_at_once(&header, XSEG_ERR_ARGUMENT, "pages");
+
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &limit), 0);
+    low = limit;
+    low.rlim_cur = 500;
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &low), 0);
+    header = with_pages(&share, 501);
+    expect_refused_at_once(&header, XSEG_ERR_FILE, "ulimit -n");
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    xseg_share_end(&share);
+    close_with(allocator, pool, block);
+}
+
+/* Whoever sends less than it said is not waited for without end; the socket says how long. */
+static void a_silent_peer_is_given_up(void **state)
+{
+    const struct timeval soon = {0, 30000};
+    struct xseg_allocator *allocator = scene_open(NULL);
+    struct xseg_pool *pool = make_pool(allocator);
+    void *block = scene_alloc_in(allocator, pool, 50 * MIB, NULL);
+    struct xseg_share share = export_of(allocator, block), came = XSEG_SHARE_INIT;
+    const size_t parts[] = {0, 20, sizeof(struct xseg_share_header) + 3, share.header_bytes};
+    int sockets[2];
+
+    (void)state;
+    for (unsigned i = 0; i < 2 * COUNT_OF(parts); i++) {
+        const int flags = i % 2 == 0 ? 0 : SOCK_NONBLOCK;
+
+        assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | flags, 0, sockets), 0);
+        assert_int_equal(setsockopt(sockets[1], SOL_SOCKET, SO_RCVTIMEO, &soon, sizeof(soon)), 0);
+        assert_int_equal(write(sockets[0], share.header, parts[i / 2]), parts[i / 2]);
+        scene_expect_error(xseg_share_receive(sockets[1], &came), XSEG_ERR_FILE, "SO_RCVTIMEO");
+        assert_null(came.header);
+        assert_int_equal(came.struct_bytes, sizeof(came));
+        (void)close(sockets[0]);
+        (void)close(sockets[1]);
+    }
+    xseg_share_end(&share);
+    close_with(allocator, pool, block);
+}
+
 /* A header by hand, and then a message with that many descriptors. */
 static void send_by_hand(int socket, const struct xseg_share *share, const int *file, size_t count)
 {
@@ -1286,6 +1375,8 @@ int main(void)
         cmocka_unit_test(a_lost_device_lets_go),
         cmocka_unit_test(a_share_has_more_pages_than_a_message_takes),
         cmocka_unit_test(what_comes_is_checked),
+        cmocka_unit_test(more_pages_than_a_block_needs_are_refused),
+        cmocka_unit_test(a_silent_peer_is_given_up),
         cmocka_unit_test(as_many_descriptors_come_as_there_are_pages),
         cmocka_unit_test(a_full_socket_is_waited_for),
         cmocka_unit_test(a_forked_child_is_refused),
