@@ -2,7 +2,6 @@
 #include "src/tools/command.h"
 
 #include <errno.h>
-#include <getopt.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,232 +10,85 @@
 #include "src/tools/min_device.h"
 #include "src/tools/replay.h"
 #include "src/tools/report.h"
-#include "xseg/sim.h"
 
 #define DEVICE_DEFAULT ((uint64_t)80 << 30)
 #define DEVICE_GRANULE ((uint64_t)2 << 20)
-#define DEVICE_MOST    ((uint64_t)1 << 60)
-#define DEVICE_LAST    1023
-#define TICK_DEFAULT   1000 /* milliseconds */
 
-static const char help[] =
-    "usage: xseg replay [OPTION]... FILE...\n"
-    "\n"
-    "Replays recorded programmes (traces, tapes and memory snapshots of PyTorch, plain or .zst)\n"
-    "through the allocator.\n"
-    "\n"
-    "  --config STRING        configuration; otherwise the file's, otherwise the defaults\n"
-    "  --device-memory SIZE   of the simulated device, such as 900MiB or 24GiB; otherwise the\n"
-    "                         file's, otherwise 80GiB\n"
-    "  --driver sim|cuda      the simulated driver (default), or this machine's\n"
-    "  --costs PRESET         what simulated driver calls cost: none, a100, a100_cold, consumer,\n"
-    "                         rocm_slow (default a100)\n"
-    "  --check[=exact|floor]  compare with a tape's answers: every number, or only that no\n"
-    "                         request fails that the tape served\n"
-    "  --min-device           also find the smallest device on which the trace completes\n"
-    "  --compare STRING       replay under this configuration, too, and print both\n"
-    "  --explain              say at the end why memory is reserved\n"
-    "  --json                 print JSON\n"
-    "  --device N             of a snapshot: the history of this device (default: the one with\n"
-    "                         most entries)\n"
-    "  --timeline FILE        write memory over time: event, requested, allocated, reserved\n"
-    "  --tick MS              how often xseg_tick() is called while the trace's clock goes on\n"
-    "                         (default 1000; 0: never)\n"
-    "  --help                 print this\n"
-    "\n"
-    "Exit status: 0 fine, 1 a mismatch, 2 a bad file or argument, 3 an out of memory that is\n"
-    "not in the file.\n";
-
-struct command {
-    const char *config, *compare, *costs, *timeline_path;
-    uint64_t device_bytes; /* 0: not given */
-    uint64_t tick_ms;
-    int device; /* of a snapshot; -1: not given */
-    enum gpu_driver driver;
-    enum check_mode check;
-    bool min_device, json, explain;
+/* A run of the command. */
+struct replays {
+    const struct option_values *arguments;
+    FILE *out; /* where the report goes */
     FILE *timeline;
     json_t *objects;
+    unsigned printed;    /* reports */
+    bool has_read_input; /* standard input is at its end */
     int exit;
 };
 
+static bool is_given(const struct replays *replays, enum option_id id)
+{
+    return replays->arguments->of[id].given;
+}
+
+static const char *text_of(const struct replays *replays, enum option_id id)
+{
+    return replays->arguments->of[id].text;
+}
+
+static uint64_t number_of(const struct replays *replays, enum option_id id)
+{
+    return replays->arguments->of[id].number;
+}
+
+static enum gpu_driver driver_of(const struct replays *replays)
+{
+    return number_of(replays, OPTION_DRIVER) == 0 ? GPU_SIMULATED : GPU_SYSTEM;
+}
+
+static enum check_mode check_of(const struct replays *replays)
+{
+    if (!is_given(replays, OPTION_CHECK))
+        return CHECK_OFF;
+    return number_of(replays, OPTION_CHECK) == 0 ? CHECK_EXACT : CHECK_FLOOR;
+}
+
 static bool refuse(const char *option, const char *sentence)
 {
-    (void)fprintf(stderr, "xseg replay: %s %s\n", option, sentence);
-    return false;
-}
-
-/* A number with an optional unit: 4096, 900MiB, 24G. */
-static bool parse_size(const char *text, uint64_t *out)
-{
-    static const char units[] = "kmgt";
-    uint64_t number = 0;
-    const char *at = text;
-    const char *unit;
-    unsigned shift = 0;
-
-    for (; *at >= '0' && *at <= '9'; at++) {
-        if (number > DEVICE_MOST / 10)
-            return refuse("--device-memory", "is more than any device has");
-        number = number * 10 + (uint64_t)(*at - '0');
-    }
-    unit = *at ? strchr(units, *at | 0x20) : NULL;
-    if (unit) {
-        shift = 10 * (unsigned)(unit - units + 1);
-        at += strcmp(at + 1, "iB") == 0 ? 3 : 1;
-    }
-    if (at == text || *at || text[0] < '0' || text[0] > '9')
-        return refuse("--device-memory", "takes a whole number with KiB, MiB, GiB or TiB, such as "
-                                         "900MiB or 24GiB");
-    if (number > DEVICE_MOST >> shift)
-        return refuse("--device-memory", "is more than any device has");
-    number = (number << shift) / DEVICE_GRANULE * DEVICE_GRANULE;
-    if (number == 0)
-        return refuse("--device-memory", "is less than 2MiB; a number alone is in bytes");
-    *out = number;
-    return true;
-}
-
-static bool parse_tick(const char *text, uint64_t *out)
-{
-    char *end = NULL;
-
-    errno = 0;
-    *out = strtoull(text, &end, 10);
-    if (text[0] < '0' || text[0] > '9' || *end || errno != 0)
-        return refuse("--tick", "takes a whole number of milliseconds");
-    return true;
-}
-
-static bool parse_device(const char *text, int *out)
-{
-    char *end = NULL;
-    const unsigned long number = strtoul(text, &end, 10);
-
-    *out = (int)number;
-    return (text[0] >= '0' && text[0] <= '9' && !*end && number <= DEVICE_LAST) ||
-           refuse("--device", "takes the number of a device, from 0 to 1023");
-}
-
-static bool parse_check(const char *text, enum check_mode *out)
-{
-    if (text && strcmp(text, "exact") != 0 && strcmp(text, "floor") != 0)
-        return refuse("--check", "takes exact or floor");
-    *out = text && strcmp(text, "floor") == 0 ? CHECK_FLOOR : CHECK_EXACT;
-    return true;
-}
-
-static bool parse_driver(const char *text, enum gpu_driver *out)
-{
-    if (strcmp(text, "sim") != 0 && strcmp(text, "cuda") != 0)
-        return refuse("--driver", "takes sim or cuda");
-    *out = strcmp(text, "cuda") == 0 ? GPU_SYSTEM : GPU_SIMULATED;
-    return true;
-}
-
-/* The simulator knows which presets there are; it is set up anew for each run anyway. */
-static bool is_preset(const char *name)
-{
-    struct xseg_sim_settings scene = XSEG_SIM_SETTINGS_INIT;
-
-    scene.costs = name;
-    return xseg_sim_reset(&scene) == XSEG_OK;
+    return option_refuse(command_find("replay"), option, sentence);
 }
 
 /* Arguments that are fine apart and not together. */
-static bool agree(const struct command *command, int files)
+static bool agree(const struct replays *replays)
 {
-    if (files == 0)
-        return refuse("needs a file;", "xseg replay --help lists the options");
-    if (command->driver == GPU_SYSTEM &&
-        (command->device_bytes || command->costs || command->min_device))
+    if (driver_of(replays) == GPU_SYSTEM &&
+        (is_given(replays, OPTION_DEVICE_MEMORY) || is_given(replays, OPTION_COSTS) ||
+         is_given(replays, OPTION_MIN_DEVICE)))
         return refuse("--driver cuda",
                       "cannot be given with --device-memory, --costs or --min-device");
-    if (command->costs && !is_preset(command->costs))
-        return refuse("--costs", "takes none, a100, a100_cold, consumer or rocm_slow");
-    if (command->check != CHECK_OFF && command->compare)
+    if (is_given(replays, OPTION_CHECK) && is_given(replays, OPTION_COMPARE))
         return refuse("--check", "cannot be given with --compare: a tape has answers for one "
                                  "configuration only");
-    if (command->timeline_path && files > 1)
+    if (is_given(replays, OPTION_TIMELINE) && replays->arguments->operand_count > 1)
         return refuse("--timeline", "takes one trace at a time");
     return true;
 }
 
-static bool parse_option(struct command *command, int option)
+/* What is not the timeline goes to standard error where that has standard output. */
+static bool open_timeline(struct replays *replays)
 {
-    switch (option) {
-    case 'c':
-        command->config = optarg;
-        return true;
-    case 'm':
-        return parse_size(optarg, &command->device_bytes);
-    case 'd':
-        return parse_driver(optarg, &command->driver);
-    case 'k':
-        command->costs = optarg;
-        return true;
-    case 'x':
-        return parse_check(optarg, &command->check);
-    case 'n':
-        command->min_device = true;
-        return true;
-    case 'p':
-        command->compare = optarg;
-        return true;
-    case 'e':
-        command->explain = true;
-        return true;
-    case 'j':
-        command->json = true;
-        return true;
-    case 't':
-        command->timeline_path = optarg;
-        return true;
-    case 'g':
-        return parse_device(optarg, &command->device);
-    case 'i':
-        return parse_tick(optarg, &command->tick_ms);
-    default: /* getopt has said what is wrong */
-        (void)fputs("xseg replay --help lists the options\n", stderr);
-        return false;
-    }
-}
+    const char *path = text_of(replays, OPTION_TIMELINE);
 
-/* Returns -1 to go on, or an exit status. */
-static int parse(struct command *command, int count, char **arguments)
-{
-    static const struct option options[] = {
-        {"config", required_argument, NULL, 'c'},   {"device-memory", required_argument, NULL, 'm'},
-        {"driver", required_argument, NULL, 'd'},   {"costs", required_argument, NULL, 'k'},
-        {"check", optional_argument, NULL, 'x'},    {"min-device", no_argument, NULL, 'n'},
-        {"compare", required_argument, NULL, 'p'},  {"json", no_argument, NULL, 'j'},
-        {"timeline", required_argument, NULL, 't'}, {"tick", required_argument, NULL, 'i'},
-        {"explain", no_argument, NULL, 'e'},        {"device", required_argument, NULL, 'g'},
-        {"help", no_argument, NULL, 'h'},           {NULL, 0, NULL, 0},
-    };
-    static char whole_name[] = "xseg replay";
-    int option;
-
-    arguments[0] = whole_name; /* as getopt's sentences begin */
-    while ((option = getopt_long(count, arguments, "h", options, NULL)) != -1) {
-        if (option == 'h') {
-            (void)fputs(help, stdout);
-            return COMMAND_FINE;
-        }
-        if (!parse_option(command, option))
-            return COMMAND_BAD;
+    if (!path)
+        return true;
+    if (strcmp(path, "-") == 0) {
+        replays->timeline = stdout;
+        replays->out = stderr;
+        return true;
     }
-    if (!agree(command, count - optind))
-        return COMMAND_BAD;
-    if (command->timeline_path) {
-        command->timeline = fopen(command->timeline_path, "w");
-        if (!command->timeline) {
-            (void)fprintf(stderr, "%s: cannot be written: %s\n", command->timeline_path,
-                          strerror(errno));
-            return COMMAND_BAD;
-        }
-    }
-    return -1;
+    replays->timeline = fopen(path, "w");
+    if (!replays->timeline)
+        command_complain(command_find("replay"), "%s cannot be written: %s", path, strerror(errno));
+    return replays->timeline != NULL;
 }
 
 /*
@@ -257,16 +109,25 @@ static char *config_of(const struct xtrace *trace)
 }
 
 /* The worst of what happened counts: a bad file, then an out of memory, then a mismatch. */
-static void note_exit(struct command *command, int status)
+static void note_exit(struct replays *replays, int status)
 {
     static const int rank[] = {
         [COMMAND_FINE] = 0, [COMMAND_MISMATCH] = 1, [COMMAND_OUT_OF_MEMORY] = 2, [COMMAND_BAD] = 3};
 
-    if (rank[status] > rank[command->exit])
-        command->exit = status;
+    if (rank[status] > rank[replays->exit])
+        replays->exit = status;
 }
 
-static void run(struct command *command, const struct xtrace *trace, struct report *report,
+static void close_timeline(struct replays *replays)
+{
+    if (!replays->timeline || replays->timeline == stdout || fclose(replays->timeline) == 0)
+        return;
+    (void)fprintf(stderr, "%s: cannot be written: %s\n", text_of(replays, OPTION_TIMELINE),
+                  strerror(errno));
+    note_exit(replays, COMMAND_BAD);
+}
+
+static void run(struct replays *replays, const struct xtrace *trace, struct report *report,
                 FILE *timeline)
 {
     static const int exits[] = {[REPLAY_DONE] = COMMAND_FINE,
@@ -276,74 +137,78 @@ static void run(struct command *command, const struct xtrace *trace, struct repo
     const struct replay_settings settings = {
         .file = report->file,
         .config = report->config,
-        .driver = command->driver,
+        .driver = report->driver,
         .device_bytes = report->device_bytes,
-        .costs = command->costs,
+        .costs = text_of(replays, OPTION_COSTS),
         .check = report->check,
         .timeline = timeline,
-        .tick_ms = command->tick_ms,
-        .explain = command->explain,
+        .tick_ms = number_of(replays, OPTION_TICK),
+        .explain = is_given(replays, OPTION_EXPLAIN),
         .progress = isatty(STDERR_FILENO),
     };
 
     replay_run(trace, &settings, &report->result);
-    note_exit(command, exits[report->result.end]);
-    if (command->min_device && report->result.end != REPLAY_REFUSED)
+    note_exit(replays, exits[report->result.end]);
+    if (is_given(replays, OPTION_MIN_DEVICE) && report->result.end != REPLAY_REFUSED)
         report->has_min_device =
             min_device_find(trace, &settings, &report->result, &report->min_device);
 }
 
-static void print(struct command *command, const struct report *reports, unsigned count)
+static void print(struct replays *replays, const struct report *reports, unsigned count)
 {
-    static bool second;
-
-    if (!command->json) {
-        if (second)
-            (void)fputc('\n', stdout);
-        second = true;
-        report_table(stdout, reports, count);
-        (void)fflush(stdout);
+    if (!replays->objects) {
+        if (replays->printed++ > 0)
+            (void)fputc('\n', replays->out);
+        report_table(replays->out, reports, count, is_given(replays, OPTION_VERBOSE));
+        (void)fflush(replays->out);
         return;
     }
     for (unsigned i = 0; i < count; i++)
-        if (json_array_append_new(command->objects, report_json(&reports[i])) != 0) {
-            (void)fprintf(stderr, "xseg replay: no host memory is left\n");
-            note_exit(command, COMMAND_BAD);
+        if (json_array_append_new(replays->objects, report_json(&reports[i])) != 0) {
+            command_complain(command_find("replay"), "no host memory is left");
+            note_exit(replays, COMMAND_BAD);
         }
 }
 
 /* Replay a file that has been read, once or twice. */
-static void replay_trace(struct command *command, const char *file, const struct xtrace *trace,
+static void replay_trace(struct replays *replays, const char *file, const struct xtrace *trace,
                          const char *own_config)
 {
-    const char *config = command->config ? command->config : own_config;
-    uint64_t device_bytes = command->device_bytes ? command->device_bytes
-                            : trace->device_bytes ? trace->device_bytes
-                                                  : DEVICE_DEFAULT;
+    const char *const config = text_of(replays, OPTION_CONFIG);
+    const char *const compare = text_of(replays, OPTION_COMPARE);
+    const enum gpu_driver driver = driver_of(replays);
+    const uint64_t device_bytes = is_given(replays, OPTION_DEVICE_MEMORY)
+                                      ? number_of(replays, OPTION_DEVICE_MEMORY)
+                                  : trace->device_bytes ? trace->device_bytes
+                                                        : DEVICE_DEFAULT;
     struct report reports[REPORT_COLUMNS] = {
-        {.file = file, .config = config, .driver = command->driver, .check = command->check},
-        {.file = file, .config = command->compare, .driver = command->driver},
+        {.file = file,
+         .config = config ? config : own_config,
+         .driver = driver,
+         .check = check_of(replays)},
+        {.file = file, .config = compare, .driver = driver},
     };
-    unsigned count = command->compare ? 2 : 1;
+    const unsigned count = compare ? 2 : 1;
     bool refused = false;
 
     for (unsigned i = 0; i < count; i++) {
         reports[i].device_bytes = device_bytes / DEVICE_GRANULE * DEVICE_GRANULE;
-        run(command, trace, &reports[i], i == 0 ? command->timeline : NULL);
+        run(replays, trace, &reports[i], i == 0 ? replays->timeline : NULL);
         refused |= reports[i].result.end == REPLAY_REFUSED;
     }
     if (!refused)
-        print(command, reports, count);
+        print(replays, reports, count);
     for (unsigned i = 0; i < count; i++)
         replay_result_fini(&reports[i].result);
 }
 
-static bool may_check(const struct command *command, const char *file, const struct xtrace *trace,
+static bool may_check(const struct replays *replays, const char *file, const struct xtrace *trace,
                       const char *own_config)
 {
+    const char *const config = text_of(replays, OPTION_CONFIG);
     bool has_answers = false;
 
-    if (command->check == CHECK_OFF)
+    if (!is_given(replays, OPTION_CHECK))
         return true;
     for (size_t i = 0; i < trace->answer_count && !has_answers; i++)
         has_answers = trace->answers[i].row == XTRACE_ROW_NOW;
@@ -352,7 +217,7 @@ static bool may_check(const struct command *command, const char *file, const str
                       file);
         return false;
     }
-    if (command->config && strcmp(command->config, own_config) != 0) {
+    if (config && strcmp(config, own_config) != 0) {
         (void)fprintf(stderr,
                       "%s: --check needs the configuration that the tape was made under, '%s'\n",
                       file, own_config);
@@ -361,71 +226,106 @@ static bool may_check(const struct command *command, const char *file, const str
     return true;
 }
 
-static void replay_file(struct command *command, const char *name)
+/* Whether the options fit a file that has been read. */
+static bool may_replay(const struct replays *replays, const char *file, const struct xtrace *trace,
+                       const char *own_config)
 {
-    FILE *file = fopen(name, "rb");
-    struct xtrace trace;
-    struct xtrace_fault fault;
-    char *own_config;
-
-    if (!file) {
-        (void)fprintf(stderr, "%s: cannot be opened: %s\n", name, strerror(errno));
-        note_exit(command, COMMAND_BAD);
-        return;
+    if (is_given(replays, OPTION_SNAPSHOT_DEVICE) && !trace->is_snapshot) {
+        (void)fprintf(stderr,
+                      "%s: --device chooses a history of a memory snapshot; this is a trace, which "
+                      "has one\n",
+                      file);
+        return false;
     }
-    if (!xtrace_read(file, command->device, &trace, &fault)) {
+    return may_check(replays, file, trace, own_config);
+}
+
+/* Open a file, or standard input, once. */
+static FILE *open_file(struct replays *replays, const char *name)
+{
+    FILE *file;
+
+    if (strcmp(name, "-") == 0) {
+        if (!replays->has_read_input) {
+            replays->has_read_input = true;
+            return stdin;
+        }
+        command_complain(command_find("replay"), "standard input can be read once only");
+        return NULL;
+    }
+    file = fopen(name, "rb");
+    if (!file)
+        (void)fprintf(stderr, "%s: cannot be opened: %s\n", name, strerror(errno));
+    return file;
+}
+
+/* Returns whether the file is one that can be replayed. */
+static bool read_file(struct replays *replays, FILE *file, const char *name, struct xtrace *trace)
+{
+    const int device = is_given(replays, OPTION_SNAPSHOT_DEVICE)
+                           ? (int)number_of(replays, OPTION_SNAPSHOT_DEVICE)
+                           : -1;
+    struct xtrace_fault fault;
+
+    if (!xtrace_read(file, device, trace, &fault)) {
         if (fault.line > 0)
             (void)fprintf(stderr, "%s:%" PRIu64 ": %s\n", name, fault.line, fault.text);
         else
             (void)fprintf(stderr, "%s: %s\n", name, fault.text);
-        note_exit(command, COMMAND_BAD);
+        return false;
+    }
+    if (trace->note[0])
+        (void)fprintf(stderr, "%s: %s\n", name, trace->note);
+    return true;
+}
+
+static void replay_file(struct replays *replays, const char *path)
+{
+    FILE *file = open_file(replays, path);
+    const char *const name = file == stdin ? "standard input" : path;
+    struct xtrace trace;
+    char *own_config;
+    bool fine;
+
+    fine = file && read_file(replays, file, name, &trace);
+    if (file && file != stdin)
         (void)fclose(file);
+    if (!fine) {
+        note_exit(replays, COMMAND_BAD);
         return;
     }
-    (void)fclose(file);
-    if (trace.note[0])
-        (void)fprintf(stderr, "%s: %s\n", name, trace.note);
     own_config = config_of(&trace);
-    if (own_config && may_check(command, name, &trace, own_config))
-        replay_trace(command, name, &trace, own_config);
+    if (own_config && may_replay(replays, name, &trace, own_config))
+        replay_trace(replays, name, &trace, own_config);
     else
-        note_exit(command, COMMAND_BAD);
+        note_exit(replays, COMMAND_BAD);
     free(own_config);
     xtrace_fini(&trace);
 }
 
-static void print_json(struct command *command, bool several)
+static void print_json(struct replays *replays)
 {
-    size_t count = json_array_size(command->objects);
-    json_t *what = several ? command->objects : json_array_get(command->objects, 0);
+    const bool several = replays->arguments->operand_count > 1 || is_given(replays, OPTION_COMPARE);
+    const size_t count = json_array_size(replays->objects);
+    const json_t *what = several ? replays->objects : json_array_get(replays->objects, 0);
 
-    if (count > 0 && json_dumpf(what, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(12)) == 0)
-        (void)fputc('\n', stdout);
+    if (count > 0 && json_dumpf(what, replays->out, JSON_INDENT(2) | JSON_REAL_PRECISION(12)) == 0)
+        (void)fputc('\n', replays->out);
 }
 
-int command_replay(int count, char **arguments)
+int command_replay(const struct option_values *arguments)
 {
-    struct command command = {
-        .driver = GPU_SIMULATED, .device = -1, .tick_ms = TICK_DEFAULT, .exit = COMMAND_FINE};
-    int status = parse(&command, count, arguments);
+    struct replays replays = {.arguments = arguments, .out = stdout, .exit = COMMAND_FINE};
 
-    if (status >= 0)
-        return status;
-    if (command.json)
-        command.objects = json_array();
-    for (int i = optind; i < count; i++)
-        replay_file(&command, arguments[i]);
-    if (command.json)
-        print_json(&command, count - optind > 1 || command.compare);
-    json_decref(command.objects);
-    if (command.timeline && fclose(command.timeline) != 0) {
-        (void)fprintf(stderr, "%s: cannot be written: %s\n", command.timeline_path,
-                      strerror(errno));
-        note_exit(&command, COMMAND_BAD);
-    }
-    if (fflush(stdout) != 0 || ferror(stdout)) {
-        (void)fprintf(stderr, "xseg replay: the output cannot be written\n");
-        note_exit(&command, COMMAND_BAD);
-    }
-    return command.exit;
+    if (!agree(&replays) || !open_timeline(&replays))
+        return COMMAND_BAD;
+    if (is_given(&replays, OPTION_JSON))
+        replays.objects = json_array();
+    for (int i = 0; i < arguments->operand_count; i++)
+        replay_file(&replays, arguments->operands[i]);
+    if (replays.objects)
+        print_json(&replays);
+    json_decref(replays.objects);
+    close_timeline(&replays);
+    return replays.exit;
 }

@@ -1,46 +1,57 @@
 /* SPDX-License-Identifier: MIT */
 /* The `xseg` command line tool: finds the subcommand. */
 #include <stdio.h>
-#include <string.h>
 
-#include "src/tools/command.h"
+#include "src/tools/help.h"
+#include "src/tools/output.h"
 #include "src/tools/version.h"
 
-static const struct {
-    const char *name;
-    int (*run)(int count, char **arguments);
-    const char *sentence;
-} commands[] = {
-    {"probe", command_probe, "say what a driver can do and what its calls cost"},
-    {"replay", command_replay, "replay recorded programmes through the allocator"},
-};
-
-static void print_usage(FILE *out)
+static int run_command(const struct command *command, int count, char **arguments)
 {
-    (void)fprintf(out, "usage: xseg COMMAND [OPTION]... [FILE]...\n\n");
-    for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++)
-        (void)fprintf(out, "  xseg %-10s %s\n", commands[i].name, commands[i].sentence);
-    (void)fprintf(out, "\n  xseg COMMAND --help lists the options of a command\n"
-                       "  xseg --version      prints the version, the build type and the commit\n");
+    struct option_values values;
+
+    if (!option_parse(command, count, arguments, &values))
+        return COMMAND_BAD;
+    if (!values.of[OPTION_HELP].given)
+        return command->run(&values);
+    help_print(stdout, command);
+    return COMMAND_FINE;
+}
+
+static int run(int count, char **arguments, const struct command **command)
+{
+    struct option_values values;
+
+    *command = &command_tool;
+    if (!option_parse(&command_tool, count, arguments, &values))
+        return COMMAND_BAD;
+    if (values.of[OPTION_VERSION].given) {
+        version_print(stdout);
+        return COMMAND_FINE;
+    }
+    if (values.of[OPTION_HELP].given) {
+        help_print(stdout, &command_tool);
+        return COMMAND_FINE;
+    }
+    if (values.operand_count == 0) {
+        help_print(stderr, &command_tool);
+        return COMMAND_BAD;
+    }
+    *command = command_find(values.operands[0]);
+    if (*command)
+        return run_command(*command, values.operand_count, values.operands);
+    *command = &command_tool;
+    command_complain(&command_tool, "there is no command '%s'; `xseg help` lists them",
+                     values.operands[0]);
+    return COMMAND_BAD;
 }
 
 int main(int count, char **arguments)
 {
-    const char *word = count > 1 ? arguments[1] : "";
+    const struct command *command;
+    int status;
 
-    for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++)
-        if (strcmp(word, commands[i].name) == 0)
-            return commands[i].run(count - 1, arguments + 1);
-    if (strcmp(word, "--version") == 0) {
-        version_print(stdout);
-        return COMMAND_FINE;
-    }
-    if (strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0) {
-        print_usage(stdout);
-        return COMMAND_FINE;
-    }
-    if (count > 1)
-        (void)fprintf(stderr, "xseg: there is no command '%s'\n", word);
-    print_usage(stderr);
-    return COMMAND_BAD;
+    output_guard();
+    status = run(count, arguments, &command);
+    return output_finish(command_full_name(command)) ? status : COMMAND_BAD;
 }

@@ -53,7 +53,8 @@ struct replay_result {
     enum replay_end end;
     uint64_t events; /* that were replayed */
     int64_t oom_at;  /* number of the event, from 0; -1: none */
-    uint64_t failed, failed_served; /* allocations that failed in the file; those that did not here */
+    uint64_t failed,
+        failed_served; /* allocations that failed in the file; those that did not here */
     uint64_t peak_requested, peak_allocated, peak_active, peak_reserved;
     struct xseg_driver_call *calls;
     size_t call_count;

@@ -4,74 +4,149 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "src/tools/style.h"
+
 #define LABEL_WIDTH  24
 #define COLUMN_WIDTH 18
 
-struct cell {
+/* --- Figures: a row of the table has one unit, that of its largest. --- */
+
+struct figure {
+    enum { UNKNOWN, TEXT, COUNT, BYTES, NANOSECONDS, RATIO } kind;
+    uint64_t number;
+    double value;
     char text[32];
 };
 
+struct unit {
+    const char *name;
+    double of; /* how much of what it is counted in */
+    int decimals;
+    double from; /* the least that it is used for */
+};
+
+static const struct unit units_of_bytes[] = {{"bytes", 1, 0, 0},         {"KiB", 0x1p10, 2, 0x1p10},
+                                             {"MiB", 0x1p20, 2, 0x1p20}, {"GiB", 0x1p30, 2, 0x1p30},
+                                             {"TiB", 0x1p40, 2, 0x1p40}, {NULL, 0, 0, 0}};
+static const struct unit units_of_time[] = {
+    {"ns", 1, 1, 0}, {"us", 1e3, 1, 1e4}, {"ms", 1e6, 1, 1e7}, {NULL, 0, 0, 0}};
+
+static const struct unit *unit_for(const struct unit *units, double largest)
+{
+    const struct unit *unit = units;
+
+    while (unit[1].name && largest >= unit[1].from)
+        unit++;
+    return unit;
+}
+
 /* 1234567 as 1,234,567. */
-static struct cell count_of(uint64_t number)
+static void format_count(uint64_t number, char *text, size_t bytes)
 {
     char digits[24];
-    struct cell cell;
-    size_t length = (size_t)snprintf(digits, sizeof(digits), "%" PRIu64, number);
+    const size_t length = (size_t)snprintf(digits, sizeof(digits), "%" PRIu64, number);
     size_t at = 0;
 
-    for (size_t i = 0; i < length; i++) {
+    for (size_t i = 0; i < length && at + 2 < bytes; i++) {
         if (i > 0 && (length - i) % 3 == 0)
-            cell.text[at++] = ',';
-        cell.text[at++] = digits[i];
+            text[at++] = ',';
+        text[at++] = digits[i];
     }
-    cell.text[at] = '\0';
-    return cell;
+    text[at] = '\0';
 }
 
-static struct cell bytes_of(uint64_t bytes)
+/* What is too little to be seen in a unit is not none. */
+static void format_unit(const struct unit *unit, double value, char *text, size_t bytes)
 {
-    static const char *const units[] = {"KiB", "MiB", "GiB", "TiB"};
-    double value = (double)bytes / 1024;
-    struct cell cell;
-    int unit = 0;
+    const double shown = value / unit->of;
 
-    if (bytes < 1024) {
-        snprintf(cell.text, sizeof(cell.text), "%" PRIu64 " bytes", bytes);
-        return cell;
-    }
-    while (value >= 1024 && unit < 3) {
-        value /= 1024;
-        unit++;
-    }
-    snprintf(cell.text, sizeof(cell.text), "%.2f %s", value, units[unit]);
-    return cell;
-}
-
-static struct cell time_of(double nanoseconds)
-{
-    struct cell cell;
-
-    if (nanoseconds < 1e4)
-        snprintf(cell.text, sizeof(cell.text), "%.1f ns", nanoseconds);
-    else if (nanoseconds < 1e7)
-        snprintf(cell.text, sizeof(cell.text), "%.1f us", nanoseconds / 1e3);
+    if (value > 0 && unit->decimals > 0 && shown < 0.01)
+        (void)snprintf(text, bytes, "< 0.01 %s", unit->name);
     else
-        snprintf(cell.text, sizeof(cell.text), "%.1f ms", nanoseconds / 1e6);
-    return cell;
+        (void)snprintf(text, bytes, "%.*f %s", unit->decimals, shown, unit->name);
 }
 
-static struct cell text_of(const char *text)
+static void format_bytes(uint64_t number, char *text, size_t bytes)
 {
-    struct cell cell;
-
-    snprintf(cell.text, sizeof(cell.text), "%s", text);
-    return cell;
+    format_unit(unit_for(units_of_bytes, (double)number), (double)number, text, bytes);
 }
 
-/*
- * The rows of the table; those from LIVE_AVERAGE on only where the trace has a clock, FAILED only where
- * allocations failed in the file.
- */
+static void format_figure(const struct figure *figure, double largest, char *text, size_t bytes)
+{
+    switch (figure->kind) {
+    case UNKNOWN:
+        (void)snprintf(text, bytes, "-");
+        break;
+    case TEXT:
+        (void)snprintf(text, bytes, "%s", figure->text);
+        break;
+    case COUNT:
+        format_count(figure->number, text, bytes);
+        break;
+    case BYTES:
+        format_unit(unit_for(units_of_bytes, largest), (double)figure->number, text, bytes);
+        break;
+    case NANOSECONDS:
+        format_unit(unit_for(units_of_time, largest), figure->value, text, bytes);
+        break;
+    case RATIO:
+        (void)snprintf(text, bytes, "%.3f", figure->value);
+        break;
+    }
+}
+
+static struct figure figure_of(uint64_t number, bool is_bytes)
+{
+    return (struct figure){.kind = is_bytes ? BYTES : COUNT, .number = number};
+}
+
+static struct figure time_of(bool is_known, double nanoseconds)
+{
+    return (struct figure){.kind = is_known ? NANOSECONDS : UNKNOWN, .value = nanoseconds};
+}
+
+static struct figure ratio_of(uint64_t number, uint64_t of)
+{
+    return (struct figure){.kind = of > 0 ? RATIO : UNKNOWN,
+                           .value = of > 0 ? (double)number / (double)of : 0};
+}
+
+static struct figure text_of(const char *text)
+{
+    struct figure figure = {.kind = TEXT};
+
+    (void)snprintf(figure.text, sizeof(figure.text), "%s", text);
+    return figure;
+}
+
+static void print_label(FILE *out, int indent, int width, const char *label)
+{
+    (void)fprintf(out, "%*s%-*s", indent, "", width - indent, label);
+}
+
+static void print_row(FILE *out, int width, const char *label, const struct figure *figures,
+                      unsigned count)
+{
+    char text[48];
+    double largest = 0;
+
+    for (unsigned i = 0; i < count; i++) {
+        const double value =
+            figures[i].kind == NANOSECONDS ? figures[i].value : (double)figures[i].number;
+
+        largest = value > largest ? value : largest;
+    }
+    print_label(out, 2, width, label);
+    for (unsigned i = 0; i < count; i++) {
+        format_figure(&figures[i], largest, text, sizeof(text));
+        (void)fprintf(out, "%*s", COLUMN_WIDTH, text);
+    }
+    (void)fputc('\n', out);
+}
+
+/* --- The rows. --- */
+
+/* Those from LIVE_AVERAGE on only where the trace has a clock, FAILED and SMALLEST where there are such. */
 static const struct {
     const char *label;
     enum {
@@ -83,6 +158,8 @@ static const struct {
         ACTIVE,
         RESERVED,
         WASTE,
+        SMALLEST,
+        CALLS,
         DRIVER_TIME,
         SPEED,
         LIVE_AVERAGE,
@@ -99,6 +176,8 @@ static const struct {
     {"peak active", ACTIVE},
     {"peak reserved", RESERVED},
     {"reserved / requested", WASTE},
+    {"smallest device", SMALLEST},
+    {"driver calls", CALLS},
     {"driver time, modelled", DRIVER_TIME},
     {"time per event", SPEED},
     {"live, average", LIVE_AVERAGE},
@@ -107,76 +186,116 @@ static const struct {
     {"longest call, modelled", LONGEST_CALL},
 };
 
-static struct cell cell_of(const struct replay_result *result, unsigned row)
+static uint64_t sum_calls(const struct replay_result *result)
 {
-    struct cell cell = text_of("-");
+    uint64_t sum = 0;
+
+    for (size_t i = 0; i < result->call_count; i++)
+        sum += result->calls[i].count;
+    return sum;
+}
+
+static struct figure failed_of(const struct replay_result *result)
+{
+    struct figure figure = {.kind = TEXT};
+
+    (void)snprintf(figure.text, sizeof(figure.text), "%" PRIu64 " of %" PRIu64,
+                   result->failed_served, result->failed);
+    return figure;
+}
+
+static struct figure figure_in(const struct report *report, unsigned row)
+{
+    const struct replay_result *result = &report->result;
 
     switch (rows[row].what) {
     case EVENTS:
-        return count_of(result->events);
+        return figure_of(result->events, false);
     case OOM_AT:
-        return result->oom_at < 0 ? text_of("none") : count_of((uint64_t)result->oom_at);
+        return result->oom_at < 0 ? text_of("none") : figure_of((uint64_t)result->oom_at, false);
     case FAILED:
-        snprintf(cell.text, sizeof(cell.text), "%" PRIu64 " of %" PRIu64, result->failed_served,
-                 result->failed);
-        return cell;
+        return failed_of(result);
     case REQUESTED:
-        return bytes_of(result->peak_requested);
+        return figure_of(result->peak_requested, true);
     case ALLOCATED:
-        return bytes_of(result->peak_allocated);
+        return figure_of(result->peak_allocated, true);
     case ACTIVE:
-        return bytes_of(result->peak_active);
+        return figure_of(result->peak_active, true);
     case RESERVED:
-        return bytes_of(result->peak_reserved);
+        return figure_of(result->peak_reserved, true);
     case WASTE:
-        if (result->peak_requested > 0)
-            snprintf(cell.text, sizeof(cell.text), "%.3f",
-                     (double)result->peak_reserved / (double)result->peak_requested);
-        return cell;
+        return ratio_of(result->peak_reserved, result->peak_requested);
+    case SMALLEST:
+        return report->has_min_device ? figure_of(report->min_device, true) : text_of("none");
+    case CALLS:
+        return figure_of(sum_calls(result), false);
     case DRIVER_TIME:
-        return result->has_driver_time ? time_of((double)result->driver_ns) : cell;
+        return time_of(result->has_driver_time, (double)result->driver_ns);
     case SPEED:
-        return time_of(result->ns_per_event);
+        return time_of(true, result->ns_per_event);
     case LIVE_AVERAGE:
-        return bytes_of(result->watch.live_time_avg);
+        return figure_of(result->watch.live_time_avg, true);
     case RESERVED_AVERAGE:
-        return bytes_of(result->watch.reserved_time_avg);
+        return figure_of(result->watch.reserved_time_avg, true);
     case WAITS:
-        return count_of(result->watch.request_path_syncs);
+        return figure_of(result->watch.request_path_syncs, false);
     case LONGEST_CALL:
-        return result->watch.has_times ? time_of((double)result->watch.max_call_ns) : cell;
+        break;
     }
-    return cell;
+    return time_of(result->watch.has_times, (double)result->watch.max_call_ns);
 }
 
-static void print_label(FILE *out, const char *label)
+static bool is_shown(const struct report *reports, unsigned count, unsigned row)
 {
-    (void)fprintf(out, "  %-*s", LABEL_WIDTH, label);
+    bool has_min_device = false;
+
+    for (unsigned i = 0; i < count; i++)
+        has_min_device |= reports[i].has_min_device;
+    if (rows[row].what >= LIVE_AVERAGE)
+        return reports[0].result.watch.has_clock;
+    if (rows[row].what == SMALLEST)
+        return has_min_device;
+    return rows[row].what != FAILED || reports[0].result.failed > 0;
 }
 
-static void print_cell(FILE *out, struct cell cell)
+/* --- Driver calls by name. --- */
+
+static uint64_t calls_in(const struct report *report, size_t call)
 {
-    (void)fprintf(out, "%*s", COLUMN_WIDTH, cell.text);
+    return call < report->result.call_count ? report->result.calls[call].count : 0;
 }
 
-static void print_calls(FILE *out, const struct report *reports, unsigned count)
+/* As wide as the longest name needs, and no narrower than the rows above. */
+static int width_of_names(const struct report *report)
+{
+    int width = LABEL_WIDTH + 2;
+
+    for (size_t call = 0; call < report->result.call_count; call++) {
+        const int length = (int)strlen(report->result.calls[call].name) + 4;
+
+        width = length > width ? length : width;
+    }
+    return width;
+}
+
+static void print_calls(FILE *out, int width, const struct report *reports, unsigned count)
 {
     for (size_t call = 0; call < reports[0].result.call_count; call++) {
+        struct figure figures[REPORT_COLUMNS];
+        char name[128];
         uint64_t sum = 0;
 
-        for (unsigned i = 0; i < count; i++)
-            if (call < reports[i].result.call_count)
-                sum += reports[i].result.calls[call].count;
-        if (sum == 0)
-            continue;
-        print_label(out, reports[0].result.calls[call].name);
-        for (unsigned i = 0; i < count; i++)
-            print_cell(out, call < reports[i].result.call_count
-                                ? count_of(reports[i].result.calls[call].count)
-                                : text_of("-"));
-        (void)fputc('\n', out);
+        for (unsigned i = 0; i < count; i++) {
+            figures[i] = figure_of(calls_in(&reports[i], call), false);
+            sum += figures[i].number;
+        }
+        (void)snprintf(name, sizeof(name), "  %s", reports[0].result.calls[call].name);
+        if (sum > 0)
+            print_row(out, width, name, figures, count);
     }
 }
+
+/* --- Sentences. --- */
 
 static void print_check(FILE *out, const struct report *report)
 {
@@ -184,70 +303,139 @@ static void print_check(FILE *out, const struct report *report)
 
     if (!result->was_checked)
         return;
-    (void)fprintf(out, "%" PRIu64 " of %" PRIu64 " steps agree",
+    (void)fprintf(out, "%s%" PRIu64 " of %" PRIu64 " steps agree",
+                  style_on(out, result->mismatches > 0 ? STYLE_BAD : STYLE_GOOD),
                   result->checked - result->mismatches, result->checked);
     if (result->check_end_line > 0)
         (void)fprintf(out, " up to line %" PRIu32 ", where only xseg found memory",
                       result->check_end_line);
-    (void)fputc('\n', out);
+    (void)fprintf(out, "%s\n", style_off(out));
 }
 
-static void print_head(FILE *out, const struct report *reports, unsigned count)
+/* "2.4 x fewer driver calls"; a number where the factor would be 1.0. */
+static void print_fewer(FILE *out, uint64_t before, uint64_t after)
 {
-    (void)fprintf(out, "%s\n", reports[0].file);
+    const uint64_t low = before < after ? before : after;
+    const uint64_t high = before < after ? after : before;
+    const char *const word = after < before ? "fewer" : "more";
+    char text[32];
+
+    if (before == after) {
+        (void)fputs("as many driver calls", out);
+    } else if (low > 0 && (double)high / (double)low >= 1.05) {
+        (void)fprintf(out, "%.1f x %s driver calls", (double)high / (double)low, word);
+    } else {
+        format_count(high - low, text, sizeof(text));
+        (void)fprintf(out, "%s %s driver call%s", text, word, high - low == 1 ? "" : "s");
+    }
+}
+
+/* "reserves 23.9 GiB less". */
+static void print_less(FILE *out, uint64_t before, uint64_t after)
+{
+    const double difference = before < after ? (double)(after - before) : (double)(before - after);
+    const struct unit *unit = unit_for(units_of_bytes, difference);
+
+    if (before == after)
+        (void)fputs("reserves as much", out);
+    else
+        (void)fprintf(out, "reserves %.*f %s %s", unit->decimals > 0, difference / unit->of,
+                      unit->name, after < before ? "less" : "more");
+}
+
+/* A programme that ended early held less: its peaks say nothing. */
+static bool print_shortage(FILE *out, const struct replay_result *first,
+                           const struct replay_result *second)
+{
+    const bool both = first->oom_at >= 0 && second->oom_at >= 0;
+    const int64_t at = first->oom_at >= 0 ? first->oom_at : second->oom_at;
+
+    if (first->oom_at == second->oom_at)
+        return false;
+    if (both)
+        (void)fprintf(out, "both run out of memory: A at event %" PRId64 ", B at event %" PRId64,
+                      first->oom_at, second->oom_at);
+    else
+        (void)fprintf(out, "%c runs out of memory at event %" PRId64 ", %c does not",
+                      first->oom_at >= 0 ? 'A' : 'B', at, first->oom_at >= 0 ? 'B' : 'A');
+    return true;
+}
+
+static enum style style_of(const struct replay_result *first, const struct replay_result *second)
+{
+    if (first->oom_at != second->oom_at)
+        return second->oom_at < 0 || (first->oom_at >= 0 && first->oom_at < second->oom_at)
+                   ? STYLE_GOOD
+                   : STYLE_BAD;
+    if (first->peak_reserved == second->peak_reserved)
+        return STYLE_STRONG;
+    return second->peak_reserved < first->peak_reserved ? STYLE_GOOD : STYLE_BAD;
+}
+
+/* What the second configuration does better or worse than the first. */
+static void print_verdict(FILE *out, const struct report *reports)
+{
+    const struct replay_result *first = &reports[0].result, *second = &reports[1].result;
+
+    (void)fputs(style_on(out, style_of(first, second)), out);
+    if (!print_shortage(out, first, second)) {
+        (void)fputs("B ", out);
+        print_less(out, first->peak_reserved, second->peak_reserved);
+        (void)fputs(", ", out);
+        print_fewer(out, sum_calls(first), sum_calls(second));
+    }
+    (void)fprintf(out, "%s\n", style_off(out));
+}
+
+/* --- The whole. --- */
+
+static void print_head(FILE *out, int width, const struct report *reports, unsigned count)
+{
+    char memory[48] = "this machine's";
+
+    (void)fprintf(out, "%s%s%s\n", style_on(out, STYLE_STRONG), reports[0].file, style_off(out));
     for (unsigned i = 0; i < count; i++) {
         const char *config = reports[i].config[0] ? reports[i].config : "(none: the defaults)";
         char label[] = "configuration A";
 
         label[sizeof(label) - 2] = (char)('A' + (int)i);
-        print_label(out, count > 1 ? label : "configuration");
+        print_label(out, 2, width, count > 1 ? label : "configuration");
         (void)fprintf(out, "%s\n", config);
     }
-    print_label(out, "device memory");
-    (void)fprintf(out, "%s\n",
-                  reports[0].driver == GPU_SIMULATED ? bytes_of(reports[0].device_bytes).text
-                                                     : "this machine's");
-    for (unsigned i = 0; i < count && count > 1; i++) {
-        char name[2] = {(char)('A' + (int)i), '\0'};
+    if (reports[0].driver == GPU_SIMULATED)
+        format_bytes(reports[0].device_bytes, memory, sizeof(memory));
+    print_label(out, 2, width, "device memory");
+    (void)fprintf(out, "%s\n", memory);
+    if (count > 1) {
+        const struct figure names[REPORT_COLUMNS] = {text_of("A"), text_of("B")};
 
-        if (i == 0)
-            print_label(out, "");
-        print_cell(out, text_of(name));
+        print_row(out, width, "", names, count);
     }
-    if (count > 1)
-        (void)fputc('\n', out);
 }
 
-void report_table(FILE *out, const struct report *reports, unsigned count)
+void report_table(FILE *out, const struct report *reports, unsigned count, bool with_calls)
 {
-    bool has_min_device = false;
+    const int width = with_calls ? width_of_names(&reports[0]) : LABEL_WIDTH + 2;
 
-    print_head(out, reports, count);
+    print_head(out, width, reports, count);
     for (unsigned row = 0; row < sizeof(rows) / sizeof(rows[0]); row++) {
-        if (rows[row].what >= LIVE_AVERAGE && !reports[0].result.watch.has_clock)
-            break;
-        if (rows[row].what == FAILED && reports[0].result.failed == 0)
+        struct figure figures[REPORT_COLUMNS];
+
+        if (!is_shown(reports, count, row))
             continue;
-        print_label(out, rows[row].label);
         for (unsigned i = 0; i < count; i++)
-            print_cell(out, cell_of(&reports[i].result, row));
-        (void)fputc('\n', out);
+            figures[i] = figure_in(&reports[i], row);
+        print_row(out, width, rows[row].label, figures, count);
+        if (rows[row].what == CALLS && with_calls)
+            print_calls(out, width, reports, count);
     }
-    for (unsigned i = 0; i < count; i++)
-        has_min_device |= reports[i].has_min_device;
-    if (has_min_device) {
-        print_label(out, "smallest device");
-        for (unsigned i = 0; i < count; i++)
-            print_cell(out, reports[i].has_min_device ? bytes_of(reports[i].min_device)
-                                                      : text_of("none"));
-        (void)fputc('\n', out);
-    }
-    print_calls(out, reports, count);
     for (unsigned i = 0; i < count; i++)
         print_check(out, &reports[i]);
     for (unsigned i = 0; i < count; i++)
         if (reports[i].result.explained.is_there)
             explained_print(out, &reports[i].result.explained);
+    if (count > 1)
+        print_verdict(out, reports);
 }
 
 /* File names may hold any byte; JSON may not. */

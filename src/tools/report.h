@@ -27,8 +27,13 @@ struct report {
 
 #define REPORT_COLUMNS 2
 
-/* Up to REPORT_COLUMNS replays of one file, side by side. */
-void report_table(FILE *out, const struct report *reports, unsigned count);
+/*
+ * Up to REPORT_COLUMNS replays of one file, side by side; of two, with a sentence at the end about what
+ * the second one does better or worse.
+ *
+ * @param with_calls  name each driver call; otherwise only how many there were
+ */
+void report_table(FILE *out, const struct report *reports, unsigned count, bool with_calls);
 
 /* One JSON object.  Returns NULL without host memory. */
 json_t *report_json(const struct report *report);

@@ -301,8 +301,9 @@ bool xtrace_read(FILE *file, int device, struct xtrace *out, struct xtrace_fault
         reader->fault = fault;
         reader->trace.stream_count = 1;
         reader->trace.pool_count = 1;
-        fine = input_peek(input) == PICKLE_PROTO ? snapshot_read(reader, input, device)
-                                                 : read_lines(reader, input);
+        reader->trace.is_snapshot = input_peek(input) == PICKLE_PROTO;
+        fine = reader->trace.is_snapshot ? snapshot_read(reader, input, device)
+                                         : read_lines(reader, input);
     } else {
         *fault = (struct xtrace_fault){1, "no host memory is left to read the file"};
     }

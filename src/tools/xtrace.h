@@ -98,6 +98,7 @@ struct xtrace {
     uint64_t device_bytes;                /* of the `d` line; 0 without one */
     uint64_t events;                      /* allocations and frees */
     bool has_clock;                       /* there are `@` lines */
+    bool is_snapshot;                     /* the file is a memory snapshot */
     uint32_t slot_count;                  /* slots are below this */
     uint32_t stream_count;                /* streams are below this; at least 1 */
     uint64_t stream_name[XTRACE_STREAMS]; /* what the file calls each */

@@ -34,10 +34,10 @@ class ReplayTest(unittest.TestCase):
         path.write_bytes(text if isinstance(text, bytes) else b"xtrace 1\n" + text.encode())
         return path
 
-    def replay(self, *arguments, exit_status=0):
+    def replay(self, *arguments, exit_status=0, given=b""):
         """Run `xseg replay` and expect an exit status."""
         done = subprocess.run([TOOL, "replay", *map(str, arguments)], capture_output=True,
-                              stdin=subprocess.DEVNULL, timeout=120, check=False)
+                              input=given, timeout=120, check=False)
         done.stdout, done.stderr = done.stdout.decode(), done.stderr.decode(errors="replace")
         done.stderr = CHECKED.sub("", done.stderr)
         self.assertEqual(done.returncode, exit_status, done.stdout + done.stderr)
@@ -125,6 +125,8 @@ class BadInput(ReplayTest):
                 (("--config", "nonsense", good), "nonsense"),
                 (("--check", "--compare", "", good), "--compare"),
                 (("--timeline", self.folder / "no/where", good), "cannot be written"),
+                (("--device", "0", good), "this is a trace"),
+                (("--device", "1024", good), "from 0 to 1023"),
                 (("--timeline", self.folder / "out", good, good), "one trace")):
             with self.subTest(arguments):
                 done = self.replay(*arguments, exit_status=2)
@@ -193,6 +195,90 @@ class Figures(ReplayTest):
         self.assertEqual([one["peak_reserved"] // MIB for one in both], [40, 30])
         text = self.replay("--compare", "expandable_segments:False", path).stdout
         self.assertRegex(text, r"peak reserved +40.00 MiB +30.00 MiB\n")
+
+    def verdict(self, text, *options, exit_status=0):
+        """The last line of a comparison."""
+        done = self.replay(*options, self.file(text), exit_status=exit_status)
+        return done.stdout.splitlines()[-1]
+
+    def test_verdicts(self):
+        text = "a 0 30000000 0\nf 0\n"
+        classic = ("--compare", "expandable_segments:False")
+        self.assertRegex(self.verdict(text, *classic),
+                         r"\AB reserves 10\.0 MiB less, (\d\.\d x|\d+) (fewer|more) driver calls\Z")
+        self.assertRegex(self.verdict("c \n" + text, "--compare", "expandable_segments:True"),
+                         r"\AB reserves 10\.0 MiB more, ")
+        self.assertEqual(self.verdict(text, "--compare", "expandable_segments:True"),
+                         "B reserves as much, as many driver calls")
+        self.assertEqual(self.verdict("", *classic), "B reserves as much, as many driver calls")
+
+    def test_verdicts_count_driver_calls(self):
+        grow = "".join(f"a {i} 30000000 0\n" for i in range(40))
+        both = json.loads(self.replay("--json", "--compare", "expandable_segments:False",
+                                      self.file(grow)).stdout)
+        sums = [sum(one["driver_calls"].values()) for one in both]
+        self.assertGreater(max(sums), 1.05 * min(sums))
+        word = "fewer" if sums[1] < sums[0] else "more"
+        self.assertTrue(self.verdict(grow, "--compare", "expandable_segments:False").endswith(
+            f", {max(sums) / min(sums):.1f} x {word} driver calls"))
+
+    def test_verdicts_under_shortage(self):
+        text = "d 44\na 0 31457280 0\na 1 10485760 0\n"
+        classic = "expandable_segments:False"
+        self.assertEqual(self.verdict(text, "--compare", "hard_limit_mb:34", exit_status=3),
+                         "B runs out of memory at event 1, A does not")
+        self.assertEqual(self.verdict(text, "--config", "hard_limit_mb:34", "--compare", classic,
+                                      exit_status=3),
+                         "A runs out of memory at event 1, B does not")
+        self.assertEqual(self.verdict(text, "--config", "hard_limit_mb:34", "--compare",
+                                      "hard_limit_mb:20", exit_status=3),
+                         "both run out of memory: A at event 1, B at event 0")
+
+    def test_one_unit_a_row(self):
+        path = self.file("a 0 1000 0\nf 0\na 1 100000000000 0\n")
+        text = self.replay("--device-memory", "200GiB", "--compare", "hard_limit_mb:100", path,
+                           exit_status=3).stdout
+        self.assertRegex(text, r"peak reserved +93\.\d\d GiB +< 0\.01 GiB\n")
+        units = re.findall(r"^  peak \w+ +[\d.]+ (\w+) +(?:< )?[\d.]+ (\w+)$", text, re.MULTILINE)
+        self.assertEqual(len(units), 4)
+        for first, second in units:
+            self.assertEqual(first, second)
+
+    def test_driver_calls_by_name_only_when_asked_for(self):
+        path = self.file("a 0 30000000 0\n")
+        few, all_ = (self.replay(*option, path).stdout for option in ((), ("-v",)))
+        self.assertNotIn("cuMem", few)
+        self.assertRegex(few, r"\n  driver calls +\d+\n")
+        self.assertEqual(self.replay("--verbose", path).stdout.count("\n    cu"),
+                         all_.count("\n    cu"))
+        named = dict(re.findall(r"^    (cu\w+) +([\d,]+)$", all_, re.MULTILINE))
+        total = int(re.search(r"  driver calls +(\d+)", few)[1])
+        self.assertEqual(sum(map(int, named.values())), total)
+        # Figures end in one column, whatever the names are.
+        figures = [line for line in all_.splitlines() if re.search(r"  \d+$", line)]
+        self.assertGreater(len(figures), 5)
+        self.assertEqual(len(set(map(len, figures))), 1)
+
+    def test_standard_input(self):
+        one = json.loads(self.replay("--json", "-", given=b"xtrace 1\na 0 512 0\n").stdout)
+        self.assertEqual((one["trace"], one["events"]), ("standard input", 1))
+        packed = (ROOT / "benchmarks/traces/moe_train.xtrace.zst").read_bytes()
+        self.assertGreater(json.loads(self.replay("--json", "-", given=packed).stdout)["events"],
+                           1000)
+        done = self.replay("-", given=b"xtrace 1\nx\n", exit_status=2)
+        self.assertTrue(done.stderr.startswith("standard input:2: "), done.stderr)
+        done = self.replay("-", "-", given=b"xtrace 1\na 0 512 0\n", exit_status=2)
+        self.assertIn("standard input can be read once only", done.stderr)
+
+    def test_the_timeline_on_standard_output(self):
+        path, out = self.file("a 0 512 0\nf 0\n"), self.folder / "timeline"
+        table = self.replay("--timeline", out, path).stdout
+        done = self.replay("--timeline", "-", path)
+        self.assertEqual(done.stdout, out.read_text())
+        self.assertEqual(done.stderr.splitlines()[:5], table.splitlines()[:5])
+        done = self.replay("--json", "--timeline", "-", path)
+        self.assertEqual(json.loads(done.stderr)["events"], 2)
+        self.assertEqual(done.stdout, out.read_text())
 
     def test_timeline(self):
         out = self.folder / "timeline"

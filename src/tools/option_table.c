@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/tools/option.h"
+
+#define PRESETS                                               \
+    {                                                         \
+        "none", "a100", "a100_cold", "consumer", "rocm_slow", \
+    }
+#define DEVICE_TAKES "the number of a device, from 0 to 1023"
+
+const struct option_row option_table[OPTION_COUNT] = {
+    [OPTION_HELP] =
+        {
+            .name = "help",
+            .letter = 'h',
+            .meaning = "print this",
+        },
+    [OPTION_VERSION] =
+        {
+            .name = "version",
+            .letter = 'V',
+            .meaning = "print the version, the build type and the commit",
+        },
+    [OPTION_COLOR] =
+        {
+            .name = "color",
+            .takes = OPTION_TAKES_WORD,
+            .argument = "WHEN",
+            .words = {"auto", "always", "never"},
+            .meaning = "colours: `auto` (default) on a terminal unless `NO_COLOR` is set, `always` "
+                       "or `never`",
+        },
+    [OPTION_VERBOSE] =
+        {
+            .name = "verbose",
+            .letter = 'v',
+            .meaning = "print what is left out else: every driver call by name, every key",
+        },
+    [OPTION_JSON] =
+        {
+            .name = "json",
+            .meaning = "print JSON",
+        },
+    [OPTION_KEYS] =
+        {
+            .name = "keys",
+            .meaning = "list all keys with their meaning, what they accept and their defaults",
+        },
+    [OPTION_CONFIG] =
+        {
+            .name = "config",
+            .takes = OPTION_TAKES_KEYS,
+            .argument = "STRING",
+            .meaning = "configuration; otherwise the file's, otherwise the defaults. It takes the "
+                       "place of the file's whole `c` line",
+        },
+    [OPTION_DEVICE_MEMORY] =
+        {
+            .name = "device-memory",
+            .takes = OPTION_TAKES_SIZE,
+            .argument = "SIZE",
+            .least = (uint64_t)2 << 20,
+            .most = (uint64_t)1 << 60,
+            .meaning = "of the simulated device, such as `900MiB` or `24GiB`; a number alone is in "
+                       "bytes; rounded down to 2 MiB. Otherwise the file's, otherwise 80 GiB",
+        },
+    [OPTION_DRIVER] =
+        {
+            .name = "driver",
+            .takes = OPTION_TAKES_WORD,
+            .argument = "DRIVER",
+            .words = {"sim", "cuda"},
+            .meaning = "`sim`: the simulated driver (default); `cuda`: this machine's, "
+                       "`libcuda.so.1`",
+        },
+    [OPTION_COSTS] =
+        {
+            .name = "costs",
+            .takes = OPTION_TAKES_WORD,
+            .argument = "PRESET",
+            .words = PRESETS,
+            .meaning = "what simulated driver calls cost: `none`, `a100` (default), `a100_cold`, "
+                       "`consumer` or `rocm_slow`",
+        },
+    [OPTION_PROBE_COSTS] =
+        {
+            .name = "costs",
+            .takes = OPTION_TAKES_WORD,
+            .argument = "PRESET",
+            .words = PRESETS,
+            .meaning = "what simulated driver calls cost: `none`, `a100`, `a100_cold`, `consumer` "
+                       "or `rocm_slow`; otherwise what `XSEG_SIM_COSTS` says, otherwise `a100`",
+        },
+    [OPTION_CHECK] =
+        {
+            .name = "check",
+            .takes = OPTION_TAKES_WORD,
+            .may_lack = true,
+            .argument = "HOW",
+            .words = {"exact", "floor"},
+            .meaning = "compare with a tape's answers. `exact` (default): every number; `floor`: "
+                       "only that no request fails that the tape served, up to the first that only "
+                       "xseg served",
+        },
+    [OPTION_MIN_DEVICE] =
+        {
+            .name = "min-device",
+            .meaning = "also find the smallest device on which the trace completes",
+        },
+    [OPTION_COMPARE] =
+        {
+            .name = "compare",
+            .takes = OPTION_TAKES_KEYS,
+            .argument = "STRING",
+            .meaning = "replay under this configuration, too; print both, and what the difference "
+                       "is",
+        },
+    [OPTION_EXPLAIN] =
+        {
+            .name = "explain",
+            .meaning = "say at the end, or where memory ran out, why each reserved byte is not "
+                       "free: by kind, with the largest of each. How old blocks are it says with "
+                       "the key `block_ages:True`",
+        },
+    [OPTION_SNAPSHOT_DEVICE] =
+        {
+            .name = "device",
+            .takes = OPTION_TAKES_NUMBER,
+            .argument = "N",
+            .most = 1023,
+            .unit = DEVICE_TAKES,
+            .meaning = "of a memory snapshot: the history of this device; otherwise the one with "
+                       "most entries",
+        },
+    [OPTION_PROBE_DEVICE] =
+        {
+            .name = "device",
+            .takes = OPTION_TAKES_NUMBER,
+            .argument = "N",
+            .most = 1023,
+            .unit = DEVICE_TAKES,
+            .meaning = "which device; otherwise 0",
+        },
+    [OPTION_TIMELINE] =
+        {
+            .name = "timeline",
+            .takes = OPTION_TAKES_OUTPUT,
+            .argument = "FILE",
+            .meaning =
+                "write memory over time, as columns with tabs between them: event, "
+                "requested, allocated, reserved. With `-` as FILE it goes to standard output, "
+                "and what else is printed to standard error",
+        },
+    [OPTION_TICK] =
+        {
+            .name = "tick",
+            .takes = OPTION_TAKES_NUMBER,
+            .argument = "MS",
+            .most = UINT64_MAX - 1,
+            .standard = 1000,
+            .unit = "a whole number of milliseconds",
+            .meaning = "how often `xseg_tick()` is called while the trace's clock goes on; "
+                       "otherwise each 1000 ms. 0: never",
+        },
+};

@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: MIT
+"""What the tool says about itself, in which colours, and what becomes of output that is refused.
+
+help.py TOOL SOURCE_ROOT
+"""
+import os
+import pathlib
+import pty
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+import unittest
+
+TRACE = "xtrace 1\na 0 30000000 0\nf 0\n"
+
+
+def run(*arguments, **settings):
+    """Run the tool."""
+    usual = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.run([TOOL, *arguments], timeout=120, check=False, text=True,
+                          **{**usual, **settings})
+
+
+def said(*arguments, **settings):
+    """What the tool says on standard output, with nothing wrong."""
+    done = run(*arguments, **settings)
+    assert (done.returncode, done.stderr) == (0, ""), done
+    return done.stdout
+
+
+def commands():
+    """The names of all commands, as the help lists them."""
+    listed = re.search(r"\nCommands:\n((?:  .*\n)+)", said("help"))[1]
+    return re.findall(r"^  (\w+) ", listed, re.MULTILINE)
+
+
+def options(command):
+    """The long options of a command, as its help lists them."""
+    listed = re.search(r"\nOptions:\n((?:  .*\n)+)", said("help", command))[1]
+    return re.findall(r"^  (?:-\w, |    )--([\w-]+)", listed, re.MULTILINE)
+
+
+def on_a_terminal(*arguments, **environment):
+    """What the tool writes to a terminal."""
+    reader, writer = pty.openpty()
+    try:
+        with subprocess.Popen([TOOL, *arguments], stdin=subprocess.DEVNULL, stdout=writer,
+                              stderr=subprocess.DEVNULL,
+                              env={**os.environ, "TERM": "xterm", **environment}) as tool:
+            os.close(writer)
+            text = b""
+            while True:
+                try:
+                    piece = os.read(reader, 65536)
+                except OSError:  # the other end has been closed
+                    piece = b""
+                if not piece:
+                    break
+                text += piece
+            tool.wait(timeout=120)
+    finally:
+        os.close(reader)
+    return text.decode()
+
+
+class Help(unittest.TestCase):
+    def test_every_command_is_explained(self):
+        self.assertIn("replay", commands())
+        self.assertEqual(commands(), sorted(commands()))
+        for command in commands():
+            with self.subTest(command):
+                text = said("help", command)
+                self.assertTrue(text.startswith(f"usage: xseg {command} "), text)
+                for heading in ("Options:", "Examples:", "Exit status:"):
+                    self.assertIn(f"\n{heading}\n  ", text)
+                self.assertEqual(said(command, "--help"), text)
+                self.assertEqual(said(command, "-h"), text)
+
+    def test_no_line_is_long(self):
+        for text in (said("help"), *(said("help", command) for command in commands())):
+            self.assertLessEqual(max(map(len, text.splitlines())), 80)
+            self.assertNotIn("`" + "`", text)
+
+    def test_the_tool_itself(self):
+        self.assertEqual(said("--help"), said("help"))
+        self.assertEqual(said("-h"), said("help"))
+        self.assertEqual(said("-V"), said("--version"))
+        self.assertRegex(said("-V"), r"\Axseg \d+\.\d+\.\d+")
+        done = run()
+        self.assertEqual((done.returncode, done.stdout, done.stderr), (2, "", said("help")))
+
+    def test_examples_use_what_there_is(self):
+        for command in (None, *commands()):
+            text = said("help", *filter(None, [command]))
+            examples = re.findall(r"^  ((?:.*\| )?xseg .*)\n      ", text, re.MULTILINE)
+            self.assertTrue(examples, command)
+            for example in examples:
+                _, name, *words = shlex.split(example.split("| jq")[0].split("| ")[-1])
+                self.assertIn(name, commands())
+                given = {word[2:].split("=")[0] for word in words if word.startswith("--")}
+                self.assertLessEqual(given, set(options(name)), example)
+
+    def test_what_there_is_not(self):
+        for arguments in (("fly",), ("help", "fly")):
+            done = run(*arguments)
+            self.assertEqual((done.returncode, done.stdout), (2, ""))
+            self.assertRegex(done.stderr, r"\Axseg(?: help)?: there is no command 'fly'; "
+                                          r"`xseg help` lists them\n\Z")
+        done = run("--fly")
+        self.assertEqual((done.returncode, done.stdout), (2, ""))
+        self.assertRegex(done.stderr, r"\Axseg: .*option '--fly'\nxseg --help lists the options\n\Z")
+        done = run("help", "probe", "replay")
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("replay is no option", done.stderr)
+
+    def test_options_of_a_command_stay_with_it(self):
+        done = run("probe", "--min-device")
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("xseg probe: unrecognized option '--min-device'", done.stderr)
+
+
+class Colours(unittest.TestCase):
+    ESCAPE = "\033["
+
+    def test_on_a_terminal_only(self):
+        self.assertIn(self.ESCAPE, on_a_terminal("help", "replay"))
+        self.assertNotIn(self.ESCAPE, said("help", "replay"))
+
+    def test_they_change_nothing_else(self):
+        plain = re.sub(r"\033\[[\d;]*m", "", on_a_terminal("help", "replay"))
+        self.assertEqual(plain.replace("\r\n", "\n"), said("help", "replay"))
+
+    def test_who_does_not_want_them(self):
+        self.assertNotIn(self.ESCAPE, on_a_terminal("help", NO_COLOR="1"))
+        self.assertIn(self.ESCAPE, on_a_terminal("help", NO_COLOR=""))
+        self.assertNotIn(self.ESCAPE, on_a_terminal("help", TERM="dumb"))
+        self.assertNotIn(self.ESCAPE, on_a_terminal("help", "--color=never"))
+
+    def test_who_wants_them(self):
+        self.assertIn(self.ESCAPE, said("help", "--color=always"))
+        self.assertIn(self.ESCAPE, on_a_terminal("help", "--color", "always", NO_COLOR="1"))
+        done = run("help", "--color=green")
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("--color takes auto, always or never", done.stderr)
+
+
+class Output(unittest.TestCase):
+    """Whatever cannot be written is an exit status and a sentence."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        self.trace = self.folder / "trace"
+        self.trace.write_text(TRACE)
+
+    def ways(self):
+        """Everything that writes."""
+        yield from (["help"], ["--help"], ["--version"], ["-V"], ["probe"], ["probe", "--json"])
+        yield from ([command, "--help"] for command in commands())
+        for options_ in ([], ["--json"], ["-v", "--compare", ""], ["--explain"],
+                         ["--timeline", "-"]):
+            yield ["replay", *options_, str(self.trace)]
+
+    def refused(self, arguments, **settings):
+        done = run(*arguments, **settings)
+        self.assertEqual(done.returncode, 2, done)
+        self.assertRegex(done.stderr, r"could? ?not be written|cannot be written")
+
+    def test_a_full_device(self):
+        for arguments in self.ways():
+            with self.subTest(arguments), open("/dev/full", "w", encoding="utf-8") as full:
+                self.refused(arguments, stdout=full)
+
+    def test_a_closed_output(self):
+        for arguments in self.ways():
+            with self.subTest(arguments):
+                self.refused(arguments, preexec_fn=lambda: os.close(1))
+
+    def test_a_file_does_not_become_the_output(self):
+        out = self.folder / "timeline"
+        self.refused(["replay", "--timeline", str(out), str(self.trace)],
+                     preexec_fn=lambda: os.close(1))
+        self.assertEqual(out.read_text().splitlines()[0], "# event\trequested\tallocated\treserved")
+        self.assertEqual(len(out.read_text().splitlines()), 3)
+
+    def test_a_full_timeline(self):
+        self.refused(["replay", "--timeline", "/dev/full", str(self.trace)])
+
+    def test_what_fails_for_itself_keeps_its_own_sentence(self):
+        with open("/dev/full", "w", encoding="utf-8") as full:
+            done = run("replay", str(self.folder / "nowhere"), stdout=full)
+        self.assertEqual(done.returncode, 2)
+        self.assertEqual(len(done.stderr.splitlines()), 1)
+
+    def test_a_closed_input(self):
+        done = run("replay", "-", stdin=None, preexec_fn=lambda: os.close(0))
+        self.assertEqual((done.returncode, done.stdout), (2, ""))
+        self.assertRegex(done.stderr, r"\Astandard input:1: cannot be read")
+
+
+if __name__ == "__main__":
+    TOOL = sys.argv[1]
+    unittest.main(argv=sys.argv[:1])
