@@ -5,29 +5,8 @@
 
 #include "src/base/error.h"
 #include "src/core/allocator.h"
+#include "src/core/config_keys.h"
 #include "src/core/config_table.h"
-
-/* Whether a key has another value than it has without a string. */
-static bool is_set(const struct xseg_config *config, enum xseg_config_key key)
-{
-    struct xseg_config unset;
-    struct xseg_text text;
-    char given[320], usual[320];
-
-    xseg_config_init(&unset);
-    xseg_text_init(&text, given, sizeof(given));
-    (void)xseg_config_print_value(config, key, &text);
-    xseg_text_init(&text, usual, sizeof(usual));
-    (void)xseg_config_print_value(&unset, key, &text);
-    return strcmp(given, usual) != 0;
-}
-
-static bool has_effect(const struct xseg_config *config, enum xseg_config_key key)
-{
-    const struct xseg_config_row *row = &xseg_config_table[key];
-
-    return row->acts && (config->expandable_segments || !row->is_expandable);
-}
 
 void xseg_allocator_log_idle_keys(struct xseg_allocator *allocator, uint64_t named)
 {
@@ -37,8 +16,9 @@ void xseg_allocator_log_idle_keys(struct xseg_allocator *allocator, uint64_t nam
 
     xseg_text_init(&text, buffer, sizeof(buffer));
     for (unsigned key = 0; key < XSEG_CONFIG_KEYS; key++)
-        if ((named >> key & 1) != 0 && !has_effect(config, (enum xseg_config_key)key) &&
-            is_set(config, (enum xseg_config_key)key))
+        if ((named >> key & 1) != 0 &&
+            !xseg_config_keys_has_effect(config, (enum xseg_config_key)key) &&
+            xseg_config_keys_is_set(config, (enum xseg_config_key)key))
             xseg_text_add(&text, "%s%s", text.length > 0 ? ", " : "", xseg_config_table[key].name);
     if (text.length > 0)
         xseg_log_line(&allocator->log, XSEG_LOG_WARNING,

@@ -438,7 +438,7 @@ void xseg_config_table_suggest(const char *name, size_t length)
     if (nearest.name != NULL)
         xseg_fail_add(": did you mean %s?", nearest.name);
     else
-        xseg_fail_add(": expected a key; docs/options.md lists them");
+        xseg_fail_add(": expected a key; `xseg config --keys` lists them");
 }
 
 static void print_row(const struct xseg_config *defaults, enum xseg_config_key key,

@@ -24,12 +24,34 @@ const struct command command_tool = {
         {
             {"xseg replay --compare expandable_segments:False job.pickle",
              "what expandable segments save in a PyTorch job, by its memory snapshot"},
+            {"xseg config", "which configuration a programme would get here, and why"},
             {"xseg probe --driver cuda", "what this machine's driver can do and what it costs"},
         },
     .exits = {FINE, NULL, "a bad argument"},
 };
 
 const struct command commands[] = {
+    {
+        .name = "config",
+        .run = command_config,
+        .sentence = "say which configuration is in force and why, check a string, list keys",
+        .usage = "[STRING]",
+        .operands = COMMAND_TEXT,
+        .most_operands = 1,
+        .options = {OPTION_KEYS, OPTION_VERBOSE, OPTION_JSON, OPTION_COLOR, OPTION_HELP},
+        .description =
+            "Reads a configuration as a programme would that opens the allocator here: STRING, "
+            "else the first of the variables `XSEG_ALLOC_CONF`, `PYTORCH_CUDA_ALLOC_CONF` and "
+            "`PYTORCH_ALLOC_CONF` that is set, else the defaults. Says where it comes from and "
+            "which keys differ from their defaults, or what is wrong with it.",
+        .examples =
+            {
+                {"xseg config", "what is in force, and why"},
+                {"xseg config max_split_size_mb:128,idle_ms:5000", "check a string"},
+                {"xseg config --keys", "every key, with its meaning"},
+            },
+        .exits = {FINE, NULL, "the string has an error, or a bad argument"},
+    },
     {
         .name = "help",
         .run = command_help,

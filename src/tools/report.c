@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "src/tools/printable.h"
 #include "src/tools/style.h"
 
 #define LABEL_WIDTH  24
@@ -438,21 +439,6 @@ void report_table(FILE *out, const struct report *reports, unsigned count, bool 
         print_verdict(out, reports);
 }
 
-/* File names may hold any byte; JSON may not. */
-static json_t *json_text(const char *text)
-{
-    json_t *string = json_string(text);
-    char clean[4096];
-    size_t at = 0;
-
-    if (string)
-        return string;
-    for (; *text && at < sizeof(clean) - 1; text++)
-        clean[at++] = (char)(*text >= ' ' && *text <= '~' ? *text : '?');
-    clean[at] = '\0';
-    return json_string(clean);
-}
-
 static json_t *json_bytes(uint64_t number)
 {
     return json_integer((json_int_t)number);
@@ -504,8 +490,8 @@ json_t *report_json(const struct report *report)
 
     if (!object)
         return NULL;
-    failed |= json_object_set_new(object, "trace", json_text(report->file));
-    failed |= json_object_set_new(object, "config", json_text(report->config));
+    failed |= json_object_set_new(object, "trace", printable_json(report->file));
+    failed |= json_object_set_new(object, "config", printable_json(report->config));
     failed |= json_object_set_new(object, "events", json_bytes(result->events));
     failed |= json_object_set_new(object, "oom_at", json_integer(result->oom_at));
     failed |= json_object_set_new(object, "peak_requested", json_bytes(result->peak_requested));

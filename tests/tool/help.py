@@ -159,6 +159,7 @@ class Output(unittest.TestCase):
     def ways(self):
         """Everything that writes."""
         yield from (["help"], ["--help"], ["--version"], ["-V"], ["probe"], ["probe", "--json"])
+        yield from (["config", *options_] for options_ in ([], ["-v"], ["--keys"], ["--json"]))
         yield from ([command, "--help"] for command in commands())
         for options_ in ([], ["--json"], ["-v", "--compare", ""], ["--explain"],
                          ["--timeline", "-"]):

@@ -162,7 +162,7 @@ static const struct {
                         "expandable_segments?"},
     {"release_lock_on_hipmaloc:True", "configuration: 'release_lock_on_hipmaloc' at column 1: did "
                                       "you mean release_lock_on_hipmalloc?"},
-    {"foo:1", "configuration: 'foo' at column 1: expected a key; docs/options.md lists them"},
+    {"foo:1", "configuration: 'foo' at column 1: expected a key; `xseg config --keys` lists them"},
     {",expandable_segments:True", "configuration: ',' at column 1: expected a key"},
     {"backend:native,,backend:native", "configuration: ',' at column 16: expected a key"},
     {"\x01\xff:1", "configuration: '\?\?' at column 1: expected a key"},

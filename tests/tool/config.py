@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: MIT
+"""`xseg config` as a user meets it: config.py TOOL SOURCE_ROOT."""
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import unittest
+
+VARIABLES = ("XSEG_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+
+
+def run(*arguments, **variables):
+    """The tool's `config`, with these variables and none of the others."""
+    environment = {name: value for name, value in os.environ.items() if name not in VARIABLES}
+    return subprocess.run([TOOL, "config", *arguments], capture_output=True, timeout=120,
+                          check=False, text=True, stdin=subprocess.DEVNULL, errors="surrogateescape",
+                          env={**environment, **variables})
+
+
+class ConfigTest(unittest.TestCase):
+    """Short ways to expect something."""
+
+    def said(self, *arguments, **variables):
+        done = run(*arguments, **variables)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        return done.stdout
+
+    def rows(self, *arguments, **variables):
+        """Name: the other columns, of each key that is listed."""
+        lines = self.said(*arguments, **variables).splitlines()
+        return {line.split()[0]: re.split(r" {1,}", line.strip(), maxsplit=3)[1:]
+                for line in lines if line.startswith("  ") and not line.startswith("  key")}
+
+    def keys(self, *arguments, **variables):
+        """The report as an object, its keys by name."""
+        report = json.loads(self.said("--json", *arguments, **variables))
+        return report, {key["name"]: key for key in report["keys"]}
+
+    def refused(self, words, *arguments, **variables):
+        done = run(*arguments, **variables)
+        self.assertEqual((done.returncode, done.stdout), (2, ""))
+        self.assertIn(words, done.stderr)
+        self.assertEqual(len(done.stderr.splitlines()), 1)
+
+
+class InForce(ConfigTest):
+    def test_nothing(self):
+        text = self.said()
+        self.assertTrue(text.startswith("source    default\n\nall "), text)
+
+    def test_what_is_set_and_why(self):
+        self.assertEqual(self.rows(XSEG_ALLOC_CONF="idle_ms:50,backend:native"),
+                         {"idle_ms": ["50", "-1", "XSEG_ALLOC_CONF"],
+                          "backend": ["native", "native",
+                                      "XSEG_ALLOC_CONF, without effect here"]})
+        self.assertEqual(self.rows(PYTORCH_ALLOC_CONF="large_segment_size_mb:40"),
+                         {"expandable_segments": ["False", "True",
+                                                  "implied by PYTORCH_ALLOC_CONF"],
+                          "large_segment_size_mb": ["40", "20", "PYTORCH_ALLOC_CONF"],
+                          "max_non_split_rounding_mb": ["40", "20",
+                                                        "implied by PYTORCH_ALLOC_CONF"]})
+
+    def test_the_first_source_counts(self):
+        text = self.said(XSEG_ALLOC_CONF="", PYTORCH_ALLOC_CONF="nonsense")
+        self.assertIn("source    XSEG_ALLOC_CONF\nstring    \n", text)
+        self.assertIn("not read  PYTORCH_ALLOC_CONF: ", text)
+        self.assertIn("source    argument\nstring    idle_ms:5\nnot read  XSEG_ALLOC_CONF: ",
+                      self.said("idle_ms:5", XSEG_ALLOC_CONF="idle_ms:6"))
+
+    def test_all_of_them(self):
+        few, many = self.rows("idle_ms:5"), self.rows("-v", "idle_ms:5")
+        self.assertEqual(list(few), ["idle_ms"])
+        self.assertEqual(many["idle_ms"], few["idle_ms"])
+        self.assertEqual(many["keep_mb"], ["0", "0", "default"])
+        left = int(re.search(r"the other (\d+) keys", self.said("idle_ms:5"))[1])
+        self.assertEqual(len(many), left + 1)
+
+    def test_json(self):
+        report, keys = self.keys("idle_ms:5")
+        self.assertEqual((report["source"], report["string"]), ("argument", "idle_ms:5"))
+        meaning = keys["idle_ms"].pop("meaning")
+        self.assertIn("idle", meaning)
+        self.assertEqual(keys["idle_ms"], {
+            "name": "idle_ms", "value": "5", "default": "-1", "named": True, "from": "argument",
+            "effect": True,
+            "accepts": "a whole number of milliseconds up to 1209600000, or -1 for never"})
+        self.assertIsNone(self.keys()[0]["string"])
+
+    def test_bytes_that_cannot_be_printed(self):
+        string = b"expandable_segments_reserve_by_class:[a\xff:1]"
+        self.assertIn(r"[a\xff:1]  ", self.said(string) + " ")
+        self.assertEqual(self.keys(string)[0]["string"],
+                         r"expandable_segments_reserve_by_class:[a\xff:1]")
+
+
+class Checks(ConfigTest):
+    def test_what_is_wrong_with_a_string(self):
+        for string, words in (
+                ("expandable_segment:True", "did you mean expandable_segments? (source: argument)"),
+                ("idle_ms=4", "idle_ms: '=' at column 8: expected ':' behind the key"),
+                ("colour:blue", "expected a key; `xseg config --keys` lists them"),
+                ("idle_ms:soon", "idle_ms: 'soon' at column 9: expected a whole number")):
+            self.refused("xseg config: ", string)
+            self.refused(words, string)
+
+    def test_what_is_wrong_with_the_environment(self):
+        for name in VARIABLES:
+            self.refused(f"(source: {name})", **{name: "idle_ms"})
+
+    def test_bad_arguments(self):
+        self.refused("backend:native is no option", "idle_ms:5", "backend:native")
+
+
+class Keys(ConfigTest):
+    def test_every_key_with_its_meaning(self):
+        text = self.said("--keys")
+        documents = (ROOT / "docs/options.md").read_text()
+        names = re.findall(r"^\| `(\w+)` \| .* \| .* \|$", documents, re.MULTILINE)
+        self.assertGreater(len(names), 30)
+        self.assertEqual(re.findall(r"^(\w+) \(default .*\)$", text, re.MULTILINE), names)
+        self.assertIn("\nidle_ms (default -1)\n    a whole number of milliseconds", text)
+        self.assertIn("see docs/services.md.", text)
+        self.assertLessEqual(max(map(len, text.splitlines())), 80)
+
+    def test_a_bad_environment_does_not_hide_them(self):
+        self.assertEqual(self.said("--keys", XSEG_ALLOC_CONF="nonsense"), self.said("--keys"))
+
+    def test_what_a_string_makes_of_them(self):
+        text = self.said("--keys", "idle_ms:5,expandable_segments:False")
+        self.assertIn("idle_ms (default -1; here 5, argument)\n", text)
+        self.assertIn("page_mb (default fixed; without effect)\n", text)
+
+
+if __name__ == "__main__":
+    TOOL, ROOT = sys.argv[1], pathlib.Path(sys.argv[2])
+    unittest.main(argv=sys.argv[:1])
