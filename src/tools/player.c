@@ -174,10 +174,8 @@ static bool empty_cache(struct player *player, const struct xtrace_op *op)
     struct xseg_trim trim = XSEG_TRIM_INIT;
 
     trim.wait = true;
-    watch_step_aside(&player->watch);
-    const xseg_status status = xseg_trim(player->allocator, NULL, &trim, NULL);
-    watch_step_back(&player->watch);
-    return status == XSEG_OK || xseg_failed(player, op, "cached memory could not be given back");
+    return xseg_trim(player->allocator, NULL, &trim, NULL) == XSEG_OK ||
+           xseg_failed(player, op, "cached memory could not be given back");
 }
 
 static bool is_stream(void *stream, xseg_stream other)
@@ -298,13 +296,33 @@ static bool play_event(struct player *player, const struct xtrace_op *op)
     return true;
 }
 
-/* The same, timed. */
-static bool watch_event(struct player *player, const struct xtrace_op *op)
+static bool play(struct player *player, const struct xtrace_op *op)
 {
-    const uint64_t before = watch_now(&player->watch);
-    const bool going = play_event(player, op);
+    return op->kind == XTRACE_ALLOC || op->kind == XTRACE_FREE ? play_event(player, op)
+                                                               : play_other(player, op);
+}
 
-    watch_call(&player->watch, watch_now(&player->watch) - before);
+/* The same, measured: what it takes here, and how long it takes by the clock of the trace. */
+static bool play_measured(struct player *player, const struct xtrace_op *op)
+{
+    const bool is_event = op->kind == XTRACE_ALLOC || op->kind == XTRACE_FREE;
+    const bool is_watched = is_event && player->watch.is_on;
+    uint64_t before = 0;
+    bool going;
+
+    if (op->kind == XTRACE_CLOCK || op->kind == XTRACE_MARK)
+        return play_other(player, op);
+    if (op->kind == XTRACE_EMPTY)
+        watch_step_aside(&player->watch);
+    if (is_watched)
+        before = watch_now(&player->watch);
+    stopwatch_start(&player->stopwatch);
+    going = play(player, op);
+    stopwatch_stop(&player->stopwatch);
+    if (is_watched)
+        watch_call(&player->watch, watch_now(&player->watch) - before);
+    if (op->kind == XTRACE_EMPTY)
+        watch_step_back(&player->watch);
     return going;
 }
 
@@ -312,13 +330,10 @@ bool player_play(struct player *player, size_t from, size_t to)
 {
     const struct xtrace_op *op = player->trace->ops + from;
     const struct xtrace_op *end = player->trace->ops + to;
+    const bool is_measured = player->trace->has_clock;
     bool going = true;
 
-    for (; op < end && going; op++) {
-        if (op->kind != XTRACE_ALLOC && op->kind != XTRACE_FREE)
-            going = play_other(player, op);
-        else
-            going = player->watch.is_on ? watch_event(player, op) : play_event(player, op);
-    }
+    for (; op < end && going; op++)
+        going = is_measured ? play_measured(player, op) : play(player, op);
     return going;
 }

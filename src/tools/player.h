@@ -15,6 +15,7 @@
 #define TOOLS_PLAYER_H
 
 #include "src/tools/replay.h"
+#include "src/tools/stopwatch.h"
 #include "src/tools/timeline.h"
 
 /* What is under way for a pool. */
@@ -37,13 +38,15 @@ struct player {
     struct check check;
     struct timeline timeline;
     struct watch watch;
+    struct stopwatch stopwatch; /* runs while the allocator is at work */
     struct xseg_driver_call *calls_before;
     uint64_t driver_ns_before, own_ns; /* the allocator's trial; the replay's own calls */
     bool is_simulated;
 };
 
 /*
- * Play the operations [from, to): the loop that is measured.
+ * Play the operations [from, to).  Of a trace with a clock, those that ask something of the allocator
+ * are measured one by one; otherwise the caller measures all.
  *
  * Returns: false where the replay ends early; the result then says why.
  */

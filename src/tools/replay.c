@@ -4,7 +4,6 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "src/tools/player.h"
 #include "xseg/sim.h"
@@ -19,14 +18,6 @@ static void say(const struct player *player, const char *what)
     (void)xseg_error_text(detail, sizeof(detail));
     (void)fprintf(stderr, "%s: %s%s%s\n", player->settings->file, what, detail[0] ? ": " : "",
                   detail);
-}
-
-static uint64_t now_ns(void)
-{
-    struct timespec now;
-
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
 static bool read_stats(struct player *player, struct xseg_stats *stats)
@@ -74,26 +65,43 @@ static void draw_progress(const struct player *player, size_t done)
     (void)fflush(stderr);
 }
 
-/* In slices that end where something is to be looked at; what is measured is between them. */
+/* Where the next slice ends: where something is to be looked at. */
+static size_t end_of_slice(const struct player *player, size_t done)
+{
+    size_t to = check_until(&player->check);
+
+    if (to > player->trace->op_count)
+        to = player->trace->op_count;
+    if (player->settings->progress && to > done + PROGRESS_SLICE)
+        to = done + PROGRESS_SLICE;
+    if (player->timeline.file && !player->timeline.has_clock)
+        to = done + 1;
+    return to;
+}
+
+/* What is measured is a slice; with a clock, which has much to do between operations, each operation. */
+static bool play_slice(struct player *player, size_t from, size_t to)
+{
+    bool going;
+
+    if (player->trace->has_clock)
+        return player_play(player, from, to);
+    stopwatch_start(&player->stopwatch);
+    going = player_play(player, from, to);
+    stopwatch_stop(&player->stopwatch);
+    return going;
+}
+
 static void play_all(struct player *player)
 {
-    size_t count = player->trace->op_count, done = 0, drawn = 0;
-    uint64_t spent = 0;
+    size_t done = 0, drawn = 0;
     bool going = look(player, 0);
 
-    while (going && done < count) {
-        size_t to = check_until(&player->check);
-        uint64_t began;
+    stopwatch_init(&player->stopwatch);
+    while (going && done < player->trace->op_count) {
+        const size_t to = end_of_slice(player, done);
 
-        if (to > count)
-            to = count;
-        if (player->settings->progress && to > done + PROGRESS_SLICE)
-            to = done + PROGRESS_SLICE;
-        if (player->timeline.file && !player->timeline.has_clock)
-            to = done + 1;
-        began = now_ns();
-        going = player_play(player, done, to);
-        spent += now_ns() - began;
+        going = play_slice(player, done, to);
         done = to;
         if (going)
             going = look(player, done);
@@ -105,7 +113,8 @@ static void play_all(struct player *player)
     if (player->settings->progress)
         (void)fprintf(stderr, "\r\033[K");
     if (player->out->events > 0)
-        player->out->ns_per_event = (double)spent / (double)player->out->events;
+        player->out->ns_per_event =
+            stopwatch_read(&player->stopwatch) / (double)player->out->events;
 }
 
 static void log_nothing(void *context, enum xseg_log_level level, const char *line)
@@ -166,7 +175,7 @@ static bool make_streams(struct player *player)
     player->blocks = calloc((size_t)trace->slot_count + 1, sizeof(void *));
     player->routes = calloc(trace->pool_count, sizeof(*player->routes));
     if (!watch_init(&player->watch, trace, player->is_simulated, player->settings->tick_ms,
-                    &player->timeline) ||
+                    &player->timeline, &player->stopwatch) ||
         !player->streams || !player->pools || !player->blocks || !player->routes) {
         (void)fprintf(stderr, "%s: no host memory is left\n", player->settings->file);
         return false;

@@ -71,9 +71,10 @@ static bool find_requests(struct watch *watch, const struct xtrace *trace)
 }
 
 bool watch_init(struct watch *watch, const struct xtrace *trace, bool is_simulated,
-                uint64_t tick_ms, struct timeline *timeline)
+                uint64_t tick_ms, struct timeline *timeline, struct stopwatch *stopwatch)
 {
-    *watch = (struct watch){.is_simulated = is_simulated, .timeline = timeline};
+    *watch =
+        (struct watch){.is_simulated = is_simulated, .timeline = timeline, .stopwatch = stopwatch};
     watch->tick = (tick_ms < CLOCK_MOST / 1000000 ? tick_ms : CLOCK_MOST / 1000000) * 1000000;
     return find_requests(watch, trace);
 }
@@ -184,7 +185,9 @@ static bool note_memory(struct watch *watch, uint64_t time)
 static bool tick(struct watch *watch)
 {
     watch_step_aside(watch);
+    stopwatch_start(watch->stopwatch);
     const xseg_status status = xseg_tick(watch->allocator, watch->tick / 1000 / 100);
+    stopwatch_stop(watch->stopwatch);
     watch_step_back(watch);
     return status == XSEG_OK;
 }

@@ -20,6 +20,7 @@
 
 #include <stdatomic.h>
 
+#include "src/tools/stopwatch.h"
 #include "src/tools/timeline.h"
 #include "src/tools/xtrace.h"
 #include "xseg/xseg.h"
@@ -27,6 +28,7 @@
 struct watch {
     struct xseg_allocator *allocator; /* NULL until it is open */
     struct timeline *timeline;
+    struct stopwatch *stopwatch; /* ticks are measured */
     bool is_simulated;
     bool is_on;                   /* the trace has a clock, and it has been read */
     uint64_t tick;                /* nanoseconds between two ticks; 0: none */
@@ -63,7 +65,7 @@ struct watch_result {
  * Returns: false without host memory
  */
 bool watch_init(struct watch *watch, const struct xtrace *trace, bool is_simulated,
-                uint64_t tick_ms, struct timeline *timeline);
+                uint64_t tick_ms, struct timeline *timeline, struct stopwatch *stopwatch);
 void watch_fini(struct watch *watch);
 
 /* The allocator is open: from here on it is looked at. */

@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * What a replay measures: the allocator, and not its own accounting.
+ *
+ * Time is this test's: only calls of the library take any, each so much (the linker leads them here), so
+ * that every sum is exact.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include <cmocka.h>
+
+#include "src/tools/replay.h"
+
+#define CALL       100     /* nanoseconds: an allocation, a free, ... */
+#define TICK       7000    /* xseg_tick() */
+#define ACCOUNTING 9999999 /* statistics, counts of driver calls */
+
+static uint64_t now;
+
+int __wrap_clock_gettime(clockid_t clock, struct timespec *out);
+int __wrap_clock_gettime(clockid_t clock, struct timespec *out)
+{
+    (void)clock;
+    *out = (struct timespec){(time_t)(now / 1000000000), (long)(now % 1000000000)};
+    return 0;
+}
+
+#define WRAP(name, time, parameters, arguments) \
+    xseg_status __real_##name parameters;       \
+    xseg_status __wrap_##name parameters;       \
+    xseg_status __wrap_##name parameters        \
+    {                                           \
+        now += time;                            \
+        return __real_##name arguments;         \
+    }
+
+WRAP(xseg_alloc, CALL,
+     (struct xseg_allocator * allocator, int device, size_t bytes, xseg_stream stream, void **out),
+     (allocator, device, bytes, stream, out))
+WRAP(xseg_free, CALL, (struct xseg_allocator * allocator, void *block), (allocator, block))
+WRAP(xseg_use, CALL, (struct xseg_allocator * allocator, void *block, xseg_stream stream),
+     (allocator, block, stream))
+WRAP(xseg_trim, CALL,
+     (struct xseg_allocator * allocator, const struct xseg_where *where,
+      const struct xseg_trim *trim, struct xseg_trimmed *out),
+     (allocator, where, trim, out))
+WRAP(xseg_tick, TICK, (struct xseg_allocator * allocator, uint64_t budget), (allocator, budget))
+WRAP(xseg_stats, ACCOUNTING,
+     (struct xseg_allocator * allocator, const struct xseg_where *where, struct xseg_stats *out),
+     (allocator, where, out))
+WRAP(xseg_driver_calls, ACCOUNTING,
+     (struct xseg_allocator * allocator, struct xseg_driver_call *calls, size_t room,
+      size_t *count),
+     (allocator, calls, room, count))
+
+/* Nanoseconds that a replay of a programme says it spent, in all. */
+static double measured(const char *text, uint64_t tick_ms, FILE *timeline)
+{
+    const struct replay_settings settings = {.file = "test",
+                                             .config = "",
+                                             .driver = GPU_SIMULATED,
+                                             .device_bytes = (uint64_t)1 << 30,
+                                             .timeline = timeline,
+                                             .tick_ms = tick_ms};
+    FILE *file = fmemopen((void *)(uintptr_t)text, strlen(text), "r");
+    struct xtrace_fault fault = {0};
+    struct replay_result result;
+    struct xtrace trace;
+    double sum;
+
+    assert_non_null(file);
+    if (!xtrace_read(file, -1, &trace, &fault))
+        fail_msg("%s", fault.text);
+    (void)fclose(file);
+    replay_run(&trace, &settings, &result);
+    assert_int_equal(result.end, REPLAY_DONE);
+    sum = result.ns_per_event * (double)result.events;
+    replay_result_fini(&result);
+    xtrace_fini(&trace);
+    return sum;
+}
+
+static void assert_measured(const char *text, uint64_t tick_ms, double expected)
+{
+    const double sum = measured(text, tick_ms, NULL);
+
+    if (sum < expected - 0.001 || sum > expected + 0.001)
+        fail_msg("%f ns instead of %f", sum, expected);
+}
+
+static void calls_are_measured(void **state)
+{
+    (void)state;
+    assert_measured("xtrace 1\na 0 512 0\nf 0\n", 0, 2 * CALL);
+    assert_measured("xtrace 1\na 0 512 0\nu 0 1\nf 0\ne\n", 0, 4 * CALL);
+}
+
+static void the_replay_s_accounting_is_not(void **state)
+{
+    (void)state;
+    assert_measured("xtrace 1\n@ 0\na 0 512 0\n@ 10\nm request\nf 0\n@ 20\n", 0, 2 * CALL);
+    assert_measured("xtrace 1\n@ 0\na 0 512 0\nu 0 1\n@ 10\nf 0\ne\n@ 20\n", 0, 4 * CALL);
+    assert_measured("xtrace 1\na 0 512 0\n@ 0\nf 0\n", 0, 2 * CALL);
+}
+
+static void ticks_are_the_allocator_s(void **state)
+{
+    (void)state;
+    assert_measured("xtrace 1\n@ 0\na 0 512 0\n@ 3000000\nf 0\n", 1000, 2 * CALL + 3 * TICK);
+}
+
+static void a_timeline_costs_nothing(void **state)
+{
+    static const char *const texts[] = {"xtrace 1\na 0 512 0\nm step\nf 0\n",
+                                        "xtrace 1\n@ 0\na 0 512 0\n@ 10\nf 0\n@ 20\n"};
+
+    (void)state;
+    for (unsigned i = 0; i < 2; i++) {
+        FILE *file = tmpfile();
+
+        assert_non_null(file);
+        assert_int_equal((int)measured(texts[i], 0, file), 2 * CALL);
+        (void)fclose(file);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(calls_are_measured),
+        cmocka_unit_test(the_replay_s_accounting_is_not),
+        cmocka_unit_test(ticks_are_the_allocator_s),
+        cmocka_unit_test(a_timeline_costs_nothing),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
