@@ -84,6 +84,8 @@ xseg_status xseg_driver_status(struct xseg_driver *driver, struct xseg_context *
         xseg_driver_note_lost(context, result_name(driver, result));
         status = XSEG_ERR_DEVICE_LOST;
     }
+    if (context != NULL && status == XSEG_ERR_NO_MEMORY)
+        atomic_store_explicit(&context->refused_by, entry_place[entry].name, memory_order_relaxed);
     (void)xseg_fail(status, "%s failed with %s (%d)", entry_place[entry].name,
                     result_name(driver, result), (int)result);
     if (bytes != 0)

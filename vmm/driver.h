@@ -57,6 +57,7 @@ struct xseg_context {
     bool batches_unmap;              /* one unmap may cover several mappings */
     /* The error after which nothing on this device works, by the driver's name; NULL: none. */
     _Atomic(const char *) lost;
+    _Atomic(const char *) refused_by; /* the call that last found no memory; NULL: none */
     /* What stands against calls that need not reach the driver, so that they have one thing to look at: the
      * loss, and what the floor above counts here (pending.h). */
     atomic_uint_fast64_t hindrances;

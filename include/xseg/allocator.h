@@ -167,8 +167,11 @@ XSEG_API const char *xseg_configuration_source(const struct xseg_allocator *allo
  * Returns: XSEG_OK
  *          XSEG_ERR_ARGUMENT      allocator or out is NULL, there is no such device, or the stream
  *                                 is of another device or context
- *          XSEG_ERR_NO_MEMORY     also after all idle cached memory of the device was given back
- *          XSEG_ERR_LIMIT         per_process_memory_fraction leaves no room
+ *          XSEG_ERR_NO_MEMORY     also after all idle cached memory of the device was given back; or
+ *                                 refused at once, in a capture or with throw_on_cudamalloc_oom
+ *          XSEG_ERR_LIMIT         per_process_memory_fraction, hard_limit_mb, what xseg_limits() has
+ *                                 set for the device, or the pool's limit_bytes leaves no room; the
+ *                                 text names which
  *          XSEG_ERR_NO_ADDRESSES  the driver has no addresses left, for a classic segment either
  *          XSEG_ERR_UNSUPPORTED   the device cannot map pages of the configured size
  *          XSEG_ERR_PAUSED        the pool is paused (pool.h)

@@ -220,7 +220,9 @@ XSEG_API XSEG_NODISCARD xseg_status xseg_pool_pause(struct xseg_pool *pool, enum
  * When memory is short, idle memory of the device is given back first, as for an allocation.
  *
  * Returns: XSEG_OK
- *          XSEG_ERR_NO_MEMORY, XSEG_ERR_LIMIT  there is not enough: free or trim something
+ *          XSEG_ERR_NO_MEMORY, XSEG_ERR_LIMIT  there is not enough, or per_process_memory_fraction,
+ *                             hard_limit_mb, xseg_limits() of the device, or the pool's own limit
+ *                             does not allow it: free or trim something, or raise the limit
  *          XSEG_ERR_BUSY      a capture is under way on the device
  *          XSEG_ERR_ARGUMENT  the pool is not paused
  *          XSEG_ERR_FILE      the file cannot be read

@@ -25,9 +25,9 @@ extern "C" {
     X(OK, 0, "success")                                                                          \
     X(ERR_ARGUMENT, -1, "an argument is outside what the function accepts")                      \
     X(ERR_CONFIG, -2, "the configuration string has an error")                                   \
-    X(ERR_NO_MEMORY, -3, "no device memory is left, also after giving back the cache")           \
+    X(ERR_NO_MEMORY, -3, "the device has no memory left for the request")                        \
     X(ERR_NO_ADDRESSES, -4, "no device addresses are left to reserve")                           \
-    X(ERR_LIMIT, -5, "the memory limit leaves no room, also after giving back the cache")        \
+    X(ERR_LIMIT, -5, "a limit leaves no room: the fraction, the hard limit, or the pool's")      \
     X(ERR_HOST_MEMORY, -6, "no host memory is left for bookkeeping")                             \
     X(ERR_NO_DRIVER, -7, "the CUDA driver is missing, too old, or shows no device")              \
     X(ERR_DRIVER, -8, "a driver call failed")                                                    \

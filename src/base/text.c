@@ -34,6 +34,14 @@ void xseg_text_add(struct xseg_text *text, const char *format, ...)
     va_end(arguments);
 }
 
+void xseg_text_add_mib(struct xseg_text *text, uint64_t bytes)
+{
+    if (bytes != 0 && bytes < XSEG_MIB / 200 + 1)
+        xseg_text_add(text, "%" PRIu64 " byte%s", bytes, bytes == 1 ? "" : "s");
+    else
+        xseg_text_add(text, "%.2f MiB", (double)bytes / (double)XSEG_MIB);
+}
+
 void xseg_text_add_bytes(struct xseg_text *text, uint64_t bytes)
 {
     if (bytes < XSEG_KIB)

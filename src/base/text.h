@@ -25,4 +25,8 @@ void xseg_text_add_list(struct xseg_text *text, const char *format, va_list argu
 /* A number of bytes as people read it: "512 bytes", "2.00 MiB". */
 void xseg_text_add_bytes(struct xseg_text *text, uint64_t bytes);
 
+/* The same in MiB, for sentences whose numbers are compared: "81920.00 MiB".  What is not 0 and would
+ * round to 0 is written in bytes. */
+void xseg_text_add_mib(struct xseg_text *text, uint64_t bytes);
+
 #endif

@@ -306,8 +306,9 @@ static xseg_status prepare(struct xseg_device *device, const struct xseg_device_
 
     if (__builtin_expect(request->bytes >= XSEG_SIZE_ABSURD, 0)) {
         atomic_fetch_add_explicit(&device->ooms, 1, memory_order_relaxed);
-        return xseg_fail(XSEG_ERR_NO_MEMORY, "%" PRIu64 " bytes are more than any device has",
-                         request->bytes);
+        return xseg_fail(XSEG_ERR_NO_MEMORY,
+                         "device %d has no room for %" PRIu64 " bytes: no device has so much",
+                         device->context.ordinal, request->bytes);
     }
     if (xseg_context_is_lost(&device->context))
         return xseg_driver_fail_lost(&device->context);

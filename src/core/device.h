@@ -19,6 +19,7 @@
 #include "src/core/lookup.h"
 #include "src/core/pending.h"
 #include "src/core/pool.h"
+#include "src/core/refusal.h"
 #include "src/core/route.h"
 #include "src/core/share.h"
 #include "vmm/context.h"
@@ -33,8 +34,7 @@ struct xseg_device {
     bool lacks_addresses; /* a classic segment stood in for one without addresses; by GROWTH */
     /* Memory has been short once: events of pending blocks are asked about where that can serve. */
     atomic_bool asks_late;
-    /* The last growth would have been more than the device has.  Guarded by GROWTH. */
-    bool is_over;
+    enum xseg_refuser refuser; /* of the last growth that was refused.  Guarded by GROWTH */
     struct xseg_pages pages; /* unmapped physical memory; guarded by GROWTH */
     struct xseg_allocator *allocator;
     const struct xseg_fork *fork;  /* the allocator's */

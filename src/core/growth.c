@@ -106,10 +106,7 @@ xseg_status xseg_growth_check_pool(struct xseg_pool *pool, uint64_t more)
     pool->is_full = has > limit || more > limit - has;
     if (!pool->is_full)
         return XSEG_OK;
-    return xseg_fail(XSEG_ERR_LIMIT,
-                     "%" PRIu64 " bytes more than the %" PRIu64
-                     " of the pool would pass its limit of %" PRIu64 " bytes",
-                     more, has, limit);
+    return xseg_refusal_fail(pool, XSEG_REFUSER_POOL, more);
 }
 
 xseg_status xseg_growth_check(struct xseg_pool *pool, const struct xseg_config *config,
@@ -124,20 +121,14 @@ xseg_status xseg_growth_check(struct xseg_pool *pool, const struct xseg_config *
 
     more -= covered;
     /* What the device cannot hold beside what is in use need not be tried page by page. */
-    device->is_over = physical > total || more > total - physical;
-    if (device->is_over)
-        return xseg_fail(XSEG_ERR_NO_MEMORY,
-                         "%" PRIu64 " bytes more than the %" PRIu64
-                         " in use are more than the device's %" PRIu64 " bytes",
-                         more, physical, total);
+    if (physical > total || more > total - physical)
+        return xseg_refusal_fail(pool, XSEG_REFUSER_DEVICE, more);
     if (status != XSEG_OK)
         return status;
-    if (physical <= limit && more <= limit - physical)
-        return XSEG_OK;
-    return xseg_fail(XSEG_ERR_LIMIT,
-                     "%" PRIu64 " bytes more than the %" PRIu64
-                     " in use would pass the limit of %" PRIu64 " bytes",
-                     more, physical, limit);
+    if (physical > limit || more > limit - physical)
+        return xseg_refusal_fail(pool, xseg_refusal_of_limits(device, config), more);
+    device->refuser = XSEG_REFUSER_DRIVER;
+    return XSEG_OK;
 }
 
 /* --- Classic segments. --- */
@@ -290,8 +281,7 @@ static xseg_status add_segment(struct xseg_arena *arena, const struct xseg_need 
     xseg_status status;
 
     if (need->span > range.bytes)
-        return xseg_fail(XSEG_ERR_NO_MEMORY, "%" PRIu64 " bytes are more than device %d has",
-                         need->span, device->context.ordinal);
+        return xseg_refusal_fail(arena->pool, XSEG_REFUSER_DEVICE, need->span);
     status = check_page(device, page);
     if (status != XSEG_OK)
         return status;

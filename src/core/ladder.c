@@ -211,7 +211,7 @@ static xseg_status climb(struct xseg_arena *arena, const struct xseg_need *need,
 static bool is_rejected(const struct xseg_device *device, const struct xseg_need *need)
 {
     return need->config->throw_on_cudamalloc_oom && need->config->memory_fraction >= 1.0 &&
-           device->is_over;
+           device->refuser == XSEG_REFUSER_DEVICE;
 }
 
 /* What PyTorch does while memory lasts. */
@@ -338,7 +338,7 @@ xseg_status xseg_ladder_alloc(struct xseg_arena *arena, const struct xseg_need *
         atomic_fetch_add_explicit(rejected ? &device->rejections : &device->ooms, 1,
                                   memory_order_relaxed);
         xseg_trace_note(arena, XSEG_TRACE_OOM, 0, need->requested);
-        status = xseg_shortage_fail(arena, need, status);
+        status = xseg_shortage_fail(arena, need, status, rejected);
     }
     xseg_lock_give(&device->growth_lock);
     if (says)

@@ -11,13 +11,13 @@
 #include "src/core/observers.h"
 
 /*
- * Note the sentence of a request that is refused, and give the status back.  The text of the failure
- * that was noted last goes into it as the reason.
+ * Note the sentence of a request that is refused, and give the status back.
  *
- * Cost: one question about the device's memory
+ * rejected: it was refused at once, see throw_on_cudamalloc_oom
+ * Cost:     one question about the device's memory; a walk over all blocks of the device
  */
 xseg_status xseg_shortage_fail(struct xseg_arena *arena, const struct xseg_need *need,
-                               xseg_status status);
+                               xseg_status status, bool rejected);
 
 /*
  * Tell observers of a request that is short of memory, or refused.  No lock is held.

@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "src/core/steal.h"
 
-#include <inttypes.h>
-
-#include "src/base/error.h"
 #include "src/core/notice.h"
 #include "src/core/trim.h"
 
@@ -73,12 +70,12 @@ static xseg_status make_pages(struct theft *theft, uint64_t page)
                 theft->plan->full_pages * page)
             return XSEG_OK;
         if (xseg_device_physical(device) + page > limit)
-            return xseg_fail(
-                limit < device->context.total_bytes ? XSEG_ERR_LIMIT : XSEG_ERR_NO_MEMORY,
-                "%" PRIu64 " bytes more than the %" PRIu64 " in use would pass the %s of %" PRIu64
-                " bytes",
-                page, xseg_device_physical(device),
-                limit < device->context.total_bytes ? "limit" : "device's memory", limit);
+            return xseg_refusal_fail(theft->plan->arena->pool,
+                                     limit < device->context.total_bytes
+                                         ? xseg_refusal_of_limits(device, theft->plan->config)
+                                         : XSEG_REFUSER_DEVICE,
+                                     page);
+        device->refuser = XSEG_REFUSER_DRIVER;
         const xseg_status status = xseg_pages_make(&device->pages, kind_of(theft, page));
         if (status != XSEG_OK)
             return status;
@@ -151,8 +148,7 @@ static void put_all_back(struct theft *theft)
 /* Claim in the arena that asks, then everywhere. */
 static void claim_everywhere(struct theft *theft)
 {
-    if (theft->plan->arena != NULL)
-        claim_arena(theft, theft->plan->arena);
+    claim_arena(theft, theft->plan->arena);
     xseg_device_visit_arenas(theft->device, claim_arena, theft);
 }
 

@@ -24,7 +24,7 @@ struct xseg_steal_plan {
     uint64_t page_bytes;      /* of a full page there */
     uint64_t full_pages;      /* how many of them there is room for */
     bool wait;                /* for streams that still work */
-    struct xseg_arena *arena; /* whose own idle pages go first; NULL: nobody's */
+    struct xseg_arena *arena; /* which asks; its own idle pages go first */
 };
 
 /*

@@ -80,7 +80,7 @@ bool xseg_stretch_find_lowest(const struct xseg_arena *arena, uint64_t bytes,
         struct piece piece = first_piece(hole);
         uint64_t sum = 0;
 
-        *place = (struct xseg_stretch_place){piece.extent, piece.base};
+        *place = (struct xseg_stretch_place){piece.extent, piece.base, 0};
         for (; piece.bytes != 0 && sum < bytes; piece = piece_behind(&piece))
             sum += piece.bytes;
         if (sum >= bytes)
@@ -127,7 +127,7 @@ bool xseg_stretch_find_cheapest(const struct xseg_arena *arena, uint64_t bytes,
 
         if (missing < least) {
             least = missing;
-            *place = (struct xseg_stretch_place){first.extent, first.base};
+            *place = (struct xseg_stretch_place){first.extent, first.base, missing};
         }
     }
     return least != UINT64_MAX;

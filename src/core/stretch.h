@@ -28,6 +28,7 @@ struct xseg_stretch {
 struct xseg_stretch_place {
     struct xseg_extent *extent;
     uint64_t base;
+    uint64_t missing; /* bytes to be mapped there; only of the cheapest */
 };
 
 /* The lowest stretch with a hole in it that is long enough: PyTorch's choice.  False if there is none.

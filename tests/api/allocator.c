@@ -246,11 +246,12 @@ static void sizes_at_the_edges(void **state)
     assert_int_equal(xseg_alloc(allocator, 0, 0, NULL, &ptr), XSEG_OK);
     assert_null(ptr);
     assert_int_equal(xseg_free(allocator, NULL), XSEG_OK);
-    scene_expect_error(xseg_alloc(allocator, 0, SIZE_MAX, NULL, &ptr), XSEG_ERR_NO_MEMORY, "bytes");
+    scene_expect_error(xseg_alloc(allocator, 0, SIZE_MAX, NULL, &ptr), XSEG_ERR_NO_MEMORY,
+                       "no room");
     scene_expect_error(xseg_alloc(allocator, 0, (size_t)1 << 60, NULL, &ptr), XSEG_ERR_NO_MEMORY,
-                       "bytes");
+                       "no room");
     scene_expect_error(xseg_alloc(allocator, 0, ((size_t)1 << 60) - 1, NULL, &ptr),
-                       XSEG_ERR_NO_MEMORY, "bytes");
+                       XSEG_ERR_NO_MEMORY, "no room");
     scene_expect_error(xseg_alloc(allocator, 0, 81 * GIB, NULL, &ptr), XSEG_ERR_NO_MEMORY, "free");
     assert_int_equal(scene_stats(allocator).num_ooms, 4);
     assert_null(ptr);

@@ -131,7 +131,8 @@ static void a_hard_limit_may_fall(void **state)
     scene_free(allocator, live);
     assert_int_equal(xseg_configure(allocator, "hard_limit_mb:0"), XSEG_OK);
     assert_int_equal(reserved(allocator), 0);
-    scene_expect_error(xseg_alloc(allocator, 0, 1, NULL, &ptr), XSEG_ERR_LIMIT, "limit of 0");
+    scene_expect_error(xseg_alloc(allocator, 0, 1, NULL, &ptr), XSEG_ERR_LIMIT,
+                       "hard_limit_mb (device 0, 0.00 MiB)");
     assert_int_equal(xseg_close(allocator), XSEG_OK);
     scene_stream_destroy(stream);
 }

@@ -441,7 +441,8 @@ static void a_limit_counts_the_pages(void **state)
      * here; small ones do for 30 MiB, and for no more. */
     assert_int_equal(xseg_configure(allocator, "per_process_memory_fraction:0.13"), XSEG_OK);
     first = scene_alloc(allocator, 100 * MIB, NULL);
-    scene_expect_error(xseg_alloc(allocator, 0, 31 * MIB, NULL, &none), XSEG_ERR_LIMIT, "limit");
+    scene_expect_error(xseg_alloc(allocator, 0, 31 * MIB, NULL, &none), XSEG_ERR_LIMIT,
+                       "per_process_memory_fraction");
     assert_int_equal(reserved(allocator), 100 * MIB);
     second = scene_alloc(allocator, 30 * MIB, NULL);
     assert_int_equal(reserved(allocator), 130 * MIB);

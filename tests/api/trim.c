@@ -189,7 +189,7 @@ static void a_full_device_gives_back_its_cache(void **state)
     assert_int_equal(scene_stats(allocator).num_alloc_retries, 1);
     assert_int_equal(scene_stats(allocator).num_ooms, 0);
     scene_expect_error(xseg_alloc(allocator, 0, 100 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY,
-                       "50.00 MiB free of 200.00 MiB");
+                       "50.00 MiB of 200.00 MiB are free");
     assert_int_equal(scene_stats(allocator).num_ooms, 1);
     scene_free(allocator, ptr);
     scene_close(allocator);
@@ -212,7 +212,8 @@ static void the_limit_counts_pages(void **state)
     /* 100 mapped, 15 of them free at the end: 30 more need one page more, which just fits. */
     b = scene_alloc(allocator, 30 * MIB, NULL);
     assert_int_equal(reserved(allocator), 120 * MIB);
-    scene_expect_error(xseg_alloc(allocator, 0, 6 * MIB, NULL, &c), XSEG_ERR_LIMIT, "limit");
+    scene_expect_error(xseg_alloc(allocator, 0, 6 * MIB, NULL, &c), XSEG_ERR_LIMIT,
+                       "per_process_memory_fraction");
     scene_free(allocator, a);
     scene_free(allocator, b);
     scene_close(allocator);

@@ -103,6 +103,32 @@ static void bytes_are_written_as_people_read_them(void **state)
     }
 }
 
+static void mebibytes_are_one_unit(void **state)
+{
+    static const struct {
+        uint64_t bytes;
+        const char *want;
+    } row[] = {
+        {0, "0.00 MiB"},
+        {1, "1 byte"},
+        {512, "512 bytes"},
+        {XSEG_MIB / 200, "5242 bytes"},
+        {XSEG_MIB / 200 + 1, "0.01 MiB"},
+        {XSEG_MIB / 2, "0.50 MiB"},
+        {81 * XSEG_GIB, "82944.00 MiB"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < XSEG_COUNT_OF(row); i++) {
+        char buffer[40];
+        struct xseg_text text;
+
+        xseg_text_init(&text, buffer, sizeof(buffer));
+        xseg_text_add_mib(&text, row[i].bytes);
+        assert_string_equal(buffer, row[i].want);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -111,6 +137,7 @@ int main(void)
         cmocka_unit_test(every_buffer_size_is_kept_to),
         cmocka_unit_test(what_follows_a_cut_is_counted_and_left_out),
         cmocka_unit_test(bytes_are_written_as_people_read_them),
+        cmocka_unit_test(mebibytes_are_one_unit),
     };
 
     return cmocka_run_group_tests_name("text", tests, NULL, NULL);

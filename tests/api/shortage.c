@@ -1,0 +1,658 @@
+/* SPDX-License-Identifier: MIT */
+/* The sentence of an out-of-memory: who refused, figures that agree, and advice that helps. */
+#include "tests/support/scene.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static struct xseg_allocator *open_on(size_t mib, const char *config)
+{
+    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+
+    settings.memory_bytes = mib * MIB;
+    return scene_open_on(&settings, config);
+}
+
+/* The sentence of a request that has to fail. */
+static const char *refusal(xseg_status got, xseg_status want)
+{
+    static char text[2048];
+
+    assert_int_equal(got, want);
+    assert_in_range(xseg_error_text(text, sizeof(text)), 1, 1000);
+    return text;
+}
+
+static void expect_start(const char *text, const char *start)
+{
+    if (strncmp(text, start, strlen(start)) != 0)
+        fail_msg("\"%s\" does not begin \"%s\"", text, start);
+}
+
+static void expect_no_advice(const char *text)
+{
+    static const char *const word[] = {"raise", "end the", "release", "would"};
+
+    for (unsigned i = 0; i < COUNT_OF(word); i++)
+        if (strstr(text, word[i]) != NULL)
+            fail_msg("\"%s\" advises what does not help", text);
+}
+
+/* --- Figures. --- */
+
+/* The figure behind some words, in MiB; 0 if the words are not there. */
+static double figure(const char *text, const char *words)
+{
+    const char *at = strstr(text, words);
+
+    return at != NULL ? strtod(at + strlen(words), NULL) : 0;
+}
+
+/* All is in MiB, what is taken is the sum of its parts, and the device that of what has it. */
+static void expect_figures_agree(const char *text, double total)
+{
+    static const char *const part[] = {
+        " live ",
+        "waiting for other streams ",
+        ", cached ",
+        ": cached ",
+        "blocks in use share ",
+        "such as graphs' ",
+        "cached but pinned ",
+        "cached but exported ",
+        "freed or moved ",
+        "kept for reuse ",
+        "by the driver ",
+    };
+    char words[64];
+    double sum = 0;
+
+    for (unsigned i = 0; i < COUNT_OF(part); i++)
+        sum += figure(text, part[i]);
+    assert_null(strstr(text, "GiB"));
+    assert_null(strstr(text, "bytes more"));
+    if (fabs(sum - figure(text, "taken here are ")) > 0.05)
+        fail_msg("the parts are %.2f: \"%s\"", sum, text);
+    (void)snprintf(words, sizeof(words), " of %.2f MiB are free", total);
+    const char *free = strstr(text, words);
+    assert_non_null(free);
+    while (free > text && free[-1] != ';')
+        free--;
+    sum += strtod(free, NULL) + figure(text, "others have ");
+    if (fabs(sum - total) > 0.05)
+        fail_msg("all together are %.2f: \"%s\"", sum, text);
+}
+
+/* 81 GiB of an empty device with 80. */
+static void an_empty_device_is_free(void **state)
+{
+    struct xseg_allocator *allocator = open_on(81920, NULL);
+    void *ptr = NULL;
+
+    (void)state;
+    const char *text = refusal(xseg_alloc(allocator, 0, 81 * GIB, NULL, &ptr), XSEG_ERR_NO_MEMORY);
+    assert_string_equal(text,
+                        "device 0 has no room for 82944.00 MiB: 82944.00 MiB more are needed; "
+                        "81920.00 MiB of 81920.00 MiB are free, taken here are 0.00 MiB");
+    scene_close(allocator);
+}
+
+/* What is asked for, and what that takes: a page. */
+static void the_size_is_the_one_that_was_asked_for(void **state)
+{
+    struct xseg_allocator *allocator = open_on(20, NULL);
+    void *all = scene_alloc(allocator, 20 * MIB, NULL), *ptr = NULL;
+
+    (void)state;
+    expect_start(refusal(xseg_alloc(allocator, 0, 700, NULL, &ptr), XSEG_ERR_NO_MEMORY),
+                 "device 0 has no room for 700 bytes: 2.00 MiB more are needed; 0.00 MiB of 20.00");
+    expect_start(refusal(xseg_alloc(allocator, 0, 3 * MIB / 2, NULL, &ptr), XSEG_ERR_NO_MEMORY),
+                 "device 0 has no room for 1.50 MiB: 2.00 MiB more are needed; 0.00 MiB of 20.00");
+    scene_free(allocator, all);
+    scene_close(allocator);
+}
+
+/* Memory in every state that the sentence knows. */
+static void figures_add_up(void **state)
+{
+    struct xseg_allocator *allocator = open_on(400, "page_cache_mb:1000");
+    struct xseg_pool *pool = scene_pool(allocator);
+    const xseg_stream other = scene_stream();
+    void *live = scene_alloc(allocator, 50 * MIB, NULL), *pending, *pinned, *ptr = NULL;
+    void *small = scene_alloc(allocator, 1000, NULL);
+
+    (void)state;
+    xseg_sim_hold_memory(0, 60 * MIB);
+    scene_free(allocator, scene_alloc_in(allocator, pool, 70 * MIB, NULL));
+    pending = scene_alloc(allocator, 30 * MIB, NULL);
+    scene_work(allocator, other, pending);
+    assert_int_equal(xseg_use(allocator, pending, other), XSEG_OK);
+    pinned = scene_alloc(allocator, 40 * MIB, NULL);
+    assert_int_equal(xseg_pin(allocator, pinned, 40 * MIB), XSEG_OK);
+    scene_free(allocator, pinned);
+    scene_free(allocator, pending);
+    const char *text = refusal(xseg_alloc(allocator, 0, 300 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY);
+    expect_figures_agree(text, 400);
+    assert_true(figure(text, "others have ") == 60);
+    assert_true(figure(text, "such as graphs' ") == 80 || figure(text, "such as graphs' ") == 70);
+    assert_true(figure(text, "cached but pinned ") >= 20);
+    assert_int_equal(xseg_unpin(allocator, pinned, 40 * MIB), XSEG_OK);
+    /* In a capture nothing is waited for: what is pending stays. */
+    struct xseg_pool *graph = scene_pool(allocator);
+    const xseg_stream stream = scene_stream();
+    pending = scene_alloc(allocator, 30 * MIB, NULL);
+    assert_int_equal(xseg_use(allocator, pending, other), XSEG_OK);
+    scene_capture_begin(graph, stream);
+    scene_free(allocator, pending);
+    text = refusal(xseg_alloc(allocator, 0, 300 * MIB, stream, &ptr), XSEG_ERR_NO_MEMORY);
+    expect_figures_agree(text, 400);
+    assert_true(figure(text, "waiting for other streams ") >= 30);
+    scene_graph_destroy(scene_capture_end(graph, stream));
+    scene_free(allocator, small);
+    scene_free(allocator, live);
+    assert_int_equal(xseg_close(allocator), XSEG_OK);
+    scene_stream_destroy(other);
+    scene_stream_destroy(stream);
+}
+
+/* What the driver refuses although it says that there is room. */
+static void the_drivers_word_is_there(void **state)
+{
+    static const char *const config[] = {"expandable_segments:True", "expandable_segments:False"};
+    static const char *const call[] = {"cuMemCreate", "cuMemAlloc"};
+
+    (void)state;
+    for (unsigned i = 0; i < COUNT_OF(config); i++) {
+        struct xseg_allocator *allocator = open_on(1000, config[i]);
+        struct xseg_sim_fault fault = XSEG_SIM_FAULT_INIT;
+        char words[64];
+        void *ptr = scene_alloc(allocator, 100, NULL), *none = NULL;
+
+        fault.call = call[i];
+        fault.every = 1;
+        assert_int_equal(xseg_sim_fault_set(0, &fault), XSEG_OK);
+        const char *text =
+            refusal(xseg_alloc(allocator, 0, 100 * MIB, NULL, &none), XSEG_ERR_NO_MEMORY);
+        (void)snprintf(words, sizeof(words), "; %s failed with CUDA_ERROR_OUT_OF_MEMORY", call[i]);
+        if (strstr(text, call[i]) == NULL)
+            fail_msg("\"%s\" does not name %s", text, call[i]);
+        expect_start(text,
+                     "device 0 has no room for 100.00 MiB: 100.00 MiB more are needed; 998.00");
+        expect_no_advice(text);
+        assert_int_equal(xseg_sim_fault_set(0, NULL), XSEG_OK);
+        scene_free(allocator, ptr);
+        scene_close(allocator);
+    }
+}
+
+/* --- Who refuses. --- */
+
+static void *give_nothing(void *context, size_t bytes, int device, xseg_stream stream)
+{
+    (void)context, (void)bytes, (void)device, (void)stream;
+    return NULL;
+}
+
+static void take_back(void *context, void *ptr, size_t bytes, int device, xseg_stream stream)
+{
+    (void)context, (void)ptr, (void)bytes, (void)device, (void)stream;
+}
+
+static void the_first_words_name_what_refuses(void **state)
+{
+    static const struct {
+        const char *config;
+        size_t pool_mib, limit_mib; /* 0: none */
+        bool own;
+        xseg_status status;
+        const char *start;
+    } row[] = {
+        {NULL, 0, 0, false, XSEG_ERR_NO_MEMORY, "device 0 has no room for 100.00 MiB: "},
+        {"hard_limit_mb:90", 0, 0, false, XSEG_ERR_LIMIT,
+         "hard_limit_mb (device 0, 90.00 MiB) leaves no room for 100.00 MiB: "},
+        {NULL, 0, 80, false, XSEG_ERR_LIMIT,
+         "the limit that xseg_limits() has set (device 0, 80.00 MiB) leaves no room for 100.00 "
+         "MiB: "},
+        {"per_process_memory_fraction:0.25", 0, 0, false, XSEG_ERR_LIMIT,
+         "per_process_memory_fraction (0.25 of device 0, 50.00 MiB) leaves no room for 100.00 "
+         "MiB: "},
+        {"per_process_memory_fraction:0.25,hard_limit_mb:40", 0, 0, false, XSEG_ERR_LIMIT,
+         "hard_limit_mb (device 0, 40.00 MiB) leaves no room for 100.00 MiB: "},
+        {NULL, 64, 0, false, XSEG_ERR_LIMIT,
+         "limit_bytes of the pool (on device 0, 64.00 MiB) leaves no room for 100.00 MiB: "},
+        {NULL, 0, 0, true, XSEG_ERR_NO_MEMORY,
+         "the pool's own function (on device 0) has no room for 100.00 MiB: "},
+    };
+
+    (void)state;
+    for (unsigned i = 0; i < COUNT_OF(row); i++) {
+        /* Only the first case is short of device memory. */
+        struct xseg_allocator *allocator = open_on(200, row[i].config);
+        struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
+        struct xseg_limits limits = XSEG_LIMITS_INIT;
+        struct xseg_where where = XSEG_WHERE_ANY;
+        struct xseg_pool *pool = NULL;
+        void *ptr = NULL;
+
+        where.device = 0;
+        limits.hard_bytes = row[i].limit_mib * MIB;
+        if (row[i].limit_mib != 0)
+            assert_int_equal(xseg_limits(allocator, &where, &limits, NULL), XSEG_OK);
+        options.limit_bytes = row[i].pool_mib * MIB;
+        if (row[i].own)
+            options.memory = (struct xseg_pool_memory){give_nothing, take_back, NULL};
+        if (row[i].pool_mib != 0 || row[i].own)
+            assert_int_equal(xseg_pool_create(allocator, 0, &options, &pool), XSEG_OK);
+        if (i == 0)
+            xseg_sim_hold_memory(0, 150 * MIB);
+        const char *text =
+            refusal(scene_try_alloc_in(allocator, pool, 100 * MIB, &ptr), row[i].status);
+        expect_start(text, row[i].start);
+        if (row[i].own || i == 0)
+            expect_no_advice(text);
+        scene_close(allocator);
+    }
+}
+
+/* A growth that is checked at a door of its own says it in the same words. */
+static void a_resume_names_what_refuses(void **state)
+{
+    struct xseg_allocator *allocator = open_on(200, NULL);
+    struct xseg_pool *pool = scene_pool(allocator);
+    void *inside = scene_alloc_in(allocator, pool, 100 * MIB, NULL), *ptr;
+
+    (void)state;
+    assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_OK);
+    ptr = scene_alloc(allocator, 120 * MIB, NULL);
+    scene_expect_error(xseg_pool_resume(pool), XSEG_ERR_NO_MEMORY,
+                       "the pool is still paused: device 0 has no room for 100.00 MiB more: "
+                       "120.00 MiB of 200.00 MiB are taken");
+    assert_int_equal(xseg_configure(allocator, "hard_limit_mb:180"), XSEG_OK);
+    scene_expect_error(xseg_pool_resume(pool), XSEG_ERR_NO_MEMORY, "device 0 has no room");
+    assert_int_equal(xseg_configure(allocator, "hard_limit_mb:199"), XSEG_OK);
+    scene_free(allocator, ptr);
+    ptr = scene_alloc(allocator, 100 * MIB, NULL);
+    scene_expect_error(xseg_pool_resume(pool), XSEG_ERR_LIMIT,
+                       "hard_limit_mb (device 0, 199.00 MiB) leaves no room for 100.00 MiB more: "
+                       "100.00 MiB of 200.00 MiB are taken");
+    scene_free(allocator, ptr);
+    scene_free(allocator, inside);
+    assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
+    scene_close(allocator);
+}
+
+/* --- Advice. --- */
+
+/* A programme that is refused something; `advised` is what it does differently. */
+struct play {
+    struct xseg_allocator *allocator;
+    struct xseg_pool *pool;
+    xseg_stream stream;
+    void *block[16];
+    unsigned blocks;
+    bool is_capturing;
+};
+
+static void keep(struct play *play, void *ptr)
+{
+    play->block[play->blocks++] = ptr;
+}
+
+static void end_play(struct play *play)
+{
+    if (play->is_capturing)
+        scene_graph_destroy(scene_capture_end(play->pool, play->stream));
+    for (unsigned i = 0; i < play->blocks; i++)
+        if (play->block[i] != NULL)
+            scene_free(play->allocator, play->block[i]);
+    assert_int_equal(xseg_close(play->allocator), XSEG_OK);
+    if (play->stream != NULL)
+        scene_stream_destroy(play->stream);
+}
+
+static xseg_status ask(struct play *play, struct xseg_pool *pool, size_t bytes)
+{
+    void *ptr = NULL;
+    const xseg_status status = scene_try_alloc_in(play->allocator, pool, bytes, &ptr);
+
+    if (ptr != NULL)
+        keep(play, ptr);
+    return status;
+}
+
+/* 100 MiB live, and 30 more. */
+static xseg_status two_blocks(struct play *play, size_t device_mib, const char *config)
+{
+    play->allocator = open_on(device_mib, config);
+    keep(play, scene_alloc(play->allocator, 100 * MIB, NULL));
+    return ask(play, NULL, 30 * MIB);
+}
+
+/* Take the advice of a sentence, which has this form, as a configuration string. */
+static void apply(const char *text, const char *form, const char *key, char *config, size_t bytes)
+{
+    const char *at = strstr(text, form);
+    double value;
+
+    if (at == NULL)
+        fail_msg("\"%s\" does not say \"%s\"", text, form);
+    value = strtod(at + strlen(form), NULL);
+    (void)snprintf(config + strlen(config), bytes - strlen(config), "%s%s:%.10g",
+                   config[0] != '\0' ? "," : "", key, value);
+}
+
+/* Each key named is raised: by then, and from the start, the request is served; by less it is not. */
+static void raising_the_limits_that_are_named_helps(void **state)
+{
+    static const struct {
+        const char *config;
+        bool hard, fraction;
+    } row[] = {
+        {"hard_limit_mb:120", true, false},
+        {"hard_limit_mb:120,expandable_segments:False", true, false},
+        {"per_process_memory_fraction:0.12", false, true},
+        {"per_process_memory_fraction:0.12,expandable_segments:False", false, true},
+        {"per_process_memory_fraction:0.12,hard_limit_mb:110", true, true},
+        {"per_process_memory_fraction:0.11,hard_limit_mb:120", true, true},
+        {"per_process_memory_fraction:0.12,hard_limit_mb:800", false, true},
+        {"per_process_memory_fraction:0.9,hard_limit_mb:120", true, false},
+    };
+
+    (void)state;
+    for (unsigned i = 0; i < COUNT_OF(row); i++) {
+        struct play play = {0}, again = {0};
+        char advised[256] = "", whole[512];
+        const char *text = refusal(two_blocks(&play, 1000, row[i].config), XSEG_ERR_LIMIT);
+
+        expect_figures_agree(text, 1000);
+        if (row[i].hard)
+            apply(text, "hard_limit_mb to ", "hard_limit_mb", advised, sizeof(advised));
+        if (row[i].fraction)
+            apply(text, "per_process_memory_fraction to ", "per_process_memory_fraction", advised,
+                  sizeof(advised));
+        assert_int_equal(strstr(text, "hard_limit_mb to ") != NULL, row[i].hard);
+        assert_int_equal(strstr(text, "per_process_memory_fraction to ") != NULL, row[i].fraction);
+        assert_int_equal(xseg_configure(play.allocator, advised), XSEG_OK);
+        assert_int_equal(ask(&play, NULL, 30 * MIB), XSEG_OK);
+        assert_int_equal(ask(&play, NULL, 2 * MIB), XSEG_ERR_LIMIT);
+        end_play(&play);
+        (void)snprintf(whole, sizeof(whole), "%s,%s",
+                       strstr(row[i].config, "False") != NULL ? "expandable_segments:False"
+                                                              : "expandable_segments:True",
+                       advised);
+        assert_int_equal(two_blocks(&again, 1000, whole), XSEG_OK);
+        end_play(&again);
+    }
+}
+
+/* A higher limit is no help where the device itself has no room. */
+static void a_limit_is_not_raised_past_the_device(void **state)
+{
+    static const char *const config[] = {"hard_limit_mb:120", "per_process_memory_fraction:0.96",
+                                         "hard_limit_mb:120,expandable_segments:False"};
+
+    (void)state;
+    for (unsigned i = 0; i < COUNT_OF(config); i++) {
+        struct play play = {0};
+        const xseg_status status = two_blocks(&play, 126, config[i]);
+
+        assert_int_not_equal(status, XSEG_OK);
+        expect_no_advice(refusal(status, status));
+        end_play(&play);
+        play = (struct play){0};
+        play.allocator = open_on(200, config[i]);
+        keep(&play, scene_alloc(play.allocator, 100 * MIB, NULL));
+        xseg_sim_hold_memory(0, 90 * MIB);
+        const xseg_status again = ask(&play, NULL, 30 * MIB);
+        assert_int_not_equal(again, XSEG_OK);
+        expect_no_advice(refusal(again, again));
+        end_play(&play);
+    }
+}
+
+static void raising_what_xseg_limits_has_set_helps(void **state)
+{
+    struct play play = {0};
+    struct xseg_limits limits = XSEG_LIMITS_INIT;
+    struct xseg_where where = XSEG_WHERE_ANY;
+
+    (void)state;
+    play.allocator = open_on(1000, NULL);
+    keep(&play, scene_alloc(play.allocator, 100 * MIB, NULL));
+    where.device = 0;
+    limits.hard_bytes = 120 * MIB;
+    assert_int_equal(xseg_limits(play.allocator, &where, &limits, NULL), XSEG_OK);
+    const char *text = refusal(ask(&play, NULL, 30 * MIB), XSEG_ERR_LIMIT);
+    limits.hard_bytes = (uint64_t)figure(text, "raise hard_bytes of xseg_limits() to ") * MIB;
+    assert_int_equal(xseg_limits(play.allocator, &where, &limits, NULL), XSEG_OK);
+    assert_int_equal(ask(&play, NULL, 30 * MIB), XSEG_OK);
+    end_play(&play);
+}
+
+/* What the default pool has cached makes room for the pool, so only its own limit is named. */
+static void raising_the_limit_of_a_pool_helps(void **state)
+{
+    static const char *const config[] = {"hard_limit_mb:140", "hard_limit_mb:110"};
+
+    (void)state;
+    for (unsigned i = 0; i < COUNT_OF(config); i++) {
+        struct play play = {0};
+        struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
+        struct xseg_limits limits = XSEG_LIMITS_INIT;
+        struct xseg_where where = XSEG_WHERE_ANY;
+        char advised[64] = "";
+
+        play.allocator = open_on(200, config[i]);
+        options.limit_bytes = 100 * MIB;
+        assert_int_equal(xseg_pool_create(play.allocator, 0, &options, &play.pool), XSEG_OK);
+        scene_free(play.allocator, scene_alloc(play.allocator, 20 * MIB, NULL));
+        keep(&play, scene_alloc_in(play.allocator, play.pool, 80 * MIB, NULL));
+        const char *text = refusal(ask(&play, play.pool, 50 * MIB), XSEG_ERR_LIMIT);
+        limits.hard_bytes = (uint64_t)figure(text, "raise limit_bytes of the pool to ") * MIB;
+        assert_int_equal(strstr(text, "hard_limit_mb") != NULL, i == 1);
+        if (i == 1)
+            apply(text, "and hard_limit_mb to ", "hard_limit_mb", advised, sizeof(advised));
+        where.pool = play.pool;
+        assert_int_equal(xseg_limits(play.allocator, &where, &limits, NULL), XSEG_OK);
+        if (i == 1) {
+            assert_int_equal(ask(&play, play.pool, 50 * MIB), XSEG_ERR_LIMIT);
+            assert_int_equal(xseg_configure(play.allocator, advised), XSEG_OK);
+        }
+        assert_int_equal(ask(&play, play.pool, 50 * MIB), XSEG_OK);
+        end_play(&play);
+    }
+}
+
+static void ending_a_capture_helps(void **state)
+{
+    static const size_t wanted[] = {120 * MIB, 60 * MIB, 122 * MIB};
+
+    (void)state;
+    for (unsigned i = 0; i < COUNT_OF(wanted); i++) {
+        struct play play = {0};
+        void *pending, *idle;
+
+        play.allocator = open_on(200, NULL);
+        play.stream = scene_stream();
+        play.pool = scene_pool(play.allocator);
+        idle = scene_alloc(play.allocator, i == 2 ? 20 * MIB : 100 * MIB, NULL);
+        pending = scene_alloc(play.allocator, 80 * MIB, NULL);
+        assert_int_equal(xseg_use(play.allocator, pending, play.stream), XSEG_OK);
+        scene_capture_begin(play.pool, play.stream);
+        play.is_capturing = true;
+        if (i != 1)
+            scene_free(play.allocator, idle);
+        else
+            scene_free(play.allocator, pending);
+        const char *text = refusal(ask(&play, NULL, wanted[i]), XSEG_ERR_NO_MEMORY);
+        expect_figures_agree(text, 200);
+        if (i == 2) { /* 20 MiB are not enough */
+            expect_no_advice(text);
+        } else {
+            assert_non_null(strstr(text, "end the capture first"));
+            scene_graph_destroy(scene_capture_end(play.pool, play.stream));
+            play.is_capturing = false;
+            assert_int_equal(ask(&play, NULL, wanted[i]), XSEG_OK);
+        }
+        keep(&play, i != 1 ? pending : idle);
+        end_play(&play);
+    }
+}
+
+static void releasing_pools_helps(void **state)
+{
+    static const char *const config[] = {NULL, "expandable_segments:False", "hard_limit_mb:190"};
+
+    (void)state;
+    for (unsigned i = 0; i < 2 * COUNT_OF(config); i++) {
+        struct play play = {0};
+        const bool helps = i < COUNT_OF(config);
+
+        play.allocator = open_on(200, config[i % COUNT_OF(config)]);
+        play.pool = scene_pool(play.allocator);
+        keep(&play, scene_alloc(play.allocator, helps ? 50 * MIB : 100 * MIB, NULL));
+        scene_free(play.allocator, scene_alloc_in(play.allocator, play.pool, 80 * MIB, NULL));
+        const xseg_status status = ask(&play, NULL, 120 * MIB);
+        assert_int_not_equal(status, XSEG_OK);
+        const char *text = refusal(status, status);
+        expect_figures_agree(text, 200);
+        if (!helps) {
+            expect_no_advice(text);
+        } else if (config[i] == NULL || i == 1) {
+            assert_non_null(strstr(text, "release pools"));
+            assert_int_equal(xseg_pool_release(play.pool), XSEG_OK);
+            assert_int_equal(ask(&play, NULL, 120 * MIB), XSEG_OK);
+        }
+        end_play(&play);
+    }
+}
+
+/* Segments of 90 MiB with 60 free in each. */
+static xseg_status half_free_segments(struct play *play, const char *config, size_t wanted)
+{
+    void *idle[3];
+
+    play->allocator = open_on(280, config);
+    for (unsigned i = 0; i < COUNT_OF(idle); i++) {
+        void *whole = scene_alloc(play->allocator, 90 * MIB, NULL);
+        scene_free(play->allocator, whole);
+        idle[i] = scene_alloc(play->allocator, 60 * MIB, NULL);
+        keep(play, scene_alloc(play->allocator, 30 * MIB, NULL));
+    }
+    for (unsigned i = 0; i < COUNT_OF(idle); i++)
+        scene_free(play->allocator, idle[i]);
+    return ask(play, NULL, wanted);
+}
+
+static void expandable_segments_help_where_it_says_so(void **state)
+{
+    static const size_t wanted[] = {80 * MIB, 100 * MIB, 185 * MIB, 250 * MIB};
+
+    (void)state;
+    for (unsigned i = 0; i < COUNT_OF(wanted); i++) {
+        struct play classic = {0}, expandable = {0};
+        const char *text =
+            refusal(half_free_segments(&classic, "expandable_segments:False", wanted[i]),
+                    XSEG_ERR_NO_MEMORY);
+        const bool helps = strstr(text, "expandable_segments:True") != NULL;
+
+        expect_figures_agree(text, 280);
+        assert_int_equal(helps, i < 2);
+        if (!helps)
+            expect_no_advice(text);
+        end_play(&classic);
+        const xseg_status status =
+            half_free_segments(&expandable, "expandable_segments:True", wanted[i]);
+        if (helps)
+            assert_int_equal(status, XSEG_OK);
+        end_play(&expandable);
+    }
+}
+
+/* Pages of 20 MiB, each with 11 cached beside 9 live: on small pages 10 of the 11 can move. */
+static xseg_status shared_pages(struct play *play, const char *config, size_t wanted)
+{
+    void *idle[2];
+
+    play->allocator = open_on(40, config);
+    for (unsigned i = 0; i < COUNT_OF(idle); i++) {
+        idle[i] = scene_alloc(play->allocator, 11 * MIB, NULL);
+        keep(play, scene_alloc(play->allocator, 9 * MIB, NULL));
+    }
+    for (unsigned i = 0; i < COUNT_OF(idle); i++)
+        scene_free(play->allocator, idle[i]);
+    return ask(play, NULL, wanted);
+}
+
+static void small_pages_help_where_it_says_so(void **state)
+{
+    static const size_t wanted[] = {20 * MIB, 21 * MIB};
+
+    (void)state;
+    for (unsigned i = 0; i < COUNT_OF(wanted); i++) {
+        struct play fixed = {0}, small = {0};
+        const char *text =
+            refusal(shared_pages(&fixed, "page_mb:fixed", wanted[i]), XSEG_ERR_NO_MEMORY);
+
+        expect_figures_agree(text, 40);
+        assert_int_equal(strstr(text, "page_mb:small") != NULL, i == 0);
+        end_play(&fixed);
+        assert_int_equal(shared_pages(&small, "page_mb:small", wanted[i]),
+                         i == 0 ? XSEG_OK : XSEG_ERR_NO_MEMORY);
+        end_play(&small);
+    }
+}
+
+/* 60 of 100 MiB are idle, in pieces that have to be given back to make one. */
+static xseg_status idle_elsewhere(struct play *play, const char *config, size_t wanted)
+{
+    play->allocator = open_on(100, config);
+    play->stream = scene_stream();
+    scene_free(play->allocator, scene_alloc(play->allocator, 60 * MIB, play->stream));
+    return ask(play, NULL, wanted);
+}
+
+static void not_rejecting_helps_where_it_says_so(void **state)
+{
+    static const size_t wanted[] = {80 * MIB, 120 * MIB};
+
+    (void)state;
+    for (unsigned i = 0; i < COUNT_OF(wanted); i++) {
+        struct play rejected = {0}, served = {0};
+        const char *text =
+            refusal(idle_elsewhere(&rejected, "throw_on_cudamalloc_oom:True", wanted[i]),
+                    XSEG_ERR_NO_MEMORY);
+
+        expect_figures_agree(text, 100);
+        assert_int_equal(strstr(text, "throw_on_cudamalloc_oom:False") != NULL, i == 0);
+        end_play(&rejected);
+        assert_int_equal(idle_elsewhere(&served, "throw_on_cudamalloc_oom:False", wanted[i]),
+                         i == 0 ? XSEG_OK : XSEG_ERR_NO_MEMORY);
+        end_play(&served);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(an_empty_device_is_free),
+        cmocka_unit_test(the_size_is_the_one_that_was_asked_for),
+        cmocka_unit_test(figures_add_up),
+        cmocka_unit_test(the_drivers_word_is_there),
+        cmocka_unit_test(the_first_words_name_what_refuses),
+        cmocka_unit_test(a_resume_names_what_refuses),
+        cmocka_unit_test(raising_the_limits_that_are_named_helps),
+        cmocka_unit_test(a_limit_is_not_raised_past_the_device),
+        cmocka_unit_test(raising_what_xseg_limits_has_set_helps),
+        cmocka_unit_test(raising_the_limit_of_a_pool_helps),
+        cmocka_unit_test(ending_a_capture_helps),
+        cmocka_unit_test(releasing_pools_helps),
+        cmocka_unit_test(expandable_segments_help_where_it_says_so),
+        cmocka_unit_test(small_pages_help_where_it_says_so),
+        cmocka_unit_test(not_rejecting_helps_where_it_says_so),
+    };
+
+    return cmocka_run_group_tests_name("shortage", tests, NULL, NULL);
+}
