@@ -14,8 +14,9 @@
 static inline xseg_status xseg_door_forked(void)
 {
     return xseg_fail(XSEG_ERR_FORKED,
-                     "this allocator belongs to the parent process: a forked child "
-                     "cannot use its device memory; open another one");
+                     "this allocator belongs to the parent process, and a driver that has been "
+                     "started does not work in a forked child: fork before the first xseg_open(), "
+                     "or start the child by exec (in Python: the start method \"spawn\")");
 }
 
 /* Returns from the door unless the allocator can be used by this process. */

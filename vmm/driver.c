@@ -165,7 +165,13 @@ static xseg_status start(struct xseg_driver *driver, const char *library)
     if (result == CUDA_ERROR_NO_DEVICE)
         return xseg_fail(XSEG_ERR_NO_DRIVER, "the driver %s shows no device", library);
     if (result != CUDA_SUCCESS)
-        return xseg_driver_status(driver, NULL, XSEG_ENTRY_Init, result, XSEG_ERR_DRIVER, 0);
+        (void)xseg_driver_status(driver, NULL, XSEG_ENTRY_Init, result, XSEG_ERR_DRIVER, 0);
+    if (result == CUDA_ERROR_NOT_INITIALIZED)
+        xseg_fail_add(": where a parent process had started the driver, a forked child cannot; "
+                      "fork before that, or start the child by exec (in Python: the start method "
+                      "\"spawn\")");
+    if (result != CUDA_SUCCESS)
+        return XSEG_ERR_DRIVER;
     xseg_status status = STATUS(driver, DriverGetVersion, &version);
     if (status != XSEG_OK)
         return status;

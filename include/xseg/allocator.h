@@ -23,7 +23,9 @@
  * Threads: every function may be called from any thread at any time, except where its comment says
  *          otherwise.
  * Fork:    in a forked child every function that returns a status returns XSEG_ERR_FORKED and does
- *          nothing; the child cannot use the parent's device memory.
+ *          nothing; the child cannot use the parent's device memory.  Nor can it open an allocator of
+ *          its own, since a driver that the parent has started does not work there: XSEG_ERR_DRIVER.
+ *          Fork before the first xseg_open(), or start the child by exec.
  * Lost:    after an error from which a device does not recover (an illegal address and its like), a
  *          reset of its context, or the driver's shutdown at exit, whatever needs that device's
  *          memory returns XSEG_ERR_DEVICE_LOST without asking the driver again; frees, statistics

@@ -35,7 +35,7 @@ struct xseg_device {
     /* Memory has been short once: events of pending blocks are asked about where that can serve. */
     atomic_bool asks_late;
     enum xseg_refuser refuser; /* of the last growth that was refused.  Guarded by GROWTH */
-    struct xseg_pages pages; /* unmapped physical memory; guarded by GROWTH */
+    struct xseg_pages pages;   /* unmapped physical memory; guarded by GROWTH */
     struct xseg_allocator *allocator;
     const struct xseg_fork *fork;  /* the allocator's */
     struct xseg_lookup *lookup;    /* the allocator's */

@@ -422,7 +422,18 @@ static int child(struct xseg_allocator *allocator, void *ptr)
         return 3;
     if (xseg_trim(allocator, NULL, NULL, NULL) != XSEG_ERR_FORKED)
         return 4;
-    return xseg_close(allocator) == XSEG_ERR_FORKED ? 0 : 5;
+    if (xseg_close(allocator) != XSEG_ERR_FORKED)
+        return 5;
+    /* What is advised works: another allocator does not, and says why. */
+    char text[512];
+    (void)xseg_error_text(text, sizeof(text));
+    if (strstr(text, "open another") != NULL || strstr(text, "exec") == NULL)
+        return 6;
+    struct xseg_allocator *mine = NULL;
+    if (scene_try_open(NULL, &mine) != XSEG_ERR_DRIVER)
+        return 7;
+    (void)xseg_error_text(text, sizeof(text));
+    return strstr(text, "fork") != NULL && strstr(text, "exec") != NULL ? 0 : 8;
 }
 
 /* A close that fails leaves everything usable: on every device, pools and all. */
