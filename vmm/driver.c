@@ -125,6 +125,10 @@ void xseg_driver_leave(struct xseg_context *context)
 
 /* --- Loading. --- */
 
+#define DEFAULT_LIBRARY "libcuda.so.1"
+#define WITHOUT_GPU     "without a GPU, XSEG_DRIVER=libxseg-sim.so runs on the simulated driver"
+#define INSTALL         "install the NVIDIA driver r525 (CUDA 12.0) or later; " WITHOUT_GPU
+
 typedef __typeof__(CUresult(const char *, void **, int, cuuint64_t,
                             CUdriverProcAddressQueryResult *)) *proc_address;
 
@@ -134,9 +138,7 @@ static xseg_status resolve_all(struct xseg_driver *driver, const char *library)
     void *symbol = dlsym(driver->library, "cuGetProcAddress_v2");
 
     if (symbol == NULL)
-        return xseg_fail(XSEG_ERR_NO_DRIVER,
-                         "the driver %s has no cuGetProcAddress_v2: install a driver of CUDA 12.0 "
-                         "(r525) or later",
+        return xseg_fail(XSEG_ERR_NO_DRIVER, "the driver %s has no cuGetProcAddress_v2: " INSTALL,
                          library);
     memcpy(&find, &symbol, sizeof(symbol));
     for (unsigned i = 0; i < XSEG_ENTRY_COUNT; i++) {
@@ -147,13 +149,19 @@ static xseg_status resolve_all(struct xseg_driver *driver, const char *library)
                                      CU_GET_PROC_ADDRESS_LEGACY_STREAM, &found);
 
         if (result != CUDA_SUCCESS || function == NULL)
-            return xseg_fail(XSEG_ERR_NO_DRIVER,
-                             "the driver %s has no %s of CUDA %d.%d: install a driver of CUDA 12.0 "
-                             "(r525) or later",
+            return xseg_fail(XSEG_ERR_NO_DRIVER, "the driver %s has no %s of CUDA %d.%d: " INSTALL,
                              library, entry_place[i].name, version / 1000, version % 1000 / 10);
         memcpy((char *)driver + entry_place[i].offset, &function, sizeof(function));
     }
     return XSEG_OK;
+}
+
+static xseg_status fail_without_device(const char *library)
+{
+    return xseg_fail(XSEG_ERR_NO_DRIVER,
+                     "the driver %s shows no device: see what CUDA_VISIBLE_DEVICES and nvidia-smi "
+                     "say; " WITHOUT_GPU,
+                     library);
 }
 
 static xseg_status start(struct xseg_driver *driver, const char *library)
@@ -163,7 +171,7 @@ static xseg_status start(struct xseg_driver *driver, const char *library)
     const CUresult result = CALL(driver, Init, 0);
 
     if (result == CUDA_ERROR_NO_DEVICE)
-        return xseg_fail(XSEG_ERR_NO_DRIVER, "the driver %s shows no device", library);
+        return fail_without_device(library);
     if (result != CUDA_SUCCESS)
         (void)xseg_driver_status(driver, NULL, XSEG_ENTRY_Init, result, XSEG_ERR_DRIVER, 0);
     if (result == CUDA_ERROR_NOT_INITIALIZED)
@@ -176,36 +184,60 @@ static xseg_status start(struct xseg_driver *driver, const char *library)
     if (status != XSEG_OK)
         return status;
     if (version < 12000)
-        return xseg_fail(XSEG_ERR_NO_DRIVER,
-                         "the driver %s is of CUDA %d.%d: 12.0 (r525) is the oldest that works",
-                         library, version / 1000, version % 1000 / 10);
+        return xseg_fail(
+            XSEG_ERR_NO_DRIVER,
+            "the driver %s is of CUDA %d.%d, and 12.0 is the oldest that works: " INSTALL, library,
+            version / 1000, version % 1000 / 10);
     status = STATUS(driver, DeviceGetCount, &driver->devices);
     if (status != XSEG_OK)
         return status;
     if (driver->devices < 1)
-        return xseg_fail(XSEG_ERR_NO_DRIVER, "the driver %s shows no device", library);
+        return fail_without_device(library);
     driver->asked = calloc((size_t)driver->devices, sizeof(*driver->asked));
     if (driver->asked == NULL)
         return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for counts of driver calls");
     return XSEG_OK;
 }
 
+/* The library to load, and who names it: "" for the one that a driver's installation has. */
+static const char *choose_library(const char *argument, const char **named)
+{
+    const char *variable = argument == NULL ? secure_getenv("XSEG_DRIVER") : NULL;
+
+    *named = ", which the options name,";
+    if (argument != NULL && argument[0] != '\0')
+        return argument;
+    *named = ", which XSEG_DRIVER names,";
+    if (variable != NULL && variable[0] != '\0')
+        return variable;
+    *named = "";
+    return DEFAULT_LIBRARY;
+}
+
+static xseg_status fail_to_load(const char *library, const char *named)
+{
+    const char *reason = dlerror();
+
+    if (named[0] != '\0')
+        return xseg_fail(XSEG_ERR_NO_DRIVER, "the driver %s%s cannot be loaded: %s", library, named,
+                         reason != NULL ? reason : "no reason is given");
+    return xseg_fail(XSEG_ERR_NO_DRIVER,
+                     "this machine has no NVIDIA driver that can be loaded (%s): " INSTALL,
+                     reason != NULL ? reason : library);
+}
+
 xseg_status xseg_driver_open(const char *library, struct xseg_driver **out)
 {
     struct xseg_driver *driver = calloc(1, sizeof(*driver));
+    const char *named;
     xseg_status status;
 
     if (driver == NULL)
         return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for the driver's table");
-    if (library == NULL)
-        library = secure_getenv("XSEG_DRIVER");
-    if (library == NULL || library[0] == '\0')
-        library = "libcuda.so.1";
+    library = choose_library(library, &named);
     driver->library = dlopen(library, RTLD_NOW | RTLD_LOCAL);
     if (driver->library == NULL) {
-        const char *reason = dlerror();
-        status = xseg_fail(XSEG_ERR_NO_DRIVER, "the driver library cannot be loaded: %s",
-                           reason != NULL ? reason : library);
+        status = fail_to_load(library, named);
         goto free_driver;
     }
     status = resolve_all(driver, library);

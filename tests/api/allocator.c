@@ -2,6 +2,8 @@
 /* Opening, configuring, allocating, freeing, closing; and everything a caller can get wrong. */
 #include "tests/support/scene.h"
 
+#include <dlfcn.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -10,6 +12,36 @@
 #define UNKNOWN 999 /* of CUresult */
 
 /* --- Opening. --- */
+
+/* The first thing that happens to somebody without a GPU: what is missing, and how to go on without. */
+static void without_a_driver_the_text_says_what_to_do(void **state)
+{
+    static const char *const word[] = {"libcuda.so.1", "NVIDIA driver", "r525", "CUDA 12.0",
+                                       "XSEG_DRIVER=libxseg-sim.so"};
+    const char *set = getenv("XSEG_DRIVER");
+    char kept[4096] = "";
+    struct xseg_allocator *allocator = NULL;
+    void *present = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+
+    (void)state;
+    if (present != NULL) { /* of this machine: nothing is missing */
+        (void)dlclose(present);
+        return;
+    }
+    if (set != NULL)
+        (void)snprintf(kept, sizeof(kept), "%s", set);
+    assert_int_equal(unsetenv("XSEG_DRIVER"), 0);
+    for (unsigned i = 0; i < COUNT_OF(word); i++)
+        scene_expect_error(xseg_open(NULL, NULL, &allocator), XSEG_ERR_NO_DRIVER, word[i]);
+    /* What a variable names is not the driver's installation. */
+    assert_int_equal(setenv("XSEG_DRIVER", "libno-such-driver.so", 1), 0);
+    scene_expect_error(xseg_open(NULL, NULL, &allocator), XSEG_ERR_NO_DRIVER,
+                       "which XSEG_DRIVER names");
+    if (set != NULL)
+        assert_int_equal(setenv("XSEG_DRIVER", kept, 1), 0);
+    else
+        assert_int_equal(unsetenv("XSEG_DRIVER"), 0);
+}
 
 static void drivers_that_cannot_be_had_are_named(void **state)
 {
@@ -54,6 +86,8 @@ static void failures_to_start_are_named(void **state)
     assert_int_equal(xseg_sim_reset(NULL), XSEG_OK);
     assert_int_equal(xseg_sim_fail("cuInit", 1, 100), XSEG_OK); /* CUDA_ERROR_NO_DEVICE */
     scene_expect_error(scene_try_open(NULL, &allocator), XSEG_ERR_NO_DRIVER, "shows no device");
+    assert_int_equal(xseg_sim_fail("cuInit", 1, 100), XSEG_OK);
+    scene_expect_error(scene_try_open(NULL, &allocator), XSEG_ERR_NO_DRIVER, "libxseg-sim.so");
     assert_int_equal(xseg_sim_fail("cuInit", 1, 999), XSEG_OK);
     scene_expect_error(scene_try_open(NULL, &allocator), XSEG_ERR_DRIVER, "cuInit");
     assert_null(allocator);
@@ -569,6 +603,7 @@ static void statuses_have_sentences(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(without_a_driver_the_text_says_what_to_do),
         cmocka_unit_test(drivers_that_cannot_be_had_are_named),
         cmocka_unit_test(drivers_that_are_too_old_are_named),
         cmocka_unit_test(failures_to_start_are_named),

@@ -196,6 +196,11 @@ def examples_work(tree, root, cuda):
                                *tree.pkg_config("--cflags", "--libs", package),
                                output=f"example-{number}")
         tree.start(program)
+        if "xseg_error_text" in text:
+            failed = subprocess.run([program], capture_output=True, text=True, check=False,
+                                    env={**os.environ, "XSEG_DRIVER": "libno-such-driver.so"})
+            expect(failed.returncode == 1 and "libno-such-driver.so" in failed.stderr,
+                   f"{path.name}: does not say why it fails: {failed.stderr}")
 
 
 def configure_with_cmake(tree, folder):
