@@ -103,7 +103,8 @@ static void add_reason(struct xseg_explained *sums, const struct xseg_reason *re
 
 static bool is_meant(const struct xseg_reason *reason, const struct xseg_selection *selection)
 {
-    return (selection->pool == NULL || selection->pool == reason->pool) &&
+    return (selection->pool == NULL || selection->pool == reason->pool ||
+            selection->pool == reason->lender) &&
            (selection->stream == NULL || selection->stream->handle == reason->stream);
 }
 

@@ -93,16 +93,18 @@ static void add_arena(void *self, struct xseg_arena *arena)
     for (unsigned i = 0; i < XSEG_COUNTS; i++) {
         const enum xseg_count what = (enum xseg_count)i;
         const struct xseg_counts_value value = xseg_counts_read(&arena->counts, what);
-        const uint64_t up = value.up - arena->up_before[what];
+        /* What the pool has lent is memory of the pool, but not its blocks. */
+        const uint64_t up = value.up - arena->up_before[what] - arena->lent.up[what];
+        const uint64_t current = value.current - (arena->lent.up[what] - arena->lent.down[what]);
 
         for (unsigned group = 0; group < (has_groups(what) ? XSEG_STAT_GROUPS : 1u); group++) {
             struct xseg_stat *stat = &stat_of(stats, what)[group];
 
             if (group != XSEG_STAT_ALL && group != own)
                 continue;
-            stat->current += value.current;
+            stat->current += current;
             stat->allocated += up;
-            stat->freed += up - value.current;
+            stat->freed += up - current;
         }
     }
     stats->paused_bytes += arena->away;

@@ -255,7 +255,7 @@ struct xseg_block_info {
     enum xseg_block_state state;
     int device;
     xseg_stream stream;     /* the stream it was allocated on */
-    struct xseg_pool *pool; /* its private pool, or NULL */
+    struct xseg_pool *pool; /* the private pool that holds it; NULL for the default pool */
     bool is_small;          /* in the small pool */
     /* The segment around it. */
     bool is_expandable;
@@ -273,9 +273,12 @@ struct xseg_block_info {
      * 20 more or less.  UINT64_MAX where that is not known: without the key block_ages, or where it
      * was allocated before the key was set. */
     uint64_t age_ms;
+    /* Of a block of the default pool: the private pool that lent its memory when memory was short
+     * (use_on_oom), else NULL.  Its handle may have been released since. */
+    struct xseg_pool *lender;
 };
 /* clang-format off */
-#define XSEG_BLOCK_INFO_INIT {sizeof(struct xseg_block_info), NULL, 0, 0, XSEG_BLOCK_HOLE, 0, NULL, NULL, false, false, NULL, 0, 0, 0, 0, 0, 0, 0, false, 0}
+#define XSEG_BLOCK_INFO_INIT {sizeof(struct xseg_block_info), NULL, 0, 0, XSEG_BLOCK_HOLE, 0, NULL, NULL, false, false, NULL, 0, 0, 0, 0, 0, 0, 0, false, 0, NULL}
 /* clang-format on */
 
 /**

@@ -22,7 +22,8 @@ extern "C" {
  * While other threads allocate, each call is told what was true a moment before; what changes between
  * two calls may be told as it was, as it became, or not at all.
  *
- * @param where  NULL for everything; a device that has not been opened has no blocks
+ * @param where  NULL for everything; a device that has not been opened has no blocks.  A pool stands for
+ *               its memory, with blocks in it that it has lent (use_on_oom)
  * @param visit  called for each block, which is valid during the call; false ends the walk
  *
  * Returns: XSEG_OK, also when visit ended it; XSEG_ERR_ARGUMENT, XSEG_ERR_HOST_MEMORY,
@@ -54,7 +55,8 @@ struct xseg_reason {
     enum xseg_reason_kind kind;
     int device;
     xseg_stream stream;     /* whose memory it is */
-    struct xseg_pool *pool; /* the private pool that it is in, or NULL */
+    /* The private pool that it is in, or NULL.  LIVE and PENDING: the pool that holds `block`. */
+    struct xseg_pool *pool;
     bool is_small;          /* in the small pool */
     bool is_expandable;
     void *base;
@@ -74,6 +76,9 @@ struct xseg_reason {
     /* LIVE, PENDING: the age of `block` itself, as struct xseg_block_info has it, and xseg_walk() tells
      * it of every block; UINT64_MAX where it is not known, as without the key block_ages. */
     uint64_t block_age_ms;
+    /* LIVE, PENDING: where the default pool holds `block`, but another pool lent the memory (use_on_oom),
+     * that pool; else NULL.  To ask about a pool is to ask about the memory that it has lent, too. */
+    struct xseg_pool *lender;
 };
 
 /** A summary in bytes.  Set struct_bytes before the call. */

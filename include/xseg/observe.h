@@ -50,7 +50,7 @@ struct xseg_trace_entry {
     enum xseg_trace_action action;
     int device;
     xseg_stream stream;     /* of the block or segment */
-    struct xseg_pool *pool; /* its private pool, or NULL */
+    struct xseg_pool *pool; /* the private pool that holds it, or NULL: also what is lent (pool.h) */
     void *base;             /* NULL for XSEG_TRACE_OOM */
     uint64_t bytes;         /* ALLOC, FREE_*: what the user asked for; else all of it */
 };

@@ -35,7 +35,11 @@ struct xseg_pool_options {
     size_t struct_bytes;  /* sizeof(struct xseg_pool_options) */
     uint64_t limit_bytes; /* that the pool may reserve; 0: no limit of its own; see xseg_limits() */
     bool no_split;        /* a cached block is handed out whole */
-    bool use_on_oom;      /* its cached memory serves the default pool when memory is short */
+    /* Its cached memory serves the default pool when memory is short.  What it lends so is held by the
+     * default pool until it is freed, and has `lender` in struct xseg_block_info; while any of it lives the
+     * pool cannot be paused.  A pool that took part in a capture lends nothing: graphs may write to what
+     * is cached there. */
+    bool use_on_oom;
     /* Own functions underneath, copied: segments of the pool are classic then.  NULL functions: the
      * driver. */
     struct xseg_pool_memory memory;
@@ -113,7 +117,8 @@ XSEG_API XSEG_NODISCARD xseg_status xseg_route_end(struct xseg_pool *pool);
 struct xseg_checkpoint;
 
 /**
- * Remember which blocks of a pool are live, so that it can be brought back to that state.
+ * Remember which blocks of a pool are live, so that it can be brought back to that state.  What the pool
+ * has lent (use_on_oom) is not among them.
  *
  * @param out  the caller ends it with xseg_checkpoint_end()
  *
@@ -131,7 +136,7 @@ XSEG_API void xseg_checkpoint_end(struct xseg_checkpoint *checkpoint);
 /**
  * Bring a pool back to the state of a checkpoint: the blocks that are live now are freed, and those
  * that were live then are live again, at the same addresses, with whatever they contain.  Memory that
- * the pool got since then stays cached.
+ * the pool got since then stays cached.  What the pool has lent (use_on_oom) stays as it is.
  *
  * @param moved  NULL, or told of every block that was freed (true), then of every block that is live
  *               again (false): a block live in both states is told of twice.  No lock is held
@@ -139,7 +144,8 @@ XSEG_API void xseg_checkpoint_end(struct xseg_checkpoint *checkpoint);
  * Returns: XSEG_OK
  *          XSEG_ERR_ARGUMENT  the checkpoint is of another pool, or nobody holds the pool
  *          XSEG_ERR_BUSY      blocks that are live now have uses, freed ones wait for other streams,
- *                             a capture is under way, or the memory of the checkpoint is gone
+ *                             a capture is under way, the memory of the checkpoint is gone, or some of
+ *                             it is lent, which the text names
  *          XSEG_ERR_PAUSED    the pool is paused
  *          XSEG_ERR_HOST_MEMORY, XSEG_ERR_FORKED
  *          On an error nothing has changed.
@@ -151,7 +157,7 @@ xseg_pool_restore(struct xseg_pool *pool, const struct xseg_checkpoint *checkpoi
                   void (*moved)(void *context, void *ptr, bool freed), void *context);
 
 /**
- * Whether the live blocks of a pool are exactly these.
+ * Whether the live blocks of a pool are exactly these.  What it has lent (use_on_oom) is not its.
  *
  * @param ptrs   starts of blocks, in any order; one that is named twice counts once
  * @param exactly  true if every one of them is a live block of the pool and there is no other
@@ -194,8 +200,9 @@ enum xseg_keep {
  * Returns: XSEG_OK
  *          XSEG_ERR_BUSY         work is queued on a stream of the pool, or on one that xseg_use()
  *                                named for a live block of it; freed blocks wait for other streams;
- *                                a page is pinned or exported; another thread allocates from the pool; a capture
- *                                is under way on the device
+ *                                a page is pinned or exported; a block lives there that the pool has lent
+ *                                (use_on_oom), which the text names, whatever `keep` is; another thread
+ *                                allocates from the pool; a capture is under way on the device
  *          XSEG_ERR_PAUSED       it is paused already
  *          XSEG_ERR_UNSUPPORTED  it has classic segments, whose addresses go with their memory: make
  *                                its blocks with expandable_segments:True, without memory functions

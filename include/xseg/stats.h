@@ -66,7 +66,8 @@ struct xseg_stats {
  *
  * Of a pool there are the groups, the oversize counts, physical_bytes (its reserved bytes),
  * limit_bytes, address_bytes and paused_bytes; everything else is 0, and so are peaks but that of the bytes it
- * reserved.
+ * reserved.  What the pool has lent (use_on_oom) is reserved by it, but its holder, the default pool, has
+ * allocated it: it counts in `reserved_bytes` of the pool, not in what is live, active or requested.
  *
  * @param where  names one device, or a private pool; selecting a stream is XSEG_ERR_UNSUPPORTED
  * @param out    filled in up to out->struct_bytes, which the caller sets

@@ -363,8 +363,8 @@ static xseg_status free_busy(struct xseg_block *block, const struct xseg_config 
                                    config->graph_capture_record_stream_reuse);
     } else {
         xseg_fill_busy(block);
-        xseg_trace_note(arena, XSEG_TRACE_FREE_REQUESTED, block->base, block->requested);
-        xseg_trace_note(arena, XSEG_TRACE_FREE_COMPLETED, block->base, block->requested);
+        xseg_trace_note_block(block, XSEG_TRACE_FREE_REQUESTED);
+        xseg_trace_note_block(block, XSEG_TRACE_FREE_COMPLETED);
         xseg_arena_lock(arena);
         xseg_arena_free(arena, block);
         xseg_arena_unlock(arena);
@@ -560,7 +560,8 @@ void xseg_allocator_tell(const struct xseg_part *part, uint64_t now, struct xseg
     info->state = part->state;
     info->device = arena->device->context.ordinal;
     info->stream = xseg_arena_stream(arena)->handle;
-    info->pool = arena->pool->is_private && !arena->is_alone ? arena->pool : NULL;
+    info->pool = part->is_lent ? NULL : xseg_pool_shown(arena->pool);
+    info->lender = part->is_lent ? arena->pool : NULL;
     info->is_small = arena->is_small;
     info->is_expandable = xseg_extent_is_expandable(extent);
     info->segment_base = (void *)(uintptr_t)segment->base; /* NOLINT(performance-no-int-to-ptr) */

@@ -80,8 +80,8 @@ static xseg_status take_back(struct xseg_block *block, bool is_idle, struct xseg
         xseg_pending_poll(&arena->device->pending);
         xseg_arena_lock(arena);
     } else {
-        xseg_trace_note(arena, XSEG_TRACE_FREE_REQUESTED, block->base, block->requested);
-        xseg_trace_note(arena, XSEG_TRACE_FREE_COMPLETED, block->base, block->requested);
+        xseg_trace_note_block(block, XSEG_TRACE_FREE_REQUESTED);
+        xseg_trace_note_block(block, XSEG_TRACE_FREE_COMPLETED);
         xseg_arena_lock(arena);
         xseg_arena_free(arena, block);
     }

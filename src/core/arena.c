@@ -30,7 +30,7 @@ struct xseg_arena *xseg_arena_create(struct xseg_device *device, struct xseg_poo
     arena->pool = pool;
     atomic_init(&arena->stream, stream);
     arena->is_small = is_small;
-    arena->is_alone = pool->is_alone;
+    arena->is_alone = arena->frees_generally = pool->is_alone;
     arena->has_cells = is_small && !pool->is_alone;
     xseg_latch_init(&arena->lock, XSEG_RANK_ARENA);
     xseg_shelf_init(&arena->shelf);
@@ -217,12 +217,12 @@ static struct xseg_grant hand_out(struct xseg_arena *arena, struct xseg_block *b
     block->requested = need->requested;
     xseg_start_add(xseg_lookup_start(arena->lookup, block->base), block);
     xseg_counts_alloc(counts, block->bytes, need->requested);
-    block->oversize = block->bytes >= need->config->max_split_bytes;
-    if (block->oversize)
+    block->flags = block->bytes >= need->config->max_split_bytes ? XSEG_BLOCK_OVERSIZE : 0;
+    if (block->flags != 0)
         xseg_counts_up(counts, XSEG_COUNT_OVERSIZE_ALLOCATION, 1);
     const bool filled = block->filled;
     block->filled = false;
-    return (struct xseg_grant){arena, block->base, block->bytes, block->requested, filled};
+    return (struct xseg_grant){arena, block->base, block->bytes, block->requested, filled, false};
 }
 
 struct xseg_grant xseg_arena_hand_out(struct xseg_arena *arena, struct xseg_block *block,
@@ -249,21 +249,11 @@ struct xseg_grant xseg_arena_hand_out_at(struct xseg_arena *arena, struct xseg_e
     return hand_out(arena, block, base, need);
 }
 
-xseg_status xseg_arena_alloc(struct xseg_arena *arena, const struct xseg_need *need,
-                             struct xseg_grant *out)
+/* Serve a request of an arena without cells.  Returns false without host memory. */
+static inline bool alloc_large(struct xseg_arena *arena, const struct xseg_need *need,
+                               struct xseg_grant *out) XSEG_REQUIRES(arena->lock)
 {
     struct xseg_block *block = NULL;
-
-    xseg_arena_lock(arena);
-    if (__builtin_expect(arena->is_paused, 0)) {
-        xseg_arena_unlock(arena);
-        return XSEG_OK;
-    }
-    if (arena->has_cells) {
-        (void)xseg_small_alloc(arena, need, out);
-        xseg_arena_unlock(arena);
-        return XSEG_OK;
-    }
     const bool packs = __builtin_expect(need->packs, 0) && xseg_packing_prepare(arena);
     const bool stocked = xseg_arena_stock(arena, &arena->blocks, 2);
     if (__builtin_expect(need->ages, 0) && !arena->is_small)
@@ -274,9 +264,60 @@ xseg_status xseg_arena_alloc(struct xseg_arena *arena, const struct xseg_need *n
         block = xseg_cached_choose(arena, need);
     if (block != NULL)
         *out = xseg_arena_hand_out(arena, block, need);
+    return stocked;
+}
+
+xseg_status xseg_arena_alloc(struct xseg_arena *arena, const struct xseg_need *need,
+                             struct xseg_grant *out)
+{
+    bool stocked = true;
+
+    xseg_arena_lock(arena);
+    if (__builtin_expect(arena->is_paused, 0)) {
+        xseg_arena_unlock(arena);
+        return XSEG_OK;
+    }
+    if (arena->has_cells)
+        (void)xseg_small_alloc(arena, need, out);
+    else
+        stocked = alloc_large(arena, need, out);
     xseg_arena_unlock(arena);
     if (!stocked)
         return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for a block's record");
+    return XSEG_OK;
+}
+
+/* The block that has just been handed out, with a record. */
+static struct xseg_block *record_of(struct xseg_arena *arena, uint64_t base)
+{
+    struct xseg_extent *extent = xseg_lookup_find(arena->lookup, base);
+
+    if (arena->has_cells)
+        return xseg_tract_isolate(arena, extent,
+                                  (uint32_t)((base - extent->segment.base) >> XSEG_CELLS_SHIFT));
+    return xseg_extent_block_at(extent, base);
+}
+
+xseg_status xseg_arena_lend(struct xseg_arena *arena, const struct xseg_need *need,
+                            struct xseg_grant *out)
+{
+    bool stocked = true;
+
+    xseg_arena_lock(arena);
+    if (!arena->is_paused && arena->has_cells) {
+        stocked = xseg_arena_stock(arena, &arena->blocks, XSEG_TRACT_RECORDS);
+        if (stocked)
+            (void)xseg_small_alloc(arena, need, out);
+    } else if (!arena->is_paused) {
+        stocked = alloc_large(arena, need, out);
+    }
+    if (out->base != 0) {
+        xseg_flags_lend(arena, record_of(arena, out->base));
+        out->lent = true;
+    }
+    xseg_arena_unlock(arena);
+    if (!stocked)
+        return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for the record of a lent block");
     return XSEG_OK;
 }
 
@@ -325,19 +366,23 @@ static void put_back(struct xseg_arena *arena, struct xseg_block *block)
 void xseg_arena_free(struct xseg_arena *arena, struct xseg_block *block)
 {
     xseg_counts_free(&arena->counts, block->bytes, block->requested);
-    xseg_arena_note_oversize(arena, block);
+    if (__builtin_expect(block->flags != 0, 0))
+        xseg_flags_free(arena, block);
     put_back(arena, block);
 }
 
-void xseg_arena_note_pending(struct xseg_arena *arena, const struct xseg_block *block)
+void xseg_arena_note_pending(struct xseg_arena *arena, struct xseg_block *block)
 {
     xseg_counts_pend(&arena->counts, block->bytes);
-    xseg_arena_note_oversize(arena, block);
+    if (__builtin_expect(block->flags != 0, 0))
+        xseg_flags_pend(arena, block);
 }
 
 void xseg_arena_take_back(struct xseg_arena *arena, struct xseg_block *block)
 {
     xseg_counts_end_pending(&arena->counts, block->bytes, block->requested);
+    if (__builtin_expect(block->flags != 0, 0))
+        xseg_flags_take_back(arena, block);
     put_back(arena, block);
 }
 

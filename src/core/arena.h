@@ -13,6 +13,7 @@
  *   ARENA-2  every hole of its extents is in the tree of holes, and no other block is.
  *   ARENA-3  the counts of live and active blocks and bytes are those of the blocks.
  *   ARENA-4  reserved bytes are those of the segments, busy blocks and what is away aside.
+ *   ARENA-5  the counts of what is lent are those of the blocks that have that flag.
  *
  * Locking: ARENA.  `device` and what kind of arena it is do not change; `pool`, `next` and `stream` are
  * read without the lock as well, and change as pool.h and departure.h say.
@@ -26,6 +27,7 @@
 #include "src/core/config.h"
 #include "src/core/counts.h"
 #include "src/core/extent.h"
+#include "src/core/flags.h"
 #include "src/core/fragments.h"
 #include "src/core/shelf.h"
 #include "src/core/small.h"
@@ -50,6 +52,9 @@ struct xseg_arena {
     bool is_alone;  /* each segment has one block, see alone.h */
     bool has_cells; /* no records of live and cached blocks, see small.h */
     bool is_paused; /* nothing is handed out, see pause.h; guarded by the lock */
+    /* A free of a large block has more to do than large.h does: the arena is alone, or has lent some;
+     * guarded by the lock. */
+    bool frees_generally;
 
     struct xseg_latch lock;
     struct xseg_counts counts;
@@ -68,6 +73,7 @@ struct xseg_arena {
      * any more on what was cached before `passed`. */
     xseg_event fence;
     uint64_t fenced, passed;
+    struct xseg_lent lent;
     uint32_t quarantined; /* of an alone arena: segments that ended; guarded by GROWTH */
     /* What it had counted when it came to its pool, from another one. */
     uint64_t up_before[XSEG_COUNTS];
@@ -108,6 +114,7 @@ struct xseg_grant {
     uint64_t base, bytes;
     uint64_t requested;
     bool filled; /* it held the pattern of fill.h */
+    bool lent;   /* to the default pool, see flags.h */
 };
 
 static inline struct xseg_known_stream *xseg_arena_stream(const struct xseg_arena *arena)
@@ -157,7 +164,11 @@ bool xseg_arena_stock(struct xseg_arena *arena, struct xseg_slab *slab, uint32_t
 xseg_status xseg_arena_alloc(struct xseg_arena *arena, const struct xseg_need *need,
                              struct xseg_grant *out);
 
-/* The same for a plain request of a large arena, whose lock is held: the address, or 0 for a miss and
+/* The same for the default pool, from an arena of a private pool: the block is lent. */
+xseg_status xseg_arena_lend(struct xseg_arena *arena, const struct xseg_need *need,
+                            struct xseg_grant *out);
+
+/* xseg_arena_alloc() for a plain request of a large arena, whose lock is held: the address, or 0 for a miss and
  * for what has more to it. */
 uint64_t xseg_arena_hit(struct xseg_arena *arena, const struct xseg_need *need);
 
@@ -192,15 +203,7 @@ struct xseg_grant xseg_arena_hand_out_at(struct xseg_arena *arena, struct xseg_e
 void xseg_arena_free(struct xseg_arena *arena, struct xseg_block *block);
 
 /* A live block is free for the user, but pending: counts only. */
-void xseg_arena_note_pending(struct xseg_arena *arena, const struct xseg_block *block);
-
-/* A block that may be counted as oversize is not live any more. */
-static inline void xseg_arena_note_oversize(struct xseg_arena *arena,
-                                            const struct xseg_block *block)
-{
-    if (__builtin_expect(block->oversize, 0))
-        xseg_counts_down(&arena->counts, XSEG_COUNT_OVERSIZE_ALLOCATION, 1);
-}
+void xseg_arena_note_pending(struct xseg_arena *arena, struct xseg_block *block);
 
 void xseg_arena_stamp_granules(struct xseg_arena *arena, struct xseg_extent *extent, uint64_t base,
                                uint64_t bytes);

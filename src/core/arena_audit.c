@@ -6,6 +6,7 @@
 
 struct tally {
     uint64_t live, live_bytes, active, active_bytes, mapped, holes;
+    uint64_t lent, lent_bytes, lent_active, lent_active_bytes;
     uint64_t frontiers, for_shelf; /* cached: the frontier; what is neither that nor a scrap */
 };
 
@@ -23,6 +24,10 @@ static void tally_up(const struct xseg_arena *arena, const struct xseg_extent *e
         tally->live_bytes += live ? part.bytes : 0;
         tally->active += active;
         tally->active_bytes += active ? part.bytes : 0;
+        tally->lent += live && part.is_lent;
+        tally->lent_bytes += live && part.is_lent ? part.bytes : 0;
+        tally->lent_active += active && part.is_lent;
+        tally->lent_active_bytes += active && part.is_lent ? part.bytes : 0;
         tally->mapped += part.record->mapped ? part.bytes : 0;
         tally->frontiers += cached && part.record == arena->frontier;
         tally->for_shelf += cached && part.record != arena->frontier;
@@ -46,6 +51,25 @@ static bool has_busy(const struct xseg_arena *arena)
                 return true;
     }
     return false;
+}
+
+/* What is lent now, of one quantity. */
+static uint64_t lent_of(const struct xseg_arena *arena, enum xseg_count what)
+{
+    return arena->lent.up[what] - arena->lent.down[what];
+}
+
+static bool audit_lent(const struct xseg_arena *arena, const struct tally *tally,
+                       struct xseg_finding *finding)
+{
+    XSEG_HOLDS(finding, "ARENA-5",
+               lent_of(arena, XSEG_COUNT_ALLOCATION) == tally->lent &&
+                   lent_of(arena, XSEG_COUNT_ALLOCATED_BYTES) == tally->lent_bytes &&
+                   lent_of(arena, XSEG_COUNT_ACTIVE) == tally->lent_active &&
+                   lent_of(arena, XSEG_COUNT_ACTIVE_BYTES) == tally->lent_active_bytes,
+               "counted %" PRIu64 " lent, there are %" PRIu64,
+               lent_of(arena, XSEG_COUNT_ALLOCATION), tally->lent);
+    return true;
 }
 
 bool xseg_arena_audit(const struct xseg_arena *arena, struct xseg_finding *finding)
@@ -89,5 +113,5 @@ bool xseg_arena_audit(const struct xseg_arena *arena, struct xseg_finding *findi
                xseg_counts_current(counts, XSEG_COUNT_RESERVED_BYTES) + arena->away == tally.mapped,
                "counted %" PRIu64 " reserved and %" PRIu64 " away, mapped are %" PRIu64,
                xseg_counts_current(counts, XSEG_COUNT_RESERVED_BYTES), arena->away, tally.mapped);
-    return true;
+    return audit_lent(arena, &tally, finding);
 }

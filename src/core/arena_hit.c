@@ -21,7 +21,7 @@ static inline __attribute__((always_inline)) uint64_t hand_out(struct xseg_arena
             arena, xseg_block_cut(&arena->blocks, block, bytes, XSEG_BLOCK_CACHED, true, false));
     block->state = XSEG_BLOCK_LIVE;
     block->mapped = true;
-    block->oversize = oversize;
+    block->flags = oversize ? XSEG_BLOCK_OVERSIZE : 0;
     block->filled = false;
     block->requested = requested;
     xseg_start_add(xseg_lookup_start(arena->lookup, base), block);

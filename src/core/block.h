@@ -22,6 +22,7 @@
  *   BLK-3  sizes are multiples of 512 bytes, and not 0.
  *   BLK-4  exactly live, pending and cached blocks are mapped; a busy one may be either.
  *   BLK-5  a filled block is mapped.
+ *   BLK-6  a block with flags is live, pending or busy.
  *
  * Locking: ARENA of the arena that the extent belongs to.
  */
@@ -34,11 +35,14 @@
 struct xseg_extent;
 struct xseg_pending_use;
 
+#define XSEG_BLOCK_OVERSIZE 1u
+#define XSEG_BLOCK_LENT     2u
+
 struct xseg_block {
     struct xseg_slab_record record; /* its owner is the arena */
     uint8_t state;                  /* enum xseg_block_state */
     bool mapped;
-    bool oversize; /* live: counted as an oversize allocation */
+    uint8_t flags; /* live, pending and busy: XSEG_BLOCK_OVERSIZE, XSEG_BLOCK_LENT; flags.h */
     bool filled;   /* every byte holds the pattern of fill.h */
     union {
         uint32_t waits; /* pending: events that it waits for */
@@ -88,7 +92,7 @@ static inline struct xseg_block *xseg_block_cut(struct xseg_slab *slab, struct x
 
     rest->state = state;
     rest->mapped = mapped;
-    rest->oversize = false;
+    rest->flags = 0;
     rest->filled = filled;
     rest->born = 0;
     rest->base = block->base + bytes;

@@ -23,6 +23,9 @@ struct harvest {
 static void harvest_part(struct harvest *harvest, struct xseg_arena *arena,
                          const struct xseg_part *part)
 {
+    /* The pool does not hold it. */
+    if (part->is_lent)
+        return;
     harvest->pending += part->state == XSEG_BLOCK_PENDING || part->state == XSEG_BLOCK_BUSY;
     if (part->state != XSEG_BLOCK_LIVE)
         return;
@@ -131,8 +134,10 @@ static struct xseg_extent *extent_of(const struct xseg_pool *pool, uint64_t addr
                : NULL;
 }
 
-/* Whether all bytes of a block of the checkpoint are still memory of its arena. */
-static bool is_there(const struct xseg_pool *pool, const struct xseg_checkpoint_block *saved)
+/* Whether all bytes of a block of the checkpoint are still memory of its arena.
+ * lent: what lies there and is lent, or as it was */
+static bool is_there(const struct xseg_pool *pool, const struct xseg_checkpoint_block *saved,
+                     struct xseg_part *lent)
 {
     struct xseg_extent *extent = extent_of(pool, saved->base);
     const uint64_t end = saved->base + saved->bytes;
@@ -142,12 +147,35 @@ static bool is_there(const struct xseg_pool *pool, const struct xseg_checkpoint_
         return false;
     xseg_arena_lock(saved->arena);
     struct xseg_part part = xseg_walk_at(extent, saved->base);
-    /* A busy one may be on its way out. */
-    for (; there && part.extent != NULL && part.base < end; part = xseg_walk_next(&part))
+    for (; there && part.extent != NULL && part.base < end; part = xseg_walk_next(&part)) {
+        /* A busy one may be on its way out. */
         there = part.state != XSEG_BLOCK_HOLE && part.state != XSEG_BLOCK_BUSY;
+        if (part.is_lent)
+            *lent = part;
+    }
     there = there && end <= extent->segment.base + extent->segment.bytes;
     xseg_arena_unlock(saved->arena);
     return there;
+}
+
+static xseg_status check_place(const struct xseg_pool *pool,
+                               const struct xseg_checkpoint_block *saved)
+{
+    struct xseg_part lent = {0};
+    const bool there = is_there(pool, saved, &lent);
+
+    if (lent.extent != NULL)
+        return xseg_fail(XSEG_ERR_BUSY,
+                         "the block at %#" PRIx64 " (%" PRIu64
+                         " bytes) of the default pool lies where the checkpoint has one: the pool "
+                         "lent it when memory was short (use_on_oom); free it first",
+                         lent.base, lent.bytes);
+    if (!there)
+        return xseg_fail(XSEG_ERR_BUSY,
+                         "the memory of the block at %#" PRIx64
+                         " is gone: the checkpoint cannot be restored any more",
+                         saved->base);
+    return XSEG_OK;
 }
 
 /* Make sure that every arena of the pool has block records for the cuts: two a block. */
@@ -219,11 +247,7 @@ static xseg_status check_restore(const struct xseg_checkpoint *checkpoint,
                            "%zu live blocks of the pool are used by other streams: free them first",
                            harvest->used);
     for (size_t i = 0; status == XSEG_OK && i < checkpoint->count; i++)
-        if (!is_there(checkpoint->pool, &checkpoint->block[i]))
-            status = xseg_fail(XSEG_ERR_BUSY,
-                               "the memory of the block at %#" PRIx64
-                               " is gone: the checkpoint cannot be restored any more",
-                               checkpoint->block[i].base);
+        status = check_place(checkpoint->pool, &checkpoint->block[i]);
     return status == XSEG_OK ? stock(checkpoint) : status;
 }
 

@@ -381,7 +381,7 @@ static void end_alloc(struct xseg_device *device, const struct xseg_device_reque
     if (!request->config->follows_calls)
         return;
     if (grant != NULL)
-        xseg_trace_note(grant->arena, XSEG_TRACE_ALLOC, grant->base, request->bytes);
+        xseg_trace_note_grant(grant);
     xseg_device_follow(device, request->config);
 }
 

@@ -65,7 +65,7 @@ static struct xseg_reason begin_reason(const struct look *look, const struct xse
 
     reason.device = look->device->context.ordinal;
     reason.stream = xseg_arena_stream(arena)->handle;
-    reason.pool = arena->pool->is_private && !arena->is_alone ? arena->pool : NULL;
+    reason.pool = xseg_pool_shown(arena->pool);
     reason.is_small = arena->is_small;
     reason.is_expandable = xseg_extent_is_expandable(extent);
     reason.base = (void *)(uintptr_t)base; /* NOLINT(performance-no-int-to-ptr) */
@@ -93,6 +93,10 @@ static enum xseg_reason_kind kind_of(enum xseg_block_state state)
 
 static void name_block(struct xseg_reason *reason, const struct xseg_part *part)
 {
+    struct xseg_pool *pool = ((struct xseg_arena *)part->extent->arena)->pool;
+
+    reason->pool = part->is_lent ? NULL : xseg_pool_shown(pool);
+    reason->lender = part->is_lent ? pool : NULL;
     reason->block = (void *)(uintptr_t)part->base; /* NOLINT(performance-no-int-to-ptr) */
     reason->block_bytes = part->bytes;
     reason->block_requested = part->requested;

@@ -89,6 +89,12 @@ struct xseg_block *xseg_extent_block_over(const struct xseg_extent *extent, uint
     return block;
 }
 
+static bool is_in_use(const struct xseg_block *block)
+{
+    return block->state == XSEG_BLOCK_LIVE || block->state == XSEG_BLOCK_PENDING ||
+           block->state == XSEG_BLOCK_BUSY;
+}
+
 static bool audit_block(const struct xseg_extent *extent, const struct xseg_block *block,
                         struct xseg_finding *finding)
 {
@@ -108,6 +114,9 @@ static bool audit_block(const struct xseg_extent *extent, const struct xseg_bloc
                    block->mapped == (block->state != XSEG_BLOCK_HOLE),
                "state %d, mapped %d at %#" PRIx64, block->state, block->mapped, block->base);
     XSEG_HOLDS(finding, "BLK-5", block->mapped || !block->filled, "a hole is filled at %#" PRIx64,
+               block->base);
+    XSEG_HOLDS(finding, "BLK-6", block->flags == 0 || is_in_use(block),
+               "flags %#x of a block in state %d at %#" PRIx64, block->flags, block->state,
                block->base);
     XSEG_HOLDS(finding, "BLK-1", block->extent == extent, "a stranger at %#" PRIx64, block->base);
     return true;

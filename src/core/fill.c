@@ -204,7 +204,7 @@ xseg_status xseg_fill_hand_out(const struct xseg_grant *grant, bool zeroed)
         return XSEG_OK;
     (void)snprintf(reason, sizeof(reason), "%s", xseg_fail_text()->buffer);
     /* Nobody knows of it yet, so it has no uses and the free does not fail. */
-    xseg_trace_note(arena, XSEG_TRACE_ALLOC, grant->base, grant->requested);
+    xseg_trace_note_grant(grant);
     (void)xseg_allocator_free(
         arena->device->allocator,
         (void *)(uintptr_t)grant->base); /* NOLINT(performance-no-int-to-ptr) */

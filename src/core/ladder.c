@@ -97,13 +97,12 @@ static xseg_status borrow(struct xseg_arena *arena, const struct xseg_need *need
         return XSEG_OK;
     for (; pool != NULL && out->base == 0; pool = atomic_load(&pool->next)) {
         struct xseg_arena *lender =
-            pool->options.use_on_oom && !xseg_pool_is_retired(pool)
+            xseg_pool_may_lend(pool)
                 ? xseg_pool_find_arena(pool, xseg_arena_stream(arena), arena->is_small)
                 : NULL;
 
         wanted.no_split = pool->options.no_split;
-        const xseg_status status =
-            lender != NULL ? xseg_arena_alloc(lender, &wanted, out) : XSEG_OK;
+        const xseg_status status = lender != NULL ? xseg_arena_lend(lender, &wanted, out) : XSEG_OK;
         if (status != XSEG_OK)
             return status;
     }

@@ -19,10 +19,11 @@ static inline bool xseg_large_take_back(struct xseg_arena *arena, xseg_start *st
                                         struct xseg_block *block, uint64_t address)
 {
     if (block->base != address || block->state != XSEG_BLOCK_LIVE || block->uses != NULL ||
-        arena->is_alone)
+        arena->frees_generally)
         return false;
     xseg_counts_free(&arena->counts, block->bytes, block->requested);
-    xseg_arena_note_oversize(arena, block);
+    if (__builtin_expect(block->flags != 0, 0))
+        xseg_flags_end_oversize(&arena->counts, block);
     xseg_arena_stamp(arena, block->extent, address, block->bytes);
     xseg_start_remove(start);
     return true;

@@ -35,7 +35,7 @@ static struct xseg_mapping begin(const struct xseg_extent *extent, uint32_t gran
         .page_bytes = segment->bytes,
         .generation = generation_at(segment, granule),
         .stream = xseg_arena_stream(arena)->handle,
-        .pool = arena->pool->is_private && !arena->is_alone ? arena->pool : NULL,
+        .pool = xseg_pool_shown(arena->pool),
         .is_expandable = xseg_segment_is_expandable(segment),
     };
 }

@@ -10,6 +10,7 @@
 /* What is found in the arenas of a pool, as they stop handing out. */
 struct obstacles {
     uint64_t classic, pending, busy; /* bytes; blocks for `busy` */
+    uint64_t lent, lent_bytes;       /* the first block that the default pool holds; its size */
     struct xseg_segment_held held;
     struct xseg_known_stream *stream; /* that still works, or cannot be asked */
     xseg_status status;
@@ -32,6 +33,10 @@ static void look_at_extent(struct obstacles *found, struct xseg_extent *extent)
         found->classic += extent->segment.bytes;
     XSEG_WALK(part, extent)
     {
+        if (part.is_lent && found->lent == 0) {
+            found->lent = part.base;
+            found->lent_bytes = part.bytes;
+        }
         found->busy += part.state == XSEG_BLOCK_BUSY;
         found->pending += part.state == XSEG_BLOCK_PENDING ? part.bytes : 0;
         if (part.state == XSEG_BLOCK_LIVE && part.has_uses)
@@ -93,6 +98,12 @@ static xseg_status judge(const struct obstacles *found)
                          "what is allocated with expandable_segments:True, and without memory "
                          "functions of its own, can be paused",
                          found->classic);
+    if (found->lent != 0)
+        return xseg_fail(XSEG_ERR_BUSY,
+                         "the block at %#" PRIx64 " (%" PRIu64
+                         " bytes) of the default pool lies in the pool, which lent it when memory "
+                         "was short (use_on_oom): free it first",
+                         found->lent, found->lent_bytes);
     if (found->held.pinned != 0)
         return xseg_fail(XSEG_ERR_BUSY,
                          "%" PRIu64 " bytes of the pool are pinned: unpin them first",

@@ -3,8 +3,8 @@
  * Obstacles: what stands in the way of taking a pool's memory away beneath its live blocks.
  *
  * Work that is queued on a stream of the pool, or on one that uses a live block of it; freed blocks
- * that wait for other streams; pages that are pinned or exported; blocks that another thread is growing or
- * freeing; classic segments.
+ * that wait for other streams; blocks that the pool has lent; pages that are pinned or exported; blocks
+ * that another thread is growing or freeing; classic segments.
  *
  * Locking: GROWTH is held, no other lock.
  */

@@ -120,7 +120,7 @@ void xseg_pending_forget(struct xseg_arena *arena, struct xseg_block *block)
 {
     struct xseg_pending_use *use = block->uses, *next;
 
-    xseg_trace_note(arena, XSEG_TRACE_FREE_COMPLETED, block->base, block->requested);
+    xseg_trace_note_block(block, XSEG_TRACE_FREE_COMPLETED);
     for (; use != NULL; use = next) {
         next = use->next;
         xseg_slab_put(&arena->uses, use);
@@ -178,7 +178,7 @@ xseg_status xseg_pending_free(struct xseg_pending *pending, struct xseg_block *b
     block->state = XSEG_BLOCK_LIVE;
     if (status == XSEG_OK || status == XSEG_ERR_DEVICE_LOST) {
         block->state = XSEG_BLOCK_PENDING;
-        xseg_trace_note(arena, XSEG_TRACE_FREE_REQUESTED, block->base, block->requested);
+        xseg_trace_note_block(block, XSEG_TRACE_FREE_REQUESTED);
         xseg_arena_note_pending(arena, block);
     }
     /* On a lost device nothing runs any more: a freed block waits for nobody. */
@@ -201,7 +201,7 @@ static void finish(struct xseg_pending *pending, struct xseg_pending_use *use)
     xseg_arena_lock(arena);
     xseg_slab_put(&arena->uses, use);
     if (block->waits == 1)
-        xseg_trace_note(arena, XSEG_TRACE_FREE_COMPLETED, block->base, block->requested);
+        xseg_trace_note_block(block, XSEG_TRACE_FREE_COMPLETED);
     if (--block->waits == 0 && __builtin_expect(xseg_fill_is_on(arena), 0)) {
         block->state = XSEG_BLOCK_BUSY;
         block->ended = pending->ended;

@@ -101,6 +101,7 @@ static void move_in(struct xseg_arena *arena, struct xseg_pool *pool,
     arena->is_paused = false;
     atomic_store_explicit(&arena->stream, stream, memory_order_release);
     arena->fenced = arena->passed = 0;
+    memset(&arena->lent, 0, sizeof(arena->lent));
     for (unsigned i = 0; i < XSEG_COUNTS; i++)
         arena->up_before[i] = xseg_counts_increases(&arena->counts, (enum xseg_count)i);
     xseg_arena_unlock(arena);

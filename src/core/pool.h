@@ -49,6 +49,12 @@ void xseg_pool_init(struct xseg_pool *pool, struct xseg_device *device,
 /* End the pool's arenas; they have no extents left. */
 void xseg_pool_fini(struct xseg_pool *pool);
 
+/* The pool as users are shown it: NULL for the default pool, whose blocks may have segments of their own. */
+static inline struct xseg_pool *xseg_pool_shown(struct xseg_pool *pool)
+{
+    return pool->is_private && !pool->is_alone ? pool : NULL;
+}
+
 /* Whether a private pool has been let go by all its holders. */
 static inline bool xseg_pool_is_retired(const struct xseg_pool *pool)
 {
@@ -69,6 +75,13 @@ static inline bool xseg_pool_may_trim(const struct xseg_pool *pool, const struct
     return xseg_pool_may_shrink(pool) ||
            (pool == named && pool->state == XSEG_POOL_RUNS &&
             !atomic_load_explicit(&pool->is_captured, memory_order_relaxed));
+}
+
+/* Whether its cached memory serves the default pool when memory is short: not what a graph may use. */
+static inline bool xseg_pool_may_lend(const struct xseg_pool *pool)
+{
+    return pool->options.use_on_oom && !xseg_pool_is_retired(pool) &&
+           !atomic_load_explicit(&pool->is_captured, memory_order_relaxed);
 }
 
 /* Whether its memory comes from the user's own functions. */

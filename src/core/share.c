@@ -176,7 +176,7 @@ static xseg_status find_block(const struct xseg_extent *extent, uint64_t address
                      address);
 }
 
-static xseg_status check_extent(const struct xseg_extent *extent, uint64_t address)
+static xseg_status check_extent(const struct xseg_extent *extent, uint64_t address, bool is_lent)
 {
     const struct xseg_arena *arena = extent->arena;
 
@@ -187,7 +187,7 @@ static xseg_status check_extent(const struct xseg_extent *extent, uint64_t addre
                          "%#" PRIx64 " lies in a classic segment: only what is allocated with "
                          "expandable_segments:True can be exported",
                          address);
-    if (!extent->segment.is_exportable)
+    if (!extent->segment.is_exportable || is_lent)
         return xseg_fail(XSEG_ERR_UNSUPPORTED,
                          "%#" PRIx64
                          " was not allocated from an exportable pool: memory is made for "
@@ -292,7 +292,7 @@ static xseg_status export_block(struct xseg_extent *extent, uint64_t address,
     if (status == XSEG_OK)
         status = find_block(extent, address, &block);
     if (status == XSEG_OK)
-        status = check_extent(extent, address);
+        status = check_extent(extent, address, block.is_lent);
     if (status != XSEG_OK)
         return status;
     struct xseg_export *record = malloc(sizeof(*record));

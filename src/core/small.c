@@ -193,7 +193,7 @@ hand_out_head(struct xseg_arena *arena, const struct xseg_cell *cell, const stru
     xseg_counts_alloc(&arena->counts, xseg_cell_bytes_of(quanta), need->requested);
     return (struct xseg_grant){arena, xseg_cell_address_of(cell->extent, cell->quantum),
                                xseg_cell_bytes_of(quanta), need->requested,
-                               take_filled(arena, cells, cell->quantum, quanta)};
+                               take_filled(arena, cells, cell->quantum, quanta), false};
 }
 
 /* Leave the head of a cell that is found no longer cached, as a cell of its own; returns the rest. */

@@ -19,6 +19,10 @@ static inline bool xseg_trace_is_on(const struct xseg_device *device)
 void xseg_trace_note(const struct xseg_arena *arena, enum xseg_trace_action action, uint64_t base,
                      uint64_t bytes);
 
+/* The same about a block that is handed out, and about one that has a record: of the pool that holds it. */
+void xseg_trace_note_grant(const struct xseg_grant *grant);
+void xseg_trace_note_block(const struct xseg_block *block, enum xseg_trace_action action);
+
 /* Deliver what was noted.  No lock is held. */
 static inline void xseg_trace_deliver(struct xseg_allocator *allocator)
 {

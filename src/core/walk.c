@@ -15,6 +15,7 @@ static struct xseg_part part_of_record(const struct xseg_block *record)
     part.state = (enum xseg_block_state)record->state;
     /* Of a freed block they belong to whoever holds PENDING. */
     part.has_uses = part.state == XSEG_BLOCK_LIVE && record->uses != NULL;
+    part.is_lent = xseg_block_is_lent(record);
     part.record = record;
     return part;
 }

@@ -19,7 +19,8 @@ struct xseg_part {
     uint64_t base, bytes;
     uint64_t requested; /* live and pending: what the user asked for */
     enum xseg_block_state state;
-    bool has_uses;                   /* live, and other streams use it, or did */
+    bool has_uses; /* live, and other streams use it, or did */
+    bool is_lent;  /* live, pending or busy: the default pool holds it, see flags.h */
     const struct xseg_block *record; /* its own, or that of the tract it lies in */
 };
 

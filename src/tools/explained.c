@@ -76,6 +76,14 @@ static void print_share(FILE *out, const char *what, uint64_t bytes, uint64_t al
     (void)fprintf(out, "  %s\n", what);
 }
 
+/* Of what pool the memory is, if not of the default one. */
+static const char *name_wall(const struct xseg_reason *reason)
+{
+    if (reason->lender != NULL)
+        return ", lent by a private pool";
+    return reason->pool != NULL ? ", private pool" : "";
+}
+
 static void print_reason(FILE *out, const struct explained_reason *told)
 {
     const struct xseg_reason *reason = &told->reason;
@@ -83,8 +91,7 @@ static void print_reason(FILE *out, const struct explained_reason *told)
     (void)fprintf(out, "             ");
     print_bytes(out, reason->bytes);
     (void)fprintf(out, " at %#" PRIx64 ", %s%s, stream %" PRIu64, (uint64_t)(uintptr_t)reason->base,
-                  reason->is_small ? "small" : "large", reason->pool ? ", private pool" : "",
-                  told->stream);
+                  reason->is_small ? "small" : "large", name_wall(reason), told->stream);
     if (reason->kind == XSEG_REASON_LIVE) {
         (void)fprintf(out, ": %zu live, ", reason->live_blocks);
         print_bytes(out, reason->live_bytes);

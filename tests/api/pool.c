@@ -129,7 +129,8 @@ static void a_pool_lends_when_memory_is_short(void **state)
     scene_free(allocator, inside);
     ptr = scene_alloc(allocator, 30 * MIB, NULL);
     assert_ptr_equal(ptr, inside);
-    assert_ptr_equal(scene_block(allocator, ptr).pool, pool);
+    assert_null(scene_block(allocator, ptr).pool);
+    assert_ptr_equal(scene_block(allocator, ptr).lender, pool);
     assert_int_equal(scene_stats(allocator).num_alloc_retries, 0);
     scene_free(allocator, ptr);
     /* Not to private pools, and not once nobody holds it: then its memory goes. */
@@ -139,6 +140,7 @@ static void a_pool_lends_when_memory_is_short(void **state)
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
     ptr = scene_alloc(allocator, 30 * MIB, NULL);
     assert_null(scene_block(allocator, ptr).pool);
+    assert_null(scene_block(allocator, ptr).lender);
     assert_int_equal(xseg_pool_release(other), XSEG_OK);
     scene_free(allocator, ptr);
     scene_close(allocator);

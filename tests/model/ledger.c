@@ -508,7 +508,7 @@ void ledger_restore(struct ledger *ledger, unsigned pool, const struct ledger_bl
                     unsigned count)
 {
     for (unsigned i = ledger->blocks; i > 0; i--)
-        if (ledger->block[i - 1].pool == pool)
+        if (ledger_holds(&ledger->block[i - 1], pool))
             cache(ledger, &ledger->block[i - 1]);
     for (unsigned i = 0; i < count; i++) {
         struct ledger_block *block = &ledger->block[ledger->blocks++];
@@ -529,7 +529,7 @@ struct ledger_sums ledger_sum(const struct ledger *ledger, unsigned pool, unsign
     for (unsigned i = 0; i < ledger->blocks; i++) {
         const struct ledger_block *block = &ledger->block[i];
 
-        if ((pool != LEDGER_NONE && block->pool != pool) ||
+        if ((pool != LEDGER_NONE && !ledger_holds(block, pool)) ||
             (size != 0 && block->is_small != (size == 1)))
             continue;
         sums.allocations += block->state == LEDGER_LIVE;

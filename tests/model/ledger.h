@@ -81,6 +81,7 @@ struct ledger_block {
     uint64_t bytes, requested;
     unsigned entry, pool;
     bool is_small;
+    bool lent; /* the pool lent its memory to the default one, which holds the block */
     enum ledger_state state;
     uint64_t freed;                     /* deferred: number of its free */
     struct ledger_use use[LEDGER_USES]; /* in the order in which they were noted */
@@ -107,6 +108,7 @@ struct ledger_pool {
     struct xseg_pool *pool;
     struct xseg_pool_options options;
     unsigned holders; /* the user's, and one for each route and capture */
+    bool is_captured; /* a capture went to it, or it served a request during one: it does not lend */
 };
 
 struct ledger_route {
@@ -220,6 +222,12 @@ void ledger_end_route(struct ledger *ledger, unsigned at);
  * has_passed: a stream has, as the user says, for which a capture does not matter
  */
 bool ledger_came_back(struct ledger *ledger, struct ledger_block *block, bool has_passed);
+
+/* Whether a private pool holds a block: what it has lent it does not. */
+static inline bool ledger_holds(const struct ledger_block *block, unsigned pool)
+{
+    return block->pool == pool && !block->lent;
+}
 
 /* A pool is brought back to where these blocks were live, and nothing else of it was. */
 void ledger_restore(struct ledger *ledger, unsigned pool, const struct ledger_block *saved,

@@ -84,13 +84,17 @@ static void enter_block(struct world *world, unsigned slot, void *ptr, size_t by
     struct ledger_segment segment = {.base = info.segment_base, .bytes = info.segment_bytes};
 
     block.entry = segment.entry = world->slot[slot].entry;
-    block.pool = segment.pool = pool_number(world, info.pool);
+    block.lent = info.lender != NULL;
+    block.pool = segment.pool = pool_number(world, block.lent ? info.lender : info.pool);
     block.is_small = info.is_small;
     if (block.pool != pool) {
         /* A pool may lend to the default one when memory is short. */
+        assert_true(block.lent);
+        assert_null(info.pool);
         assert_int_equal(pool, 0);
         assert_true(world->ledger.pool[block.pool].options.use_on_oom);
         assert_true(world->ledger.pool[block.pool].holders > 0);
+        assert_false(world->ledger.pool[block.pool].is_captured);
         assert_true(world->options.is_short);
         world->borrowed++;
     }
@@ -148,6 +152,7 @@ void step_alloc(struct world *world)
     const unsigned before = ledger->blocks;
     const bool captured = ledger_captures(ledger) > 0;
     const bool looks = must_look(world, slot, pool, request.bytes);
+    ledger->pool[pool].is_captured = ledger->pool[pool].is_captured || captured;
     if (looks)
         ledger_look(ledger, world->slot[slot].entry);
     world->reused += captured ? before - ledger->blocks : 0;

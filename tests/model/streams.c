@@ -173,7 +173,9 @@ static void play_all(uint64_t first, bool is_short, bool is_captured)
     if (seeds * steps >= 20000) {
         assert_true(tally.allocations > seeds * steps / 20);
         assert_true(tally.ghosts > seeds);
-        assert_true(!is_short || (tally.oom > seeds && tally.borrowed > 0));
+        assert_true(!is_short || tally.oom > seeds);
+        /* In programmes with captures there is hardly a pool that no graph may use. */
+        assert_true(!is_short || is_captured || tally.borrowed > 0);
         assert_true(is_captured ? tally.reused > seeds / 10 : tally.restored > 0);
     }
 }

@@ -141,7 +141,7 @@ void step_route(struct world *world)
 static bool is_quiet(const struct ledger *ledger, unsigned pool, bool without_uses)
 {
     for (unsigned i = 0; i < ledger->blocks; i++)
-        if (ledger->block[i].pool == pool &&
+        if (ledger_holds(&ledger->block[i], pool) &&
             (ledger->block[i].state != LEDGER_LIVE || (without_uses && ledger->block[i].uses > 0)))
             return false;
     return ledger_captures(ledger) == 0;
@@ -166,7 +166,7 @@ void step_checkpoint(struct world *world)
     world->saved_count = 0;
     world->saved_may_be_gone = false;
     for (unsigned i = 0; i < ledger->blocks; i++)
-        if (ledger->block[i].pool == pool)
+        if (ledger_holds(&ledger->block[i], pool))
             world->saved[world->saved_count++] = ledger->block[i];
 }
 
@@ -184,13 +184,26 @@ static void hear(void *self, void *ptr, bool freed)
 
     for (unsigned i = 0; freed && i < ledger->blocks; i++)
         found = found || (ledger->block[i].ptr == ptr &&
-                          ledger->block[i].pool == account->world->saved_pool);
+                          ledger_holds(&ledger->block[i], account->world->saved_pool));
     for (unsigned i = 0; !freed && i < account->world->saved_count; i++)
         found = found || account->world->saved[i].ptr == ptr;
     assert_true(found);
     account->freed += freed;
     account->revived += !freed;
     assert_true(freed || account->revived <= account->world->saved_count);
+}
+
+/* Whether the pool has lent memory where a block of the checkpoint lay. */
+static bool is_taken(const struct world *world)
+{
+    const struct ledger *ledger = &world->ledger;
+
+    for (unsigned i = 0; i < ledger->blocks; i++)
+        for (unsigned j = 0; ledger->block[i].lent && j < world->saved_count; j++)
+            if (ledger->block[i].ptr < world->saved[j].ptr + world->saved[j].bytes &&
+                world->saved[j].ptr < ledger->block[i].ptr + ledger->block[i].bytes)
+                return true;
+    return false;
 }
 
 void step_restore(struct world *world)
@@ -209,8 +222,8 @@ void step_restore(struct world *world)
     }
     ledger_poll(ledger);
     for (unsigned i = 0; i < ledger->blocks; i++)
-        live += ledger->block[i].pool == world->saved_pool;
-    const bool quiet = is_quiet(ledger, world->saved_pool, true);
+        live += ledger_holds(&ledger->block[i], world->saved_pool);
+    const bool quiet = is_quiet(ledger, world->saved_pool, true) && !is_taken(world);
     if (ledger->blocks - live + world->saved_count >= LEDGER_BLOCKS)
         return;
     const xseg_status status = xseg_pool_restore(pool->pool, world->checkpoint, hear, &account);
@@ -238,7 +251,7 @@ void step_holds(struct world *world)
     if (pool == 0)
         return;
     for (unsigned i = 0; i < ledger->blocks; i++)
-        if (ledger->block[i].pool == pool && ledger->block[i].state == LEDGER_LIVE)
+        if (ledger_holds(&ledger->block[i], pool) && ledger->block[i].state == LEDGER_LIVE)
             ptr[count++] = ledger->block[i].ptr;
     ptr[count] = count > 0 ? ptr[world_below(world, count)] : NULL;
     assert_int_equal(xseg_pool_holds(ledger->pool[pool].pool, ptr, count, &exactly), XSEG_OK);
@@ -309,6 +322,7 @@ void step_capture(struct world *world)
     if (waits)
         world_expect_nothing_pending(world);
     add_route(ledger, route);
+    ledger->pool[route.pool].is_captured = true;
     ledger_name(ledger, route.entry);
     if (world_below(world, 4) != 0)
         begin_for_real(world, &ledger->route[ledger->routes - 1]);

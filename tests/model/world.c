@@ -373,7 +373,9 @@ static void check_block(struct world *world, const struct ledger_block *block)
     assert_int_equal(info.state,
                      block->state == LEDGER_LIVE ? XSEG_BLOCK_LIVE : XSEG_BLOCK_PENDING);
     assert_int_equal(info.device, 0);
-    assert_ptr_equal(info.pool, world->ledger.pool[block->pool].pool);
+    const struct xseg_pool *pool = world->ledger.pool[block->pool].pool;
+    assert_ptr_equal(info.pool, block->lent ? NULL : pool);
+    assert_ptr_equal(info.lender, block->lent ? pool : NULL);
     assert_int_equal(info.is_small, block->is_small);
     if (!entry->gone)
         assert_ptr_equal(info.stream, entry->handle);

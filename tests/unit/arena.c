@@ -142,6 +142,9 @@ static void a_block_without_memory_is_found(void **state)
     f.hole->filled = true;
     expect(&f, "BLK-5");
     f.hole->filled = false;
+    f.cached->flags = XSEG_BLOCK_LENT;
+    expect(&f, "BLK-6");
+    f.cached->flags = 0;
     tear_down(&f);
 }
 
@@ -254,6 +257,9 @@ static void wrong_counts_are_found(void **state)
         expect(&f, row[i].tag);
         atomic_fetch_sub(&f.arena->counts.row[row[i].what].down, 1);
     }
+    f.arena->lent.up[XSEG_COUNT_ACTIVE]++;
+    expect(&f, "ARENA-5");
+    f.arena->lent.up[XSEG_COUNT_ACTIVE]--;
     atomic_fetch_add(&f.device->reserved, 512);
     expect(&f, "DEVICE-1");
     atomic_fetch_sub(&f.device->reserved, 512);

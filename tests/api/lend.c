@@ -1,0 +1,595 @@
+/* SPDX-License-Identifier: MIT */
+/* A block that a pool has lent is the default pool's: what that means for everything else. */
+#include <stdio.h>
+
+#include "tests/support/scene.h"
+
+/* A machine whose memory is all in a pool that lends: the blocks `kept` and `lent` to be. */
+struct lender {
+    size_t bytes; /* of each */
+    struct xseg_allocator *allocator;
+    struct xseg_pool *pool;
+    void *kept, *inside;
+};
+
+/* Sizes of both kinds: 20 MiB has a record, 512 KiB is a cell. */
+static const size_t sizes[] = {20 * MIB, 512 * KIB};
+static const char *const configs[] = {"expandable_segments:True", "expandable_segments:False"};
+
+static struct lender open_lender(size_t bytes, const char *config)
+{
+    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
+    struct lender lender = {.bytes = bytes};
+
+    settings.memory_bytes = bytes > MIB ? 2 * bytes : 2 * MIB;
+    lender.allocator = scene_open_on(&settings, config);
+    options.use_on_oom = true;
+    assert_int_equal(xseg_pool_create(lender.allocator, 0, &options, &lender.pool), XSEG_OK);
+    lender.kept = scene_alloc_in(lender.allocator, lender.pool, bytes, NULL);
+    lender.inside = scene_alloc_in(lender.allocator, lender.pool, bytes, NULL);
+    return lender;
+}
+
+/* The second block is freed, and its memory lent. */
+static void *lend(struct lender *lender)
+{
+    scene_free(lender->allocator, lender->inside);
+    void *lent = scene_alloc(lender->allocator, lender->bytes, NULL);
+    assert_ptr_equal(lent, lender->inside);
+    return lent;
+}
+
+static void close_lender(struct lender *lender)
+{
+    assert_int_equal(xseg_pool_release(lender->pool), XSEG_OK);
+    scene_close(lender->allocator);
+}
+
+#define FOR_ALL_LENDERS(lender)                                                               \
+    for (unsigned i_ = 0; i_ < COUNT_OF(sizes) * COUNT_OF(configs); i_++)                     \
+        for (struct lender lender =                                                           \
+                 open_lender(sizes[i_ / COUNT_OF(configs)], configs[i_ % COUNT_OF(configs)]); \
+             (lender).allocator != NULL; close_lender(&(lender)), (lender).allocator = NULL)
+
+/* --- Checkpoint and restore. --- */
+
+struct moves {
+    const void *lent;
+    unsigned freed, revived;
+};
+
+static void note_move(void *context, void *ptr, bool freed)
+{
+    struct moves *moves = context;
+
+    assert_ptr_not_equal(ptr, moves->lent);
+    moves->freed += freed;
+    moves->revived += !freed;
+}
+
+static void restore_leaves_a_lent_block_alone(void **state)
+{
+    (void)state;
+    FOR_ALL_LENDERS(lender)
+    {
+        struct xseg_checkpoint *checkpoint = NULL;
+        bool exactly = false;
+
+        scene_free(lender.allocator, lender.inside);
+        assert_int_equal(xseg_pool_checkpoint(lender.pool, &checkpoint), XSEG_OK);
+        void *lent = scene_alloc(lender.allocator, lender.bytes, NULL);
+        struct moves moves = {.lent = lent};
+        scene_free(lender.allocator, lender.kept);
+        assert_int_equal(xseg_pool_restore(lender.pool, checkpoint, note_move, &moves), XSEG_OK);
+        assert_int_equal(moves.freed, 0);
+        assert_int_equal(moves.revived, 1);
+        assert_int_equal(scene_block(lender.allocator, lent).state, XSEG_BLOCK_LIVE);
+        assert_int_equal(xseg_pool_holds(lender.pool, &lender.kept, 1, &exactly), XSEG_OK);
+        assert_true(exactly);
+        xseg_checkpoint_end(checkpoint);
+        scene_free(lender.allocator, lent);
+        scene_free(lender.allocator, lender.kept);
+    }
+}
+
+static void restore_is_refused_where_a_lent_block_lies(void **state)
+{
+    (void)state;
+    FOR_ALL_LENDERS(lender)
+    {
+        struct xseg_checkpoint *checkpoint = NULL;
+
+        assert_int_equal(xseg_pool_checkpoint(lender.pool, &checkpoint), XSEG_OK);
+        void *lent = lend(&lender);
+        scene_expect_error(xseg_pool_restore(lender.pool, checkpoint, NULL, NULL), XSEG_ERR_BUSY,
+                           "lent");
+        assert_int_equal(scene_block(lender.allocator, lent).state, XSEG_BLOCK_LIVE);
+        assert_int_equal(scene_block(lender.allocator, lender.kept).state, XSEG_BLOCK_LIVE);
+        scene_free(lender.allocator, lent);
+        assert_int_equal(xseg_pool_restore(lender.pool, checkpoint, NULL, NULL), XSEG_OK);
+        assert_int_equal(scene_block(lender.allocator, lender.inside).state, XSEG_BLOCK_LIVE);
+        xseg_checkpoint_end(checkpoint);
+        scene_free(lender.allocator, lender.inside);
+        scene_free(lender.allocator, lender.kept);
+    }
+}
+
+/* One that was freed while a stream uses it waits in the same place, and is nobody else's matter. */
+static void a_lent_block_that_waits_is_left_alone(void **state)
+{
+    (void)state;
+    FOR_ALL_LENDERS(lender)
+    {
+        const xseg_stream stream = scene_stream();
+        struct xseg_checkpoint *before = NULL, *after = NULL;
+
+        assert_int_equal(xseg_pool_checkpoint(lender.pool, &before), XSEG_OK);
+        void *lent = lend(&lender);
+        assert_int_equal(xseg_use(lender.allocator, lent, stream), XSEG_OK);
+        assert_int_equal(xseg_pool_checkpoint(lender.pool, &after), XSEG_OK);
+        assert_int_equal(xseg_pool_restore(lender.pool, after, NULL, NULL), XSEG_OK);
+        scene_work(lender.allocator, stream, lent);
+        scene_free(lender.allocator, lent);
+        assert_int_equal(scene_block(lender.allocator, lent).state, XSEG_BLOCK_PENDING);
+        assert_int_equal(xseg_pool_restore(lender.pool, after, NULL, NULL), XSEG_OK);
+        scene_expect_error(xseg_pool_restore(lender.pool, before, NULL, NULL), XSEG_ERR_BUSY,
+                           "lent");
+        assert_int_equal(scene_block(lender.allocator, lent).state, XSEG_BLOCK_PENDING);
+        assert_int_equal(xseg_sim_finish(stream), XSEG_OK);
+        assert_int_equal(xseg_pool_restore(lender.pool, before, NULL, NULL), XSEG_OK);
+        xseg_checkpoint_end(before);
+        xseg_checkpoint_end(after);
+        scene_free(lender.allocator, lender.inside);
+        scene_free(lender.allocator, lender.kept);
+        scene_empty_cache(lender.allocator);
+        scene_stream_destroy(stream);
+    }
+}
+
+static void a_pool_does_not_hold_what_it_has_lent(void **state)
+{
+    (void)state;
+    FOR_ALL_LENDERS(lender)
+    {
+        struct xseg_checkpoint *checkpoint = NULL;
+        bool exactly = true;
+        void *lent = lend(&lender);
+        void *both[] = {lender.kept, lent};
+
+        assert_int_equal(xseg_pool_holds(lender.pool, both, 2, &exactly), XSEG_OK);
+        assert_false(exactly);
+        assert_int_equal(xseg_pool_holds(lender.pool, both, 1, &exactly), XSEG_OK);
+        assert_true(exactly);
+        /* A checkpoint without it can be restored once its memory is somebody else's. */
+        assert_int_equal(xseg_pool_checkpoint(lender.pool, &checkpoint), XSEG_OK);
+        scene_free(lender.allocator, lent);
+        assert_int_equal(xseg_pool_restore(lender.pool, checkpoint, NULL, NULL), XSEG_OK);
+        assert_int_not_equal(scene_block(lender.allocator, lent).state, XSEG_BLOCK_LIVE);
+        xseg_checkpoint_end(checkpoint);
+        scene_free(lender.allocator, lender.kept);
+    }
+}
+
+/* --- Pause. --- */
+
+static void a_pool_that_lends_is_not_paused(void **state)
+{
+    static const enum xseg_keep keeps[] = {XSEG_KEEP_NOTHING, XSEG_KEEP_HOST, XSEG_KEEP_FILE};
+
+    (void)state;
+    for (unsigned i = 0; i < COUNT_OF(sizes); i++) {
+        struct lender lender = open_lender(sizes[i], configs[0]);
+        void *lent = lend(&lender);
+        char address[32];
+
+        assert_true(snprintf(address, sizeof(address), "%p", lent) > 0);
+        for (unsigned k = 0; k < COUNT_OF(keeps); k++) {
+            const char *file = keeps[k] == XSEG_KEEP_FILE ? "/nowhere/at/all" : NULL;
+
+            scene_expect_error(xseg_pool_pause(lender.pool, keeps[k], file), XSEG_ERR_BUSY,
+                               address);
+            scene_expect_error(xseg_pool_pause(lender.pool, keeps[k], file), XSEG_ERR_BUSY, "lent");
+        }
+        scene_free(lender.allocator, lent);
+        assert_int_equal(xseg_pool_pause(lender.pool, XSEG_KEEP_NOTHING, NULL), XSEG_OK);
+        assert_int_equal(xseg_pool_resume(lender.pool), XSEG_OK);
+        scene_free(lender.allocator, lender.kept);
+        close_lender(&lender);
+    }
+}
+
+/* --- What is told. --- */
+
+static struct xseg_stats pool_stats(const struct lender *lender)
+{
+    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_stats stats = {.struct_bytes = sizeof(stats)};
+
+    where.pool = lender->pool;
+    assert_int_equal(xseg_stats(lender->allocator, &where, &stats), XSEG_OK);
+    return stats;
+}
+
+/* What a pool has: so many of its own blocks, of which it has lent none or one. */
+static void expect_stats(const struct lender *lender, unsigned live, unsigned active)
+{
+    const unsigned group = lender->bytes > MIB ? XSEG_STAT_LARGE : XSEG_STAT_SMALL;
+    const struct xseg_stats stats = pool_stats(lender);
+
+    assert_int_equal(stats.allocation[group].current, live);
+    assert_int_equal(stats.allocated_bytes[XSEG_STAT_ALL].current, live * lender->bytes);
+    assert_int_equal(stats.requested_bytes[group].current, active * lender->bytes);
+    assert_int_equal(stats.active[group].current, active);
+    assert_int_equal(stats.active_bytes[group].current, active * lender->bytes);
+    assert_int_equal(stats.reserved_bytes[group].current,
+                     lender->bytes > MIB ? 2 * lender->bytes : 2 * MIB);
+    assert_int_equal(stats.allocation[group].allocated - stats.allocation[group].freed, live);
+    /* What it lent was never allocated from it. */
+    assert_int_equal(stats.allocation[group].allocated, 2);
+}
+
+static void reserved_is_the_lenders_and_allocated_the_holders(void **state)
+{
+    (void)state;
+    FOR_ALL_LENDERS(lender)
+    {
+        const xseg_stream stream = scene_stream();
+        const struct xseg_stats before = scene_stats(lender.allocator);
+
+        expect_stats(&lender, 2, 2);
+        void *lent = lend(&lender);
+        expect_stats(&lender, 1, 1);
+        /* A device has all of it. */
+        const struct xseg_stats stats = scene_stats(lender.allocator);
+        assert_memory_equal(&stats.reserved_bytes, &before.reserved_bytes,
+                            sizeof(stats.reserved_bytes));
+        assert_int_equal(stats.allocated_bytes[XSEG_STAT_ALL].current, 2 * lender.bytes);
+        assert_int_equal(stats.allocation[XSEG_STAT_ALL].allocated, 3);
+        assert_int_equal(xseg_use(lender.allocator, lent, stream), XSEG_OK);
+        scene_work(lender.allocator, stream, lent);
+        scene_free(lender.allocator, lent);
+        expect_stats(&lender, 1, 1);
+        assert_int_equal(scene_stats(lender.allocator).active[XSEG_STAT_ALL].current, 2);
+        assert_int_equal(xseg_sim_finish(stream), XSEG_OK);
+        scene_empty_cache(lender.allocator);
+        assert_int_equal(scene_stats(lender.allocator).active[XSEG_STAT_ALL].current, 1);
+        expect_stats(&lender, 1, 1);
+        scene_free(lender.allocator, lender.kept);
+        expect_stats(&lender, 0, 0);
+        scene_stream_destroy(stream);
+    }
+}
+
+/* Oversize blocks are counted apart, and so they are when they are lent. */
+static void oversize_blocks_are_the_holders(void **state)
+{
+    struct lender lender = open_lender(sizes[0], "expandable_segments:False,max_split_size_mb:20");
+
+    (void)state;
+    assert_int_equal(pool_stats(&lender).oversize_allocations.current, 2);
+    void *lent = lend(&lender);
+    assert_int_equal(pool_stats(&lender).oversize_allocations.current, 1);
+    assert_int_equal(scene_stats(lender.allocator).oversize_allocations.current, 2);
+    scene_free(lender.allocator, lent);
+    assert_int_equal(pool_stats(&lender).oversize_allocations.current, 1);
+    assert_int_equal(scene_stats(lender.allocator).oversize_allocations.current, 1);
+    scene_free(lender.allocator, lender.kept);
+    close_lender(&lender);
+}
+
+static void a_lent_block_is_told_with_its_lender(void **state)
+{
+    (void)state;
+    FOR_ALL_LENDERS(lender)
+    {
+        void *lent = lend(&lender);
+        struct xseg_block_info info = scene_block(lender.allocator, lent);
+
+        assert_null(info.pool);
+        assert_ptr_equal(info.lender, lender.pool);
+        assert_int_equal(info.requested, lender.bytes);
+        info = scene_block(lender.allocator, lender.kept);
+        assert_ptr_equal(info.pool, lender.pool);
+        assert_null(info.lender);
+        scene_free(lender.allocator, lent);
+        info = scene_block(lender.allocator, lent);
+        assert_ptr_equal(info.pool, lender.pool);
+        assert_null(info.lender);
+        /* The next one there is the pool's own. */
+        lent = scene_alloc_in(lender.allocator, lender.pool, lender.bytes, NULL);
+        assert_null(scene_block(lender.allocator, lent).lender);
+        scene_free(lender.allocator, lent);
+        scene_free(lender.allocator, lender.kept);
+    }
+}
+
+struct told {
+    const void *lent;
+    const struct xseg_pool *pool; /* that lent it */
+    unsigned blocks, reasons;
+};
+
+static bool see_block(void *context, const struct xseg_block_info *info)
+{
+    struct told *told = context;
+
+    if (info->base == told->lent) {
+        assert_null(info->pool);
+        assert_ptr_equal(info->lender, told->pool);
+        told->blocks++;
+    }
+    return true;
+}
+
+static bool see_reason(void *context, const struct xseg_reason *reason)
+{
+    struct told *told = context;
+
+    if (reason->block == told->lent) {
+        assert_null(reason->pool);
+        assert_ptr_equal(reason->lender, told->pool);
+        told->reasons++;
+    } else {
+        assert_ptr_equal(reason->pool, told->pool);
+        assert_null(reason->lender);
+    }
+    return true;
+}
+
+/* To ask about a pool is to ask about its memory: what is reserved adds up, lent or not. */
+static void a_lenders_memory_is_explained_with_it(void **state)
+{
+    (void)state;
+    FOR_ALL_LENDERS(lender)
+    {
+        struct xseg_where where = XSEG_WHERE_ANY;
+        struct xseg_explained sums = XSEG_EXPLAINED_INIT;
+
+        void *lent = lend(&lender);
+        struct told told = {.lent = lent, .pool = lender.pool};
+        /* The lent one is the largest of the small ones' page. */
+        if (lender.bytes < MIB) {
+            scene_free(lender.allocator, lender.kept);
+            lender.kept = scene_alloc_in(lender.allocator, lender.pool, 512, NULL);
+        }
+        where.pool = lender.pool;
+        assert_int_equal(xseg_walk(lender.allocator, &where, see_block, &told), XSEG_OK);
+        assert_int_equal(told.blocks, 1);
+        assert_int_equal(xseg_explain(lender.allocator, &where, see_reason, &told, &sums), XSEG_OK);
+        assert_int_equal(told.reasons, 1);
+        assert_int_equal(sums.reserved, pool_stats(&lender).reserved_bytes[0].current);
+        scene_free(lender.allocator, lent);
+        scene_free(lender.allocator, lender.kept);
+    }
+}
+
+static void count_by_pool(void *context, const struct xseg_trace_entry *entry)
+{
+    unsigned(*count)[2] = context;
+
+    if (entry->action <= XSEG_TRACE_FREE_COMPLETED)
+        count[entry->action][entry->pool != NULL]++;
+}
+
+/* Whoever adds up by pool what is handed out and freed comes to what the pools hold. */
+static void a_trace_follows_who_holds_a_block(void **state)
+{
+    (void)state;
+    FOR_ALL_LENDERS(lender)
+    {
+        const xseg_stream stream = scene_stream();
+        struct xseg_observer observer = XSEG_OBSERVER_INIT;
+        unsigned count[3][2] = {{0}};
+        uint64_t id = 0;
+
+        observer.context = count;
+        observer.trace = count_by_pool;
+        assert_int_equal(xseg_observe(lender.allocator, &observer, &id), XSEG_OK);
+        void *lent = lend(&lender);
+        scene_free(lender.allocator, lent);
+        lent = scene_alloc(lender.allocator, lender.bytes, NULL);
+        assert_int_equal(xseg_use(lender.allocator, lent, stream), XSEG_OK);
+        scene_free(lender.allocator, lent);
+        scene_empty_cache(lender.allocator);
+        scene_free(lender.allocator, lender.kept);
+        const unsigned wanted[3][2] = {{2, 0}, {2, 2}, {2, 2}};
+        assert_memory_equal(count, wanted, sizeof(count));
+        assert_int_equal(xseg_unobserve(lender.allocator, id), XSEG_OK);
+        scene_stream_destroy(stream);
+    }
+}
+
+/* --- Its life. --- */
+
+/* A block whose lender nobody holds any more goes on, and says where it lies. */
+static void a_lent_block_outlives_its_lender(void **state)
+{
+    (void)state;
+    for (unsigned i = 0; i < COUNT_OF(sizes) * COUNT_OF(configs); i++) {
+        struct lender lender =
+            open_lender(sizes[i / COUNT_OF(configs)], configs[i % COUNT_OF(configs)]);
+        void *lent = lend(&lender);
+
+        scene_free(lender.allocator, lender.kept);
+        assert_int_equal(xseg_pool_release(lender.pool), XSEG_OK);
+        scene_empty_cache(lender.allocator);
+        const struct xseg_block_info info = scene_block(lender.allocator, lent);
+        assert_int_equal(info.state, XSEG_BLOCK_LIVE);
+        assert_null(info.pool);
+        assert_ptr_equal(info.lender, lender.pool);
+        scene_free(lender.allocator, lent);
+        scene_empty_cache(lender.allocator);
+        assert_int_equal(scene_stats(lender.allocator).reserved_bytes[XSEG_STAT_ALL].current, 0);
+        scene_close(lender.allocator);
+    }
+}
+
+/* What is freed goes back into the lender's cache, whole: it merges with what lies beside it. */
+static void a_freed_block_is_the_lenders_again(void **state)
+{
+    (void)state;
+    for (unsigned i = 0; i < COUNT_OF(sizes); i++) {
+        struct lender lender = open_lender(sizes[i], configs[0]);
+        void *lent = lend(&lender);
+
+        scene_free(lender.allocator, lender.kept);
+        scene_free(lender.allocator, lent);
+        assert_int_equal(scene_block(lender.allocator, lent).base, lender.kept);
+        lent = scene_alloc_in(lender.allocator, lender.pool,
+                              lender.bytes > MIB ? 2 * lender.bytes : MIB, NULL);
+        assert_ptr_equal(lent, lender.kept);
+        scene_free(lender.allocator, lent);
+        close_lender(&lender);
+    }
+}
+
+/* A graph may write to what is cached in its pool whenever it runs. */
+static void a_captured_pool_lends_nothing(void **state)
+{
+    (void)state;
+    FOR_ALL_LENDERS(lender)
+    {
+        const xseg_stream stream = scene_stream();
+        struct xseg_request request = XSEG_REQUEST_INIT;
+        void *ptr = NULL;
+
+        /* What is lent already stays. */
+        void *lent = lend(&lender);
+        scene_capture_begin(lender.pool, stream);
+        scene_graph_destroy(scene_capture_end(lender.pool, stream));
+        assert_int_equal(scene_block(lender.allocator, lent).state, XSEG_BLOCK_LIVE);
+        scene_free(lender.allocator, lent);
+        request.bytes = lender.bytes;
+        scene_expect_error(xseg_alloc_with(lender.allocator, &request, &ptr), XSEG_ERR_NO_MEMORY,
+                           "no room");
+        scene_free(lender.allocator, lender.kept);
+        scene_stream_destroy(stream);
+    }
+}
+
+/* Freed in somebody's capture, it is deferred like any block of the default pool. */
+static void a_lent_block_is_deferred_in_a_capture(void **state)
+{
+    (void)state;
+    FOR_ALL_LENDERS(lender)
+    {
+        const xseg_stream stream = scene_stream(), other = scene_stream();
+        struct xseg_pool *graphs = scene_pool(lender.allocator);
+
+        void *lent = lend(&lender);
+        scene_capture_begin(graphs, stream);
+        assert_int_equal(xseg_use(lender.allocator, lent, other), XSEG_OK);
+        scene_free(lender.allocator, lent);
+        const struct xseg_block_info info = scene_block(lender.allocator, lent);
+        assert_int_equal(info.state, XSEG_BLOCK_PENDING);
+        assert_null(info.pool);
+        assert_ptr_equal(info.lender, lender.pool);
+        expect_stats(&lender, 1, 1);
+        scene_graph_destroy(scene_capture_end(graphs, stream));
+        scene_empty_cache(lender.allocator);
+        assert_int_equal(scene_block(lender.allocator, lent).state, XSEG_BLOCK_CACHED);
+        expect_stats(&lender, 1, 1);
+        scene_free(lender.allocator, lender.kept);
+        assert_int_equal(xseg_pool_release(graphs), XSEG_OK);
+        scene_stream_destroy(stream);
+        scene_stream_destroy(other);
+    }
+}
+
+/* What is known of other blocks is known of it: its age, who freed it, that it was cleared. */
+static void helpers_know_a_lent_block(void **state)
+{
+    (void)state;
+    for (unsigned i = 0; i < COUNT_OF(sizes); i++) {
+        struct lender lender =
+            open_lender(sizes[i], "block_ages:True,debug_fill:True,free_history:10");
+        struct xseg_request request = XSEG_REQUEST_INIT;
+        void *lent = lend(&lender);
+
+        assert_int_not_equal(scene_block(lender.allocator, lent).age_ms, UINT64_MAX);
+        scene_free(lender.allocator, lent);
+        scene_expect_error(xseg_free(lender.allocator, lent), XSEG_ERR_NOT_LIVE, "freed");
+        request.bytes = lender.bytes;
+        request.zeroed = true;
+        assert_int_equal(xseg_alloc_with(lender.allocator, &request, &lent), XSEG_OK);
+        assert_ptr_equal(scene_block(lender.allocator, lent).lender, lender.pool);
+        assert_int_equal(scene_stats(lender.allocator).overwrites, 0);
+        scene_free(lender.allocator, lent);
+        scene_free(lender.allocator, lender.kept);
+        close_lender(&lender);
+    }
+}
+
+/* A pin holds the pages beneath it, then as ever. */
+static void a_lent_block_can_be_pinned(void **state)
+{
+    struct lender lender = open_lender(sizes[0], configs[0]);
+    struct xseg_trimmed done = XSEG_TRIMMED_INIT;
+    struct xseg_where where = XSEG_WHERE_ANY;
+    void *lent = lend(&lender);
+
+    (void)state;
+    assert_int_equal(xseg_pin(lender.allocator, lent, lender.bytes), XSEG_OK);
+    scene_free(lender.allocator, lent);
+    where.pool = lender.pool;
+    assert_int_equal(xseg_trim(lender.allocator, &where, NULL, &done), XSEG_OK);
+    assert_int_equal(done.kept_pinned, lender.bytes);
+    assert_int_equal(xseg_unpin(lender.allocator, lent, lender.bytes), XSEG_OK);
+    scene_free(lender.allocator, lender.kept);
+    close_lender(&lender);
+}
+
+/* Only blocks of exportable pools can be exported, and this is none. */
+static void a_lent_block_is_not_exported(void **state)
+{
+    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
+    struct xseg_share share = XSEG_SHARE_INIT;
+    struct xseg_pool *pool = NULL;
+
+    (void)state;
+    settings.memory_bytes = 40 * MIB;
+    struct xseg_allocator *allocator = scene_open_on(&settings, NULL);
+    options.use_on_oom = options.exportable = true;
+    assert_int_equal(xseg_pool_create(allocator, 0, &options, &pool), XSEG_OK);
+    void *inside = scene_alloc_in(allocator, pool, 40 * MIB, NULL);
+    scene_free(allocator, inside);
+    void *lent = scene_alloc(allocator, 20 * MIB, NULL);
+    assert_ptr_equal(lent, inside);
+    scene_expect_error(xseg_export(allocator, lent, XSEG_SHARE_FD, &share), XSEG_ERR_UNSUPPORTED,
+                       "not allocated from an exportable pool");
+    scene_free(allocator, lent);
+    inside = scene_alloc_in(allocator, pool, 20 * MIB, NULL);
+    assert_int_equal(xseg_export(allocator, inside, XSEG_SHARE_FD, &share), XSEG_OK);
+    xseg_share_end(&share);
+    assert_int_equal(xseg_export_close(allocator, inside), XSEG_OK);
+    scene_free(allocator, inside);
+    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    scene_close(allocator);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(restore_leaves_a_lent_block_alone),
+        cmocka_unit_test(restore_is_refused_where_a_lent_block_lies),
+        cmocka_unit_test(a_lent_block_that_waits_is_left_alone),
+        cmocka_unit_test(a_pool_does_not_hold_what_it_has_lent),
+        cmocka_unit_test(a_pool_that_lends_is_not_paused),
+        cmocka_unit_test(reserved_is_the_lenders_and_allocated_the_holders),
+        cmocka_unit_test(oversize_blocks_are_the_holders),
+        cmocka_unit_test(a_lent_block_is_told_with_its_lender),
+        cmocka_unit_test(a_lenders_memory_is_explained_with_it),
+        cmocka_unit_test(a_trace_follows_who_holds_a_block),
+        cmocka_unit_test(a_lent_block_outlives_its_lender),
+        cmocka_unit_test(a_freed_block_is_the_lenders_again),
+        cmocka_unit_test(a_captured_pool_lends_nothing),
+        cmocka_unit_test(a_lent_block_is_deferred_in_a_capture),
+        cmocka_unit_test(helpers_know_a_lent_block),
+        cmocka_unit_test(a_lent_block_can_be_pinned),
+        cmocka_unit_test(a_lent_block_is_not_exported),
+    };
+
+    return cmocka_run_group_tests_name("lend", tests, NULL, NULL);
+}
