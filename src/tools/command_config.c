@@ -148,7 +148,7 @@ int command_config(const struct option_values *arguments)
     const bool lists_keys = arguments->of[OPTION_KEYS].given;
     struct config config = {
         .string = arguments->operand_count > 0 ? arguments->operands[0] : NULL,
-        .is_verbose = arguments->of[OPTION_VERBOSE].given,
+        .is_verbose = arguments->of[OPTION_ALL_KEYS].given,
     };
     char problem[1024] = "";
 

@@ -159,7 +159,7 @@ static void print(struct replays *replays, const struct report *reports, unsigne
     if (!replays->objects) {
         if (replays->printed++ > 0)
             (void)fputc('\n', replays->out);
-        report_table(replays->out, reports, count, is_given(replays, OPTION_VERBOSE));
+        report_table(replays->out, reports, count, is_given(replays, OPTION_NAME_CALLS));
         (void)fflush(replays->out);
         return;
     }

@@ -38,7 +38,7 @@ const struct command commands[] = {
         .usage = "[STRING]",
         .operands = COMMAND_TEXT,
         .most_operands = 1,
-        .options = {OPTION_KEYS, OPTION_VERBOSE, OPTION_JSON, OPTION_COLOR, OPTION_HELP},
+        .options = {OPTION_KEYS, OPTION_ALL_KEYS, OPTION_JSON, OPTION_COLOR, OPTION_HELP},
         .description =
             "Reads a configuration as a programme would that opens the allocator here: STRING, "
             "else the first of the variables `XSEG_ALLOC_CONF`, `PYTORCH_CUDA_ALLOC_CONF` and "
@@ -59,9 +59,10 @@ const struct command commands[] = {
         .usage = "[COMMAND]",
         .operands = COMMAND_NAMES,
         .most_operands = 1,
-        .options = {OPTION_COLOR, OPTION_HELP},
+        .options = {OPTION_JSON, OPTION_COLOR, OPTION_HELP},
         .description = "Prints what a command does, its options and examples; without COMMAND, the "
-                       "list of commands. The manual pages say the same: `man xseg-replay`.",
+                       "list of commands. The manual pages say the same: `man xseg-replay`. As "
+                       "JSON, everything about all commands.",
         .examples = {{"xseg help replay", "the options of `xseg replay`"}},
         .exits = {FINE, NULL, "there is no such command"},
     },
@@ -97,7 +98,7 @@ const struct command commands[] = {
         .most_operands = INT_MAX,
         .options = {OPTION_CONFIG, OPTION_COMPARE, OPTION_DEVICE_MEMORY, OPTION_DRIVER,
                     OPTION_COSTS, OPTION_CHECK, OPTION_MIN_DEVICE, OPTION_EXPLAIN,
-                    OPTION_SNAPSHOT_DEVICE, OPTION_TIMELINE, OPTION_TICK, OPTION_VERBOSE,
+                    OPTION_SNAPSHOT_DEVICE, OPTION_TIMELINE, OPTION_TICK, OPTION_NAME_CALLS,
                     OPTION_JSON, OPTION_COLOR, OPTION_HELP},
         .description =
             "Replays recorded programmes through the allocator: traces, tapes and memory snapshots "

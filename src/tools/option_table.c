@@ -12,7 +12,7 @@ const struct option_row option_table[OPTION_COUNT] = {
         {
             .name = "help",
             .letter = 'h',
-            .meaning = "print this",
+            .meaning = "print this text",
         },
     [OPTION_VERSION] =
         {
@@ -29,11 +29,17 @@ const struct option_row option_table[OPTION_COUNT] = {
             .meaning = "colours: `auto` (default) on a terminal unless `NO_COLOR` is set, `always` "
                        "or `never`",
         },
-    [OPTION_VERBOSE] =
+    [OPTION_NAME_CALLS] =
         {
             .name = "verbose",
             .letter = 'v',
-            .meaning = "print what is left out else: every driver call by name, every key",
+            .meaning = "name each driver call, with how often it was made",
+        },
+    [OPTION_ALL_KEYS] =
+        {
+            .name = "verbose",
+            .letter = 'v',
+            .meaning = "list the keys that have their defaults, too",
         },
     [OPTION_JSON] =
         {
@@ -60,8 +66,9 @@ const struct option_row option_table[OPTION_COUNT] = {
             .argument = "SIZE",
             .least = (uint64_t)2 << 20,
             .most = (uint64_t)1 << 60,
-            .meaning = "of the simulated device, such as `900MiB` or `24GiB`; a number alone is in "
-                       "bytes; rounded down to 2 MiB. Otherwise the file's, otherwise 80 GiB",
+            .meaning =
+                "memory of the simulated device, such as `900MiB` or `24GiB`; a number alone is in "
+                "bytes; rounded down to 2 MiB. Otherwise the file's, otherwise 80 GiB",
         },
     [OPTION_DRIVER] =
         {
@@ -69,8 +76,9 @@ const struct option_row option_table[OPTION_COUNT] = {
             .takes = OPTION_TAKES_WORD,
             .argument = "DRIVER",
             .words = {"sim", "cuda"},
-            .meaning = "`sim`: the simulated driver (default); `cuda`: this machine's, "
-                       "`libcuda.so.1`",
+            .meaning =
+                "which driver: `sim`, the simulated one (default), or `cuda`, this machine's "
+                "`libcuda.so.1`",
         },
     [OPTION_COSTS] =
         {
@@ -128,8 +136,9 @@ const struct option_row option_table[OPTION_COUNT] = {
             .argument = "N",
             .most = 1023,
             .unit = DEVICE_TAKES,
-            .meaning = "of a memory snapshot: the history of this device; otherwise the one with "
-                       "most entries",
+            .meaning =
+                "the device whose history is taken from a memory snapshot; otherwise the one with "
+                "most entries",
         },
     [OPTION_PROBE_DEVICE] =
         {

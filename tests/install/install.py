@@ -71,6 +71,7 @@ class Installed:
                               and platform.machine() == "x86_64" and platform.libc_ver()[0] == "glibc")
         self.includedir = self.prefix / options["includedir"]
         self.bindir = self.prefix / options["bindir"]
+        self.datadir = self.prefix / options["datadir"]
 
     def install(self):
         """What `meson install` does."""
@@ -79,7 +80,7 @@ class Installed:
 
     def move(self, folder):
         """Rename the prefix."""
-        for name in ("libdir", "includedir", "bindir"):
+        for name in ("libdir", "includedir", "bindir", "datadir"):
             setattr(self, name, folder / getattr(self, name).relative_to(self.prefix))
         self.prefix = self.prefix.rename(folder)
 
@@ -115,9 +116,14 @@ def files_are_complete(tree, root, version):
     if tree.is_for_levels:
         want |= {f"lib/{LEVEL}/libxseg.so{end}" for end in ("", ".0", f".{version}")}
     want |= {"bin/xseg", "lib/libxseg.a", "lib/pkgconfig/xseg.pc", "lib/pkgconfig/xseg-sim.pc",
-             "lib/cmake/xseg/xsegConfig.cmake", "lib/cmake/xseg/xsegConfigVersion.cmake"}
+             "lib/cmake/xseg/xsegConfig.cmake", "lib/cmake/xseg/xsegConfigVersion.cmake",
+             "share/bash-completion/completions/xseg", "share/fish/vendor_completions.d/xseg.fish",
+             "share/zsh/site-functions/_xseg", "share/man/man1/xseg.1"}
+    want |= {f"share/man/man1/xseg-{path.stem.partition('_')[2]}.1"
+             for path in (root / "src/tools").glob("command_*.c")}
     have = set()
-    for short, folder in (("include", tree.includedir), ("lib", tree.libdir), ("bin", tree.bindir)):
+    for short, folder in (("include", tree.includedir), ("lib", tree.libdir), ("bin", tree.bindir),
+                          ("share", tree.datadir)):
         have |= {f"{short}/{path.relative_to(folder)}" for path in folder.rglob("*")
                  if not path.is_dir()}
     total = sum(not path.is_dir() for path in (tree.destdir or tree.prefix).rglob("*"))
@@ -228,6 +234,8 @@ def tool_runs(tree, version):
     """The tool finds its libraries wherever the prefix is."""
     said = run(tree.bindir / "xseg", "--version")
     expect(version in said, said)
+    page = (tree.datadir / "man/man1/xseg-replay.1").read_text(encoding="utf-8")
+    expect(f"xseg {version}" in page, page)
 
 
 def the_loader_chooses(tree):

@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: MIT
+"""Tables that documents print from the source are those of the source.
+
+printed.py ROOT DOCUMENT [--write] COMMAND...
+
+COMMAND prints the table; it stands in the document between two comments, where --write puts it.
+"""
+import pathlib
+import subprocess
+import sys
+
+BEGIN = "<!-- The table is printed from the source: do not edit it here. -->\n"
+END = "<!-- End of the table. -->\n"
+
+
+def main(root, document, *command):
+    """Compare or write; returns the exit status."""
+    path = pathlib.Path(root, document)
+    writes = command[0] == "--write"
+    table = subprocess.run(command[writes:], check=True, capture_output=True, text=True).stdout
+    text = path.read_text()
+    before, rest = text.split(BEGIN)
+    old, after = rest.split(END)
+    if writes:
+        path.write_text(before + BEGIN + table + END + after)
+        return 0
+    if old == table:
+        return 0
+    print(f"{document} does not have the table of the source; "
+          f"python3 tests/lint/printed.py . {document} --write {' '.join(command)}")
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
