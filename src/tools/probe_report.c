@@ -4,6 +4,8 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "src/tools/style.h"
+
 #define LABEL_WIDTH 26
 #define GIB         ((double)((uint64_t)1 << 30))
 #define MIB         ((uint64_t)1 << 20)
@@ -171,8 +173,8 @@ static void print_costs(FILE *out, const struct probe_report *report)
     else
         (void)fprintf(out, "\n  us, measured");
     (void)fprintf(out, ": median and quartiles of %d\n", PROBE_SAMPLES);
-    (void)fprintf(out, "  %-20s%-22s%-26s%-26s%s\n", "call", "size", "device idle", "device busy",
-                  "waits");
+    (void)fprintf(out, "  %s%-20s%-22s%-26s%-26s%s%s\n", style_on(out, STYLE_STRONG), "call",
+                  "size", "device idle", "device busy", "waits", style_off(out));
     for (unsigned i = 0; i < costs->count; i++) {
         const struct probe_cost *cost = &costs->cost[i];
 
@@ -196,9 +198,10 @@ void probe_report_print(FILE *out, const struct probe_report *report)
     print_abilities(out, report);
     print_costs(out, report);
     for (unsigned i = 0; i < driver->failures && i < PROBE_FAILURES; i++)
-        (void)fprintf(out, "%s  failed: %s with %s (%d), %s\n", i == 0 ? "\n" : "",
-                      driver->failure[i].call, driver->failure[i].error_name,
-                      driver->failure[i].error, driver->failure[i].doing);
+        (void)fprintf(out, "%s  %sfailed:%s %s with %s (%d), %s\n", i == 0 ? "\n" : "",
+                      style_on(out, STYLE_BAD), style_off(out), driver->failure[i].call,
+                      driver->failure[i].error_name, driver->failure[i].error,
+                      driver->failure[i].doing);
     if (driver->failures > PROBE_FAILURES)
         (void)fprintf(out, "  failed: %u more calls\n", driver->failures - PROBE_FAILURES);
 }

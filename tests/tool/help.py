@@ -132,6 +132,16 @@ class Colours(unittest.TestCase):
         plain = re.sub(r"\033\[[\d;]*m", "", on_a_terminal("help", "replay"))
         self.assertEqual(plain.replace("\r\n", "\n"), said("help", "replay"))
 
+    def test_reports_have_them(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder, "trace")
+            path.write_text(TRACE)
+            for command in (["replay", "--compare", "", str(path)], ["config", "idle_ms:5"],
+                            ["config", "--keys"], ["probe"]):
+                self.assertIn(self.ESCAPE, on_a_terminal(*command), command)
+                self.assertNotIn(self.ESCAPE, run(*command).stdout, command)
+                self.assertNotIn(self.ESCAPE, on_a_terminal(*command, "--json"), command)
+
     def test_who_does_not_want_them(self):
         self.assertNotIn(self.ESCAPE, on_a_terminal("help", NO_COLOR="1"))
         self.assertIn(self.ESCAPE, on_a_terminal("help", NO_COLOR=""))
