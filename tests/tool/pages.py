@@ -92,6 +92,16 @@ class Manual(PagesTest):
             for other in self.commands:
                 self.assertIn("xseg-" + other["name"], words)
 
+    @needs("groff")
+    def test_the_keys_of_the_configuration_are_there(self):
+        keys = json.loads(run(TOOL, "config", "--keys", "--json"))["keys"]
+        words = " ".join(run("groff", "-man", "-Tascii", "-P-cbou", "-rHY=0", "-rLL=5000n",
+                             self.folder / "xseg-config.1").split())
+        self.assertGreater(len(keys), 30)
+        for key in keys:
+            self.assertIn(f"{key['name']} Takes {key['accepts']}; default {key['default']}.", words)
+            self.assertIn(key["meaning"].replace("`", ""), words)
+
     def test_what_stands_in_a_line_s_beginning_is_no_request(self):
         known = (".TH ", ".SH ", ".TP", ".PP")
         for path, _ in self.pages():

@@ -5,7 +5,8 @@ pages.py TOOL man FOLDER                       xseg.1, and xseg-COMMAND.1 for ea
 pages.py TOOL bash|zsh|fish FILE               completion for a shell
 pages.py TOOL table COMMAND                    the options of a command as Markdown, printed
 
-The tables are what `TOOL help --json` prints; nothing is said here that stands there.
+The tables are what `TOOL help --json` and `TOOL config --keys --json` print; nothing is said here that
+stands there.
 """
 import json
 import pathlib
@@ -69,8 +70,20 @@ def man_option(option):
     return term
 
 
-def man_page(version, command, others):
-    """One page; `others` are the pages that it leads to."""
+def man_keys(tool):
+    """What `xseg config --keys` says."""
+    keys = json.loads(subprocess.run([tool, "config", "--keys", "--json"], check=True,
+                                     capture_output=True, text=True).stdout)["keys"]
+    lines = [".SH KEYS"]
+    for key in keys:
+        effect = "" if key["effect"] else " Without effect."
+        lines += [".TP", f"\\fB{roff(key['name'])}\\fR",
+                  prose(f"Takes {key['accepts']}; default {key['default']}.{effect} {key['meaning']}")]
+    return lines
+
+
+def man_page(version, command, others, keys):
+    """One page; `others` are the pages that it leads to, `keys` those of the configuration."""
     name = page_of(command)
     lines = [f'.TH {roff(name.upper())} 1 "" "xseg {version}" "xseg manual"',
              ".SH NAME", f"{roff(name)} \\- {prose(command['sentence'])}",
@@ -83,6 +96,8 @@ def man_page(version, command, others):
     lines.append(".SH OPTIONS")
     for option in command["options"]:
         lines += [".TP", man_option(option), prose(option["meaning"])]
+    if command["name"] == "config":
+        lines += keys
     lines.append(".SH EXIT STATUS")
     for status, meaning in command["exits"]:
         lines += [".TP", f"\\fB{status}\\fR", prose(meaning)]
@@ -95,11 +110,11 @@ def man_page(version, command, others):
     return "\n".join(lines) + "\n"
 
 
-def write_manual(version, tool, commands, folder):
+def write_manual(version, tool, commands, keys, folder):
     """All pages."""
     for command in (tool, *commands):
         pathlib.Path(folder, page_of(command) + ".1").write_text(
-            man_page(version, command, commands), encoding="utf-8")
+            man_page(version, command, commands, keys), encoding="utf-8")
 
 
 # --- Completion: bash. ---
@@ -287,7 +302,7 @@ def main(program, what, where):
     """Make one kind of page."""
     version, tool, commands = tables(program)
     if what == "man":
-        write_manual(version, tool, commands, where)
+        write_manual(version, tool, commands, man_keys(program), where)
     elif what == "table":
         sys.stdout.write(table(commands, where))
     else:
