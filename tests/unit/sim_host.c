@@ -129,6 +129,26 @@ static size_t resident(const unsigned char *from, size_t bytes)
 }
 
 /* Little in a lot of memory: what the copies make has as little, and the rest is zero. */
+/* What a free waits for happens before the memory goes. */
+static void what_a_free_waits_for_happens_first(void **state)
+{
+    const CUstream stream = new_stream();
+    CUdeviceptr ptr = 0;
+    unsigned char found = 0;
+
+    (void)state;
+    ASSERT_OK(cuMemAlloc(&ptr, GRANULE));
+    unsigned char *host = pinned(4096);
+    assert_int_equal(xseg_sim_launch(stream, 1000000), XSEG_OK);
+    ASSERT_OK(cuMemsetD8Async(ptr, 7, 4096, stream));
+    ASSERT_OK(cuMemcpyDtoHAsync(host, ptr, 4096, stream));
+    ASSERT_OK(cuMemFree(ptr));
+    found = host[4095];
+    assert_int_equal(found, 7);
+    ASSERT_OK(cuMemFreeHost(host));
+    ASSERT_OK(cuStreamDestroy(stream));
+}
+
 static void copies_leave_holes_alone(void **state)
 {
     const CUdeviceptr base = device_memory(LARGE), second = device_memory(LARGE);
@@ -199,6 +219,7 @@ int main(void)
         cmocka_unit_test_setup(what_is_not_freed_is_a_leak, fresh),
         cmocka_unit_test_setup(copies_happen_in_their_turn, with_bytes),
         cmocka_unit_test_setup(freeing_under_a_copy_is_reported, with_bytes),
+        cmocka_unit_test_setup(what_a_free_waits_for_happens_first, with_bytes),
         cmocka_unit_test_setup(copies_leave_holes_alone, with_bytes),
         cmocka_unit_test_setup(no_memory_comes_in_huge_pages, with_bytes),
     };

@@ -60,7 +60,7 @@ void sim_lock_first(void)
     sim_machine_start(&scene);
 }
 
-void sim_unlock_settling(void)
+void sim_settle(void)
 {
     struct sim_actions *actions = &sim_machine.actions;
 
@@ -71,6 +71,11 @@ void sim_unlock_settling(void)
             (void)pthread_cond_wait(&idle, &sim_mutex.os);
         sim_actions_run();
     }
+}
+
+void sim_unlock_settling(void)
+{
+    sim_settle();
     sim_machine.waits = false;
     if (sim_machine.shared.is_locked)
         sim_shared_unlock(&sim_machine.shared);

@@ -171,6 +171,9 @@ static inline void sim_lock(void)
         sim_lock_first();
 }
 
+/** Carry out what is due by the clock; the lock is given back while host functions run. */
+void sim_settle(void);
+
 /** Give the lock back where host functions, other processes or work that ended may be about. */
 void sim_unlock_settling(void);
 

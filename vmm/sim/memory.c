@@ -52,17 +52,29 @@ static void put(struct sim_range *range)
  * The real call waits until the device is idle.  Here it waits for all work that has an end; work
  * without one goes on, since only a wait that the caller asked for may end it.
  */
+static struct sim_range *find(CUdeviceptr address)
+{
+    struct sim_range *range = sim_range_find(&sim_machine.addresses, address);
+
+    return range == NULL || range->granule != NULL || range->base != address ? NULL : range;
+}
+
 static CUresult memory_free(CUdeviceptr address)
 {
-    struct sim_range *range;
+    struct sim_range *range = find(address);
 
     if (address == 0)
         return CUDA_SUCCESS;
-    range = sim_range_find(&sim_machine.addresses, address);
-    if (range == NULL || range->granule != NULL || range->base != address)
+    if (range == NULL)
         return CUDA_ERROR_INVALID_VALUE;
     sim_charge(sim_machine.costs->free);
     sim_streams_pass_timed(range->device);
+    /* Copies, fills and host functions that were waited for may be about this memory. */
+    sim_machine.waits = true;
+    sim_settle();
+    range = find(address);
+    if (range == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
     if (sim_machine.strict)
         sim_check_allocation_idle(range);
     put(range);
