@@ -173,6 +173,8 @@ xseg_status xseg_prewarm(struct xseg_allocator *allocator, const struct xseg_whe
     memcpy(&chosen, where, where->struct_bytes);
     XSEG_DOOR_REQUIRE(chosen.pool == NULL || xseg_allocator_owns(allocator, chosen.pool),
                       "xseg_prewarm: the pool belongs to another allocator");
+    XSEG_DOOR_REQUIRE(chosen.pool == NULL || !xseg_pool_is_retired(chosen.pool),
+                      "xseg_prewarm: nobody holds the pool any more");
     const xseg_status status =
         chosen.pool != NULL ? XSEG_OK : xseg_allocator_device(allocator, chosen.device, &device);
     if (status != XSEG_OK || bytes == 0)

@@ -63,6 +63,26 @@ static void the_latest_route_that_accepts_serves(void **state)
     scene_stream_destroy(stream);
 }
 
+/* Nothing finds such a pool any more, so memory that it got would be nowhere. */
+static void a_released_pool_is_not_prewarmed(void **state)
+{
+    static const char *const configs[] = {"expandable_segments:True", "expandable_segments:False"};
+
+    (void)state;
+    for (unsigned i = 0; i < COUNT_OF(configs); i++) {
+        struct xseg_allocator *allocator = scene_open(configs[i]);
+        struct xseg_where where = XSEG_WHERE_ANY;
+
+        where.pool = scene_pool(allocator);
+        assert_int_equal(xseg_prewarm(allocator, &where, MIB), XSEG_OK);
+        assert_int_equal(xseg_pool_release(where.pool), XSEG_OK);
+        scene_empty_cache(allocator);
+        scene_expect_error(xseg_prewarm(allocator, &where, MIB), XSEG_ERR_ARGUMENT, "nobody holds");
+        assert_int_equal(scene_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 0);
+        scene_close(allocator);
+    }
+}
+
 static void a_pool_has_a_limit_of_its_own(void **state)
 {
     struct xseg_allocator *allocator = scene_open(NULL);
@@ -419,6 +439,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_latest_route_that_accepts_serves),
+        cmocka_unit_test(a_released_pool_is_not_prewarmed),
         cmocka_unit_test(a_pool_has_a_limit_of_its_own),
         cmocka_unit_test(blocks_of_a_pool_may_stay_whole),
         cmocka_unit_test(a_pool_lends_when_memory_is_short),
