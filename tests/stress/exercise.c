@@ -1,0 +1,185 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The exerciser: random programmes of the whole public interface, by one thread and by several, on one
+ * device and on several, with faults of the driver, against an oracle.
+ *
+ *     test-stress-exercise [OPTION...]
+ *       --operations N   of each thread of each programme (1000)
+ *       --programmes N   of each case
+ *       --seed N         of the first programme; the others follow
+ *       --threads N --devices N   of all programmes, up to 8 and 4
+ *       --faults N       of 1000 operations, how many set a fault
+ *       --programme N    only the one of this seed, exactly as the other options say
+ *       --background     with --programme: with the background thread
+ *       --shrink         with --programme, and one thread: find the operations that it takes to fail
+ *       -v               print how often each function was called, and each two features met
+ *
+ * What ends the process prints the last operations and how to have the programme again.
+ */
+#include <getopt.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/stress/exercise/kernel.h"
+#include "tests/stress/exercise/programme.h"
+#include "tests/support/scene.h"
+
+static unsigned operations = 1000, programmes, threads, devices, faults = UINT32_MAX;
+static uint64_t seed = 20261123;
+static bool is_verbose, is_usual = true;
+
+/* Every third programme has no faults, so that what is logged and refused without one is seen. */
+static struct world_options options_of(uint64_t number, unsigned usual_threads)
+{
+    return (struct world_options){
+        .seed = number,
+        .threads = threads != 0 ? threads : usual_threads,
+        .devices = devices != 0 ? devices : 1 + (unsigned)(number % 3),
+        .faults = faults != UINT32_MAX ? faults
+                  : number % 3 == 0    ? 0
+                                       : 5 + (unsigned)(number % 30),
+        .has_background_thread = usual_threads > 1 && number % 4 == 0,
+    };
+}
+
+static void play_all(uint64_t first, unsigned count, unsigned usual_threads)
+{
+    for (unsigned i = 0; i < (programmes != 0 ? programmes : count); i++) {
+        const struct world_options options = options_of(first + i, usual_threads);
+
+        programme_play(&options, operations / options.threads);
+    }
+    print_message("# so far %llu calls, %llu looks at contents, %llu faults\n",
+                  (unsigned long long)call_total(), (unsigned long long)kernel_count(),
+                  (unsigned long long)fault_count());
+}
+
+static void one_thread_finds_everything_in_order(void **state)
+{
+    (void)state;
+    play_all(seed, 60, 1);
+}
+
+static void several_threads_find_everything_in_order(void **state)
+{
+    (void)state;
+    play_all(seed + 1000000, 30, 3);
+}
+
+static void every_function_was_called_and_has_succeeded(void **state)
+{
+    const char *missing = call_missing();
+
+    (void)state;
+    if (is_verbose)
+        call_print();
+    if (missing != NULL)
+        fail_msg("%s was never called with success", missing);
+}
+
+static void every_two_features_have_met(void **state)
+{
+    unsigned reached = 0;
+    const unsigned pairs = feature_pairs(&reached);
+    const char *missing = feature_missing();
+
+    (void)state;
+    if (is_verbose)
+        feature_print();
+    print_message("# %u of %u pairs of features have met\n", reached, pairs);
+    if (missing != NULL && is_usual)
+        fail_msg("against the table: %s", missing);
+}
+
+static unsigned long number(const char *text)
+{
+    char *end = NULL;
+    const unsigned long value = strtoul(text, &end, 0);
+
+    if (*text == 0 || *end != 0)
+        failure("'%s' is not a number", text);
+    return value;
+}
+
+static void play_one(uint64_t which, bool shrinks, bool has_background_thread)
+{
+    struct world_options options = options_of(which, threads != 0 ? threads : 1);
+
+    options.has_background_thread = has_background_thread;
+    if (shrinks)
+        programme_shrink(&options, operations);
+    else
+        programme_play(&options, operations);
+    if (is_verbose) {
+        call_print();
+        feature_print();
+    }
+}
+
+int main(int count, char **arguments)
+{
+    static const struct option options[] = {
+        {"operations", required_argument, NULL, 'o'}, {"programmes", required_argument, NULL, 'n'},
+        {"seed", required_argument, NULL, 's'},       {"threads", required_argument, NULL, 't'},
+        {"devices", required_argument, NULL, 'd'},    {"faults", required_argument, NULL, 'f'},
+        {"programme", required_argument, NULL, 'p'},  {"background", no_argument, NULL, 'b'},
+        {"shrink", no_argument, NULL, 'k'},           {NULL, 0, NULL, 0},
+    };
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(one_thread_finds_everything_in_order),
+        cmocka_unit_test(several_threads_find_everything_in_order),
+        cmocka_unit_test(every_function_was_called_and_has_succeeded),
+        cmocka_unit_test(every_two_features_have_met),
+    };
+    bool is_one = false, shrinks = false, has_background_thread = false;
+    uint64_t which = 0;
+    int option;
+
+    failure_install();
+    while ((option = getopt_long(count, arguments, "v", options, NULL)) != -1) {
+        is_usual = is_usual && option == 'v';
+        switch (option) {
+        case 'o':
+            operations = (unsigned)number(optarg);
+            break;
+        case 'n':
+            programmes = (unsigned)number(optarg);
+            break;
+        case 's':
+            seed = number(optarg);
+            break;
+        case 't':
+            threads = (unsigned)number(optarg);
+            break;
+        case 'd':
+            devices = (unsigned)number(optarg);
+            break;
+        case 'f':
+            faults = (unsigned)number(optarg);
+            break;
+        case 'p':
+            which = number(optarg);
+            is_one = true;
+            break;
+        case 'b':
+            has_background_thread = true;
+            break;
+        case 'k':
+            shrinks = true;
+            break;
+        case 'v':
+            is_verbose = true;
+            break;
+        default:
+            return 2;
+        }
+    }
+    if (threads > WORLD_WORKERS || devices > WORLD_DEVICES || (shrinks && threads > 1))
+        failure("too many threads or devices");
+    if (is_one) {
+        play_one(which, shrinks, has_background_thread);
+        return 0;
+    }
+    return cmocka_run_group_tests_name("exercise", tests, NULL, NULL);
+}

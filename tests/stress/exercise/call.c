@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: MIT */
+#include "tests/stress/exercise/call.h"
+
+#include <inttypes.h>
+#include <stdatomic.h>
+#include <stdio.h>
+
+#include "tests/stress/exercise/failure.h"
+
+#define STATUSES 16
+
+static atomic_uint_fast64_t answers[CALL_COUNT][STATUSES];
+
+static const char *const names[CALL_COUNT] = {
+#define CALL_NAME(name) #name,
+#include "tests/exercise_calls.inc"
+#undef CALL_NAME
+};
+
+/* Sets of statuses. */
+#define IS(status)  (1u << -XSEG_##status)
+#define PLAIN       (IS(OK) | IS(ERR_ARGUMENT))
+#define HOST        (PLAIN | IS(ERR_HOST_MEMORY))
+#define DRIVER      (HOST | IS(ERR_DRIVER))
+#define DEVICE      (DRIVER | IS(ERR_DEVICE_LOST))
+#define MEMORY      (DEVICE | IS(ERR_NO_MEMORY) | IS(ERR_LIMIT))
+#define GROWTH      (MEMORY | IS(ERR_NO_ADDRESSES) | IS(ERR_UNSUPPORTED) | IS(ERR_PAUSED))
+#define LIVE        (IS(ERR_NOT_LIVE))
+#define BUSY        (IS(ERR_BUSY))
+#define UNSUPPORTED (IS(ERR_UNSUPPORTED))
+#define PAUSED      (IS(ERR_PAUSED))
+#define IN_FILE     (IS(ERR_FILE))
+
+/* What the headers document.  0: it does not return a status. */
+static const unsigned documented[CALL_COUNT] = {
+    [CALL_xseg_open] = DRIVER | IS(ERR_CONFIG) | IS(ERR_NO_DRIVER),
+    [CALL_xseg_close] = IS(OK) | BUSY | IS(ERR_DRIVER),
+    [CALL_xseg_configure] = HOST | IS(ERR_CONFIG),
+    [CALL_xseg_configuration] = PLAIN,
+    [CALL_xseg_alloc] = GROWTH,
+    [CALL_xseg_alloc_with] = GROWTH,
+    [CALL_xseg_prewarm] = GROWTH,
+    [CALL_xseg_free] = DRIVER | LIVE,
+    [CALL_xseg_free_after] = DRIVER | LIVE | BUSY,
+    [CALL_xseg_block] = PLAIN | LIVE,
+    [CALL_xseg_use] = DRIVER | LIVE,
+    [CALL_xseg_passed] = PLAIN,
+    [CALL_xseg_stream_gone] = DRIVER | BUSY,
+    [CALL_xseg_pool_create] = DEVICE | UNSUPPORTED,
+    [CALL_xseg_pool_retain] = PLAIN,
+    [CALL_xseg_pool_release] = PLAIN,
+    [CALL_xseg_route_begin] = HOST | BUSY,
+    [CALL_xseg_route_end] = PLAIN,
+    [CALL_xseg_pool_checkpoint] = HOST | BUSY,
+    [CALL_xseg_pool_restore] = HOST | BUSY | PAUSED,
+    [CALL_xseg_pool_holds] = HOST,
+    [CALL_xseg_pool_pause] = DEVICE | BUSY | PAUSED | UNSUPPORTED | IN_FILE,
+    [CALL_xseg_pool_resume] = MEMORY | BUSY | IN_FILE,
+    [CALL_xseg_capture_begin] = DEVICE | BUSY | PAUSED,
+    [CALL_xseg_capture_end] = PLAIN,
+    [CALL_xseg_walk] = DRIVER,
+    [CALL_xseg_explain] = DRIVER,
+    [CALL_xseg_mappings] = DRIVER,
+    [CALL_xseg_pin] = HOST | LIVE | PAUSED | BUSY,
+    [CALL_xseg_unpin] = PLAIN | LIVE,
+    [CALL_xseg_observe] = HOST,
+    [CALL_xseg_unobserve] = PLAIN | BUSY,
+    [CALL_xseg_export] = DEVICE | LIVE | UNSUPPORTED | PAUSED | BUSY,
+    [CALL_xseg_export_close] = PLAIN | LIVE,
+    [CALL_xseg_import] = DEVICE | UNSUPPORTED | IS(ERR_NO_ADDRESSES) | IS(ERR_NO_MEMORY),
+    [CALL_xseg_import_close] = PLAIN | LIVE | BUSY,
+    [CALL_xseg_share_send] = HOST | IN_FILE,
+    [CALL_xseg_share_receive] = HOST | IN_FILE,
+    [CALL_xseg_stats] = DEVICE | UNSUPPORTED,
+    [CALL_xseg_stats_reset] = DEVICE | UNSUPPORTED,
+    [CALL_xseg_driver_calls] = PLAIN,
+    [CALL_xseg_trim] = DEVICE,
+    [CALL_xseg_tick] = PLAIN | IS(ERR_DEVICE_LOST),
+    [CALL_xseg_limits] = DRIVER | UNSUPPORTED,
+};
+
+xseg_status call_answered(enum call_function function, xseg_status status)
+{
+    if (status > 0 || status <= -STATUSES || !(documented[function] >> -status & 1u))
+        failure("%s returned %d, which its header does not document", names[function], status);
+    if (status != XSEG_OK && xseg_error_text(NULL, 0) == 0)
+        failure("%s returned %d without a sentence", names[function], status);
+    atomic_fetch_add_explicit(&answers[function][-status], 1, memory_order_relaxed);
+    return status;
+}
+
+void call_made(enum call_function function)
+{
+    atomic_fetch_add_explicit(&answers[function][0], 1, memory_order_relaxed);
+}
+
+uint64_t call_total(void)
+{
+    uint64_t sum = 0;
+
+    for (unsigned i = 0; i < CALL_COUNT; i++)
+        for (unsigned k = 0; k < STATUSES; k++)
+            sum += answers[i][k];
+    return sum;
+}
+
+void call_print(void)
+{
+    for (unsigned i = 0; i < CALL_COUNT; i++) {
+        (void)printf("# %-24s", names[i]);
+        for (unsigned k = 0; k < STATUSES; k++)
+            if (answers[i][k] != 0)
+                (void)printf("  %s %" PRIu64, k == 0 ? "ok" : xseg_status_text(-(int)k),
+                             (uint64_t)answers[i][k]);
+        (void)printf("\n");
+    }
+}
+
+const char *call_missing(void)
+{
+    for (unsigned i = 0; i < CALL_COUNT; i++)
+        if (answers[i][0] == 0)
+            return names[i];
+    return NULL;
+}

@@ -1,0 +1,195 @@
+/* SPDX-License-Identifier: MIT */
+/* The configuration, limits, and what gives memory back or has it ready. */
+#include <stdio.h>
+#include <string.h>
+
+#include "tests/stress/exercise/world.h"
+#include "tests/support/draw.h"
+#include "xseg/sim.h"
+
+/* A feature, what puts it in force, and what takes it out again; how seldom at the opening. */
+static const struct setting {
+    enum feature feature;
+    const char *on, *off; /* off: NULL, there is no word for that */
+    unsigned seldom;
+    uint64_t instead; /* what it takes the place of */
+} settings[] = {
+    {FEATURE_CLASSIC, "expandable_segments:False", "expandable_segments:True", 5, 0},
+    {FEATURE_PAGES_SMALL, "page_mb:small", "page_mb:fixed", 4, FEATURE(PAGES_AUTO)},
+    {FEATURE_PAGES_AUTO, "page_mb:auto", "page_mb:fixed", 4, FEATURE(PAGES_SMALL)},
+    {FEATURE_PLACEMENT, "placement:pages", "placement:best_fit", 4, 0},
+    {FEATURE_DECAY, "idle_ms:20", "idle_ms:-1", 3, 0},
+    {FEATURE_DEBUG_FILL, "debug_fill:True", "debug_fill:False", 6, 0},
+    {FEATURE_GUARD, "guard_page:True", "guard_page:False", 8, 0},
+    {FEATURE_UNMAP, "unmap_on_free:True", "unmap_on_free:False", 8, 0},
+    {FEATURE_PAGE_CACHE, "page_cache_mb:100", "page_cache_mb:0", 3, 0},
+    {FEATURE_AGES, "block_ages:True", "block_ages:False", 3, 0},
+    {FEATURE_SCRUB, "scrub:True", "scrub:False", 4, 0},
+    {FEATURE_HISTORY, "free_history:50", "free_history:0", 4, 0},
+    {FEATURE_HARD, "hard_limit_mb:200", "hard_limit_mb:1000000", 4, 0},
+    {FEATURE_SOFT, "soft_limit_mb:100", "soft_limit_mb:190", 4, 0},
+    {FEATURE_FRACTION, "per_process_memory_fraction:0.6", "per_process_memory_fraction:1", 4, 0},
+    {FEATURE_MAX_SPLIT, "max_split_size_mb:40", "max_split_size_mb:1000000", 4, 0},
+    {FEATURE_ROUNDUP, "roundup_power2_divisions:4", "roundup_power2_divisions:1", 4, 0},
+    {FEATURE_COLLECT, "garbage_collection_threshold:0.7", NULL, 4, 0},
+    {FEATURE_THROW, "throw_on_cudamalloc_oom:True", "throw_on_cudamalloc_oom:False", 6, 0},
+    {FEATURE_REUSE, "graph_capture_record_stream_reuse:True",
+     "graph_capture_record_stream_reuse:False", 2, 0},
+    {FEATURE_RESERVE, "expandable_segments_reserve:0.25", "expandable_segments_reserve:1.125", 4,
+     0},
+    {FEATURE_FREE_MIN, "device_free_min_mb:100", "device_free_min_mb:0", 4, 0},
+    {FEATURE_WINDOW, "keep_window_s:1", "keep_window_s:0", 4, 0},
+};
+
+#define SETTINGS (sizeof(settings) / sizeof(settings[0]))
+
+uint64_t world_configuration(struct world *world, uint64_t seed, char *text, size_t bytes)
+{
+    uint64_t features = 0;
+    size_t length = 0;
+
+    (void)world;
+    text[0] = 0;
+    for (unsigned i = 0; i < SETTINGS; i++) {
+        if ((draw_next(&seed) >> 16) % settings[i].seldom != 0)
+            continue;
+        features = (features & ~settings[i].instead) | UINT64_C(1) << settings[i].feature;
+        length += (size_t)snprintf(text + length, bytes - length, "%s%s", length == 0 ? "" : ",",
+                                   settings[i].on);
+    }
+    return features;
+}
+
+void step_configure(struct worker *worker)
+{
+    struct world *world = worker->world;
+    const struct setting *setting = &settings[below(worker, SETTINGS)];
+    const uint64_t feature = UINT64_C(1) << setting->feature;
+    const bool is_on = setting->off == NULL || chance(worker, 2);
+    const uint64_t epoch = fault_epoch();
+
+    if (is_on)
+        atomic_fetch_or(&world->features, feature);
+    const xseg_status status =
+        CALL(xseg_configure, world->allocator, is_on ? setting->on : setting->off);
+    failure_note(worker->number, "configure %s: %d", is_on ? setting->on : setting->off, status);
+    /* Limits that contradict each other. */
+    CHECK(status == XSEG_OK || status == XSEG_ERR_CONFIG || !fault_was_none(epoch));
+    if (status == XSEG_OK)
+        atomic_fetch_and(&world->features, ~setting->instead);
+    if (is_on != (status == XSEG_OK))
+        atomic_fetch_and(&world->features, ~feature);
+    atomic_fetch_or(&world->features, FEATURE(RECONFIGURED));
+    feature_meet(features_of(world, 0, NULL, NULL) | feature, status == XSEG_OK);
+}
+
+/* --- Limits. --- */
+
+void step_limits(struct worker *worker)
+{
+    struct world *world = worker->world;
+    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_limits limits = XSEG_LIMITS_INIT, was = XSEG_LIMITS_INIT;
+    struct tag *tag = chance(worker, 2) ? any_own_tag(worker) : NULL;
+    const uint64_t epoch = fault_epoch();
+
+    where.device = any_device(worker);
+    if (tag != NULL) {
+        where.device = tag->device;
+        where.pool = tag->pool;
+        limits.hard_bytes = chance(worker, 2) ? UINT64_MAX : below(worker, 200) * MIB;
+    } else {
+        limits.keep_bytes = below(worker, 50) * MIB;
+        limits.soft_bytes = chance(worker, 2) ? UINT64_MAX : (50 + below(worker, 100)) * MIB;
+        limits.hard_bytes = chance(worker, 2) ? UINT64_MAX : (150 + below(worker, 400)) * MIB;
+        if (limits.hard_bytes < limits.soft_bytes)
+            limits.soft_bytes = limits.hard_bytes;
+    }
+    const xseg_status status =
+        CALL(xseg_limits, world->allocator, &where, chance(worker, 4) ? NULL : &limits, &was);
+    failure_note(worker->number, "limits of %s %d: hard %llu MiB: %d",
+                 tag == NULL ? "device" : "a pool of device", where.device,
+                 (unsigned long long)(limits.hard_bytes / MIB), status);
+    CHECK(status == XSEG_OK || !fault_was_none(epoch));
+    feature_meet(features_of(world, where.device, tag, NULL) |
+                     (tag == NULL ? FEATURE(HARD) | FEATURE(SOFT) : FEATURE(POOL_LIMIT)),
+                 status == XSEG_OK);
+}
+
+/* --- Back, and ready. --- */
+
+static uint64_t physical(struct world *world)
+{
+    uint64_t sum = 0;
+
+    for (int device = 0; device < (int)world->options.devices; device++) {
+        struct xseg_where where = XSEG_WHERE_ANY;
+        struct xseg_stats stats = {.struct_bytes = sizeof(stats)};
+
+        where.device = device;
+        if (CALL(xseg_stats, world->allocator, &where, &stats) == XSEG_OK)
+            sum += stats.physical_bytes;
+    }
+    return sum;
+}
+
+void step_trim(struct worker *worker)
+{
+    struct world *world = worker->world;
+    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_trim how = XSEG_TRIM_INIT;
+    struct xseg_trimmed done = XSEG_TRIMMED_INIT;
+    struct tag *tag = chance(worker, 4) ? any_tag(worker) : NULL;
+    const uint64_t epoch = fault_epoch(), before = physical(world);
+
+    how.wait = chance(worker, 3);
+    how.leave_bytes = chance(worker, 4) ? below(worker, world->memory) : 0;
+    how.idle_ms = chance(worker, 6) ? below(worker, 50) : 0;
+    where.device = chance(worker, 3) ? any_device(worker) : -1;
+    if (tag != NULL) {
+        where.device = chance(worker, 2) ? tag->device : -1;
+        where.pool = tag->pool;
+    }
+    if (chance(worker, 4)) {
+        where.device = tag == NULL ? any_device(worker) : tag->device;
+        where.one_stream = true;
+        where.stream = any_stream(worker, where.device)->handle;
+    }
+    const xseg_status status = CALL(xseg_trim, world->allocator, &where, &how, &done);
+    failure_note(worker->number, "trim device %d, stream %p, pool %p, wait %d: %d, %llu back",
+                 where.device, where.one_stream ? (void *)where.stream : NULL, (void *)where.pool,
+                 how.wait, status, (unsigned long long)done.returned);
+    note_features(world, FEATURE(TRIM), where.device < 0 ? 0 : where.device, tag, NULL,
+                  status == XSEG_OK);
+    CHECK(status == XSEG_OK || !fault_was_none(epoch) ||
+          (status == XSEG_ERR_ARGUMENT && tag != NULL && tag->features & FEATURE(RELEASED)));
+    if (status == XSEG_OK && fault_was_none(epoch) && world->options.threads == 1 &&
+        !world->options.has_background_thread && world->options.faults == 0)
+        CHECK(done.returned == before - physical(world) && done.kept_refused == 0);
+}
+
+void step_tick(struct worker *worker)
+{
+    CHECK(CALL(xseg_tick, worker->world->allocator, below(worker, 2000)) == XSEG_OK);
+}
+
+void step_prewarm(struct worker *worker)
+{
+    struct world *world = worker->world;
+    struct xseg_where where = XSEG_WHERE_ANY;
+    struct tag *tag = chance(worker, 2) ? any_tag(worker) : NULL;
+    const uint64_t epoch = fault_epoch();
+    const size_t bytes = any_size(worker);
+
+    where.device = tag == NULL ? any_device(worker) : tag->device;
+    where.one_stream = chance(worker, 2);
+    where.stream = any_stream(worker, where.device)->handle;
+    where.pool = tag == NULL ? NULL : tag->pool;
+    const xseg_status status = CALL(xseg_prewarm, world->allocator, &where, bytes);
+    failure_note(worker->number, "prewarm %zu bytes of device %d, pool %p: %d", bytes, where.device,
+                 (void *)where.pool, status);
+    note_features(world, FEATURE(PREWARM), where.device, tag, NULL, status == XSEG_OK);
+    CHECK(status == XSEG_OK || status == XSEG_ERR_NO_MEMORY || status == XSEG_ERR_LIMIT ||
+          status == XSEG_ERR_PAUSED || !fault_was_none(epoch) ||
+          (status == XSEG_ERR_ARGUMENT && tag != NULL && tag->features & FEATURE(RELEASED)));
+}

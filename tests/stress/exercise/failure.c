@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: MIT */
+#include "tests/stress/exercise/failure.h"
+
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define THREADS 8u
+#define LINES   40u
+#define LENGTH  160u
+
+static char command[512];
+static struct {
+    char line[LINES][LENGTH];
+    unsigned next;
+} ring[THREADS];
+
+/* Of the sanitizers' runtime, where there is one. */
+void __sanitizer_set_death_callback(void (*callback)(void)) __attribute__((weak));
+
+void failure_set_programme(const char *text)
+{
+    (void)snprintf(command, sizeof(command), "%s", text);
+}
+
+void failure_note(unsigned thread, const char *form, ...)
+{
+    va_list arguments;
+
+    va_start(arguments, form);
+    (void)vsnprintf(ring[thread].line[ring[thread].next++ % LINES], LENGTH, form, arguments);
+    va_end(arguments);
+}
+
+void failure_forget(void)
+{
+    memset(ring, 0, sizeof(ring));
+}
+
+static void put(const char *text)
+{
+    (void)!write(STDERR_FILENO, text, strlen(text));
+}
+
+/* Only calls that a signal handler may make. */
+static void tell(void)
+{
+    if (command[0] == 0)
+        return;
+    for (unsigned thread = 0; thread < THREADS; thread++) {
+        if (ring[thread].next == 0)
+            continue;
+        put("the last operations of a thread:\n");
+        for (unsigned i = 0; i < LINES; i++) {
+            const char *line = ring[thread].line[(ring[thread].next + i) % LINES];
+
+            if (line[0] != 0) {
+                put("  ");
+                put(line);
+                put("\n");
+            }
+        }
+    }
+    put("again: ");
+    put(command);
+    put("\n");
+    command[0] = 0;
+}
+
+static void tell_and_die(int number)
+{
+    if (number == SIGSEGV)
+        put("segmentation fault\n");
+    tell();
+    (void)signal(number, SIG_DFL);
+    (void)raise(number);
+}
+
+void failure_install(void)
+{
+    (void)signal(SIGABRT, tell_and_die);
+    /* A sanitizer reports a fault itself, and then calls back. */
+    if (&__sanitizer_set_death_callback != NULL)
+        __sanitizer_set_death_callback(tell);
+    else
+        (void)signal(SIGSEGV, tell_and_die);
+}
+
+_Noreturn void failure(const char *form, ...)
+{
+    va_list arguments;
+
+    (void)fflush(stdout);
+    va_start(arguments, form);
+    (void)vfprintf(stderr, form, arguments);
+    va_end(arguments);
+    (void)fprintf(stderr, "\n");
+    abort();
+}

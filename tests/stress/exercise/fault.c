@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: MIT */
+#include "tests/stress/exercise/fault.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdio.h>
+
+#include "tests/stress/exercise/failure.h"
+#include "tests/stress/exercise/known.h"
+#include "tests/support/draw.h"
+#include "xseg/sim.h"
+
+#define SLOTS 4u
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static atomic_uint_fast64_t epoch; /* two a change, and one while faults are set */
+static uint64_t count;
+static unsigned next, held_devices;
+static const char *lasting[SLOTS]; /* names refused until they are lifted */
+
+/* What the library calls.  NULL: any call. */
+static const char *const names[] = {
+    NULL,
+    "cuMemCreate",
+    "cuMemCreate",
+    "cuMemMap",
+    "cuMemMap",
+    "cuMemSetAccess",
+    "cuMemSetAccess",
+    "cuMemUnmap",
+    "cuMemUnmap",
+    "cuMemRelease",
+    "cuMemRelease",
+    "cuMemAddressReserve",
+    "cuMemAddressFree",
+    "cuMemAlloc",
+    "cuMemFree",
+    "cuMemGetInfo",
+    "cuMemHostAlloc",
+    "cuMemFreeHost",
+    "cuMemcpyDtoHAsync",
+    "cuMemcpyHtoDAsync",
+    "cuMemsetD32Async",
+    "cuMemsetD8Async",
+    "cuMemExportToShareableHandle",
+    "cuMemImportFromShareableHandle",
+    "cuEventCreate",
+    "cuEventDestroy",
+    "cuEventRecord",
+    "cuEventQuery",
+    "cuEventSynchronize",
+    "cuStreamQuery",
+    "cuStreamSynchronize",
+    "cuStreamWaitEvent",
+    "cuStreamGetCaptureInfo",
+    "cuStreamGetCtx",
+    "cuCtxPushCurrent",
+};
+
+static const int errors[] = {2, 2, 1, 999, 801};
+
+static uint64_t draw(uint64_t *state, uint64_t bound)
+{
+    return (draw_next(state) >> 16) % bound;
+}
+
+uint64_t fault_epoch(void)
+{
+    return atomic_load_explicit(&epoch, memory_order_acquire);
+}
+
+bool fault_was_none(uint64_t then)
+{
+    return then % 2 == 0 && fault_epoch() == then;
+}
+
+uint64_t fault_count(void)
+{
+    return count;
+}
+
+/* Somebody else takes most of a device, or of the addresses. */
+static void hold(uint64_t *state, unsigned devices, char *text, unsigned bytes)
+{
+    const unsigned device = (unsigned)draw(state, devices);
+
+    if (draw(state, 4) == 0) {
+        xseg_sim_hold_addresses(UINT64_MAX / 4);
+        (void)snprintf(text, bytes, "no addresses");
+    } else {
+        const uint64_t held = draw(state, UINT64_C(1) << 30);
+
+        CHECK(xseg_sim_hold_memory(device, held) == XSEG_OK);
+        (void)snprintf(text, bytes, "%llu bytes held of device %u", (unsigned long long)held,
+                       device);
+    }
+    held_devices = devices;
+}
+
+static void refuse(uint64_t *state, char *text, unsigned bytes)
+{
+    struct xseg_sim_fault fault = XSEG_SIM_FAULT_INIT;
+    const unsigned slot = next++ % SLOTS;
+
+    fault.call = names[draw(state, sizeof(names) / sizeof(names[0]))];
+    fault.error = errors[draw(state, sizeof(errors) / sizeof(errors[0]))];
+    fault.nth = 1 + draw(state, fault.call == NULL ? 40 : 8);
+    if (draw(state, 3) == 0)
+        fault.every = fault.call == NULL ? 5 + draw(state, 20) : 1 + draw(state, 3);
+    if (fault.every == 0 && fault.call != NULL && draw(state, 2) == 0 &&
+        (fault.call[5] == 'U' || fault.call[5] == 'S'))
+        fault.halfway = draw(state, 4);
+    lasting[slot] = fault.every == 0 ? NULL : fault.call;
+    if (known_lasting(lasting, SLOTS))
+        fault.every = 0, lasting[slot] = NULL;
+    /* Half-way is of unmap and set-access alone. */
+    if (xseg_sim_fault_set(slot, &fault) != XSEG_OK) {
+        fault.halfway = 0;
+        CHECK(xseg_sim_fault_set(slot, &fault) == XSEG_OK);
+    }
+    (void)snprintf(text, bytes, "%s from call %llu on, every %llu, error %d, halfway %llu",
+                   fault.call == NULL ? "any call" : fault.call, (unsigned long long)fault.nth,
+                   (unsigned long long)fault.every, fault.error, (unsigned long long)fault.halfway);
+}
+
+void fault_set(uint64_t seed, unsigned devices, char *text, unsigned bytes)
+{
+    uint64_t state = seed | 1;
+
+    (void)pthread_mutex_lock(&lock);
+    if (epoch % 2 == 0)
+        atomic_fetch_add(&epoch, 1);
+    else
+        atomic_fetch_add(&epoch, 2);
+    if (draw(&state, 6) == 0)
+        hold(&state, devices, text, bytes);
+    else
+        refuse(&state, text, bytes);
+    count++;
+    (void)pthread_mutex_unlock(&lock);
+}
+
+void fault_lift(void)
+{
+    (void)pthread_mutex_lock(&lock);
+    for (unsigned i = 0; i < SLOTS; i++) {
+        CHECK(xseg_sim_fault_set(i, NULL) == XSEG_OK);
+        lasting[i] = NULL;
+    }
+    for (unsigned i = 0; i < held_devices; i++)
+        CHECK(xseg_sim_hold_memory(i, 0) == XSEG_OK);
+    xseg_sim_hold_addresses(0);
+    held_devices = 0;
+    if (epoch % 2 != 0)
+        atomic_fetch_add(&epoch, 1);
+    (void)pthread_mutex_unlock(&lock);
+}

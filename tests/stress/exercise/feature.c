@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: MIT */
+#include "tests/stress/exercise/feature.h"
+
+#include <inttypes.h>
+#include <stdatomic.h>
+#include <stdio.h>
+
+#include "tests/stress/exercise/known.h"
+
+static const char *const names[FEATURE_COUNT] = {
+#define FEATURE_NAME_(id, name) name,
+    FEATURE_MAP(FEATURE_NAME_)
+#undef FEATURE_NAME_
+};
+
+static atomic_uint_fast64_t met[FEATURE_COUNT][FEATURE_COUNT][2];
+
+/* Pairs that exclude each other: a pool or a block that has one cannot have the other. */
+static const struct {
+    enum feature one;
+    uint64_t others;
+} never[] = {
+    {FEATURE_OWN, FEATURE(EXPORTABLE) | FEATURE(IMPORT)},
+    {FEATURE_AWAY_NOTHING, FEATURE(AWAY_HOST) | FEATURE(AWAY_FILE)},
+    {FEATURE_AWAY_HOST, FEATURE(AWAY_FILE)},
+    {FEATURE_PAGES_SMALL, FEATURE(PAGES_AUTO)},
+    {FEATURE_LEND, KNOWN_LENT ? FEATURES_AWAY | FEATURE(RESTORE) : 0},
+};
+
+static bool is_never(unsigned one, unsigned other)
+{
+    for (unsigned i = 0; i < sizeof(never) / sizeof(never[0]); i++)
+        if ((never[i].one == one && never[i].others >> other & 1) ||
+            (never[i].one == other && never[i].others >> one & 1))
+            return true;
+    return false;
+}
+
+void feature_meet(uint64_t set, bool served)
+{
+    for (uint64_t left = set; left != 0; left &= left - 1) {
+        const int one = __builtin_ctzll(left);
+
+        for (uint64_t more = left & (left - 1); more != 0; more &= more - 1)
+            atomic_fetch_add_explicit(&met[one][__builtin_ctzll(more)][served], 1,
+                                      memory_order_relaxed);
+    }
+}
+
+static uint64_t times(unsigned one, unsigned other)
+{
+    return met[one][other][0] + met[one][other][1];
+}
+
+void feature_print(void)
+{
+    (void)printf("# pairs of features: calls that succeeded + calls that were refused\n");
+    for (unsigned one = 0; one < FEATURE_COUNT; one++)
+        for (unsigned other = one + 1; other < FEATURE_COUNT; other++)
+            (void)printf("# %-16s %-16s %8" PRIu64 " + %" PRIu64 "%s\n", names[one], names[other],
+                         (uint64_t)met[one][other][1], (uint64_t)met[one][other][0],
+                         is_never(one, other) ? "  (excluded)" : "");
+}
+
+unsigned feature_pairs(unsigned *reached)
+{
+    unsigned count = 0;
+
+    *reached = 0;
+    for (unsigned one = 0; one < FEATURE_COUNT; one++)
+        for (unsigned other = one + 1; other < FEATURE_COUNT; other++) {
+            count += !is_never(one, other);
+            *reached += !is_never(one, other) && times(one, other) > 0;
+        }
+    return count;
+}
+
+const char *feature_missing(void)
+{
+    static char text[64];
+
+    for (unsigned one = 0; one < FEATURE_COUNT; one++)
+        for (unsigned other = one + 1; other < FEATURE_COUNT; other++)
+            if (is_never(one, other) == (times(one, other) > 0)) {
+                (void)snprintf(text, sizeof(text), "%s with %s", names[one], names[other]);
+                return text;
+            }
+    return NULL;
+}

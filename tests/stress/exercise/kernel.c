@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: MIT */
+#include "tests/stress/exercise/kernel.h"
+
+#include <inttypes.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+
+#include "tests/stress/exercise/driver.h"
+#include "tests/stress/exercise/failure.h"
+
+#define EVERY ((uintptr_t)64 << 10)
+#define SMALL ((size_t)16 << 10)
+#define PIECE ((size_t)512)
+
+static atomic_uint_fast64_t count;
+
+static uint64_t word_at(const struct kernel *kernel, size_t offset)
+{
+    return (kernel->number + offset) * UINT64_C(0x9E3779B97F4A7C15);
+}
+
+static void look(const struct kernel *kernel, size_t offset)
+{
+    volatile uint64_t *word = (volatile uint64_t *)(kernel->ptr + offset);
+    const uint64_t expected = kernel->kind == KERNEL_ZERO ? 0 : word_at(kernel, offset);
+
+    /* What lies behind the bytes that were asked for is not zeroed. */
+    if (kernel->kind == KERNEL_ZERO && offset + sizeof(*word) > kernel->bytes)
+        return;
+    if (kernel->kind == KERNEL_WRITE)
+        *word = expected;
+    else if (*word != expected)
+        failure("block %" PRIu64 " of %zu bytes at %p (seen at %p) has %016" PRIx64
+                " at offset %zu instead of %016" PRIx64,
+                kernel->number, kernel->bytes, (const void *)kernel->like, (void *)kernel->ptr,
+                (uint64_t)*word, offset, expected);
+}
+
+static void run(void *argument)
+{
+    const struct kernel *kernel = argument;
+    const size_t last = (kernel->bytes + PIECE - 1) / PIECE * PIECE - sizeof(uint64_t);
+    const uintptr_t base = (uintptr_t)kernel->like;
+    size_t offset = 0;
+
+    for (; offset < kernel->bytes && offset < SMALL; offset += PIECE)
+        look(kernel, offset);
+    for (uintptr_t at = (base + SMALL + EVERY - 1) / EVERY * EVERY; at < base + kernel->bytes;
+         at += EVERY)
+        look(kernel, at - base);
+    look(kernel, last);
+    atomic_fetch_add_explicit(&count, kernel->kind != KERNEL_WRITE, memory_order_relaxed);
+    free(argument);
+}
+
+void kernel_launch(const struct kernel *kernel, int device, xseg_stream stream,
+                   uint64_t nanoseconds)
+{
+    driver_work(device, stream, nanoseconds, kernel->ptr, kernel->bytes);
+    if (!KERNEL_BYTES)
+        return;
+    struct kernel *own = malloc(sizeof(*own));
+
+    CHECK(own != NULL);
+    *own = *kernel;
+    driver_call_host(device, stream, run, own);
+    /* The memory is in use until the function has run. */
+    driver_work(device, stream, 1, kernel->ptr, kernel->bytes);
+}
+
+uint64_t kernel_count(void)
+{
+    return count;
+}

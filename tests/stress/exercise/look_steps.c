@@ -1,0 +1,222 @@
+/* SPDX-License-Identifier: MIT */
+/* Steps that ask, and steps about allocators as a whole. */
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tests/stress/exercise/driver.h"
+#include "tests/stress/exercise/world.h"
+#include "tests/support/scene.h"
+
+void step_stats(struct worker *worker)
+{
+    struct world *world = worker->world;
+    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_stats stats = {.struct_bytes = sizeof(stats)};
+    struct tag *tag = chance(worker, 2) ? any_tag(worker) : NULL;
+    const uint64_t epoch = fault_epoch();
+
+    where.device = tag == NULL ? any_device(worker) : tag->device;
+    where.pool = tag == NULL ? NULL : tag->pool;
+    xseg_status status = CALL(xseg_stats, world->allocator, &where, &stats);
+    CHECK(status == XSEG_OK || !fault_was_none(epoch) ||
+          (status == XSEG_ERR_ARGUMENT && tag != NULL && tag->features & FEATURE(RELEASED)));
+    where.pool = NULL;
+    if (!chance(worker, 16))
+        return;
+    world->was_reset = true;
+    status = CALL(xseg_stats_reset, world->allocator, &where, 1 + (unsigned)below(worker, 3));
+    CHECK(status == XSEG_OK || !fault_was_none(epoch));
+}
+
+static bool see_block(void *context, const struct xseg_block_info *block)
+{
+    uint64_t *left = context;
+
+    CHECK(block->bytes > 0);
+    return --*left > 0;
+}
+
+static bool see_reason(void *context, const struct xseg_reason *reason)
+{
+    uint64_t *left = context;
+
+    CHECK(reason->bytes ==
+          reason->live_bytes + reason->pending_bytes + reason->busy_bytes + reason->cached_bytes);
+    CHECK(CALL_PLAIN(xseg_reason_text, reason->kind)[0] != 0);
+    return --*left > 0;
+}
+
+static bool see_mapping(void *context, const struct xseg_mapping *mapping)
+{
+    uint64_t *left = context;
+
+    CHECK(mapping->bytes > 0 && mapping->generation != 0);
+    return --*left > 0;
+}
+
+/* Beside other threads nothing need add up but a summary in itself. */
+void step_explain(struct worker *worker)
+{
+    struct world *world = worker->world;
+    struct xseg_explained sums = XSEG_EXPLAINED_INIT;
+    struct xseg_where where = XSEG_WHERE_ANY;
+    struct tag *tag = chance(worker, 3) ? any_tag(worker) : NULL;
+    uint64_t left = 1 + below(worker, 200);
+
+    where.device = tag == NULL ? any_device(worker) : tag->device;
+    where.pool = tag == NULL ? NULL : tag->pool;
+    where.one_stream = chance(worker, 4);
+    where.stream = any_stream(worker, where.device)->handle;
+    const xseg_status status = CALL(xseg_explain, world->allocator, &where,
+                                    chance(worker, 2) ? see_reason : NULL, &left, &sums);
+    if (status == XSEG_OK)
+        CHECK(sums.reserved == sums.live + sums.pending + sums.busy + sums.pool + sums.pinned +
+                                   sums.capture + sums.stream + sums.floor + sums.decay +
+                                   sums.policy + sums.exported);
+    left = 1 + below(worker, 200);
+    (void)CALL(xseg_walk, world->allocator, &where, see_block, &left);
+    left = 1 + below(worker, 200);
+    (void)CALL(xseg_mappings, world->allocator, &where, see_mapping, &left);
+}
+
+void step_block(struct worker *worker)
+{
+    struct block *block = any_block(worker);
+    struct xseg_block_info info = XSEG_BLOCK_INFO_INIT;
+
+    if (block == NULL)
+        return;
+    CHECK(CALL(xseg_block, worker->world->allocator, block->ptr + below(worker, block->bytes),
+               &info) == XSEG_OK);
+    CHECK(info.base == block->ptr && info.state == XSEG_BLOCK_LIVE);
+    CHECK((block->is_restored && KNOWN_RESTORED) || info.requested == block->bytes);
+    CHECK(info.pool == (block->tag == NULL ? NULL : block->tag->pool));
+}
+
+/* What answers with words. */
+void step_texts(struct worker *worker)
+{
+    struct xseg_allocator *allocator = worker->world->allocator;
+    struct xseg_driver_call calls[128];
+    char text[4096];
+    size_t needed = 0, count = 0;
+
+    CHECK(CALL(xseg_configuration, allocator, NULL, 0, &needed) == XSEG_OK);
+    CHECK(CALL(xseg_configuration, allocator, text, sizeof(text), NULL) == XSEG_OK);
+    /* Another thread may configure in between. */
+    CHECK(strlen(text) + 1 == needed || worker->world->options.threads > 1);
+    CHECK(strcmp(CALL_PLAIN(xseg_configuration_source, allocator), "argument") == 0);
+    CHECK(CALL_PLAIN(xseg_status_text, XSEG_ERR_BUSY)[0] != 0);
+    (void)CALL_PLAIN(xseg_error_text, text, sizeof(text));
+    CHECK(CALL(xseg_driver_calls, allocator, calls, sizeof(calls) / sizeof(calls[0]), &count) ==
+          XSEG_OK);
+    CHECK(count > 0 && count <= sizeof(calls) / sizeof(calls[0]));
+}
+
+/* --- Allocators. --- */
+
+static void log_nothing(void *context, enum xseg_log_level level, const char *line)
+{
+    (void)context;
+    (void)level;
+    (void)line;
+}
+
+/* Another one beside the first, which shares nothing with it but the machine. */
+void step_second(struct worker *worker)
+{
+    struct world *world = worker->world;
+    struct xseg_options how = XSEG_OPTIONS_INIT;
+    struct xseg_allocator *second = NULL;
+    const uint64_t epoch = fault_epoch();
+    void *ptr = NULL;
+    char config[1024], driver[4096];
+
+    world->had_second = true;
+    (void)world_configuration(world, below(worker, UINT64_C(1) << 40) | 1, config, sizeof(config));
+    (void)strncpy(driver, scene_driver(), sizeof(driver) - 1);
+    driver[sizeof(driver) - 1] = 0;
+    how.driver = driver;
+    how.log = log_nothing;
+    xseg_status status = CALL(xseg_open, config, &how, &second);
+    failure_note(worker->number, "second allocator with %s: %d", config, status);
+    CHECK(status == XSEG_OK || !fault_was_none(epoch));
+    if (status != XSEG_OK)
+        return;
+    status = CALL(xseg_alloc, second, any_device(worker), any_size(worker), NULL, &ptr);
+    CHECK(status == XSEG_OK || status == XSEG_ERR_NO_MEMORY || status == XSEG_ERR_LIMIT ||
+          !fault_was_none(epoch));
+    if (status == XSEG_OK) {
+        CHECK(CALL(xseg_free, world->allocator, ptr) == XSEG_ERR_NOT_LIVE);
+        CHECK(CALL(xseg_close, second) == XSEG_ERR_BUSY);
+        status = CALL(xseg_free, second, ptr);
+        CHECK(status == XSEG_OK || !fault_was_none(epoch));
+    }
+    fault_lift();
+    if (status != XSEG_OK && ptr != NULL)
+        CHECK(CALL(xseg_free, second, ptr) == XSEG_OK);
+    CHECK(CALL(xseg_close, second) == XSEG_OK);
+}
+
+/* With live blocks it does not close, and goes on as it was. */
+void step_close(struct worker *worker)
+{
+    if (any_block(worker) != NULL)
+        CHECK(CALL(xseg_close, worker->world->allocator) == XSEG_ERR_BUSY);
+    failure_note(worker->number, "close");
+}
+
+static bool child_is_refused(struct worker *worker)
+{
+    struct xseg_allocator *allocator = worker->world->allocator;
+    struct block *block = any_block(worker);
+    struct tag *tag = any_own_tag(worker);
+    void *ptr = NULL;
+
+    return xseg_alloc(allocator, 0, 512, NULL, &ptr) == XSEG_ERR_FORKED && ptr == NULL &&
+           (block == NULL || xseg_free(allocator, block->ptr) == XSEG_ERR_FORKED) &&
+           xseg_trim(allocator, NULL, NULL, NULL) == XSEG_ERR_FORKED &&
+           xseg_tick(allocator, 1) == XSEG_ERR_FORKED &&
+           (tag == NULL || xseg_pool_retain(tag->pool) == XSEG_ERR_FORKED) &&
+           xseg_close(allocator) == XSEG_ERR_FORKED;
+}
+
+void step_fork(struct worker *worker)
+{
+    int result = 0;
+
+    /* A process of several threads forks with whatever locks the others hold. */
+    if (worker->world->options.threads > 1 || worker->world->options.has_background_thread)
+        return;
+    const pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0)
+        _exit(child_is_refused(worker) ? 0 : 1);
+    CHECK(waitpid(child, &result, 0) == child);
+    CHECK(result == 0);
+    failure_note(worker->number, "fork");
+}
+
+/* --- Faults. --- */
+
+void step_fault(struct worker *worker)
+{
+    char text[120];
+
+    fault_set(worker->random, worker->world->options.devices, text, sizeof(text));
+    failure_note(worker->number, "fault: %s", text);
+}
+
+void step_lift(struct worker *worker)
+{
+    fault_lift();
+    failure_note(worker->number, "no faults");
+}
+
+void step_quiet(struct worker *worker)
+{
+    failure_note(worker->number, "look at everything");
+    world_check(worker->world);
+}

@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: MIT */
+/* Observers: some free blocks when memory is short, and one keeps account of blocks from the beginning. */
+#include "tests/stress/exercise/world.h"
+#include "tests/support/draw.h"
+
+static void see_mapping(void *context, const struct xseg_mapping *mapping)
+{
+    const struct world *world = context;
+
+    CHECK(mapping->bytes > 0 && mapping->base != NULL);
+    CHECK(mapping->device >= 0 && mapping->device < (int)world->options.devices);
+}
+
+/* In the thread that asks, whose blocks are its own. */
+static bool free_something(void *context, const struct xseg_shortage *shortage)
+{
+    struct worker *worker = world_worker;
+
+    (void)context;
+    CHECK(shortage->attempt < XSEG_ASKS_MOST);
+    CHECK(shortage->text != NULL);
+    if (worker == NULL || chance(worker, 3))
+        return false;
+    for (unsigned i = 0; i < 4; i++) {
+        struct block *block = any_block(worker);
+
+        if (block != NULL)
+            free_block_of(worker, block);
+    }
+    return true;
+}
+
+static void see_shortage(void *context, const struct xseg_shortage *shortage)
+{
+    (void)context;
+    CHECK(shortage->status == XSEG_ERR_NO_MEMORY || shortage->status == XSEG_ERR_LIMIT ||
+          shortage->status == XSEG_ERR_NO_ADDRESSES);
+}
+
+void step_observe(struct worker *worker)
+{
+    struct world *world = worker->world;
+    struct xseg_observer observer = XSEG_OBSERVER_INIT;
+    uint64_t *id = &worker->observer[below(worker, WORLD_OBSERVERS)];
+    const uint64_t epoch = fault_epoch();
+
+    if (*id != 0) {
+        CHECK(CALL(xseg_unobserve, world->allocator, *id) == XSEG_OK);
+        failure_note(worker->number, "unobserve %llu", (unsigned long long)*id);
+        *id = 0;
+        return;
+    }
+    observer.context = world;
+    if (chance(worker, 2))
+        observer.leaving = observer.came = see_mapping;
+    if (chance(worker, 2))
+        observer.out_of_memory = observer.rejected = see_shortage;
+    if (chance(worker, 2) || (observer.leaving == NULL && observer.out_of_memory == NULL))
+        observer.short_of_memory = free_something;
+    const xseg_status status = CALL(xseg_observe, world->allocator, &observer, id);
+    failure_note(worker->number, "observe: %d, %llu", status, (unsigned long long)*id);
+    CHECK(status == XSEG_OK || !fault_was_none(epoch));
+    for (unsigned i = 0; i < world->options.devices; i++)
+        atomic_fetch_or(&world->device_features[i], FEATURE(OBSERVER));
+}
+
+/* --- The account. --- */
+
+static void account(void *context, const struct xseg_trace_entry *entry)
+{
+    struct world *world = context;
+
+    if (entry->action == XSEG_TRACE_ALLOC) {
+        atomic_fetch_add(&world->traced, 1);
+        atomic_fetch_add(&world->traced_bytes, (int64_t)entry->bytes);
+    } else if (entry->action == XSEG_TRACE_FREE_REQUESTED) {
+        atomic_fetch_sub(&world->traced, 1);
+        atomic_fetch_sub(&world->traced_bytes, (int64_t)entry->bytes);
+    }
+}
+
+void world_trace(struct world *world)
+{
+    struct xseg_observer observer = XSEG_OBSERVER_INIT;
+
+    observer.context = world;
+    observer.trace = account;
+    CHECK(CALL(xseg_observe, world->allocator, &observer, &world->tracer) == XSEG_OK);
+}

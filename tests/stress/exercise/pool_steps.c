@@ -1,0 +1,456 @@
+/* SPDX-License-Identifier: MIT */
+/* Steps about private pools. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "tests/stress/exercise/driver.h"
+#include "tests/stress/exercise/world.h"
+#include "xseg/sim.h"
+
+/* --- Their own functions. --- */
+
+static void *give(void *context, size_t bytes, int device, xseg_stream stream)
+{
+    struct world *world = context;
+    void *ptr = driver_alloc(device, bytes);
+
+    (void)stream;
+    if (ptr != NULL)
+        atomic_fetch_add(&world->own_bytes[device], bytes);
+    return ptr;
+}
+
+static void take(void *context, void *ptr, size_t bytes, int device, xseg_stream stream)
+{
+    struct world *world = context;
+
+    (void)stream;
+    driver_free(device, ptr);
+    atomic_fetch_sub(&world->own_bytes[device], bytes);
+}
+
+/* --- They come and go. --- */
+
+static uint64_t draw_options(struct worker *worker, struct xseg_pool_options *options)
+{
+    struct world *world = worker->world;
+    uint64_t features = 0;
+
+    if (chance(worker, 4)) {
+        options->limit_bytes = (1 + below(worker, 200)) * MIB;
+        features |= FEATURE(POOL_LIMIT);
+    }
+    if (chance(worker, 4)) {
+        options->no_split = true;
+        features |= FEATURE(NO_SPLIT);
+    }
+    if (chance(worker, 4)) {
+        options->use_on_oom = true;
+        features |= FEATURE(LEND);
+    }
+    if (chance(worker, 6)) {
+        options->memory = (struct xseg_pool_memory){give, take, world};
+        features |= FEATURE(OWN);
+    } else if (chance(worker, 3)) {
+        options->exportable = true;
+        features |= FEATURE(EXPORTABLE);
+    }
+    return features;
+}
+
+void step_tag(struct worker *worker)
+{
+    struct world *world = worker->world;
+    struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
+    unsigned at = 0;
+
+    while (at < WORLD_TAGS && worker->tag[at] != NULL)
+        at++;
+    if (at == WORLD_TAGS || world->tags > WORLD_TAGS_MOST - 2 * WORLD_WORKERS)
+        return;
+    struct tag *tag = calloc(1, sizeof(*tag));
+    CHECK(tag != NULL);
+    tag->device = any_device(worker);
+    tag->features = draw_options(worker, &options);
+    tag->holders = 1;
+    (void)pthread_rwlock_init(&tag->contents, NULL);
+    const uint64_t epoch = fault_epoch();
+    const xseg_status status =
+        CALL(xseg_pool_create, world->allocator, tag->device,
+             chance(worker, 8) && tag->features == 0 ? NULL : &options, &tag->pool);
+    failure_note(worker->number,
+                 "pool on device %d, limit %llu, no_split %d, use_on_oom %d, own %d, "
+                 "exportable %d: %d, %p",
+                 tag->device, (unsigned long long)options.limit_bytes, options.no_split,
+                 options.use_on_oom, options.memory.alloc != NULL, options.exportable, status,
+                 (void *)tag->pool);
+    CHECK(status == XSEG_OK || !fault_was_none(epoch) ||
+          (status == XSEG_ERR_UNSUPPORTED && options.exportable));
+    if (status != XSEG_OK) {
+        (void)pthread_rwlock_destroy(&tag->contents);
+        free(tag);
+        return;
+    }
+    atomic_store_explicit(&worker->tag[at], tag, memory_order_release);
+    /* The slot before the count, so that whoever reads the count finds it. */
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    (void)pthread_mutex_lock(&lock);
+    atomic_store_explicit(&world->tag[world->tags], tag, memory_order_release);
+    atomic_fetch_add_explicit(&world->tags, 1, memory_order_release);
+    (void)pthread_mutex_unlock(&lock);
+}
+
+void step_retain(struct worker *worker)
+{
+    struct tag *tag = any_tag(worker), *own = any_own_tag(worker);
+
+    if (own != NULL && own->holders < 4) {
+        CHECK(CALL(xseg_pool_retain, own->pool) == XSEG_OK);
+        own->holders++;
+    }
+    /* Of a pool that nobody holds nobody can take hold. */
+    if (worker->world->options.threads == 1 && tag != NULL && tag->holders == 0 &&
+        !tag->is_routed && !tag->is_capturing)
+        CHECK(CALL(xseg_pool_retain, tag->pool) == XSEG_ERR_ARGUMENT);
+}
+
+static void end_checkpoint(struct tag *tag)
+{
+    CALL_PLAIN(xseg_checkpoint_end, tag->checkpoint);
+    tag->checkpoint = NULL;
+    free(tag->saved);
+    tag->saved = NULL;
+    atomic_fetch_and(&tag->features, ~FEATURE(CHECKPOINT));
+}
+
+static void end_route(struct tag *tag)
+{
+    CHECK(CALL(xseg_route_end, tag->pool) == XSEG_OK);
+    tag->is_routed = false;
+    atomic_fetch_and(&tag->features, ~FEATURE(ROUTE));
+}
+
+void end_left_routes(struct worker *worker)
+{
+    if (worker->left_routed != NULL && worker->left_routed->is_routed)
+        end_route(worker->left_routed);
+    worker->left_routed = NULL;
+}
+
+void release_tag(struct worker *worker, unsigned at)
+{
+    struct tag *tag = worker->tag[at];
+
+    /* The library holds it for as long as it is captured into, or routed to. */
+    if (tag->is_capturing && chance(worker, 2))
+        end_capture(worker);
+    /* The graph that runs there cannot be waited for. */
+    if (tag->replayed_on != NULL && tag->replayed_on->is_captured)
+        return;
+    if (tag->is_routed && worker->left_routed == NULL && chance(worker, 2))
+        worker->left_routed = tag;
+    else if (tag->is_routed)
+        end_route(tag);
+    if (tag->holders == 1) {
+        /* The graph is destroyed first. */
+        if (tag->replayed_on != NULL)
+            driver_finish(tag->device, tag->replayed_on->handle);
+        tag->replayed_on = NULL;
+        end_checkpoint(tag);
+        atomic_fetch_or(&tag->features, FEATURE(RELEASED));
+    }
+    CHECK(CALL(xseg_pool_release, tag->pool) == XSEG_OK);
+    failure_note(worker->number, "release pool %p, held %u times", (void *)tag->pool, tag->holders);
+    note_features(worker->world, FEATURE(RELEASED), tag->device, tag, NULL, true);
+    if (--tag->holders == 0)
+        worker->tag[at] = NULL;
+}
+
+void step_release(struct worker *worker)
+{
+    const unsigned at = (unsigned)below(worker, WORLD_TAGS);
+
+    if (worker->tag[at] != NULL)
+        release_tag(worker, at);
+}
+
+/* --- Routes. --- */
+
+static bool accepts(void *context, xseg_stream stream)
+{
+    const struct world *world = context;
+
+    /* Some streams, and never the same ones. */
+    return ((uintptr_t)stream / 16 + world->options.seed) % 3 != 0;
+}
+
+void step_route(struct worker *worker)
+{
+    struct tag *tag = any_own_tag(worker);
+    const uint64_t epoch = fault_epoch();
+
+    if (tag == NULL)
+        return;
+    const xseg_status status = chance(worker, 2)
+                                   ? CALL(xseg_route_begin, tag->pool, accepts, worker->world)
+                                   : CALL(xseg_route_begin, tag->pool, NULL, NULL);
+    failure_note(worker->number, "route to pool %p: %d", (void *)tag->pool, status);
+    note_features(worker->world, FEATURE(ROUTE), tag->device, tag, NULL, status == XSEG_OK);
+    CHECK(status == XSEG_OK || !fault_was_none(epoch) ||
+          (status == XSEG_ERR_BUSY && (tag->is_routed || tag->is_capturing)));
+    if (status == XSEG_OK) {
+        tag->is_routed = true;
+        atomic_fetch_or(&tag->features, FEATURE(ROUTE));
+    }
+}
+
+void step_route_end(struct worker *worker)
+{
+    struct tag *tag = any_own_tag(worker);
+
+    end_left_routes(worker);
+    if (tag == NULL)
+        return;
+    CHECK(CALL(xseg_route_end, tag->pool) == (tag->is_routed ? XSEG_OK : XSEG_ERR_ARGUMENT));
+    failure_note(worker->number, "end of the route to pool %p", (void *)tag->pool);
+    tag->is_routed = false;
+    atomic_fetch_and(&tag->features, ~FEATURE(ROUTE));
+}
+
+/* --- Pauses. --- */
+
+static xseg_status pause_tag(struct worker *worker, struct tag *tag, uint64_t *feature)
+{
+    static atomic_uint files;
+    char file[256];
+
+    switch (below(worker, 3)) {
+    case 0:
+        *feature = FEATURE(AWAY_NOTHING);
+        return CALL(xseg_pool_pause, tag->pool, XSEG_KEEP_NOTHING, NULL);
+    case 1:
+        *feature = FEATURE(AWAY_HOST);
+        return CALL(xseg_pool_pause, tag->pool, XSEG_KEEP_HOST, NULL);
+    default:
+        *feature = FEATURE(AWAY_FILE);
+        (void)snprintf(file, sizeof(file), "%s/xseg-exercise-%d-%u",
+                       getenv("TMPDIR") != NULL ? getenv("TMPDIR") : P_tmpdir, (int)getpid(),
+                       atomic_fetch_add(&files, 1));
+        return CALL(xseg_pool_pause, tag->pool, XSEG_KEEP_FILE, file);
+    }
+}
+
+/* Under tag->contents. */
+static void pause_here(struct worker *worker, struct tag *tag)
+{
+    const uint64_t epoch = fault_epoch();
+    uint64_t feature = 0;
+
+    const xseg_status status = pause_tag(worker, tag, &feature);
+    failure_note(worker->number, "pause pool %p, keeping %s: %d", (void *)tag->pool,
+                 feature == FEATURE(AWAY_NOTHING) ? "nothing"
+                 : feature == FEATURE(AWAY_HOST)  ? "on the host"
+                                                  : "in a file",
+                 status);
+    feature_meet(feature | (features_of(worker->world, tag->device, tag, NULL) & ~FEATURES_AWAY),
+                 status == XSEG_OK);
+    CHECK(status == XSEG_OK || status == XSEG_ERR_BUSY || status == XSEG_ERR_UNSUPPORTED ||
+          !fault_was_none(epoch) || (status == XSEG_ERR_PAUSED && tag->is_away));
+    if (status == XSEG_ERR_PAUSED || (status != XSEG_OK && fault_was_none(epoch)))
+        return;
+    /* Where undoing was refused, too, it is paused, and everything comes back. */
+    tag->is_away = true;
+    tag->may_be_paused = status != XSEG_OK;
+    if (feature == FEATURE(AWAY_NOTHING) && status == XSEG_OK)
+        atomic_fetch_add(&tag->epoch, 1);
+    atomic_fetch_or(&tag->features, feature);
+}
+
+void step_pause(struct worker *worker)
+{
+    struct tag *tag = any_own_tag(worker);
+
+    if (tag == NULL || (KNOWN_LENT && tag->features & FEATURE(LEND)) ||
+        pthread_rwlock_trywrlock(&tag->contents) != 0)
+        return;
+    if (!chance(worker, 4))
+        finish_streams(worker);
+    pause_here(worker, tag);
+    (void)pthread_rwlock_unlock(&tag->contents);
+}
+
+void step_resume(struct worker *worker)
+{
+    struct tag *tag = any_own_tag(worker);
+
+    if (tag == NULL || pthread_rwlock_trywrlock(&tag->contents) != 0)
+        return;
+    const uint64_t epoch = fault_epoch();
+    const xseg_status status = CALL(xseg_pool_resume, tag->pool);
+    failure_note(worker->number, "resume pool %p: %d", (void *)tag->pool, status);
+    note_features(worker->world, 0, tag->device, tag, NULL, status == XSEG_OK);
+    if (!tag->is_away)
+        CHECK(status == XSEG_ERR_ARGUMENT);
+    else
+        CHECK(status == XSEG_OK || status == XSEG_ERR_NO_MEMORY || status == XSEG_ERR_LIMIT ||
+              status == XSEG_ERR_BUSY || !fault_was_none(epoch) ||
+              (status == XSEG_ERR_ARGUMENT && tag->may_be_paused));
+    if (status == XSEG_OK || status == XSEG_ERR_ARGUMENT) {
+        tag->is_away = tag->may_be_paused = false;
+        atomic_fetch_and(&tag->features, ~FEATURES_AWAY);
+    }
+    (void)pthread_rwlock_unlock(&tag->contents);
+}
+
+/* --- Checkpoints.  Under world->lock for writing: blocks of other workers are meant, too. --- */
+
+static unsigned live_blocks(struct world *world, const struct tag *tag, struct saved *saved)
+{
+    unsigned count = 0;
+
+    for (unsigned k = 0; k < world->options.threads; k++)
+        for (unsigned i = 0; i < WORLD_BLOCKS; i++) {
+            const struct block *block = &world->worker[k].block[i];
+
+            if (block->ptr != NULL && block->tag == tag) {
+                if (saved != NULL)
+                    saved[count] = (struct saved){block->ptr, block->bytes};
+                count++;
+            }
+        }
+    return count;
+}
+
+void step_checkpoint(struct worker *worker)
+{
+    struct tag *tag = any_own_tag(worker);
+    const uint64_t epoch = fault_epoch();
+
+    if (tag == NULL)
+        return;
+    if (tag->checkpoint != NULL)
+        end_checkpoint(tag);
+    finish_streams(worker);
+    const xseg_status status = CALL(xseg_pool_checkpoint, tag->pool, &tag->checkpoint);
+    failure_note(worker->number, "checkpoint of pool %p: %d", (void *)tag->pool, status);
+    note_features(worker->world, FEATURE(CHECKPOINT), tag->device, tag, NULL, status == XSEG_OK);
+    CHECK(status == XSEG_OK || status == XSEG_ERR_BUSY || !fault_was_none(epoch));
+    if (status != XSEG_OK)
+        return;
+    atomic_fetch_or(&tag->features, FEATURE(CHECKPOINT));
+    tag->saved_count = live_blocks(worker->world, tag, NULL);
+    tag->saved = calloc(tag->saved_count + 1, sizeof(*tag->saved));
+    CHECK(tag->saved != NULL);
+    (void)live_blocks(worker->world, tag, tag->saved);
+}
+
+struct restoring {
+    struct worker *worker;
+    struct tag *tag;
+    unsigned freed, live;
+};
+
+static void take_block_away(struct restoring *restoring, const void *ptr)
+{
+    struct world *world = restoring->worker->world;
+
+    for (unsigned k = 0; k < world->options.threads; k++)
+        for (unsigned i = 0; i < WORLD_BLOCKS; i++) {
+            struct block *block = &world->worker[k].block[i];
+
+            if (block->ptr == ptr) {
+                CHECK(block->tag == restoring->tag);
+                block->ptr = NULL;
+                restoring->freed++;
+                return;
+            }
+        }
+    failure("restore frees %p, which nobody has", ptr);
+}
+
+static void give_block_back(struct restoring *restoring, char *ptr)
+{
+    const struct tag *tag = restoring->tag;
+    struct block *block = free_block(restoring->worker);
+
+    for (unsigned i = 0; i < tag->saved_count; i++) {
+        if (tag->saved[i].ptr != ptr)
+            continue;
+        restoring->live++;
+        if (block == NULL) {
+            CHECK(CALL(xseg_free, restoring->worker->world->allocator, ptr) == XSEG_OK);
+            return;
+        }
+        struct xseg_block_info info = XSEG_BLOCK_INFO_INIT;
+
+        CHECK(CALL(xseg_block, restoring->worker->world->allocator, ptr, &info) == XSEG_OK);
+        *block = (struct block){.ptr = ptr,
+                                .bytes = tag->saved[i].bytes,
+                                .device = tag->device,
+                                .tag = restoring->tag,
+                                .home = find_stream(restoring->worker, tag->device, info.stream),
+                                .features = FEATURE(RESTORE),
+                                .is_restored = true};
+        block->last = block->home;
+        block->is_out_of_reach = block->home == NULL;
+        return;
+    }
+    failure("restore brings %p back, which the checkpoint does not have", (void *)ptr);
+}
+
+static void moved(void *context, void *ptr, bool freed)
+{
+    if (freed)
+        take_block_away(context, ptr);
+    else
+        give_block_back(context, ptr);
+}
+
+void step_restore(struct worker *worker)
+{
+    struct tag *tag = any_own_tag(worker);
+    struct restoring restoring = {worker, tag, 0, 0};
+    const uint64_t epoch = fault_epoch();
+
+    if (tag == NULL || tag->checkpoint == NULL || (KNOWN_LENT && tag->features & FEATURE(LEND)))
+        return;
+    finish_streams(worker);
+    const unsigned before = live_blocks(worker->world, tag, NULL);
+    const xseg_status status =
+        CALL(xseg_pool_restore, tag->pool, tag->checkpoint, moved, &restoring);
+    failure_note(worker->number, "restore pool %p: %d", (void *)tag->pool, status);
+    note_features(worker->world, FEATURE(RESTORE), tag->device, tag, NULL, status == XSEG_OK);
+    CHECK(status == XSEG_OK || status == XSEG_ERR_BUSY || !fault_was_none(epoch) ||
+          (status == XSEG_ERR_PAUSED && tag->is_away));
+    if (status == XSEG_OK)
+        worker->world->was_restored = true;
+    CHECK(restoring.freed == (status == XSEG_OK ? before : 0));
+    CHECK(restoring.live == (status == XSEG_OK ? tag->saved_count : 0));
+}
+
+void step_holds(struct worker *worker)
+{
+    struct world *world = worker->world;
+    struct tag *tag = any_own_tag(worker);
+    void *ptrs[WORLD_WORKERS * WORLD_BLOCKS];
+    bool exactly = false;
+
+    if (tag == NULL)
+        return;
+    const unsigned count = live_blocks(world, tag, NULL);
+    struct saved *saved = calloc(count + 1, sizeof(*saved));
+
+    CHECK(saved != NULL);
+    (void)live_blocks(world, tag, saved);
+    for (unsigned i = 0; i < count; i++)
+        ptrs[i] = saved[i].ptr;
+    free(saved);
+    CHECK(CALL(xseg_pool_holds, tag->pool, ptrs, count, &exactly) == XSEG_OK);
+    CHECK(exactly);
+    if (count == 0)
+        return;
+    CHECK(CALL(xseg_pool_holds, tag->pool, ptrs, count - 1, &exactly) == XSEG_OK);
+    CHECK(!exactly);
+}

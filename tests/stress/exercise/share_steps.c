@@ -1,0 +1,190 @@
+/* SPDX-License-Identifier: MIT */
+/* Steps about pins and shares. */
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "tests/stress/exercise/driver.h"
+#include "tests/stress/exercise/kernel.h"
+#include "tests/stress/exercise/world.h"
+
+void step_pin(struct worker *worker)
+{
+    struct block *block = any_block(worker);
+    struct pin *pin = &worker->pin[below(worker, WORLD_PINS)];
+
+    if (block == NULL || pin->ptr != NULL)
+        return;
+    const size_t begin = below(worker, block->bytes);
+    const size_t bytes = 1 + below(worker, block->bytes - begin);
+    const uint64_t epoch = fault_epoch();
+    const xseg_status status = CALL(xseg_pin, worker->world->allocator, block->ptr + begin, bytes);
+
+    failure_note(worker->number, "pin %zu bytes at %p: %d", bytes, (void *)(block->ptr + begin),
+                 status);
+    note_features(worker->world, FEATURE(PIN), block->device, block->tag, block, status == XSEG_OK);
+    CHECK(status == XSEG_OK || !fault_was_none(epoch) ||
+          (status == XSEG_ERR_PAUSED && block->tag != NULL));
+    if (status != XSEG_OK)
+        return;
+    block->features |= FEATURE(PIN);
+    if (block->tag != NULL)
+        atomic_fetch_or(&block->tag->features, FEATURE(PIN));
+    *pin = (struct pin){block->ptr + begin, bytes};
+}
+
+void step_unpin(struct worker *worker)
+{
+    struct pin *pin = &worker->pin[below(worker, WORLD_PINS)];
+
+    if (pin->ptr == NULL)
+        return;
+    CHECK(CALL(xseg_unpin, worker->world->allocator, pin->ptr, pin->bytes) == XSEG_OK);
+    failure_note(worker->number, "unpin %zu bytes at %p", pin->bytes, (const void *)pin->ptr);
+    pin->ptr = NULL;
+}
+
+/* --- Shares. --- */
+
+/* What was imported has what was exported, as long as the block lives and is not written anew. */
+static void read_import(struct share *share, const struct block *block)
+{
+    const unsigned epoch = block->tag == NULL ? 0 : atomic_load(&block->tag->epoch);
+    const struct kernel kernel = {KERNEL_READ, share->imported, block->ptr, block->bytes,
+                                  block->number};
+
+    if (!block->is_written || block->epoch != epoch || block->last == NULL ||
+        block->last->is_captured)
+        return;
+    kernel_launch(&kernel, block->device, block->last->handle, 1000);
+    share->stream = block->last;
+}
+
+/* As it arrives at another process: through a socket, where it fits into that. */
+static void send_share(struct xseg_share *share)
+{
+    struct xseg_share received = XSEG_SHARE_INIT;
+    int sockets[2];
+
+    CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sockets) == 0);
+    CHECK(CALL(xseg_share_send, sockets[0], share) == XSEG_OK);
+    CHECK(CALL(xseg_share_receive, sockets[1], &received) == XSEG_OK);
+    CHECK(received.header_bytes == share->header_bytes && received.fd_count == share->fd_count);
+    CHECK(memcmp(received.header, share->header, share->header_bytes) == 0);
+    CALL_PLAIN(xseg_share_end, share);
+    *share = received;
+    (void)close(sockets[0]);
+    (void)close(sockets[1]);
+}
+
+static void import_share(struct worker *worker, struct share *mine, struct xseg_share *share,
+                         struct block *block)
+{
+    const uint64_t epoch = fault_epoch();
+
+    if (share->fd_count <= 64 && chance(worker, 2))
+        send_share(share);
+    const xseg_status status =
+        CALL(xseg_import, worker->world->allocator, block->device, share, &mine->imported);
+    failure_note(worker->number, "import of %p: %d, %p", (void *)block->ptr, status,
+                 mine->imported);
+    note_features(worker->world, FEATURE(IMPORT) | FEATURE(EXPORT), block->device, block->tag,
+                  block, status == XSEG_OK);
+    CHECK(status == XSEG_OK || !fault_was_none(epoch));
+    CALL_PLAIN(xseg_share_end, share);
+    if (status != XSEG_OK) {
+        mine->imported = NULL;
+        return;
+    }
+    if (block_enter(block)) {
+        read_import(mine, block);
+        block_leave(block);
+    }
+    block->features |= FEATURE(IMPORT);
+    atomic_fetch_or(&block->tag->features, FEATURE(IMPORT));
+}
+
+void step_share(struct worker *worker)
+{
+    struct world *world = worker->world;
+    struct share *mine = &worker->share[below(worker, WORLD_SHARES)];
+    struct block *block = any_block(worker);
+    struct xseg_share share = XSEG_SHARE_INIT;
+
+    /* One that can be shared, rather. */
+    for (unsigned i = 0; i < 8 && block != NULL &&
+                         (block->tag == NULL || !(block->tag->features & FEATURE(EXPORTABLE)));
+         i++)
+        block = any_block(worker);
+    if (block == NULL || mine->exported != NULL || mine->imported != NULL)
+        return;
+    const uint64_t epoch = fault_epoch();
+    const xseg_status status =
+        CALL(xseg_export, world->allocator, block->ptr, XSEG_SHARE_FD, &share);
+    failure_note(worker->number, "export %p: %d", (void *)block->ptr, status);
+    note_features(world, FEATURE(EXPORT), block->device, block->tag, block, status == XSEG_OK);
+    CHECK(status == XSEG_OK || status == XSEG_ERR_UNSUPPORTED || !fault_was_none(epoch) ||
+          (status == XSEG_ERR_PAUSED && block->tag != NULL));
+    if (status != XSEG_OK)
+        return;
+    CHECK(block->tag != NULL && block->tag->features & FEATURE(EXPORTABLE));
+    world->had_shares = true;
+    block->features |= FEATURE(EXPORT);
+    atomic_fetch_or(&block->tag->features, FEATURE(EXPORT));
+    *mine = (struct share){.exported = block->ptr, .device = block->device};
+    import_share(worker, mine, &share, block);
+}
+
+static struct block *block_at(struct worker *worker, const void *ptr)
+{
+    for (unsigned i = 0; i < WORLD_BLOCKS; i++)
+        if (worker->block[i].ptr == ptr)
+            return &worker->block[i];
+    return NULL;
+}
+
+static void end_import(struct worker *worker, struct share *share)
+{
+    struct block *block = share->exported == NULL ? NULL : block_at(worker, share->exported);
+    const uint64_t epoch = fault_epoch();
+
+    if (block != NULL && block->features & FEATURE(IMPORT) && block_enter(block)) {
+        read_import(share, block);
+        block_leave(block);
+    }
+    /* Work from before a capture began cannot be waited for during it. */
+    if (share->stream != NULL && share->stream->is_captured)
+        return;
+    if (share->stream != NULL)
+        driver_finish(share->device, share->stream->handle);
+    share->stream = NULL;
+    const xseg_status status = CALL(xseg_import_close, worker->world->allocator, share->imported);
+    failure_note(worker->number, "end of the import %p: %d", share->imported, status);
+    CHECK(status == XSEG_OK || status == XSEG_ERR_BUSY || !fault_was_none(epoch));
+    if (status == XSEG_OK)
+        share->imported = NULL;
+}
+
+void end_share(struct worker *worker, struct share *share)
+{
+    if (share->imported != NULL)
+        end_import(worker, share);
+    if (share->exported != NULL) {
+        CHECK(CALL(xseg_export_close, worker->world->allocator, share->exported) == XSEG_OK);
+        failure_note(worker->number, "end of the export %p", share->exported);
+    }
+    share->exported = NULL;
+}
+
+/* Either side is done with it first. */
+void step_share_end(struct worker *worker)
+{
+    struct share *share = &worker->share[below(worker, WORLD_SHARES)];
+
+    if (share->exported != NULL && share->imported != NULL && chance(worker, 2)) {
+        CHECK(CALL(xseg_export_close, worker->world->allocator, share->exported) == XSEG_OK);
+        share->exported = NULL;
+        return;
+    }
+    end_share(worker, share);
+}
