@@ -301,9 +301,12 @@ static xseg_status do_with_fewer_addresses(struct xseg_arena *arena, const struc
         if (status != XSEG_ERR_NO_ADDRESSES)
             return status;
     }
-    classic.expandable = false;
-    if (need->is_alone || xseg_growth_grow(arena, &classic, out) != XSEG_OK)
+    if (need->is_alone)
         return XSEG_ERR_NO_ADDRESSES;
+    classic.expandable = false;
+    const xseg_status status = xseg_growth_grow(arena, &classic, out);
+    if (status != XSEG_OK)
+        return is_shortage(status) ? XSEG_ERR_NO_ADDRESSES : status;
     *is_first = !device->lacks_addresses;
     device->lacks_addresses = true;
     return XSEG_OK;

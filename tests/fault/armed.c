@@ -1,8 +1,16 @@
 /* SPDX-License-Identifier: MIT */
 #include "tests/fault/armed.h"
 
+#include "tests/fault/host.h"
+
 /* Those of a run; nth 0 is none. */
 static struct xseg_sim_fault fault[2];
+
+/* The fault of the host in a run; nth 0 is none. */
+static struct {
+    uint64_t nth;
+    bool onward;
+} host_fault;
 
 /* A round of single faults: with which error, and whether the driver takes one mapping a call. */
 static const struct {
@@ -15,10 +23,12 @@ void armed_begin(void)
     for (unsigned i = 0; i < COUNT_OF(fault); i++)
         if (fault[i].nth != 0)
             assert_int_equal(xseg_sim_fault_set(i, &fault[i]), XSEG_OK);
+    host_fail(host_fault.nth, host_fault.onward);
 }
 
 void armed_end(void)
 {
+    host_recover();
     for (unsigned i = 0; i < COUNT_OF(fault); i++)
         assert_int_equal(xseg_sim_fault_set(i, NULL), XSEG_OK);
 }
@@ -63,6 +73,30 @@ static void singles(void **state)
     }
 }
 
+/* Every allocation and mapping of the host fails, once and from then on. */
+static void of_the_host(void **state)
+{
+    const struct armed_sweep *sweep = *state;
+
+    fault[0].nth = fault[1].nth = 0;
+    for (size_t i = 0; i < sweep->count; i++) {
+        uint64_t n = 0;
+
+        for (unsigned onward = 0; onward < 2; onward++) {
+            host_fault.onward = onward;
+            for (n = 1; n < 1000; n++) {
+                host_fault.nth = n;
+                (void)run(sweep->scenarios[i].play, sweep->config, false);
+                if (host_struck() == 0)
+                    break;
+            }
+        }
+        print_message("# %s: %u calls of the host\n", sweep->scenarios[i].name, (unsigned)(n - 1));
+    }
+    host_fault.nth = 0;
+    host_fail(0, false);
+}
+
 static void pairs(void **state)
 {
     const struct armed_sweep *sweep = *state;
@@ -101,6 +135,7 @@ int armed_run(const struct armed_sweep *sweep)
 {
     void *state = (void *)(uintptr_t)sweep;
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test_prestate(of_the_host, state),
         cmocka_unit_test_prestate(singles, state),
         cmocka_unit_test_prestate(pairs, state),
         cmocka_unit_test_prestate(halfway, state),

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "src/core/allocator.h"
+#include "tests/fault/host.h"
 
 /* By its plain C types; CUmemLocation is a kind (1: device) and a number. */
 struct location {
@@ -22,9 +23,10 @@ static void be_quiet(void *context, enum xseg_log_level level, const char *line)
 
 /* --- What must hold after every call. --- */
 
+/* Calls that may have failed: faults of the host end with the first one. */
 static uint64_t faults_struck(void)
 {
-    return xseg_sim_fault_struck(0) + xseg_sim_fault_struck(1);
+    return xseg_sim_fault_struck(0) + xseg_sim_fault_struck(1) + (host_struck() != 0);
 }
 
 static void expect_mapped(const struct stage *stage, const struct xseg_block_info *info)
@@ -118,9 +120,14 @@ bool stage_again(struct stage *stage, xseg_status status)
 {
     char text[1024];
 
+    host_hold(true);
     expect_intact(stage);
+    host_hold(false);
     if (status == XSEG_OK)
         return false;
+    if (host_struck() != 0 && status != XSEG_ERR_HOST_MEMORY)
+        fail_msg("an error of host memory is told as %s", xseg_status_text(status));
+    host_recover();
     assert_true(xseg_error_text(text, sizeof(text)) > 0);
     if (faults_struck() <= stage->failures++)
         fail_msg("failed without a fault: %s", text);
@@ -271,6 +278,12 @@ static void expect_no_alarm(struct stage *stage)
         assert_int_equal(atomic_load(&device->fill.overwrites), 0);
 }
 
+/* The fault of the host in the next runs; nth 0 is none. */
+static struct {
+    uint64_t nth;
+    bool onward;
+} host_fault;
+
 /* Set the scene, and up to two faults; a fault of nth 0 is none. */
 static void set_fault(unsigned slot, struct xseg_sim_fault fault)
 {
@@ -296,6 +309,7 @@ bool stage_run(stage_scenario play, const struct xseg_sim_settings *settings, co
     const size_t usual = xseg_sim_leaks(NULL, 0);
     set_fault(0, first);
     set_fault(1, second);
+    host_fail(host_fault.nth, host_fault.onward);
     open_allocator(&stage, config);
     play(&stage);
     expect_no_alarm(&stage);
@@ -303,6 +317,7 @@ bool stage_run(stage_scenario play, const struct xseg_sim_settings *settings, co
     const bool struck = xseg_sim_fault_struck(second.nth != 0 ? 1 : 0) != 0;
     set_fault(0, stage_nth_call(0, 1));
     set_fault(1, stage_nth_call(0, 1));
+    host_recover();
     /* Events and streams would end with the last holder of the context. */
     expect_nothing_left(usual);
     scene_stream_destroy(stage.side);
@@ -331,6 +346,28 @@ void stage_sweep(const char *name, stage_scenario play, const struct xseg_sim_se
             assert_true(n < 100000);
     print_message("# %s: %u driver calls\n", name, (unsigned)(n - 1));
     assert_true(n > 20);
+    stage_sweep_host(name, play, settings, config);
+}
+
+void stage_sweep_host(const char *name, stage_scenario play,
+                      const struct xseg_sim_settings *settings, const char *config)
+{
+    const struct xseg_sim_fault none = stage_nth_call(0, 1);
+    uint64_t n = 0;
+
+    for (unsigned onward = 0; onward < 2; onward++) {
+        host_fault.onward = onward;
+        for (n = 1; n < 100000; n++) {
+            host_fault.nth = n;
+            (void)stage_run(play, settings, config, none, none);
+            if (host_struck() == 0)
+                break;
+        }
+    }
+    host_fault.nth = 0;
+    host_fail(0, false);
+    print_message("# %s: %u calls of the host\n", name, (unsigned)(n - 1));
+    assert_true(n > 10);
 }
 
 /*

@@ -66,9 +66,14 @@ struct xseg_sim_fault stage_nth_call(uint64_t nth, int error);
 bool stage_run(stage_scenario play, const struct xseg_sim_settings *settings, const char *config,
                struct xseg_sim_fault first, struct xseg_sim_fault second);
 
-/* Every driver call fails once, with several errors. */
+/* Every driver call fails once, with several errors; then the host's do. */
 void stage_sweep(const char *name, stage_scenario play, const struct xseg_sim_settings *settings,
                  const char *config);
+
+/* Every allocation of host memory, mapping and thread of the library fails, once and from then on until a
+ * call returns an error, which is that of host memory. */
+void stage_sweep_host(const char *name, stage_scenario play,
+                      const struct xseg_sim_settings *settings, const char *config);
 
 /* A second fault right behind each call, up to `distance` calls later; the number of pairs. */
 uint64_t stage_pairs(stage_scenario play, const struct xseg_sim_settings *settings,
