@@ -29,19 +29,28 @@ static void init(struct xseg_segment *segment, struct xseg_context *context,
     atomic_init(&segment->mapped, 0);
 }
 
+/* Bytes of the tables of a granule, which are one piece of host memory: a segment that could hold the whole
+ * device touches little of it. */
+#define TABLES_BYTES (3 * sizeof(uint64_t) + sizeof(uint32_t) + sizeof(uint8_t))
+
+static void lay_tables(struct xseg_segment *segment, void *memory, uint32_t granules)
+{
+    uint64_t *words = memory;
+    uint32_t *halves = (uint32_t *)(words + 3 * (size_t)granules);
+
+    segment->granules = granules;
+    segment->handle = words;
+    segment->since = words + granules;
+    segment->generation = (atomic_uint_fast64_t *)(words + 2 * (size_t)granules);
+    segment->length = halves;
+    segment->state = (uint8_t *)(halves + granules);
+}
+
 static void free_tables(struct xseg_segment *segment)
 {
-    const size_t count = segment->granules;
-
-    xseg_zeroed_give(segment->handle, count * sizeof(*segment->handle));
-    xseg_zeroed_give(segment->length, count * sizeof(*segment->length));
-    xseg_zeroed_give(segment->state, count * sizeof(*segment->state));
     free(segment->pins);
     free(segment->exports);
-    if (segment->since != &segment->since_whole)
-        xseg_zeroed_give(segment->since, count * sizeof(*segment->since));
-    if (segment->generation != &segment->generation_whole)
-        xseg_zeroed_give(segment->generation, count * sizeof(*segment->generation));
+    xseg_zeroed_give(segment->handle, segment->granules * TABLES_BYTES);
     segment->since = &segment->since_whole;
     segment->generation = &segment->generation_whole;
     segment->pins = NULL;
@@ -57,26 +66,18 @@ static xseg_status reserve(struct xseg_segment *segment, uint64_t page_bytes, ui
                            uint64_t alignment)
 {
     struct xseg_context *context = segment->context;
+    const uint32_t granules = (uint32_t)(segment->bytes / context->granularity);
     xseg_status status;
 
     XSEG_ASSERT(page_bytes % context->granularity == 0 && segment->bytes % page_bytes == 0);
     segment->page_bytes = page_bytes;
     segment->granule_bytes = context->granularity;
-    segment->granules = (uint32_t)(segment->bytes / segment->granule_bytes);
     segment->reserved_bytes = segment->bytes + behind;
-    /* Of a segment that could hold the whole device most is never looked at. */
-    segment->handle = xseg_zeroed_take(segment->granules * sizeof(*segment->handle));
-    segment->length = xseg_zeroed_take(segment->granules * sizeof(*segment->length));
-    segment->state = xseg_zeroed_take(segment->granules * sizeof(*segment->state));
-    segment->since = xseg_zeroed_take(segment->granules * sizeof(*segment->since));
-    segment->generation = xseg_zeroed_take(segment->granules * sizeof(*segment->generation));
-    if (segment->handle == NULL || segment->length == NULL || segment->state == NULL ||
-        segment->since == NULL || segment->generation == NULL) {
-        status =
-            xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for the table of %" PRIu32 " granules",
-                      segment->granules);
-        goto free_tables;
-    }
+    void *memory = xseg_zeroed_take(granules * TABLES_BYTES);
+    if (memory == NULL)
+        return xseg_fail(XSEG_ERR_HOST_MEMORY,
+                         "no host memory for the table of %" PRIu32 " granules", granules);
+    lay_tables(segment, memory, granules);
     status = xseg_driver_reserve(context, segment->reserved_bytes, alignment, &segment->base);
     if (status != XSEG_OK)
         goto free_tables;
@@ -119,8 +120,8 @@ static void give_to_owner(const struct xseg_segment *segment)
 {
     void *pointer = (void *)(uintptr_t)segment->base; /* NOLINT(performance-no-int-to-ptr) */
 
-    segment->memory->free(segment->memory->context, pointer, segment->bytes,
-                          segment->context->ordinal, segment->stream);
+    segment->memory.free(segment->memory.context, pointer, segment->bytes,
+                         segment->context->ordinal, segment->stream);
 }
 
 xseg_status xseg_segment_borrow(struct xseg_segment *segment, struct xseg_context *context,
@@ -133,7 +134,7 @@ xseg_status xseg_segment_borrow(struct xseg_segment *segment, struct xseg_contex
     if (pointer == NULL)
         return xseg_fail(XSEG_ERR_NO_MEMORY,
                          "the pool's own function gave no memory for %" PRIu64 " bytes", bytes);
-    segment->memory = memory;
+    segment->memory = *memory;
     segment->stream = stream;
     segment->base = (uintptr_t)pointer;
     atomic_store_explicit(&segment->mapped, bytes, memory_order_relaxed);
@@ -469,7 +470,7 @@ xseg_status xseg_segment_unstick(struct xseg_segment *segment)
 
 xseg_status xseg_segment_end(struct xseg_segment *segment)
 {
-    if (segment->memory != NULL) {
+    if (segment->memory.free != NULL) {
         give_to_owner(segment);
         free_tables(segment);
         return XSEG_OK;
@@ -488,17 +489,46 @@ xseg_status xseg_segment_end(struct xseg_segment *segment)
 
 void xseg_segment_abandon(struct xseg_segment *segment)
 {
-    if (segment->memory != NULL)
+    if (segment->memory.free != NULL)
         give_to_owner(segment);
     free_tables(segment);
+}
+
+static void copy_granules(struct xseg_segment *to, const struct xseg_segment *from)
+{
+    const size_t count = to->granules;
+
+    memcpy(to->handle, from->handle, count * sizeof(*to->handle));
+    memcpy(to->since, from->since, count * sizeof(*to->since));
+    memcpy(to->length, from->length, count * sizeof(*to->length));
+    memcpy(to->state, from->state, count * sizeof(*to->state));
+    for (size_t at = 0; at < count; at++)
+        atomic_init(&to->generation[at], atomic_load(&from->generation[at]));
+}
+
+void xseg_segment_shorten(struct xseg_segment *segment, uint64_t bytes)
+{
+    const uint64_t used = xseg_round_up(bytes, segment->page_bytes);
+    struct xseg_segment was;
+
+    if (used >= segment->bytes || segment->stuck != 0 || segment->pins != NULL ||
+        segment->exports != NULL)
+        return;
+    void *memory = xseg_zeroed_take(used / segment->granule_bytes * TABLES_BYTES);
+    if (memory == NULL)
+        return;
+    lay_tables(&was, segment->handle, segment->granules);
+    lay_tables(segment, memory, (uint32_t)(used / segment->granule_bytes));
+    copy_granules(segment, &was);
+    segment->bytes = used;
+    xseg_zeroed_give(was.handle, was.granules * TABLES_BYTES);
+    XSEG_AUDIT(xseg_segment_audit, segment);
 }
 
 size_t xseg_segment_host_bytes(const struct xseg_segment *segment)
 {
     return segment->granules *
-           (sizeof(*segment->handle) + sizeof(*segment->length) + sizeof(*segment->state) +
-            sizeof(*segment->since) + sizeof(*segment->generation) +
-            (segment->pins != NULL ? sizeof(*segment->pins) : 0) +
+           (TABLES_BYTES + (segment->pins != NULL ? sizeof(*segment->pins) : 0) +
             (segment->exports != NULL ? sizeof(*segment->exports) + sizeof(*segment->shown) : 0));
 }
 

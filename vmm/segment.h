@@ -72,11 +72,11 @@ struct xseg_segment {
     uint64_t stuck;              /* bytes in stuck pages */
     const void *owner;           /* whose its pages are: the owner's to set; NULL: nobody's */
     bool is_exportable;          /* of which kind its pages are: as `owner`, before the first one */
-    const struct xseg_pool_memory *memory; /* who gave it, if not the driver; else NULL */
-    xseg_stream stream;                    /* that it was asked for */
-    uint64_t *handle;                      /* [granules], of the pages that start there */
-    uint32_t *length; /* [granules], of the page that starts there; 0 elsewhere */
-    uint8_t *state;   /* [granules], enum xseg_page_state */
+    struct xseg_pool_memory memory; /* who gave it, if not the driver; else NULL functions */
+    xseg_stream stream;             /* that it was asked for */
+    uint64_t *handle;               /* [granules], of the pages that start there */
+    uint32_t *length;               /* [granules], of the page that starts there; 0 elsewhere */
+    uint8_t *state;                 /* [granules], enum xseg_page_state */
     /* [granules], or one of a classic segment: the owner's, who says what it means; 0 at first. */
     uint64_t *since;
     uint64_t since_whole;             /* where `since` of a classic segment points */
@@ -132,7 +132,7 @@ xseg_status xseg_segment_allocate(struct xseg_segment *segment, struct xseg_cont
                                   struct xseg_pages *pages, uint64_t bytes);
 
 /*
- * Get a classic segment from a user's own functions, which must outlive it.
+ * Get a classic segment from a user's own functions, which are copied.
  *
  * Returns: XSEG_OK; XSEG_ERR_NO_MEMORY if they gave none; XSEG_ERR_ARGUMENT if it is not aligned to
  *          512 bytes, and it is given back
@@ -287,6 +287,13 @@ uint32_t xseg_segment_loose_pages(const struct xseg_segment *segment, uint32_t *
 
 /* Try again to unmap the stuck pages.  Returns the first error; what was refused stays stuck. */
 xseg_status xseg_segment_unstick(struct xseg_segment *segment);
+
+/*
+ * Let an expandable segment have no more addresses than `bytes` that it uses, in whole full pages, and no
+ * larger tables than those need; the rest stays reserved.  What lies behind must be holes.  Where pages
+ * are or were held, or stuck, or host memory is short, the segment stays as it is.
+ */
+void xseg_segment_shorten(struct xseg_segment *segment, uint64_t bytes);
 
 /* Host bytes held. */
 size_t xseg_segment_host_bytes(const struct xseg_segment *segment);
