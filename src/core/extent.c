@@ -39,8 +39,13 @@ bool xseg_extent_cover(struct xseg_extent *extent, uint64_t begin, uint64_t end)
     if (extent->has_cells)
         return xseg_tract_cover(extent, begin, end);
     /* A classic one gets all that it needs when it comes into the look-up. */
-    return !xseg_extent_is_expandable(extent) ||
-           xseg_lookup_cover(lookup_of(extent), extent, begin, end);
+    if (!xseg_extent_is_expandable(extent))
+        return true;
+    struct xseg_device *device = ((const struct xseg_arena *)extent->arena)->device;
+    xseg_lock_take(device->lookup_lock);
+    const bool is_covered = xseg_lookup_cover(device->lookup, extent, begin, end);
+    xseg_lock_give(device->lookup_lock);
+    return is_covered;
 }
 
 uint64_t xseg_extent_host_bytes(const struct xseg_extent *extent)

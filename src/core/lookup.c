@@ -14,6 +14,7 @@ bool xseg_lookup_init(struct xseg_lookup *lookup)
 
     lookup->first = XSEG_LOOKUP_ROOTS;
     lookup->end = 0;
+    lookup->spare = NULL;
     lookup->root = xseg_fork_wiped(ROOT_BYTES, &is_wiped);
     return lookup->root != NULL;
 }
@@ -35,8 +36,14 @@ static void set_entry(struct xseg_lookup *lookup, uint64_t gib, uintptr_t entry)
 
 void xseg_lookup_fini(struct xseg_lookup *lookup)
 {
+    struct xseg_lookup_leaf *leaf;
+
     for (uint64_t i = lookup->first; lookup->root != NULL && i < lookup->end; i++)
         free(leaf_at(lookup, i));
+    while ((leaf = lookup->spare) != NULL) {
+        lookup->spare = leaf->spare;
+        free(leaf);
+    }
     xseg_fork_unmap(lookup->root, ROOT_BYTES);
     lookup->root = NULL;
 }
@@ -82,8 +89,20 @@ static void set_leaf(struct xseg_lookup_leaf *leaf, uint64_t gib, struct xseg_ex
         xseg_start_set(xseg_lookup_start_in(leaf, at), is_known ? (uintptr_t)extent + 1 : 0);
 }
 
-/* The leaf of a GiB, made if there is none; NULL without host memory.  It stays.  What a new one leads
- * to is that of the entry, if that is an extent. */
+/* An empty leaf, or NULL without host memory. */
+static struct xseg_lookup_leaf *take_leaf(struct xseg_lookup *lookup)
+{
+    struct xseg_lookup_leaf *leaf = lookup->spare;
+
+    if (leaf == NULL)
+        return calloc(1, sizeof(*leaf));
+    lookup->spare = leaf->spare;
+    leaf->spare = NULL;
+    return leaf;
+}
+
+/* The leaf of a GiB, made if there is none; NULL without host memory.  What a new one leads to is that of
+ * the entry, if that is an extent. */
 static struct xseg_lookup_leaf *make_leaf(struct xseg_lookup *lookup, uint64_t gib)
 {
     struct xseg_lookup_leaf *leaf = leaf_at(lookup, gib);
@@ -91,7 +110,7 @@ static struct xseg_lookup_leaf *make_leaf(struct xseg_lookup *lookup, uint64_t g
 
     if (leaf != NULL)
         return leaf;
-    leaf = calloc(1, sizeof(*leaf));
+    leaf = take_leaf(lookup);
     if (leaf == NULL)
         return NULL;
     if (extent != NULL)
@@ -145,15 +164,26 @@ bool xseg_lookup_insert(struct xseg_lookup *lookup, struct xseg_extent *extent)
     return true;
 }
 
+/* Nothing has addresses in a GiB any more. */
+static void put_leaf(struct xseg_lookup *lookup, uint64_t gib, struct xseg_lookup_leaf *leaf)
+{
+    set_entry(lookup, gib, 0);
+    leaf->spare = lookup->spare;
+    lookup->spare = leaf;
+}
+
 void xseg_lookup_remove(struct xseg_lookup *lookup, struct xseg_extent *extent)
 {
     for (uint64_t gib = first_gib(extent); gib <= last_gib(extent); gib++) {
         struct xseg_lookup_leaf *leaf = leaf_at(lookup, gib);
 
-        if (leaf == NULL)
+        if (leaf == NULL) {
             set_entry(lookup, gib, 0);
-        else
-            set_leaf(leaf, gib, extent, false);
+            continue;
+        }
+        set_leaf(leaf, gib, extent, false);
+        if (owns_gib(extent))
+            put_leaf(lookup, gib, leaf);
     }
 }
 
@@ -190,5 +220,5 @@ uint64_t xseg_lookup_host_bytes(const struct xseg_lookup *lookup, const struct x
         if (leaf_at(lookup, gib) != NULL)
             covered += xseg_min(end_of(extent), (gib + 1) << 30) -
                        xseg_max(extent->segment.base, gib << 30);
-    return covered * (sizeof(struct xseg_lookup_leaf) / 1024) / XSEG_MIB;
+    return covered / XSEG_MIB * sizeof(struct xseg_lookup_leaf) / 1024;
 }

@@ -16,7 +16,7 @@
  *           that it lies outside of.
  *
  * Locking: insert and remove are covered by TABLE, and by the lock of the extent's arena; making leaves for
- * an extent that was inserted, by GROWTH; finding needs none.  An extent that was found may
+ * an extent that was inserted, by TABLE and GROWTH; finding needs none.  An extent that was found may
  * be on its way out if the address is not that of a live block: ask again under the arena's lock.
  */
 #ifndef XSEG_CORE_LOOKUP_H
@@ -40,16 +40,19 @@ struct xseg_lookup_unit {
     _Atomic(struct xseg_extent *) tail; /* starts behind it */
 };
 
-/* Never freed before the table is: others may be reading it. */
+/* Never freed before the table is: others may be reading it.  One that nothing is in may come to be that
+ * of another GiB; so whoever reads it compares addresses. */
 struct xseg_lookup_leaf {
     xseg_start start[XSEG_STARTS_SLOTS];
     struct xseg_lookup_unit unit[XSEG_LOOKUP_UNITS];
+    struct xseg_lookup_leaf *spare; /* the next one; guarded by TABLE */
 };
 
 /* An entry is an extent that owns the GiB, or a leaf with the lowest bit set. */
 struct xseg_lookup {
-    atomic_uintptr_t *root; /* [XSEG_LOOKUP_ROOTS] */
-    uint64_t first, end;    /* of the entries that were ever set; guarded by TABLE */
+    atomic_uintptr_t *root;         /* [XSEG_LOOKUP_ROOTS] */
+    uint64_t first, end;            /* of the entries that were ever set; guarded by TABLE */
+    struct xseg_lookup_leaf *spare; /* leaves for reuse; guarded by TABLE */
 };
 
 /* The entry of a GiB.  Those of segments that lie a multiple of 512 GiB apart would share a set of the first
