@@ -20,7 +20,7 @@ static xseg_status find_device(struct xseg_allocator *allocator, const struct xs
                       "xseg_alloc_with: the pool belongs to another allocator");
     XSEG_DOOR_REQUIRE(!xseg_pool_is_retired(request->pool),
                       "xseg_alloc_with: nobody holds the pool any more");
-    *out = request->pool->device;
+    *out = request->pool->body->device;
     return XSEG_OK;
 }
 

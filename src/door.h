@@ -33,9 +33,16 @@ static inline xseg_status xseg_door_forked(void)
     do {                                                                           \
         if (__builtin_expect((pool) == NULL, 0))                                   \
             return xseg_fail(XSEG_ERR_ARGUMENT, "%s: the pool is NULL", __func__); \
-        if (xseg_fork_is_child((pool)->device->fork))                              \
+        if (xseg_fork_is_child((pool)->body->device->fork))                        \
             return xseg_door_forked();                                             \
     } while (0)
+
+/* What a door says of a pool that has ended. */
+static inline xseg_status xseg_door_over(const char *door)
+{
+    return xseg_fail(XSEG_ERR_ARGUMENT,
+                     "%s: nobody holds the pool any more, and it has no blocks: it is over", door);
+}
 
 /* Returns from the door if an argument is not as it must be. */
 #define XSEG_DOOR_REQUIRE(cond, ...)                          \

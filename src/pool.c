@@ -42,7 +42,8 @@ xseg_status xseg_pool_retain(struct xseg_pool *pool)
 xseg_status xseg_pool_release(struct xseg_pool *pool)
 {
     XSEG_DOOR_POOL(pool);
-    XSEG_DOOR_REQUIRE(xseg_pool_let_go(pool), "xseg_pool_release: nobody holds the pool any more");
+    XSEG_DOOR_REQUIRE(xseg_retire_release(pool),
+                      "xseg_pool_release: nobody holds the pool any more");
     return XSEG_OK;
 }
 

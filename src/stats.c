@@ -23,7 +23,7 @@ static xseg_status find(struct xseg_allocator *allocator, const struct xseg_wher
     if (chosen.pool != NULL) {
         XSEG_DOOR_REQUIRE(xseg_allocator_owns(allocator, chosen.pool),
                           "statistics: the pool belongs to another allocator");
-        *out = chosen.pool->device;
+        *out = chosen.pool->body->device;
         return XSEG_OK;
     }
     XSEG_DOOR_REQUIRE(chosen.device >= 0, "statistics are kept by device: name one, %d is none",
@@ -116,12 +116,20 @@ static void add_arena(void *self, struct xseg_arena *arena)
     xseg_arena_unlock(arena);
 }
 
-static void read_pool(struct xseg_pool *pool, struct xseg_stats *stats)
+static xseg_status read_pool(struct xseg_pool *pool, struct xseg_stats *stats)
 {
-    xseg_pool_visit_arenas(pool, add_arena, stats);
+    struct xseg_device *device = pool->body->device;
+
+    xseg_retire_begin_visit(device);
+    struct xseg_pool_body *body = pool->body;
+    const bool is_over = body->pool != pool;
+    xseg_pool_visit_arenas(body, add_arena, stats);
     stats->reserved_bytes[XSEG_STAT_ALL].peak =
-        atomic_load_explicit(&pool->reserved_peak, memory_order_relaxed);
-    stats->physical_bytes = atomic_load_explicit(&pool->reserved, memory_order_relaxed);
+        atomic_load_explicit(&body->reserved_peak, memory_order_relaxed);
+    stats->physical_bytes = atomic_load_explicit(&body->reserved, memory_order_relaxed);
+    stats->limit_bytes = atomic_load_explicit(&body->limit, memory_order_relaxed);
+    xseg_retire_end_visit(device);
+    return is_over ? xseg_door_over("xseg_stats") : XSEG_OK;
 }
 
 xseg_status xseg_stats(struct xseg_allocator *allocator, const struct xseg_where *where,
@@ -134,19 +142,21 @@ xseg_status xseg_stats(struct xseg_allocator *allocator, const struct xseg_where
     XSEG_DOOR(allocator);
     XSEG_DOOR_REQUIRE(out != NULL && XSEG_DOOR_KNOWS(out, struct xseg_stats),
                       "xseg_stats: out is NULL or of unknown size: set out->struct_bytes");
-    const xseg_status status = find(allocator, where, &device, &pool);
+    xseg_status status = find(allocator, where, &device, &pool);
     if (status != XSEG_OK)
         return status;
     XSEG_ASSERT(device != NULL);
     const struct xseg_config *config = xseg_allocator_config(allocator);
     memset(&stats, 0, sizeof(stats));
     stats.struct_bytes = out->struct_bytes;
+    stats.limit_bytes = xseg_device_limit(device, config);
     if (pool == NULL)
         read_device(device, &stats);
     else
-        read_pool(pool, &stats);
+        status = read_pool(pool, &stats);
+    if (status != XSEG_OK)
+        return status;
     stats.max_split_size = config->max_split_bytes;
-    stats.limit_bytes = pool == NULL ? xseg_device_limit(device, config) : xseg_pool_limit(pool);
     memcpy(out, &stats, out->struct_bytes);
     return XSEG_OK;
 }

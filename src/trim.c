@@ -40,7 +40,7 @@ static xseg_status trim_all(struct xseg_allocator *allocator, const struct xseg_
         struct xseg_device *device = xseg_allocator_open_device(allocator, i);
 
         if (device == NULL || (where->device != -1 && where->device != i) ||
-            (where->pool != NULL && where->pool->device != device))
+            (where->pool != NULL && where->pool->body->device != device))
             continue;
         const xseg_status status = trim_device(device, where, how, done);
         first = first == XSEG_OK ? status : first;
@@ -88,17 +88,22 @@ xseg_status xseg_trim(struct xseg_allocator *allocator, const struct xseg_where 
 static xseg_status limit_pool(struct xseg_pool *pool, const struct xseg_limits *set,
                               struct xseg_limits *was)
 {
-    *was = (struct xseg_limits)XSEG_LIMITS_INIT;
-    was->hard_bytes = xseg_pool_limit(pool);
-    if (set == NULL)
-        return XSEG_OK;
-    if (set->soft_bytes != UINT64_MAX || set->keep_bytes != 0)
+    struct xseg_device *device = pool->body->device;
+
+    if (set != NULL && (set->soft_bytes != UINT64_MAX || set->keep_bytes != 0))
         return xseg_fail(XSEG_ERR_UNSUPPORTED,
                          "xseg_limits: a pool has no %s: its memory is not given back while it is "
                          "held; set hard_bytes, or name a device",
                          set->keep_bytes != 0 ? "keep_bytes" : "soft_bytes");
-    atomic_store_explicit(&pool->limit, set->hard_bytes, memory_order_relaxed);
-    return XSEG_OK;
+    *was = (struct xseg_limits)XSEG_LIMITS_INIT;
+    xseg_retire_begin_visit(device);
+    struct xseg_pool_body *body = pool->body;
+    const bool is_over = body->pool != pool;
+    was->hard_bytes = atomic_load_explicit(&body->limit, memory_order_relaxed);
+    if (set != NULL && !is_over)
+        atomic_store_explicit(&body->limit, set->hard_bytes, memory_order_relaxed);
+    xseg_retire_end_visit(device);
+    return is_over ? xseg_door_over("xseg_limits") : XSEG_OK;
 }
 
 static xseg_status limit(struct xseg_allocator *allocator, const struct xseg_where *where,
@@ -186,5 +191,5 @@ xseg_status xseg_prewarm(struct xseg_allocator *allocator, const struct xseg_whe
         .bytes = bytes,
         .stream = chosen.one_stream ? chosen.stream : NULL,
     };
-    return xseg_device_prewarm(pool->device, &wanted);
+    return xseg_device_prewarm(pool->body->device, &wanted);
 }

@@ -81,7 +81,10 @@ XSEG_API XSEG_NODISCARD xseg_status xseg_pool_retain(struct xseg_pool *pool);
  * Let go of a pool once.
  *
  * After the last release the pool serves no more requests.  Its live blocks stay valid and are freed
- * as usual; its cached memory goes back at the next trim or when memory runs short.  The handle is
+ * as usual; its cached memory goes back at the next trim or when memory runs short.  Until then
+ * xseg_walk(), xseg_explain() and xseg_mappings() go on naming the pool, and xseg_trim() can.
+ *
+ * Once it has no blocks, nothing is left of the pool but that memory, and the handle, 16 bytes, which is
  * recognised, and refused, until the allocator closes.
  *
  * Returns: XSEG_OK, XSEG_ERR_ARGUMENT (NULL, or nobody holds it any more), XSEG_ERR_FORKED

@@ -72,8 +72,9 @@ struct xseg_stats {
  * @param where  names one device, or a private pool; selecting a stream is XSEG_ERR_UNSUPPORTED
  * @param out    filled in up to out->struct_bytes, which the caller sets
  *
- * Returns: XSEG_OK, XSEG_ERR_ARGUMENT, XSEG_ERR_UNSUPPORTED, XSEG_ERR_FORKED; XSEG_ERR_DRIVER,
- *          XSEG_ERR_HOST_MEMORY, XSEG_ERR_DEVICE_LOST (the device could not be opened)
+ * Returns: XSEG_OK, XSEG_ERR_ARGUMENT (also of a pool that nobody holds and that has no blocks),
+ *          XSEG_ERR_UNSUPPORTED, XSEG_ERR_FORKED; XSEG_ERR_DRIVER, XSEG_ERR_HOST_MEMORY,
+ *          XSEG_ERR_DEVICE_LOST (the device could not be opened)
  * Cost:    no driver call once the device is open.
  */
 XSEG_API XSEG_NODISCARD xseg_status xseg_stats(struct xseg_allocator *allocator,

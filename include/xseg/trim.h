@@ -116,7 +116,8 @@ struct xseg_limits {
  * @param was    NULL, or filled in up to was->struct_bytes with the limits before the call
  *
  * Returns: XSEG_OK
- *          XSEG_ERR_ARGUMENT     limits that contradict each other: keep <= soft <= hard must hold
+ *          XSEG_ERR_ARGUMENT     limits that contradict each other: keep <= soft <= hard must hold; a
+ *                                pool that nobody holds and that has no blocks
  *          XSEG_ERR_UNSUPPORTED  soft_bytes or keep_bytes of a pool, a stream
  *          XSEG_ERR_HOST_MEMORY, XSEG_ERR_DRIVER (the device could not be opened), XSEG_ERR_FORKED
  *          On an error nothing has changed.

@@ -23,7 +23,7 @@ static uint64_t taken_then(const struct matter *matter, uint64_t freed)
 
 static uint64_t pool_then(const struct matter *matter)
 {
-    return atomic_load_explicit(&matter->pool->reserved, memory_order_relaxed) +
+    return atomic_load_explicit(&matter->pool->body->reserved, memory_order_relaxed) +
            matter->account->missing;
 }
 
@@ -36,7 +36,7 @@ static bool has_room(const struct matter *matter, uint64_t freed)
 static bool is_within_limits(const struct matter *matter, uint64_t freed)
 {
     return taken_then(matter, freed) <=
-               xseg_device_limit(matter->pool->device, matter->need->config) &&
+               xseg_device_limit(matter->pool->body->device, matter->need->config) &&
            pool_then(matter) <= xseg_pool_limit(matter->pool);
 }
 
@@ -68,7 +68,7 @@ static uint64_t mib_for(uint64_t bytes)
  * of the device: a limit that it makes room under need not rise. */
 static void add_limits(struct xseg_text *text, const struct matter *matter)
 {
-    const struct xseg_device *device = matter->pool->device;
+    const struct xseg_device *device = matter->pool->body->device;
     const struct xseg_config *config = matter->need->config;
     const uint64_t then = taken_then(matter, matter->idle);
     const uint64_t hard = xseg_bounds_hard(&device->bounds);
@@ -103,7 +103,7 @@ static const char *about_pages(const struct matter *matter)
 
     if (xseg_pool_has_own_memory(matter->pool))
         return NULL;
-    if (!config->expandable_segments && matter->pool->device->context.has_vmm &&
+    if (!config->expandable_segments && matter->pool->body->device->context.has_vmm &&
         would_do(matter, matter->idle + account->split_whole))
         return "; expandable_segments:True would make one of the cached pieces";
     if (matter->need->expandable && config->page_sizes != XSEG_CONFIG_PAGES_SMALL &&

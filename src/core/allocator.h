@@ -104,7 +104,7 @@ static inline struct xseg_device *xseg_allocator_open_device(struct xseg_allocat
 static inline bool xseg_allocator_owns(const struct xseg_allocator *allocator,
                                        const struct xseg_pool *pool)
 {
-    return pool->device->fork == &allocator->fork;
+    return pool->body->device->fork == &allocator->fork;
 }
 
 /* Free, as xseg_free() of the public header. */

@@ -27,11 +27,11 @@ struct xseg_arena *xseg_arena_create(struct xseg_device *device, struct xseg_poo
         goto end_blocks;
     arena->device = device;
     arena->lookup = device->lookup;
-    arena->pool = pool;
+    atomic_init(&arena->pool, pool);
     atomic_init(&arena->stream, stream);
     arena->is_small = is_small;
     arena->is_alone = arena->frees_generally = pool->is_alone;
-    arena->has_cells = is_small && !pool->is_alone;
+    arena->has_cells = is_small && !pool->is_alone && !pool->is_orphans;
     xseg_latch_init(&arena->lock, XSEG_RANK_ARENA);
     xseg_shelf_init(&arena->shelf);
     arena->edge.state = XSEG_BLOCK_BUSY;
@@ -56,6 +56,13 @@ void xseg_arena_destroy(struct xseg_arena *arena)
     xseg_latch_fini(&arena->lock);
     xseg_packing_fini(arena);
     xseg_zeroed_give(arena, sizeof(*arena));
+}
+
+uint64_t xseg_arena_host_bytes(const struct xseg_arena *arena)
+{
+    return sizeof(*arena) + arena->small.rack.host_bytes + arena->small.sheets.host_bytes +
+           (arena->packing != NULL ? sizeof(*arena->packing) : 0) +
+           xseg_slab_bytes(&arena->blocks) + xseg_slab_bytes(&arena->uses);
 }
 
 bool xseg_arena_stock(struct xseg_arena *arena, struct xseg_slab *slab,
@@ -256,8 +263,8 @@ static inline bool alloc_large(struct xseg_arena *arena, const struct xseg_need 
     struct xseg_block *block = NULL;
     const bool packs = __builtin_expect(need->packs, 0) && xseg_packing_prepare(arena);
     const bool stocked = xseg_arena_stock(arena, &arena->blocks, 2);
-    if (__builtin_expect(need->ages, 0) && !arena->is_small)
-        atomic_fetch_add_explicit(&arena->pool->searches, 1, memory_order_relaxed);
+    if (__builtin_expect(need->ages, 0) && !arena->is_small && !arena->pool->is_private)
+        atomic_fetch_add_explicit(&arena->device->searches, 1, memory_order_relaxed);
     if (stocked && __builtin_expect(packs, 0))
         xseg_packing_alloc(arena, need, out);
     else if (stocked)
@@ -273,7 +280,7 @@ xseg_status xseg_arena_alloc(struct xseg_arena *arena, const struct xseg_need *n
     bool stocked = true;
 
     xseg_arena_lock(arena);
-    if (__builtin_expect(arena->is_paused, 0)) {
+    if (__builtin_expect(arena->is_paused || !xseg_arena_is_for(arena, need), 0)) {
         xseg_arena_unlock(arena);
         return XSEG_OK;
     }

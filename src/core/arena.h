@@ -42,8 +42,8 @@ struct xseg_arena {
     /* The first cache line hardly ever changes.  The second has what every hit writes, the lock and the
      * counts of blocks and bytes: threads that take the lock in turn get all of it at once. */
     _Alignas(64) struct xseg_device *device;
-    struct xseg_pool *pool;
-    _Atomic(struct xseg_arena *) next; /* in its pool */
+    _Atomic(struct xseg_pool *) pool;
+    _Atomic(struct xseg_arena *) next; /* in its pool, or among those that are spent */
     /* Changes only when its stream is gone and has passed, under GROWTH, ARENA and TABLE; or with its
      * pool, in no list of which it is then.  It may be read without a lock, so it is published. */
     _Atomic(struct xseg_known_stream *) stream;
@@ -75,6 +75,7 @@ struct xseg_arena {
     uint64_t fenced, passed;
     struct xseg_lent lent;
     uint32_t quarantined; /* of an alone arena: segments that ended; guarded by GROWTH */
+    uint32_t misses; /* requests that are being served by way of the driver; guarded by GROWTH */
     /* What it had counted when it came to its pool, from another one. */
     uint64_t up_before[XSEG_COUNTS];
 };
@@ -93,11 +94,12 @@ _Static_assert((offsetof(struct xseg_arena, lock) + XSEG_LATCH_BORDER) % 64 == 0
 /* What an allocation wants, worked out once. */
 struct xseg_need {
     const struct xseg_config *config;
-    uint64_t requested;     /* as the user said */
-    uint64_t bytes;         /* rounded */
-    uint64_t alignment;     /* of the address; at least XSEG_SIZE_QUANTUM, a power of two */
-    uint64_t span;          /* what a block must have so that an aligned one fits in it */
-    uint64_t segment_bytes; /* of a classic segment for it */
+    const struct xseg_pool *pool; /* a private one; NULL: the arena's, which stays so */
+    uint64_t requested;           /* as the user said */
+    uint64_t bytes;               /* rounded */
+    uint64_t alignment;           /* of the address; at least XSEG_SIZE_QUANTUM, a power of two */
+    uint64_t span;                /* what a block must have so that an aligned one fits in it */
+    uint64_t segment_bytes;       /* of a classic segment for it */
     bool is_small;
     bool expandable;
     bool is_alone; /* in a segment of its own */
@@ -117,6 +119,13 @@ struct xseg_grant {
     bool lent;   /* to the default pool, see flags.h */
 };
 
+/* Whether an arena that was found without a lock is still that of the pool which is asked for.  Its lock is
+ * held, or GROWTH. */
+static inline bool xseg_arena_is_for(const struct xseg_arena *arena, const struct xseg_need *need)
+{
+    return __builtin_expect(need->pool == NULL || need->pool == arena->pool, 1);
+}
+
 static inline struct xseg_known_stream *xseg_arena_stream(const struct xseg_arena *arena)
 {
     return atomic_load_explicit(&arena->stream, memory_order_acquire);
@@ -132,6 +141,8 @@ static inline bool xseg_arena_has_pending(const struct xseg_arena *arena)
 /* Returns NULL without host memory. */
 struct xseg_arena *xseg_arena_create(struct xseg_device *device, struct xseg_pool *pool,
                                      struct xseg_known_stream *stream, bool is_small);
+/* Host bytes, but for its extents. */
+uint64_t xseg_arena_host_bytes(const struct xseg_arena *arena);
 /* No extent may be left. */
 void xseg_arena_destroy(struct xseg_arena *arena);
 
@@ -159,7 +170,8 @@ bool xseg_arena_stock(struct xseg_arena *arena, struct xseg_slab *slab, uint32_t
 /*
  * Serve a request from the shelf.  Takes the lock.
  *
- * Returns: XSEG_OK, *out as it was for a miss, and while the pool is paused; XSEG_ERR_HOST_MEMORY
+ * Returns: XSEG_OK, *out as it was for a miss, while the pool is paused, and where the arena is not that of
+ *          the pool any more; XSEG_ERR_HOST_MEMORY
  */
 xseg_status xseg_arena_alloc(struct xseg_arena *arena, const struct xseg_need *need,
                              struct xseg_grant *out);

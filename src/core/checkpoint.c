@@ -38,7 +38,7 @@ static void harvest_part(struct harvest *harvest, struct xseg_arena *arena,
 
 static void harvest_pool(struct xseg_pool *pool, struct harvest *harvest)
 {
-    struct xseg_arena *arena = atomic_load_explicit(&pool->arenas, memory_order_acquire);
+    struct xseg_arena *arena = atomic_load_explicit(&pool->body->arenas, memory_order_acquire);
 
     harvest->count = harvest->pending = harvest->used = 0;
     for (; arena != NULL; arena = atomic_load_explicit(&arena->next, memory_order_relaxed)) {
@@ -79,9 +79,9 @@ static xseg_status harvest_all(struct xseg_pool *pool, size_t head, void **memor
 /* What stands in the way of both taking and restoring. */
 static xseg_status expect_quiet(struct xseg_pool *pool, const struct harvest *harvest)
 {
-    if (xseg_pending_captures(&pool->device->pending))
+    if (xseg_pending_captures(&pool->body->device->pending))
         return xseg_fail(XSEG_ERR_BUSY, "a capture is under way on device %d: end it first",
-                         pool->device->context.ordinal);
+                         pool->body->device->context.ordinal);
     if (harvest->pending > 0)
         return xseg_fail(
             XSEG_ERR_BUSY,
@@ -95,7 +95,7 @@ static xseg_status expect_quiet(struct xseg_pool *pool, const struct harvest *ha
 
 xseg_status xseg_checkpoint_take(struct xseg_pool *pool, struct xseg_checkpoint **out)
 {
-    struct xseg_device *device = pool->device;
+    struct xseg_device *device = pool->body->device;
     struct xseg_checkpoint *checkpoint = NULL;
     struct harvest harvest;
     void *memory = NULL;
@@ -126,7 +126,7 @@ void xseg_checkpoint_free(struct xseg_checkpoint *checkpoint)
 
 static struct xseg_extent *extent_of(const struct xseg_pool *pool, uint64_t address)
 {
-    struct xseg_extent *extent = xseg_lookup_find(pool->device->lookup, address);
+    struct xseg_extent *extent = xseg_lookup_find(pool->body->device->lookup, address);
 
     return extent != NULL && address >= extent->segment.base &&
                    address - extent->segment.base < extent->segment.bytes
@@ -263,7 +263,7 @@ xseg_status xseg_checkpoint_restore(const struct xseg_checkpoint *checkpoint,
                                     void (*moved)(void *self, void *pointer, bool freed),
                                     void *self)
 {
-    struct xseg_device *device = checkpoint->pool->device;
+    struct xseg_device *device = checkpoint->pool->body->device;
     const struct xseg_config *config = xseg_allocator_config(device->allocator);
     const uint64_t now = xseg_births_now(device->allocator, config);
     struct harvest live;
@@ -324,7 +324,7 @@ static bool are_equal(const uint64_t *address, size_t count, const struct harves
 xseg_status xseg_checkpoint_compare(struct xseg_pool *pool, void *const *pointers, size_t count,
                                     bool *exactly)
 {
-    struct xseg_device *device = pool->device;
+    struct xseg_device *device = pool->body->device;
     uint64_t *address = calloc(count + 1, sizeof(*address));
     struct harvest live;
     void *memory = NULL;

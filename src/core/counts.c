@@ -128,6 +128,19 @@ void xseg_counts_end_pending(struct xseg_counts *counts, uint64_t bytes, uint64_
     xseg_lock_give(&counts->totals->lock);
 }
 
+/* What the one may grow less, the other may grow more: so no ceiling gets too high. */
+void xseg_counts_move(struct xseg_counts *from, struct xseg_counts *to, enum xseg_count what,
+                      uint64_t amount)
+{
+    xseg_lock_take(&from->totals->lock);
+    const uint64_t room = xseg_min(ceiling_of(from, what), amount);
+    xseg_word_add(&to->row[what].up, amount);
+    xseg_word_add(&from->row[what].up, -amount);
+    set_ceiling(from, what, ceiling_of(from, what) - room);
+    set_ceiling(to, what, ceiling_of(to, what) + room);
+    xseg_lock_give(&from->totals->lock);
+}
+
 /* --- Looking around. --- */
 
 /*

@@ -292,6 +292,13 @@ static inline bool xseg_counts_is_older(const struct xseg_counts *counts, const 
     return atomic_load_explicit(&counts->due[0].slack, memory_order_relaxed) == slack;
 }
 
+/*
+ * What one arena has counted is another's from now on, as if that had counted it.  Both are of one group;
+ * GROWTH is held, without which the quantity does not change.
+ */
+void xseg_counts_move(struct xseg_counts *from, struct xseg_counts *to, enum xseg_count what,
+                      uint64_t amount);
+
 /* The user has freed a block that stays active; and that comes to an end. */
 void xseg_counts_pend(struct xseg_counts *counts, uint64_t bytes);
 void xseg_counts_end_pending(struct xseg_counts *counts, uint64_t bytes, uint64_t requested);

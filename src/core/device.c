@@ -47,7 +47,9 @@ xseg_status xseg_device_open(struct xseg_allocator *allocator, int ordinal, char
     xseg_routes_init(&device->routes, &device->context, &device->table_lock);
     xseg_totals_init(&device->totals);
     xseg_bounds_init(&device->bounds, xseg_allocator_config(allocator));
-    xseg_pool_init(&device->pool, device, NULL);
+    device->pool_body.device = device;
+    xseg_pool_init(&device->pool, &device->pool_body, NULL);
+    xseg_retire_init(device);
     xseg_fill_init(&device->fill, allocator);
     xseg_free_log_init(&device->free_log);
     xseg_sharing_init(&device->sharing);
@@ -67,31 +69,23 @@ free_device:
 void xseg_device_visit_arenas(struct xseg_device *device,
                               void (*visit)(void *self, struct xseg_arena *arena), void *self)
 {
-    struct xseg_pool *pool = atomic_load_explicit(&device->private_pools, memory_order_acquire);
-
-    xseg_pool_visit_arenas(&device->pool, visit, self);
-    for (; pool != NULL; pool = atomic_load_explicit(&pool->next, memory_order_acquire))
-        xseg_pool_visit_arenas(pool, visit, self);
+    xseg_retire_begin_visit(device);
+    xseg_pool_visit_arenas(&device->pool_body, visit, self);
+    for (struct xseg_pool_body *body = atomic_load(&device->private_pools); body != NULL;
+         body = atomic_load(&body->next))
+        xseg_pool_visit_arenas(body, visit, self);
+    xseg_retire_end_visit(device);
 }
 
 xseg_status xseg_device_make_pool(struct xseg_device *device,
                                   const struct xseg_pool_options *options, struct xseg_pool **out)
 {
     const xseg_status status = options->exportable ? xseg_share_try(device) : XSEG_OK;
-    struct xseg_pool *pool;
 
     if (status != XSEG_OK)
         return status;
-    pool = malloc(sizeof(*pool));
-    if (pool == NULL)
-        return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for a pool");
-    xseg_pool_init(pool, device, options);
-    xseg_lock_take(&device->table_lock);
-    atomic_init(&pool->next, atomic_load_explicit(&device->private_pools, memory_order_relaxed));
-    atomic_store_explicit(&device->private_pools, pool, memory_order_release);
-    xseg_lock_give(&device->table_lock);
-    *out = pool;
-    return XSEG_OK;
+    xseg_retire_look(device);
+    return xseg_retire_make_pool(device, options, out);
 }
 
 /* --- Closing. --- */
@@ -194,18 +188,8 @@ static void abandon_extents(void *self, struct xseg_arena *arena)
 
 void xseg_device_end(struct xseg_device *device)
 {
-    struct xseg_pool *pool = atomic_load(&device->private_pools), *next;
-
-    for (; pool != NULL; pool = next) {
-        next = atomic_load(&pool->next);
-        xseg_pool_fini(pool);
-        free(pool);
-    }
-    for (pool = device->buried; pool != NULL; pool = next) {
-        next = pool->buried;
-        free(pool);
-    }
-    xseg_pool_fini(&device->pool);
+    xseg_retire_fini(device);
+    xseg_pool_fini(&device->pool_body);
     XSEG_LIST_FOR_SAFE(node, &device->spare_extents)
     {
         free(XSEG_CONTAINER(node, struct xseg_extent, link));
@@ -297,7 +281,7 @@ void xseg_device_hold_again(struct xseg_device *device)
 
 /* --- Allocating. --- */
 
-/* Work out what a request wants, and of which arena. */
+/* Work out what a request wants, and of which arena; NULL if a route was there, and its pool has ended. */
 static xseg_status prepare(struct xseg_device *device, const struct xseg_device_request *request,
                            struct xseg_need *need, struct xseg_arena **arena)
 {
@@ -321,8 +305,9 @@ static xseg_status prepare(struct xseg_device *device, const struct xseg_device_
         pool = &device->pool;
     if (xseg_pending_captures(&device->pending)) {
         xseg_streams_claim(stream);
-        atomic_store_explicit(&pool->is_captured, true, memory_order_relaxed);
+        atomic_store_explicit(&pool->body->is_captured, true, memory_order_relaxed);
     }
+    need->pool = pool->is_private ? pool : NULL;
     need->config = request->config;
     need->requested = request->bytes;
     need->bytes = xseg_size_round(request->config, request->bytes);
@@ -331,14 +316,15 @@ static xseg_status prepare(struct xseg_device *device, const struct xseg_device_
     need->is_small = xseg_size_is_small(need->bytes);
     need->expandable = request->config->expandable_segments && device->context.has_vmm &&
                        !xseg_pool_has_own_memory(pool);
-    need->no_split = pool->options.no_split;
+    need->no_split = pool->no_split;
     need->packs =
         request->config->placement == XSEG_PLACEMENT_PAGES && need->expandable && !need->no_split;
     need->ages =
         request->config->garbage_collection_threshold > 0 && request->config->memory_fraction < 1.0;
     need->segment_bytes = xseg_max(xseg_size_segment(request->config, need->bytes),
                                    xseg_round_up(need->span, XSEG_SIZE_SEGMENT_STEP));
-    return xseg_pool_arena(pool, stream, need->is_small, arena);
+    status = xseg_pool_arena(pool, stream, need->is_small, arena);
+    return status == XSEG_ERR_ARGUMENT && request->pool == NULL ? XSEG_OK : status;
 }
 
 /*
@@ -385,24 +371,38 @@ static void end_alloc(struct xseg_device *device, const struct xseg_device_reque
     xseg_device_follow(device, request->config);
 }
 
-xseg_status xseg_device_alloc(struct xseg_device *device, const struct xseg_device_request *request,
-                              void **out)
+/* Serve a request.  Nothing, with XSEG_OK, if its pool ended before its arena's lock was taken. */
+static xseg_status serve(struct xseg_device *device, const struct xseg_device_request *request,
+                         struct xseg_grant *out)
 {
     struct xseg_arena *arena = NULL;
-    struct xseg_grant grant = {.base = 0};
     struct xseg_need need = {.keep = false};
     xseg_status status = prepare(device, request, &need, &arena);
 
-    if (status == XSEG_OK && __builtin_expect(xseg_alone_is_asked(request->config), 0))
+    if (status != XSEG_OK || arena == NULL)
+        return status;
+    if (__builtin_expect(xseg_alone_is_asked(request->config), 0))
         status = xseg_alone_choose(&need, &arena);
     if (status != XSEG_OK)
         return status;
     if (!request->has_asked && xseg_pending_count(&device->pending) != 0)
         xseg_device_look_at_pending(arena, request->config);
     if (__builtin_expect(!need.is_alone, 1))
-        status = xseg_arena_alloc(arena, &need, &grant);
-    if (status == XSEG_OK && grant.base == 0)
-        status = xseg_ladder_alloc(arena, &need, &grant);
+        status = xseg_arena_alloc(arena, &need, out);
+    if (status == XSEG_OK && out->base == 0)
+        status = xseg_ladder_alloc(arena, &need, out);
+    return status;
+}
+
+xseg_status xseg_device_alloc(struct xseg_device *device, const struct xseg_device_request *request,
+                              void **out)
+{
+    struct xseg_grant grant = {.base = 0};
+    xseg_status status;
+
+    do {
+        status = serve(device, request, &grant);
+    } while (__builtin_expect(status == XSEG_OK && grant.base == 0, 0));
     if (status == XSEG_OK && __builtin_expect(grant.filled || request->zeroed, 0))
         status = xseg_fill_hand_out(&grant, request->zeroed);
     if (status == XSEG_OK)
@@ -418,10 +418,13 @@ xseg_status xseg_device_prewarm(struct xseg_device *device,
     struct xseg_arena *arena = NULL;
     struct xseg_grant grant = {.base = 0};
     struct xseg_need need = {.keep = true};
-    xseg_status status = prepare(device, request, &need, &arena);
+    xseg_status status;
 
-    if (status == XSEG_OK)
-        status = xseg_ladder_alloc(arena, &need, &grant);
+    do {
+        status = prepare(device, request, &need, &arena);
+        if (status == XSEG_OK && arena != NULL)
+            status = xseg_ladder_alloc(arena, &need, &grant);
+    } while (status == XSEG_OK && grant.base == 0);
     xseg_trace_deliver(device->allocator);
     return status;
 }
@@ -449,9 +452,7 @@ static void add_host_bytes(void *self, struct xseg_arena *arena)
     uint64_t *bytes = self;
 
     xseg_arena_lock(arena);
-    *bytes += sizeof(*arena) + arena->small.rack.host_bytes + arena->small.sheets.host_bytes +
-              (arena->packing != NULL ? sizeof(*arena->packing) : 0) +
-              xseg_slab_bytes(&arena->blocks) + xseg_slab_bytes(&arena->uses);
+    *bytes += xseg_arena_host_bytes(arena);
     XSEG_LIST_FOR(node, &arena->extents)
     {
         const struct xseg_extent *extent = XSEG_CONTAINER(node, struct xseg_extent, link);
@@ -465,7 +466,7 @@ static void add_host_bytes(void *self, struct xseg_arena *arena)
 uint64_t xseg_device_host_bytes(struct xseg_device *device)
 {
     uint64_t bytes = sizeof(*device) + xseg_free_log_bytes(&device->free_log) +
-                     xseg_sharing_host_bytes(&device->sharing);
+                     xseg_sharing_host_bytes(&device->sharing) + xseg_retire_host_bytes(device);
 
     xseg_device_visit_arenas(device, add_host_bytes, &bytes);
     return bytes;

@@ -18,8 +18,8 @@
 #include "src/core/free_log.h"
 #include "src/core/lookup.h"
 #include "src/core/pending.h"
-#include "src/core/pool.h"
 #include "src/core/refusal.h"
+#include "src/core/retire.h"
 #include "src/core/route.h"
 #include "src/core/share.h"
 #include "vmm/context.h"
@@ -48,10 +48,13 @@ struct xseg_device {
     xseg_stream side;   /* what waits for users' events; NULL until needed; guarded by GROWTH */
     xseg_stream copier; /* what copies contents of paused pools; as above */
     struct xseg_totals totals;
-    struct xseg_pool pool;                     /* the default one */
-    _Atomic(struct xseg_pool *) private_pools; /* those that are not buried; changed under TABLE */
-    struct xseg_pool *buried;                  /* guarded by TABLE */
-    _Atomic(struct xseg_pool *) alone_pool;    /* one of those, see alone.h; or NULL */
+    struct xseg_pool pool; /* the default one */
+    struct xseg_pool_body pool_body;
+    _Atomic(struct xseg_pool_body *) private_pools; /* that have not ended; changed under TABLE */
+    _Atomic(struct xseg_pool *) alone_pool;         /* one of those, see alone.h; or NULL */
+    struct xseg_retirement retirement;
+    atomic_uint
+        searches; /* of the default pool while garbage is collected by age: that age's clock */
     struct xseg_bounds bounds;
     struct xseg_decay decay;
     struct xseg_fill fill;

@@ -21,12 +21,12 @@ static xseg_status add_route(const struct xseg_route *route)
 
     if (status != XSEG_OK)
         return status;
-    status = xseg_routes_begin(&route->pool->device->routes, route);
+    status = xseg_routes_begin(&route->pool->body->device->routes, route);
     if (status != XSEG_OK)
-        (void)xseg_pool_let_go(route->pool);
+        (void)xseg_retire_release(route->pool);
     else
-        xseg_shortcuts_drop_all(&route->pool->device->allocator->shortcuts,
-                                route->pool->device->context.ordinal);
+        xseg_shortcuts_drop_all(&route->pool->body->device->allocator->shortcuts,
+                                route->pool->body->device->context.ordinal);
     return status;
 }
 
@@ -40,9 +40,9 @@ xseg_status xseg_device_begin_route(struct xseg_pool *pool, bool (*accepts)(void
 
 xseg_status xseg_device_end_route(struct xseg_pool *pool)
 {
-    if (!xseg_routes_end(&pool->device->routes, pool, false))
+    if (!xseg_routes_end(&pool->body->device->routes, pool, false))
         return xseg_fail(XSEG_ERR_ARGUMENT, "the pool is not routed to");
-    (void)xseg_pool_let_go(pool);
+    (void)xseg_retire_release(pool);
     return XSEG_OK;
 }
 
@@ -62,15 +62,15 @@ static void make_room(struct xseg_device *device)
 
 static xseg_status check_running(struct xseg_pool *pool)
 {
-    xseg_lock_take(&pool->device->growth_lock);
+    xseg_lock_take(&pool->body->device->growth_lock);
     const xseg_status status = xseg_pause_check(pool);
-    xseg_lock_give(&pool->device->growth_lock);
+    xseg_lock_give(&pool->body->device->growth_lock);
     return status;
 }
 
 xseg_status xseg_device_begin_capture(struct xseg_pool *pool, xseg_stream handle)
 {
-    struct xseg_device *device = pool->device;
+    struct xseg_device *device = pool->body->device;
     struct xseg_route route = {.pool = pool};
     xseg_status status;
 
@@ -87,7 +87,7 @@ xseg_status xseg_device_begin_capture(struct xseg_pool *pool, xseg_stream handle
     if (status != XSEG_OK)
         return status;
     xseg_streams_claim(route.captured);
-    atomic_store_explicit(&pool->is_captured, true, memory_order_relaxed);
+    atomic_store_explicit(&pool->body->is_captured, true, memory_order_relaxed);
     /* Whoever trims, grows or asks about events at this moment comes to an end first. */
     xseg_lock_take(&device->growth_lock);
     make_room(device);
@@ -100,7 +100,7 @@ xseg_status xseg_device_begin_capture(struct xseg_pool *pool, xseg_stream handle
 
 xseg_status xseg_device_end_capture(struct xseg_pool *pool)
 {
-    struct xseg_device *device = pool->device;
+    struct xseg_device *device = pool->body->device;
     struct xseg_pending *pending = &device->pending;
 
     if (!xseg_routes_end(&device->routes, pool, true))
@@ -113,7 +113,7 @@ xseg_status xseg_device_end_capture(struct xseg_pool *pool)
             xseg_deferred_settle(pending, pool);
     }
     xseg_pending_unlock(pending);
-    (void)xseg_pool_let_go(pool);
+    (void)xseg_retire_release(pool);
     return XSEG_OK;
 }
 

@@ -65,7 +65,7 @@ static struct xseg_reason begin_reason(const struct look *look, const struct xse
 
     reason.device = look->device->context.ordinal;
     reason.stream = xseg_arena_stream(arena)->handle;
-    reason.pool = xseg_pool_shown(arena->pool);
+    reason.pool = xseg_pool_of(extent);
     reason.is_small = arena->is_small;
     reason.is_expandable = xseg_extent_is_expandable(extent);
     reason.base = (void *)(uintptr_t)base; /* NOLINT(performance-no-int-to-ptr) */
@@ -403,8 +403,9 @@ xseg_status xseg_explain_device(struct xseg_device *device, const struct xseg_co
 
 /* --- Blocks. --- */
 
-/* The segment with the lowest addresses that reaches behind the cursor, or NULL. */
-static const struct xseg_extent *extent_after(const struct xseg_arena *arena, uint64_t cursor)
+/* The segment with the lowest addresses that reaches behind the cursor, and is of a pool, or NULL. */
+static const struct xseg_extent *extent_after(const struct xseg_arena *arena,
+                                              const struct xseg_pool *pool, uint64_t cursor)
 {
     const struct xseg_extent *lowest = NULL;
 
@@ -413,7 +414,7 @@ static const struct xseg_extent *extent_after(const struct xseg_arena *arena, ui
         const struct xseg_extent *extent = XSEG_CONTAINER(node, struct xseg_extent, link);
         const struct xseg_segment *segment = &extent->segment;
 
-        if (segment->base + segment->bytes > cursor &&
+        if (segment->base + segment->bytes > cursor && (pool == NULL || pool == segment->owner) &&
             (lowest == NULL || segment->base < lowest->segment.base))
             lowest = extent;
     }
@@ -427,8 +428,7 @@ size_t xseg_explain_blocks(struct xseg_arena *arena, const struct xseg_pool *poo
     size_t count = 0;
 
     xseg_arena_lock(arena);
-    while ((pool == NULL || pool == arena->pool) && count < most &&
-           (extent = extent_after(arena, *cursor)) != NULL) {
+    while (count < most && (extent = extent_after(arena, pool, *cursor)) != NULL) {
         const uint64_t from = xseg_max(*cursor, extent->segment.base);
         struct xseg_part part = xseg_walk_at(extent, from);
 

@@ -97,7 +97,7 @@ void xseg_garbage_collect(struct xseg_device *device, const struct xseg_config *
     if (xseg_pending_captures(&device->pending))
         return;
     do {
-        round = (struct round){.device = device, .now = atomic_load(&device->pool.searches)};
+        round = (struct round){.device = device, .now = atomic_load(&device->searches)};
         if (xseg_device_physical(device) <= trigger)
             return;
         xseg_device_visit_arenas(device, add_ages, &round);

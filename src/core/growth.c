@@ -57,7 +57,7 @@ static xseg_status announce(struct xseg_extent *extent, bool cover)
     if (cover && !xseg_extent_cover(extent, 0, extent->segment.bytes))
         goto end_tables;
     extent->segment.owner = arena->pool;
-    extent->segment.is_exportable = arena->pool->options.exportable;
+    extent->segment.is_exportable = arena->pool->body->options.exportable;
     atomic_store_explicit(&extent->base, extent->segment.base, memory_order_relaxed);
     xseg_arena_lock(arena);
     if (xseg_arena_stock(arena, &arena->blocks, 2)) {
@@ -101,10 +101,10 @@ static xseg_status announce_reserved(struct xseg_extent *extent, xseg_status sta
 xseg_status xseg_growth_check_pool(struct xseg_pool *pool, uint64_t more)
 {
     const uint64_t limit = xseg_pool_limit(pool);
-    const uint64_t has = atomic_load_explicit(&pool->reserved, memory_order_relaxed);
+    const uint64_t has = atomic_load_explicit(&pool->body->reserved, memory_order_relaxed);
 
-    pool->is_full = has > limit || more > limit - has;
-    if (!pool->is_full)
+    pool->body->is_full = has > limit || more > limit - has;
+    if (!pool->body->is_full)
         return XSEG_OK;
     return xseg_refusal_fail(pool, XSEG_REFUSER_POOL, more);
 }
@@ -112,7 +112,7 @@ xseg_status xseg_growth_check_pool(struct xseg_pool *pool, uint64_t more)
 xseg_status xseg_growth_check(struct xseg_pool *pool, const struct xseg_config *config,
                               uint64_t more, uint64_t covered)
 {
-    struct xseg_device *device = pool->device;
+    struct xseg_device *device = pool->body->device;
     const uint64_t limit = xseg_device_limit(device, config);
     const uint64_t physical = xseg_device_physical(device);
     const uint64_t total = device->context.total_bytes;
@@ -157,8 +157,9 @@ static xseg_status make_classic(struct xseg_arena *arena, struct xseg_segment *s
 
     if (!xseg_pool_has_own_memory(arena->pool))
         return xseg_segment_allocate(segment, &device->context, &device->pages, bytes);
-    status = xseg_segment_borrow(segment, &device->context, &device->pages, bytes,
-                                 &arena->pool->options.memory, xseg_arena_stream(arena)->handle);
+    status =
+        xseg_segment_borrow(segment, &device->context, &device->pages, bytes,
+                            &arena->pool->body->options.memory, xseg_arena_stream(arena)->handle);
     if (status != XSEG_OK || are_nobodys(device, segment->base, bytes))
         return status;
     status = xseg_fail(XSEG_ERR_ARGUMENT,

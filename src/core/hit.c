@@ -98,9 +98,9 @@ bool xseg_hit_alloc_in(struct xseg_allocator *allocator, struct xseg_pool *pool,
                        xseg_stream handle, void **out) XSEG_UNCHECKED
 {
     const struct xseg_config *config = xseg_allocator_config(allocator);
-    struct xseg_device *device = pool->device;
+    struct xseg_device *device = pool->body->device;
 
-    if (!config->has_plain_hits || pool->options.no_split || xseg_pool_has_own_memory(pool) ||
+    if (!config->has_plain_hits || pool->no_split || xseg_pool_has_own_memory(pool) ||
         bytes - 1 >= XSEG_SIZE_ABSURD - 1 || xseg_pending_captures(&device->pending) ||
         atomic_load_explicit(&device->context.hindrances, memory_order_relaxed) != 0)
         return false;
@@ -111,7 +111,8 @@ bool xseg_hit_alloc_in(struct xseg_allocator *allocator, struct xseg_pool *pool,
     if (arena == NULL)
         return false;
     xseg_arena_lock(arena);
-    const uint64_t base = arena->is_paused ? 0 : xseg_hit_serve(config, arena, bytes);
+    const uint64_t base =
+        arena->is_paused || arena->pool != pool ? 0 : xseg_hit_serve(config, arena, bytes);
     xseg_arena_unlock(arena);
     if (base == 0)
         return false;

@@ -88,20 +88,20 @@ static xseg_status steal_waiting(struct xseg_arena *arena, const struct xseg_nee
 static xseg_status borrow(struct xseg_arena *arena, const struct xseg_need *need,
                           struct xseg_grant *out)
 {
-    struct xseg_pool *pool =
+    struct xseg_pool_body *body =
         atomic_load_explicit(&arena->device->private_pools, memory_order_acquire);
     struct xseg_need wanted = *need;
 
     /* What is in a lender's block would change pool with it. */
     if (arena->pool->is_private || need->keep || need->config->scrub)
         return XSEG_OK;
-    for (; pool != NULL && out->base == 0; pool = atomic_load(&pool->next)) {
+    for (; body != NULL && out->base == 0; body = atomic_load(&body->next)) {
         struct xseg_arena *lender =
-            xseg_pool_may_lend(pool)
-                ? xseg_pool_find_arena(pool, xseg_arena_stream(arena), arena->is_small)
+            xseg_pool_may_lend(body->pool)
+                ? xseg_pool_find_arena(body->pool, xseg_arena_stream(arena), arena->is_small)
                 : NULL;
 
-        wanted.no_split = pool->options.no_split;
+        wanted.no_split = body->pool->no_split;
         const xseg_status status = lender != NULL ? xseg_arena_lend(lender, &wanted, out) : XSEG_OK;
         if (status != XSEG_OK)
             return status;
@@ -183,7 +183,7 @@ static rung *const *choose_rungs(const struct xseg_arena *arena, const struct xs
         return alone_rungs;
     if (xseg_pending_captures(&arena->device->pending))
         return need->expandable ? capture_rungs : classic_capture_rungs;
-    if (arena->pool->is_full)
+    if (arena->pool->body->is_full)
         return need->expandable ? full_pool_rungs : classic_full_pool_rungs;
     return need->expandable ? expandable_rungs : classic_rungs;
 }
@@ -251,7 +251,8 @@ static bool device_is_short(const struct xseg_arena *arena, xseg_status refused)
 {
     if (xseg_pool_has_own_memory(arena->pool))
         return false;
-    return refused == XSEG_ERR_NO_MEMORY || (refused == XSEG_ERR_LIMIT && !arena->pool->is_full);
+    return refused == XSEG_ERR_NO_MEMORY ||
+           (refused == XSEG_ERR_LIMIT && !arena->pool->body->is_full);
 }
 
 /*
@@ -266,7 +267,7 @@ static xseg_status overcome(struct xseg_arena *arena, const struct xseg_need *ne
     bool spared = true;
 
     device->is_short = device->is_short || device_is_short(arena, refused);
-    if (device->is_short && need->expandable && !arena->pool->is_full)
+    if (device->is_short && need->expandable && !arena->pool->body->is_full)
         atomic_store_explicit(&device->asks_late, true, memory_order_relaxed);
     if (!need->is_alone && !xseg_pending_captures(&device->pending))
         status = take_finished(arena, need, out);
@@ -328,6 +329,11 @@ xseg_status xseg_ladder_alloc(struct xseg_arena *arena, const struct xseg_need *
     bool rejected = false, says = false;
 
     xseg_lock_take(&device->growth_lock);
+    if (!xseg_arena_is_for(arena, need)) {
+        xseg_lock_give(&device->growth_lock);
+        return XSEG_OK;
+    }
+    arena->misses++;
     xseg_status status = serve(arena, need, out);
     if (status == XSEG_ERR_NO_ADDRESSES)
         status = do_with_fewer_addresses(arena, need, out, &says);
@@ -342,6 +348,7 @@ xseg_status xseg_ladder_alloc(struct xseg_arena *arena, const struct xseg_need *
         xseg_trace_note(arena, XSEG_TRACE_OOM, 0, need->requested);
         status = xseg_shortage_fail(arena, need, status, rejected);
     }
+    arena->misses--;
     xseg_lock_give(&device->growth_lock);
     if (says)
         say_addresses_are_short(device);

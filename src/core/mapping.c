@@ -35,7 +35,7 @@ static struct xseg_mapping begin(const struct xseg_extent *extent, uint32_t gran
         .page_bytes = segment->bytes,
         .generation = generation_at(segment, granule),
         .stream = xseg_arena_stream(arena)->handle,
-        .pool = xseg_pool_shown(arena->pool),
+        .pool = xseg_pool_of(extent),
         .is_expandable = xseg_segment_is_expandable(segment),
     };
 }
@@ -112,14 +112,15 @@ static void collect_arena(void *self, struct xseg_arena *arena)
 {
     struct collection *collection = self;
 
-    if ((collection->pool != NULL && arena->pool != collection->pool) ||
-        (collection->stream != NULL && xseg_arena_stream(arena) != collection->stream))
+    if (collection->stream != NULL && xseg_arena_stream(arena) != collection->stream)
         return;
     XSEG_LIST_FOR(node, &arena->extents)
     {
         const struct xseg_extent *extent = XSEG_CONTAINER(node, struct xseg_extent, link);
         struct xseg_mapping mapping;
 
+        if (collection->pool != NULL && extent->segment.owner != collection->pool)
+            continue;
         for (uint32_t at = 0, end = xseg_mapping_granules(extent);
              collection->status == XSEG_OK && xseg_mapping_next(extent, &at, end, &mapping);) {
             note_held(extent, at, &mapping);

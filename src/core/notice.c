@@ -117,9 +117,9 @@ void xseg_notice_stretch(const struct xseg_stretch *stretch)
 
 void xseg_notice_pool(struct xseg_pool *pool, bool leaves)
 {
-    struct xseg_device *device = pool->device;
+    struct xseg_device *device = pool->body->device;
     struct saved saved;
-    struct xseg_arena *arena = atomic_load_explicit(&pool->arenas, memory_order_acquire);
+    struct xseg_arena *arena = atomic_load_explicit(&pool->body->arenas, memory_order_acquire);
 
     if (!xseg_notice_is_wanted(device))
         return;

@@ -136,15 +136,15 @@ static xseg_status judge(const struct obstacles *found)
 xseg_status xseg_obstacle_close(struct xseg_pool *pool)
 {
     struct obstacles found = {.status = XSEG_OK};
-    struct questions questions = {pool->device, &found};
+    struct questions questions = {pool->body->device, &found};
 
-    xseg_pending_poll(&pool->device->pending);
-    xseg_pool_visit_arenas(pool, close_arena, &found);
-    xseg_streams_visit(&pool->device->streams, ask_stream, &questions);
+    xseg_pending_poll(&pool->body->device->pending);
+    xseg_pool_visit_arenas(pool->body, close_arena, &found);
+    xseg_streams_visit(&pool->body->device->streams, ask_stream, &questions);
     return judge(&found);
 }
 
 void xseg_obstacle_open(struct xseg_pool *pool)
 {
-    xseg_pool_visit_arenas(pool, open_arena, NULL);
+    xseg_pool_visit_arenas(pool->body, open_arena, NULL);
 }

@@ -31,7 +31,8 @@ typedef void visit(struct move *move, struct xseg_segment *segment);
 
 static void visit_segments(struct move *move, visit *each)
 {
-    struct xseg_arena *arena = atomic_load_explicit(&move->pool->arenas, memory_order_acquire);
+    struct xseg_arena *arena =
+        atomic_load_explicit(&move->pool->body->arenas, memory_order_acquire);
 
     for (; arena != NULL; arena = atomic_load_explicit(&arena->next, memory_order_relaxed))
         XSEG_LIST_FOR(node, &arena->extents)
@@ -70,7 +71,7 @@ static xseg_status check_captures(const struct xseg_device *device)
 
 static xseg_status check_begin(const struct xseg_pool *pool)
 {
-    const struct xseg_device *device = pool->device;
+    const struct xseg_device *device = pool->body->device;
 
     if (xseg_context_is_lost(&device->context))
         return xseg_driver_fail_lost(&device->context);
@@ -82,10 +83,10 @@ static xseg_status check_begin(const struct xseg_pool *pool)
 
 xseg_status xseg_pause_check(const struct xseg_pool *pool)
 {
-    if (pool->state == XSEG_POOL_RUNS)
+    if (pool->body->state == XSEG_POOL_RUNS)
         return XSEG_OK;
     return xseg_fail(XSEG_ERR_PAUSED,
-                     pool->state == XSEG_POOL_PAUSED
+                     pool->body->state == XSEG_POOL_PAUSED
                          ? "the pool is paused: xseg_pool_resume() brings its memory back"
                          : "the pool is being paused or resumed by another thread");
 }
@@ -105,7 +106,7 @@ static void settle_arena(void *self, struct xseg_arena *arena)
     xseg_arena_lock(arena);
     const uint64_t before = arena->away;
     arena->away = away;
-    atomic_fetch_add_explicit(&pool->device->away, away - before, memory_order_relaxed);
+    atomic_fetch_add_explicit(&pool->body->device->away, away - before, memory_order_relaxed);
     if (away > before)
         xseg_counts_down(&arena->counts, XSEG_COUNT_RESERVED_BYTES, away - before);
     if (away < before)
@@ -122,8 +123,8 @@ static void settle(struct move *move, enum xseg_pool_state state)
 {
     struct xseg_pool *pool = move->pool;
 
-    xseg_pool_visit_arenas(pool, settle_arena, pool);
-    pool->state = state;
+    xseg_pool_visit_arenas(pool->body, settle_arena, pool);
+    pool->body->state = state;
     if (state == XSEG_POOL_RUNS)
         xseg_obstacle_open(pool);
 }
@@ -246,7 +247,7 @@ static xseg_status undo_leave(struct move *move, xseg_status status)
     visit_segments(move, return_segment);
     if (move->status == XSEG_OK)
         return xseg_fail(status, "%s", reason);
-    move->pool->contents = move->contents;
+    move->pool->body->contents = move->contents;
     settle(move, XSEG_POOL_PAUSED);
     return xseg_fail(status,
                      "%s; the driver did not let this be undone, so the pool is paused, with its "
@@ -262,7 +263,7 @@ static xseg_status leave(struct move *move)
     if (move->status != XSEG_OK)
         return undo_leave(move, move->status);
     visit_segments(move, drop_segment);
-    move->pool->contents = move->contents;
+    move->pool->body->contents = move->contents;
     if (move->contents != NULL)
         xseg_contents_rest(move->contents);
     settle(move, XSEG_POOL_PAUSED);
@@ -295,15 +296,15 @@ static xseg_status pause(struct move *move, enum xseg_keep keep, const char *pat
 
 xseg_status xseg_pause_begin(struct xseg_pool *pool, enum xseg_keep keep, const char *path)
 {
-    struct xseg_device *device = pool->device;
+    struct xseg_device *device = pool->body->device;
     struct move move = {.device = device, .pool = pool};
 
     xseg_lock_take(&device->growth_lock);
     xseg_status status = check_begin(pool);
     if (status == XSEG_OK) {
-        pool->state = XSEG_POOL_MOVES;
+        pool->body->state = XSEG_POOL_MOVES;
         status = pause(&move, keep, path);
-        if (pool->state == XSEG_POOL_MOVES) {
+        if (pool->body->state == XSEG_POOL_MOVES) {
             if (move.is_told)
                 xseg_notice_pool(pool, false);
             settle(&move, XSEG_POOL_RUNS);
@@ -392,7 +393,7 @@ static xseg_status resume(struct move *move)
 
     if (status == XSEG_OK) {
         visit_segments(move, arrive_segment);
-        move->pool->contents = NULL;
+        move->pool->body->contents = NULL;
         forget_contents(move->contents);
         xseg_notice_pool(move->pool, false);
         settle(move, XSEG_POOL_RUNS);
@@ -408,22 +409,22 @@ static xseg_status resume(struct move *move)
 
 xseg_status xseg_pause_end(struct xseg_pool *pool)
 {
-    struct xseg_device *device = pool->device;
+    struct xseg_device *device = pool->body->device;
     struct move move = {.device = device, .pool = pool};
     xseg_status status = XSEG_OK;
 
     xseg_lock_take(&device->growth_lock);
     if (xseg_context_is_lost(&device->context))
         status = xseg_driver_fail_lost(&device->context);
-    else if (pool->state == XSEG_POOL_RUNS)
+    else if (pool->body->state == XSEG_POOL_RUNS)
         status = xseg_fail(XSEG_ERR_ARGUMENT, "the pool is not paused");
-    else if (pool->state == XSEG_POOL_MOVES)
+    else if (pool->body->state == XSEG_POOL_MOVES)
         status = xseg_pause_check(pool);
     if (status == XSEG_OK)
         status = check_captures(device);
     if (status == XSEG_OK) {
-        pool->state = XSEG_POOL_MOVES;
-        move.contents = pool->contents;
+        pool->body->state = XSEG_POOL_MOVES;
+        move.contents = pool->body->contents;
         status = resume(&move);
     }
     xseg_lock_give(&device->growth_lock);
@@ -457,26 +458,26 @@ static void forget_arena(void *self, struct xseg_arena *arena)
     }
 }
 
-static void forget(struct xseg_pool *pool)
+static void forget(struct xseg_pool_body *body)
 {
-    xseg_pool_visit_arenas(pool, forget_arena, NULL);
-    forget_contents(pool->contents);
-    pool->contents = NULL;
-    pool->state = XSEG_POOL_RUNS;
+    xseg_pool_visit_arenas(body, forget_arena, NULL);
+    forget_contents(body->contents);
+    body->contents = NULL;
+    body->state = XSEG_POOL_RUNS;
 }
 
 static void forget_some(struct xseg_device *device, bool all)
 {
-    struct xseg_pool *pool = atomic_load_explicit(&device->private_pools, memory_order_acquire);
+    struct xseg_pool_body *body = atomic_load(&device->private_pools);
 
-    for (; pool != NULL; pool = pool->next) {
+    for (; body != NULL; body = atomic_load(&body->next)) {
         uint64_t active = 0;
 
-        if (pool->state != XSEG_POOL_PAUSED || (!all && !xseg_pool_is_retired(pool)))
+        if (body->state != XSEG_POOL_PAUSED || (!all && !xseg_pool_is_retired(body->pool)))
             continue;
-        xseg_pool_visit_arenas(pool, add_active, &active);
+        xseg_pool_visit_arenas(body, add_active, &active);
         if (all || active == 0)
-            forget(pool);
+            forget(body);
     }
 }
 
@@ -492,10 +493,10 @@ void xseg_pause_forget_all(struct xseg_device *device)
 
 void xseg_pause_abandon(struct xseg_device *device)
 {
-    struct xseg_pool *pool = atomic_load_explicit(&device->private_pools, memory_order_acquire);
+    struct xseg_pool_body *body = atomic_load(&device->private_pools);
 
-    for (; pool != NULL; pool = pool->next) {
-        forget_contents(pool->contents);
-        pool->contents = NULL;
+    for (; body != NULL; body = atomic_load(&body->next)) {
+        forget_contents(body->contents);
+        body->contents = NULL;
     }
 }

@@ -5,33 +5,68 @@
 
 #include "src/base/error.h"
 #include "src/core/device.h"
+#include "src/core/retire.h"
 
-void xseg_pool_init(struct xseg_pool *pool, struct xseg_device *device,
+/* Who found the body by another pool that it was of may still read what is atomic, and the device. */
+void xseg_pool_init(struct xseg_pool *pool, struct xseg_pool_body *body,
                     const struct xseg_pool_options *options)
 {
-    memset(pool, 0, sizeof(*pool));
-    pool->device = device;
+    const struct xseg_pool_options plain = XSEG_POOL_OPTIONS_INIT;
+
+    xseg_list_init(&body->retired);
+    body->options = options != NULL ? *options : plain;
+    body->is_full = false;
+    body->state = XSEG_POOL_RUNS;
+    body->contents = NULL;
+    atomic_store(&body->limit,
+                 body->options.limit_bytes == 0 ? UINT64_MAX : body->options.limit_bytes);
+    atomic_store(&body->is_captured, false);
+    atomic_store(&body->arenas, NULL);
+    atomic_store(&body->reserved, 0);
+    atomic_store(&body->reserved_peak, 0);
+    atomic_store(&body->pool, pool);
     pool->is_private = options != NULL;
-    if (options != NULL)
-        pool->options = *options;
-    atomic_init(&pool->limit,
-                pool->options.limit_bytes == 0 ? UINT64_MAX : pool->options.limit_bytes);
-    atomic_init(&pool->holders, 1);
+    pool->no_split = body->options.no_split;
+    pool->has_own_memory = body->options.memory.alloc != NULL;
+    atomic_store(&pool->holders, 1);
+    atomic_store(&pool->body, body);
 }
 
-void xseg_pool_fini(struct xseg_pool *pool)
+void xseg_pool_link(struct xseg_pool_body *body)
 {
-    struct xseg_arena *arena = atomic_load(&pool->arenas), *next;
+    struct xseg_device *device = body->device;
+    struct xseg_pool_body *next = atomic_load(&device->private_pools);
+
+    atomic_store(&body->next, next);
+    body->place = &device->private_pools;
+    if (next != NULL)
+        next->place = &body->next;
+    atomic_store(&device->private_pools, body);
+}
+
+void xseg_pool_unlink(struct xseg_pool_body *body)
+{
+    struct xseg_pool_body *next = atomic_load(&body->next);
+
+    /* Whoever looks at it right now goes on to the next one from there. */
+    atomic_store(body->place, next);
+    if (next != NULL)
+        next->place = body->place;
+}
+
+void xseg_pool_fini(struct xseg_pool_body *body)
+{
+    struct xseg_arena *arena = atomic_load(&body->arenas), *next;
 
     for (; arena != NULL; arena = next) {
         next = atomic_load(&arena->next);
         xseg_arena_destroy(arena);
     }
-    atomic_store(&pool->arenas, NULL);
+    atomic_store(&body->arenas, NULL);
 }
 
-/* Where an arena has moved to another pool meanwhile, that one's list goes on, with arenas that the
- * first arena of this list does not publish. */
+/* Where an arena has moved to another pool meanwhile, which visitors (retire.h) do not meet, that one's list
+ * goes on, with arenas that the first arena of this list does not publish. */
 static struct xseg_arena *next_arena(const struct xseg_arena *arena)
 {
     return atomic_load_explicit(&arena->next, memory_order_acquire);
@@ -40,131 +75,85 @@ static struct xseg_arena *next_arena(const struct xseg_arena *arena)
 struct xseg_arena *xseg_pool_find_arena(struct xseg_pool *pool,
                                         const struct xseg_known_stream *stream, bool is_small)
 {
-    struct xseg_arena *arena = atomic_load_explicit(&pool->arenas, memory_order_acquire);
+    struct xseg_arena *arena = atomic_load_explicit(&pool->body->arenas, memory_order_acquire);
 
     while (arena != NULL && (xseg_arena_stream(arena) != stream || arena->is_small != is_small))
         arena = next_arena(arena);
     return arena;
 }
 
-/* --- Arenas of retired pools, for others. --- */
+/* --- Making arenas. --- */
 
-/* Take an arena out of a retired pool if nothing is in it.  GROWTH and TABLE are held. */
-static struct xseg_arena *take_spent(struct xseg_pool *pool, bool is_small)
-{
-    _Atomic(struct xseg_arena *) *place = &pool->arenas;
-
-    for (struct xseg_arena *arena = atomic_load(place); arena != NULL; arena = atomic_load(place)) {
-        if (arena->is_small == is_small && xseg_list_is_empty(&arena->extents)) {
-            atomic_store(place, atomic_load(&arena->next));
-            return arena;
-        }
-        place = &arena->next;
-    }
-    return NULL;
-}
-
-/* One that is paused may come back. */
-static bool is_spent(const struct xseg_pool *pool)
-{
-    return !pool->is_alone && xseg_pool_is_retired(pool) && pool->state == XSEG_POOL_RUNS;
-}
-
-/* The same out of any retired pool of the device; those that have none any more are buried. */
-static struct xseg_arena *find_spent(struct xseg_device *device, bool is_small)
-{
-    _Atomic(struct xseg_pool *) *place = &device->private_pools;
-    struct xseg_arena *arena = NULL;
-    struct xseg_pool *pool;
-
-    while (arena == NULL && (pool = atomic_load(place)) != NULL) {
-        if (is_spent(pool))
-            arena = take_spent(pool, is_small);
-        if (!is_spent(pool) || atomic_load(&pool->arenas) != NULL) {
-            place = &pool->next;
-            continue;
-        }
-        /* Whoever looks at it right now goes on to the next one from there. */
-        atomic_store(place, atomic_load(&pool->next));
-        pool->buried = device->buried;
-        device->buried = pool;
-    }
-    return arena;
-}
-
-/* A spent arena becomes one of another pool. */
+/* One that was another pool's becomes this one's. */
 static void move_in(struct xseg_arena *arena, struct xseg_pool *pool,
                     struct xseg_known_stream *stream)
 {
     xseg_arena_lock(arena);
     arena->pool = pool;
-    arena->is_paused = false;
     atomic_store_explicit(&arena->stream, stream, memory_order_release);
-    arena->fenced = arena->passed = 0;
     memset(&arena->lent, 0, sizeof(arena->lent));
     for (unsigned i = 0; i < XSEG_COUNTS; i++)
         arena->up_before[i] = xseg_counts_increases(&arena->counts, (enum xseg_count)i);
     xseg_arena_unlock(arena);
 }
 
-/* A spent arena for a private pool, or NULL.  No lock is held but, perhaps, GROWTH. */
-static struct xseg_arena *reuse(struct xseg_pool *pool, struct xseg_known_stream *stream,
-                                bool is_small)
+/* One that is spent, or a new one, in no list yet; NULL without host memory. */
+static struct xseg_arena *get(struct xseg_pool *pool, struct xseg_known_stream *stream,
+                              bool is_small)
 {
-    struct xseg_device *device = pool->device;
-    struct xseg_arena *arena;
+    struct xseg_device *device = pool->body->device;
+    struct xseg_arena *arena = NULL;
 
-    if (!pool->is_private || pool->is_alone || !xseg_lock_try(&device->growth_lock))
-        return NULL;
-    xseg_lock_take(&device->table_lock);
-    arena = find_spent(device, is_small);
-    xseg_lock_give(&device->table_lock);
-    if (arena != NULL && arena->fence != NULL) {
-        xseg_pending_lock(&device->pending);
-        xseg_fences_put(&device->pending.fences, arena->fence);
-        xseg_pending_unlock(&device->pending);
-        arena->fence = NULL;
-    }
-    if (arena != NULL)
-        move_in(arena, pool, stream);
-    xseg_lock_give(&device->growth_lock);
+    if (pool->is_private && !pool->is_alone && !pool->is_orphans)
+        arena = xseg_retire_take_arena(device, is_small);
+    if (arena == NULL)
+        return xseg_arena_create(device, pool, stream, is_small);
+    move_in(arena, pool, stream);
     return arena;
 }
 
-/* A new arena, or one that was used before.  TABLE is held. */
-static struct xseg_arena *add(struct xseg_pool *pool, struct xseg_known_stream *stream,
-                              bool is_small, struct xseg_arena *used)
+/* One that get() gave is not needed. */
+static void unget(struct xseg_arena *arena)
 {
-    struct xseg_arena *arena = used;
+    if (arena->counts.totals == NULL)
+        xseg_arena_destroy(arena);
+    else
+        xseg_retire_put_arena(arena);
+}
 
-    if (arena == NULL) {
-        arena = xseg_arena_create(pool->device, pool, stream, is_small);
-        if (arena == NULL)
-            return NULL;
-        xseg_counts_init(&arena->counts, &pool->device->totals, is_small);
-    }
-    atomic_store(&arena->next, atomic_load(&pool->arenas));
-    atomic_store_explicit(&pool->arenas, arena, memory_order_release);
+/* Have a pool that has not ended use an arena, unless another thread was faster.  TABLE is held. */
+static struct xseg_arena *add(struct xseg_pool_body *body, struct xseg_arena *arena)
+{
+    struct xseg_known_stream *stream = xseg_arena_stream(arena);
+    struct xseg_arena *other = xseg_pool_find_arena(body->pool, stream, arena->is_small);
+
+    if (other != NULL)
+        return other;
+    if (arena->counts.totals == NULL)
+        xseg_counts_init(&arena->counts, &body->device->totals, arena->is_small);
+    atomic_store(&arena->next, atomic_load(&body->arenas));
+    atomic_store_explicit(&body->arenas, arena, memory_order_release);
+    if (!body->pool->is_private)
+        atomic_store_explicit(&stream->arena[!arena->is_small], arena, memory_order_release);
     return arena;
 }
 
 static xseg_status make(struct xseg_pool *pool, struct xseg_known_stream *stream, bool is_small,
                         struct xseg_arena **out)
 {
-    struct xseg_device *device = pool->device;
-    struct xseg_arena *const used = reuse(pool, stream, is_small);
-    struct xseg_arena *arena;
+    struct xseg_device *device = pool->body->device;
+    struct xseg_arena *made = get(pool, stream, is_small), *arena = NULL;
 
-    xseg_lock_take(&device->table_lock);
-    arena = xseg_pool_find_arena(pool, stream, is_small);
-    /* Where another thread was faster, the pool has one too many, which takes nothing. */
-    if (arena == NULL || used != NULL)
-        arena = add(pool, stream, is_small, used);
-    if (arena != NULL && !pool->is_private)
-        atomic_store_explicit(&stream->arena[!is_small], arena, memory_order_release);
-    xseg_lock_give(&device->table_lock);
-    if (arena == NULL)
+    if (made == NULL)
         return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for a stream's pool");
+    xseg_lock_take(&device->table_lock);
+    if (!xseg_retire_is_over(pool))
+        arena = add(pool->body, made);
+    xseg_lock_give(&device->table_lock);
+    if (arena != made)
+        unget(made);
+    if (arena == NULL)
+        return xseg_fail(XSEG_ERR_ARGUMENT, "nobody holds the pool any more");
     *out = arena;
     return XSEG_OK;
 }
@@ -182,10 +171,10 @@ xseg_status xseg_pool_arena(struct xseg_pool *pool, struct xseg_known_stream *st
     return XSEG_OK;
 }
 
-void xseg_pool_visit_arenas(struct xseg_pool *pool,
+void xseg_pool_visit_arenas(struct xseg_pool_body *body,
                             void (*visit)(void *self, struct xseg_arena *arena), void *self)
 {
-    struct xseg_arena *arena = atomic_load_explicit(&pool->arenas, memory_order_acquire);
+    struct xseg_arena *arena = atomic_load_explicit(&body->arenas, memory_order_acquire);
 
     for (; arena != NULL; arena = next_arena(arena))
         visit(self, arena);
@@ -204,20 +193,29 @@ void xseg_pool_hand_over(struct xseg_arena *arena, struct xseg_known_stream *str
 
 void xseg_pool_note_growth(struct xseg_pool *pool, uint64_t bytes)
 {
+    struct xseg_pool_body *body = pool->body;
     const uint64_t reserved =
-        atomic_fetch_add_explicit(&pool->reserved, bytes, memory_order_relaxed) + bytes;
+        atomic_fetch_add_explicit(&body->reserved, bytes, memory_order_relaxed) + bytes;
 
-    if (reserved > atomic_load_explicit(&pool->reserved_peak, memory_order_relaxed))
-        atomic_store_explicit(&pool->reserved_peak, reserved, memory_order_relaxed);
-    atomic_fetch_add_explicit(&pool->device->reserved, bytes, memory_order_relaxed);
-    atomic_fetch_add_explicit(&pool->device->grown, 1, memory_order_relaxed);
+    if (reserved > atomic_load_explicit(&body->reserved_peak, memory_order_relaxed))
+        atomic_store_explicit(&body->reserved_peak, reserved, memory_order_relaxed);
+    atomic_fetch_add_explicit(&body->device->reserved, bytes, memory_order_relaxed);
+    atomic_fetch_add_explicit(&body->device->grown, 1, memory_order_relaxed);
 }
 
 void xseg_pool_note_shrink(struct xseg_pool *pool, uint64_t bytes)
 {
-    atomic_fetch_sub_explicit(&pool->reserved, bytes, memory_order_relaxed);
-    atomic_fetch_sub_explicit(&pool->device->reserved, bytes, memory_order_relaxed);
-    atomic_fetch_add_explicit(&pool->device->shrunk, 1, memory_order_relaxed);
+    struct xseg_pool_body *body = pool->body;
+
+    atomic_fetch_sub_explicit(&body->reserved, bytes, memory_order_relaxed);
+    atomic_fetch_sub_explicit(&body->device->reserved, bytes, memory_order_relaxed);
+    atomic_fetch_add_explicit(&body->device->shrunk, 1, memory_order_relaxed);
+}
+
+void xseg_pool_move_reserved(struct xseg_pool *from, struct xseg_pool *to, uint64_t bytes)
+{
+    atomic_fetch_sub_explicit(&from->body->reserved, bytes, memory_order_relaxed);
+    atomic_fetch_add_explicit(&to->body->reserved, bytes, memory_order_relaxed);
 }
 
 bool xseg_pool_hold(struct xseg_pool *pool)
@@ -226,16 +224,6 @@ bool xseg_pool_hold(struct xseg_pool *pool)
 
     while (holders != 0)
         if (atomic_compare_exchange_weak(&pool->holders, &holders, holders + 1))
-            return true;
-    return false;
-}
-
-bool xseg_pool_let_go(struct xseg_pool *pool)
-{
-    unsigned holders = atomic_load(&pool->holders);
-
-    while (holders != 0)
-        if (atomic_compare_exchange_weak(&pool->holders, &holders, holders - 1))
             return true;
     return false;
 }

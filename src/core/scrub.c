@@ -6,7 +6,8 @@
 struct xseg_page_taker xseg_scrub_taker(const struct xseg_arena *arena)
 {
     struct xseg_device *device = arena->device;
-    struct xseg_page_taker taker = {arena->pool, XSEG_PAGE_ANY, arena->pool->options.exportable};
+    struct xseg_page_taker taker = {arena->pool, XSEG_PAGE_ANY,
+                                    arena->pool->body->options.exportable};
 
     if (!xseg_allocator_config(device->allocator)->scrub)
         return taker;

@@ -207,7 +207,7 @@ xseg_status xseg_stretch_map(struct xseg_pool *pool, struct xseg_stretch *stretc
             xseg_pool_note_growth(pool, block->bytes);
             xseg_trace_note(block->extent->arena, XSEG_TRACE_SEGMENT_MAP, block->base,
                             block->bytes);
-            atomic_fetch_add_explicit(&pool->device->scrubbed, supply.cleared,
+            atomic_fetch_add_explicit(&pool->body->device->scrubbed, supply.cleared,
                                       memory_order_relaxed);
             xseg_fill_busy(block);
         }

@@ -38,3 +38,9 @@ void xseg_trace_note_block(const struct xseg_block *block, enum xseg_trace_actio
     note(arena, xseg_block_is_lent(block) ? NULL : xseg_pool_shown(arena->pool), action,
          block->base, block->requested);
 }
+
+void xseg_trace_note_segment(const struct xseg_extent *extent, enum xseg_trace_action action,
+                             uint64_t base, uint64_t bytes)
+{
+    note(extent->arena, xseg_pool_of(extent), action, base, bytes);
+}

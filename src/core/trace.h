@@ -23,6 +23,10 @@ void xseg_trace_note(const struct xseg_arena *arena, enum xseg_trace_action acti
 void xseg_trace_note_grant(const struct xseg_grant *grant);
 void xseg_trace_note_block(const struct xseg_block *block, enum xseg_trace_action action);
 
+/* The same about a segment: of the pool that it was made for. */
+void xseg_trace_note_segment(const struct xseg_extent *extent, enum xseg_trace_action action,
+                             uint64_t base, uint64_t bytes);
+
 /* Deliver what was noted.  No lock is held. */
 static inline void xseg_trace_deliver(struct xseg_allocator *allocator)
 {

@@ -18,19 +18,48 @@ struct trim {
     xseg_status status; /* the first error of a stream */
 };
 
+/* Whose segments are meant, of an arena that is: NULL, all of them, but among orphans. */
+static const void *owner_in(const struct trim *trim, const struct xseg_arena *arena)
+{
+    return arena->pool->is_orphans ? trim->plan->pool : NULL;
+}
+
+static bool is_owners(void *owner, const struct xseg_block *block)
+{
+    return owner == NULL || block->extent->segment.owner == owner;
+}
+
+/* What an owner has, all of which is cached. */
+static uint64_t orphan_bytes(const struct xseg_arena *arena, const void *owner)
+{
+    uint64_t bytes = 0;
+
+    XSEG_LIST_FOR(node, &arena->extents)
+    {
+        const struct xseg_segment *segment =
+            &XSEG_CONTAINER(node, struct xseg_extent, link)->segment;
+
+        if (segment->owner == owner)
+            bytes += atomic_load_explicit(&segment->mapped, memory_order_relaxed);
+    }
+    return bytes;
+}
+
 /* Of a paused arena none: it is away. */
-static uint64_t cached_bytes(const struct xseg_arena *arena)
+static uint64_t cached_bytes(const struct xseg_arena *arena, const void *owner)
 {
     if (arena->is_paused)
         return 0;
+    if (owner != NULL)
+        return orphan_bytes(arena, owner);
     return xseg_counts_current(&arena->counts, XSEG_COUNT_RESERVED_BYTES) -
            xseg_counts_current(&arena->counts, XSEG_COUNT_ACTIVE_BYTES);
 }
 
-static uint64_t locked_cached_bytes(struct xseg_arena *arena)
+static uint64_t locked_cached_bytes(struct xseg_arena *arena, const void *owner)
 {
     xseg_arena_lock(arena);
-    const uint64_t bytes = cached_bytes(arena);
+    const uint64_t bytes = cached_bytes(arena, owner);
     xseg_arena_unlock(arena);
     return bytes;
 }
@@ -65,7 +94,7 @@ static void add_whole(struct whole *sum, const struct xseg_block *block)
 }
 
 /* What of an arena's cached bytes could go, and what could but is held. */
-static struct whole whole_bytes(struct xseg_arena *arena)
+static struct whole whole_bytes(struct xseg_arena *arena, const void *owner)
 {
     uint64_t bytes = XSEG_SIZE_SMALL_SEGMENT, base = 0;
     struct whole sum = {0, {0, 0}};
@@ -74,13 +103,14 @@ static struct whole whole_bytes(struct xseg_arena *arena)
     while ((block = xseg_arena_cached_from(arena, bytes, base)) != NULL) {
         bytes = block->bytes;
         base = block->base + 1;
-        add_whole(&sum, block);
+        if (is_owners((void *)(uintptr_t)owner, block))
+            add_whole(&sum, block);
     }
     return sum;
 }
 
 /* What is held of it, of an arena where anything is; else nothing is looked at. */
-static struct xseg_segment_held held_bytes(struct xseg_arena *arena)
+static struct xseg_segment_held held_bytes(struct xseg_arena *arena, const void *owner)
 {
     bool any = false;
 
@@ -88,7 +118,7 @@ static struct xseg_segment_held held_bytes(struct xseg_arena *arena)
     {
         any |= xseg_segment_holds(&XSEG_CONTAINER(node, struct xseg_extent, link)->segment);
     }
-    return any ? whole_bytes(arena).held : (struct xseg_segment_held){0, 0};
+    return any ? whole_bytes(arena, owner).held : (struct xseg_segment_held){0, 0};
 }
 
 static void note_held(struct xseg_trimmed *done, struct xseg_segment_held held)
@@ -112,16 +142,18 @@ static uint64_t give_all(struct xseg_block *claimed)
 
 static void trim_arena(struct trim *trim, struct xseg_arena *arena)
 {
-    const struct xseg_trim_wish wish = {XSEG_SIZE_SMALL_SEGMENT, trim->most, NULL, NULL};
+    const void *owner = owner_in(trim, arena);
+    const struct xseg_trim_wish wish = {XSEG_SIZE_SMALL_SEGMENT, trim->most, is_owners,
+                                        (void *)(uintptr_t)owner};
     struct xseg_block *claimed;
     uint64_t claimed_bytes = 0, cached, whole, given;
     bool idle = true;
 
     xseg_arena_lock(arena);
-    const struct xseg_segment_held held = held_bytes(arena);
-    cached = cached_bytes(arena) - held.pinned - held.exported;
+    const struct xseg_segment_held held = held_bytes(arena, owner);
+    cached = cached_bytes(arena, owner) - held.pinned - held.exported;
     note_held(trim->done, held);
-    whole = trim->most == UINT64_MAX ? 0 : whole_bytes(arena).loose;
+    whole = trim->most == UINT64_MAX ? 0 : whole_bytes(arena, owner).loose;
     claimed = xseg_trim_claim(arena, &wish, &claimed_bytes);
     xseg_arena_unlock(arena);
     /* Claiming may have let go of the lock for a moment. */
@@ -169,7 +201,8 @@ static void end_if_retired(struct xseg_arena *arena)
 static bool is_selected(const struct xseg_trim_plan *plan, const struct xseg_arena *arena)
 {
     return (plan->stream == NULL || xseg_arena_stream(arena) == plan->stream) &&
-           (plan->pool == NULL || arena->pool == plan->pool);
+           (plan->pool == NULL || arena->pool == plan->pool ||
+            (arena->pool->is_orphans && xseg_retire_is_over(plan->pool)));
 }
 
 static void visit_arena(void *self, struct xseg_arena *arena)
@@ -180,11 +213,11 @@ static void visit_arena(void *self, struct xseg_arena *arena)
         return;
     trim->done->kept_pending += pending_bytes(arena);
     if (xseg_pending_captures(&trim->device->pending)) {
-        trim->done->kept_capture += locked_cached_bytes(arena);
+        trim->done->kept_capture += locked_cached_bytes(arena, owner_in(trim, arena));
         return;
     }
     if (!may_trim(trim, arena)) {
-        trim->done->kept_pool += locked_cached_bytes(arena);
+        trim->done->kept_pool += locked_cached_bytes(arena, NULL);
         return;
     }
     trim_arena(trim, arena);
@@ -209,8 +242,8 @@ static void count_rest(void *self, struct xseg_arena *arena)
         return;
     trim->done->kept_pending += pending_bytes(arena);
     xseg_arena_lock(arena);
-    const uint64_t cached = cached_bytes(arena);
-    const struct whole whole = whole_bytes(arena);
+    const uint64_t cached = cached_bytes(arena, owner_in(trim, arena));
+    const struct whole whole = whole_bytes(arena, owner_in(trim, arena));
     xseg_arena_unlock(arena);
     if (!may_trim(trim, arena)) {
         trim->done->kept_pool += cached;
@@ -260,8 +293,11 @@ static void add_reserved(void *self, struct xseg_arena *arena)
 
     if (!is_selected(trim->plan, arena))
         return;
+    const void *owner = owner_in(trim, arena);
     xseg_arena_lock(arena);
-    trim->reserved += xseg_counts_current(&arena->counts, XSEG_COUNT_RESERVED_BYTES);
+    trim->reserved += owner != NULL
+                          ? orphan_bytes(arena, owner)
+                          : xseg_counts_current(&arena->counts, XSEG_COUNT_RESERVED_BYTES);
     xseg_arena_unlock(arena);
 }
 
@@ -353,6 +389,7 @@ xseg_status xseg_trim_device(struct xseg_device *device, const struct xseg_trim_
         trim_old(&trim);
     else
         xseg_device_visit_arenas(device, visit_arena, &trim);
+    xseg_retire_look_at_all(device);
 
     /* What left the arenas without reaching the driver is a leftover. */
     const uint64_t now = xseg_leftovers_bytes(&device->leftovers);

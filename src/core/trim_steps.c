@@ -177,7 +177,7 @@ static uint64_t give_segment(struct xseg_arena *arena, struct xseg_block *block)
     (void)xseg_segment_end(&extent->segment); /* kept as a leftover if refused */
     xseg_list_insert(&device->spare_extents, &extent->link);
     xseg_pool_note_shrink(arena->pool, bytes);
-    xseg_trace_note(arena, XSEG_TRACE_SEGMENT_FREE, base, bytes);
+    xseg_trace_note_segment(extent, XSEG_TRACE_SEGMENT_FREE, base, bytes);
     return bytes;
 }
 
@@ -222,7 +222,7 @@ static uint64_t give_pages(struct xseg_arena *arena, struct xseg_block *block, b
         atomic_fetch_sub_explicit(&arena->device->away, gone - reserved, memory_order_relaxed);
         if (reserved > 0)
             xseg_pool_note_shrink(arena->pool, reserved);
-        xseg_trace_note(arena, XSEG_TRACE_SEGMENT_UNMAP, block->base, gone);
+        xseg_trace_note_segment(block->extent, XSEG_TRACE_SEGMENT_UNMAP, block->base, gone);
     }
     (void)xseg_arena_settle(arena, block);
     xseg_arena_unlock(arena);
@@ -231,10 +231,16 @@ static uint64_t give_pages(struct xseg_arena *arena, struct xseg_block *block, b
 
 uint64_t xseg_trim_give(struct xseg_block *block, bool keep)
 {
-    struct xseg_arena *arena = block->extent->arena;
+    struct xseg_extent *extent = block->extent;
+    struct xseg_arena *arena = extent->arena;
 
-    return xseg_extent_is_expandable(block->extent) ? give_pages(arena, block, keep)
-                                                    : give_segment(arena, block);
+    if (!xseg_extent_is_expandable(extent))
+        return give_segment(arena, block);
+    const uint64_t given = give_pages(arena, block, keep);
+    /* An orphan ends with its last page. */
+    if (arena->pool->is_orphans)
+        (void)xseg_trim_end_hole(extent);
+    return given;
 }
 
 void xseg_trim_put_back(struct xseg_arena *arena, struct xseg_block *claimed)
@@ -257,7 +263,7 @@ bool xseg_trim_end_hole(struct xseg_extent *extent)
     struct xseg_arena *arena = extent->arena;
     struct xseg_device *device = arena->device;
 
-    if (arena->pool->state != XSEG_POOL_RUNS)
+    if (arena->pool->body->state != XSEG_POOL_RUNS)
         return false;
     xseg_arena_lock(arena);
     const bool is_hole = extent->first->state == XSEG_BLOCK_HOLE && extent->first->next == NULL &&

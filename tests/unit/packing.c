@@ -8,7 +8,7 @@
 static struct xseg_arena *large_arena(struct xseg_allocator *allocator)
 {
     struct xseg_device *device = xseg_allocator_open_device(allocator, 0);
-    struct xseg_arena *arena = atomic_load(&device->pool.arenas);
+    struct xseg_arena *arena = atomic_load(&device->pool_body.arenas);
 
     while (arena != NULL && arena->is_small)
         arena = atomic_load(&arena->next);

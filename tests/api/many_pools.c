@@ -1,0 +1,374 @@
+/* SPDX-License-Identifier: MIT */
+/* Pools that come and go, by what is counted: host bytes and driver calls, not time. */
+#include <malloc.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "tests/support/scene.h"
+
+#define MIB ((size_t)1 << 20)
+
+/* What stays of a pool that was released, and the first of a chunk of them. */
+#define HANDLE_BYTES 16u
+#define CHUNK_BYTES  ((uint64_t)64 << 10)
+
+static uint64_t reserved(struct xseg_allocator *allocator)
+{
+    return scene_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current;
+}
+
+static uint64_t host_bytes(struct xseg_allocator *allocator)
+{
+    return scene_stats(allocator).host_bytes;
+}
+
+/* Sanitizers have memory of their own for each piece. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define IS_SANITIZED true
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define IS_SANITIZED true
+#endif
+#endif
+#ifndef IS_SANITIZED
+#define IS_SANITIZED false
+#endif
+
+static uint64_t resident_bytes(void)
+{
+    unsigned long all = 0, resident = 0;
+    FILE *file = fopen("/proc/self/statm", "r");
+
+    assert_non_null(file);
+    assert_int_equal(fscanf(file, "%lu %lu", &all, &resident), 2);
+    assert_int_equal(fclose(file), 0);
+    return (uint64_t)resident * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
+static struct xseg_allocator *open_small(const char *config, uint64_t memory)
+{
+    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+
+    settings.memory_bytes = memory;
+    settings.fast = true;
+    return scene_open_on(&settings, config);
+}
+
+/* A pool comes, is used, and goes. */
+static struct xseg_pool *pass(struct xseg_allocator *allocator, size_t bytes)
+{
+    struct xseg_pool *pool = scene_pool(allocator);
+    void *ptr = scene_alloc_in(allocator, pool, bytes, NULL);
+
+    scene_free(allocator, ptr);
+    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    return pool;
+}
+
+static uint64_t all_calls(void)
+{
+    static const char *const names[] = {
+        "cuMemCreate",    "cuMemRelease",        "cuMemMap",           "cuMemUnmap",
+        "cuMemSetAccess", "cuMemAddressReserve", "cuMemAddressFree",   "cuMemAlloc",
+        "cuMemFree",      "cuStreamQuery",       "cuStreamSynchronize"};
+    uint64_t calls = 0;
+
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+        calls += xseg_sim_calls(names[i]);
+    return calls;
+}
+
+/* What so many pools add, once the device's memory has been through them all several times. */
+static void expect_flat(const char *config, size_t bytes, unsigned count)
+{
+    struct xseg_allocator *allocator = open_small(config, 256 * MIB);
+    struct xseg_pool *first = pass(allocator, bytes);
+
+    for (unsigned i = 0; i < 1000; i++)
+        (void)pass(allocator, bytes);
+    const uint64_t before = host_bytes(allocator);
+    uint64_t calls = all_calls();
+    for (unsigned i = 0; i < 1000; i++)
+        (void)pass(allocator, bytes);
+    const uint64_t least = all_calls() - calls;
+    for (unsigned i = 2000; i < count - 1000; i++)
+        (void)pass(allocator, bytes);
+    calls = all_calls();
+    for (unsigned i = 0; i < 1000; i++)
+        (void)pass(allocator, bytes);
+    /* One round of the device's memory more or less may fall into a thousand. */
+    assert_in_range(all_calls() - calls, least / 2, least * 3 / 2);
+    assert_in_range(host_bytes(allocator), 0,
+                    before + (uint64_t)count * HANDLE_BYTES * 4096 / 4095 + 2 * CHUNK_BYTES);
+    /* The first of all of them is still told from the others. */
+    scene_expect_error(xseg_pool_release(first), XSEG_ERR_ARGUMENT, "nobody holds");
+    scene_close(allocator);
+}
+
+static void small_ones_take_sixteen_bytes_each(void **state)
+{
+    (void)state;
+    expect_flat(NULL, 1000, 20000);
+}
+
+static void large_ones_do_as_well(void **state)
+{
+    (void)state;
+    expect_flat(NULL, 5 * MIB, 20000);
+}
+
+static void classic_ones_do_as_well(void **state)
+{
+    (void)state;
+    expect_flat("expandable_segments:False", 1000, 100000);
+}
+
+/* Pools that are never used, or trimmed each time. */
+static void empty_ones_do_as_well(void **state)
+{
+    struct xseg_allocator *allocator = open_small(NULL, 256 * MIB);
+
+    (void)state;
+    scene_free(allocator, scene_alloc(allocator, 100, NULL));
+    (void)pass(allocator, 1000);
+    scene_empty_cache(allocator);
+    const uint64_t before = host_bytes(allocator);
+    for (unsigned i = 0; i < 100000; i++)
+        assert_int_equal(xseg_pool_release(scene_pool(allocator)), XSEG_OK);
+    for (unsigned i = 0; i < 2000; i++) {
+        (void)pass(allocator, 1000);
+        scene_empty_cache(allocator);
+    }
+    assert_in_range(host_bytes(allocator), 0,
+                    before + (uint64_t)102000 * HANDLE_BYTES * 4096 / 4095 + 2 * CHUNK_BYTES);
+    scene_close(allocator);
+}
+
+/* While memory lasts, what a pool had cached stays reserved; a few hundred bytes know of it. */
+static void cached_memory_takes_little(void **state)
+{
+    /* Meson has the heap filled, which touches what nobody would. */
+    assert_int_equal(mallopt(M_PERTURB, 0), 1);
+    struct xseg_allocator *allocator = open_small(NULL, 0);
+
+    (void)state;
+    for (unsigned i = 0; i < 100; i++)
+        (void)pass(allocator, 1000);
+    const uint64_t before = host_bytes(allocator);
+    const uint64_t resident = resident_bytes();
+    for (unsigned i = 0; i < 3000; i++)
+        (void)pass(allocator, 1000);
+    assert_int_equal(reserved(allocator), 3100 * 2 * MIB);
+    assert_in_range(host_bytes(allocator), 0, before + 3000 * 1024 + CHUNK_BYTES);
+    /* The simulator's records are in there as well, but little of its tables on a device that large. */
+    if (!IS_SANITIZED)
+        assert_in_range(resident_bytes(), 0, resident + 3000 * 8192);
+    scene_empty_cache(allocator);
+    assert_int_equal(reserved(allocator), 0);
+    assert_int_equal(scene_stats(allocator).address_bytes, 0);
+    scene_close(allocator);
+}
+
+/* Blocks keep a pool; when they are gone, others that come and go see to it. */
+static void pools_that_are_released_first_end_as_well(void **state)
+{
+    struct xseg_allocator *allocator = open_small(NULL, 1024 * MIB);
+    uint64_t before = 0;
+    void *ptr[200];
+
+    (void)state;
+    for (unsigned round = 0; round < 20; round++) {
+        for (unsigned i = 0; i < 200; i++) {
+            struct xseg_pool *pool = scene_pool(allocator);
+
+            ptr[i] = scene_alloc_in(allocator, pool, 1000, NULL);
+            assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+            assert_ptr_equal(scene_block(allocator, ptr[i]).pool, pool);
+        }
+        for (unsigned i = 0; i < 200; i++)
+            scene_free(allocator, ptr[i]);
+        for (unsigned i = 0; i < 200; i++)
+            assert_int_equal(xseg_pool_release(scene_pool(allocator)), XSEG_OK);
+        if (round == 4)
+            before = host_bytes(allocator);
+    }
+    assert_in_range(host_bytes(allocator), 0, before + 15 * 400 * HANDLE_BYTES + CHUNK_BYTES);
+    assert_int_equal(scene_stats(allocator).active[XSEG_STAT_ALL].current, 0);
+    scene_empty_cache(allocator);
+    assert_int_equal(reserved(allocator), 0);
+    scene_close(allocator);
+}
+
+/* --- What is left of them. --- */
+
+struct found {
+    const struct xseg_pool *pool;
+    uint64_t bytes, mapped;
+};
+
+static bool add_block(void *context, const struct xseg_block_info *block)
+{
+    struct found *found = context;
+
+    assert_ptr_equal(block->pool, found->pool);
+    found->bytes += block->state == XSEG_BLOCK_CACHED ? block->bytes : 0;
+    return true;
+}
+
+static bool add_mapping(void *context, const struct xseg_mapping *mapping)
+{
+    struct found *found = context;
+
+    assert_ptr_equal(mapping->pool, found->pool);
+    found->mapped += mapping->bytes;
+    return true;
+}
+
+static void cached_memory_says_whose_it_was(void **state)
+{
+    struct xseg_allocator *allocator = open_small(NULL, 1024 * MIB);
+    struct xseg_pool *one = pass(allocator, 1000), *two = pass(allocator, 5 * MIB);
+    struct xseg_trimmed done = XSEG_TRIMMED_INIT;
+    struct xseg_explained sums = XSEG_EXPLAINED_INIT;
+    struct xseg_where where = XSEG_WHERE_ANY;
+    struct found found = {.pool = two};
+
+    (void)state;
+    where.pool = two;
+    assert_int_equal(xseg_walk(allocator, &where, add_block, &found), XSEG_OK);
+    assert_int_equal(xseg_mappings(allocator, &where, add_mapping, &found), XSEG_OK);
+    assert_int_equal(found.bytes, 20 * MIB);
+    assert_int_equal(found.mapped, 20 * MIB);
+    assert_int_equal(xseg_explain(allocator, &where, NULL, NULL, &sums), XSEG_OK);
+    assert_int_equal(sums.reserved, 20 * MIB);
+    assert_int_equal(xseg_trim(allocator, &where, NULL, &done), XSEG_OK);
+    assert_int_equal(done.returned, 20 * MIB);
+    assert_int_equal(done.left, 0);
+    assert_int_equal(reserved(allocator), 2 * MIB);
+    where.pool = one;
+    done = (struct xseg_trimmed)XSEG_TRIMMED_INIT;
+    assert_int_equal(xseg_trim(allocator, &where, NULL, &done), XSEG_OK);
+    assert_int_equal(done.returned, 2 * MIB);
+    assert_int_equal(reserved(allocator), 0);
+    scene_close(allocator);
+}
+
+static void what_has_ended_is_refused(void **state)
+{
+    struct xseg_allocator *allocator = open_small(NULL, 1024 * MIB);
+    struct xseg_pool *pool = pass(allocator, 1000);
+    struct xseg_limits limits = XSEG_LIMITS_INIT;
+    struct xseg_stats stats = {.struct_bytes = sizeof(stats)};
+    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_checkpoint *checkpoint = NULL;
+    void *ptr = NULL;
+
+    (void)state;
+    where.pool = pool;
+    scene_expect_error(xseg_stats(allocator, &where, &stats), XSEG_ERR_ARGUMENT, "nobody holds");
+    scene_expect_error(xseg_limits(allocator, &where, &limits, NULL), XSEG_ERR_ARGUMENT,
+                       "nobody holds");
+    scene_expect_error(xseg_pool_retain(pool), XSEG_ERR_ARGUMENT, "nobody holds");
+    scene_expect_error(xseg_pool_release(pool), XSEG_ERR_ARGUMENT, "nobody holds");
+    scene_expect_error(scene_try_alloc_in(allocator, pool, 100, &ptr), XSEG_ERR_ARGUMENT,
+                       "nobody holds");
+    scene_expect_error(xseg_route_begin(pool, NULL, NULL), XSEG_ERR_ARGUMENT, "nobody holds");
+    scene_expect_error(xseg_route_end(pool), XSEG_ERR_ARGUMENT, "not routed");
+    scene_expect_error(xseg_pool_checkpoint(pool, &checkpoint), XSEG_ERR_ARGUMENT, "nobody holds");
+    scene_expect_error(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_ARGUMENT,
+                       "nobody holds");
+    scene_expect_error(xseg_pool_resume(pool), XSEG_ERR_ARGUMENT, "not paused");
+    scene_close(allocator);
+}
+
+/* --- Memory of users' functions. --- */
+
+struct owner {
+    char *next;
+    uint64_t given, taken;
+};
+
+static void *own_alloc(void *context, size_t bytes, int device, xseg_stream stream)
+{
+    struct owner *owner = context;
+    char *at = owner->next;
+
+    (void)device;
+    (void)stream;
+    owner->next += bytes;
+    owner->given += bytes;
+    return at;
+}
+
+static void own_free(void *context, void *ptr, size_t bytes, int device, xseg_stream stream)
+{
+    struct owner *owner = context;
+
+    (void)ptr;
+    (void)device;
+    (void)stream;
+    owner->taken += bytes;
+}
+
+/* Each owner gets back what is its own, when the pools are long gone. */
+static void owners_get_their_memory_back(void **state)
+{
+    struct xseg_allocator *allocator = open_small(NULL, 1024 * MIB);
+    struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
+    struct owner owner[16];
+
+    (void)state;
+    for (unsigned i = 0; i < 16; i++) {
+        struct xseg_pool *pool = NULL;
+
+        owner[i] = (struct owner){(char *)((uintptr_t)(i + 1) << 30), 0, 0};
+        options.memory = (struct xseg_pool_memory){own_alloc, own_free, &owner[i]};
+        assert_int_equal(xseg_pool_create(allocator, 0, &options, &pool), XSEG_OK);
+        scene_free(allocator, scene_alloc_in(allocator, pool, 1000, NULL));
+        scene_free(allocator, scene_alloc_in(allocator, pool, (i + 1) * MIB + 1, NULL));
+        assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    }
+    for (unsigned i = 0; i < 16; i++)
+        assert_int_equal(owner[i].taken, 0);
+    scene_empty_cache(allocator);
+    for (unsigned i = 0; i < 16; i++)
+        assert_int_equal(owner[i].taken, owner[i].given);
+    scene_close(allocator);
+}
+
+/* --- Under shortage. --- */
+
+/* What nobody holds is found: the device is filled with it, and then with one block. */
+static void memory_of_ended_pools_is_taken(void **state)
+{
+    struct xseg_allocator *allocator = open_small(NULL, 512 * MIB);
+
+    (void)state;
+    while (reserved(allocator) + 22 * MIB <= 512 * MIB) {
+        (void)pass(allocator, 1000);
+        (void)pass(allocator, 5 * MIB);
+    }
+    void *ptr = scene_alloc(allocator, 510 * MIB, NULL);
+    scene_free(allocator, ptr);
+    assert_in_range(scene_stats(allocator).address_bytes, 0, (uint64_t)2 << 30);
+    scene_close(allocator);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(small_ones_take_sixteen_bytes_each),
+        cmocka_unit_test(large_ones_do_as_well),
+        cmocka_unit_test(classic_ones_do_as_well),
+        cmocka_unit_test(empty_ones_do_as_well),
+        cmocka_unit_test(cached_memory_takes_little),
+        cmocka_unit_test(pools_that_are_released_first_end_as_well),
+        cmocka_unit_test(cached_memory_says_whose_it_was),
+        cmocka_unit_test(what_has_ended_is_refused),
+        cmocka_unit_test(owners_get_their_memory_back),
+        cmocka_unit_test(memory_of_ended_pools_is_taken),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
