@@ -30,8 +30,11 @@
  *          reset of its context, or the driver's shutdown at exit, whatever needs that device's
  *          memory returns XSEG_ERR_DEVICE_LOST without asking the driver again; frees, statistics
  *          and xseg_close() go on working on the host side.
- * Errors:  on any error nothing has changed, except that cached memory may have been given back to
- *          the driver.  Out-parameters are written only on success.  xseg_error_text() has details.
+ * Errors:  on any error the user's blocks, pools and settings are as before.  What the library keeps
+ *          for the next call may be different: cached memory may have gone back to the driver, or
+ *          moved; addresses may be reserved (address_bytes), a device open, and host memory taken
+ *          (host_bytes).  Failures are counted.  Out-parameters are written only on success.
+ *          xseg_error_text() has details.
  */
 #ifndef XSEG_ALLOCATOR_H
 #define XSEG_ALLOCATOR_H
@@ -254,7 +257,9 @@ struct xseg_block_info {
     size_t requested;    /* what the user asked for; 0 unless live or pending */
     enum xseg_block_state state;
     int device;
-    xseg_stream stream;     /* the stream it was allocated on */
+    /* Whose order its memory follows: the stream it was allocated on.  After xseg_stream_gone() that is
+     * still the old handle, and once another stream has taken the memory over, that stream's. */
+    xseg_stream stream;
     struct xseg_pool *pool; /* the private pool that holds it; NULL for the default pool */
     bool is_small;          /* in the small pool */
     /* The segment around it. */

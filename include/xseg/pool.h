@@ -128,7 +128,7 @@ struct xseg_checkpoint;
  * Returns: XSEG_OK
  *          XSEG_ERR_BUSY  freed blocks of the pool wait for other streams, or a capture is under way
  *          XSEG_ERR_ARGUMENT (nobody holds the pool), XSEG_ERR_HOST_MEMORY, XSEG_ERR_FORKED
- * Cost:    as an allocation looks at pending blocks; host memory of 24 bytes a live block.
+ * Cost:    as an allocation looks at pending blocks; host memory of 32 bytes a live block.
  */
 XSEG_API XSEG_NODISCARD xseg_status xseg_pool_checkpoint(struct xseg_pool *pool,
                                                          struct xseg_checkpoint **out);
@@ -138,8 +138,9 @@ XSEG_API void xseg_checkpoint_end(struct xseg_checkpoint *checkpoint);
 
 /**
  * Bring a pool back to the state of a checkpoint: the blocks that are live now are freed, and those
- * that were live then are live again, at the same addresses, with whatever they contain.  Memory that
- * the pool got since then stays cached.  What the pool has lent (use_on_oom) stays as it is.
+ * that were live then are live again, at the same addresses and with the sizes that were asked for,
+ * with whatever they contain.  Memory that the pool got since then stays cached.  What the pool has
+ * lent (use_on_oom) stays as it is.
  *
  * @param moved  NULL, or told of every block that was freed (true), then of every block that is live
  *               again (false): a block live in both states is told of twice.  No lock is held

@@ -82,8 +82,9 @@ XSEG_API XSEG_NODISCARD xseg_status xseg_passed(struct xseg_allocator *allocator
  * Say that a stream is about to be destroyed.
  *
  * Its live blocks stay valid.  What is cached of its memory serves the next stream that the library
- * meets, once the work queued by now has finished, or goes with a trim.  If the handle comes again,
- * it is a new stream.
+ * meets, once the work queued by now has finished, or goes with a trim.  With that memory go the live
+ * blocks that lie in it: they are that stream's from then on, also to xseg_block(), so use them there, or
+ * announce other uses.  If the handle comes again, it is a new stream.
  *
  * @param device  CUDA ordinal
  * @param stream  one that the library does not know is fine; not a default stream

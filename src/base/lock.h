@@ -5,9 +5,12 @@
  * A thread may take a lock only if its rank is above every rank that it already holds; builds with
  * checks >= 1 enforce that as it runs.
  *
+ * The user's clock may be read under any of these; it must not call the library.
+ *
  * GROWTH   one per device.  Whoever maps, unmaps, allocates or frees device memory, or walks all
- *          arenas, holds it.  Held across: every driver call, the blocking ones included.
- *          Never held across: user callbacks, log output.  Never taken on a hit.
+ *          arenas, holds it.  Held across: every driver call, the blocking ones included, and the
+ *          functions that a pool's memory comes from, which must not call the library for that reason.
+ *          Never held across: other callbacks, log output.  Never taken on a hit.
  * PENDING  one per device, a latch.  Guards the queues of blocks that wait for other streams.
  *          Held across: event create, record, query.  Never across a wait.  While blocks are
  *          pending, every allocation on the device takes it for a look at their events.

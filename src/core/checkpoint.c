@@ -32,7 +32,7 @@ static void harvest_part(struct harvest *harvest, struct xseg_arena *arena,
     harvest->used += part->has_uses;
     if (harvest->count < harvest->capacity)
         harvest->block[harvest->count] =
-            (struct xseg_checkpoint_block){arena, part->base, part->bytes};
+            (struct xseg_checkpoint_block){arena, part->base, part->bytes, part->requested};
     harvest->count++;
 }
 
@@ -204,9 +204,8 @@ static void free_live(const struct xseg_checkpoint_block *live)
     xseg_arena_lock(arena);
     struct xseg_extent *extent = extent_of(arena->pool, live->base);
     struct xseg_block *block = xseg_extent_block_at(extent, live->base);
-    const uint64_t requested = xseg_walk_at(extent, live->base).requested;
-    xseg_trace_note(arena, XSEG_TRACE_FREE_REQUESTED, live->base, requested);
-    xseg_trace_note(arena, XSEG_TRACE_FREE_COMPLETED, live->base, requested);
+    xseg_trace_note(arena, XSEG_TRACE_FREE_REQUESTED, live->base, live->requested);
+    xseg_trace_note(arena, XSEG_TRACE_FREE_COMPLETED, live->base, live->requested);
     if (block != NULL) {
         xseg_arena_free(arena, block);
     } else {
@@ -222,7 +221,7 @@ static void revive(const struct xseg_checkpoint_block *saved, const struct xseg_
     struct xseg_arena *arena = saved->arena;
     struct xseg_extent *extent = extent_of(arena->pool, saved->base);
     const struct xseg_need need = {.config = config,
-                                   .requested = saved->bytes,
+                                   .requested = saved->requested,
                                    .bytes = saved->bytes,
                                    .alignment = XSEG_SIZE_QUANTUM,
                                    .span = saved->bytes,
@@ -233,7 +232,7 @@ static void revive(const struct xseg_checkpoint_block *saved, const struct xseg_
     (void)xseg_arena_hand_out_at(arena, extent, saved->base, &need);
     if (now != 0)
         xseg_births_note(extent, saved->base, now);
-    xseg_trace_note(arena, XSEG_TRACE_ALLOC, saved->base, saved->bytes);
+    xseg_trace_note(arena, XSEG_TRACE_ALLOC, saved->base, saved->requested);
     xseg_arena_unlock(arena);
 }
 

@@ -16,7 +16,7 @@
 
 struct xseg_checkpoint_block {
     struct xseg_arena *arena;
-    uint64_t base, bytes;
+    uint64_t base, bytes, requested;
 };
 
 struct xseg_checkpoint {

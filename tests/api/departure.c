@@ -75,11 +75,13 @@ static void memory_of_a_gone_stream_is_handed_over(void **state)
     assert_int_equal(xseg_sim_launch(first, FOREVER), XSEG_OK);
     assert_int_equal(xseg_stream_gone(allocator, 0, first), XSEG_OK);
     assert_int_equal(xseg_stream_gone(allocator, 0, first), XSEG_OK);
+    assert_ptr_equal(scene_block(allocator, kept).stream, first);
 
     /* While its work runs, nobody gets its memory. */
     const xseg_stream second = scene_stream();
     void *b = scene_alloc(allocator, 7 * MIB, second);
     assert_ptr_not_equal(b, a);
+    assert_ptr_equal(scene_block(allocator, kept).stream, first);
     scene_free(allocator, b);
     assert_int_equal(xseg_sim_finish(first), XSEG_OK);
 
@@ -87,6 +89,11 @@ static void memory_of_a_gone_stream_is_handed_over(void **state)
     void *c = scene_alloc(allocator, 7 * MIB, third);
     assert_ptr_equal(c, a);
     assert_ptr_equal(scene_block(allocator, kept).stream, third);
+    /* A use there is one on the block's own stream: what is freed serves it at once. */
+    assert_int_equal(xseg_use(allocator, kept, third), XSEG_OK);
+    assert_int_equal(xseg_sim_launch(third, FOREVER), XSEG_OK);
+    scene_free(allocator, kept);
+    assert_ptr_equal(scene_alloc(allocator, 5 * MIB, third), kept);
     scene_free(allocator, kept);
     scene_free(allocator, c);
     assert_int_equal(scene_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 40 * MIB);

@@ -419,6 +419,33 @@ static void without_addresses_segments_are_classic(void **state)
     scene_close(allocator);
 }
 
+/* A growth that fails maps nothing.  Addresses that were reserved for it serve the next one. */
+static void a_refused_growth_leaves_its_addresses(void **state)
+{
+    struct xseg_allocator *allocator = open_on(200, "expandable_segments:True");
+    struct xseg_sim_fault fault = XSEG_SIM_FAULT_INIT;
+    void *ptr = NULL;
+
+    (void)state;
+    (void)scene_stats(allocator);
+    fault.call = "cuMemCreate";
+    fault.every = 1;
+    assert_int_equal(xseg_sim_fault_set(0, &fault), XSEG_OK);
+    scene_expect_error(xseg_alloc(allocator, 0, 50 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY, "");
+    assert_null(ptr);
+    const uint64_t addresses = scene_stats(allocator).address_bytes;
+    assert_int_not_equal(addresses, 0);
+    assert_int_equal(reserved(allocator), 0);
+    assert_int_equal(xseg_sim_used(0), 0);
+    assert_int_equal(xseg_sim_fault_set(0, NULL), XSEG_OK);
+    const uint64_t reserves = xseg_sim_calls("cuMemAddressReserve");
+    ptr = scene_alloc(allocator, 50 * MIB, NULL);
+    assert_int_equal(xseg_sim_calls("cuMemAddressReserve"), reserves);
+    assert_int_equal(scene_stats(allocator).address_bytes, addresses);
+    scene_free(allocator, ptr);
+    scene_close(allocator);
+}
+
 /* page_mb:small has no page of 20 MiB, so a request takes what it needs, to 2 MiB, at any time. */
 static void all_pages_may_be_small(void **state)
 {
@@ -528,6 +555,7 @@ int main(void)
         cmocka_unit_test(ranges_may_be_shorter),
         cmocka_unit_test(few_addresses_are_enough),
         cmocka_unit_test(without_addresses_segments_are_classic),
+        cmocka_unit_test(a_refused_growth_leaves_its_addresses),
     };
 
     return cmocka_run_group_tests_name("ladder", tests, NULL, NULL);

@@ -301,6 +301,23 @@ static void note_moved(void *context, void *ptr, bool freed)
         told->live++;
 }
 
+/* What was asked for is known again, not what it was rounded to. */
+static void expect_requested(struct xseg_allocator *allocator, struct xseg_pool *pool,
+                             void *const block[6], uint64_t want)
+{
+    uint64_t sum = 0;
+
+    for (unsigned i = 0; i < 6; i++) {
+        if (i == 1 || i == 2)
+            continue;
+        assert_int_equal(scene_block(allocator, block[i]).requested,
+                         (i % 2 != 0 ? 3 * MIB : 700) * (i + 1));
+        sum += scene_block(allocator, block[i]).requested;
+    }
+    assert_int_equal(sum, want);
+    assert_int_equal(pool_stats(allocator, pool).requested_bytes[XSEG_STAT_ALL].current, want);
+}
+
 static void restore_and_compare(const char *config)
 {
     struct xseg_allocator *allocator = scene_open(config);
@@ -338,12 +355,14 @@ static void restore_and_compare(const char *config)
     assert_int_equal(now.allocation[XSEG_STAT_ALL].current, then.allocation[XSEG_STAT_ALL].current);
     assert_int_equal(now.allocated_bytes[XSEG_STAT_ALL].current,
                      then.allocated_bytes[XSEG_STAT_ALL].current);
+    expect_requested(allocator, pool, first, then.requested_bytes[XSEG_STAT_ALL].current);
     scene_expect_error(xseg_free(allocator, first[1]), XSEG_ERR_NOT_LIVE, "cached");
 
     /* Again, from a state that equals it. */
     assert_int_equal(xseg_pool_restore(pool, checkpoint, NULL, NULL), XSEG_OK);
     assert_int_equal(xseg_pool_holds(pool, live, 4, &exactly), XSEG_OK);
     assert_true(exactly);
+    expect_requested(allocator, pool, first, then.requested_bytes[XSEG_STAT_ALL].current);
     xseg_checkpoint_end(checkpoint);
     for (unsigned i = 0; i < 6; i++)
         if (i != 1 && i != 2)
