@@ -175,7 +175,7 @@ XSEG_API void xseg_sim_hold_addresses(uint64_t bytes);
  *
  * @param call  name without a version suffix; NULL: all calls together
  *
- * Returns: the count; 0 for a name that the simulator does not have.
+ * Returns: the count; 0 for a name that the simulator does not have, with a line on standard error.
  */
 XSEG_API uint64_t xseg_sim_calls(const char *call);
 

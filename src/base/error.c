@@ -12,6 +12,7 @@ __attribute__((noinline)) xseg_status xseg_fail(xseg_status status, const char *
     va_start(arguments, format);
     xseg_text_add_list(&text, format, arguments);
     va_end(arguments);
+    xseg_text_escape(&text, 0);
     return status;
 }
 
@@ -21,9 +22,11 @@ void xseg_fail_add(const char *format, ...)
 
     if (text.buffer == NULL)
         xseg_text_init(&text, buffer, sizeof(buffer));
+    const size_t from = text.length;
     va_start(arguments, format);
     xseg_text_add_list(&text, format, arguments);
     va_end(arguments);
+    xseg_text_escape(&text, from);
 }
 
 const struct xseg_text *xseg_fail_text(void)

@@ -3,7 +3,8 @@
  * The calling thread's error text: the sentence that goes with a status.
  *
  * Lives in thread-local storage, so that it can be written while out of memory and read without a
- * lock.  Only failures write it; a later failure replaces it.
+ * lock.  Only failures write it; a later failure replaces it.  Bytes that are not printable ASCII, which
+ * only text of others has, are shown as \xNN.
  */
 #ifndef XSEG_BASE_ERROR_H
 #define XSEG_BASE_ERROR_H

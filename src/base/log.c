@@ -15,6 +15,7 @@ void xseg_log_line(const struct xseg_log *log, enum xseg_log_level level, const 
     va_start(arguments, format);
     xseg_text_add_list(&text, format, arguments);
     va_end(arguments);
+    xseg_text_escape(&text, 0);
     if (log->sink != NULL)
         log->sink(log->context, level, buffer);
     else if (level != XSEG_LOG_INFO)

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Log lines to the caller's sink.  Levels by how often the event happens: an error or a warning as
- * it comes, info once per allocator or device.  Never called with a lock held.
+ * it comes, info once per allocator or device.  Never called with a lock held.  Bytes that are not
+ * printable ASCII are shown as \xNN.
  */
 #ifndef XSEG_BASE_LOG_H
 #define XSEG_BASE_LOG_H

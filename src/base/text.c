@@ -2,6 +2,7 @@
 #include "src/base/text.h"
 
 #include <inttypes.h>
+#include <stdbool.h>
 #include <stdio.h>
 
 #include "src/base/align.h"
@@ -32,6 +33,36 @@ void xseg_text_add(struct xseg_text *text, const char *format, ...)
     va_start(arguments, format);
     xseg_text_add_list(text, format, arguments);
     va_end(arguments);
+}
+
+static bool is_printable(char c)
+{
+    return c >= ' ' && c <= '~';
+}
+
+/* Backwards, so that nothing is overwritten before it has moved; what finds no room is cut. */
+void xseg_text_escape(struct xseg_text *text, size_t from)
+{
+    static const char digit[] = "0123456789abcdef";
+    const size_t room = text->bytes > 0 ? text->bytes - 1 : 0;
+    const size_t end = text->length < room ? text->length : room;
+    size_t more = 0;
+
+    for (size_t i = from; i < end; i++)
+        more += is_printable(text->buffer[i]) ? 0 : 3;
+    if (more == 0)
+        return;
+    text->length += more;
+    text->buffer[text->length < room ? text->length : room] = '\0';
+    for (size_t i = end, to = end + more; i-- > from;) {
+        const unsigned char byte = (unsigned char)text->buffer[i];
+        const char shown[] = {'\\', 'x', digit[byte >> 4], digit[byte & 15]};
+        const size_t bytes = is_printable((char)byte) ? 1 : sizeof(shown);
+
+        to -= bytes;
+        for (size_t j = 0; j < bytes && to + j < room; j++)
+            text->buffer[to + j] = bytes == 1 ? (char)byte : shown[j];
+    }
 }
 
 void xseg_text_add_mib(struct xseg_text *text, uint64_t bytes)

@@ -22,6 +22,10 @@ void xseg_text_add(struct xseg_text *text, const char *format, ...)
 void xseg_text_add_list(struct xseg_text *text, const char *format, va_list arguments)
     __attribute__((format(printf, 2, 0)));
 
+/* Show what has been added from `from` on with its bytes that are not printable ASCII as \xNN, since
+ * text of others may be in it. */
+void xseg_text_escape(struct xseg_text *text, size_t from);
+
 /* A number of bytes as people read it: "512 bytes", "2.00 MiB". */
 void xseg_text_add_bytes(struct xseg_text *text, uint64_t bytes);
 

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "src/base/environment.h"
 #include "src/base/error.h"
 #include "src/core/alone.h"
 #include "src/core/departure.h"
@@ -121,6 +122,7 @@ xseg_status xseg_allocator_open(const char *config, const char *driver, const st
         goto free_all;
     xseg_opened_log(&allocator->log);
     xseg_allocator_log_idle_keys(allocator, named);
+    xseg_environment_check(&allocator->log);
     *out = allocator;
     return XSEG_OK;
 

@@ -5,6 +5,7 @@ import sys
 import tempfile
 
 import differences
+import environment
 import facts
 import floors
 import links
@@ -46,6 +47,15 @@ CASES = [
      {facts.TEST: 'FACT("FACT-A-1", a), FACT("FACT-A-2", b), FACT("FACT-A-2", c)',
       facts.TABLE: "| FACT-A-2 | b |\n| FACT-B-1 | d |\n"},
      ["FACT-A-1 is not in docs", "FACT-B-1 is not in tests", "FACT-A-2 is given twice"]),
+    ("variable in no table", environment.check,
+     {environment.TABLE: '#define E(X) X("A", "library", "b") \\\n    X("C", "tests", \\\n      "d")\n',
+      environment.DOCUMENT: environment.BEGIN + environment.table_of([("A", "library", "b")])
+                            + environment.END,
+      "src/a.c": 'getenv("XSEG_A"); secure_getenv("XSEG_B"); f("XSEG_F");\n',
+      "tests/a.py": 'x = os.environ["XSEG_G"]\n', "tests/run": 'x=${XSEG_H:-}\n',
+      "docs/a.md": "XSEG_I=1 program\n"},
+     ["docs/a.md:1: XSEG_I is not", "src/a.c:1: XSEG_B is not", "tests/a.py:1: XSEG_G is not",
+      "tests/run:1: XSEG_H is not", "nothing reads XSEG_C", "does not have the table"]),
     ("difference without a test", differences.check,
      {differences.TABLE: "| a | b |\n|---|---|\n| c | `api/a` x_y (z), `tool/b` |\n"
                          "| d | `api/a` x |\n| e | `api/c` x, `tool/b` g |\n| f | none |\n",

@@ -56,6 +56,16 @@ static void a_long_line_is_cut(void **state)
     assert_in_range(strlen(heard.line), 1000, 1023);
 }
 
+static void what_does_not_print_is_shown_by_number(void **state)
+{
+    struct heard heard = {0};
+    const struct xseg_log log = {hear, &heard};
+
+    (void)state;
+    xseg_log_line(&log, XSEG_LOG_INFO, "%s and %s", "\033[2J", "\xc3\xa9\n");
+    assert_string_equal(heard.line, "\\x1b[2J and \\xc3\\xa9\\x0a");
+}
+
 /* Write the three levels without a sink, with standard error led into a file. */
 static void write_all(FILE *file)
 {
@@ -90,6 +100,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_sink_hears_every_level),
         cmocka_unit_test(a_long_line_is_cut),
+        cmocka_unit_test(what_does_not_print_is_shown_by_number),
         cmocka_unit_test(without_a_sink_warnings_and_errors_are_written),
     };
 

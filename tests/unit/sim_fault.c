@@ -2,6 +2,9 @@
 /* Faults, and the counters of calls. */
 #include "tests/unit/sim_setup.h"
 
+#include <stdio.h>
+#include <unistd.h>
+
 static CUresult try_reserve(void)
 {
     CUdeviceptr address = 0;
@@ -386,6 +389,41 @@ static void calls_of_any_signature_count_as_one_name(void **state)
     ASSERT_CU(get_device(&device, NULL), CUDA_ERROR_OUT_OF_MEMORY);
 }
 
+/* What a call writes to standard error. */
+static void expect_said(const char *call, uint64_t count, const char *want)
+{
+    char text[1024] = "";
+    FILE *file = tmpfile();
+    const int old = dup(STDERR_FILENO);
+
+    assert_non_null(file);
+    assert_true(old >= 0 && dup2(fileno(file), STDERR_FILENO) >= 0);
+    const uint64_t got = xseg_sim_calls(call);
+    assert_true(dup2(old, STDERR_FILENO) >= 0);
+    assert_int_equal(close(old), 0);
+    assert_int_equal(got, count);
+    rewind(file);
+    (void)!fread(text, 1, sizeof(text) - 1, file);
+    assert_int_equal(fclose(file), 0);
+    assert_string_equal(text, want);
+}
+
+#define ADVICE ": give a name without its version, such as cuMemCreate\n"
+
+/* A name that is mistyped counts nothing for ever, which looks like a test that passes. */
+static void names_that_are_no_calls_are_told(void **state)
+{
+    (void)state;
+    ASSERT_OK(try_reserve());
+    expect_said("cuMemAddressReserve", 1, "");
+    expect_said("cuMemMap", 0, "");
+    expect_said("cuMemCreat", 0,
+                "xseg-sim: xseg_sim_calls: there is no call \"cuMemCreat\"" ADVICE);
+    expect_said("cuMemAddressReserve_v2", 0,
+                "xseg-sim: xseg_sim_calls: there is no call \"cuMemAddressReserve_v2\"" ADVICE);
+    expect_said("\033[2J", 0, "xseg-sim: xseg_sim_calls: there is no call \"\\x1b[2J\"" ADVICE);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -404,6 +442,7 @@ int main(void)
         cmocka_unit_test_setup(a_failed_call_has_done_nothing, fresh),
         cmocka_unit_test_setup(calls_are_counted_also_when_they_fail, fresh),
         cmocka_unit_test_setup(calls_of_any_signature_count_as_one_name, fresh),
+        cmocka_unit_test_setup(names_that_are_no_calls_are_told, fresh),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -103,6 +103,33 @@ static void bytes_are_written_as_people_read_them(void **state)
     }
 }
 
+/* In buffers of every size, and only what comes behind a place. */
+static void bytes_that_do_not_print_are_shown_by_number(void **state)
+{
+    static const char *const whole = "ab\tc\\xff~\\x7f \\x00";
+
+    (void)state;
+    for (size_t bytes = 0; bytes < 40; bytes++) {
+        char buffer[48];
+        struct xseg_text text;
+
+        memset(buffer, '#', sizeof(buffer));
+        xseg_text_init(&text, buffer, bytes);
+        xseg_text_add(&text, "ab\tc");
+        const size_t from = text.length;
+        xseg_text_add(&text, "\xff~\x7f \\x00");
+        xseg_text_escape(&text, from);
+        for (size_t i = bytes; i < sizeof(buffer); i++)
+            assert_int_equal(buffer[i], '#');
+        if (bytes > 0)
+            assert_memory_equal(buffer, whole, strlen(buffer));
+        if (bytes > 0)
+            assert_int_equal(strlen(buffer), bytes - 1 < strlen(whole) ? bytes - 1 : strlen(whole));
+        if (bytes > strlen(whole))
+            assert_int_equal(text.length, strlen(whole));
+    }
+}
+
 static void mebibytes_are_one_unit(void **state)
 {
     static const struct {
@@ -137,6 +164,7 @@ int main(void)
         cmocka_unit_test(every_buffer_size_is_kept_to),
         cmocka_unit_test(what_follows_a_cut_is_counted_and_left_out),
         cmocka_unit_test(bytes_are_written_as_people_read_them),
+        cmocka_unit_test(bytes_that_do_not_print_are_shown_by_number),
         cmocka_unit_test(mebibytes_are_one_unit),
     };
 

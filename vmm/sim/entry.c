@@ -6,6 +6,7 @@
 #include "vmm/sim/capture.h"
 #include "vmm/sim/context.h"
 #include "vmm/sim/machine.h"
+#include "vmm/sim/refusal.h"
 
 const struct sim_call_info sim_call_info[SIM_CALL_COUNT] = {
 #define ROW(id, name_, symbol, version_, checks_) \
@@ -53,6 +54,10 @@ uint64_t xseg_sim_calls(const char *call)
 {
     uint64_t count = 0;
 
+    if (call != NULL && sim_call_name(call) == NULL)
+        sim_say("xseg_sim_calls: there is no call \"%s\": give a name without its version, such as "
+                "cuMemCreate",
+                call);
     sim_lock();
     for (int i = 0; i < SIM_CALL_COUNT; i++)
         if (call == NULL || strcmp(call, sim_call_info[i].name) == 0)

@@ -5,16 +5,47 @@
 #include <stdio.h>
 #include <string.h>
 
-static _Thread_local char sentence[512];
+#define SENTENCE_BYTES 512
+
+static _Thread_local char sentence[SENTENCE_BYTES];
+
+/* Write a sentence in which everything can be printed; what finds no room is cut. */
+static void compose(char *out, const char *format, va_list arguments)
+    __attribute__((format(printf, 2, 0)));
+
+static void compose(char *out, const char *format, va_list arguments)
+{
+    char plain[SENTENCE_BYTES];
+    size_t length = 0;
+
+    (void)vsnprintf(plain, sizeof(plain), format, arguments);
+    for (const char *at = plain; *at != '\0' && length + 4 < SENTENCE_BYTES; at++)
+        if (*at >= ' ' && *at <= '~')
+            out[length++] = *at;
+        else
+            length += (size_t)snprintf(out + length, 5, "\\x%02x", (unsigned)(unsigned char)*at);
+    out[length] = '\0';
+}
 
 xseg_status sim_refuse(xseg_status status, const char *format, ...)
 {
     va_list arguments;
 
     va_start(arguments, format);
-    (void)vsnprintf(sentence, sizeof(sentence), format, arguments);
+    compose(sentence, format, arguments);
     va_end(arguments);
     return status;
+}
+
+void sim_say(const char *format, ...)
+{
+    char line[SENTENCE_BYTES];
+    va_list arguments;
+
+    va_start(arguments, format);
+    compose(line, format, arguments);
+    va_end(arguments);
+    (void)fprintf(stderr, "xseg-sim: %s\n", line);
 }
 
 size_t xseg_sim_error_text(char *text, size_t bytes)

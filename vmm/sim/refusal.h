@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Why a function of sim.h refused: the sentence behind xseg_sim_error_text().
+ * Why a function of sim.h refused: the sentence behind xseg_sim_error_text(), and lines on standard error.
+ * Bytes that are not printable ASCII, which only text of others has, are shown as \xNN.
  *
  * Locking: none; each thread has its own.
  */
@@ -12,5 +13,8 @@
 /** Note the sentence of a failure.  Returns: the status. */
 xseg_status sim_refuse(xseg_status status, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
+
+/** Write a line to standard error. */
+void sim_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 #endif

@@ -3,7 +3,6 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -273,15 +272,14 @@ xseg_status sim_scene_of_environment(struct sim_scene *scene, bool report)
         status = sim_refuse(XSEG_ERR_ARGUMENT, "%s=%s: it takes %s", variables[i].name, text,
                             variables[i].form);
         if (report)
-            (void)fprintf(stderr, "xseg-sim: %s=%s is ignored: it takes %s\n", variables[i].name,
-                          text, variables[i].form);
+            sim_say("%s=%s is ignored: it takes %s", variables[i].name, text, variables[i].form);
     }
     /* Last, since the machine that is joined may have more or less of everything. */
     if (shared == NULL || *shared == '\0' || (status != XSEG_OK && !report) ||
         sim_shared_join(shared, scene))
         return status;
     if (report)
-        (void)fprintf(stderr, "xseg-sim: XSEG_SIM_SHARED=%s cannot be joined\n", shared);
+        sim_say("XSEG_SIM_SHARED=%s cannot be joined", shared);
     return sim_refuse(XSEG_ERR_ARGUMENT, "XSEG_SIM_SHARED=%s cannot be joined", shared);
 }
 

@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/base/environment.h"
+
+#include <string.h>
+#include <sys/auxv.h>
+#include <unistd.h>
+
+#include "src/base/align.h"
+#include "src/base/nearest.h"
+
+#define PREFIX "XSEG_"
+
+/* More is hardly mistyped. */
+enum { WARNINGS_MOST = 8 };
+
+static const char *const known[] = {
+#define X(name, reader, meaning) name,
+    XSEG_ENVIRONMENT(X)
+#undef X
+};
+
+static bool is_known(const char *name, size_t length)
+{
+    for (size_t i = 0; i < XSEG_COUNT_OF(known); i++)
+        if (strlen(known[i]) == length && memcmp(known[i], name, length) == 0)
+            return true;
+    return false;
+}
+
+static void warn(const struct xseg_log *log, const char *name, size_t length)
+{
+    struct xseg_nearest nearest;
+
+    xseg_nearest_init(&nearest, name, length);
+    for (size_t i = 0; i < XSEG_COUNT_OF(known); i++)
+        xseg_nearest_offer(&nearest, known[i]);
+    if (nearest.name != NULL)
+        xseg_log_line(log, XSEG_LOG_WARNING,
+                      "nothing reads the environment's " PREFIX "%.*s: did you mean " PREFIX "%s?",
+                      (int)length, name, nearest.name);
+    else
+        xseg_log_line(log, XSEG_LOG_WARNING,
+                      "nothing reads the environment's " PREFIX
+                      "%.*s: docs/environment.md has all names",
+                      (int)length, name);
+}
+
+void xseg_environment_check(const struct xseg_log *log)
+{
+    unsigned warnings = 0;
+
+    /* A set-user-ID process is not told what its user says. */
+    if (getauxval(AT_SECURE) != 0)
+        return;
+    for (char **variable = environ; variable != NULL && *variable != NULL; variable++) {
+        const char *name = *variable + strlen(PREFIX);
+
+        if (strncmp(*variable, PREFIX, strlen(PREFIX)) != 0)
+            continue;
+        const size_t length = xseg_min(strcspn(name, "="), 256);
+        if (!is_known(name, length) && ++warnings <= WARNINGS_MOST)
+            warn(log, name, length);
+    }
+    if (warnings > WARNINGS_MOST)
+        xseg_log_line(log, XSEG_LOG_WARNING,
+                      "nothing reads %u more variables of the environment that begin " PREFIX,
+                      warnings - WARNINGS_MOST);
+}

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: MIT
+"""Variables that the tree reads or sets are in the table of src/base/environment.h, each of the table
+is read by something, and docs/environment.md has the table.
+
+environment.py ROOT [--write]; --write puts the table into the document.
+"""
+import pathlib
+import re
+import sys
+
+import tree
+
+TABLE = "src/base/environment.h"
+DOCUMENT = "docs/environment.md"
+BEGIN = "<!-- The table is printed from the source: do not edit it here. -->\n"
+END = "<!-- End of the table. -->\n"
+ROW = re.compile(r'X\("(\w+)", "(\w+)",\s*(?:\\\s*)?"([^"]*)"\)')
+
+MACRO = re.compile(r"#define (XSEG_\w+)")
+NAME = r"(XSEG_[A-Z0-9_]*[A-Z0-9])\b"
+# How a variable is named where it is read or set, by kind of file.
+IN_C = [rf'(?:get|set|put)env\w*\(\s*"{NAME}', rf'environment\w*\(\s*"{NAME}"', rf'{{"{NAME}"',
+        rf'^\s*"{NAME}",$']
+IN_PYTHON = [rf"""environ(?:\.\w+)?[\[(]\s*["']{NAME}""", rf"""["']{NAME}["']\s*:""",
+             rf"""["']{NAME}["']\s*\]\s*=""", rf"[(,{{\s]{NAME}=[^=]", rf"""\.set\('{NAME}'"""]
+IN_SHELL = [rf"\$\{{?{NAME}", rf"(?<!-D)\b{NAME}="]
+KINDS = {".c": IN_C, ".h": IN_C, ".cpp": IN_C, ".cc": IN_C, ".py": IN_PYTHON, ".build": IN_PYTHON,
+         ".md": [rf"(?<!-D)\b{NAME}="], "": IN_SHELL + IN_PYTHON}
+
+
+def names_in(name, text):
+    """The variables that a file names, with their lines."""
+    for number, line in enumerate(text.splitlines(), 1):
+        for pattern in KINDS.get(pathlib.PurePath(name).suffix, []):
+            for found in re.findall(pattern, line):
+                yield number, found
+
+
+def table_of(rows):
+    """The document's table."""
+    return "| variable | read by | what it says |\n|---|---|---|\n" + "".join(
+        f"| `XSEG_{name}` | {reader} | {meaning} |\n" for name, reader, meaning in rows)
+
+
+def check(root, write=None):
+    """All complaints about a tree."""
+    rows = ROW.findall((root / TABLE).read_text(encoding="utf-8"))
+    known = {f"XSEG_{name}" for name, _, _ in rows}
+    files = list(tree.text_files(root))
+    macros = {macro for name, text in files if name.endswith(".h") for macro in MACRO.findall(text)}
+    found, used = [], set()
+    if not rows:
+        found.append(f"{TABLE}: has no table")
+    for name, text in files:
+        if name == TABLE or name.startswith("tests/lint/"):
+            continue
+        for number, variable in names_in(name, text):
+            used.add(variable)
+            if variable not in known | macros and not name.startswith("tests/unit/environment"):
+                found.append(f"{name}:{number}: {variable} is not in the table of {TABLE}")
+    found += [f"{TABLE}: nothing reads {name}" for name in sorted(known - used)]
+    document = root / DOCUMENT
+    text = document.read_text(encoding="utf-8")
+    before, rest = text.split(BEGIN)
+    old, after = rest.split(END)
+    if str(write) == "--write":
+        document.write_text(before + BEGIN + table_of(rows) + END + after, encoding="utf-8")
+    elif old != table_of(rows):
+        found.append(f"{DOCUMENT} does not have the table of {TABLE}; run this with --write")
+    return found
+
+
+if __name__ == "__main__":
+    tree.finish(check)

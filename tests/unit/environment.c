@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: MIT */
+/* Variables that nothing reads are told, with the name that was meant; those of the table are not. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "src/base/align.h"
+#include "src/base/environment.h"
+
+struct heard {
+    unsigned count;
+    char line[12][256];
+};
+
+static void hear(void *context, enum xseg_log_level level, const char *line)
+{
+    struct heard *heard = context;
+
+    assert_int_equal(level, XSEG_LOG_WARNING);
+    assert_true(heard->count < XSEG_COUNT_OF(heard->line));
+    (void)snprintf(heard->line[heard->count++], sizeof(heard->line[0]), "%s", line);
+}
+
+static struct heard check(void)
+{
+    struct heard heard = {0};
+    const struct xseg_log log = {hear, &heard};
+
+    xseg_environment_check(&log);
+    return heard;
+}
+
+static void names_of_the_table_are_known(void **state)
+{
+    static const char *const name[] = {
+#define X(name, reader, meaning) "XSEG_" name,
+        XSEG_ENVIRONMENT(X)
+#undef X
+    };
+
+    (void)state;
+    assert_int_equal(clearenv(), 0);
+    for (size_t i = 0; i < XSEG_COUNT_OF(name); i++)
+        assert_int_equal(setenv(name[i], "1", 1), 0);
+    /* What begins otherwise is others'. */
+    assert_int_equal(setenv("XSEGDRIVER", "1", 1), 0);
+    assert_int_equal(setenv("PYTORCH_XSEG_ALLOC", "1", 1), 0);
+    assert_int_equal(check().count, 0);
+    assert_int_equal(clearenv(), 0);
+    assert_int_equal(check().count, 0);
+}
+
+static void mistyped_names_are_told_with_the_nearest(void **state)
+{
+    static const struct {
+        const char *name, *want;
+    } row[] = {
+        {"XSEG_DRIVR", "nothing reads the environment's XSEG_DRIVR: did you mean XSEG_DRIVER?"},
+        {"XSEG_driver", "nothing reads the environment's XSEG_driver: did you mean XSEG_DRIVER?"},
+        {"XSEG_ALLOC_CONFIG",
+         "nothing reads the environment's XSEG_ALLOC_CONFIG: did you mean XSEG_ALLOC_CONF?"},
+        {"XSEG_SIM_MEMORY",
+         "nothing reads the environment's XSEG_SIM_MEMORY: did you mean XSEG_SIM_MEMORY_MB?"},
+        {"XSEG_SIM_DEVICE",
+         "nothing reads the environment's XSEG_SIM_DEVICE: did you mean XSEG_SIM_DEVICES?"},
+        {"XSEG_COLOUR_OF_THE_SKY", "nothing reads the environment's XSEG_COLOUR_OF_THE_SKY: "
+                                   "docs/environment.md has all names"},
+        {"XSEG_", "nothing reads the environment's XSEG_: docs/environment.md has all names"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < XSEG_COUNT_OF(row); i++) {
+        assert_int_equal(clearenv(), 0);
+        assert_int_equal(setenv(row[i].name, "value=1", 1), 0);
+        assert_int_equal(setenv("XSEG_DRIVER", "x", 1), 0);
+        const struct heard heard = check();
+        assert_int_equal(heard.count, 1);
+        assert_string_equal(heard.line[0], row[i].want);
+    }
+    assert_int_equal(clearenv(), 0);
+}
+
+static void many_are_summed_up(void **state)
+{
+    char name[32];
+
+    (void)state;
+    assert_int_equal(clearenv(), 0);
+    for (unsigned i = 0; i < 11; i++) {
+        (void)snprintf(name, sizeof(name), "XSEG_UNHEARD_OF_%u", i);
+        assert_int_equal(setenv(name, "", 1), 0);
+    }
+    const struct heard heard = check();
+    assert_int_equal(heard.count, 9);
+    assert_string_equal(heard.line[8],
+                        "nothing reads 3 more variables of the environment that begin XSEG_");
+    assert_int_equal(clearenv(), 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(names_of_the_table_are_known),
+        cmocka_unit_test(mistyped_names_are_told_with_the_nearest),
+        cmocka_unit_test(many_are_summed_up),
+    };
+
+    return cmocka_run_group_tests_name("environment", tests, NULL, NULL);
+}
