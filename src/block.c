@@ -99,7 +99,7 @@ XSEG_DOOR_NEXT alloc_slowly(struct xseg_allocator *allocator, int device, size_t
 {
     bool has_asked = false;
 
-    XSEG_DOOR(allocator);
+    XSEG_DOOR_OF(allocator, "xseg_alloc");
     if (out != NULL && xseg_hit_alloc(allocator, device, bytes, stream, out, &has_asked))
         return XSEG_OK;
     return alloc_generally(allocator, device, bytes, stream, out, has_asked);

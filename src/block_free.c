@@ -9,7 +9,7 @@
 
 XSEG_DOOR_NEXT free_slowly(struct xseg_allocator *allocator, void *ptr)
 {
-    XSEG_DOOR(allocator);
+    XSEG_DOOR_OF(allocator, "xseg_free");
     if (xseg_hit_free(allocator, ptr))
         return XSEG_OK;
     return ptr == NULL ? XSEG_OK : xseg_allocator_free(allocator, ptr);

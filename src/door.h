@@ -20,12 +20,15 @@ static inline xseg_status xseg_door_forked(void)
 }
 
 /* Returns from the door unless the allocator can be used by this process. */
-#define XSEG_DOOR(allocator)                                                            \
-    do {                                                                                \
-        if (__builtin_expect((allocator) == NULL, 0))                                   \
-            return xseg_fail(XSEG_ERR_ARGUMENT, "%s: the allocator is NULL", __func__); \
-        if (xseg_fork_is_child(&(allocator)->fork))                                     \
-            return xseg_door_forked();                                                  \
+#define XSEG_DOOR(allocator) XSEG_DOOR_OF(allocator, __func__)
+
+/* The same in a part of a door: with the name that the user called. */
+#define XSEG_DOOR_OF(allocator, name)                                               \
+    do {                                                                            \
+        if (__builtin_expect((allocator) == NULL, 0))                               \
+            return xseg_fail(XSEG_ERR_ARGUMENT, "%s: the allocator is NULL", name); \
+        if (xseg_fork_is_child(&(allocator)->fork))                                 \
+            return xseg_door_forked();                                              \
     } while (0)
 
 /* The same for a door that is given a pool. */

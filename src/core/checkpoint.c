@@ -85,8 +85,8 @@ static xseg_status expect_quiet(struct xseg_pool *pool, const struct harvest *ha
     if (harvest->pending > 0)
         return xseg_fail(
             XSEG_ERR_BUSY,
-            "%zu freed blocks of the pool still wait for other streams: wait for those "
-            "streams first",
+            "freed blocks of the pool still wait for other streams (%zu): wait for those streams "
+            "first",
             harvest->pending);
     return XSEG_OK;
 }
@@ -242,9 +242,10 @@ static xseg_status check_restore(const struct xseg_checkpoint *checkpoint,
     xseg_status status = expect_quiet(checkpoint->pool, harvest);
 
     if (status == XSEG_OK && harvest->used > 0)
-        status = xseg_fail(XSEG_ERR_BUSY,
-                           "%zu live blocks of the pool are used by other streams: free them first",
-                           harvest->used);
+        status =
+            xseg_fail(XSEG_ERR_BUSY,
+                      "live blocks of the pool are used by other streams (%zu): free them first",
+                      harvest->used);
     for (size_t i = 0; status == XSEG_OK && i < checkpoint->count; i++)
         status = check_place(checkpoint->pool, &checkpoint->block[i]);
     return status == XSEG_OK ? stock(checkpoint) : status;

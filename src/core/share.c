@@ -468,8 +468,9 @@ xseg_status xseg_share_import(struct xseg_device *device, const struct xseg_shar
     if (status != XSEG_OK)
         return status;
     if (header->page_count != share->fd_count)
-        status = xseg_fail(XSEG_ERR_ARGUMENT, "a share of %" PRIu64 " pages with %zu descriptors",
-                           header->page_count, share->fd_count);
+        status =
+            xseg_fail(XSEG_ERR_ARGUMENT, "the share has pages: %" PRIu64 ", and descriptors: %zu",
+                      header->page_count, share->fd_count);
     if (status == XSEG_OK)
         status = check_files(share);
     if (status == XSEG_OK) {

@@ -213,8 +213,9 @@ xseg_status xseg_share_post(int socket, const struct xseg_share *share)
         return status;
     const struct line line = begin(socket, true);
     if (header->page_count != share->fd_count)
-        status = xseg_fail(XSEG_ERR_ARGUMENT, "a share of %" PRIu64 " pages with %zu descriptors",
-                           header->page_count, share->fd_count);
+        status =
+            xseg_fail(XSEG_ERR_ARGUMENT, "the share has pages: %" PRIu64 ", and descriptors: %zu",
+                      header->page_count, share->fd_count);
     if (status == XSEG_OK)
         status = send_bytes(&line, (const char *)header, (size_t)header->header_bytes);
     for (size_t at = 0; at < share->fd_count && status == XSEG_OK; at += BATCH)

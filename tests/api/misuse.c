@@ -107,6 +107,42 @@ static void tear_down(struct stage *stage)
     capture_close(stage->allocator, stage->stream, NULL);
 }
 
+/* Whoever calls with NULL is told what was called, not what the library calls on its behalf. */
+static void an_error_names_the_function_that_was_called(void **state)
+{
+    struct xseg_request request = XSEG_REQUEST_INIT;
+    struct xseg_block_info info = XSEG_BLOCK_INFO_INIT;
+    struct xseg_stats stats = {.struct_bytes = sizeof(stats)};
+    void *ptr = NULL;
+    char other = 0;
+
+#define NAMED(function, ...) \
+    scene_expect_error(function(__VA_ARGS__), XSEG_ERR_ARGUMENT, #function ": the ")
+    (void)state;
+    request.bytes = 1;
+    NAMED(xseg_alloc, NULL, 0, 1, NULL, &ptr);
+    NAMED(xseg_alloc_with, NULL, &request, &ptr);
+    NAMED(xseg_free, NULL, &other);
+    NAMED(xseg_free_after, NULL, &other, NULL, 0);
+    NAMED(xseg_use, NULL, &other, NULL);
+    NAMED(xseg_block, NULL, &other, &info);
+    NAMED(xseg_configure, NULL, "");
+    NAMED(xseg_configuration, NULL, NULL, 0, NULL);
+    NAMED(xseg_trim, NULL, NULL, NULL, NULL);
+    NAMED(xseg_tick, NULL, 1);
+    NAMED(xseg_stats, NULL, NULL, &stats);
+    NAMED(xseg_passed, NULL, 0, NULL);
+    NAMED(xseg_stream_gone, NULL, 0, NULL);
+    NAMED(xseg_pin, NULL, &other, 1);
+    NAMED(xseg_unpin, NULL, &other, 1);
+    NAMED(xseg_pool_retain, NULL);
+    NAMED(xseg_pool_release, NULL);
+    NAMED(xseg_pool_resume, NULL);
+    NAMED(xseg_capture_end, NULL);
+    NAMED(xseg_route_end, NULL);
+#undef NAMED
+}
+
 /* --- Streams. --- */
 
 static void uses_need_a_live_block_and_a_stream(void **state)
@@ -467,6 +503,7 @@ static void a_child_forked_in_a_capture_is_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(an_error_names_the_function_that_was_called),
         cmocka_unit_test(uses_need_a_live_block_and_a_stream),
         cmocka_unit_test(frees_behind_events_are_checked),
         cmocka_unit_test(streams_that_stay_are_not_gone),

@@ -940,7 +940,7 @@ static void bad_descriptors_are_refused(void **state)
     wrong.fd = fd;
     wrong.fd_count = 2;
     scene_expect_error(xseg_import(allocator, 0, &wrong, &block), XSEG_ERR_ARGUMENT,
-                       "3 pages with 2 descriptors");
+                       "pages: 3, and descriptors: 2");
     wrong.fd_count = 3;
     fd[2] = 987;
     scene_expect_error(xseg_import(allocator, 0, &wrong, &block), XSEG_ERR_ARGUMENT,
@@ -1143,7 +1143,7 @@ static void what_comes_is_checked(void **state)
     scene_expect_error(xseg_share_receive(-1, NULL), XSEG_ERR_ARGUMENT, "NULL");
     wrong = share;
     wrong.fd_count = 1;
-    scene_expect_error(xseg_share_send(-1, &wrong), XSEG_ERR_ARGUMENT, "1 descriptors");
+    scene_expect_error(xseg_share_send(-1, &wrong), XSEG_ERR_ARGUMENT, "descriptors: 1");
 
     /* A receiver that may have only one descriptor more. */
     assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, sockets), 0);

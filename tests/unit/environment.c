@@ -36,6 +36,19 @@ static struct heard check(void)
     return heard;
 }
 
+/* Nothing but what cmocka goes by. */
+static void clear(void)
+{
+    const char *output = getenv("CMOCKA_MESSAGE_OUTPUT");
+    char kept[32] = "";
+
+    if (output != NULL)
+        (void)snprintf(kept, sizeof(kept), "%s", output);
+    assert_int_equal(clearenv(), 0);
+    if (kept[0] != '\0')
+        assert_int_equal(setenv("CMOCKA_MESSAGE_OUTPUT", kept, 1), 0);
+}
+
 static void names_of_the_table_are_known(void **state)
 {
     static const char *const name[] = {
@@ -45,14 +58,14 @@ static void names_of_the_table_are_known(void **state)
     };
 
     (void)state;
-    assert_int_equal(clearenv(), 0);
+    clear();
     for (size_t i = 0; i < XSEG_COUNT_OF(name); i++)
         assert_int_equal(setenv(name[i], "1", 1), 0);
     /* What begins otherwise is others'. */
     assert_int_equal(setenv("XSEGDRIVER", "1", 1), 0);
     assert_int_equal(setenv("PYTORCH_XSEG_ALLOC", "1", 1), 0);
     assert_int_equal(check().count, 0);
-    assert_int_equal(clearenv(), 0);
+    clear();
     assert_int_equal(check().count, 0);
 }
 
@@ -76,14 +89,14 @@ static void mistyped_names_are_told_with_the_nearest(void **state)
 
     (void)state;
     for (size_t i = 0; i < XSEG_COUNT_OF(row); i++) {
-        assert_int_equal(clearenv(), 0);
+        clear();
         assert_int_equal(setenv(row[i].name, "value=1", 1), 0);
         assert_int_equal(setenv("XSEG_DRIVER", "x", 1), 0);
         const struct heard heard = check();
         assert_int_equal(heard.count, 1);
         assert_string_equal(heard.line[0], row[i].want);
     }
-    assert_int_equal(clearenv(), 0);
+    clear();
 }
 
 static void many_are_summed_up(void **state)
@@ -91,7 +104,7 @@ static void many_are_summed_up(void **state)
     char name[32];
 
     (void)state;
-    assert_int_equal(clearenv(), 0);
+    clear();
     for (unsigned i = 0; i < 11; i++) {
         (void)snprintf(name, sizeof(name), "XSEG_UNHEARD_OF_%u", i);
         assert_int_equal(setenv(name, "", 1), 0);
@@ -100,7 +113,7 @@ static void many_are_summed_up(void **state)
     assert_int_equal(heard.count, 9);
     assert_string_equal(heard.line[8],
                         "nothing reads 3 more variables of the environment that begin XSEG_");
-    assert_int_equal(clearenv(), 0);
+    clear();
 }
 
 int main(void)

@@ -50,7 +50,7 @@ static void each_kind_has_its_line(void **state)
     (void)enter(0);
 
     (void)snprintf(expected, sizeof(expected),
-                   "physical memory: 2, such as 2097152 bytes of device 0 with 1 references and 0 "
+                   "physical memory: 2, such as 2097152 bytes of device 0 with 1 reference and 0 "
                    "mappings\n"
                    "mappings: 1, such as 2097152 bytes at 0x%llx\n"
                    "reservations: 2, such as 8388608 bytes at 0x%llx\n"

@@ -42,9 +42,10 @@ static void report_physical(struct report *report)
         return;
     print(report,
           "physical memory: %" PRIu32 ", such as %" PRIu64 " bytes of device %u with %" PRIu64
-          " references and %" PRIu64 " mappings\n",
+          " reference%s and %" PRIu64 " mapping%s\n",
           sim_machine.physical.live, example->bytes, example->device, example->references,
-          example->mappings);
+          example->references == 1 ? "" : "s", example->mappings,
+          example->mappings == 1 ? "" : "s");
     report->objects += sim_machine.physical.live;
 }
 
