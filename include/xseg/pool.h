@@ -237,6 +237,7 @@ XSEG_API XSEG_NODISCARD xseg_status xseg_pool_pause(struct xseg_pool *pool, enum
  *          XSEG_ERR_BUSY      a capture is under way on the device
  *          XSEG_ERR_ARGUMENT  the pool is not paused
  *          XSEG_ERR_FILE      the file cannot be read
+ *          XSEG_ERR_UNSUPPORTED  the pool is exportable, and the driver refuses to make such memory
  *          XSEG_ERR_HOST_MEMORY, XSEG_ERR_DRIVER, XSEG_ERR_DEVICE_LOST, XSEG_ERR_FORKED
  *          On an error the pool is still paused, and nothing that was kept is lost.
  * Threads: any; waits for growths and trims of the device

@@ -455,6 +455,30 @@ static void a_released_pool_is_forgotten_with_its_last_block(void **state)
     free(name);
 }
 
+/* The driver makes no memory for others any more: the pool stays paused, and comes back when it does. */
+static void memory_for_others_may_be_refused(void **state)
+{
+    struct xseg_allocator *allocator = open_with_bytes(GIB, "expandable_segments:True");
+    struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
+    struct xseg_pool *pool = NULL;
+    uint64_t *word;
+
+    (void)state;
+    options.exportable = true;
+    assert_int_equal(xseg_pool_create(allocator, 0, &options, &pool), XSEG_OK);
+    word = scene_alloc_in(allocator, pool, 3 * MIB, NULL);
+    *word = 7;
+    assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_HOST, NULL), XSEG_OK);
+    assert_int_equal(xseg_sim_fail("cuMemCreate", 1, 801), XSEG_OK);
+    scene_expect_error(xseg_pool_resume(pool), XSEG_ERR_UNSUPPORTED, "cuMemCreate failed");
+    assert_int_equal(scene_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 0);
+    assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
+    assert_int_equal(*word, 7);
+    scene_free(allocator, word);
+    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    scene_close(allocator);
+}
+
 static void an_empty_pool_can_be_paused(void **state)
 {
     struct xseg_allocator *allocator = scene_open(NULL);
@@ -541,6 +565,7 @@ int main(void)
         cmocka_unit_test(classic_segments_cannot_be_paused),
         cmocka_unit_test(graphs_stay_valid),
         cmocka_unit_test(a_released_pool_is_forgotten_with_its_last_block),
+        cmocka_unit_test(memory_for_others_may_be_refused),
         cmocka_unit_test(an_empty_pool_can_be_paused),
         cmocka_unit_test(half_of_a_large_set_goes_while_the_other_serves),
     };
