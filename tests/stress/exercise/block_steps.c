@@ -54,7 +54,9 @@ static void expect_described(struct worker *worker, struct block *block, const s
     CHECK(info.requested == block->bytes);
     CHECK(info.bytes >= block->bytes);
     CHECK(info.device == block->device);
-    CHECK(block->home->is_per_thread || info.stream == block->home->handle);
+    if (!block->home->is_per_thread && info.stream != block->home->handle)
+        failure("the block at %p is of stream %p instead of %p", (void *)block->ptr,
+                (void *)info.stream, (void *)block->home->handle);
     CHECK(named == NULL || info.pool == named->pool);
     block->tag = info.pool == NULL ? NULL : find_tag(worker->world, info.pool);
     CHECK((block->tag == NULL) == (info.pool == NULL));

@@ -268,11 +268,15 @@ static void check_pool(const struct view *view, const struct tag *tag)
     where.device = tag->device;
     where.pool = tag->pool;
     CHECK(CALL(xseg_stats, view->world->allocator, &where, &stats) == XSEG_OK);
-    for (unsigned i = 0; i < view->blocks; i++)
+    for (unsigned i = 0; i < view->blocks; i++) {
         if (view->block[i].pool == tag->pool) {
             add(&sums, &view->block[i]);
             paused += view->block[i].is_paused ? view->block[i].bytes : 0;
         }
+        /* What it has lent is reserved by it. */
+        if (view->block[i].lender == tag->pool)
+            sums.reserved += view->block[i].bytes;
+    }
     expect_equal(view, "live blocks of a pool", stats.allocation[0].current, sums.live);
     expect_equal(view, "live bytes of a pool", stats.allocated_bytes[0].current, sums.live_bytes);
     expect_equal(view, "active bytes of a pool", stats.active_bytes[0].current, sums.active_bytes);
@@ -288,8 +292,7 @@ static void check_pools(const struct view *view)
         for (unsigned i = 0; i < WORLD_TAGS; i++) {
             const struct tag *tag = world->worker[k].tag[i];
 
-            if (tag != NULL && tag->device == view->device &&
-                !(KNOWN_LENT && tag->features & FEATURE(LEND)))
+            if (tag != NULL && tag->device == view->device)
                 check_pool(view, tag);
         }
 }

@@ -5,8 +5,6 @@
 #include <stdatomic.h>
 #include <stdio.h>
 
-#include "tests/stress/exercise/known.h"
-
 static const char *const names[FEATURE_COUNT] = {
 #define FEATURE_NAME_(id, name) name,
     FEATURE_MAP(FEATURE_NAME_)
@@ -24,7 +22,6 @@ static const struct {
     {FEATURE_AWAY_NOTHING, FEATURE(AWAY_HOST) | FEATURE(AWAY_FILE)},
     {FEATURE_AWAY_HOST, FEATURE(AWAY_FILE)},
     {FEATURE_PAGES_SMALL, FEATURE(PAGES_AUTO)},
-    {FEATURE_LEND, KNOWN_LENT ? FEATURES_AWAY | FEATURE(RESTORE) : 0},
 };
 
 static bool is_never(unsigned one, unsigned other)

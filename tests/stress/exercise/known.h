@@ -20,9 +20,6 @@ static inline bool known_lasting(const char *const *names, unsigned count)
     return unmaps && releases;
 }
 
-/* A pool that lends is paused or restored beneath who borrowed. */
-#define KNOWN_LENT true
-
 /* The requested bytes of a block are others after a restore. */
 #define KNOWN_RESTORED true
 

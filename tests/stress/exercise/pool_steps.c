@@ -265,6 +265,7 @@ static void pause_here(struct worker *worker, struct tag *tag)
     tag->may_be_paused = status != XSEG_OK;
     if (feature == FEATURE(AWAY_NOTHING) && status == XSEG_OK)
         atomic_fetch_add(&tag->epoch, 1);
+    atomic_fetch_and(&tag->features, ~FEATURES_AWAY);
     atomic_fetch_or(&tag->features, feature);
 }
 
@@ -272,8 +273,7 @@ void step_pause(struct worker *worker)
 {
     struct tag *tag = any_own_tag(worker);
 
-    if (tag == NULL || (KNOWN_LENT && tag->features & FEATURE(LEND)) ||
-        pthread_rwlock_trywrlock(&tag->contents) != 0)
+    if (tag == NULL || pthread_rwlock_trywrlock(&tag->contents) != 0)
         return;
     if (!chance(worker, 4))
         finish_streams(worker);
@@ -414,7 +414,7 @@ void step_restore(struct worker *worker)
     struct restoring restoring = {worker, tag, 0, 0};
     const uint64_t epoch = fault_epoch();
 
-    if (tag == NULL || tag->checkpoint == NULL || (KNOWN_LENT && tag->features & FEATURE(LEND)))
+    if (tag == NULL || tag->checkpoint == NULL)
         return;
     finish_streams(worker);
     const unsigned before = live_blocks(worker->world, tag, NULL);

@@ -368,7 +368,8 @@ static bool announce(struct worker *worker, struct block *block, const struct st
 
 void block_work(struct worker *worker, struct block *block, struct stream *stream, bool writes)
 {
-    const uint64_t time = chance(worker, 64) ? UINT64_MAX : 1 + below(worker, 10000000);
+    /* Never without an end: cuMemFree waits for work, and for that would wait for ever. */
+    const uint64_t time = chance(worker, 64) ? UINT64_C(5000000000) : 1 + below(worker, 10000000);
     struct kernel kernel = {KERNEL_READ, block->ptr, block->ptr, block->bytes, 0};
     const unsigned epoch = block->tag == NULL ? 0 : atomic_load(&block->tag->epoch);
 
