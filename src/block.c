@@ -17,7 +17,8 @@ static xseg_status find_device(struct xseg_allocator *allocator, const struct xs
     if (request->pool == NULL)
         return xseg_allocator_device(allocator, request->device, out);
     XSEG_DOOR_REQUIRE(xseg_allocator_owns(allocator, request->pool),
-                      "xseg_alloc_with: the pool belongs to another allocator");
+                      "xseg_alloc_with: pool %s belongs to another allocator",
+                      xseg_pool_label(request->pool));
     XSEG_DOOR_REQUIRE(!xseg_pool_is_retired(request->pool),
                       "xseg_alloc_with: nobody holds the pool any more");
     *out = request->pool->body->device;

@@ -16,6 +16,7 @@ xseg_status xseg_pool_create(struct xseg_allocator *allocator, int device,
     XSEG_DOOR(allocator);
     XSEG_DOOR_REQUIRE(out != NULL, "xseg_pool_create: out is NULL");
     XSEG_DOOR_REQUIRE(options == NULL || XSEG_DOOR_PUBLISHED(options, struct xseg_pool_options) ||
+                          XSEG_DOOR_PUBLISHED_BEFORE(options, struct xseg_pool_options, name) ||
                           XSEG_DOOR_PUBLISHED_BEFORE(options, struct xseg_pool_options, exportable),
                       "xseg_pool_create: options->struct_bytes is %zu: start from "
                       "XSEG_POOL_OPTIONS_INIT",
@@ -28,6 +29,10 @@ xseg_status xseg_pool_create(struct xseg_allocator *allocator, int device,
     XSEG_DOOR_REQUIRE(!chosen.exportable || chosen.memory.alloc == NULL,
                       "xseg_pool_create: exportable with own functions: what they give is not the "
                       "driver's to export");
+    XSEG_DOOR_REQUIRE(chosen.name == NULL ||
+                          strnlen(chosen.name, XSEG_POOL_NAME_MOST + 1) <= XSEG_POOL_NAME_MOST,
+                      "xseg_pool_create: a name of more than %d bytes, which begins \"%.*s\"",
+                      XSEG_POOL_NAME_MOST, XSEG_POOL_NAME_MOST, chosen.name);
     const xseg_status status = xseg_allocator_device(allocator, device, &found);
     return status == XSEG_OK ? xseg_device_make_pool(found, &chosen, out) : status;
 }
@@ -79,8 +84,10 @@ xseg_status xseg_pool_restore(struct xseg_pool *pool, const struct xseg_checkpoi
 {
     XSEG_DOOR_POOL(pool);
     XSEG_DOOR_REQUIRE(checkpoint != NULL, "xseg_pool_restore: the checkpoint is NULL");
-    XSEG_DOOR_REQUIRE(checkpoint->pool == pool,
-                      "xseg_pool_restore: the checkpoint was taken of another pool");
+    XSEG_DOOR_REQUIRE(
+        checkpoint->pool == pool,
+        "xseg_pool_restore: the checkpoint was taken of another pool: of pool %s, not of pool %s",
+        xseg_pool_label(checkpoint->pool), xseg_pool_label(pool));
     XSEG_DOOR_REQUIRE(!xseg_pool_is_retired(pool),
                       "xseg_pool_restore: nobody holds the pool any more");
     return xseg_checkpoint_restore(checkpoint, moved, context);

@@ -22,7 +22,8 @@ static xseg_status find(struct xseg_allocator *allocator, const struct xseg_wher
     *pool = chosen.pool;
     if (chosen.pool != NULL) {
         XSEG_DOOR_REQUIRE(xseg_allocator_owns(allocator, chosen.pool),
-                          "statistics: the pool belongs to another allocator");
+                          "statistics: pool %s belongs to another allocator",
+                          xseg_pool_label(chosen.pool));
         *out = chosen.pool->body->device;
         return XSEG_OK;
     }

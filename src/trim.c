@@ -74,7 +74,8 @@ xseg_status xseg_trim(struct xseg_allocator *allocator, const struct xseg_where 
                       "xseg_trim: device %d: the driver shows devices 0 to %d, and -1 is all",
                       chosen.device, allocator->device_count - 1);
     XSEG_DOOR_REQUIRE(chosen.pool == NULL || xseg_allocator_owns(allocator, chosen.pool),
-                      "xseg_trim: the pool belongs to another allocator");
+                      "xseg_trim: pool %s belongs to another allocator",
+                      xseg_pool_label(chosen.pool));
     const xseg_status status = trim_all(allocator, &chosen, &how, &done);
     xseg_trace_deliver(allocator);
     if (status == XSEG_OK && out != NULL) {
@@ -92,9 +93,9 @@ static xseg_status limit_pool(struct xseg_pool *pool, const struct xseg_limits *
 
     if (set != NULL && (set->soft_bytes != UINT64_MAX || set->keep_bytes != 0))
         return xseg_fail(XSEG_ERR_UNSUPPORTED,
-                         "xseg_limits: a pool has no %s: its memory is not given back while it is "
+                         "xseg_limits: pool %s has no %s: a pool keeps its memory while it is "
                          "held; set hard_bytes, or name a device",
-                         set->keep_bytes != 0 ? "keep_bytes" : "soft_bytes");
+                         xseg_pool_label(pool), set->keep_bytes != 0 ? "keep_bytes" : "soft_bytes");
     *was = (struct xseg_limits)XSEG_LIMITS_INIT;
     xseg_retire_begin_visit(device);
     struct xseg_pool_body *body = pool->body;
@@ -138,7 +139,8 @@ xseg_status xseg_limits(struct xseg_allocator *allocator, const struct xseg_wher
                       was->struct_bytes);
     memcpy(&chosen, where, where->struct_bytes);
     XSEG_DOOR_REQUIRE(chosen.pool == NULL || xseg_allocator_owns(allocator, chosen.pool),
-                      "xseg_limits: the pool belongs to another allocator");
+                      "xseg_limits: pool %s belongs to another allocator",
+                      xseg_pool_label(chosen.pool));
     const xseg_status status = limit(allocator, &chosen, set, &before);
     if (status == XSEG_OK && was != NULL) {
         before.struct_bytes = was->struct_bytes;
@@ -177,7 +179,8 @@ xseg_status xseg_prewarm(struct xseg_allocator *allocator, const struct xseg_whe
                       "and name a device");
     memcpy(&chosen, where, where->struct_bytes);
     XSEG_DOOR_REQUIRE(chosen.pool == NULL || xseg_allocator_owns(allocator, chosen.pool),
-                      "xseg_prewarm: the pool belongs to another allocator");
+                      "xseg_prewarm: pool %s belongs to another allocator",
+                      xseg_pool_label(chosen.pool));
     XSEG_DOOR_REQUIRE(chosen.pool == NULL || !xseg_pool_is_retired(chosen.pool),
                       "xseg_prewarm: nobody holds the pool any more");
     const xseg_status status =

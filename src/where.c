@@ -18,7 +18,7 @@ xseg_status xseg_where_check(struct xseg_allocator *allocator, const struct xseg
                       "device %d: the driver shows devices 0 to %d, and -1 is all", out->device,
                       allocator->device_count - 1);
     XSEG_DOOR_REQUIRE(out->pool == NULL || xseg_allocator_owns(allocator, out->pool),
-                      "the pool belongs to another allocator");
+                      "pool %s belongs to another allocator", xseg_pool_label(out->pool));
     return XSEG_OK;
 }
 

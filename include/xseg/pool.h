@@ -4,7 +4,8 @@
  *
  * Memory of a private pool is never handed out to requests of another pool, and is not given back
  * while somebody holds the pool.  A CUDA graph's memory, a tag's, a library's: each is a pool.
- * A pool belongs to one device and has its own small and large segments on each stream.
+ * A pool belongs to one device and has its own small and large segments on each stream.  What its options
+ * and these calls do together stands, pair by pair, in docs/pools.md.
  *
  * Threads: any.  Fork and errors: as in allocator.h.
  */
@@ -30,6 +31,9 @@ struct xseg_pool_memory {
     void *context;
 };
 
+/** The most bytes that the name of a pool may have, without its terminator. */
+#define XSEG_POOL_NAME_MOST 63
+
 /** Particulars of a pool.  Start from XSEG_POOL_OPTIONS_INIT. */
 struct xseg_pool_options {
     size_t struct_bytes;  /* sizeof(struct xseg_pool_options) */
@@ -46,9 +50,12 @@ struct xseg_pool_options {
     /* Its memory can be shared with other processes (share.h).  Not with own functions; with
      * use_on_oom others see what the default pool puts on pages that were exported. */
     bool exportable;
+    /* How error texts call the pool, copied; up to XSEG_POOL_NAME_MOST bytes, and names need not differ.
+     * NULL or "": its number, by which the pools of an allocator are counted from 1 as they are made. */
+    const char *name;
 };
 /* clang-format off */
-#define XSEG_POOL_OPTIONS_INIT {sizeof(struct xseg_pool_options), 0, false, false, {NULL, NULL, NULL}, false}
+#define XSEG_POOL_OPTIONS_INIT {sizeof(struct xseg_pool_options), 0, false, false, {NULL, NULL, NULL}, false, NULL}
 /* clang-format on */
 
 /**

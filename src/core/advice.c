@@ -75,8 +75,8 @@ static void add_limits(struct xseg_text *text, const struct matter *matter)
     const char *before = "; raise ";
 
     if (pool_then(matter) > xseg_pool_limit(matter->pool)) {
-        xseg_text_add(text, "%slimit_bytes of the pool to %" PRIu64 " MiB or more", before,
-                      mib_for(pool_then(matter)));
+        xseg_text_add(text, "%slimit_bytes of pool %s to %" PRIu64 " MiB or more", before,
+                      xseg_pool_label(matter->pool), mib_for(pool_then(matter)));
         before = ", and ";
     }
     if (then > hard) {

@@ -46,6 +46,7 @@ struct xseg_allocator {
     const char *config_source;
     struct xseg_background background;
     struct xseg_observers observers;
+    atomic_uint pools_made; /* without a name: each is called by its number */
     int device_count;
     _Atomic(struct xseg_device *) *device; /* [device_count], NULL until opened */
 };

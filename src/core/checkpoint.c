@@ -83,11 +83,10 @@ static xseg_status expect_quiet(struct xseg_pool *pool, const struct harvest *ha
         return xseg_fail(XSEG_ERR_BUSY, "a capture is under way on device %d: end it first",
                          pool->body->device->context.ordinal);
     if (harvest->pending > 0)
-        return xseg_fail(
-            XSEG_ERR_BUSY,
-            "freed blocks of the pool still wait for other streams (%zu): wait for those streams "
-            "first",
-            harvest->pending);
+        return xseg_fail(XSEG_ERR_BUSY,
+                         "freed blocks of pool %s still wait for other streams (%zu): wait for "
+                         "those streams first",
+                         xseg_pool_label(pool), harvest->pending);
     return XSEG_OK;
 }
 
@@ -167,14 +166,14 @@ static xseg_status check_place(const struct xseg_pool *pool,
     if (lent.extent != NULL)
         return xseg_fail(XSEG_ERR_BUSY,
                          "the block at %#" PRIx64 " (%" PRIu64
-                         " bytes) of the default pool lies where the checkpoint has one: the pool "
+                         " bytes) of the default pool lies where the checkpoint has one: pool %s "
                          "lent it when memory was short (use_on_oom); free it first",
-                         lent.base, lent.bytes);
+                         lent.base, lent.bytes, xseg_pool_label(pool));
     if (!there)
         return xseg_fail(XSEG_ERR_BUSY,
                          "the memory of the block at %#" PRIx64
-                         " is gone: the checkpoint cannot be restored any more",
-                         saved->base);
+                         " is gone: the checkpoint of pool %s cannot be restored any more",
+                         saved->base, xseg_pool_label(pool));
     return XSEG_OK;
 }
 
@@ -244,8 +243,8 @@ static xseg_status check_restore(const struct xseg_checkpoint *checkpoint,
     if (status == XSEG_OK && harvest->used > 0)
         status =
             xseg_fail(XSEG_ERR_BUSY,
-                      "live blocks of the pool are used by other streams (%zu): free them first",
-                      harvest->used);
+                      "live blocks of pool %s are used by other streams (%zu): free them first",
+                      xseg_pool_label(checkpoint->pool), harvest->used);
     for (size_t i = 0; status == XSEG_OK && i < checkpoint->count; i++)
         status = check_place(checkpoint->pool, &checkpoint->block[i]);
     return status == XSEG_OK ? stock(checkpoint) : status;

@@ -41,7 +41,7 @@ xseg_status xseg_device_begin_route(struct xseg_pool *pool, bool (*accepts)(void
 xseg_status xseg_device_end_route(struct xseg_pool *pool)
 {
     if (!xseg_routes_end(&pool->body->device->routes, pool, false))
-        return xseg_fail(XSEG_ERR_ARGUMENT, "the pool is not routed to");
+        return xseg_fail(XSEG_ERR_ARGUMENT, "pool %s is not routed to", xseg_pool_label(pool));
     (void)xseg_retire_release(pool);
     return XSEG_OK;
 }
@@ -104,7 +104,8 @@ xseg_status xseg_device_end_capture(struct xseg_pool *pool)
     struct xseg_pending *pending = &device->pending;
 
     if (!xseg_routes_end(&device->routes, pool, true))
-        return xseg_fail(XSEG_ERR_ARGUMENT, "no capture into the pool is under way");
+        return xseg_fail(XSEG_ERR_ARGUMENT, "no capture into pool %s is under way",
+                         xseg_pool_label(pool));
     xseg_pending_lock(pending);
     if (atomic_fetch_sub(&pending->captures, 1) == 1) {
         xseg_deferred_unmark(pending);

@@ -160,12 +160,14 @@ static xseg_status make_classic(struct xseg_arena *arena, struct xseg_segment *s
     status =
         xseg_segment_borrow(segment, &device->context, &device->pages, bytes,
                             &arena->pool->body->options.memory, xseg_arena_stream(arena)->handle);
+    if (status != XSEG_OK)
+        xseg_fail_add(" (pool %s)", xseg_pool_label(arena->pool));
     if (status != XSEG_OK || are_nobodys(device, segment->base, bytes))
         return status;
     status = xseg_fail(XSEG_ERR_ARGUMENT,
-                       "the pool's own function gave %#" PRIx64 " for %" PRIu64
+                       "the own function of pool %s gave %#" PRIx64 " for %" PRIu64
                        " bytes, which is in use already or no device address",
-                       segment->base, bytes);
+                       xseg_pool_label(arena->pool), segment->base, bytes);
     (void)xseg_segment_end(segment);
     return status;
 }

@@ -89,47 +89,49 @@ static void ask_stream(void *self, struct xseg_known_stream *stream)
         found->stream = stream;
 }
 
-static xseg_status judge(const struct obstacles *found)
+static xseg_status judge(const struct xseg_pool *pool, const struct obstacles *found)
 {
+    const char *label = xseg_pool_label(pool);
+
     if (found->classic != 0)
         return xseg_fail(XSEG_ERR_UNSUPPORTED,
-                         "the pool has %" PRIu64
+                         "pool %s has %" PRIu64
                          " bytes in classic segments, whose addresses go with their memory: only "
                          "what is allocated with expandable_segments:True, and without memory "
                          "functions of its own, can be paused",
-                         found->classic);
+                         label, found->classic);
     if (found->lent != 0)
         return xseg_fail(XSEG_ERR_BUSY,
                          "the block at %#" PRIx64 " (%" PRIu64
-                         " bytes) of the default pool lies in the pool, which lent it when memory "
+                         " bytes) of the default pool lies in pool %s, which lent it when memory "
                          "was short (use_on_oom): free it first",
-                         found->lent, found->lent_bytes);
+                         found->lent, found->lent_bytes, label);
     if (found->held.pinned != 0)
-        return xseg_fail(XSEG_ERR_BUSY,
-                         "%" PRIu64 " bytes of the pool are pinned: unpin them first",
-                         found->held.pinned);
+        return xseg_fail(XSEG_ERR_BUSY, "%" PRIu64 " bytes of pool %s are pinned: unpin them first",
+                         found->held.pinned, label);
     if (found->held.exported != 0)
         return xseg_fail(XSEG_ERR_BUSY,
                          "%" PRIu64
-                         " bytes of the pool are exported: others would go on using the memory of "
+                         " bytes of pool %s are exported: others would go on using the memory of "
                          "before; xseg_export_close() them first",
-                         found->held.exported);
+                         found->held.exported, label);
     if (found->pending != 0)
         return xseg_fail(XSEG_ERR_BUSY,
                          "%" PRIu64
-                         " freed bytes of the pool wait for other streams: synchronise these first",
-                         found->pending);
+                         " freed bytes of pool %s wait for other streams: synchronise these first",
+                         found->pending, label);
     if (found->busy != 0)
         return xseg_fail(XSEG_ERR_BUSY,
-                         "another thread allocates from the pool, or frees: let it finish first");
+                         "another thread allocates from pool %s, or frees: let it finish first",
+                         label);
     if (found->status != XSEG_OK)
         return found->status;
     if (found->stream != NULL)
         return xseg_fail(
             XSEG_ERR_BUSY,
-            "work is queued on stream %p, which uses memory of the pool: synchronise it "
+            "work is queued on stream %p, which uses memory of pool %s: synchronise it "
             "first",
-            (void *)found->stream->handle);
+            (void *)found->stream->handle, label);
     return XSEG_OK;
 }
 
@@ -141,7 +143,7 @@ xseg_status xseg_obstacle_close(struct xseg_pool *pool)
     xseg_pending_poll(&pool->body->device->pending);
     xseg_pool_visit_arenas(pool->body, close_arena, &found);
     xseg_streams_visit(&pool->body->device->streams, ask_stream, &questions);
-    return judge(&found);
+    return judge(pool, &found);
 }
 
 void xseg_obstacle_open(struct xseg_pool *pool)

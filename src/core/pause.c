@@ -87,8 +87,9 @@ xseg_status xseg_pause_check(const struct xseg_pool *pool)
         return XSEG_OK;
     return xseg_fail(XSEG_ERR_PAUSED,
                      pool->body->state == XSEG_POOL_PAUSED
-                         ? "the pool is paused: xseg_pool_resume() brings its memory back"
-                         : "the pool is being paused or resumed by another thread");
+                         ? "pool %s is paused: xseg_pool_resume() brings its memory back"
+                         : "pool %s is being paused or resumed by another thread",
+                     xseg_pool_label(pool));
 }
 
 /* --- Accounts. --- */
@@ -250,9 +251,9 @@ static xseg_status undo_leave(struct move *move, xseg_status status)
     move->pool->body->contents = move->contents;
     settle(move, XSEG_POOL_PAUSED);
     return xseg_fail(status,
-                     "%s; the driver did not let this be undone, so the pool is paused, with its "
+                     "%s; the driver did not let this be undone, so pool %s is paused, with its "
                      "contents: resume it",
-                     reason);
+                     reason, xseg_pool_label(move->pool));
 }
 
 /* All pages go.  GROWTH is held. */
@@ -404,7 +405,7 @@ static xseg_status resume(struct move *move)
     if (move->contents != NULL)
         xseg_contents_rest(move->contents);
     settle(move, XSEG_POOL_PAUSED);
-    return xseg_fail(status, "the pool is still paused: %s", reason);
+    return xseg_fail(status, "pool %s is still paused: %s", xseg_pool_label(move->pool), reason);
 }
 
 xseg_status xseg_pause_end(struct xseg_pool *pool)
@@ -417,7 +418,7 @@ xseg_status xseg_pause_end(struct xseg_pool *pool)
     if (xseg_context_is_lost(&device->context))
         status = xseg_driver_fail_lost(&device->context);
     else if (pool->body->state == XSEG_POOL_RUNS)
-        status = xseg_fail(XSEG_ERR_ARGUMENT, "the pool is not paused");
+        status = xseg_fail(XSEG_ERR_ARGUMENT, "pool %s is not paused", xseg_pool_label(pool));
     else if (pool->body->state == XSEG_POOL_MOVES)
         status = xseg_pause_check(pool);
     if (status == XSEG_OK)

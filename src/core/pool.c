@@ -1,11 +1,23 @@
 /* SPDX-License-Identifier: MIT */
 #include "src/core/pool.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "src/base/error.h"
-#include "src/core/device.h"
+#include "src/core/allocator.h"
 #include "src/core/retire.h"
+
+void xseg_pool_set_label(struct xseg_pool_body *body, const char *name)
+{
+    /* That of the options stays the caller's. */
+    body->options.name = NULL;
+    if (name != NULL && name[0] != '\0')
+        (void)snprintf(body->label, sizeof(body->label), "\"%s\"", name);
+    else
+        (void)snprintf(body->label, sizeof(body->label), "%u",
+                       atomic_fetch_add(&body->device->allocator->pools_made, 1) + 1);
+}
 
 /* Who found the body by another pool that it was of may still read what is atomic, and the device. */
 void xseg_pool_init(struct xseg_pool *pool, struct xseg_pool_body *body,

@@ -33,6 +33,7 @@ struct xseg_pool_body {
     _Atomic(struct xseg_pool_body *) *place; /* that leads to it there; guarded by TABLE */
     struct xseg_list retired;                /* in its device's list of these; guarded by TABLE */
     struct xseg_pool_options options;        /* fixed; the limit is the one below */
+    char label[XSEG_POOL_NAME_MOST + 3];     /* its name in quotes, or its number; fixed */
     atomic_uint_fast64_t limit;              /* bytes that it may reserve; UINT64_MAX: no limit */
     atomic_bool is_captured;                 /* a capture went to it, or took memory of it */
     _Atomic(struct xseg_arena *) arenas;
@@ -77,6 +78,16 @@ static inline struct xseg_pool *xseg_pool_shown(struct xseg_pool *pool)
 static inline bool xseg_pool_is_retired(const struct xseg_pool *pool)
 {
     return pool->is_private && atomic_load_explicit(&pool->holders, memory_order_relaxed) == 0;
+}
+
+/* Have sentences call a pool by its name, or without one by the next number. */
+void xseg_pool_set_label(struct xseg_pool_body *body, const char *name);
+
+/* How sentences call it: `pool "kv cache" is paused`, `pool 3 is paused`.  A released one's name may be
+ * another pool's by now. */
+static inline const char *xseg_pool_label(const struct xseg_pool *pool)
+{
+    return xseg_pool_is_retired(pool) ? "(released)" : pool->body->label;
 }
 
 /* Whether the pool's cached memory may go back to the driver.  GROWTH is held. */

@@ -21,7 +21,8 @@ static void add_refuser(struct xseg_text *text, const struct xseg_pool *pool)
 
     switch (device->refuser) {
     case XSEG_REFUSER_POOL:
-        xseg_text_add(text, "limit_bytes of the pool (on device %d, ", device->context.ordinal);
+        xseg_text_add(text, "limit_bytes of pool %s (on device %d, ", xseg_pool_label(pool),
+                      device->context.ordinal);
         xseg_text_add_mib(text, xseg_pool_limit(pool));
         break;
     case XSEG_REFUSER_FRACTION:
@@ -54,7 +55,8 @@ void xseg_refusal_add(struct xseg_text *text, const struct xseg_pool *pool, xseg
     else if (status == XSEG_ERR_LIMIT)
         add_refuser(text, pool);
     else if (device->refuser == XSEG_REFUSER_DRIVER && xseg_pool_has_own_memory(pool))
-        xseg_text_add(text, "the pool's own function (on device %d) has no room for ", ordinal);
+        xseg_text_add(text, "the own function of pool %s (on device %d) has no room for ",
+                      xseg_pool_label(pool), ordinal);
     else
         xseg_text_add(text, "device %d has no room for ", ordinal);
     xseg_text_add_mib(text, bytes);

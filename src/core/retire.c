@@ -138,6 +138,7 @@ xseg_status xseg_retire_make_pool(struct xseg_device *device,
         pool = take_pool(retirement);
     if (pool != NULL) {
         xseg_pool_init(pool, body, options);
+        xseg_pool_set_label(body, options->name);
         xseg_pool_link(body);
     } else if (body != NULL) {
         xseg_list_init(&body->retired);

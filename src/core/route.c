@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "src/base/error.h"
+#include "src/core/pool.h"
 
 void xseg_routes_init(struct xseg_routes *routes, struct xseg_context *context,
                       struct xseg_lock *table_lock)
@@ -78,16 +79,21 @@ static const struct xseg_route *capture_on(struct xseg_routes *routes,
     return route;
 }
 
-/* What stands against a route; NULL: nothing.  TABLE is held. */
-static const char *hindrance(struct xseg_routes *routes, const struct xseg_route *wanted)
+/* Whether anything stands against a route.  TABLE is held. */
+static xseg_status check(struct xseg_routes *routes, const struct xseg_route *wanted)
 {
     const struct xseg_route *other = atomic_load(link_of(routes, wanted->pool));
 
     if (other != NULL)
-        return other->captured != NULL ? "the pool is captured into" : "the pool is routed to";
-    if (wanted->captured != NULL && capture_on(routes, wanted->captured) != NULL)
-        return "a capture into another pool began on the stream";
-    return NULL;
+        return xseg_fail(XSEG_ERR_BUSY, "pool %s is %s already: end that first",
+                         xseg_pool_label(wanted->pool),
+                         other->captured != NULL ? "captured into" : "routed to");
+    other = wanted->captured == NULL ? NULL : capture_on(routes, wanted->captured);
+    if (other != NULL)
+        return xseg_fail(XSEG_ERR_BUSY,
+                         "a capture into pool %s began on the stream already: end that first",
+                         xseg_pool_label(other->pool));
+    return XSEG_OK;
 }
 
 xseg_status xseg_routes_begin(struct xseg_routes *routes, const struct xseg_route *wanted)
@@ -98,16 +104,15 @@ xseg_status xseg_routes_begin(struct xseg_routes *routes, const struct xseg_rout
         return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for a route to a pool");
     *route = *wanted;
     xseg_lock_take(routes->table_lock);
-    const char *why = hindrance(routes, wanted);
-    if (why == NULL) {
+    const xseg_status status = check(routes, wanted);
+    if (status == XSEG_OK) {
         atomic_store(&route->next, atomic_load(&routes->latest));
         atomic_store(&routes->latest, route);
     }
     xseg_lock_give(routes->table_lock);
-    if (why == NULL)
-        return XSEG_OK;
-    free(route);
-    return xseg_fail(XSEG_ERR_BUSY, "%s already: end that first", why);
+    if (status != XSEG_OK)
+        free(route);
+    return status;
 }
 
 bool xseg_routes_end(struct xseg_routes *routes, const struct xseg_pool *pool, bool is_capture)

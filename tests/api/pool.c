@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Private pools without a capture: routes, options, statistics, checkpoint and restore. */
 #include <stdlib.h>
+#include <string.h>
 
 #include "tests/support/scene.h"
 
@@ -97,7 +98,7 @@ static void a_pool_has_a_limit_of_its_own(void **state)
     a = scene_alloc_in(allocator, pool, 30 * MIB, NULL);
     request.pool = pool;
     request.bytes = 11 * MIB;
-    scene_expect_error(xseg_alloc_with(allocator, &request, &b), XSEG_ERR_LIMIT, "of the pool");
+    scene_expect_error(xseg_alloc_with(allocator, &request, &b), XSEG_ERR_LIMIT, "of pool 1");
     /* What fits on its pages is served; nobody else's cache went for it. */
     b = scene_alloc_in(allocator, pool, 10 * MIB, NULL);
     const struct xseg_stats stats = pool_stats(allocator, pool);
@@ -163,6 +164,78 @@ static void a_pool_lends_when_memory_is_short(void **state)
     assert_null(scene_block(allocator, ptr).lender);
     assert_int_equal(xseg_pool_release(other), XSEG_OK);
     scene_free(allocator, ptr);
+    scene_close(allocator);
+}
+
+/* --- Names. --- */
+
+static struct xseg_pool *make_named(struct xseg_allocator *allocator, const char *name)
+{
+    struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
+
+    options.name = name;
+    return make_pool(allocator, &options);
+}
+
+/* A name is copied, and stands in every sentence about the pool; without one there is a number. */
+static void sentences_name_the_pool(void **state)
+{
+    struct xseg_allocator *allocator = scene_open(NULL);
+    char name[XSEG_POOL_NAME_MOST + 1] = "kv cache";
+    struct xseg_pool *named = make_named(allocator, name), *other = make_named(allocator, "");
+    struct xseg_pool *third = make_pool(allocator, NULL);
+    struct xseg_checkpoint *checkpoint = NULL;
+    struct xseg_limits limits = XSEG_LIMITS_INIT;
+    struct xseg_where where = XSEG_WHERE_ANY;
+    void *ptr = NULL;
+
+    (void)state;
+    memset(name, 'x', sizeof(name));
+    scene_expect_error(xseg_route_end(named), XSEG_ERR_ARGUMENT, "pool \"kv cache\" is not");
+    scene_expect_error(xseg_route_end(other), XSEG_ERR_ARGUMENT, "pool 1 is not routed to");
+    scene_expect_error(xseg_capture_end(third), XSEG_ERR_ARGUMENT, "into pool 2 is under way");
+    assert_int_equal(xseg_route_begin(named, NULL, NULL), XSEG_OK);
+    scene_expect_error(xseg_route_begin(named, NULL, NULL), XSEG_ERR_BUSY,
+                       "pool \"kv cache\" is routed to already");
+    assert_int_equal(xseg_route_end(named), XSEG_OK);
+    assert_int_equal(xseg_pool_checkpoint(named, &checkpoint), XSEG_OK);
+    scene_expect_error(xseg_pool_restore(other, checkpoint, NULL, NULL), XSEG_ERR_ARGUMENT,
+                       "of pool \"kv cache\", not of pool 1");
+    xseg_checkpoint_end(checkpoint);
+    scene_expect_error(xseg_pool_resume(named), XSEG_ERR_ARGUMENT, "pool \"kv cache\" is not");
+    assert_int_equal(xseg_pool_pause(named, XSEG_KEEP_NOTHING, NULL), XSEG_OK);
+    scene_expect_error(scene_try_alloc_in(allocator, named, 1, &ptr), XSEG_ERR_PAUSED,
+                       "pool \"kv cache\" is paused");
+    assert_int_equal(xseg_pool_resume(named), XSEG_OK);
+    where.pool = third;
+    limits.soft_bytes = limits.hard_bytes = MIB;
+    scene_expect_error(xseg_limits(allocator, &where, &limits, NULL), XSEG_ERR_UNSUPPORTED,
+                       "pool 2 has no soft_bytes");
+    scene_close(allocator);
+}
+
+static void a_name_has_an_end(void **state)
+{
+    struct xseg_allocator *allocator = scene_open(NULL);
+    struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
+    char name[XSEG_POOL_NAME_MOST + 2];
+    struct xseg_pool *pool = NULL;
+
+    (void)state;
+    memset(name, 'n', sizeof(name));
+    options.name = name;
+    /* Not terminated: no more than the bound is looked at. */
+    scene_expect_error(xseg_pool_create(allocator, 0, &options, &pool), XSEG_ERR_ARGUMENT,
+                       "more than 63 bytes");
+    assert_null(pool);
+    name[XSEG_POOL_NAME_MOST] = '\0';
+    pool = make_pool(allocator, &options);
+    scene_expect_error(xseg_pool_resume(pool), XSEG_ERR_ARGUMENT, "nnn\" is not paused");
+    /* A caller that knows no names. */
+    options.struct_bytes = offsetof(struct xseg_pool_options, name);
+    memset(name, 'n', sizeof(name));
+    pool = make_pool(allocator, &options);
+    scene_expect_error(xseg_pool_resume(pool), XSEG_ERR_ARGUMENT, "pool 1 is not paused");
     scene_close(allocator);
 }
 
@@ -462,6 +535,8 @@ int main(void)
         cmocka_unit_test(a_pool_has_a_limit_of_its_own),
         cmocka_unit_test(blocks_of_a_pool_may_stay_whole),
         cmocka_unit_test(a_pool_lends_when_memory_is_short),
+        cmocka_unit_test(sentences_name_the_pool),
+        cmocka_unit_test(a_name_has_an_end),
         cmocka_unit_test(a_pool_stands_on_its_owners_functions),
         cmocka_unit_test(a_full_pool_is_no_shortage),
         cmocka_unit_test(a_pool_comes_back_to_a_checkpoint),

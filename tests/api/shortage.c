@@ -221,9 +221,9 @@ static void the_first_words_name_what_refuses(void **state)
         {"per_process_memory_fraction:0.25,hard_limit_mb:40", 0, 0, false, XSEG_ERR_LIMIT,
          "hard_limit_mb (device 0, 40.00 MiB) leaves no room for 100.00 MiB: "},
         {NULL, 64, 0, false, XSEG_ERR_LIMIT,
-         "limit_bytes of the pool (on device 0, 64.00 MiB) leaves no room for 100.00 MiB: "},
+         "limit_bytes of pool 1 (on device 0, 64.00 MiB) leaves no room for 100.00 MiB: "},
         {NULL, 0, 0, true, XSEG_ERR_NO_MEMORY,
-         "the pool's own function (on device 0) has no room for 100.00 MiB: "},
+         "the own function of pool 1 (on device 0) has no room for 100.00 MiB: "},
     };
 
     (void)state;
@@ -267,7 +267,7 @@ static void a_resume_names_what_refuses(void **state)
     assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_OK);
     ptr = scene_alloc(allocator, 120 * MIB, NULL);
     scene_expect_error(xseg_pool_resume(pool), XSEG_ERR_NO_MEMORY,
-                       "the pool is still paused: device 0 has no room for 100.00 MiB more: "
+                       "pool 1 is still paused: device 0 has no room for 100.00 MiB more: "
                        "120.00 MiB of 200.00 MiB are taken");
     assert_int_equal(xseg_configure(allocator, "hard_limit_mb:180"), XSEG_OK);
     scene_expect_error(xseg_pool_resume(pool), XSEG_ERR_NO_MEMORY, "device 0 has no room");
@@ -450,7 +450,7 @@ static void raising_the_limit_of_a_pool_helps(void **state)
         scene_free(play.allocator, scene_alloc(play.allocator, 20 * MIB, NULL));
         keep(&play, scene_alloc_in(play.allocator, play.pool, 80 * MIB, NULL));
         const char *text = refusal(ask(&play, play.pool, 50 * MIB), XSEG_ERR_LIMIT);
-        limits.hard_bytes = (uint64_t)figure(text, "raise limit_bytes of the pool to ") * MIB;
+        limits.hard_bytes = (uint64_t)figure(text, "raise limit_bytes of pool 1 to ") * MIB;
         assert_int_equal(strstr(text, "hard_limit_mb") != NULL, i == 1);
         if (i == 1)
             apply(text, "and hard_limit_mb to ", "hard_limit_mb", advised, sizeof(advised));
