@@ -11,6 +11,7 @@ import floors
 import links
 import listed
 import names
+import pairs
 import sizes
 import symbols
 import version
@@ -56,6 +57,13 @@ CASES = [
       "docs/a.md": "XSEG_I=1 program\n"},
      ["docs/a.md:1: XSEG_I is not", "src/a.c:1: XSEG_B is not", "tests/a.py:1: XSEG_G is not",
       "tests/run:1: XSEG_H is not", "nothing reads XSEG_C", "does not have the table"]),
+    ("pairs that the document and the test see differently", pairs.check,
+     {pairs.TABLE: "| a | `x` |\n| b | `y` |\n| c | `z` |\n| a | b | yes | e |\n| a | c | no | f |\n"
+                   "| a | d | no | g |\n",
+      pairs.TEST: "    PAIR(a, b, no),\n    PAIR(a, d, no),\n    PAIR(b, b, yes),\n"
+                  "    PAIR(b, b, yes),\n"},
+     ["nothing about b and c", "a and d: no pair", "no case for a and c", "b and b are not in",
+      "a and b: no, but yes in", "tests/api/pool_pairs.c: a pair is given twice"]),
     ("difference without a test", differences.check,
      {differences.TABLE: "| a | b |\n|---|---|\n| c | `api/a` x_y (z), `tool/b` |\n"
                          "| d | `api/a` x |\n| e | `api/c` x, `tool/b` g |\n| f | none |\n",

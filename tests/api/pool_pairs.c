@@ -1,0 +1,885 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * What pools can do, two by two: a case for each row of the table in docs/pools.md, which says the same
+ * (lint/pairs).
+ */
+#include <stdlib.h>
+
+#include "tests/support/scene.h"
+
+/* --- What most cases need. --- */
+
+/* What a pool's own functions have to give: two pieces of 2 MiB. */
+static struct {
+    unsigned char *memory;
+    unsigned given, taken;
+} own;
+
+static void *own_alloc(void *context, size_t bytes, int device, xseg_stream stream)
+{
+    (void)context, (void)device, (void)stream;
+    assert_int_equal(bytes, 2 * MIB);
+    return own.given < 2 ? own.memory + 2 * MIB * own.given++ : NULL;
+}
+
+static void own_free(void *context, void *ptr, size_t bytes, int device, xseg_stream stream)
+{
+    (void)context, (void)ptr, (void)bytes, (void)device, (void)stream;
+    own.taken++;
+}
+
+static int set_up(void **state)
+{
+    (void)state;
+    own.given = own.taken = 0;
+    own.memory = aligned_alloc(4096, 4 * MIB);
+    return own.memory == NULL;
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    free(own.memory);
+    return 0;
+}
+
+static const struct xseg_pool_memory own_memory = {own_alloc, own_free, NULL};
+
+static struct xseg_allocator *open_on(size_t mib)
+{
+    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+
+    settings.memory_bytes = mib * MIB;
+    return scene_open_on(&settings, "expandable_segments:True");
+}
+
+static bool free_live(void *context, const struct xseg_block_info *info)
+{
+    if (info->state == XSEG_BLOCK_LIVE)
+        scene_free(context, info->base);
+    return true;
+}
+
+/* Free all that lives, and close; then the stream goes, if there is one. */
+static void finish(struct xseg_allocator *allocator, xseg_stream stream)
+{
+    assert_int_equal(xseg_walk(allocator, NULL, free_live, allocator), XSEG_OK);
+    if (stream == NULL) {
+        scene_close(allocator);
+        return;
+    }
+    assert_int_equal(xseg_close(allocator), XSEG_OK);
+    scene_stream_destroy(stream);
+}
+
+static struct xseg_pool *make(struct xseg_allocator *allocator,
+                              const struct xseg_pool_options *options)
+{
+    struct xseg_pool *pool = NULL;
+
+    assert_int_equal(xseg_pool_create(allocator, 0, options, &pool), XSEG_OK);
+    return pool;
+}
+
+/* The memory of a pool that is all of a device is lent, as a block of so many bytes; returns that. */
+static void *lend(struct xseg_allocator *allocator, struct xseg_pool *pool, size_t bytes)
+{
+    void *lent;
+
+    scene_free(allocator, scene_alloc_in(allocator, pool, 40 * MIB, NULL));
+    lent = scene_alloc(allocator, bytes, NULL);
+    assert_ptr_equal(scene_block(allocator, lent).lender, pool);
+    return lent;
+}
+
+/* A cached block of 20 MiB that only a request of all of it, or a pool that does not split, gets whole. */
+static void cache_one(struct xseg_allocator *allocator, struct xseg_pool *pool)
+{
+    scene_free(allocator, scene_alloc_in(allocator, pool, 20 * MIB, NULL));
+}
+
+static void expect_whole(struct xseg_allocator *allocator, const void *ptr)
+{
+    assert_int_equal(scene_block(allocator, ptr).bytes, 20 * MIB);
+}
+
+static void expect_refused(struct xseg_allocator *allocator, struct xseg_pool *pool, size_t bytes,
+                           xseg_status status)
+{
+    void *ptr = NULL;
+
+    assert_int_equal(scene_try_alloc_in(allocator, pool, bytes, &ptr), status);
+    assert_null(ptr);
+}
+
+static void pause_and_resume(struct xseg_pool *pool)
+{
+    assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_OK);
+    assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
+}
+
+static struct xseg_checkpoint *checkpoint_of(struct xseg_pool *pool)
+{
+    struct xseg_checkpoint *checkpoint = NULL;
+
+    assert_int_equal(xseg_pool_checkpoint(pool, &checkpoint), XSEG_OK);
+    return checkpoint;
+}
+
+static void restore(struct xseg_pool *pool, struct xseg_checkpoint *checkpoint)
+{
+    assert_int_equal(xseg_pool_restore(pool, checkpoint, NULL, NULL), XSEG_OK);
+    xseg_checkpoint_end(checkpoint);
+}
+
+static void share_once(struct xseg_allocator *allocator, void *ptr)
+{
+    struct xseg_share share = XSEG_SHARE_INIT;
+
+    assert_int_equal(xseg_export(allocator, ptr, XSEG_SHARE_FD, &share), XSEG_OK);
+    xseg_share_end(&share);
+}
+
+static uint64_t reserved(struct xseg_allocator *allocator)
+{
+    return scene_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current;
+}
+
+#define OPTIONS(member, value)                                 \
+    struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT; \
+    options.member = (value);                                  \
+    (void)state
+
+/* --- A pool that lends. --- */
+
+static void lend_and_no_split(void **state)
+{
+    OPTIONS(use_on_oom, true);
+    struct xseg_allocator *allocator = open_on(40);
+
+    options.no_split = true;
+    void *lent = lend(allocator, make(allocator, &options), 20 * MIB);
+    assert_int_equal(scene_block(allocator, lent).bytes, 40 * MIB);
+    finish(allocator, NULL);
+}
+
+static void lend_and_limit(void **state)
+{
+    OPTIONS(use_on_oom, true);
+    struct xseg_allocator *allocator = open_on(40);
+
+    options.limit_bytes = 40 * MIB;
+    struct xseg_pool *pool = make(allocator, &options);
+    void *lent = lend(allocator, pool, 30 * MIB);
+    /* What is lent still counts towards it. */
+    (void)scene_alloc_in(allocator, pool, 10 * MIB, NULL);
+    expect_refused(allocator, pool, 2 * MIB, XSEG_ERR_LIMIT);
+    scene_free(allocator, lent);
+    (void)scene_alloc_in(allocator, pool, 2 * MIB, NULL);
+    finish(allocator, NULL);
+}
+
+static void lend_and_own_memory(void **state)
+{
+    OPTIONS(use_on_oom, true);
+    struct xseg_allocator *allocator = open_on(2);
+
+    options.memory = own_memory;
+    struct xseg_pool *pool = make(allocator, &options);
+    /* What such functions gave counts as the device's. */
+    scene_free(allocator, scene_alloc_in(allocator, pool, MIB, NULL));
+    void *lent = scene_alloc(allocator, MIB, NULL);
+    assert_ptr_equal(lent, own.memory);
+    assert_ptr_equal(scene_block(allocator, lent).lender, pool);
+    finish(allocator, NULL);
+}
+
+static void lend_and_exportable(void **state)
+{
+    OPTIONS(use_on_oom, true);
+    struct xseg_allocator *allocator = open_on(40);
+    struct xseg_share share = XSEG_SHARE_INIT;
+
+    options.exportable = true;
+    struct xseg_pool *pool = make(allocator, &options);
+    void *lent = lend(allocator, pool, 20 * MIB);
+    assert_int_equal(xseg_export(allocator, lent, XSEG_SHARE_FD, &share), XSEG_ERR_UNSUPPORTED);
+    void *inside = scene_alloc_in(allocator, pool, 20 * MIB, NULL);
+    share_once(allocator, inside);
+    assert_int_equal(xseg_export_close(allocator, inside), XSEG_OK);
+    finish(allocator, NULL);
+}
+
+static void lend_and_pause(void **state)
+{
+    OPTIONS(use_on_oom, true);
+    struct xseg_allocator *allocator = open_on(40);
+    struct xseg_pool *pool = make(allocator, &options);
+    void *lent = lend(allocator, pool, 20 * MIB);
+
+    scene_expect_error(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_BUSY, "lent");
+    scene_free(allocator, lent);
+    assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_OK);
+    /* Nor does one that is paused lend; then the device has room. */
+    lent = scene_alloc(allocator, 20 * MIB, NULL);
+    assert_null(scene_block(allocator, lent).lender);
+    scene_free(allocator, lent);
+    assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
+    finish(allocator, NULL);
+}
+
+static void lend_and_checkpoint(void **state)
+{
+    OPTIONS(use_on_oom, true);
+    struct xseg_allocator *allocator = open_on(40);
+    struct xseg_pool *pool = make(allocator, &options);
+    void *lent = lend(allocator, pool, 20 * MIB);
+    struct xseg_checkpoint *checkpoint = checkpoint_of(pool);
+
+    restore(pool, checkpoint);
+    assert_int_equal(scene_block(allocator, lent).state, XSEG_BLOCK_LIVE);
+    finish(allocator, NULL);
+}
+
+static void lend_and_capture(void **state)
+{
+    OPTIONS(use_on_oom, true);
+    struct xseg_allocator *allocator = open_on(40);
+    struct xseg_pool *pool = make(allocator, &options);
+    const xseg_stream stream = scene_stream();
+
+    (void)state;
+    scene_free(allocator, scene_alloc_in(allocator, pool, 40 * MIB, NULL));
+    scene_capture_begin(pool, stream);
+    scene_graph_destroy(scene_capture_end(pool, stream));
+    expect_refused(allocator, NULL, 20 * MIB, XSEG_ERR_NO_MEMORY);
+    finish(allocator, stream);
+}
+
+static void lend_and_route(void **state)
+{
+    OPTIONS(use_on_oom, true);
+    struct xseg_allocator *allocator = open_on(40);
+    struct xseg_pool *lender = make(allocator, &options), *other = scene_pool(allocator);
+    void *lent = lend(allocator, lender, 20 * MIB);
+
+    scene_free(allocator, lent);
+    /* Routed elsewhere, it is no request of the default pool. */
+    assert_int_equal(xseg_route_begin(other, NULL, NULL), XSEG_OK);
+    expect_refused(allocator, NULL, 20 * MIB, XSEG_ERR_NO_MEMORY);
+    assert_int_equal(xseg_route_end(other), XSEG_OK);
+    /* Routed to, the pool serves it as its own. */
+    assert_int_equal(xseg_route_begin(lender, NULL, NULL), XSEG_OK);
+    assert_ptr_equal(scene_block(allocator, scene_alloc(allocator, 20 * MIB, NULL)).pool, lender);
+    assert_int_equal(xseg_route_end(lender), XSEG_OK);
+    lent = scene_alloc(allocator, 20 * MIB, NULL);
+    assert_ptr_equal(scene_block(allocator, lent).lender, lender);
+    finish(allocator, NULL);
+}
+
+static void lend_and_release(void **state)
+{
+    OPTIONS(use_on_oom, true);
+    struct xseg_allocator *allocator = open_on(40);
+    struct xseg_pool *pool = make(allocator, &options);
+    void *lent = lend(allocator, pool, 20 * MIB);
+
+    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    assert_int_equal(scene_block(allocator, lent).state, XSEG_BLOCK_LIVE);
+    /* The rest is not lent: it goes, as all that is idle, to whoever needs it. */
+    assert_null(scene_block(allocator, scene_alloc(allocator, 20 * MIB, NULL)).lender);
+    finish(allocator, NULL);
+}
+
+/* --- A pool that does not split. --- */
+
+static void no_split_and_limit(void **state)
+{
+    OPTIONS(no_split, true);
+    struct xseg_allocator *allocator = open_on(100);
+
+    options.limit_bytes = 20 * MIB;
+    struct xseg_pool *pool = make(allocator, &options);
+    cache_one(allocator, pool);
+    expect_whole(allocator, scene_alloc_in(allocator, pool, 2 * MIB, NULL));
+    expect_refused(allocator, pool, 2 * MIB, XSEG_ERR_LIMIT);
+    finish(allocator, NULL);
+}
+
+static void no_split_and_own_memory(void **state)
+{
+    OPTIONS(no_split, true);
+    struct xseg_allocator *allocator = open_on(100);
+
+    options.memory = own_memory;
+    void *ptr = scene_alloc_in(allocator, make(allocator, &options), 512, NULL);
+    assert_int_equal(scene_block(allocator, ptr).bytes, 2 * MIB);
+    finish(allocator, NULL);
+}
+
+static void no_split_and_exportable(void **state)
+{
+    OPTIONS(no_split, true);
+    struct xseg_allocator *allocator = open_on(100);
+
+    options.exportable = true;
+    struct xseg_pool *pool = make(allocator, &options);
+    cache_one(allocator, pool);
+    void *ptr = scene_alloc_in(allocator, pool, 2 * MIB, NULL);
+    expect_whole(allocator, ptr);
+    share_once(allocator, ptr);
+    assert_int_equal(xseg_export_close(allocator, ptr), XSEG_OK);
+    finish(allocator, NULL);
+}
+
+static void no_split_and_pause(void **state)
+{
+    OPTIONS(no_split, true);
+    struct xseg_allocator *allocator = open_on(100);
+    struct xseg_pool *pool = make(allocator, &options);
+
+    cache_one(allocator, pool);
+    void *ptr = scene_alloc_in(allocator, pool, 2 * MIB, NULL);
+    pause_and_resume(pool);
+    expect_whole(allocator, ptr);
+    finish(allocator, NULL);
+}
+
+static void no_split_and_checkpoint(void **state)
+{
+    OPTIONS(no_split, true);
+    struct xseg_allocator *allocator = open_on(100);
+    struct xseg_pool *pool = make(allocator, &options);
+
+    cache_one(allocator, pool);
+    void *ptr = scene_alloc_in(allocator, pool, 2 * MIB, NULL);
+    struct xseg_checkpoint *checkpoint = checkpoint_of(pool);
+    scene_free(allocator, ptr);
+    restore(pool, checkpoint);
+    expect_whole(allocator, ptr);
+    finish(allocator, NULL);
+}
+
+static void no_split_and_capture(void **state)
+{
+    OPTIONS(no_split, true);
+    struct xseg_allocator *allocator = open_on(100);
+    struct xseg_pool *pool = make(allocator, &options);
+    const xseg_stream stream = scene_stream();
+
+    scene_free(allocator, scene_alloc_in(allocator, pool, 20 * MIB, stream));
+    scene_capture_begin(pool, stream);
+    expect_whole(allocator, scene_alloc(allocator, 2 * MIB, stream));
+    scene_graph_destroy(scene_capture_end(pool, stream));
+    finish(allocator, stream);
+}
+
+static void no_split_and_route(void **state)
+{
+    OPTIONS(no_split, true);
+    struct xseg_allocator *allocator = open_on(100);
+    struct xseg_pool *pool = make(allocator, &options);
+
+    cache_one(allocator, pool);
+    assert_int_equal(xseg_route_begin(pool, NULL, NULL), XSEG_OK);
+    expect_whole(allocator, scene_alloc(allocator, 2 * MIB, NULL));
+    assert_int_equal(xseg_route_end(pool), XSEG_OK);
+    finish(allocator, NULL);
+}
+
+static void no_split_and_release(void **state)
+{
+    OPTIONS(no_split, true);
+    struct xseg_allocator *allocator = open_on(100);
+    struct xseg_pool *pool = make(allocator, &options);
+
+    cache_one(allocator, pool);
+    void *ptr = scene_alloc_in(allocator, pool, 2 * MIB, NULL);
+    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    expect_whole(allocator, ptr);
+    scene_free(allocator, ptr);
+    scene_empty_cache(allocator);
+    assert_int_equal(reserved(allocator), 0);
+    finish(allocator, NULL);
+}
+
+/* --- A pool with a limit. --- */
+
+static void limit_and_own_memory(void **state)
+{
+    OPTIONS(limit_bytes, 2 * MIB);
+    struct xseg_allocator *allocator = open_on(100);
+
+    options.memory = own_memory;
+    struct xseg_pool *pool = make(allocator, &options);
+    (void)scene_alloc_in(allocator, pool, MIB, NULL);
+    (void)scene_alloc_in(allocator, pool, MIB, NULL);
+    expect_refused(allocator, pool, MIB, XSEG_ERR_LIMIT);
+    assert_int_equal(own.given, 1);
+    finish(allocator, NULL);
+}
+
+static void limit_and_exportable(void **state)
+{
+    OPTIONS(limit_bytes, 20 * MIB);
+    struct xseg_allocator *allocator = open_on(100);
+
+    options.exportable = true;
+    struct xseg_pool *pool = make(allocator, &options);
+    void *ptr = scene_alloc_in(allocator, pool, 20 * MIB, NULL);
+    share_once(allocator, ptr);
+    expect_refused(allocator, pool, 2 * MIB, XSEG_ERR_LIMIT);
+    assert_int_equal(xseg_export_close(allocator, ptr), XSEG_OK);
+    finish(allocator, NULL);
+}
+
+static void limit_and_pause(void **state)
+{
+    OPTIONS(limit_bytes, 40 * MIB);
+    struct xseg_allocator *allocator = open_on(100);
+    struct xseg_pool *pool = make(allocator, &options);
+    struct xseg_limits limits = XSEG_LIMITS_INIT;
+    struct xseg_where where = XSEG_WHERE_ANY;
+
+    (void)scene_alloc_in(allocator, pool, 40 * MIB, NULL);
+    assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_OK);
+    where.pool = pool;
+    limits.hard_bytes = 20 * MIB;
+    assert_int_equal(xseg_limits(allocator, &where, &limits, NULL), XSEG_OK);
+    assert_int_equal(xseg_pool_resume(pool), XSEG_ERR_LIMIT);
+    limits.hard_bytes = 40 * MIB;
+    assert_int_equal(xseg_limits(allocator, &where, &limits, NULL), XSEG_OK);
+    assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
+    finish(allocator, NULL);
+}
+
+static void limit_and_checkpoint(void **state)
+{
+    OPTIONS(limit_bytes, 20 * MIB);
+    struct xseg_allocator *allocator = open_on(100);
+    struct xseg_pool *pool = make(allocator, &options);
+    void *ptr = scene_alloc_in(allocator, pool, 20 * MIB, NULL);
+    struct xseg_checkpoint *checkpoint = checkpoint_of(pool);
+
+    scene_free(allocator, ptr);
+    restore(pool, checkpoint);
+    assert_int_equal(scene_block(allocator, ptr).state, XSEG_BLOCK_LIVE);
+    expect_refused(allocator, pool, 2 * MIB, XSEG_ERR_LIMIT);
+    finish(allocator, NULL);
+}
+
+static void limit_and_capture(void **state)
+{
+    OPTIONS(limit_bytes, 20 * MIB);
+    struct xseg_allocator *allocator = open_on(100);
+    struct xseg_pool *pool = make(allocator, &options);
+    const xseg_stream stream = scene_stream();
+    struct xseg_request request = XSEG_REQUEST_INIT;
+    void *ptr = NULL;
+
+    scene_capture_begin(pool, stream);
+    (void)scene_alloc(allocator, 20 * MIB, stream);
+    request.bytes = 2 * MIB;
+    request.stream = stream;
+    assert_int_equal(xseg_alloc_with(allocator, &request, &ptr), XSEG_ERR_LIMIT);
+    scene_graph_destroy(scene_capture_end(pool, stream));
+    finish(allocator, stream);
+}
+
+static void limit_and_route(void **state)
+{
+    OPTIONS(limit_bytes, 20 * MIB);
+    struct xseg_allocator *allocator = open_on(100);
+    struct xseg_pool *pool = make(allocator, &options);
+
+    assert_int_equal(xseg_route_begin(pool, NULL, NULL), XSEG_OK);
+    (void)scene_alloc(allocator, 20 * MIB, NULL);
+    expect_refused(allocator, NULL, 2 * MIB, XSEG_ERR_LIMIT);
+    assert_int_equal(xseg_route_end(pool), XSEG_OK);
+    (void)scene_alloc(allocator, 2 * MIB, NULL);
+    finish(allocator, NULL);
+}
+
+static void limit_and_release(void **state)
+{
+    OPTIONS(limit_bytes, 20 * MIB);
+    struct xseg_allocator *allocator = open_on(20);
+    struct xseg_pool *pool = make(allocator, &options);
+    void *ptr = scene_alloc_in(allocator, pool, 20 * MIB, NULL);
+
+    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    scene_free(allocator, ptr);
+    /* Its memory is anybody's, without a limit of its own. */
+    (void)scene_alloc(allocator, 20 * MIB, NULL);
+    finish(allocator, NULL);
+}
+
+/* --- A pool on its owner's functions. --- */
+
+static void own_memory_and_exportable(void **state)
+{
+    OPTIONS(memory, own_memory);
+    struct xseg_allocator *allocator = open_on(100);
+    struct xseg_pool *pool = NULL;
+
+    options.exportable = true;
+    scene_expect_error(xseg_pool_create(allocator, 0, &options, &pool), XSEG_ERR_ARGUMENT,
+                       "exportable");
+    finish(allocator, NULL);
+}
+
+static void own_memory_and_pause(void **state)
+{
+    OPTIONS(memory, own_memory);
+    struct xseg_allocator *allocator = open_on(100);
+    struct xseg_pool *pool = make(allocator, &options);
+
+    (void)scene_alloc_in(allocator, pool, MIB, NULL);
+    scene_expect_error(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_UNSUPPORTED,
+                       "classic");
+    finish(allocator, NULL);
+}
+
+static void own_memory_and_checkpoint(void **state)
+{
+    OPTIONS(memory, own_memory);
+    struct xseg_allocator *allocator = open_on(100);
+    struct xseg_pool *pool = make(allocator, &options);
+    void *ptr = scene_alloc_in(allocator, pool, MIB, NULL);
+    struct xseg_checkpoint *checkpoint = checkpoint_of(pool);
+
+    scene_free(allocator, ptr);
+    restore(pool, checkpoint);
+    assert_int_equal(scene_block(allocator, ptr).state, XSEG_BLOCK_LIVE);
+    finish(allocator, NULL);
+}
+
+static void own_memory_and_capture(void **state)
+{
+    OPTIONS(memory, own_memory);
+    struct xseg_allocator *allocator = open_on(100);
+    struct xseg_pool *pool = make(allocator, &options);
+    const xseg_stream stream = scene_stream();
+
+    scene_capture_begin(pool, stream);
+    assert_ptr_equal(scene_alloc(allocator, MIB, stream), own.memory);
+    scene_graph_destroy(scene_capture_end(pool, stream));
+    finish(allocator, stream);
+}
+
+static void own_memory_and_route(void **state)
+{
+    OPTIONS(memory, own_memory);
+    struct xseg_allocator *allocator = open_on(100);
+    struct xseg_pool *pool = make(allocator, &options);
+
+    assert_int_equal(xseg_route_begin(pool, NULL, NULL), XSEG_OK);
+    assert_ptr_equal(scene_alloc(allocator, MIB, NULL), own.memory);
+    assert_int_equal(xseg_route_end(pool), XSEG_OK);
+    finish(allocator, NULL);
+}
+
+static void own_memory_and_release(void **state)
+{
+    OPTIONS(memory, own_memory);
+    struct xseg_allocator *allocator = open_on(100);
+    struct xseg_pool *pool = make(allocator, &options);
+    void *ptr = scene_alloc_in(allocator, pool, MIB, NULL);
+
+    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    scene_empty_cache(allocator);
+    assert_int_equal(own.taken, 0);
+    scene_free(allocator, ptr);
+    scene_empty_cache(allocator);
+    assert_int_equal(own.taken, 1);
+    finish(allocator, NULL);
+}
+
+/* --- A pool that can be exported. --- */
+
+static void exportable_and_pause(void **state)
+{
+    OPTIONS(exportable, true);
+    struct xseg_allocator *allocator = open_on(100);
+    struct xseg_pool *pool = make(allocator, &options);
+    void *ptr = scene_alloc_in(allocator, pool, 20 * MIB, NULL);
+    struct xseg_share share = XSEG_SHARE_INIT;
+
+    share_once(allocator, ptr);
+    scene_expect_error(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_BUSY, "exported");
+    assert_int_equal(xseg_export_close(allocator, ptr), XSEG_OK);
+    assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_OK);
+    assert_int_equal(xseg_export(allocator, ptr, XSEG_SHARE_FD, &share), XSEG_ERR_PAUSED);
+    assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
+    share_once(allocator, ptr);
+    assert_int_equal(xseg_export_close(allocator, ptr), XSEG_OK);
+    finish(allocator, NULL);
+}
+
+static void exportable_and_checkpoint(void **state)
+{
+    OPTIONS(exportable, true);
+    struct xseg_allocator *allocator = open_on(100);
+    struct xseg_pool *pool = make(allocator, &options);
+    struct xseg_checkpoint *checkpoint = checkpoint_of(pool);
+    void *ptr = scene_alloc_in(allocator, pool, 20 * MIB, NULL);
+
+    share_once(allocator, ptr);
+    scene_free(allocator, ptr);
+    ptr = scene_alloc_in(allocator, pool, 20 * MIB, NULL);
+    scene_free(allocator, ptr);
+    restore(pool, checkpoint);
+    /* The pages are held, whoever has the block. */
+    assert_int_equal(xseg_export_close(allocator, ptr), XSEG_OK);
+    finish(allocator, NULL);
+}
+
+static void exportable_and_capture(void **state)
+{
+    OPTIONS(exportable, true);
+    struct xseg_allocator *allocator = open_on(100);
+    struct xseg_pool *pool = make(allocator, &options);
+    const xseg_stream stream = scene_stream();
+
+    scene_capture_begin(pool, stream);
+    void *ptr = scene_alloc(allocator, 20 * MIB, stream);
+    share_once(allocator, ptr);
+    scene_graph_destroy(scene_capture_end(pool, stream));
+    assert_int_equal(xseg_export_close(allocator, ptr), XSEG_OK);
+    finish(allocator, stream);
+}
+
+static void exportable_and_route(void **state)
+{
+    OPTIONS(exportable, true);
+    struct xseg_allocator *allocator = open_on(100);
+    struct xseg_pool *pool = make(allocator, &options);
+
+    assert_int_equal(xseg_route_begin(pool, NULL, NULL), XSEG_OK);
+    void *ptr = scene_alloc(allocator, 20 * MIB, NULL);
+    share_once(allocator, ptr);
+    assert_int_equal(xseg_export_close(allocator, ptr), XSEG_OK);
+    assert_int_equal(xseg_route_end(pool), XSEG_OK);
+    finish(allocator, NULL);
+}
+
+static void exportable_and_release(void **state)
+{
+    OPTIONS(exportable, true);
+    struct xseg_allocator *allocator = open_on(100);
+    struct xseg_pool *pool = make(allocator, &options);
+    void *ptr = scene_alloc_in(allocator, pool, 20 * MIB, NULL);
+
+    share_once(allocator, ptr);
+    scene_free(allocator, ptr);
+    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    scene_empty_cache(allocator);
+    assert_int_equal(reserved(allocator), 20 * MIB);
+    assert_int_equal(xseg_export_close(allocator, ptr), XSEG_OK);
+    scene_empty_cache(allocator);
+    assert_int_equal(reserved(allocator), 0);
+    finish(allocator, NULL);
+}
+
+/* --- A pool that is paused. --- */
+
+static void pause_and_checkpoint(void **state)
+{
+    struct xseg_allocator *allocator = open_on(100);
+    struct xseg_pool *pool = scene_pool(allocator);
+    void *ptr = scene_alloc_in(allocator, pool, 20 * MIB, NULL);
+
+    (void)state;
+    assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_OK);
+    struct xseg_checkpoint *checkpoint = checkpoint_of(pool);
+    assert_int_equal(xseg_pool_restore(pool, checkpoint, NULL, NULL), XSEG_ERR_PAUSED);
+    scene_free(allocator, ptr);
+    assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
+    restore(pool, checkpoint);
+    assert_int_equal(scene_block(allocator, ptr).state, XSEG_BLOCK_LIVE);
+    finish(allocator, NULL);
+}
+
+static void pause_and_capture(void **state)
+{
+    struct xseg_allocator *allocator = open_on(100);
+    struct xseg_pool *pool = scene_pool(allocator);
+    const xseg_stream stream = scene_stream();
+
+    (void)state;
+    scene_capture_begin(pool, stream);
+    (void)scene_alloc(allocator, 20 * MIB, stream);
+    assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_BUSY);
+    scene_graph_destroy(scene_capture_end(pool, stream));
+    assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_OK);
+    assert_int_equal(xseg_capture_begin(pool, stream), XSEG_ERR_PAUSED);
+    assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
+    finish(allocator, stream);
+}
+
+static void pause_and_route(void **state)
+{
+    struct xseg_allocator *allocator = open_on(100);
+    struct xseg_pool *pool = scene_pool(allocator);
+
+    (void)state;
+    assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_OK);
+    assert_int_equal(xseg_route_begin(pool, NULL, NULL), XSEG_OK);
+    expect_refused(allocator, NULL, MIB, XSEG_ERR_PAUSED);
+    assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
+    (void)scene_alloc(allocator, MIB, NULL);
+    assert_int_equal(xseg_route_end(pool), XSEG_OK);
+    finish(allocator, NULL);
+}
+
+static void pause_and_release(void **state)
+{
+    struct xseg_allocator *allocator = open_on(100);
+    struct xseg_pool *pool = scene_pool(allocator);
+    (void)scene_alloc_in(allocator, pool, 20 * MIB, NULL);
+
+    (void)state;
+    assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_HOST, NULL), XSEG_OK);
+    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    scene_empty_cache(allocator);
+    /* It has a block, so it can come back. */
+    assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
+    assert_int_equal(reserved(allocator), 20 * MIB);
+    finish(allocator, NULL);
+}
+
+/* --- Checkpoints, captures, routes and releases. --- */
+
+static void checkpoint_and_capture(void **state)
+{
+    struct xseg_allocator *allocator = open_on(100);
+    struct xseg_pool *pool = scene_pool(allocator);
+    struct xseg_checkpoint *checkpoint = checkpoint_of(pool), *other = NULL;
+    const xseg_stream stream = scene_stream();
+
+    (void)state;
+    scene_capture_begin(pool, stream);
+    void *ptr = scene_alloc(allocator, 20 * MIB, stream);
+    assert_int_equal(xseg_pool_checkpoint(pool, &other), XSEG_ERR_BUSY);
+    assert_int_equal(xseg_pool_restore(pool, checkpoint, NULL, NULL), XSEG_ERR_BUSY);
+    scene_graph_destroy(scene_capture_end(pool, stream));
+    restore(pool, checkpoint);
+    assert_int_not_equal(scene_block(allocator, ptr).state, XSEG_BLOCK_LIVE);
+    (void)scene_alloc_in(allocator, pool, 20 * MIB, stream);
+    finish(allocator, stream);
+}
+
+static void checkpoint_and_route(void **state)
+{
+    struct xseg_allocator *allocator = open_on(100);
+    struct xseg_pool *pool = scene_pool(allocator);
+
+    (void)state;
+    assert_int_equal(xseg_route_begin(pool, NULL, NULL), XSEG_OK);
+    void *ptr = scene_alloc(allocator, MIB, NULL);
+    struct xseg_checkpoint *checkpoint = checkpoint_of(pool);
+    scene_free(allocator, ptr);
+    restore(pool, checkpoint);
+    assert_int_equal(scene_block(allocator, ptr).state, XSEG_BLOCK_LIVE);
+    assert_int_equal(xseg_route_end(pool), XSEG_OK);
+    finish(allocator, NULL);
+}
+
+static void checkpoint_and_release(void **state)
+{
+    struct xseg_allocator *allocator = open_on(100);
+    struct xseg_pool *pool = scene_pool(allocator);
+    (void)scene_alloc_in(allocator, pool, MIB, NULL);
+    struct xseg_checkpoint *checkpoint = checkpoint_of(pool), *other = NULL;
+
+    (void)state;
+    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    assert_int_equal(xseg_pool_restore(pool, checkpoint, NULL, NULL), XSEG_ERR_ARGUMENT);
+    assert_int_equal(xseg_pool_checkpoint(pool, &other), XSEG_ERR_ARGUMENT);
+    xseg_checkpoint_end(checkpoint);
+    finish(allocator, NULL);
+}
+
+static void capture_and_route(void **state)
+{
+    struct xseg_allocator *allocator = open_on(100);
+    struct xseg_pool *pool = scene_pool(allocator);
+    const xseg_stream stream = scene_stream();
+
+    (void)state;
+    scene_capture_begin(pool, stream);
+    assert_int_equal(xseg_route_begin(pool, NULL, NULL), XSEG_ERR_BUSY);
+    scene_graph_destroy(scene_capture_end(pool, stream));
+    assert_int_equal(xseg_route_begin(pool, NULL, NULL), XSEG_OK);
+    assert_int_equal(xseg_capture_begin(pool, stream), XSEG_ERR_BUSY);
+    assert_int_equal(xseg_route_end(pool), XSEG_OK);
+    finish(allocator, stream);
+}
+
+static void capture_and_release(void **state)
+{
+    struct xseg_allocator *allocator = open_on(100);
+    struct xseg_pool *pool = scene_pool(allocator);
+    const xseg_stream stream = scene_stream();
+
+    (void)state;
+    scene_capture_begin(pool, stream);
+    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    /* The capture holds it until its end. */
+    void *ptr = scene_alloc(allocator, 20 * MIB, stream);
+    assert_ptr_equal(scene_block(allocator, ptr).pool, pool);
+    scene_graph_destroy(scene_capture_end(pool, stream));
+    assert_int_equal(xseg_capture_begin(pool, stream), XSEG_ERR_ARGUMENT);
+    finish(allocator, stream);
+}
+
+static void route_and_release(void **state)
+{
+    struct xseg_allocator *allocator = open_on(100);
+    struct xseg_pool *pool = scene_pool(allocator);
+
+    (void)state;
+    assert_int_equal(xseg_route_begin(pool, NULL, NULL), XSEG_OK);
+    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    /* The route holds it until its end. */
+    void *ptr = scene_alloc(allocator, MIB, NULL);
+    assert_ptr_equal(scene_block(allocator, ptr).pool, pool);
+    assert_int_equal(xseg_route_end(pool), XSEG_OK);
+    assert_null(scene_block(allocator, scene_alloc(allocator, MIB, NULL)).pool);
+    finish(allocator, NULL);
+}
+
+/* verdict: of docs/pools.md */
+#define PAIR(one, other, verdict) \
+    cmocka_unit_test_setup_teardown(one##_and_##other, set_up, tear_down)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        PAIR(lend, no_split, yes),         PAIR(lend, limit, yes),
+        PAIR(lend, own_memory, yes),       PAIR(lend, exportable, yes),
+        PAIR(lend, pause, later),          PAIR(lend, checkpoint, yes),
+        PAIR(lend, capture, no),           PAIR(lend, route, yes),
+        PAIR(lend, release, no),           PAIR(no_split, limit, yes),
+        PAIR(no_split, own_memory, yes),   PAIR(no_split, exportable, yes),
+        PAIR(no_split, pause, yes),        PAIR(no_split, checkpoint, yes),
+        PAIR(no_split, capture, yes),      PAIR(no_split, route, yes),
+        PAIR(no_split, release, yes),      PAIR(limit, own_memory, yes),
+        PAIR(limit, exportable, yes),      PAIR(limit, pause, yes),
+        PAIR(limit, checkpoint, yes),      PAIR(limit, capture, yes),
+        PAIR(limit, route, yes),           PAIR(limit, release, yes),
+        PAIR(own_memory, exportable, no),  PAIR(own_memory, pause, no),
+        PAIR(own_memory, checkpoint, yes), PAIR(own_memory, capture, yes),
+        PAIR(own_memory, route, yes),      PAIR(own_memory, release, yes),
+        PAIR(exportable, pause, later),    PAIR(exportable, checkpoint, yes),
+        PAIR(exportable, capture, yes),    PAIR(exportable, route, yes),
+        PAIR(exportable, release, yes),    PAIR(pause, checkpoint, later),
+        PAIR(pause, capture, later),       PAIR(pause, route, yes),
+        PAIR(pause, release, yes),         PAIR(checkpoint, capture, later),
+        PAIR(checkpoint, route, yes),      PAIR(checkpoint, release, no),
+        PAIR(capture, route, no),          PAIR(capture, release, yes),
+        PAIR(route, release, yes),
+    };
+
+    return cmocka_run_group_tests_name("pool_pairs", tests, NULL, NULL);
+}
