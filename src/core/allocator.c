@@ -59,13 +59,14 @@ static xseg_status load_config(struct xseg_allocator *allocator, const char *tex
         free(version);
         return status;
     }
+    allocator->versions = version;
     xseg_allocator_put_in_force(allocator, version);
     return XSEG_OK;
 }
 
 static void free_allocator(struct xseg_allocator *allocator)
 {
-    struct xseg_config_version *version = atomic_load(&allocator->config), *older;
+    struct xseg_config_version *version = allocator->versions, *older;
 
     for (; version != NULL; version = older) {
         older = version->older;

@@ -5,7 +5,7 @@
  *
  * Devices are opened when they are first named.  A configuration is never changed once others can
  * see it: xseg_configure() makes a new one, and the old ones stay until the allocator closes, so
- * that the hit path reads it without a lock.
+ * that the hit path reads it without a lock.  One that says what an old one said is that one again.
  *
  * Locking: open_lock (DRIVER) guards opening devices and changing the configuration; lookup_lock
  * (TABLE) insertion into the look-up, and shortcuts.
@@ -23,7 +23,7 @@
 
 struct xseg_part;
 
-/* A configuration, and the one that it replaced. */
+/* A configuration, and the one that was made before. */
 struct xseg_config_version {
     struct xseg_config config;
     struct xseg_config_version *older;
@@ -43,6 +43,8 @@ struct xseg_allocator {
     atomic_uintptr_t *frees;
     bool frees_are_wiped;
     _Atomic(struct xseg_config_version *) config;
+    struct xseg_config_version
+        *versions; /* all that were made, the latest first; guarded by DRIVER */
     const char *config_source;
     struct xseg_background background;
     struct xseg_observers observers;

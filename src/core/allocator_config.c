@@ -61,17 +61,36 @@ static struct xseg_config_version *make_version(struct xseg_allocator *allocator
         (void)xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for a configuration");
         return NULL;
     }
-    version->older = atomic_load(&allocator->config);
-    version->config = version->older->config;
+    version->config = *xseg_allocator_config(allocator);
     return version;
 }
 
-/* Put a version in force. */
+/* The version that says the same, or NULL. */
+static struct xseg_config_version *find_equal(const struct xseg_allocator *allocator,
+                                              const struct xseg_config *config)
+{
+    struct xseg_config_version *version = allocator->versions;
+
+    /* Each is a copy of another one with members set, what lies between them included. */
+    while (version != NULL && memcmp(&version->config, config, sizeof(*config)) != 0)
+        version = version->older;
+    return version;
+}
+
+/* Put a version in force, or one from before that says the same: then this one is freed. */
 static void publish(struct xseg_allocator *allocator, struct xseg_config_version *version)
 {
     version->config.traced = xseg_observers_trace(&allocator->observers);
     version->config.soft_by_device = has_soft_by_device(allocator, &version->config);
     xseg_config_sum_up(&version->config);
+    struct xseg_config_version *before = find_equal(allocator, &version->config);
+    if (before != NULL) {
+        free(version);
+        version = before;
+    } else {
+        version->older = allocator->versions;
+        allocator->versions = version;
+    }
     xseg_allocator_put_in_force(allocator, version);
 }
 
@@ -101,10 +120,10 @@ static xseg_status configure(struct xseg_allocator *allocator, const char *text,
         return status;
     }
     (void)follow_on_all(allocator, &version->config, *named, true);
-    if (version->config.block_ages && !version->older->config.block_ages)
+    if (version->config.block_ages && !xseg_allocator_config(allocator)->block_ages)
         xseg_births_forget(allocator);
     publish(allocator, version);
-    if (!version->config.background_thread)
+    if (!xseg_allocator_config(allocator)->background_thread)
         xseg_background_end(allocator);
     return XSEG_OK;
 }

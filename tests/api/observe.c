@@ -2,6 +2,7 @@
 /* Observers: who is asked or told when, and that nobody holds a lock meanwhile. */
 #include "tests/support/scene.h"
 
+#include <malloc.h>
 #include <string.h>
 
 static struct xseg_allocator *open_on(size_t mib, const char *config)
@@ -385,9 +386,43 @@ static void frees_are_traced_whatever_the_keys(void **state)
     }
 }
 
+static void trace_nothing(void *context, const struct xseg_trace_entry *entry)
+{
+    (void)context;
+    (void)entry;
+}
+
+/* Each makes a configuration that notes what happens, and one that does not, and so do others that change it
+ * to and fro: there are as many as say different things. */
+static void observers_that_come_and_go_leave_nothing(void **state)
+{
+    struct xseg_allocator *allocator = open_on(64, NULL);
+    struct xseg_observer observer = XSEG_OBSERVER_INIT;
+    size_t before = 0;
+
+    (void)state;
+    observer.context = &observer;
+    observer.trace = trace_nothing;
+    for (unsigned i = 0; i < 2000; i++) {
+        uint64_t id = 0;
+
+        assert_int_equal(xseg_observe(allocator, &observer, &id), XSEG_OK);
+        scene_free(allocator, scene_alloc(allocator, 100, NULL));
+        assert_int_equal(xseg_unobserve(allocator, id), XSEG_OK);
+        assert_int_equal(xseg_configure(allocator, i % 2 == 0 ? "idle_ms:100" : "idle_ms:200"),
+                         XSEG_OK);
+        if (i == 1000)
+            before = mallinfo2().uordblks;
+    }
+    /* A version has more than a thousand bytes.  Some sanitizers do not count. */
+    assert_in_range(mallinfo2().uordblks, 0, before + 16384);
+    scene_close(allocator);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(observers_that_come_and_go_leave_nothing),
         cmocka_unit_test(what_is_spared_serves_the_request),
         cmocka_unit_test(it_is_asked_until_there_is_enough),
         cmocka_unit_test(asking_is_bounded),
