@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "src/tools/probe_report.h"
-#include "xseg/sim.h"
+#include "src/tools/simulator.h"
 
 struct probe {
     enum gpu_driver driver;
@@ -24,11 +24,13 @@ static bool set_scene(struct probe *probe)
 {
     if (probe->driver == GPU_SYSTEM)
         return true;
+    if (!simulator_open("xseg probe"))
+        return false;
     if (!probe->costs)
         probe->costs = getenv("XSEG_SIM_COSTS");
     else if (setenv("XSEG_SIM_COSTS", probe->costs, 1) != 0)
         return refuse("--costs", "cannot be set: no host memory is left");
-    if (xseg_sim_reset(NULL) != XSEG_OK)
+    if (simulator.reset(NULL) != XSEG_OK)
         return refuse("the simulator", "does not understand the XSEG_SIM_* variables");
     if (!probe->costs)
         probe->costs = "a100";
@@ -58,7 +60,7 @@ static bool left_nothing(const struct probe *probe)
 {
     char left[512];
 
-    if (probe->driver == GPU_SYSTEM || xseg_sim_leaks(left, sizeof(left)) == 0)
+    if (probe->driver == GPU_SYSTEM || simulator.leaks(left, sizeof(left)) == 0)
         return true;
     (void)fprintf(stderr, "xseg probe: left over:\n%s", left);
     return false;

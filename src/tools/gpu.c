@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "src/tools/simulator.h"
+
 #define RESULT_NOT_READY    600
 #define STREAM_NON_BLOCKING 1u
 #define EVENT_NO_TIMING     2u
@@ -53,18 +55,7 @@ struct gpu {
 
 const char *gpu_library(enum gpu_driver driver)
 {
-    static char path[4096];
-    void *symbol;
-    Dl_info info;
-
-    if (driver == GPU_SYSTEM)
-        return "libcuda.so.1";
-    /* Looked up by name: the address that C code sees may be a stub in the program itself. */
-    symbol = dlsym(RTLD_DEFAULT, "xseg_sim_reset");
-    if (!symbol || !dladdr(symbol, &info) || strlen(info.dli_fname) >= sizeof(path))
-        return NULL;
-    memcpy(path, info.dli_fname, strlen(info.dli_fname) + 1);
-    return path;
+    return driver == GPU_SYSTEM ? "libcuda.so.1" : simulator_path();
 }
 
 /* A function's address is not an object's in C, so it is copied byte by byte. */
@@ -118,13 +109,11 @@ struct gpu *gpu_open(enum gpu_driver driver, char *problem, size_t problem_bytes
 
     if (!gpu || !library) {
         snprintf(problem, problem_bytes,
-                 gpu ? "the simulator's library was not found" : "no host memory is left");
+                 gpu ? "the simulator is not open" : "no host memory is left");
         free(gpu);
         return NULL;
     }
-    /* The tool is linked to the simulator: a real driver must find its own calls before those. */
-    gpu->library =
-        dlopen(library, RTLD_NOW | RTLD_LOCAL | (driver == GPU_SYSTEM ? RTLD_DEEPBIND : 0));
+    gpu->library = dlopen(library, RTLD_NOW | RTLD_LOCAL);
     if (!gpu->library) {
         snprintf(problem, problem_bytes, "the driver cannot be loaded: %s", dlerror());
         free(gpu);

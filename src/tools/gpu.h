@@ -19,11 +19,11 @@ struct gpu;
 struct CUstream_st;
 
 enum gpu_driver {
-    GPU_SIMULATED, /* the simulator that the tool is linked to */
+    GPU_SIMULATED, /* simulator.h, which is open */
     GPU_SYSTEM     /* the machine's own driver */
 };
 
-/* The path or name of a driver's library, as xseg_options.driver takes it; NULL if unknown. */
+/* The path or name of a driver's library, as xseg_options.driver takes it; NULL if the simulator is not open. */
 const char *gpu_library(enum gpu_driver driver);
 
 /*

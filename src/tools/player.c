@@ -3,7 +3,7 @@
 
 #include <inttypes.h>
 
-#include "xseg/sim.h"
+#include "src/tools/simulator.h"
 
 #define FOREVER UINT64_MAX
 
@@ -103,7 +103,7 @@ static bool join_capture(struct player *player, struct CUstream_st *stream,
 /* The simulator charges the replay's own calls, too; they are not the allocator's. */
 static uint64_t driver_time(const struct player *player)
 {
-    return player->is_simulated ? xseg_sim_driver_time() : 0;
+    return player->is_simulated ? simulator.driver_time() : 0;
 }
 
 static bool wait_stream(struct player *player, const struct xtrace_op *op)
@@ -122,7 +122,7 @@ static bool wait_stream(struct player *player, const struct xtrace_op *op)
     if (!fine)
         return fail(player, op, "the driver refused to let a stream wait", "");
     /* It is busy until its own `y`, whatever becomes of the other. */
-    return idle || !player->is_simulated || xseg_sim_launch(stream, FOREVER) == XSEG_OK ||
+    return idle || !player->is_simulated || simulator.launch(stream, FOREVER) == XSEG_OK ||
            fail(player, op, "the simulator refused to queue work", "");
 }
 
@@ -137,7 +137,7 @@ static bool queue_work(struct player *player, const struct xtrace_op *op, void *
     if (!captured)
         return true;
     if (player->is_simulated)
-        return xseg_sim_launch(stream, FOREVER) == XSEG_OK ||
+        return simulator.launch(stream, FOREVER) == XSEG_OK ||
                fail(player, op, "the simulator refused to queue work", "");
     return !block || gpu_touch(player->gpu, stream, block, 1) ||
            fail(player, op, "the driver refused to queue work", "");
@@ -163,8 +163,8 @@ static bool finish(struct player *player, const struct xtrace_op *op)
         return (all ? gpu_finish_all(player->gpu) : gpu_finish(player->gpu, stream)) ||
                fail(player, op, "the driver refused to wait", "");
     if (all)
-        xseg_sim_finish_all();
-    else if (xseg_sim_finish(stream) != XSEG_OK)
+        simulator.finish_all();
+    else if (simulator.finish(stream) != XSEG_OK)
         return fail(player, op, "the simulator refused to finish work", "");
     return true;
 }

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "xseg/sim.h"
+#include "src/tools/simulator.h"
 
 #define RESULT_NOT_READY    600
 #define STREAM_NON_BLOCKING 1u
@@ -116,12 +116,10 @@ bool probe_driver_open(struct probe_driver *driver, enum gpu_driver kind, int or
     memset(driver, 0, sizeof(*driver));
     driver->is_simulated = kind == GPU_SIMULATED;
     if (!library) {
-        (void)snprintf(problem, problem_bytes, "the simulator's library was not found");
+        (void)snprintf(problem, problem_bytes, "the simulator is not open");
         return false;
     }
-    /* The tool is linked to the simulator: a real driver must find its own calls before those. */
-    driver->library =
-        dlopen(library, RTLD_NOW | RTLD_LOCAL | (kind == GPU_SYSTEM ? RTLD_DEEPBIND : 0));
+    driver->library = dlopen(library, RTLD_NOW | RTLD_LOCAL);
     if (!driver->library) {
         (void)snprintf(problem, problem_bytes, "the driver cannot be loaded: %s", dlerror());
         return false;
@@ -166,7 +164,7 @@ uint64_t probe_driver_clock(const struct probe_driver *driver)
     struct timespec now;
 
     if (driver->is_simulated)
-        return xseg_sim_clock();
+        return simulator.clock();
     (void)clock_gettime(CLOCK_MONOTONIC, &now);
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
@@ -215,7 +213,7 @@ bool probe_driver_prepare_work(struct probe_driver *driver)
 bool probe_driver_work(struct probe_driver *driver)
 {
     if (driver->is_simulated)
-        return xseg_sim_launch(driver->stream, PROBE_WORK_NS) == XSEG_OK;
+        return simulator.launch(driver->stream, PROBE_WORK_NS) == XSEG_OK;
     return driver->fills > 0 && fill(driver, driver->fills);
 }
 

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "src/tools/player.h"
-#include "xseg/sim.h"
+#include "src/tools/simulator.h"
 
 #define PROGRESS_SLICE ((size_t)1 << 15) /* operations between two looks at the bar */
 #define PROGRESS_WIDTH 40
@@ -142,11 +142,13 @@ static bool set_scene(struct player *player)
 {
     struct xseg_sim_settings scene = XSEG_SIM_SETTINGS_INIT;
 
+    if (!simulator_open("xseg replay"))
+        return false;
     scene.memory_bytes = player->settings->device_bytes;
     scene.costs = player->settings->costs;
     /* What is compared is played strictly; what is timed, without the simulator's own checks. */
     scene.fast = player->settings->check == CHECK_OFF;
-    if (xseg_sim_reset(&scene) == XSEG_OK)
+    if (simulator.reset(&scene) == XSEG_OK)
         return true;
     (void)fprintf(stderr, "%s: the simulator has no such device: %" PRIu64 " bytes, costs '%s'\n",
                   player->settings->file, scene.memory_bytes, scene.costs ? scene.costs : "");
@@ -227,7 +229,7 @@ static bool open_allocator(struct player *player)
         return false;
     }
     if (player->is_simulated)
-        player->driver_ns_before = xseg_sim_driver_time();
+        player->driver_ns_before = simulator.driver_time();
     return true;
 }
 
@@ -237,7 +239,7 @@ static void collect(struct player *player)
     struct xseg_stats stats;
 
     if (player->is_simulated)
-        out->driver_ns = xseg_sim_driver_time() - player->driver_ns_before - player->own_ns;
+        out->driver_ns = simulator.driver_time() - player->driver_ns_before - player->own_ns;
     out->has_driver_time = player->is_simulated;
     out->calls = read_calls(player, &out->call_count);
     if (!out->calls) {
@@ -298,7 +300,7 @@ static bool clear_up(struct player *player)
         fine = false;
     }
     gpu_close(player->gpu);
-    if (player->is_simulated && xseg_sim_leaks(left, sizeof(left)) > 0) {
+    if (player->is_simulated && simulator.leaks(left, sizeof(left)) > 0) {
         (void)fprintf(stderr, "%s: left over at the end:\n%s\n", player->settings->file, left);
         fine = false;
     }

@@ -5,7 +5,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "xseg/sim.h"
+#include "src/tools/simulator.h"
 
 #define SECOND     UINT64_C(1000000000)
 #define TICKS_MOST 65536u /* between two `@` lines; a longer gap has them further apart */
@@ -99,7 +99,7 @@ uint64_t watch_now(void *context)
 
     /* Not 0 at the start: to the allocator that would be before its first look. */
     if (watch->is_simulated)
-        return xseg_sim_clock() + SECOND;
+        return simulator.clock() + SECOND;
     (void)clock_gettime(CLOCK_MONOTONIC, &now);
     return (uint64_t)now.tv_sec * SECOND + (uint64_t)now.tv_nsec +
            atomic_load_explicit(&watch->skipped, memory_order_relaxed);
@@ -112,7 +112,7 @@ static void skip_to(struct watch *watch, uint64_t time)
     if (time <= now)
         return;
     if (watch->is_simulated)
-        xseg_sim_advance(time - now);
+        simulator.advance(time - now);
     else
         atomic_fetch_add_explicit(&watch->skipped, time - now, memory_order_relaxed);
 }

@@ -45,7 +45,7 @@ def make_project(folder, root, fails):
             arguments.append(keywords)
         lines.append(f"test({', '.join(arguments)})")
     (folder / "meson.build").write_text("\n".join(lines) + "\n")
-    for name in ("tests/run", "tests/harness/tally.py"):
+    for name in ("meson_options.txt", "tests/run", "tests/harness/tally.py"):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(root / name, folder / name)
     (folder / ".ci").mkdir()

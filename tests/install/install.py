@@ -31,13 +31,18 @@ class Absent(Exception):
     """Something that this case needs is not installed."""
 
 
-def run(*command, **environment):
-    """What a command prints; fails with it if the command fails."""
+def start(*command, **environment):
+    """Run a command to its end, without what a developer or meson has set."""
     clean = {name: value for name, value in os.environ.items()
              if not name.startswith(("XSEG_", "PYTORCH_", "PKG_CONFIG", "CMAKE_", "MESON",
                                      "DESTDIR", "LD_LIBRARY_PATH"))}
-    done = subprocess.run([str(part) for part in command], capture_output=True, text=True,
+    return subprocess.run([str(part) for part in command], capture_output=True, text=True,
                           check=False, env={**clean, **environment}, stdin=subprocess.DEVNULL)
+
+
+def run(*command, **environment):
+    """What a command prints; fails with it if the command fails."""
+    done = start(*command, **environment)
     expect(done.returncode == 0, f"{' '.join(map(str, command))}: status {done.returncode}\n"
                                  f"{done.stdout}{done.stderr}")
     return done.stdout
@@ -58,10 +63,11 @@ def needs(program):
 class Installed:
     """An installation, and how to build against it."""
 
-    def __init__(self, build, destdir, compilers, scratch):
+    def __init__(self, build, destdir, compilers, scratch, cuda):
         options = {one["name"]: one["value"]
                    for one in json.loads(run("meson", "introspect", "--buildoptions", build))}
         self.build, self.destdir, self.compilers, self.scratch = build, destdir, compilers, scratch
+        self.cuda = cuda
         self.c_args, self.checks = options["c_args"], options["checks"]
         self.prefix = pathlib.Path(options["prefix"])
         if destdir:
@@ -108,19 +114,23 @@ class Installed:
                    **environment)
 
 
-def files_are_complete(tree, root, version):
-    """Every file, and nothing else."""
+def files_are_complete(tree, root, version, is_whole=True):
+    """Every file, and nothing else; of the library alone, if not of all."""
     want = {f"include/xseg/{path.name}" for path in (root / "include/xseg").glob("*.h")}
-    for name in ("libxseg", "libxseg-sim"):
+    for name in ("libxseg", "libxseg-sim") if is_whole else ("libxseg",):
         want |= {f"lib/{name}.so", f"lib/{name}.so.0", f"lib/{name}.so.{version}"}
     if tree.is_for_levels:
         want |= {f"lib/{LEVEL}/libxseg.so{end}" for end in ("", ".0", f".{version}")}
-    want |= {"bin/xseg", "lib/libxseg.a", "lib/pkgconfig/xseg.pc", "lib/pkgconfig/xseg-sim.pc",
-             "lib/cmake/xseg/xsegConfig.cmake", "lib/cmake/xseg/xsegConfigVersion.cmake",
-             "share/bash-completion/completions/xseg", "share/fish/vendor_completions.d/xseg.fish",
-             "share/zsh/site-functions/_xseg", "share/man/man1/xseg.1"}
-    want |= {f"share/man/man1/xseg-{path.stem.partition('_')[2]}.1"
-             for path in (root / "src/tools").glob("command_*.c")}
+    want |= {"lib/libxseg.a", "lib/pkgconfig/xseg.pc",
+             "lib/cmake/xseg/xsegConfig.cmake", "lib/cmake/xseg/xsegConfigVersion.cmake"}
+    if is_whole:
+        want |= {"bin/xseg", "lib/pkgconfig/xseg-sim.pc", "share/man/man1/xseg.1",
+                 "share/bash-completion/completions/xseg",
+                 "share/fish/vendor_completions.d/xseg.fish", "share/zsh/site-functions/_xseg"}
+        want |= {f"share/man/man1/xseg-{path.stem.partition('_')[2]}.1"
+                 for path in (root / "src/tools").glob("command_*.c")}
+    else:
+        want -= {"include/xseg/sim.h"}
     have = set()
     for short, folder in (("include", tree.includedir), ("lib", tree.libdir), ("bin", tree.bindir),
                           ("share", tree.datadir)):
@@ -231,11 +241,28 @@ def with_cmake(tree, folder, language, is_static, version):
 
 
 def tool_runs(tree, version):
-    """The tool finds its libraries wherever the prefix is."""
+    """The tool finds its libraries wherever the prefix is, the simulator at run time."""
     said = run(tree.bindir / "xseg", "--version")
     expect(version in said, said)
     page = (tree.datadir / "man/man1/xseg-replay.1").read_text(encoding="utf-8")
     expect(f"xseg {version}" in page, page)
+    said = run(tree.bindir / "xseg", "probe")
+    expect("Simulated device 0" in said, said)
+
+
+def tool_needs_no_simulator(tree):
+    """The tool says what is missing, and takes a simulator from elsewhere."""
+    elsewhere = tree.scratch / "elsewhere"
+    elsewhere.mkdir()
+    for path in tree.libdir.glob("libxseg-sim.so*"):
+        path.rename(elsewhere / path.name)
+    refused = start(tree.bindir / "xseg", "probe")
+    found = start(tree.bindir / "xseg", "probe", LD_LIBRARY_PATH=str(elsewhere))
+    for path in elsewhere.iterdir():
+        path.rename(tree.libdir / path.name)
+    expect(refused.returncode == 2 and "libxseg-sim.so.0" in refused.stderr and
+           "--driver cuda" in refused.stderr, f"status {refused.returncode}: {refused.stderr}")
+    expect("Simulated device 0" in found.stdout, found.stderr)
 
 
 def the_loader_chooses(tree):
@@ -248,19 +275,84 @@ def the_loader_chooses(tree):
     expect((f"{LEVEL}/libxseg.so.0" in loaded) == is_of_level, loaded)
 
 
-def configure_for_a_prefix(root, folder, like, scratch):
+def unpack_archive(root, folder):
+    """The tree as an archive has it, inside somebody else's repository."""
+    git = shutil.which("git")
+    if git and (root / ".git").exists():
+        for name in run(git, "-C", root, "ls-files", "-z", "-co", "--exclude-standard").split("\0"):
+            if name and (root / name).exists():
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(root / name, folder / name)
+        run(git, "init", "-q", folder.parent)
+        run(git, "-C", folder.parent, "-c", "user.name=x", "-c", "user.email=x", "commit", "-q",
+            "--allow-empty", "-m", "x")
+    else:
+        shutil.copytree(root, folder, ignore=shutil.ignore_patterns(".git", ".deps", "build*", "out"))
+
+
+def configure(tree, source, folder, *options):
+    """What meson says as it sets up another build for a prefix of its own."""
+    compilers = {"CC": " ".join(tree.compilers["c"]), "CXX": " ".join(tree.compilers["cc"] or ["c++"])}
+    return run("meson", "setup", folder, source, f"--prefix={tree.scratch / 'prefix' / folder.name}",
+               "--libdir=lib", "--bindir=programs/here",
+               f"-Dc_args={[*tree.c_args, *tree.cuda]}", f"-Dchecks={tree.checks}", *options,
+               **compilers)
+
+
+def hide_packages(scratch):
+    """Options of meson with which it finds no package."""
+    file = scratch / "no-packages.ini"
+    file.write_text("[binaries]\npkgconfig = '/bin/false'\ncmake = '/bin/false'\n")
+    return "--native-file", file
+
+
+def options_follow_what_is_there(tree, source):
+    """Without their packages the tool and the tests are left out, or missed where they are wanted."""
+    hidden = hide_packages(tree.scratch)
+    said = configure(tree, source, tree.scratch / "hidden", *hidden)
+    for part, is_there in (("Simulator", True), ("Tools", False), ("Benchmarks", True),
+                           ("Tests", False)):
+        expect(re.search(rf"{part} *: {'YES' if is_there else 'NO'}\n", said), f"{part}: {said}")
+    for options, words in ((["-Dtools=enabled"], "libzstd"), (["-Dtests=enabled"], "the tests are of"),
+                           (["-Dsimulator=disabled", "-Dbenchmarks=enabled"], "run on the simulator")):
+        try:
+            configure(tree, source, tree.scratch / "hidden", "--wipe", *hidden, *options)
+        except AssertionError as refusal:
+            expect(words in str(refusal), f"{options}: {refusal}")
+        else:
+            expect(False, f"{options} without the packages")
+
+
+def library_alone(tree, source, root, version):
+    """The library without tool, simulator, benchmarks, tests, and what they need, in use."""
+    folder = tree.scratch / "library"
+    said = configure(tree, source, folder, "--buildtype=debug", *hide_packages(tree.scratch),
+                     *(f"-D{part}=disabled" for part in ("simulator", "tools", "benchmarks", "tests")))
+    for name in ("zstd", "jansson", "cmocka"):
+        expect(not re.search(rf"dependency \S*{name}\S* found: YES", said), f"{name}: {said}")
+    run("ninja", "-C", folder)
+    alone = Installed(folder, None, tree.compilers, tree.scratch, tree.cuda)
+    alone.install()
+    files_are_complete(alone, root, version, is_whole=False)
+    program = alone.compile("use.c", *alone.pkg_config("--cflags", "--libs", "xseg"),
+                            output="use-alone")
+    driver = str(tree.libdir / "libxseg-sim.so.0")
+    said = run(program, XSEG_DRIVER=driver, LD_LIBRARY_PATH=str(alone.libdir))
+    expect(said == f"{version}\n", said)
+
+
+def configure_for_a_prefix(source, folder, like, scratch):
     """Another build, of what is installed only, for a prefix and folders of its own."""
-    compilers = like.compilers
-    environment = {"CC": " ".join(compilers["c"]), "CXX": " ".join(compilers["cc"] or ["c++"])}
-    run("meson", "setup", folder, root, f"--prefix={scratch / 'prefix'}", "--libdir=lib",
-        "--bindir=programs/here", "--buildtype=plain", f"-Dc_args={like.c_args}",
-        f"-Dchecks={like.checks}", **environment)
+    configure(like, source, folder, "--buildtype=plain", "-Dsimulator=enabled", "-Dtools=enabled",
+              "-Dbenchmarks=disabled", "-Dtests=disabled")
     names = [os.path.relpath(name, folder)
              for target in json.loads(run("meson", "introspect", "--targets", folder))
              if target["installed"] for name in target["filename"]]
     run("ninja", "-C", folder, *names)
-    tree = Installed(folder, None, compilers, scratch)
+    tree = Installed(folder, None, like.compilers, scratch, like.cuda)
     tree.install()
+    said = run(tree.bindir / "xseg", "--version")
+    expect("plain build" in said and "commit unknown)" in said, said)
     return tree
 
 
@@ -288,12 +380,14 @@ def works_where_it_was_moved(tree, scratch, version):
 def cases(root, build, compilers, cuda, scratch):
     """Name and function of each case; they build on each other."""
     version = json.loads(run("meson", "introspect", "--projectinfo", build))["version"]
-    tree = Installed(build, scratch / "destdir", compilers, scratch)
+    source = scratch / "outer/xseg"
+    tree = Installed(build, scratch / "destdir", compilers, scratch, cuda)
     tree.install()
     yield "every file is there, and no other", lambda: files_are_complete(tree, root, version)
     yield "soname and symbols", lambda: names_are_right(tree, root)
     yield "nothing names the build folder", lambda: nothing_names_the_build(tree)
     yield "the tool finds its libraries", lambda: tool_runs(tree, version)
+    yield "the tool says that it has no simulator", lambda: tool_needs_no_simulator(tree)
     yield "the loader chooses by the processor", lambda: the_loader_chooses(tree)
     yield "loaded and unloaded, the simulator with pkg-config", lambda: is_unloaded(tree)
     folder = scratch / "cmake"
@@ -308,8 +402,11 @@ def cases(root, build, compilers, cuda, scratch):
             lambda which=(language, is_static): with_cmake(tree, folder, *which, version)
     yield "the simulator with CMake", lambda: (needs("cmake"), is_unloaded(tree, folder / "reload"))
     other = {}
+    yield "unpacked from an archive", lambda: unpack_archive(root, source)
+    yield "options follow what is there", lambda: options_follow_what_is_there(tree, source)
+    yield "the library alone", lambda: library_alone(tree, source, root, version)
     yield "configured for a prefix", lambda: other.update(tree=configure_for_a_prefix(
-        root, scratch / "build", tree, scratch))
+        source, scratch / "build", tree, scratch))
     yield "works in that prefix", lambda: works_where_it_was_put(other["tree"], root, version)
     yield "works after that prefix was moved", \
         lambda: works_where_it_was_moved(other["tree"], scratch, version)
