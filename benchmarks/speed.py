@@ -43,7 +43,7 @@ NOTES = """
   counted   by the subject itself; modelled: after an A100, by the simulator
   spread    of xseg and PyTorch: between the quartiles of the rounds' medians, in % of the median
   ratio     PyTorch / xseg within a round: the median of all rounds, and the lowest and highest
-  aim       what the project wants to reach
+  aim       what the project wants to reach; a star marks what misses it
 """
 
 
@@ -80,6 +80,14 @@ def commands(question, options, traces):
     if options.torch and not os.environ.get("XSEG_TORCH_BUSY"):
         tail.append("--at-once")
     return [tail + ["--config", mode] + traces for mode in MODES]
+
+
+def tell(text):
+    """Where the run is: on a terminal over itself, in a log a line."""
+    if sys.stderr.isatty():
+        print(f"\r{text:<40}\r", end="", file=sys.stderr, flush=True)
+    elif text:
+        print(text, file=sys.stderr, flush=True)
 
 
 class Table:
@@ -124,16 +132,34 @@ class Table:
         """One row."""
         ours, theirs = by_subject.get("xseg", []), by_subject.get("PyTorch", [])
         cells = ratio = ""
+        ratios = []
         for figures in (ours, theirs):
             cells += f" {short(statistics.median(figures)) if figures else '-':>9} {spread(figures):>7}"
         if ours and theirs and unit == "ns" and question not in NOT_COMPARED:
             ratios = [b / a for a, b in zip(ours, theirs)]
             ratio = (f" {statistics.median(ratios):>7.1f} "
                      f"{f'{min(ratios):.1f}, {max(ratios):.1f}':>17}")
-        aim = AIMS.get((question, case), 8 if question == "replay" else None)
-        own = OWN_AIMS.get((question, case))
-        aim = f"{aim} x" if aim else f"{'<>'[own[0] > 0]}={own[1]}" if own else ""
-        return f"{question:<9} {case:<32}{cells}{ratio or ' ' * 26} {aim:>6}  {unit}".rstrip()
+        aim = mark(aim_of(question, case), ours, ratios)
+        return f"{question:<9} {case:<32}{cells}{ratio or ' ' * 26} {aim:>7} {unit}".rstrip()
+
+
+def aim_of(question, case):
+    """(A ratio, or a figure of xseg's own; whether it is to be at most or at least that), or None."""
+    if (question, case) in OWN_AIMS:
+        return (True, *OWN_AIMS[question, case])
+    least = AIMS.get((question, case), 8 if question == "replay" else None)
+    return (False, 1, least) if least else None
+
+
+def mark(aim, ours, ratios):
+    """An aim as the table has it: a star behind it says that it was missed, a blank that it was not."""
+    if not aim:
+        return " "
+    is_own, sign, limit = aim
+    figures = ours if is_own else ratios
+    is_missed = bool(figures) and sign * statistics.median(figures) < sign * limit
+    text = f"{'<>'[sign > 0]}={limit}" if is_own else f"{limit} x"
+    return text + ("*" if is_missed else " ")
 
 
 def short(value):
@@ -202,13 +228,12 @@ def main():
         log.write(f"# {line}\n# question\tcase\tsubject\tunit\tmedian\tlower\tupper\tbatches\n")
         for number in range(options.rounds):
             for question in options.questions:
-                print(f"\rround {number + 1} of {options.rounds}: {question:<10}", end="",
-                      file=sys.stderr, flush=True)
+                tell(f"round {number + 1} of {options.rounds}: {question}")
                 for command in commands(question, options, traces):
                     table.run([f"{options.programs}/bench-{question}", *command], log)
                     if options.torch:
                         table.run([HERE / "torch", "run", options.torch, question, *command], log)
-    print("\r" + " " * 40 + "\r", end="", file=sys.stderr, flush=True)
+    tell("")
     table.print(options.without if not options.torch else "")
     write_picture(table, out / "speed-bars.tsv")
     if options.record and not table.failed:

@@ -21,13 +21,17 @@ TESTS = {
     "short": ("protocol: 'tap'", "print('1..2'); print('ok 1 - a')", (1, 1, 0)),
     "hang": ("protocol: 'tap', timeout: 3", HANG, (2, 1, 0)),
     "absent": ("protocol: 'tap'", "print('1..0 # SKIP not here')", (0, 0, 1)),
+    "partly": ("protocol: 'tap'", "print('1..2\\nok 1 - a\\nok 2 - b # SKIP no b')", (1, 0, 1)),
     "good": ("", "pass", (1, 0, 0)),
     "bad": ("", "raise SystemExit(1)", (0, 1, 0)),
-    "skip": ("", "raise SystemExit(77)", (0, 0, 1)),
+    "skip": ("", "print('skip.py: skipped: no word'); raise SystemExit(77)", (0, 0, 1)),
+    "mute": ("", "raise SystemExit(77)", (0, 0, 1)),
     "late": ("timeout: 1", "import time; time.sleep(60)", (0, 1, 0)),
     "wrong": ("should_fail: true", "raise SystemExit(1)", (1, 0, 0)),
     "right": ("should_fail: true", "pass", (0, 1, 0)),
 }
+SKIPPED = ["absent: not here", "mute: no reason given", "partly, b: no b",
+           "skip: skip.py: skipped: no word"]
 EVERYTHING = tuple(map(sum, zip(*(want for _, _, want in TESTS.values()))))
 
 
@@ -64,13 +68,13 @@ def folders_made(folder):
 
 
 def run(folder, *options):
-    """Last line and exit status of tests/run."""
+    """What tests/run prints, as lines, and its exit status."""
     environment = {name: value for name, value in os.environ.items()
                    if not name.startswith("MESON")}
     done = subprocess.run([folder / "tests/run", *options], stdin=subprocess.DEVNULL,
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                           check=False, env=environment)
-    return done.stdout.splitlines()[-1], done.returncode
+    return done.stdout.split("\n")[:-1], done.returncode
 
 
 def cases():
@@ -100,14 +104,18 @@ def main(root, fails):
             if what == "broken build":
                 with open(folder / "meson.build", "a", encoding="utf-8") as build:
                     build.write("error('broken')\n")
-            line, status = run(folder, *options)
+            lines, status = run(folder, *options)
+            line = lines[-1]
             passed, bad, skipped = want or (0, 0, 0)
+            named = [text[len("skipped: "):] for text in lines[-1 - skipped:-1]]
             is_good = line == f"{passed} passed, {bad} failed, {skipped} skipped" and \
-                (status == 0) == (bad == 0 and passed > 0)
+                (status == 0) == (bad == 0 and passed > 0) and \
+                not any("\r" in text for text in lines) and \
+                (sorted(named) == SKIPPED if what == "all suites" else len(named) == skipped)
             failed += not is_good
             print(f"{'ok' if is_good else 'not ok'} {number} - {what}", flush=True)
             if not is_good:
-                print(f"# wanted {want}, got {line!r} and status {status}")
+                print(f"# wanted {want}, got {line!r}, {named} and status {status}")
         made = folders_made(folder)
         is_good = release_build(folder) == release and made == {"build-tests", "build-tests-debug"}
         failed += not is_good

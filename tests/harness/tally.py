@@ -9,6 +9,7 @@ after any failure, or if nothing ran.
 """
 import json
 import pathlib
+import re
 import sys
 import xml.etree.ElementTree as xml
 
@@ -53,11 +54,25 @@ def describe(test):
     return "\n    ".join([f"{test['name']} ({test['result'].lower()})"] + said[:50])
 
 
+def skips(test):
+    """What a test skipped, and why by its own words: a line for each."""
+    lines = (test["stdout"] or "").splitlines()
+    named = [re.match(r"(?:ok|not ok) \d+(?: - )?(.*?) *# SKIP\S* *(.*)", line, re.I) for line in lines]
+    name = test["name"].rpartition(" / ")[2]
+    found = [f"{name}, {match[1]}: {match[2] or 'no reason given'}" for match in named if match]
+    if found or test["result"] != "SKIP":
+        return found
+    plan = [match[1] for match in (re.match(r"1\.\.0 *# SKIP\S* *(.*)", line, re.I) for line in lines)
+            if match]
+    words = plan or lines[-1:] or (test.get("stderr") or "").splitlines()[-1:]
+    return [f"{name}: {''.join(words[:1]).strip() or 'no reason given'}"]
+
+
 def tally(logs):
-    """Passed, failed and skipped of a run, and a text about each test that failed."""
-    total, bad = [0, 0, 0], []
+    """Passed, failed and skipped of a run, texts about tests that failed, and what was skipped."""
+    total, bad, left_out = [0, 0, 0], [], []
     if not (logs / "testlog.json").exists():
-        return total, bad
+        return total, bad, left_out
     cases = read_cases(logs / "testlog.junit.xml")
     for line in (logs / "testlog.json").read_text().splitlines():
         test = json.loads(line)
@@ -65,17 +80,20 @@ def tally(logs):
         total = [a + b for a, b in zip(total, counts)]
         if counts[1]:
             bad.append(describe(test))
-    return total, bad
+        left_out += skips(test)
+    return total, bad, left_out
 
 
 def main(folder, status):
     """Print the tally; returns the exit status."""
-    total, bad = tally(pathlib.Path(folder, "meson-logs"))
+    total, bad, left_out = tally(pathlib.Path(folder, "meson-logs"))
     if int(status) != 0 and total[1] == 0:
         print(f"meson test ended with status {status}, though no test did")
         total[1] = 1
     for text in bad:
         print(f"failed: {text}")
+    for text in left_out:
+        print(f"skipped: {text}")
     if sum(total) == 0:
         print("no test ran")
     print("{} passed, {} failed, {} skipped".format(*total))

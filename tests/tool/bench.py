@@ -63,6 +63,32 @@ class Bench(unittest.TestCase):
             self.assertIn("hit       4 KiB", said)
             self.assertIn("\txseg\tns\t", pathlib.Path(folder, "speed.tsv").read_text())
 
+    def test_a_log_has_no_carriage_returns(self):
+        with tempfile.TemporaryDirectory() as folder:
+            done = subprocess.run([sys.executable, ROOT / "benchmarks/speed.py", "--programs", FOLDER,
+                                   "--out", folder, "--rounds", "2", "--seconds", "0.01", "hit"],
+                                  stdin=subprocess.DEVNULL, capture_output=True, check=True)
+            self.assertNotIn(b"\r", done.stdout + done.stderr)
+            self.assertEqual(done.stderr.count(b" of 2: hit\n"), 2)
+
+    def test_what_misses_its_aim_has_a_star(self):
+        sys.path[:0] = [str(ROOT / "benchmarks")]
+        import speed  # pylint: disable=import-error,import-outside-toplevel
+        import table  # pylint: disable=import-error,import-outside-toplevel
+        mark = lambda aim, ours, ratios=(): speed.mark(speed.aim_of(*aim), ours, ratios)
+        least, most = ("threads", "work of 2 threads"), ("streams", "8 streams cost")
+        self.assertEqual(mark(("hit", "4 KiB"), [9], [11, 13, 11.9]), "12 x*")
+        self.assertEqual(mark(("hit", "4 KiB"), [9], [11, 13, 12]), "12 x ")
+        self.assertEqual(mark(("hit", "4 KiB"), [9]), "12 x ")
+        self.assertEqual(mark(least, [1.8]), ">=1.9*")
+        self.assertEqual(mark(least, [1.9]), ">=1.9 ")
+        self.assertEqual(mark(most, [1.3]), "<=1.2*")
+        self.assertEqual(mark(most, [1.2]), "<=1.2 ")
+        self.assertEqual(mark(("growth", "8 GiB"), [1]), " ")
+        self.assertEqual(table.device(4 << 30, 4096), "4.00 ")
+        self.assertEqual(table.device((4 << 30) + (5 << 20), 4096), "4.00*")
+        self.assertEqual(table.device(None, 4096), "none*")
+
 
 if __name__ == "__main__":
     FOLDER, ROOT = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
