@@ -26,6 +26,13 @@
  *          nothing; the child cannot use the parent's device memory.  Nor can it open an allocator of
  *          its own, since a driver that the parent has started does not work there: XSEG_ERR_DRIVER.
  *          Fork before the first xseg_open(), or start the child by exec.
+ * Signals: a signal handler may call xseg_status_text() and nothing else of the library: the thread that it
+ *          interrupts may be inside a call, with a lock held.  For the same reason no handler may leave
+ *          a call by longjmp().  The library installs no handler.
+ * dlclose: leaves the library mapped, so a thread may be inside a call meanwhile; handles stay good.
+ * Environment: XSEG_DRIVER, XSEG_ALLOC_CONF, PYTORCH_CUDA_ALLOC_CONF and PYTORCH_ALLOC_CONF are read as an
+ *          allocator opens, except in a set-user-ID process (AT_SECURE), whose user is not to set it up:
+ *          there the defaults hold, and one log line names what is ignored.
  * Lost:    after an error from which a device does not recover (an illegal address and its like), a
  *          reset of its context, or the driver's shutdown at exit, whatever needs that device's
  *          memory returns XSEG_ERR_DEVICE_LOST without asking the driver again; frees, statistics

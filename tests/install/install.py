@@ -146,11 +146,13 @@ def names_are_right(tree, root):
     for name in ("libxseg", "libxseg-sim"):
         said = run("readelf", "-d", tree.libdir / f"{name}.so")
         expect(f"soname: [{name}.so.0]" in said, f"{name}.so: {said}")
+        expect("NODELETE" in said, f"{name}.so: {said}")
     exported = symbols.exported(tree.libdir / "libxseg.so")
     expect(exported == symbols.mapped(root), f"exported: {sorted(exported)}")
     if tree.is_for_levels:
         other = symbols.exported(tree.libdir / LEVEL / "libxseg.so")
         expect(other == exported, f"{LEVEL} exports {sorted(other ^ exported)} or lacks it")
+        expect("NODELETE" in run("readelf", "-d", tree.libdir / LEVEL / "libxseg.so"), LEVEL)
     rows = [line.split() for line in run("nm", "--defined-only", "--extern-only",
                                          tree.libdir / "libxseg.a").splitlines()]
     defined = {row[2] for row in rows if len(row) == 3}
@@ -189,8 +191,8 @@ def with_pkg_config(tree, language, is_static, version):
     expect(said == f"{version}\n", "another version")
 
 
-def is_unloaded(tree, program=None):
-    """dlopen, use and dlclose, many times; the program is linked with the simulator."""
+def is_loaded_again(tree, program=None):
+    """dlopen, use and dlclose, many times, also under a call; the program is linked with the simulator."""
     program = program or tree.compile(
         "reload.c", "-D_GNU_SOURCE", "-pthread", "-ldl", f"-Wl,-rpath,{tree.libdir}",
         *tree.pkg_config("--cflags", "--libs", "xseg-sim"), output="reload")
@@ -389,7 +391,7 @@ def cases(root, build, compilers, cuda, scratch):
     yield "the tool finds its libraries", lambda: tool_runs(tree, version)
     yield "the tool says that it has no simulator", lambda: tool_needs_no_simulator(tree)
     yield "the loader chooses by the processor", lambda: the_loader_chooses(tree)
-    yield "loaded and unloaded, the simulator with pkg-config", lambda: is_unloaded(tree)
+    yield "loaded and closed many times, the simulator with pkg-config", lambda: is_loaded_again(tree)
     folder = scratch / "cmake"
     kinds = [(language, is_static) for language in ("c", "cc") for is_static in (False, True)]
     for language, is_static in kinds:
@@ -400,7 +402,7 @@ def cases(root, build, compilers, cuda, scratch):
     for language, is_static in kinds:
         yield f"{'static' if is_static else 'shared'} with CMake, {language}", \
             lambda which=(language, is_static): with_cmake(tree, folder, *which, version)
-    yield "the simulator with CMake", lambda: (needs("cmake"), is_unloaded(tree, folder / "reload"))
+    yield "the simulator with CMake", lambda: (needs("cmake"), is_loaded_again(tree, folder / "reload"))
     other = {}
     yield "unpacked from an archive", lambda: unpack_archive(root, source)
     yield "options follow what is there", lambda: options_follow_what_is_there(tree, source)

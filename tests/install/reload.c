@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A plug-in's life: the library is loaded, used and unloaded, again and again, also under a thread
- * that has met an error in it and outlives it.  Nothing may be left: not in the driver, not in the
- * process.
+ * A plug-in's life: the library is loaded, used and closed again with dlclose(), again and again, also
+ * under a thread that has met an error in it and outlives that, and under one that is inside a call.  It
+ * stays mapped, and nothing else is left: not in the driver, and in the process what the first round
+ * left, files, threads, memory of the heap and mappings.
  *
  * reload LIBRARY, which is given to dlopen().  Linked with the simulator alone.  Started with
  * GLIBC_TUNABLES=glibc.malloc.tcache_count=0: what threads keep in caches counts as used.
@@ -28,7 +29,7 @@ static void check(int is_good, const char *what)
     exit(1);
 }
 
-/* The functions used, as the library that is loaded now has them. */
+/* The functions used, as dlsym() has them. */
 static struct {
     void *library;
     xseg_status (*open)(const char *, const struct xseg_options *, struct xseg_allocator **);
@@ -57,34 +58,53 @@ static void load(const char *path)
     find("xseg_error_text", &xseg.error_text);
 }
 
-static int is_loaded(void)
-{
-    char line[4096];
-    int is_there = 0;
-    FILE *maps = fopen("/proc/self/maps", "re");
+/* What the process holds. */
+struct holdings {
+    size_t files, threads, heap_bytes, mappings, own_mappings;
+};
 
-    check(maps != NULL, "no /proc/self/maps");
-    while (fgets(line, sizeof(line), maps) != NULL)
-        is_there |= strstr(line, "libxseg.so") != NULL;
-    (void)fclose(maps);
-    return is_there;
-}
-
-static size_t open_files(void)
+static size_t entries(const char *path)
 {
     size_t count = 0;
-    DIR *folder = opendir("/proc/self/fd");
+    DIR *folder = opendir(path);
 
-    check(folder != NULL, "no /proc/self/fd");
+    check(folder != NULL, path);
     while (readdir(folder) != NULL)
         count++;
     (void)closedir(folder);
     return count;
 }
 
-static pthread_barrier_t failed, unloaded;
+static struct holdings holdings(void)
+{
+    char line[4096];
+    struct holdings held = {0};
+    FILE *maps = fopen("/proc/self/maps", "re");
 
-/* Leaves an error text behind, and ends when the library is gone. */
+    check(maps != NULL, "no /proc/self/maps");
+    while (fgets(line, sizeof(line), maps) != NULL) {
+        held.mappings++;
+        held.own_mappings += strstr(line, "libxseg.so") != NULL;
+    }
+    (void)fclose(maps);
+    held.files = entries("/proc/self/fd");
+    held.threads = entries("/proc/self/task");
+    held.heap_bytes = mallinfo2().uordblks;
+    return held;
+}
+
+static void check_same(const char *what, size_t before, size_t after)
+{
+    if (after <= before)
+        return;
+    (void)fprintf(stderr, "reload: %s: %zu after the first round, %zu after the last\n", what,
+                  before, after);
+    exit(1);
+}
+
+static pthread_barrier_t failed, closed;
+
+/* Leaves an error text behind, and ends when the library is closed. */
 static void *fail(void *unused)
 {
     struct xseg_allocator *allocator = NULL;
@@ -92,7 +112,34 @@ static void *fail(void *unused)
     check(xseg.open("no_such_key:1", NULL, &allocator) == XSEG_ERR_CONFIG, "a bad key");
     check(xseg.error_text(NULL, 0) > 0, "no error text");
     (void)pthread_barrier_wait(&failed);
-    (void)pthread_barrier_wait(&unloaded);
+    (void)pthread_barrier_wait(&closed);
+    return unused;
+}
+
+static pthread_barrier_t inside, go_on;
+
+/* The device is being opened: the caller is inside of xseg_alloc(). */
+static void wait_inside(void *context, enum xseg_log_level level, const char *line)
+{
+    (void)context;
+    (void)level;
+    if (strstr(line, "device 0 is open") == NULL)
+        return;
+    (void)pthread_barrier_wait(&inside);
+    (void)pthread_barrier_wait(&go_on);
+}
+
+static void *use_over_the_end(void *unused)
+{
+    struct xseg_options options = XSEG_OPTIONS_INIT;
+    struct xseg_allocator *allocator = NULL;
+    void *block = NULL;
+
+    options.log = wait_inside;
+    check(xseg.open(NULL, &options, &allocator) == XSEG_OK, "xseg_open");
+    check(xseg.alloc(allocator, 0, 512, NULL, &block) == XSEG_OK, "xseg_alloc over dlclose");
+    check(xseg.free(allocator, block) == XSEG_OK, "xseg_free after dlclose");
+    check(xseg.close(allocator) == XSEG_OK, "xseg_close after dlclose");
     return unused;
 }
 
@@ -101,7 +148,7 @@ static void use(void)
     struct xseg_allocator *allocator = NULL;
     void *block[2] = {NULL, NULL};
 
-    check(xseg.open(NULL, NULL, &allocator) == XSEG_OK, "xseg_open");
+    check(xseg.open("background_thread:True", NULL, &allocator) == XSEG_OK, "xseg_open");
     check(xseg.alloc(allocator, 0, 512, NULL, &block[0]) == XSEG_OK, "xseg_alloc");
     check(xseg.alloc(allocator, 0, (size_t)64 << 20, NULL, &block[1]) == XSEG_OK, "xseg_alloc");
     check(xseg.free(allocator, block[0]) == XSEG_OK, "xseg_free");
@@ -118,38 +165,43 @@ static void live(const char *path)
     use();
     (void)pthread_barrier_wait(&failed);
     check(dlclose(xseg.library) == 0, "dlclose");
-    check(!is_loaded(), "the library is still there after dlclose");
-    (void)pthread_barrier_wait(&unloaded);
+    check(holdings().own_mappings > 0, "the library is gone after dlclose");
+    (void)pthread_barrier_wait(&closed);
+    check(pthread_join(thread, NULL) == 0, "pthread_join");
+
+    load(path);
+    check(pthread_create(&thread, NULL, use_over_the_end, NULL) == 0, "pthread_create");
+    (void)pthread_barrier_wait(&inside);
+    check(dlclose(xseg.library) == 0, "dlclose");
+    (void)pthread_barrier_wait(&go_on);
     check(pthread_join(thread, NULL) == 0, "pthread_join");
 }
 
 int main(int count, char **argument)
 {
-    size_t files = 0, bytes = 0;
+    struct holdings first = {0}, last = {0};
     char leaks[1024];
 
     check(count == 2, "usage: reload LIBRARY");
     check(pthread_barrier_init(&failed, NULL, 2) == 0, "pthread_barrier_init");
-    check(pthread_barrier_init(&unloaded, NULL, 2) == 0, "pthread_barrier_init");
+    check(pthread_barrier_init(&closed, NULL, 2) == 0, "pthread_barrier_init");
+    check(pthread_barrier_init(&inside, NULL, 2) == 0, "pthread_barrier_init");
+    check(pthread_barrier_init(&go_on, NULL, 2) == 0, "pthread_barrier_init");
     for (int round = 0; round < ROUNDS; round++) {
         live(argument[1]);
-        check(xseg_sim_reset(NULL) == XSEG_OK, "xseg_sim_reset");
-        /* What the C library and the simulator keep for good is there after some rounds. */
-        if (round == ROUNDS / 2) {
-            files = open_files();
-            bytes = mallinfo2().uordblks;
+        if (xseg_sim_leaks(leaks, sizeof(leaks)) > 0) {
+            (void)fprintf(stderr, "reload: left behind in the driver: %s\n", leaks);
+            return 1;
         }
+        check(xseg_sim_reset(NULL) == XSEG_OK, "xseg_sim_reset");
+        last = holdings();
+        if (round == 0)
+            first = last;
     }
-    check(open_files() == files, "open files are left behind");
-    if (mallinfo2().uordblks > bytes) {
-        (void)fprintf(stderr, "reload: %zu bytes of the heap are left behind\n",
-                      mallinfo2().uordblks - bytes);
-        return 1;
-    }
-    live(argument[1]);
-    if (xseg_sim_leaks(leaks, sizeof(leaks)) > 0) {
-        (void)fprintf(stderr, "reload: left behind in the driver: %s\n", leaks);
-        return 1;
-    }
+    check_same("open files", first.files, last.files);
+    check_same("threads", first.threads, last.threads);
+    check_same("bytes of the heap", first.heap_bytes, last.heap_bytes);
+    check_same("mappings", first.mappings, last.mappings);
+    check_same("mappings of libxseg.so", first.own_mappings, last.own_mappings);
     return 0;
 }
