@@ -19,7 +19,7 @@ xseg_status xseg_config_load(struct xseg_config *config, const char *argument, c
     bool is_for_pytorch = false;
 
     for (unsigned i = 0; text == NULL && i < XSEG_COUNT_OF(variable); i++)
-        if ((text = getenv(variable[i])) != NULL) {
+        if ((text = secure_getenv(variable[i])) != NULL) {
             from = variable[i];
             is_for_pytorch = i > 0;
         }

@@ -27,7 +27,7 @@ static bool set_scene(struct probe *probe)
     if (!simulator_open("xseg probe"))
         return false;
     if (!probe->costs)
-        probe->costs = getenv("XSEG_SIM_COSTS");
+        probe->costs = secure_getenv("XSEG_SIM_COSTS");
     else if (setenv("XSEG_SIM_COSTS", probe->costs, 1) != 0)
         return refuse("--costs", "cannot be set: no host memory is left");
     if (simulator.reset(NULL) != XSEG_OK)

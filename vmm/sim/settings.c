@@ -260,12 +260,12 @@ static const struct {
 
 xseg_status sim_scene_of_environment(struct sim_scene *scene, bool report)
 {
-    const char *shared = getenv("XSEG_SIM_SHARED");
+    const char *shared = secure_getenv("XSEG_SIM_SHARED");
     xseg_status status = XSEG_OK;
 
     *scene = default_scene();
     for (size_t i = 0; i < sizeof(variables) / sizeof(variables[0]); i++) {
-        const char *text = getenv(variables[i].name);
+        const char *text = secure_getenv(variables[i].name);
 
         if (text == NULL || *text == '\0' || variables[i].take(text, scene))
             continue;

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: MIT
+"""A set-user-ID program takes nothing from its environment: secure.py PROGRAM SIMULATOR SANITIZER.
+
+PROGRAM is secure_program.c.  Needs root, which gives it to another user.
+"""
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+OTHER = 65534  # nobody
+
+
+def skip(why):
+    print(f"secure.py: skipped: {why}")
+    sys.exit(77)
+
+
+def start(program, *arguments):
+    """What it prints, on both streams, with variables that are not the defaults."""
+    done = subprocess.run([program, *arguments], stdin=subprocess.DEVNULL, capture_output=True,
+                          text=True, check=False, timeout=60,
+                          env={**os.environ, "XSEG_ALLOC_CONF": "expandable_segments:False",
+                               "XSEG_SIM_DEVICES": "none"})
+    return done.stdout, done.stderr
+
+
+class Secure(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        self.folder.chmod(0o755)
+        self.program, self.simulator = self.folder / "program", self.folder / "libxseg-sim.so.0"
+        shutil.copy(PROGRAM, self.program)
+        shutil.copy(SIMULATOR, self.simulator)
+
+    def test_a_user_sets_up_an_ordinary_program(self):
+        said, complaint = start(self.program, self.simulator)
+        self.assertIn("secure 0\n", said)
+        self.assertIn("\nsource XSEG_ALLOC_CONF\n", said)
+        self.assertNotIn("set-user-ID", said)
+        self.assertIn("XSEG_SIM_DEVICES=none is ignored", complaint)
+
+    def test_a_user_does_not_set_up_a_set_user_id_program(self):
+        os.chown(self.program, OTHER, OTHER)
+        self.program.chmod(0o4755)
+        said, complaint = start(self.program, self.simulator)
+        if "secure 0\n" in said:
+            self.skipTest("the file system of temporary files knows no set-user-ID programs")
+        self.assertIn("secure 1\n", said, complaint)
+        self.assertIn("\nsource default\n", said)
+        warnings = [line for line in said.splitlines() if "set-user-ID" in line]
+        self.assertEqual(len(warnings), 1, said)
+        self.assertIn("XSEG_ALLOC_CONF", warnings[0])
+        self.assertEqual(complaint, "")
+
+
+if __name__ == "__main__":
+    PROGRAM, SIMULATOR, SANITIZER = sys.argv[1:]
+    if SANITIZER != "none":
+        skip(f"built with {SANITIZER}, whose libraries want an environment")
+    if os.geteuid() != 0:
+        skip("only root can give a program to another user")
+    unittest.main(argv=sys.argv[:1])

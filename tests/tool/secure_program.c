@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * A program that tests/tool/secure.py makes set-user-ID: secure_program DRIVER.  It opens an allocator with
+ * what the environment gives it, and prints whether the kernel calls it secure (AT_SECURE), where the
+ * configuration comes from, and each warning.
+ */
+#include <stdio.h>
+#include <sys/auxv.h>
+
+#include "xseg/xseg.h"
+
+static void print_warning(void *context, enum xseg_log_level level, const char *line)
+{
+    (void)context;
+    if (level == XSEG_LOG_WARNING)
+        (void)printf("warning %s\n", line);
+}
+
+int main(int count, char **arguments)
+{
+    struct xseg_options options = XSEG_OPTIONS_INIT;
+    struct xseg_allocator *allocator = NULL;
+    char text[512] = "";
+
+    (void)printf("secure %lu\n", getauxval(AT_SECURE));
+    options.driver = count > 1 ? arguments[1] : NULL;
+    options.log = print_warning;
+    if (xseg_open(NULL, &options, &allocator) != XSEG_OK) {
+        (void)xseg_error_text(text, sizeof(text));
+        (void)printf("error %s\n", text);
+        return 1;
+    }
+    (void)printf("source %s\n", xseg_configuration_source(allocator));
+    return xseg_close(allocator) != XSEG_OK;
+}

@@ -1,0 +1,121 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * A set-user-ID process takes nothing from its environment.  Here secure_getenv() answers as in one;
+ * tests/tool/secure.py starts a real one.
+ */
+#include "tests/support/scene.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char *const variable[] = {
+    "XSEG_DRIVER",
+    "XSEG_ALLOC_CONF",
+    "PYTORCH_CUDA_ALLOC_CONF",
+    "PYTORCH_ALLOC_CONF",
+};
+
+static bool has_rights; /* more than its user */
+
+char *__real_secure_getenv(const char *name);
+char *__wrap_secure_getenv(const char *name);
+
+char *__wrap_secure_getenv(const char *name)
+{
+    return has_rights ? NULL : __real_secure_getenv(name);
+}
+
+struct heard {
+    unsigned count;
+    char line[512];
+};
+
+static void hear(void *context, enum xseg_log_level level, const char *line)
+{
+    struct heard *heard = context;
+
+    if (level != XSEG_LOG_WARNING || strstr(line, "set-user-ID") == NULL)
+        return;
+    heard->count++;
+    (void)snprintf(heard->line, sizeof(heard->line), "%s", line);
+}
+
+static xseg_status try_open(const char *driver, struct heard *heard, struct xseg_allocator **out)
+{
+    struct xseg_options options = XSEG_OPTIONS_INIT;
+
+    options.driver = driver;
+    options.log = hear;
+    options.log_context = heard;
+    return xseg_open(NULL, &options, out);
+}
+
+static void set_all(const char *config)
+{
+    for (unsigned i = 0; i < COUNT_OF(variable); i++)
+        assert_int_equal(setenv(variable[i], i == 0 ? "/no/such/driver" : config, 1), 0);
+}
+
+static void the_defaults_hold_and_one_line_says_so(void **state)
+{
+    struct xseg_allocator *allocator = NULL;
+    struct heard heard = {0};
+
+    (void)state;
+    has_rights = true;
+    set_all("no_such_key:1");
+    assert_int_equal(xseg_sim_reset(NULL), XSEG_OK);
+    for (unsigned i = 0; i < 2; i++) {
+        assert_int_equal(try_open(scene_driver(), &heard, &allocator), XSEG_OK);
+        assert_string_equal(xseg_configuration_source(allocator), "default");
+        scene_close(allocator);
+        assert_int_equal(heard.count, 1);
+    }
+    for (unsigned i = 0; i < COUNT_OF(variable); i++)
+        assert_non_null(strstr(heard.line, variable[i]));
+}
+
+static void the_driver_is_the_usual_one(void **state)
+{
+    struct xseg_allocator *allocator = NULL;
+    struct heard heard = {0};
+    char text[512] = "";
+
+    (void)state;
+    has_rights = true;
+    set_all("");
+    if (try_open(NULL, &heard, &allocator) == XSEG_OK) {
+        scene_close(allocator); /* this machine has it */
+        return;
+    }
+    (void)xseg_error_text(text, sizeof(text));
+    assert_null(strstr(text, "/no/such/driver"));
+    assert_non_null(strstr(text, "libcuda.so.1"));
+}
+
+static void else_the_environment_counts(void **state)
+{
+    struct xseg_allocator *allocator = NULL;
+    struct heard heard = {0};
+
+    (void)state;
+    has_rights = false;
+    set_all("no_such_key:1");
+    scene_expect_error(try_open(scene_driver(), &heard, &allocator), XSEG_ERR_CONFIG,
+                       "XSEG_ALLOC_CONF");
+    set_all("");
+    scene_expect_error(try_open(NULL, &heard, &allocator), XSEG_ERR_NO_DRIVER, "/no/such/driver");
+    assert_int_equal(heard.count, 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_defaults_hold_and_one_line_says_so),
+        cmocka_unit_test(the_driver_is_the_usual_one),
+        cmocka_unit_test(else_the_environment_counts),
+    };
+
+    return cmocka_run_group_tests_name("secure", tests, NULL, NULL);
+}
