@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 #include "src/base/latch.h"
 
+#include "src/base/barrier.h"
+
 #if XSEG_LATCH_IS_MUTEX
 
 void xseg_latch_init(struct xseg_latch *latch, enum xseg_lock_rank rank)
@@ -17,7 +19,6 @@ void xseg_latch_fini(struct xseg_latch *latch)
 #else
 
 #include <linux/futex.h>
-#include <linux/membarrier.h>
 #include <sched.h>
 #include <stddef.h>
 #include <sys/syscall.h>
@@ -26,18 +27,13 @@ void xseg_latch_fini(struct xseg_latch *latch)
 /* Looks at a latch before sleeping; a hit holds one for some 20 ns.  Taste. */
 #define SPINS 200
 
-static bool register_barrier(void)
-{
-    return syscall(__NR_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0) == 0;
-}
-
 void xseg_latch_init(struct xseg_latch *latch, enum xseg_lock_rank rank)
 {
     atomic_init(&latch->held, 0);
     atomic_init(&latch->as_owner, 0);
     atomic_init(&latch->taken, 0);
     atomic_init(&latch->sleepers, 0);
-    latch->has_barrier = register_barrier();
+    latch->has_barrier = xseg_barrier_register();
     atomic_init(&latch->owner, latch->has_barrier ? 0 : XSEG_LATCH_NOBODYS);
     latch->rank = rank;
 }
@@ -70,7 +66,7 @@ void xseg_latch_wait(struct xseg_latch *latch)
     }
     (void)atomic_fetch_add(&latch->sleepers, 1);
     if (latch->has_barrier)
-        (void)syscall(__NR_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0);
+        xseg_barrier_pass();
     /* From here on every giver sees that somebody sleeps.  Whoever gave it before is seen here. */
     while (atomic_exchange(&latch->taken, 1) != 0)
         (void)syscall(__NR_futex, &latch->taken, FUTEX_WAIT_PRIVATE, 1, NULL, NULL, 0);
@@ -91,7 +87,7 @@ void xseg_latch_settle_owner(struct xseg_latch *latch, uintptr_t self)
         return;
     }
     atomic_store(&latch->owner, XSEG_LATCH_NOBODYS);
-    (void)syscall(__NR_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0);
+    xseg_barrier_pass();
     for (unsigned i = 0; atomic_load_explicit(&latch->held, memory_order_acquire) != 0; i++) {
         pause_briefly();
         if (i > SPINS)

@@ -11,7 +11,8 @@
  * sleep, first makes all other threads pass a barrier.  So the owner either sees that the latch is not
  * its own any more, or has shown that it holds it; and a giver either sees the sleeper, or has shown
  * the sleeper that the latch is free.  That costs a few microseconds, once, and before a sleep.  Where
- * the kernel has no such call, no latch has an owner, and giving is an exchange as well.
+ * the kernel has no such call, no latch has an owner, and giving is an exchange as well; where it refuses one
+ * later, barrier.h has other ways.
  *
  * ThreadSanitizer knows pthread mutexes, and nothing of that, so with it a latch is one.
  */

@@ -1,0 +1,188 @@
+/* SPDX-License-Identifier: MIT */
+/* All threads pass the barrier, whichever of its ways the kernel leaves open. */
+#include <pthread.h>
+#include <sched.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/mman.h>
+
+#include <cmocka.h>
+#include <errno.h>
+#include <linux/membarrier.h>
+#include <sys/syscall.h>
+
+#include "src/base/barrier.h"
+#include "src/base/latch.h"
+
+#define ROUNDS 300u
+
+/* --- The kernel, as the test has it: commands of membarrier() that it refuses. --- */
+
+static atomic_uint refused;
+static atomic_uint expedited, global, unmapped;
+
+long __real_syscall(long number, long a, long b, long c, long d, long e, long f);
+long __wrap_syscall(long number, long a, long b, long c, long d, long e, long f);
+int __real_munmap(void *address, size_t bytes);
+int __wrap_munmap(void *address, size_t bytes);
+
+long __wrap_syscall(long number, long a, long b, long c, long d, long e, long f)
+{
+    if (number == __NR_membarrier) {
+        atomic_fetch_add(&expedited, a == MEMBARRIER_CMD_PRIVATE_EXPEDITED);
+        atomic_fetch_add(&global, a == MEMBARRIER_CMD_GLOBAL);
+        if ((atomic_load(&refused) & (unsigned)a) != 0) {
+            errno = EPERM;
+            return -1;
+        }
+    }
+    return __real_syscall(number, a, b, c, d, e, f);
+}
+
+int __wrap_munmap(void *address, size_t bytes)
+{
+    atomic_fetch_add(&unmapped, 1);
+    return __real_munmap(address, bytes);
+}
+
+static void refuse(unsigned commands)
+{
+    atomic_store(&refused, commands);
+    atomic_store(&expedited, 0);
+    atomic_store(&global, 0);
+    atomic_store(&unmapped, 0);
+}
+
+/* --- Which way is taken. --- */
+
+static void the_next_way_is_taken_when_one_is_refused(void **state)
+{
+    (void)state;
+    if (!xseg_barrier_register()) {
+        print_message("# this system has no membarrier\n");
+        return;
+    }
+    refuse(0);
+    xseg_barrier_pass();
+    assert_int_equal(atomic_load(&expedited), 1);
+    assert_int_equal(atomic_load(&global), 0);
+    refuse(MEMBARRIER_CMD_PRIVATE_EXPEDITED);
+    xseg_barrier_pass();
+    assert_int_equal(atomic_load(&global), 1);
+    refuse(MEMBARRIER_CMD_PRIVATE_EXPEDITED | MEMBARRIER_CMD_GLOBAL);
+    xseg_barrier_pass();
+    assert_int_equal(atomic_load(&expedited), 1);
+    assert_int_equal(atomic_load(&global), 1);
+    assert_int_equal(atomic_load(&unmapped), 1);
+    refuse(0);
+}
+
+/* --- What it is worth. --- */
+
+/* Each of two threads writes its own word and reads the other's; at least one has to see the other. */
+struct pair {
+    atomic_uint round, done;
+    atomic_uint mine, other, seen;
+};
+
+static void wait_for(atomic_uint *word, unsigned round)
+{
+    /* Both at once is what is wanted; where there is one processor, the other thread needs it. */
+    for (unsigned spins = 0; atomic_load(word) != round; spins++)
+        if (spins > 10000)
+            (void)sched_yield();
+}
+
+static void *write_and_read(void *self)
+{
+    struct pair *pair = self;
+
+    for (unsigned round = 1; round <= ROUNDS; round++) {
+        wait_for(&pair->round, round);
+        atomic_store_explicit(&pair->mine, round, memory_order_relaxed);
+        atomic_signal_fence(memory_order_seq_cst);
+        atomic_store_explicit(&pair->seen, atomic_load_explicit(&pair->other, memory_order_relaxed),
+                              memory_order_relaxed);
+        atomic_store(&pair->done, round);
+    }
+    return NULL;
+}
+
+static void nobody_overlooks_the_other(unsigned commands)
+{
+    struct pair pair = {0};
+    pthread_t thread;
+
+    refuse(commands);
+    assert_int_equal(pthread_create(&thread, NULL, write_and_read, &pair), 0);
+    for (unsigned round = 1; round <= ROUNDS; round++) {
+        unsigned read;
+
+        atomic_store(&pair.round, round);
+        atomic_store_explicit(&pair.other, round, memory_order_relaxed);
+        xseg_barrier_pass();
+        read = atomic_load_explicit(&pair.mine, memory_order_relaxed);
+        wait_for(&pair.done, round);
+        assert_true(read == round || atomic_load(&pair.seen) == round);
+    }
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    refuse(0);
+}
+
+static void it_orders_what_two_threads_see(void **state)
+{
+    (void)state;
+    (void)xseg_barrier_register();
+    nobody_overlooks_the_other(0);
+    nobody_overlooks_the_other(MEMBARRIER_CMD_PRIVATE_EXPEDITED);
+    nobody_overlooks_the_other(MEMBARRIER_CMD_PRIVATE_EXPEDITED | MEMBARRIER_CMD_GLOBAL);
+}
+
+#if !XSEG_LATCH_IS_MUTEX
+
+static void *take_and_give(void *self)
+{
+    xseg_latch_take(self);
+    xseg_latch_give(self);
+    return NULL;
+}
+
+/* Taking a latch from its owner passes the barrier, and notices that it is refused. */
+static void a_latch_relies_on_no_refused_barrier(void **state)
+{
+    struct xseg_latch latch;
+    pthread_t thread;
+
+    (void)state;
+    xseg_latch_init(&latch, XSEG_RANK_ARENA);
+    if (!latch.has_barrier) {
+        print_message("# this system has no membarrier: no latch has an owner\n");
+        return;
+    }
+    for (int i = 0; i < 2; i++)
+        (void)take_and_give(&latch);
+    refuse(MEMBARRIER_CMD_PRIVATE_EXPEDITED);
+    assert_int_equal(pthread_create(&thread, NULL, take_and_give, &latch), 0);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    assert_int_equal(atomic_load(&global), 1);
+    refuse(0);
+    xseg_latch_fini(&latch);
+}
+
+#endif
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_next_way_is_taken_when_one_is_refused),
+        cmocka_unit_test(it_orders_what_two_threads_see),
+#if !XSEG_LATCH_IS_MUTEX
+        cmocka_unit_test(a_latch_relies_on_no_refused_barrier),
+#endif
+    };
+
+    return cmocka_run_group_tests_name("barrier", tests, NULL, NULL);
+}
