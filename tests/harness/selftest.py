@@ -32,6 +32,7 @@ TESTS = {
 }
 SKIPPED = ["absent: not here", "mute: no reason given", "partly, b: no b",
            "skip: skip.py: skipped: no word"]
+FOLDERS = {"build-tests", "build-tests-debug", "build-tests-release"}
 EVERYTHING = tuple(map(sum, zip(*(want for _, _, want in TESTS.values()))))
 
 
@@ -49,7 +50,7 @@ def make_project(folder, root, fails):
             arguments.append(keywords)
         lines.append(f"test({', '.join(arguments)})")
     (folder / "meson.build").write_text("\n".join(lines) + "\n")
-    for name in ("meson_options.txt", "tests/run", "tests/harness/tally.py"):
+    for name in ("tests/run", "tests/harness/tally.py"):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(root / name, folder / name)
     (folder / ".ci").mkdir()
@@ -86,6 +87,7 @@ def cases():
     yield "no such suite", ["--suite", "nothing"], None
     yield "no such option", ["--nonsense"], (0, 1, 0)
     yield "another set of options", ["--debug", "--suite=good"], (1, 0, 0)
+    yield "a folder from before an option", ["--release", "--suite=good"], (1, 0, 0)
     yield "the release build's folder", ["--builddir=./build/"], (0, 1, 0)
     yield "broken build", ["--builddir", "build-broken"], (0, 1, 0)
 
@@ -97,8 +99,11 @@ def main(root, fails):
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         make_project(folder, pathlib.Path(root), pathlib.Path(fails).resolve())
-        subprocess.run(["meson", "setup", folder / "build", folder, "--buildtype=release"],
-                       stdout=subprocess.DEVNULL, check=True)
+        # The second as it was before the project had options.
+        for made in ("build", "build-tests-release"):
+            subprocess.run(["meson", "setup", folder / made, folder, "--buildtype=release"],
+                           stdout=subprocess.DEVNULL, check=True)
+        shutil.copy(pathlib.Path(root, "meson_options.txt"), folder)
         release = release_build(folder)
         for number, (what, options, want) in enumerate(todo, 1):
             if what == "broken build":
@@ -117,7 +122,7 @@ def main(root, fails):
             if not is_good:
                 print(f"# wanted {want}, got {line!r}, {named} and status {status}")
         made = folders_made(folder)
-        is_good = release_build(folder) == release and made == {"build-tests", "build-tests-debug"}
+        is_good = release_build(folder) == release and made == FOLDERS
         failed += not is_good
         print(f"{'ok' if is_good else 'not ok'} {len(todo) + 1} - folders: {sorted(made)}")
     return 1 if failed else 0
