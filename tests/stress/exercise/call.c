@@ -37,6 +37,7 @@ static const unsigned documented[CALL_COUNT] = {
     [CALL_xseg_close] = IS(OK) | BUSY | IS(ERR_DRIVER),
     [CALL_xseg_configure] = HOST | IS(ERR_CONFIG),
     [CALL_xseg_configuration] = PLAIN,
+    [CALL_xseg_keys] = IS(OK) | IS(ERR_CONFIG),
     [CALL_xseg_alloc] = GROWTH,
     [CALL_xseg_alloc_with] = GROWTH,
     [CALL_xseg_prewarm] = GROWTH,

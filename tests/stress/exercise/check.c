@@ -236,7 +236,7 @@ static void check_block(const struct view *view, const struct block *block)
 
     if (info == NULL || info->state != XSEG_BLOCK_LIVE)
         failure("the block at %p is not live", (const void *)block->ptr);
-    CHECK((block->is_restored && KNOWN_RESTORED) || info->requested == block->bytes);
+    CHECK(info->requested == block->bytes);
     CHECK(info->pool == (block->tag == NULL ? NULL : block->tag->pool));
     CHECK(info->is_paused == (block->tag != NULL && block->tag->is_away) ||
           (block->tag != NULL && block->tag->may_be_paused));
@@ -371,7 +371,7 @@ void world_check(struct world *world)
             }
     if (world->tracer != 0 && !world->options.has_background_thread) {
         CHECK((uint64_t)world->traced == held);
-        CHECK((uint64_t)world->traced_bytes == bytes || (world->was_restored && KNOWN_RESTORED));
+        CHECK((uint64_t)world->traced_bytes == bytes);
     }
     free(view.block);
     free(view.mapping);

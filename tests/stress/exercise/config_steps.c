@@ -68,19 +68,21 @@ void step_configure(struct worker *worker)
     const bool is_on = setting->off == NULL || chance(worker, 2);
     const uint64_t epoch = fault_epoch();
 
-    if (is_on)
-        atomic_fetch_or(&world->features, feature);
+    uint64_t before = world->features;
+
+    /* In one step, since other threads configure as well. */
+    while (is_on && !atomic_compare_exchange_weak(&world->features, &before,
+                                                  (before & ~setting->instead) | feature))
+        continue;
     const xseg_status status =
         CALL(xseg_configure, world->allocator, is_on ? setting->on : setting->off);
     failure_note(worker->number, "configure %s: %d", is_on ? setting->on : setting->off, status);
     /* Limits that contradict each other. */
     CHECK(status == XSEG_OK || status == XSEG_ERR_CONFIG || !fault_was_none(epoch));
-    if (status == XSEG_OK)
-        atomic_fetch_and(&world->features, ~setting->instead);
     if (is_on != (status == XSEG_OK))
         atomic_fetch_and(&world->features, ~feature);
     atomic_fetch_or(&world->features, FEATURE(RECONFIGURED));
-    feature_meet(features_of(world, 0, NULL, NULL) | feature, status == XSEG_OK);
+    feature_meet(features_of(world, 0, NULL, NULL), status == XSEG_OK);
 }
 
 /* --- Limits. --- */

@@ -20,7 +20,4 @@ static inline bool known_lasting(const char *const *names, unsigned count)
     return unmaps && releases;
 }
 
-/* The requested bytes of a block are others after a restore. */
-#define KNOWN_RESTORED true
-
 #endif

@@ -91,8 +91,28 @@ void step_block(struct worker *worker)
     CHECK(CALL(xseg_block, worker->world->allocator, block->ptr + below(worker, block->bytes),
                &info) == XSEG_OK);
     CHECK(info.base == block->ptr && info.state == XSEG_BLOCK_LIVE);
-    CHECK((block->is_restored && KNOWN_RESTORED) || info.requested == block->bytes);
+    CHECK(info.requested == block->bytes);
     CHECK(info.pool == (block->tag == NULL ? NULL : block->tag->pool));
+}
+
+static bool see_key(void *context, const struct xseg_key *key)
+{
+    unsigned *keys = context;
+
+    CHECK(key->name[0] != 0 && key->value != NULL && key->standard != NULL);
+    ++*keys;
+    return true;
+}
+
+/* The configuration in force reads as one again. */
+static void read_keys(const char *config)
+{
+    const char *source = NULL;
+    unsigned keys = 0;
+
+    CHECK(CALL(xseg_keys, config, &source, see_key, &keys) == XSEG_OK);
+    CHECK(strcmp(source, "argument") == 0 && keys > 0);
+    CHECK(CALL(xseg_keys, "no_such_key:1", NULL, NULL, NULL) == XSEG_ERR_CONFIG);
 }
 
 /* What answers with words. */
@@ -107,6 +127,7 @@ void step_texts(struct worker *worker)
     CHECK(CALL(xseg_configuration, allocator, text, sizeof(text), NULL) == XSEG_OK);
     /* Another thread may configure in between. */
     CHECK(strlen(text) + 1 == needed || worker->world->options.threads > 1);
+    read_keys(text);
     CHECK(strcmp(CALL_PLAIN(xseg_configuration_source, allocator), "argument") == 0);
     CHECK(CALL_PLAIN(xseg_status_text, XSEG_ERR_BUSY)[0] != 0);
     (void)CALL_PLAIN(xseg_error_text, text, sizeof(text));

@@ -391,8 +391,7 @@ static void give_block_back(struct restoring *restoring, char *ptr)
                                 .device = tag->device,
                                 .tag = restoring->tag,
                                 .home = find_stream(restoring->worker, tag->device, info.stream),
-                                .features = FEATURE(RESTORE),
-                                .is_restored = true};
+                                .features = FEATURE(RESTORE)};
         block->last = block->home;
         block->is_out_of_reach = block->home == NULL;
         return;
@@ -424,8 +423,6 @@ void step_restore(struct worker *worker)
     note_features(worker->world, FEATURE(RESTORE), tag->device, tag, NULL, status == XSEG_OK);
     CHECK(status == XSEG_OK || status == XSEG_ERR_BUSY || !fault_was_none(epoch) ||
           (status == XSEG_ERR_PAUSED && tag->is_away));
-    if (status == XSEG_OK)
-        worker->world->was_restored = true;
     CHECK(restoring.freed == (status == XSEG_OK ? before : 0));
     CHECK(restoring.live == (status == XSEG_OK ? tag->saved_count : 0));
 }

@@ -183,7 +183,7 @@ void world_close(struct world *world)
     if (world->tracer != 0) {
         CHECK(CALL(xseg_unobserve, world->allocator, world->tracer) == XSEG_OK);
         CHECK(world->traced == 0);
-        CHECK(world->traced_bytes == 0 || (world->was_restored && KNOWN_RESTORED));
+        CHECK(world->traced_bytes == 0);
         world->tracer = 0;
     }
     close_allocator(world);

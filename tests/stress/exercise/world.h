@@ -87,7 +87,6 @@ struct block {
     struct stream *last;  /* that work on it comes behind; NULL: it has finished */
     bool is_out_of_reach; /* it comes behind a stream that is not this worker's */
     bool is_written;      /* it has the contents of its number */
-    bool is_restored;     /* from a checkpoint */
     unsigned epoch;       /* of the tag's contents when it was written */
     uint64_t features;
 };
@@ -150,7 +149,7 @@ struct world {
     atomic_uint_fast64_t own_bytes[WORLD_DEVICES]; /* that pools' own functions have given */
     uint64_t memory;
     atomic_bool was_reset; /* the totals of the statistics */
-    atomic_bool had_second, had_shares, was_restored;
+    atomic_bool had_second, had_shares;
     uint64_t tracer;                          /* since the beginning; 0: there is none */
     atomic_int_fast64_t traced, traced_bytes; /* blocks that the trace says are live */
     unsigned files;                           /* open before the allocator was */
