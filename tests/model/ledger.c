@@ -514,7 +514,6 @@ void ledger_restore(struct ledger *ledger, unsigned pool, const struct ledger_bl
         struct ledger_block *block = &ledger->block[ledger->blocks++];
 
         *block = saved[i];
-        block->requested = block->bytes;
         block->uses = 0;
         ledger->allocations++;
     }
