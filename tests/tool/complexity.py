@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: MIT
+"""Instructions of making one more of something, when there are 10, 10^3 and 10^5 of it already.
+
+complexity.py ONE_MORE HAS_CALLGRIND BUILDTYPE SANITIZER.  callgrind counts each of the 64 things that are made from a count
+on; their mean at the last count may be no more than twice that at the one before.  The largest of them is
+printed beside it: it is where a table doubles or a page of records is made.  Is skipped
+without valgrind or its header, and in builds that are not release ones: self-checks compare many with many.
+"""
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+COUNTS = (10, 1000, 100000)
+WINDOW = 64
+CASES = ("segment", "small_block", "small_block_classic", "large_block", "large_block_classic",
+         "pin", "observer", "export")
+
+
+def measure(case, counts):
+    """The instructions of each thing that is made from each count on."""
+    with tempfile.TemporaryDirectory() as folder:
+        dump = pathlib.Path(folder) / "dump"
+        done = subprocess.run(["valgrind", "--tool=callgrind", "--instr-atstart=no", "--combine-dumps=yes",
+                               "--compress-strings=yes", f"--callgrind-out-file={dump}", PROGRAM, case,
+                               *map(str, counts)],
+                              timeout=240, check=False, text=True, stdin=subprocess.DEVNULL,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        if done.returncode != 0:
+            raise AssertionError(f"{case} ended with {done.returncode}: {done.stdout}")
+        spent = {count: [] for count in counts}
+        for part in re.finditer(r"^desc: Trigger: Client Request: \S+:(\d+)$.*?^summary: (\d+)$",
+                                dump.read_text(), re.DOTALL | re.MULTILINE):
+            spent[int(part[1])].append(int(part[2]))
+    return spent
+
+
+class Complexity(unittest.TestCase):
+    def test_one_more_takes_no_more_where_there_are_many(self):
+        for case in CASES:
+            with self.subTest(case=case):
+                spent = measure(case, COUNTS)
+                means = [sum(spent[count]) / WINDOW for count in COUNTS]
+                for count, mean in zip(COUNTS, means):
+                    self.assertEqual(len(spent[count]), WINDOW)
+                    print(f"# {case}: {mean:.0f} instructions at {count}, the largest {max(spent[count])}",
+                          flush=True)
+                self.assertGreater(means[0], 100, "nothing was measured")
+                self.assertLessEqual(means[2], 2 * means[1], f"{case}: is not flat")
+
+
+def why_not(has_callgrind, buildtype, sanitizer):
+    """Why nothing can be counted here, or an empty string."""
+    if buildtype != "release" or sanitizer != "none":
+        return "what is counted is a release build"
+    if shutil.which("valgrind") is None or has_callgrind != "true":
+        return "valgrind or its header is not installed"
+    return ""
+
+
+if __name__ == "__main__":
+    PROGRAM = sys.argv[1]
+    reason = why_not(*sys.argv[2:5])
+    if reason:
+        print(f"complexity.py: skipped: {reason}")
+        sys.exit(77)
+    unittest.main(argv=sys.argv[:1], verbosity=2)

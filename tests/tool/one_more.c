@@ -1,0 +1,263 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * What one more of something takes when there are many of it already.
+ *
+ *     one_more CASE COUNT...      counts that rise
+ *
+ * Things of the case are made one after the other.  From each count on, the next 64 are measured one by
+ * one: under callgrind each leaves the instructions that it took in a dump named CASE:COUNT, which
+ * complexity.py reads.  Everything else runs without being counted, so at a tenth of the time.
+ *
+ * At each count the line "CASE COUNT HOST_BYTES" is printed, with what the library says that it takes.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+
+#ifdef HAVE_CALLGRIND
+#include <valgrind/callgrind.h>
+#else
+#define CALLGRIND_START_INSTRUMENTATION ((void)0)
+#define CALLGRIND_STOP_INSTRUMENTATION  ((void)0)
+#define CALLGRIND_ZERO_STATS            ((void)0)
+#define CALLGRIND_DUMP_STATS_AT(name)   ((void)0)
+#endif
+
+#include "xseg/sim.h"
+#include "xseg/xseg.h"
+
+#define MIB  ((size_t)1 << 20)
+#define TIB  ((uint64_t)1 << 40)
+#define MOST 100128u /* of anything */
+
+enum { WINDOW = 64 };
+
+/* The few entry points of the driver that the program calls itself, by their plain C types. */
+int cuDevicePrimaryCtxRetain(void **context, int device);
+int cuCtxPushCurrent_v2(void *context);
+int cuStreamCreate(xseg_stream *stream, unsigned flags);
+int cuStreamDestroy_v2(xseg_stream stream);
+
+static struct xseg_allocator *allocator;
+static struct xseg_pool *exportable;
+static void *block[MOST];
+
+static void expect(xseg_status status, const char *what)
+{
+    char text[1024];
+
+    if (status == XSEG_OK)
+        return;
+    (void)xseg_error_text(text, sizeof(text));
+    (void)fprintf(stderr, "%s: %s: %s\n", what, xseg_status_text(status), text);
+    exit(2);
+}
+
+static void expect_driver(int result, const char *what)
+{
+    if (result == 0)
+        return;
+    (void)fprintf(stderr, "%s: %d\n", what, result);
+    exit(2);
+}
+
+static void *allocate(struct xseg_pool *pool, size_t bytes, xseg_stream stream)
+{
+    struct xseg_request request = XSEG_REQUEST_INIT;
+    void *ptr = NULL;
+
+    request.pool = pool;
+    request.bytes = bytes;
+    request.stream = stream;
+    expect(xseg_alloc_with(allocator, &request, &ptr), "xseg_alloc_with");
+    return ptr;
+}
+
+static xseg_stream make_stream(void)
+{
+    xseg_stream stream = NULL;
+
+    expect_driver(cuStreamCreate(&stream, 1), "cuStreamCreate");
+    return stream;
+}
+
+/* --- Cases: each makes one more. --- */
+
+/* A stream that comes, has a block of each kind, and goes. */
+static void passing_stream(unsigned at)
+{
+    const xseg_stream stream = make_stream();
+
+    (void)at;
+    for (unsigned kind = 0; kind < 2; kind++)
+        expect(xseg_free(allocator, allocate(NULL, kind == 0 ? 4096 : 4 * MIB, stream)),
+               "xseg_free");
+    expect(xseg_stream_gone(allocator, 0, stream), "xseg_stream_gone");
+    expect_driver(cuStreamDestroy_v2(stream), "cuStreamDestroy");
+}
+
+/* A stream that stays, with a block that does. */
+static void living_stream(unsigned at)
+{
+    block[at] = allocate(NULL, 4096, make_stream());
+}
+
+/* A pool that comes, has a block, and goes. */
+static void passing_pool(unsigned at)
+{
+    const struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
+    struct xseg_pool *pool = NULL;
+
+    (void)at;
+    expect(xseg_pool_create(allocator, 0, &options, &pool), "xseg_pool_create");
+    expect(xseg_free(allocator, allocate(pool, 4096, NULL)), "xseg_free");
+    expect(xseg_pool_release(pool), "xseg_pool_release");
+}
+
+/* A pool that stays, with a block that does. */
+static void living_pool(unsigned at)
+{
+    const struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
+    struct xseg_pool *pool = NULL;
+
+    expect(xseg_pool_create(allocator, 0, &options, &pool), "xseg_pool_create");
+    block[at] = allocate(pool, 4096, NULL);
+}
+
+/* A classic segment with a block that fills it. */
+static void segment(unsigned at)
+{
+    block[at] = allocate(NULL, 12 * MIB, NULL);
+}
+
+static void small_block(unsigned at)
+{
+    block[at] = allocate(NULL, 512 + at % 16 * 512, NULL);
+}
+
+static void large_block(unsigned at)
+{
+    block[at] = allocate(NULL, 2 * MIB + at % 16 * 512, NULL);
+}
+
+/* A pin of a block of its own. */
+static void pin(unsigned at)
+{
+    block[at] = allocate(NULL, 2 * MIB, NULL);
+    expect(xseg_pin(allocator, block[at], 2 * MIB), "xseg_pin");
+}
+
+static void leaving(void *context, const struct xseg_mapping *mapping)
+{
+    (void)context;
+    (void)mapping;
+}
+
+static void observer(unsigned at)
+{
+    struct xseg_observer wanted = XSEG_OBSERVER_INIT;
+    uint64_t id = 0;
+
+    (void)at;
+    wanted.leaving = leaving;
+    expect(xseg_observe(allocator, &wanted, &id), "xseg_observe");
+}
+
+/* An export of a block of its own; the share is ended, as one does that has been sent. */
+static void export(unsigned at)
+{
+    struct xseg_share share = XSEG_SHARE_INIT;
+
+    block[at] = allocate(exportable, 2 * MIB, NULL);
+    expect(xseg_export(allocator, block[at], XSEG_SHARE_FD, &share), "xseg_export");
+    xseg_share_end(&share);
+}
+
+static const struct {
+    const char *name, *config;
+    void (*make)(unsigned at);
+} cases[] = {
+    {"passing_stream", "expandable_segments:True", passing_stream},
+    {"passing_stream_classic", "expandable_segments:False", passing_stream},
+    {"living_stream", "expandable_segments:True", living_stream},
+    {"living_stream_classic", "expandable_segments:False", living_stream},
+    {"passing_pool", "expandable_segments:True", passing_pool},
+    {"living_pool", "expandable_segments:True", living_pool},
+    {"segment", "expandable_segments:False", segment},
+    {"small_block", "expandable_segments:True", small_block},
+    {"small_block_classic", "expandable_segments:False", small_block},
+    {"large_block", "expandable_segments:True", large_block},
+    {"large_block_classic", "expandable_segments:False", large_block},
+    {"pin", "expandable_segments:True", pin},
+    {"observer", "expandable_segments:True", observer},
+    {"export", "expandable_segments:True", export},
+};
+
+static void open_machine(const char *config)
+{
+    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_options options = XSEG_OPTIONS_INIT;
+    struct xseg_pool_options of_pool = XSEG_POOL_OPTIONS_INIT;
+    void *context = NULL;
+
+    settings.memory_bytes = 4 * TIB;
+    settings.fast = true;
+    expect(xseg_sim_reset(&settings), "xseg_sim_reset");
+    expect(xseg_open(config, &options, &allocator), "xseg_open");
+    expect_driver(cuDevicePrimaryCtxRetain(&context, 0), "cuDevicePrimaryCtxRetain");
+    expect_driver(cuCtxPushCurrent_v2(context), "cuCtxPushCurrent");
+    of_pool.exportable = true;
+    if (strstr(config, "True") != NULL)
+        expect(xseg_pool_create(allocator, 0, &of_pool, &exportable), "xseg_pool_create");
+}
+
+static uint64_t host_bytes(void)
+{
+    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_stats stats;
+
+    stats.struct_bytes = sizeof(stats);
+    where.device = 0;
+    expect(xseg_stats(allocator, &where, &stats), "xseg_stats");
+    return stats.host_bytes;
+}
+
+static void measure(const char *name, void (*make)(unsigned at), unsigned at)
+{
+    char dump[64];
+
+    (void)snprintf(dump, sizeof(dump), "%s:%u", name, at);
+    CALLGRIND_START_INSTRUMENTATION;
+    for (unsigned i = 0; i < WINDOW; i++) {
+        CALLGRIND_ZERO_STATS;
+        make(at + i);
+        CALLGRIND_DUMP_STATS_AT(dump);
+    }
+    CALLGRIND_STOP_INSTRUMENTATION;
+    (void)printf("%s %u %" PRIu64 "\n", name, at, host_bytes());
+    (void)fflush(stdout);
+}
+
+int main(int argc, char **argv)
+{
+    unsigned made = 0;
+
+    for (size_t i = 0; argc > 2 && i < sizeof(cases) / sizeof(cases[0]); i++) {
+        if (strcmp(argv[1], cases[i].name) != 0)
+            continue;
+        open_machine(cases[i].config);
+        for (int at = 2; at < argc; at++) {
+            const unsigned count = (unsigned)strtoul(argv[at], NULL, 10);
+
+            for (; made < count && made + WINDOW < MOST; made++)
+                cases[i].make(made);
+            measure(cases[i].name, cases[i].make, made);
+            made += WINDOW;
+        }
+        return 0;
+    }
+    (void)fprintf(stderr, "usage: one_more CASE COUNT...\n");
+    return 2;
+}
