@@ -16,7 +16,7 @@
  *   ARENA-5  the counts of what is lent are those of the blocks that have that flag.
  *
  * Locking: ARENA.  `device` and what kind of arena it is do not change; `pool`, `next` and `stream` are
- * read without the lock as well, and change as pool.h and departure.h say.
+ * read without the lock as well, and change as pool.h says.
  */
 #ifndef XSEG_CORE_ARENA_H
 #define XSEG_CORE_ARENA_H
@@ -44,8 +44,8 @@ struct xseg_arena {
     _Alignas(64) struct xseg_device *device;
     _Atomic(struct xseg_pool *) pool;
     _Atomic(struct xseg_arena *) next; /* in its pool, or among those that are spent */
-    /* Changes only when its stream is gone and has passed, under GROWTH, ARENA and TABLE; or with its
-     * pool, in no list of which it is then.  It may be read without a lock, so it is published. */
+    /* Changes only with its pool, in no list of which it is then.  It may be read without a lock, so it is
+     * published. */
     _Atomic(struct xseg_known_stream *) stream;
     uint64_t now; /* clock of the last look at idle memory; 0 before the first.  See idle.h. */
     bool is_small;

@@ -55,7 +55,8 @@ static struct marks mark_block(struct xseg_context *context, const struct xseg_b
 
     /* What was used outside the capture too waits for real work, which no graph knows of. */
     for (const struct xseg_pending_use *use = block->uses; all && use != NULL; use = use->next)
-        all = !use->outside && mark_stream(context, use->stream, &marks);
+        all = !use->outside && xseg_pending_is_current(use) &&
+              mark_stream(context, use->stream, &marks);
     if (!all)
         marks.count = 0;
     return marks;

@@ -38,8 +38,7 @@ static xseg_status leave(struct xseg_device *device, struct xseg_known_stream *s
     xseg_driver_unrelax(&device->context, mode);
     if (status != XSEG_OK)
         return status;
-    atomic_fetch_add(&device->streams.leaving, 1);
-    atomic_store_explicit(&stream->state, XSEG_STREAM_LEAVING, memory_order_release);
+    xseg_streams_note_leaving(&device->streams, stream);
     return XSEG_OK;
 }
 
@@ -54,7 +53,7 @@ xseg_status xseg_departure_begin(struct xseg_device *device, xseg_stream handle)
     xseg_lock_take(&device->growth_lock);
     xseg_pending_lock(&device->pending);
     if (xseg_stream_is_there(stream) && xseg_context_is_lost(&device->context))
-        atomic_store(&stream->state, XSEG_STREAM_GONE);
+        xseg_streams_note_gone(&device->streams, stream);
     else if (xseg_stream_is_there(stream))
         status = leave(device, stream);
     xseg_pending_unlock(&device->pending);
@@ -66,39 +65,58 @@ xseg_status xseg_departure_begin(struct xseg_device *device, xseg_stream handle)
 
 /* --- Gone. --- */
 
+/* So many are asked about when a stream is met: more than come to leave by then, so that nobody is asked about
+ * late for long. */
+#define ASKED 16u
+
 /* The last event is not needed any more.  PENDING is held. */
 static void note_gone(struct xseg_device *device, struct xseg_known_stream *stream)
 {
     xseg_fences_put(&device->pending.fences, stream->last);
     stream->last = NULL;
-    atomic_fetch_sub(&device->streams.leaving, 1);
-    atomic_fetch_add(&device->streams.gone, 1);
-    atomic_store_explicit(&stream->state, XSEG_STREAM_GONE, memory_order_release);
+    xseg_streams_note_gone(&device->streams, stream);
 }
 
 /* Uses in its queue share the event, so it is kept until they have come back. */
-static void look(void *self, struct xseg_known_stream *stream)
+static bool has_passed(struct xseg_device *device, const struct xseg_known_stream *stream)
 {
-    struct xseg_device *device = self;
     bool done = false;
 
-    if (atomic_load(&stream->state) == XSEG_STREAM_LEAVING && xseg_list_is_empty(&stream->uses) &&
-        xseg_driver_event_done(&device->context, stream->last, &done) == XSEG_OK && done)
-        note_gone(device, stream);
+    return xseg_list_is_empty(&stream->uses) &&
+           xseg_driver_event_done(&device->context, stream->last, &done) == XSEG_OK && done;
+}
+
+/* Ask about the first of those that leave; who still works comes last from then on. */
+static void ask_first(struct xseg_device *device)
+{
+    struct xseg_list *leaving = &device->streams.leaving;
+    unsigned left = atomic_load_explicit(&device->streams.leaving_count, memory_order_relaxed);
+
+    for (left = left < ASKED ? left : ASKED; left > 0; left--) {
+        struct xseg_known_stream *stream =
+            XSEG_LIST_FIRST(leaving, struct xseg_known_stream, going);
+
+        if (has_passed(device, stream)) {
+            note_gone(device, stream);
+        } else {
+            xseg_list_remove(&stream->going);
+            xseg_list_insert(leaving, &stream->going);
+        }
+    }
 }
 
 /* Look which leaving streams have passed. */
-static void look_at_all(struct xseg_device *device)
+static void look(struct xseg_device *device)
 {
     int mode = 0;
 
-    if (atomic_load_explicit(&device->streams.leaving, memory_order_relaxed) == 0)
+    if (atomic_load_explicit(&device->streams.leaving_count, memory_order_relaxed) == 0)
         return;
     xseg_pending_poll(&device->pending);
     xseg_pending_lock(&device->pending);
     if (!xseg_pending_captures(&device->pending) &&
         xseg_driver_relax(&device->context, &mode) == XSEG_OK) {
-        xseg_streams_visit(&device->streams, look, device);
+        ask_first(device);
         xseg_driver_unrelax(&device->context, mode);
     }
     xseg_pending_unlock(&device->pending);
@@ -136,61 +154,24 @@ xseg_status xseg_departure_is_over(struct xseg_device *device, struct xseg_known
     return status;
 }
 
-static void forget(void *self, struct xseg_known_stream *stream)
-{
-    if (atomic_load(&stream->state) == XSEG_STREAM_LEAVING)
-        note_gone(self, stream);
-}
-
 void xseg_departure_end(struct xseg_device *device)
 {
     xseg_pending_lock(&device->pending);
-    xseg_streams_visit(&device->streams, forget, device);
+    XSEG_LIST_FOR_SAFE(node, &device->streams.leaving)
+    {
+        note_gone(device, XSEG_CONTAINER(node, struct xseg_known_stream, going));
+    }
     xseg_pending_unlock(&device->pending);
-}
-
-/* --- Handing over. --- */
-
-struct heir {
-    struct xseg_device *device;
-    struct xseg_known_stream *stream;
-};
-
-static void hand_over(void *self, struct xseg_arena *arena)
-{
-    const struct heir *heir = self;
-    const struct xseg_known_stream *before = xseg_arena_stream(arena);
-
-    if (atomic_load(&before->state) != XSEG_STREAM_GONE)
-        return;
-    xseg_arena_lock(arena);
-    xseg_lock_take(&heir->device->table_lock);
-    /* Its handle may have come again meanwhile, which is noted under this lock. */
-    if (atomic_load(&before->state) == XSEG_STREAM_GONE &&
-        xseg_pool_find_arena(arena->pool, heir->stream, arena->is_small) == NULL)
-        xseg_pool_hand_over(arena, heir->stream);
-    xseg_lock_give(&heir->device->table_lock);
-    xseg_arena_unlock(arena);
 }
 
 xseg_status xseg_departure_get(struct xseg_device *device, xseg_stream handle,
                                struct xseg_known_stream **out)
 {
-    struct heir heir = {device, NULL};
-
     if (!xseg_streams_is_per_thread(handle)) {
         *out = xseg_streams_find(&device->streams, handle);
         if (__builtin_expect(*out != NULL, 1))
             return XSEG_OK;
     }
-    look_at_all(device);
-    const xseg_status status = xseg_streams_get(&device->streams, handle, out);
-    if (status != XSEG_OK || atomic_load(&device->streams.gone) == 0 ||
-        !atomic_exchange(&(*out)->is_new, false))
-        return status;
-    heir.stream = *out;
-    xseg_lock_take(&device->growth_lock);
-    xseg_device_visit_arenas(device, hand_over, &heir);
-    xseg_lock_give(&device->growth_lock);
-    return XSEG_OK;
+    look(device);
+    return xseg_streams_get(&device->streams, handle, out);
 }

@@ -4,12 +4,11 @@
  *
  *     THERE --> LEAVING     an event is recorded behind its work; its handle is not found any more
  *     LEAVING --> GONE      the event has passed: nothing of the stream runs
- *     GONE --> THERE        the handle has come again: the entry is that of a new stream
+ *     GONE --> THERE        the entry is that of a new stream, which so has the memory of the old one
  *
- * What a stream had cached serves the next stream that the device meets, once it is GONE: its arenas
- * are handed over.  Until then a trim asks the event instead of the stream.
+ * Until a stream is GONE a trim asks the event instead of the stream.
  *
- * Locking: GROWTH, PENDING, ARENA and TABLE are taken inside; none may be held.
+ * Locking: GROWTH, PENDING and TABLE are taken inside; none may be held.
  */
 #ifndef XSEG_CORE_DEPARTURE_H
 #define XSEG_CORE_DEPARTURE_H
@@ -25,9 +24,9 @@
 xseg_status xseg_departure_begin(struct xseg_device *device, xseg_stream handle);
 
 /*
- * The entry of a stream, as xseg_streams_get(); a new one gets the memory of streams that are gone.
+ * The entry of a stream, as xseg_streams_get(); a new one gets that of a stream that is gone, if any is.
  *
- * Cost: where streams are leaving, an event query each when a new stream is met
+ * Cost: when a new stream is met, an event query for each of the next few streams that leave
  */
 xseg_status xseg_departure_get(struct xseg_device *device, xseg_stream handle,
                                struct xseg_known_stream **out);

@@ -466,7 +466,8 @@ static void add_host_bytes(void *self, struct xseg_arena *arena)
 uint64_t xseg_device_host_bytes(struct xseg_device *device)
 {
     uint64_t bytes = sizeof(*device) + xseg_free_log_bytes(&device->free_log) +
-                     xseg_sharing_host_bytes(&device->sharing) + xseg_retire_host_bytes(device);
+                     xseg_sharing_host_bytes(&device->sharing) + xseg_retire_host_bytes(device) +
+                     xseg_streams_host_bytes(&device->streams);
 
     xseg_device_visit_arenas(device, add_host_bytes, &bytes);
     return bytes;

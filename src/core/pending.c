@@ -35,12 +35,13 @@ void xseg_pending_use(struct xseg_arena *arena, struct xseg_block *block,
 {
     struct xseg_pending_use *use = block->uses;
 
-    while (use != NULL && use->stream != stream)
+    while (use != NULL && (use->stream != stream || !xseg_pending_is_current(use)))
         use = use->next;
     if (use == NULL) {
         use = xseg_slab_take(&arena->uses);
         xseg_list_init(&use->link);
         use->stream = stream;
+        use->number = stream->number;
         use->block = block;
         use->next = block->uses;
         use->outside = use->captured = use->is_shared = false;
@@ -59,9 +60,9 @@ static xseg_status record_use(struct xseg_pending *pending, struct xseg_pending_
     bool can_name = true;
     xseg_status status = XSEG_OK;
 
-    use->is_shared = !xseg_stream_is_there(use->stream);
+    use->is_shared = !xseg_pending_is_current(use) || !xseg_stream_is_there(use->stream);
     if (use->is_shared) {
-        use->event = use->stream->last; /* NULL: it has passed */
+        use->event = xseg_pending_is_current(use) ? use->stream->last : NULL; /* it has passed */
         return XSEG_OK;
     }
     status = xseg_streams_can_name(pending->fences.context, use->stream, &can_name);
@@ -136,7 +137,9 @@ static void queue_all(struct xseg_pending *pending, struct xseg_pending_use *use
     for (; use != NULL; use = next) {
         next = use->next;
         wait_for(pending, use->stream);
-        xseg_list_insert(&use->stream->uses, &use->link);
+        /* What has passed comes first: a wait goes by the last event of a queue. */
+        xseg_list_insert(use->event == NULL ? use->stream->uses.next : &use->stream->uses,
+                         &use->link);
         xseg_pending_count_one(pending);
     }
 }
@@ -271,9 +274,8 @@ static inline void poll(struct xseg_pending *pending)
     while (node != &pending->streams) {
         const xseg_event event = first_use(node)->event;
         const enum xseg_driver_answer answer =
-            event == NULL
-                ? XSEG_DRIVER_YES
-                : xseg_driver_ask(&questions, event, node->next == &pending->streams);
+            event == NULL ? XSEG_DRIVER_YES
+                          : xseg_driver_ask(&questions, event, node->next == &pending->streams);
 
         node = __builtin_expect(answer == XSEG_DRIVER_NO, 1)
                    ? node->next

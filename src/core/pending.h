@@ -35,10 +35,17 @@ struct xseg_pending_use {
     bool is_shared;                /* the event is the last one of a stream that is gone */
     struct xseg_pending_use *next; /* of the same block */
     struct xseg_known_stream *stream;
+    uint64_t number; /* of that stream; once its entry is another one's, the use has passed */
     struct xseg_block *block;
     xseg_event event;      /* once freed */
     struct xseg_list link; /* in the stream's queue, once freed */
 };
+
+/* Whether the stream of a use is still the one that it was, there or not. */
+static inline bool xseg_pending_is_current(const struct xseg_pending_use *use)
+{
+    return atomic_load_explicit(&use->stream->number, memory_order_acquire) == use->number;
+}
 
 struct xseg_pending {
     struct xseg_latch lock; /* PENDING */

@@ -94,6 +94,14 @@ struct xseg_arena *xseg_pool_find_arena(struct xseg_pool *pool,
     return arena;
 }
 
+/* The arena of a stream, by what leads to it fastest; NULL if it has none. */
+static struct xseg_arena *find(struct xseg_pool *pool, const struct xseg_known_stream *stream,
+                               bool is_small)
+{
+    return pool->is_private ? xseg_pool_find_arena(pool, stream, is_small)
+                            : atomic_load_explicit(&stream->arena[!is_small], memory_order_acquire);
+}
+
 /* --- Making arenas. --- */
 
 /* One that was another pool's becomes this one's. */
@@ -137,7 +145,7 @@ static void unget(struct xseg_arena *arena)
 static struct xseg_arena *add(struct xseg_pool_body *body, struct xseg_arena *arena)
 {
     struct xseg_known_stream *stream = xseg_arena_stream(arena);
-    struct xseg_arena *other = xseg_pool_find_arena(body->pool, stream, arena->is_small);
+    struct xseg_arena *other = find(body->pool, stream, arena->is_small);
 
     if (other != NULL)
         return other;
@@ -147,6 +155,7 @@ static struct xseg_arena *add(struct xseg_pool_body *body, struct xseg_arena *ar
     atomic_store_explicit(&body->arenas, arena, memory_order_release);
     if (!body->pool->is_private)
         atomic_store_explicit(&stream->arena[!arena->is_small], arena, memory_order_release);
+    atomic_store_explicit(&stream->has_arenas, true, memory_order_relaxed);
     return arena;
 }
 
@@ -173,9 +182,7 @@ static xseg_status make(struct xseg_pool *pool, struct xseg_known_stream *stream
 xseg_status xseg_pool_arena(struct xseg_pool *pool, struct xseg_known_stream *stream, bool is_small,
                             struct xseg_arena **out)
 {
-    struct xseg_arena *arena =
-        pool->is_private ? xseg_pool_find_arena(pool, stream, is_small)
-                         : atomic_load_explicit(&stream->arena[!is_small], memory_order_acquire);
+    struct xseg_arena *arena = find(pool, stream, is_small);
 
     if (__builtin_expect(arena == NULL, 0))
         return make(pool, stream, is_small, out);
@@ -190,17 +197,6 @@ void xseg_pool_visit_arenas(struct xseg_pool_body *body,
 
     for (; arena != NULL; arena = next_arena(arena))
         visit(self, arena);
-}
-
-void xseg_pool_hand_over(struct xseg_arena *arena, struct xseg_known_stream *stream)
-{
-    struct xseg_known_stream *before = xseg_arena_stream(arena);
-
-    atomic_store_explicit(&arena->stream, stream, memory_order_release);
-    if (arena->pool->is_private)
-        return;
-    atomic_store_explicit(&before->arena[!arena->is_small], NULL, memory_order_relaxed);
-    atomic_store_explicit(&stream->arena[!arena->is_small], arena, memory_order_release);
 }
 
 void xseg_pool_note_growth(struct xseg_pool *pool, uint64_t bytes)

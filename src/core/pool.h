@@ -143,10 +143,6 @@ struct xseg_arena *xseg_pool_find_arena(struct xseg_pool *pool,
 void xseg_pool_visit_arenas(struct xseg_pool_body *body,
                             void (*visit)(void *self, struct xseg_arena *arena), void *self);
 
-/* An arena of the pool belongs to another stream from now on, which has none of its kind there.
- * TABLE is held. */
-void xseg_pool_hand_over(struct xseg_arena *arena, struct xseg_known_stream *stream);
-
 /* Memory was taken for the pool, or given back.  GROWTH is held. */
 void xseg_pool_note_growth(struct xseg_pool *pool, uint64_t bytes);
 void xseg_pool_note_shrink(struct xseg_pool *pool, uint64_t bytes);

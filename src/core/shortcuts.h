@@ -49,7 +49,11 @@ static inline struct xseg_known_stream *xseg_shortcuts_find(const struct xseg_sh
     struct xseg_known_stream *stream = atomic_load_explicit(
         &shortcuts->stream[xseg_shortcuts_place(ordinal, handle)], memory_order_acquire);
 
-    return stream != NULL && stream->handle == handle && stream->ordinal == ordinal ? stream : NULL;
+    return stream != NULL &&
+                   atomic_load_explicit(&stream->handle, memory_order_relaxed) == handle &&
+                   stream->ordinal == ordinal
+               ? stream
+               : NULL;
 }
 
 /* Whether a handle's place is empty. */

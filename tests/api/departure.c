@@ -250,6 +250,29 @@ static void uses_on_a_gone_stream_wait_for_its_last_event(void **state)
     scene_stream_destroy(next);
 }
 
+/* The 20,000th stream costs what the 100th did, in driver calls and in host memory. */
+static void streams_that_come_and_go_leave_nothing(void **state)
+{
+    struct xseg_allocator *allocator = scene_open(NULL);
+    uint64_t host = 0, calls = 0, each = 0;
+
+    (void)state;
+    for (unsigned i = 0; i < 20000; i++) {
+        const xseg_stream stream = scene_stream();
+
+        calls = xseg_sim_calls(NULL);
+        scene_free(allocator, scene_alloc(allocator, 512 + i % 3 * MIB, stream));
+        assert_int_equal(xseg_stream_gone(allocator, 0, stream), XSEG_OK);
+        calls = xseg_sim_calls(NULL) - calls;
+        scene_stream_destroy(stream);
+        each = i == 100 ? calls : each;
+        host = i == 100 ? scene_stats(allocator).host_bytes : host;
+    }
+    assert_int_equal(calls, each);
+    assert_int_equal(scene_stats(allocator).host_bytes, host);
+    scene_close(allocator);
+}
+
 static void default_streams_never_go(void **state)
 {
     struct xseg_allocator *allocator = scene_open(NULL);
@@ -325,6 +348,7 @@ int main(void)
         cmocka_unit_test(a_handle_may_come_again_before_the_work_has_ended),
         cmocka_unit_test(a_trim_takes_what_a_gone_stream_left),
         cmocka_unit_test(uses_on_a_gone_stream_wait_for_its_last_event),
+        cmocka_unit_test(streams_that_come_and_go_leave_nothing),
         cmocka_unit_test(default_streams_never_go),
         cmocka_unit_test(a_block_is_freed_after_events),
         cmocka_unit_test(complete_events_are_not_waited_for),

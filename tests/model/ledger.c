@@ -225,33 +225,9 @@ bool ledger_hand_over(struct ledger *ledger, struct ledger_block *block, unsigne
     return may;
 }
 
-/* Uses of one entry are another's, which may have uses of the block, too. */
-static void rename_uses(struct ledger_block *block, unsigned before, unsigned now)
+bool ledger_may_end(const struct ledger *ledger, unsigned entry)
 {
-    struct ledger_use *old = NULL, *new = NULL;
-
-    for (unsigned i = 0; i < block->uses; i++) {
-        old = block->use[i].entry == before ? &block->use[i] : old;
-        new = block->use[i].entry == now ? &block->use[i] : new;
-    }
-    if (old == NULL)
-        return;
-    if (new == NULL) {
-        old->entry = now;
-        return;
-    }
-    new->outside = new->outside || old->outside;
-    new->inside = new->inside || old->inside;
-    wait_for_all(&new->until, &old->until);
-    block->uses--;
-    memmove(old, old + 1, (size_t)(block->use + block->uses - old) * sizeof(*old));
-}
-
-bool ledger_revive(struct ledger *ledger, unsigned before, unsigned now)
-{
-    for (unsigned i = 0; i < ledger->blocks; i++)
-        rename_uses(&ledger->block[i], before, now);
-    return is_gone(ledger, before);
+    return is_gone(ledger, entry);
 }
 
 void ledger_use(struct ledger *ledger, struct ledger_block *block, unsigned entry)

@@ -184,11 +184,8 @@ const char *ledger_alloc(struct ledger *ledger, const struct ledger_block *block
  */
 bool ledger_hand_over(struct ledger *ledger, struct ledger_block *block, unsigned entry);
 
-/*
- * The handle of a stream that is gone came again, and to the library it is the same stream; false
- * if it must not be.
- */
-bool ledger_revive(struct ledger *ledger, unsigned before, unsigned now);
+/* Whether an entry may be taken for another stream: its own is gone, and has passed. */
+bool ledger_may_end(const struct ledger *ledger, unsigned entry);
 
 /* An entry uses a block. */
 void ledger_use(struct ledger *ledger, struct ledger_block *block, unsigned entry);

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Instructions of making one more of something, when there are 10, 10^3 and 10^5 of it already.
+"""Instructions of making one more of something, when there are 10, 10^3 and 10^5 of it already; or, where it
+comes and goes, when there have been 10^6, which leave no host bytes behind.
 
 complexity.py ONE_MORE HAS_CALLGRIND BUILDTYPE SANITIZER.  callgrind counts each of the 64 things that are made from a count
 on; their mean at the last count may be no more than twice that at the one before.  The largest of them is
@@ -16,12 +17,12 @@ import unittest
 
 COUNTS = (10, 1000, 100000)
 WINDOW = 64
-CASES = ("segment", "small_block", "small_block_classic", "large_block", "large_block_classic",
+CASES = ("passing_stream", "passing_stream_classic", "segment", "small_block", "small_block_classic", "large_block", "large_block_classic",
          "pin", "observer", "export")
 
 
 def measure(case, counts):
-    """The instructions of each thing that is made from each count on."""
+    """Of each count, the instructions of each thing that is made from there on; and the library's host bytes."""
     with tempfile.TemporaryDirectory() as folder:
         dump = pathlib.Path(folder) / "dump"
         done = subprocess.run(["valgrind", "--tool=callgrind", "--instr-atstart=no", "--combine-dumps=yes",
@@ -35,21 +36,25 @@ def measure(case, counts):
         for part in re.finditer(r"^desc: Trigger: Client Request: \S+:(\d+)$.*?^summary: (\d+)$",
                                 dump.read_text(), re.DOTALL | re.MULTILINE):
             spent[int(part[1])].append(int(part[2]))
-    return spent
+    host = {int(at): int(host) for at, host in re.findall(rf"^{case} (\d+) (\d+)$", done.stdout, re.MULTILINE)}
+    return spent, host
 
 
 class Complexity(unittest.TestCase):
     def test_one_more_takes_no_more_where_there_are_many(self):
         for case in CASES:
             with self.subTest(case=case):
-                spent = measure(case, COUNTS)
-                means = [sum(spent[count]) / WINDOW for count in COUNTS]
-                for count, mean in zip(COUNTS, means):
+                counts = COUNTS[:2] + (1000000,) if case.startswith("passing") else COUNTS
+                spent, host = measure(case, counts)
+                means = [sum(spent[count]) / WINDOW for count in counts]
+                for count, mean in zip(counts, means):
                     self.assertEqual(len(spent[count]), WINDOW)
                     print(f"# {case}: {mean:.0f} instructions at {count}, the largest {max(spent[count])}",
                           flush=True)
                 self.assertGreater(means[0], 100, "nothing was measured")
                 self.assertLessEqual(means[2], 2 * means[1], f"{case}: is not flat")
+                if case.startswith("passing"):
+                    self.assertEqual(host[counts[2]], host[counts[1]], f"{case}: memory grows")
 
 
 def why_not(has_callgrind, buildtype, sanitizer):

@@ -30,7 +30,7 @@
 
 #define MIB  ((size_t)1 << 20)
 #define TIB  ((uint64_t)1 << 40)
-#define MOST 100128u /* of anything */
+#define MOST 1000128u /* of anything */
 
 enum { WINDOW = 64 };
 

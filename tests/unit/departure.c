@@ -1,88 +1,130 @@
 /* SPDX-License-Identifier: MIT */
-/* Departure: what is handed over while the handle of a stream that is gone comes again. */
-#include <pthread.h>
-#include <sched.h>
-
+/* Departure: what becomes of the entry of a stream that is gone. */
 #include "src/core/allocator.h"
 #include "tests/support/scene.h"
 
-struct newcomer {
-    struct xseg_allocator *allocator;
-    xseg_stream stream;
-    void *ptr;
-};
-
-static void *come(void *argument)
+static struct xseg_known_stream *known(struct xseg_allocator *allocator, xseg_stream stream)
 {
-    struct newcomer *newcomer = argument;
+    struct xseg_device *device = xseg_allocator_open_device(allocator, 0);
 
-    newcomer->ptr = scene_alloc(newcomer->allocator, 3 * MIB, newcomer->stream);
-    return NULL;
+    return xseg_streams_find(&device->streams, stream);
 }
 
-/* Whether another thread wants a latch that the caller holds. */
-static bool is_wanted(struct xseg_latch *latch)
+static void leave(struct xseg_allocator *allocator, xseg_stream stream)
 {
-#if XSEG_LATCH_IS_MUTEX
-    (void)latch;
-    return true;
-#else
-    return latch->has_barrier ? atomic_load(&latch->owner) == XSEG_LATCH_NOBODYS
-                              : atomic_load(&latch->sleepers) != 0;
-#endif
+    assert_int_equal(xseg_stream_gone(allocator, 0, stream), XSEG_OK);
+    scene_stream_destroy(stream);
 }
 
-/* A new stream is about to get the arena of one that is gone, whose handle comes again just then: the
- * arena is not the old stream's any more, but that of the stream which has its entry. */
-static void an_arena_stays_with_a_handle_that_comes_again(void **state)
+/* With the entry come the arenas; of several that are gone, one that had memory comes first. */
+static void the_next_stream_gets_the_entry_of_one_that_is_gone(void **state)
 {
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
-    struct xseg_known_stream *known = NULL;
-    pthread_t thread;
+    struct xseg_allocator *allocator = scene_open(NULL);
+    const xseg_stream idle = scene_stream(), busy = scene_stream();
+    void *shared = scene_alloc(allocator, 3 * MIB, NULL);
 
     (void)state;
-    /* Who wants a mutex cannot be seen. */
-    if (XSEG_LATCH_IS_MUTEX)
-        return;
-    settings.recycles = true;
-    struct xseg_allocator *allocator = scene_open_on(&settings, NULL);
-    struct newcomer newcomer = {allocator, scene_stream(), NULL};
+    assert_int_equal(xseg_use(allocator, shared, idle), XSEG_OK);
+    scene_free(allocator, shared);
+    scene_free(allocator, scene_alloc(allocator, 3 * MIB, busy));
+    struct xseg_known_stream *const of_idle = known(allocator, idle);
+    struct xseg_known_stream *const of_busy = known(allocator, busy);
+    struct xseg_arena *arena = atomic_load(&of_busy->arena[1]);
+    leave(allocator, idle);
+    leave(allocator, busy);
+
+    const xseg_stream first = scene_stream(), second = scene_stream(), third = scene_stream();
+    void *a = scene_alloc(allocator, 3 * MIB, first), *b = scene_alloc(allocator, 3 * MIB, second);
+    void *c = scene_alloc(allocator, 3 * MIB, third);
+    assert_ptr_equal(known(allocator, first), of_busy);
+    assert_ptr_equal(atomic_load(&of_busy->arena[1]), arena);
+    assert_ptr_equal(known(allocator, second), of_idle);
+    assert_ptr_not_equal(known(allocator, third), of_busy);
+    assert_ptr_equal(scene_block(allocator, a).stream, first);
+    assert_ptr_equal(scene_block(allocator, b).stream, second);
+    scene_free(allocator, a);
+    scene_free(allocator, b);
+    scene_free(allocator, c);
+    leave(allocator, first);
+    leave(allocator, second);
+    leave(allocator, third);
+    scene_close(allocator);
+}
+
+/* A block that the old stream used does not wait for the work of the one that has its entry. */
+static void a_use_ends_with_its_stream(void **state)
+{
+    struct xseg_allocator *allocator = scene_open(NULL);
     const xseg_stream old = scene_stream();
-    scene_free(allocator, scene_alloc(allocator, 3 * MIB, old));
-    struct xseg_device *device = xseg_allocator_open_device(allocator, 0);
-    known = xseg_streams_find(&device->streams, old);
-    struct xseg_arena *arena = atomic_load(&known->arena[1]);
-    assert_int_equal(xseg_stream_gone(allocator, 0, old), XSEG_OK);
-    scene_stream_destroy(old);
+    void *ptr = scene_alloc(allocator, 3 * MIB, NULL);
 
-    xseg_arena_lock(arena);
-    assert_int_equal(pthread_create(&thread, NULL, come, &newcomer), 0);
-    while (!is_wanted(&arena->lock))
-        (void)sched_yield();
-    const xseg_stream again = scene_stream();
-    assert_ptr_equal(again, old);
-    assert_int_equal(xseg_streams_get(&device->streams, again, &known), XSEG_OK);
-    xseg_arena_unlock(arena);
-    assert_int_equal(pthread_join(thread, NULL), 0);
-
-    assert_ptr_equal(atomic_load(&known->arena[1]), arena);
-    assert_ptr_equal(xseg_arena_stream(arena), known);
-    assert_ptr_equal(scene_block(allocator, newcomer.ptr).stream, newcomer.stream);
-    void *ptr = scene_alloc(allocator, 3 * MIB, again);
-    assert_ptr_equal(scene_block(allocator, ptr).stream, again);
+    (void)state;
+    assert_int_equal(xseg_use(allocator, ptr, old), XSEG_OK);
+    struct xseg_known_stream *const entry = known(allocator, old);
+    leave(allocator, old);
+    const xseg_stream young = scene_stream();
+    void *other = scene_alloc(allocator, 3 * MIB, NULL);
+    assert_int_equal(xseg_use(allocator, other, young), XSEG_OK);
+    assert_ptr_equal(known(allocator, young), entry);
+    assert_int_equal(xseg_sim_launch(young, UINT64_MAX), XSEG_OK);
+    scene_free(allocator, other);
     scene_free(allocator, ptr);
-    scene_free(allocator, newcomer.ptr);
-    assert_int_equal(xseg_stream_gone(allocator, 0, again), XSEG_OK);
-    assert_int_equal(xseg_stream_gone(allocator, 0, newcomer.stream), XSEG_OK);
-    scene_stream_destroy(again);
-    scene_stream_destroy(newcomer.stream);
+    scene_free(allocator, scene_alloc(allocator, 512, NULL));
+    assert_int_equal(scene_block(allocator, ptr).state, XSEG_BLOCK_CACHED);
+    assert_int_equal(scene_block(allocator, other).state, XSEG_BLOCK_PENDING);
+
+    /* Its own uses of the same block are noted as such. */
+    ptr = scene_alloc(allocator, 3 * MIB, NULL);
+    assert_int_equal(xseg_use(allocator, ptr, young), XSEG_OK);
+    scene_free(allocator, ptr);
+    scene_free(allocator, scene_alloc(allocator, 512, NULL));
+    assert_int_equal(scene_block(allocator, ptr).state, XSEG_BLOCK_PENDING);
+    assert_int_equal(xseg_sim_finish(young), XSEG_OK);
+    leave(allocator, young);
+    scene_empty_cache(allocator);
+    scene_close(allocator);
+}
+
+/* Many that still work stand in front of one that has passed: it is found after a few more streams. */
+static void whoever_still_works_holds_up_nobody(void **state)
+{
+    enum { BUSY = 100 };
+    struct xseg_allocator *allocator = scene_open(NULL);
+    xseg_stream busy[BUSY], met[BUSY];
+    struct xseg_known_stream *passed;
+    unsigned count = 0;
+
+    (void)state;
+    for (unsigned i = 0; i < BUSY; i++) {
+        busy[i] = scene_stream();
+        scene_free(allocator, scene_alloc(allocator, 512, busy[i]));
+        assert_int_equal(xseg_sim_launch(busy[i], UINT64_MAX), XSEG_OK);
+        assert_int_equal(xseg_stream_gone(allocator, 0, busy[i]), XSEG_OK);
+    }
+    const xseg_stream last = scene_stream();
+    scene_free(allocator, scene_alloc(allocator, 512, last));
+    passed = known(allocator, last);
+    leave(allocator, last);
+    do {
+        met[count] = scene_stream();
+        scene_free(allocator, scene_alloc(allocator, 512, met[count]));
+    } while (known(allocator, met[count++]) != passed && count < BUSY / 10);
+    assert_ptr_equal(known(allocator, met[count - 1]), passed);
+    for (unsigned i = 0; i < BUSY; i++) {
+        assert_int_equal(xseg_sim_finish(busy[i]), XSEG_OK);
+        scene_stream_destroy(busy[i]);
+    }
+    while (count > 0)
+        leave(allocator, met[--count]);
     scene_close(allocator);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(an_arena_stays_with_a_handle_that_comes_again),
+        cmocka_unit_test(the_next_stream_gets_the_entry_of_one_that_is_gone),
+        cmocka_unit_test(a_use_ends_with_its_stream),
+        cmocka_unit_test(whoever_still_works_holds_up_nobody),
     };
 
     return cmocka_run_group_tests_name("departure", tests, NULL, NULL);

@@ -152,6 +152,105 @@ static void a_driver_that_cannot_tell_is_an_error(void **state)
     tear_down(&f);
 }
 
+enum { MANY = 20000 };
+
+/* The table grows with the entries: each is found, and a gone one is the next one's. */
+static void many_streams_are_found_at_once(void **state)
+{
+    static xseg_stream stream[MANY];
+    struct fixture f;
+
+    (void)state;
+    set_up(&f);
+    for (unsigned i = 0; i < MANY; i++) {
+        stream[i] = scene_stream();
+        (void)get(&f, stream[i]);
+    }
+    const uint64_t bytes = xseg_streams_host_bytes(&f.streams);
+    for (unsigned i = 0; i < MANY; i++) {
+        unsigned passed = 0;
+
+        assert_ptr_equal(get(&f, stream[i])->handle, stream[i]);
+        for (const struct xseg_known_stream *at =
+                 xseg_streams_first(&f.streams, (uintptr_t)stream[i]);
+             at != NULL && at->handle != stream[i]; at = atomic_load(&at->next))
+            passed++;
+        assert_true(passed < 20);
+    }
+    assert_in_range(bytes, MANY * sizeof(struct xseg_known_stream),
+                    MANY * (sizeof(struct xseg_known_stream) + 4 * sizeof(void *)));
+    for (unsigned i = 0; i < MANY; i++) {
+        struct xseg_known_stream *known = get(&f, stream[i]);
+
+        xseg_streams_note_leaving(&f.streams, known);
+        assert_null(xseg_streams_find(&f.streams, stream[i]));
+        xseg_streams_note_gone(&f.streams, known);
+        scene_stream_destroy(stream[i]);
+    }
+    for (unsigned i = 0; i < MANY; i++) {
+        stream[i] = scene_stream();
+        (void)get(&f, stream[i]);
+    }
+    assert_int_equal(xseg_streams_host_bytes(&f.streams), bytes);
+    for (unsigned i = 0; i < MANY; i++) {
+        assert_ptr_equal(get(&f, stream[i])->handle, stream[i]);
+        scene_stream_destroy(stream[i]);
+    }
+    tear_down(&f);
+}
+
+struct reading {
+    struct fixture *f;
+    xseg_stream stream;
+    atomic_bool ends;
+    unsigned wrong;
+};
+
+/* What is found without a lock is the stream's own entry; with one, it is always found. */
+static void *read_on(void *argument)
+{
+    struct reading *reading = argument;
+
+    while (!atomic_load(&reading->ends)) {
+        const struct xseg_known_stream *plain =
+            xseg_streams_find_plain(&reading->f->streams, reading->stream);
+        const struct xseg_known_stream *known =
+            xseg_streams_find(&reading->f->streams, reading->stream);
+
+        reading->wrong += known == NULL || known->handle != reading->stream;
+        reading->wrong += plain != NULL && plain != known;
+    }
+    return NULL;
+}
+
+static void a_reader_finds_its_stream_while_others_come_and_go(void **state)
+{
+    struct fixture f;
+    pthread_t thread;
+    static xseg_stream stream[2000];
+
+    (void)state;
+    set_up(&f);
+    struct reading reading = {.f = &f, .stream = scene_stream()};
+    (void)get(&f, reading.stream);
+    assert_int_equal(pthread_create(&thread, NULL, read_on, &reading), 0);
+    for (unsigned round = 0; round < 10; round++) {
+        for (unsigned i = 0; i < COUNT_OF(stream); i++) {
+            stream[i] = scene_stream();
+            (void)get(&f, stream[i]);
+        }
+        for (unsigned i = 0; i < COUNT_OF(stream); i++) {
+            xseg_streams_note_gone(&f.streams, get(&f, stream[i]));
+            scene_stream_destroy(stream[i]);
+        }
+    }
+    atomic_store(&reading.ends, true);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    assert_int_equal(reading.wrong, 0);
+    scene_stream_destroy(reading.stream);
+    tear_down(&f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -159,6 +258,8 @@ int main(void)
         cmocka_unit_test(a_known_stream_costs_nothing),
         cmocka_unit_test(the_per_thread_handle_is_another_stream_in_each_thread),
         cmocka_unit_test(a_driver_that_cannot_tell_is_an_error),
+        cmocka_unit_test(many_streams_are_found_at_once),
+        cmocka_unit_test(a_reader_finds_its_stream_while_others_come_and_go),
     };
 
     return cmocka_run_group_tests_name("streams", tests, NULL, NULL);
