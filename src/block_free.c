@@ -70,7 +70,7 @@ XSEG_DOOR_NEXT free_cell(struct xseg_arena *arena, struct xseg_extent *extent,
     if (__builtin_expect(sheet == NULL, 0))
         return free_held(arena, extent, ptr);
     const uint64_t quanta = xseg_plain_lone(sheet, index);
-    if (quanta == 0 || arena->now != 0)
+    if (quanta == 0 || xseg_arena_has_notes(arena))
         return free_merging(arena, extent, (uint32_t)quantum);
     return xseg_extent_is_expandable(extent) ? free_lone(arena, sheet, index, quanta)
                                              : free_fragment(arena, sheet, index, quanta);
@@ -213,7 +213,7 @@ XSEG_DOOR_NEXT free_latest(struct xseg_arena *arena, struct xseg_sheet *sheet,
     const uint64_t index = quantum % XSEG_CELLS_SHEET;
     const uint64_t quanta = xseg_plain_lone(sheet, index);
 
-    if (quanta == 0 || arena->now != 0)
+    if (quanta == 0 || xseg_arena_has_notes(arena))
         return xseg_counts_has_due(&arena->counts)
                    ? free_settling(arena, sheet->extent, (uint32_t)quantum)
                    : free_merging(arena, sheet->extent, (uint32_t)quantum);

@@ -16,6 +16,20 @@ void xseg_latch_fini(struct xseg_latch *latch)
     (void)pthread_mutex_destroy(&latch->os);
 }
 
+bool xseg_latch_barrier(const struct xseg_latch *latch)
+{
+    (void)latch;
+    return true;
+}
+
+bool xseg_latch_is_free(struct xseg_latch *latch) XSEG_UNCHECKED
+{
+    if (pthread_mutex_trylock(&latch->os) != 0)
+        return false;
+    (void)pthread_mutex_unlock(&latch->os);
+    return true;
+}
+
 #else
 
 #include <linux/futex.h>
@@ -42,6 +56,19 @@ void xseg_latch_fini(struct xseg_latch *latch)
 {
     XSEG_ASSERT(atomic_load(&latch->taken) == 0 && atomic_load(&latch->held) == 0);
     (void)latch;
+}
+
+bool xseg_latch_barrier(const struct xseg_latch *latch)
+{
+    if (latch->has_barrier)
+        xseg_barrier_pass();
+    return latch->has_barrier;
+}
+
+bool xseg_latch_is_free(struct xseg_latch *latch)
+{
+    return atomic_load_explicit(&latch->held, memory_order_acquire) == 0 &&
+           atomic_load_explicit(&latch->taken, memory_order_acquire) == 0;
 }
 
 static bool try_to_take(struct xseg_latch *latch)

@@ -55,6 +55,13 @@ struct XSEG_CAPABILITY xseg_latch {
 void xseg_latch_init(struct xseg_latch *latch, enum xseg_lock_rank rank);
 void xseg_latch_fini(struct xseg_latch *latch);
 
+/* Make all other threads pass a barrier.  False where the kernel has none; latch: any. */
+bool xseg_latch_barrier(const struct xseg_latch *latch);
+
+/* Whether nobody holds a latch: whoever has held it before the caller's last barrier has given it, and whoever
+ * takes it later sees what the caller wrote before that. */
+bool xseg_latch_is_free(struct xseg_latch *latch);
+
 #if !XSEG_LATCH_IS_MUTEX
 
 /* Somebody holds it: spin, then sleep. */

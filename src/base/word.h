@@ -55,6 +55,19 @@ static inline bool xseg_word_is(const atomic_uint_fast64_t *word, uint64_t value
 #endif
 }
 
+/* Whether it is a value; what is read behind this may be read earlier. */
+static inline bool xseg_word_is_just(const atomic_uint_fast64_t *word, uint64_t value)
+{
+#if XSEG_WORD_ASSEMBLY
+    bool is;
+
+    __asm__("cmpq %2, %1" : "=@cce"(is) : "m"(*word), "er"(value));
+    return is;
+#else
+    return atomic_load_explicit(word, memory_order_relaxed) == value;
+#endif
+}
+
 /* Whether a value is above it. */
 static inline bool xseg_word_is_below(const atomic_uint_fast64_t *word, uint64_t value)
 {

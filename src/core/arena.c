@@ -30,7 +30,8 @@ struct xseg_arena *xseg_arena_create(struct xseg_device *device, struct xseg_poo
     atomic_init(&arena->pool, pool);
     atomic_init(&arena->stream, stream);
     arena->is_small = is_small;
-    arena->is_alone = arena->frees_generally = pool->is_alone;
+    arena->is_alone = pool->is_alone;
+    atomic_init(&arena->notes, pool->is_alone ? XSEG_ARENA_GENERALLY : 0);
     arena->has_cells = is_small && !pool->is_alone && !pool->is_orphans;
     xseg_latch_init(&arena->lock, XSEG_RANK_ARENA);
     xseg_shelf_init(&arena->shelf);
@@ -333,18 +334,27 @@ static bool is_cached(const struct xseg_block *neighbour)
     return neighbour != NULL && neighbour->state == XSEG_BLOCK_CACHED;
 }
 
-void xseg_arena_stamp_granules(struct xseg_arena *arena, struct xseg_extent *extent, uint64_t base,
-                               uint64_t bytes)
+static void stamp_granules(const struct xseg_arena *arena, struct xseg_extent *extent,
+                           uint64_t base, uint64_t bytes)
 {
     struct xseg_segment *segment = &extent->segment;
+    const uint64_t now = xseg_arena_now(arena);
 
     if (!xseg_segment_is_expandable(segment)) {
-        segment->since[0] = arena->now;
+        segment->since[0] = now;
         return;
     }
     const uint64_t last = (base + bytes - 1 - segment->base) / segment->granule_bytes;
     for (uint64_t at = (base - segment->base) / segment->granule_bytes; at <= last; at++)
-        segment->since[at] = arena->now;
+        segment->since[at] = now;
+}
+
+void xseg_arena_note_free(struct xseg_arena *arena, struct xseg_extent *extent, uint64_t base,
+                          uint64_t bytes)
+{
+    xseg_counts_wake(&arena->counts);
+    if (xseg_arena_now(arena) != 0)
+        stamp_granules(arena, extent, base, bytes);
 }
 
 /* What nobody uses any more becomes cached and merges. */

@@ -34,6 +34,10 @@
 #include "src/core/starts.h"
 #include "src/core/streams.h"
 
+/* In the notes of an arena: a free of a large block has more to do than large.h does, since the arena is
+ * alone, or has lent some. */
+#define XSEG_ARENA_GENERALLY ((uint64_t)1 << 62)
+
 struct xseg_device;
 struct xseg_lookup;
 struct xseg_pool;
@@ -47,14 +51,13 @@ struct xseg_arena {
     /* Changes only with its pool, in no list of which it is then.  It may be read without a lock, so it is
      * published. */
     _Atomic(struct xseg_known_stream *) stream;
-    uint64_t now; /* clock of the last look at idle memory; 0 before the first.  See idle.h. */
+    /* What a free has to note, 0 if nothing: the clock of the last look at idle memory (idle.h), 0 before the
+     * first; in the highest bit whether the counts rest; in the next XSEG_ARENA_GENERALLY. */
+    atomic_uint_fast64_t notes;
     bool is_small;
     bool is_alone;  /* each segment has one block, see alone.h */
     bool has_cells; /* no records of live and cached blocks, see small.h */
     bool is_paused; /* nothing is handed out, see pause.h; guarded by the lock */
-    /* A free of a large block has more to do than large.h does: the arena is alone, or has lent some;
-     * guarded by the lock. */
-    bool frees_generally;
 
     struct xseg_latch lock;
     struct xseg_counts counts;
@@ -217,15 +220,46 @@ void xseg_arena_free(struct xseg_arena *arena, struct xseg_block *block);
 /* A live block is free for the user, but pending: counts only. */
 void xseg_arena_note_pending(struct xseg_arena *arena, struct xseg_block *block);
 
-void xseg_arena_stamp_granules(struct xseg_arena *arena, struct xseg_extent *extent, uint64_t base,
-                               uint64_t bytes);
+/* Whether a free has to note anything. */
+static inline bool xseg_arena_has_notes(const struct xseg_arena *arena)
+{
+    return !xseg_word_is_just(&arena->notes, 0);
+}
 
-/* Note that memory comes on the shelf now, as far as anything decays. */
+/* The clock of the last look at idle memory; the arena's lock is held. */
+static inline uint64_t xseg_arena_now(const struct xseg_arena *arena)
+{
+    return atomic_load_explicit(&arena->notes, memory_order_relaxed) &
+           ~(XSEG_COUNTS_REST | XSEG_ARENA_GENERALLY);
+}
+
+static inline void xseg_arena_set_now(struct xseg_arena *arena, uint64_t now)
+{
+    (void)atomic_fetch_add(&arena->notes, now - xseg_arena_now(arena));
+}
+
+/* Whether large blocks are freed generally; the arena's lock is held. */
+static inline void xseg_arena_set_generally(struct xseg_arena *arena, bool generally)
+{
+    if (generally)
+        (void)atomic_fetch_or(&arena->notes, XSEG_ARENA_GENERALLY);
+    else
+        (void)atomic_fetch_and(&arena->notes, ~XSEG_ARENA_GENERALLY);
+}
+
+/* xseg_large_take_back() where there are notes. */
+bool xseg_arena_take_back_noting(struct xseg_arena *arena, xseg_start *start,
+                                 struct xseg_block *block, uint64_t address);
+
+void xseg_arena_note_free(struct xseg_arena *arena, struct xseg_extent *extent, uint64_t base,
+                          uint64_t bytes);
+
+/* Note that memory comes on the shelf now, as far as anything decays, and that counts have fallen. */
 static inline void xseg_arena_stamp(struct xseg_arena *arena, struct xseg_extent *extent,
                                     uint64_t base, uint64_t bytes)
 {
-    if (__builtin_expect(arena->now != 0, 0))
-        xseg_arena_stamp_granules(arena, extent, base, bytes);
+    if (__builtin_expect(xseg_arena_has_notes(arena), 0))
+        xseg_arena_note_free(arena, extent, base, bytes);
 }
 
 /* A block that was pending becomes cached and merges with its neighbours. */

@@ -98,7 +98,7 @@ bool xseg_arena_audit(const struct xseg_arena *arena, struct xseg_finding *findi
                "%" PRIu64 " cached blocks are the frontier", tally.frontiers);
     XSEG_HOLDS(finding, "ARENA-2", tree_count(arena->holes) == tally.holes,
                "%" PRIu64 " in the tree, %" PRIu64 " holes", tree_count(arena->holes), tally.holes);
-    if (!xseg_shelf_audit(&arena->shelf, finding))
+    if (!xseg_shelf_audit(&arena->shelf, finding) || !xseg_counts_audit(counts, finding))
         return false;
     if (has_busy(arena))
         return true;

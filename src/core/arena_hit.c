@@ -78,6 +78,20 @@ uint64_t xseg_arena_hit_classic(struct xseg_arena *arena, uint64_t requested)
     return hand_out(arena, block, rest > XSEG_SIZE_SMALL_MAX ? rest : 0, requested, false);
 }
 
+bool xseg_arena_take_back_noting(struct xseg_arena *arena, xseg_start *start,
+                                 struct xseg_block *block, uint64_t address)
+{
+    if ((atomic_load(&arena->notes) & XSEG_ARENA_GENERALLY) != 0 ||
+        !xseg_large_is_plain(block, address))
+        return false;
+    xseg_counts_free(&arena->counts, block->bytes, block->requested);
+    if (block->flags != 0)
+        xseg_flags_end_oversize(&arena->counts, block);
+    xseg_arena_note_free(arena, block->extent, address, block->bytes);
+    xseg_start_remove(start);
+    return true;
+}
+
 bool xseg_arena_hit_free(struct xseg_arena *arena, xseg_start *start, struct xseg_block *block,
                          uint64_t address)
 {

@@ -15,6 +15,7 @@ void xseg_totals_init(struct xseg_totals *totals)
     memset(totals, 0, sizeof(*totals));
     xseg_lock_init(&totals->lock, XSEG_RANK_STATS);
     xseg_list_init(&totals->members);
+    xseg_list_init(&totals->resting);
 }
 
 void xseg_totals_fini(struct xseg_totals *totals)
@@ -33,6 +34,15 @@ void xseg_counts_init(struct xseg_counts *counts, struct xseg_totals *totals, bo
     xseg_list_insert(&totals->members, &counts->link);
     totals->member_count++;
     xseg_lock_give(&totals->lock);
+}
+
+void xseg_counts_let_rest(struct xseg_counts *counts, struct xseg_latch *latch,
+                          atomic_uint_fast64_t *notes)
+{
+    xseg_lock_take(&counts->totals->lock);
+    counts->latch = latch;
+    counts->notes = notes;
+    xseg_lock_give(&counts->totals->lock);
 }
 
 /* --- Limits. --- */
@@ -84,6 +94,111 @@ static void set_ceiling(struct xseg_counts *counts, enum xseg_count what, uint64
         set_limit(counts, XSEG_LIMIT_REQUESTED, ceiling);
 }
 
+/* --- Rest. --- */
+
+/* Once this many are awake, those that have not allocated during so many looks are put to rest, so many at
+ * least at a time.  With all checks that is soon, so that every test meets it. */
+#if XSEG_CHECKS >= 3
+#define AWAKE 2u
+#define QUIET 2u
+#define BATCH 1u
+#else
+#define AWAKE 32u
+#define QUIET 64u
+#define BATCH 16u
+#endif
+
+static __attribute__((noinline)) void end_rest(struct xseg_counts *counts)
+{
+    struct xseg_totals *totals = counts->totals;
+
+    for (enum xseg_count what = 0; what < XSEG_COUNTS; what++) {
+        totals->resting_current[counts->group][what] -= ceiling_of(counts, what);
+        totals->resting_up[counts->group][what] -= counts->rested_up[what];
+    }
+    counts->rests = false;
+    counts->unchanged = 0;
+    (void)atomic_fetch_and(counts->notes, ~XSEG_COUNTS_REST);
+    xseg_list_remove(&counts->link);
+    xseg_list_insert(&totals->members, &counts->link);
+    totals->member_count++;
+}
+
+/* STATS is held. */
+static inline void wake(struct xseg_counts *counts)
+{
+    if (__builtin_expect(counts->rests, 0))
+        end_rest(counts);
+}
+
+void xseg_counts_wake(struct xseg_counts *counts)
+{
+    if (counts->notes == NULL ||
+        (atomic_load_explicit(counts->notes, memory_order_relaxed) & XSEG_COUNTS_REST) == 0)
+        return;
+    xseg_lock_take(&counts->totals->lock);
+    wake(counts);
+    xseg_lock_give(&counts->totals->lock);
+}
+
+static void put_to_rest(struct xseg_counts *counts)
+{
+    struct xseg_totals *totals = counts->totals;
+
+    for (enum xseg_count what = 0; what < XSEG_COUNTS; what++) {
+        const struct xseg_counts_value value = xseg_counts_read(counts, what);
+
+        set_ceiling(counts, what, value.current);
+        counts->rested_up[what] = value.up;
+        totals->resting_current[counts->group][what] += value.current;
+        totals->resting_up[counts->group][what] += value.up;
+    }
+    counts->rests = true;
+    xseg_list_remove(&counts->link);
+    xseg_list_insert(&totals->resting, &counts->link);
+    totals->member_count--;
+}
+
+static bool may_rest(const struct xseg_counts *counts, const struct xseg_counts *asking)
+{
+    return counts != asking && counts->latch != NULL && counts->unchanged >= QUIET &&
+           !xseg_counts_has_due(counts);
+}
+
+/*
+ * Put those to rest that are quiet, if they are enough to be worth a barrier.  Their notes say so before
+ * that: who changes one from then on wakes it, which waits for STATS.
+ */
+static __attribute__((noinline)) void let_rest(struct xseg_counts *asking)
+{
+    struct xseg_totals *totals = asking->totals;
+    struct xseg_counts *quiet[BATCH];
+    unsigned count = 0;
+
+    XSEG_LIST_FOR(node, &totals->members)
+    {
+        struct xseg_counts *counts = XSEG_CONTAINER(node, struct xseg_counts, link);
+
+        if (may_rest(counts, asking))
+            quiet[count++] = counts;
+        if (count == BATCH)
+            break;
+    }
+    if (count < BATCH)
+        return;
+    for (unsigned i = 0; i < count; i++)
+        (void)atomic_fetch_or(quiet[i]->notes, XSEG_COUNTS_REST);
+    const bool passed = xseg_latch_barrier(quiet[0]->latch);
+    for (unsigned i = 0; i < count; i++) {
+        if (passed && xseg_latch_is_free(quiet[i]->latch)) {
+            put_to_rest(quiet[i]);
+        } else {
+            (void)atomic_fetch_and(quiet[i]->notes, ~XSEG_COUNTS_REST);
+            quiet[i]->unchanged = 0;
+        }
+    }
+}
+
 /* From here on what is active may be more than what is allocated. */
 static void part(struct xseg_totals *totals, enum xseg_count what, enum xseg_count active)
 {
@@ -103,6 +218,7 @@ void xseg_counts_pend(struct xseg_counts *counts, uint64_t bytes)
     struct xseg_totals *totals = counts->totals;
 
     xseg_lock_take(&totals->lock);
+    wake(counts);
     if (!totals->has_pended) {
         part(totals, XSEG_COUNT_ALLOCATION, XSEG_COUNT_ACTIVE);
         part(totals, XSEG_COUNT_ALLOCATED_BYTES, XSEG_COUNT_ACTIVE_BYTES);
@@ -120,6 +236,7 @@ void xseg_counts_pend(struct xseg_counts *counts, uint64_t bytes)
 void xseg_counts_end_pending(struct xseg_counts *counts, uint64_t bytes, uint64_t requested)
 {
     xseg_lock_take(&counts->totals->lock);
+    wake(counts);
     xseg_word_add(&counts->row[XSEG_COUNT_ACTIVE].down, 1);
     xseg_word_add(&counts->row[XSEG_COUNT_ACTIVE_BYTES].down, bytes);
     xseg_word_add(&counts->row[XSEG_COUNT_REQUESTED_BYTES].down, requested);
@@ -133,6 +250,8 @@ void xseg_counts_move(struct xseg_counts *from, struct xseg_counts *to, enum xse
                       uint64_t amount)
 {
     xseg_lock_take(&from->totals->lock);
+    wake(from);
+    wake(to);
     const uint64_t room = xseg_min(ceiling_of(from, what), amount);
     xseg_word_add(&to->row[what].up, amount);
     xseg_word_add(&from->row[what].up, -amount);
@@ -155,6 +274,15 @@ LOOKING struct xseg_counts_value read_value(const struct xseg_counts *counts, en
     return owes ? xseg_counts_read(counts, what) : xseg_counts_read_owing(counts, what);
 }
 
+static __attribute__((noinline)) void add_resting(struct sum *sum, const struct xseg_totals *totals,
+                                                  enum xseg_count what, bool with_increases)
+{
+    for (enum xseg_stat_group group = XSEG_STAT_SMALL; group <= XSEG_STAT_LARGE; group++) {
+        sum->current[group] = totals->resting_current[group][what];
+        sum->up[group] = with_increases ? totals->resting_up[group][what] : 0;
+    }
+}
+
 /* Add up all members; of the one that asks, if any does, only the values. */
 LOOKING struct sum add_up(const struct xseg_totals *totals, enum xseg_count what,
                           const struct xseg_counts *asking, bool owes)
@@ -162,6 +290,8 @@ LOOKING struct sum add_up(const struct xseg_totals *totals, enum xseg_count what
     struct sum sum;
 
     memset(&sum, 0, sizeof(sum));
+    if (__builtin_expect(!xseg_list_is_empty(&totals->resting), 0))
+        add_resting(&sum, totals, what, asking == NULL);
     XSEG_LIST_FOR(node, &totals->members)
     {
         const struct xseg_counts *counts = XSEG_CONTAINER(node, struct xseg_counts, link);
@@ -210,7 +340,7 @@ static uint64_t room_below(const struct xseg_totals *totals, enum xseg_stat_grou
     return less > 0 ? (uint64_t)less : 0;
 }
 
-/* Nobody may grow before having looked. */
+/* Nobody may grow before having looked; those at rest cannot. */
 static void take_ceilings(struct xseg_totals *totals, enum xseg_count what)
 {
     XSEG_LIST_FOR(node, &totals->members)
@@ -277,6 +407,8 @@ LOOKING void share_out(struct xseg_counts *asking, enum xseg_count what, struct 
     set_ceiling(asking, what,
                 read_value(asking, what, owes).current +
                     room_below(totals, asking->group, what, sum));
+    if (__builtin_expect(totals->member_count > AWAKE, 0))
+        let_rest(asking);
 }
 
 LOOKING void look_around(struct xseg_counts *counts, enum xseg_count what, bool owes)
@@ -300,6 +432,7 @@ LOOKING void look_around(struct xseg_counts *counts, enum xseg_count what, bool 
 void xseg_counts_look_around(struct xseg_counts *counts, enum xseg_count what)
 {
     xseg_lock_take(&counts->totals->lock);
+    wake(counts);
     look_around(counts, what, false);
     xseg_lock_give(&counts->totals->lock);
 }
@@ -332,6 +465,7 @@ void xseg_counts_look_around_all(struct xseg_counts *counts)
     struct xseg_totals *totals = counts->totals;
 
     xseg_lock_take(&totals->lock);
+    wake(counts);
     if (__builtin_expect(atomic_load_explicit(&totals->may_owe, memory_order_relaxed), 0))
         look_around_owing(counts);
     else
@@ -345,6 +479,7 @@ void xseg_counts_look_around_fragments(struct xseg_counts *counts)
                                           XSEG_COUNT_INACTIVE_SPLIT_BYTES};
 
     xseg_lock_take(&counts->totals->lock);
+    wake(counts);
     look_around_each(counts, all, XSEG_COUNT_OF(all), false);
     xseg_lock_give(&counts->totals->lock);
 }

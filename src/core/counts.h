@@ -19,18 +19,29 @@
  * that a hit compares with.  So a hit adds three numbers and compares three, where each of the five
  * public quantities on its own took four times as long.
  *
+ * A device may have 10^5 arenas, of which few allocate.  So an arena that has not allocated during many
+ * looks is put to *rest*: its values are part of a sum that every look begins with, and its ceilings are
+ * its values, so that it has no room.  Whatever changes one of them *wakes* it first, or before it lets go of
+ * the arena's lock: an increase passes a ceiling, and a free finds a bit among the arena's notes.  Arenas
+ * are put to rest some at a time, behind one barrier that all threads pass (latch.h): so one that somebody
+ * is changing just then is seen to be locked, and stays awake.
+ *
  * Invariants, while nobody else counts:
  *   COUNT-1  the sum of the ceilings, or of the current values above them, never passes the peak.
+ *   COUNT-2  the values of an arena at rest are its ceilings; the sum of all of them is the one that looks
+ *            begin with.
  *
  * Locking: an arena's counts are written under its lock, but for ceilings and limits, which STATS
- * guards; all may be read without.  STATS guards peaks, the list of members, and the numbers from which
- * the totals start after a reset.
+ * guards; all may be read without.  STATS guards peaks, the lists of members, who rests, and the numbers from
+ * which the totals start after a reset.
  */
 #ifndef XSEG_CORE_COUNTS_H
 #define XSEG_CORE_COUNTS_H
 
 #include <stdatomic.h>
 
+#include "src/base/check.h"
+#include "src/base/latch.h"
 #include "src/base/list.h"
 #include "src/base/lock.h"
 #include "src/base/word.h"
@@ -55,11 +66,17 @@ enum xseg_count {
 /* What a hit compares with its limits. */
 enum xseg_count_limit { XSEG_LIMIT_BLOCKS, XSEG_LIMIT_BYTES, XSEG_LIMIT_REQUESTED, XSEG_LIMITS };
 
+/* In the notes of an arena: its counts rest. */
+#define XSEG_COUNTS_REST ((uint64_t)1 << 63)
+
 /* Of a device. */
 struct xseg_totals {
     struct xseg_lock lock; /* STATS */
-    struct xseg_list members;
-    unsigned member_count;
+    struct xseg_list members, resting;
+    unsigned member_count; /* of those that do not rest */
+    /* What those at rest hold, and the sums of their increases. */
+    uint64_t resting_current[XSEG_STAT_GROUPS][XSEG_COUNTS];
+    uint64_t resting_up[XSEG_STAT_GROUPS][XSEG_COUNTS];
     /* A block has been pending.  Before, what is active is what is allocated: one peak, one ceiling. */
     bool has_pended;
     atomic_bool may_owe; /* one of the members may have something due */
@@ -103,10 +120,14 @@ struct xseg_counts {
     uint32_t unchanged;
     enum xseg_stat_group group; /* SMALL or LARGE */
     atomic_uint_fast64_t ceiling[XSEG_COUNTS];
-    struct xseg_list link; /* in totals->members */
+    struct xseg_list link; /* in totals->members, or resting */
     struct xseg_totals *totals;
-    struct xseg_counts_due due[2]; /* the older first */
-    uint16_t no_slack;             /* 0 */
+    bool rests;                      /* guarded by STATS */
+    uint64_t rested_up[XSEG_COUNTS]; /* at rest: the sums of its increases */
+    struct xseg_latch *latch;        /* the arena's; NULL: never rests */
+    atomic_uint_fast64_t *notes;     /* of the arena */
+    struct xseg_counts_due due[2];   /* the older first */
+    uint16_t no_slack;               /* 0 */
 };
 
 void xseg_totals_init(struct xseg_totals *totals);
@@ -114,6 +135,13 @@ void xseg_totals_fini(struct xseg_totals *totals);
 
 /* Join; counts stay members until the device closes. */
 void xseg_counts_init(struct xseg_counts *counts, struct xseg_totals *totals, bool is_small);
+
+/* Counts may rest: they are those of an arena with this lock and these notes. */
+void xseg_counts_let_rest(struct xseg_counts *counts, struct xseg_latch *latch,
+                          atomic_uint_fast64_t *notes);
+
+/* A value falls, or has fallen: if they rest, they do so no longer.  The arena's lock is held. */
+void xseg_counts_wake(struct xseg_counts *counts);
 
 /* A quantity is above its ceiling: look at all arenas. */
 void xseg_counts_look_around(struct xseg_counts *counts, enum xseg_count what);
@@ -197,10 +225,18 @@ static inline void xseg_counts_up(struct xseg_counts *counts, enum xseg_count wh
         xseg_counts_look_around(counts, what);
 }
 
+/* For who wakes them if need be. */
+static inline void xseg_counts_lower(struct xseg_counts *counts, enum xseg_count what,
+                                     uint64_t amount)
+{
+    xseg_word_add(&counts->row[what].down, amount);
+}
+
 static inline void xseg_counts_down(struct xseg_counts *counts, enum xseg_count what,
                                     uint64_t amount)
 {
-    xseg_word_add(&counts->row[what].down, amount);
+    xseg_counts_wake(counts);
+    xseg_counts_lower(counts, what, amount);
 }
 
 /* Whether an owner's current value is above a limit. */
@@ -237,7 +273,7 @@ static inline void xseg_counts_alloc(struct xseg_counts *counts, uint64_t bytes,
         xseg_counts_look_around_all(counts);
 }
 
-/* A block is free at once. */
+/* A block is free at once.  Whoever says so looks at the arena's notes. */
 static inline void xseg_counts_free(struct xseg_counts *counts, uint64_t bytes, uint64_t requested)
 {
     xseg_word_add(&counts->row[XSEG_COUNT_ALLOCATION].down, 1);
@@ -309,6 +345,10 @@ struct xseg_stat xseg_totals_read(struct xseg_totals *totals, enum xseg_stat_gro
 
 void xseg_totals_reset_peaks(struct xseg_totals *totals);
 void xseg_totals_reset_accumulated(struct xseg_totals *totals);
+
+/* COUNT-2, of an arena whose lock is held; of the sums. */
+bool xseg_counts_audit(const struct xseg_counts *counts, struct xseg_finding *finding);
+bool xseg_totals_audit(struct xseg_totals *totals, struct xseg_finding *finding);
 
 /* What the arenas hold now, summed up, for one quantity. */
 uint64_t xseg_totals_current(struct xseg_totals *totals, enum xseg_count what);

@@ -491,7 +491,7 @@ static void audit_arena(void *self, struct xseg_arena *arena)
     xseg_arena_unlock(arena);
 }
 
-static bool audit_totals(const struct xseg_device *device, const struct inspection *inspection,
+static bool audit_totals(struct xseg_device *device, const struct inspection *inspection,
                          struct xseg_finding *finding)
 {
     const uint64_t reserved = atomic_load_explicit(&device->reserved, memory_order_relaxed);
@@ -501,7 +501,8 @@ static bool audit_totals(const struct xseg_device *device, const struct inspecti
                "reserved says %" PRIu64 ", arenas %" PRIu64, reserved, inspection->reserved);
     XSEG_HOLDS(finding, "DEVICE-2", away == inspection->away,
                "away says %" PRIu64 ", arenas %" PRIu64, away, inspection->away);
-    return xseg_pages_audit(&device->pages, finding) &&
+    return xseg_totals_audit(&device->totals, finding) &&
+           xseg_pages_audit(&device->pages, finding) &&
            xseg_leftovers_audit(&device->leftovers, finding);
 }
 

@@ -15,7 +15,7 @@ void xseg_flags_lend(struct xseg_arena *arena, struct xseg_block *block)
     up[XSEG_COUNT_ACTIVE_BYTES] += block->bytes;
     up[XSEG_COUNT_OVERSIZE_ALLOCATION] += (block->flags & XSEG_BLOCK_OVERSIZE) != 0;
     block->flags |= XSEG_BLOCK_LENT;
-    arena->frees_generally = true;
+    xseg_arena_set_generally(arena, true);
 }
 
 /* The user has freed a block. */
@@ -43,8 +43,8 @@ static void end_activity(struct xseg_arena *arena, struct xseg_block *block)
         down[XSEG_COUNT_REQUESTED_BYTES] += block->requested;
         down[XSEG_COUNT_ACTIVE]++;
         down[XSEG_COUNT_ACTIVE_BYTES] += block->bytes;
-        arena->frees_generally =
-            arena->is_alone || arena->lent.up[XSEG_COUNT_ACTIVE] != down[XSEG_COUNT_ACTIVE];
+        xseg_arena_set_generally(arena, arena->is_alone || arena->lent.up[XSEG_COUNT_ACTIVE] !=
+                                                               down[XSEG_COUNT_ACTIVE]);
     }
     block->flags = 0;
 }

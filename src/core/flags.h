@@ -33,10 +33,11 @@ void xseg_flags_free(struct xseg_arena *arena, struct xseg_block *block);
 void xseg_flags_pend(struct xseg_arena *arena, struct xseg_block *block);
 void xseg_flags_take_back(struct xseg_arena *arena, struct xseg_block *block);
 
-/* The same at once for a block that is oversize and nothing else; inline for the shortest way of a free. */
+/* The same at once for a block that is oversize and nothing else; inline for the shortest way of a free, which
+ * wakes the counts if need be. */
 static inline void xseg_flags_end_oversize(struct xseg_counts *counts, struct xseg_block *block)
 {
-    xseg_counts_down(counts, XSEG_COUNT_OVERSIZE_ALLOCATION, 1);
+    xseg_counts_lower(counts, XSEG_COUNT_OVERSIZE_ALLOCATION, 1);
     block->flags = 0;
 }
 

@@ -30,8 +30,8 @@ static inline void xseg_fragments_look(struct xseg_counts *counts, unsigned pass
 /* A fragment is handed out, but for `rest` bytes. */
 static inline void xseg_fragments_cut(struct xseg_counts *counts, uint64_t bytes, uint64_t rest)
 {
-    xseg_counts_down(counts, XSEG_COUNT_INACTIVE_SPLIT, rest == 0);
-    xseg_counts_down(counts, XSEG_COUNT_INACTIVE_SPLIT_BYTES, bytes);
+    xseg_counts_lower(counts, XSEG_COUNT_INACTIVE_SPLIT, rest == 0);
+    xseg_counts_lower(counts, XSEG_COUNT_INACTIVE_SPLIT_BYTES, bytes);
 }
 
 /* The same of a cached block that may be all of its segment: then the rest becomes a fragment. */
@@ -40,8 +40,8 @@ static inline void xseg_fragments_cut_any(struct xseg_counts *counts, bool was_s
 {
     const uint64_t was = was_split, is = rest != 0;
 
-    xseg_counts_down(counts, XSEG_COUNT_INACTIVE_SPLIT, was & (is ^ 1));
-    xseg_counts_down(counts, XSEG_COUNT_INACTIVE_SPLIT_BYTES, bytes & -was);
+    xseg_counts_lower(counts, XSEG_COUNT_INACTIVE_SPLIT, was & (is ^ 1));
+    xseg_counts_lower(counts, XSEG_COUNT_INACTIVE_SPLIT_BYTES, bytes & -was);
     xseg_fragments_look(
         counts, xseg_fragments_more(counts, XSEG_COUNT_INACTIVE_SPLIT, is & (was ^ 1)) |
                     xseg_fragments_more(counts, XSEG_COUNT_INACTIVE_SPLIT_BYTES, rest & (was - 1)));
@@ -75,8 +75,8 @@ static inline void xseg_fragments_merge(struct xseg_counts *counts, bool is_spli
 {
     const uint64_t is = is_split;
 
-    xseg_counts_down(counts, XSEG_COUNT_INACTIVE_SPLIT, neighbours - (is & (neighbours != 0)));
-    xseg_counts_down(counts, XSEG_COUNT_INACTIVE_SPLIT_BYTES, merged & (is - 1));
+    xseg_counts_lower(counts, XSEG_COUNT_INACTIVE_SPLIT, neighbours - (is & (neighbours != 0)));
+    xseg_counts_lower(counts, XSEG_COUNT_INACTIVE_SPLIT_BYTES, merged & (is - 1));
     xseg_fragments_look(
         counts, xseg_fragments_more(counts, XSEG_COUNT_INACTIVE_SPLIT, is & (neighbours == 0)) |
                     xseg_fragments_more(counts, XSEG_COUNT_INACTIVE_SPLIT_BYTES, bytes & -is));

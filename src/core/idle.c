@@ -125,10 +125,10 @@ static void count_arena(void *self, struct xseg_arena *arena)
     if (!is_meant(arena, counting->named))
         return;
     xseg_arena_lock(arena);
-    const uint64_t before = arena->now;
+    const uint64_t before = xseg_arena_now(arena);
     if (before == 0)
         start_time(arena, ages->now);
-    arena->now = ages->now;
+    xseg_arena_set_now(arena, ages->now);
     while ((block = xseg_arena_cached_from(arena, bytes, base)) != NULL) {
         bytes = block->bytes;
         base = block->base + 1;

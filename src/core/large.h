@@ -13,18 +13,24 @@
 #include "src/core/cached.h"
 #include "src/core/starts.h"
 
+/* Whether the block that begins at an address is live, and nothing but its own stream uses it. */
+static inline bool xseg_large_is_plain(const struct xseg_block *block, uint64_t address)
+{
+    return block->base == address && block->state == XSEG_BLOCK_LIVE && block->uses == NULL;
+}
+
 /* Take the block back that begins at an address, to which its slot leads, if it is live and that is all there
  * is to do; else false, and nothing has changed. */
 static inline bool xseg_large_take_back(struct xseg_arena *arena, xseg_start *start,
                                         struct xseg_block *block, uint64_t address)
 {
-    if (block->base != address || block->state != XSEG_BLOCK_LIVE || block->uses != NULL ||
-        arena->frees_generally)
+    if (__builtin_expect(xseg_arena_has_notes(arena), 0))
+        return xseg_arena_take_back_noting(arena, start, block, address);
+    if (!xseg_large_is_plain(block, address))
         return false;
     xseg_counts_free(&arena->counts, block->bytes, block->requested);
     if (__builtin_expect(block->flags != 0, 0))
         xseg_flags_end_oversize(&arena->counts, block);
-    xseg_arena_stamp(arena, block->extent, address, block->bytes);
     xseg_start_remove(start);
     return true;
 }

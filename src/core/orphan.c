@@ -167,7 +167,7 @@ static bool move(struct xseg_arena *from, struct xseg_arena *to, struct xseg_ext
     struct xseg_block *first = leave(from, extent);
     move_counts(from, to, extent);
     xseg_arena_unlock(from);
-    come(to, extent, first, from->now != 0);
+    come(to, extent, first, xseg_arena_now(from) != 0);
     put_records(from, first);
     return true;
 }
@@ -183,7 +183,7 @@ bool xseg_orphan_adopt(struct xseg_arena *arena)
     if (xseg_pool_arena(orphans, xseg_arena_stream(arena), arena->is_small, &to) != XSEG_OK)
         return false;
     /* Looks at idle memory look at all arenas, so this one has been looked at as lately as any. */
-    to->now = device->pages.now;
+    xseg_arena_set_now(to, device->pages.now);
     XSEG_LIST_FOR_SAFE(node, &arena->extents)
     {
         if (!move(arena, to, XSEG_CONTAINER(node, struct xseg_extent, link)))

@@ -149,8 +149,10 @@ static struct xseg_arena *add(struct xseg_pool_body *body, struct xseg_arena *ar
 
     if (other != NULL)
         return other;
-    if (arena->counts.totals == NULL)
+    if (arena->counts.totals == NULL) {
         xseg_counts_init(&arena->counts, &body->device->totals, arena->is_small);
+        xseg_counts_let_rest(&arena->counts, &arena->lock, &arena->notes);
+    }
     atomic_store(&arena->next, atomic_load(&body->arenas));
     atomic_store_explicit(&body->arenas, arena, memory_order_release);
     if (!body->pool->is_private)

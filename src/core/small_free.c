@@ -262,7 +262,7 @@ bool xseg_small_free(struct xseg_arena *arena, struct xseg_extent *extent, uint3
     const uint64_t bytes = xseg_cell_bytes_of(end - at);
     const uint16_t slack = sheet->slack[at];
     if (__builtin_expect((end == XSEG_CELLS_SHEET && !is_last(sheet)) ||
-                             slack == XSEG_CELLS_MUCH_SLACK || arena->now != 0,
+                             slack == XSEG_CELLS_MUCH_SLACK || xseg_arena_has_notes(arena),
                          0))
         return free_any(arena, extent, quantum);
     xseg_counts_free(&arena->counts, bytes, bytes - slack);

@@ -385,10 +385,10 @@ static void where_ages_count_there_is_none(void **state)
     struct pair *pair = fill();
 
     (void)state;
-    arena_of(pair)->now = 1;
+    xseg_arena_set_now(arena_of(pair), 1);
     free_at(pair, 101);
     assert_null(arena_of(pair)->small.latest.sheet);
-    arena_of(pair)->now = 0;
+    xseg_arena_set_now(arena_of(pair), 0);
     (void)free_one(pair, 201);
     tear_down(pair);
 }

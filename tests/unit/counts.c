@@ -7,6 +7,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include <cmocka.h>
 
@@ -309,12 +310,192 @@ static void values_are_of_one_moment(void **state)
     xseg_totals_fini(&totals);
 }
 
+/* --- Rest. --- */
+
+enum { ARENAS = 300 };
+
+/* What counts have of an arena. */
+struct owner {
+    struct xseg_counts counts;
+    struct xseg_latch latch;
+    atomic_uint_fast64_t notes;
+    uint64_t live;
+};
+
+static void open_owner(struct owner *owner, struct xseg_totals *totals, bool is_small)
+{
+    memset(owner, 0, sizeof(*owner));
+    xseg_latch_init(&owner->latch, XSEG_RANK_ARENA);
+    xseg_counts_init(&owner->counts, totals, is_small);
+    xseg_counts_let_rest(&owner->counts, &owner->latch, &owner->notes);
+}
+
+/* One block more, or one less; as an arena does it. */
+static void add_block(struct owner *owner, bool frees) XSEG_UNCHECKED
+{
+    xseg_latch_take(&owner->latch);
+    if (!frees) {
+        xseg_counts_alloc(&owner->counts, 10, 7);
+        owner->live++;
+    } else if (owner->live > 0) {
+        xseg_counts_free(&owner->counts, 10, 7);
+        owner->live--;
+        if (atomic_load(&owner->notes) != 0)
+            xseg_counts_wake(&owner->counts);
+    }
+    xseg_latch_give(&owner->latch);
+}
+
+static void expect_audits(struct owner *owners, struct xseg_totals *totals) XSEG_UNCHECKED
+{
+    struct xseg_finding finding = {0};
+
+    for (unsigned i = 0; i < ARENAS; i++) {
+        xseg_latch_take(&owners[i].latch);
+        assert_true(xseg_counts_audit(&owners[i].counts, &finding));
+        xseg_latch_give(&owners[i].latch);
+    }
+    assert_true(xseg_totals_audit(totals, &finding));
+}
+
+/* Most of many arenas rest most of the time, and the peak is that of a plain model all the same. */
+static void peaks_are_exact_while_many_rest(void **state)
+{
+    static struct owner owners[ARENAS];
+
+    (void)state;
+    for (unsigned seed = 1; seed <= 3; seed++) {
+        struct xseg_totals totals;
+        uint64_t live = 0, peak = 0, allocated = 0;
+        unsigned resting = 0;
+
+        srandom(seed);
+        xseg_totals_init(&totals);
+        for (unsigned i = 0; i < ARENAS; i++)
+            open_owner(&owners[i], &totals, i % 2 == 0);
+        for (unsigned i = 0; i < 60000; i++) {
+            /* A few at a time are busy; now and then any of them frees. */
+            const unsigned at = random() % 8 == 0 ? (unsigned)random() % ARENAS
+                                                  : (i / 300 + (unsigned)random() % 4) % ARENAS;
+            const bool frees = random() % 16 < 7 || (random() % 4 != 0 && live > 2000);
+            const uint64_t before = owners[at].live;
+
+            add_block(&owners[at], frees);
+            live += owners[at].live - before;
+            allocated += owners[at].live > before;
+            peak = xseg_max(peak, live);
+            resting += owners[at].live != before && owners[at].counts.rests;
+            if (i % 1000 == 0)
+                expect_audits(owners, &totals);
+        }
+        const struct xseg_stat stat =
+            xseg_totals_read(&totals, XSEG_STAT_ALL, XSEG_COUNT_ALLOCATION);
+        assert_int_equal(stat.current, live);
+        assert_int_equal(stat.peak, peak);
+        assert_int_equal(stat.allocated, allocated);
+        assert_int_equal(xseg_totals_read(&totals, XSEG_STAT_ALL, XSEG_COUNT_REQUESTED_BYTES).peak,
+                         7 * peak);
+        assert_int_equal(resting, 0);
+        /* Some rested, unless the kernel has no barrier. */
+        assert_true(totals.member_count < ARENAS || !xseg_latch_barrier(&owners[0].latch));
+        expect_audits(owners, &totals);
+        xseg_totals_fini(&totals);
+        for (unsigned i = 0; i < ARENAS; i++)
+            xseg_latch_fini(&owners[i].latch);
+    }
+}
+
+/* As another thread would, so that the ranks of this one's locks are as they were. */
+static void hold(struct xseg_latch *latch, bool is_held) XSEG_UNCHECKED
+{
+#if XSEG_LATCH_IS_MUTEX
+    (void)(is_held ? pthread_mutex_lock(&latch->os) : pthread_mutex_unlock(&latch->os));
+#else
+    atomic_store(&latch->held, is_held);
+#endif
+}
+
+/* An arena whose lock is held is not put to rest: whoever holds it may be changing a value. */
+static void what_is_locked_stays_awake(void **state)
+{
+    static struct owner owners[ARENAS];
+    struct xseg_totals totals;
+
+    (void)state;
+    xseg_totals_init(&totals);
+    for (unsigned i = 0; i < ARENAS; i++) {
+        open_owner(&owners[i], &totals, true);
+        add_block(&owners[i], false);
+        if (i == 0)
+            hold(&owners[i].latch, true);
+    }
+    assert_false(owners[0].counts.rests);
+    assert_true(owners[1].counts.rests || !xseg_latch_barrier(&owners[0].latch));
+    hold(&owners[0].latch, false);
+    /* It rests later, and wakes with what changes it. */
+    for (unsigned i = 0; i < 4096; i++)
+        add_block(&owners[1 + i % (ARENAS - 1)], false);
+    assert_true(owners[0].counts.rests || !xseg_latch_barrier(&owners[0].latch));
+    add_block(&owners[0], true);
+    assert_false(owners[0].counts.rests);
+    assert_int_equal(atomic_load(&owners[0].notes), 0);
+    assert_int_equal(xseg_totals_current(&totals, XSEG_COUNT_ALLOCATION), ARENAS - 1 + 4096);
+    expect_audits(owners, &totals);
+    xseg_totals_fini(&totals);
+}
+
+static struct owner shared_owners[ARENAS];
+
+static void *change_on(void *argument)
+{
+    unsigned seed = *(unsigned *)argument;
+
+    for (unsigned i = 0; i < 20000; i++) {
+        const unsigned at = (unsigned)rand_r(&seed) % ARENAS;
+
+        /* Every owner has one thread; others only ever look. */
+        add_block(&shared_owners[at / 3 * 3 + *(unsigned *)argument % 3], rand_r(&seed) % 2 == 0);
+    }
+    return NULL;
+}
+
+/* Threads that change what others put to rest: no value is lost. */
+static void threads_wake_what_others_put_to_rest(void **state)
+{
+    struct xseg_totals totals;
+    pthread_t thread[3];
+    unsigned number[3];
+    uint64_t live = 0;
+
+    (void)state;
+    xseg_totals_init(&totals);
+    for (unsigned i = 0; i < ARENAS; i++)
+        open_owner(&shared_owners[i], &totals, i % 2 == 0);
+    for (unsigned i = 0; i < 3; i++) {
+        number[i] = i;
+        assert_int_equal(pthread_create(&thread[i], NULL, change_on, &number[i]), 0);
+    }
+    for (unsigned i = 0; i < 3; i++)
+        assert_int_equal(pthread_join(thread[i], NULL), 0);
+    for (unsigned i = 0; i < ARENAS; i++)
+        live += shared_owners[i].live;
+    expect_audits(shared_owners, &totals);
+    assert_int_equal(xseg_totals_current(&totals, XSEG_COUNT_ALLOCATION), live);
+    xseg_totals_fini(&totals);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(peaks_are_exact),      cmocka_unit_test(peaks_of_pending_blocks_are_exact),
-        cmocka_unit_test(resets_start_again),   cmocka_unit_test(room_is_shared_out),
-        cmocka_unit_test(threads_lose_nothing), cmocka_unit_test(values_are_of_one_moment),
+        cmocka_unit_test(peaks_are_exact),
+        cmocka_unit_test(peaks_of_pending_blocks_are_exact),
+        cmocka_unit_test(resets_start_again),
+        cmocka_unit_test(room_is_shared_out),
+        cmocka_unit_test(peaks_are_exact_while_many_rest),
+        cmocka_unit_test(what_is_locked_stays_awake),
+        cmocka_unit_test(threads_wake_what_others_put_to_rest),
+        cmocka_unit_test(threads_lose_nothing),
+        cmocka_unit_test(values_are_of_one_moment),
     };
 
     return cmocka_run_group_tests_name("counts", tests, NULL, NULL);
