@@ -527,9 +527,11 @@ void xseg_segment_shorten(struct xseg_segment *segment, uint64_t bytes)
 
 size_t xseg_segment_host_bytes(const struct xseg_segment *segment)
 {
-    return segment->granules *
-           (TABLES_BYTES + (segment->pins != NULL ? sizeof(*segment->pins) : 0) +
-            (segment->exports != NULL ? sizeof(*segment->exports) + sizeof(*segment->shown) : 0));
+    return xseg_zeroed_resident(segment->handle, segment->granules * TABLES_BYTES) +
+           segment->granules *
+               ((segment->pins != NULL ? sizeof(*segment->pins) : 0) +
+                (segment->exports != NULL ? sizeof(*segment->exports) + sizeof(*segment->shown)
+                                          : 0));
 }
 
 static bool audit_pages(const struct xseg_segment *segment, struct xseg_finding *finding)

@@ -52,7 +52,7 @@ struct xseg_stats {
     uint64_t physical_bytes;       /* reserved + stuck + idle pages: memory taken from the driver */
     uint64_t stuck_bytes;          /* pages that the driver would not take back */
     uint64_t address_bytes;        /* reserved addresses of expandable segments */
-    uint64_t host_bytes;           /* host memory for this device's bookkeeping */
+    uint64_t host_bytes;           /* host memory that this device's bookkeeping has touched */
     uint64_t overwrites;           /* blocks found written to after their free (debug_fill) */
     uint64_t num_oom_rejections;   /* refused at once, see throw_on_cudamalloc_oom; no num_ooms */
     uint64_t idle_page_bytes; /* pages that are mapped nowhere, kept for reuse: page_cache_mb */

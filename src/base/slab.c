@@ -59,7 +59,8 @@ void *xseg_slab_take(struct xseg_slab *slab)
 
 size_t xseg_slab_bytes(const struct xseg_slab *slab)
 {
-    return slab->made * slab->record_bytes + slab->made / XSEG_SLAB_RECORDS * sizeof(char *);
+    return slab->made * slab->record_bytes +
+           xseg_zeroed_resident(slab->directory, XSEG_SLAB_SLABS * sizeof(*slab->directory));
 }
 
 bool xseg_slab_audit(const struct xseg_slab *slab, struct xseg_finding *finding)

@@ -5,6 +5,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include "src/base/root.h"
 
@@ -30,6 +31,29 @@ void *xseg_zeroed_take(size_t bytes)
     (void)madvise(memory, bytes + PAGE_BYTES, MADV_NOHUGEPAGE); /* with them it only takes more */
     xseg_root_add(memory, bytes + PAGE_BYTES);
     return memory + next_start();
+}
+
+size_t xseg_zeroed_resident(const void *memory, size_t bytes)
+{
+    enum { AT_ONCE = 4096 };
+    const size_t page_bytes = (size_t)sysconf(_SC_PAGESIZE);
+    const uintptr_t first = (uintptr_t)memory / page_bytes * page_bytes;
+    unsigned char is_there[AT_ONCE];
+    size_t count = 0;
+
+    if (memory == NULL || bytes < XSEG_ZEROED_LARGE)
+        return memory == NULL ? 0 : bytes;
+    const size_t pages = ((uintptr_t)memory + bytes - first + page_bytes - 1) / page_bytes;
+    for (size_t at = 0; at < pages; at += AT_ONCE) {
+        const size_t some = pages - at < AT_ONCE ? pages - at : AT_ONCE;
+
+        /* NOLINTNEXTLINE(performance-no-int-to-ptr) */
+        if (mincore((void *)(first + at * page_bytes), some * page_bytes, is_there) != 0)
+            return bytes;
+        for (size_t i = 0; i < some; i++)
+            count += is_there[i] & 1;
+    }
+    return count * page_bytes;
 }
 
 void xseg_zeroed_give(void *memory, size_t bytes)

@@ -21,6 +21,10 @@
 /* Returns NULL without host memory. */
 void *xseg_zeroed_take(size_t bytes);
 
+/* How many bytes of a piece have memory: the pages that were touched, if only to read them.  Of one that does not come from the
+ * kernel, and where the kernel does not tell, all.  NULL is fine. */
+size_t xseg_zeroed_resident(const void *memory, size_t bytes);
+
 /* bytes: as it was taken.  NULL is fine. */
 void xseg_zeroed_give(void *memory, size_t bytes);
 

@@ -61,8 +61,8 @@ void xseg_arena_destroy(struct xseg_arena *arena)
 
 uint64_t xseg_arena_host_bytes(const struct xseg_arena *arena)
 {
-    return sizeof(*arena) + arena->small.rack.host_bytes + arena->small.sheets.host_bytes +
-           (arena->packing != NULL ? sizeof(*arena->packing) : 0) +
+    return xseg_zeroed_resident(arena, sizeof(*arena)) + arena->small.rack.host_bytes +
+           arena->small.sheets.host_bytes + (arena->packing != NULL ? sizeof(*arena->packing) : 0) +
            xseg_slab_bytes(&arena->blocks) + xseg_slab_bytes(&arena->uses);
 }
 

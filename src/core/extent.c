@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
+#include "src/base/zeroed.h"
 #include "src/core/device.h"
 #include "src/core/size.h"
 #include "src/core/tract.h"
@@ -55,7 +56,8 @@ uint64_t xseg_extent_host_bytes(const struct xseg_extent *extent)
 
     return packing + xseg_births_host_bytes(extent) +
            xseg_lookup_host_bytes(lookup_of(extent), extent) +
-           (extent->has_cells ? extent->cells.host_bytes : 0);
+           (extent->has_cells ? xseg_zeroed_resident(extent->cells.memory, extent->cells.host_bytes)
+                              : 0);
 }
 
 /* A cell has no record; one that was isolated has. */

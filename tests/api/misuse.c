@@ -45,6 +45,7 @@ static void look(const struct stage *stage, struct picture *out)
 {
     memset(out, 0, sizeof(*out));
     out->stats = scene_stats(stage->allocator);
+    out->stats.host_bytes = 0; /* what was touched: looking at tables may touch more of them */
     out->pool_stats = pool_stats(stage);
     out->live = scene_block(stage->allocator, stage->live);
     out->inside = scene_block(stage->allocator, stage->inside);

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Statistics as users read and reset them, and the counters of driver calls. */
+#include <stdio.h>
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -144,9 +146,54 @@ static void bookkeeping_takes_a_hundredth(void **state)
     scene_close(allocator);
 }
 
+/* What the process has, to the page; statm is behind. */
+static uint64_t resident_bytes(void)
+{
+    FILE *file = fopen("/proc/self/smaps_rollup", "r");
+    unsigned long kib = 0;
+    char line[256];
+
+    assert_non_null(file);
+    while (fgets(line, sizeof(line), file) != NULL)
+        if (sscanf(line, "Rss: %lu", &kib) == 1)
+            break;
+    (void)fclose(file);
+    return (uint64_t)kib * KIB;
+}
+
+/* Tables for a huge device are mostly address space: only what was touched counts, which the process has. */
+static void host_bytes_are_no_more_than_the_process_got(void **state)
+{
+    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    static void *block[20000];
+    xseg_stream stream[10];
+
+    (void)state;
+    settings.memory_bytes = (uint64_t)4096 * GIB;
+    const uint64_t without = resident_bytes();
+    struct xseg_allocator *allocator = scene_open_on(&settings, "expandable_segments:True");
+    for (unsigned i = 0; i < COUNT_OF(stream); i++)
+        stream[i] = scene_stream();
+    for (unsigned i = 0; i < COUNT_OF(block); i++)
+        block[i] = scene_alloc(allocator, i % 100 == 0 ? 4 * MIB : 4096, stream[i % 10]);
+    const uint64_t host = scene_stats(allocator).host_bytes;
+    const uint64_t got = resident_bytes() - without;
+    print_message("# host_bytes %zu, the process got %zu\n", (size_t)host, (size_t)got);
+    assert_true(host >= MIB);
+    /* Self-checks read all of the tables, which maps pages that nobody counts. */
+    if (XSEG_CHECKS < 2)
+        assert_true(host <= got);
+    for (unsigned i = 0; i < COUNT_OF(block); i++)
+        scene_free(allocator, block[i]);
+    assert_int_equal(xseg_close(allocator), XSEG_OK);
+    for (unsigned i = 0; i < COUNT_OF(stream); i++)
+        scene_stream_destroy(stream[i]);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(host_bytes_are_no_more_than_the_process_got),
         cmocka_unit_test(a_reset_of_the_peaks_leaves_the_rest),
         cmocka_unit_test(a_reset_of_the_totals_leaves_the_rest),
         cmocka_unit_test(what_cannot_be_read_is_refused),
