@@ -46,6 +46,7 @@ static bool yes_or_no(void *self, xseg_stream handle)
 
 static void the_latest_that_accepts_is_found(void **state)
 {
+    static struct xseg_pool_body body; /* says what the pool is called */
     struct xseg_pool pools[3];
     bool accepts[3] = {true, true, true};
 
@@ -54,6 +55,8 @@ static void the_latest_that_accepts_is_found(void **state)
     assert_false(xseg_routes_exist(&routes));
     assert_null(find());
     for (unsigned i = 0; i < 3; i++) {
+        memset(&pools[i], 0, sizeof(pools[i]));
+        pools[i].body = &body;
         const struct xseg_route route = {
             .pool = &pools[i], .accepts = yes_or_no, .self = &accepts[i]};
 
