@@ -143,20 +143,47 @@ xseg_status xseg_mapping_collect(struct xseg_device *device, const struct xseg_p
 
 /* --- Pins. --- */
 
+/*
+ * Whether an address lies in an extent after all.  One that goes to another arena is in none for a
+ * moment, under its device's GROWTH.
+ */
+static bool is_in_some(struct xseg_allocator *allocator, uint64_t address)
+{
+    bool found = false;
+
+    for (int i = 0; i < allocator->device_count && !found; i++) {
+        struct xseg_device *device = xseg_allocator_open_device(allocator, i);
+
+        if (device == NULL)
+            continue;
+        xseg_lock_take(&device->growth_lock);
+        found = xseg_lookup_find(&allocator->lookup, address) != NULL;
+        xseg_lock_give(&device->growth_lock);
+    }
+    return found;
+}
+
 struct xseg_extent *xseg_mapping_hold(struct xseg_allocator *allocator,
                                       uint64_t address) XSEG_UNCHECKED
 {
-    struct xseg_extent *extent = xseg_lookup_find(&allocator->lookup, address);
+    for (;;) {
+        struct xseg_extent *extent = xseg_lookup_find(&allocator->lookup, address);
 
-    if (extent == NULL)
-        return NULL;
-    struct xseg_arena *arena = extent->arena;
-    xseg_lock_take(&arena->device->growth_lock);
-    if (extent == xseg_lookup_find(&allocator->lookup, address) && extent->arena == arena &&
-        address >= extent->segment.base && address - extent->segment.base < extent->segment.bytes)
-        return extent;
-    xseg_lock_give(&arena->device->growth_lock);
-    return NULL;
+        if (extent == NULL && is_in_some(allocator, address))
+            continue;
+        if (extent == NULL)
+            return NULL;
+        struct xseg_device *device = extent->arena->device;
+        xseg_lock_take(&device->growth_lock);
+        const bool is_known = extent == xseg_lookup_find(&allocator->lookup, address) &&
+                              extent->arena->device == device;
+        if (is_known && address >= extent->segment.base &&
+            address - extent->segment.base < extent->segment.bytes)
+            return extent;
+        xseg_lock_give(&device->growth_lock);
+        if (is_known)
+            return NULL;
+    }
 }
 
 static xseg_status fail_nowhere(uint64_t address)
