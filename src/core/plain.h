@@ -90,7 +90,7 @@ static inline bool xseg_plain_join_frontier(struct xseg_arena *arena, struct xse
 
     if (offset % XSEG_SIZE_QUANTUM != 0 || (quantum ^ end) >= 64 ||
         (quantum % 64 == 0 && quantum != 0) || !xseg_extent_is_expandable(extent) ||
-        xseg_arena_has_notes(arena))
+        !xseg_word_is(&arena->notes, 0))
         return false;
     struct xseg_sheet *sheet = xseg_cells_sheet(&extent->cells, quantum);
     struct xseg_cells_word *word = &sheet->word[quantum / 64 % XSEG_CELLS_WORDS];
