@@ -10,6 +10,7 @@ import facts
 import floors
 import links
 import listed
+import mutants
 import names
 import pairs
 import sizes
@@ -18,6 +19,7 @@ import version
 import words
 
 VERSION = '#define XSEG_VERSION_{} {}\n'
+MUTANT = '[[mutant]]\nname = "{}"\nfile = "{}"\nold = "{}"\nnew = "w"\n'
 # Name of the case, check, files of the tree, and a part of each complaint.
 CASES = [
     ("upward include", floors.check, {"src/base/a.c": '#include "vmm/segment.h"\n'},
@@ -44,6 +46,13 @@ CASES = [
      {"tests/meson.build": "# 'a'\n'b'\n", "tests/fuzz/meson.build": "\n",
       "tests/unit/a.c": "\n", "tests/unit/b.c": "\n"},
      ["tests/unit/a.c: no table"]),
+    ("mutants that cannot be planted", mutants.check,
+     {"tests/mutation/a.toml": "suites = []\n" + "".join(
+         MUTANT.format(*entry) for entry in (("there", "b.c", "x"), ("twice", "b.c", "y"),
+                                             ("nowhere", "b.c", "z"), ("no file", "c.c", "x"),
+                                             ("there", "b.c", "x"))),
+      "b.c": "x y y"},
+     ["stands 2 times", "stands 0 times", "c.c does not exist", "another mutant"]),
     ("facts in one place only", facts.check,
      {facts.TEST: 'FACT("FACT-A-1", a), FACT("FACT-A-2", b), FACT("FACT-A-2", c)',
       facts.TABLE: "| FACT-A-2 | b |\n| FACT-B-1 | d |\n"},

@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: MIT */
+/* Which cached memory a request gets where two rules or two sizes meet. */
+#include "tests/support/scene.h"
+
+/* Of blocks that could grow to one size, the smaller one is taken, although the other cannot grow. */
+static void of_equal_reach_the_smaller_block_is_taken(void **state)
+{
+    struct xseg_allocator *allocator = scene_open(NULL);
+
+    (void)state;
+    void *small = scene_alloc(allocator, 20 * MIB, NULL);
+    void *hole = scene_alloc(allocator, 40 * MIB, NULL);
+    void *wall = scene_alloc(allocator, 20 * MIB, NULL);
+    void *large = scene_alloc(allocator, 60 * MIB, NULL);
+    void *end = scene_alloc(allocator, 20 * MIB, NULL);
+    scene_free(allocator, hole);
+    scene_empty_cache(allocator);
+    scene_free(allocator, large);
+    scene_free(allocator, small);
+    void *ptr = scene_alloc(allocator, 20 * MIB, NULL);
+    assert_ptr_equal(ptr, small);
+    scene_free(allocator, ptr);
+    scene_free(allocator, wall);
+    scene_free(allocator, end);
+    scene_close(allocator);
+}
+
+/* A block of max_split_size_mb itself is oversize, and so kept for oversize requests. */
+static void a_block_of_the_largest_split_size_is_not_split(void **state)
+{
+    struct xseg_allocator *allocator =
+        scene_open("expandable_segments:False,max_split_size_mb:40");
+
+    (void)state;
+    void *large = scene_alloc(allocator, 40 * MIB, NULL);
+    scene_free(allocator, large);
+    void *ptr = scene_alloc(allocator, 30 * MIB, NULL);
+    assert_ptr_not_equal(ptr, large);
+    void *again = scene_alloc(allocator, 40 * MIB, NULL);
+    assert_ptr_equal(again, large);
+    scene_free(allocator, ptr);
+    scene_free(allocator, again);
+    scene_close(allocator);
+}
+
+/* With small pages a growth goes where the least memory is missing, not to the lowest hole. */
+static void small_pages_go_where_the_fewest_are_missing(void **state)
+{
+    struct xseg_allocator *allocator = scene_open("page_mb:small");
+
+    (void)state;
+    void *low = scene_alloc(allocator, 8 * MIB, NULL);
+    void *wall = scene_alloc(allocator, 2 * MIB, NULL);
+    void *cached = scene_alloc(allocator, 6 * MIB, NULL);
+    void *hole = scene_alloc(allocator, 4 * MIB, NULL);
+    void *end = scene_alloc(allocator, 2 * MIB, NULL);
+    scene_free(allocator, low);
+    scene_free(allocator, hole);
+    scene_empty_cache(allocator);
+    scene_free(allocator, cached);
+    void *ptr = scene_alloc(allocator, 8 * MIB, NULL);
+    assert_ptr_equal(ptr, cached);
+    assert_int_equal(scene_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 12 * MIB);
+    scene_free(allocator, ptr);
+    scene_free(allocator, wall);
+    scene_free(allocator, end);
+    scene_close(allocator);
+}
+
+static bool note_shortage(void *context, const struct xseg_shortage *shortage)
+{
+    unsigned *count = context;
+
+    (void)shortage;
+    ++*count;
+    return false;
+}
+
+/* What idle pages cover takes nothing of a limit. */
+static void idle_pages_serve_a_growth_at_the_limit(void **state)
+{
+    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_allocator *allocator =
+        scene_open_with_clock(&settings, "idle_ms:100,page_cache_mb:100,hard_limit_mb:100");
+    struct xseg_observer observer = XSEG_OBSERVER_INIT;
+    const xseg_stream stream = scene_stream();
+    unsigned shortages = 0;
+    uint64_t id = 0;
+
+    (void)state;
+    observer.context = &shortages;
+    observer.short_of_memory = note_shortage;
+    assert_int_equal(xseg_observe(allocator, &observer, &id), XSEG_OK);
+    scene_free(allocator, scene_alloc(allocator, 100 * MIB, NULL));
+    for (unsigned i = 0; i < 30; i++) {
+        xseg_sim_advance(UINT64_C(10000000));
+        assert_int_equal(xseg_tick(allocator, UINT64_MAX), XSEG_OK);
+    }
+    assert_int_equal(scene_stats(allocator).idle_page_bytes, 100 * MIB);
+    void *ptr = scene_alloc(allocator, 100 * MIB, stream);
+    assert_int_equal(shortages, 0);
+    assert_int_equal(scene_stats(allocator).idle_page_bytes, 0);
+    scene_free(allocator, ptr);
+    assert_int_equal(xseg_unobserve(allocator, id), XSEG_OK);
+    assert_int_equal(xseg_stream_gone(allocator, 0, stream), XSEG_OK);
+    scene_stream_destroy(stream);
+    scene_close(allocator);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(of_equal_reach_the_smaller_block_is_taken),
+        cmocka_unit_test(a_block_of_the_largest_split_size_is_not_split),
+        cmocka_unit_test(small_pages_go_where_the_fewest_are_missing),
+        cmocka_unit_test(idle_pages_serve_a_growth_at_the_limit),
+    };
+
+    return cmocka_run_group_tests_name("fit", tests, NULL, NULL);
+}

@@ -1,0 +1,635 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Hand-overs between threads: one thread is parked where the other one has to wait for it, or has to
+ * look again because of it.
+ *
+ * A thread is parked in a callback, at a mutex (the linker's --wrap leads pthread_mutex_lock() here),
+ * or by a signal at any instruction.  That the other thread waits is seen by the call it waits in.
+ */
+#include <linux/futex.h>
+#include <linux/membarrier.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <sys/syscall.h>
+#include <time.h>
+
+#include "src/core/allocator.h"
+#include "tests/support/scene.h"
+
+/* --- What the linker leads here. --- */
+
+static atomic_uint yields;     /* calls of sched_yield() by the library */
+static atomic_uint cond_waits; /* calls of pthread_cond_wait() */
+static atomic_uint barriers;   /* membarrier(), private and expedited */
+static atomic_uint sleeps;     /* futex waits */
+static atomic_bool opens_gate; /* a yield lets a parked callback go on */
+
+/* The mutex at which the calling thread parks, once, after it has taken it so often; and whether it has come
+ * there, and may go on. */
+static _Thread_local const pthread_mutex_t *parks_at;
+static _Thread_local unsigned parks_after;
+static atomic_bool is_parked, may_go;
+
+int __real_sched_yield(void);
+int __real_pthread_cond_wait(pthread_cond_t *condition, pthread_mutex_t *mutex);
+int __real_pthread_mutex_lock(pthread_mutex_t *mutex);
+long __real_syscall(long number, ...);
+
+int __wrap_sched_yield(void);
+int __wrap_pthread_cond_wait(pthread_cond_t *condition, pthread_mutex_t *mutex);
+int __wrap_pthread_mutex_lock(pthread_mutex_t *mutex);
+long __wrap_syscall(long number, ...);
+
+int __wrap_sched_yield(void)
+{
+    atomic_fetch_add(&yields, 1);
+    if (atomic_load(&opens_gate))
+        atomic_store(&may_go, true);
+    return __real_sched_yield();
+}
+
+int __wrap_pthread_cond_wait(pthread_cond_t *condition, pthread_mutex_t *mutex)
+{
+    atomic_fetch_add(&cond_waits, 1);
+    return __real_pthread_cond_wait(condition, mutex);
+}
+
+static void park(void)
+{
+    atomic_store(&is_parked, true);
+    while (!atomic_load(&may_go))
+        (void)__real_sched_yield();
+    atomic_store(&is_parked, false);
+}
+
+int __wrap_pthread_mutex_lock(pthread_mutex_t *mutex)
+{
+    if (mutex == parks_at && parks_after-- == 0) {
+        parks_at = NULL;
+        park();
+    }
+    return __real_pthread_mutex_lock(mutex);
+}
+
+long __wrap_syscall(long number, ...)
+{
+    long argument[6];
+    va_list list;
+
+    va_start(list, number);
+    for (unsigned i = 0; i < COUNT_OF(argument); i++)
+        argument[i] = va_arg(list, long);
+    va_end(list);
+    if (number == __NR_membarrier && argument[0] == MEMBARRIER_CMD_PRIVATE_EXPEDITED)
+        atomic_fetch_add(&barriers, 1);
+    if (number == __NR_futex && argument[1] == FUTEX_WAIT_PRIVATE)
+        atomic_fetch_add(&sleeps, 1);
+    return __real_syscall(number, argument[0], argument[1], argument[2], argument[3], argument[4],
+                          argument[5]);
+}
+
+static void reset(void)
+{
+    atomic_store(&is_parked, false);
+    atomic_store(&may_go, false);
+    atomic_store(&opens_gate, false);
+}
+
+static void wait_until(atomic_bool *flag)
+{
+    while (!atomic_load(flag))
+        (void)__real_sched_yield();
+}
+
+static void wait_while(atomic_bool *flag)
+{
+    while (atomic_load(flag))
+        (void)__real_sched_yield();
+}
+
+/* --- Routes. --- */
+
+static bool park_and_accept(void *context, xseg_stream stream)
+{
+    (void)context;
+    (void)stream;
+    park();
+    return true;
+}
+
+struct request {
+    struct xseg_allocator *allocator;
+    const pthread_mutex_t *parks_at;
+    void *ptr;
+    size_t bytes;
+    unsigned parks_after;
+};
+
+static void *make_request(void *self)
+{
+    struct request *request = self;
+
+    parks_at = request->parks_at;
+    parks_after = request->parks_after;
+    request->ptr = scene_alloc(request->allocator, request->bytes, NULL);
+    return NULL;
+}
+
+struct ending {
+    struct xseg_pool *pool;
+    atomic_bool has_returned;
+};
+
+static void *end_route(void *self)
+{
+    struct ending *ending = self;
+
+    assert_int_equal(xseg_route_end(ending->pool), XSEG_OK);
+    atomic_store(&ending->has_returned, true);
+    return NULL;
+}
+
+static void the_end_of_a_route_waits_for_its_predicate(void **state)
+{
+    struct xseg_allocator *allocator = scene_open(NULL);
+    struct request request = {allocator, NULL, NULL, KIB, 0};
+    struct ending ending = {scene_pool(allocator), false};
+    pthread_t asks, ends;
+
+    (void)state;
+    reset();
+    assert_int_equal(xseg_route_begin(ending.pool, park_and_accept, NULL), XSEG_OK);
+    assert_int_equal(pthread_create(&asks, NULL, make_request, &request), 0);
+    wait_until(&is_parked);
+    const unsigned before = atomic_load(&yields);
+    assert_int_equal(pthread_create(&ends, NULL, end_route, &ending), 0);
+    while (atomic_load(&yields) == before && !atomic_load(&ending.has_returned))
+        (void)__real_sched_yield();
+    assert_false(atomic_load(&ending.has_returned));
+    atomic_store(&may_go, true);
+    assert_int_equal(pthread_join(asks, NULL), 0);
+    assert_int_equal(pthread_join(ends, NULL), 0);
+    scene_free(allocator, request.ptr);
+    assert_int_equal(xseg_pool_release(ending.pool), XSEG_OK);
+    scene_close(allocator);
+}
+
+/* A plain request is about to take its shortcut when a route begins: the shortcut would lead past it. */
+static void no_shortcut_is_taken_past_a_route_that_has_begun(void **state)
+{
+    struct xseg_allocator *allocator = scene_open(NULL);
+    struct xseg_pool *pool = scene_pool(allocator);
+    struct request request = {allocator, &allocator->shortcuts.lock->os, NULL, KIB, 0};
+    pthread_t asks;
+
+    (void)state;
+    reset();
+    /* The first request makes the arena; from then on a request may take the shortcut. */
+    scene_free(allocator, scene_alloc(allocator, KIB, NULL));
+    xseg_shortcuts_drop_all(&allocator->shortcuts, -1);
+    assert_int_equal(pthread_create(&asks, NULL, make_request, &request), 0);
+    wait_until(&is_parked);
+    assert_int_equal(xseg_route_begin(pool, NULL, NULL), XSEG_OK);
+    atomic_store(&may_go, true);
+    assert_int_equal(pthread_join(asks, NULL), 0);
+    void *ptr = scene_alloc(allocator, KIB, NULL);
+    assert_ptr_equal(scene_block(allocator, ptr).pool, pool);
+    assert_int_equal(xseg_route_end(pool), XSEG_OK);
+    scene_free(allocator, ptr);
+    scene_free(allocator, request.ptr);
+    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    scene_close(allocator);
+}
+
+/* --- Streams. --- */
+
+/* Two threads meet a stream at once: the one that comes later to the table finds what the other has made. */
+static void two_threads_that_meet_a_stream_know_one(void **state)
+{
+    struct xseg_allocator *allocator = scene_open(NULL);
+    struct xseg_pool *pool = scene_pool(allocator); /* opens the device */
+    struct xseg_device *device = xseg_allocator_open_device(allocator, 0);
+    /* The table is looked at twice before an entry is made, the second time together with that. */
+    struct request request = {allocator, &device->table_lock.os, NULL, KIB, 1};
+    pthread_t asks;
+
+    (void)state;
+    reset();
+    const uint64_t count = atomic_load(&device->streams.count);
+    assert_int_equal(pthread_create(&asks, NULL, make_request, &request), 0);
+    wait_until(&is_parked);
+    void *ptr = scene_alloc(allocator, KIB, NULL);
+    atomic_store(&may_go, true);
+    assert_int_equal(pthread_join(asks, NULL), 0);
+    assert_int_equal(atomic_load(&device->streams.count), count + 1);
+    scene_free(allocator, ptr);
+    scene_free(allocator, request.ptr);
+    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    scene_close(allocator);
+}
+
+/* --- Observers. --- */
+
+/* An observer of what is traced, whose first call parks. */
+struct watched {
+    struct xseg_allocator *allocator;
+    uint64_t id;
+    atomic_uint calls;
+    atomic_bool has_ended;
+};
+
+static void park_first(void *context, const struct xseg_trace_entry *entry)
+{
+    struct watched *watched = context;
+
+    (void)entry;
+    if (atomic_fetch_add(&watched->calls, 1) == 0)
+        park();
+}
+
+static void *unobserve(void *self)
+{
+    struct watched *watched = self;
+
+    assert_int_equal(xseg_unobserve(watched->allocator, watched->id), XSEG_OK);
+    atomic_store(&watched->has_ended, true);
+    return NULL;
+}
+
+static void an_unobserve_waits_for_calls_under_way(void **state)
+{
+    struct xseg_allocator *allocator = scene_open(NULL);
+    struct watched watched = {.allocator = allocator};
+    struct xseg_observer observer = XSEG_OBSERVER_INIT;
+    struct request request = {allocator, NULL, NULL, KIB, 0};
+    pthread_t asks, ends;
+
+    (void)state;
+    reset();
+    observer.context = &watched;
+    observer.trace = park_first;
+    assert_int_equal(xseg_observe(allocator, &observer, &watched.id), XSEG_OK);
+    assert_int_equal(pthread_create(&asks, NULL, make_request, &request), 0);
+    wait_until(&is_parked);
+    const unsigned before = atomic_load(&cond_waits), calls = atomic_load(&watched.calls);
+    assert_int_equal(pthread_create(&ends, NULL, unobserve, &watched), 0);
+    while (atomic_load(&cond_waits) == before && !atomic_load(&watched.has_ended))
+        (void)__real_sched_yield();
+    assert_false(atomic_load(&watched.has_ended));
+    atomic_store(&may_go, true);
+    assert_int_equal(pthread_join(asks, NULL), 0);
+    assert_int_equal(pthread_join(ends, NULL), 0);
+    /* What the same request had still to tell comes after the end: nobody is told. */
+    assert_int_equal(atomic_load(&watched.calls), calls);
+    scene_free(allocator, request.ptr);
+    scene_close(allocator);
+}
+
+/* --- A miss. --- */
+
+/* A thread has missed and is about to wait for GROWTH; what fits is freed before it gets there. */
+static void a_miss_searches_again_for_what_was_freed_meanwhile(void **state)
+{
+    /* A growth of an expandable segment would begin with what is cached all the same. */
+    struct xseg_allocator *allocator = scene_open("expandable_segments:False");
+    pthread_t asks;
+
+    (void)state;
+    reset();
+    void *first = scene_alloc(allocator, 20 * MIB, NULL);
+    struct xseg_device *device = xseg_allocator_open_device(allocator, 0);
+    struct request request = {allocator, &device->growth_lock.os, NULL, 20 * MIB, 0};
+    assert_int_equal(pthread_create(&asks, NULL, make_request, &request), 0);
+    wait_until(&is_parked);
+    scene_free(allocator, first);
+    atomic_store(&may_go, true);
+    assert_int_equal(pthread_join(asks, NULL), 0);
+    assert_ptr_equal(request.ptr, first);
+    assert_int_equal(scene_stats(allocator).num_device_alloc, 1);
+    scene_free(allocator, request.ptr);
+    scene_close(allocator);
+}
+
+#if !XSEG_LATCH_IS_MUTEX
+
+/* --- Latches: not under ThreadSanitizer, where they are mutexes and signals wait for a call. --- */
+
+struct owned {
+    struct xseg_latch latch;
+    uintptr_t owner;
+    atomic_bool is_owned, ends;
+    atomic_uint inside, collisions;
+};
+
+static void use(struct owned *owned)
+{
+    xseg_latch_take(&owned->latch);
+    if (atomic_fetch_add_explicit(&owned->inside, 1, memory_order_relaxed) != 0)
+        atomic_fetch_add(&owned->collisions, 1);
+    atomic_fetch_sub_explicit(&owned->inside, 1, memory_order_relaxed);
+    xseg_latch_give(&owned->latch);
+}
+
+static void *own(void *self)
+{
+    struct owned *owned = self;
+
+    owned->owner = xseg_latch_self();
+    atomic_store(&owned->is_owned, true);
+    /* Little but the latch, for the signal to come in the midst of that. */
+    while (!atomic_load_explicit(&owned->ends, memory_order_relaxed)) {
+        xseg_latch_take(&owned->latch);
+        if (atomic_load_explicit(&owned->inside, memory_order_relaxed) != 0)
+            atomic_store(&owned->collisions, 1);
+        xseg_latch_give(&owned->latch);
+    }
+    return NULL;
+}
+
+static void *own_and_leave(void *self)
+{
+    struct owned *owned = self;
+
+    use(owned);
+    use(owned);
+    return NULL;
+}
+
+static void a_latch_is_taken_from_its_owner_behind_a_barrier(void **state)
+{
+    struct owned owned = {.is_owned = false};
+    pthread_t owner;
+
+    (void)state;
+    xseg_latch_init(&owned.latch, XSEG_RANK_ARENA);
+    if (!owned.latch.has_barrier)
+        return;
+    assert_int_equal(pthread_create(&owner, NULL, own_and_leave, &owned), 0);
+    assert_int_equal(pthread_join(owner, NULL), 0);
+    const unsigned before = atomic_load(&barriers);
+    atomic_store(&owned.latch.owner, xseg_latch_self() ^ 64); /* surely another thread's */
+    use(&owned);
+    assert_int_equal(atomic_load(&barriers), before + 1);
+    use(&owned);
+    assert_int_equal(atomic_load(&barriers), before + 1);
+    xseg_latch_fini(&owned.latch);
+}
+
+static void *use_once(void *self)
+{
+    use(self);
+    return NULL;
+}
+
+static void a_thread_sleeps_at_a_latch_behind_a_barrier(void **state)
+{
+    struct owned owned = {.is_owned = false};
+    pthread_t sleeper;
+
+    (void)state;
+    xseg_latch_init(&owned.latch, XSEG_RANK_ARENA);
+    if (!owned.latch.has_barrier)
+        return;
+    atomic_store(&owned.latch.owner, XSEG_LATCH_NOBODYS);
+    xseg_latch_take(&owned.latch);
+    const unsigned before = atomic_load(&barriers), slept = atomic_load(&sleeps);
+    assert_int_equal(pthread_create(&sleeper, NULL, use_once, &owned), 0);
+    while (atomic_load(&sleeps) == slept)
+        (void)__real_sched_yield();
+    assert_int_equal(atomic_load(&barriers), before + 1);
+    xseg_latch_give(&owned.latch);
+    assert_int_equal(pthread_join(sleeper, NULL), 0);
+    assert_int_equal(owned.collisions, 0);
+    xseg_latch_fini(&owned.latch);
+}
+
+/* The owner parks inside until the other thread, which waits for it, lets it go on. */
+static void *own_and_stay(void *self)
+{
+    struct owned *owned = self;
+
+    use(owned);
+    use(owned);
+    xseg_latch_take(&owned->latch);
+    atomic_fetch_add(&owned->inside, 1);
+    atomic_store(&owned->is_owned, true);
+    park();
+    atomic_fetch_sub(&owned->inside, 1);
+    xseg_latch_give(&owned->latch);
+    return NULL;
+}
+
+static void a_latch_is_not_taken_from_an_owner_that_holds_it(void **state)
+{
+    struct owned owned = {.is_owned = false};
+    pthread_t owner;
+
+    (void)state;
+    reset();
+    xseg_latch_init(&owned.latch, XSEG_RANK_ARENA);
+    if (!owned.latch.has_barrier)
+        return;
+    assert_int_equal(pthread_create(&owner, NULL, own_and_stay, &owned), 0);
+    wait_until(&owned.is_owned);
+    atomic_store(&opens_gate, true);
+    use(&owned);
+    atomic_store(&opens_gate, false);
+    assert_int_equal(owned.collisions, 0);
+    atomic_store(&may_go, true);
+    assert_int_equal(pthread_join(owner, NULL), 0);
+    xseg_latch_fini(&owned.latch);
+}
+
+/* --- Threads that a signal parks at any instruction. --- */
+
+static void park_here(int signal)
+{
+    const struct timespec moment = {0, 1000};
+
+    (void)signal;
+    atomic_store(&is_parked, true);
+    while (!atomic_load(&may_go))
+        (void)nanosleep(&moment, NULL);
+    atomic_store(&is_parked, false);
+}
+
+static void park_thread(pthread_t thread)
+{
+    atomic_store(&may_go, false);
+    assert_int_equal(pthread_kill(thread, SIGUSR1), 0);
+    wait_until(&is_parked);
+}
+
+static void let_go(void)
+{
+    atomic_store(&may_go, true);
+    wait_while(&is_parked);
+}
+
+static void catch_signal(void)
+{
+    struct sigaction action = {.sa_handler = park_here};
+
+    assert_int_equal(sigaction(SIGUSR1, &action, NULL), 0);
+}
+
+static bool is_free(const struct xseg_latch *latch)
+{
+    return atomic_load(&latch->held) == 0 && atomic_load(&latch->taken) == 0;
+}
+
+/* The latch is the parked thread's again, if nobody has it. */
+static bool give_back(struct owned *owned)
+{
+    if (!is_free(&owned->latch))
+        return false;
+    atomic_store(&owned->latch.owner, owned->owner);
+    return true;
+}
+
+/* The latch is taken from its parked owner, which then comes to it, and sleeps there or gets in. */
+static void take_from_parked(struct owned *owned)
+{
+    xseg_latch_take(&owned->latch);
+    atomic_fetch_add(&owned->inside, 1);
+    const unsigned slept = atomic_load(&sleeps);
+    let_go();
+    while (atomic_load(&sleeps) == slept && atomic_load(&owned->collisions) == 0)
+        (void)__real_sched_yield();
+    /* Two that are inside would give each other's latch, so the test ends here. */
+    assert_int_equal(atomic_load(&owned->collisions), 0);
+    atomic_fetch_sub(&owned->inside, 1);
+    xseg_latch_give(&owned->latch);
+}
+
+static void an_owner_looks_again_whether_the_latch_is_its_own(void **state)
+{
+    /* Static, for the owner that goes on when the test has failed. */
+    static struct owned owned;
+    pthread_t owner;
+
+    (void)state;
+    reset();
+    catch_signal();
+    xseg_latch_init(&owned.latch, XSEG_RANK_ARENA);
+    if (!owned.latch.has_barrier)
+        return;
+    assert_int_equal(pthread_create(&owner, NULL, own, &owned), 0);
+    wait_until(&owned.is_owned);
+    for (unsigned i = 0; i < 400; i++) {
+        park_thread(owner);
+        const bool is_again = give_back(&owned);
+        let_go();
+        if (!is_again)
+            continue;
+        park_thread(owner);
+        if (is_free(&owned.latch))
+            take_from_parked(&owned);
+        else
+            let_go();
+    }
+    atomic_store(&owned.ends, true);
+    assert_int_equal(pthread_join(owner, NULL), 0);
+    assert_int_equal(owned.collisions, 0);
+    xseg_latch_fini(&owned.latch);
+}
+
+/* A thread that asks for routes without end; what its requests are told by the second one. */
+struct reader {
+    struct xseg_routes *routes;
+    struct xseg_known_stream *stream;
+    atomic_bool ends, is_inside, may_leave;
+};
+
+static void *read_routes(void *self)
+{
+    struct reader *reader = self;
+    struct xseg_pool *pool = NULL;
+
+    while (!atomic_load_explicit(&reader->ends, memory_order_relaxed))
+        assert_int_equal(xseg_routes_find(reader->routes, reader->stream, &pool), XSEG_OK);
+    return NULL;
+}
+
+static bool stay_inside(void *context, xseg_stream stream)
+{
+    struct reader *reader = context;
+
+    (void)stream;
+    atomic_store(&reader->is_inside, true);
+    /* The end of the route waits, and so yields; or it has returned, and then the test has failed. */
+    while (!atomic_load(&may_go) && !atomic_load(&reader->may_leave))
+        (void)__real_sched_yield();
+    atomic_store(&reader->is_inside, false);
+    return true;
+}
+
+/* One route ends and another begins while the reader is parked where it has not registered yet. */
+static void change_routes(struct reader *reader, struct xseg_pool *first, struct xseg_pool *second)
+{
+    assert_int_equal(xseg_route_end(first), XSEG_OK);
+    assert_int_equal(xseg_route_begin(second, stay_inside, reader), XSEG_OK);
+    atomic_store(&reader->may_leave, false);
+    let_go();
+    atomic_store(&may_go, false);
+    wait_until(&reader->is_inside);
+    atomic_store(&opens_gate, true);
+    assert_int_equal(xseg_route_end(second), XSEG_OK);
+    atomic_store(&opens_gate, false);
+    assert_false(atomic_load(&reader->is_inside));
+    atomic_store(&reader->may_leave, true);
+    assert_int_equal(xseg_route_begin(first, NULL, NULL), XSEG_OK);
+}
+
+static void a_reader_of_routes_that_comes_too_late_begins_again(void **state)
+{
+    struct xseg_allocator *allocator = scene_open(NULL);
+    struct xseg_pool *first = scene_pool(allocator), *second = scene_pool(allocator);
+    struct xseg_device *device = xseg_allocator_open_device(allocator, 0);
+    struct reader reader = {.routes = &device->routes};
+    pthread_t thread;
+
+    (void)state;
+    reset();
+    catch_signal();
+    assert_int_equal(xseg_streams_get(&device->streams, NULL, &reader.stream), XSEG_OK);
+    assert_int_equal(xseg_route_begin(first, NULL, NULL), XSEG_OK);
+    assert_int_equal(pthread_create(&thread, NULL, read_routes, &reader), 0);
+    for (unsigned i = 0; i < 500; i++) {
+        park_thread(thread);
+        if (atomic_load(&device->routes.readers[0]) + atomic_load(&device->routes.readers[1]) == 0)
+            change_routes(&reader, first, second);
+        else
+            let_go();
+    }
+    atomic_store(&reader.ends, true);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    assert_int_equal(xseg_route_end(first), XSEG_OK);
+    assert_int_equal(xseg_pool_release(first), XSEG_OK);
+    assert_int_equal(xseg_pool_release(second), XSEG_OK);
+    scene_close(allocator);
+}
+
+#endif
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_end_of_a_route_waits_for_its_predicate),
+        cmocka_unit_test(no_shortcut_is_taken_past_a_route_that_has_begun),
+        cmocka_unit_test(two_threads_that_meet_a_stream_know_one),
+        cmocka_unit_test(an_unobserve_waits_for_calls_under_way),
+        cmocka_unit_test(a_miss_searches_again_for_what_was_freed_meanwhile),
+#if !XSEG_LATCH_IS_MUTEX
+        cmocka_unit_test(a_latch_is_taken_from_its_owner_behind_a_barrier),
+        cmocka_unit_test(a_latch_is_not_taken_from_an_owner_that_holds_it),
+        cmocka_unit_test(a_thread_sleeps_at_a_latch_behind_a_barrier),
+        cmocka_unit_test(an_owner_looks_again_whether_the_latch_is_its_own),
+        cmocka_unit_test(a_reader_of_routes_that_comes_too_late_begins_again),
+#endif
+    };
+
+    return cmocka_run_group_tests_name("handover", tests, NULL, NULL);
+}
