@@ -396,7 +396,8 @@ static void play(const char *config, bool is_observed)
     const struct xseg_stats stats = scene_stats(shared->allocator);
     assert_int_equal(stats.allocation[XSEG_STAT_ALL].current, 0);
     assert_int_equal(stats.allocated_bytes[XSEG_STAT_ALL].current, 0);
-    assert_true(!is_observed || (shared->entries > 1000 && shared->told > 100));
+    /* How many are told of memory depends on how often the thread that trims comes to run. */
+    assert_true(!is_observed || (shared->entries > 1000 && shared->told > 0));
     assert_int_equal(xseg_close(shared->allocator), XSEG_OK);
     scene_stream_destroy(shared->side);
     assert_int_equal(xseg_sim_leaks(NULL, 0), 0);
