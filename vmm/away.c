@@ -76,8 +76,8 @@ static void count_stuck(struct xseg_segment *segment, uint32_t page, bool more)
 
 /* --- Unmapping a run. --- */
 
-/* What an unmapped page becomes. */
-typedef void settle(struct xseg_segment *segment, uint32_t page);
+/* What a page becomes that is unmapped, or perhaps is, where the driver does not say. */
+typedef void settle(struct xseg_segment *segment, uint32_t page, bool is_known);
 
 /* In one call if the driver accepts that; else each page that it takes. */
 static xseg_status unmap_run(struct xseg_segment *segment, uint32_t first, uint32_t count,
@@ -91,12 +91,13 @@ static xseg_status unmap_run(struct xseg_segment *segment, uint32_t first, uint3
         together = xseg_driver_unmap(context, xseg_segment_address(segment, first),
                                      count * segment->granule_bytes) == XSEG_OK;
     for (uint32_t page = first; page < first + count; page += segment->length[page]) {
-        const xseg_status status = together ? XSEG_OK : xseg_segment_unmap_page(segment, page);
+        bool is_known = true;
+        const xseg_status status =
+            together ? XSEG_OK : xseg_segment_unmap_page(segment, page, &is_known);
 
-        if (status == XSEG_OK)
-            settle_page(segment, page);
-        else if (result == XSEG_OK)
-            result = status;
+        if (status == XSEG_OK || !is_known)
+            settle_page(segment, page, is_known);
+        result = result == XSEG_OK ? status : result;
     }
     xseg_segment_note_change(segment, first, count, ++segment->pages->generation);
     return result;
@@ -104,12 +105,13 @@ static xseg_status unmap_run(struct xseg_segment *segment, uint32_t first, uint3
 
 /* --- Leaving. --- */
 
-static void settle_left(struct xseg_segment *segment, uint32_t page)
+/* One that is mapped perhaps is on its way back at once: that looks where it is. */
+static void settle_left(struct xseg_segment *segment, uint32_t page, bool is_known)
 {
     atomic_fetch_sub_explicit(&segment->mapped, xseg_segment_page_bytes(segment, page),
                               memory_order_relaxed);
     count_stuck(segment, page, true);
-    set(segment, page, XSEG_PAGE_AWAY);
+    set(segment, page, is_known ? XSEG_PAGE_AWAY : XSEG_PAGE_AWAY_MAPPED);
 }
 
 xseg_status xseg_away_leave(struct xseg_segment *segment)
@@ -184,6 +186,28 @@ xseg_status xseg_away_supply(struct xseg_segment *segment)
     return status;
 }
 
+/* Pages that are on their way back before it begins are left from one that failed, and could not all be
+ * unmapped: whether they are mapped is for the driver to say. */
+static xseg_status look_at_coming(struct xseg_segment *segment)
+{
+    xseg_status status = XSEG_OK;
+
+    for (uint32_t at = 0, count;
+         status == XSEG_OK && (count = next_run(segment, is_coming, &at)) != 0; at += count)
+        for (uint32_t page = at; status == XSEG_OK && page < at + count;
+             page += segment->length[page]) {
+            bool mapped = true;
+
+            status = xseg_driver_is_mapped(segment->context, xseg_segment_address(segment, page),
+                                           &mapped);
+            if (!mapped)
+                set(segment, page,
+                    segment->state[page] == XSEG_PAGE_FRESH_MAPPED ? XSEG_PAGE_FRESH
+                                                                   : XSEG_PAGE_AWAY);
+        }
+    return status;
+}
+
 /* Map a page unless it is mapped already. */
 static xseg_status enter_page(struct xseg_segment *segment, uint32_t page)
 {
@@ -207,7 +231,7 @@ static bool has_memory(const struct xseg_segment *segment, uint32_t page)
 
 xseg_status xseg_away_enter(struct xseg_segment *segment)
 {
-    xseg_status status = XSEG_OK;
+    xseg_status status = look_at_coming(segment);
 
     for (uint32_t at = 0, count;
          status == XSEG_OK && (count = next_run(segment, has_memory, &at)) != 0; at += count) {
@@ -236,9 +260,11 @@ void xseg_away_arrive(struct xseg_segment *segment)
     XSEG_AUDIT(xseg_segment_audit, segment);
 }
 
-/* New memory goes again; that of before stays with its page. */
-static void settle_back(struct xseg_segment *segment, uint32_t page)
+/* New memory goes again; that of before stays with its page.  One that is mapped perhaps stays as it is. */
+static void settle_back(struct xseg_segment *segment, uint32_t page, bool is_known)
 {
+    if (!is_known)
+        return;
     if (segment->state[page] == XSEG_PAGE_AWAY_MAPPED)
         set(segment, page, XSEG_PAGE_AWAY);
     else

@@ -65,21 +65,15 @@ static xseg_status try_unmap(struct trial *trial)
     return status;
 }
 
-/*
- * Whatever the trial left behind goes, or is kept to be offered again.  There is no place to keep a
- * mapping, so a refused unmap is tried once more.
- */
+/* Whatever the trial left behind goes, or is kept to be offered again. */
 static void clean_up(struct trial *trial, struct xseg_leftovers *leftovers)
 {
-    while (trial->mapped > 0) {
-        const uint64_t address = trial->base + --trial->mapped * trial->page_bytes;
+    for (unsigned page = 0; page < trial->created; page++) {
+        const uint64_t address = trial->base + page * trial->page_bytes;
 
-        if (xseg_driver_unmap(trial->context, address, trial->page_bytes) != XSEG_OK)
-            (void)xseg_driver_unmap(trial->context, address, trial->page_bytes);
+        (void)xseg_leftovers_give_mapped(leftovers, trial->handle[page],
+                                         page < trial->mapped ? address : 0, trial->page_bytes);
     }
-    while (trial->created > 0)
-        (void)xseg_leftovers_give(leftovers, XSEG_LEFTOVER_PAGE, trial->handle[--trial->created],
-                                  trial->page_bytes);
     (void)xseg_leftovers_give(leftovers, XSEG_LEFTOVER_RANGE, trial->base,
                               TRIAL_PAGES * trial->page_bytes);
 }
@@ -101,14 +95,13 @@ static xseg_status try_vmm(struct xseg_context *context, struct xseg_leftovers *
     return status;
 }
 
-/* Opening has failed: nobody is left who could let go later, so a refusal is tried once more. */
+/* Opening has failed. */
 static xseg_status give_up(struct xseg_context *context, xseg_status status)
 {
     char reason[256];
 
     (void)snprintf(reason, sizeof(reason), "%s", xseg_fail_text()->buffer);
-    if (xseg_driver_let_go(context) != XSEG_OK)
-        (void)xseg_driver_let_go(context);
+    xseg_driver_let_go_or_keep(context);
     return xseg_fail(status, "%s", reason);
 }
 

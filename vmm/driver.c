@@ -109,8 +109,35 @@ xseg_status xseg_driver_fail_lost(const struct xseg_context *context)
                      context->ordinal, atomic_load_explicit(&context->lost, memory_order_relaxed));
 }
 
+/*
+ * A context that could not be popped stays on the calling thread's stack: whether it is still ours, or the
+ * caller has made it its own by then, nobody can say.  So it is not popped later, but as long as it is
+ * current, no other is pushed on top of it.
+ */
+static _Thread_local struct {
+    CUcontext context;
+    bool is_entered; /* without a push */
+} left;
+
+/* Whether any thread has one, so that others need not look. */
+static atomic_bool any_left;
+
+static bool is_any_left(void)
+{
+    return __builtin_expect(atomic_load_explicit(&any_left, memory_order_relaxed), 0);
+}
+
 xseg_status xseg_driver_enter(struct xseg_context *context)
 {
+    CUcontext current = NULL;
+
+    if (is_any_left() && left.context == context->primary) {
+        const xseg_status status = STATUS_ON(context, CtxGetCurrent, XSEG_ERR_DRIVER, 0, &current);
+
+        left.is_entered = status == XSEG_OK && current == context->primary;
+        if (status != XSEG_OK || left.is_entered)
+            return status;
+    }
     return STATUS_ON(context, CtxPushCurrent, XSEG_ERR_DRIVER, 0, context->primary);
 }
 
@@ -119,8 +146,15 @@ void xseg_driver_leave(struct xseg_context *context)
 {
     CUcontext popped = NULL;
 
-    if (CALL(context->driver, CtxPopCurrent, &popped) != CUDA_SUCCESS)
-        (void)CALL(context->driver, CtxPopCurrent, &popped);
+    if (is_any_left() && left.is_entered) {
+        left.is_entered = false;
+        return;
+    }
+    if (CALL(context->driver, CtxPopCurrent, &popped) == CUDA_SUCCESS ||
+        CALL(context->driver, CtxPopCurrent, &popped) == CUDA_SUCCESS)
+        return;
+    left.context = context->primary;
+    atomic_store_explicit(&any_left, true, memory_order_relaxed);
 }
 
 /* --- Loading. --- */
@@ -194,7 +228,8 @@ static xseg_status start(struct xseg_driver *driver, const char *library)
     if (driver->devices < 1)
         return fail_without_device(library);
     driver->asked = calloc((size_t)driver->devices, sizeof(*driver->asked));
-    if (driver->asked == NULL)
+    driver->kept = calloc((size_t)driver->devices, sizeof(CUcontext));
+    if (driver->asked == NULL || driver->kept == NULL)
         return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for counts of driver calls");
     return XSEG_OK;
 }
@@ -252,6 +287,7 @@ close_library:
     (void)dlclose(driver->library);
 free_driver:
     free(driver->asked);
+    free(driver->kept);
     free(driver);
     return status;
 }
@@ -260,6 +296,7 @@ void xseg_driver_close(struct xseg_driver *driver)
 {
     (void)dlclose(driver->library);
     free(driver->asked);
+    free(driver->kept);
     free(driver);
 }
 

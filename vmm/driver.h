@@ -107,6 +107,12 @@ xseg_driver_describe(struct xseg_context *context); /* total_bytes, has_vmm, gra
 /* Releases primary; nothing happens if that has been done. */
 xseg_status xseg_driver_let_go(struct xseg_context *context);
 
+/* The same for a device whose opening has failed: if the driver refuses, it is kept for the next opening. */
+void xseg_driver_let_go_or_keep(struct xseg_context *context);
+
+/* Let go of all that are kept.  Returns: XSEG_OK; else the first error, and what was refused is still kept */
+xseg_status xseg_driver_let_go_kept(struct xseg_driver *driver);
+
 /* --- Memory.  Sizes and addresses are bytes. --- */
 
 /* Free and total memory of the device. */
@@ -137,7 +143,7 @@ xseg_status xseg_driver_unmap(struct xseg_context *context, uint64_t address, ui
 /* Let the device read and write a mapped range. */
 xseg_status xseg_driver_set_access(struct xseg_context *context, uint64_t address, uint64_t bytes);
 
-/* Whether an address is mapped: asked for the handle behind it, which is put back at once. */
+/* Whether an address is mapped. */
 xseg_status xseg_driver_is_mapped(struct xseg_context *context, uint64_t address, bool *mapped);
 
 /* --- Sharing. --- */

@@ -27,6 +27,7 @@
     X(DevicePrimaryCtxRelease, 11000)                         \
     X(CtxPushCurrent, 4000)                                   \
     X(CtxPopCurrent, 4000)                                    \
+    X(CtxGetCurrent, 4000)                                    \
     X(CtxSynchronize, 2000)                                   \
     X(MemGetInfo, 3020)                                       \
     X(MemAlloc, 3020)                                         \
@@ -39,7 +40,7 @@
     X(MemMap, 10020)                                          \
     X(MemUnmap, 10020)                                        \
     X(MemSetAccess, 10020)                                    \
-    X(MemRetainAllocationHandle, 11000)                       \
+    X(PointerGetAttributes, 7000)                             \
     X(MemExportToShareableHandle, 10020)                      \
     X(MemImportFromShareableHandle, 10020)                    \
     X(MemsetD32Async, 3020)                                   \
@@ -87,6 +88,8 @@ struct xseg_driver {
     void *library;
     int devices;
     struct xseg_driver_asked *asked; /* [devices]; not in `count` */
+    /* [devices]: primary contexts that could not be let go when an opening had failed; NULL: none. */
+    CUcontext *kept;
     atomic_uint_fast64_t count[XSEG_ENTRY_COUNT], failed[XSEG_ENTRY_COUNT];
 #define X(name, version)           __typeof__(&cu##name) call_##name;
 #define TYPED(name, version, type) type call_##name;

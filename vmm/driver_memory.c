@@ -9,13 +9,18 @@
 
 xseg_status xseg_driver_retain(struct xseg_context *context)
 {
+    CUcontext *const kept = &context->driver->kept[context->ordinal];
     CUcontext primary = NULL;
     xseg_status status =
         STATUS_ON(context, DeviceGet, XSEG_ERR_DRIVER, 0, &context->device, context->ordinal);
 
-    if (status == XSEG_OK)
+    if (status == XSEG_OK && *kept != NULL) {
+        primary = *kept;
+        *kept = NULL;
+    } else if (status == XSEG_OK) {
         status = STATUS_ON(context, DevicePrimaryCtxRetain, XSEG_ERR_DRIVER, 0, &primary,
                            context->device);
+    }
     context->primary = primary;
     context->asked = &context->driver->asked[context->ordinal];
     return status;
@@ -30,6 +35,35 @@ xseg_status xseg_driver_let_go(struct xseg_context *context)
     if (status == XSEG_OK)
         context->primary = NULL;
     return status;
+}
+
+/* That of a lost device is gone, whatever the driver says to that. */
+void xseg_driver_let_go_or_keep(struct xseg_context *context)
+{
+    if (xseg_driver_let_go(context) != XSEG_OK && !xseg_context_is_lost(context))
+        context->driver->kept[context->ordinal] = context->primary;
+    context->primary = NULL;
+}
+
+xseg_status xseg_driver_let_go_kept(struct xseg_driver *driver)
+{
+    xseg_status result = XSEG_OK;
+
+    for (int i = 0; i < driver->devices; i++) {
+        struct xseg_context context = {.driver = driver, .ordinal = i};
+        xseg_status status = XSEG_OK;
+
+        if (driver->kept[i] == NULL)
+            continue;
+        status = xseg_driver_retain(&context); /* which takes the one that is kept */
+        if (status == XSEG_OK)
+            status = xseg_driver_let_go(&context);
+        if (context.primary != NULL && !xseg_context_is_lost(&context))
+            driver->kept[i] = context.primary;
+        if (result == XSEG_OK && driver->kept[i] != NULL)
+            result = status;
+    }
+    return result;
 }
 
 static CUmemAllocationProp page_properties(const struct xseg_context *context, bool is_exportable)
@@ -158,25 +192,23 @@ xseg_status xseg_driver_set_access(struct xseg_context *context, uint64_t addres
     return STATUS_ON(context, MemSetAccess, XSEG_ERR_DRIVER, bytes, address, bytes, &access, 1);
 }
 
+/* The call for several attributes says "no" of an address that the driver does not know; that for one
+ * refuses the question. */
 xseg_status xseg_driver_is_mapped(struct xseg_context *context, uint64_t address, bool *mapped)
 {
-    CUmemGenericAllocationHandle handle = 0;
-    void *pointer = (void *)(uintptr_t)address; /* NOLINT(performance-no-int-to-ptr) */
-    const CUresult result = CALL(context->driver, MemRetainAllocationHandle, &handle, pointer);
+    CUpointer_attribute asked = CU_POINTER_ATTRIBUTE_MAPPED;
+    unsigned answer = 0;
+    void *answers = &answer;
+    xseg_status status = xseg_driver_enter(context);
 
-    if (result == CUDA_ERROR_INVALID_VALUE) {
-        *mapped = false;
-        return XSEG_OK;
-    }
-    if (result == CUDA_SUCCESS) {
-        *mapped = true;
-        /* Nobody could give this reference back later, so a refusal is tried once more. */
-        if (CALL(context->driver, MemRelease, handle) == CUDA_SUCCESS)
-            return XSEG_OK;
-        return STATUS_ON(context, MemRelease, XSEG_ERR_DRIVER, 0, handle);
-    }
-    return xseg_driver_status(context->driver, context, XSEG_ENTRY_MemRetainAllocationHandle,
-                              result, XSEG_ERR_DRIVER, 0);
+    if (status != XSEG_OK)
+        return status;
+    status =
+        STATUS_ON(context, PointerGetAttributes, XSEG_ERR_DRIVER, 0, 1, &asked, &answers, address);
+    xseg_driver_leave(context);
+    if (status == XSEG_OK)
+        *mapped = answer != 0;
+    return status;
 }
 
 /* --- Sharing. --- */

@@ -2,6 +2,7 @@
 #include "vmm/leftovers.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "src/base/error.h"
@@ -29,30 +30,49 @@ void xseg_leftovers_fini(struct xseg_leftovers *leftovers)
     leftovers->kept = NULL;
 }
 
-xseg_status xseg_leftovers_unmap(struct xseg_context *context, uint64_t address, uint64_t bytes)
+xseg_status xseg_leftovers_unmap(struct xseg_context *context, uint64_t address, uint64_t bytes,
+                                 bool *is_known)
 {
     const xseg_status status = xseg_driver_unmap(context, address, bytes);
     bool mapped = true;
+    char reason[256];
 
+    *is_known = true;
     if (status == XSEG_OK)
         return XSEG_OK;
-    if (xseg_driver_is_mapped(context, address, &mapped) == XSEG_OK && !mapped)
-        return XSEG_OK;
-    return status;
+    (void)snprintf(reason, sizeof(reason), "%s", xseg_fail_text()->buffer);
+    *is_known = xseg_driver_is_mapped(context, address, &mapped) == XSEG_OK;
+    return mapped ? xseg_fail(status, "%s", reason) : XSEG_OK;
 }
 
-static xseg_status offer(struct xseg_context *context, const struct xseg_leftover *leftover)
+static xseg_status offer_page(struct xseg_context *context, struct xseg_leftover *page)
 {
+    xseg_status status = XSEG_OK;
+    bool is_known = true;
+
+    if (page->mapped_at != 0)
+        status = xseg_leftovers_unmap(context, page->mapped_at, page->bytes, &is_known);
+    if (status != XSEG_OK)
+        return status;
+    page->mapped_at = 0;
+    return xseg_driver_release(context, page->what);
+}
+
+/* What is not known of a mapping is asked again with the next offer. */
+static xseg_status offer(struct xseg_context *context, struct xseg_leftover *leftover)
+{
+    bool is_known = true;
+
     switch (leftover->kind) {
     case XSEG_LEFTOVER_PAGE:
-        return xseg_driver_release(context, leftover->what);
+        return offer_page(context, leftover);
     case XSEG_LEFTOVER_ALLOCATION:
         return xseg_driver_free(context, leftover->what);
     case XSEG_LEFTOVER_HOST:
         return xseg_driver_host_free(
             context, (void *)(uintptr_t)leftover->what); /* NOLINT(performance-no-int-to-ptr) */
     case XSEG_LEFTOVER_MAPPING:
-        return xseg_leftovers_unmap(context, leftover->what, leftover->bytes);
+        return xseg_leftovers_unmap(context, leftover->what, leftover->bytes, &is_known);
     case XSEG_LEFTOVER_RANGE:
         break;
     }
@@ -85,15 +105,25 @@ static void keep(struct xseg_leftovers *leftovers, const struct xseg_leftover *l
     leftovers->kept[leftovers->count++] = *leftover;
 }
 
-xseg_status xseg_leftovers_give(struct xseg_leftovers *leftovers, enum xseg_leftover_kind kind,
-                                uint64_t what, uint64_t bytes)
+static xseg_status give(struct xseg_leftovers *leftovers, struct xseg_leftover leftover)
 {
-    const struct xseg_leftover leftover = {kind, what, bytes};
     const xseg_status status = offer(leftovers->context, &leftover);
 
     if (status != XSEG_OK)
         keep(leftovers, &leftover);
     return status;
+}
+
+xseg_status xseg_leftovers_give(struct xseg_leftovers *leftovers, enum xseg_leftover_kind kind,
+                                uint64_t what, uint64_t bytes)
+{
+    return give(leftovers, (struct xseg_leftover){kind, what, bytes, 0});
+}
+
+xseg_status xseg_leftovers_give_mapped(struct xseg_leftovers *leftovers, uint64_t handle,
+                                       uint64_t address, uint64_t bytes)
+{
+    return give(leftovers, (struct xseg_leftover){XSEG_LEFTOVER_PAGE, handle, bytes, address});
 }
 
 xseg_status xseg_leftovers_retry(struct xseg_leftovers *leftovers)
@@ -102,7 +132,7 @@ xseg_status xseg_leftovers_retry(struct xseg_leftovers *leftovers)
     size_t left = 0;
 
     for (size_t i = 0; i < leftovers->count; i++) {
-        const struct xseg_leftover leftover = leftovers->kept[i];
+        struct xseg_leftover leftover = leftovers->kept[i];
         const xseg_status status = offer(leftovers->context, &leftover);
 
         if (status == XSEG_OK) {

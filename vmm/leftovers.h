@@ -32,6 +32,8 @@ struct xseg_leftover {
     enum xseg_leftover_kind kind;
     uint64_t what; /* handle, or address, of the device or the host */
     uint64_t bytes;
+    uint64_t
+        mapped_at; /* of a page: where it is mapped still, so that it is not free before; or 0 */
 };
 
 struct xseg_leftovers {
@@ -62,9 +64,18 @@ void xseg_leftovers_fini(struct xseg_leftovers *leftovers);
 xseg_status xseg_leftovers_give(struct xseg_leftovers *leftovers, enum xseg_leftover_kind kind,
                                 uint64_t what, uint64_t bytes);
 
-/* Unmap one mapping.  When the driver says no, it is asked whether there is one at all: a batch that
- * failed half-way may have unmapped it before. */
-xseg_status xseg_leftovers_unmap(struct xseg_context *context, uint64_t address, uint64_t bytes);
+/* The same of a page that is mapped: it is unmapped first. */
+xseg_status xseg_leftovers_give_mapped(struct xseg_leftovers *leftovers, uint64_t handle,
+                                       uint64_t address, uint64_t bytes);
+
+/*
+ * Unmap one mapping.  When the driver says no, it is asked whether there is one at all: a batch that
+ * failed half-way may have unmapped it before.
+ *
+ * is_known: whether it is known what became of it; if so, a mapping whose unmap failed is still there
+ */
+xseg_status xseg_leftovers_unmap(struct xseg_context *context, uint64_t address, uint64_t bytes,
+                                 bool *is_known);
 
 /* Offer everything again, in the order in which it was given.  Returns the first error; what was refused stays. */
 xseg_status xseg_leftovers_retry(struct xseg_leftovers *leftovers);

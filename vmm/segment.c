@@ -162,10 +162,10 @@ static void put_page(struct xseg_segment *segment, uint32_t page, bool keep)
                              segment->owner, keep && !was_shown);
 }
 
-xseg_status xseg_segment_unmap_page(struct xseg_segment *segment, uint32_t page)
+xseg_status xseg_segment_unmap_page(struct xseg_segment *segment, uint32_t page, bool *is_known)
 {
     return xseg_leftovers_unmap(segment->context, xseg_segment_address(segment, page),
-                                xseg_segment_page_bytes(segment, page));
+                                xseg_segment_page_bytes(segment, page), is_known);
 }
 
 /* Take the memory of a page away that is not mapped any more, and account for it. */
@@ -178,6 +178,18 @@ static void clear_page(struct xseg_segment *segment, uint32_t page, bool keep)
     else if (segment->handle[page] != 0)
         xseg_segment_count_stuck(segment, -(int64_t)bytes);
     put_page(segment, page, keep);
+}
+
+/* Nobody knows whether a page is mapped: it is used no more until a growth or a trim finds out. */
+static void stick_page(struct xseg_segment *segment, uint32_t page)
+{
+    const uint64_t bytes = xseg_segment_page_bytes(segment, page);
+
+    if (segment->state[page] == XSEG_PAGE_MAPPED) {
+        atomic_fetch_sub_explicit(&segment->mapped, bytes, memory_order_relaxed);
+        xseg_segment_count_stuck(segment, (int64_t)bytes);
+    }
+    xseg_segment_set_state(segment, page, XSEG_PAGE_STUCK);
 }
 
 /* --- Unmapping. --- */
@@ -200,7 +212,7 @@ xseg_status xseg_segment_unmap(struct xseg_segment *segment, uint32_t first, uin
                                bool keep, uint32_t *done)
 {
     struct xseg_context *context = segment->context;
-    xseg_status status = XSEG_OK;
+    xseg_status result = XSEG_OK;
     bool together = false;
 
     XSEG_ASSERT(count > 0 && first + count <= segment->granules && segment->length[first] != 0);
@@ -211,17 +223,24 @@ xseg_status xseg_segment_unmap(struct xseg_segment *segment, uint32_t first, uin
                                      count * segment->granule_bytes) == XSEG_OK;
     for (*done = 0; *done < count;) {
         const uint32_t page = first + *done, length = segment->length[page];
+        xseg_status status = XSEG_OK;
+        bool is_known = true;
 
         XSEG_ASSERT(length != 0 && *done + length <= count);
-        if (!together && !is_nowhere(segment, page) &&
-            (status = xseg_segment_unmap_page(segment, page)) != XSEG_OK)
+        if (!together && !is_nowhere(segment, page))
+            status = xseg_segment_unmap_page(segment, page, &is_known);
+        result = result == XSEG_OK ? status : result;
+        if (status != XSEG_OK && is_known)
             break;
-        clear_page(segment, page, keep);
+        if (is_known)
+            clear_page(segment, page, keep);
+        else
+            stick_page(segment, page);
         *done += length;
     }
     xseg_segment_note_change(segment, first, *done, ++segment->pages->generation);
     XSEG_AUDIT(xseg_segment_audit, segment);
-    return status;
+    return result;
 }
 
 uint32_t xseg_segment_whole_pages(const struct xseg_segment *segment, uint64_t begin, uint64_t end,
@@ -396,12 +415,14 @@ xseg_status xseg_segment_access(struct xseg_segment *segment, uint32_t first, ui
 /* Undo a growth: whatever it mapped or got goes; rights are unknown, so nothing stays usable. */
 static void withdraw_run(struct xseg_segment *segment, uint32_t first, uint32_t count)
 {
+    bool is_known = true;
+
     for (uint32_t page = first, next; page < first + count; page = next) {
         next = page + segment->length[page];
         if (segment->state[page] == XSEG_PAGE_HOLE)
             put_page(segment, page, false);
         else if (segment->state[page] == XSEG_PAGE_STUCK &&
-                 xseg_segment_unmap_page(segment, page) == XSEG_OK)
+                 xseg_segment_unmap_page(segment, page, &is_known) == XSEG_OK)
             clear_page(segment, page, false);
     }
 }
@@ -455,11 +476,12 @@ xseg_status xseg_segment_map(struct xseg_segment *segment, uint32_t first, uint3
 xseg_status xseg_segment_unstick(struct xseg_segment *segment)
 {
     xseg_status result = XSEG_OK;
+    bool is_known = true;
 
     for (uint32_t page = 0; segment->stuck != 0 && page < segment->granules; page++) {
         if (segment->state[page] != XSEG_PAGE_STUCK)
             continue;
-        const xseg_status status = xseg_segment_unmap_page(segment, page);
+        const xseg_status status = xseg_segment_unmap_page(segment, page, &is_known);
         if (status == XSEG_OK)
             clear_page(segment, page, false);
         else if (result == XSEG_OK)
@@ -532,58 +554,4 @@ size_t xseg_segment_host_bytes(const struct xseg_segment *segment)
                ((segment->pins != NULL ? sizeof(*segment->pins) : 0) +
                 (segment->exports != NULL ? sizeof(*segment->exports) + sizeof(*segment->shown)
                                           : 0));
-}
-
-static bool audit_pages(const struct xseg_segment *segment, struct xseg_finding *finding)
-{
-    uint32_t at = 0;
-
-    while (at < segment->granules) {
-        const uint32_t length = segment->length[at];
-        const uint8_t state = segment->state[at];
-
-        XSEG_HOLDS(finding, "SEG-4", (length == 0) == (state == XSEG_PAGE_HOLE),
-                   "granule %" PRIu32 " is in state %d, with a length of %" PRIu32, at, state,
-                   length);
-        for (uint32_t i = at + 1; i < at + length; i++)
-            XSEG_HOLDS(finding, "SEG-4",
-                       i < segment->granules && segment->length[i] == 0 &&
-                           segment->state[i] == state,
-                       "the page at %" PRIu32 " is broken at %" PRIu32, at, i);
-        at += length == 0 ? 1 : length;
-    }
-    return true;
-}
-
-/* Memory of a page that is neither in use nor given back. */
-static uint64_t stuck_bytes(const struct xseg_segment *segment, uint32_t page)
-{
-    const bool is_held = segment->state[page] == XSEG_PAGE_STUCK ||
-                         (xseg_segment_is_away(segment, page) && segment->handle[page] != 0);
-
-    return segment->length[page] != 0 && is_held ? xseg_segment_page_bytes(segment, page) : 0;
-}
-
-bool xseg_segment_audit(const struct xseg_segment *segment, struct xseg_finding *finding)
-{
-    const uint64_t mapped = atomic_load(&segment->mapped);
-    uint64_t backed = 0, stuck = 0;
-
-    if (!xseg_segment_is_expandable(segment))
-        return true;
-    XSEG_HOLDS(finding, "SEG-1",
-               segment->base % segment->context->granularity == 0 &&
-                   segment->base <= UINT64_MAX - segment->reserved_bytes,
-               "base %#" PRIx64 " with %" PRIu64 " bytes", segment->base, segment->reserved_bytes);
-    for (uint32_t at = 0; at < segment->granules; at++) {
-        backed += segment->state[at] == XSEG_PAGE_MAPPED ? segment->granule_bytes : 0;
-        stuck += stuck_bytes(segment, at);
-    }
-    XSEG_HOLDS(finding, "SEG-2", mapped == backed && segment->stuck == stuck,
-               "mapped says %" PRIu64 ", pages %" PRIu64 "; stuck says %" PRIu64 ", pages %" PRIu64,
-               mapped, backed, segment->stuck, stuck);
-    XSEG_HOLDS(
-        finding, "SEG-3", segment->reserved_bytes >= segment->granules * segment->granule_bytes,
-        "%" PRIu32 " granules in %" PRIu64 " bytes", segment->granules, segment->reserved_bytes);
-    return audit_pages(segment, finding) && xseg_segment_audit_held(segment, finding);
 }

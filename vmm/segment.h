@@ -20,8 +20,9 @@
  * has no pages, and is mapped whole until it is freed.
  *
  * A granule is in one of three states.  HOLE: no memory.  MAPPED: memory that the device may use.
- * STUCK: mapped, without known access rights, because a growth failed and could not be undone; the
- * next growth uses it, the next trim tries again to unmap it.  While its pool is paused, a page is
+ * STUCK: mapped, without known access rights, because a growth failed and could not be undone, or
+ * perhaps not mapped, because an unmap failed and the driver did not say how far it came; the next
+ * growth uses it, the next trim tries again to unmap it.  While its pool is paused, a page is
  * AWAY instead, or in one of the states on its way back (away.h).
  *
  * Each granule has a generation: a number that is drawn anew whenever other memory, or none, comes to
@@ -188,7 +189,9 @@ uint64_t xseg_segment_covered(const struct xseg_segment *segment, uint32_t first
  * away, and not held.
  *
  * keep:    the pages are idle afterwards; else they are released
- * done:    how many granules, from the first on, have become holes; the others are mapped as before
+ * done:    how many granules, from the first on, have no memory to be used any more: they have become
+ *          holes, or are stuck where the driver did not say what became of them; the others are mapped
+ *          as before
  * Returns: XSEG_OK when all have; else the driver's error
  * Cost:    one unmap (one a page where the driver wants that); one release a page unless kept
  */

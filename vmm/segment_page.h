@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Single pages of a segment, and how the driver is asked about them: for segment.c, segment_pin.c and away.c only.
+ * Single pages of a segment, and how the driver is asked about them: for segment*.c and away.c only.
  *
  * Locking: GROWTH.
  */
@@ -57,7 +57,7 @@ static inline bool xseg_segment_forget_shown(struct xseg_segment *segment, uint3
 bool xseg_segment_audit_held(const struct xseg_segment *segment, struct xseg_finding *finding);
 
 /* Unmap one page, as xseg_leftovers_unmap() does. */
-xseg_status xseg_segment_unmap_page(struct xseg_segment *segment, uint32_t page);
+xseg_status xseg_segment_unmap_page(struct xseg_segment *segment, uint32_t page, bool *is_known);
 
 /* Let the device read and write the pages of a run, in one call where the driver accepts that. */
 xseg_status xseg_segment_access(struct xseg_segment *segment, uint32_t first, uint32_t count);

@@ -168,6 +168,8 @@ xseg_status xseg_allocator_close(struct xseg_allocator *allocator)
         return status;
     xseg_background_end(allocator);
     status = on_all(allocator, xseg_device_let_go);
+    if (status == XSEG_OK)
+        status = xseg_driver_let_go_kept(allocator->driver);
     if (status == XSEG_OK) {
         on_every(allocator, xseg_device_end);
         free_allocator(allocator);

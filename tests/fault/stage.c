@@ -14,7 +14,7 @@ struct location {
 int cuMemGetAccess(unsigned long long *flags, const struct location *location,
                    unsigned long long address);
 
-static void be_quiet(void *context, enum xseg_log_level level, const char *line)
+void stage_no_log(void *context, enum xseg_log_level level, const char *line)
 {
     (void)context;
     (void)level;
@@ -134,6 +134,19 @@ bool stage_again(struct stage *stage, xseg_status status)
     return true;
 }
 
+bool stage_tried(struct stage *stage, xseg_status status)
+{
+    char text[1024];
+
+    expect_intact(stage);
+    if (status == XSEG_OK)
+        return false;
+    assert_true(xseg_error_text(text, sizeof(text)) > 0);
+    if (faults_struck() == 0)
+        fail_msg("failed without a fault: %s", text);
+    return true;
+}
+
 bool stage_again_own(struct stage *stage, int result)
 {
     if (result == 0)
@@ -245,7 +258,7 @@ static void open_allocator(struct stage *stage, const char *config)
     struct xseg_options options = XSEG_OPTIONS_INIT;
 
     options.driver = scene_driver();
-    options.log = be_quiet;
+    options.log = stage_no_log;
     options.clock = scene_clock; /* so that runs are repeatable */
     while (stage_again(stage, xseg_open(config, &options, &stage->allocator)))
         ;

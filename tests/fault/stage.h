@@ -34,6 +34,10 @@ struct stage {
 /* A call has returned: whether it is to be made again, at most once for each fault. */
 bool stage_again(struct stage *stage, xseg_status status);
 
+/* The same where calls are refused for a while: it may have failed as long as any fault has struck, and is
+ * not made again.  Whether it has. */
+bool stage_tried(struct stage *stage, xseg_status status);
+
 /* The same for a driver call of the scenario's own. */
 bool stage_again_own(struct stage *stage, int result);
 
@@ -58,6 +62,9 @@ void stage_drop(struct stage *stage, const void *ptr);
 /* --- Running. --- */
 
 typedef void (*stage_scenario)(struct stage *stage);
+
+/* For xseg_options: lines go nowhere. */
+void stage_no_log(void *context, enum xseg_log_level level, const char *line);
 
 /* A fault; nth 0 is none. */
 struct xseg_sim_fault stage_nth_call(uint64_t nth, int error);

@@ -64,6 +64,7 @@
     X(MemExportToShareableHandle, 10020)      \
     X(MemImportFromShareableHandle, 10020)    \
     X(PointerGetAttribute, 4000)              \
+    X(PointerGetAttributes, 7000)             \
     X(MemHostAlloc, 2020)                     \
     X(MemFreeHost, 2000)                      \
     X(MemcpyDtoH, 3020)                       \

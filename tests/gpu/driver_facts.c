@@ -1067,6 +1067,37 @@ static void a_mapped_address_tells_its_reservation(void **state)
     ASSERT_OK(cu.MemAddressFree(base, 4 * GRANULE));
 }
 
+static bool says_mapped(CUdeviceptr address)
+{
+    CUpointer_attribute asked = CU_POINTER_ATTRIBUTE_MAPPED;
+    unsigned answer = 7;
+    void *answers = &answer;
+
+    ASSERT_OK(cu.PointerGetAttributes(1, &asked, &answers, address));
+    assert_true(answer <= 1);
+    return answer == 1;
+}
+
+/* With rights or without; and one that is not mapped, or not reserved, is no error. */
+static void any_address_tells_whether_it_is_mapped(void **state)
+{
+    const CUdeviceptr base = reserve(4 * GRANULE);
+
+    (void)state;
+    assert_false(says_mapped(base));
+    back(base + GRANULE, 2 * GRANULE);
+    assert_true(says_mapped(base + GRANULE));
+    ASSERT_OK(allow(base + GRANULE, 2 * GRANULE));
+    assert_true(says_mapped(base + 2 * GRANULE + 77));
+    assert_false(says_mapped(base));
+    assert_false(says_mapped(base + 3 * GRANULE));
+    ASSERT_OK(cu.MemUnmap(base + GRANULE, 2 * GRANULE));
+    assert_false(says_mapped(base + GRANULE));
+    ASSERT_OK(cu.MemAddressFree(base, 4 * GRANULE));
+    assert_false(says_mapped(base));
+    assert_false(says_mapped(4096));
+}
+
 static void only_allocations_have_legacy_ipc_handles(void **state)
 {
     const CUdeviceptr base = reserve(GRANULE);
@@ -1968,6 +1999,7 @@ static const struct fact facts[] = {
     FACT("FACT-INFO-1", the_total_is_that_of_the_device),
     FACT("FACT-INFO-2", a_mapped_address_tells_its_reservation),
     FACT("FACT-INFO-3", only_allocations_have_legacy_ipc_handles),
+    FACT("FACT-INFO-4", any_address_tells_whether_it_is_mapped),
     FACT("FACT-HOST-1", pinned_memory_is_freed_by_its_start_and_once),
     FACT("FACT-HOST-2", copies_of_pinned_memory_keep_the_order_of_their_stream),
     FACT("FACT-STR-1", a_stream_id_never_comes_again),

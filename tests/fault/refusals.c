@@ -1,0 +1,414 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Refusals that last: each pair of driver calls is refused again and again, for a while, and then works
+ * again.
+ *
+ * Meanwhile operations succeed or return a status; live blocks are where they were, with their pages and
+ * what was written into them; and what the statistics call physical is what the device has in use.
+ * Afterwards everything works, closing succeeds, and nothing is left behind.
+ */
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "tests/fault/stage.h"
+
+#include "src/core/allocator.h"
+
+#define NAMES_MAX 64u
+
+/* The driver's, by its plain C types; 201 is that no context is current. */
+int cuCtxPopCurrent_v2(void **context);
+
+/* --- Calls that may be refused. --- */
+
+/* After a call: what must hold; whether it succeeded, which it need not while calls are refused. */
+static bool went_well(struct stage *stage, xseg_status status)
+{
+    return !stage_tried(stage, status);
+}
+
+static void *take(struct stage *stage, struct xseg_pool *pool, size_t bytes, xseg_stream stream)
+{
+    struct xseg_request request = XSEG_REQUEST_INIT;
+    void *ptr = NULL;
+
+    request.bytes = bytes;
+    request.stream = stream;
+    request.pool = pool;
+    const xseg_status status = xseg_alloc_with(stage->allocator, &request, &ptr);
+    if (status == XSEG_OK)
+        stage_hold(stage, ptr, bytes);
+    /* The device may be full without any fault. */
+    (void)went_well(stage, status == XSEG_ERR_NO_MEMORY ? XSEG_OK : status);
+    return ptr;
+}
+
+static void give(struct stage *stage, void *ptr)
+{
+    if (ptr == NULL)
+        return;
+    const xseg_status status = xseg_free(stage->allocator, ptr);
+    if (status == XSEG_OK)
+        stage_drop(stage, ptr);
+    (void)went_well(stage, status);
+}
+
+static void give_all(struct stage *stage)
+{
+    for (unsigned i = stage->count; i > 0; i--)
+        give(stage, stage->held[i - 1].ptr);
+}
+
+static bool trim(struct stage *stage)
+{
+    struct xseg_trim how = XSEG_TRIM_INIT;
+
+    how.wait = true;
+    return went_well(stage, xseg_trim(stage->allocator, NULL, &how, NULL));
+}
+
+static void pass(struct stage *stage, uint64_t milliseconds)
+{
+    xseg_sim_advance(milliseconds * 1000000);
+    (void)went_well(stage, xseg_tick(stage->allocator, UINT64_MAX));
+}
+
+/* --- The scenarios: what is there before, and what happens while calls are refused. --- */
+
+struct scenario {
+    const char *name, *config;
+    void (*prepare)(struct stage *stage, struct xseg_pool **pool);
+    void (*play)(struct stage *stage, struct xseg_pool *pool);
+    bool one_by_one, opens;
+};
+
+static struct xseg_pool *make_pool(struct stage *stage)
+{
+    struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
+    struct xseg_pool *pool = NULL;
+
+    options.exportable = true;
+    (void)went_well(stage, xseg_pool_create(stage->allocator, 0, &options, &pool));
+    return pool;
+}
+
+static void nothing(struct stage *stage, struct xseg_pool **pool)
+{
+    (void)stage;
+    *pool = NULL;
+}
+
+/* Some live, some cached, some that wait for another stream, and a pool. */
+static void some_of_all(struct stage *stage, struct xseg_pool **pool)
+{
+    void *cached = take(stage, NULL, 50 * MIB, NULL), *pending = take(stage, NULL, 3 * MIB, NULL);
+
+    (void)take(stage, NULL, 5 * MIB, NULL);
+    (void)take(stage, NULL, 1000, stage->side);
+    *pool = make_pool(stage);
+    void *own = take(stage, *pool, 30 * MIB, NULL);
+    (void)take(stage, *pool, 3 * MIB, NULL);
+    assert_int_equal(xseg_use(stage->allocator, pending, stage->side), XSEG_OK);
+    assert_int_equal(xseg_sim_launch(stage->side, UINT64_MAX), XSEG_OK);
+    give(stage, cached);
+    give(stage, pending);
+    give(stage, own);
+}
+
+/* The first steps of a device. */
+static void come_up(struct stage *stage, struct xseg_pool *pool)
+{
+    (void)pool;
+    for (unsigned i = 0; i < 2; i++) {
+        give(stage, take(stage, NULL, 3 * MIB, NULL));
+        (void)trim(stage);
+    }
+}
+
+static void come_and_go(struct stage *stage, struct xseg_pool *pool)
+{
+    for (unsigned i = 0; i < 3; i++) {
+        void *a = take(stage, NULL, 45 * MIB, NULL), *b = take(stage, pool, 25 * MIB, NULL);
+        void *c = take(stage, NULL, 700, stage->side);
+
+        if (a != NULL)
+            (void)went_well(stage, xseg_use(stage->allocator, a, stage->side));
+        give(stage, a);
+        give(stage, b);
+        (void)trim(stage);
+        pass(stage, 1000);
+        give(stage, c);
+        (void)trim(stage);
+    }
+}
+
+/* More than the device has, so that memory is stolen and the ladder is climbed. */
+static void run_short(struct stage *stage, struct xseg_pool *pool)
+{
+    for (unsigned i = 0; i < 3; i++) {
+        void *a = take(stage, NULL, 110 * MIB, stage->side), *b = take(stage, NULL, 60 * MIB, NULL);
+
+        give(stage, a);
+        a = take(stage, pool, 80 * MIB, NULL);
+        give(stage, b);
+        give(stage, a);
+        (void)trim(stage);
+    }
+}
+
+static void pause_it(struct stage *stage, struct xseg_pool *pool, enum xseg_keep keep)
+{
+    const char *name = NULL;
+    char file[64];
+
+    if (keep == XSEG_KEEP_FILE) {
+        (void)snprintf(file, sizeof(file), P_tmpdir "/xseg-refusals-%d", (int)getpid());
+        name = file;
+    }
+    const xseg_status status = xseg_pool_pause(pool, keep, name);
+    /* It may be paused in spite of an error. */
+    stage->paused = pool;
+    (void)went_well(stage, status);
+    const xseg_status back = xseg_pool_resume(pool);
+    /* If it was not paused after all, that is no argument. */
+    if (back == XSEG_OK || back == XSEG_ERR_ARGUMENT)
+        stage->paused = NULL;
+    (void)went_well(stage, back);
+}
+
+static void pause_and_resume(struct stage *stage, struct xseg_pool *pool)
+{
+    static const enum xseg_keep keep[] = {XSEG_KEEP_HOST, XSEG_KEEP_NOTHING, XSEG_KEEP_FILE};
+
+    for (unsigned i = 0; i < COUNT_OF(keep); i++) {
+        if (stage->bytes && keep[i] == XSEG_KEEP_NOTHING)
+            continue; /* so that contents can be looked at */
+        pause_it(stage, pool, keep[i]);
+        (void)trim(stage);
+    }
+}
+
+static void share_it(struct stage *stage, struct xseg_pool *pool)
+{
+    for (unsigned i = 0; i < 3; i++) {
+        struct xseg_share share = XSEG_SHARE_INIT;
+        void *block = take(stage, pool, 25 * MIB, NULL), *again = NULL;
+
+        if (block != NULL &&
+            went_well(stage, xseg_export(stage->allocator, block, XSEG_SHARE_FD, &share))) {
+            if (went_well(stage, xseg_import(stage->allocator, 0, &share, &again)))
+                assert_int_equal(xseg_import_close(stage->allocator, again), XSEG_OK);
+            assert_int_equal(xseg_export_close(stage->allocator, block), XSEG_OK);
+        }
+        xseg_share_end(&share);
+        give(stage, block);
+        (void)trim(stage);
+    }
+}
+
+static const struct scenario scenarios[] = {
+    {"opening", NULL, nothing, come_up, false, true},
+    {"opening, one by one", NULL, nothing, come_up, true, true},
+    {"come and go", NULL, some_of_all, come_and_go, false, false},
+    {"come and go, one by one", NULL, some_of_all, come_and_go, true, false},
+    {"classic", "expandable_segments:False", some_of_all, come_and_go, false, false},
+    {"decay", "idle_ms:100,page_cache_mb:50,scrub:True", some_of_all, come_and_go, false, false},
+    {"alone", "unmap_on_free:True", some_of_all, come_and_go, false, false},
+    {"short", NULL, some_of_all, run_short, false, false},
+    {"pause", NULL, some_of_all, pause_and_resume, false, false},
+    {"pause, one by one", NULL, some_of_all, pause_and_resume, true, false},
+    {"share", NULL, some_of_all, share_it, false, false},
+};
+
+/* --- Running. --- */
+
+static const char *names[NAMES_MAX];
+static unsigned count_of_names;
+
+/* What is refused; a name of NULL: nothing. */
+struct refusal {
+    const char *name;
+    int error;
+    uint64_t halfway; /* mappings that are done all the same */
+};
+
+static void refuse(unsigned slot, struct refusal refusal)
+{
+    struct xseg_sim_fault fault = XSEG_SIM_FAULT_INIT;
+
+    fault.call = refusal.name;
+    fault.every = 1;
+    fault.error = refusal.error;
+    fault.halfway = refusal.halfway;
+    assert_int_equal(xseg_sim_fault_set(slot, refusal.name == NULL ? NULL : &fault), XSEG_OK);
+}
+
+static void refuse_nothing(void)
+{
+    refuse(0, (struct refusal){NULL, 0, 0});
+    refuse(1, (struct refusal){NULL, 0, 0});
+}
+
+/* What is the device's memory in use is what the library says, wherever it has got to. */
+static void expect_accounted(struct stage *stage)
+{
+    struct xseg_stats stats = {.struct_bytes = sizeof(stats)};
+    struct xseg_where where = XSEG_WHERE_ANY;
+
+    if (xseg_allocator_open_device(stage->allocator, 0) == NULL)
+        return;
+    where.device = 0;
+    assert_int_equal(xseg_stats(stage->allocator, &where, &stats), XSEG_OK);
+    assert_int_equal(stats.physical_bytes, xseg_sim_used(0));
+}
+
+static void expect_ok(xseg_status status)
+{
+    char text[1024];
+
+    if (status == XSEG_OK)
+        return;
+    (void)xseg_error_text(text, sizeof(text));
+    fail_msg("after the refusals: %s", text);
+}
+
+static void expect_trimmed(struct stage *stage)
+{
+    struct xseg_trim how = XSEG_TRIM_INIT;
+
+    how.wait = true;
+    expect_ok(xseg_trim(stage->allocator, NULL, &how, NULL));
+}
+
+/* All works again. */
+static void recover(struct stage *stage, struct xseg_pool *pool)
+{
+    struct xseg_stats stats;
+
+    if (stage->paused != NULL)
+        expect_ok(xseg_pool_resume(pool));
+    stage->paused = NULL;
+    expect_trimmed(stage);
+    assert_non_null(take(stage, NULL, 900, NULL));
+    assert_non_null(take(stage, NULL, 4 * MIB, NULL));
+    expect_accounted(stage);
+    assert_int_equal(xseg_sim_finish(stage->side), XSEG_OK);
+    give_all(stage);
+    assert_int_equal(stage->count, 0);
+    if (pool != NULL)
+        assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    expect_trimmed(stage);
+    stats = scene_stats(stage->allocator);
+    assert_int_equal(stats.stuck_bytes, 0);
+    assert_int_equal(stats.allocated_bytes[XSEG_STAT_ALL].current, 0);
+    expect_accounted(stage);
+}
+
+static bool open_allocator(struct stage *stage, const char *config)
+{
+    struct xseg_options options = XSEG_OPTIONS_INIT;
+
+    options.driver = scene_driver();
+    options.log = stage_no_log;
+    options.clock = scene_clock;
+    return xseg_open(config, &options, &stage->allocator) == XSEG_OK;
+}
+
+/* Play a scenario while one or two calls are refused. */
+static void run(const struct scenario *scenario, struct refusal first, struct refusal second)
+{
+    const bool has_bytes =
+        first.halfway != 0; /* there are few of these, and they take their time */
+    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct stage stage = {.bytes = has_bytes};
+    struct xseg_pool *pool = NULL;
+
+    settings.memory_bytes = 200 * MIB;
+    settings.real_bytes = has_bytes;
+    settings.one_by_one = scenario->one_by_one;
+    assert_int_equal(xseg_sim_reset(&settings), XSEG_OK);
+    stage.side = scene_stream();
+    const size_t usual = xseg_sim_leaks(NULL, 0);
+    if (!scenario->opens) {
+        assert_true(open_allocator(&stage, scenario->config));
+        scenario->prepare(&stage, &pool);
+    }
+    refuse(0, first);
+    refuse(1, second);
+    if (scenario->opens && !open_allocator(&stage, scenario->config)) {
+        refuse_nothing();
+        assert_true(open_allocator(&stage, scenario->config));
+    }
+    scenario->play(&stage, pool);
+    expect_accounted(&stage);
+    refuse_nothing();
+    recover(&stage, pool);
+    expect_ok(xseg_close(stage.allocator));
+    if (xseg_sim_leaks(NULL, 0) != usual) {
+        char text[1024];
+
+        (void)xseg_sim_leaks(text, sizeof(text));
+        fail_msg("left behind: %s", text);
+    }
+    scene_stream_destroy(stage.side);
+    assert_int_equal(xseg_sim_leaks(NULL, 0), 0);
+    /* At most one context has stayed on the stack, however often it could not be popped. */
+    void *current = NULL;
+    (void)cuCtxPopCurrent_v2(&current);
+    assert_int_equal(cuCtxPopCurrent_v2(&current), 201);
+}
+
+/* The driver calls that a scenario makes, by name: those that the library makes at all. */
+static void learn_names(const struct scenario *scenario)
+{
+    struct xseg_driver_call calls[NAMES_MAX];
+    struct xseg_driver *driver = NULL;
+
+    assert_int_equal(xseg_driver_open(scene_driver(), &driver), XSEG_OK);
+    const size_t count = xseg_driver_call_counts(driver, calls, NAMES_MAX);
+    assert_true(count <= NAMES_MAX);
+    run(scenario, (struct refusal){NULL, 0, 0}, (struct refusal){NULL, 0, 0});
+    count_of_names = 0;
+    for (size_t i = 0; i < count; i++)
+        if (strcmp(calls[i].name, "cuPointerGetAttributes") == 0 || /* after refusals only */
+            strcmp(calls[i].name, "cuCtxGetCurrent") == 0 ||
+            (xseg_sim_calls(calls[i].name) != 0 && strcmp(calls[i].name, "cuGetErrorName") != 0))
+            names[count_of_names++] = calls[i].name;
+    xseg_driver_close(driver);
+}
+
+static void sweep(void **state)
+{
+    static const int errors[] = {1, 2, 999};
+    const struct scenario *scenario = *state;
+    const struct refusal none = {NULL, 0, 0};
+    unsigned runs = 0;
+
+    learn_names(scenario);
+    for (unsigned a = 0; a < count_of_names; a++) {
+        for (unsigned b = a + 1; b < count_of_names; b++, runs++)
+            run(scenario, (struct refusal){names[a], 999, 0}, (struct refusal){names[b], 999, 0});
+        for (unsigned i = 0; i < COUNT_OF(errors); i++)
+            run(scenario, (struct refusal){names[a], errors[i], 0}, none);
+        /* A batch that unmaps some, and says that it failed. */
+        for (uint64_t mappings = 1; mappings <= 2; mappings++)
+            run(scenario, (struct refusal){"cuMemUnmap", 999, mappings},
+                strcmp(names[a], "cuMemUnmap") == 0 ? none : (struct refusal){names[a], 999, 0});
+    }
+    print_message("# %s: %u pairs of %u calls\n", scenario->name, runs, count_of_names);
+    assert_true(runs > 100);
+}
+
+int main(void)
+{
+    struct CMUnitTest tests[COUNT_OF(scenarios)];
+
+    for (unsigned i = 0; i < COUNT_OF(scenarios); i++)
+        tests[i] = (struct CMUnitTest){
+            .name = scenarios[i].name,
+            .test_func = sweep,
+            .initial_state = (void *)(uintptr_t)&scenarios[i],
+        };
+    return cmocka_run_group_tests_name("refusals", tests, NULL, NULL);
+}
