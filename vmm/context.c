@@ -123,8 +123,9 @@ xseg_status xseg_context_open(struct xseg_context *context, struct xseg_driver *
         return XSEG_OK;
     }
     status = try_vmm(context, leftovers);
-    if (status == XSEG_ERR_NO_MEMORY) {
-        /* A full device says nothing about its abilities: growth falls back call by call. */
+    if (status == XSEG_ERR_NO_MEMORY || status == XSEG_ERR_NO_ADDRESSES) {
+        /* A full device, or a process without addresses, says nothing about what works: growth falls
+         * back call by call, and says what is short. */
         context->batches_access = context->batches_unmap = true;
     } else if (status == XSEG_ERR_DEVICE_LOST) {
         return give_up(context, status);

@@ -7,8 +7,9 @@
  * or linked, so that these functions can set the scene: how much memory there is, which call fails,
  * what the streams are doing.  There is one simulated machine in a process.
  *
- * Addresses: each reservation and allocation lies above all earlier ones, 2 MiB aligned at least,
- * and none is used twice, so runs are repeatable.
+ * Addresses: each reservation and allocation lies above all earlier ones, 2 MiB aligned at least, so
+ * runs are repeatable, and a late use of an address meets nothing else.  Once all of the 128 TiB have been
+ * used, those that were given back come again, from the lowest on.
  *
  * Time: a virtual clock.  Every driver call is charged what the cost preset says; nothing sleeps.
  * These costs are modelled, not measured.  With a tail seed each charge is spread around that: its

@@ -208,6 +208,51 @@ static void a_failing_trial_falls_back(void **state)
 
 /* --- Configuration. --- */
 
+/* Nobody's addresses are left at open: that is no word about the device, and they may come back. */
+static void a_trial_without_addresses_says_so(void **state)
+{
+    struct xseg_options options = XSEG_OPTIONS_INIT;
+    struct xseg_allocator *allocator = NULL;
+    struct heard heard = {{0}, 0};
+
+    (void)state;
+    assert_int_equal(xseg_sim_reset(NULL), XSEG_OK);
+    options.driver = scene_driver();
+    options.log = hear;
+    options.log_context = &heard;
+    xseg_sim_hold_addresses(((uint64_t)1 << 47) - 2 * MIB);
+    assert_int_equal(xseg_open("expandable_segments:True", &options, &allocator), XSEG_OK);
+    void *small = scene_alloc(allocator, 1000, NULL);
+    assert_false(scene_block(allocator, small).is_expandable);
+    assert_non_null(strstr(heard.line, "no addresses are left"));
+    assert_int_equal(heard.lines, 1);
+    xseg_sim_hold_addresses(0);
+    void *large = scene_alloc(allocator, 5 * MIB, NULL);
+    assert_true(scene_block(allocator, large).is_expandable);
+    scene_free(allocator, small);
+    scene_free(allocator, large);
+    scene_close(allocator);
+}
+
+/* One after the other on one simulated machine, until all its addresses have been used once. */
+static void an_allocator_opens_as_often_as_one_likes(void **state)
+{
+    (void)state;
+    assert_int_equal(xseg_sim_reset(NULL), XSEG_OK);
+    for (unsigned i = 0; i < 2000; i++) {
+        struct xseg_allocator *allocator = NULL;
+
+        assert_int_equal(scene_try_open("expandable_segments:True", &allocator), XSEG_OK);
+        void *small = scene_alloc(allocator, 1000, NULL),
+             *large = scene_alloc(allocator, 3 * MIB, NULL);
+        assert_true(scene_block(allocator, small).is_expandable);
+        assert_true(scene_block(allocator, large).is_expandable);
+        scene_free(allocator, small);
+        scene_free(allocator, large);
+        scene_close(allocator);
+    }
+}
+
 static void the_first_source_wins_whole(void **state)
 {
     struct xseg_allocator *allocator;
@@ -612,6 +657,8 @@ int main(void)
         cmocka_unit_test(keys_without_effect_are_said_once),
         cmocka_unit_test(without_vmm_segments_are_classic),
         cmocka_unit_test(a_failing_trial_falls_back),
+        cmocka_unit_test(a_trial_without_addresses_says_so),
+        cmocka_unit_test(an_allocator_opens_as_often_as_one_likes),
         cmocka_unit_test(the_first_source_wins_whole),
         cmocka_unit_test(bad_strings_change_nothing),
         cmocka_unit_test(sizes_at_the_edges),

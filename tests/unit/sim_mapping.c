@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 
+#include "tests/support/draw.h"
 #include "tests/unit/sim_setup.h"
 
 /* The scene of the refusals: a reservation of eight granules with mappings of 1, 2, none, 1, ... */
@@ -249,6 +250,74 @@ static void ranges_are_found_after_many_were_given_back(void **state)
         ASSERT_OK(cuMemAddressFree(kept[i], 2 * GRANULE));
         ASSERT_CU(cuMemAddressFree(kept[i], 2 * GRANULE), CUDA_ERROR_INVALID_VALUE);
     }
+}
+
+/* 128 TiB, but for what lies below the first address. */
+#define TIB ((uint64_t)1 << 40)
+
+static void addresses_come_again_once_all_were_used(void **state)
+{
+    const CUdeviceptr first = reserve(TIB), kept = reserve(4 * GRANULE);
+    CUdeviceptr last = 0, base = 0;
+    unsigned fell = 0;
+
+    (void)state;
+    ASSERT_OK(cuMemAddressFree(first, TIB));
+    back(kept + GRANULE, 2 * GRANULE);
+    last = kept;
+    for (int i = 0; i < 400; i++) {
+        base = reserve(TIB);
+        assert_true(base + TIB <= kept || base >= kept + 4 * GRANULE);
+        assert_true(base + TIB <= (uint64_t)1 << 47);
+        if (base < last && fell++ == 0)
+            assert_int_equal(base, first);
+        last = base;
+        /* What lies there by now is found there. */
+        back(base + TIB - GRANULE, GRANULE);
+        ASSERT_OK(cuMemUnmap(base + TIB - GRANULE, GRANULE));
+        ASSERT_OK(cuMemAddressFree(base, TIB));
+        ASSERT_CU(cuMemAddressFree(base, TIB), CUDA_ERROR_INVALID_VALUE);
+    }
+    assert_int_equal(fell, 3);
+    ASSERT_OK(cuMemUnmap(kept + GRANULE, 2 * GRANULE));
+    ASSERT_OK(cuMemAddressFree(kept, 4 * GRANULE));
+}
+
+/* Many that live, of all sizes and alignments, while the space is used up again and again. */
+static void addresses_that_come_again_belong_to_one_range(void **state)
+{
+    enum { RANGES = 40 };
+    CUdeviceptr base[RANGES] = {0};
+    uint64_t bytes[RANGES] = {0}, random = 11;
+    unsigned refused = 0;
+
+    (void)state;
+    for (int round = 0; round < 2000; round++) {
+        const unsigned i = (unsigned)(draw_next(&random) % RANGES);
+        const uint64_t size = (1 + draw_next(&random) % (3 * TIB / GRANULE)) * GRANULE;
+        const uint64_t alignment = (uint64_t)GRANULE << draw_next(&random) % 12;
+        CUdeviceptr start = 0, inside = 0;
+
+        if (base[i] != 0)
+            ASSERT_OK(cuMemAddressFree(base[i], bytes[i]));
+        base[i] = 0;
+        if (cuMemAddressReserve(&base[i], size, alignment, 0, 0) != CUDA_SUCCESS) {
+            refused++;
+            continue;
+        }
+        bytes[i] = size;
+        assert_int_equal(base[i] % alignment, 0);
+        for (unsigned j = 0; j < RANGES; j++)
+            assert_true(j == i || base[j] == 0 || base[i] + size <= base[j] ||
+                        base[j] + bytes[j] <= base[i]);
+        inside = base[i] + draw_next(&random) % size;
+        ASSERT_OK(cuPointerGetAttribute(&start, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, inside));
+        assert_int_equal(start, base[i]);
+    }
+    assert_true(refused < 200); /* for want of a gap that is long enough */
+    for (unsigned i = 0; i < RANGES; i++)
+        if (base[i] != 0)
+            ASSERT_OK(cuMemAddressFree(base[i], bytes[i]));
 }
 
 static void addresses_run_out_and_come_back(void **state)
@@ -1372,6 +1441,8 @@ int main(void)
         cmocka_unit_test_setup(addresses_rise_and_are_aligned, fresh),
         cmocka_unit_test_setup(a_run_of_the_same_calls_gives_the_same_addresses, fresh),
         cmocka_unit_test_setup(ranges_are_found_after_many_were_given_back, fresh),
+        cmocka_unit_test_setup(addresses_come_again_once_all_were_used, fresh),
+        cmocka_unit_test_setup(addresses_that_come_again_belong_to_one_range, fresh),
         cmocka_unit_test(addresses_run_out_and_come_back),
         cmocka_unit_test_setup(memory_is_counted_by_physical_bytes, fresh),
         cmocka_unit_test_setup(memory_can_be_taken_to_the_last_granule, fresh),

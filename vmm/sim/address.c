@@ -44,13 +44,11 @@ void sim_addresses_end(struct sim_addresses *addresses)
     memset(addresses, 0, sizeof(*addresses));
 }
 
-/* Close the gaps of ranges that were given back, once they are in the majority. */
+/* Close the gaps of ranges that were given back. */
 static void squeeze(struct sim_addresses *addresses)
 {
     size_t kept = 0;
 
-    if (addresses->gone < 64 || addresses->gone * 2 < addresses->count)
-        return;
     for (size_t i = 0; i < addresses->count; i++) {
         if (addresses->range[i] == NULL)
             continue;
@@ -81,27 +79,97 @@ static int make_room(struct sim_addresses *addresses)
     return 1;
 }
 
-/* Where a range would start, or 0 when there is no room for it. */
-static uint64_t place(const struct sim_addresses *addresses, uint64_t bytes, uint64_t alignment)
+/* The first entry whose base is above an address. */
+static size_t entry_above(const struct sim_addresses *addresses, uint64_t address)
+{
+    size_t low = 0, high = addresses->count;
+
+    while (low < high) {
+        const size_t middle = low + (high - low) / 2;
+
+        if (addresses->base[middle] <= address)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* The last entry whose base is not above the address; count if there is none. */
+static size_t entry_of(const struct sim_addresses *addresses, uint64_t address)
+{
+    const size_t above = entry_above(addresses, address);
+
+    return above == 0 ? addresses->count : above - 1;
+}
+
+static uint64_t end_of(const struct sim_range *range)
+{
+    return range->base + granules_of(range->bytes) * SIM_GRANULE;
+}
+
+/* The lowest place from `from` on where nothing lies, or 0. */
+static uint64_t gap_from(const struct sim_addresses *addresses, uint64_t from, uint64_t bytes,
+                         uint64_t mask)
+{
+    const size_t below = entry_of(addresses, from);
+    uint64_t base = (from + mask) & ~mask;
+
+    for (size_t i = below == addresses->count ? 0 : below; i < addresses->count; i++) {
+        const struct sim_range *range = addresses->range[i];
+
+        if (range == NULL || end_of(range) <= base)
+            continue;
+        if (base <= END - bytes && base + bytes <= range->base)
+            return base;
+        base = (end_of(range) + mask) & ~mask;
+    }
+    return base <= END - bytes ? base : 0;
+}
+
+/* Where a range would start, or 0 when there is no room for it: above all earlier ones, and once there is
+ * no such place, at the next gap, from the first address on again. */
+static uint64_t place(struct sim_addresses *addresses, uint64_t bytes, uint64_t alignment)
 {
     const uint64_t mask = (alignment < SIM_GRANULE ? SIM_GRANULE : alignment) - 1;
     const uint64_t room = addresses->limit_bytes - addresses->live_bytes;
-    uint64_t base;
 
     if (addresses->held_bytes > room || bytes > room - addresses->held_bytes || mask >= END)
         return 0;
-    base = (addresses->next + mask) & ~mask;
-    return base <= END - bytes ? base : 0;
+    const uint64_t base = gap_from(addresses, addresses->next, bytes, mask);
+    if (base != 0)
+        return base;
+    if (!addresses->is_used_up)
+        squeeze(addresses);
+    addresses->is_used_up = true;
+    return gap_from(addresses, FIRST, bytes, mask);
 }
 
 /* The same, where the process has nothing of its own if bytes are real. */
 static uint64_t free_place(struct sim_addresses *addresses, uint64_t bytes, uint64_t alignment)
 {
-    uint64_t base;
+    /* Twice through the whole space, in steps of SKIP. */
+    for (uint64_t tries = 0; tries < 2 * (END / SKIP); tries++) {
+        const uint64_t base = place(addresses, bytes, alignment);
 
-    while ((base = place(addresses, bytes, alignment)) != 0 && !sim_bytes_reserve(base, bytes))
+        if (base == 0 || sim_bytes_reserve(base, bytes))
+            return base;
         addresses->next = (base / SKIP + 1) * SKIP;
-    return base;
+    }
+    return 0;
+}
+
+/* Above all others, unless addresses come again. */
+static void insert(struct sim_addresses *addresses, struct sim_range *range)
+{
+    const size_t at = entry_above(addresses, range->base), behind = addresses->count - at;
+
+    memmove(&addresses->range[at + 1], &addresses->range[at], behind * sizeof(struct sim_range *));
+    memmove(&addresses->base[at + 1], &addresses->base[at], behind * sizeof(uint64_t));
+    addresses->range[at] = range;
+    addresses->base[at] = range->base;
+    addresses->count++;
+    addresses->next = end_of(range);
 }
 
 /* With room for mappings, if it is a reservation. */
@@ -136,31 +204,13 @@ struct sim_range *sim_range_take(struct sim_addresses *addresses, uint64_t bytes
     range->base = base;
     range->origin = sim_origin_here();
     range->bytes = bytes;
-    addresses->range[addresses->count] = range;
-    addresses->base[addresses->count++] = base;
-    addresses->next = base + whole;
+    insert(addresses, range);
     addresses->live_bytes += whole;
     if (is_reservation)
         addresses->reservations++;
     else
         addresses->allocations++;
     return range;
-}
-
-/* The last entry whose base is not above the address; count if there is none. */
-static size_t entry_of(const struct sim_addresses *addresses, uint64_t address)
-{
-    size_t low = 0, high = addresses->count;
-
-    while (low < high) {
-        const size_t middle = low + (high - low) / 2;
-
-        if (addresses->base[middle] <= address)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low == 0 ? addresses->count : low - 1;
 }
 
 struct sim_range *sim_range_find(const struct sim_addresses *addresses, uint64_t address)
@@ -186,7 +236,9 @@ void sim_range_put(struct sim_addresses *addresses, struct sim_range *range)
         addresses->allocations--;
     free(range->granule);
     free(range);
-    squeeze(addresses);
+    /* Once they are in the majority; at once where another range may come to lie on one of them. */
+    if (addresses->is_used_up || (addresses->gone >= 64 && addresses->gone * 2 >= addresses->count))
+        squeeze(addresses);
 }
 
 static CUresult reserve(CUdeviceptr *out, size_t bytes, size_t alignment, CUdeviceptr hint,
@@ -217,7 +269,7 @@ static CUresult address_free(CUdeviceptr address, size_t bytes)
     return CUDA_SUCCESS;
 }
 
-/* The hint is not followed: cuda.h promises nothing about it, and addresses only ever rise here. */
+/* The hint is not followed: cuda.h promises nothing about it, and addresses rise here as long as they can. */
 SIM_EXPORT CUresult CUDAAPI cuMemAddressReserve(CUdeviceptr *ptr, size_t size, size_t alignment,
                                                 CUdeviceptr addr, unsigned long long flags)
 {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Addresses: ranges that are handed out upwards and never twice.
+ * Addresses: ranges that are handed out upwards, so that none comes twice before all have been used.
+ * From then on the next gap is taken that lies above the last range, or else from the first address on.
  *
  * A range is a reservation (cuMemAddressReserve) or an allocation (cuMemAlloc).  It starts 2 MiB
  * aligned at least and takes whole granules of 2 MiB.
@@ -13,6 +14,7 @@
 #ifndef XSEG_SIM_ADDRESS_H
 #define XSEG_SIM_ADDRESS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -37,6 +39,7 @@ struct sim_addresses {
     size_t count, capacity, gone;
     size_t reservations, allocations; /* that are live */
     uint64_t next, live_bytes, limit_bytes;
+    bool is_used_up; /* addresses come again; then no range that was given back is in the array */
     uint64_t held_bytes; /* by somebody else, as a test wants it */
 };
 
