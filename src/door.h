@@ -22,7 +22,7 @@ static inline xseg_status xseg_door_forked(void)
 /* Returns from the door unless the allocator can be used by this process. */
 #define XSEG_DOOR(allocator) XSEG_DOOR_OF(allocator, __func__)
 
-/* The same in a part of a door: with the name that the user called. */
+/* XSEG_DOOR() for a part of a door, which gives the name that the user called. */
 #define XSEG_DOOR_OF(allocator, name)                                               \
     do {                                                                            \
         if (__builtin_expect((allocator) == NULL, 0))                               \

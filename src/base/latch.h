@@ -58,8 +58,8 @@ void xseg_latch_fini(struct xseg_latch *latch);
 /* Make all other threads pass a barrier.  False where the kernel has none; latch: any. */
 bool xseg_latch_barrier(const struct xseg_latch *latch);
 
-/* Whether nobody holds a latch: whoever has held it before the caller's last barrier has given it, and whoever
- * takes it later sees what the caller wrote before that. */
+/* Whether no thread holds a latch.  Each thread that held it before the caller's last barrier has given it back;
+ * each thread that takes it afterwards sees what the caller wrote before that barrier. */
 bool xseg_latch_is_free(struct xseg_latch *latch);
 
 #if !XSEG_LATCH_IS_MUTEX

@@ -12,7 +12,7 @@ static unsigned smaller(unsigned a, unsigned b)
     return a < b ? a : b;
 }
 
-/* One form for all spellings that are the same.  Not by ctype.h: that depends on the locale. */
+/* Fold case and hyphens, so that spellings compare equal.  tolower() would depend on the locale. */
 static char folded(char c)
 {
     if (c >= 'A' && c <= 'Z')

@@ -29,8 +29,8 @@ void xseg_text_escape(struct xseg_text *text, size_t from);
 /* A number of bytes as people read it: "512 bytes", "2.00 MiB". */
 void xseg_text_add_bytes(struct xseg_text *text, uint64_t bytes);
 
-/* The same in MiB, for sentences whose numbers are compared: "81920.00 MiB".  What is not 0 and would
- * round to 0 is written in bytes. */
+/* A number of bytes in MiB, "81920.00 MiB", for sentences whose numbers are compared.  A number that is not 0
+ * but would round to 0 is written in bytes. */
 void xseg_text_add_mib(struct xseg_text *text, uint64_t bytes);
 
 #endif

@@ -179,7 +179,8 @@ bool xseg_arena_stock(struct xseg_arena *arena, struct xseg_slab *slab, uint32_t
 xseg_status xseg_arena_alloc(struct xseg_arena *arena, const struct xseg_need *need,
                              struct xseg_grant *out);
 
-/* The same for the default pool, from an arena of a private pool: the block is lent. */
+/* Serve a request of the default pool from an arena of a private pool, as xseg_arena_alloc() does: the block
+ * is lent. */
 xseg_status xseg_arena_lend(struct xseg_arena *arena, const struct xseg_need *need,
                             struct xseg_grant *out);
 

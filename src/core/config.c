@@ -108,7 +108,7 @@ static void point_at(const struct parser *parser, const struct token *token)
                   (size_t)(token->at - parser->text) + 1);
 }
 
-/* The same, and what should stand there. */
+/* Refuse a token, and say what should stand there. */
 static xseg_status refuse(const struct parser *parser, const struct token *token,
                           const char *expected)
 {

@@ -340,7 +340,8 @@ static uint64_t room_below(const struct xseg_totals *totals, enum xseg_stat_grou
     return less > 0 ? (uint64_t)less : 0;
 }
 
-/* Nobody may grow before having looked; those at rest cannot. */
+/* Take all ceilings down to the current values: no arena may grow before it has looked around.  Arenas at rest
+ * have no room already. */
 static void take_ceilings(struct xseg_totals *totals, enum xseg_count what)
 {
     XSEG_LIST_FOR(node, &totals->members)

@@ -33,7 +33,7 @@ void xseg_flags_free(struct xseg_arena *arena, struct xseg_block *block);
 void xseg_flags_pend(struct xseg_arena *arena, struct xseg_block *block);
 void xseg_flags_take_back(struct xseg_arena *arena, struct xseg_block *block);
 
-/* The same at once for a block that is oversize and nothing else; inline for the shortest way of a free, which
+/* Take back the flags of a block that is oversize and nothing else.  Inline for the shortest way of a free, which
  * wakes the counts if need be. */
 static inline void xseg_flags_end_oversize(struct xseg_counts *counts, struct xseg_block *block)
 {

@@ -164,7 +164,7 @@ bool xseg_lookup_insert(struct xseg_lookup *lookup, struct xseg_extent *extent)
     return true;
 }
 
-/* Nothing has addresses in a GiB any more. */
+/* Take the leaf of a GiB in which no segment has addresses any more out of the table. */
 static void put_leaf(struct xseg_lookup *lookup, uint64_t gib, struct xseg_lookup_leaf *leaf)
 {
     set_entry(lookup, gib, 0);

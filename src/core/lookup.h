@@ -40,8 +40,8 @@ struct xseg_lookup_unit {
     _Atomic(struct xseg_extent *) tail; /* starts behind it */
 };
 
-/* Never freed before the table is: others may be reading it.  One that nothing is in may come to be that
- * of another GiB; so whoever reads it compares addresses. */
+/* A leaf is not freed before the table is, because other threads may be reading it.  An empty leaf may become
+ * that of another GiB, so a reader compares addresses. */
 struct xseg_lookup_leaf {
     xseg_start start[XSEG_STARTS_SLOTS];
     struct xseg_lookup_unit unit[XSEG_LOOKUP_UNITS];

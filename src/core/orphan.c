@@ -31,7 +31,7 @@ bool xseg_orphan_can_adopt(struct xseg_arena *arena)
 
 /* --- Leaving an arena. --- */
 
-/* Make sure that an arena has so many records; whoever has GROWTH is alone in taking them here. */
+/* Make sure that an arena has `count` records.  Only the thread that holds GROWTH takes them here. */
 static bool stock(struct xseg_arena *arena, uint32_t count)
 {
     xseg_arena_lock(arena);

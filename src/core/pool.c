@@ -10,7 +10,7 @@
 
 void xseg_pool_set_label(struct xseg_pool_body *body, const char *name)
 {
-    /* That of the options stays the caller's. */
+    /* The options' name is the caller's string, of which the label is the copy. */
     body->options.name = NULL;
     if (name != NULL && name[0] != '\0')
         (void)snprintf(body->label, sizeof(body->label), "\"%s\"", name);
@@ -19,7 +19,8 @@ void xseg_pool_set_label(struct xseg_pool_body *body, const char *name)
                        atomic_fetch_add(&body->device->allocator->pools_made, 1) + 1);
 }
 
-/* Who found the body by another pool that it was of may still read what is atomic, and the device. */
+/* A body is used again: a thread that found it through its last pool may still read its atomic members and its
+ * device, so those are not cleared. */
 void xseg_pool_init(struct xseg_pool *pool, struct xseg_pool_body *body,
                     const struct xseg_pool_options *options)
 {
@@ -60,7 +61,7 @@ void xseg_pool_unlink(struct xseg_pool_body *body)
 {
     struct xseg_pool_body *next = atomic_load(&body->next);
 
-    /* Whoever looks at it right now goes on to the next one from there. */
+    /* `next` stays: a thread that is looking at this pool goes on to the next one from there. */
     atomic_store(body->place, next);
     if (next != NULL)
         next->place = body->place;
@@ -104,7 +105,7 @@ static struct xseg_arena *find(struct xseg_pool *pool, const struct xseg_known_s
 
 /* --- Making arenas. --- */
 
-/* One that was another pool's becomes this one's. */
+/* An arena that was another pool's becomes an arena of this pool. */
 static void move_in(struct xseg_arena *arena, struct xseg_pool *pool,
                     struct xseg_known_stream *stream)
 {
@@ -117,7 +118,7 @@ static void move_in(struct xseg_arena *arena, struct xseg_pool *pool,
     xseg_arena_unlock(arena);
 }
 
-/* One that is spent, or a new one, in no list yet; NULL without host memory. */
+/* Get an arena that is in no list yet: a spent one, or a new one; NULL without host memory. */
 static struct xseg_arena *get(struct xseg_pool *pool, struct xseg_known_stream *stream,
                               bool is_small)
 {
@@ -132,7 +133,7 @@ static struct xseg_arena *get(struct xseg_pool *pool, struct xseg_known_stream *
     return arena;
 }
 
-/* One that get() gave is not needed. */
+/* Give back an arena that get() gave and that is not needed. */
 static void unget(struct xseg_arena *arena)
 {
     if (arena->counts.totals == NULL)

@@ -33,7 +33,7 @@ enum xseg_refuser xseg_refusal_of_limits(const struct xseg_device *device,
  */
 xseg_status xseg_refusal_fail(struct xseg_pool *pool, enum xseg_refuser refuser, uint64_t more);
 
-/* Who refuses what: "device 0 has no room for 2.00 MiB"; by device->refuser and the status. */
+/* Name what refuses, and how much, by device->refuser and the status: "device 0 has no room for 2.00 MiB". */
 void xseg_refusal_add(struct xseg_text *text, const struct xseg_pool *pool, xseg_status status,
                       uint64_t bytes);
 

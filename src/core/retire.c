@@ -24,7 +24,7 @@ static struct xseg_pool_body *body_of(struct xseg_list *node)
     return XSEG_CONTAINER(node, struct xseg_pool_body, retired);
 }
 
-/* One of the device's own, which nobody ever holds. */
+/* Make a pool of the device's own, which no user ever holds. */
 static void make_own(struct xseg_device *device, struct xseg_pool *pool,
                      struct xseg_pool_body *body)
 {
@@ -174,7 +174,8 @@ static void add_spent(struct xseg_arena *arena)
     *spent = arena;
 }
 
-/* Nobody's from here on: whoever found it in its pool looks at that once the lock is taken. */
+/* Take an arena from its pool.  A thread that found it there before looks at its pool again once it has the
+ * arena's lock. */
 static void abandon(struct xseg_arena *arena)
 {
     struct xseg_device *device = arena->device;
@@ -311,7 +312,7 @@ bool xseg_retire_release(struct xseg_pool *pool)
     } while (!atomic_compare_exchange_weak(&pool->holders, &holders, holders - 1));
     if (holders > 1)
         return true;
-    /* Nobody else ends a pool that is not in this list. */
+    /* Only this thread ends the pool, as it is not in the list of retired pools yet. */
     struct xseg_pool_body *body = pool->body;
     struct xseg_device *device = body->device;
 
@@ -339,7 +340,7 @@ uint64_t xseg_retire_host_bytes(struct xseg_device *device)
     struct xseg_retirement *retirement = &device->retirement;
     uint64_t bytes = atomic_load(&retirement->host_bytes);
 
-    /* Nobody works in what is spent. */
+    /* No thread works in a spent arena, so its sizes can be read without its lock. */
     xseg_lock_take(&device->table_lock);
     for (unsigned i = 0; i < 2; i++)
         for (const struct xseg_arena *arena = retirement->spent[i]; arena != NULL;

@@ -148,8 +148,8 @@ static inline struct xseg_known_stream *xseg_streams_find_plain(struct xseg_stre
 /* A stream leaves.  PENDING is held. */
 void xseg_streams_note_leaving(struct xseg_streams *streams, struct xseg_known_stream *stream);
 
-/* It is gone, and has passed: its entry is the next one's.  Also for one that never left, of a lost device.
- * PENDING is held. */
+/* A stream is gone and its work has passed: its entry serves the next new stream.  Of a lost device, streams that
+ * never left are told of here as well.  PENDING is held. */
 void xseg_streams_note_gone(struct xseg_streams *streams, struct xseg_known_stream *stream);
 
 /* Host bytes of entries and tables. */

@@ -19,11 +19,12 @@ static inline bool xseg_trace_is_on(const struct xseg_device *device)
 void xseg_trace_note(const struct xseg_arena *arena, enum xseg_trace_action action, uint64_t base,
                      uint64_t bytes);
 
-/* The same about a block that is handed out, and about one that has a record: of the pool that holds it. */
+/* Note something about a block: that it is handed out; or about one that has a record.  The pool that is told
+ * is its holder's. */
 void xseg_trace_note_grant(const struct xseg_grant *grant);
 void xseg_trace_note_block(const struct xseg_block *block, enum xseg_trace_action action);
 
-/* The same about a segment: of the pool that it was made for. */
+/* Note something about memory of a segment.  The pool that is told is the one that it was made for. */
 void xseg_trace_note_segment(const struct xseg_extent *extent, enum xseg_trace_action action,
                              uint64_t base, uint64_t bytes);
 

@@ -302,7 +302,7 @@ static bool play(struct player *player, const struct xtrace_op *op)
                                                                : play_other(player, op);
 }
 
-/* The same, measured: what it takes here, and how long it takes by the clock of the trace. */
+/* Play an operation and measure it: the time that it takes here, and the time by the clock of the trace. */
 static bool play_measured(struct player *player, const struct xtrace_op *op)
 {
     const bool is_event = op->kind == XTRACE_ALLOC || op->kind == XTRACE_FREE;
