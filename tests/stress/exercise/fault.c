@@ -7,7 +7,6 @@
 #include <stdio.h>
 
 #include "tests/stress/exercise/failure.h"
-#include "tests/stress/exercise/known.h"
 #include "tests/support/draw.h"
 #include "xseg/sim.h"
 
@@ -17,7 +16,6 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static atomic_uint_fast64_t epoch; /* two a change, and one while faults are set */
 static uint64_t count;
 static unsigned next, held_devices;
-static const char *lasting[SLOTS]; /* names refused until they are lifted */
 
 /* What the library calls.  NULL: any call. */
 static const char *const names[] = {
@@ -111,9 +109,6 @@ static void refuse(uint64_t *state, char *text, unsigned bytes)
     if (fault.every == 0 && fault.call != NULL && draw(state, 2) == 0 &&
         (fault.call[5] == 'U' || fault.call[5] == 'S'))
         fault.halfway = draw(state, 4);
-    lasting[slot] = fault.every == 0 ? NULL : fault.call;
-    if (known_lasting(lasting, SLOTS))
-        fault.every = 0, lasting[slot] = NULL;
     /* Half-way is of unmap and set-access alone. */
     if (xseg_sim_fault_set(slot, &fault) != XSEG_OK) {
         fault.halfway = 0;
@@ -144,10 +139,8 @@ void fault_set(uint64_t seed, unsigned devices, char *text, unsigned bytes)
 void fault_lift(void)
 {
     (void)pthread_mutex_lock(&lock);
-    for (unsigned i = 0; i < SLOTS; i++) {
+    for (unsigned i = 0; i < SLOTS; i++)
         CHECK(xseg_sim_fault_set(i, NULL) == XSEG_OK);
-        lasting[i] = NULL;
-    }
     for (unsigned i = 0; i < held_devices; i++)
         CHECK(xseg_sim_hold_memory(i, 0) == XSEG_OK);
     xseg_sim_hold_addresses(0);

@@ -26,7 +26,6 @@
 #include "tests/stress/exercise/failure.h"
 #include "tests/stress/exercise/fault.h"
 #include "tests/stress/exercise/feature.h"
-#include "tests/stress/exercise/known.h"
 #include "xseg/xseg.h"
 
 #define WORLD_WORKERS 8u
