@@ -210,7 +210,10 @@ class Zsh(PagesTest):
         return text
 
     def test_what_is_completed(self):
-        child, terminal = pty.fork()
+        try:
+            child, terminal = pty.fork()
+        except OSError as error:
+            self.skipTest(f"no terminal can be opened here: {error}")
         if child == 0:
             os.chdir(self.folder)
             os.execvpe("zsh", ["zsh", "-f", "-i"], {**os.environ, "TERM": "dumb", "PS1": "> "})
