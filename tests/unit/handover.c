@@ -103,12 +103,6 @@ static void wait_until(atomic_bool *flag)
         (void)__real_sched_yield();
 }
 
-static void wait_while(atomic_bool *flag)
-{
-    while (atomic_load(flag))
-        (void)__real_sched_yield();
-}
-
 /* --- Routes. --- */
 
 static bool park_and_accept(void *context, xseg_stream stream)
@@ -460,6 +454,12 @@ static void park_thread(pthread_t thread)
     atomic_store(&may_go, false);
     assert_int_equal(pthread_kill(thread, SIGUSR1), 0);
     wait_until(&is_parked);
+}
+
+static void wait_while(atomic_bool *flag)
+{
+    while (atomic_load(flag))
+        (void)__real_sched_yield();
 }
 
 static void let_go(void)
