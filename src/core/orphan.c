@@ -11,6 +11,19 @@ static bool is_at_rest(const struct xseg_block *block)
            block->state == XSEG_BLOCK_TRACT;
 }
 
+/* Whether nothing in an arena is in use, and no thread works on a block of an extent of it. */
+static bool is_quiet(const struct xseg_arena *arena, const struct xseg_extent *extent)
+    XSEG_REQUIRES(arena->lock)
+{
+    const struct xseg_block *block = extent->first;
+
+    if (xseg_counts_current(&arena->counts, XSEG_COUNT_ACTIVE) != 0)
+        return false;
+    while (block != NULL && is_at_rest(block))
+        block = block->next;
+    return block == NULL;
+}
+
 bool xseg_orphan_can_adopt(struct xseg_arena *arena)
 {
     if (arena->misses != 0)
@@ -19,11 +32,7 @@ bool xseg_orphan_can_adopt(struct xseg_arena *arena)
     bool can = xseg_counts_current(&arena->counts, XSEG_COUNT_ACTIVE) == 0;
     XSEG_LIST_FOR(node, &arena->extents)
     {
-        const struct xseg_extent *extent = XSEG_CONTAINER(node, struct xseg_extent, link);
-
-        for (const struct xseg_block *block = extent->first; can && block != NULL;
-             block = block->next)
-            can = is_at_rest(block);
+        can = can && is_quiet(arena, XSEG_CONTAINER(node, struct xseg_extent, link));
     }
     xseg_arena_unlock(arena);
     return can;
@@ -157,13 +166,21 @@ static void move_counts(struct xseg_arena *from, struct xseg_arena *to,
     xseg_pool_move_reserved(from->pool, to->pool, bytes);
 }
 
+/* False without host memory, and where a request that had begun before the pool was released has taken a block
+ * since the arena was looked at: the pool ends later then. */
 static bool move(struct xseg_arena *from, struct xseg_arena *to, struct xseg_extent *extent)
 {
+    xseg_arena_lock(from);
     const uint32_t blocks = count_blocks(extent);
-
+    xseg_arena_unlock(from);
     if (!stock(from, 2 * blocks) || !stock(to, blocks + 1))
         return false;
     xseg_arena_lock(from);
+    if (!is_quiet(from, extent) || count_blocks(extent) != blocks ||
+        from->blocks.free_count < 2 * blocks) {
+        xseg_arena_unlock(from);
+        return false;
+    }
     struct xseg_block *first = leave(from, extent);
     move_counts(from, to, extent);
     xseg_arena_unlock(from);
