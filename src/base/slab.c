@@ -4,43 +4,58 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "src/base/zeroed.h"
+/* Record `i` of a batch. */
+static void *at(struct xseg_slab_batch *batch, size_t record_bytes, uint64_t i)
+{
+    return (char *)(batch + 1) + i * record_bytes;
+}
 
-bool xseg_slab_init(struct xseg_slab *slab, size_t record_bytes, void *owner)
+static size_t batch_bytes(size_t record_bytes, uint64_t records)
+{
+    return sizeof(struct xseg_slab_batch) + records * record_bytes;
+}
+
+void xseg_slab_init(struct xseg_slab *slab, size_t record_bytes, void *owner)
 {
     XSEG_ASSERT(record_bytes >= sizeof(struct xseg_slab_idle));
     memset(slab, 0, sizeof(*slab));
     slab->record_bytes = record_bytes;
     slab->owner = owner;
-    slab->directory = xseg_zeroed_take(XSEG_SLAB_SLABS * sizeof(*slab->directory));
-    return slab->directory != NULL;
 }
 
 void xseg_slab_fini(struct xseg_slab *slab)
 {
-    for (uint32_t i = 0; i < slab->made / XSEG_SLAB_RECORDS; i++)
-        free(slab->directory[i]);
-    xseg_zeroed_give(slab->directory, XSEG_SLAB_SLABS * sizeof(*slab->directory));
+    while (slab->batches != NULL) {
+        struct xseg_slab_batch *batch = slab->batches;
+
+        slab->batches = batch->next;
+        free(batch);
+    }
     memset(slab, 0, sizeof(*slab));
 }
 
-void *xseg_slab_make_refill(const struct xseg_slab *slab)
+struct xseg_slab_batch *xseg_slab_make_batch(size_t record_bytes, uint32_t records)
 {
-    return malloc(XSEG_SLAB_RECORDS * slab->record_bytes);
+    struct xseg_slab_batch *batch = malloc(batch_bytes(record_bytes, records));
+
+    if (batch != NULL)
+        batch->records = records;
+    return batch;
 }
 
-bool xseg_slab_refill(struct xseg_slab *slab, void *refill)
+bool xseg_slab_refill(struct xseg_slab *slab, struct xseg_slab_batch *batch)
 {
-    char *records = refill;
-
-    if (slab->made / XSEG_SLAB_RECORDS >= XSEG_SLAB_SLABS) {
-        free(refill);
+    if (batch->records > UINT32_MAX - slab->made) {
+        free(batch);
         return false;
     }
-    slab->directory[slab->made / XSEG_SLAB_RECORDS] = records;
-    slab->made += XSEG_SLAB_RECORDS;
-    for (uint32_t i = XSEG_SLAB_RECORDS; i-- > 0;) {
-        struct xseg_slab_record *record = (void *)(records + i * slab->record_bytes);
+    batch->next = slab->batches;
+    slab->batches = batch;
+    slab->made += (uint32_t)batch->records;
+    slab->host_bytes += batch_bytes(slab->record_bytes, batch->records);
+    /* The first record of the batch is taken first. */
+    for (uint64_t i = batch->records; i-- > 0;) {
+        struct xseg_slab_record *record = at(batch, slab->record_bytes, i);
 
         record->owner = slab->owner;
         xseg_slab_put(slab, record);
@@ -57,27 +72,26 @@ void *xseg_slab_take(struct xseg_slab *slab)
     return record;
 }
 
-size_t xseg_slab_bytes(const struct xseg_slab *slab)
-{
-    return slab->made * slab->record_bytes +
-           xseg_zeroed_resident(slab->directory, XSEG_SLAB_SLABS * sizeof(*slab->directory));
-}
-
 bool xseg_slab_audit(const struct xseg_slab *slab, struct xseg_finding *finding)
 {
+    uint64_t made = 0;
     uint32_t count = 0;
 
     for (const struct xseg_slab_idle *link = slab->free; link != NULL; link = link->next)
         count++;
+    for (struct xseg_slab_batch *batch = slab->batches; batch != NULL; batch = batch->next)
+        made += batch->records;
+    XSEG_HOLDS(finding, "SLAB-1", made == slab->made, "the batches have %llu records, made says %u",
+               (unsigned long long)made, slab->made);
     XSEG_HOLDS(finding, "SLAB-1", count == slab->free_count && count <= slab->made,
                "free list has %u, free_count says %u of %u", count, slab->free_count, slab->made);
-    for (uint32_t i = 0; i < slab->made; i++) {
-        const struct xseg_slab_record *record =
-            (const void *)(slab->directory[i / XSEG_SLAB_RECORDS] +
-                           i % XSEG_SLAB_RECORDS * slab->record_bytes);
+    for (struct xseg_slab_batch *batch = slab->batches; batch != NULL; batch = batch->next) {
+        for (uint64_t i = 0; i < batch->records; i++) {
+            const struct xseg_slab_record *record = at(batch, slab->record_bytes, i);
 
-        XSEG_HOLDS(finding, "SLAB-2", record->owner == slab->owner,
-                   "record %u says that it is another's", i);
+            XSEG_HOLDS(finding, "SLAB-2", record->owner == slab->owner,
+                       "record %llu of a batch has another owner", (unsigned long long)i);
+        }
     }
     return true;
 }

@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Fixed-size host records cut from slabs.
+ * Fixed-size host records of one kind, cut from batches.
  *
- * Taking a record never calls the host allocator: whoever needs records makes a refill first, at a
- * place where it holds no hot lock, and adds it under the lock.  Slabs never move and are never given back before
- * xseg_slab_fini(), so the address of a record stays valid.
+ * A batch is one host allocation.  Taking a record never calls the host allocator: a caller that needs
+ * records makes a batch first, at a place where it holds no hot lock, and adds it under the lock.  A batch
+ * never moves and is not given back before xseg_slab_fini(), so the address of a record stays valid.
  *
- * A record says whose it is, taken or not, from its refill on: who has seen its address may ask that, without
- * a lock, and so learns which lock the rest of it needs.
+ * A record names its owner from the refill on, whether it is taken or not.  A thread that knows the address
+ * of a record may read the owner without a lock; the owner tells which lock covers the rest of the record.
  *
  * Invariants:
  *   SLAB-1  every record is either on the free list or taken: taken + free = made.
  *   SLAB-2  every record says whose it is.
  *
- * Locking: none of its own; the owner's lock covers every call but xseg_slab_make_refill().
+ * Locking: none of its own; the owner's lock covers every call but xseg_slab_make_batch().
  */
 #ifndef XSEG_BASE_SLAB_H
 #define XSEG_BASE_SLAB_H
@@ -22,13 +22,16 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "src/base/align.h"
 #include "src/base/check.h"
 #include "src/base/either.h"
 
-/* Records in one slab: about 48 KiB of block records, so that refills are rare and small. */
-#define XSEG_SLAB_RECORDS 512u
-/* Slabs of one kind: 2^24 records, far beyond 10^7 blocks.  The directory is mostly untouched. */
-#define XSEG_SLAB_SLABS 32768u
+/*
+ * Records in the first batch, and in a large one.  A batch has as many records as were made before it, between
+ * these two: a stream with one block pays for 16 records, and a refill of a busy arena is about 48 KiB.
+ */
+#define XSEG_SLAB_FIRST 16u
+#define XSEG_SLAB_BATCH 512u
 
 /* A record starts with its owner, which is never written again; the user's part follows. */
 struct xseg_slab_record {
@@ -41,33 +44,42 @@ struct xseg_slab_idle {
     struct xseg_slab_idle *next;
 };
 
+/* A batch: its records follow. */
+struct xseg_slab_batch {
+    struct xseg_slab_batch *next;
+    uint64_t records;
+};
+
 struct xseg_slab {
     size_t record_bytes;
     void *owner;
     struct xseg_slab_idle *free;
     uint32_t free_count, made;
-    char **directory;           /* [XSEG_SLAB_SLABS] */
+    struct xseg_slab_batch *batches; /* the newest first */
+    uint64_t host_bytes;
     struct xseg_slab_idle none; /* stands for a record that is not put back after all */
 };
 
-/*
- * record_bytes is the size of the user's structure, which starts with struct xseg_slab_record.
- * Returns false without host memory.
- */
-bool xseg_slab_init(struct xseg_slab *slab, size_t record_bytes, void *owner);
+/* record_bytes is the size of the user's structure, which starts with struct xseg_slab_record. */
+void xseg_slab_init(struct xseg_slab *slab, size_t record_bytes, void *owner);
 void xseg_slab_fini(struct xseg_slab *slab);
 
-/* Host memory for one slab more, or NULL.  Needs no lock. */
-void *xseg_slab_make_refill(const struct xseg_slab *slab);
+/* How many records the next batch should have. */
+static inline uint32_t xseg_slab_next_records(const struct xseg_slab *slab)
+{
+    return (uint32_t)xseg_min(xseg_max(slab->made, XSEG_SLAB_FIRST), XSEG_SLAB_BATCH);
+}
 
-/* Add a refill, which then belongs to the slab.  Returns false, and frees it, if there are too many
- * slabs. */
-bool xseg_slab_refill(struct xseg_slab *slab, void *refill);
+/* Host memory for one batch of records of this size, or NULL.  Needs no lock. */
+struct xseg_slab_batch *xseg_slab_make_batch(size_t record_bytes, uint32_t records);
+
+/* Add a batch, which then belongs to the slab.  Returns false, and frees it, if there are 2^32 records. */
+bool xseg_slab_refill(struct xseg_slab *slab, struct xseg_slab_batch *batch);
 
 /* Take a zeroed record, which must be there: free_count > 0. */
 void *xseg_slab_take(struct xseg_slab *slab);
 
-/* The same, but what is in the record behind its owner is left over: the caller sets all of it. */
+/* Take a record with undefined contents behind its owner: the caller sets all of them. */
 static inline void *xseg_slab_take_as_is(struct xseg_slab *slab)
 {
     struct xseg_slab_idle *idle = slab->free;
@@ -88,7 +100,10 @@ static inline void xseg_slab_put(struct xseg_slab *slab, void *record)
     slab->free_count++;
 }
 
-/* The same for each of two records if it goes, without a branch: for where nobody can foresee that. */
+/*
+ * Put back each of two records if its flag says so.  There is no branch: in a free it cannot be predicted
+ * which neighbours merge.
+ */
 static inline void xseg_slab_put_both_if(struct xseg_slab *slab, void *first, bool first_goes,
                                          void *second, bool second_goes)
 {
@@ -102,9 +117,6 @@ static inline void xseg_slab_put_both_if(struct xseg_slab *slab, void *first, bo
     slab->free = xseg_either(second_goes, second, head);
     slab->free_count += (uint32_t)first_goes + second_goes;
 }
-
-/* Host bytes held. */
-size_t xseg_slab_bytes(const struct xseg_slab *slab);
 
 bool xseg_slab_audit(const struct xseg_slab *slab, struct xseg_finding *finding);
 

@@ -21,10 +21,8 @@ struct xseg_arena *xseg_arena_create(struct xseg_device *device, struct xseg_poo
 
     if (arena == NULL)
         return NULL;
-    if (!xseg_slab_init(&arena->blocks, sizeof(struct xseg_block), arena))
-        goto free_arena;
-    if (!xseg_slab_init(&arena->uses, sizeof(struct xseg_pending_use), arena))
-        goto end_blocks;
+    xseg_slab_init(&arena->blocks, sizeof(struct xseg_block), arena);
+    xseg_slab_init(&arena->uses, sizeof(struct xseg_pending_use), arena);
     arena->device = device;
     arena->lookup = device->lookup;
     atomic_init(&arena->pool, pool);
@@ -39,12 +37,6 @@ struct xseg_arena *xseg_arena_create(struct xseg_device *device, struct xseg_poo
     arena->frontier = &arena->edge;
     xseg_list_init(&arena->extents);
     return arena;
-
-end_blocks:
-    xseg_slab_fini(&arena->blocks);
-free_arena:
-    xseg_zeroed_give(arena, sizeof(*arena));
-    return NULL;
 }
 
 void xseg_arena_destroy(struct xseg_arena *arena)
@@ -63,17 +55,19 @@ uint64_t xseg_arena_host_bytes(const struct xseg_arena *arena)
 {
     return xseg_zeroed_resident(arena, sizeof(*arena)) + arena->small.rack.host_bytes +
            arena->small.sheets.host_bytes + (arena->packing != NULL ? sizeof(*arena->packing) : 0) +
-           xseg_slab_bytes(&arena->blocks) + xseg_slab_bytes(&arena->uses);
+           arena->blocks.host_bytes + arena->uses.host_bytes;
 }
 
 bool xseg_arena_stock(struct xseg_arena *arena, struct xseg_slab *slab,
                       uint32_t count) XSEG_UNCHECKED
 {
     while (__builtin_expect(slab->free_count < count, 0)) {
+        const uint32_t records = xseg_slab_next_records(slab);
+
         xseg_arena_unlock(arena);
-        void *refill = xseg_slab_make_refill(slab);
+        struct xseg_slab_batch *batch = xseg_slab_make_batch(slab->record_bytes, records);
         xseg_arena_lock(arena);
-        if (refill == NULL || !xseg_slab_refill(slab, refill))
+        if (batch == NULL || !xseg_slab_refill(slab, batch))
             return false;
     }
     return true;

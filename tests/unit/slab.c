@@ -21,13 +21,14 @@ struct record {
 /* Whose the records are. */
 static int owner;
 
-/* One slab more. */
+/* One batch more. */
 static void fill(struct xseg_slab *slab)
 {
-    void *refill = xseg_slab_make_refill(slab);
+    struct xseg_slab_batch *batch =
+        xseg_slab_make_batch(slab->record_bytes, xseg_slab_next_records(slab));
 
-    assert_non_null(refill);
-    assert_true(xseg_slab_refill(slab, refill));
+    assert_non_null(batch);
+    assert_true(xseg_slab_refill(slab, batch));
 }
 
 static void assert_audit(const struct xseg_slab *slab)
@@ -50,22 +51,22 @@ static void a_new_slab_holds_nothing(void **state)
     struct xseg_slab slab;
 
     (void)state;
-    assert_true(xseg_slab_init(&slab, sizeof(struct record), &owner));
+    xseg_slab_init(&slab, sizeof(struct record), &owner);
     assert_int_equal(slab.free_count, 0);
     assert_int_equal(slab.made, 0);
     assert_audit(&slab);
     xseg_slab_fini(&slab);
 }
 
-/* Several slabs: no two records overlap, and each says whose it is. */
+/* Several batches: no two records overlap, and each says whose it is. */
 static void every_record_is_its_owners(void **state)
 {
-    enum { COUNT = 5 * XSEG_SLAB_RECORDS };
+    enum { COUNT = 5 * XSEG_SLAB_BATCH };
     static struct record *taken[COUNT];
     struct xseg_slab slab;
 
     (void)state;
-    assert_true(xseg_slab_init(&slab, sizeof(struct record), &owner));
+    xseg_slab_init(&slab, sizeof(struct record), &owner);
     for (uint32_t i = 0; i < COUNT; i++) {
         if (slab.free_count == 0)
             fill(&slab);
@@ -88,14 +89,14 @@ static void a_record_that_was_put_back_comes_again_zeroed(void **state)
     struct xseg_slab slab;
 
     (void)state;
-    assert_true(xseg_slab_init(&slab, sizeof(struct record), &owner));
+    xseg_slab_init(&slab, sizeof(struct record), &owner);
     fill(&slab);
     struct record *const record = xseg_slab_take(&slab);
 
     record->number = 7;
     memset(record->rest, 0xff, sizeof(record->rest));
     xseg_slab_put(&slab, record);
-    assert_int_equal(slab.free_count, XSEG_SLAB_RECORDS);
+    assert_int_equal(slab.free_count, XSEG_SLAB_FIRST);
     assert_ptr_equal(record->record.owner, &owner);
 
     struct record *const again = xseg_slab_take(&slab);
@@ -105,12 +106,12 @@ static void a_record_that_was_put_back_comes_again_zeroed(void **state)
     xseg_slab_fini(&slab);
 }
 
-static void records_stay_where_they_are_while_slabs_are_added(void **state)
+static void records_stay_where_they_are_while_batches_are_added(void **state)
 {
     struct xseg_slab slab;
 
     (void)state;
-    assert_true(xseg_slab_init(&slab, sizeof(struct record), &owner));
+    xseg_slab_init(&slab, sizeof(struct record), &owner);
     fill(&slab);
     struct record *const record = xseg_slab_take(&slab);
 
@@ -132,7 +133,7 @@ static void takes_and_puts_in_any_order_keep_count(void **state)
 
     (void)state;
     memset(held, 0, sizeof(held));
-    assert_true(xseg_slab_init(&slab, sizeof(struct record), &owner));
+    xseg_slab_init(&slab, sizeof(struct record), &owner);
     for (uint32_t step = 1; step < 20000; step++) {
         random ^= random << 13;
         random ^= random >> 7;
@@ -154,8 +155,8 @@ static void takes_and_puts_in_any_order_keep_count(void **state)
         live++;
     }
     assert_int_equal(slab.made - slab.free_count, live);
-    /* No more slabs than the most that were ever live need. */
-    assert_true(slab.made <= (HELD / XSEG_SLAB_RECORDS + 1) * XSEG_SLAB_RECORDS);
+    /* No more batches than the most that were ever live need. */
+    assert_true(slab.made <= HELD + XSEG_SLAB_BATCH);
     assert_audit(&slab);
     xseg_slab_fini(&slab);
 }
@@ -165,10 +166,11 @@ static void host_bytes_cover_every_record(void **state)
     struct xseg_slab slab;
 
     (void)state;
-    assert_true(xseg_slab_init(&slab, sizeof(struct record), &owner));
+    xseg_slab_init(&slab, sizeof(struct record), &owner);
     for (unsigned i = 1; i <= 3; i++) {
         fill(&slab);
-        assert_true(xseg_slab_bytes(&slab) > sizeof(struct record) * i * XSEG_SLAB_RECORDS);
+        assert_int_equal(slab.host_bytes, sizeof(struct record) * slab.made +
+                                              i * sizeof(struct xseg_slab_batch));
     }
     xseg_slab_fini(&slab);
 }
@@ -179,40 +181,60 @@ static void a_record_goes_only_if_it_is_said_to(void **state)
     struct xseg_slab slab;
 
     (void)state;
-    assert_true(xseg_slab_init(&slab, sizeof(struct record), &owner));
+    xseg_slab_init(&slab, sizeof(struct record), &owner);
     fill(&slab);
     struct record *const stays = xseg_slab_take(&slab), *const goes = xseg_slab_take(&slab);
     memset(stays->rest, 0xff, sizeof(stays->rest));
     const struct record before = *stays;
     xseg_slab_put_both_if(&slab, stays, false, stays, false);
-    assert_int_equal(slab.free_count, XSEG_SLAB_RECORDS - 2);
+    assert_int_equal(slab.free_count, XSEG_SLAB_FIRST - 2);
     assert_memory_equal(stays, &before, sizeof(before));
     assert_audit(&slab);
     for (unsigned which = 0; which < 2; which++) {
         xseg_slab_put_both_if(&slab, which == 0 ? goes : stays, which == 0,
                               which == 0 ? stays : goes, which == 1);
-        assert_int_equal(slab.free_count, XSEG_SLAB_RECORDS - 1);
+        assert_int_equal(slab.free_count, XSEG_SLAB_FIRST - 1);
         assert_memory_equal(stays, &before, sizeof(before));
         assert_audit(&slab);
         assert_ptr_equal(xseg_slab_take(&slab), goes);
     }
     xseg_slab_put_both_if(&slab, stays, true, goes, true);
-    assert_int_equal(slab.free_count, XSEG_SLAB_RECORDS);
+    assert_int_equal(slab.free_count, XSEG_SLAB_FIRST);
     assert_audit(&slab);
     assert_ptr_equal(xseg_slab_take(&slab), goes);
     xseg_slab_fini(&slab);
 }
 
-static void a_full_directory_refuses_a_refill(void **state)
+/* A slab that has few records is small; one that has many is refilled rarely. */
+static void batches_grow_with_what_was_made(void **state)
+{
+    static const uint32_t records[] = {16, 16, 32, 64, 128, 256, 512, 512, 512};
+    struct xseg_slab slab;
+
+    (void)state;
+    xseg_slab_init(&slab, sizeof(struct record), &owner);
+    for (unsigned i = 0; i < sizeof(records) / sizeof(records[0]); i++) {
+        const uint32_t before = slab.made;
+
+        fill(&slab);
+        assert_int_equal(slab.made - before, records[i]);
+        assert_int_equal(slab.free_count, slab.made);
+    }
+    assert_audit(&slab);
+    xseg_slab_fini(&slab);
+}
+
+static void more_records_than_can_be_counted_are_refused(void **state)
 {
     struct xseg_slab slab;
 
     (void)state;
-    assert_true(xseg_slab_init(&slab, sizeof(struct record), &owner));
-    slab.made = XSEG_SLAB_SLABS * XSEG_SLAB_RECORDS;
-    assert_false(xseg_slab_refill(&slab, xseg_slab_make_refill(&slab)));
+    xseg_slab_init(&slab, sizeof(struct record), &owner);
+    slab.made = UINT32_MAX - 1;
+    assert_false(xseg_slab_refill(&slab, xseg_slab_make_batch(sizeof(struct record), 2)));
     assert_int_equal(slab.free_count, 0);
-    slab.made = 0;
+    assert_int_equal(slab.host_bytes, 0);
+    assert_null(slab.batches);
     xseg_slab_fini(&slab);
 }
 
@@ -222,16 +244,18 @@ static void the_audit_names_the_broken_invariant(void **state)
     struct xseg_slab slab;
 
     (void)state;
-    assert_true(xseg_slab_init(&slab, sizeof(struct record), &owner));
+    xseg_slab_init(&slab, sizeof(struct record), &owner);
     fill(&slab);
     slab.free_count--;
     assert_false(xseg_slab_audit(&slab, &finding));
     assert_string_equal(finding.tag, "SLAB-1");
     slab.free_count++;
     assert_audit(&slab);
-    slab.made = 10;
+    slab.made--;
     assert_false(xseg_slab_audit(&slab, &finding));
-    slab.made = XSEG_SLAB_RECORDS;
+    assert_string_equal(finding.tag, "SLAB-1");
+    slab.made++;
+    assert_audit(&slab);
     struct record *const record = xseg_slab_take(&slab);
     record->record.owner = NULL;
     assert_false(xseg_slab_audit(&slab, &finding));
@@ -245,11 +269,12 @@ int main(void)
         cmocka_unit_test(a_new_slab_holds_nothing),
         cmocka_unit_test(every_record_is_its_owners),
         cmocka_unit_test(a_record_that_was_put_back_comes_again_zeroed),
-        cmocka_unit_test(records_stay_where_they_are_while_slabs_are_added),
+        cmocka_unit_test(records_stay_where_they_are_while_batches_are_added),
         cmocka_unit_test(takes_and_puts_in_any_order_keep_count),
         cmocka_unit_test(host_bytes_cover_every_record),
         cmocka_unit_test(a_record_goes_only_if_it_is_said_to),
-        cmocka_unit_test(a_full_directory_refuses_a_refill),
+        cmocka_unit_test(batches_grow_with_what_was_made),
+        cmocka_unit_test(more_records_than_can_be_counted_are_refused),
         cmocka_unit_test(the_audit_names_the_broken_invariant),
     };
 
