@@ -4,6 +4,8 @@
 #include <inttypes.h>
 #include <stdio.h>
 
+#include "src/tools/complain.h"
+
 #define PRINTED_MOST 10 /* differences of one file */
 
 /* Where the row of an `s` line begins in struct xseg_stats; its numbers follow one another. */
@@ -61,25 +63,33 @@ static uint64_t number_of(const struct xseg_stats *stats, enum xtrace_row row, u
     return *(const uint64_t *)(const void *)(begin + index * sizeof(uint64_t));
 }
 
+/* The number's name, as in "active_bytes.small.peak". */
+static void name_number(const struct xtrace_answer *answer, unsigned index, char *out, size_t bytes)
+{
+    const enum xtrace_row row = (enum xtrace_row)answer->row;
+
+    if (row == XTRACE_ROW_NOW)
+        (void)snprintf(out, bytes, "%s", xtrace_row_name(current_rows[index]));
+    else if (xtrace_row_numbers(row) == 1)
+        (void)snprintf(out, bytes, "%s", xtrace_row_name(row));
+    else
+        (void)snprintf(out, bytes, "%s.%s%s", xtrace_row_name(row), group_names[index / 4],
+                       part_names[index % 4]);
+}
+
 static bool differs(struct check *check, const struct xtrace_answer *answer, unsigned index,
                     uint64_t got)
 {
     uint64_t expected = answer->number[index];
-    enum xtrace_row row = (enum xtrace_row)answer->row;
+    char name[64];
 
     if (got == expected)
         return false;
     if (!may_print(check))
         return true;
-    (void)fprintf(stderr, "%s:%" PRIu32 ": ", check->file, answer->line);
-    if (row == XTRACE_ROW_NOW)
-        (void)fprintf(stderr, "%s", xtrace_row_name(current_rows[index]));
-    else if (xtrace_row_numbers(row) == 1)
-        (void)fprintf(stderr, "%s", xtrace_row_name(row));
-    else
-        (void)fprintf(stderr, "%s.%s%s", xtrace_row_name(row), group_names[index / 4],
-                      part_names[index % 4]);
-    (void)fprintf(stderr, " is %" PRIu64 ", expected %" PRIu64 "\n", got, expected);
+    name_number(answer, index, name, sizeof(name));
+    complain("%s:%" PRIu32 ": %s is %" PRIu64 ", expected %" PRIu64, check->file, answer->line,
+             name, got, expected);
     return true;
 }
 
@@ -145,9 +155,8 @@ void check_only_here(struct check *check, const struct xtrace_op *op)
     if (check->mode == CHECK_EXACT) {
         check->pending_difference = true;
         if (may_print(check))
-            (void)fprintf(stderr,
-                          "%s:%" PRIu32 ": %" PRIu64 " bytes were served, expected out of memory\n",
-                          check->file, op->line, op->value);
+            complain("%s:%" PRIu32 ": %" PRIu64 " bytes were served, expected out of memory",
+                     check->file, op->line, op->value);
     }
     if (check->mode == CHECK_FLOOR && !check->ended) {
         check->ended = true;
@@ -161,6 +170,6 @@ void check_fini(struct check *check)
     if (check->mode == CHECK_EXACT && check->pending_difference)
         begin_step(check, UINT32_MAX);
     if (check->differences > PRINTED_MOST)
-        (void)fprintf(stderr, "%s: %" PRIu64 " more numbers differ\n", check->file,
-                      check->differences - PRINTED_MOST);
+        complain("%s: %" PRIu64 " more numbers differ", check->file,
+                 check->differences - PRINTED_MOST);
 }

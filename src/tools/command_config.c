@@ -60,7 +60,7 @@ static bool print_value(void *context, const struct xseg_key *key)
     }
     (void)snprintf(from, sizeof(from), "%s%s", reason_of(config, key),
                    key->has_effect || !key->is_named ? "" : ", without effect here");
-    printable_copy(key->value, value, sizeof(value));
+    (void)printable_copy(key->value, value, sizeof(value));
     print_row(key->name, value, key->standard, from);
     return true;
 }
@@ -69,12 +69,12 @@ static bool print_value(void *context, const struct xseg_key *key)
 static void print_source(const struct config *config)
 {
     const char *text = config->string ? config->string : getenv(config->source);
-    char shown[4096];
 
     (void)printf("source    %s\n", config->source);
     if (text) {
-        printable_copy(text, shown, sizeof(shown));
-        (void)printf("string    %s\n", shown);
+        (void)fputs("string    ", stdout);
+        printable_print(stdout, text);
+        (void)putchar('\n');
     }
     for (unsigned i = 0; i < sizeof(variables) / sizeof(variables[0]); i++)
         if (strcmp(variables[i], config->source) != 0 && getenv(variables[i]))
@@ -99,7 +99,7 @@ static bool print_key(void *context, const struct xseg_key *key)
     const struct config *config = context;
     char value[1024];
 
-    printable_copy(key->value, value, sizeof(value));
+    (void)printable_copy(key->value, value, sizeof(value));
     (void)printf("%s%s%s (default %s", style_on(stdout, STYLE_STRONG), key->name, style_off(stdout),
                  key->standard);
     if (key->is_named || !key->is_standard)

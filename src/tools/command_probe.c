@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "src/tools/complain.h"
 #include "src/tools/probe_report.h"
 #include "src/tools/simulator.h"
 
@@ -62,7 +63,8 @@ static bool left_nothing(const struct probe *probe)
 
     if (probe->driver == GPU_SYSTEM || simulator.leaks(left, sizeof(left)) == 0)
         return true;
-    (void)fprintf(stderr, "xseg probe: left over:\n%s", left);
+    complain("xseg probe: left over:");
+    complain_lines(left);
     return false;
 }
 
@@ -83,7 +85,7 @@ static int run(const struct probe *probe)
     bool printed, closed;
 
     if (!probe_driver_open(&driver, probe->driver, probe->device, problem, sizeof(problem))) {
-        (void)fprintf(stderr, "xseg probe: %s\n", problem);
+        complain("xseg probe: %s", problem);
         (void)left_nothing(probe);
         return COMMAND_BAD;
     }
@@ -93,9 +95,8 @@ static int run(const struct probe *probe)
     closed = driver.failures == 0;
     probe_driver_close(&driver);
     if (closed && driver.failures > 0)
-        (void)fprintf(stderr, "xseg probe: %s failed with %s (%d), closing\n",
-                      driver.failure[0].call, driver.failure[0].error_name,
-                      driver.failure[0].error);
+        complain("xseg probe: %s failed with %s (%d), closing", driver.failure[0].call,
+                 driver.failure[0].error_name, driver.failure[0].error);
     if (!printed)
         return COMMAND_BAD;
     return left_nothing(probe) && driver.failures == 0 ? COMMAND_FINE : COMMAND_MISMATCH;

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "src/tools/complain.h"
 #include "src/tools/min_device.h"
 #include "src/tools/replay.h"
 #include "src/tools/report.h"
@@ -122,8 +123,7 @@ static void close_timeline(struct replays *replays)
 {
     if (!replays->timeline || replays->timeline == stdout || fclose(replays->timeline) == 0)
         return;
-    (void)fprintf(stderr, "%s: cannot be written: %s\n", text_of(replays, OPTION_TIMELINE),
-                  strerror(errno));
+    complain("%s: cannot be written: %s", text_of(replays, OPTION_TIMELINE), strerror(errno));
     note_exit(replays, COMMAND_BAD);
 }
 
@@ -213,14 +213,12 @@ static bool may_check(const struct replays *replays, const char *file, const str
     for (size_t i = 0; i < trace->answer_count && !has_answers; i++)
         has_answers = trace->answers[i].row == XTRACE_ROW_NOW;
     if (!has_answers) {
-        (void)fprintf(stderr, "%s: --check needs a tape: there is no `=` line in this file\n",
-                      file);
+        complain("%s: --check needs a tape: there is no `=` line in this file", file);
         return false;
     }
     if (config && strcmp(config, own_config) != 0) {
-        (void)fprintf(stderr,
-                      "%s: --check needs the configuration that the tape was made under, '%s'\n",
-                      file, own_config);
+        complain("%s: --check needs the configuration that the tape was made under, '%s'", file,
+                 own_config);
         return false;
     }
     return true;
@@ -231,10 +229,9 @@ static bool may_replay(const struct replays *replays, const char *file, const st
                        const char *own_config)
 {
     if (is_given(replays, OPTION_SNAPSHOT_DEVICE) && !trace->is_snapshot) {
-        (void)fprintf(stderr,
-                      "%s: --device chooses a history of a memory snapshot; this is a trace, which "
-                      "has one\n",
-                      file);
+        complain("%s: --device chooses a history of a memory snapshot; this is a trace, which "
+                 "has one",
+                 file);
         return false;
     }
     return may_check(replays, file, trace, own_config);
@@ -255,7 +252,7 @@ static FILE *open_file(struct replays *replays, const char *name)
     }
     file = fopen(name, "rb");
     if (!file)
-        (void)fprintf(stderr, "%s: cannot be opened: %s\n", name, strerror(errno));
+        complain("%s: cannot be opened: %s", name, strerror(errno));
     return file;
 }
 
@@ -269,13 +266,13 @@ static bool read_file(struct replays *replays, FILE *file, const char *name, str
 
     if (!xtrace_read(file, device, trace, &fault)) {
         if (fault.line > 0)
-            (void)fprintf(stderr, "%s:%" PRIu64 ": %s\n", name, fault.line, fault.text);
+            complain("%s:%" PRIu64 ": %s", name, fault.line, fault.text);
         else
-            (void)fprintf(stderr, "%s: %s\n", name, fault.text);
+            complain("%s: %s", name, fault.text);
         return false;
     }
     if (trace->note[0])
-        (void)fprintf(stderr, "%s: %s\n", name, trace->note);
+        complain("%s: %s", name, trace->note);
     return true;
 }
 

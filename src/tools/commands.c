@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "src/tools/command.h"
-#include "src/tools/style.h"
+#include "src/tools/complain.h"
 
 #define FINE     "fine"
 #define BAD_FILE "a bad file or argument, or output that cannot be written"
@@ -141,10 +141,7 @@ void command_complain(const struct command *command, const char *format, ...)
 {
     va_list arguments;
 
-    (void)fprintf(stderr, "%s%s:%s ", style_on(stderr, STYLE_BAD), command_full_name(command),
-                  style_off(stderr));
     va_start(arguments, format);
-    (void)vfprintf(stderr, format, arguments);
+    complain_as(command_full_name(command), format, arguments);
     va_end(arguments);
-    (void)fputc('\n', stderr);
 }

@@ -6,9 +6,10 @@
 #include <string.h>
 
 #include "src/tools/command.h"
+#include "src/tools/complain.h"
 #include "src/tools/style.h"
 
-#define LETTERS (3 * OPTION_COUNT + 1) /* of getopt: each option, "::", and the end */
+#define LETTERS (3 * OPTION_COUNT + 3) /* of getopt: "+:", each option, "::", and the end */
 #define LONG    256                    /* what getopt_long() returns: this + enum option_id */
 
 bool option_refuse(const struct command *command, const char *option, const char *sentence)
@@ -153,6 +154,37 @@ static unsigned id_of(const struct command *command, int option)
     return OPTION_NONE;
 }
 
+static bool is_ambiguous(const struct option *longs, const char *name, size_t length)
+{
+    unsigned count = 0;
+
+    for (; longs->name; longs++)
+        count += strncmp(longs->name, name, length) == 0;
+    return count > 1;
+}
+
+/* What getopt_long() has found wrong, in its words; its own sentence would show what was typed as it is. */
+static bool refuse_unknown(const struct command *command, const struct option *longs, int option,
+                           const char *argument)
+{
+    const unsigned id = optopt != 0 ? id_of(command, optopt) : OPTION_NONE;
+    const bool is_long = strncmp(argument, "--", 2) == 0;
+    const int length = (int)strcspn(argument, "=");
+
+    if (option == ':')
+        command_complain(command, "option '--%s' requires an argument", option_table[id].name);
+    else if (!is_long)
+        command_complain(command, "invalid option -- '%c'", optopt);
+    else if (id != OPTION_NONE)
+        command_complain(command, "option '--%s' doesn't allow an argument", option_table[id].name);
+    else if (is_ambiguous(longs, argument + 2, (size_t)length - 2))
+        command_complain(command, "option '%.*s' is ambiguous", length, argument);
+    else
+        command_complain(command, "unrecognized option '%.*s'", length, argument);
+    complain("%s --help lists the options", command_full_name(command));
+    return false;
+}
+
 static bool check_operands(const struct command *command, const struct option_values *values)
 {
     if (values->of[OPTION_HELP].given || values->of[OPTION_VERSION].given)
@@ -172,26 +204,23 @@ static bool check_operands(const struct command *command, const struct option_va
 bool option_parse(const struct command *command, int count, char **arguments,
                   struct option_values *out)
 {
-    char letters[LETTERS + 1] = "+";
+    char letters[LETTERS] = "+:";
     struct option longs[OPTION_COUNT + 1];
-    static char name[32]; /* getopt keeps it */
+    /* Behind a '+' options end with the first operand: what follows a command's name is its own. */
+    const char *const from = letters + (command->run != NULL);
     int option;
 
     *out = (struct option_values){0};
     for (unsigned id = 0; id < OPTION_COUNT; id++)
         out->of[id].number = option_table[id].standard;
-    (void)snprintf(name, sizeof(name), "%s", command_full_name(command));
-    arguments[0] = name; /* as getopt's sentences begin */
-    optind = 0;          /* from the start, whatever it has read before */
-    /* Behind a '+' options end with the first operand: what follows a command's name is its own. */
-    list_options(command, letters + (command->run == NULL), longs);
-    while ((option = getopt_long(count, arguments, letters, longs, NULL)) != -1) {
+    optind = 0; /* from the start, whatever it has read before */
+    opterr = 0;
+    list_options(command, letters + 2, longs);
+    while ((option = getopt_long(count, arguments, from, longs, NULL)) != -1) {
         const unsigned id = id_of(command, option);
 
-        if (id == OPTION_NONE) { /* getopt has said what is wrong */
-            (void)fprintf(stderr, "%s --help lists the options\n", name);
-            return false;
-        }
+        if (id == OPTION_NONE)
+            return refuse_unknown(command, longs, option, arguments[optind - 1]);
         out->of[id].given = true;
         out->of[id].text = optarg;
         if (!read_value(command, &option_table[id], &out->of[id]))

@@ -7,6 +7,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "src/tools/complain.h"
+
 void output_guard(void)
 {
     /* Of a stream that was closed any use fails as before: what may be written cannot be read. */
@@ -20,7 +22,7 @@ bool output_finish(const char *who)
     errno = 0;
     if (fflush(stdout) == 0 && !ferror(stdout))
         return true;
-    (void)fprintf(stderr, "%s: the output cannot be written%s%s\n", who, errno ? ": " : "",
-                  errno ? strerror(errno) : "");
+    complain("%s: the output cannot be written%s%s", who, errno ? ": " : "",
+             errno ? strerror(errno) : "");
     return false;
 }

@@ -3,6 +3,7 @@
 
 #include <inttypes.h>
 
+#include "src/tools/complain.h"
 #include "src/tools/simulator.h"
 
 #define FOREVER UINT64_MAX
@@ -11,8 +12,8 @@
 static bool fail(struct player *player, const struct xtrace_op *op, const char *what,
                  const char *detail)
 {
-    (void)fprintf(stderr, "%s:%" PRIu32 ": %s%s%s\n", player->settings->file, op->line, what,
-                  detail[0] ? ": " : "", detail);
+    complain("%s:%" PRIu32 ": %s%s%s", player->settings->file, op->line, what,
+             detail[0] ? ": " : "", detail);
     player->out->end = REPLAY_MISMATCH;
     return false;
 }

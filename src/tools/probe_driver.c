@@ -6,6 +6,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "src/tools/printable.h"
 #include "src/tools/simulator.h"
 
 #define RESULT_NOT_READY    600
@@ -32,7 +33,7 @@ void probe_driver_error_name(struct probe_driver *driver, int error, char *text,
 
     if (driver->error_name(error, &name) != 0 || !name)
         name = "an unknown error";
-    (void)snprintf(text, bytes, "%s", name);
+    (void)printable_copy(name, text, bytes);
 }
 
 static void note(struct probe_driver *driver, enum probe_entry entry, int result, const char *doing)

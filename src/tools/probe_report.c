@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "src/tools/printable.h"
 #include "src/tools/style.h"
 
 #define LABEL_WIDTH 26
@@ -20,7 +21,9 @@ struct error {
 
 static void print_line(FILE *out, const char *label, const char *text)
 {
-    (void)fprintf(out, "  %-*s%s\n", LABEL_WIDTH, label, text);
+    (void)fprintf(out, "  %-*s", LABEL_WIDTH, label);
+    printable_print(out, text);
+    (void)fputc('\n', out);
 }
 
 /* An error by its name, or what stands for none. */

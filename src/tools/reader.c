@@ -32,8 +32,7 @@ struct quoted reader_quote(const char *text)
     size_t length = 0;
 
     for (; text[length] && length < sizeof(quoted.text) - 4; length++)
-        quoted.text[length] =
-            (char)(text[length] >= ' ' && text[length] <= '~' ? text[length] : '?');
+        quoted.text[length] = text[length];
     memcpy(quoted.text + length, text[length] ? "..." : "\0\0\0", 4);
     return quoted;
 }

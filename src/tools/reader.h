@@ -49,7 +49,7 @@ struct fields {
     uint64_t number[FIELDS_MOST]; /* of those that are numbers */
 };
 
-/* A piece of the file, cut and cleaned, for a message. */
+/* A piece of the file, cut for a message; complain.h shows bytes that cannot be printed. */
 struct quoted {
     char text[36];
 };

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "src/tools/complain.h"
 #include "src/tools/player.h"
 #include "src/tools/simulator.h"
 
@@ -16,8 +17,7 @@ static void say(const struct player *player, const char *what)
     char detail[2048] = "";
 
     (void)xseg_error_text(detail, sizeof(detail));
-    (void)fprintf(stderr, "%s: %s%s%s\n", player->settings->file, what, detail[0] ? ": " : "",
-                  detail);
+    complain("%s: %s%s%s", player->settings->file, what, detail[0] ? ": " : "", detail);
 }
 
 static bool read_stats(struct player *player, struct xseg_stats *stats)
@@ -61,8 +61,7 @@ static void draw_progress(const struct player *player, size_t done)
     memset(bar, ' ', PROGRESS_WIDTH);
     memset(bar, '#', (size_t)filled);
     bar[PROGRESS_WIDTH] = '\0';
-    (void)fprintf(stderr, "\r[%s] %s", bar, player->settings->file);
-    (void)fflush(stderr);
+    complain_progress("[%s] %s", bar, player->settings->file);
 }
 
 /* Where the next slice ends: where something is to be looked at. */
@@ -111,7 +110,7 @@ static void play_all(struct player *player)
         }
     }
     if (player->settings->progress)
-        (void)fprintf(stderr, "\r\033[K");
+        complain_progress_end();
     if (player->out->events > 0)
         player->out->ns_per_event =
             stopwatch_read(&player->stopwatch) / (double)player->out->events;
@@ -150,8 +149,8 @@ static bool set_scene(struct player *player)
     scene.fast = player->settings->check == CHECK_OFF;
     if (simulator.reset(&scene) == XSEG_OK)
         return true;
-    (void)fprintf(stderr, "%s: the simulator has no such device: %" PRIu64 " bytes, costs '%s'\n",
-                  player->settings->file, scene.memory_bytes, scene.costs ? scene.costs : "");
+    complain("%s: the simulator has no such device: %" PRIu64 " bytes, costs '%s'",
+             player->settings->file, scene.memory_bytes, scene.costs ? scene.costs : "");
     return false;
 }
 
@@ -179,18 +178,18 @@ static bool make_streams(struct player *player)
     if (!watch_init(&player->watch, trace, player->is_simulated, player->settings->tick_ms,
                     &player->timeline, &player->stopwatch) ||
         !player->streams || !player->pools || !player->blocks || !player->routes) {
-        (void)fprintf(stderr, "%s: no host memory is left\n", player->settings->file);
+        complain("%s: no host memory is left", player->settings->file);
         return false;
     }
     player->gpu = gpu_open(player->settings->driver, problem, sizeof(problem));
     if (!player->gpu) {
-        (void)fprintf(stderr, "%s: %s\n", player->settings->file, problem);
+        complain("%s: %s", player->settings->file, problem);
         return false;
     }
     for (uint32_t i = 1; i < trace->stream_count; i++)
         if (!gpu_stream(player->gpu, &player->streams[next_stream(player)])) {
-            (void)fprintf(stderr, "%s: the driver made only %" PRIu32 " of %" PRIu32 " streams\n",
-                          player->settings->file, i - 1, trace->stream_count - 1);
+            complain("%s: the driver made only %" PRIu32 " of %" PRIu32 " streams",
+                     player->settings->file, i - 1, trace->stream_count - 1);
             return false;
         }
     return true;
@@ -276,7 +275,7 @@ static void judge(struct player *player)
     if (out->end == REPLAY_DONE && check->mismatches > 0)
         out->end = REPLAY_MISMATCH;
     if (!timeline_fini(&player->timeline)) {
-        (void)fprintf(stderr, "%s: the timeline could not be written\n", player->settings->file);
+        complain("%s: the timeline could not be written", player->settings->file);
         out->end = REPLAY_REFUSED;
     }
 }
@@ -301,7 +300,8 @@ static bool clear_up(struct player *player)
     }
     gpu_close(player->gpu);
     if (player->is_simulated && simulator.leaks(left, sizeof(left)) > 0) {
-        (void)fprintf(stderr, "%s: left over at the end:\n%s\n", player->settings->file, left);
+        complain("%s: left over at the end:", player->settings->file);
+        complain_lines(left);
         fine = false;
     }
     watch_fini(&player->watch);

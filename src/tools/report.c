@@ -394,14 +394,17 @@ static void print_head(FILE *out, int width, const struct report *reports, unsig
 {
     char memory[48] = "this machine's";
 
-    (void)fprintf(out, "%s%s%s\n", style_on(out, STYLE_STRONG), reports[0].file, style_off(out));
+    (void)fputs(style_on(out, STYLE_STRONG), out);
+    printable_print(out, reports[0].file);
+    (void)fprintf(out, "%s\n", style_off(out));
     for (unsigned i = 0; i < count; i++) {
         const char *config = reports[i].config[0] ? reports[i].config : "(none: the defaults)";
         char label[] = "configuration A";
 
         label[sizeof(label) - 2] = (char)('A' + (int)i);
         print_label(out, 2, width, count > 1 ? label : "configuration");
-        (void)fprintf(out, "%s\n", config);
+        printable_print(out, config);
+        (void)fputc('\n', out);
     }
     if (reports[0].driver == GPU_SIMULATED)
         format_bytes(reports[0].device_bytes, memory, sizeof(memory));

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "src/tools/complain.h"
 #include "xseg/allocator.h"
 
 struct simulator simulator;
@@ -60,11 +61,10 @@ bool simulator_open(const char *whole_name)
     library = open_library();
     if (library && resolve(library))
         return true;
-    (void)fprintf(stderr,
-                  "%s: the simulated driver cannot be opened: %s\n"
-                  "%s: build and install " TOOLS_SIMULATOR " (meson's option simulator), or take "
-                  "this machine's driver with --driver cuda\n",
-                  whole_name, dlerror(), whole_name);
+    complain("%s: the simulated driver cannot be opened: %s", whole_name, dlerror());
+    complain("%s: build and install " TOOLS_SIMULATOR " (meson's option simulator), or take this "
+             "machine's driver with --driver cuda",
+             whole_name);
     if (library)
         (void)dlclose(library);
     library = NULL;

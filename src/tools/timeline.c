@@ -4,6 +4,8 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "src/tools/printable.h"
+
 /* How long the clock of a trace runs, in microseconds; whether it has one. */
 static bool has_clock(const struct xtrace *trace, uint64_t *span)
 {
@@ -69,8 +71,11 @@ void timeline_add(struct timeline *timeline, const struct xseg_stats *stats)
 
 void timeline_mark(struct timeline *timeline, const char *label)
 {
-    if (!timeline->has_clock)
-        (void)fprintf(timeline->file, "# mark\t%" PRIu64 "\t%s\n", timeline->at, label);
+    if (timeline->has_clock)
+        return;
+    (void)fprintf(timeline->file, "# mark\t%" PRIu64 "\t", timeline->at);
+    printable_print(timeline->file, label);
+    (void)fputc('\n', timeline->file);
 }
 
 /* What the driver holds for the allocator: pages, reservations, segments, events. */

@@ -188,7 +188,7 @@ static bool read_mark(struct reader *reader, const char *label)
         if (!labels)
             return false;
         trace->labels = labels;
-        labels[trace->label_bytes++] = (char)((unsigned char)byte < ' ' && byte ? '?' : byte);
+        labels[trace->label_bytes++] = byte;
         if (!byte)
             break;
     }

@@ -12,6 +12,7 @@ import links
 import listed
 import mutants
 import names
+import outlets
 import pairs
 import sizes
 import symbols
@@ -53,6 +54,12 @@ CASES = [
                                              ("there", "b.c", "x"))),
       "b.c": "x y y"},
      ["stands 2 times", "stands 0 times", "c.c does not exist", "another mutant"]),
+    ("sentences beside complain.c", outlets.check,
+     {"src/tools/a.c": 'fprintf(\n    stderr, "a");\nfputs("b",\n stderr);\nputc(c, stderr);\nperror(d);\n'
+                       "replays->out = stderr;\nhelp_print(stderr, e);\ndprintf(STDERR_FILENO, f);\n",
+      "src/tools/complain.c": 'fputs("a", stderr);\n', "src/b.c": "perror(a);\n"},
+     ["src/tools/a.c:1: ", "src/tools/a.c:3: ", "src/tools/a.c:5: ", "src/tools/a.c:6: ",
+      "src/tools/a.c:9: "]),
     ("facts in one place only", facts.check,
      {facts.TEST: 'FACT("FACT-A-1", a), FACT("FACT-A-2", b), FACT("FACT-A-2", c)',
       facts.TABLE: "| FACT-A-2 | b |\n| FACT-B-1 | d |\n"},

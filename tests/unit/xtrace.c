@@ -152,7 +152,7 @@ static const struct {
     {"hello\n", 1, "the first line must be"},
     {HEAD "a 1 512 0", 2, "in the middle of a line"},
     {HEAD "q\n", 2, "no operation 'q'"},
-    {HEAD "\001\377\n", 2, "no operation '?"},
+    {HEAD "\001\377\n", 2, "no operation '\001\377"},
     {HEAD "a\n", 2, "takes ID BYTES STREAM"},
     {HEAD "a 1 512\n", 2, "takes ID BYTES STREAM"},
     {HEAD "a 1 512 0 1 1\n", 2, "takes ID BYTES STREAM"},

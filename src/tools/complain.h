@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * What the tool says on standard error, a line at a time: nothing else in it writes sentences there.
+ * Names and contents of files, arguments and the environment may hold any byte, so the whole line is shown as
+ * printable.h says.
+ *
+ * Locking: none.
+ */
+#ifndef TOOLS_COMPLAIN_H
+#define TOOLS_COMPLAIN_H
+
+#include <stdarg.h>
+
+/* complain() prints one line, and ends it. */
+void complain(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* complain_as() prints one line that begins with who complains, in colour. */
+void complain_as(const char *who, const char *format, va_list arguments)
+    __attribute__((format(printf, 2, 0)));
+
+/* Several lines, each of which is shown so. */
+void complain_lines(const char *text);
+
+/* A line that the next one replaces, for a terminal; and what takes it away. */
+void complain_progress(const char *format, ...) __attribute__((format(printf, 1, 2)));
+void complain_progress_end(void);
+
+#endif
