@@ -24,6 +24,19 @@ struct config {
     json_t *keys;
 };
 
+#define VARIABLES (sizeof(variables) / sizeof(variables[0]))
+
+/* The configuration string, or NULL: there is none. */
+static const char *text_of(const struct config *config)
+{
+    if (config->string)
+        return config->string;
+    for (unsigned i = 0; i < VARIABLES; i++)
+        if (strcmp(variables[i], config->source) == 0)
+            return secure_getenv(variables[i]);
+    return NULL;
+}
+
 /* --- What is in force. --- */
 
 /* Where the value of a key comes from: the source itself, or what follows from it. */
@@ -68,7 +81,7 @@ static bool print_value(void *context, const struct xseg_key *key)
 /* Where the configuration comes from, and what is set and not read. */
 static void print_source(const struct config *config)
 {
-    const char *text = config->string ? config->string : getenv(config->source);
+    const char *text = text_of(config);
 
     (void)printf("source    %s\n", config->source);
     if (text) {
@@ -76,8 +89,8 @@ static void print_source(const struct config *config)
         printable_print(stdout, text);
         (void)putchar('\n');
     }
-    for (unsigned i = 0; i < sizeof(variables) / sizeof(variables[0]); i++)
-        if (strcmp(variables[i], config->source) != 0 && getenv(variables[i]))
+    for (unsigned i = 0; i < VARIABLES; i++)
+        if (strcmp(variables[i], config->source) != 0 && secure_getenv(variables[i]))
             (void)printf("not read  %s: the first source that is present counts, whole\n",
                          variables[i]);
 }
@@ -126,7 +139,7 @@ static bool add_key(void *context, const struct xseg_key *key)
 
 static int print_json(struct config *config)
 {
-    const char *text = config->string ? config->string : getenv(config->source);
+    const char *text = text_of(config);
     json_t *all;
 
     config->keys = json_array();

@@ -15,7 +15,7 @@ void style_choose(enum style_when when)
 
 static bool has_colours(FILE *file)
 {
-    const char *no = getenv("NO_COLOR"), *terminal = getenv("TERM");
+    const char *no = secure_getenv("NO_COLOR"), *terminal = secure_getenv("TERM");
 
     if (chosen != STYLE_AUTO)
         return chosen == STYLE_ALWAYS;

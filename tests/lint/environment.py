@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Variables that the tree reads or sets are in the table of src/base/environment.h, each of the table
-is read by something, and docs/environment.md has the table.
+is read by something, and docs/environment.md has the table.  What is installed reads variables by
+secure_getenv() alone, which has none of them in a set-user-ID process.
 
 environment.py ROOT [--write]; --write puts the table into the document.
 """
@@ -18,6 +19,9 @@ ROW = re.compile(r'X\("(\w+)", "(\w+)",\s*(?:\\\s*)?"([^"]*)"\)')
 
 MACRO = re.compile(r"#define (XSEG_\w+)")
 NAME = r"(XSEG_[A-Z0-9_]*[A-Z0-9])\b"
+PLAIN = re.compile(r"\bgetenv\s*\(")
+INSTALLED = ("src/", "vmm/")
+LOGS_IGNORED = "src/core/opened.c"  # finds out what is ignored, by asking both ways
 # How a variable is named where it is read or set, by kind of file.
 IN_C = [rf'(?:get|set|put)env\w*\(\s*"{NAME}', rf'environment\w*\(\s*"{NAME}"', rf'{{"{NAME}"',
         rf'^\s*"{NAME}",$']
@@ -54,6 +58,9 @@ def check(root, write=None):
     for name, text in files:
         if name == TABLE or name.startswith("tests/lint/"):
             continue
+        if name.startswith(INSTALLED) and name.endswith((".c", ".h")) and name != LOGS_IGNORED:
+            found += [f"{name}:{number}: getenv(), where secure_getenv() is to be called"
+                      for number, line in enumerate(text.splitlines(), 1) if PLAIN.search(line)]
         for number, variable in names_in(name, text):
             used.add(variable)
             if variable not in known | macros and not name.startswith("tests/unit/environment"):

@@ -68,10 +68,12 @@ CASES = [
      {environment.TABLE: '#define E(X) X("A", "library", "b") \\\n    X("C", "tests", \\\n      "d")\n',
       environment.DOCUMENT: environment.BEGIN + environment.table_of([("A", "library", "b")])
                             + environment.END,
-      "src/a.c": 'getenv("XSEG_A"); secure_getenv("XSEG_B"); f("XSEG_F");\n',
+      "src/a.c": 'secure_getenv("XSEG_A");\nsecure_getenv("XSEG_B"); f("XSEG_F");\ngetenv("C");\n',
+      "src/core/opened.c": 'getenv("XSEG_A");\n', "tests/b.c": 'getenv("XSEG_A");\n',
       "tests/a.py": 'x = os.environ["XSEG_G"]\n', "tests/run": 'x=${XSEG_H:-}\n',
       "docs/a.md": "XSEG_I=1 program\n"},
-     ["docs/a.md:1: XSEG_I is not", "src/a.c:1: XSEG_B is not", "tests/a.py:1: XSEG_G is not",
+     ["docs/a.md:1: XSEG_I is not", "src/a.c:3: getenv(), where", "src/a.c:2: XSEG_B is not",
+      "tests/a.py:1: XSEG_G is not",
       "tests/run:1: XSEG_H is not", "nothing reads XSEG_C", "does not have the table"]),
     ("pairs that the document and the test see differently", pairs.check,
      {pairs.TABLE: "| a | `x` |\n| b | `y` |\n| c | `z` |\n| a | b | yes | e |\n| a | c | no | f |\n"

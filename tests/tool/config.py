@@ -69,6 +69,10 @@ class InForce(ConfigTest):
         self.assertIn("source    argument\nstring    idle_ms:5\nnot read  XSEG_ALLOC_CONF: ",
                       self.said("idle_ms:5", XSEG_ALLOC_CONF="idle_ms:6"))
 
+    def test_no_variable_is_called_as_a_source_is(self):
+        for name in ("default", "argument"):
+            self.assertEqual(self.said(**{name: "idle_ms:7"}), self.said())
+
     def test_all_of_them(self):
         few, many = self.rows("idle_ms:5"), self.rows("-v", "idle_ms:5")
         self.assertEqual(list(few), ["idle_ms"])

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""A set-user-ID program takes nothing from its environment: secure.py PROGRAM SIMULATOR SANITIZER.
+"""A set-user-ID program takes nothing from its environment: secure.py PROGRAM SIMULATOR TOOL SANITIZER.
 
-PROGRAM is secure_program.c.  Needs root, which gives it to another user.
+PROGRAM is secure_program.c, and TOOL the tool with the library in it.  Needs root, which gives it to another user.
 """
 import os
 import pathlib
@@ -19,12 +19,12 @@ def skip(why):
     sys.exit(77)
 
 
-def start(program, *arguments):
+def start(program, *arguments, **variables):
     """What it prints, on both streams, with variables that are not the defaults."""
     done = subprocess.run([program, *arguments], stdin=subprocess.DEVNULL, capture_output=True,
                           text=True, check=False, timeout=60,
                           env={**os.environ, "XSEG_ALLOC_CONF": "expandable_segments:False",
-                               "XSEG_SIM_DEVICES": "none"})
+                               "XSEG_SIM_DEVICES": "none", **variables})
     return done.stdout, done.stderr
 
 
@@ -58,9 +58,26 @@ class Secure(unittest.TestCase):
         self.assertIn("XSEG_ALLOC_CONF", warnings[0])
         self.assertEqual(complaint, "")
 
+    def config(self, mode):
+        """What `xseg config` prints, as a file of another user with this mode."""
+        tool = self.folder / "xseg"
+        shutil.copy(TOOL, tool)
+        os.chown(tool, OTHER, OTHER)
+        tool.chmod(mode)
+        return start(tool, "config", PYTORCH_ALLOC_CONF="idle_ms:5")[0]
+
+    def test_the_tool(self):
+        self.assertEqual(self.config(0o755).splitlines()[:3], [
+            "source    XSEG_ALLOC_CONF", "string    expandable_segments:False",
+            "not read  PYTORCH_ALLOC_CONF: the first source that is present counts, whole"])
+        said = self.config(0o4755)
+        if "source    XSEG_ALLOC_CONF" in said:
+            self.skipTest("the file system of temporary files knows no set-user-ID programs")
+        self.assertTrue(said.startswith("source    default\n\nall "), said)
+
 
 if __name__ == "__main__":
-    PROGRAM, SIMULATOR, SANITIZER = sys.argv[1:]
+    PROGRAM, SIMULATOR, TOOL, SANITIZER = sys.argv[1:]
     if SANITIZER != "none":
         skip(f"built with {SANITIZER}, whose libraries want an environment")
     if os.geteuid() != 0:
