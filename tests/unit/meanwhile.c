@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * What another thread does meanwhile: a thread is parked between a look and what it does by that, where
+ * it holds no lock, and another one goes by.  The linker's --wrap leads the second step here.
+ */
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+
+#include "src/core/arena.h"
+#include "src/core/orphan.h"
+#include "tests/support/scene.h"
+
+/* --- Where threads park. --- */
+
+/* A place where the first thread that comes by waits, if it is wanted. */
+struct gate {
+    atomic_bool wanted, reached, open;
+};
+
+static struct gate at_arena, at_adoption;
+
+static void want(struct gate *gate)
+{
+    atomic_store(&gate->reached, false);
+    atomic_store(&gate->open, false);
+    atomic_store(&gate->wanted, true);
+}
+
+static void pass(struct gate *gate)
+{
+    if (!atomic_exchange(&gate->wanted, false))
+        return;
+    atomic_store(&gate->reached, true);
+    while (!atomic_load(&gate->open))
+        (void)sched_yield();
+}
+
+static void wait_for(struct gate *gate)
+{
+    while (!atomic_load(&gate->reached))
+        (void)sched_yield();
+}
+
+/* NOLINTBEGIN(bugprone-reserved-identifier) */
+xseg_status __real_xseg_arena_alloc(struct xseg_arena *arena, const struct xseg_need *need,
+                                    struct xseg_grant *out);
+xseg_status __wrap_xseg_arena_alloc(struct xseg_arena *arena, const struct xseg_need *need,
+                                    struct xseg_grant *out);
+bool __real_xseg_orphan_adopt(struct xseg_arena *arena);
+bool __wrap_xseg_orphan_adopt(struct xseg_arena *arena);
+/* NOLINTEND(bugprone-reserved-identifier) */
+
+xseg_status __wrap_xseg_arena_alloc(struct xseg_arena *arena, const struct xseg_need *need,
+                                    struct xseg_grant *out)
+{
+    pass(&at_arena);
+    return __real_xseg_arena_alloc(arena, need, out);
+}
+
+bool __wrap_xseg_orphan_adopt(struct xseg_arena *arena)
+{
+    pass(&at_adoption);
+    return __real_xseg_orphan_adopt(arena);
+}
+
+/* --- Threads. --- */
+
+struct request {
+    struct xseg_allocator *allocator;
+    struct xseg_pool *pool;
+    size_t bytes;
+    void *ptr;
+    xseg_status status;
+};
+
+static void *make_request(void *self)
+{
+    struct request *request = self;
+    struct xseg_request asked = XSEG_REQUEST_INIT;
+
+    asked.device = 0;
+    asked.bytes = request->bytes;
+    asked.pool = request->pool;
+    request->status = xseg_alloc_with(request->allocator, &asked, &request->ptr);
+    return NULL;
+}
+
+static void *release(void *self)
+{
+    struct request *request = self;
+
+    request->status = xseg_pool_release(request->pool);
+    return NULL;
+}
+
+static void begin(pthread_t *thread, void *(*work)(void *self), struct request *request)
+{
+    assert_int_equal(pthread_create(thread, NULL, work, request), 0);
+}
+
+static void finish(pthread_t thread, struct gate *gate)
+{
+    atomic_store(&gate->open, true);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+}
+
+/* --- A pool ends. --- */
+
+/* A request has found its arena when the pool is released; the pool has been found quiet when the request
+ * takes a block there.  Then the pool goes on, with its memory, until the block is free. */
+static void a_pool_does_not_end_beneath_a_block_that_is_taken_meanwhile(void **state)
+{
+    /* Where sizes are rounded so a request is no plain hit, which would take the arena's lock at once. */
+    static const char *const configs[] = {"roundup_power2_divisions:2,expandable_segments:True",
+                                          "roundup_power2_divisions:2,expandable_segments:False"};
+
+    (void)state;
+    for (unsigned i = 0; i < 2 * COUNT_OF(configs); i++) {
+        const size_t bytes = i % 2 == 0 ? 1000 : 30 * MIB;
+        struct xseg_allocator *allocator = scene_open(configs[i / 2]);
+        struct xseg_pool *pool = scene_pool(allocator);
+        struct request taking = {allocator, pool, bytes, NULL, XSEG_OK}, ending = taking;
+        void *ptr = scene_alloc_in(allocator, pool, bytes, NULL);
+        pthread_t takes, ends;
+
+        scene_free(allocator, ptr);
+        want(&at_arena);
+        begin(&takes, make_request, &taking);
+        wait_for(&at_arena);
+        want(&at_adoption);
+        begin(&ends, release, &ending);
+        wait_for(&at_adoption);
+        finish(takes, &at_arena);
+        finish(ends, &at_adoption);
+        assert_int_equal(taking.status, XSEG_OK);
+        assert_int_equal(ending.status, XSEG_OK);
+        assert_ptr_equal(taking.ptr, ptr);
+        assert_ptr_equal(scene_block(allocator, ptr).pool, pool);
+        assert_int_equal(scene_block(allocator, ptr).requested, bytes);
+        /* It ends at the next look, when nothing lives there. */
+        scene_free(allocator, ptr);
+        scene_empty_cache(allocator);
+        assert_int_equal(scene_stats(allocator).reserved_bytes[0].current, 0);
+        scene_close(allocator);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_pool_does_not_end_beneath_a_block_that_is_taken_meanwhile),
+    };
+
+    return cmocka_run_group_tests_name("meanwhile", tests, NULL, NULL);
+}
