@@ -77,6 +77,7 @@ struct xseg_arena {
     xseg_event fence;
     uint64_t fenced, passed;
     struct xseg_lent lent;
+    uint32_t fills;       /* new blocks that are being written or checked; guarded by the lock */
     uint32_t quarantined; /* of an alone arena: segments that ended; guarded by GROWTH */
     uint32_t misses; /* requests that are being served by way of the driver; guarded by GROWTH */
     /* What it had counted when it came to its pool, from another one. */

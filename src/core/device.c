@@ -402,9 +402,10 @@ xseg_status xseg_device_alloc(struct xseg_device *device, const struct xseg_devi
 
     do {
         status = serve(device, request, &grant);
+        if (status == XSEG_OK && grant.base != 0 &&
+            __builtin_expect(grant.filled || request->zeroed, 0))
+            status = xseg_fill_hand_out(&grant, request->zeroed);
     } while (__builtin_expect(status == XSEG_OK && grant.base == 0, 0));
-    if (status == XSEG_OK && __builtin_expect(grant.filled || request->zeroed, 0))
-        status = xseg_fill_hand_out(&grant, request->zeroed);
     if (status == XSEG_OK)
         *out = (void *)(uintptr_t)grant.base; /* NOLINT(performance-no-int-to-ptr) */
     if (__builtin_expect(request->config->notes_allocs, 0))

@@ -187,26 +187,56 @@ static void check(const struct xseg_grant *grant)
 
 /* --- Handing out. --- */
 
-xseg_status xseg_fill_hand_out(const struct xseg_grant *grant, bool zeroed)
+/* The block's pool is not paused until end().  False if it is, or about to be. */
+static bool begin(struct xseg_arena *arena)
+{
+    xseg_arena_lock(arena);
+    const bool can = !arena->is_paused;
+    arena->fills += can;
+    xseg_arena_unlock(arena);
+    return can;
+}
+
+static void end(struct xseg_arena *arena)
+{
+    xseg_arena_lock(arena);
+    arena->fills--;
+    xseg_arena_unlock(arena);
+}
+
+/* give_back() frees a block of which nobody knows yet, so it has no uses and that does not fail. */
+static void give_back(const struct xseg_grant *grant)
+{
+    xseg_trace_note_grant(grant);
+    (void)xseg_allocator_free(
+        grant->arena->device->allocator,
+        (void *)(uintptr_t)grant->base); /* NOLINT(performance-no-int-to-ptr) */
+}
+
+xseg_status xseg_fill_hand_out(struct xseg_grant *grant, bool zeroed)
 {
     struct xseg_arena *arena = grant->arena;
+    xseg_status status = XSEG_OK;
     char reason[256];
 
+    if (!begin(arena)) {
+        if (zeroed) {
+            give_back(grant);
+            *grant = (struct xseg_grant){.base = 0};
+        }
+        return XSEG_OK;
+    }
     if (grant->filled)
         check(grant);
-    if (!zeroed)
-        return XSEG_OK;
     /* Whole words: a block's size is a multiple of 512 bytes. */
-    const xseg_status status = xseg_driver_fill(&arena->device->context, grant->base,
-                                                xseg_round_up(grant->requested, sizeof(uint32_t)),
-                                                0, xseg_arena_stream(arena)->handle);
+    if (zeroed)
+        status = xseg_driver_fill(&arena->device->context, grant->base,
+                                  xseg_round_up(grant->requested, sizeof(uint32_t)), 0,
+                                  xseg_arena_stream(arena)->handle);
+    end(arena);
     if (status == XSEG_OK)
         return XSEG_OK;
     (void)snprintf(reason, sizeof(reason), "%s", xseg_fail_text()->buffer);
-    /* Nobody knows of it yet, so it has no uses and the free does not fail. */
-    xseg_trace_note_grant(grant);
-    (void)xseg_allocator_free(
-        arena->device->allocator,
-        (void *)(uintptr_t)grant->base); /* NOLINT(performance-no-int-to-ptr) */
+    give_back(grant);
     return xseg_fail(status, "%s", reason);
 }

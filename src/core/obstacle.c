@@ -51,6 +51,7 @@ static void close_arena(void *self, struct xseg_arena *arena)
 
     xseg_arena_lock(arena);
     arena->is_paused = true;
+    found->busy += arena->fills;
     XSEG_LIST_FOR(node, &arena->extents)
     {
         look_at_extent(found, XSEG_CONTAINER(node, struct xseg_extent, link));

@@ -7,7 +7,7 @@
 #include <sched.h>
 #include <stdatomic.h>
 
-#include "src/core/arena.h"
+#include "src/core/fill.h"
 #include "src/core/orphan.h"
 #include "tests/support/scene.h"
 
@@ -18,7 +18,7 @@ struct gate {
     atomic_bool wanted, reached, open;
 };
 
-static struct gate at_arena, at_adoption;
+static struct gate at_arena, at_adoption, at_hand_out, at_fill;
 
 static void want(struct gate *gate)
 {
@@ -49,6 +49,12 @@ xseg_status __wrap_xseg_arena_alloc(struct xseg_arena *arena, const struct xseg_
                                     struct xseg_grant *out);
 bool __real_xseg_orphan_adopt(struct xseg_arena *arena);
 bool __wrap_xseg_orphan_adopt(struct xseg_arena *arena);
+xseg_status __real_xseg_fill_hand_out(struct xseg_grant *grant, bool zeroed);
+xseg_status __wrap_xseg_fill_hand_out(struct xseg_grant *grant, bool zeroed);
+xseg_status __real_xseg_driver_fill(struct xseg_context *context, uint64_t address, uint64_t bytes,
+                                    uint32_t word, xseg_stream stream);
+xseg_status __wrap_xseg_driver_fill(struct xseg_context *context, uint64_t address, uint64_t bytes,
+                                    uint32_t word, xseg_stream stream);
 /* NOLINTEND(bugprone-reserved-identifier) */
 
 xseg_status __wrap_xseg_arena_alloc(struct xseg_arena *arena, const struct xseg_need *need,
@@ -64,12 +70,26 @@ bool __wrap_xseg_orphan_adopt(struct xseg_arena *arena)
     return __real_xseg_orphan_adopt(arena);
 }
 
+xseg_status __wrap_xseg_fill_hand_out(struct xseg_grant *grant, bool zeroed)
+{
+    pass(&at_hand_out);
+    return __real_xseg_fill_hand_out(grant, zeroed);
+}
+
+xseg_status __wrap_xseg_driver_fill(struct xseg_context *context, uint64_t address, uint64_t bytes,
+                                    uint32_t word, xseg_stream stream)
+{
+    pass(&at_fill);
+    return __real_xseg_driver_fill(context, address, bytes, word, stream);
+}
+
 /* --- Threads. --- */
 
 struct request {
     struct xseg_allocator *allocator;
     struct xseg_pool *pool;
     size_t bytes;
+    bool zeroed;
     void *ptr;
     xseg_status status;
 };
@@ -82,6 +102,7 @@ static void *make_request(void *self)
     asked.device = 0;
     asked.bytes = request->bytes;
     asked.pool = request->pool;
+    asked.zeroed = request->zeroed;
     request->status = xseg_alloc_with(request->allocator, &asked, &request->ptr);
     return NULL;
 }
@@ -120,7 +141,8 @@ static void a_pool_does_not_end_beneath_a_block_that_is_taken_meanwhile(void **s
         const size_t bytes = i % 2 == 0 ? 1000 : 30 * MIB;
         struct xseg_allocator *allocator = scene_open(configs[i / 2]);
         struct xseg_pool *pool = scene_pool(allocator);
-        struct request taking = {allocator, pool, bytes, NULL, XSEG_OK}, ending = taking;
+        struct request taking = {.allocator = allocator, .pool = pool, .bytes = bytes},
+                       ending = taking;
         void *ptr = scene_alloc_in(allocator, pool, bytes, NULL);
         pthread_t takes, ends;
 
@@ -146,10 +168,75 @@ static void a_pool_does_not_end_beneath_a_block_that_is_taken_meanwhile(void **s
     }
 }
 
+/* --- A pool is paused. --- */
+
+/* The block is there, and is to be zeroed next: with the pool its memory has gone, so the request is
+ * refused as one that comes later. */
+static void a_block_is_not_zeroed_where_its_pool_was_paused_meanwhile(void **state)
+{
+    (void)state;
+    for (unsigned i = 0; i < 4; i++) {
+        struct xseg_allocator *allocator = scene_open("expandable_segments:True");
+        struct xseg_pool *pool = scene_pool(allocator);
+        struct request request = {.allocator = allocator,
+                                  .pool = pool,
+                                  .bytes = i % 2 == 0 ? 1000 : 30 * MIB,
+                                  .zeroed = true};
+        pthread_t thread;
+
+        want(&at_hand_out);
+        begin(&thread, make_request, &request);
+        wait_for(&at_hand_out);
+        assert_int_equal(xseg_pool_pause(pool, i < 2 ? XSEG_KEEP_NOTHING : XSEG_KEEP_HOST, NULL),
+                         XSEG_OK);
+        finish(thread, &at_hand_out);
+        assert_int_equal(request.status, XSEG_ERR_PAUSED);
+        assert_null(request.ptr);
+        assert_int_equal(scene_stats(allocator).allocation[0].current, 0);
+        assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
+        (void)make_request(&request);
+        assert_int_equal(request.status, XSEG_OK);
+        scene_free(allocator, request.ptr);
+        assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+        scene_close(allocator);
+    }
+}
+
+/* The block is being zeroed: the memory of its pool stays until then. */
+static void a_pool_is_not_paused_while_a_block_is_zeroed(void **state)
+{
+    (void)state;
+    for (unsigned i = 0; i < 2; i++) {
+        struct xseg_allocator *allocator = scene_open("expandable_segments:True");
+        struct xseg_pool *pool = scene_pool(allocator);
+        struct request request = {.allocator = allocator,
+                                  .pool = pool,
+                                  .bytes = i == 0 ? 1000 : 30 * MIB,
+                                  .zeroed = true};
+        pthread_t thread;
+
+        want(&at_fill);
+        begin(&thread, make_request, &request);
+        wait_for(&at_fill);
+        scene_expect_error(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_BUSY,
+                           "another thread allocates");
+        finish(thread, &at_fill);
+        assert_int_equal(request.status, XSEG_OK);
+        scene_stream_wait(NULL, NULL);
+        assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_OK);
+        assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
+        scene_free(allocator, request.ptr);
+        assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+        scene_close(allocator);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_pool_does_not_end_beneath_a_block_that_is_taken_meanwhile),
+        cmocka_unit_test(a_block_is_not_zeroed_where_its_pool_was_paused_meanwhile),
+        cmocka_unit_test(a_pool_is_not_paused_while_a_block_is_zeroed),
     };
 
     return cmocka_run_group_tests_name("meanwhile", tests, NULL, NULL);
