@@ -297,7 +297,9 @@ void step_refused(struct worker *worker)
         return;
     CHECK(CALL(xseg_free, allocator, block->ptr + 512) == XSEG_ERR_NOT_LIVE);
     CHECK(CALL(xseg_use, allocator, block->ptr + 512, NULL) == XSEG_ERR_NOT_LIVE);
-    if (block->tag == NULL || !(block->tag->features & FEATURES_AWAY))
+    if (block_enter(block)) {
         CHECK(CALL(xseg_pin, allocator, block->ptr, SIZE_MAX / 2) == XSEG_ERR_ARGUMENT);
+        block_leave(block);
+    }
     CHECK(CALL(xseg_export_close, allocator, block->ptr + 512) == XSEG_ERR_NOT_LIVE);
 }
