@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What the traces take when memory is short, beside PyTorch: every figure of docs/out-of-memory.md.
+"""What the traces take when memory is short, beside PyTorch: every figure of docs/internals/shortage.md.
 
 shortage.py TOOL [TRACE...]          smallest device, and driver time on PyTorch's smallest device
 shortage.py TOOL --bounds            between which bounds the smallest device of 2 MiB pages lies

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The figures of docs/out-of-memory.md come out of benchmarks/shortage.py: shortage.py TOOL SOURCE_ROOT.
+"""The figures of docs/internals/shortage.md come out of benchmarks/shortage.py: shortage.py TOOL SOURCE_ROOT.
 
 All that is printed is counted or modelled, so it is the same in every build.
 """
@@ -27,7 +27,7 @@ def shortage(*arguments):
 
 def documented(name):
     """The row of a trace in the table of smallest devices: trace, aim, xseg, PyTorch, ..."""
-    text = (ROOT / "docs/out-of-memory.md").read_text()
+    text = (ROOT / "docs/internals/shortage.md").read_text()
     row = next(line for line in text.splitlines() if line.startswith(f"| `{name}` | 1."))
     return [word.strip("* ") for word in row.split("|")[1:-1]]
 
