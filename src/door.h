@@ -11,33 +11,21 @@
 #include "src/core/allocator.h"
 #include "xseg/trim.h"
 
-static inline xseg_status xseg_door_forked(void)
-{
-    return xseg_fail(XSEG_ERR_FORKED,
-                     "this allocator belongs to the parent process, and a driver that has been "
-                     "started does not work in a forked child: fork before the first xseg_open(), "
-                     "or start the child by exec (in Python: the start method \"spawn\")");
-}
-
 /* Returns from the door unless the allocator can be used by this process. */
-#define XSEG_DOOR(allocator) XSEG_DOOR_OF(allocator, __func__)
-
-/* XSEG_DOOR() for a part of a door, which gives the name that the user called. */
-#define XSEG_DOOR_OF(allocator, name)                                               \
-    do {                                                                            \
-        if (__builtin_expect((allocator) == NULL, 0))                               \
-            return xseg_fail(XSEG_ERR_ARGUMENT, "%s: the allocator is NULL", name); \
-        if (xseg_fork_is_child(&(allocator)->fork))                                 \
-            return xseg_door_forked();                                              \
+#define XSEG_DOOR(allocator)                                                            \
+    do {                                                                                \
+        const xseg_status xseg_door_status = xseg_allocator_check(allocator, __func__); \
+        if (__builtin_expect(xseg_door_status != XSEG_OK, 0))                           \
+            return xseg_door_status;                                                    \
     } while (0)
 
-/* The same for a door that is given a pool. */
+/* Returns from the door unless the pool's allocator can be used by this process. */
 #define XSEG_DOOR_POOL(pool)                                                       \
     do {                                                                           \
         if (__builtin_expect((pool) == NULL, 0))                                   \
             return xseg_fail(XSEG_ERR_ARGUMENT, "%s: the pool is NULL", __func__); \
         if (xseg_fork_is_child((pool)->body->device->fork))                        \
-            return xseg_door_forked();                                             \
+            return xseg_allocator_fail_forked();                                   \
     } while (0)
 
 /* What a door says of a pool that has ended. */
@@ -64,12 +52,5 @@ static inline xseg_status xseg_door_over(const char *door)
     ((given)->struct_bytes == offsetof(type, member))
 #define XSEG_DOOR_KNOWS(given, type) \
     ((given)->struct_bytes >= sizeof(size_t) && (given)->struct_bytes <= sizeof(type))
-
-/*
- * A door that has to be short ends in a call of one of these, and each of them in a call of the next: with
- * what the door was given, or what it led to.  What the compiler makes of that are jumps, and none saves
- * registers for another.  Each begins a cache line: where linking puts them moves traces by 5 % else.
- */
-#define XSEG_DOOR_NEXT static __attribute__((noinline, aligned(64))) xseg_status
 
 #endif

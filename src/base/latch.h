@@ -142,7 +142,7 @@ static inline void xseg_latch_take(struct xseg_latch *latch) XSEG_ACQUIRES(*latc
 }
 
 /* Take it if that needs no exchange; what is taken so can be given by either of the two below. */
-static inline bool xseg_latch_try_own(struct xseg_latch *latch) XSEG_UNCHECKED
+static inline bool xseg_latch_try_own(struct xseg_latch *latch) XSEG_TRIES(*latch) XSEG_UNCHECKED
 {
 #if XSEG_LATCH_IS_MUTEX
     (void)pthread_mutex_lock(&latch->os);
@@ -157,7 +157,8 @@ static inline bool xseg_latch_try_own(struct xseg_latch *latch) XSEG_UNCHECKED
 }
 
 /* Give what was taken without an exchange. */
-static inline void xseg_latch_give_own(struct xseg_latch *latch) XSEG_UNCHECKED
+static inline void xseg_latch_give_own(struct xseg_latch *latch)
+    XSEG_RELEASES(*latch) XSEG_UNCHECKED
 {
 #if XSEG_LATCH_IS_MUTEX
     (void)pthread_mutex_unlock(&latch->os);

@@ -41,6 +41,7 @@
 #define XSEG_ACQUIRES(m) XSEG_TSA(acquire_capability(m))
 #define XSEG_RELEASES(m) XSEG_TSA(release_capability(m))
 #define XSEG_REQUIRES(m) XSEG_TSA(requires_capability(m))
+#define XSEG_TRIES(m)    XSEG_TSA(try_acquire_capability(true, m))
 #define XSEG_UNCHECKED   XSEG_TSA(no_thread_safety_analysis)
 
 enum xseg_lock_rank {
@@ -78,8 +79,7 @@ static inline void xseg_lock_take(struct xseg_lock *lock) XSEG_ACQUIRES(*lock) X
 }
 
 /* Take a lock that nobody holds; false if somebody does. */
-static inline bool xseg_lock_try(struct xseg_lock *lock)
-    XSEG_TSA(try_acquire_capability(true, *lock)) XSEG_UNCHECKED
+static inline bool xseg_lock_try(struct xseg_lock *lock) XSEG_TRIES(*lock) XSEG_UNCHECKED
 {
     if (pthread_mutex_trylock(&lock->os) != 0)
         return false;

@@ -16,34 +16,32 @@
 #include "src/core/tract.h"
 #include "src/core/walk.h"
 
-/* --- Opening and closing. --- */
+/* --- Whether it can be used. --- */
 
-/* Plainly, or generally; a vast arena stays vast while they are plain. */
-static void set_how_frees_begin(struct xseg_allocator *allocator, uintptr_t how)
+xseg_status xseg_allocator_fail_forked(void)
 {
-    uintptr_t was = atomic_load(allocator->frees);
-
-    while (was <= XSEG_FREES_PLAINLY || how != XSEG_FREES_PLAINLY) {
-        if (was <= XSEG_FREES_PLAINLY) {
-            if (atomic_compare_exchange_strong(allocator->frees, &was, how))
-                return;
-            continue;
-        }
-        struct xseg_arena *arena = (struct xseg_arena *)was; /* NOLINT(performance-no-int-to-ptr) */
-        xseg_arena_lock(arena);
-        xseg_latest_end(arena);
-        xseg_arena_unlock(arena);
-        was = atomic_load(allocator->frees);
-    }
+    return xseg_fail(XSEG_ERR_FORKED,
+                     "this allocator belongs to the parent process, and a driver that has been "
+                     "started does not work in a forked child: fork before the first xseg_open(), "
+                     "or start the child by exec (in Python: the start method \"spawn\")");
 }
+
+xseg_status xseg_allocator_check(const struct xseg_allocator *allocator, const char *name)
+{
+    if (__builtin_expect(allocator == NULL, 0))
+        return xseg_fail(XSEG_ERR_ARGUMENT, "%s: the allocator is NULL", name);
+    return xseg_fork_is_child(&allocator->fork) ? xseg_allocator_fail_forked() : XSEG_OK;
+}
+
+/* --- Opening and closing. --- */
 
 void xseg_allocator_put_in_force(struct xseg_allocator *allocator,
                                  struct xseg_config_version *version)
 {
     atomic_store_explicit(&allocator->config, version, memory_order_release);
-    set_how_frees_begin(allocator, version->config.has_plain_frees && allocator->frees_are_wiped
-                                       ? XSEG_FREES_PLAINLY
-                                       : XSEG_FREES_GENERALLY);
+    atomic_store_explicit(allocator->frees_plainly,
+                          version->config.has_plain_frees && allocator->frees_are_wiped,
+                          memory_order_release);
     xseg_shortcuts_drop_all(&allocator->shortcuts, -1);
 }
 
@@ -77,7 +75,7 @@ static void free_allocator(struct xseg_allocator *allocator)
     free(allocator->device);
     xseg_shortcuts_fini(&allocator->shortcuts);
     xseg_lookup_fini(&allocator->lookup);
-    xseg_fork_unmap(allocator->frees, sizeof(*allocator->frees));
+    xseg_fork_unmap(allocator->frees_plainly, sizeof(*allocator->frees_plainly));
     xseg_fork_fini(&allocator->fork);
     xseg_observers_fini(&allocator->observers);
     xseg_lock_fini(&allocator->open_lock);
@@ -99,8 +97,9 @@ xseg_status xseg_allocator_open(const char *config, const char *driver, const st
     xseg_lock_init(&allocator->open_lock, XSEG_RANK_DRIVER);
     xseg_lock_init(&allocator->lookup_lock, XSEG_RANK_TABLE);
     xseg_observers_init(&allocator->observers);
-    allocator->frees = xseg_fork_wiped(sizeof(*allocator->frees), &allocator->frees_are_wiped);
-    if (allocator->frees == NULL || !xseg_fork_init(&allocator->fork) ||
+    allocator->frees_plainly =
+        xseg_fork_wiped(sizeof(*allocator->frees_plainly), &allocator->frees_are_wiped);
+    if (allocator->frees_plainly == NULL || !xseg_fork_init(&allocator->fork) ||
         !xseg_lookup_init(&allocator->lookup) ||
         !xseg_shortcuts_init(&allocator->shortcuts, &allocator->lookup_lock)) {
         status = xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for the look-up table");

@@ -38,9 +38,8 @@ struct xseg_allocator {
     struct xseg_lock lookup_lock; /* TABLE */
     struct xseg_lookup lookup;
     struct xseg_shortcuts shortcuts;
-    /* How a plain free begins: XSEG_FREES_GENERALLY, XSEG_FREES_PLAINLY, or with a vast arena (latest.h); wiped
-     * in a child, where frees are not plain. */
-    atomic_uintptr_t *frees;
+    /* Whether the configuration has plain frees.  Wiped in a forked child, whose frees are refused. */
+    atomic_bool *frees_plainly;
     bool frees_are_wiped;
     _Atomic(struct xseg_config_version *) config;
     struct xseg_config_version
@@ -56,6 +55,17 @@ struct xseg_allocator {
 /* As xseg_open() of the public header. */
 xseg_status xseg_allocator_open(const char *config, const char *driver, const struct xseg_log *log,
                                 const struct xseg_clock *clock, struct xseg_allocator **out);
+
+/*
+ * Whether a call may use an allocator.
+ *
+ * name: of the function that the user called
+ * Returns: XSEG_OK; XSEG_ERR_ARGUMENT for NULL; XSEG_ERR_FORKED in a forked child
+ */
+xseg_status xseg_allocator_check(const struct xseg_allocator *allocator, const char *name);
+
+/* What a call says in a forked child. */
+xseg_status xseg_allocator_fail_forked(void);
 
 /* As xseg_close() of the public header. */
 xseg_status xseg_allocator_close(struct xseg_allocator *allocator);

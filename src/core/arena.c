@@ -420,7 +420,6 @@ void xseg_arena_remove_extent(struct xseg_arena *arena, struct xseg_extent *exte
     XSEG_ASSERT(extent->first->state == XSEG_BLOCK_BUSY && extent->first->next == NULL);
     xseg_slab_put(&arena->blocks, extent->first);
     extent->first = NULL;
-    xseg_latest_end_with(arena, extent);
     xseg_list_remove(&extent->link);
 }
 

@@ -150,16 +150,12 @@ uint64_t xseg_arena_host_bytes(const struct xseg_arena *arena);
 /* No extent may be left. */
 void xseg_arena_destroy(struct xseg_arena *arena);
 
-static inline void xseg_arena_lock(struct xseg_arena *arena)
-    XSEG_ACQUIRES(arena->lock) XSEG_UNCHECKED
+static inline void xseg_arena_lock(struct xseg_arena *arena) XSEG_ACQUIRES(arena->lock)
 {
     xseg_latch_take(&arena->lock);
-    if (__builtin_expect(arena->small.latest.sheet != NULL, 0))
-        xseg_latest_settle(arena);
 }
 
-static inline void xseg_arena_unlock(struct xseg_arena *arena)
-    XSEG_RELEASES(arena->lock) XSEG_UNCHECKED
+static inline void xseg_arena_unlock(struct xseg_arena *arena) XSEG_RELEASES(arena->lock)
 {
     xseg_latch_give(&arena->lock);
 }
@@ -189,9 +185,8 @@ xseg_status xseg_arena_lend(struct xseg_arena *arena, const struct xseg_need *ne
  * for what has more to it. */
 uint64_t xseg_arena_hit(struct xseg_arena *arena, const struct xseg_need *need);
 
-/* The same without max_split_size_mb: of an expandable configuration; of a classic one. */
-uint64_t xseg_arena_hit_expandable(struct xseg_arena *arena, uint64_t requested);
-uint64_t xseg_arena_hit_classic(struct xseg_arena *arena, uint64_t requested);
+/* The same for a configuration without max_split_size_mb, which has expandable segments or not. */
+uint64_t xseg_arena_hit_plain(struct xseg_arena *arena, uint64_t requested, bool expandable);
 
 /* Free the block that begins at an address, to which its slot leads, if it is live and that is all there is to do. */
 bool xseg_arena_hit_free(struct xseg_arena *arena, xseg_start *start, struct xseg_block *block,

@@ -29,14 +29,6 @@ static inline __attribute__((always_inline)) uint64_t hand_out(struct xseg_arena
     return base;
 }
 
-/* The same out of line, for who does not know the kind of segment. */
-static __attribute__((noinline)) uint64_t hand_out_any(struct xseg_arena *arena,
-                                                       struct xseg_block *block, uint64_t rest,
-                                                       uint64_t requested, bool oversize)
-{
-    return hand_out(arena, block, rest, requested, oversize);
-}
-
 uint64_t xseg_arena_hit(struct xseg_arena *arena, const struct xseg_need *need)
 {
     struct xseg_block *block = xseg_cached_choose(arena, need);
@@ -47,35 +39,23 @@ uint64_t xseg_arena_hit(struct xseg_arena *arena, const struct xseg_need *need)
     const bool oversize = block->bytes - rest >= need->config->max_split_bytes;
     if (oversize)
         xseg_counts_up(&arena->counts, XSEG_COUNT_OVERSIZE_ALLOCATION, 1);
-    return hand_out_any(arena, block, rest, need->requested, oversize);
+    return hand_out(arena, block, rest, need->requested, oversize);
 }
 
-uint64_t xseg_arena_hit_expandable(struct xseg_arena *arena, uint64_t requested)
+uint64_t xseg_arena_hit_plain(struct xseg_arena *arena, uint64_t requested, bool expandable)
 {
     const uint64_t bytes = (requested + XSEG_SIZE_QUANTUM - 1) & ~(XSEG_SIZE_QUANTUM - 1);
     struct xseg_block *block = xseg_cached_find(arena, bytes);
 
     if (block == NULL || arena->blocks.free_count == 0)
         return 0;
-    if (xseg_block_can_grow(block))
+    if (expandable && xseg_block_can_grow(block))
         block = xseg_arena_prefer_enclosed(arena, block);
-    if (block->filled)
-        return 0;
-    if (__builtin_expect(!xseg_extent_is_expandable(block->extent), 0))
-        return hand_out_any(arena, block, block->bytes - bytes, requested, false);
-    return hand_out(arena, block, block->bytes - bytes, requested, false);
-}
-
-uint64_t xseg_arena_hit_classic(struct xseg_arena *arena, uint64_t requested)
-{
-    const uint64_t bytes = (requested + XSEG_SIZE_QUANTUM - 1) & ~(XSEG_SIZE_QUANTUM - 1);
-    struct xseg_block *block = xseg_cached_find(arena, bytes);
-
-    if (block == NULL || arena->blocks.free_count == 0 || block->filled ||
-        xseg_extent_is_expandable(block->extent))
+    if (block->filled || (!expandable && xseg_extent_is_expandable(block->extent)))
         return 0;
     const uint64_t rest = block->bytes - bytes;
-    return hand_out(arena, block, rest > XSEG_SIZE_SMALL_MAX ? rest : 0, requested, false);
+    return hand_out(arena, block, expandable || rest > XSEG_SIZE_SMALL_MAX ? rest : 0, requested,
+                    false);
 }
 
 bool xseg_arena_take_back_noting(struct xseg_arena *arena, xseg_start *start,

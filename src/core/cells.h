@@ -183,9 +183,10 @@ static inline void xseg_cells_add_start(struct xseg_cells *cells, uint32_t quant
     sheet->word[word].start |= xseg_cells_bit(quantum);
 }
 
-static inline void xseg_cells_remove_start(struct xseg_cells *cells, uint32_t quantum)
+/* A start of a sheet goes. */
+static inline void xseg_cells_remove_start_in(struct xseg_cells *cells, struct xseg_sheet *sheet,
+                                              uint32_t quantum)
 {
-    struct xseg_sheet *sheet = xseg_cells_sheet(cells, quantum);
     const uint32_t word = quantum / 64 % XSEG_CELLS_WORDS;
 
     sheet->word[word].start &= ~xseg_cells_bit(quantum);
@@ -194,6 +195,11 @@ static inline void xseg_cells_remove_start(struct xseg_cells *cells, uint32_t qu
         if (sheet->starts == 0)
             xseg_bits_remove(&cells->filled, quantum / XSEG_CELLS_SHEET);
     }
+}
+
+static inline void xseg_cells_remove_start(struct xseg_cells *cells, uint32_t quantum)
+{
+    xseg_cells_remove_start_in(cells, xseg_cells_sheet(cells, quantum), quantum);
 }
 
 /* --- Cells. --- */

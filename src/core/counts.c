@@ -27,8 +27,6 @@ void xseg_counts_init(struct xseg_counts *counts, struct xseg_totals *totals, bo
 {
     memset(counts, 0, sizeof(*counts));
     counts->totals = totals;
-    atomic_init(&counts->due[0].slack, &counts->no_slack);
-    atomic_init(&counts->due[1].slack, &counts->no_slack);
     counts->group = is_small ? XSEG_STAT_SMALL : XSEG_STAT_LARGE;
     xseg_lock_take(&totals->lock);
     xseg_list_insert(&totals->members, &counts->link);
@@ -161,8 +159,7 @@ static void put_to_rest(struct xseg_counts *counts)
 
 static bool may_rest(const struct xseg_counts *counts, const struct xseg_counts *asking)
 {
-    return counts != asking && counts->latch != NULL && counts->unchanged >= QUIET &&
-           !xseg_counts_has_due(counts);
+    return counts != asking && counts->latch != NULL && counts->unchanged >= QUIET;
 }
 
 /*
@@ -262,18 +259,6 @@ void xseg_counts_move(struct xseg_counts *from, struct xseg_counts *to, enum xse
 
 /* --- Looking around. --- */
 
-/*
- * What follows is made twice: for devices on which something may be due, and without a look for that, which
- * in large churn takes 3 to 5 % of all.
- */
-#define LOOKING static inline __attribute__((always_inline))
-
-LOOKING struct xseg_counts_value read_value(const struct xseg_counts *counts, enum xseg_count what,
-                                            bool owes)
-{
-    return owes ? xseg_counts_read(counts, what) : xseg_counts_read_owing(counts, what);
-}
-
 static __attribute__((noinline)) void add_resting(struct sum *sum, const struct xseg_totals *totals,
                                                   enum xseg_count what, bool with_increases)
 {
@@ -284,8 +269,8 @@ static __attribute__((noinline)) void add_resting(struct sum *sum, const struct 
 }
 
 /* Add up all members; of the one that asks, if any does, only the values. */
-LOOKING struct sum add_up(const struct xseg_totals *totals, enum xseg_count what,
-                          const struct xseg_counts *asking, bool owes)
+static struct sum add_up(const struct xseg_totals *totals, enum xseg_count what,
+                         const struct xseg_counts *asking)
 {
     struct sum sum;
 
@@ -295,7 +280,7 @@ LOOKING struct sum add_up(const struct xseg_totals *totals, enum xseg_count what
     XSEG_LIST_FOR(node, &totals->members)
     {
         const struct xseg_counts *counts = XSEG_CONTAINER(node, struct xseg_counts, link);
-        const struct xseg_counts_value value = read_value(counts, what, owes);
+        const struct xseg_counts_value value = xseg_counts_read(counts, what);
         const uint64_t ceiling = ceiling_of(counts, what);
 
         sum.current[counts->group] += value.current;
@@ -385,7 +370,7 @@ static unsigned count_busy(struct xseg_counts *asking)
  * time if the first took all; and if some were left to those at rest, a peak would be approached in ever
  * smaller steps.
  */
-LOOKING void share_out(struct xseg_counts *asking, enum xseg_count what, struct sum *sum, bool owes)
+static void share_out(struct xseg_counts *asking, enum xseg_count what, struct sum *sum)
 {
     struct xseg_totals *totals = asking->totals;
     const unsigned busy = count_busy(asking);
@@ -403,19 +388,19 @@ LOOKING void share_out(struct xseg_counts *asking, enum xseg_count what, struct 
             part = room_below(totals, counts->group, what, &all) / busy;
         sum->room[XSEG_STAT_ALL] += part;
         sum->room[counts->group] += part;
-        set_ceiling(counts, what, read_value(counts, what, owes).current + part);
+        set_ceiling(counts, what, xseg_counts_read(counts, what).current + part);
     }
     set_ceiling(asking, what,
-                read_value(asking, what, owes).current +
+                xseg_counts_read(asking, what).current +
                     room_below(totals, asking->group, what, sum));
     if (__builtin_expect(totals->member_count > AWAKE, 0))
         let_rest(asking);
 }
 
-LOOKING void look_around(struct xseg_counts *counts, enum xseg_count what, bool owes)
+static void look_around(struct xseg_counts *counts, enum xseg_count what)
 {
     struct xseg_totals *totals = counts->totals;
-    struct sum sum = add_up(totals, what, counts, owes);
+    struct sum sum = add_up(totals, what, counts);
     bool is_void = raise_peak(totals, XSEG_STAT_ALL, what, &sum);
 
     is_void |= raise_peak(totals, counts->group, what, &sum);
@@ -423,10 +408,10 @@ LOOKING void look_around(struct xseg_counts *counts, enum xseg_count what, bool 
     is_void |= room_of(totals, XSEG_STAT_ALL, what, &sum) < 0;
     is_void |= room_of(totals, counts->group, what, &sum) < 0;
     if (is_void)
-        share_out(counts, what, &sum, owes);
+        share_out(counts, what, &sum);
     else
         set_ceiling(counts, what,
-                    read_value(counts, what, owes).current +
+                    xseg_counts_read(counts, what).current +
                         room_below(totals, counts->group, what, &sum));
 }
 
@@ -434,17 +419,16 @@ void xseg_counts_look_around(struct xseg_counts *counts, enum xseg_count what)
 {
     xseg_lock_take(&counts->totals->lock);
     wake(counts);
-    look_around(counts, what, false);
+    look_around(counts, what);
     xseg_lock_give(&counts->totals->lock);
 }
 
 /* The same for each of some quantities that is above its ceiling.  STATS is held. */
-LOOKING void look_around_each(struct xseg_counts *counts, const enum xseg_count *what,
-                              size_t number, bool owes)
+static void look_around_each(struct xseg_counts *counts, const enum xseg_count *what, size_t number)
 {
     for (size_t i = 0; i < number; i++)
-        if (read_value(counts, what[i], owes).current > ceiling_of(counts, what[i]))
-            look_around(counts, what[i], owes);
+        if (xseg_counts_read(counts, what[i]).current > ceiling_of(counts, what[i]))
+            look_around(counts, what[i]);
 }
 
 static const enum xseg_count of_allocation[] = {XSEG_COUNT_ALLOCATION, XSEG_COUNT_ALLOCATED_BYTES,
@@ -456,21 +440,13 @@ static size_t number_of_allocation(const struct xseg_totals *totals)
     return totals->has_pended ? XSEG_COUNT_OF(of_allocation) : 3;
 }
 
-static __attribute__((noinline)) void look_around_owing(struct xseg_counts *counts)
-{
-    look_around_each(counts, of_allocation, number_of_allocation(counts->totals), true);
-}
-
 void xseg_counts_look_around_all(struct xseg_counts *counts)
 {
     struct xseg_totals *totals = counts->totals;
 
     xseg_lock_take(&totals->lock);
     wake(counts);
-    if (__builtin_expect(atomic_load_explicit(&totals->may_owe, memory_order_relaxed), 0))
-        look_around_owing(counts);
-    else
-        look_around_each(counts, of_allocation, number_of_allocation(totals), false);
+    look_around_each(counts, of_allocation, number_of_allocation(totals));
     xseg_lock_give(&totals->lock);
 }
 
@@ -481,44 +457,11 @@ void xseg_counts_look_around_fragments(struct xseg_counts *counts)
 
     xseg_lock_take(&counts->totals->lock);
     wake(counts);
-    look_around_each(counts, all, XSEG_COUNT_OF(all), false);
+    look_around_each(counts, all, XSEG_COUNT_OF(all));
     xseg_lock_give(&counts->totals->lock);
 }
 
 /* --- Reading. --- */
-
-/* What is due.  A cell may be live again by now, and say something else: then the sums have changed, and who asks
- * reads all of it again.  The places themselves stay: sheets go with their arena. */
-__attribute__((no_sanitize("thread"))) static uint64_t read_due(const struct xseg_counts *counts)
-{
-    uint64_t due = 0;
-
-    for (unsigned i = 0; i < XSEG_COUNT_OF(counts->due); i++) {
-        const uint16_t *slack = atomic_load_explicit(&counts->due[i].slack, memory_order_acquire);
-        const uint64_t bytes = atomic_load_explicit(&counts->due[i].bytes, memory_order_acquire);
-
-        due += bytes - xseg_min(bytes, *(const volatile uint16_t *)slack);
-    }
-    return due;
-}
-
-struct xseg_counts_value xseg_counts_read_requested(const struct xseg_counts *counts)
-{
-    const struct xseg_counts_row *row = &counts->row[XSEG_COUNT_REQUESTED_BYTES];
-    struct xseg_counts_value value;
-    uint64_t due;
-
-    do {
-        value = xseg_counts_read_row(counts, XSEG_COUNT_REQUESTED_BYTES);
-        due = read_due(counts);
-    } while (__builtin_expect(atomic_load_explicit(&row->up, memory_order_relaxed) != value.up ||
-                                  atomic_load_explicit(&row->down, memory_order_relaxed) !=
-                                      value.up - value.current ||
-                                  read_due(counts) != due,
-                              0));
-    value.current -= xseg_min(value.current, due);
-    return value;
-}
 
 /* Which quantity has the peak of one. */
 static enum xseg_count peak_of(const struct xseg_totals *totals, enum xseg_count what)
@@ -534,7 +477,7 @@ struct xseg_stat xseg_totals_read(struct xseg_totals *totals, enum xseg_stat_gro
     struct xseg_stat stat;
 
     xseg_lock_take(&totals->lock);
-    const struct sum sum = add_up(totals, what, NULL, true);
+    const struct sum sum = add_up(totals, what, NULL);
     stat.current = sum.current[group];
     stat.peak = xseg_max(stat.current, totals->peak[group][peak_of(totals, what)]);
     stat.allocated = sum.up[group] - totals->up_base[group][what];
@@ -547,7 +490,7 @@ void xseg_totals_reset_peaks(struct xseg_totals *totals)
 {
     xseg_lock_take(&totals->lock);
     for (enum xseg_count what = 0; what < XSEG_COUNTS; what++) {
-        const struct sum sum = add_up(totals, what, NULL, true);
+        const struct sum sum = add_up(totals, what, NULL);
 
         for (unsigned group = 0; group < XSEG_STAT_GROUPS; group++)
             totals->peak[group][what] = sum.current[group];
@@ -560,7 +503,7 @@ void xseg_totals_reset_accumulated(struct xseg_totals *totals)
 {
     xseg_lock_take(&totals->lock);
     for (enum xseg_count what = 0; what < XSEG_COUNTS; what++) {
-        const struct sum sum = add_up(totals, what, NULL, true);
+        const struct sum sum = add_up(totals, what, NULL);
 
         for (unsigned group = 0; group < XSEG_STAT_GROUPS; group++) {
             totals->up_base[group][what] = sum.up[group];

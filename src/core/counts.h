@@ -79,7 +79,6 @@ struct xseg_totals {
     uint64_t resting_up[XSEG_STAT_GROUPS][XSEG_COUNTS];
     /* A block has been pending.  Before, what is active is what is allocated: one peak, one ceiling. */
     bool has_pended;
-    atomic_bool may_owe; /* one of the members may have something due */
     uint64_t peak[XSEG_STAT_GROUPS][XSEG_COUNTS];
     /* Sums at the last reset of the totals. */
     uint64_t up_base[XSEG_STAT_GROUPS][XSEG_COUNTS], down_base[XSEG_STAT_GROUPS][XSEG_COUNTS];
@@ -96,17 +95,6 @@ struct xseg_counts_row {
         atomic_uint_fast64_t down;
         uint64_t own_down;
     };
-};
-
-/*
- * A cell that is free already, but what was requested of it is not subtracted yet: its bytes, and where it
- * says how many of them were not.  With a million live cells that place is what a free waits for
- * longest.  So in a vast arena a free only notes it, and reads it two frees later, when it has come: a fifth less a
- * pair.  Whoever reads the sums subtracts what is due (latest.h).
- */
-struct xseg_counts_due {
-    _Atomic(const uint16_t *) slack; /* no_slack if there is none */
-    atomic_uint_fast64_t bytes;
 };
 
 /* Of an arena.  For ACTIVE and ACTIVE_BYTES, up and down are of what is pending. */
@@ -126,8 +114,6 @@ struct xseg_counts {
     uint64_t rested_up[XSEG_COUNTS]; /* at rest: the sums of its increases */
     struct xseg_latch *latch;        /* the arena's; NULL: never rests */
     atomic_uint_fast64_t *notes;     /* of the arena */
-    struct xseg_counts_due due[2];   /* the older first */
-    uint16_t no_slack;               /* 0 */
 };
 
 void xseg_totals_init(struct xseg_totals *totals);
@@ -172,9 +158,9 @@ static inline struct xseg_counts_value xseg_counts_read_row(const struct xseg_co
     return (struct xseg_counts_value){up, up - down};
 }
 
-/* The same for a quantity, with what is due: a block becomes active when it is allocated, and may pend. */
-static inline struct xseg_counts_value xseg_counts_read_owing(const struct xseg_counts *counts,
-                                                              enum xseg_count what)
+/* The value of any quantity.  A block becomes active when it is allocated, and may pend after its free. */
+static inline struct xseg_counts_value xseg_counts_read(const struct xseg_counts *counts,
+                                                        enum xseg_count what)
 {
     struct xseg_counts_value value;
 
@@ -184,24 +170,6 @@ static inline struct xseg_counts_value xseg_counts_read_owing(const struct xseg_
                                                                    : XSEG_COUNT_ALLOCATED_BYTES);
     value.current += xseg_counts_read_row(counts, what).current;
     return value;
-}
-
-/* Whether anything is due: then the newer is. */
-static inline bool xseg_counts_has_due(const struct xseg_counts *counts)
-{
-    return !xseg_word_is(&counts->due[1].bytes, 0);
-}
-
-/* The same for what was requested, where something is due. */
-struct xseg_counts_value xseg_counts_read_requested(const struct xseg_counts *counts);
-
-/* The same for any quantity, without what is due. */
-static inline struct xseg_counts_value xseg_counts_read(const struct xseg_counts *counts,
-                                                        enum xseg_count what)
-{
-    return what == XSEG_COUNT_REQUESTED_BYTES && xseg_counts_has_due(counts)
-               ? xseg_counts_read_requested(counts)
-               : xseg_counts_read_owing(counts, what);
 }
 
 /* The arena's current value. */
@@ -279,53 +247,6 @@ static inline void xseg_counts_free(struct xseg_counts *counts, uint64_t bytes, 
     xseg_word_add(&counts->row[XSEG_COUNT_ALLOCATION].down, 1);
     xseg_word_add(&counts->row[XSEG_COUNT_ALLOCATED_BYTES].down, bytes);
     xseg_word_add(&counts->row[XSEG_COUNT_REQUESTED_BYTES].down, requested);
-}
-
-/* A cell is free at once, but what was requested of it is due; of the older one that was, it is subtracted.  In this
- * order, so that whoever reads finds nothing twice. */
-static inline void xseg_counts_free_due(struct xseg_counts *counts, const uint16_t *slack,
-                                        uint64_t bytes)
-{
-    struct xseg_counts_due *older = &counts->due[0], *newer = &counts->due[1];
-    const uint16_t *was = atomic_load_explicit(&older->slack, memory_order_relaxed);
-    const uint64_t had = atomic_load_explicit(&older->bytes, memory_order_relaxed);
-    const uint16_t *next = atomic_load_explicit(&newer->slack, memory_order_relaxed);
-    const uint64_t has = atomic_load_explicit(&newer->bytes, memory_order_relaxed);
-
-    xseg_word_add(&counts->row[XSEG_COUNT_ALLOCATION].down, 1);
-    xseg_word_add(&counts->row[XSEG_COUNT_ALLOCATED_BYTES].down, bytes);
-    atomic_store_explicit(&newer->bytes, bytes, memory_order_release);
-    atomic_store_explicit(&newer->slack, slack, memory_order_release);
-    atomic_store_explicit(&older->bytes, has, memory_order_release);
-    atomic_store_explicit(&older->slack, next, memory_order_release);
-    xseg_word_add(&counts->row[XSEG_COUNT_REQUESTED_BYTES].down, had - *was);
-}
-
-/* What was requested is due no more; returns it. */
-static inline uint64_t xseg_counts_take_due(const struct xseg_counts *counts,
-                                            struct xseg_counts_due *due)
-{
-    const uint16_t *slack = atomic_load_explicit(&due->slack, memory_order_relaxed);
-    const uint64_t bytes = atomic_load_explicit(&due->bytes, memory_order_relaxed);
-
-    atomic_store_explicit(&due->bytes, 0, memory_order_release);
-    atomic_store_explicit(&due->slack, &counts->no_slack, memory_order_release);
-    return bytes - *slack;
-}
-
-/* Nothing is due any more. */
-static inline void xseg_counts_settle(struct xseg_counts *counts)
-{
-    const uint64_t older = xseg_counts_take_due(counts, &counts->due[0]);
-
-    xseg_word_add(&counts->row[XSEG_COUNT_REQUESTED_BYTES].down,
-                  older + xseg_counts_take_due(counts, &counts->due[1]));
-}
-
-/* Whether a place is that of the older of what is due. */
-static inline bool xseg_counts_is_older(const struct xseg_counts *counts, const uint16_t *slack)
-{
-    return atomic_load_explicit(&counts->due[0].slack, memory_order_relaxed) == slack;
 }
 
 /*

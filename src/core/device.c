@@ -180,7 +180,6 @@ static void abandon_extents(void *self, struct xseg_arena *arena)
         xseg_extent_fini(extent);
         xseg_segment_abandon(&extent->segment);
         extent->first = NULL;
-        xseg_latest_end_with(arena, extent);
         xseg_list_remove(&extent->link);
         xseg_list_insert(&arena->device->spare_extents, &extent->link);
     }

@@ -80,7 +80,6 @@ static struct xseg_block *leave(struct xseg_arena *arena, struct xseg_extent *ex
         block = claim(arena, block);
     first = extent->first;
     extent->first = NULL;
-    xseg_latest_end_with(arena, extent);
     xseg_list_remove(&extent->link);
     xseg_lock_take(device->lookup_lock);
     xseg_lookup_remove(device->lookup, extent);

@@ -127,12 +127,6 @@ static inline struct xseg_plain_place xseg_plain_place_in(struct xseg_sheet *she
                                      number * 64 + (uint64_t)__builtin_ctzll(bit)};
 }
 
-static inline struct xseg_plain_place xseg_plain_place_at(struct xseg_sheet *sheet, uint64_t index)
-{
-    return (struct xseg_plain_place){sheet, &sheet->word[index / 64], (uint64_t)1 << index % 64,
-                                     index};
-}
-
 /* The head of a cell that the rack has no more is handed out: its bits, and those of the rest, if there
  * is one. */
 static inline void xseg_plain_cut(struct xseg_rack *rack, struct xseg_plain_place place,
@@ -171,42 +165,6 @@ static inline uint64_t xseg_plain_note_live(struct xseg_arena *arena, struct xse
     return sheet->base + (index << XSEG_CELLS_SHIFT);
 }
 
-/*
- * Serve a request of a small arena from its rack, with the lowest cell of the best size.
- *
- * expandable: of the configuration
- * Returns:    the address; 0, and nothing has changed, if the rack has none, or a rule has to be asked
- */
-static inline uint64_t xseg_plain_cut_rack(struct xseg_arena *arena, uint64_t bytes,
-                                           bool expandable)
-{
-    struct xseg_rack *rack = &arena->small.rack;
-    const uint32_t quanta = (uint32_t)xseg_plain_quanta(bytes);
-    const uint32_t size = xseg_rack_fit(rack, quanta);
-
-    if (__builtin_expect(size == 0, 0) || arena->small.has_filled)
-        return 0;
-    struct xseg_sheet *sheet = rack->sheet[xseg_rack_first(rack, size)];
-    const uint32_t number = (uint32_t)__builtin_ctzll(sheet->bin[size]);
-    bool has_other = false;
-    const struct xseg_plain_place place =
-        xseg_plain_place_in(sheet, number, xseg_rack_pick(&sheet->word[number], size, &has_other));
-    if ((place.word->open & place.bit) != 0 || place.index + quanta >= XSEG_CELLS_SHEET)
-        return 0;
-    if (!xseg_extent_is_expandable(sheet->extent))
-        xseg_fragments_cut(&arena->counts, xseg_cell_bytes_of(quanta),
-                           xseg_cell_bytes_of(size - quanta));
-    else if (!expandable)
-        return 0;
-    if (!has_other || !xseg_rack_has_other(sheet, number, size, place.bit))
-        xseg_rack_clear(rack, sheet, size, number);
-    xseg_plain_cut(rack, place, size, quanta);
-    const uint64_t base = xseg_plain_note_live(arena, sheet, place.index, quanta, bytes);
-    if (__builtin_expect(xseg_counts_are_past_limits(&arena->counts), 0))
-        xseg_counts_look_around_all(&arena->counts);
-    return base;
-}
-
 /* The lowest sheet that has a cell of a size that is there. */
 static inline struct xseg_sheet *xseg_plain_find_sheet(const struct xseg_rack *rack, uint64_t size)
 {
@@ -214,17 +172,6 @@ static inline struct xseg_sheet *xseg_plain_find_sheet(const struct xseg_rack *r
     const uint64_t top = (uint64_t)__builtin_ctzll(level->top);
 
     return rack->sheet[top * 64 + (uint64_t)__builtin_ctzll(level[top * XSEG_CELLS_WIDE].bits)];
-}
-
-/* Where a sheet has the lowest cell of a size below 64, if that is the first that may be one, and the only one, in
- * its word; is_it: whether that is so. */
-static inline struct xseg_plain_place xseg_plain_find_only(struct xseg_sheet *sheet, uint64_t size,
-                                                           bool *is_it)
-{
-    const uint64_t number = (uint64_t)__builtin_ctzll(sheet->bin[size]);
-
-    return xseg_plain_place_in(sheet, number,
-                               xseg_rack_pick_only(&sheet->word[number], size, is_it));
 }
 
 /* Whether a rule has to be asked before a cell is handed out.
@@ -236,47 +183,73 @@ static inline bool xseg_plain_must_ask(struct xseg_plain_place place, uint64_t s
            xseg_extent_is_expandable(place.sheet->extent) != expandable;
 }
 
-/* The size of the live cell that begins at a quantum of a sheet, if it has no more than 64 quanta, begins behind its
- * word's first and ends before its sheet's last, and nothing cached or in a record is beside it; else 0, also
- * if none begins there.  Whether it ends in the next word is as good as random, and is not asked. */
-static inline uint64_t xseg_plain_lone(const struct xseg_sheet *sheet, uint64_t index)
+/*
+ * Serve a request with the lowest cell of a size that a sheet has.
+ *
+ * size:       quanta, below 64
+ * expandable: of the configuration
+ * Returns:    the address; 0, and nothing has changed, if the general way has to be taken (small.h)
+ */
+static inline __attribute__((always_inline)) uint64_t
+xseg_plain_cut_sheet(struct xseg_arena *arena, struct xseg_sheet *sheet, uint64_t size,
+                     uint64_t bytes, bool expandable)
+{
+    const uint64_t quanta = xseg_plain_quanta(bytes);
+    const uint64_t number = (uint64_t)__builtin_ctzll(sheet->bin[size]);
+    bool has_other = false;
+    const struct xseg_plain_place place = xseg_plain_place_in(
+        sheet, number, xseg_rack_pick_short(&sheet->word[number], size, &has_other));
+
+    if (__builtin_expect(xseg_plain_must_ask(place, size, expandable), 0))
+        return 0;
+    if (has_other)
+        has_other = xseg_rack_has_other(sheet, (uint32_t)number, (uint32_t)size, place.bit);
+    const uint64_t base = xseg_plain_note_live(arena, sheet, place.index, quanta, bytes);
+    if (!expandable)
+        xseg_fragments_cut(&arena->counts, quanta << XSEG_CELLS_SHIFT,
+                           (size - quanta) << XSEG_CELLS_SHIFT);
+    if (!has_other)
+        xseg_rack_clear_lowest(&arena->small.rack, sheet, size);
+    xseg_plain_cut(&arena->small.rack, place, size, quanta);
+    return base;
+}
+
+/*
+ * The live cell that begins at a quantum of a sheet.
+ *
+ * is_lone: whether nothing cached, and no record, is beside it
+ * Returns: its quanta; 0 if none begins there, and where the general way has to look: it has more than 64 quanta,
+ *          begins with its word, or does not end before its sheet's last quantum.  Whether it ends in the next word
+ *          is as good as random, and is not asked.
+ */
+static inline uint64_t xseg_plain_live(const struct xseg_sheet *sheet, uint64_t index,
+                                       bool *is_lone)
 {
     const struct xseg_cells_word *word = &sheet->word[index / 64], *next = word + 1;
     const uint64_t at = index % 64, rest = ~index % 64;
-
-    /* Fetched with the word: what is asked of that is a coin's toss, behind which nothing is fetched in
-     * time.  2 % less a pair at 10^6 live cells. */
-    __builtin_prefetch(&sheet->slack[index]);
     const uint64_t start = word->start >> at;
     /* Of the 64 quanta behind the first; the lowest is where the cell ends. */
     const uint64_t behind = start >> 1 | next->start << rest;
+
     if (at == 0 || behind == 0)
         return 0;
-    /* From the quantum before it on: that is not taken, nor is its own. */
+    /* From the quantum before the cell on. */
     const uint64_t taken = (word->free | word->record) >> (index - 1) % 64;
     const uint64_t inside = (uint64_t)__builtin_ctzll(behind);
     const uint64_t taken_behind = taken >> 2 | (next->free | next->record) << rest;
 
-    return (start & 1) != 0 && (taken & 3) == 0 && (taken_behind >> inside & 1) == 0 ? inside + 1
-                                                                                     : 0;
+    *is_lone = ((taken | taken_behind >> inside) & 1) == 0;
+    return (start & 1) != 0 && (taken & 2) == 0 ? inside + 1 : 0;
 }
 
-/* That one is free, as far as the sums say. */
-static inline void xseg_plain_count_lone(struct xseg_arena *arena, const struct xseg_sheet *sheet,
+/* It is free, as far as the sums say. */
+static inline void xseg_plain_count_free(struct xseg_arena *arena, const struct xseg_sheet *sheet,
                                          uint64_t index, uint64_t quanta)
 {
     const uint64_t bytes = quanta << XSEG_CELLS_SHIFT;
 
-    /* One of 64 quanta is too short for much slack. */
+    /* A cell of 64 quanta is too short for much slack. */
     xseg_counts_free(&arena->counts, bytes, bytes - sheet->slack[index]);
-}
-
-/* Free it. */
-static inline void xseg_plain_free_lone(struct xseg_arena *arena, struct xseg_sheet *sheet,
-                                        uint64_t index, uint64_t quanta)
-{
-    xseg_plain_count_lone(arena, sheet, index, quanta);
-    xseg_rack_put_lone(&arena->small.rack, sheet, index, quanta);
 }
 
 #endif

@@ -247,16 +247,6 @@ static inline uint64_t xseg_rack_pick_short(const struct xseg_cells_word *word, 
     return bits & -bits;
 }
 
-/* The same where the first that may be one is, and is the only one; is_it: whether that is so. */
-static inline uint64_t xseg_rack_pick_only(const struct xseg_cells_word *word, uint64_t quanta,
-                                           bool *is_it)
-{
-    const uint64_t bits = xseg_rack_short(word, quanta), bit = bits & -bits;
-
-    *is_it = (xseg_rack_inside(word, bit, quanta) | (bits ^ bit)) == 0;
-    return bit;
-}
-
 /* The bit of the lowest cell of any size in a word that has one.  Of 64 quanta or more, only the last can be. */
 static inline uint64_t xseg_rack_pick(const struct xseg_cells_word *word, uint64_t quanta,
                                       bool *may_have_other)
@@ -280,13 +270,7 @@ static inline uint32_t xseg_rack_fit(const struct xseg_rack *rack, uint32_t quan
     return word * 64 + (uint32_t)__builtin_ctzll(sizes);
 }
 
-/* Whether there is a cell of a size, below 64. */
-static inline bool xseg_rack_has_short(const struct xseg_rack *rack, uint64_t quanta)
-{
-    return quanta < 64 && (rack->sizes[0] >> quanta & 1) != 0;
-}
-
-/* The same below 64, or 0. */
+/* The smallest size with a cell that is not below one, for sizes below 64; 0 if there is none. */
 static inline uint64_t xseg_rack_fit_short(const struct xseg_rack *rack, uint64_t quanta)
 {
     if (__builtin_expect(quanta >= 64, 0))

@@ -70,10 +70,10 @@ static struct xseg_cell prefer_enclosed(const struct xseg_arena *arena, struct x
 }
 
 /* The same; and a classic request leaves what can grow alone. */
-static struct xseg_cell prefer(const struct xseg_arena *arena, const struct xseg_need *need,
+static struct xseg_cell prefer(const struct xseg_arena *arena, bool expandable,
                                struct xseg_cell cell)
 {
-    if (need->expandable)
+    if (expandable)
         return prefer_enclosed(arena, cell);
     while (cell.quanta != 0 && xseg_extent_is_expandable(cell.extent))
         cell = cell_after(arena, &cell);
@@ -124,15 +124,21 @@ static inline struct xseg_cell best_wide(const struct xseg_arena *arena, uint32_
     return cell_of(node);
 }
 
-static inline struct xseg_cell find(const struct xseg_arena *arena, const struct xseg_need *need)
+/*
+ * The best fit, or none.
+ *
+ * node: set to that of a cell on the shelf, if it is known; else left alone
+ */
+static inline __attribute__((always_inline)) struct xseg_cell find(const struct xseg_arena *arena,
+                                                                   uint32_t quanta, bool expandable,
+                                                                   uint64_t max_split_bytes,
+                                                                   struct xseg_block **node)
 {
-    const uint32_t quanta = (uint32_t)(need->span >> XSEG_CELLS_SHIFT);
     struct xseg_cell cell = xseg_rack_find(&arena->small.rack, quanta);
-    struct xseg_block *node = NULL;
     bool is_last = false;
 
     if (cell.quanta == 0) {
-        cell = best_wide(arena, quanta, &node);
+        cell = best_wide(arena, quanta, node);
         /* Nothing comes after a frontier that is the only wide cell. */
         is_last = arena->shelf.filled.top == 0;
     }
@@ -140,11 +146,13 @@ static inline struct xseg_cell find(const struct xseg_arena *arena, const struct
         return cell;
     /* One that no hole follows is what the rule would end at. */
     if (__builtin_expect((!is_last && xseg_cell_is_open(&cell)) ||
-                             (!need->expandable && xseg_extent_is_expandable(cell.extent)),
-                         0))
-        cell = prefer(arena, need, cell);
+                             (!expandable && xseg_extent_is_expandable(cell.extent)),
+                         0)) {
+        cell = prefer(arena, expandable, cell);
+        *node = NULL;
+    }
     /* Oversize blocks are kept for oversize requests, of which none is small. */
-    if (__builtin_expect(xseg_cell_bytes_of(cell.quanta) >= need->config->max_split_bytes, 0))
+    if (__builtin_expect(xseg_cell_bytes_of(cell.quanta) >= max_split_bytes, 0))
         cell.quanta = 0;
     return cell;
 }
@@ -161,108 +169,6 @@ static bool take_filled(struct xseg_arena *arena, struct xseg_cells *cells, uint
     xseg_cells_set_filled(cells, quantum, quanta, false);
     return filled;
 }
-
-/* Hand out the head of a cached cell that is found no longer; the rest stays cached. */
-static inline struct xseg_grant
-hand_out_head(struct xseg_arena *arena, const struct xseg_cell *cell, const struct xseg_need *need)
-{
-    struct xseg_cells *cells = &cell->extent->cells;
-    const uint32_t wanted = (uint32_t)(need->bytes >> XSEG_CELLS_SHIFT);
-    const uint32_t quanta = __builtin_expect(need->no_split, 0) ? cell->quanta : wanted;
-    const struct xseg_cell rest = {cell->extent, cell->quantum + quanta, cell->quanta - quanta};
-    struct xseg_cells_word *word = xseg_cells_word(cells, cell->quantum);
-    const uint64_t bit = xseg_cells_bit(cell->quantum);
-    const bool was_open = (word->open & bit) != 0;
-
-    word->free &= ~bit;
-    word->open &= ~bit;
-    if (rest.quanta != 0) {
-        struct xseg_cells_word *behind = xseg_cells_word(cells, rest.quantum);
-
-        xseg_cells_add_start(cells, rest.quantum);
-        behind->free |= xseg_cells_bit(rest.quantum);
-        behind->open |= was_open ? xseg_cells_bit(rest.quantum) : 0;
-        xseg_shelving_put_rest(arena, &rest);
-    } else {
-        xseg_cells_word(cells, rest.quantum - 1)->free &= ~xseg_cells_bit(rest.quantum - 1);
-    }
-    if (!xseg_extent_is_expandable(cell->extent))
-        xseg_fragments_cut_any(&arena->counts, !xseg_cell_is_whole(cell),
-                               xseg_cell_bytes_of(quanta), xseg_cell_bytes_of(rest.quanta));
-    xseg_cells_note_requested(cells, cell->quantum, xseg_cell_bytes_of(quanta), need->requested);
-    xseg_counts_alloc(&arena->counts, xseg_cell_bytes_of(quanta), need->requested);
-    return (struct xseg_grant){arena, xseg_cell_address_of(cell->extent, cell->quantum),
-                               xseg_cell_bytes_of(quanta), need->requested,
-                               take_filled(arena, cells, cell->quantum, quanta), false};
-}
-
-/* Leave the head of a cell that is found no longer cached, as a cell of its own; returns the rest. */
-static struct xseg_cell cut_head(struct xseg_arena *arena, const struct xseg_cell *cell,
-                                 uint32_t quanta)
-{
-    struct xseg_cells *cells = &cell->extent->cells;
-    const struct xseg_cell head = {cell->extent, cell->quantum, quanta};
-    const struct xseg_cell rest = {cell->extent, cell->quantum + quanta, cell->quanta - quanta};
-    const bool was_open = xseg_cell_is_open(cell);
-
-    xseg_cells_word(cells, cell->quantum)->open &= ~xseg_cells_bit(cell->quantum);
-    xseg_cells_word(cells, rest.quantum - 1)->free |= xseg_cells_bit(rest.quantum - 1);
-    xseg_cells_add_start(cells, rest.quantum);
-    xseg_cells_word(cells, rest.quantum)->free |= xseg_cells_bit(rest.quantum);
-    if (was_open)
-        xseg_cells_word(cells, rest.quantum)->open |= xseg_cells_bit(rest.quantum);
-    if (!xseg_extent_is_expandable(cell->extent))
-        xseg_fragments_cut_head(&arena->counts, !xseg_cell_is_whole(cell),
-                                xseg_cell_bytes_of(cell->quanta));
-    xseg_shelving_put(arena, &head);
-    return rest;
-}
-
-static struct xseg_grant hand_out_inside(struct xseg_arena *arena, struct xseg_cell cell,
-                                         uint64_t base, const struct xseg_need *need)
-{
-    const uint32_t quantum = xseg_cell_quantum_of(cell.extent, base);
-
-    (void)xseg_shelving_take(arena, &cell);
-    if (quantum != cell.quantum)
-        cell = cut_head(arena, &cell, quantum - cell.quantum);
-    return hand_out_head(arena, &cell, need);
-}
-
-bool xseg_small_alloc(struct xseg_arena *arena, const struct xseg_need *need,
-                      struct xseg_grant *out)
-{
-    const struct xseg_cell cell =
-        __builtin_expect(need->packs, 0) ? find_lowest(arena, need) : find(arena, need);
-
-    if (cell.quanta == 0)
-        return false;
-    if (__builtin_expect(need->keep, 0)) {
-        *out = (struct xseg_grant){.arena = arena,
-                                   .base = xseg_cell_address_of(cell.extent, cell.quantum)};
-    } else if (__builtin_expect(need->alignment != XSEG_SIZE_QUANTUM, 0)) {
-        const uint64_t base = xseg_cell_address_of(cell.extent, cell.quantum);
-
-        *out = hand_out_inside(arena, cell, xseg_round_up(base, need->alignment), need);
-    } else {
-        (void)xseg_shelving_take(arena, &cell);
-        *out = hand_out_head(arena, &cell, need);
-    }
-    return true;
-}
-
-struct xseg_grant xseg_small_hand_out_at(struct xseg_arena *arena, struct xseg_extent *extent,
-                                         uint64_t base, const struct xseg_need *need)
-{
-    const struct xseg_cells *cells = &extent->cells;
-    const uint32_t first = xseg_cells_last(cells, xseg_cell_quantum_of(extent, base));
-    const struct xseg_cell cell = {extent, first, xseg_cells_next(cells, first + 1) - first};
-
-    XSEG_ASSERT(xseg_cells_is_free(xseg_cells_word(cells, first), first));
-    return hand_out_inside(arena, cell, base, need);
-}
-
-/* --- Hits. --- */
 
 /*
  * A cell of at least one quantum more than is wanted is cut: its head becomes live, and the bits of its
@@ -299,11 +205,10 @@ static inline void clear_bits(struct xseg_cells *cells, const struct xseg_cell *
 }
 
 /* Hand out the head of a cached cell; what is left of a wide one becomes the frontier.  Returns its address.
- * node: its own, if that is known, or NULL */
-static inline __attribute__((always_inline)) uint64_t cut(struct xseg_arena *arena,
-                                                          const struct xseg_cell *cell,
-                                                          struct xseg_block *node, uint32_t quanta,
-                                                          uint64_t requested)
+ * node: of a cell on the shelf, or NULL */
+static inline __attribute__((always_inline)) uint64_t
+hand_out_head(struct xseg_arena *arena, const struct xseg_cell *cell, struct xseg_block *node,
+              uint32_t quanta, uint64_t requested)
 {
     struct xseg_cells *cells = &cell->extent->cells;
     struct xseg_sheet *sheet = xseg_cells_sheet(cells, cell->quantum);
@@ -328,36 +233,108 @@ static inline __attribute__((always_inline)) uint64_t cut(struct xseg_arena *are
         if (!was_frontier || rest.quanta < XSEG_CELLS_WIDE)
             xseg_shelving_put_rest(arena, &rest);
     }
-    sheet->slack[cell->quantum % XSEG_CELLS_SHEET] = (uint16_t)(bytes - requested);
+    xseg_cells_note_requested(cells, cell->quantum, bytes, requested);
     xseg_counts_alloc(&arena->counts, bytes, requested);
     return xseg_cell_address_of(cell->extent, cell->quantum);
 }
 
-uint64_t xseg_small_hit(struct xseg_arena *arena, const struct xseg_need *need)
+static struct xseg_grant grant(struct xseg_arena *arena, const struct xseg_cell *cell,
+                               struct xseg_block *node, const struct xseg_need *need)
 {
-    if (__builtin_expect(arena->small.has_filled, 0))
-        return 0;
-    const struct xseg_cell cell = find(arena, need);
-    return cell.quanta == 0 ? 0
-                            : cut(arena, &cell, NULL, (uint32_t)(need->bytes >> XSEG_CELLS_SHIFT),
-                                  need->requested);
+    const uint32_t wanted = (uint32_t)(need->bytes >> XSEG_CELLS_SHIFT);
+    const uint32_t quanta = __builtin_expect(need->no_split, 0) ? cell->quanta : wanted;
+    const uint64_t base = hand_out_head(arena, cell, node, quanta, need->requested);
+
+    return (struct xseg_grant){arena,
+                               base,
+                               xseg_cell_bytes_of(quanta),
+                               need->requested,
+                               take_filled(arena, &cell->extent->cells, cell->quantum, quanta),
+                               false};
 }
 
-uint64_t xseg_small_hit_wide(struct xseg_arena *arena, uint64_t requested, bool expandable)
+/* Cut a cached cell in two, which both stay cached; returns the second. */
+static struct xseg_cell cut_head(struct xseg_arena *arena, const struct xseg_cell *cell,
+                                 uint32_t quanta)
+{
+    struct xseg_cells *cells = &cell->extent->cells;
+    const struct xseg_cell head = {cell->extent, cell->quantum, quanta};
+    const struct xseg_cell rest = {cell->extent, cell->quantum + quanta, cell->quanta - quanta};
+    const bool was_open = xseg_cell_is_open(cell);
+
+    (void)xseg_shelving_take(arena, cell);
+    xseg_cells_word(cells, cell->quantum)->open &= ~xseg_cells_bit(cell->quantum);
+    xseg_cells_word(cells, rest.quantum - 1)->free |= xseg_cells_bit(rest.quantum - 1);
+    xseg_cells_add_start(cells, rest.quantum);
+    xseg_cells_word(cells, rest.quantum)->free |= xseg_cells_bit(rest.quantum);
+    if (was_open)
+        xseg_cells_word(cells, rest.quantum)->open |= xseg_cells_bit(rest.quantum);
+    if (!xseg_extent_is_expandable(cell->extent))
+        xseg_fragments_cut_head(&arena->counts, !xseg_cell_is_whole(cell),
+                                xseg_cell_bytes_of(cell->quanta));
+    xseg_shelving_put(arena, &head);
+    xseg_shelving_put(arena, &rest);
+    return rest;
+}
+
+static struct xseg_grant grant_inside(struct xseg_arena *arena, struct xseg_cell cell,
+                                      uint64_t base, const struct xseg_need *need)
+{
+    const uint32_t quantum = xseg_cell_quantum_of(cell.extent, base);
+
+    if (quantum != cell.quantum)
+        cell = cut_head(arena, &cell, quantum - cell.quantum);
+    return grant(arena, &cell, NULL, need);
+}
+
+bool xseg_small_alloc(struct xseg_arena *arena, const struct xseg_need *need,
+                      struct xseg_grant *out)
+{
+    struct xseg_block *node = NULL;
+    const struct xseg_cell cell =
+        __builtin_expect(need->packs, 0)
+            ? find_lowest(arena, need)
+            : find(arena, (uint32_t)(need->span >> XSEG_CELLS_SHIFT), need->expandable,
+                   need->config->max_split_bytes, &node);
+
+    if (cell.quanta == 0)
+        return false;
+    if (__builtin_expect(need->keep, 0)) {
+        *out = (struct xseg_grant){.arena = arena,
+                                   .base = xseg_cell_address_of(cell.extent, cell.quantum)};
+    } else if (__builtin_expect(need->alignment != XSEG_SIZE_QUANTUM, 0)) {
+        const uint64_t base = xseg_cell_address_of(cell.extent, cell.quantum);
+
+        *out = grant_inside(arena, cell, xseg_round_up(base, need->alignment), need);
+    } else {
+        *out = grant(arena, &cell, node, need);
+    }
+    return true;
+}
+
+struct xseg_grant xseg_small_hand_out_at(struct xseg_arena *arena, struct xseg_extent *extent,
+                                         uint64_t base, const struct xseg_need *need)
+{
+    const struct xseg_cells *cells = &extent->cells;
+    const uint32_t first = xseg_cells_last(cells, xseg_cell_quantum_of(extent, base));
+    const struct xseg_cell cell = {extent, first, xseg_cells_next(cells, first + 1) - first};
+
+    XSEG_ASSERT(xseg_cells_is_free(xseg_cells_word(cells, first), first));
+    return grant_inside(arena, cell, base, need);
+}
+
+/* --- Hits. --- */
+
+uint64_t xseg_small_hit(struct xseg_arena *arena, uint64_t requested, bool expandable,
+                        uint64_t max_split_bytes)
 {
     const uint32_t quanta = (uint32_t)((requested + XSEG_SIZE_QUANTUM - 1) >> XSEG_CELLS_SHIFT);
     struct xseg_block *node = NULL;
 
     if (__builtin_expect(arena->small.has_filled, 0))
         return 0;
-    struct xseg_cell cell = best_wide(arena, quanta, &node);
-    if (cell.quanta == 0 || (!expandable && xseg_extent_is_expandable(cell.extent)))
-        return 0;
-    if (arena->shelf.filled.top != 0 && xseg_cell_is_open(&cell)) {
-        cell = prefer_enclosed(arena, cell);
-        node = NULL;
-    }
-    return cut(arena, &cell, node, quanta, requested);
+    const struct xseg_cell cell = find(arena, quanta, expandable, max_split_bytes, &node);
+    return cell.quanta == 0 ? 0 : hand_out_head(arena, &cell, node, quanta, requested);
 }
 
 /* --- For those who look at cached cells from outside. --- */

@@ -12,34 +12,26 @@
  * Invariants; xseg_small_audit() checks them, and those of cells.h and rack.h:
  *   SMALL-1  no two cached cells are adjacent.
  *   SMALL-2  every wide cached cell is on the shelf or is the frontier, and nothing else is.
- *   SMALL-3  an arena asks exactly while something in it holds a pattern, or its rack has several top words for
- *            each size; it is vast exactly while an extent of it may have a latest cell (latest.h).
+ *   SMALL-3  an arena is plain exactly while nothing in it holds a pattern, and its rack has one top word for
+ *            each size.
  *
  * Locking: ARENA, but for making room.
  */
 #ifndef XSEG_CORE_SMALL_H
 #define XSEG_CORE_SMALL_H
 
-#include "src/core/latest.h"
+#include "src/core/rack.h"
 #include "src/core/sheets.h"
 
 struct xseg_arena;
 struct xseg_need;
 struct xseg_grant;
 
-/* By what way a door serves requests and frees. */
-enum xseg_small_way {
-    XSEG_SMALL_ASKS, /* some quanta hold a pattern, or the rack has several top words for each size */
-    XSEG_SMALL_PLAIN, /* no rule but best fit has to be asked */
-    XSEG_SMALL_VAST,  /* nor here, but there may be a latest cell */
-};
-
 struct xseg_small {
     struct xseg_cell frontier; /* or zeros; in a cache line with the sizes of the rack */
     struct xseg_rack rack;
     bool has_filled; /* some quanta hold the pattern of fill.h */
-    enum xseg_small_way way;
-    struct xseg_latest latest;
+    bool is_plain;   /* a hit follows no rule but best fit; false before the first sheet */
     struct xseg_sheets sheets;
 };
 
@@ -49,16 +41,23 @@ struct xseg_small {
 bool xseg_small_alloc(struct xseg_arena *arena, const struct xseg_need *need,
                       struct xseg_grant *out);
 
-/* The same for a plain request that plain.h could not serve: a quantum is all the alignment it needs, and
- * a cell may be split.  Returns the address; 0, and nothing has changed, if there is none, or patterns
- * have to be looked at. */
-uint64_t xseg_small_hit(struct xseg_arena *arena, const struct xseg_need *need);
-
-/* The same without max_split_size_mb, where the rack has nothing.  expandable: of the configuration */
-uint64_t xseg_small_hit_wide(struct xseg_arena *arena, uint64_t requested, bool expandable);
+/*
+ * Serve a plain request: a quantum is all the alignment it needs, and a cell may be split.
+ *
+ * requested:                   bytes, not 0
+ * expandable, max_split_bytes: of the configuration
+ * Returns: the address; 0, and nothing has changed, if there is none, or patterns have to be looked at
+ */
+uint64_t xseg_small_hit(struct xseg_arena *arena, uint64_t requested, bool expandable,
+                        uint64_t max_split_bytes);
 
 /* Free the live cell that begins at a quantum; false, and nothing has changed, if none does. */
 bool xseg_small_free(struct xseg_arena *arena, struct xseg_extent *extent, uint32_t quantum);
+
+/* Quanta of a sheet, which are counted as free and in no cell, become a cached cell and merge with what is beside
+ * it. */
+void xseg_small_merge(struct xseg_arena *arena, struct xseg_sheet *sheet, uint32_t quantum,
+                      uint32_t quanta);
 
 /* --- Cells by address. --- */
 

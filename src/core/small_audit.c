@@ -99,19 +99,7 @@ bool xseg_small_audit(const struct xseg_arena *arena, struct xseg_finding *findi
                "%" PRIu64 " wide cached cells, %" PRIu64 " on the shelf", tally.wide,
                tally.on_shelf);
     XSEG_HOLDS(finding, "SMALL-3",
-               (arena->small.way == XSEG_SMALL_ASKS) ==
-                   (arena->small.rack.tops != 1 || arena->small.has_filled),
-               "way %d", arena->small.way);
-    XSEG_HOLDS(finding, "SMALL-3",
-               (arena->small.way == XSEG_SMALL_VAST) == (arena->small.latest.all_quanta != 0),
-               "way %d, latest of %" PRIu64 " quanta", arena->small.way,
-               arena->small.latest.all_quanta);
-    XSEG_HOLDS(finding, "LATEST-1", arena->small.latest.sheet == NULL,
-               "a cell of %" PRIu64 " quanta is the latest", arena->small.latest.quanta);
-    XSEG_HOLDS(finding, "LATEST-3",
-               !xseg_counts_has_due(&arena->counts) &&
-                   xseg_counts_is_older(&arena->counts, &arena->counts.no_slack),
-               "a cell of %" PRIuFAST64 " bytes is due",
-               atomic_load_explicit(&arena->counts.due[1].bytes, memory_order_relaxed));
+               arena->small.is_plain == (arena->small.rack.tops == 1 && !arena->small.has_filled),
+               "it is%s plain", arena->small.is_plain ? "" : " not");
     return xseg_rack_audit(&arena->small.rack, finding);
 }

@@ -94,15 +94,9 @@ static bool make_sheets(struct xseg_extent *extent, uint32_t first, uint32_t las
     return true;
 }
 
-/* By what the rack is like, and what its cells hold. */
-static void choose_way(struct xseg_arena *arena)
+static void note_whether_plain(struct xseg_arena *arena)
 {
-    const bool asks = arena->small.rack.tops != 1 || arena->small.has_filled;
-
-    if (asks)
-        xseg_latest_end(arena);
-    if (asks || arena->small.way == XSEG_SMALL_ASKS)
-        arena->small.way = asks ? XSEG_SMALL_ASKS : XSEG_SMALL_PLAIN;
+    arena->small.is_plain = arena->small.rack.tops == 1 && !arena->small.has_filled;
 }
 
 bool xseg_tract_cover(struct xseg_extent *extent, uint64_t begin, uint64_t end)
@@ -132,8 +126,7 @@ bool xseg_tract_cover(struct xseg_extent *extent, uint64_t begin, uint64_t end)
         xseg_rack_add(&arena->small.rack, made[i]);
         mark_records(extent, made[i]->number);
     }
-    choose_way(arena);
-    xseg_latest_begin(arena, extent);
+    note_whether_plain(arena);
     xseg_arena_unlock(arena);
     free(before);
     free(made);
@@ -291,7 +284,7 @@ static struct xseg_cell become_cell(struct xseg_arena *arena, struct xseg_block 
 
     if (block->filled) {
         arena->small.has_filled = true;
-        choose_way(arena);
+        note_whether_plain(arena);
     }
     if (arena->small.has_filled)
         xseg_cells_set_filled(&extent->cells, cell.quantum, cell.quanta, block->filled);

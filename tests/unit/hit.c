@@ -13,7 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "src/core/hit.h"
+#include "src/core/hit_stream.h"
 #include "tests/support/draw.h"
 #include "tests/support/scene.h"
 
@@ -101,7 +101,7 @@ static bool hits(struct xseg_allocator *allocator, int device, size_t bytes, xse
     void *ptr = &seed_state;
     bool has_asked = false;
 
-    if (!xseg_hit_alloc(allocator, device, bytes, stream, &ptr, &has_asked)) {
+    if (!xseg_hit_stream_alloc(allocator, device, bytes, stream, &ptr, &has_asked)) {
         assert_ptr_equal(ptr, &seed_state);
         return false;
     }
@@ -248,7 +248,6 @@ static void routes_and_captures_do_not_but_pending_blocks_do(void **state)
     void *used = scene_alloc(allocator, SMALL, NULL);
     assert_int_equal(xseg_use(allocator, used, stream), XSEG_OK);
     assert_int_equal(xseg_sim_launch(stream, UINT64_MAX), XSEG_OK);
-    assert_false(xseg_hit_free(allocator, used));
     scene_free(allocator, used);
     expect_hits(allocator, NULL, true);
     assert_int_equal(scene_stats(allocator).active[XSEG_STAT_ALL].current, 1);
@@ -269,7 +268,7 @@ static bool hits_in(struct xseg_allocator *allocator, struct xseg_pool *pool, si
 {
     void *ptr = &seed_state;
 
-    if (!xseg_hit_alloc_in(allocator, pool, bytes, NULL, &ptr)) {
+    if (!xseg_hit_stream_alloc_in(allocator, pool, bytes, NULL, &ptr)) {
         assert_ptr_equal(ptr, &seed_state);
         return false;
     }
@@ -363,43 +362,21 @@ static void only_live_blocks_are_freed(void **state)
     struct xseg_allocator *allocator = scene_open("expandable_segments:True");
 
     (void)state;
-    assert_false(xseg_hit_free(allocator, NULL));
-    assert_false(xseg_hit_free(allocator, &seed_state));
+    assert_int_equal(xseg_free(allocator, NULL), XSEG_OK);
+    scene_expect_error(xseg_free(allocator, &seed_state), XSEG_ERR_NOT_LIVE, "not memory");
     for (size_t i = 0; i < COUNT_OF(sizes); i++) {
         char *ptr = scene_alloc(allocator, sizes[i], NULL);
         char *end = ptr + (sizes[i] + 511) / 512 * 512;
 
-        assert_false(xseg_hit_free(allocator, ptr + 1));
-        assert_false(xseg_hit_free(allocator, ptr + 512));
-        assert_false(xseg_hit_free(allocator, end));       /* cached */
-        assert_false(xseg_hit_free(allocator, ptr + GIB)); /* a hole */
+        scene_expect_error(xseg_free(allocator, ptr + 1), XSEG_ERR_NOT_LIVE, "give its start");
+        scene_expect_error(xseg_free(allocator, ptr + 512), XSEG_ERR_NOT_LIVE, "give its start");
+        scene_expect_error(xseg_free(allocator, end), XSEG_ERR_NOT_LIVE, "");       /* cached */
+        scene_expect_error(xseg_free(allocator, ptr + GIB), XSEG_ERR_NOT_LIVE, ""); /* a hole */
         assert_int_equal(scene_stats(allocator).allocation[XSEG_STAT_ALL].current, 1);
-        assert_true(xseg_hit_free(allocator, ptr));
-        assert_false(xseg_hit_free(allocator, ptr));
+        scene_free(allocator, ptr);
         scene_expect_error(xseg_free(allocator, ptr), XSEG_ERR_NOT_LIVE, "cached");
     }
     scene_close(allocator);
-}
-
-static void frees_with_more_to_do_do_not(void **state)
-{
-    static const char *const config[] = {
-        "debug_fill:True", "free_history:10",    "placement:pages",
-        "idle_ms:1000",    "unmap_on_free:True",
-    };
-    static const size_t sizes[] = {SMALL, LARGE};
-    const struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
-
-    (void)state;
-    for (size_t i = 0; i < COUNT_OF(config) * COUNT_OF(sizes); i++) {
-        struct xseg_allocator *allocator = open_on(&settings, config[i / COUNT_OF(sizes)]);
-        void *ptr = scene_alloc(allocator, sizes[i % COUNT_OF(sizes)], NULL);
-
-        assert_false(xseg_hit_free(allocator, ptr));
-        assert_int_equal(scene_stats(allocator).allocation[XSEG_STAT_ALL].current, 1);
-        scene_free(allocator, ptr);
-        scene_close(allocator);
-    }
 }
 
 /* --- Both ways come to the same. --- */
@@ -639,17 +616,14 @@ static unsigned play_round(struct xseg_allocator *allocator, const xseg_stream *
             void **out = &held[count++];
             bool has_asked = false;
 
-            if (!xseg_hit_alloc(allocator, 0, bytes, on, out, &has_asked)) {
+            if (!xseg_hit_stream_alloc(allocator, 0, bytes, on, out, &has_asked)) {
                 slow++;
                 *out = scene_alloc(allocator, bytes, on);
             }
         } else if (count > 0) {
             const unsigned at = (unsigned)below(count);
 
-            if (!xseg_hit_free(allocator, held[at])) {
-                slow++;
-                scene_free(allocator, held[at]);
-            }
+            scene_free(allocator, held[at]);
             held[at] = held[--count];
         }
     }
@@ -724,7 +698,6 @@ int main(void)
         cmocka_unit_test(requests_for_a_pool_take_it),
         cmocka_unit_test(pools_with_rules_of_their_own_do_not),
         cmocka_unit_test(only_live_blocks_are_freed),
-        cmocka_unit_test(frees_with_more_to_do_do_not),
         cmocka_unit_test(both_ways_come_to_the_same),
         cmocka_unit_test(also_where_memory_is_short),
         cmocka_unit_test(hits_call_neither_host_nor_driver),

@@ -116,18 +116,12 @@ static void neighbours_and_nodes_that_are_wrong_are_found(void **state)
     xseg_shelf_remove(&f.arena->shelf, node);
     expect(&f, "SMALL-2");
     xseg_shelf_insert(&f.arena->shelf, node);
-    const enum xseg_small_way way = f.arena->small.way;
-    f.arena->small.way = XSEG_SMALL_ASKS;
+    f.arena->small.is_plain = false;
     expect(&f, "SMALL-3");
-    f.arena->small.way = way == XSEG_SMALL_VAST ? XSEG_SMALL_PLAIN : XSEG_SMALL_VAST;
-    expect(&f, "SMALL-3");
-    f.arena->small.way = way;
+    f.arena->small.is_plain = true;
     f.arena->small.has_filled = true;
     expect(&f, "SMALL-3");
     f.arena->small.has_filled = false;
-    f.arena->small.latest.sheet = xseg_cells_sheet(f.cells, 0);
-    expect(&f, "LATEST-1");
-    f.arena->small.latest.sheet = NULL;
     tear_down(&f);
 }
 

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-#include "src/core/hit.h"
+#include "src/core/hit_stream.h"
 
-#include "src/core/live.h"
 #include "src/core/size.h"
 
 /* Whether nothing is under way on a device that a plain request would have to ask about. */
@@ -21,22 +20,21 @@ static inline struct xseg_arena *find_arena(struct xseg_device *device, xseg_str
                           : atomic_load_explicit(&stream->arena[!is_small], memory_order_acquire);
 }
 
-uint64_t xseg_hit_serve(const struct xseg_config *config, struct xseg_arena *arena, uint64_t bytes)
+uint64_t xseg_hit_stream_serve(const struct xseg_config *config, struct xseg_arena *arena,
+                               uint64_t bytes)
 {
+    const bool expandable = config->expandable_segments && arena->device->context.has_vmm;
     struct xseg_need need; /* what no hit asks for is left open */
 
+    if (arena->is_small)
+        return xseg_small_hit(arena, bytes, expandable, config->max_split_bytes);
     need.config = config;
     need.requested = bytes;
     need.bytes = need.span = (bytes + XSEG_SIZE_QUANTUM - 1) & ~(XSEG_SIZE_QUANTUM - 1);
-    need.is_small = arena->is_small;
-    need.expandable = config->expandable_segments && arena->device->context.has_vmm;
+    need.is_small = false;
+    need.expandable = expandable;
     need.no_split = false;
-    if (!need.is_small)
-        return xseg_arena_hit(arena, &need);
-    if (__builtin_expect(arena->small.latest.sheet != NULL, 0))
-        xseg_latest_settle(arena);
-    const uint64_t base = xseg_plain_cut_rack(arena, bytes, need.expandable);
-    return base != 0 ? base : xseg_small_hit(arena, &need);
+    return xseg_arena_hit(arena, &need);
 }
 
 static enum xseg_stream_way way_of(const struct xseg_config *config,
@@ -63,8 +61,8 @@ static void learn(struct xseg_allocator *allocator, struct xseg_device *device, 
     xseg_lock_give(shortcuts->lock);
 }
 
-bool xseg_hit_alloc(struct xseg_allocator *allocator, int ordinal, uint64_t bytes,
-                    xseg_stream stream, void **out, bool *has_asked) XSEG_UNCHECKED
+bool xseg_hit_stream_alloc(struct xseg_allocator *allocator, int ordinal, uint64_t bytes,
+                           xseg_stream stream, void **out, bool *has_asked) XSEG_UNCHECKED
 {
     const struct xseg_config *config = xseg_allocator_config(allocator);
 
@@ -79,14 +77,14 @@ bool xseg_hit_alloc(struct xseg_allocator *allocator, int ordinal, uint64_t byte
         return false;
     if (xseg_shortcuts_want(&allocator->shortcuts, ordinal, stream))
         learn(allocator, device, stream);
-    if (xseg_hit_is_hindered(arena)) {
+    if (!xseg_word_is(&device->context.hindrances, 0)) {
         xseg_device_look_at_pending(arena, config);
         *has_asked = true;
         if (xseg_context_is_lost(&device->context))
             return false;
     }
     xseg_arena_lock(arena);
-    const uint64_t base = xseg_hit_serve(config, arena, bytes);
+    const uint64_t base = xseg_hit_stream_serve(config, arena, bytes);
     xseg_arena_unlock(arena);
     if (base == 0)
         return false;
@@ -94,8 +92,8 @@ bool xseg_hit_alloc(struct xseg_allocator *allocator, int ordinal, uint64_t byte
     return true;
 }
 
-bool xseg_hit_alloc_in(struct xseg_allocator *allocator, struct xseg_pool *pool, uint64_t bytes,
-                       xseg_stream handle, void **out) XSEG_UNCHECKED
+bool xseg_hit_stream_alloc_in(struct xseg_allocator *allocator, struct xseg_pool *pool,
+                              uint64_t bytes, xseg_stream handle, void **out) XSEG_UNCHECKED
 {
     const struct xseg_config *config = xseg_allocator_config(allocator);
     struct xseg_device *device = pool->body->device;
@@ -112,41 +110,10 @@ bool xseg_hit_alloc_in(struct xseg_allocator *allocator, struct xseg_pool *pool,
         return false;
     xseg_arena_lock(arena);
     const uint64_t base =
-        arena->is_paused || arena->pool != pool ? 0 : xseg_hit_serve(config, arena, bytes);
+        arena->is_paused || arena->pool != pool ? 0 : xseg_hit_stream_serve(config, arena, bytes);
     xseg_arena_unlock(arena);
     if (base == 0)
         return false;
     *out = (void *)(uintptr_t)base; /* NOLINT(performance-no-int-to-ptr) */
     return true;
-}
-
-bool xseg_hit_free_at(struct xseg_arena *arena, struct xseg_extent *extent, uint64_t address)
-{
-    uint32_t quantum = 0;
-
-    if (extent->arena != arena || extent->first == NULL || !xseg_live_lies_in(extent, address))
-        return false;
-    if (!extent->has_cells) {
-        xseg_start *start = xseg_lookup_start(arena->lookup, address);
-        struct xseg_block *block = xseg_start_block_of(start, arena);
-
-        return block != NULL && xseg_arena_hit_free(arena, start, block, address);
-    }
-    return xseg_live_find_cell(extent, address, &quantum) &&
-           xseg_small_free(arena, extent, quantum);
-}
-
-bool xseg_hit_free(struct xseg_allocator *allocator, const void *pointer) XSEG_UNCHECKED
-{
-    const uint64_t address = (uint64_t)(uintptr_t)pointer;
-
-    if (!xseg_allocator_config(allocator)->has_plain_frees)
-        return false;
-    struct xseg_extent *extent = xseg_live_lock_extent(allocator, address);
-    if (extent == NULL)
-        return false;
-    struct xseg_arena *arena = extent->arena;
-    const bool freed = xseg_hit_free_at(arena, extent, address);
-    xseg_arena_unlock(arena);
-    return freed;
 }
