@@ -23,9 +23,13 @@ def budget(text):
 
 
 def count(program, case, pairs):
-    """Instructions of a whole run."""
+    """Instructions of a whole run.
+
+    All numbers of pairs have as many digits: starting takes some instructions more or less with arguments
+    of another length.
+    """
     done = subprocess.run(["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null", program,
-                           case, str(pairs)], timeout=240, check=False, text=True,
+                           case, f"{pairs:05}"], timeout=240, check=False, text=True,
                           env={**os.environ, "LD_PRELOAD": LIBRARY},
                           stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     found = re.search(r"Collected : (\d+)", done.stdout)
