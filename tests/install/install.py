@@ -73,8 +73,7 @@ class Installed:
         if destdir:
             self.prefix = destdir / self.prefix.relative_to("/")
         self.libdir = self.prefix / options["libdir"]
-        self.is_for_levels = (options["buildtype"] in ("release", "plain")
-                              and platform.machine() == "x86_64" and platform.libc_ver()[0] == "glibc")
+        self.has_level = options["x86_64_v3"]
         self.includedir = self.prefix / options["includedir"]
         self.bindir = self.prefix / options["bindir"]
         self.datadir = self.prefix / options["datadir"]
@@ -119,7 +118,7 @@ def files_are_complete(tree, root, version, is_whole=True):
     want = {f"include/xseg/{path.name}" for path in (root / "include/xseg").glob("*.h")}
     for name in ("libxseg", "libxseg-sim") if is_whole else ("libxseg",):
         want |= {f"lib/{name}.so", f"lib/{name}.so.0", f"lib/{name}.so.{version}"}
-    if tree.is_for_levels:
+    if tree.has_level:
         want |= {f"lib/{LEVEL}/libxseg.so{end}" for end in ("", ".0", f".{version}")}
     want |= {"lib/libxseg.a", "lib/pkgconfig/xseg.pc",
              "lib/cmake/xseg/xsegConfig.cmake", "lib/cmake/xseg/xsegConfigVersion.cmake"}
@@ -149,10 +148,6 @@ def names_are_right(tree, root):
         expect("NODELETE" in said, f"{name}.so: {said}")
     exported = symbols.exported(tree.libdir / "libxseg.so")
     expect(exported == symbols.mapped(root), f"exported: {sorted(exported)}")
-    if tree.is_for_levels:
-        other = symbols.exported(tree.libdir / LEVEL / "libxseg.so")
-        expect(other == exported, f"{LEVEL} exports {sorted(other ^ exported)} or lacks it")
-        expect("NODELETE" in run("readelf", "-d", tree.libdir / LEVEL / "libxseg.so"), LEVEL)
     rows = [line.split() for line in run("nm", "--defined-only", "--extern-only",
                                          tree.libdir / "libxseg.a").splitlines()]
     defined = {row[2] for row in rows if len(row) == 3}
@@ -165,7 +160,7 @@ def names_are_right(tree, root):
 
 def nothing_names_the_build(tree):
     """No run path but relative ones, no trace of the build or the staging folder in text files."""
-    for path in [*tree.libdir.glob("*.so"), *tree.bindir.iterdir()]:
+    for path in [*tree.libdir.rglob("*.so"), *tree.bindir.iterdir()]:
         for found in re.findall(r"\((?:RPATH|RUNPATH)\).*\[(.*)\]", run("readelf", "-d", path)):
             strange = [part for part in found.split(":") if not part.startswith("$ORIGIN")]
             expect(not strange, f"{path.name} looks for libraries in {strange}")
@@ -267,16 +262,6 @@ def tool_needs_no_simulator(tree):
     expect("Simulated device 0" in found.stdout, found.stderr)
 
 
-def the_loader_chooses(tree):
-    """A processor of the level gets the library that was built for it; another one the plain one."""
-    if not tree.is_for_levels:
-        raise Absent("this build has one library for all processors")
-    loader = re.search(r"interpreter: (\S+)\]", run("readelf", "-l", tree.bindir / "xseg"))[1]
-    is_of_level = "x86-64-v3 (supported" in run(loader, "--help")
-    loaded = run(tree.bindir / "xseg", LD_TRACE_LOADED_OBJECTS="1")
-    expect((f"{LEVEL}/libxseg.so.0" in loaded) == is_of_level, loaded)
-
-
 def unpack_archive(root, folder):
     """The tree as an archive has it, inside somebody else's repository."""
     git = shutil.which("git")
@@ -325,6 +310,38 @@ def options_follow_what_is_there(tree, source):
             expect(False, f"{options} without the packages")
 
 
+def can_have_level():
+    """Whether the option x86_64_v3 can be on here."""
+    return platform.machine() == "x86_64" and platform.libc_ver()[0] == "glibc"
+
+
+def library_for_level(tree):
+    """With the option x86_64_v3 a second library is installed, with the soname and symbols of the first."""
+    if not can_have_level():
+        raise Absent("the option x86_64_v3 is for x86-64 with glibc")
+    one, other = tree.libdir / "libxseg.so", tree.libdir / LEVEL / "libxseg.so"
+    said = run("readelf", "-d", other)
+    expect("soname: [libxseg.so.0]" in said and "NODELETE" in said, said)
+    differing = symbols.exported(one) ^ symbols.exported(other)
+    expect(not differing, f"only one of the two exports {sorted(differing)}")
+    code = [run("objdump", "--disassemble", "--no-show-raw-insn", library) for library in (one, other)]
+    expect(["shlx" in text for text in code] == [False, True], "not built for different processors")
+
+
+def the_loader_chooses(tree):
+    """A processor of the level x86-64-v3 gets the library that was built for it, another one the plain one."""
+    if not can_have_level():
+        raise Absent("the option x86_64_v3 is for x86-64 with glibc")
+    tool = tree.bindir / "xseg"
+    loader = re.search(r"interpreter: (\S+)\]", run("readelf", "-l", tool))[1]
+    if "x86-64-v3 (supported" not in run(loader, "--help"):
+        raise Absent("this processor, or this glibc, does not have the level x86-64-v3")
+    for options, folder in (([], tree.libdir / LEVEL), (["--glibc-hwcaps-mask", "x86-64-v2"], tree.libdir)):
+        loaded = run(loader, *options, "--list", tool)
+        found = re.search(r"libxseg\.so\.0 => (\S+)", loaded)
+        expect(found and pathlib.Path(found[1]).parent.resolve() == folder.resolve(), loaded)
+
+
 def library_alone(tree, source, root, version):
     """The library without tool, simulator, benchmarks, tests, and what they need, in use."""
     folder = tree.scratch / "library"
@@ -335,6 +352,7 @@ def library_alone(tree, source, root, version):
     run("ninja", "-C", folder)
     alone = Installed(folder, None, tree.compilers, tree.scratch, tree.cuda)
     alone.install()
+    expect(not alone.has_level, "the option x86_64_v3 is on by default")
     files_are_complete(alone, root, version, is_whole=False)
     program = alone.compile("use.c", *alone.pkg_config("--cflags", "--libs", "xseg"),
                             output="use-alone")
@@ -344,9 +362,10 @@ def library_alone(tree, source, root, version):
 
 
 def configure_for_a_prefix(source, folder, like, scratch):
-    """Another build, of what is installed only, for a prefix and folders of its own."""
+    """Another build, of what is installed only, for a prefix and folders of its own; with both libraries."""
     configure(like, source, folder, "--buildtype=plain", "-Dsimulator=enabled", "-Dtools=enabled",
-              "-Dbenchmarks=disabled", "-Dtests=disabled")
+              "-Dbenchmarks=disabled", "-Dtests=disabled",
+              f"-Dx86_64_v3={'true' if can_have_level() else 'false'}")
     names = [os.path.relpath(name, folder)
              for target in json.loads(run("meson", "introspect", "--targets", folder))
              if target["installed"] for name in target["filename"]]
@@ -355,6 +374,8 @@ def configure_for_a_prefix(source, folder, like, scratch):
     tree.install()
     said = run(tree.bindir / "xseg", "--version")
     expect("plain build" in said and "commit unknown)" in said, said)
+    top = sorted(str(path.relative_to(folder)) for path in folder.rglob("*hwcaps*"))
+    expect(not top, f"the build folder has {top}")
     return tree
 
 
@@ -390,7 +411,6 @@ def cases(root, build, compilers, cuda, scratch):
     yield "nothing names the build folder", lambda: nothing_names_the_build(tree)
     yield "the tool finds its libraries", lambda: tool_runs(tree, version)
     yield "the tool says that it has no simulator", lambda: tool_needs_no_simulator(tree)
-    yield "the loader chooses by the processor", lambda: the_loader_chooses(tree)
     yield "loaded and closed many times, the simulator with pkg-config", lambda: is_loaded_again(tree)
     folder = scratch / "cmake"
     kinds = [(language, is_static) for language in ("c", "cc") for is_static in (False, True)]
@@ -410,6 +430,8 @@ def cases(root, build, compilers, cuda, scratch):
     yield "configured for a prefix", lambda: other.update(tree=configure_for_a_prefix(
         source, scratch / "build", tree, scratch))
     yield "works in that prefix", lambda: works_where_it_was_put(other["tree"], root, version)
+    yield "the library for x86-64-v3", lambda: library_for_level(other["tree"])
+    yield "the loader takes it where the processor allows", lambda: the_loader_chooses(other["tree"])
     yield "works after that prefix was moved", \
         lambda: works_where_it_was_moved(other["tree"], scratch, version)
 

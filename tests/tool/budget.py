@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: MIT
 """Instructions of a hit, counted by callgrind, against benchmarks/budget.txt.
 
-budget.py BENCH_PAIRS LIBRARY SOURCE_ROOT BUILDTYPE COMPILER SANITIZER.  A programme is run with two
+budget.py BENCH_PAIRS SOURCE_ROOT BUILDTYPE COMPILER SANITIZER.  A programme is run with two
 numbers of pairs; what the runs differ by is what those pairs took, to the instruction, on any machine and
-however busy it is.  The library is the one for all processors, which so is the same everywhere.  Is skipped in builds whose instructions are not the ones that ship, and without valgrind.
+however busy it is.  Is skipped in builds whose instructions are not the ones that ship, and without
+valgrind.
 """
-import os
 import pathlib
 import re
 import shutil
@@ -30,7 +30,6 @@ def count(program, case, pairs):
     """
     done = subprocess.run(["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null", program,
                            case, f"{pairs:05}"], timeout=240, check=False, text=True,
-                          env={**os.environ, "LD_PRELOAD": LIBRARY},
                           stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     found = re.search(r"Collected : (\d+)", done.stdout)
     if done.returncode != 0 or not found:
@@ -63,8 +62,8 @@ def why_not(buildtype, compiler, sanitizer):
 
 
 if __name__ == "__main__":
-    PROGRAM, LIBRARY, ROOT = pathlib.Path(sys.argv[1]), sys.argv[2], pathlib.Path(sys.argv[3])
-    reason = why_not(*sys.argv[4:7])
+    PROGRAM, ROOT = map(pathlib.Path, sys.argv[1:3])
+    reason = why_not(*sys.argv[3:6])
     if reason:
         print(f"budget.py: skipped: {reason}")
         sys.exit(77)
