@@ -114,6 +114,64 @@ static void too_little_is_not_taken(void **state)
     scene_stream_destroy(stream);
 }
 
+/* What a flush gave back does not do for the lowest hole, but for the place that lacks the least. */
+static void after_a_flush_the_cheapest_place_is_tried(void **state)
+{
+    struct xseg_allocator *allocator = open_on(60, "expandable_segments:True");
+    struct xseg_trimmed done = XSEG_TRIMMED_INIT;
+    void *live[2], *hole, *ptr;
+
+    (void)state;
+    live[0] = scene_alloc(allocator, 20 * MIB, NULL);
+    hole = scene_alloc(allocator, 20 * MIB, NULL);
+    live[1] = scene_alloc(allocator, 15 * MIB, NULL);
+    scene_free(allocator, hole);
+    /* The page stays with the driver until the flush, which then gets half of it. */
+    assert_int_equal(xseg_sim_fail("cuMemRelease", 1, 999), XSEG_OK);
+    assert_int_equal(xseg_trim(allocator, NULL, NULL, &done), XSEG_OK);
+    assert_int_equal(done.kept_refused, 20 * MIB);
+    assert_int_equal(xseg_sim_hold_memory(0, 10 * MIB), XSEG_OK);
+    /* Behind the second block 5 MiB are cached. */
+    ptr = scene_alloc(allocator, 12 * MIB, NULL);
+    assert_ptr_equal(ptr, (char *)live[1] + 15 * MIB);
+    assert_int_equal(reserved(allocator), 48 * MIB);
+    assert_int_equal(scene_stats(allocator).num_alloc_retries, 1);
+    scene_free(allocator, ptr);
+    scene_free(allocator, live[0]);
+    scene_free(allocator, live[1]);
+    assert_int_equal(xseg_sim_hold_memory(0, 0), XSEG_OK);
+    scene_close(allocator);
+}
+
+/* A wait fails, and the one of the flush does not: then there is a block that no page can be taken of. */
+static void what_a_flush_waited_for_is_searched(void **state)
+{
+    struct xseg_allocator *allocator = open_on(20, "expandable_segments:True");
+    struct xseg_sim_fault fault = XSEG_SIM_FAULT_INIT;
+    const xseg_stream side = scene_stream();
+    void *pending = scene_alloc(allocator, 15 * MIB, NULL),
+         *live = scene_alloc(allocator, 5 * MIB, NULL);
+
+    (void)state;
+    assert_int_equal(xseg_use(allocator, pending, side), XSEG_OK);
+    scene_work(allocator, side, pending);
+    scene_free(allocator, pending);
+    /* An event that cannot be waited for is recorded again once. */
+    fault.call = "cuEventSynchronize";
+    fault.error = 999;
+    for (unsigned i = 0; i < 2; i++) {
+        fault.nth = i + 1;
+        assert_int_equal(xseg_sim_fault_set(i, &fault), XSEG_OK);
+    }
+    assert_ptr_equal(scene_alloc(allocator, 14 * MIB, NULL), pending);
+    assert_int_equal(xseg_sim_fault_struck(1), 1);
+    assert_int_equal(scene_stats(allocator).num_alloc_retries, 1);
+    scene_free(allocator, pending);
+    scene_free(allocator, live);
+    assert_int_equal(xseg_close(allocator), XSEG_OK);
+    scene_stream_destroy(side);
+}
+
 /* A held pool's memory stays, whatever is short: a graph may use it. */
 static void held_pools_are_left_alone(void **state)
 {
@@ -540,6 +598,8 @@ int main(void)
         cmocka_unit_test(idle_streams_give_first),
         cmocka_unit_test(the_last_pages_are_small),
         cmocka_unit_test(too_little_is_not_taken),
+        cmocka_unit_test(after_a_flush_the_cheapest_place_is_tried),
+        cmocka_unit_test(what_a_flush_waited_for_is_searched),
         cmocka_unit_test(held_pools_are_left_alone),
         cmocka_unit_test(a_full_page_becomes_small_ones),
         cmocka_unit_test(large_blocks_are_used_again_and_again),
