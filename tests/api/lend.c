@@ -569,6 +569,30 @@ static void a_lent_block_is_not_exported(void **state)
     scene_close(allocator);
 }
 
+/* What it has cached goes back instead, or stays where a page or a segment of it is in use. */
+static void a_released_pool_lends_nothing(void **state)
+{
+    (void)state;
+    for (unsigned i = 0; i < COUNT_OF(sizes) * COUNT_OF(configs); i++) {
+        struct lender lender =
+            open_lender(sizes[i / COUNT_OF(configs)], configs[i % COUNT_OF(configs)]);
+        void *ptr = NULL;
+
+        assert_int_equal(xseg_pool_release(lender.pool), XSEG_OK);
+        scene_free(lender.allocator, lender.inside);
+        const xseg_status status = xseg_alloc(lender.allocator, 0, lender.bytes, NULL, &ptr);
+        if (lender.bytes > MIB) {
+            assert_int_equal(status, XSEG_OK);
+            assert_null(scene_block(lender.allocator, ptr).lender);
+            scene_free(lender.allocator, ptr);
+        } else {
+            scene_expect_error(status, XSEG_ERR_NO_MEMORY, "no room");
+        }
+        scene_free(lender.allocator, lender.kept);
+        scene_close(lender.allocator);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -589,6 +613,7 @@ int main(void)
         cmocka_unit_test(helpers_know_a_lent_block),
         cmocka_unit_test(a_lent_block_can_be_pinned),
         cmocka_unit_test(a_lent_block_is_not_exported),
+        cmocka_unit_test(a_released_pool_lends_nothing),
     };
 
     return cmocka_run_group_tests_name("lend", tests, NULL, NULL);
