@@ -485,6 +485,36 @@ static void what_cannot_be_restored_changes_nothing(void **state)
     scene_stream_destroy(side);
 }
 
+/* A block of a checkpoint of which only the first page is left. */
+static void memory_that_is_gone_in_part_is_not_restored(void **state)
+{
+    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
+    struct xseg_pool *pool = make_pool(allocator, NULL);
+    struct xseg_trimmed done = XSEG_TRIMMED_INIT;
+    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_checkpoint *checkpoint = NULL;
+    void *block = scene_alloc_in(allocator, pool, 60 * MIB, NULL);
+
+    (void)state;
+    assert_int_equal(xseg_pool_checkpoint(pool, &checkpoint), XSEG_OK);
+    scene_free(allocator, block);
+    void *first = scene_alloc_in(allocator, pool, 10 * MIB, NULL);
+    assert_ptr_equal(first, block);
+    where.pool = pool;
+    assert_int_equal(xseg_trim(allocator, &where, NULL, &done), XSEG_OK);
+    assert_int_equal(done.returned, 40 * MIB);
+    scene_expect_error(xseg_pool_restore(pool, checkpoint, NULL, NULL), XSEG_ERR_BUSY, "is gone");
+    assert_int_equal(scene_block(allocator, first).bytes, 10 * MIB);
+    /* With memory in the same place it can be restored. */
+    scene_free(allocator, scene_alloc_in(allocator, pool, 50 * MIB, NULL));
+    assert_int_equal(xseg_pool_restore(pool, checkpoint, NULL, NULL), XSEG_OK);
+    assert_int_equal(scene_block(allocator, block).bytes, 60 * MIB);
+    xseg_checkpoint_end(checkpoint);
+    scene_free(allocator, block);
+    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    scene_close(allocator);
+}
+
 /* A service makes and releases pools for months. */
 static void pools_that_come_and_go_leave_nothing_behind(void **state)
 {
@@ -541,6 +571,7 @@ int main(void)
         cmocka_unit_test(a_full_pool_is_no_shortage),
         cmocka_unit_test(a_pool_comes_back_to_a_checkpoint),
         cmocka_unit_test(what_cannot_be_restored_changes_nothing),
+        cmocka_unit_test(memory_that_is_gone_in_part_is_not_restored),
         cmocka_unit_test(pools_that_come_and_go_leave_nothing_behind),
     };
 
