@@ -327,6 +327,25 @@ static void a_capture_takes_no_pages_of_others(void **state)
     scene_stream_destroy(stream);
 }
 
+/* A pool that comes back without its own contents does not come back with those of another one. */
+static void a_resume_takes_no_pages_of_others(void **state)
+{
+    struct xseg_allocator *allocator = open_real("idle_ms:100,page_cache_mb:100");
+    struct xseg_pool *pool = scene_pool(allocator);
+    void *ptr = scene_alloc_in(allocator, pool, 40 * MIB, NULL);
+
+    (void)state;
+    assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_OK);
+    leave_secrets(allocator, scene_pool(allocator), 40 * MIB);
+    assert_int_equal(scene_stats(allocator).idle_page_bytes, 40 * MIB);
+    assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
+    assert_int_equal(count_secrets(ptr, 40 * MIB), 0);
+    expect(allocator, 40, 40);
+    scene_free(allocator, ptr);
+    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    scene_close(allocator);
+}
+
 /* What cannot be cleared is not handed out, and nothing has changed. */
 static void a_memset_that_fails_undoes_the_growth(void **state)
 {
@@ -379,6 +398,7 @@ int main(void)
         cmocka_unit_test(another_pool_finds_nothing),
         cmocka_unit_test(stolen_pages_are_cleared),
         cmocka_unit_test(a_capture_takes_no_pages_of_others),
+        cmocka_unit_test(a_resume_takes_no_pages_of_others),
         cmocka_unit_test(a_memset_that_fails_undoes_the_growth),
         cmocka_unit_test(a_pool_does_not_lend),
     };
