@@ -479,6 +479,35 @@ static void memory_for_others_may_be_refused(void **state)
     scene_close(allocator);
 }
 
+/* The driver refuses a resume half-way: the memory that it had got by then goes again. */
+static void a_resume_that_fails_holds_no_memory(void **state)
+{
+    static const char *const call[] = {"cuMemMap", "cuMemSetAccess", "cuMemcpyHtoDAsync"};
+    struct xseg_allocator *allocator = open_with_bytes(GIB, NULL);
+    struct xseg_sim_fault fault = XSEG_SIM_FAULT_INIT;
+    struct xseg_pool *pool = scene_pool(allocator);
+    void *ptr = scene_alloc_in(allocator, pool, 50 * MIB, NULL);
+
+    (void)state;
+    fault.every = 1;
+    fault.error = 999;
+    write_pattern(ptr, 50 * MIB, 6);
+    assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_HOST, NULL), XSEG_OK);
+    for (unsigned i = 0; i < COUNT_OF(call); i++) {
+        fault.call = call[i];
+        assert_int_equal(xseg_sim_fault_set(0, &fault), XSEG_OK);
+        scene_expect_error(xseg_pool_resume(pool), XSEG_ERR_DRIVER, "still paused");
+        assert_int_equal(xseg_sim_fault_set(0, NULL), XSEG_OK);
+        assert_int_equal(xseg_sim_used(0), 0);
+        assert_int_equal(scene_stats(allocator).physical_bytes, 0);
+        assert_int_equal(scene_stats(allocator).paused_bytes, 60 * MIB);
+    }
+    assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
+    assert_true(has_pattern(ptr, 50 * MIB, 6));
+    scene_free(allocator, ptr);
+    scene_close(allocator);
+}
+
 static void an_empty_pool_can_be_paused(void **state)
 {
     struct xseg_allocator *allocator = scene_open(NULL);
@@ -566,6 +595,7 @@ int main(void)
         cmocka_unit_test(graphs_stay_valid),
         cmocka_unit_test(a_released_pool_is_forgotten_with_its_last_block),
         cmocka_unit_test(memory_for_others_may_be_refused),
+        cmocka_unit_test(a_resume_that_fails_holds_no_memory),
         cmocka_unit_test(an_empty_pool_can_be_paused),
         cmocka_unit_test(half_of_a_large_set_goes_while_the_other_serves),
     };
