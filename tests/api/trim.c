@@ -240,6 +240,31 @@ static void refused_pages_are_not_lost(void **state)
     scene_close(allocator);
 }
 
+/* A page that two blocks lay on has been idle since the second of them went. */
+static void a_page_is_idle_since_its_last_block_went(void **state)
+{
+    struct xseg_allocator *allocator = scene_open_with_clock(NULL, "expandable_segments:True");
+    void *early = scene_alloc(allocator, 8 * MIB, NULL),
+         *late = scene_alloc(allocator, 12 * MIB, NULL);
+    struct xseg_trimmed done = XSEG_TRIMMED_INIT;
+    struct xseg_trim how = XSEG_TRIM_INIT;
+
+    (void)state;
+    how.idle_ms = 1000;
+    assert_int_equal(xseg_trim(allocator, NULL, &how, &done), XSEG_OK);
+    scene_free(allocator, early);
+    xseg_sim_advance(2000 * UINT64_C(1000000));
+    assert_int_equal(xseg_trim(allocator, NULL, &how, &done), XSEG_OK);
+    scene_free(allocator, late);
+    assert_int_equal(xseg_trim(allocator, NULL, &how, &done), XSEG_OK);
+    assert_int_equal(done.returned, 0);
+    assert_int_equal(done.kept_asked, 20 * MIB);
+    xseg_sim_advance(2000 * UINT64_C(1000000));
+    assert_int_equal(xseg_trim(allocator, NULL, &how, &done), XSEG_OK);
+    assert_int_equal(done.returned, 20 * MIB);
+    scene_close(allocator);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -252,6 +277,7 @@ int main(void)
         cmocka_unit_test(a_full_device_gives_back_its_cache),
         cmocka_unit_test(the_limit_counts_pages),
         cmocka_unit_test(refused_pages_are_not_lost),
+        cmocka_unit_test(a_page_is_idle_since_its_last_block_went),
     };
 
     return cmocka_run_group_tests_name("trim", tests, NULL, NULL);
