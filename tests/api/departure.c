@@ -250,6 +250,36 @@ static void uses_on_a_gone_stream_wait_for_its_last_event(void **state)
     scene_stream_destroy(next);
 }
 
+/* The last event of a stream is asked about while a block still waits for it, whose own question failed:
+ * it stays the block's, and is not recorded anew for other work. */
+static void an_event_that_a_block_waits_for_is_kept(void **state)
+{
+    struct xseg_allocator *allocator = scene_open(NULL);
+    const xseg_stream side = scene_stream(), next = scene_stream();
+    void *a = scene_alloc(allocator, 5 * MIB, NULL), *b = scene_alloc(allocator, 5 * MIB, NULL);
+
+    (void)state;
+    assert_int_equal(xseg_sim_launch(side, FOREVER), XSEG_OK);
+    assert_int_equal(xseg_use(allocator, a, side), XSEG_OK);
+    assert_int_equal(xseg_stream_gone(allocator, 0, side), XSEG_OK);
+    scene_free(allocator, a);
+    assert_int_equal(xseg_sim_finish(side), XSEG_OK);
+    scene_stream_destroy(side);
+
+    /* Who meets a stream asks about those that leave. */
+    assert_int_equal(xseg_sim_fail("cuEventQuery", 1, 999), XSEG_OK);
+    assert_int_equal(xseg_use(allocator, b, next), XSEG_OK);
+    assert_true(xseg_sim_failed());
+    assert_int_equal(scene_block(allocator, a).state, XSEG_BLOCK_PENDING);
+    assert_int_equal(xseg_sim_launch(next, FOREVER), XSEG_OK);
+    scene_free(allocator, b);
+    scene_free(allocator, scene_alloc(allocator, 1, NULL));
+    assert_int_equal(scene_block(allocator, a).state, XSEG_BLOCK_CACHED);
+    assert_int_equal(scene_block(allocator, b).state, XSEG_BLOCK_PENDING);
+    assert_int_equal(xseg_close(allocator), XSEG_OK);
+    scene_stream_destroy(next);
+}
+
 /* The 20,000th stream costs what the 100th did, in driver calls and in host memory. */
 static void streams_that_come_and_go_leave_nothing(void **state)
 {
@@ -348,6 +378,7 @@ int main(void)
         cmocka_unit_test(a_handle_may_come_again_before_the_work_has_ended),
         cmocka_unit_test(a_trim_takes_what_a_gone_stream_left),
         cmocka_unit_test(uses_on_a_gone_stream_wait_for_its_last_event),
+        cmocka_unit_test(an_event_that_a_block_waits_for_is_kept),
         cmocka_unit_test(streams_that_come_and_go_leave_nothing),
         cmocka_unit_test(default_streams_never_go),
         cmocka_unit_test(a_block_is_freed_after_events),
