@@ -223,6 +223,34 @@ static void reuse_in_a_capture_minds_uses_before_it(void **state)
     expect_reuse_after_join(true);
 }
 
+/* Streams of two captures have used a block: no graph orders both, so it waits until both are over, also
+ * when one stream has come from the one capture into the other, behind all that the other did. */
+static void a_block_of_two_captures_waits_for_both(void **state)
+{
+    struct xseg_allocator *allocator = scene_open("graph_capture_record_stream_reuse:True");
+    const xseg_stream stream = scene_stream(), side = scene_stream();
+    struct xseg_pool *pool = scene_pool(allocator), *other = scene_pool(allocator);
+    void *ptr = scene_alloc(allocator, 20 * MIB, stream);
+
+    (void)state;
+    capture_begin(pool, stream);
+    capture_begin(other, side);
+    assert_int_equal(xseg_use(allocator, ptr, side), XSEG_OK);
+    assert_int_equal(xseg_sim_launch(side, 1000), XSEG_OK);
+    scene_free(allocator, ptr);
+    capture_end(pool, stream);
+    capture_wait(stream, side);
+    scene_free(allocator, scene_alloc(allocator, 20 * MIB, stream));
+    assert_int_equal(scene_block(allocator, ptr).state, XSEG_BLOCK_PENDING);
+    capture_wait(side, stream);
+    capture_end(other, side);
+    assert_ptr_equal(scene_alloc(allocator, 20 * MIB, stream), ptr);
+    scene_free(allocator, ptr);
+    assert_int_equal(xseg_pool_release(other), XSEG_OK);
+    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    capture_close(allocator, stream, side);
+}
+
 /* The first allocation on a stream that joined a capture threw with the reuse option on. */
 static void joined_streams_allocate_from_the_graphs_pool(void **state)
 {
@@ -430,6 +458,7 @@ int main(void)
         cmocka_unit_test(uses_in_a_capture_end_with_it),
         cmocka_unit_test(a_use_before_a_capture_outlives_it),
         cmocka_unit_test(reuse_in_a_capture_minds_uses_before_it),
+        cmocka_unit_test(a_block_of_two_captures_waits_for_both),
         cmocka_unit_test(joined_streams_allocate_from_the_graphs_pool),
         cmocka_unit_test(empty_cache_waits_for_the_end_of_a_capture),
         cmocka_unit_test(a_capture_on_another_device_goes_on),
