@@ -3,17 +3,15 @@
  * Hand-overs between threads: one thread is parked where the other one has to wait for it, or has to
  * look again because of it.
  *
- * A thread is parked in a callback, at a mutex (the linker's --wrap leads pthread_mutex_lock() here),
- * or by a signal at any instruction.  That the other thread waits is seen by the call it waits in.
+ * A thread is parked in a callback or at a mutex (the linker's --wrap leads pthread_mutex_lock() here).
+ * That the other thread waits is seen by the call it waits in.  unit/stopped parks one at any instruction.
  */
 #include <linux/futex.h>
 #include <linux/membarrier.h>
 #include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 #include <stdarg.h>
 #include <sys/syscall.h>
-#include <time.h>
 
 #include "src/core/allocator.h"
 #include "tests/support/scene.h"
@@ -308,12 +306,11 @@ static void a_miss_searches_again_for_what_was_freed_meanwhile(void **state)
 
 #if !XSEG_LATCH_IS_MUTEX
 
-/* --- Latches: not under ThreadSanitizer, where they are mutexes and signals wait for a call. --- */
+/* --- Latches: not under ThreadSanitizer, where they are mutexes. --- */
 
 struct owned {
     struct xseg_latch latch;
-    uintptr_t owner;
-    atomic_bool is_owned, ends;
+    atomic_bool is_owned;
     atomic_uint inside, collisions;
 };
 
@@ -324,22 +321,6 @@ static void use(struct owned *owned)
         atomic_fetch_add(&owned->collisions, 1);
     atomic_fetch_sub_explicit(&owned->inside, 1, memory_order_relaxed);
     xseg_latch_give(&owned->latch);
-}
-
-static void *own(void *self)
-{
-    struct owned *owned = self;
-
-    owned->owner = xseg_latch_self();
-    atomic_store(&owned->is_owned, true);
-    /* Little but the latch, for the signal to come in the midst of that. */
-    while (!atomic_load_explicit(&owned->ends, memory_order_relaxed)) {
-        xseg_latch_take(&owned->latch);
-        if (atomic_load_explicit(&owned->inside, memory_order_relaxed) != 0)
-            atomic_store(&owned->collisions, 1);
-        xseg_latch_give(&owned->latch);
-    }
-    return NULL;
 }
 
 static void *own_and_leave(void *self)
@@ -436,182 +417,6 @@ static void a_latch_is_not_taken_from_an_owner_that_holds_it(void **state)
     xseg_latch_fini(&owned.latch);
 }
 
-/* --- Threads that a signal parks at any instruction. --- */
-
-static void park_here(int signal)
-{
-    const struct timespec moment = {0, 1000};
-
-    (void)signal;
-    atomic_store(&is_parked, true);
-    while (!atomic_load(&may_go))
-        (void)nanosleep(&moment, NULL);
-    atomic_store(&is_parked, false);
-}
-
-static void park_thread(pthread_t thread)
-{
-    atomic_store(&may_go, false);
-    assert_int_equal(pthread_kill(thread, SIGUSR1), 0);
-    wait_until(&is_parked);
-}
-
-static void wait_while(atomic_bool *flag)
-{
-    while (atomic_load(flag))
-        (void)__real_sched_yield();
-}
-
-static void let_go(void)
-{
-    atomic_store(&may_go, true);
-    wait_while(&is_parked);
-}
-
-static void catch_signal(void)
-{
-    struct sigaction action = {.sa_handler = park_here};
-
-    assert_int_equal(sigaction(SIGUSR1, &action, NULL), 0);
-}
-
-static bool is_free(const struct xseg_latch *latch)
-{
-    return atomic_load(&latch->held) == 0 && atomic_load(&latch->taken) == 0;
-}
-
-/* The latch is the parked thread's again, if nobody has it. */
-static bool give_back(struct owned *owned)
-{
-    if (!is_free(&owned->latch))
-        return false;
-    atomic_store(&owned->latch.owner, owned->owner);
-    return true;
-}
-
-/* The latch is taken from its parked owner, which then comes to it, and sleeps there or gets in. */
-static void take_from_parked(struct owned *owned)
-{
-    xseg_latch_take(&owned->latch);
-    atomic_fetch_add(&owned->inside, 1);
-    const unsigned slept = atomic_load(&sleeps);
-    let_go();
-    while (atomic_load(&sleeps) == slept && atomic_load(&owned->collisions) == 0)
-        (void)__real_sched_yield();
-    /* Two that are inside would give each other's latch, so the test ends here. */
-    assert_int_equal(atomic_load(&owned->collisions), 0);
-    atomic_fetch_sub(&owned->inside, 1);
-    xseg_latch_give(&owned->latch);
-}
-
-static void an_owner_looks_again_whether_the_latch_is_its_own(void **state)
-{
-    /* Static, for the owner that goes on when the test has failed. */
-    static struct owned owned;
-    pthread_t owner;
-
-    (void)state;
-    reset();
-    catch_signal();
-    xseg_latch_init(&owned.latch, XSEG_RANK_ARENA);
-    if (!owned.latch.has_barrier)
-        return;
-    assert_int_equal(pthread_create(&owner, NULL, own, &owned), 0);
-    wait_until(&owned.is_owned);
-    for (unsigned i = 0; i < 400; i++) {
-        park_thread(owner);
-        const bool is_again = give_back(&owned);
-        let_go();
-        if (!is_again)
-            continue;
-        park_thread(owner);
-        if (is_free(&owned.latch))
-            take_from_parked(&owned);
-        else
-            let_go();
-    }
-    atomic_store(&owned.ends, true);
-    assert_int_equal(pthread_join(owner, NULL), 0);
-    assert_int_equal(owned.collisions, 0);
-    xseg_latch_fini(&owned.latch);
-}
-
-/* A thread that asks for routes without end; what its requests are told by the second one. */
-struct reader {
-    struct xseg_routes *routes;
-    struct xseg_known_stream *stream;
-    atomic_bool ends, is_inside, may_leave;
-};
-
-static void *read_routes(void *self)
-{
-    struct reader *reader = self;
-    struct xseg_pool *pool = NULL;
-
-    while (!atomic_load_explicit(&reader->ends, memory_order_relaxed))
-        assert_int_equal(xseg_routes_find(reader->routes, reader->stream, &pool), XSEG_OK);
-    return NULL;
-}
-
-static bool stay_inside(void *context, xseg_stream stream)
-{
-    struct reader *reader = context;
-
-    (void)stream;
-    atomic_store(&reader->is_inside, true);
-    /* The end of the route waits, and so yields; or it has returned, and then the test has failed. */
-    while (!atomic_load(&may_go) && !atomic_load(&reader->may_leave))
-        (void)__real_sched_yield();
-    atomic_store(&reader->is_inside, false);
-    return true;
-}
-
-/* One route ends and another begins while the reader is parked where it has not registered yet. */
-static void change_routes(struct reader *reader, struct xseg_pool *first, struct xseg_pool *second)
-{
-    assert_int_equal(xseg_route_end(first), XSEG_OK);
-    assert_int_equal(xseg_route_begin(second, stay_inside, reader), XSEG_OK);
-    atomic_store(&reader->may_leave, false);
-    let_go();
-    atomic_store(&may_go, false);
-    wait_until(&reader->is_inside);
-    atomic_store(&opens_gate, true);
-    assert_int_equal(xseg_route_end(second), XSEG_OK);
-    atomic_store(&opens_gate, false);
-    assert_false(atomic_load(&reader->is_inside));
-    atomic_store(&reader->may_leave, true);
-    assert_int_equal(xseg_route_begin(first, NULL, NULL), XSEG_OK);
-}
-
-static void a_reader_of_routes_that_comes_too_late_begins_again(void **state)
-{
-    struct xseg_allocator *allocator = scene_open(NULL);
-    struct xseg_pool *first = scene_pool(allocator), *second = scene_pool(allocator);
-    struct xseg_device *device = xseg_allocator_open_device(allocator, 0);
-    struct reader reader = {.routes = &device->routes};
-    pthread_t thread;
-
-    (void)state;
-    reset();
-    catch_signal();
-    assert_int_equal(xseg_streams_get(&device->streams, NULL, &reader.stream), XSEG_OK);
-    assert_int_equal(xseg_route_begin(first, NULL, NULL), XSEG_OK);
-    assert_int_equal(pthread_create(&thread, NULL, read_routes, &reader), 0);
-    for (unsigned i = 0; i < 500; i++) {
-        park_thread(thread);
-        if (atomic_load(&device->routes.readers[0]) + atomic_load(&device->routes.readers[1]) == 0)
-            change_routes(&reader, first, second);
-        else
-            let_go();
-    }
-    atomic_store(&reader.ends, true);
-    assert_int_equal(pthread_join(thread, NULL), 0);
-    assert_int_equal(xseg_route_end(first), XSEG_OK);
-    assert_int_equal(xseg_pool_release(first), XSEG_OK);
-    assert_int_equal(xseg_pool_release(second), XSEG_OK);
-    scene_close(allocator);
-}
-
 #endif
 
 int main(void)
@@ -626,8 +431,6 @@ int main(void)
         cmocka_unit_test(a_latch_is_taken_from_its_owner_behind_a_barrier),
         cmocka_unit_test(a_latch_is_not_taken_from_an_owner_that_holds_it),
         cmocka_unit_test(a_thread_sleeps_at_a_latch_behind_a_barrier),
-        cmocka_unit_test(an_owner_looks_again_whether_the_latch_is_its_own),
-        cmocka_unit_test(a_reader_of_routes_that_comes_too_late_begins_again),
 #endif
     };
 

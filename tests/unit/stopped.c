@@ -1,0 +1,280 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * A thread is stopped behind each of its instructions in turn, and another one goes by meanwhile: what
+ * may happen between two instructions that no lock guards.
+ *
+ * The processor's trap flag makes a signal of each instruction, and the thread waits in the handler of the
+ * one that is wanted.  Each run stops it one instruction later, until it comes to its end.
+ */
+#include "src/core/allocator.h"
+#include "tests/support/scene.h"
+
+/* ThreadSanitizer delivers no signal in between, and latches are mutexes there. */
+#if defined(__x86_64__) && !XSEG_LATCH_IS_MUTEX
+
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <time.h>
+#include <ucontext.h>
+
+/* --- A thread that is stopped. --- */
+
+#define TRAP_FLAG ((greg_t)0x100)
+
+/* Of the thread that is stopped: instructions that it still makes. */
+static _Thread_local volatile bool is_counting;
+static _Thread_local volatile unsigned to_go;
+
+static atomic_bool is_stopped, may_go_on, has_ended;
+
+static void stop(void)
+{
+    const struct timespec moment = {0, 1000};
+
+    atomic_store(&is_stopped, true);
+    while (!atomic_load(&may_go_on))
+        (void)nanosleep(&moment, NULL);
+    atomic_store(&is_stopped, false);
+}
+
+static void count(int signal, siginfo_t *info, void *context)
+{
+    greg_t *flags = &((ucontext_t *)context)->uc_mcontext.gregs[REG_EFL];
+
+    (void)signal;
+    (void)info;
+    if (is_counting && to_go-- == 0) {
+        is_counting = false;
+        stop();
+    }
+    *flags = is_counting ? *flags | TRAP_FLAG : *flags & ~TRAP_FLAG;
+}
+
+struct run {
+    void (*prepare)(void *self); /* before the thread begins */
+    void (*work)(void *self);    /* by the thread: once before, and once to be stopped in */
+    void (*other)(void *self);   /* while it is stopped */
+    void *self;
+    unsigned instructions;
+    pthread_t thread;
+};
+
+static void *work_stopped(void *self)
+{
+    const struct run *run = self;
+
+    run->work(run->self);
+    to_go = run->instructions;
+    is_counting = true;
+    (void)raise(SIGTRAP);
+    run->work(run->self);
+    is_counting = false;
+    atomic_store(&has_ended, true);
+    return NULL;
+}
+
+/* Begin a run; false if the thread came to its end. */
+static bool run_to_stop(struct run *run)
+{
+    atomic_store(&may_go_on, false);
+    atomic_store(&has_ended, false);
+    run->prepare(run->self);
+    assert_int_equal(pthread_create(&run->thread, NULL, work_stopped, run), 0);
+    while (!atomic_load(&is_stopped) && !atomic_load(&has_ended))
+        (void)sched_yield();
+    return atomic_load(&is_stopped);
+}
+
+static void go_on(void)
+{
+    atomic_store(&may_go_on, true);
+}
+
+static void stop_everywhere(struct run *run)
+{
+    struct sigaction action = {.sa_sigaction = count, .sa_flags = SA_SIGINFO};
+
+    assert_int_equal(sigaction(SIGTRAP, &action, NULL), 0);
+    for (run->instructions = 0; run_to_stop(run); run->instructions++) {
+        run->other(run->self);
+        go_on();
+        assert_int_equal(pthread_join(run->thread, NULL), 0);
+    }
+    assert_int_equal(pthread_join(run->thread, NULL), 0);
+    print_message("# stopped at %u instructions\n", run->instructions);
+    assert_true(run->instructions > 20);
+}
+
+/* --- Latches. --- */
+
+struct guarded {
+    struct xseg_latch latch;
+    atomic_bool is_other_inside, has_collided;
+};
+
+/* The next thread that takes it is its owner. */
+static void disown(void *self)
+{
+    struct guarded *guarded = self;
+
+    atomic_store(&guarded->latch.owner, 0);
+}
+
+static void enter_and_leave(void *self)
+{
+    struct guarded *guarded = self;
+
+    xseg_latch_take(&guarded->latch);
+    if (atomic_load_explicit(&guarded->is_other_inside, memory_order_relaxed))
+        atomic_store(&guarded->has_collided, true);
+    xseg_latch_give(&guarded->latch);
+}
+
+/* Take the latch from its owner, who then comes to it, and sleeps there or gets in; or has left it. */
+static void take_from_owner(void *self)
+{
+    struct guarded *guarded = self;
+
+    if (!xseg_latch_is_free(&guarded->latch))
+        return;
+    xseg_latch_take(&guarded->latch);
+    atomic_store(&guarded->is_other_inside, true);
+    go_on();
+    while (atomic_load(&guarded->latch.sleepers) == 0 && !atomic_load(&has_ended))
+        (void)sched_yield();
+    atomic_store(&guarded->is_other_inside, false);
+    xseg_latch_give(&guarded->latch);
+    assert_false(atomic_load(&guarded->has_collided));
+}
+
+static void an_owner_looks_again_whether_the_latch_is_its_own(void **state)
+{
+    /* Static, for the owner that goes on when the test has failed. */
+    static struct guarded guarded;
+    struct run run = {disown, enter_and_leave, take_from_owner, &guarded, 0, 0};
+
+    (void)state;
+    xseg_latch_init(&guarded.latch, XSEG_RANK_ARENA);
+    if (!guarded.latch.has_barrier)
+        return;
+    stop_everywhere(&run);
+    xseg_latch_fini(&guarded.latch);
+}
+
+/* --- Routes. --- */
+
+struct reader {
+    struct xseg_routes *routes;
+    struct xseg_known_stream *stream;
+    struct xseg_pool *first, *second;
+    atomic_bool is_inside, may_leave;
+};
+
+static atomic_bool *opened_by_yield; /* what a yield of the library sets; or NULL */
+
+/* NOLINTBEGIN(bugprone-reserved-identifier) */
+int __real_sched_yield(void);
+int __wrap_sched_yield(void);
+/* NOLINTEND(bugprone-reserved-identifier) */
+
+int __wrap_sched_yield(void)
+{
+    if (opened_by_yield != NULL)
+        atomic_store(opened_by_yield, true);
+    return __real_sched_yield();
+}
+
+static void begin_first(void *self)
+{
+    struct reader *reader = self;
+    const xseg_status status = xseg_route_begin(reader->first, NULL, NULL);
+
+    /* It goes on from the last run unless that changed it. */
+    assert_true(status == XSEG_OK || status == XSEG_ERR_BUSY);
+}
+
+static void find_route(void *self)
+{
+    struct reader *reader = self;
+    struct xseg_pool *pool = NULL;
+
+    assert_int_equal(xseg_routes_find(reader->routes, reader->stream, &pool), XSEG_OK);
+}
+
+static bool stay_inside(void *context, xseg_stream stream)
+{
+    struct reader *reader = context;
+
+    (void)stream;
+    atomic_store(&reader->is_inside, true);
+    while (!atomic_load(&reader->may_leave))
+        (void)__real_sched_yield();
+    atomic_store(&reader->is_inside, false);
+    return true;
+}
+
+/* One route ends and another begins while the reader has not registered yet, and that one ends while the
+ * reader is in it: the end waits, and so yields. */
+static void change_routes(void *self)
+{
+    struct reader *reader = self;
+
+    if (atomic_load(&reader->routes->readers[0]) + atomic_load(&reader->routes->readers[1]) != 0)
+        return;
+    atomic_store(&reader->may_leave, false);
+    assert_int_equal(xseg_route_end(reader->first), XSEG_OK);
+    assert_int_equal(xseg_route_begin(reader->second, stay_inside, reader), XSEG_OK);
+    go_on();
+    while (!atomic_load(&reader->is_inside) && !atomic_load(&has_ended))
+        (void)__real_sched_yield();
+    opened_by_yield = &reader->may_leave;
+    assert_int_equal(xseg_route_end(reader->second), XSEG_OK);
+    opened_by_yield = NULL;
+    const bool is_inside = atomic_load(&reader->is_inside);
+    atomic_store(&reader->may_leave, true);
+    assert_false(is_inside);
+}
+
+static void a_reader_of_routes_that_comes_too_late_begins_again(void **state)
+{
+    /* Static, as above. */
+    static struct reader reader;
+    struct xseg_allocator *allocator = scene_open(NULL);
+    struct run run = {begin_first, find_route, change_routes, &reader, 0, 0};
+
+    (void)state;
+    reader.first = scene_pool(allocator);
+    reader.second = scene_pool(allocator);
+    struct xseg_device *device = xseg_allocator_open_device(allocator, 0);
+    reader.routes = &device->routes;
+    assert_int_equal(xseg_streams_get(&device->streams, NULL, &reader.stream), XSEG_OK);
+    stop_everywhere(&run);
+    assert_int_equal(xseg_route_end(reader.first), XSEG_OK);
+    assert_int_equal(xseg_pool_release(reader.first), XSEG_OK);
+    assert_int_equal(xseg_pool_release(reader.second), XSEG_OK);
+    scene_close(allocator);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(an_owner_looks_again_whether_the_latch_is_its_own),
+        cmocka_unit_test(a_reader_of_routes_that_comes_too_late_begins_again),
+    };
+
+    return cmocka_run_group_tests_name("stopped", tests, NULL, NULL);
+}
+
+#else
+
+#include <stdio.h>
+
+int main(void)
+{
+    (void)puts(
+        "1..0 # SKIP no thread can be stopped at any instruction: not x86-64, or ThreadSanitizer");
+    return 0;
+}
+
+#endif
