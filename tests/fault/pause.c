@@ -18,41 +18,15 @@
 
 static char file_name[] = P_tmpdir "/xseg-fault-pause-XXXXXX";
 
+static unsigned strandings; /* pauses that failed and could not be undone */
+
 /* The pool is paused in spite of an error, as the driver refused the undo. */
 static bool is_stranded(void)
 {
     char text[1024];
 
     (void)xseg_error_text(text, sizeof(text));
-    return strstr(text, "so the pool is paused") != NULL;
-}
-
-static void resume(struct stage *stage, struct xseg_pool *pool)
-{
-    xseg_status status;
-
-    do {
-        status = xseg_pool_resume(pool);
-        if (status == XSEG_OK)
-            stage->paused = NULL;
-    } while (stage_again(stage, status));
-}
-
-static void pause_with(struct stage *stage, struct xseg_pool *pool, enum xseg_keep keep)
-{
-    const char *name = keep == XSEG_KEEP_FILE ? file_name : NULL;
-    bool again;
-
-    do {
-        const xseg_status status = xseg_pool_pause(pool, keep, name);
-        const bool stranded = status != XSEG_OK && is_stranded();
-
-        if (status == XSEG_OK || stranded)
-            stage->paused = pool;
-        again = stage_again(stage, status);
-        if (stranded)
-            resume(stage, pool);
-    } while (again);
+    return strstr(text, "did not let this be undone") != NULL;
 }
 
 /* Nothing of a pool's memory is left on the device, unless the driver refused to take it. */
@@ -66,6 +40,40 @@ static void expect_gone(struct stage *stage, uint64_t others)
         ;
     assert_int_equal(stats.reserved_bytes[XSEG_STAT_ALL].current, others);
     assert_int_equal(xseg_sim_used(0), others + stats.stuck_bytes);
+}
+
+static void resume(struct stage *stage, struct xseg_pool *pool, uint64_t others)
+{
+    bool again;
+
+    do {
+        const xseg_status status = xseg_pool_resume(pool);
+
+        if (status == XSEG_OK)
+            stage->paused = NULL;
+        again = stage_again(stage, status);
+        if (again)
+            expect_gone(stage, others);
+    } while (again);
+}
+
+static void pause_with(struct stage *stage, struct xseg_pool *pool, enum xseg_keep keep,
+                       uint64_t others)
+{
+    const char *name = keep == XSEG_KEEP_FILE ? file_name : NULL;
+    bool again;
+
+    do {
+        const xseg_status status = xseg_pool_pause(pool, keep, name);
+        const bool stranded = status != XSEG_OK && is_stranded();
+
+        if (status == XSEG_OK || stranded)
+            stage->paused = pool;
+        strandings += stranded;
+        again = stage_again(stage, status);
+        if (stranded)
+            resume(stage, pool, others);
+    } while (again);
 }
 
 static void set_up(struct stage *stage, struct xseg_pool **pool)
@@ -90,13 +98,13 @@ static void come_and_go(struct stage *stage, enum xseg_keep keep, size_t whole)
     other = stage_take(stage, 700 * KIB, NULL);
     stage_give(stage, ptr[1]); /* cached: it goes and comes as well */
     armed_begin();
-    pause_with(stage, pool, keep);
+    pause_with(stage, pool, keep, 2 * MIB);
     expect_gone(stage, 2 * MIB);
     stage_give(stage, ptr[4]);
     /* What is not kept is not there again. */
     const bool had_bytes = stage->bytes;
     stage->bytes = had_bytes && keep != XSEG_KEEP_NOTHING;
-    resume(stage, pool);
+    resume(stage, pool, 2 * MIB);
     armed_end();
     assert_int_not_equal(access(file_name, F_OK), 0);
     stage_give(stage, stage_take_from(stage, pool, 10 * MIB, NULL));
@@ -130,7 +138,7 @@ static void never_resumed(struct stage *stage)
     set_up(stage, &pool);
     void *ptr = stage_take_from(stage, pool, 330 * MIB, NULL);
     armed_begin();
-    pause_with(stage, pool, XSEG_KEEP_HOST);
+    pause_with(stage, pool, XSEG_KEEP_HOST, 0);
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
     stage_give(stage, ptr);
     stage_trim(stage, true);
@@ -145,7 +153,7 @@ static void closed(struct stage *stage)
     set_up(stage, &pool);
     stage_give(stage, stage_take_from(stage, pool, 330 * MIB, NULL));
     armed_begin();
-    pause_with(stage, pool, XSEG_KEEP_HOST);
+    pause_with(stage, pool, XSEG_KEEP_HOST, 0);
 }
 
 #define CONFIG "expandable_segments:True,large_segment_size_mb:100"
@@ -166,5 +174,7 @@ int main(void)
 
     if (file < 0 || close(file) != 0 || unlink(file_name) != 0)
         return 1;
-    return armed_run(&sweep);
+    const int failed = armed_run(&sweep);
+    print_message("# %u pauses could not be undone\n", strandings);
+    return failed != 0 || strandings == 0;
 }
