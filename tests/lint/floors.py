@@ -3,10 +3,23 @@
 
 Includes in quotes are written from the root of the tree, public headers as "xseg/...", so every
 include names its floor.  cuda.h is seen by the driver, the simulator and the GPU tests only.
+
+src/core is divided into rooms, which have an order, too, and keep it with their calls as well.  In a
+room a header declares the functions of one .c, the one of its stem, and every .c has such a header.
+Calls are read by calls.py; without universal-ctags only files and includes are looked at.
 """
 import re
 
+import calls
 import tree
+
+# The folders of src/core, bottom to top.  A room uses itself and the rooms before it; folders in it belong to it.
+ROOMS = ("config", "stats", "stream", "cache", "device", "pending", "reclaim", "grow", "pools", "front", "hit")
+# Room: the circles of calls that it has, each as its modules in order.
+CIRCLES = {}
+CIRCLE_MODULES = 5
+CORE = "src/core/"
+NO_CTAGS = "universal-ctags is not installed"
 
 # Folder: the folders that its files may include, itself aside.  The longest match counts.
 FLOORS = {
@@ -60,7 +73,76 @@ def complaint(source, quote, name):
     return None
 
 
-def check(root):
+def place(path):
+    """How high a file stands among the rooms, and what is there; None where the core has no room for it."""
+    if path.startswith(CORE):
+        room = path.removeprefix(CORE).split("/")[0]
+        return (ROOMS.index(room), f"room {room}") if room in ROOMS and "/" in path.removeprefix(CORE) else None
+    if re.fullmatch(r"src/[^/]+", path):
+        return len(ROOMS), "the entry points"
+    return -1, floor_of(path)
+
+
+def use(source, number, verb, name, target):
+    """The complaints about one use of what is in another file: none, or one if that stands above."""
+    here, there = place(source), place(target)
+    if here is None or there is None or here[0] >= there[0]:
+        return []
+    return [f"{source}:{number}: {here[1]} may not {verb} {name} of {there[1]}, above it"]
+
+
+def check_files(root):
+    """What is wrong with the files of the core and their includes."""
+    for path in sorted((root / CORE).rglob("*.[ch]")):
+        source = path.relative_to(root).as_posix()
+        if place(source) is None:
+            yield f"{source}: stands in no room"
+        elif path.suffix == ".c" and not path.with_suffix(".h").exists():
+            yield f"{source}: has no header {calls.module(source)}.h"
+        for number, _, name in includes(path):
+            if name.startswith(CORE):
+                yield from use(source, number, "include", name, name)
+
+
+def check_calls(graph):
+    """What is wrong with the calls of the core, and with where its functions are declared."""
+    for call in graph.calls:
+        yield from use(call.path, call.line, "call", call.target.name + "()", call.target.path)
+    for header, name, line in graph.declared:
+        places = [function.path for function in graph.defined[name] if not function.is_own]
+        if header.startswith(CORE) and places and calls.module(header) not in map(calls.module, places):
+            yield f"{header}:{line}: declares {name}(), which {places[0]} defines"
+
+
+def check_circles(graph, known):
+    """What is wrong with the circles of modules in each room."""
+    for room in ROOMS:
+        folder = f"{CORE}{room}/"
+        edges = graph.modules(lambda path, folder=folder: path.startswith(folder))
+        found = [[name.removeprefix(folder) for name in circle] for circle in calls.circles(edges)]
+        for circle in found:
+            if len(circle) > CIRCLE_MODULES:
+                yield f"{CORE}{room}: a circle of {len(circle)} modules, more than {CIRCLE_MODULES}: {' '.join(circle)}"
+            elif " ".join(circle) not in known.get(room, []):
+                yield f"{CORE}{room}: a circle that CIRCLES does not name: {' '.join(circle)}"
+        for circle in known.get(room, []):
+            if circle.split() not in found:
+                yield f"{CORE}{room}: CIRCLES names a circle that is not there: {circle}"
+
+
+def check_rooms(root, known):
+    """All complaints about the rooms."""
+    if not any((root / CORE / room).is_dir() for room in ROOMS):
+        return []  # not divided
+    found = list(check_files(root))
+    if not calls.has_ctags():
+        print(f"floors.py: calls are not looked at: {NO_CTAGS}")
+        return found
+    graph = calls.Graph(root)
+    return found + list(check_calls(graph)) + list(check_circles(graph, known))
+
+
+def check(root, known=None):
     """All complaints about a tree."""
     found = []
     for folder in ("include", "src", "vmm", "tests", "benchmarks"):
@@ -70,7 +152,7 @@ def check(root):
                 text = complaint(source, quote, name)
                 if text:
                     found.append(f"{source}:{number}: {text}")
-    return found
+    return found + check_rooms(root, CIRCLES if known is None else known)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ import pathlib
 import sys
 import tempfile
 
+import calls
 import differences
 import environment
 import facts
@@ -19,9 +20,79 @@ import symbols
 import version
 import words
 
+CTAGS = calls.has_ctags()
+
+
+def rooms(**known):
+    """The check of the rooms, where these circles are known."""
+    return lambda root: floors.check(root, known)
+
+
+def calling(name, other=None):
+    """Header and source of a module of the core with one function, which calls that of another one."""
+    call = f"xseg_{other}();" if other else ""
+    stem = name.rsplit("/", 1)[1]
+    return {f"src/core/{name}.h": f"void xseg_{stem}(void);\n",
+            f"src/core/{name}.c": f"void xseg_{stem}(void)\n{{\n{call}\n}}\n"}
+
+
+def ring(room, *names):
+    """Modules of a room that call each other in a circle."""
+    files = {}
+    for name, other in zip(names, names[1:] + names[:1]):
+        files.update(calling(f"{room}/{name}", other))
+    return files
+
+
 VERSION = '#define XSEG_VERSION_{} {}\n'
 MUTANT = '[[mutant]]\nname = "{}"\nfile = "{}"\nold = "{}"\nnew = "w"\n'
-# Name of the case, check, files of the tree, and a part of each complaint.
+# Name of the case, check, files of the tree, and a part of each complaint.  The first few need universal-ctags.
+CALLS = [
+    ("call of a room above", rooms(), {**calling("stats/a", "b"), **calling("grow/b")},
+     ["src/core/stats/a.c:3: room stats may not call xseg_b() of room grow, above it"]),
+    ("call of a room below", rooms(), {**calling("grow/a", "b"), **calling("stats/b")}, []),
+    ("call of an entry point", rooms(),
+     {**calling("stats/a", "trim"), "src/trim.c": "int xseg_trim(int a)\n{\n    return a;\n}\n"},
+     ["src/core/stats/a.c:3: room stats may not call xseg_trim() of the entry points, above it"]),
+    ("call within a room with folders", rooms(),
+     {**calling("cache/small/a", "b"), **calling("cache/large/b")}, []),
+    ("call of a room above by an inline function", rooms(),
+     {"src/core/stats/a.h": "static inline int xseg_a(void)\n{\n    return xseg_b(1);\n}\n",
+      "src/core/grow/b.h": "static inline int xseg_b(int c)\n{\n    return c;\n}\n"},
+     ["src/core/stats/a.h:3: room stats may not call xseg_b() of room grow, above it"]),
+    ("pointer in a table to a function of a room above", rooms(),
+     {**calling("grow/b"), "src/core/stats/a.h": "",
+      "src/core/stats/a.c": "static void (*const steps[])(void) = {\n    xseg_b,\n};\n"},
+     ["src/core/stats/a.c:2: room stats may not call xseg_b()"]),
+    ("call of a room above by way of a macro", rooms(),
+     {**calling("grow/b"), "src/core/stats/a.h": "#define A() \\\n    xseg_b()\nvoid xseg_a(void);\n",
+      "src/core/stats/a.c": "void xseg_a(void)\n{\n    A();\n}\n"},
+     ["src/core/stats/a.c:3: room stats may not call xseg_b()"]),
+    ("what looks like a call of a room above", rooms(),
+     {**calling("grow/b"), "src/core/stats/a.h": "void xseg_a(struct xseg_b *c);\n",
+      "src/core/stats/a.c": "void xseg_a(struct xseg_b *c)\n{\n    const struct xseg_b b = *c;\n\n"
+                            "    c->xseg_b(); /* xseg_b() */\n    say('\"', \"xseg_b()\", '\"', b);\n}\n",
+      "src/core/grow/c.h": "static inline int b(void)\n{\n    return 1;\n}\n"}, []),
+    ("header of two sources", rooms(),
+     {**calling("grow/a"), "src/core/grow/a.h": "void xseg_a(void);\nvoid xseg_b(void);\n",
+      "src/core/grow/b.h": "", "src/core/grow/b.c": "void xseg_b(void)\n{\n}\n"},
+     ["src/core/grow/a.h:2: declares xseg_b(), which src/core/grow/b.c defines"]),
+    ("source without a header", rooms(), {"src/core/grow/a.c": "int a;\n"},
+     ["src/core/grow/a.c: has no header src/core/grow/a.h"]),
+    ("header without a source", rooms(),
+     {**calling("grow/a"), "src/core/grow/a.h": "", "src/core/grow/b.h": "void xseg_a(void);\n",
+      "src/core/grow/c.h": "static inline void xseg_c(void)\n{\n}\n"},
+     ["src/core/grow/b.h:1: declares xseg_a(), which src/core/grow/a.c defines"]),
+    ("circle in no table", rooms(), ring("grow", "a", "b"),
+     ["src/core/grow: a circle that CIRCLES does not name: a b"]),
+    ("circle in the table", rooms(grow=["a small/b"]),
+     {**calling("grow/a", "b"), **calling("grow/small/b", "a")}, []),
+    ("circle of six", rooms(grow=["a b c d e f"]), ring("grow", *"abcdef"),
+     ["src/core/grow: a circle of 6 modules, more than 5: a b c d e f"]),
+    ("circle of five", rooms(grow=["a b c d e"]), ring("grow", *"abcde"), []),
+    ("circle that is gone", rooms(grow=["a b"]), {**calling("grow/a", "b"), **calling("grow/b")},
+     ["src/core/grow: CIRCLES names a circle that is not there: a b"]),
+]
 CASES = [
     ("upward include", floors.check, {"src/base/a.c": '#include "vmm/segment.h"\n'},
      ["src/base/a.c:1: src/base may not include vmm/segment.h"]),
@@ -36,6 +107,14 @@ CASES = [
     ("cuda.h in the driver", floors.check, {"vmm/driver.c": "#include <cuda.h>\n"}, []),
     ("public header beyond libc", floors.check, {"include/xseg/a.h": "#include <pthread.h>\n"},
      ["may not include <pthread.h>"]),
+    ("file in no room", rooms(),
+     {"src/core/a.h": "\n", "src/core/attic/b.h": "\n", "src/core/meson.build": "\n", "src/core/grow/c.h": "\n"},
+     ["src/core/a.h: stands in no room", "src/core/attic/b.h: stands in no room"]),
+    ("include of a room above", rooms(),
+     {"src/core/stats/a.h": '\n#include "src/core/grow/b.h"\n', "src/core/grow/b.h": "\n"},
+     ["src/core/stats/a.h:2: room stats may not include src/core/grow/b.h of room grow, above it"]),
+    ("include of a room below, and of the room", rooms(),
+     {"src/core/cache/small/a.h": '#include "src/core/stats/b.h"\n#include "src/core/cache/c.h"\n'}, []),
     ("link to nothing", links.check, {"docs/a.md": "[a](b.md) [w](https://x.y) [s](#s)\n"},
      ["docs/a.md:1: b.md leads nowhere"]),
     ("link to something", links.check, {"docs/a.md": "[a](../b.md#part)\n", "b.md": "\n"}, []),
@@ -128,8 +207,11 @@ def run(check, files):
 def main():
     """Print TAP; returns the exit status."""
     failed = 0
-    print(f"1..{len(CASES)}")
-    for number, (name, check, files, want) in enumerate(CASES, 1):
+    print(f"1..{len(CALLS + CASES)}")
+    for number, (name, check, files, want) in enumerate(CALLS + CASES, 1):
+        if number <= len(CALLS) and not CTAGS:
+            print(f"ok {number} - {name} # SKIP {floors.NO_CTAGS}")
+            continue
         found = run(check, files)
         is_good = len(found) == len(want) and all(part in text for part, text in zip(want, found))
         failed += not is_good
