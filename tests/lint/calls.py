@@ -24,6 +24,7 @@ import sys
 # The library; what stands in the second is none of it.
 FOLDERS = ("src", "vmm")
 OUTSIDE = ("src/tools/", "src/package/", "vmm/sim/")
+CORE = "src/core/"
 PREFIX = "xseg_"
 
 # first, last: lines of the name and of the closing brace; is_own: static in a .c
@@ -180,10 +181,10 @@ def circles(edges):
 def main():
     """Print the graph's size and its circles in the core."""
     graph = Graph(sys.argv[1])
-    edges = graph.modules(lambda path: path.startswith("src/core/"))
+    edges = graph.modules(lambda path: path.startswith(CORE))
     print(f"{len(graph.functions)} functions, {len(graph.calls)} calls, {len(edges)} modules in src/core")
     for circle in circles(edges):
-        print(len(circle), *(name.removeprefix("src/core/") for name in circle))
+        print(len(circle), *(name.removeprefix(CORE) for name in circle))
 
 
 if __name__ == "__main__":

@@ -12,13 +12,13 @@ import re
 
 import calls
 import tree
+from calls import CORE
 
 # The folders of src/core, bottom to top.  A room uses itself and the rooms before it; folders in it belong to it.
 ROOMS = ("config", "stats", "stream", "cache", "device", "pending", "reclaim", "grow", "pools", "front", "hit")
 # Room: the circles of calls that it has, each as its modules in order.
 CIRCLES = {}
 CIRCLE_MODULES = 5
-CORE = "src/core/"
 NO_CTAGS = "universal-ctags is not installed"
 
 # Folder: the folders that its files may include, itself aside.  The longest match counts.
