@@ -4,6 +4,8 @@
 
 #include <string.h>
 
+#include "src/core/allocator_config.h"
+#include "src/core/allocator_open.h"
 #include "src/door.h"
 
 /* Members that the caller does not know keep their defaults. */

@@ -4,9 +4,10 @@
 
 #include <string.h>
 
+#include "src/core/allocator_describe.h"
 #include "src/core/hit_alloc.h"
 #include "src/core/hit_free.h"
-#include "src/core/request.h"
+#include "src/core/hit_stream.h"
 #include "src/door.h"
 
 /* Out of line, so that the two short ones save no registers for it. */
@@ -45,7 +46,7 @@ xseg_status xseg_alloc_with(struct xseg_allocator *allocator, const struct xseg_
                       "XSEG_REQUEST_INIT");
     const struct xseg_request request = request_of(given);
     XSEG_DOOR_REQUIRE(out != NULL, "xseg_alloc_with: out is NULL");
-    return xseg_request_serve(allocator, &request, false, out);
+    return xseg_hit_stream_request(allocator, &request, out);
 }
 
 xseg_status xseg_free(struct xseg_allocator *allocator, void *ptr)

@@ -3,7 +3,10 @@
 
 #include <string.h>
 
+#include "src/core/allocator_open.h"
 #include "src/core/checkpoint.h"
+#include "src/core/device_open.h"
+#include "src/core/device_route.h"
 #include "src/core/pause.h"
 #include "src/door.h"
 

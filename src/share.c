@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "xseg/share.h"
 
+#include "src/core/allocator_open.h"
 #include "src/core/share.h"
 #include "src/door.h"
 

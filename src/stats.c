@@ -4,6 +4,10 @@
 #include <stddef.h>
 #include <string.h>
 
+#include "src/core/allocator_open.h"
+#include "src/core/device_audit.h"
+#include "src/core/fill.h"
+#include "src/core/share.h"
 #include "src/door.h"
 
 /* What `where` selects: a device, and a private pool of it or NULL. */
@@ -80,9 +84,9 @@ static void read_device(struct xseg_device *device, struct xseg_stats *stats)
     stats->idle_page_bytes = xseg_pages_bytes(&device->pages);
     stats->scrubbed_bytes = atomic_load_explicit(&device->scrubbed, memory_order_relaxed);
     stats->paused_bytes = atomic_load_explicit(&device->away, memory_order_relaxed);
-    stats->imported_bytes = xseg_sharing_imported(&device->sharing);
+    stats->imported_bytes = xseg_sharing_imported(device->sharing);
     stats->num_oom_rejections = atomic_load_explicit(&device->rejections, memory_order_relaxed);
-    stats->overwrites = atomic_load_explicit(&device->fill.overwrites, memory_order_relaxed);
+    stats->overwrites = atomic_load_explicit(&device->fill->overwrites, memory_order_relaxed);
 }
 
 static void add_arena(void *self, struct xseg_arena *arena)
@@ -188,7 +192,7 @@ xseg_status xseg_stats_reset(struct xseg_allocator *allocator, const struct xseg
         atomic_store_explicit(&device->shrunk, 0, memory_order_relaxed);
         atomic_store_explicit(&device->rejections, 0, memory_order_relaxed);
         atomic_store_explicit(&device->scrubbed, 0, memory_order_relaxed);
-        atomic_store_explicit(&device->fill.overwrites, 0, memory_order_relaxed);
+        atomic_store_explicit(&device->fill->overwrites, 0, memory_order_relaxed);
     }
     return XSEG_OK;
 }

@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 #include "xseg/stream.h"
 
+#include "src/core/allocator_free.h"
+#include "src/core/allocator_open.h"
 #include "src/core/departure.h"
+#include "src/core/pending.h"
 #include "src/door.h"
 
 xseg_status xseg_use(struct xseg_allocator *allocator, void *ptr, xseg_stream stream)
@@ -30,7 +33,7 @@ xseg_status xseg_passed(struct xseg_allocator *allocator, int ordinal, xseg_stre
     else if (status == XSEG_OK)
         known = xseg_streams_find(&device->streams, stream);
     if (status == XSEG_OK && known != NULL)
-        xseg_pending_passed(&device->pending, known);
+        xseg_pending_passed(device->pending, known);
     return status;
 }
 

@@ -3,6 +3,10 @@
 
 #include <string.h>
 
+#include "src/core/allocator_config.h"
+#include "src/core/allocator_open.h"
+#include "src/core/decay.h"
+#include "src/core/device_alloc.h"
 #include "src/core/trace.h"
 #include "src/core/trim.h"
 #include "src/door.h"

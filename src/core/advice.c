@@ -4,6 +4,8 @@
 #include <inttypes.h>
 
 #include "src/core/allocator.h"
+#include "src/core/pending.h"
+#include "src/core/refusal.h"
 
 /* A refused request, and the limits in its way. */
 struct matter {
@@ -116,7 +118,7 @@ void xseg_advice_add(struct xseg_text *text, const struct xseg_arena *arena,
                      const struct xseg_need *need, const struct xseg_account *account,
                      bool rejected)
 {
-    const bool captures = xseg_pending_captures(&arena->device->pending);
+    const bool captures = xseg_pending_captures(arena->device->pending);
     const struct matter matter = {arena->pool, need, account,
                                   captures || rejected ? 0 : account->cached + account->reusable};
 

@@ -1,12 +1,25 @@
 /* SPDX-License-Identifier: MIT */
-/* Changing the configuration, and the limits of devices, while the allocator runs. */
+#include "src/core/allocator_config.h"
+
 #include <stdlib.h>
 #include <string.h>
 
 #include "src/base/error.h"
-#include "src/core/allocator.h"
+#include "src/core/background.h"
+#include "src/core/births.h"
 #include "src/core/config_keys.h"
 #include "src/core/config_table.h"
+#include "src/core/trim_bounds.h"
+
+void xseg_allocator_put_in_force(struct xseg_allocator *allocator,
+                                 struct xseg_config_version *version)
+{
+    atomic_store_explicit(&allocator->config, version, memory_order_release);
+    atomic_store_explicit(allocator->frees_plainly,
+                          version->config.has_plain_frees && allocator->frees_are_wiped,
+                          memory_order_release);
+    xseg_shortcuts_drop_all(&allocator->shortcuts, -1);
+}
 
 void xseg_allocator_log_idle_keys(struct xseg_allocator *allocator, uint64_t named)
 {
@@ -100,7 +113,27 @@ static void apply_on_all(struct xseg_allocator *allocator)
         struct xseg_device *device = xseg_allocator_open_device(allocator, i);
 
         if (device != NULL)
-            xseg_bounds_apply(device);
+            xseg_trim_bounds(device);
+    }
+}
+
+static void forget_arena(void *self, struct xseg_arena *arena)
+{
+    (void)self;
+    xseg_births_forget(arena);
+}
+
+/* Blocks that are there when ages begin to be kept have none. */
+static void forget_ages(struct xseg_allocator *allocator)
+{
+    for (int i = 0; i < allocator->device_count; i++) {
+        struct xseg_device *device = xseg_allocator_open_device(allocator, i);
+
+        if (device == NULL)
+            continue;
+        xseg_lock_take(&device->growth_lock);
+        xseg_device_visit_arenas(device, forget_arena, NULL);
+        xseg_lock_give(&device->growth_lock);
     }
 }
 
@@ -121,7 +154,7 @@ static xseg_status configure(struct xseg_allocator *allocator, const char *text,
     }
     (void)follow_on_all(allocator, &version->config, *named, true);
     if (version->config.block_ages && !xseg_allocator_config(allocator)->block_ages)
-        xseg_births_forget(allocator);
+        forget_ages(allocator);
     publish(allocator, version);
     if (!xseg_allocator_config(allocator)->background_thread)
         xseg_background_end(allocator);
@@ -170,7 +203,7 @@ xseg_status xseg_allocator_limits(struct xseg_allocator *allocator, struct xseg_
         status = set_limits(allocator, device, set);
     xseg_lock_give(&allocator->open_lock);
     if (status == XSEG_OK && set != NULL)
-        xseg_bounds_apply(device);
+        xseg_trim_bounds(device);
     return status;
 }
 

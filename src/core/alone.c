@@ -3,6 +3,8 @@
 
 #include "src/core/allocator.h"
 #include "src/core/notice.h"
+#include "src/core/pending.h"
+#include "src/core/retire.h"
 #include "src/core/trace.h"
 #include "src/core/trim.h"
 
@@ -16,7 +18,7 @@ static xseg_status get_pool(struct xseg_device *device, struct xseg_pool **out)
     struct xseg_pool *pool = atomic_load_explicit(&device->alone_pool, memory_order_relaxed);
     /* Others use one that was made meanwhile. */
     if (pool == NULL) {
-        status = xseg_device_make_pool(device, &plain, &pool);
+        status = xseg_retire_make_pool(device, &plain, &pool);
         if (status == XSEG_OK) {
             pool->is_alone = true;
             atomic_store_explicit(&device->alone_pool, pool, memory_order_release);
@@ -61,7 +63,7 @@ static bool wait_for_all(const struct xseg_block *block)
     bool is_idle =
         !xseg_context_is_lost(&arena->device->context) && wait_for(arena, xseg_arena_stream(arena));
 
-    for (const struct xseg_pending_use *use = block->uses; use != NULL && is_idle; use = use->next)
+    for (const struct xseg_use *use = block->uses; use != NULL && is_idle; use = use->next)
         is_idle = wait_for(arena, use->stream);
     return is_idle;
 }
@@ -73,11 +75,11 @@ static xseg_status take_back(struct xseg_block *block, bool is_idle, struct xseg
     struct xseg_arena *arena = extent->arena;
 
     if (block->uses != NULL) {
-        const xseg_status status = xseg_pending_free(&arena->device->pending, block, false);
+        const xseg_status status = xseg_pending_free(arena->device->pending, block, false);
 
         if (status != XSEG_OK)
             return status;
-        xseg_pending_poll(&arena->device->pending);
+        xseg_pending_poll(arena->device->pending);
         xseg_arena_lock(arena);
     } else {
         xseg_trace_note_block(block, XSEG_TRACE_FREE_REQUESTED);

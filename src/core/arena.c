@@ -6,14 +6,11 @@
 #include "src/base/error.h"
 #include "src/base/zeroed.h"
 #include "src/core/cached.h"
-#include "src/core/device.h"
-#include "src/core/pending.h"
-#include "src/core/pool.h"
+#include "src/core/lookup.h"
 #include "src/core/size.h"
 #include "src/core/tract.h"
 
-struct xseg_arena *xseg_arena_create(struct xseg_device *device, struct xseg_pool *pool,
-                                     struct xseg_known_stream *stream, bool is_small)
+struct xseg_arena *xseg_arena_create(const struct xseg_arena_plan *plan)
 {
     _Static_assert(sizeof(struct xseg_arena) >= XSEG_ZEROED_LARGE, "it begins with a cache line");
     /* Most of it is bins that are never touched. */
@@ -22,15 +19,17 @@ struct xseg_arena *xseg_arena_create(struct xseg_device *device, struct xseg_poo
     if (arena == NULL)
         return NULL;
     xseg_slab_init(&arena->blocks, sizeof(struct xseg_block), arena);
-    xseg_slab_init(&arena->uses, sizeof(struct xseg_pending_use), arena);
-    arena->device = device;
-    arena->lookup = device->lookup;
-    atomic_init(&arena->pool, pool);
-    atomic_init(&arena->stream, stream);
-    arena->is_small = is_small;
-    arena->is_alone = pool->is_alone;
-    atomic_init(&arena->notes, pool->is_alone ? XSEG_ARENA_GENERALLY : 0);
-    arena->has_cells = is_small && !pool->is_alone && !pool->is_orphans;
+    xseg_slab_init(&arena->uses, sizeof(struct xseg_use), arena);
+    arena->device = plan->device;
+    arena->lookup = plan->lookup;
+    arena->searches = plan->searches;
+    atomic_init(&arena->pool, plan->pool);
+    atomic_init(&arena->stream, plan->stream);
+    arena->is_small = plan->is_small;
+    arena->is_private = plan->is_private;
+    arena->is_alone = plan->is_alone;
+    atomic_init(&arena->notes, plan->is_alone ? XSEG_ARENA_GENERALLY : 0);
+    arena->has_cells = plan->has_cells;
     xseg_latch_init(&arena->lock, XSEG_RANK_ARENA);
     xseg_shelf_init(&arena->shelf);
     arena->edge.state = XSEG_BLOCK_BUSY;
@@ -258,8 +257,8 @@ static inline bool alloc_large(struct xseg_arena *arena, const struct xseg_need 
     struct xseg_block *block = NULL;
     const bool packs = __builtin_expect(need->packs, 0) && xseg_packing_prepare(arena);
     const bool stocked = xseg_arena_stock(arena, &arena->blocks, 2);
-    if (__builtin_expect(need->ages, 0) && !arena->is_small && !arena->pool->is_private)
-        atomic_fetch_add_explicit(&arena->device->searches, 1, memory_order_relaxed);
+    if (__builtin_expect(need->ages, 0) && !arena->is_small && !arena->is_private)
+        atomic_fetch_add_explicit(arena->searches, 1, memory_order_relaxed);
     if (stocked && __builtin_expect(packs, 0))
         xseg_packing_alloc(arena, need, out);
     else if (stocked)

@@ -55,9 +55,10 @@ struct xseg_arena {
      * first; in the highest bit whether the counts rest; in the next XSEG_ARENA_GENERALLY. */
     atomic_uint_fast64_t notes;
     bool is_small;
-    bool is_alone;  /* each segment has one block, see alone.h */
-    bool has_cells; /* no records of live and cached blocks, see small.h */
-    bool is_paused; /* nothing is handed out, see pause.h; guarded by the lock */
+    bool is_private; /* of pools that users have made */
+    bool is_alone;   /* each segment has one block, see alone.h */
+    bool has_cells;  /* no records of live and cached blocks, see small.h */
+    bool is_paused;  /* nothing is handed out, see pause.h; guarded by the lock */
 
     struct xseg_latch lock;
     struct xseg_counts counts;
@@ -66,10 +67,11 @@ struct xseg_arena {
     struct xseg_packing *packing; /* of a large arena; NULL while nothing packs */
     uint64_t away;                /* bytes of blocks whose pages are away, see pause.h */
     _Alignas(64) struct xseg_small small;
-    struct xseg_slab blocks;          /* struct xseg_block */
-    struct xseg_slab uses;            /* struct xseg_pending_use */
-    const struct xseg_lookup *lookup; /* the device's */
-    struct xseg_block *frontier;      /* without cells; see cached.h */
+    struct xseg_slab blocks;    /* struct xseg_block */
+    struct xseg_slab uses;      /* struct xseg_use */
+    struct xseg_lookup *lookup; /* the allocator's */
+    atomic_uint *searches; /* of the device's default pool, while garbage is collected by age */
+    struct xseg_block *frontier; /* without cells; see cached.h */
     struct xseg_block edge; /* stands for the neighbour that the ends of a segment do not have */
     struct xseg_shelf shelf;
     /* Guarded by GROWTH: an event on the stream, or NULL, and when it was recorded; no work is queued
@@ -142,9 +144,18 @@ static inline bool xseg_arena_has_pending(const struct xseg_arena *arena)
            xseg_counts_current(&arena->counts, XSEG_COUNT_ALLOCATION);
 }
 
+/* What an arena is made for; as its members of these names. */
+struct xseg_arena_plan {
+    struct xseg_device *device;
+    struct xseg_pool *pool;
+    struct xseg_known_stream *stream;
+    struct xseg_lookup *lookup;
+    atomic_uint *searches;
+    bool is_small, is_private, is_alone, has_cells;
+};
+
 /* Returns NULL without host memory. */
-struct xseg_arena *xseg_arena_create(struct xseg_device *device, struct xseg_pool *pool,
-                                     struct xseg_known_stream *stream, bool is_small);
+struct xseg_arena *xseg_arena_create(const struct xseg_arena_plan *plan);
 /* Host bytes, but for its extents. */
 uint64_t xseg_arena_host_bytes(const struct xseg_arena *arena);
 /* No extent may be left. */

@@ -7,6 +7,7 @@
 #include <time.h>
 
 #include "src/base/error.h"
+#include "src/core/decay.h"
 #include "src/core/trace.h"
 
 /* Sleep until the next look may be due; false when the thread is to end. */
@@ -32,7 +33,7 @@ static void *run(void *self)
     struct xseg_allocator *allocator = self;
     const struct xseg_config *config = xseg_allocator_config(allocator);
 
-    while (rest(&allocator->background, xseg_decay_interval(config))) {
+    while (rest(allocator->background, xseg_decay_interval(config))) {
         config = xseg_allocator_config(allocator);
         for (int i = 0; config->decays && i < allocator->device_count; i++) {
             struct xseg_device *device = xseg_allocator_open_device(allocator, i);
@@ -48,7 +49,7 @@ static void *run(void *self)
 
 static int start(struct xseg_allocator *allocator)
 {
-    struct xseg_background *background = &allocator->background;
+    struct xseg_background *background = allocator->background;
     pthread_condattr_t monotonic;
     sigset_t all, before;
 
@@ -68,7 +69,7 @@ static int start(struct xseg_allocator *allocator)
 
 xseg_status xseg_background_start(struct xseg_allocator *allocator)
 {
-    struct xseg_background *background = &allocator->background;
+    struct xseg_background *background = allocator->background;
 
     if (background->runs)
         return XSEG_OK;
@@ -86,7 +87,7 @@ xseg_status xseg_background_start(struct xseg_allocator *allocator)
 
 void xseg_background_end(struct xseg_allocator *allocator)
 {
-    struct xseg_background *background = &allocator->background;
+    struct xseg_background *background = allocator->background;
 
     if (!background->runs)
         return;

@@ -3,7 +3,9 @@
 
 #include <stdlib.h>
 
-#include "src/core/allocator.h"
+#include "src/base/clock.h"
+#include "src/core/arena.h"
+#include "src/core/lookup.h"
 
 #define TICK_SHIFT 24u
 
@@ -25,9 +27,9 @@ static uint32_t tick_of(uint64_t now)
     return tick == 0 ? 1 : tick;
 }
 
-uint64_t xseg_births_now(const struct xseg_allocator *allocator, const struct xseg_config *config)
+uint64_t xseg_births_now(const struct xseg_clock *clock, const struct xseg_config *config)
 {
-    return config->block_ages ? xseg_clock_coarse(&allocator->clock) | 1 : 0;
+    return config->block_ages ? xseg_clock_coarse(clock) | 1 : 0;
 }
 
 /* --- Tables: whoever comes first makes one, and the others take it. --- */
@@ -106,9 +108,9 @@ void xseg_births_note(struct xseg_extent *extent, uint64_t address, uint64_t now
                               memory_order_relaxed);
 }
 
-void xseg_births_note_at(struct xseg_allocator *allocator, uint64_t address, uint64_t now)
+void xseg_births_note_at(const struct xseg_lookup *lookup, uint64_t address, uint64_t now)
 {
-    xseg_births_note(xseg_lookup_find(&allocator->lookup, address), address, now);
+    xseg_births_note(xseg_lookup_find(lookup, address), address, now);
 }
 
 uint64_t xseg_births_age(const struct xseg_extent *extent, uint64_t address, uint64_t now)
@@ -144,24 +146,10 @@ static void forget_extent(const struct xseg_extent *extent)
     }
 }
 
-static void forget_arena(void *self, struct xseg_arena *arena)
+void xseg_births_forget(struct xseg_arena *arena)
 {
-    (void)self;
     XSEG_LIST_FOR(node, &arena->extents)
     {
         forget_extent(XSEG_CONTAINER(node, struct xseg_extent, link));
-    }
-}
-
-void xseg_births_forget(struct xseg_allocator *allocator)
-{
-    for (int i = 0; i < allocator->device_count; i++) {
-        struct xseg_device *device = xseg_allocator_open_device(allocator, i);
-
-        if (device == NULL)
-            continue;
-        xseg_lock_take(&device->growth_lock);
-        xseg_device_visit_arenas(device, forget_arena, NULL);
-        xseg_lock_give(&device->growth_lock);
     }
 }

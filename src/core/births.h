@@ -23,25 +23,27 @@
 #define XSEG_BIRTHS_CHUNK   4096u
 #define XSEG_BIRTHS_UNKNOWN UINT64_MAX
 
-struct xseg_allocator;
+struct xseg_arena;
 struct xseg_births;
+struct xseg_clock;
 struct xseg_config;
 struct xseg_extent;
+struct xseg_lookup;
 
 /* The time for stamps and ages; 0: the key is off, and no clock is read.  No lock is held. */
-uint64_t xseg_births_now(const struct xseg_allocator *allocator, const struct xseg_config *config);
+uint64_t xseg_births_now(const struct xseg_clock *clock, const struct xseg_config *config);
 
 /* A block was allocated at an address.  Without host memory its age stays unknown. */
 void xseg_births_note(struct xseg_extent *extent, uint64_t address, uint64_t now);
 
-/* The same at any address of an allocator's that is the start of a live block. */
-void xseg_births_note_at(struct xseg_allocator *allocator, uint64_t address, uint64_t now);
+/* The same at any address that is the start of a live block. */
+void xseg_births_note_at(const struct xseg_lookup *lookup, uint64_t address, uint64_t now);
 
 /* How long ago the block at an address was allocated, in milliseconds, or XSEG_BIRTHS_UNKNOWN. */
 uint64_t xseg_births_age(const struct xseg_extent *extent, uint64_t address, uint64_t now);
 
-/* What there is counts as allocated at an unknown time.  The allocator's devices stay open. */
-void xseg_births_forget(struct xseg_allocator *allocator);
+/* The blocks of an arena count as allocated at an unknown time.  GROWTH is held. */
+void xseg_births_forget(struct xseg_arena *arena);
 
 void xseg_births_fini(struct xseg_extent *extent);
 

@@ -29,11 +29,13 @@
 #ifndef XSEG_CORE_BLOCK_H
 #define XSEG_CORE_BLOCK_H
 
+#include "src/base/list.h"
 #include "src/base/slab.h"
 #include "xseg/allocator.h"
 
 struct xseg_extent;
-struct xseg_pending_use;
+struct xseg_use;
+struct xseg_known_stream;
 
 #define XSEG_BLOCK_OVERSIZE 1u
 #define XSEG_BLOCK_LENT     2u
@@ -54,13 +56,26 @@ struct xseg_block {
     struct xseg_block *prev, *next;
     struct xseg_block *left, *right; /* in a tree */
     union {
-        struct xseg_pending_use *uses; /* streams other than its own that use it */
-        struct xseg_block *lower;      /* on a shelf: the one before it in its bin */
+        struct xseg_use *uses;    /* streams other than its own that use it */
+        struct xseg_block *lower; /* on a shelf: the one before it in its bin */
     };
     union {
         struct xseg_block *ended;  /* busy: the next one whose uses have ended */
         struct xseg_block *higher; /* on a shelf: the one after it in its bin */
     };
+};
+
+/* A use of a block by another stream than its own, see pending.h. */
+struct xseg_use {
+    struct xseg_slab_record record;
+    bool outside, captured; /* noted while the stream was not being captured; while it was */
+    bool is_shared;         /* the event is the last one of a stream that is gone */
+    struct xseg_use *next;  /* of the same block */
+    struct xseg_known_stream *stream;
+    uint64_t number; /* of that stream; once its entry is another one's, the use has passed */
+    struct xseg_block *block;
+    xseg_event event;      /* once freed */
+    struct xseg_list link; /* in the stream's queue, once freed */
 };
 
 static inline uint64_t xseg_block_end(const struct xseg_block *block)

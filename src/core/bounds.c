@@ -4,9 +4,8 @@
 #include <inttypes.h>
 
 #include "src/base/error.h"
-#include "src/core/allocator.h"
 #include "src/core/config_table.h"
-#include "src/core/trim.h"
+#include "src/core/device.h"
 
 static void store_all(struct xseg_bounds *bounds, const struct xseg_limits *set)
 {
@@ -73,23 +72,4 @@ xseg_status xseg_bounds_follow(struct xseg_device *device, const struct xseg_con
     if (store)
         store_all(&device->bounds, &set);
     return XSEG_OK;
-}
-
-void xseg_bounds_apply(struct xseg_device *device)
-{
-    const uint64_t hard = xseg_bounds_hard(&device->bounds);
-    struct xseg_trimmed done = XSEG_TRIMMED_INIT;
-
-    const uint64_t cache = xseg_allocator_config(device->allocator)->page_cache_bytes;
-
-    xseg_lock_take(&device->growth_lock);
-    if (!xseg_pending_captures(&device->pending))
-        (void)xseg_pages_shrink(&device->pages, cache, UINT64_MAX);
-    const uint64_t left = xseg_leftovers_bytes(&device->leftovers);
-    /* Nothing at all is to stay where leave is 0, which is meant then.  A device that is lost says so
-     * to the next call of the user. */
-    const struct xseg_trim_plan plan = {.leave = hard - xseg_min(hard, left)};
-    if (xseg_device_physical(device) > hard)
-        (void)xseg_trim_device(device, &plan, &done);
-    xseg_lock_give(&device->growth_lock);
 }

@@ -65,12 +65,4 @@ xseg_status xseg_bounds_set(struct xseg_bounds *bounds, const struct xseg_limits
 xseg_status xseg_bounds_follow(struct xseg_device *device, const struct xseg_config *config,
                                uint64_t named, bool store);
 
-/*
- * Give back what is above page_cache_mb in the page cache, and idle memory above the hard limit as far
- * as no work is queued on it.  No lock is held.
- *
- * Cost: none where nothing is above; else as a trim that does not wait
- */
-void xseg_bounds_apply(struct xseg_device *device);
-
 #endif

@@ -15,7 +15,7 @@
 #ifndef XSEG_CORE_CACHED_H
 #define XSEG_CORE_CACHED_H
 
-#include "src/core/device.h"
+#include "src/core/arena.h"
 #include "src/core/size.h"
 
 static inline bool xseg_cached_is_scrap(const struct xseg_arena *arena,
@@ -26,7 +26,7 @@ static inline bool xseg_cached_is_scrap(const struct xseg_arena *arena,
 
 static inline void xseg_cached_note_born(const struct xseg_arena *arena, struct xseg_block *block)
 {
-    block->born = atomic_load_explicit(&arena->device->searches, memory_order_relaxed);
+    block->born = atomic_load_explicit(arena->searches, memory_order_relaxed);
 }
 
 static inline bool xseg_cached_has_frontier(const struct xseg_arena *arena)

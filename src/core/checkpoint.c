@@ -7,6 +7,7 @@
 #include "src/base/error.h"
 #include "src/core/allocator.h"
 #include "src/core/pause.h"
+#include "src/core/pending.h"
 #include "src/core/size.h"
 #include "src/core/trace.h"
 #include "src/core/walk.h"
@@ -79,7 +80,7 @@ static xseg_status harvest_all(struct xseg_pool *pool, size_t head, void **memor
 /* What stands in the way of both taking and restoring. */
 static xseg_status expect_quiet(struct xseg_pool *pool, const struct harvest *harvest)
 {
-    if (xseg_pending_captures(&pool->body->device->pending))
+    if (xseg_pending_captures(pool->body->device->pending))
         return xseg_fail(XSEG_ERR_BUSY, "a capture is under way on device %d: end it first",
                          pool->body->device->context.ordinal);
     if (harvest->pending > 0)
@@ -99,7 +100,7 @@ xseg_status xseg_checkpoint_take(struct xseg_pool *pool, struct xseg_checkpoint 
     struct harvest harvest;
     void *memory = NULL;
 
-    xseg_pending_poll(&device->pending);
+    xseg_pending_poll(device->pending);
     xseg_lock_take(&device->growth_lock);
     xseg_status status = harvest_all(pool, sizeof(*checkpoint), &memory, &harvest);
     if (status == XSEG_OK)
@@ -264,13 +265,13 @@ xseg_status xseg_checkpoint_restore(const struct xseg_checkpoint *checkpoint,
 {
     struct xseg_device *device = checkpoint->pool->body->device;
     const struct xseg_config *config = xseg_allocator_config(device->allocator);
-    const uint64_t now = xseg_births_now(device->allocator, config);
+    const uint64_t now = xseg_births_now(&device->allocator->clock, config);
     struct harvest live;
     void *memory = NULL;
 
-    xseg_pending_poll(&device->pending);
+    xseg_pending_poll(device->pending);
     xseg_lock_take(&device->growth_lock);
-    xseg_status status = xseg_pause_check(checkpoint->pool);
+    xseg_status status = xseg_pool_check_running(checkpoint->pool);
     if (status == XSEG_OK)
         status = harvest_all(checkpoint->pool, 0, &memory, &live);
     if (status == XSEG_OK)

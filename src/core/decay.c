@@ -3,6 +3,7 @@
 
 #include "src/core/allocator.h"
 #include "src/core/idle.h"
+#include "src/core/pending.h"
 
 #define MILLISECOND UINT64_C(1000000)
 #define SECOND      (1000 * MILLISECOND)
@@ -31,7 +32,7 @@ static uint64_t move_on(struct xseg_decay *decay, uint64_t now)
 
 uint64_t xseg_decay_now(struct xseg_device *device)
 {
-    return move_on(&device->decay, xseg_clock_fine(clock_of(device)));
+    return move_on(device->decay, xseg_clock_fine(clock_of(device)));
 }
 
 /* Between two looks: a 64th of idle_ms, a step of the ages. */
@@ -109,7 +110,7 @@ static uint64_t floor_of(struct xseg_device *device, const struct xseg_config *c
     const uint64_t used = reserved - xseg_min(reserved, idle);
 
     return xseg_max(xseg_bounds_keep(&device->bounds),
-                    note_use(&device->decay.window, ages->now, config->keep_window_s, used));
+                    note_use(&device->decay->window, ages->now, config->keep_window_s, used));
 }
 
 /* --- How much. --- */
@@ -161,9 +162,9 @@ uint64_t xseg_decay_kept(struct xseg_device *device, const struct xseg_config *c
                          uint64_t idle)
 {
     const uint64_t reserved = atomic_load_explicit(&device->reserved, memory_order_relaxed);
-    const uint64_t floor =
-        xseg_max(xseg_bounds_keep(&device->bounds),
-                 used_of_window(&device->decay.window, device->decay.time, config->keep_window_s));
+    const uint64_t floor = xseg_max(
+        xseg_bounds_keep(&device->bounds),
+        used_of_window(&device->decay->window, device->decay->time, config->keep_window_s));
     const uint64_t above = config->idle_ms < 0 ? 0 : reserved - xseg_min(reserved, floor);
 
     return idle - xseg_min(idle, xseg_max(above, demanded(device, config)));
@@ -173,7 +174,7 @@ uint64_t xseg_decay_kept(struct xseg_device *device, const struct xseg_config *c
 static uint64_t let_curve_go(struct xseg_device *device, const struct xseg_config *config,
                              const struct xseg_idle_ages *ages, uint64_t elapsed)
 {
-    struct xseg_decay *decay = &device->decay;
+    struct xseg_decay *decay = device->decay;
     const uint64_t reserved = atomic_load_explicit(&device->reserved, memory_order_relaxed);
     const uint64_t kept = floor_of(device, config, ages);
     const uint64_t above = reserved - xseg_min(reserved, kept);
@@ -207,7 +208,7 @@ static uint64_t empty_cache(struct xseg_device *device, uint64_t *wanted, uint64
 static xseg_status reclaim(struct xseg_device *device, const struct xseg_config *config,
                            uint64_t pages, uint64_t elapsed, bool *is_left)
 {
-    struct xseg_decay *decay = &device->decay;
+    struct xseg_decay *decay = device->decay;
     struct xseg_idle_taken taken = {0};
     struct xseg_idle_ages ages;
 
@@ -263,18 +264,18 @@ static uint64_t affordable(const struct xseg_decay *decay, enum looker who, uint
 static xseg_status look(struct xseg_device *device, const struct xseg_config *config,
                         enum looker who, uint64_t now, uint64_t budget)
 {
-    struct xseg_decay *decay = &device->decay;
+    struct xseg_decay *decay = device->decay;
     const uint64_t elapsed = decay->looked == 0 ? 0 : now - decay->looked;
     bool is_left = false;
 
     if (xseg_context_is_lost(&device->context))
         return xseg_driver_fail_lost(&device->context);
-    if (now <= decay->looked || xseg_pending_captures(&device->pending))
+    if (now <= decay->looked || xseg_pending_captures(device->pending))
         return XSEG_OK;
     if (decay->looked == 0)
         decay->page_cost = FIRST_PAGE_COST;
     decay->looked = now;
-    xseg_pending_poll(&device->pending);
+    xseg_pending_poll(device->pending);
     earn(decay, config, elapsed);
     const xseg_status status =
         reclaim(device, config, affordable(decay, who, budget), elapsed, &is_left);
@@ -285,7 +286,7 @@ static xseg_status look(struct xseg_device *device, const struct xseg_config *co
 
 void xseg_decay_pass(struct xseg_device *device, const struct xseg_config *config)
 {
-    struct xseg_decay *decay = &device->decay;
+    struct xseg_decay *decay = device->decay;
     const uint64_t now = xseg_clock_coarse(clock_of(device));
 
     if (now < atomic_load_explicit(&decay->due, memory_order_relaxed) ||

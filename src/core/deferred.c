@@ -54,7 +54,7 @@ static struct marks mark_block(struct xseg_context *context, const struct xseg_b
     bool all = mark_stream(context, xseg_arena_stream(block->extent->arena), &marks);
 
     /* What was used outside the capture too waits for real work, which no graph knows of. */
-    for (const struct xseg_pending_use *use = block->uses; all && use != NULL; use = use->next)
+    for (const struct xseg_use *use = block->uses; all && use != NULL; use = use->next)
         all = !use->outside && xseg_pending_is_current(use) &&
               mark_stream(context, use->stream, &marks);
     if (!all)
@@ -144,7 +144,7 @@ void xseg_deferred_unmark(struct xseg_pending *pending)
 /* Uses that were noted only in a capture are over. */
 static void drop_captured(struct xseg_arena *arena, struct xseg_block *block)
 {
-    struct xseg_pending_use **place = &block->uses, *use;
+    struct xseg_use **place = &block->uses, *use;
 
     while ((use = *place) != NULL) {
         if (use->outside) {

@@ -3,6 +3,7 @@
 
 #include "src/base/error.h"
 #include "src/core/allocator.h"
+#include "src/core/pending.h"
 
 /* --- Leaving. --- */
 
@@ -34,7 +35,7 @@ static xseg_status leave(struct xseg_device *device, struct xseg_known_stream *s
         status = xseg_driver_relax(&device->context, &mode);
     if (status != XSEG_OK)
         return status;
-    status = xseg_fences_record(&device->pending.fences, stream->handle, &stream->last);
+    status = xseg_fences_record(&device->pending->fences, stream->handle, &stream->last);
     xseg_driver_unrelax(&device->context, mode);
     if (status != XSEG_OK)
         return status;
@@ -51,12 +52,12 @@ xseg_status xseg_departure_begin(struct xseg_device *device, xseg_stream handle)
         return XSEG_OK;
     /* Whoever asks or waits for the stream right now holds one of these: that comes to an end first. */
     xseg_lock_take(&device->growth_lock);
-    xseg_pending_lock(&device->pending);
+    xseg_pending_lock(device->pending);
     if (xseg_stream_is_there(stream) && xseg_context_is_lost(&device->context))
         xseg_streams_note_gone(&device->streams, stream);
     else if (xseg_stream_is_there(stream))
         status = leave(device, stream);
-    xseg_pending_unlock(&device->pending);
+    xseg_pending_unlock(device->pending);
     xseg_lock_give(&device->growth_lock);
     if (!xseg_stream_is_there(stream))
         xseg_shortcuts_drop(&device->allocator->shortcuts, stream);
@@ -72,7 +73,7 @@ xseg_status xseg_departure_begin(struct xseg_device *device, xseg_stream handle)
 /* The last event is not needed any more.  PENDING is held. */
 static void note_gone(struct xseg_device *device, struct xseg_known_stream *stream)
 {
-    xseg_fences_put(&device->pending.fences, stream->last);
+    xseg_fences_put(&device->pending->fences, stream->last);
     stream->last = NULL;
     xseg_streams_note_gone(&device->streams, stream);
 }
@@ -112,14 +113,14 @@ static void look(struct xseg_device *device)
 
     if (atomic_load_explicit(&device->streams.leaving_count, memory_order_relaxed) == 0)
         return;
-    xseg_pending_poll(&device->pending);
-    xseg_pending_lock(&device->pending);
-    if (!xseg_pending_captures(&device->pending) &&
+    xseg_pending_poll(device->pending);
+    xseg_pending_lock(device->pending);
+    if (!xseg_pending_captures(device->pending) &&
         xseg_driver_relax(&device->context, &mode) == XSEG_OK) {
         ask_first(device);
         xseg_driver_unrelax(&device->context, mode);
     }
-    xseg_pending_unlock(&device->pending);
+    xseg_pending_unlock(device->pending);
 }
 
 static xseg_status ask(struct xseg_context *context, xseg_event event, bool *done)
@@ -140,9 +141,9 @@ xseg_status xseg_departure_is_over(struct xseg_device *device, struct xseg_known
     xseg_status status = XSEG_OK;
     xseg_event event;
 
-    xseg_pending_lock(&device->pending);
+    xseg_pending_lock(device->pending);
     event = stream->last;
-    xseg_pending_unlock(&device->pending);
+    xseg_pending_unlock(device->pending);
     *over = event == NULL;
     if (*over)
         return XSEG_OK;
@@ -156,12 +157,12 @@ xseg_status xseg_departure_is_over(struct xseg_device *device, struct xseg_known
 
 void xseg_departure_end(struct xseg_device *device)
 {
-    xseg_pending_lock(&device->pending);
+    xseg_pending_lock(device->pending);
     XSEG_LIST_FOR_SAFE(node, &device->streams.leaving)
     {
         note_gone(device, XSEG_CONTAINER(node, struct xseg_known_stream, going));
     }
-    xseg_pending_unlock(&device->pending);
+    xseg_pending_unlock(device->pending);
 }
 
 xseg_status xseg_departure_get(struct xseg_device *device, xseg_stream handle,

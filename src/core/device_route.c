@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-/* Of device.h: routes and captures, begin and end. */
+#include "src/core/device_route.h"
+
 #include "src/base/error.h"
 #include "src/core/allocator.h"
 #include "src/core/deferred.h"
 #include "src/core/departure.h"
 #include "src/core/pause.h"
+#include "src/core/pending.h"
 #include "src/core/trim.h"
 
 static xseg_status hold(struct xseg_pool *pool)
@@ -56,14 +58,14 @@ static void make_room(struct xseg_device *device)
     const struct xseg_trim_plan everything = {.wait = true};
     struct xseg_trimmed done = XSEG_TRIMMED_INIT;
 
-    if (device->is_short && !xseg_pending_captures(&device->pending))
+    if (device->is_short && !xseg_pending_captures(device->pending))
         (void)xseg_trim_device(device, &everything, &done);
 }
 
 static xseg_status check_running(struct xseg_pool *pool)
 {
     xseg_lock_take(&pool->body->device->growth_lock);
-    const xseg_status status = xseg_pause_check(pool);
+    const xseg_status status = xseg_pool_check_running(pool);
     xseg_lock_give(&pool->body->device->growth_lock);
     return status;
 }
@@ -91,9 +93,9 @@ xseg_status xseg_device_begin_capture(struct xseg_pool *pool, xseg_stream handle
     /* Whoever trims, grows or asks about events at this moment comes to an end first. */
     xseg_lock_take(&device->growth_lock);
     make_room(device);
-    xseg_pending_lock(&device->pending);
-    atomic_fetch_add(&device->pending.captures, 1);
-    xseg_pending_unlock(&device->pending);
+    xseg_pending_lock(device->pending);
+    atomic_fetch_add(&device->pending->captures, 1);
+    xseg_pending_unlock(device->pending);
     xseg_lock_give(&device->growth_lock);
     return XSEG_OK;
 }
@@ -101,7 +103,7 @@ xseg_status xseg_device_begin_capture(struct xseg_pool *pool, xseg_stream handle
 xseg_status xseg_device_end_capture(struct xseg_pool *pool)
 {
     struct xseg_device *device = pool->body->device;
-    struct xseg_pending *pending = &device->pending;
+    struct xseg_pending *pending = device->pending;
 
     if (!xseg_routes_end(&device->routes, pool, true))
         return xseg_fail(XSEG_ERR_ARGUMENT, "no capture into pool %s is under way",
@@ -125,7 +127,7 @@ xseg_status xseg_device_is_captured(struct xseg_device *device, struct xseg_know
     xseg_status status = XSEG_OK;
 
     *captured = false;
-    if (!xseg_pending_captures(&device->pending) || stream->handle == NULL)
+    if (!xseg_pending_captures(device->pending) || stream->handle == NULL)
         return XSEG_OK;
     xseg_streams_claim(stream);
     status = xseg_driver_capture_info(&device->context, stream->handle, &info);

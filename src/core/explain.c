@@ -6,6 +6,8 @@
 
 #include "src/base/error.h"
 #include "src/core/allocator.h"
+#include "src/core/allocator_describe.h"
+#include "src/core/decay.h"
 #include "src/core/deferred.h"
 #include "src/core/trim.h"
 #include "src/core/walk.h"
@@ -242,7 +244,7 @@ static enum xseg_reason_kind keeper_of(const struct look *look, struct xseg_aren
 
     if (!xseg_pool_may_shrink(arena->pool))
         return XSEG_REASON_POOL;
-    if (xseg_pending_captures(&look->device->pending))
+    if (xseg_pending_captures(look->device->pending))
         return XSEG_REASON_CAPTURE;
     if (xseg_context_is_lost(&look->device->context))
         return XSEG_REASON_POLICY;
@@ -300,8 +302,7 @@ static size_t read_waits(struct xseg_pending *pending, struct wait *waits, size_
 
         XSEG_LIST_FOR(link, &stream->uses)
         {
-            const struct xseg_pending_use *use =
-                XSEG_CONTAINER(link, struct xseg_pending_use, link);
+            const struct xseg_use *use = XSEG_CONTAINER(link, struct xseg_use, link);
 
             if (count < most)
                 waits[count++] = (struct wait){use->block->base, stream->handle};
@@ -320,7 +321,7 @@ static size_t read_waits(struct xseg_pending *pending, struct wait *waits, size_
 
 static xseg_status name_streams(struct look *look, size_t first)
 {
-    struct xseg_pending *pending = &look->device->pending;
+    struct xseg_pending *pending = look->device->pending;
     const size_t most = xseg_pending_count(pending);
     struct wait *waits = calloc(most + 1, sizeof(*waits));
 
@@ -387,7 +388,7 @@ xseg_status xseg_explain_device(struct xseg_device *device, const struct xseg_co
     struct look look = {.device = device, .config = config, .reasons = reasons};
     const size_t first = reasons->count;
 
-    look.births_now = xseg_births_now(device->allocator, config);
+    look.births_now = xseg_births_now(&device->allocator->clock, config);
     xseg_lock_take(&device->growth_lock);
     xseg_status status = make_room(device, reasons);
     if (status == XSEG_OK) {

@@ -5,7 +5,8 @@
 #include <stdlib.h>
 
 #include "src/base/zeroed.h"
-#include "src/core/device.h"
+#include "src/core/arena.h"
+#include "src/core/lookup.h"
 #include "src/core/size.h"
 #include "src/core/tract.h"
 
@@ -32,7 +33,7 @@ void xseg_extent_fini(struct xseg_extent *extent)
 /* The look-up, of an extent whose arena is known. */
 static struct xseg_lookup *lookup_of(const struct xseg_extent *extent)
 {
-    return ((const struct xseg_arena *)extent->arena)->device->lookup;
+    return ((const struct xseg_arena *)extent->arena)->lookup;
 }
 
 bool xseg_extent_cover(struct xseg_extent *extent, uint64_t begin, uint64_t end)
@@ -42,10 +43,10 @@ bool xseg_extent_cover(struct xseg_extent *extent, uint64_t begin, uint64_t end)
     /* A classic one gets all that it needs when it comes into the look-up. */
     if (!xseg_extent_is_expandable(extent))
         return true;
-    struct xseg_device *device = ((const struct xseg_arena *)extent->arena)->device;
-    xseg_lock_take(device->lookup_lock);
-    const bool is_covered = xseg_lookup_cover(device->lookup, extent, begin, end);
-    xseg_lock_give(device->lookup_lock);
+    struct xseg_lookup *lookup = lookup_of(extent);
+    xseg_lock_take(&lookup->lock);
+    const bool is_covered = xseg_lookup_cover(lookup, extent, begin, end);
+    xseg_lock_give(&lookup->lock);
     return is_covered;
 }
 

@@ -7,7 +7,6 @@
 
 #include "src/base/error.h"
 #include "src/core/allocator.h"
-#include "src/core/alone.h"
 #include "src/core/trace.h"
 
 /* What is read back at a time. */
@@ -23,7 +22,7 @@ void xseg_fill_init(struct xseg_fill *fill, struct xseg_allocator *allocator)
 
 bool xseg_fill_is_on(const struct xseg_arena *arena)
 {
-    return xseg_allocator_config(arena->device->fill.allocator)->debug_fill &&
+    return xseg_allocator_config(arena->device->fill->allocator)->debug_fill &&
            !arena->pool->is_private;
 }
 
@@ -136,8 +135,8 @@ static void report(const struct xseg_grant *grant, const struct difference *diff
     for (unsigned i = 0; i < difference->shown; i++)
         xseg_text_add(&text, " %02x", difference->found[i]);
     (void)xseg_free_log_describe(&device->free_log, address, "; it was last ", &text);
-    atomic_fetch_add_explicit(&device->fill.overwrites, 1, memory_order_relaxed);
-    xseg_log_line(&device->fill.allocator->log, XSEG_LOG_ERROR, "%s", buffer);
+    atomic_fetch_add_explicit(&device->fill->overwrites, 1, memory_order_relaxed);
+    xseg_log_line(&device->fill->allocator->log, XSEG_LOG_ERROR, "%s", buffer);
 }
 
 /*
@@ -146,7 +145,7 @@ static void report(const struct xseg_grant *grant, const struct difference *diff
  */
 static bool can_read(const struct xseg_grant *grant)
 {
-    atomic_uint *reads = &grant->arena->device->fill.reads;
+    atomic_uint *reads = &grant->arena->device->fill->reads;
 
     if (atomic_load(reads) == XSEG_FILL_UNTRIED)
         atomic_store(reads, try_reading(grant));
@@ -178,7 +177,7 @@ static void check(const struct xseg_grant *grant)
     struct difference difference = {0};
 
     if (!xseg_fill_is_on(arena) ||
-        atomic_load(&arena->device->fill.reads) == XSEG_FILL_READS_NOTHING ||
+        atomic_load(&arena->device->fill->reads) == XSEG_FILL_READS_NOTHING ||
         !xseg_streams_is_open(&arena->device->context, xseg_arena_stream(arena)))
         return;
     if (look_for_difference(grant, &difference) && difference.count != 0)
@@ -204,28 +203,14 @@ static void end(struct xseg_arena *arena)
     xseg_arena_unlock(arena);
 }
 
-/* give_back() frees a block of which nobody knows yet, so it has no uses and that does not fail. */
-static void give_back(const struct xseg_grant *grant)
-{
-    xseg_trace_note_grant(grant);
-    (void)xseg_allocator_free(
-        grant->arena->device->allocator,
-        (void *)(uintptr_t)grant->base); /* NOLINT(performance-no-int-to-ptr) */
-}
-
-xseg_status xseg_fill_hand_out(struct xseg_grant *grant, bool zeroed)
+xseg_status xseg_fill_hand_out(const struct xseg_grant *grant, bool zeroed, bool *is_paused)
 {
     struct xseg_arena *arena = grant->arena;
     xseg_status status = XSEG_OK;
-    char reason[256];
 
-    if (!begin(arena)) {
-        if (zeroed) {
-            give_back(grant);
-            *grant = (struct xseg_grant){.base = 0};
-        }
+    *is_paused = !begin(arena);
+    if (*is_paused)
         return XSEG_OK;
-    }
     if (grant->filled)
         check(grant);
     /* Whole words: a block's size is a multiple of 512 bytes. */
@@ -234,9 +219,5 @@ xseg_status xseg_fill_hand_out(struct xseg_grant *grant, bool zeroed)
                                   xseg_round_up(grant->requested, sizeof(uint32_t)), 0,
                                   xseg_arena_stream(arena)->handle);
     end(arena);
-    if (status == XSEG_OK)
-        return XSEG_OK;
-    (void)snprintf(reason, sizeof(reason), "%s", xseg_fail_text()->buffer);
-    give_back(grant);
-    return xseg_fail(status, "%s", reason);
+    return status;
 }

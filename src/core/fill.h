@@ -57,12 +57,12 @@ void xseg_fill_busy(struct xseg_block *block);
 void xseg_fill_ended(struct xseg_block *block);
 
 /*
- * A block is handed out: check the pattern if it was filled; zero what was requested if asked for.  Where
- * its pool has been paused since it was taken there is no memory: then it is not checked, and a block
- * to be zeroed is free again, and grant->base is 0.
+ * A block is handed out: check the pattern if it was filled; zero what was requested if asked for.
  *
- * Returns: XSEG_OK; the driver's error if it cannot be zeroed, and then the block is free again
+ * is_paused: set to whether the pool has been paused since the block was taken; then there is no memory, and
+ *            nothing is checked or zeroed
+ * Returns:   XSEG_OK; the driver's error if the block cannot be zeroed
  */
-xseg_status xseg_fill_hand_out(struct xseg_grant *grant, bool zeroed);
+xseg_status xseg_fill_hand_out(const struct xseg_grant *grant, bool zeroed, bool *is_paused);
 
 #endif

@@ -2,6 +2,7 @@
 #include "src/core/garbage.h"
 
 #include "src/core/notice.h"
+#include "src/core/pending.h"
 #include "src/core/size.h"
 #include "src/core/trim.h"
 
@@ -94,7 +95,7 @@ void xseg_garbage_collect(struct xseg_device *device, const struct xseg_config *
                                         (double)xseg_device_limit(device, config));
     struct round round;
 
-    if (xseg_pending_captures(&device->pending))
+    if (xseg_pending_captures(device->pending))
         return;
     do {
         round = (struct round){.device = device, .now = atomic_load(&device->searches)};

@@ -6,8 +6,9 @@
 #include <string.h>
 
 #include "src/base/error.h"
+#include "src/core/fill.h"
 #include "src/core/notice.h"
-#include "src/core/pause.h"
+#include "src/core/refusal.h"
 #include "src/core/scrub.h"
 #include "src/core/size.h"
 #include "src/core/trace.h"
@@ -61,9 +62,9 @@ static xseg_status announce(struct xseg_extent *extent, bool cover)
     atomic_store_explicit(&extent->base, extent->segment.base, memory_order_relaxed);
     xseg_arena_lock(arena);
     if (xseg_arena_stock(arena, &arena->blocks, 2)) {
-        xseg_lock_take(device->lookup_lock);
+        xseg_lock_take(&device->lookup->lock);
         known = xseg_lookup_insert(device->lookup, extent);
-        xseg_lock_give(device->lookup_lock);
+        xseg_lock_give(&device->lookup->lock);
     }
     if (known)
         (void)xseg_arena_add_extent(arena, extent);
@@ -141,10 +142,10 @@ static bool are_nobodys(const struct xseg_device *device, uint64_t base, uint64_
 
     if (last < base || last >> XSEG_LOOKUP_ADDRESS_BITS != 0)
         return false;
-    xseg_lock_take(device->lookup_lock);
+    xseg_lock_take(&device->lookup->lock);
     for (uint64_t at = base; free && at <= last; at = (at | (2 * XSEG_MIB - 1)) + 1)
         free = !xseg_lookup_covers(device->lookup, at, xseg_min(last, at | (2 * XSEG_MIB - 1)));
-    xseg_lock_give(device->lookup_lock);
+    xseg_lock_give(&device->lookup->lock);
     return free;
 }
 
@@ -176,7 +177,7 @@ static xseg_status grow_classic(struct xseg_arena *arena, const struct xseg_need
                                 struct xseg_grant *out)
 {
     const uint64_t bytes = need->segment_bytes;
-    xseg_status status = xseg_pause_check(arena->pool);
+    xseg_status status = xseg_pool_check_running(arena->pool);
 
     if (status == XSEG_OK)
         status = xseg_growth_check(arena->pool, need->config, bytes, 0);
@@ -304,7 +305,7 @@ xseg_status xseg_growth_claim(struct xseg_arena *arena, const struct xseg_need *
                               struct xseg_stretch *stretch)
 {
     struct xseg_stretch_place place;
-    xseg_status status = xseg_pause_check(arena->pool);
+    xseg_status status = xseg_pool_check_running(arena->pool);
 
     if (status != XSEG_OK)
         return status;
@@ -335,7 +336,7 @@ xseg_status xseg_growth_finish(struct xseg_arena *arena, const struct xseg_need 
     if (is_allowed)
         status = xseg_stretch_map(arena->pool, stretch);
     if (is_allowed)
-        xseg_notice_stretch(stretch);
+        xseg_stretch_tell(stretch);
     xseg_arena_lock(arena);
     const bool stocked = xseg_arena_stock(arena, &arena->blocks, 2);
     struct xseg_block *block = xseg_stretch_settle(arena, stretch, is_allowed);
@@ -451,7 +452,7 @@ static xseg_status grow_alone(struct xseg_arena *arena, const struct xseg_need *
     struct xseg_block *block = stretch.last = stretch.first;
     struct xseg_extent *extent = block->extent;
     status = xseg_stretch_map(arena->pool, &stretch);
-    xseg_notice_stretch(&stretch);
+    xseg_stretch_tell(&stretch);
     xseg_arena_lock(arena);
     const bool stocked = xseg_arena_stock(arena, &arena->blocks, 3);
     if (status != XSEG_OK || !stocked) {

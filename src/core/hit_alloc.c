@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "src/core/hit_alloc.h"
 
+#include "src/core/device_alloc.h"
 #include "src/core/hit_step.h"
 #include "src/core/hit_stream.h"
 #include "src/core/plain.h"

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "src/core/hit_free.h"
 
+#include "src/core/allocator_free.h"
 #include "src/core/hit_step.h"
 #include "src/core/large.h"
 #include "src/core/live.h"

@@ -1,13 +1,16 @@
 /* SPDX-License-Identifier: MIT */
 #include "src/core/hit_stream.h"
 
+#include "src/core/device_alloc.h"
+#include "src/core/pending.h"
+#include "src/core/request.h"
 #include "src/core/size.h"
 
 /* Whether nothing is under way on a device that a plain request would have to ask about. */
 static inline bool is_calm(struct xseg_device *device)
 {
     return !xseg_context_is_lost(&device->context) && !xseg_routes_exist(&device->routes) &&
-           !xseg_pending_captures(&device->pending);
+           !xseg_pending_captures(device->pending);
 }
 
 /* The arena of the default pool that a stream's requests of a kind go to, or NULL. */
@@ -99,7 +102,7 @@ bool xseg_hit_stream_alloc_in(struct xseg_allocator *allocator, struct xseg_pool
     struct xseg_device *device = pool->body->device;
 
     if (!config->has_plain_hits || pool->no_split || xseg_pool_has_own_memory(pool) ||
-        bytes - 1 >= XSEG_SIZE_ABSURD - 1 || xseg_pending_captures(&device->pending) ||
+        bytes - 1 >= XSEG_SIZE_ABSURD - 1 || xseg_pending_captures(device->pending) ||
         atomic_load_explicit(&device->context.hindrances, memory_order_relaxed) != 0)
         return false;
     const struct xseg_known_stream *stream = xseg_streams_find_plain(&device->streams, handle);
@@ -116,4 +119,17 @@ bool xseg_hit_stream_alloc_in(struct xseg_allocator *allocator, struct xseg_pool
         return false;
     *out = (void *)(uintptr_t)base; /* NOLINT(performance-no-int-to-ptr) */
     return true;
+}
+
+xseg_status xseg_hit_stream_request(struct xseg_allocator *allocator,
+                                    const struct xseg_request *request, void **out)
+{
+    const bool is_aligned = request->alignment == 0 || (xseg_is_power_of_two(request->alignment) &&
+                                                        request->alignment <= XSEG_SIZE_QUANTUM);
+
+    if (request->pool != NULL && is_aligned && !request->zeroed &&
+        xseg_allocator_owns(allocator, request->pool) && !xseg_pool_is_retired(request->pool) &&
+        xseg_hit_stream_alloc_in(allocator, request->pool, request->bytes, request->stream, out))
+        return XSEG_OK;
+    return xseg_request_serve(allocator, request, false, out);
 }

@@ -28,6 +28,10 @@ bool xseg_hit_stream_alloc(struct xseg_allocator *allocator, int ordinal, uint64
 bool xseg_hit_stream_alloc_in(struct xseg_allocator *allocator, struct xseg_pool *pool,
                               uint64_t bytes, xseg_stream stream, void **out);
 
+/* Serve any request: as above where it names a pool, else in the general way.  As xseg_alloc_with(). */
+xseg_status xseg_hit_stream_request(struct xseg_allocator *allocator,
+                                    const struct xseg_request *request, void **out);
+
 /* Serve a plain request from an arena by the rules of a configuration: the address, or 0. */
 uint64_t xseg_hit_stream_serve(const struct xseg_config *config, struct xseg_arena *arena,
                                uint64_t bytes) XSEG_REQUIRES(arena->lock);

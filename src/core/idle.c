@@ -2,6 +2,7 @@
 #include "src/core/idle.h"
 
 #include "src/core/notice.h"
+#include "src/core/pending.h"
 #include "src/core/size.h"
 #include "src/core/trim.h"
 #include "src/core/walk.h"
@@ -276,7 +277,7 @@ static void look_at_fence(struct xseg_arena *arena, uint64_t now)
 {
     struct xseg_device *device = arena->device;
     struct xseg_known_stream *stream = xseg_arena_stream(arena);
-    struct xseg_fences *fences = &device->pending.fences;
+    struct xseg_fences *fences = &device->pending->fences;
     bool done = false;
     int mode = 0;
 
@@ -284,7 +285,7 @@ static void look_at_fence(struct xseg_arena *arena, uint64_t now)
         return;
     if (xseg_driver_relax(&device->context, &mode) != XSEG_OK)
         return;
-    xseg_pending_lock(&device->pending);
+    xseg_pending_lock(device->pending);
     if (arena->fence == NULL) {
         if (xseg_fences_record(fences, stream->handle, &arena->fence) == XSEG_OK)
             arena->fenced = now;
@@ -293,7 +294,7 @@ static void look_at_fence(struct xseg_arena *arena, uint64_t now)
         xseg_fences_put(fences, arena->fence);
         arena->fence = NULL;
     }
-    xseg_pending_unlock(&device->pending);
+    xseg_pending_unlock(device->pending);
     xseg_driver_unrelax(&device->context, mode);
 }
 
@@ -400,13 +401,13 @@ static void end_fence(void *self, struct xseg_arena *arena)
 {
     (void)self;
     if (arena->fence != NULL)
-        xseg_fences_put(&arena->device->pending.fences, arena->fence);
+        xseg_fences_put(&arena->device->pending->fences, arena->fence);
     arena->fence = NULL;
 }
 
 void xseg_idle_end(struct xseg_device *device)
 {
-    xseg_pending_lock(&device->pending);
+    xseg_pending_lock(device->pending);
     xseg_device_visit_arenas(device, end_fence, NULL);
-    xseg_pending_unlock(&device->pending);
+    xseg_pending_unlock(device->pending);
 }

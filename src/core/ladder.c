@@ -7,6 +7,8 @@
 #include "src/core/allocator.h"
 #include "src/core/garbage.h"
 #include "src/core/growth.h"
+#include "src/core/pending.h"
+#include "src/core/refusal.h"
 #include "src/core/scrub.h"
 #include "src/core/shortage.h"
 #include "src/core/steal.h"
@@ -40,7 +42,7 @@ static xseg_status search(struct xseg_arena *arena, const struct xseg_need *need
 static xseg_status take_finished(struct xseg_arena *arena, const struct xseg_need *need,
                                  struct xseg_grant *out)
 {
-    xseg_pending_poll(&arena->device->pending);
+    xseg_pending_poll(arena->device->pending);
     return search(arena, need, out);
 }
 
@@ -114,9 +116,9 @@ static xseg_status wait_for_pending(struct xseg_arena *arena, const struct xseg_
 {
     xseg_status status = XSEG_OK;
 
-    if (xseg_pending_count(&arena->device->pending) == 0)
+    if (xseg_pending_count(arena->device->pending) == 0)
         return XSEG_OK;
-    status = xseg_pending_wait(&arena->device->pending);
+    status = xseg_pending_wait(arena->device->pending);
     /* A stream that could not be waited for keeps only its own blocks. */
     if (status == XSEG_ERR_DEVICE_LOST)
         return status;
@@ -181,7 +183,7 @@ static rung *const *choose_rungs(const struct xseg_arena *arena, const struct xs
 {
     if (need->is_alone)
         return alone_rungs;
-    if (xseg_pending_captures(&arena->device->pending))
+    if (xseg_pending_captures(arena->device->pending))
         return need->expandable ? capture_rungs : classic_capture_rungs;
     if (arena->pool->body->is_full)
         return need->expandable ? full_pool_rungs : classic_full_pool_rungs;
@@ -220,8 +222,8 @@ static xseg_status serve(struct xseg_arena *arena, const struct xseg_need *need,
     struct xseg_device *device = arena->device;
 
     if (atomic_load_explicit(&device->asks_late, memory_order_relaxed) &&
-        xseg_pending_count(&device->pending) != 0 && !xseg_pending_captures(&device->pending))
-        xseg_pending_poll(&device->pending);
+        xseg_pending_count(device->pending) != 0 && !xseg_pending_captures(device->pending))
+        xseg_pending_poll(device->pending);
     /* Another thread may have freed or grown what fits while this one waited for the lock. */
     const xseg_status status = search(arena, need, out);
 
@@ -269,7 +271,7 @@ static xseg_status overcome(struct xseg_arena *arena, const struct xseg_need *ne
     device->is_short = device->is_short || device_is_short(arena, refused);
     if (device->is_short && need->expandable && !arena->pool->body->is_full)
         atomic_store_explicit(&device->asks_late, true, memory_order_relaxed);
-    if (!need->is_alone && !xseg_pending_captures(&device->pending))
+    if (!need->is_alone && !xseg_pending_captures(device->pending))
         status = take_finished(arena, need, out);
     if (status != XSEG_OK || out->base != 0)
         return status;
@@ -295,7 +297,7 @@ static xseg_status do_with_fewer_addresses(struct xseg_arena *arena, const struc
     struct xseg_device *device = arena->device;
     struct xseg_need classic = *need;
 
-    if (!xseg_pending_captures(&device->pending)) {
+    if (!xseg_pending_captures(device->pending)) {
         xseg_device_visit_arenas(device, end_holes, NULL);
         const xseg_status status = xseg_growth_grow(arena, need, out);
 

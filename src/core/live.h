@@ -8,7 +8,8 @@
 #ifndef XSEG_CORE_LIVE_H
 #define XSEG_CORE_LIVE_H
 
-#include "src/core/allocator.h"
+#include "src/core/arena.h"
+#include "src/core/lookup.h"
 #include "src/core/size.h"
 
 /* Whether an address lies in an extent, whose arena is locked. */
@@ -18,11 +19,11 @@ static inline bool xseg_live_lies_in(const struct xseg_extent *extent, uint64_t 
 }
 
 /* Lock the arena of an address.  NULL, and nothing is locked, if the address is in no segment. */
-static inline struct xseg_extent *xseg_live_lock_extent(struct xseg_allocator *allocator,
+static inline struct xseg_extent *xseg_live_lock_extent(struct xseg_lookup *lookup,
                                                         uint64_t address) XSEG_UNCHECKED
 {
     for (;;) {
-        struct xseg_extent *extent = xseg_lookup_find(&allocator->lookup, address);
+        struct xseg_extent *extent = xseg_lookup_find(lookup, address);
 
         if (__builtin_expect(extent == NULL, 0))
             return NULL;
@@ -34,7 +35,7 @@ static inline struct xseg_extent *xseg_live_lock_extent(struct xseg_allocator *a
                              1))
             return extent;
         const bool is_nobodys =
-            extent == xseg_lookup_find(&allocator->lookup, address) && extent->arena == arena;
+            extent == xseg_lookup_find(lookup, address) && extent->arena == arena;
         xseg_arena_unlock(arena);
         if (is_nobodys)
             return NULL;

@@ -15,6 +15,7 @@ bool xseg_lookup_init(struct xseg_lookup *lookup)
     lookup->first = XSEG_LOOKUP_ROOTS;
     lookup->end = 0;
     lookup->spare = NULL;
+    xseg_lock_init(&lookup->lock, XSEG_RANK_TABLE);
     lookup->root = xseg_fork_wiped(ROOT_BYTES, &is_wiped);
     return lookup->root != NULL;
 }
@@ -46,6 +47,7 @@ void xseg_lookup_fini(struct xseg_lookup *lookup)
     }
     xseg_fork_unmap(lookup->root, ROOT_BYTES);
     lookup->root = NULL;
+    xseg_lock_fini(&lookup->lock);
 }
 
 /* Whether the extent's addresses are whole GiB that no other segment can share. */

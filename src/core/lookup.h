@@ -25,6 +25,7 @@
 #include <stdatomic.h>
 
 #include "src/base/align.h"
+#include "src/base/lock.h"
 #include "src/core/starts.h"
 
 /* Device addresses fit in 49 bits on every GPU so far; others are nobody's. */
@@ -53,6 +54,7 @@ struct xseg_lookup {
     atomic_uintptr_t *root;         /* [XSEG_LOOKUP_ROOTS] */
     uint64_t first, end;            /* of the entries that were ever set; guarded by TABLE */
     struct xseg_lookup_leaf *spare; /* leaves for reuse; guarded by TABLE */
+    struct xseg_lock lock;          /* TABLE */
 };
 
 /* The entry of a GiB.  Those of segments that lie a multiple of 512 GiB apart would share a set of the first

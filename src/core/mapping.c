@@ -6,7 +6,6 @@
 
 #include "src/base/error.h"
 #include "src/core/allocator.h"
-#include "src/core/pause.h"
 #include "src/core/walk.h"
 
 /* --- Runs. --- */
@@ -214,7 +213,7 @@ static xseg_status check_block(const struct xseg_extent *extent, uint64_t addres
 static xseg_status pin(struct xseg_extent *extent, uint64_t address, uint64_t bytes)
 {
     const uint64_t begins = address - extent->segment.base;
-    xseg_status status = xseg_pause_check(extent->arena->pool);
+    xseg_status status = xseg_pool_check_running(extent->arena->pool);
 
     if (status == XSEG_OK)
         status = check_block(extent, address, bytes);

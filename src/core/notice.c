@@ -6,6 +6,7 @@
 #include "src/base/error.h"
 #include "src/core/allocator.h"
 #include "src/core/mapping.h"
+#include "src/core/pending.h"
 
 bool xseg_notice_is_wanted(const struct xseg_device *device)
 {
@@ -82,7 +83,7 @@ bool xseg_notice_leave(struct xseg_device *device, const struct xseg_block *clai
     let_go(device, &saved);
     tell_chain(claimed, XSEG_OBSERVERS_LEAVING);
     take_again(device, &saved);
-    if (!xseg_pending_captures(&device->pending))
+    if (!xseg_pending_captures(device->pending))
         return true;
     let_go(device, &saved);
     tell_chain(claimed, XSEG_OBSERVERS_CAME);
@@ -100,19 +101,6 @@ void xseg_notice_come(const struct xseg_extent *extent, uint64_t base, uint64_t 
     let_go(device, &saved);
     tell_bytes(extent, base, bytes, XSEG_OBSERVERS_CAME);
     take_again(device, &saved);
-}
-
-void xseg_notice_stretch(const struct xseg_stretch *stretch)
-{
-    if (!xseg_notice_is_wanted(stretch->first->extent->arena->device))
-        return;
-    for (const struct xseg_block *block = stretch->first; block != stretch->failed;
-         block = block->next) {
-        if (!block->mapped)
-            xseg_notice_come(block->extent, block->base, block->bytes);
-        if (block == stretch->last)
-            return;
-    }
 }
 
 void xseg_notice_pool(struct xseg_pool *pool, bool leaves)

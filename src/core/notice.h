@@ -19,7 +19,6 @@
 #define XSEG_CORE_NOTICE_H
 
 #include "src/core/device.h"
-#include "src/core/stretch.h"
 
 /* Whether anybody is told. */
 bool xseg_notice_is_wanted(const struct xseg_device *device);
@@ -33,9 +32,6 @@ bool xseg_notice_leave(struct xseg_device *device, const struct xseg_block *clai
 
 /* The bytes [base, base + bytes) of a busy block's extent have come, or stay although they were to go. */
 void xseg_notice_come(const struct xseg_extent *extent, uint64_t base, uint64_t bytes);
-
-/* The holes of a stretch have been mapped, up to where that failed. */
-void xseg_notice_stretch(const struct xseg_stretch *stretch);
 
 /* All memory of a pool that moves is about to go, or has come. */
 void xseg_notice_pool(struct xseg_pool *pool, bool leaves);

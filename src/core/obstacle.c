@@ -4,6 +4,7 @@
 #include <inttypes.h>
 
 #include "src/base/error.h"
+#include "src/core/pending.h"
 #include "src/core/trim.h"
 #include "src/core/walk.h"
 
@@ -19,7 +20,7 @@ struct obstacles {
 /* The streams that use a live block beside its own. */
 static void mark_uses(const struct xseg_part *part)
 {
-    for (const struct xseg_pending_use *use = part->record->uses; use != NULL; use = use->next)
+    for (const struct xseg_use *use = part->record->uses; use != NULL; use = use->next)
         use->stream->is_asked = true;
 }
 
@@ -141,7 +142,7 @@ xseg_status xseg_obstacle_close(struct xseg_pool *pool)
     struct obstacles found = {.status = XSEG_OK};
     struct questions questions = {pool->body->device, &found};
 
-    xseg_pending_poll(&pool->body->device->pending);
+    xseg_pending_poll(pool->body->device->pending);
     xseg_pool_visit_arenas(pool->body, close_arena, &found);
     xseg_streams_visit(&pool->body->device->streams, ask_stream, &questions);
     return judge(pool, &found);

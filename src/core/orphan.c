@@ -81,9 +81,9 @@ static struct xseg_block *leave(struct xseg_arena *arena, struct xseg_extent *ex
     first = extent->first;
     extent->first = NULL;
     xseg_list_remove(&extent->link);
-    xseg_lock_take(device->lookup_lock);
+    xseg_lock_take(&device->lookup->lock);
     xseg_lookup_remove(device->lookup, extent);
-    xseg_lock_give(device->lookup_lock);
+    xseg_lock_give(&device->lookup->lock);
     xseg_extent_fini(extent);
     return first;
 }
@@ -141,11 +141,11 @@ static void come(struct xseg_arena *arena, struct xseg_extent *extent,
         if (block->mapped)
             xseg_arena_stamp(arena, extent, block->base, block->bytes);
     xseg_arena_lock(arena);
-    xseg_lock_take(device->lookup_lock);
+    xseg_lock_take(&device->lookup->lock);
     const bool is_known = xseg_lookup_insert(device->lookup, extent);
     XSEG_ASSERT(is_known); /* its tables are there */
     (void)is_known;
-    xseg_lock_give(device->lookup_lock);
+    xseg_lock_give(&device->lookup->lock);
     tile(arena, extent, like);
     xseg_arena_unlock(arena);
 }

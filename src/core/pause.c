@@ -6,9 +6,11 @@
 
 #include "src/base/error.h"
 #include "src/core/allocator.h"
+#include "src/core/forget.h"
 #include "src/core/growth.h"
 #include "src/core/notice.h"
 #include "src/core/obstacle.h"
+#include "src/core/pending.h"
 #include "src/core/size.h"
 #include "src/core/trim.h"
 #include "vmm/away.h"
@@ -62,7 +64,7 @@ static void add_missing(struct move *move, struct xseg_segment *segment)
 
 static xseg_status check_captures(const struct xseg_device *device)
 {
-    if (!xseg_pending_captures(&device->pending))
+    if (!xseg_pending_captures(device->pending))
         return XSEG_OK;
     return xseg_fail(XSEG_ERR_BUSY,
                      "a capture is under way on device %d: pause and resume before or after it",
@@ -77,19 +79,8 @@ static xseg_status check_begin(const struct xseg_pool *pool)
         return xseg_driver_fail_lost(&device->context);
     if (xseg_pool_is_retired(pool))
         return xseg_fail(XSEG_ERR_ARGUMENT, "nobody holds the pool any more");
-    const xseg_status status = xseg_pause_check(pool);
+    const xseg_status status = xseg_pool_check_running(pool);
     return status == XSEG_OK ? check_captures(device) : status;
-}
-
-xseg_status xseg_pause_check(const struct xseg_pool *pool)
-{
-    if (pool->body->state == XSEG_POOL_RUNS)
-        return XSEG_OK;
-    return xseg_fail(XSEG_ERR_PAUSED,
-                     pool->body->state == XSEG_POOL_PAUSED
-                         ? "pool %s is paused: xseg_pool_resume() brings its memory back"
-                         : "pool %s is being paused or resumed by another thread",
-                     xseg_pool_label(pool));
 }
 
 /* --- Accounts. --- */
@@ -204,14 +195,6 @@ static xseg_status save(struct move *move, enum xseg_keep keep, const char *path
     return copy_all(move, save_segment);
 }
 
-static void forget_contents(struct xseg_contents *contents)
-{
-    if (contents == NULL)
-        return;
-    xseg_contents_close(contents);
-    free(contents);
-}
-
 /* --- Pausing. --- */
 
 static void leave_segment(struct move *move, struct xseg_segment *segment)
@@ -309,7 +292,7 @@ xseg_status xseg_pause_begin(struct xseg_pool *pool, enum xseg_keep keep, const 
             if (move.is_told)
                 xseg_notice_pool(pool, false);
             settle(&move, XSEG_POOL_RUNS);
-            forget_contents(move.contents);
+            xseg_forget_contents(move.contents);
         }
     }
     xseg_lock_give(&device->growth_lock);
@@ -395,7 +378,7 @@ static xseg_status resume(struct move *move)
     if (status == XSEG_OK) {
         visit_segments(move, arrive_segment);
         move->pool->body->contents = NULL;
-        forget_contents(move->contents);
+        xseg_forget_contents(move->contents);
         xseg_notice_pool(move->pool, false);
         settle(move, XSEG_POOL_RUNS);
         return XSEG_OK;
@@ -420,7 +403,7 @@ xseg_status xseg_pause_end(struct xseg_pool *pool)
     else if (pool->body->state == XSEG_POOL_RUNS)
         status = xseg_fail(XSEG_ERR_ARGUMENT, "pool %s is not paused", xseg_pool_label(pool));
     else if (pool->body->state == XSEG_POOL_MOVES)
-        status = xseg_pause_check(pool);
+        status = xseg_pool_check_running(pool);
     if (status == XSEG_OK)
         status = check_captures(device);
     if (status == XSEG_OK) {
@@ -430,74 +413,4 @@ xseg_status xseg_pause_end(struct xseg_pool *pool)
     }
     xseg_lock_give(&device->growth_lock);
     return status;
-}
-
-/* --- Forgetting. --- */
-
-static void add_active(void *self, struct xseg_arena *arena)
-{
-    uint64_t *active = self;
-
-    *active += xseg_counts_current(&arena->counts, XSEG_COUNT_ACTIVE);
-}
-
-/* All that an arena has cached goes. */
-static void forget_arena(void *self, struct xseg_arena *arena)
-{
-    const struct xseg_trim_wish everything = {XSEG_SIZE_SMALL_SEGMENT, UINT64_MAX, NULL, NULL};
-    struct xseg_block *next;
-    uint64_t bytes = 0;
-
-    (void)self;
-    xseg_arena_lock(arena);
-    struct xseg_block *claimed = xseg_trim_claim(arena, &everything, &bytes);
-    xseg_arena_unlock(arena);
-    for (struct xseg_block *block = claimed; block != NULL; block = next) {
-        next = block->right;
-        block->right = NULL;
-        (void)xseg_trim_give(block, false);
-    }
-}
-
-static void forget(struct xseg_pool_body *body)
-{
-    xseg_pool_visit_arenas(body, forget_arena, NULL);
-    forget_contents(body->contents);
-    body->contents = NULL;
-    body->state = XSEG_POOL_RUNS;
-}
-
-static void forget_some(struct xseg_device *device, bool all)
-{
-    struct xseg_pool_body *body = atomic_load(&device->private_pools);
-
-    for (; body != NULL; body = atomic_load(&body->next)) {
-        uint64_t active = 0;
-
-        if (body->state != XSEG_POOL_PAUSED || (!all && !xseg_pool_is_retired(body->pool)))
-            continue;
-        xseg_pool_visit_arenas(body, add_active, &active);
-        if (all || active == 0)
-            forget(body);
-    }
-}
-
-void xseg_pause_forget(struct xseg_device *device)
-{
-    forget_some(device, false);
-}
-
-void xseg_pause_forget_all(struct xseg_device *device)
-{
-    forget_some(device, true);
-}
-
-void xseg_pause_abandon(struct xseg_device *device)
-{
-    struct xseg_pool_body *body = atomic_load(&device->private_pools);
-
-    for (; body != NULL; body = atomic_load(&body->next)) {
-        forget_contents(body->contents);
-        body->contents = NULL;
-    }
 }

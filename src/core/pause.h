@@ -24,17 +24,4 @@
 xseg_status xseg_pause_begin(struct xseg_pool *pool, enum xseg_keep keep, const char *path);
 xseg_status xseg_pause_end(struct xseg_pool *pool);
 
-/* Whether memory can be had from a pool: XSEG_OK, XSEG_ERR_PAUSED.  GROWTH is held. */
-xseg_status xseg_pause_check(const struct xseg_pool *pool);
-
-/* Paused pools that nobody holds and that have no blocks any more do not come back: what was kept of
- * them is forgotten, and their pages become holes.  GROWTH is held, no other lock. */
-void xseg_pause_forget(struct xseg_device *device);
-
-/* The same for all paused pools, when the device closes. */
-void xseg_pause_forget_all(struct xseg_device *device);
-
-/* The device is lost: only what is kept goes. */
-void xseg_pause_abandon(struct xseg_device *device);
-
 #endif

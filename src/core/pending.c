@@ -30,10 +30,17 @@ void xseg_pending_fini(struct xseg_pending *pending)
     xseg_latch_fini(&pending->lock);
 }
 
+void xseg_pending_put_event(struct xseg_pending *pending, xseg_event event)
+{
+    xseg_pending_lock(pending);
+    xseg_fences_put(&pending->fences, event);
+    xseg_pending_unlock(pending);
+}
+
 void xseg_pending_use(struct xseg_arena *arena, struct xseg_block *block,
                       struct xseg_known_stream *stream, bool captured)
 {
-    struct xseg_pending_use *use = block->uses;
+    struct xseg_use *use = block->uses;
 
     while (use != NULL && (use->stream != stream || !xseg_pending_is_current(use)))
         use = use->next;
@@ -55,7 +62,7 @@ void xseg_pending_use(struct xseg_arena *arena, struct xseg_block *block,
  * An event behind the work of a stream.  One that is gone has its last event.  Another thread's default stream has no name here: the
  * legacy stream stands for it, which waits for all streams of that kind.
  */
-static xseg_status record_use(struct xseg_pending *pending, struct xseg_pending_use *use)
+static xseg_status record_use(struct xseg_pending *pending, struct xseg_use *use)
 {
     bool can_name = true;
     xseg_status status = XSEG_OK;
@@ -72,7 +79,7 @@ static xseg_status record_use(struct xseg_pending *pending, struct xseg_pending_
 }
 
 /* The event of a use is not needed any more. */
-static void put_event(struct xseg_pending *pending, const struct xseg_pending_use *use)
+static void put_event(struct xseg_pending *pending, const struct xseg_use *use)
 {
     if (!use->is_shared)
         xseg_fences_put(&pending->fences, use->event);
@@ -81,12 +88,12 @@ static void put_event(struct xseg_pending *pending, const struct xseg_pending_us
 /* Record an event for each use of a block; on failure the recorded ones are idle again. */
 static xseg_status record_all(struct xseg_pending *pending, struct xseg_block *block)
 {
-    for (struct xseg_pending_use *use = block->uses; use != NULL; use = use->next) {
+    for (struct xseg_use *use = block->uses; use != NULL; use = use->next) {
         const xseg_status status = record_use(pending, use);
 
         if (status == XSEG_OK)
             continue;
-        for (struct xseg_pending_use *undo = block->uses; undo != use; undo = undo->next)
+        for (struct xseg_use *undo = block->uses; undo != use; undo = undo->next)
             put_event(pending, undo);
         return status;
     }
@@ -119,7 +126,7 @@ static void wait_for(struct xseg_pending *pending, struct xseg_known_stream *str
 
 void xseg_pending_forget(struct xseg_arena *arena, struct xseg_block *block)
 {
-    struct xseg_pending_use *use = block->uses, *next;
+    struct xseg_use *use = block->uses, *next;
 
     xseg_trace_note_block(block, XSEG_TRACE_FREE_COMPLETED);
     for (; use != NULL; use = next) {
@@ -130,9 +137,9 @@ void xseg_pending_forget(struct xseg_arena *arena, struct xseg_block *block)
     xseg_arena_take_back(arena, block);
 }
 
-static void queue_all(struct xseg_pending *pending, struct xseg_pending_use *use)
+static void queue_all(struct xseg_pending *pending, struct xseg_use *use)
 {
-    struct xseg_pending_use *next;
+    struct xseg_use *next;
 
     for (; use != NULL; use = next) {
         next = use->next;
@@ -157,7 +164,7 @@ xseg_status xseg_pending_record(struct xseg_pending *pending, struct xseg_block 
     if (status != XSEG_OK)
         return status;
     block->waits = 0;
-    for (const struct xseg_pending_use *use = block->uses; use != NULL; use = use->next)
+    for (const struct xseg_use *use = block->uses; use != NULL; use = use->next)
         block->waits++;
     queue_all(pending, block->uses);
     block->uses = NULL;
@@ -193,7 +200,7 @@ xseg_status xseg_pending_free(struct xseg_pending *pending, struct xseg_block *b
 }
 
 /* The event of a use is complete: the use ends, and with the last one the block is free. */
-static void finish(struct xseg_pending *pending, struct xseg_pending_use *use)
+static void finish(struct xseg_pending *pending, struct xseg_use *use)
 {
     struct xseg_block *block = use->block;
     struct xseg_arena *arena = block->extent->arena;
@@ -219,7 +226,7 @@ static void finish(struct xseg_pending *pending, struct xseg_pending_use *use)
  * A query has failed: an event that a capture recorded, of which nobody told the library, never
  * completes.  Once the stream is out of it, a new event stands behind the same work.
  */
-static bool record_again(struct xseg_pending *pending, struct xseg_pending_use *use)
+static bool record_again(struct xseg_pending *pending, struct xseg_use *use)
 {
     xseg_event event;
 
@@ -231,10 +238,10 @@ static bool record_again(struct xseg_pending *pending, struct xseg_pending_use *
     return true;
 }
 
-static inline struct xseg_pending_use *first_use(struct xseg_list *node)
+static inline struct xseg_use *first_use(struct xseg_list *node)
 {
     return XSEG_LIST_FIRST(&XSEG_CONTAINER(node, struct xseg_known_stream, waiting)->uses,
-                           struct xseg_pending_use, link);
+                           struct xseg_use, link);
 }
 
 /*
@@ -247,7 +254,7 @@ static __attribute__((noinline)) struct xseg_list *hear(struct xseg_pending *pen
                                                         struct xseg_list *node,
                                                         enum xseg_driver_answer answer)
 {
-    struct xseg_pending_use *use = first_use(node);
+    struct xseg_use *use = first_use(node);
     struct xseg_known_stream *stream = use->stream;
     struct xseg_list *next = node->next;
 
@@ -310,7 +317,7 @@ void xseg_pending_passed(struct xseg_pending *pending,
     xseg_pending_lock(pending);
     XSEG_LIST_FOR_SAFE(node, &stream->uses)
     {
-        finish(pending, XSEG_CONTAINER(node, struct xseg_pending_use, link));
+        finish(pending, XSEG_CONTAINER(node, struct xseg_use, link));
     }
     xseg_list_remove(&stream->waiting);
     give_lock(pending);
@@ -332,8 +339,7 @@ static xseg_event last_event_from(struct xseg_pending *pending, bool again, uint
     {
         const struct xseg_known_stream *stream =
             XSEG_CONTAINER(node, struct xseg_known_stream, waiting);
-        struct xseg_pending_use *use =
-            XSEG_CONTAINER(stream->uses.prev, struct xseg_pending_use, link);
+        struct xseg_use *use = XSEG_CONTAINER(stream->uses.prev, struct xseg_use, link);
 
         if (stream->rank < *rank)
             continue;

@@ -29,20 +29,8 @@
 #include "src/core/topology.h"
 #include "vmm/fence.h"
 
-struct xseg_pending_use {
-    struct xseg_slab_record record;
-    bool outside, captured;        /* noted while the stream was not being captured; while it was */
-    bool is_shared;                /* the event is the last one of a stream that is gone */
-    struct xseg_pending_use *next; /* of the same block */
-    struct xseg_known_stream *stream;
-    uint64_t number; /* of that stream; once its entry is another one's, the use has passed */
-    struct xseg_block *block;
-    xseg_event event;      /* once freed */
-    struct xseg_list link; /* in the stream's queue, once freed */
-};
-
 /* Whether the stream of a use is still the one that it was, there or not. */
-static inline bool xseg_pending_is_current(const struct xseg_pending_use *use)
+static inline bool xseg_pending_is_current(const struct xseg_use *use)
 {
     return atomic_load_explicit(&use->stream->number, memory_order_acquire) == use->number;
 }
@@ -61,6 +49,9 @@ void xseg_pending_init(struct xseg_pending *pending, struct xseg_context *contex
 
 /* The idle events must be gone (xseg_fences_fini()), or the device lost. */
 void xseg_pending_fini(struct xseg_pending *pending);
+
+/* An event is not needed any more, and may be recorded again.  Takes the lock. */
+void xseg_pending_put_event(struct xseg_pending *pending, xseg_event event);
 
 /* One more or less of what is counted. */
 static inline void xseg_pending_count_one(struct xseg_pending *pending)

@@ -128,7 +128,17 @@ static struct xseg_arena *get(struct xseg_pool *pool, struct xseg_known_stream *
     if (pool->is_private && !pool->is_alone && !pool->is_orphans)
         arena = xseg_retire_take_arena(device, is_small);
     if (arena == NULL)
-        return xseg_arena_create(device, pool, stream, is_small);
+        return xseg_arena_create(&(struct xseg_arena_plan){
+            .device = device,
+            .pool = pool,
+            .stream = stream,
+            .lookup = device->lookup,
+            .searches = &device->searches,
+            .is_small = is_small,
+            .is_private = pool->is_private,
+            .is_alone = pool->is_alone,
+            .has_cells = is_small && !pool->is_alone && !pool->is_orphans,
+        });
     move_in(arena, pool, stream);
     return arena;
 }
@@ -191,6 +201,17 @@ xseg_status xseg_pool_arena(struct xseg_pool *pool, struct xseg_known_stream *st
         return make(pool, stream, is_small, out);
     *out = arena;
     return XSEG_OK;
+}
+
+xseg_status xseg_pool_check_running(const struct xseg_pool *pool)
+{
+    if (pool->body->state == XSEG_POOL_RUNS)
+        return XSEG_OK;
+    return xseg_fail(XSEG_ERR_PAUSED,
+                     pool->body->state == XSEG_POOL_PAUSED
+                         ? "pool %s is paused: xseg_pool_resume() brings its memory back"
+                         : "pool %s is being paused or resumed by another thread",
+                     xseg_pool_label(pool));
 }
 
 void xseg_pool_visit_arenas(struct xseg_pool_body *body,

@@ -90,6 +90,9 @@ static inline const char *xseg_pool_label(const struct xseg_pool *pool)
     return xseg_pool_is_retired(pool) ? "(released)" : pool->body->label;
 }
 
+/* Whether memory can be had from a pool: XSEG_OK, XSEG_ERR_PAUSED.  GROWTH is held. */
+xseg_status xseg_pool_check_running(const struct xseg_pool *pool);
+
 /* Whether the pool's cached memory may go back to the driver.  GROWTH is held. */
 static inline bool xseg_pool_may_shrink(const struct xseg_pool *pool)
 {

@@ -2,7 +2,8 @@
 #include "src/core/request.h"
 
 #include "src/base/error.h"
-#include "src/core/hit_stream.h"
+#include "src/core/allocator_open.h"
+#include "src/core/device_alloc.h"
 #include "src/core/size.h"
 
 /* The most that an address can be asked to be a multiple of. */
@@ -37,9 +38,6 @@ xseg_status xseg_request_serve(struct xseg_allocator *allocator, const struct xs
     const xseg_status status = find_device(allocator, request, &device);
     if (status != XSEG_OK)
         return status;
-    if (request->pool != NULL && request->alignment <= XSEG_SIZE_QUANTUM && !request->zeroed &&
-        xseg_hit_stream_alloc_in(allocator, request->pool, request->bytes, request->stream, out))
-        return XSEG_OK;
     if (request->bytes == 0) {
         *out = NULL;
         return XSEG_OK;

@@ -181,9 +181,7 @@ static void abandon(struct xseg_arena *arena)
     struct xseg_device *device = arena->device;
 
     if (arena->fence != NULL) {
-        xseg_pending_lock(&device->pending);
-        xseg_fences_put(&device->pending.fences, arena->fence);
-        xseg_pending_unlock(&device->pending);
+        device->retirement.put_event(device->pending, arena->fence);
     }
     arena->fence = NULL;
     arena->fenced = arena->passed = 0;

@@ -19,6 +19,7 @@
 
 #include "src/core/pool.h"
 
+struct xseg_pending;
 struct xseg_retire_chunk;
 
 /* Of a device. */
@@ -33,6 +34,8 @@ struct xseg_retirement {
     struct xseg_pool_body orphans_body[2];
     struct xseg_retire_chunk *chunks; /* where pools lie; guarded by TABLE */
     uint32_t used;                    /* of the first chunk */
+    /* Takes the event of an arena that is spent: xseg_pending_put_event(). */
+    void (*put_event)(struct xseg_pending *pending, xseg_event event);
     atomic_uint visitors;
     atomic_size_t host_bytes; /* of chunks and bodies */
 };

@@ -2,6 +2,7 @@
 #include "src/core/scrub.h"
 
 #include "src/core/allocator.h"
+#include "src/core/pending.h"
 
 struct xseg_page_taker xseg_scrub_taker(const struct xseg_arena *arena)
 {
@@ -11,7 +12,7 @@ struct xseg_page_taker xseg_scrub_taker(const struct xseg_arena *arena)
 
     if (!xseg_allocator_config(device->allocator)->scrub)
         return taker;
-    taker.choice = xseg_pending_captures(&device->pending) ||
+    taker.choice = xseg_pending_captures(device->pending) ||
                            !xseg_streams_is_open(&device->context, xseg_arena_stream(arena))
                        ? XSEG_PAGE_OWN_ONLY
                        : XSEG_PAGE_OWN_FIRST;

@@ -13,6 +13,7 @@
 #include "src/core/allocator.h"
 #include "src/core/mapping.h"
 #include "src/core/pause.h"
+#include "src/core/pending.h"
 #include "src/core/walk.h"
 #include "vmm/foreign.h"
 
@@ -58,13 +59,13 @@ static size_t import_bytes(const struct xseg_import *record)
 
 static void note_host_bytes(struct xseg_device *device, size_t more, size_t less)
 {
-    atomic_fetch_add_explicit(&device->sharing.host_bytes, (uint64_t)more - less,
+    atomic_fetch_add_explicit(&device->sharing->host_bytes, (uint64_t)more - less,
                               memory_order_relaxed);
 }
 
 xseg_status xseg_share_expect_none(struct xseg_device *device)
 {
-    const struct xseg_sharing *sharing = &device->sharing;
+    const struct xseg_sharing *sharing = device->sharing;
 
     if (xseg_context_is_lost(&device->context))
         return XSEG_OK;
@@ -94,7 +95,7 @@ static xseg_status refuse(struct xseg_sharing *sharing)
 /* One page is made and exported, and goes again. */
 static xseg_status try_page(struct xseg_device *device)
 {
-    struct xseg_sharing *sharing = &device->sharing;
+    struct xseg_sharing *sharing = device->sharing;
     struct xseg_context *context = &device->context;
     uint64_t handle = 0;
     int file = -1;
@@ -112,7 +113,7 @@ static xseg_status try_page(struct xseg_device *device)
 
 static xseg_status try_device(struct xseg_device *device)
 {
-    struct xseg_sharing *sharing = &device->sharing;
+    struct xseg_sharing *sharing = device->sharing;
 
     if (xseg_context_is_lost(&device->context))
         return xseg_driver_fail_lost(&device->context);
@@ -147,7 +148,7 @@ xseg_status xseg_share_try(struct xseg_device *device)
 /* The number of this exporter, and the device's UUID. */
 static xseg_status know_device(struct xseg_device *device)
 {
-    struct xseg_sharing *sharing = &device->sharing;
+    struct xseg_sharing *sharing = device->sharing;
     xseg_status status = XSEG_OK;
 
     if (!sharing->has_uuid)
@@ -269,7 +270,7 @@ static xseg_status hold_and_tell(struct xseg_device *device, struct xseg_export 
     status = export_pages(record, &share);
     if (status != XSEG_OK)
         goto unexport;
-    write_header(record, block, &device->sharing, &share);
+    write_header(record, block, device->sharing, &share);
     *out = share;
     return XSEG_OK;
 
@@ -287,7 +288,7 @@ static xseg_status export_block(struct xseg_extent *extent, uint64_t address,
     struct xseg_segment *segment = &extent->segment;
     struct xseg_device *device = extent->arena->device;
     struct xseg_part block = {0};
-    xseg_status status = xseg_pause_check(extent->arena->pool);
+    xseg_status status = xseg_pool_check_running(extent->arena->pool);
 
     if (status == XSEG_OK)
         status = find_block(extent, address, &block);
@@ -307,7 +308,7 @@ static xseg_status export_block(struct xseg_extent *extent, uint64_t address,
         free(record);
         return status;
     }
-    xseg_list_insert(&device->sharing.exports, &record->link);
+    xseg_list_insert(&device->sharing->exports, &record->link);
     note_host_bytes(device, sizeof(*record), 0);
     return XSEG_OK;
 }
@@ -327,7 +328,7 @@ xseg_status xseg_share_export(struct xseg_allocator *allocator, uint64_t address
 
 static bool close_export(struct xseg_device *device, uint64_t address)
 {
-    XSEG_LIST_FOR(node, &device->sharing.exports)
+    XSEG_LIST_FOR(node, &device->sharing->exports)
     {
         struct xseg_export *record = XSEG_CONTAINER(node, struct xseg_export, link);
 
@@ -381,13 +382,13 @@ static xseg_status check_device(struct xseg_device *device, const struct xseg_sh
         return xseg_fail(XSEG_ERR_UNSUPPORTED, "device %d has no virtual memory management",
                          device->context.ordinal);
     status = know_device(device);
-    if (status != XSEG_OK || memcmp(header->device, device->sharing.uuid, 16) == 0)
+    if (status != XSEG_OK || memcmp(header->device, device->sharing->uuid, 16) == 0)
         return status;
     return xseg_fail(XSEG_ERR_ARGUMENT,
                      "the memory is of device %s, and device %d is %s: name that "
                      "one",
                      spell(header->device, theirs), device->context.ordinal,
-                     spell(device->sharing.uuid, ours));
+                     spell(device->sharing->uuid, ours));
 }
 
 static xseg_status check_files(const struct xseg_share *share)
@@ -452,9 +453,9 @@ static xseg_status import_pages(struct xseg_device *device, const struct xseg_sh
         return status;
     }
     *address = record->address = record->foreign.base + header->block_offset;
-    xseg_list_insert(&device->sharing.imports, &record->link);
+    xseg_list_insert(&device->sharing->imports, &record->link);
     note_host_bytes(device, import_bytes(record), 0);
-    atomic_fetch_add_explicit(&device->sharing.imported, record->foreign.bytes,
+    atomic_fetch_add_explicit(&device->sharing->imported, record->foreign.bytes,
                               memory_order_relaxed);
     return XSEG_OK;
 }
@@ -485,7 +486,7 @@ xseg_status xseg_share_import(struct xseg_device *device, const struct xseg_shar
 /* The import of an address, or NULL.  GROWTH is held. */
 static struct xseg_import *find_import(struct xseg_device *device, uint64_t address)
 {
-    XSEG_LIST_FOR(node, &device->sharing.imports)
+    XSEG_LIST_FOR(node, &device->sharing->imports)
     {
         struct xseg_import *record = XSEG_CONTAINER(node, struct xseg_import, link);
 
@@ -497,7 +498,7 @@ static struct xseg_import *find_import(struct xseg_device *device, uint64_t addr
 
 static xseg_status close_import(struct xseg_device *device, struct xseg_import *record)
 {
-    if (xseg_pending_captures(&device->pending))
+    if (xseg_pending_captures(device->pending))
         return xseg_fail(XSEG_ERR_BUSY,
                          "a capture is under way on device %d: nothing is unmapped before its end",
                          device->context.ordinal);
@@ -505,7 +506,7 @@ static xseg_status close_import(struct xseg_device *device, struct xseg_import *
         xseg_foreign_unmap(&record->foreign);
     xseg_list_remove(&record->link);
     note_host_bytes(device, 0, import_bytes(record));
-    atomic_fetch_sub_explicit(&device->sharing.imported, record->foreign.bytes,
+    atomic_fetch_sub_explicit(&device->sharing->imported, record->foreign.bytes,
                               memory_order_relaxed);
     free(record);
     return XSEG_OK;

@@ -6,6 +6,8 @@
 #include "src/base/error.h"
 #include "src/core/advice.h"
 #include "src/core/allocator.h"
+#include "src/core/pending.h"
+#include "src/core/refusal.h"
 
 /* What the driver said, where nothing of ours was in the way. */
 static void add_drivers_word(struct xseg_text *text, const struct xseg_arena *arena,
@@ -62,7 +64,7 @@ bool xseg_shortage_tell(struct xseg_arena *arena, const struct xseg_need *need, 
         .bytes = need->requested,
         .status = status,
         .attempt = attempt,
-        .is_capturing = xseg_pending_captures(&device->pending),
+        .is_capturing = xseg_pending_captures(device->pending),
         .allowed_bytes =
             xseg_min(xseg_device_limit(device, need->config), device->context.total_bytes),
         .free_bytes = free,

@@ -2,6 +2,8 @@
 #include "src/core/steal.h"
 
 #include "src/core/notice.h"
+#include "src/core/pending.h"
+#include "src/core/refusal.h"
 #include "src/core/trim.h"
 
 /* One attempt. */
@@ -208,7 +210,7 @@ xseg_status xseg_steal(struct xseg_device *device, const struct xseg_steal_plan 
     struct theft theft = {.device = device, .plan = plan};
     const xseg_status status = make_all(&theft);
 
-    if (!is_shortage(status) || xseg_pending_captures(&device->pending))
+    if (!is_shortage(status) || xseg_pending_captures(device->pending))
         return status;
     theft.missing = missing(&theft);
     /* What is idle and of no use will be the driver's, which makes small pages of it. */

@@ -4,6 +4,7 @@
 #include "src/base/error.h"
 #include "src/core/device.h"
 #include "src/core/fill.h"
+#include "src/core/notice.h"
 #include "src/core/scrub.h"
 #include "src/core/small.h"
 #include "src/core/trace.h"
@@ -269,4 +270,19 @@ uint64_t xseg_stretch_covered(const struct xseg_stretch *stretch,
             break;
     }
     return covered;
+}
+
+/* --- Telling. --- */
+
+void xseg_stretch_tell(const struct xseg_stretch *stretch)
+{
+    if (!xseg_notice_is_wanted(stretch->first->extent->arena->device))
+        return;
+    for (const struct xseg_block *block = stretch->first; block != stretch->failed;
+         block = block->next) {
+        if (!block->mapped)
+            xseg_notice_come(block->extent, block->base, block->bytes);
+        if (block == stretch->last)
+            return;
+    }
 }

@@ -64,4 +64,7 @@ uint64_t xseg_stretch_full_pages(const struct xseg_stretch *stretch);
 uint64_t xseg_stretch_covered(const struct xseg_stretch *stretch,
                               const struct xseg_page_taker *taker);
 
+/* Tell observers that the holes of a stretch have been mapped, up to where that failed.  As notice.h says. */
+void xseg_stretch_tell(const struct xseg_stretch *stretch);
+
 #endif

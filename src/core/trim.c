@@ -2,10 +2,12 @@
 #include "src/core/trim.h"
 
 #include "src/base/error.h"
+#include "src/core/decay.h"
 #include "src/core/departure.h"
+#include "src/core/forget.h"
 #include "src/core/idle.h"
 #include "src/core/notice.h"
-#include "src/core/pause.h"
+#include "src/core/pending.h"
 #include "src/core/size.h"
 
 /* One trim of one device under way. */
@@ -212,7 +214,7 @@ static void visit_arena(void *self, struct xseg_arena *arena)
     if (!is_selected(trim->plan, arena))
         return;
     trim->done->kept_pending += pending_bytes(arena);
-    if (xseg_pending_captures(&trim->device->pending)) {
+    if (xseg_pending_captures(trim->device->pending)) {
         trim->done->kept_capture += locked_cached_bytes(arena, owner_in(trim, arena));
         return;
     }
@@ -364,7 +366,7 @@ xseg_status xseg_trim_device(struct xseg_device *device, const struct xseg_trim_
 
     if (xseg_context_is_lost(&device->context))
         return xseg_driver_fail_lost(&device->context);
-    if (xseg_pending_captures(&device->pending)) {
+    if (xseg_pending_captures(device->pending)) {
         xseg_device_visit_arenas(device, visit_arena, &trim);
         done->kept_capture += is_all(plan) ? xseg_pages_bytes(&device->pages) : 0;
         add_left(&trim);
@@ -372,14 +374,14 @@ xseg_status xseg_trim_device(struct xseg_device *device, const struct xseg_trim_
     }
     if (plan->wait) {
         atomic_fetch_add_explicit(&device->syncs, 1, memory_order_relaxed);
-        trim.status = xseg_pending_wait(&device->pending);
+        trim.status = xseg_pending_wait(device->pending);
         if (trim.status != XSEG_OK)
             return trim.status;
     } else {
-        xseg_pending_poll(&device->pending);
+        xseg_pending_poll(device->pending);
     }
     (void)xseg_leftovers_retry(&device->leftovers);
-    xseg_pause_forget(device);
+    xseg_forget_paused(device);
     xseg_device_visit_arenas(device, unstick_arena, NULL);
     const uint64_t kept = xseg_leftovers_bytes(&device->leftovers);
     set_most(&trim);

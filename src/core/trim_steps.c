@@ -169,9 +169,9 @@ static uint64_t give_segment(struct xseg_arena *arena, struct xseg_block *block)
     xseg_counts_down(&arena->counts, XSEG_COUNT_RESERVED_BYTES, bytes);
     if (extent->oversize)
         xseg_counts_down(&arena->counts, XSEG_COUNT_OVERSIZE_SEGMENT, 1);
-    xseg_lock_take(device->lookup_lock);
+    xseg_lock_take(&device->lookup->lock);
     xseg_lookup_remove(device->lookup, extent);
-    xseg_lock_give(device->lookup_lock);
+    xseg_lock_give(&device->lookup->lock);
     xseg_extent_fini(extent);
     xseg_arena_unlock(arena);
     (void)xseg_segment_end(&extent->segment); /* kept as a leftover if refused */
@@ -271,9 +271,9 @@ bool xseg_trim_end_hole(struct xseg_extent *extent)
     if (is_hole) {
         (void)xseg_arena_claim(arena, extent->first);
         xseg_arena_remove_extent(arena, extent);
-        xseg_lock_take(device->lookup_lock);
+        xseg_lock_take(&device->lookup->lock);
         xseg_lookup_remove(device->lookup, extent);
-        xseg_lock_give(device->lookup_lock);
+        xseg_lock_give(&device->lookup->lock);
         xseg_extent_fini(extent);
     }
     xseg_arena_unlock(arena);

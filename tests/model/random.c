@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "src/core/allocator.h"
+#include "src/core/device_audit.h"
 
 #define DEVICES  2
 #define STREAMS  3u

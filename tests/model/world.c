@@ -3,7 +3,9 @@
 
 #include <string.h>
 
+#include "src/core/device_audit.h"
 #include "src/core/extent.h"
+#include "src/core/pending.h"
 #include "tests/support/draw.h"
 #include "tests/support/recycle.h"
 
@@ -274,7 +276,7 @@ static void look_for_settlement(struct world *world)
 {
     const struct xseg_device *opened = xseg_allocator_open_device(world->allocator, 0);
 
-    if (world->may_come_back && opened != NULL && xseg_list_is_empty(&opened->pending.deferred))
+    if (world->may_come_back && opened != NULL && xseg_list_is_empty(&opened->pending->deferred))
         ledger_settle(&world->ledger);
 }
 

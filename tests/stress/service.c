@@ -16,6 +16,7 @@
 #include <string.h>
 
 #include "src/core/allocator.h"
+#include "src/core/device_audit.h"
 #include "tests/support/draw.h"
 #include "tests/support/scene.h"
 

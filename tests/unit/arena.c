@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* The audits of an arena, its extents and its device: each invariant can be seen to break. */
 #include "src/core/arena.h"
+#include "src/core/allocator.h"
+#include "src/core/device_audit.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -9,7 +11,6 @@
 
 #include <cmocka.h>
 
-#include "src/core/allocator.h"
 #include "tests/support/scene.h"
 
 /* One extent: live, cached, live, hole. */

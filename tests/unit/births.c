@@ -129,10 +129,10 @@ static void without_the_key_there_is_none(void **state)
         xseg_lookup_find(&allocator->lookup, (uint64_t)(uintptr_t)ptr);
 
     (void)state;
-    assert_int_equal(xseg_births_now(allocator, xseg_allocator_config(allocator)), 0);
+    assert_int_equal(xseg_births_now(&allocator->clock, xseg_allocator_config(allocator)), 0);
     assert_int_equal(xseg_births_host_bytes(extent), 0);
     assert_int_equal(xseg_configure(allocator, "block_ages:True"), XSEG_OK);
-    assert_true(xseg_births_now(allocator, xseg_allocator_config(allocator)) > 0);
+    assert_true(xseg_births_now(&allocator->clock, xseg_allocator_config(allocator)) > 0);
     const uint64_t before = scene_stats(allocator).host_bytes;
     scene_free(allocator, ptr);
     ptr = scene_alloc(allocator, 3000, NULL);

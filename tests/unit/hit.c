@@ -13,6 +13,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "src/core/allocator_free.h"
+#include "src/core/device_alloc.h"
 #include "src/core/hit_stream.h"
 #include "tests/support/draw.h"
 #include "tests/support/scene.h"

@@ -49,8 +49,8 @@ xseg_status __wrap_xseg_arena_alloc(struct xseg_arena *arena, const struct xseg_
                                     struct xseg_grant *out);
 bool __real_xseg_orphan_adopt(struct xseg_arena *arena);
 bool __wrap_xseg_orphan_adopt(struct xseg_arena *arena);
-xseg_status __real_xseg_fill_hand_out(struct xseg_grant *grant, bool zeroed);
-xseg_status __wrap_xseg_fill_hand_out(struct xseg_grant *grant, bool zeroed);
+xseg_status __real_xseg_fill_hand_out(const struct xseg_grant *grant, bool zeroed, bool *is_paused);
+xseg_status __wrap_xseg_fill_hand_out(const struct xseg_grant *grant, bool zeroed, bool *is_paused);
 xseg_status __real_xseg_driver_fill(struct xseg_context *context, uint64_t address, uint64_t bytes,
                                     uint32_t word, xseg_stream stream);
 xseg_status __wrap_xseg_driver_fill(struct xseg_context *context, uint64_t address, uint64_t bytes,
@@ -70,10 +70,10 @@ bool __wrap_xseg_orphan_adopt(struct xseg_arena *arena)
     return __real_xseg_orphan_adopt(arena);
 }
 
-xseg_status __wrap_xseg_fill_hand_out(struct xseg_grant *grant, bool zeroed)
+xseg_status __wrap_xseg_fill_hand_out(const struct xseg_grant *grant, bool zeroed, bool *is_paused)
 {
     pass(&at_hand_out);
-    return __real_xseg_fill_hand_out(grant, zeroed);
+    return __real_xseg_fill_hand_out(grant, zeroed, is_paused);
 }
 
 xseg_status __wrap_xseg_driver_fill(struct xseg_context *context, uint64_t address, uint64_t bytes,

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "src/core/allocator.h"
+#include "src/core/device_audit.h"
 #include "tests/stress/exercise/world.h"
 #include "xseg/sim.h"
 
