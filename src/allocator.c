@@ -4,8 +4,9 @@
 
 #include <string.h>
 
-#include "src/core/allocator_config.h"
-#include "src/core/allocator_open.h"
+#include "src/core/config/config_print.h"
+#include "src/core/front/allocator_config.h"
+#include "src/core/front/allocator_open.h"
 #include "src/door.h"
 
 /* Members that the caller does not know keep their defaults. */

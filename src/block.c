@@ -4,10 +4,10 @@
 
 #include <string.h>
 
-#include "src/core/allocator_describe.h"
-#include "src/core/hit_alloc.h"
-#include "src/core/hit_free.h"
-#include "src/core/hit_stream.h"
+#include "src/core/front/allocator_describe.h"
+#include "src/core/hit/hit_alloc.h"
+#include "src/core/hit/hit_free.h"
+#include "src/core/hit/hit_stream.h"
 #include "src/door.h"
 
 /* Out of line, so that the two short ones save no registers for it. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "xseg/capture.h"
 
-#include "src/core/device_route.h"
+#include "src/core/front/device_route.h"
 #include "src/door.h"
 
 xseg_status xseg_capture_begin(struct xseg_pool *pool, xseg_stream stream)

@@ -8,7 +8,7 @@
 #define XSEG_DOOR_H
 
 #include "src/base/error.h"
-#include "src/core/allocator.h"
+#include "src/core/device/allocator.h"
 #include "xseg/trim.h"
 
 /* Returns from the door unless the allocator can be used by this process. */

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "src/core/explain.h"
+#include "src/core/front/explain.h"
 #include "src/door.h"
 #include "src/where.h"
 

@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-#include "src/core/mapping.h"
+#include "src/core/reclaim/mapping.h"
 #include "src/door.h"
 #include "src/where.h"
 

@@ -3,7 +3,7 @@
 
 #include <inttypes.h>
 
-#include "src/core/allocator_config.h"
+#include "src/core/front/allocator_config.h"
 #include "src/door.h"
 
 xseg_status xseg_observe(struct xseg_allocator *allocator, const struct xseg_observer *observer,

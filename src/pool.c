@@ -3,11 +3,11 @@
 
 #include <string.h>
 
-#include "src/core/allocator_open.h"
-#include "src/core/checkpoint.h"
-#include "src/core/device_open.h"
-#include "src/core/device_route.h"
-#include "src/core/pause.h"
+#include "src/core/front/allocator_open.h"
+#include "src/core/pools/checkpoint.h"
+#include "src/core/front/device_open.h"
+#include "src/core/front/device_route.h"
+#include "src/core/pools/pause.h"
 #include "src/door.h"
 
 xseg_status xseg_pool_create(struct xseg_allocator *allocator, int device,

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 #include "xseg/share.h"
 
-#include "src/core/allocator_open.h"
-#include "src/core/share.h"
+#include "src/core/front/allocator_open.h"
+#include "src/core/pools/share.h"
+#include "src/core/pools/share_header.h"
+#include "src/core/pools/share_socket.h"
 #include "src/door.h"
 
 xseg_status xseg_export(struct xseg_allocator *allocator, void *ptr, enum xseg_share_kind kind,

@@ -4,10 +4,10 @@
 #include <stddef.h>
 #include <string.h>
 
-#include "src/core/allocator_open.h"
-#include "src/core/device_audit.h"
-#include "src/core/fill.h"
-#include "src/core/share.h"
+#include "src/core/front/allocator_open.h"
+#include "src/core/front/device_audit.h"
+#include "src/core/pending/fill.h"
+#include "src/core/pools/share.h"
 #include "src/door.h"
 
 /* What `where` selects: a device, and a private pool of it or NULL. */

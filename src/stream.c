@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 #include "xseg/stream.h"
 
-#include "src/core/allocator_free.h"
-#include "src/core/allocator_open.h"
-#include "src/core/departure.h"
-#include "src/core/pending.h"
+#include "src/core/front/allocator_free.h"
+#include "src/core/front/allocator_open.h"
+#include "src/core/pending/departure.h"
+#include "src/core/pending/pending.h"
 #include "src/door.h"
 
 xseg_status xseg_use(struct xseg_allocator *allocator, void *ptr, xseg_stream stream)

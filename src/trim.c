@@ -3,12 +3,12 @@
 
 #include <string.h>
 
-#include "src/core/allocator_config.h"
-#include "src/core/allocator_open.h"
-#include "src/core/decay.h"
-#include "src/core/device_alloc.h"
-#include "src/core/trace.h"
-#include "src/core/trim.h"
+#include "src/core/front/allocator_config.h"
+#include "src/core/front/allocator_open.h"
+#include "src/core/reclaim/decay.h"
+#include "src/core/front/device_alloc.h"
+#include "src/core/pending/trace.h"
+#include "src/core/reclaim/trim.h"
 #include "src/door.h"
 
 /* Trim one open device. */

@@ -3,7 +3,7 @@
 #ifndef XSEG_WHERE_H
 #define XSEG_WHERE_H
 
-#include "src/core/allocator.h"
+#include "src/core/device/allocator.h"
 #include "xseg/trim.h"
 
 /* What it means on one device. */

@@ -28,7 +28,7 @@ CHANGES = [
     ("another number for a status", "include/xseg/status.h", "X(ERR_BUSY, -10,",
      "X(ERR_BUSY, -100,", "XSEG_ERR_BUSY"),
     ("a function that is gone", "src/xseg.map", "  xseg_use;\n", "", "xseg_use"),
-    ("what users cannot see inside", "src/core/allocator.h", "struct xseg_allocator {",
+    ("what users cannot see inside", "src/core/device/allocator.h", "struct xseg_allocator {",
      "struct xseg_allocator {\n    long more;", None),
 ]
 

@@ -13,7 +13,7 @@
 
 #include "tests/fault/stage.h"
 
-#include "src/core/allocator.h"
+#include "src/core/device/allocator.h"
 
 #define NAMES_MAX 64u
 

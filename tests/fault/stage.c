@@ -4,9 +4,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "src/core/allocator.h"
-#include "src/core/device_audit.h"
-#include "src/core/fill.h"
+#include "src/core/device/allocator.h"
+#include "src/core/front/device_audit.h"
+#include "src/core/pending/fill.h"
 #include "tests/fault/host.h"
 
 /* By its plain C types; CUmemLocation is a kind (1: device) and a number. */

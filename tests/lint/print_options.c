@@ -2,7 +2,7 @@
 /* Prints the table of configuration keys as it stands in docs/options.md. */
 #include <stdio.h>
 
-#include "src/core/config_table.h"
+#include "src/core/config/config_table.h"
 
 int main(void)
 {

@@ -12,8 +12,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "src/core/allocator.h"
-#include "src/core/walk.h"
+#include "src/core/cache/arena_audit.h"
+#include "src/core/cache/walk.h"
+#include "src/core/device/allocator.h"
 #include "tests/support/draw.h"
 #include "tests/support/scene.h"
 

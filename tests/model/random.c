@@ -13,8 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "src/core/allocator.h"
-#include "src/core/device_audit.h"
+#include "src/core/device/allocator.h"
+#include "src/core/front/device_audit.h"
 
 #define DEVICES  2
 #define STREAMS  3u

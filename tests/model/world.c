@@ -3,9 +3,9 @@
 
 #include <string.h>
 
-#include "src/core/device_audit.h"
-#include "src/core/extent.h"
-#include "src/core/pending.h"
+#include "src/core/front/device_audit.h"
+#include "src/core/cache/extent.h"
+#include "src/core/pending/pending.h"
 #include "tests/support/draw.h"
 #include "tests/support/recycle.h"
 

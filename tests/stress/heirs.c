@@ -11,7 +11,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
-#include "src/core/free_log.h"
+#include "src/core/stats/free_log.h"
 #include "tests/support/draw.h"
 #include "tests/support/scene.h"
 

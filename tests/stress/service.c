@@ -15,8 +15,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "src/core/allocator.h"
-#include "src/core/device_audit.h"
+#include "src/core/device/allocator.h"
+#include "src/core/front/device_audit.h"
 #include "tests/support/draw.h"
 #include "tests/support/scene.h"
 

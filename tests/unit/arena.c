@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /* The audits of an arena, its extents and its device: each invariant can be seen to break. */
-#include "src/core/arena.h"
-#include "src/core/allocator.h"
-#include "src/core/device_audit.h"
+#include "src/core/cache/arena.h"
+#include "src/core/cache/arena_audit.h"
+#include "src/core/cache/arena_blocks.h"
+#include "src/core/device/allocator.h"
+#include "src/core/front/device_audit.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /* When blocks were allocated: stamps by place, which start over. */
-#include "src/core/births.h"
+#include "src/core/cache/births.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "src/core/allocator.h"
+#include "src/core/device/allocator.h"
 #include "tests/support/scene.h"
 
 #define TICK_NS (UINT64_C(1) << 24)

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* What is kept, drawn towards and never passed fits together, and follows the keys that are named. */
-#include "src/core/bounds.h"
+#include "src/core/device/bounds.h"
 
-#include "src/core/config_table.h"
-#include "src/core/device.h"
+#include "src/core/config/config_table.h"
+#include "src/core/device/device.h"
 #include "tests/support/scene.h"
 
 #define NONE UINT64_MAX

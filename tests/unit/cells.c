@@ -9,8 +9,8 @@
 #include <cmocka.h>
 
 #include "src/base/align.h"
-#include "src/core/cells.h"
-#include "src/core/sheets.h"
+#include "src/core/cache/small/cells.h"
+#include "src/core/cache/small/sheets.h"
 
 #define SHEETS 9u
 #define QUANTA (SHEETS * XSEG_CELLS_SHEET)

@@ -14,8 +14,10 @@
 
 #include "src/base/align.h"
 #include "src/base/error.h"
-#include "src/core/config.h"
-#include "src/core/config_table.h"
+#include "src/core/config/config.h"
+#include "src/core/config/config_load.h"
+#include "src/core/config/config_print.h"
+#include "src/core/config/config_table.h"
 
 /* The configuration as a string, in one of two buffers by turns. */
 static const char *print(const struct xseg_config *config)

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* Counts: peaks of a device that are exact although every arena counts for itself. */
-#include "src/core/counts.h"
+#include "src/base/align.h"
+#include "src/core/stats/counts.h"
+#include "src/core/stats/counts_audit.h"
 
 #include <pthread.h>
 #include <setjmp.h>
@@ -11,7 +13,6 @@
 
 #include <cmocka.h>
 
-#include "src/base/align.h"
 
 #define MEMBERS 5u
 #define WHAT    XSEG_COUNT_RESERVED_BYTES

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* The log of frees: what is remembered, how long, and how it is told. */
-#include "src/core/free_log.h"
+#include "src/core/stats/free_log.h"
 
 #include <inttypes.h>
 #include <pthread.h>

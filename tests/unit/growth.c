@@ -7,8 +7,8 @@
 
 #include <cmocka.h>
 
-#include "src/core/allocator.h"
-#include "src/core/growth.h"
+#include "src/core/device/allocator.h"
+#include "src/core/grow/growth.h"
 #include "tests/support/scene.h"
 
 /* Addresses for one segment, not for two: the first reserves a little more than the device's memory,

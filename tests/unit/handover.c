@@ -13,7 +13,7 @@
 #include <stdarg.h>
 #include <sys/syscall.h>
 
-#include "src/core/allocator.h"
+#include "src/core/device/allocator.h"
 #include "tests/support/scene.h"
 
 /* --- What the linker leads here. --- */

@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "src/core/lookup.h"
+#include "src/core/cache/lookup.h"
 
 static struct xseg_extent classic(uint64_t base, uint64_t bytes)
 {

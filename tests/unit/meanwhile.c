@@ -7,8 +7,8 @@
 #include <sched.h>
 #include <stdatomic.h>
 
-#include "src/core/fill.h"
-#include "src/core/orphan.h"
+#include "src/core/pending/fill.h"
+#include "src/core/device/orphan.h"
 #include "tests/support/scene.h"
 
 /* --- Where threads park. --- */

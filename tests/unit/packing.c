@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* How long blocks of a size live, as far as packing knows. */
-#include "src/core/packing.h"
+#include "src/core/cache/large/packing.h"
 
-#include "src/core/allocator.h"
+#include "src/core/device/allocator.h"
 #include "tests/support/scene.h"
 
 static struct xseg_arena *large_arena(struct xseg_allocator *allocator)

@@ -9,8 +9,8 @@
 #include <cmocka.h>
 
 #include "src/base/align.h"
-#include "src/core/rack.h"
-#include "src/core/sheets.h"
+#include "src/core/cache/small/rack.h"
+#include "src/core/cache/small/sheets.h"
 
 #define EXTENTS 6u
 #define SHEETS  3u /* of each */

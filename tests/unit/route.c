@@ -10,8 +10,8 @@
 
 #include <cmocka.h>
 
-#include "src/core/device.h"
-#include "src/core/route.h"
+#include "src/core/device/device.h"
+#include "src/core/device/route.h"
 
 static struct xseg_lock table_lock;
 static struct xseg_routes routes;

@@ -9,7 +9,7 @@
 #include <cmocka.h>
 
 #include "src/base/align.h"
-#include "src/core/sheets.h"
+#include "src/core/cache/small/sheets.h"
 
 #define MANY 2000u
 

@@ -9,7 +9,7 @@
 #include <cmocka.h>
 
 #include "src/base/align.h"
-#include "src/core/shelf.h"
+#include "src/core/cache/large/shelf.h"
 
 #define BLOCKS 600u
 

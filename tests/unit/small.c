@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 /* Small arenas: what their audits find, the frontier, slack, alignment, and nodes across sheets. */
-#include "src/core/small.h"
+#include "src/core/cache/arena_audit.h"
+#include "src/core/cache/small/cell.h"
+#include "src/core/cache/small/small.h"
+#include "src/core/cache/small/tract.h"
+#include "src/core/cache/walk.h"
+#include "src/core/device/allocator.h"
 
 #include <string.h>
 
-#include "src/core/allocator.h"
-#include "src/core/cell.h"
-#include "src/core/tract.h"
-#include "src/core/walk.h"
 #include "tests/support/scene.h"
 
 /* One extent, of 4 MiB: live, cached, live, and the frontier, behind which there is a hole. */

@@ -8,7 +8,8 @@
 
 #include <cmocka.h>
 
-#include "src/core/allocator.h"
+#include "src/core/cache/extent_blocks.h"
+#include "src/core/device/allocator.h"
 #include "tests/support/scene.h"
 
 /* A little over two GiB, from the middle of one on. */

@@ -6,7 +6,7 @@
  * The processor's trap flag makes a signal of each instruction, and the thread waits in the handler of the
  * one that is wanted.  Each run stops it one instruction later, until it comes to its end.
  */
-#include "src/core/allocator.h"
+#include "src/core/device/allocator.h"
 #include "tests/support/scene.h"
 
 /* ThreadSanitizer delivers no signal in between, and latches are mutexes there. */

@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "src/core/streams.h"
+#include "src/core/stream/streams.h"
 #include "tests/support/scene.h"
 #include "vmm/context.h"
 

@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "src/core/allocator.h"
-#include "src/core/device_audit.h"
+#include "src/core/device/allocator.h"
+#include "src/core/front/device_audit.h"
 #include "tests/stress/exercise/world.h"
 #include "xseg/sim.h"
 

@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/core/cache/arena.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "src/base/error.h"
+#include "src/base/zeroed.h"
+#include "src/core/cache/large/packing.h"
+#include "src/core/config/size.h"
+
+struct xseg_arena *xseg_arena_create(const struct xseg_arena_plan *plan)
+{
+    _Static_assert(sizeof(struct xseg_arena) >= XSEG_ZEROED_LARGE, "it begins with a cache line");
+    /* Most of it is bins that are never touched. */
+    struct xseg_arena *arena = xseg_zeroed_take(sizeof(*arena));
+
+    if (arena == NULL)
+        return NULL;
+    xseg_slab_init(&arena->blocks, sizeof(struct xseg_block), arena);
+    xseg_slab_init(&arena->uses, sizeof(struct xseg_use), arena);
+    arena->device = plan->device;
+    arena->lookup = plan->lookup;
+    arena->searches = plan->searches;
+    atomic_init(&arena->pool, plan->pool);
+    atomic_init(&arena->stream, plan->stream);
+    arena->is_small = plan->is_small;
+    arena->is_private = plan->is_private;
+    arena->is_alone = plan->is_alone;
+    atomic_init(&arena->notes, plan->is_alone ? XSEG_ARENA_GENERALLY : 0);
+    arena->has_cells = plan->has_cells;
+    xseg_latch_init(&arena->lock, XSEG_RANK_ARENA);
+    xseg_shelf_init(&arena->shelf);
+    arena->edge.state = XSEG_BLOCK_BUSY;
+    arena->frontier = &arena->edge;
+    xseg_list_init(&arena->extents);
+    return arena;
+}
+
+void xseg_arena_destroy(struct xseg_arena *arena)
+{
+    XSEG_ASSERT(xseg_list_is_empty(&arena->extents));
+    xseg_slab_fini(&arena->blocks);
+    xseg_slab_fini(&arena->uses);
+    xseg_rack_fini(&arena->small.rack);
+    xseg_sheets_fini(&arena->small.sheets);
+    xseg_latch_fini(&arena->lock);
+    free(arena->packing);
+    xseg_zeroed_give(arena, sizeof(*arena));
+}
+
+uint64_t xseg_arena_host_bytes(const struct xseg_arena *arena)
+{
+    return xseg_zeroed_resident(arena, sizeof(*arena)) + arena->small.rack.host_bytes +
+           arena->small.sheets.host_bytes + (arena->packing != NULL ? sizeof(*arena->packing) : 0) +
+           arena->blocks.host_bytes + arena->uses.host_bytes;
+}
+
+bool xseg_arena_stock(struct xseg_arena *arena, struct xseg_slab *slab,
+                      uint32_t count) XSEG_UNCHECKED
+{
+    while (__builtin_expect(slab->free_count < count, 0)) {
+        const uint32_t records = xseg_slab_next_records(slab);
+
+        xseg_arena_unlock(arena);
+        struct xseg_slab_batch *batch = xseg_slab_make_batch(slab->record_bytes, records);
+        xseg_arena_lock(arena);
+        if (batch == NULL || !xseg_slab_refill(slab, batch))
+            return false;
+    }
+    return true;
+}
+
+static void stamp_granules(const struct xseg_arena *arena, struct xseg_extent *extent,
+                           uint64_t base, uint64_t bytes)
+{
+    struct xseg_segment *segment = &extent->segment;
+    const uint64_t now = xseg_arena_now(arena);
+
+    if (!xseg_segment_is_expandable(segment)) {
+        segment->since[0] = now;
+        return;
+    }
+    const uint64_t last = (base + bytes - 1 - segment->base) / segment->granule_bytes;
+    for (uint64_t at = (base - segment->base) / segment->granule_bytes; at <= last; at++)
+        segment->since[at] = now;
+}
+
+void xseg_arena_note_free(struct xseg_arena *arena, struct xseg_extent *extent, uint64_t base,
+                          uint64_t bytes)
+{
+    xseg_counts_wake(&arena->counts);
+    if (xseg_arena_now(arena) != 0)
+        stamp_granules(arena, extent, base, bytes);
+}

@@ -1,0 +1,219 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * An arena: the segments and the shelf of one pool on one stream, small or large, with their lock
+ * and their counts.
+ *
+ * A hit takes the lock of one arena and nothing else, so threads on different streams share no
+ * lock.  Everything that needs the driver is done by growth.c and trim.c: they claim blocks (state
+ * BUSY), let go of the lock, call the driver, and settle the blocks again.
+ *
+ * Invariants, under the lock; xseg_arena_audit() checks each:
+ *   ARENA-1  every cached block of its extents is on the shelf, the frontier, or a scrap, and only one of
+ *            these; no other block is.
+ *   ARENA-2  every hole of its extents is in the tree of holes, and no other block is.
+ *   ARENA-3  the counts of live and active blocks and bytes are those of the blocks.
+ *   ARENA-4  reserved bytes are those of the segments, busy blocks and what is away aside.
+ *   ARENA-5  the counts of what is lent are those of the blocks that have that flag.
+ *
+ * Locking: ARENA.  `device` and what kind of arena it is do not change; `pool`, `next` and `stream` are
+ * read without the lock as well, and change as pool.h says.
+ */
+#ifndef XSEG_CORE_ARENA_H
+#define XSEG_CORE_ARENA_H
+
+#include <stddef.h>
+
+#include "src/base/latch.h"
+#include "src/core/cache/extent.h"
+#include "src/core/cache/flags.h"
+#include "src/core/cache/large/shelf.h"
+#include "src/core/cache/small/small.h"
+#include "src/core/cache/starts.h"
+#include "src/core/config/config.h"
+#include "src/core/stats/counts.h"
+#include "src/core/stats/fragments.h"
+#include "src/core/stream/streams.h"
+
+/* In the notes of an arena: a free of a large block has more to do than large.h does, since the arena is
+ * alone, or has lent some. */
+#define XSEG_ARENA_GENERALLY ((uint64_t)1 << 62)
+
+struct xseg_device;
+struct xseg_lookup;
+struct xseg_pool;
+
+struct xseg_arena {
+    /* The first cache line hardly ever changes.  The second has what every hit writes, the lock and the
+     * counts of blocks and bytes: threads that take the lock in turn get all of it at once. */
+    _Alignas(64) struct xseg_device *device;
+    _Atomic(struct xseg_pool *) pool;
+    _Atomic(struct xseg_arena *) next; /* in its pool, or among those that are spent */
+    /* Changes only with its pool, in no list of which it is then.  It may be read without a lock, so it is
+     * published. */
+    _Atomic(struct xseg_known_stream *) stream;
+    /* What a free has to note, 0 if nothing: the clock of the last look at idle memory (idle.h), 0 before the
+     * first; in the highest bit whether the counts rest; in the next XSEG_ARENA_GENERALLY. */
+    atomic_uint_fast64_t notes;
+    bool is_small;
+    bool is_private; /* of pools that users have made */
+    bool is_alone;   /* each segment has one block, see alone.h */
+    bool has_cells;  /* no records of live and cached blocks, see small.h */
+    bool is_paused;  /* nothing is handed out, see pause.h; guarded by the lock */
+
+    struct xseg_latch lock;
+    struct xseg_counts counts;
+    struct xseg_list extents;
+    struct xseg_block *holes;     /* tree */
+    struct xseg_packing *packing; /* of a large arena; NULL while nothing packs */
+    uint64_t away;                /* bytes of blocks whose pages are away, see pause.h */
+    _Alignas(64) struct xseg_small small;
+    struct xseg_slab blocks;    /* struct xseg_block */
+    struct xseg_slab uses;      /* struct xseg_use */
+    struct xseg_lookup *lookup; /* the allocator's */
+    atomic_uint *searches; /* of the device's default pool, while garbage is collected by age */
+    struct xseg_block *frontier; /* without cells; see cached.h */
+    struct xseg_block edge; /* stands for the neighbour that the ends of a segment do not have */
+    struct xseg_shelf shelf;
+    /* Guarded by GROWTH: an event on the stream, or NULL, and when it was recorded; no work is queued
+     * any more on what was cached before `passed`. */
+    xseg_event fence;
+    uint64_t fenced, passed;
+    struct xseg_lent lent;
+    uint32_t fills;       /* new blocks that are being written or checked; guarded by the lock */
+    uint32_t quarantined; /* of an alone arena: segments that ended; guarded by GROWTH */
+    uint32_t misses; /* requests that are being served by way of the driver; guarded by GROWTH */
+    /* What it had counted when it came to its pool, from another one. */
+    uint64_t up_before[XSEG_COUNTS];
+};
+
+#if !XSEG_LATCH_IS_MUTEX
+_Static_assert((offsetof(struct xseg_arena, lock) + XSEG_LATCH_BORDER) % 64 == 0 &&
+                   offsetof(struct xseg_arena, counts.row[XSEG_COUNT_SEGMENT]) % 64 == 0 &&
+                   offsetof(struct xseg_arena, counts.limit) % 64 == 0 &&
+                   offsetof(struct xseg_arena, small) % 64 == 0,
+               "what a hit writes fills cache lines");
+#endif
+
+/* Records that one step of a growth or a trim may take: a claim, and the cuts after it. */
+#define XSEG_ARENA_RECORDS 4u
+
+/* What an allocation wants, worked out once. */
+struct xseg_need {
+    const struct xseg_config *config;
+    const struct xseg_pool *pool; /* a private one; NULL: the arena's, which stays so */
+    uint64_t requested;           /* as the user said */
+    uint64_t bytes;               /* rounded */
+    uint64_t alignment;           /* of the address; at least XSEG_SIZE_QUANTUM, a power of two */
+    uint64_t span;                /* what a block must have so that an aligned one fits in it */
+    uint64_t segment_bytes;       /* of a classic segment for it */
+    bool is_small;
+    bool expandable;
+    bool is_alone; /* in a segment of its own */
+    bool at_end;   /* of that */
+    bool ages;     /* garbage is collected by age: searches are counted */
+    bool no_split; /* a block that is found is handed out whole */
+    bool packs;    /* placement:pages */
+    bool keep;     /* memory is to be ready, not handed out: a block that is found only says so */
+};
+
+/* What a request was served with; nothing as long as its base is 0. */
+struct xseg_grant {
+    struct xseg_arena *arena;
+    uint64_t base, bytes;
+    uint64_t requested;
+    bool filled; /* it held the pattern of fill.h */
+    bool lent;   /* to the default pool, see flags.h */
+};
+
+/* Whether an arena that was found without a lock is still that of the pool which is asked for.  Its lock is
+ * held, or GROWTH. */
+static inline bool xseg_arena_is_for(const struct xseg_arena *arena, const struct xseg_need *need)
+{
+    return __builtin_expect(need->pool == NULL || need->pool == arena->pool, 1);
+}
+
+static inline struct xseg_known_stream *xseg_arena_stream(const struct xseg_arena *arena)
+{
+    return atomic_load_explicit(&arena->stream, memory_order_acquire);
+}
+
+/* Whether freed blocks of the arena wait for other streams. */
+static inline bool xseg_arena_has_pending(const struct xseg_arena *arena)
+{
+    return xseg_counts_current(&arena->counts, XSEG_COUNT_ACTIVE) !=
+           xseg_counts_current(&arena->counts, XSEG_COUNT_ALLOCATION);
+}
+
+/* What an arena is made for; as its members of these names. */
+struct xseg_arena_plan {
+    struct xseg_device *device;
+    struct xseg_pool *pool;
+    struct xseg_known_stream *stream;
+    struct xseg_lookup *lookup;
+    atomic_uint *searches;
+    bool is_small, is_private, is_alone, has_cells;
+};
+
+/* Returns NULL without host memory. */
+struct xseg_arena *xseg_arena_create(const struct xseg_arena_plan *plan);
+/* Host bytes, but for its extents. */
+uint64_t xseg_arena_host_bytes(const struct xseg_arena *arena);
+/* No extent may be left. */
+void xseg_arena_destroy(struct xseg_arena *arena);
+
+static inline void xseg_arena_lock(struct xseg_arena *arena) XSEG_ACQUIRES(arena->lock)
+{
+    xseg_latch_take(&arena->lock);
+}
+
+static inline void xseg_arena_unlock(struct xseg_arena *arena) XSEG_RELEASES(arena->lock)
+{
+    xseg_latch_give(&arena->lock);
+}
+
+/*
+ * Make sure that a slab of the arena has `count` records to take.  May let go of the lock and take
+ * it again.  Returns false without host memory, the lock held all the same.
+ */
+bool xseg_arena_stock(struct xseg_arena *arena, struct xseg_slab *slab, uint32_t count)
+    XSEG_REQUIRES(arena->lock);
+
+/* Whether a free has to note anything. */
+static inline bool xseg_arena_has_notes(const struct xseg_arena *arena)
+{
+    return !xseg_word_is_just(&arena->notes, 0);
+}
+
+/* The clock of the last look at idle memory; the arena's lock is held. */
+static inline uint64_t xseg_arena_now(const struct xseg_arena *arena)
+{
+    return atomic_load_explicit(&arena->notes, memory_order_relaxed) &
+           ~(XSEG_COUNTS_REST | XSEG_ARENA_GENERALLY);
+}
+
+static inline void xseg_arena_set_now(struct xseg_arena *arena, uint64_t now)
+{
+    (void)atomic_fetch_add(&arena->notes, now - xseg_arena_now(arena));
+}
+
+/* Whether large blocks are freed generally; the arena's lock is held. */
+static inline void xseg_arena_set_generally(struct xseg_arena *arena, bool generally)
+{
+    if (generally)
+        (void)atomic_fetch_or(&arena->notes, XSEG_ARENA_GENERALLY);
+    else
+        (void)atomic_fetch_and(&arena->notes, ~XSEG_ARENA_GENERALLY);
+}
+
+void xseg_arena_note_free(struct xseg_arena *arena, struct xseg_extent *extent, uint64_t base,
+                          uint64_t bytes);
+
+/* Note that memory comes on the shelf now, as far as anything decays, and that counts have fallen. */
+static inline void xseg_arena_stamp(struct xseg_arena *arena, struct xseg_extent *extent,
+                                    uint64_t base, uint64_t bytes)
+{
+    if (__builtin_expect(xseg_arena_has_notes(arena), 0))
+        xseg_arena_note_free(arena, extent, base, bytes);
+}
+
+#endif

@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/core/cache/arena_audit.h"
+
+#include <inttypes.h>
+
+#include "src/core/cache/extent_blocks.h"
+#include "src/core/cache/large/cached.h"
+#include "src/core/cache/small/small_audit.h"
+#include "src/core/cache/walk.h"
+#include "src/core/stats/counts_audit.h"
+
+struct tally {
+    uint64_t live, live_bytes, active, active_bytes, mapped, holes;
+    uint64_t lent, lent_bytes, lent_active, lent_active_bytes;
+    uint64_t frontiers, for_shelf; /* cached: the frontier; what is neither that nor a scrap */
+};
+
+static void tally_up(const struct xseg_arena *arena, const struct xseg_extent *extent,
+                     struct tally *tally)
+{
+    XSEG_WALK(part, extent)
+    {
+        const bool live = part.state == XSEG_BLOCK_LIVE;
+        const bool active = live || part.state == XSEG_BLOCK_PENDING;
+        const bool cached = part.state == XSEG_BLOCK_CACHED && !arena->has_cells &&
+                            !xseg_cached_is_scrap(arena, part.record);
+
+        tally->live += live;
+        tally->live_bytes += live ? part.bytes : 0;
+        tally->active += active;
+        tally->active_bytes += active ? part.bytes : 0;
+        tally->lent += live && part.is_lent;
+        tally->lent_bytes += live && part.is_lent ? part.bytes : 0;
+        tally->lent_active += active && part.is_lent;
+        tally->lent_active_bytes += active && part.is_lent ? part.bytes : 0;
+        tally->mapped += part.record->mapped ? part.bytes : 0;
+        tally->frontiers += cached && part.record == arena->frontier;
+        tally->for_shelf += cached && part.record != arena->frontier;
+        tally->holes += part.state == XSEG_BLOCK_HOLE;
+    }
+}
+
+static uint64_t tree_count(struct xseg_block *root)
+{
+    return root == NULL ? 0 : 1 + tree_count(root->left) + tree_count(root->right);
+}
+
+static bool has_busy(const struct xseg_arena *arena)
+{
+    XSEG_LIST_FOR(node, &arena->extents)
+    {
+        const struct xseg_extent *extent = XSEG_CONTAINER(node, struct xseg_extent, link);
+
+        for (const struct xseg_block *block = extent->first; block != NULL; block = block->next)
+            if (block->state == XSEG_BLOCK_BUSY)
+                return true;
+    }
+    return false;
+}
+
+/* What is lent now, of one quantity. */
+static uint64_t lent_of(const struct xseg_arena *arena, enum xseg_count what)
+{
+    return arena->lent.up[what] - arena->lent.down[what];
+}
+
+static bool audit_lent(const struct xseg_arena *arena, const struct tally *tally,
+                       struct xseg_finding *finding)
+{
+    XSEG_HOLDS(finding, "ARENA-5",
+               lent_of(arena, XSEG_COUNT_ALLOCATION) == tally->lent &&
+                   lent_of(arena, XSEG_COUNT_ALLOCATED_BYTES) == tally->lent_bytes &&
+                   lent_of(arena, XSEG_COUNT_ACTIVE) == tally->lent_active &&
+                   lent_of(arena, XSEG_COUNT_ACTIVE_BYTES) == tally->lent_active_bytes,
+               "counted %" PRIu64 " lent, there are %" PRIu64,
+               lent_of(arena, XSEG_COUNT_ALLOCATION), tally->lent);
+    return true;
+}
+
+bool xseg_arena_audit(const struct xseg_arena *arena, struct xseg_finding *finding)
+{
+    const struct xseg_counts *counts = &arena->counts;
+    struct tally tally = {0};
+    uint64_t shelved = 0;
+
+    XSEG_LIST_FOR(node, &arena->extents)
+    {
+        const struct xseg_extent *extent = XSEG_CONTAINER(node, struct xseg_extent, link);
+
+        if (!xseg_extent_audit(extent, finding))
+            return false;
+        tally_up(arena, extent, &tally);
+    }
+    for (uint32_t bin = 0; bin < XSEG_SHELF_BINS; bin++)
+        for (const struct xseg_block *block = arena->shelf.bin[bin]; block != NULL;
+             block = block->higher)
+            shelved++;
+    if (arena->has_cells && !xseg_small_audit(arena, finding))
+        return false;
+    XSEG_HOLDS(finding, "ARENA-1", arena->has_cells || shelved == tally.for_shelf,
+               "%" PRIu64 " on the shelf, %" PRIu64 " cached", shelved, tally.for_shelf);
+    XSEG_HOLDS(finding, "ARENA-1", tally.frontiers == xseg_cached_has_frontier(arena),
+               "%" PRIu64 " cached blocks are the frontier", tally.frontiers);
+    XSEG_HOLDS(finding, "ARENA-2", tree_count(arena->holes) == tally.holes,
+               "%" PRIu64 " in the tree, %" PRIu64 " holes", tree_count(arena->holes), tally.holes);
+    if (!xseg_shelf_audit(&arena->shelf, finding) || !xseg_counts_audit(counts, finding))
+        return false;
+    if (has_busy(arena))
+        return true;
+    XSEG_HOLDS(finding, "ARENA-3",
+               xseg_counts_current(counts, XSEG_COUNT_ALLOCATION) == tally.live &&
+                   xseg_counts_current(counts, XSEG_COUNT_ALLOCATED_BYTES) == tally.live_bytes &&
+                   xseg_counts_current(counts, XSEG_COUNT_ACTIVE) == tally.active &&
+                   xseg_counts_current(counts, XSEG_COUNT_ACTIVE_BYTES) == tally.active_bytes,
+               "counted %" PRIu64 " live, there are %" PRIu64,
+               xseg_counts_current(counts, XSEG_COUNT_ALLOCATION), tally.live);
+    XSEG_HOLDS(finding, "ARENA-4",
+               xseg_counts_current(counts, XSEG_COUNT_RESERVED_BYTES) + arena->away == tally.mapped,
+               "counted %" PRIu64 " reserved and %" PRIu64 " away, mapped are %" PRIu64,
+               xseg_counts_current(counts, XSEG_COUNT_RESERVED_BYTES), arena->away, tally.mapped);
+    return audit_lent(arena, &tally, finding);
+}

@@ -1,0 +1,336 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/core/cache/arena_blocks.h"
+
+#include "src/base/error.h"
+#include "src/core/cache/extent_blocks.h"
+#include "src/core/cache/flags.h"
+#include "src/core/cache/large/cached.h"
+#include "src/core/cache/large/packing.h"
+#include "src/core/cache/lookup.h"
+#include "src/core/cache/small/small.h"
+#include "src/core/cache/small/small_free.h"
+#include "src/core/cache/small/tract.h"
+#include "src/core/config/size.h"
+
+/* --- Blocks. --- */
+
+struct xseg_block *xseg_arena_cut(struct xseg_arena *arena, struct xseg_block *block,
+                                  uint64_t bytes)
+{
+    XSEG_ASSERT(bytes > 0 && bytes < block->bytes);
+    struct xseg_block *rest =
+        xseg_block_cut(&arena->blocks, block, bytes, block->state, block->mapped, block->filled);
+    if (arena->has_cells)
+        xseg_tract_mark(rest);
+    return rest;
+}
+
+/* Join a block with the one behind it, whose record goes. */
+static void join(struct xseg_arena *arena, struct xseg_block *block)
+{
+    struct xseg_block *next = block->next;
+
+    if (arena->has_cells)
+        xseg_tract_unmark(next);
+    block->bytes += next->bytes;
+    block->filled = block->filled && next->filled;
+    block->next = next->next;
+    if (block->next != NULL)
+        block->next->prev = block;
+    xseg_slab_put(&arena->blocks, next);
+}
+
+static void insert(struct xseg_arena *arena, struct xseg_block *block)
+{
+    if (block->state == XSEG_BLOCK_HOLE)
+        xseg_tree_insert(&arena->holes, block);
+    else
+        xseg_cached_add(arena, block);
+}
+
+static void erase(struct xseg_arena *arena, struct xseg_block *block)
+{
+    if (block->state == XSEG_BLOCK_HOLE)
+        xseg_tree_remove(&arena->holes, block);
+    else
+        xseg_cached_remove(arena, block);
+}
+
+/* Merge a block that is in no tree with neighbours in its state, and put the result in its tree. */
+static struct xseg_block *merge(struct xseg_arena *arena, struct xseg_block *block)
+{
+    struct xseg_block *prev = block->prev, *next = block->next;
+
+    if (next != NULL && next->state == block->state) {
+        erase(arena, next);
+        join(arena, block);
+    }
+    if (prev != NULL && prev->state == block->state) {
+        erase(arena, prev);
+        join(arena, prev);
+        block = prev;
+    }
+    insert(arena, block);
+    return block;
+}
+
+/* --- Handing out. --- */
+
+/* Leave what lies before an address cached, as a block of its own; the rest is what is handed out. */
+static struct xseg_block *cut_head(struct xseg_arena *arena, struct xseg_block *block,
+                                   uint64_t base)
+{
+    const uint64_t head = base - block->base;
+    const bool was_split = xseg_block_is_split(block);
+
+    if (__builtin_expect(head == 0, 1))
+        return block;
+    struct xseg_block *rest = xseg_arena_cut(arena, block, head);
+    xseg_cached_add(arena, block);
+    if (!xseg_extent_is_expandable(block->extent))
+        xseg_fragments_cut_head(&arena->counts, was_split, head + rest->bytes);
+    return rest;
+}
+
+static struct xseg_grant hand_out(struct xseg_arena *arena, struct xseg_block *block, uint64_t base,
+                                  const struct xseg_need *need)
+{
+    struct xseg_counts *counts = &arena->counts;
+
+    xseg_cached_remove(arena, block);
+    block = cut_head(arena, block, base);
+    const bool was_split = xseg_block_is_split(block);
+    const uint64_t rest = xseg_cached_rest(block, need);
+    if (rest != 0)
+        xseg_cached_add_frontier(arena, xseg_arena_cut(arena, block, need->bytes));
+    if (!xseg_extent_is_expandable(block->extent))
+        xseg_fragments_cut_any(counts, was_split, block->bytes, rest);
+    block->state = XSEG_BLOCK_LIVE;
+    block->requested = need->requested;
+    xseg_start_add(xseg_lookup_start(arena->lookup, block->base), block);
+    xseg_counts_alloc(counts, block->bytes, need->requested);
+    block->flags = block->bytes >= need->config->max_split_bytes ? XSEG_BLOCK_OVERSIZE : 0;
+    if (block->flags != 0)
+        xseg_counts_up(counts, XSEG_COUNT_OVERSIZE_ALLOCATION, 1);
+    const bool filled = block->filled;
+    block->filled = false;
+    return (struct xseg_grant){arena, block->base, block->bytes, block->requested, filled, false};
+}
+
+struct xseg_grant xseg_arena_hand_out(struct xseg_arena *arena, struct xseg_block *block,
+                                      const struct xseg_need *need)
+{
+    const uint64_t base = xseg_round_up(block->base, need->alignment);
+
+    if (need->keep)
+        return (struct xseg_grant){.arena = arena, .base = block->base, .bytes = block->bytes};
+    if (arena->has_cells)
+        return xseg_small_hand_out_at(arena, block->extent, base, need);
+    if (__builtin_expect(need->packs, 0))
+        xseg_packing_note(arena, block, base, need->bytes);
+    return hand_out(arena, block, base, need);
+}
+
+struct xseg_grant xseg_arena_hand_out_at(struct xseg_arena *arena, struct xseg_extent *extent,
+                                         uint64_t base, const struct xseg_need *need)
+{
+    if (arena->has_cells)
+        return xseg_small_hand_out_at(arena, extent, base, need);
+    struct xseg_block *block = xseg_extent_block_over(extent, base);
+    XSEG_ASSERT(block->state == XSEG_BLOCK_CACHED);
+    return hand_out(arena, block, base, need);
+}
+
+static void alloc_packed(struct xseg_arena *arena, const struct xseg_need *need,
+                         struct xseg_grant *out)
+{
+    uint64_t base = 0;
+    struct xseg_block *block = xseg_packing_find(arena, need, &base);
+
+    if (block == NULL)
+        return;
+    *out = need->keep
+               ? (struct xseg_grant){.arena = arena, .base = block->base, .bytes = block->bytes}
+               : xseg_arena_hand_out_at(arena, block->extent, base, need);
+}
+
+/* Serve a request of an arena without cells.  Returns false without host memory. */
+static inline bool alloc_large(struct xseg_arena *arena, const struct xseg_need *need,
+                               struct xseg_grant *out) XSEG_REQUIRES(arena->lock)
+{
+    struct xseg_block *block = NULL;
+    const bool packs = __builtin_expect(need->packs, 0) && xseg_packing_prepare(arena);
+    const bool stocked = xseg_arena_stock(arena, &arena->blocks, 2);
+    if (__builtin_expect(need->ages, 0) && !arena->is_small && !arena->is_private)
+        atomic_fetch_add_explicit(arena->searches, 1, memory_order_relaxed);
+    if (stocked && __builtin_expect(packs, 0))
+        alloc_packed(arena, need, out);
+    else if (stocked)
+        block = xseg_cached_choose(arena, need);
+    if (block != NULL)
+        *out = xseg_arena_hand_out(arena, block, need);
+    return stocked;
+}
+
+xseg_status xseg_arena_alloc(struct xseg_arena *arena, const struct xseg_need *need,
+                             struct xseg_grant *out)
+{
+    bool stocked = true;
+
+    xseg_arena_lock(arena);
+    if (__builtin_expect(arena->is_paused || !xseg_arena_is_for(arena, need), 0)) {
+        xseg_arena_unlock(arena);
+        return XSEG_OK;
+    }
+    if (arena->has_cells)
+        (void)xseg_small_alloc(arena, need, out);
+    else
+        stocked = alloc_large(arena, need, out);
+    xseg_arena_unlock(arena);
+    if (!stocked)
+        return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for a block's record");
+    return XSEG_OK;
+}
+
+/* The block that has just been handed out, with a record. */
+static struct xseg_block *record_of(struct xseg_arena *arena, uint64_t base)
+{
+    struct xseg_extent *extent = xseg_lookup_find(arena->lookup, base);
+
+    if (arena->has_cells)
+        return xseg_tract_isolate(arena, extent,
+                                  (uint32_t)((base - extent->segment.base) >> XSEG_CELLS_SHIFT));
+    return xseg_extent_block_at(extent, base);
+}
+
+xseg_status xseg_arena_lend(struct xseg_arena *arena, const struct xseg_need *need,
+                            struct xseg_grant *out)
+{
+    bool stocked = true;
+
+    xseg_arena_lock(arena);
+    if (!arena->is_paused && arena->has_cells) {
+        stocked = xseg_arena_stock(arena, &arena->blocks, XSEG_TRACT_RECORDS);
+        if (stocked)
+            (void)xseg_small_alloc(arena, need, out);
+    } else if (!arena->is_paused) {
+        stocked = alloc_large(arena, need, out);
+    }
+    if (out->base != 0) {
+        xseg_flags_lend(arena, record_of(arena, out->base));
+        out->lent = true;
+    }
+    xseg_arena_unlock(arena);
+    if (!stocked)
+        return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for the record of a lent block");
+    return XSEG_OK;
+}
+
+static bool is_cached(const struct xseg_block *neighbour)
+{
+    return neighbour != NULL && neighbour->state == XSEG_BLOCK_CACHED;
+}
+
+/* What nobody uses any more becomes cached and merges. */
+static void put_back(struct xseg_arena *arena, struct xseg_block *block)
+{
+    struct xseg_extent *extent = block->extent;
+    const uint64_t bytes = block->bytes;
+
+    xseg_arena_stamp(arena, extent, block->base, block->bytes);
+    if (arena->has_cells) {
+        xseg_tract_take_back(arena, block);
+        return;
+    }
+    if (__builtin_expect(arena->packing != NULL, 0))
+        xseg_packing_note_end(arena, block->bytes);
+    xseg_start_remove(xseg_lookup_start(arena->lookup, block->base));
+    const unsigned neighbours = (unsigned)is_cached(block->prev) + is_cached(block->next);
+    block->state = XSEG_BLOCK_CACHED;
+    block->requested = 0;
+    block = merge(arena, block);
+    if (!xseg_extent_is_expandable(extent))
+        xseg_fragments_merge(&arena->counts, xseg_block_is_split(block), neighbours, bytes,
+                             block->bytes - bytes);
+}
+
+void xseg_arena_free(struct xseg_arena *arena, struct xseg_block *block)
+{
+    xseg_counts_free(&arena->counts, block->bytes, block->requested);
+    if (__builtin_expect(block->flags != 0, 0))
+        xseg_flags_free(arena, block);
+    put_back(arena, block);
+}
+
+void xseg_arena_note_pending(struct xseg_arena *arena, struct xseg_block *block)
+{
+    xseg_counts_pend(&arena->counts, block->bytes);
+    if (__builtin_expect(block->flags != 0, 0))
+        xseg_flags_pend(arena, block);
+}
+
+void xseg_arena_take_back(struct xseg_arena *arena, struct xseg_block *block)
+{
+    xseg_counts_end_pending(&arena->counts, block->bytes, block->requested);
+    if (__builtin_expect(block->flags != 0, 0))
+        xseg_flags_take_back(arena, block);
+    put_back(arena, block);
+}
+
+/* --- For growth.c and trim.c. --- */
+
+struct xseg_block *xseg_arena_add_extent(struct xseg_arena *arena, struct xseg_extent *extent)
+{
+    struct xseg_block *block = xseg_slab_take(&arena->blocks);
+
+    block->state = XSEG_BLOCK_BUSY;
+    block->mapped = !xseg_extent_is_expandable(extent);
+    block->base = extent->segment.base;
+    block->bytes = extent->segment.bytes;
+    block->extent = extent;
+    extent->first = block;
+    if (arena->has_cells)
+        xseg_tract_mark(block);
+    xseg_list_insert(&arena->extents, &extent->link);
+    return block;
+}
+
+void xseg_arena_remove_extent(struct xseg_arena *arena, struct xseg_extent *extent)
+{
+    XSEG_ASSERT(extent->first->state == XSEG_BLOCK_BUSY && extent->first->next == NULL);
+    xseg_slab_put(&arena->blocks, extent->first);
+    extent->first = NULL;
+    xseg_list_remove(&extent->link);
+}
+
+struct xseg_block *xseg_arena_cached_from(struct xseg_arena *arena, uint64_t bytes, uint64_t base)
+{
+    return arena->has_cells ? xseg_small_from(arena, bytes, base)
+                            : xseg_cached_from(arena, bytes, base);
+}
+
+struct xseg_block *xseg_arena_claim(struct xseg_arena *arena, struct xseg_block *block)
+{
+    if (arena->has_cells && block->state == XSEG_BLOCK_CACHED) {
+        const struct xseg_cell cell = xseg_small_cached_at(block->extent, block->base);
+
+        return xseg_tract_claim(arena, &cell);
+    }
+    erase(arena, block);
+    if (arena->has_cells)
+        xseg_tract_note_hole(block, false);
+    block->state = XSEG_BLOCK_BUSY;
+    return block;
+}
+
+struct xseg_block *xseg_arena_settle(struct xseg_arena *arena, struct xseg_block *block)
+{
+    XSEG_ASSERT(block->state == XSEG_BLOCK_BUSY);
+    if (arena->has_cells && block->mapped)
+        return xseg_tract_settle(arena, block);
+    block->state = block->mapped ? XSEG_BLOCK_CACHED : XSEG_BLOCK_HOLE;
+    block = merge(arena, block);
+    if (arena->has_cells)
+        xseg_tract_note_hole(block, true);
+    return block;
+}

@@ -1,0 +1,174 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/core/cache/extent_blocks.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+#include "src/base/zeroed.h"
+#include "src/core/cache/arena.h"
+#include "src/core/cache/lookup.h"
+#include "src/core/cache/small/tract.h"
+#include "src/core/config/size.h"
+
+bool xseg_extent_init(struct xseg_extent *extent)
+{
+    extent->has_cells = extent->arena->has_cells;
+    extent->records = NULL;
+    extent->pages = NULL;
+    atomic_store(&extent->births, NULL);
+    return !extent->has_cells || xseg_cells_init(&extent->cells, extent->segment.bytes);
+}
+
+void xseg_extent_fini(struct xseg_extent *extent)
+{
+    if (extent->has_cells) {
+        xseg_tract_uncover(extent->arena, extent);
+        xseg_cells_fini(&extent->cells);
+    }
+    xseg_births_fini(extent);
+    free(extent->pages);
+    extent->pages = NULL;
+}
+
+/* The look-up, of an extent whose arena is known. */
+static struct xseg_lookup *lookup_of(const struct xseg_extent *extent)
+{
+    return ((const struct xseg_arena *)extent->arena)->lookup;
+}
+
+bool xseg_extent_cover(struct xseg_extent *extent, uint64_t begin, uint64_t end)
+{
+    if (extent->has_cells)
+        return xseg_tract_cover(extent, begin, end);
+    /* A classic one gets all that it needs when it comes into the look-up. */
+    if (!xseg_extent_is_expandable(extent))
+        return true;
+    struct xseg_lookup *lookup = lookup_of(extent);
+    xseg_lock_take(&lookup->lock);
+    const bool is_covered = xseg_lookup_cover(lookup, extent, begin, end);
+    xseg_lock_give(&lookup->lock);
+    return is_covered;
+}
+
+uint64_t xseg_extent_host_bytes(const struct xseg_extent *extent)
+{
+    const uint64_t packing =
+        extent->pages == NULL ? 0 : extent->segment.granules * sizeof(*extent->pages);
+
+    return packing + xseg_births_host_bytes(extent) +
+           xseg_lookup_host_bytes(lookup_of(extent), extent) +
+           (extent->has_cells ? xseg_zeroed_resident(extent->cells.memory, extent->cells.host_bytes)
+                              : 0);
+}
+
+/* A cell has no record; one that was isolated has. */
+static struct xseg_block *isolated_at(const struct xseg_extent *extent, uint64_t address)
+{
+    struct xseg_block *block = xseg_tree_last(extent->records, address);
+
+    return block != NULL && block->base == address && block->state != XSEG_BLOCK_TRACT ? block
+                                                                                       : NULL;
+}
+
+struct xseg_block *xseg_extent_block_at(const struct xseg_extent *extent, uint64_t address)
+{
+    if (extent->has_cells)
+        return isolated_at(extent, address);
+    const xseg_start *start = xseg_lookup_start(lookup_of(extent), address);
+    struct xseg_block *block = xseg_start_block_of(start, extent->arena);
+
+    return block != NULL && block->base == address ? block : NULL;
+}
+
+struct xseg_block *xseg_extent_block_over(const struct xseg_extent *extent, uint64_t address)
+{
+    if (extent->has_cells)
+        return xseg_tract_over(extent, address);
+    struct xseg_block *block = xseg_lookup_last_start(lookup_of(extent), extent, address);
+
+    if (block == NULL)
+        block = extent->first;
+
+    /* A slot may hold a start that lies behind the address; then its neighbour covers it. */
+    while (block->base > address)
+        block = block->prev;
+    while (xseg_block_end(block) <= address)
+        block = block->next;
+    return block;
+}
+
+static bool is_in_use(const struct xseg_block *block)
+{
+    return block->state == XSEG_BLOCK_LIVE || block->state == XSEG_BLOCK_PENDING ||
+           block->state == XSEG_BLOCK_BUSY;
+}
+
+static bool audit_block(const struct xseg_extent *extent, const struct xseg_block *block,
+                        struct xseg_finding *finding)
+{
+    const struct xseg_block *next = block->next;
+
+    XSEG_HOLDS(finding, "BLK-1",
+               next == NULL || (next->base == xseg_block_end(block) && next->prev == block),
+               "the block behind %#" PRIx64 " does not follow it", block->base);
+    XSEG_HOLDS(finding, "BLK-2",
+               next == NULL || next->state != block->state ||
+                   (block->state != XSEG_BLOCK_CACHED && block->state != XSEG_BLOCK_HOLE),
+               "two neighbours in state %d at %#" PRIx64, block->state, block->base);
+    XSEG_HOLDS(finding, "BLK-3", block->bytes != 0 && block->bytes % XSEG_SIZE_QUANTUM == 0,
+               "%" PRIu64 " bytes at %#" PRIx64, block->bytes, block->base);
+    XSEG_HOLDS(finding, "BLK-4",
+               block->state == XSEG_BLOCK_BUSY ||
+                   block->mapped == (block->state != XSEG_BLOCK_HOLE),
+               "state %d, mapped %d at %#" PRIx64, block->state, block->mapped, block->base);
+    XSEG_HOLDS(finding, "BLK-5", block->mapped || !block->filled, "a hole is filled at %#" PRIx64,
+               block->base);
+    XSEG_HOLDS(finding, "BLK-6", block->flags == 0 || is_in_use(block),
+               "flags %#x of a block in state %d at %#" PRIx64, block->flags, block->state,
+               block->base);
+    XSEG_HOLDS(finding, "BLK-1", block->extent == extent, "a stranger at %#" PRIx64, block->base);
+    return true;
+}
+
+static bool has_start(const struct xseg_block *block)
+{
+    return block->state == XSEG_BLOCK_LIVE || block->state == XSEG_BLOCK_PENDING;
+}
+
+static bool audit_starts(const struct xseg_extent *extent, struct xseg_finding *finding)
+{
+    const struct xseg_lookup *lookup = lookup_of(extent);
+    const uint64_t end = extent->segment.base + extent->segment.bytes;
+
+    for (const struct xseg_block *block = extent->first; block != NULL; block = block->next)
+        XSEG_HOLDS(finding, "START-1",
+                   !has_start(block) || xseg_extent_block_at(extent, block->base) == block,
+                   "the slot of %#" PRIx64 " does not lead to the block", block->base);
+    for (uint64_t at = extent->segment.base >> XSEG_STARTS_SHIFT << XSEG_STARTS_SHIFT; at < end;
+         at += XSEG_MIB) {
+        const xseg_start *start = xseg_lookup_start(lookup, at);
+        const struct xseg_block *block = xseg_start_block_of(start, extent->arena);
+
+        XSEG_HOLDS(finding, "START-2",
+                   block == NULL || (block->base >> XSEG_STARTS_SHIFT == at >> XSEG_STARTS_SHIFT &&
+                                     (has_start(block) || block->state == XSEG_BLOCK_BUSY)),
+                   "the slot of %#" PRIx64 " leads to a block that does not begin there", at);
+        /* No leaf: on to the last slot of the GiB. */
+        at = start == NULL ? at | (XSEG_GIB - XSEG_MIB) : at;
+    }
+    return true;
+}
+
+bool xseg_extent_audit(const struct xseg_extent *extent, struct xseg_finding *finding)
+{
+    uint64_t end = extent->segment.base;
+
+    for (const struct xseg_block *block = extent->first; block != NULL; block = block->next) {
+        if (!audit_block(extent, block, finding))
+            return false;
+        end = xseg_block_end(block);
+    }
+    XSEG_HOLDS(finding, "BLK-1", end == extent->segment.base + extent->segment.bytes,
+               "blocks end at %#" PRIx64, end);
+    return extent->has_cells || audit_starts(extent, finding);
+}

@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/core/cache/large/arena_hit.h"
+
+#include "src/core/cache/large/cached.h"
+#include "src/core/cache/large/large.h"
+#include "src/core/cache/lookup.h"
+
+/* Hand out a cached block, of which `rest` bytes stay cached; its address. */
+static inline __attribute__((always_inline)) uint64_t hand_out(struct xseg_arena *arena,
+                                                               struct xseg_block *block,
+                                                               uint64_t rest, uint64_t requested,
+                                                               bool oversize)
+{
+    struct xseg_extent *extent = block->extent;
+    const uint64_t base = block->base, bytes = block->bytes - rest;
+
+    if (!xseg_extent_is_expandable(extent))
+        xseg_fragments_cut_any(&arena->counts, xseg_block_is_split(block), bytes, rest);
+    (void)xseg_cached_hide(arena, block);
+    if (rest != 0)
+        xseg_cached_add_frontier(
+            arena, xseg_block_cut(&arena->blocks, block, bytes, XSEG_BLOCK_CACHED, true, false));
+    block->state = XSEG_BLOCK_LIVE;
+    block->mapped = true;
+    block->flags = oversize ? XSEG_BLOCK_OVERSIZE : 0;
+    block->filled = false;
+    block->requested = requested;
+    xseg_start_add(xseg_lookup_start(arena->lookup, base), block);
+    xseg_counts_alloc(&arena->counts, bytes, requested);
+    return base;
+}
+
+uint64_t xseg_arena_hit(struct xseg_arena *arena, const struct xseg_need *need)
+{
+    struct xseg_block *block = xseg_cached_choose(arena, need);
+
+    if (block == NULL || arena->blocks.free_count == 0 || block->filled)
+        return 0;
+    const uint64_t rest = xseg_cached_rest(block, need);
+    const bool oversize = block->bytes - rest >= need->config->max_split_bytes;
+    if (oversize)
+        xseg_counts_up(&arena->counts, XSEG_COUNT_OVERSIZE_ALLOCATION, 1);
+    return hand_out(arena, block, rest, need->requested, oversize);
+}
+
+uint64_t xseg_arena_hit_plain(struct xseg_arena *arena, uint64_t requested, bool expandable)
+{
+    const uint64_t bytes = (requested + XSEG_SIZE_QUANTUM - 1) & ~(XSEG_SIZE_QUANTUM - 1);
+    struct xseg_block *block = xseg_cached_find(arena, bytes);
+
+    if (block == NULL || arena->blocks.free_count == 0)
+        return 0;
+    if (expandable && xseg_block_can_grow(block))
+        block = xseg_cached_prefer_enclosed(arena, block);
+    if (block->filled || (!expandable && xseg_extent_is_expandable(block->extent)))
+        return 0;
+    const uint64_t rest = block->bytes - bytes;
+    return hand_out(arena, block, expandable || rest > XSEG_SIZE_SMALL_MAX ? rest : 0, requested,
+                    false);
+}
+
+bool xseg_arena_take_back_noting(struct xseg_arena *arena, xseg_start *start,
+                                 struct xseg_block *block, uint64_t address)
+{
+    if ((atomic_load(&arena->notes) & XSEG_ARENA_GENERALLY) != 0 ||
+        !xseg_large_is_plain(block, address))
+        return false;
+    xseg_counts_free(&arena->counts, block->bytes, block->requested);
+    if (block->flags != 0)
+        xseg_flags_end_oversize(&arena->counts, block);
+    xseg_arena_note_free(arena, block->extent, address, block->bytes);
+    xseg_start_remove(start);
+    return true;
+}
+
+bool xseg_arena_hit_free(struct xseg_arena *arena, xseg_start *start, struct xseg_block *block,
+                         uint64_t address)
+{
+    if (!xseg_large_take_back(arena, start, block, address))
+        return false;
+    if (xseg_block_is_split(block))
+        xseg_large_merge(arena, block);
+    else
+        xseg_large_put_whole(arena, block);
+    return true;
+}

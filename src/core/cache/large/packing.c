@@ -1,0 +1,329 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/core/cache/large/packing.h"
+
+#include <stdlib.h>
+
+#include "src/core/cache/arena.h"
+#include "src/core/cache/large/cached.h"
+
+/* Fitting blocks that are looked at. */
+#define LOOKS 32u
+
+/* By how much a block may be larger than a request, if there is another one. */
+#define LARGER 4u
+
+/* Where a size may stand in the table. */
+#define WAYS 4u
+
+/* After so many arrivals what was counts half. */
+#define MEMORY 64u
+
+/* What a doubling of a page's time costs beside one that a block ends before its page. */
+#define LATER 32
+
+/* --- Tables. --- */
+
+/* An extent that has no pages yet; NULL if all have. */
+static struct xseg_extent *find_without_pages(const struct xseg_arena *arena)
+{
+    XSEG_LIST_FOR(node, &arena->extents)
+    {
+        struct xseg_extent *extent = XSEG_CONTAINER(node, struct xseg_extent, link);
+
+        if (extent->pages == NULL && xseg_extent_is_expandable(extent))
+            return extent;
+    }
+    return NULL;
+}
+
+/* Whether an extent is of the arena, and still without pages, after the lock was let go. */
+static bool wants_pages(const struct xseg_arena *arena, const struct xseg_extent *extent,
+                        uint32_t granules)
+{
+    XSEG_LIST_FOR(node, &arena->extents)
+    {
+        if (XSEG_CONTAINER(node, struct xseg_extent, link) == extent)
+            return extent->pages == NULL && extent->segment.granules == granules;
+    }
+    return false;
+}
+
+static bool make_packing(struct xseg_arena *arena) XSEG_UNCHECKED
+{
+    xseg_arena_unlock(arena);
+    struct xseg_packing *packing = calloc(1, sizeof(*packing));
+    xseg_arena_lock(arena);
+    if (arena->packing == NULL)
+        arena->packing = packing;
+    else
+        free(packing);
+    return arena->packing != NULL;
+}
+
+static bool make_pages(struct xseg_arena *arena, struct xseg_extent *extent) XSEG_UNCHECKED
+{
+    const uint32_t granules = extent->segment.granules;
+
+    xseg_arena_unlock(arena);
+    struct xseg_packing_page *pages = calloc(granules, sizeof(*pages));
+    xseg_arena_lock(arena);
+    if (pages != NULL && wants_pages(arena, extent, granules))
+        extent->pages = pages;
+    else
+        free(pages);
+    return pages != NULL;
+}
+
+bool xseg_packing_prepare(struct xseg_arena *arena)
+{
+    struct xseg_extent *extent;
+
+    if (__builtin_expect(arena->packing == NULL, 0) && !make_packing(arena))
+        return false;
+    while (__builtin_expect((extent = find_without_pages(arena)) != NULL, 0))
+        if (!make_pages(arena, extent))
+            return false;
+    return true;
+}
+
+/* --- Lifetimes. --- */
+
+static struct xseg_packing_size *first_way(struct xseg_packing *packing, uint64_t bytes)
+{
+    const uint64_t hash = (bytes >> 9) * UINT64_C(0x9E3779B97F4A7C15) >> 32;
+
+    return &packing->size[hash % (XSEG_PACKING_SIZES / WAYS) * WAYS];
+}
+
+static struct xseg_packing_size *find_size(struct xseg_packing *packing, uint64_t bytes)
+{
+    struct xseg_packing_size *size = first_way(packing, bytes);
+
+    for (unsigned way = 0; way < WAYS; way++)
+        if (size[way].bytes == bytes)
+            return &size[way];
+    return NULL;
+}
+
+/* The entry of a size; where there is none, one with the fewest blocks makes room, of these the one
+ * that has not been seen for longest. */
+static struct xseg_packing_size *get_size(struct xseg_packing *packing, uint64_t bytes)
+{
+    struct xseg_packing_size *size = find_size(packing, bytes), *least;
+
+    if (size != NULL)
+        return size;
+    size = least = first_way(packing, bytes);
+    for (unsigned way = 1; way < WAYS; way++)
+        if (size[way].live < least->live ||
+            (size[way].live == least->live && size[way].last < least->last))
+            least = &size[way];
+    *least = (struct xseg_packing_size){.bytes = bytes, .last = packing->clock};
+    return least;
+}
+
+static void sum_up(struct xseg_packing_size *size, uint64_t now)
+{
+    size->exposure += size->live * (now - size->last);
+    size->last = now;
+    if (size->arrivals > MEMORY) {
+        size->arrivals /= 2;
+        size->exposure /= 2;
+    }
+}
+
+static void note_arrival(struct xseg_packing_size *size, uint64_t now)
+{
+    sum_up(size, now);
+    size->live++;
+    size->arrivals++;
+}
+
+static void note_departure(struct xseg_packing_size *size, uint64_t now)
+{
+    sum_up(size, now);
+    size->live -= size->live > 0; /* blocks from before anybody counted are not in it */
+}
+
+/* Little's law; UINT64_MAX if there was none yet. */
+static uint64_t mean(const struct xseg_packing_size *size, uint64_t now)
+{
+    return size->arrivals == 0
+               ? UINT64_MAX
+               : (size->exposure + size->live * (now - size->last)) / size->arrivals;
+}
+
+uint64_t xseg_packing_lifetime(struct xseg_packing *packing, uint64_t bytes)
+{
+    const struct xseg_packing_size *size = find_size(packing, bytes);
+
+    return mean(size != NULL ? size : &packing->all, packing->clock);
+}
+
+/* --- Pages. --- */
+
+/* A page under a place: its granules, and whether the cached block covers all of it. */
+struct page {
+    uint32_t first, end;
+    bool is_idle;
+};
+
+static struct page page_over(const struct xseg_block *block, uint64_t address)
+{
+    const struct xseg_segment *segment = &block->extent->segment;
+    struct page page = {.first = (uint32_t)((address - segment->base) / segment->granule_bytes)};
+
+    while (segment->length[page.first] == 0)
+        page.first--;
+    page.end = page.first + segment->length[page.first];
+    page.is_idle = segment->base + page.first * segment->granule_bytes >= block->base &&
+                   segment->base + page.end * segment->granule_bytes <= xseg_block_end(block);
+    return page;
+}
+
+/* Sixteenths of doublings. */
+static int log_of(uint64_t time)
+{
+    const uint64_t above = (time < UINT64_MAX ? time : time - 1) + 1;
+    const unsigned whole = xseg_log2_floor(above);
+
+    return (int)(whole * 16 + ((whole >= 4 ? above >> (whole - 4) : above << (4 - whole)) & 15));
+}
+
+/* How long a page will be in use; one that is overdue for half as long again as it has been. */
+static uint64_t time_left(const struct xseg_packing_page *page, uint64_t now)
+{
+    const uint64_t left = page->until - xseg_min(page->until, now);
+
+    return xseg_max(left, (now - page->opened) / 2);
+}
+
+static int64_t cost_of_page(const struct xseg_arena *arena, const struct xseg_block *block,
+                            const struct page *page, int life)
+{
+    if (page->is_idle)
+        return (int64_t)LATER * life;
+    const int left = log_of(time_left(&block->extent->pages[page->first], arena->packing->clock));
+    return life > left ? (int64_t)LATER * (life - left) : left - life;
+}
+
+/* What a place costs; pages between its first and its last are idle. */
+static int64_t cost_of(const struct xseg_arena *arena, const struct xseg_block *block,
+                       uint64_t base, uint64_t bytes, int life)
+{
+    const struct xseg_segment *segment = &block->extent->segment;
+    const struct page first = page_over(block, base), last = page_over(block, base + bytes - 1);
+    int64_t cost = cost_of_page(arena, block, &first, life);
+
+    if (last.first == first.first)
+        return cost;
+    const uint64_t between = (last.first - first.end) * segment->granule_bytes;
+    return cost + cost_of_page(arena, block, &last, life) +
+           (int64_t)(between / segment->page_bytes) * LATER * life;
+}
+
+/* --- Choosing. --- */
+
+struct place {
+    struct xseg_block *block;
+    uint64_t base;
+    int64_t cost;
+};
+
+static void look_at(const struct xseg_arena *arena, const struct xseg_need *need, int life,
+                    struct xseg_block *block, uint64_t base, struct place *best)
+{
+    const int64_t cost = cost_of(arena, block, base, need->bytes, life);
+
+    if (best->block == NULL || cost < best->cost)
+        *best = (struct place){block, base, cost};
+}
+
+/* Oversize blocks are kept for oversize requests of nearly their size. */
+static bool is_too_large(const struct xseg_block *block, const struct xseg_need *need)
+{
+    const struct xseg_config *config = need->config;
+
+    if (need->bytes < config->max_split_bytes)
+        return block->bytes >= config->max_split_bytes;
+    return block->bytes >= xseg_add_saturate(need->bytes, config->max_non_split_rounding_bytes);
+}
+
+/* The pages under a place have a block more. */
+static void note_pages(const struct xseg_arena *arena, const struct xseg_block *block,
+                       uint64_t base, uint64_t bytes, uint64_t until)
+{
+    const struct xseg_segment *segment = &block->extent->segment;
+
+    for (uint64_t at = base; at < base + bytes;) {
+        const struct page under = page_over(block, at);
+        struct xseg_packing_page *page = &block->extent->pages[under.first];
+
+        if (under.is_idle)
+            *page = (struct xseg_packing_page){arena->packing->clock, until};
+        page->until = xseg_max(page->until, until);
+        at = segment->base + under.end * segment->granule_bytes;
+    }
+}
+
+void xseg_packing_note(struct xseg_arena *arena, const struct xseg_block *block, uint64_t base,
+                       uint64_t bytes)
+{
+    struct xseg_packing *packing = arena->packing;
+
+    if (packing == NULL)
+        return;
+    packing->clock++;
+    const uint64_t life = xseg_packing_lifetime(packing, bytes);
+    if (block->extent->pages != NULL)
+        note_pages(arena, block, base, bytes, xseg_add_saturate(packing->clock, life));
+    note_arrival(get_size(packing, bytes), packing->clock);
+    note_arrival(&packing->all, packing->clock);
+}
+
+/*
+ * The place that keeps the fewest pages for the shortest time; without a block if there is none.  What
+ * is much larger is left to larger requests, and the end of what could still grow stays free.
+ */
+static struct place find(struct xseg_arena *arena, const struct xseg_need *need)
+{
+    const int life = log_of(xseg_packing_lifetime(arena->packing, need->bytes));
+    struct xseg_block *block = xseg_cached_find(arena, need->span);
+    struct place best = {0};
+
+    for (unsigned looks = 0; block != NULL && looks < LOOKS && !is_too_large(block, need);
+         looks++, block = xseg_cached_next(arena, block)) {
+        if (best.block != NULL && block->bytes / LARGER > need->span)
+            break;
+        if (block->extent->pages == NULL)
+            continue;
+        look_at(arena, need, life, block, xseg_round_up(block->base, need->alignment), &best);
+        if (!xseg_block_can_grow(block))
+            look_at(arena, need, life, block,
+                    xseg_round_down(xseg_block_end(block) - need->bytes, need->alignment), &best);
+    }
+    return best;
+}
+
+struct xseg_block *xseg_packing_find(struct xseg_arena *arena, const struct xseg_need *need,
+                                     uint64_t *base)
+{
+    const struct place place = find(arena, need);
+
+    if (place.block == NULL)
+        return NULL;
+    *base = place.base;
+    if (!need->keep)
+        xseg_packing_note(arena, place.block, place.base, need->bytes);
+    return place.block;
+}
+
+void xseg_packing_note_end(struct xseg_arena *arena, uint64_t bytes)
+{
+    struct xseg_packing *packing = arena->packing;
+    struct xseg_packing_size *size = find_size(packing, bytes);
+
+    if (size != NULL)
+        note_departure(size, packing->clock);
+    note_departure(&packing->all, packing->clock);
+}

@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * From an address to what lives there.
+ *
+ * An extent that holds no live block may end at any time, so what a look-up found is looked at again
+ * under its arena's lock.
+ */
+#ifndef XSEG_CORE_LIVE_H
+#define XSEG_CORE_LIVE_H
+
+#include "src/core/cache/arena.h"
+#include "src/core/cache/lookup.h"
+#include "src/core/config/size.h"
+
+/* Whether an address lies in an extent, whose arena is locked. */
+static inline bool xseg_live_lies_in(const struct xseg_extent *extent, uint64_t address)
+{
+    return address - extent->segment.base < extent->segment.bytes;
+}
+
+/* Lock the arena of an address.  NULL, and nothing is locked, if the address is in no segment. */
+static inline struct xseg_extent *xseg_live_lock_extent(struct xseg_lookup *lookup,
+                                                        uint64_t address) XSEG_UNCHECKED
+{
+    for (;;) {
+        struct xseg_extent *extent = xseg_lookup_find(lookup, address);
+
+        if (__builtin_expect(extent == NULL, 0))
+            return NULL;
+        struct xseg_arena *arena = extent->arena;
+        xseg_arena_lock(arena);
+        /* One that is its arena's, and has blocks, has not ended. */
+        if (__builtin_expect(extent->arena == arena && extent->first != NULL &&
+                                 xseg_live_lies_in(extent, address),
+                             1))
+            return extent;
+        const bool is_nobodys =
+            extent == xseg_lookup_find(lookup, address) && extent->arena == arena;
+        xseg_arena_unlock(arena);
+        if (is_nobodys)
+            return NULL;
+    }
+}
+
+/* Whether a live cell begins at an address of an extent that has cells. */
+static inline bool xseg_live_find_cell(const struct xseg_extent *extent, uint64_t address,
+                                       uint32_t *quantum)
+{
+    const uint64_t offset = address - extent->segment.base;
+
+    *quantum = (uint32_t)(offset >> XSEG_CELLS_SHIFT);
+    const struct xseg_sheet *sheet = xseg_cells_sheet(&extent->cells, *quantum);
+    if (offset % XSEG_SIZE_QUANTUM != 0 || sheet == NULL)
+        return false;
+    return xseg_cells_is_live(&sheet->word[*quantum / 64 % XSEG_CELLS_WORDS], *quantum);
+}
+
+#endif

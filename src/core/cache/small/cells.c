@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/core/cache/small/cells.h"
+
+#include <string.h>
+
+#include "src/base/zeroed.h"
+
+_Static_assert(sizeof(struct xseg_block) <= (XSEG_CELLS_WIDE / 2 - 4) * sizeof(uint16_t),
+               "a node has to fit into the slack of half a wide cell");
+
+bool xseg_cells_init(struct xseg_cells *cells, uint64_t bytes)
+{
+    memset(cells, 0, sizeof(*cells));
+    if (bytes > XSEG_CELLS_MAX)
+        return false;
+    cells->quanta = (uint32_t)(bytes >> XSEG_CELLS_SHIFT);
+    cells->sheets = (cells->quanta + XSEG_CELLS_SHEET - 1) / XSEG_CELLS_SHEET;
+    const size_t words = xseg_bits_words(cells->sheets);
+    cells->host_bytes = cells->sheets * sizeof(*cells->sheet) + words * sizeof(uint64_t);
+    char *memory = xseg_zeroed_take(cells->host_bytes);
+    if (memory == NULL)
+        return false;
+    cells->memory = memory;
+    cells->sheet = (struct xseg_sheet **)(void *)memory;
+    xseg_bits_init(&cells->filled,
+                   (uint64_t *)(void *)(memory + cells->sheets * sizeof(*cells->sheet)),
+                   cells->sheets);
+    return true;
+}
+
+void xseg_cells_fini(struct xseg_cells *cells)
+{
+    xseg_zeroed_give(cells->memory, cells->host_bytes);
+    memset(cells, 0, sizeof(*cells));
+}
+
+/* --- Starts. --- */
+
+uint32_t xseg_cells_next_far(const struct xseg_cells *cells, uint32_t quantum)
+{
+    uint32_t number = quantum / XSEG_CELLS_SHEET;
+    const uint32_t word = quantum / 64 % XSEG_CELLS_WORDS;
+    struct xseg_sheet *sheet = number < cells->sheets ? cells->sheet[number] : NULL;
+    uint64_t words = 0;
+
+    if (sheet != NULL) {
+        const uint64_t bits = xseg_bits_from(sheet->word[word].start, quantum % 64);
+
+        if (bits != 0)
+            return quantum / 64 * 64 + (uint32_t)__builtin_ctzll(bits);
+        words = xseg_bits_from(sheet->starts, word + 1);
+    }
+    if (words == 0) {
+        number = xseg_bits_next(&cells->filled, number + 1);
+        if (number == XSEG_BITS_NONE)
+            return cells->quanta;
+        sheet = cells->sheet[number];
+        words = sheet->starts;
+    }
+    const uint32_t first = (uint32_t)__builtin_ctzll(words);
+    return number * XSEG_CELLS_SHEET + first * 64 +
+           (uint32_t)__builtin_ctzll(sheet->word[first].start);
+}
+
+uint32_t xseg_cells_last_far(const struct xseg_cells *cells, uint32_t quantum)
+{
+    uint32_t number = quantum / XSEG_CELLS_SHEET;
+    struct xseg_sheet *sheet = cells->sheet[number];
+    uint64_t words = xseg_bits_below(sheet->starts, quantum / 64 % XSEG_CELLS_WORDS);
+
+    if (words == 0) {
+        number = xseg_bits_prev(&cells->filled, number);
+        XSEG_ASSERT(number != XSEG_BITS_NONE);
+        sheet = cells->sheet[number];
+        words = sheet->starts;
+    }
+    const uint32_t last = 63 - (uint32_t)__builtin_clzll(words);
+    return number * XSEG_CELLS_SHEET + last * 64 + 63 -
+           (uint32_t)__builtin_clzll(sheet->word[last].start);
+}
+
+/* --- Slack. --- */
+
+static xseg_cells_slack *slack_at(const struct xseg_cells *cells, uint32_t quantum)
+{
+    return &xseg_cells_sheet(cells, quantum)->slack[quantum % XSEG_CELLS_SHEET];
+}
+
+/* Four entries of 16 bits; a cell with so much slack has at least 128 quanta. */
+uint64_t xseg_cells_requested_far(const struct xseg_cells *cells, uint32_t quantum)
+{
+    uint64_t requested = 0;
+
+    for (unsigned i = 0; i < 4; i++)
+        requested |= (uint64_t)*slack_at(cells, quantum + 1 + i) << 16 * i;
+    return requested;
+}
+
+void xseg_cells_note_far(struct xseg_cells *cells, uint32_t quantum, uint64_t requested)
+{
+    *slack_at(cells, quantum) = XSEG_CELLS_MUCH_SLACK;
+    for (unsigned i = 0; i < 4; i++)
+        *slack_at(cells, quantum + 1 + i) = (uint16_t)(requested >> 16 * i);
+}
+
+/* --- The pattern. --- */
+
+/* The bits of a range that lie in the word of its first quantum, which moves on behind it. */
+static uint64_t take_word(uint32_t *quantum, uint32_t *count)
+{
+    const uint32_t from = *quantum % 64;
+    const uint32_t taken = *count < 64 - from ? *count : 64 - from;
+
+    *quantum += taken;
+    *count -= taken;
+    return xseg_bits_below(UINT64_MAX, taken) << from;
+}
+
+bool xseg_cells_are_filled(const struct xseg_cells *cells, uint32_t quantum, uint32_t count)
+{
+    while (count > 0) {
+        const struct xseg_sheet *sheet = xseg_cells_sheet(cells, quantum);
+        const uint64_t filled = sheet->filled[quantum / 64 % XSEG_CELLS_WORDS];
+
+        if ((~filled & take_word(&quantum, &count)) != 0)
+            return false;
+    }
+    return true;
+}
+
+void xseg_cells_set_filled(struct xseg_cells *cells, uint32_t quantum, uint32_t count, bool filled)
+{
+    while (count > 0) {
+        struct xseg_sheet *sheet = xseg_cells_sheet(cells, quantum);
+        uint64_t *word = &sheet->filled[quantum / 64 % XSEG_CELLS_WORDS];
+        const uint64_t bits = take_word(&quantum, &count);
+
+        *word = filled ? *word | bits : *word & ~bits;
+    }
+}

@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/core/cache/small/shelving.h"
+
+void xseg_shelving_put_wide(struct xseg_arena *arena, const struct xseg_cell *cell)
+{
+    struct xseg_block *node = xseg_cells_node(&cell->extent->cells, cell->quantum);
+
+    /* What nobody asks of a node is left as it is. */
+    node->state = XSEG_BLOCK_CACHED;
+    node->mapped = true;
+    node->base = xseg_cell_address_of(cell->extent, cell->quantum);
+    node->bytes = xseg_cell_bytes_of(cell->quanta);
+    node->extent = cell->extent;
+    xseg_shelf_insert(&arena->shelf, node);
+}
+
+bool xseg_shelving_take_wide(struct xseg_arena *arena, const struct xseg_cell *cell)
+{
+    if (xseg_cell_is_frontier(&arena->small, cell)) {
+        arena->small.frontier = (struct xseg_cell){0};
+        return true;
+    }
+    xseg_shelf_remove(&arena->shelf, xseg_cells_node(&cell->extent->cells, cell->quantum));
+    return false;
+}

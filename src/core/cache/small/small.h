@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Small arenas: how they serve, with cells (cells.h) instead of a record a block.
+ *
+ * A hit changes cells only.  The records of an extent's chain are there for the driver's sake, see
+ * tract.h.
+ *
+ * Cached cells are in the arena's rack if they are narrow, on its shelf if they are wide.  The
+ * *frontier* is a wide one that is on neither: what is left of the wide cell that was cut last.  It
+ * shrinks and grows with each small allocation and free beside it, which costs no change of shelf.
+ *
+ * Invariants; xseg_small_audit() checks them, and those of cells.h and rack.h:
+ *   SMALL-1  no two cached cells are adjacent.
+ *   SMALL-2  every wide cached cell is on the shelf or is the frontier, and nothing else is.
+ *   SMALL-3  an arena is plain exactly while nothing in it holds a pattern, and its rack has one top word for
+ *            each size.
+ *
+ * Locking: ARENA, but for making room.
+ */
+#ifndef XSEG_CORE_SMALL_H
+#define XSEG_CORE_SMALL_H
+
+#include "src/core/cache/small/rack.h"
+#include "src/core/cache/small/sheets.h"
+
+struct xseg_arena;
+struct xseg_need;
+struct xseg_grant;
+
+struct xseg_small {
+    struct xseg_cell frontier; /* or zeros; in a cache line with the sizes of the rack */
+    struct xseg_rack rack;
+    bool has_filled; /* some quanta hold the pattern of fill.h */
+    bool is_plain;   /* a hit follows no rule but best fit; false before the first sheet */
+    struct xseg_sheets sheets;
+};
+
+/* --- Hits. --- */
+
+/* Serve a request from cached cells, as PyTorch would choose; false if there is none. */
+bool xseg_small_alloc(struct xseg_arena *arena, const struct xseg_need *need,
+                      struct xseg_grant *out);
+
+/*
+ * Serve a plain request: a quantum is all the alignment it needs, and a cell may be split.
+ *
+ * requested:                   bytes, not 0
+ * expandable, max_split_bytes: of the configuration
+ * Returns: the address; 0, and nothing has changed, if there is none, or patterns have to be looked at
+ */
+uint64_t xseg_small_hit(struct xseg_arena *arena, uint64_t requested, bool expandable,
+                        uint64_t max_split_bytes);
+
+/* --- Cells by address. --- */
+
+/* Hand out cached memory at an address, which one cached cell covers. */
+struct xseg_grant xseg_small_hand_out_at(struct xseg_arena *arena, struct xseg_extent *extent,
+                                         uint64_t base, const struct xseg_need *need);
+
+/* The first wide cached cell that is not below (bytes, base), as a node that is on the shelf, or NULL. */
+struct xseg_block *xseg_small_from(struct xseg_arena *arena, uint64_t bytes, uint64_t base);
+
+/* --- For tract.c. --- */
+
+#endif

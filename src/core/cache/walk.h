@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * A walk over the blocks of an extent, by value and in the order of their addresses: whoever only
+ * reads needs not know how an arena keeps its blocks.
+ *
+ *     XSEG_WALK(part, extent)
+ *         bytes += part.state == XSEG_BLOCK_LIVE ? part.bytes : 0;
+ *
+ * Locking: ARENA of the extent's arena is held from the first part to the last.
+ */
+#ifndef XSEG_CORE_WALK_H
+#define XSEG_CORE_WALK_H
+
+#include "src/core/cache/arena.h"
+
+/* One block, as it is read. */
+struct xseg_part {
+    const struct xseg_extent *extent; /* NULL: the walk is over */
+    uint64_t base, bytes;
+    uint64_t requested; /* live and pending: what the user asked for */
+    enum xseg_block_state state;
+    bool has_uses; /* live, and other streams use it, or did */
+    bool is_lent;  /* live, pending or busy: the default pool holds it, see flags.h */
+    const struct xseg_block *record; /* its own, or that of the tract it lies in */
+};
+
+/* The first block of an extent, and the one behind a block. */
+struct xseg_part xseg_walk_first(const struct xseg_extent *extent);
+struct xseg_part xseg_walk_next(const struct xseg_part *part);
+
+/* The block that covers an address, which lies in the extent. */
+struct xseg_part xseg_walk_at(const struct xseg_extent *extent, uint64_t address);
+
+#define XSEG_WALK(part, extent_)                                                  \
+    for (struct xseg_part part = xseg_walk_first(extent_); (part).extent != NULL; \
+         (part) = xseg_walk_next(&(part)))
+
+static inline uint64_t xseg_part_end(const struct xseg_part *part)
+{
+    return part->base + part->bytes;
+}
+
+/* Whether the block is all of its segment. */
+static inline bool xseg_part_is_whole(const struct xseg_part *part)
+{
+    return part->bytes == part->extent->segment.bytes;
+}
+
+#endif

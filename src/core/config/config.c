@@ -1,0 +1,598 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Reading a configuration string.
+ *
+ * Two passes over a copy of the configuration: large_segment_size_mb bounds other keys wherever it
+ * stands in the string, so it is read first.
+ */
+#include "src/core/config/config.h"
+
+#include <inttypes.h>
+#include <locale.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "src/base/align.h"
+#include "src/base/error.h"
+#include "src/core/config/config_summary.h"
+#include "src/core/config/config_table.h"
+
+/* A separator, or a run of other characters; the end of the string has length 0. */
+struct token {
+    const char *at;
+    size_t length;
+};
+
+struct parser {
+    const char *text, *next; /* the whole string; behind the token */
+    struct token token;
+    const struct xseg_config_row *row;    /* the key that is being read */
+    struct token value[XSEG_CONFIG_KEYS]; /* where the last value of each named key is */
+    struct xseg_config config;
+    uint64_t named;
+};
+
+void xseg_config_init(struct xseg_config *config)
+{
+    memset(config, 0, sizeof(*config));
+    config->expandable_segments = true;
+    config->large_segment_bytes = 20 * XSEG_MIB;
+    config->max_split_bytes = UINT64_MAX;
+    config->max_non_split_rounding_bytes = config->large_segment_bytes;
+    config->memory_fraction = 1;
+    config->idle_ms = -1;
+    config->soft_limit_bytes = UINT64_MAX;
+    config->hard_limit_bytes = UINT64_MAX;
+    config->reclaim_us_per_s = 10000;
+    config->pinned_num_register_threads = 1;
+    config->pinned_max_round_threshold_bytes = UINT64_MAX;
+    config->pinned_max_cached_bytes = UINT64_MAX;
+}
+
+static bool is_blank(char c)
+{
+    return c == ' ' || (c >= '\t' && c <= '\r');
+}
+
+static bool is_separator(char c)
+{
+    return c == ',' || c == ':' || c == '[' || c == ']';
+}
+
+static void advance(struct parser *parser)
+{
+    const char *at = parser->next;
+    size_t length = 0;
+
+    while (is_blank(*at))
+        at++;
+    if (is_separator(*at))
+        length = 1;
+    else
+        while (at[length] != '\0' && !is_separator(at[length]) && !is_blank(at[length]))
+            length++;
+    parser->token = (struct token){at, length};
+    parser->next = at + length;
+}
+
+static bool is_word(const struct token *token)
+{
+    return token->length > 0 && !is_separator(*token->at);
+}
+
+static bool is_mark(const struct token *token, char mark)
+{
+    return token->length == 1 && *token->at == mark;
+}
+
+static bool is_text(const struct token *token, const char *text)
+{
+    return text != NULL && strlen(text) == token->length &&
+           memcmp(token->at, text, token->length) == 0;
+}
+
+/* Begin a sentence: the key, what stands there, and its column. */
+static void point_at(const struct parser *parser, const struct token *token)
+{
+    char found[48];
+    const size_t shown = token->length < sizeof(found) ? token->length : sizeof(found) - 1;
+
+    memcpy(found, token->at, shown);
+    found[shown] = '\0';
+    for (size_t i = 0; i < shown; i++)
+        if (found[i] <= ' ' || found[i] > '~')
+            found[i] = '?';
+    xseg_fail(XSEG_ERR_CONFIG, "%s", parser->row != NULL ? parser->row->name : "configuration");
+    xseg_fail_add(token->length > 0 ? ": '%s' at column %zu" : ": the end%s at column %zu", found,
+                  (size_t)(token->at - parser->text) + 1);
+}
+
+/* Refuse a token, and say what should stand there. */
+static xseg_status refuse(const struct parser *parser, const struct token *token,
+                          const char *expected)
+{
+    point_at(parser, token);
+    xseg_fail_add(": expected %s", expected);
+    return XSEG_ERR_CONFIG;
+}
+
+static xseg_status expect_mark(struct parser *parser, char mark, const char *expected)
+{
+    if (!is_mark(&parser->token, mark))
+        return refuse(parser, &parser->token, expected);
+    advance(parser);
+    return XSEG_OK;
+}
+
+/* Digits only; beyond 64 bits is UINT64_MAX. */
+static bool read_whole(const struct token *token, uint64_t *out)
+{
+    uint64_t value = 0;
+
+    for (size_t i = 0; i < token->length; i++) {
+        if (token->at[i] < '0' || token->at[i] > '9')
+            return false;
+        const unsigned digit = (unsigned)(token->at[i] - '0');
+        value = value > (UINT64_MAX - digit) / 10 ? UINT64_MAX : value * 10 + digit;
+    }
+    *out = value;
+    return token->length > 0;
+}
+
+/* How many decimal digits stand at `text`. */
+static size_t count_digits(const char *text)
+{
+    size_t count = 0;
+
+    while (text[count] >= '0' && text[count] <= '9')
+        count++;
+    return count;
+}
+
+/*
+ * 1, 0.5, .5, 5e-1: no sign, no hexadecimal, no word.  The grammar is checked here because strtod
+ * takes more; and the decimal point is a point, whatever the process's locale says.
+ */
+static bool read_real(const struct token *token, double *out)
+{
+    const char *at = token->at;
+    size_t digits = count_digits(at);
+
+    at += digits;
+    if (*at == '.') {
+        const size_t behind = count_digits(++at);
+        at += behind;
+        digits += behind;
+    }
+    if (digits > 0 && (*at == 'e' || *at == 'E')) {
+        at += at[1] == '+' || at[1] == '-' ? 2 : 1;
+        digits = count_digits(at);
+        at += digits;
+    }
+    const locale_t locale = newlocale(LC_ALL_MASK, "C", (locale_t)0);
+    if (digits == 0 || at != token->at + token->length || locale == (locale_t)0)
+        return false;
+    *out = strtod_l(token->at, NULL, locale);
+    freelocale(locale);
+    return isfinite(*out);
+}
+
+static bool read_bool(const struct parser *parser, bool *out)
+{
+    *out = is_text(&parser->token, "True");
+    return *out || is_text(&parser->token, "False");
+}
+
+static bool read_mib(const struct parser *parser, uint64_t *out)
+{
+    const struct xseg_config_row *row = parser->row;
+    uint64_t mib;
+
+    if (!read_whole(&parser->token, &mib) || mib < row->least)
+        return false;
+    if (row->most != 0 && mib > row->most)
+        return false;
+    if (mib > UINT64_MAX / XSEG_MIB && row->unset != NULL)
+        *out = UINT64_MAX;
+    else
+        *out = xseg_min(mib, UINT64_MAX / XSEG_MIB) * XSEG_MIB;
+    return !row->is_above_large || *out >= parser->config.large_segment_bytes;
+}
+
+static bool read_power(const struct parser *parser, uint32_t *out)
+{
+    uint64_t value;
+
+    if (!read_whole(&parser->token, &value) || !xseg_is_power_of_two(value) ||
+        value < parser->row->least || value > parser->row->most)
+        return false;
+    *out = (uint32_t)value;
+    return true;
+}
+
+static bool read_number(const struct parser *parser, uint32_t *out)
+{
+    uint64_t value;
+
+    if (!read_whole(&parser->token, &value) || value < parser->row->least ||
+        value > parser->row->most)
+        return false;
+    *out = (uint32_t)value;
+    return true;
+}
+
+static bool read_bounded_real(const struct parser *parser, double *out)
+{
+    const struct xseg_config_row *row = parser->row;
+
+    if (!read_real(&parser->token, out))
+        return false;
+    return row->is_open ? *out > row->low && *out < row->high
+                        : *out >= row->low && *out <= row->high;
+}
+
+static bool read_choice(const struct parser *parser, uint32_t *out)
+{
+    for (uint32_t i = 0; i < XSEG_COUNT_OF(parser->row->choice); i++)
+        if (is_text(&parser->token, parser->row->choice[i])) {
+            *out = i;
+            return true;
+        }
+    return false;
+}
+
+static bool read_span(const struct token *token, struct xseg_config_reserve *out)
+{
+    struct token number = *token;
+
+    out->in_gib = number.length > 0 && number.at[number.length - 1] == 'G';
+    if (out->in_gib)
+        number.length--;
+    return read_real(&number, &out->amount) && out->amount > 0;
+}
+
+/* The right side of an interval, 0 or a power of two of 32 bits. */
+static bool read_divisions(const struct token *token, uint32_t *out)
+{
+    uint64_t value;
+
+    if (!read_whole(token, &value) || (value != 0 && !xseg_is_power_of_two(value)) ||
+        value > UINT32_MAX)
+        return false;
+    *out = (uint32_t)value;
+    return true;
+}
+
+/* The left side of an interval as an index: its start in MiB, a power of two. */
+static bool read_interval(const struct token *token, unsigned *out)
+{
+    uint64_t start;
+
+    if (!read_whole(token, &start) || !xseg_is_power_of_two(start))
+        return false;
+    *out = (unsigned)xseg_min(xseg_log2_floor(start), XSEG_CONFIG_INTERVALS - 1);
+    return true;
+}
+
+/* What has been read of a list of intervals. */
+struct intervals {
+    uint32_t *divisions;
+    unsigned last; /* index of the last number on the left */
+    bool any, is_closed;
+};
+
+/* One `start:divisions`; the first start also fills what lies below it, `>` what lies above. */
+static xseg_status read_list_interval(struct parser *parser, struct intervals *list)
+{
+    unsigned first = 0, last = XSEG_CONFIG_INTERVALS - 1;
+    uint32_t divisions;
+
+    if (list->is_closed)
+        return refuse(parser, &parser->token, "']', because '>' covers all that follows");
+    if (is_mark(&parser->token, '>')) {
+        if (!list->any)
+            return refuse(parser, &parser->token, "an interval before '>'");
+        list->is_closed = true;
+        first = list->last + 1;
+    } else if (read_interval(&parser->token, &last)) {
+        first = list->any ? last : 0;
+        list->last = last;
+        list->any = true;
+    } else {
+        return refuse(parser, &parser->token,
+                      "the start of an interval: a power of two of MiB, or '>'");
+    }
+    advance(parser);
+    if (expect_mark(parser, ':', "':' behind the start of an interval") != XSEG_OK)
+        return XSEG_ERR_CONFIG;
+    if (!read_divisions(&parser->token, &divisions))
+        return refuse(parser, &parser->token, "0 or a power of two up to 2147483648");
+    for (unsigned i = first; i <= last; i++)
+        list->divisions[i] = divisions;
+    advance(parser);
+    return XSEG_OK;
+}
+
+/* `[start:divisions,...]`; intervals between those listed have none. */
+static xseg_status read_list_divisions(struct parser *parser, uint32_t *divisions)
+{
+    struct intervals list = {.divisions = divisions};
+
+    memset(divisions, 0, XSEG_CONFIG_INTERVALS * sizeof(*divisions));
+    do {
+        advance(parser); /* past '[' or ',' */
+        if (read_list_interval(parser, &list) != XSEG_OK)
+            return XSEG_ERR_CONFIG;
+    } while (is_mark(&parser->token, ','));
+    return expect_mark(parser, ']', "',' or ']' behind an interval");
+}
+
+/* One `name:span` of a list. */
+static xseg_status read_list_span(struct parser *parser, struct xseg_text *text)
+{
+    const struct token name = parser->token;
+    struct xseg_config_reserve span;
+
+    if (!is_word(&name))
+        return refuse(parser, &name, "the name of a class");
+    advance(parser);
+    if (expect_mark(parser, ':', "':' behind the name of a class") != XSEG_OK)
+        return XSEG_ERR_CONFIG;
+    if (!read_span(&parser->token, &span))
+        return refuse(parser, &parser->token, xseg_config_table[XSEG_CONFIG_RESERVE].accepts);
+    xseg_text_add(text, "%c%.*s:%.*s", text->length == 0 ? '[' : ',', (int)name.length, name.at,
+                  (int)parser->token.length, parser->token.at);
+    advance(parser);
+    return XSEG_OK;
+}
+
+/* `[name:span,...]`, or `[]` for none; kept as it is written, without blanks. */
+static xseg_status read_list_spans(struct parser *parser, char *out, size_t bytes)
+{
+    const struct token start = parser->token;
+    struct xseg_text text;
+
+    xseg_text_init(&text, out, bytes);
+    if (expect_mark(parser, '[', parser->row->accepts) != XSEG_OK)
+        return XSEG_ERR_CONFIG;
+    while (!is_mark(&parser->token, ']')) {
+        if (text.length > 0 && expect_mark(parser, ',', "',' or ']' behind a class") != XSEG_OK)
+            return XSEG_ERR_CONFIG;
+        if (read_list_span(parser, &text) != XSEG_OK)
+            return XSEG_ERR_CONFIG;
+    }
+    advance(parser);
+    if (text.length > 0)
+        xseg_text_add(&text, "]");
+    return text.length < bytes ? XSEG_OK : refuse(parser, &start, parser->row->accepts);
+}
+
+/* A whole number, or -1. */
+static bool read_period(const struct parser *parser, int64_t *out)
+{
+    uint64_t value = 0;
+    const bool never = is_text(&parser->token, "-1");
+
+    if (!never && (!read_whole(&parser->token, &value) || value > parser->row->most))
+        return false;
+    *out = never ? -1 : (int64_t)value;
+    return true;
+}
+
+/* Convert the token as the key's type says. */
+static bool read_word(const struct parser *parser, void *member)
+{
+    switch (parser->row->type) {
+    case XSEG_CONFIG_BOOL:
+        return read_bool(parser, member);
+    case XSEG_CONFIG_MIB:
+        return read_mib(parser, member);
+    case XSEG_CONFIG_POWER:
+        return read_power(parser, member);
+    case XSEG_CONFIG_NUMBER:
+        return read_number(parser, member);
+    case XSEG_CONFIG_PERIOD:
+        return read_period(parser, member);
+    case XSEG_CONFIG_REAL:
+        return read_bounded_real(parser, member);
+    case XSEG_CONFIG_CHOICE:
+        return read_choice(parser, member);
+    case XSEG_CONFIG_SPAN:
+        return read_span(&parser->token, member);
+    case XSEG_CONFIG_DIVISIONS:
+    case XSEG_CONFIG_SPANS:
+        break;
+    }
+    return false;
+}
+
+/* A single number of divisions holds for every interval. */
+static bool read_all_divisions(const struct parser *parser, uint32_t *divisions)
+{
+    if (!read_divisions(&parser->token, &divisions[0]) || divisions[0] == 0)
+        return false;
+    for (unsigned i = 1; i < XSEG_CONFIG_INTERVALS; i++)
+        divisions[i] = divisions[0];
+    return true;
+}
+
+static xseg_status read_value(struct parser *parser)
+{
+    const struct xseg_config_row *row = parser->row;
+    void *const member = (char *)&parser->config + row->offset;
+    bool is_good;
+
+    if (row->type == XSEG_CONFIG_SPANS)
+        return read_list_spans(parser, member,
+                               sizeof(parser->config.expandable_segments_reserve_by_class));
+    if (row->type == XSEG_CONFIG_DIVISIONS && is_mark(&parser->token, '['))
+        return read_list_divisions(parser, member);
+    is_good = row->type == XSEG_CONFIG_DIVISIONS ? read_all_divisions(parser, member)
+                                                 : read_word(parser, member);
+    if (!is_good) {
+        (void)refuse(parser, &parser->token, row->accepts);
+        if (row->is_above_large)
+            xseg_fail_add(", which is %u",
+                          (unsigned)(parser->config.large_segment_bytes / XSEG_MIB));
+        return XSEG_ERR_CONFIG;
+    }
+    advance(parser);
+    return XSEG_OK;
+}
+
+/* Step over a value that another pass reads. */
+static xseg_status skip_value(struct parser *parser)
+{
+    const bool is_list = is_mark(&parser->token, '[');
+
+    if (!is_list && !is_word(&parser->token))
+        return refuse(parser, &parser->token, parser->row->accepts);
+    while (is_list && !is_mark(&parser->token, ']')) {
+        if (parser->token.length == 0)
+            return refuse(parser, &parser->token, "']'");
+        advance(parser);
+    }
+    advance(parser);
+    return XSEG_OK;
+}
+
+/* Read the name of a key.  It ends at a '=', so that it is the ':' that is missed there, not the key. */
+static xseg_status read_key(struct parser *parser)
+{
+    const struct token *token = &parser->token;
+    const char *const equals = is_word(token) ? memchr(token->at, '=', token->length) : NULL;
+
+    if (equals != NULL && equals > token->at) {
+        parser->token.length = (size_t)(equals - token->at);
+        parser->next = equals;
+    }
+    parser->row = xseg_config_table_find(token->at, token->length);
+    if (parser->row == NULL) {
+        point_at(parser, token);
+        xseg_config_table_suggest(token->at, token->length);
+        return XSEG_ERR_CONFIG;
+    }
+    advance(parser);
+    if (token->length > 1 && *token->at == '=')
+        parser->token.length = 1;
+    return expect_mark(parser, ':', "':' behind the key");
+}
+
+/* One `key:value`; read if it belongs to this pass, stepped over if not. */
+static xseg_status read_entry(struct parser *parser, bool reads_large)
+{
+    if (read_key(parser) != XSEG_OK)
+        return XSEG_ERR_CONFIG;
+    const unsigned key = (unsigned)(parser->row - xseg_config_table);
+
+    parser->value[key] = parser->token;
+    parser->named |= (uint64_t)1 << key;
+    if ((key == XSEG_CONFIG_LARGE_SEGMENT_SIZE) != reads_large)
+        return skip_value(parser);
+    if (read_value(parser) != XSEG_OK)
+        return XSEG_ERR_CONFIG;
+    if (reads_large)
+        parser->config.max_non_split_rounding_bytes = parser->config.large_segment_bytes;
+    return XSEG_OK;
+}
+
+/* All entries of the string; a comma behind the last one is fine. */
+static xseg_status read_entries(struct parser *parser, bool reads_large)
+{
+    parser->next = parser->text;
+    advance(parser);
+    while (parser->token.length > 0) {
+        if (read_entry(parser, reads_large) != XSEG_OK)
+            return XSEG_ERR_CONFIG;
+        if (parser->token.length > 0 && expect_mark(parser, ',', "',' behind the value") != XSEG_OK)
+            return XSEG_ERR_CONFIG;
+    }
+    return XSEG_OK;
+}
+
+static xseg_status refuse_value(struct parser *parser, enum xseg_config_key key,
+                                const char *expected)
+{
+    parser->row = &xseg_config_table[key];
+    return refuse(parser, &parser->value[key], expected);
+}
+
+/* A key of the string that cannot be with another one, which has a value in MiB. */
+static xseg_status refuse_together(struct parser *parser, enum xseg_config_key key,
+                                   const char *expected, uint64_t bytes)
+{
+    (void)refuse_value(parser, key, expected);
+    xseg_fail_add(", which is %" PRIu64, bytes / XSEG_MIB);
+    return XSEG_ERR_CONFIG;
+}
+
+/* Of two keys in bytes, the first must not be above the second. */
+static xseg_status check_order(struct parser *parser, enum xseg_config_key low, uint64_t low_bytes,
+                               enum xseg_config_key high, uint64_t high_bytes)
+{
+    char expected[64];
+    const bool is_low = (parser->named >> low & 1) != 0;
+
+    if (low_bytes <= high_bytes)
+        return XSEG_OK;
+    (void)snprintf(expected, sizeof(expected), is_low ? "at most %s" : "at least %s",
+                   xseg_config_table[is_low ? high : low].name);
+    return is_low ? refuse_together(parser, low, expected, high_bytes)
+                  : refuse_together(parser, high, expected, low_bytes);
+}
+
+/* What is kept, what is drawn towards, and what is never passed. */
+static xseg_status check_limits(struct parser *parser)
+{
+    const struct xseg_config *config = &parser->config;
+    xseg_status status = check_order(parser, XSEG_CONFIG_KEEP, config->keep_bytes,
+                                     XSEG_CONFIG_SOFT_LIMIT, config->soft_limit_bytes);
+
+    if (status == XSEG_OK)
+        status = check_order(parser, XSEG_CONFIG_KEEP, config->keep_bytes, XSEG_CONFIG_HARD_LIMIT,
+                             config->hard_limit_bytes);
+    if (status == XSEG_OK && config->soft_limit_bytes != UINT64_MAX)
+        status = check_order(parser, XSEG_CONFIG_SOFT_LIMIT, config->soft_limit_bytes,
+                             XSEG_CONFIG_HARD_LIMIT, config->hard_limit_bytes);
+    return status;
+}
+
+/* The keys fit each other: CONFIG-1, CONFIG-2 and CONFIG-3. */
+static xseg_status check_together(struct parser *parser)
+{
+    const struct xseg_config *config = &parser->config;
+    const unsigned large = (unsigned)(config->large_segment_bytes / XSEG_MIB);
+
+    if (config->large_segment_bytes > config->max_split_bytes) {
+        (void)refuse_value(parser, XSEG_CONFIG_LARGE_SEGMENT_SIZE, "at most max_split_size_mb");
+        xseg_fail_add(", which is %u", (unsigned)(config->max_split_bytes / XSEG_MIB));
+        return XSEG_ERR_CONFIG;
+    }
+    if (!config->expandable_segments || large % 2 == 0)
+        return check_limits(parser);
+    if ((parser->named >> XSEG_CONFIG_LARGE_SEGMENT_SIZE & 1) != 0)
+        return refuse_value(parser, XSEG_CONFIG_LARGE_SEGMENT_SIZE,
+                            "an even number while expandable_segments is True, because pages are "
+                            "multiples of 2 MiB");
+    (void)refuse_value(parser, XSEG_CONFIG_EXPANDABLE_SEGMENTS,
+                       "False while large_segment_size_mb is odd, because pages are multiples of "
+                       "2 MiB");
+    xseg_fail_add("; it is %u", large);
+    return XSEG_ERR_CONFIG;
+}
+
+xseg_status xseg_config_parse(struct xseg_config *config, const char *text, uint64_t *named)
+{
+    struct parser parser = {.text = text, .config = *config};
+
+    if (read_entries(&parser, true) != XSEG_OK || read_entries(&parser, false) != XSEG_OK ||
+        check_together(&parser) != XSEG_OK)
+        return XSEG_ERR_CONFIG;
+    *config = parser.config;
+    xseg_config_sum_up(config);
+    if (named != NULL)
+        *named = parser.named;
+    return XSEG_OK;
+}

@@ -1,0 +1,145 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The configuration: PyTorch's string of `key:value` pairs, parsed, bounded and printed back.
+ *
+ * Sizes are kept in bytes.  xseg_config_table[] (config_table.h) describes every key; the parser,
+ * the printer and docs/options.md follow it.
+ *
+ * Invariants:
+ *   CONFIG-1  large_segment_bytes <= max_split_bytes and <= max_non_split_rounding_bytes.
+ *   CONFIG-2  while expandable_segments is on, large_segment_bytes is a multiple of 2 MiB.
+ *   CONFIG-3  keep_bytes <= soft_limit_bytes <= hard_limit_bytes, as far as there are such limits.
+ *
+ * Locking: the owner's.
+ */
+#ifndef XSEG_CORE_CONFIG_H
+#define XSEG_CORE_CONFIG_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "src/base/text.h"
+#include "xseg/status.h"
+
+/* Sizes from 2^(20+i) to 2^(21+i) belong to interval i; the first and the last are open-ended. */
+#define XSEG_CONFIG_INTERVALS 16u
+
+/* Every key, in the order of xseg_config_table[]; key k is bit k of a set of keys, which is a uint64_t. */
+enum xseg_config_key {
+    XSEG_CONFIG_EXPANDABLE_SEGMENTS,
+    XSEG_CONFIG_LARGE_SEGMENT_SIZE,
+    XSEG_CONFIG_MAX_SPLIT_SIZE,
+    XSEG_CONFIG_MAX_NON_SPLIT_ROUNDING,
+    XSEG_CONFIG_ROUNDUP_DIVISIONS,
+    XSEG_CONFIG_MEMORY_FRACTION,
+    XSEG_CONFIG_GARBAGE_COLLECTION,
+    XSEG_CONFIG_CAPTURE_REUSE,
+    XSEG_CONFIG_RELEASE_LOCK,
+    XSEG_CONFIG_THROW_ON_OOM,
+    XSEG_CONFIG_RESERVE,
+    XSEG_CONFIG_RESERVE_BY_CLASS,
+    XSEG_CONFIG_PAGE,
+    XSEG_CONFIG_DEBUG_FILL,
+    XSEG_CONFIG_UNMAP_ON_FREE,
+    XSEG_CONFIG_GUARD_PAGE,
+    XSEG_CONFIG_FREE_HISTORY,
+    XSEG_CONFIG_BLOCK_AGES,
+    XSEG_CONFIG_IDLE,
+    XSEG_CONFIG_KEEP,
+    XSEG_CONFIG_KEEP_WINDOW,
+    XSEG_CONFIG_RECLAIM_BUDGET,
+    XSEG_CONFIG_SOFT_LIMIT,
+    XSEG_CONFIG_HARD_LIMIT,
+    XSEG_CONFIG_DEVICE_FREE_MIN,
+    XSEG_CONFIG_BACKGROUND_THREAD,
+    XSEG_CONFIG_PLACEMENT,
+    XSEG_CONFIG_PAGE_CACHE,
+    XSEG_CONFIG_SCRUB,
+    XSEG_CONFIG_BACKEND,
+    XSEG_CONFIG_PINNED_HOST_REGISTER,
+    XSEG_CONFIG_PINNED_REGISTER_THREADS,
+    XSEG_CONFIG_PINNED_RESERVE_SEGMENT,
+    XSEG_CONFIG_PINNED_BACKGROUND_THREADS,
+    XSEG_CONFIG_PINNED_FREE_CATCH_ALL,
+    XSEG_CONFIG_PINNED_MAX_ROUND,
+    XSEG_CONFIG_PINNED_MAX_CACHED,
+    XSEG_CONFIG_KEYS
+};
+
+/* The words of page_mb. */
+enum { XSEG_CONFIG_PAGES_FIXED, XSEG_CONFIG_PAGES_AUTO, XSEG_CONFIG_PAGES_SMALL };
+
+/* Addresses of an expandable segment; amount 0 means that none was named. */
+struct xseg_config_reserve {
+    double amount;
+    bool in_gib; /* else a fraction of the device's memory */
+};
+
+/* Where a block goes; in the order of the words that the table lists. */
+enum xseg_placement { XSEG_PLACEMENT_BEST_FIT, XSEG_PLACEMENT_PAGES };
+
+struct xseg_config {
+    uint64_t large_segment_bytes;
+    uint64_t max_split_bytes; /* UINT64_MAX: unlimited */
+    uint64_t max_non_split_rounding_bytes;
+    uint32_t roundup_divisions[XSEG_CONFIG_INTERVALS]; /* 0 and 1: none */
+    double memory_fraction;
+    double garbage_collection_threshold; /* 0: off */
+    struct xseg_config_reserve expandable_segments_reserve;
+    char expandable_segments_reserve_by_class[256]; /* as it is written, brackets included */
+    uint64_t pinned_reserve_segment_bytes;          /* 0: none */
+    uint64_t pinned_max_round_threshold_bytes;      /* UINT64_MAX: unlimited */
+    uint64_t pinned_max_cached_bytes;               /* UINT64_MAX: unlimited */
+    uint32_t pinned_num_register_threads;
+    int64_t idle_ms; /* -1: never */
+    uint64_t keep_bytes;
+    uint64_t soft_limit_bytes;      /* UINT64_MAX: none */
+    uint64_t hard_limit_bytes;      /* UINT64_MAX: none */
+    uint64_t device_free_min_bytes; /* 0: none */
+    uint32_t keep_window_s;         /* 0: none */
+    uint32_t reclaim_us_per_s;
+    uint32_t page_sizes; /* XSEG_CONFIG_PAGES_* */
+    uint32_t backend;    /* which of the words that the table lists */
+    bool expandable_segments;
+    bool graph_capture_record_stream_reuse;
+    bool release_lock_on_cudamalloc;
+    bool throw_on_cudamalloc_oom;
+    uint64_t page_cache_bytes;
+    uint32_t placement; /* enum xseg_placement */
+    bool background_thread;
+    bool scrub;
+    bool soft_by_device; /* not a key: xseg_limits() has given a device a soft limit */
+    /* What all that says together: idle memory goes back by itself; on calls of the user. */
+    bool decays, decays_on_calls;
+    bool traced;          /* not a key: an observer wants to know what happens to blocks */
+    bool watches_frees;   /* a free has more to do than the hit path does */
+    bool follows_calls;   /* so has the end of an allocation or free */
+    bool notes_allocs;    /* so has the end of an allocation, follows_calls included */
+    bool has_plain_frees; /* nothing makes a free of an unused block anything but that */
+    bool has_plain_hits;  /* nothing makes an allocation anything but a search, see hit.h */
+    bool debug_fill;
+    bool unmap_on_free;
+    bool guard_page;
+    uint32_t free_history; /* frees that are remembered */
+    bool block_ages;       /* when each block was allocated is kept */
+    bool pinned_use_cuda_host_register;
+    bool pinned_use_background_threads;
+    bool pinned_free_catch_all;
+};
+
+/* The defaults of a configuration without a string: expandable_segments is on. */
+void xseg_config_init(struct xseg_config *config);
+
+/*
+ * Change the keys that a string names; the others stay.  All or nothing.
+ *
+ * Naming large_segment_size_mb sets max_non_split_rounding_mb too, unless the string names it.
+ *
+ * @param named  NULL, or the set of keys that the string names
+ *
+ * Returns: XSEG_OK
+ *          XSEG_ERR_CONFIG  the text names the key, the value, its column and what is accepted
+ */
+xseg_status xseg_config_parse(struct xseg_config *config, const char *text, uint64_t *named);
+
+#endif

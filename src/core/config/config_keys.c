@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/core/config/config_keys.h"
+
+#include <string.h>
+
+#include "src/core/config/config_print.h"
+#include "src/core/config/config_table.h"
+
+enum { VALUE_BYTES = 320, MEANING_BYTES = 640 };
+
+/* The value of a key as the grammar spells it, or the word of the table for what it cannot say. */
+static void print_value(const struct xseg_config *config, enum xseg_config_key key, char *value)
+{
+    struct xseg_text text;
+
+    xseg_text_init(&text, value, VALUE_BYTES);
+    if (!xseg_config_print_value(config, key, &text))
+        xseg_text_add(&text, "%s", xseg_config_table[key].unset);
+}
+
+/* A sentence of the table without the marks of Markdown: a link is the document that it leads to. */
+static void print_meaning(const char *sentence, char *meaning)
+{
+    struct xseg_text text;
+
+    xseg_text_init(&text, meaning, MEANING_BYTES);
+    while (*sentence != '\0') {
+        const char *const link = *sentence == '[' ? strstr(sentence, "](") : NULL;
+        const char *const end = link != NULL ? strchr(link, ')') : NULL;
+
+        if (end == NULL) {
+            xseg_text_add(&text, "%c", *sentence++);
+            continue;
+        }
+        xseg_text_add(&text, "docs/%.*s", (int)(end - link - 2), link + 2);
+        sentence = end + 1;
+    }
+}
+
+bool xseg_config_keys_is_set(const struct xseg_config *config, enum xseg_config_key key)
+{
+    struct xseg_config standard;
+    char given[VALUE_BYTES], usual[VALUE_BYTES];
+
+    xseg_config_init(&standard);
+    print_value(config, key, given);
+    print_value(&standard, key, usual);
+    return strcmp(given, usual) != 0;
+}
+
+bool xseg_config_keys_has_effect(const struct xseg_config *config, enum xseg_config_key key)
+{
+    const struct xseg_config_row *row = &xseg_config_table[key];
+
+    return row->acts && (config->expandable_segments || !row->is_expandable);
+}
+
+void xseg_config_keys_visit(const struct xseg_config *config, uint64_t named,
+                            bool (*visit)(void *context, const struct xseg_key *key), void *context)
+{
+    char value[VALUE_BYTES], standard[VALUE_BYTES], meaning[MEANING_BYTES];
+    struct xseg_config usual;
+
+    xseg_config_init(&usual);
+    for (unsigned i = 0; i < XSEG_CONFIG_KEYS; i++) {
+        const enum xseg_config_key key = (enum xseg_config_key)i;
+        const struct xseg_config_row *row = &xseg_config_table[i];
+
+        print_value(config, key, value);
+        print_value(&usual, key, standard);
+        print_meaning(row->sentence, meaning);
+        const struct xseg_key told = {
+            .struct_bytes = sizeof(told),
+            .name = row->name,
+            .alias = row->alias,
+            .accepts = row->accepts,
+            .meaning = meaning,
+            .value = value,
+            .standard = standard,
+            .is_named = (named >> i & 1) != 0,
+            .is_standard = strcmp(value, standard) == 0,
+            .has_effect = xseg_config_keys_has_effect(config, key),
+        };
+        if (!visit(context, &told))
+            return;
+    }
+}

@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The keys of a configuration as users see them (key.h).
+ *
+ * Locking: none.
+ */
+#ifndef XSEG_CORE_CONFIG_KEYS_H
+#define XSEG_CORE_CONFIG_KEYS_H
+
+#include "src/core/config/config.h"
+#include "xseg/key.h"
+
+/* Whether a key has another value than it has without a string. */
+bool xseg_config_keys_is_set(const struct xseg_config *config, enum xseg_config_key key);
+
+/* Whether anything depends on a key under this configuration. */
+bool xseg_config_keys_has_effect(const struct xseg_config *config, enum xseg_config_key key);
+
+/* Visit all keys, in the order of the table, until `visit` returns false. */
+void xseg_config_keys_visit(const struct xseg_config *config, uint64_t named,
+                            bool (*visit)(void *context, const struct xseg_key *key),
+                            void *context);
+
+#endif

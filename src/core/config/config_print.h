@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: MIT */
+/* Writing a configuration as the string that it could have been read from. */
+#ifndef XSEG_CORE_CONFIG_PRINT_H
+#define XSEG_CORE_CONFIG_PRINT_H
+
+#include "src/core/config/config.h"
+
+/*
+ * Write every key as a string that xseg_config_load() reads as the same configuration.  A key
+ * whose value the grammar has no word for (unlimited, off) is left out: that is its default.
+ */
+void xseg_config_print(const struct xseg_config *config, struct xseg_text *text);
+
+/*
+ * Write the value of one key.  Returns false, and writes nothing, if the grammar has no word for
+ * it.
+ */
+bool xseg_config_print_value(const struct xseg_config *config, enum xseg_config_key key,
+                             struct xseg_text *text);
+
+#endif

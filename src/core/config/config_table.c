@@ -1,0 +1,464 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/core/config/config_table.h"
+
+#include <string.h>
+
+#include "src/base/error.h"
+#include "src/base/nearest.h"
+#include "src/core/config/config_print.h"
+
+#define MEMBER(name) offsetof(struct xseg_config, name)
+
+#define ANY_BOOL "True or False"
+#define ANY_MIB  "a whole number of MiB"
+#define ANY_SPAN "a fraction of the device's memory above 0, or a number of GiB with a G behind it"
+
+const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
+    [XSEG_CONFIG_EXPANDABLE_SEGMENTS] =
+        {
+            .name = "expandable_segments",
+            .type = XSEG_CONFIG_BOOL,
+            .offset = MEMBER(expandable_segments),
+            .acts = true,
+            .accepts = ANY_BOOL,
+            .sentence = "Segments reserve addresses and map pages into them as they grow. "
+                        "False: every segment is one allocation of the driver. False is also the "
+                        "default of a `PYTORCH_*` variable that does not name the key.",
+        },
+    [XSEG_CONFIG_LARGE_SEGMENT_SIZE] =
+        {
+            .name = "large_segment_size_mb",
+            .type = XSEG_CONFIG_MIB,
+            .offset = MEMBER(large_segment_bytes),
+            .least = 11,
+            .most = 1048576,
+            .acts = true,
+            .accepts = ANY_MIB " from 11 to 1048576, even while expandable_segments is True",
+            .sentence = "Page size of large expandable segments, and size of a classic segment "
+                        "for requests between 1 and 10 MiB.",
+        },
+    [XSEG_CONFIG_MAX_SPLIT_SIZE] =
+        {
+            .name = "max_split_size_mb",
+            .type = XSEG_CONFIG_MIB,
+            .offset = MEMBER(max_split_bytes),
+            .is_above_large = true,
+            .acts = true,
+            .accepts = ANY_MIB ", not below large_segment_size_mb",
+            .unset = "unlimited",
+            .sentence = "Blocks of this size or more are not split, and serve no smaller request.",
+        },
+    [XSEG_CONFIG_MAX_NON_SPLIT_ROUNDING] =
+        {
+            .name = "max_non_split_rounding_mb",
+            .type = XSEG_CONFIG_MIB,
+            .offset = MEMBER(max_non_split_rounding_bytes),
+            .is_above_large = true,
+            .acts = true,
+            .accepts = ANY_MIB ", not below large_segment_size_mb",
+            .sentence = "How much larger than a request of max_split_size_mb or more its block may "
+                        "be. A string that names large_segment_size_mb alone sets this one, too.",
+        },
+    [XSEG_CONFIG_ROUNDUP_DIVISIONS] =
+        {
+            .name = "roundup_power2_divisions",
+            .type = XSEG_CONFIG_DIVISIONS,
+            .offset = MEMBER(roundup_divisions),
+            .acts = true,
+            .accepts = "a power of two up to 2147483648, or a list such as [256:1,512:2,>:4]",
+            .sentence = "Round requests up to one of this many equal steps between two powers of "
+                        "two; 0 and 1 round to 512 bytes.",
+        },
+    [XSEG_CONFIG_MEMORY_FRACTION] =
+        {
+            .name = "per_process_memory_fraction",
+            .type = XSEG_CONFIG_REAL,
+            .offset = MEMBER(memory_fraction),
+            .low = 0,
+            .high = 1,
+            .acts = true,
+            .accepts = "a number from 0 to 1",
+            .sentence = "How much of a device's memory may be taken from the driver.",
+        },
+    [XSEG_CONFIG_GARBAGE_COLLECTION] =
+        {
+            .name = "garbage_collection_threshold",
+            .type = XSEG_CONFIG_REAL,
+            .offset = MEMBER(garbage_collection_threshold),
+            .acts = true,
+            .low = 0,
+            .high = 1,
+            .is_open = true,
+            .accepts = "a number above 0 and below 1",
+            .unset = "off",
+            .sentence = "Fraction of the limit (per_process_memory_fraction below 1) above which "
+                        "an allocation "
+                        "that grows first gives old cached memory of the large pool back.",
+        },
+    [XSEG_CONFIG_CAPTURE_REUSE] =
+        {
+            .name = "graph_capture_record_stream_reuse",
+            .type = XSEG_CONFIG_BOOL,
+            .offset = MEMBER(graph_capture_record_stream_reuse),
+            .acts = true,
+            .accepts = ANY_BOOL,
+            .sentence =
+                "A block that other streams used, freed during a capture, comes back within "
+                "it, once the graph orders what follows behind those uses.",
+        },
+    [XSEG_CONFIG_RELEASE_LOCK] =
+        {
+            .name = "release_lock_on_cudamalloc",
+            .alias = "release_lock_on_hipmalloc",
+            .type = XSEG_CONFIG_BOOL,
+            .offset = MEMBER(release_lock_on_cudamalloc),
+            .accepts = ANY_BOOL,
+            .sentence = "Hold no lock while the driver allocates.",
+        },
+    [XSEG_CONFIG_THROW_ON_OOM] =
+        {
+            .name = "throw_on_cudamalloc_oom",
+            .type = XSEG_CONFIG_BOOL,
+            .offset = MEMBER(throw_on_cudamalloc_oom),
+            .acts = true,
+            .accepts = ANY_BOOL,
+            .sentence = "Refuse a growth past the device's memory at once, without giving back "
+                        "cached memory "
+                        "first; only while per_process_memory_fraction is 1.",
+        },
+    [XSEG_CONFIG_RESERVE] =
+        {
+            .name = "expandable_segments_reserve",
+            .type = XSEG_CONFIG_SPAN,
+            .offset = MEMBER(expandable_segments_reserve),
+            .acts = true,
+            .is_expandable = true,
+            .accepts = ANY_SPAN,
+            .unset = "9/8 of the device",
+            .sentence = "Addresses that one expandable segment reserves, at the most; more where a "
+                        "request needs more.",
+        },
+    [XSEG_CONFIG_RESERVE_BY_CLASS] =
+        {
+            .name = "expandable_segments_reserve_by_class",
+            .type = XSEG_CONFIG_SPANS,
+            .offset = MEMBER(expandable_segments_reserve_by_class),
+            .accepts =
+                "a list such as [name:0.5,name:40G] of up to 255 characters, each value " ANY_SPAN,
+            .unset = "none",
+            .sentence = "The same for streams of a class, by the name of the class.",
+        },
+    [XSEG_CONFIG_PAGE] =
+        {
+            .name = "page_mb",
+            .type = XSEG_CONFIG_CHOICE,
+            .offset = MEMBER(page_sizes),
+            .acts = true,
+            .is_expandable = true,
+            .choice = {"fixed", "auto", "small"},
+            .accepts = "fixed, auto or small",
+            .sentence =
+                "auto: large growth is mapped with longer pages, which take fewer driver calls and "
+                "go back in one piece, and the end of memory with pages of 2 MiB; see "
+                "[performance](performance.md). small: all pages are 2 MiB, which takes more "
+                "driver "
+                "calls and wastes least; see [out of memory](out-of-memory.md).",
+        },
+    [XSEG_CONFIG_DEBUG_FILL] =
+        {
+            .name = "debug_fill",
+            .type = XSEG_CONFIG_BOOL,
+            .offset = MEMBER(debug_fill),
+            .acts = true,
+            .accepts = ANY_BOOL,
+            .sentence = "Overwrite what is freed with a pattern, and check it when it is handed "
+                        "out again; see [debugging](debugging.md).",
+        },
+    [XSEG_CONFIG_UNMAP_ON_FREE] =
+        {
+            .name = "unmap_on_free",
+            .type = XSEG_CONFIG_BOOL,
+            .offset = MEMBER(unmap_on_free),
+            .acts = true,
+            .is_expandable = true,
+            .accepts = ANY_BOOL,
+            .sentence = "Give each block pages of its own, and take them away when it is freed, so "
+                        "that a late access faults; with expandable segments only.",
+        },
+    [XSEG_CONFIG_GUARD_PAGE] =
+        {
+            .name = "guard_page",
+            .type = XSEG_CONFIG_BOOL,
+            .offset = MEMBER(guard_page),
+            .acts = true,
+            .is_expandable = true,
+            .accepts = ANY_BOOL,
+            .sentence = "The same, with the block at the end of its pages, so that an access past "
+                        "its end faults.",
+        },
+    [XSEG_CONFIG_FREE_HISTORY] =
+        {
+            .name = "free_history",
+            .type = XSEG_CONFIG_NUMBER,
+            .offset = MEMBER(free_history),
+            .most = 65536,
+            .acts = true,
+            .accepts = "a whole number from 0 to 65536",
+            .sentence = "How many frees of each device are remembered with their call stacks, for "
+                        "the text of a second free.",
+        },
+    [XSEG_CONFIG_BLOCK_AGES] =
+        {
+            .name = "block_ages",
+            .type = XSEG_CONFIG_BOOL,
+            .offset = MEMBER(block_ages),
+            .acts = true,
+            .accepts = ANY_BOOL,
+            .sentence =
+                "Keep when each block was allocated, for xseg_explain() and xseg_block(); see "
+                "[services](services.md).",
+        },
+    [XSEG_CONFIG_IDLE] =
+        {
+            .name = "idle_ms",
+            .type = XSEG_CONFIG_PERIOD,
+            .offset = MEMBER(idle_ms),
+            .most = 1209600000,
+            .acts = true,
+            .accepts = "a whole number of milliseconds up to 1209600000, or -1 for never",
+            .sentence = "How long memory may be idle before it goes back to the driver; it goes "
+                        "bit by bit on the way there. See [services](services.md).",
+        },
+    [XSEG_CONFIG_KEEP] =
+        {
+            .name = "keep_mb",
+            .type = XSEG_CONFIG_MIB,
+            .offset = MEMBER(keep_bytes),
+            .acts = true,
+            .accepts = ANY_MIB ", not above soft_limit_mb and hard_limit_mb",
+            .sentence = "Idle memory stays as long as no more than this is reserved on a device.",
+        },
+    [XSEG_CONFIG_KEEP_WINDOW] =
+        {
+            .name = "keep_window_s",
+            .type = XSEG_CONFIG_NUMBER,
+            .offset = MEMBER(keep_window_s),
+            .most = 1209600,
+            .acts = true,
+            .accepts = "a whole number of seconds from 0 to 1209600",
+            .sentence = "Idle memory stays as long as no more is reserved than was in use at some "
+                        "time of the last so many seconds.",
+        },
+    [XSEG_CONFIG_RECLAIM_BUDGET] =
+        {
+            .name = "reclaim_us_per_s",
+            .type = XSEG_CONFIG_NUMBER,
+            .offset = MEMBER(reclaim_us_per_s),
+            .least = 1,
+            .most = 1000000,
+            .acts = true,
+            .accepts = "a whole number of microseconds from 1 to 1000000",
+            .sentence = "How much of each second idle memory may take up in the driver on its way "
+                        "back.",
+        },
+    [XSEG_CONFIG_SOFT_LIMIT] =
+        {
+            .name = "soft_limit_mb",
+            .type = XSEG_CONFIG_MIB,
+            .offset = MEMBER(soft_limit_bytes),
+            .acts = true,
+            .accepts = ANY_MIB ", not below keep_mb and not above hard_limit_mb",
+            .unset = "none",
+            .sentence = "While more than this is taken of a device, idle memory goes back whatever "
+                        "its age. No request fails for it.",
+        },
+    [XSEG_CONFIG_HARD_LIMIT] =
+        {
+            .name = "hard_limit_mb",
+            .type = XSEG_CONFIG_MIB,
+            .offset = MEMBER(hard_limit_bytes),
+            .acts = true,
+            .accepts = ANY_MIB ", not below soft_limit_mb and keep_mb",
+            .unset = "none",
+            .sentence = "No more than this is taken of a device: a request that would need more is "
+                        "served from idle memory, or refused.",
+        },
+    [XSEG_CONFIG_DEVICE_FREE_MIN] =
+        {
+            .name = "device_free_min_mb",
+            .type = XSEG_CONFIG_MIB,
+            .offset = MEMBER(device_free_min_bytes),
+            .acts = true,
+            .accepts = ANY_MIB,
+            .sentence = "While a device has less free memory than this, whoever took it, idle "
+                        "memory goes back whatever its age.",
+        },
+    [XSEG_CONFIG_BACKGROUND_THREAD] =
+        {
+            .name = "background_thread",
+            .type = XSEG_CONFIG_BOOL,
+            .offset = MEMBER(background_thread),
+            .acts = true,
+            .accepts = ANY_BOOL,
+            .sentence = "A thread of the library gives idle memory back, instead of the calls that "
+                        "are made anyway; also in a lull.",
+        },
+    [XSEG_CONFIG_PLACEMENT] =
+        {
+            .name = "placement",
+            .type = XSEG_CONFIG_CHOICE,
+            .offset = MEMBER(placement),
+            .choice = {"best_fit", "pages"},
+            .acts = true,
+            .is_expandable = true,
+            .accepts = "best_fit or pages",
+            .sentence =
+                "Where a block goes: where it fits best, as in PyTorch; or where whole pages "
+                "come free soonest, see [services](services.md).",
+        },
+    [XSEG_CONFIG_PAGE_CACHE] =
+        {
+            .name = "page_cache_mb",
+            .type = XSEG_CONFIG_MIB,
+            .offset = MEMBER(page_cache_bytes),
+            .acts = true,
+            .is_expandable = true,
+            .accepts = ANY_MIB,
+            .sentence = "How much of what goes back by itself is kept of a device, unmapped, for "
+                        "the next growth of any stream and pool.",
+        },
+    [XSEG_CONFIG_SCRUB] =
+        {
+            .name = "scrub",
+            .type = XSEG_CONFIG_BOOL,
+            .offset = MEMBER(scrub),
+            .acts = true,
+            .is_expandable = true,
+            .accepts = ANY_BOOL,
+            .sentence = "Clear what a page contains before another pool gets it; a pool does not "
+                        "lend its blocks then (use_on_oom).",
+        },
+    [XSEG_CONFIG_BACKEND] =
+        {
+            .name = "backend",
+            .type = XSEG_CONFIG_CHOICE,
+            .offset = MEMBER(backend),
+            .choice = {"native", "cudaMallocAsync"},
+            .accepts = "native or cudaMallocAsync",
+            .sentence = "Which of its own allocators PyTorch uses.",
+        },
+    [XSEG_CONFIG_PINNED_HOST_REGISTER] =
+        {
+            .name = "pinned_use_cuda_host_register",
+            .type = XSEG_CONFIG_BOOL,
+            .offset = MEMBER(pinned_use_cuda_host_register),
+            .accepts = ANY_BOOL,
+            .sentence = "PyTorch's pinned host memory.",
+        },
+    [XSEG_CONFIG_PINNED_REGISTER_THREADS] =
+        {
+            .name = "pinned_num_register_threads",
+            .type = XSEG_CONFIG_POWER,
+            .offset = MEMBER(pinned_num_register_threads),
+            .least = 1,
+            .most = 128,
+            .accepts = "a power of two from 1 to 128",
+            .sentence = "PyTorch's pinned host memory.",
+        },
+    [XSEG_CONFIG_PINNED_RESERVE_SEGMENT] =
+        {
+            .name = "pinned_reserve_segment_size_mb",
+            .type = XSEG_CONFIG_MIB,
+            .offset = MEMBER(pinned_reserve_segment_bytes),
+            .least = 1,
+            .most = 1048576,
+            .accepts = ANY_MIB " from 1 to 1048576",
+            .unset = "none",
+            .sentence = "PyTorch's pinned host memory.",
+        },
+    [XSEG_CONFIG_PINNED_BACKGROUND_THREADS] =
+        {
+            .name = "pinned_use_background_threads",
+            .type = XSEG_CONFIG_BOOL,
+            .offset = MEMBER(pinned_use_background_threads),
+            .accepts = ANY_BOOL,
+            .sentence = "PyTorch's pinned host memory.",
+        },
+    [XSEG_CONFIG_PINNED_FREE_CATCH_ALL] =
+        {
+            .name = "pinned_free_catch_all",
+            .type = XSEG_CONFIG_BOOL,
+            .offset = MEMBER(pinned_free_catch_all),
+            .accepts = ANY_BOOL,
+            .sentence = "PyTorch's pinned host memory.",
+        },
+    [XSEG_CONFIG_PINNED_MAX_ROUND] =
+        {
+            .name = "pinned_max_round_threshold_mb",
+            .type = XSEG_CONFIG_MIB,
+            .offset = MEMBER(pinned_max_round_threshold_bytes),
+            .accepts = ANY_MIB,
+            .unset = "unlimited",
+            .sentence = "PyTorch's pinned host memory.",
+        },
+    [XSEG_CONFIG_PINNED_MAX_CACHED] =
+        {
+            .name = "pinned_max_cached_size_mb",
+            .type = XSEG_CONFIG_MIB,
+            .offset = MEMBER(pinned_max_cached_bytes),
+            .accepts = ANY_MIB,
+            .unset = "unlimited",
+            .sentence = "PyTorch's pinned host memory.",
+        },
+};
+
+static bool is_name(const char *name, const char *text, size_t length)
+{
+    return name != NULL && strlen(name) == length && memcmp(name, text, length) == 0;
+}
+
+const struct xseg_config_row *xseg_config_table_find(const char *name, size_t length)
+{
+    for (unsigned key = 0; key < XSEG_CONFIG_KEYS; key++)
+        if (is_name(xseg_config_table[key].name, name, length) ||
+            is_name(xseg_config_table[key].alias, name, length))
+            return &xseg_config_table[key];
+    return NULL;
+}
+
+void xseg_config_table_suggest(const char *name, size_t length)
+{
+    struct xseg_nearest nearest;
+
+    xseg_nearest_init(&nearest, name, length);
+    for (unsigned key = 0; key < XSEG_CONFIG_KEYS; key++) {
+        xseg_nearest_offer(&nearest, xseg_config_table[key].name);
+        if (xseg_config_table[key].alias != NULL)
+            xseg_nearest_offer(&nearest, xseg_config_table[key].alias);
+    }
+    if (nearest.name != NULL)
+        xseg_fail_add(": did you mean %s?", nearest.name);
+    else
+        xseg_fail_add(": expected a key; `xseg config --keys` lists them");
+}
+
+static void print_row(const struct xseg_config *defaults, enum xseg_config_key key,
+                      struct xseg_text *text)
+{
+    const struct xseg_config_row *row = &xseg_config_table[key];
+
+    xseg_text_add(text, "| `%s` | %s | ", row->name, row->accepts);
+    if (!xseg_config_print_value(defaults, key, text))
+        xseg_text_add(text, "%s", row->unset);
+    xseg_text_add(text, " | %s%s |\n", row->acts ? "" : "*No effect.* ", row->sentence);
+}
+
+void xseg_config_table_print(struct xseg_text *text)
+{
+    struct xseg_config defaults;
+
+    xseg_config_init(&defaults);
+    xseg_text_add(text, "| key | value | default | what it does |\n|---|---|---|---|\n");
+    for (unsigned key = 0; key < XSEG_CONFIG_KEYS; key++)
+        print_row(&defaults, (enum xseg_config_key)key, text);
+}

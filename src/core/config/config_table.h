@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The one table of configuration keys: name, type, unit, bounds, effect, sentence.
+ *
+ * A key's default is what xseg_config_init() sets.
+ */
+#ifndef XSEG_CORE_CONFIG_TABLE_H
+#define XSEG_CORE_CONFIG_TABLE_H
+
+#include <stddef.h>
+
+#include "src/core/config/config.h"
+
+enum xseg_config_type {
+    XSEG_CONFIG_BOOL, /* bool: True, False */
+    XSEG_CONFIG_MIB,  /* uint64_t bytes: whole MiB; too many are UINT64_MAX, or the most there is */
+    XSEG_CONFIG_POWER,     /* uint32_t: a power of two */
+    XSEG_CONFIG_NUMBER,    /* uint32_t: a whole number */
+    XSEG_CONFIG_PERIOD,    /* int64_t: a whole number, or -1 for never */
+    XSEG_CONFIG_REAL,      /* double */
+    XSEG_CONFIG_CHOICE,    /* uint32_t: index of a word */
+    XSEG_CONFIG_DIVISIONS, /* uint32_t[XSEG_CONFIG_INTERVALS]: a power of two, or a list */
+    XSEG_CONFIG_SPAN,      /* struct xseg_config_reserve: 0.5, or 40G */
+    XSEG_CONFIG_SPANS      /* char[]: a list of name:span */
+};
+
+struct xseg_config_row {
+    const char *name;
+    const char *alias; /* a second spelling that is read, or NULL */
+    enum xseg_config_type type;
+    bool acts;             /* false: read, bounded, printed, and without effect */
+    bool is_expandable;    /* without effect while expandable_segments is False */
+    bool is_above_large;   /* not below large_segment_size_mb */
+    bool is_open;          /* low and high themselves are refused */
+    size_t offset;         /* of the member of struct xseg_config */
+    uint64_t least, most;  /* bounds in the unit of the string; most is 0 where there is none */
+    double low, high;      /* bounds of a real number */
+    const char *choice[3]; /* NULL behind the last */
+    const char *accepts;   /* completes "expected ..." */
+    const char *unset;     /* what a value is called that the grammar has no word for, or NULL */
+    const char *sentence;
+};
+
+extern const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS];
+
+/* The row with this name or alias; NULL: there is none. */
+const struct xseg_config_row *xseg_config_table_find(const char *name, size_t length);
+
+/* Add to the failure just noted, of a name that no row has: which key was meant, or where keys are listed. */
+void xseg_config_table_suggest(const char *name, size_t length);
+
+/* Write the table as the Markdown of docs/options.md. */
+void xseg_config_table_print(struct xseg_text *text);
+
+#endif

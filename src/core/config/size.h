@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The arithmetic of sizes: PyTorch's constants and rounding, number for number.
+ *
+ * Source of every constant: PyTorch's CUDA caching allocator (versions up to 2.15).
+ */
+#ifndef XSEG_CORE_SIZE_H
+#define XSEG_CORE_SIZE_H
+
+#include "src/base/align.h"
+#include "src/core/config/config.h"
+
+/* Every block is a multiple of this, and no smaller remainder is split off. */
+#define XSEG_SIZE_QUANTUM ((uint64_t)512)
+/* The largest rounded size that the small pool serves. */
+#define XSEG_SIZE_SMALL_MAX XSEG_MIB
+/* A small segment, and a page under small blocks. */
+#define XSEG_SIZE_SMALL_SEGMENT (2 * XSEG_MIB)
+/* From here on a classic segment is the rounded size itself, in steps of 2 MiB. */
+#define XSEG_SIZE_OWN_SEGMENT  (10 * XSEG_MIB)
+#define XSEG_SIZE_SEGMENT_STEP (2 * XSEG_MIB)
+/* What nobody can have: PyTorch's "1EB". */
+#define XSEG_SIZE_ABSURD ((uint64_t)1 << 60)
+
+/* What an allocation takes of a block: a multiple of the quantum.  bytes: 1 to XSEG_SIZE_ABSURD. */
+uint64_t xseg_size_round(const struct xseg_config *config, uint64_t bytes);
+
+/* The classic segment that a rounded size asks the driver for. */
+uint64_t xseg_size_segment(const struct xseg_config *config, uint64_t rounded);
+
+static inline bool xseg_size_is_small(uint64_t rounded)
+{
+    return rounded <= XSEG_SIZE_SMALL_MAX;
+}
+
+#endif

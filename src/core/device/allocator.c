@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/core/device/allocator.h"
+
+#include "src/base/error.h"
+
+xseg_status xseg_allocator_fail_forked(void)
+{
+    return xseg_fail(XSEG_ERR_FORKED,
+                     "this allocator belongs to the parent process, and a driver that has been "
+                     "started does not work in a forked child: fork before the first xseg_open(), "
+                     "or start the child by exec (in Python: the start method \"spawn\")");
+}
+
+xseg_status xseg_allocator_check(const struct xseg_allocator *allocator, const char *name)
+{
+    if (__builtin_expect(allocator == NULL, 0))
+        return xseg_fail(XSEG_ERR_ARGUMENT, "%s: the allocator is NULL", name);
+    return xseg_fork_is_child(&allocator->fork) ? xseg_allocator_fail_forked() : XSEG_OK;
+}

@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The allocator: one driver, its devices, the configuration in force, and the way from an address
+ * to its block.
+ *
+ * Devices are opened when they are first named.  A configuration is never changed once others can
+ * see it: xseg_configure() makes a new one, and the old ones stay until the allocator closes, so
+ * that the hit path reads it without a lock.  One that says what an old one said is that one again.
+ *
+ * Locking: open_lock (DRIVER) guards opening devices and changing the configuration; the lock of the
+ * look-up (TABLE) shortcuts.
+ */
+#ifndef XSEG_CORE_ALLOCATOR_H
+#define XSEG_CORE_ALLOCATOR_H
+
+#include "src/base/clock.h"
+#include "src/base/fork.h"
+#include "src/base/log.h"
+#include "src/core/device/device.h"
+#include "src/core/stats/observers.h"
+#include "src/core/stream/shortcuts.h"
+
+struct xseg_background;
+
+/* A configuration, and the one that was made before. */
+struct xseg_config_version {
+    struct xseg_config config;
+    struct xseg_config_version *older;
+};
+
+struct xseg_allocator {
+    struct xseg_driver *driver;
+    struct xseg_log log;
+    struct xseg_clock clock;
+    struct xseg_fork fork;
+    struct xseg_lock open_lock; /* DRIVER */
+    struct xseg_lookup lookup;
+    struct xseg_shortcuts shortcuts;
+    /* Whether the configuration has plain frees.  Wiped in a forked child, whose frees are refused. */
+    atomic_bool *frees_plainly;
+    bool frees_are_wiped;
+    _Atomic(struct xseg_config_version *) config;
+    struct xseg_config_version
+        *versions; /* all that were made, the latest first; guarded by DRIVER */
+    const char *config_source;
+    struct xseg_background *background; /* background.h */
+    struct xseg_observers observers;
+    atomic_uint pools_made; /* without a name: each is called by its number */
+    int device_count;
+    _Atomic(struct xseg_device *) *device; /* [device_count], NULL until opened */
+};
+
+/*
+ * Whether a call may use an allocator.
+ *
+ * name: of the function that the user called
+ * Returns: XSEG_OK; XSEG_ERR_ARGUMENT for NULL; XSEG_ERR_FORKED in a forked child
+ */
+xseg_status xseg_allocator_check(const struct xseg_allocator *allocator, const char *name);
+
+/* What a call says in a forked child. */
+xseg_status xseg_allocator_fail_forked(void);
+
+static inline const struct xseg_config *xseg_allocator_config(struct xseg_allocator *allocator)
+{
+    return &atomic_load_explicit(&allocator->config, memory_order_acquire)->config;
+}
+
+/* A device that is open already, or NULL. */
+static inline struct xseg_device *xseg_allocator_open_device(struct xseg_allocator *allocator,
+                                                             int ordinal)
+{
+    return atomic_load_explicit(&allocator->device[ordinal], memory_order_acquire);
+}
+
+/* Whether a pool is one of this allocator's. */
+static inline bool xseg_allocator_owns(const struct xseg_allocator *allocator,
+                                       const struct xseg_pool *pool)
+{
+    return pool->body->device->fork == &allocator->fork;
+}
+
+#endif

@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/core/device/bounds.h"
+
+#include <inttypes.h>
+
+#include "src/base/error.h"
+#include "src/core/config/config_table.h"
+#include "src/core/device/device.h"
+
+static void store_all(struct xseg_bounds *bounds, const struct xseg_limits *set)
+{
+    atomic_store_explicit(&bounds->hard, set->hard_bytes, memory_order_relaxed);
+    atomic_store_explicit(&bounds->soft, set->soft_bytes, memory_order_relaxed);
+    atomic_store_explicit(&bounds->keep, set->keep_bytes, memory_order_relaxed);
+}
+
+void xseg_bounds_init(struct xseg_bounds *bounds, const struct xseg_config *config)
+{
+    const struct xseg_limits set = {sizeof(set), config->hard_limit_bytes, config->soft_limit_bytes,
+                                    config->keep_bytes};
+
+    store_all(bounds, &set);
+}
+
+void xseg_bounds_read(const struct xseg_bounds *bounds, struct xseg_limits *out)
+{
+    *out = (struct xseg_limits){sizeof(*out), xseg_bounds_hard(bounds), xseg_bounds_soft(bounds),
+                                xseg_bounds_keep(bounds)};
+}
+
+/* The member that is above another one which it must not be above; NULL if there is none. */
+static const char *contradiction(const struct xseg_limits *set)
+{
+    if (set->soft_bytes != UINT64_MAX && set->soft_bytes > set->hard_bytes)
+        return "soft_bytes is above hard_bytes";
+    if (set->keep_bytes > set->soft_bytes)
+        return "keep_bytes is above soft_bytes";
+    return set->keep_bytes > set->hard_bytes ? "keep_bytes is above hard_bytes" : NULL;
+}
+
+xseg_status xseg_bounds_set(struct xseg_bounds *bounds, const struct xseg_limits *set)
+{
+    const char *wrong = contradiction(set);
+
+    if (wrong != NULL)
+        return xseg_fail(XSEG_ERR_ARGUMENT,
+                         "xseg_limits: %s (hard_bytes %" PRIu64 ", soft_bytes %" PRIu64
+                         ", keep_bytes %" PRIu64 "): give keep <= soft <= hard",
+                         wrong, set->hard_bytes, set->soft_bytes, set->keep_bytes);
+    store_all(bounds, set);
+    return XSEG_OK;
+}
+
+xseg_status xseg_bounds_follow(struct xseg_device *device, const struct xseg_config *config,
+                               uint64_t named, bool store)
+{
+    struct xseg_limits set;
+
+    xseg_bounds_read(&device->bounds, &set);
+    if ((named >> XSEG_CONFIG_HARD_LIMIT & 1) != 0)
+        set.hard_bytes = config->hard_limit_bytes;
+    if ((named >> XSEG_CONFIG_SOFT_LIMIT & 1) != 0)
+        set.soft_bytes = config->soft_limit_bytes;
+    if ((named >> XSEG_CONFIG_KEEP & 1) != 0)
+        set.keep_bytes = config->keep_bytes;
+    const char *wrong = contradiction(&set);
+    if (wrong != NULL)
+        return xseg_fail(XSEG_ERR_CONFIG,
+                         "hard_limit_mb, soft_limit_mb, keep_mb: with what xseg_limits() has set "
+                         "for device %d %s",
+                         device->context.ordinal, wrong);
+    if (store)
+        store_all(&device->bounds, &set);
+    return XSEG_OK;
+}

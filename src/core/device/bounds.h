@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Bounds: how much of a device may be taken.
+ *
+ *     0 ...... keep ................ soft ............. hard ........ the device's memory
+ *              idle memory stays     idle memory goes   no request
+ *              up to here            above              gets past it
+ *
+ * They are what the configuration says, until xseg_limits() sets those of one device; a key that
+ * xseg_configure() names sets them for all devices again.
+ *
+ * Invariants:
+ *   BOUNDS-1  keep <= soft <= hard, as far as there are such limits.
+ *
+ * Locking: written under DRIVER; read without a lock.
+ */
+#ifndef XSEG_CORE_BOUNDS_H
+#define XSEG_CORE_BOUNDS_H
+
+#include <stdatomic.h>
+
+#include "src/core/config/config.h"
+#include "xseg/trim.h"
+
+struct xseg_device;
+
+/* One device's, in bytes; UINT64_MAX: no such limit. */
+struct xseg_bounds {
+    atomic_uint_fast64_t hard, soft, keep;
+};
+
+static inline uint64_t xseg_bounds_hard(const struct xseg_bounds *bounds)
+{
+    return atomic_load_explicit(&bounds->hard, memory_order_relaxed);
+}
+
+static inline uint64_t xseg_bounds_soft(const struct xseg_bounds *bounds)
+{
+    return atomic_load_explicit(&bounds->soft, memory_order_relaxed);
+}
+
+static inline uint64_t xseg_bounds_keep(const struct xseg_bounds *bounds)
+{
+    return atomic_load_explicit(&bounds->keep, memory_order_relaxed);
+}
+
+/* A device opens. */
+void xseg_bounds_init(struct xseg_bounds *bounds, const struct xseg_config *config);
+
+/* What they are now, as the public structure says it. */
+void xseg_bounds_read(const struct xseg_bounds *bounds, struct xseg_limits *out);
+
+/*
+ * Set them.
+ *
+ * Returns: XSEG_OK; XSEG_ERR_ARGUMENT if they contradict each other, and nothing has changed
+ */
+xseg_status xseg_bounds_set(struct xseg_bounds *bounds, const struct xseg_limits *set);
+
+/*
+ * What the named keys of a configuration make of them; with `store` they become that.
+ *
+ * Returns: XSEG_OK; XSEG_ERR_CONFIG if that contradicts what xseg_limits() has set for the device
+ */
+xseg_status xseg_bounds_follow(struct xseg_device *device, const struct xseg_config *config,
+                               uint64_t named, bool store);
+
+#endif

@@ -1,0 +1,212 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/core/device/orphan.h"
+
+#include "src/core/cache/arena_blocks.h"
+#include "src/core/cache/extent_blocks.h"
+#include "src/core/cache/small/cell.h"
+#include "src/core/cache/small/small_free.h"
+#include "src/core/cache/small/tract.h"
+#include "src/core/device/device.h"
+
+static bool is_at_rest(const struct xseg_block *block)
+{
+    return block->state == XSEG_BLOCK_CACHED || block->state == XSEG_BLOCK_HOLE ||
+           block->state == XSEG_BLOCK_TRACT;
+}
+
+/* Whether nothing in an arena is in use, and no thread works on a block of an extent of it. */
+static bool is_quiet(const struct xseg_arena *arena, const struct xseg_extent *extent)
+    XSEG_REQUIRES(arena->lock)
+{
+    const struct xseg_block *block = extent->first;
+
+    if (xseg_counts_current(&arena->counts, XSEG_COUNT_ACTIVE) != 0)
+        return false;
+    while (block != NULL && is_at_rest(block))
+        block = block->next;
+    return block == NULL;
+}
+
+bool xseg_orphan_can_adopt(struct xseg_arena *arena)
+{
+    if (arena->misses != 0)
+        return false;
+    xseg_arena_lock(arena);
+    bool can = xseg_counts_current(&arena->counts, XSEG_COUNT_ACTIVE) == 0;
+    XSEG_LIST_FOR(node, &arena->extents)
+    {
+        can = can && is_quiet(arena, XSEG_CONTAINER(node, struct xseg_extent, link));
+    }
+    xseg_arena_unlock(arena);
+    return can;
+}
+
+/* --- Leaving an arena. --- */
+
+/* Make sure that an arena has `count` records.  Only the thread that holds GROWTH takes them here. */
+static bool stock(struct xseg_arena *arena, uint32_t count)
+{
+    xseg_arena_lock(arena);
+    const bool stocked = xseg_arena_stock(arena, &arena->blocks, count);
+    xseg_arena_unlock(arena);
+    return stocked;
+}
+
+static uint32_t count_blocks(const struct xseg_extent *extent)
+{
+    uint32_t count = 0;
+
+    for (const struct xseg_block *block = extent->first; block != NULL; block = block->next)
+        count++;
+    return count;
+}
+
+/* A tract is one cached cell where nothing lives. */
+static struct xseg_block *claim(struct xseg_arena *arena, struct xseg_block *block)
+{
+    if (block->state != XSEG_BLOCK_TRACT)
+        return xseg_arena_claim(arena, block);
+    const struct xseg_cell cell = xseg_small_cached_at(block->extent, block->base);
+    XSEG_ASSERT((uint64_t)cell.quanta << XSEG_CELLS_SHIFT == block->bytes);
+    return xseg_tract_claim(arena, &cell);
+}
+
+/* Take an extent out of its arena and the look-up.  Returns its blocks, all busy, whose records are still
+ * the arena's. */
+static struct xseg_block *leave(struct xseg_arena *arena, struct xseg_extent *extent)
+    XSEG_REQUIRES(arena->lock)
+{
+    struct xseg_device *device = arena->device;
+    struct xseg_block *first;
+
+    for (struct xseg_block *block = extent->first; block != NULL; block = block->next)
+        block = claim(arena, block);
+    first = extent->first;
+    extent->first = NULL;
+    xseg_list_remove(&extent->link);
+    xseg_lock_take(&device->lookup->lock);
+    xseg_lookup_remove(device->lookup, extent);
+    xseg_lock_give(&device->lookup->lock);
+    xseg_extent_fini(extent);
+    return first;
+}
+
+static void put_records(struct xseg_arena *arena, struct xseg_block *first)
+{
+    struct xseg_block *next;
+
+    xseg_arena_lock(arena);
+    for (struct xseg_block *block = first; block != NULL; block = next) {
+        next = block->next;
+        xseg_slab_put(&arena->blocks, block);
+    }
+    xseg_arena_unlock(arena);
+}
+
+/* --- Coming to another. --- */
+
+/* Let go of the tables behind the last page. */
+static void shorten(struct xseg_segment *segment, const struct xseg_block *first)
+{
+    uint64_t end = segment->base + segment->page_bytes;
+
+    if (!xseg_segment_is_expandable(segment))
+        return;
+    for (const struct xseg_block *block = first; block != NULL; block = block->next)
+        if (block->mapped)
+            end = xseg_block_end(block);
+    xseg_segment_shorten(segment, end - segment->base);
+}
+
+/* Tile an extent with blocks like others, which are busy. */
+static void tile(struct xseg_arena *arena, struct xseg_extent *extent,
+                 const struct xseg_block *like) XSEG_REQUIRES(arena->lock)
+{
+    struct xseg_block *block = xseg_arena_add_extent(arena, extent), *rest = NULL;
+
+    for (; block != NULL; block = rest, like = like->next) {
+        rest = like->bytes < block->bytes ? xseg_arena_cut(arena, block, like->bytes) : NULL;
+        block->mapped = like->mapped;
+        (void)xseg_arena_settle(arena, block);
+    }
+}
+
+/* A segment with blocks like these becomes one of an arena, which has records for them. */
+static void come(struct xseg_arena *arena, struct xseg_extent *extent,
+                 const struct xseg_block *like, bool has_ages)
+{
+    struct xseg_device *device = arena->device;
+
+    extent->arena = arena;
+    shorten(&extent->segment, like);
+    (void)xseg_extent_init(extent); /* without cells there is nothing to make */
+    for (const struct xseg_block *block = like; !has_ages && block != NULL; block = block->next)
+        if (block->mapped)
+            xseg_arena_stamp(arena, extent, block->base, block->bytes);
+    xseg_arena_lock(arena);
+    xseg_lock_take(&device->lookup->lock);
+    const bool is_known = xseg_lookup_insert(device->lookup, extent);
+    XSEG_ASSERT(is_known); /* its tables are there */
+    (void)is_known;
+    xseg_lock_give(&device->lookup->lock);
+    tile(arena, extent, like);
+    xseg_arena_unlock(arena);
+}
+
+/* --- Adopting. --- */
+
+static void move_counts(struct xseg_arena *from, struct xseg_arena *to,
+                        const struct xseg_extent *extent)
+{
+    const uint64_t bytes = atomic_load_explicit(&extent->segment.mapped, memory_order_relaxed);
+
+    xseg_counts_move(&from->counts, &to->counts, XSEG_COUNT_RESERVED_BYTES, bytes);
+    if (!xseg_extent_is_expandable(extent))
+        xseg_counts_move(&from->counts, &to->counts, XSEG_COUNT_SEGMENT, 1);
+    if (extent->oversize)
+        xseg_counts_move(&from->counts, &to->counts, XSEG_COUNT_OVERSIZE_SEGMENT, 1);
+    xseg_pool_move_reserved(from->pool, to->pool, bytes);
+}
+
+/* False without host memory, and where a request that had begun before the pool was released has taken a block
+ * since the arena was looked at: the pool ends later then. */
+static bool move(struct xseg_arena *from, struct xseg_arena *to, struct xseg_extent *extent)
+{
+    xseg_arena_lock(from);
+    const uint32_t blocks = count_blocks(extent);
+    xseg_arena_unlock(from);
+    if (!stock(from, 2 * blocks) || !stock(to, blocks + 1))
+        return false;
+    xseg_arena_lock(from);
+    if (!is_quiet(from, extent) || count_blocks(extent) != blocks ||
+        from->blocks.free_count < 2 * blocks) {
+        xseg_arena_unlock(from);
+        return false;
+    }
+    struct xseg_block *first = leave(from, extent);
+    move_counts(from, to, extent);
+    xseg_arena_unlock(from);
+    come(to, extent, first, xseg_arena_now(from) != 0);
+    put_records(from, first);
+    return true;
+}
+
+bool xseg_orphan_adopt(struct xseg_arena *arena)
+{
+    struct xseg_device *device = arena->device;
+    struct xseg_pool *orphans = &device->retirement.orphans[xseg_pool_has_own_memory(arena->pool)];
+    struct xseg_arena *to = NULL;
+
+    if (xseg_list_is_empty(&arena->extents))
+        return true;
+    if (xseg_pool_arena(orphans, xseg_arena_stream(arena), arena->is_small, &to) != XSEG_OK)
+        return false;
+    /* Looks at idle memory look at all arenas, so this one has been looked at as lately as any. */
+    xseg_arena_set_now(to, device->pages.now);
+    XSEG_LIST_FOR_SAFE(node, &arena->extents)
+    {
+        if (!move(arena, to, XSEG_CONTAINER(node, struct xseg_extent, link)))
+            return false;
+    }
+    return true;
+}

@@ -1,0 +1,261 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/core/device/pool.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "src/base/error.h"
+#include "src/core/device/allocator.h"
+#include "src/core/device/retire.h"
+
+void xseg_pool_set_label(struct xseg_pool_body *body, const char *name)
+{
+    /* The options' name is the caller's string, of which the label is the copy. */
+    body->options.name = NULL;
+    if (name != NULL && name[0] != '\0')
+        (void)snprintf(body->label, sizeof(body->label), "\"%s\"", name);
+    else
+        (void)snprintf(body->label, sizeof(body->label), "%u",
+                       atomic_fetch_add(&body->device->allocator->pools_made, 1) + 1);
+}
+
+/* A body is used again: a thread that found it through its last pool may still read its atomic members and its
+ * device, so those are not cleared. */
+void xseg_pool_init(struct xseg_pool *pool, struct xseg_pool_body *body,
+                    const struct xseg_pool_options *options)
+{
+    const struct xseg_pool_options plain = XSEG_POOL_OPTIONS_INIT;
+
+    xseg_list_init(&body->retired);
+    body->options = options != NULL ? *options : plain;
+    body->is_full = false;
+    body->state = XSEG_POOL_RUNS;
+    body->contents = NULL;
+    atomic_store(&body->limit,
+                 body->options.limit_bytes == 0 ? UINT64_MAX : body->options.limit_bytes);
+    atomic_store(&body->is_captured, false);
+    atomic_store(&body->arenas, NULL);
+    atomic_store(&body->reserved, 0);
+    atomic_store(&body->reserved_peak, 0);
+    atomic_store(&body->pool, pool);
+    pool->is_private = options != NULL;
+    pool->no_split = body->options.no_split;
+    pool->has_own_memory = body->options.memory.alloc != NULL;
+    atomic_store(&pool->holders, 1);
+    atomic_store(&pool->body, body);
+}
+
+void xseg_pool_link(struct xseg_pool_body *body)
+{
+    struct xseg_device *device = body->device;
+    struct xseg_pool_body *next = atomic_load(&device->private_pools);
+
+    atomic_store(&body->next, next);
+    body->place = &device->private_pools;
+    if (next != NULL)
+        next->place = &body->next;
+    atomic_store(&device->private_pools, body);
+}
+
+void xseg_pool_unlink(struct xseg_pool_body *body)
+{
+    struct xseg_pool_body *next = atomic_load(&body->next);
+
+    /* `next` stays: a thread that is looking at this pool goes on to the next one from there. */
+    atomic_store(body->place, next);
+    if (next != NULL)
+        next->place = body->place;
+}
+
+void xseg_pool_fini(struct xseg_pool_body *body)
+{
+    struct xseg_arena *arena = atomic_load(&body->arenas), *next;
+
+    for (; arena != NULL; arena = next) {
+        next = atomic_load(&arena->next);
+        xseg_arena_destroy(arena);
+    }
+    atomic_store(&body->arenas, NULL);
+}
+
+/* Where an arena has moved to another pool meanwhile, which visitors (retire.h) do not meet, that one's list
+ * goes on, with arenas that the first arena of this list does not publish. */
+static struct xseg_arena *next_arena(const struct xseg_arena *arena)
+{
+    return atomic_load_explicit(&arena->next, memory_order_acquire);
+}
+
+struct xseg_arena *xseg_pool_find_arena(struct xseg_pool *pool,
+                                        const struct xseg_known_stream *stream, bool is_small)
+{
+    struct xseg_arena *arena = atomic_load_explicit(&pool->body->arenas, memory_order_acquire);
+
+    while (arena != NULL && (xseg_arena_stream(arena) != stream || arena->is_small != is_small))
+        arena = next_arena(arena);
+    return arena;
+}
+
+/* The arena of a stream, by what leads to it fastest; NULL if it has none. */
+static struct xseg_arena *find(struct xseg_pool *pool, const struct xseg_known_stream *stream,
+                               bool is_small)
+{
+    return pool->is_private ? xseg_pool_find_arena(pool, stream, is_small)
+                            : atomic_load_explicit(&stream->arena[!is_small], memory_order_acquire);
+}
+
+/* --- Making arenas. --- */
+
+/* An arena that was another pool's becomes an arena of this pool. */
+static void move_in(struct xseg_arena *arena, struct xseg_pool *pool,
+                    struct xseg_known_stream *stream)
+{
+    xseg_arena_lock(arena);
+    arena->pool = pool;
+    atomic_store_explicit(&arena->stream, stream, memory_order_release);
+    memset(&arena->lent, 0, sizeof(arena->lent));
+    for (unsigned i = 0; i < XSEG_COUNTS; i++)
+        arena->up_before[i] = xseg_counts_increases(&arena->counts, (enum xseg_count)i);
+    xseg_arena_unlock(arena);
+}
+
+/* Get an arena that is in no list yet: a spent one, or a new one; NULL without host memory. */
+static struct xseg_arena *get(struct xseg_pool *pool, struct xseg_known_stream *stream,
+                              bool is_small)
+{
+    struct xseg_device *device = pool->body->device;
+    struct xseg_arena *arena = NULL;
+
+    if (pool->is_private && !pool->is_alone && !pool->is_orphans)
+        arena = xseg_retire_take_arena(device, is_small);
+    if (arena == NULL)
+        return xseg_arena_create(&(struct xseg_arena_plan){
+            .device = device,
+            .pool = pool,
+            .stream = stream,
+            .lookup = device->lookup,
+            .searches = &device->searches,
+            .is_small = is_small,
+            .is_private = pool->is_private,
+            .is_alone = pool->is_alone,
+            .has_cells = is_small && !pool->is_alone && !pool->is_orphans,
+        });
+    move_in(arena, pool, stream);
+    return arena;
+}
+
+/* Give back an arena that get() gave and that is not needed. */
+static void unget(struct xseg_arena *arena)
+{
+    if (arena->counts.totals == NULL)
+        xseg_arena_destroy(arena);
+    else
+        xseg_retire_put_arena(arena);
+}
+
+/* Have a pool that has not ended use an arena, unless another thread was faster.  TABLE is held. */
+static struct xseg_arena *add(struct xseg_pool_body *body, struct xseg_arena *arena)
+{
+    struct xseg_known_stream *stream = xseg_arena_stream(arena);
+    struct xseg_arena *other = find(body->pool, stream, arena->is_small);
+
+    if (other != NULL)
+        return other;
+    if (arena->counts.totals == NULL) {
+        xseg_counts_init(&arena->counts, &body->device->totals, arena->is_small);
+        xseg_counts_let_rest(&arena->counts, &arena->lock, &arena->notes);
+    }
+    atomic_store(&arena->next, atomic_load(&body->arenas));
+    atomic_store_explicit(&body->arenas, arena, memory_order_release);
+    if (!body->pool->is_private)
+        atomic_store_explicit(&stream->arena[!arena->is_small], arena, memory_order_release);
+    atomic_store_explicit(&stream->has_arenas, true, memory_order_relaxed);
+    return arena;
+}
+
+static xseg_status make(struct xseg_pool *pool, struct xseg_known_stream *stream, bool is_small,
+                        struct xseg_arena **out)
+{
+    struct xseg_device *device = pool->body->device;
+    struct xseg_arena *made = get(pool, stream, is_small), *arena = NULL;
+
+    if (made == NULL)
+        return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for a stream's pool");
+    xseg_lock_take(&device->table_lock);
+    if (!xseg_retire_is_over(pool))
+        arena = add(pool->body, made);
+    xseg_lock_give(&device->table_lock);
+    if (arena != made)
+        unget(made);
+    if (arena == NULL)
+        return xseg_fail(XSEG_ERR_ARGUMENT, "nobody holds the pool any more");
+    *out = arena;
+    return XSEG_OK;
+}
+
+xseg_status xseg_pool_arena(struct xseg_pool *pool, struct xseg_known_stream *stream, bool is_small,
+                            struct xseg_arena **out)
+{
+    struct xseg_arena *arena = find(pool, stream, is_small);
+
+    if (__builtin_expect(arena == NULL, 0))
+        return make(pool, stream, is_small, out);
+    *out = arena;
+    return XSEG_OK;
+}
+
+xseg_status xseg_pool_check_running(const struct xseg_pool *pool)
+{
+    if (pool->body->state == XSEG_POOL_RUNS)
+        return XSEG_OK;
+    return xseg_fail(XSEG_ERR_PAUSED,
+                     pool->body->state == XSEG_POOL_PAUSED
+                         ? "pool %s is paused: xseg_pool_resume() brings its memory back"
+                         : "pool %s is being paused or resumed by another thread",
+                     xseg_pool_label(pool));
+}
+
+void xseg_pool_visit_arenas(struct xseg_pool_body *body,
+                            void (*visit)(void *self, struct xseg_arena *arena), void *self)
+{
+    struct xseg_arena *arena = atomic_load_explicit(&body->arenas, memory_order_acquire);
+
+    for (; arena != NULL; arena = next_arena(arena))
+        visit(self, arena);
+}
+
+void xseg_pool_note_growth(struct xseg_pool *pool, uint64_t bytes)
+{
+    struct xseg_pool_body *body = pool->body;
+    const uint64_t reserved =
+        atomic_fetch_add_explicit(&body->reserved, bytes, memory_order_relaxed) + bytes;
+
+    if (reserved > atomic_load_explicit(&body->reserved_peak, memory_order_relaxed))
+        atomic_store_explicit(&body->reserved_peak, reserved, memory_order_relaxed);
+    atomic_fetch_add_explicit(&body->device->reserved, bytes, memory_order_relaxed);
+    atomic_fetch_add_explicit(&body->device->grown, 1, memory_order_relaxed);
+}
+
+void xseg_pool_note_shrink(struct xseg_pool *pool, uint64_t bytes)
+{
+    struct xseg_pool_body *body = pool->body;
+
+    atomic_fetch_sub_explicit(&body->reserved, bytes, memory_order_relaxed);
+    atomic_fetch_sub_explicit(&body->device->reserved, bytes, memory_order_relaxed);
+    atomic_fetch_add_explicit(&body->device->shrunk, 1, memory_order_relaxed);
+}
+
+void xseg_pool_move_reserved(struct xseg_pool *from, struct xseg_pool *to, uint64_t bytes)
+{
+    atomic_fetch_sub_explicit(&from->body->reserved, bytes, memory_order_relaxed);
+    atomic_fetch_add_explicit(&to->body->reserved, bytes, memory_order_relaxed);
+}
+
+bool xseg_pool_hold(struct xseg_pool *pool)
+{
+    unsigned holders = atomic_load(&pool->holders);
+
+    while (holders != 0)
+        if (atomic_compare_exchange_weak(&pool->holders, &holders, holders + 1))
+            return true;
+    return false;
+}

@@ -1,0 +1,356 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/core/device/retire.h"
+
+#include <stdlib.h>
+
+#include "src/base/error.h"
+#include "src/core/device/device.h"
+#include "src/core/device/orphan.h"
+
+#define POOLS_IN_CHUNK 4095u
+
+/* How many pools are looked at when one is made or released: more than come with that. */
+#define A_FEW 2u
+
+struct xseg_retire_chunk {
+    _Alignas(16) struct xseg_retire_chunk *next;
+    struct xseg_pool pool[POOLS_IN_CHUNK];
+};
+
+_Static_assert(sizeof(struct xseg_retire_chunk) == (size_t)64 << 10, "it is pools, but for one");
+
+static struct xseg_pool_body *body_of(struct xseg_list *node)
+{
+    return XSEG_CONTAINER(node, struct xseg_pool_body, retired);
+}
+
+/* Make a pool of the device's own, which no user ever holds. */
+static void make_own(struct xseg_device *device, struct xseg_pool *pool,
+                     struct xseg_pool_body *body)
+{
+    const struct xseg_pool_options plain = XSEG_POOL_OPTIONS_INIT;
+
+    body->device = device;
+    xseg_pool_init(pool, body, &plain);
+    atomic_store(&pool->holders, 0);
+}
+
+void xseg_retire_init(struct xseg_device *device)
+{
+    struct xseg_retirement *retirement = &device->retirement;
+
+    xseg_list_init(&retirement->retired);
+    xseg_list_init(&retirement->ended);
+    xseg_list_init(&retirement->spare);
+    make_own(device, &retirement->nobody, &retirement->over);
+    for (unsigned i = 0; i < 2; i++) {
+        make_own(device, &retirement->orphans[i], &retirement->orphans_body[i]);
+        retirement->orphans[i].is_orphans = true;
+        xseg_lock_take(&device->table_lock);
+        xseg_pool_link(&retirement->orphans_body[i]);
+        xseg_lock_give(&device->table_lock);
+    }
+    retirement->orphans[1].has_own_memory = true;
+}
+
+static void free_bodies(struct xseg_list *list)
+{
+    XSEG_LIST_FOR_SAFE(node, list)
+    {
+        xseg_pool_fini(body_of(node));
+        free(body_of(node));
+    }
+}
+
+void xseg_retire_fini(struct xseg_device *device)
+{
+    struct xseg_retirement *retirement = &device->retirement;
+    struct xseg_pool_body *body = atomic_load(&device->private_pools), *next;
+    struct xseg_retire_chunk *chunk;
+    struct xseg_arena *arena;
+
+    for (; body != NULL; body = next) {
+        next = atomic_load(&body->next);
+        xseg_pool_fini(body);
+        if (!body->pool->is_orphans)
+            free(body);
+    }
+    free_bodies(&retirement->ended);
+    free_bodies(&retirement->spare);
+    for (unsigned i = 0; i < 2; i++)
+        while ((arena = retirement->spent[i]) != NULL) {
+            retirement->spent[i] = atomic_load(&arena->next);
+            xseg_arena_destroy(arena);
+        }
+    while ((chunk = retirement->chunks) != NULL) {
+        retirement->chunks = chunk->next;
+        free(chunk);
+    }
+}
+
+/* --- Making. --- */
+
+/* A pool that nobody has had the address of.  TABLE is held. */
+static struct xseg_pool *take_pool(struct xseg_retirement *retirement)
+{
+    struct xseg_retire_chunk *chunk = retirement->chunks;
+
+    if (chunk == NULL || retirement->used == POOLS_IN_CHUNK) {
+        chunk = calloc(1, sizeof(*chunk));
+        if (chunk == NULL)
+            return NULL;
+        chunk->next = retirement->chunks;
+        retirement->chunks = chunk;
+        retirement->used = 0;
+        atomic_fetch_add(&retirement->host_bytes, sizeof(*chunk));
+    }
+    return &chunk->pool[retirement->used++];
+}
+
+/* TABLE is held. */
+static struct xseg_pool_body *take_body(struct xseg_device *device)
+{
+    struct xseg_retirement *retirement = &device->retirement;
+    struct xseg_pool_body *body;
+
+    if (!xseg_list_is_empty(&retirement->spare)) {
+        body = body_of(retirement->spare.next);
+        xseg_list_remove(&body->retired);
+        return body;
+    }
+    body = calloc(1, sizeof(*body));
+    if (body == NULL)
+        return NULL;
+    body->device = device;
+    atomic_fetch_add(&retirement->host_bytes, sizeof(*body));
+    return body;
+}
+
+xseg_status xseg_retire_make_pool(struct xseg_device *device,
+                                  const struct xseg_pool_options *options, struct xseg_pool **out)
+{
+    struct xseg_retirement *retirement = &device->retirement;
+    struct xseg_pool *pool = NULL;
+
+    xseg_lock_take(&device->table_lock);
+    struct xseg_pool_body *body = take_body(device);
+    if (body != NULL)
+        pool = take_pool(retirement);
+    if (pool != NULL) {
+        xseg_pool_init(pool, body, options);
+        xseg_pool_set_label(body, options->name);
+        xseg_pool_link(body);
+    } else if (body != NULL) {
+        xseg_list_init(&body->retired);
+        xseg_list_insert(&retirement->spare, &body->retired);
+    }
+    xseg_lock_give(&device->table_lock);
+    if (pool == NULL)
+        return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for a pool");
+    *out = pool;
+    return XSEG_OK;
+}
+
+/* --- Spent arenas. --- */
+
+struct xseg_arena *xseg_retire_take_arena(struct xseg_device *device, bool is_small)
+{
+    struct xseg_arena **spent = &device->retirement.spent[!is_small];
+
+    xseg_lock_take(&device->table_lock);
+    struct xseg_arena *arena = *spent;
+    if (arena != NULL)
+        *spent = atomic_load(&arena->next);
+    xseg_lock_give(&device->table_lock);
+    return arena;
+}
+
+/* TABLE is held. */
+static void add_spent(struct xseg_arena *arena)
+{
+    struct xseg_arena **spent = &arena->device->retirement.spent[!arena->is_small];
+
+    atomic_store(&arena->next, *spent);
+    *spent = arena;
+}
+
+/* Take an arena from its pool.  A thread that found it there before looks at its pool again once it has the
+ * arena's lock. */
+static void abandon(struct xseg_arena *arena)
+{
+    struct xseg_device *device = arena->device;
+
+    if (arena->fence != NULL) {
+        device->retirement.put_event(device->pending, arena->fence);
+    }
+    arena->fence = NULL;
+    arena->fenced = arena->passed = 0;
+    xseg_arena_lock(arena);
+    arena->pool = &device->retirement.nobody;
+    arena->is_paused = false;
+    xseg_arena_unlock(arena);
+}
+
+void xseg_retire_put_arena(struct xseg_arena *arena)
+{
+    abandon(arena);
+    xseg_lock_take(&arena->device->table_lock);
+    add_spent(arena);
+    xseg_lock_give(&arena->device->table_lock);
+}
+
+/* --- Ending. --- */
+
+/* What has ended is used again, if there is no visitor: those who come later do not see it.  GROWTH is
+ * held. */
+static void recycle(struct xseg_device *device)
+{
+    struct xseg_retirement *retirement = &device->retirement;
+
+    if (atomic_load(&retirement->visitors) != 0)
+        return;
+    xseg_lock_take(&device->table_lock);
+    XSEG_LIST_FOR_SAFE(node, &retirement->ended)
+    {
+        struct xseg_arena *arena = atomic_load(&body_of(node)->arenas), *next;
+
+        for (; arena != NULL; arena = next) {
+            next = atomic_load(&arena->next);
+            add_spent(arena);
+        }
+        atomic_store(&body_of(node)->arenas, NULL);
+        xseg_list_remove(node);
+        xseg_list_insert(&retirement->spare, node);
+    }
+    xseg_lock_give(&device->table_lock);
+}
+
+static bool can_end(const struct xseg_pool_body *body)
+{
+    struct xseg_arena *arena = atomic_load(&body->arenas);
+
+    if (body->state != XSEG_POOL_RUNS)
+        return false;
+    while (arena != NULL && xseg_orphan_can_adopt(arena))
+        arena = atomic_load(&arena->next);
+    return arena == NULL;
+}
+
+/* End a retired pool if it has nothing but cached memory.  GROWTH is held. */
+static void try_to_end(struct xseg_pool_body *body)
+{
+    struct xseg_device *device = body->device;
+    struct xseg_arena *arena = atomic_load(&body->arenas);
+
+    if (!can_end(body))
+        return;
+    for (; arena != NULL; arena = atomic_load(&arena->next))
+        if (!xseg_orphan_adopt(arena))
+            return;
+    xseg_lock_take(&device->table_lock);
+    xseg_pool_unlink(body);
+    xseg_list_remove(&body->retired);
+    xseg_list_insert(&device->retirement.ended, &body->retired);
+    atomic_store(&body->pool->body, &device->retirement.over);
+    xseg_lock_give(&device->table_lock);
+    /* No arena is added from here on; one that was meanwhile is empty. */
+    for (arena = atomic_load(&body->arenas); arena != NULL; arena = atomic_load(&arena->next))
+        abandon(arena);
+}
+
+/* The retired pool that was not looked at for longest, or NULL.  GROWTH is held. */
+static struct xseg_pool_body *next_retired(struct xseg_device *device)
+{
+    struct xseg_list *retired = &device->retirement.retired;
+    struct xseg_pool_body *body = NULL;
+
+    xseg_lock_take(&device->table_lock);
+    if (!xseg_list_is_empty(retired)) {
+        body = body_of(retired->next);
+        xseg_list_remove(&body->retired);
+        xseg_list_insert(retired, &body->retired);
+    }
+    xseg_lock_give(&device->table_lock);
+    return body;
+}
+
+void xseg_retire_look(struct xseg_device *device)
+{
+    struct xseg_pool_body *body;
+
+    if (!xseg_lock_try(&device->growth_lock))
+        return;
+    for (unsigned i = 0; i < A_FEW && (body = next_retired(device)) != NULL; i++)
+        try_to_end(body);
+    recycle(device);
+    xseg_lock_give(&device->growth_lock);
+}
+
+void xseg_retire_look_at_all(struct xseg_device *device)
+{
+    struct xseg_pool_body *body = next_retired(device);
+    const struct xseg_pool_body *stays = NULL;
+
+    /* Until the first that cannot end comes again. */
+    for (; body != NULL && body != stays; body = next_retired(device)) {
+        try_to_end(body);
+        if (stays == NULL && !xseg_retire_is_over(body->pool))
+            stays = body;
+    }
+    recycle(device);
+}
+
+bool xseg_retire_release(struct xseg_pool *pool)
+{
+    unsigned holders = atomic_load(&pool->holders);
+
+    do {
+        if (holders == 0)
+            return false;
+    } while (!atomic_compare_exchange_weak(&pool->holders, &holders, holders - 1));
+    if (holders > 1)
+        return true;
+    /* Only this thread ends the pool, as it is not in the list of retired pools yet. */
+    struct xseg_pool_body *body = pool->body;
+    struct xseg_device *device = body->device;
+
+    xseg_lock_take(&device->table_lock);
+    xseg_list_insert(device->retirement.retired.next, &body->retired);
+    xseg_lock_give(&device->table_lock);
+    xseg_retire_look(device);
+    return true;
+}
+
+/* --- Visitors. --- */
+
+void xseg_retire_begin_visit(struct xseg_device *device)
+{
+    atomic_fetch_add(&device->retirement.visitors, 1);
+}
+
+void xseg_retire_end_visit(struct xseg_device *device)
+{
+    atomic_fetch_sub(&device->retirement.visitors, 1);
+}
+
+uint64_t xseg_retire_host_bytes(struct xseg_device *device)
+{
+    struct xseg_retirement *retirement = &device->retirement;
+    uint64_t bytes = atomic_load(&retirement->host_bytes);
+
+    /* No thread works in a spent arena, so its sizes can be read without its lock. */
+    xseg_lock_take(&device->table_lock);
+    for (unsigned i = 0; i < 2; i++)
+        for (const struct xseg_arena *arena = retirement->spent[i]; arena != NULL;
+             arena = atomic_load(&arena->next))
+            bytes += xseg_arena_host_bytes(arena);
+    XSEG_LIST_FOR(node, &retirement->ended)
+    {
+        const struct xseg_arena *arena = atomic_load(&body_of(node)->arenas);
+
+        for (; arena != NULL; arena = atomic_load(&arena->next))
+            bytes += xseg_arena_host_bytes(arena);
+    }
+    xseg_lock_give(&device->table_lock);
+    return bytes;
+}

@@ -1,0 +1,251 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/core/front/allocator_config.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "src/base/error.h"
+#include "src/core/cache/births.h"
+#include "src/core/config/config_keys.h"
+#include "src/core/config/config_summary.h"
+#include "src/core/config/config_table.h"
+#include "src/core/front/background.h"
+#include "src/core/reclaim/trim_bounds.h"
+
+void xseg_allocator_put_in_force(struct xseg_allocator *allocator,
+                                 struct xseg_config_version *version)
+{
+    atomic_store_explicit(&allocator->config, version, memory_order_release);
+    atomic_store_explicit(allocator->frees_plainly,
+                          version->config.has_plain_frees && allocator->frees_are_wiped,
+                          memory_order_release);
+    xseg_shortcuts_drop_all(&allocator->shortcuts, -1);
+}
+
+void xseg_allocator_log_idle_keys(struct xseg_allocator *allocator, uint64_t named)
+{
+    const struct xseg_config *config = xseg_allocator_config(allocator);
+    char buffer[512];
+    struct xseg_text text;
+
+    xseg_text_init(&text, buffer, sizeof(buffer));
+    for (unsigned key = 0; key < XSEG_CONFIG_KEYS; key++)
+        if ((named >> key & 1) != 0 &&
+            !xseg_config_keys_has_effect(config, (enum xseg_config_key)key) &&
+            xseg_config_keys_is_set(config, (enum xseg_config_key)key))
+            xseg_text_add(&text, "%s%s", text.length > 0 ? ", " : "", xseg_config_table[key].name);
+    if (text.length > 0)
+        xseg_log_line(&allocator->log, XSEG_LOG_WARNING,
+                      "the configuration names keys that have no effect here: %s", buffer);
+}
+
+/* Do one thing on every open device, up to the first that refuses. */
+static xseg_status follow_on_all(struct xseg_allocator *allocator, const struct xseg_config *config,
+                                 uint64_t named, bool store)
+{
+    xseg_status status = XSEG_OK;
+
+    for (int i = 0; status == XSEG_OK && i < allocator->device_count; i++) {
+        struct xseg_device *device = xseg_allocator_open_device(allocator, i);
+
+        if (device != NULL)
+            status = xseg_bounds_follow(device, config, named, store);
+    }
+    return status;
+}
+
+/* Whether an open device has a soft limit that the configuration does not know of. */
+static bool has_soft_by_device(struct xseg_allocator *allocator, const struct xseg_config *config)
+{
+    for (int i = 0; i < allocator->device_count; i++) {
+        const struct xseg_device *device = xseg_allocator_open_device(allocator, i);
+
+        if (device != NULL && xseg_bounds_soft(&device->bounds) != config->soft_limit_bytes)
+            return true;
+    }
+    return false;
+}
+
+/* A new version of the configuration, with changes or as it is; NULL without host memory. */
+static struct xseg_config_version *make_version(struct xseg_allocator *allocator)
+{
+    struct xseg_config_version *version = calloc(1, sizeof(*version));
+
+    if (version == NULL) {
+        (void)xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for a configuration");
+        return NULL;
+    }
+    version->config = *xseg_allocator_config(allocator);
+    return version;
+}
+
+/* The version that says the same, or NULL. */
+static struct xseg_config_version *find_equal(const struct xseg_allocator *allocator,
+                                              const struct xseg_config *config)
+{
+    struct xseg_config_version *version = allocator->versions;
+
+    /* Each is a copy of another one with members set, what lies between them included. */
+    while (version != NULL && memcmp(&version->config, config, sizeof(*config)) != 0)
+        version = version->older;
+    return version;
+}
+
+/* Put a version in force, or one from before that says the same: then this one is freed. */
+static void publish(struct xseg_allocator *allocator, struct xseg_config_version *version)
+{
+    version->config.traced = xseg_observers_trace(&allocator->observers);
+    version->config.soft_by_device = has_soft_by_device(allocator, &version->config);
+    xseg_config_sum_up(&version->config);
+    struct xseg_config_version *before = find_equal(allocator, &version->config);
+    if (before != NULL) {
+        free(version);
+        version = before;
+    } else {
+        version->older = allocator->versions;
+        allocator->versions = version;
+    }
+    xseg_allocator_put_in_force(allocator, version);
+}
+
+static void apply_on_all(struct xseg_allocator *allocator)
+{
+    for (int i = 0; i < allocator->device_count; i++) {
+        struct xseg_device *device = xseg_allocator_open_device(allocator, i);
+
+        if (device != NULL)
+            xseg_trim_bounds(device);
+    }
+}
+
+static void forget_arena(void *self, struct xseg_arena *arena)
+{
+    (void)self;
+    xseg_births_forget(arena);
+}
+
+/* Blocks that are there when ages begin to be kept have none. */
+static void forget_ages(struct xseg_allocator *allocator)
+{
+    for (int i = 0; i < allocator->device_count; i++) {
+        struct xseg_device *device = xseg_allocator_open_device(allocator, i);
+
+        if (device == NULL)
+            continue;
+        xseg_lock_take(&device->growth_lock);
+        xseg_device_visit_arenas(device, forget_arena, NULL);
+        xseg_lock_give(&device->growth_lock);
+    }
+}
+
+static xseg_status configure(struct xseg_allocator *allocator, const char *text, uint64_t *named)
+{
+    struct xseg_config_version *version = make_version(allocator);
+
+    if (version == NULL)
+        return XSEG_ERR_HOST_MEMORY;
+    xseg_status status = xseg_config_parse(&version->config, text, named);
+    if (status == XSEG_OK)
+        status = follow_on_all(allocator, &version->config, *named, false);
+    if (status == XSEG_OK && version->config.background_thread)
+        status = xseg_background_start(allocator);
+    if (status != XSEG_OK) {
+        free(version);
+        return status;
+    }
+    (void)follow_on_all(allocator, &version->config, *named, true);
+    if (version->config.block_ages && !xseg_allocator_config(allocator)->block_ages)
+        forget_ages(allocator);
+    publish(allocator, version);
+    if (!xseg_allocator_config(allocator)->background_thread)
+        xseg_background_end(allocator);
+    return XSEG_OK;
+}
+
+xseg_status xseg_allocator_configure(struct xseg_allocator *allocator, const char *config)
+{
+    uint64_t named = 0;
+
+    xseg_lock_take(&allocator->open_lock);
+    const xseg_status status = configure(allocator, config, &named);
+    xseg_lock_give(&allocator->open_lock);
+    if (status != XSEG_OK)
+        return status;
+    xseg_allocator_log_idle_keys(allocator, named);
+    apply_on_all(allocator);
+    return XSEG_OK;
+}
+
+static xseg_status set_limits(struct xseg_allocator *allocator, struct xseg_device *device,
+                              const struct xseg_limits *set)
+{
+    const bool had_soft = xseg_allocator_config(allocator)->soft_by_device;
+    struct xseg_config_version *version = make_version(allocator);
+    xseg_status status = XSEG_ERR_HOST_MEMORY;
+
+    if (version != NULL)
+        status = xseg_bounds_set(&device->bounds, set);
+    /* Versions stay until the end, so there is none that says nothing new. */
+    if (status == XSEG_OK && has_soft_by_device(allocator, &version->config) != had_soft)
+        publish(allocator, version);
+    else
+        free(version);
+    return status;
+}
+
+xseg_status xseg_allocator_limits(struct xseg_allocator *allocator, struct xseg_device *device,
+                                  const struct xseg_limits *set, struct xseg_limits *was)
+{
+    xseg_status status = XSEG_OK;
+
+    xseg_lock_take(&allocator->open_lock);
+    xseg_bounds_read(&device->bounds, was);
+    if (set != NULL)
+        status = set_limits(allocator, device, set);
+    xseg_lock_give(&allocator->open_lock);
+    if (status == XSEG_OK && set != NULL)
+        xseg_trim_bounds(device);
+    return status;
+}
+
+/* Have the configuration say whether anybody traces. */
+static xseg_status follow_observers(struct xseg_allocator *allocator)
+{
+    if (xseg_observers_trace(&allocator->observers) == xseg_allocator_config(allocator)->traced)
+        return XSEG_OK;
+    struct xseg_config_version *version = make_version(allocator);
+    if (version == NULL)
+        return XSEG_ERR_HOST_MEMORY;
+    publish(allocator, version);
+    return XSEG_OK;
+}
+
+xseg_status xseg_allocator_observe(struct xseg_allocator *allocator,
+                                   const struct xseg_observer *observer, uint64_t *id)
+{
+    uint64_t number = 0;
+
+    xseg_lock_take(&allocator->open_lock);
+    xseg_status status = xseg_observers_add(&allocator->observers, observer, &number);
+    if (status == XSEG_OK)
+        status = follow_observers(allocator);
+    xseg_lock_give(&allocator->open_lock);
+    if (status == XSEG_OK)
+        *id = number;
+    else if (number != 0)
+        (void)xseg_observers_remove(&allocator->observers, number);
+    return status;
+}
+
+xseg_status xseg_allocator_unobserve(struct xseg_allocator *allocator, uint64_t id)
+{
+    const xseg_status status = xseg_observers_remove(&allocator->observers, id);
+
+    if (status != XSEG_OK)
+        return status;
+    /* Without host memory what happens goes on being noted, for nobody. */
+    xseg_lock_take(&allocator->open_lock);
+    (void)follow_observers(allocator);
+    xseg_lock_give(&allocator->open_lock);
+    return XSEG_OK;
+}

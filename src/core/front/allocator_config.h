@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: MIT */
+/* Changing the configuration, the limits of devices, and the observers, while the allocator runs. */
+#ifndef XSEG_CORE_ALLOCATOR_CONFIG_H
+#define XSEG_CORE_ALLOCATOR_CONFIG_H
+
+#include "src/core/device/allocator.h"
+
+/* As xseg_configure() of the public header. */
+xseg_status xseg_allocator_configure(struct xseg_allocator *allocator, const char *config);
+
+/* Have a version be what counts from here on; it is summed up. */
+void xseg_allocator_put_in_force(struct xseg_allocator *allocator,
+                                 struct xseg_config_version *version);
+
+/* Say once which keys of a string are to change something and do nothing here. */
+void xseg_allocator_log_idle_keys(struct xseg_allocator *allocator, uint64_t named);
+
+/*
+ * Set the bounds of an open device; as xseg_limits() of the public header for one.
+ *
+ * set: NULL changes nothing
+ */
+xseg_status xseg_allocator_limits(struct xseg_allocator *allocator, struct xseg_device *device,
+                                  const struct xseg_limits *set, struct xseg_limits *was);
+
+/* As xseg_observe() and xseg_unobserve() of the public header. */
+xseg_status xseg_allocator_observe(struct xseg_allocator *allocator,
+                                   const struct xseg_observer *observer, uint64_t *id);
+xseg_status xseg_allocator_unobserve(struct xseg_allocator *allocator, uint64_t id);
+
+#endif

@@ -1,0 +1,315 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/core/front/allocator_free.h"
+
+#include <inttypes.h>
+
+#include "src/base/error.h"
+#include "src/core/cache/arena_blocks.h"
+#include "src/core/cache/extent_blocks.h"
+#include "src/core/cache/live.h"
+#include "src/core/cache/small/small_free.h"
+#include "src/core/cache/small/tract.h"
+#include "src/core/cache/walk.h"
+#include "src/core/front/device_alloc.h"
+#include "src/core/front/device_route.h"
+#include "src/core/grow/alone.h"
+#include "src/core/pending/departure.h"
+#include "src/core/pending/fill.h"
+#include "src/core/pending/pending.h"
+#include "src/core/pending/trace.h"
+
+/* --- From an address to its block. --- */
+
+static const char *const state_text[] = {
+    [XSEG_BLOCK_LIVE] = "a live block",
+    [XSEG_BLOCK_PENDING] = "a block that was freed and waits for another stream",
+    [XSEG_BLOCK_CACHED] = "cached memory: it was freed before, or never handed out",
+    [XSEG_BLOCK_HOLE] = "a hole of a segment",
+    [XSEG_BLOCK_BUSY] = "memory that is being freed, mapped or unmapped right now",
+};
+
+/* Why an address is not the start of a live block; the extent's lock is held. */
+static xseg_status fail_not_live(const struct xseg_extent *extent, uint64_t address, bool *is_free)
+{
+    const struct xseg_part part = xseg_walk_at(extent, address);
+
+    *is_free = part.state != XSEG_BLOCK_LIVE;
+    if (part.state == XSEG_BLOCK_LIVE)
+        return xseg_fail(XSEG_ERR_NOT_LIVE,
+                         "%#" PRIx64 " lies %" PRIu64 " bytes inside the live block at %#" PRIx64
+                         ": give its start",
+                         address, address - part.base, part.base);
+    return xseg_fail(XSEG_ERR_NOT_LIVE, "%#" PRIx64 " is no live block: it lies in %s", address,
+                     part.state == XSEG_BLOCK_HOLE && extent->arena->is_alone
+                         ? "memory that was freed and unmapped"
+                         : state_text[part.state]);
+}
+
+/* Add to the error's text when the address was freed, if a device remembers that. */
+static xseg_status add_free(struct xseg_allocator *allocator, uint64_t address)
+{
+    struct xseg_text text;
+    char buffer[768];
+
+    xseg_text_init(&text, buffer, sizeof(buffer));
+    for (int i = 0; i < allocator->device_count; i++) {
+        struct xseg_device *device = xseg_allocator_open_device(allocator, i);
+
+        if (device != NULL &&
+            xseg_free_log_describe(&device->free_log, address, "; it was ", &text)) {
+            xseg_fail_add("%s", buffer);
+            break;
+        }
+    }
+    return XSEG_ERR_NOT_LIVE;
+}
+
+/* A live block: a record, or a cell. */
+struct live {
+    struct xseg_extent *extent;
+    struct xseg_arena *arena;
+    struct xseg_block *record; /* NULL: a cell */
+    uint32_t quantum;          /* of the cell */
+};
+
+/*
+ * The live block that starts at an address, with its arena locked.
+ *
+ * Returns: XSEG_OK; XSEG_ERR_NOT_LIVE, and nothing is locked
+ */
+static inline xseg_status lock_live(struct xseg_allocator *allocator, const void *pointer,
+                                    struct live *live) XSEG_UNCHECKED
+{
+    const uint64_t address = (uint64_t)(uintptr_t)pointer;
+    struct xseg_extent *extent = xseg_live_lock_extent(&allocator->lookup, address);
+
+    if (__builtin_expect(extent == NULL, 0)) {
+        (void)xseg_fail(XSEG_ERR_NOT_LIVE, "%p is not memory of this allocator", pointer);
+        return add_free(allocator, address);
+    }
+    live->extent = extent;
+    live->arena = extent->arena;
+    live->record = NULL;
+    if (extent->has_cells && xseg_live_find_cell(extent, address, &live->quantum))
+        return XSEG_OK;
+    live->record = xseg_extent_block_at(extent, address);
+    if (__builtin_expect(live->record != NULL && live->record->state == XSEG_BLOCK_LIVE, 1))
+        return XSEG_OK;
+    bool is_free = false;
+    const xseg_status status = fail_not_live(extent, address, &is_free);
+    xseg_arena_unlock(live->arena);
+    return is_free ? add_free(allocator, address) : status;
+}
+
+/*
+ * The same, of a block that has a record: a cell is isolated, for which stocking may let go of the lock
+ * for a moment.
+ *
+ * Returns: as above; XSEG_ERR_HOST_MEMORY
+ */
+static xseg_status lock_record(struct xseg_allocator *allocator, const void *pointer,
+                               struct live *live) XSEG_UNCHECKED
+{
+    for (;;) {
+        const xseg_status status = lock_live(allocator, pointer, live);
+
+        if (status != XSEG_OK || live->record != NULL)
+            return status;
+        if (live->arena->blocks.free_count >= 2) {
+            live->record = xseg_tract_isolate(live->arena, live->extent, live->quantum);
+            return XSEG_OK;
+        }
+        const bool stocked = xseg_arena_stock(live->arena, &live->arena->blocks, 2);
+        xseg_arena_unlock(live->arena);
+        if (!stocked)
+            return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for a block's record");
+    }
+}
+
+/* --- What users do with blocks. --- */
+
+/* Whether a free has more to do than the hit path does, apart from uses. */
+static inline bool is_watched(const struct xseg_config *config, const struct xseg_arena *arena)
+{
+    return config->watches_frees | arena->is_alone;
+}
+
+/* Free a busy block.  No lock is held. */
+static xseg_status free_busy(struct xseg_block *block, const struct xseg_config *config)
+{
+    struct xseg_arena *arena = block->extent->arena;
+    struct xseg_free_log *log = &arena->device->free_log;
+    xseg_status status = XSEG_OK;
+    /* Noted before somebody else can free the same memory again. */
+    const uint64_t number =
+        config->free_history == 0
+            ? 0
+            : xseg_free_log_note(log, config->free_history, block->base, block->bytes);
+
+    if (arena->is_alone) {
+        status = xseg_alone_free(block);
+    } else if (block->uses != NULL) {
+        status = xseg_pending_free(arena->device->pending, block,
+                                   config->graph_capture_record_stream_reuse);
+    } else {
+        xseg_fill_busy(block);
+        xseg_trace_note_block(block, XSEG_TRACE_FREE_REQUESTED);
+        xseg_trace_note_block(block, XSEG_TRACE_FREE_COMPLETED);
+        xseg_arena_lock(arena);
+        xseg_arena_free(arena, block);
+        xseg_arena_unlock(arena);
+    }
+    if (status != XSEG_OK && number != 0)
+        xseg_free_log_withdraw(log, number);
+    return status;
+}
+
+/* Free what the hit path cannot: a block with uses, or one that a free has more to do with. */
+static xseg_status free_slowly(struct xseg_allocator *allocator, const void *pointer,
+                               const struct xseg_config *config) XSEG_UNCHECKED
+{
+    struct live live = {0};
+    const xseg_status status = lock_record(allocator, pointer, &live);
+
+    if (status != XSEG_OK)
+        return status;
+    live.record->state = XSEG_BLOCK_BUSY;
+    xseg_arena_unlock(live.arena);
+    return free_busy(live.record, config);
+}
+
+xseg_status xseg_allocator_free(struct xseg_allocator *allocator,
+                                const void *pointer) XSEG_UNCHECKED
+{
+    struct live live = {0};
+    xseg_status status = lock_live(allocator, pointer, &live);
+
+    if (__builtin_expect(status != XSEG_OK, 0))
+        return status;
+    struct xseg_arena *arena = live.arena;
+    const struct xseg_config *config = xseg_allocator_config(allocator);
+    if (__builtin_expect(is_watched(config, arena), 0) ||
+        (live.record != NULL && live.record->uses != NULL)) {
+        xseg_arena_unlock(arena);
+        status = free_slowly(allocator, pointer, config);
+    } else {
+        if (live.record == NULL) {
+            const bool is_freed = xseg_small_free(arena, live.extent, live.quantum);
+
+            XSEG_ASSERT(is_freed);
+        } else {
+            xseg_arena_free(arena, live.record);
+        }
+        xseg_arena_unlock(arena);
+    }
+    if (__builtin_expect(config->follows_calls, 0))
+        xseg_device_follow(arena->device, config);
+    return status;
+}
+
+/* Note a use of the live block at an address of this arena's; stocking may let go of the lock. */
+static xseg_status note_use(struct xseg_allocator *allocator, const void *pointer,
+                            struct xseg_known_stream *stream, bool captured) XSEG_UNCHECKED
+{
+    for (;;) {
+        struct live live = {0};
+        xseg_status status = lock_live(allocator, pointer, &live);
+
+        if (status != XSEG_OK)
+            return status;
+        struct xseg_arena *arena = live.arena;
+        if (stream == xseg_arena_stream(arena)) {
+            xseg_arena_unlock(arena);
+            return XSEG_OK;
+        }
+        const bool stocked = xseg_arena_stock(arena, &arena->uses, 1);
+        xseg_arena_unlock(arena);
+        if (!stocked)
+            return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory to remember a use");
+        status = lock_record(allocator, pointer, &live);
+        if (status != XSEG_OK)
+            return status;
+        const bool ready = live.arena->uses.free_count > 0;
+        if (ready)
+            xseg_pending_use(live.arena, live.record, stream, captured);
+        xseg_arena_unlock(live.arena);
+        if (ready)
+            return XSEG_OK;
+    }
+}
+
+/* The device of a live block. */
+static xseg_status find_device(struct xseg_allocator *allocator, const void *pointer,
+                               struct xseg_device **out) XSEG_UNCHECKED
+{
+    struct live live = {0};
+    const xseg_status status = lock_live(allocator, pointer, &live);
+
+    if (status != XSEG_OK)
+        return status;
+    *out = live.arena->device;
+    xseg_arena_unlock(live.arena);
+    return XSEG_OK;
+}
+
+xseg_status xseg_allocator_use(struct xseg_allocator *allocator, const void *pointer,
+                               xseg_stream stream) XSEG_UNCHECKED
+{
+    struct xseg_known_stream *known = NULL;
+    struct xseg_device *device = NULL;
+    bool captured = false;
+    xseg_status status = find_device(allocator, pointer, &device);
+
+    if (status == XSEG_OK)
+        status = xseg_departure_get(device, stream, &known);
+    if (status == XSEG_OK)
+        status = xseg_device_is_captured(device, known, &captured);
+    return status == XSEG_OK ? note_use(allocator, pointer, known, captured) : status;
+}
+
+/* Let the side stream wait for those events that are not complete; their number. */
+static xseg_status wait_aside(struct xseg_device *device, const xseg_event *events, size_t count,
+                              struct xseg_known_stream **side)
+{
+    for (size_t i = 0; i < count; i++) {
+        xseg_status status;
+        bool done = false;
+        int mode = 0;
+
+        if (events[i] == NULL)
+            return xseg_fail(XSEG_ERR_ARGUMENT, "event %zu is NULL", i);
+        status = xseg_driver_relax(&device->context, &mode);
+        if (status != XSEG_OK)
+            return status;
+        status = xseg_driver_event_done(&device->context, events[i], &done);
+        xseg_driver_unrelax(&device->context, mode);
+        if (status == XSEG_OK && !done && *side == NULL)
+            status = xseg_device_side_stream(device, side);
+        if (status == XSEG_OK && !done)
+            status = xseg_driver_stream_wait_event(&device->context, (*side)->handle, events[i]);
+        if (status != XSEG_OK)
+            return status;
+    }
+    return XSEG_OK;
+}
+
+xseg_status xseg_allocator_free_after(struct xseg_allocator *allocator, const void *pointer,
+                                      const xseg_event *events, size_t count)
+{
+    struct xseg_known_stream *side = NULL;
+    struct xseg_device *device = NULL;
+    xseg_status status = find_device(allocator, pointer, &device);
+
+    if (status != XSEG_OK)
+        return status;
+    XSEG_ASSERT(device != NULL);
+    if (xseg_pending_captures(device->pending))
+        return xseg_fail(XSEG_ERR_BUSY,
+                         "a capture is under way on device %d: no event can be asked or waited for "
+                         "before its end",
+                         device->context.ordinal);
+    status = wait_aside(device, events, count, &side);
+    if (status == XSEG_OK && side != NULL)
+        status = note_use(allocator, pointer, side, false);
+    return status == XSEG_OK ? xseg_allocator_free(allocator, pointer) : status;
+}

@@ -1,0 +1,210 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/core/front/allocator_open.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "src/base/environment.h"
+#include "src/base/error.h"
+#include "src/core/config/config_load.h"
+#include "src/core/front/allocator_config.h"
+#include "src/core/front/background.h"
+#include "src/core/front/device_open.h"
+#include "src/core/front/opened.h"
+#include "src/core/grow/alone.h"
+
+/* An allocator with what rooms above keep of it, in one piece of host memory. */
+struct whole {
+    struct xseg_allocator allocator; /* first: it is what is freed */
+    struct xseg_background background;
+};
+
+/* --- Opening and closing. --- */
+
+static xseg_status load_config(struct xseg_allocator *allocator, const char *text, uint64_t *named)
+{
+    struct xseg_config_version *version = calloc(1, sizeof(*version));
+
+    if (version == NULL)
+        return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for a configuration");
+    const xseg_status status =
+        xseg_config_load(&version->config, text, &allocator->config_source, named);
+    if (status != XSEG_OK) {
+        free(version);
+        return status;
+    }
+    allocator->versions = version;
+    xseg_allocator_put_in_force(allocator, version);
+    return XSEG_OK;
+}
+
+static void free_allocator(struct xseg_allocator *allocator)
+{
+    struct xseg_config_version *version = allocator->versions, *older;
+
+    for (; version != NULL; version = older) {
+        older = version->older;
+        free(version);
+    }
+    if (allocator->driver != NULL)
+        xseg_driver_close(allocator->driver);
+    free(allocator->device);
+    xseg_shortcuts_fini(&allocator->shortcuts);
+    xseg_lookup_fini(&allocator->lookup);
+    xseg_fork_unmap(allocator->frees_plainly, sizeof(*allocator->frees_plainly));
+    xseg_fork_fini(&allocator->fork);
+    xseg_observers_fini(&allocator->observers);
+    xseg_lock_fini(&allocator->open_lock);
+    free(allocator);
+}
+
+xseg_status xseg_allocator_open(const char *config, const char *driver, const struct xseg_log *log,
+                                const struct xseg_clock *clock, struct xseg_allocator **out)
+{
+    struct whole *whole = calloc(1, sizeof(*whole));
+    uint64_t named = 0;
+    xseg_status status;
+
+    if (whole == NULL)
+        return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for an allocator");
+    struct xseg_allocator *allocator = &whole->allocator;
+    allocator->background = &whole->background;
+    allocator->log = *log;
+    allocator->clock = *clock;
+    xseg_lock_init(&allocator->open_lock, XSEG_RANK_DRIVER);
+    xseg_observers_init(&allocator->observers);
+    allocator->frees_plainly =
+        xseg_fork_wiped(sizeof(*allocator->frees_plainly), &allocator->frees_are_wiped);
+    if (allocator->frees_plainly == NULL || !xseg_fork_init(&allocator->fork) ||
+        !xseg_lookup_init(&allocator->lookup) ||
+        !xseg_shortcuts_init(&allocator->shortcuts, &allocator->lookup.lock)) {
+        status = xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for the look-up table");
+        goto free_all;
+    }
+    status = load_config(allocator, config, &named);
+    if (status == XSEG_OK)
+        status = xseg_driver_open(driver, &allocator->driver);
+    if (status != XSEG_OK)
+        goto free_all;
+    allocator->device_count = xseg_driver_device_count(allocator->driver);
+    allocator->device = calloc((size_t)allocator->device_count, sizeof(*allocator->device));
+    if (allocator->device == NULL) {
+        status = xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for the table of devices");
+        goto free_all;
+    }
+    if (xseg_allocator_config(allocator)->background_thread)
+        status = xseg_background_start(allocator);
+    if (status != XSEG_OK)
+        goto free_all;
+    xseg_opened_log(&allocator->log);
+    xseg_allocator_log_idle_keys(allocator, named);
+    xseg_environment_check(&allocator->log);
+    *out = allocator;
+    return XSEG_OK;
+
+free_all:
+    free_allocator(allocator);
+    return status;
+}
+
+/* Do one step of closing on every open device, up to the first that fails. */
+static xseg_status on_all(struct xseg_allocator *allocator,
+                          xseg_status (*step)(struct xseg_device *device))
+{
+    xseg_status status = XSEG_OK;
+
+    for (int i = 0; i < allocator->device_count && status == XSEG_OK; i++) {
+        struct xseg_device *device = xseg_allocator_open_device(allocator, i);
+
+        status = device != NULL ? step(device) : XSEG_OK;
+    }
+    return status;
+}
+
+static void on_every(struct xseg_allocator *allocator, void (*step)(struct xseg_device *device))
+{
+    for (int i = 0; i < allocator->device_count; i++) {
+        struct xseg_device *device = xseg_allocator_open_device(allocator, i);
+
+        if (device != NULL)
+            step(device);
+    }
+}
+
+xseg_status xseg_allocator_close(struct xseg_allocator *allocator)
+{
+    char reason[256];
+
+    /* No device ends before all of them can: until then the handle stays usable. */
+    xseg_status status = on_all(allocator, xseg_device_expect_none_live);
+    if (status == XSEG_OK)
+        status = on_all(allocator, xseg_device_give_back);
+    if (status != XSEG_OK)
+        return status;
+    xseg_background_end(allocator);
+    status = on_all(allocator, xseg_device_let_go);
+    if (status == XSEG_OK)
+        status = xseg_driver_let_go_kept(allocator->driver);
+    if (status == XSEG_OK) {
+        on_every(allocator, xseg_device_end);
+        free_allocator(allocator);
+        return XSEG_OK;
+    }
+    (void)snprintf(reason, sizeof(reason), "%s", xseg_fail_text()->buffer);
+    on_every(allocator, xseg_device_hold_again);
+    /* Without its thread, memory comes back by the user's calls alone. */
+    if (xseg_allocator_config(allocator)->background_thread)
+        (void)xseg_background_start(allocator);
+    return xseg_fail(status, "%s", reason);
+}
+
+/* --- Devices. --- */
+
+static xseg_status open_device(struct xseg_allocator *allocator, int ordinal,
+                               struct xseg_device **out)
+{
+    struct xseg_device *device;
+    char why[384] = "";
+    xseg_status status = XSEG_OK;
+
+    xseg_lock_take(&allocator->open_lock);
+    device = xseg_allocator_open_device(allocator, ordinal);
+    if (device == NULL)
+        status = xseg_device_open(allocator, ordinal, why, sizeof(why), &device);
+    if (status == XSEG_OK)
+        atomic_store_explicit(&allocator->device[ordinal], device, memory_order_release);
+    xseg_lock_give(&allocator->open_lock);
+    if (status != XSEG_OK)
+        return status;
+    xseg_log_line(&allocator->log, XSEG_LOG_INFO,
+                  "device %d is open: %" PRIu64 " MiB, %s, one call %s over several mappings",
+                  ordinal, device->context.total_bytes >> 20,
+                  device->context.has_vmm ? "virtual memory management" : "classic segments only",
+                  device->context.batches_unmap && device->context.batches_access
+                      ? "works"
+                      : "does not work");
+    if (why[0] != '\0' && xseg_allocator_config(allocator)->expandable_segments)
+        xseg_log_line(&allocator->log, XSEG_LOG_WARNING,
+                      "device %d: no virtual memory management, so segments are classic%s: %s",
+                      ordinal,
+                      xseg_alone_is_asked(xseg_allocator_config(allocator))
+                          ? ", and unmap_on_free and guard_page have no effect"
+                          : "",
+                      why);
+    *out = device;
+    return XSEG_OK;
+}
+
+xseg_status xseg_allocator_device(struct xseg_allocator *allocator, int ordinal,
+                                  struct xseg_device **out)
+{
+    if (ordinal < 0 || ordinal >= allocator->device_count)
+        return xseg_fail(XSEG_ERR_ARGUMENT, "device %d: the driver shows devices 0 to %d", ordinal,
+                         allocator->device_count - 1);
+    struct xseg_device *device = xseg_allocator_open_device(allocator, ordinal);
+    if (__builtin_expect(device == NULL, 0))
+        return open_device(allocator, ordinal, out);
+    *out = device;
+    return XSEG_OK;
+}

@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/core/front/background.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <string.h>
+#include <time.h>
+
+#include "src/base/error.h"
+#include "src/core/reclaim/decay.h"
+#include "src/core/pending/trace.h"
+
+/* Sleep until the next look may be due; false when the thread is to end. */
+static bool rest(struct xseg_background *background, uint64_t nanoseconds)
+{
+    struct timespec until = {0};
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &until);
+    nanoseconds += (uint64_t)until.tv_nsec;
+    until.tv_sec += (time_t)(nanoseconds / 1000000000u);
+    until.tv_nsec = (long)(nanoseconds % 1000000000u);
+    (void)pthread_mutex_lock(&background->lock);
+    while (!background->ends &&
+           pthread_cond_timedwait(&background->wake, &background->lock, &until) != ETIMEDOUT)
+        continue;
+    const bool goes_on = !background->ends;
+    (void)pthread_mutex_unlock(&background->lock);
+    return goes_on;
+}
+
+static void *run(void *self)
+{
+    struct xseg_allocator *allocator = self;
+    const struct xseg_config *config = xseg_allocator_config(allocator);
+
+    while (rest(allocator->background, xseg_decay_interval(config))) {
+        config = xseg_allocator_config(allocator);
+        for (int i = 0; config->decays && i < allocator->device_count; i++) {
+            struct xseg_device *device = xseg_allocator_open_device(allocator, i);
+
+            /* A device that is lost says so to the next call of the user. */
+            if (device != NULL)
+                (void)xseg_decay_turn(device, config);
+        }
+        xseg_trace_deliver(allocator);
+    }
+    return NULL;
+}
+
+static int start(struct xseg_allocator *allocator)
+{
+    struct xseg_background *background = allocator->background;
+    pthread_condattr_t monotonic;
+    sigset_t all, before;
+
+    background->ends = false;
+    (void)pthread_condattr_init(&monotonic);
+    (void)pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    (void)pthread_mutex_init(&background->lock, NULL);
+    (void)pthread_cond_init(&background->wake, &monotonic);
+    (void)pthread_condattr_destroy(&monotonic);
+    /* The program's signals are for the program's threads. */
+    (void)sigfillset(&all);
+    (void)pthread_sigmask(SIG_SETMASK, &all, &before);
+    const int error = pthread_create(&background->thread, NULL, run, allocator);
+    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return error;
+}
+
+xseg_status xseg_background_start(struct xseg_allocator *allocator)
+{
+    struct xseg_background *background = allocator->background;
+
+    if (background->runs)
+        return XSEG_OK;
+    const int error = start(allocator);
+    background->runs = error == 0;
+    if (error == 0) {
+        (void)pthread_setname_np(background->thread, "xseg");
+        return XSEG_OK;
+    }
+    (void)pthread_cond_destroy(&background->wake);
+    (void)pthread_mutex_destroy(&background->lock);
+    return xseg_fail(XSEG_ERR_HOST_MEMORY,
+                     "background_thread: the system gives no thread (error %d)", error);
+}
+
+void xseg_background_end(struct xseg_allocator *allocator)
+{
+    struct xseg_background *background = allocator->background;
+
+    if (!background->runs)
+        return;
+    (void)pthread_mutex_lock(&background->lock);
+    background->ends = true;
+    (void)pthread_cond_signal(&background->wake);
+    (void)pthread_mutex_unlock(&background->lock);
+    (void)pthread_join(background->thread, NULL);
+    (void)pthread_cond_destroy(&background->wake);
+    (void)pthread_mutex_destroy(&background->lock);
+    background->runs = false;
+}

@@ -1,0 +1,200 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/core/front/device_alloc.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "src/base/error.h"
+#include "src/core/cache/arena_blocks.h"
+#include "src/core/cache/births.h"
+#include "src/core/config/size.h"
+#include "src/core/device/allocator.h"
+#include "src/core/front/allocator_free.h"
+#include "src/core/grow/alone.h"
+#include "src/core/grow/ladder.h"
+#include "src/core/pending/deferred.h"
+#include "src/core/pending/departure.h"
+#include "src/core/pending/fill.h"
+#include "src/core/pending/pending.h"
+#include "src/core/pending/trace.h"
+#include "src/core/reclaim/decay.h"
+
+/* Work out what a request wants, and of which arena; NULL if a route was there, and its pool has ended. */
+static xseg_status prepare(struct xseg_device *device, const struct xseg_device_request *request,
+                           struct xseg_need *need, struct xseg_arena **arena)
+{
+    struct xseg_known_stream *stream = NULL;
+    struct xseg_pool *pool = request->pool;
+
+    if (__builtin_expect(request->bytes >= XSEG_SIZE_ABSURD, 0)) {
+        atomic_fetch_add_explicit(&device->ooms, 1, memory_order_relaxed);
+        return xseg_fail(XSEG_ERR_NO_MEMORY,
+                         "device %d has no room for %" PRIu64 " bytes: no device has so much",
+                         device->context.ordinal, request->bytes);
+    }
+    if (xseg_context_is_lost(&device->context))
+        return xseg_driver_fail_lost(&device->context);
+    xseg_status status = xseg_departure_get(device, request->stream, &stream);
+    if (status == XSEG_OK && pool == NULL && xseg_routes_exist(&device->routes))
+        status = xseg_routes_find(&device->routes, stream, &pool);
+    if (status != XSEG_OK)
+        return status;
+    if (pool == NULL)
+        pool = &device->pool;
+    if (xseg_pending_captures(device->pending)) {
+        xseg_streams_claim(stream);
+        atomic_store_explicit(&pool->body->is_captured, true, memory_order_relaxed);
+    }
+    need->pool = pool->is_private ? pool : NULL;
+    need->config = request->config;
+    need->requested = request->bytes;
+    need->bytes = xseg_size_round(request->config, request->bytes);
+    need->alignment = xseg_max(request->alignment, XSEG_SIZE_QUANTUM);
+    need->span = need->bytes + need->alignment - XSEG_SIZE_QUANTUM;
+    need->is_small = xseg_size_is_small(need->bytes);
+    need->expandable = request->config->expandable_segments && device->context.has_vmm &&
+                       !xseg_pool_has_own_memory(pool);
+    need->no_split = pool->no_split;
+    need->packs =
+        request->config->placement == XSEG_PLACEMENT_PAGES && need->expandable && !need->no_split;
+    need->ages =
+        request->config->garbage_collection_threshold > 0 && request->config->memory_fraction < 1.0;
+    need->segment_bytes = xseg_max(xseg_size_segment(request->config, need->bytes),
+                                   xseg_round_up(need->span, XSEG_SIZE_SEGMENT_STEP));
+    status = xseg_pool_arena(pool, stream, need->is_small, arena);
+    return status == XSEG_ERR_ARGUMENT && request->pool == NULL ? XSEG_OK : status;
+}
+
+/*
+ * Take back what can be had again; in a capture only what its graph allows.
+ *
+ * PyTorch asks about every stream's next event at every allocation, and its statistics show that.  Once
+ * memory has been short they are no model any more, and a question is left out that cannot serve this
+ * request: nothing of its arena is pending.  A miss asks in any case.
+ */
+void xseg_device_look_at_pending(struct xseg_arena *arena, const struct xseg_config *config)
+{
+    struct xseg_device *device = arena->device;
+
+    if (xseg_context_is_lost(&device->context))
+        return;
+    if (!xseg_pending_captures(device->pending)) {
+        if (!atomic_load_explicit(&device->asks_late, memory_order_relaxed) ||
+            xseg_arena_has_pending(arena))
+            xseg_pending_poll(device->pending);
+    } else if (config->graph_capture_record_stream_reuse) {
+        xseg_deferred_reuse(device->pending, xseg_arena_stream(arena));
+    }
+}
+
+void xseg_device_follow(struct xseg_device *device, const struct xseg_config *config)
+{
+    if (config->decays_on_calls)
+        xseg_decay_pass(device, config);
+    xseg_trace_deliver(device->allocator);
+}
+
+/* What an allocation ends with where the configuration says so.  grant: NULL if it failed */
+static void end_alloc(struct xseg_device *device, const struct xseg_device_request *request,
+                      const struct xseg_grant *grant)
+{
+    const uint64_t now = xseg_births_now(&device->allocator->clock, request->config);
+
+    if (grant != NULL && now != 0)
+        xseg_births_note_at(device->lookup, grant->base, now);
+    if (!request->config->follows_calls)
+        return;
+    if (grant != NULL)
+        xseg_trace_note_grant(grant);
+    xseg_device_follow(device, request->config);
+}
+
+/* Serve a request.  Nothing, with XSEG_OK, if its pool ended before its arena's lock was taken. */
+static xseg_status serve(struct xseg_device *device, const struct xseg_device_request *request,
+                         struct xseg_grant *out)
+{
+    struct xseg_arena *arena = NULL;
+    struct xseg_need need = {.keep = false};
+    xseg_status status = prepare(device, request, &need, &arena);
+
+    if (status != XSEG_OK || arena == NULL)
+        return status;
+    if (__builtin_expect(xseg_alone_is_asked(request->config), 0))
+        status = xseg_alone_choose(&need, &arena);
+    if (status != XSEG_OK)
+        return status;
+    if (!request->has_asked && xseg_pending_count(device->pending) != 0)
+        xseg_device_look_at_pending(arena, request->config);
+    if (__builtin_expect(!need.is_alone, 1))
+        status = xseg_arena_alloc(arena, &need, out);
+    if (status == XSEG_OK && out->base == 0)
+        status = xseg_ladder_alloc(arena, &need, out);
+    return status;
+}
+
+/* Free a block of which nobody knows yet: it has no uses, so that does not fail. */
+static void give_back(const struct xseg_grant *grant)
+{
+    xseg_trace_note_grant(grant);
+    (void)xseg_allocator_free(
+        grant->arena->device->allocator,
+        (void *)(uintptr_t)grant->base); /* NOLINT(performance-no-int-to-ptr) */
+}
+
+/*
+ * Check a block that was filled, and zero it if asked for.  A block that cannot be zeroed is free again: with the
+ * driver's error, or, where its pool has been paused since it was taken, with grant->base 0.
+ */
+static xseg_status hand_out(struct xseg_grant *grant, bool zeroed)
+{
+    bool is_paused = false;
+    const xseg_status status = xseg_fill_hand_out(grant, zeroed, &is_paused);
+    char reason[256];
+
+    if (status != XSEG_OK) {
+        (void)snprintf(reason, sizeof(reason), "%s", xseg_fail_text()->buffer);
+        give_back(grant);
+        return xseg_fail(status, "%s", reason);
+    }
+    if (is_paused && zeroed) {
+        give_back(grant);
+        *grant = (struct xseg_grant){.base = 0};
+    }
+    return XSEG_OK;
+}
+
+xseg_status xseg_device_alloc(struct xseg_device *device, const struct xseg_device_request *request,
+                              void **out)
+{
+    struct xseg_grant grant = {.base = 0};
+    xseg_status status;
+
+    do {
+        status = serve(device, request, &grant);
+        if (status == XSEG_OK && grant.base != 0 &&
+            __builtin_expect(grant.filled || request->zeroed, 0))
+            status = hand_out(&grant, request->zeroed);
+    } while (__builtin_expect(status == XSEG_OK && grant.base == 0, 0));
+    if (status == XSEG_OK)
+        *out = (void *)(uintptr_t)grant.base; /* NOLINT(performance-no-int-to-ptr) */
+    if (__builtin_expect(request->config->notes_allocs, 0))
+        end_alloc(device, request, status == XSEG_OK ? &grant : NULL);
+    return status;
+}
+
+xseg_status xseg_device_prewarm(struct xseg_device *device,
+                                const struct xseg_device_request *request)
+{
+    struct xseg_arena *arena = NULL;
+    struct xseg_grant grant = {.base = 0};
+    struct xseg_need need = {.keep = true};
+    xseg_status status;
+
+    do {
+        status = prepare(device, request, &need, &arena);
+        if (status == XSEG_OK && arena != NULL)
+            status = xseg_ladder_alloc(arena, &need, &grant);
+    } while (status == XSEG_OK && grant.base == 0);
+    xseg_trace_deliver(device->allocator);
+    return status;
+}

@@ -1,0 +1,282 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/core/front/device_open.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+#include "src/base/error.h"
+#include "src/core/cache/extent_blocks.h"
+#include "src/core/cache/walk.h"
+#include "src/core/device/allocator.h"
+#include "src/core/pending/deferred.h"
+#include "src/core/pending/departure.h"
+#include "src/core/pending/fill.h"
+#include "src/core/pending/pending.h"
+#include "src/core/pools/share.h"
+#include "src/core/reclaim/decay.h"
+#include "src/core/reclaim/forget.h"
+#include "src/core/reclaim/idle.h"
+#include "src/core/reclaim/mapping.h"
+#include "src/core/reclaim/trim.h"
+#include "src/core/reclaim/trim_steps.h"
+
+/* A device with what rooms above keep of it, in one piece of host memory. */
+struct whole {
+    struct xseg_device device; /* first: it is what is freed */
+    struct xseg_pending pending;
+    struct xseg_fill fill;
+    struct xseg_decay decay;
+    struct xseg_sharing sharing;
+};
+
+/* --- Opening. --- */
+
+xseg_status xseg_device_open(struct xseg_allocator *allocator, int ordinal, char *why,
+                             size_t why_bytes, struct xseg_device **out)
+{
+    struct whole *whole = calloc(1, sizeof(*whole));
+    xseg_status status;
+
+    if (whole == NULL)
+        return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory to open device %d", ordinal);
+    struct xseg_device *device = &whole->device;
+    device->pending = &whole->pending;
+    device->fill = &whole->fill;
+    device->decay = &whole->decay;
+    device->sharing = &whole->sharing;
+    status = xseg_leftovers_init(&device->leftovers, &device->context);
+    if (status != XSEG_OK)
+        goto free_device;
+    status = xseg_context_open(&device->context, allocator->driver, ordinal, &device->leftovers,
+                               why, why_bytes);
+    if (status != XSEG_OK)
+        goto end_leftovers;
+    xseg_pages_init(&device->pages, &device->context, &device->leftovers);
+    device->allocator = allocator;
+    device->fork = &allocator->fork;
+    device->lookup = &allocator->lookup;
+    xseg_lock_init(&device->growth_lock, XSEG_RANK_GROWTH);
+    xseg_lock_init(&device->table_lock, XSEG_RANK_TABLE);
+    xseg_streams_init(&device->streams, &device->context, &device->table_lock);
+    xseg_pending_init(device->pending, &device->context);
+    xseg_routes_init(&device->routes, &device->context, &device->table_lock);
+    xseg_totals_init(&device->totals);
+    xseg_bounds_init(&device->bounds, xseg_allocator_config(allocator));
+    device->pool_body.device = device;
+    xseg_pool_init(&device->pool, &device->pool_body, NULL);
+    xseg_retire_init(device);
+    device->retirement.put_event = xseg_pending_put_event;
+    xseg_fill_init(device->fill, allocator);
+    xseg_free_log_init(&device->free_log);
+    xseg_sharing_init(device->sharing);
+    xseg_list_init(&device->spare_extents);
+    *out = device;
+    return XSEG_OK;
+
+end_leftovers:
+    xseg_leftovers_fini(&device->leftovers);
+free_device:
+    free(whole);
+    return status;
+}
+
+xseg_status xseg_device_make_pool(struct xseg_device *device,
+                                  const struct xseg_pool_options *options, struct xseg_pool **out)
+{
+    const xseg_status status = options->exportable ? xseg_share_try(device) : XSEG_OK;
+
+    if (status != XSEG_OK)
+        return status;
+    xseg_retire_look(device);
+    return xseg_retire_make_pool(device, options, out);
+}
+
+/* --- Closing. --- */
+
+/* The first live blocks, for the error text. */
+struct survivors {
+    uint64_t count;
+    struct xseg_text text;
+    char buffer[512];
+};
+
+static void find_live(void *self, struct xseg_arena *arena)
+{
+    struct survivors *live = self;
+
+    xseg_arena_lock(arena);
+    XSEG_LIST_FOR(node, &arena->extents)
+    {
+        const struct xseg_extent *extent = XSEG_CONTAINER(node, struct xseg_extent, link);
+
+        XSEG_WALK(part, extent)
+        {
+            if (part.state != XSEG_BLOCK_LIVE)
+                continue;
+            if (live->count++ < 4)
+                xseg_text_add(&live->text, "%s %#" PRIx64 " of %" PRIu64 " bytes on stream %p",
+                              live->count > 1 ? "," : "", part.base, part.requested,
+                              (void *)xseg_arena_stream(arena)->handle);
+        }
+    }
+    xseg_arena_unlock(arena);
+}
+
+static void end_extents(void *self, struct xseg_arena *arena)
+{
+    bool *all = self;
+
+    *all = xseg_trim_end_holes(arena) && *all;
+}
+
+/* End a stream of the device's own. */
+static xseg_status end_stream(struct xseg_device *device, xseg_stream *stream)
+{
+    const xseg_status status =
+        *stream == NULL ? XSEG_OK : xseg_driver_stream_destroy(&device->context, *stream);
+
+    if (status == XSEG_OK)
+        *stream = NULL;
+    return status;
+}
+
+/* Give everything back to the driver; what it refuses is found again by the next attempt. */
+static xseg_status give_everything_back(struct xseg_device *device)
+{
+    const struct xseg_trim_plan everything = {.wait = true, .held_pools = true};
+    struct xseg_trimmed done = XSEG_TRIMMED_INIT;
+    bool all = true;
+    xseg_status status = XSEG_OK;
+
+    xseg_forget_all(device);
+    status = xseg_trim_device(device, &everything, &done);
+    if (status != XSEG_OK)
+        return status;
+    xseg_device_visit_arenas(device, end_extents, &all);
+    if (!all)
+        return xseg_fail(XSEG_ERR_DRIVER,
+                         "device %d: the driver did not take back %" PRIu64 " bytes: close again",
+                         device->context.ordinal, done.kept_refused);
+    status = xseg_leftovers_retry(&device->leftovers);
+    if (status == XSEG_OK)
+        status = end_stream(device, &device->side);
+    if (status == XSEG_OK)
+        status = end_stream(device, &device->copier);
+    if (status != XSEG_OK)
+        return status;
+    xseg_idle_end(device);
+    xseg_departure_end(device);
+    return xseg_fences_fini(&device->pending->fences);
+}
+
+/* The host side of an extent whose device is lost. */
+static void abandon_extents(void *self, struct xseg_arena *arena)
+{
+    (void)self;
+    XSEG_LIST_FOR_SAFE(node, &arena->extents)
+    {
+        struct xseg_extent *extent = XSEG_CONTAINER(node, struct xseg_extent, link);
+
+        xseg_lock_take(&arena->device->lookup->lock);
+        xseg_lookup_remove(arena->device->lookup, extent);
+        xseg_lock_give(&arena->device->lookup->lock);
+        xseg_extent_fini(extent);
+        xseg_segment_abandon(&extent->segment);
+        extent->first = NULL;
+        xseg_list_remove(&extent->link);
+        xseg_list_insert(&arena->device->spare_extents, &extent->link);
+    }
+}
+
+void xseg_device_end(struct xseg_device *device)
+{
+    xseg_retire_fini(device);
+    xseg_pool_fini(&device->pool_body);
+    XSEG_LIST_FOR_SAFE(node, &device->spare_extents)
+    {
+        free(XSEG_CONTAINER(node, struct xseg_extent, link));
+    }
+    xseg_routes_fini(&device->routes);
+    xseg_streams_fini(&device->streams);
+    xseg_pending_fini(device->pending);
+    xseg_totals_fini(&device->totals);
+    xseg_pages_fini(&device->pages);
+    xseg_free_log_fini(&device->free_log);
+    xseg_sharing_fini(device->sharing);
+    xseg_leftovers_fini(&device->leftovers);
+    xseg_lock_fini(&device->table_lock);
+    xseg_lock_fini(&device->growth_lock);
+    free(device);
+}
+
+xseg_status xseg_device_expect_none_live(struct xseg_device *device)
+{
+    struct survivors live = {0};
+
+    if (xseg_pending_captures(device->pending) || xseg_routes_exist(&device->routes))
+        return xseg_fail(XSEG_ERR_BUSY, "a %s is under way on device %d: end it first",
+                         xseg_pending_captures(device->pending) ? "capture" : "route to a pool",
+                         device->context.ordinal);
+    xseg_text_init(&live.text, live.buffer, sizeof(live.buffer));
+    xseg_lock_take(&device->growth_lock);
+    xseg_device_visit_arenas(device, find_live, &live);
+    const uint64_t pinned = xseg_mapping_pinned(device);
+    xseg_lock_give(&device->growth_lock);
+    if (live.count == 0 && pinned != 0 && !xseg_context_is_lost(&device->context))
+        return xseg_fail(XSEG_ERR_BUSY,
+                         "%" PRIu64 " bytes are pinned on device %d: unpin them first", pinned,
+                         device->context.ordinal);
+    if (live.count == 0)
+        return xseg_share_expect_none(device);
+    return xseg_fail(XSEG_ERR_BUSY, "%" PRIu64 " live block%s on device %d:%s%s", live.count,
+                     live.count > 1 ? "s" : "", device->context.ordinal, live.buffer,
+                     live.count > 4 ? ", ..." : "");
+}
+
+/* Nobody waits for a stream of a lost device. */
+static void pass(void *self, struct xseg_known_stream *stream)
+{
+    struct xseg_device *device = self;
+
+    xseg_pending_passed(device->pending, stream);
+}
+
+/* What is pending is taken back while its extents are there: no slot of the look-up leads to it any more. */
+static void abandon_pending(struct xseg_device *device)
+{
+    xseg_pending_lock(device->pending);
+    xseg_deferred_settle(device->pending, NULL);
+    xseg_pending_unlock(device->pending);
+    xseg_streams_visit(&device->streams, pass, device);
+}
+
+xseg_status xseg_device_give_back(struct xseg_device *device)
+{
+    xseg_status status = XSEG_OK;
+
+    xseg_lock_take(&device->growth_lock);
+    if (!xseg_context_is_lost(&device->context))
+        status = give_everything_back(device);
+    if (xseg_context_is_lost(&device->context)) {
+        abandon_pending(device);
+        xseg_forget_lost(device);
+        xseg_device_visit_arenas(device, abandon_extents, NULL);
+        status = XSEG_OK;
+    }
+    xseg_lock_give(&device->growth_lock);
+    return status;
+}
+
+xseg_status xseg_device_let_go(struct xseg_device *device)
+{
+    const xseg_status status = xseg_context_close(&device->context);
+
+    /* The context of a lost device is gone, whatever the driver says to that. */
+    return xseg_context_is_lost(&device->context) ? XSEG_OK : status;
+}
+
+void xseg_device_hold_again(struct xseg_device *device)
+{
+    if (!xseg_context_is_lost(&device->context))
+        xseg_context_reopen(&device->context);
+}

@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: MIT */
+/* Opening and closing a device. */
+#ifndef XSEG_CORE_DEVICE_OPEN_H
+#define XSEG_CORE_DEVICE_OPEN_H
+
+#include "src/core/device/device.h"
+
+/*
+ * Open a device.
+ *
+ * why: a sentence that says why virtual memory management does not work here; "" if it does
+ * Returns: XSEG_OK, XSEG_ERR_DRIVER, XSEG_ERR_NO_MEMORY, XSEG_ERR_HOST_MEMORY
+ */
+xseg_status xseg_device_open(struct xseg_allocator *allocator, int ordinal, char *why,
+                             size_t why_bytes, struct xseg_device **out);
+
+/*
+ * The steps of closing; each may be called again after an error.
+ *
+ * expect_none_live: XSEG_OK, or XSEG_ERR_BUSY naming live blocks
+ * give_back:        all memory goes to the driver: XSEG_OK, XSEG_ERR_DRIVER
+ * let_go:           of the context: XSEG_OK, XSEG_ERR_DRIVER; then only these two:
+ * hold_again:       the context is retained again; the device is lost where that fails
+ * end:              the device is gone
+ */
+xseg_status xseg_device_expect_none_live(struct xseg_device *device);
+xseg_status xseg_device_give_back(struct xseg_device *device);
+xseg_status xseg_device_let_go(struct xseg_device *device);
+void xseg_device_hold_again(struct xseg_device *device);
+void xseg_device_end(struct xseg_device *device);
+
+/* Make a private pool, held once; XSEG_ERR_UNSUPPORTED where it is to be exportable and cannot. */
+xseg_status xseg_device_make_pool(struct xseg_device *device,
+                                  const struct xseg_pool_options *options, struct xseg_pool **out);
+
+#endif

@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/core/front/device_route.h"
+
+#include "src/base/error.h"
+#include "src/core/device/allocator.h"
+#include "src/core/pending/deferred.h"
+#include "src/core/pending/departure.h"
+#include "src/core/pools/pause.h"
+#include "src/core/pending/pending.h"
+#include "src/core/reclaim/trim.h"
+
+static xseg_status hold(struct xseg_pool *pool)
+{
+    return xseg_pool_hold(pool)
+               ? XSEG_OK
+               : xseg_fail(XSEG_ERR_ARGUMENT, "nobody holds the pool any more: make another one");
+}
+
+/* Add a route to a pool, which is held as long as the route lasts. */
+static xseg_status add_route(const struct xseg_route *route)
+{
+    xseg_status status = hold(route->pool);
+
+    if (status != XSEG_OK)
+        return status;
+    status = xseg_routes_begin(&route->pool->body->device->routes, route);
+    if (status != XSEG_OK)
+        (void)xseg_retire_release(route->pool);
+    else
+        xseg_shortcuts_drop_all(&route->pool->body->device->allocator->shortcuts,
+                                route->pool->body->device->context.ordinal);
+    return status;
+}
+
+xseg_status xseg_device_begin_route(struct xseg_pool *pool, bool (*accepts)(void *, xseg_stream),
+                                    void *self)
+{
+    const struct xseg_route route = {.pool = pool, .accepts = accepts, .self = self};
+
+    return add_route(&route);
+}
+
+xseg_status xseg_device_end_route(struct xseg_pool *pool)
+{
+    if (!xseg_routes_end(&pool->body->device->routes, pool, false))
+        return xseg_fail(XSEG_ERR_ARGUMENT, "pool %s is not routed to", xseg_pool_label(pool));
+    (void)xseg_retire_release(pool);
+    return XSEG_OK;
+}
+
+/*
+ * Nothing can be taken away or waited for during a capture.  So where memory has been short, everything
+ * idle goes to the driver before, once the streams have finished, and the capture grows by it.
+ * PyTorch's torch.cuda.graph does so before every capture.  GROWTH is held.
+ */
+static void make_room(struct xseg_device *device)
+{
+    const struct xseg_trim_plan everything = {.wait = true};
+    struct xseg_trimmed done = XSEG_TRIMMED_INIT;
+
+    if (device->is_short && !xseg_pending_captures(device->pending))
+        (void)xseg_trim_device(device, &everything, &done);
+}
+
+static xseg_status check_running(struct xseg_pool *pool)
+{
+    xseg_lock_take(&pool->body->device->growth_lock);
+    const xseg_status status = xseg_pool_check_running(pool);
+    xseg_lock_give(&pool->body->device->growth_lock);
+    return status;
+}
+
+xseg_status xseg_device_begin_capture(struct xseg_pool *pool, xseg_stream handle)
+{
+    struct xseg_device *device = pool->body->device;
+    struct xseg_route route = {.pool = pool};
+    xseg_status status;
+
+    if (xseg_context_is_lost(&device->context))
+        return xseg_driver_fail_lost(&device->context);
+    status = xseg_departure_get(device, handle, &route.captured);
+    if (status == XSEG_OK && route.captured->handle == NULL)
+        status = xseg_fail(XSEG_ERR_ARGUMENT,
+                           "the legacy default stream cannot be captured: give another stream");
+    if (status == XSEG_OK)
+        status = check_running(pool);
+    if (status == XSEG_OK)
+        status = add_route(&route);
+    if (status != XSEG_OK)
+        return status;
+    xseg_streams_claim(route.captured);
+    atomic_store_explicit(&pool->body->is_captured, true, memory_order_relaxed);
+    /* Whoever trims, grows or asks about events at this moment comes to an end first. */
+    xseg_lock_take(&device->growth_lock);
+    make_room(device);
+    xseg_pending_lock(device->pending);
+    atomic_fetch_add(&device->pending->captures, 1);
+    xseg_pending_unlock(device->pending);
+    xseg_lock_give(&device->growth_lock);
+    return XSEG_OK;
+}
+
+xseg_status xseg_device_end_capture(struct xseg_pool *pool)
+{
+    struct xseg_device *device = pool->body->device;
+    struct xseg_pending *pending = device->pending;
+
+    if (!xseg_routes_end(&device->routes, pool, true))
+        return xseg_fail(XSEG_ERR_ARGUMENT, "no capture into pool %s is under way",
+                         xseg_pool_label(pool));
+    xseg_pending_lock(pending);
+    if (atomic_fetch_sub(&pending->captures, 1) == 1) {
+        xseg_deferred_unmark(pending);
+        /* PyTorch settles these here, and all others when an allocation starts. */
+        if (xseg_allocator_config(device->allocator)->graph_capture_record_stream_reuse)
+            xseg_deferred_settle(pending, pool);
+    }
+    xseg_pending_unlock(pending);
+    (void)xseg_retire_release(pool);
+    return XSEG_OK;
+}
+
+xseg_status xseg_device_is_captured(struct xseg_device *device, struct xseg_known_stream *stream,
+                                    bool *captured)
+{
+    struct xseg_capture_info info;
+    xseg_status status = XSEG_OK;
+
+    *captured = false;
+    if (!xseg_pending_captures(device->pending) || stream->handle == NULL)
+        return XSEG_OK;
+    xseg_streams_claim(stream);
+    status = xseg_driver_capture_info(&device->context, stream->handle, &info);
+    *captured = status == XSEG_OK && (info.id != 0 || info.is_invalid);
+    return status;
+}
+
+xseg_status xseg_device_side_stream(struct xseg_device *device, struct xseg_known_stream **out)
+{
+    xseg_status status = XSEG_OK;
+
+    xseg_lock_take(&device->growth_lock);
+    if (device->side == NULL)
+        status = xseg_driver_stream_create(&device->context, &device->side);
+    if (status == XSEG_OK)
+        status = xseg_streams_get(&device->streams, device->side, out);
+    xseg_lock_give(&device->growth_lock);
+    return status;
+}

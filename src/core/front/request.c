@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/core/front/request.h"
+
+#include "src/base/error.h"
+#include "src/core/front/allocator_open.h"
+#include "src/core/front/device_alloc.h"
+#include "src/core/config/size.h"
+
+/* The most that an address can be asked to be a multiple of. */
+#define ALIGNMENT_MAX XSEG_GIB
+
+/* The device of the pool that a request names, or of its number. */
+static xseg_status find_device(struct xseg_allocator *allocator, const struct xseg_request *request,
+                               struct xseg_device **out)
+{
+    if (request->pool == NULL)
+        return xseg_allocator_device(allocator, request->device, out);
+    if (!xseg_allocator_owns(allocator, request->pool))
+        return xseg_fail(XSEG_ERR_ARGUMENT, "xseg_alloc_with: pool %s belongs to another allocator",
+                         xseg_pool_label(request->pool));
+    if (xseg_pool_is_retired(request->pool))
+        return xseg_fail(XSEG_ERR_ARGUMENT, "xseg_alloc_with: nobody holds the pool any more");
+    *out = request->pool->body->device;
+    return XSEG_OK;
+}
+
+xseg_status xseg_request_serve(struct xseg_allocator *allocator, const struct xseg_request *request,
+                               bool has_asked, void **out)
+{
+    struct xseg_device *device = NULL;
+
+    if (request->alignment != 0 &&
+        (!xseg_is_power_of_two(request->alignment) || request->alignment > ALIGNMENT_MAX))
+        return xseg_fail(XSEG_ERR_ARGUMENT,
+                         "xseg_alloc_with: an alignment of %zu bytes: give a power of two up to "
+                         "1 GiB",
+                         request->alignment);
+    const xseg_status status = find_device(allocator, request, &device);
+    if (status != XSEG_OK)
+        return status;
+    if (request->bytes == 0) {
+        *out = NULL;
+        return XSEG_OK;
+    }
+    const struct xseg_device_request wanted = {
+        .pool = request->pool,
+        .config = xseg_allocator_config(allocator),
+        .bytes = request->bytes,
+        .alignment = request->alignment,
+        .stream = request->stream,
+        .zeroed = request->zeroed,
+        .has_asked = has_asked,
+    };
+    return xseg_device_alloc(device, &wanted, out);
+}

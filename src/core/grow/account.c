@@ -1,0 +1,183 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/core/grow/account.h"
+
+#include "src/core/config/size.h"
+#include "src/core/grow/stretch.h"
+#include "src/core/cache/walk.h"
+
+/* Of a block that is not in use: in whole pages or a whole segment, and what of that stays. */
+struct whole {
+    uint64_t bytes;
+    struct xseg_segment_held kept;
+};
+
+static struct whole whole_of(const struct xseg_part *part)
+{
+    const struct xseg_segment *segment = &part->extent->segment;
+    struct whole whole = {0, {0, 0}};
+    uint32_t first, count;
+
+    if (!xseg_extent_is_expandable(part->extent)) {
+        whole.bytes = xseg_part_is_whole(part) ? part->bytes : 0;
+        whole.kept.pinned = xseg_segment_is_pinned(segment, 0, 1) ? whole.bytes : 0;
+    } else {
+        count = xseg_segment_whole_pages(segment, part->base - segment->base,
+                                         xseg_part_end(part) - segment->base, &first);
+        whole.bytes = segment->granule_bytes * count;
+        whole.kept = xseg_segment_held(segment, first, count);
+    }
+    whole.bytes -= whole.kept.pinned + whole.kept.exported;
+    return whole;
+}
+
+/* What a cached block would have in whole small pages, beyond what it has in whole pages. */
+static uint64_t small_whole(const struct xseg_part *part, const struct whole *whole)
+{
+    const struct xseg_segment *segment = &part->extent->segment;
+    const uint64_t granule = segment->granule_bytes;
+    const uint64_t have = whole->bytes + whole->kept.pinned + whole->kept.exported;
+    const uint64_t from = xseg_round_up(part->base - segment->base, granule);
+    const uint64_t to = xseg_round_down(xseg_part_end(part) - segment->base, granule);
+
+    return from < to && to - from > have ? to - from - have : 0;
+}
+
+/* What a block of a classic segment would have in whole pages of an expandable one, at least: where
+ * pages begin in it is not known. */
+static uint64_t split_whole(const struct xseg_part *part, uint64_t page)
+{
+    return part->bytes / page > 1 ? (part->bytes / page - 1) * page : 0;
+}
+
+static void add_cached(struct xseg_account *account, const struct xseg_arena *arena,
+                       const struct xseg_part *part)
+{
+    const struct whole whole = whole_of(part);
+
+    if (arena == account->asked)
+        account->longest = xseg_max(account->longest, part->bytes);
+    if (!xseg_pool_may_shrink(arena->pool)) {
+        account->held += part->bytes;
+        account->held_whole += whole.bytes;
+        return;
+    }
+    account->cached += whole.bytes;
+    account->pinned += whole.kept.pinned;
+    account->exported += whole.kept.exported;
+    account->partial += part->bytes - whole.bytes - whole.kept.pinned - whole.kept.exported;
+    if (xseg_extent_is_expandable(part->extent))
+        account->small_whole += small_whole(part, &whole);
+    else if (whole.bytes + whole.kept.pinned == 0 && !xseg_pool_has_own_memory(arena->pool))
+        account->split_whole +=
+            split_whole(part, arena->is_small ? XSEG_SIZE_SMALL_SEGMENT : account->large_page);
+}
+
+static void add_arena(void *self, struct xseg_arena *arena)
+{
+    struct xseg_account *account = self;
+
+    /* What is away takes no memory. */
+    if (arena->pool->body->state == XSEG_POOL_PAUSED)
+        return;
+    xseg_arena_lock(arena);
+    XSEG_LIST_FOR(node, &arena->extents)
+    {
+        const struct xseg_extent *extent = XSEG_CONTAINER(node, struct xseg_extent, link);
+
+        XSEG_WALK(part, extent)
+        {
+            account->live += part.state == XSEG_BLOCK_LIVE ? part.bytes : 0;
+            account->pending += part.state == XSEG_BLOCK_PENDING ? part.bytes : 0;
+            if (part.state == XSEG_BLOCK_PENDING && xseg_pool_may_shrink(arena->pool))
+                account->pending_whole += whole_of(&part).bytes;
+            if (part.state == XSEG_BLOCK_CACHED)
+                add_cached(account, arena, &part);
+        }
+    }
+    xseg_arena_unlock(arena);
+}
+
+/* What the request would have to map, in small pages and where the fewest are missing, or allocate. */
+static uint64_t missing(struct xseg_arena *arena, const struct xseg_need *need)
+{
+    const uint64_t granule = arena->device->context.granularity;
+    struct xseg_stretch_place place;
+
+    if (!need->expandable)
+        return need->segment_bytes;
+    if (need->is_alone)
+        return xseg_round_up(need->bytes, XSEG_SIZE_SMALL_SEGMENT);
+    xseg_arena_lock(arena);
+    const bool found = xseg_stretch_find_cheapest(arena, need->span, &place);
+    xseg_arena_unlock(arena);
+    return found ? place.missing : xseg_round_up(need->span, granule);
+}
+
+void xseg_account_take(struct xseg_account *account, struct xseg_arena *asked,
+                       const struct xseg_need *need)
+{
+    struct xseg_device *device = asked->device;
+    const uint64_t reserved = atomic_load_explicit(&device->reserved, memory_order_relaxed);
+
+    *account = (struct xseg_account){
+        .asked = asked,
+        .large_page = xseg_round_up(need->config->large_segment_bytes, XSEG_SIZE_SMALL_SEGMENT),
+    };
+    xseg_device_visit_arenas(device, add_arena, account);
+    account->missing = missing(asked, need);
+    account->taken = xseg_device_physical(device);
+    account->reusable = xseg_pages_bytes(&device->pages);
+    account->stuck = xseg_leftovers_bytes(&device->leftovers);
+    account->moving =
+        reserved -
+        xseg_min(reserved, account->live + account->pending + account->cached + account->partial +
+                               account->held + account->pinned + account->exported);
+    if (xseg_driver_memory(&device->context, &account->free, &account->total) != XSEG_OK) {
+        account->total = device->context.total_bytes;
+        account->free = account->total - xseg_min(account->total, account->taken);
+    }
+    account->others = account->total - xseg_min(account->total, account->free + account->taken);
+}
+
+/* One part of the account, if there is anything in it. */
+static void add_part(struct xseg_text *text, const char **before, const char *what, uint64_t bytes)
+{
+    if (bytes == 0)
+        return;
+    xseg_text_add(text, "%s%s ", *before, what);
+    xseg_text_add_mib(text, bytes);
+    *before = ", ";
+}
+
+void xseg_account_add(struct xseg_text *text, const struct xseg_account *account)
+{
+    const char *before = ": ";
+
+    xseg_text_add(text, ": ");
+    xseg_text_add_mib(text, account->missing);
+    xseg_text_add(text, " more are needed; ");
+    xseg_text_add_mib(text, account->free);
+    xseg_text_add(text, " of ");
+    xseg_text_add_mib(text, account->total);
+    xseg_text_add(text, " are free");
+    if (account->others != 0) {
+        xseg_text_add(text, ", others have ");
+        xseg_text_add_mib(text, account->others);
+    }
+    xseg_text_add(text, ", taken here are ");
+    xseg_text_add_mib(text, account->taken);
+    add_part(text, &before, "live", account->live);
+    add_part(text, &before, "freed but waiting for other streams", account->pending);
+    add_part(text, &before, "cached", account->cached);
+    add_part(text, &before, "cached on pages that blocks in use share", account->partial);
+    add_part(text, &before, "cached in pools that are held, such as graphs'", account->held);
+    add_part(text, &before, "cached but pinned", account->pinned);
+    add_part(text, &before, "cached but exported", account->exported);
+    add_part(text, &before, "being freed or moved", account->moving);
+    add_part(text, &before, "kept for reuse", account->reusable);
+    add_part(text, &before, "not taken back by the driver", account->stuck);
+    if (account->longest != 0) {
+        xseg_text_add(text, "; the longest piece cached on this stream is ");
+        xseg_text_add_mib(text, account->longest);
+    }
+}

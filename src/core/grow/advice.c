@@ -1,0 +1,150 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/core/grow/advice.h"
+
+#include <inttypes.h>
+
+#include "src/core/device/allocator.h"
+#include "src/core/pending/pending.h"
+#include "src/core/grow/refusal.h"
+
+/* A refused request, and the limits in its way. */
+struct matter {
+    struct xseg_pool *pool;
+    const struct xseg_need *need;
+    const struct xseg_account *account;
+    uint64_t idle; /* goes back to the driver by itself before a limit is passed */
+};
+
+/* What would be taken with the request served, and the pool's part of it. */
+static uint64_t taken_then(const struct matter *matter, uint64_t freed)
+{
+    const uint64_t taken = matter->account->taken;
+
+    return taken - xseg_min(taken, freed) + matter->account->missing;
+}
+
+static uint64_t pool_then(const struct matter *matter)
+{
+    return atomic_load_explicit(&matter->pool->body->reserved, memory_order_relaxed) +
+           matter->account->missing;
+}
+
+/* Whether the driver has room for the request once so much has been given back. */
+static bool has_room(const struct matter *matter, uint64_t freed)
+{
+    return matter->account->free + freed >= matter->account->missing;
+}
+
+static bool is_within_limits(const struct matter *matter, uint64_t freed)
+{
+    return taken_then(matter, freed) <=
+               xseg_device_limit(matter->pool->body->device, matter->need->config) &&
+           pool_then(matter) <= xseg_pool_limit(matter->pool);
+}
+
+/* Whether the request would be served if so much more was given back. */
+static bool would_do(const struct matter *matter, uint64_t freed)
+{
+    return has_room(matter, freed) && is_within_limits(matter, freed);
+}
+
+/* --- Limits. --- */
+
+/* The smallest fraction, to four digits, that allows so much. */
+static double fraction_for(const struct xseg_device *device, uint64_t bytes)
+{
+    const double total = (double)device->context.total_bytes;
+    uint64_t parts = (uint64_t)((double)bytes / total * 10000);
+
+    while ((uint64_t)((double)parts / 10000 * total) < bytes)
+        parts++;
+    return (double)parts / 10000;
+}
+
+static uint64_t mib_for(uint64_t bytes)
+{
+    return bytes / XSEG_MIB + (bytes % XSEG_MIB != 0);
+}
+
+/* Name the limits that the request would pass, each with what would let it through.  Without idle memory
+ * of the device: a limit that it makes room under need not rise. */
+static void add_limits(struct xseg_text *text, const struct matter *matter)
+{
+    const struct xseg_device *device = matter->pool->body->device;
+    const struct xseg_config *config = matter->need->config;
+    const uint64_t then = taken_then(matter, matter->idle);
+    const uint64_t hard = xseg_bounds_hard(&device->bounds);
+    const char *before = "; raise ";
+
+    if (pool_then(matter) > xseg_pool_limit(matter->pool)) {
+        xseg_text_add(text, "%slimit_bytes of pool %s to %" PRIu64 " MiB or more", before,
+                      xseg_pool_label(matter->pool), mib_for(pool_then(matter)));
+        before = ", and ";
+    }
+    if (then > hard) {
+        xseg_text_add(text,
+                      hard == config->hard_limit_bytes ? "%shard_limit_mb to %" PRIu64 " or more"
+                                                       : "%shard_bytes of xseg_limits() to %" PRIu64
+                                                         " MiB or more",
+                      before, mib_for(then));
+        before = ", and ";
+    }
+    if (config->memory_fraction < 1.0 &&
+        then > (uint64_t)(config->memory_fraction * (double)device->context.total_bytes))
+        xseg_text_add(text, "%sper_process_memory_fraction to %.4f or more", before,
+                      fraction_for(device, then));
+}
+
+/* --- All. --- */
+
+/* What another configuration would have made of what is cached beside blocks in use; NULL: nothing. */
+static const char *about_pages(const struct matter *matter)
+{
+    const struct xseg_account *account = matter->account;
+    const struct xseg_config *config = matter->need->config;
+
+    if (xseg_pool_has_own_memory(matter->pool))
+        return NULL;
+    if (!config->expandable_segments && matter->pool->body->device->context.has_vmm &&
+        would_do(matter, matter->idle + account->split_whole))
+        return "; expandable_segments:True would make one of the cached pieces";
+    if (matter->need->expandable && config->page_sizes != XSEG_CONFIG_PAGES_SMALL &&
+        would_do(matter, matter->idle + account->small_whole))
+        return "; page_mb:small would leave less on pages that blocks in use share";
+    return NULL;
+}
+
+void xseg_advice_add(struct xseg_text *text, const struct xseg_arena *arena,
+                     const struct xseg_need *need, const struct xseg_account *account,
+                     bool rejected)
+{
+    const bool captures = xseg_pending_captures(arena->device->pending);
+    const struct matter matter = {arena->pool, need, account,
+                                  captures || rejected ? 0 : account->cached + account->reusable};
+
+    if (rejected) {
+        if (would_do(&matter, account->cached + account->reusable))
+            xseg_text_add(text, "; throw_on_cudamalloc_oom:False would give back what is cached");
+        return;
+    }
+    /* No limit stands in the way, and the device has room: what refused is nothing that a user can set. */
+    if (xseg_pool_has_own_memory(arena->pool) ? arena->device->refuser == XSEG_REFUSER_DRIVER
+                                              : would_do(&matter, matter.idle))
+        return;
+    if (captures && would_do(&matter, account->cached + account->pending_whole)) {
+        xseg_text_add(text, "; end the capture first: nothing is given back while it is under way");
+        return;
+    }
+    if (!is_within_limits(&matter, matter.idle) && has_room(&matter, matter.idle)) {
+        add_limits(text, &matter);
+        return;
+    }
+    if (!captures && account->held_whole != 0 &&
+        would_do(&matter, matter.idle + account->held_whole)) {
+        xseg_text_add(text, "; release pools whose graphs are gone");
+        return;
+    }
+    const char *pages = captures ? NULL : about_pages(&matter);
+    if (pages != NULL)
+        xseg_text_add(text, "%s", pages);
+}

@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Advice: what would have helped a request that was refused.  None is given that would not have.
+ *
+ * Locking: GROWTH is held by the caller, no other lock.
+ */
+#ifndef XSEG_CORE_ADVICE_H
+#define XSEG_CORE_ADVICE_H
+
+#include "src/core/grow/account.h"
+
+/* Add the first that applies, "; raise hard_limit_mb to 220 or more"; or nothing. */
+void xseg_advice_add(struct xseg_text *text, const struct xseg_arena *arena,
+                     const struct xseg_need *need, const struct xseg_account *account,
+                     bool rejected);
+
+#endif

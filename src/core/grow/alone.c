@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/core/grow/alone.h"
+
+#include "src/core/cache/arena_blocks.h"
+#include "src/core/device/allocator.h"
+#include "src/core/device/retire.h"
+#include "src/core/pending/pending.h"
+#include "src/core/pending/trace.h"
+#include "src/core/reclaim/notice.h"
+#include "src/core/reclaim/trim.h"
+#include "src/core/reclaim/trim_steps.h"
+
+/* The device's pool of such blocks, made when first needed. */
+static xseg_status get_pool(struct xseg_device *device, struct xseg_pool **out)
+{
+    const struct xseg_pool_options plain = XSEG_POOL_OPTIONS_INIT;
+    xseg_status status = XSEG_OK;
+
+    xseg_lock_take(&device->growth_lock);
+    struct xseg_pool *pool = atomic_load_explicit(&device->alone_pool, memory_order_relaxed);
+    /* Others use one that was made meanwhile. */
+    if (pool == NULL) {
+        status = xseg_retire_make_pool(device, &plain, &pool);
+        if (status == XSEG_OK) {
+            pool->is_alone = true;
+            atomic_store_explicit(&device->alone_pool, pool, memory_order_release);
+        }
+    }
+    if (status == XSEG_OK)
+        *out = pool;
+    xseg_lock_give(&device->growth_lock);
+    return status;
+}
+
+xseg_status xseg_alone_choose(struct xseg_need *need, struct xseg_arena **arena)
+{
+    struct xseg_device *device = (*arena)->device;
+    struct xseg_pool *pool = atomic_load_explicit(&device->alone_pool, memory_order_acquire);
+
+    if (!need->expandable || (*arena)->pool->is_private ||
+        !xseg_streams_is_open(&device->context, xseg_arena_stream(*arena)))
+        return XSEG_OK;
+    xseg_status status = pool != NULL ? XSEG_OK : get_pool(device, &pool);
+    if (status == XSEG_OK)
+        status = xseg_pool_arena(pool, xseg_arena_stream(*arena), need->is_small, arena);
+    if (status == XSEG_OK) {
+        need->is_alone = true;
+        need->at_end = need->config->guard_page;
+    }
+    return status;
+}
+
+static bool wait_for(const struct xseg_arena *arena, const struct xseg_known_stream *stream)
+{
+    struct xseg_context *context = &arena->device->context;
+
+    return xseg_streams_is_open(context, stream) &&
+           xseg_driver_stream_wait(context, stream->handle) == XSEG_OK;
+}
+
+/* Wait for all streams of a busy block; false if that cannot be done here. */
+static bool wait_for_all(const struct xseg_block *block)
+{
+    const struct xseg_arena *arena = block->extent->arena;
+    bool is_idle =
+        !xseg_context_is_lost(&arena->device->context) && wait_for(arena, xseg_arena_stream(arena));
+
+    for (const struct xseg_use *use = block->uses; use != NULL && is_idle; use = use->next)
+        is_idle = wait_for(arena, use->stream);
+    return is_idle;
+}
+
+/* Cached again, or pending; and claimed if that is all that the segment holds. */
+static xseg_status take_back(struct xseg_block *block, bool is_idle, struct xseg_block **claimed)
+{
+    struct xseg_extent *extent = block->extent;
+    struct xseg_arena *arena = extent->arena;
+
+    if (block->uses != NULL) {
+        const xseg_status status = xseg_pending_free(arena->device->pending, block, false);
+
+        if (status != XSEG_OK)
+            return status;
+        xseg_pending_poll(arena->device->pending);
+        xseg_arena_lock(arena);
+    } else {
+        xseg_trace_note_block(block, XSEG_TRACE_FREE_REQUESTED);
+        xseg_trace_note_block(block, XSEG_TRACE_FREE_COMPLETED);
+        xseg_arena_lock(arena);
+        xseg_arena_free(arena, block);
+    }
+    block = extent->first;
+    if (is_idle && block->state == XSEG_BLOCK_CACHED && block->next == NULL &&
+        !xseg_segment_holds(&extent->segment)) {
+        xseg_arena_claim(arena, block);
+        *claimed = block;
+    }
+    /* The list is in the order in which blocks were freed, as far as they were. */
+    xseg_list_remove(&extent->link);
+    xseg_list_insert(&arena->extents, &extent->link);
+    xseg_arena_unlock(arena);
+    return XSEG_OK;
+}
+
+xseg_status xseg_alone_free(struct xseg_block *block)
+{
+    struct xseg_arena *arena = block->extent->arena;
+    const uint64_t cache = xseg_allocator_config(arena->device->allocator)->page_cache_bytes;
+    struct xseg_block *claimed = NULL;
+
+    xseg_lock_take(&arena->device->growth_lock);
+    const bool is_idle = wait_for_all(block);
+    const xseg_status status = take_back(block, is_idle, &claimed);
+    if (claimed != NULL && !xseg_notice_leave(arena->device, claimed))
+        xseg_trim_put_back(arena, claimed);
+    else if (claimed != NULL)
+        (void)xseg_trim_give(claimed, cache != 0);
+    (void)xseg_pages_shrink(&arena->device->pages, cache, UINT64_MAX);
+    if (status == XSEG_OK && ++arena->quarantined > XSEG_ALONE_QUARANTINE) {
+        xseg_trim_end_some_holes(arena, XSEG_ALONE_QUARANTINE / 2);
+        arena->quarantined -= XSEG_ALONE_QUARANTINE / 2;
+    }
+    xseg_lock_give(&arena->device->growth_lock);
+    return status;
+}

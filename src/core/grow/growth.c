@@ -1,0 +1,482 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/core/grow/growth.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "src/base/error.h"
+#include "src/core/cache/arena_blocks.h"
+#include "src/core/cache/extent_blocks.h"
+#include "src/core/config/size.h"
+#include "src/core/grow/refusal.h"
+#include "src/core/grow/scrub.h"
+#include "src/core/pending/fill.h"
+#include "src/core/pending/trace.h"
+#include "src/core/reclaim/notice.h"
+#include "src/core/reclaim/trim.h"
+#include "src/core/reclaim/trim_steps.h"
+
+/* --- Extents. --- */
+
+static struct xseg_extent *take_extent(struct xseg_arena *arena)
+{
+    struct xseg_list *spare = &arena->device->spare_extents;
+    struct xseg_extent *extent;
+
+    if (xseg_list_is_empty(spare)) {
+        extent = aligned_alloc(_Alignof(struct xseg_extent), sizeof(*extent));
+        if (extent == NULL) {
+            (void)xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for a segment's record");
+            return NULL;
+        }
+        memset(extent, 0, sizeof(*extent));
+    } else {
+        extent = XSEG_LIST_FIRST(spare, struct xseg_extent, link);
+        xseg_list_remove(&extent->link);
+    }
+    xseg_list_init(&extent->link);
+    extent->arena = arena;
+    extent->oversize = false;
+    return extent;
+}
+
+static void put_extent(struct xseg_extent *extent)
+{
+    xseg_list_insert(&extent->arena->device->spare_extents, &extent->link);
+}
+
+/*
+ * Make an extent known: starts, look-up, and its arena's list, as one busy block.  On failure the
+ * segment ends and the record is spare again.
+ */
+static xseg_status announce(struct xseg_extent *extent, bool cover)
+{
+    struct xseg_arena *arena = extent->arena;
+    struct xseg_device *device = arena->device;
+    bool known = false;
+
+    if (!xseg_extent_init(extent))
+        goto end_segment;
+    if (cover && !xseg_extent_cover(extent, 0, extent->segment.bytes))
+        goto end_tables;
+    extent->segment.owner = arena->pool;
+    extent->segment.is_exportable = arena->pool->body->options.exportable;
+    atomic_store_explicit(&extent->base, extent->segment.base, memory_order_relaxed);
+    xseg_arena_lock(arena);
+    if (xseg_arena_stock(arena, &arena->blocks, 2)) {
+        xseg_lock_take(&device->lookup->lock);
+        known = xseg_lookup_insert(device->lookup, extent);
+        xseg_lock_give(&device->lookup->lock);
+    }
+    if (known)
+        (void)xseg_arena_add_extent(arena, extent);
+    xseg_arena_unlock(arena);
+    if (known)
+        return XSEG_OK;
+
+end_tables:
+    xseg_arena_lock(arena);
+    xseg_extent_fini(extent);
+    xseg_arena_unlock(arena);
+end_segment:
+    (void)xseg_segment_end(&extent->segment);
+    put_extent(extent);
+    return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for a segment's tables");
+}
+
+/* The same for a segment that is nothing but a hole, if its addresses could be reserved; they are counted. */
+static xseg_status announce_reserved(struct xseg_extent *extent, xseg_status status)
+{
+    struct xseg_device *device = extent->arena->device;
+    const uint64_t bytes = extent->segment.reserved_bytes;
+
+    if (status == XSEG_OK)
+        status = announce(extent, false);
+    else
+        put_extent(extent);
+    if (status == XSEG_OK)
+        atomic_fetch_add_explicit(&device->addresses, bytes, memory_order_relaxed);
+    return status;
+}
+
+/* --- Limits. --- */
+
+xseg_status xseg_growth_check_pool(struct xseg_pool *pool, uint64_t more)
+{
+    const uint64_t limit = xseg_pool_limit(pool);
+    const uint64_t has = atomic_load_explicit(&pool->body->reserved, memory_order_relaxed);
+
+    pool->body->is_full = has > limit || more > limit - has;
+    if (!pool->body->is_full)
+        return XSEG_OK;
+    return xseg_refusal_fail(pool, XSEG_REFUSER_POOL, more);
+}
+
+xseg_status xseg_growth_check(struct xseg_pool *pool, const struct xseg_config *config,
+                              uint64_t more, uint64_t covered)
+{
+    struct xseg_device *device = pool->body->device;
+    const uint64_t limit = xseg_device_limit(device, config);
+    const uint64_t physical = xseg_device_physical(device);
+    const uint64_t total = device->context.total_bytes;
+
+    const xseg_status status = xseg_growth_check_pool(pool, more);
+
+    more -= covered;
+    /* What the device cannot hold beside what is in use need not be tried page by page. */
+    if (physical > total || more > total - physical)
+        return xseg_refusal_fail(pool, XSEG_REFUSER_DEVICE, more);
+    if (status != XSEG_OK)
+        return status;
+    if (physical > limit || more > limit - physical)
+        return xseg_refusal_fail(pool, xseg_refusal_of_limits(device, config), more);
+    device->refuser = XSEG_REFUSER_DRIVER;
+    return XSEG_OK;
+}
+
+/* --- Classic segments. --- */
+
+/* Whether no segment has any of these addresses, which are not the driver's choice. */
+static bool are_nobodys(const struct xseg_device *device, uint64_t base, uint64_t bytes)
+{
+    const uint64_t last = base + bytes - 1;
+    bool free = true;
+
+    if (last < base || last >> XSEG_LOOKUP_ADDRESS_BITS != 0)
+        return false;
+    xseg_lock_take(&device->lookup->lock);
+    for (uint64_t at = base; free && at <= last; at = (at | (2 * XSEG_MIB - 1)) + 1)
+        free = !xseg_lookup_covers(device->lookup, at, xseg_min(last, at | (2 * XSEG_MIB - 1)));
+    xseg_lock_give(&device->lookup->lock);
+    return free;
+}
+
+/* From the driver, or from the functions that the pool's owner gave. */
+static xseg_status make_classic(struct xseg_arena *arena, struct xseg_segment *segment,
+                                uint64_t bytes)
+{
+    struct xseg_device *device = arena->device;
+    xseg_status status;
+
+    if (!xseg_pool_has_own_memory(arena->pool))
+        return xseg_segment_allocate(segment, &device->context, &device->pages, bytes);
+    status =
+        xseg_segment_borrow(segment, &device->context, &device->pages, bytes,
+                            &arena->pool->body->options.memory, xseg_arena_stream(arena)->handle);
+    if (status != XSEG_OK)
+        xseg_fail_add(" (pool %s)", xseg_pool_label(arena->pool));
+    if (status != XSEG_OK || are_nobodys(device, segment->base, bytes))
+        return status;
+    status = xseg_fail(XSEG_ERR_ARGUMENT,
+                       "the own function of pool %s gave %#" PRIx64 " for %" PRIu64
+                       " bytes, which is in use already or no device address",
+                       xseg_pool_label(arena->pool), segment->base, bytes);
+    (void)xseg_segment_end(segment);
+    return status;
+}
+
+static xseg_status grow_classic(struct xseg_arena *arena, const struct xseg_need *need,
+                                struct xseg_grant *out)
+{
+    const uint64_t bytes = need->segment_bytes;
+    xseg_status status = xseg_pool_check_running(arena->pool);
+
+    if (status == XSEG_OK)
+        status = xseg_growth_check(arena->pool, need->config, bytes, 0);
+    if (status != XSEG_OK)
+        return status;
+    struct xseg_extent *extent = take_extent(arena);
+    if (extent == NULL)
+        return XSEG_ERR_HOST_MEMORY;
+    status = make_classic(arena, &extent->segment, bytes);
+    if (status != XSEG_OK) {
+        put_extent(extent);
+        return status;
+    }
+    status = announce(extent, true);
+    if (status != XSEG_OK)
+        return status;
+    xseg_pool_note_growth(arena->pool, bytes);
+    xseg_trace_note(arena, XSEG_TRACE_SEGMENT_ALLOC, extent->segment.base, bytes);
+    xseg_fill_busy(extent->first);
+    xseg_notice_come(extent, extent->segment.base, bytes);
+    xseg_arena_lock(arena);
+    extent->oversize = bytes >= need->config->max_split_bytes;
+    xseg_counts_up(&arena->counts, XSEG_COUNT_SEGMENT, 1);
+    xseg_counts_up(&arena->counts, XSEG_COUNT_RESERVED_BYTES, bytes);
+    if (extent->oversize)
+        xseg_counts_up(&arena->counts, XSEG_COUNT_OVERSIZE_SEGMENT, 1);
+    const bool stocked = xseg_arena_stock(arena, &arena->blocks, 2);
+    struct xseg_block *block = xseg_arena_settle(arena, extent->first);
+    if (stocked)
+        *out = xseg_arena_hand_out(arena, block, need);
+    xseg_arena_unlock(arena);
+    return stocked ? XSEG_OK
+                   : xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for a block's record");
+}
+
+/* --- Expandable segments. --- */
+
+static xseg_status check_page(const struct xseg_device *device, uint64_t page)
+{
+    if (page % device->context.granularity == 0)
+        return XSEG_OK;
+    return xseg_fail(XSEG_ERR_UNSUPPORTED,
+                     "pages of %" PRIu64 " bytes: device %d maps multiples of %" PRIu64 " bytes",
+                     page, device->context.ordinal, device->context.granularity);
+}
+
+/* Addresses that a segment is to have, and that it must have, in whole pages. */
+struct range {
+    uint64_t bytes, least;
+};
+
+/* What the configuration wants a segment to reserve. */
+static uint64_t wanted_range(const struct xseg_device *device, const struct xseg_config *config,
+                             uint64_t most)
+{
+    const struct xseg_config_reserve *reserve = &config->expandable_segments_reserve;
+    const double unit = reserve->in_gib ? (double)XSEG_GIB : (double)device->context.total_bytes;
+    const double bytes = reserve->amount * unit;
+
+    /* Compared as it is: a number that is too large for an integer wants no less than the most. */
+    return reserve->amount == 0 || bytes >= (double)most ? most : (uint64_t)bytes;
+}
+
+/*
+ * PyTorch's reservation is 9/8 of the device, so that a segment can hold all of it, with holes.  512
+ * GiB of small blocks are a segment's most; when they are full, another one follows.  Where the budget
+ * of addresses runs short, segments are smaller, each an eighth of what is left, and form a chain.
+ * expandable_segments_reserve makes them smaller from the start; one that is too short for a request
+ * is as long as that needs.
+ */
+static struct range choose_range(const struct xseg_device *device, const struct xseg_need *need,
+                                 uint64_t page, uint64_t most)
+{
+    const uint64_t total = device->context.total_bytes;
+    const uint64_t full = xseg_min(xseg_round_up(total + total / 8, page), most / page * page);
+    const uint64_t used = atomic_load_explicit(&device->addresses, memory_order_relaxed);
+    const uint64_t left = XSEG_GROWTH_ADDRESSES - xseg_min(used, XSEG_GROWTH_ADDRESSES);
+    const uint64_t wanted = xseg_round_up(wanted_range(device, need->config, full), page);
+    const uint64_t least =
+        xseg_min(xseg_round_up(xseg_max(need->span, xseg_min(wanted, XSEG_GIB / 2)), page), full);
+
+    return (struct range){xseg_max(least, xseg_min(wanted, left / 8 / page * page)), least};
+}
+
+/* Reserve a range; a shorter one if the driver has no addresses for it. */
+static xseg_status reserve(struct xseg_device *device, struct xseg_segment *segment,
+                           const struct range *range, uint64_t page)
+{
+    const xseg_status status =
+        xseg_segment_reserve(segment, &device->context, &device->pages, range->bytes, page);
+
+    if (status != XSEG_ERR_NO_ADDRESSES || range->bytes == range->least)
+        return status;
+    return xseg_segment_reserve(segment, &device->context, &device->pages, range->least, page);
+}
+
+/* Reserve a segment more for an arena: one hole. */
+static xseg_status add_segment(struct xseg_arena *arena, const struct xseg_need *need)
+{
+    struct xseg_device *device = arena->device;
+    const uint64_t page =
+        arena->is_small ? XSEG_SIZE_SMALL_SEGMENT : need->config->large_segment_bytes;
+    const struct range range = choose_range(
+        device, need, page, arena->has_cells ? XSEG_CELLS_MAX : XSEG_LOOKUP_EXTENT_MAX);
+    xseg_status status;
+
+    if (need->span > range.bytes)
+        return xseg_refusal_fail(arena->pool, XSEG_REFUSER_DEVICE, need->span);
+    status = check_page(device, page);
+    if (status != XSEG_OK)
+        return status;
+    struct xseg_extent *extent = take_extent(arena);
+    if (extent == NULL)
+        return XSEG_ERR_HOST_MEMORY;
+    status = announce_reserved(extent, reserve(device, &extent->segment, &range, page));
+    if (status != XSEG_OK)
+        return status;
+    xseg_arena_lock(arena);
+    (void)xseg_arena_settle(arena, extent->first);
+    xseg_arena_unlock(arena);
+    return XSEG_OK;
+}
+
+xseg_status xseg_growth_claim(struct xseg_arena *arena, const struct xseg_need *need, bool small,
+                              struct xseg_stretch *stretch)
+{
+    struct xseg_stretch_place place;
+    xseg_status status = xseg_pool_check_running(arena->pool);
+
+    if (status != XSEG_OK)
+        return status;
+    for (;;) {
+        xseg_arena_lock(arena);
+        const bool stocked = xseg_arena_stock(arena, &arena->blocks, XSEG_ARENA_RECORDS);
+        const bool found = stocked && (small ? xseg_stretch_find_cheapest(arena, need->span, &place)
+                                             : xseg_stretch_find_lowest(arena, need->span, &place));
+        if (found)
+            xseg_stretch_claim(arena, &place, need->span, small, stretch);
+        xseg_arena_unlock(arena);
+        if (!stocked)
+            return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for a block's record");
+        if (found)
+            return XSEG_OK;
+        status = add_segment(arena, need);
+        if (status != XSEG_OK)
+            return status;
+    }
+}
+
+xseg_status xseg_growth_finish(struct xseg_arena *arena, const struct xseg_need *need,
+                               struct xseg_stretch *stretch, xseg_status status,
+                               struct xseg_grant *out)
+{
+    const bool is_allowed = status == XSEG_OK;
+
+    if (is_allowed)
+        status = xseg_stretch_map(arena->pool, stretch);
+    if (is_allowed)
+        xseg_stretch_tell(stretch);
+    xseg_arena_lock(arena);
+    const bool stocked = xseg_arena_stock(arena, &arena->blocks, 2);
+    struct xseg_block *block = xseg_stretch_settle(arena, stretch, is_allowed);
+    /* Another thread may have freed enough before the claim: then there is no hole in the stretch, and
+     * the cell that it is may be narrow. */
+    if (status == XSEG_OK && stocked && block == NULL)
+        (void)xseg_small_alloc(arena, need, out);
+    else if (status == XSEG_OK && stocked)
+        *out = xseg_arena_hand_out(arena, block, need);
+    xseg_arena_unlock(arena);
+    if (status == XSEG_OK && !stocked)
+        return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for a block's record");
+    return status;
+}
+
+/*
+ * With which pages a stretch is mapped.  Once memory has been short, full pages would only be broken
+ * up by what is still to come: as long as more than half of it is taken, pages are small.
+ *
+ * page_mb:small has them small always.  page_mb:auto does so for small growth in the last sixteenth, too, and up to three quarters maps long
+ * pages: the driver charges by the page.  None is longer than a sixteenth of its growth, since it goes
+ * back in one piece.
+ */
+static void choose_pages(struct xseg_device *device, const struct xseg_need *need,
+                         struct xseg_stretch *stretch)
+{
+    const struct xseg_segment *segment = &stretch->first->extent->segment;
+    const uint64_t limit =
+        xseg_min(xseg_device_limit(device, need->config), device->context.total_bytes);
+    const uint64_t taken = xseg_device_physical(device) + stretch->missing;
+
+    device->is_short = device->is_short && taken > limit / 2;
+    stretch->small = device->is_short || need->config->page_sizes == XSEG_CONFIG_PAGES_SMALL;
+    if (need->config->page_sizes != XSEG_CONFIG_PAGES_AUTO)
+        return;
+    if (taken > limit - limit / 16 && stretch->missing < 16 * segment->page_bytes)
+        stretch->small = true;
+    if (taken <= limit - limit / 4)
+        stretch->longest = xseg_min(stretch->missing / 16, 512 * XSEG_MIB);
+}
+
+static xseg_status grow_expandable(struct xseg_arena *arena, const struct xseg_need *need,
+                                   struct xseg_grant *out)
+{
+    struct xseg_stretch stretch = {0};
+    const bool small = need->config->page_sizes == XSEG_CONFIG_PAGES_SMALL;
+    const xseg_status status = xseg_growth_claim(arena, need, small, &stretch);
+
+    if (status != XSEG_OK)
+        return status;
+    XSEG_ASSERT(stretch.first != NULL && stretch.last != NULL);
+    choose_pages(arena->device, need, &stretch);
+    const struct xseg_page_taker taker = xseg_scrub_taker(arena);
+    const uint64_t covered = xseg_stretch_covered(&stretch, &taker);
+    return xseg_growth_finish(
+        arena, need, &stretch,
+        xseg_growth_check(arena->pool, need->config, stretch.missing, covered), out);
+}
+
+/* --- A segment for one block; see alone.h. --- */
+
+/* Reserve and announce a segment for a request: one busy hole.  NULL in case of an error. */
+static xseg_status add_alone(struct xseg_arena *arena, const struct xseg_need *need, uint64_t bytes,
+                             struct xseg_block **out)
+{
+    struct xseg_device *device = arena->device;
+    const uint64_t page = XSEG_SIZE_SMALL_SEGMENT;
+    xseg_status status = check_page(device, page);
+
+    if (status != XSEG_OK)
+        return status;
+    struct xseg_extent *extent = take_extent(arena);
+    if (extent == NULL)
+        return XSEG_ERR_HOST_MEMORY;
+    status = announce_reserved(
+        extent, xseg_segment_reserve_guarded(&extent->segment, &device->context, &device->pages,
+                                             bytes, page, xseg_max(page, need->alignment)));
+    if (status == XSEG_OK)
+        *out = extent->first;
+    return status;
+}
+
+/* Hand out the busy block of a segment, at the start of it or at the end; the rest is cached. */
+static struct xseg_grant hand_out_alone(struct xseg_arena *arena, struct xseg_block *block,
+                                        const struct xseg_need *need)
+{
+    const uint64_t offset =
+        need->at_end ? xseg_round_down(block->bytes - need->bytes, need->alignment) : 0;
+
+    if (offset == 0)
+        return xseg_arena_hand_out(arena, xseg_arena_settle(arena, block), need);
+    struct xseg_block *rest = xseg_arena_cut(arena, block, offset);
+    const struct xseg_grant grant =
+        xseg_arena_hand_out(arena, xseg_arena_settle(arena, rest), need);
+    (void)xseg_arena_settle(arena, block);
+    return grant;
+}
+
+static xseg_status grow_alone(struct xseg_arena *arena, const struct xseg_need *need,
+                              struct xseg_grant *out)
+{
+    const uint64_t bytes = xseg_round_up(need->bytes, XSEG_SIZE_SMALL_SEGMENT);
+    struct xseg_stretch stretch = {.missing = bytes, .small = true};
+    const struct xseg_page_taker taker = xseg_scrub_taker(arena);
+    const uint64_t idle =
+        xseg_pages_idle(&arena->device->pages, arena->device->context.granularity, &taker);
+    xseg_status status = xseg_growth_check(arena->pool, need->config, bytes, xseg_min(bytes, idle));
+
+    if (status == XSEG_OK)
+        status = add_alone(arena, need, bytes, &stretch.first);
+    if (status != XSEG_OK)
+        return status;
+    struct xseg_block *block = stretch.last = stretch.first;
+    struct xseg_extent *extent = block->extent;
+    status = xseg_stretch_map(arena->pool, &stretch);
+    xseg_stretch_tell(&stretch);
+    xseg_arena_lock(arena);
+    const bool stocked = xseg_arena_stock(arena, &arena->blocks, 3);
+    if (status != XSEG_OK || !stocked) {
+        (void)xseg_stretch_settle(arena, &stretch, true);
+    } else {
+        block->mapped = true;
+        xseg_counts_up(&arena->counts, XSEG_COUNT_RESERVED_BYTES, bytes);
+        *out = hand_out_alone(arena, block, need);
+    }
+    xseg_arena_unlock(arena);
+    if (status != XSEG_OK)
+        (void)xseg_trim_end_hole(extent);
+    else if (!stocked)
+        status = xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for a block's record");
+    return status;
+}
+
+xseg_status xseg_growth_grow(struct xseg_arena *arena, const struct xseg_need *need,
+                             struct xseg_grant *out)
+{
+    if (need->is_alone)
+        return grow_alone(arena, need, out);
+    return need->expandable ? grow_expandable(arena, need, out) : grow_classic(arena, need, out);
+}

@@ -1,0 +1,364 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/core/grow/ladder.h"
+
+#include <inttypes.h>
+
+#include "src/base/error.h"
+#include "src/core/cache/arena_blocks.h"
+#include "src/core/device/allocator.h"
+#include "src/core/grow/growth.h"
+#include "src/core/grow/refusal.h"
+#include "src/core/grow/scrub.h"
+#include "src/core/grow/shortage.h"
+#include "src/core/grow/steal.h"
+#include "src/core/pending/pending.h"
+#include "src/core/pending/trace.h"
+#include "src/core/reclaim/garbage.h"
+#include "src/core/reclaim/trim.h"
+#include "src/core/reclaim/trim_oversize.h"
+#include "src/core/reclaim/trim_steps.h"
+
+static bool is_shortage(xseg_status status)
+{
+    return status == XSEG_ERR_NO_MEMORY || status == XSEG_ERR_LIMIT ||
+           status == XSEG_ERR_NO_ADDRESSES;
+}
+
+/*
+ * A rung.  With XSEG_OK it has served the request if *out has a base; else the next one is tried.
+ */
+typedef xseg_status rung(struct xseg_arena *arena, const struct xseg_need *need,
+                         struct xseg_grant *out);
+
+/* --- Rungs. --- */
+
+static xseg_status search(struct xseg_arena *arena, const struct xseg_need *need,
+                          struct xseg_grant *out)
+{
+    struct xseg_need again = *need;
+
+    /* A request counts once on the clock that garbage ages by. */
+    again.ages = false;
+    return need->is_alone ? XSEG_OK : xseg_arena_alloc(arena, &again, out);
+}
+
+static xseg_status take_finished(struct xseg_arena *arena, const struct xseg_need *need,
+                                 struct xseg_grant *out)
+{
+    xseg_pending_poll(arena->device->pending);
+    return search(arena, need, out);
+}
+
+/* Small pages where the fewest are missing: new ones as far as that goes, else stolen ones. */
+static xseg_status grow_small(struct xseg_arena *arena, const struct xseg_need *need, bool wait,
+                              struct xseg_grant *out)
+{
+    struct xseg_device *device = arena->device;
+    struct xseg_stretch stretch = {0};
+    xseg_status status = xseg_growth_claim(arena, need, true, &stretch);
+
+    if (status != XSEG_OK)
+        return status;
+    XSEG_ASSERT(stretch.first != NULL);
+    const struct xseg_steal_plan plan = {
+        .taker = xseg_scrub_taker(arena),
+        .config = need->config,
+        .bytes = stretch.missing,
+        .page_bytes = stretch.first->extent->segment.page_bytes,
+        .full_pages = xseg_stretch_full_pages(&stretch),
+        .wait = wait,
+        .arena = arena,
+    };
+    status = xseg_growth_check_pool(arena->pool, stretch.missing);
+    if (status == XSEG_OK)
+        status = xseg_steal(device, &plan);
+    status = xseg_growth_finish(arena, need, &stretch, status, out);
+    (void)xseg_pages_shrink(&device->pages, need->config->page_cache_bytes, UINT64_MAX);
+    return status;
+}
+
+static xseg_status steal(struct xseg_arena *arena, const struct xseg_need *need,
+                         struct xseg_grant *out)
+{
+    return grow_small(arena, need, false, out);
+}
+
+static xseg_status steal_waiting(struct xseg_arena *arena, const struct xseg_need *need,
+                                 struct xseg_grant *out)
+{
+    return grow_small(arena, need, true, out);
+}
+
+/* A cached block of a pool that serves the default one when memory is short; or none. */
+static xseg_status borrow(struct xseg_arena *arena, const struct xseg_need *need,
+                          struct xseg_grant *out)
+{
+    struct xseg_pool_body *body =
+        atomic_load_explicit(&arena->device->private_pools, memory_order_acquire);
+    struct xseg_need wanted = *need;
+
+    /* What is in a lender's block would change pool with it. */
+    if (arena->pool->is_private || need->keep || need->config->scrub)
+        return XSEG_OK;
+    for (; body != NULL && out->base == 0; body = atomic_load(&body->next)) {
+        struct xseg_arena *lender =
+            xseg_pool_may_lend(body->pool)
+                ? xseg_pool_find_arena(body->pool, xseg_arena_stream(arena), arena->is_small)
+                : NULL;
+
+        wanted.no_split = body->pool->no_split;
+        const xseg_status status = lender != NULL ? xseg_arena_lend(lender, &wanted, out) : XSEG_OK;
+        if (status != XSEG_OK)
+            return status;
+    }
+    return XSEG_OK;
+}
+
+static xseg_status wait_for_pending(struct xseg_arena *arena, const struct xseg_need *need,
+                                    struct xseg_grant *out)
+{
+    xseg_status status = XSEG_OK;
+
+    if (xseg_pending_count(arena->device->pending) == 0)
+        return XSEG_OK;
+    status = xseg_pending_wait(arena->device->pending);
+    /* A stream that could not be waited for keeps only its own blocks. */
+    if (status == XSEG_ERR_DEVICE_LOST)
+        return status;
+    return search(arena, need, out);
+}
+
+static void end_holes(void *self, struct xseg_arena *arena)
+{
+    (void)self;
+    (void)xseg_trim_end_holes(arena);
+}
+
+/* Classic segments of max_split_size_mb or more of the same arena: the smallest that is large enough,
+ * else the largest, until they are (PyTorch's rule). */
+static xseg_status free_oversize(struct xseg_arena *arena, const struct xseg_need *need,
+                                 struct xseg_grant *out)
+{
+    const uint64_t least = need->config->max_split_bytes;
+    const uint64_t wanted = xseg_max(need->bytes, least);
+
+    if (least == UINT64_MAX || !xseg_trim_oversize(arena, least, wanted))
+        return XSEG_OK;
+    return xseg_growth_grow(arena, need, out);
+}
+
+/* All that is idle goes back to the driver, then growth is tried once more. */
+static xseg_status flush(struct xseg_arena *arena, const struct xseg_need *need,
+                         struct xseg_grant *out)
+{
+    struct xseg_device *device = arena->device;
+    const struct xseg_trim_plan everything = {.wait = true};
+    struct xseg_trimmed done = XSEG_TRIMMED_INIT;
+    xseg_status status = xseg_trim_device(device, &everything, &done);
+
+    /* A stream that could not be waited for keeps only its own memory. */
+    if (status == XSEG_ERR_DEVICE_LOST)
+        return status;
+    atomic_fetch_add_explicit(&device->retries, 1, memory_order_relaxed);
+    status = xseg_growth_grow(arena, need, out);
+    if (status == XSEG_ERR_NO_ADDRESSES) {
+        xseg_device_visit_arenas(device, end_holes, NULL);
+        status = xseg_growth_grow(arena, need, out);
+    }
+    return status;
+}
+
+/* --- Which rungs, in which order. --- */
+
+static rung *const expandable_rungs[] = {
+    steal, steal_waiting, borrow, wait_for_pending, steal_waiting, flush, steal, search, NULL};
+static rung *const classic_rungs[] = {borrow, free_oversize, flush, search, NULL};
+/* Nothing is waited for or taken away; without stealing, small pages are still made. */
+static rung *const capture_rungs[] = {steal, borrow, NULL};
+static rung *const classic_capture_rungs[] = {borrow, NULL};
+/* A block that has a segment to itself is neither searched for nor put together. */
+static rung *const alone_rungs[] = {flush, NULL};
+/* A pool at its own limit gains nothing by what others give back. */
+static rung *const full_pool_rungs[] = {steal, wait_for_pending, search, NULL};
+static rung *const classic_full_pool_rungs[] = {wait_for_pending, search, NULL};
+
+static rung *const *choose_rungs(const struct xseg_arena *arena, const struct xseg_need *need)
+{
+    if (need->is_alone)
+        return alone_rungs;
+    if (xseg_pending_captures(arena->device->pending))
+        return need->expandable ? capture_rungs : classic_capture_rungs;
+    if (arena->pool->body->is_full)
+        return need->expandable ? full_pool_rungs : classic_full_pool_rungs;
+    return need->expandable ? expandable_rungs : classic_rungs;
+}
+
+/* Climb until a rung serves the request, or fails for another reason than shortage. */
+static xseg_status climb(struct xseg_arena *arena, const struct xseg_need *need,
+                         xseg_status refused, struct xseg_grant *out)
+{
+    rung *const *next = choose_rungs(arena, need);
+
+    for (; *next != NULL; next++) {
+        const xseg_status status = (*next)(arena, need, out);
+
+        if (out->base != 0 || (status != XSEG_OK && !is_shortage(status)))
+            return status;
+        if (status != XSEG_OK)
+            refused = status;
+    }
+    return refused;
+}
+
+/* Whether a growth past what the device has is refused at once: throw_on_cudamalloc_oom, where no
+ * fraction sets another limit (PyTorch's rule). */
+static bool is_rejected(const struct xseg_device *device, const struct xseg_need *need)
+{
+    return need->config->throw_on_cudamalloc_oom && need->config->memory_fraction >= 1.0 &&
+           device->refuser == XSEG_REFUSER_DEVICE;
+}
+
+/* What PyTorch does while memory lasts. */
+static xseg_status serve(struct xseg_arena *arena, const struct xseg_need *need,
+                         struct xseg_grant *out)
+{
+    struct xseg_device *device = arena->device;
+
+    if (atomic_load_explicit(&device->asks_late, memory_order_relaxed) &&
+        xseg_pending_count(device->pending) != 0 && !xseg_pending_captures(device->pending))
+        xseg_pending_poll(device->pending);
+    /* Another thread may have freed or grown what fits while this one waited for the lock. */
+    const xseg_status status = search(arena, need, out);
+
+    if (status != XSEG_OK || out->base != 0)
+        return status;
+    if (__builtin_expect(need->ages, 0))
+        xseg_garbage_collect(device, need->config);
+    return xseg_growth_grow(arena, need, out);
+}
+
+/*
+ * Ask the observers to spare memory; whether any has.  GROWTH is let go meanwhile, so everything may be
+ * different afterwards.
+ */
+static bool ask(struct xseg_arena *arena, const struct xseg_need *need, xseg_status refused,
+                unsigned attempt) XSEG_UNCHECKED
+{
+    xseg_lock_give(&arena->device->growth_lock);
+    const bool spared = xseg_shortage_tell(arena, need, refused, XSEG_OBSERVERS_SHORT, attempt);
+    xseg_lock_take(&arena->device->growth_lock);
+    return spared;
+}
+
+/* Whether the device is short of memory, or of what the process may have of it: not where a pool is at
+ * its own limit, or its owner's function has none. */
+static bool device_is_short(const struct xseg_arena *arena, xseg_status refused)
+{
+    if (xseg_pool_has_own_memory(arena->pool))
+        return false;
+    return refused == XSEG_ERR_NO_MEMORY ||
+           (refused == XSEG_ERR_LIMIT && !arena->pool->body->is_full);
+}
+
+/*
+ * What is done about a shortage: what has finished meanwhile is looked at, the observers are asked,
+ * then the rungs are climbed; all that again while somebody spares memory and it does not suffice.
+ */
+static xseg_status overcome(struct xseg_arena *arena, const struct xseg_need *need,
+                            xseg_status refused, struct xseg_grant *out)
+{
+    struct xseg_device *device = arena->device;
+    xseg_status status = XSEG_OK;
+    bool spared = true;
+
+    device->is_short = device->is_short || device_is_short(arena, refused);
+    if (device->is_short && need->expandable && !arena->pool->body->is_full)
+        atomic_store_explicit(&device->asks_late, true, memory_order_relaxed);
+    if (!need->is_alone && !xseg_pending_captures(device->pending))
+        status = take_finished(arena, need, out);
+    if (status != XSEG_OK || out->base != 0)
+        return status;
+    status = refused;
+    for (unsigned attempt = 0; spared && attempt < XSEG_ASKS_MOST && is_shortage(status);
+         attempt++) {
+        spared = ask(arena, need, status, attempt);
+        if (spared)
+            status = serve(arena, need, out);
+        if (is_shortage(status))
+            status = climb(arena, need, status, out);
+    }
+    return status;
+}
+
+/*
+ * There are no addresses for a segment.  Those of segments that are nothing but a hole are free to go;
+ * else a classic segment serves the request, which takes no more addresses than it needs.
+ */
+static xseg_status do_with_fewer_addresses(struct xseg_arena *arena, const struct xseg_need *need,
+                                           struct xseg_grant *out, bool *is_first)
+{
+    struct xseg_device *device = arena->device;
+    struct xseg_need classic = *need;
+
+    if (!xseg_pending_captures(device->pending)) {
+        xseg_device_visit_arenas(device, end_holes, NULL);
+        const xseg_status status = xseg_growth_grow(arena, need, out);
+
+        if (status != XSEG_ERR_NO_ADDRESSES)
+            return status;
+    }
+    if (need->is_alone)
+        return XSEG_ERR_NO_ADDRESSES;
+    classic.expandable = false;
+    const xseg_status status = xseg_growth_grow(arena, &classic, out);
+    if (status != XSEG_OK)
+        return is_shortage(status) ? XSEG_ERR_NO_ADDRESSES : status;
+    *is_first = !device->lacks_addresses;
+    device->lacks_addresses = true;
+    return XSEG_OK;
+}
+
+static void say_addresses_are_short(struct xseg_device *device)
+{
+    xseg_log_line(&device->allocator->log, XSEG_LOG_WARNING,
+                  "device %d: no addresses are left for an expandable segment (%" PRIu64
+                  " bytes are reserved), so what finds no room in the others gets classic segments",
+                  device->context.ordinal,
+                  atomic_load_explicit(&device->addresses, memory_order_relaxed));
+}
+
+xseg_status xseg_ladder_alloc(struct xseg_arena *arena, const struct xseg_need *need,
+                              struct xseg_grant *out)
+{
+    struct xseg_device *device = arena->device;
+    bool rejected = false, says = false;
+
+    xseg_lock_take(&device->growth_lock);
+    if (!xseg_arena_is_for(arena, need)) {
+        xseg_lock_give(&device->growth_lock);
+        return XSEG_OK;
+    }
+    arena->misses++;
+    xseg_status status = serve(arena, need, out);
+    if (status == XSEG_ERR_NO_ADDRESSES)
+        status = do_with_fewer_addresses(arena, need, out, &says);
+    if (is_shortage(status)) {
+        rejected = is_rejected(device, need);
+        if (!rejected)
+            status = overcome(arena, need, status, out);
+    }
+    if (is_shortage(status)) {
+        atomic_fetch_add_explicit(rejected ? &device->rejections : &device->ooms, 1,
+                                  memory_order_relaxed);
+        xseg_trace_note(arena, XSEG_TRACE_OOM, 0, need->requested);
+        status = xseg_shortage_fail(arena, need, status, rejected);
+    }
+    arena->misses--;
+    xseg_lock_give(&device->growth_lock);
+    if (says)
+        say_addresses_are_short(device);
+    if (is_shortage(status))
+        (void)xseg_shortage_tell(arena, need, status,
+                                 rejected ? XSEG_OBSERVERS_REJECTED : XSEG_OBSERVERS_OOM, 0);
+    return status;
+}

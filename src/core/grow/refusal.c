@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/core/grow/refusal.h"
+
+#include "src/base/error.h"
+#include "src/core/device/allocator.h"
+
+enum xseg_refuser xseg_refusal_of_limits(const struct xseg_device *device,
+                                         const struct xseg_config *config)
+{
+    return xseg_device_limit(device, config) < xseg_bounds_hard(&device->bounds)
+               ? XSEG_REFUSER_FRACTION
+               : XSEG_REFUSER_HARD_LIMIT;
+}
+
+/* "hard_limit_mb of device 0 (120.00 MiB)" */
+static void add_refuser(struct xseg_text *text, const struct xseg_pool *pool)
+{
+    const struct xseg_device *device = pool->body->device;
+    const struct xseg_config *config = xseg_allocator_config(device->allocator);
+    const uint64_t hard = xseg_bounds_hard(&device->bounds);
+
+    switch (device->refuser) {
+    case XSEG_REFUSER_POOL:
+        xseg_text_add(text, "limit_bytes of pool %s (on device %d, ", xseg_pool_label(pool),
+                      device->context.ordinal);
+        xseg_text_add_mib(text, xseg_pool_limit(pool));
+        break;
+    case XSEG_REFUSER_FRACTION:
+        xseg_text_add(text, "per_process_memory_fraction (%g of device %d, ",
+                      config->memory_fraction, device->context.ordinal);
+        xseg_text_add_mib(text, xseg_device_limit(device, config));
+        break;
+    case XSEG_REFUSER_HARD_LIMIT:
+        xseg_text_add(text,
+                      hard == config->hard_limit_bytes
+                          ? "hard_limit_mb (device %d, "
+                          : "the limit that xseg_limits() has set (device %d, ",
+                      device->context.ordinal);
+        xseg_text_add_mib(text, hard);
+        break;
+    default:
+        return;
+    }
+    xseg_text_add(text, ") leaves no room for ");
+}
+
+void xseg_refusal_add(struct xseg_text *text, const struct xseg_pool *pool, xseg_status status,
+                      uint64_t bytes)
+{
+    const struct xseg_device *device = pool->body->device;
+    const int ordinal = device->context.ordinal;
+
+    if (status == XSEG_ERR_NO_ADDRESSES)
+        xseg_text_add(text, "device %d has no addresses left for ", ordinal);
+    else if (status == XSEG_ERR_LIMIT)
+        add_refuser(text, pool);
+    else if (device->refuser == XSEG_REFUSER_DRIVER && xseg_pool_has_own_memory(pool))
+        xseg_text_add(text, "the own function of pool %s (on device %d) has no room for ",
+                      xseg_pool_label(pool), ordinal);
+    else
+        xseg_text_add(text, "device %d has no room for ", ordinal);
+    xseg_text_add_mib(text, bytes);
+}
+
+xseg_status xseg_refusal_fail(struct xseg_pool *pool, enum xseg_refuser refuser, uint64_t more)
+{
+    struct xseg_device *device = pool->body->device;
+    const xseg_status status = refuser == XSEG_REFUSER_DEVICE ? XSEG_ERR_NO_MEMORY : XSEG_ERR_LIMIT;
+    char buffer[512];
+    struct xseg_text text;
+
+    device->refuser = refuser;
+    xseg_text_init(&text, buffer, sizeof(buffer));
+    xseg_refusal_add(&text, pool, status, more);
+    xseg_text_add(&text, " more: ");
+    if (refuser == XSEG_REFUSER_POOL) {
+        xseg_text_add_mib(&text, atomic_load_explicit(&pool->body->reserved, memory_order_relaxed));
+        xseg_text_add(&text, " are the pool's");
+    } else {
+        xseg_text_add_mib(&text, xseg_device_physical(device));
+        xseg_text_add(&text, " of ");
+        xseg_text_add_mib(&text, device->context.total_bytes);
+        xseg_text_add(&text, " are taken");
+    }
+    return xseg_fail(status, "%s", buffer);
+}

@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/core/grow/scrub.h"
+
+#include "src/core/device/allocator.h"
+#include "src/core/pending/pending.h"
+
+struct xseg_page_taker xseg_scrub_taker(const struct xseg_arena *arena)
+{
+    struct xseg_device *device = arena->device;
+    struct xseg_page_taker taker = {arena->pool, XSEG_PAGE_ANY,
+                                    arena->pool->body->options.exportable};
+
+    if (!xseg_allocator_config(device->allocator)->scrub)
+        return taker;
+    taker.choice = xseg_pending_captures(device->pending) ||
+                           !xseg_streams_is_open(&device->context, xseg_arena_stream(arena))
+                       ? XSEG_PAGE_OWN_ONLY
+                       : XSEG_PAGE_OWN_FIRST;
+    return taker;
+}

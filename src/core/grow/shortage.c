@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/core/grow/shortage.h"
+
+#include <stdio.h>
+
+#include "src/base/error.h"
+#include "src/core/grow/advice.h"
+#include "src/core/device/allocator.h"
+#include "src/core/pending/pending.h"
+#include "src/core/grow/refusal.h"
+
+/* What the driver said, where nothing of ours was in the way. */
+static void add_drivers_word(struct xseg_text *text, const struct xseg_arena *arena,
+                             xseg_status status)
+{
+    const char *call =
+        atomic_load_explicit(&arena->device->context.refused_by, memory_order_relaxed);
+
+    if (status == XSEG_ERR_NO_ADDRESSES) {
+        xseg_text_add(text, "; cuMemAddressReserve failed, with addresses reserved here for ");
+        xseg_text_add_mib(text,
+                          atomic_load_explicit(&arena->device->addresses, memory_order_relaxed));
+    }
+    if (status == XSEG_ERR_NO_MEMORY && arena->device->refuser == XSEG_REFUSER_DRIVER &&
+        call != NULL && !xseg_pool_has_own_memory(arena->pool))
+        xseg_text_add(text, "; %s failed with CUDA_ERROR_OUT_OF_MEMORY", call);
+}
+
+xseg_status xseg_shortage_fail(struct xseg_arena *arena, const struct xseg_need *need,
+                               xseg_status status, bool rejected)
+{
+    struct xseg_account account;
+    char buffer[1024];
+    struct xseg_text text;
+
+    xseg_account_take(&account, arena, need);
+    xseg_text_init(&text, buffer, sizeof(buffer));
+    xseg_refusal_add(&text, arena->pool, status, need->requested);
+    xseg_account_add(&text, &account);
+    add_drivers_word(&text, arena, status);
+    if (status != XSEG_ERR_NO_ADDRESSES)
+        xseg_advice_add(&text, arena, need, &account, rejected);
+    return xseg_fail(status, "%s", buffer);
+}
+
+bool xseg_shortage_tell(struct xseg_arena *arena, const struct xseg_need *need, xseg_status status,
+                        enum xseg_observers_subject subject, unsigned attempt)
+{
+    struct xseg_device *device = arena->device;
+    struct xseg_observers *observers = &device->allocator->observers;
+    uint64_t free = 0, total = 0;
+    char text[1024];
+
+    if (!xseg_observers_want(observers, subject))
+        return false;
+    /* What observers do writes other texts over it. */
+    (void)snprintf(text, sizeof(text), "%s", xseg_fail_text()->buffer);
+    (void)xseg_driver_memory(&device->context, &free, &total);
+    const struct xseg_shortage shortage = {
+        .struct_bytes = sizeof(shortage),
+        .device = device->context.ordinal,
+        .stream = xseg_arena_stream(arena)->handle,
+        .pool = xseg_pool_shown(arena->pool),
+        .bytes = need->requested,
+        .status = status,
+        .attempt = attempt,
+        .is_capturing = xseg_pending_captures(device->pending),
+        .allowed_bytes =
+            xseg_min(xseg_device_limit(device, need->config), device->context.total_bytes),
+        .free_bytes = free,
+        .text = text,
+    };
+    const bool answer = xseg_observers_tell(observers, subject, &shortage);
+    (void)xseg_fail(status, "%s", text);
+    return answer;
+}

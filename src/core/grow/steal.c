@@ -1,0 +1,229 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/core/grow/steal.h"
+
+#include "src/core/grow/refusal.h"
+#include "src/core/pending/pending.h"
+#include "src/core/reclaim/notice.h"
+#include "src/core/reclaim/trim.h"
+#include "src/core/reclaim/trim_steps.h"
+
+/* One attempt. */
+struct theft {
+    struct xseg_device *device;
+    const struct xseg_steal_plan *plan;
+    uint64_t missing;           /* bytes that idle pages do not cover yet */
+    uint64_t least;             /* bytes of the blocks to look at, or more */
+    uint64_t claimed_bytes;     /* in what is claimed */
+    struct xseg_block *claimed; /* through `right` */
+    xseg_status status;
+};
+
+static uint64_t granularity(const struct theft *theft)
+{
+    return theft->device->context.granularity;
+}
+
+static struct xseg_page_kind kind_of(const struct theft *theft, uint64_t page)
+{
+    return (struct xseg_page_kind){page, theft->plan->taker.is_exportable};
+}
+
+/* How many bytes of a size of idle pages are of use here. */
+static uint64_t useful(const struct theft *theft, uint64_t page)
+{
+    const uint64_t idle = xseg_pages_idle(&theft->device->pages, page, &theft->plan->taker);
+
+    if (page == granularity(theft))
+        return idle;
+    return page == theft->plan->page_bytes ? xseg_min(idle, theft->plan->full_pages * page) : 0;
+}
+
+/* How many of the bytes idle pages cover: small ones, and full ones that there is room for. */
+static uint64_t covered(const struct theft *theft)
+{
+    const uint64_t page = theft->plan->page_bytes;
+
+    return (page == granularity(theft) ? 0 : useful(theft, page)) +
+           useful(theft, granularity(theft));
+}
+
+static uint64_t missing(const struct theft *theft)
+{
+    const uint64_t have = covered(theft);
+
+    return have < theft->plan->bytes ? theft->plan->bytes - have : 0;
+}
+
+/* What physical memory may reach. */
+static uint64_t limit_of(const struct theft *theft)
+{
+    return xseg_min(xseg_device_limit(theft->device, theft->plan->config),
+                    theft->device->context.total_bytes);
+}
+
+/* Make pages of a size as long as so much is missing, and the limit and the driver allow it. */
+static xseg_status make_pages(struct theft *theft, uint64_t page)
+{
+    struct xseg_device *device = theft->device;
+    const uint64_t limit = limit_of(theft);
+
+    while (missing(theft) >= page) {
+        if (page != granularity(theft) &&
+            xseg_pages_idle(&device->pages, page, &theft->plan->taker) >=
+                theft->plan->full_pages * page)
+            return XSEG_OK;
+        if (xseg_device_physical(device) + page > limit)
+            return xseg_refusal_fail(theft->plan->arena->pool,
+                                     limit < device->context.total_bytes
+                                         ? xseg_refusal_of_limits(device, theft->plan->config)
+                                         : XSEG_REFUSER_DEVICE,
+                                     page);
+        device->refuser = XSEG_REFUSER_DRIVER;
+        const xseg_status status = xseg_pages_make(&device->pages, kind_of(theft, page));
+        if (status != XSEG_OK)
+            return status;
+    }
+    return XSEG_OK;
+}
+
+static bool is_shortage(xseg_status status)
+{
+    return status == XSEG_ERR_NO_MEMORY || status == XSEG_ERR_LIMIT;
+}
+
+/* Full pages first, since ten small ones cost ten times as much; small ones for the rest. */
+static xseg_status make_all(struct theft *theft)
+{
+    const xseg_status status = make_pages(theft, theft->plan->page_bytes);
+
+    return status == XSEG_OK || is_shortage(status) ? make_pages(theft, granularity(theft))
+                                                    : status;
+}
+
+/* --- Claiming. --- */
+
+/* What a claimed part will cover: all of a full page that fits, and of one that does not as well,
+ * since the driver makes small pages of its memory. */
+static void claim_arena(void *self, struct xseg_arena *arena)
+{
+    struct theft *theft = self;
+    struct xseg_block *claimed = NULL, *next;
+    uint64_t bytes = 0;
+    bool idle = false;
+
+    if (theft->claimed_bytes >= theft->missing || !xseg_pool_may_shrink(arena->pool) ||
+        xseg_pool_has_own_memory(arena->pool))
+        return;
+    xseg_arena_lock(arena);
+    const struct xseg_trim_wish wish = {theft->least, theft->missing - theft->claimed_bytes, NULL,
+                                        NULL};
+    claimed = xseg_trim_claim(arena, &wish, &bytes);
+    xseg_arena_unlock(arena);
+    if (claimed == NULL)
+        return;
+    const xseg_status status =
+        xseg_trim_is_idle(theft->device, xseg_arena_stream(arena), theft->plan->wait, &idle);
+    if (status != XSEG_OK && theft->status == XSEG_OK)
+        theft->status = status;
+    if (!idle) {
+        xseg_trim_put_back(arena, claimed);
+        return;
+    }
+    theft->claimed_bytes += bytes;
+    for (; claimed != NULL; claimed = next) {
+        next = claimed->right;
+        claimed->right = theft->claimed;
+        theft->claimed = claimed;
+    }
+}
+
+static void put_all_back(struct theft *theft)
+{
+    struct xseg_block *next;
+
+    for (struct xseg_block *block = theft->claimed; block != NULL; block = next) {
+        next = block->right;
+        block->right = NULL;
+        xseg_trim_put_back(block->extent->arena, block);
+    }
+}
+
+/* Claim in the arena that asks, then everywhere. */
+static void claim_everywhere(struct theft *theft)
+{
+    claim_arena(theft, theft->plan->arena);
+    xseg_device_visit_arenas(theft->device, claim_arena, theft);
+}
+
+/* --- Taking. --- */
+
+/* The kind of an idle page that is of no use; of no bytes if there is none. */
+static struct xseg_page_kind find_surplus(const struct theft *theft)
+{
+    const struct xseg_pages *pages = &theft->device->pages;
+
+    for (size_t i = 0; i < pages->kinds; i++) {
+        const struct xseg_page_kind kind = pages->stack[i].kind;
+        const bool fits = kind.is_exportable == theft->plan->taker.is_exportable;
+
+        if (pages->stack[i].count * kind.bytes > (fits ? useful(theft, kind.bytes) : 0))
+            return kind;
+    }
+    return (struct xseg_page_kind){0, false};
+}
+
+/* Whether there may be room for full pages where one of a kind was that is of no use. */
+static bool makes_full(const struct theft *theft, struct xseg_page_kind kind)
+{
+    return kind.bytes > theft->plan->page_bytes ||
+           (kind.bytes == theft->plan->page_bytes &&
+            kind.is_exportable != theft->plan->taker.is_exportable);
+}
+
+/* Pages that nobody has room for go back, one by one, as long as small ones are missing. */
+static xseg_status change_pages(struct theft *theft)
+{
+    struct xseg_pages *pages = &theft->device->pages;
+    xseg_status status = make_all(theft);
+    struct xseg_page_kind kind;
+
+    while (is_shortage(status) && (kind = find_surplus(theft)).bytes != 0 &&
+           xseg_pages_release(pages, kind))
+        status = makes_full(theft, kind) ? make_all(theft) : make_pages(theft, granularity(theft));
+    return status;
+}
+
+static xseg_status take_all(struct theft *theft)
+{
+    struct xseg_block *next;
+
+    for (struct xseg_block *block = theft->claimed; block != NULL; block = next) {
+        next = block->right;
+        block->right = NULL;
+        /* What would have to be cleared and cannot be goes through the driver. */
+        (void)xseg_trim_give(block, theft->plan->taker.choice != XSEG_PAGE_OWN_ONLY);
+    }
+    return change_pages(theft);
+}
+
+xseg_status xseg_steal(struct xseg_device *device, const struct xseg_steal_plan *plan)
+{
+    struct theft theft = {.device = device, .plan = plan};
+    const xseg_status status = make_all(&theft);
+
+    if (!is_shortage(status) || xseg_pending_captures(device->pending))
+        return status;
+    theft.missing = missing(&theft);
+    /* What is idle and of no use will be the driver's, which makes small pages of it. */
+    theft.missing -= xseg_min(theft.missing, xseg_pages_bytes(&device->pages) - covered(&theft));
+    /* Whole full pages where there is room for them, then whatever there is. */
+    theft.least = plan->page_bytes;
+    if (plan->full_pages > 0)
+        claim_everywhere(&theft);
+    theft.least = granularity(&theft);
+    claim_everywhere(&theft);
+    if (theft.claimed_bytes >= theft.missing && xseg_notice_leave(device, theft.claimed))
+        return take_all(&theft);
+    put_all_back(&theft);
+    return theft.status == XSEG_ERR_DEVICE_LOST ? theft.status : status;
+}

@@ -1,0 +1,291 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/core/grow/stretch.h"
+
+#include "src/base/error.h"
+#include "src/core/cache/arena_blocks.h"
+#include "src/core/cache/extent_blocks.h"
+#include "src/core/cache/small/small.h"
+#include "src/core/cache/small/small_free.h"
+#include "src/core/cache/small/tract.h"
+#include "src/core/device/device.h"
+#include "src/core/grow/scrub.h"
+#include "src/core/pending/fill.h"
+#include "src/core/pending/trace.h"
+#include "src/core/reclaim/notice.h"
+
+/* A hole, or a cached block, which in an arena with cells is a cell without a record of its own. */
+struct piece {
+    struct xseg_block *record; /* NULL for a cell */
+    struct xseg_extent *extent;
+    uint64_t base, bytes; /* 0 bytes: no piece */
+    bool mapped;
+};
+
+static struct piece piece_of_record(struct xseg_block *block)
+{
+    return (struct piece){block, block->extent, block->base, block->bytes, block->mapped};
+}
+
+static struct piece piece_of_cell(const struct xseg_cell *cell)
+{
+    const uint64_t offset = (uint64_t)cell->quantum << XSEG_CELLS_SHIFT;
+
+    if (cell->quanta == 0)
+        return (struct piece){0};
+    return (struct piece){NULL, cell->extent, cell->extent->segment.base + offset,
+                          (uint64_t)cell->quanta << XSEG_CELLS_SHIFT, true};
+}
+
+/* The piece that begins where a record does. */
+static struct piece piece_at(struct xseg_block *block)
+{
+    if (block != NULL && block->state == XSEG_BLOCK_TRACT) {
+        const struct xseg_cell cell = xseg_small_cached_at(block->extent, block->base);
+
+        return piece_of_cell(&cell);
+    }
+    if (block == NULL || (block->state != XSEG_BLOCK_CACHED && block->state != XSEG_BLOCK_HOLE))
+        return (struct piece){0};
+    return piece_of_record(block);
+}
+
+static struct piece piece_behind(const struct piece *piece)
+{
+    if (piece->record != NULL)
+        return piece_at(piece->record->next);
+    /* Cached cells are not adjacent, so what follows one is a record, or live. */
+    struct xseg_block *tract = xseg_tract_over(piece->extent, piece->base);
+    if (xseg_block_end(tract) > piece->base + piece->bytes)
+        return (struct piece){0};
+    return piece_at(tract->next);
+}
+
+/* Where a stretch with a hole begins: at the cached block before it, if there is one. */
+static struct piece first_piece(struct xseg_block *hole)
+{
+    struct xseg_block *prev = hole->prev;
+
+    if (prev != NULL && prev->state == XSEG_BLOCK_TRACT) {
+        const struct xseg_cell cell = xseg_small_cached_before(hole->extent, hole->base);
+
+        if (cell.quanta != 0)
+            return piece_of_cell(&cell);
+    } else if (prev != NULL && prev->state == XSEG_BLOCK_CACHED) {
+        return piece_of_record(prev);
+    }
+    return piece_of_record(hole);
+}
+
+bool xseg_stretch_find_lowest(const struct xseg_arena *arena, uint64_t bytes,
+                              struct xseg_stretch_place *place)
+{
+    for (struct xseg_block *hole = xseg_tree_first(arena->holes); hole != NULL;
+         hole = xseg_tree_next(arena->holes, hole)) {
+        struct piece piece = first_piece(hole);
+        uint64_t sum = 0;
+
+        *place = (struct xseg_stretch_place){piece.extent, piece.base, 0};
+        for (; piece.bytes != 0 && sum < bytes; piece = piece_behind(&piece))
+            sum += piece.bytes;
+        if (sum >= bytes)
+            return true;
+    }
+    return false;
+}
+
+/* What of a hole is needed for `bytes`: up to the end of a full page, or of a small one. */
+static uint64_t wanted_of(const struct xseg_block *hole, uint64_t bytes, bool small)
+{
+    const struct xseg_segment *segment = &hole->extent->segment;
+    const uint64_t page = small ? segment->granule_bytes : segment->page_bytes;
+    const uint64_t begin = hole->base - segment->base;
+    const uint64_t granule = xseg_round_up(begin + bytes, page) / segment->granule_bytes;
+
+    if (granule >= segment->granules)
+        return hole->bytes;
+    return xseg_segment_page_end(segment, (uint32_t)granule) * segment->granule_bytes - begin;
+}
+
+/* What would have to be mapped for a stretch from a piece on; UINT64_MAX if it is too short. */
+static uint64_t missing_from(struct piece piece, uint64_t bytes)
+{
+    uint64_t sum = 0, missing = 0;
+
+    for (; piece.bytes != 0 && sum < bytes; piece = piece_behind(&piece)) {
+        if (!piece.mapped)
+            missing += xseg_min(wanted_of(piece.record, bytes - sum, true), piece.bytes);
+        sum += piece.bytes;
+    }
+    return sum < bytes ? UINT64_MAX : missing;
+}
+
+bool xseg_stretch_find_cheapest(const struct xseg_arena *arena, uint64_t bytes,
+                                struct xseg_stretch_place *place)
+{
+    uint64_t least = UINT64_MAX;
+
+    for (struct xseg_block *hole = xseg_tree_first(arena->holes); hole != NULL;
+         hole = xseg_tree_next(arena->holes, hole)) {
+        const struct piece first = first_piece(hole);
+        const uint64_t missing = missing_from(first, bytes);
+
+        if (missing < least) {
+            least = missing;
+            *place = (struct xseg_stretch_place){first.extent, first.base, missing};
+        }
+    }
+    return least != UINT64_MAX;
+}
+
+/* The piece at a place that was found. */
+static struct piece piece_at_place(const struct xseg_stretch_place *place)
+{
+    struct xseg_block *block = xseg_extent_block_over(place->extent, place->base);
+
+    if (block->state != XSEG_BLOCK_TRACT)
+        return piece_of_record(block);
+    const struct xseg_cell cell = xseg_small_cached_at(place->extent, place->base);
+    return piece_of_cell(&cell);
+}
+
+static struct xseg_block *claim_piece(struct xseg_arena *arena, const struct piece *piece)
+{
+    if (piece->record != NULL)
+        return xseg_arena_claim(arena, piece->record);
+    const struct xseg_cell cell = xseg_small_cached_at(piece->extent, piece->base);
+    return xseg_tract_claim(arena, &cell);
+}
+
+void xseg_stretch_claim(struct xseg_arena *arena, const struct xseg_stretch_place *place,
+                        uint64_t bytes, bool small, struct xseg_stretch *stretch)
+{
+    struct piece piece = piece_at_place(place);
+    uint64_t sum = 0;
+
+    *stretch = (struct xseg_stretch){.small = small};
+    while (sum < bytes) {
+        const uint64_t wanted = piece.mapped ? 0 : wanted_of(piece.record, bytes - sum, small);
+        struct xseg_block *block = claim_piece(arena, &piece);
+
+        if (!block->mapped && wanted < block->bytes)
+            (void)xseg_arena_settle(arena, xseg_arena_cut(arena, block, wanted));
+        stretch->missing += block->mapped ? 0 : block->bytes;
+        stretch->first = stretch->first == NULL ? block : stretch->first;
+        stretch->last = block;
+        sum += block->bytes;
+        piece = piece_at(block->next);
+    }
+}
+
+static xseg_status map_hole(struct xseg_block *hole, struct xseg_supply *supply)
+{
+    struct xseg_extent *extent = hole->extent;
+    struct xseg_segment *segment = &extent->segment;
+    const uint64_t begin = hole->base - segment->base;
+
+    if (!xseg_extent_cover(extent, begin, begin + hole->bytes))
+        return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for a segment's table");
+    return xseg_segment_map(segment, (uint32_t)(begin / segment->granule_bytes),
+                            (uint32_t)(hole->bytes / segment->granule_bytes), supply);
+}
+
+xseg_status xseg_stretch_map(struct xseg_pool *pool, struct xseg_stretch *stretch)
+{
+    const struct xseg_arena *arena = stretch->first->extent->arena;
+    struct xseg_supply supply = {
+        .small = stretch->small,
+        .longest = stretch->longest,
+        .choice = xseg_scrub_taker(arena).choice,
+        .stream = xseg_arena_stream(arena)->handle,
+    };
+
+    for (struct xseg_block *block = stretch->first;; block = block->next) {
+        if (!block->mapped) {
+            supply.cleared = 0;
+            const xseg_status status = map_hole(block, &supply);
+
+            if (status != XSEG_OK) {
+                stretch->failed = block;
+                return status;
+            }
+            xseg_pool_note_growth(pool, block->bytes);
+            xseg_trace_note(block->extent->arena, XSEG_TRACE_SEGMENT_MAP, block->base,
+                            block->bytes);
+            atomic_fetch_add_explicit(&pool->body->device->scrubbed, supply.cleared,
+                                      memory_order_relaxed);
+            xseg_fill_busy(block);
+        }
+        if (block == stretch->last)
+            return XSEG_OK;
+    }
+}
+
+struct xseg_block *xseg_stretch_settle(struct xseg_arena *arena, const struct xseg_stretch *stretch,
+                                       bool mapped)
+{
+    struct xseg_block *block = stretch->first, *next, *result;
+
+    for (;; block = next) {
+        const bool is_last = block == stretch->last;
+
+        next = block->next;
+        mapped = mapped && block != stretch->failed;
+        if (!block->mapped && mapped) {
+            block->mapped = true;
+            xseg_arena_stamp(arena, block->extent, block->base, block->bytes);
+            xseg_counts_up(&arena->counts, XSEG_COUNT_RESERVED_BYTES, block->bytes);
+        }
+        result = xseg_arena_settle(arena, block);
+        if (is_last)
+            return result;
+    }
+}
+
+uint64_t xseg_stretch_full_pages(const struct xseg_stretch *stretch)
+{
+    const struct xseg_segment *segment = &stretch->first->extent->segment;
+    uint64_t pages = 0;
+
+    for (const struct xseg_block *block = stretch->first;; block = block->next) {
+        pages += block->mapped ? 0 : block->bytes / segment->page_bytes;
+        if (block == stretch->last)
+            return pages;
+    }
+}
+
+uint64_t xseg_stretch_covered(const struct xseg_stretch *stretch,
+                              const struct xseg_page_taker *taker)
+{
+    const struct xseg_segment *segment = &stretch->first->extent->segment;
+    const uint64_t granule = segment->granule_bytes;
+    const struct xseg_supply supply = {.small = stretch->small, .longest = stretch->longest};
+    uint64_t small = xseg_pages_idle(segment->pages, granule, taker), covered = 0;
+    uint64_t full = segment->page_bytes == granule
+                        ? 0
+                        : xseg_pages_idle(segment->pages, segment->page_bytes, taker);
+
+    for (const struct xseg_block *block = stretch->first; small + full != 0; block = block->next) {
+        if (!block->mapped)
+            covered +=
+                xseg_segment_covered(segment, (uint32_t)((block->base - segment->base) / granule),
+                                     (uint32_t)(block->bytes / granule), &supply, &full, &small);
+        if (block == stretch->last)
+            break;
+    }
+    return covered;
+}
+
+/* --- Telling. --- */
+
+void xseg_stretch_tell(const struct xseg_stretch *stretch)
+{
+    if (!xseg_notice_is_wanted(stretch->first->extent->arena->device))
+        return;
+    for (const struct xseg_block *block = stretch->first; block != stretch->failed;
+         block = block->next) {
+        if (!block->mapped)
+            xseg_notice_come(block->extent, block->base, block->bytes);
+        if (block == stretch->last)
+            return;
+    }
+}

@@ -1,0 +1,200 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/core/hit/hit_alloc.h"
+
+#include "src/core/cache/large/arena_hit.h"
+#include "src/core/cache/small/plain.h"
+#include "src/core/front/device_alloc.h"
+#include "src/core/front/request.h"
+#include "src/core/hit/hit_step.h"
+#include "src/core/hit/hit_stream.h"
+
+/* --- Where the short way is left. --- */
+
+XSEG_HIT_STEP generally(struct xseg_allocator *allocator, int ordinal, size_t bytes,
+                        xseg_stream stream, void **out, bool has_asked)
+{
+    struct xseg_request request = XSEG_REQUEST_INIT;
+
+    request.device = ordinal;
+    request.bytes = bytes;
+    request.stream = stream;
+    return xseg_request_serve(allocator, &request, has_asked, out);
+}
+
+XSEG_HIT_STEP leave(struct xseg_allocator *allocator, int ordinal, size_t bytes, xseg_stream stream,
+                    void **out)
+{
+    bool has_asked = false;
+    const xseg_status status = xseg_allocator_check(allocator, "xseg_alloc");
+
+    if (status != XSEG_OK)
+        return status;
+    if (xseg_hit_stream_alloc(allocator, ordinal, bytes, stream, out, &has_asked))
+        return XSEG_OK;
+    return generally(allocator, ordinal, bytes, stream, out, has_asked);
+}
+
+/* The arena tells who asks: so the steps before have fewer arguments to keep. */
+XSEG_HIT_STEP leave_arena(struct xseg_arena *arena, void **out, size_t bytes)
+{
+    const struct xseg_device *device = arena->device;
+
+    return leave(device->allocator, device->context.ordinal, bytes,
+                 xseg_arena_stream(arena)->handle, out);
+}
+
+/* Give the lock back, and the user what the arena has served; base: 0 if it has not. */
+static inline xseg_status finish(struct xseg_arena *arena, void **out, size_t bytes, uint64_t base)
+    XSEG_RELEASES(arena->lock)
+{
+    xseg_latch_give_own(&arena->lock);
+    if (__builtin_expect(base == 0, 0))
+        return leave_arena(arena, out, bytes);
+    *out = (void *)(uintptr_t)base; /* NOLINT(performance-no-int-to-ptr) */
+    return XSEG_OK;
+}
+
+/* --- Small blocks. --- */
+
+XSEG_HIT_STEP small_generally(struct xseg_arena *arena, void **out, size_t bytes, bool expandable)
+    XSEG_RELEASES(arena->lock)
+{
+    return finish(arena, out, bytes, xseg_small_hit(arena, bytes, expandable, UINT64_MAX));
+}
+
+/* What was handed out passes a limit. */
+XSEG_HIT_STEP raise_limits(struct xseg_arena *arena) XSEG_RELEASES(arena->lock)
+{
+    xseg_counts_look_around_all(&arena->counts);
+    xseg_latch_give_own(&arena->lock);
+    return XSEG_OK;
+}
+
+static inline __attribute__((always_inline)) xseg_status
+finish_small(struct xseg_arena *arena, void **out, size_t bytes, bool expandable, uint64_t base)
+    XSEG_RELEASES(arena->lock)
+{
+    if (__builtin_expect(base == 0, 0))
+        return small_generally(arena, out, bytes, expandable);
+    *out = (void *)(uintptr_t)base; /* NOLINT(performance-no-int-to-ptr) */
+    if (__builtin_expect(xseg_counts_are_past_limits(&arena->counts), 0))
+        return raise_limits(arena);
+    xseg_latch_give_own(&arena->lock);
+    return XSEG_OK;
+}
+
+XSEG_HIT_STEP small_from_sheet(struct xseg_arena *arena, void **out, size_t bytes, bool expandable,
+                               struct xseg_sheet *sheet, uint64_t size) XSEG_RELEASES(arena->lock)
+{
+    return finish_small(arena, out, bytes, expandable,
+                        xseg_plain_cut_sheet(arena, sheet, size, bytes, expandable));
+}
+
+XSEG_HIT_STEP small_from_frontier(struct xseg_arena *arena, void **out, size_t bytes)
+    XSEG_RELEASES(arena->lock)
+{
+    return finish_small(arena, out, bytes, true, xseg_plain_cut_frontier(arena, bytes));
+}
+
+static inline __attribute__((always_inline)) xseg_status small(struct xseg_arena *arena, void **out,
+                                                               size_t bytes, bool expandable)
+    XSEG_RELEASES(arena->lock)
+{
+    const struct xseg_rack *rack = &arena->small.rack;
+
+    if (__builtin_expect(!arena->small.is_plain, 0))
+        return small_generally(arena, out, bytes, expandable);
+    const uint64_t size = xseg_rack_fit_short(rack, xseg_plain_quanta(bytes));
+    if (size != 0)
+        return small_from_sheet(arena, out, bytes, expandable, xseg_plain_find_sheet(rack, size),
+                                size);
+    if (expandable && xseg_plain_is_frontier_all(arena))
+        return small_from_frontier(arena, out, bytes);
+    return small_generally(arena, out, bytes, expandable);
+}
+
+/* --- Large blocks. --- */
+
+XSEG_HIT_STEP large(struct xseg_arena *arena, void **out, size_t bytes, bool expandable)
+    XSEG_RELEASES(arena->lock)
+{
+    return finish(arena, out, bytes, xseg_arena_hit_plain(arena, bytes, expandable));
+}
+
+/* --- Ways around. --- */
+
+static uint64_t serve(struct xseg_arena *arena, size_t bytes) XSEG_REQUIRES(arena->lock)
+{
+    return xseg_hit_stream_serve(xseg_allocator_config(arena->device->allocator), arena, bytes);
+}
+
+/* Something is pending, and may serve the request once it has been looked at; or the device is lost, which the
+ * look may be what finds out. */
+XSEG_HIT_STEP after_look(struct xseg_arena *arena, void **out, size_t bytes)
+{
+    struct xseg_device *device = arena->device;
+    uint64_t base = 0;
+
+    xseg_device_look_at_pending(arena, xseg_allocator_config(device->allocator));
+    xseg_arena_lock(arena);
+    if (__builtin_expect(!xseg_context_is_lost(&device->context), 1))
+        base = serve(arena, bytes);
+    xseg_arena_unlock(arena);
+    if (__builtin_expect(base == 0, 0))
+        return generally(device->allocator, device->context.ordinal, bytes,
+                         xseg_arena_stream(arena)->handle, out, true);
+    *out = (void *)(uintptr_t)base; /* NOLINT(performance-no-int-to-ptr) */
+    return XSEG_OK;
+}
+
+/* An arena that several threads use, or a configuration whose rules have to be asked. */
+XSEG_HIT_STEP from_shared(struct xseg_arena *arena, void **out, size_t bytes)
+{
+    xseg_arena_lock(arena);
+    const uint64_t base = serve(arena, bytes);
+    xseg_arena_unlock(arena);
+    if (__builtin_expect(base == 0, 0))
+        return leave_arena(arena, out, bytes);
+    *out = (void *)(uintptr_t)base; /* NOLINT(performance-no-int-to-ptr) */
+    return XSEG_OK;
+}
+
+/* --- The beginning. --- */
+
+static inline __attribute__((always_inline)) xseg_status
+by_shortcut(struct xseg_allocator *allocator, int ordinal, size_t bytes, xseg_stream handle,
+            void **out, bool is_small)
+{
+    const struct xseg_known_stream *stream =
+        xseg_shortcuts_find(&allocator->shortcuts, ordinal, handle);
+
+    if (__builtin_expect(stream == NULL, 0))
+        return leave(allocator, ordinal, bytes, handle, out);
+    struct xseg_arena *arena =
+        atomic_load_explicit(&stream->arena[!is_small], memory_order_acquire);
+    if (__builtin_expect(arena == NULL, 0))
+        return leave(allocator, ordinal, bytes, handle, out);
+    const enum xseg_stream_way way = atomic_load_explicit(&stream->way, memory_order_relaxed);
+    if (__builtin_expect(!xseg_word_is(&arena->device->context.hindrances, 0), 0))
+        return after_look(arena, out, bytes);
+    if (__builtin_expect(way == XSEG_WAY_ASK, 0) || !xseg_latch_try_own(&arena->lock))
+        return from_shared(arena, out, bytes);
+    return is_small ? small(arena, out, bytes, way == XSEG_WAY_EXPANDABLE)
+                    : large(arena, out, bytes, way == XSEG_WAY_EXPANDABLE);
+}
+
+XSEG_HIT_STEP by_shortcut_large(struct xseg_allocator *allocator, int ordinal, size_t bytes,
+                                xseg_stream stream, void **out)
+{
+    if (__builtin_expect(bytes - 1 >= XSEG_SIZE_ABSURD - 1, 0))
+        return leave(allocator, ordinal, bytes, stream, out);
+    return by_shortcut(allocator, ordinal, bytes, stream, out, false);
+}
+
+xseg_status xseg_hit_alloc(struct xseg_allocator *allocator, int ordinal, size_t bytes,
+                           xseg_stream stream, void **out)
+{
+    if (bytes - 1 >= XSEG_SIZE_SMALL_MAX)
+        return by_shortcut_large(allocator, ordinal, bytes, stream, out);
+    return by_shortcut(allocator, ordinal, bytes, stream, out, true);
+}

@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/core/hit/hit_stream.h"
+
+#include "src/core/cache/large/arena_hit.h"
+#include "src/core/config/size.h"
+#include "src/core/front/device_alloc.h"
+#include "src/core/front/request.h"
+#include "src/core/pending/pending.h"
+
+/* Whether nothing is under way on a device that a plain request would have to ask about. */
+static inline bool is_calm(struct xseg_device *device)
+{
+    return !xseg_context_is_lost(&device->context) && !xseg_routes_exist(&device->routes) &&
+           !xseg_pending_captures(device->pending);
+}
+
+/* The arena of the default pool that a stream's requests of a kind go to, or NULL. */
+static inline struct xseg_arena *find_arena(struct xseg_device *device, xseg_stream handle,
+                                            bool is_small)
+{
+    const struct xseg_known_stream *stream = xseg_streams_find_plain(&device->streams, handle);
+
+    return stream == NULL ? NULL
+                          : atomic_load_explicit(&stream->arena[!is_small], memory_order_acquire);
+}
+
+uint64_t xseg_hit_stream_serve(const struct xseg_config *config, struct xseg_arena *arena,
+                               uint64_t bytes)
+{
+    const bool expandable = config->expandable_segments && arena->device->context.has_vmm;
+    struct xseg_need need; /* what no hit asks for is left open */
+
+    if (arena->is_small)
+        return xseg_small_hit(arena, bytes, expandable, config->max_split_bytes);
+    need.config = config;
+    need.requested = bytes;
+    need.bytes = need.span = (bytes + XSEG_SIZE_QUANTUM - 1) & ~(XSEG_SIZE_QUANTUM - 1);
+    need.is_small = false;
+    need.expandable = expandable;
+    need.no_split = false;
+    return xseg_arena_hit(arena, &need);
+}
+
+static enum xseg_stream_way way_of(const struct xseg_config *config,
+                                   const struct xseg_device *device)
+{
+    if (config->max_split_bytes != UINT64_MAX)
+        return XSEG_WAY_ASK;
+    return config->expandable_segments && device->context.has_vmm ? XSEG_WAY_EXPANDABLE
+                                                                  : XSEG_WAY_CLASSIC;
+}
+
+/* Give the stream of a plain request its shortcut, unless something has come in between. */
+static void learn(struct xseg_allocator *allocator, struct xseg_device *device, xseg_stream handle)
+{
+    struct xseg_shortcuts *shortcuts = &allocator->shortcuts;
+
+    xseg_lock_take(shortcuts->lock);
+    const struct xseg_config *config = xseg_allocator_config(allocator);
+    struct xseg_known_stream *stream = xseg_streams_find_plain(&device->streams, handle);
+    if (stream != NULL && config->has_plain_hits && is_calm(device)) {
+        atomic_store_explicit(&stream->way, way_of(config, device), memory_order_relaxed);
+        xseg_shortcuts_add(shortcuts, stream);
+    }
+    xseg_lock_give(shortcuts->lock);
+}
+
+bool xseg_hit_stream_alloc(struct xseg_allocator *allocator, int ordinal, uint64_t bytes,
+                           xseg_stream stream, void **out, bool *has_asked) XSEG_UNCHECKED
+{
+    const struct xseg_config *config = xseg_allocator_config(allocator);
+
+    if ((unsigned)ordinal >= (unsigned)allocator->device_count || !config->has_plain_hits ||
+        bytes - 1 >= XSEG_SIZE_ABSURD - 1)
+        return false;
+    struct xseg_device *device = xseg_allocator_open_device(allocator, ordinal);
+    if (device == NULL || !is_calm(device))
+        return false;
+    struct xseg_arena *arena = find_arena(device, stream, bytes <= XSEG_SIZE_SMALL_MAX);
+    if (arena == NULL)
+        return false;
+    if (xseg_shortcuts_want(&allocator->shortcuts, ordinal, stream))
+        learn(allocator, device, stream);
+    if (!xseg_word_is(&device->context.hindrances, 0)) {
+        xseg_device_look_at_pending(arena, config);
+        *has_asked = true;
+        if (xseg_context_is_lost(&device->context))
+            return false;
+    }
+    xseg_arena_lock(arena);
+    const uint64_t base = xseg_hit_stream_serve(config, arena, bytes);
+    xseg_arena_unlock(arena);
+    if (base == 0)
+        return false;
+    *out = (void *)(uintptr_t)base; /* NOLINT(performance-no-int-to-ptr) */
+    return true;
+}
+
+bool xseg_hit_stream_alloc_in(struct xseg_allocator *allocator, struct xseg_pool *pool,
+                              uint64_t bytes, xseg_stream handle, void **out) XSEG_UNCHECKED
+{
+    const struct xseg_config *config = xseg_allocator_config(allocator);
+    struct xseg_device *device = pool->body->device;
+
+    if (!config->has_plain_hits || pool->no_split || xseg_pool_has_own_memory(pool) ||
+        bytes - 1 >= XSEG_SIZE_ABSURD - 1 || xseg_pending_captures(device->pending) ||
+        atomic_load_explicit(&device->context.hindrances, memory_order_relaxed) != 0)
+        return false;
+    const struct xseg_known_stream *stream = xseg_streams_find_plain(&device->streams, handle);
+    if (stream == NULL)
+        return false;
+    struct xseg_arena *arena = xseg_pool_find_arena(pool, stream, bytes <= XSEG_SIZE_SMALL_MAX);
+    if (arena == NULL)
+        return false;
+    xseg_arena_lock(arena);
+    const uint64_t base =
+        arena->is_paused || arena->pool != pool ? 0 : xseg_hit_stream_serve(config, arena, bytes);
+    xseg_arena_unlock(arena);
+    if (base == 0)
+        return false;
+    *out = (void *)(uintptr_t)base; /* NOLINT(performance-no-int-to-ptr) */
+    return true;
+}
+
+xseg_status xseg_hit_stream_request(struct xseg_allocator *allocator,
+                                    const struct xseg_request *request, void **out)
+{
+    const bool is_aligned = request->alignment == 0 || (xseg_is_power_of_two(request->alignment) &&
+                                                        request->alignment <= XSEG_SIZE_QUANTUM);
+
+    if (request->pool != NULL && is_aligned && !request->zeroed &&
+        xseg_allocator_owns(allocator, request->pool) && !xseg_pool_is_retired(request->pool) &&
+        xseg_hit_stream_alloc_in(allocator, request->pool, request->bytes, request->stream, out))
+        return XSEG_OK;
+    return xseg_request_serve(allocator, request, false, out);
+}

@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The way of an allocation that has no shortcut: by the stream's entry, or by the pool that a request names.
+ *
+ * Most calls are plain: a request without wishes, on a stream that is known, for the default pool, while no capture
+ * and no route is on the device, and the block is there.  So is a request that names a pool, if nothing is pending.
+ * What makes a call anything else is looked at here once, in a few words; then the general way is taken (request.h),
+ * which comes to the same result for plain calls as well and takes some 500 instructions more.
+ *
+ * A stream whose request is plain is given its shortcut (shortcuts.h), so that the next one takes the short way
+ * (hit_alloc.h).
+ */
+#ifndef XSEG_CORE_HIT_STREAM_H
+#define XSEG_CORE_HIT_STREAM_H
+
+#include "src/core/device/allocator.h"
+
+/*
+ * Serve a plain request from what is cached.
+ *
+ * has_asked: set if what is pending has been looked at
+ * Returns:   false, and nothing has changed, if that cannot be done
+ */
+bool xseg_hit_stream_alloc(struct xseg_allocator *allocator, int ordinal, uint64_t bytes,
+                           xseg_stream stream, void **out, bool *has_asked);
+
+/* Serve a request that names a pool, which somebody holds, and has no other wish.  Returns as above. */
+bool xseg_hit_stream_alloc_in(struct xseg_allocator *allocator, struct xseg_pool *pool,
+                              uint64_t bytes, xseg_stream stream, void **out);
+
+/* Serve any request: as above where it names a pool, else in the general way.  As xseg_alloc_with(). */
+xseg_status xseg_hit_stream_request(struct xseg_allocator *allocator,
+                                    const struct xseg_request *request, void **out);
+
+/* Serve a plain request from an arena by the rules of a configuration: the address, or 0. */
+uint64_t xseg_hit_stream_serve(const struct xseg_config *config, struct xseg_arena *arena,
+                               uint64_t bytes) XSEG_REQUIRES(arena->lock);
+
+#endif

@@ -1,0 +1,183 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/core/pending/deferred.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "src/base/error.h"
+
+/* --- Marks: the last nodes of all streams that use a block. --- */
+
+struct marks {
+    uint64_t capture; /* the one that all streams take part in; 0: not known yet */
+    struct xseg_topology_mark *mark;
+    size_t count, capacity;
+};
+
+static bool add_marks(struct marks *marks, const struct xseg_capture_info *info)
+{
+    if (marks->count + info->count > marks->capacity) {
+        const size_t capacity = (marks->count + info->count) * 2;
+        struct xseg_topology_mark *larger = realloc(marks->mark, capacity * sizeof(*larger));
+
+        if (larger == NULL)
+            return false;
+        marks->mark = larger;
+        marks->capacity = capacity;
+    }
+    for (size_t i = 0; i < info->count; i++)
+        marks->mark[marks->count++] = (struct xseg_topology_mark){info->nodes[i], NULL, NULL};
+    return true;
+}
+
+/* Add the marks of a stream; false if it takes part in no capture, or in another one. */
+static bool mark_stream(struct xseg_context *context, const struct xseg_known_stream *stream,
+                        struct marks *marks)
+{
+    struct xseg_capture_info info;
+    bool can_name = true;
+
+    if (stream->handle == NULL || !xseg_stream_is_there(stream) ||
+        !xseg_streams_is_claimed(stream) ||
+        xseg_streams_can_name(context, stream, &can_name) != XSEG_OK || !can_name ||
+        xseg_driver_capture_info(context, stream->handle, &info) != XSEG_OK || info.id == 0 ||
+        (marks->capture != 0 && marks->capture != info.id))
+        return false;
+    marks->capture = info.id;
+    return add_marks(marks, &info);
+}
+
+/* The marks of a block; none if it has to wait for the end of the capture. */
+static struct marks mark_block(struct xseg_context *context, const struct xseg_block *block)
+{
+    struct marks marks = {0};
+    bool all = mark_stream(context, xseg_arena_stream(block->extent->arena), &marks);
+
+    /* What was used outside the capture too waits for real work, which no graph knows of. */
+    for (const struct xseg_use *use = block->uses; all && use != NULL; use = use->next)
+        all = !use->outside && xseg_pending_is_current(use) &&
+              mark_stream(context, use->stream, &marks);
+    if (!all)
+        marks.count = 0;
+    return marks;
+}
+
+/* --- Deferring. --- */
+
+xseg_status xseg_deferred_add(struct xseg_pending *pending, struct xseg_block *block,
+                              bool by_topology)
+{
+    struct marks marks = {0};
+    struct xseg_topology_view *view = NULL;
+
+    if (by_topology)
+        marks = mark_block(pending->fences.context, block);
+    struct xseg_deferred *deferred =
+        malloc(sizeof(*deferred) + marks.count * sizeof(deferred->marks[0]));
+    if (deferred == NULL) {
+        free(marks.mark);
+        return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for a block freed in a capture");
+    }
+    deferred->block = block;
+    xseg_list_init(&deferred->waiter.link);
+    if (marks.count > 0) {
+        memcpy(deferred->marks, marks.mark, marks.count * sizeof(deferred->marks[0]));
+        view = xseg_topology_get(&pending->topology, marks.capture,
+                                 xseg_arena_stream(block->extent->arena));
+    }
+    free(marks.mark);
+    /* Without host memory to wait for the marks it waits for the end of the capture. */
+    if (view != NULL)
+        (void)xseg_topology_wait(view, &deferred->waiter, deferred->marks, marks.count);
+    xseg_list_insert(&pending->deferred, &deferred->link);
+    xseg_pending_count_one(pending);
+    return XSEG_OK;
+}
+
+static void end_deferred(struct xseg_pending *pending, struct xseg_deferred *deferred)
+{
+    xseg_list_remove(&deferred->waiter.link);
+    xseg_list_remove(&deferred->link);
+    xseg_pending_uncount_one(pending);
+    free(deferred);
+}
+
+void xseg_deferred_reuse(struct xseg_pending *pending, struct xseg_known_stream *stream)
+{
+    struct xseg_context *context = pending->fences.context;
+    struct xseg_topology_view *view = NULL;
+    struct xseg_capture_info info;
+
+    if (stream->handle == NULL)
+        return;
+    xseg_pending_lock(pending);
+    if (xseg_driver_capture_info(context, stream->handle, &info) == XSEG_OK && info.count > 0)
+        view = xseg_topology_get(&pending->topology, info.id, stream);
+    if (view != NULL) {
+        xseg_topology_advance(view, context, info.nodes, info.count);
+        XSEG_LIST_FOR_SAFE(node, &view->ready)
+        {
+            struct xseg_deferred *deferred =
+                XSEG_CONTAINER(node, struct xseg_deferred, waiter.link);
+            struct xseg_arena *arena = deferred->block->extent->arena;
+
+            xseg_arena_lock(arena);
+            xseg_pending_forget(arena, deferred->block);
+            xseg_arena_unlock(arena);
+            end_deferred(pending, deferred);
+        }
+    }
+    xseg_pending_unlock(pending);
+}
+
+/* --- After the capture. --- */
+
+void xseg_deferred_unmark(struct xseg_pending *pending)
+{
+    XSEG_LIST_FOR(node, &pending->deferred)
+    {
+        xseg_list_remove(&XSEG_CONTAINER(node, struct xseg_deferred, link)->waiter.link);
+    }
+    xseg_topology_fini(&pending->topology);
+}
+
+/* Uses that were noted only in a capture are over. */
+static void drop_captured(struct xseg_arena *arena, struct xseg_block *block)
+{
+    struct xseg_use **place = &block->uses, *use;
+
+    while ((use = *place) != NULL) {
+        if (use->outside) {
+            use->captured = false;
+            place = &use->next;
+        } else {
+            *place = use->next;
+            xseg_slab_put(&arena->uses, use);
+        }
+    }
+}
+
+static bool settle(struct xseg_pending *pending, struct xseg_block *block)
+{
+    struct xseg_arena *arena = block->extent->arena;
+
+    xseg_arena_lock(arena);
+    drop_captured(arena, block);
+    const bool free = block->uses == NULL || xseg_context_is_lost(pending->fences.context);
+    if (free)
+        xseg_pending_forget(arena, block);
+    xseg_arena_unlock(arena);
+    return free || xseg_pending_record(pending, block) == XSEG_OK;
+}
+
+void xseg_deferred_settle(struct xseg_pending *pending, const struct xseg_pool *pool)
+{
+    XSEG_LIST_FOR_SAFE(node, &pending->deferred)
+    {
+        struct xseg_deferred *deferred = XSEG_CONTAINER(node, struct xseg_deferred, link);
+
+        if ((pool == NULL || deferred->block->extent->arena->pool == pool) &&
+            settle(pending, deferred->block))
+            end_deferred(pending, deferred);
+    }
+}

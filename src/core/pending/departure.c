@@ -1,0 +1,178 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/core/pending/departure.h"
+
+#include "src/base/error.h"
+#include "src/core/device/allocator.h"
+#include "src/core/pending/pending.h"
+
+/* --- Leaving. --- */
+
+/* A stream must not go while it takes part in a capture, or while one that began on it goes on. */
+static xseg_status expect_no_capture(struct xseg_device *device,
+                                     const struct xseg_known_stream *stream)
+{
+    struct xseg_capture_info info;
+    xseg_status status = XSEG_OK;
+    bool captured = xseg_routes_begin_on(&device->routes, stream);
+
+    /* Also in one that the library was not told of, whose event would never complete. */
+    if (!captured) {
+        status = xseg_driver_capture_info(&device->context, stream->handle, &info);
+        captured = status == XSEG_OK && (info.id != 0 || info.is_invalid);
+    }
+    if (captured)
+        return xseg_fail(XSEG_ERR_BUSY, "stream %p is being captured: end the capture first",
+                         (void *)stream->handle);
+    return status;
+}
+
+static xseg_status leave(struct xseg_device *device, struct xseg_known_stream *stream)
+{
+    int mode = 0;
+    xseg_status status = expect_no_capture(device, stream);
+
+    if (status == XSEG_OK)
+        status = xseg_driver_relax(&device->context, &mode);
+    if (status != XSEG_OK)
+        return status;
+    status = xseg_fences_record(&device->pending->fences, stream->handle, &stream->last);
+    xseg_driver_unrelax(&device->context, mode);
+    if (status != XSEG_OK)
+        return status;
+    xseg_streams_note_leaving(&device->streams, stream);
+    return XSEG_OK;
+}
+
+xseg_status xseg_departure_begin(struct xseg_device *device, xseg_stream handle)
+{
+    struct xseg_known_stream *stream = xseg_streams_find(&device->streams, handle);
+    xseg_status status = XSEG_OK;
+
+    if (stream == NULL)
+        return XSEG_OK;
+    /* Whoever asks or waits for the stream right now holds one of these: that comes to an end first. */
+    xseg_lock_take(&device->growth_lock);
+    xseg_pending_lock(device->pending);
+    if (xseg_stream_is_there(stream) && xseg_context_is_lost(&device->context))
+        xseg_streams_note_gone(&device->streams, stream);
+    else if (xseg_stream_is_there(stream))
+        status = leave(device, stream);
+    xseg_pending_unlock(device->pending);
+    xseg_lock_give(&device->growth_lock);
+    if (!xseg_stream_is_there(stream))
+        xseg_shortcuts_drop(&device->allocator->shortcuts, stream);
+    return status;
+}
+
+/* --- Gone. --- */
+
+/* So many are asked about when a stream is met: more than come to leave by then, so that nobody is asked about
+ * late for long. */
+#define ASKED 16u
+
+/* The last event is not needed any more.  PENDING is held. */
+static void note_gone(struct xseg_device *device, struct xseg_known_stream *stream)
+{
+    xseg_fences_put(&device->pending->fences, stream->last);
+    stream->last = NULL;
+    xseg_streams_note_gone(&device->streams, stream);
+}
+
+/* Uses in its queue share the event, so it is kept until they have come back. */
+static bool has_passed(struct xseg_device *device, const struct xseg_known_stream *stream)
+{
+    bool done = false;
+
+    return xseg_list_is_empty(&stream->uses) &&
+           xseg_driver_event_done(&device->context, stream->last, &done) == XSEG_OK && done;
+}
+
+/* Ask about the first of those that leave; who still works comes last from then on. */
+static void ask_first(struct xseg_device *device)
+{
+    struct xseg_list *leaving = &device->streams.leaving;
+    unsigned left = atomic_load_explicit(&device->streams.leaving_count, memory_order_relaxed);
+
+    for (left = left < ASKED ? left : ASKED; left > 0; left--) {
+        struct xseg_known_stream *stream =
+            XSEG_LIST_FIRST(leaving, struct xseg_known_stream, going);
+
+        if (has_passed(device, stream)) {
+            note_gone(device, stream);
+        } else {
+            xseg_list_remove(&stream->going);
+            xseg_list_insert(leaving, &stream->going);
+        }
+    }
+}
+
+/* Look which leaving streams have passed. */
+static void look(struct xseg_device *device)
+{
+    int mode = 0;
+
+    if (atomic_load_explicit(&device->streams.leaving_count, memory_order_relaxed) == 0)
+        return;
+    xseg_pending_poll(device->pending);
+    xseg_pending_lock(device->pending);
+    if (!xseg_pending_captures(device->pending) &&
+        xseg_driver_relax(&device->context, &mode) == XSEG_OK) {
+        ask_first(device);
+        xseg_driver_unrelax(&device->context, mode);
+    }
+    xseg_pending_unlock(device->pending);
+}
+
+static xseg_status ask(struct xseg_context *context, xseg_event event, bool *done)
+{
+    int mode = 0;
+    xseg_status status = xseg_driver_relax(context, &mode);
+
+    if (status != XSEG_OK)
+        return status;
+    status = xseg_driver_event_done(context, event, done);
+    xseg_driver_unrelax(context, mode);
+    return status;
+}
+
+xseg_status xseg_departure_is_over(struct xseg_device *device, struct xseg_known_stream *stream,
+                                   bool wait, bool *over)
+{
+    xseg_status status = XSEG_OK;
+    xseg_event event;
+
+    xseg_pending_lock(device->pending);
+    event = stream->last;
+    xseg_pending_unlock(device->pending);
+    *over = event == NULL;
+    if (*over)
+        return XSEG_OK;
+    /* Another thread may find that it has passed, and record the event anew: that only makes the
+     * answer later. */
+    status =
+        wait ? xseg_driver_event_wait(&device->context, event) : ask(&device->context, event, over);
+    *over = status == XSEG_OK && (wait || *over);
+    return status;
+}
+
+void xseg_departure_end(struct xseg_device *device)
+{
+    xseg_pending_lock(device->pending);
+    XSEG_LIST_FOR_SAFE(node, &device->streams.leaving)
+    {
+        note_gone(device, XSEG_CONTAINER(node, struct xseg_known_stream, going));
+    }
+    xseg_pending_unlock(device->pending);
+}
+
+xseg_status xseg_departure_get(struct xseg_device *device, xseg_stream handle,
+                               struct xseg_known_stream **out)
+{
+    if (!xseg_streams_is_per_thread(handle)) {
+        *out = xseg_streams_find(&device->streams, handle);
+        if (__builtin_expect(*out != NULL, 1))
+            return XSEG_OK;
+    }
+    look(device);
+    return xseg_streams_get(&device->streams, handle, out);
+}

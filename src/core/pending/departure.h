@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Departure: a stream that is about to be destroyed.
+ *
+ *     THERE --> LEAVING     an event is recorded behind its work; its handle is not found any more
+ *     LEAVING --> GONE      the event has passed: nothing of the stream runs
+ *     GONE --> THERE        the entry is that of a new stream, which so has the memory of the old one
+ *
+ * Until a stream is GONE a trim asks the event instead of the stream.
+ *
+ * Locking: GROWTH, PENDING and TABLE are taken inside; none may be held.
+ */
+#ifndef XSEG_CORE_DEPARTURE_H
+#define XSEG_CORE_DEPARTURE_H
+
+#include "src/core/device/device.h"
+
+/*
+ * A stream is about to be destroyed; one that is not known is fine.
+ *
+ * Returns: XSEG_OK, XSEG_ERR_BUSY (it is being captured), XSEG_ERR_HOST_MEMORY, XSEG_ERR_DRIVER
+ * Cost:    one question about the stream's capture, one event record
+ */
+xseg_status xseg_departure_begin(struct xseg_device *device, xseg_stream handle);
+
+/*
+ * The entry of a stream, as xseg_streams_get(); a new one gets that of a stream that is gone, if any is.
+ *
+ * Cost: when a new stream is met, an event query for each of the next few streams that leave
+ */
+xseg_status xseg_departure_get(struct xseg_device *device, xseg_stream handle,
+                               struct xseg_known_stream **out);
+
+/*
+ * Whether a stream that is not there any more has passed, waiting for it if `wait`.  GROWTH may be
+ * held.
+ */
+xseg_status xseg_departure_is_over(struct xseg_device *device, struct xseg_known_stream *stream,
+                                   bool wait, bool *over);
+
+/* The device closes: nobody asks about leaving streams any more.  GROWTH is held. */
+void xseg_departure_end(struct xseg_device *device);
+
+#endif

@@ -1,0 +1,224 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/core/pending/fill.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "src/base/error.h"
+#include "src/core/cache/arena_blocks.h"
+#include "src/core/device/allocator.h"
+#include "src/core/pending/trace.h"
+
+/* What is read back at a time. */
+#define PIECE_BYTES ((uint64_t)256 * XSEG_KIB)
+#define SHOWN_BYTES 16u
+
+void xseg_fill_init(struct xseg_fill *fill, struct xseg_allocator *allocator)
+{
+    fill->allocator = allocator;
+    atomic_init(&fill->reads, XSEG_FILL_UNTRIED);
+    atomic_init(&fill->overwrites, 0);
+}
+
+bool xseg_fill_is_on(const struct xseg_arena *arena)
+{
+    return xseg_allocator_config(arena->device->fill->allocator)->debug_fill &&
+           !arena->pool->is_private;
+}
+
+/* --- Writing the pattern. --- */
+
+void xseg_fill_busy(struct xseg_block *block)
+{
+    const struct xseg_arena *arena = block->extent->arena;
+    struct xseg_context *context = &arena->device->context;
+
+    XSEG_ASSERT(block->state == XSEG_BLOCK_BUSY);
+    block->filled = xseg_fill_is_on(arena) && !xseg_context_is_lost(context) &&
+                    xseg_streams_is_open(context, xseg_arena_stream(arena)) &&
+                    xseg_driver_fill(context, block->base, block->bytes, XSEG_FILL_PATTERN,
+                                     xseg_arena_stream(arena)->handle) == XSEG_OK;
+}
+
+void xseg_fill_ended(struct xseg_block *block)
+{
+    struct xseg_block *next;
+
+    for (; block != NULL; block = next) {
+        struct xseg_arena *arena = block->extent->arena;
+
+        next = block->ended;
+        block->ended = NULL;
+        xseg_fill_busy(block);
+        xseg_arena_lock(arena);
+        xseg_arena_take_back(arena, block);
+        xseg_arena_unlock(arena);
+    }
+}
+
+/* --- Reading it back. --- */
+
+/* Where a block differs from the pattern. */
+struct difference {
+    uint64_t count, first; /* bytes that differ; offset of the first one */
+    unsigned char found[SHOWN_BYTES];
+    unsigned shown;
+};
+
+static bool read_back(const struct xseg_arena *arena, uint64_t address, uint64_t bytes, void *host)
+{
+    struct xseg_context *context = &arena->device->context;
+
+    /* Where nothing is read, this is what is found. */
+    memset(host, 0, bytes);
+    return xseg_driver_read(context, host, address, bytes, xseg_arena_stream(arena)->handle) ==
+               XSEG_OK &&
+           xseg_driver_stream_wait(context, xseg_arena_stream(arena)->handle) == XSEG_OK;
+}
+
+static unsigned char pattern_at(uint64_t offset)
+{
+    const uint32_t word = XSEG_FILL_PATTERN;
+
+    return ((const unsigned char *)&word)[offset % sizeof(word)];
+}
+
+/* Add what differs in a piece of a block, which is whole words, at `offset` of it. */
+static void compare(struct difference *difference, const unsigned char *piece, uint64_t offset,
+                    uint64_t bytes)
+{
+    const uint32_t word = XSEG_FILL_PATTERN;
+
+    /* All words are alike if each is the one before it; the usual case, and memcmp is fast. */
+    if (memcmp(piece, &word, sizeof(word)) == 0 &&
+        memcmp(piece, piece + sizeof(word), bytes - sizeof(word)) == 0)
+        return;
+    for (uint64_t i = 0; i < bytes; i++) {
+        if (piece[i] == pattern_at(i))
+            continue;
+        if (difference->count++ == 0) {
+            difference->first = offset + i;
+            difference->shown = (unsigned)xseg_min(bytes - i, SHOWN_BYTES);
+            memcpy(difference->found, piece + i, difference->shown);
+        }
+    }
+}
+
+/* Whether memory of the device can be read back, tried on the first word of a block. */
+static enum xseg_fill_reads try_reading(const struct xseg_grant *grant)
+{
+    const struct xseg_arena *arena = grant->arena;
+    uint32_t word = 0;
+
+    if (xseg_driver_fill(&arena->device->context, grant->base, sizeof(word), XSEG_FILL_PATTERN,
+                         xseg_arena_stream(arena)->handle) != XSEG_OK ||
+        !read_back(arena, grant->base, sizeof(word), &word))
+        return XSEG_FILL_UNTRIED;
+    return word == XSEG_FILL_PATTERN ? XSEG_FILL_READS : XSEG_FILL_READS_NOTHING;
+}
+
+static void report(const struct xseg_grant *grant, const struct difference *difference)
+{
+    const struct xseg_arena *arena = grant->arena;
+    struct xseg_device *device = arena->device;
+    const uint64_t address = grant->base + difference->first;
+    struct xseg_text text;
+    char buffer[896];
+
+    xseg_text_init(&text, buffer, sizeof(buffer));
+    xseg_text_add(&text,
+                  "device %d: freed memory was written to: %" PRIu64 " of the %" PRIu64
+                  " bytes at %#" PRIx64 " (stream %p), the first at %#" PRIx64 ", offset %" PRIu64
+                  ": found",
+                  device->context.ordinal, difference->count, grant->bytes, grant->base,
+                  (void *)xseg_arena_stream(arena)->handle, address, difference->first);
+    for (unsigned i = 0; i < difference->shown; i++)
+        xseg_text_add(&text, " %02x", difference->found[i]);
+    (void)xseg_free_log_describe(&device->free_log, address, "; it was last ", &text);
+    atomic_fetch_add_explicit(&device->fill->overwrites, 1, memory_order_relaxed);
+    xseg_log_line(&device->fill->allocator->log, XSEG_LOG_ERROR, "%s", buffer);
+}
+
+/*
+ * Whether a difference means anything.  That is tried after the first piece that differs has been
+ * read: the first word of the block has been looked at by then.
+ */
+static bool can_read(const struct xseg_grant *grant)
+{
+    atomic_uint *reads = &grant->arena->device->fill->reads;
+
+    if (atomic_load(reads) == XSEG_FILL_UNTRIED)
+        atomic_store(reads, try_reading(grant));
+    return atomic_load(reads) == XSEG_FILL_READS;
+}
+
+/* Read a block and compare it; false if it could not be read. */
+static bool look_for_difference(const struct xseg_grant *grant, struct difference *difference)
+{
+    const uint64_t most = xseg_min(grant->bytes, PIECE_BYTES);
+    unsigned char *piece = malloc(most);
+    bool is_read = piece != NULL;
+
+    for (uint64_t offset = 0; is_read && offset < grant->bytes; offset += most) {
+        const uint64_t bytes = xseg_min(grant->bytes - offset, most);
+
+        is_read = read_back(grant->arena, grant->base + offset, bytes, piece);
+        if (is_read)
+            compare(difference, piece, offset, bytes);
+        is_read = is_read && (difference->count == 0 || can_read(grant));
+    }
+    free(piece);
+    return is_read;
+}
+
+static void check(const struct xseg_grant *grant)
+{
+    const struct xseg_arena *arena = grant->arena;
+    struct difference difference = {0};
+
+    if (!xseg_fill_is_on(arena) ||
+        atomic_load(&arena->device->fill->reads) == XSEG_FILL_READS_NOTHING ||
+        !xseg_streams_is_open(&arena->device->context, xseg_arena_stream(arena)))
+        return;
+    if (look_for_difference(grant, &difference) && difference.count != 0)
+        report(grant, &difference);
+}
+
+/* --- Handing out. --- */
+
+/* The block's pool is not paused until end().  False if it is, or about to be. */
+static bool begin(struct xseg_arena *arena)
+{
+    xseg_arena_lock(arena);
+    const bool can = !arena->is_paused;
+    arena->fills += can;
+    xseg_arena_unlock(arena);
+    return can;
+}
+
+static void end(struct xseg_arena *arena)
+{
+    xseg_arena_lock(arena);
+    arena->fills--;
+    xseg_arena_unlock(arena);
+}
+
+xseg_status xseg_fill_hand_out(const struct xseg_grant *grant, bool zeroed, bool *is_paused)
+{
+    struct xseg_arena *arena = grant->arena;
+    xseg_status status = XSEG_OK;
+
+    *is_paused = !begin(arena);
+    if (*is_paused)
+        return XSEG_OK;
+    if (grant->filled)
+        check(grant);
+    /* Whole words: a block's size is a multiple of 512 bytes. */
+    if (zeroed)
+        status = xseg_driver_fill(&arena->device->context, grant->base,
+                                  xseg_round_up(grant->requested, sizeof(uint32_t)), 0,
+                                  xseg_arena_stream(arena)->handle);
+    end(arena);
+    return status;
+}

@@ -1,0 +1,385 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/core/pending/pending.h"
+
+#include <stdlib.h>
+
+#include "src/core/cache/arena_blocks.h"
+#include "src/core/pending/deferred.h"
+#include "src/core/pending/fill.h"
+#include "src/core/pending/trace.h"
+
+void xseg_pending_init(struct xseg_pending *pending, struct xseg_context *context)
+{
+    xseg_latch_init(&pending->lock, XSEG_RANK_PENDING);
+    xseg_fences_init(&pending->fences, context);
+    xseg_list_init(&pending->streams);
+    xseg_list_init(&pending->deferred);
+    xseg_topology_init(&pending->topology);
+    pending->ended = NULL;
+    atomic_init(&pending->captures, 0);
+}
+
+void xseg_pending_fini(struct xseg_pending *pending)
+{
+    /* Only on a lost device is anything left. */
+    XSEG_LIST_FOR_SAFE(node, &pending->deferred)
+    {
+        free(XSEG_CONTAINER(node, struct xseg_deferred, link));
+    }
+    xseg_topology_fini(&pending->topology);
+    xseg_fences_abandon(&pending->fences);
+    xseg_latch_fini(&pending->lock);
+}
+
+void xseg_pending_put_event(struct xseg_pending *pending, xseg_event event)
+{
+    xseg_pending_lock(pending);
+    xseg_fences_put(&pending->fences, event);
+    xseg_pending_unlock(pending);
+}
+
+void xseg_pending_use(struct xseg_arena *arena, struct xseg_block *block,
+                      struct xseg_known_stream *stream, bool captured)
+{
+    struct xseg_use *use = block->uses;
+
+    while (use != NULL && (use->stream != stream || !xseg_pending_is_current(use)))
+        use = use->next;
+    if (use == NULL) {
+        use = xseg_slab_take(&arena->uses);
+        xseg_list_init(&use->link);
+        use->stream = stream;
+        use->number = stream->number;
+        use->block = block;
+        use->next = block->uses;
+        use->outside = use->captured = use->is_shared = false;
+        block->uses = use;
+    }
+    use->outside = use->outside || !captured;
+    use->captured = use->captured || captured;
+}
+
+/*
+ * An event behind the work of a stream.  One that is gone has its last event.  Another thread's default stream has no name here: the
+ * legacy stream stands for it, which waits for all streams of that kind.
+ */
+static xseg_status record_use(struct xseg_pending *pending, struct xseg_use *use)
+{
+    bool can_name = true;
+    xseg_status status = XSEG_OK;
+
+    use->is_shared = !xseg_pending_is_current(use) || !xseg_stream_is_there(use->stream);
+    if (use->is_shared) {
+        use->event = xseg_pending_is_current(use) ? use->stream->last : NULL; /* it has passed */
+        return XSEG_OK;
+    }
+    status = xseg_streams_can_name(pending->fences.context, use->stream, &can_name);
+    if (status != XSEG_OK)
+        return status;
+    return xseg_fences_record(&pending->fences, can_name ? use->stream->handle : NULL, &use->event);
+}
+
+/* The event of a use is not needed any more. */
+static void put_event(struct xseg_pending *pending, const struct xseg_use *use)
+{
+    if (!use->is_shared)
+        xseg_fences_put(&pending->fences, use->event);
+}
+
+/* Record an event for each use of a block; on failure the recorded ones are idle again. */
+static xseg_status record_all(struct xseg_pending *pending, struct xseg_block *block)
+{
+    for (struct xseg_use *use = block->uses; use != NULL; use = use->next) {
+        const xseg_status status = record_use(pending, use);
+
+        if (status == XSEG_OK)
+            continue;
+        for (struct xseg_use *undo = block->uses; undo != use; undo = undo->next)
+            put_event(pending, undo);
+        return status;
+    }
+    return XSEG_OK;
+}
+
+/*
+ * Its place among the streams that are waited for: the default stream first, then the one that was
+ * made last.  This is the order in which PyTorch's table of streams comes out for its first six.
+ */
+static uint64_t rank_of(const struct xseg_known_stream *stream)
+{
+    return stream->handle == NULL ? 0 : UINT64_MAX / 2 - stream->number;
+}
+
+/* A stream is waited for from now on. */
+static void wait_for(struct xseg_pending *pending, struct xseg_known_stream *stream)
+{
+    struct xseg_list *place = pending->streams.next;
+
+    if (!xseg_list_is_empty(&stream->waiting))
+        return;
+    /* It stays what it is while the stream is listed, though another may take its place meanwhile. */
+    stream->rank = rank_of(stream);
+    while (place != &pending->streams &&
+           XSEG_CONTAINER(place, struct xseg_known_stream, waiting)->rank < stream->rank)
+        place = place->next;
+    xseg_list_insert(place, &stream->waiting);
+}
+
+void xseg_pending_forget(struct xseg_arena *arena, struct xseg_block *block)
+{
+    struct xseg_use *use = block->uses, *next;
+
+    xseg_trace_note_block(block, XSEG_TRACE_FREE_COMPLETED);
+    for (; use != NULL; use = next) {
+        next = use->next;
+        xseg_slab_put(&arena->uses, use);
+    }
+    block->uses = NULL;
+    xseg_arena_take_back(arena, block);
+}
+
+static void queue_all(struct xseg_pending *pending, struct xseg_use *use)
+{
+    struct xseg_use *next;
+
+    for (; use != NULL; use = next) {
+        next = use->next;
+        wait_for(pending, use->stream);
+        /* What has passed comes first: a wait goes by the last event of a queue. */
+        xseg_list_insert(use->event == NULL ? use->stream->uses.next : &use->stream->uses,
+                         &use->link);
+        xseg_pending_count_one(pending);
+    }
+}
+
+xseg_status xseg_pending_record(struct xseg_pending *pending, struct xseg_block *block)
+{
+    struct xseg_context *context = pending->fences.context;
+    int mode = 0;
+    xseg_status status = xseg_driver_relax(context, &mode);
+
+    if (status != XSEG_OK)
+        return status;
+    status = record_all(pending, block);
+    xseg_driver_unrelax(context, mode);
+    if (status != XSEG_OK)
+        return status;
+    block->waits = 0;
+    for (const struct xseg_use *use = block->uses; use != NULL; use = use->next)
+        block->waits++;
+    queue_all(pending, block->uses);
+    block->uses = NULL;
+    return XSEG_OK;
+}
+
+xseg_status xseg_pending_free(struct xseg_pending *pending, struct xseg_block *block,
+                              bool by_topology)
+{
+    struct xseg_arena *arena = block->extent->arena;
+    xseg_status status;
+
+    xseg_pending_lock(pending);
+    if (xseg_context_is_lost(pending->fences.context))
+        status = XSEG_ERR_DEVICE_LOST;
+    else if (xseg_pending_captures(pending))
+        status = xseg_deferred_add(pending, block, by_topology);
+    else
+        status = xseg_pending_record(pending, block);
+    xseg_arena_lock(arena);
+    block->state = XSEG_BLOCK_LIVE;
+    if (status == XSEG_OK || status == XSEG_ERR_DEVICE_LOST) {
+        block->state = XSEG_BLOCK_PENDING;
+        xseg_trace_note_block(block, XSEG_TRACE_FREE_REQUESTED);
+        xseg_arena_note_pending(arena, block);
+    }
+    /* On a lost device nothing runs any more: a freed block waits for nobody. */
+    if (status == XSEG_ERR_DEVICE_LOST)
+        xseg_pending_forget(arena, block);
+    xseg_arena_unlock(arena);
+    xseg_pending_unlock(pending);
+    return status == XSEG_ERR_DEVICE_LOST ? XSEG_OK : status;
+}
+
+/* The event of a use is complete: the use ends, and with the last one the block is free. */
+static void finish(struct xseg_pending *pending, struct xseg_use *use)
+{
+    struct xseg_block *block = use->block;
+    struct xseg_arena *arena = block->extent->arena;
+
+    xseg_list_remove(&use->link);
+    xseg_pending_uncount_one(pending);
+    put_event(pending, use);
+    xseg_arena_lock(arena);
+    xseg_slab_put(&arena->uses, use);
+    if (block->waits == 1)
+        xseg_trace_note_block(block, XSEG_TRACE_FREE_COMPLETED);
+    if (--block->waits == 0 && __builtin_expect(xseg_fill_is_on(arena), 0)) {
+        block->state = XSEG_BLOCK_BUSY;
+        block->ended = pending->ended;
+        pending->ended = block;
+    } else if (block->waits == 0) {
+        xseg_arena_take_back(arena, block);
+    }
+    xseg_arena_unlock(arena);
+}
+
+/*
+ * A query has failed: an event that a capture recorded, of which nobody told the library, never
+ * completes.  Once the stream is out of it, a new event stands behind the same work.
+ */
+static bool record_again(struct xseg_pending *pending, struct xseg_use *use)
+{
+    xseg_event event;
+
+    if (use->is_shared || !xseg_streams_is_open(pending->fences.context, use->stream) ||
+        xseg_fences_record(&pending->fences, use->stream->handle, &event) != XSEG_OK)
+        return false;
+    xseg_fences_put(&pending->fences, use->event);
+    use->event = event;
+    return true;
+}
+
+static inline struct xseg_use *first_use(struct xseg_list *node)
+{
+    return XSEG_LIST_FIRST(&XSEG_CONTAINER(node, struct xseg_known_stream, waiting)->uses,
+                           struct xseg_use, link);
+}
+
+/*
+ * The first use of a stream is answered with anything but a no.
+ *
+ * Returns: the stream to go on with
+ */
+static __attribute__((noinline)) struct xseg_list *hear(struct xseg_pending *pending,
+                                                        struct xseg_driver_questions *questions,
+                                                        struct xseg_list *node,
+                                                        enum xseg_driver_answer answer)
+{
+    struct xseg_use *use = first_use(node);
+    struct xseg_known_stream *stream = use->stream;
+    struct xseg_list *next = node->next;
+
+    if (answer == XSEG_DRIVER_FAILED && record_again(pending, use))
+        answer = xseg_driver_ask(questions, use->event, false);
+    if (answer != XSEG_DRIVER_YES)
+        return next;
+    finish(pending, use);
+    if (!xseg_list_is_empty(&stream->uses))
+        return node;
+    xseg_list_remove(node);
+    return next;
+}
+
+/* Look at each stream, until one of its uses goes on. */
+static inline void poll(struct xseg_pending *pending)
+{
+    struct xseg_driver_questions questions = {.context = pending->fences.context};
+    struct xseg_list *node;
+
+    if (__builtin_expect(!xseg_list_is_empty(&pending->deferred), 0))
+        xseg_deferred_settle(pending, NULL);
+    node = pending->streams.next;
+    while (node != &pending->streams) {
+        const xseg_event event = first_use(node)->event;
+        const enum xseg_driver_answer answer =
+            event == NULL ? XSEG_DRIVER_YES
+                          : xseg_driver_ask(&questions, event, node->next == &pending->streams);
+
+        node = __builtin_expect(answer == XSEG_DRIVER_NO, 1)
+                   ? node->next
+                   : hear(pending, &questions, node, answer);
+    }
+    if (questions.is_open)
+        xseg_driver_ask_end(&questions);
+}
+
+/* Let go of the lock, and fill what has ended under it. */
+static void give_lock(struct xseg_pending *pending) XSEG_UNCHECKED
+{
+    struct xseg_block *ended = pending->ended;
+
+    pending->ended = NULL;
+    xseg_pending_unlock(pending);
+    if (__builtin_expect(ended != NULL, 0))
+        xseg_fill_ended(ended);
+}
+
+void xseg_pending_poll(struct xseg_pending *pending) XSEG_UNCHECKED
+{
+    xseg_pending_lock(pending);
+    if (!xseg_pending_captures(pending))
+        poll(pending);
+    give_lock(pending);
+}
+
+void xseg_pending_passed(struct xseg_pending *pending,
+                         struct xseg_known_stream *stream) XSEG_UNCHECKED
+{
+    xseg_pending_lock(pending);
+    XSEG_LIST_FOR_SAFE(node, &stream->uses)
+    {
+        finish(pending, XSEG_CONTAINER(node, struct xseg_use, link));
+    }
+    xseg_list_remove(&stream->waiting);
+    give_lock(pending);
+}
+
+/*
+ * The last event of the first stream from a place in the order on; NULL if there is none.
+ *
+ * again: it could not be waited for
+ */
+static xseg_event last_event_from(struct xseg_pending *pending, bool again, uint64_t *rank,
+                                  bool *any)
+{
+    xseg_event event = NULL;
+
+    *any = false;
+    xseg_pending_lock(pending);
+    XSEG_LIST_FOR(node, &pending->streams)
+    {
+        const struct xseg_known_stream *stream =
+            XSEG_CONTAINER(node, struct xseg_known_stream, waiting);
+        struct xseg_use *use = XSEG_CONTAINER(stream->uses.prev, struct xseg_use, link);
+
+        if (stream->rank < *rank)
+            continue;
+        *any = !again || record_again(pending, use);
+        event = use->event;
+        *rank = stream->rank;
+        break;
+    }
+    xseg_pending_unlock(pending);
+    return event;
+}
+
+static xseg_status wait_for_event(struct xseg_pending *pending, xseg_event event)
+{
+    return event == NULL ? XSEG_OK : xseg_driver_event_wait(pending->fences.context, event);
+}
+
+xseg_status xseg_pending_wait(struct xseg_pending *pending)
+{
+    xseg_status status = XSEG_OK;
+    uint64_t rank = 0;
+    bool any = true;
+
+    xseg_pending_poll(pending);
+    /* One round over the streams, and of each only what is pending now: others may go on freeing. */
+    for (; status == XSEG_OK; rank++) {
+        xseg_event event = last_event_from(pending, false, &rank, &any);
+
+        if (!any)
+            break;
+        /* Another thread may take the event back and record it anew meanwhile: that only makes the
+         * wait longer. */
+        status = wait_for_event(pending, event);
+        if (status == XSEG_OK)
+            continue;
+        event = last_event_from(pending, true, &rank, &any);
+        if (any)
+            status = wait_for_event(pending, event);
+    }
+    xseg_pending_poll(pending);
+    return status;
+}

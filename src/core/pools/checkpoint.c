@@ -1,0 +1,350 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/core/pools/checkpoint.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+#include "src/base/error.h"
+#include "src/core/cache/arena_blocks.h"
+#include "src/core/cache/extent_blocks.h"
+#include "src/core/cache/small/small_free.h"
+#include "src/core/cache/walk.h"
+#include "src/core/config/size.h"
+#include "src/core/device/allocator.h"
+#include "src/core/pending/pending.h"
+#include "src/core/pending/trace.h"
+#include "src/core/pools/pause.h"
+
+/* --- Walking the blocks of a pool. --- */
+
+/* What a walk over live blocks collects. */
+struct harvest {
+    struct xseg_checkpoint_block *block; /* [capacity]; NULL: only counted */
+    size_t count, capacity;
+    size_t pending, used; /* freed blocks that wait; live ones that other streams use */
+};
+
+static void harvest_part(struct harvest *harvest, struct xseg_arena *arena,
+                         const struct xseg_part *part)
+{
+    /* The pool does not hold it. */
+    if (part->is_lent)
+        return;
+    harvest->pending += part->state == XSEG_BLOCK_PENDING || part->state == XSEG_BLOCK_BUSY;
+    if (part->state != XSEG_BLOCK_LIVE)
+        return;
+    harvest->used += part->has_uses;
+    if (harvest->count < harvest->capacity)
+        harvest->block[harvest->count] =
+            (struct xseg_checkpoint_block){arena, part->base, part->bytes, part->requested};
+    harvest->count++;
+}
+
+static void harvest_pool(struct xseg_pool *pool, struct harvest *harvest)
+{
+    struct xseg_arena *arena = atomic_load_explicit(&pool->body->arenas, memory_order_acquire);
+
+    harvest->count = harvest->pending = harvest->used = 0;
+    for (; arena != NULL; arena = atomic_load_explicit(&arena->next, memory_order_relaxed)) {
+        xseg_arena_lock(arena);
+        XSEG_LIST_FOR(node, &arena->extents)
+        {
+            const struct xseg_extent *extent = XSEG_CONTAINER(node, struct xseg_extent, link);
+
+            XSEG_WALK(part, extent)
+            {
+                harvest_part(harvest, arena, &part);
+            }
+        }
+        xseg_arena_unlock(arena);
+    }
+}
+
+/* Room for the live blocks of a pool, and the blocks in it.  GROWTH is held, so none comes or goes
+ * but by other threads' hits; then once more. */
+static xseg_status harvest_all(struct xseg_pool *pool, size_t head, void **memory,
+                               struct harvest *harvest)
+{
+    *harvest = (struct harvest){0};
+    harvest_pool(pool, harvest);
+    do {
+        free(*memory);
+        harvest->capacity = harvest->count;
+        *memory = malloc(head + (harvest->capacity + 1) * sizeof(*harvest->block));
+        if (*memory == NULL)
+            return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for a list of %zu blocks",
+                             harvest->count);
+        harvest->block = (struct xseg_checkpoint_block *)(void *)((char *)*memory + head);
+        harvest_pool(pool, harvest);
+    } while (harvest->count > harvest->capacity);
+    return XSEG_OK;
+}
+
+/* What stands in the way of both taking and restoring. */
+static xseg_status expect_quiet(struct xseg_pool *pool, const struct harvest *harvest)
+{
+    if (xseg_pending_captures(pool->body->device->pending))
+        return xseg_fail(XSEG_ERR_BUSY, "a capture is under way on device %d: end it first",
+                         pool->body->device->context.ordinal);
+    if (harvest->pending > 0)
+        return xseg_fail(XSEG_ERR_BUSY,
+                         "freed blocks of pool %s still wait for other streams (%zu): wait for "
+                         "those streams first",
+                         xseg_pool_label(pool), harvest->pending);
+    return XSEG_OK;
+}
+
+/* --- Taking. --- */
+
+xseg_status xseg_checkpoint_take(struct xseg_pool *pool, struct xseg_checkpoint **out)
+{
+    struct xseg_device *device = pool->body->device;
+    struct xseg_checkpoint *checkpoint = NULL;
+    struct harvest harvest;
+    void *memory = NULL;
+
+    xseg_pending_poll(device->pending);
+    xseg_lock_take(&device->growth_lock);
+    xseg_status status = harvest_all(pool, sizeof(*checkpoint), &memory, &harvest);
+    if (status == XSEG_OK)
+        status = expect_quiet(pool, &harvest);
+    xseg_lock_give(&device->growth_lock);
+    if (status != XSEG_OK) {
+        free(memory);
+        return status;
+    }
+    checkpoint = memory;
+    checkpoint->pool = pool;
+    checkpoint->count = harvest.count;
+    *out = checkpoint;
+    return XSEG_OK;
+}
+
+void xseg_checkpoint_free(struct xseg_checkpoint *checkpoint)
+{
+    free(checkpoint);
+}
+
+/* --- Restoring. --- */
+
+static struct xseg_extent *extent_of(const struct xseg_pool *pool, uint64_t address)
+{
+    struct xseg_extent *extent = xseg_lookup_find(pool->body->device->lookup, address);
+
+    return extent != NULL && address >= extent->segment.base &&
+                   address - extent->segment.base < extent->segment.bytes
+               ? extent
+               : NULL;
+}
+
+/* Whether all bytes of a block of the checkpoint are still memory of its arena.
+ * lent: what lies there and is lent, or as it was */
+static bool is_there(const struct xseg_pool *pool, const struct xseg_checkpoint_block *saved,
+                     struct xseg_part *lent)
+{
+    struct xseg_extent *extent = extent_of(pool, saved->base);
+    const uint64_t end = saved->base + saved->bytes;
+    bool there = extent != NULL && extent->arena == saved->arena;
+
+    if (!there)
+        return false;
+    xseg_arena_lock(saved->arena);
+    struct xseg_part part = xseg_walk_at(extent, saved->base);
+    for (; there && part.extent != NULL && part.base < end; part = xseg_walk_next(&part)) {
+        /* A busy one may be on its way out. */
+        there = part.state != XSEG_BLOCK_HOLE && part.state != XSEG_BLOCK_BUSY;
+        if (part.is_lent)
+            *lent = part;
+    }
+    there = there && end <= extent->segment.base + extent->segment.bytes;
+    xseg_arena_unlock(saved->arena);
+    return there;
+}
+
+static xseg_status check_place(const struct xseg_pool *pool,
+                               const struct xseg_checkpoint_block *saved)
+{
+    struct xseg_part lent = {0};
+    const bool there = is_there(pool, saved, &lent);
+
+    if (lent.extent != NULL)
+        return xseg_fail(XSEG_ERR_BUSY,
+                         "the block at %#" PRIx64 " (%" PRIu64
+                         " bytes) of the default pool lies where the checkpoint has one: pool %s "
+                         "lent it when memory was short (use_on_oom); free it first",
+                         lent.base, lent.bytes, xseg_pool_label(pool));
+    if (!there)
+        return xseg_fail(XSEG_ERR_BUSY,
+                         "the memory of the block at %#" PRIx64
+                         " is gone: the checkpoint of pool %s cannot be restored any more",
+                         saved->base, xseg_pool_label(pool));
+    return XSEG_OK;
+}
+
+/* Make sure that every arena of the pool has block records for the cuts: two a block. */
+static xseg_status stock(const struct xseg_checkpoint *checkpoint)
+{
+    for (size_t first = 0, end; first < checkpoint->count; first = end) {
+        struct xseg_arena *arena = checkpoint->block[first].arena;
+
+        for (end = first; end < checkpoint->count && checkpoint->block[end].arena == arena;)
+            end++;
+        xseg_arena_lock(arena);
+        const bool stocked =
+            xseg_arena_stock(arena, &arena->blocks, (uint32_t)(2 * (end - first) + 2));
+        xseg_arena_unlock(arena);
+        if (!stocked)
+            return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for %zu block records",
+                             2 * (end - first));
+    }
+    return XSEG_OK;
+}
+
+static void free_live(const struct xseg_checkpoint_block *live)
+{
+    struct xseg_arena *arena = live->arena;
+
+    xseg_arena_lock(arena);
+    struct xseg_extent *extent = extent_of(arena->pool, live->base);
+    struct xseg_block *block = xseg_extent_block_at(extent, live->base);
+    xseg_trace_note(arena, XSEG_TRACE_FREE_REQUESTED, live->base, live->requested);
+    xseg_trace_note(arena, XSEG_TRACE_FREE_COMPLETED, live->base, live->requested);
+    if (block != NULL) {
+        xseg_arena_free(arena, block);
+    } else {
+        xseg_small_free_at(arena, extent, live->base);
+    }
+    xseg_arena_unlock(arena);
+}
+
+/* Make a block of the checkpoint live again; everything around it is cached or live already. */
+static void revive(const struct xseg_checkpoint_block *saved, const struct xseg_config *config,
+                   uint64_t now)
+{
+    struct xseg_arena *arena = saved->arena;
+    struct xseg_extent *extent = extent_of(arena->pool, saved->base);
+    const struct xseg_need need = {.config = config,
+                                   .requested = saved->requested,
+                                   .bytes = saved->bytes,
+                                   .alignment = XSEG_SIZE_QUANTUM,
+                                   .span = saved->bytes,
+                                   .is_small = arena->is_small,
+                                   .expandable = true};
+
+    xseg_arena_lock(arena);
+    (void)xseg_arena_hand_out_at(arena, extent, saved->base, &need);
+    if (now != 0)
+        xseg_births_note(extent, saved->base, now);
+    xseg_trace_note(arena, XSEG_TRACE_ALLOC, saved->base, saved->requested);
+    xseg_arena_unlock(arena);
+}
+
+static xseg_status check_restore(const struct xseg_checkpoint *checkpoint,
+                                 const struct harvest *harvest)
+{
+    xseg_status status = expect_quiet(checkpoint->pool, harvest);
+
+    if (status == XSEG_OK && harvest->used > 0)
+        status =
+            xseg_fail(XSEG_ERR_BUSY,
+                      "live blocks of pool %s are used by other streams (%zu): free them first",
+                      xseg_pool_label(checkpoint->pool), harvest->used);
+    for (size_t i = 0; status == XSEG_OK && i < checkpoint->count; i++)
+        status = check_place(checkpoint->pool, &checkpoint->block[i]);
+    return status == XSEG_OK ? stock(checkpoint) : status;
+}
+
+static void tell(void (*moved)(void *self, void *pointer, bool freed), void *self,
+                 const struct xseg_checkpoint_block *block, size_t count, bool freed)
+{
+    for (size_t i = 0; moved != NULL && i < count; i++)
+        moved(self, (void *)(uintptr_t)block[i].base, /* NOLINT(performance-no-int-to-ptr) */
+              freed);
+}
+
+xseg_status xseg_checkpoint_restore(const struct xseg_checkpoint *checkpoint,
+                                    void (*moved)(void *self, void *pointer, bool freed),
+                                    void *self)
+{
+    struct xseg_device *device = checkpoint->pool->body->device;
+    const struct xseg_config *config = xseg_allocator_config(device->allocator);
+    const uint64_t now = xseg_births_now(&device->allocator->clock, config);
+    struct harvest live;
+    void *memory = NULL;
+
+    xseg_pending_poll(device->pending);
+    xseg_lock_take(&device->growth_lock);
+    xseg_status status = xseg_pool_check_running(checkpoint->pool);
+    if (status == XSEG_OK)
+        status = harvest_all(checkpoint->pool, 0, &memory, &live);
+    if (status == XSEG_OK)
+        status = check_restore(checkpoint, &live);
+    for (size_t i = 0; status == XSEG_OK && i < live.count; i++)
+        free_live(&live.block[i]);
+    for (size_t i = 0; status == XSEG_OK && i < checkpoint->count; i++)
+        revive(&checkpoint->block[i], config, now);
+    xseg_lock_give(&device->growth_lock);
+    xseg_trace_deliver(device->allocator);
+    if (status == XSEG_OK) {
+        tell(moved, self, live.block, live.count, true);
+        tell(moved, self, checkpoint->block, checkpoint->count, false);
+    }
+    free(memory);
+    return status;
+}
+
+/* --- Comparing. --- */
+
+static int by_address(const void *a, const void *b)
+{
+    const uint64_t one = *(const uint64_t *)a, other = *(const uint64_t *)b;
+
+    return one < other ? -1 : one > other;
+}
+
+static int by_base(const void *a, const void *b)
+{
+    const struct xseg_checkpoint_block *one = a, *other = b;
+
+    return by_address(&one->base, &other->base);
+}
+
+/* Whether sorted addresses, some of them twice, are the bases of sorted blocks. */
+static bool are_equal(const uint64_t *address, size_t count, const struct harvest *live)
+{
+    size_t at = 0;
+
+    for (size_t i = 0; i < count; i++) {
+        if (i > 0 && address[i] == address[i - 1])
+            continue;
+        if (at == live->count || live->block[at].base != address[i])
+            return false;
+        at++;
+    }
+    return at == live->count;
+}
+
+xseg_status xseg_checkpoint_compare(struct xseg_pool *pool, void *const *pointers, size_t count,
+                                    bool *exactly)
+{
+    struct xseg_device *device = pool->body->device;
+    uint64_t *address = calloc(count + 1, sizeof(*address));
+    struct harvest live;
+    void *memory = NULL;
+
+    if (address == NULL)
+        return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory to compare %zu blocks", count);
+    for (size_t i = 0; i < count; i++)
+        address[i] = (uintptr_t)pointers[i];
+    xseg_lock_take(&device->growth_lock);
+    const xseg_status status = harvest_all(pool, 0, &memory, &live);
+    xseg_lock_give(&device->growth_lock);
+    if (status == XSEG_OK) {
+        qsort(address, count, sizeof(*address), by_address);
+        qsort(live.block, live.count, sizeof(*live.block), by_base);
+        *exactly = are_equal(address, count, &live);
+    }
+    free(address);
+    free(memory);
+    return status;
+}

@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * A checkpoint: which blocks of a pool were live at some time.
+ *
+ * It holds the blocks by address.  Everything else follows: what is mapped and not live is cached,
+ * and cached neighbours are one block.  A pool that is held loses no memory, so the addresses are
+ * still there when the pool is brought back, unless memory went on some other way; then nothing is
+ * changed.
+ *
+ * Locking: GROWTH and ARENA are taken inside; none may be held.
+ */
+#ifndef XSEG_CORE_CHECKPOINT_H
+#define XSEG_CORE_CHECKPOINT_H
+
+#include "src/core/device/device.h"
+
+struct xseg_checkpoint_block {
+    struct xseg_arena *arena;
+    uint64_t base, bytes, requested;
+};
+
+struct xseg_checkpoint {
+    struct xseg_pool *pool;
+    size_t count;
+    struct xseg_checkpoint_block block[]; /* by arena and segment, then address */
+};
+
+/* As the functions of the public header: xseg_pool_checkpoint(), xseg_checkpoint_end(),
+ * xseg_pool_restore(), xseg_pool_holds(). */
+xseg_status xseg_checkpoint_take(struct xseg_pool *pool, struct xseg_checkpoint **out);
+void xseg_checkpoint_free(struct xseg_checkpoint *checkpoint);
+xseg_status xseg_checkpoint_restore(const struct xseg_checkpoint *checkpoint,
+                                    void (*moved)(void *self, void *pointer, bool freed),
+                                    void *self);
+xseg_status xseg_checkpoint_compare(struct xseg_pool *pool, void *const *pointers, size_t count,
+                                    bool *exactly);
+
+#endif

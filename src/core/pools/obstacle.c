@@ -1,0 +1,155 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/core/pools/obstacle.h"
+
+#include <inttypes.h>
+
+#include "src/base/error.h"
+#include "src/core/cache/walk.h"
+#include "src/core/pending/pending.h"
+#include "src/core/reclaim/trim.h"
+#include "src/core/reclaim/trim_steps.h"
+
+/* What is found in the arenas of a pool, as they stop handing out. */
+struct obstacles {
+    uint64_t classic, pending, busy; /* bytes; blocks for `busy` */
+    uint64_t lent, lent_bytes;       /* the first block that the default pool holds; its size */
+    struct xseg_segment_held held;
+    struct xseg_known_stream *stream; /* that still works, or cannot be asked */
+    xseg_status status;
+};
+
+/* The streams that use a live block beside its own. */
+static void mark_uses(const struct xseg_part *part)
+{
+    for (const struct xseg_use *use = part->record->uses; use != NULL; use = use->next)
+        use->stream->is_asked = true;
+}
+
+static void look_at_extent(struct obstacles *found, struct xseg_extent *extent)
+{
+    const struct xseg_segment_held held = xseg_segment_all_held(&extent->segment);
+
+    found->held.pinned += held.pinned;
+    found->held.exported += held.exported;
+    if (!xseg_extent_is_expandable(extent))
+        found->classic += extent->segment.bytes;
+    XSEG_WALK(part, extent)
+    {
+        if (part.is_lent && found->lent == 0) {
+            found->lent = part.base;
+            found->lent_bytes = part.bytes;
+        }
+        found->busy += part.state == XSEG_BLOCK_BUSY;
+        found->pending += part.state == XSEG_BLOCK_PENDING ? part.bytes : 0;
+        if (part.state == XSEG_BLOCK_LIVE && part.has_uses)
+            mark_uses(&part);
+    }
+}
+
+/* Stop handing out, and look what there is. */
+static void close_arena(void *self, struct xseg_arena *arena)
+{
+    struct obstacles *found = self;
+
+    xseg_arena_lock(arena);
+    arena->is_paused = true;
+    found->busy += arena->fills;
+    XSEG_LIST_FOR(node, &arena->extents)
+    {
+        look_at_extent(found, XSEG_CONTAINER(node, struct xseg_extent, link));
+    }
+    if (!xseg_list_is_empty(&arena->extents))
+        xseg_arena_stream(arena)->is_asked = true;
+    xseg_arena_unlock(arena);
+}
+
+static void open_arena(void *self, struct xseg_arena *arena)
+{
+    (void)self;
+    xseg_arena_lock(arena);
+    arena->is_paused = false;
+    xseg_arena_unlock(arena);
+}
+
+struct questions {
+    struct xseg_device *device;
+    struct obstacles *found;
+};
+
+static void ask_stream(void *self, struct xseg_known_stream *stream)
+{
+    struct questions *questions = self;
+    struct obstacles *found = questions->found;
+    bool idle = false;
+
+    if (!stream->is_asked)
+        return;
+    stream->is_asked = false;
+    if (found->status != XSEG_OK || found->stream != NULL)
+        return;
+    found->status = xseg_trim_is_idle(questions->device, stream, false, &idle);
+    if (found->status == XSEG_OK && !idle)
+        found->stream = stream;
+}
+
+static xseg_status judge(const struct xseg_pool *pool, const struct obstacles *found)
+{
+    const char *label = xseg_pool_label(pool);
+
+    if (found->classic != 0)
+        return xseg_fail(XSEG_ERR_UNSUPPORTED,
+                         "pool %s has %" PRIu64
+                         " bytes in classic segments, whose addresses go with their memory: only "
+                         "what is allocated with expandable_segments:True, and without memory "
+                         "functions of its own, can be paused",
+                         label, found->classic);
+    if (found->lent != 0)
+        return xseg_fail(XSEG_ERR_BUSY,
+                         "the block at %#" PRIx64 " (%" PRIu64
+                         " bytes) of the default pool lies in pool %s, which lent it when memory "
+                         "was short (use_on_oom): free it first",
+                         found->lent, found->lent_bytes, label);
+    if (found->held.pinned != 0)
+        return xseg_fail(XSEG_ERR_BUSY, "%" PRIu64 " bytes of pool %s are pinned: unpin them first",
+                         found->held.pinned, label);
+    if (found->held.exported != 0)
+        return xseg_fail(XSEG_ERR_BUSY,
+                         "%" PRIu64
+                         " bytes of pool %s are exported: others would go on using the memory of "
+                         "before; xseg_export_close() them first",
+                         found->held.exported, label);
+    if (found->pending != 0)
+        return xseg_fail(XSEG_ERR_BUSY,
+                         "%" PRIu64
+                         " freed bytes of pool %s wait for other streams: synchronise these first",
+                         found->pending, label);
+    if (found->busy != 0)
+        return xseg_fail(XSEG_ERR_BUSY,
+                         "another thread allocates from pool %s, or frees: let it finish first",
+                         label);
+    if (found->status != XSEG_OK)
+        return found->status;
+    if (found->stream != NULL)
+        return xseg_fail(
+            XSEG_ERR_BUSY,
+            "work is queued on stream %p, which uses memory of pool %s: synchronise it "
+            "first",
+            (void *)found->stream->handle, label);
+    return XSEG_OK;
+}
+
+xseg_status xseg_obstacle_close(struct xseg_pool *pool)
+{
+    struct obstacles found = {.status = XSEG_OK};
+    struct questions questions = {pool->body->device, &found};
+
+    xseg_pending_poll(pool->body->device->pending);
+    xseg_pool_visit_arenas(pool->body, close_arena, &found);
+    xseg_streams_visit(&pool->body->device->streams, ask_stream, &questions);
+    return judge(pool, &found);
+}
+
+void xseg_obstacle_open(struct xseg_pool *pool)
+{
+    xseg_pool_visit_arenas(pool->body, open_arena, NULL);
+}

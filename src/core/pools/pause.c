@@ -1,0 +1,416 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/core/pools/pause.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+#include "src/base/error.h"
+#include "src/core/device/allocator.h"
+#include "src/core/reclaim/forget.h"
+#include "src/core/grow/growth.h"
+#include "src/core/reclaim/notice.h"
+#include "src/core/pools/obstacle.h"
+#include "src/core/pending/pending.h"
+#include "src/core/config/size.h"
+#include "src/core/reclaim/trim.h"
+#include "vmm/away.h"
+#include "vmm/contents.h"
+
+/* One pool that is being paused or resumed. */
+struct move {
+    struct xseg_device *device;
+    struct xseg_pool *pool;
+    struct xseg_contents *contents; /* NULL: nothing is kept */
+    uint64_t offset;                /* of what is copied next */
+    uint64_t bytes;                 /* a sum over the segments */
+    xseg_status status;             /* the first error */
+    bool is_told;                   /* that the memory is leaving */
+};
+
+/* --- All segments of a pool, in an order that stays while it is paused. --- */
+
+typedef void visit(struct move *move, struct xseg_segment *segment);
+
+static void visit_segments(struct move *move, visit *each)
+{
+    struct xseg_arena *arena =
+        atomic_load_explicit(&move->pool->body->arenas, memory_order_acquire);
+
+    for (; arena != NULL; arena = atomic_load_explicit(&arena->next, memory_order_relaxed))
+        XSEG_LIST_FOR(node, &arena->extents)
+        {
+            each(move, &XSEG_CONTAINER(node, struct xseg_extent, link)->segment);
+        }
+}
+
+static uint64_t add_up(struct move *move, visit *each)
+{
+    move->bytes = 0;
+    visit_segments(move, each);
+    return move->bytes;
+}
+
+static void add_mapped(struct move *move, struct xseg_segment *segment)
+{
+    move->bytes += atomic_load_explicit(&segment->mapped, memory_order_relaxed);
+}
+
+static void add_missing(struct move *move, struct xseg_segment *segment)
+{
+    move->bytes += xseg_away_missing(segment);
+}
+
+/* --- What stands in the way. --- */
+
+static xseg_status check_captures(const struct xseg_device *device)
+{
+    if (!xseg_pending_captures(device->pending))
+        return XSEG_OK;
+    return xseg_fail(XSEG_ERR_BUSY,
+                     "a capture is under way on device %d: pause and resume before or after it",
+                     device->context.ordinal);
+}
+
+static xseg_status check_begin(const struct xseg_pool *pool)
+{
+    const struct xseg_device *device = pool->body->device;
+
+    if (xseg_context_is_lost(&device->context))
+        return xseg_driver_fail_lost(&device->context);
+    if (xseg_pool_is_retired(pool))
+        return xseg_fail(XSEG_ERR_ARGUMENT, "nobody holds the pool any more");
+    const xseg_status status = xseg_pool_check_running(pool);
+    return status == XSEG_OK ? check_captures(device) : status;
+}
+
+/* --- Accounts. --- */
+
+/* What of an arena is away is not reserved. */
+static void settle_arena(void *self, struct xseg_arena *arena)
+{
+    struct xseg_pool *pool = self;
+    uint64_t away = 0;
+
+    XSEG_LIST_FOR(node, &arena->extents)
+    {
+        away += xseg_away_bytes(&XSEG_CONTAINER(node, struct xseg_extent, link)->segment);
+    }
+    xseg_arena_lock(arena);
+    const uint64_t before = arena->away;
+    arena->away = away;
+    atomic_fetch_add_explicit(&pool->body->device->away, away - before, memory_order_relaxed);
+    if (away > before)
+        xseg_counts_down(&arena->counts, XSEG_COUNT_RESERVED_BYTES, away - before);
+    if (away < before)
+        xseg_counts_up(&arena->counts, XSEG_COUNT_RESERVED_BYTES, before - away);
+    xseg_arena_unlock(arena);
+    if (away > before)
+        xseg_pool_note_shrink(pool, away - before);
+    if (away < before)
+        xseg_pool_note_growth(pool, before - away);
+}
+
+/* The pool stays in a state; memory is handed out if it runs. */
+static void settle(struct move *move, enum xseg_pool_state state)
+{
+    struct xseg_pool *pool = move->pool;
+
+    xseg_pool_visit_arenas(pool->body, settle_arena, pool);
+    pool->body->state = state;
+    if (state == XSEG_POOL_RUNS)
+        xseg_obstacle_open(pool);
+}
+
+/* --- Contents. --- */
+
+/* The stream for copies, made if need be. */
+static xseg_status get_copier(struct xseg_device *device)
+{
+    return device->copier == NULL ? xseg_driver_stream_create(&device->context, &device->copier)
+                                  : XSEG_OK;
+}
+
+static void copy_segment(struct move *move, struct xseg_segment *segment, bool saves)
+{
+    bool away = false;
+
+    for (uint32_t at = 0, count;
+         move->status == XSEG_OK && (count = xseg_away_run(segment, &at, &away)) != 0;
+         at += count) {
+        const uint64_t address = segment->base + at * segment->granule_bytes;
+        const uint64_t bytes = count * segment->granule_bytes;
+
+        if (saves)
+            move->status = xseg_contents_save(move->contents, move->offset, address, bytes);
+        else if (away)
+            move->status = xseg_contents_load(move->contents, move->offset, address, bytes);
+        move->offset += bytes;
+    }
+}
+
+static void save_segment(struct move *move, struct xseg_segment *segment)
+{
+    copy_segment(move, segment, true);
+}
+
+static void load_segment(struct move *move, struct xseg_segment *segment)
+{
+    copy_segment(move, segment, false);
+}
+
+/* Copy all segments, and wait for that.  GROWTH is not held. */
+static xseg_status copy_all(struct move *move, visit *each)
+{
+    move->offset = 0;
+    move->status = xseg_contents_wake(move->contents);
+    if (move->status == XSEG_OK)
+        visit_segments(move, each);
+    if (move->contents->pieces != 0) {
+        /* Also after an error: copies that are queued still use the pinned memory. */
+        const xseg_status status = xseg_contents_wait(move->contents);
+
+        move->status = move->status == XSEG_OK ? status : move->status;
+    }
+    return move->status;
+}
+
+static xseg_status save(struct move *move, enum xseg_keep keep, const char *path)
+{
+    const uint64_t bytes = add_up(move, add_mapped);
+    struct xseg_contents *contents;
+    xseg_status status;
+
+    if (keep == XSEG_KEEP_NOTHING || bytes == 0)
+        return XSEG_OK;
+    contents = malloc(sizeof(*contents));
+    if (contents == NULL)
+        return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory to keep contents");
+    status = xseg_contents_open(contents, &move->device->leftovers, move->device->copier, keep,
+                                path, bytes);
+    if (status != XSEG_OK) {
+        free(contents);
+        return status;
+    }
+    move->contents = contents;
+    return copy_all(move, save_segment);
+}
+
+/* --- Pausing. --- */
+
+static void leave_segment(struct move *move, struct xseg_segment *segment)
+{
+    if (move->status == XSEG_OK)
+        move->status = xseg_away_leave(segment);
+}
+
+static void drop_segment(struct move *move, struct xseg_segment *segment)
+{
+    (void)move;
+    xseg_away_drop(segment);
+}
+
+/* Map a segment again whose pages still have their memory. */
+static void return_segment(struct move *move, struct xseg_segment *segment)
+{
+    const xseg_status status = xseg_away_enter(segment);
+
+    if (status == XSEG_OK)
+        xseg_away_arrive(segment);
+    else if (move->status == XSEG_OK)
+        move->status = status;
+}
+
+/* The driver refused an unmap: map again what was unmapped.  If that fails as well, the pool is paused
+ * as it is, with whatever is kept. */
+static xseg_status undo_leave(struct move *move, xseg_status status)
+{
+    char reason[384];
+
+    (void)snprintf(reason, sizeof(reason), "%s", xseg_fail_text()->buffer);
+    move->status = XSEG_OK;
+    visit_segments(move, return_segment);
+    if (move->status == XSEG_OK)
+        return xseg_fail(status, "%s", reason);
+    move->pool->body->contents = move->contents;
+    settle(move, XSEG_POOL_PAUSED);
+    return xseg_fail(status,
+                     "%s; the driver did not let this be undone, so pool %s is paused, with its "
+                     "contents: resume it",
+                     reason, xseg_pool_label(move->pool));
+}
+
+/* All pages go.  GROWTH is held. */
+static xseg_status leave(struct move *move)
+{
+    move->status = XSEG_OK;
+    visit_segments(move, leave_segment);
+    if (move->status != XSEG_OK)
+        return undo_leave(move, move->status);
+    visit_segments(move, drop_segment);
+    move->pool->body->contents = move->contents;
+    if (move->contents != NULL)
+        xseg_contents_rest(move->contents);
+    settle(move, XSEG_POOL_PAUSED);
+    return XSEG_OK;
+}
+
+/* The pool moves; GROWTH is held, and let go of while contents are copied. */
+static xseg_status pause(struct move *move, enum xseg_keep keep, const char *path) XSEG_UNCHECKED
+{
+    struct xseg_device *device = move->device;
+    xseg_status status = xseg_obstacle_close(move->pool);
+
+    if (status == XSEG_OK && keep != XSEG_KEEP_NOTHING)
+        status = get_copier(device);
+    if (status != XSEG_OK)
+        return status;
+    if (keep != XSEG_KEEP_NOTHING || xseg_notice_is_wanted(device)) {
+        move->is_told = true;
+        xseg_notice_pool(move->pool, true);
+        xseg_lock_give(&device->growth_lock);
+        status = save(move, keep, path);
+        xseg_lock_take(&device->growth_lock);
+        if (status == XSEG_OK)
+            status = check_captures(device);
+        if (status == XSEG_OK)
+            status = xseg_obstacle_close(move->pool);
+    }
+    return status == XSEG_OK ? leave(move) : status;
+}
+
+xseg_status xseg_pause_begin(struct xseg_pool *pool, enum xseg_keep keep, const char *path)
+{
+    struct xseg_device *device = pool->body->device;
+    struct move move = {.device = device, .pool = pool};
+
+    xseg_lock_take(&device->growth_lock);
+    xseg_status status = check_begin(pool);
+    if (status == XSEG_OK) {
+        pool->body->state = XSEG_POOL_MOVES;
+        status = pause(&move, keep, path);
+        if (pool->body->state == XSEG_POOL_MOVES) {
+            if (move.is_told)
+                xseg_notice_pool(pool, false);
+            settle(&move, XSEG_POOL_RUNS);
+            xseg_forget_contents(move.contents);
+        }
+    }
+    xseg_lock_give(&device->growth_lock);
+    return status;
+}
+
+/* --- Resuming. --- */
+
+static void supply_segment(struct move *move, struct xseg_segment *segment)
+{
+    if (move->status == XSEG_OK)
+        move->status = xseg_away_supply(segment);
+}
+
+static void enter_segment(struct move *move, struct xseg_segment *segment)
+{
+    if (move->status == XSEG_OK)
+        move->status = xseg_away_enter(segment);
+}
+
+static void withdraw_segment(struct move *move, struct xseg_segment *segment)
+{
+    (void)move;
+    (void)xseg_away_withdraw(segment);
+}
+
+static void arrive_segment(struct move *move, struct xseg_segment *segment)
+{
+    (void)move;
+    xseg_away_arrive(segment);
+}
+
+/* New memory for all pages, or for none. */
+static xseg_status supply(struct move *move)
+{
+    const struct xseg_config *config = xseg_allocator_config(move->device->allocator);
+
+    move->status = xseg_growth_check(move->pool, config, add_up(move, add_missing), 0);
+    if (move->status != XSEG_OK)
+        return move->status;
+    visit_segments(move, supply_segment);
+    if (move->status != XSEG_OK)
+        visit_segments(move, withdraw_segment);
+    return move->status;
+}
+
+/* The same; where memory is short, after giving back what is idle. */
+static xseg_status supply_or_trim(struct move *move)
+{
+    const struct xseg_trim_plan everything = {.wait = true};
+    struct xseg_trimmed done = XSEG_TRIMMED_INIT;
+    xseg_status status = supply(move);
+
+    if (status != XSEG_ERR_NO_MEMORY && status != XSEG_ERR_LIMIT)
+        return status;
+    status = xseg_trim_device(move->device, &everything, &done);
+    return status == XSEG_ERR_DEVICE_LOST ? status : supply(move);
+}
+
+/* Pages come back beneath their addresses.  GROWTH is held, and let go of while contents are copied. */
+static xseg_status come_back(struct move *move) XSEG_UNCHECKED
+{
+    struct xseg_device *device = move->device;
+    xseg_status status = supply_or_trim(move);
+
+    if (status != XSEG_OK)
+        return status;
+    visit_segments(move, enter_segment);
+    if (move->status != XSEG_OK || move->contents == NULL)
+        return move->status;
+    xseg_lock_give(&device->growth_lock);
+    status = copy_all(move, load_segment);
+    xseg_lock_take(&device->growth_lock);
+    return status;
+}
+
+/* The pool moves; GROWTH is held. */
+static xseg_status resume(struct move *move)
+{
+    char reason[384];
+    const xseg_status status = come_back(move);
+
+    if (status == XSEG_OK) {
+        visit_segments(move, arrive_segment);
+        move->pool->body->contents = NULL;
+        xseg_forget_contents(move->contents);
+        xseg_notice_pool(move->pool, false);
+        settle(move, XSEG_POOL_RUNS);
+        return XSEG_OK;
+    }
+    (void)snprintf(reason, sizeof(reason), "%s", xseg_fail_text()->buffer);
+    visit_segments(move, withdraw_segment);
+    if (move->contents != NULL)
+        xseg_contents_rest(move->contents);
+    settle(move, XSEG_POOL_PAUSED);
+    return xseg_fail(status, "pool %s is still paused: %s", xseg_pool_label(move->pool), reason);
+}
+
+xseg_status xseg_pause_end(struct xseg_pool *pool)
+{
+    struct xseg_device *device = pool->body->device;
+    struct move move = {.device = device, .pool = pool};
+    xseg_status status = XSEG_OK;
+
+    xseg_lock_take(&device->growth_lock);
+    if (xseg_context_is_lost(&device->context))
+        status = xseg_driver_fail_lost(&device->context);
+    else if (pool->body->state == XSEG_POOL_RUNS)
+        status = xseg_fail(XSEG_ERR_ARGUMENT, "pool %s is not paused", xseg_pool_label(pool));
+    else if (pool->body->state == XSEG_POOL_MOVES)
+        status = xseg_pool_check_running(pool);
+    if (status == XSEG_OK)
+        status = check_captures(device);
+    if (status == XSEG_OK) {
+        pool->body->state = XSEG_POOL_MOVES;
+        move.contents = pool->body->contents;
+        status = resume(&move);
+    }
+    xseg_lock_give(&device->growth_lock);
+    return status;
+}

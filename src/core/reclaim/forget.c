@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/core/reclaim/forget.h"
+
+#include <stdlib.h>
+
+#include "src/core/config/size.h"
+#include "src/core/device/device.h"
+#include "src/core/reclaim/trim.h"
+#include "src/core/reclaim/trim_steps.h"
+#include "vmm/contents.h"
+
+void xseg_forget_contents(struct xseg_contents *contents)
+{
+    if (contents == NULL)
+        return;
+    xseg_contents_close(contents);
+    free(contents);
+}
+
+static void add_active(void *self, struct xseg_arena *arena)
+{
+    uint64_t *active = self;
+
+    *active += xseg_counts_current(&arena->counts, XSEG_COUNT_ACTIVE);
+}
+
+/* All that an arena has cached goes. */
+static void forget_arena(void *self, struct xseg_arena *arena)
+{
+    const struct xseg_trim_wish everything = {XSEG_SIZE_SMALL_SEGMENT, UINT64_MAX, NULL, NULL};
+    struct xseg_block *next;
+    uint64_t bytes = 0;
+
+    (void)self;
+    xseg_arena_lock(arena);
+    struct xseg_block *claimed = xseg_trim_claim(arena, &everything, &bytes);
+    xseg_arena_unlock(arena);
+    for (struct xseg_block *block = claimed; block != NULL; block = next) {
+        next = block->right;
+        block->right = NULL;
+        (void)xseg_trim_give(block, false);
+    }
+}
+
+static void forget(struct xseg_pool_body *body)
+{
+    xseg_pool_visit_arenas(body, forget_arena, NULL);
+    xseg_forget_contents(body->contents);
+    body->contents = NULL;
+    body->state = XSEG_POOL_RUNS;
+}
+
+static void forget_some(struct xseg_device *device, bool all)
+{
+    struct xseg_pool_body *body = atomic_load(&device->private_pools);
+
+    for (; body != NULL; body = atomic_load(&body->next)) {
+        uint64_t active = 0;
+
+        if (body->state != XSEG_POOL_PAUSED || (!all && !xseg_pool_is_retired(body->pool)))
+            continue;
+        xseg_pool_visit_arenas(body, add_active, &active);
+        if (all || active == 0)
+            forget(body);
+    }
+}
+
+void xseg_forget_paused(struct xseg_device *device)
+{
+    forget_some(device, false);
+}
+
+void xseg_forget_all(struct xseg_device *device)
+{
+    forget_some(device, true);
+}
+
+void xseg_forget_lost(struct xseg_device *device)
+{
+    struct xseg_pool_body *body = atomic_load(&device->private_pools);
+
+    for (; body != NULL; body = atomic_load(&body->next)) {
+        xseg_forget_contents(body->contents);
+        body->contents = NULL;
+    }
+}

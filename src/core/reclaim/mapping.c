@@ -1,0 +1,277 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/core/reclaim/mapping.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+#include "src/base/error.h"
+#include "src/core/device/allocator.h"
+#include "src/core/cache/walk.h"
+
+/* --- Runs. --- */
+
+uint32_t xseg_mapping_granules(const struct xseg_extent *extent)
+{
+    return xseg_extent_is_expandable(extent) ? extent->segment.granules : 1;
+}
+
+static uint64_t generation_at(const struct xseg_segment *segment, uint32_t granule)
+{
+    return atomic_load_explicit(&segment->generation[granule], memory_order_relaxed);
+}
+
+static struct xseg_mapping begin(const struct xseg_extent *extent, uint32_t granule)
+{
+    const struct xseg_segment *segment = &extent->segment;
+    const struct xseg_arena *arena = extent->arena;
+    const uint64_t base = segment->base + granule * segment->granule_bytes;
+
+    return (struct xseg_mapping){
+        .struct_bytes = sizeof(struct xseg_mapping),
+        .device = arena->device->context.ordinal,
+        .base = (void *)(uintptr_t)base, /* NOLINT(performance-no-int-to-ptr) */
+        .bytes = segment->bytes,
+        .page_bytes = segment->bytes,
+        .generation = generation_at(segment, granule),
+        .stream = xseg_arena_stream(arena)->handle,
+        .pool = xseg_pool_of(extent),
+        .is_expandable = xseg_segment_is_expandable(segment),
+    };
+}
+
+static bool continues(const struct xseg_segment *segment, uint32_t first, uint32_t at)
+{
+    return xseg_segment_is_mapped(segment, at) && segment->length[at] == segment->length[first] &&
+           generation_at(segment, at) == generation_at(segment, first);
+}
+
+bool xseg_mapping_next(const struct xseg_extent *extent, uint32_t *at, uint32_t end,
+                       struct xseg_mapping *out)
+{
+    const struct xseg_segment *segment = &extent->segment;
+    uint32_t first = *at;
+
+    if (!xseg_segment_is_expandable(segment)) {
+        *at = end;
+        if (first >= end)
+            return false;
+        *out = begin(extent, 0);
+        return true;
+    }
+    while (first < end && !xseg_segment_is_mapped(segment, first))
+        first++;
+    *at = first;
+    if (first >= end)
+        return false;
+    while (*at < end && continues(segment, first, *at))
+        *at += segment->length[*at];
+    *out = begin(extent, first);
+    out->bytes = (*at - first) * segment->granule_bytes;
+    out->page_bytes = segment->length[first] * segment->granule_bytes;
+    return true;
+}
+
+/* --- All of them. --- */
+
+struct collection {
+    const struct xseg_pool *pool;
+    const struct xseg_known_stream *stream;
+    struct xseg_mapping_list *list;
+    xseg_status status;
+};
+
+static xseg_status add(struct xseg_mapping_list *list, const struct xseg_mapping *mapping)
+{
+    if (list->count == list->capacity) {
+        const size_t capacity = list->capacity == 0 ? 64 : list->capacity * 2;
+        struct xseg_mapping *more = realloc(list->mapping, capacity * sizeof(*more));
+
+        if (more == NULL)
+            return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for a list of %zu mappings",
+                             capacity);
+        list->mapping = more;
+        list->capacity = capacity;
+    }
+    list->mapping[list->count++] = *mapping;
+    return XSEG_OK;
+}
+
+/* What holds pages of a mapping that ends before a granule. */
+static void note_held(const struct xseg_extent *extent, uint32_t end, struct xseg_mapping *mapping)
+{
+    const struct xseg_segment *segment = &extent->segment;
+    const uint32_t count =
+        xseg_extent_is_expandable(extent) ? (uint32_t)(mapping->bytes / segment->granule_bytes) : 1;
+
+    mapping->is_pinned = xseg_segment_is_pinned(segment, end - count, count);
+    mapping->is_exported = xseg_segment_is_exported(segment, end - count, count);
+}
+
+static void collect_arena(void *self, struct xseg_arena *arena)
+{
+    struct collection *collection = self;
+
+    if (collection->stream != NULL && xseg_arena_stream(arena) != collection->stream)
+        return;
+    XSEG_LIST_FOR(node, &arena->extents)
+    {
+        const struct xseg_extent *extent = XSEG_CONTAINER(node, struct xseg_extent, link);
+        struct xseg_mapping mapping;
+
+        if (collection->pool != NULL && extent->segment.owner != collection->pool)
+            continue;
+        for (uint32_t at = 0, end = xseg_mapping_granules(extent);
+             collection->status == XSEG_OK && xseg_mapping_next(extent, &at, end, &mapping);) {
+            note_held(extent, at, &mapping);
+            collection->status = add(collection->list, &mapping);
+        }
+    }
+}
+
+xseg_status xseg_mapping_collect(struct xseg_device *device, const struct xseg_pool *pool,
+                                 const struct xseg_known_stream *stream,
+                                 struct xseg_mapping_list *list)
+{
+    struct collection collection = {pool, stream, list, XSEG_OK};
+
+    xseg_lock_take(&device->growth_lock);
+    xseg_device_visit_arenas(device, collect_arena, &collection);
+    xseg_lock_give(&device->growth_lock);
+    return collection.status;
+}
+
+/* --- Pins. --- */
+
+/*
+ * Whether an address lies in an extent after all.  One that goes to another arena is in none for a
+ * moment, under its device's GROWTH.
+ */
+static bool is_in_some(struct xseg_allocator *allocator, uint64_t address)
+{
+    bool found = false;
+
+    for (int i = 0; i < allocator->device_count && !found; i++) {
+        struct xseg_device *device = xseg_allocator_open_device(allocator, i);
+
+        if (device == NULL)
+            continue;
+        xseg_lock_take(&device->growth_lock);
+        found = xseg_lookup_find(&allocator->lookup, address) != NULL;
+        xseg_lock_give(&device->growth_lock);
+    }
+    return found;
+}
+
+struct xseg_extent *xseg_mapping_hold(struct xseg_allocator *allocator,
+                                      uint64_t address) XSEG_UNCHECKED
+{
+    for (;;) {
+        struct xseg_extent *extent = xseg_lookup_find(&allocator->lookup, address);
+
+        if (extent == NULL && is_in_some(allocator, address))
+            continue;
+        if (extent == NULL)
+            return NULL;
+        struct xseg_device *device = extent->arena->device;
+        xseg_lock_take(&device->growth_lock);
+        const bool is_known = extent == xseg_lookup_find(&allocator->lookup, address) &&
+                              extent->arena->device == device;
+        if (is_known && address >= extent->segment.base &&
+            address - extent->segment.base < extent->segment.bytes)
+            return extent;
+        xseg_lock_give(&device->growth_lock);
+        if (is_known)
+            return NULL;
+    }
+}
+
+static xseg_status fail_nowhere(uint64_t address)
+{
+    return xseg_fail(XSEG_ERR_NOT_LIVE, "%#" PRIx64 " is not memory of this allocator", address);
+}
+
+/* Whether [address, address + bytes) is part of a live block. */
+static xseg_status check_block(const struct xseg_extent *extent, uint64_t address, uint64_t bytes)
+{
+    struct xseg_arena *arena = extent->arena;
+
+    xseg_arena_lock(arena);
+    const struct xseg_part part = xseg_walk_at(extent, address);
+    xseg_arena_unlock(arena);
+    if (part.state != XSEG_BLOCK_LIVE)
+        return xseg_fail(XSEG_ERR_NOT_LIVE,
+                         "%#" PRIx64 " lies in no live block: pin memory before it is freed",
+                         address);
+    if (bytes > xseg_part_end(&part) - address)
+        return xseg_fail(XSEG_ERR_ARGUMENT,
+                         "%" PRIu64 " bytes from %#" PRIx64 " on end outside the block at %#" PRIx64
+                         " of %" PRIu64 " bytes",
+                         bytes, address, part.base, part.bytes);
+    return XSEG_OK;
+}
+
+static xseg_status pin(struct xseg_extent *extent, uint64_t address, uint64_t bytes)
+{
+    const uint64_t begins = address - extent->segment.base;
+    xseg_status status = xseg_pool_check_running(extent->arena->pool);
+
+    if (status == XSEG_OK)
+        status = check_block(extent, address, bytes);
+    return status == XSEG_OK ? xseg_segment_pin(&extent->segment, begins, begins + bytes) : status;
+}
+
+xseg_status xseg_mapping_pin(struct xseg_allocator *allocator, uint64_t address,
+                             uint64_t bytes) XSEG_UNCHECKED
+{
+    struct xseg_extent *extent = xseg_mapping_hold(allocator, address);
+
+    if (extent == NULL)
+        return fail_nowhere(address);
+    const xseg_status status = pin(extent, address, bytes);
+    xseg_lock_give(&extent->arena->device->growth_lock);
+    return status;
+}
+
+xseg_status xseg_mapping_unpin(struct xseg_allocator *allocator, uint64_t address,
+                               uint64_t bytes) XSEG_UNCHECKED
+{
+    struct xseg_extent *extent = xseg_mapping_hold(allocator, address);
+    bool was_pinned = false;
+
+    if (extent == NULL)
+        return fail_nowhere(address);
+    struct xseg_segment *segment = &extent->segment;
+    const uint64_t begins = address - segment->base;
+    const bool is_inside = bytes <= segment->bytes - begins;
+    if (is_inside)
+        was_pinned = xseg_segment_unpin(segment, begins, begins + bytes);
+    xseg_lock_give(&extent->arena->device->growth_lock);
+    if (!is_inside)
+        return xseg_fail(XSEG_ERR_ARGUMENT,
+                         "%" PRIu64 " bytes from %#" PRIx64 " on end outside their segment", bytes,
+                         address);
+    return was_pinned ? XSEG_OK
+                      : xseg_fail(XSEG_ERR_ARGUMENT,
+                                  "not all of the %" PRIu64 " bytes from %#" PRIx64
+                                  " on are pinned: unpin what was pinned, as often",
+                                  bytes, address);
+}
+
+static void add_pinned(void *self, struct xseg_arena *arena)
+{
+    uint64_t *bytes = self;
+
+    XSEG_LIST_FOR(node, &arena->extents)
+    {
+        *bytes +=
+            xseg_segment_all_held(&XSEG_CONTAINER(node, struct xseg_extent, link)->segment).pinned;
+    }
+}
+
+uint64_t xseg_mapping_pinned(struct xseg_device *device)
+{
+    uint64_t bytes = 0;
+
+    xseg_device_visit_arenas(device, add_pinned, &bytes);
+    return bytes;
+}

@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Mappings: runs of pages with memory, as users see them; and pins on them.
+ *
+ * Locking: GROWTH, where a function says so.
+ */
+#ifndef XSEG_CORE_MAPPING_H
+#define XSEG_CORE_MAPPING_H
+
+#include "src/core/device/device.h"
+#include "xseg/mapping.h"
+
+/*
+ * The next run of mapped granules in [*at, end) with pages of one size and one generation; of a classic
+ * segment, whose only granule is 0, all of it.  *at moves behind the run.  GROWTH is held, or nobody
+ * else changes these granules; pins are not looked at.
+ *
+ * Returns: whether there is one
+ */
+bool xseg_mapping_next(const struct xseg_extent *extent, uint32_t *at, uint32_t end,
+                       struct xseg_mapping *out);
+
+/* How many granules an extent has; a classic one has 1. */
+uint32_t xseg_mapping_granules(const struct xseg_extent *extent);
+
+struct xseg_mapping_list {
+    struct xseg_mapping *mapping; /* [capacity]; the caller's to free */
+    size_t count, capacity;
+};
+
+/*
+ * Add the mappings of a device, a pool or a stream of it.  No lock is held.
+ *
+ * Returns: XSEG_OK, XSEG_ERR_HOST_MEMORY
+ */
+xseg_status xseg_mapping_collect(struct xseg_device *device, const struct xseg_pool *pool,
+                                 const struct xseg_known_stream *stream,
+                                 struct xseg_mapping_list *list);
+
+/* As xseg_pin() and xseg_unpin() of the public header.  No lock is held. */
+xseg_status xseg_mapping_pin(struct xseg_allocator *allocator, uint64_t address, uint64_t bytes);
+xseg_status xseg_mapping_unpin(struct xseg_allocator *allocator, uint64_t address, uint64_t bytes);
+
+/* The extent of an address, with GROWTH of its device held, so that it stays; or NULL, and nothing is held. */
+struct xseg_extent *xseg_mapping_hold(struct xseg_allocator *allocator, uint64_t address);
+
+/* Bytes of pinned pages of a device.  GROWTH is held. */
+uint64_t xseg_mapping_pinned(struct xseg_device *device);
+
+#endif

@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/core/reclaim/notice.h"
+
+#include <stdio.h>
+
+#include "src/base/error.h"
+#include "src/core/device/allocator.h"
+#include "src/core/reclaim/mapping.h"
+#include "src/core/pending/pending.h"
+
+bool xseg_notice_is_wanted(const struct xseg_device *device)
+{
+    return atomic_load_explicit(&device->allocator->observers.noticing, memory_order_relaxed) != 0;
+}
+
+/* What the thread's error text says, while observers are called that may have errors of their own. */
+struct saved {
+    char text[1024];
+    bool is_any;
+};
+
+static void save_text(struct saved *saved)
+{
+    saved->is_any = xseg_fail_text()->length != 0;
+    (void)snprintf(saved->text, sizeof(saved->text), "%s", xseg_fail_text()->buffer);
+}
+
+static void restore_text(const struct saved *saved)
+{
+    if (saved->is_any)
+        (void)xseg_fail(XSEG_ERR_DRIVER, "%s", saved->text);
+}
+
+/* Let GROWTH go for the observers, and take it again. */
+static void let_go(struct xseg_device *device, struct saved *saved) XSEG_UNCHECKED
+{
+    save_text(saved);
+    xseg_lock_give(&device->growth_lock);
+}
+
+static void take_again(struct xseg_device *device, const struct saved *saved) XSEG_UNCHECKED
+{
+    xseg_lock_take(&device->growth_lock);
+    restore_text(saved);
+}
+
+/* Tell of the mapped granules [at, end) of an extent.  No lock is held. */
+static void tell(const struct xseg_extent *extent, uint32_t at, uint32_t end,
+                 enum xseg_observers_subject subject)
+{
+    struct xseg_observers *observers = &extent->arena->device->allocator->observers;
+    struct xseg_mapping mapping;
+
+    while (xseg_mapping_next(extent, &at, end, &mapping))
+        xseg_observers_tell_of(observers, subject, &mapping);
+}
+
+/* The same for bytes of it, which are whole pages; of a classic segment all. */
+static void tell_bytes(const struct xseg_extent *extent, uint64_t base, uint64_t bytes,
+                       enum xseg_observers_subject subject)
+{
+    const struct xseg_segment *segment = &extent->segment;
+
+    if (!xseg_segment_is_expandable(segment))
+        tell(extent, 0, 1, subject);
+    else
+        tell(extent, (uint32_t)((base - segment->base) / segment->granule_bytes),
+             (uint32_t)((base + bytes - segment->base) / segment->granule_bytes), subject);
+}
+
+static void tell_chain(const struct xseg_block *claimed, enum xseg_observers_subject subject)
+{
+    for (; claimed != NULL; claimed = claimed->right)
+        tell_bytes(claimed->extent, claimed->base, claimed->bytes, subject);
+}
+
+bool xseg_notice_leave(struct xseg_device *device, const struct xseg_block *claimed)
+{
+    struct saved saved;
+
+    if (claimed == NULL || !xseg_notice_is_wanted(device))
+        return true;
+    let_go(device, &saved);
+    tell_chain(claimed, XSEG_OBSERVERS_LEAVING);
+    take_again(device, &saved);
+    if (!xseg_pending_captures(device->pending))
+        return true;
+    let_go(device, &saved);
+    tell_chain(claimed, XSEG_OBSERVERS_CAME);
+    take_again(device, &saved);
+    return false;
+}
+
+void xseg_notice_come(const struct xseg_extent *extent, uint64_t base, uint64_t bytes)
+{
+    struct xseg_device *device = extent->arena->device;
+    struct saved saved;
+
+    if (!xseg_notice_is_wanted(device))
+        return;
+    let_go(device, &saved);
+    tell_bytes(extent, base, bytes, XSEG_OBSERVERS_CAME);
+    take_again(device, &saved);
+}
+
+void xseg_notice_pool(struct xseg_pool *pool, bool leaves)
+{
+    struct xseg_device *device = pool->body->device;
+    struct saved saved;
+    struct xseg_arena *arena = atomic_load_explicit(&pool->body->arenas, memory_order_acquire);
+
+    if (!xseg_notice_is_wanted(device))
+        return;
+    let_go(device, &saved);
+    for (; arena != NULL; arena = atomic_load_explicit(&arena->next, memory_order_relaxed))
+        XSEG_LIST_FOR(node, &arena->extents)
+        {
+            const struct xseg_extent *extent = XSEG_CONTAINER(node, struct xseg_extent, link);
+
+            tell(extent, 0, xseg_mapping_granules(extent),
+                 leaves ? XSEG_OBSERVERS_LEAVING : XSEG_OBSERVERS_CAME);
+        }
+    take_again(device, &saved);
+}

@@ -1,0 +1,310 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/core/reclaim/trim_steps.h"
+
+#include "src/base/error.h"
+#include "src/core/cache/arena_blocks.h"
+#include "src/core/cache/extent_blocks.h"
+#include "src/core/cache/walk.h"
+#include "src/core/config/size.h"
+#include "src/core/pending/departure.h"
+#include "src/core/pending/trace.h"
+#include "src/core/reclaim/notice.h"
+
+/* --- Claiming: everything that could go, before the stream is asked. --- */
+
+/* Of whole pages from a granule on, as few as have `most` bytes, in granules. */
+static uint32_t enough_pages(const struct xseg_segment *segment, uint32_t first, uint32_t count,
+                             uint64_t most)
+{
+    uint32_t taken = 0;
+
+    while (taken < count && taken * segment->granule_bytes < most)
+        taken += segment->length[first + taken];
+    return taken;
+}
+
+struct xseg_block *xseg_trim_claim_pages(struct xseg_arena *arena, struct xseg_block *block,
+                                         uint32_t first, uint32_t count)
+{
+    const struct xseg_segment *segment = &block->extent->segment;
+    const uint64_t begin = segment->base + first * segment->granule_bytes;
+    const uint64_t end = begin + count * segment->granule_bytes;
+
+    block = xseg_arena_claim(arena, block);
+    if (begin > block->base) {
+        struct xseg_block *inner = xseg_arena_cut(arena, block, begin - block->base);
+
+        (void)xseg_arena_settle(arena, block);
+        block = inner;
+    }
+    if (end < xseg_block_end(block))
+        (void)xseg_arena_settle(arena, xseg_arena_cut(arena, block, end - block->base));
+    return block;
+}
+
+/* The first run of whole pages of a cached block that are not held, in granules; 0 if none. */
+static uint32_t first_run(const struct xseg_block *block, uint32_t *first)
+{
+    const struct xseg_segment *segment = &block->extent->segment;
+    const uint32_t whole = xseg_segment_whole_pages(segment, block->base - segment->base,
+                                                    xseg_block_end(block) - segment->base, first);
+
+    return whole == 0 ? 0 : xseg_segment_loose_pages(segment, first, *first + whole);
+}
+
+/* Take whole pages of a cached block; what lies before and behind stays cached.  NULL if none. */
+static struct xseg_block *claim_pages(struct xseg_arena *arena, struct xseg_block *block,
+                                      uint64_t most) XSEG_REQUIRES(arena->lock)
+{
+    uint32_t first = 0;
+    const uint32_t whole = first_run(block, &first);
+    const uint32_t count = enough_pages(&block->extent->segment, first, whole, most);
+
+    return count == 0 ? NULL : xseg_trim_claim_pages(arena, block, first, count);
+}
+
+static bool is_whole_classic(const struct xseg_block *block)
+{
+    return xseg_block_is_whole(block) && !xseg_segment_is_held(&block->extent->segment, 0, 1);
+}
+
+bool xseg_trim_can_go(const struct xseg_block *block)
+{
+    uint32_t first = 0;
+
+    return xseg_extent_is_expandable(block->extent) ? first_run(block, &first) != 0
+                                                    : is_whole_classic(block);
+}
+
+/* Take a block that can go, whole or in part, or NULL. */
+static struct xseg_block *claim_part(struct xseg_arena *arena, struct xseg_block *block,
+                                     uint64_t most) XSEG_REQUIRES(arena->lock)
+{
+    if (xseg_extent_is_expandable(block->extent))
+        return claim_pages(arena, block, most);
+    return is_whole_classic(block) ? xseg_arena_claim(arena, block) : NULL;
+}
+
+/* Behind a claim that ended at a held page there may be more: where the search goes on. */
+static void look_behind(const struct xseg_block *claimed, uint64_t *bytes, uint64_t *base)
+{
+    const struct xseg_extent *extent = claimed->extent;
+    const uint64_t end = xseg_block_end(claimed);
+
+    if (!xseg_segment_holds(&extent->segment) ||
+        end == extent->segment.base + extent->segment.bytes)
+        return;
+    const struct xseg_part behind = xseg_walk_at(extent, end);
+    if (behind.state == XSEG_BLOCK_CACHED && behind.bytes >= XSEG_SIZE_SMALL_SEGMENT) {
+        *bytes = behind.bytes;
+        *base = behind.base;
+    }
+}
+
+/*
+ * No segment and no page is smaller than 2 MiB, so the shelf is read from there on; what a claim
+ * leaves behind is smaller than a page and comes earlier, or is enough.
+ */
+struct xseg_block *xseg_trim_claim(struct xseg_arena *arena, const struct xseg_trim_wish *wish,
+                                   uint64_t *claimed_bytes)
+{
+    struct xseg_block *claimed = NULL, *block;
+    uint64_t bytes = wish->least, base = 0;
+
+    *claimed_bytes = 0;
+    while (*claimed_bytes < wish->most &&
+           xseg_arena_stock(arena, &arena->blocks, XSEG_ARENA_RECORDS) &&
+           (block = xseg_arena_cached_from(arena, bytes, base)) != NULL) {
+        bytes = block->bytes;
+        base = block->base + 1;
+        if (wish->wants != NULL && !wish->wants(wish->self, block))
+            continue;
+        block = claim_part(arena, block, wish->most - *claimed_bytes);
+        if (block != NULL) {
+            *claimed_bytes += block->bytes;
+            block->right = claimed;
+            claimed = block;
+            look_behind(block, &bytes, &base);
+        }
+    }
+    return claimed;
+}
+
+/* --- Asking the stream. --- */
+
+xseg_status xseg_trim_is_idle(struct xseg_device *device, struct xseg_known_stream *stream,
+                              bool wait, bool *idle)
+{
+    struct xseg_context *context = &device->context;
+    bool can_name = true;
+    xseg_status status = XSEG_OK;
+
+    *idle = false;
+    if (!xseg_stream_is_there(stream))
+        return xseg_departure_is_over(device, stream, wait, idle);
+    status = xseg_streams_can_name(context, stream, &can_name);
+    if (status != XSEG_OK)
+        return status;
+    if (!wait)
+        return can_name ? xseg_driver_stream_done(context, stream->handle, idle) : XSEG_OK;
+    /* Another thread's default stream has no name here, and a stream that cannot be waited for may
+     * have been destroyed: then the whole context is waited for. */
+    status = can_name ? xseg_driver_stream_wait(context, stream->handle) : XSEG_ERR_UNSUPPORTED;
+    if (status != XSEG_OK && !xseg_context_is_lost(context))
+        status = xseg_driver_context_wait(context);
+    *idle = status == XSEG_OK;
+    return status;
+}
+
+/* --- Giving back. --- */
+
+/* Free the classic segment of a claimed block; returns its bytes. */
+static uint64_t give_segment(struct xseg_arena *arena, struct xseg_block *block)
+{
+    struct xseg_device *device = arena->device;
+    struct xseg_extent *extent = block->extent;
+    const uint64_t base = block->base, bytes = block->bytes;
+
+    xseg_arena_lock(arena);
+    xseg_arena_remove_extent(arena, extent);
+    xseg_counts_down(&arena->counts, XSEG_COUNT_SEGMENT, 1);
+    xseg_counts_down(&arena->counts, XSEG_COUNT_RESERVED_BYTES, bytes);
+    if (extent->oversize)
+        xseg_counts_down(&arena->counts, XSEG_COUNT_OVERSIZE_SEGMENT, 1);
+    xseg_lock_take(&device->lookup->lock);
+    xseg_lookup_remove(device->lookup, extent);
+    xseg_lock_give(&device->lookup->lock);
+    xseg_extent_fini(extent);
+    xseg_arena_unlock(arena);
+    (void)xseg_segment_end(&extent->segment); /* kept as a leftover if refused */
+    xseg_list_insert(&device->spare_extents, &extent->link);
+    xseg_pool_note_shrink(arena->pool, bytes);
+    xseg_trace_note_segment(extent, XSEG_TRACE_SEGMENT_FREE, base, bytes);
+    return bytes;
+}
+
+/* A record for the cut that a refusal may need, taken before the driver is called; or NULL. */
+static void *take_spare(struct xseg_arena *arena)
+{
+    void *spare = NULL;
+
+    xseg_arena_lock(arena);
+    if (xseg_arena_stock(arena, &arena->blocks, 1))
+        spare = xseg_slab_take(&arena->blocks);
+    xseg_arena_unlock(arena);
+    return spare;
+}
+
+/* Unmap the pages of a claimed block; those that the driver refuses stay cached.  Returns the bytes. */
+static uint64_t give_pages(struct xseg_arena *arena, struct xseg_block *block, bool keep)
+{
+    struct xseg_segment *segment = &block->extent->segment;
+    const uint64_t granule = segment->granule_bytes;
+    const uint64_t mapped = atomic_load_explicit(&segment->mapped, memory_order_relaxed);
+    void *spare = take_spare(arena);
+    uint32_t done = 0;
+
+    if (spare != NULL)
+        (void)xseg_segment_unmap(segment, (uint32_t)((block->base - segment->base) / granule),
+                                 (uint32_t)(block->bytes / granule), keep, &done);
+    const uint64_t gone = done * granule;
+    if (gone < block->bytes)
+        xseg_notice_come(block->extent, block->base + gone, block->bytes - gone);
+    /* What was away was not reserved. */
+    const uint64_t reserved = mapped - atomic_load_explicit(&segment->mapped, memory_order_relaxed);
+    xseg_arena_lock(arena);
+    if (spare != NULL)
+        xseg_slab_put(&arena->blocks, spare);
+    if (gone > 0) {
+        if (gone < block->bytes)
+            (void)xseg_arena_settle(arena, xseg_arena_cut(arena, block, gone));
+        block->mapped = block->filled = false;
+        xseg_counts_down(&arena->counts, XSEG_COUNT_RESERVED_BYTES, reserved);
+        arena->away -= gone - reserved;
+        atomic_fetch_sub_explicit(&arena->device->away, gone - reserved, memory_order_relaxed);
+        if (reserved > 0)
+            xseg_pool_note_shrink(arena->pool, reserved);
+        xseg_trace_note_segment(block->extent, XSEG_TRACE_SEGMENT_UNMAP, block->base, gone);
+    }
+    (void)xseg_arena_settle(arena, block);
+    xseg_arena_unlock(arena);
+    return gone;
+}
+
+uint64_t xseg_trim_give(struct xseg_block *block, bool keep)
+{
+    struct xseg_extent *extent = block->extent;
+    struct xseg_arena *arena = extent->arena;
+
+    if (!xseg_extent_is_expandable(extent))
+        return give_segment(arena, block);
+    const uint64_t given = give_pages(arena, block, keep);
+    /* An orphan ends with its last page. */
+    if (arena->pool->is_orphans)
+        (void)xseg_trim_end_hole(extent);
+    return given;
+}
+
+void xseg_trim_put_back(struct xseg_arena *arena, struct xseg_block *claimed)
+{
+    struct xseg_block *next;
+
+    xseg_arena_lock(arena);
+    for (struct xseg_block *block = claimed; block != NULL; block = next) {
+        next = block->right;
+        block->right = NULL;
+        (void)xseg_arena_settle(arena, block);
+    }
+    xseg_arena_unlock(arena);
+}
+
+/* --- Arenas. --- */
+
+bool xseg_trim_end_hole(struct xseg_extent *extent)
+{
+    struct xseg_arena *arena = extent->arena;
+    struct xseg_device *device = arena->device;
+
+    if (arena->pool->body->state != XSEG_POOL_RUNS)
+        return false;
+    xseg_arena_lock(arena);
+    const bool is_hole = extent->first->state == XSEG_BLOCK_HOLE && extent->first->next == NULL &&
+                         extent->segment.stuck == 0;
+    if (is_hole) {
+        (void)xseg_arena_claim(arena, extent->first);
+        xseg_arena_remove_extent(arena, extent);
+        xseg_lock_take(&device->lookup->lock);
+        xseg_lookup_remove(device->lookup, extent);
+        xseg_lock_give(&device->lookup->lock);
+        xseg_extent_fini(extent);
+    }
+    xseg_arena_unlock(arena);
+    if (!is_hole)
+        return false;
+    atomic_fetch_sub_explicit(&device->addresses, extent->segment.reserved_bytes,
+                              memory_order_relaxed);
+    (void)xseg_segment_end(&extent->segment); /* what is refused is a leftover */
+    xseg_list_insert(&device->spare_extents, &extent->link);
+    return true;
+}
+
+bool xseg_trim_end_holes(struct xseg_arena *arena)
+{
+    bool all = true;
+
+    XSEG_LIST_FOR_SAFE(node, &arena->extents)
+    {
+        all = xseg_trim_end_hole(XSEG_CONTAINER(node, struct xseg_extent, link)) && all;
+    }
+    return all;
+}
+
+void xseg_trim_end_some_holes(struct xseg_arena *arena, uint32_t most)
+{
+    XSEG_LIST_FOR_SAFE(node, &arena->extents)
+    {
+        if (most == 0)
+            return;
+        most -= xseg_trim_end_hole(XSEG_CONTAINER(node, struct xseg_extent, link));
+    }
+}

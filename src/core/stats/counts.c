@@ -1,0 +1,519 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/core/stats/counts.h"
+
+#include <string.h>
+
+#include "src/base/align.h"
+
+struct sum {
+    uint64_t current[XSEG_STAT_GROUPS], up[XSEG_STAT_GROUPS];
+    uint64_t room[XSEG_STAT_GROUPS]; /* how far the others may still grow */
+};
+
+void xseg_totals_init(struct xseg_totals *totals)
+{
+    memset(totals, 0, sizeof(*totals));
+    xseg_lock_init(&totals->lock, XSEG_RANK_STATS);
+    xseg_list_init(&totals->members);
+    xseg_list_init(&totals->resting);
+}
+
+void xseg_totals_fini(struct xseg_totals *totals)
+{
+    xseg_lock_fini(&totals->lock);
+}
+
+void xseg_counts_init(struct xseg_counts *counts, struct xseg_totals *totals, bool is_small)
+{
+    memset(counts, 0, sizeof(*counts));
+    counts->totals = totals;
+    counts->group = is_small ? XSEG_STAT_SMALL : XSEG_STAT_LARGE;
+    xseg_lock_take(&totals->lock);
+    xseg_list_insert(&totals->members, &counts->link);
+    totals->member_count++;
+    xseg_lock_give(&totals->lock);
+}
+
+void xseg_counts_let_rest(struct xseg_counts *counts, struct xseg_latch *latch,
+                          atomic_uint_fast64_t *notes)
+{
+    xseg_lock_take(&counts->totals->lock);
+    counts->latch = latch;
+    counts->notes = notes;
+    xseg_lock_give(&counts->totals->lock);
+}
+
+/* --- Limits. --- */
+
+static uint64_t ceiling_of(const struct xseg_counts *counts, enum xseg_count what)
+{
+    return atomic_load_explicit(&counts->ceiling[what], memory_order_relaxed);
+}
+
+/* What is below one ceiling, and below another one together with what is pending. */
+static uint64_t lower(const struct xseg_counts *counts, enum xseg_count what,
+                      enum xseg_count active)
+{
+    const uint64_t ceiling = ceiling_of(counts, active);
+    const uint64_t pending = xseg_counts_read_row(counts, active).current;
+
+    if (!counts->totals->has_pended)
+        return ceiling_of(counts, what);
+
+    return xseg_min(ceiling_of(counts, what), ceiling - xseg_min(ceiling, pending));
+}
+
+static void set_limit(struct xseg_counts *counts, enum xseg_count_limit which, uint64_t limit)
+{
+    atomic_store_explicit(&counts->limit[which], limit, memory_order_relaxed);
+}
+
+static void limit_blocks(struct xseg_counts *counts)
+{
+    set_limit(counts, XSEG_LIMIT_BLOCKS, lower(counts, XSEG_COUNT_ALLOCATION, XSEG_COUNT_ACTIVE));
+}
+
+static void limit_bytes(struct xseg_counts *counts)
+{
+    set_limit(counts, XSEG_LIMIT_BYTES,
+              lower(counts, XSEG_COUNT_ALLOCATED_BYTES, XSEG_COUNT_ACTIVE_BYTES));
+}
+
+static void set_ceiling(struct xseg_counts *counts, enum xseg_count what, uint64_t ceiling)
+{
+    if (ceiling_of(counts, what) == ceiling)
+        return;
+    atomic_store_explicit(&counts->ceiling[what], ceiling, memory_order_relaxed);
+    if (what == XSEG_COUNT_ALLOCATION || what == XSEG_COUNT_ACTIVE)
+        limit_blocks(counts);
+    else if (what == XSEG_COUNT_ALLOCATED_BYTES || what == XSEG_COUNT_ACTIVE_BYTES)
+        limit_bytes(counts);
+    else if (what == XSEG_COUNT_REQUESTED_BYTES)
+        set_limit(counts, XSEG_LIMIT_REQUESTED, ceiling);
+}
+
+/* --- Rest. --- */
+
+/* Once this many are awake, those that have not allocated during so many looks are put to rest, so many at
+ * least at a time.  With all checks that is soon, so that every test meets it. */
+#if XSEG_CHECKS >= 3
+#define AWAKE 2u
+#define QUIET 2u
+#define BATCH 1u
+#else
+#define AWAKE 32u
+#define QUIET 64u
+#define BATCH 16u
+#endif
+
+static __attribute__((noinline)) void end_rest(struct xseg_counts *counts)
+{
+    struct xseg_totals *totals = counts->totals;
+
+    for (enum xseg_count what = 0; what < XSEG_COUNTS; what++) {
+        totals->resting_current[counts->group][what] -= ceiling_of(counts, what);
+        totals->resting_up[counts->group][what] -= counts->rested_up[what];
+    }
+    counts->rests = false;
+    counts->unchanged = 0;
+    (void)atomic_fetch_and(counts->notes, ~XSEG_COUNTS_REST);
+    xseg_list_remove(&counts->link);
+    xseg_list_insert(&totals->members, &counts->link);
+    totals->member_count++;
+}
+
+/* STATS is held. */
+static inline void wake(struct xseg_counts *counts)
+{
+    if (__builtin_expect(counts->rests, 0))
+        end_rest(counts);
+}
+
+void xseg_counts_wake(struct xseg_counts *counts)
+{
+    if (counts->notes == NULL ||
+        (atomic_load_explicit(counts->notes, memory_order_relaxed) & XSEG_COUNTS_REST) == 0)
+        return;
+    xseg_lock_take(&counts->totals->lock);
+    wake(counts);
+    xseg_lock_give(&counts->totals->lock);
+}
+
+static void put_to_rest(struct xseg_counts *counts)
+{
+    struct xseg_totals *totals = counts->totals;
+
+    for (enum xseg_count what = 0; what < XSEG_COUNTS; what++) {
+        const struct xseg_counts_value value = xseg_counts_read(counts, what);
+
+        set_ceiling(counts, what, value.current);
+        counts->rested_up[what] = value.up;
+        totals->resting_current[counts->group][what] += value.current;
+        totals->resting_up[counts->group][what] += value.up;
+    }
+    counts->rests = true;
+    xseg_list_remove(&counts->link);
+    xseg_list_insert(&totals->resting, &counts->link);
+    totals->member_count--;
+}
+
+static bool may_rest(const struct xseg_counts *counts, const struct xseg_counts *asking)
+{
+    return counts != asking && counts->latch != NULL && counts->unchanged >= QUIET;
+}
+
+/*
+ * Put those to rest that are quiet, if they are enough to be worth a barrier.  Their notes say so before
+ * that: who changes one from then on wakes it, which waits for STATS.
+ */
+static __attribute__((noinline)) void let_rest(struct xseg_counts *asking)
+{
+    struct xseg_totals *totals = asking->totals;
+    struct xseg_counts *quiet[BATCH];
+    unsigned count = 0;
+
+    XSEG_LIST_FOR(node, &totals->members)
+    {
+        struct xseg_counts *counts = XSEG_CONTAINER(node, struct xseg_counts, link);
+
+        if (may_rest(counts, asking))
+            quiet[count++] = counts;
+        if (count == BATCH)
+            break;
+    }
+    if (count < BATCH)
+        return;
+    for (unsigned i = 0; i < count; i++)
+        (void)atomic_fetch_or(quiet[i]->notes, XSEG_COUNTS_REST);
+    const bool passed = xseg_latch_barrier(quiet[0]->latch);
+    for (unsigned i = 0; i < count; i++) {
+        if (passed && xseg_latch_is_free(quiet[i]->latch)) {
+            put_to_rest(quiet[i]);
+        } else {
+            (void)atomic_fetch_and(quiet[i]->notes, ~XSEG_COUNTS_REST);
+            quiet[i]->unchanged = 0;
+        }
+    }
+}
+
+/* From here on what is active may be more than what is allocated. */
+static void part(struct xseg_totals *totals, enum xseg_count what, enum xseg_count active)
+{
+    for (unsigned group = 0; group < XSEG_STAT_GROUPS; group++)
+        totals->peak[group][active] = totals->peak[group][what];
+    XSEG_LIST_FOR(node, &totals->members)
+    {
+        struct xseg_counts *counts = XSEG_CONTAINER(node, struct xseg_counts, link);
+
+        atomic_store_explicit(&counts->ceiling[active], ceiling_of(counts, what),
+                              memory_order_relaxed);
+    }
+}
+
+void xseg_counts_pend(struct xseg_counts *counts, uint64_t bytes)
+{
+    struct xseg_totals *totals = counts->totals;
+
+    xseg_lock_take(&totals->lock);
+    wake(counts);
+    if (!totals->has_pended) {
+        part(totals, XSEG_COUNT_ALLOCATION, XSEG_COUNT_ACTIVE);
+        part(totals, XSEG_COUNT_ALLOCATED_BYTES, XSEG_COUNT_ACTIVE_BYTES);
+        totals->has_pended = true;
+    }
+    xseg_word_add(&counts->row[XSEG_COUNT_ALLOCATION].down, 1);
+    xseg_word_add(&counts->row[XSEG_COUNT_ALLOCATED_BYTES].down, bytes);
+    xseg_word_add(&counts->row[XSEG_COUNT_ACTIVE].up, 1);
+    xseg_word_add(&counts->row[XSEG_COUNT_ACTIVE_BYTES].up, bytes);
+    limit_blocks(counts);
+    limit_bytes(counts);
+    xseg_lock_give(&totals->lock);
+}
+
+void xseg_counts_end_pending(struct xseg_counts *counts, uint64_t bytes, uint64_t requested)
+{
+    xseg_lock_take(&counts->totals->lock);
+    wake(counts);
+    xseg_word_add(&counts->row[XSEG_COUNT_ACTIVE].down, 1);
+    xseg_word_add(&counts->row[XSEG_COUNT_ACTIVE_BYTES].down, bytes);
+    xseg_word_add(&counts->row[XSEG_COUNT_REQUESTED_BYTES].down, requested);
+    limit_blocks(counts);
+    limit_bytes(counts);
+    xseg_lock_give(&counts->totals->lock);
+}
+
+/* What the one may grow less, the other may grow more: so no ceiling gets too high. */
+void xseg_counts_move(struct xseg_counts *from, struct xseg_counts *to, enum xseg_count what,
+                      uint64_t amount)
+{
+    xseg_lock_take(&from->totals->lock);
+    wake(from);
+    wake(to);
+    const uint64_t room = xseg_min(ceiling_of(from, what), amount);
+    xseg_word_add(&to->row[what].up, amount);
+    xseg_word_add(&from->row[what].up, -amount);
+    set_ceiling(from, what, ceiling_of(from, what) - room);
+    set_ceiling(to, what, ceiling_of(to, what) + room);
+    xseg_lock_give(&from->totals->lock);
+}
+
+/* --- Looking around. --- */
+
+static __attribute__((noinline)) void add_resting(struct sum *sum, const struct xseg_totals *totals,
+                                                  enum xseg_count what, bool with_increases)
+{
+    for (enum xseg_stat_group group = XSEG_STAT_SMALL; group <= XSEG_STAT_LARGE; group++) {
+        sum->current[group] = totals->resting_current[group][what];
+        sum->up[group] = with_increases ? totals->resting_up[group][what] : 0;
+    }
+}
+
+/* Add up all members; of the one that asks, if any does, only the values. */
+static struct sum add_up(const struct xseg_totals *totals, enum xseg_count what,
+                         const struct xseg_counts *asking)
+{
+    struct sum sum;
+
+    memset(&sum, 0, sizeof(sum));
+    if (__builtin_expect(!xseg_list_is_empty(&totals->resting), 0))
+        add_resting(&sum, totals, what, asking == NULL);
+    XSEG_LIST_FOR(node, &totals->members)
+    {
+        const struct xseg_counts *counts = XSEG_CONTAINER(node, struct xseg_counts, link);
+        const struct xseg_counts_value value = xseg_counts_read(counts, what);
+        const uint64_t ceiling = ceiling_of(counts, what);
+
+        sum.current[counts->group] += value.current;
+        if (asking == NULL)
+            sum.up[counts->group] += value.up;
+        else if (counts != asking)
+            sum.room[counts->group] += ceiling - xseg_min(ceiling, value.current);
+    }
+    sum.up[XSEG_STAT_ALL] = sum.up[XSEG_STAT_SMALL] + sum.up[XSEG_STAT_LARGE];
+    sum.current[XSEG_STAT_ALL] = sum.current[XSEG_STAT_SMALL] + sum.current[XSEG_STAT_LARGE];
+    sum.room[XSEG_STAT_ALL] = sum.room[XSEG_STAT_SMALL] + sum.room[XSEG_STAT_LARGE];
+    return sum;
+}
+
+/* Raise the peak of a group to a sum; whether it had to. */
+static bool raise_peak(struct xseg_totals *totals, enum xseg_stat_group group, enum xseg_count what,
+                       const struct sum *sum)
+{
+    if (sum->current[group] <= totals->peak[group][what])
+        return false;
+    totals->peak[group][what] = sum->current[group];
+    return true;
+}
+
+/* What lies between the sum of the arenas of a group, or all, with the room they hold, and the peak; below
+ * zero what is too much. */
+static int64_t room_of(const struct xseg_totals *totals, enum xseg_stat_group group,
+                       enum xseg_count what, const struct sum *sum)
+{
+    return (int64_t)(totals->peak[group][what] - sum->current[group] - sum->room[group]);
+}
+
+/* How far an arena of a group may grow before a peak of the device could be passed; 0 where others have
+ * done so already, and have not looked yet. */
+static uint64_t room_below(const struct xseg_totals *totals, enum xseg_stat_group group,
+                           enum xseg_count what, const struct sum *sum)
+{
+    const int64_t all = room_of(totals, XSEG_STAT_ALL, what, sum);
+    const int64_t own = room_of(totals, group, what, sum);
+    const int64_t less = all < own ? all : own;
+
+    return less > 0 ? (uint64_t)less : 0;
+}
+
+/* Take all ceilings down to the current values: no arena may grow before it has looked around.  Arenas at rest
+ * have no room already. */
+static void take_ceilings(struct xseg_totals *totals, enum xseg_count what)
+{
+    XSEG_LIST_FOR(node, &totals->members)
+    {
+        set_ceiling(XSEG_CONTAINER(node, struct xseg_counts, link), what, 0);
+    }
+}
+
+/* Arenas in turn: each has allocated before every other one has looked at three quantities. */
+static bool is_busy(const struct xseg_counts *counts)
+{
+    return counts->unchanged <= 4 * counts->totals->member_count;
+}
+
+/* How many arenas have allocated lately, so that room may be of use to them; the one that asks has. */
+static unsigned count_busy(struct xseg_counts *asking)
+{
+    unsigned busy = 0;
+
+    XSEG_LIST_FOR(node, &asking->totals->members)
+    {
+        struct xseg_counts *counts = XSEG_CONTAINER(node, struct xseg_counts, link);
+        const uint64_t up =
+            atomic_load_explicit(&counts->row[XSEG_COUNT_ALLOCATION].up, memory_order_relaxed);
+
+        if (counts == asking || up != counts->seen) {
+            counts->seen = up;
+            if (counts->unchanged != 0)
+                counts->unchanged = 0;
+        } else if (is_busy(counts)) {
+            counts->unchanged++;
+        }
+        busy += is_busy(counts);
+    }
+    return busy;
+}
+
+/*
+ * All room is given away anew: equal parts to the arenas that allocate, and what cannot be divided to the
+ * one that asks.  One that gets none asks at its next allocation, which streams in turn would do every
+ * time if the first took all; and if some were left to those at rest, a peak would be approached in ever
+ * smaller steps.
+ */
+static void share_out(struct xseg_counts *asking, enum xseg_count what, struct sum *sum)
+{
+    struct xseg_totals *totals = asking->totals;
+    const unsigned busy = count_busy(asking);
+
+    memset(sum->room, 0, sizeof(sum->room));
+    const struct sum all = *sum;
+    XSEG_LIST_FOR(node, &totals->members)
+    {
+        struct xseg_counts *counts = XSEG_CONTAINER(node, struct xseg_counts, link);
+        uint64_t part = 0;
+
+        if (counts == asking)
+            continue;
+        if (is_busy(counts))
+            part = room_below(totals, counts->group, what, &all) / busy;
+        sum->room[XSEG_STAT_ALL] += part;
+        sum->room[counts->group] += part;
+        set_ceiling(counts, what, xseg_counts_read(counts, what).current + part);
+    }
+    set_ceiling(asking, what,
+                xseg_counts_read(asking, what).current +
+                    room_below(totals, asking->group, what, sum));
+    if (__builtin_expect(totals->member_count > AWAKE, 0))
+        let_rest(asking);
+}
+
+static void look_around(struct xseg_counts *counts, enum xseg_count what)
+{
+    struct xseg_totals *totals = counts->totals;
+    struct sum sum = add_up(totals, what, counts);
+    bool is_void = raise_peak(totals, XSEG_STAT_ALL, what, &sum);
+
+    is_void |= raise_peak(totals, counts->group, what, &sum);
+    /* Below zero this increase has used what others hold. */
+    is_void |= room_of(totals, XSEG_STAT_ALL, what, &sum) < 0;
+    is_void |= room_of(totals, counts->group, what, &sum) < 0;
+    if (is_void)
+        share_out(counts, what, &sum);
+    else
+        set_ceiling(counts, what,
+                    xseg_counts_read(counts, what).current +
+                        room_below(totals, counts->group, what, &sum));
+}
+
+void xseg_counts_look_around(struct xseg_counts *counts, enum xseg_count what)
+{
+    xseg_lock_take(&counts->totals->lock);
+    wake(counts);
+    look_around(counts, what);
+    xseg_lock_give(&counts->totals->lock);
+}
+
+/* The same for each of some quantities that is above its ceiling.  STATS is held. */
+static void look_around_each(struct xseg_counts *counts, const enum xseg_count *what, size_t number)
+{
+    for (size_t i = 0; i < number; i++)
+        if (xseg_counts_read(counts, what[i]).current > ceiling_of(counts, what[i]))
+            look_around(counts, what[i]);
+}
+
+static const enum xseg_count of_allocation[] = {XSEG_COUNT_ALLOCATION, XSEG_COUNT_ALLOCATED_BYTES,
+                                                XSEG_COUNT_REQUESTED_BYTES, XSEG_COUNT_ACTIVE,
+                                                XSEG_COUNT_ACTIVE_BYTES};
+
+static size_t number_of_allocation(const struct xseg_totals *totals)
+{
+    return totals->has_pended ? XSEG_COUNT_OF(of_allocation) : 3;
+}
+
+void xseg_counts_look_around_all(struct xseg_counts *counts)
+{
+    struct xseg_totals *totals = counts->totals;
+
+    xseg_lock_take(&totals->lock);
+    wake(counts);
+    look_around_each(counts, of_allocation, number_of_allocation(totals));
+    xseg_lock_give(&totals->lock);
+}
+
+void xseg_counts_look_around_fragments(struct xseg_counts *counts)
+{
+    static const enum xseg_count all[] = {XSEG_COUNT_INACTIVE_SPLIT,
+                                          XSEG_COUNT_INACTIVE_SPLIT_BYTES};
+
+    xseg_lock_take(&counts->totals->lock);
+    wake(counts);
+    look_around_each(counts, all, XSEG_COUNT_OF(all));
+    xseg_lock_give(&counts->totals->lock);
+}
+
+/* --- Reading. --- */
+
+/* Which quantity has the peak of one. */
+static enum xseg_count peak_of(const struct xseg_totals *totals, enum xseg_count what)
+{
+    if (totals->has_pended || (what != XSEG_COUNT_ACTIVE && what != XSEG_COUNT_ACTIVE_BYTES))
+        return what;
+    return what == XSEG_COUNT_ACTIVE ? XSEG_COUNT_ALLOCATION : XSEG_COUNT_ALLOCATED_BYTES;
+}
+
+struct xseg_stat xseg_totals_read(struct xseg_totals *totals, enum xseg_stat_group group,
+                                  enum xseg_count what)
+{
+    struct xseg_stat stat;
+
+    xseg_lock_take(&totals->lock);
+    const struct sum sum = add_up(totals, what, NULL);
+    stat.current = sum.current[group];
+    stat.peak = xseg_max(stat.current, totals->peak[group][peak_of(totals, what)]);
+    stat.allocated = sum.up[group] - totals->up_base[group][what];
+    stat.freed = sum.up[group] - sum.current[group] - totals->down_base[group][what];
+    xseg_lock_give(&totals->lock);
+    return stat;
+}
+
+void xseg_totals_reset_peaks(struct xseg_totals *totals)
+{
+    xseg_lock_take(&totals->lock);
+    for (enum xseg_count what = 0; what < XSEG_COUNTS; what++) {
+        const struct sum sum = add_up(totals, what, NULL);
+
+        for (unsigned group = 0; group < XSEG_STAT_GROUPS; group++)
+            totals->peak[group][what] = sum.current[group];
+        take_ceilings(totals, what);
+    }
+    xseg_lock_give(&totals->lock);
+}
+
+void xseg_totals_reset_accumulated(struct xseg_totals *totals)
+{
+    xseg_lock_take(&totals->lock);
+    for (enum xseg_count what = 0; what < XSEG_COUNTS; what++) {
+        const struct sum sum = add_up(totals, what, NULL);
+
+        for (unsigned group = 0; group < XSEG_STAT_GROUPS; group++) {
+            totals->up_base[group][what] = sum.up[group];
+            totals->down_base[group][what] = sum.up[group] - sum.current[group];
+        }
+    }
+    xseg_lock_give(&totals->lock);
+}
+
+uint64_t xseg_totals_current(struct xseg_totals *totals, enum xseg_count what)
+{
+    return xseg_totals_read(totals, XSEG_STAT_ALL, what).current;
+}

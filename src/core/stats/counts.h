@@ -1,0 +1,273 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Counts: what the statistics are made of.
+ *
+ * Every arena counts for itself, under its own lock: for each quantity the sums of its increases and of
+ * its decreases.  Current values and totals of a device are sums over its arenas.
+ *
+ * A peak belongs to the whole device, so an arena cannot know it alone.  It has a *ceiling* instead: up
+ * to there it may grow before the device's peak could be passed.  Above it, the arena *looks around*: it
+ * adds up all arenas under STATS, raises the peak if it was passed, and gets a new ceiling.  Where the
+ * others hold all the room that there is below the peak, it is shared out anew.
+ *
+ * So peaks are exact while one thread at a time allocates on a device.  With several at once, the
+ * values that are added up are of slightly different moments: a peak may be off by what the other
+ * threads allocate or free during one such look.
+ *
+ * What an allocation changes is three quantities, its block, its bytes, and the bytes requested; blocks
+ * that are active without being allocated are counted on their own, as *pending*, and lower the limits
+ * that a hit compares with.  So a hit adds three numbers and compares three, where each of the five
+ * public quantities on its own took four times as long.
+ *
+ * A device may have 10^5 arenas, of which few allocate.  So an arena that has not allocated during many
+ * looks is put to *rest*: its values are part of a sum that every look begins with, and its ceilings are
+ * its values, so that it has no room.  Whatever changes one of them *wakes* it first, or before it lets go of
+ * the arena's lock: an increase passes a ceiling, and a free finds a bit among the arena's notes.  Arenas
+ * are put to rest some at a time, behind one barrier that all threads pass (latch.h): so one that somebody
+ * is changing just then is seen to be locked, and stays awake.
+ *
+ * Invariants, while nobody else counts:
+ *   COUNT-1  the sum of the ceilings, or of the current values above them, never passes the peak.
+ *   COUNT-2  the values of an arena at rest are its ceilings; the sum of all of them is the one that looks
+ *            begin with.
+ *
+ * Locking: an arena's counts are written under its lock, but for ceilings and limits, which STATS
+ * guards; all may be read without.  STATS guards peaks, the lists of members, who rests, and the numbers from
+ * which the totals start after a reset.
+ */
+#ifndef XSEG_CORE_COUNTS_H
+#define XSEG_CORE_COUNTS_H
+
+#include <stdatomic.h>
+
+#include "src/base/check.h"
+#include "src/base/latch.h"
+#include "src/base/list.h"
+#include "src/base/lock.h"
+#include "src/base/word.h"
+#include "xseg/stats.h"
+
+/* What a hit changes comes first, so that it lies together. */
+enum xseg_count {
+    XSEG_COUNT_ALLOCATION,
+    XSEG_COUNT_ALLOCATED_BYTES,
+    XSEG_COUNT_REQUESTED_BYTES,
+    XSEG_COUNT_SEGMENT,
+    XSEG_COUNT_ACTIVE,
+    XSEG_COUNT_INACTIVE_SPLIT,
+    XSEG_COUNT_RESERVED_BYTES,
+    XSEG_COUNT_ACTIVE_BYTES,
+    XSEG_COUNT_INACTIVE_SPLIT_BYTES,
+    XSEG_COUNT_OVERSIZE_ALLOCATION,
+    XSEG_COUNT_OVERSIZE_SEGMENT,
+    XSEG_COUNTS
+};
+
+/* What a hit compares with its limits. */
+enum xseg_count_limit { XSEG_LIMIT_BLOCKS, XSEG_LIMIT_BYTES, XSEG_LIMIT_REQUESTED, XSEG_LIMITS };
+
+/* In the notes of an arena: its counts rest. */
+#define XSEG_COUNTS_REST ((uint64_t)1 << 63)
+
+/* Of a device. */
+struct xseg_totals {
+    struct xseg_lock lock; /* STATS */
+    struct xseg_list members, resting;
+    unsigned member_count; /* of those that do not rest */
+    /* What those at rest hold, and the sums of their increases. */
+    uint64_t resting_current[XSEG_STAT_GROUPS][XSEG_COUNTS];
+    uint64_t resting_up[XSEG_STAT_GROUPS][XSEG_COUNTS];
+    /* A block has been pending.  Before, what is active is what is allocated: one peak, one ceiling. */
+    bool has_pended;
+    uint64_t peak[XSEG_STAT_GROUPS][XSEG_COUNTS];
+    /* Sums at the last reset of the totals. */
+    uint64_t up_base[XSEG_STAT_GROUPS][XSEG_COUNTS], down_base[XSEG_STAT_GROUPS][XSEG_COUNTS];
+};
+
+/* The sums of one quantity.  Who writes them may read them without atomics: as part of another
+ * instruction. */
+struct xseg_counts_row {
+    union {
+        atomic_uint_fast64_t up;
+        uint64_t own_up;
+    };
+    union {
+        atomic_uint_fast64_t down;
+        uint64_t own_down;
+    };
+};
+
+/* Of an arena.  For ACTIVE and ACTIVE_BYTES, up and down are of what is pending. */
+struct xseg_counts {
+    struct xseg_counts_row row[XSEG_COUNTS];
+    /* A cache line, down to the third ceiling: what arenas look at in each other. */
+    atomic_uint_fast64_t limit[XSEG_LIMITS];
+    /* Blocks it had allocated when room was shared out last, and how often that was the same; guarded
+     * by STATS. */
+    uint64_t seen;
+    uint32_t unchanged;
+    enum xseg_stat_group group; /* SMALL or LARGE */
+    atomic_uint_fast64_t ceiling[XSEG_COUNTS];
+    struct xseg_list link; /* in totals->members, or resting */
+    struct xseg_totals *totals;
+    bool rests;                      /* guarded by STATS */
+    uint64_t rested_up[XSEG_COUNTS]; /* at rest: the sums of its increases */
+    struct xseg_latch *latch;        /* the arena's; NULL: never rests */
+    atomic_uint_fast64_t *notes;     /* of the arena */
+};
+
+void xseg_totals_init(struct xseg_totals *totals);
+void xseg_totals_fini(struct xseg_totals *totals);
+
+/* Join; counts stay members until the device closes. */
+void xseg_counts_init(struct xseg_counts *counts, struct xseg_totals *totals, bool is_small);
+
+/* Counts may rest: they are those of an arena with this lock and these notes. */
+void xseg_counts_let_rest(struct xseg_counts *counts, struct xseg_latch *latch,
+                          atomic_uint_fast64_t *notes);
+
+/* A value falls, or has fallen: if they rest, they do so no longer.  The arena's lock is held. */
+void xseg_counts_wake(struct xseg_counts *counts);
+
+/* A quantity is above its ceiling: look at all arenas. */
+void xseg_counts_look_around(struct xseg_counts *counts, enum xseg_count what);
+
+/* The same for all that an allocation changes. */
+void xseg_counts_look_around_all(struct xseg_counts *counts);
+
+/* The same for the fragments of classic segments. */
+void xseg_counts_look_around_fragments(struct xseg_counts *counts);
+
+/* The sum of a row's increases and its current value, both of one moment. */
+struct xseg_counts_value {
+    uint64_t up, current;
+};
+
+/* An arena may count meanwhile: its sums read one after the other could say that it has freed more than
+ * it ever had. */
+static inline struct xseg_counts_value xseg_counts_read_row(const struct xseg_counts *counts,
+                                                            enum xseg_count what)
+{
+    const struct xseg_counts_row *row = &counts->row[what];
+    uint64_t up, down;
+
+    do {
+        up = atomic_load_explicit(&row->up, memory_order_acquire);
+        down = atomic_load_explicit(&row->down, memory_order_acquire);
+    } while (__builtin_expect(atomic_load_explicit(&row->up, memory_order_relaxed) != up, 0));
+    return (struct xseg_counts_value){up, up - down};
+}
+
+/* The value of any quantity.  A block becomes active when it is allocated, and may pend after its free. */
+static inline struct xseg_counts_value xseg_counts_read(const struct xseg_counts *counts,
+                                                        enum xseg_count what)
+{
+    struct xseg_counts_value value;
+
+    if (what != XSEG_COUNT_ACTIVE && what != XSEG_COUNT_ACTIVE_BYTES)
+        return xseg_counts_read_row(counts, what);
+    value = xseg_counts_read_row(counts, what == XSEG_COUNT_ACTIVE ? XSEG_COUNT_ALLOCATION
+                                                                   : XSEG_COUNT_ALLOCATED_BYTES);
+    value.current += xseg_counts_read_row(counts, what).current;
+    return value;
+}
+
+/* The arena's current value. */
+static inline uint64_t xseg_counts_current(const struct xseg_counts *counts, enum xseg_count what)
+{
+    return xseg_counts_read(counts, what).current;
+}
+
+/* The sum of the arena's increases. */
+static inline uint64_t xseg_counts_increases(const struct xseg_counts *counts, enum xseg_count what)
+{
+    return xseg_counts_read(counts, what).up;
+}
+
+/* A quantity that no allocation changes; all but the five of xseg_counts_alloc(). */
+static inline void xseg_counts_up(struct xseg_counts *counts, enum xseg_count what, uint64_t amount)
+{
+    xseg_word_add(&counts->row[what].up, amount);
+    if (xseg_counts_read_row(counts, what).current >
+        atomic_load_explicit(&counts->ceiling[what], memory_order_relaxed))
+        xseg_counts_look_around(counts, what);
+}
+
+/* For who wakes them if need be. */
+static inline void xseg_counts_lower(struct xseg_counts *counts, enum xseg_count what,
+                                     uint64_t amount)
+{
+    xseg_word_add(&counts->row[what].down, amount);
+}
+
+static inline void xseg_counts_down(struct xseg_counts *counts, enum xseg_count what,
+                                    uint64_t amount)
+{
+    xseg_counts_wake(counts);
+    xseg_counts_lower(counts, what, amount);
+}
+
+/* Whether an owner's current value is above a limit. */
+static inline bool xseg_counts_is_above(const struct xseg_counts_row *row,
+                                        const atomic_uint_fast64_t *limit)
+{
+    return xseg_word_is_below(limit, row->own_up - row->own_down);
+}
+
+/* A block is handed out. */
+static inline void xseg_counts_add_alloc(struct xseg_counts *counts, uint64_t bytes,
+                                         uint64_t requested)
+{
+    xseg_word_add(&counts->row[XSEG_COUNT_ALLOCATION].up, 1);
+    xseg_word_add(&counts->row[XSEG_COUNT_ALLOCATED_BYTES].up, bytes);
+    xseg_word_add(&counts->row[XSEG_COUNT_REQUESTED_BYTES].up, requested);
+}
+
+/* Whether that has passed a limit, so that the arena has to look around. */
+static inline bool xseg_counts_are_past_limits(const struct xseg_counts *counts)
+{
+    return xseg_counts_is_above(&counts->row[XSEG_COUNT_ALLOCATION],
+                                &counts->limit[XSEG_LIMIT_BLOCKS]) ||
+           xseg_counts_is_above(&counts->row[XSEG_COUNT_ALLOCATED_BYTES],
+                                &counts->limit[XSEG_LIMIT_BYTES]) ||
+           xseg_counts_is_above(&counts->row[XSEG_COUNT_REQUESTED_BYTES],
+                                &counts->limit[XSEG_LIMIT_REQUESTED]);
+}
+
+static inline void xseg_counts_alloc(struct xseg_counts *counts, uint64_t bytes, uint64_t requested)
+{
+    xseg_counts_add_alloc(counts, bytes, requested);
+    if (__builtin_expect(xseg_counts_are_past_limits(counts), 0))
+        xseg_counts_look_around_all(counts);
+}
+
+/* A block is free at once.  Whoever says so looks at the arena's notes. */
+static inline void xseg_counts_free(struct xseg_counts *counts, uint64_t bytes, uint64_t requested)
+{
+    xseg_word_add(&counts->row[XSEG_COUNT_ALLOCATION].down, 1);
+    xseg_word_add(&counts->row[XSEG_COUNT_ALLOCATED_BYTES].down, bytes);
+    xseg_word_add(&counts->row[XSEG_COUNT_REQUESTED_BYTES].down, requested);
+}
+
+/*
+ * What one arena has counted is another's from now on, as if that had counted it.  Both are of one group;
+ * GROWTH is held, without which the quantity does not change.
+ */
+void xseg_counts_move(struct xseg_counts *from, struct xseg_counts *to, enum xseg_count what,
+                      uint64_t amount);
+
+/* The user has freed a block that stays active; and that comes to an end. */
+void xseg_counts_pend(struct xseg_counts *counts, uint64_t bytes);
+void xseg_counts_end_pending(struct xseg_counts *counts, uint64_t bytes, uint64_t requested);
+
+/* One quantity of one group. */
+struct xseg_stat xseg_totals_read(struct xseg_totals *totals, enum xseg_stat_group group,
+                                  enum xseg_count what);
+
+void xseg_totals_reset_peaks(struct xseg_totals *totals);
+void xseg_totals_reset_accumulated(struct xseg_totals *totals);
+
+/* What the arenas hold now, summed up, for one quantity. */
+uint64_t xseg_totals_current(struct xseg_totals *totals, enum xseg_count what);
+
+#endif

@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/core/stats/counts_audit.h"
+
+#include <inttypes.h>
+
+
+static uint64_t ceiling_of(const struct xseg_counts *counts, enum xseg_count what)
+{
+    return atomic_load_explicit(&counts->ceiling[what], memory_order_relaxed);
+}
+
+static bool audit(const struct xseg_counts *counts, struct xseg_finding *finding)
+{
+    for (enum xseg_count what = 0; counts->rests && what < XSEG_COUNTS; what++) {
+        const uint64_t current = xseg_counts_current(counts, what);
+
+        XSEG_HOLDS(finding, "COUNT-2", current == ceiling_of(counts, what),
+                   "at rest, quantity %d is %" PRIu64 ", its ceiling %" PRIu64, (int)what, current,
+                   ceiling_of(counts, what));
+    }
+    return true;
+}
+
+bool xseg_counts_audit(const struct xseg_counts *counts, struct xseg_finding *finding)
+{
+    xseg_lock_take(&counts->totals->lock);
+    const bool holds = audit(counts, finding);
+    xseg_lock_give(&counts->totals->lock);
+    return holds;
+}
+
+static bool audit_resting(const struct xseg_totals *totals, struct xseg_finding *finding)
+{
+    uint64_t sum[XSEG_STAT_GROUPS][XSEG_COUNTS] = {{0}};
+
+    XSEG_LIST_FOR(node, &totals->resting)
+    {
+        const struct xseg_counts *counts = XSEG_CONTAINER(node, struct xseg_counts, link);
+
+        for (enum xseg_count what = 0; what < XSEG_COUNTS; what++)
+            sum[counts->group][what] += ceiling_of(counts, what);
+    }
+    for (enum xseg_stat_group group = 0; group < XSEG_STAT_GROUPS; group++)
+        for (enum xseg_count what = 0; what < XSEG_COUNTS; what++)
+            XSEG_HOLDS(finding, "COUNT-2", sum[group][what] == totals->resting_current[group][what],
+                       "quantity %d of those at rest is %" PRIu64 ", summed up %" PRIu64, (int)what,
+                       sum[group][what], totals->resting_current[group][what]);
+    return true;
+}
+
+bool xseg_totals_audit(struct xseg_totals *totals, struct xseg_finding *finding)
+{
+    xseg_lock_take(&totals->lock);
+    const bool holds = audit_resting(totals, finding);
+    xseg_lock_give(&totals->lock);
+    return holds;
+}

@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Fragments: the cached blocks of divided classic segments, as counts of their arena.
+ *
+ * A cut or a merge changes their number and their bytes, up or down.  Which way nobody can foresee, so
+ * both sums are added to, one of them nothing, and both quantities are compared with their ceilings at
+ * once: with branches, and out of line, that was a thirtieth of a hit.
+ *
+ * Locking: ARENA.
+ */
+#ifndef XSEG_CORE_FRAGMENTS_H
+#define XSEG_CORE_FRAGMENTS_H
+
+#include "src/core/stats/counts.h"
+
+/* There are so many more of a quantity; whether it passes its ceiling, to be joined without a branch. */
+static inline unsigned xseg_fragments_more(struct xseg_counts *counts, enum xseg_count what,
+                                           uint64_t amount)
+{
+    xseg_word_add(&counts->row[what].up, amount);
+    return xseg_counts_is_above(&counts->row[what], &counts->ceiling[what]);
+}
+
+static inline void xseg_fragments_look(struct xseg_counts *counts, unsigned passes)
+{
+    if (__builtin_expect(passes != 0, 0))
+        xseg_counts_look_around_fragments(counts);
+}
+
+/* A fragment is handed out, but for `rest` bytes. */
+static inline void xseg_fragments_cut(struct xseg_counts *counts, uint64_t bytes, uint64_t rest)
+{
+    xseg_counts_lower(counts, XSEG_COUNT_INACTIVE_SPLIT, rest == 0);
+    xseg_counts_lower(counts, XSEG_COUNT_INACTIVE_SPLIT_BYTES, bytes);
+}
+
+/* The same of a cached block that may be all of its segment: then the rest becomes a fragment. */
+static inline void xseg_fragments_cut_any(struct xseg_counts *counts, bool was_split,
+                                          uint64_t bytes, uint64_t rest)
+{
+    const uint64_t was = was_split, is = rest != 0;
+
+    xseg_counts_lower(counts, XSEG_COUNT_INACTIVE_SPLIT, was & (is ^ 1));
+    xseg_counts_lower(counts, XSEG_COUNT_INACTIVE_SPLIT_BYTES, bytes & -was);
+    xseg_fragments_look(
+        counts, xseg_fragments_more(counts, XSEG_COUNT_INACTIVE_SPLIT, is & (was ^ 1)) |
+                    xseg_fragments_more(counts, XSEG_COUNT_INACTIVE_SPLIT_BYTES, rest & (was - 1)));
+}
+
+/* A block whose head stays cached as a block of its own, `bytes` of both. */
+static inline void xseg_fragments_cut_head(struct xseg_counts *counts, bool was_split,
+                                           uint64_t bytes)
+{
+    xseg_counts_up(counts, XSEG_COUNT_INACTIVE_SPLIT, was_split ? 1 : 2);
+    if (!was_split)
+        xseg_counts_up(counts, XSEG_COUNT_INACTIVE_SPLIT_BYTES, bytes);
+}
+
+/* A block is a fragment from now on, and no neighbour merged with it. */
+static inline void xseg_fragments_add(struct xseg_counts *counts, uint64_t bytes)
+{
+    xseg_fragments_look(counts,
+                        xseg_fragments_more(counts, XSEG_COUNT_INACTIVE_SPLIT, 1) |
+                            xseg_fragments_more(counts, XSEG_COUNT_INACTIVE_SPLIT_BYTES, bytes));
+}
+
+/*
+ * A block of `bytes` is cached again, and has merged with up to two neighbours of `merged` bytes.  What
+ * merges away, and what is left, are one change.
+ *
+ * is_split: what is left is not all of its segment
+ */
+static inline void xseg_fragments_merge(struct xseg_counts *counts, bool is_split,
+                                        unsigned neighbours, uint64_t bytes, uint64_t merged)
+{
+    const uint64_t is = is_split;
+
+    xseg_counts_lower(counts, XSEG_COUNT_INACTIVE_SPLIT, neighbours - (is & (neighbours != 0)));
+    xseg_counts_lower(counts, XSEG_COUNT_INACTIVE_SPLIT_BYTES, merged & (is - 1));
+    xseg_fragments_look(
+        counts, xseg_fragments_more(counts, XSEG_COUNT_INACTIVE_SPLIT, is & (neighbours == 0)) |
+                    xseg_fragments_more(counts, XSEG_COUNT_INACTIVE_SPLIT_BYTES, bytes & -is));
+}
+
+#endif

@@ -1,0 +1,297 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/core/stats/observers.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "src/base/error.h"
+
+/* One observer. */
+struct xseg_watcher {
+    struct xseg_list link;
+    struct xseg_observer calls;
+    uint64_t id;
+    unsigned inside; /* calls that are under way */
+    bool ends;       /* is called no more */
+};
+
+/* The observers that this thread is in, the innermost first. */
+struct visit {
+    const struct xseg_watcher *watcher;
+    const struct visit *outer;
+};
+static _Thread_local const struct visit *here;
+
+void xseg_observers_init(struct xseg_observers *observers)
+{
+    memset(observers, 0, sizeof(*observers));
+    xseg_lock_init(&observers->lock, XSEG_RANK_OBSERVERS);
+    (void)pthread_cond_init(&observers->left, NULL);
+    xseg_list_init(&observers->list);
+}
+
+void xseg_observers_fini(struct xseg_observers *observers)
+{
+    XSEG_LIST_FOR_SAFE(node, &observers->list)
+    {
+        free(XSEG_CONTAINER(node, struct xseg_watcher, link));
+    }
+    free(observers->queue);
+    (void)pthread_cond_destroy(&observers->left);
+    xseg_lock_fini(&observers->lock);
+}
+
+/* --- Coming and going. --- */
+
+static unsigned is_noticing(const struct xseg_watcher *watcher)
+{
+    return watcher->calls.leaving != NULL || watcher->calls.came != NULL;
+}
+
+xseg_status xseg_observers_add(struct xseg_observers *observers, const struct xseg_observer *calls,
+                               uint64_t *id)
+{
+    struct xseg_watcher *watcher = calloc(1, sizeof(*watcher));
+
+    if (watcher == NULL)
+        return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for an observer");
+    memcpy(&watcher->calls, calls, calls->struct_bytes);
+    xseg_list_init(&watcher->link);
+    xseg_lock_take(&observers->lock);
+    *id = watcher->id = ++observers->last_id;
+    observers->tracing += watcher->calls.trace != NULL;
+    atomic_fetch_add(&observers->noticing, is_noticing(watcher));
+    xseg_list_insert(&observers->list, &watcher->link);
+    xseg_lock_give(&observers->lock);
+    return XSEG_OK;
+}
+
+static struct xseg_watcher *find(struct xseg_observers *observers, uint64_t id)
+{
+    XSEG_LIST_FOR(node, &observers->list)
+    {
+        struct xseg_watcher *watcher = XSEG_CONTAINER(node, struct xseg_watcher, link);
+
+        if (watcher->id == id && !watcher->ends)
+            return watcher;
+    }
+    return NULL;
+}
+
+static bool is_here(const struct xseg_watcher *watcher)
+{
+    const struct visit *visit = here;
+
+    while (visit != NULL && visit->watcher != watcher)
+        visit = visit->outer;
+    return visit != NULL;
+}
+
+xseg_status xseg_observers_remove(struct xseg_observers *observers, uint64_t id)
+{
+    xseg_lock_take(&observers->lock);
+    struct xseg_watcher *watcher = find(observers, id);
+    const bool is_busy = watcher != NULL && is_here(watcher);
+    if (watcher != NULL && !is_busy) {
+        watcher->ends = true;
+        observers->tracing -= watcher->calls.trace != NULL;
+        atomic_fetch_sub(&observers->noticing, is_noticing(watcher));
+        if (observers->tracing == 0)
+            observers->count = 0;
+        while (watcher->inside > 0)
+            (void)pthread_cond_wait(&observers->left, &observers->lock.os);
+        xseg_list_remove(&watcher->link);
+        free(watcher);
+    }
+    xseg_lock_give(&observers->lock);
+    if (watcher == NULL)
+        return xseg_fail(XSEG_ERR_ARGUMENT, "there is no observer with the id %" PRIu64, id);
+    return is_busy ? xseg_fail(XSEG_ERR_BUSY,
+                               "observer %" PRIu64
+                               " cannot end from within itself: end it after its return",
+                               id)
+                   : XSEG_OK;
+}
+
+bool xseg_observers_trace(struct xseg_observers *observers)
+{
+    xseg_lock_take(&observers->lock);
+    const bool traces = observers->tracing > 0;
+    xseg_lock_give(&observers->lock);
+    return traces;
+}
+
+/* --- Calling. --- */
+
+/* What is called, and with what. */
+struct message {
+    enum xseg_observers_subject subject;
+    const struct xseg_shortage *shortage;
+    const struct xseg_mapping *mapping;
+    const struct xseg_trace_entry *entry; /* not NULL: `trace` is meant */
+};
+
+static bool wants(const struct xseg_observer *calls, const struct message *message)
+{
+    if (message->entry != NULL)
+        return calls->trace != NULL;
+    switch (message->subject) {
+    case XSEG_OBSERVERS_SHORT:
+        return calls->short_of_memory != NULL;
+    case XSEG_OBSERVERS_OOM:
+        return calls->out_of_memory != NULL;
+    case XSEG_OBSERVERS_REJECTED:
+        return calls->rejected != NULL;
+    case XSEG_OBSERVERS_LEAVING:
+        return calls->leaving != NULL;
+    case XSEG_OBSERVERS_CAME:
+        break;
+    }
+    return calls->came != NULL;
+}
+
+/* All but what is traced; what it answers. */
+static bool say(const struct xseg_observer *calls, const struct message *message)
+{
+    switch (message->subject) {
+    case XSEG_OBSERVERS_SHORT:
+        return calls->short_of_memory(calls->context, message->shortage);
+    case XSEG_OBSERVERS_OOM:
+        calls->out_of_memory(calls->context, message->shortage);
+        break;
+    case XSEG_OBSERVERS_REJECTED:
+        calls->rejected(calls->context, message->shortage);
+        break;
+    case XSEG_OBSERVERS_LEAVING:
+        calls->leaving(calls->context, message->mapping);
+        break;
+    case XSEG_OBSERVERS_CAME:
+        calls->came(calls->context, message->mapping);
+        break;
+    }
+    return false;
+}
+
+static bool call(const struct xseg_watcher *watcher, const struct message *message)
+{
+    const struct xseg_observer *calls = &watcher->calls;
+    const struct visit visit = {watcher, here};
+    bool answer = false;
+
+    here = &visit;
+    if (message->entry != NULL)
+        calls->trace(calls->context, message->entry);
+    else
+        answer = say(calls, message);
+    here = visit.outer;
+    return answer;
+}
+
+/* Call all who want a message; the lock is let go for each call.  An observer stays in the list while
+ * somebody is in it, so the next one can be found from there. */
+static bool call_all(struct xseg_observers *observers, const struct message *message)
+    XSEG_REQUIRES(observers->lock) XSEG_UNCHECKED
+{
+    bool answer = false;
+
+    for (struct xseg_list *node = observers->list.next, *next; node != &observers->list;
+         node = next) {
+        struct xseg_watcher *watcher = XSEG_CONTAINER(node, struct xseg_watcher, link);
+
+        if (!watcher->ends && wants(&watcher->calls, message)) {
+            watcher->inside++;
+            xseg_lock_give(&observers->lock);
+            answer = call(watcher, message) || answer;
+            xseg_lock_take(&observers->lock);
+            watcher->inside--;
+        }
+        next = node->next;
+        if (watcher->ends && watcher->inside == 0)
+            (void)pthread_cond_broadcast(&observers->left);
+    }
+    return answer;
+}
+
+bool xseg_observers_want(struct xseg_observers *observers, enum xseg_observers_subject subject)
+{
+    const struct message message = {.subject = subject};
+    bool any = false;
+
+    if (here != NULL)
+        return false;
+    xseg_lock_take(&observers->lock);
+    XSEG_LIST_FOR(node, &observers->list)
+    {
+        const struct xseg_watcher *watcher = XSEG_CONTAINER(node, struct xseg_watcher, link);
+
+        any = any || (!watcher->ends && wants(&watcher->calls, &message));
+    }
+    xseg_lock_give(&observers->lock);
+    return any;
+}
+
+bool xseg_observers_tell(struct xseg_observers *observers, enum xseg_observers_subject subject,
+                         const struct xseg_shortage *shortage)
+{
+    const struct message message = {.subject = subject, .shortage = shortage};
+
+    xseg_lock_take(&observers->lock);
+    const bool answer = call_all(observers, &message);
+    xseg_lock_give(&observers->lock);
+    return answer;
+}
+
+void xseg_observers_tell_of(struct xseg_observers *observers, enum xseg_observers_subject subject,
+                            const struct xseg_mapping *mapping)
+{
+    const struct message message = {.subject = subject, .mapping = mapping};
+
+    xseg_lock_take(&observers->lock);
+    (void)call_all(observers, &message);
+    xseg_lock_give(&observers->lock);
+}
+
+/* --- Tracing. --- */
+
+void xseg_observers_note(struct xseg_observers *observers, const struct xseg_trace_entry *entry)
+{
+    xseg_lock_take(&observers->lock);
+    if (observers->count == observers->capacity) {
+        const size_t capacity = observers->capacity == 0 ? 64 : observers->capacity * 2;
+        struct xseg_trace_entry *queue = realloc(observers->queue, capacity * sizeof(*queue));
+
+        observers->queue = queue != NULL ? queue : observers->queue;
+        observers->capacity = queue != NULL ? capacity : observers->capacity;
+    }
+    if (observers->tracing > 0 && observers->count < observers->capacity)
+        observers->queue[observers->count++] = *entry;
+    xseg_lock_give(&observers->lock);
+}
+
+/* Take the whole queue; its entries, which the caller frees. */
+static struct xseg_trace_entry *take_queue(struct xseg_observers *observers, size_t *count)
+{
+    struct xseg_trace_entry *queue = observers->queue;
+
+    *count = observers->count;
+    observers->queue = NULL;
+    observers->count = observers->capacity = 0;
+    return queue;
+}
+
+void xseg_observers_deliver(struct xseg_observers *observers)
+{
+    xseg_lock_take(&observers->lock);
+    while (!observers->delivering && observers->count > 0) {
+        size_t count = 0;
+        struct xseg_trace_entry *queue = take_queue(observers, &count);
+
+        observers->delivering = true;
+        for (size_t i = 0; i < count; i++)
+            (void)call_all(observers, &(const struct message){.entry = &queue[i]});
+        observers->delivering = false;
+        free(queue);
+    }
+    xseg_lock_give(&observers->lock);
+}
