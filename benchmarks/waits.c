@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * What do the accesses of a small churn's pair cost by themselves, at 10^6 live blocks?  No allocator is
- * in it: a table of 8 MiB, and 28 MiB as sheets lie in them, of each of which a round changes a word, a slack
+ * in it: a table of 8 MiB, and 28 MiB as chunk maps lie in them, of each of which a round changes a word, a slack
  * and a bin.
  *
  *     bench-waits

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The doors of the allocator itself; those of its blocks are in block.c. */
+/* The entry points of the allocator itself; those of its blocks are in block.c. */
 #include "xseg/allocator.h"
 
 #include <string.h>
@@ -7,7 +7,7 @@
 #include "src/core/config/config_print.h"
 #include "src/core/front/allocator_config.h"
 #include "src/core/front/allocator_open.h"
-#include "src/door.h"
+#include "src/entry.h"
 
 /* Members that the caller does not know keep their defaults. */
 static struct xseg_options options_of(const struct xseg_options *given)
@@ -22,11 +22,11 @@ static struct xseg_options options_of(const struct xseg_options *given)
 xseg_status xseg_open(const char *config, const struct xseg_options *options,
                       struct xseg_allocator **out)
 {
-    XSEG_DOOR_REQUIRE(out != NULL, "xseg_open: out is NULL");
-    XSEG_DOOR_REQUIRE(options == NULL || XSEG_DOOR_PUBLISHED(options, struct xseg_options) ||
-                          XSEG_DOOR_PUBLISHED_BEFORE(options, struct xseg_options, clock),
-                      "xseg_open: options->struct_bytes is %zu: start from XSEG_OPTIONS_INIT",
-                      options->struct_bytes);
+    XSEG_ENTRY_REQUIRE(out != NULL, "xseg_open: out is NULL");
+    XSEG_ENTRY_REQUIRE(options == NULL || XSEG_ENTRY_PUBLISHED(options, struct xseg_options) ||
+                           XSEG_ENTRY_PUBLISHED_BEFORE(options, struct xseg_options, clock),
+                       "xseg_open: options->struct_bytes is %zu: start from XSEG_OPTIONS_INIT",
+                       options->struct_bytes);
     const struct xseg_options chosen = options_of(options);
     const struct xseg_log log = {chosen.log, chosen.log_context};
     const struct xseg_clock clock = {chosen.clock, chosen.clock_context};
@@ -37,14 +37,14 @@ xseg_status xseg_close(struct xseg_allocator *allocator)
 {
     if (allocator == NULL)
         return XSEG_OK;
-    XSEG_DOOR(allocator);
+    XSEG_ENTRY(allocator);
     return xseg_allocator_close(allocator);
 }
 
 xseg_status xseg_configure(struct xseg_allocator *allocator, const char *config)
 {
-    XSEG_DOOR(allocator);
-    XSEG_DOOR_REQUIRE(config != NULL, "xseg_configure: the string is NULL");
+    XSEG_ENTRY(allocator);
+    XSEG_ENTRY_REQUIRE(config != NULL, "xseg_configure: the string is NULL");
     return xseg_allocator_configure(allocator, config);
 }
 
@@ -53,8 +53,8 @@ xseg_status xseg_configuration(struct xseg_allocator *allocator, char *text, siz
 {
     struct xseg_text builder;
 
-    XSEG_DOOR(allocator);
-    XSEG_DOOR_REQUIRE(text != NULL || bytes == 0, "xseg_configuration: text is NULL");
+    XSEG_ENTRY(allocator);
+    XSEG_ENTRY_REQUIRE(text != NULL || bytes == 0, "xseg_configuration: text is NULL");
     xseg_text_init(&builder, text, bytes);
     xseg_config_print(xseg_allocator_config(allocator), &builder);
     if (needed != NULL)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The doors of blocks, of xseg/allocator.h. */
+/* The entry points of blocks, of xseg/allocator.h. */
 #include "xseg/allocator.h"
 
 #include <string.h>
@@ -8,12 +8,12 @@
 #include "src/core/hit/hit_alloc.h"
 #include "src/core/hit/hit_free.h"
 #include "src/core/hit/hit_stream.h"
-#include "src/door.h"
+#include "src/entry.h"
 
 /* Out of line, so that the two short ones save no registers for it. */
-static __attribute__((noinline, cold)) xseg_status refuse_null(const char *door, const char *what)
+static __attribute__((noinline, cold)) xseg_status refuse_null(const char *name, const char *what)
 {
-    return xseg_fail(XSEG_ERR_ARGUMENT, "%s: %s is NULL", door, what);
+    return xseg_fail(XSEG_ERR_ARGUMENT, "%s: %s is NULL", name, what);
 }
 
 xseg_status xseg_alloc(struct xseg_allocator *allocator, int device, size_t bytes,
@@ -38,14 +38,14 @@ static struct xseg_request request_of(const struct xseg_request *given)
 xseg_status xseg_alloc_with(struct xseg_allocator *allocator, const struct xseg_request *given,
                             void **out)
 {
-    XSEG_DOOR(allocator);
-    XSEG_DOOR_REQUIRE(given != NULL &&
-                          (XSEG_DOOR_PUBLISHED(given, struct xseg_request) ||
-                           XSEG_DOOR_PUBLISHED_BEFORE(given, struct xseg_request, zeroed)),
-                      "xseg_alloc_with: the request is NULL or of unknown size: start from "
-                      "XSEG_REQUEST_INIT");
+    XSEG_ENTRY(allocator);
+    XSEG_ENTRY_REQUIRE(given != NULL &&
+                           (XSEG_ENTRY_PUBLISHED(given, struct xseg_request) ||
+                            XSEG_ENTRY_PUBLISHED_BEFORE(given, struct xseg_request, zeroed)),
+                       "xseg_alloc_with: the request is NULL or of unknown size: start from "
+                       "XSEG_REQUEST_INIT");
     const struct xseg_request request = request_of(given);
-    XSEG_DOOR_REQUIRE(out != NULL, "xseg_alloc_with: out is NULL");
+    XSEG_ENTRY_REQUIRE(out != NULL, "xseg_alloc_with: out is NULL");
     return xseg_hit_stream_request(allocator, &request, out);
 }
 
@@ -61,9 +61,9 @@ xseg_status xseg_block(struct xseg_allocator *allocator, const void *anywhere,
 {
     struct xseg_block_info info = XSEG_BLOCK_INFO_INIT;
 
-    XSEG_DOOR(allocator);
-    XSEG_DOOR_REQUIRE(
-        out != NULL && XSEG_DOOR_KNOWS(out, struct xseg_block_info),
+    XSEG_ENTRY(allocator);
+    XSEG_ENTRY_REQUIRE(
+        out != NULL && XSEG_ENTRY_KNOWS(out, struct xseg_block_info),
         "xseg_block: out is NULL or of unknown size: start from XSEG_BLOCK_INFO_INIT");
     const xseg_status status = xseg_allocator_describe(allocator, anywhere, &info);
     if (status != XSEG_OK)

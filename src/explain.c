@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "src/core/front/explain.h"
-#include "src/door.h"
+#include "src/entry.h"
 #include "src/where.h"
 
 #define BATCH 128u /* blocks that are told between two looks at an arena */
@@ -16,7 +16,7 @@ struct walk {
     struct xseg_selection selection;
     bool (*visit)(void *context, const struct xseg_block_info *block);
     void *context;
-    uint64_t now;                  /* of births.h */
+    uint64_t now;                  /* of alloc_times.h */
     struct xseg_block_info *batch; /* [BATCH] */
     bool ended;
 };
@@ -42,12 +42,12 @@ xseg_status xseg_walk(struct xseg_allocator *allocator, const struct xseg_where 
     struct walk walk = {.visit = visit, .context = context};
     struct xseg_where chosen;
 
-    XSEG_DOOR(allocator);
-    XSEG_DOOR_REQUIRE(visit != NULL, "xseg_walk: visit is NULL: give a function");
+    XSEG_ENTRY(allocator);
+    XSEG_ENTRY_REQUIRE(visit != NULL, "xseg_walk: visit is NULL: give a function");
     xseg_status status = xseg_where_check(allocator, where, &chosen);
     if (status != XSEG_OK)
         return status;
-    walk.now = xseg_births_now(&allocator->clock, xseg_allocator_config(allocator));
+    walk.now = xseg_alloc_times_now(&allocator->clock, xseg_allocator_config(allocator));
     walk.batch = malloc(BATCH * sizeof(*walk.batch));
     if (walk.batch == NULL)
         return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for a walk");
@@ -157,10 +157,10 @@ xseg_status xseg_explain(struct xseg_allocator *allocator, const struct xseg_whe
     struct xseg_reasons reasons = {0};
     struct xseg_where chosen;
 
-    XSEG_DOOR(allocator);
-    XSEG_DOOR_REQUIRE(out == NULL || XSEG_DOOR_KNOWS(out, struct xseg_explained),
-                      "xseg_explain: out->struct_bytes is %zu: start from XSEG_EXPLAINED_INIT",
-                      out->struct_bytes);
+    XSEG_ENTRY(allocator);
+    XSEG_ENTRY_REQUIRE(out == NULL || XSEG_ENTRY_KNOWS(out, struct xseg_explained),
+                       "xseg_explain: out->struct_bytes is %zu: start from XSEG_EXPLAINED_INIT",
+                       out->struct_bytes);
     xseg_status status = xseg_where_check(allocator, where, &chosen);
     if (status == XSEG_OK)
         status = explain_all(allocator, &chosen, &reasons, &sums);

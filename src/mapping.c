@@ -4,28 +4,28 @@
 #include <stdlib.h>
 
 #include "src/core/reclaim/mapping.h"
-#include "src/door.h"
+#include "src/entry.h"
 #include "src/where.h"
 
 static xseg_status check_part(const char *who, const void *ptr, size_t bytes)
 {
-    XSEG_DOOR_REQUIRE(ptr != NULL && bytes != 0, "%s: %s", who,
-                      ptr == NULL ? "ptr is NULL" : "0 bytes: say how many");
-    XSEG_DOOR_REQUIRE(bytes <= UINTPTR_MAX - (uintptr_t)ptr,
-                      "%s: %zu bytes are beyond all addresses", who, bytes);
+    XSEG_ENTRY_REQUIRE(ptr != NULL && bytes != 0, "%s: %s", who,
+                       ptr == NULL ? "ptr is NULL" : "0 bytes: say how many");
+    XSEG_ENTRY_REQUIRE(bytes <= UINTPTR_MAX - (uintptr_t)ptr,
+                       "%s: %zu bytes are beyond all addresses", who, bytes);
     return XSEG_OK;
 }
 
 xseg_status xseg_pin(struct xseg_allocator *allocator, const void *ptr, size_t bytes)
 {
-    XSEG_DOOR(allocator);
+    XSEG_ENTRY(allocator);
     const xseg_status status = check_part("xseg_pin", ptr, bytes);
     return status == XSEG_OK ? xseg_mapping_pin(allocator, (uintptr_t)ptr, bytes) : status;
 }
 
 xseg_status xseg_unpin(struct xseg_allocator *allocator, const void *ptr, size_t bytes)
 {
-    XSEG_DOOR(allocator);
+    XSEG_ENTRY(allocator);
     const xseg_status status = check_part("xseg_unpin", ptr, bytes);
     return status == XSEG_OK ? xseg_mapping_unpin(allocator, (uintptr_t)ptr, bytes) : status;
 }
@@ -37,8 +37,8 @@ xseg_status xseg_mappings(struct xseg_allocator *allocator, const struct xseg_wh
     struct xseg_mapping_list list = {0};
     struct xseg_where chosen;
 
-    XSEG_DOOR(allocator);
-    XSEG_DOOR_REQUIRE(visit != NULL, "xseg_mappings: visit is NULL: give a function");
+    XSEG_ENTRY(allocator);
+    XSEG_ENTRY_REQUIRE(visit != NULL, "xseg_mappings: visit is NULL: give a function");
     xseg_status status = xseg_where_check(allocator, where, &chosen);
     for (int i = 0; status == XSEG_OK && i < allocator->device_count; i++) {
         struct xseg_device *device = xseg_where_device(allocator, &chosen, i);

@@ -4,25 +4,25 @@
 #include <inttypes.h>
 
 #include "src/core/front/allocator_config.h"
-#include "src/door.h"
+#include "src/entry.h"
 
 xseg_status xseg_observe(struct xseg_allocator *allocator, const struct xseg_observer *observer,
                          uint64_t *id)
 {
-    XSEG_DOOR(allocator);
-    XSEG_DOOR_REQUIRE(observer != NULL && id != NULL &&
-                          XSEG_DOOR_PUBLISHED(observer, struct xseg_observer),
-                      "xseg_observe: the observer or id is NULL, or the observer is of unknown "
-                      "size: start from XSEG_OBSERVER_INIT");
-    XSEG_DOOR_REQUIRE(observer->short_of_memory != NULL || observer->out_of_memory != NULL ||
-                          observer->rejected != NULL || observer->trace != NULL ||
-                          observer->leaving != NULL || observer->came != NULL,
-                      "xseg_observe: the observer has no function");
+    XSEG_ENTRY(allocator);
+    XSEG_ENTRY_REQUIRE(observer != NULL && id != NULL &&
+                           XSEG_ENTRY_PUBLISHED(observer, struct xseg_observer),
+                       "xseg_observe: the observer or id is NULL, or the observer is of unknown "
+                       "size: start from XSEG_OBSERVER_INIT");
+    XSEG_ENTRY_REQUIRE(observer->short_of_memory != NULL || observer->out_of_memory != NULL ||
+                           observer->rejected != NULL || observer->trace != NULL ||
+                           observer->leaving != NULL || observer->came != NULL,
+                       "xseg_observe: the observer has no function");
     return xseg_allocator_observe(allocator, observer, id);
 }
 
 xseg_status xseg_unobserve(struct xseg_allocator *allocator, uint64_t id)
 {
-    XSEG_DOOR(allocator);
+    XSEG_ENTRY(allocator);
     return xseg_allocator_unobserve(allocator, id);
 }

@@ -4,11 +4,11 @@
 #include <string.h>
 
 #include "src/core/front/allocator_open.h"
-#include "src/core/pools/checkpoint.h"
 #include "src/core/front/device_open.h"
 #include "src/core/front/device_route.h"
+#include "src/core/pools/checkpoint.h"
 #include "src/core/pools/pause.h"
-#include "src/door.h"
+#include "src/entry.h"
 
 xseg_status xseg_pool_create(struct xseg_allocator *allocator, int device,
                              const struct xseg_pool_options *options, struct xseg_pool **out)
@@ -16,64 +16,65 @@ xseg_status xseg_pool_create(struct xseg_allocator *allocator, int device,
     struct xseg_pool_options chosen = XSEG_POOL_OPTIONS_INIT;
     struct xseg_device *found = NULL;
 
-    XSEG_DOOR(allocator);
-    XSEG_DOOR_REQUIRE(out != NULL, "xseg_pool_create: out is NULL");
-    XSEG_DOOR_REQUIRE(options == NULL || XSEG_DOOR_PUBLISHED(options, struct xseg_pool_options) ||
-                          XSEG_DOOR_PUBLISHED_BEFORE(options, struct xseg_pool_options, name) ||
-                          XSEG_DOOR_PUBLISHED_BEFORE(options, struct xseg_pool_options, exportable),
-                      "xseg_pool_create: options->struct_bytes is %zu: start from "
-                      "XSEG_POOL_OPTIONS_INIT",
-                      options->struct_bytes);
+    XSEG_ENTRY(allocator);
+    XSEG_ENTRY_REQUIRE(out != NULL, "xseg_pool_create: out is NULL");
+    XSEG_ENTRY_REQUIRE(
+        options == NULL || XSEG_ENTRY_PUBLISHED(options, struct xseg_pool_options) ||
+            XSEG_ENTRY_PUBLISHED_BEFORE(options, struct xseg_pool_options, name) ||
+            XSEG_ENTRY_PUBLISHED_BEFORE(options, struct xseg_pool_options, exportable),
+        "xseg_pool_create: options->struct_bytes is %zu: start from "
+        "XSEG_POOL_OPTIONS_INIT",
+        options->struct_bytes);
     if (options != NULL)
         memcpy(&chosen, options, options->struct_bytes);
-    XSEG_DOOR_REQUIRE((chosen.memory.alloc == NULL) == (chosen.memory.free == NULL),
-                      "xseg_pool_create: memory.%s is NULL: give both functions or none",
-                      chosen.memory.alloc == NULL ? "alloc" : "free");
-    XSEG_DOOR_REQUIRE(!chosen.exportable || chosen.memory.alloc == NULL,
-                      "xseg_pool_create: exportable with own functions: what they give is not the "
-                      "driver's to export");
-    XSEG_DOOR_REQUIRE(chosen.name == NULL ||
-                          strnlen(chosen.name, XSEG_POOL_NAME_MOST + 1) <= XSEG_POOL_NAME_MOST,
-                      "xseg_pool_create: a name of more than %d bytes, which begins \"%.*s\"",
-                      XSEG_POOL_NAME_MOST, XSEG_POOL_NAME_MOST, chosen.name);
+    XSEG_ENTRY_REQUIRE((chosen.memory.alloc == NULL) == (chosen.memory.free == NULL),
+                       "xseg_pool_create: memory.%s is NULL: give both functions or none",
+                       chosen.memory.alloc == NULL ? "alloc" : "free");
+    XSEG_ENTRY_REQUIRE(!chosen.exportable || chosen.memory.alloc == NULL,
+                       "xseg_pool_create: exportable with own functions: what they give is not the "
+                       "driver's to export");
+    XSEG_ENTRY_REQUIRE(chosen.name == NULL ||
+                           strnlen(chosen.name, XSEG_POOL_NAME_MOST + 1) <= XSEG_POOL_NAME_MOST,
+                       "xseg_pool_create: a name of more than %d bytes, which begins \"%.*s\"",
+                       XSEG_POOL_NAME_MOST, XSEG_POOL_NAME_MOST, chosen.name);
     const xseg_status status = xseg_allocator_device(allocator, device, &found);
     return status == XSEG_OK ? xseg_device_make_pool(found, &chosen, out) : status;
 }
 
 xseg_status xseg_pool_retain(struct xseg_pool *pool)
 {
-    XSEG_DOOR_POOL(pool);
-    XSEG_DOOR_REQUIRE(xseg_pool_hold(pool), "xseg_pool_retain: nobody holds the pool any more");
+    XSEG_ENTRY_POOL(pool);
+    XSEG_ENTRY_REQUIRE(xseg_pool_hold(pool), "xseg_pool_retain: nobody holds the pool any more");
     return XSEG_OK;
 }
 
 xseg_status xseg_pool_release(struct xseg_pool *pool)
 {
-    XSEG_DOOR_POOL(pool);
-    XSEG_DOOR_REQUIRE(xseg_retire_release(pool),
-                      "xseg_pool_release: nobody holds the pool any more");
+    XSEG_ENTRY_POOL(pool);
+    XSEG_ENTRY_REQUIRE(xseg_retire_release(pool),
+                       "xseg_pool_release: nobody holds the pool any more");
     return XSEG_OK;
 }
 
 xseg_status xseg_route_begin(struct xseg_pool *pool,
                              bool (*accepts)(void *context, xseg_stream stream), void *context)
 {
-    XSEG_DOOR_POOL(pool);
+    XSEG_ENTRY_POOL(pool);
     return xseg_device_begin_route(pool, accepts, context);
 }
 
 xseg_status xseg_route_end(struct xseg_pool *pool)
 {
-    XSEG_DOOR_POOL(pool);
+    XSEG_ENTRY_POOL(pool);
     return xseg_device_end_route(pool);
 }
 
 xseg_status xseg_pool_checkpoint(struct xseg_pool *pool, struct xseg_checkpoint **out)
 {
-    XSEG_DOOR_POOL(pool);
-    XSEG_DOOR_REQUIRE(out != NULL, "xseg_pool_checkpoint: out is NULL");
-    XSEG_DOOR_REQUIRE(!xseg_pool_is_retired(pool),
-                      "xseg_pool_checkpoint: nobody holds the pool any more");
+    XSEG_ENTRY_POOL(pool);
+    XSEG_ENTRY_REQUIRE(out != NULL, "xseg_pool_checkpoint: out is NULL");
+    XSEG_ENTRY_REQUIRE(!xseg_pool_is_retired(pool),
+                       "xseg_pool_checkpoint: nobody holds the pool any more");
     return xseg_checkpoint_take(pool, out);
 }
 
@@ -85,38 +86,39 @@ void xseg_checkpoint_end(struct xseg_checkpoint *checkpoint)
 xseg_status xseg_pool_restore(struct xseg_pool *pool, const struct xseg_checkpoint *checkpoint,
                               void (*moved)(void *context, void *ptr, bool freed), void *context)
 {
-    XSEG_DOOR_POOL(pool);
-    XSEG_DOOR_REQUIRE(checkpoint != NULL, "xseg_pool_restore: the checkpoint is NULL");
-    XSEG_DOOR_REQUIRE(
+    XSEG_ENTRY_POOL(pool);
+    XSEG_ENTRY_REQUIRE(checkpoint != NULL, "xseg_pool_restore: the checkpoint is NULL");
+    XSEG_ENTRY_REQUIRE(
         checkpoint->pool == pool,
         "xseg_pool_restore: the checkpoint was taken of another pool: of pool %s, not of pool %s",
         xseg_pool_label(checkpoint->pool), xseg_pool_label(pool));
-    XSEG_DOOR_REQUIRE(!xseg_pool_is_retired(pool),
-                      "xseg_pool_restore: nobody holds the pool any more");
+    XSEG_ENTRY_REQUIRE(!xseg_pool_is_retired(pool),
+                       "xseg_pool_restore: nobody holds the pool any more");
     return xseg_checkpoint_restore(checkpoint, moved, context);
 }
 
 xseg_status xseg_pool_holds(struct xseg_pool *pool, void *const *ptrs, size_t count, bool *exactly)
 {
-    XSEG_DOOR_POOL(pool);
-    XSEG_DOOR_REQUIRE(exactly != NULL && (ptrs != NULL || count == 0),
-                      "xseg_pool_holds: ptrs or exactly is NULL");
+    XSEG_ENTRY_POOL(pool);
+    XSEG_ENTRY_REQUIRE(exactly != NULL && (ptrs != NULL || count == 0),
+                       "xseg_pool_holds: ptrs or exactly is NULL");
     return xseg_checkpoint_compare(pool, ptrs, count, exactly);
 }
 
 xseg_status xseg_pool_pause(struct xseg_pool *pool, enum xseg_keep keep, const char *file)
 {
-    XSEG_DOOR_POOL(pool);
-    XSEG_DOOR_REQUIRE(keep == XSEG_KEEP_NOTHING || keep == XSEG_KEEP_HOST || keep == XSEG_KEEP_FILE,
-                      "xseg_pool_pause: %d is no value of enum xseg_keep", (int)keep);
-    XSEG_DOOR_REQUIRE((keep == XSEG_KEEP_FILE) == (file != NULL), "xseg_pool_pause: %s",
-                      file == NULL ? "XSEG_KEEP_FILE needs the name of a file"
-                                   : "a file is named, but keep is not XSEG_KEEP_FILE");
+    XSEG_ENTRY_POOL(pool);
+    XSEG_ENTRY_REQUIRE(keep == XSEG_KEEP_NOTHING || keep == XSEG_KEEP_HOST ||
+                           keep == XSEG_KEEP_FILE,
+                       "xseg_pool_pause: %d is no value of enum xseg_keep", (int)keep);
+    XSEG_ENTRY_REQUIRE((keep == XSEG_KEEP_FILE) == (file != NULL), "xseg_pool_pause: %s",
+                       file == NULL ? "XSEG_KEEP_FILE needs the name of a file"
+                                    : "a file is named, but keep is not XSEG_KEEP_FILE");
     return xseg_pause_begin(pool, keep, file);
 }
 
 xseg_status xseg_pool_resume(struct xseg_pool *pool)
 {
-    XSEG_DOOR_POOL(pool);
+    XSEG_ENTRY_POOL(pool);
     return xseg_pause_end(pool);
 }

@@ -5,26 +5,26 @@
 #include "src/core/pools/share.h"
 #include "src/core/pools/share_header.h"
 #include "src/core/pools/share_socket.h"
-#include "src/door.h"
+#include "src/entry.h"
 
 xseg_status xseg_export(struct xseg_allocator *allocator, void *ptr, enum xseg_share_kind kind,
                         struct xseg_share *out)
 {
-    XSEG_DOOR(allocator);
-    XSEG_DOOR_REQUIRE(ptr != NULL && out != NULL, "xseg_export: %s is NULL",
-                      ptr == NULL ? "ptr" : "out");
-    XSEG_DOOR_REQUIRE(kind == XSEG_SHARE_FD, "xseg_export: %d is no value of enum xseg_share_kind",
-                      (int)kind);
-    XSEG_DOOR_REQUIRE(XSEG_DOOR_PUBLISHED(out, struct xseg_share),
-                      "xseg_export: out->struct_bytes is %zu: start from XSEG_SHARE_INIT",
-                      out->struct_bytes);
+    XSEG_ENTRY(allocator);
+    XSEG_ENTRY_REQUIRE(ptr != NULL && out != NULL, "xseg_export: %s is NULL",
+                       ptr == NULL ? "ptr" : "out");
+    XSEG_ENTRY_REQUIRE(kind == XSEG_SHARE_FD, "xseg_export: %d is no value of enum xseg_share_kind",
+                       (int)kind);
+    XSEG_ENTRY_REQUIRE(XSEG_ENTRY_PUBLISHED(out, struct xseg_share),
+                       "xseg_export: out->struct_bytes is %zu: start from XSEG_SHARE_INIT",
+                       out->struct_bytes);
     return xseg_share_export(allocator, (uintptr_t)ptr, out);
 }
 
 xseg_status xseg_export_close(struct xseg_allocator *allocator, void *ptr)
 {
-    XSEG_DOOR(allocator);
-    XSEG_DOOR_REQUIRE(ptr != NULL, "xseg_export_close: ptr is NULL");
+    XSEG_ENTRY(allocator);
+    XSEG_ENTRY_REQUIRE(ptr != NULL, "xseg_export_close: ptr is NULL");
     return xseg_share_unexport(allocator, (uintptr_t)ptr);
 }
 
@@ -36,11 +36,11 @@ void xseg_share_end(struct xseg_share *share)
 
 static xseg_status check_share(const char *who, const struct xseg_share *share)
 {
-    XSEG_DOOR_REQUIRE(share != NULL, "%s: the share is NULL", who);
-    XSEG_DOOR_REQUIRE(XSEG_DOOR_PUBLISHED(share, struct xseg_share),
-                      "%s: share->struct_bytes is %zu: start from XSEG_SHARE_INIT", who,
-                      share->struct_bytes);
-    XSEG_DOOR_REQUIRE(share->fd != NULL || share->fd_count == 0, "%s: share->fd is NULL", who);
+    XSEG_ENTRY_REQUIRE(share != NULL, "%s: the share is NULL", who);
+    XSEG_ENTRY_REQUIRE(XSEG_ENTRY_PUBLISHED(share, struct xseg_share),
+                       "%s: share->struct_bytes is %zu: start from XSEG_SHARE_INIT", who,
+                       share->struct_bytes);
+    XSEG_ENTRY_REQUIRE(share->fd != NULL || share->fd_count == 0, "%s: share->fd is NULL", who);
     return XSEG_OK;
 }
 
@@ -50,8 +50,8 @@ xseg_status xseg_import(struct xseg_allocator *allocator, int device,
     struct xseg_device *found = NULL;
     uint64_t address = 0;
 
-    XSEG_DOOR(allocator);
-    XSEG_DOOR_REQUIRE(out != NULL, "xseg_import: out is NULL");
+    XSEG_ENTRY(allocator);
+    XSEG_ENTRY_REQUIRE(out != NULL, "xseg_import: out is NULL");
     xseg_status status = check_share("xseg_import", share);
     if (status == XSEG_OK)
         status = xseg_allocator_device(allocator, device, &found);
@@ -64,8 +64,8 @@ xseg_status xseg_import(struct xseg_allocator *allocator, int device,
 
 xseg_status xseg_import_close(struct xseg_allocator *allocator, void *ptr)
 {
-    XSEG_DOOR(allocator);
-    XSEG_DOOR_REQUIRE(ptr != NULL, "xseg_import_close: ptr is NULL");
+    XSEG_ENTRY(allocator);
+    XSEG_ENTRY_REQUIRE(ptr != NULL, "xseg_import_close: ptr is NULL");
     return xseg_share_unimport(allocator, (uintptr_t)ptr);
 }
 
@@ -78,8 +78,8 @@ xseg_status xseg_share_send(int socket, const struct xseg_share *share)
 
 xseg_status xseg_share_receive(int socket, struct xseg_share *out)
 {
-    XSEG_DOOR_REQUIRE(out != NULL && XSEG_DOOR_PUBLISHED(out, struct xseg_share),
-                      "xseg_share_receive: out is NULL or of unknown size: start from "
-                      "XSEG_SHARE_INIT");
+    XSEG_ENTRY_REQUIRE(out != NULL && XSEG_ENTRY_PUBLISHED(out, struct xseg_share),
+                       "xseg_share_receive: out is NULL or of unknown size: start from "
+                       "XSEG_SHARE_INIT");
     return xseg_share_fetch(socket, out);
 }

@@ -6,9 +6,9 @@
 
 #include "src/core/front/allocator_open.h"
 #include "src/core/front/device_audit.h"
-#include "src/core/pending/fill.h"
+#include "src/core/pending/poison.h"
 #include "src/core/pools/share.h"
-#include "src/door.h"
+#include "src/entry.h"
 
 /* What `where` selects: a device, and a private pool of it or NULL. */
 static xseg_status find(struct xseg_allocator *allocator, const struct xseg_where *where,
@@ -16,23 +16,24 @@ static xseg_status find(struct xseg_allocator *allocator, const struct xseg_wher
 {
     struct xseg_where chosen = XSEG_WHERE_ANY;
 
-    XSEG_DOOR_REQUIRE(where != NULL && XSEG_DOOR_PUBLISHED(where, struct xseg_where),
-                      "statistics: where is NULL or of unknown size: start from XSEG_WHERE_ANY and "
-                      "name a device");
+    XSEG_ENTRY_REQUIRE(
+        where != NULL && XSEG_ENTRY_PUBLISHED(where, struct xseg_where),
+        "statistics: where is NULL or of unknown size: start from XSEG_WHERE_ANY and "
+        "name a device");
     memcpy(&chosen, where, where->struct_bytes);
     if (chosen.one_stream)
         return xseg_fail(XSEG_ERR_UNSUPPORTED,
                          "statistics are kept by device and by pool: name no stream");
     *pool = chosen.pool;
     if (chosen.pool != NULL) {
-        XSEG_DOOR_REQUIRE(xseg_allocator_owns(allocator, chosen.pool),
-                          "statistics: pool %s belongs to another allocator",
-                          xseg_pool_label(chosen.pool));
+        XSEG_ENTRY_REQUIRE(xseg_allocator_owns(allocator, chosen.pool),
+                           "statistics: pool %s belongs to another allocator",
+                           xseg_pool_label(chosen.pool));
         *out = chosen.pool->body->device;
         return XSEG_OK;
     }
-    XSEG_DOOR_REQUIRE(chosen.device >= 0, "statistics are kept by device: name one, %d is none",
-                      chosen.device);
+    XSEG_ENTRY_REQUIRE(chosen.device >= 0, "statistics are kept by device: name one, %d is none",
+                       chosen.device);
     return xseg_allocator_device(allocator, chosen.device, out);
 }
 
@@ -83,10 +84,10 @@ static void read_device(struct xseg_device *device, struct xseg_stats *stats)
     stats->host_bytes = xseg_device_host_bytes(device);
     stats->idle_page_bytes = xseg_pages_bytes(&device->pages);
     stats->scrubbed_bytes = atomic_load_explicit(&device->scrubbed, memory_order_relaxed);
-    stats->paused_bytes = atomic_load_explicit(&device->away, memory_order_relaxed);
+    stats->paused_bytes = atomic_load_explicit(&device->evicted, memory_order_relaxed);
     stats->imported_bytes = xseg_sharing_imported(device->sharing);
     stats->num_oom_rejections = atomic_load_explicit(&device->rejections, memory_order_relaxed);
-    stats->overwrites = atomic_load_explicit(&device->fill->overwrites, memory_order_relaxed);
+    stats->overwrites = atomic_load_explicit(&device->poison->overwrites, memory_order_relaxed);
 }
 
 static void add_arena(void *self, struct xseg_arena *arena)
@@ -112,7 +113,7 @@ static void add_arena(void *self, struct xseg_arena *arena)
             stat->freed += up - current;
         }
     }
-    stats->paused_bytes += arena->away;
+    stats->paused_bytes += arena->evicted;
     XSEG_LIST_FOR(node, &arena->extents)
     {
         stats->address_bytes +=
@@ -134,7 +135,7 @@ static xseg_status read_pool(struct xseg_pool *pool, struct xseg_stats *stats)
     stats->physical_bytes = atomic_load_explicit(&body->reserved, memory_order_relaxed);
     stats->limit_bytes = atomic_load_explicit(&body->limit, memory_order_relaxed);
     xseg_retire_end_visit(device);
-    return is_over ? xseg_door_over("xseg_stats") : XSEG_OK;
+    return is_over ? xseg_entry_over("xseg_stats") : XSEG_OK;
 }
 
 xseg_status xseg_stats(struct xseg_allocator *allocator, const struct xseg_where *where,
@@ -144,9 +145,9 @@ xseg_status xseg_stats(struct xseg_allocator *allocator, const struct xseg_where
     struct xseg_pool *pool = NULL;
     struct xseg_stats stats;
 
-    XSEG_DOOR(allocator);
-    XSEG_DOOR_REQUIRE(out != NULL && XSEG_DOOR_KNOWS(out, struct xseg_stats),
-                      "xseg_stats: out is NULL or of unknown size: set out->struct_bytes");
+    XSEG_ENTRY(allocator);
+    XSEG_ENTRY_REQUIRE(out != NULL && XSEG_ENTRY_KNOWS(out, struct xseg_stats),
+                       "xseg_stats: out is NULL or of unknown size: set out->struct_bytes");
     xseg_status status = find(allocator, where, &device, &pool);
     if (status != XSEG_OK)
         return status;
@@ -172,10 +173,10 @@ xseg_status xseg_stats_reset(struct xseg_allocator *allocator, const struct xseg
     struct xseg_device *device = NULL;
     struct xseg_pool *pool = NULL;
 
-    XSEG_DOOR(allocator);
-    XSEG_DOOR_REQUIRE(what != 0 &&
-                          (what & ~(unsigned)(XSEG_RESET_PEAK | XSEG_RESET_ACCUMULATED)) == 0,
-                      "xseg_stats_reset: %#x is no set of XSEG_RESET_ values", what);
+    XSEG_ENTRY(allocator);
+    XSEG_ENTRY_REQUIRE(what != 0 &&
+                           (what & ~(unsigned)(XSEG_RESET_PEAK | XSEG_RESET_ACCUMULATED)) == 0,
+                       "xseg_stats_reset: %#x is no set of XSEG_RESET_ values", what);
     const xseg_status status = find(allocator, where, &device, &pool);
     if (status != XSEG_OK)
         return status;
@@ -192,7 +193,7 @@ xseg_status xseg_stats_reset(struct xseg_allocator *allocator, const struct xseg
         atomic_store_explicit(&device->shrunk, 0, memory_order_relaxed);
         atomic_store_explicit(&device->rejections, 0, memory_order_relaxed);
         atomic_store_explicit(&device->scrubbed, 0, memory_order_relaxed);
-        atomic_store_explicit(&device->fill->overwrites, 0, memory_order_relaxed);
+        atomic_store_explicit(&device->poison->overwrites, 0, memory_order_relaxed);
     }
     return XSEG_OK;
 }
@@ -200,8 +201,8 @@ xseg_status xseg_stats_reset(struct xseg_allocator *allocator, const struct xseg
 xseg_status xseg_driver_calls(struct xseg_allocator *allocator, struct xseg_driver_call *calls,
                               size_t capacity, size_t *count)
 {
-    XSEG_DOOR(allocator);
-    XSEG_DOOR_REQUIRE(calls != NULL || capacity == 0, "xseg_driver_calls: calls is NULL");
+    XSEG_ENTRY(allocator);
+    XSEG_ENTRY_REQUIRE(calls != NULL || capacity == 0, "xseg_driver_calls: calls is NULL");
     const size_t there = xseg_driver_call_counts(allocator->driver, calls, capacity);
     if (count != NULL)
         *count = there;

@@ -3,21 +3,21 @@
 
 #include "src/core/front/allocator_free.h"
 #include "src/core/front/allocator_open.h"
-#include "src/core/pending/departure.h"
 #include "src/core/pending/pending.h"
-#include "src/door.h"
+#include "src/core/pending/stream_retirement.h"
+#include "src/entry.h"
 
 xseg_status xseg_use(struct xseg_allocator *allocator, void *ptr, xseg_stream stream)
 {
-    XSEG_DOOR(allocator);
+    XSEG_ENTRY(allocator);
     return ptr == NULL ? XSEG_OK : xseg_allocator_use(allocator, ptr, stream);
 }
 
 xseg_status xseg_free_after(struct xseg_allocator *allocator, void *ptr, const xseg_event *events,
                             size_t count)
 {
-    XSEG_DOOR(allocator);
-    XSEG_DOOR_REQUIRE(events != NULL || count == 0, "xseg_free_after: events is NULL");
+    XSEG_ENTRY(allocator);
+    XSEG_ENTRY_REQUIRE(events != NULL || count == 0, "xseg_free_after: events is NULL");
     return ptr == NULL ? XSEG_OK : xseg_allocator_free_after(allocator, ptr, events, count);
 }
 
@@ -26,7 +26,7 @@ xseg_status xseg_passed(struct xseg_allocator *allocator, int ordinal, xseg_stre
     struct xseg_known_stream *known = NULL;
     struct xseg_device *device = NULL;
 
-    XSEG_DOOR(allocator);
+    XSEG_ENTRY(allocator);
     xseg_status status = xseg_allocator_device(allocator, ordinal, &device);
     if (status == XSEG_OK && xseg_streams_is_per_thread(stream))
         status = xseg_streams_get(&device->streams, stream, &known);
@@ -41,10 +41,10 @@ xseg_status xseg_stream_gone(struct xseg_allocator *allocator, int ordinal, xseg
 {
     struct xseg_device *device = NULL;
 
-    XSEG_DOOR(allocator);
-    XSEG_DOOR_REQUIRE(!xseg_streams_is_default(stream),
-                      "xseg_stream_gone: %p is a default stream, which is never destroyed",
-                      (void *)stream);
+    XSEG_ENTRY(allocator);
+    XSEG_ENTRY_REQUIRE(!xseg_streams_is_default(stream),
+                       "xseg_stream_gone: %p is a default stream, which is never destroyed",
+                       (void *)stream);
     const xseg_status status = xseg_allocator_device(allocator, ordinal, &device);
-    return status == XSEG_OK ? xseg_departure_begin(device, stream) : status;
+    return status == XSEG_OK ? xseg_stream_retirement_begin(device, stream) : status;
 }

@@ -5,11 +5,11 @@
 
 #include "src/core/front/allocator_config.h"
 #include "src/core/front/allocator_open.h"
-#include "src/core/reclaim/decay.h"
 #include "src/core/front/device_alloc.h"
 #include "src/core/pending/trace.h"
+#include "src/core/reclaim/decay.h"
 #include "src/core/reclaim/trim.h"
-#include "src/door.h"
+#include "src/entry.h"
 
 /* Trim one open device. */
 static xseg_status trim_device(struct xseg_device *device, const struct xseg_where *where,
@@ -59,27 +59,27 @@ xseg_status xseg_trim(struct xseg_allocator *allocator, const struct xseg_where 
     struct xseg_trim how = XSEG_TRIM_INIT;
     struct xseg_trimmed done = XSEG_TRIMMED_INIT;
 
-    XSEG_DOOR(allocator);
-    XSEG_DOOR_REQUIRE(where == NULL || XSEG_DOOR_PUBLISHED(where, struct xseg_where),
-                      "xseg_trim: where->struct_bytes is %zu: start from XSEG_WHERE_ANY",
-                      where->struct_bytes);
-    XSEG_DOOR_REQUIRE(options == NULL || XSEG_DOOR_PUBLISHED(options, struct xseg_trim) ||
-                          XSEG_DOOR_PUBLISHED_BEFORE(options, struct xseg_trim, leave_bytes),
-                      "xseg_trim: options->struct_bytes is %zu: start from XSEG_TRIM_INIT",
-                      options->struct_bytes);
-    XSEG_DOOR_REQUIRE(out == NULL || XSEG_DOOR_KNOWS(out, struct xseg_trimmed),
-                      "xseg_trim: out->struct_bytes is %zu: start from XSEG_TRIMMED_INIT",
-                      out->struct_bytes);
+    XSEG_ENTRY(allocator);
+    XSEG_ENTRY_REQUIRE(where == NULL || XSEG_ENTRY_PUBLISHED(where, struct xseg_where),
+                       "xseg_trim: where->struct_bytes is %zu: start from XSEG_WHERE_ANY",
+                       where->struct_bytes);
+    XSEG_ENTRY_REQUIRE(options == NULL || XSEG_ENTRY_PUBLISHED(options, struct xseg_trim) ||
+                           XSEG_ENTRY_PUBLISHED_BEFORE(options, struct xseg_trim, leave_bytes),
+                       "xseg_trim: options->struct_bytes is %zu: start from XSEG_TRIM_INIT",
+                       options->struct_bytes);
+    XSEG_ENTRY_REQUIRE(out == NULL || XSEG_ENTRY_KNOWS(out, struct xseg_trimmed),
+                       "xseg_trim: out->struct_bytes is %zu: start from XSEG_TRIMMED_INIT",
+                       out->struct_bytes);
     if (where != NULL)
         memcpy(&chosen, where, where->struct_bytes);
     if (options != NULL)
         memcpy(&how, options, options->struct_bytes);
-    XSEG_DOOR_REQUIRE(chosen.device >= -1 && chosen.device < allocator->device_count,
-                      "xseg_trim: device %d: the driver shows devices 0 to %d, and -1 is all",
-                      chosen.device, allocator->device_count - 1);
-    XSEG_DOOR_REQUIRE(chosen.pool == NULL || xseg_allocator_owns(allocator, chosen.pool),
-                      "xseg_trim: pool %s belongs to another allocator",
-                      xseg_pool_label(chosen.pool));
+    XSEG_ENTRY_REQUIRE(chosen.device >= -1 && chosen.device < allocator->device_count,
+                       "xseg_trim: device %d: the driver shows devices 0 to %d, and -1 is all",
+                       chosen.device, allocator->device_count - 1);
+    XSEG_ENTRY_REQUIRE(chosen.pool == NULL || xseg_allocator_owns(allocator, chosen.pool),
+                       "xseg_trim: pool %s belongs to another allocator",
+                       xseg_pool_label(chosen.pool));
     const xseg_status status = trim_all(allocator, &chosen, &how, &done);
     xseg_trace_deliver(allocator);
     if (status == XSEG_OK && out != NULL) {
@@ -108,7 +108,7 @@ static xseg_status limit_pool(struct xseg_pool *pool, const struct xseg_limits *
     if (set != NULL && !is_over)
         atomic_store_explicit(&body->limit, set->hard_bytes, memory_order_relaxed);
     xseg_retire_end_visit(device);
-    return is_over ? xseg_door_over("xseg_limits") : XSEG_OK;
+    return is_over ? xseg_entry_over("xseg_limits") : XSEG_OK;
 }
 
 static xseg_status limit(struct xseg_allocator *allocator, const struct xseg_where *where,
@@ -131,20 +131,20 @@ xseg_status xseg_limits(struct xseg_allocator *allocator, const struct xseg_wher
     struct xseg_where chosen = XSEG_WHERE_ANY;
     struct xseg_limits before = XSEG_LIMITS_INIT;
 
-    XSEG_DOOR(allocator);
-    XSEG_DOOR_REQUIRE(where != NULL && XSEG_DOOR_PUBLISHED(where, struct xseg_where),
-                      "xseg_limits: where is NULL or of unknown size: start from XSEG_WHERE_ANY "
-                      "and name a device or a pool");
-    XSEG_DOOR_REQUIRE(set == NULL || XSEG_DOOR_PUBLISHED(set, struct xseg_limits),
-                      "xseg_limits: set->struct_bytes is %zu: start from XSEG_LIMITS_INIT",
-                      set->struct_bytes);
-    XSEG_DOOR_REQUIRE(was == NULL || XSEG_DOOR_KNOWS(was, struct xseg_limits),
-                      "xseg_limits: was->struct_bytes is %zu: start from XSEG_LIMITS_INIT",
-                      was->struct_bytes);
+    XSEG_ENTRY(allocator);
+    XSEG_ENTRY_REQUIRE(where != NULL && XSEG_ENTRY_PUBLISHED(where, struct xseg_where),
+                       "xseg_limits: where is NULL or of unknown size: start from XSEG_WHERE_ANY "
+                       "and name a device or a pool");
+    XSEG_ENTRY_REQUIRE(set == NULL || XSEG_ENTRY_PUBLISHED(set, struct xseg_limits),
+                       "xseg_limits: set->struct_bytes is %zu: start from XSEG_LIMITS_INIT",
+                       set->struct_bytes);
+    XSEG_ENTRY_REQUIRE(was == NULL || XSEG_ENTRY_KNOWS(was, struct xseg_limits),
+                       "xseg_limits: was->struct_bytes is %zu: start from XSEG_LIMITS_INIT",
+                       was->struct_bytes);
     memcpy(&chosen, where, where->struct_bytes);
-    XSEG_DOOR_REQUIRE(chosen.pool == NULL || xseg_allocator_owns(allocator, chosen.pool),
-                      "xseg_limits: pool %s belongs to another allocator",
-                      xseg_pool_label(chosen.pool));
+    XSEG_ENTRY_REQUIRE(chosen.pool == NULL || xseg_allocator_owns(allocator, chosen.pool),
+                       "xseg_limits: pool %s belongs to another allocator",
+                       xseg_pool_label(chosen.pool));
     const xseg_status status = limit(allocator, &chosen, set, &before);
     if (status == XSEG_OK && was != NULL) {
         before.struct_bytes = was->struct_bytes;
@@ -157,7 +157,7 @@ xseg_status xseg_tick(struct xseg_allocator *allocator, uint64_t budget_us)
 {
     xseg_status first = XSEG_OK;
 
-    XSEG_DOOR(allocator);
+    XSEG_ENTRY(allocator);
     const struct xseg_config *config = xseg_allocator_config(allocator);
     const uint64_t budget = xseg_min(budget_us, UINT64_MAX / 1000) * 1000;
     for (int i = 0; config->decays && i < allocator->device_count; i++) {
@@ -177,16 +177,16 @@ xseg_status xseg_prewarm(struct xseg_allocator *allocator, const struct xseg_whe
     struct xseg_where chosen = XSEG_WHERE_ANY;
     struct xseg_device *device = NULL;
 
-    XSEG_DOOR(allocator);
-    XSEG_DOOR_REQUIRE(where != NULL && XSEG_DOOR_PUBLISHED(where, struct xseg_where),
-                      "xseg_prewarm: where is NULL or of unknown size: start from XSEG_WHERE_ANY "
-                      "and name a device");
+    XSEG_ENTRY(allocator);
+    XSEG_ENTRY_REQUIRE(where != NULL && XSEG_ENTRY_PUBLISHED(where, struct xseg_where),
+                       "xseg_prewarm: where is NULL or of unknown size: start from XSEG_WHERE_ANY "
+                       "and name a device");
     memcpy(&chosen, where, where->struct_bytes);
-    XSEG_DOOR_REQUIRE(chosen.pool == NULL || xseg_allocator_owns(allocator, chosen.pool),
-                      "xseg_prewarm: pool %s belongs to another allocator",
-                      xseg_pool_label(chosen.pool));
-    XSEG_DOOR_REQUIRE(chosen.pool == NULL || !xseg_pool_is_retired(chosen.pool),
-                      "xseg_prewarm: nobody holds the pool any more");
+    XSEG_ENTRY_REQUIRE(chosen.pool == NULL || xseg_allocator_owns(allocator, chosen.pool),
+                       "xseg_prewarm: pool %s belongs to another allocator",
+                       xseg_pool_label(chosen.pool));
+    XSEG_ENTRY_REQUIRE(chosen.pool == NULL || !xseg_pool_is_retired(chosen.pool),
+                       "xseg_prewarm: nobody holds the pool any more");
     const xseg_status status =
         chosen.pool != NULL ? XSEG_OK : xseg_allocator_device(allocator, chosen.device, &device);
     if (status != XSEG_OK || bytes == 0)

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "src/door.h"
+#include "src/entry.h"
 
 xseg_status xseg_where_check(struct xseg_allocator *allocator, const struct xseg_where *where,
                              struct xseg_where *out)
@@ -11,14 +11,15 @@ xseg_status xseg_where_check(struct xseg_allocator *allocator, const struct xseg
     *out = (struct xseg_where)XSEG_WHERE_ANY;
     if (where == NULL)
         return XSEG_OK;
-    XSEG_DOOR_REQUIRE(XSEG_DOOR_PUBLISHED(where, struct xseg_where),
-                      "where->struct_bytes is %zu: start from XSEG_WHERE_ANY", where->struct_bytes);
+    XSEG_ENTRY_REQUIRE(XSEG_ENTRY_PUBLISHED(where, struct xseg_where),
+                       "where->struct_bytes is %zu: start from XSEG_WHERE_ANY",
+                       where->struct_bytes);
     memcpy(out, where, where->struct_bytes);
-    XSEG_DOOR_REQUIRE(out->device >= -1 && out->device < allocator->device_count,
-                      "device %d: the driver shows devices 0 to %d, and -1 is all", out->device,
-                      allocator->device_count - 1);
-    XSEG_DOOR_REQUIRE(out->pool == NULL || xseg_allocator_owns(allocator, out->pool),
-                      "pool %s belongs to another allocator", xseg_pool_label(out->pool));
+    XSEG_ENTRY_REQUIRE(out->device >= -1 && out->device < allocator->device_count,
+                       "device %d: the driver shows devices 0 to %d, and -1 is all", out->device,
+                       allocator->device_count - 1);
+    XSEG_ENTRY_REQUIRE(out->pool == NULL || xseg_allocator_owns(allocator, out->pool),
+                       "pool %s belongs to another allocator", xseg_pool_label(out->pool));
     return XSEG_OK;
 }
 

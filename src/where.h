@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Where: what a public struct xseg_where means, for the doors. */
+/* Where: what a public struct xseg_where means, for the entry points. */
 #ifndef XSEG_WHERE_H
 #define XSEG_WHERE_H
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Contents: what device memory holds, kept elsewhere while its pages are away.
+ * Contents: what device memory holds, kept elsewhere while its pages are evicted.
  *
  *     device   [ run ........ ]     [ run ... ]    [ run .......... ]
  *     kept     [ ...................................................]

@@ -98,7 +98,7 @@ void xseg_driver_note_lost(struct xseg_context *context, const char *why)
     const char *none = NULL;
 
     if (atomic_compare_exchange_strong(&context->lost, &none, why))
-        atomic_fetch_or(&context->hindrances, XSEG_CONTEXT_LOSS);
+        atomic_fetch_or(&context->slow_path, XSEG_CONTEXT_LOSS);
 }
 
 xseg_status xseg_driver_fail_lost(const struct xseg_context *context)

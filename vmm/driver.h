@@ -60,10 +60,10 @@ struct xseg_context {
     _Atomic(const char *) refused_by; /* the call that last found no memory; NULL: none */
     /* What stands against calls that need not reach the driver, so that they have one thing to look at: the
      * loss, and what the floor above counts here (pending.h). */
-    atomic_uint_fast64_t hindrances;
+    atomic_uint_fast64_t slow_path;
 };
 
-/* Of the hindrances; below it stands how many others there are. */
+/* Of the slow_path; below it stands how many others there are. */
 #define XSEG_CONTEXT_LOSS (UINT64_C(1) << 63)
 
 /*
@@ -206,7 +206,7 @@ xseg_status xseg_driver_event_wait(struct xseg_context *context, xseg_event even
 /*
  * Questions about the events of a device, one after the other.  The first changes the thread's capture
  * mode (see xseg_driver_relax()); a no to the last changes it back, and so does the end.  All in one
- * function, since most looks have one question: 110 instructions from the door to the driver and back
+ * function, since most looks have one question: 110 instructions from the entry point to the driver and back
  * instead of 160.  For whoever holds a lock that belongs to the device, and so needs no locked
  * instruction to count.
  */

@@ -141,7 +141,7 @@ void xseg_driver_unrelax(struct xseg_context *context, int was)
 
 /* --- Questions by who alone asks about a device. --- */
 
-static inline void count_alone(atomic_uint_fast64_t *count, uint64_t calls)
+static inline void count_guarded(atomic_uint_fast64_t *count, uint64_t calls)
 {
     atomic_store_explicit(count, atomic_load_explicit(count, memory_order_relaxed) + calls,
                           memory_order_relaxed);
@@ -171,7 +171,7 @@ static inline void give_mode(const struct xseg_context *context, CUstreamCapture
         return;
     atomic_fetch_add_explicit(&context->driver->failed[XSEG_ENTRY_ThreadExchangeStreamCaptureMode],
                               1, memory_order_relaxed);
-    count_alone(&context->asked->modes, 1);
+    count_guarded(&context->asked->modes, 1);
     mode = was;
     (void)exchange(context, &mode);
 }
@@ -188,13 +188,13 @@ enum xseg_driver_answer xseg_driver_ask(struct xseg_driver_questions *questions,
         const CUresult result = exchange(context, &was);
 
         /* The way back is counted with the way there. */
-        count_alone(&context->asked->modes, result == CUDA_SUCCESS ? 2 : 1);
+        count_guarded(&context->asked->modes, result == CUDA_SUCCESS ? 2 : 1);
         if (__builtin_expect(result != CUDA_SUCCESS, 0)) {
             ask_failed(context, XSEG_ENTRY_ThreadExchangeStreamCaptureMode, result);
             return XSEG_DRIVER_UNASKED;
         }
     }
-    count_alone(&context->asked->events, 1);
+    count_guarded(&context->asked->events, 1);
     const CUresult result = context->driver->call_EventQuery(event);
     if (__builtin_expect(result == CUDA_ERROR_NOT_READY && is_last, 1)) {
         questions->is_open = false;

@@ -23,7 +23,7 @@
  * STUCK: mapped, without known access rights, because a growth failed and could not be undone, or
  * perhaps not mapped, because an unmap failed and the driver did not say how far it came; the next
  * growth uses it, the next trim tries again to unmap it.  While its pool is paused, a page is
- * AWAY instead, or in one of the states on its way back (away.h).
+ * AWAY instead, or in one of the states on its way back (evicted.h).
  *
  * Each granule has a generation: a number that is drawn anew whenever other memory, or none, comes to
  * lie beneath it.  A page that is *held*, because it is pinned or exported, is neither unmapped nor
@@ -211,8 +211,8 @@ static inline bool xseg_segment_is_mapped(const struct xseg_segment *segment, ui
     return segment->state[granule] == XSEG_PAGE_MAPPED;
 }
 
-/* Whether a granule belongs to a page that is away, or on its way back. */
-static inline bool xseg_segment_is_away(const struct xseg_segment *segment, uint32_t granule)
+/* Whether a granule belongs to a page that is evicted, or on its way back. */
+static inline bool xseg_segment_is_evicted(const struct xseg_segment *segment, uint32_t granule)
 {
     return segment->state[granule] >= XSEG_PAGE_AWAY;
 }

@@ -29,7 +29,7 @@ static bool audit_pages(const struct xseg_segment *segment, struct xseg_finding 
 static uint64_t stuck_bytes(const struct xseg_segment *segment, uint32_t page)
 {
     const bool is_held = segment->state[page] == XSEG_PAGE_STUCK ||
-                         (xseg_segment_is_away(segment, page) && segment->handle[page] != 0);
+                         (xseg_segment_is_evicted(segment, page) && segment->handle[page] != 0);
 
     return segment->length[page] != 0 && is_held ? xseg_segment_page_bytes(segment, page) : 0;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Single pages of a segment, and how the driver is asked about them: for segment*.c and away.c only.
+ * Single pages of a segment, and how the driver is asked about them: for segment*.c and evicted.c only.
  *
  * Locking: GROWTH.
  */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * A memory barrier that all threads of the process pass, at the cost of the one that asks for it: the
- * others need only keep the order of their instructions.  What it is for: latch.h.
+ * others need only keep the order of their instructions.  What it is for: biased_lock.h.
  *
  * membarrier() does it.  A kernel that registers a process may refuse a later call, for want of memory or
  * because a sandbox has closed in meanwhile; there are other ways then, so a pass cannot fail.

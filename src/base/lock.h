@@ -11,13 +11,13 @@
  *          arenas, holds it.  Held across: every driver call, the blocking ones included, and the
  *          functions that a pool's memory comes from, which must not call the library for that reason.
  *          Never held across: other callbacks, log output.  Never taken on a hit.
- * PENDING  one per device, a latch.  Guards the queues of blocks that wait for other streams.
+ * PENDING  one per device, a lock.  Guards the queues of blocks that wait for other streams.
  *          Held across: event create, record, query.  Never across a wait.  While blocks are
  *          pending, every allocation on the device takes it for a look at their events.
- * ARENA    one per arena, a latch (latch.h).  The hot-path lock: guards blocks, shelf and counters of one arena.
+ * ARENA    one per arena, a lock (biased_lock.h).  The hot-path lock: guards blocks, free index and counters of one arena.
  *          No driver call, no callback, no log output under it.
  * TABLE    one per device: guards insertion of streams, arenas and pools.  One per allocator: guards
- *          insertion into the look-up, and its host memory.  Held across: questions about a stream.
+ *          insertion into the page map, and its host memory.  Held across: questions about a stream.
  * STATS    one per device.  Guards peaks.  Leaf.
  * FREE_LOG one per device.  Guards the log of frees.  Leaf.
  * OBSERVERS one per allocator.  Guards the list of observers and what is to be told to them.  Leaf.
@@ -64,7 +64,7 @@ struct XSEG_CAPABILITY xseg_lock {
 void xseg_lock_init(struct xseg_lock *lock, enum xseg_lock_rank rank);
 void xseg_lock_fini(struct xseg_lock *lock);
 
-/* Rank bookkeeping of the calling thread; the lock functions below and those of latch.h call them. */
+/* Rank bookkeeping of the calling thread; the lock functions below and those of biased_lock.h call them. */
 void xseg_lock_note_rank_taken(enum xseg_lock_rank rank);
 void xseg_lock_note_rank_given(enum xseg_lock_rank rank);
 void xseg_lock_note_taken(const struct xseg_lock *lock);

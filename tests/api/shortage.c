@@ -256,7 +256,7 @@ static void the_first_words_name_what_refuses(void **state)
     }
 }
 
-/* A growth that is checked at a door of its own says it in the same words. */
+/* A growth that is checked at a entry point of its own says it in the same words. */
 static void a_resume_names_what_refuses(void **state)
 {
     struct xseg_allocator *allocator = open_on(200, NULL);

@@ -6,7 +6,7 @@
 
 #include "src/core/device/allocator.h"
 #include "src/core/front/device_audit.h"
-#include "src/core/pending/fill.h"
+#include "src/core/pending/poison.h"
 #include "tests/fault/host.h"
 
 /* By its plain C types; CUmemLocation is a kind (1: device) and a number. */
@@ -290,7 +290,7 @@ static void expect_no_alarm(struct stage *stage)
     struct xseg_device *device = xseg_allocator_open_device(stage->allocator, 0);
 
     if (device != NULL)
-        assert_int_equal(atomic_load(&device->fill->overwrites), 0);
+        assert_int_equal(atomic_load(&device->poison->overwrites), 0);
 }
 
 /* The fault of the host in the next runs; nth 0 is none. */

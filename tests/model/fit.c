@@ -5,7 +5,7 @@
  *
  * Best fit by size, then address; what can still grow is passed over where the next is effectively
  * smaller; growth from the lowest hole that is enough; split, merge.  Small and large, expandable and
- * classic and both at once, through either door, on two streams and in a pool whose blocks are not
+ * classic and both at once, through either entry point, on two streams and in a pool whose blocks are not
  * split; with alignments, uses by other streams, and trims that make holes.  After each step every
  * address and every current value and peak is the model's, and the audits hold.
  */
@@ -463,7 +463,7 @@ static void expect_parts(struct world *world, struct arena *arena)
 
         if (before(arena, &arena->part[i]) == NULL) {
             assert_null(part.extent);
-            extent = xseg_lookup_find(&world->allocator->lookup, want->base);
+            extent = xseg_page_map_find(&world->allocator->page_map, want->base);
             assert_non_null(extent);
             part = xseg_walk_first(extent);
         }

@@ -3,8 +3,8 @@
 
 #include <string.h>
 
-#include "src/core/front/device_audit.h"
 #include "src/core/cache/extent.h"
+#include "src/core/front/device_audit.h"
 #include "src/core/pending/pending.h"
 #include "tests/support/draw.h"
 #include "tests/support/recycle.h"
@@ -248,7 +248,7 @@ static const void *known_stream(struct world *world, unsigned slot)
 static unsigned owner_of(struct world *world, const struct ledger_block *block)
 {
     const struct xseg_extent *extent =
-        xseg_lookup_find(&world->allocator->lookup, (uint64_t)(uintptr_t)block->ptr);
+        xseg_page_map_find(&world->allocator->page_map, (uint64_t)(uintptr_t)block->ptr);
 
     /* It may have come back, and gone. */
     for (unsigned i = 0; extent != NULL && i < WORLD_SLOTS; i++)

@@ -323,7 +323,7 @@ static void look_at_all(struct shared *shared, const struct xseg_where *where)
     expect(xseg_explain(shared->allocator, where, NULL, NULL, &explained), "explain");
 }
 
-static void *look_around(void *self)
+static void *reconcile(void *self)
 {
     struct shared *shared = self;
     struct xseg_where where = XSEG_WHERE_ANY;
@@ -375,7 +375,7 @@ static void run_threads(struct shared *shared)
     for (unsigned i = 0; i < COUNT_OF(comer); i++)
         assert_int_equal(pthread_create(&thread[i], NULL, come_and_go, &comer[i]), 0);
     assert_int_equal(pthread_create(&thread[2], NULL, free_blocks, shared), 0);
-    assert_int_equal(pthread_create(&thread[3], NULL, look_around, shared), 0);
+    assert_int_equal(pthread_create(&thread[3], NULL, reconcile, shared), 0);
     for (unsigned i = 0; i < COUNT_OF(thread); i++)
         assert_int_equal(pthread_join(thread[i], NULL), 0);
 }

@@ -9,7 +9,7 @@
 #include <sched.h>
 #include <stdatomic.h>
 
-#include "src/core/cache/lookup.h"
+#include "src/core/cache/page_map.h"
 #include "tests/support/scene.h"
 
 /* So often the parked thread yields after the other one has begun: that one has come to wait by then, or
@@ -21,13 +21,13 @@ static struct {
 } gate;
 
 /* NOLINTBEGIN(bugprone-reserved-identifier) */
-void __real_xseg_lookup_remove(struct xseg_lookup *lookup, struct xseg_extent *extent);
-void __wrap_xseg_lookup_remove(struct xseg_lookup *lookup, struct xseg_extent *extent);
+void __real_xseg_lookup_remove(struct xseg_page_map *page_map, struct xseg_extent *extent);
+void __wrap_xseg_lookup_remove(struct xseg_page_map *page_map, struct xseg_extent *extent);
 /* NOLINTEND(bugprone-reserved-identifier) */
 
-void __wrap_xseg_lookup_remove(struct xseg_lookup *lookup, struct xseg_extent *extent)
+void __wrap_xseg_lookup_remove(struct xseg_page_map *page_map, struct xseg_extent *extent)
 {
-    __real_xseg_lookup_remove(lookup, extent);
+    __real_xseg_lookup_remove(page_map, extent);
     if (!atomic_exchange(&gate.wanted, false))
         return;
     atomic_store(&gate.reached, true);

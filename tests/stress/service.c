@@ -142,8 +142,8 @@ static void alloc_slot(struct worker *worker, struct slot *slot)
         queue_work(worker, slot, slot->stream);
 }
 
-/* Whether a block's memory is away. */
-static bool is_away(const struct worker *worker, const struct slot *slot)
+/* Whether a block's memory is evicted. */
+static bool is_evicted(const struct worker *worker, const struct slot *slot)
 {
     for (unsigned i = 0; i < POOLS; i++)
         if (worker->is_paused[i] && slot->pool == worker->pool[i])
@@ -156,7 +156,7 @@ static void touch_slot(struct worker *worker)
     struct slot *slot = &worker->slot[below(worker, SLOTS)];
     const unsigned stream = (unsigned)below(worker, STREAMS);
 
-    if (slot->ptr == NULL || is_away(worker, slot))
+    if (slot->ptr == NULL || is_evicted(worker, slot))
         return;
     if (stream != slot->stream)
         CHECK(xseg_use(worker->service->allocator, slot->ptr, worker->service->stream[stream]) ==

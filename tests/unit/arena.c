@@ -142,9 +142,9 @@ static void a_block_without_memory_is_found(void **state)
     f.hole->mapped = true;
     expect(&f, "BLK-4");
     f.hole->mapped = false;
-    f.hole->filled = true;
+    f.hole->poisoned = true;
     expect(&f, "BLK-5");
-    f.hole->filled = false;
+    f.hole->poisoned = false;
     f.cached->flags = XSEG_BLOCK_LENT;
     expect(&f, "BLK-6");
     f.cached->flags = 0;
@@ -157,17 +157,17 @@ static void trees_that_miss_a_block_are_found(void **state)
 
     (void)state;
     set_up(&f);
-    xseg_shelf_remove(&f.arena->shelf, f.cached);
+    xseg_free_index_remove(&f.arena->free_index, f.cached);
     expect(&f, "ARENA-1");
-    xseg_shelf_insert(&f.arena->shelf, f.cached);
+    xseg_free_index_insert(&f.arena->free_index, f.cached);
     xseg_tree_remove(&f.arena->holes, f.hole);
     expect(&f, "ARENA-2");
     xseg_tree_insert(&f.arena->holes, f.hole);
     tear_down(&f);
 }
 
-/* What is left of a cut waits for the next one, and is on no shelf meanwhile. */
-static void the_rest_of_a_cut_is_the_frontier(void **state)
+/* What is left of a cut waits for the next one, and is in no free index meanwhile. */
+static void the_rest_of_a_cut_is_the_victim(void **state)
 {
     struct fixture f;
 
@@ -176,23 +176,23 @@ static void the_rest_of_a_cut_is_the_frontier(void **state)
     void *head = scene_alloc(f.allocator, 2 * MIB - 512, NULL);
     struct xseg_block *rest = f.cached->next;
     assert_int_equal(rest->bytes, 2 * MIB + 512);
-    assert_ptr_equal(f.arena->frontier, rest);
-    f.arena->frontier = &f.arena->edge;
+    assert_ptr_equal(f.arena->victim, rest);
+    f.arena->victim = &f.arena->edge;
     expect(&f, "ARENA-1");
-    f.arena->frontier = f.live;
+    f.arena->victim = f.live;
     expect(&f, "ARENA-1");
-    f.arena->frontier = rest;
-    xseg_shelf_insert(&f.arena->shelf, rest);
+    f.arena->victim = rest;
+    xseg_free_index_insert(&f.arena->free_index, rest);
     expect(&f, "ARENA-1");
-    xseg_shelf_remove(&f.arena->shelf, rest);
+    xseg_free_index_remove(&f.arena->free_index, rest);
     scene_free(f.allocator, head);
-    assert_ptr_equal(f.arena->frontier, f.cached);
+    assert_ptr_equal(f.arena->victim, f.cached);
     assert_int_equal(f.cached->bytes, 4 * MIB);
     tear_down(&f);
 }
 
-/* The whole segment that was freed last waits for the next request; others are on the shelf. */
-static void a_whole_segment_that_is_freed_is_the_frontier(void **state)
+/* The whole segment that was freed last waits for the next request; others are in the free index. */
+static void a_whole_segment_that_is_freed_is_the_victim(void **state)
 {
     struct fixture f = {.allocator = scene_open("expandable_segments:False")};
     void *block[3];
@@ -203,14 +203,14 @@ static void a_whole_segment_that_is_freed_is_the_frontier(void **state)
     find_arena(&f);
     for (size_t i = 0; i < COUNT_OF(block); i++) {
         scene_free(f.allocator, block[i]);
-        assert_int_equal(f.arena->frontier->base, (uint64_t)(uintptr_t)block[i]);
-        const struct xseg_block *shelved = xseg_shelf_find(&f.arena->shelf, 12 * MIB);
+        assert_int_equal(f.arena->victim->base, (uint64_t)(uintptr_t)block[i]);
+        const struct xseg_block *shelved = xseg_free_index_find(&f.arena->free_index, 12 * MIB);
         assert_true(i == 0 ? shelved == NULL : shelved->base == (uint64_t)(uintptr_t)block[0]);
     }
     /* All the same, the one at the lowest address is handed out. */
     for (size_t i = 0; i < COUNT_OF(block); i++)
         assert_ptr_equal(scene_alloc(f.allocator, 12 * MIB, NULL), block[i]);
-    assert_ptr_equal(f.arena->frontier, &f.arena->edge);
+    assert_ptr_equal(f.arena->victim, &f.arena->edge);
     f.held[0] = block[0];
     f.held[1] = block[1];
     scene_free(f.allocator, block[2]);
@@ -228,12 +228,12 @@ static void a_scrap_is_on_no_shelf(void **state)
         void *head = scene_alloc(f.allocator, 4 * MIB - bytes, NULL);
         struct xseg_block *rest = f.cached->next;
         assert_int_equal(rest->bytes, bytes);
-        assert_ptr_equal(f.arena->frontier, bytes <= MIB ? &f.arena->edge : rest);
-        assert_int_equal(f.arena->shelf.filled.top, 0);
+        assert_ptr_equal(f.arena->victim, bytes <= MIB ? &f.arena->edge : rest);
+        assert_int_equal(f.arena->free_index.used.top, 0);
         if (bytes <= MIB) {
-            xseg_shelf_insert(&f.arena->shelf, rest);
+            xseg_free_index_insert(&f.arena->free_index, rest);
             expect(&f, "ARENA-1");
-            xseg_shelf_remove(&f.arena->shelf, rest);
+            xseg_free_index_remove(&f.arena->free_index, rest);
         }
         scene_free(f.allocator, head);
         assert_int_equal(f.cached->bytes, 4 * MIB);
@@ -266,9 +266,9 @@ static void wrong_counts_are_found(void **state)
     atomic_fetch_add(&f.device->reserved, 512);
     expect(&f, "DEVICE-1");
     atomic_fetch_sub(&f.device->reserved, 512);
-    atomic_fetch_add(&f.device->away, 512);
+    atomic_fetch_add(&f.device->evicted, 512);
     expect(&f, "DEVICE-2");
-    atomic_fetch_sub(&f.device->away, 512);
+    atomic_fetch_sub(&f.device->evicted, 512);
     tear_down(&f);
 }
 
@@ -299,18 +299,18 @@ static void filled_blocks_stay_so_only_among_themselves(void **state)
     set_up(&f);
     xseg_arena_lock(f.arena);
     assert_true(xseg_arena_stock(f.arena, &f.arena->blocks, 2));
-    for (unsigned filled = 0; filled < 4; filled++) {
+    for (unsigned poisoned = 0; poisoned < 4; poisoned++) {
         (void)xseg_arena_claim(f.arena, f.cached);
-        f.cached->filled = true;
+        f.cached->poisoned = true;
         struct xseg_block *rest = xseg_arena_cut(f.arena, f.cached, 512);
-        assert_true(rest->filled);
-        f.cached->filled = (filled & 1) != 0;
-        rest->filled = (filled & 2) != 0;
+        assert_true(rest->poisoned);
+        f.cached->poisoned = (poisoned & 1) != 0;
+        rest->poisoned = (poisoned & 2) != 0;
         (void)xseg_arena_settle(f.arena, rest);
         assert_ptr_equal(xseg_arena_settle(f.arena, f.cached), f.cached);
-        assert_int_equal(f.cached->filled, filled == 3);
+        assert_int_equal(f.cached->poisoned, poisoned == 3);
     }
-    f.cached->filled = false;
+    f.cached->poisoned = false;
     xseg_arena_unlock(f.arena);
     tear_down(&f);
 }
@@ -323,8 +323,8 @@ int main(void)
         cmocka_unit_test(odd_sizes_are_found),
         cmocka_unit_test(a_block_without_memory_is_found),
         cmocka_unit_test(trees_that_miss_a_block_are_found),
-        cmocka_unit_test(the_rest_of_a_cut_is_the_frontier),
-        cmocka_unit_test(a_whole_segment_that_is_freed_is_the_frontier),
+        cmocka_unit_test(the_rest_of_a_cut_is_the_victim),
+        cmocka_unit_test(a_whole_segment_that_is_freed_is_the_victim),
         cmocka_unit_test(a_scrap_is_on_no_shelf),
         cmocka_unit_test(wrong_counts_are_found),
         cmocka_unit_test(busy_blocks_excuse_the_counts),

@@ -15,7 +15,7 @@
 #include <sys/syscall.h>
 
 #include "src/base/barrier.h"
-#include "src/base/latch.h"
+#include "src/base/biased_lock.h"
 
 #define ROUNDS 300u
 
@@ -141,35 +141,35 @@ static void it_orders_what_two_threads_see(void **state)
     nobody_overlooks_the_other(MEMBARRIER_CMD_PRIVATE_EXPEDITED | MEMBARRIER_CMD_GLOBAL);
 }
 
-#if !XSEG_LATCH_IS_MUTEX
+#if !XSEG_BIASED_LOCK_IS_MUTEX
 
 static void *take_and_give(void *self)
 {
-    xseg_latch_take(self);
-    xseg_latch_give(self);
+    xseg_biased_lock_take(self);
+    xseg_biased_lock_give(self);
     return NULL;
 }
 
-/* Taking a latch from its owner passes the barrier, and notices that it is refused. */
+/* Taking a lock from its owner passes the barrier, and notices that it is refused. */
 static void a_latch_relies_on_no_refused_barrier(void **state)
 {
-    struct xseg_latch latch;
+    struct xseg_biased_lock lock;
     pthread_t thread;
 
     (void)state;
-    xseg_latch_init(&latch, XSEG_RANK_ARENA);
-    if (!latch.has_barrier) {
-        print_message("# this system has no membarrier: no latch has an owner\n");
+    xseg_biased_lock_init(&lock, XSEG_RANK_ARENA);
+    if (!lock.has_barrier) {
+        print_message("# this system has no membarrier: no lock has an owner\n");
         return;
     }
     for (int i = 0; i < 2; i++)
-        (void)take_and_give(&latch);
+        (void)take_and_give(&lock);
     refuse(MEMBARRIER_CMD_PRIVATE_EXPEDITED);
-    assert_int_equal(pthread_create(&thread, NULL, take_and_give, &latch), 0);
+    assert_int_equal(pthread_create(&thread, NULL, take_and_give, &lock), 0);
     assert_int_equal(pthread_join(thread, NULL), 0);
     assert_int_equal(atomic_load(&global), 1);
     refuse(0);
-    xseg_latch_fini(&latch);
+    xseg_biased_lock_fini(&lock);
 }
 
 #endif
@@ -179,7 +179,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_next_way_is_taken_when_one_is_refused),
         cmocka_unit_test(it_orders_what_two_threads_see),
-#if !XSEG_LATCH_IS_MUTEX
+#if !XSEG_BIASED_LOCK_IS_MUTEX
         cmocka_unit_test(a_latch_relies_on_no_refused_barrier),
 #endif
     };

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Cells where sheets are missing, and the pattern's bits; rack.c has starts, small.c slack and nodes. */
+/* Cells where chunk maps are missing, and the pattern's bits; bins.c has starts, small.c slack and nodes. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -10,37 +10,37 @@
 
 #include "src/base/align.h"
 #include "src/core/cache/small/cells.h"
-#include "src/core/cache/small/sheets.h"
+#include "src/core/cache/small/chunk_maps.h"
 
 #define SHEETS 9u
-#define QUANTA (SHEETS * XSEG_CELLS_SHEET)
+#define QUANTA (SHEETS * XSEG_CELLS_CHUNK)
 
-/* Sheets 1, 2, 5 and 7; the others are missing. */
+/* Chunk maps 1, 2, 5 and 7; the others are missing. */
 static const bool is_there[SHEETS] = {false, true, true, false, false, true, false, true, false};
 
-static void set_up(struct xseg_cells *cells, struct xseg_sheets *sheets)
+static void set_up(struct xseg_cells *cells, struct xseg_chunk_maps *chunks)
 {
-    memset(sheets, 0, sizeof(*sheets));
+    memset(chunks, 0, sizeof(*chunks));
     assert_true(xseg_cells_init(cells, (uint64_t)QUANTA << XSEG_CELLS_SHIFT));
     assert_int_equal(cells->quanta, QUANTA);
     for (uint32_t i = 0; i < SHEETS; i++)
-        cells->sheet[i] = is_there[i] ? xseg_sheets_take(sheets, NULL, i) : NULL;
+        cells->chunk[i] = is_there[i] ? xseg_chunk_maps_take(chunks, NULL, i) : NULL;
 }
 
-static void tear_down(struct xseg_cells *cells, struct xseg_sheets *sheets)
+static void tear_down(struct xseg_cells *cells, struct xseg_chunk_maps *chunks)
 {
     xseg_cells_fini(cells);
-    xseg_sheets_fini(sheets);
+    xseg_chunk_maps_fini(chunks);
 }
 
-/* A quantum of a sheet that is there. */
+/* A quantum of a chunk map that is there. */
 static uint32_t any_quantum(void)
 {
     uint32_t quantum;
 
     do
         quantum = (uint32_t)random() % QUANTA;
-    while (!is_there[quantum / XSEG_CELLS_SHEET]);
+    while (!is_there[quantum / XSEG_CELLS_CHUNK]);
     return quantum;
 }
 
@@ -48,14 +48,14 @@ static void starts_are_found_across_sheets_that_are_missing(void **state)
 {
     static bool start[QUANTA + 1];
     struct xseg_cells cells;
-    struct xseg_sheets sheets;
+    struct xseg_chunk_maps chunks;
 
     (void)state;
     srandom(3);
-    set_up(&cells, &sheets);
+    set_up(&cells, &chunks);
     memset(start, 0, sizeof(start));
     for (unsigned step = 0; step < 20000; step++) {
-        /* Few starts, so that whole sheets have none; all near the ends of words and sheets at times. */
+        /* Few starts, so that whole chunk maps have none; all near the ends of words and chunk maps at times. */
         uint32_t quantum = any_quantum();
 
         if (step % 3 == 0)
@@ -75,27 +75,27 @@ static void starts_are_found_across_sheets_that_are_missing(void **state)
         uint32_t next = from, last = from;
         while (next < QUANTA && !start[next])
             next++;
-        if (from % 64 == 0 || is_there[from / XSEG_CELLS_SHEET])
+        if (from % 64 == 0 || is_there[from / XSEG_CELLS_CHUNK])
             assert_int_equal(xseg_cells_next(&cells, from), next);
         while (last > 0 && !start[last])
             last--;
-        if (from < QUANTA && is_there[from / XSEG_CELLS_SHEET] && start[last])
+        if (from < QUANTA && is_there[from / XSEG_CELLS_CHUNK] && start[last])
             assert_int_equal(xseg_cells_last(&cells, from), last);
     }
-    tear_down(&cells, &sheets);
+    tear_down(&cells, &chunks);
 }
 
 static void the_pattern_is_known_quantum_by_quantum(void **state)
 {
-    const uint32_t begin = XSEG_CELLS_SHEET, end = 3 * XSEG_CELLS_SHEET; /* sheets 1 and 2 */
-    static bool filled[QUANTA];
+    const uint32_t begin = XSEG_CELLS_CHUNK, end = 3 * XSEG_CELLS_CHUNK; /* chunk maps 1 and 2 */
+    static bool poisoned[QUANTA];
     struct xseg_cells cells;
-    struct xseg_sheets sheets;
+    struct xseg_chunk_maps chunks;
 
     (void)state;
     srandom(5);
-    set_up(&cells, &sheets);
-    memset(filled, 0, sizeof(filled));
+    set_up(&cells, &chunks);
+    memset(poisoned, 0, sizeof(poisoned));
     for (unsigned step = 0; step < 4000; step++) {
         const uint32_t at = begin + (uint32_t)random() % (end - begin);
         const uint32_t most = end - at, wanted = 1 + (uint32_t)random() % (step % 2 ? 200 : 5000);
@@ -103,14 +103,14 @@ static void the_pattern_is_known_quantum_by_quantum(void **state)
         bool all = true;
 
         for (uint32_t i = at; i < at + count; i++)
-            all = all && filled[i];
-        assert_int_equal(xseg_cells_are_filled(&cells, at, count), all);
+            all = all && poisoned[i];
+        assert_int_equal(xseg_cells_are_poisoned(&cells, at, count), all);
         for (uint32_t i = at; i < at + count; i++)
-            filled[i] = step % 3 != 0;
-        xseg_cells_set_filled(&cells, at, count, step % 3 != 0);
-        assert_int_equal(xseg_cells_are_filled(&cells, at, count), step % 3 != 0);
+            poisoned[i] = step % 3 != 0;
+        xseg_cells_set_poisoned(&cells, at, count, step % 3 != 0);
+        assert_int_equal(xseg_cells_are_poisoned(&cells, at, count), step % 3 != 0);
     }
-    tear_down(&cells, &sheets);
+    tear_down(&cells, &chunks);
 }
 
 static void what_is_too_long_is_refused(void **state)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Counts: peaks of a device that are exact although every arena counts for itself. */
-#include "src/base/align.h"
 #include "src/core/stats/counts.h"
+#include "src/base/align.h"
 #include "src/core/stats/counts_audit.h"
 
 #include <pthread.h>
@@ -12,7 +12,6 @@
 #include <string.h>
 
 #include <cmocka.h>
-
 
 #define MEMBERS 5u
 #define WHAT    XSEG_COUNT_RESERVED_BYTES
@@ -181,7 +180,7 @@ static void peaks_of_pending_blocks_are_exact(void **state)
     }
 }
 
-/* Whoever finds no room leaves some to all: arenas that exchange blocks in turn seldom look around. */
+/* Whoever finds no room leaves some to all: arenas that exchange blocks in turn seldom reconcile. */
 static void room_is_shared_out(void **state)
 {
     enum { LIVE = 100, ROUNDS = 2000 };
@@ -198,13 +197,13 @@ static void room_is_shared_out(void **state)
     for (unsigned i = 0; i < (LIVE + ROUNDS) * MEMBERS; i++) {
         struct xseg_counts *one = &counts[i % MEMBERS];
         uint64_t *place = &bytes[i % MEMBERS][i / MEMBERS % LIVE];
-        const uint64_t ceiling = one->ceiling[XSEG_COUNT_ALLOCATED_BYTES];
+        const uint64_t quota = one->quota[XSEG_COUNT_ALLOCATED_BYTES];
 
         if (i >= LIVE * MEMBERS)
             xseg_counts_free(one, *place, *place);
         *place = 1 + (uint64_t)random() % 100;
         xseg_counts_alloc(one, *place, *place);
-        looks += i >= LIVE * MEMBERS && one->ceiling[XSEG_COUNT_ALLOCATED_BYTES] != ceiling;
+        looks += i >= LIVE * MEMBERS && one->quota[XSEG_COUNT_ALLOCATED_BYTES] != quota;
     }
     assert_in_range(looks, 1, ROUNDS * MEMBERS / 20);
     xseg_totals_fini(&totals);
@@ -318,7 +317,7 @@ enum { ARENAS = 300 };
 /* What counts have of an arena. */
 struct owner {
     struct xseg_counts counts;
-    struct xseg_latch latch;
+    struct xseg_biased_lock lock;
     atomic_uint_fast64_t notes;
     uint64_t live;
 };
@@ -326,15 +325,15 @@ struct owner {
 static void open_owner(struct owner *owner, struct xseg_totals *totals, bool is_small)
 {
     memset(owner, 0, sizeof(*owner));
-    xseg_latch_init(&owner->latch, XSEG_RANK_ARENA);
+    xseg_biased_lock_init(&owner->lock, XSEG_RANK_ARENA);
     xseg_counts_init(&owner->counts, totals, is_small);
-    xseg_counts_let_rest(&owner->counts, &owner->latch, &owner->notes);
+    xseg_counts_let_rest(&owner->counts, &owner->lock, &owner->notes);
 }
 
 /* One block more, or one less; as an arena does it. */
 static void add_block(struct owner *owner, bool frees) XSEG_UNCHECKED
 {
-    xseg_latch_take(&owner->latch);
+    xseg_biased_lock_take(&owner->lock);
     if (!frees) {
         xseg_counts_alloc(&owner->counts, 10, 7);
         owner->live++;
@@ -344,7 +343,7 @@ static void add_block(struct owner *owner, bool frees) XSEG_UNCHECKED
         if (atomic_load(&owner->notes) != 0)
             xseg_counts_wake(&owner->counts);
     }
-    xseg_latch_give(&owner->latch);
+    xseg_biased_lock_give(&owner->lock);
 }
 
 static void expect_audits(struct owner *owners, struct xseg_totals *totals) XSEG_UNCHECKED
@@ -352,9 +351,9 @@ static void expect_audits(struct owner *owners, struct xseg_totals *totals) XSEG
     struct xseg_finding finding = {0};
 
     for (unsigned i = 0; i < ARENAS; i++) {
-        xseg_latch_take(&owners[i].latch);
+        xseg_biased_lock_take(&owners[i].lock);
         assert_true(xseg_counts_audit(&owners[i].counts, &finding));
-        xseg_latch_give(&owners[i].latch);
+        xseg_biased_lock_give(&owners[i].lock);
     }
     assert_true(xseg_totals_audit(totals, &finding));
 }
@@ -398,21 +397,21 @@ static void peaks_are_exact_while_many_rest(void **state)
                          7 * peak);
         assert_int_equal(resting, 0);
         /* Some rested, unless the kernel has no barrier. */
-        assert_true(totals.member_count < ARENAS || !xseg_latch_barrier(&owners[0].latch));
+        assert_true(totals.member_count < ARENAS || !xseg_biased_lock_barrier(&owners[0].lock));
         expect_audits(owners, &totals);
         xseg_totals_fini(&totals);
         for (unsigned i = 0; i < ARENAS; i++)
-            xseg_latch_fini(&owners[i].latch);
+            xseg_biased_lock_fini(&owners[i].lock);
     }
 }
 
 /* As another thread would, so that the ranks of this one's locks are as they were. */
-static void hold(struct xseg_latch *latch, bool is_held) XSEG_UNCHECKED
+static void hold(struct xseg_biased_lock *lock, bool is_held) XSEG_UNCHECKED
 {
-#if XSEG_LATCH_IS_MUTEX
-    (void)(is_held ? pthread_mutex_lock(&latch->os) : pthread_mutex_unlock(&latch->os));
+#if XSEG_BIASED_LOCK_IS_MUTEX
+    (void)(is_held ? pthread_mutex_lock(&lock->os) : pthread_mutex_unlock(&lock->os));
 #else
-    atomic_store(&latch->held, is_held);
+    atomic_store(&lock->held, is_held);
 #endif
 }
 
@@ -428,15 +427,15 @@ static void what_is_locked_stays_awake(void **state)
         open_owner(&owners[i], &totals, true);
         add_block(&owners[i], false);
         if (i == 0)
-            hold(&owners[i].latch, true);
+            hold(&owners[i].lock, true);
     }
     assert_false(owners[0].counts.rests);
-    assert_true(owners[1].counts.rests || !xseg_latch_barrier(&owners[0].latch));
-    hold(&owners[0].latch, false);
+    assert_true(owners[1].counts.rests || !xseg_biased_lock_barrier(&owners[0].lock));
+    hold(&owners[0].lock, false);
     /* It rests later, and wakes with what changes it. */
     for (unsigned i = 0; i < 4096; i++)
         add_block(&owners[1 + i % (ARENAS - 1)], false);
-    assert_true(owners[0].counts.rests || !xseg_latch_barrier(&owners[0].latch));
+    assert_true(owners[0].counts.rests || !xseg_biased_lock_barrier(&owners[0].lock));
     add_block(&owners[0], true);
     assert_false(owners[0].counts.rests);
     assert_int_equal(atomic_load(&owners[0].notes), 0);

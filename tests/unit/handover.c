@@ -304,23 +304,23 @@ static void a_miss_searches_again_for_what_was_freed_meanwhile(void **state)
     scene_close(allocator);
 }
 
-#if !XSEG_LATCH_IS_MUTEX
+#if !XSEG_BIASED_LOCK_IS_MUTEX
 
-/* --- Latches: not under ThreadSanitizer, where they are mutexes. --- */
+/* --- Locks: not under ThreadSanitizer, where they are mutexes. --- */
 
 struct owned {
-    struct xseg_latch latch;
+    struct xseg_biased_lock lock;
     atomic_bool is_owned;
     atomic_uint inside, collisions;
 };
 
 static void use(struct owned *owned)
 {
-    xseg_latch_take(&owned->latch);
+    xseg_biased_lock_take(&owned->lock);
     if (atomic_fetch_add_explicit(&owned->inside, 1, memory_order_relaxed) != 0)
         atomic_fetch_add(&owned->collisions, 1);
     atomic_fetch_sub_explicit(&owned->inside, 1, memory_order_relaxed);
-    xseg_latch_give(&owned->latch);
+    xseg_biased_lock_give(&owned->lock);
 }
 
 static void *own_and_leave(void *self)
@@ -338,18 +338,18 @@ static void a_latch_is_taken_from_its_owner_behind_a_barrier(void **state)
     pthread_t owner;
 
     (void)state;
-    xseg_latch_init(&owned.latch, XSEG_RANK_ARENA);
-    if (!owned.latch.has_barrier)
+    xseg_biased_lock_init(&owned.lock, XSEG_RANK_ARENA);
+    if (!owned.lock.has_barrier)
         return;
     assert_int_equal(pthread_create(&owner, NULL, own_and_leave, &owned), 0);
     assert_int_equal(pthread_join(owner, NULL), 0);
     const unsigned before = atomic_load(&barriers);
-    atomic_store(&owned.latch.owner, xseg_latch_self() ^ 64); /* surely another thread's */
+    atomic_store(&owned.lock.owner, xseg_biased_lock_self() ^ 64); /* surely another thread's */
     use(&owned);
     assert_int_equal(atomic_load(&barriers), before + 1);
     use(&owned);
     assert_int_equal(atomic_load(&barriers), before + 1);
-    xseg_latch_fini(&owned.latch);
+    xseg_biased_lock_fini(&owned.lock);
 }
 
 static void *use_once(void *self)
@@ -364,20 +364,20 @@ static void a_thread_sleeps_at_a_latch_behind_a_barrier(void **state)
     pthread_t sleeper;
 
     (void)state;
-    xseg_latch_init(&owned.latch, XSEG_RANK_ARENA);
-    if (!owned.latch.has_barrier)
+    xseg_biased_lock_init(&owned.lock, XSEG_RANK_ARENA);
+    if (!owned.lock.has_barrier)
         return;
-    atomic_store(&owned.latch.owner, XSEG_LATCH_NOBODYS);
-    xseg_latch_take(&owned.latch);
+    atomic_store(&owned.lock.owner, XSEG_BIASED_LOCK_NOBODYS);
+    xseg_biased_lock_take(&owned.lock);
     const unsigned before = atomic_load(&barriers), slept = atomic_load(&sleeps);
     assert_int_equal(pthread_create(&sleeper, NULL, use_once, &owned), 0);
     while (atomic_load(&sleeps) == slept)
         (void)__real_sched_yield();
     assert_int_equal(atomic_load(&barriers), before + 1);
-    xseg_latch_give(&owned.latch);
+    xseg_biased_lock_give(&owned.lock);
     assert_int_equal(pthread_join(sleeper, NULL), 0);
     assert_int_equal(owned.collisions, 0);
-    xseg_latch_fini(&owned.latch);
+    xseg_biased_lock_fini(&owned.lock);
 }
 
 /* The owner parks inside until the other thread, which waits for it, lets it go on. */
@@ -387,12 +387,12 @@ static void *own_and_stay(void *self)
 
     use(owned);
     use(owned);
-    xseg_latch_take(&owned->latch);
+    xseg_biased_lock_take(&owned->lock);
     atomic_fetch_add(&owned->inside, 1);
     atomic_store(&owned->is_owned, true);
     park();
     atomic_fetch_sub(&owned->inside, 1);
-    xseg_latch_give(&owned->latch);
+    xseg_biased_lock_give(&owned->lock);
     return NULL;
 }
 
@@ -403,8 +403,8 @@ static void a_latch_is_not_taken_from_an_owner_that_holds_it(void **state)
 
     (void)state;
     reset();
-    xseg_latch_init(&owned.latch, XSEG_RANK_ARENA);
-    if (!owned.latch.has_barrier)
+    xseg_biased_lock_init(&owned.lock, XSEG_RANK_ARENA);
+    if (!owned.lock.has_barrier)
         return;
     assert_int_equal(pthread_create(&owner, NULL, own_and_stay, &owned), 0);
     wait_until(&owned.is_owned);
@@ -414,7 +414,7 @@ static void a_latch_is_not_taken_from_an_owner_that_holds_it(void **state)
     assert_int_equal(owned.collisions, 0);
     atomic_store(&may_go, true);
     assert_int_equal(pthread_join(owner, NULL), 0);
-    xseg_latch_fini(&owned.latch);
+    xseg_biased_lock_fini(&owned.lock);
 }
 
 #endif
@@ -427,7 +427,7 @@ int main(void)
         cmocka_unit_test(two_threads_that_meet_a_stream_know_one),
         cmocka_unit_test(an_unobserve_waits_for_calls_under_way),
         cmocka_unit_test(a_miss_searches_again_for_what_was_freed_meanwhile),
-#if !XSEG_LATCH_IS_MUTEX
+#if !XSEG_BIASED_LOCK_IS_MUTEX
         cmocka_unit_test(a_latch_is_taken_from_its_owner_behind_a_barrier),
         cmocka_unit_test(a_latch_is_not_taken_from_an_owner_that_holds_it),
         cmocka_unit_test(a_thread_sleeps_at_a_latch_behind_a_barrier),

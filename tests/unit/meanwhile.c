@@ -7,8 +7,8 @@
 #include <sched.h>
 #include <stdatomic.h>
 
-#include "src/core/pending/fill.h"
 #include "src/core/device/orphan.h"
+#include "src/core/pending/poison.h"
 #include "tests/support/scene.h"
 
 /* --- Where threads park. --- */
@@ -49,8 +49,10 @@ xseg_status __wrap_xseg_arena_alloc(struct xseg_arena *arena, const struct xseg_
                                     struct xseg_grant *out);
 bool __real_xseg_orphan_adopt(struct xseg_arena *arena);
 bool __wrap_xseg_orphan_adopt(struct xseg_arena *arena);
-xseg_status __real_xseg_fill_hand_out(const struct xseg_grant *grant, bool zeroed, bool *is_paused);
-xseg_status __wrap_xseg_fill_hand_out(const struct xseg_grant *grant, bool zeroed, bool *is_paused);
+xseg_status __real_xseg_poison_hand_out(const struct xseg_grant *grant, bool zeroed,
+                                        bool *is_paused);
+xseg_status __wrap_xseg_poison_hand_out(const struct xseg_grant *grant, bool zeroed,
+                                        bool *is_paused);
 xseg_status __real_xseg_driver_fill(struct xseg_context *context, uint64_t address, uint64_t bytes,
                                     uint32_t word, xseg_stream stream);
 xseg_status __wrap_xseg_driver_fill(struct xseg_context *context, uint64_t address, uint64_t bytes,
@@ -70,10 +72,11 @@ bool __wrap_xseg_orphan_adopt(struct xseg_arena *arena)
     return __real_xseg_orphan_adopt(arena);
 }
 
-xseg_status __wrap_xseg_fill_hand_out(const struct xseg_grant *grant, bool zeroed, bool *is_paused)
+xseg_status __wrap_xseg_poison_hand_out(const struct xseg_grant *grant, bool zeroed,
+                                        bool *is_paused)
 {
     pass(&at_hand_out);
-    return __real_xseg_fill_hand_out(grant, zeroed, is_paused);
+    return __real_xseg_poison_hand_out(grant, zeroed, is_paused);
 }
 
 xseg_status __wrap_xseg_driver_fill(struct xseg_context *context, uint64_t address, uint64_t bytes,

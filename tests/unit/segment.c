@@ -9,8 +9,8 @@
 
 #include "src/base/align.h"
 #include "tests/support/scene.h"
-#include "vmm/away.h"
 #include "vmm/context.h"
+#include "vmm/evicted.h"
 #include "vmm/segment.h"
 
 #define PAGE  (2 * XSEG_MIB)
@@ -447,27 +447,27 @@ static void pages_leave_and_come_back(void **state)
         assert_int_equal(map(&f.segment, 0, FULL, false), XSEG_OK);
         assert_int_equal(map(&f.segment, FULL, 3, true), XSEG_OK);
         const uint64_t generation = xseg_segment_generation(&f.segment, 0, PAGE);
-        assert_int_equal(xseg_away_leave(&f.segment), XSEG_OK);
+        assert_int_equal(xseg_evicted_leave(&f.segment), XSEG_OK);
         assert_int_equal(mapped(&f), 0);
         assert_int_equal(xseg_leftovers_bytes(&f.leftovers), (FULL + 3) * PAGE);
-        assert_int_equal(xseg_away_missing(&f.segment), 0);
-        xseg_away_drop(&f.segment);
+        assert_int_equal(xseg_evicted_missing(&f.segment), 0);
+        xseg_evicted_drop(&f.segment);
         assert_int_equal(xseg_leftovers_bytes(&f.leftovers), 0);
         assert_int_equal(xseg_sim_used(0), 0);
-        assert_int_equal(xseg_away_bytes(&f.segment), (FULL + 3) * PAGE);
+        assert_int_equal(xseg_evicted_bytes(&f.segment), (FULL + 3) * PAGE);
         assert_int_equal(xseg_sim_fail(NULL, n, 999), XSEG_OK);
-        xseg_status status = xseg_away_supply(&f.segment);
+        xseg_status status = xseg_evicted_supply(&f.segment);
         if (status == XSEG_OK)
-            status = xseg_away_enter(&f.segment);
+            status = xseg_evicted_enter(&f.segment);
         assert_int_equal(xseg_sim_fail(NULL, 0, 0), XSEG_OK);
         if (status != XSEG_OK) {
-            assert_int_equal(xseg_away_withdraw(&f.segment), XSEG_OK);
+            assert_int_equal(xseg_evicted_withdraw(&f.segment), XSEG_OK);
             assert_int_equal(xseg_sim_used(0), 0);
-            assert_int_equal(xseg_away_missing(&f.segment), (FULL + 3) * PAGE);
-            assert_int_equal(xseg_away_supply(&f.segment), XSEG_OK);
-            assert_int_equal(xseg_away_enter(&f.segment), XSEG_OK);
+            assert_int_equal(xseg_evicted_missing(&f.segment), (FULL + 3) * PAGE);
+            assert_int_equal(xseg_evicted_supply(&f.segment), XSEG_OK);
+            assert_int_equal(xseg_evicted_enter(&f.segment), XSEG_OK);
         }
-        xseg_away_arrive(&f.segment);
+        xseg_evicted_arrive(&f.segment);
         assert_int_equal(mapped(&f), (FULL + 3) * PAGE);
         assert_int_equal(f.segment.length[0], FULL);
         assert_true(xseg_segment_generation(&f.segment, 0, PAGE) > generation);

@@ -191,7 +191,7 @@ static void expect_child(bool (*question)(struct xseg_allocator *allocator, void
 static bool child_finds_nothing(struct xseg_allocator *allocator, void *live)
 {
     return !has(allocator, NULL) &&
-           xseg_lookup_find(&allocator->lookup, (uint64_t)(uintptr_t)live) == NULL &&
+           xseg_page_map_find(&allocator->page_map, (uint64_t)(uintptr_t)live) == NULL &&
            child_is_refused(allocator, live);
 }
 
@@ -209,7 +209,7 @@ static void a_child_finds_nothing(void **state)
     scene_close(allocator);
 }
 
-/* As on a kernel that wipes no memory: the doors ask. */
+/* As on a kernel that wipes no memory: the entry points ask. */
 static void where_nothing_is_wiped_there_is_none(void **state)
 {
     struct xseg_allocator *allocator = scene_open("expandable_segments:True");

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* Small arenas: what their audits find, the frontier, slack, alignment, and nodes across sheets. */
+/* Small arenas: what their audits find, the victim, slack, alignment, and nodes across chunk maps. */
+#include "src/core/cache/small/small.h"
 #include "src/core/cache/arena_audit.h"
 #include "src/core/cache/small/cell.h"
-#include "src/core/cache/small/small.h"
 #include "src/core/cache/small/tract.h"
 #include "src/core/cache/walk.h"
 #include "src/core/device/allocator.h"
@@ -11,14 +11,14 @@
 
 #include "tests/support/scene.h"
 
-/* One extent, of 4 MiB: live, cached, live, and the frontier, behind which there is a hole. */
+/* One extent, of 4 MiB: live, cached, live, and the victim, behind which there is a hole. */
 struct fixture {
     struct xseg_allocator *allocator;
     struct xseg_arena *arena;
     struct xseg_extent *extent;
     struct xseg_cells *cells;
     void *held[2];
-    uint32_t live, cached, frontier; /* quanta */
+    uint32_t live, cached, victim; /* quanta */
 };
 
 static void set_up(struct fixture *f)
@@ -29,14 +29,14 @@ static void set_up(struct fixture *f)
     void *middle = scene_alloc(f->allocator, 8 * KIB, NULL);
     f->held[1] = scene_alloc(f->allocator, MIB, NULL);
     scene_free(f->allocator, middle);
-    f->extent = xseg_lookup_find(&f->allocator->lookup, (uintptr_t)middle);
+    f->extent = xseg_page_map_find(&f->allocator->page_map, (uintptr_t)middle);
     assert_non_null(f->extent);
     f->arena = f->extent->arena;
     f->cells = &f->extent->cells;
     f->live = xseg_cell_quantum_of(f->extent, (uintptr_t)f->held[1]);
     f->cached = xseg_cell_quantum_of(f->extent, (uintptr_t)middle);
-    f->frontier = f->arena->small.frontier.quantum;
-    assert_true(f->arena->small.frontier.quanta >= XSEG_CELLS_WIDE);
+    f->victim = f->arena->small.victim.quantum;
+    assert_true(f->arena->small.victim.quanta >= XSEG_CELLS_WIDE);
 }
 
 static void expect(struct fixture *f, const char *tag)
@@ -73,18 +73,18 @@ static void wrong_bits_are_found(void **state)
     (void)state;
     set_up(&f);
     const uint32_t last = f.live - 1;
-    struct xseg_sheet *sheet = xseg_cells_sheet(f.cells, f.cached);
-    expect_bit(&f, &sheet->starts, f.cached / 64, "CELL-1");
-    xseg_bits_remove(&f.cells->filled, 0);
+    struct xseg_chunk_map *chunk = xseg_cells_chunk(f.cells, f.cached);
+    expect_bit(&f, &chunk->starts, f.cached / 64, "CELL-1");
+    xseg_bits_remove(&f.cells->used, 0);
     expect(&f, "CELL-1");
-    xseg_bits_add(&f.cells->filled, 0);
+    xseg_bits_add(&f.cells->used, 0);
     /* The last quantum of a cached cell; one inside it, and inside of a live one. */
     expect_bit(&f, &xseg_cells_word(f.cells, last)->free, last, "CELL-2");
     expect_bit(&f, &xseg_cells_word(f.cells, last - 1)->free, last - 1, "CELL-2");
     expect_bit(&f, &xseg_cells_word(f.cells, f.live + 9)->free, f.live + 9, "CELL-2");
     /* A cached cell is open, the last one is not; a live one is. */
     expect_bit(&f, &xseg_cells_word(f.cells, f.cached)->open, f.cached, "CELL-3");
-    expect_bit(&f, &xseg_cells_word(f.cells, f.frontier)->open, f.frontier, "CELL-3");
+    expect_bit(&f, &xseg_cells_word(f.cells, f.victim)->open, f.victim, "CELL-3");
     expect_bit(&f, &xseg_cells_word(f.cells, f.live)->open, f.live, "CELL-3");
     tear_down(&f);
 }
@@ -104,25 +104,25 @@ static void neighbours_and_nodes_that_are_wrong_are_found(void **state)
     xseg_cells_word(f.cells, inside)->free &=
         ~(xseg_cells_bit(inside) | xseg_cells_bit(inside - 1));
     xseg_cells_remove_start(f.cells, inside);
-    /* A wide cell that is neither the frontier nor on the shelf; then one that is not what it says. */
-    const struct xseg_cell frontier = f.arena->small.frontier;
-    struct xseg_block *node = xseg_cells_node(f.cells, f.frontier);
+    /* A wide cell that is neither the victim nor in the free index; then one that is not what it says. */
+    const struct xseg_cell victim = f.arena->small.victim;
+    struct xseg_block *node = xseg_cells_node(f.cells, f.victim);
     memset(node, 0, sizeof(*node));
-    f.arena->small.frontier.quanta = 0;
+    f.arena->small.victim.quanta = 0;
     expect(&f, "SMALL-2");
-    f.arena->small.frontier = frontier;
-    node = xseg_small_from(f.arena, 0, 0); /* it comes on the shelf */
-    assert_int_equal(node->bytes, xseg_cell_bytes_of(frontier.quanta));
+    f.arena->small.victim = victim;
+    node = xseg_small_from(f.arena, 0, 0); /* it comes in the free index */
+    assert_int_equal(node->bytes, xseg_cell_bytes_of(victim.quanta));
     expect(&f, NULL);
-    xseg_shelf_remove(&f.arena->shelf, node);
+    xseg_free_index_remove(&f.arena->free_index, node);
     expect(&f, "SMALL-2");
-    xseg_shelf_insert(&f.arena->shelf, node);
+    xseg_free_index_insert(&f.arena->free_index, node);
     f.arena->small.is_plain = false;
     expect(&f, "SMALL-3");
     f.arena->small.is_plain = true;
-    f.arena->small.has_filled = true;
+    f.arena->small.has_poisoned = true;
     expect(&f, "SMALL-3");
-    f.arena->small.has_filled = false;
+    f.arena->small.has_poisoned = false;
     tear_down(&f);
 }
 
@@ -167,9 +167,9 @@ static void slack_of_any_length_is_kept(void **state)
 
     (void)state;
     set_up(&f);
-    assert_non_null(f.cells->sheet[1]);
-    /* Also where the request's size lies across the end of a sheet. */
-    for (uint32_t at = XSEG_CELLS_SHEET - 6; at <= XSEG_CELLS_SHEET; at++)
+    assert_non_null(f.cells->chunk[1]);
+    /* Also where the request's size lies across the end of a chunk map. */
+    for (uint32_t at = XSEG_CELLS_CHUNK - 6; at <= XSEG_CELLS_CHUNK; at++)
         for (size_t i = 0; i < COUNT_OF(extra); i++) {
             const uint64_t bytes = MIB + 2 * 512;
 
@@ -183,28 +183,28 @@ static void nodes_lie_where_there_is_room(void **state)
 {
     struct xseg_allocator *allocator = scene_open("expandable_segments:True");
     void *first[2] = {scene_alloc(allocator, MIB, NULL), scene_alloc(allocator, MIB, NULL)};
-    struct xseg_extent *extent = xseg_lookup_find(&allocator->lookup, (uintptr_t)first[0]);
+    struct xseg_extent *extent = xseg_page_map_find(&allocator->page_map, (uintptr_t)first[0]);
     const struct xseg_cells *cells = &extent->cells;
     void *second = scene_alloc(allocator, MIB, NULL);
 
     (void)state;
-    assert_non_null(cells->sheet[1]);
-    for (uint32_t at = 0; at + XSEG_CELLS_WIDE <= 2 * XSEG_CELLS_SHEET; at++) {
+    assert_non_null(cells->chunk[1]);
+    for (uint32_t at = 0; at + XSEG_CELLS_WIDE <= 2 * XSEG_CELLS_CHUNK; at++) {
         const char *node = (const char *)xseg_cells_node(cells, at);
         const char *end = node + sizeof(struct xseg_block);
         bool fits = false;
 
         assert_int_equal((uintptr_t)node % _Alignof(struct xseg_block), 0);
-        for (uint32_t number = at / XSEG_CELLS_SHEET; number < 2; number++) {
-            const struct xseg_sheet *sheet = cells->sheet[number];
-            const uint32_t begin = number * XSEG_CELLS_SHEET;
+        for (uint32_t number = at / XSEG_CELLS_CHUNK; number < 2; number++) {
+            const struct xseg_chunk_map *chunk = cells->chunk[number];
+            const uint32_t begin = number * XSEG_CELLS_CHUNK;
             const uint32_t low = at > begin ? at - begin : 0;
             const uint32_t high = at + XSEG_CELLS_WIDE - begin;
 
             fits = fits ||
-                   (node >= (const char *)&sheet->slack[low] &&
-                    end <= (const char *)(sheet->slack +
-                                          (high < XSEG_CELLS_SHEET ? high : XSEG_CELLS_SHEET)));
+                   (node >= (const char *)&chunk->slack[low] &&
+                    end <= (const char *)(chunk->slack +
+                                          (high < XSEG_CELLS_CHUNK ? high : XSEG_CELLS_CHUNK)));
         }
         assert_true(fits);
     }

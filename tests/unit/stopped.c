@@ -9,8 +9,8 @@
 #include "src/core/device/allocator.h"
 #include "tests/support/scene.h"
 
-/* ThreadSanitizer delivers no signal in between, and latches are mutexes there. */
-#if defined(__x86_64__) && !XSEG_LATCH_IS_MUTEX
+/* ThreadSanitizer delivers no signal in between, and locks are mutexes there. */
+#if defined(__x86_64__) && !XSEG_BIASED_LOCK_IS_MUTEX
 
 #include <pthread.h>
 #include <sched.h>
@@ -106,10 +106,10 @@ static void stop_everywhere(struct run *run)
     assert_true(run->instructions > 20);
 }
 
-/* --- Latches. --- */
+/* --- Locks. --- */
 
 struct guarded {
-    struct xseg_latch latch;
+    struct xseg_biased_lock lock;
     atomic_bool is_other_inside, has_collided;
 };
 
@@ -118,33 +118,33 @@ static void disown(void *self)
 {
     struct guarded *guarded = self;
 
-    atomic_store(&guarded->latch.owner, 0);
+    atomic_store(&guarded->lock.owner, 0);
 }
 
 static void enter_and_leave(void *self)
 {
     struct guarded *guarded = self;
 
-    xseg_latch_take(&guarded->latch);
+    xseg_biased_lock_take(&guarded->lock);
     if (atomic_load_explicit(&guarded->is_other_inside, memory_order_relaxed))
         atomic_store(&guarded->has_collided, true);
-    xseg_latch_give(&guarded->latch);
+    xseg_biased_lock_give(&guarded->lock);
 }
 
-/* Take the latch from its owner, who then comes to it, and sleeps there or gets in; or has left it. */
+/* Take the lock from its owner, who then comes to it, and sleeps there or gets in; or has left it. */
 static void take_from_owner(void *self)
 {
     struct guarded *guarded = self;
 
-    if (!xseg_latch_is_free(&guarded->latch))
+    if (!xseg_biased_lock_is_free(&guarded->lock))
         return;
-    xseg_latch_take(&guarded->latch);
+    xseg_biased_lock_take(&guarded->lock);
     atomic_store(&guarded->is_other_inside, true);
     go_on();
-    while (atomic_load(&guarded->latch.sleepers) == 0 && !atomic_load(&has_ended))
+    while (atomic_load(&guarded->lock.sleepers) == 0 && !atomic_load(&has_ended))
         (void)sched_yield();
     atomic_store(&guarded->is_other_inside, false);
-    xseg_latch_give(&guarded->latch);
+    xseg_biased_lock_give(&guarded->lock);
     assert_false(atomic_load(&guarded->has_collided));
 }
 
@@ -155,11 +155,11 @@ static void an_owner_looks_again_whether_the_latch_is_its_own(void **state)
     struct run run = {disown, enter_and_leave, take_from_owner, &guarded, 0, 0};
 
     (void)state;
-    xseg_latch_init(&guarded.latch, XSEG_RANK_ARENA);
-    if (!guarded.latch.has_barrier)
+    xseg_biased_lock_init(&guarded.lock, XSEG_RANK_ARENA);
+    if (!guarded.lock.has_barrier)
         return;
     stop_everywhere(&run);
-    xseg_latch_fini(&guarded.latch);
+    xseg_biased_lock_fini(&guarded.lock);
 }
 
 /* --- Routes. --- */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The doors of sim.h that have to do with time and with work on streams. */
+/* The entry points of sim.h that have to do with time and with work on streams. */
 #include "vmm/sim/capture.h"
 #include "vmm/sim/machine.h"
 #include "vmm/sim/refusal.h"

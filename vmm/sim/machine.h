@@ -138,26 +138,26 @@ static inline struct sim_thread *sim_thread(void)
 
 /*
  * The machine's lock.  As long as the process has one thread, nothing is locked: none can begin while
- * that one is in here.  `is_alone` says how whoever is in here came in; it is the holder's.
+ * that one is in here.  `is_guarded` says how whoever is in here came in; it is the holder's.
  */
 struct sim_mutex {
     pthread_mutex_t os;
-    bool is_alone;
+    bool is_guarded;
 };
 extern struct sim_mutex sim_mutex;
 
 static inline void sim_mutex_take(void)
 {
-    const bool is_alone = SIM_HAS_ONE_THREAD;
+    const bool is_guarded = SIM_HAS_ONE_THREAD;
 
-    if (!is_alone)
+    if (!is_guarded)
         (void)pthread_mutex_lock(&sim_mutex.os);
-    sim_mutex.is_alone = is_alone;
+    sim_mutex.is_guarded = is_guarded;
 }
 
 static inline void sim_mutex_give(void)
 {
-    if (!sim_mutex.is_alone)
+    if (!sim_mutex.is_guarded)
         (void)pthread_mutex_unlock(&sim_mutex.os);
 }
 

@@ -20,19 +20,19 @@ struct xseg_arena *xseg_arena_create(const struct xseg_arena_plan *plan)
     xseg_slab_init(&arena->blocks, sizeof(struct xseg_block), arena);
     xseg_slab_init(&arena->uses, sizeof(struct xseg_use), arena);
     arena->device = plan->device;
-    arena->lookup = plan->lookup;
+    arena->page_map = plan->page_map;
     arena->searches = plan->searches;
     atomic_init(&arena->pool, plan->pool);
     atomic_init(&arena->stream, plan->stream);
     arena->is_small = plan->is_small;
     arena->is_private = plan->is_private;
-    arena->is_alone = plan->is_alone;
-    atomic_init(&arena->notes, plan->is_alone ? XSEG_ARENA_GENERALLY : 0);
+    arena->is_guarded = plan->is_guarded;
+    atomic_init(&arena->notes, plan->is_guarded ? XSEG_ARENA_GENERALLY : 0);
     arena->has_cells = plan->has_cells;
-    xseg_latch_init(&arena->lock, XSEG_RANK_ARENA);
-    xseg_shelf_init(&arena->shelf);
+    xseg_biased_lock_init(&arena->lock, XSEG_RANK_ARENA);
+    xseg_free_index_init(&arena->free_index);
     arena->edge.state = XSEG_BLOCK_BUSY;
-    arena->frontier = &arena->edge;
+    arena->victim = &arena->edge;
     xseg_list_init(&arena->extents);
     return arena;
 }
@@ -42,17 +42,17 @@ void xseg_arena_destroy(struct xseg_arena *arena)
     XSEG_ASSERT(xseg_list_is_empty(&arena->extents));
     xseg_slab_fini(&arena->blocks);
     xseg_slab_fini(&arena->uses);
-    xseg_rack_fini(&arena->small.rack);
-    xseg_sheets_fini(&arena->small.sheets);
-    xseg_latch_fini(&arena->lock);
+    xseg_bins_fini(&arena->small.bins);
+    xseg_chunk_maps_fini(&arena->small.chunks);
+    xseg_biased_lock_fini(&arena->lock);
     free(arena->packing);
     xseg_zeroed_give(arena, sizeof(*arena));
 }
 
 uint64_t xseg_arena_host_bytes(const struct xseg_arena *arena)
 {
-    return xseg_zeroed_resident(arena, sizeof(*arena)) + arena->small.rack.host_bytes +
-           arena->small.sheets.host_bytes + (arena->packing != NULL ? sizeof(*arena->packing) : 0) +
+    return xseg_zeroed_resident(arena, sizeof(*arena)) + arena->small.bins.host_bytes +
+           arena->small.chunks.host_bytes + (arena->packing != NULL ? sizeof(*arena->packing) : 0) +
            arena->blocks.host_bytes + arena->uses.host_bytes;
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * An arena: the segments and the shelf of one pool on one stream, small or large, with their lock
+ * An arena: the segments and the free index of one pool on one stream, small or large, with their lock
  * and their counts.
  *
  * A hit takes the lock of one arena and nothing else, so threads on different streams share no
@@ -8,11 +8,11 @@
  * BUSY), let go of the lock, call the driver, and settle the blocks again.
  *
  * Invariants, under the lock; xseg_arena_audit() checks each:
- *   ARENA-1  every cached block of its extents is on the shelf, the frontier, or a scrap, and only one of
+ *   ARENA-1  every cached block of its extents is in the free index, the victim, or a scrap, and only one of
  *            these; no other block is.
  *   ARENA-2  every hole of its extents is in the tree of holes, and no other block is.
  *   ARENA-3  the counts of live and active blocks and bytes are those of the blocks.
- *   ARENA-4  reserved bytes are those of the segments, busy blocks and what is away aside.
+ *   ARENA-4  reserved bytes are those of the segments, busy blocks and what is evicted aside.
  *   ARENA-5  the counts of what is lent are those of the blocks that have that flag.
  *
  * Locking: ARENA.  `device` and what kind of arena it is do not change; `pool`, `next` and `stream` are
@@ -23,12 +23,12 @@
 
 #include <stddef.h>
 
-#include "src/base/latch.h"
+#include "src/base/biased_lock.h"
 #include "src/core/cache/extent.h"
 #include "src/core/cache/flags.h"
-#include "src/core/cache/large/shelf.h"
+#include "src/core/cache/large/free_index.h"
+#include "src/core/cache/slot.h"
 #include "src/core/cache/small/small.h"
-#include "src/core/cache/starts.h"
 #include "src/core/config/config.h"
 #include "src/core/stats/counts.h"
 #include "src/core/stats/fragments.h"
@@ -39,7 +39,7 @@
 #define XSEG_ARENA_GENERALLY ((uint64_t)1 << 62)
 
 struct xseg_device;
-struct xseg_lookup;
+struct xseg_page_map;
 struct xseg_pool;
 
 struct xseg_arena {
@@ -56,38 +56,38 @@ struct xseg_arena {
     atomic_uint_fast64_t notes;
     bool is_small;
     bool is_private; /* of pools that users have made */
-    bool is_alone;   /* each segment has one block, see alone.h */
+    bool is_guarded; /* each segment has one block, see guarded.h */
     bool has_cells;  /* no records of live and cached blocks, see small.h */
     bool is_paused;  /* nothing is handed out, see pause.h; guarded by the lock */
 
-    struct xseg_latch lock;
+    struct xseg_biased_lock lock;
     struct xseg_counts counts;
     struct xseg_list extents;
     struct xseg_block *holes;     /* tree */
     struct xseg_packing *packing; /* of a large arena; NULL while nothing packs */
-    uint64_t away;                /* bytes of blocks whose pages are away, see pause.h */
+    uint64_t evicted;             /* bytes of blocks whose pages are evicted, see pause.h */
     _Alignas(64) struct xseg_small small;
-    struct xseg_slab blocks;    /* struct xseg_block */
-    struct xseg_slab uses;      /* struct xseg_use */
-    struct xseg_lookup *lookup; /* the allocator's */
-    atomic_uint *searches; /* of the device's default pool, while garbage is collected by age */
-    struct xseg_block *frontier; /* without cells; see cached.h */
-    struct xseg_block edge; /* stands for the neighbour that the ends of a segment do not have */
-    struct xseg_shelf shelf;
+    struct xseg_slab blocks;        /* struct xseg_block */
+    struct xseg_slab uses;          /* struct xseg_use */
+    struct xseg_page_map *page_map; /* the allocator's */
+    atomic_uint *searches;     /* of the device's default pool, while garbage is collected by age */
+    struct xseg_block *victim; /* without cells; see cached.h */
+    struct xseg_block edge;    /* stands for the neighbour that the ends of a segment do not have */
+    struct xseg_free_index free_index;
     /* Guarded by GROWTH: an event on the stream, or NULL, and when it was recorded; no work is queued
      * any more on what was cached before `passed`. */
     xseg_event fence;
     uint64_t fenced, passed;
     struct xseg_lent lent;
     uint32_t fills;       /* new blocks that are being written or checked; guarded by the lock */
-    uint32_t quarantined; /* of an alone arena: segments that ended; guarded by GROWTH */
+    uint32_t quarantined; /* of an guarded arena: segments that ended; guarded by GROWTH */
     uint32_t misses; /* requests that are being served by way of the driver; guarded by GROWTH */
     /* What it had counted when it came to its pool, from another one. */
     uint64_t up_before[XSEG_COUNTS];
 };
 
-#if !XSEG_LATCH_IS_MUTEX
-_Static_assert((offsetof(struct xseg_arena, lock) + XSEG_LATCH_BORDER) % 64 == 0 &&
+#if !XSEG_BIASED_LOCK_IS_MUTEX
+_Static_assert((offsetof(struct xseg_arena, lock) + XSEG_BIASED_LOCK_BORDER) % 64 == 0 &&
                    offsetof(struct xseg_arena, counts.row[XSEG_COUNT_SEGMENT]) % 64 == 0 &&
                    offsetof(struct xseg_arena, counts.limit) % 64 == 0 &&
                    offsetof(struct xseg_arena, small) % 64 == 0,
@@ -108,12 +108,12 @@ struct xseg_need {
     uint64_t segment_bytes;       /* of a classic segment for it */
     bool is_small;
     bool expandable;
-    bool is_alone; /* in a segment of its own */
-    bool at_end;   /* of that */
-    bool ages;     /* garbage is collected by age: searches are counted */
-    bool no_split; /* a block that is found is handed out whole */
-    bool packs;    /* placement:pages */
-    bool keep;     /* memory is to be ready, not handed out: a block that is found only says so */
+    bool is_guarded; /* in a segment of its own */
+    bool at_end;     /* of that */
+    bool ages;       /* garbage is collected by age: searches are counted */
+    bool no_split;   /* a block that is found is handed out whole */
+    bool packs;      /* placement:pages */
+    bool keep;       /* memory is to be ready, not handed out: a block that is found only says so */
 };
 
 /* What a request was served with; nothing as long as its base is 0. */
@@ -121,8 +121,8 @@ struct xseg_grant {
     struct xseg_arena *arena;
     uint64_t base, bytes;
     uint64_t requested;
-    bool filled; /* it held the pattern of fill.h */
-    bool lent;   /* to the default pool, see flags.h */
+    bool poisoned; /* it held the pattern of poison.h */
+    bool lent;     /* to the default pool, see flags.h */
 };
 
 /* Whether an arena that was found without a lock is still that of the pool which is asked for.  Its lock is
@@ -149,9 +149,9 @@ struct xseg_arena_plan {
     struct xseg_device *device;
     struct xseg_pool *pool;
     struct xseg_known_stream *stream;
-    struct xseg_lookup *lookup;
+    struct xseg_page_map *page_map;
     atomic_uint *searches;
-    bool is_small, is_private, is_alone, has_cells;
+    bool is_small, is_private, is_guarded, has_cells;
 };
 
 /* Returns NULL without host memory. */
@@ -163,12 +163,12 @@ void xseg_arena_destroy(struct xseg_arena *arena);
 
 static inline void xseg_arena_lock(struct xseg_arena *arena) XSEG_ACQUIRES(arena->lock)
 {
-    xseg_latch_take(&arena->lock);
+    xseg_biased_lock_take(&arena->lock);
 }
 
 static inline void xseg_arena_unlock(struct xseg_arena *arena) XSEG_RELEASES(arena->lock)
 {
-    xseg_latch_give(&arena->lock);
+    xseg_biased_lock_give(&arena->lock);
 }
 
 /*
@@ -208,7 +208,7 @@ static inline void xseg_arena_set_generally(struct xseg_arena *arena, bool gener
 void xseg_arena_note_free(struct xseg_arena *arena, struct xseg_extent *extent, uint64_t base,
                           uint64_t bytes);
 
-/* Note that memory comes on the shelf now, as far as anything decays, and that counts have fallen. */
+/* Note that memory comes in the free index now, as far as anything decays, and that counts have fallen. */
 static inline void xseg_arena_stamp(struct xseg_arena *arena, struct xseg_extent *extent,
                                     uint64_t base, uint64_t bytes)
 {

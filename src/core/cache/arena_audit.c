@@ -12,7 +12,7 @@
 struct tally {
     uint64_t live, live_bytes, active, active_bytes, mapped, holes;
     uint64_t lent, lent_bytes, lent_active, lent_active_bytes;
-    uint64_t frontiers, for_shelf; /* cached: the frontier; what is neither that nor a scrap */
+    uint64_t victims, for_shelf; /* cached: the victim; what is neither that nor a scrap */
 };
 
 static void tally_up(const struct xseg_arena *arena, const struct xseg_extent *extent,
@@ -34,8 +34,8 @@ static void tally_up(const struct xseg_arena *arena, const struct xseg_extent *e
         tally->lent_active += active && part.is_lent;
         tally->lent_active_bytes += active && part.is_lent ? part.bytes : 0;
         tally->mapped += part.record->mapped ? part.bytes : 0;
-        tally->frontiers += cached && part.record == arena->frontier;
-        tally->for_shelf += cached && part.record != arena->frontier;
+        tally->victims += cached && part.record == arena->victim;
+        tally->for_shelf += cached && part.record != arena->victim;
         tally->holes += part.state == XSEG_BLOCK_HOLE;
     }
 }
@@ -91,19 +91,19 @@ bool xseg_arena_audit(const struct xseg_arena *arena, struct xseg_finding *findi
             return false;
         tally_up(arena, extent, &tally);
     }
-    for (uint32_t bin = 0; bin < XSEG_SHELF_BINS; bin++)
-        for (const struct xseg_block *block = arena->shelf.bin[bin]; block != NULL;
+    for (uint32_t bin = 0; bin < XSEG_FREE_INDEX_BINS; bin++)
+        for (const struct xseg_block *block = arena->free_index.bin[bin]; block != NULL;
              block = block->higher)
             shelved++;
     if (arena->has_cells && !xseg_small_audit(arena, finding))
         return false;
     XSEG_HOLDS(finding, "ARENA-1", arena->has_cells || shelved == tally.for_shelf,
-               "%" PRIu64 " on the shelf, %" PRIu64 " cached", shelved, tally.for_shelf);
-    XSEG_HOLDS(finding, "ARENA-1", tally.frontiers == xseg_cached_has_frontier(arena),
-               "%" PRIu64 " cached blocks are the frontier", tally.frontiers);
+               "%" PRIu64 " in the free index, %" PRIu64 " cached", shelved, tally.for_shelf);
+    XSEG_HOLDS(finding, "ARENA-1", tally.victims == xseg_cached_has_victim(arena),
+               "%" PRIu64 " cached blocks are the victim", tally.victims);
     XSEG_HOLDS(finding, "ARENA-2", tree_count(arena->holes) == tally.holes,
                "%" PRIu64 " in the tree, %" PRIu64 " holes", tree_count(arena->holes), tally.holes);
-    if (!xseg_shelf_audit(&arena->shelf, finding) || !xseg_counts_audit(counts, finding))
+    if (!xseg_free_index_audit(&arena->free_index, finding) || !xseg_counts_audit(counts, finding))
         return false;
     if (has_busy(arena))
         return true;
@@ -114,9 +114,10 @@ bool xseg_arena_audit(const struct xseg_arena *arena, struct xseg_finding *findi
                    xseg_counts_current(counts, XSEG_COUNT_ACTIVE_BYTES) == tally.active_bytes,
                "counted %" PRIu64 " live, there are %" PRIu64,
                xseg_counts_current(counts, XSEG_COUNT_ALLOCATION), tally.live);
-    XSEG_HOLDS(finding, "ARENA-4",
-               xseg_counts_current(counts, XSEG_COUNT_RESERVED_BYTES) + arena->away == tally.mapped,
-               "counted %" PRIu64 " reserved and %" PRIu64 " away, mapped are %" PRIu64,
-               xseg_counts_current(counts, XSEG_COUNT_RESERVED_BYTES), arena->away, tally.mapped);
+    XSEG_HOLDS(
+        finding, "ARENA-4",
+        xseg_counts_current(counts, XSEG_COUNT_RESERVED_BYTES) + arena->evicted == tally.mapped,
+        "counted %" PRIu64 " reserved and %" PRIu64 " away, mapped are %" PRIu64,
+        xseg_counts_current(counts, XSEG_COUNT_RESERVED_BYTES), arena->evicted, tally.mapped);
     return audit_lent(arena, &tally, finding);
 }

@@ -6,7 +6,7 @@
 #include "src/core/cache/flags.h"
 #include "src/core/cache/large/cached.h"
 #include "src/core/cache/large/packing.h"
-#include "src/core/cache/lookup.h"
+#include "src/core/cache/page_map.h"
 #include "src/core/cache/small/small.h"
 #include "src/core/cache/small/small_free.h"
 #include "src/core/cache/small/tract.h"
@@ -19,7 +19,7 @@ struct xseg_block *xseg_arena_cut(struct xseg_arena *arena, struct xseg_block *b
 {
     XSEG_ASSERT(bytes > 0 && bytes < block->bytes);
     struct xseg_block *rest =
-        xseg_block_cut(&arena->blocks, block, bytes, block->state, block->mapped, block->filled);
+        xseg_block_cut(&arena->blocks, block, bytes, block->state, block->mapped, block->poisoned);
     if (arena->has_cells)
         xseg_tract_mark(rest);
     return rest;
@@ -33,7 +33,7 @@ static void join(struct xseg_arena *arena, struct xseg_block *block)
     if (arena->has_cells)
         xseg_tract_unmark(next);
     block->bytes += next->bytes;
-    block->filled = block->filled && next->filled;
+    block->poisoned = block->poisoned && next->poisoned;
     block->next = next->next;
     if (block->next != NULL)
         block->next->prev = block;
@@ -102,19 +102,19 @@ static struct xseg_grant hand_out(struct xseg_arena *arena, struct xseg_block *b
     const bool was_split = xseg_block_is_split(block);
     const uint64_t rest = xseg_cached_rest(block, need);
     if (rest != 0)
-        xseg_cached_add_frontier(arena, xseg_arena_cut(arena, block, need->bytes));
+        xseg_cached_add_victim(arena, xseg_arena_cut(arena, block, need->bytes));
     if (!xseg_extent_is_expandable(block->extent))
         xseg_fragments_cut_any(counts, was_split, block->bytes, rest);
     block->state = XSEG_BLOCK_LIVE;
     block->requested = need->requested;
-    xseg_start_add(xseg_lookup_start(arena->lookup, block->base), block);
+    xseg_slot_add(xseg_page_map_slot(arena->page_map, block->base), block);
     xseg_counts_alloc(counts, block->bytes, need->requested);
     block->flags = block->bytes >= need->config->max_split_bytes ? XSEG_BLOCK_OVERSIZE : 0;
     if (block->flags != 0)
         xseg_counts_up(counts, XSEG_COUNT_OVERSIZE_ALLOCATION, 1);
-    const bool filled = block->filled;
-    block->filled = false;
-    return (struct xseg_grant){arena, block->base, block->bytes, block->requested, filled, false};
+    const bool poisoned = block->poisoned;
+    block->poisoned = false;
+    return (struct xseg_grant){arena, block->base, block->bytes, block->requested, poisoned, false};
 }
 
 struct xseg_grant xseg_arena_hand_out(struct xseg_arena *arena, struct xseg_block *block,
@@ -195,7 +195,7 @@ xseg_status xseg_arena_alloc(struct xseg_arena *arena, const struct xseg_need *n
 /* The block that has just been handed out, with a record. */
 static struct xseg_block *record_of(struct xseg_arena *arena, uint64_t base)
 {
-    struct xseg_extent *extent = xseg_lookup_find(arena->lookup, base);
+    struct xseg_extent *extent = xseg_page_map_find(arena->page_map, base);
 
     if (arena->has_cells)
         return xseg_tract_isolate(arena, extent,
@@ -244,7 +244,7 @@ static void put_back(struct xseg_arena *arena, struct xseg_block *block)
     }
     if (__builtin_expect(arena->packing != NULL, 0))
         xseg_packing_note_end(arena, block->bytes);
-    xseg_start_remove(xseg_lookup_start(arena->lookup, block->base));
+    xseg_slot_remove(xseg_page_map_slot(arena->page_map, block->base));
     const unsigned neighbours = (unsigned)is_cached(block->prev) + is_cached(block->next);
     block->state = XSEG_BLOCK_CACHED;
     block->requested = 0;

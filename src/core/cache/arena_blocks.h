@@ -14,7 +14,7 @@
 #include "src/core/cache/arena.h"
 
 /*
- * Serve a request from the shelf.  Takes the lock.
+ * Serve a request from the free index.  Takes the lock.
  *
  * Returns: XSEG_OK, *out as it was for a miss, while the pool is paused, and where the arena is not that of
  *          the pool any more; XSEG_ERR_HOST_MEMORY
@@ -28,7 +28,7 @@ xseg_status xseg_arena_lend(struct xseg_arena *arena, const struct xseg_need *ne
                             struct xseg_grant *out);
 
 /*
- * Hand a cached block out, taking it off the shelf: its head becomes live, the rest stays cached if
+ * Hand a cached block out, taking it out of the free index: its head becomes live, the rest stays cached if
  * the rules say so, and so does what lies before the alignment.  Two block records must be in stock.
  * A need that only wants memory ready is shown the block.
  */
@@ -61,7 +61,7 @@ void xseg_arena_remove_extent(struct xseg_arena *arena, struct xseg_extent *exte
 struct xseg_block *xseg_arena_cached_from(struct xseg_arena *arena, uint64_t bytes, uint64_t base);
 
 /*
- * Take a cached block off the shelf, or a hole out of its tree: nobody else touches it until it is settled.  Two
+ * Take a cached block out of the free index, or a hole out of its tree: nobody else touches it until it is settled.  Two
  * records must be in stock.
  *
  * Returns: the busy block, which for a node is another record

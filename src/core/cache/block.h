@@ -8,12 +8,12 @@
  *          <-- prev / next: the neighbours by address, without gaps -->
  *
  * States are those of the public enum xseg_block_state.  BUSY is a block that a growth or a trim
- * has claimed, or a free that is recording events: it is in no tree and on no shelf, nobody merges with it, and the driver works on it without a lock.
+ * has claimed, or a free that is recording events: it is in no tree and in no free index, nobody merges with it, and the driver works on it without a lock.
  *
  * In small arenas live and cached blocks have no records, see cells.h; the chain is that of tract.h.
  *
  * The records also carry the links of the tree that holds them: cached blocks by size, then
- * address (some of them, see shelf.h); others by address.  A tree is a treap whose priorities are a hash
+ * address (some of them, see free_index.h); others by address.  A tree is a treap whose priorities are a hash
  * of the address, so that it is the same tree whatever the order of insertion.
  *
  * Invariants of a chain of blocks; xseg_extent_audit() checks them:
@@ -21,7 +21,7 @@
  *   BLK-2  no two cached blocks are adjacent, nor two holes.
  *   BLK-3  sizes are multiples of 512 bytes, and not 0.
  *   BLK-4  exactly live, pending and cached blocks are mapped; a busy one may be either.
- *   BLK-5  a filled block is mapped.
+ *   BLK-5  a poisoned block is mapped.
  *   BLK-6  a block with flags is live, pending or busy.
  *
  * Locking: ARENA of the arena that the extent belongs to.
@@ -45,10 +45,11 @@ struct xseg_block {
     uint8_t state;                  /* enum xseg_block_state */
     bool mapped;
     uint8_t flags; /* live, pending and busy: XSEG_BLOCK_OVERSIZE, XSEG_BLOCK_LENT; flags.h */
-    bool filled;   /* every byte holds the pattern of fill.h */
+    bool poisoned; /* every byte holds the pattern of poison.h */
     union {
         uint32_t waits; /* pending: events that it waits for */
-        uint32_t born;  /* cached: how often its pool had been searched when it came on the shelf */
+        uint32_t
+            born; /* cached: how often its pool had been searched when it came in the free index */
     };
     uint64_t base, bytes;
     uint64_t requested; /* live and pending: what the user asked for */
@@ -57,11 +58,11 @@ struct xseg_block {
     struct xseg_block *left, *right; /* in a tree */
     union {
         struct xseg_use *uses;    /* streams other than its own that use it */
-        struct xseg_block *lower; /* on a shelf: the one before it in its bin */
+        struct xseg_block *lower; /* in the free index: the one before it in its bin */
     };
     union {
         struct xseg_block *ended;  /* busy: the next one whose uses have ended */
-        struct xseg_block *higher; /* on a shelf: the one after it in its bin */
+        struct xseg_block *higher; /* in the free index: the one after it in its bin */
     };
 };
 
@@ -101,14 +102,14 @@ static inline bool xseg_block_can_grow(const struct xseg_block *block)
  */
 static inline struct xseg_block *xseg_block_cut(struct xseg_slab *slab, struct xseg_block *block,
                                                 uint64_t bytes, uint8_t state, bool mapped,
-                                                bool filled)
+                                                bool poisoned)
 {
     struct xseg_block *rest = xseg_slab_take_as_is(slab);
 
     rest->state = state;
     rest->mapped = mapped;
     rest->flags = 0;
-    rest->filled = filled;
+    rest->poisoned = poisoned;
     rest->born = 0;
     rest->base = block->base + bytes;
     rest->bytes = block->bytes - bytes;

@@ -6,7 +6,7 @@
 
 #include "src/base/zeroed.h"
 #include "src/core/cache/arena.h"
-#include "src/core/cache/lookup.h"
+#include "src/core/cache/page_map.h"
 #include "src/core/cache/small/tract.h"
 #include "src/core/config/size.h"
 
@@ -15,7 +15,7 @@ bool xseg_extent_init(struct xseg_extent *extent)
     extent->has_cells = extent->arena->has_cells;
     extent->records = NULL;
     extent->pages = NULL;
-    atomic_store(&extent->births, NULL);
+    atomic_store(&extent->alloc_times, NULL);
     return !extent->has_cells || xseg_cells_init(&extent->cells, extent->segment.bytes);
 }
 
@@ -25,28 +25,28 @@ void xseg_extent_fini(struct xseg_extent *extent)
         xseg_tract_uncover(extent->arena, extent);
         xseg_cells_fini(&extent->cells);
     }
-    xseg_births_fini(extent);
+    xseg_alloc_times_fini(extent);
     free(extent->pages);
     extent->pages = NULL;
 }
 
-/* The look-up, of an extent whose arena is known. */
-static struct xseg_lookup *lookup_of(const struct xseg_extent *extent)
+/* The page map, of an extent whose arena is known. */
+static struct xseg_page_map *page_map_of(const struct xseg_extent *extent)
 {
-    return ((const struct xseg_arena *)extent->arena)->lookup;
+    return ((const struct xseg_arena *)extent->arena)->page_map;
 }
 
 bool xseg_extent_cover(struct xseg_extent *extent, uint64_t begin, uint64_t end)
 {
     if (extent->has_cells)
         return xseg_tract_cover(extent, begin, end);
-    /* A classic one gets all that it needs when it comes into the look-up. */
+    /* A classic one gets all that it needs when it comes into the page map. */
     if (!xseg_extent_is_expandable(extent))
         return true;
-    struct xseg_lookup *lookup = lookup_of(extent);
-    xseg_lock_take(&lookup->lock);
-    const bool is_covered = xseg_lookup_cover(lookup, extent, begin, end);
-    xseg_lock_give(&lookup->lock);
+    struct xseg_page_map *page_map = page_map_of(extent);
+    xseg_lock_take(&page_map->lock);
+    const bool is_covered = xseg_page_map_cover(page_map, extent, begin, end);
+    xseg_lock_give(&page_map->lock);
     return is_covered;
 }
 
@@ -55,8 +55,8 @@ uint64_t xseg_extent_host_bytes(const struct xseg_extent *extent)
     const uint64_t packing =
         extent->pages == NULL ? 0 : extent->segment.granules * sizeof(*extent->pages);
 
-    return packing + xseg_births_host_bytes(extent) +
-           xseg_lookup_host_bytes(lookup_of(extent), extent) +
+    return packing + xseg_alloc_times_host_bytes(extent) +
+           xseg_page_map_host_bytes(page_map_of(extent), extent) +
            (extent->has_cells ? xseg_zeroed_resident(extent->cells.memory, extent->cells.host_bytes)
                               : 0);
 }
@@ -74,8 +74,8 @@ struct xseg_block *xseg_extent_block_at(const struct xseg_extent *extent, uint64
 {
     if (extent->has_cells)
         return isolated_at(extent, address);
-    const xseg_start *start = xseg_lookup_start(lookup_of(extent), address);
-    struct xseg_block *block = xseg_start_block_of(start, extent->arena);
+    const xseg_slot *start = xseg_page_map_slot(page_map_of(extent), address);
+    struct xseg_block *block = xseg_slot_block_of(start, extent->arena);
 
     return block != NULL && block->base == address ? block : NULL;
 }
@@ -84,7 +84,7 @@ struct xseg_block *xseg_extent_block_over(const struct xseg_extent *extent, uint
 {
     if (extent->has_cells)
         return xseg_tract_over(extent, address);
-    struct xseg_block *block = xseg_lookup_last_start(lookup_of(extent), extent, address);
+    struct xseg_block *block = xseg_page_map_last_slot(page_map_of(extent), extent, address);
 
     if (block == NULL)
         block = extent->first;
@@ -121,7 +121,7 @@ static bool audit_block(const struct xseg_extent *extent, const struct xseg_bloc
                block->state == XSEG_BLOCK_BUSY ||
                    block->mapped == (block->state != XSEG_BLOCK_HOLE),
                "state %d, mapped %d at %#" PRIx64, block->state, block->mapped, block->base);
-    XSEG_HOLDS(finding, "BLK-5", block->mapped || !block->filled, "a hole is filled at %#" PRIx64,
+    XSEG_HOLDS(finding, "BLK-5", block->mapped || !block->poisoned, "a hole is filled at %#" PRIx64,
                block->base);
     XSEG_HOLDS(finding, "BLK-6", block->flags == 0 || is_in_use(block),
                "flags %#x of a block in state %d at %#" PRIx64, block->flags, block->state,
@@ -137,20 +137,20 @@ static bool has_start(const struct xseg_block *block)
 
 static bool audit_starts(const struct xseg_extent *extent, struct xseg_finding *finding)
 {
-    const struct xseg_lookup *lookup = lookup_of(extent);
+    const struct xseg_page_map *page_map = page_map_of(extent);
     const uint64_t end = extent->segment.base + extent->segment.bytes;
 
     for (const struct xseg_block *block = extent->first; block != NULL; block = block->next)
         XSEG_HOLDS(finding, "START-1",
                    !has_start(block) || xseg_extent_block_at(extent, block->base) == block,
                    "the slot of %#" PRIx64 " does not lead to the block", block->base);
-    for (uint64_t at = extent->segment.base >> XSEG_STARTS_SHIFT << XSEG_STARTS_SHIFT; at < end;
+    for (uint64_t at = extent->segment.base >> XSEG_SLOT_SHIFT << XSEG_SLOT_SHIFT; at < end;
          at += XSEG_MIB) {
-        const xseg_start *start = xseg_lookup_start(lookup, at);
-        const struct xseg_block *block = xseg_start_block_of(start, extent->arena);
+        const xseg_slot *start = xseg_page_map_slot(page_map, at);
+        const struct xseg_block *block = xseg_slot_block_of(start, extent->arena);
 
         XSEG_HOLDS(finding, "START-2",
-                   block == NULL || (block->base >> XSEG_STARTS_SHIFT == at >> XSEG_STARTS_SHIFT &&
+                   block == NULL || (block->base >> XSEG_SLOT_SHIFT == at >> XSEG_SLOT_SHIFT &&
                                      (has_start(block) || block->state == XSEG_BLOCK_BUSY)),
                    "the slot of %#" PRIx64 " leads to a block that does not begin there", at);
         /* No leaf: on to the last slot of the GiB. */

@@ -10,7 +10,7 @@ bool xseg_extent_init(struct xseg_extent *extent);
 void xseg_extent_fini(struct xseg_extent *extent);
 
 /* Have tables for offsets [begin, end), where memory is mapped; of one without cells once it is in the
- * look-up.  GROWTH is held, no other lock.  Returns false without host memory. */
+ * lookup.  GROWTH is held, no other lock.  Returns false without host memory. */
 bool xseg_extent_cover(struct xseg_extent *extent, uint64_t begin, uint64_t end);
 
 /* Host bytes of the tables. */

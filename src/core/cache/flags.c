@@ -43,8 +43,8 @@ static void end_activity(struct xseg_arena *arena, struct xseg_block *block)
         down[XSEG_COUNT_REQUESTED_BYTES] += block->requested;
         down[XSEG_COUNT_ACTIVE]++;
         down[XSEG_COUNT_ACTIVE_BYTES] += block->bytes;
-        xseg_arena_set_generally(arena, arena->is_alone || arena->lent.up[XSEG_COUNT_ACTIVE] !=
-                                                               down[XSEG_COUNT_ACTIVE]);
+        xseg_arena_set_generally(arena, arena->is_guarded || arena->lent.up[XSEG_COUNT_ACTIVE] !=
+                                                                 down[XSEG_COUNT_ACTIVE]);
     }
     block->flags = 0;
 }

@@ -2,14 +2,14 @@
 /*
  * From an address to what lives there.
  *
- * An extent that holds no live block may end at any time, so what a look-up found is looked at again
+ * An extent that holds no live block may end at any time, so what a lookup found is looked at again
  * under its arena's lock.
  */
 #ifndef XSEG_CORE_LIVE_H
 #define XSEG_CORE_LIVE_H
 
 #include "src/core/cache/arena.h"
-#include "src/core/cache/lookup.h"
+#include "src/core/cache/page_map.h"
 #include "src/core/config/size.h"
 
 /* Whether an address lies in an extent, whose arena is locked. */
@@ -19,11 +19,11 @@ static inline bool xseg_live_lies_in(const struct xseg_extent *extent, uint64_t 
 }
 
 /* Lock the arena of an address.  NULL, and nothing is locked, if the address is in no segment. */
-static inline struct xseg_extent *xseg_live_lock_extent(struct xseg_lookup *lookup,
+static inline struct xseg_extent *xseg_live_lock_extent(struct xseg_page_map *page_map,
                                                         uint64_t address) XSEG_UNCHECKED
 {
     for (;;) {
-        struct xseg_extent *extent = xseg_lookup_find(lookup, address);
+        struct xseg_extent *extent = xseg_page_map_find(page_map, address);
 
         if (__builtin_expect(extent == NULL, 0))
             return NULL;
@@ -35,7 +35,7 @@ static inline struct xseg_extent *xseg_live_lock_extent(struct xseg_lookup *look
                              1))
             return extent;
         const bool is_nobodys =
-            extent == xseg_lookup_find(lookup, address) && extent->arena == arena;
+            extent == xseg_page_map_find(page_map, address) && extent->arena == arena;
         xseg_arena_unlock(arena);
         if (is_nobodys)
             return NULL;
@@ -49,10 +49,10 @@ static inline bool xseg_live_find_cell(const struct xseg_extent *extent, uint64_
     const uint64_t offset = address - extent->segment.base;
 
     *quantum = (uint32_t)(offset >> XSEG_CELLS_SHIFT);
-    const struct xseg_sheet *sheet = xseg_cells_sheet(&extent->cells, *quantum);
-    if (offset % XSEG_SIZE_QUANTUM != 0 || sheet == NULL)
+    const struct xseg_chunk_map *chunk = xseg_cells_chunk(&extent->cells, *quantum);
+    if (offset % XSEG_SIZE_QUANTUM != 0 || chunk == NULL)
         return false;
-    return xseg_cells_is_live(&sheet->word[*quantum / 64 % XSEG_CELLS_WORDS], *quantum);
+    return xseg_cells_is_live(&chunk->word[*quantum / 64 % XSEG_CELLS_WORDS], *quantum);
 }
 
 #endif

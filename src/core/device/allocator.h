@@ -8,7 +8,7 @@
  * that the hit path reads it without a lock.  One that says what an old one said is that one again.
  *
  * Locking: open_lock (DRIVER) guards opening devices and changing the configuration; the lock of the
- * look-up (TABLE) shortcuts.
+ * lookup (TABLE) shortcuts.
  */
 #ifndef XSEG_CORE_ALLOCATOR_H
 #define XSEG_CORE_ALLOCATOR_H
@@ -34,7 +34,7 @@ struct xseg_allocator {
     struct xseg_clock clock;
     struct xseg_fork fork;
     struct xseg_lock open_lock; /* DRIVER */
-    struct xseg_lookup lookup;
+    struct xseg_page_map page_map;
     struct xseg_shortcuts shortcuts;
     /* Whether the configuration has plain frees.  Wiped in a forked child, whose frees are refused. */
     atomic_bool *frees_plainly;

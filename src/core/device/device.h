@@ -12,16 +12,16 @@
 #define XSEG_CORE_DEVICE_H
 
 #include "src/base/fork.h"
+#include "src/core/cache/page_map.h"
 #include "src/core/device/bounds.h"
-#include "src/core/stats/free_log.h"
-#include "src/core/cache/lookup.h"
 #include "src/core/device/retire.h"
 #include "src/core/device/route.h"
+#include "src/core/stats/free_log.h"
 #include "vmm/context.h"
 
 struct xseg_allocator;
 struct xseg_decay;
-struct xseg_fill;
+struct xseg_poison;
 struct xseg_pending;
 struct xseg_sharing;
 
@@ -37,15 +37,15 @@ struct xseg_device {
         refuser; /* enum xseg_refuser of the last growth that was refused.  Guarded by GROWTH */
     struct xseg_pages pages; /* unmapped physical memory; guarded by GROWTH */
     struct xseg_allocator *allocator;
-    const struct xseg_fork *fork; /* the allocator's */
-    struct xseg_lookup *lookup;   /* the allocator's */
-    struct xseg_lock growth_lock; /* GROWTH */
-    struct xseg_lock table_lock;  /* TABLE */
+    const struct xseg_fork *fork;   /* the allocator's */
+    struct xseg_page_map *page_map; /* the allocator's */
+    struct xseg_lock growth_lock;   /* GROWTH */
+    struct xseg_lock table_lock;    /* TABLE */
     struct xseg_streams streams;
     struct xseg_routes routes;
     /* What rooms above keep of a device. */
     struct xseg_pending *pending;
-    struct xseg_fill *fill;
+    struct xseg_poison *poison;
     struct xseg_decay *decay;
     struct xseg_sharing *sharing;
     xseg_stream side;   /* what waits for users' events; NULL until needed; guarded by GROWTH */
@@ -54,15 +54,15 @@ struct xseg_device {
     struct xseg_pool pool; /* the default one */
     struct xseg_pool_body pool_body;
     _Atomic(struct xseg_pool_body *) private_pools; /* that have not ended; changed under TABLE */
-    _Atomic(struct xseg_pool *) alone_pool;         /* one of those, see alone.h; or NULL */
+    _Atomic(struct xseg_pool *) guarded_pool;       /* one of those, see guarded.h; or NULL */
     struct xseg_retirement retirement;
     atomic_uint
         searches; /* of the default pool while garbage is collected by age: that age's clock */
     struct xseg_bounds bounds;
     struct xseg_free_log free_log;
-    struct xseg_list spare_extents; /* ended extents, for reuse: look-ups may still see them */
+    struct xseg_list spare_extents; /* ended extents, for reuse: lookups may still see them */
     atomic_uint_fast64_t reserved;  /* bytes mapped or allocated */
-    atomic_uint_fast64_t away;      /* bytes of blocks whose pages are away, see pause.h */
+    atomic_uint_fast64_t evicted;   /* bytes of blocks whose pages are evicted, see pause.h */
     atomic_uint_fast64_t addresses; /* bytes of reserved ranges */
     /* PyTorch's num_* counters; a reset of the totals sets them to 0. */
     atomic_uint_fast64_t retries, ooms, rejections, syncs, grown, shrunk;

@@ -71,7 +71,7 @@ static struct xseg_block *claim(struct xseg_arena *arena, struct xseg_block *blo
     return xseg_tract_claim(arena, &cell);
 }
 
-/* Take an extent out of its arena and the look-up.  Returns its blocks, all busy, whose records are still
+/* Take an extent out of its arena and the page map.  Returns its blocks, all busy, whose records are still
  * the arena's. */
 static struct xseg_block *leave(struct xseg_arena *arena, struct xseg_extent *extent)
     XSEG_REQUIRES(arena->lock)
@@ -84,9 +84,9 @@ static struct xseg_block *leave(struct xseg_arena *arena, struct xseg_extent *ex
     first = extent->first;
     extent->first = NULL;
     xseg_list_remove(&extent->link);
-    xseg_lock_take(&device->lookup->lock);
-    xseg_lookup_remove(device->lookup, extent);
-    xseg_lock_give(&device->lookup->lock);
+    xseg_lock_take(&device->page_map->lock);
+    xseg_page_map_remove(device->page_map, extent);
+    xseg_lock_give(&device->page_map->lock);
     xseg_extent_fini(extent);
     return first;
 }
@@ -144,11 +144,11 @@ static void come(struct xseg_arena *arena, struct xseg_extent *extent,
         if (block->mapped)
             xseg_arena_stamp(arena, extent, block->base, block->bytes);
     xseg_arena_lock(arena);
-    xseg_lock_take(&device->lookup->lock);
-    const bool is_known = xseg_lookup_insert(device->lookup, extent);
+    xseg_lock_take(&device->page_map->lock);
+    const bool is_known = xseg_page_map_insert(device->page_map, extent);
     XSEG_ASSERT(is_known); /* its tables are there */
     (void)is_known;
-    xseg_lock_give(&device->lookup->lock);
+    xseg_lock_give(&device->page_map->lock);
     tile(arena, extent, like);
     xseg_arena_unlock(arena);
 }

@@ -125,19 +125,19 @@ static struct xseg_arena *get(struct xseg_pool *pool, struct xseg_known_stream *
     struct xseg_device *device = pool->body->device;
     struct xseg_arena *arena = NULL;
 
-    if (pool->is_private && !pool->is_alone && !pool->is_orphans)
+    if (pool->is_private && !pool->is_guarded && !pool->is_orphans)
         arena = xseg_retire_take_arena(device, is_small);
     if (arena == NULL)
         return xseg_arena_create(&(struct xseg_arena_plan){
             .device = device,
             .pool = pool,
             .stream = stream,
-            .lookup = device->lookup,
+            .page_map = device->page_map,
             .searches = &device->searches,
             .is_small = is_small,
             .is_private = pool->is_private,
-            .is_alone = pool->is_alone,
-            .has_cells = is_small && !pool->is_alone && !pool->is_orphans,
+            .is_guarded = pool->is_guarded,
+            .has_cells = is_small && !pool->is_guarded && !pool->is_orphans,
         });
     move_in(arena, pool, stream);
     return arena;

@@ -49,7 +49,7 @@ struct xseg_pool {
     atomic_uint holders;                   /* 0: retired.  The default pool is always held. */
     /* Fixed from here on, so that they can be read whatever has become of the pool. */
     bool is_private : 1;
-    bool is_alone : 1;       /* the device's own, for blocks with a segment each: alone.h */
+    bool is_guarded : 1;     /* the device's own, for blocks with a segment each: guarded.h */
     bool is_orphans : 1;     /* the device's own, for what pools leave that have ended: orphan.h */
     bool no_split : 1;       /* as its options say */
     bool has_own_memory : 1; /* which comes from the user's own functions */
@@ -71,7 +71,7 @@ void xseg_pool_fini(struct xseg_pool_body *body);
 /* The pool as users are shown it: NULL for the default pool, whose blocks may have segments of their own. */
 static inline struct xseg_pool *xseg_pool_shown(struct xseg_pool *pool)
 {
-    return pool->is_private && !pool->is_alone ? pool : NULL;
+    return pool->is_private && !pool->is_guarded ? pool : NULL;
 }
 
 /* Whether a private pool has been let go by all its holders. */
@@ -97,7 +97,7 @@ xseg_status xseg_pool_check_running(const struct xseg_pool *pool);
 static inline bool xseg_pool_may_shrink(const struct xseg_pool *pool)
 {
     return pool->body->state == XSEG_POOL_RUNS &&
-           (!pool->is_private || pool->is_alone || xseg_pool_is_retired(pool));
+           (!pool->is_private || pool->is_guarded || xseg_pool_is_retired(pool));
 }
 
 /* The same where a trim names one: its holder may ask for that, unless a graph may use what is cached
@@ -127,7 +127,7 @@ static inline struct xseg_pool *xseg_pool_of(const struct xseg_extent *extent)
 {
     const struct xseg_arena *arena = extent->arena;
 
-    return !arena->pool->is_private || arena->is_alone
+    return !arena->pool->is_private || arena->is_guarded
                ? NULL
                : (struct xseg_pool *)(uintptr_t)extent->segment.owner;
 }

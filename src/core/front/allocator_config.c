@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "src/base/error.h"
-#include "src/core/cache/births.h"
+#include "src/core/cache/alloc_times.h"
 #include "src/core/config/config_keys.h"
 #include "src/core/config/config_summary.h"
 #include "src/core/config/config_table.h"
@@ -121,7 +121,7 @@ static void apply_on_all(struct xseg_allocator *allocator)
 static void forget_arena(void *self, struct xseg_arena *arena)
 {
     (void)self;
-    xseg_births_forget(arena);
+    xseg_alloc_times_forget(arena);
 }
 
 /* Blocks that are there when ages begin to be kept have none. */

@@ -2,7 +2,7 @@
 #include "src/core/front/allocator_describe.h"
 
 #include "src/base/error.h"
-#include "src/core/cache/births.h"
+#include "src/core/cache/alloc_times.h"
 #include "src/core/cache/live.h"
 #include "src/core/cache/walk.h"
 
@@ -57,16 +57,16 @@ void xseg_allocator_tell(const struct xseg_part *part, uint64_t now, struct xseg
                            : xseg_segment_generation(segment, part->base - segment->base,
                                                      xseg_part_end(part) - segment->base);
     info->age_ms = part->state == XSEG_BLOCK_LIVE || part->state == XSEG_BLOCK_PENDING
-                       ? xseg_births_age(extent, part->base, now)
-                       : XSEG_BIRTHS_UNKNOWN;
+                       ? xseg_alloc_times_age(extent, part->base, now)
+                       : XSEG_ALLOC_TIMES_UNKNOWN;
 }
 
 xseg_status xseg_allocator_describe(struct xseg_allocator *allocator, const void *pointer,
                                     struct xseg_block_info *out) XSEG_UNCHECKED
 {
     const uint64_t address = (uint64_t)(uintptr_t)pointer;
-    const uint64_t now = xseg_births_now(&allocator->clock, xseg_allocator_config(allocator));
-    struct xseg_extent *extent = xseg_live_lock_extent(&allocator->lookup, address);
+    const uint64_t now = xseg_alloc_times_now(&allocator->clock, xseg_allocator_config(allocator));
+    struct xseg_extent *extent = xseg_live_lock_extent(&allocator->page_map, address);
 
     if (extent == NULL)
         return xseg_fail(XSEG_ERR_NOT_LIVE, "%p is not memory of this allocator", pointer);

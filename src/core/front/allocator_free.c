@@ -12,10 +12,10 @@
 #include "src/core/cache/walk.h"
 #include "src/core/front/device_alloc.h"
 #include "src/core/front/device_route.h"
-#include "src/core/grow/alone.h"
-#include "src/core/pending/departure.h"
-#include "src/core/pending/fill.h"
+#include "src/core/grow/guarded.h"
 #include "src/core/pending/pending.h"
+#include "src/core/pending/poison.h"
+#include "src/core/pending/stream_retirement.h"
 #include "src/core/pending/trace.h"
 
 /* --- From an address to its block. --- */
@@ -40,7 +40,7 @@ static xseg_status fail_not_live(const struct xseg_extent *extent, uint64_t addr
                          ": give its start",
                          address, address - part.base, part.base);
     return xseg_fail(XSEG_ERR_NOT_LIVE, "%#" PRIx64 " is no live block: it lies in %s", address,
-                     part.state == XSEG_BLOCK_HOLE && extent->arena->is_alone
+                     part.state == XSEG_BLOCK_HOLE && extent->arena->is_guarded
                          ? "memory that was freed and unmapped"
                          : state_text[part.state]);
 }
@@ -81,7 +81,7 @@ static inline xseg_status lock_live(struct xseg_allocator *allocator, const void
                                     struct live *live) XSEG_UNCHECKED
 {
     const uint64_t address = (uint64_t)(uintptr_t)pointer;
-    struct xseg_extent *extent = xseg_live_lock_extent(&allocator->lookup, address);
+    struct xseg_extent *extent = xseg_live_lock_extent(&allocator->page_map, address);
 
     if (__builtin_expect(extent == NULL, 0)) {
         (void)xseg_fail(XSEG_ERR_NOT_LIVE, "%p is not memory of this allocator", pointer);
@@ -131,7 +131,7 @@ static xseg_status lock_record(struct xseg_allocator *allocator, const void *poi
 /* Whether a free has more to do than the hit path does, apart from uses. */
 static inline bool is_watched(const struct xseg_config *config, const struct xseg_arena *arena)
 {
-    return config->watches_frees | arena->is_alone;
+    return config->watches_frees | arena->is_guarded;
 }
 
 /* Free a busy block.  No lock is held. */
@@ -146,13 +146,13 @@ static xseg_status free_busy(struct xseg_block *block, const struct xseg_config 
             ? 0
             : xseg_free_log_note(log, config->free_history, block->base, block->bytes);
 
-    if (arena->is_alone) {
-        status = xseg_alone_free(block);
+    if (arena->is_guarded) {
+        status = xseg_guarded_free(block);
     } else if (block->uses != NULL) {
         status = xseg_pending_free(arena->device->pending, block,
                                    config->graph_capture_record_stream_reuse);
     } else {
-        xseg_fill_busy(block);
+        xseg_poison_busy(block);
         xseg_trace_note_block(block, XSEG_TRACE_FREE_REQUESTED);
         xseg_trace_note_block(block, XSEG_TRACE_FREE_COMPLETED);
         xseg_arena_lock(arena);
@@ -261,7 +261,7 @@ xseg_status xseg_allocator_use(struct xseg_allocator *allocator, const void *poi
     xseg_status status = find_device(allocator, pointer, &device);
 
     if (status == XSEG_OK)
-        status = xseg_departure_get(device, stream, &known);
+        status = xseg_stream_retirement_get(device, stream, &known);
     if (status == XSEG_OK)
         status = xseg_device_is_captured(device, known, &captured);
     return status == XSEG_OK ? note_use(allocator, pointer, known, captured) : status;

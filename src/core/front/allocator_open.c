@@ -12,7 +12,7 @@
 #include "src/core/front/background.h"
 #include "src/core/front/device_open.h"
 #include "src/core/front/opened.h"
-#include "src/core/grow/alone.h"
+#include "src/core/grow/guarded.h"
 
 /* An allocator with what rooms above keep of it, in one piece of host memory. */
 struct whole {
@@ -51,7 +51,7 @@ static void free_allocator(struct xseg_allocator *allocator)
         xseg_driver_close(allocator->driver);
     free(allocator->device);
     xseg_shortcuts_fini(&allocator->shortcuts);
-    xseg_lookup_fini(&allocator->lookup);
+    xseg_page_map_fini(&allocator->page_map);
     xseg_fork_unmap(allocator->frees_plainly, sizeof(*allocator->frees_plainly));
     xseg_fork_fini(&allocator->fork);
     xseg_observers_fini(&allocator->observers);
@@ -77,8 +77,8 @@ xseg_status xseg_allocator_open(const char *config, const char *driver, const st
     allocator->frees_plainly =
         xseg_fork_wiped(sizeof(*allocator->frees_plainly), &allocator->frees_are_wiped);
     if (allocator->frees_plainly == NULL || !xseg_fork_init(&allocator->fork) ||
-        !xseg_lookup_init(&allocator->lookup) ||
-        !xseg_shortcuts_init(&allocator->shortcuts, &allocator->lookup.lock)) {
+        !xseg_page_map_init(&allocator->page_map) ||
+        !xseg_shortcuts_init(&allocator->shortcuts, &allocator->page_map.lock)) {
         status = xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for the look-up table");
         goto free_all;
     }
@@ -188,7 +188,7 @@ static xseg_status open_device(struct xseg_allocator *allocator, int ordinal,
         xseg_log_line(&allocator->log, XSEG_LOG_WARNING,
                       "device %d: no virtual memory management, so segments are classic%s: %s",
                       ordinal,
-                      xseg_alone_is_asked(xseg_allocator_config(allocator))
+                      xseg_guarded_is_asked(xseg_allocator_config(allocator))
                           ? ", and unmap_on_free and guard_page have no effect"
                           : "",
                       why);

@@ -5,17 +5,17 @@
 #include <stdio.h>
 
 #include "src/base/error.h"
+#include "src/core/cache/alloc_times.h"
 #include "src/core/cache/arena_blocks.h"
-#include "src/core/cache/births.h"
 #include "src/core/config/size.h"
 #include "src/core/device/allocator.h"
 #include "src/core/front/allocator_free.h"
-#include "src/core/grow/alone.h"
+#include "src/core/grow/guarded.h"
 #include "src/core/grow/ladder.h"
 #include "src/core/pending/deferred.h"
-#include "src/core/pending/departure.h"
-#include "src/core/pending/fill.h"
 #include "src/core/pending/pending.h"
+#include "src/core/pending/poison.h"
+#include "src/core/pending/stream_retirement.h"
 #include "src/core/pending/trace.h"
 #include "src/core/reclaim/decay.h"
 
@@ -34,7 +34,7 @@ static xseg_status prepare(struct xseg_device *device, const struct xseg_device_
     }
     if (xseg_context_is_lost(&device->context))
         return xseg_driver_fail_lost(&device->context);
-    xseg_status status = xseg_departure_get(device, request->stream, &stream);
+    xseg_status status = xseg_stream_retirement_get(device, request->stream, &stream);
     if (status == XSEG_OK && pool == NULL && xseg_routes_exist(&device->routes))
         status = xseg_routes_find(&device->routes, stream, &pool);
     if (status != XSEG_OK)
@@ -98,10 +98,10 @@ void xseg_device_follow(struct xseg_device *device, const struct xseg_config *co
 static void end_alloc(struct xseg_device *device, const struct xseg_device_request *request,
                       const struct xseg_grant *grant)
 {
-    const uint64_t now = xseg_births_now(&device->allocator->clock, request->config);
+    const uint64_t now = xseg_alloc_times_now(&device->allocator->clock, request->config);
 
     if (grant != NULL && now != 0)
-        xseg_births_note_at(device->lookup, grant->base, now);
+        xseg_alloc_times_note_at(device->page_map, grant->base, now);
     if (!request->config->follows_calls)
         return;
     if (grant != NULL)
@@ -119,13 +119,13 @@ static xseg_status serve(struct xseg_device *device, const struct xseg_device_re
 
     if (status != XSEG_OK || arena == NULL)
         return status;
-    if (__builtin_expect(xseg_alone_is_asked(request->config), 0))
-        status = xseg_alone_choose(&need, &arena);
+    if (__builtin_expect(xseg_guarded_is_asked(request->config), 0))
+        status = xseg_guarded_choose(&need, &arena);
     if (status != XSEG_OK)
         return status;
     if (!request->has_asked && xseg_pending_count(device->pending) != 0)
         xseg_device_look_at_pending(arena, request->config);
-    if (__builtin_expect(!need.is_alone, 1))
+    if (__builtin_expect(!need.is_guarded, 1))
         status = xseg_arena_alloc(arena, &need, out);
     if (status == XSEG_OK && out->base == 0)
         status = xseg_ladder_alloc(arena, &need, out);
@@ -142,13 +142,13 @@ static void give_back(const struct xseg_grant *grant)
 }
 
 /*
- * Check a block that was filled, and zero it if asked for.  A block that cannot be zeroed is free again: with the
+ * Check a block that was poisoned, and zero it if asked for.  A block that cannot be zeroed is free again: with the
  * driver's error, or, where its pool has been paused since it was taken, with grant->base 0.
  */
 static xseg_status hand_out(struct xseg_grant *grant, bool zeroed)
 {
     bool is_paused = false;
-    const xseg_status status = xseg_fill_hand_out(grant, zeroed, &is_paused);
+    const xseg_status status = xseg_poison_hand_out(grant, zeroed, &is_paused);
     char reason[256];
 
     if (status != XSEG_OK) {
@@ -172,7 +172,7 @@ xseg_status xseg_device_alloc(struct xseg_device *device, const struct xseg_devi
     do {
         status = serve(device, request, &grant);
         if (status == XSEG_OK && grant.base != 0 &&
-            __builtin_expect(grant.filled || request->zeroed, 0))
+            __builtin_expect(grant.poisoned || request->zeroed, 0))
             status = hand_out(&grant, request->zeroed);
     } while (__builtin_expect(status == XSEG_OK && grant.base == 0, 0));
     if (status == XSEG_OK)

@@ -8,7 +8,7 @@
 
 #include "src/core/device/device.h"
 
-/* What a door wants of a device; everything is checked but the size. */
+/* What a entry point wants of a device; everything is checked but the size. */
 struct xseg_device_request {
     struct xseg_pool *pool; /* of this device; NULL: where routes send the stream, or the default */
     const struct xseg_config *config;

@@ -5,8 +5,8 @@
 
 #include "src/core/cache/arena_audit.h"
 #include "src/core/cache/extent_blocks.h"
-#include "src/core/pending/fill.h"
 #include "src/core/pending/pending.h"
+#include "src/core/pending/poison.h"
 #include "src/core/pools/share.h"
 #include "src/core/reclaim/decay.h"
 #include "src/core/stats/counts_audit.h"
@@ -29,7 +29,7 @@ static void add_host_bytes(void *self, struct xseg_arena *arena)
 
 uint64_t xseg_device_host_bytes(struct xseg_device *device)
 {
-    uint64_t bytes = sizeof(*device) + sizeof(*device->pending) + sizeof(*device->fill) +
+    uint64_t bytes = sizeof(*device) + sizeof(*device->pending) + sizeof(*device->poison) +
                      sizeof(*device->decay) + sizeof(*device->sharing) +
                      xseg_free_log_bytes(&device->free_log) +
                      xseg_sharing_host_bytes(device->sharing) + xseg_retire_host_bytes(device) +
@@ -41,7 +41,7 @@ uint64_t xseg_device_host_bytes(struct xseg_device *device)
 
 struct inspection {
     struct xseg_finding *finding;
-    uint64_t reserved, away;
+    uint64_t reserved, evicted;
     bool holds;
 };
 
@@ -53,7 +53,7 @@ static void audit_arena(void *self, struct xseg_arena *arena)
     if (inspection->holds)
         inspection->holds = xseg_arena_audit(arena, inspection->finding);
     inspection->reserved += xseg_counts_current(&arena->counts, XSEG_COUNT_RESERVED_BYTES);
-    inspection->away += arena->away;
+    inspection->evicted += arena->evicted;
     xseg_arena_unlock(arena);
 }
 
@@ -61,12 +61,12 @@ static bool audit_totals(struct xseg_device *device, const struct inspection *in
                          struct xseg_finding *finding)
 {
     const uint64_t reserved = atomic_load_explicit(&device->reserved, memory_order_relaxed);
-    const uint64_t away = atomic_load_explicit(&device->away, memory_order_relaxed);
+    const uint64_t evicted = atomic_load_explicit(&device->evicted, memory_order_relaxed);
 
     XSEG_HOLDS(finding, "DEVICE-1", reserved == inspection->reserved,
                "reserved says %" PRIu64 ", arenas %" PRIu64, reserved, inspection->reserved);
-    XSEG_HOLDS(finding, "DEVICE-2", away == inspection->away,
-               "away says %" PRIu64 ", arenas %" PRIu64, away, inspection->away);
+    XSEG_HOLDS(finding, "DEVICE-2", evicted == inspection->evicted,
+               "away says %" PRIu64 ", arenas %" PRIu64, evicted, inspection->evicted);
     return xseg_totals_audit(&device->totals, finding) &&
            xseg_pages_audit(&device->pages, finding) &&
            xseg_leftovers_audit(&device->leftovers, finding);

@@ -9,9 +9,9 @@
 #include "src/core/cache/walk.h"
 #include "src/core/device/allocator.h"
 #include "src/core/pending/deferred.h"
-#include "src/core/pending/departure.h"
-#include "src/core/pending/fill.h"
 #include "src/core/pending/pending.h"
+#include "src/core/pending/poison.h"
+#include "src/core/pending/stream_retirement.h"
 #include "src/core/pools/share.h"
 #include "src/core/reclaim/decay.h"
 #include "src/core/reclaim/forget.h"
@@ -24,7 +24,7 @@
 struct whole {
     struct xseg_device device; /* first: it is what is freed */
     struct xseg_pending pending;
-    struct xseg_fill fill;
+    struct xseg_poison poison;
     struct xseg_decay decay;
     struct xseg_sharing sharing;
 };
@@ -41,7 +41,7 @@ xseg_status xseg_device_open(struct xseg_allocator *allocator, int ordinal, char
         return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory to open device %d", ordinal);
     struct xseg_device *device = &whole->device;
     device->pending = &whole->pending;
-    device->fill = &whole->fill;
+    device->poison = &whole->poison;
     device->decay = &whole->decay;
     device->sharing = &whole->sharing;
     status = xseg_leftovers_init(&device->leftovers, &device->context);
@@ -54,7 +54,7 @@ xseg_status xseg_device_open(struct xseg_allocator *allocator, int ordinal, char
     xseg_pages_init(&device->pages, &device->context, &device->leftovers);
     device->allocator = allocator;
     device->fork = &allocator->fork;
-    device->lookup = &allocator->lookup;
+    device->page_map = &allocator->page_map;
     xseg_lock_init(&device->growth_lock, XSEG_RANK_GROWTH);
     xseg_lock_init(&device->table_lock, XSEG_RANK_TABLE);
     xseg_streams_init(&device->streams, &device->context, &device->table_lock);
@@ -66,7 +66,7 @@ xseg_status xseg_device_open(struct xseg_allocator *allocator, int ordinal, char
     xseg_pool_init(&device->pool, &device->pool_body, NULL);
     xseg_retire_init(device);
     device->retirement.put_event = xseg_pending_put_event;
-    xseg_fill_init(device->fill, allocator);
+    xseg_poison_init(device->poison, allocator);
     xseg_free_log_init(&device->free_log);
     xseg_sharing_init(device->sharing);
     xseg_list_init(&device->spare_extents);
@@ -165,7 +165,7 @@ static xseg_status give_everything_back(struct xseg_device *device)
     if (status != XSEG_OK)
         return status;
     xseg_idle_end(device);
-    xseg_departure_end(device);
+    xseg_stream_retirement_end(device);
     return xseg_fences_fini(&device->pending->fences);
 }
 
@@ -177,9 +177,9 @@ static void abandon_extents(void *self, struct xseg_arena *arena)
     {
         struct xseg_extent *extent = XSEG_CONTAINER(node, struct xseg_extent, link);
 
-        xseg_lock_take(&arena->device->lookup->lock);
-        xseg_lookup_remove(arena->device->lookup, extent);
-        xseg_lock_give(&arena->device->lookup->lock);
+        xseg_lock_take(&arena->device->page_map->lock);
+        xseg_page_map_remove(arena->device->page_map, extent);
+        xseg_lock_give(&arena->device->page_map->lock);
         xseg_extent_fini(extent);
         xseg_segment_abandon(&extent->segment);
         extent->first = NULL;
@@ -241,7 +241,7 @@ static void pass(void *self, struct xseg_known_stream *stream)
     xseg_pending_passed(device->pending, stream);
 }
 
-/* What is pending is taken back while its extents are there: no slot of the look-up leads to it any more. */
+/* What is pending is taken back while its extents are there: no slot of the page map leads to it any more. */
 static void abandon_pending(struct xseg_device *device)
 {
     xseg_pending_lock(device->pending);

@@ -4,9 +4,9 @@
 #include "src/base/error.h"
 #include "src/core/device/allocator.h"
 #include "src/core/pending/deferred.h"
-#include "src/core/pending/departure.h"
-#include "src/core/pools/pause.h"
 #include "src/core/pending/pending.h"
+#include "src/core/pending/stream_retirement.h"
+#include "src/core/pools/pause.h"
 #include "src/core/reclaim/trim.h"
 
 static xseg_status hold(struct xseg_pool *pool)
@@ -78,7 +78,7 @@ xseg_status xseg_device_begin_capture(struct xseg_pool *pool, xseg_stream handle
 
     if (xseg_context_is_lost(&device->context))
         return xseg_driver_fail_lost(&device->context);
-    status = xseg_departure_get(device, handle, &route.captured);
+    status = xseg_stream_retirement_get(device, handle, &route.captured);
     if (status == XSEG_OK && route.captured->handle == NULL)
         status = xseg_fail(XSEG_ERR_ARGUMENT,
                            "the legacy default stream cannot be captured: give another stream");

@@ -21,7 +21,7 @@ struct look {
     const struct xseg_config *config;
     struct xseg_reasons *reasons;
     uint64_t now; /* of decay's clock, in nanoseconds; 0: ages of pages are not known */
-    uint64_t births_now;
+    uint64_t alloc_times_now;
     xseg_status status;
 };
 
@@ -193,7 +193,7 @@ static void note_age(const struct look *look, const struct xseg_extent *extent,
 {
     if (page->block != NULL)
         page->block_age_ms =
-            xseg_births_age(extent, (uint64_t)(uintptr_t)page->block, look->births_now);
+            xseg_alloc_times_age(extent, (uint64_t)(uintptr_t)page->block, look->alloc_times_now);
 }
 
 static void look_at_pages(struct look *look, const struct xseg_extent *extent, size_t first)
@@ -251,7 +251,7 @@ static enum xseg_reason_kind keeper_of(const struct look *look, struct xseg_aren
         return XSEG_REASON_POLICY;
     if (xseg_trim_is_idle(look->device, xseg_arena_stream(arena), false, &idle) == XSEG_OK && !idle)
         return XSEG_REASON_STREAM;
-    return look->config->decays && !xseg_pool_has_own_memory(arena->pool) && !arena->is_alone
+    return look->config->decays && !xseg_pool_has_own_memory(arena->pool) && !arena->is_guarded
                ? XSEG_REASON_DECAY
                : XSEG_REASON_POLICY;
 }
@@ -389,7 +389,7 @@ xseg_status xseg_explain_device(struct xseg_device *device, const struct xseg_co
     struct look look = {.device = device, .config = config, .reasons = reasons};
     const size_t first = reasons->count;
 
-    look.births_now = xseg_births_now(&device->allocator->clock, config);
+    look.alloc_times_now = xseg_alloc_times_now(&device->allocator->clock, config);
     xseg_lock_take(&device->growth_lock);
     xseg_status status = make_room(device, reasons);
     if (status == XSEG_OK) {

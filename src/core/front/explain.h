@@ -32,7 +32,7 @@ xseg_status xseg_explain_device(struct xseg_device *device, const struct xseg_co
  * Blocks of an arena from an address on, at most `most`; *cursor moves on behind the last one.  No lock
  * is held.
  *
- * now:     of births.h
+ * now:     of alloc_times.h
  * pool:    none, unless the arena is this pool's; NULL: whosever it is
  * Returns: how many; 0 at the end
  */

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 #include "src/core/grow/account.h"
 
+#include "src/core/cache/walk.h"
 #include "src/core/config/size.h"
 #include "src/core/grow/stretch.h"
-#include "src/core/cache/walk.h"
 
 /* Of a block that is not in use: in whole pages or a whole segment, and what of that stays. */
 struct whole {
@@ -76,7 +76,7 @@ static void add_arena(void *self, struct xseg_arena *arena)
 {
     struct xseg_account *account = self;
 
-    /* What is away takes no memory. */
+    /* What is evicted takes no memory. */
     if (arena->pool->body->state == XSEG_POOL_PAUSED)
         return;
     xseg_arena_lock(arena);
@@ -105,7 +105,7 @@ static uint64_t missing(struct xseg_arena *arena, const struct xseg_need *need)
 
     if (!need->expandable)
         return need->segment_bytes;
-    if (need->is_alone)
+    if (need->is_guarded)
         return xseg_round_up(need->bytes, XSEG_SIZE_SMALL_SEGMENT);
     xseg_arena_lock(arena);
     const bool found = xseg_stretch_find_cheapest(arena, need->span, &place);

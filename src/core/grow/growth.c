@@ -11,7 +11,7 @@
 #include "src/core/config/size.h"
 #include "src/core/grow/refusal.h"
 #include "src/core/grow/scrub.h"
-#include "src/core/pending/fill.h"
+#include "src/core/pending/poison.h"
 #include "src/core/pending/trace.h"
 #include "src/core/reclaim/notice.h"
 #include "src/core/reclaim/trim.h"
@@ -47,7 +47,7 @@ static void put_extent(struct xseg_extent *extent)
 }
 
 /*
- * Make an extent known: starts, look-up, and its arena's list, as one busy block.  On failure the
+ * Make an extent known: starts, lookup, and its arena's list, as one busy block.  On failure the
  * segment ends and the record is spare again.
  */
 static xseg_status announce(struct xseg_extent *extent, bool cover)
@@ -65,9 +65,9 @@ static xseg_status announce(struct xseg_extent *extent, bool cover)
     atomic_store_explicit(&extent->base, extent->segment.base, memory_order_relaxed);
     xseg_arena_lock(arena);
     if (xseg_arena_stock(arena, &arena->blocks, 2)) {
-        xseg_lock_take(&device->lookup->lock);
-        known = xseg_lookup_insert(device->lookup, extent);
-        xseg_lock_give(&device->lookup->lock);
+        xseg_lock_take(&device->page_map->lock);
+        known = xseg_page_map_insert(device->page_map, extent);
+        xseg_lock_give(&device->page_map->lock);
     }
     if (known)
         (void)xseg_arena_add_extent(arena, extent);
@@ -143,12 +143,12 @@ static bool are_nobodys(const struct xseg_device *device, uint64_t base, uint64_
     const uint64_t last = base + bytes - 1;
     bool free = true;
 
-    if (last < base || last >> XSEG_LOOKUP_ADDRESS_BITS != 0)
+    if (last < base || last >> XSEG_PAGE_MAP_ADDRESS_BITS != 0)
         return false;
-    xseg_lock_take(&device->lookup->lock);
+    xseg_lock_take(&device->page_map->lock);
     for (uint64_t at = base; free && at <= last; at = (at | (2 * XSEG_MIB - 1)) + 1)
-        free = !xseg_lookup_covers(device->lookup, at, xseg_min(last, at | (2 * XSEG_MIB - 1)));
-    xseg_lock_give(&device->lookup->lock);
+        free = !xseg_page_map_covers(device->page_map, at, xseg_min(last, at | (2 * XSEG_MIB - 1)));
+    xseg_lock_give(&device->page_map->lock);
     return free;
 }
 
@@ -199,7 +199,7 @@ static xseg_status grow_classic(struct xseg_arena *arena, const struct xseg_need
         return status;
     xseg_pool_note_growth(arena->pool, bytes);
     xseg_trace_note(arena, XSEG_TRACE_SEGMENT_ALLOC, extent->segment.base, bytes);
-    xseg_fill_busy(extent->first);
+    xseg_poison_busy(extent->first);
     xseg_notice_come(extent, extent->segment.base, bytes);
     xseg_arena_lock(arena);
     extent->oversize = bytes >= need->config->max_split_bytes;
@@ -284,7 +284,7 @@ static xseg_status add_segment(struct xseg_arena *arena, const struct xseg_need 
     const uint64_t page =
         arena->is_small ? XSEG_SIZE_SMALL_SEGMENT : need->config->large_segment_bytes;
     const struct range range = choose_range(
-        device, need, page, arena->has_cells ? XSEG_CELLS_MAX : XSEG_LOOKUP_EXTENT_MAX);
+        device, need, page, arena->has_cells ? XSEG_CELLS_MAX : XSEG_PAGE_MAP_EXTENT_MAX);
     xseg_status status;
 
     if (need->span > range.bytes)
@@ -399,11 +399,11 @@ static xseg_status grow_expandable(struct xseg_arena *arena, const struct xseg_n
         xseg_growth_check(arena->pool, need->config, stretch.missing, covered), out);
 }
 
-/* --- A segment for one block; see alone.h. --- */
+/* --- A segment for one block; see guarded.h. --- */
 
 /* Reserve and announce a segment for a request: one busy hole.  NULL in case of an error. */
-static xseg_status add_alone(struct xseg_arena *arena, const struct xseg_need *need, uint64_t bytes,
-                             struct xseg_block **out)
+static xseg_status add_guarded(struct xseg_arena *arena, const struct xseg_need *need,
+                               uint64_t bytes, struct xseg_block **out)
 {
     struct xseg_device *device = arena->device;
     const uint64_t page = XSEG_SIZE_SMALL_SEGMENT;
@@ -423,8 +423,8 @@ static xseg_status add_alone(struct xseg_arena *arena, const struct xseg_need *n
 }
 
 /* Hand out the busy block of a segment, at the start of it or at the end; the rest is cached. */
-static struct xseg_grant hand_out_alone(struct xseg_arena *arena, struct xseg_block *block,
-                                        const struct xseg_need *need)
+static struct xseg_grant hand_out_guarded(struct xseg_arena *arena, struct xseg_block *block,
+                                          const struct xseg_need *need)
 {
     const uint64_t offset =
         need->at_end ? xseg_round_down(block->bytes - need->bytes, need->alignment) : 0;
@@ -438,8 +438,8 @@ static struct xseg_grant hand_out_alone(struct xseg_arena *arena, struct xseg_bl
     return grant;
 }
 
-static xseg_status grow_alone(struct xseg_arena *arena, const struct xseg_need *need,
-                              struct xseg_grant *out)
+static xseg_status grow_guarded(struct xseg_arena *arena, const struct xseg_need *need,
+                                struct xseg_grant *out)
 {
     const uint64_t bytes = xseg_round_up(need->bytes, XSEG_SIZE_SMALL_SEGMENT);
     struct xseg_stretch stretch = {.missing = bytes, .small = true};
@@ -449,7 +449,7 @@ static xseg_status grow_alone(struct xseg_arena *arena, const struct xseg_need *
     xseg_status status = xseg_growth_check(arena->pool, need->config, bytes, xseg_min(bytes, idle));
 
     if (status == XSEG_OK)
-        status = add_alone(arena, need, bytes, &stretch.first);
+        status = add_guarded(arena, need, bytes, &stretch.first);
     if (status != XSEG_OK)
         return status;
     struct xseg_block *block = stretch.last = stretch.first;
@@ -463,7 +463,7 @@ static xseg_status grow_alone(struct xseg_arena *arena, const struct xseg_need *
     } else {
         block->mapped = true;
         xseg_counts_up(&arena->counts, XSEG_COUNT_RESERVED_BYTES, bytes);
-        *out = hand_out_alone(arena, block, need);
+        *out = hand_out_guarded(arena, block, need);
     }
     xseg_arena_unlock(arena);
     if (status != XSEG_OK)
@@ -476,7 +476,7 @@ static xseg_status grow_alone(struct xseg_arena *arena, const struct xseg_need *
 xseg_status xseg_growth_grow(struct xseg_arena *arena, const struct xseg_need *need,
                              struct xseg_grant *out)
 {
-    if (need->is_alone)
-        return grow_alone(arena, need, out);
+    if (need->is_guarded)
+        return grow_guarded(arena, need, out);
     return need->expandable ? grow_expandable(arena, need, out) : grow_classic(arena, need, out);
 }

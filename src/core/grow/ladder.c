@@ -39,7 +39,7 @@ static xseg_status search(struct xseg_arena *arena, const struct xseg_need *need
 
     /* A request counts once on the clock that garbage ages by. */
     again.ages = false;
-    return need->is_alone ? XSEG_OK : xseg_arena_alloc(arena, &again, out);
+    return need->is_guarded ? XSEG_OK : xseg_arena_alloc(arena, &again, out);
 }
 
 static xseg_status take_finished(struct xseg_arena *arena, const struct xseg_need *need,
@@ -177,15 +177,15 @@ static rung *const classic_rungs[] = {borrow, free_oversize, flush, search, NULL
 static rung *const capture_rungs[] = {steal, borrow, NULL};
 static rung *const classic_capture_rungs[] = {borrow, NULL};
 /* A block that has a segment to itself is neither searched for nor put together. */
-static rung *const alone_rungs[] = {flush, NULL};
+static rung *const guarded_rungs[] = {flush, NULL};
 /* A pool at its own limit gains nothing by what others give back. */
 static rung *const full_pool_rungs[] = {steal, wait_for_pending, search, NULL};
 static rung *const classic_full_pool_rungs[] = {wait_for_pending, search, NULL};
 
 static rung *const *choose_rungs(const struct xseg_arena *arena, const struct xseg_need *need)
 {
-    if (need->is_alone)
-        return alone_rungs;
+    if (need->is_guarded)
+        return guarded_rungs;
     if (xseg_pending_captures(arena->device->pending))
         return need->expandable ? capture_rungs : classic_capture_rungs;
     if (arena->pool->body->is_full)
@@ -274,7 +274,7 @@ static xseg_status overcome(struct xseg_arena *arena, const struct xseg_need *ne
     device->is_short = device->is_short || device_is_short(arena, refused);
     if (device->is_short && need->expandable && !arena->pool->body->is_full)
         atomic_store_explicit(&device->asks_late, true, memory_order_relaxed);
-    if (!need->is_alone && !xseg_pending_captures(device->pending))
+    if (!need->is_guarded && !xseg_pending_captures(device->pending))
         status = take_finished(arena, need, out);
     if (status != XSEG_OK || out->base != 0)
         return status;
@@ -307,7 +307,7 @@ static xseg_status do_with_fewer_addresses(struct xseg_arena *arena, const struc
         if (status != XSEG_ERR_NO_ADDRESSES)
             return status;
     }
-    if (need->is_alone)
+    if (need->is_guarded)
         return XSEG_ERR_NO_ADDRESSES;
     classic.expandable = false;
     const xseg_status status = xseg_growth_grow(arena, &classic, out);

@@ -9,7 +9,7 @@
 #include "src/core/cache/small/tract.h"
 #include "src/core/device/device.h"
 #include "src/core/grow/scrub.h"
-#include "src/core/pending/fill.h"
+#include "src/core/pending/poison.h"
 #include "src/core/pending/trace.h"
 #include "src/core/reclaim/notice.h"
 
@@ -213,7 +213,7 @@ xseg_status xseg_stretch_map(struct xseg_pool *pool, struct xseg_stretch *stretc
                             block->bytes);
             atomic_fetch_add_explicit(&pool->body->device->scrubbed, supply.cleared,
                                       memory_order_relaxed);
-            xseg_fill_busy(block);
+            xseg_poison_busy(block);
         }
         if (block == stretch->last)
             return XSEG_OK;

@@ -47,7 +47,7 @@ XSEG_HIT_STEP leave_arena(struct xseg_arena *arena, void **out, size_t bytes)
 static inline xseg_status finish(struct xseg_arena *arena, void **out, size_t bytes, uint64_t base)
     XSEG_RELEASES(arena->lock)
 {
-    xseg_latch_give_own(&arena->lock);
+    xseg_biased_lock_give_own(&arena->lock);
     if (__builtin_expect(base == 0, 0))
         return leave_arena(arena, out, bytes);
     *out = (void *)(uintptr_t)base; /* NOLINT(performance-no-int-to-ptr) */
@@ -65,8 +65,8 @@ XSEG_HIT_STEP small_generally(struct xseg_arena *arena, void **out, size_t bytes
 /* What was handed out passes a limit. */
 XSEG_HIT_STEP raise_limits(struct xseg_arena *arena) XSEG_RELEASES(arena->lock)
 {
-    xseg_counts_look_around_all(&arena->counts);
-    xseg_latch_give_own(&arena->lock);
+    xseg_counts_reconcile_all(&arena->counts);
+    xseg_biased_lock_give_own(&arena->lock);
     return XSEG_OK;
 }
 
@@ -79,37 +79,38 @@ finish_small(struct xseg_arena *arena, void **out, size_t bytes, bool expandable
     *out = (void *)(uintptr_t)base; /* NOLINT(performance-no-int-to-ptr) */
     if (__builtin_expect(xseg_counts_are_past_limits(&arena->counts), 0))
         return raise_limits(arena);
-    xseg_latch_give_own(&arena->lock);
+    xseg_biased_lock_give_own(&arena->lock);
     return XSEG_OK;
 }
 
-XSEG_HIT_STEP small_from_sheet(struct xseg_arena *arena, void **out, size_t bytes, bool expandable,
-                               struct xseg_sheet *sheet, uint64_t size) XSEG_RELEASES(arena->lock)
-{
-    return finish_small(arena, out, bytes, expandable,
-                        xseg_plain_cut_sheet(arena, sheet, size, bytes, expandable));
-}
-
-XSEG_HIT_STEP small_from_frontier(struct xseg_arena *arena, void **out, size_t bytes)
+XSEG_HIT_STEP small_from_chunk(struct xseg_arena *arena, void **out, size_t bytes, bool expandable,
+                               struct xseg_chunk_map *chunk, uint64_t size)
     XSEG_RELEASES(arena->lock)
 {
-    return finish_small(arena, out, bytes, true, xseg_plain_cut_frontier(arena, bytes));
+    return finish_small(arena, out, bytes, expandable,
+                        xseg_plain_cut_chunk(arena, chunk, size, bytes, expandable));
+}
+
+XSEG_HIT_STEP small_from_victim(struct xseg_arena *arena, void **out, size_t bytes)
+    XSEG_RELEASES(arena->lock)
+{
+    return finish_small(arena, out, bytes, true, xseg_plain_cut_victim(arena, bytes));
 }
 
 static inline __attribute__((always_inline)) xseg_status small(struct xseg_arena *arena, void **out,
                                                                size_t bytes, bool expandable)
     XSEG_RELEASES(arena->lock)
 {
-    const struct xseg_rack *rack = &arena->small.rack;
+    const struct xseg_bins *bins = &arena->small.bins;
 
     if (__builtin_expect(!arena->small.is_plain, 0))
         return small_generally(arena, out, bytes, expandable);
-    const uint64_t size = xseg_rack_fit_short(rack, xseg_plain_quanta(bytes));
+    const uint64_t size = xseg_bins_fit_short(bins, xseg_plain_quanta(bytes));
     if (size != 0)
-        return small_from_sheet(arena, out, bytes, expandable, xseg_plain_find_sheet(rack, size),
+        return small_from_chunk(arena, out, bytes, expandable, xseg_plain_find_chunk(bins, size),
                                 size);
-    if (expandable && xseg_plain_is_frontier_all(arena))
-        return small_from_frontier(arena, out, bytes);
+    if (expandable && xseg_plain_is_victim_all(arena))
+        return small_from_victim(arena, out, bytes);
     return small_generally(arena, out, bytes, expandable);
 }
 
@@ -175,9 +176,9 @@ by_shortcut(struct xseg_allocator *allocator, int ordinal, size_t bytes, xseg_st
     if (__builtin_expect(arena == NULL, 0))
         return leave(allocator, ordinal, bytes, handle, out);
     const enum xseg_stream_way way = atomic_load_explicit(&stream->way, memory_order_relaxed);
-    if (__builtin_expect(!xseg_word_is(&arena->device->context.hindrances, 0), 0))
+    if (__builtin_expect(!xseg_word_is(&arena->device->context.slow_path, 0), 0))
         return after_look(arena, out, bytes);
-    if (__builtin_expect(way == XSEG_WAY_ASK, 0) || !xseg_latch_try_own(&arena->lock))
+    if (__builtin_expect(way == XSEG_WAY_ASK, 0) || !xseg_biased_lock_try_own(&arena->lock))
         return from_shared(arena, out, bytes);
     return is_small ? small(arena, out, bytes, way == XSEG_WAY_EXPANDABLE)
                     : large(arena, out, bytes, way == XSEG_WAY_EXPANDABLE);

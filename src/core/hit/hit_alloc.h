@@ -7,10 +7,10 @@
  *
  *     xseg_hit_alloc               is the stream known, by what rules is it served, is this thread the lock's owner?
  *     |- small                     which size of cached cell fits best?
- *     |  |- small_from_sheet       the only cell that may have that size: cut it, count it
- *     |  |- small_from_frontier    the rest of the cell that was cut last: cut it, count it
+ *     |  |- small_from_chunk       the only cell that may have that size: cut it, count it
+ *     |  |- small_from_victim    the rest of the cell that was cut last: cut it, count it
  *     |  `- small_generally        several cells, larger ones, wide ones (small.h)
- *     |- large                     best fit on the shelf (arena_hit.c)
+ *     |- large                     best fit in the free index (arena_hit.c)
  *     |- after_look                something is pending: look at it first, then as above
  *     |- from_shared               several threads use the arena: as above, with the lock's long way
  *     `- leave                     no shortcut, or nothing cached: by the stream's entry (hit_stream.h), then

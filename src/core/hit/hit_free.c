@@ -23,7 +23,7 @@ XSEG_HIT_STEP leave(struct xseg_allocator *allocator, void *ptr)
 /* No live cell begins at an address of an extent. */
 XSEG_HIT_STEP leave_arena(struct xseg_arena *arena, void *ptr) XSEG_RELEASES(arena->lock)
 {
-    xseg_latch_give_own(&arena->lock);
+    xseg_biased_lock_give_own(&arena->lock);
     return leave(arena->device->allocator, ptr);
 }
 
@@ -34,15 +34,15 @@ XSEG_HIT_STEP cell_generally(struct xseg_arena *arena, struct xseg_extent *exten
     if (__builtin_expect(!xseg_small_free(arena, extent, quantum), 0))
         /* NOLINTNEXTLINE(performance-no-int-to-ptr) */
         return leave_arena(arena, (void *)xseg_cell_address_of(extent, quantum));
-    xseg_latch_give_own(&arena->lock);
+    xseg_biased_lock_give_own(&arena->lock);
     return XSEG_OK;
 }
 
-XSEG_HIT_STEP cell_merging(struct xseg_arena *arena, struct xseg_sheet *sheet, uint32_t quantum,
+XSEG_HIT_STEP cell_merging(struct xseg_arena *arena, struct xseg_chunk_map *chunk, uint32_t quantum,
                            uint32_t quanta) XSEG_RELEASES(arena->lock)
 {
-    xseg_small_merge(arena, sheet, quantum, quanta);
-    xseg_latch_give_own(&arena->lock);
+    xseg_small_merge(arena, chunk, quantum, quanta);
+    xseg_biased_lock_give_own(&arena->lock);
     return XSEG_OK;
 }
 
@@ -56,30 +56,30 @@ XSEG_HIT_STEP cell(struct xseg_arena *arena, struct xseg_extent *extent, void *p
                              offset >= extent->segment.bytes || offset % XSEG_SIZE_QUANTUM != 0,
                          0))
         return leave_arena(arena, ptr);
-    const uint64_t quantum = offset >> XSEG_CELLS_SHIFT, index = quantum % XSEG_CELLS_SHEET;
-    struct xseg_sheet *sheet = extent->cells.sheet[quantum / XSEG_CELLS_SHEET];
-    if (__builtin_expect(sheet == NULL, 0))
+    const uint64_t quantum = offset >> XSEG_CELLS_SHIFT, index = quantum % XSEG_CELLS_CHUNK;
+    struct xseg_chunk_map *chunk = extent->cells.chunk[quantum / XSEG_CELLS_CHUNK];
+    if (__builtin_expect(chunk == NULL, 0))
         return leave_arena(arena, ptr);
     bool is_lone = false;
-    const uint64_t quanta = xseg_plain_live(sheet, index, &is_lone);
+    const uint64_t quanta = xseg_plain_live(chunk, index, &is_lone);
     if (quanta == 0 || xseg_arena_has_notes(arena))
         return cell_generally(arena, extent, (uint32_t)quantum);
-    xseg_plain_count_free(arena, sheet, index, quanta);
+    xseg_plain_count_free(arena, chunk, index, quanta);
     if (!is_lone)
-        return cell_merging(arena, sheet, (uint32_t)quantum, (uint32_t)quanta);
+        return cell_merging(arena, chunk, (uint32_t)quantum, (uint32_t)quanta);
     if (!xseg_extent_is_expandable(extent))
         xseg_fragments_add(&arena->counts, quanta << XSEG_CELLS_SHIFT);
-    xseg_rack_put_lone(&arena->small.rack, sheet, index, quanta);
-    xseg_latch_give_own(&arena->lock);
+    xseg_bins_put_lone(&arena->small.bins, chunk, index, quanta);
+    xseg_biased_lock_give_own(&arena->lock);
     return XSEG_OK;
 }
 
-XSEG_HIT_STEP at_frontier(struct xseg_arena *arena, struct xseg_extent *extent, void *ptr)
+XSEG_HIT_STEP at_victim(struct xseg_arena *arena, struct xseg_extent *extent, void *ptr)
     XSEG_RELEASES(arena->lock)
 {
-    if (!xseg_plain_join_frontier(arena, extent, (uint64_t)(uintptr_t)ptr))
+    if (!xseg_plain_join_victim(arena, extent, (uint64_t)(uintptr_t)ptr))
         return cell(arena, extent, ptr);
-    xseg_latch_give_own(&arena->lock);
+    xseg_biased_lock_give_own(&arena->lock);
     return XSEG_OK;
 }
 
@@ -89,41 +89,41 @@ XSEG_HIT_STEP block_merging(struct xseg_arena *arena, struct xseg_block *block)
     XSEG_RELEASES(arena->lock)
 {
     xseg_large_merge(arena, block);
-    xseg_latch_give_own(&arena->lock);
+    xseg_biased_lock_give_own(&arena->lock);
     return XSEG_OK;
 }
 
 /* What a slot led to before the arena was locked. */
-XSEG_HIT_STEP block(struct xseg_arena *arena, xseg_start *start, void *ptr, uintptr_t what)
+XSEG_HIT_STEP block(struct xseg_arena *arena, xseg_slot *start, void *ptr, uintptr_t what)
     XSEG_RELEASES(arena->lock)
 {
-    struct xseg_block *block = xseg_start_block(what);
+    struct xseg_block *block = xseg_slot_block(what);
 
-    if (__builtin_expect(!xseg_start_is_still(start, what) ||
+    if (__builtin_expect(!xseg_slot_is_still(start, what) ||
                              !xseg_large_take_back(arena, start, block, (uint64_t)(uintptr_t)ptr),
                          0))
         return leave_arena(arena, ptr);
     if (xseg_block_is_split(block))
         return block_merging(arena, block);
     xseg_large_put_whole(arena, block);
-    xseg_latch_give_own(&arena->lock);
+    xseg_biased_lock_give_own(&arena->lock);
     return XSEG_OK;
 }
 
 /* --- The beginning. --- */
 
 /* At a slot that leads to a large block, or to a classic extent with cells. */
-XSEG_HIT_STEP by_slot(struct xseg_allocator *allocator, void *ptr, xseg_start *start)
+XSEG_HIT_STEP by_slot(struct xseg_allocator *allocator, void *ptr, xseg_slot *start)
 {
-    const uintptr_t what = xseg_start_read(start);
+    const uintptr_t what = xseg_slot_read(start);
 
     if (__builtin_expect(what == 0, 0))
         return leave(allocator, ptr);
-    struct xseg_arena *arena = xseg_start_arena(what);
-    if (!xseg_latch_try_own(&arena->lock))
+    struct xseg_arena *arena = xseg_slot_arena(what);
+    if (!xseg_biased_lock_try_own(&arena->lock))
         return leave(allocator, ptr);
-    return xseg_start_is_extent(what) ? cell(arena, xseg_start_extent(what), ptr)
-                                      : block(arena, start, ptr, what);
+    return xseg_slot_is_extent(what) ? cell(arena, xseg_slot_extent(what), ptr)
+                                     : block(arena, start, ptr, what);
 }
 
 xseg_status xseg_hit_free(struct xseg_allocator *allocator, void *ptr)
@@ -132,19 +132,19 @@ xseg_status xseg_hit_free(struct xseg_allocator *allocator, void *ptr)
 
     if (__builtin_expect(!atomic_load_explicit(allocator->frees_plainly, memory_order_acquire), 0))
         return leave(allocator, ptr);
-    const uintptr_t entry = xseg_lookup_at(&allocator->lookup, address);
-    struct xseg_lookup_leaf *leaf = xseg_lookup_leaf_of(entry);
+    const uintptr_t entry = xseg_page_map_at(&allocator->page_map, address);
+    struct xseg_page_map_leaf *leaf = xseg_page_map_leaf_of(entry);
     if (leaf != NULL)
-        return by_slot(allocator, ptr, xseg_lookup_start_in(leaf, address));
+        return by_slot(allocator, ptr, xseg_page_map_slot_in(leaf, address));
     struct xseg_extent *extent =
         (struct xseg_extent *)entry; /* NOLINT(performance-no-int-to-ptr) */
     if (__builtin_expect(extent == NULL, 0))
         return leave(allocator, ptr);
     struct xseg_arena *arena = extent->arena;
-    if (!xseg_latch_try_own(&arena->lock))
+    if (!xseg_biased_lock_try_own(&arena->lock))
         return leave(allocator, ptr);
-    if (xseg_plain_is_near_frontier(arena, extent, address))
-        return at_frontier(arena, extent, ptr);
+    if (xseg_plain_is_near_victim(arena, extent, address))
+        return at_victim(arena, extent, ptr);
     return __builtin_expect(extent->has_cells, 1) ? cell(arena, extent, ptr)
                                                   : leave_arena(arena, ptr);
 }

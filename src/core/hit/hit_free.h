@@ -6,10 +6,10 @@
  *
  *     xseg_hit_free                what begins at the address: an extent with cells, or a slot?  Is this thread the
  *     |                            lock's owner?
- *     |- at_frontier               a cell that ends where the frontier begins: the frontier grows
- *     |- cell                      is one live there, and is nothing cached beside it?  Then it is put in the rack
+ *     |- at_victim               a cell that ends where the victim begins: the victim grows
+ *     |- cell                      is one live there, and is nothing cached beside it?  Then it is put in the bins
  *     |  `- cell_generally         it merges (small_free.c), or is no live cell
- *     |- block                     a large block: it is put on the shelf
+ *     |- block                     a large block: it is put in the free index
  *     |  `- block_merging          it merges
  *     `- leave                     anything else, or an arena that several threads use: in the general way
  *                                  (allocator.h), which knows why a free is wrong

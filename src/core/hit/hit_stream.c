@@ -81,7 +81,7 @@ bool xseg_hit_stream_alloc(struct xseg_allocator *allocator, int ordinal, uint64
         return false;
     if (xseg_shortcuts_want(&allocator->shortcuts, ordinal, stream))
         learn(allocator, device, stream);
-    if (!xseg_word_is(&device->context.hindrances, 0)) {
+    if (!xseg_word_is(&device->context.slow_path, 0)) {
         xseg_device_look_at_pending(arena, config);
         *has_asked = true;
         if (xseg_context_is_lost(&device->context))
@@ -104,7 +104,7 @@ bool xseg_hit_stream_alloc_in(struct xseg_allocator *allocator, struct xseg_pool
 
     if (!config->has_plain_hits || pool->no_split || xseg_pool_has_own_memory(pool) ||
         bytes - 1 >= XSEG_SIZE_ABSURD - 1 || xseg_pending_captures(device->pending) ||
-        atomic_load_explicit(&device->context.hindrances, memory_order_relaxed) != 0)
+        atomic_load_explicit(&device->context.slow_path, memory_order_relaxed) != 0)
         return false;
     const struct xseg_known_stream *stream = xseg_streams_find_plain(&device->streams, handle);
     if (stream == NULL)

@@ -5,12 +5,12 @@
 
 #include "src/core/cache/arena_blocks.h"
 #include "src/core/pending/deferred.h"
-#include "src/core/pending/fill.h"
+#include "src/core/pending/poison.h"
 #include "src/core/pending/trace.h"
 
 void xseg_pending_init(struct xseg_pending *pending, struct xseg_context *context)
 {
-    xseg_latch_init(&pending->lock, XSEG_RANK_PENDING);
+    xseg_biased_lock_init(&pending->lock, XSEG_RANK_PENDING);
     xseg_fences_init(&pending->fences, context);
     xseg_list_init(&pending->streams);
     xseg_list_init(&pending->deferred);
@@ -28,7 +28,7 @@ void xseg_pending_fini(struct xseg_pending *pending)
     }
     xseg_topology_fini(&pending->topology);
     xseg_fences_abandon(&pending->fences);
-    xseg_latch_fini(&pending->lock);
+    xseg_biased_lock_fini(&pending->lock);
 }
 
 void xseg_pending_put_event(struct xseg_pending *pending, xseg_event event)
@@ -213,7 +213,7 @@ static void finish(struct xseg_pending *pending, struct xseg_use *use)
     xseg_slab_put(&arena->uses, use);
     if (block->waits == 1)
         xseg_trace_note_block(block, XSEG_TRACE_FREE_COMPLETED);
-    if (--block->waits == 0 && __builtin_expect(xseg_fill_is_on(arena), 0)) {
+    if (--block->waits == 0 && __builtin_expect(xseg_poison_is_on(arena), 0)) {
         block->state = XSEG_BLOCK_BUSY;
         block->ended = pending->ended;
         pending->ended = block;
@@ -301,7 +301,7 @@ static void give_lock(struct xseg_pending *pending) XSEG_UNCHECKED
     pending->ended = NULL;
     xseg_pending_unlock(pending);
     if (__builtin_expect(ended != NULL, 0))
-        xseg_fill_ended(ended);
+        xseg_poison_ended(ended);
 }
 
 void xseg_pending_poll(struct xseg_pending *pending) XSEG_UNCHECKED

@@ -19,7 +19,7 @@
  * is *deferred* (deferred.h).
  *
  * Locking: PENDING guards queues, events and captures; ARENA the list of uses of a live block.
- * Uses in queues and deferred blocks are counted among the hindrances of the context (vmm/driver.h), which are
+ * Uses in queues and deferred blocks are counted among the slow_path of the context (vmm/driver.h), which are
  * read without a lock, so that an allocation with nothing pending on a device that is there costs one load.
  */
 #ifndef XSEG_CORE_PENDING_H
@@ -36,12 +36,12 @@ static inline bool xseg_pending_is_current(const struct xseg_use *use)
 }
 
 struct xseg_pending {
-    struct xseg_latch lock; /* PENDING */
+    struct xseg_biased_lock lock; /* PENDING */
     struct xseg_fences fences;
     struct xseg_list streams;  /* those with uses in their queue */
     struct xseg_list deferred; /* struct xseg_deferred, in the order of their frees */
     struct xseg_topology topology;
-    struct xseg_block *ended; /* busy, to be filled and taken back; chained through `ended` */
+    struct xseg_block *ended; /* busy, to be poisoned and taken back; chained through `ended` */
     atomic_uint captures;     /* under way on the device; may be read without the lock */
 };
 
@@ -56,31 +56,31 @@ void xseg_pending_put_event(struct xseg_pending *pending, xseg_event event);
 /* One more or less of what is counted. */
 static inline void xseg_pending_count_one(struct xseg_pending *pending)
 {
-    atomic_fetch_add_explicit(&pending->fences.context->hindrances, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&pending->fences.context->slow_path, 1, memory_order_relaxed);
 }
 
 static inline void xseg_pending_uncount_one(struct xseg_pending *pending)
 {
-    atomic_fetch_sub_explicit(&pending->fences.context->hindrances, 1, memory_order_relaxed);
+    atomic_fetch_sub_explicit(&pending->fences.context->slow_path, 1, memory_order_relaxed);
 }
 
 /* How many that are. */
 static inline uint64_t xseg_pending_count(const struct xseg_pending *pending)
 {
-    return atomic_load_explicit(&pending->fences.context->hindrances, memory_order_relaxed) &
+    return atomic_load_explicit(&pending->fences.context->slow_path, memory_order_relaxed) &
            ~XSEG_CONTEXT_LOSS;
 }
 
 static inline void xseg_pending_lock(struct xseg_pending *pending)
     XSEG_ACQUIRES(pending->lock) XSEG_UNCHECKED
 {
-    xseg_latch_take(&pending->lock);
+    xseg_biased_lock_take(&pending->lock);
 }
 
 static inline void xseg_pending_unlock(struct xseg_pending *pending)
     XSEG_RELEASES(pending->lock) XSEG_UNCHECKED
 {
-    xseg_latch_give(&pending->lock);
+    xseg_biased_lock_give(&pending->lock);
 }
 
 /* Whether a capture is under way on the device.  While GROWTH is held, none begins. */

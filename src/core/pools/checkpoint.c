@@ -129,7 +129,7 @@ void xseg_checkpoint_free(struct xseg_checkpoint *checkpoint)
 
 static struct xseg_extent *extent_of(const struct xseg_pool *pool, uint64_t address)
 {
-    struct xseg_extent *extent = xseg_lookup_find(pool->body->device->lookup, address);
+    struct xseg_extent *extent = xseg_page_map_find(pool->body->device->page_map, address);
 
     return extent != NULL && address >= extent->segment.base &&
                    address - extent->segment.base < extent->segment.bytes
@@ -234,7 +234,7 @@ static void revive(const struct xseg_checkpoint_block *saved, const struct xseg_
     xseg_arena_lock(arena);
     (void)xseg_arena_hand_out_at(arena, extent, saved->base, &need);
     if (now != 0)
-        xseg_births_note(extent, saved->base, now);
+        xseg_alloc_times_note(extent, saved->base, now);
     xseg_trace_note(arena, XSEG_TRACE_ALLOC, saved->base, saved->requested);
     xseg_arena_unlock(arena);
 }
@@ -268,7 +268,7 @@ xseg_status xseg_checkpoint_restore(const struct xseg_checkpoint *checkpoint,
 {
     struct xseg_device *device = checkpoint->pool->body->device;
     const struct xseg_config *config = xseg_allocator_config(device->allocator);
-    const uint64_t now = xseg_births_now(&device->allocator->clock, config);
+    const uint64_t now = xseg_alloc_times_now(&device->allocator->clock, config);
     struct harvest live;
     void *memory = NULL;
 

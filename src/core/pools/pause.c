@@ -5,16 +5,16 @@
 #include <stdlib.h>
 
 #include "src/base/error.h"
-#include "src/core/device/allocator.h"
-#include "src/core/reclaim/forget.h"
-#include "src/core/grow/growth.h"
-#include "src/core/reclaim/notice.h"
-#include "src/core/pools/obstacle.h"
-#include "src/core/pending/pending.h"
 #include "src/core/config/size.h"
+#include "src/core/device/allocator.h"
+#include "src/core/grow/growth.h"
+#include "src/core/pending/pending.h"
+#include "src/core/pools/obstacle.h"
+#include "src/core/reclaim/forget.h"
+#include "src/core/reclaim/notice.h"
 #include "src/core/reclaim/trim.h"
-#include "vmm/away.h"
 #include "vmm/contents.h"
+#include "vmm/evicted.h"
 
 /* One pool that is being paused or resumed. */
 struct move {
@@ -57,7 +57,7 @@ static void add_mapped(struct move *move, struct xseg_segment *segment)
 
 static void add_missing(struct move *move, struct xseg_segment *segment)
 {
-    move->bytes += xseg_away_missing(segment);
+    move->bytes += xseg_evicted_missing(segment);
 }
 
 /* --- What stands in the way. --- */
@@ -85,29 +85,29 @@ static xseg_status check_begin(const struct xseg_pool *pool)
 
 /* --- Accounts. --- */
 
-/* What of an arena is away is not reserved. */
+/* What of an arena is evicted is not reserved. */
 static void settle_arena(void *self, struct xseg_arena *arena)
 {
     struct xseg_pool *pool = self;
-    uint64_t away = 0;
+    uint64_t evicted = 0;
 
     XSEG_LIST_FOR(node, &arena->extents)
     {
-        away += xseg_away_bytes(&XSEG_CONTAINER(node, struct xseg_extent, link)->segment);
+        evicted += xseg_evicted_bytes(&XSEG_CONTAINER(node, struct xseg_extent, link)->segment);
     }
     xseg_arena_lock(arena);
-    const uint64_t before = arena->away;
-    arena->away = away;
-    atomic_fetch_add_explicit(&pool->body->device->away, away - before, memory_order_relaxed);
-    if (away > before)
-        xseg_counts_down(&arena->counts, XSEG_COUNT_RESERVED_BYTES, away - before);
-    if (away < before)
-        xseg_counts_up(&arena->counts, XSEG_COUNT_RESERVED_BYTES, before - away);
+    const uint64_t before = arena->evicted;
+    arena->evicted = evicted;
+    atomic_fetch_add_explicit(&pool->body->device->evicted, evicted - before, memory_order_relaxed);
+    if (evicted > before)
+        xseg_counts_down(&arena->counts, XSEG_COUNT_RESERVED_BYTES, evicted - before);
+    if (evicted < before)
+        xseg_counts_up(&arena->counts, XSEG_COUNT_RESERVED_BYTES, before - evicted);
     xseg_arena_unlock(arena);
-    if (away > before)
-        xseg_pool_note_shrink(pool, away - before);
-    if (away < before)
-        xseg_pool_note_growth(pool, before - away);
+    if (evicted > before)
+        xseg_pool_note_shrink(pool, evicted - before);
+    if (evicted < before)
+        xseg_pool_note_growth(pool, before - evicted);
 }
 
 /* The pool stays in a state; memory is handed out if it runs. */
@@ -132,17 +132,17 @@ static xseg_status get_copier(struct xseg_device *device)
 
 static void copy_segment(struct move *move, struct xseg_segment *segment, bool saves)
 {
-    bool away = false;
+    bool evicted = false;
 
     for (uint32_t at = 0, count;
-         move->status == XSEG_OK && (count = xseg_away_run(segment, &at, &away)) != 0;
+         move->status == XSEG_OK && (count = xseg_evicted_run(segment, &at, &evicted)) != 0;
          at += count) {
         const uint64_t address = segment->base + at * segment->granule_bytes;
         const uint64_t bytes = count * segment->granule_bytes;
 
         if (saves)
             move->status = xseg_contents_save(move->contents, move->offset, address, bytes);
-        else if (away)
+        else if (evicted)
             move->status = xseg_contents_load(move->contents, move->offset, address, bytes);
         move->offset += bytes;
     }
@@ -200,22 +200,22 @@ static xseg_status save(struct move *move, enum xseg_keep keep, const char *path
 static void leave_segment(struct move *move, struct xseg_segment *segment)
 {
     if (move->status == XSEG_OK)
-        move->status = xseg_away_leave(segment);
+        move->status = xseg_evicted_leave(segment);
 }
 
 static void drop_segment(struct move *move, struct xseg_segment *segment)
 {
     (void)move;
-    xseg_away_drop(segment);
+    xseg_evicted_drop(segment);
 }
 
 /* Map a segment again whose pages still have their memory. */
 static void return_segment(struct move *move, struct xseg_segment *segment)
 {
-    const xseg_status status = xseg_away_enter(segment);
+    const xseg_status status = xseg_evicted_enter(segment);
 
     if (status == XSEG_OK)
-        xseg_away_arrive(segment);
+        xseg_evicted_arrive(segment);
     else if (move->status == XSEG_OK)
         move->status = status;
 }
@@ -304,25 +304,25 @@ xseg_status xseg_pause_begin(struct xseg_pool *pool, enum xseg_keep keep, const 
 static void supply_segment(struct move *move, struct xseg_segment *segment)
 {
     if (move->status == XSEG_OK)
-        move->status = xseg_away_supply(segment);
+        move->status = xseg_evicted_supply(segment);
 }
 
 static void enter_segment(struct move *move, struct xseg_segment *segment)
 {
     if (move->status == XSEG_OK)
-        move->status = xseg_away_enter(segment);
+        move->status = xseg_evicted_enter(segment);
 }
 
 static void withdraw_segment(struct move *move, struct xseg_segment *segment)
 {
     (void)move;
-    (void)xseg_away_withdraw(segment);
+    (void)xseg_evicted_withdraw(segment);
 }
 
 static void arrive_segment(struct move *move, struct xseg_segment *segment)
 {
     (void)move;
-    xseg_away_arrive(segment);
+    xseg_evicted_arrive(segment);
 }
 
 /* New memory for all pages, or for none. */

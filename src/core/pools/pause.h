@@ -10,7 +10,7 @@
  * by mapping them again.  GROWTH is let go of while contents are copied: others grow and trim
  * meanwhile, but the pages of the pool are left alone by everyone, since it MOVES.
  *
- * In a paused pool blocks are as ever for the host: they are freed, and merge.  Bytes that are away
+ * In a paused pool blocks are as ever for the host: they are freed, and merge.  Bytes that are evicted
  * are not reserved (ARENA-4).
  *
  * Locking: GROWTH guards the state of a pool; ARENA `is_paused` and `away` of each arena.

@@ -15,7 +15,7 @@
 static bool is_meant(const struct xseg_arena *arena, const struct xseg_pool *named)
 {
     return xseg_pool_may_trim(arena->pool, named) && !xseg_pool_has_own_memory(arena->pool) &&
-           !arena->is_alone;
+           !arena->is_guarded;
 }
 
 /* --- Pages of a cached block. --- */

@@ -5,8 +5,8 @@
 #include <stdlib.h>
 
 #include "src/base/error.h"
-#include "src/core/device/allocator.h"
 #include "src/core/cache/walk.h"
+#include "src/core/device/allocator.h"
 
 /* --- Runs. --- */
 
@@ -156,7 +156,7 @@ static bool is_in_some(struct xseg_allocator *allocator, uint64_t address)
         if (device == NULL)
             continue;
         xseg_lock_take(&device->growth_lock);
-        found = xseg_lookup_find(&allocator->lookup, address) != NULL;
+        found = xseg_page_map_find(&allocator->page_map, address) != NULL;
         xseg_lock_give(&device->growth_lock);
     }
     return found;
@@ -166,7 +166,7 @@ struct xseg_extent *xseg_mapping_hold(struct xseg_allocator *allocator,
                                       uint64_t address) XSEG_UNCHECKED
 {
     for (;;) {
-        struct xseg_extent *extent = xseg_lookup_find(&allocator->lookup, address);
+        struct xseg_extent *extent = xseg_page_map_find(&allocator->page_map, address);
 
         if (extent == NULL && is_in_some(allocator, address))
             continue;
@@ -174,7 +174,7 @@ struct xseg_extent *xseg_mapping_hold(struct xseg_allocator *allocator,
             return NULL;
         struct xseg_device *device = extent->arena->device;
         xseg_lock_take(&device->growth_lock);
-        const bool is_known = extent == xseg_lookup_find(&allocator->lookup, address) &&
+        const bool is_known = extent == xseg_page_map_find(&allocator->page_map, address) &&
                               extent->arena->device == device;
         if (is_known && address >= extent->segment.base &&
             address - extent->segment.base < extent->segment.bytes)

@@ -4,8 +4,8 @@
 #include "src/base/error.h"
 #include "src/core/cache/arena_blocks.h"
 #include "src/core/config/size.h"
-#include "src/core/pending/departure.h"
 #include "src/core/pending/pending.h"
+#include "src/core/pending/stream_retirement.h"
 #include "src/core/reclaim/decay.h"
 #include "src/core/reclaim/forget.h"
 #include "src/core/reclaim/idle.h"
@@ -49,7 +49,7 @@ static uint64_t orphan_bytes(const struct xseg_arena *arena, const void *owner)
     return bytes;
 }
 
-/* Of a paused arena none: it is away. */
+/* Of a paused arena none: it is evicted. */
 static uint64_t cached_bytes(const struct xseg_arena *arena, const void *owner)
 {
     if (arena->is_paused)

@@ -6,7 +6,7 @@
 #include "src/core/cache/extent_blocks.h"
 #include "src/core/cache/walk.h"
 #include "src/core/config/size.h"
-#include "src/core/pending/departure.h"
+#include "src/core/pending/stream_retirement.h"
 #include "src/core/pending/trace.h"
 #include "src/core/reclaim/notice.h"
 
@@ -102,7 +102,7 @@ static void look_behind(const struct xseg_block *claimed, uint64_t *bytes, uint6
 }
 
 /*
- * No segment and no page is smaller than 2 MiB, so the shelf is read from there on; what a claim
+ * No segment and no page is smaller than 2 MiB, so the free index is read from there on; what a claim
  * leaves behind is smaller than a page and comes earlier, or is enough.
  */
 struct xseg_block *xseg_trim_claim(struct xseg_arena *arena, const struct xseg_trim_wish *wish,
@@ -141,7 +141,7 @@ xseg_status xseg_trim_is_idle(struct xseg_device *device, struct xseg_known_stre
 
     *idle = false;
     if (!xseg_stream_is_there(stream))
-        return xseg_departure_is_over(device, stream, wait, idle);
+        return xseg_stream_retirement_is_over(device, stream, wait, idle);
     status = xseg_streams_can_name(context, stream, &can_name);
     if (status != XSEG_OK)
         return status;
@@ -171,9 +171,9 @@ static uint64_t give_segment(struct xseg_arena *arena, struct xseg_block *block)
     xseg_counts_down(&arena->counts, XSEG_COUNT_RESERVED_BYTES, bytes);
     if (extent->oversize)
         xseg_counts_down(&arena->counts, XSEG_COUNT_OVERSIZE_SEGMENT, 1);
-    xseg_lock_take(&device->lookup->lock);
-    xseg_lookup_remove(device->lookup, extent);
-    xseg_lock_give(&device->lookup->lock);
+    xseg_lock_take(&device->page_map->lock);
+    xseg_page_map_remove(device->page_map, extent);
+    xseg_lock_give(&device->page_map->lock);
     xseg_extent_fini(extent);
     xseg_arena_unlock(arena);
     (void)xseg_segment_end(&extent->segment); /* kept as a leftover if refused */
@@ -210,7 +210,7 @@ static uint64_t give_pages(struct xseg_arena *arena, struct xseg_block *block, b
     const uint64_t gone = done * granule;
     if (gone < block->bytes)
         xseg_notice_come(block->extent, block->base + gone, block->bytes - gone);
-    /* What was away was not reserved. */
+    /* What was evicted was not reserved. */
     const uint64_t reserved = mapped - atomic_load_explicit(&segment->mapped, memory_order_relaxed);
     xseg_arena_lock(arena);
     if (spare != NULL)
@@ -218,10 +218,10 @@ static uint64_t give_pages(struct xseg_arena *arena, struct xseg_block *block, b
     if (gone > 0) {
         if (gone < block->bytes)
             (void)xseg_arena_settle(arena, xseg_arena_cut(arena, block, gone));
-        block->mapped = block->filled = false;
+        block->mapped = block->poisoned = false;
         xseg_counts_down(&arena->counts, XSEG_COUNT_RESERVED_BYTES, reserved);
-        arena->away -= gone - reserved;
-        atomic_fetch_sub_explicit(&arena->device->away, gone - reserved, memory_order_relaxed);
+        arena->evicted -= gone - reserved;
+        atomic_fetch_sub_explicit(&arena->device->evicted, gone - reserved, memory_order_relaxed);
         if (reserved > 0)
             xseg_pool_note_shrink(arena->pool, reserved);
         xseg_trace_note_segment(block->extent, XSEG_TRACE_SEGMENT_UNMAP, block->base, gone);
@@ -273,9 +273,9 @@ bool xseg_trim_end_hole(struct xseg_extent *extent)
     if (is_hole) {
         (void)xseg_arena_claim(arena, extent->first);
         xseg_arena_remove_extent(arena, extent);
-        xseg_lock_take(&device->lookup->lock);
-        xseg_lookup_remove(device->lookup, extent);
-        xseg_lock_give(&device->lookup->lock);
+        xseg_lock_take(&device->page_map->lock);
+        xseg_page_map_remove(device->page_map, extent);
+        xseg_lock_give(&device->page_map->lock);
         xseg_extent_fini(extent);
     }
     xseg_arena_unlock(arena);

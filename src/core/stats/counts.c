@@ -7,7 +7,7 @@
 
 struct sum {
     uint64_t current[XSEG_STAT_GROUPS], up[XSEG_STAT_GROUPS];
-    uint64_t room[XSEG_STAT_GROUPS]; /* how far the others may still grow */
+    uint64_t headroom[XSEG_STAT_GROUPS]; /* how far the others may still grow */
 };
 
 void xseg_totals_init(struct xseg_totals *totals)
@@ -34,33 +34,33 @@ void xseg_counts_init(struct xseg_counts *counts, struct xseg_totals *totals, bo
     xseg_lock_give(&totals->lock);
 }
 
-void xseg_counts_let_rest(struct xseg_counts *counts, struct xseg_latch *latch,
+void xseg_counts_let_rest(struct xseg_counts *counts, struct xseg_biased_lock *lock,
                           atomic_uint_fast64_t *notes)
 {
     xseg_lock_take(&counts->totals->lock);
-    counts->latch = latch;
+    counts->lock = lock;
     counts->notes = notes;
     xseg_lock_give(&counts->totals->lock);
 }
 
 /* --- Limits. --- */
 
-static uint64_t ceiling_of(const struct xseg_counts *counts, enum xseg_count what)
+static uint64_t quota_of(const struct xseg_counts *counts, enum xseg_count what)
 {
-    return atomic_load_explicit(&counts->ceiling[what], memory_order_relaxed);
+    return atomic_load_explicit(&counts->quota[what], memory_order_relaxed);
 }
 
-/* What is below one ceiling, and below another one together with what is pending. */
+/* What is below one quota, and below another one together with what is pending. */
 static uint64_t lower(const struct xseg_counts *counts, enum xseg_count what,
                       enum xseg_count active)
 {
-    const uint64_t ceiling = ceiling_of(counts, active);
+    const uint64_t quota = quota_of(counts, active);
     const uint64_t pending = xseg_counts_read_row(counts, active).current;
 
     if (!counts->totals->has_pended)
-        return ceiling_of(counts, what);
+        return quota_of(counts, what);
 
-    return xseg_min(ceiling_of(counts, what), ceiling - xseg_min(ceiling, pending));
+    return xseg_min(quota_of(counts, what), quota - xseg_min(quota, pending));
 }
 
 static void set_limit(struct xseg_counts *counts, enum xseg_count_limit which, uint64_t limit)
@@ -79,17 +79,17 @@ static void limit_bytes(struct xseg_counts *counts)
               lower(counts, XSEG_COUNT_ALLOCATED_BYTES, XSEG_COUNT_ACTIVE_BYTES));
 }
 
-static void set_ceiling(struct xseg_counts *counts, enum xseg_count what, uint64_t ceiling)
+static void set_quota(struct xseg_counts *counts, enum xseg_count what, uint64_t quota)
 {
-    if (ceiling_of(counts, what) == ceiling)
+    if (quota_of(counts, what) == quota)
         return;
-    atomic_store_explicit(&counts->ceiling[what], ceiling, memory_order_relaxed);
+    atomic_store_explicit(&counts->quota[what], quota, memory_order_relaxed);
     if (what == XSEG_COUNT_ALLOCATION || what == XSEG_COUNT_ACTIVE)
         limit_blocks(counts);
     else if (what == XSEG_COUNT_ALLOCATED_BYTES || what == XSEG_COUNT_ACTIVE_BYTES)
         limit_bytes(counts);
     else if (what == XSEG_COUNT_REQUESTED_BYTES)
-        set_limit(counts, XSEG_LIMIT_REQUESTED, ceiling);
+        set_limit(counts, XSEG_LIMIT_REQUESTED, quota);
 }
 
 /* --- Rest. --- */
@@ -111,7 +111,7 @@ static __attribute__((noinline)) void end_rest(struct xseg_counts *counts)
     struct xseg_totals *totals = counts->totals;
 
     for (enum xseg_count what = 0; what < XSEG_COUNTS; what++) {
-        totals->resting_current[counts->group][what] -= ceiling_of(counts, what);
+        totals->resting_current[counts->group][what] -= quota_of(counts, what);
         totals->resting_up[counts->group][what] -= counts->rested_up[what];
     }
     counts->rests = false;
@@ -146,7 +146,7 @@ static void put_to_rest(struct xseg_counts *counts)
     for (enum xseg_count what = 0; what < XSEG_COUNTS; what++) {
         const struct xseg_counts_value value = xseg_counts_read(counts, what);
 
-        set_ceiling(counts, what, value.current);
+        set_quota(counts, what, value.current);
         counts->rested_up[what] = value.up;
         totals->resting_current[counts->group][what] += value.current;
         totals->resting_up[counts->group][what] += value.up;
@@ -159,7 +159,7 @@ static void put_to_rest(struct xseg_counts *counts)
 
 static bool may_rest(const struct xseg_counts *counts, const struct xseg_counts *asking)
 {
-    return counts != asking && counts->latch != NULL && counts->unchanged >= QUIET;
+    return counts != asking && counts->lock != NULL && counts->unchanged >= QUIET;
 }
 
 /*
@@ -185,9 +185,9 @@ static __attribute__((noinline)) void let_rest(struct xseg_counts *asking)
         return;
     for (unsigned i = 0; i < count; i++)
         (void)atomic_fetch_or(quiet[i]->notes, XSEG_COUNTS_REST);
-    const bool passed = xseg_latch_barrier(quiet[0]->latch);
+    const bool passed = xseg_biased_lock_barrier(quiet[0]->lock);
     for (unsigned i = 0; i < count; i++) {
-        if (passed && xseg_latch_is_free(quiet[i]->latch)) {
+        if (passed && xseg_biased_lock_is_free(quiet[i]->lock)) {
             put_to_rest(quiet[i]);
         } else {
             (void)atomic_fetch_and(quiet[i]->notes, ~XSEG_COUNTS_REST);
@@ -205,8 +205,7 @@ static void part(struct xseg_totals *totals, enum xseg_count what, enum xseg_cou
     {
         struct xseg_counts *counts = XSEG_CONTAINER(node, struct xseg_counts, link);
 
-        atomic_store_explicit(&counts->ceiling[active], ceiling_of(counts, what),
-                              memory_order_relaxed);
+        atomic_store_explicit(&counts->quota[active], quota_of(counts, what), memory_order_relaxed);
     }
 }
 
@@ -242,18 +241,18 @@ void xseg_counts_end_pending(struct xseg_counts *counts, uint64_t bytes, uint64_
     xseg_lock_give(&counts->totals->lock);
 }
 
-/* What the one may grow less, the other may grow more: so no ceiling gets too high. */
+/* What the one may grow less, the other may grow more: so no quota gets too high. */
 void xseg_counts_move(struct xseg_counts *from, struct xseg_counts *to, enum xseg_count what,
                       uint64_t amount)
 {
     xseg_lock_take(&from->totals->lock);
     wake(from);
     wake(to);
-    const uint64_t room = xseg_min(ceiling_of(from, what), amount);
+    const uint64_t headroom = xseg_min(quota_of(from, what), amount);
     xseg_word_add(&to->row[what].up, amount);
     xseg_word_add(&from->row[what].up, -amount);
-    set_ceiling(from, what, ceiling_of(from, what) - room);
-    set_ceiling(to, what, ceiling_of(to, what) + room);
+    set_quota(from, what, quota_of(from, what) - headroom);
+    set_quota(to, what, quota_of(to, what) + headroom);
     xseg_lock_give(&from->totals->lock);
 }
 
@@ -281,17 +280,17 @@ static struct sum add_up(const struct xseg_totals *totals, enum xseg_count what,
     {
         const struct xseg_counts *counts = XSEG_CONTAINER(node, struct xseg_counts, link);
         const struct xseg_counts_value value = xseg_counts_read(counts, what);
-        const uint64_t ceiling = ceiling_of(counts, what);
+        const uint64_t quota = quota_of(counts, what);
 
         sum.current[counts->group] += value.current;
         if (asking == NULL)
             sum.up[counts->group] += value.up;
         else if (counts != asking)
-            sum.room[counts->group] += ceiling - xseg_min(ceiling, value.current);
+            sum.headroom[counts->group] += quota - xseg_min(quota, value.current);
     }
     sum.up[XSEG_STAT_ALL] = sum.up[XSEG_STAT_SMALL] + sum.up[XSEG_STAT_LARGE];
     sum.current[XSEG_STAT_ALL] = sum.current[XSEG_STAT_SMALL] + sum.current[XSEG_STAT_LARGE];
-    sum.room[XSEG_STAT_ALL] = sum.room[XSEG_STAT_SMALL] + sum.room[XSEG_STAT_LARGE];
+    sum.headroom[XSEG_STAT_ALL] = sum.headroom[XSEG_STAT_SMALL] + sum.headroom[XSEG_STAT_LARGE];
     return sum;
 }
 
@@ -305,12 +304,12 @@ static bool raise_peak(struct xseg_totals *totals, enum xseg_stat_group group, e
     return true;
 }
 
-/* What lies between the sum of the arenas of a group, or all, with the room they hold, and the peak; below
+/* What lies between the sum of the arenas of a group, or all, with the headroom they hold, and the peak; below
  * zero what is too much. */
-static int64_t room_of(const struct xseg_totals *totals, enum xseg_stat_group group,
-                       enum xseg_count what, const struct sum *sum)
+static int64_t headroom_of(const struct xseg_totals *totals, enum xseg_stat_group group,
+                           enum xseg_count what, const struct sum *sum)
 {
-    return (int64_t)(totals->peak[group][what] - sum->current[group] - sum->room[group]);
+    return (int64_t)(totals->peak[group][what] - sum->current[group] - sum->headroom[group]);
 }
 
 /* How far an arena of a group may grow before a peak of the device could be passed; 0 where others have
@@ -318,20 +317,20 @@ static int64_t room_of(const struct xseg_totals *totals, enum xseg_stat_group gr
 static uint64_t room_below(const struct xseg_totals *totals, enum xseg_stat_group group,
                            enum xseg_count what, const struct sum *sum)
 {
-    const int64_t all = room_of(totals, XSEG_STAT_ALL, what, sum);
-    const int64_t own = room_of(totals, group, what, sum);
+    const int64_t all = headroom_of(totals, XSEG_STAT_ALL, what, sum);
+    const int64_t own = headroom_of(totals, group, what, sum);
     const int64_t less = all < own ? all : own;
 
     return less > 0 ? (uint64_t)less : 0;
 }
 
-/* Take all ceilings down to the current values: no arena may grow before it has looked around.  Arenas at rest
- * have no room already. */
-static void take_ceilings(struct xseg_totals *totals, enum xseg_count what)
+/* Take all quotas down to the current values: no arena may grow before it has reconciled.  Arenas at rest
+ * have no headroom already. */
+static void take_quotas(struct xseg_totals *totals, enum xseg_count what)
 {
     XSEG_LIST_FOR(node, &totals->members)
     {
-        set_ceiling(XSEG_CONTAINER(node, struct xseg_counts, link), what, 0);
+        set_quota(XSEG_CONTAINER(node, struct xseg_counts, link), what, 0);
     }
 }
 
@@ -341,7 +340,7 @@ static bool is_busy(const struct xseg_counts *counts)
     return counts->unchanged <= 4 * counts->totals->member_count;
 }
 
-/* How many arenas have allocated lately, so that room may be of use to them; the one that asks has. */
+/* How many arenas have allocated lately, so that headroom may be of use to them; the one that asks has. */
 static unsigned count_busy(struct xseg_counts *asking)
 {
     unsigned busy = 0;
@@ -365,7 +364,7 @@ static unsigned count_busy(struct xseg_counts *asking)
 }
 
 /*
- * All room is given away anew: equal parts to the arenas that allocate, and what cannot be divided to the
+ * All headroom is given away anew: equal parts to the arenas that allocate, and what cannot be divided to the
  * one that asks.  One that gets none asks at its next allocation, which streams in turn would do every
  * time if the first took all; and if some were left to those at rest, a peak would be approached in ever
  * smaller steps.
@@ -375,7 +374,7 @@ static void share_out(struct xseg_counts *asking, enum xseg_count what, struct s
     struct xseg_totals *totals = asking->totals;
     const unsigned busy = count_busy(asking);
 
-    memset(sum->room, 0, sizeof(sum->room));
+    memset(sum->headroom, 0, sizeof(sum->headroom));
     const struct sum all = *sum;
     XSEG_LIST_FOR(node, &totals->members)
     {
@@ -386,18 +385,18 @@ static void share_out(struct xseg_counts *asking, enum xseg_count what, struct s
             continue;
         if (is_busy(counts))
             part = room_below(totals, counts->group, what, &all) / busy;
-        sum->room[XSEG_STAT_ALL] += part;
-        sum->room[counts->group] += part;
-        set_ceiling(counts, what, xseg_counts_read(counts, what).current + part);
+        sum->headroom[XSEG_STAT_ALL] += part;
+        sum->headroom[counts->group] += part;
+        set_quota(counts, what, xseg_counts_read(counts, what).current + part);
     }
-    set_ceiling(asking, what,
-                xseg_counts_read(asking, what).current +
-                    room_below(totals, asking->group, what, sum));
+    set_quota(asking, what,
+              xseg_counts_read(asking, what).current +
+                  room_below(totals, asking->group, what, sum));
     if (__builtin_expect(totals->member_count > AWAKE, 0))
         let_rest(asking);
 }
 
-static void look_around(struct xseg_counts *counts, enum xseg_count what)
+static void reconcile(struct xseg_counts *counts, enum xseg_count what)
 {
     struct xseg_totals *totals = counts->totals;
     struct sum sum = add_up(totals, what, counts);
@@ -405,30 +404,30 @@ static void look_around(struct xseg_counts *counts, enum xseg_count what)
 
     is_void |= raise_peak(totals, counts->group, what, &sum);
     /* Below zero this increase has used what others hold. */
-    is_void |= room_of(totals, XSEG_STAT_ALL, what, &sum) < 0;
-    is_void |= room_of(totals, counts->group, what, &sum) < 0;
+    is_void |= headroom_of(totals, XSEG_STAT_ALL, what, &sum) < 0;
+    is_void |= headroom_of(totals, counts->group, what, &sum) < 0;
     if (is_void)
         share_out(counts, what, &sum);
     else
-        set_ceiling(counts, what,
-                    xseg_counts_read(counts, what).current +
-                        room_below(totals, counts->group, what, &sum));
+        set_quota(counts, what,
+                  xseg_counts_read(counts, what).current +
+                      room_below(totals, counts->group, what, &sum));
 }
 
-void xseg_counts_look_around(struct xseg_counts *counts, enum xseg_count what)
+void xseg_counts_reconcile(struct xseg_counts *counts, enum xseg_count what)
 {
     xseg_lock_take(&counts->totals->lock);
     wake(counts);
-    look_around(counts, what);
+    reconcile(counts, what);
     xseg_lock_give(&counts->totals->lock);
 }
 
-/* The same for each of some quantities that is above its ceiling.  STATS is held. */
-static void look_around_each(struct xseg_counts *counts, const enum xseg_count *what, size_t number)
+/* The same for each of some quantities that is above its quota.  STATS is held. */
+static void reconcile_each(struct xseg_counts *counts, const enum xseg_count *what, size_t number)
 {
     for (size_t i = 0; i < number; i++)
-        if (xseg_counts_read(counts, what[i]).current > ceiling_of(counts, what[i]))
-            look_around(counts, what[i]);
+        if (xseg_counts_read(counts, what[i]).current > quota_of(counts, what[i]))
+            reconcile(counts, what[i]);
 }
 
 static const enum xseg_count of_allocation[] = {XSEG_COUNT_ALLOCATION, XSEG_COUNT_ALLOCATED_BYTES,
@@ -440,24 +439,24 @@ static size_t number_of_allocation(const struct xseg_totals *totals)
     return totals->has_pended ? XSEG_COUNT_OF(of_allocation) : 3;
 }
 
-void xseg_counts_look_around_all(struct xseg_counts *counts)
+void xseg_counts_reconcile_all(struct xseg_counts *counts)
 {
     struct xseg_totals *totals = counts->totals;
 
     xseg_lock_take(&totals->lock);
     wake(counts);
-    look_around_each(counts, of_allocation, number_of_allocation(totals));
+    reconcile_each(counts, of_allocation, number_of_allocation(totals));
     xseg_lock_give(&totals->lock);
 }
 
-void xseg_counts_look_around_fragments(struct xseg_counts *counts)
+void xseg_counts_reconcile_fragments(struct xseg_counts *counts)
 {
     static const enum xseg_count all[] = {XSEG_COUNT_INACTIVE_SPLIT,
                                           XSEG_COUNT_INACTIVE_SPLIT_BYTES};
 
     xseg_lock_take(&counts->totals->lock);
     wake(counts);
-    look_around_each(counts, all, XSEG_COUNT_OF(all));
+    reconcile_each(counts, all, XSEG_COUNT_OF(all));
     xseg_lock_give(&counts->totals->lock);
 }
 
@@ -494,7 +493,7 @@ void xseg_totals_reset_peaks(struct xseg_totals *totals)
 
         for (unsigned group = 0; group < XSEG_STAT_GROUPS; group++)
             totals->peak[group][what] = sum.current[group];
-        take_ceilings(totals, what);
+        take_quotas(totals, what);
     }
     xseg_lock_give(&totals->lock);
 }

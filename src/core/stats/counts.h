@@ -5,10 +5,10 @@
  * Every arena counts for itself, under its own lock: for each quantity the sums of its increases and of
  * its decreases.  Current values and totals of a device are sums over its arenas.
  *
- * A peak belongs to the whole device, so an arena cannot know it alone.  It has a *ceiling* instead: up
- * to there it may grow before the device's peak could be passed.  Above it, the arena *looks around*: it
- * adds up all arenas under STATS, raises the peak if it was passed, and gets a new ceiling.  Where the
- * others hold all the room that there is below the peak, it is shared out anew.
+ * A peak belongs to the whole device, so an arena cannot know it alone.  It has a *quota* instead: up
+ * to there it may grow before the device's peak could be passed.  Above it, the arena *reconciles*: it
+ * adds up all arenas under STATS, raises the peak if it was passed, and gets a new quota.  Where the
+ * others hold all the headroom that there is below the peak, it is shared out anew.
  *
  * So peaks are exact while one thread at a time allocates on a device.  With several at once, the
  * values that are added up are of slightly different moments: a peak may be off by what the other
@@ -20,18 +20,18 @@
  * public quantities on its own took four times as long.
  *
  * A device may have 10^5 arenas, of which few allocate.  So an arena that has not allocated during many
- * looks is put to *rest*: its values are part of a sum that every look begins with, and its ceilings are
- * its values, so that it has no room.  Whatever changes one of them *wakes* it first, or before it lets go of
- * the arena's lock: an increase passes a ceiling, and a free finds a bit among the arena's notes.  Arenas
- * are put to rest some at a time, behind one barrier that all threads pass (latch.h): so one that somebody
+ * looks is put to *rest*: its values are part of a sum that every look begins with, and its quotas are
+ * its values, so that it has no headroom.  Whatever changes one of them *wakes* it first, or before it lets go of
+ * the arena's lock: an increase passes a quota, and a free finds a bit among the arena's notes.  Arenas
+ * are put to rest some at a time, behind one barrier that all threads pass (biased_lock.h): so one that somebody
  * is changing just then is seen to be locked, and stays awake.
  *
  * Invariants, while nobody else counts:
- *   COUNT-1  the sum of the ceilings, or of the current values above them, never passes the peak.
- *   COUNT-2  the values of an arena at rest are its ceilings; the sum of all of them is the one that looks
+ *   COUNT-1  the sum of the quotas, or of the current values above them, never passes the peak.
+ *   COUNT-2  the values of an arena at rest are its quotas; the sum of all of them is the one that looks
  *            begin with.
  *
- * Locking: an arena's counts are written under its lock, but for ceilings and limits, which STATS
+ * Locking: an arena's counts are written under its lock, but for quotas and limits, which STATS
  * guards; all may be read without.  STATS guards peaks, the lists of members, who rests, and the numbers from
  * which the totals start after a reset.
  */
@@ -40,8 +40,8 @@
 
 #include <stdatomic.h>
 
+#include "src/base/biased_lock.h"
 #include "src/base/check.h"
-#include "src/base/latch.h"
 #include "src/base/list.h"
 #include "src/base/lock.h"
 #include "src/base/word.h"
@@ -77,7 +77,7 @@ struct xseg_totals {
     /* What those at rest hold, and the sums of their increases. */
     uint64_t resting_current[XSEG_STAT_GROUPS][XSEG_COUNTS];
     uint64_t resting_up[XSEG_STAT_GROUPS][XSEG_COUNTS];
-    /* A block has been pending.  Before, what is active is what is allocated: one peak, one ceiling. */
+    /* A block has been pending.  Before, what is active is what is allocated: one peak, one quota. */
     bool has_pended;
     uint64_t peak[XSEG_STAT_GROUPS][XSEG_COUNTS];
     /* Sums at the last reset of the totals. */
@@ -100,19 +100,19 @@ struct xseg_counts_row {
 /* Of an arena.  For ACTIVE and ACTIVE_BYTES, up and down are of what is pending. */
 struct xseg_counts {
     struct xseg_counts_row row[XSEG_COUNTS];
-    /* A cache line, down to the third ceiling: what arenas look at in each other. */
+    /* A cache line, down to the third quota: what arenas look at in each other. */
     atomic_uint_fast64_t limit[XSEG_LIMITS];
-    /* Blocks it had allocated when room was shared out last, and how often that was the same; guarded
+    /* Blocks it had allocated when headroom was shared out last, and how often that was the same; guarded
      * by STATS. */
     uint64_t seen;
     uint32_t unchanged;
     enum xseg_stat_group group; /* SMALL or LARGE */
-    atomic_uint_fast64_t ceiling[XSEG_COUNTS];
+    atomic_uint_fast64_t quota[XSEG_COUNTS];
     struct xseg_list link; /* in totals->members, or resting */
     struct xseg_totals *totals;
     bool rests;                      /* guarded by STATS */
     uint64_t rested_up[XSEG_COUNTS]; /* at rest: the sums of its increases */
-    struct xseg_latch *latch;        /* the arena's; NULL: never rests */
+    struct xseg_biased_lock *lock;   /* the arena's; NULL: never rests */
     atomic_uint_fast64_t *notes;     /* of the arena */
 };
 
@@ -123,20 +123,20 @@ void xseg_totals_fini(struct xseg_totals *totals);
 void xseg_counts_init(struct xseg_counts *counts, struct xseg_totals *totals, bool is_small);
 
 /* Counts may rest: they are those of an arena with this lock and these notes. */
-void xseg_counts_let_rest(struct xseg_counts *counts, struct xseg_latch *latch,
+void xseg_counts_let_rest(struct xseg_counts *counts, struct xseg_biased_lock *lock,
                           atomic_uint_fast64_t *notes);
 
 /* A value falls, or has fallen: if they rest, they do so no longer.  The arena's lock is held. */
 void xseg_counts_wake(struct xseg_counts *counts);
 
-/* A quantity is above its ceiling: look at all arenas. */
-void xseg_counts_look_around(struct xseg_counts *counts, enum xseg_count what);
+/* A quantity is above its quota: look at all arenas. */
+void xseg_counts_reconcile(struct xseg_counts *counts, enum xseg_count what);
 
 /* The same for all that an allocation changes. */
-void xseg_counts_look_around_all(struct xseg_counts *counts);
+void xseg_counts_reconcile_all(struct xseg_counts *counts);
 
 /* The same for the fragments of classic segments. */
-void xseg_counts_look_around_fragments(struct xseg_counts *counts);
+void xseg_counts_reconcile_fragments(struct xseg_counts *counts);
 
 /* The sum of a row's increases and its current value, both of one moment. */
 struct xseg_counts_value {
@@ -189,8 +189,8 @@ static inline void xseg_counts_up(struct xseg_counts *counts, enum xseg_count wh
 {
     xseg_word_add(&counts->row[what].up, amount);
     if (xseg_counts_read_row(counts, what).current >
-        atomic_load_explicit(&counts->ceiling[what], memory_order_relaxed))
-        xseg_counts_look_around(counts, what);
+        atomic_load_explicit(&counts->quota[what], memory_order_relaxed))
+        xseg_counts_reconcile(counts, what);
 }
 
 /* For who wakes them if need be. */
@@ -223,7 +223,7 @@ static inline void xseg_counts_add_alloc(struct xseg_counts *counts, uint64_t by
     xseg_word_add(&counts->row[XSEG_COUNT_REQUESTED_BYTES].up, requested);
 }
 
-/* Whether that has passed a limit, so that the arena has to look around. */
+/* Whether that has passed a limit, so that the arena has to reconcile. */
 static inline bool xseg_counts_are_past_limits(const struct xseg_counts *counts)
 {
     return xseg_counts_is_above(&counts->row[XSEG_COUNT_ALLOCATION],
@@ -238,7 +238,7 @@ static inline void xseg_counts_alloc(struct xseg_counts *counts, uint64_t bytes,
 {
     xseg_counts_add_alloc(counts, bytes, requested);
     if (__builtin_expect(xseg_counts_are_past_limits(counts), 0))
-        xseg_counts_look_around_all(counts);
+        xseg_counts_reconcile_all(counts);
 }
 
 /* A block is free at once.  Whoever says so looks at the arena's notes. */

@@ -3,10 +3,9 @@
 
 #include <inttypes.h>
 
-
-static uint64_t ceiling_of(const struct xseg_counts *counts, enum xseg_count what)
+static uint64_t quota_of(const struct xseg_counts *counts, enum xseg_count what)
 {
-    return atomic_load_explicit(&counts->ceiling[what], memory_order_relaxed);
+    return atomic_load_explicit(&counts->quota[what], memory_order_relaxed);
 }
 
 static bool audit(const struct xseg_counts *counts, struct xseg_finding *finding)
@@ -14,9 +13,9 @@ static bool audit(const struct xseg_counts *counts, struct xseg_finding *finding
     for (enum xseg_count what = 0; counts->rests && what < XSEG_COUNTS; what++) {
         const uint64_t current = xseg_counts_current(counts, what);
 
-        XSEG_HOLDS(finding, "COUNT-2", current == ceiling_of(counts, what),
-                   "at rest, quantity %d is %" PRIu64 ", its ceiling %" PRIu64, (int)what, current,
-                   ceiling_of(counts, what));
+        XSEG_HOLDS(finding, "COUNT-2", current == quota_of(counts, what),
+                   "at rest, quantity %d is %" PRIu64 ", its quota %" PRIu64, (int)what, current,
+                   quota_of(counts, what));
     }
     return true;
 }
@@ -38,7 +37,7 @@ static bool audit_resting(const struct xseg_totals *totals, struct xseg_finding 
         const struct xseg_counts *counts = XSEG_CONTAINER(node, struct xseg_counts, link);
 
         for (enum xseg_count what = 0; what < XSEG_COUNTS; what++)
-            sum[counts->group][what] += ceiling_of(counts, what);
+            sum[counts->group][what] += quota_of(counts, what);
     }
     for (enum xseg_stat_group group = 0; group < XSEG_STAT_GROUPS; group++)
         for (enum xseg_count what = 0; what < XSEG_COUNTS; what++)

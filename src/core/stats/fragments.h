@@ -3,7 +3,7 @@
  * Fragments: the cached blocks of divided classic segments, as counts of their arena.
  *
  * A cut or a merge changes their number and their bytes, up or down.  Which way nobody can foresee, so
- * both sums are added to, one of them nothing, and both quantities are compared with their ceilings at
+ * both sums are added to, one of them nothing, and both quantities are compared with their quotas at
  * once: with branches, and out of line, that was a thirtieth of a hit.
  *
  * Locking: ARENA.
@@ -13,18 +13,18 @@
 
 #include "src/core/stats/counts.h"
 
-/* There are so many more of a quantity; whether it passes its ceiling, to be joined without a branch. */
+/* There are so many more of a quantity; whether it passes its quota, to be joined without a branch. */
 static inline unsigned xseg_fragments_more(struct xseg_counts *counts, enum xseg_count what,
                                            uint64_t amount)
 {
     xseg_word_add(&counts->row[what].up, amount);
-    return xseg_counts_is_above(&counts->row[what], &counts->ceiling[what]);
+    return xseg_counts_is_above(&counts->row[what], &counts->quota[what]);
 }
 
 static inline void xseg_fragments_look(struct xseg_counts *counts, unsigned passes)
 {
     if (__builtin_expect(passes != 0, 0))
-        xseg_counts_look_around_fragments(counts);
+        xseg_counts_reconcile_fragments(counts);
 }
 
 /* A fragment is handed out, but for `rest` bytes. */

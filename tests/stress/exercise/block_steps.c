@@ -262,7 +262,7 @@ void step_touch(struct worker *worker)
     note_features(worker->world, 0, block->device, block->tag, block, true);
 }
 
-/* A use that comes to nothing; also of a block whose memory is away. */
+/* A use that comes to nothing; also of a block whose memory is evicted. */
 void step_use(struct worker *worker)
 {
     struct block *block = any_block(worker);

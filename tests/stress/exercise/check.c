@@ -239,7 +239,7 @@ static void check_block(const struct view *view, const struct block *block)
         failure("the block at %p is not live", (const void *)block->ptr);
     CHECK(info->requested == block->bytes);
     CHECK(info->pool == (block->tag == NULL ? NULL : block->tag->pool));
-    CHECK(info->is_paused == (block->tag != NULL && block->tag->is_away) ||
+    CHECK(info->is_paused == (block->tag != NULL && block->tag->is_evicted) ||
           (block->tag != NULL && block->tag->may_be_paused));
 }
 

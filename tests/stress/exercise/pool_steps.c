@@ -257,11 +257,11 @@ static void pause_here(struct worker *worker, struct tag *tag)
     feature_meet(feature | (features_of(worker->world, tag->device, tag, NULL) & ~FEATURES_AWAY),
                  status == XSEG_OK);
     CHECK(status == XSEG_OK || status == XSEG_ERR_BUSY || status == XSEG_ERR_UNSUPPORTED ||
-          !fault_was_none(epoch) || (status == XSEG_ERR_PAUSED && tag->is_away));
+          !fault_was_none(epoch) || (status == XSEG_ERR_PAUSED && tag->is_evicted));
     if (status == XSEG_ERR_PAUSED || (status != XSEG_OK && fault_was_none(epoch)))
         return;
     /* Where undoing was refused, too, it is paused, and everything comes back. */
-    tag->is_away = true;
+    tag->is_evicted = true;
     tag->may_be_paused = status != XSEG_OK;
     if (feature == FEATURE(AWAY_NOTHING) && status == XSEG_OK)
         atomic_fetch_add(&tag->epoch, 1);
@@ -291,14 +291,14 @@ void step_resume(struct worker *worker)
     const xseg_status status = CALL(xseg_pool_resume, tag->pool);
     failure_note(worker->number, "resume pool %p: %d", (void *)tag->pool, status);
     note_features(worker->world, 0, tag->device, tag, NULL, status == XSEG_OK);
-    if (!tag->is_away)
+    if (!tag->is_evicted)
         CHECK(status == XSEG_ERR_ARGUMENT);
     else
         CHECK(status == XSEG_OK || status == XSEG_ERR_NO_MEMORY || status == XSEG_ERR_LIMIT ||
               status == XSEG_ERR_BUSY || !fault_was_none(epoch) ||
               (status == XSEG_ERR_ARGUMENT && tag->may_be_paused));
     if (status == XSEG_OK || status == XSEG_ERR_ARGUMENT) {
-        tag->is_away = tag->may_be_paused = false;
+        tag->is_evicted = tag->may_be_paused = false;
         atomic_fetch_and(&tag->features, ~FEATURES_AWAY);
     }
     (void)pthread_rwlock_unlock(&tag->contents);
@@ -422,7 +422,7 @@ void step_restore(struct worker *worker)
     failure_note(worker->number, "restore pool %p: %d", (void *)tag->pool, status);
     note_features(worker->world, FEATURE(RESTORE), tag->device, tag, NULL, status == XSEG_OK);
     CHECK(status == XSEG_OK || status == XSEG_ERR_BUSY || !fault_was_none(epoch) ||
-          (status == XSEG_ERR_PAUSED && tag->is_away));
+          (status == XSEG_ERR_PAUSED && tag->is_evicted));
     CHECK(restoring.freed == (status == XSEG_OK ? before : 0));
     CHECK(restoring.live == (status == XSEG_OK ? tag->saved_count : 0));
 }

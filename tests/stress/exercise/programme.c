@@ -16,7 +16,7 @@ static const struct kind {
     const char *name;
     step *run;
     unsigned weight;
-    bool is_alone;
+    bool is_guarded;
 } kinds[] = {
     {"alloc", step_alloc, 300, false},
     {"free", step_free, 150, false},
@@ -98,8 +98,8 @@ static void operate(struct worker *worker, const struct operation *operation)
     const int device = (int)(operation->number % (world->options.devices + 1)) - 1;
 
     worker->random = operation->number;
-    (void)(kind->is_alone ? pthread_rwlock_wrlock(&world->lock)
-                          : pthread_rwlock_rdlock(&world->lock));
+    (void)(kind->is_guarded ? pthread_rwlock_wrlock(&world->lock)
+                            : pthread_rwlock_rdlock(&world->lock));
     driver_set_current(device);
     kind->run(worker);
     CHECK(driver_current() == device || !fault_was_none(epoch));

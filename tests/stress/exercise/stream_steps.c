@@ -165,7 +165,7 @@ void end_capture(struct worker *worker)
     worker->capture.origin->is_captured = false;
     if (worker->capture.joined != NULL)
         worker->capture.joined->is_captured = false;
-    if (is_whole && tag->holders > 0 && !tag->is_away)
+    if (is_whole && tag->holders > 0 && !tag->is_evicted)
         keep_graph(worker, tag);
     tag->is_capturing = false;
     worker->capture.tag = NULL;
@@ -185,7 +185,7 @@ void step_replay(struct worker *worker)
     if (tag == NULL || tag->replayed_on == NULL || tag->replayed_on->is_captured ||
         pthread_rwlock_tryrdlock(&tag->contents) != 0)
         return;
-    if (!tag->is_away)
+    if (!tag->is_evicted)
         for (unsigned i = 0; i < tag->graph_size; i++)
             driver_work(tag->device, tag->replayed_on->handle, 1 + below(worker, 1000000),
                         tag->graph[i].ptr, tag->graph[i].bytes);

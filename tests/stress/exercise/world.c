@@ -318,7 +318,7 @@ bool block_enter(struct block *block)
         return true;
     if (pthread_rwlock_tryrdlock(&block->tag->contents) != 0)
         return false;
-    if (!block->tag->is_away)
+    if (!block->tag->is_evicted)
         return true;
     (void)pthread_rwlock_unlock(&block->tag->contents);
     return false;

@@ -56,7 +56,7 @@ struct tag {
     int device;
     unsigned holders; /* the worker's; 0: released */
     pthread_rwlock_t contents;
-    bool is_away;       /* the memory of its blocks must not be touched; under `contents` */
+    bool is_evicted;    /* the memory of its blocks must not be touched; under `contents` */
     atomic_uint epoch;  /* of its contents: they are lost when it changes */
     bool may_be_paused; /* a pause failed, and perhaps so did its undoing */
     bool is_routed, is_capturing;

@@ -3,7 +3,7 @@
 
 #include "src/core/cache/large/cached.h"
 #include "src/core/cache/large/large.h"
-#include "src/core/cache/lookup.h"
+#include "src/core/cache/page_map.h"
 
 /* Hand out a cached block, of which `rest` bytes stay cached; its address. */
 static inline __attribute__((always_inline)) uint64_t hand_out(struct xseg_arena *arena,
@@ -18,14 +18,14 @@ static inline __attribute__((always_inline)) uint64_t hand_out(struct xseg_arena
         xseg_fragments_cut_any(&arena->counts, xseg_block_is_split(block), bytes, rest);
     (void)xseg_cached_hide(arena, block);
     if (rest != 0)
-        xseg_cached_add_frontier(
+        xseg_cached_add_victim(
             arena, xseg_block_cut(&arena->blocks, block, bytes, XSEG_BLOCK_CACHED, true, false));
     block->state = XSEG_BLOCK_LIVE;
     block->mapped = true;
     block->flags = oversize ? XSEG_BLOCK_OVERSIZE : 0;
-    block->filled = false;
+    block->poisoned = false;
     block->requested = requested;
-    xseg_start_add(xseg_lookup_start(arena->lookup, base), block);
+    xseg_slot_add(xseg_page_map_slot(arena->page_map, base), block);
     xseg_counts_alloc(&arena->counts, bytes, requested);
     return base;
 }
@@ -34,7 +34,7 @@ uint64_t xseg_arena_hit(struct xseg_arena *arena, const struct xseg_need *need)
 {
     struct xseg_block *block = xseg_cached_choose(arena, need);
 
-    if (block == NULL || arena->blocks.free_count == 0 || block->filled)
+    if (block == NULL || arena->blocks.free_count == 0 || block->poisoned)
         return 0;
     const uint64_t rest = xseg_cached_rest(block, need);
     const bool oversize = block->bytes - rest >= need->config->max_split_bytes;
@@ -52,14 +52,14 @@ uint64_t xseg_arena_hit_plain(struct xseg_arena *arena, uint64_t requested, bool
         return 0;
     if (expandable && xseg_block_can_grow(block))
         block = xseg_cached_prefer_enclosed(arena, block);
-    if (block->filled || (!expandable && xseg_extent_is_expandable(block->extent)))
+    if (block->poisoned || (!expandable && xseg_extent_is_expandable(block->extent)))
         return 0;
     const uint64_t rest = block->bytes - bytes;
     return hand_out(arena, block, expandable || rest > XSEG_SIZE_SMALL_MAX ? rest : 0, requested,
                     false);
 }
 
-bool xseg_arena_take_back_noting(struct xseg_arena *arena, xseg_start *start,
+bool xseg_arena_take_back_noting(struct xseg_arena *arena, xseg_slot *start,
                                  struct xseg_block *block, uint64_t address)
 {
     if ((atomic_load(&arena->notes) & XSEG_ARENA_GENERALLY) != 0 ||
@@ -69,11 +69,11 @@ bool xseg_arena_take_back_noting(struct xseg_arena *arena, xseg_start *start,
     if (block->flags != 0)
         xseg_flags_end_oversize(&arena->counts, block);
     xseg_arena_note_free(arena, block->extent, address, block->bytes);
-    xseg_start_remove(start);
+    xseg_slot_remove(start);
     return true;
 }
 
-bool xseg_arena_hit_free(struct xseg_arena *arena, xseg_start *start, struct xseg_block *block,
+bool xseg_arena_hit_free(struct xseg_arena *arena, xseg_slot *start, struct xseg_block *block,
                          uint64_t address)
 {
     if (!xseg_large_take_back(arena, start, block, address))

@@ -13,11 +13,11 @@ uint64_t xseg_arena_hit(struct xseg_arena *arena, const struct xseg_need *need);
 uint64_t xseg_arena_hit_plain(struct xseg_arena *arena, uint64_t requested, bool expandable);
 
 /* Free the block that begins at an address, to which its slot leads, if it is live and that is all there is to do. */
-bool xseg_arena_hit_free(struct xseg_arena *arena, xseg_start *start, struct xseg_block *block,
+bool xseg_arena_hit_free(struct xseg_arena *arena, xseg_slot *start, struct xseg_block *block,
                          uint64_t address);
 
 /* xseg_large_take_back() where there are notes. */
-bool xseg_arena_take_back_noting(struct xseg_arena *arena, xseg_start *start,
+bool xseg_arena_take_back_noting(struct xseg_arena *arena, xseg_slot *start,
                                  struct xseg_block *block, uint64_t address);
 
 #endif

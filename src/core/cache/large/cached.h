@@ -2,10 +2,10 @@
 /*
  * The cached blocks of an arena without cells, in the order of best fit: by size, then by address.
  *
- * Most are on the shelf.  Two kinds are not:
+ * Most are in the free index.  Two kinds are not:
  *
- *   - the *frontier*: what is left of the block that was cut last.  Often the next request is cut from
- *     it as well, and what was cut comes back to it, which would change its place on the shelf each time.
+ *   - the *victim*: what is left of the block that was cut last.  Often the next request is cut from
+ *     it as well, and what was cut comes back to it, which would change its place in the free index each time.
  *     Or the block that came back last, if that is all of its segment (large.h).
  *   - *scraps* of a large arena: up to 1 MiB, which no request fits in.  Best fit leaves many; they
  *     wait for a neighbour to merge with.
@@ -37,36 +37,36 @@ static inline void xseg_cached_note_born(const struct xseg_arena *arena, struct 
     block->born = atomic_load_explicit(arena->searches, memory_order_relaxed);
 }
 
-static inline bool xseg_cached_has_frontier(const struct xseg_arena *arena)
+static inline bool xseg_cached_has_victim(const struct xseg_arena *arena)
 {
-    return arena->frontier != &arena->edge;
+    return arena->victim != &arena->edge;
 }
 
 /* A cached block that is no scrap has come to its size, and can be found from now on. */
 static inline void xseg_cached_show(struct xseg_arena *arena, struct xseg_block *block)
 {
     xseg_cached_note_born(arena, block);
-    xseg_shelf_insert(&arena->shelf, block);
+    xseg_free_index_insert(&arena->free_index, block);
 }
 
-/* The same for what becomes the frontier: the rest of a block that was cut, what the frontier has merged
+/* The same for what becomes the victim: the rest of a block that was cut, what the victim has merged
  * into, or a whole segment that is free again. */
-static inline void xseg_cached_show_frontier(struct xseg_arena *arena, struct xseg_block *block)
+static inline void xseg_cached_show_victim(struct xseg_arena *arena, struct xseg_block *block)
 {
     xseg_cached_note_born(arena, block);
-    if (xseg_cached_has_frontier(arena))
-        xseg_shelf_insert(&arena->shelf, arena->frontier);
-    arena->frontier = block;
+    if (xseg_cached_has_victim(arena))
+        xseg_free_index_insert(&arena->free_index, arena->victim);
+    arena->victim = block;
 }
 
-/* It is found no longer; it still has its size.  Whether it was the frontier. */
+/* It is found no longer; it still has its size.  Whether it was the victim. */
 static inline bool xseg_cached_hide(struct xseg_arena *arena, struct xseg_block *block)
 {
-    if (block == arena->frontier) {
-        arena->frontier = &arena->edge;
+    if (block == arena->victim) {
+        arena->victim = &arena->edge;
         return true;
     }
-    xseg_shelf_remove(&arena->shelf, block);
+    xseg_free_index_remove(&arena->free_index, block);
     return false;
 }
 
@@ -77,10 +77,10 @@ static inline void xseg_cached_add(struct xseg_arena *arena, struct xseg_block *
         xseg_cached_show(arena, block);
 }
 
-static inline void xseg_cached_add_frontier(struct xseg_arena *arena, struct xseg_block *block)
+static inline void xseg_cached_add_victim(struct xseg_arena *arena, struct xseg_block *block)
 {
     if (!xseg_cached_is_scrap(arena, block))
-        xseg_cached_show_frontier(arena, block);
+        xseg_cached_show_victim(arena, block);
 }
 
 static inline void xseg_cached_remove(struct xseg_arena *arena, struct xseg_block *block)
@@ -89,18 +89,18 @@ static inline void xseg_cached_remove(struct xseg_arena *arena, struct xseg_bloc
         (void)xseg_cached_hide(arena, block);
 }
 
-/* The frontier instead of a block, or of none, if it is not below (bytes, base) and comes first. */
-static inline struct xseg_block *xseg_cached_or_frontier(const struct xseg_arena *arena,
-                                                         struct xseg_block *block, uint64_t bytes,
-                                                         uint64_t base)
+/* The victim instead of a block, or of none, if it is not below (bytes, base) and comes first. */
+static inline struct xseg_block *xseg_cached_or_victim(const struct xseg_arena *arena,
+                                                       struct xseg_block *block, uint64_t bytes,
+                                                       uint64_t base)
 {
-    struct xseg_block *frontier = arena->frontier;
+    struct xseg_block *victim = arena->victim;
 
-    if (frontier->bytes < bytes || (frontier->bytes == bytes && frontier->base < base))
+    if (victim->bytes < bytes || (victim->bytes == bytes && victim->base < base))
         return block;
-    if (block == NULL || frontier->bytes < block->bytes ||
-        (frontier->bytes == block->bytes && frontier->base < block->base))
-        return frontier;
+    if (block == NULL || victim->bytes < block->bytes ||
+        (victim->bytes == block->bytes && victim->base < block->base))
+        return victim;
     return block;
 }
 
@@ -108,20 +108,21 @@ static inline struct xseg_block *xseg_cached_or_frontier(const struct xseg_arena
 static inline struct xseg_block *xseg_cached_from(const struct xseg_arena *arena, uint64_t bytes,
                                                   uint64_t base)
 {
-    struct xseg_block *block =
-        arena->shelf.filled.top == 0 ? NULL : xseg_shelf_from(&arena->shelf, bytes, base);
+    struct xseg_block *block = arena->free_index.used.top == 0
+                                   ? NULL
+                                   : xseg_free_index_from(&arena->free_index, bytes, base);
 
-    return xseg_cached_or_frontier(arena, block, bytes, base);
+    return xseg_cached_or_victim(arena, block, bytes, base);
 }
 
 /* The best fit for `bytes`, which are more than a scrap has; or NULL. */
 static inline struct xseg_block *xseg_cached_find(const struct xseg_arena *arena, uint64_t bytes)
 {
     struct xseg_block *block =
-        arena->shelf.filled.top == 0 ? NULL : xseg_shelf_find(&arena->shelf, bytes);
+        arena->free_index.used.top == 0 ? NULL : xseg_free_index_find(&arena->free_index, bytes);
 
     XSEG_ASSERT(arena->is_small || bytes > XSEG_SIZE_SMALL_MAX);
-    return xseg_cached_or_frontier(arena, block, bytes, 0);
+    return xseg_cached_or_victim(arena, block, bytes, 0);
 }
 
 /* The one that comes after a block, which is cached and no scrap; or NULL. */

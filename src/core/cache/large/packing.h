@@ -74,7 +74,7 @@ bool xseg_packing_prepare(struct xseg_arena *arena);
 struct xseg_block *xseg_packing_find(struct xseg_arena *arena, const struct xseg_need *need,
                                      uint64_t *base);
 
-/* A request goes to an address of a cached block, which is on the shelf yet. */
+/* A request goes to an address of a cached block, which is in the free index yet. */
 void xseg_packing_note(struct xseg_arena *arena, const struct xseg_block *block, uint64_t base,
                        uint64_t bytes);
 

@@ -25,10 +25,9 @@ static inline bool xseg_cell_is_whole(const struct xseg_cell *cell)
     return cell->quanta == cell->extent->cells.quanta;
 }
 
-static inline bool xseg_cell_is_frontier(const struct xseg_small *small,
-                                         const struct xseg_cell *cell)
+static inline bool xseg_cell_is_victim(const struct xseg_small *small, const struct xseg_cell *cell)
 {
-    return small->frontier.extent == cell->extent && small->frontier.quantum == cell->quantum;
+    return small->victim.extent == cell->extent && small->victim.quantum == cell->quantum;
 }
 
 static inline bool xseg_cell_is_open(const struct xseg_cell *cell)
@@ -43,7 +42,7 @@ static inline struct xseg_cell xseg_cell_free_at(struct xseg_extent *extent, uin
     const struct xseg_cells *cells = &extent->cells;
     struct xseg_cell none = {0};
 
-    if (quantum >= cells->quanta || xseg_cells_sheet(cells, quantum) == NULL ||
+    if (quantum >= cells->quanta || xseg_cells_chunk(cells, quantum) == NULL ||
         !xseg_cells_is_free(xseg_cells_word(cells, quantum), quantum))
         return none;
     return (struct xseg_cell){extent, quantum, xseg_cells_next(cells, quantum + 1) - quantum};

@@ -14,17 +14,17 @@ bool xseg_cells_init(struct xseg_cells *cells, uint64_t bytes)
     if (bytes > XSEG_CELLS_MAX)
         return false;
     cells->quanta = (uint32_t)(bytes >> XSEG_CELLS_SHIFT);
-    cells->sheets = (cells->quanta + XSEG_CELLS_SHEET - 1) / XSEG_CELLS_SHEET;
-    const size_t words = xseg_bits_words(cells->sheets);
-    cells->host_bytes = cells->sheets * sizeof(*cells->sheet) + words * sizeof(uint64_t);
+    cells->chunks = (cells->quanta + XSEG_CELLS_CHUNK - 1) / XSEG_CELLS_CHUNK;
+    const size_t words = xseg_bits_words(cells->chunks);
+    cells->host_bytes = cells->chunks * sizeof(*cells->chunk) + words * sizeof(uint64_t);
     char *memory = xseg_zeroed_take(cells->host_bytes);
     if (memory == NULL)
         return false;
     cells->memory = memory;
-    cells->sheet = (struct xseg_sheet **)(void *)memory;
-    xseg_bits_init(&cells->filled,
-                   (uint64_t *)(void *)(memory + cells->sheets * sizeof(*cells->sheet)),
-                   cells->sheets);
+    cells->chunk = (struct xseg_chunk_map **)(void *)memory;
+    xseg_bits_init(&cells->used,
+                   (uint64_t *)(void *)(memory + cells->chunks * sizeof(*cells->chunk)),
+                   cells->chunks);
     return true;
 }
 
@@ -38,52 +38,52 @@ void xseg_cells_fini(struct xseg_cells *cells)
 
 uint32_t xseg_cells_next_far(const struct xseg_cells *cells, uint32_t quantum)
 {
-    uint32_t number = quantum / XSEG_CELLS_SHEET;
+    uint32_t number = quantum / XSEG_CELLS_CHUNK;
     const uint32_t word = quantum / 64 % XSEG_CELLS_WORDS;
-    struct xseg_sheet *sheet = number < cells->sheets ? cells->sheet[number] : NULL;
+    struct xseg_chunk_map *chunk = number < cells->chunks ? cells->chunk[number] : NULL;
     uint64_t words = 0;
 
-    if (sheet != NULL) {
-        const uint64_t bits = xseg_bits_from(sheet->word[word].start, quantum % 64);
+    if (chunk != NULL) {
+        const uint64_t bits = xseg_bits_from(chunk->word[word].start, quantum % 64);
 
         if (bits != 0)
             return quantum / 64 * 64 + (uint32_t)__builtin_ctzll(bits);
-        words = xseg_bits_from(sheet->starts, word + 1);
+        words = xseg_bits_from(chunk->starts, word + 1);
     }
     if (words == 0) {
-        number = xseg_bits_next(&cells->filled, number + 1);
+        number = xseg_bits_next(&cells->used, number + 1);
         if (number == XSEG_BITS_NONE)
             return cells->quanta;
-        sheet = cells->sheet[number];
-        words = sheet->starts;
+        chunk = cells->chunk[number];
+        words = chunk->starts;
     }
     const uint32_t first = (uint32_t)__builtin_ctzll(words);
-    return number * XSEG_CELLS_SHEET + first * 64 +
-           (uint32_t)__builtin_ctzll(sheet->word[first].start);
+    return number * XSEG_CELLS_CHUNK + first * 64 +
+           (uint32_t)__builtin_ctzll(chunk->word[first].start);
 }
 
 uint32_t xseg_cells_last_far(const struct xseg_cells *cells, uint32_t quantum)
 {
-    uint32_t number = quantum / XSEG_CELLS_SHEET;
-    struct xseg_sheet *sheet = cells->sheet[number];
-    uint64_t words = xseg_bits_below(sheet->starts, quantum / 64 % XSEG_CELLS_WORDS);
+    uint32_t number = quantum / XSEG_CELLS_CHUNK;
+    struct xseg_chunk_map *chunk = cells->chunk[number];
+    uint64_t words = xseg_bits_below(chunk->starts, quantum / 64 % XSEG_CELLS_WORDS);
 
     if (words == 0) {
-        number = xseg_bits_prev(&cells->filled, number);
+        number = xseg_bits_prev(&cells->used, number);
         XSEG_ASSERT(number != XSEG_BITS_NONE);
-        sheet = cells->sheet[number];
-        words = sheet->starts;
+        chunk = cells->chunk[number];
+        words = chunk->starts;
     }
     const uint32_t last = 63 - (uint32_t)__builtin_clzll(words);
-    return number * XSEG_CELLS_SHEET + last * 64 + 63 -
-           (uint32_t)__builtin_clzll(sheet->word[last].start);
+    return number * XSEG_CELLS_CHUNK + last * 64 + 63 -
+           (uint32_t)__builtin_clzll(chunk->word[last].start);
 }
 
 /* --- Slack. --- */
 
 static xseg_cells_slack *slack_at(const struct xseg_cells *cells, uint32_t quantum)
 {
-    return &xseg_cells_sheet(cells, quantum)->slack[quantum % XSEG_CELLS_SHEET];
+    return &xseg_cells_chunk(cells, quantum)->slack[quantum % XSEG_CELLS_CHUNK];
 }
 
 /* Four entries of 16 bits; a cell with so much slack has at least 128 quanta. */
@@ -116,25 +116,26 @@ static uint64_t take_word(uint32_t *quantum, uint32_t *count)
     return xseg_bits_below(UINT64_MAX, taken) << from;
 }
 
-bool xseg_cells_are_filled(const struct xseg_cells *cells, uint32_t quantum, uint32_t count)
+bool xseg_cells_are_poisoned(const struct xseg_cells *cells, uint32_t quantum, uint32_t count)
 {
     while (count > 0) {
-        const struct xseg_sheet *sheet = xseg_cells_sheet(cells, quantum);
-        const uint64_t filled = sheet->filled[quantum / 64 % XSEG_CELLS_WORDS];
+        const struct xseg_chunk_map *chunk = xseg_cells_chunk(cells, quantum);
+        const uint64_t poisoned = chunk->poisoned[quantum / 64 % XSEG_CELLS_WORDS];
 
-        if ((~filled & take_word(&quantum, &count)) != 0)
+        if ((~poisoned & take_word(&quantum, &count)) != 0)
             return false;
     }
     return true;
 }
 
-void xseg_cells_set_filled(struct xseg_cells *cells, uint32_t quantum, uint32_t count, bool filled)
+void xseg_cells_set_poisoned(struct xseg_cells *cells, uint32_t quantum, uint32_t count,
+                             bool poisoned)
 {
     while (count > 0) {
-        struct xseg_sheet *sheet = xseg_cells_sheet(cells, quantum);
-        uint64_t *word = &sheet->filled[quantum / 64 % XSEG_CELLS_WORDS];
+        struct xseg_chunk_map *chunk = xseg_cells_chunk(cells, quantum);
+        uint64_t *word = &chunk->poisoned[quantum / 64 % XSEG_CELLS_WORDS];
         const uint64_t bits = take_word(&quantum, &count);
 
-        *word = filled ? *word | bits : *word & ~bits;
+        *word = poisoned ? *word | bits : *word & ~bits;
     }
 }

@@ -3,7 +3,7 @@
  * Cells: the live and cached blocks of a small extent, without a record each.
  *
  * Small blocks are many, so what is known of one is kept in bits.  A *quantum* is 512 bytes, the unit
- * of sizes.  A *sheet* describes 2 MiB of addresses, 4096 quanta; of each quantum four bits:
+ * of sizes.  A *chunk map* describes 2 MiB of addresses, 4096 quanta; of each quantum four bits:
  *
  *     start   a cell, or a block record of the extent's chain, begins here
  *     free    the first or the last quantum of a cached cell
@@ -19,22 +19,22 @@
  *
  * The end of a cell is the next start, so its size takes a bit search, mostly in one word.  The last
  * quantum of a cached cell is marked so that whoever frees the cell behind it sees that in the bit
- * before its own.  A free needs three or four cache lines of a sheet, however many blocks live: 18 bytes
+ * before its own.  A free needs three or four cache lines of a chunk map, however many blocks live: 18 bytes
  * of bookkeeping for a block of 4 KiB, where a record of 96 bytes and its slot took 128.
  *
  * *Slack* is what a live cell has beyond the request, 16 bits; a cell with more has the size of the
  * request in the entries behind its first one, which it is long enough for.
  *
- * A cached cell of XSEG_CELLS_WIDE quanta or more is on a shelf, so it needs a node.  That lies in
+ * A cached cell of XSEG_CELLS_WIDE quanta or more is in the free index, so it needs a node.  That lies in
  * the slack entries of the cell itself, which nobody needs while it is cached: no allocation, and its
  * place follows from the cell's.
  *
  * Invariants; xseg_small_audit() checks them:
- *   CELL-1  a bit of `starts`, and of `filled`, says whether the word, or sheet, has a start.
+ *   CELL-1  a bit of `starts`, and of `poisoned`, says whether the word, or chunk map, has a start.
  *   CELL-2  free bits are set at the first and last quantum of cached cells, and nowhere else.
  *   CELL-3  a cached cell is open exactly when a hole is behind it.
  *
- * Locking: ARENA.  Sheets are made under GROWTH and seen under ARENA.
+ * Locking: ARENA.  Chunk maps are made under GROWTH and seen under ARENA.
  */
 #ifndef XSEG_CORE_CELLS_H
 #define XSEG_CORE_CELLS_H
@@ -43,12 +43,12 @@
 #include "src/core/cache/block.h"
 
 #define XSEG_CELLS_SHIFT 9u
-#define XSEG_CELLS_SHEET 4096u /* quanta in a sheet */
+#define XSEG_CELLS_CHUNK 4096u /* quanta in a chunk map */
 #define XSEG_CELLS_WORDS 64u
-#define XSEG_CELLS_WIDE  256u /* quanta: cached cells from here on are on the shelf */
+#define XSEG_CELLS_WIDE  256u /* quanta: cached cells from here on are in the free index */
 
-/* The longest extent: what the bitmap over the sheets can hold. */
-#define XSEG_CELLS_MAX ((uint64_t)XSEG_BITS_MAX * XSEG_CELLS_SHEET << XSEG_CELLS_SHIFT)
+/* The longest extent: what the bitmap over the chunk maps can hold. */
+#define XSEG_CELLS_MAX ((uint64_t)XSEG_BITS_MAX * XSEG_CELLS_CHUNK << XSEG_CELLS_SHIFT)
 
 /* What says of a live cell's slack that the request's size is in the entries behind. */
 #define XSEG_CELLS_MUCH_SLACK UINT16_MAX
@@ -60,16 +60,16 @@ struct xseg_cells_word {
 /* Nodes lie in slack entries, so these may alias. */
 typedef uint16_t __attribute__((may_alias)) xseg_cells_slack;
 
-struct xseg_rack_level;
+struct xseg_bins_level;
 
-struct xseg_sheet {
+struct xseg_chunk_map {
     struct xseg_extent *extent; /* of a spare one, the next */
     uint64_t starts;            /* words that have a start */
     uint32_t number;            /* in its extent */
-    uint32_t rank;              /* in its arena's rack */
-    /* Where the rack has its rank's bits, and that of their word, of each size; and those bits.  Worked
+    uint32_t rank;              /* in its arena's bins */
+    /* Where the bins has its rank's bits, and that of their word, of each size; and those bits.  Worked
      * out beforehand, that is 20 instructions less wherever a cell comes or goes. */
-    struct xseg_rack_level *level, *top;
+    struct xseg_bins_level *level, *top;
     uint64_t rank_bit, top_bit;
     uint64_t base; /* the address of its first quantum */
     union {
@@ -77,39 +77,40 @@ struct xseg_sheet {
         _Alignas(64) struct xseg_cells_word word[XSEG_CELLS_WORDS + 1];
         struct {
             struct xseg_cells_word own_word[XSEG_CELLS_WORDS];
-            /* By size: words in which a cached cell of it begins; rack.h. */
+            /* By size: words in which a cached cell of it begins; bins.h. */
             uint64_t bin[XSEG_CELLS_WIDE];
         };
     };
-    xseg_cells_slack slack[XSEG_CELLS_SHEET];
-    uint64_t filled[XSEG_CELLS_WORDS]; /* quanta that hold the pattern of fill.h */
+    xseg_cells_slack slack[XSEG_CELLS_CHUNK];
+    uint64_t poisoned[XSEG_CELLS_WORDS]; /* quanta that hold the pattern of poison.h */
 };
 
 /* Of an extent. */
 struct xseg_cells {
-    struct xseg_sheet **sheet; /* [sheets], NULL until memory is mapped there */
-    uint32_t sheets;
-    uint32_t quanta;         /* of the extent */
-    struct xseg_bits filled; /* sheets that have a start */
+    struct xseg_chunk_map **chunk; /* [chunk maps], NULL until memory is mapped there */
+    uint32_t chunks;
+    uint32_t quanta;       /* of the extent */
+    struct xseg_bits used; /* chunk maps that have a start */
     size_t host_bytes;
     void *memory; /* behind the tables */
 };
 
 /* Returns false without host memory, or for more than XSEG_CELLS_MAX bytes.  A multiple of 2 MiB. */
 bool xseg_cells_init(struct xseg_cells *cells, uint64_t bytes);
-/* The sheets are the arena's, see sheets.h. */
+/* The chunk maps are the arena's, see chunk_maps.h. */
 void xseg_cells_fini(struct xseg_cells *cells);
 
-/* The sheet of a quantum. */
-static inline struct xseg_sheet *xseg_cells_sheet(const struct xseg_cells *cells, uint32_t quantum)
+/* The chunk map of a quantum. */
+static inline struct xseg_chunk_map *xseg_cells_chunk(const struct xseg_cells *cells,
+                                                      uint32_t quantum)
 {
-    return cells->sheet[quantum / XSEG_CELLS_SHEET];
+    return cells->chunk[quantum / XSEG_CELLS_CHUNK];
 }
 
 static inline struct xseg_cells_word *xseg_cells_word(const struct xseg_cells *cells,
                                                       uint32_t quantum)
 {
-    return &xseg_cells_sheet(cells, quantum)->word[quantum / 64 % XSEG_CELLS_WORDS];
+    return &xseg_cells_chunk(cells, quantum)->word[quantum / 64 % XSEG_CELLS_WORDS];
 }
 
 static inline uint64_t xseg_cells_bit(uint32_t quantum)
@@ -144,62 +145,62 @@ static inline uint32_t xseg_cells_last(const struct xseg_cells *cells, uint32_t 
     return xseg_cells_last_far(cells, quantum);
 }
 
-/* The same within a sheet, whose quanta are counted from its first: the first start behind one, the last
- * one before; XSEG_CELLS_SHEET if the sheet has none. */
-static inline uint32_t xseg_cells_next_in(const struct xseg_sheet *sheet, uint32_t at)
+/* The same within a chunk map, whose quanta are counted from its first: the first start behind one, the last
+ * one before; XSEG_CELLS_CHUNK if the chunk map has none. */
+static inline uint32_t xseg_cells_next_in(const struct xseg_chunk_map *chunk, uint32_t at)
 {
-    const uint64_t bits = sheet->word[at / 64].start >> at % 64 >> 1;
+    const uint64_t bits = chunk->word[at / 64].start >> at % 64 >> 1;
 
     if (bits != 0)
         return at + 1 + (uint32_t)__builtin_ctzll(bits);
-    const uint64_t words = sheet->starts >> at / 64 >> 1;
+    const uint64_t words = chunk->starts >> at / 64 >> 1;
     if (words == 0)
-        return XSEG_CELLS_SHEET;
+        return XSEG_CELLS_CHUNK;
     const uint32_t word = at / 64 + 1 + (uint32_t)__builtin_ctzll(words);
-    return word * 64 + (uint32_t)__builtin_ctzll(sheet->word[word].start);
+    return word * 64 + (uint32_t)__builtin_ctzll(chunk->word[word].start);
 }
 
-static inline uint32_t xseg_cells_last_in(const struct xseg_sheet *sheet, uint32_t at)
+static inline uint32_t xseg_cells_last_in(const struct xseg_chunk_map *chunk, uint32_t at)
 {
-    const uint64_t bits = sheet->word[at / 64].start & (xseg_cells_bit(at) - 1);
+    const uint64_t bits = chunk->word[at / 64].start & (xseg_cells_bit(at) - 1);
 
     if (bits != 0)
         return at / 64 * 64 + 63 - (uint32_t)__builtin_clzll(bits);
-    const uint64_t words = sheet->starts & (((uint64_t)1 << at / 64) - 1);
+    const uint64_t words = chunk->starts & (((uint64_t)1 << at / 64) - 1);
     if (words == 0)
-        return XSEG_CELLS_SHEET;
+        return XSEG_CELLS_CHUNK;
     const uint32_t word = 63 - (uint32_t)__builtin_clzll(words);
-    return word * 64 + 63 - (uint32_t)__builtin_clzll(sheet->word[word].start);
+    return word * 64 + 63 - (uint32_t)__builtin_clzll(chunk->word[word].start);
 }
 
 static inline void xseg_cells_add_start(struct xseg_cells *cells, uint32_t quantum)
 {
-    struct xseg_sheet *sheet = xseg_cells_sheet(cells, quantum);
+    struct xseg_chunk_map *chunk = xseg_cells_chunk(cells, quantum);
     const uint32_t word = quantum / 64 % XSEG_CELLS_WORDS;
 
-    if (__builtin_expect(sheet->starts == 0, 0))
-        xseg_bits_add(&cells->filled, quantum / XSEG_CELLS_SHEET);
-    sheet->starts |= (uint64_t)1 << word;
-    sheet->word[word].start |= xseg_cells_bit(quantum);
+    if (__builtin_expect(chunk->starts == 0, 0))
+        xseg_bits_add(&cells->used, quantum / XSEG_CELLS_CHUNK);
+    chunk->starts |= (uint64_t)1 << word;
+    chunk->word[word].start |= xseg_cells_bit(quantum);
 }
 
-/* A start of a sheet goes. */
-static inline void xseg_cells_remove_start_in(struct xseg_cells *cells, struct xseg_sheet *sheet,
-                                              uint32_t quantum)
+/* A start of a chunk map goes. */
+static inline void xseg_cells_remove_start_in(struct xseg_cells *cells,
+                                              struct xseg_chunk_map *chunk, uint32_t quantum)
 {
     const uint32_t word = quantum / 64 % XSEG_CELLS_WORDS;
 
-    sheet->word[word].start &= ~xseg_cells_bit(quantum);
-    if (__builtin_expect(sheet->word[word].start == 0, 0)) {
-        sheet->starts &= ~((uint64_t)1 << word);
-        if (sheet->starts == 0)
-            xseg_bits_remove(&cells->filled, quantum / XSEG_CELLS_SHEET);
+    chunk->word[word].start &= ~xseg_cells_bit(quantum);
+    if (__builtin_expect(chunk->word[word].start == 0, 0)) {
+        chunk->starts &= ~((uint64_t)1 << word);
+        if (chunk->starts == 0)
+            xseg_bits_remove(&cells->used, quantum / XSEG_CELLS_CHUNK);
     }
 }
 
 static inline void xseg_cells_remove_start(struct xseg_cells *cells, uint32_t quantum)
 {
-    xseg_cells_remove_start_in(cells, xseg_cells_sheet(cells, quantum), quantum);
+    xseg_cells_remove_start_in(cells, xseg_cells_chunk(cells, quantum), quantum);
 }
 
 /* --- Cells. --- */
@@ -223,7 +224,7 @@ void xseg_cells_note_far(struct xseg_cells *cells, uint32_t quantum, uint64_t re
 static inline uint64_t xseg_cells_requested(const struct xseg_cells *cells, uint32_t quantum,
                                             uint64_t bytes)
 {
-    const uint16_t slack = xseg_cells_sheet(cells, quantum)->slack[quantum % XSEG_CELLS_SHEET];
+    const uint16_t slack = xseg_cells_chunk(cells, quantum)->slack[quantum % XSEG_CELLS_CHUNK];
 
     return __builtin_expect(slack != XSEG_CELLS_MUCH_SLACK, 1)
                ? bytes - slack
@@ -234,30 +235,31 @@ static inline void xseg_cells_note_requested(struct xseg_cells *cells, uint32_t 
                                              uint64_t bytes, uint64_t requested)
 {
     if (__builtin_expect(bytes - requested < XSEG_CELLS_MUCH_SLACK, 1))
-        xseg_cells_sheet(cells, quantum)->slack[quantum % XSEG_CELLS_SHEET] =
+        xseg_cells_chunk(cells, quantum)->slack[quantum % XSEG_CELLS_CHUNK] =
             (uint16_t)(bytes - requested);
     else
         xseg_cells_note_far(cells, quantum, requested);
 }
 
-/* Where the node of a wide cached cell lies: in whichever of its sheets has the room. */
+/* Where the node of a wide cached cell lies: in whichever of its chunk maps has the room. */
 static inline struct xseg_block *xseg_cells_node(const struct xseg_cells *cells, uint32_t quantum)
 {
     const uint32_t at = (quantum + 3) & ~3u;
 
-    if (__builtin_expect(at % XSEG_CELLS_SHEET + sizeof(struct xseg_block) / 2 <=
-                                 XSEG_CELLS_SHEET &&
-                             at / XSEG_CELLS_SHEET == quantum / XSEG_CELLS_SHEET,
+    if (__builtin_expect(at % XSEG_CELLS_CHUNK + sizeof(struct xseg_block) / 2 <=
+                                 XSEG_CELLS_CHUNK &&
+                             at / XSEG_CELLS_CHUNK == quantum / XSEG_CELLS_CHUNK,
                          1))
-        return (struct xseg_block *)(void *)&xseg_cells_sheet(cells, at)
-            ->slack[at % XSEG_CELLS_SHEET];
-    return (struct xseg_block *)(void *)cells->sheet[quantum / XSEG_CELLS_SHEET + 1]->slack;
+        return (struct xseg_block *)(void *)&xseg_cells_chunk(cells, at)
+            ->slack[at % XSEG_CELLS_CHUNK];
+    return (struct xseg_block *)(void *)cells->chunk[quantum / XSEG_CELLS_CHUNK + 1]->slack;
 }
 
-/* --- The pattern of fill.h. --- */
+/* --- The pattern of poison.h. --- */
 
 /* Whether all quanta of a range hold it; say that they do, or not. */
-bool xseg_cells_are_filled(const struct xseg_cells *cells, uint32_t quantum, uint32_t count);
-void xseg_cells_set_filled(struct xseg_cells *cells, uint32_t quantum, uint32_t count, bool filled);
+bool xseg_cells_are_poisoned(const struct xseg_cells *cells, uint32_t quantum, uint32_t count);
+void xseg_cells_set_poisoned(struct xseg_cells *cells, uint32_t quantum, uint32_t count,
+                             bool poisoned);
 
 #endif

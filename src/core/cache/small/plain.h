@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * The plain ways of a small arena (small.h): a request that needs no rule beyond best fit, and a free
- * that merges with nothing but the frontier.  Everything else is left to small.c and small_free.c, which
+ * that merges with nothing but the victim.  Everything else is left to small.c and small_free.c, which
  * come to the same for these as well.
  *
- * They are inline, a step each, for the functions that a door ends in calls of (block.c, block_free.c).  So
+ * They are inline, a step each, for the functions that a entry point ends in calls of (block.c, block_free.c).  So
  * registers are saved by the step that needs them, and only once it is known that it serves the call, which
  * for small blocks was a quarter of all instructions.
  *
@@ -23,124 +23,124 @@ static inline uint64_t xseg_plain_quanta(uint64_t bytes)
     return (bytes + XSEG_SIZE_QUANTUM - 1) >> XSEG_CELLS_SHIFT;
 }
 
-/* Whether nothing but the frontier could serve a small request of an expandable configuration without
+/* Whether nothing but the victim could serve a small request of an expandable configuration without
  * max_split_size_mb. */
-static inline bool xseg_plain_is_frontier_all(const struct xseg_arena *arena)
+static inline bool xseg_plain_is_victim_all(const struct xseg_arena *arena)
 {
-    const uint64_t *sizes = arena->small.rack.sizes;
+    const uint64_t *sizes = arena->small.bins.sizes;
 
-    return (sizes[0] | sizes[1] | sizes[2] | sizes[3]) == 0 && arena->shelf.filled.top == 0 &&
-           !arena->small.has_filled;
+    return (sizes[0] | sizes[1] | sizes[2] | sizes[3]) == 0 && arena->free_index.used.top == 0 &&
+           !arena->small.has_poisoned;
 }
 
 /*
- * Serve a request of a small arena with the head of the frontier, where that is all there is.  The caller
+ * Serve a request of a small arena with the head of the victim, where that is all there is.  The caller
  * asks whether that passes a limit.
  *
  * bytes:   as the user said, not 0
  * Returns: the address; 0, and nothing has changed, where there is more to it
  */
-static inline uint64_t xseg_plain_cut_frontier(struct xseg_arena *arena, uint64_t bytes)
+static inline uint64_t xseg_plain_cut_victim(struct xseg_arena *arena, uint64_t bytes)
 {
-    struct xseg_cell *frontier = &arena->small.frontier;
-    struct xseg_extent *extent = frontier->extent;
+    struct xseg_cell *victim = &arena->small.victim;
+    struct xseg_extent *extent = victim->extent;
     const uint32_t quanta = (uint32_t)xseg_plain_quanta(bytes);
-    const uint32_t quantum = frontier->quantum, rest = quantum + quanta;
+    const uint32_t quantum = victim->quantum, rest = quantum + quanta;
 
-    if (frontier->quanta < XSEG_CELLS_WIDE + quanta || quantum / 64 != rest / 64 ||
+    if (victim->quanta < XSEG_CELLS_WIDE + quanta || quantum / 64 != rest / 64 ||
         !xseg_extent_is_expandable(extent))
         return 0;
     const uint64_t rounded = (uint64_t)quanta << XSEG_CELLS_SHIFT;
     xseg_counts_add_alloc(&arena->counts, rounded, bytes);
-    struct xseg_sheet *sheet = xseg_cells_sheet(&extent->cells, quantum);
-    struct xseg_cells_word *word = &sheet->word[quantum / 64 % XSEG_CELLS_WORDS];
+    struct xseg_chunk_map *chunk = xseg_cells_chunk(&extent->cells, quantum);
+    struct xseg_cells_word *word = &chunk->word[quantum / 64 % XSEG_CELLS_WORDS];
     const uint64_t head = xseg_cells_bit(quantum), behind = xseg_cells_bit(rest);
 
-    /* The frontier's own bits are set at its head, and nothing is set inside it. */
+    /* The victim's own bits are set at its head, and nothing is set inside it. */
     word->start |= behind;
     word->free ^= head | behind;
     if ((word->open & head) != 0)
         word->open ^= head | behind;
-    sheet->slack[quantum % XSEG_CELLS_SHEET] = (uint16_t)(rounded - bytes);
-    frontier->quantum = rest;
-    frontier->quanta -= quanta;
+    chunk->slack[quantum % XSEG_CELLS_CHUNK] = (uint16_t)(rounded - bytes);
+    victim->quantum = rest;
+    victim->quanta -= quanta;
     return extent->segment.base + ((uint64_t)quantum << XSEG_CELLS_SHIFT);
 }
 
-/* Whether an address of an extent is so little before the frontier that its cell may end there. */
-static inline bool xseg_plain_is_near_frontier(const struct xseg_arena *arena,
-                                               const struct xseg_extent *extent, uint64_t address)
+/* Whether an address of an extent is so little before the victim that its cell may end there. */
+static inline bool xseg_plain_is_near_victim(const struct xseg_arena *arena,
+                                             const struct xseg_extent *extent, uint64_t address)
 {
-    const struct xseg_cell *frontier = &arena->small.frontier;
+    const struct xseg_cell *victim = &arena->small.victim;
     const uint64_t quantum = (address - extent->segment.base) >> XSEG_CELLS_SHIFT;
 
     /* First the question that mostly ends it. */
-    return frontier->quantum - quantum - 1 < 63 && frontier->extent == extent;
+    return victim->quantum - quantum - 1 < 63 && victim->extent == extent;
 }
 
-/* Free the live cell at such an address, if it lies just before the frontier and nothing cached before it;
+/* Free the live cell at such an address, if it lies just before the victim and nothing cached before it;
  * else false, and nothing has changed. */
-static inline bool xseg_plain_join_frontier(struct xseg_arena *arena, struct xseg_extent *extent,
-                                            uint64_t address)
+static inline bool xseg_plain_join_victim(struct xseg_arena *arena, struct xseg_extent *extent,
+                                          uint64_t address)
 {
-    struct xseg_cell *frontier = &arena->small.frontier;
+    struct xseg_cell *victim = &arena->small.victim;
     const uint64_t offset = address - extent->segment.base;
-    const uint32_t quantum = (uint32_t)(offset >> XSEG_CELLS_SHIFT), end = frontier->quantum;
+    const uint32_t quantum = (uint32_t)(offset >> XSEG_CELLS_SHIFT), end = victim->quantum;
     const uint32_t quanta = end - quantum;
 
     if (offset % XSEG_SIZE_QUANTUM != 0 || (quantum ^ end) >= 64 ||
         (quantum % 64 == 0 && quantum != 0) || !xseg_extent_is_expandable(extent) ||
         !xseg_word_is(&arena->notes, 0))
         return false;
-    struct xseg_sheet *sheet = xseg_cells_sheet(&extent->cells, quantum);
-    struct xseg_cells_word *word = &sheet->word[quantum / 64 % XSEG_CELLS_WORDS];
+    struct xseg_chunk_map *chunk = xseg_cells_chunk(&extent->cells, quantum);
+    struct xseg_cells_word *word = &chunk->word[quantum / 64 % XSEG_CELLS_WORDS];
     const uint64_t head = xseg_cells_bit(quantum), behind = xseg_cells_bit(end);
     const uint64_t start = word->start, free = word->free;
 
-    /* A live cell's start, and no other before the frontier's; nothing cached ends before it. */
+    /* A live cell's start, and no other before the victim's; nothing cached ends before it. */
     if ((((start & (behind - head)) ^ head) | ((free | word->record) & (head | head >> 1))) != 0)
         return false;
     word->start = start ^ behind;
     word->free = free ^ head ^ behind;
     if ((word->open & behind) != 0)
         word->open ^= head | behind;
-    frontier->quantum = quantum;
-    frontier->quanta += quanta;
+    victim->quantum = quantum;
+    victim->quanta += quanta;
     /* One that lies in a word is too short for much slack. */
     xseg_counts_free(&arena->counts, xseg_cell_bytes_of(quanta),
-                     xseg_cell_bytes_of(quanta) - sheet->slack[quantum % XSEG_CELLS_SHEET]);
+                     xseg_cell_bytes_of(quanta) - chunk->slack[quantum % XSEG_CELLS_CHUNK]);
     return true;
 }
 
 /* Where a cached cell begins. */
 struct xseg_plain_place {
-    struct xseg_sheet *sheet;
+    struct xseg_chunk_map *chunk;
     struct xseg_cells_word *word;
     uint64_t bit;   /* of the word */
-    uint64_t index; /* of the quantum in the sheet */
+    uint64_t index; /* of the quantum in the chunk map */
 };
 
-static inline struct xseg_plain_place xseg_plain_place_in(struct xseg_sheet *sheet, uint64_t number,
-                                                          uint64_t bit)
+static inline struct xseg_plain_place xseg_plain_place_in(struct xseg_chunk_map *chunk,
+                                                          uint64_t number, uint64_t bit)
 {
-    return (struct xseg_plain_place){sheet, &sheet->word[number], bit,
+    return (struct xseg_plain_place){chunk, &chunk->word[number], bit,
                                      number * 64 + (uint64_t)__builtin_ctzll(bit)};
 }
 
-/* The head of a cell that the rack has no more is handed out: its bits, and those of the rest, if there
+/* The head of a cell that the bins has no more is handed out: its bits, and those of the rest, if there
  * is one. */
-static inline void xseg_plain_cut(struct xseg_rack *rack, struct xseg_plain_place place,
+static inline void xseg_plain_cut(struct xseg_bins *bins, struct xseg_plain_place place,
                                   uint64_t size, uint64_t quanta)
 {
-    struct xseg_sheet *sheet = place.sheet;
+    struct xseg_chunk_map *chunk = place.chunk;
     const uint64_t behind = place.index + quanta, last = behind - 1;
 
     if (size == quanta) {
         /* Of a cell of one quantum, that is one bit. */
         place.word->free ^= place.bit;
-        sheet->word[last / 64].free &= ~((uint64_t)1 << last % 64);
+        chunk->word[last / 64].free &= ~((uint64_t)1 << last % 64);
     } else {
-        struct xseg_cells_word *rest = &sheet->word[behind / 64];
+        struct xseg_cells_word *rest = &chunk->word[behind / 64];
         const uint64_t bit = (uint64_t)1 << behind % 64;
 
         /* In this order, or gcc reads and writes both members of `rest` at once, which waits for the store
@@ -148,30 +148,31 @@ static inline void xseg_plain_cut(struct xseg_rack *rack, struct xseg_plain_plac
         rest->start |= bit;
         place.word->free ^= place.bit;
         rest->free |= bit;
-        sheet->starts |= (uint64_t)1 << behind / 64;
-        xseg_rack_set(rack, sheet, size - quanta, behind / 64);
+        chunk->starts |= (uint64_t)1 << behind / 64;
+        xseg_bins_set(bins, chunk, size - quanta, behind / 64);
     }
 }
 
 /* A cell of so many quanta is live from now on: the sums, and its slack.  Returns its address.  The caller
  * asks whether a limit is passed. */
-static inline uint64_t xseg_plain_note_live(struct xseg_arena *arena, struct xseg_sheet *sheet,
+static inline uint64_t xseg_plain_note_live(struct xseg_arena *arena, struct xseg_chunk_map *chunk,
                                             uint64_t index, uint64_t quanta, uint64_t bytes)
 {
     const uint64_t rounded = quanta << XSEG_CELLS_SHIFT;
 
     xseg_counts_add_alloc(&arena->counts, rounded, bytes);
-    sheet->slack[index] = (uint16_t)(rounded - bytes);
-    return sheet->base + (index << XSEG_CELLS_SHIFT);
+    chunk->slack[index] = (uint16_t)(rounded - bytes);
+    return chunk->base + (index << XSEG_CELLS_SHIFT);
 }
 
-/* The lowest sheet that has a cell of a size that is there. */
-static inline struct xseg_sheet *xseg_plain_find_sheet(const struct xseg_rack *rack, uint64_t size)
+/* The lowest chunk map that has a cell of a size that is there. */
+static inline struct xseg_chunk_map *xseg_plain_find_chunk(const struct xseg_bins *bins,
+                                                           uint64_t size)
 {
-    const struct xseg_rack_level *level = &rack->level[size];
+    const struct xseg_bins_level *level = &bins->level[size];
     const uint64_t top = (uint64_t)__builtin_ctzll(level->top);
 
-    return rack->sheet[top * 64 + (uint64_t)__builtin_ctzll(level[top * XSEG_CELLS_WIDE].bits)];
+    return bins->chunk[top * 64 + (uint64_t)__builtin_ctzll(level[top * XSEG_CELLS_WIDE].bits)];
 }
 
 /* Whether a rule has to be asked before a cell is handed out.
@@ -179,53 +180,53 @@ static inline struct xseg_sheet *xseg_plain_find_sheet(const struct xseg_rack *r
 static inline bool xseg_plain_must_ask(struct xseg_plain_place place, uint64_t size,
                                        bool expandable)
 {
-    return (place.word->open & place.bit) != 0 || place.index + size > XSEG_CELLS_SHEET ||
-           xseg_extent_is_expandable(place.sheet->extent) != expandable;
+    return (place.word->open & place.bit) != 0 || place.index + size > XSEG_CELLS_CHUNK ||
+           xseg_extent_is_expandable(place.chunk->extent) != expandable;
 }
 
 /*
- * Serve a request with the lowest cell of a size that a sheet has.
+ * Serve a request with the lowest cell of a size that a chunk map has.
  *
  * size:       quanta, below 64
  * expandable: of the configuration
  * Returns:    the address; 0, and nothing has changed, if the general way has to be taken (small.h)
  */
 static inline __attribute__((always_inline)) uint64_t
-xseg_plain_cut_sheet(struct xseg_arena *arena, struct xseg_sheet *sheet, uint64_t size,
+xseg_plain_cut_chunk(struct xseg_arena *arena, struct xseg_chunk_map *chunk, uint64_t size,
                      uint64_t bytes, bool expandable)
 {
     const uint64_t quanta = xseg_plain_quanta(bytes);
-    const uint64_t number = (uint64_t)__builtin_ctzll(sheet->bin[size]);
+    const uint64_t number = (uint64_t)__builtin_ctzll(chunk->bin[size]);
     bool has_other = false;
     const struct xseg_plain_place place = xseg_plain_place_in(
-        sheet, number, xseg_rack_pick_short(&sheet->word[number], size, &has_other));
+        chunk, number, xseg_bins_pick_short(&chunk->word[number], size, &has_other));
 
     if (__builtin_expect(xseg_plain_must_ask(place, size, expandable), 0))
         return 0;
     if (has_other)
-        has_other = xseg_rack_has_other(sheet, (uint32_t)number, (uint32_t)size, place.bit);
-    const uint64_t base = xseg_plain_note_live(arena, sheet, place.index, quanta, bytes);
+        has_other = xseg_bins_has_other(chunk, (uint32_t)number, (uint32_t)size, place.bit);
+    const uint64_t base = xseg_plain_note_live(arena, chunk, place.index, quanta, bytes);
     if (!expandable)
         xseg_fragments_cut(&arena->counts, quanta << XSEG_CELLS_SHIFT,
                            (size - quanta) << XSEG_CELLS_SHIFT);
     if (!has_other)
-        xseg_rack_clear_lowest(&arena->small.rack, sheet, size);
-    xseg_plain_cut(&arena->small.rack, place, size, quanta);
+        xseg_bins_clear_lowest(&arena->small.bins, chunk, size);
+    xseg_plain_cut(&arena->small.bins, place, size, quanta);
     return base;
 }
 
 /*
- * The live cell that begins at a quantum of a sheet.
+ * The live cell that begins at a quantum of a chunk map.
  *
  * is_lone: whether nothing cached, and no record, is beside it
  * Returns: its quanta; 0 if none begins there, and where the general way has to look: it has more than 64 quanta,
- *          begins with its word, or does not end before its sheet's last quantum.  Whether it ends in the next word
+ *          begins with its word, or does not end before its chunk map's last quantum.  Whether it ends in the next word
  *          is as good as random, and is not asked.
  */
-static inline uint64_t xseg_plain_live(const struct xseg_sheet *sheet, uint64_t index,
+static inline uint64_t xseg_plain_live(const struct xseg_chunk_map *chunk, uint64_t index,
                                        bool *is_lone)
 {
-    const struct xseg_cells_word *word = &sheet->word[index / 64], *next = word + 1;
+    const struct xseg_cells_word *word = &chunk->word[index / 64], *next = word + 1;
     const uint64_t at = index % 64, rest = ~index % 64;
     const uint64_t start = word->start >> at;
     /* Of the 64 quanta behind the first; the lowest is where the cell ends. */
@@ -243,13 +244,14 @@ static inline uint64_t xseg_plain_live(const struct xseg_sheet *sheet, uint64_t 
 }
 
 /* It is free, as far as the sums say. */
-static inline void xseg_plain_count_free(struct xseg_arena *arena, const struct xseg_sheet *sheet,
-                                         uint64_t index, uint64_t quanta)
+static inline void xseg_plain_count_free(struct xseg_arena *arena,
+                                         const struct xseg_chunk_map *chunk, uint64_t index,
+                                         uint64_t quanta)
 {
     const uint64_t bytes = quanta << XSEG_CELLS_SHIFT;
 
     /* A cell of 64 quanta is too short for much slack. */
-    xseg_counts_free(&arena->counts, bytes, bytes - sheet->slack[index]);
+    xseg_counts_free(&arena->counts, bytes, bytes - chunk->slack[index]);
 }
 
 #endif

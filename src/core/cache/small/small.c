@@ -3,7 +3,7 @@
 
 #include "src/core/cache/arena.h"
 #include "src/core/cache/small/cell.h"
-#include "src/core/cache/small/shelving.h"
+#include "src/core/cache/small/cell_index.h"
 #include "src/core/cache/small/tract.h"
 #include "src/core/config/size.h"
 
@@ -29,19 +29,19 @@ static struct xseg_cell cell_of(const struct xseg_block *node)
 /* The first wide cell that is not below (quanta, base), or none. */
 static struct xseg_cell wide_from(const struct xseg_arena *arena, uint32_t quanta, uint64_t base)
 {
-    const struct xseg_cell *frontier = &arena->small.frontier;
+    const struct xseg_cell *victim = &arena->small.victim;
     const uint64_t at =
-        frontier->quanta == 0 ? 0 : xseg_cell_address_of(frontier->extent, frontier->quantum);
+        victim->quanta == 0 ? 0 : xseg_cell_address_of(victim->extent, victim->quantum);
     const struct xseg_block *node =
-        arena->shelf.filled.top == 0
+        arena->free_index.used.top == 0
             ? NULL
-            : xseg_shelf_from(&arena->shelf, xseg_cell_bytes_of(quanta), base);
+            : xseg_free_index_from(&arena->free_index, xseg_cell_bytes_of(quanta), base);
 
-    if (frontier->quanta < quanta || (frontier->quanta == quanta && at < base))
+    if (victim->quanta < quanta || (victim->quanta == quanta && at < base))
         return cell_of(node);
-    if (node == NULL || xseg_cell_bytes_of(frontier->quanta) < node->bytes ||
-        (xseg_cell_bytes_of(frontier->quanta) == node->bytes && at < node->base))
-        return *frontier;
+    if (node == NULL || xseg_cell_bytes_of(victim->quanta) < node->bytes ||
+        (xseg_cell_bytes_of(victim->quanta) == node->bytes && at < node->base))
+        return *victim;
     return cell_of(node);
 }
 
@@ -53,7 +53,7 @@ static struct xseg_cell cell_after(const struct xseg_arena *arena, const struct 
     if (cell->quanta >= XSEG_CELLS_WIDE)
         return wide_from(arena, cell->quanta,
                          xseg_cell_address_of(cell->extent, cell->quantum) + 1);
-    next = xseg_rack_next(&arena->small.rack, cell);
+    next = xseg_bins_next(&arena->small.bins, cell);
     return next.quanta != 0 ? next : wide_from(arena, XSEG_CELLS_WIDE, 0);
 }
 
@@ -89,7 +89,7 @@ static struct xseg_cell find_lowest(const struct xseg_arena *arena, const struct
     uint64_t at = UINT64_MAX;
 
     if (quanta < XSEG_CELLS_WIDE)
-        lowest = xseg_rack_find_lowest(&arena->small.rack, quanta);
+        lowest = xseg_bins_find_lowest(&arena->small.bins, quanta);
     if (lowest.quanta != 0)
         at = xseg_cell_address_of(lowest.extent, lowest.quantum);
     cell = wide_from(arena, (uint32_t)xseg_max(quanta, XSEG_CELLS_WIDE), 0);
@@ -106,21 +106,21 @@ static struct xseg_cell find_lowest(const struct xseg_arena *arena, const struct
     return lowest;
 }
 
-/* The best fit of wide cells, or none; and its node, or NULL for the frontier. */
+/* The best fit of wide cells, or none; and its node, or NULL for the victim. */
 static inline struct xseg_cell best_wide(const struct xseg_arena *arena, uint32_t quanta,
                                          struct xseg_block **out)
 {
-    const struct xseg_cell *frontier = &arena->small.frontier;
-    const uint64_t bytes = xseg_cell_bytes_of(frontier->quanta);
+    const struct xseg_cell *victim = &arena->small.victim;
+    const uint64_t bytes = xseg_cell_bytes_of(victim->quanta);
     struct xseg_block *node = NULL;
 
-    if (arena->shelf.filled.top != 0)
-        node = xseg_shelf_find(&arena->shelf, xseg_cell_bytes_of(quanta));
-    if (frontier->quanta >= quanta &&
+    if (arena->free_index.used.top != 0)
+        node = xseg_free_index_find(&arena->free_index, xseg_cell_bytes_of(quanta));
+    if (victim->quanta >= quanta &&
         (node == NULL || bytes < node->bytes ||
          (bytes == node->bytes &&
-          xseg_cell_address_of(frontier->extent, frontier->quantum) < node->base)))
-        return *frontier;
+          xseg_cell_address_of(victim->extent, victim->quantum) < node->base)))
+        return *victim;
     *out = node;
     return cell_of(node);
 }
@@ -128,20 +128,20 @@ static inline struct xseg_cell best_wide(const struct xseg_arena *arena, uint32_
 /*
  * The best fit, or none.
  *
- * node: set to that of a cell on the shelf, if it is known; else left alone
+ * node: set to that of a cell in the free index, if it is known; else left alone
  */
 static inline __attribute__((always_inline)) struct xseg_cell find(const struct xseg_arena *arena,
                                                                    uint32_t quanta, bool expandable,
                                                                    uint64_t max_split_bytes,
                                                                    struct xseg_block **node)
 {
-    struct xseg_cell cell = xseg_rack_find(&arena->small.rack, quanta);
+    struct xseg_cell cell = xseg_bins_find(&arena->small.bins, quanta);
     bool is_last = false;
 
     if (cell.quanta == 0) {
         cell = best_wide(arena, quanta, node);
-        /* Nothing comes after a frontier that is the only wide cell. */
-        is_last = arena->shelf.filled.top == 0;
+        /* Nothing comes after a victim that is the only wide cell. */
+        is_last = arena->free_index.used.top == 0;
     }
     if (cell.quanta == 0)
         return cell;
@@ -161,14 +161,14 @@ static inline __attribute__((always_inline)) struct xseg_cell find(const struct 
 /* --- Handing out. --- */
 
 /* Whether quanta that are handed out hold the pattern; from here on they do not. */
-static bool take_filled(struct xseg_arena *arena, struct xseg_cells *cells, uint32_t quantum,
-                        uint32_t quanta)
+static bool take_poisoned(struct xseg_arena *arena, struct xseg_cells *cells, uint32_t quantum,
+                          uint32_t quanta)
 {
-    if (__builtin_expect(!arena->small.has_filled, 1))
+    if (__builtin_expect(!arena->small.has_poisoned, 1))
         return false;
-    const bool filled = xseg_cells_are_filled(cells, quantum, quanta);
-    xseg_cells_set_filled(cells, quantum, quanta, false);
-    return filled;
+    const bool poisoned = xseg_cells_are_poisoned(cells, quantum, quanta);
+    xseg_cells_set_poisoned(cells, quantum, quanta, false);
+    return poisoned;
 }
 
 /*
@@ -205,34 +205,34 @@ static inline void clear_bits(struct xseg_cells *cells, const struct xseg_cell *
     xseg_cells_word(cells, last)->free &= ~xseg_cells_bit(last);
 }
 
-/* Hand out the head of a cached cell; what is left of a wide one becomes the frontier.  Returns its address.
- * node: of a cell on the shelf, or NULL */
+/* Hand out the head of a cached cell; what is left of a wide one becomes the victim.  Returns its address.
+ * node: of a cell in the free index, or NULL */
 static inline __attribute__((always_inline)) uint64_t
 hand_out_head(struct xseg_arena *arena, const struct xseg_cell *cell, struct xseg_block *node,
               uint32_t quanta, uint64_t requested)
 {
     struct xseg_cells *cells = &cell->extent->cells;
-    struct xseg_sheet *sheet = xseg_cells_sheet(cells, cell->quantum);
+    struct xseg_chunk_map *chunk = xseg_cells_chunk(cells, cell->quantum);
     const struct xseg_cell rest = {cell->extent, cell->quantum + quanta, cell->quanta - quanta};
     const uint64_t bytes = xseg_cell_bytes_of(quanta);
-    const bool was_frontier = xseg_cell_is_frontier(&arena->small, cell);
+    const bool was_victim = xseg_cell_is_victim(&arena->small, cell);
 
-    if (was_frontier)
-        arena->small.frontier = rest.quanta < XSEG_CELLS_WIDE ? (struct xseg_cell){0} : rest;
+    if (was_victim)
+        arena->small.victim = rest.quanta < XSEG_CELLS_WIDE ? (struct xseg_cell){0} : rest;
     else if (node != NULL)
-        xseg_shelf_remove(&arena->shelf, node);
+        xseg_free_index_remove(&arena->free_index, node);
     else
-        (void)xseg_shelving_take_off(arena, sheet, cell->quantum, cell->quanta);
+        (void)xseg_cell_index_take_off(arena, chunk, cell->quantum, cell->quanta);
     if (!xseg_extent_is_expandable(cell->extent))
         xseg_fragments_cut_any(&arena->counts, !xseg_cell_is_whole(cell), bytes,
                                xseg_cell_bytes_of(rest.quanta));
     if (rest.quanta == 0) {
         clear_bits(cells, cell);
     } else {
-        cut_bits(cells, &sheet->word[cell->quantum / 64 % XSEG_CELLS_WORDS], cell->quantum,
+        cut_bits(cells, &chunk->word[cell->quantum / 64 % XSEG_CELLS_WORDS], cell->quantum,
                  rest.quantum);
-        if (!was_frontier || rest.quanta < XSEG_CELLS_WIDE)
-            xseg_shelving_put_rest(arena, &rest);
+        if (!was_victim || rest.quanta < XSEG_CELLS_WIDE)
+            xseg_cell_index_put_rest(arena, &rest);
     }
     xseg_cells_note_requested(cells, cell->quantum, bytes, requested);
     xseg_counts_alloc(&arena->counts, bytes, requested);
@@ -250,7 +250,7 @@ static struct xseg_grant grant(struct xseg_arena *arena, const struct xseg_cell 
                                base,
                                xseg_cell_bytes_of(quanta),
                                need->requested,
-                               take_filled(arena, &cell->extent->cells, cell->quantum, quanta),
+                               take_poisoned(arena, &cell->extent->cells, cell->quantum, quanta),
                                false};
 }
 
@@ -263,7 +263,7 @@ static struct xseg_cell cut_head(struct xseg_arena *arena, const struct xseg_cel
     const struct xseg_cell rest = {cell->extent, cell->quantum + quanta, cell->quanta - quanta};
     const bool was_open = xseg_cell_is_open(cell);
 
-    (void)xseg_shelving_take(arena, cell);
+    (void)xseg_cell_index_take(arena, cell);
     xseg_cells_word(cells, cell->quantum)->open &= ~xseg_cells_bit(cell->quantum);
     xseg_cells_word(cells, rest.quantum - 1)->free |= xseg_cells_bit(rest.quantum - 1);
     xseg_cells_add_start(cells, rest.quantum);
@@ -273,8 +273,8 @@ static struct xseg_cell cut_head(struct xseg_arena *arena, const struct xseg_cel
     if (!xseg_extent_is_expandable(cell->extent))
         xseg_fragments_cut_head(&arena->counts, !xseg_cell_is_whole(cell),
                                 xseg_cell_bytes_of(cell->quanta));
-    xseg_shelving_put(arena, &head);
-    xseg_shelving_put(arena, &rest);
+    xseg_cell_index_put(arena, &head);
+    xseg_cell_index_put(arena, &rest);
     return rest;
 }
 
@@ -332,7 +332,7 @@ uint64_t xseg_small_hit(struct xseg_arena *arena, uint64_t requested, bool expan
     const uint32_t quanta = (uint32_t)((requested + XSEG_SIZE_QUANTUM - 1) >> XSEG_CELLS_SHIFT);
     struct xseg_block *node = NULL;
 
-    if (__builtin_expect(arena->small.has_filled, 0))
+    if (__builtin_expect(arena->small.has_poisoned, 0))
         return 0;
     const struct xseg_cell cell = find(arena, quanta, expandable, max_split_bytes, &node);
     return cell.quanta == 0 ? 0 : hand_out_head(arena, &cell, node, quanta, requested);
@@ -342,7 +342,7 @@ uint64_t xseg_small_hit(struct xseg_arena *arena, uint64_t requested, bool expan
 
 struct xseg_block *xseg_small_from(struct xseg_arena *arena, uint64_t bytes, uint64_t base)
 {
-    xseg_shelving_put_frontier(arena);
-    return xseg_shelf_from(&arena->shelf, xseg_max(bytes, xseg_cell_bytes_of(XSEG_CELLS_WIDE)),
-                           base);
+    xseg_cell_index_put_victim(arena);
+    return xseg_free_index_from(&arena->free_index,
+                                xseg_max(bytes, xseg_cell_bytes_of(XSEG_CELLS_WIDE)), base);
 }

@@ -5,14 +5,14 @@
  * A hit changes cells only.  The records of an extent's chain are there for the driver's sake, see
  * tract.h.
  *
- * Cached cells are in the arena's rack if they are narrow, on its shelf if they are wide.  The
- * *frontier* is a wide one that is on neither: what is left of the wide cell that was cut last.  It
- * shrinks and grows with each small allocation and free beside it, which costs no change of shelf.
+ * Cached cells are in the arena's bins if they are narrow, in its free index if they are wide.  The
+ * *victim* is a wide one that is on neither: what is left of the wide cell that was cut last.  It
+ * shrinks and grows with each small allocation and free beside it, which costs no change of free index.
  *
- * Invariants; xseg_small_audit() checks them, and those of cells.h and rack.h:
+ * Invariants; xseg_small_audit() checks them, and those of cells.h and bins.h:
  *   SMALL-1  no two cached cells are adjacent.
- *   SMALL-2  every wide cached cell is on the shelf or is the frontier, and nothing else is.
- *   SMALL-3  an arena is plain exactly while nothing in it holds a pattern, and its rack has one top word for
+ *   SMALL-2  every wide cached cell is in the free index or is the victim, and nothing else is.
+ *   SMALL-3  an arena is plain exactly while nothing in it holds a pattern, and its bins has one top word for
  *            each size.
  *
  * Locking: ARENA, but for making room.
@@ -20,19 +20,19 @@
 #ifndef XSEG_CORE_SMALL_H
 #define XSEG_CORE_SMALL_H
 
-#include "src/core/cache/small/rack.h"
-#include "src/core/cache/small/sheets.h"
+#include "src/core/cache/small/bins.h"
+#include "src/core/cache/small/chunk_maps.h"
 
 struct xseg_arena;
 struct xseg_need;
 struct xseg_grant;
 
 struct xseg_small {
-    struct xseg_cell frontier; /* or zeros; in a cache line with the sizes of the rack */
-    struct xseg_rack rack;
-    bool has_filled; /* some quanta hold the pattern of fill.h */
-    bool is_plain;   /* a hit follows no rule but best fit; false before the first sheet */
-    struct xseg_sheets sheets;
+    struct xseg_cell victim; /* or zeros; in a cache line with the sizes of the bins */
+    struct xseg_bins bins;
+    bool has_poisoned; /* some quanta hold the pattern of poison.h */
+    bool is_plain;     /* a hit follows no rule but best fit; false before the first chunk map */
+    struct xseg_chunk_maps chunks;
 };
 
 /* --- Hits. --- */
@@ -57,7 +57,7 @@ uint64_t xseg_small_hit(struct xseg_arena *arena, uint64_t requested, bool expan
 struct xseg_grant xseg_small_hand_out_at(struct xseg_arena *arena, struct xseg_extent *extent,
                                          uint64_t base, const struct xseg_need *need);
 
-/* The first wide cached cell that is not below (bytes, base), as a node that is on the shelf, or NULL. */
+/* The first wide cached cell that is not below (bytes, base), as a node that is in the free index, or NULL. */
 struct xseg_block *xseg_small_from(struct xseg_arena *arena, uint64_t bytes, uint64_t base);
 
 /* --- For tract.c. --- */

@@ -34,7 +34,7 @@ static bool audit_cell(const struct xseg_arena *arena, const struct xseg_cell *c
     tally->wide++;
     const struct xseg_block *node = xseg_cells_node(cells, cell->quantum);
     XSEG_HOLDS(finding, "SMALL-2",
-               xseg_cell_is_frontier(&arena->small, cell) ||
+               xseg_cell_is_victim(&arena->small, cell) ||
                    (node->base == at && node->bytes == xseg_cell_bytes_of(cell->quanta) &&
                     node->state == XSEG_BLOCK_CACHED && node->extent == cell->extent),
                "the node of the cached cell at %#" PRIx64, at);
@@ -47,19 +47,19 @@ static bool audit_extent(const struct xseg_arena *arena, struct xseg_extent *ext
     const struct xseg_cells *cells = &extent->cells;
     uint32_t quantum = xseg_cells_next_far(cells, 0), end;
 
-    for (uint32_t number = 0; number < cells->sheets; number++) {
-        const struct xseg_sheet *sheet = cells->sheet[number];
+    for (uint32_t number = 0; number < cells->chunks; number++) {
+        const struct xseg_chunk_map *chunk = cells->chunk[number];
         uint64_t starts = 0;
 
-        for (uint32_t word = 0; sheet != NULL && word < XSEG_CELLS_WORDS; word++) {
-            starts |= (uint64_t)(sheet->word[word].start != 0) << word;
-            tally->free += __builtin_popcountll(sheet->word[word].free);
-            tally->open += __builtin_popcountll(sheet->word[word].open);
+        for (uint32_t word = 0; chunk != NULL && word < XSEG_CELLS_WORDS; word++) {
+            starts |= (uint64_t)(chunk->word[word].start != 0) << word;
+            tally->free += __builtin_popcountll(chunk->word[word].free);
+            tally->open += __builtin_popcountll(chunk->word[word].open);
         }
         XSEG_HOLDS(finding, "CELL-1",
-                   (sheet == NULL || sheet->starts == starts) &&
-                       xseg_bits_has(&cells->filled, number) == (starts != 0),
-                   "starts of sheet %" PRIu32, number);
+                   (chunk == NULL || chunk->starts == starts) &&
+                       xseg_bits_has(&cells->used, number) == (starts != 0),
+                   "starts of chunk map %" PRIu32, number);
     }
     for (; quantum < cells->quanta; quantum = end) {
         const struct xseg_cells_word *word = xseg_cells_word(cells, quantum);
@@ -72,19 +72,19 @@ static bool audit_extent(const struct xseg_arena *arena, struct xseg_extent *ext
     return true;
 }
 
-static uint64_t count_shelf(const struct xseg_shelf *shelf)
+static uint64_t count_shelf(const struct xseg_free_index *free_index)
 {
     uint64_t count = 0;
 
-    for (const struct xseg_block *node = xseg_shelf_find(shelf, 1); node != NULL;
-         node = xseg_shelf_next(shelf, node))
+    for (const struct xseg_block *node = xseg_free_index_find(free_index, 1); node != NULL;
+         node = xseg_free_index_next(free_index, node))
         count++;
     return count;
 }
 
 bool xseg_small_audit(const struct xseg_arena *arena, struct xseg_finding *finding)
 {
-    struct tally tally = {.on_shelf = count_shelf(&arena->shelf)};
+    struct tally tally = {.on_shelf = count_shelf(&arena->free_index)};
 
     XSEG_LIST_FOR(node, &arena->extents)
     {
@@ -97,12 +97,12 @@ bool xseg_small_audit(const struct xseg_arena *arena, struct xseg_finding *findi
                tally.free);
     XSEG_HOLDS(finding, "CELL-3", tally.open == 0, "%" PRId64 " cells too many are open",
                tally.open);
-    tally.on_shelf += arena->small.frontier.quanta != 0;
+    tally.on_shelf += arena->small.victim.quanta != 0;
     XSEG_HOLDS(finding, "SMALL-2", tally.wide == tally.on_shelf,
-               "%" PRIu64 " wide cached cells, %" PRIu64 " on the shelf", tally.wide,
+               "%" PRIu64 " wide cached cells, %" PRIu64 " in the free index", tally.wide,
                tally.on_shelf);
     XSEG_HOLDS(finding, "SMALL-3",
-               arena->small.is_plain == (arena->small.rack.tops == 1 && !arena->small.has_filled),
+               arena->small.is_plain == (arena->small.bins.tops == 1 && !arena->small.has_poisoned),
                "it is%s plain", arena->small.is_plain ? "" : " not");
-    return xseg_rack_audit(&arena->small.rack, finding);
+    return xseg_bins_audit(&arena->small.bins, finding);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "src/core/cache/small/small_free.h"
 
-#include "src/core/cache/small/shelving.h"
+#include "src/core/cache/small/cell_index.h"
 #include "src/core/cache/small/tract.h"
 #include "src/core/config/size.h"
 
@@ -13,103 +13,103 @@ static inline struct xseg_cell free_before(struct xseg_extent *extent, uint32_t 
     const struct xseg_cells *cells = &extent->cells;
     struct xseg_cell none = {0};
 
-    if (quantum == 0 || xseg_cells_sheet(cells, quantum - 1) == NULL ||
+    if (quantum == 0 || xseg_cells_chunk(cells, quantum - 1) == NULL ||
         (xseg_cells_word(cells, quantum - 1)->free & xseg_cells_bit(quantum - 1)) == 0)
         return none;
     const uint32_t first = xseg_cells_last(cells, quantum - 1);
     return (struct xseg_cell){extent, first, quantum - first};
 }
 
-/* The sheet of a quantum, which mostly is that of a cell beside it; NULL if nothing is mapped there. */
-static inline struct xseg_sheet *sheet_near(struct xseg_sheet *sheet, uint32_t quantum)
+/* The chunk map of a quantum, which mostly is that of a cell beside it; NULL if nothing is mapped there. */
+static inline struct xseg_chunk_map *chunk_near(struct xseg_chunk_map *chunk, uint32_t quantum)
 {
-    const struct xseg_cells *cells = &sheet->extent->cells;
+    const struct xseg_cells *cells = &chunk->extent->cells;
 
-    if (__builtin_expect(quantum / XSEG_CELLS_SHEET == sheet->number, 1))
-        return sheet;
-    return quantum < cells->quanta ? xseg_cells_sheet(cells, quantum) : NULL;
+    if (__builtin_expect(quantum / XSEG_CELLS_CHUNK == chunk->number, 1))
+        return chunk;
+    return quantum < cells->quanta ? xseg_cells_chunk(cells, quantum) : NULL;
 }
 
-static inline struct xseg_cells_word *word_in(struct xseg_sheet *sheet, uint32_t quantum)
+static inline struct xseg_cells_word *word_in(struct xseg_chunk_map *chunk, uint32_t quantum)
 {
-    return &sheet->word[quantum / 64 % XSEG_CELLS_WORDS];
+    return &chunk->word[quantum / 64 % XSEG_CELLS_WORDS];
 }
 
-/* The first start behind a quantum of a sheet; the end of the extent if there is none. */
-static inline uint32_t next_start(const struct xseg_sheet *sheet, uint32_t quantum)
+/* The first start behind a quantum of a chunk map; the end of the extent if there is none. */
+static inline uint32_t next_start(const struct xseg_chunk_map *chunk, uint32_t quantum)
 {
-    const uint32_t at = xseg_cells_next_in(sheet, quantum % XSEG_CELLS_SHEET);
-    const uint32_t next = sheet->number * XSEG_CELLS_SHEET + at;
+    const uint32_t at = xseg_cells_next_in(chunk, quantum % XSEG_CELLS_CHUNK);
+    const uint32_t next = chunk->number * XSEG_CELLS_CHUNK + at;
 
-    return __builtin_expect(at != XSEG_CELLS_SHEET, 1)
+    return __builtin_expect(at != XSEG_CELLS_CHUNK, 1)
                ? next
-               : xseg_cells_next_far(&sheet->extent->cells, next);
+               : xseg_cells_next_far(&chunk->extent->cells, next);
 }
 
-/* The last start before a quantum of a sheet. */
-static inline uint32_t last_start(const struct xseg_sheet *sheet, uint32_t quantum)
+/* The last start before a quantum of a chunk map. */
+static inline uint32_t last_start(const struct xseg_chunk_map *chunk, uint32_t quantum)
 {
-    const uint32_t at = xseg_cells_last_in(sheet, quantum % XSEG_CELLS_SHEET);
+    const uint32_t at = xseg_cells_last_in(chunk, quantum % XSEG_CELLS_CHUNK);
 
-    return __builtin_expect(at != XSEG_CELLS_SHEET, 1)
-               ? sheet->number * XSEG_CELLS_SHEET + at
-               : xseg_cells_last(&sheet->extent->cells, sheet->number * XSEG_CELLS_SHEET - 1);
+    return __builtin_expect(at != XSEG_CELLS_CHUNK, 1)
+               ? chunk->number * XSEG_CELLS_CHUNK + at
+               : xseg_cells_last(&chunk->extent->cells, chunk->number * XSEG_CELLS_CHUNK - 1);
 }
 
 /* A cell with the neighbours that it has merged with. */
 struct merged {
     uint32_t first, past;
     unsigned neighbours;
-    bool was_frontier, open;
+    bool was_victim, open;
 };
 
 /* The cached cell behind is found no longer, and its bits go. */
-static inline void absorb_right(struct xseg_arena *arena, struct xseg_sheet *sheet,
+static inline void absorb_right(struct xseg_arena *arena, struct xseg_chunk_map *chunk,
                                 struct merged *cell)
 {
     const uint32_t end = cell->past;
     const uint64_t bit = xseg_cells_bit(end);
-    struct xseg_cells_word *word = word_in(sheet, end);
-    const struct xseg_cell right = {sheet->extent, end, 0};
+    struct xseg_cells_word *word = word_in(chunk, end);
+    const struct xseg_cell right = {chunk->extent, end, 0};
 
-    if (xseg_cell_is_frontier(&arena->small, &right)) {
-        cell->was_frontier = true;
-        cell->past += arena->small.frontier.quanta;
+    if (xseg_cell_is_victim(&arena->small, &right)) {
+        cell->was_victim = true;
+        cell->past += arena->small.victim.quanta;
     } else {
-        cell->past = next_start(sheet, end);
-        (void)xseg_shelving_take_off(arena, sheet, end, cell->past - end);
+        cell->past = next_start(chunk, end);
+        (void)xseg_cell_index_take_off(arena, chunk, end, cell->past - end);
     }
     cell->neighbours++;
     cell->open = (word->open & bit) != 0;
     word->open &= ~bit;
     word->free ^= bit;
-    xseg_cells_remove_start_in(&sheet->extent->cells, sheet, end);
+    xseg_cells_remove_start_in(&chunk->extent->cells, chunk, end);
 }
 
-/* The cached cell before, which ends in a sheet, is found no longer.  Its start stays, that of the cell goes. */
-static inline void absorb_left(struct xseg_arena *arena, struct xseg_sheet *sheet,
-                               struct xseg_sheet *before, struct merged *cell)
+/* The cached cell before, which ends in a chunk map, is found no longer.  Its start stays, that of the cell goes. */
+static inline void absorb_left(struct xseg_arena *arena, struct xseg_chunk_map *chunk,
+                               struct xseg_chunk_map *before, struct merged *cell)
 {
     const uint32_t quantum = cell->first, last = quantum - 1;
 
     cell->first =
-        sheet == before ? last_start(sheet, quantum) : xseg_cells_last(&sheet->extent->cells, last);
-    cell->was_frontier |= xseg_shelving_take_off(arena, sheet_near(before, cell->first),
+        chunk == before ? last_start(chunk, quantum) : xseg_cells_last(&chunk->extent->cells, last);
+    cell->was_victim |= xseg_cell_index_take_off(arena, chunk_near(before, cell->first),
                                                  cell->first, quantum - cell->first);
     cell->neighbours++;
     word_in(before, last)->free ^= xseg_cells_bit(last);
-    xseg_cells_remove_start_in(&sheet->extent->cells, sheet, quantum);
+    xseg_cells_remove_start_in(&chunk->extent->cells, chunk, quantum);
 }
 
-/* Quanta of a sheet, which are neither live nor anything else, become a cached cell and merge with their
+/* Quanta of a chunk map, which are neither live nor anything else, become a cached cell and merge with their
  * neighbours; returns the result. */
-static inline struct xseg_cell merge(struct xseg_arena *arena, struct xseg_sheet *sheet,
+static inline struct xseg_cell merge(struct xseg_arena *arena, struct xseg_chunk_map *chunk,
                                      uint32_t quantum, uint32_t quanta)
 {
-    struct xseg_extent *extent = sheet->extent;
+    struct xseg_extent *extent = chunk->extent;
     struct merged merged = {.first = quantum, .past = quantum + quanta};
-    struct xseg_sheet *behind = sheet_near(sheet, merged.past);
-    struct xseg_sheet *before = quantum == 0 ? NULL : sheet_near(sheet, quantum - 1);
+    struct xseg_chunk_map *behind = chunk_near(chunk, merged.past);
+    struct xseg_chunk_map *before = quantum == 0 ? NULL : chunk_near(chunk, quantum - 1);
 
     if (behind != NULL) {
         const struct xseg_cells_word *word = word_in(behind, merged.past);
@@ -122,21 +122,21 @@ static inline struct xseg_cell merge(struct xseg_arena *arena, struct xseg_sheet
             merged.open = xseg_tract_behind(&cell)->state == XSEG_BLOCK_HOLE;
     }
     if (before != NULL && (word_in(before, quantum - 1)->free & xseg_cells_bit(quantum - 1)) != 0)
-        absorb_left(arena, sheet, before, &merged);
+        absorb_left(arena, chunk, before, &merged);
     const struct xseg_cell cell = {extent, merged.first, merged.past - merged.first};
-    struct xseg_sheet *head = sheet_near(sheet, merged.first);
+    struct xseg_chunk_map *head = chunk_near(chunk, merged.first);
     struct xseg_cells_word *word = word_in(head, merged.first);
     word->free |= xseg_cells_bit(merged.first);
     if (merged.open)
         word->open |= xseg_cells_bit(merged.first);
-    word_in(sheet_near(sheet, merged.past - 1), merged.past - 1)->free |=
+    word_in(chunk_near(chunk, merged.past - 1), merged.past - 1)->free |=
         xseg_cells_bit(merged.past - 1);
-    if (merged.was_frontier)
-        arena->small.frontier = cell;
+    if (merged.was_victim)
+        arena->small.victim = cell;
     else if (cell.quanta < XSEG_CELLS_WIDE)
-        xseg_rack_insert(&arena->small.rack, head, merged.first, cell.quanta);
+        xseg_bins_insert(&arena->small.bins, head, merged.first, cell.quanta);
     else
-        xseg_shelving_put_wide(arena, &cell);
+        xseg_cell_index_put_wide(arena, &cell);
     if (!xseg_extent_is_expandable(extent))
         xseg_fragments_merge(&arena->counts, !xseg_cell_is_whole(&cell), merged.neighbours,
                              xseg_cell_bytes_of(quanta), xseg_cell_bytes_of(cell.quanta - quanta));
@@ -145,24 +145,24 @@ static inline struct xseg_cell merge(struct xseg_arena *arena, struct xseg_sheet
 
 /* --- Frees. --- */
 
-void xseg_small_merge(struct xseg_arena *arena, struct xseg_sheet *sheet, uint32_t quantum,
+void xseg_small_merge(struct xseg_arena *arena, struct xseg_chunk_map *chunk, uint32_t quantum,
                       uint32_t quanta)
 {
-    (void)merge(arena, sheet, quantum, quanta);
+    (void)merge(arena, chunk, quantum, quanta);
 }
 
 bool xseg_small_free(struct xseg_arena *arena, struct xseg_extent *extent, uint32_t quantum)
 {
-    struct xseg_sheet *sheet = xseg_cells_sheet(&extent->cells, quantum);
+    struct xseg_chunk_map *chunk = xseg_cells_chunk(&extent->cells, quantum);
 
-    if (__builtin_expect(!xseg_cells_is_live(word_in(sheet, quantum), quantum), 0))
+    if (__builtin_expect(!xseg_cells_is_live(word_in(chunk, quantum), quantum), 0))
         return false;
-    const uint32_t quanta = next_start(sheet, quantum) - quantum;
+    const uint32_t quanta = next_start(chunk, quantum) - quantum;
     const uint64_t bytes = xseg_cell_bytes_of(quanta);
 
     xseg_counts_free(&arena->counts, bytes, xseg_cells_requested(&extent->cells, quantum, bytes));
     xseg_arena_stamp(arena, extent, xseg_cell_address_of(extent, quantum), bytes);
-    (void)merge(arena, sheet, quantum, quanta);
+    (void)merge(arena, chunk, quantum, quanta);
     return true;
 }
 
@@ -189,7 +189,7 @@ void xseg_small_take_off(struct xseg_arena *arena, const struct xseg_cell *cell)
     struct xseg_cells_word *word = xseg_cells_word(cells, cell->quantum);
     const uint32_t last = cell->quantum + cell->quanta - 1;
 
-    (void)xseg_shelving_take(arena, cell);
+    (void)xseg_cell_index_take(arena, cell);
     word->free &= ~xseg_cells_bit(cell->quantum);
     word->open &= ~xseg_cells_bit(cell->quantum);
     xseg_cells_word(cells, last)->free &= ~xseg_cells_bit(last);
@@ -198,9 +198,9 @@ void xseg_small_take_off(struct xseg_arena *arena, const struct xseg_cell *cell)
 struct xseg_cell xseg_small_put_on(struct xseg_arena *arena, struct xseg_cell cell)
 {
     const struct xseg_cell merged = merge(
-        arena, xseg_cells_sheet(&cell.extent->cells, cell.quantum), cell.quantum, cell.quanta);
+        arena, xseg_cells_chunk(&cell.extent->cells, cell.quantum), cell.quantum, cell.quanta);
 
     /* Callers go on with its node. */
-    xseg_shelving_put_frontier(arena);
+    xseg_cell_index_put_victim(arena);
     return merged;
 }

@@ -8,9 +8,9 @@
 /* Free the live cell that begins at a quantum; false, and nothing has changed, if none does. */
 bool xseg_small_free(struct xseg_arena *arena, struct xseg_extent *extent, uint32_t quantum);
 
-/* Quanta of a sheet, which are counted as free and in no cell, become a cached cell and merge with what is beside
+/* Quanta of a chunk map, which are counted as free and in no cell, become a cached cell and merge with what is beside
  * it. */
-void xseg_small_merge(struct xseg_arena *arena, struct xseg_sheet *sheet, uint32_t quantum,
+void xseg_small_merge(struct xseg_arena *arena, struct xseg_chunk_map *chunk, uint32_t quantum,
                       uint32_t quanta);
 
 /* Free the live cell that begins at an address, if one does. */
@@ -20,7 +20,7 @@ void xseg_small_free_at(struct xseg_arena *arena, struct xseg_extent *extent, ui
 struct xseg_cell xseg_small_cached_at(struct xseg_extent *extent, uint64_t address);
 struct xseg_cell xseg_small_cached_before(struct xseg_extent *extent, uint64_t address);
 
-/* A cached cell leaves the rack or the shelf, and is neither live nor cached from here on. */
+/* A cached cell leaves the bins or the free index, and is neither live nor cached from here on. */
 void xseg_small_take_off(struct xseg_arena *arena, const struct xseg_cell *cell);
 
 /* A cell that is neither live nor cached becomes cached and merges; returns what it has become. */

@@ -10,10 +10,10 @@
 
 /* --- Marks. --- */
 
-/* Where memory was never mapped there is no sheet, and nobody looks. */
-static bool has_sheet(const struct xseg_extent *extent, uint32_t quantum)
+/* Where memory was never mapped there is no chunk map, and nobody looks. */
+static bool has_chunk(const struct xseg_extent *extent, uint32_t quantum)
 {
-    return quantum < extent->cells.quanta && xseg_cells_sheet(&extent->cells, quantum) != NULL;
+    return quantum < extent->cells.quanta && xseg_cells_chunk(&extent->cells, quantum) != NULL;
 }
 
 void xseg_tract_mark(const struct xseg_block *block)
@@ -21,7 +21,7 @@ void xseg_tract_mark(const struct xseg_block *block)
     struct xseg_cells *cells = &block->extent->cells;
     const uint32_t quantum = xseg_cell_quantum_of(block->extent, block->base);
 
-    if (!has_sheet(block->extent, quantum))
+    if (!has_chunk(block->extent, quantum))
         return;
     xseg_cells_add_start(cells, quantum);
     xseg_cells_word(cells, quantum)->record |= xseg_cells_bit(quantum);
@@ -32,7 +32,7 @@ void xseg_tract_unmark(const struct xseg_block *block)
     struct xseg_cells *cells = &block->extent->cells;
     const uint32_t quantum = xseg_cell_quantum_of(block->extent, block->base);
 
-    if (!has_sheet(block->extent, quantum))
+    if (!has_chunk(block->extent, quantum))
         return;
     xseg_cells_remove_start(cells, quantum);
     xseg_cells_word(cells, quantum)->record &= ~xseg_cells_bit(quantum);
@@ -49,14 +49,14 @@ void xseg_tract_note_hole(const struct xseg_block *block, bool is_hole)
     word->open = is_hole ? word->open | bit : word->open & ~bit;
 }
 
-/* --- Sheets. --- */
+/* --- Chunk maps. --- */
 
-/* Mark the records that begin in a sheet, which is new; no tract does. */
+/* Mark the records that begin in a chunk map, which is new; no tract does. */
 static void mark_records(struct xseg_extent *extent, uint32_t number)
 {
     const uint64_t begin =
-        extent->segment.base + ((uint64_t)number * XSEG_CELLS_SHEET << XSEG_CELLS_SHIFT);
-    const uint64_t end = begin + ((uint64_t)XSEG_CELLS_SHEET << XSEG_CELLS_SHIFT);
+        extent->segment.base + ((uint64_t)number * XSEG_CELLS_CHUNK << XSEG_CELLS_SHIFT);
+    const uint64_t end = begin + ((uint64_t)XSEG_CELLS_CHUNK << XSEG_CELLS_SHIFT);
     const struct xseg_block *block = extent->first == NULL ? NULL : xseg_tract_over(extent, begin);
 
     for (; block != NULL && block->base < end; block = block->next)
@@ -64,30 +64,30 @@ static void mark_records(struct xseg_extent *extent, uint32_t number)
             xseg_tract_mark(block);
 }
 
-/* How many sheets of a range are missing. */
+/* How many chunk maps of a range are missing. */
 static uint32_t count_missing(const struct xseg_cells *cells, uint32_t first, uint32_t last)
 {
     uint32_t count = 0;
 
     for (uint32_t number = first; number <= last; number++)
-        count += cells->sheet[number] == NULL;
+        count += cells->chunk[number] == NULL;
     return count;
 }
 
-/* Take sheets for those that a range misses; all or none. */
-static bool make_sheets(struct xseg_extent *extent, uint32_t first, uint32_t last,
-                        struct xseg_sheet **made)
+/* Take chunk maps for those that a range misses; all or none. */
+static bool make_chunks(struct xseg_extent *extent, uint32_t first, uint32_t last,
+                        struct xseg_chunk_map **made)
 {
-    struct xseg_sheets *sheets = &((struct xseg_arena *)extent->arena)->small.sheets;
+    struct xseg_chunk_maps *chunks = &((struct xseg_arena *)extent->arena)->small.chunks;
     uint32_t count = 0;
 
     for (uint32_t number = first; number <= last; number++) {
-        if (extent->cells.sheet[number] != NULL)
+        if (extent->cells.chunk[number] != NULL)
             continue;
-        made[count] = xseg_sheets_take(sheets, extent, number);
+        made[count] = xseg_chunk_maps_take(chunks, extent, number);
         if (made[count] == NULL) {
             while (count > 0)
-                xseg_sheets_put(sheets, made[--count]);
+                xseg_chunk_maps_put(chunks, made[--count]);
             return false;
         }
         count++;
@@ -97,34 +97,34 @@ static bool make_sheets(struct xseg_extent *extent, uint32_t first, uint32_t las
 
 static void note_whether_plain(struct xseg_arena *arena)
 {
-    arena->small.is_plain = arena->small.rack.tops == 1 && !arena->small.has_filled;
+    arena->small.is_plain = arena->small.bins.tops == 1 && !arena->small.has_poisoned;
 }
 
 bool xseg_tract_cover(struct xseg_extent *extent, uint64_t begin, uint64_t end)
 {
     struct xseg_arena *arena = extent->arena;
     struct xseg_cells *cells = &extent->cells;
-    const uint64_t sheet_bytes = (uint64_t)XSEG_CELLS_SHEET << XSEG_CELLS_SHIFT;
-    const uint32_t first = (uint32_t)(begin / sheet_bytes);
-    const uint32_t last = (uint32_t)((end < extent->segment.bytes ? end : end - 1) / sheet_bytes);
+    const uint64_t chunk_bytes = (uint64_t)XSEG_CELLS_CHUNK << XSEG_CELLS_SHIFT;
+    const uint32_t first = (uint32_t)(begin / chunk_bytes);
+    const uint32_t last = (uint32_t)((end < extent->segment.bytes ? end : end - 1) / chunk_bytes);
     const uint32_t count = count_missing(cells, first, last);
-    struct xseg_sheet **made = NULL;
+    struct xseg_chunk_map **made = NULL;
     void *room = NULL;
 
     if (count == 0)
         return true;
-    made = calloc(count, sizeof(struct xseg_sheet *));
-    if (made == NULL || !xseg_rack_make_room(&arena->small.rack, count, &room) ||
-        !make_sheets(extent, first, last, made)) {
+    made = calloc(count, sizeof(struct xseg_chunk_map *));
+    if (made == NULL || !xseg_bins_make_room(&arena->small.bins, count, &room) ||
+        !make_chunks(extent, first, last, made)) {
         free(room);
         free(made);
         return false;
     }
     xseg_arena_lock(arena);
-    void *before = xseg_rack_take_room(&arena->small.rack, count, room);
+    void *before = xseg_bins_take_room(&arena->small.bins, count, room);
     for (uint32_t i = 0; i < count; i++) {
-        cells->sheet[made[i]->number] = made[i];
-        xseg_rack_add(&arena->small.rack, made[i]);
+        cells->chunk[made[i]->number] = made[i];
+        xseg_bins_add(&arena->small.bins, made[i]);
         mark_records(extent, made[i]->number);
     }
     note_whether_plain(arena);
@@ -136,13 +136,13 @@ bool xseg_tract_cover(struct xseg_extent *extent, uint64_t begin, uint64_t end)
 
 void xseg_tract_uncover(struct xseg_arena *arena, const struct xseg_extent *extent)
 {
-    for (uint32_t number = 0; number < extent->cells.sheets; number++) {
-        struct xseg_sheet *sheet = extent->cells.sheet[number];
+    for (uint32_t number = 0; number < extent->cells.chunks; number++) {
+        struct xseg_chunk_map *chunk = extent->cells.chunk[number];
 
-        if (sheet == NULL)
+        if (chunk == NULL)
             continue;
-        xseg_rack_remove(&arena->small.rack, sheet);
-        xseg_sheets_put(&arena->small.sheets, sheet);
+        xseg_bins_remove(&arena->small.bins, chunk);
+        xseg_chunk_maps_put(&arena->small.chunks, chunk);
     }
 }
 
@@ -232,8 +232,8 @@ struct xseg_block *xseg_tract_claim(struct xseg_arena *arena, const struct xseg_
     xseg_small_take_off(arena, cell);
     struct xseg_block *block =
         cut_out(arena, extent, XSEG_BLOCK_BUSY, base, (uint64_t)cell->quanta << XSEG_CELLS_SHIFT);
-    block->filled = arena->small.has_filled &&
-                    xseg_cells_are_filled(&extent->cells, cell->quantum, cell->quanta);
+    block->poisoned = arena->small.has_poisoned &&
+                      xseg_cells_are_poisoned(&extent->cells, cell->quantum, cell->quanta);
     return block;
 }
 
@@ -283,12 +283,12 @@ static struct xseg_cell become_cell(struct xseg_arena *arena, struct xseg_block 
     const struct xseg_cell cell = {extent, xseg_cell_quantum_of(extent, block->base),
                                    (uint32_t)(block->bytes >> XSEG_CELLS_SHIFT)};
 
-    if (block->filled) {
-        arena->small.has_filled = true;
+    if (block->poisoned) {
+        arena->small.has_poisoned = true;
         note_whether_plain(arena);
     }
-    if (arena->small.has_filled)
-        xseg_cells_set_filled(&extent->cells, cell.quantum, cell.quanta, block->filled);
+    if (arena->small.has_poisoned)
+        xseg_cells_set_poisoned(&extent->cells, cell.quantum, cell.quanta, block->poisoned);
     join_tracts(arena, block);
     return xseg_small_put_on(arena, cell);
 }
@@ -331,7 +331,7 @@ static bool audit_record(const struct xseg_block *block, struct xseg_finding *fi
                "two tracts at %#" PRIx64, block->base);
     XSEG_HOLDS(finding, "TRACT-3", !is_tract || is_in_tree(block),
                "the tract at %#" PRIx64 " is not in the tree", block->base);
-    if (!has_sheet(extent, quantum))
+    if (!has_chunk(extent, quantum))
         return true;
     const struct xseg_cells_word *word = xseg_cells_word(&extent->cells, quantum);
     XSEG_HOLDS(finding, "TRACT-2",

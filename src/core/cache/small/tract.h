@@ -19,13 +19,13 @@
  *   TRACT-2  cells tile their tract; what else is in the chain is marked as a record.
  *   TRACT-3  exactly tracts and isolated cells are in the tree.
  *
- * Locking: ARENA; making sheets, GROWTH.
+ * Locking: ARENA; making chunk maps, GROWTH.
  */
 #ifndef XSEG_CORE_TRACT_H
 #define XSEG_CORE_TRACT_H
 
+#include "src/core/cache/small/bins.h"
 #include "src/core/cache/small/cell.h"
-#include "src/core/cache/small/rack.h"
 
 struct xseg_arena;
 
@@ -36,12 +36,12 @@ struct xseg_arena;
 #define XSEG_TRACT_RECORDS 4u
 
 /*
- * Make the sheets of offsets [begin, end) of an extent, and of the quantum behind, where a hole begins.
+ * Make the chunk maps of offsets [begin, end) of an extent, and of the quantum behind, where a hole begins.
  * GROWTH is held, no other lock.  Returns false without host memory.
  */
 bool xseg_tract_cover(struct xseg_extent *extent, uint64_t begin, uint64_t end);
 
-/* The extent ends: its sheets leave the rack.  No cell is left. */
+/* The extent ends: its chunk maps leave the bins.  No cell is left. */
 void xseg_tract_uncover(struct xseg_arena *arena, const struct xseg_extent *extent);
 
 /* The record that covers an address: a tract, or another block of the chain. */

@@ -3,24 +3,24 @@
  * Fill: what the memory of a block holds where somebody asked for it.
  *
  * With the key debug_fill, memory of the default pools that becomes cached is overwritten with a
- * pattern, by work on its own stream, so that a block whose `filled` is set holds the pattern for all
+ * pattern, by work on its own stream, so that a block whose `poisoned` is set holds the pattern for all
  * later work of that stream.  When such a block is handed out it is read back: a byte that differs was
  * written after the free, or past the end of a neighbour.
  *
- *     free  -->  pattern queued  -->  cached, filled  -->  handed out  -->  read back, compared
+ *     free  -->  pattern queued  -->  cached, poisoned  -->  handed out  -->  read back, compared
  *     growth -->      "                     "
  *
  * The pattern is a NaN in every format of floating point, so that what reads freed memory shows.
  * Private pools are left alone: graphs that were captured there go on writing to what is free in them.
  * So are streams that are being captured, or that the calling thread cannot name.
  *
- * A memset that fails costs nothing but the check: the block is not filled.  Whether contents can be
+ * A memset that fails costs nothing but the check: the block is not poisoned.  Whether contents can be
  * read back at all is found out at the first difference: the pattern is written and read once more.
  *
  * Locking: none is held by callers below GROWTH; blocks are busy, or live and not yet the user's.
  */
-#ifndef XSEG_CORE_FILL_H
-#define XSEG_CORE_FILL_H
+#ifndef XSEG_CORE_POISON_H
+#define XSEG_CORE_POISON_H
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -28,7 +28,7 @@
 
 #include "xseg/status.h"
 
-#define XSEG_FILL_PATTERN UINT32_C(0xFFFDFFFD)
+#define XSEG_POISON_PATTERN UINT32_C(0xFFFDFFFD)
 
 struct xseg_allocator;
 struct xseg_arena;
@@ -36,33 +36,33 @@ struct xseg_block;
 struct xseg_grant;
 
 /* Whether a device's memory can be read back. */
-enum xseg_fill_reads { XSEG_FILL_UNTRIED, XSEG_FILL_READS, XSEG_FILL_READS_NOTHING };
+enum xseg_poison_reads { XSEG_POISON_UNTRIED, XSEG_POISON_READS, XSEG_POISON_READS_NOTHING };
 
 /* Of a device. */
-struct xseg_fill {
+struct xseg_poison {
     struct xseg_allocator *allocator; /* for its configuration and its log */
-    atomic_uint reads;                /* enum xseg_fill_reads */
+    atomic_uint reads;                /* enum xseg_poison_reads */
     atomic_uint_fast64_t overwrites;  /* blocks that did not hold the pattern any more */
 };
 
-void xseg_fill_init(struct xseg_fill *fill, struct xseg_allocator *allocator);
+void xseg_poison_init(struct xseg_poison *poison, struct xseg_allocator *allocator);
 
-/* Whether what becomes cached in an arena is to be filled. */
-bool xseg_fill_is_on(const struct xseg_arena *arena);
+/* Whether what becomes cached in an arena is to be poisoned. */
+bool xseg_poison_is_on(const struct xseg_arena *arena);
 
-/* A busy block is about to become cached: fill it, if that is on.  Sets its `filled`. */
-void xseg_fill_busy(struct xseg_block *block);
+/* A busy block is about to become cached: fill it, if that is on.  Sets its `poisoned`. */
+void xseg_poison_busy(struct xseg_block *block);
 
 /* Fill busy blocks whose uses have ended, and take them back.  They are chained through `ended`. */
-void xseg_fill_ended(struct xseg_block *block);
+void xseg_poison_ended(struct xseg_block *block);
 
 /*
- * A block is handed out: check the pattern if it was filled; zero what was requested if asked for.
+ * A block is handed out: check the pattern if it was poisoned; zero what was requested if asked for.
  *
  * is_paused: set to whether the pool has been paused since the block was taken; then there is no memory, and
  *            nothing is checked or zeroed
  * Returns:   XSEG_OK; the driver's error if the block cannot be zeroed
  */
-xseg_status xseg_fill_hand_out(const struct xseg_grant *grant, bool zeroed, bool *is_paused);
+xseg_status xseg_poison_hand_out(const struct xseg_grant *grant, bool zeroed, bool *is_paused);
 
 #endif

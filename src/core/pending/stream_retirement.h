@@ -10,8 +10,8 @@
  *
  * Locking: GROWTH, PENDING and TABLE are taken inside; none may be held.
  */
-#ifndef XSEG_CORE_DEPARTURE_H
-#define XSEG_CORE_DEPARTURE_H
+#ifndef XSEG_CORE_STREAM_RETIREMENT_H
+#define XSEG_CORE_STREAM_RETIREMENT_H
 
 #include "src/core/device/device.h"
 
@@ -21,24 +21,24 @@
  * Returns: XSEG_OK, XSEG_ERR_BUSY (it is being captured), XSEG_ERR_HOST_MEMORY, XSEG_ERR_DRIVER
  * Cost:    one question about the stream's capture, one event record
  */
-xseg_status xseg_departure_begin(struct xseg_device *device, xseg_stream handle);
+xseg_status xseg_stream_retirement_begin(struct xseg_device *device, xseg_stream handle);
 
 /*
  * The entry of a stream, as xseg_streams_get(); a new one gets that of a stream that is gone, if any is.
  *
  * Cost: when a new stream is met, an event query for each of the next few streams that leave
  */
-xseg_status xseg_departure_get(struct xseg_device *device, xseg_stream handle,
-                               struct xseg_known_stream **out);
+xseg_status xseg_stream_retirement_get(struct xseg_device *device, xseg_stream handle,
+                                       struct xseg_known_stream **out);
 
 /*
  * Whether a stream that is not there any more has passed, waiting for it if `wait`.  GROWTH may be
  * held.
  */
-xseg_status xseg_departure_is_over(struct xseg_device *device, struct xseg_known_stream *stream,
-                                   bool wait, bool *over);
+xseg_status xseg_stream_retirement_is_over(struct xseg_device *device,
+                                           struct xseg_known_stream *stream, bool wait, bool *over);
 
 /* The device closes: nobody asks about leaving streams any more.  GROWTH is held. */
-void xseg_departure_end(struct xseg_device *device);
+void xseg_stream_retirement_end(struct xseg_device *device);
 
 #endif

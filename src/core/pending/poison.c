@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "src/core/pending/fill.h"
+#include "src/core/pending/poison.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -14,34 +14,34 @@
 #define PIECE_BYTES ((uint64_t)256 * XSEG_KIB)
 #define SHOWN_BYTES 16u
 
-void xseg_fill_init(struct xseg_fill *fill, struct xseg_allocator *allocator)
+void xseg_poison_init(struct xseg_poison *poison, struct xseg_allocator *allocator)
 {
-    fill->allocator = allocator;
-    atomic_init(&fill->reads, XSEG_FILL_UNTRIED);
-    atomic_init(&fill->overwrites, 0);
+    poison->allocator = allocator;
+    atomic_init(&poison->reads, XSEG_POISON_UNTRIED);
+    atomic_init(&poison->overwrites, 0);
 }
 
-bool xseg_fill_is_on(const struct xseg_arena *arena)
+bool xseg_poison_is_on(const struct xseg_arena *arena)
 {
-    return xseg_allocator_config(arena->device->fill->allocator)->debug_fill &&
+    return xseg_allocator_config(arena->device->poison->allocator)->debug_fill &&
            !arena->pool->is_private;
 }
 
 /* --- Writing the pattern. --- */
 
-void xseg_fill_busy(struct xseg_block *block)
+void xseg_poison_busy(struct xseg_block *block)
 {
     const struct xseg_arena *arena = block->extent->arena;
     struct xseg_context *context = &arena->device->context;
 
     XSEG_ASSERT(block->state == XSEG_BLOCK_BUSY);
-    block->filled = xseg_fill_is_on(arena) && !xseg_context_is_lost(context) &&
-                    xseg_streams_is_open(context, xseg_arena_stream(arena)) &&
-                    xseg_driver_fill(context, block->base, block->bytes, XSEG_FILL_PATTERN,
-                                     xseg_arena_stream(arena)->handle) == XSEG_OK;
+    block->poisoned = xseg_poison_is_on(arena) && !xseg_context_is_lost(context) &&
+                      xseg_streams_is_open(context, xseg_arena_stream(arena)) &&
+                      xseg_driver_fill(context, block->base, block->bytes, XSEG_POISON_PATTERN,
+                                       xseg_arena_stream(arena)->handle) == XSEG_OK;
 }
 
-void xseg_fill_ended(struct xseg_block *block)
+void xseg_poison_ended(struct xseg_block *block)
 {
     struct xseg_block *next;
 
@@ -50,7 +50,7 @@ void xseg_fill_ended(struct xseg_block *block)
 
         next = block->ended;
         block->ended = NULL;
-        xseg_fill_busy(block);
+        xseg_poison_busy(block);
         xseg_arena_lock(arena);
         xseg_arena_take_back(arena, block);
         xseg_arena_unlock(arena);
@@ -79,7 +79,7 @@ static bool read_back(const struct xseg_arena *arena, uint64_t address, uint64_t
 
 static unsigned char pattern_at(uint64_t offset)
 {
-    const uint32_t word = XSEG_FILL_PATTERN;
+    const uint32_t word = XSEG_POISON_PATTERN;
 
     return ((const unsigned char *)&word)[offset % sizeof(word)];
 }
@@ -88,7 +88,7 @@ static unsigned char pattern_at(uint64_t offset)
 static void compare(struct difference *difference, const unsigned char *piece, uint64_t offset,
                     uint64_t bytes)
 {
-    const uint32_t word = XSEG_FILL_PATTERN;
+    const uint32_t word = XSEG_POISON_PATTERN;
 
     /* All words are alike if each is the one before it; the usual case, and memcmp is fast. */
     if (memcmp(piece, &word, sizeof(word)) == 0 &&
@@ -106,16 +106,16 @@ static void compare(struct difference *difference, const unsigned char *piece, u
 }
 
 /* Whether memory of the device can be read back, tried on the first word of a block. */
-static enum xseg_fill_reads try_reading(const struct xseg_grant *grant)
+static enum xseg_poison_reads try_reading(const struct xseg_grant *grant)
 {
     const struct xseg_arena *arena = grant->arena;
     uint32_t word = 0;
 
-    if (xseg_driver_fill(&arena->device->context, grant->base, sizeof(word), XSEG_FILL_PATTERN,
+    if (xseg_driver_fill(&arena->device->context, grant->base, sizeof(word), XSEG_POISON_PATTERN,
                          xseg_arena_stream(arena)->handle) != XSEG_OK ||
         !read_back(arena, grant->base, sizeof(word), &word))
-        return XSEG_FILL_UNTRIED;
-    return word == XSEG_FILL_PATTERN ? XSEG_FILL_READS : XSEG_FILL_READS_NOTHING;
+        return XSEG_POISON_UNTRIED;
+    return word == XSEG_POISON_PATTERN ? XSEG_POISON_READS : XSEG_POISON_READS_NOTHING;
 }
 
 static void report(const struct xseg_grant *grant, const struct difference *difference)
@@ -136,8 +136,8 @@ static void report(const struct xseg_grant *grant, const struct difference *diff
     for (unsigned i = 0; i < difference->shown; i++)
         xseg_text_add(&text, " %02x", difference->found[i]);
     (void)xseg_free_log_describe(&device->free_log, address, "; it was last ", &text);
-    atomic_fetch_add_explicit(&device->fill->overwrites, 1, memory_order_relaxed);
-    xseg_log_line(&device->fill->allocator->log, XSEG_LOG_ERROR, "%s", buffer);
+    atomic_fetch_add_explicit(&device->poison->overwrites, 1, memory_order_relaxed);
+    xseg_log_line(&device->poison->allocator->log, XSEG_LOG_ERROR, "%s", buffer);
 }
 
 /*
@@ -146,11 +146,11 @@ static void report(const struct xseg_grant *grant, const struct difference *diff
  */
 static bool can_read(const struct xseg_grant *grant)
 {
-    atomic_uint *reads = &grant->arena->device->fill->reads;
+    atomic_uint *reads = &grant->arena->device->poison->reads;
 
-    if (atomic_load(reads) == XSEG_FILL_UNTRIED)
+    if (atomic_load(reads) == XSEG_POISON_UNTRIED)
         atomic_store(reads, try_reading(grant));
-    return atomic_load(reads) == XSEG_FILL_READS;
+    return atomic_load(reads) == XSEG_POISON_READS;
 }
 
 /* Read a block and compare it; false if it could not be read. */
@@ -177,8 +177,8 @@ static void check(const struct xseg_grant *grant)
     const struct xseg_arena *arena = grant->arena;
     struct difference difference = {0};
 
-    if (!xseg_fill_is_on(arena) ||
-        atomic_load(&arena->device->fill->reads) == XSEG_FILL_READS_NOTHING ||
+    if (!xseg_poison_is_on(arena) ||
+        atomic_load(&arena->device->poison->reads) == XSEG_POISON_READS_NOTHING ||
         !xseg_streams_is_open(&arena->device->context, xseg_arena_stream(arena)))
         return;
     if (look_for_difference(grant, &difference) && difference.count != 0)
@@ -204,7 +204,7 @@ static void end(struct xseg_arena *arena)
     xseg_arena_unlock(arena);
 }
 
-xseg_status xseg_fill_hand_out(const struct xseg_grant *grant, bool zeroed, bool *is_paused)
+xseg_status xseg_poison_hand_out(const struct xseg_grant *grant, bool zeroed, bool *is_paused)
 {
     struct xseg_arena *arena = grant->arena;
     xseg_status status = XSEG_OK;
@@ -212,7 +212,7 @@ xseg_status xseg_fill_hand_out(const struct xseg_grant *grant, bool zeroed, bool
     *is_paused = !begin(arena);
     if (*is_paused)
         return XSEG_OK;
-    if (grant->filled)
+    if (grant->poisoned)
         check(grant);
     /* Whole words: a block's size is a multiple of 512 bytes. */
     if (zeroed)

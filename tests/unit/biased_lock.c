@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Latches: nobody is let in twice, and nobody sleeps for ever. */
+/* Biased locks: nobody is let in twice, and nobody sleeps for ever. */
 #include <pthread.h>
 #include <sched.h>
 #include <setjmp.h>
@@ -9,14 +9,14 @@
 
 #include <cmocka.h>
 
-#include "src/base/latch.h"
+#include "src/base/biased_lock.h"
 
 #define THREADS 4u
 #define ROUNDS  50000u
 
 /* What threads share; `count` and `inside` are plain, so that two at once would spoil them. */
 struct fixture {
-    struct xseg_latch latch;
+    struct xseg_biased_lock lock;
     unsigned count, inside, collisions;
     bool rests; /* the holder sleeps now and then, so that others do as well */
 };
@@ -27,14 +27,14 @@ static void *count_up(void *self)
     struct fixture *f = self;
 
     for (unsigned i = 0; i < ROUNDS; i++) {
-        xseg_latch_take(&f->latch);
+        xseg_biased_lock_take(&f->lock);
         f->collisions += f->inside != 0;
         f->inside = 1;
         f->count++;
         if (f->rests && i % 500 == 0)
             (void)nanosleep(&moment, NULL);
         f->inside = 0;
-        xseg_latch_give(&f->latch);
+        xseg_biased_lock_give(&f->lock);
     }
     return NULL;
 }
@@ -44,11 +44,11 @@ static void count_together(bool rests, bool without_barrier)
     struct fixture f = {.rests = rests};
     pthread_t thread[THREADS];
 
-    xseg_latch_init(&f.latch, XSEG_RANK_ARENA);
-#if !XSEG_LATCH_IS_MUTEX
+    xseg_biased_lock_init(&f.lock, XSEG_RANK_ARENA);
+#if !XSEG_BIASED_LOCK_IS_MUTEX
     if (without_barrier) {
-        f.latch.has_barrier = false;
-        f.latch.owner = XSEG_LATCH_NOBODYS;
+        f.lock.has_barrier = false;
+        f.lock.owner = XSEG_BIASED_LOCK_NOBODYS;
     }
 #else
     (void)without_barrier;
@@ -59,7 +59,7 @@ static void count_together(bool rests, bool without_barrier)
         assert_int_equal(pthread_join(thread[i], NULL), 0);
     assert_int_equal(f.count, THREADS * ROUNDS);
     assert_int_equal(f.collisions, 0);
-    xseg_latch_fini(&f.latch);
+    xseg_biased_lock_fini(&f.lock);
 }
 
 static void one_at_a_time(void **state)
@@ -82,11 +82,11 @@ static void it_works_without_the_barrier(void **state)
     count_together(true, true);
 }
 
-#if !XSEG_LATCH_IS_MUTEX
+#if !XSEG_BIASED_LOCK_IS_MUTEX
 
-/* A latch, and one thread that owns it. */
+/* A biased lock, and one thread that owns it. */
 struct owned {
-    struct xseg_latch latch;
+    struct xseg_biased_lock lock;
     atomic_uint turn;
     unsigned inside;
     atomic_uint collisions;
@@ -101,11 +101,11 @@ static void wait_for_turn(struct owned *f, unsigned turn)
 static void use(struct owned *f, unsigned rounds)
 {
     for (unsigned i = 0; i < rounds; i++) {
-        xseg_latch_take(&f->latch);
+        xseg_biased_lock_take(&f->lock);
         atomic_fetch_add(&f->collisions, f->inside != 0);
         f->inside = 1;
         f->inside = 0;
-        xseg_latch_give(&f->latch);
+        xseg_biased_lock_give(&f->lock);
     }
 }
 
@@ -114,17 +114,17 @@ static void *own(void *self)
     struct owned *f = self;
 
     use(f, 10);
-    assert_true(atomic_load(&f->latch.owner) == xseg_latch_self());
+    assert_true(atomic_load(&f->lock.owner) == xseg_biased_lock_self());
     atomic_store(&f->turn, 1);
     /* The other thread takes it away while this one goes on. */
     use(f, 200000);
     wait_for_turn(f, 2);
-    assert_true(atomic_load(&f->latch.owner) == XSEG_LATCH_NOBODYS);
+    assert_true(atomic_load(&f->lock.owner) == XSEG_BIASED_LOCK_NOBODYS);
     use(f, 10);
     return NULL;
 }
 
-/* The first thread owns a latch, until another one wants it: in the middle of all it does. */
+/* The first thread owns a biased lock, until another one wants it: in the middle of all it does. */
 static void an_owner_gives_way(void **state)
 {
     (void)state;
@@ -132,9 +132,9 @@ static void an_owner_gives_way(void **state)
         struct owned f = {.turn = 0};
         pthread_t thread;
 
-        xseg_latch_init(&f.latch, XSEG_RANK_ARENA);
-        if (!f.latch.has_barrier) {
-            print_message("# this system has no membarrier: no latch has an owner\n");
+        xseg_biased_lock_init(&f.lock, XSEG_RANK_ARENA);
+        if (!f.lock.has_barrier) {
+            print_message("# this system has no membarrier: no lock has an owner\n");
             return;
         }
         assert_int_equal(pthread_create(&thread, NULL, own, &f), 0);
@@ -143,7 +143,7 @@ static void an_owner_gives_way(void **state)
         atomic_store(&f.turn, 2);
         assert_int_equal(pthread_join(thread, NULL), 0);
         assert_int_equal(f.collisions, 0);
-        xseg_latch_fini(&f.latch);
+        xseg_biased_lock_fini(&f.lock);
     }
 }
 
@@ -155,10 +155,10 @@ int main(void)
         cmocka_unit_test(one_at_a_time),
         cmocka_unit_test(sleepers_are_woken),
         cmocka_unit_test(it_works_without_the_barrier),
-#if !XSEG_LATCH_IS_MUTEX
+#if !XSEG_BIASED_LOCK_IS_MUTEX
         cmocka_unit_test(an_owner_gives_way),
 #endif
     };
 
-    return cmocka_run_group_tests_name("latch", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("biased_lock", tests, NULL, NULL);
 }

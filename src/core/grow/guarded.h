@@ -16,8 +16,8 @@
  *
  * Locking: GROWTH guards quarantines.
  */
-#ifndef XSEG_CORE_ALONE_H
-#define XSEG_CORE_ALONE_H
+#ifndef XSEG_CORE_GUARDED_H
+#define XSEG_CORE_GUARDED_H
 
 #include "src/core/device/device.h"
 
@@ -25,7 +25,7 @@
 #define XSEG_ALONE_QUARANTINE 4096u
 
 /* Whether a configuration has a key that asks for blocks of this kind. */
-static inline bool xseg_alone_is_asked(const struct xseg_config *config)
+static inline bool xseg_guarded_is_asked(const struct xseg_config *config)
 {
     return config->unmap_on_free || config->guard_page;
 }
@@ -35,13 +35,13 @@ static inline bool xseg_alone_is_asked(const struct xseg_config *config)
  *
  * Returns: XSEG_OK, XSEG_ERR_HOST_MEMORY
  */
-xseg_status xseg_alone_choose(struct xseg_need *need, struct xseg_arena **arena);
+xseg_status xseg_guarded_choose(struct xseg_need *need, struct xseg_arena **arena);
 
 /*
- * Free a busy block of an alone arena.  No lock is held.
+ * Free a busy block of an guarded arena.  No lock is held.
  *
  * Returns: XSEG_OK; as xseg_pending_free() for one that has uses
  */
-xseg_status xseg_alone_free(struct xseg_block *block);
+xseg_status xseg_guarded_free(struct xseg_block *block);
 
 #endif

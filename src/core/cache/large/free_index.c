@@ -1,29 +1,30 @@
 /* SPDX-License-Identifier: MIT */
-#include "src/core/cache/large/shelf.h"
+#include "src/core/cache/large/free_index.h"
 
 #include <inttypes.h>
 
 /* Steps from the first block before the marks are asked: four of five searches end within them. */
 #define STEPS 4u
 
-void xseg_shelf_init(struct xseg_shelf *shelf)
+void xseg_free_index_init(struct xseg_free_index *free_index)
 {
-    xseg_bits_init(&shelf->filled, shelf->storage, XSEG_SHELF_BINS);
+    xseg_bits_init(&free_index->used, free_index->storage, XSEG_FREE_INDEX_BINS);
 }
 
-struct xseg_block *xseg_shelf_find_among(struct xseg_block *first, uint64_t bytes, uint64_t base)
+struct xseg_block *xseg_free_index_find_among(struct xseg_block *first, uint64_t bytes,
+                                              uint64_t base)
 {
     struct xseg_block *block = first;
 
     for (unsigned step = 0; step < STEPS; step++) {
         block = block->higher;
-        if (!xseg_shelf_is_below(block, bytes, base))
+        if (!xseg_free_index_is_below(block, bytes, base))
             return block;
     }
     block = xseg_tree_find(first->left, bytes, base);
     if (block == NULL)
         block = first->lower;
-    while (!xseg_shelf_is_below(block->lower, bytes, base))
+    while (!xseg_free_index_is_below(block->lower, bytes, base))
         block = block->lower;
     return block;
 }
@@ -32,7 +33,7 @@ static void insert_first(struct xseg_block **bin, struct xseg_block *block)
 {
     struct xseg_block *second = *bin, *marks = second->left;
 
-    if (xseg_shelf_is_mark(second))
+    if (xseg_free_index_is_mark(second))
         xseg_tree_insert(&marks, second);
     block->left = marks;
     block->lower = second->lower;
@@ -41,38 +42,38 @@ static void insert_first(struct xseg_block **bin, struct xseg_block *block)
     *bin = block;
 }
 
-void xseg_shelf_insert_among(struct xseg_block **bin, struct xseg_block *block)
+void xseg_free_index_insert_among(struct xseg_block **bin, struct xseg_block *block)
 {
     struct xseg_block *first = *bin, *last = first->lower;
 
-    if (!xseg_shelf_is_below(first, block->bytes, block->base)) {
+    if (!xseg_free_index_is_below(first, block->bytes, block->base)) {
         insert_first(bin, block);
         return;
     }
-    if (xseg_shelf_is_below(last, block->bytes, block->base)) {
+    if (xseg_free_index_is_below(last, block->bytes, block->base)) {
         block->lower = last;
         block->higher = NULL;
         last->higher = block;
         first->lower = block;
     } else {
-        struct xseg_block *higher = xseg_shelf_find_among(first, block->bytes, block->base);
+        struct xseg_block *higher = xseg_free_index_find_among(first, block->bytes, block->base);
 
         block->lower = higher->lower;
         block->higher = higher;
         higher->lower->higher = block;
         higher->lower = block;
     }
-    if (xseg_shelf_is_mark(block))
+    if (xseg_free_index_is_mark(block))
         xseg_tree_insert(&first->left, block);
 }
 
-void xseg_shelf_remove_among(struct xseg_block *first, struct xseg_block *block)
+void xseg_free_index_remove_among(struct xseg_block *first, struct xseg_block *block)
 {
     struct xseg_block *lower = block->lower, *higher = block->higher;
 
     lower->higher = higher;
     (higher == NULL ? first : higher)->lower = lower;
-    if (xseg_shelf_is_mark(block))
+    if (xseg_free_index_is_mark(block))
         xseg_tree_remove(&first->left, block);
 }
 
@@ -82,35 +83,35 @@ static bool audit_bin(uint32_t bin, struct xseg_block *first, struct xseg_findin
     const struct xseg_block *mark = xseg_tree_first(first->left), *last = NULL;
 
     for (const struct xseg_block *block = first; block != NULL; block = block->higher) {
-        XSEG_HOLDS(finding, "SHELF-2",
-                   xseg_shelf_bin_of(block->bytes) == bin && block->state == XSEG_BLOCK_CACHED,
+        XSEG_HOLDS(finding, "INDEX-2",
+                   xseg_free_index_bin_of(block->bytes) == bin && block->state == XSEG_BLOCK_CACHED,
                    "a block of %" PRIu64 " bytes, state %d, is in bin %" PRIu32, block->bytes,
                    block->state, bin);
-        XSEG_HOLDS(finding, "SHELF-3",
+        XSEG_HOLDS(finding, "INDEX-3",
                    last == NULL || (block->lower == last &&
-                                    xseg_shelf_is_below(last, block->bytes, block->base)),
+                                    xseg_free_index_is_below(last, block->bytes, block->base)),
                    "bin %" PRIu32 " is out of order at %#" PRIx64, bin, block->base);
-        if (last != NULL && xseg_shelf_is_mark(block)) {
-            XSEG_HOLDS(finding, "SHELF-4", block == mark,
+        if (last != NULL && xseg_free_index_is_mark(block)) {
+            XSEG_HOLDS(finding, "INDEX-4", block == mark,
                        "the mark at %#" PRIx64 " is not in the tree of bin %" PRIu32, block->base,
                        bin);
             mark = xseg_tree_next(first->left, mark);
         }
         last = block;
     }
-    XSEG_HOLDS(finding, "SHELF-3", first->lower == last,
+    XSEG_HOLDS(finding, "INDEX-3", first->lower == last,
                "the first of bin %" PRIu32 " does not name the last", bin);
-    XSEG_HOLDS(finding, "SHELF-4", mark == NULL, "the tree of bin %" PRIu32 " has what is no mark",
+    XSEG_HOLDS(finding, "INDEX-4", mark == NULL, "the tree of bin %" PRIu32 " has what is no mark",
                bin);
     return true;
 }
 
-bool xseg_shelf_audit(const struct xseg_shelf *shelf, struct xseg_finding *finding)
+bool xseg_free_index_audit(const struct xseg_free_index *free_index, struct xseg_finding *finding)
 {
-    for (uint32_t bin = 0; bin < XSEG_SHELF_BINS; bin++) {
-        struct xseg_block *first = shelf->bin[bin];
+    for (uint32_t bin = 0; bin < XSEG_FREE_INDEX_BINS; bin++) {
+        struct xseg_block *first = free_index->bin[bin];
 
-        XSEG_HOLDS(finding, "SHELF-1", xseg_bits_has(&shelf->filled, bin) == (first != NULL),
+        XSEG_HOLDS(finding, "INDEX-1", xseg_bits_has(&free_index->used, bin) == (first != NULL),
                    "bin %" PRIu32 " and its bit differ", bin);
         if (first != NULL && !audit_bin(bin, first, finding))
             return false;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "vmm/away.h"
+#include "vmm/evicted.h"
 
 #include "src/base/align.h"
 #include "vmm/segment_page.h"
@@ -21,9 +21,9 @@ static bool is_coming(const struct xseg_segment *segment, uint32_t page)
            segment->state[page] == XSEG_PAGE_FRESH_MAPPED;
 }
 
-static bool is_away(const struct xseg_segment *segment, uint32_t page)
+static bool is_evicted(const struct xseg_segment *segment, uint32_t page)
 {
-    return xseg_segment_is_away(segment, page);
+    return xseg_segment_is_evicted(segment, page);
 }
 
 /* Any page follows at its end; a hole is one granule long. */
@@ -48,18 +48,18 @@ static uint32_t next_run(const struct xseg_segment *segment, is_meant *meant, ui
 /* Neither a hole nor stuck. */
 static bool is_present(const struct xseg_segment *segment, uint32_t page)
 {
-    return is_mapped(segment, page) || is_away(segment, page);
+    return is_mapped(segment, page) || is_evicted(segment, page);
 }
 
-uint32_t xseg_away_run(const struct xseg_segment *segment, uint32_t *first, bool *away)
+uint32_t xseg_evicted_run(const struct xseg_segment *segment, uint32_t *first, bool *evicted)
 {
     uint32_t at = *first;
 
     if (next_run(segment, is_present, &at) == 0)
         return 0;
-    *away = is_away(segment, at);
+    *evicted = is_evicted(segment, at);
     *first = at;
-    return next_run(segment, *away ? is_away : is_mapped, first);
+    return next_run(segment, *evicted ? is_evicted : is_mapped, first);
 }
 
 static void set(struct xseg_segment *segment, uint32_t page, enum xseg_page_state state)
@@ -114,7 +114,7 @@ static void settle_left(struct xseg_segment *segment, uint32_t page, bool is_kno
     set(segment, page, is_known ? XSEG_PAGE_AWAY : XSEG_PAGE_AWAY_MAPPED);
 }
 
-xseg_status xseg_away_leave(struct xseg_segment *segment)
+xseg_status xseg_evicted_leave(struct xseg_segment *segment)
 {
     xseg_status status = XSEG_OK;
 
@@ -139,9 +139,9 @@ static void release(struct xseg_segment *segment, uint32_t page)
                          segment->owner, false);
 }
 
-void xseg_away_drop(struct xseg_segment *segment)
+void xseg_evicted_drop(struct xseg_segment *segment)
 {
-    for (uint32_t at = 0, count; (count = next_run(segment, is_away, &at)) != 0; at += count)
+    for (uint32_t at = 0, count; (count = next_run(segment, is_evicted, &at)) != 0; at += count)
         for (uint32_t page = at; page < at + count; page += segment->length[page])
             if (segment->state[page] == XSEG_PAGE_AWAY && segment->handle[page] != 0)
                 release(segment, page);
@@ -174,7 +174,7 @@ static xseg_status supply_page(struct xseg_segment *segment, uint32_t page)
     return XSEG_OK;
 }
 
-xseg_status xseg_away_supply(struct xseg_segment *segment)
+xseg_status xseg_evicted_supply(struct xseg_segment *segment)
 {
     xseg_status status = XSEG_OK;
 
@@ -226,10 +226,10 @@ static xseg_status enter_page(struct xseg_segment *segment, uint32_t page)
 
 static bool has_memory(const struct xseg_segment *segment, uint32_t page)
 {
-    return xseg_segment_is_away(segment, page) && segment->handle[page] != 0;
+    return xseg_segment_is_evicted(segment, page) && segment->handle[page] != 0;
 }
 
-xseg_status xseg_away_enter(struct xseg_segment *segment)
+xseg_status xseg_evicted_enter(struct xseg_segment *segment)
 {
     xseg_status status = look_at_coming(segment);
 
@@ -244,7 +244,7 @@ xseg_status xseg_away_enter(struct xseg_segment *segment)
     return status;
 }
 
-void xseg_away_arrive(struct xseg_segment *segment)
+void xseg_evicted_arrive(struct xseg_segment *segment)
 {
     const uint64_t generation = ++segment->pages->generation;
 
@@ -276,7 +276,7 @@ static bool is_fresh(const struct xseg_segment *segment, uint32_t page)
     return segment->state[page] == XSEG_PAGE_FRESH;
 }
 
-xseg_status xseg_away_withdraw(struct xseg_segment *segment)
+xseg_status xseg_evicted_withdraw(struct xseg_segment *segment)
 {
     xseg_status result = XSEG_OK;
 
@@ -303,12 +303,12 @@ static uint64_t sum(const struct xseg_segment *segment, is_meant *meant)
     return granules * segment->granule_bytes;
 }
 
-uint64_t xseg_away_bytes(const struct xseg_segment *segment)
+uint64_t xseg_evicted_bytes(const struct xseg_segment *segment)
 {
-    return sum(segment, is_away);
+    return sum(segment, is_evicted);
 }
 
-uint64_t xseg_away_missing(const struct xseg_segment *segment)
+uint64_t xseg_evicted_missing(const struct xseg_segment *segment)
 {
     return sum(segment, lacks_memory);
 }

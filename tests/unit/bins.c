@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The rack, and starts of cells, against a plain list of cells: sheets come, go and move. */
+/* The bins, and starts of cells, against a plain list of cells: chunk maps come, go and move. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -9,16 +9,16 @@
 #include <cmocka.h>
 
 #include "src/base/align.h"
-#include "src/core/cache/small/rack.h"
-#include "src/core/cache/small/sheets.h"
+#include "src/core/cache/small/bins.h"
+#include "src/core/cache/small/chunk_maps.h"
 
 #define EXTENTS 6u
 #define SHEETS  3u /* of each */
-#define QUANTA  (SHEETS * XSEG_CELLS_SHEET)
+#define QUANTA  (SHEETS * XSEG_CELLS_CHUNK)
 
 struct fixture {
-    struct xseg_rack rack;
-    struct xseg_sheets sheets;
+    struct xseg_bins bins;
+    struct xseg_chunk_maps chunks;
     struct xseg_extent extent[EXTENTS];
     bool is_there[EXTENTS];
     uint16_t length[EXTENTS][QUANTA]; /* of the cell that begins there, or 0 */
@@ -30,30 +30,30 @@ static uint32_t below(uint32_t bound)
     return (uint32_t)random() % bound;
 }
 
-static void add_sheets(struct xseg_rack *rack, struct xseg_sheet **sheet, uint32_t count)
+static void add_chunks(struct xseg_bins *bins, struct xseg_chunk_map **chunk, uint32_t count)
 {
     void *room = NULL;
 
-    assert_true(xseg_rack_make_room(rack, count, &room));
-    free(xseg_rack_take_room(rack, count, room));
+    assert_true(xseg_bins_make_room(bins, count, &room));
+    free(xseg_bins_take_room(bins, count, room));
     for (uint32_t i = 0; i < count; i++)
-        xseg_rack_add(rack, sheet[i]);
+        xseg_bins_add(bins, chunk[i]);
 }
 
-/* An extent of live cells, whose sheets come from the last to the first. */
+/* An extent of live cells, whose chunk maps come from the last to the first. */
 static void come(struct fixture *f, unsigned number)
 {
     struct xseg_extent *extent = &f->extent[number];
-    struct xseg_sheet *sheet[SHEETS];
+    struct xseg_chunk_map *chunk[SHEETS];
 
     assert_true(xseg_cells_init(&extent->cells, QUANTA << XSEG_CELLS_SHIFT));
     extent->segment.base = (1 + (uint64_t)number * 5 % EXTENTS) << 30;
     for (uint32_t i = 0; i < SHEETS; i++) {
-        sheet[i] = xseg_sheets_take(&f->sheets, extent, SHEETS - 1 - i);
-        assert_non_null(sheet[i]);
-        extent->cells.sheet[SHEETS - 1 - i] = sheet[i];
+        chunk[i] = xseg_chunk_maps_take(&f->chunks, extent, SHEETS - 1 - i);
+        assert_non_null(chunk[i]);
+        extent->cells.chunk[SHEETS - 1 - i] = chunk[i];
     }
-    add_sheets(&f->rack, sheet, SHEETS);
+    add_chunks(&f->bins, chunk, SHEETS);
     memset(f->length[number], 0, sizeof(f->length[number]));
     memset(f->cached[number], 0, sizeof(f->cached[number]));
     for (uint32_t at = 0; at < QUANTA;) {
@@ -72,11 +72,11 @@ static void toggle(struct fixture *f, unsigned number, uint32_t at)
 {
     struct xseg_cells *cells = &f->extent[number].cells;
     const uint32_t length = f->length[number][at], last = at + length - 1;
-    struct xseg_sheet *sheet = xseg_cells_sheet(cells, at);
+    struct xseg_chunk_map *chunk = xseg_cells_chunk(cells, at);
     const bool cached = f->cached[number][at];
 
     if (cached && length < XSEG_CELLS_WIDE)
-        xseg_rack_remove_cell(&f->rack, sheet, at, length);
+        xseg_bins_remove_cell(&f->bins, chunk, at, length);
     xseg_cells_word(cells, at)->free &= ~xseg_cells_bit(at);
     xseg_cells_word(cells, last)->free &= ~xseg_cells_bit(last);
     if (!cached) {
@@ -84,7 +84,7 @@ static void toggle(struct fixture *f, unsigned number, uint32_t at)
         xseg_cells_word(cells, last)->free |= xseg_cells_bit(last);
     }
     if (!cached && length < XSEG_CELLS_WIDE)
-        xseg_rack_insert(&f->rack, sheet, at, length);
+        xseg_bins_insert(&f->bins, chunk, at, length);
     f->cached[number][at] = !cached;
 }
 
@@ -96,8 +96,8 @@ static void go(struct fixture *f, unsigned number)
         if (f->cached[number][at])
             toggle(f, number, at);
     for (uint32_t i = 0; i < SHEETS; i++) {
-        xseg_rack_remove(&f->rack, extent->cells.sheet[i]);
-        xseg_sheets_put(&f->sheets, extent->cells.sheet[i]);
+        xseg_bins_remove(&f->bins, extent->cells.chunk[i]);
+        xseg_chunk_maps_put(&f->chunks, extent->cells.chunk[i]);
     }
     xseg_cells_fini(&extent->cells);
     f->is_there[number] = false;
@@ -142,10 +142,10 @@ static void expect_answers(struct fixture *f)
     const uint32_t quanta = 1 + below(below(2) == 0 ? 300 : 30);
     const struct xseg_cell found = slow_from(f, quanta, 0, false);
 
-    expect_cell(xseg_rack_find(&f->rack, quanta), found);
-    expect_cell(xseg_rack_find_lowest(&f->rack, quanta), slow_from(f, quanta, 0, true));
+    expect_cell(xseg_bins_find(&f->bins, quanta), found);
+    expect_cell(xseg_bins_find_lowest(&f->bins, quanta), slow_from(f, quanta, 0, true));
     if (found.quanta != 0)
-        expect_cell(xseg_rack_next(&f->rack, &found),
+        expect_cell(xseg_bins_next(&f->bins, &found),
                     slow_from(f, found.quanta, address_of(&found) + 1, false));
 }
 
@@ -169,7 +169,7 @@ static void expect_audit(struct fixture *f, const char *tag)
 {
     struct xseg_finding finding = {0};
 
-    if (xseg_rack_audit(&f->rack, &finding) != (tag == NULL))
+    if (xseg_bins_audit(&f->bins, &finding) != (tag == NULL))
         fail_msg("%s: %s", tag == NULL ? finding.tag : tag, finding.text);
     if (tag != NULL)
         assert_string_equal(finding.tag, tag);
@@ -192,9 +192,9 @@ static void tear_down(struct fixture *f)
         if (f->is_there[number])
             go(f, number);
     expect_audit(f, NULL);
-    expect_cell(xseg_rack_find(&f->rack, 1), (struct xseg_cell){0});
-    xseg_rack_fini(&f->rack);
-    xseg_sheets_fini(&f->sheets);
+    expect_cell(xseg_bins_find(&f->bins, 1), (struct xseg_cell){0});
+    xseg_bins_fini(&f->bins);
+    xseg_chunk_maps_fini(&f->chunks);
     free(f);
 }
 
@@ -226,16 +226,16 @@ static void agrees_with_a_list(void **state)
     tear_down(f);
 }
 
-/* --- Many sheets. --- */
+/* --- Many chunk maps. --- */
 
 #define MANY 4500u
 
-/* Sheets of one extent, each with one cached cell: more than one word of the upper level has bits. */
+/* Chunk maps of one extent, each with one cached cell: more than one word of the upper level has bits. */
 static void ranks_go_beyond_one_word_of_words(void **state)
 {
     static struct xseg_extent extent;
-    struct xseg_rack rack = {0};
-    struct xseg_sheets sheets = {0};
+    struct xseg_bins bins = {0};
+    struct xseg_chunk_maps chunks = {0};
     struct xseg_finding finding = {0};
 
     (void)state;
@@ -243,38 +243,38 @@ static void ranks_go_beyond_one_word_of_words(void **state)
     assert_true(xseg_cells_init(&extent.cells, (uint64_t)MANY * 2 * XSEG_MIB));
     extent.segment.base = XSEG_GIB;
     for (uint32_t i = MANY; i-- > 0;) {
-        const uint32_t at = i * XSEG_CELLS_SHEET;
-        struct xseg_sheet *sheet = xseg_sheets_take(&sheets, &extent, i);
+        const uint32_t at = i * XSEG_CELLS_CHUNK;
+        struct xseg_chunk_map *chunk = xseg_chunk_maps_take(&chunks, &extent, i);
 
-        assert_non_null(sheet);
-        extent.cells.sheet[i] = sheet;
+        assert_non_null(chunk);
+        extent.cells.chunk[i] = chunk;
         xseg_cells_add_start(&extent.cells, at);
         xseg_cells_add_start(&extent.cells, at + 7);
     }
     for (uint32_t begin = 0; begin < MANY; begin += 500)
-        add_sheets(&rack, &extent.cells.sheet[begin], 500);
-    assert_true(rack.capacity > 4096 && rack.tops > 1);
+        add_chunks(&bins, &extent.cells.chunk[begin], 500);
+    assert_true(bins.capacity > 4096 && bins.tops > 1);
     for (uint32_t i = MANY; i-- > 0;) {
-        const uint32_t at = i * XSEG_CELLS_SHEET;
+        const uint32_t at = i * XSEG_CELLS_CHUNK;
 
         xseg_cells_word(&extent.cells, at)->free |= xseg_cells_bit(at) | xseg_cells_bit(at + 6);
-        xseg_rack_insert(&rack, extent.cells.sheet[i], at, 7);
-        assert_int_equal(xseg_rack_find(&rack, 3).quantum, at);
+        xseg_bins_insert(&bins, extent.cells.chunk[i], at, 7);
+        assert_int_equal(xseg_bins_find(&bins, 3).quantum, at);
     }
-    assert_true(xseg_rack_audit(&rack, &finding));
-    struct xseg_cell cell = xseg_rack_find(&rack, 7);
-    for (uint32_t i = 0; i < MANY; i++, cell = xseg_rack_next(&rack, &cell))
-        assert_int_equal(cell.quantum, i * XSEG_CELLS_SHEET);
+    assert_true(xseg_bins_audit(&bins, &finding));
+    struct xseg_cell cell = xseg_bins_find(&bins, 7);
+    for (uint32_t i = 0; i < MANY; i++, cell = xseg_bins_next(&bins, &cell))
+        assert_int_equal(cell.quantum, i * XSEG_CELLS_CHUNK);
     assert_int_equal(cell.quanta, 0);
     for (uint32_t i = 0; i < MANY; i++) {
-        assert_int_equal(xseg_rack_find(&rack, 7).quantum, i * XSEG_CELLS_SHEET);
-        xseg_rack_remove_cell(&rack, extent.cells.sheet[i], i * XSEG_CELLS_SHEET, 7);
-        extent.cells.sheet[i]->word[0].free = 0;
+        assert_int_equal(xseg_bins_find(&bins, 7).quantum, i * XSEG_CELLS_CHUNK);
+        xseg_bins_remove_cell(&bins, extent.cells.chunk[i], i * XSEG_CELLS_CHUNK, 7);
+        extent.cells.chunk[i]->word[0].free = 0;
     }
-    assert_int_equal(xseg_rack_find(&rack, 1).quanta, 0);
-    assert_true(xseg_rack_audit(&rack, &finding));
-    xseg_rack_fini(&rack);
-    xseg_sheets_fini(&sheets);
+    assert_int_equal(xseg_bins_find(&bins, 1).quanta, 0);
+    assert_true(xseg_bins_audit(&bins, &finding));
+    xseg_bins_fini(&bins);
+    xseg_chunk_maps_fini(&chunks);
     xseg_cells_fini(&extent.cells);
 }
 
@@ -287,9 +287,9 @@ static void what_is_wrong_is_found(void **state)
     (void)state;
     come(f, 0);
     come(f, 1);
-    struct xseg_sheet *sheet = f->extent[0].cells.sheet[1];
-    struct xseg_sheet *other = f->extent[1].cells.sheet[0];
-    const uint32_t at = xseg_cells_next(&f->extent[0].cells, XSEG_CELLS_SHEET);
+    struct xseg_chunk_map *chunk = f->extent[0].cells.chunk[1];
+    struct xseg_chunk_map *other = f->extent[1].cells.chunk[0];
+    const uint32_t at = xseg_cells_next(&f->extent[0].cells, XSEG_CELLS_CHUNK);
     uint32_t quanta = f->length[0][at];
     uint64_t *bits;
 
@@ -297,34 +297,34 @@ static void what_is_wrong_is_found(void **state)
     toggle(f, 0, at);
     expect_audit(f, NULL);
     /* Two places are exchanged. */
-    f->rack.sheet[sheet->rank] = other;
-    f->rack.sheet[other->rank] = sheet;
-    expect_audit(f, "RACK-1");
-    f->rack.sheet[sheet->rank] = sheet;
-    f->rack.sheet[other->rank] = other;
-    sheet->rank++;
-    expect_audit(f, "RACK-1");
-    sheet->rank--;
+    f->bins.chunk[chunk->rank] = other;
+    f->bins.chunk[other->rank] = chunk;
+    expect_audit(f, "BINS-1");
+    f->bins.chunk[chunk->rank] = chunk;
+    f->bins.chunk[other->rank] = other;
+    chunk->rank++;
+    expect_audit(f, "BINS-1");
+    chunk->rank--;
     /* A bit is missing in each level, or there is one more. */
-    sheet->bin[quanta] ^= 1;
-    expect_audit(f, "RACK-2");
-    sheet->bin[quanta] ^= 1;
-    sheet->bin[0] ^= 1;
-    expect_audit(f, "RACK-3");
-    sheet->bin[0] ^= 1;
-    bits = xseg_rack_bits(&f->rack, quanta, 0);
-    *bits ^= (uint64_t)1 << sheet->rank;
-    expect_audit(f, "RACK-2");
-    *bits ^= (uint64_t)1 << sheet->rank;
+    chunk->bin[quanta] ^= 1;
+    expect_audit(f, "BINS-2");
+    chunk->bin[quanta] ^= 1;
+    chunk->bin[0] ^= 1;
+    expect_audit(f, "BINS-3");
+    chunk->bin[0] ^= 1;
+    bits = xseg_bins_bits(&f->bins, quanta, 0);
+    *bits ^= (uint64_t)1 << chunk->rank;
+    expect_audit(f, "BINS-2");
+    *bits ^= (uint64_t)1 << chunk->rank;
     *bits ^= (uint64_t)1 << other->rank;
-    expect_audit(f, "RACK-2");
+    expect_audit(f, "BINS-2");
     *bits ^= (uint64_t)1 << other->rank;
-    *xseg_rack_top(&f->rack, quanta, 0) ^= 1;
-    expect_audit(f, "RACK-2");
-    *xseg_rack_top(&f->rack, quanta, 0) ^= 1;
-    f->rack.sizes[quanta / 64] ^= (uint64_t)1 << quanta % 64;
-    expect_audit(f, "RACK-2");
-    f->rack.sizes[quanta / 64] ^= (uint64_t)1 << quanta % 64;
+    *xseg_bins_top(&f->bins, quanta, 0) ^= 1;
+    expect_audit(f, "BINS-2");
+    *xseg_bins_top(&f->bins, quanta, 0) ^= 1;
+    f->bins.sizes[quanta / 64] ^= (uint64_t)1 << quanta % 64;
+    expect_audit(f, "BINS-2");
+    f->bins.sizes[quanta / 64] ^= (uint64_t)1 << quanta % 64;
     tear_down(f);
 }
 
@@ -336,5 +336,5 @@ int main(void)
         cmocka_unit_test(what_is_wrong_is_found),
     };
 
-    return cmocka_run_group_tests_name("rack", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("bins", tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The shelf against an array that is searched from end to end. */
+/* The free index against an array that is searched from end to end. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -9,12 +9,12 @@
 #include <cmocka.h>
 
 #include "src/base/align.h"
-#include "src/core/cache/large/shelf.h"
+#include "src/core/cache/large/free_index.h"
 
 #define BLOCKS 600u
 
 struct fixture {
-    struct xseg_shelf shelf;
+    struct xseg_free_index free_index;
     struct xseg_block block[BLOCKS];
     bool there[BLOCKS];
 };
@@ -62,12 +62,12 @@ static uint64_t like_bytes(void)
 static void toggle(struct fixture *f, unsigned i, uint64_t bytes)
 {
     if (f->there[i]) {
-        xseg_shelf_remove(&f->shelf, &f->block[i]);
+        xseg_free_index_remove(&f->free_index, &f->block[i]);
         assert_null(f->block[i].uses);
         assert_null(f->block[i].ended);
     } else {
         f->block[i].bytes = bytes;
-        xseg_shelf_insert(&f->shelf, &f->block[i]);
+        xseg_free_index_insert(&f->free_index, &f->block[i]);
     }
     f->there[i] = !f->there[i];
 }
@@ -80,7 +80,7 @@ static void compare_searches(uint64_t (*next_bytes)(void), uint64_t distance)
 
     assert_non_null(f);
     srandom(7);
-    xseg_shelf_init(&f->shelf);
+    xseg_free_index_init(&f->free_index);
     for (unsigned i = 0; i < BLOCKS; i++) {
         f->block[i].state = XSEG_BLOCK_CACHED;
         f->block[i].base = (i * 7919 % BLOCKS + 1) * distance;
@@ -90,14 +90,14 @@ static void compare_searches(uint64_t (*next_bytes)(void), uint64_t distance)
         const uint64_t bytes = next_bytes();
 
         toggle(f, i, next_bytes());
-        assert_ptr_equal(xseg_shelf_find(&f->shelf, bytes), slow_from(f, bytes, 0));
-        assert_ptr_equal(xseg_shelf_from(&f->shelf, bytes, f->block[i].base),
+        assert_ptr_equal(xseg_free_index_find(&f->free_index, bytes), slow_from(f, bytes, 0));
+        assert_ptr_equal(xseg_free_index_from(&f->free_index, bytes, f->block[i].base),
                          slow_from(f, bytes, f->block[i].base));
         if (f->there[i])
-            assert_ptr_equal(xseg_shelf_next(&f->shelf, &f->block[i]),
+            assert_ptr_equal(xseg_free_index_next(&f->free_index, &f->block[i]),
                              slow_from(f, f->block[i].bytes, f->block[i].base + 1));
         if (step % 1000 == 0)
-            assert_true(xseg_shelf_audit(&f->shelf, &finding));
+            assert_true(xseg_free_index_audit(&f->free_index, &finding));
     }
     free(f);
 }
@@ -123,20 +123,20 @@ static void a_stack_in_a_bin_has_marks(void **state)
 
     (void)state;
     assert_non_null(f);
-    xseg_shelf_init(&f->shelf);
+    xseg_free_index_init(&f->free_index);
     for (unsigned i = BLOCKS; i-- > 0;) {
         f->block[i] = (struct xseg_block){
             .state = XSEG_BLOCK_CACHED, .base = (i + 1) * 20 * XSEG_MIB, .bytes = 20 * XSEG_MIB};
-        xseg_shelf_insert(&f->shelf, &f->block[i]);
+        xseg_free_index_insert(&f->free_index, &f->block[i]);
     }
     assert_non_null(f->block[0].left);
-    assert_true(xseg_shelf_audit(&f->shelf, &finding));
+    assert_true(xseg_free_index_audit(&f->free_index, &finding));
     for (unsigned i = 0; i < BLOCKS; i++) {
-        assert_ptr_equal(xseg_shelf_find(&f->shelf, 20 * XSEG_MIB), &f->block[i]);
-        xseg_shelf_remove(&f->shelf, &f->block[i]);
-        assert_true(i % 50 != 0 || xseg_shelf_audit(&f->shelf, &finding));
+        assert_ptr_equal(xseg_free_index_find(&f->free_index, 20 * XSEG_MIB), &f->block[i]);
+        xseg_free_index_remove(&f->free_index, &f->block[i]);
+        assert_true(i % 50 != 0 || xseg_free_index_audit(&f->free_index, &finding));
     }
-    assert_null(xseg_shelf_find(&f->shelf, 20 * XSEG_MIB));
+    assert_null(xseg_free_index_find(&f->free_index, 20 * XSEG_MIB));
     free(f);
 }
 
@@ -148,7 +148,7 @@ static unsigned longest_gap(uint64_t distance)
     for (unsigned i = 1; i <= 4096; i++) {
         const struct xseg_block block = {.base = i * distance};
 
-        gap = xseg_shelf_is_mark(&block) ? 0 : gap + 1;
+        gap = xseg_free_index_is_mark(&block) ? 0 : gap + 1;
         longest = gap > longest ? gap : longest;
     }
     return longest;
@@ -169,18 +169,18 @@ static void nothing_fits_a_size_that_no_device_has(void **state)
 
     (void)state;
     assert_non_null(f);
-    xseg_shelf_init(&f->shelf);
+    xseg_free_index_init(&f->free_index);
     f->block[0] =
         (struct xseg_block){.state = XSEG_BLOCK_CACHED, .base = 512, .bytes = (1ull << 49) - 512};
-    xseg_shelf_insert(&f->shelf, &f->block[0]);
+    xseg_free_index_insert(&f->free_index, &f->block[0]);
     for (unsigned shift = 20; shift < 64; shift++) {
         struct xseg_block *fitting = shift < 49 ? &f->block[0] : NULL;
 
-        assert_ptr_equal(xseg_shelf_find(&f->shelf, 1ull << shift), fitting);
-        assert_ptr_equal(xseg_shelf_from(&f->shelf, 1ull << shift, 512), fitting);
+        assert_ptr_equal(xseg_free_index_find(&f->free_index, 1ull << shift), fitting);
+        assert_ptr_equal(xseg_free_index_from(&f->free_index, 1ull << shift, 512), fitting);
     }
-    assert_null(xseg_shelf_find(&f->shelf, UINT64_MAX));
-    assert_null(xseg_shelf_from(&f->shelf, UINT64_MAX, UINT64_MAX));
+    assert_null(xseg_free_index_find(&f->free_index, UINT64_MAX));
+    assert_null(xseg_free_index_from(&f->free_index, UINT64_MAX, UINT64_MAX));
     free(f);
 }
 
@@ -188,7 +188,7 @@ static void expect(struct fixture *f, const char *tag)
 {
     struct xseg_finding finding = {0};
 
-    assert_false(xseg_shelf_audit(&f->shelf, &finding));
+    assert_false(xseg_free_index_audit(&f->free_index, &finding));
     assert_string_equal(finding.tag, tag);
 }
 
@@ -200,33 +200,33 @@ static void the_audit_can_fail(void **state)
 
     (void)state;
     assert_non_null(f);
-    xseg_shelf_init(&f->shelf);
+    xseg_free_index_init(&f->free_index);
     for (unsigned i = 0; i < 64; i++) {
         f->block[i] =
             (struct xseg_block){.state = XSEG_BLOCK_CACHED, .base = (i + 1) * 1024, .bytes = 1024};
-        xseg_shelf_insert(&f->shelf, &f->block[i]);
+        xseg_free_index_insert(&f->free_index, &f->block[i]);
     }
-    assert_true(xseg_shelf_audit(&f->shelf, &finding));
+    assert_true(xseg_free_index_audit(&f->free_index, &finding));
     f->block[0].state = XSEG_BLOCK_LIVE;
-    expect(f, "SHELF-2");
+    expect(f, "INDEX-2");
     f->block[0].state = XSEG_BLOCK_CACHED;
     f->block[9].lower = &f->block[7];
-    expect(f, "SHELF-3");
+    expect(f, "INDEX-3");
     f->block[9].lower = &f->block[8];
     f->block[0].lower = &f->block[62];
-    expect(f, "SHELF-3");
+    expect(f, "INDEX-3");
     f->block[0].lower = &f->block[63];
     struct xseg_block *mark = f->block[0].left;
     assert_non_null(mark);
     f->block[0].left = NULL;
-    expect(f, "SHELF-4");
+    expect(f, "INDEX-4");
     f->block[0].left = mark;
     mark->lower->higher = mark->higher;
     mark->higher->lower = mark->lower;
-    expect(f, "SHELF-4");
+    expect(f, "INDEX-4");
     mark->lower->higher = mark->higher->lower = mark;
-    xseg_bits_remove(&f->shelf.filled, 2);
-    expect(f, "SHELF-1");
+    xseg_bits_remove(&f->free_index.used, 2);
+    expect(f, "INDEX-1");
     free(f);
 }
 
@@ -241,5 +241,5 @@ int main(void)
         cmocka_unit_test(the_audit_can_fail),
     };
 
-    return cmocka_run_group_tests_name("shelf", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("free_index", tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The look-up: every address leads to its extent, in whole GiB, in shared ones, in crooked ones. */
+/* The page map: every address leads to its extent, in whole GiB, in shared ones, in crooked ones. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "src/core/cache/lookup.h"
+#include "src/core/cache/page_map.h"
 
 static struct xseg_extent classic(uint64_t base, uint64_t bytes)
 {
@@ -30,19 +30,19 @@ static struct xseg_extent expandable(uint64_t base, uint64_t bytes)
     return extent;
 }
 
-static void expect_leads(const struct xseg_lookup *lookup, const struct xseg_extent *extent)
+static void expect_leads(const struct xseg_page_map *page_map, const struct xseg_extent *extent)
 {
     const uint64_t base = extent->segment.base, bytes = extent->segment.bytes;
 
-    assert_ptr_equal(xseg_lookup_find(lookup, base), extent);
-    assert_ptr_equal(xseg_lookup_find(lookup, base + 511), extent);
-    assert_ptr_equal(xseg_lookup_find(lookup, base + bytes / 2), extent);
-    assert_ptr_equal(xseg_lookup_find(lookup, base + bytes - 1), extent);
+    assert_ptr_equal(xseg_page_map_find(page_map, base), extent);
+    assert_ptr_equal(xseg_page_map_find(page_map, base + 511), extent);
+    assert_ptr_equal(xseg_page_map_find(page_map, base + bytes / 2), extent);
+    assert_ptr_equal(xseg_page_map_find(page_map, base + bytes - 1), extent);
 }
 
 static void every_kind_of_extent(void **state)
 {
-    struct xseg_lookup lookup;
+    struct xseg_page_map page_map;
     struct xseg_extent extent[] = {
         expandable(8 * XSEG_GIB, 90 * XSEG_GIB),
         classic(200 * XSEG_GIB, 2 * XSEG_MIB),
@@ -56,73 +56,73 @@ static void every_kind_of_extent(void **state)
     };
 
     (void)state;
-    assert_true(xseg_lookup_init(&lookup));
+    assert_true(xseg_page_map_init(&page_map));
     for (unsigned i = 0; i < XSEG_COUNT_OF(extent); i++)
-        assert_true(xseg_lookup_insert(&lookup, &extent[i]));
+        assert_true(xseg_page_map_insert(&page_map, &extent[i]));
     for (unsigned i = 0; i < XSEG_COUNT_OF(extent); i++)
-        expect_leads(&lookup, &extent[i]);
-    assert_null(xseg_lookup_find(&lookup, 0));
-    assert_null(xseg_lookup_find(&lookup, 500 * XSEG_GIB));
-    assert_null(xseg_lookup_find(&lookup, UINT64_MAX));
-    assert_null(xseg_lookup_find(&lookup, 201 * XSEG_GIB));
+        expect_leads(&page_map, &extent[i]);
+    assert_null(xseg_page_map_find(&page_map, 0));
+    assert_null(xseg_page_map_find(&page_map, 500 * XSEG_GIB));
+    assert_null(xseg_page_map_find(&page_map, UINT64_MAX));
+    assert_null(xseg_page_map_find(&page_map, 201 * XSEG_GIB));
 
     for (unsigned i = 0; i < XSEG_COUNT_OF(extent); i += 2) {
-        xseg_lookup_remove(&lookup, &extent[i]);
-        assert_ptr_not_equal(xseg_lookup_find(&lookup, extent[i].segment.base), &extent[i]);
+        xseg_page_map_remove(&page_map, &extent[i]);
+        assert_ptr_not_equal(xseg_page_map_find(&page_map, extent[i].segment.base), &extent[i]);
     }
     for (unsigned i = 1; i < XSEG_COUNT_OF(extent); i += 2)
-        expect_leads(&lookup, &extent[i]);
-    xseg_lookup_fini(&lookup);
+        expect_leads(&page_map, &extent[i]);
+    xseg_page_map_fini(&page_map);
 }
 
 /* Addresses that come again: a range where classic segments were before. */
 static void addresses_come_again(void **state)
 {
-    struct xseg_lookup lookup;
+    struct xseg_page_map page_map;
     struct xseg_extent first = classic(64 * XSEG_GIB + 8 * XSEG_MIB, 4 * XSEG_MIB);
     struct xseg_extent second = expandable(63 * XSEG_GIB, 3 * XSEG_GIB);
 
     (void)state;
-    assert_true(xseg_lookup_init(&lookup));
-    assert_true(xseg_lookup_insert(&lookup, &first));
-    xseg_lookup_remove(&lookup, &first);
-    assert_true(xseg_lookup_insert(&lookup, &second));
-    expect_leads(&lookup, &second);
-    assert_ptr_equal(xseg_lookup_find(&lookup, first.segment.base), &second);
-    xseg_lookup_remove(&lookup, &second);
-    assert_null(xseg_lookup_find(&lookup, first.segment.base));
-    xseg_lookup_fini(&lookup);
+    assert_true(xseg_page_map_init(&page_map));
+    assert_true(xseg_page_map_insert(&page_map, &first));
+    xseg_page_map_remove(&page_map, &first);
+    assert_true(xseg_page_map_insert(&page_map, &second));
+    expect_leads(&page_map, &second);
+    assert_ptr_equal(xseg_page_map_find(&page_map, first.segment.base), &second);
+    xseg_page_map_remove(&page_map, &second);
+    assert_null(xseg_page_map_find(&page_map, first.segment.base));
+    xseg_page_map_fini(&page_map);
 }
 
 static void addresses_out_of_reach_are_refused(void **state)
 {
-    struct xseg_lookup lookup;
+    struct xseg_page_map page_map;
     struct xseg_extent extent = classic((uint64_t)1 << 60, 2 * XSEG_MIB);
 
     (void)state;
-    assert_true(xseg_lookup_init(&lookup));
-    assert_false(xseg_lookup_insert(&lookup, &extent));
-    xseg_lookup_fini(&lookup);
+    assert_true(xseg_page_map_init(&page_map));
+    assert_false(xseg_page_map_insert(&page_map, &extent));
+    xseg_page_map_fini(&page_map);
 }
 
 /* Also where the entries of many segments would share a set of the first cache. */
 static void each_gib_has_an_entry_of_its_own(void **state)
 {
-    struct xseg_lookup lookup;
-    bool *taken = calloc(XSEG_LOOKUP_ROOTS, sizeof(*taken));
+    struct xseg_page_map page_map;
+    bool *taken = calloc(XSEG_PAGE_MAP_ROOTS, sizeof(*taken));
 
     (void)state;
     assert_non_null(taken);
-    assert_true(xseg_lookup_init(&lookup));
-    for (uint64_t gib = 0; gib < XSEG_LOOKUP_ROOTS; gib++) {
-        const ptrdiff_t place = xseg_lookup_entry(&lookup, gib) - lookup.root;
+    assert_true(xseg_page_map_init(&page_map));
+    for (uint64_t gib = 0; gib < XSEG_PAGE_MAP_ROOTS; gib++) {
+        const ptrdiff_t place = xseg_page_map_entry(&page_map, gib) - page_map.root;
 
-        assert_true(place >= 0 && (uint64_t)place < XSEG_LOOKUP_ROOTS && !taken[place]);
+        assert_true(place >= 0 && (uint64_t)place < XSEG_PAGE_MAP_ROOTS && !taken[place]);
         taken[place] = true;
     }
     for (uint64_t i = 0; i < 8; i++)
-        assert_int_equal((xseg_lookup_entry(&lookup, i * 512) - lookup.root) / 8 % 64, i);
-    xseg_lookup_fini(&lookup);
+        assert_int_equal((xseg_page_map_entry(&page_map, i * 512) - page_map.root) / 8 % 64, i);
+    xseg_page_map_fini(&page_map);
     free(taken);
 }
 
@@ -135,5 +135,5 @@ int main(void)
         cmocka_unit_test(addresses_out_of_reach_are_refused),
     };
 
-    return cmocka_run_group_tests_name("lookup", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("page_map", tests, NULL, NULL);
 }

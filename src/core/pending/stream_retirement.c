@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "src/core/pending/departure.h"
+#include "src/core/pending/stream_retirement.h"
 
 #include "src/base/error.h"
 #include "src/core/device/allocator.h"
@@ -43,7 +43,7 @@ static xseg_status leave(struct xseg_device *device, struct xseg_known_stream *s
     return XSEG_OK;
 }
 
-xseg_status xseg_departure_begin(struct xseg_device *device, xseg_stream handle)
+xseg_status xseg_stream_retirement_begin(struct xseg_device *device, xseg_stream handle)
 {
     struct xseg_known_stream *stream = xseg_streams_find(&device->streams, handle);
     xseg_status status = XSEG_OK;
@@ -135,8 +135,8 @@ static xseg_status ask(struct xseg_context *context, xseg_event event, bool *don
     return status;
 }
 
-xseg_status xseg_departure_is_over(struct xseg_device *device, struct xseg_known_stream *stream,
-                                   bool wait, bool *over)
+xseg_status xseg_stream_retirement_is_over(struct xseg_device *device,
+                                           struct xseg_known_stream *stream, bool wait, bool *over)
 {
     xseg_status status = XSEG_OK;
     xseg_event event;
@@ -155,7 +155,7 @@ xseg_status xseg_departure_is_over(struct xseg_device *device, struct xseg_known
     return status;
 }
 
-void xseg_departure_end(struct xseg_device *device)
+void xseg_stream_retirement_end(struct xseg_device *device)
 {
     xseg_pending_lock(device->pending);
     XSEG_LIST_FOR_SAFE(node, &device->streams.leaving)
@@ -165,8 +165,8 @@ void xseg_departure_end(struct xseg_device *device)
     xseg_pending_unlock(device->pending);
 }
 
-xseg_status xseg_departure_get(struct xseg_device *device, xseg_stream handle,
-                               struct xseg_known_stream **out)
+xseg_status xseg_stream_retirement_get(struct xseg_device *device, xseg_stream handle,
+                                       struct xseg_known_stream **out)
 {
     if (!xseg_streams_is_per_thread(handle)) {
         *out = xseg_streams_find(&device->streams, handle);

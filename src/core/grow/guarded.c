@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "src/core/grow/alone.h"
+#include "src/core/grow/guarded.h"
 
 #include "src/core/cache/arena_blocks.h"
 #include "src/core/device/allocator.h"
@@ -17,13 +17,13 @@ static xseg_status get_pool(struct xseg_device *device, struct xseg_pool **out)
     xseg_status status = XSEG_OK;
 
     xseg_lock_take(&device->growth_lock);
-    struct xseg_pool *pool = atomic_load_explicit(&device->alone_pool, memory_order_relaxed);
+    struct xseg_pool *pool = atomic_load_explicit(&device->guarded_pool, memory_order_relaxed);
     /* Others use one that was made meanwhile. */
     if (pool == NULL) {
         status = xseg_retire_make_pool(device, &plain, &pool);
         if (status == XSEG_OK) {
-            pool->is_alone = true;
-            atomic_store_explicit(&device->alone_pool, pool, memory_order_release);
+            pool->is_guarded = true;
+            atomic_store_explicit(&device->guarded_pool, pool, memory_order_release);
         }
     }
     if (status == XSEG_OK)
@@ -32,10 +32,10 @@ static xseg_status get_pool(struct xseg_device *device, struct xseg_pool **out)
     return status;
 }
 
-xseg_status xseg_alone_choose(struct xseg_need *need, struct xseg_arena **arena)
+xseg_status xseg_guarded_choose(struct xseg_need *need, struct xseg_arena **arena)
 {
     struct xseg_device *device = (*arena)->device;
-    struct xseg_pool *pool = atomic_load_explicit(&device->alone_pool, memory_order_acquire);
+    struct xseg_pool *pool = atomic_load_explicit(&device->guarded_pool, memory_order_acquire);
 
     if (!need->expandable || (*arena)->pool->is_private ||
         !xseg_streams_is_open(&device->context, xseg_arena_stream(*arena)))
@@ -44,7 +44,7 @@ xseg_status xseg_alone_choose(struct xseg_need *need, struct xseg_arena **arena)
     if (status == XSEG_OK)
         status = xseg_pool_arena(pool, xseg_arena_stream(*arena), need->is_small, arena);
     if (status == XSEG_OK) {
-        need->is_alone = true;
+        need->is_guarded = true;
         need->at_end = need->config->guard_page;
     }
     return status;
@@ -102,7 +102,7 @@ static xseg_status take_back(struct xseg_block *block, bool is_idle, struct xseg
     return XSEG_OK;
 }
 
-xseg_status xseg_alone_free(struct xseg_block *block)
+xseg_status xseg_guarded_free(struct xseg_block *block)
 {
     struct xseg_arena *arena = block->extent->arena;
     const uint64_t cache = xseg_allocator_config(arena->device->allocator)->page_cache_bytes;

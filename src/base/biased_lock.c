@@ -1,0 +1,130 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/base/biased_lock.h"
+
+#include "src/base/barrier.h"
+
+#if XSEG_BIASED_LOCK_IS_MUTEX
+
+void xseg_biased_lock_init(struct xseg_biased_lock *lock, enum xseg_lock_rank rank)
+{
+    (void)pthread_mutex_init(&lock->os, NULL);
+    lock->rank = rank;
+}
+
+void xseg_biased_lock_fini(struct xseg_biased_lock *lock)
+{
+    (void)pthread_mutex_destroy(&lock->os);
+}
+
+bool xseg_biased_lock_barrier(const struct xseg_biased_lock *lock)
+{
+    (void)lock;
+    return true;
+}
+
+bool xseg_biased_lock_is_free(struct xseg_biased_lock *lock) XSEG_UNCHECKED
+{
+    if (pthread_mutex_trylock(&lock->os) != 0)
+        return false;
+    (void)pthread_mutex_unlock(&lock->os);
+    return true;
+}
+
+#else
+
+#include <linux/futex.h>
+#include <sched.h>
+#include <stddef.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+/* Looks at a biased lock before sleeping; a hit holds one for some 20 ns.  Taste. */
+#define SPINS 200
+
+void xseg_biased_lock_init(struct xseg_biased_lock *lock, enum xseg_lock_rank rank)
+{
+    atomic_init(&lock->held, 0);
+    atomic_init(&lock->as_owner, 0);
+    atomic_init(&lock->taken, 0);
+    atomic_init(&lock->sleepers, 0);
+    lock->has_barrier = xseg_barrier_register();
+    atomic_init(&lock->owner, lock->has_barrier ? 0 : XSEG_BIASED_LOCK_NOBODYS);
+    lock->rank = rank;
+}
+
+void xseg_biased_lock_fini(struct xseg_biased_lock *lock)
+{
+    XSEG_ASSERT(atomic_load(&lock->taken) == 0 && atomic_load(&lock->held) == 0);
+    (void)lock;
+}
+
+bool xseg_biased_lock_barrier(const struct xseg_biased_lock *lock)
+{
+    if (lock->has_barrier)
+        xseg_barrier_pass();
+    return lock->has_barrier;
+}
+
+bool xseg_biased_lock_is_free(struct xseg_biased_lock *lock)
+{
+    return atomic_load_explicit(&lock->held, memory_order_acquire) == 0 &&
+           atomic_load_explicit(&lock->taken, memory_order_acquire) == 0;
+}
+
+static bool try_to_take(struct xseg_biased_lock *lock)
+{
+    return atomic_load_explicit(&lock->taken, memory_order_relaxed) == 0 &&
+           atomic_exchange(&lock->taken, 1) == 0;
+}
+
+static void pause_briefly(void)
+{
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#endif
+}
+
+void xseg_biased_lock_wait(struct xseg_biased_lock *lock)
+{
+    for (unsigned i = 0; i < SPINS; i++) {
+        if (try_to_take(lock))
+            return;
+        pause_briefly();
+    }
+    (void)atomic_fetch_add(&lock->sleepers, 1);
+    if (lock->has_barrier)
+        xseg_barrier_pass();
+    /* From here on every giver sees that somebody sleeps.  Whoever gave it before is seen here. */
+    while (atomic_exchange(&lock->taken, 1) != 0)
+        (void)syscall(__NR_futex, &lock->taken, FUTEX_WAIT_PRIVATE, 1, NULL, NULL, 0);
+    (void)atomic_fetch_sub(&lock->sleepers, 1);
+}
+
+/*
+ * Whoever is here has `taken`, so nobody else is.  The owner may hold the biased lock all the same, or be about
+ * to: after the barrier it sees that the biased lock is nobody's, or is seen to hold it.
+ */
+void xseg_biased_lock_settle_owner(struct xseg_biased_lock *lock, uintptr_t self)
+{
+    const uintptr_t owner = atomic_load(&lock->owner);
+
+    if (owner == 0) {
+        /* From the next time on. */
+        atomic_store(&lock->owner, self);
+        return;
+    }
+    atomic_store(&lock->owner, XSEG_BIASED_LOCK_NOBODYS);
+    xseg_barrier_pass();
+    for (unsigned i = 0; atomic_load_explicit(&lock->held, memory_order_acquire) != 0; i++) {
+        pause_briefly();
+        if (i > SPINS)
+            (void)sched_yield(); /* the owner has been interrupted */
+    }
+}
+
+void xseg_biased_lock_wake(struct xseg_biased_lock *lock)
+{
+    (void)syscall(__NR_futex, &lock->taken, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
+}
+
+#endif

@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * What every entry point does first: check the handle, and refuse in a forked child.
+ *
+ * The entry points check arguments, find the device, and call the floor below; nothing else.
+ */
+#ifndef XSEG_ENTRY_H
+#define XSEG_ENTRY_H
+
+#include "src/base/error.h"
+#include "src/core/device/allocator.h"
+#include "xseg/trim.h"
+
+/* Returns from the entry point unless the allocator can be used by this process. */
+#define XSEG_ENTRY(allocator)                                                            \
+    do {                                                                                 \
+        const xseg_status xseg_entry_status = xseg_allocator_check(allocator, __func__); \
+        if (__builtin_expect(xseg_entry_status != XSEG_OK, 0))                           \
+            return xseg_entry_status;                                                    \
+    } while (0)
+
+/* Returns from the entry point unless the pool's allocator can be used by this process. */
+#define XSEG_ENTRY_POOL(pool)                                                      \
+    do {                                                                           \
+        if (__builtin_expect((pool) == NULL, 0))                                   \
+            return xseg_fail(XSEG_ERR_ARGUMENT, "%s: the pool is NULL", __func__); \
+        if (xseg_fork_is_child((pool)->body->device->fork))                        \
+            return xseg_allocator_fail_forked();                                   \
+    } while (0)
+
+/* What a entry point says of a pool that has ended. */
+static inline xseg_status xseg_entry_over(const char *name)
+{
+    return xseg_fail(XSEG_ERR_ARGUMENT,
+                     "%s: nobody holds the pool any more, and it has no blocks: it is over", name);
+}
+
+/* Returns from the entry point if an argument is not as it must be. */
+#define XSEG_ENTRY_REQUIRE(cond, ...)                         \
+    do {                                                      \
+        if (__builtin_expect(!(cond), 0))                     \
+            return xseg_fail(XSEG_ERR_ARGUMENT, __VA_ARGS__); \
+    } while (0)
+
+/*
+ * Structures start with their size, which tells what the caller's header knew.  One that comes in
+ * must have a size that was published; one that goes out is filled in as far as the caller knows it.
+ */
+#define XSEG_ENTRY_PUBLISHED(given, type) ((given)->struct_bytes == sizeof(type))
+/* One from a caller that knows the structure as it was before `member` came to its end. */
+#define XSEG_ENTRY_PUBLISHED_BEFORE(given, type, member) \
+    ((given)->struct_bytes == offsetof(type, member))
+#define XSEG_ENTRY_KNOWS(given, type) \
+    ((given)->struct_bytes >= sizeof(size_t) && (given)->struct_bytes <= sizeof(type))
+
+#endif

@@ -1,0 +1,249 @@
+/* SPDX-License-Identifier: MIT */
+/* Where live blocks start: the slots of the page map against a plain array. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "src/core/cache/extent_blocks.h"
+#include "src/core/device/allocator.h"
+#include "tests/support/scene.h"
+
+/* A little over two GiB, from the middle of one on. */
+#define SLOTS (2u * XSEG_SLOT_SLOTS + 100u)
+#define BASE  (8 * XSEG_GIB)
+
+/* Blocks and arenas that are only told apart. */
+static struct xseg_block block[30001];
+static char arenas[2];
+
+static struct xseg_arena *arena_number(unsigned number)
+{
+    return (struct xseg_arena *)(void *)&arenas[number];
+}
+
+static struct xseg_block *make_block(unsigned number, struct xseg_extent *extent)
+{
+    block[number].record.owner = extent->arena;
+    block[number].extent = extent;
+    return &block[number];
+}
+
+static struct xseg_extent make_extent(uint64_t base, uint64_t bytes, bool is_expandable)
+{
+    struct xseg_extent extent;
+
+    memset(&extent, 0, sizeof(extent));
+    extent.arena = arena_number(0);
+    extent.segment.base = base;
+    atomic_init(&extent.base, base);
+    extent.segment.bytes = bytes;
+    extent.segment.page_bytes = is_expandable ? 2 * XSEG_MIB : 0;
+    extent.segment.reserved_bytes = is_expandable ? xseg_round_up(bytes, XSEG_GIB) : 0;
+    return extent;
+}
+
+static struct xseg_block *slow_before(struct xseg_block *const *slot, unsigned number)
+{
+    for (unsigned i = number + 1; i-- > 0;)
+        if (slot[i] != NULL)
+            return slot[i];
+    return NULL;
+}
+
+static struct xseg_block *block_in(const struct xseg_page_map *page_map, uint64_t address)
+{
+    return xseg_slot_block_of(xseg_page_map_slot(page_map, address), arena_number(0));
+}
+
+static void agrees_with_an_array(void **state)
+{
+    struct xseg_block **slot = calloc(SLOTS, sizeof(struct xseg_block *));
+    struct xseg_extent extent = make_extent(BASE, SLOTS * XSEG_MIB, true);
+    struct xseg_page_map page_map;
+
+    (void)state;
+    assert_non_null(slot);
+    srandom(11);
+    assert_true(xseg_page_map_init(&page_map) && xseg_page_map_insert(&page_map, &extent));
+    assert_null(xseg_page_map_slot(&page_map, BASE + 5000));
+    assert_true(xseg_page_map_cover(&page_map, &extent, 0, SLOTS * XSEG_MIB));
+    assert_ptr_equal(xseg_page_map_find(&page_map, BASE + 5000), &extent);
+    for (unsigned step = 0; step < 30000; step++) {
+        /* Sparse at first, so that whole GiB are empty. */
+        const unsigned number = (unsigned)random() % (step < 200 ? SLOTS : 300);
+        const uint64_t base = BASE + number * XSEG_MIB + (uint64_t)random() % 512;
+
+        if (slot[number] == NULL) {
+            slot[number] = make_block(step, &extent);
+            xseg_slot_add(xseg_page_map_slot(&page_map, base), slot[number]);
+        } else {
+            slot[number] = NULL;
+            xseg_slot_remove(xseg_page_map_slot(&page_map, base));
+        }
+        const unsigned asked = (unsigned)random() % SLOTS;
+        assert_ptr_equal(block_in(&page_map, BASE + asked * XSEG_MIB + 511), slot[asked]);
+        assert_ptr_equal(xseg_page_map_last_slot(&page_map, &extent, BASE + asked * XSEG_MIB),
+                         slow_before(slot, asked));
+    }
+    xseg_page_map_fini(&page_map);
+    free(slot);
+}
+
+/* A GiB that nothing was mapped in has no leaf, and is searched all the same. */
+static void uncovered_gib_are_empty(void **state)
+{
+    struct xseg_extent extent = make_extent(BASE, 90 * XSEG_GIB, true);
+    struct xseg_page_map page_map;
+
+    (void)state;
+    assert_true(xseg_page_map_init(&page_map) && xseg_page_map_insert(&page_map, &extent));
+    assert_int_equal(xseg_page_map_host_bytes(&page_map, &extent), 0);
+    assert_true(xseg_page_map_cover(&page_map, &extent, XSEG_GIB, XSEG_GIB + 2 * XSEG_MIB));
+    assert_int_equal(xseg_page_map_host_bytes(&page_map, &extent),
+                     sizeof(struct xseg_page_map_leaf));
+    xseg_slot_add(xseg_page_map_slot(&page_map, BASE + XSEG_GIB + 3 * XSEG_MIB),
+                  make_block(5, &extent));
+    assert_ptr_equal(xseg_page_map_last_slot(&page_map, &extent, BASE + 89 * XSEG_GIB), &block[5]);
+    assert_null(xseg_page_map_last_slot(&page_map, &extent, BASE + XSEG_GIB + 2 * XSEG_MIB));
+    assert_null(xseg_page_map_last_slot(&page_map, &extent, BASE + 512));
+    assert_null(xseg_page_map_slot(&page_map, BASE + 45 * XSEG_GIB));
+    for (uint64_t at = 0; at < 90; at++)
+        assert_ptr_equal(xseg_page_map_find(&page_map, BASE + at * XSEG_GIB + 4096), &extent);
+    xseg_page_map_remove(&page_map, &extent);
+    for (uint64_t at = 0; at < 90; at++)
+        assert_null(xseg_page_map_find(&page_map, BASE + at * XSEG_GIB + 4096));
+    xseg_page_map_fini(&page_map);
+}
+
+/* What another arena has in a slot counts for nobody else, and what had it before leaves nothing. */
+static void a_slot_is_of_one_arena(void **state)
+{
+    struct xseg_extent first = make_extent(BASE, 3 * XSEG_MIB, false);
+    struct xseg_extent second = make_extent(BASE + 3 * XSEG_MIB, 3 * XSEG_MIB, false);
+    struct xseg_page_map page_map;
+
+    (void)state;
+    second.arena = arena_number(1);
+    assert_true(xseg_page_map_init(&page_map) && xseg_page_map_insert(&page_map, &first) &&
+                xseg_page_map_insert(&page_map, &second));
+    xseg_slot *start = xseg_page_map_slot(&page_map, BASE);
+    assert_int_equal(xseg_slot_read(start), 0);
+    xseg_slot_add(start, make_block(1, &first));
+    xseg_slot_add(xseg_page_map_slot(&page_map, BASE + 3 * XSEG_MIB), make_block(2, &second));
+    assert_ptr_equal(xseg_slot_arena(xseg_slot_read(start)), arena_number(0));
+    assert_ptr_equal(xseg_slot_block_of(start, arena_number(0)), &block[1]);
+    assert_null(xseg_slot_block_of(start, arena_number(1)));
+    assert_ptr_equal(xseg_page_map_last_slot(&page_map, &second, BASE + 5 * XSEG_MIB), &block[2]);
+    assert_ptr_equal(xseg_page_map_last_slot(&page_map, &first, BASE + 3 * XSEG_MIB), &block[1]);
+    const uintptr_t before = xseg_slot_read(start);
+    xseg_slot_remove(start);
+    assert_false(xseg_slot_is_still(start, before));
+    xseg_slot_add(start, &block[2]);
+    assert_false(xseg_slot_is_still(start, before));
+    assert_null(xseg_slot_block_of(start, arena_number(0)));
+    assert_ptr_equal(xseg_slot_block_of(start, arena_number(1)), &block[2]);
+    xseg_page_map_fini(&page_map);
+}
+
+/* A MiB that lies in an extent with cells leads to it; one that others share does not. */
+static void an_extent_with_cells_has_its_whole_slots(void **state)
+{
+    struct xseg_extent extent = make_extent(BASE + XSEG_MIB / 2, 3 * XSEG_MIB, false);
+    struct xseg_page_map page_map;
+
+    (void)state;
+    extent.has_cells = true;
+    assert_true(xseg_page_map_init(&page_map) && xseg_page_map_insert(&page_map, &extent));
+    for (unsigned i = 0; i < 5; i++) {
+        const uintptr_t what = xseg_slot_read(xseg_page_map_slot(&page_map, BASE + i * XSEG_MIB));
+
+        assert_int_equal(what != 0, i == 1 || i == 2);
+        if (what != 0) {
+            assert_true(xseg_slot_is_extent(what));
+            assert_ptr_equal(xseg_slot_extent(what), &extent);
+            assert_ptr_equal(xseg_slot_arena(what), arena_number(0));
+        }
+        assert_null(block_in(&page_map, BASE + i * XSEG_MIB));
+    }
+    xseg_page_map_remove(&page_map, &extent);
+    for (unsigned i = 0; i < 5; i++)
+        assert_int_equal(xseg_slot_read(xseg_page_map_slot(&page_map, BASE + i * XSEG_MIB)), 0);
+    xseg_page_map_fini(&page_map);
+}
+
+/* A GiB with a leaf that comes to another extent leads nowhere but there. */
+static void leaves_come_again(void **state)
+{
+    struct xseg_extent first = make_extent(BASE, 2 * XSEG_GIB, true);
+    struct xseg_extent second = make_extent(BASE + 7 * XSEG_MIB, 20 * XSEG_MIB, false);
+    struct xseg_page_map page_map;
+
+    (void)state;
+    assert_true(xseg_page_map_init(&page_map) && xseg_page_map_insert(&page_map, &first));
+    assert_true(xseg_page_map_cover(&page_map, &first, 0, XSEG_MIB));
+    xseg_page_map_remove(&page_map, &first);
+    assert_null(xseg_page_map_find(&page_map, BASE));
+    assert_null(xseg_page_map_find(&page_map, BASE + XSEG_GIB));
+    assert_true(xseg_page_map_insert(&page_map, &second));
+    assert_null(xseg_page_map_find(&page_map, BASE));
+    assert_ptr_equal(xseg_page_map_find(&page_map, BASE + 7 * XSEG_MIB), &second);
+    assert_int_equal(xseg_page_map_host_bytes(&page_map, &second),
+                     20 * sizeof(struct xseg_page_map_leaf) / 1024);
+    xseg_page_map_fini(&page_map);
+}
+
+/* Break what the slot of a large block says, or one behind it, and look for that. */
+static void expect_finding(const char *tag, void (*sabotage)(xseg_slot *start))
+{
+    struct xseg_allocator *allocator = scene_open("");
+    struct xseg_finding finding = {0};
+    void *ptr = scene_alloc(allocator, 8 * XSEG_MIB, NULL);
+    struct xseg_extent *extent = xseg_page_map_find(&allocator->page_map, (uintptr_t)ptr);
+    xseg_slot *start = xseg_page_map_slot(&allocator->page_map, (uintptr_t)ptr);
+    const uintptr_t what = xseg_slot_read(start);
+
+    assert_true(xseg_extent_audit(extent, &finding));
+    sabotage(start);
+    assert_false(xseg_extent_audit(extent, &finding));
+    assert_string_equal(finding.tag, tag);
+    xseg_slot_set(start, what);
+    xseg_slot_remove(start + 2);
+    assert_true(xseg_extent_audit(extent, &finding));
+    scene_free(allocator, ptr);
+    scene_close(allocator);
+}
+
+static void lose(xseg_slot *start)
+{
+    xseg_slot_remove(start);
+}
+
+static void repeat(xseg_slot *start)
+{
+    xseg_slot_set(start + 2, xseg_slot_read(start));
+}
+
+static void the_audit_can_fail(void **state)
+{
+    (void)state;
+    expect_finding("START-1", lose);
+    expect_finding("START-2", repeat);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(agrees_with_an_array),
+        cmocka_unit_test(uncovered_gib_are_empty),
+        cmocka_unit_test(a_slot_is_of_one_arena),
+        cmocka_unit_test(an_extent_with_cells_has_its_whole_slots),
+        cmocka_unit_test(leaves_come_again),
+        cmocka_unit_test(the_audit_can_fail),
+    };
+
+    return cmocka_run_group_tests_name("starts", tests, NULL, NULL);
+}
