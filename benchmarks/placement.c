@@ -192,7 +192,7 @@ static void look(struct service *service)
     for (unsigned kind = 0; kind < KINDS; kind++) {
         struct xseg_trimmed done = XSEG_TRIMMED_INIT;
         struct xseg_where where = XSEG_WHERE_ANY;
-        struct xseg_trim nothing = XSEG_TRIM_INIT;
+        struct xseg_trim_options nothing = XSEG_TRIM_OPTIONS_INIT;
 
         where.device = 0;
         where.one_stream = true;

@@ -90,14 +90,14 @@ void subject_make_busy(unsigned stream, bool busy)
 
 void subject_empty(void)
 {
-    struct xseg_trim how = XSEG_TRIM_INIT;
+    struct xseg_trim_options how = XSEG_TRIM_OPTIONS_INIT;
 
     how.wait = true;
     if (xseg_trim(subject_xseg.allocator, NULL, &how, NULL) != XSEG_OK)
         subject_fail("xseg_trim");
 }
 
-static void read_stats(struct xseg_stats *stats)
+static void read_stats(struct xseg_statistics *stats)
 {
     struct xseg_where where = XSEG_WHERE_ANY;
 
@@ -110,7 +110,7 @@ static void read_stats(struct xseg_stats *stats)
 
 uint64_t subject_reserved(void)
 {
-    struct xseg_stats stats;
+    struct xseg_statistics stats;
 
     read_stats(&stats);
     return stats.reserved_bytes[XSEG_STAT_ALL].current;
@@ -118,7 +118,7 @@ uint64_t subject_reserved(void)
 
 uint64_t subject_host_bytes(void)
 {
-    struct xseg_stats stats;
+    struct xseg_statistics stats;
 
     read_stats(&stats);
     return stats.host_bytes;

@@ -39,17 +39,17 @@ static xseg_status find(struct xseg_allocator *allocator, const struct xseg_wher
 
 /* Where each count stands in the public structure. */
 static const size_t group_offset[] = {
-    [XSEG_COUNT_ALLOCATION] = offsetof(struct xseg_stats, allocation),
-    [XSEG_COUNT_SEGMENT] = offsetof(struct xseg_stats, segment),
-    [XSEG_COUNT_ACTIVE] = offsetof(struct xseg_stats, active),
-    [XSEG_COUNT_INACTIVE_SPLIT] = offsetof(struct xseg_stats, inactive_split),
-    [XSEG_COUNT_ALLOCATED_BYTES] = offsetof(struct xseg_stats, allocated_bytes),
-    [XSEG_COUNT_RESERVED_BYTES] = offsetof(struct xseg_stats, reserved_bytes),
-    [XSEG_COUNT_ACTIVE_BYTES] = offsetof(struct xseg_stats, active_bytes),
-    [XSEG_COUNT_INACTIVE_SPLIT_BYTES] = offsetof(struct xseg_stats, inactive_split_bytes),
-    [XSEG_COUNT_REQUESTED_BYTES] = offsetof(struct xseg_stats, requested_bytes),
-    [XSEG_COUNT_OVERSIZE_ALLOCATION] = offsetof(struct xseg_stats, oversize_allocations),
-    [XSEG_COUNT_OVERSIZE_SEGMENT] = offsetof(struct xseg_stats, oversize_segments),
+    [XSEG_COUNT_ALLOCATION] = offsetof(struct xseg_statistics, allocation),
+    [XSEG_COUNT_SEGMENT] = offsetof(struct xseg_statistics, segment),
+    [XSEG_COUNT_ACTIVE] = offsetof(struct xseg_statistics, active),
+    [XSEG_COUNT_INACTIVE_SPLIT] = offsetof(struct xseg_statistics, inactive_split),
+    [XSEG_COUNT_ALLOCATED_BYTES] = offsetof(struct xseg_statistics, allocated_bytes),
+    [XSEG_COUNT_RESERVED_BYTES] = offsetof(struct xseg_statistics, reserved_bytes),
+    [XSEG_COUNT_ACTIVE_BYTES] = offsetof(struct xseg_statistics, active_bytes),
+    [XSEG_COUNT_INACTIVE_SPLIT_BYTES] = offsetof(struct xseg_statistics, inactive_split_bytes),
+    [XSEG_COUNT_REQUESTED_BYTES] = offsetof(struct xseg_statistics, requested_bytes),
+    [XSEG_COUNT_OVERSIZE_ALLOCATION] = offsetof(struct xseg_statistics, oversize_allocations),
+    [XSEG_COUNT_OVERSIZE_SEGMENT] = offsetof(struct xseg_statistics, oversize_segments),
 };
 
 /* Oversize blocks are not told apart by group. */
@@ -58,12 +58,12 @@ static bool has_groups(enum xseg_count what)
     return what != XSEG_COUNT_OVERSIZE_ALLOCATION && what != XSEG_COUNT_OVERSIZE_SEGMENT;
 }
 
-static struct xseg_stat *stat_of(struct xseg_stats *stats, enum xseg_count what)
+static struct xseg_stat *stat_of(struct xseg_statistics *stats, enum xseg_count what)
 {
     return (struct xseg_stat *)(void *)((char *)stats + group_offset[what]);
 }
 
-static void read_device(struct xseg_device *device, struct xseg_stats *stats)
+static void read_device(struct xseg_device *device, struct xseg_statistics *stats)
 {
     for (unsigned i = 0; i < XSEG_COUNTS; i++) {
         const enum xseg_count what = (enum xseg_count)i;
@@ -92,7 +92,7 @@ static void read_device(struct xseg_device *device, struct xseg_stats *stats)
 
 static void add_arena(void *self, struct xseg_arena *arena)
 {
-    struct xseg_stats *stats = self;
+    struct xseg_statistics *stats = self;
     const unsigned own = arena->is_small ? XSEG_STAT_SMALL : XSEG_STAT_LARGE;
 
     xseg_arena_lock(arena);
@@ -122,7 +122,7 @@ static void add_arena(void *self, struct xseg_arena *arena)
     xseg_arena_unlock(arena);
 }
 
-static xseg_status read_pool(struct xseg_pool *pool, struct xseg_stats *stats)
+static xseg_status read_pool(struct xseg_pool *pool, struct xseg_statistics *stats)
 {
     struct xseg_device *device = pool->body->device;
 
@@ -139,14 +139,14 @@ static xseg_status read_pool(struct xseg_pool *pool, struct xseg_stats *stats)
 }
 
 xseg_status xseg_stats(struct xseg_allocator *allocator, const struct xseg_where *where,
-                       struct xseg_stats *out)
+                       struct xseg_statistics *out)
 {
     struct xseg_device *device = NULL;
     struct xseg_pool *pool = NULL;
-    struct xseg_stats stats;
+    struct xseg_statistics stats;
 
     XSEG_ENTRY(allocator);
-    XSEG_ENTRY_REQUIRE(out != NULL && XSEG_ENTRY_KNOWS(out, struct xseg_stats),
+    XSEG_ENTRY_REQUIRE(out != NULL && XSEG_ENTRY_KNOWS(out, struct xseg_statistics),
                        "xseg_stats: out is NULL or of unknown size: set out->struct_bytes");
     xseg_status status = find(allocator, where, &device, &pool);
     if (status != XSEG_OK)

@@ -13,7 +13,7 @@
 
 /* Trim one open device. */
 static xseg_status trim_device(struct xseg_device *device, const struct xseg_where *where,
-                               const struct xseg_trim *how, struct xseg_trimmed *done)
+                               const struct xseg_trim_options *how, struct xseg_trimmed *done)
 {
     struct xseg_trim_plan plan = {
         .pool = where->pool,
@@ -36,7 +36,7 @@ static xseg_status trim_device(struct xseg_device *device, const struct xseg_whe
 }
 
 static xseg_status trim_all(struct xseg_allocator *allocator, const struct xseg_where *where,
-                            const struct xseg_trim *how, struct xseg_trimmed *done)
+                            const struct xseg_trim_options *how, struct xseg_trimmed *done)
 {
     xseg_status first = XSEG_OK;
 
@@ -53,20 +53,21 @@ static xseg_status trim_all(struct xseg_allocator *allocator, const struct xseg_
 }
 
 xseg_status xseg_trim(struct xseg_allocator *allocator, const struct xseg_where *where,
-                      const struct xseg_trim *options, struct xseg_trimmed *out)
+                      const struct xseg_trim_options *options, struct xseg_trimmed *out)
 {
     struct xseg_where chosen = XSEG_WHERE_ANY;
-    struct xseg_trim how = XSEG_TRIM_INIT;
+    struct xseg_trim_options how = XSEG_TRIM_OPTIONS_INIT;
     struct xseg_trimmed done = XSEG_TRIMMED_INIT;
 
     XSEG_ENTRY(allocator);
     XSEG_ENTRY_REQUIRE(where == NULL || XSEG_ENTRY_PUBLISHED(where, struct xseg_where),
                        "xseg_trim: where->struct_bytes is %zu: start from XSEG_WHERE_ANY",
                        where->struct_bytes);
-    XSEG_ENTRY_REQUIRE(options == NULL || XSEG_ENTRY_PUBLISHED(options, struct xseg_trim) ||
-                           XSEG_ENTRY_PUBLISHED_BEFORE(options, struct xseg_trim, leave_bytes),
-                       "xseg_trim: options->struct_bytes is %zu: start from XSEG_TRIM_INIT",
-                       options->struct_bytes);
+    XSEG_ENTRY_REQUIRE(
+        options == NULL || XSEG_ENTRY_PUBLISHED(options, struct xseg_trim_options) ||
+            XSEG_ENTRY_PUBLISHED_BEFORE(options, struct xseg_trim_options, leave_bytes),
+        "xseg_trim: options->struct_bytes is %zu: start from XSEG_TRIM_OPTIONS_INIT",
+        options->struct_bytes);
     XSEG_ENTRY_REQUIRE(out == NULL || XSEG_ENTRY_KNOWS(out, struct xseg_trimmed),
                        "xseg_trim: out->struct_bytes is %zu: start from XSEG_TRIMMED_INIT",
                        out->struct_bytes);
@@ -90,8 +91,8 @@ xseg_status xseg_trim(struct xseg_allocator *allocator, const struct xseg_where 
 }
 
 /* Of a pool there is the hard limit alone. */
-static xseg_status limit_pool(struct xseg_pool *pool, const struct xseg_limits *set,
-                              struct xseg_limits *was)
+static xseg_status limit_pool(struct xseg_pool *pool, const struct xseg_limit_values *set,
+                              struct xseg_limit_values *was)
 {
     struct xseg_device *device = pool->body->device;
 
@@ -100,7 +101,7 @@ static xseg_status limit_pool(struct xseg_pool *pool, const struct xseg_limits *
                          "xseg_limits: pool %s has no %s: a pool keeps its memory while it is "
                          "held; set hard_bytes, or name a device",
                          xseg_pool_label(pool), set->keep_bytes != 0 ? "keep_bytes" : "soft_bytes");
-    *was = (struct xseg_limits)XSEG_LIMITS_INIT;
+    *was = (struct xseg_limit_values)XSEG_LIMIT_VALUES_INIT;
     xseg_retire_begin_visit(device);
     struct xseg_pool_body *body = pool->body;
     const bool is_over = body->pool != pool;
@@ -112,7 +113,7 @@ static xseg_status limit_pool(struct xseg_pool *pool, const struct xseg_limits *
 }
 
 static xseg_status limit(struct xseg_allocator *allocator, const struct xseg_where *where,
-                         const struct xseg_limits *set, struct xseg_limits *was)
+                         const struct xseg_limit_values *set, struct xseg_limit_values *was)
 {
     struct xseg_device *device = NULL;
 
@@ -126,20 +127,20 @@ static xseg_status limit(struct xseg_allocator *allocator, const struct xseg_whe
 }
 
 xseg_status xseg_limits(struct xseg_allocator *allocator, const struct xseg_where *where,
-                        const struct xseg_limits *set, struct xseg_limits *was)
+                        const struct xseg_limit_values *set, struct xseg_limit_values *was)
 {
     struct xseg_where chosen = XSEG_WHERE_ANY;
-    struct xseg_limits before = XSEG_LIMITS_INIT;
+    struct xseg_limit_values before = XSEG_LIMIT_VALUES_INIT;
 
     XSEG_ENTRY(allocator);
     XSEG_ENTRY_REQUIRE(where != NULL && XSEG_ENTRY_PUBLISHED(where, struct xseg_where),
                        "xseg_limits: where is NULL or of unknown size: start from XSEG_WHERE_ANY "
                        "and name a device or a pool");
-    XSEG_ENTRY_REQUIRE(set == NULL || XSEG_ENTRY_PUBLISHED(set, struct xseg_limits),
-                       "xseg_limits: set->struct_bytes is %zu: start from XSEG_LIMITS_INIT",
+    XSEG_ENTRY_REQUIRE(set == NULL || XSEG_ENTRY_PUBLISHED(set, struct xseg_limit_values),
+                       "xseg_limits: set->struct_bytes is %zu: start from XSEG_LIMIT_VALUES_INIT",
                        set->struct_bytes);
-    XSEG_ENTRY_REQUIRE(was == NULL || XSEG_ENTRY_KNOWS(was, struct xseg_limits),
-                       "xseg_limits: was->struct_bytes is %zu: start from XSEG_LIMITS_INIT",
+    XSEG_ENTRY_REQUIRE(was == NULL || XSEG_ENTRY_KNOWS(was, struct xseg_limit_values),
+                       "xseg_limits: was->struct_bytes is %zu: start from XSEG_LIMIT_VALUES_INIT",
                        was->struct_bytes);
     memcpy(&chosen, where, where->struct_bytes);
     XSEG_ENTRY_REQUIRE(chosen.pool == NULL || xseg_allocator_owns(allocator, chosen.pool),

@@ -25,9 +25,9 @@ struct xseg_stat {
 
 enum xseg_stat_group { XSEG_STAT_ALL, XSEG_STAT_SMALL, XSEG_STAT_LARGE, XSEG_STAT_GROUPS };
 
-/** Statistics of one device.  Set struct_bytes before the call. */
-struct xseg_stats {
-    size_t struct_bytes; /* sizeof(struct xseg_stats) */
+/** Statistics of one device.  Start from XSEG_STATISTICS_INIT. */
+struct xseg_statistics {
+    size_t struct_bytes; /* sizeof(struct xseg_statistics) */
     /* Each for all, for the small and for the large pools. */
     struct xseg_stat allocation[XSEG_STAT_GROUPS];           /* live blocks */
     struct xseg_stat segment[XSEG_STAT_GROUPS];              /* classic segments */
@@ -60,6 +60,9 @@ struct xseg_stats {
     uint64_t paused_bytes;    /* in blocks and cached memory of paused pools: addresses only */
     uint64_t imported_bytes;  /* memory of others that is mapped here (share.h); in no other sum */
 };
+/* clang-format off */
+#define XSEG_STATISTICS_INIT {sizeof(struct xseg_statistics), {{0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}}, {{0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}}, {{0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}}, {{0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}}, {{0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}}, {{0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}}, {{0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}}, {{0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}}, {{0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}}, {0, 0, 0, 0}, {0, 0, 0, 0}, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+/* clang-format on */
 
 /**
  * Read the statistics of a device, or of one pool of it.
@@ -79,7 +82,7 @@ struct xseg_stats {
  */
 XSEG_API XSEG_NODISCARD xseg_status xseg_stats(struct xseg_allocator *allocator,
                                                const struct xseg_where *where,
-                                               struct xseg_stats *out);
+                                               struct xseg_statistics *out);
 
 enum {
     XSEG_RESET_PEAK = 1,        /* peaks fall to the current values */

@@ -25,9 +25,9 @@ struct xseg_where {
 #define XSEG_WHERE_ANY {sizeof(struct xseg_where), -1, false, NULL, NULL}
 /* clang-format on */
 
-/** How to trim.  Start from XSEG_TRIM_INIT. */
-struct xseg_trim {
-    size_t struct_bytes; /* sizeof(struct xseg_trim) */
+/** How to trim.  Start from XSEG_TRIM_OPTIONS_INIT. */
+struct xseg_trim_options {
+    size_t struct_bytes; /* sizeof(struct xseg_trim_options) */
     /* true: wait for pending blocks and for the streams of cached memory, as PyTorch's empty_cache
      * does.  false: never wait; memory whose stream still works stays. */
     bool wait;
@@ -39,7 +39,7 @@ struct xseg_trim {
     uint64_t idle_ms;
 };
 /* clang-format off */
-#define XSEG_TRIM_INIT {sizeof(struct xseg_trim), false, 0, 0}
+#define XSEG_TRIM_OPTIONS_INIT {sizeof(struct xseg_trim_options), false, 0, 0}
 /* clang-format on */
 
 /** What a trim did.  All figures are counted bytes.  Set struct_bytes before the call. */
@@ -84,12 +84,12 @@ struct xseg_trimmed {
  */
 XSEG_API XSEG_NODISCARD xseg_status xseg_trim(struct xseg_allocator *allocator,
                                               const struct xseg_where *where,
-                                              const struct xseg_trim *options,
+                                              const struct xseg_trim_options *options,
                                               struct xseg_trimmed *out);
 
-/** How much may be taken, in bytes.  Start from XSEG_LIMITS_INIT. */
-struct xseg_limits {
-    size_t struct_bytes; /* sizeof(struct xseg_limits) */
+/** How much may be taken, in bytes.  Start from XSEG_LIMIT_VALUES_INIT. */
+struct xseg_limit_values {
+    size_t struct_bytes; /* sizeof(struct xseg_limit_values) */
     /* No more than this is taken: a request that would need more is served from idle memory, or
      * refused with XSEG_ERR_LIMIT.  UINT64_MAX: no limit. */
     uint64_t hard_bytes;
@@ -99,7 +99,7 @@ struct xseg_limits {
     uint64_t keep_bytes; /* idle memory stays while no more than this is reserved.  Devices only. */
 };
 /* clang-format off */
-#define XSEG_LIMITS_INIT {sizeof(struct xseg_limits), UINT64_MAX, UINT64_MAX, 0}
+#define XSEG_LIMIT_VALUES_INIT {sizeof(struct xseg_limit_values), UINT64_MAX, UINT64_MAX, 0}
 /* clang-format on */
 
 /**
@@ -126,8 +126,8 @@ struct xseg_limits {
  */
 XSEG_API XSEG_NODISCARD xseg_status xseg_limits(struct xseg_allocator *allocator,
                                                 const struct xseg_where *where,
-                                                const struct xseg_limits *set,
-                                                struct xseg_limits *was);
+                                                const struct xseg_limit_values *set,
+                                                struct xseg_limit_values *was);
 
 /**
  * Give idle memory back that is due by the configuration: idle_ms, soft_limit_mb, device_free_min_mb

@@ -8,24 +8,24 @@
 
 #define PRINTED_MOST 10 /* differences of one file */
 
-/* Where the row of an `s` line begins in struct xseg_stats; its numbers follow one another. */
+/* Where the row of an `s` line begins in struct xseg_statistics; its numbers follow one another. */
 static const size_t row_offsets[XTRACE_ROW_COUNT] = {
-    [XTRACE_ROW_ALLOCATION] = offsetof(struct xseg_stats, allocation),
-    [XTRACE_ROW_SEGMENT] = offsetof(struct xseg_stats, segment),
-    [XTRACE_ROW_ACTIVE] = offsetof(struct xseg_stats, active),
-    [XTRACE_ROW_INACTIVE_SPLIT] = offsetof(struct xseg_stats, inactive_split),
-    [XTRACE_ROW_ALLOCATED_BYTES] = offsetof(struct xseg_stats, allocated_bytes),
-    [XTRACE_ROW_RESERVED_BYTES] = offsetof(struct xseg_stats, reserved_bytes),
-    [XTRACE_ROW_ACTIVE_BYTES] = offsetof(struct xseg_stats, active_bytes),
-    [XTRACE_ROW_INACTIVE_SPLIT_BYTES] = offsetof(struct xseg_stats, inactive_split_bytes),
-    [XTRACE_ROW_REQUESTED_BYTES] = offsetof(struct xseg_stats, requested_bytes),
-    [XTRACE_ROW_OVERSIZE_ALLOCATIONS] = offsetof(struct xseg_stats, oversize_allocations),
-    [XTRACE_ROW_OVERSIZE_SEGMENTS] = offsetof(struct xseg_stats, oversize_segments),
-    [XTRACE_ROW_NUM_ALLOC_RETRIES] = offsetof(struct xseg_stats, num_alloc_retries),
-    [XTRACE_ROW_NUM_OOMS] = offsetof(struct xseg_stats, num_ooms),
-    [XTRACE_ROW_NUM_SYNC_ALL_STREAMS] = offsetof(struct xseg_stats, num_sync_all_streams),
-    [XTRACE_ROW_NUM_DEVICE_ALLOC] = offsetof(struct xseg_stats, num_device_alloc),
-    [XTRACE_ROW_NUM_DEVICE_FREE] = offsetof(struct xseg_stats, num_device_free),
+    [XTRACE_ROW_ALLOCATION] = offsetof(struct xseg_statistics, allocation),
+    [XTRACE_ROW_SEGMENT] = offsetof(struct xseg_statistics, segment),
+    [XTRACE_ROW_ACTIVE] = offsetof(struct xseg_statistics, active),
+    [XTRACE_ROW_INACTIVE_SPLIT] = offsetof(struct xseg_statistics, inactive_split),
+    [XTRACE_ROW_ALLOCATED_BYTES] = offsetof(struct xseg_statistics, allocated_bytes),
+    [XTRACE_ROW_RESERVED_BYTES] = offsetof(struct xseg_statistics, reserved_bytes),
+    [XTRACE_ROW_ACTIVE_BYTES] = offsetof(struct xseg_statistics, active_bytes),
+    [XTRACE_ROW_INACTIVE_SPLIT_BYTES] = offsetof(struct xseg_statistics, inactive_split_bytes),
+    [XTRACE_ROW_REQUESTED_BYTES] = offsetof(struct xseg_statistics, requested_bytes),
+    [XTRACE_ROW_OVERSIZE_ALLOCATIONS] = offsetof(struct xseg_statistics, oversize_allocations),
+    [XTRACE_ROW_OVERSIZE_SEGMENTS] = offsetof(struct xseg_statistics, oversize_segments),
+    [XTRACE_ROW_NUM_ALLOC_RETRIES] = offsetof(struct xseg_statistics, num_alloc_retries),
+    [XTRACE_ROW_NUM_OOMS] = offsetof(struct xseg_statistics, num_ooms),
+    [XTRACE_ROW_NUM_SYNC_ALL_STREAMS] = offsetof(struct xseg_statistics, num_sync_all_streams),
+    [XTRACE_ROW_NUM_DEVICE_ALLOC] = offsetof(struct xseg_statistics, num_device_alloc),
+    [XTRACE_ROW_NUM_DEVICE_FREE] = offsetof(struct xseg_statistics, num_device_free),
 };
 
 /* The rows whose current values make a `=` line, in its order. */
@@ -56,7 +56,7 @@ static bool may_print(struct check *check)
     return check->differences++ < PRINTED_MOST;
 }
 
-static uint64_t number_of(const struct xseg_stats *stats, enum xtrace_row row, unsigned index)
+static uint64_t number_of(const struct xseg_statistics *stats, enum xtrace_row row, unsigned index)
 {
     const char *begin = (const char *)stats + row_offsets[row];
 
@@ -94,7 +94,7 @@ static bool differs(struct check *check, const struct xtrace_answer *answer, uns
 }
 
 static bool row_differs(struct check *check, const struct xtrace_answer *answer,
-                        const struct xseg_stats *stats)
+                        const struct xseg_statistics *stats)
 {
     enum xtrace_row row = (enum xtrace_row)answer->row;
     bool any = false;
@@ -119,7 +119,7 @@ static void begin_step(struct check *check, uint32_t after)
     }
 }
 
-void check_answers(struct check *check, size_t done, const struct xseg_stats *stats)
+void check_answers(struct check *check, size_t done, const struct xseg_statistics *stats)
 {
     while (check_until(check) == done) {
         const struct xtrace_answer *answer = &check->trace->answers[check->next++];

@@ -47,7 +47,7 @@ void check_init(struct check *check, enum check_mode mode, const char *file,
 size_t check_until(const struct check *check);
 
 /* Look at all answers that stand directly after `done` operations. */
-void check_answers(struct check *check, size_t done, const struct xseg_stats *stats);
+void check_answers(struct check *check, size_t done, const struct xseg_statistics *stats);
 
 /* Allocations that went as they did on the tape, for the floor. */
 void check_served(struct check *check);

@@ -172,7 +172,7 @@ static bool finish(struct player *player, const struct xtrace_op *op)
 
 static bool empty_cache(struct player *player, const struct xtrace_op *op)
 {
-    struct xseg_trim trim = XSEG_TRIM_INIT;
+    struct xseg_trim_options trim = XSEG_TRIM_OPTIONS_INIT;
 
     trim.wait = true;
     return xseg_trim(player->allocator, NULL, &trim, NULL) == XSEG_OK ||

@@ -20,7 +20,7 @@ static void say(const struct player *player, const char *what)
     complain("%s: %s%s%s", player->settings->file, what, detail[0] ? ": " : "", detail);
 }
 
-static bool read_stats(struct player *player, struct xseg_stats *stats)
+static bool read_stats(struct player *player, struct xseg_statistics *stats)
 {
     struct xseg_where where = XSEG_WHERE_ANY;
 
@@ -40,7 +40,7 @@ static bool look(struct player *player, size_t done)
     const struct xtrace_op *op = done > 0 ? &player->trace->ops[done - 1] : NULL;
     bool event = op && (op->kind == XTRACE_ALLOC || op->kind == XTRACE_FREE);
     bool sample = player->timeline.file && !player->timeline.has_clock && event;
-    struct xseg_stats stats;
+    struct xseg_statistics stats;
 
     if (!sample && check_until(&player->check) != done)
         return true;
@@ -198,7 +198,7 @@ static bool make_streams(struct player *player)
 static bool open_allocator(struct player *player)
 {
     struct xseg_options options = XSEG_OPTIONS_INIT;
-    struct xseg_stats stats;
+    struct xseg_statistics stats;
     size_t count;
 
     options.driver = gpu_library(player->settings->driver);
@@ -235,7 +235,7 @@ static bool open_allocator(struct player *player)
 static void collect(struct player *player)
 {
     struct replay_result *out = player->out;
-    struct xseg_stats stats;
+    struct xseg_statistics stats;
 
     if (player->is_simulated)
         out->driver_ns = simulator.driver_time() - player->driver_ns_before - player->own_ns;

@@ -57,7 +57,7 @@ static void raise_high(struct timeline *timeline, const uint64_t *values, unsign
             timeline->high[i] = values[i];
 }
 
-void timeline_add(struct timeline *timeline, const struct xseg_stats *stats)
+void timeline_add(struct timeline *timeline, const struct xseg_statistics *stats)
 {
     const uint64_t values[] = {stats->requested_bytes[0].current, stats->allocated_bytes[0].current,
                                stats->reserved_bytes[0].current};
@@ -103,7 +103,7 @@ static uint64_t count_objects(struct xseg_allocator *allocator)
 }
 
 void timeline_until(struct timeline *timeline, uint64_t microseconds,
-                    struct xseg_allocator *allocator, const struct xseg_stats *stats)
+                    struct xseg_allocator *allocator, const struct xseg_statistics *stats)
 {
     const uint64_t values[TIMELINE_COLUMNS] = {stats->requested_bytes[0].current,
                                                stats->allocated_bytes[0].current,

@@ -37,12 +37,12 @@ struct timeline {
 void timeline_init(struct timeline *timeline, FILE *file, const struct xtrace *trace);
 
 /* Without a clock: after each event, and at marks. */
-void timeline_add(struct timeline *timeline, const struct xseg_stats *stats);
+void timeline_add(struct timeline *timeline, const struct xseg_statistics *stats);
 void timeline_mark(struct timeline *timeline, const char *label);
 
 /* With one: up to this time memory was as it is now. */
 void timeline_until(struct timeline *timeline, uint64_t microseconds,
-                    struct xseg_allocator *allocator, const struct xseg_stats *stats);
+                    struct xseg_allocator *allocator, const struct xseg_statistics *stats);
 
 /* Write the last row.  Returns whether everything was written. */
 bool timeline_fini(struct timeline *timeline);

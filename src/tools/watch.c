@@ -166,7 +166,7 @@ void watch_call(struct watch *watch, uint64_t nanoseconds)
 static bool note_memory(struct watch *watch, uint64_t time)
 {
     struct xseg_where where = XSEG_WHERE_ANY;
-    struct xseg_stats stats = {.struct_bytes = sizeof(stats)};
+    struct xseg_statistics stats = XSEG_STATISTICS_INIT;
 
     where.device = 0;
     if (time <= watch->noted)

@@ -385,7 +385,7 @@ static void pointers_that_are_not_live_are_told_what_they_are(void **state)
 {
     struct xseg_allocator *allocator = scene_open(NULL);
     char *ptr = scene_alloc(allocator, 8 * MIB, NULL);
-    struct xseg_stats before = scene_stats(allocator), after;
+    struct xseg_statistics before = scene_stats(allocator), after;
     int local = 0;
 
     (void)state;
@@ -407,7 +407,7 @@ static void arguments_are_checked(void **state)
     struct xseg_allocator *allocator = scene_open(NULL);
     struct xseg_request request = XSEG_REQUEST_INIT;
     struct xseg_where where = XSEG_WHERE_ANY;
-    struct xseg_stats stats = {.struct_bytes = sizeof(stats)};
+    struct xseg_statistics stats = XSEG_STATISTICS_INIT;
     void *ptr = NULL;
 
     (void)state;
@@ -449,7 +449,7 @@ static void devices_are_separate(void **state)
     struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
     struct xseg_allocator *allocator;
     struct xseg_where where = XSEG_WHERE_ANY;
-    struct xseg_stats stats = {.struct_bytes = sizeof(stats)};
+    struct xseg_statistics stats = XSEG_STATISTICS_INIT;
     void *ptr[3] = {NULL, NULL, NULL};
 
     (void)state;

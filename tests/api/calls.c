@@ -220,7 +220,7 @@ static void a_page_is_made_once(void **state)
 {
     struct xseg_allocator *allocator = scene_open("expandable_segments:True");
     void *blocks[200] = {NULL};
-    struct xseg_stats stats;
+    struct xseg_statistics stats;
     struct calls before, made;
     uint32_t seed = 1;
 

@@ -39,7 +39,7 @@ static uint64_t trim(struct xseg_allocator *allocator, int device, bool wait)
 {
     struct xseg_trimmed done = XSEG_TRIMMED_INIT;
     struct xseg_where where = XSEG_WHERE_ANY;
-    struct xseg_trim how = XSEG_TRIM_INIT;
+    struct xseg_trim_options how = XSEG_TRIM_OPTIONS_INIT;
 
     where.device = device;
     how.wait = wait;

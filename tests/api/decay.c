@@ -494,7 +494,7 @@ static void a_thread_gives_back_in_a_lull(void **state)
 static struct xseg_trimmed trim(struct xseg_allocator *allocator, uint64_t leave, uint64_t idle_ms)
 {
     struct xseg_trimmed done = XSEG_TRIMMED_INIT;
-    struct xseg_trim how = XSEG_TRIM_INIT;
+    struct xseg_trim_options how = XSEG_TRIM_OPTIONS_INIT;
 
     how.leave_bytes = leave;
     how.idle_ms = idle_ms;

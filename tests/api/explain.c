@@ -487,7 +487,7 @@ static void a_walk_sees_every_block(void **state)
         for (size_t i = 0; i < COUNT_OF(block); i += 3)
             scene_free(allocator, block[i]);
         const struct seen seen = walk(allocator, NULL);
-        const struct xseg_stats stats = scene_stats(allocator);
+        const struct xseg_statistics stats = scene_stats(allocator);
         assert_int_equal(seen.live, stats.allocated_bytes[0].current);
         assert_int_equal(seen.blocks, stats.allocation[0].current);
         assert_int_equal(seen.live + seen.cached, stats.reserved_bytes[0].current);

@@ -55,7 +55,7 @@ static void close_table(struct table *table)
 
 static void expect_row(struct table *table, const char *tag, const char *const *texts, size_t count)
 {
-    const struct xseg_stats stats = scene_stats(table->allocator);
+    const struct xseg_statistics stats = scene_stats(table->allocator);
     char text[96];
 
     assert_true(table->column < count);

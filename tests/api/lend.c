@@ -201,10 +201,10 @@ static void a_pool_that_lends_is_not_paused(void **state)
 
 /* --- What is told. --- */
 
-static struct xseg_stats pool_stats(const struct lender *lender)
+static struct xseg_statistics pool_stats(const struct lender *lender)
 {
     struct xseg_where where = XSEG_WHERE_ANY;
-    struct xseg_stats stats = {.struct_bytes = sizeof(stats)};
+    struct xseg_statistics stats = XSEG_STATISTICS_INIT;
 
     where.pool = lender->pool;
     assert_int_equal(xseg_stats(lender->allocator, &where, &stats), XSEG_OK);
@@ -215,7 +215,7 @@ static struct xseg_stats pool_stats(const struct lender *lender)
 static void expect_stats(const struct lender *lender, unsigned live, unsigned active)
 {
     const unsigned group = lender->bytes > MIB ? XSEG_STAT_LARGE : XSEG_STAT_SMALL;
-    const struct xseg_stats stats = pool_stats(lender);
+    const struct xseg_statistics stats = pool_stats(lender);
 
     assert_int_equal(stats.allocation[group].current, live);
     assert_int_equal(stats.allocated_bytes[XSEG_STAT_ALL].current, live * lender->bytes);
@@ -235,13 +235,13 @@ static void reserved_is_the_lenders_and_allocated_the_holders(void **state)
     FOR_ALL_LENDERS(lender)
     {
         const xseg_stream stream = scene_stream();
-        const struct xseg_stats before = scene_stats(lender.allocator);
+        const struct xseg_statistics before = scene_stats(lender.allocator);
 
         expect_stats(&lender, 2, 2);
         void *lent = lend(&lender);
         expect_stats(&lender, 1, 1);
         /* A device has all of it. */
-        const struct xseg_stats stats = scene_stats(lender.allocator);
+        const struct xseg_statistics stats = scene_stats(lender.allocator);
         assert_memory_equal(&stats.reserved_bytes, &before.reserved_bytes,
                             sizeof(stats.reserved_bytes));
         assert_int_equal(stats.allocated_bytes[XSEG_STAT_ALL].current, 2 * lender.bytes);

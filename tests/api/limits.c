@@ -19,10 +19,10 @@ static uint64_t reserved(struct xseg_allocator *allocator)
 }
 
 /* The limits of a device, as they are. */
-static struct xseg_limits limits_of(struct xseg_allocator *allocator, int device)
+static struct xseg_limit_values limits_of(struct xseg_allocator *allocator, int device)
 {
     struct xseg_where where = XSEG_WHERE_ANY;
-    struct xseg_limits limits = {sizeof(limits), 1, 1, 1};
+    struct xseg_limit_values limits = {sizeof(limits), 1, 1, 1};
 
     where.device = device;
     assert_int_equal(xseg_limits(allocator, &where, NULL, &limits), XSEG_OK);
@@ -32,7 +32,7 @@ static struct xseg_limits limits_of(struct xseg_allocator *allocator, int device
 static void expect_limits(struct xseg_allocator *allocator, int device, uint64_t hard,
                           uint64_t soft, uint64_t keep)
 {
-    const struct xseg_limits limits = limits_of(allocator, device);
+    const struct xseg_limit_values limits = limits_of(allocator, device);
 
     assert_int_equal(limits.hard_bytes, hard);
     assert_int_equal(limits.soft_bytes, soft);
@@ -42,7 +42,7 @@ static void expect_limits(struct xseg_allocator *allocator, int device, uint64_t
 static xseg_status set_limits(struct xseg_allocator *allocator, int device, uint64_t hard,
                               uint64_t soft, uint64_t keep)
 {
-    const struct xseg_limits set = {sizeof(set), hard, soft, keep};
+    const struct xseg_limit_values set = {sizeof(set), hard, soft, keep};
     struct xseg_where where = XSEG_WHERE_ANY;
 
     where.device = device;
@@ -180,8 +180,8 @@ static void a_device_has_limits_of_its_own(void **state)
 {
     struct xseg_allocator *allocator = open_on(2, "hard_limit_mb:1000,keep_mb:10");
     struct xseg_where where = XSEG_WHERE_ANY;
-    const struct xseg_limits set = {sizeof(set), 600 * MIB, UINT64_MAX, 0};
-    struct xseg_limits was = XSEG_LIMITS_INIT;
+    const struct xseg_limit_values set = {sizeof(set), 600 * MIB, UINT64_MAX, 0};
+    struct xseg_limit_values was = XSEG_LIMIT_VALUES_INIT;
     void *ptr = NULL;
 
     (void)state;
@@ -240,7 +240,7 @@ static void a_pool_has_a_hard_limit(void **state)
     struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
     struct xseg_request request = XSEG_REQUEST_INIT;
     struct xseg_where where = XSEG_WHERE_ANY;
-    struct xseg_limits set = XSEG_LIMITS_INIT, was = XSEG_LIMITS_INIT;
+    struct xseg_limit_values set = XSEG_LIMIT_VALUES_INIT, was = XSEG_LIMIT_VALUES_INIT;
     struct xseg_pool *pool = NULL;
     void *ptr = NULL, *more = NULL, *third = NULL;
 
@@ -284,7 +284,7 @@ static void the_answer_says_what_was_achieved(void **state)
     struct xseg_allocator *allocator = open_on(1, NULL);
     void *live = scene_alloc(allocator, 95 * MIB, NULL);
     struct xseg_trimmed done = XSEG_TRIMMED_INIT;
-    struct xseg_trim how = XSEG_TRIM_INIT;
+    struct xseg_trim_options how = XSEG_TRIM_OPTIONS_INIT;
     struct xseg_where where = XSEG_WHERE_ANY;
 
     (void)state;
@@ -314,7 +314,7 @@ static void the_answer_says_what_was_achieved(void **state)
 static void expect_refused(struct xseg_allocator *allocator, const char *config, const char *word)
 {
     char before[2048], after[2048];
-    const struct xseg_limits limits = limits_of(allocator, 0);
+    const struct xseg_limit_values limits = limits_of(allocator, 0);
 
     assert_int_equal(xseg_configuration(allocator, before, sizeof(before), NULL), XSEG_OK);
     scene_expect_error(xseg_configure(allocator, config), XSEG_ERR_CONFIG, word);
@@ -353,7 +353,7 @@ static void contradictory_limits_are_refused(void **state)
 {
     struct xseg_allocator *allocator = open_on(1, NULL);
     struct xseg_where where = XSEG_WHERE_ANY;
-    struct xseg_limits odd = XSEG_LIMITS_INIT;
+    struct xseg_limit_values odd = XSEG_LIMIT_VALUES_INIT;
 
     (void)state;
     scene_expect_error(set_limits(allocator, 0, 2, 3, 1), XSEG_ERR_ARGUMENT,

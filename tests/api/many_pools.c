@@ -258,8 +258,8 @@ static void what_has_ended_is_refused(void **state)
 {
     struct xseg_allocator *allocator = open_small(NULL, 1024 * MIB);
     struct xseg_pool *pool = pass(allocator, 1000);
-    struct xseg_limits limits = XSEG_LIMITS_INIT;
-    struct xseg_stats stats = {.struct_bytes = sizeof(stats)};
+    struct xseg_limit_values limits = XSEG_LIMIT_VALUES_INIT;
+    struct xseg_statistics stats = XSEG_STATISTICS_INIT;
     struct xseg_where where = XSEG_WHERE_ANY;
     struct xseg_checkpoint *checkpoint = NULL;
     void *ptr = NULL;

@@ -178,7 +178,7 @@ static void pinned_pages_stay_when_the_block_is_freed(void **state)
 static void pinned_pages_are_not_stolen(void **state)
 {
     struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
-    struct xseg_limits limits = XSEG_LIMITS_INIT;
+    struct xseg_limit_values limits = XSEG_LIMIT_VALUES_INIT;
     struct xseg_where device = XSEG_WHERE_ANY;
     void *ptr = NULL;
 

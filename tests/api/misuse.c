@@ -26,15 +26,15 @@ struct stage {
 
 /* What a refused call must leave as it was. */
 struct picture {
-    struct xseg_stats stats, pool_stats;
+    struct xseg_statistics stats, pool_stats;
     struct xseg_block_info live, inside, pending, cached;
     bool holds;
 };
 
-static struct xseg_stats pool_stats(const struct stage *stage)
+static struct xseg_statistics pool_stats(const struct stage *stage)
 {
     struct xseg_where where = XSEG_WHERE_ANY;
-    struct xseg_stats stats = {.struct_bytes = sizeof(stats)};
+    struct xseg_statistics stats = XSEG_STATISTICS_INIT;
 
     where.pool = stage->pool;
     assert_int_equal(xseg_stats(stage->allocator, &where, &stats), XSEG_OK);
@@ -113,7 +113,7 @@ static void an_error_names_the_function_that_was_called(void **state)
 {
     struct xseg_request request = XSEG_REQUEST_INIT;
     struct xseg_block_info info = XSEG_BLOCK_INFO_INIT;
-    struct xseg_stats stats = {.struct_bytes = sizeof(stats)};
+    struct xseg_statistics stats = XSEG_STATISTICS_INIT;
     void *ptr = NULL;
     char other = 0;
 

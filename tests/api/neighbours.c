@@ -65,7 +65,7 @@ static bool pass_second(struct xseg_allocator *allocator)
 /* Set the soft limit while it runs, and let a timer do the rest. */
 static bool limit_to_share(struct neighbour *neighbour)
 {
-    struct xseg_limits limits = XSEG_LIMITS_INIT;
+    struct xseg_limit_values limits = XSEG_LIMIT_VALUES_INIT;
     struct xseg_where where = XSEG_WHERE_ANY;
 
     where.device = 0;
@@ -77,7 +77,7 @@ static bool limit_to_share(struct neighbour *neighbour)
 /* Please shrink to SHARE: whether it has. */
 static bool shrink_to_share(struct neighbour *neighbour)
 {
-    struct xseg_trim how = XSEG_TRIM_INIT;
+    struct xseg_trim_options how = XSEG_TRIM_OPTIONS_INIT;
     struct xseg_trimmed done = XSEG_TRIMMED_INIT;
 
     how.leave_bytes = SHARE;

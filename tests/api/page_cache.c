@@ -21,7 +21,7 @@ static uint64_t reserved(struct xseg_allocator *allocator)
 
 static void expect(struct xseg_allocator *allocator, uint64_t reserved_mib, uint64_t idle_mib)
 {
-    const struct xseg_stats stats = scene_stats(allocator);
+    const struct xseg_statistics stats = scene_stats(allocator);
 
     assert_int_equal(stats.reserved_bytes[XSEG_STAT_ALL].current, reserved_mib * MIB);
     assert_int_equal(stats.idle_page_bytes, idle_mib * MIB);
@@ -91,7 +91,7 @@ static void emptying_the_cache_empties_it(void **state)
 {
     struct xseg_allocator *allocator = open_mib(4096, "idle_ms:100,page_cache_mb:100");
     struct xseg_trimmed done = XSEG_TRIMMED_INIT;
-    struct xseg_trim how = XSEG_TRIM_INIT;
+    struct xseg_trim_options how = XSEG_TRIM_OPTIONS_INIT;
     struct xseg_where where = XSEG_WHERE_ANY;
     const xseg_stream stream = scene_stream();
 
@@ -125,7 +125,7 @@ static void a_trim_by_age_takes_old_pages_of_it(void **state)
 {
     struct xseg_allocator *allocator = open_mib(4096, "idle_ms:0,page_cache_mb:400");
     struct xseg_trimmed done = XSEG_TRIMMED_INIT;
-    struct xseg_trim how = XSEG_TRIM_INIT;
+    struct xseg_trim_options how = XSEG_TRIM_OPTIONS_INIT;
     void *ptr[2] = {scene_alloc(allocator, 100 * MIB, NULL),
                     scene_alloc(allocator, 60 * MIB, NULL)};
 

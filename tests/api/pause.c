@@ -75,7 +75,7 @@ static void memory_goes_and_addresses_stay(void **state)
     assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_OK);
     assert_int_equal(xseg_sim_used(0), used - 62 * MIB); /* three large pages and a small one */
     assert_int_equal(xseg_sim_calls("cuMemUnmap"), calls + 2);
-    const struct xseg_stats away = scene_stats(allocator);
+    const struct xseg_statistics away = scene_stats(allocator);
     assert_int_equal(away.reserved_bytes[XSEG_STAT_ALL].current, 2 * MIB);
     assert_int_equal(away.paused_bytes, 62 * MIB);
     assert_int_equal(away.allocation[XSEG_STAT_ALL].current, 3);
@@ -187,7 +187,7 @@ static void others_use_the_memory_meanwhile(void **state)
 static void without_memory_it_stays_paused(void **state)
 {
     struct xseg_allocator *allocator = open_with_bytes(400 * MIB, NULL);
-    struct xseg_limits limits = XSEG_LIMITS_INIT;
+    struct xseg_limit_values limits = XSEG_LIMIT_VALUES_INIT;
     struct xseg_where device = XSEG_WHERE_ANY;
     struct xseg_pool *pool = scene_pool(allocator);
     void *ptr = scene_alloc_in(allocator, pool, 150 * MIB, NULL);

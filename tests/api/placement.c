@@ -8,7 +8,7 @@ static const char *const placements[] = {"placement:best_fit", "placement:pages"
 static uint64_t idle_bytes(struct xseg_allocator *allocator)
 {
     struct xseg_trimmed done = XSEG_TRIMMED_INIT;
-    struct xseg_trim nothing = XSEG_TRIM_INIT;
+    struct xseg_trim_options nothing = XSEG_TRIM_OPTIONS_INIT;
 
     nothing.leave_bytes = UINT64_MAX;
     assert_int_equal(xseg_trim(allocator, NULL, &nothing, &done), XSEG_OK);

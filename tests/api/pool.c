@@ -14,10 +14,10 @@ static struct xseg_pool *make_pool(struct xseg_allocator *allocator,
     return pool;
 }
 
-static struct xseg_stats pool_stats(struct xseg_allocator *allocator, struct xseg_pool *pool)
+static struct xseg_statistics pool_stats(struct xseg_allocator *allocator, struct xseg_pool *pool)
 {
     struct xseg_where where = XSEG_WHERE_ANY;
-    struct xseg_stats stats = {.struct_bytes = sizeof(stats)};
+    struct xseg_statistics stats = XSEG_STATISTICS_INIT;
 
     where.pool = pool;
     assert_int_equal(xseg_stats(allocator, &where, &stats), XSEG_OK);
@@ -101,7 +101,7 @@ static void a_pool_has_a_limit_of_its_own(void **state)
     scene_expect_error(xseg_alloc_with(allocator, &request, &b), XSEG_ERR_LIMIT, "of pool 1");
     /* What fits on its pages is served; nobody else's cache went for it. */
     b = scene_alloc_in(allocator, pool, 10 * MIB, NULL);
-    const struct xseg_stats stats = pool_stats(allocator, pool);
+    const struct xseg_statistics stats = pool_stats(allocator, pool);
     assert_int_equal(stats.limit_bytes, 41 * MIB);
     assert_int_equal(stats.reserved_bytes[XSEG_STAT_ALL].current, 40 * MIB);
     assert_int_equal(stats.reserved_bytes[XSEG_STAT_ALL].peak, 40 * MIB);
@@ -185,7 +185,7 @@ static void sentences_name_the_pool(void **state)
     struct xseg_pool *named = make_named(allocator, name), *other = make_named(allocator, "");
     struct xseg_pool *third = make_pool(allocator, NULL);
     struct xseg_checkpoint *checkpoint = NULL;
-    struct xseg_limits limits = XSEG_LIMITS_INIT;
+    struct xseg_limit_values limits = XSEG_LIMIT_VALUES_INIT;
     struct xseg_where where = XSEG_WHERE_ANY;
     void *ptr = NULL;
 
@@ -410,7 +410,7 @@ static void restore_and_compare(const char *config)
     assert_int_equal(xseg_pool_holds(pool, live, 3, &exactly), XSEG_OK);
     assert_false(exactly);
     assert_int_equal(xseg_pool_checkpoint(pool, &checkpoint), XSEG_OK);
-    const struct xseg_stats then = pool_stats(allocator, pool);
+    const struct xseg_statistics then = pool_stats(allocator, pool);
 
     /* Another state: blocks freed, others allocated across the places of the first. */
     scene_free(allocator, first[0]);
@@ -424,7 +424,7 @@ static void restore_and_compare(const char *config)
     assert_int_equal(told.live, 4);
     assert_int_equal(xseg_pool_holds(pool, live, 4, &exactly), XSEG_OK);
     assert_true(exactly);
-    const struct xseg_stats now = pool_stats(allocator, pool);
+    const struct xseg_statistics now = pool_stats(allocator, pool);
     assert_int_equal(now.allocation[XSEG_STAT_ALL].current, then.allocation[XSEG_STAT_ALL].current);
     assert_int_equal(now.allocated_bytes[XSEG_STAT_ALL].current,
                      then.allocated_bytes[XSEG_STAT_ALL].current);
@@ -528,7 +528,7 @@ static void pools_that_come_and_go_leave_nothing_behind(void **state)
     for (unsigned i = 0; i < 3000; i++) {
         struct xseg_pool *pool = scene_pool(allocator);
         struct xseg_request request = XSEG_REQUEST_INIT;
-        struct xseg_stats stats = {.struct_bytes = sizeof(stats)};
+        struct xseg_statistics stats = XSEG_STATISTICS_INIT;
         struct xseg_where where = XSEG_WHERE_ANY;
         void *small = NULL, *large = NULL;
 

@@ -438,7 +438,7 @@ static void limit_and_pause(void **state)
     OPTIONS(limit_bytes, 40 * MIB);
     struct xseg_allocator *allocator = open_on(100);
     struct xseg_pool *pool = make(allocator, &options);
-    struct xseg_limits limits = XSEG_LIMITS_INIT;
+    struct xseg_limit_values limits = XSEG_LIMIT_VALUES_INIT;
     struct xseg_where where = XSEG_WHERE_ANY;
 
     (void)scene_alloc_in(allocator, pool, 40 * MIB, NULL);

@@ -27,7 +27,7 @@ struct traces {
 
 static struct traces look(struct xseg_allocator *allocator)
 {
-    const struct xseg_stats stats = scene_stats(allocator);
+    const struct xseg_statistics stats = scene_stats(allocator);
 
     return (struct traces){
         .creates = xseg_sim_calls("cuMemCreate"),

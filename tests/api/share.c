@@ -136,7 +136,7 @@ static bool receive_and_import(struct importer *importer, int socket)
 /* Exactly the pages are mapped, and only that is counted. */
 static bool is_counted(const struct importer *importer)
 {
-    struct xseg_stats stats = {.struct_bytes = sizeof(stats)};
+    struct xseg_statistics stats = XSEG_STATISTICS_INIT;
     struct xseg_where where = XSEG_WHERE_ANY;
 
     where.device = 0;
@@ -521,7 +521,7 @@ static void a_trim_leaves_exported_pages(void **state)
     assert_int_equal(xseg_mappings(allocator, NULL, find_mapping, &mapped), XSEG_OK);
     assert_int_equal(mapped, 40 * MIB);
     /* By age as well. */
-    struct xseg_trim how = XSEG_TRIM_INIT;
+    struct xseg_trim_options how = XSEG_TRIM_OPTIONS_INIT;
     struct xseg_where where = XSEG_WHERE_ANY;
     where.pool = pool;
     how.idle_ms = 1;
@@ -654,7 +654,7 @@ static void what_was_shown_goes_to_no_other_pool(void **state)
 
 /* --- As any other pool. --- */
 
-static struct xseg_stats play(bool exportable)
+static struct xseg_statistics play(bool exportable)
 {
     struct xseg_allocator *allocator = open_on(false, 400 * MIB, "page_cache_mb:100");
     struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
@@ -677,7 +677,7 @@ static struct xseg_stats play(bool exportable)
         if (i % 100 == 99)
             (void)trim(allocator, pool);
     }
-    const struct xseg_stats stats = scene_stats(allocator);
+    const struct xseg_statistics stats = scene_stats(allocator);
     for (unsigned i = 0; i < 40; i++)
         scene_free(allocator, ptr[i]);
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
@@ -687,7 +687,7 @@ static struct xseg_stats play(bool exportable)
 
 static void statistics_are_those_of_any_pool(void **state)
 {
-    struct xseg_stats plain = play(false), exportable = play(true);
+    struct xseg_statistics plain = play(false), exportable = play(true);
 
     (void)state;
     /* Pages of the host that are touched: they depend on where in a page the records begin. */
@@ -870,7 +870,7 @@ static void bad_headers_are_refused(void **state)
     struct xseg_pool *pool = make_pool(allocator);
     void *ptr = scene_alloc_in(allocator, pool, 50 * MIB, NULL), *block = NULL;
     struct xseg_share share = export_of(allocator, ptr), wrong = share;
-    const struct xseg_stats before = scene_stats(allocator);
+    const struct xseg_statistics before = scene_stats(allocator);
     uint64_t sizes[3];
     _Alignas(uint64_t) char header[sizeof(struct xseg_share_header) + sizeof(sizes)];
 
@@ -913,7 +913,7 @@ static void bad_headers_are_refused(void **state)
     scene_expect_error(xseg_import(allocator, 0, &wrong, &block), XSEG_ERR_DRIVER, "cuMemMap");
     assert_null(block);
     xseg_share_end(&share);
-    const struct xseg_stats after = scene_stats(allocator);
+    const struct xseg_statistics after = scene_stats(allocator);
     assert_memory_equal(&before, &after, sizeof(before));
     assert_int_equal(xseg_export_close(allocator, ptr), XSEG_OK);
     scene_free(allocator, ptr);

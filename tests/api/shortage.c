@@ -231,7 +231,7 @@ static void the_first_words_name_what_refuses(void **state)
         /* Only the first case is short of device memory. */
         struct xseg_allocator *allocator = open_on(200, row[i].config);
         struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
-        struct xseg_limits limits = XSEG_LIMITS_INIT;
+        struct xseg_limit_values limits = XSEG_LIMIT_VALUES_INIT;
         struct xseg_where where = XSEG_WHERE_ANY;
         struct xseg_pool *pool = NULL;
         void *ptr = NULL;
@@ -415,7 +415,7 @@ static void a_limit_is_not_raised_past_the_device(void **state)
 static void raising_what_xseg_limits_has_set_helps(void **state)
 {
     struct play play = {0};
-    struct xseg_limits limits = XSEG_LIMITS_INIT;
+    struct xseg_limit_values limits = XSEG_LIMIT_VALUES_INIT;
     struct xseg_where where = XSEG_WHERE_ANY;
 
     (void)state;
@@ -440,7 +440,7 @@ static void raising_the_limit_of_a_pool_helps(void **state)
     for (unsigned i = 0; i < COUNT_OF(config); i++) {
         struct play play = {0};
         struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
-        struct xseg_limits limits = XSEG_LIMITS_INIT;
+        struct xseg_limit_values limits = XSEG_LIMIT_VALUES_INIT;
         struct xseg_where where = XSEG_WHERE_ANY;
         char advised[64] = "";
 

@@ -29,10 +29,10 @@ static void a_reset_of_the_peaks_leaves_the_rest(void **state)
 
     (void)state;
     scene_free(allocator, scene_alloc(allocator, 8 * MIB, NULL));
-    const struct xseg_stats before = scene_stats(allocator);
+    const struct xseg_statistics before = scene_stats(allocator);
     assert_int_equal(before.allocated_bytes[XSEG_STAT_ALL].peak, 12 * MIB);
     reset(allocator, XSEG_RESET_PEAK);
-    const struct xseg_stats after = scene_stats(allocator);
+    const struct xseg_statistics after = scene_stats(allocator);
     assert_int_equal(after.allocated_bytes[XSEG_STAT_ALL].peak, 4 * MIB);
     assert_int_equal(after.allocated_bytes[XSEG_STAT_ALL].current, 4 * MIB);
     assert_int_equal(after.allocated_bytes[XSEG_STAT_ALL].allocated, 12 * MIB);
@@ -50,7 +50,7 @@ static void a_reset_of_the_totals_leaves_the_rest(void **state)
     scene_free(allocator, scene_alloc(allocator, 8 * MIB, NULL));
     assert_int_not_equal(scene_stats(allocator).num_device_alloc, 0);
     reset(allocator, XSEG_RESET_ACCUMULATED);
-    const struct xseg_stats after = scene_stats(allocator);
+    const struct xseg_statistics after = scene_stats(allocator);
     assert_int_equal(after.allocated_bytes[XSEG_STAT_ALL].peak, 12 * MIB);
     assert_int_equal(after.allocated_bytes[XSEG_STAT_ALL].current, 4 * MIB);
     assert_int_equal(after.allocated_bytes[XSEG_STAT_ALL].allocated, 0);
@@ -64,7 +64,7 @@ static void a_reset_of_the_totals_leaves_the_rest(void **state)
 static void what_cannot_be_read_is_refused(void **state)
 {
     struct xseg_allocator *allocator = scene_open("expandable_segments:True");
-    struct xseg_stats stats = {.struct_bytes = sizeof(stats)};
+    struct xseg_statistics stats = XSEG_STATISTICS_INIT;
     struct xseg_where where = device(0);
 
     (void)state;
@@ -88,15 +88,15 @@ static void an_older_structure_is_filled_as_far_as_it_goes(void **state)
 {
     struct xseg_allocator *allocator = scene_open("expandable_segments:True");
     const struct xseg_where where = device(0);
-    struct xseg_stats stats;
+    struct xseg_statistics stats;
     void *block = scene_alloc(allocator, 512, NULL);
 
     (void)state;
     memset(&stats, 0xa5, sizeof(stats));
-    stats.struct_bytes = offsetof(struct xseg_stats, segment);
+    stats.struct_bytes = offsetof(struct xseg_statistics, segment);
     assert_int_equal(xseg_stats(allocator, &where, &stats), XSEG_OK);
     assert_int_equal(stats.allocation[XSEG_STAT_ALL].current, 1);
-    for (size_t i = offsetof(struct xseg_stats, segment); i < sizeof(stats); i++)
+    for (size_t i = offsetof(struct xseg_statistics, segment); i < sizeof(stats); i++)
         assert_int_equal(((const unsigned char *)&stats)[i], 0xa5);
     scene_free(allocator, block);
     scene_close(allocator);
@@ -137,7 +137,7 @@ static void bookkeeping_takes_a_hundredth(void **state)
         seed = seed * 1664525u + 1013904223u;
         blocks[i] = scene_alloc(allocator, 1 + (seed >> 8) % (8 * KIB), NULL);
     }
-    const struct xseg_stats stats = scene_stats(allocator);
+    const struct xseg_statistics stats = scene_stats(allocator);
     assert_in_range(stats.requested_bytes[XSEG_STAT_ALL].current / BLOCKS, 4000, 4200);
     assert_in_range(stats.host_bytes, MIB, stats.reserved_bytes[XSEG_STAT_ALL].current / 100);
     for (unsigned i = 0; i < BLOCKS; i++)

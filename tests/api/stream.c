@@ -49,7 +49,7 @@ static void a_foreign_use_delays_the_return(void **state)
     struct xseg_allocator *allocator = scene_open("expandable_segments:True");
     const xseg_stream side = scene_stream();
     void *x = scene_alloc(allocator, GIB, NULL), *t;
-    struct xseg_stats stats;
+    struct xseg_statistics stats;
 
     (void)state;
     assert_int_equal(xseg_sim_launch(side, UINT64_MAX), XSEG_OK);

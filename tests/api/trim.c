@@ -10,7 +10,7 @@ static uint64_t reserved(struct xseg_allocator *allocator)
 static struct xseg_trimmed trim(struct xseg_allocator *allocator, bool wait)
 {
     struct xseg_trimmed done = XSEG_TRIMMED_INIT;
-    struct xseg_trim how = XSEG_TRIM_INIT;
+    struct xseg_trim_options how = XSEG_TRIM_OPTIONS_INIT;
 
     how.wait = wait;
     assert_int_equal(xseg_trim(allocator, NULL, &how, &done), XSEG_OK);
@@ -106,7 +106,7 @@ static void one_pool_alone(void **state)
     struct xseg_pool *pool = scene_pool(allocator), *graphs = scene_pool(allocator);
     struct xseg_where where = XSEG_WHERE_ANY;
     struct xseg_trimmed done = XSEG_TRIMMED_INIT;
-    struct xseg_trim by_age = XSEG_TRIM_INIT;
+    struct xseg_trim_options by_age = XSEG_TRIM_OPTIONS_INIT;
     const xseg_stream stream = scene_stream();
     void *ptr = NULL;
 
@@ -144,7 +144,7 @@ static void prewarmed_memory_is_ready(void **state)
 {
     struct xseg_allocator *allocator = scene_open(NULL);
     struct xseg_where where = XSEG_WHERE_ANY;
-    struct xseg_stats stats;
+    struct xseg_statistics stats;
     void *ptr;
     uint64_t calls;
 
@@ -247,7 +247,7 @@ static void a_page_is_idle_since_its_last_block_went(void **state)
     void *early = scene_alloc(allocator, 8 * MIB, NULL),
          *late = scene_alloc(allocator, 12 * MIB, NULL);
     struct xseg_trimmed done = XSEG_TRIMMED_INIT;
-    struct xseg_trim how = XSEG_TRIM_INIT;
+    struct xseg_trim_options how = XSEG_TRIM_OPTIONS_INIT;
 
     (void)state;
     how.idle_ms = 1000;

@@ -11,7 +11,7 @@
 
 static void expect(struct xseg_allocator *allocator, const char *numbers)
 {
-    const struct xseg_stats stats = scene_stats(allocator);
+    const struct xseg_statistics stats = scene_stats(allocator);
     char text[256];
 
     (void)snprintf(
@@ -30,7 +30,7 @@ static void expect(struct xseg_allocator *allocator, const char *numbers)
 static void expect_counts(struct xseg_allocator *allocator, uint64_t grown, uint64_t shrunk,
                           uint64_t waited)
 {
-    const struct xseg_stats stats = scene_stats(allocator);
+    const struct xseg_statistics stats = scene_stats(allocator);
 
     assert_int_equal(stats.num_device_alloc, grown);
     assert_int_equal(stats.num_device_free, shrunk);

@@ -33,7 +33,7 @@ static bool is_stranded(void)
 static void expect_gone(struct stage *stage, uint64_t others)
 {
     struct xseg_where where = XSEG_WHERE_ANY;
-    struct xseg_stats stats = {.struct_bytes = sizeof(stats)};
+    struct xseg_statistics stats = XSEG_STATISTICS_INIT;
 
     where.device = 0;
     while (stage_again(stage, xseg_stats(stage->allocator, &where, &stats)))

@@ -62,7 +62,7 @@ static void give_all(struct stage *stage)
 
 static bool trim(struct stage *stage)
 {
-    struct xseg_trim how = XSEG_TRIM_INIT;
+    struct xseg_trim_options how = XSEG_TRIM_OPTIONS_INIT;
 
     how.wait = true;
     return went_well(stage, xseg_trim(stage->allocator, NULL, &how, NULL));
@@ -253,7 +253,7 @@ static void refuse_nothing(void)
 /* What is the device's memory in use is what the library says, wherever it has got to. */
 static void expect_accounted(struct stage *stage)
 {
-    struct xseg_stats stats = {.struct_bytes = sizeof(stats)};
+    struct xseg_statistics stats = XSEG_STATISTICS_INIT;
     struct xseg_where where = XSEG_WHERE_ANY;
 
     if (xseg_allocator_open_device(stage->allocator, 0) == NULL)
@@ -275,7 +275,7 @@ static void expect_ok(xseg_status status)
 
 static void expect_trimmed(struct stage *stage)
 {
-    struct xseg_trim how = XSEG_TRIM_INIT;
+    struct xseg_trim_options how = XSEG_TRIM_OPTIONS_INIT;
 
     how.wait = true;
     expect_ok(xseg_trim(stage->allocator, NULL, &how, NULL));
@@ -284,7 +284,7 @@ static void expect_trimmed(struct stage *stage)
 /* All works again. */
 static void recover(struct stage *stage, struct xseg_pool *pool)
 {
-    struct xseg_stats stats;
+    struct xseg_statistics stats;
 
     if (stage->paused != NULL)
         expect_ok(xseg_pool_resume(pool));

@@ -12,7 +12,7 @@
 
 static uint64_t imported(struct stage *stage)
 {
-    struct xseg_stats stats = {.struct_bytes = sizeof(stats)};
+    struct xseg_statistics stats = XSEG_STATISTICS_INIT;
     struct xseg_where where = XSEG_WHERE_ANY;
 
     where.device = 0;

@@ -233,7 +233,7 @@ void stage_use(struct stage *stage, void *ptr, xseg_stream stream)
 
 void stage_trim(struct stage *stage, bool wait)
 {
-    struct xseg_trim how = XSEG_TRIM_INIT;
+    struct xseg_trim_options how = XSEG_TRIM_OPTIONS_INIT;
 
     how.wait = wait;
     while (stage_again(stage, xseg_trim(stage->allocator, NULL, &how, NULL)))

@@ -49,7 +49,7 @@ class block
 
 static std::uint64_t live_blocks(xseg_allocator *allocator)
 {
-    struct xseg_stats stats = {};
+    struct xseg_statistics stats = {};
     xseg_where where = XSEG_WHERE_ANY;
 
     stats.struct_bytes = sizeof(stats);

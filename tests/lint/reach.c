@@ -54,7 +54,7 @@ static uint64_t trim(void)
 static uint64_t reserved(void)
 {
     struct xseg_where where = XSEG_WHERE_ANY;
-    struct xseg_stats stats;
+    struct xseg_statistics stats;
 
     stats.struct_bytes = sizeof(stats);
     where.device = 0;

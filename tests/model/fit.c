@@ -422,7 +422,7 @@ static unsigned trim_part(struct world *world, struct arena *arena, unsigned at)
 
 static void step_trim(struct world *world)
 {
-    struct xseg_trim how = XSEG_TRIM_INIT;
+    struct xseg_trim_options how = XSEG_TRIM_OPTIONS_INIT;
 
     how.wait = below(2) == 0;
     for (unsigned user = 0; how.wait && user < USERS; user++) {
@@ -508,7 +508,7 @@ static void add_arena(struct arena *arena, struct sums *sums)
 
 static void expect_stats(struct world *world)
 {
-    const struct xseg_stats stats = scene_stats(world->allocator);
+    const struct xseg_statistics stats = scene_stats(world->allocator);
     struct sums group[XSEG_STAT_GROUPS] = {{0}};
 
     for (unsigned i = 0; i < OWNERS * 2; i++) {

@@ -178,7 +178,7 @@ static void do_trim(struct world *world)
 {
     struct xseg_trimmed done = XSEG_TRIMMED_INIT;
     struct xseg_where where = XSEG_WHERE_ANY;
-    struct xseg_trim how = XSEG_TRIM_INIT;
+    struct xseg_trim_options how = XSEG_TRIM_OPTIONS_INIT;
 
     how.wait = below(2) == 0;
     where.device = (int)below(3) - 1;

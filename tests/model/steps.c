@@ -404,7 +404,7 @@ static uint64_t reserved_bytes(struct world *world)
 /* What a trim of everything kept is all that is cached. */
 static void check_kept(struct world *world, const struct xseg_trimmed *done)
 {
-    const struct xseg_stats stats = scene_stats(world->allocator);
+    const struct xseg_statistics stats = scene_stats(world->allocator);
 
     assert_int_equal(done->kept_partial + done->kept_busy + done->kept_pool + done->kept_capture,
                      stats.reserved_bytes[XSEG_STAT_ALL].current -
@@ -417,7 +417,7 @@ void step_trim(struct world *world)
 {
     struct xseg_trimmed done = XSEG_TRIMMED_INIT;
     struct xseg_where where = XSEG_WHERE_ANY;
-    struct xseg_trim how = XSEG_TRIM_INIT;
+    struct xseg_trim_options how = XSEG_TRIM_OPTIONS_INIT;
     const unsigned slot = any_slot(world), named = any_pool(world);
     const uint64_t before = reserved_bytes(world);
     const bool captured = ledger_captures(&world->ledger) > 0;

@@ -139,7 +139,7 @@ static void wind_up(struct world *world)
 
 void world_close(struct world *world)
 {
-    struct xseg_stats stats;
+    struct xseg_statistics stats;
     char text[1024];
 
     wind_up(world);
@@ -382,7 +382,8 @@ static void check_block(struct world *world, const struct ledger_block *block)
         assert_ptr_equal(info.stream, entry->handle);
 }
 
-static void check_stats(const struct xseg_stats *stats, const struct ledger *ledger, unsigned pool)
+static void check_stats(const struct xseg_statistics *stats, const struct ledger *ledger,
+                        unsigned pool)
 {
     for (unsigned size = 0; size < XSEG_STAT_GROUPS; size++) {
         const struct ledger_sums sums = ledger_sum(ledger, pool, size);
@@ -399,7 +400,7 @@ static void check_stats(const struct xseg_stats *stats, const struct ledger *led
 static void check_device(struct world *world, bool audit)
 {
     struct xseg_device *device = xseg_allocator_open_device(world->allocator, 0);
-    const struct xseg_stats stats = scene_stats(world->allocator);
+    const struct xseg_statistics stats = scene_stats(world->allocator);
     struct xseg_finding finding = {0};
 
     check_stats(&stats, &world->ledger, LEDGER_NONE);
@@ -429,7 +430,7 @@ void world_check(struct world *world, bool audit)
     check_device(world, audit);
     for (unsigned i = 1; i < ledger->pools; i++) {
         struct xseg_where where = XSEG_WHERE_ANY;
-        struct xseg_stats stats = {.struct_bytes = sizeof(stats)};
+        struct xseg_statistics stats = XSEG_STATISTICS_INIT;
 
         where.pool = ledger->pool[i].pool;
         /* One that has ended has no statistics, nor blocks. */

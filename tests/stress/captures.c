@@ -260,7 +260,7 @@ static void change_pool(struct worker *worker)
 static void trim(struct worker *worker)
 {
     struct xseg_trimmed done = XSEG_TRIMMED_INIT;
-    struct xseg_trim how = XSEG_TRIM_INIT;
+    struct xseg_trim_options how = XSEG_TRIM_OPTIONS_INIT;
 
     how.wait = below(worker, 2) == 0;
     require_ok(xseg_trim(worker->shared->allocator, NULL, &how, &done));
@@ -305,7 +305,7 @@ static void *work(void *self)
 /* The blocks that are left, one by one, against the counts. */
 static void expect_what_is_left(const struct shared *shared)
 {
-    const struct xseg_stats stats = scene_stats(shared->allocator);
+    const struct xseg_statistics stats = scene_stats(shared->allocator);
     uint64_t blocks = 0, bytes = 0, requested = 0;
 
     for (unsigned i = 0; i < SLOTS; i++) {
@@ -331,7 +331,7 @@ static void expect_what_is_left(const struct shared *shared)
 
 static void expect_even(const struct shared *shared)
 {
-    const struct xseg_stats stats = scene_stats(shared->allocator);
+    const struct xseg_statistics stats = scene_stats(shared->allocator);
 
     assert_int_equal(stats.allocation[XSEG_STAT_ALL].allocated, shared->allocated);
     assert_int_equal(stats.allocation[XSEG_STAT_ALL].freed, shared->allocated);

@@ -163,7 +163,7 @@ static void stop(void *context, const struct xseg_mapping *mapping)
 static void *trim_all(void *self)
 {
     const struct party *party = self;
-    const struct xseg_trim how = XSEG_TRIM_INIT;
+    const struct xseg_trim_options how = XSEG_TRIM_OPTIONS_INIT;
 
     if (xseg_trim(party->allocator, NULL, &how, NULL) != XSEG_OK)
         abort();
@@ -315,7 +315,7 @@ static bool see_block(void *context, const struct xseg_block_info *block)
 static void look_at_all(struct shared *shared, const struct xseg_where *where)
 {
     struct xseg_explained explained = XSEG_EXPLAINED_INIT;
-    struct xseg_stats stats = {.struct_bytes = sizeof(stats)};
+    struct xseg_statistics stats = XSEG_STATISTICS_INIT;
 
     expect(xseg_mappings(shared->allocator, where, see_mapping, NULL), "mappings");
     expect(xseg_walk(shared->allocator, where, see_block, NULL), "walk");
@@ -327,7 +327,7 @@ static void *reconcile(void *self)
 {
     struct shared *shared = self;
     struct xseg_where where = XSEG_WHERE_ANY;
-    const struct xseg_trim how = XSEG_TRIM_INIT;
+    const struct xseg_trim_options how = XSEG_TRIM_OPTIONS_INIT;
 
     where.device = 0;
     for (unsigned i = 0; atomic_load(&shared->comers) > 0; i++) {
@@ -393,7 +393,7 @@ static void play(const char *config, bool is_observed)
     run_threads(shared);
     for (unsigned i = 0; i < SLOTS; i++)
         scene_free(shared->allocator, atomic_load(&shared->slot[i]));
-    const struct xseg_stats stats = scene_stats(shared->allocator);
+    const struct xseg_statistics stats = scene_stats(shared->allocator);
     assert_int_equal(stats.allocation[XSEG_STAT_ALL].current, 0);
     assert_int_equal(stats.allocated_bytes[XSEG_STAT_ALL].current, 0);
     /* How many are told of memory depends on how often the thread that trims comes to run. */

@@ -144,7 +144,7 @@ static void *work(void *self)
 {
     struct worker *worker = self;
     struct shared *shared = worker->shared;
-    const struct xseg_trim idle = XSEG_TRIM_INIT;
+    const struct xseg_trim_options idle = XSEG_TRIM_OPTIONS_INIT;
 
     for (unsigned i = 0; i < shared->rounds; i++) {
         void **slot = &worker->slot[next_random(worker) % SLOTS];

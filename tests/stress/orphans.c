@@ -21,13 +21,13 @@ static struct {
 } gate;
 
 /* NOLINTBEGIN(bugprone-reserved-identifier) */
-void __real_xseg_lookup_remove(struct xseg_page_map *page_map, struct xseg_extent *extent);
-void __wrap_xseg_lookup_remove(struct xseg_page_map *page_map, struct xseg_extent *extent);
+void __real_xseg_page_map_remove(struct xseg_page_map *page_map, struct xseg_extent *extent);
+void __wrap_xseg_page_map_remove(struct xseg_page_map *page_map, struct xseg_extent *extent);
 /* NOLINTEND(bugprone-reserved-identifier) */
 
-void __wrap_xseg_lookup_remove(struct xseg_page_map *page_map, struct xseg_extent *extent)
+void __wrap_xseg_page_map_remove(struct xseg_page_map *page_map, struct xseg_extent *extent)
 {
-    __real_xseg_lookup_remove(page_map, extent);
+    __real_xseg_page_map_remove(page_map, extent);
     if (!atomic_exchange(&gate.wanted, false))
         return;
     atomic_store(&gate.reached, true);

@@ -170,8 +170,8 @@ static void *look(void *self)
 
     while (makers_work(shared, 2)) {
         struct xseg_where where = XSEG_WHERE_ANY;
-        struct xseg_stats stats = {.struct_bytes = sizeof(stats)};
-        struct xseg_limits limits = XSEG_LIMITS_INIT;
+        struct xseg_statistics stats = XSEG_STATISTICS_INIT;
+        struct xseg_limit_values limits = XSEG_LIMIT_VALUES_INIT;
         uint64_t bytes = 0;
 
         require(xseg_walk(shared->allocator, &where, count, &bytes) == XSEG_OK);

@@ -199,7 +199,7 @@ static void tick(struct worker *worker)
 static void trim(struct worker *worker)
 {
     struct xseg_where where = XSEG_WHERE_ANY;
-    struct xseg_trim how = XSEG_TRIM_INIT;
+    struct xseg_trim_options how = XSEG_TRIM_OPTIONS_INIT;
     struct xseg_trimmed done = XSEG_TRIMMED_INIT;
 
     how.wait = below(worker, 20) == 0;
@@ -249,7 +249,7 @@ static void configure(struct worker *worker)
 
 static void set_limits(struct worker *worker)
 {
-    struct xseg_limits limits = XSEG_LIMITS_INIT;
+    struct xseg_limit_values limits = XSEG_LIMIT_VALUES_INIT;
     struct xseg_where where = XSEG_WHERE_ANY;
 
     where.device = 0;
@@ -380,7 +380,7 @@ static void look(struct worker *worker)
 {
     struct xseg_allocator *allocator = worker->service->allocator;
     struct xseg_explained sums = XSEG_EXPLAINED_INIT;
-    struct xseg_stats stats = {.struct_bytes = sizeof(stats)};
+    struct xseg_statistics stats = XSEG_STATISTICS_INIT;
     struct xseg_where where = XSEG_WHERE_ANY;
     uint64_t left = 1 + below(worker, 300);
 

@@ -95,9 +95,9 @@ static void *disturb(void *self)
 
     where.device = 0;
     for (unsigned i = 0; i < shared->rounds / 100; i++) {
-        struct xseg_stats stats = {.struct_bytes = sizeof(stats)};
+        struct xseg_statistics stats = XSEG_STATISTICS_INIT;
         struct xseg_block_info info = XSEG_BLOCK_INFO_INIT;
-        struct xseg_trim trim = XSEG_TRIM_INIT;
+        struct xseg_trim_options trim = XSEG_TRIM_OPTIONS_INIT;
         struct xseg_trimmed done = XSEG_TRIMMED_INIT;
         char text[512];
 
@@ -152,7 +152,7 @@ static void play(const char *config, uint64_t memory, unsigned rounds)
         free_block(shared, atomic_load(&shared->slot[i]));
     scene_empty_cache(shared->allocator);
 
-    const struct xseg_stats stats = scene_stats(shared->allocator);
+    const struct xseg_statistics stats = scene_stats(shared->allocator);
     assert_true(shared->allocated > rounds);
     assert_int_equal(shared->allocated, shared->freed);
     assert_int_equal(stats.allocation[XSEG_STAT_ALL].allocated, shared->allocated);
@@ -250,7 +250,7 @@ static void *read_all_the_time(void *self)
 
     where.device = 0;
     while (!atomic_load(&growing->is_over)) {
-        struct xseg_stats stats = {.struct_bytes = sizeof(stats)};
+        struct xseg_statistics stats = XSEG_STATISTICS_INIT;
 
         if (xseg_stats(growing->allocator, &where, &stats) != XSEG_OK || stats.host_bytes > GIB)
             abort();

@@ -135,16 +135,16 @@ void scene_free(struct xseg_allocator *allocator, void *ptr)
 
 void scene_empty_cache(struct xseg_allocator *allocator)
 {
-    struct xseg_trim trim = XSEG_TRIM_INIT;
+    struct xseg_trim_options trim = XSEG_TRIM_OPTIONS_INIT;
 
     trim.wait = true;
     expect_ok(xseg_trim(allocator, NULL, &trim, NULL), "trim");
 }
 
-struct xseg_stats scene_stats(struct xseg_allocator *allocator)
+struct xseg_statistics scene_stats(struct xseg_allocator *allocator)
 {
     struct xseg_where where = XSEG_WHERE_ANY;
-    struct xseg_stats stats = {.struct_bytes = sizeof(stats)};
+    struct xseg_statistics stats = XSEG_STATISTICS_INIT;
 
     where.device = 0;
     expect_ok(xseg_stats(allocator, &where, &stats), "stats");

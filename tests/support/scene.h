@@ -64,7 +64,7 @@ void scene_free(struct xseg_allocator *allocator, void *ptr);
 void scene_empty_cache(struct xseg_allocator *allocator);
 
 /* Statistics of device 0. */
-struct xseg_stats scene_stats(struct xseg_allocator *allocator);
+struct xseg_statistics scene_stats(struct xseg_allocator *allocator);
 
 /* The block at an address, which must be in a segment. */
 struct xseg_block_info scene_block(struct xseg_allocator *allocator, const void *address);

@@ -187,7 +187,7 @@ static const struct {
     {"passing_stream_classic", "expandable_segments:False", passing_stream, 4 * TIB},
     {"living_stream", SHORT, living_stream, 4 * TIB},
     {"living_stream_classic", "expandable_segments:False", living_stream, 4 * TIB},
-    {"passing_pool", "expandable_segments:True", passing_pool, WINDOW * MIB},
+    {"passing_pool", "expandable_segments:True", passing_pool, WINDOW *MIB},
     {"living_pool", SHORT, living_pool, 4 * TIB},
     {"segment", "expandable_segments:False", segment, 4 * TIB},
     {"small_block", "expandable_segments:True", small_block, 4 * TIB},
@@ -220,7 +220,7 @@ static void open_machine(const char *config, uint64_t memory_bytes)
 static uint64_t host_bytes(void)
 {
     struct xseg_where where = XSEG_WHERE_ANY;
-    struct xseg_stats stats;
+    struct xseg_statistics stats;
 
     stats.struct_bytes = sizeof(stats);
     where.device = 0;

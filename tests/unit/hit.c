@@ -391,7 +391,7 @@ static void only_live_blocks_are_freed(void **state)
 struct result {
     uint64_t address;
     xseg_status status;
-    struct xseg_stats stats;
+    struct xseg_statistics stats;
 };
 
 struct programme {
@@ -475,7 +475,7 @@ static void step_use(struct programme *programme)
 /* What makes calls less plain comes and goes. */
 static void step_rarely(struct programme *programme, const char *const *config, size_t configs)
 {
-    struct xseg_trim how = XSEG_TRIM_INIT;
+    struct xseg_trim_options how = XSEG_TRIM_OPTIONS_INIT;
 
     switch (below(4)) {
     case 0:
@@ -576,7 +576,7 @@ static void expect_same(const char *config, uint64_t memory, uint64_t seed)
                      result[1][turn].status, (unsigned long long)result[0][turn].address,
                      result[0][turn].status);
         assert_memory_equal(&result[0][turn].stats, &result[1][turn].stats,
-                            sizeof(struct xseg_stats));
+                            sizeof(struct xseg_statistics));
     }
     free(result[0]);
     free(result[1]);

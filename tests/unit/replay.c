@@ -48,11 +48,12 @@ WRAP(xseg_use, CALL, (struct xseg_allocator * allocator, void *block, xseg_strea
      (allocator, block, stream))
 WRAP(xseg_trim, CALL,
      (struct xseg_allocator * allocator, const struct xseg_where *where,
-      const struct xseg_trim *trim, struct xseg_trimmed *out),
+      const struct xseg_trim_options *trim, struct xseg_trimmed *out),
      (allocator, where, trim, out))
 WRAP(xseg_tick, TICK, (struct xseg_allocator * allocator, uint64_t budget), (allocator, budget))
 WRAP(xseg_stats, ACCOUNTING,
-     (struct xseg_allocator * allocator, const struct xseg_where *where, struct xseg_stats *out),
+     (struct xseg_allocator * allocator, const struct xseg_where *where,
+      struct xseg_statistics *out),
      (allocator, where, out))
 WRAP(xseg_driver_calls, ACCOUNTING,
      (struct xseg_allocator * allocator, struct xseg_driver_call *calls, size_t room,

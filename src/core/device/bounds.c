@@ -7,7 +7,7 @@
 #include "src/core/config/config_table.h"
 #include "src/core/device/device.h"
 
-static void store_all(struct xseg_bounds *bounds, const struct xseg_limits *set)
+static void store_all(struct xseg_bounds *bounds, const struct xseg_limit_values *set)
 {
     atomic_store_explicit(&bounds->hard, set->hard_bytes, memory_order_relaxed);
     atomic_store_explicit(&bounds->soft, set->soft_bytes, memory_order_relaxed);
@@ -16,20 +16,20 @@ static void store_all(struct xseg_bounds *bounds, const struct xseg_limits *set)
 
 void xseg_bounds_init(struct xseg_bounds *bounds, const struct xseg_config *config)
 {
-    const struct xseg_limits set = {sizeof(set), config->hard_limit_bytes, config->soft_limit_bytes,
-                                    config->keep_bytes};
+    const struct xseg_limit_values set = {sizeof(set), config->hard_limit_bytes,
+                                          config->soft_limit_bytes, config->keep_bytes};
 
     store_all(bounds, &set);
 }
 
-void xseg_bounds_read(const struct xseg_bounds *bounds, struct xseg_limits *out)
+void xseg_bounds_read(const struct xseg_bounds *bounds, struct xseg_limit_values *out)
 {
-    *out = (struct xseg_limits){sizeof(*out), xseg_bounds_hard(bounds), xseg_bounds_soft(bounds),
-                                xseg_bounds_keep(bounds)};
+    *out = (struct xseg_limit_values){sizeof(*out), xseg_bounds_hard(bounds),
+                                      xseg_bounds_soft(bounds), xseg_bounds_keep(bounds)};
 }
 
 /* The member that is above another one which it must not be above; NULL if there is none. */
-static const char *contradiction(const struct xseg_limits *set)
+static const char *contradiction(const struct xseg_limit_values *set)
 {
     if (set->soft_bytes != UINT64_MAX && set->soft_bytes > set->hard_bytes)
         return "soft_bytes is above hard_bytes";
@@ -38,7 +38,7 @@ static const char *contradiction(const struct xseg_limits *set)
     return set->keep_bytes > set->hard_bytes ? "keep_bytes is above hard_bytes" : NULL;
 }
 
-xseg_status xseg_bounds_set(struct xseg_bounds *bounds, const struct xseg_limits *set)
+xseg_status xseg_bounds_set(struct xseg_bounds *bounds, const struct xseg_limit_values *set)
 {
     const char *wrong = contradiction(set);
 
@@ -54,7 +54,7 @@ xseg_status xseg_bounds_set(struct xseg_bounds *bounds, const struct xseg_limits
 xseg_status xseg_bounds_follow(struct xseg_device *device, const struct xseg_config *config,
                                uint64_t named, bool store)
 {
-    struct xseg_limits set;
+    struct xseg_limit_values set;
 
     xseg_bounds_read(&device->bounds, &set);
     if ((named >> XSEG_CONFIG_HARD_LIMIT & 1) != 0)

@@ -48,14 +48,14 @@ static inline uint64_t xseg_bounds_keep(const struct xseg_bounds *bounds)
 void xseg_bounds_init(struct xseg_bounds *bounds, const struct xseg_config *config);
 
 /* What they are now, as the public structure says it. */
-void xseg_bounds_read(const struct xseg_bounds *bounds, struct xseg_limits *out);
+void xseg_bounds_read(const struct xseg_bounds *bounds, struct xseg_limit_values *out);
 
 /*
  * Set them.
  *
  * Returns: XSEG_OK; XSEG_ERR_ARGUMENT if they contradict each other, and nothing has changed
  */
-xseg_status xseg_bounds_set(struct xseg_bounds *bounds, const struct xseg_limits *set);
+xseg_status xseg_bounds_set(struct xseg_bounds *bounds, const struct xseg_limit_values *set);
 
 /*
  * What the named keys of a configuration make of them; with `store` they become that.

@@ -177,7 +177,7 @@ xseg_status xseg_allocator_configure(struct xseg_allocator *allocator, const cha
 }
 
 static xseg_status set_limits(struct xseg_allocator *allocator, struct xseg_device *device,
-                              const struct xseg_limits *set)
+                              const struct xseg_limit_values *set)
 {
     const bool had_soft = xseg_allocator_config(allocator)->soft_by_device;
     struct xseg_config_version *version = make_version(allocator);
@@ -194,7 +194,8 @@ static xseg_status set_limits(struct xseg_allocator *allocator, struct xseg_devi
 }
 
 xseg_status xseg_allocator_limits(struct xseg_allocator *allocator, struct xseg_device *device,
-                                  const struct xseg_limits *set, struct xseg_limits *was)
+                                  const struct xseg_limit_values *set,
+                                  struct xseg_limit_values *was)
 {
     xseg_status status = XSEG_OK;
 

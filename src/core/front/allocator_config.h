@@ -21,7 +21,8 @@ void xseg_allocator_log_idle_keys(struct xseg_allocator *allocator, uint64_t nam
  * set: NULL changes nothing
  */
 xseg_status xseg_allocator_limits(struct xseg_allocator *allocator, struct xseg_device *device,
-                                  const struct xseg_limits *set, struct xseg_limits *was);
+                                  const struct xseg_limit_values *set,
+                                  struct xseg_limit_values *was);
 
 /* As xseg_observe() and xseg_unobserve() of the public header. */
 xseg_status xseg_allocator_observe(struct xseg_allocator *allocator,

@@ -29,7 +29,7 @@ struct sums {
 struct view {
     struct world *world;
     int device;
-    struct xseg_stats stats;
+    struct xseg_statistics stats;
     struct xseg_explained explained;
     struct sums sums[XSEG_STAT_GROUPS];
     uint64_t paused, explained_bytes, mapped;
@@ -96,12 +96,12 @@ static bool take_mapping(void *context, const struct xseg_mapping *mapping)
     return true;
 }
 
-static void read_stats(struct view *view, struct xseg_stats *stats)
+static void read_stats(struct view *view, struct xseg_statistics *stats)
 {
     struct xseg_where where = XSEG_WHERE_ANY;
 
     where.device = view->device;
-    *stats = (struct xseg_stats){.struct_bytes = sizeof(*stats)};
+    *stats = (struct xseg_statistics){.struct_bytes = sizeof(*stats)};
     CHECK(CALL(xseg_stats, view->world->allocator, &where, stats) == XSEG_OK);
 }
 
@@ -110,7 +110,7 @@ static bool gather(struct view *view)
 {
     struct xseg_allocator *allocator = view->world->allocator;
     struct xseg_where where = XSEG_WHERE_ANY;
-    struct xseg_stats after;
+    struct xseg_statistics after;
 
     where.device = view->device;
     memset(view->sums, 0, sizeof(view->sums));
@@ -166,7 +166,7 @@ static void expect_equal(const struct view *view, const char *what, uint64_t one
 
 static void check_group(const struct view *view, unsigned group)
 {
-    const struct xseg_stats *stats = &view->stats;
+    const struct xseg_statistics *stats = &view->stats;
     const struct sums *sums = &view->sums[group];
 
     expect_equal(view, "live blocks", stats->allocation[group].current, sums->live);
@@ -262,7 +262,7 @@ static void check_held(const struct view *view)
 static void check_pool(const struct view *view, const struct tag *tag)
 {
     struct xseg_where where = XSEG_WHERE_ANY;
-    struct xseg_stats stats = {.struct_bytes = sizeof(stats)};
+    struct xseg_statistics stats = XSEG_STATISTICS_INIT;
     struct sums sums = {0};
     uint64_t paused = 0;
 

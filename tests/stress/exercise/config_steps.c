@@ -91,7 +91,7 @@ void step_limits(struct worker *worker)
 {
     struct world *world = worker->world;
     struct xseg_where where = XSEG_WHERE_ANY;
-    struct xseg_limits limits = XSEG_LIMITS_INIT, was = XSEG_LIMITS_INIT;
+    struct xseg_limit_values limits = XSEG_LIMIT_VALUES_INIT, was = XSEG_LIMIT_VALUES_INIT;
     struct tag *tag = chance(worker, 2) ? any_own_tag(worker) : NULL;
     const uint64_t epoch = fault_epoch();
 
@@ -126,7 +126,7 @@ static uint64_t physical(struct world *world)
 
     for (int device = 0; device < (int)world->options.devices; device++) {
         struct xseg_where where = XSEG_WHERE_ANY;
-        struct xseg_stats stats = {.struct_bytes = sizeof(stats)};
+        struct xseg_statistics stats = XSEG_STATISTICS_INIT;
 
         where.device = device;
         if (CALL(xseg_stats, world->allocator, &where, &stats) == XSEG_OK)
@@ -139,7 +139,7 @@ void step_trim(struct worker *worker)
 {
     struct world *world = worker->world;
     struct xseg_where where = XSEG_WHERE_ANY;
-    struct xseg_trim how = XSEG_TRIM_INIT;
+    struct xseg_trim_options how = XSEG_TRIM_OPTIONS_INIT;
     struct xseg_trimmed done = XSEG_TRIMMED_INIT;
     struct tag *tag = chance(worker, 4) ? any_tag(worker) : NULL;
     const uint64_t epoch = fault_epoch(), before = physical(world);

@@ -13,7 +13,7 @@ void step_stats(struct worker *worker)
 {
     struct world *world = worker->world;
     struct xseg_where where = XSEG_WHERE_ANY;
-    struct xseg_stats stats = {.struct_bytes = sizeof(stats)};
+    struct xseg_statistics stats = XSEG_STATISTICS_INIT;
     struct tag *tag = chance(worker, 2) ? any_tag(worker) : NULL;
     const uint64_t epoch = fault_epoch();
 

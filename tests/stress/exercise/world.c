@@ -139,7 +139,7 @@ void worker_close(struct worker *worker)
 static void close_allocator(struct world *world)
 {
     const struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
-    struct xseg_trim how = XSEG_TRIM_INIT;
+    struct xseg_trim_options how = XSEG_TRIM_OPTIONS_INIT;
     char left[1024];
 
     how.wait = true;
@@ -147,7 +147,7 @@ static void close_allocator(struct world *world)
     world_check(world);
     for (int device = 0; device < (int)world->options.devices; device++) {
         struct xseg_where where = XSEG_WHERE_ANY;
-        struct xseg_stats stats = {.struct_bytes = sizeof(stats)};
+        struct xseg_statistics stats = XSEG_STATISTICS_INIT;
 
         where.device = device;
         CHECK(CALL(xseg_stats, world->allocator, &where, &stats) == XSEG_OK);
