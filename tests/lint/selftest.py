@@ -11,6 +11,7 @@ import facts
 import floors
 import links
 import listed
+import map as task_map
 import mutants
 import names
 import outlets
@@ -122,6 +123,19 @@ CASES = [
      {"docs/a.md": "`xseg_a`, xseg_b(), `is_c()`, `d_e`, `XSEG_F`, `XSEG_*`, `pidfd_getfd`\n",
       "src/a.c": "int xseg_a(int d_e);\n"},
      ["docs/a.md:1: nothing is called XSEG_F", "called is_c", "called xseg_b"]),
+    ("map that is out of date", task_map.check,
+     {task_map.DOCUMENT: "[b](src/core/stats/README.md)\n## Map\n\n| task | files | to know |\n|---|---|---|\n"
+                         "| a | `a.c`, `b.c` | `c()` |\n| d | e | `f.c` |\n| g | `src` | |\n\n## H\n| i | `j` |\n",
+      "a.c": "\n", "src/core/stats/README.md": "\n", "src/core/grow/README.md": "\n"},
+     ["floors.md:6: b.c does not exist", "floors.md:7: names no file for: d", "floors.md:8: src does not exist",
+      "the table of rooms is not: stats grow"]),
+    ("map that is not there", task_map.check, {task_map.DOCUMENT: "## Maps\n"}, ["has no map"]),
+    ("room with a page that is out of date", task_map.check,
+     {task_map.DOCUMENT: "src/core/stats/README.md src/core/grow/README.md\n## Map\n|||\n|||\n| a | `b.c` |\n",
+      "b.c": "\n", "src/core/stats/README.md": "`c.h`\n| `a.h`, `b.c` | `d.h` |\n", "src/core/stats/a.h": "\n",
+      "src/core/stats/small/c.h": "\n", "src/core/grow/d.c": "\n"},
+     ["src/core/stats/README.md: does not list c.h", "src/core/stats/README.md: lists b.c, which is not there",
+      "src/core/grow/README.md: does not exist"]),
     ("test in no table", listed.check,
      {"tests/meson.build": "# 'a'\n'b'\n", "tests/fuzz/meson.build": "\n",
       "tests/unit/a.c": "\n", "tests/unit/b.c": "\n"},
