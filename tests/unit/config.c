@@ -132,6 +132,7 @@ static const struct {
                              "of MiB, not below large_segment_size_mb, which is 20"},
     {"max_split_size_mb:128MB", "max_split_size_mb: '128MB' at column 19: "},
     {"max_split_size_mb:-1", "max_split_size_mb: '-1' at column 19: "},
+    {"max_split_size_mb:\a", "max_split_size_mb: '\\x07' at column 19: "},
     {"max_split_size_mb:12", "max_split_size_mb: '12' at column 19: "},
     {"max_split_size_mb:128 8", "max_split_size_mb: '8' at column 23: expected ','"},
     {"max_split_size_mb:", "max_split_size_mb: the end at column 19: expected a whole"},

@@ -101,9 +101,6 @@ static void point_at(const struct parser *parser, const struct token *token)
 
     memcpy(found, token->at, shown);
     found[shown] = '\0';
-    for (size_t i = 0; i < shown; i++)
-        if (found[i] <= ' ' || found[i] > '~')
-            found[i] = '?';
     xseg_fail(XSEG_ERR_CONFIG, "%s", parser->row != NULL ? parser->row->name : "configuration");
     xseg_fail_add(token->length > 0 ? ": '%s' at column %zu" : ": the end%s at column %zu", found,
                   (size_t)(token->at - parser->text) + 1);
