@@ -25,7 +25,21 @@ void xseg_lock_note_rank_taken(enum xseg_lock_rank rank)
 
 void xseg_lock_note_rank_given(enum xseg_lock_rank rank)
 {
+    XSEG_ASSERT(held[rank] != 0);
     held[rank]--;
+}
+
+bool xseg_lock_is_held(enum xseg_lock_rank rank)
+{
+    return held[rank] != 0;
+}
+
+bool xseg_lock_is_any_held(void)
+{
+    for (unsigned rank = 0; rank < XSEG_RANK_COUNT; rank++)
+        if (held[rank] != 0)
+            return true;
+    return false;
 }
 
 void xseg_lock_note_taken(const struct xseg_lock *lock)

@@ -70,6 +70,11 @@ void xseg_lock_note_rank_given(enum xseg_lock_rank rank);
 void xseg_lock_note_taken(const struct xseg_lock *lock);
 void xseg_lock_note_given(const struct xseg_lock *lock);
 
+/* Whether the calling thread holds a lock of a rank, or of any rank.  For assertions: noted with
+ * checks >= 1 only. */
+bool xseg_lock_is_held(enum xseg_lock_rank rank);
+bool xseg_lock_is_any_held(void);
+
 static inline void xseg_lock_take(struct xseg_lock *lock) XSEG_ACQUIRES(*lock) XSEG_UNCHECKED
 {
 #if XSEG_CHECKS >= 1

@@ -1,10 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * Reading a configuration string.
- *
- * Two passes over a copy of the configuration: large_segment_size_mb bounds other keys wherever it
- * stands in the string, so it is read first.
- */
+/* The parser of configuration strings.  A string is read twice, into a copy of the configuration:
+ * large_segment_size_mb bounds other keys wherever it stands, so the first pass reads that key. */
 #include "src/core/config/config.h"
 
 #include <inttypes.h>
@@ -15,6 +11,7 @@
 #include <string.h>
 
 #include "src/base/align.h"
+#include "src/base/check.h"
 #include "src/base/error.h"
 #include "src/core/config/config_summary.h"
 #include "src/core/config/config_table.h"
@@ -33,6 +30,8 @@ struct parser {
     struct xseg_config config;
     uint64_t named;
 };
+
+_Static_assert(XSEG_CONFIG_KEYS <= 64, "a set of keys is a uint64_t");
 
 void xseg_config_init(struct xseg_config *config)
 {
@@ -66,6 +65,7 @@ static void advance(struct parser *parser)
     const char *at = parser->next;
     size_t length = 0;
 
+    XSEG_ASSERT(at >= parser->text);
     while (is_blank(*at))
         at++;
     if (is_separator(*at))
@@ -148,10 +148,8 @@ static size_t count_digits(const char *text)
     return count;
 }
 
-/*
- * 1, 0.5, .5, 5e-1: no sign, no hexadecimal, no word.  The grammar is checked here because strtod
- * takes more; and the decimal point is a point, whatever the process's locale says.
- */
+/* Read a number such as 1, 0.5, .5 or 5e-1, with a point in any locale.  The grammar is checked
+ * here because strtod also takes signs, hexadecimal numbers and words. */
 static bool read_real(const struct token *token, double *out)
 {
     const char *at = token->at;
@@ -187,6 +185,7 @@ static bool read_mib(const struct parser *parser, uint64_t *out)
     const struct xseg_config_row *row = parser->row;
     uint64_t mib;
 
+    XSEG_ASSERT(row->type == XSEG_CONFIG_MIB);
     if (!read_whole(&parser->token, &mib) || mib < row->least)
         return false;
     if (row->most != 0 && mib > row->most)
@@ -198,26 +197,21 @@ static bool read_mib(const struct parser *parser, uint64_t *out)
     return !row->is_above_large || *out >= parser->config.large_segment_bytes;
 }
 
-static bool read_power(const struct parser *parser, uint32_t *out)
-{
-    uint64_t value;
-
-    if (!read_whole(&parser->token, &value) || !xseg_is_power_of_two(value) ||
-        value < parser->row->least || value > parser->row->most)
-        return false;
-    *out = (uint32_t)value;
-    return true;
-}
-
 static bool read_number(const struct parser *parser, uint32_t *out)
 {
     uint64_t value;
 
+    XSEG_ASSERT(parser->row->most <= UINT32_MAX);
     if (!read_whole(&parser->token, &value) || value < parser->row->least ||
         value > parser->row->most)
         return false;
     *out = (uint32_t)value;
     return true;
+}
+
+static bool read_power(const struct parser *parser, uint32_t *out)
+{
+    return read_number(parser, out) && xseg_is_power_of_two(*out);
 }
 
 static bool read_bounded_real(const struct parser *parser, double *out)
@@ -306,6 +300,7 @@ static xseg_status read_list_interval(struct parser *parser, struct intervals *l
         return XSEG_ERR_CONFIG;
     if (!read_divisions(&parser->token, &divisions))
         return refuse(parser, &parser->token, "0 or a power of two up to 2147483648");
+    XSEG_ASSERT(last < XSEG_CONFIG_INTERVALS && list->last < XSEG_CONFIG_INTERVALS);
     for (unsigned i = first; i <= last; i++)
         list->divisions[i] = divisions;
     advance(parser);
@@ -372,6 +367,7 @@ static bool read_period(const struct parser *parser, int64_t *out)
     uint64_t value = 0;
     const bool never = is_text(&parser->token, "-1");
 
+    XSEG_ASSERT(parser->row->type == XSEG_CONFIG_PERIOD && parser->row->most <= INT64_MAX);
     if (!never && (!read_whole(&parser->token, &value) || value > parser->row->most))
         return false;
     *out = never ? -1 : (int64_t)value;
@@ -512,6 +508,7 @@ static xseg_status read_entries(struct parser *parser, bool reads_large)
 static xseg_status refuse_value(struct parser *parser, enum xseg_config_key key,
                                 const char *expected)
 {
+    XSEG_ASSERT(key < XSEG_CONFIG_KEYS && (parser->named >> key & 1) != 0);
     parser->row = &xseg_config_table[key];
     return refuse(parser, &parser->value[key], expected);
 }
@@ -584,9 +581,11 @@ xseg_status xseg_config_parse(struct xseg_config *config, const char *text, uint
 {
     struct parser parser = {.text = text, .config = *config};
 
+    XSEG_ASSERT(text != NULL);
     if (read_entries(&parser, true) != XSEG_OK || read_entries(&parser, false) != XSEG_OK ||
         check_together(&parser) != XSEG_OK)
         return XSEG_ERR_CONFIG;
+    XSEG_ASSERT(parser.config.large_segment_bytes <= parser.config.max_split_bytes);
     *config = parser.config;
     xseg_config_sum_up(config);
     if (named != NULL)

@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "src/base/check.h"
 #include "src/core/config/config_print.h"
 #include "src/core/config/config_table.h"
 
@@ -14,8 +15,10 @@ static void print_value(const struct xseg_config *config, enum xseg_config_key k
     struct xseg_text text;
 
     xseg_text_init(&text, value, VALUE_BYTES);
+    XSEG_ASSERT(key < XSEG_CONFIG_KEYS);
     if (!xseg_config_print_value(config, key, &text))
         xseg_text_add(&text, "%s", xseg_config_table[key].unset);
+    XSEG_ASSERT(text.length < VALUE_BYTES);
 }
 
 /* A sentence of the table without the marks of Markdown: a link is the document that it leads to. */
@@ -35,6 +38,7 @@ static void print_meaning(const char *sentence, char *meaning)
         xseg_text_add(&text, "docs/%.*s", (int)(end - link - 2), link + 2);
         sentence = end + 1;
     }
+    XSEG_ASSERT(text.length < MEANING_BYTES);
 }
 
 bool xseg_config_keys_is_set(const struct xseg_config *config, enum xseg_config_key key)
@@ -52,6 +56,7 @@ bool xseg_config_keys_has_effect(const struct xseg_config *config, enum xseg_con
 {
     const struct xseg_config_row *row = &xseg_config_table[key];
 
+    XSEG_ASSERT(key < XSEG_CONFIG_KEYS);
     return row->acts && (config->expandable_segments || !row->is_expandable);
 }
 

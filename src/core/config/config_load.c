@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "src/base/align.h"
+#include "src/base/check.h"
 #include "src/base/error.h"
 
 xseg_status xseg_config_load(struct xseg_config *config, const char *argument, const char **source,
@@ -18,6 +19,7 @@ xseg_status xseg_config_load(struct xseg_config *config, const char *argument, c
     struct xseg_config made;
     bool is_for_pytorch = false;
 
+    XSEG_ASSERT(config != NULL && source != NULL);
     for (unsigned i = 0; text == NULL && i < XSEG_COUNT_OF(variable); i++)
         if ((text = secure_getenv(variable[i])) != NULL) {
             from = variable[i];

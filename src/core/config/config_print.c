@@ -7,6 +7,7 @@
 #include <stdlib.h>
 
 #include "src/base/align.h"
+#include "src/base/check.h"
 #include "src/core/config/config_table.h"
 
 /* A short decimal number that is read as the same value, with a point in any locale. */
@@ -21,6 +22,7 @@ static void print_real(double value, struct xseg_text *text)
         if (strtod(buffer, NULL) == value)
             break;
     }
+    XSEG_ASSERT(strtod(buffer, NULL) == value);
     (void)uselocale(before);
     if (locale != (locale_t)0)
         freelocale(locale);
@@ -37,6 +39,7 @@ static void print_divisions(const uint32_t *divisions, struct xseg_text *text)
         first++;
     while (last > first && divisions[last] == divisions[top])
         last--;
+    XSEG_ASSERT(first <= last && last < top);
     for (unsigned i = first; i <= last; i++)
         xseg_text_add(text, "%s%u:%" PRIu32, i == first ? "[" : ",", 1u << i, divisions[i]);
     xseg_text_add(text, ",>:%" PRIu32 "]", divisions[top]);
@@ -74,6 +77,7 @@ bool xseg_config_print_value(const struct xseg_config *config, enum xseg_config_
     const struct xseg_config_row *row = &xseg_config_table[key];
     const void *const member = (const char *)config + row->offset;
 
+    XSEG_ASSERT(key < XSEG_CONFIG_KEYS && row->offset < sizeof(*config));
     switch (row->type) {
     case XSEG_CONFIG_BOOL:
         xseg_text_add(text, "%s", *(const bool *)member ? "True" : "False");
@@ -90,6 +94,8 @@ bool xseg_config_print_value(const struct xseg_config *config, enum xseg_config_
     case XSEG_CONFIG_REAL:
         return print_bounded_real(row, *(const double *)member, text);
     case XSEG_CONFIG_CHOICE:
+        XSEG_ASSERT(*(const uint32_t *)member < XSEG_COUNT_OF(row->choice));
+        XSEG_ASSERT(row->choice[*(const uint32_t *)member] != NULL);
         xseg_text_add(text, "%s", row->choice[*(const uint32_t *)member]);
         return true;
     case XSEG_CONFIG_DIVISIONS:

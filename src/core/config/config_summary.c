@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "src/core/config/config_summary.h"
 
+#include "src/base/check.h"
 
 void xseg_config_sum_up(struct xseg_config *config)
 {
@@ -18,4 +19,7 @@ void xseg_config_sum_up(struct xseg_config *config)
         !(config->garbage_collection_threshold > 0 && config->memory_fraction < 1.0);
     for (unsigned i = 0; i < XSEG_CONFIG_INTERVALS; i++)
         config->has_plain_hits = config->has_plain_hits && config->roundup_divisions[i] <= 1;
+    XSEG_ASSERT(!config->decays_on_calls || config->decays);
+    XSEG_ASSERT(!config->has_plain_frees || (!config->follows_calls && !config->watches_frees));
+    XSEG_ASSERT(!config->has_plain_hits || !config->notes_allocs);
 }

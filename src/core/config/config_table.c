@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "src/base/check.h"
 #include "src/base/error.h"
 #include "src/base/nearest.h"
 #include "src/core/config/config_print.h"
@@ -419,6 +420,7 @@ static bool is_name(const char *name, const char *text, size_t length)
 
 const struct xseg_config_row *xseg_config_table_find(const char *name, size_t length)
 {
+    XSEG_ASSERT(name != NULL);
     for (unsigned key = 0; key < XSEG_CONFIG_KEYS; key++)
         if (is_name(xseg_config_table[key].name, name, length) ||
             is_name(xseg_config_table[key].alias, name, length))
@@ -430,8 +432,10 @@ void xseg_config_table_suggest(const char *name, size_t length)
 {
     struct xseg_nearest nearest;
 
+    XSEG_ASSERT(name != NULL && length != 0);
     xseg_nearest_init(&nearest, name, length);
     for (unsigned key = 0; key < XSEG_CONFIG_KEYS; key++) {
+        XSEG_ASSERT(xseg_config_table[key].name != NULL);
         xseg_nearest_offer(&nearest, xseg_config_table[key].name);
         if (xseg_config_table[key].alias != NULL)
             xseg_nearest_offer(&nearest, xseg_config_table[key].alias);
@@ -447,6 +451,7 @@ static void print_row(const struct xseg_config *defaults, enum xseg_config_key k
 {
     const struct xseg_config_row *row = &xseg_config_table[key];
 
+    XSEG_ASSERT(row->accepts != NULL && row->sentence != NULL);
     xseg_text_add(text, "| `%s` | %s | ", row->name, row->accepts);
     if (!xseg_config_print_value(defaults, key, text))
         xseg_text_add(text, "%s", row->unset);

@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 #include "src/core/config/size.h"
 
+#include "src/base/check.h"
+
 /* The interval of roundup_power2_divisions: 0 up to 2 MiB, then one an octave, 15 from 32 GiB on. */
 static unsigned interval_of(uint64_t bytes)
 {
+    XSEG_ASSERT(bytes != 0);
     const unsigned octave = xseg_log2_floor(bytes);
 
     return octave < 20 ? 0 : octave > 35 ? 15 : octave - 20;
@@ -12,6 +15,7 @@ static unsigned interval_of(uint64_t bytes)
 /* Up to the next of `divisions` equal steps between two powers of two. */
 static uint64_t round_to_division(uint64_t bytes, uint32_t divisions)
 {
+    XSEG_ASSERT(xseg_is_power_of_two(divisions));
     if (xseg_is_power_of_two(bytes))
         return bytes;
     const uint64_t power = (uint64_t)1 << xseg_log2_floor(bytes);
@@ -21,6 +25,7 @@ static uint64_t round_to_division(uint64_t bytes, uint32_t divisions)
 
 uint64_t xseg_size_round(const struct xseg_config *config, uint64_t bytes)
 {
+    XSEG_ASSERT(bytes != 0 && bytes <= XSEG_SIZE_ABSURD);
     if (bytes < XSEG_SIZE_QUANTUM)
         return XSEG_SIZE_QUANTUM;
     const uint32_t divisions = config->roundup_divisions[interval_of(bytes)];
@@ -31,6 +36,7 @@ uint64_t xseg_size_round(const struct xseg_config *config, uint64_t bytes)
 
 uint64_t xseg_size_segment(const struct xseg_config *config, uint64_t rounded)
 {
+    XSEG_ASSERT(rounded != 0 && rounded % XSEG_SIZE_QUANTUM == 0);
     if (xseg_size_is_small(rounded))
         return XSEG_SIZE_SMALL_SEGMENT;
     if (rounded < XSEG_SIZE_OWN_SEGMENT)

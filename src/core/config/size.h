@@ -22,6 +22,10 @@
 /* What nobody can have: PyTorch's "1EB". */
 #define XSEG_SIZE_ABSURD ((uint64_t)1 << 60)
 
+_Static_assert(XSEG_SIZE_SMALL_MAX <= XSEG_SIZE_SMALL_SEGMENT &&
+                   XSEG_SIZE_SMALL_MAX % XSEG_SIZE_QUANTUM == 0,
+               "a small segment holds every small block");
+
 /* What an allocation takes of a block: a multiple of the quantum.  bytes: 1 to XSEG_SIZE_ABSURD. */
 uint64_t xseg_size_round(const struct xseg_config *config, uint64_t bytes);
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "src/core/device/allocator.h"
 
+#include "src/base/check.h"
 #include "src/base/error.h"
 
 xseg_status xseg_allocator_fail_forked(void)
@@ -13,6 +14,7 @@ xseg_status xseg_allocator_fail_forked(void)
 
 xseg_status xseg_allocator_check(const struct xseg_allocator *allocator, const char *name)
 {
+    XSEG_ASSERT(name != NULL);
     if (__builtin_expect(allocator == NULL, 0))
         return xseg_fail(XSEG_ERR_ARGUMENT, "%s: the allocator is NULL", name);
     return xseg_fork_is_child(&allocator->fork) ? xseg_allocator_fail_forked() : XSEG_OK;

@@ -13,6 +13,7 @@
 #ifndef XSEG_CORE_ALLOCATOR_H
 #define XSEG_CORE_ALLOCATOR_H
 
+#include "src/base/check.h"
 #include "src/base/clock.h"
 #include "src/base/fork.h"
 #include "src/base/log.h"
@@ -70,6 +71,7 @@ static inline const struct xseg_config *xseg_allocator_config(struct xseg_alloca
 static inline struct xseg_device *xseg_allocator_open_device(struct xseg_allocator *allocator,
                                                              int ordinal)
 {
+    XSEG_ASSERT(ordinal >= 0 && ordinal < allocator->device_count);
     return atomic_load_explicit(&allocator->device[ordinal], memory_order_acquire);
 }
 
@@ -77,6 +79,7 @@ static inline struct xseg_device *xseg_allocator_open_device(struct xseg_allocat
 static inline bool xseg_allocator_owns(const struct xseg_allocator *allocator,
                                        const struct xseg_pool *pool)
 {
+    XSEG_ASSERT(pool != NULL);
     return pool->body->device->fork == &allocator->fork;
 }
 

@@ -3,12 +3,24 @@
 
 #include <inttypes.h>
 
+#include "src/base/check.h"
 #include "src/base/error.h"
 #include "src/core/config/config_table.h"
 #include "src/core/device/device.h"
 
+/* The member that is above another one which it must not be above; NULL if there is none. */
+static const char *contradiction(const struct xseg_limit_values *set)
+{
+    if (set->soft_bytes != UINT64_MAX && set->soft_bytes > set->hard_bytes)
+        return "soft_bytes is above hard_bytes";
+    if (set->keep_bytes > set->soft_bytes)
+        return "keep_bytes is above soft_bytes";
+    return set->keep_bytes > set->hard_bytes ? "keep_bytes is above hard_bytes" : NULL;
+}
+
 static void store_all(struct xseg_bounds *bounds, const struct xseg_limit_values *set)
 {
+    XSEG_ASSERT(contradiction(set) == NULL);
     atomic_store_explicit(&bounds->hard, set->hard_bytes, memory_order_relaxed);
     atomic_store_explicit(&bounds->soft, set->soft_bytes, memory_order_relaxed);
     atomic_store_explicit(&bounds->keep, set->keep_bytes, memory_order_relaxed);
@@ -26,16 +38,6 @@ void xseg_bounds_read(const struct xseg_bounds *bounds, struct xseg_limit_values
 {
     *out = (struct xseg_limit_values){sizeof(*out), xseg_bounds_hard(bounds),
                                       xseg_bounds_soft(bounds), xseg_bounds_keep(bounds)};
-}
-
-/* The member that is above another one which it must not be above; NULL if there is none. */
-static const char *contradiction(const struct xseg_limit_values *set)
-{
-    if (set->soft_bytes != UINT64_MAX && set->soft_bytes > set->hard_bytes)
-        return "soft_bytes is above hard_bytes";
-    if (set->keep_bytes > set->soft_bytes)
-        return "keep_bytes is above soft_bytes";
-    return set->keep_bytes > set->hard_bytes ? "keep_bytes is above hard_bytes" : NULL;
 }
 
 xseg_status xseg_bounds_set(struct xseg_bounds *bounds, const struct xseg_limit_values *set)
@@ -56,6 +58,7 @@ xseg_status xseg_bounds_follow(struct xseg_device *device, const struct xseg_con
 {
     struct xseg_limit_values set;
 
+    XSEG_ASSERT((named >> XSEG_CONFIG_KEYS) == 0);
     xseg_bounds_read(&device->bounds, &set);
     if ((named >> XSEG_CONFIG_HARD_LIMIT & 1) != 0)
         set.hard_bytes = config->hard_limit_bytes;

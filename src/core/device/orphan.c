@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "src/core/device/orphan.h"
 
+#include "src/base/check.h"
 #include "src/core/cache/arena_blocks.h"
 #include "src/core/cache/extent_blocks.h"
 #include "src/core/cache/small/cell.h"
@@ -20,6 +21,8 @@ static bool is_quiet(const struct xseg_arena *arena, const struct xseg_extent *e
 {
     const struct xseg_block *block = extent->first;
 
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_ARENA));
+    XSEG_ASSERT(extent->arena == arena);
     if (xseg_counts_current(&arena->counts, XSEG_COUNT_ACTIVE) != 0)
         return false;
     while (block != NULL && is_at_rest(block))
@@ -29,6 +32,7 @@ static bool is_quiet(const struct xseg_arena *arena, const struct xseg_extent *e
 
 bool xseg_orphan_can_adopt(struct xseg_arena *arena)
 {
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
     if (arena->misses != 0)
         return false;
     xseg_arena_lock(arena);
@@ -46,6 +50,7 @@ bool xseg_orphan_can_adopt(struct xseg_arena *arena)
 /* Make sure that an arena has `count` records.  Only the thread that holds GROWTH takes them here. */
 static bool stock(struct xseg_arena *arena, uint32_t count)
 {
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
     xseg_arena_lock(arena);
     const bool stocked = xseg_arena_stock(arena, &arena->blocks, count);
     xseg_arena_unlock(arena);
@@ -79,10 +84,13 @@ static struct xseg_block *leave(struct xseg_arena *arena, struct xseg_extent *ex
     struct xseg_device *device = arena->device;
     struct xseg_block *first;
 
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_ARENA));
+    XSEG_ASSERT(extent->arena == arena && is_quiet(arena, extent));
     for (struct xseg_block *block = extent->first; block != NULL; block = block->next)
         block = claim(arena, block);
     first = extent->first;
     extent->first = NULL;
+    XSEG_ASSERT(first != NULL && first->state == XSEG_BLOCK_BUSY);
     xseg_list_remove(&extent->link);
     xseg_lock_take(&device->page_map->lock);
     xseg_page_map_remove(device->page_map, extent);
@@ -129,6 +137,7 @@ static void tile(struct xseg_arena *arena, struct xseg_extent *extent,
         block->mapped = like->mapped;
         (void)xseg_arena_settle(arena, block);
     }
+    XSEG_ASSERT(like == NULL || !like->mapped);
 }
 
 /* A segment with blocks like these becomes one of an arena, which has records for them. */
@@ -137,6 +146,7 @@ static void come(struct xseg_arena *arena, struct xseg_extent *extent,
 {
     struct xseg_device *device = arena->device;
 
+    XSEG_ASSERT(xseg_list_is_empty(&extent->link) && like != NULL);
     extent->arena = arena;
     shorten(&extent->segment, like);
     (void)xseg_extent_init(extent); /* without cells there is nothing to make */
@@ -160,6 +170,7 @@ static void move_counts(struct xseg_arena *from, struct xseg_arena *to,
 {
     const uint64_t bytes = atomic_load_explicit(&extent->segment.mapped, memory_order_relaxed);
 
+    XSEG_ASSERT(from->is_small == to->is_small && xseg_arena_stream(from) == xseg_arena_stream(to));
     xseg_counts_move(&from->counts, &to->counts, XSEG_COUNT_RESERVED_BYTES, bytes);
     if (!xseg_extent_is_expandable(extent))
         xseg_counts_move(&from->counts, &to->counts, XSEG_COUNT_SEGMENT, 1);
@@ -197,10 +208,13 @@ bool xseg_orphan_adopt(struct xseg_arena *arena)
     struct xseg_pool *orphans = &device->retirement.orphans[xseg_pool_has_own_memory(arena->pool)];
     struct xseg_arena *to = NULL;
 
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
+    XSEG_ASSERT(xseg_pool_is_retired(arena->pool));
     if (xseg_list_is_empty(&arena->extents))
         return true;
     if (xseg_pool_arena(orphans, xseg_arena_stream(arena), arena->is_small, &to) != XSEG_OK)
         return false;
+    XSEG_ASSERT(to != arena && to->pool == orphans);
     /* Looks at idle memory look at all arenas, so this one has been looked at as lately as any. */
     xseg_arena_set_now(to, device->pages.now);
     XSEG_LIST_FOR_SAFE(node, &arena->extents)
@@ -208,5 +222,6 @@ bool xseg_orphan_adopt(struct xseg_arena *arena)
         if (!move(arena, to, XSEG_CONTAINER(node, struct xseg_extent, link)))
             return false;
     }
+    XSEG_ASSERT(xseg_list_is_empty(&arena->extents));
     return true;
 }

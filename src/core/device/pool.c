@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "src/base/check.h"
 #include "src/base/error.h"
 #include "src/core/device/allocator.h"
 #include "src/core/device/retire.h"
@@ -26,6 +27,7 @@ void xseg_pool_init(struct xseg_pool *pool, struct xseg_pool_body *body,
 {
     const struct xseg_pool_options plain = XSEG_POOL_OPTIONS_INIT;
 
+    XSEG_ASSERT(body->device != NULL);
     xseg_list_init(&body->retired);
     body->options = options != NULL ? *options : plain;
     body->is_full = false;
@@ -50,6 +52,8 @@ void xseg_pool_link(struct xseg_pool_body *body)
     struct xseg_device *device = body->device;
     struct xseg_pool_body *next = atomic_load(&device->private_pools);
 
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_TABLE));
+    XSEG_ASSERT(next != body);
     atomic_store(&body->next, next);
     body->place = &device->private_pools;
     if (next != NULL)
@@ -61,6 +65,8 @@ void xseg_pool_unlink(struct xseg_pool_body *body)
 {
     struct xseg_pool_body *next = atomic_load(&body->next);
 
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_TABLE));
+    XSEG_ASSERT(atomic_load(body->place) == body);
     /* `next` stays: a thread that is looking at this pool goes on to the next one from there. */
     atomic_store(body->place, next);
     if (next != NULL)
@@ -73,6 +79,7 @@ void xseg_pool_fini(struct xseg_pool_body *body)
 
     for (; arena != NULL; arena = next) {
         next = atomic_load(&arena->next);
+        XSEG_ASSERT(xseg_list_is_empty(&arena->extents));
         xseg_arena_destroy(arena);
     }
     atomic_store(&body->arenas, NULL);
@@ -109,6 +116,8 @@ static struct xseg_arena *find(struct xseg_pool *pool, const struct xseg_known_s
 static void move_in(struct xseg_arena *arena, struct xseg_pool *pool,
                     struct xseg_known_stream *stream)
 {
+    XSEG_ASSERT(arena->counts.totals != NULL && xseg_list_is_empty(&arena->extents));
+    XSEG_ASSERT(arena->pool == &pool->body->device->retirement.nobody);
     xseg_arena_lock(arena);
     arena->pool = pool;
     atomic_store_explicit(&arena->stream, stream, memory_order_release);
@@ -139,6 +148,7 @@ static struct xseg_arena *get(struct xseg_pool *pool, struct xseg_known_stream *
             .is_guarded = pool->is_guarded,
             .has_cells = is_small && !pool->is_guarded && !pool->is_orphans,
         });
+    XSEG_ASSERT(arena->is_small == is_small);
     move_in(arena, pool, stream);
     return arena;
 }
@@ -158,6 +168,7 @@ static struct xseg_arena *add(struct xseg_pool_body *body, struct xseg_arena *ar
     struct xseg_known_stream *stream = xseg_arena_stream(arena);
     struct xseg_arena *other = find(body->pool, stream, arena->is_small);
 
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_TABLE));
     if (other != NULL)
         return other;
     if (arena->counts.totals == NULL) {
@@ -188,6 +199,7 @@ static xseg_status make(struct xseg_pool *pool, struct xseg_known_stream *stream
         unget(made);
     if (arena == NULL)
         return xseg_fail(XSEG_ERR_ARGUMENT, "nobody holds the pool any more");
+    XSEG_ASSERT(arena->is_small == is_small && xseg_arena_stream(arena) == stream);
     *out = arena;
     return XSEG_OK;
 }
@@ -205,6 +217,7 @@ xseg_status xseg_pool_arena(struct xseg_pool *pool, struct xseg_known_stream *st
 
 xseg_status xseg_pool_check_running(const struct xseg_pool *pool)
 {
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
     if (pool->body->state == XSEG_POOL_RUNS)
         return XSEG_OK;
     return xseg_fail(XSEG_ERR_PAUSED,
@@ -229,6 +242,8 @@ void xseg_pool_note_growth(struct xseg_pool *pool, uint64_t bytes)
     const uint64_t reserved =
         atomic_fetch_add_explicit(&body->reserved, bytes, memory_order_relaxed) + bytes;
 
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
+    XSEG_ASSERT(bytes != 0 && reserved >= bytes);
     if (reserved > atomic_load_explicit(&body->reserved_peak, memory_order_relaxed))
         atomic_store_explicit(&body->reserved_peak, reserved, memory_order_relaxed);
     atomic_fetch_add_explicit(&body->device->reserved, bytes, memory_order_relaxed);
@@ -239,6 +254,9 @@ void xseg_pool_note_shrink(struct xseg_pool *pool, uint64_t bytes)
 {
     struct xseg_pool_body *body = pool->body;
 
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
+    XSEG_ASSERT(atomic_load(&body->reserved) >= bytes);
+    XSEG_ASSERT(atomic_load(&body->device->reserved) >= bytes);
     atomic_fetch_sub_explicit(&body->reserved, bytes, memory_order_relaxed);
     atomic_fetch_sub_explicit(&body->device->reserved, bytes, memory_order_relaxed);
     atomic_fetch_add_explicit(&body->device->shrunk, 1, memory_order_relaxed);
@@ -246,6 +264,8 @@ void xseg_pool_note_shrink(struct xseg_pool *pool, uint64_t bytes)
 
 void xseg_pool_move_reserved(struct xseg_pool *from, struct xseg_pool *to, uint64_t bytes)
 {
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
+    XSEG_ASSERT(from != to && atomic_load(&from->body->reserved) >= bytes);
     atomic_fetch_sub_explicit(&from->body->reserved, bytes, memory_order_relaxed);
     atomic_fetch_add_explicit(&to->body->reserved, bytes, memory_order_relaxed);
 }

@@ -16,6 +16,7 @@
 #ifndef XSEG_CORE_POOL_H
 #define XSEG_CORE_POOL_H
 
+#include "src/base/check.h"
 #include "src/core/cache/arena.h"
 #include "xseg/pool.h"
 
@@ -96,6 +97,7 @@ xseg_status xseg_pool_check_running(const struct xseg_pool *pool);
 /* Whether the pool's cached memory may go back to the driver.  GROWTH is held. */
 static inline bool xseg_pool_may_shrink(const struct xseg_pool *pool)
 {
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
     return pool->body->state == XSEG_POOL_RUNS &&
            (!pool->is_private || pool->is_guarded || xseg_pool_is_retired(pool));
 }

@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 
+#include "src/base/check.h"
 #include "src/base/error.h"
 #include "src/core/device/device.h"
 #include "src/core/device/orphan.h"
@@ -69,6 +70,7 @@ void xseg_retire_fini(struct xseg_device *device)
     struct xseg_retire_chunk *chunk;
     struct xseg_arena *arena;
 
+    XSEG_ASSERT(atomic_load(&retirement->visitors) == 0);
     for (; body != NULL; body = next) {
         next = atomic_load(&body->next);
         xseg_pool_fini(body);
@@ -95,6 +97,8 @@ static struct xseg_pool *take_pool(struct xseg_retirement *retirement)
 {
     struct xseg_retire_chunk *chunk = retirement->chunks;
 
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_TABLE));
+    XSEG_ASSERT(retirement->used <= POOLS_IN_CHUNK);
     if (chunk == NULL || retirement->used == POOLS_IN_CHUNK) {
         chunk = calloc(1, sizeof(*chunk));
         if (chunk == NULL)
@@ -113,8 +117,10 @@ static struct xseg_pool_body *take_body(struct xseg_device *device)
     struct xseg_retirement *retirement = &device->retirement;
     struct xseg_pool_body *body;
 
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_TABLE));
     if (!xseg_list_is_empty(&retirement->spare)) {
         body = body_of(retirement->spare.next);
+        XSEG_ASSERT(body->device == device);
         xseg_list_remove(&body->retired);
         return body;
     }
@@ -132,6 +138,7 @@ xseg_status xseg_retire_make_pool(struct xseg_device *device,
     struct xseg_retirement *retirement = &device->retirement;
     struct xseg_pool *pool = NULL;
 
+    XSEG_ASSERT(options != NULL);
     xseg_lock_take(&device->table_lock);
     struct xseg_pool_body *body = take_body(device);
     if (body != NULL)
@@ -147,6 +154,7 @@ xseg_status xseg_retire_make_pool(struct xseg_device *device,
     xseg_lock_give(&device->table_lock);
     if (pool == NULL)
         return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for a pool");
+    XSEG_ASSERT(pool->is_private && atomic_load(&pool->holders) == 1);
     *out = pool;
     return XSEG_OK;
 }
@@ -161,6 +169,7 @@ struct xseg_arena *xseg_retire_take_arena(struct xseg_device *device, bool is_sm
     struct xseg_arena *arena = *spent;
     if (arena != NULL)
         *spent = atomic_load(&arena->next);
+    XSEG_ASSERT(arena == NULL || arena->is_small == is_small);
     xseg_lock_give(&device->table_lock);
     return arena;
 }
@@ -170,6 +179,8 @@ static void add_spent(struct xseg_arena *arena)
 {
     struct xseg_arena **spent = &arena->device->retirement.spent[!arena->is_small];
 
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_TABLE));
+    XSEG_ASSERT(arena->pool == &arena->device->retirement.nobody);
     atomic_store(&arena->next, *spent);
     *spent = arena;
 }
@@ -180,6 +191,7 @@ static void abandon(struct xseg_arena *arena)
 {
     struct xseg_device *device = arena->device;
 
+    XSEG_ASSERT(xseg_list_is_empty(&arena->extents));
     if (arena->fence != NULL) {
         device->retirement.put_event(device->pending, arena->fence);
     }
@@ -207,6 +219,7 @@ static void recycle(struct xseg_device *device)
 {
     struct xseg_retirement *retirement = &device->retirement;
 
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
     if (atomic_load(&retirement->visitors) != 0)
         return;
     xseg_lock_take(&device->table_lock);
@@ -229,6 +242,8 @@ static bool can_end(const struct xseg_pool_body *body)
 {
     struct xseg_arena *arena = atomic_load(&body->arenas);
 
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
+    XSEG_ASSERT(xseg_pool_is_retired(body->pool));
     if (body->state != XSEG_POOL_RUNS)
         return false;
     while (arena != NULL && xseg_orphan_can_adopt(arena))
@@ -242,6 +257,8 @@ static void try_to_end(struct xseg_pool_body *body)
     struct xseg_device *device = body->device;
     struct xseg_arena *arena = atomic_load(&body->arenas);
 
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
+    XSEG_ASSERT(!xseg_retire_is_over(body->pool));
     if (!can_end(body))
         return;
     for (; arena != NULL; arena = atomic_load(&arena->next))
@@ -264,6 +281,7 @@ static struct xseg_pool_body *next_retired(struct xseg_device *device)
     struct xseg_list *retired = &device->retirement.retired;
     struct xseg_pool_body *body = NULL;
 
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
     xseg_lock_take(&device->table_lock);
     if (!xseg_list_is_empty(retired)) {
         body = body_of(retired->next);
@@ -304,6 +322,7 @@ bool xseg_retire_release(struct xseg_pool *pool)
 {
     unsigned holders = atomic_load(&pool->holders);
 
+    XSEG_ASSERT(!xseg_lock_is_any_held());
     do {
         if (holders == 0)
             return false;
@@ -314,6 +333,7 @@ bool xseg_retire_release(struct xseg_pool *pool)
     struct xseg_pool_body *body = pool->body;
     struct xseg_device *device = body->device;
 
+    XSEG_ASSERT(xseg_list_is_empty(&body->retired) && !xseg_retire_is_over(pool));
     xseg_lock_take(&device->table_lock);
     xseg_list_insert(device->retirement.retired.next, &body->retired);
     xseg_lock_give(&device->table_lock);
@@ -330,6 +350,7 @@ void xseg_retire_begin_visit(struct xseg_device *device)
 
 void xseg_retire_end_visit(struct xseg_device *device)
 {
+    XSEG_ASSERT(atomic_load(&device->retirement.visitors) != 0);
     atomic_fetch_sub(&device->retirement.visitors, 1);
 }
 

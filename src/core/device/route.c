@@ -5,12 +5,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "src/base/check.h"
 #include "src/base/error.h"
 #include "src/core/device/pool.h"
 
 void xseg_routes_init(struct xseg_routes *routes, struct xseg_context *context,
                       struct xseg_lock *table_lock)
 {
+    XSEG_ASSERT(table_lock->rank == XSEG_RANK_TABLE);
     memset(routes, 0, sizeof(*routes));
     routes->context = context;
     routes->table_lock = table_lock;
@@ -20,6 +22,7 @@ void xseg_routes_fini(struct xseg_routes *routes)
 {
     struct xseg_route *route = atomic_load(&routes->latest), *next;
 
+    XSEG_ASSERT(atomic_load(&routes->readers[0]) == 0 && atomic_load(&routes->readers[1]) == 0);
     for (; route != NULL; route = next) {
         next = atomic_load(&route->next);
         free(route);
@@ -44,6 +47,7 @@ static unsigned begin_reading(struct xseg_routes *routes)
 
 static void end_reading(struct xseg_routes *routes, unsigned side)
 {
+    XSEG_ASSERT(side < 2 && atomic_load(&routes->readers[side]) != 0);
     atomic_fetch_sub(&routes->readers[side], 1);
 }
 
@@ -52,6 +56,7 @@ static void wait_for_readers(struct xseg_routes *routes)
 {
     const unsigned epoch = atomic_fetch_add(&routes->epoch, 1);
 
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_TABLE));
     while (atomic_load(&routes->readers[epoch & 1]) != 0)
         (void)sched_yield();
 }
@@ -74,6 +79,7 @@ static const struct xseg_route *capture_on(struct xseg_routes *routes,
 {
     const struct xseg_route *route = atomic_load(&routes->latest);
 
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_TABLE));
     while (route != NULL && route->captured != stream)
         route = atomic_load(&route->next);
     return route;
@@ -84,6 +90,7 @@ static xseg_status check(struct xseg_routes *routes, const struct xseg_route *wa
 {
     const struct xseg_route *other = atomic_load(link_of(routes, wanted->pool));
 
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_TABLE));
     if (other != NULL)
         return xseg_fail(XSEG_ERR_BUSY, "pool %s is %s already: end that first",
                          xseg_pool_label(wanted->pool),
@@ -100,6 +107,7 @@ xseg_status xseg_routes_begin(struct xseg_routes *routes, const struct xseg_rout
 {
     struct xseg_route *route = malloc(sizeof(*route));
 
+    XSEG_ASSERT(wanted->pool != NULL && (wanted->captured == NULL || wanted->accepts == NULL));
     if (route == NULL)
         return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for a route to a pool");
     *route = *wanted;
@@ -171,6 +179,7 @@ static xseg_status learn_number(struct xseg_routes *routes, struct xseg_route *r
     *number = atomic_load(&route->capture);
     if (*number != 0)
         return XSEG_OK;
+    XSEG_ASSERT(route->captured != NULL);
     status = xseg_streams_can_name(routes->context, route->captured, &can_name);
     if (status != XSEG_OK || !can_name)
         return status;

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "src/base/check.h"
 #include "src/base/error.h"
 
 /* --- Marks: the last nodes of all streams that use a block. --- */
@@ -25,6 +26,7 @@ static bool add_marks(struct marks *marks, const struct xseg_capture_info *info)
         marks->mark = larger;
         marks->capacity = capacity;
     }
+    XSEG_ASSERT(marks->count + info->count <= marks->capacity);
     for (size_t i = 0; i < info->count; i++)
         marks->mark[marks->count++] = (struct xseg_topology_mark){info->nodes[i], NULL, NULL};
     return true;
@@ -37,6 +39,7 @@ static bool mark_stream(struct xseg_context *context, const struct xseg_known_st
     struct xseg_capture_info info;
     bool can_name = true;
 
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_PENDING));
     if (stream->handle == NULL || !xseg_stream_is_there(stream) ||
         !xseg_streams_is_claimed(stream) ||
         xseg_streams_can_name(context, stream, &can_name) != XSEG_OK || !can_name ||
@@ -70,6 +73,9 @@ xseg_status xseg_deferred_add(struct xseg_pending *pending, struct xseg_block *b
     struct marks marks = {0};
     struct xseg_topology_view *view = NULL;
 
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_PENDING));
+    XSEG_ASSERT(block->state == XSEG_BLOCK_BUSY && block->uses != NULL);
+    XSEG_ASSERT(xseg_pending_captures(pending));
     if (by_topology)
         marks = mark_block(pending->fences.context, block);
     struct xseg_deferred *deferred =
@@ -96,6 +102,7 @@ xseg_status xseg_deferred_add(struct xseg_pending *pending, struct xseg_block *b
 
 static void end_deferred(struct xseg_pending *pending, struct xseg_deferred *deferred)
 {
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_PENDING));
     xseg_list_remove(&deferred->waiter.link);
     xseg_list_remove(&deferred->link);
     xseg_pending_uncount_one(pending);
@@ -121,6 +128,7 @@ void xseg_deferred_reuse(struct xseg_pending *pending, struct xseg_known_stream 
                 XSEG_CONTAINER(node, struct xseg_deferred, waiter.link);
             struct xseg_arena *arena = deferred->block->extent->arena;
 
+            XSEG_ASSERT(deferred->waiter.missing == 0);
             xseg_arena_lock(arena);
             xseg_pending_forget(arena, deferred->block);
             xseg_arena_unlock(arena);
@@ -134,6 +142,8 @@ void xseg_deferred_reuse(struct xseg_pending *pending, struct xseg_known_stream 
 
 void xseg_deferred_unmark(struct xseg_pending *pending)
 {
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_PENDING));
+    XSEG_ASSERT(!xseg_pending_captures(pending));
     XSEG_LIST_FOR(node, &pending->deferred)
     {
         xseg_list_remove(&XSEG_CONTAINER(node, struct xseg_deferred, link)->waiter.link);
@@ -146,6 +156,8 @@ static void drop_captured(struct xseg_arena *arena, struct xseg_block *block)
 {
     struct xseg_use **place = &block->uses, *use;
 
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_ARENA));
+    XSEG_ASSERT(block->state == XSEG_BLOCK_PENDING);
     while ((use = *place) != NULL) {
         if (use->outside) {
             use->captured = false;
@@ -172,6 +184,8 @@ static bool settle(struct xseg_pending *pending, struct xseg_block *block)
 
 void xseg_deferred_settle(struct xseg_pending *pending, const struct xseg_pool *pool)
 {
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_PENDING));
+    XSEG_ASSERT(!xseg_pending_captures(pending));
     XSEG_LIST_FOR_SAFE(node, &pending->deferred)
     {
         struct xseg_deferred *deferred = XSEG_CONTAINER(node, struct xseg_deferred, link);

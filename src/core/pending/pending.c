@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 
+#include "src/base/check.h"
 #include "src/core/cache/arena_blocks.h"
 #include "src/core/pending/deferred.h"
 #include "src/core/pending/poison.h"
@@ -21,6 +22,9 @@ void xseg_pending_init(struct xseg_pending *pending, struct xseg_context *contex
 
 void xseg_pending_fini(struct xseg_pending *pending)
 {
+    XSEG_ASSERT(pending->ended == NULL);
+    XSEG_ASSERT(xseg_list_is_empty(&pending->deferred) ||
+                xseg_context_is_lost(pending->fences.context));
     /* Only on a lost device is anything left. */
     XSEG_LIST_FOR_SAFE(node, &pending->deferred)
     {
@@ -43,10 +47,13 @@ void xseg_pending_use(struct xseg_arena *arena, struct xseg_block *block,
 {
     struct xseg_use *use = block->uses;
 
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_ARENA));
+    XSEG_ASSERT(block->extent->arena == arena && block->state == XSEG_BLOCK_LIVE);
     while (use != NULL && (use->stream != stream || !xseg_pending_is_current(use)))
         use = use->next;
     if (use == NULL) {
         use = xseg_slab_take(&arena->uses);
+        XSEG_ASSERT(use != NULL);
         xseg_list_init(&use->link);
         use->stream = stream;
         use->number = stream->number;
@@ -57,6 +64,7 @@ void xseg_pending_use(struct xseg_arena *arena, struct xseg_block *block,
     }
     use->outside = use->outside || !captured;
     use->captured = use->captured || captured;
+    XSEG_ASSERT(use->outside || use->captured);
 }
 
 /*
@@ -68,6 +76,7 @@ static xseg_status record_use(struct xseg_pending *pending, struct xseg_use *use
     bool can_name = true;
     xseg_status status = XSEG_OK;
 
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_PENDING));
     use->is_shared = !xseg_pending_is_current(use) || !xseg_stream_is_there(use->stream);
     if (use->is_shared) {
         use->event = xseg_pending_is_current(use) ? use->stream->last : NULL; /* it has passed */
@@ -82,6 +91,7 @@ static xseg_status record_use(struct xseg_pending *pending, struct xseg_use *use
 /* The event of a use is not needed any more. */
 static void put_event(struct xseg_pending *pending, const struct xseg_use *use)
 {
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_PENDING));
     if (!use->is_shared)
         xseg_fences_put(&pending->fences, use->event);
 }
@@ -115,6 +125,7 @@ static void wait_for(struct xseg_pending *pending, struct xseg_known_stream *str
 {
     struct xseg_list *place = pending->streams.next;
 
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_PENDING));
     if (!xseg_list_is_empty(&stream->waiting))
         return;
     /* It stays what it is while the stream is listed, though another may take its place meanwhile. */
@@ -129,6 +140,8 @@ void xseg_pending_forget(struct xseg_arena *arena, struct xseg_block *block)
 {
     struct xseg_use *use = block->uses, *next;
 
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_ARENA));
+    XSEG_ASSERT(block->extent->arena == arena && block->waits == 0);
     xseg_trace_note_block(block, XSEG_TRACE_FREE_COMPLETED);
     for (; use != NULL; use = next) {
         next = use->next;
@@ -144,6 +157,7 @@ static void queue_all(struct xseg_pending *pending, struct xseg_use *use)
 
     for (; use != NULL; use = next) {
         next = use->next;
+        XSEG_ASSERT(xseg_list_is_empty(&use->link));
         wait_for(pending, use->stream);
         /* What has passed comes first: a wait goes by the last event of a queue. */
         xseg_list_insert(use->event == NULL ? use->stream->uses.next : &use->stream->uses,
@@ -158,6 +172,8 @@ xseg_status xseg_pending_record(struct xseg_pending *pending, struct xseg_block 
     int mode = 0;
     xseg_status status = xseg_driver_relax(context, &mode);
 
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_PENDING));
+    XSEG_ASSERT(block->uses != NULL && block->waits == 0);
     if (status != XSEG_OK)
         return status;
     status = record_all(pending, block);
@@ -167,6 +183,7 @@ xseg_status xseg_pending_record(struct xseg_pending *pending, struct xseg_block 
     block->waits = 0;
     for (const struct xseg_use *use = block->uses; use != NULL; use = use->next)
         block->waits++;
+    XSEG_ASSERT(block->waits != 0);
     queue_all(pending, block->uses);
     block->uses = NULL;
     return XSEG_OK;
@@ -178,6 +195,8 @@ xseg_status xseg_pending_free(struct xseg_pending *pending, struct xseg_block *b
     struct xseg_arena *arena = block->extent->arena;
     xseg_status status;
 
+    XSEG_ASSERT(!xseg_lock_is_held(XSEG_RANK_PENDING) && !xseg_lock_is_held(XSEG_RANK_ARENA));
+    XSEG_ASSERT(block->state == XSEG_BLOCK_BUSY && block->uses != NULL);
     xseg_pending_lock(pending);
     if (xseg_context_is_lost(pending->fences.context))
         status = XSEG_ERR_DEVICE_LOST;
@@ -206,6 +225,8 @@ static void finish(struct xseg_pending *pending, struct xseg_use *use)
     struct xseg_block *block = use->block;
     struct xseg_arena *arena = block->extent->arena;
 
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_PENDING));
+    XSEG_ASSERT(block->waits != 0 && block->state == XSEG_BLOCK_PENDING);
     xseg_list_remove(&use->link);
     xseg_pending_uncount_one(pending);
     put_event(pending, use);
@@ -231,9 +252,11 @@ static bool record_again(struct xseg_pending *pending, struct xseg_use *use)
 {
     xseg_event event;
 
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_PENDING));
     if (use->is_shared || !xseg_streams_is_open(pending->fences.context, use->stream) ||
         xseg_fences_record(&pending->fences, use->stream->handle, &event) != XSEG_OK)
         return false;
+    XSEG_ASSERT(use->event != NULL);
     xseg_fences_put(&pending->fences, use->event);
     use->event = event;
     return true;
@@ -241,6 +264,8 @@ static bool record_again(struct xseg_pending *pending, struct xseg_use *use)
 
 static inline struct xseg_use *first_use(struct xseg_list *node)
 {
+    XSEG_ASSERT(
+        !xseg_list_is_empty(&XSEG_CONTAINER(node, struct xseg_known_stream, waiting)->uses));
     return XSEG_LIST_FIRST(&XSEG_CONTAINER(node, struct xseg_known_stream, waiting)->uses,
                            struct xseg_use, link);
 }
@@ -259,6 +284,7 @@ static __attribute__((noinline)) struct xseg_list *hear(struct xseg_pending *pen
     struct xseg_known_stream *stream = use->stream;
     struct xseg_list *next = node->next;
 
+    XSEG_ASSERT(answer != XSEG_DRIVER_NO);
     if (answer == XSEG_DRIVER_FAILED && record_again(pending, use))
         answer = xseg_driver_ask(questions, use->event, false);
     if (answer != XSEG_DRIVER_YES)
@@ -276,6 +302,8 @@ static inline void poll(struct xseg_pending *pending)
     struct xseg_driver_questions questions = {.context = pending->fences.context};
     struct xseg_list *node;
 
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_PENDING));
+    XSEG_ASSERT(!xseg_pending_captures(pending));
     if (__builtin_expect(!xseg_list_is_empty(&pending->deferred), 0))
         xseg_deferred_settle(pending, NULL);
     node = pending->streams.next;
@@ -320,6 +348,7 @@ void xseg_pending_passed(struct xseg_pending *pending,
     {
         finish(pending, XSEG_CONTAINER(node, struct xseg_use, link));
     }
+    XSEG_ASSERT(xseg_list_is_empty(&stream->uses));
     xseg_list_remove(&stream->waiting);
     give_lock(pending);
 }
@@ -344,6 +373,7 @@ static xseg_event last_event_from(struct xseg_pending *pending, bool again, uint
 
         if (stream->rank < *rank)
             continue;
+        XSEG_ASSERT(!xseg_list_is_empty(&stream->uses));
         *any = !again || record_again(pending, use);
         event = use->event;
         *rank = stream->rank;

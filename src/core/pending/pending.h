@@ -25,6 +25,7 @@
 #ifndef XSEG_CORE_PENDING_H
 #define XSEG_CORE_PENDING_H
 
+#include "src/base/check.h"
 #include "src/core/cache/arena.h"
 #include "src/core/stream/topology.h"
 #include "vmm/fence.h"
@@ -53,6 +54,13 @@ void xseg_pending_fini(struct xseg_pending *pending);
 /* An event is not needed any more, and may be recorded again.  Takes the lock. */
 void xseg_pending_put_event(struct xseg_pending *pending, xseg_event event);
 
+/* How many that are. */
+static inline uint64_t xseg_pending_count(const struct xseg_pending *pending)
+{
+    return atomic_load_explicit(&pending->fences.context->slow_path, memory_order_relaxed) &
+           ~XSEG_CONTEXT_LOSS;
+}
+
 /* One more or less of what is counted. */
 static inline void xseg_pending_count_one(struct xseg_pending *pending)
 {
@@ -61,14 +69,8 @@ static inline void xseg_pending_count_one(struct xseg_pending *pending)
 
 static inline void xseg_pending_uncount_one(struct xseg_pending *pending)
 {
+    XSEG_ASSERT(xseg_pending_count(pending) != 0);
     atomic_fetch_sub_explicit(&pending->fences.context->slow_path, 1, memory_order_relaxed);
-}
-
-/* How many that are. */
-static inline uint64_t xseg_pending_count(const struct xseg_pending *pending)
-{
-    return atomic_load_explicit(&pending->fences.context->slow_path, memory_order_relaxed) &
-           ~XSEG_CONTEXT_LOSS;
 }
 
 static inline void xseg_pending_lock(struct xseg_pending *pending)

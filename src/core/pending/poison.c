@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "src/base/check.h"
 #include "src/base/error.h"
 #include "src/core/cache/arena_blocks.h"
 #include "src/core/device/allocator.h"
@@ -14,8 +15,11 @@
 #define PIECE_BYTES ((uint64_t)256 * XSEG_KIB)
 #define SHOWN_BYTES 16u
 
+_Static_assert(PIECE_BYTES % sizeof(uint32_t) == 0, "pieces are compared by words");
+
 void xseg_poison_init(struct xseg_poison *poison, struct xseg_allocator *allocator)
 {
+    XSEG_ASSERT(allocator != NULL);
     poison->allocator = allocator;
     atomic_init(&poison->reads, XSEG_POISON_UNTRIED);
     atomic_init(&poison->overwrites, 0);
@@ -45,9 +49,11 @@ void xseg_poison_ended(struct xseg_block *block)
 {
     struct xseg_block *next;
 
+    XSEG_ASSERT(!xseg_lock_is_held(XSEG_RANK_PENDING));
     for (; block != NULL; block = next) {
         struct xseg_arena *arena = block->extent->arena;
 
+        XSEG_ASSERT(block->state == XSEG_BLOCK_BUSY && block->uses == NULL);
         next = block->ended;
         block->ended = NULL;
         xseg_poison_busy(block);
@@ -90,6 +96,7 @@ static void compare(struct difference *difference, const unsigned char *piece, u
 {
     const uint32_t word = XSEG_POISON_PATTERN;
 
+    XSEG_ASSERT(bytes != 0 && bytes % sizeof(word) == 0 && offset % sizeof(word) == 0);
     /* All words are alike if each is the one before it; the usual case, and memcmp is fast. */
     if (memcmp(piece, &word, sizeof(word)) == 0 &&
         memcmp(piece, piece + sizeof(word), bytes - sizeof(word)) == 0)
@@ -133,6 +140,7 @@ static void report(const struct xseg_grant *grant, const struct difference *diff
                   ": found",
                   device->context.ordinal, difference->count, grant->bytes, grant->base,
                   (void *)xseg_arena_stream(arena)->handle, address, difference->first);
+    XSEG_ASSERT(difference->shown <= SHOWN_BYTES && difference->first < grant->bytes);
     for (unsigned i = 0; i < difference->shown; i++)
         xseg_text_add(&text, " %02x", difference->found[i]);
     (void)xseg_free_log_describe(&device->free_log, address, "; it was last ", &text);
@@ -177,6 +185,7 @@ static void check(const struct xseg_grant *grant)
     const struct xseg_arena *arena = grant->arena;
     struct difference difference = {0};
 
+    XSEG_ASSERT(grant->poisoned);
     if (!xseg_poison_is_on(arena) ||
         atomic_load(&arena->device->poison->reads) == XSEG_POISON_READS_NOTHING ||
         !xseg_streams_is_open(&arena->device->context, xseg_arena_stream(arena)))
@@ -200,6 +209,7 @@ static bool begin(struct xseg_arena *arena)
 static void end(struct xseg_arena *arena)
 {
     xseg_arena_lock(arena);
+    XSEG_ASSERT(arena->fills != 0);
     arena->fills--;
     xseg_arena_unlock(arena);
 }
@@ -209,6 +219,7 @@ xseg_status xseg_poison_hand_out(const struct xseg_grant *grant, bool zeroed, bo
     struct xseg_arena *arena = grant->arena;
     xseg_status status = XSEG_OK;
 
+    XSEG_ASSERT(grant->base != 0 && grant->requested <= grant->bytes);
     *is_paused = !begin(arena);
     if (*is_paused)
         return XSEG_OK;

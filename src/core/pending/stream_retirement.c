@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "src/core/pending/stream_retirement.h"
 
+#include "src/base/check.h"
 #include "src/base/error.h"
 #include "src/core/device/allocator.h"
 #include "src/core/pending/pending.h"
@@ -15,6 +16,7 @@ static xseg_status expect_no_capture(struct xseg_device *device,
     xseg_status status = XSEG_OK;
     bool captured = xseg_routes_begin_on(&device->routes, stream);
 
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_PENDING));
     /* Also in one that the library was not told of, whose event would never complete. */
     if (!captured) {
         status = xseg_driver_capture_info(&device->context, stream->handle, &info);
@@ -31,6 +33,8 @@ static xseg_status leave(struct xseg_device *device, struct xseg_known_stream *s
     int mode = 0;
     xseg_status status = expect_no_capture(device, stream);
 
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
+    XSEG_ASSERT(stream->last == NULL);
     if (status == XSEG_OK)
         status = xseg_driver_relax(&device->context, &mode);
     if (status != XSEG_OK)
@@ -39,6 +43,7 @@ static xseg_status leave(struct xseg_device *device, struct xseg_known_stream *s
     xseg_driver_unrelax(&device->context, mode);
     if (status != XSEG_OK)
         return status;
+    XSEG_ASSERT(stream->last != NULL);
     xseg_streams_note_leaving(&device->streams, stream);
     return XSEG_OK;
 }
@@ -51,6 +56,7 @@ xseg_status xseg_stream_retirement_begin(struct xseg_device *device, xseg_stream
     if (stream == NULL)
         return XSEG_OK;
     /* Whoever asks or waits for the stream right now holds one of these: that comes to an end first. */
+    XSEG_ASSERT(!xseg_lock_is_any_held());
     xseg_lock_take(&device->growth_lock);
     xseg_pending_lock(device->pending);
     if (xseg_stream_is_there(stream) && xseg_context_is_lost(&device->context))
@@ -73,6 +79,8 @@ xseg_status xseg_stream_retirement_begin(struct xseg_device *device, xseg_stream
 /* The last event is not needed any more.  PENDING is held. */
 static void note_gone(struct xseg_device *device, struct xseg_known_stream *stream)
 {
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_PENDING));
+    XSEG_ASSERT(stream->last != NULL);
     xseg_fences_put(&device->pending->fences, stream->last);
     stream->last = NULL;
     xseg_streams_note_gone(&device->streams, stream);
@@ -83,6 +91,7 @@ static bool has_passed(struct xseg_device *device, const struct xseg_known_strea
 {
     bool done = false;
 
+    XSEG_ASSERT(stream->last != NULL);
     return xseg_list_is_empty(&stream->uses) &&
            xseg_driver_event_done(&device->context, stream->last, &done) == XSEG_OK && done;
 }
@@ -93,7 +102,9 @@ static void ask_first(struct xseg_device *device)
     struct xseg_list *leaving = &device->streams.leaving;
     unsigned left = atomic_load_explicit(&device->streams.leaving_count, memory_order_relaxed);
 
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_PENDING));
     for (left = left < ASKED ? left : ASKED; left > 0; left--) {
+        XSEG_ASSERT(!xseg_list_is_empty(leaving));
         struct xseg_known_stream *stream =
             XSEG_LIST_FIRST(leaving, struct xseg_known_stream, going);
 
@@ -141,6 +152,7 @@ xseg_status xseg_stream_retirement_is_over(struct xseg_device *device,
     xseg_status status = XSEG_OK;
     xseg_event event;
 
+    XSEG_ASSERT(!xseg_lock_is_held(XSEG_RANK_PENDING));
     xseg_pending_lock(device->pending);
     event = stream->last;
     xseg_pending_unlock(device->pending);
@@ -157,6 +169,7 @@ xseg_status xseg_stream_retirement_is_over(struct xseg_device *device,
 
 void xseg_stream_retirement_end(struct xseg_device *device)
 {
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
     xseg_pending_lock(device->pending);
     XSEG_LIST_FOR_SAFE(node, &device->streams.leaving)
     {

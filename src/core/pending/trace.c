@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 #include "src/core/pending/trace.h"
 
+#include "src/base/check.h"
+
 static void note(const struct xseg_arena *arena, struct xseg_pool *pool,
                  enum xseg_trace_action action, uint64_t base, uint64_t bytes)
 {
+    XSEG_ASSERT(arena != NULL && !xseg_lock_is_held(XSEG_RANK_OBSERVERS));
     if (!xseg_trace_is_on(arena->device))
         return;
     const struct xseg_trace_entry entry = {
@@ -27,6 +30,7 @@ void xseg_trace_note(const struct xseg_arena *arena, enum xseg_trace_action acti
 
 void xseg_trace_note_grant(const struct xseg_grant *grant)
 {
+    XSEG_ASSERT(grant->base != 0);
     note(grant->arena, grant->lent ? NULL : xseg_pool_shown(grant->arena->pool), XSEG_TRACE_ALLOC,
          grant->base, grant->requested);
 }
@@ -35,6 +39,8 @@ void xseg_trace_note_block(const struct xseg_block *block, enum xseg_trace_actio
 {
     const struct xseg_arena *arena = block->extent->arena;
 
+    XSEG_ASSERT(block->state == XSEG_BLOCK_LIVE || block->state == XSEG_BLOCK_PENDING ||
+                block->state == XSEG_BLOCK_BUSY);
     note(arena, xseg_block_is_lent(block) ? NULL : xseg_pool_shown(arena->pool), action,
          block->base, block->requested);
 }

@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
+#include "src/base/check.h"
 #include "src/base/error.h"
 #include "src/core/cache/arena_blocks.h"
 #include "src/core/cache/extent_blocks.h"
@@ -27,6 +28,7 @@ struct harvest {
 static void harvest_part(struct harvest *harvest, struct xseg_arena *arena,
                          const struct xseg_part *part)
 {
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_ARENA));
     /* The pool does not hold it. */
     if (part->is_lent)
         return;
@@ -44,6 +46,7 @@ static void harvest_pool(struct xseg_pool *pool, struct harvest *harvest)
 {
     struct xseg_arena *arena = atomic_load_explicit(&pool->body->arenas, memory_order_acquire);
 
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
     harvest->count = harvest->pending = harvest->used = 0;
     for (; arena != NULL; arena = atomic_load_explicit(&arena->next, memory_order_relaxed)) {
         xseg_arena_lock(arena);
@@ -65,6 +68,7 @@ static void harvest_pool(struct xseg_pool *pool, struct harvest *harvest)
 static xseg_status harvest_all(struct xseg_pool *pool, size_t head, void **memory,
                                struct harvest *harvest)
 {
+    XSEG_ASSERT(*memory == NULL);
     *harvest = (struct harvest){0};
     harvest_pool(pool, harvest);
     do {
@@ -77,12 +81,14 @@ static xseg_status harvest_all(struct xseg_pool *pool, size_t head, void **memor
         harvest->block = (struct xseg_checkpoint_block *)(void *)((char *)*memory + head);
         harvest_pool(pool, harvest);
     } while (harvest->count > harvest->capacity);
+    XSEG_ASSERT(harvest->count <= harvest->capacity);
     return XSEG_OK;
 }
 
 /* What stands in the way of both taking and restoring. */
 static xseg_status expect_quiet(struct xseg_pool *pool, const struct harvest *harvest)
 {
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
     if (xseg_pending_captures(pool->body->device->pending))
         return xseg_fail(XSEG_ERR_BUSY, "a capture is under way on device %d: end it first",
                          pool->body->device->context.ordinal);
@@ -113,6 +119,7 @@ xseg_status xseg_checkpoint_take(struct xseg_pool *pool, struct xseg_checkpoint 
         free(memory);
         return status;
     }
+    XSEG_ASSERT(memory != NULL && harvest.pending == 0);
     checkpoint = memory;
     checkpoint->pool = pool;
     checkpoint->count = harvest.count;
@@ -146,6 +153,7 @@ static bool is_there(const struct xseg_pool *pool, const struct xseg_checkpoint_
     const uint64_t end = saved->base + saved->bytes;
     bool there = extent != NULL && extent->arena == saved->arena;
 
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
     if (!there)
         return false;
     xseg_arena_lock(saved->arena);
@@ -184,6 +192,7 @@ static xseg_status check_place(const struct xseg_pool *pool,
 /* Make sure that every arena of the pool has block records for the cuts: two a block. */
 static xseg_status stock(const struct xseg_checkpoint *checkpoint)
 {
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
     for (size_t first = 0, end; first < checkpoint->count; first = end) {
         struct xseg_arena *arena = checkpoint->block[first].arena;
 
@@ -206,6 +215,7 @@ static void free_live(const struct xseg_checkpoint_block *live)
 
     xseg_arena_lock(arena);
     struct xseg_extent *extent = extent_of(arena->pool, live->base);
+    XSEG_ASSERT(extent != NULL && extent->arena == arena);
     struct xseg_block *block = xseg_extent_block_at(extent, live->base);
     xseg_trace_note(arena, XSEG_TRACE_FREE_REQUESTED, live->base, live->requested);
     xseg_trace_note(arena, XSEG_TRACE_FREE_COMPLETED, live->base, live->requested);
@@ -232,6 +242,7 @@ static void revive(const struct xseg_checkpoint_block *saved, const struct xseg_
                                    .expandable = true};
 
     xseg_arena_lock(arena);
+    XSEG_ASSERT(extent != NULL && extent->arena == arena && saved->requested <= saved->bytes);
     (void)xseg_arena_hand_out_at(arena, extent, saved->base, &need);
     if (now != 0)
         xseg_alloc_times_note(extent, saved->base, now);
@@ -244,6 +255,7 @@ static xseg_status check_restore(const struct xseg_checkpoint *checkpoint,
 {
     xseg_status status = expect_quiet(checkpoint->pool, harvest);
 
+    XSEG_ASSERT(checkpoint->count == 0 || checkpoint->block[0].arena != NULL);
     if (status == XSEG_OK && harvest->used > 0)
         status =
             xseg_fail(XSEG_ERR_BUSY,
@@ -257,6 +269,7 @@ static xseg_status check_restore(const struct xseg_checkpoint *checkpoint,
 static void tell(void (*moved)(void *self, void *pointer, bool freed), void *self,
                  const struct xseg_checkpoint_block *block, size_t count, bool freed)
 {
+    XSEG_ASSERT(!xseg_lock_is_any_held());
     for (size_t i = 0; moved != NULL && i < count; i++)
         moved(self, (void *)(uintptr_t)block[i].base, /* NOLINT(performance-no-int-to-ptr) */
               freed);
@@ -317,6 +330,7 @@ static bool are_equal(const uint64_t *address, size_t count, const struct harves
     for (size_t i = 0; i < count; i++) {
         if (i > 0 && address[i] == address[i - 1])
             continue;
+        XSEG_ASSERT(i == 0 || address[i] > address[i - 1]);
         if (at == live->count || live->block[at].base != address[i])
             return false;
         at++;
@@ -332,6 +346,7 @@ xseg_status xseg_checkpoint_compare(struct xseg_pool *pool, void *const *pointer
     struct harvest live;
     void *memory = NULL;
 
+    XSEG_ASSERT(count == 0 || pointers != NULL);
     if (address == NULL)
         return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory to compare %zu blocks", count);
     for (size_t i = 0; i < count; i++)

@@ -3,6 +3,7 @@
 
 #include <inttypes.h>
 
+#include "src/base/check.h"
 #include "src/base/error.h"
 #include "src/core/cache/walk.h"
 #include "src/core/pending/pending.h"
@@ -21,6 +22,8 @@ struct obstacles {
 /* The streams that use a live block beside its own. */
 static void mark_uses(const struct xseg_part *part)
 {
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
+    XSEG_ASSERT(part->record != NULL);
     for (const struct xseg_use *use = part->record->uses; use != NULL; use = use->next)
         use->stream->is_asked = true;
 }
@@ -29,6 +32,7 @@ static void look_at_extent(struct obstacles *found, struct xseg_extent *extent)
 {
     const struct xseg_segment_held held = xseg_segment_all_held(&extent->segment);
 
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_ARENA));
     found->held.pinned += held.pinned;
     found->held.exported += held.exported;
     if (!xseg_extent_is_expandable(extent))
@@ -82,6 +86,7 @@ static void ask_stream(void *self, struct xseg_known_stream *stream)
     struct obstacles *found = questions->found;
     bool idle = false;
 
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
     if (!stream->is_asked)
         return;
     stream->is_asked = false;
@@ -143,6 +148,8 @@ xseg_status xseg_obstacle_close(struct xseg_pool *pool)
     struct obstacles found = {.status = XSEG_OK};
     struct questions questions = {pool->body->device, &found};
 
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
+    XSEG_ASSERT(pool->body->state == XSEG_POOL_MOVES);
     xseg_pending_poll(pool->body->device->pending);
     xseg_pool_visit_arenas(pool->body, close_arena, &found);
     xseg_streams_visit(&pool->body->device->streams, ask_stream, &questions);
@@ -151,5 +158,7 @@ xseg_status xseg_obstacle_close(struct xseg_pool *pool)
 
 void xseg_obstacle_open(struct xseg_pool *pool)
 {
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
+    XSEG_ASSERT(pool->body->state == XSEG_POOL_RUNS);
     xseg_pool_visit_arenas(pool->body, open_arena, NULL);
 }

@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
+#include "src/base/check.h"
 #include "src/base/error.h"
 #include "src/core/config/size.h"
 #include "src/core/device/allocator.h"
@@ -75,6 +76,7 @@ static xseg_status check_begin(const struct xseg_pool *pool)
 {
     const struct xseg_device *device = pool->body->device;
 
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
     if (xseg_context_is_lost(&device->context))
         return xseg_driver_fail_lost(&device->context);
     if (xseg_pool_is_retired(pool))
@@ -91,6 +93,7 @@ static void settle_arena(void *self, struct xseg_arena *arena)
     struct xseg_pool *pool = self;
     uint64_t evicted = 0;
 
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
     XSEG_LIST_FOR(node, &arena->extents)
     {
         evicted += xseg_evicted_bytes(&XSEG_CONTAINER(node, struct xseg_extent, link)->segment);
@@ -104,6 +107,7 @@ static void settle_arena(void *self, struct xseg_arena *arena)
     if (evicted < before)
         xseg_counts_up(&arena->counts, XSEG_COUNT_RESERVED_BYTES, before - evicted);
     xseg_arena_unlock(arena);
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH) && !xseg_lock_is_held(XSEG_RANK_ARENA));
     if (evicted > before)
         xseg_pool_note_shrink(pool, evicted - before);
     if (evicted < before)
@@ -115,6 +119,8 @@ static void settle(struct move *move, enum xseg_pool_state state)
 {
     struct xseg_pool *pool = move->pool;
 
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
+    XSEG_ASSERT(pool->body->state == XSEG_POOL_MOVES && state != XSEG_POOL_MOVES);
     xseg_pool_visit_arenas(pool->body, settle_arena, pool);
     pool->body->state = state;
     if (state == XSEG_POOL_RUNS)
@@ -126,6 +132,7 @@ static void settle(struct move *move, enum xseg_pool_state state)
 /* The stream for copies, made if need be. */
 static xseg_status get_copier(struct xseg_device *device)
 {
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
     return device->copier == NULL ? xseg_driver_stream_create(&device->context, &device->copier)
                                   : XSEG_OK;
 }
@@ -140,6 +147,7 @@ static void copy_segment(struct move *move, struct xseg_segment *segment, bool s
         const uint64_t address = segment->base + at * segment->granule_bytes;
         const uint64_t bytes = count * segment->granule_bytes;
 
+        XSEG_ASSERT(bytes != 0 && address + bytes <= segment->base + segment->bytes);
         if (saves)
             move->status = xseg_contents_save(move->contents, move->offset, address, bytes);
         else if (evicted)
@@ -161,6 +169,8 @@ static void load_segment(struct move *move, struct xseg_segment *segment)
 /* Copy all segments, and wait for that.  GROWTH is not held. */
 static xseg_status copy_all(struct move *move, visit *each)
 {
+    XSEG_ASSERT(!xseg_lock_is_any_held());
+    XSEG_ASSERT(move->contents != NULL && move->pool->body->state == XSEG_POOL_MOVES);
     move->offset = 0;
     move->status = xseg_contents_wake(move->contents);
     if (move->status == XSEG_OK)
@@ -180,6 +190,7 @@ static xseg_status save(struct move *move, enum xseg_keep keep, const char *path
     struct xseg_contents *contents;
     xseg_status status;
 
+    XSEG_ASSERT(move->contents == NULL);
     if (keep == XSEG_KEEP_NOTHING || bytes == 0)
         return XSEG_OK;
     contents = malloc(sizeof(*contents));
@@ -226,6 +237,7 @@ static xseg_status undo_leave(struct move *move, xseg_status status)
 {
     char reason[384];
 
+    XSEG_ASSERT(status != XSEG_OK);
     (void)snprintf(reason, sizeof(reason), "%s", xseg_fail_text()->buffer);
     move->status = XSEG_OK;
     visit_segments(move, return_segment);
@@ -242,6 +254,8 @@ static xseg_status undo_leave(struct move *move, xseg_status status)
 /* All pages go.  GROWTH is held. */
 static xseg_status leave(struct move *move)
 {
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
+    XSEG_ASSERT(move->pool->body->contents == NULL);
     move->status = XSEG_OK;
     visit_segments(move, leave_segment);
     if (move->status != XSEG_OK)
@@ -260,6 +274,7 @@ static xseg_status pause(struct move *move, enum xseg_keep keep, const char *pat
     struct xseg_device *device = move->device;
     xseg_status status = xseg_obstacle_close(move->pool);
 
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
     if (status == XSEG_OK && keep != XSEG_KEEP_NOTHING)
         status = get_copier(device);
     if (status != XSEG_OK)
@@ -283,6 +298,7 @@ xseg_status xseg_pause_begin(struct xseg_pool *pool, enum xseg_keep keep, const 
     struct xseg_device *device = pool->body->device;
     struct move move = {.device = device, .pool = pool};
 
+    XSEG_ASSERT(!xseg_lock_is_any_held());
     xseg_lock_take(&device->growth_lock);
     xseg_status status = check_begin(pool);
     if (status == XSEG_OK) {
@@ -295,6 +311,7 @@ xseg_status xseg_pause_begin(struct xseg_pool *pool, enum xseg_keep keep, const 
             xseg_forget_contents(move.contents);
         }
     }
+    XSEG_ASSERT(status != XSEG_OK || pool->body->state == XSEG_POOL_PAUSED);
     xseg_lock_give(&device->growth_lock);
     return status;
 }
@@ -330,6 +347,7 @@ static xseg_status supply(struct move *move)
 {
     const struct xseg_config *config = xseg_allocator_config(move->device->allocator);
 
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
     move->status = xseg_growth_check(move->pool, config, add_up(move, add_missing), 0);
     if (move->status != XSEG_OK)
         return move->status;
@@ -375,6 +393,8 @@ static xseg_status resume(struct move *move)
     char reason[384];
     const xseg_status status = come_back(move);
 
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
+    XSEG_ASSERT(move->contents == move->pool->body->contents);
     if (status == XSEG_OK) {
         visit_segments(move, arrive_segment);
         move->pool->body->contents = NULL;
@@ -411,6 +431,7 @@ xseg_status xseg_pause_end(struct xseg_pool *pool)
         move.contents = pool->body->contents;
         status = resume(&move);
     }
+    XSEG_ASSERT(status != XSEG_OK || pool->body->state == XSEG_POOL_RUNS);
     xseg_lock_give(&device->growth_lock);
     return status;
 }

@@ -9,6 +9,7 @@
 #include <sys/random.h>
 #include <unistd.h>
 
+#include "src/base/check.h"
 #include "src/base/error.h"
 #include "src/core/cache/walk.h"
 #include "src/core/device/allocator.h"
@@ -17,6 +18,9 @@
 #include "src/core/pools/share_header.h"
 #include "src/core/reclaim/mapping.h"
 #include "vmm/foreign.h"
+
+_Static_assert(XSEG_DRIVER_UUID_BYTES == sizeof(((struct xseg_share_header *)0)->device),
+               "a header holds a UUID");
 
 struct xseg_export {
     struct xseg_list link;
@@ -60,6 +64,8 @@ static size_t import_bytes(const struct xseg_import *record)
 
 static void note_host_bytes(struct xseg_device *device, size_t more, size_t less)
 {
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
+    XSEG_ASSERT(xseg_sharing_host_bytes(device->sharing) + more >= less);
     atomic_fetch_add_explicit(&device->sharing->host_bytes, (uint64_t)more - less,
                               memory_order_relaxed);
 }
@@ -89,6 +95,7 @@ xseg_status xseg_share_expect_none(struct xseg_device *device)
 
 static xseg_status refuse(struct xseg_sharing *sharing)
 {
+    XSEG_ASSERT(sharing->verdict == XSEG_SHARE_REFUSED && sharing->why[0] != '\0');
     return xseg_fail(XSEG_ERR_UNSUPPORTED, "memory of this device cannot be exported: %s",
                      sharing->why);
 }
@@ -102,6 +109,7 @@ static xseg_status try_page(struct xseg_device *device)
     int file = -1;
     xseg_status status = xseg_driver_create(context, context->granularity, true, &handle);
 
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
     if (status != XSEG_OK)
         return status;
     status = xseg_driver_export(context, handle, &file);
@@ -116,6 +124,7 @@ static xseg_status try_device(struct xseg_device *device)
 {
     struct xseg_sharing *sharing = device->sharing;
 
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
     if (xseg_context_is_lost(&device->context))
         return xseg_driver_fail_lost(&device->context);
     if (!device->context.has_vmm)
@@ -140,6 +149,7 @@ static xseg_status try_device(struct xseg_device *device)
 
 xseg_status xseg_share_try(struct xseg_device *device)
 {
+    XSEG_ASSERT(!xseg_lock_is_any_held());
     xseg_lock_take(&device->growth_lock);
     const xseg_status status = try_device(device);
     xseg_lock_give(&device->growth_lock);
@@ -152,6 +162,7 @@ static xseg_status know_device(struct xseg_device *device)
     struct xseg_sharing *sharing = device->sharing;
     xseg_status status = XSEG_OK;
 
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
     if (!sharing->has_uuid)
         status = xseg_driver_uuid(&device->context, sharing->uuid);
     sharing->has_uuid |= status == XSEG_OK;
@@ -169,6 +180,7 @@ static xseg_status find_block(const struct xseg_extent *extent, uint64_t address
 {
     struct xseg_arena *arena = extent->arena;
 
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
     xseg_arena_lock(arena);
     *out = xseg_walk_at(extent, address);
     xseg_arena_unlock(arena);
@@ -205,6 +217,7 @@ static uint64_t count_pages(const struct xseg_export *record)
 
     for (uint32_t at = record->first; at < record->first + record->count; at += length[at])
         pages++;
+    XSEG_ASSERT(pages != 0);
     return pages;
 }
 
@@ -224,6 +237,7 @@ static xseg_status export_pages(const struct xseg_export *record, struct xseg_sh
                           i + 1, share->fd_count);
             return status;
         }
+        XSEG_ASSERT(segment->length[at] != 0 && at < record->first + record->count);
         page_bytes[i] = segment->length[at] * segment->granule_bytes;
         at += segment->length[at];
     }
@@ -238,6 +252,7 @@ static void write_header(const struct xseg_export *record, const struct xseg_par
     const uint64_t begin = record->first * segment->granule_bytes;
     const uint64_t end = begin + record->count * segment->granule_bytes;
 
+    XSEG_ASSERT(sharing->has_uuid && sharing->exporter != 0);
     memcpy(header->magic, XSEG_SHARE_MAGIC, sizeof(header->magic));
     memcpy(header->device, sharing->uuid, sizeof(header->device));
     header->version = XSEG_SHARE_VERSION;
@@ -250,6 +265,8 @@ static void write_header(const struct xseg_export *record, const struct xseg_par
     header->generation = xseg_segment_generation(segment, begin, end);
     header->page_offset = begin;
     header->block_offset = block->base - segment->base - begin;
+    XSEG_ASSERT(block->base >= segment->base + begin &&
+                block->base + block->bytes <= segment->base + end);
     header->block_bytes = block->bytes;
     header->requested_bytes = block->requested;
 }
@@ -291,6 +308,7 @@ static xseg_status export_block(struct xseg_extent *extent, uint64_t address,
     struct xseg_part block = {0};
     xseg_status status = xseg_pool_check_running(extent->arena->pool);
 
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
     if (status == XSEG_OK)
         status = find_block(extent, address, &block);
     if (status == XSEG_OK)
@@ -304,6 +322,7 @@ static xseg_status export_block(struct xseg_extent *extent, uint64_t address,
     record->address = address;
     record->count = xseg_segment_pages_under(segment, address - segment->base,
                                              xseg_part_end(&block) - segment->base, &record->first);
+    XSEG_ASSERT(record->count != 0);
     status = hold_and_tell(device, record, &block, out);
     if (status != XSEG_OK) {
         free(record);
@@ -319,6 +338,7 @@ xseg_status xseg_share_export(struct xseg_allocator *allocator, uint64_t address
 {
     struct xseg_extent *extent = xseg_mapping_hold(allocator, address);
 
+    XSEG_ASSERT(extent == NULL || xseg_lock_is_held(XSEG_RANK_GROWTH));
     if (extent == NULL)
         return xseg_fail(XSEG_ERR_NOT_LIVE, "%#" PRIx64 " is not memory of this allocator",
                          address);
@@ -329,6 +349,7 @@ xseg_status xseg_share_export(struct xseg_allocator *allocator, uint64_t address
 
 static bool close_export(struct xseg_device *device, uint64_t address)
 {
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
     XSEG_LIST_FOR(node, &device->sharing->exports)
     {
         struct xseg_export *record = XSEG_CONTAINER(node, struct xseg_export, link);
@@ -348,6 +369,7 @@ xseg_status xseg_share_unexport(struct xseg_allocator *allocator, uint64_t addre
 {
     bool closed = false;
 
+    XSEG_ASSERT(!xseg_lock_is_any_held());
     for (int i = 0; i < allocator->device_count && !closed; i++) {
         struct xseg_device *device = xseg_allocator_open_device(allocator, i);
 
@@ -408,6 +430,7 @@ static struct xseg_import *make_import(struct xseg_device *device,
     const size_t pages = (size_t)header->page_count;
     struct xseg_import *record = calloc(1, sizeof(*record) + pages * sizeof(record->page_bytes[0]));
 
+    XSEG_ASSERT(pages != 0);
     if (record == NULL) {
         (void)xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for an import of %zu pages", pages);
         return NULL;
@@ -441,6 +464,7 @@ static xseg_status import_pages(struct xseg_device *device, const struct xseg_sh
 {
     xseg_status status = check_device(device, header);
 
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
     if (status != XSEG_OK)
         return status;
     struct xseg_import *record = make_import(device, header);
@@ -453,6 +477,7 @@ static xseg_status import_pages(struct xseg_device *device, const struct xseg_sh
         free(record);
         return status;
     }
+    XSEG_ASSERT(record->foreign.base != 0 && header->block_offset < record->foreign.bytes);
     *address = record->address = record->foreign.base + header->block_offset;
     xseg_list_insert(&device->sharing->imports, &record->link);
     note_host_bytes(device, import_bytes(record), 0);
@@ -487,6 +512,7 @@ xseg_status xseg_share_import(struct xseg_device *device, const struct xseg_shar
 /* The import of an address, or NULL.  GROWTH is held. */
 static struct xseg_import *find_import(struct xseg_device *device, uint64_t address)
 {
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
     XSEG_LIST_FOR(node, &device->sharing->imports)
     {
         struct xseg_import *record = XSEG_CONTAINER(node, struct xseg_import, link);
@@ -499,6 +525,8 @@ static struct xseg_import *find_import(struct xseg_device *device, uint64_t addr
 
 static xseg_status close_import(struct xseg_device *device, struct xseg_import *record)
 {
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
+    XSEG_ASSERT(xseg_sharing_imported(device->sharing) >= record->foreign.bytes);
     if (xseg_pending_captures(device->pending))
         return xseg_fail(XSEG_ERR_BUSY,
                          "a capture is under way on device %d: nothing is unmapped before its end",
@@ -515,6 +543,7 @@ static xseg_status close_import(struct xseg_device *device, struct xseg_import *
 
 xseg_status xseg_share_unimport(struct xseg_allocator *allocator, uint64_t address)
 {
+    XSEG_ASSERT(!xseg_lock_is_any_held());
     for (int i = 0; i < allocator->device_count; i++) {
         struct xseg_device *device = xseg_allocator_open_device(allocator, i);
         struct xseg_import *record;

@@ -12,6 +12,7 @@
 #ifndef XSEG_CORE_SHARE_H
 #define XSEG_CORE_SHARE_H
 
+#include "src/base/check.h"
 #include "src/base/list.h"
 #include "vmm/driver.h"
 #include "xseg/share.h"
@@ -73,6 +74,7 @@ xseg_status xseg_share_expect_none(struct xseg_device *device);
 /* The descriptors and the header of a share that is being made. */
 static inline int *xseg_share_fds(const struct xseg_share *share)
 {
+    XSEG_ASSERT(share != NULL);
     return (int *)(uintptr_t)share->fd; /* NOLINT(performance-no-int-to-ptr) */
 }
 

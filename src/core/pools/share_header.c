@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "src/base/check.h"
 #include "src/base/error.h"
 #include "src/core/config/size.h"
 
@@ -16,11 +17,17 @@
 /* No device maps less at once; today's map 2 MiB. */
 #define PAGE_LEAST UINT64_C(4096)
 
+_Static_assert(sizeof(struct xseg_share_header) % sizeof(uint64_t) == 0,
+               "the table of pages follows it");
+_Static_assert(PAGES_MAX < SIZE_MAX / sizeof(uint64_t) && PAGE_LEAST % XSEG_SIZE_QUANTUM == 0,
+               "sums fit");
+
 bool xseg_share_make(struct xseg_share *share, uint64_t pages)
 {
     const size_t bytes = sizeof(struct xseg_share_header) + (size_t)pages * sizeof(uint64_t);
     int *file = malloc((size_t)pages * sizeof(*file));
 
+    XSEG_ASSERT(pages != 0 && pages <= PAGES_MAX);
     *share = (struct xseg_share)XSEG_SHARE_INIT;
     share->header = calloc(1, bytes);
     if (share->header == NULL || file == NULL) {
@@ -38,6 +45,7 @@ bool xseg_share_make(struct xseg_share *share, uint64_t pages)
 
 void xseg_share_free(struct xseg_share *share)
 {
+    XSEG_ASSERT(share->fd_count == 0 || share->fd != NULL);
     for (size_t i = 0; i < share->fd_count; i++)
         if (share->fd[i] >= 0)
             (void)close(share->fd[i]);
@@ -102,6 +110,7 @@ static xseg_status check_table(const struct xseg_share_header *header)
                              "page %" PRIu64 " of the share has %" PRIu64 " bytes", i, table[i]);
         all += table[i];
     }
+    XSEG_ASSERT(all >= last);
     if (header->block_offset < table[0] && header->block_bytes <= all - header->block_offset &&
         header->block_offset + header->block_bytes > all - last)
         return XSEG_OK;
@@ -140,6 +149,7 @@ xseg_status xseg_share_copy(const void *header, size_t bytes, struct xseg_share_
     memcpy(copy + 1, (const char *)header + sizeof(fixed),
            (size_t)fixed.header_bytes - sizeof(fixed));
     status = check_table(copy);
+    XSEG_ASSERT(copy->header_bytes <= bytes);
     if (status == XSEG_OK)
         *out = copy;
     else

@@ -11,6 +11,7 @@
 #include <sys/time.h>
 #include <unistd.h>
 
+#include "src/base/check.h"
 #include "src/base/clock.h"
 #include "src/base/error.h"
 #include "src/core/pools/share_header.h"
@@ -69,6 +70,7 @@ static xseg_status wait_for(const struct line *line)
 {
     struct pollfd wait = {.fd = line->socket, .events = line->events};
 
+    XSEG_ASSERT(errno != 0);
     if (errno == EINTR)
         return XSEG_OK;
     if (errno != EAGAIN && errno != EWOULDBLOCK)
@@ -97,6 +99,7 @@ static xseg_status send_bytes(const struct line *line, const char *bytes, size_t
         if (status != XSEG_OK)
             return status;
         if (sent > 0) {
+            XSEG_ASSERT((size_t)sent <= count);
             bytes += sent;
             count -= (size_t)sent;
         }
@@ -115,6 +118,7 @@ static xseg_status receive_bytes(const struct line *line, char *bytes, size_t co
         if (received == 0)
             return xseg_fail(XSEG_ERR_FILE, "the socket ended within a share");
         if (received > 0) {
+            XSEG_ASSERT((size_t)received <= count);
             bytes += received;
             count -= (size_t)received;
         }
@@ -132,6 +136,7 @@ struct message {
 
 static void begin_message(struct message *message, size_t count)
 {
+    XSEG_ASSERT(count != 0 && count <= BATCH);
     memset(message, 0, sizeof(*message));
     message->data = (struct iovec){&message->byte, 1};
     message->head.msg_iov = &message->data;
@@ -147,6 +152,7 @@ static xseg_status send_batch(const struct line *line, const int *file, size_t c
 
     begin_message(&message, count);
     struct cmsghdr *control = CMSG_FIRSTHDR(&message.head);
+    XSEG_ASSERT(control != NULL && file != NULL);
     control->cmsg_level = SOL_SOCKET;
     control->cmsg_type = SCM_RIGHTS;
     control->cmsg_len = CMSG_LEN(count * sizeof(int));
@@ -222,6 +228,7 @@ xseg_status xseg_share_post(int socket, const struct xseg_share *share)
     for (size_t at = 0; at < share->fd_count && status == XSEG_OK; at += BATCH)
         status = send_batch(&line, share->fd + at,
                             share->fd_count - at < BATCH ? share->fd_count - at : BATCH);
+    XSEG_ASSERT(status != XSEG_OK || header->page_count == share->fd_count);
     free(header);
     return status;
 }
@@ -247,6 +254,8 @@ static xseg_status fetch_rest(const struct line *line, const struct xseg_share_h
 {
     char *place = (char *)xseg_share_head(share);
 
+    XSEG_ASSERT(share->header_bytes == header->header_bytes &&
+                share->fd_count == header->page_count);
     memcpy(place, header, sizeof(*header));
     xseg_status status =
         receive_bytes(line, place + sizeof(*header), share->header_bytes - sizeof(*header));
@@ -265,6 +274,7 @@ xseg_status xseg_share_fetch(int socket, struct xseg_share *out)
     struct xseg_share share;
     xseg_status status = receive_bytes(&line, (char *)&header, sizeof(header));
 
+    XSEG_ASSERT(out != NULL);
     if (status == XSEG_OK)
         status = xseg_share_check_fixed(&header);
     if (status == XSEG_OK)

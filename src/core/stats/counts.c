@@ -4,6 +4,10 @@
 #include <string.h>
 
 #include "src/base/align.h"
+#include "src/base/check.h"
+
+_Static_assert(XSEG_COUNT_REQUESTED_BYTES + 1 == XSEG_COUNT_SEGMENT,
+               "an allocation changes the first three");
 
 struct sum {
     uint64_t current[XSEG_STAT_GROUPS], up[XSEG_STAT_GROUPS];
@@ -25,6 +29,7 @@ void xseg_totals_fini(struct xseg_totals *totals)
 
 void xseg_counts_init(struct xseg_counts *counts, struct xseg_totals *totals, bool is_small)
 {
+    XSEG_ASSERT(totals != NULL);
     memset(counts, 0, sizeof(*counts));
     counts->totals = totals;
     counts->group = is_small ? XSEG_STAT_SMALL : XSEG_STAT_LARGE;
@@ -37,6 +42,8 @@ void xseg_counts_init(struct xseg_counts *counts, struct xseg_totals *totals, bo
 void xseg_counts_let_rest(struct xseg_counts *counts, struct xseg_biased_lock *lock,
                           atomic_uint_fast64_t *notes)
 {
+    XSEG_ASSERT(lock != NULL && notes != NULL);
+    XSEG_ASSERT(counts->totals != NULL && counts->lock == NULL);
     xseg_lock_take(&counts->totals->lock);
     counts->lock = lock;
     counts->notes = notes;
@@ -81,6 +88,7 @@ static void limit_bytes(struct xseg_counts *counts)
 
 static void set_quota(struct xseg_counts *counts, enum xseg_count what, uint64_t quota)
 {
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_STATS));
     if (quota_of(counts, what) == quota)
         return;
     atomic_store_explicit(&counts->quota[what], quota, memory_order_relaxed);
@@ -110,7 +118,10 @@ static __attribute__((noinline)) void end_rest(struct xseg_counts *counts)
 {
     struct xseg_totals *totals = counts->totals;
 
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_STATS));
+    XSEG_ASSERT(counts->rests && counts->notes != NULL);
     for (enum xseg_count what = 0; what < XSEG_COUNTS; what++) {
+        XSEG_ASSERT(totals->resting_current[counts->group][what] >= quota_of(counts, what));
         totals->resting_current[counts->group][what] -= quota_of(counts, what);
         totals->resting_up[counts->group][what] -= counts->rested_up[what];
     }
@@ -143,6 +154,9 @@ static void put_to_rest(struct xseg_counts *counts)
 {
     struct xseg_totals *totals = counts->totals;
 
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_STATS));
+    XSEG_ASSERT(!counts->rests && totals->member_count != 0);
+    XSEG_ASSERT((atomic_load(counts->notes) & XSEG_COUNTS_REST) != 0);
     for (enum xseg_count what = 0; what < XSEG_COUNTS; what++) {
         const struct xseg_counts_value value = xseg_counts_read(counts, what);
 
@@ -172,6 +186,8 @@ static __attribute__((noinline)) void let_rest(struct xseg_counts *asking)
     struct xseg_counts *quiet[BATCH];
     unsigned count = 0;
 
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_STATS));
+    XSEG_ASSERT(!asking->rests);
     XSEG_LIST_FOR(node, &totals->members)
     {
         struct xseg_counts *counts = XSEG_CONTAINER(node, struct xseg_counts, link);
@@ -199,6 +215,8 @@ static __attribute__((noinline)) void let_rest(struct xseg_counts *asking)
 /* From here on what is active may be more than what is allocated. */
 static void part(struct xseg_totals *totals, enum xseg_count what, enum xseg_count active)
 {
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_STATS));
+    XSEG_ASSERT(!totals->has_pended);
     for (unsigned group = 0; group < XSEG_STAT_GROUPS; group++)
         totals->peak[group][active] = totals->peak[group][what];
     XSEG_LIST_FOR(node, &totals->members)
@@ -213,6 +231,8 @@ void xseg_counts_pend(struct xseg_counts *counts, uint64_t bytes)
 {
     struct xseg_totals *totals = counts->totals;
 
+    XSEG_ASSERT(xseg_counts_read_row(counts, XSEG_COUNT_ALLOCATION).current != 0);
+    XSEG_ASSERT(xseg_counts_read_row(counts, XSEG_COUNT_ALLOCATED_BYTES).current >= bytes);
     xseg_lock_take(&totals->lock);
     wake(counts);
     if (!totals->has_pended) {
@@ -231,6 +251,10 @@ void xseg_counts_pend(struct xseg_counts *counts, uint64_t bytes)
 
 void xseg_counts_end_pending(struct xseg_counts *counts, uint64_t bytes, uint64_t requested)
 {
+    XSEG_ASSERT(counts->totals->has_pended);
+    XSEG_ASSERT(xseg_counts_read_row(counts, XSEG_COUNT_ACTIVE).current != 0);
+    XSEG_ASSERT(xseg_counts_read_row(counts, XSEG_COUNT_ACTIVE_BYTES).current >= bytes);
+    XSEG_ASSERT(xseg_counts_read_row(counts, XSEG_COUNT_REQUESTED_BYTES).current >= requested);
     xseg_lock_take(&counts->totals->lock);
     wake(counts);
     xseg_word_add(&counts->row[XSEG_COUNT_ACTIVE].down, 1);
@@ -245,6 +269,8 @@ void xseg_counts_end_pending(struct xseg_counts *counts, uint64_t bytes, uint64_
 void xseg_counts_move(struct xseg_counts *from, struct xseg_counts *to, enum xseg_count what,
                       uint64_t amount)
 {
+    XSEG_ASSERT(from != to && from->totals == to->totals && from->group == to->group);
+    XSEG_ASSERT(xseg_counts_read_row(from, what).current >= amount);
     xseg_lock_take(&from->totals->lock);
     wake(from);
     wake(to);
@@ -273,6 +299,7 @@ static struct sum add_up(const struct xseg_totals *totals, enum xseg_count what,
 {
     struct sum sum;
 
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_STATS));
     memset(&sum, 0, sizeof(sum));
     if (__builtin_expect(!xseg_list_is_empty(&totals->resting), 0))
         add_resting(&sum, totals, what, asking == NULL);
@@ -328,6 +355,7 @@ static uint64_t room_below(const struct xseg_totals *totals, enum xseg_stat_grou
  * have no headroom already. */
 static void take_quotas(struct xseg_totals *totals, enum xseg_count what)
 {
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_STATS));
     XSEG_LIST_FOR(node, &totals->members)
     {
         set_quota(XSEG_CONTAINER(node, struct xseg_counts, link), what, 0);
@@ -360,6 +388,7 @@ static unsigned count_busy(struct xseg_counts *asking)
         }
         busy += is_busy(counts);
     }
+    XSEG_ASSERT(busy != 0);
     return busy;
 }
 
@@ -374,6 +403,8 @@ static void share_out(struct xseg_counts *asking, enum xseg_count what, struct s
     struct xseg_totals *totals = asking->totals;
     const unsigned busy = count_busy(asking);
 
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_STATS));
+    XSEG_ASSERT(!asking->rests);
     memset(sum->headroom, 0, sizeof(sum->headroom));
     const struct sum all = *sum;
     XSEG_LIST_FOR(node, &totals->members)
@@ -402,10 +433,14 @@ static void reconcile(struct xseg_counts *counts, enum xseg_count what)
     struct sum sum = add_up(totals, what, counts);
     bool is_void = raise_peak(totals, XSEG_STAT_ALL, what, &sum);
 
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_STATS));
+    XSEG_ASSERT(!counts->rests);
     is_void |= raise_peak(totals, counts->group, what, &sum);
     /* Below zero this increase has used what others hold. */
     is_void |= headroom_of(totals, XSEG_STAT_ALL, what, &sum) < 0;
     is_void |= headroom_of(totals, counts->group, what, &sum) < 0;
+    XSEG_ASSERT(totals->peak[XSEG_STAT_ALL][what] >= sum.current[XSEG_STAT_ALL]);
+    XSEG_ASSERT(totals->peak[counts->group][what] >= sum.current[counts->group]);
     if (is_void)
         share_out(counts, what, &sum);
     else
@@ -416,6 +451,7 @@ static void reconcile(struct xseg_counts *counts, enum xseg_count what)
 
 void xseg_counts_reconcile(struct xseg_counts *counts, enum xseg_count what)
 {
+    XSEG_ASSERT(what < XSEG_COUNTS);
     xseg_lock_take(&counts->totals->lock);
     wake(counts);
     reconcile(counts, what);
@@ -475,12 +511,14 @@ struct xseg_stat xseg_totals_read(struct xseg_totals *totals, enum xseg_stat_gro
 {
     struct xseg_stat stat;
 
+    XSEG_ASSERT(group < XSEG_STAT_GROUPS && what < XSEG_COUNTS);
     xseg_lock_take(&totals->lock);
     const struct sum sum = add_up(totals, what, NULL);
     stat.current = sum.current[group];
     stat.peak = xseg_max(stat.current, totals->peak[group][peak_of(totals, what)]);
     stat.allocated = sum.up[group] - totals->up_base[group][what];
     stat.freed = sum.up[group] - sum.current[group] - totals->down_base[group][what];
+    XSEG_ASSERT(stat.peak >= stat.current);
     xseg_lock_give(&totals->lock);
     return stat;
 }

@@ -187,6 +187,8 @@ static inline uint64_t xseg_counts_increases(const struct xseg_counts *counts, e
 /* A quantity that no allocation changes; all but the five of xseg_counts_alloc(). */
 static inline void xseg_counts_up(struct xseg_counts *counts, enum xseg_count what, uint64_t amount)
 {
+    XSEG_ASSERT(what >= XSEG_COUNT_SEGMENT && what < XSEG_COUNTS);
+    XSEG_ASSERT(what != XSEG_COUNT_ACTIVE && what != XSEG_COUNT_ACTIVE_BYTES);
     xseg_word_add(&counts->row[what].up, amount);
     if (xseg_counts_read_row(counts, what).current >
         atomic_load_explicit(&counts->quota[what], memory_order_relaxed))
@@ -197,6 +199,7 @@ static inline void xseg_counts_up(struct xseg_counts *counts, enum xseg_count wh
 static inline void xseg_counts_lower(struct xseg_counts *counts, enum xseg_count what,
                                      uint64_t amount)
 {
+    XSEG_ASSERT(xseg_counts_read_row(counts, what).current >= amount);
     xseg_word_add(&counts->row[what].down, amount);
 }
 
@@ -218,6 +221,7 @@ static inline bool xseg_counts_is_above(const struct xseg_counts_row *row,
 static inline void xseg_counts_add_alloc(struct xseg_counts *counts, uint64_t bytes,
                                          uint64_t requested)
 {
+    XSEG_ASSERT(bytes != 0 && requested <= bytes);
     xseg_word_add(&counts->row[XSEG_COUNT_ALLOCATION].up, 1);
     xseg_word_add(&counts->row[XSEG_COUNT_ALLOCATED_BYTES].up, bytes);
     xseg_word_add(&counts->row[XSEG_COUNT_REQUESTED_BYTES].up, requested);
@@ -244,6 +248,9 @@ static inline void xseg_counts_alloc(struct xseg_counts *counts, uint64_t bytes,
 /* A block is free at once.  Whoever says so looks at the arena's notes. */
 static inline void xseg_counts_free(struct xseg_counts *counts, uint64_t bytes, uint64_t requested)
 {
+    XSEG_ASSERT(xseg_counts_read_row(counts, XSEG_COUNT_ALLOCATION).current != 0);
+    XSEG_ASSERT(xseg_counts_read_row(counts, XSEG_COUNT_ALLOCATED_BYTES).current >= bytes);
+    XSEG_ASSERT(xseg_counts_read_row(counts, XSEG_COUNT_REQUESTED_BYTES).current >= requested);
     xseg_word_add(&counts->row[XSEG_COUNT_ALLOCATION].down, 1);
     xseg_word_add(&counts->row[XSEG_COUNT_ALLOCATED_BYTES].down, bytes);
     xseg_word_add(&counts->row[XSEG_COUNT_REQUESTED_BYTES].down, requested);

@@ -3,6 +3,8 @@
 
 #include <inttypes.h>
 
+#include "src/base/check.h"
+
 static uint64_t quota_of(const struct xseg_counts *counts, enum xseg_count what)
 {
     return atomic_load_explicit(&counts->quota[what], memory_order_relaxed);
@@ -10,6 +12,7 @@ static uint64_t quota_of(const struct xseg_counts *counts, enum xseg_count what)
 
 static bool audit(const struct xseg_counts *counts, struct xseg_finding *finding)
 {
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_STATS));
     for (enum xseg_count what = 0; counts->rests && what < XSEG_COUNTS; what++) {
         const uint64_t current = xseg_counts_current(counts, what);
 
@@ -32,6 +35,7 @@ static bool audit_resting(const struct xseg_totals *totals, struct xseg_finding 
 {
     uint64_t sum[XSEG_STAT_GROUPS][XSEG_COUNTS] = {{0}};
 
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_STATS));
     XSEG_LIST_FOR(node, &totals->resting)
     {
         const struct xseg_counts *counts = XSEG_CONTAINER(node, struct xseg_counts, link);

@@ -11,12 +11,14 @@
 #ifndef XSEG_CORE_FRAGMENTS_H
 #define XSEG_CORE_FRAGMENTS_H
 
+#include "src/base/check.h"
 #include "src/core/stats/counts.h"
 
 /* There are so many more of a quantity; whether it passes its quota, to be joined without a branch. */
 static inline unsigned xseg_fragments_more(struct xseg_counts *counts, enum xseg_count what,
                                            uint64_t amount)
 {
+    XSEG_ASSERT(what == XSEG_COUNT_INACTIVE_SPLIT || what == XSEG_COUNT_INACTIVE_SPLIT_BYTES);
     xseg_word_add(&counts->row[what].up, amount);
     return xseg_counts_is_above(&counts->row[what], &counts->quota[what]);
 }
@@ -30,6 +32,7 @@ static inline void xseg_fragments_look(struct xseg_counts *counts, unsigned pass
 /* A fragment is handed out, but for `rest` bytes. */
 static inline void xseg_fragments_cut(struct xseg_counts *counts, uint64_t bytes, uint64_t rest)
 {
+    XSEG_ASSERT(bytes != 0);
     xseg_counts_lower(counts, XSEG_COUNT_INACTIVE_SPLIT, rest == 0);
     xseg_counts_lower(counts, XSEG_COUNT_INACTIVE_SPLIT_BYTES, bytes);
 }
@@ -40,6 +43,7 @@ static inline void xseg_fragments_cut_any(struct xseg_counts *counts, bool was_s
 {
     const uint64_t was = was_split, is = rest != 0;
 
+    XSEG_ASSERT(bytes != 0);
     xseg_counts_lower(counts, XSEG_COUNT_INACTIVE_SPLIT, was & (is ^ 1));
     xseg_counts_lower(counts, XSEG_COUNT_INACTIVE_SPLIT_BYTES, bytes & -was);
     xseg_fragments_look(
@@ -51,6 +55,7 @@ static inline void xseg_fragments_cut_any(struct xseg_counts *counts, bool was_s
 static inline void xseg_fragments_cut_head(struct xseg_counts *counts, bool was_split,
                                            uint64_t bytes)
 {
+    XSEG_ASSERT(bytes != 0);
     xseg_counts_up(counts, XSEG_COUNT_INACTIVE_SPLIT, was_split ? 1 : 2);
     if (!was_split)
         xseg_counts_up(counts, XSEG_COUNT_INACTIVE_SPLIT_BYTES, bytes);
@@ -59,6 +64,7 @@ static inline void xseg_fragments_cut_head(struct xseg_counts *counts, bool was_
 /* A block is a fragment from now on, and no neighbour merged with it. */
 static inline void xseg_fragments_add(struct xseg_counts *counts, uint64_t bytes)
 {
+    XSEG_ASSERT(bytes != 0);
     xseg_fragments_look(counts,
                         xseg_fragments_more(counts, XSEG_COUNT_INACTIVE_SPLIT, 1) |
                             xseg_fragments_more(counts, XSEG_COUNT_INACTIVE_SPLIT_BYTES, bytes));
@@ -75,6 +81,7 @@ static inline void xseg_fragments_merge(struct xseg_counts *counts, bool is_spli
 {
     const uint64_t is = is_split;
 
+    XSEG_ASSERT(neighbours <= 2 && (neighbours == 0) == (merged == 0));
     xseg_counts_lower(counts, XSEG_COUNT_INACTIVE_SPLIT, neighbours - (is & (neighbours != 0)));
     xseg_counts_lower(counts, XSEG_COUNT_INACTIVE_SPLIT_BYTES, merged & (is - 1));
     xseg_fragments_look(

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "src/base/align.h"
+#include "src/base/check.h"
 
 /* Frames that a text names: enough to reach past the library into its caller's code. */
 #define FRAMES_SHOWN 8u
@@ -38,6 +39,8 @@ static bool resize(struct xseg_free_log *log, uint32_t capacity)
     const uint32_t old = capacity_of(log);
     const uint64_t kept = xseg_min(log->count, xseg_min(old, capacity));
 
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_FREE_LOG));
+    XSEG_ASSERT(capacity != 0);
     if (ring == NULL)
         return false;
     for (uint64_t number = log->count - kept + 1; number <= log->count; number++)
@@ -55,10 +58,12 @@ __attribute__((noinline)) uint64_t xseg_free_log_note(struct xseg_free_log *log,
     struct xseg_free_entry entry = {.address = address, .bytes = bytes, .thread = gettid()};
     const int depth = backtrace(entry.frame, XSEG_FREE_LOG_FRAMES);
 
+    XSEG_ASSERT(capacity != 0);
     entry.depth = depth > 0 ? (uint32_t)depth : 0;
     xseg_lock_take(&log->lock);
     if (capacity_of(log) == capacity || resize(log, capacity)) {
         entry.number = ++log->count;
+        XSEG_ASSERT(entry.number > log->ring[entry.number % capacity].number);
         log->ring[entry.number % capacity] = entry;
     }
     xseg_lock_give(&log->lock);
@@ -68,6 +73,7 @@ __attribute__((noinline)) uint64_t xseg_free_log_note(struct xseg_free_log *log,
 void xseg_free_log_withdraw(struct xseg_free_log *log, uint64_t number)
 {
     xseg_lock_take(&log->lock);
+    XSEG_ASSERT(number != 0 && number <= log->count);
     struct xseg_free_entry *entry = &log->ring[number % capacity_of(log)];
     if (entry->number == number)
         memset(entry, 0, sizeof(*entry));

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "src/base/check.h"
 #include "src/base/error.h"
 
 /* One observer. */
@@ -33,8 +34,10 @@ void xseg_observers_init(struct xseg_observers *observers)
 
 void xseg_observers_fini(struct xseg_observers *observers)
 {
+    XSEG_ASSERT(!observers->delivering);
     XSEG_LIST_FOR_SAFE(node, &observers->list)
     {
+        XSEG_ASSERT(XSEG_CONTAINER(node, struct xseg_watcher, link)->inside == 0);
         free(XSEG_CONTAINER(node, struct xseg_watcher, link));
     }
     free(observers->queue);
@@ -56,6 +59,7 @@ xseg_status xseg_observers_add(struct xseg_observers *observers, const struct xs
 
     if (watcher == NULL)
         return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for an observer");
+    XSEG_ASSERT(calls->struct_bytes <= sizeof(watcher->calls));
     memcpy(&watcher->calls, calls, calls->struct_bytes);
     xseg_list_init(&watcher->link);
     xseg_lock_take(&observers->lock);
@@ -69,6 +73,7 @@ xseg_status xseg_observers_add(struct xseg_observers *observers, const struct xs
 
 static struct xseg_watcher *find(struct xseg_observers *observers, uint64_t id)
 {
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_OBSERVERS));
     XSEG_LIST_FOR(node, &observers->list)
     {
         struct xseg_watcher *watcher = XSEG_CONTAINER(node, struct xseg_watcher, link);
@@ -95,12 +100,15 @@ xseg_status xseg_observers_remove(struct xseg_observers *observers, uint64_t id)
     const bool is_busy = watcher != NULL && is_here(watcher);
     if (watcher != NULL && !is_busy) {
         watcher->ends = true;
+        XSEG_ASSERT(observers->tracing >= (watcher->calls.trace != NULL));
+        XSEG_ASSERT(atomic_load(&observers->noticing) >= is_noticing(watcher));
         observers->tracing -= watcher->calls.trace != NULL;
         atomic_fetch_sub(&observers->noticing, is_noticing(watcher));
         if (observers->tracing == 0)
             observers->count = 0;
         while (watcher->inside > 0)
             (void)pthread_cond_wait(&observers->left, &observers->lock.os);
+        XSEG_ASSERT(watcher->inside == 0);
         xseg_list_remove(&watcher->link);
         free(watcher);
     }
@@ -179,11 +187,13 @@ static bool call(const struct xseg_watcher *watcher, const struct message *messa
     const struct visit visit = {watcher, here};
     bool answer = false;
 
+    XSEG_ASSERT(!xseg_lock_is_any_held());
     here = &visit;
     if (message->entry != NULL)
         calls->trace(calls->context, message->entry);
     else
         answer = say(calls, message);
+    XSEG_ASSERT(here == &visit);
     here = visit.outer;
     return answer;
 }
@@ -195,6 +205,7 @@ static bool call_all(struct xseg_observers *observers, const struct message *mes
 {
     bool answer = false;
 
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_OBSERVERS));
     for (struct xseg_list *node = observers->list.next, *next; node != &observers->list;
          node = next) {
         struct xseg_watcher *watcher = XSEG_CONTAINER(node, struct xseg_watcher, link);
@@ -204,6 +215,7 @@ static bool call_all(struct xseg_observers *observers, const struct message *mes
             xseg_lock_give(&observers->lock);
             answer = call(watcher, message) || answer;
             xseg_lock_take(&observers->lock);
+            XSEG_ASSERT(watcher->inside != 0);
             watcher->inside--;
         }
         next = node->next;
@@ -256,6 +268,7 @@ void xseg_observers_tell_of(struct xseg_observers *observers, enum xseg_observer
 
 void xseg_observers_note(struct xseg_observers *observers, const struct xseg_trace_entry *entry)
 {
+    XSEG_ASSERT(entry->struct_bytes == sizeof(*entry));
     xseg_lock_take(&observers->lock);
     if (observers->count == observers->capacity) {
         const size_t capacity = observers->capacity == 0 ? 64 : observers->capacity * 2;
@@ -264,6 +277,7 @@ void xseg_observers_note(struct xseg_observers *observers, const struct xseg_tra
         observers->queue = queue != NULL ? queue : observers->queue;
         observers->capacity = queue != NULL ? capacity : observers->capacity;
     }
+    XSEG_ASSERT(observers->count <= observers->capacity);
     if (observers->tracing > 0 && observers->count < observers->capacity)
         observers->queue[observers->count++] = *entry;
     xseg_lock_give(&observers->lock);
@@ -274,6 +288,8 @@ static struct xseg_trace_entry *take_queue(struct xseg_observers *observers, siz
 {
     struct xseg_trace_entry *queue = observers->queue;
 
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_OBSERVERS));
+    XSEG_ASSERT(observers->count != 0 && queue != NULL);
     *count = observers->count;
     observers->queue = NULL;
     observers->count = observers->capacity = 0;

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 #include "src/core/stream/shortcuts.h"
 
+#include "src/base/check.h"
 #include "src/base/fork.h"
 
 #define TABLE_BYTES (XSEG_SHORTCUTS * sizeof(_Atomic(struct xseg_known_stream *)))
 
 bool xseg_shortcuts_init(struct xseg_shortcuts *shortcuts, struct xseg_lock *lock)
 {
+    XSEG_ASSERT(lock != NULL && lock->rank == XSEG_RANK_TABLE);
     shortcuts->lock = lock;
     shortcuts->stream = xseg_fork_wiped(TABLE_BYTES, &shortcuts->are_wiped);
     return shortcuts->stream != NULL;
@@ -14,6 +16,7 @@ bool xseg_shortcuts_init(struct xseg_shortcuts *shortcuts, struct xseg_lock *loc
 
 void xseg_shortcuts_fini(struct xseg_shortcuts *shortcuts)
 {
+    XSEG_ASSERT(shortcuts->lock != NULL && shortcuts->stream != NULL);
     xseg_fork_unmap(shortcuts->stream, TABLE_BYTES);
     shortcuts->stream = NULL;
 }
@@ -23,6 +26,8 @@ void xseg_shortcuts_add(struct xseg_shortcuts *shortcuts, struct xseg_known_stre
     _Atomic(struct xseg_known_stream *) *place =
         &shortcuts->stream[xseg_shortcuts_place(stream->ordinal, stream->handle)];
 
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_TABLE));
+    XSEG_ASSERT(stream->ordinal >= 0 && shortcuts->stream != NULL);
     if (xseg_shortcuts_want(shortcuts, stream->ordinal, stream->handle))
         atomic_store_explicit(place, stream, memory_order_release);
 }

@@ -26,6 +26,8 @@
 
 /* A page of them.  Streams that share a place take turns never: the first one keeps it. */
 #define XSEG_SHORTCUTS 512u
+_Static_assert(XSEG_SHORTCUTS == 1u << (64 - 55),
+               "xseg_shortcuts_place() keeps the upper nine bits");
 
 struct xseg_shortcuts {
     struct xseg_lock *lock;                      /* TABLE */

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "src/base/check.h"
 #include "src/base/error.h"
 
 /* CU_STREAM_LEGACY and CU_STREAM_PER_THREAD of the driver's interface. */
@@ -14,14 +15,19 @@
 /* So many entries a bucket, as a mean, before the table doubles. */
 #define MOST_IN_BUCKET 2u
 
+_Static_assert((XSEG_STREAMS_BUCKETS & (XSEG_STREAMS_BUCKETS - 1)) == 0,
+               "a bucket is the upper bits of a hash");
+
 static size_t buckets_of(const struct xseg_streams_table *table)
 {
+    XSEG_ASSERT(table->shift > 0 && table->shift < 64);
     return (size_t)1 << (64 - table->shift);
 }
 
 void xseg_streams_init(struct xseg_streams *streams, struct xseg_context *context,
                        struct xseg_lock *table_lock)
 {
+    XSEG_ASSERT(table_lock->rank == XSEG_RANK_TABLE);
     memset(streams, 0, sizeof(*streams));
     streams->context = context;
     streams->table_lock = table_lock;
@@ -90,6 +96,7 @@ static void link_in(const struct xseg_streams_table *table, struct xseg_known_st
 {
     _Atomic(struct xseg_known_stream *) *bucket = bucket_of(table, stream);
 
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_TABLE));
     atomic_store(&stream->next, atomic_load_explicit(bucket, memory_order_relaxed));
     atomic_store_explicit(bucket, stream, memory_order_release);
 }
@@ -98,6 +105,7 @@ static void link_out(const struct xseg_streams_table *table, const struct xseg_k
 {
     _Atomic(struct xseg_known_stream *) *place = bucket_of(table, stream);
 
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_TABLE));
     for (; atomic_load(place) != stream; place = &atomic_load(place)->next)
         ;
     atomic_store_explicit(place, atomic_load(&stream->next), memory_order_release);
@@ -109,6 +117,7 @@ static void grow(struct xseg_streams *streams)
     struct xseg_streams_table *before = atomic_load(&streams->table);
     struct xseg_streams_table *table = malloc(sizeof(*table));
 
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_TABLE));
     if (table == NULL)
         return;
     table->smaller = before;
@@ -132,9 +141,11 @@ static struct xseg_known_stream *take_gone(struct xseg_streams *streams)
     struct xseg_list *gone =
         xseg_list_is_empty(&streams->gone[1]) ? &streams->gone[0] : &streams->gone[1];
 
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_TABLE));
     if (xseg_list_is_empty(gone))
         return NULL;
     struct xseg_known_stream *stream = XSEG_LIST_FIRST(gone, struct xseg_known_stream, going);
+    XSEG_ASSERT(atomic_load(&stream->state) == XSEG_STREAM_GONE);
     xseg_list_remove(&stream->going);
     link_out(atomic_load(&streams->table), stream);
     return stream;
@@ -150,6 +161,7 @@ static struct xseg_known_stream *make(struct xseg_streams *streams)
     xseg_list_init(&stream->uses);
     xseg_list_init(&stream->waiting);
     xseg_list_init(&stream->going);
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_TABLE));
     if (atomic_load(&streams->count) >=
         MOST_IN_BUCKET * (uint64_t)buckets_of(atomic_load(&streams->table)))
         grow(streams);
@@ -168,6 +180,8 @@ static xseg_status add(struct xseg_streams *streams, xseg_stream handle, uint64_
         stream = make(streams);
     if (stream == NULL)
         return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory to remember a stream");
+    XSEG_ASSERT(xseg_list_is_empty(&stream->going));
+    XSEG_ASSERT(stream->last == NULL);
     stream->handle = handle;
     stream->number = number;
     atomic_store(&stream->thread, NULL);
@@ -179,6 +193,7 @@ static xseg_status add(struct xseg_streams *streams, xseg_stream handle, uint64_
 
 void xseg_streams_note_leaving(struct xseg_streams *streams, struct xseg_known_stream *stream)
 {
+    XSEG_ASSERT(xseg_stream_is_there(stream) && xseg_list_is_empty(&stream->going));
     xseg_list_insert(&streams->leaving, &stream->going);
     atomic_fetch_add(&streams->leaving_count, 1);
     atomic_store_explicit(&stream->state, XSEG_STREAM_LEAVING, memory_order_release);
@@ -186,6 +201,8 @@ void xseg_streams_note_leaving(struct xseg_streams *streams, struct xseg_known_s
 
 void xseg_streams_note_gone(struct xseg_streams *streams, struct xseg_known_stream *stream)
 {
+    XSEG_ASSERT(atomic_load(&stream->state) != XSEG_STREAM_GONE);
+    XSEG_ASSERT(stream->last == NULL);
     if (atomic_load(&stream->state) == XSEG_STREAM_LEAVING)
         atomic_fetch_sub(&streams->leaving_count, 1);
     xseg_lock_take(streams->table_lock);
@@ -232,6 +249,7 @@ struct xseg_known_stream *xseg_streams_find(struct xseg_streams *streams, xseg_s
 {
     struct xseg_known_stream *stream;
 
+    XSEG_ASSERT(!xseg_streams_is_per_thread(handle));
     handle = (uintptr_t)handle == LEGACY_HANDLE ? NULL : handle;
     stream = find(streams, handle, 0);
     if (__builtin_expect(stream != NULL, 1))

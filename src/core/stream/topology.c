@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "src/base/check.h"
+
 /* One node; NULL is a free place. */
 struct xseg_topology_place {
     xseg_node node;
@@ -37,6 +39,7 @@ void xseg_topology_fini(struct xseg_topology *topology)
 struct xseg_topology_view *xseg_topology_get(struct xseg_topology *topology, uint64_t capture,
                                              const struct xseg_known_stream *stream)
 {
+    XSEG_ASSERT(capture != 0 && stream != NULL);
     XSEG_LIST_FOR(node, &topology->views)
     {
         struct xseg_topology_view *view = XSEG_CONTAINER(node, struct xseg_topology_view, link);
@@ -60,6 +63,7 @@ static size_t first_place(const struct xseg_topology_view *view, xseg_node node)
 {
     const uint64_t hash = ((uint64_t)(uintptr_t)node >> 4) * UINT64_C(0x9E3779B97F4A7C15);
 
+    XSEG_ASSERT(xseg_is_power_of_two(view->capacity));
     return (size_t)(hash >> 32) & (view->capacity - 1);
 }
 
@@ -67,6 +71,7 @@ static struct xseg_topology_place *look(const struct xseg_topology_view *view, x
 {
     size_t at = first_place(view, node);
 
+    XSEG_ASSERT(node != NULL && view->used < view->capacity);
     while (view->place[at].node != NULL && view->place[at].node != node)
         at = (at + 1) & (view->capacity - 1);
     return &view->place[at];
@@ -99,6 +104,7 @@ static struct xseg_topology_place *place_of(struct xseg_topology_view *view, xse
         place->node = node;
         view->used++;
     }
+    XSEG_ASSERT(place->node == node && view->used <= view->capacity / 2);
     return place;
 }
 
@@ -115,6 +121,7 @@ static bool remember(struct walk *walk, xseg_node node)
         walk->node = larger;
         walk->capacity = capacity;
     }
+    XSEG_ASSERT(walk->count < walk->capacity);
     walk->node[walk->count++] = node;
     return true;
 }
@@ -127,9 +134,11 @@ static void reach(struct xseg_topology_view *view, struct walk *walk, xseg_node 
     if (place == NULL || place->behind || !remember(walk, node))
         return;
     place->behind = true;
-    for (struct xseg_topology_mark *mark = place->marks; mark != NULL; mark = mark->next)
+    for (struct xseg_topology_mark *mark = place->marks; mark != NULL; mark = mark->next) {
+        XSEG_ASSERT(mark->waiter->missing != 0);
         if (--mark->waiter->missing == 0)
             xseg_list_insert(&view->ready, &mark->waiter->link);
+    }
     place->marks = NULL;
 }
 
@@ -161,6 +170,7 @@ void xseg_topology_advance(struct xseg_topology_view *view, struct xseg_context 
 {
     struct walk walk = {NULL, 0, 0};
 
+    XSEG_ASSERT(count == 0 || terminals != NULL);
     /* The driver's array is only valid until it is asked again. */
     for (size_t i = 0; i < count; i++)
         reach(view, &walk, terminals[i]);
@@ -172,6 +182,7 @@ void xseg_topology_advance(struct xseg_topology_view *view, struct xseg_context 
 bool xseg_topology_wait(struct xseg_topology_view *view, struct xseg_topology_waiter *waiter,
                         struct xseg_topology_mark *marks, size_t count)
 {
+    XSEG_ASSERT(count != 0 && marks != NULL);
     xseg_list_init(&waiter->link);
     waiter->missing = 0;
     for (size_t i = 0; i < count; i++)
@@ -187,6 +198,7 @@ bool xseg_topology_wait(struct xseg_topology_view *view, struct xseg_topology_wa
         place->marks = &marks[i];
         waiter->missing++;
     }
+    XSEG_ASSERT(waiter->missing <= count);
     if (waiter->missing == 0)
         xseg_list_insert(&view->ready, &waiter->link);
     return true;
