@@ -16,7 +16,7 @@
 #include "src/core/config/config_summary.h"
 #include "src/core/config/config_table.h"
 
-/* A separator, or a run of other characters; the end of the string has length 0. */
+/* A token: a separator, or a run of other characters; at the end of the string its length is 0. */
 struct token {
     const char *at;
     size_t length;
@@ -93,7 +93,7 @@ static bool is_text(const struct token *token, const char *text)
            memcmp(token->at, text, token->length) == 0;
 }
 
-/* Begin a sentence: the key, what stands there, and its column. */
+/* Begin the text of an error: the key, the token that was found, and its column. */
 static void point_at(const struct parser *parser, const struct token *token)
 {
     char found[48];
@@ -123,7 +123,7 @@ static xseg_status expect_mark(struct parser *parser, char mark, const char *exp
     return XSEG_OK;
 }
 
-/* Digits only; beyond 64 bits is UINT64_MAX. */
+/* Read a token of digits; a number beyond 64 bits is read as UINT64_MAX. */
 static bool read_whole(const struct token *token, uint64_t *out)
 {
     uint64_t value = 0;
@@ -244,7 +244,7 @@ static bool read_span(const struct token *token, struct xseg_config_reserve *out
     return read_real(&number, &out->amount) && out->amount > 0;
 }
 
-/* The right side of an interval, 0 or a power of two of 32 bits. */
+/* Read the number of divisions of an interval: 0, or a power of two of 32 bits. */
 static bool read_divisions(const struct token *token, uint32_t *out)
 {
     uint64_t value;
@@ -256,7 +256,7 @@ static bool read_divisions(const struct token *token, uint32_t *out)
     return true;
 }
 
-/* The left side of an interval as an index: its start in MiB, a power of two. */
+/* Read the start of an interval, a power of two of MiB, as the index of the interval. */
 static bool read_interval(const struct token *token, unsigned *out)
 {
     uint64_t start;
@@ -267,14 +267,15 @@ static bool read_interval(const struct token *token, unsigned *out)
     return true;
 }
 
-/* What has been read of a list of intervals. */
+/* State of reading a list of intervals. */
 struct intervals {
     uint32_t *divisions;
     unsigned last; /* index of the last number on the left */
     bool any, is_closed;
 };
 
-/* One `start:divisions`; the first start also fills what lies below it, `>` what lies above. */
+/* Read one `start:divisions` of a list: the first start also fills the intervals below, `>`
+ * those above. */
 static xseg_status read_list_interval(struct parser *parser, struct intervals *list)
 {
     unsigned first = 0, last = XSEG_CONFIG_INTERVALS - 1;
@@ -307,7 +308,7 @@ static xseg_status read_list_interval(struct parser *parser, struct intervals *l
     return XSEG_OK;
 }
 
-/* `[start:divisions,...]`; intervals between those listed have none. */
+/* Read `[start:divisions,...]`; intervals between those listed are not divided. */
 static xseg_status read_list_divisions(struct parser *parser, uint32_t *divisions)
 {
     struct intervals list = {.divisions = divisions};
@@ -321,7 +322,7 @@ static xseg_status read_list_divisions(struct parser *parser, uint32_t *division
     return expect_mark(parser, ']', "',' or ']' behind an interval");
 }
 
-/* One `name:span` of a list. */
+/* Read one `name:span` of a list. */
 static xseg_status read_list_span(struct parser *parser, struct xseg_text *text)
 {
     const struct token name = parser->token;
@@ -340,7 +341,7 @@ static xseg_status read_list_span(struct parser *parser, struct xseg_text *text)
     return XSEG_OK;
 }
 
-/* `[name:span,...]`, or `[]` for none; kept as it is written, without blanks. */
+/* Read `[name:span,...]`, or `[]` for none; the text is kept without blanks. */
 static xseg_status read_list_spans(struct parser *parser, char *out, size_t bytes)
 {
     const struct token start = parser->token;
@@ -361,7 +362,7 @@ static xseg_status read_list_spans(struct parser *parser, char *out, size_t byte
     return text.length < bytes ? XSEG_OK : refuse(parser, &start, parser->row->accepts);
 }
 
-/* A whole number, or -1. */
+/* Read a whole number, or -1 for never. */
 static bool read_period(const struct parser *parser, int64_t *out)
 {
     uint64_t value = 0;
@@ -374,7 +375,7 @@ static bool read_period(const struct parser *parser, int64_t *out)
     return true;
 }
 
-/* Convert the token as the key's type says. */
+/* Convert the token to the type of the key, unless that is a list. */
 static bool read_word(const struct parser *parser, void *member)
 {
     switch (parser->row->type) {
@@ -401,7 +402,7 @@ static bool read_word(const struct parser *parser, void *member)
     return false;
 }
 
-/* A single number of divisions holds for every interval. */
+/* Read one number of divisions that holds for every interval. */
 static bool read_all_divisions(const struct parser *parser, uint32_t *divisions)
 {
     if (!read_divisions(&parser->token, &divisions[0]) || divisions[0] == 0)
@@ -451,7 +452,8 @@ static xseg_status skip_value(struct parser *parser)
     return XSEG_OK;
 }
 
-/* Read the name of a key.  It ends at a '=', so that it is the ':' that is missed there, not the key. */
+/* Read the name of a key.  A name ends at a '=', so that the error names the missing ':', not
+ * the key. */
 static xseg_status read_key(struct parser *parser)
 {
     const struct token *token = &parser->token;
@@ -473,7 +475,7 @@ static xseg_status read_key(struct parser *parser)
     return expect_mark(parser, ':', "':' behind the key");
 }
 
-/* One `key:value`; read if it belongs to this pass, stepped over if not. */
+/* Read one `key:value`, or skip the value if the other pass reads it. */
 static xseg_status read_entry(struct parser *parser, bool reads_large)
 {
     if (read_key(parser) != XSEG_OK)
@@ -491,7 +493,7 @@ static xseg_status read_entry(struct parser *parser, bool reads_large)
     return XSEG_OK;
 }
 
-/* All entries of the string; a comma behind the last one is fine. */
+/* Read all entries of the string; a comma may follow the last one. */
 static xseg_status read_entries(struct parser *parser, bool reads_large)
 {
     parser->next = parser->text;
@@ -513,7 +515,7 @@ static xseg_status refuse_value(struct parser *parser, enum xseg_config_key key,
     return refuse(parser, &parser->value[key], expected);
 }
 
-/* A key of the string that cannot be with another one, which has a value in MiB. */
+/* Refuse a key of the string whose value contradicts that of another key, which is in MiB. */
 static xseg_status refuse_together(struct parser *parser, enum xseg_config_key key,
                                    const char *expected, uint64_t bytes)
 {
@@ -522,7 +524,7 @@ static xseg_status refuse_together(struct parser *parser, enum xseg_config_key k
     return XSEG_ERR_CONFIG;
 }
 
-/* Of two keys in bytes, the first must not be above the second. */
+/* Check that the value of one key is not above that of another; both are in bytes. */
 static xseg_status check_order(struct parser *parser, enum xseg_config_key low, uint64_t low_bytes,
                                enum xseg_config_key high, uint64_t high_bytes)
 {
@@ -537,7 +539,7 @@ static xseg_status check_order(struct parser *parser, enum xseg_config_key low, 
                   : refuse_together(parser, high, expected, low_bytes);
 }
 
-/* What is kept, what is drawn towards, and what is never passed. */
+/* Check CONFIG-3: keep_mb <= soft_limit_mb <= hard_limit_mb. */
 static xseg_status check_limits(struct parser *parser)
 {
     const struct xseg_config *config = &parser->config;
@@ -553,7 +555,7 @@ static xseg_status check_limits(struct parser *parser)
     return status;
 }
 
-/* The keys fit each other: CONFIG-1, CONFIG-2 and CONFIG-3. */
+/* Check that the keys fit each other: CONFIG-1, CONFIG-2 and CONFIG-3. */
 static xseg_status check_together(struct parser *parser)
 {
     const struct xseg_config *config = &parser->config;

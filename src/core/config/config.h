@@ -66,7 +66,7 @@ enum xseg_config_key {
     XSEG_CONFIG_KEYS
 };
 
-/* The words of page_mb. */
+/* The values of page_mb. */
 enum { XSEG_CONFIG_PAGES_FIXED, XSEG_CONFIG_PAGES_AUTO, XSEG_CONFIG_PAGES_SMALL };
 
 /* Addresses of an expandable segment; amount 0 means that none was named. */
@@ -75,7 +75,7 @@ struct xseg_config_reserve {
     bool in_gib; /* else a fraction of the device's memory */
 };
 
-/* Where a block goes; in the order of the words that the table lists. */
+/* Placement of blocks; in the order of the words in the table. */
 enum xseg_placement { XSEG_PLACEMENT_BEST_FIT, XSEG_PLACEMENT_PAGES };
 
 struct xseg_config {
@@ -86,7 +86,7 @@ struct xseg_config {
     double memory_fraction;
     double garbage_collection_threshold; /* 0: off */
     struct xseg_config_reserve expandable_segments_reserve;
-    char expandable_segments_reserve_by_class[256]; /* as it is written, brackets included */
+    char expandable_segments_reserve_by_class[256]; /* as written, brackets included */
     uint64_t pinned_reserve_segment_bytes;          /* 0: none */
     uint64_t pinned_max_round_threshold_bytes;      /* UINT64_MAX: unlimited */
     uint64_t pinned_max_cached_bytes;               /* UINT64_MAX: unlimited */
@@ -109,19 +109,19 @@ struct xseg_config {
     bool background_thread;
     bool scrub;
     bool soft_by_device; /* not a key: xseg_limits() has given a device a soft limit */
-    /* What all that says together: idle memory goes back by itself; on calls of the user. */
+    /* Derived from the keys: idle memory is given back automatically; by calls of the user. */
     bool decays, decays_on_calls;
-    bool traced;          /* not a key: an observer wants to know what happens to blocks */
-    bool watches_frees;   /* a free has more to do than the hit path does */
-    bool follows_calls;   /* so has the end of an allocation or free */
-    bool notes_allocs;    /* so has the end of an allocation, follows_calls included */
-    bool has_plain_frees; /* nothing makes a free of an unused block anything but that */
-    bool has_plain_hits;  /* nothing makes an allocation anything but a search, see hit.h */
+    bool traced;        /* not a key: an observer traces blocks */
+    bool watches_frees; /* derived: a free has work that the hit path does not do */
+    bool follows_calls; /* derived: the end of an allocation or free has such work */
+    bool notes_allocs; /* derived: the end of an allocation has such work; includes follows_calls */
+    bool has_plain_frees; /* derived: freeing a block without uses takes the plain path */
+    bool has_plain_hits;  /* derived: allocations take the plain path, see hit.h */
     bool debug_fill;
     bool unmap_on_free;
     bool guard_page;
-    uint32_t free_history; /* frees that are remembered */
-    bool block_ages;       /* when each block was allocated is kept */
+    uint32_t free_history; /* number of frees that are remembered */
+    bool block_ages;       /* allocation times of blocks are kept */
     bool pinned_use_cuda_host_register;
     bool pinned_use_background_threads;
     bool pinned_free_catch_all;
@@ -131,9 +131,10 @@ struct xseg_config {
 void xseg_config_init(struct xseg_config *config);
 
 /*
- * Change the keys that a string names; the others stay.  All or nothing.
+ * Change the keys that a string names; the others stay.  On error nothing changes.
  *
- * Naming large_segment_size_mb sets max_non_split_rounding_mb too, unless the string names it.
+ * Naming large_segment_size_mb sets max_non_split_rounding_mb too, unless the string names that
+ * key.
  *
  * @param named  NULL, or the set of keys that the string names
  *

@@ -9,7 +9,8 @@
 
 enum { VALUE_BYTES = 320, MEANING_BYTES = 640 };
 
-/* The value of a key as the grammar spells it, or the word of the table for what it cannot say. */
+/* Print the value of a key as the grammar spells it, or the word that the table has for a value
+ * without a spelling. */
 static void print_value(const struct xseg_config *config, enum xseg_config_key key, char *value)
 {
     struct xseg_text text;
@@ -21,7 +22,7 @@ static void print_value(const struct xseg_config *config, enum xseg_config_key k
     XSEG_ASSERT(text.length < VALUE_BYTES);
 }
 
-/* A sentence of the table without the marks of Markdown: a link is the document that it leads to. */
+/* Print a sentence of the table without Markdown: a link becomes the path of its document. */
 static void print_meaning(const char *sentence, char *meaning)
 {
     struct xseg_text text;

@@ -10,10 +10,10 @@
 #include "src/core/config/config.h"
 #include "xseg/key.h"
 
-/* Whether a key has another value than it has without a string. */
+/* Whether the value of a key differs from its default. */
 bool xseg_config_keys_is_set(const struct xseg_config *config, enum xseg_config_key key);
 
-/* Whether anything depends on a key under this configuration. */
+/* Whether a key has any effect under this configuration. */
 bool xseg_config_keys_has_effect(const struct xseg_config *config, enum xseg_config_key key);
 
 /* Visit all keys, in the order of the table, until `visit` returns false. */

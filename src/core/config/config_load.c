@@ -26,7 +26,7 @@ xseg_status xseg_config_load(struct xseg_config *config, const char *argument, c
             is_for_pytorch = i > 0;
         }
     xseg_config_init(&made);
-    /* A string written for PyTorch means what it means there: off unless it says otherwise. */
+    /* A string written for PyTorch has PyTorch's default: expandable segments are off. */
     made.expandable_segments = !is_for_pytorch;
     if (xseg_config_parse(&made, text != NULL ? text : "", named) != XSEG_OK) {
         xseg_fail_add(" (source: %s)", from);

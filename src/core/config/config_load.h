@@ -6,14 +6,14 @@
 #include "src/core/config/config.h"
 
 /*
- * The configuration of a new allocator: the first source that is present wins whole.
+ * Make the configuration of a new allocator from the first source that is present.
  *
- * @param argument  a string, or NULL: the environment's XSEG_ALLOC_CONF, PYTORCH_CUDA_ALLOC_CONF,
+ * @param argument  a string; or NULL for the variables XSEG_ALLOC_CONF, PYTORCH_CUDA_ALLOC_CONF,
  *                  PYTORCH_ALLOC_CONF, else the defaults
- * @param source    which one it was; lives as long as the library
+ * @param source    name of the source that was used; lives as long as the library
  * @param named     NULL, or the set of keys that the string names
  *
- * Returns: as xseg_config_parse(); the text names the source, too
+ * Returns: as xseg_config_parse(); the error text names the source, too
  */
 xseg_status xseg_config_load(struct xseg_config *config, const char *argument, const char **source,
                              uint64_t *named);

@@ -10,7 +10,7 @@
 #include "src/base/check.h"
 #include "src/core/config/config_table.h"
 
-/* A short decimal number that is read as the same value, with a point in any locale. */
+/* Print the shortest decimal number that is read as the same value, with a point in any locale. */
 static void print_real(double value, struct xseg_text *text)
 {
     char buffer[40];
@@ -29,7 +29,8 @@ static void print_real(double value, struct xseg_text *text)
     xseg_text_add(text, "%s", buffer);
 }
 
-/* `[start:divisions,...,>:divisions]`, without what the first entry and `>` fill in. */
+/* Print `[start:divisions,...,>:divisions]`, without intervals that the first entry and `>` fill
+ * in. */
 static void print_divisions(const uint32_t *divisions, struct xseg_text *text)
 {
     const unsigned top = XSEG_CONFIG_INTERVALS - 1;

@@ -6,14 +6,13 @@
 #include "src/core/config/config.h"
 
 /*
- * Write every key as a string that xseg_config_load() reads as the same configuration.  A key
- * whose value the grammar has no word for (unlimited, off) is left out: that is its default.
+ * Write every key as a string that xseg_config_load() reads as the same configuration.  A key whose
+ * value has no spelling (unlimited, off) is left out: that value is its default.
  */
 void xseg_config_print(const struct xseg_config *config, struct xseg_text *text);
 
 /*
- * Write the value of one key.  Returns false, and writes nothing, if the grammar has no word for
- * it.
+ * Write the value of one key.  Returns false, and writes nothing, if the value has no spelling.
  */
 bool xseg_config_print_value(const struct xseg_config *config, enum xseg_config_key key,
                              struct xseg_text *text);

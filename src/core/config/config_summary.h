@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* The members of a configuration that follow from others. */
+/* Members of a configuration that are derived from its keys. */
 #ifndef XSEG_CORE_CONFIG_SUMMARY_H
 #define XSEG_CORE_CONFIG_SUMMARY_H
 
 #include "src/core/config/config.h"
 
-/* Work out the members that follow from others. */
+/* Derive these members from the keys. */
 void xseg_config_sum_up(struct xseg_config *config);
 
 #endif

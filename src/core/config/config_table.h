@@ -26,18 +26,18 @@ enum xseg_config_type {
 
 struct xseg_config_row {
     const char *name;
-    const char *alias; /* a second spelling that is read, or NULL */
+    const char *alias; /* a second spelling that is accepted, or NULL */
     enum xseg_config_type type;
-    bool acts;             /* false: read, bounded, printed, and without effect */
-    bool is_expandable;    /* without effect while expandable_segments is False */
-    bool is_above_large;   /* not below large_segment_size_mb */
-    bool is_open;          /* low and high themselves are refused */
+    bool acts;             /* false: the key is read, checked and printed, but has no effect */
+    bool is_expandable;    /* the key has no effect while expandable_segments is False */
+    bool is_above_large;   /* the value must not be below large_segment_size_mb */
+    bool is_open;          /* values equal to low or high are refused */
     size_t offset;         /* of the member of struct xseg_config */
     uint64_t least, most;  /* bounds in the unit of the string; most is 0 where there is none */
     double low, high;      /* bounds of a real number */
-    const char *choice[3]; /* NULL behind the last */
+    const char *choice[3]; /* the words of a choice; NULL behind the last */
     const char *accepts;   /* completes "expected ..." */
-    const char *unset;     /* what a value is called that the grammar has no word for, or NULL */
+    const char *unset;     /* name of a value that has no spelling, or NULL */
     const char *sentence;
 };
 
@@ -46,7 +46,8 @@ extern const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS];
 /* The row with this name or alias; NULL: there is none. */
 const struct xseg_config_row *xseg_config_table_find(const char *name, size_t length);
 
-/* Add to the failure just noted, of a name that no row has: which key was meant, or where keys are listed. */
+/* Add to the error text about an unknown name: the key that was probably meant, or where keys
+ * are listed. */
 void xseg_config_table_suggest(const char *name, size_t length);
 
 /* Write the table as the Markdown of docs/options.md. */

@@ -3,7 +3,8 @@
 
 #include "src/base/check.h"
 
-/* The interval of roundup_power2_divisions: 0 up to 2 MiB, then one an octave, 15 from 32 GiB on. */
+/* The interval of roundup_power2_divisions: 0 up to 2 MiB, then one per octave, 15 from 32 GiB
+ * on. */
 static unsigned interval_of(uint64_t bytes)
 {
     XSEG_ASSERT(bytes != 0);
@@ -12,7 +13,7 @@ static unsigned interval_of(uint64_t bytes)
     return octave < 20 ? 0 : octave > 35 ? 15 : octave - 20;
 }
 
-/* Up to the next of `divisions` equal steps between two powers of two. */
+/* Round up to the next of `divisions` equal steps between two powers of two. */
 static uint64_t round_to_division(uint64_t bytes, uint32_t divisions)
 {
     XSEG_ASSERT(xseg_is_power_of_two(divisions));

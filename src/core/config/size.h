@@ -16,20 +16,20 @@
 #define XSEG_SIZE_SMALL_MAX XSEG_MIB
 /* A small segment, and a page under small blocks. */
 #define XSEG_SIZE_SMALL_SEGMENT (2 * XSEG_MIB)
-/* From here on a classic segment is the rounded size itself, in steps of 2 MiB. */
+/* From this size on a classic segment has the rounded size of its request, in steps of 2 MiB. */
 #define XSEG_SIZE_OWN_SEGMENT  (10 * XSEG_MIB)
 #define XSEG_SIZE_SEGMENT_STEP (2 * XSEG_MIB)
-/* What nobody can have: PyTorch's "1EB". */
+/* A request above this size always fails: PyTorch's "1EB". */
 #define XSEG_SIZE_ABSURD ((uint64_t)1 << 60)
 
 _Static_assert(XSEG_SIZE_SMALL_MAX <= XSEG_SIZE_SMALL_SEGMENT &&
                    XSEG_SIZE_SMALL_MAX % XSEG_SIZE_QUANTUM == 0,
                "a small segment holds every small block");
 
-/* What an allocation takes of a block: a multiple of the quantum.  bytes: 1 to XSEG_SIZE_ABSURD. */
+/* The size of a block for a request: a multiple of the quantum.  bytes: 1 to XSEG_SIZE_ABSURD. */
 uint64_t xseg_size_round(const struct xseg_config *config, uint64_t bytes);
 
-/* The classic segment that a rounded size asks the driver for. */
+/* The size of the classic segment that is allocated for a rounded size. */
 uint64_t xseg_size_segment(const struct xseg_config *config, uint64_t rounded);
 
 static inline bool xseg_size_is_small(uint64_t rounded)

@@ -5,10 +5,11 @@
  *
  * Devices are opened when they are first named.  A configuration is never changed once others can
  * see it: xseg_configure() makes a new one, and the old ones stay until the allocator closes, so
- * that the hit path reads it without a lock.  One that says what an old one said is that one again.
+ * that the hit path reads it without a lock.  A new configuration that equals an old one is not stored
+ * again: the old one is used.
  *
  * Locking: open_lock (DRIVER) guards opening devices and changing the configuration; the lock of the
- * lookup (TABLE) shortcuts.
+ * page map (TABLE) guards the shortcuts.
  */
 #ifndef XSEG_CORE_ALLOCATOR_H
 #define XSEG_CORE_ALLOCATOR_H
@@ -23,7 +24,7 @@
 
 struct xseg_background;
 
-/* A configuration, and the one that was made before. */
+/* A configuration, and the version that was made before. */
 struct xseg_config_version {
     struct xseg_config config;
     struct xseg_config_version *older;
@@ -37,16 +38,16 @@ struct xseg_allocator {
     struct xseg_lock open_lock; /* DRIVER */
     struct xseg_page_map page_map;
     struct xseg_shortcuts shortcuts;
-    /* Whether the configuration has plain frees.  Wiped in a forked child, whose frees are refused. */
+    /* Whether the configuration has plain frees.  A forked child, whose frees are refused, gets
+     * this wiped. */
     atomic_bool *frees_plainly;
     bool frees_are_wiped;
     _Atomic(struct xseg_config_version *) config;
-    struct xseg_config_version
-        *versions; /* all that were made, the latest first; guarded by DRIVER */
+    struct xseg_config_version *versions; /* all versions, newest first; guarded by DRIVER */
     const char *config_source;
     struct xseg_background *background; /* background.h */
     struct xseg_observers observers;
-    atomic_uint pools_made; /* without a name: each is called by its number */
+    atomic_uint pools_made; /* number of pools without a name, which are called by their number */
     int device_count;
     _Atomic(struct xseg_device *) *device; /* [device_count], NULL until opened */
 };
@@ -54,12 +55,12 @@ struct xseg_allocator {
 /*
  * Whether a call may use an allocator.
  *
- * name: of the function that the user called
+ * name: name of the function that the user called
  * Returns: XSEG_OK; XSEG_ERR_ARGUMENT for NULL; XSEG_ERR_FORKED in a forked child
  */
 xseg_status xseg_allocator_check(const struct xseg_allocator *allocator, const char *name);
 
-/* What a call says in a forked child. */
+/* Fail with the error of calls in a forked child. */
 xseg_status xseg_allocator_fail_forked(void);
 
 static inline const struct xseg_config *xseg_allocator_config(struct xseg_allocator *allocator)

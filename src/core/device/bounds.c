@@ -8,7 +8,7 @@
 #include "src/core/config/config_table.h"
 #include "src/core/device/device.h"
 
-/* The member that is above another one which it must not be above; NULL if there is none. */
+/* The first contradiction between limits, as text; NULL if there is none. */
 static const char *contradiction(const struct xseg_limit_values *set)
 {
     if (set->soft_bytes != UINT64_MAX && set->soft_bytes > set->hard_bytes)

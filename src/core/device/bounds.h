@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Bounds: how much of a device may be taken.
+ * Bounds: limits on the memory of a device.
  *
  *     0 ...... keep ................ soft ............. hard ........ the device's memory
  *              idle memory stays     idle memory goes   no request
  *              up to here            above              gets past it
  *
- * They are what the configuration says, until xseg_limits() sets those of one device; a key that
- * xseg_configure() names sets them for all devices again.
+ * The limits are those of the configuration, until xseg_limits() sets the limits of one device; a key
+ * that xseg_configure() names sets its limit for all devices again.
  *
  * Invariants:
  *   BOUNDS-1  keep <= soft <= hard, as far as there are such limits.
@@ -24,7 +24,7 @@
 
 struct xseg_device;
 
-/* One device's, in bytes; UINT64_MAX: no such limit. */
+/* Limits of a device in bytes; UINT64_MAX: no such limit. */
 struct xseg_bounds {
     atomic_uint_fast64_t hard, soft, keep;
 };
@@ -44,23 +44,24 @@ static inline uint64_t xseg_bounds_keep(const struct xseg_bounds *bounds)
     return atomic_load_explicit(&bounds->keep, memory_order_relaxed);
 }
 
-/* A device opens. */
+/* Set the limits of a device that opens from the configuration. */
 void xseg_bounds_init(struct xseg_bounds *bounds, const struct xseg_config *config);
 
-/* What they are now, as the public structure says it. */
+/* Read the limits into the public structure. */
 void xseg_bounds_read(const struct xseg_bounds *bounds, struct xseg_limit_values *out);
 
 /*
- * Set them.
+ * Set the limits.
  *
- * Returns: XSEG_OK; XSEG_ERR_ARGUMENT if they contradict each other, and nothing has changed
+ * Returns: XSEG_OK; XSEG_ERR_ARGUMENT if the limits contradict each other, and nothing has changed
  */
 xseg_status xseg_bounds_set(struct xseg_bounds *bounds, const struct xseg_limit_values *set);
 
 /*
- * What the named keys of a configuration make of them; with `store` they become that.
+ * Check the limits that result where the named keys of a configuration replace those of the device;
+ * with `store` set them.
  *
- * Returns: XSEG_OK; XSEG_ERR_CONFIG if that contradicts what xseg_limits() has set for the device
+ * Returns: XSEG_OK; XSEG_ERR_CONFIG if a key contradicts what xseg_limits() has set for the device
  */
 xseg_status xseg_bounds_follow(struct xseg_device *device, const struct xseg_config *config,
                                uint64_t named, bool store);

@@ -47,7 +47,8 @@ bool xseg_orphan_can_adopt(struct xseg_arena *arena)
 
 /* --- Leaving an arena. --- */
 
-/* Make sure that an arena has `count` records.  Only the thread that holds GROWTH takes them here. */
+/* Make sure that an arena has `count` records.  While GROWTH is held, no other thread takes
+ * records of this arena. */
 static bool stock(struct xseg_arena *arena, uint32_t count)
 {
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
@@ -66,7 +67,7 @@ static uint32_t count_blocks(const struct xseg_extent *extent)
     return count;
 }
 
-/* A tract is one cached cell where nothing lives. */
+/* Claim a cached block.  A tract is one cached cell without live blocks. */
 static struct xseg_block *claim(struct xseg_arena *arena, struct xseg_block *block)
 {
     if (block->state != XSEG_BLOCK_TRACT)
@@ -113,7 +114,7 @@ static void put_records(struct xseg_arena *arena, struct xseg_block *first)
 
 /* --- Coming to another. --- */
 
-/* Let go of the tables behind the last page. */
+/* Free the tables of a segment behind its last page. */
 static void shorten(struct xseg_segment *segment, const struct xseg_block *first)
 {
     uint64_t end = segment->base + segment->page_bytes;
@@ -126,7 +127,7 @@ static void shorten(struct xseg_segment *segment, const struct xseg_block *first
     xseg_segment_shorten(segment, end - segment->base);
 }
 
-/* Tile an extent with blocks like others, which are busy. */
+/* Divide an extent into blocks of the same sizes as a list of busy blocks. */
 static void tile(struct xseg_arena *arena, struct xseg_extent *extent,
                  const struct xseg_block *like) XSEG_REQUIRES(arena->lock)
 {
@@ -140,7 +141,8 @@ static void tile(struct xseg_arena *arena, struct xseg_extent *extent,
     XSEG_ASSERT(like == NULL || !like->mapped);
 }
 
-/* A segment with blocks like these becomes one of an arena, which has records for them. */
+/* Add a segment to an arena, with blocks of the same sizes as a list; the arena has records for
+ * them. */
 static void come(struct xseg_arena *arena, struct xseg_extent *extent,
                  const struct xseg_block *like, bool has_ages)
 {
@@ -156,7 +158,7 @@ static void come(struct xseg_arena *arena, struct xseg_extent *extent,
     xseg_arena_lock(arena);
     xseg_lock_take(&device->page_map->lock);
     const bool is_known = xseg_page_map_insert(device->page_map, extent);
-    XSEG_ASSERT(is_known); /* its tables are there */
+    XSEG_ASSERT(is_known); /* the tables of the page map are there */
     (void)is_known;
     xseg_lock_give(&device->page_map->lock);
     tile(arena, extent, like);
@@ -179,8 +181,8 @@ static void move_counts(struct xseg_arena *from, struct xseg_arena *to,
     xseg_pool_move_reserved(from->pool, to->pool, bytes);
 }
 
-/* False without host memory, and where a request that had begun before the pool was released has taken a block
- * since the arena was looked at: the pool ends later then. */
+/* Move an extent to another arena.  False without host memory, or where a request that began
+ * before the pool was released has taken a block meanwhile: then the pool ends later. */
 static bool move(struct xseg_arena *from, struct xseg_arena *to, struct xseg_extent *extent)
 {
     xseg_arena_lock(from);
@@ -215,7 +217,7 @@ bool xseg_orphan_adopt(struct xseg_arena *arena)
     if (xseg_pool_arena(orphans, xseg_arena_stream(arena), arena->is_small, &to) != XSEG_OK)
         return false;
     XSEG_ASSERT(to != arena && to->pool == orphans);
-    /* Looks at idle memory look at all arenas, so this one has been looked at as lately as any. */
+    /* Looks at idle memory visit all arenas, so the new arena has the time of the last look. */
     xseg_arena_set_now(to, device->pages.now);
     XSEG_LIST_FOR_SAFE(node, &arena->extents)
     {

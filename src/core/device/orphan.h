@@ -2,9 +2,9 @@
 /*
  * Orphans: segments of pools that have ended, all of whose memory is cached.
  *
- * They belong to pools of the device's own, one for the driver's memory and one for that of users'
- * functions, in an arena for each stream and kind.  Nothing is served from there; trims, decay and steals
- * take memory as from any retired pool.  The segment says whose it was (`owner`).
+ * Orphans belong to two pools of the device's own, one for the driver's memory and one for memory of
+ * users' functions, with an arena for each stream and kind.  These pools serve no request; trims, decay
+ * and steals take memory from them as from any retired pool.  A segment names its former pool (`owner`).
  *
  * An orphan has no tables for addresses behind its last page, and ends with that page.
  *
@@ -15,13 +15,13 @@
 
 #include "src/core/device/pool.h"
 
-/* Whether all memory of an arena is cached, and nobody works on it.  GROWTH is held. */
+/* Whether all memory of an arena is cached, and no thread works on it.  GROWTH is held. */
 bool xseg_orphan_can_adopt(struct xseg_arena *arena);
 
 /*
- * Adopt the segments of an arena for which that holds.
+ * Adopt the segments of an arena that can be adopted.  GROWTH is held.
  *
- * Returns: false without host memory; what was adopted stays so
+ * Returns: false without host memory; segments adopted by then stay adopted
  */
 bool xseg_orphan_adopt(struct xseg_arena *arena);
 

@@ -11,7 +11,7 @@
 
 void xseg_pool_set_label(struct xseg_pool_body *body, const char *name)
 {
-    /* The options' name is the caller's string, of which the label is the copy. */
+    /* options.name is the caller's string; the label is a copy. */
     body->options.name = NULL;
     if (name != NULL && name[0] != '\0')
         (void)snprintf(body->label, sizeof(body->label), "\"%s\"", name);
@@ -20,8 +20,8 @@ void xseg_pool_set_label(struct xseg_pool_body *body, const char *name)
                        atomic_fetch_add(&body->device->allocator->pools_made, 1) + 1);
 }
 
-/* A body is used again: a thread that found it through its last pool may still read its atomic members and its
- * device, so those are not cleared. */
+/* A body may have served another pool.  A thread that found it through that pool may still read
+ * its atomic members and its device, so these are not cleared. */
 void xseg_pool_init(struct xseg_pool *pool, struct xseg_pool_body *body,
                     const struct xseg_pool_options *options)
 {
@@ -67,7 +67,7 @@ void xseg_pool_unlink(struct xseg_pool_body *body)
 
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_TABLE));
     XSEG_ASSERT(atomic_load(body->place) == body);
-    /* `next` stays: a thread that is looking at this pool goes on to the next one from there. */
+    /* `next` stays: a thread that visits this pool goes on from there. */
     atomic_store(body->place, next);
     if (next != NULL)
         next->place = body->place;
@@ -85,8 +85,9 @@ void xseg_pool_fini(struct xseg_pool_body *body)
     atomic_store(&body->arenas, NULL);
 }
 
-/* Where an arena has moved to another pool meanwhile, which visitors (retire.h) do not meet, that one's list
- * goes on, with arenas that the first arena of this list does not publish. */
+/* The next arena of a list.  Where an arena has moved to another pool meanwhile, the list goes
+ * on with that pool's arenas, which the first arena of this list does not publish.  Visitors
+ * (retire.h) never see that. */
 static struct xseg_arena *next_arena(const struct xseg_arena *arena)
 {
     return atomic_load_explicit(&arena->next, memory_order_acquire);
@@ -102,7 +103,7 @@ struct xseg_arena *xseg_pool_find_arena(struct xseg_pool *pool,
     return arena;
 }
 
-/* The arena of a stream, by what leads to it fastest; NULL if it has none. */
+/* Find the arena of a stream in the fastest way; NULL if there is none. */
 static struct xseg_arena *find(struct xseg_pool *pool, const struct xseg_known_stream *stream,
                                bool is_small)
 {
@@ -112,7 +113,7 @@ static struct xseg_arena *find(struct xseg_pool *pool, const struct xseg_known_s
 
 /* --- Making arenas. --- */
 
-/* An arena that was another pool's becomes an arena of this pool. */
+/* Make an arena that was another pool's an arena of this pool. */
 static void move_in(struct xseg_arena *arena, struct xseg_pool *pool,
                     struct xseg_known_stream *stream)
 {
@@ -162,7 +163,8 @@ static void unget(struct xseg_arena *arena)
         xseg_retire_put_arena(arena);
 }
 
-/* Have a pool that has not ended use an arena, unless another thread was faster.  TABLE is held. */
+/* Add an arena to a pool that has not ended.  Returns the arena that another thread added first,
+ * if any did.  TABLE is held. */
 static struct xseg_arena *add(struct xseg_pool_body *body, struct xseg_arena *arena)
 {
     struct xseg_known_stream *stream = xseg_arena_stream(arena);

@@ -10,7 +10,7 @@
 
 #define POOLS_IN_CHUNK 4095u
 
-/* How many pools are looked at when one is made or released: more than come with that. */
+/* Number of retired pools examined when a pool is made or released: more than retire meanwhile. */
 #define A_FEW 2u
 
 struct xseg_retire_chunk {
@@ -92,7 +92,7 @@ void xseg_retire_fini(struct xseg_device *device)
 
 /* --- Making. --- */
 
-/* A pool that nobody has had the address of.  TABLE is held. */
+/* Take a pool whose address was never given out.  TABLE is held. */
 static struct xseg_pool *take_pool(struct xseg_retirement *retirement)
 {
     struct xseg_retire_chunk *chunk = retirement->chunks;
@@ -111,7 +111,7 @@ static struct xseg_pool *take_pool(struct xseg_retirement *retirement)
     return &chunk->pool[retirement->used++];
 }
 
-/* TABLE is held. */
+/* Take a spare body, or make one.  TABLE is held. */
 static struct xseg_pool_body *take_body(struct xseg_device *device)
 {
     struct xseg_retirement *retirement = &device->retirement;
@@ -174,7 +174,7 @@ struct xseg_arena *xseg_retire_take_arena(struct xseg_device *device, bool is_sm
     return arena;
 }
 
-/* TABLE is held. */
+/* Add an arena to the spent ones.  TABLE is held. */
 static void add_spent(struct xseg_arena *arena)
 {
     struct xseg_arena **spent = &arena->device->retirement.spent[!arena->is_small];
@@ -185,8 +185,8 @@ static void add_spent(struct xseg_arena *arena)
     *spent = arena;
 }
 
-/* Take an arena from its pool.  A thread that found it there before looks at its pool again once it has the
- * arena's lock. */
+/* Take an arena from its pool.  A thread that found the arena in that pool before checks its
+ * pool again under the arena's lock. */
 static void abandon(struct xseg_arena *arena)
 {
     struct xseg_device *device = arena->device;
@@ -213,8 +213,8 @@ void xseg_retire_put_arena(struct xseg_arena *arena)
 
 /* --- Ending. --- */
 
-/* What has ended is used again, if there is no visitor: those who come later do not see it.  GROWTH is
- * held. */
+/* Make ended bodies and their arenas available again, unless there is a visitor.  Visitors that
+ * come later do not see them.  GROWTH is held. */
 static void recycle(struct xseg_device *device)
 {
     struct xseg_retirement *retirement = &device->retirement;
@@ -270,12 +270,12 @@ static void try_to_end(struct xseg_pool_body *body)
     xseg_list_insert(&device->retirement.ended, &body->retired);
     atomic_store(&body->pool->body, &device->retirement.over);
     xseg_lock_give(&device->table_lock);
-    /* No arena is added from here on; one that was meanwhile is empty. */
+    /* From here on no arena is added; an arena that was added meanwhile is empty. */
     for (arena = atomic_load(&body->arenas); arena != NULL; arena = atomic_load(&arena->next))
         abandon(arena);
 }
 
-/* The retired pool that was not looked at for longest, or NULL.  GROWTH is held. */
+/* The retired pool that was examined longest ago, or NULL.  GROWTH is held. */
 static struct xseg_pool_body *next_retired(struct xseg_device *device)
 {
     struct xseg_list *retired = &device->retirement.retired;
@@ -309,7 +309,7 @@ void xseg_retire_look_at_all(struct xseg_device *device)
     struct xseg_pool_body *body = next_retired(device);
     const struct xseg_pool_body *stays = NULL;
 
-    /* Until the first that cannot end comes again. */
+    /* The first pool that cannot end ends the round when its turn comes again. */
     for (; body != NULL && body != stays; body = next_retired(device)) {
         try_to_end(body);
         if (stays == NULL && !xseg_retire_is_over(body->pool))
@@ -329,7 +329,7 @@ bool xseg_retire_release(struct xseg_pool *pool)
     } while (!atomic_compare_exchange_weak(&pool->holders, &holders, holders - 1));
     if (holders > 1)
         return true;
-    /* Only this thread ends the pool, as it is not in the list of retired pools yet. */
+    /* The pool is not in the list of retired pools yet, so no other thread can end it. */
     struct xseg_pool_body *body = pool->body;
     struct xseg_device *device = body->device;
 

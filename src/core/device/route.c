@@ -32,7 +32,7 @@ void xseg_routes_fini(struct xseg_routes *routes)
 
 /* --- Readers, and the one who takes a route out. --- */
 
-/* Returns which of the two counts the reader is in. */
+/* Begin reading the list.  Returns the index of the count that the reader is in. */
 static unsigned begin_reading(struct xseg_routes *routes)
 {
     for (;;) {
@@ -51,7 +51,7 @@ static void end_reading(struct xseg_routes *routes, unsigned side)
     atomic_fetch_sub(&routes->readers[side], 1);
 }
 
-/* Wait until nobody reads the list as it was before this call.  TABLE is held. */
+/* Wait until no thread reads the list as it was before this call.  TABLE is held. */
 static void wait_for_readers(struct xseg_routes *routes)
 {
     const unsigned epoch = atomic_fetch_add(&routes->epoch, 1);
@@ -61,7 +61,8 @@ static void wait_for_readers(struct xseg_routes *routes)
         (void)sched_yield();
 }
 
-/* Where the route of a pool is linked in; at the end of the list, which holds NULL, if it has none. */
+/* The pointer to the route of a pool; without a route the last pointer of the list, which is
+ * NULL. */
 static _Atomic(struct xseg_route *) *link_of(struct xseg_routes *routes,
                                              const struct xseg_pool *pool)
 {
@@ -73,7 +74,8 @@ static _Atomic(struct xseg_route *) *link_of(struct xseg_routes *routes,
     return link;
 }
 
-/* The capture that began on a stream and has not ended; NULL if none did.  TABLE is held. */
+/* The route of a capture that began on a stream and has not ended; NULL if there is none.  TABLE
+ * is held. */
 static const struct xseg_route *capture_on(struct xseg_routes *routes,
                                            const struct xseg_known_stream *stream)
 {
@@ -85,7 +87,7 @@ static const struct xseg_route *capture_on(struct xseg_routes *routes,
     return route;
 }
 
-/* Whether anything stands against a route.  TABLE is held. */
+/* Check that a route contradicts no other one.  TABLE is held. */
 static xseg_status check(struct xseg_routes *routes, const struct xseg_route *wanted)
 {
     const struct xseg_route *other = atomic_load(link_of(routes, wanted->pool));
@@ -149,7 +151,7 @@ bool xseg_routes_begin_on(struct xseg_routes *routes, const struct xseg_known_st
 
 /* --- Finding. --- */
 
-/* What the driver says of a stream, asked once a request. */
+/* The driver's answer about a stream, asked for at most once per request. */
 struct question {
     struct xseg_context *context;
     struct xseg_known_stream *stream;
@@ -168,7 +170,7 @@ static xseg_status ask(struct question *question)
     return xseg_driver_capture_info(question->context, question->stream->handle, &question->info);
 }
 
-/* The number of a route's capture, learned from the stream that it began on; 0 if it is not known. */
+/* Get the number of a route's capture from the stream on which it began; 0 if it is not known. */
 static xseg_status learn_number(struct xseg_routes *routes, struct xseg_route *route,
                                 uint64_t *number)
 {
@@ -191,7 +193,8 @@ static xseg_status learn_number(struct xseg_routes *routes, struct xseg_route *r
     return XSEG_OK;
 }
 
-/* Whether a capture takes the requests of a stream: of the one it began on, and of all that joined. */
+/* Whether a capture accepts the requests of a stream: those of the stream it began on, and of
+ * all that joined. */
 static xseg_status captures(struct xseg_routes *routes, struct xseg_route *route,
                             struct question *question, bool *accepted)
 {
@@ -200,7 +203,7 @@ static xseg_status captures(struct xseg_routes *routes, struct xseg_route *route
 
     if (status != XSEG_OK)
         return status;
-    /* One that was spoiled has no number any more. */
+    /* A capture that was invalidated has no number any more. */
     if (question->info.is_invalid || question->info.id == 0) {
         *accepted = question->info.is_invalid && question->stream == route->captured;
         return XSEG_OK;

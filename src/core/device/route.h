@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Routes: where requests go that name no pool.
+ * Routes: the pools of requests that name no pool.
  *
- * A route sends what a predicate accepts to its pool; a capture is a route that accepts the streams
- * which take part in it, by the driver's own account.  The route that was begun last and accepts a
- * stream serves it.
+ * A route sends requests on streams that a predicate accepts to its pool.  A capture is a route that
+ * accepts the streams which take part in it; the driver says which these are.  Of all routes that accept
+ * a stream, the one that was begun last serves the request.
  *
- * Allocating threads read the list of routes without a lock, since predicates are the user's code.
- * Whoever takes a route out waits until nobody reads the list as it was before: readers are counted
+ * Allocating threads read the list of routes without a lock, since predicates are the user's code.  A
+ * thread that removes a route waits until no thread reads the list as it was before: readers are counted
  * by epoch, as in sleepable read-copy-update.
  *
  * Locking: TABLE of the device for changes, held while readers finish; readers take none.
@@ -20,16 +20,17 @@
 struct xseg_pool;
 
 struct xseg_route {
-    _Atomic(struct xseg_route *) next; /* the one begun before */
+    _Atomic(struct xseg_route *) next; /* the route that was begun before */
     struct xseg_pool *pool;
-    bool (*accepts)(void *self, xseg_stream stream); /* NULL: everything; not for captures */
+    bool (*accepts)(void *self,
+                    xseg_stream stream); /* NULL: accepts every stream; not for captures */
     void *self;
-    struct xseg_known_stream
-        *captured;                /* the stream that the capture begins on; NULL: no capture */
-    atomic_uint_fast64_t capture; /* its number, once it has been seen; 0: not yet */
+    /* The stream that the capture begins on; NULL: no capture. */
+    struct xseg_known_stream *captured;
+    atomic_uint_fast64_t capture; /* number of the capture, once known; 0: not yet */
 };
 
-/* Of a device. */
+/* The routes of a device. */
 struct xseg_routes {
     struct xseg_context *context;
     struct xseg_lock *table_lock;        /* TABLE */
@@ -41,7 +42,7 @@ void xseg_routes_init(struct xseg_routes *routes, struct xseg_context *context,
                       struct xseg_lock *table_lock);
 void xseg_routes_fini(struct xseg_routes *routes);
 
-/* Whether there is any. */
+/* Whether any route exists. */
 static inline bool xseg_routes_exist(struct xseg_routes *routes)
 {
     return __builtin_expect(atomic_load_explicit(&routes->latest, memory_order_relaxed) != NULL, 0);
@@ -55,7 +56,7 @@ static inline bool xseg_routes_exist(struct xseg_routes *routes)
  */
 xseg_status xseg_routes_begin(struct xseg_routes *routes, const struct xseg_route *wanted);
 
-/* End the route of a pool.  False if it has none, or one of the other kind. */
+/* End the route of a pool.  False if the pool has no route, or one of the other kind. */
 bool xseg_routes_end(struct xseg_routes *routes, const struct xseg_pool *pool, bool is_capture);
 
 /* Whether a capture that has not ended began on a stream. */

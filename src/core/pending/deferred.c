@@ -10,7 +10,7 @@
 /* --- Marks: the last nodes of all streams that use a block. --- */
 
 struct marks {
-    uint64_t capture; /* the one that all streams take part in; 0: not known yet */
+    uint64_t capture; /* the capture that all streams take part in; 0: not known yet */
     struct xseg_topology_mark *mark;
     size_t count, capacity;
 };
@@ -32,7 +32,7 @@ static bool add_marks(struct marks *marks, const struct xseg_capture_info *info)
     return true;
 }
 
-/* Add the marks of a stream; false if it takes part in no capture, or in another one. */
+/* Add the marks of a stream; false if the stream takes part in no capture, or in another one. */
 static bool mark_stream(struct xseg_context *context, const struct xseg_known_stream *stream,
                         struct marks *marks)
 {
@@ -50,13 +50,13 @@ static bool mark_stream(struct xseg_context *context, const struct xseg_known_st
     return add_marks(marks, &info);
 }
 
-/* The marks of a block; none if it has to wait for the end of the capture. */
+/* Collect the marks of a block; none if the block has to wait for the end of the capture. */
 static struct marks mark_block(struct xseg_context *context, const struct xseg_block *block)
 {
     struct marks marks = {0};
     bool all = mark_stream(context, xseg_arena_stream(block->extent->arena), &marks);
 
-    /* What was used outside the capture too waits for real work, which no graph knows of. */
+    /* A use outside the capture is real work, of which the graph knows nothing. */
     for (const struct xseg_use *use = block->uses; all && use != NULL; use = use->next)
         all = !use->outside && xseg_pending_is_current(use) &&
               mark_stream(context, use->stream, &marks);
@@ -92,7 +92,7 @@ xseg_status xseg_deferred_add(struct xseg_pending *pending, struct xseg_block *b
                                  xseg_arena_stream(block->extent->arena));
     }
     free(marks.mark);
-    /* Without host memory to wait for the marks it waits for the end of the capture. */
+    /* Without host memory to wait for the marks, the block waits for the end of the capture. */
     if (view != NULL)
         (void)xseg_topology_wait(view, &deferred->waiter, deferred->marks, marks.count);
     xseg_list_insert(&pending->deferred, &deferred->link);
@@ -151,7 +151,7 @@ void xseg_deferred_unmark(struct xseg_pending *pending)
     xseg_topology_fini(&pending->topology);
 }
 
-/* Uses that were noted only in a capture are over. */
+/* End the uses of a block that were noted only in a capture. */
 static void drop_captured(struct xseg_arena *arena, struct xseg_block *block)
 {
     struct xseg_use **place = &block->uses, *use;

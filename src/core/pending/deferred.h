@@ -2,13 +2,13 @@
 /*
  * Deferred blocks: freed during a capture while other streams use them.
  *
- * No event can be recorded or asked then.  When no capture is under way any more, uses that were
- * noted only while their stream was captured are over, since that work did not run; for the others
- * events are recorded, and the block is pending like any other.
+ * During a capture no event can be recorded or queried.  When no capture is under way any more, uses
+ * that were noted only while their stream was captured end, since that work did not run.  For the other
+ * uses events are recorded, and the block is pending like any other.
  *
- * With graph_capture_record_stream_reuse a block may come back within the capture: if all streams
- * that use it take part in the same capture, the last nodes of each are its *marks*, and once all
- * marks are behind the stream that the block belongs to (topology.h), that stream may have it again.
+ * With graph_capture_record_stream_reuse a block may come back within the capture.  If all streams that
+ * use the block take part in one capture, the last nodes of each are the block's *marks*.  Once all
+ * marks are behind the stream that the block belongs to (topology.h), that stream may reuse the block.
  *
  * Locking: PENDING; ARENA is taken inside.
  */
@@ -25,7 +25,7 @@ struct xseg_deferred {
 };
 
 /*
- * A busy block with uses is freed during a capture.  PENDING is held.
+ * Defer a busy block with uses that is freed during a capture.  PENDING is held.
  *
  * Returns: XSEG_OK; XSEG_ERR_HOST_MEMORY, and nothing has changed
  */
@@ -33,18 +33,18 @@ xseg_status xseg_deferred_add(struct xseg_pending *pending, struct xseg_block *b
                               bool by_topology);
 
 /*
- * A stream allocates during a capture: take back the blocks of that stream that the graph allows.
+ * Take back the blocks of a stream that the graph allows; the stream allocates during a capture.
  * No lock is held.
  *
- * Cost: one question about the stream, and one (two if it has many) a node that is new to it
+ * Cost: one question about the stream, and one (two if it has many) per node that is new to it
  */
 void xseg_deferred_reuse(struct xseg_pending *pending, struct xseg_known_stream *stream);
 
-/* The last capture has ended: nobody waits for its graph any more.  PENDING is held. */
+/* Forget the graph of a capture: the last capture has ended.  PENDING is held. */
 void xseg_deferred_unmark(struct xseg_pending *pending);
 
 /*
- * No capture is under way any more: turn deferred blocks into pending or cached ones.  What fails
+ * Turn deferred blocks into pending or cached ones; no capture is under way.  A block that fails
  * stays deferred.  PENDING is held.
  *
  * pool: only its blocks; NULL: all

@@ -25,7 +25,7 @@ void xseg_pending_fini(struct xseg_pending *pending)
     XSEG_ASSERT(pending->ended == NULL);
     XSEG_ASSERT(xseg_list_is_empty(&pending->deferred) ||
                 xseg_context_is_lost(pending->fences.context));
-    /* Only on a lost device is anything left. */
+    /* Deferred blocks are left only on a lost device. */
     XSEG_LIST_FOR_SAFE(node, &pending->deferred)
     {
         free(XSEG_CONTAINER(node, struct xseg_deferred, link));
@@ -68,8 +68,9 @@ void xseg_pending_use(struct xseg_arena *arena, struct xseg_block *block,
 }
 
 /*
- * An event behind the work of a stream.  One that is gone has its last event.  Another thread's default stream has no name here: the
- * legacy stream stands for it, which waits for all streams of that kind.
+ * Record an event behind the work of a stream.  A stream that is gone has its last event.  Another
+ * thread's default stream cannot be named here: the legacy stream stands for it, since that waits
+ * for all streams of that kind.
  */
 static xseg_status record_use(struct xseg_pending *pending, struct xseg_use *use)
 {
@@ -79,7 +80,7 @@ static xseg_status record_use(struct xseg_pending *pending, struct xseg_use *use
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_PENDING));
     use->is_shared = !xseg_pending_is_current(use) || !xseg_stream_is_there(use->stream);
     if (use->is_shared) {
-        use->event = xseg_pending_is_current(use) ? use->stream->last : NULL; /* it has passed */
+        use->event = xseg_pending_is_current(use) ? use->stream->last : NULL; /* NULL: passed */
         return XSEG_OK;
     }
     status = xseg_streams_can_name(pending->fences.context, use->stream, &can_name);
@@ -88,7 +89,7 @@ static xseg_status record_use(struct xseg_pending *pending, struct xseg_use *use
     return xseg_fences_record(&pending->fences, can_name ? use->stream->handle : NULL, &use->event);
 }
 
-/* The event of a use is not needed any more. */
+/* Give back the event of a use. */
 static void put_event(struct xseg_pending *pending, const struct xseg_use *use)
 {
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_PENDING));
@@ -112,15 +113,15 @@ static xseg_status record_all(struct xseg_pending *pending, struct xseg_block *b
 }
 
 /*
- * Its place among the streams that are waited for: the default stream first, then the one that was
- * made last.  This is the order in which PyTorch's table of streams comes out for its first six.
+ * The place of a stream among those that are waited for: the default stream first, then the newest.
+ * PyTorch's table of streams has this order for its first six streams.
  */
 static uint64_t rank_of(const struct xseg_known_stream *stream)
 {
     return stream->handle == NULL ? 0 : UINT64_MAX / 2 - stream->number;
 }
 
-/* A stream is waited for from now on. */
+/* Add a stream to those that are waited for, unless it is there. */
 static void wait_for(struct xseg_pending *pending, struct xseg_known_stream *stream)
 {
     struct xseg_list *place = pending->streams.next;
@@ -128,7 +129,7 @@ static void wait_for(struct xseg_pending *pending, struct xseg_known_stream *str
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_PENDING));
     if (!xseg_list_is_empty(&stream->waiting))
         return;
-    /* It stays what it is while the stream is listed, though another may take its place meanwhile. */
+    /* The rank stays while the stream is listed, though the entry may become another stream's. */
     stream->rank = rank_of(stream);
     while (place != &pending->streams &&
            XSEG_CONTAINER(place, struct xseg_known_stream, waiting)->rank < stream->rank)
@@ -159,7 +160,7 @@ static void queue_all(struct xseg_pending *pending, struct xseg_use *use)
         next = use->next;
         XSEG_ASSERT(xseg_list_is_empty(&use->link));
         wait_for(pending, use->stream);
-        /* What has passed comes first: a wait goes by the last event of a queue. */
+        /* Uses that have passed come first: a wait goes by the last event of a queue. */
         xseg_list_insert(use->event == NULL ? use->stream->uses.next : &use->stream->uses,
                          &use->link);
         xseg_pending_count_one(pending);
@@ -211,7 +212,7 @@ xseg_status xseg_pending_free(struct xseg_pending *pending, struct xseg_block *b
         xseg_trace_note_block(block, XSEG_TRACE_FREE_REQUESTED);
         xseg_arena_note_pending(arena, block);
     }
-    /* On a lost device nothing runs any more: a freed block waits for nobody. */
+    /* On a lost device nothing runs any more, so a freed block is cached at once. */
     if (status == XSEG_ERR_DEVICE_LOST)
         xseg_pending_forget(arena, block);
     xseg_arena_unlock(arena);
@@ -219,7 +220,7 @@ xseg_status xseg_pending_free(struct xseg_pending *pending, struct xseg_block *b
     return status == XSEG_ERR_DEVICE_LOST ? XSEG_OK : status;
 }
 
-/* The event of a use is complete: the use ends, and with the last one the block is free. */
+/* End a use whose event is complete; with its last use a block becomes free. */
 static void finish(struct xseg_pending *pending, struct xseg_use *use)
 {
     struct xseg_block *block = use->block;
@@ -245,8 +246,9 @@ static void finish(struct xseg_pending *pending, struct xseg_use *use)
 }
 
 /*
- * A query has failed: an event that a capture recorded, of which nobody told the library, never
- * completes.  Once the stream is out of it, a new event stands behind the same work.
+ * Record an event again whose query has failed: if it was recorded in a capture that the library
+ * was not told of, it never completes.  Once the stream is out of the capture, a new event stands
+ * behind the same work.
  */
 static bool record_again(struct xseg_pending *pending, struct xseg_use *use)
 {
@@ -271,7 +273,7 @@ static inline struct xseg_use *first_use(struct xseg_list *node)
 }
 
 /*
- * The first use of a stream is answered with anything but a no.
+ * Handle an answer other than no about the first use of a stream.
  *
  * Returns: the stream to go on with
  */
@@ -296,7 +298,7 @@ static __attribute__((noinline)) struct xseg_list *hear(struct xseg_pending *pen
     return next;
 }
 
-/* Look at each stream, until one of its uses goes on. */
+/* Query the first event of each stream, and go on in its queue while events are complete. */
 static inline void poll(struct xseg_pending *pending)
 {
     struct xseg_driver_questions questions = {.context = pending->fences.context};
@@ -321,7 +323,7 @@ static inline void poll(struct xseg_pending *pending)
         xseg_driver_ask_end(&questions);
 }
 
-/* Let go of the lock, and fill what has ended under it. */
+/* Release the lock, and poison the blocks whose uses have ended under it. */
 static void give_lock(struct xseg_pending *pending) XSEG_UNCHECKED
 {
     struct xseg_block *ended = pending->ended;
@@ -354,9 +356,9 @@ void xseg_pending_passed(struct xseg_pending *pending,
 }
 
 /*
- * The last event of the first stream from a place in the order on; NULL if there is none.
+ * The last event of the first stream whose rank is at least `*rank`; NULL if there is none.
  *
- * again: it could not be waited for
+ * again: the event could not be waited for, and is recorded again
  */
 static xseg_event last_event_from(struct xseg_pending *pending, bool again, uint64_t *rank,
                                   bool *any)
@@ -395,14 +397,14 @@ xseg_status xseg_pending_wait(struct xseg_pending *pending)
     bool any = true;
 
     xseg_pending_poll(pending);
-    /* One round over the streams, and of each only what is pending now: others may go on freeing. */
+    /* Wait once for each stream, for what is pending now: other threads may go on freeing. */
     for (; status == XSEG_OK; rank++) {
         xseg_event event = last_event_from(pending, false, &rank, &any);
 
         if (!any)
             break;
-        /* Another thread may take the event back and record it anew meanwhile: that only makes the
-         * wait longer. */
+        /* Another thread may take the event back and record it again: then the wait is only
+         * longer. */
         status = wait_for_event(pending, event);
         if (status == XSEG_OK)
             continue;

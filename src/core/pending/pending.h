@@ -4,23 +4,23 @@
  *
  *     free(block)  -->  an event on each stream that uses it  -->  queue of that stream
  *                                                                        |
- *     alloc()      -->  looks at the front of each queue   <-------------+
+ *     alloc()      -->  polls the front of each queue     <-------------+
  *                       all events of a block complete: it is cached again
  *
  * A use is a record on the block's list while the block is live, and moves to the queue of its
- * stream when the block is freed.  Queues are looked at from the front, since a stream's events
- * complete in order.  Streams are looked at in a fixed order, so that the same programme merges
- * blocks in the same way each time.
+ * stream when the block is freed.  Queues are polled from the front, since a stream's events
+ * complete in order.  Streams are polled in a fixed order, so that a program merges blocks in the same
+ * way in each run.
  *
- * An event that was recorded while its stream was in a capture that nobody told of never completes;
- * it is recorded anew after the capture.
+ * An event that was recorded in a capture of which the library was not told never completes; it is
+ * recorded again after the capture.
  *
- * While a capture is under way on the device, nothing is recorded or asked: what is freed with uses
- * is *deferred* (deferred.h).
+ * While a capture is under way on the device, no event is recorded or queried: a block with uses that
+ * is freed then is *deferred* (deferred.h).
  *
  * Locking: PENDING guards queues, events and captures; ARENA the list of uses of a live block.
- * Uses in queues and deferred blocks are counted among the slow_path of the context (vmm/driver.h), which are
- * read without a lock, so that an allocation with nothing pending on a device that is there costs one load.
+ * Uses in queues and deferred blocks are counted in `slow_path` of the context (vmm/driver.h).  That is
+ * read without a lock, so an allocation with no pending block on a device that is not lost pays one load.
  */
 #ifndef XSEG_CORE_PENDING_H
 #define XSEG_CORE_PENDING_H
@@ -30,7 +30,7 @@
 #include "src/core/stream/topology.h"
 #include "vmm/fence.h"
 
-/* Whether the stream of a use is still the one that it was, there or not. */
+/* Whether the entry of a use still stands for the same stream, there or not. */
 static inline bool xseg_pending_is_current(const struct xseg_use *use)
 {
     return atomic_load_explicit(&use->stream->number, memory_order_acquire) == use->number;
@@ -39,11 +39,12 @@ static inline bool xseg_pending_is_current(const struct xseg_use *use)
 struct xseg_pending {
     struct xseg_biased_lock lock; /* PENDING */
     struct xseg_fences fences;
-    struct xseg_list streams;  /* those with uses in their queue */
+    struct xseg_list streams;  /* streams with uses in their queues */
     struct xseg_list deferred; /* struct xseg_deferred, in the order of their frees */
     struct xseg_topology topology;
-    struct xseg_block *ended; /* busy, to be poisoned and taken back; chained through `ended` */
-    atomic_uint captures;     /* under way on the device; may be read without the lock */
+    /* Busy blocks to be poisoned and taken back; chained through `ended`. */
+    struct xseg_block *ended;
+    atomic_uint captures; /* captures under way on the device; may be read without the lock */
 };
 
 void xseg_pending_init(struct xseg_pending *pending, struct xseg_context *context);
@@ -51,17 +52,17 @@ void xseg_pending_init(struct xseg_pending *pending, struct xseg_context *contex
 /* The idle events must be gone (xseg_fences_fini()), or the device lost. */
 void xseg_pending_fini(struct xseg_pending *pending);
 
-/* An event is not needed any more, and may be recorded again.  Takes the lock. */
+/* Give an event back for reuse.  Takes the lock. */
 void xseg_pending_put_event(struct xseg_pending *pending, xseg_event event);
 
-/* How many that are. */
+/* The number of uses in queues and deferred blocks. */
 static inline uint64_t xseg_pending_count(const struct xseg_pending *pending)
 {
     return atomic_load_explicit(&pending->fences.context->slow_path, memory_order_relaxed) &
            ~XSEG_CONTEXT_LOSS;
 }
 
-/* One more or less of what is counted. */
+/* Change the number of uses in queues and deferred blocks. */
 static inline void xseg_pending_count_one(struct xseg_pending *pending)
 {
     atomic_fetch_add_explicit(&pending->fences.context->slow_path, 1, memory_order_relaxed);
@@ -92,7 +93,8 @@ static inline bool xseg_pending_captures(const struct xseg_pending *pending)
 }
 
 /*
- * Note that a stream uses a live block.  The arena's lock is held; a use must be in stock.
+ * Note that a stream uses a live block.  The arena's lock is held, and a record for the use is in
+ * stock.
  *
  * captured: the stream is being captured
  */
@@ -100,9 +102,9 @@ void xseg_pending_use(struct xseg_arena *arena, struct xseg_block *block,
                       struct xseg_known_stream *stream, bool captured);
 
 /*
- * Free a busy block that has uses: it becomes pending.  No lock is held.
+ * Free a busy block that has uses: the block becomes pending.  GROWTH may be held, no other lock.
  *
- * by_topology: in a capture, it may come back as soon as the graph allows
+ * by_topology: in a capture, the block may come back as soon as the graph allows
  * Returns: XSEG_OK; or the driver's error, and the block is live again, uses and all.  On a lost
  *          device the block is cached at once, since nothing runs there any more.
  */
@@ -110,26 +112,27 @@ xseg_status xseg_pending_free(struct xseg_pending *pending, struct xseg_block *b
                               bool by_topology);
 
 /*
- * Take back the blocks whose events are complete.  Queries that fail leave them for later; nothing
- * is asked while a capture is under way.
+ * Take back the blocks whose events are complete.  A block whose query fails stays pending; during
+ * a capture nothing is queried.
  */
 void xseg_pending_poll(struct xseg_pending *pending);
 
 /*
- * Wait for what is pending now, and take it back.  GROWTH may be held, no other lock; no capture is
- * under way.
+ * Wait for the blocks that are pending now, and take them back.  GROWTH may be held, no other lock;
+ * no capture is under way.
  *
  * Returns: XSEG_OK, XSEG_ERR_DRIVER
  */
 xseg_status xseg_pending_wait(struct xseg_pending *pending);
 
-/* A stream is known to have passed: what waits for it is taken back without a look. */
+/* Take back the blocks that wait for a stream which is known to have passed, without a query. */
 void xseg_pending_passed(struct xseg_pending *pending, struct xseg_known_stream *stream);
 
 /* --- For deferred.c; PENDING is held. --- */
 
 /*
- * Record an event for each use of a block; with XSEG_OK, queue them: it waits for them.
+ * Record an event for each use of a block.  With XSEG_OK the uses are queued, and the block waits
+ * for them.
  *
  * Returns: XSEG_OK; or the driver's error, and nothing is recorded
  */

@@ -11,7 +11,7 @@
 #include "src/core/device/allocator.h"
 #include "src/core/pending/trace.h"
 
-/* What is read back at a time. */
+/* Number of bytes read back at a time. */
 #define PIECE_BYTES ((uint64_t)256 * XSEG_KIB)
 #define SHOWN_BYTES 16u
 
@@ -65,9 +65,9 @@ void xseg_poison_ended(struct xseg_block *block)
 
 /* --- Reading it back. --- */
 
-/* Where a block differs from the pattern. */
+/* Differences between a block and the pattern. */
 struct difference {
-    uint64_t count, first; /* bytes that differ; offset of the first one */
+    uint64_t count, first; /* number of bytes that differ; offset of the first one */
     unsigned char found[SHOWN_BYTES];
     unsigned shown;
 };
@@ -76,7 +76,7 @@ static bool read_back(const struct xseg_arena *arena, uint64_t address, uint64_t
 {
     struct xseg_context *context = &arena->device->context;
 
-    /* Where nothing is read, this is what is found. */
+    /* A read that succeeds without writing leaves zeros. */
     memset(host, 0, bytes);
     return xseg_driver_read(context, host, address, bytes, xseg_arena_stream(arena)->handle) ==
                XSEG_OK &&
@@ -90,14 +90,14 @@ static unsigned char pattern_at(uint64_t offset)
     return ((const unsigned char *)&word)[offset % sizeof(word)];
 }
 
-/* Add what differs in a piece of a block, which is whole words, at `offset` of it. */
+/* Add the differences of a piece at `offset` of a block; a piece is whole words. */
 static void compare(struct difference *difference, const unsigned char *piece, uint64_t offset,
                     uint64_t bytes)
 {
     const uint32_t word = XSEG_POISON_PATTERN;
 
     XSEG_ASSERT(bytes != 0 && bytes % sizeof(word) == 0 && offset % sizeof(word) == 0);
-    /* All words are alike if each is the one before it; the usual case, and memcmp is fast. */
+    /* If each word equals the one before, all are equal: the usual case, checked fast by memcmp. */
     if (memcmp(piece, &word, sizeof(word)) == 0 &&
         memcmp(piece, piece + sizeof(word), bytes - sizeof(word)) == 0)
         return;
@@ -112,7 +112,7 @@ static void compare(struct difference *difference, const unsigned char *piece, u
     }
 }
 
-/* Whether memory of the device can be read back, tried on the first word of a block. */
+/* Try on the first word of a block whether memory of the device can be read back. */
 static enum xseg_poison_reads try_reading(const struct xseg_grant *grant)
 {
     const struct xseg_arena *arena = grant->arena;
@@ -149,8 +149,8 @@ static void report(const struct xseg_grant *grant, const struct difference *diff
 }
 
 /*
- * Whether a difference means anything.  That is tried after the first piece that differs has been
- * read: the first word of the block has been looked at by then.
+ * Whether a difference means anything.  The attempt overwrites the first word of the block, so it
+ * comes after the first differing piece has been read.
  */
 static bool can_read(const struct xseg_grant *grant)
 {
@@ -161,7 +161,7 @@ static bool can_read(const struct xseg_grant *grant)
     return atomic_load(reads) == XSEG_POISON_READS;
 }
 
-/* Read a block and compare it; false if it could not be read. */
+/* Read a block and compare it; false if the block could not be read. */
 static bool look_for_difference(const struct xseg_grant *grant, struct difference *difference)
 {
     const uint64_t most = xseg_min(grant->bytes, PIECE_BYTES);
@@ -196,7 +196,8 @@ static void check(const struct xseg_grant *grant)
 
 /* --- Handing out. --- */
 
-/* The block's pool is not paused until end().  False if it is, or about to be. */
+/* Keep the pool of a block from being paused until end().  False if the pool is paused or about
+ * to be. */
 static bool begin(struct xseg_arena *arena)
 {
     xseg_arena_lock(arena);
@@ -225,7 +226,7 @@ xseg_status xseg_poison_hand_out(const struct xseg_grant *grant, bool zeroed, bo
         return XSEG_OK;
     if (grant->poisoned)
         check(grant);
-    /* Whole words: a block's size is a multiple of 512 bytes. */
+    /* The size is rounded up to whole words: a block's size is a multiple of 512 bytes. */
     if (zeroed)
         status = xseg_driver_fill(&arena->device->context, grant->base,
                                   xseg_round_up(grant->requested, sizeof(uint32_t)), 0,

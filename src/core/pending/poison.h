@@ -1,23 +1,23 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Fill: what the memory of a block holds where somebody asked for it.
+ * Poisoning: freed memory is filled with a pattern, and checked when it is handed out; zeroing.
  *
  * With the key debug_fill, memory of the default pools that becomes cached is overwritten with a
- * pattern, by work on its own stream, so that a block whose `poisoned` is set holds the pattern for all
- * later work of that stream.  When such a block is handed out it is read back: a byte that differs was
- * written after the free, or past the end of a neighbour.
+ * pattern, by work on its own stream.  So a block whose `poisoned` is set holds the pattern for all later
+ * work of that stream.  When such a block is handed out, its memory is read back: a byte that differs
+ * was written after the free, or past the end of a neighbour.
  *
  *     free  -->  pattern queued  -->  cached, poisoned  -->  handed out  -->  read back, compared
  *     growth -->      "                     "
  *
- * The pattern is a NaN in every format of floating point, so that what reads freed memory shows.
- * Private pools are left alone: graphs that were captured there go on writing to what is free in them.
- * So are streams that are being captured, or that the calling thread cannot name.
+ * The pattern is a NaN in every format of floating point, so that code which reads freed memory shows it.
+ * Private pools are not poisoned: graphs that were captured there go on writing to their free memory.
+ * Streams that are being captured, or that the calling thread cannot name, are not poisoned either.
  *
- * A memset that fails costs nothing but the check: the block is not poisoned.  Whether contents can be
- * read back at all is found out at the first difference: the pattern is written and read once more.
+ * If a memset fails, the block is not poisoned, and not checked later.  At the first difference the
+ * pattern is written and read once more, to find out whether contents can be read back at all.
  *
- * Locking: none is held by callers below GROWTH; blocks are busy, or live and not yet the user's.
+ * Locking: callers may hold GROWTH, no other lock; blocks are busy, or live and not yet the user's.
  */
 #ifndef XSEG_CORE_POISON_H
 #define XSEG_CORE_POISON_H
@@ -38,29 +38,31 @@ struct xseg_grant;
 /* Whether a device's memory can be read back. */
 enum xseg_poison_reads { XSEG_POISON_UNTRIED, XSEG_POISON_READS, XSEG_POISON_READS_NOTHING };
 
-/* Of a device. */
+/* The state of poisoning of a device. */
 struct xseg_poison {
-    struct xseg_allocator *allocator; /* for its configuration and its log */
+    struct xseg_allocator *allocator; /* source of the configuration and the log */
     atomic_uint reads;                /* enum xseg_poison_reads */
-    atomic_uint_fast64_t overwrites;  /* blocks that did not hold the pattern any more */
+    atomic_uint_fast64_t overwrites;  /* number of blocks that did not hold the pattern any more */
 };
 
 void xseg_poison_init(struct xseg_poison *poison, struct xseg_allocator *allocator);
 
-/* Whether what becomes cached in an arena is to be poisoned. */
+/* Whether memory of an arena is to be poisoned when it becomes cached. */
 bool xseg_poison_is_on(const struct xseg_arena *arena);
 
-/* A busy block is about to become cached: fill it, if that is on.  Sets its `poisoned`. */
+/* Fill a busy block that is about to become cached, if poisoning is on.  Sets its `poisoned`. */
 void xseg_poison_busy(struct xseg_block *block);
 
-/* Fill busy blocks whose uses have ended, and take them back.  They are chained through `ended`. */
+/* Fill busy blocks whose uses have ended, and take them back.  The blocks are chained through
+ * `ended`. */
 void xseg_poison_ended(struct xseg_block *block);
 
 /*
- * A block is handed out: check the pattern if it was poisoned; zero what was requested if asked for.
+ * Check the pattern of a block that is handed out, if it was poisoned; zero the requested bytes if
+ * asked for.
  *
- * is_paused: set to whether the pool has been paused since the block was taken; then there is no memory, and
- *            nothing is checked or zeroed
+ * is_paused: set to whether the pool has been paused since the block was taken; then there is no
+ *            memory, and nothing is checked or zeroed
  * Returns:   XSEG_OK; the driver's error if the block cannot be zeroed
  */
 xseg_status xseg_poison_hand_out(const struct xseg_grant *grant, bool zeroed, bool *is_paused);

@@ -8,7 +8,7 @@
 
 /* --- Leaving. --- */
 
-/* A stream must not go while it takes part in a capture, or while one that began on it goes on. */
+/* Fail if a stream takes part in a capture, or if a capture that began on it goes on. */
 static xseg_status expect_no_capture(struct xseg_device *device,
                                      const struct xseg_known_stream *stream)
 {
@@ -17,7 +17,8 @@ static xseg_status expect_no_capture(struct xseg_device *device,
     bool captured = xseg_routes_begin_on(&device->routes, stream);
 
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_PENDING));
-    /* Also in one that the library was not told of, whose event would never complete. */
+    /* A capture that the library was not told of counts, too: an event in it would never
+     * complete. */
     if (!captured) {
         status = xseg_driver_capture_info(&device->context, stream->handle, &info);
         captured = status == XSEG_OK && (info.id != 0 || info.is_invalid);
@@ -55,7 +56,8 @@ xseg_status xseg_stream_retirement_begin(struct xseg_device *device, xseg_stream
 
     if (stream == NULL)
         return XSEG_OK;
-    /* Whoever asks or waits for the stream right now holds one of these: that comes to an end first. */
+    /* A thread that queries or waits for the stream holds one of these locks, so it finishes
+     * first. */
     XSEG_ASSERT(!xseg_lock_is_any_held());
     xseg_lock_take(&device->growth_lock);
     xseg_pending_lock(device->pending);
@@ -72,11 +74,11 @@ xseg_status xseg_stream_retirement_begin(struct xseg_device *device, xseg_stream
 
 /* --- Gone. --- */
 
-/* So many are asked about when a stream is met: more than come to leave by then, so that nobody is asked about
- * late for long. */
+/* Number of leaving streams queried when a new stream is met: more than leave in between, so
+ * that none waits long for its query. */
 #define ASKED 16u
 
-/* The last event is not needed any more.  PENDING is held. */
+/* Give back the last event of a stream, which is gone.  PENDING is held. */
 static void note_gone(struct xseg_device *device, struct xseg_known_stream *stream)
 {
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_PENDING));
@@ -86,7 +88,8 @@ static void note_gone(struct xseg_device *device, struct xseg_known_stream *stre
     xseg_streams_note_gone(&device->streams, stream);
 }
 
-/* Uses in its queue share the event, so it is kept until they have come back. */
+/* Whether a leaving stream has passed.  Uses in its queue share its last event, so that is kept
+ * until they have ended. */
 static bool has_passed(struct xseg_device *device, const struct xseg_known_stream *stream)
 {
     bool done = false;
@@ -96,7 +99,7 @@ static bool has_passed(struct xseg_device *device, const struct xseg_known_strea
            xseg_driver_event_done(&device->context, stream->last, &done) == XSEG_OK && done;
 }
 
-/* Ask about the first of those that leave; who still works comes last from then on. */
+/* Query the first of the leaving streams; a stream that still works goes to the end of the list. */
 static void ask_first(struct xseg_device *device)
 {
     struct xseg_list *leaving = &device->streams.leaving;
@@ -117,7 +120,7 @@ static void ask_first(struct xseg_device *device)
     }
 }
 
-/* Look which leaving streams have passed. */
+/* Find out which leaving streams have passed. */
 static void look(struct xseg_device *device)
 {
     int mode = 0;
@@ -159,8 +162,8 @@ xseg_status xseg_stream_retirement_is_over(struct xseg_device *device,
     *over = event == NULL;
     if (*over)
         return XSEG_OK;
-    /* Another thread may find that it has passed, and record the event anew: that only makes the
-     * answer later. */
+    /* Another thread may find that the stream has passed, and record the event again: then the
+     * answer only comes later. */
     status =
         wait ? xseg_driver_event_wait(&device->context, event) : ask(&device->context, event, over);
     *over = status == XSEG_OK && (wait || *over);

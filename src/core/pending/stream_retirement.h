@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Departure: a stream that is about to be destroyed.
+ * Stream retirement: a stream that is about to be destroyed, and its entry.
  *
  *     THERE --> LEAVING     an event is recorded behind its work; its handle is not found any more
  *     LEAVING --> GONE      the event has passed: nothing of the stream runs
- *     GONE --> THERE        the entry is that of a new stream, which so has the memory of the old one
+ *     GONE --> THERE        the entry is that of a new stream, which gets the memory of the old one
  *
- * Until a stream is GONE a trim asks the event instead of the stream.
+ * Until a stream is GONE, a trim queries the event instead of the stream.
  *
  * Locking: GROWTH, PENDING and TABLE are taken inside; none may be held.
  */
@@ -16,7 +16,7 @@
 #include "src/core/device/device.h"
 
 /*
- * A stream is about to be destroyed; one that is not known is fine.
+ * Retire a stream that is about to be destroyed; a stream that is not known is ignored.
  *
  * Returns: XSEG_OK, XSEG_ERR_BUSY (it is being captured), XSEG_ERR_HOST_MEMORY, XSEG_ERR_DRIVER
  * Cost:    one question about the stream's capture, one event record
@@ -24,7 +24,8 @@
 xseg_status xseg_stream_retirement_begin(struct xseg_device *device, xseg_stream handle);
 
 /*
- * The entry of a stream, as xseg_streams_get(); a new one gets that of a stream that is gone, if any is.
+ * The entry of a stream, as xseg_streams_get(); a new stream gets the entry of a stream that is
+ * gone, if there is one.
  *
  * Cost: when a new stream is met, an event query for each of the next few streams that leave
  */
@@ -32,13 +33,12 @@ xseg_status xseg_stream_retirement_get(struct xseg_device *device, xseg_stream h
                                        struct xseg_known_stream **out);
 
 /*
- * Whether a stream that is not there any more has passed, waiting for it if `wait`.  GROWTH may be
- * held.
+ * Whether a stream that has left has passed; with `wait` wait for it.  GROWTH may be held.
  */
 xseg_status xseg_stream_retirement_is_over(struct xseg_device *device,
                                            struct xseg_known_stream *stream, bool wait, bool *over);
 
-/* The device closes: nobody asks about leaving streams any more.  GROWTH is held. */
+/* End all leaving streams, since the device closes.  GROWTH is held. */
 void xseg_stream_retirement_end(struct xseg_device *device);
 
 #endif

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Trace: what happens to blocks and segments, noted for observers that want to know.
+ * Trace: actions on blocks and segments, noted for observers with `trace`.
  *
- * Notes are made where things happen, under whatever lock is held there, and delivered by
- * xseg_trace_deliver() once none is.  While nobody traces a note is one test.
+ * An action is noted where it happens, under the locks held there, and delivered by
+ * xseg_trace_deliver() once no lock is held.  Without such an observer, a note costs one test.
  */
 #ifndef XSEG_CORE_TRACE_H
 #define XSEG_CORE_TRACE_H
@@ -15,20 +15,21 @@ static inline bool xseg_trace_is_on(const struct xseg_device *device)
     return xseg_allocator_config(device->allocator)->traced;
 }
 
-/* Note something about memory of an arena; base 0 is none. */
+/* Note an action on memory of an arena; base 0 is none. */
 void xseg_trace_note(const struct xseg_arena *arena, enum xseg_trace_action action, uint64_t base,
                      uint64_t bytes);
 
-/* Note something about a block: that it is handed out; or about one that has a record.  The pool that is told
- * is its holder's. */
+/* Note that a block is handed out; note an action on a block that has a record.  The entry names
+ * the pool of the block's holder. */
 void xseg_trace_note_grant(const struct xseg_grant *grant);
 void xseg_trace_note_block(const struct xseg_block *block, enum xseg_trace_action action);
 
-/* Note something about memory of a segment.  The pool that is told is the one that it was made for. */
+/* Note an action on memory of a segment.  The entry names the pool that the segment was made
+ * for. */
 void xseg_trace_note_segment(const struct xseg_extent *extent, enum xseg_trace_action action,
                              uint64_t base, uint64_t bytes);
 
-/* Deliver what was noted.  No lock is held. */
+/* Deliver the entries noted so far.  No lock is held. */
 static inline void xseg_trace_deliver(struct xseg_allocator *allocator)
 {
     if (__builtin_expect(xseg_allocator_config(allocator)->traced, 0))

@@ -18,18 +18,19 @@
 
 /* --- Walking the blocks of a pool. --- */
 
-/* What a walk over live blocks collects. */
+/* The live blocks of a pool, as a walk collects them. */
 struct harvest {
-    struct xseg_checkpoint_block *block; /* [capacity]; NULL: only counted */
+    struct xseg_checkpoint_block *block; /* [capacity]; NULL: blocks are only counted */
     size_t count, capacity;
-    size_t pending, used; /* freed blocks that wait; live ones that other streams use */
+    /* Numbers of freed blocks that wait, and of live ones that other streams use. */
+    size_t pending, used;
 };
 
 static void harvest_part(struct harvest *harvest, struct xseg_arena *arena,
                          const struct xseg_part *part)
 {
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_ARENA));
-    /* The pool does not hold it. */
+    /* A lent block is held by the default pool. */
     if (part->is_lent)
         return;
     harvest->pending += part->state == XSEG_BLOCK_PENDING || part->state == XSEG_BLOCK_BUSY;
@@ -63,8 +64,8 @@ static void harvest_pool(struct xseg_pool *pool, struct harvest *harvest)
     }
 }
 
-/* Room for the live blocks of a pool, and the blocks in it.  GROWTH is held, so none comes or goes
- * but by other threads' hits; then once more. */
+/* Collect the live blocks of a pool behind `head` bytes of new memory.  GROWTH is held, so only
+ * hits of other threads change them; after such a change the memory is made anew. */
 static xseg_status harvest_all(struct xseg_pool *pool, size_t head, void **memory,
                                struct harvest *harvest)
 {
@@ -85,7 +86,7 @@ static xseg_status harvest_all(struct xseg_pool *pool, size_t head, void **memor
     return XSEG_OK;
 }
 
-/* What stands in the way of both taking and restoring. */
+/* Check that nothing prevents taking or restoring a checkpoint. */
 static xseg_status expect_quiet(struct xseg_pool *pool, const struct harvest *harvest)
 {
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
@@ -145,7 +146,7 @@ static struct xseg_extent *extent_of(const struct xseg_pool *pool, uint64_t addr
 }
 
 /* Whether all bytes of a block of the checkpoint are still memory of its arena.
- * lent: what lies there and is lent, or as it was */
+ * lent: set to a lent block that lies there, if there is one */
 static bool is_there(const struct xseg_pool *pool, const struct xseg_checkpoint_block *saved,
                      struct xseg_part *lent)
 {
@@ -159,7 +160,7 @@ static bool is_there(const struct xseg_pool *pool, const struct xseg_checkpoint_
     xseg_arena_lock(saved->arena);
     struct xseg_part part = xseg_walk_at(extent, saved->base);
     for (; there && part.extent != NULL && part.base < end; part = xseg_walk_next(&part)) {
-        /* A busy one may be on its way out. */
+        /* A busy block may be about to go. */
         there = part.state != XSEG_BLOCK_HOLE && part.state != XSEG_BLOCK_BUSY;
         if (part.is_lent)
             *lent = part;
@@ -227,7 +228,7 @@ static void free_live(const struct xseg_checkpoint_block *live)
     xseg_arena_unlock(arena);
 }
 
-/* Make a block of the checkpoint live again; everything around it is cached or live already. */
+/* Make a block of the checkpoint live again; all memory around it is cached, or live already. */
 static void revive(const struct xseg_checkpoint_block *saved, const struct xseg_config *config,
                    uint64_t now)
 {
@@ -322,7 +323,7 @@ static int by_base(const void *a, const void *b)
     return by_address(&one->base, &other->base);
 }
 
-/* Whether sorted addresses, some of them twice, are the bases of sorted blocks. */
+/* Whether sorted addresses, in which some may repeat, are the bases of sorted blocks. */
 static bool are_equal(const uint64_t *address, size_t count, const struct harvest *live)
 {
     size_t at = 0;

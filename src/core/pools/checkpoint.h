@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A checkpoint: which blocks of a pool were live at some time.
+ * A checkpoint: the blocks of a pool that were live at some time.
  *
- * It holds the blocks by address.  Everything else follows: what is mapped and not live is cached,
- * and cached neighbours are one block.  A pool that is held loses no memory, so the addresses are
- * still there when the pool is brought back, unless memory went on some other way; then nothing is
- * changed.
+ * A checkpoint lists blocks by address.  All other state follows from these: mapped memory that is not
+ * live is cached, and cached neighbours are one block.  A pool that is held usually loses no memory, so
+ * its addresses are still mapped when the checkpoint is restored; if not, the restore changes nothing.
  *
  * Locking: GROWTH and ARENA are taken inside; none may be held.
  */
@@ -25,8 +24,8 @@ struct xseg_checkpoint {
     struct xseg_checkpoint_block block[]; /* by arena and segment, then address */
 };
 
-/* As the functions of the public header: xseg_pool_checkpoint(), xseg_checkpoint_end(),
- * xseg_pool_restore(), xseg_pool_holds(). */
+/* Implementations of xseg_pool_checkpoint(), xseg_checkpoint_end(), xseg_pool_restore() and
+ * xseg_pool_holds(). */
 xseg_status xseg_checkpoint_take(struct xseg_pool *pool, struct xseg_checkpoint **out);
 void xseg_checkpoint_free(struct xseg_checkpoint *checkpoint);
 xseg_status xseg_checkpoint_restore(const struct xseg_checkpoint *checkpoint,

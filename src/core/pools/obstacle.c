@@ -10,16 +10,16 @@
 #include "src/core/reclaim/trim.h"
 #include "src/core/reclaim/trim_steps.h"
 
-/* What is found in the arenas of a pool, as they stop handing out. */
+/* Obstacles found in the arenas of a pool as they close. */
 struct obstacles {
-    uint64_t classic, pending, busy; /* bytes; blocks for `busy` */
+    uint64_t classic, pending, busy; /* bytes, except `busy`: blocks */
     uint64_t lent, lent_bytes;       /* the first block that the default pool holds; its size */
     struct xseg_segment_held held;
-    struct xseg_known_stream *stream; /* that still works, or cannot be asked */
+    struct xseg_known_stream *stream; /* a stream that still works, or cannot be queried */
     xseg_status status;
 };
 
-/* The streams that use a live block beside its own. */
+/* Mark the streams that use a live block of another stream. */
 static void mark_uses(const struct xseg_part *part)
 {
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
@@ -50,7 +50,7 @@ static void look_at_extent(struct obstacles *found, struct xseg_extent *extent)
     }
 }
 
-/* Stop handing out, and look what there is. */
+/* Close an arena, so that it hands out nothing, and collect its obstacles. */
 static void close_arena(void *self, struct xseg_arena *arena)
 {
     struct obstacles *found = self;

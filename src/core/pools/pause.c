@@ -17,15 +17,15 @@
 #include "vmm/contents.h"
 #include "vmm/evicted.h"
 
-/* One pool that is being paused or resumed. */
+/* A pool that is being paused or resumed. */
 struct move {
     struct xseg_device *device;
     struct xseg_pool *pool;
-    struct xseg_contents *contents; /* NULL: nothing is kept */
-    uint64_t offset;                /* of what is copied next */
+    struct xseg_contents *contents; /* NULL: contents are not kept */
+    uint64_t offset;                /* in the contents, of the next copy */
     uint64_t bytes;                 /* a sum over the segments */
     xseg_status status;             /* the first error */
-    bool is_told;                   /* that the memory is leaving */
+    bool is_told;                   /* observers were told that the memory is leaving */
 };
 
 /* --- All segments of a pool, in an order that stays while it is paused. --- */
@@ -87,7 +87,7 @@ static xseg_status check_begin(const struct xseg_pool *pool)
 
 /* --- Accounts. --- */
 
-/* What of an arena is evicted is not reserved. */
+/* Count evicted bytes of an arena as not reserved. */
 static void settle_arena(void *self, struct xseg_arena *arena)
 {
     struct xseg_pool *pool = self;
@@ -114,7 +114,7 @@ static void settle_arena(void *self, struct xseg_arena *arena)
         xseg_pool_note_growth(pool, before - evicted);
 }
 
-/* The pool stays in a state; memory is handed out if it runs. */
+/* Leave the pool in a state; a pool that runs is opened. */
 static void settle(struct move *move, enum xseg_pool_state state)
 {
     struct xseg_pool *pool = move->pool;
@@ -129,7 +129,7 @@ static void settle(struct move *move, enum xseg_pool_state state)
 
 /* --- Contents. --- */
 
-/* The stream for copies, made if need be. */
+/* Get the stream for copies, made if needed. */
 static xseg_status get_copier(struct xseg_device *device)
 {
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
@@ -166,7 +166,7 @@ static void load_segment(struct move *move, struct xseg_segment *segment)
     copy_segment(move, segment, false);
 }
 
-/* Copy all segments, and wait for that.  GROWTH is not held. */
+/* Copy all segments, and wait for the copies.  GROWTH is not held. */
 static xseg_status copy_all(struct move *move, visit *each)
 {
     XSEG_ASSERT(!xseg_lock_is_any_held());
@@ -176,7 +176,7 @@ static xseg_status copy_all(struct move *move, visit *each)
     if (move->status == XSEG_OK)
         visit_segments(move, each);
     if (move->contents->pieces != 0) {
-        /* Also after an error: copies that are queued still use the pinned memory. */
+        /* Copies that are queued use the pinned memory, also after an error. */
         const xseg_status status = xseg_contents_wait(move->contents);
 
         move->status = move->status == XSEG_OK ? status : move->status;
@@ -231,8 +231,8 @@ static void return_segment(struct move *move, struct xseg_segment *segment)
         move->status = status;
 }
 
-/* The driver refused an unmap: map again what was unmapped.  If that fails as well, the pool is paused
- * as it is, with whatever is kept. */
+/* Map segments again after the driver refused an unmap.  If that fails, too, the pool is paused
+ * as it is, with the contents saved so far. */
 static xseg_status undo_leave(struct move *move, xseg_status status)
 {
     char reason[384];
@@ -251,7 +251,7 @@ static xseg_status undo_leave(struct move *move, xseg_status status)
                      reason, xseg_pool_label(move->pool));
 }
 
-/* All pages go.  GROWTH is held. */
+/* Unmap all pages and give up their memory.  GROWTH is held. */
 static xseg_status leave(struct move *move)
 {
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
@@ -268,7 +268,7 @@ static xseg_status leave(struct move *move)
     return XSEG_OK;
 }
 
-/* The pool moves; GROWTH is held, and let go of while contents are copied. */
+/* Pause a pool in state MOVES.  GROWTH is held, and released while contents are copied. */
 static xseg_status pause(struct move *move, enum xseg_keep keep, const char *path) XSEG_UNCHECKED
 {
     struct xseg_device *device = move->device;
@@ -342,7 +342,7 @@ static void arrive_segment(struct move *move, struct xseg_segment *segment)
     xseg_evicted_arrive(segment);
 }
 
-/* New memory for all pages, or for none. */
+/* Get new memory for all pages, or for none. */
 static xseg_status supply(struct move *move)
 {
     const struct xseg_config *config = xseg_allocator_config(move->device->allocator);
@@ -357,7 +357,7 @@ static xseg_status supply(struct move *move)
     return move->status;
 }
 
-/* The same; where memory is short, after giving back what is idle. */
+/* Get new memory for all pages; where memory is short, give back idle memory first. */
 static xseg_status supply_or_trim(struct move *move)
 {
     const struct xseg_trim_plan everything = {.wait = true};
@@ -370,7 +370,7 @@ static xseg_status supply_or_trim(struct move *move)
     return status == XSEG_ERR_DEVICE_LOST ? status : supply(move);
 }
 
-/* Pages come back beneath their addresses.  GROWTH is held, and let go of while contents are copied. */
+/* Map new pages at the old addresses.  GROWTH is held, and released while contents are copied. */
 static xseg_status come_back(struct move *move) XSEG_UNCHECKED
 {
     struct xseg_device *device = move->device;
@@ -387,7 +387,7 @@ static xseg_status come_back(struct move *move) XSEG_UNCHECKED
     return status;
 }
 
-/* The pool moves; GROWTH is held. */
+/* Resume a pool in state MOVES.  GROWTH is held. */
 static xseg_status resume(struct move *move)
 {
     char reason[384];

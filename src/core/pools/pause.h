@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Pause: the physical memory of a pool goes, its addresses and blocks stay; and comes back.
+ * Pause: the physical memory of a pool is given up and comes back; its addresses and blocks stay.
  *
  *     RUNS --> MOVES: nothing is handed out any more      --> PAUSED --> MOVES --> RUNS
  *              streams asked, contents saved, all pages       new pages mapped,
  *              unmapped, then all of their memory given up    contents loaded
  *
- * A page keeps its memory until all of them are unmapped, so that every failure up to there is undone
- * by mapping them again.  GROWTH is let go of while contents are copied: others grow and trim
- * meanwhile, but the pages of the pool are left alone by everyone, since it MOVES.
+ * Each page keeps its memory until all pages are unmapped, so that a failure before that is undone by
+ * mapping the pages again.  GROWTH is released while contents are copied.  Other threads grow and trim
+ * meanwhile, but no thread touches the pages of a pool in state MOVES.
  *
- * In a paused pool blocks are as ever for the host: they are freed, and merge.  Bytes that are evicted
- * are not reserved (ARENA-4).
+ * In a paused pool the host side of blocks works as usual: blocks are freed, and merge.  Evicted bytes
+ * are not counted as reserved (ARENA-4).
  *
- * Locking: GROWTH guards the state of a pool; ARENA `is_paused` and `away` of each arena.
+ * Locking: GROWTH guards the state of a pool; ARENA guards `is_paused` and `evicted` of each arena.
  */
 #ifndef XSEG_CORE_PAUSE_H
 #define XSEG_CORE_PAUSE_H

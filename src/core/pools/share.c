@@ -100,7 +100,7 @@ static xseg_status refuse(struct xseg_sharing *sharing)
                      sharing->why);
 }
 
-/* One page is made and exported, and goes again. */
+/* Create a page, export it, and release it. */
 static xseg_status try_page(struct xseg_device *device)
 {
     struct xseg_sharing *sharing = device->sharing;
@@ -156,7 +156,7 @@ xseg_status xseg_share_try(struct xseg_device *device)
     return status;
 }
 
-/* The number of this exporter, and the device's UUID. */
+/* Get the number of this exporter, and the device's UUID. */
 static xseg_status know_device(struct xseg_device *device)
 {
     struct xseg_sharing *sharing = device->sharing;
@@ -174,7 +174,7 @@ static xseg_status know_device(struct xseg_device *device)
 
 /* --- Exporting. --- */
 
-/* The live block that starts at an address. */
+/* Find the live block that starts at an address. */
 static xseg_status find_block(const struct xseg_extent *extent, uint64_t address,
                               struct xseg_part *out)
 {
@@ -221,7 +221,7 @@ static uint64_t count_pages(const struct xseg_export *record)
     return pages;
 }
 
-/* A descriptor for each page, and its size. */
+/* Make a descriptor for each page, and note its size. */
 static xseg_status export_pages(const struct xseg_export *record, struct xseg_share *share)
 {
     const struct xseg_segment *segment = record->segment;
@@ -271,7 +271,7 @@ static void write_header(const struct xseg_export *record, const struct xseg_par
     header->requested_bytes = block->requested;
 }
 
-/* The pages are held, and the share is whole; or nothing is. */
+/* Hold the pages and complete the share, or do neither. */
 static xseg_status hold_and_tell(struct xseg_device *device, struct xseg_export *record,
                                  const struct xseg_part *block, struct xseg_share *out)
 {
@@ -299,7 +299,7 @@ free_share:
     return status;
 }
 
-/* GROWTH is held. */
+/* Export the live block that starts at an address.  GROWTH is held. */
 static xseg_status export_block(struct xseg_extent *extent, uint64_t address,
                                 struct xseg_share *out)
 {
@@ -385,7 +385,7 @@ xseg_status xseg_share_unexport(struct xseg_allocator *allocator, uint64_t addre
 
 /* --- Importing. --- */
 
-/* The bytes of a UUID as digits. */
+/* Write the bytes of a UUID as hexadecimal digits. */
 static const char *spell(const uint8_t uuid[XSEG_DRIVER_UUID_BYTES],
                          char text[2 * XSEG_DRIVER_UUID_BYTES + 1])
 {
@@ -423,7 +423,7 @@ static xseg_status check_files(const struct xseg_share *share)
     return XSEG_OK;
 }
 
-/* The record of what a header describes, not mapped yet. */
+/* Make the record of an import that is not mapped yet. */
 static struct xseg_import *make_import(struct xseg_device *device,
                                        const struct xseg_share_header *header)
 {
@@ -458,7 +458,7 @@ static xseg_status check_pages(const struct xseg_import *record)
     return XSEG_OK;
 }
 
-/* GROWTH is held. */
+/* Map the pages of a share.  GROWTH is held. */
 static xseg_status import_pages(struct xseg_device *device, const struct xseg_share_header *header,
                                 const int *file, uint64_t *address)
 {
@@ -509,7 +509,7 @@ xseg_status xseg_share_import(struct xseg_device *device, const struct xseg_shar
     return status;
 }
 
-/* The import of an address, or NULL.  GROWTH is held. */
+/* Find the import of an address, or NULL.  GROWTH is held. */
 static struct xseg_import *find_import(struct xseg_device *device, uint64_t address)
 {
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));

@@ -2,8 +2,8 @@
 /*
  * Sharing: blocks of exportable pools for other processes, and memory of others here.
  *
- * An *export* holds the pages beneath a block (segment.h) until it is closed, whatever becomes of the
- * block.  An *import* is foreign memory (foreign.h), which is in no arena.
+ * An *export* holds the pages beneath a block (segment.h) until the export is closed, even if the block
+ * is freed before.  An *import* is foreign memory (foreign.h), which is in no arena.
  *
  * A share has a header and a table of page sizes in one piece, so that it can be sent as it is.
  *
@@ -19,24 +19,24 @@
 
 struct xseg_device;
 
-/* Whether the driver makes and exports such memory on this device. */
+/* Whether the driver makes and exports shareable memory on a device. */
 enum xseg_share_verdict { XSEG_SHARE_UNTRIED, XSEG_SHARE_WORKS, XSEG_SHARE_REFUSED };
 
-/* What a device knows of sharing. */
+/* State of sharing of a device. */
 struct xseg_sharing {
     struct xseg_list exports, imports;
     atomic_uint_fast64_t imported;   /* bytes of imports */
     atomic_uint_fast64_t host_bytes; /* of the records in the lists */
     enum xseg_share_verdict verdict;
-    char why[160];     /* it is refused */
-    uint64_t exporter; /* a random number; 0: none was needed yet */
+    char why[160];     /* the reason, if sharing is refused */
+    uint64_t exporter; /* random number of this exporter; 0: not needed yet */
     bool has_uuid;
     uint8_t uuid[XSEG_DRIVER_UUID_BYTES];
 };
 
 void xseg_sharing_init(struct xseg_sharing *sharing);
 
-/* Free the records that are left, which are those of a lost device. */
+/* Free the records that are left, which is so on a lost device only. */
 void xseg_sharing_fini(struct xseg_sharing *sharing);
 
 static inline uint64_t xseg_sharing_imported(const struct xseg_sharing *sharing)
@@ -50,7 +50,7 @@ static inline uint64_t xseg_sharing_host_bytes(const struct xseg_sharing *sharin
 }
 
 /*
- * Whether a pool may be exportable: one page is tried, once for a device.  No lock is held.
+ * Whether a pool may be exportable: once per device a page is tried.  No lock is held.
  *
  * Returns: XSEG_OK, also when memory is short, which says nothing; XSEG_ERR_UNSUPPORTED with the
  *          driver's reason; XSEG_ERR_DRIVER, XSEG_ERR_DEVICE_LOST

@@ -10,11 +10,11 @@
 #include "src/base/error.h"
 #include "src/core/config/size.h"
 
-/* No device has more addresses, and no process more descriptors (fs.nr_open). */
+/* Upper bounds: of a device's addresses, and of a process's descriptors (fs.nr_open). */
 #define BYTES_MAX (UINT64_C(1) << 47)
 #define PAGES_MAX (UINT64_C(1) << 20)
 
-/* No device maps less at once; today's map 2 MiB. */
+/* The smallest page that any device maps; current devices map 2 MiB. */
 #define PAGE_LEAST UINT64_C(4096)
 
 _Static_assert(sizeof(struct xseg_share_header) % sizeof(uint64_t) == 0,
@@ -56,7 +56,7 @@ void xseg_share_free(struct xseg_share *share)
 
 /* --- What a header says. --- */
 
-/* Of the block, as far as its pages need not be known. */
+/* Check what a header says of its block, as far as the page sizes are not needed. */
 static xseg_status check_block(const struct xseg_share_header *header)
 {
     if (header->block_bytes == 0 || header->block_bytes > BYTES_MAX ||
@@ -97,7 +97,7 @@ xseg_status xseg_share_check_fixed(const struct xseg_share_header *header)
                      header->page_count, header->block_bytes);
 }
 
-/* Whether the block lies on the pages, and on each of them. */
+/* Check that the block lies on the pages, and on each of them. */
 static xseg_status check_table(const struct xseg_share_header *header)
 {
     const uint64_t *table = (const uint64_t *)(const void *)(header + 1);

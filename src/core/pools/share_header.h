@@ -6,8 +6,8 @@
 #include "src/core/pools/share.h"
 
 /*
- * Whether a header is one of this version, and without contradictions: of what comes first, so that it
- * is known before there is room for the rest; and of all of it, which nobody else may change meanwhile.
+ * Check that a header has this version and does not contradict itself: the fixed part alone, before
+ * there is memory for the table; and all of it, which no other process may change meanwhile.
  *
  * Returns: XSEG_OK, XSEG_ERR_ARGUMENT
  */
@@ -23,10 +23,10 @@ xseg_status xseg_share_check(const struct xseg_share_header *header);
  */
 xseg_status xseg_share_copy(const void *header, size_t bytes, struct xseg_share_header **out);
 
-/* Room for a share of so many pages, with no descriptor open.  False without host memory. */
+/* Make an empty share of a number of pages, with no descriptor open.  False without host memory. */
 bool xseg_share_make(struct xseg_share *share, uint64_t pages);
 
-/* Close what is open, and free it. */
+/* Close the open descriptors of a share, and free its memory. */
 void xseg_share_free(struct xseg_share *share);
 
 #endif

@@ -16,17 +16,17 @@
 #include "src/base/error.h"
 #include "src/core/pools/share_header.h"
 
-/* That one message carries; Linux takes 253. */
+/* Descriptors per message; Linux accepts 253. */
 #define BATCH 250u
 
-/* How long the other side is waited for where the socket does not say. */
+/* Time to wait for the other side where the socket sets none. */
 #define PATIENCE_MS 10000u
 
 #define MS UINT64_C(1000000)
 
 /* --- Over a socket: the header, then a byte for each batch of descriptors. --- */
 
-/* One direction of a socket, for one share. */
+/* A direction of a socket, used for one share. */
 struct line {
     int socket;
     short events;     /* what poll() waits for */
@@ -40,7 +40,8 @@ static uint64_t now(void)
     return xseg_clock_fine(&(const struct xseg_clock){NULL, NULL});
 }
 
-/* All of the share has to go by within the time that the socket's own option names for one call. */
+/* Begin a share.  The whole share has to pass within the time that the socket's option sets for
+ * one call. */
 static struct line begin(int socket, bool sends)
 {
     struct line line = {
@@ -65,7 +66,7 @@ static xseg_status fail_socket(const struct line *line)
     return xseg_fail(XSEG_ERR_FILE, "a share could not be %s: %s", line->done, strerror(errno));
 }
 
-/* After a call that did not get through: wait until it may be made again. */
+/* Wait after a call that failed, until it may be repeated. */
 static xseg_status wait_for(const struct line *line)
 {
     struct pollfd wait = {.fd = line->socket, .events = line->events};
@@ -163,8 +164,7 @@ static xseg_status send_batch(const struct line *line, const int *file, size_t c
     return status;
 }
 
-/* Take the descriptors of a message: as many as there is room for, the rest is closed.  Returns how
- * many came. */
+/* Take the descriptors of a message, and close those beyond `room`.  Returns how many came. */
 static size_t take_files(struct msghdr *head, int *file, size_t room)
 {
     size_t came = 0;
@@ -233,7 +233,7 @@ xseg_status xseg_share_post(int socket, const struct xseg_share *share)
     return status;
 }
 
-/* More descriptors than the process may have can never come. */
+/* Refuse a share with more descriptors than the process may have. */
 static xseg_status check_descriptors(uint64_t pages)
 {
     struct rlimit limit;
@@ -248,7 +248,7 @@ static xseg_status check_descriptors(uint64_t pages)
                      pages, (uint64_t)limit.rlim_cur);
 }
 
-/* The rest of a share whose header has come. */
+/* Receive the rest of a share whose header has come. */
 static xseg_status fetch_rest(const struct line *line, const struct xseg_share_header *header,
                               struct xseg_share *share)
 {

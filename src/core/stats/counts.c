@@ -11,7 +11,7 @@ _Static_assert(XSEG_COUNT_REQUESTED_BYTES + 1 == XSEG_COUNT_SEGMENT,
 
 struct sum {
     uint64_t current[XSEG_STAT_GROUPS], up[XSEG_STAT_GROUPS];
-    uint64_t headroom[XSEG_STAT_GROUPS]; /* how far the others may still grow */
+    uint64_t headroom[XSEG_STAT_GROUPS]; /* how far the other arenas may still grow */
 };
 
 void xseg_totals_init(struct xseg_totals *totals)
@@ -57,7 +57,7 @@ static uint64_t quota_of(const struct xseg_counts *counts, enum xseg_count what)
     return atomic_load_explicit(&counts->quota[what], memory_order_relaxed);
 }
 
-/* What is below one quota, and below another one together with what is pending. */
+/* The lower of two limits: one quota, and what pending blocks leave of another quota. */
 static uint64_t lower(const struct xseg_counts *counts, enum xseg_count what,
                       enum xseg_count active)
 {
@@ -102,8 +102,9 @@ static void set_quota(struct xseg_counts *counts, enum xseg_count what, uint64_t
 
 /* --- Rest. --- */
 
-/* Once this many are awake, those that have not allocated during so many looks are put to rest, so many at
- * least at a time.  With all checks that is soon, so that every test meets it. */
+/* AWAKE: with more arenas awake, some are put to rest.  QUIET: looks without an allocation
+ * before an arena may rest.  BATCH: arenas put to rest at a time.  All are small with all
+ * checks, so that every test covers them. */
 #if XSEG_CHECKS >= 3
 #define AWAKE 2u
 #define QUIET 2u
@@ -133,7 +134,7 @@ static __attribute__((noinline)) void end_rest(struct xseg_counts *counts)
     totals->member_count++;
 }
 
-/* STATS is held. */
+/* End the rest of an arena's counts, if they rest.  STATS is held. */
 static inline void wake(struct xseg_counts *counts)
 {
     if (__builtin_expect(counts->rests, 0))
@@ -177,8 +178,9 @@ static bool may_rest(const struct xseg_counts *counts, const struct xseg_counts 
 }
 
 /*
- * Put those to rest that are quiet, if they are enough to be worth a barrier.  Their notes say so before
- * that: who changes one from then on wakes it, which waits for STATS.
+ * Put quiet arenas to rest, if there are enough of them to be worth a barrier.  Their notes say so
+ * before the barrier: a thread that changes a count from then on wakes the arena, and waits for
+ * STATS to do so.
  */
 static __attribute__((noinline)) void let_rest(struct xseg_counts *asking)
 {
@@ -212,7 +214,7 @@ static __attribute__((noinline)) void let_rest(struct xseg_counts *asking)
     }
 }
 
-/* From here on what is active may be more than what is allocated. */
+/* The first block becomes pending: from now on more may be active than is allocated. */
 static void part(struct xseg_totals *totals, enum xseg_count what, enum xseg_count active)
 {
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_STATS));
@@ -265,7 +267,7 @@ void xseg_counts_end_pending(struct xseg_counts *counts, uint64_t bytes, uint64_
     xseg_lock_give(&counts->totals->lock);
 }
 
-/* What the one may grow less, the other may grow more: so no quota gets too high. */
+/* The headroom moves with the amount, so that the sum of the quotas stays the same. */
 void xseg_counts_move(struct xseg_counts *from, struct xseg_counts *to, enum xseg_count what,
                       uint64_t amount)
 {
@@ -282,7 +284,7 @@ void xseg_counts_move(struct xseg_counts *from, struct xseg_counts *to, enum xse
     xseg_lock_give(&from->totals->lock);
 }
 
-/* --- Looking around. --- */
+/* --- Reconciling. --- */
 
 static __attribute__((noinline)) void add_resting(struct sum *sum, const struct xseg_totals *totals,
                                                   enum xseg_count what, bool with_increases)
@@ -293,7 +295,7 @@ static __attribute__((noinline)) void add_resting(struct sum *sum, const struct 
     }
 }
 
-/* Add up all members; of the one that asks, if any does, only the values. */
+/* Add up all members; headroom of the arena that asks is left out. */
 static struct sum add_up(const struct xseg_totals *totals, enum xseg_count what,
                          const struct xseg_counts *asking)
 {
@@ -321,7 +323,7 @@ static struct sum add_up(const struct xseg_totals *totals, enum xseg_count what,
     return sum;
 }
 
-/* Raise the peak of a group to a sum; whether it had to. */
+/* Raise the peak of a group to a sum.  Returns whether the peak was below the sum. */
 static bool raise_peak(struct xseg_totals *totals, enum xseg_stat_group group, enum xseg_count what,
                        const struct sum *sum)
 {
@@ -331,16 +333,16 @@ static bool raise_peak(struct xseg_totals *totals, enum xseg_stat_group group, e
     return true;
 }
 
-/* What lies between the sum of the arenas of a group, or all, with the headroom they hold, and the peak; below
- * zero what is too much. */
+/* Peak of a group minus the values of its arenas and the headroom they hold; negative if too
+ * much headroom was given out. */
 static int64_t headroom_of(const struct xseg_totals *totals, enum xseg_stat_group group,
                            enum xseg_count what, const struct sum *sum)
 {
     return (int64_t)(totals->peak[group][what] - sum->current[group] - sum->headroom[group]);
 }
 
-/* How far an arena of a group may grow before a peak of the device could be passed; 0 where others have
- * done so already, and have not looked yet. */
+/* How far an arena of a group may grow before it could pass a peak of the device; 0 where other
+ * arenas have passed the peak and have not reconciled yet. */
 static uint64_t room_below(const struct xseg_totals *totals, enum xseg_stat_group group,
                            enum xseg_count what, const struct sum *sum)
 {
@@ -351,8 +353,8 @@ static uint64_t room_below(const struct xseg_totals *totals, enum xseg_stat_grou
     return less > 0 ? (uint64_t)less : 0;
 }
 
-/* Take all quotas down to the current values: no arena may grow before it has reconciled.  Arenas at rest
- * have no headroom already. */
+/* Lower all quotas to 0: every arena reconciles before it grows.  Arenas at rest have no
+ * headroom already. */
 static void take_quotas(struct xseg_totals *totals, enum xseg_count what)
 {
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_STATS));
@@ -362,13 +364,15 @@ static void take_quotas(struct xseg_totals *totals, enum xseg_count what)
     }
 }
 
-/* Arenas in turn: each has allocated before every other one has looked at three quantities. */
+/* Whether an arena has allocated lately.  Where arenas take turns, each allocates before every
+ * other one has reconciled three quantities. */
 static bool is_busy(const struct xseg_counts *counts)
 {
     return counts->unchanged <= 4 * counts->totals->member_count;
 }
 
-/* How many arenas have allocated lately, so that headroom may be of use to them; the one that asks has. */
+/* The number of arenas that have allocated lately, and so can use headroom; the one that asks is
+ * among them. */
 static unsigned count_busy(struct xseg_counts *asking)
 {
     unsigned busy = 0;
@@ -393,10 +397,9 @@ static unsigned count_busy(struct xseg_counts *asking)
 }
 
 /*
- * All headroom is given away anew: equal parts to the arenas that allocate, and what cannot be divided to the
- * one that asks.  One that gets none asks at its next allocation, which streams in turn would do every
- * time if the first took all; and if some were left to those at rest, a peak would be approached in ever
- * smaller steps.
+ * Distribute all headroom anew: equal parts to the busy arenas, the remainder to the one that asks.
+ * If one arena took all, streams in turn would reconcile at every allocation.  If arenas at rest
+ * kept some, a peak would be approached in ever smaller steps.
  */
 static void share_out(struct xseg_counts *asking, enum xseg_count what, struct sum *sum)
 {
@@ -436,7 +439,7 @@ static void reconcile(struct xseg_counts *counts, enum xseg_count what)
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_STATS));
     XSEG_ASSERT(!counts->rests);
     is_void |= raise_peak(totals, counts->group, what, &sum);
-    /* Below zero this increase has used what others hold. */
+    /* Negative headroom: the increase has used headroom of other arenas. */
     is_void |= headroom_of(totals, XSEG_STAT_ALL, what, &sum) < 0;
     is_void |= headroom_of(totals, counts->group, what, &sum) < 0;
     XSEG_ASSERT(totals->peak[XSEG_STAT_ALL][what] >= sum.current[XSEG_STAT_ALL]);
@@ -458,7 +461,7 @@ void xseg_counts_reconcile(struct xseg_counts *counts, enum xseg_count what)
     xseg_lock_give(&counts->totals->lock);
 }
 
-/* The same for each of some quantities that is above its quota.  STATS is held. */
+/* Reconcile each listed quantity that is above its quota.  STATS is held. */
 static void reconcile_each(struct xseg_counts *counts, const enum xseg_count *what, size_t number)
 {
     for (size_t i = 0; i < number; i++)
@@ -498,7 +501,7 @@ void xseg_counts_reconcile_fragments(struct xseg_counts *counts)
 
 /* --- Reading. --- */
 
-/* Which quantity has the peak of one. */
+/* The quantity whose peak stands for that of another: until a block pends, active is allocated. */
 static enum xseg_count peak_of(const struct xseg_totals *totals, enum xseg_count what)
 {
     if (totals->has_pended || (what != XSEG_COUNT_ACTIVE && what != XSEG_COUNT_ACTIVE_BYTES))

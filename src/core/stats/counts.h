@@ -5,35 +5,36 @@
  * Every arena counts for itself, under its own lock: for each quantity the sums of its increases and of
  * its decreases.  Current values and totals of a device are sums over its arenas.
  *
- * A peak belongs to the whole device, so an arena cannot know it alone.  It has a *quota* instead: up
- * to there it may grow before the device's peak could be passed.  Above it, the arena *reconciles*: it
- * adds up all arenas under STATS, raises the peak if it was passed, and gets a new quota.  Where the
- * others hold all the headroom that there is below the peak, it is shared out anew.
+ * A peak belongs to the whole device, so an arena cannot know it alone.  It has a *quota* instead: the
+ * value up to which it may grow before the device's peak could be passed.  Above its quota, the arena
+ * *reconciles*: it adds up all arenas under STATS, raises the peak if it was passed, and gets a new
+ * quota.  Where other arenas hold all headroom below the peak, the headroom is distributed anew.
  *
  * So peaks are exact while one thread at a time allocates on a device.  With several at once, the
  * values that are added up are of slightly different moments: a peak may be off by what the other
- * threads allocate or free during one such look.
+ * threads allocate or free while an arena reconciles.
  *
- * What an allocation changes is three quantities, its block, its bytes, and the bytes requested; blocks
- * that are active without being allocated are counted on their own, as *pending*, and lower the limits
- * that a hit compares with.  So a hit adds three numbers and compares three, where each of the five
+ * An allocation changes three quantities: blocks, their bytes, and the bytes requested.  Blocks that
+ * are active without being allocated are counted on their own, as *pending*, and lower the limits that
+ * a hit compares with.  So a hit adds three numbers and compares three.  Counting each of the five
  * public quantities on its own took four times as long.
  *
- * A device may have 10^5 arenas, of which few allocate.  So an arena that has not allocated during many
- * looks is put to *rest*: its values are part of a sum that every look begins with, and its quotas are
- * its values, so that it has no headroom.  Whatever changes one of them *wakes* it first, or before it lets go of
- * the arena's lock: an increase passes a quota, and a free finds a bit among the arena's notes.  Arenas
- * are put to rest some at a time, behind one barrier that all threads pass (biased_lock.h): so one that somebody
- * is changing just then is seen to be locked, and stays awake.
+ * A device may have 10^5 arenas, of which few allocate.  So an arena that has not allocated while
+ * others reconciled many times is put to *rest*: its values become part of a sum with which every
+ * reconciliation begins, and its quotas become its values, so that it has no headroom.  A thread that
+ * changes a value *wakes* the arena first, or before it gives the arena's lock: an increase passes a
+ * quota, and a free finds a bit among the arena's notes.  Arenas are put to rest in batches, behind one
+ * barrier that all threads pass (biased_lock.h): an arena that a thread is changing is seen to be
+ * locked, and stays awake.
  *
- * Invariants, while nobody else counts:
+ * Invariants, while no other thread counts:
  *   COUNT-1  the sum of the quotas, or of the current values above them, never passes the peak.
- *   COUNT-2  the values of an arena at rest are its quotas; the sum of all of them is the one that looks
- *            begin with.
+ *   COUNT-2  the values of an arena at rest are its quotas; the sum of these over all arenas at rest is
+ *            the one with which a reconciliation begins.
  *
  * Locking: an arena's counts are written under its lock, but for quotas and limits, which STATS
- * guards; all may be read without.  STATS guards peaks, the lists of members, who rests, and the numbers from
- * which the totals start after a reset.
+ * guards; all may be read without a lock.  STATS guards peaks, the lists of members, which arenas rest,
+ * and the numbers from which the totals start after a reset.
  */
 #ifndef XSEG_CORE_COUNTS_H
 #define XSEG_CORE_COUNTS_H
@@ -47,7 +48,7 @@
 #include "src/base/word.h"
 #include "xseg/stats.h"
 
-/* What a hit changes comes first, so that it lies together. */
+/* The quantities that a hit changes come first, so that they share cache lines. */
 enum xseg_count {
     XSEG_COUNT_ALLOCATION,
     XSEG_COUNT_ALLOCATED_BYTES,
@@ -63,29 +64,30 @@ enum xseg_count {
     XSEG_COUNTS
 };
 
-/* What a hit compares with its limits. */
+/* The limits that a hit compares with. */
 enum xseg_count_limit { XSEG_LIMIT_BLOCKS, XSEG_LIMIT_BYTES, XSEG_LIMIT_REQUESTED, XSEG_LIMITS };
 
-/* In the notes of an arena: its counts rest. */
+/* A bit of an arena's notes: the counts of the arena rest. */
 #define XSEG_COUNTS_REST ((uint64_t)1 << 63)
 
-/* Of a device. */
+/* The totals of a device. */
 struct xseg_totals {
     struct xseg_lock lock; /* STATS */
     struct xseg_list members, resting;
-    unsigned member_count; /* of those that do not rest */
-    /* What those at rest hold, and the sums of their increases. */
+    unsigned member_count; /* number of arenas that do not rest */
+    /* Sums over the arenas at rest: values, and increases. */
     uint64_t resting_current[XSEG_STAT_GROUPS][XSEG_COUNTS];
     uint64_t resting_up[XSEG_STAT_GROUPS][XSEG_COUNTS];
-    /* A block has been pending.  Before, what is active is what is allocated: one peak, one quota. */
+    /* Whether a block has ever been pending.  Until then active blocks are the allocated ones,
+     * with one peak and one quota. */
     bool has_pended;
     uint64_t peak[XSEG_STAT_GROUPS][XSEG_COUNTS];
     /* Sums at the last reset of the totals. */
     uint64_t up_base[XSEG_STAT_GROUPS][XSEG_COUNTS], down_base[XSEG_STAT_GROUPS][XSEG_COUNTS];
 };
 
-/* The sums of one quantity.  Who writes them may read them without atomics: as part of another
- * instruction. */
+/* The sums of one quantity.  The writer may read its own sums without atomics, as an operand of
+ * another instruction. */
 struct xseg_counts_row {
     union {
         atomic_uint_fast64_t up;
@@ -97,13 +99,13 @@ struct xseg_counts_row {
     };
 };
 
-/* Of an arena.  For ACTIVE and ACTIVE_BYTES, up and down are of what is pending. */
+/* The counts of an arena.  The rows ACTIVE and ACTIVE_BYTES count pending blocks only. */
 struct xseg_counts {
     struct xseg_counts_row row[XSEG_COUNTS];
-    /* A cache line, down to the third quota: what arenas look at in each other. */
+    /* A cache line, down to the third quota: members that other arenas read. */
     atomic_uint_fast64_t limit[XSEG_LIMITS];
-    /* Blocks it had allocated when headroom was shared out last, and how often that was the same; guarded
-     * by STATS. */
+    /* Number of allocations when headroom was last distributed, and how often that was
+     * unchanged; guarded by STATS. */
     uint64_t seen;
     uint32_t unchanged;
     enum xseg_stat_group group; /* SMALL or LARGE */
@@ -111,40 +113,41 @@ struct xseg_counts {
     struct xseg_list link; /* in totals->members, or resting */
     struct xseg_totals *totals;
     bool rests;                      /* guarded by STATS */
-    uint64_t rested_up[XSEG_COUNTS]; /* at rest: the sums of its increases */
-    struct xseg_biased_lock *lock;   /* the arena's; NULL: never rests */
+    uint64_t rested_up[XSEG_COUNTS]; /* sums of increases when the rest began */
+    struct xseg_biased_lock *lock;   /* the lock of the arena; NULL: the counts never rest */
     atomic_uint_fast64_t *notes;     /* of the arena */
 };
 
 void xseg_totals_init(struct xseg_totals *totals);
 void xseg_totals_fini(struct xseg_totals *totals);
 
-/* Join; counts stay members until the device closes. */
+/* Make the counts members of a device's totals; they stay members until the device closes. */
 void xseg_counts_init(struct xseg_counts *counts, struct xseg_totals *totals, bool is_small);
 
-/* Counts may rest: they are those of an arena with this lock and these notes. */
+/* Allow the counts of an arena to rest; the arena has this lock and these notes. */
 void xseg_counts_let_rest(struct xseg_counts *counts, struct xseg_biased_lock *lock,
                           atomic_uint_fast64_t *notes);
 
-/* A value falls, or has fallen: if they rest, they do so no longer.  The arena's lock is held. */
+/* End the rest of the counts, if they rest, because a value falls or has fallen.  The arena's
+ * lock is held. */
 void xseg_counts_wake(struct xseg_counts *counts);
 
-/* A quantity is above its quota: look at all arenas. */
+/* A quantity is above its quota: add up all arenas, and get a new quota. */
 void xseg_counts_reconcile(struct xseg_counts *counts, enum xseg_count what);
 
-/* The same for all that an allocation changes. */
+/* Reconcile all quantities that an allocation changes. */
 void xseg_counts_reconcile_all(struct xseg_counts *counts);
 
-/* The same for the fragments of classic segments. */
+/* Reconcile the two quantities of fragments of classic segments. */
 void xseg_counts_reconcile_fragments(struct xseg_counts *counts);
 
-/* The sum of a row's increases and its current value, both of one moment. */
+/* Sum of the increases of a quantity and its current value, both of one moment. */
 struct xseg_counts_value {
     uint64_t up, current;
 };
 
-/* An arena may count meanwhile: its sums read one after the other could say that it has freed more than
- * it ever had. */
+/* Read a row while its arena may count.  Sums read one after the other without a retry could say
+ * that more was freed than allocated. */
 static inline struct xseg_counts_value xseg_counts_read_row(const struct xseg_counts *counts,
                                                             enum xseg_count what)
 {
@@ -158,7 +161,8 @@ static inline struct xseg_counts_value xseg_counts_read_row(const struct xseg_co
     return (struct xseg_counts_value){up, up - down};
 }
 
-/* The value of any quantity.  A block becomes active when it is allocated, and may pend after its free. */
+/* The value of any quantity.  A block is active while it is allocated, and while it pends after
+ * its free. */
 static inline struct xseg_counts_value xseg_counts_read(const struct xseg_counts *counts,
                                                         enum xseg_count what)
 {
@@ -184,7 +188,7 @@ static inline uint64_t xseg_counts_increases(const struct xseg_counts *counts, e
     return xseg_counts_read(counts, what).up;
 }
 
-/* A quantity that no allocation changes; all but the five of xseg_counts_alloc(). */
+/* Increase a quantity that no allocation changes: any but the five of xseg_counts_alloc(). */
 static inline void xseg_counts_up(struct xseg_counts *counts, enum xseg_count what, uint64_t amount)
 {
     XSEG_ASSERT(what >= XSEG_COUNT_SEGMENT && what < XSEG_COUNTS);
@@ -195,7 +199,7 @@ static inline void xseg_counts_up(struct xseg_counts *counts, enum xseg_count wh
         xseg_counts_reconcile(counts, what);
 }
 
-/* For who wakes them if need be. */
+/* Decrease a quantity, without waking: for callers that wake the counts where needed. */
 static inline void xseg_counts_lower(struct xseg_counts *counts, enum xseg_count what,
                                      uint64_t amount)
 {
@@ -210,14 +214,14 @@ static inline void xseg_counts_down(struct xseg_counts *counts, enum xseg_count 
     xseg_counts_lower(counts, what, amount);
 }
 
-/* Whether an owner's current value is above a limit. */
+/* Whether the current value of a row is above a limit; for the writer of the row. */
 static inline bool xseg_counts_is_above(const struct xseg_counts_row *row,
                                         const atomic_uint_fast64_t *limit)
 {
     return xseg_word_is_below(limit, row->own_up - row->own_down);
 }
 
-/* A block is handed out. */
+/* Count a block that is handed out. */
 static inline void xseg_counts_add_alloc(struct xseg_counts *counts, uint64_t bytes,
                                          uint64_t requested)
 {
@@ -227,7 +231,7 @@ static inline void xseg_counts_add_alloc(struct xseg_counts *counts, uint64_t by
     xseg_word_add(&counts->row[XSEG_COUNT_REQUESTED_BYTES].up, requested);
 }
 
-/* Whether that has passed a limit, so that the arena has to reconcile. */
+/* Whether an allocation has passed a limit, so that the arena has to reconcile. */
 static inline bool xseg_counts_are_past_limits(const struct xseg_counts *counts)
 {
     return xseg_counts_is_above(&counts->row[XSEG_COUNT_ALLOCATION],
@@ -245,7 +249,7 @@ static inline void xseg_counts_alloc(struct xseg_counts *counts, uint64_t bytes,
         xseg_counts_reconcile_all(counts);
 }
 
-/* A block is free at once.  Whoever says so looks at the arena's notes. */
+/* Count a block that is free at once.  The caller then checks the arena's notes. */
 static inline void xseg_counts_free(struct xseg_counts *counts, uint64_t bytes, uint64_t requested)
 {
     XSEG_ASSERT(xseg_counts_read_row(counts, XSEG_COUNT_ALLOCATION).current != 0);
@@ -257,24 +261,24 @@ static inline void xseg_counts_free(struct xseg_counts *counts, uint64_t bytes, 
 }
 
 /*
- * What one arena has counted is another's from now on, as if that had counted it.  Both are of one group;
- * GROWTH is held, without which the quantity does not change.
+ * Move an amount of a quantity from one arena to another, as if the latter had counted it.  Both
+ * are of one group; GROWTH is held, without which the quantity does not change.
  */
 void xseg_counts_move(struct xseg_counts *from, struct xseg_counts *to, enum xseg_count what,
                       uint64_t amount);
 
-/* The user has freed a block that stays active; and that comes to an end. */
+/* Begin and end the time in which a freed block stays active, since streams still use it. */
 void xseg_counts_pend(struct xseg_counts *counts, uint64_t bytes);
 void xseg_counts_end_pending(struct xseg_counts *counts, uint64_t bytes, uint64_t requested);
 
-/* One quantity of one group. */
+/* Statistics of one quantity of one group. */
 struct xseg_stat xseg_totals_read(struct xseg_totals *totals, enum xseg_stat_group group,
                                   enum xseg_count what);
 
 void xseg_totals_reset_peaks(struct xseg_totals *totals);
 void xseg_totals_reset_accumulated(struct xseg_totals *totals);
 
-/* What the arenas hold now, summed up, for one quantity. */
+/* Current value of one quantity, summed over all arenas. */
 uint64_t xseg_totals_current(struct xseg_totals *totals, enum xseg_count what);
 
 #endif

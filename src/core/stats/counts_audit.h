@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* The audit of counts: COUNT-2, what is kept of arenas at rest. */
+/* The audit of counts: COUNT-2, about arenas at rest. */
 #ifndef XSEG_CORE_COUNTS_AUDIT_H
 #define XSEG_CORE_COUNTS_AUDIT_H
 
 #include "src/core/stats/counts.h"
 
-/* COUNT-2, of an arena whose lock is held; of the sums. */
+/* Audits of COUNT-2: of an arena whose lock is held; of the sums of a device. */
 bool xseg_counts_audit(const struct xseg_counts *counts, struct xseg_finding *finding);
 bool xseg_totals_audit(struct xseg_totals *totals, struct xseg_finding *finding);
 

@@ -2,9 +2,9 @@
 /*
  * Fragments: the cached blocks of divided classic segments, as counts of their arena.
  *
- * A cut or a merge changes their number and their bytes, up or down.  Which way nobody can foresee, so
- * both sums are added to, one of them nothing, and both quantities are compared with their quotas at
- * once: with branches, and out of line, that was a thirtieth of a hit.
+ * A cut or a merge changes their number and their bytes, up or down.  The
+ * direction cannot be predicted, so a number, possibly 0, is added to both sums, and both quantities
+ * are compared with their quotas at once.  With branches, and out of line, this cost 3% of a hit.
  *
  * Locking: ARENA.
  */
@@ -14,7 +14,8 @@
 #include "src/base/check.h"
 #include "src/core/stats/counts.h"
 
-/* There are so many more of a quantity; whether it passes its quota, to be joined without a branch. */
+/* Increase a quantity.  Returns whether it is above its quota, as a number, so that callers can
+ * join results without a branch. */
 static inline unsigned xseg_fragments_more(struct xseg_counts *counts, enum xseg_count what,
                                            uint64_t amount)
 {
@@ -29,7 +30,7 @@ static inline void xseg_fragments_look(struct xseg_counts *counts, unsigned pass
         xseg_counts_reconcile_fragments(counts);
 }
 
-/* A fragment is handed out, but for `rest` bytes. */
+/* Take `bytes` of a fragment, of which `rest` bytes stay cached. */
 static inline void xseg_fragments_cut(struct xseg_counts *counts, uint64_t bytes, uint64_t rest)
 {
     XSEG_ASSERT(bytes != 0);
@@ -37,7 +38,8 @@ static inline void xseg_fragments_cut(struct xseg_counts *counts, uint64_t bytes
     xseg_counts_lower(counts, XSEG_COUNT_INACTIVE_SPLIT_BYTES, bytes);
 }
 
-/* The same of a cached block that may be all of its segment: then the rest becomes a fragment. */
+/* Take `bytes` of a cached block; if the block was all of its segment, the rest becomes a
+ * fragment. */
 static inline void xseg_fragments_cut_any(struct xseg_counts *counts, bool was_split,
                                           uint64_t bytes, uint64_t rest)
 {
@@ -51,7 +53,7 @@ static inline void xseg_fragments_cut_any(struct xseg_counts *counts, bool was_s
                     xseg_fragments_more(counts, XSEG_COUNT_INACTIVE_SPLIT_BYTES, rest & (was - 1)));
 }
 
-/* A block whose head stays cached as a block of its own, `bytes` of both. */
+/* A block is handed out whose head stays cached as a block of its own; `bytes` of both. */
 static inline void xseg_fragments_cut_head(struct xseg_counts *counts, bool was_split,
                                            uint64_t bytes)
 {
@@ -61,7 +63,7 @@ static inline void xseg_fragments_cut_head(struct xseg_counts *counts, bool was_
         xseg_counts_up(counts, XSEG_COUNT_INACTIVE_SPLIT_BYTES, bytes);
 }
 
-/* A block is a fragment from now on, and no neighbour merged with it. */
+/* Count a new fragment that merged with no neighbour. */
 static inline void xseg_fragments_add(struct xseg_counts *counts, uint64_t bytes)
 {
     XSEG_ASSERT(bytes != 0);
@@ -71,10 +73,10 @@ static inline void xseg_fragments_add(struct xseg_counts *counts, uint64_t bytes
 }
 
 /*
- * A block of `bytes` is cached again, and has merged with up to two neighbours of `merged` bytes.  What
- * merges away, and what is left, are one change.
+ * A block of `bytes` is cached again, and has merged with up to two neighbours of `merged` bytes.  The
+ * fragments that merge and the one that is left are counted as one change.
  *
- * is_split: what is left is not all of its segment
+ * is_split: the merged block is not all of its segment
  */
 static inline void xseg_fragments_merge(struct xseg_counts *counts, bool is_split,
                                         unsigned neighbours, uint64_t bytes, uint64_t merged)

@@ -103,7 +103,7 @@ bool xseg_free_log_find(struct xseg_free_log *log, uint64_t address, struct xseg
     return found;
 }
 
-/* A frame as function+offset where that is known, else file+offset. */
+/* Print a frame as function+offset where the function is known, else as file+offset. */
 static void add_frame(struct xseg_text *text, void *frame)
 {
     const char *file = NULL;
@@ -134,7 +134,7 @@ bool xseg_free_log_describe(struct xseg_free_log *log, uint64_t address, const c
                   " free%s ago, by thread %d, with the %" PRIu64 " bytes at %#" PRIx64 ", from",
                   lead, entry.number, since, since == 1 ? "" : "s", (int)entry.thread, entry.bytes,
                   entry.address);
-    /* The first frame is the note itself. */
+    /* The first frame is xseg_free_log_note() itself. */
     for (uint32_t i = 1; i < entry.depth && i <= FRAMES_SHOWN; i++) {
         xseg_text_add(text, i == 1 ? " " : " < ");
         add_frame(text, entry.frame[i]);

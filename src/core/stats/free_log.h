@@ -2,7 +2,7 @@
 /*
  * The free log: a ring of a device's last frees, each with its thread and call stack.
  *
- * It exists while the key free_history names a number, and is read when an address is freed a second
+ * The log exists while the key free_history is not 0.  It is read when an address is freed a second
  * time, or turns out to have been written to after its free.
  *
  * Terms:
@@ -11,7 +11,7 @@
  * Invariants:
  *   FREELOG-1  free n, while it is remembered, is entry n % capacity of the ring.
  *
- * Locking: its own, a leaf (FREE_LOG).  Stacks are walked, and named, without it.
+ * Locking: FREE_LOG, a leaf.  Stacks are walked and printed without the lock.
  */
 #ifndef XSEG_CORE_FREE_LOG_H
 #define XSEG_CORE_FREE_LOG_H
@@ -44,8 +44,8 @@ void xseg_free_log_init(struct xseg_free_log *log);
 void xseg_free_log_fini(struct xseg_free_log *log);
 
 /*
- * Note that the calling thread frees a block.  Another capacity than before keeps the last frees that
- * fit.  No lock of a rank from FREE_LOG on is held.
+ * Note that the calling thread frees a block.  If the capacity changes, the last frees that fit are
+ * kept.  No lock of a rank from FREE_LOG on is held.
  *
  * capacity: not 0
  * Returns: the free's number; 0 without host memory, and nothing is noted
@@ -53,15 +53,15 @@ void xseg_free_log_fini(struct xseg_free_log *log);
 uint64_t xseg_free_log_note(struct xseg_free_log *log, uint32_t capacity, uint64_t address,
                             uint64_t bytes);
 
-/* The free of this number did not come about. */
+/* Take a note back: the free of this number did not happen. */
 void xseg_free_log_withdraw(struct xseg_free_log *log, uint64_t number);
 
-/* The last free of a block that has `address` in it; and how many frees were noted since. */
+/* Find the last free of a block that contains `address`, and the number of frees noted since. */
 bool xseg_free_log_find(struct xseg_free_log *log, uint64_t address, struct xseg_free_entry *out,
                         uint64_t *since);
 
 /*
- * Say of an address when, by whom and from where it was last freed; `lead` stands before that.
+ * Describe when, by which thread and from where an address was last freed; `lead` is printed first.
  *
  * Returns: false, and nothing is written, if no such free is remembered
  */

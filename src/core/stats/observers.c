@@ -8,13 +8,13 @@
 #include "src/base/check.h"
 #include "src/base/error.h"
 
-/* One observer. */
+/* An observer in the list. */
 struct xseg_watcher {
     struct xseg_list link;
     struct xseg_observer calls;
     uint64_t id;
-    unsigned inside; /* calls that are under way */
-    bool ends;       /* is called no more */
+    unsigned inside; /* number of calls that are under way */
+    bool ends;       /* the observer is being removed, and is not called any more */
 };
 
 /* The observers that this thread is in, the innermost first. */
@@ -132,12 +132,12 @@ bool xseg_observers_trace(struct xseg_observers *observers)
 
 /* --- Calling. --- */
 
-/* What is called, and with what. */
+/* A message to observers: which function is called, and its argument. */
 struct message {
     enum xseg_observers_subject subject;
     const struct xseg_shortage *shortage;
     const struct xseg_mapping *mapping;
-    const struct xseg_trace_entry *entry; /* not NULL: `trace` is meant */
+    const struct xseg_trace_entry *entry; /* not NULL: the function is `trace` */
 };
 
 static bool wants(const struct xseg_observer *calls, const struct message *message)
@@ -159,7 +159,7 @@ static bool wants(const struct xseg_observer *calls, const struct message *messa
     return calls->came != NULL;
 }
 
-/* All but what is traced; what it answers. */
+/* Call the function of a message that is not a trace entry.  Returns its answer. */
 static bool say(const struct xseg_observer *calls, const struct message *message)
 {
     switch (message->subject) {
@@ -198,8 +198,8 @@ static bool call(const struct xseg_watcher *watcher, const struct message *messa
     return answer;
 }
 
-/* Call all who want a message; the lock is let go for each call.  An observer stays in the list while
- * somebody is in it, so the next one can be found from there. */
+/* Call all observers that want a message; the lock is released for each call.  An observer stays
+ * in the list while a thread is in its function, so the next one can be found from there. */
 static bool call_all(struct xseg_observers *observers, const struct message *message)
     XSEG_REQUIRES(observers->lock) XSEG_UNCHECKED
 {
@@ -283,7 +283,7 @@ void xseg_observers_note(struct xseg_observers *observers, const struct xseg_tra
     xseg_lock_give(&observers->lock);
 }
 
-/* Take the whole queue; its entries, which the caller frees. */
+/* Take the whole queue.  Returns its entries, which the caller frees. */
 static struct xseg_trace_entry *take_queue(struct xseg_observers *observers, size_t *count)
 {
     struct xseg_trace_entry *queue = observers->queue;

@@ -2,13 +2,13 @@
 /*
  * Observers: the user's functions, and how they are called.
  *
- * An observer is called with no lock held.  While it runs it cannot end: xseg_observers_remove() takes
- * it out of reach and waits until nobody is in it.
+ * An observer is called with no lock held.  xseg_observers_remove() makes sure that no new call begins,
+ * and waits until no thread is in the observer.
  *
- * What is traced happens under locks, so it is noted in a queue there and delivered later, by one
- * thread at a time, so that the order is kept.
+ * Traced events happen under locks.  So they are queued there and delivered later, by one thread at a
+ * time, which keeps their order.
  *
- * Locking: OBSERVERS, a leaf; it guards the list and the queue.
+ * Locking: OBSERVERS, a leaf, guards the list and the queue.
  */
 #ifndef XSEG_CORE_OBSERVERS_H
 #define XSEG_CORE_OBSERVERS_H
@@ -21,19 +21,20 @@
 
 struct xseg_observers {
     struct xseg_lock lock; /* OBSERVERS */
-    pthread_cond_t left;   /* a thread has left an observer that is to end */
-    struct xseg_list list; /* struct xseg_watcher, in the order in which they came */
+    pthread_cond_t left;   /* signalled when a thread has left an observer that is being removed */
+    struct xseg_list list; /* struct xseg_watcher, oldest first */
     uint64_t last_id;
-    unsigned tracing;               /* how many have `trace` */
-    atomic_uint noticing;           /* `leaving` or `came`; may be read without the lock */
-    struct xseg_trace_entry *queue; /* [capacity], not delivered yet */
+    unsigned tracing; /* number of observers with `trace` */
+    /* Number of observers with `leaving` or `came`; may be read without the lock. */
+    atomic_uint noticing;
+    struct xseg_trace_entry *queue; /* [capacity]; entries not delivered yet */
     size_t count, capacity;
-    bool delivering; /* a thread is at it, and will find what others note meanwhile */
+    bool delivering; /* a thread is delivering, and will find what others note meanwhile */
 };
 
 void xseg_observers_init(struct xseg_observers *observers);
 
-/* Nobody is in an observer any more. */
+/* End all observers; no thread is in one any more. */
 void xseg_observers_fini(struct xseg_observers *observers);
 
 /* Returns: XSEG_OK, XSEG_ERR_HOST_MEMORY */
@@ -43,10 +44,10 @@ xseg_status xseg_observers_add(struct xseg_observers *observers, const struct xs
 /* Returns: XSEG_OK, XSEG_ERR_ARGUMENT (none has that id), XSEG_ERR_BUSY (this thread is in it) */
 xseg_status xseg_observers_remove(struct xseg_observers *observers, uint64_t id);
 
-/* Whether any observer is traced to. */
+/* Whether any observer has `trace`. */
 bool xseg_observers_trace(struct xseg_observers *observers);
 
-/* What an observer is called about. */
+/* The events that observers are called about. */
 enum xseg_observers_subject {
     XSEG_OBSERVERS_SHORT,
     XSEG_OBSERVERS_OOM,
@@ -55,22 +56,23 @@ enum xseg_observers_subject {
     XSEG_OBSERVERS_CAME
 };
 
-/* Whether anybody would be called; false for a thread that is in an observer. */
+/* Whether any observer would be called; false for a thread that is in an observer. */
 bool xseg_observers_want(struct xseg_observers *observers, enum xseg_observers_subject subject);
 
-/* Call all who want to know; whether any of them answered true.  No lock is held. */
+/* Call all observers that have a function for a subject.  Returns whether any of them answered
+ * true.  No lock is held. */
 bool xseg_observers_tell(struct xseg_observers *observers, enum xseg_observers_subject subject,
                          const struct xseg_shortage *shortage);
 
-/* Call all who want to know of memory that is leaving, or came; also from within an observer.  No lock
- * is held. */
+/* Call all observers that have a function for memory that is leaving or came; also from within
+ * an observer.  No lock is held. */
 void xseg_observers_tell_of(struct xseg_observers *observers, enum xseg_observers_subject subject,
                             const struct xseg_mapping *mapping);
 
-/* Note what has happened.  Any lock may be held but a leaf. */
+/* Queue a trace entry.  Any lock may be held but a leaf. */
 void xseg_observers_note(struct xseg_observers *observers, const struct xseg_trace_entry *entry);
 
-/* Deliver what was noted, unless another thread is at it.  No lock is held. */
+/* Deliver queued trace entries, unless another thread is delivering.  No lock is held. */
 void xseg_observers_deliver(struct xseg_observers *observers);
 
 #endif

@@ -1,30 +1,29 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Shortcuts: from a stream's handle straight to its entry, for requests that nothing stands against.
+ * Shortcuts: a table from a stream's handle to its entry, for plain requests.
  *
- * A plain request has to ask whether its configuration is plain, its device open, its stream known,
- * and whether a route or a capture could send it elsewhere.  The answers change rarely, so they are
- * given beforehand: a stream has a shortcut only while all of them are yes.  Whatever makes one a no
- * drops the shortcut before it returns; later a plain request that took the longer way (hit.c) makes it
- * again.
+ * A request is plain if its configuration has plain hits, its device is open, its stream is known, and
+ * no route or capture could send it elsewhere.  These facts change rarely, so they are checked in
+ * advance: a stream has a shortcut only while all of them hold.  A call that makes one of them false
+ * drops the shortcut before it returns.  A plain request that took the longer way (hit.c) makes the
+ * shortcut again.
  *
- * The table is wiped in a forked child, so nobody has to ask about that either; where the kernel
+ * The kernel wipes the table in a forked child, so a hit need not check for a fork.  Where the kernel
  * cannot do that, there are no shortcuts.
  *
- * Invariants:
- *   SHORT-1  a stream with a shortcut is there, its device open and without a route, and the
- *            configuration in force has plain hits, and its `way` is what that says; but for what a call
- *            that has not returned changes.
+ * Invariants, but for changes by a call that has not returned:
+ *   SHORT-1  a stream with a shortcut is there, and its device is open and has no route; the
+ *            configuration in force has plain hits, and the stream's `way` is what it says.
  *
- * Locking: entries change under TABLE; reading one needs no lock.  What an entry leads to stays until
- * the allocator closes.
+ * Locking: entries change under TABLE; reading them needs no lock.  Entries of streams stay until the
+ * allocator closes.
  */
 #ifndef XSEG_CORE_SHORTCUTS_H
 #define XSEG_CORE_SHORTCUTS_H
 
 #include "src/core/stream/streams.h"
 
-/* A page of them.  Streams that share a place take turns never: the first one keeps it. */
+/* Places in the table, one page.  Of streams that share a place, the first one keeps it. */
 #define XSEG_SHORTCUTS 512u
 _Static_assert(XSEG_SHORTCUTS == 1u << (64 - 55),
                "xseg_shortcuts_place() keeps the upper nine bits");
@@ -32,7 +31,7 @@ _Static_assert(XSEG_SHORTCUTS == 1u << (64 - 55),
 struct xseg_shortcuts {
     struct xseg_lock *lock;                      /* TABLE */
     _Atomic(struct xseg_known_stream *) *stream; /* [XSEG_SHORTCUTS] */
-    bool are_wiped;                              /* in a child */
+    bool are_wiped;                              /* whether a forked child gets the table wiped */
 };
 
 /* Returns false without host memory. */
@@ -70,7 +69,8 @@ static inline bool xseg_shortcuts_want(const struct xseg_shortcuts *shortcuts, i
 /* Give a stream its shortcut, if its place is empty.  The lock is held. */
 void xseg_shortcuts_add(struct xseg_shortcuts *shortcuts, struct xseg_known_stream *stream);
 
-/* Drop that of a stream; of all of a device, or of all, if `ordinal` is below 0.  Takes the lock. */
+/* Drop the shortcut of a stream; of all streams of a device, or of all devices if `ordinal` is
+ * negative.  Takes the lock. */
 void xseg_shortcuts_drop(struct xseg_shortcuts *shortcuts, const struct xseg_known_stream *stream);
 void xseg_shortcuts_drop_all(struct xseg_shortcuts *shortcuts, int ordinal);
 

@@ -8,11 +8,11 @@
 #include "src/base/check.h"
 #include "src/base/error.h"
 
-/* CU_STREAM_LEGACY and CU_STREAM_PER_THREAD of the driver's interface. */
+/* Handles of default streams: CU_STREAM_LEGACY and CU_STREAM_PER_THREAD of the driver. */
 #define LEGACY_HANDLE     ((uintptr_t)1)
 #define PER_THREAD_HANDLE ((uintptr_t)2)
 
-/* So many entries a bucket, as a mean, before the table doubles. */
+/* Mean number of entries per bucket above which the table doubles. */
 #define MOST_IN_BUCKET 2u
 
 _Static_assert((XSEG_STREAMS_BUCKETS & (XSEG_STREAMS_BUCKETS - 1)) == 0,
@@ -67,7 +67,7 @@ bool xseg_streams_is_default(xseg_stream handle)
 
 /* --- The table. --- */
 
-/* What an entry is found by.  Per-thread streams share a handle. */
+/* The key of an entry.  Per-thread streams share a handle, so their number is the key. */
 static uint64_t key_of(xseg_stream handle, uint64_t number)
 {
     return xseg_streams_is_per_thread(handle) ? number : (uintptr_t)handle;
@@ -111,7 +111,7 @@ static void link_out(const struct xseg_streams_table *table, const struct xseg_k
     atomic_store_explicit(place, atomic_load(&stream->next), memory_order_release);
 }
 
-/* Twice the table.  Without host memory buckets get longer. */
+/* Double the table.  Without host memory buckets get longer. */
 static void grow(struct xseg_streams *streams)
 {
     struct xseg_streams_table *before = atomic_load(&streams->table);
@@ -135,7 +135,8 @@ static void grow(struct xseg_streams *streams)
 
 /* --- Entries. --- */
 
-/* The entry of a stream that is gone, as that of a new one, or NULL.  One that had memory comes first. */
+/* Take the entry of a stream that is gone, for a new stream; entries with arenas come first.
+ * NULL: there is none. */
 static struct xseg_known_stream *take_gone(struct xseg_streams *streams)
 {
     struct xseg_list *gone =
@@ -288,7 +289,7 @@ xseg_status xseg_streams_get(struct xseg_streams *streams, xseg_stream handle,
 
 /* --- What threads may do with them. --- */
 
-/* Its address is different in each thread. */
+/* A variable whose address identifies the thread. */
 static _Thread_local char this_thread;
 
 void xseg_streams_claim(struct xseg_known_stream *stream)

@@ -1,24 +1,24 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The streams that a device has met.
+ * Streams: the table of all streams that a device has met.
  *
  * A stream is known by its handle, which leads to its entry through a table that is read without a
  * lock, so that a hit asks the driver nothing.  The legacy default stream has two handles, NULL and 1.
  * The handle of the per-thread default stream, 2, means another stream in each thread, so the driver is
  * asked for its number each time.
  *
- * A stream that is *gone* is found no more, since its handle may come again for another one.  Its entry
- * stays, because blocks and arenas lead to it.  Once the stream has passed, the entry becomes that of the
- * next stream that the device meets, whatever its handle: with the entry that stream gets the arenas, and
- * what is cached in them.  So there are never more entries than streams were known at one time, and
- * nothing is moved or searched when streams come and go.
+ * A stream that is *gone* is not found any more, since another stream may get its handle.  Its entry
+ * stays, because blocks and arenas point to it.  Once all work of the stream has passed, the entry
+ * becomes that of the next stream that the device meets, whatever its handle: with the entry that stream
+ * gets the arenas and their cached memory.  So there are never more entries than streams were known at
+ * one time, and memory is neither moved nor searched when streams come and go.
  *
- * The table doubles as entries become many.  Smaller tables stay until the device closes, for those who
- * are reading them; all of them together are no larger than the last.  While entries move, a reader may
- * miss one that is there: whoever must know looks again under TABLE.
+ * The table doubles as entries become many.  Smaller tables stay until the device closes, for threads
+ * that are reading them; together they are no larger than the last table.  While entries move, a reader
+ * may miss an entry; a caller that has to be sure looks again under TABLE.
  *
  * Locking: TABLE guards the table, the lists, and changes of handles and numbers; finding needs no lock.
- * PENDING guards the list of those that leave.  Entries stay until the device closes.
+ * PENDING guards the list of leaving streams.  Entries stay until the device closes.
  */
 #ifndef XSEG_CORE_STREAMS_H
 #define XSEG_CORE_STREAMS_H
@@ -35,42 +35,42 @@ struct xseg_arena;
 
 enum xseg_stream_state {
     XSEG_STREAM_THERE,
-    XSEG_STREAM_LEAVING, /* gone, but its work has not finished */
-    XSEG_STREAM_GONE     /* gone, and its work has finished */
+    XSEG_STREAM_LEAVING, /* the stream is gone, but its work has not finished */
+    XSEG_STREAM_GONE     /* the stream is gone, and its work has finished */
 };
 
-/* How plain requests of a stream are served, as far as that is known beforehand. */
+/* How plain requests of a stream are served, as far as a shortcut says. */
 enum xseg_stream_way {
-    XSEG_WAY_ASK,        /* the configuration */
+    XSEG_WAY_ASK,        /* ask the configuration */
     XSEG_WAY_CLASSIC,    /* from classic segments, no max_split_size_mb */
-    XSEG_WAY_EXPANDABLE, /* the same, expandable */
+    XSEG_WAY_EXPANDABLE, /* from expandable segments, no max_split_size_mb */
 };
 
 struct xseg_known_stream {
-    _Atomic(struct xseg_known_stream *) next; /* in its bucket */
-    struct xseg_known_stream *made_before;    /* the entry */
+    _Atomic(struct xseg_known_stream *) next; /* next entry in the bucket */
+    struct xseg_known_stream *made_before;    /* the entry that was made before this one */
     _Atomic(xseg_stream) handle;
     int ordinal;                       /* of its device */
-    _Atomic(enum xseg_stream_way) way; /* with a shortcut; written under TABLE */
+    _Atomic(enum xseg_stream_way) way; /* valid with a shortcut; written under TABLE */
     atomic_uint_fast64_t number;       /* never used for another stream */
     _Atomic(enum xseg_stream_state) state;
-    /* The thread that named it last during a capture; see xseg_streams_claim(). */
+    /* The thread that named the stream last during a capture; see xseg_streams_claim(). */
     _Atomic(const void *) thread;
-    bool is_asked;          /* is to be asked whether it is idle; guarded by GROWTH */
-    atomic_bool has_arenas; /* it has had one */
-    xseg_event last;        /* LEAVING: behind all its work; guarded by PENDING */
-    struct xseg_list going; /* its place among those that leave, or are gone */
+    bool is_asked; /* the driver is to be asked whether the stream is idle; guarded by GROWTH */
+    atomic_bool has_arenas; /* the stream has had an arena */
+    xseg_event last; /* of a LEAVING stream: an event behind all its work; guarded by PENDING */
+    struct xseg_list going; /* in the list of streams that leave, or are gone */
     /* The default pool's arenas: small, large.  Made when first needed. */
     _Atomic(struct xseg_arena *) arena[2];
-    /* Freed blocks that wait for it, oldest first, and its place among the streams that are waited
-     * for, by rank; guarded by PENDING. */
+    /* Freed blocks that wait for the stream, oldest first, and its place among the streams that
+     * are waited for, by rank; guarded by PENDING. */
     struct xseg_list uses, waiting;
     uint64_t rank;
 };
 
 struct xseg_streams_table {
-    struct xseg_streams_table *smaller; /* the one before it; NULL: none */
-    unsigned shift;                     /* of a hash: what is left is a bucket */
+    struct xseg_streams_table *smaller; /* the table before this one; NULL: none */
+    unsigned shift; /* right shift of a hash that leaves the index of a bucket */
     _Atomic(struct xseg_known_stream *) *bucket;
 };
 
@@ -80,11 +80,11 @@ struct xseg_streams {
     _Atomic(struct xseg_streams_table *) table;
     struct xseg_streams_table first;
     _Atomic(struct xseg_known_stream *) first_bucket[XSEG_STREAMS_BUCKETS];
-    _Atomic(struct xseg_known_stream *) last_made; /* entry; leads to all others */
+    _Atomic(struct xseg_known_stream *) last_made; /* last entry made; leads to all others */
     atomic_uint_fast64_t count;                    /* of entries */
     atomic_uint leaving_count;
-    struct xseg_list leaving; /* in the order in which they are to be asked about */
-    struct xseg_list gone[2]; /* those that never had an arena; those that had */
+    struct xseg_list leaving; /* in the order in which the driver is asked about them */
+    struct xseg_list gone[2]; /* streams that never had an arena; streams that had */
 };
 
 static inline bool xseg_stream_is_there(const struct xseg_known_stream *stream)
@@ -122,16 +122,16 @@ static inline struct xseg_known_stream *xseg_streams_first(const struct xseg_str
                                 memory_order_acquire);
 }
 
-/* Whether an entry is that of a handle whose stream is there.  In this order: an entry that is there for
- * the next stream has the handle of that. */
+/* Whether an entry is that of a handle whose stream is there.  The state is read first: an entry
+ * that is there for the next stream has the handle of that stream. */
 static inline bool xseg_stream_is_of(const struct xseg_known_stream *stream, xseg_stream handle)
 {
     return xseg_stream_is_there(stream) &&
            atomic_load_explicit(&stream->handle, memory_order_relaxed) == handle;
 }
 
-/* The entry of a stream that is there and was met before, without a question; else NULL, also for
- * handles that need one. */
+/* The entry of a known stream, without asking the driver; else NULL, also for handles that need
+ * a question. */
 static inline struct xseg_known_stream *xseg_streams_find_plain(struct xseg_streams *streams,
                                                                 xseg_stream handle)
 {
@@ -145,28 +145,28 @@ static inline struct xseg_known_stream *xseg_streams_find_plain(struct xseg_stre
     return stream;
 }
 
-/* A stream leaves.  PENDING is held. */
+/* Note that a stream leaves.  PENDING is held. */
 void xseg_streams_note_leaving(struct xseg_streams *streams, struct xseg_known_stream *stream);
 
-/* A stream is gone and its work has passed: its entry serves the next new stream.  Of a lost device, streams that
- * never left are told of here as well.  PENDING is held. */
+/* Note that a stream is gone and its work has passed: its entry serves the next new stream.  On
+ * a lost device, streams that never left are noted here as well.  PENDING is held. */
 void xseg_streams_note_gone(struct xseg_streams *streams, struct xseg_known_stream *stream);
 
 /* Host bytes of entries and tables. */
 uint64_t xseg_streams_host_bytes(const struct xseg_streams *streams);
 
-/* Visit every entry, also of streams that are gone. */
+/* Visit every entry, including those of streams that are gone. */
 void xseg_streams_visit(struct xseg_streams *streams,
                         void (*visit)(void *self, struct xseg_known_stream *stream), void *self);
 
-/* Whether a handle means another stream in each thread; whether it is a default stream at all. */
+/* Whether a handle means another stream in each thread; whether it means a default stream. */
 bool xseg_streams_is_per_thread(xseg_stream handle);
 bool xseg_streams_is_default(xseg_stream handle);
 
 /*
- * What a stream's next node depends on can only be asked for while nobody else captures on the stream:
- * the driver's answer is its own array.  So whoever names a stream during a capture claims it for the
- * calling thread, and only that thread asks.
+ * Claim a stream for the calling thread, which has named it during a capture.  The driver answers
+ * what the stream's next node depends on with its own array, so only one thread may ask while the
+ * stream is captured: the one that claimed it.
  */
 void xseg_streams_claim(struct xseg_known_stream *stream);
 bool xseg_streams_is_claimed(const struct xseg_known_stream *stream);
@@ -177,7 +177,7 @@ bool xseg_streams_is_claimed(const struct xseg_known_stream *stream);
  */
 bool xseg_streams_is_open(struct xseg_context *context, const struct xseg_known_stream *stream);
 
-/* Whether the calling thread can name this stream: others' per-thread streams it cannot. */
+/* Whether the calling thread can name this stream; it cannot name per-thread streams of others. */
 xseg_status xseg_streams_can_name(struct xseg_context *context,
                                   const struct xseg_known_stream *stream, bool *can);
 

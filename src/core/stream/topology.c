@@ -6,14 +6,14 @@
 
 #include "src/base/check.h"
 
-/* One node; NULL is a free place. */
+/* A node in the hash table; NULL is a free place. */
 struct xseg_topology_place {
     xseg_node node;
     bool behind;
-    struct xseg_topology_mark *marks; /* who waits for it */
+    struct xseg_topology_mark *marks; /* the waiters of this node */
 };
 
-/* Nodes still to be walked. */
+/* A stack of nodes that are to be walked. */
 struct walk {
     xseg_node *node;
     size_t count, capacity;
@@ -94,7 +94,7 @@ static bool enlarge(struct xseg_topology_view *view)
     return true;
 }
 
-/* The place of a node, taken if it has none; NULL without host memory. */
+/* Find the place of a node, or take one for it; NULL without host memory. */
 static struct xseg_topology_place *place_of(struct xseg_topology_view *view, xseg_node node)
 {
     if (view->used * 2 >= view->capacity && !enlarge(view))
@@ -126,7 +126,7 @@ static bool remember(struct walk *walk, xseg_node node)
     return true;
 }
 
-/* A node is behind the stream; what it needs is walked later. */
+/* Note that a node is behind the stream; the nodes that it needs are walked later. */
 static void reach(struct xseg_topology_view *view, struct walk *walk, xseg_node node)
 {
     struct xseg_topology_place *place = place_of(view, node);
@@ -142,7 +142,7 @@ static void reach(struct xseg_topology_view *view, struct walk *walk, xseg_node 
     place->marks = NULL;
 }
 
-/* What a node needs is behind the stream, too. */
+/* Note that the nodes which a node needs are behind the stream, too. */
 static void reach_needs(struct xseg_topology_view *view, struct walk *walk,
                         struct xseg_context *context, xseg_node node)
 {
@@ -152,7 +152,7 @@ static void reach_needs(struct xseg_topology_view *view, struct walk *walk,
     if (xseg_driver_node_needs(context, node, few, &count) != XSEG_OK)
         return;
     if (count >= sizeof(few) / sizeof(few[0])) {
-        /* There may be more than there was room for. */
+        /* The driver may have more nodes than fit. */
         if (xseg_driver_node_needs(context, node, NULL, &count) != XSEG_OK)
             return;
         needs = calloc(count, sizeof(xseg_node));
@@ -171,7 +171,7 @@ void xseg_topology_advance(struct xseg_topology_view *view, struct xseg_context 
     struct walk walk = {NULL, 0, 0};
 
     XSEG_ASSERT(count == 0 || terminals != NULL);
-    /* The driver's array is only valid until it is asked again. */
+    /* The array belongs to the driver, and is valid until the driver is asked again. */
     for (size_t i = 0; i < count; i++)
         reach(view, &walk, terminals[i]);
     while (walk.count > 0)
