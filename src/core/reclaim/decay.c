@@ -2,19 +2,25 @@
 #include "src/core/reclaim/decay.h"
 
 #include "src/core/device/allocator.h"
-#include "src/core/reclaim/idle.h"
 #include "src/core/pending/pending.h"
+#include "src/core/reclaim/held.h"
+#include "src/core/reclaim/idle.h"
 
 #define MILLISECOND UINT64_C(1000000)
 #define SECOND      (1000 * MILLISECOND)
 
-/* A look on the request path keeps the driver busy for no longer than that, one page aside. */
+/* A look on the request path keeps the driver busy for no longer than this, in nanoseconds; one page may go in any
+ * case. */
 #define SLICE (200 * UINT64_C(1000))
 
 /* What an unmap and a release cost before any has been timed; measured figures are 30 to 60 us. */
 #define FIRST_PAGE_COST (60 * UINT64_C(1000))
 
-/* By which ages are told apart where only limits draw. */
+_Static_assert(FIRST_PAGE_COST > 0 && FIRST_PAGE_COST <= SLICE,
+               "the first look on the request path can afford a page");
+_Static_assert(SECOND % XSEG_DECAY_WINDOW == 0, "a window of one second divides into equal parts");
+
+/* The span of ages where no idle_ms is set and memory goes back because of limits alone. */
 #define LIMIT_SPAN (60 * SECOND)
 
 static const struct xseg_clock *clock_of(const struct xseg_device *device)
@@ -22,7 +28,7 @@ static const struct xseg_clock *clock_of(const struct xseg_device *device)
     return &device->allocator->clock;
 }
 
-/* --- When. --- */
+/* --- The time, and the time of the next look. --- */
 
 static uint64_t move_on(struct xseg_decay *decay, uint64_t now)
 {
@@ -32,10 +38,11 @@ static uint64_t move_on(struct xseg_decay *decay, uint64_t now)
 
 uint64_t xseg_decay_now(struct xseg_device *device)
 {
+    XSEG_ASSERT(xseg_held_growth(device));
     return move_on(device->decay, xseg_clock_fine(clock_of(device)));
 }
 
-/* Between two looks: a 64th of idle_ms, a step of the ages. */
+/* Nanoseconds between two looks: a 64th of idle_ms, which is one step of the ages. */
 static uint64_t interval(const struct xseg_config *config)
 {
     if (config->idle_ms < 0)
@@ -58,7 +65,7 @@ static uint64_t span(const struct xseg_config *config)
 
 /* --- The floor. --- */
 
-/* Note what is in use now; returns the most of the window. */
+/* Note the bytes in use now; returns the peak of the window. */
 static uint64_t note_use(struct xseg_decay_window *window, uint64_t now, uint32_t seconds,
                          uint64_t bytes)
 {
@@ -75,6 +82,7 @@ static uint64_t note_use(struct xseg_decay_window *window, uint64_t now, uint32_
     *current = xseg_max(*current, bytes);
     for (unsigned i = 0; i < XSEG_DECAY_WINDOW; i++)
         most = xseg_max(most, window->peak[i]);
+    XSEG_ASSERT(most >= bytes);
     return most;
 }
 
@@ -87,7 +95,7 @@ static uint64_t idle_bytes(const struct xseg_idle_ages *ages)
     return sum;
 }
 
-/* The same at some time later, without noting anything. */
+/* The peak of the window at a later time; nothing is noted. */
 static uint64_t used_of_window(const struct xseg_decay_window *window, uint64_t now,
                                uint32_t seconds)
 {
@@ -106,16 +114,19 @@ static uint64_t floor_of(struct xseg_device *device, const struct xseg_config *c
                          const struct xseg_idle_ages *ages)
 {
     const uint64_t reserved = atomic_load_explicit(&device->reserved, memory_order_relaxed);
-    const uint64_t idle = idle_bytes(ages) - ages->fresh;
+    const uint64_t all = idle_bytes(ages);
+
+    XSEG_ASSERT(ages->fresh <= all);
+    const uint64_t idle = all - ages->fresh;
     const uint64_t used = reserved - xseg_min(reserved, idle);
 
     return xseg_max(xseg_bounds_keep(&device->bounds),
                     note_use(&device->decay->window, ages->now, config->keep_window_s, used));
 }
 
-/* --- How much. --- */
+/* --- How much goes. --- */
 
-/* How much of what became idle a while ago is gone: 0 up to a quarter of the span, 1 after it. */
+/* The part of memory of an age, in spans, that has gone back: 0 up to a quarter of the span, 1 after it. */
 static double curve(double age)
 {
     const double x = (age - 0.25) / 0.75;
@@ -125,7 +136,7 @@ static double curve(double age)
     return x >= 1 ? 1 : x * x * (3 - 2 * x);
 }
 
-/* What the curve lets go of what there is, since the last look. */
+/* Bytes of the idle memory that the curve lets go for the time since the last look. */
 static uint64_t let_go(const struct xseg_idle_ages *ages, uint64_t elapsed)
 {
     const double since = ages->span == 0 ? 1 : (double)elapsed / (double)ages->span;
@@ -137,12 +148,13 @@ static uint64_t let_go(const struct xseg_idle_ages *ages, uint64_t elapsed)
         const double age = (step + 0.5) / XSEG_IDLE_STEPS;
         const double before = curve(age - since);
 
+        XSEG_ASSERT(before < 1);
         bytes += (double)ages->bytes[step] * (curve(age) - before) / (1 - before);
     }
     return (uint64_t)bytes;
 }
 
-/* What limits want back, whatever its age. */
+/* Bytes that limits want back, of memory of any age. */
 static uint64_t demanded(struct xseg_device *device, const struct xseg_config *config)
 {
     const uint64_t physical = xseg_device_physical(device);
@@ -161,6 +173,7 @@ static uint64_t demanded(struct xseg_device *device, const struct xseg_config *c
 uint64_t xseg_decay_kept(struct xseg_device *device, const struct xseg_config *config,
                          uint64_t idle)
 {
+    XSEG_ASSERT(xseg_held_growth(device));
     const uint64_t reserved = atomic_load_explicit(&device->reserved, memory_order_relaxed);
     const uint64_t floor = xseg_max(
         xseg_bounds_keep(&device->bounds),
@@ -170,7 +183,7 @@ uint64_t xseg_decay_kept(struct xseg_device *device, const struct xseg_config *c
     return idle - xseg_min(idle, xseg_max(above, demanded(device, config)));
 }
 
-/* What is to go now by the curve, down to the floor. */
+/* Bytes that go now by the curve, down to the floor. */
 static uint64_t let_curve_go(struct xseg_device *device, const struct xseg_config *config,
                              const struct xseg_idle_ages *ages, uint64_t elapsed)
 {
@@ -194,17 +207,19 @@ static void note_cost(struct xseg_decay *decay, uint64_t spent, uint64_t pages)
     decay->page_cost = xseg_max(decay->page_cost, 1);
 }
 
-/* What limits want back comes from the page cache first; returns how many pages went. */
+/* Take what limits want back from the page cache first; returns how many pages went. */
 static uint64_t empty_cache(struct xseg_device *device, uint64_t *wanted, uint64_t pages)
 {
     const uint64_t idle = xseg_pages_bytes(&device->pages);
     const uint64_t count = xseg_pages_shrink(&device->pages, idle - xseg_min(idle, *wanted), pages);
 
+    XSEG_ASSERT(count <= pages && xseg_pages_bytes(&device->pages) <= idle);
     *wanted -= xseg_min(*wanted, idle - xseg_pages_bytes(&device->pages));
     return count;
 }
 
-/* Give back what is to go, up to some pages; whether something is left for the next look. */
+/* Give back what the curve and the limits say, up to a number of pages.  *is_left: whether the next look has more
+ * to give back. */
 static xseg_status reclaim(struct xseg_device *device, const struct xseg_config *config,
                            uint64_t pages, uint64_t elapsed, bool *is_left)
 {
@@ -227,18 +242,20 @@ static xseg_status reclaim(struct xseg_device *device, const struct xseg_config 
     };
     xseg_idle_choose(&wish, xseg_max(curved, wanted), 0, pages - taken.pages);
     const xseg_status status = xseg_idle_take(device, &wish, &taken);
+    XSEG_ASSERT(taken.pages <= pages);
     (void)xseg_pages_shrink(&device->pages, config->page_cache_bytes, UINT64_MAX);
     const uint64_t spent = xseg_clock_fine(clock_of(device)) - start;
     note_cost(decay, spent, taken.pages);
     decay->credit -= xseg_min(decay->credit, spent);
-    /* What was held up by its stream comes again with its age. */
+    /* Memory whose stream was busy is counted anew by the next look, with its age. */
     decay->owed -= xseg_min(decay->owed, taken.returned);
     *is_left = taken.pages >= pages && decay->owed > ages.largest;
     decay->owed = *is_left ? decay->owed : xseg_min(decay->owed, ages.largest);
     return status;
 }
 
-/* What reclaim_us_per_s has brought in since the last look; a second's is saved up, or a page's. */
+/* Add the driver time that reclaim_us_per_s grants since the last look; no more is saved up than one second or one
+ * page needs. */
 static void earn(struct xseg_decay *decay, const struct xseg_config *config, uint64_t elapsed)
 {
     const uint64_t rate = (uint64_t)config->reclaim_us_per_s * 1000; /* a second */
@@ -247,20 +264,21 @@ static void earn(struct xseg_decay *decay, const struct xseg_config *config, uin
     decay->credit = xseg_min(decay->credit + earned, xseg_max(rate, decay->page_cost));
 }
 
-/* Who makes a look. */
+/* The caller of a look: a call of the user, the background thread, or xseg_tick(). */
 enum looker { ON_CALL, IN_TURN, ON_TICK };
 
-/* How many pages may go: of a tick as its budget says, else as was earned. */
+/* How many pages may go: in a tick by its budget, else by the driver time that was earned. */
 static uint64_t affordable(const struct xseg_decay *decay, enum looker who, uint64_t budget)
 {
     const uint64_t cost = decay->page_cost;
 
+    XSEG_ASSERT(cost > 0);
     if (who == ON_TICK)
         return xseg_max(budget / cost, 1);
     return (who == ON_CALL ? xseg_min(decay->credit, xseg_max(SLICE, cost)) : decay->credit) / cost;
 }
 
-/* A look.  GROWTH is held.  Without time that has passed there is nothing to see. */
+/* Make a look.  GROWTH is held.  Nothing happens if no time has passed since the last one. */
 static xseg_status look(struct xseg_device *device, const struct xseg_config *config,
                         enum looker who, uint64_t now, uint64_t budget)
 {
@@ -268,6 +286,7 @@ static xseg_status look(struct xseg_device *device, const struct xseg_config *co
     const uint64_t elapsed = decay->looked == 0 ? 0 : now - decay->looked;
     bool is_left = false;
 
+    XSEG_ASSERT(xseg_held_growth(device));
     if (xseg_context_is_lost(&device->context))
         return xseg_driver_fail_lost(&device->context);
     if (now <= decay->looked || xseg_pending_captures(device->pending))
@@ -296,7 +315,7 @@ void xseg_decay_pass(struct xseg_device *device, const struct xseg_config *confi
     xseg_lock_give(&device->growth_lock);
 }
 
-/* A look that waits for GROWTH. */
+/* Wait for GROWTH and make a look. */
 static xseg_status look_now(struct xseg_device *device, const struct xseg_config *config,
                             enum looker who, uint64_t budget)
 {

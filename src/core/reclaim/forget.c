@@ -5,6 +5,7 @@
 
 #include "src/core/config/size.h"
 #include "src/core/device/device.h"
+#include "src/core/reclaim/held.h"
 #include "src/core/reclaim/trim.h"
 #include "src/core/reclaim/trim_steps.h"
 #include "vmm/contents.h"
@@ -24,7 +25,7 @@ static void add_active(void *self, struct xseg_arena *arena)
     *active += xseg_counts_current(&arena->counts, XSEG_COUNT_ACTIVE);
 }
 
-/* All that an arena has cached goes. */
+/* Give back all cached memory of an arena. */
 static void forget_arena(void *self, struct xseg_arena *arena)
 {
     const struct xseg_trim_wish everything = {XSEG_SIZE_SMALL_SEGMENT, UINT64_MAX, NULL, NULL};
@@ -44,6 +45,7 @@ static void forget_arena(void *self, struct xseg_arena *arena)
 
 static void forget(struct xseg_pool_body *body)
 {
+    XSEG_ASSERT(body->state == XSEG_POOL_PAUSED);
     xseg_pool_visit_arenas(body, forget_arena, NULL);
     xseg_forget_contents(body->contents);
     body->contents = NULL;
@@ -54,12 +56,14 @@ static void forget_some(struct xseg_device *device, bool all)
 {
     struct xseg_pool_body *body = atomic_load(&device->private_pools);
 
+    XSEG_ASSERT(xseg_held_growth(device));
     for (; body != NULL; body = atomic_load(&body->next)) {
         uint64_t active = 0;
 
         if (body->state != XSEG_POOL_PAUSED || (!all && !xseg_pool_is_retired(body->pool)))
             continue;
         xseg_pool_visit_arenas(body, add_active, &active);
+        XSEG_ASSERT(body->device == device);
         if (all || active == 0)
             forget(body);
     }
@@ -79,6 +83,7 @@ void xseg_forget_lost(struct xseg_device *device)
 {
     struct xseg_pool_body *body = atomic_load(&device->private_pools);
 
+    XSEG_ASSERT(xseg_held_growth(device) && xseg_context_is_lost(&device->context));
     for (; body != NULL; body = atomic_load(&body->next)) {
         xseg_forget_contents(body->contents);
         body->contents = NULL;

@@ -4,20 +4,22 @@
 #include "src/core/cache/arena_blocks.h"
 #include "src/core/config/size.h"
 #include "src/core/pending/pending.h"
+#include "src/core/reclaim/held.h"
 #include "src/core/reclaim/notice.h"
 #include "src/core/reclaim/trim.h"
 #include "src/core/reclaim/trim_steps.h"
 
-/* One round over the arenas. */
+/* The state of one round of a collection over the arenas. */
 struct round {
     struct xseg_device *device;
     uint32_t now;         /* searches so far */
-    uint64_t ages, count; /* of what could go */
+    uint64_t ages, count; /* of the blocks that could go: sum of their ages, and their number */
     uint64_t freed;       /* bytes */
 };
 
 static uint32_t age_of(const struct round *round, const struct xseg_block *block)
 {
+    XSEG_ASSERT(block->state == XSEG_BLOCK_CACHED);
     return round->now - block->born;
 }
 
@@ -50,11 +52,12 @@ static bool is_old(void *self, const struct xseg_block *block)
 {
     const struct round *round = self;
 
-    /* What is as old as the average or older goes; PyTorch's average is a fraction. */
+    XSEG_ASSERT(round->count > 0);
+    /* Blocks of the average age or above go.  A product is compared, since the average may be a fraction. */
     return age_of(round, block) * round->count >= round->ages;
 }
 
-/* Whether claimed blocks may go: cuMemFree waits for the device by itself, an unmap does not. */
+/* Whether claimed blocks may go: an unmap needs an idle stream; cuMemFree waits for the device by itself. */
 static bool may_go(struct xseg_arena *arena, const struct xseg_block *claimed)
 {
     bool idle = false;
@@ -97,6 +100,7 @@ void xseg_garbage_collect(struct xseg_device *device, const struct xseg_config *
                                         (double)xseg_device_limit(device, config));
     struct round round;
 
+    XSEG_ASSERT(xseg_held_growth(device) && config->garbage_collection_threshold > 0);
     if (xseg_pending_captures(device->pending))
         return;
     do {

@@ -5,12 +5,15 @@
 #include "src/core/cache/walk.h"
 #include "src/core/config/size.h"
 #include "src/core/pending/pending.h"
+#include "src/core/reclaim/held.h"
 #include "src/core/reclaim/notice.h"
 #include "src/core/reclaim/trim.h"
 #include "src/core/reclaim/trim_steps.h"
 
-/* By which older ages are told apart without a span. */
+/* Nanoseconds that stand for the span where the span is shorter. */
 #define LEAST_SPAN UINT64_C(1000000)
+
+_Static_assert(XSEG_IDLE_OLDER % 4 == 0, "older ages have four steps to a doubling");
 
 static bool is_meant(const struct xseg_arena *arena, const struct xseg_pool *named)
 {
@@ -36,6 +39,7 @@ static struct run whole_pages(const struct xseg_block *block)
     else
         run.count = xseg_segment_whole_pages(segment, block->base - segment->base,
                                              xseg_block_end(block) - segment->base, &run.first);
+    XSEG_ASSERT(run.first + run.count <= xseg_max(segment->granules, 1));
     return run;
 }
 
@@ -68,11 +72,12 @@ static uint64_t page_since(const struct xseg_segment *segment, uint32_t granule)
 
 static uint32_t step_of(const struct xseg_idle_ages *ages, uint64_t since)
 {
+    XSEG_ASSERT(since <= ages->now);
     const uint64_t age = ages->now - since;
 
     if (age < ages->span)
         return (uint32_t)(age * XSEG_IDLE_STEPS / ages->span);
-    /* The doublings, and the two bits behind the first one. */
+    /* The step counts doublings of the span, and the two bits behind the highest one: quarters of a doubling. */
     const uint64_t times = xseg_max(age / xseg_max(ages->span, LEAST_SPAN), 1);
     const unsigned twice = xseg_log2_floor(times);
     const uint64_t quarter = times * 4 >> twice;
@@ -81,7 +86,7 @@ static uint32_t step_of(const struct xseg_idle_ages *ages, uint64_t since)
 
 /* --- Counting. --- */
 
-/* The first look at an arena: what is there counts from now on. */
+/* Start the time of an arena at the first look: the age of its memory runs from now on. */
 static void start_time(struct xseg_arena *arena, uint64_t now)
 {
     XSEG_LIST_FOR(node, &arena->extents)
@@ -103,6 +108,7 @@ static void count_block(struct xseg_idle_ages *ages, const struct xseg_block *bl
         const uint64_t since = page_since(segment, at), bytes = page_bytes(segment, at);
         const uint32_t step = step_of(ages, since);
 
+        XSEG_ASSERT(step < XSEG_IDLE_ALL && bytes > 0);
         if (is_held(segment, at))
             continue;
 
@@ -129,6 +135,7 @@ static void count_arena(void *self, struct xseg_arena *arena)
         return;
     xseg_arena_lock(arena);
     const uint64_t before = xseg_arena_now(arena);
+    XSEG_ASSERT(before <= ages->now);
     if (before == 0)
         start_time(arena, ages->now);
     xseg_arena_set_now(arena, ages->now);
@@ -145,6 +152,7 @@ void xseg_idle_count(struct xseg_device *device, uint64_t now, uint64_t span,
 {
     struct counting counting = {ages, named};
 
+    XSEG_ASSERT(xseg_held_growth(device));
     *ages = (struct xseg_idle_ages){.now = now, .span = span};
     xseg_pages_set_time(&device->pages, now);
     xseg_device_visit_arenas(device, count_arena, &counting);
@@ -156,6 +164,7 @@ void xseg_idle_choose(struct xseg_idle_wish *wish, uint64_t bytes, uint32_t youn
     const struct xseg_idle_ages *ages = wish->ages;
     uint64_t left = pages;
 
+    XSEG_ASSERT(ages != NULL && youngest < XSEG_IDLE_ALL);
     wish->pages = pages;
     for (wish->step = XSEG_IDLE_ALL - 1; wish->step > youngest; wish->step--) {
         if (ages->bytes[wish->step] > bytes || ages->pages[wish->step] > left)
@@ -163,20 +172,21 @@ void xseg_idle_choose(struct xseg_idle_wish *wish, uint64_t bytes, uint32_t youn
         bytes -= ages->bytes[wish->step];
         left -= ages->pages[wish->step];
     }
+    XSEG_ASSERT(wish->step >= youngest && left <= pages);
     wish->part = bytes;
     wish->part_pages = left;
 }
 
 /* --- Claiming. --- */
 
-/* One round of claims; what is left of the wish is counted down. */
+/* The state of one round of claims; `part`, `part_pages` and `pages` count down to 0. */
 struct claim {
     const struct xseg_idle_ages *ages;
     uint32_t step;
     uint64_t part, part_pages, pages;
     bool rounds_up;
-    uint64_t before;   /* only what was cached before this time */
-    const void *owner; /* only what is its; NULL: any */
+    uint64_t before;   /* only memory that was cached before this time */
+    const void *owner; /* only segments of this owner; NULL: any */
 };
 
 static bool is_wanted(const struct claim *claim, const struct xseg_segment *segment,
@@ -195,16 +205,19 @@ static void note_claim(struct claim *claim, const struct xseg_segment *segment, 
 {
     const uint64_t bytes = page_bytes(segment, granule);
 
+    XSEG_ASSERT(claim->pages > 0 && page_length(segment, granule) > 0);
     claim->pages--;
     if (step_of(claim->ages, page_since(segment, granule)) != claim->step)
         return;
+    XSEG_ASSERT(claim->part_pages > 0);
     claim->part -= xseg_min(claim->part, bytes);
     claim->part_pages--;
 }
 
-/* The first granule of the page that ends before one. */
+/* The first granule of the page that ends before granule `end`. */
 static uint32_t page_before(const struct xseg_segment *segment, uint32_t end)
 {
+    XSEG_ASSERT(end > 0);
     uint32_t at = end - 1;
 
     while (page_length(segment, at) == 0)
@@ -212,7 +225,7 @@ static uint32_t page_before(const struct xseg_segment *segment, uint32_t end)
     return at;
 }
 
-/* The topmost run of wanted pages of a block: what is left then lies low. */
+/* The topmost run of wanted pages of a block, so that the memory that stays lies low. */
 static struct run choose_run(struct claim *claim, const struct xseg_block *block)
 {
     const struct xseg_segment *segment = &block->extent->segment;
@@ -235,6 +248,7 @@ static struct run choose_run(struct claim *claim, const struct xseg_block *block
 static struct xseg_block *claim_run(struct xseg_arena *arena, struct xseg_block *block,
                                     struct run run) XSEG_REQUIRES(arena->lock)
 {
+    XSEG_ASSERT(xseg_held_arena(arena) && run.count > 0);
     if (xseg_extent_is_expandable(block->extent))
         return xseg_trim_claim_pages(arena, block, run.first, run.count);
     return xseg_arena_claim(arena, block);
@@ -258,9 +272,10 @@ static struct xseg_block *claim_pages(struct xseg_arena *arena, struct claim *cl
         if (run.count == 0)
             continue;
         block = claim_run(arena, block, run);
+        XSEG_ASSERT(block->state == XSEG_BLOCK_BUSY && block->base >= begin);
         block->right = claimed;
         claimed = block;
-        /* What lies before the run may have more of them. */
+        /* More wanted pages may lie before the run. */
         if (block->base == begin)
             continue;
         const struct xseg_part before = xseg_walk_at(block->extent, block->base - 1);
@@ -272,9 +287,9 @@ static struct xseg_block *claim_pages(struct xseg_arena *arena, struct claim *cl
     return claimed;
 }
 
-/* --- Evidence that nothing is queued. --- */
+/* --- Evidence that no work is queued. --- */
 
-/* Look at the fence of an arena whose stream is busy, or set one. */
+/* Look at the fence of an arena whose stream is busy; record one if there is none. */
 static void look_at_fence(struct xseg_arena *arena, uint64_t now)
 {
     struct xseg_device *device = arena->device;
@@ -283,6 +298,7 @@ static void look_at_fence(struct xseg_arena *arena, uint64_t now)
     bool done = false;
     int mode = 0;
 
+    XSEG_ASSERT(xseg_held_growth(device));
     if (arena->fence == NULL && !xseg_streams_is_open(&device->context, stream))
         return;
     if (xseg_driver_relax(&device->context, &mode) != XSEG_OK)
@@ -292,6 +308,7 @@ static void look_at_fence(struct xseg_arena *arena, uint64_t now)
         if (xseg_fences_record(fences, stream->handle, &arena->fence) == XSEG_OK)
             arena->fenced = now;
     } else if (xseg_driver_event_done(&device->context, arena->fence, &done) == XSEG_OK && done) {
+        XSEG_ASSERT(arena->passed <= arena->fenced);
         arena->passed = arena->fenced;
         xseg_fences_put(fences, arena->fence);
         arena->fence = NULL;
@@ -326,7 +343,7 @@ static struct xseg_block *locked_claim(struct xseg_arena *arena, struct claim *c
     return claimed;
 }
 
-/* Claim what is wanted of an arena and has no work queued. */
+/* Claim wanted memory of an arena on which no work is queued. */
 static struct xseg_block *claim_idle(struct taking *taking, struct xseg_arena *arena)
 {
     struct claim claim = taking->left;
@@ -349,6 +366,7 @@ static struct xseg_block *claim_idle(struct taking *taking, struct xseg_arena *a
         claimed = locked_claim(arena, &claim);
         taking->taken->busy += wanted - xseg_min(wanted, chain_bytes(claimed));
     }
+    XSEG_ASSERT(claim.pages <= taking->left.pages);
     taking->left = claim;
     return claimed;
 }
@@ -376,6 +394,7 @@ static void take_arena(void *self, struct xseg_arena *arena)
         next = block->right;
         block->right = NULL;
         const uint64_t given = xseg_trim_give(block, wish->keep);
+        XSEG_ASSERT(given <= bytes);
         taking->taken->returned += given;
         taking->taken->refused += bytes - given;
     }
@@ -394,7 +413,9 @@ xseg_status xseg_idle_take(struct xseg_device *device, const struct xseg_idle_wi
         .status = XSEG_OK,
     };
 
+    XSEG_ASSERT(xseg_held_growth(device) && wish->step < XSEG_IDLE_ALL);
     xseg_device_visit_arenas(device, take_arena, &taking);
+    XSEG_ASSERT(taking.left.pages <= wish->pages);
     taken->pages += wish->pages - taking.left.pages;
     return taking.status;
 }
@@ -409,6 +430,7 @@ static void end_fence(void *self, struct xseg_arena *arena)
 
 void xseg_idle_end(struct xseg_device *device)
 {
+    XSEG_ASSERT(xseg_held_growth(device));
     xseg_pending_lock(device->pending);
     xseg_device_visit_arenas(device, end_fence, NULL);
     xseg_pending_unlock(device->pending);

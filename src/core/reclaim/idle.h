@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Idle memory by age: since when each page has not been in use, and taking the oldest.
+ * Idle memory by age: how long each page has not been in use, and taking the oldest pages.
  *
  * A page is idle while it lies wholly in a cached block; a classic segment, while it is one cached
  * block.  Its age runs from the last free of a block that touched it: each free notes its arena's
- * time, `now`, at the granules of the block (xseg_arena_stamp()).  That time only moves when somebody
- * looks, so that a free needs no clock, and an age is exact up to the time between two looks.
+ * time, `now`, at the granules of the block (xseg_arena_stamp()).  The arena's time only moves with a
+ * look, so that a free needs no clock, and an age is exact up to the time between two looks.
  *
- * What is to go must not have work queued.  Either its stream is idle, or a fence says so: an event
- * that was recorded on the stream when the arena's time was T; once it is complete, all that was
- * cached before T has passed.  So a stream that never rests holds up nothing, and nobody waits.
+ * Memory goes only if no work is queued on it.  Either its stream is idle, or a *fence* has passed: an
+ * event that was recorded on the stream when the arena's time was T.  Once the event is complete, the work
+ * on all memory that was cached before T has ended.  So memory of a stream that never rests can go, too,
+ * without a wait.
  *
- * Left alone are pools that somebody holds, unless a trim names one, and pools with memory functions of their own.
+ * Pools with a holder are left alone, unless a trim names one, and so are pools with memory functions of their own.
  *
  * Locking: GROWTH is held, no other lock; no capture is under way on the device.
  */
@@ -28,37 +29,37 @@
 struct xseg_idle_ages {
     uint64_t now, span; /* nanoseconds; with a span of 0 everything is older */
     uint64_t bytes[XSEG_IDLE_ALL], pages[XSEG_IDLE_ALL]; /* by age */
-    uint64_t fresh;   /* of these, what has been in use since the look before */
+    uint64_t fresh;   /* of these bytes, those in use at some time since the look before */
     uint64_t largest; /* bytes of the largest page or segment */
 };
 
 /*
- * Count what is idle.  From here on `now` is the time of every arena; it must not be below the last.
+ * Count idle memory.  From here on `now` is the time of every arena; it must not be below the one of the last call.
  *
  * named: a pool that may be held, see xseg_pool_may_trim(); or NULL
  */
 void xseg_idle_count(struct xseg_device *device, uint64_t now, uint64_t span,
                      const struct xseg_pool *named, struct xseg_idle_ages *ages);
 
-/* What to take: by step of age in `ages`. */
+/* Which idle memory to take, by steps of age in `ages`. */
 struct xseg_idle_wish {
     const struct xseg_idle_ages *ages;
     const struct xseg_known_stream *stream; /* NULL: any */
     const struct xseg_pool *pool;           /* NULL: any */
     uint32_t step;                          /* everything of later steps */
-    uint64_t part, part_pages;              /* bytes and pages of this one */
-    bool rounds_up;                         /* a page for what is left of `part`; else none */
-    uint64_t pages;                         /* no more than so many */
-    bool wait;                              /* for busy streams */
-    bool keep;                              /* pages are idle afterwards; else the driver's */
+    uint64_t part, part_pages;              /* bytes and pages of this step */
+    bool rounds_up; /* the last page may be larger than the rest of `part` */
+    uint64_t pages; /* no more than so many */
+    bool wait;      /* for busy streams */
+    bool keep;      /* pages stay idle; else the driver gets them */
 };
 
-/* How far the oldest pages are to go: `bytes` of them, none younger than a step, and no more than so
- * many pages.  Sets what the wish says of steps and pages. */
+/* Set the steps and pages of a wish: the oldest pages, `bytes` of them, none of a step before `youngest`, and no more
+ * than `pages`. */
 void xseg_idle_choose(struct xseg_idle_wish *wish, uint64_t bytes, uint32_t youngest,
                       uint64_t pages);
 
-/* What happened to it, in bytes. */
+/* What has become of the wanted memory, in bytes. */
 struct xseg_idle_taken {
     uint64_t returned, busy, refused;
     uint64_t pages; /* taken */
@@ -74,7 +75,7 @@ struct xseg_idle_taken {
 xseg_status xseg_idle_take(struct xseg_device *device, const struct xseg_idle_wish *wish,
                            struct xseg_idle_taken *taken);
 
-/* The device closes, or is lost: fences go back. */
+/* Give the fences back: the device closes.  GROWTH is held. */
 void xseg_idle_end(struct xseg_device *device);
 
 #endif

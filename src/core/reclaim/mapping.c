@@ -7,6 +7,7 @@
 #include "src/base/error.h"
 #include "src/core/cache/walk.h"
 #include "src/core/device/allocator.h"
+#include "src/core/reclaim/held.h"
 
 /* --- Runs. --- */
 
@@ -24,6 +25,7 @@ static struct xseg_mapping begin(const struct xseg_extent *extent, uint32_t gran
 {
     const struct xseg_segment *segment = &extent->segment;
     const struct xseg_arena *arena = extent->arena;
+    XSEG_ASSERT(granule < xseg_mapping_granules(extent));
     const uint64_t base = segment->base + granule * segment->granule_bytes;
 
     return (struct xseg_mapping){
@@ -51,6 +53,7 @@ bool xseg_mapping_next(const struct xseg_extent *extent, uint32_t *at, uint32_t 
     const struct xseg_segment *segment = &extent->segment;
     uint32_t first = *at;
 
+    XSEG_ASSERT(end <= xseg_mapping_granules(extent));
     if (!xseg_segment_is_expandable(segment)) {
         *at = end;
         if (first >= end)
@@ -65,13 +68,14 @@ bool xseg_mapping_next(const struct xseg_extent *extent, uint32_t *at, uint32_t 
         return false;
     while (*at < end && continues(segment, first, *at))
         *at += segment->length[*at];
+    XSEG_ASSERT(*at > first && *at <= end);
     *out = begin(extent, first);
     out->bytes = (*at - first) * segment->granule_bytes;
     out->page_bytes = segment->length[first] * segment->granule_bytes;
     return true;
 }
 
-/* --- All of them. --- */
+/* --- All mappings of a device. --- */
 
 struct collection {
     const struct xseg_pool *pool;
@@ -92,17 +96,19 @@ static xseg_status add(struct xseg_mapping_list *list, const struct xseg_mapping
         list->mapping = more;
         list->capacity = capacity;
     }
+    XSEG_ASSERT(list->count < list->capacity);
     list->mapping[list->count++] = *mapping;
     return XSEG_OK;
 }
 
-/* What holds pages of a mapping that ends before a granule. */
+/* Note whether pages of a mapping, which ends before granule `end`, are pinned or exported. */
 static void note_held(const struct xseg_extent *extent, uint32_t end, struct xseg_mapping *mapping)
 {
     const struct xseg_segment *segment = &extent->segment;
     const uint32_t count =
         xseg_extent_is_expandable(extent) ? (uint32_t)(mapping->bytes / segment->granule_bytes) : 1;
 
+    XSEG_ASSERT(count > 0 && count <= end);
     mapping->is_pinned = xseg_segment_is_pinned(segment, end - count, count);
     mapping->is_exported = xseg_segment_is_exported(segment, end - count, count);
 }
@@ -111,6 +117,7 @@ static void collect_arena(void *self, struct xseg_arena *arena)
 {
     struct collection *collection = self;
 
+    XSEG_ASSERT(xseg_held_growth(arena->device));
     if (collection->stream != NULL && xseg_arena_stream(arena) != collection->stream)
         return;
     XSEG_LIST_FOR(node, &arena->extents)
@@ -143,8 +150,8 @@ xseg_status xseg_mapping_collect(struct xseg_device *device, const struct xseg_p
 /* --- Pins. --- */
 
 /*
- * Whether an address lies in an extent after all.  One that goes to another arena is in none for a
- * moment, under its device's GROWTH.
+ * Whether an address lies in an extent after all.  An extent that moves to another arena is out of the page map for
+ * a moment, under GROWTH of its device.
  */
 static bool is_in_some(struct xseg_allocator *allocator, uint64_t address)
 {
@@ -213,6 +220,7 @@ static xseg_status check_block(const struct xseg_extent *extent, uint64_t addres
 static xseg_status pin(struct xseg_extent *extent, uint64_t address, uint64_t bytes)
 {
     const uint64_t begins = address - extent->segment.base;
+    XSEG_ASSERT(begins < extent->segment.bytes);
     xseg_status status = xseg_pool_check_running(extent->arena->pool);
 
     if (status == XSEG_OK)
@@ -242,6 +250,7 @@ xseg_status xseg_mapping_unpin(struct xseg_allocator *allocator, uint64_t addres
         return fail_nowhere(address);
     struct xseg_segment *segment = &extent->segment;
     const uint64_t begins = address - segment->base;
+    XSEG_ASSERT(begins < segment->bytes && xseg_held_growth(extent->arena->device));
     const bool is_inside = bytes <= segment->bytes - begins;
     if (is_inside)
         was_pinned = xseg_segment_unpin(segment, begins, begins + bytes);
@@ -272,6 +281,7 @@ uint64_t xseg_mapping_pinned(struct xseg_device *device)
 {
     uint64_t bytes = 0;
 
+    XSEG_ASSERT(xseg_held_growth(device));
     xseg_device_visit_arenas(device, add_pinned, &bytes);
     return bytes;
 }

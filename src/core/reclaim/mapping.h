@@ -12,8 +12,8 @@
 
 /*
  * The next run of mapped granules in [*at, end) with pages of one size and one generation; of a classic
- * segment, whose only granule is 0, all of it.  *at moves behind the run.  GROWTH is held, or nobody
- * else changes these granules; pins are not looked at.
+ * segment, whose only granule is 0, all of it.  *at moves behind the run.  GROWTH is held, or the granules
+ * are of a busy block; pins are not looked at.
  *
  * Returns: whether there is one
  */
@@ -37,11 +37,12 @@ xseg_status xseg_mapping_collect(struct xseg_device *device, const struct xseg_p
                                  const struct xseg_known_stream *stream,
                                  struct xseg_mapping_list *list);
 
-/* As xseg_pin() and xseg_unpin() of the public header.  No lock is held. */
+/* Serve xseg_pin() and xseg_unpin() of the public header.  No lock is held. */
 xseg_status xseg_mapping_pin(struct xseg_allocator *allocator, uint64_t address, uint64_t bytes);
 xseg_status xseg_mapping_unpin(struct xseg_allocator *allocator, uint64_t address, uint64_t bytes);
 
-/* The extent of an address, with GROWTH of its device held, so that it stays; or NULL, and nothing is held. */
+/* Find the extent of an address and take GROWTH of its device, so that the extent stays; NULL, and no lock, if there
+ * is none. */
 struct xseg_extent *xseg_mapping_hold(struct xseg_allocator *allocator, uint64_t address);
 
 /* Bytes of pinned pages of a device.  GROWTH is held. */

@@ -5,15 +5,16 @@
 
 #include "src/base/error.h"
 #include "src/core/device/allocator.h"
-#include "src/core/reclaim/mapping.h"
 #include "src/core/pending/pending.h"
+#include "src/core/reclaim/held.h"
+#include "src/core/reclaim/mapping.h"
 
 bool xseg_notice_is_wanted(const struct xseg_device *device)
 {
     return atomic_load_explicit(&device->allocator->observers.noticing, memory_order_relaxed) != 0;
 }
 
-/* What the thread's error text says, while observers are called that may have errors of their own. */
+/* The thread's error text, kept while observers are called, whose calls may write other ones. */
 struct saved {
     char text[1024];
     bool is_any;
@@ -31,9 +32,10 @@ static void restore_text(const struct saved *saved)
         (void)xseg_fail(XSEG_ERR_DRIVER, "%s", saved->text);
 }
 
-/* Let GROWTH go for the observers, and take it again. */
+/* Give GROWTH while observers are called, with let_go(), and take it again, with take_again(). */
 static void let_go(struct xseg_device *device, struct saved *saved) XSEG_UNCHECKED
 {
+    XSEG_ASSERT(xseg_held_growth(device));
     save_text(saved);
     xseg_lock_give(&device->growth_lock);
 }
@@ -44,23 +46,25 @@ static void take_again(struct xseg_device *device, const struct saved *saved) XS
     restore_text(saved);
 }
 
-/* Tell of the mapped granules [at, end) of an extent.  No lock is held. */
+/* Tell observers of the mapped granules [at, end) of an extent.  No lock is held. */
 static void tell(const struct xseg_extent *extent, uint32_t at, uint32_t end,
                  enum xseg_observers_subject subject)
 {
     struct xseg_observers *observers = &extent->arena->device->allocator->observers;
     struct xseg_mapping mapping;
 
+    XSEG_ASSERT(at <= end);
     while (xseg_mapping_next(extent, &at, end, &mapping))
         xseg_observers_tell_of(observers, subject, &mapping);
 }
 
-/* The same for bytes of it, which are whole pages; of a classic segment all. */
+/* Tell observers of bytes of an extent, which are whole pages, or all of a classic segment. */
 static void tell_bytes(const struct xseg_extent *extent, uint64_t base, uint64_t bytes,
                        enum xseg_observers_subject subject)
 {
     const struct xseg_segment *segment = &extent->segment;
 
+    XSEG_ASSERT(base >= segment->base && base + bytes <= segment->base + segment->bytes);
     if (!xseg_segment_is_expandable(segment))
         tell(extent, 0, 1, subject);
     else
@@ -70,14 +74,18 @@ static void tell_bytes(const struct xseg_extent *extent, uint64_t base, uint64_t
 
 static void tell_chain(const struct xseg_block *claimed, enum xseg_observers_subject subject)
 {
-    for (; claimed != NULL; claimed = claimed->right)
+    for (; claimed != NULL; claimed = claimed->right) {
+        XSEG_ASSERT(claimed->state == XSEG_BLOCK_BUSY);
         tell_bytes(claimed->extent, claimed->base, claimed->bytes, subject);
+    }
 }
 
 bool xseg_notice_leave(struct xseg_device *device, const struct xseg_block *claimed)
 {
     struct saved saved;
 
+    XSEG_ASSERT(xseg_held_growth(device));
+    XSEG_ASSERT(claimed == NULL || claimed->state == XSEG_BLOCK_BUSY);
     if (claimed == NULL || !xseg_notice_is_wanted(device))
         return true;
     let_go(device, &saved);
@@ -96,6 +104,7 @@ void xseg_notice_come(const struct xseg_extent *extent, uint64_t base, uint64_t 
     struct xseg_device *device = extent->arena->device;
     struct saved saved;
 
+    XSEG_ASSERT(xseg_held_growth(device) && bytes > 0);
     if (!xseg_notice_is_wanted(device))
         return;
     let_go(device, &saved);
@@ -109,6 +118,7 @@ void xseg_notice_pool(struct xseg_pool *pool, bool leaves)
     struct saved saved;
     struct xseg_arena *arena = atomic_load_explicit(&pool->body->arenas, memory_order_acquire);
 
+    XSEG_ASSERT(xseg_held_growth(device) && pool->body->state == XSEG_POOL_MOVES);
     if (!xseg_notice_is_wanted(device))
         return;
     let_go(device, &saved);

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Notices: observers are told before memory goes from beneath its addresses, and after it came.
+ * Notices: observers are told before memory is unmapped, and after it has been mapped.
  *
  *     claimed, stream idle --> leaving, for each run --> unmapped
  *                                    |
- *                                    +--> did not go after all --> came, with the same generation
+ *                                    +--> stays after all --> came, with the same generation
  *     mapped, still busy   --> came, for each run    --> cached
  *
- * Whoever is told may call the library, so no lock is held: GROWTH is let go of meanwhile.  What is told
- * of is busy, or in a pool that moves, so nobody else changes it; everything else may be different
- * afterwards, and a capture may have begun, in which nothing goes.
+ * An observer may call the library, so no lock is held while it runs: GROWTH is given and taken again.  The
+ * memory in question is busy, or in a pool that moves, so no other thread changes it.  Everything else may
+ * be different afterwards, and a capture may have begun, during which no memory goes.
  *
- * While nobody wants to know, each of these is one load.
+ * Without an observer, each of these functions is one load.
  *
  * Locking: GROWTH is held by the caller, and no other lock; it is held again on return.
  */
@@ -20,20 +20,21 @@
 
 #include "src/core/device/device.h"
 
-/* Whether anybody is told. */
+/* Whether there is an observer to tell. */
 bool xseg_notice_is_wanted(const struct xseg_device *device);
 
 /*
- * Claimed blocks, chained through `right`, are about to be unmapped.
+ * Tell observers that claimed blocks, chained through `right`, are about to be unmapped.
  *
- * Returns: whether they may be; else they have been told to stay, and the caller puts them back
+ * Returns: whether they may be; else observers have been told that they stay, and the caller puts them back
  */
 bool xseg_notice_leave(struct xseg_device *device, const struct xseg_block *claimed);
 
-/* The bytes [base, base + bytes) of a busy block's extent have come, or stay although they were to go. */
+/* Tell observers that bytes [base, base + bytes) of a busy block's extent have been mapped, or stay although they
+ * were about to go. */
 void xseg_notice_come(const struct xseg_extent *extent, uint64_t base, uint64_t bytes);
 
-/* All memory of a pool that moves is about to go, or has come. */
+/* Tell observers that all memory of a pool that moves is about to go, or has come. */
 void xseg_notice_pool(struct xseg_pool *pool, bool leaves);
 
 #endif

@@ -8,21 +8,22 @@
 #include "src/core/pending/stream_retirement.h"
 #include "src/core/reclaim/decay.h"
 #include "src/core/reclaim/forget.h"
+#include "src/core/reclaim/held.h"
 #include "src/core/reclaim/idle.h"
 #include "src/core/reclaim/notice.h"
 #include "src/core/reclaim/trim_steps.h"
 
-/* One trim of one device under way. */
+/* A trim of one device under way. */
 struct trim {
     struct xseg_device *device;
     const struct xseg_trim_plan *plan;
     struct xseg_trimmed *done;
-    uint64_t most;      /* bytes that are still to go */
-    uint64_t reserved;  /* a sum over the arenas that are meant */
+    uint64_t most;      /* bytes that may still go */
+    uint64_t reserved;  /* a sum over the arenas that are selected */
     xseg_status status; /* the first error of a stream */
 };
 
-/* Whose segments are meant, of an arena that is: NULL, all of them, but among orphans. */
+/* The owner whose segments are selected in an arena: NULL, which is all, but in the arenas of orphans. */
 static const void *owner_in(const struct trim *trim, const struct xseg_arena *arena)
 {
     return arena->pool->is_orphans ? trim->plan->pool : NULL;
@@ -33,7 +34,7 @@ static bool is_owners(void *owner, const struct xseg_block *block)
     return owner == NULL || block->extent->segment.owner == owner;
 }
 
-/* What an owner has, all of which is cached. */
+/* Mapped bytes of an owner's segments among orphans; all of them are cached. */
 static uint64_t orphan_bytes(const struct xseg_arena *arena, const void *owner)
 {
     uint64_t bytes = 0;
@@ -49,15 +50,17 @@ static uint64_t orphan_bytes(const struct xseg_arena *arena, const void *owner)
     return bytes;
 }
 
-/* Of a paused arena none: it is evicted. */
+/* Cached bytes of an arena; none of a paused one, whose memory is evicted. */
 static uint64_t cached_bytes(const struct xseg_arena *arena, const void *owner)
 {
     if (arena->is_paused)
         return 0;
     if (owner != NULL)
         return orphan_bytes(arena, owner);
-    return xseg_counts_current(&arena->counts, XSEG_COUNT_RESERVED_BYTES) -
-           xseg_counts_current(&arena->counts, XSEG_COUNT_ACTIVE_BYTES);
+    const uint64_t reserved = xseg_counts_current(&arena->counts, XSEG_COUNT_RESERVED_BYTES);
+    const uint64_t active = xseg_counts_current(&arena->counts, XSEG_COUNT_ACTIVE_BYTES);
+    XSEG_ASSERT(active <= reserved);
+    return reserved - active;
 }
 
 static uint64_t locked_cached_bytes(struct xseg_arena *arena, const void *owner)
@@ -92,18 +95,20 @@ static void add_whole(struct whole *sum, const struct xseg_block *block)
     const uint32_t count = xseg_segment_whole_pages(segment, block->base - segment->base,
                                                     xseg_block_end(block) - segment->base, &first);
     const struct xseg_segment_held held = xseg_segment_held(segment, first, count);
+    XSEG_ASSERT(held.pinned + held.exported <= count * segment->granule_bytes);
     sum->loose += count * segment->granule_bytes - held.pinned - held.exported;
     sum->held.pinned += held.pinned;
     sum->held.exported += held.exported;
 }
 
-/* What of an arena's cached bytes could go, and what could but is held. */
+/* Cached bytes of an arena in whole pages and segments: those that could go, and those that are held. */
 static struct whole whole_bytes(struct xseg_arena *arena, const void *owner)
 {
     uint64_t bytes = XSEG_SIZE_SMALL_SEGMENT, base = 0;
     struct whole sum = {0, {0, 0}};
     const struct xseg_block *block;
 
+    XSEG_ASSERT(xseg_held_arena(arena));
     while ((block = xseg_arena_cached_from(arena, bytes, base)) != NULL) {
         bytes = block->bytes;
         base = block->base + 1;
@@ -113,7 +118,7 @@ static struct whole whole_bytes(struct xseg_arena *arena, const void *owner)
     return sum;
 }
 
-/* What is held of it, of an arena where anything is; else nothing is looked at. */
+/* Cached bytes of an arena that are held.  Without a held page in it, no block is looked at. */
 static struct xseg_segment_held held_bytes(struct xseg_arena *arena, const void *owner)
 {
     bool any = false;
@@ -155,12 +160,13 @@ static void trim_arena(struct trim *trim, struct xseg_arena *arena)
 
     xseg_arena_lock(arena);
     const struct xseg_segment_held held = held_bytes(arena, owner);
+    XSEG_ASSERT(held.pinned + held.exported <= cached_bytes(arena, owner));
     cached = cached_bytes(arena, owner) - held.pinned - held.exported;
     note_held(trim->done, held);
     whole = trim->most == UINT64_MAX ? 0 : whole_bytes(arena, owner).loose;
     claimed = xseg_trim_claim(arena, &wish, &claimed_bytes);
     xseg_arena_unlock(arena);
-    /* Claiming may have let go of the lock for a moment. */
+    /* The claim may have given the lock for a moment, so it may have more or fewer bytes than were counted. */
     trim->done->kept_partial += cached - xseg_min(cached, xseg_max(whole, claimed_bytes));
     trim->done->kept_asked += whole - xseg_min(whole, claimed_bytes);
     if (claimed != NULL) {
@@ -181,6 +187,7 @@ static void trim_arena(struct trim *trim, struct xseg_arena *arena)
         return;
     }
     given = give_all(claimed);
+    XSEG_ASSERT(given <= claimed_bytes);
     trim->most -= xseg_min(trim->most, given);
     trim->done->returned += given;
     trim->done->kept_refused += claimed_bytes - given;
@@ -189,13 +196,14 @@ static void trim_arena(struct trim *trim, struct xseg_arena *arena)
 static uint64_t pending_bytes(struct xseg_arena *arena)
 {
     xseg_arena_lock(arena);
-    const uint64_t bytes = xseg_counts_current(&arena->counts, XSEG_COUNT_ACTIVE_BYTES) -
-                           xseg_counts_current(&arena->counts, XSEG_COUNT_ALLOCATED_BYTES);
+    const uint64_t active = xseg_counts_current(&arena->counts, XSEG_COUNT_ACTIVE_BYTES);
+    const uint64_t allocated = xseg_counts_current(&arena->counts, XSEG_COUNT_ALLOCATED_BYTES);
     xseg_arena_unlock(arena);
-    return bytes;
+    XSEG_ASSERT(allocated <= active);
+    return active - allocated;
 }
 
-/* A retired pool needs its addresses no more. */
+/* Give the addresses of empty segments back if the arena's pool is retired. */
 static void end_if_retired(struct xseg_arena *arena)
 {
     if (xseg_pool_is_retired(arena->pool))
@@ -237,7 +245,7 @@ static void unstick_arena(void *self, struct xseg_arena *arena)
     }
 }
 
-/* Say of what is left why it is there; GROWTH is held. */
+/* Count the memory that a trim by age has left, by the reason why it stays.  GROWTH is held. */
 static void count_rest(void *self, struct xseg_arena *arena)
 {
     struct trim *trim = self;
@@ -260,13 +268,13 @@ static void count_rest(void *self, struct xseg_arena *arena)
     end_if_retired(arena);
 }
 
-/* In nanoseconds. */
+/* The age of a plan, in nanoseconds. */
 static uint64_t idle_time(const struct xseg_trim_plan *plan)
 {
     return xseg_min(plan->idle_ms, UINT64_MAX / 1000000) * 1000000;
 }
 
-/* Trim by age. */
+/* Trim by age: take memory that has been idle for idle_ms. */
 static void trim_old(struct trim *trim)
 {
     const struct xseg_trim_plan *plan = trim->plan;
@@ -274,6 +282,7 @@ static void trim_old(struct trim *trim)
     struct xseg_idle_taken taken = {0};
     struct xseg_idle_ages ages;
 
+    XSEG_ASSERT(plan->idle_ms != 0);
     xseg_idle_count(trim->device, xseg_decay_now(trim->device), idle_time(plan), plan->pool, &ages);
     struct xseg_idle_wish wish = {
         .ages = &ages,
@@ -305,7 +314,7 @@ static void add_reserved(void *self, struct xseg_arena *arena)
     xseg_arena_unlock(arena);
 }
 
-/* What is reserved in what is meant. */
+/* Reserved bytes of the selected arenas. */
 static uint64_t reserved_bytes(struct trim *trim)
 {
     trim->reserved = 0;
@@ -313,13 +322,13 @@ static uint64_t reserved_bytes(struct trim *trim)
     return trim->reserved;
 }
 
-/* Whether whole devices are meant. */
+/* Whether a plan selects whole devices. */
 static bool is_all(const struct xseg_trim_plan *plan)
 {
     return plan->stream == NULL && plan->pool == NULL;
 }
 
-/* How much is to go at the most. */
+/* Set how many bytes may go. */
 static void set_most(struct trim *trim)
 {
     trim->most = UINT64_MAX;
@@ -331,12 +340,13 @@ static void set_most(struct trim *trim)
     trim->most -= xseg_min(trim->most, trim->plan->leave);
 }
 
-/* The page cache goes first; of a trim by age what is as old. */
+/* Empty the page cache, before the arenas; a trim by age takes only pages of that age. */
 static void empty_cache(struct trim *trim)
 {
     struct xseg_pages *pages = &trim->device->pages;
     const uint64_t had = xseg_pages_bytes(pages);
 
+    XSEG_ASSERT(is_all(trim->plan));
     if (trim->plan->idle_ms == 0) {
         (void)xseg_pages_shrink(pages, had - xseg_min(had, trim->most), UINT64_MAX);
     } else {
@@ -345,13 +355,14 @@ static void empty_cache(struct trim *trim)
         xseg_pages_set_time(pages, now);
         (void)xseg_pages_release_old(pages, now - xseg_min(now, age), trim->most);
     }
+    XSEG_ASSERT(xseg_pages_bytes(pages) <= had);
     const uint64_t gone = had - xseg_pages_bytes(pages);
     trim->most -= xseg_min(trim->most, gone);
     trim->done->returned += gone;
     trim->done->kept_asked += had - gone;
 }
 
-/* What is still taken of what was meant. */
+/* Count the bytes that are still taken in the selected arenas. */
 static void add_left(struct trim *trim)
 {
     trim->done->left += reserved_bytes(trim);
@@ -366,6 +377,7 @@ xseg_status xseg_trim_device(struct xseg_device *device, const struct xseg_trim_
     struct trim trim = {.device = device, .plan = plan, .done = done, .most = UINT64_MAX};
     const uint64_t returned_before = done->returned;
 
+    XSEG_ASSERT(xseg_held_growth(device));
     if (xseg_context_is_lost(&device->context))
         return xseg_driver_fail_lost(&device->context);
     if (xseg_pending_captures(device->pending)) {
@@ -395,7 +407,8 @@ xseg_status xseg_trim_device(struct xseg_device *device, const struct xseg_trim_
         xseg_device_visit_arenas(device, visit_arena, &trim);
     xseg_retire_look_at_all(device);
 
-    /* What left the arenas without reaching the driver is a leftover. */
+    /* Memory that left the arenas without reaching the driver is a leftover. */
+    XSEG_ASSERT(done->returned >= returned_before);
     const uint64_t now = xseg_leftovers_bytes(&device->leftovers);
     const uint64_t left = now - xseg_min(now, kept);
     done->returned -= xseg_min(left, done->returned - returned_before);

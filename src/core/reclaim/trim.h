@@ -17,12 +17,12 @@
 #include "src/core/device/device.h"
 #include "xseg/trim.h"
 
-/* Which arenas, and how. */
+/* Which arenas a trim looks at, and how. */
 struct xseg_trim_plan {
     const struct xseg_known_stream *stream; /* NULL: any */
     const struct xseg_pool *pool;           /* NULL: any */
     bool wait;                              /* for pending blocks and streams */
-    bool held_pools;                        /* also pools that somebody holds: when closing */
+    bool held_pools;                        /* also pools with a holder: when closing */
     uint64_t leave;                         /* bytes that are to stay reserved in these arenas */
     uint64_t idle_ms;                       /* only what has been idle for so long */
 };
@@ -37,13 +37,11 @@ struct xseg_trim_plan {
 xseg_status xseg_trim_device(struct xseg_device *device, const struct xseg_trim_plan *plan,
                              struct xseg_trimmed *done);
 
-/* --- The steps of a trim, for whoever takes memory in another way.  GROWTH is held. --- */
-
-/* Which cached blocks are meant. */
+/* Which cached blocks a claim takes (trim_steps.h). */
 struct xseg_trim_wish {
     uint64_t least; /* bytes of a block; from 2 MiB on, since no segment and no page is smaller */
     uint64_t most;  /* bytes that are enough */
-    /* Whether a block is meant; NULL: all are. */
+    /* Whether a block may be taken; NULL: every block. */
     bool (*wants)(void *self, const struct xseg_block *block);
     void *self;
 };

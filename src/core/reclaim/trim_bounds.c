@@ -3,21 +3,21 @@
 
 #include "src/core/device/allocator.h"
 #include "src/core/pending/pending.h"
+#include "src/core/reclaim/held.h"
 #include "src/core/reclaim/trim.h"
 
 void xseg_trim_bounds(struct xseg_device *device)
 {
     const uint64_t hard = xseg_bounds_hard(&device->bounds);
     struct xseg_trimmed done = XSEG_TRIMMED_INIT;
-
     const uint64_t cache = xseg_allocator_config(device->allocator)->page_cache_bytes;
 
     xseg_lock_take(&device->growth_lock);
     if (!xseg_pending_captures(device->pending))
         (void)xseg_pages_shrink(&device->pages, cache, UINT64_MAX);
     const uint64_t left = xseg_leftovers_bytes(&device->leftovers);
-    /* Nothing at all is to stay where leave is 0, which is meant then.  A device that is lost says so
-     * to the next call of the user. */
+    /* A `leave` of 0 trims everything, which is right where leftovers alone reach the limit.  A lost device is
+     * reported to the next call of the user. */
     const struct xseg_trim_plan plan = {.leave = hard - xseg_min(hard, left)};
     if (xseg_device_physical(device) > hard)
         (void)xseg_trim_device(device, &plan, &done);

@@ -6,10 +6,10 @@
 struct xseg_device;
 
 /*
- * Give back what is above page_cache_mb in the page cache, and idle memory above the hard limit as far
- * as no work is queued on it.  No lock is held.
+ * Give back the page cache above page_cache_mb, and memory above the hard limit that is idle and has no queued
+ * work.  No lock is held.
  *
- * Cost: none where nothing is above; else as a trim that does not wait
+ * Cost: none within these limits; else as a trim that does not wait
  */
 void xseg_trim_bounds(struct xseg_device *device);
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "src/core/reclaim/trim_oversize.h"
 
+#include "src/core/reclaim/held.h"
 #include "src/core/reclaim/notice.h"
 #include "src/core/reclaim/trim_steps.h"
 
@@ -21,13 +22,16 @@ static bool is_whole_classic(void *self, const struct xseg_block *block)
     return !xseg_extent_is_expandable(block->extent) && xseg_block_is_whole(block);
 }
 
-/* Of claimed blocks, the largest first, those that are not needed for `wanted` bytes: unchained. */
+/* Cut a chain of claimed blocks, the largest first, behind the first blocks that have `wanted` bytes together;
+ * returns the rest. */
 static struct xseg_block *cut_chain(struct xseg_block *claimed, uint64_t wanted)
 {
     struct xseg_block *rest;
     uint64_t bytes = 0;
 
+    XSEG_ASSERT(claimed != NULL);
     for (;; claimed = claimed->right) {
+        XSEG_ASSERT(claimed->right == NULL || claimed->right->bytes <= claimed->bytes);
         bytes += claimed->bytes;
         if (bytes >= wanted || claimed->right == NULL)
             break;
@@ -42,6 +46,7 @@ bool xseg_trim_oversize(struct xseg_arena *arena, uint64_t least, uint64_t wante
     struct xseg_trim_wish wish = {wanted, 1, is_whole_classic, NULL};
     uint64_t bytes = 0;
 
+    XSEG_ASSERT(xseg_held_growth(arena->device) && least > 0 && wanted >= least);
     xseg_arena_lock(arena);
     struct xseg_block *claimed = xseg_trim_claim(arena, &wish, &bytes);
     if (claimed == NULL) {

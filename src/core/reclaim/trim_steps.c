@@ -8,18 +8,24 @@
 #include "src/core/config/size.h"
 #include "src/core/pending/stream_retirement.h"
 #include "src/core/pending/trace.h"
+#include "src/core/reclaim/held.h"
 #include "src/core/reclaim/notice.h"
 
-/* --- Claiming: everything that could go, before the stream is asked. --- */
+_Static_assert(XSEG_ARENA_RECORDS >= 4, "a claim takes two records, and each of two cuts one");
 
-/* Of whole pages from a granule on, as few as have `most` bytes, in granules. */
+/* --- Claiming blocks, before their stream is asked. --- */
+
+/* How many granules the fewest whole pages from granule `first` on take that have `most` bytes. */
 static uint32_t enough_pages(const struct xseg_segment *segment, uint32_t first, uint32_t count,
                              uint64_t most)
 {
     uint32_t taken = 0;
 
-    while (taken < count && taken * segment->granule_bytes < most)
+    while (taken < count && taken * segment->granule_bytes < most) {
+        XSEG_ASSERT(segment->length[first + taken] != 0);
         taken += segment->length[first + taken];
+    }
+    XSEG_ASSERT(taken <= count);
     return taken;
 }
 
@@ -30,6 +36,8 @@ struct xseg_block *xseg_trim_claim_pages(struct xseg_arena *arena, struct xseg_b
     const uint64_t begin = segment->base + first * segment->granule_bytes;
     const uint64_t end = begin + count * segment->granule_bytes;
 
+    XSEG_ASSERT(xseg_held_arena(arena) && count > 0);
+    XSEG_ASSERT(begin >= block->base && end <= xseg_block_end(block));
     block = xseg_arena_claim(arena, block);
     if (begin > block->base) {
         struct xseg_block *inner = xseg_arena_cut(arena, block, begin - block->base);
@@ -39,10 +47,11 @@ struct xseg_block *xseg_trim_claim_pages(struct xseg_arena *arena, struct xseg_b
     }
     if (end < xseg_block_end(block))
         (void)xseg_arena_settle(arena, xseg_arena_cut(arena, block, end - block->base));
+    XSEG_ASSERT(block->base == begin && xseg_block_end(block) == end);
     return block;
 }
 
-/* The first run of whole pages of a cached block that are not held, in granules; 0 if none. */
+/* The first run of whole pages of a cached block that are not held: returns its granules, 0 if there is none. */
 static uint32_t first_run(const struct xseg_block *block, uint32_t *first)
 {
     const struct xseg_segment *segment = &block->extent->segment;
@@ -52,7 +61,7 @@ static uint32_t first_run(const struct xseg_block *block, uint32_t *first)
     return whole == 0 ? 0 : xseg_segment_loose_pages(segment, first, *first + whole);
 }
 
-/* Take whole pages of a cached block; what lies before and behind stays cached.  NULL if none. */
+/* Claim whole pages of a cached block; the parts before and behind stay cached.  NULL if no page can go. */
 static struct xseg_block *claim_pages(struct xseg_arena *arena, struct xseg_block *block,
                                       uint64_t most) XSEG_REQUIRES(arena->lock)
 {
@@ -76,7 +85,7 @@ bool xseg_trim_can_go(const struct xseg_block *block)
                                                     : is_whole_classic(block);
 }
 
-/* Take a block that can go, whole or in part, or NULL. */
+/* Claim the part of a block that can go; NULL if none can. */
 static struct xseg_block *claim_part(struct xseg_arena *arena, struct xseg_block *block,
                                      uint64_t most) XSEG_REQUIRES(arena->lock)
 {
@@ -85,7 +94,7 @@ static struct xseg_block *claim_part(struct xseg_arena *arena, struct xseg_block
     return is_whole_classic(block) ? xseg_arena_claim(arena, block) : NULL;
 }
 
-/* Behind a claim that ended at a held page there may be more: where the search goes on. */
+/* Set where the search goes on behind a claim that ended at a held page: there may be more pages that can go. */
 static void look_behind(const struct xseg_block *claimed, uint64_t *bytes, uint64_t *base)
 {
     const struct xseg_extent *extent = claimed->extent;
@@ -102,8 +111,8 @@ static void look_behind(const struct xseg_block *claimed, uint64_t *bytes, uint6
 }
 
 /*
- * No segment and no page is smaller than 2 MiB, so the free index is read from there on; what a claim
- * leaves behind is smaller than a page and comes earlier, or is enough.
+ * The free index is read upward from `least` bytes.  The parts that a claim leaves cached are smaller than a page
+ * and stand earlier in the index, or the claim was enough.
  */
 struct xseg_block *xseg_trim_claim(struct xseg_arena *arena, const struct xseg_trim_wish *wish,
                                    uint64_t *claimed_bytes)
@@ -111,6 +120,7 @@ struct xseg_block *xseg_trim_claim(struct xseg_arena *arena, const struct xseg_t
     struct xseg_block *claimed = NULL, *block;
     uint64_t bytes = wish->least, base = 0;
 
+    XSEG_ASSERT(xseg_held_growth(arena->device) && xseg_held_arena(arena) && wish->least > 0);
     *claimed_bytes = 0;
     while (*claimed_bytes < wish->most &&
            xseg_arena_stock(arena, &arena->blocks, XSEG_ARENA_RECORDS) &&
@@ -121,12 +131,14 @@ struct xseg_block *xseg_trim_claim(struct xseg_arena *arena, const struct xseg_t
             continue;
         block = claim_part(arena, block, wish->most - *claimed_bytes);
         if (block != NULL) {
+            XSEG_ASSERT(block->state == XSEG_BLOCK_BUSY && block->mapped);
             *claimed_bytes += block->bytes;
             block->right = claimed;
             claimed = block;
             look_behind(block, &bytes, &base);
         }
     }
+    XSEG_ASSERT((claimed == NULL) == (*claimed_bytes == 0));
     return claimed;
 }
 
@@ -139,6 +151,7 @@ xseg_status xseg_trim_is_idle(struct xseg_device *device, struct xseg_known_stre
     bool can_name = true;
     xseg_status status = XSEG_OK;
 
+    XSEG_ASSERT(xseg_held_growth(device));
     *idle = false;
     if (!xseg_stream_is_there(stream))
         return xseg_stream_retirement_is_over(device, stream, wait, idle);
@@ -147,8 +160,8 @@ xseg_status xseg_trim_is_idle(struct xseg_device *device, struct xseg_known_stre
         return status;
     if (!wait)
         return can_name ? xseg_driver_stream_done(context, stream->handle, idle) : XSEG_OK;
-    /* Another thread's default stream has no name here, and a stream that cannot be waited for may
-     * have been destroyed: then the whole context is waited for. */
+    /* The per-thread default stream of another thread has no name here, and a stream that cannot be waited for may
+     * have been destroyed: in both cases wait for the whole context. */
     status = can_name ? xseg_driver_stream_wait(context, stream->handle) : XSEG_ERR_UNSUPPORTED;
     if (status != XSEG_OK && !xseg_context_is_lost(context))
         status = xseg_driver_context_wait(context);
@@ -165,6 +178,7 @@ static uint64_t give_segment(struct xseg_arena *arena, struct xseg_block *block)
     struct xseg_extent *extent = block->extent;
     const uint64_t base = block->base, bytes = block->bytes;
 
+    XSEG_ASSERT(xseg_block_is_whole(block) && !xseg_segment_holds(&extent->segment));
     xseg_arena_lock(arena);
     xseg_arena_remove_extent(arena, extent);
     xseg_counts_down(&arena->counts, XSEG_COUNT_SEGMENT, 1);
@@ -183,7 +197,7 @@ static uint64_t give_segment(struct xseg_arena *arena, struct xseg_block *block)
     return bytes;
 }
 
-/* A record for the cut that a refusal may need, taken before the driver is called; or NULL. */
+/* Take a record for the cut that a refusal may need, before the driver is called; NULL without host memory. */
 static void *take_spare(struct xseg_arena *arena)
 {
     void *spare = NULL;
@@ -195,7 +209,7 @@ static void *take_spare(struct xseg_arena *arena)
     return spare;
 }
 
-/* Unmap the pages of a claimed block; those that the driver refuses stay cached.  Returns the bytes. */
+/* Unmap the pages of a claimed block; pages that the driver refuses stay cached.  Returns the bytes that went. */
 static uint64_t give_pages(struct xseg_arena *arena, struct xseg_block *block, bool keep)
 {
     struct xseg_segment *segment = &block->extent->segment;
@@ -208,10 +222,12 @@ static uint64_t give_pages(struct xseg_arena *arena, struct xseg_block *block, b
         (void)xseg_segment_unmap(segment, (uint32_t)((block->base - segment->base) / granule),
                                  (uint32_t)(block->bytes / granule), keep, &done);
     const uint64_t gone = done * granule;
+    XSEG_ASSERT(gone <= block->bytes);
     if (gone < block->bytes)
         xseg_notice_come(block->extent, block->base + gone, block->bytes - gone);
-    /* What was evicted was not reserved. */
+    /* Evicted memory was not counted as reserved. */
     const uint64_t reserved = mapped - atomic_load_explicit(&segment->mapped, memory_order_relaxed);
+    XSEG_ASSERT(reserved <= gone);
     xseg_arena_lock(arena);
     if (spare != NULL)
         xseg_slab_put(&arena->blocks, spare);
@@ -220,6 +236,7 @@ static uint64_t give_pages(struct xseg_arena *arena, struct xseg_block *block, b
             (void)xseg_arena_settle(arena, xseg_arena_cut(arena, block, gone));
         block->mapped = block->poisoned = false;
         xseg_counts_down(&arena->counts, XSEG_COUNT_RESERVED_BYTES, reserved);
+        XSEG_ASSERT(arena->evicted >= gone - reserved);
         arena->evicted -= gone - reserved;
         atomic_fetch_sub_explicit(&arena->device->evicted, gone - reserved, memory_order_relaxed);
         if (reserved > 0)
@@ -236,10 +253,11 @@ uint64_t xseg_trim_give(struct xseg_block *block, bool keep)
     struct xseg_extent *extent = block->extent;
     struct xseg_arena *arena = extent->arena;
 
+    XSEG_ASSERT(block->state == XSEG_BLOCK_BUSY && xseg_held_growth(arena->device));
     if (!xseg_extent_is_expandable(extent))
         return give_segment(arena, block);
     const uint64_t given = give_pages(arena, block, keep);
-    /* An orphan ends with its last page. */
+    /* A segment among orphans ends with its last page. */
     if (arena->pool->is_orphans)
         (void)xseg_trim_end_hole(extent);
     return given;
@@ -251,6 +269,7 @@ void xseg_trim_put_back(struct xseg_arena *arena, struct xseg_block *claimed)
 
     xseg_arena_lock(arena);
     for (struct xseg_block *block = claimed; block != NULL; block = next) {
+        XSEG_ASSERT(block->state == XSEG_BLOCK_BUSY && block->extent->arena == arena);
         next = block->right;
         block->right = NULL;
         (void)xseg_arena_settle(arena, block);
@@ -265,6 +284,7 @@ bool xseg_trim_end_hole(struct xseg_extent *extent)
     struct xseg_arena *arena = extent->arena;
     struct xseg_device *device = arena->device;
 
+    XSEG_ASSERT(xseg_held_growth(device));
     if (arena->pool->body->state != XSEG_POOL_RUNS)
         return false;
     xseg_arena_lock(arena);
@@ -281,9 +301,11 @@ bool xseg_trim_end_hole(struct xseg_extent *extent)
     xseg_arena_unlock(arena);
     if (!is_hole)
         return false;
+    XSEG_ASSERT(atomic_load(&extent->segment.mapped) == 0);
+    XSEG_ASSERT(atomic_load(&device->addresses) >= extent->segment.reserved_bytes);
     atomic_fetch_sub_explicit(&device->addresses, extent->segment.reserved_bytes,
                               memory_order_relaxed);
-    (void)xseg_segment_end(&extent->segment); /* what is refused is a leftover */
+    (void)xseg_segment_end(&extent->segment); /* addresses that are refused are a leftover */
     xseg_list_insert(&device->spare_extents, &extent->link);
     return true;
 }
