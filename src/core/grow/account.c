@@ -4,10 +4,11 @@
 #include "src/core/cache/walk.h"
 #include "src/core/config/size.h"
 #include "src/core/grow/stretch.h"
+#include "src/core/reclaim/held.h"
 
-/* Of a block that is not in use: in whole pages or a whole segment, and what of that stays. */
+/* The whole pages, or the whole segment, that a block not in use covers. */
 struct whole {
-    uint64_t bytes;
+    uint64_t bytes; /* that could go; `kept` aside */
     struct xseg_segment_held kept;
 };
 
@@ -26,11 +27,13 @@ static struct whole whole_of(const struct xseg_part *part)
         whole.bytes = segment->granule_bytes * count;
         whole.kept = xseg_segment_held(segment, first, count);
     }
+    XSEG_ASSERT(whole.kept.pinned + whole.kept.exported <= whole.bytes);
+    XSEG_ASSERT(whole.bytes <= part->bytes);
     whole.bytes -= whole.kept.pinned + whole.kept.exported;
     return whole;
 }
 
-/* What a cached block would have in whole small pages, beyond what it has in whole pages. */
+/* Bytes that a cached block would have in whole small pages, beyond those in whole pages. */
 static uint64_t small_whole(const struct xseg_part *part, const struct whole *whole)
 {
     const struct xseg_segment *segment = &part->extent->segment;
@@ -42,10 +45,11 @@ static uint64_t small_whole(const struct xseg_part *part, const struct whole *wh
     return from < to && to - from > have ? to - from - have : 0;
 }
 
-/* What a block of a classic segment would have in whole pages of an expandable one, at least: where
- * pages begin in it is not known. */
+/* Bytes that a block of a classic segment would have in whole pages of an expandable one, at least: where pages would
+ * begin in it is not known. */
 static uint64_t split_whole(const struct xseg_part *part, uint64_t page)
 {
+    XSEG_ASSERT(page > 0);
     return part->bytes / page > 1 ? (part->bytes / page - 1) * page : 0;
 }
 
@@ -53,6 +57,8 @@ static void add_cached(struct xseg_account *account, const struct xseg_arena *ar
                        const struct xseg_part *part)
 {
     const struct whole whole = whole_of(part);
+
+    XSEG_ASSERT(part->state == XSEG_BLOCK_CACHED);
 
     if (arena == account->asked)
         account->longest = xseg_max(account->longest, part->bytes);
@@ -76,7 +82,7 @@ static void add_arena(void *self, struct xseg_arena *arena)
 {
     struct xseg_account *account = self;
 
-    /* What is evicted takes no memory. */
+    /* Evicted blocks take no memory. */
     if (arena->pool->body->state == XSEG_POOL_PAUSED)
         return;
     xseg_arena_lock(arena);
@@ -97,12 +103,13 @@ static void add_arena(void *self, struct xseg_arena *arena)
     xseg_arena_unlock(arena);
 }
 
-/* What the request would have to map, in small pages and where the fewest are missing, or allocate. */
+/* Bytes that the request would have to map, in small pages and where the fewest are missing, or to allocate. */
 static uint64_t missing(struct xseg_arena *arena, const struct xseg_need *need)
 {
     const uint64_t granule = arena->device->context.granularity;
     struct xseg_stretch_place place;
 
+    XSEG_ASSERT(need->span > 0);
     if (!need->expandable)
         return need->segment_bytes;
     if (need->is_guarded)
@@ -119,6 +126,7 @@ void xseg_account_take(struct xseg_account *account, struct xseg_arena *asked,
     struct xseg_device *device = asked->device;
     const uint64_t reserved = atomic_load_explicit(&device->reserved, memory_order_relaxed);
 
+    XSEG_ASSERT(xseg_held_growth(device));
     *account = (struct xseg_account){
         .asked = asked,
         .large_page = xseg_round_up(need->config->large_segment_bytes, XSEG_SIZE_SMALL_SEGMENT),
@@ -128,6 +136,7 @@ void xseg_account_take(struct xseg_account *account, struct xseg_arena *asked,
     account->taken = xseg_device_physical(device);
     account->reusable = xseg_pages_bytes(&device->pages);
     account->stuck = xseg_leftovers_bytes(&device->leftovers);
+    XSEG_ASSERT(account->taken == reserved + account->reusable + account->stuck);
     account->moving =
         reserved -
         xseg_min(reserved, account->live + account->pending + account->cached + account->partial +
@@ -136,10 +145,11 @@ void xseg_account_take(struct xseg_account *account, struct xseg_arena *asked,
         account->total = device->context.total_bytes;
         account->free = account->total - xseg_min(account->total, account->taken);
     }
+    XSEG_ASSERT(account->free <= account->total);
     account->others = account->total - xseg_min(account->total, account->free + account->taken);
 }
 
-/* One part of the account, if there is anything in it. */
+/* Write one part of the account, unless it is 0. */
 static void add_part(struct xseg_text *text, const char **before, const char *what, uint64_t bytes)
 {
     if (bytes == 0)

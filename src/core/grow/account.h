@@ -2,12 +2,11 @@
 /*
  * An account of a device: where its memory is when a request has been refused.
  *
- *     total = free + of others + taken
- *     taken = live + pending + cached + partial + held + pinned + exported + moving
- *             + kept for reuse + not taken back by the driver
+ *     total = free + others + taken
+ *     taken = live + pending + cached + partial + held + pinned + exported + moving + reusable + stuck
  *
- * All of it is of one moment, because GROWTH is held: nothing is mapped or unmapped meanwhile, and of
- * each arena all is read under its lock.
+ * The account is of one moment, because GROWTH is held: no memory is mapped or unmapped meanwhile.  The
+ * blocks of each arena are read under its lock.
  *
  * Locking: GROWTH is held by the caller, no other lock.
  */
@@ -16,42 +15,41 @@
 
 #include "src/core/device/device.h"
 
-/* In bytes. */
+/* Where the memory of a device is, in bytes. */
 struct xseg_account {
-    uint64_t total, free, others; /* free: as the driver says, or would have to */
+    uint64_t total, free, others; /* free: by the driver, or computed if it does not answer */
     uint64_t taken;
     uint64_t live, pending;
     uint64_t cached;           /* by pools that may shrink: in whole pages or segments */
-    uint64_t partial;          /* the same, beside blocks in use */
-    uint64_t held;             /* cached by pools that somebody holds */
+    uint64_t partial;          /* cached by pools that may shrink, on pages beside blocks in use */
+    uint64_t held;             /* cached by pools with a holder */
     uint64_t pinned, exported; /* cached by pools that may shrink, in pages that stay */
     uint64_t moving;           /* being freed or moved by other threads */
-    uint64_t reusable;         /* pages that are mapped nowhere */
-    uint64_t stuck;            /* that the driver did not take back */
+    uint64_t reusable;         /* idle pages, mapped nowhere */
+    uint64_t stuck;            /* memory that the driver did not take back */
 
-    /* Parts of those above that would come free in whole pages or segments if ... */
-    uint64_t held_whole;    /* held: nobody held the pools any more */
-    uint64_t pending_whole; /* pending: the other streams had passed */
-    uint64_t small_whole;   /* partial: all pages were small */
-    uint64_t
-        split_whole; /* partial, of classic segments: they were expandable, wherever pages began */
+    /* Parts of the members above that would be free in whole pages or segments under a condition. */
+    uint64_t held_whole;    /* held: if the pools had no holder */
+    uint64_t pending_whole; /* pending: if the other streams had passed */
+    uint64_t small_whole;   /* partial: if all pages were small */
+    uint64_t split_whole;   /* partial, of classic segments: if they were expandable */
 
-    uint64_t longest; /* cached block of the arena that asked */
-    uint64_t missing; /* what the request would have to map, or allocate, at least */
+    uint64_t longest; /* the longest cached block of the arena that asked */
+    uint64_t missing; /* what the request would have to map or allocate, at least */
 
     const struct xseg_arena *asked;
-    uint64_t large_page; /* of an expandable segment of large blocks */
+    uint64_t large_page; /* full page of an expandable segment of large blocks */
 };
 
 /*
- * Take the account for a request that an arena could not serve.
+ * Fill in the account for a request that an arena could not serve.
  *
  * Cost: one question about the device's memory; a walk over all blocks of the device
  */
 void xseg_account_take(struct xseg_account *account, struct xseg_arena *asked,
                        const struct xseg_need *need);
 
-/* Write it: ": 100.00 MiB more are needed, ..." */
+/* Write an account as text: ": 100.00 MiB more are needed, ..." */
 void xseg_account_add(struct xseg_text *text, const struct xseg_account *account);
 
 #endif

@@ -4,18 +4,19 @@
 #include <inttypes.h>
 
 #include "src/core/device/allocator.h"
-#include "src/core/pending/pending.h"
 #include "src/core/grow/refusal.h"
+#include "src/core/pending/pending.h"
+#include "src/core/reclaim/held.h"
 
 /* A refused request, and the limits in its way. */
 struct matter {
     struct xseg_pool *pool;
     const struct xseg_need *need;
     const struct xseg_account *account;
-    uint64_t idle; /* goes back to the driver by itself before a limit is passed */
+    uint64_t idle; /* bytes that the device gives back to the driver before it passes a limit */
 };
 
-/* What would be taken with the request served, and the pool's part of it. */
+/* Bytes that would be taken if the request was served, after `freed` bytes were given back. */
 static uint64_t taken_then(const struct matter *matter, uint64_t freed)
 {
     const uint64_t taken = matter->account->taken;
@@ -23,13 +24,14 @@ static uint64_t taken_then(const struct matter *matter, uint64_t freed)
     return taken - xseg_min(taken, freed) + matter->account->missing;
 }
 
+/* Bytes that the pool would have reserved if the request was served. */
 static uint64_t pool_then(const struct matter *matter)
 {
     return atomic_load_explicit(&matter->pool->body->reserved, memory_order_relaxed) +
            matter->account->missing;
 }
 
-/* Whether the driver has room for the request once so much has been given back. */
+/* Whether the driver has room for the request after `freed` bytes were given back. */
 static bool has_room(const struct matter *matter, uint64_t freed)
 {
     return matter->account->free + freed >= matter->account->missing;
@@ -42,7 +44,7 @@ static bool is_within_limits(const struct matter *matter, uint64_t freed)
            pool_then(matter) <= xseg_pool_limit(matter->pool);
 }
 
-/* Whether the request would be served if so much more was given back. */
+/* Whether the request would be served if `freed` more bytes were given back. */
 static bool would_do(const struct matter *matter, uint64_t freed)
 {
     return has_room(matter, freed) && is_within_limits(matter, freed);
@@ -50,10 +52,11 @@ static bool would_do(const struct matter *matter, uint64_t freed)
 
 /* --- Limits. --- */
 
-/* The smallest fraction, to four digits, that allows so much. */
+/* The smallest fraction, to four digits, that allows so many bytes. */
 static double fraction_for(const struct xseg_device *device, uint64_t bytes)
 {
     const double total = (double)device->context.total_bytes;
+    XSEG_ASSERT(total > 0);
     uint64_t parts = (uint64_t)((double)bytes / total * 10000);
 
     while ((uint64_t)((double)parts / 10000 * total) < bytes)
@@ -66,8 +69,8 @@ static uint64_t mib_for(uint64_t bytes)
     return bytes / XSEG_MIB + (bytes % XSEG_MIB != 0);
 }
 
-/* Name the limits that the request would pass, each with what would let it through.  Without idle memory
- * of the device: a limit that it makes room under need not rise. */
+/* Name the limits that the request would pass, each with the value that would let it through.  Idle memory does not
+ * count as taken: a limit that is kept by giving idle memory back need not rise. */
 static void add_limits(struct xseg_text *text, const struct matter *matter)
 {
     const struct xseg_device *device = matter->pool->body->device;
@@ -76,6 +79,7 @@ static void add_limits(struct xseg_text *text, const struct matter *matter)
     const uint64_t hard = xseg_bounds_hard(&device->bounds);
     const char *before = "; raise ";
 
+    XSEG_ASSERT(!is_within_limits(matter, matter->idle));
     if (pool_then(matter) > xseg_pool_limit(matter->pool)) {
         xseg_text_add(text, "%slimit_bytes of pool %s to %" PRIu64 " MiB or more", before,
                       xseg_pool_label(matter->pool), mib_for(pool_then(matter)));
@@ -95,9 +99,10 @@ static void add_limits(struct xseg_text *text, const struct matter *matter)
                       fraction_for(device, then));
 }
 
-/* --- All. --- */
+/* --- The whole advice. --- */
 
-/* What another configuration would have made of what is cached beside blocks in use; NULL: nothing. */
+/* Advice on a configuration under which memory cached beside blocks in use would have been free; NULL if there is
+ * none. */
 static const char *about_pages(const struct matter *matter)
 {
     const struct xseg_account *account = matter->account;
@@ -122,12 +127,13 @@ void xseg_advice_add(struct xseg_text *text, const struct xseg_arena *arena,
     const struct matter matter = {arena->pool, need, account,
                                   captures || rejected ? 0 : account->cached + account->reusable};
 
+    XSEG_ASSERT(xseg_held_growth(arena->device) && account->asked == arena);
     if (rejected) {
         if (would_do(&matter, account->cached + account->reusable))
             xseg_text_add(text, "; throw_on_cudamalloc_oom:False would give back what is cached");
         return;
     }
-    /* No limit stands in the way, and the device has room: what refused is nothing that a user can set. */
+    /* No limit is in the way, and the device has room: no setting of the user refused the request. */
     if (xseg_pool_has_own_memory(arena->pool) ? arena->device->refuser == XSEG_REFUSER_DRIVER
                                               : would_do(&matter, matter.idle))
         return;

@@ -13,9 +13,13 @@
 #include "src/core/grow/scrub.h"
 #include "src/core/pending/poison.h"
 #include "src/core/pending/trace.h"
+#include "src/core/reclaim/held.h"
 #include "src/core/reclaim/notice.h"
 #include "src/core/reclaim/trim.h"
 #include "src/core/reclaim/trim_steps.h"
+
+_Static_assert(XSEG_GROWTH_ADDRESSES >> XSEG_PAGE_MAP_ADDRESS_BITS == 0,
+               "the page map covers the budget of addresses");
 
 /* --- Extents. --- */
 
@@ -24,6 +28,7 @@ static struct xseg_extent *take_extent(struct xseg_arena *arena)
     struct xseg_list *spare = &arena->device->spare_extents;
     struct xseg_extent *extent;
 
+    XSEG_ASSERT(xseg_held_growth(arena->device));
     if (xseg_list_is_empty(spare)) {
         extent = aligned_alloc(_Alignof(struct xseg_extent), sizeof(*extent));
         if (extent == NULL) {
@@ -43,12 +48,13 @@ static struct xseg_extent *take_extent(struct xseg_arena *arena)
 
 static void put_extent(struct xseg_extent *extent)
 {
+    XSEG_ASSERT(xseg_list_is_empty(&extent->link));
     xseg_list_insert(&extent->arena->device->spare_extents, &extent->link);
 }
 
 /*
- * Make an extent known: starts, lookup, and its arena's list, as one busy block.  On failure the
- * segment ends and the record is spare again.
+ * Announce an extent as one busy block: give it tables, and add it to the page map and to its arena's list.  On
+ * failure the segment ends and the record is spare again.
  */
 static xseg_status announce(struct xseg_extent *extent, bool cover)
 {
@@ -56,6 +62,7 @@ static xseg_status announce(struct xseg_extent *extent, bool cover)
     struct xseg_device *device = arena->device;
     bool known = false;
 
+    XSEG_ASSERT(xseg_held_growth(device) && extent->segment.bytes > 0);
     if (!xseg_extent_init(extent))
         goto end_segment;
     if (cover && !xseg_extent_cover(extent, 0, extent->segment.bytes))
@@ -72,6 +79,7 @@ static xseg_status announce(struct xseg_extent *extent, bool cover)
     if (known)
         (void)xseg_arena_add_extent(arena, extent);
     xseg_arena_unlock(arena);
+    XSEG_ASSERT(!known || extent->first->state == XSEG_BLOCK_BUSY);
     if (known)
         return XSEG_OK;
 
@@ -85,12 +93,13 @@ end_segment:
     return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for a segment's tables");
 }
 
-/* The same for a segment that is nothing but a hole, if its addresses could be reserved; they are counted. */
+/* Announce a new expandable segment, which is one hole, and count its addresses.  status: of reserving them */
 static xseg_status announce_reserved(struct xseg_extent *extent, xseg_status status)
 {
     struct xseg_device *device = extent->arena->device;
     const uint64_t bytes = extent->segment.reserved_bytes;
 
+    XSEG_ASSERT(status != XSEG_OK || bytes >= extent->segment.bytes);
     if (status == XSEG_OK)
         status = announce(extent, false);
     else
@@ -107,6 +116,7 @@ xseg_status xseg_growth_check_pool(struct xseg_pool *pool, uint64_t more)
     const uint64_t limit = xseg_pool_limit(pool);
     const uint64_t has = atomic_load_explicit(&pool->body->reserved, memory_order_relaxed);
 
+    XSEG_ASSERT(xseg_held_growth(pool->body->device));
     pool->body->is_full = has > limit || more > limit - has;
     if (!pool->body->is_full)
         return XSEG_OK;
@@ -123,8 +133,9 @@ xseg_status xseg_growth_check(struct xseg_pool *pool, const struct xseg_config *
 
     const xseg_status status = xseg_growth_check_pool(pool, more);
 
+    XSEG_ASSERT(covered <= more);
     more -= covered;
-    /* What the device cannot hold beside what is in use need not be tried page by page. */
+    /* More than the device has beside taken memory is refused at once, not tried page by page. */
     if (physical > total || more > total - physical)
         return xseg_refusal_fail(pool, XSEG_REFUSER_DEVICE, more);
     if (status != XSEG_OK)
@@ -137,12 +148,13 @@ xseg_status xseg_growth_check(struct xseg_pool *pool, const struct xseg_config *
 
 /* --- Classic segments. --- */
 
-/* Whether no segment has any of these addresses, which are not the driver's choice. */
+/* Whether addresses that a user's function gave are in no segment. */
 static bool are_nobodys(const struct xseg_device *device, uint64_t base, uint64_t bytes)
 {
     const uint64_t last = base + bytes - 1;
     bool free = true;
 
+    XSEG_ASSERT(bytes > 0);
     if (last < base || last >> XSEG_PAGE_MAP_ADDRESS_BITS != 0)
         return false;
     xseg_lock_take(&device->page_map->lock);
@@ -152,7 +164,7 @@ static bool are_nobodys(const struct xseg_device *device, uint64_t base, uint64_
     return free;
 }
 
-/* From the driver, or from the functions that the pool's owner gave. */
+/* Make a classic segment, from the driver or with the pool's own memory functions. */
 static xseg_status make_classic(struct xseg_arena *arena, struct xseg_segment *segment,
                                 uint64_t bytes)
 {
@@ -180,6 +192,7 @@ static xseg_status grow_classic(struct xseg_arena *arena, const struct xseg_need
                                 struct xseg_grant *out)
 {
     const uint64_t bytes = need->segment_bytes;
+    XSEG_ASSERT(bytes >= need->span);
     xseg_status status = xseg_pool_check_running(arena->pool);
 
     if (status == XSEG_OK)
@@ -209,6 +222,7 @@ static xseg_status grow_classic(struct xseg_arena *arena, const struct xseg_need
         xseg_counts_up(&arena->counts, XSEG_COUNT_OVERSIZE_SEGMENT, 1);
     const bool stocked = xseg_arena_stock(arena, &arena->blocks, 2);
     struct xseg_block *block = xseg_arena_settle(arena, extent->first);
+    XSEG_ASSERT(!stocked || block != NULL);
     if (stocked)
         *out = xseg_arena_hand_out(arena, block, need);
     xseg_arena_unlock(arena);
@@ -227,12 +241,12 @@ static xseg_status check_page(const struct xseg_device *device, uint64_t page)
                      page, device->context.ordinal, device->context.granularity);
 }
 
-/* Addresses that a segment is to have, and that it must have, in whole pages. */
+/* Bytes of addresses that a segment should have, and the fewest that it must have; both in whole pages. */
 struct range {
     uint64_t bytes, least;
 };
 
-/* What the configuration wants a segment to reserve. */
+/* Bytes that a segment reserves by the configuration, up to `most`. */
 static uint64_t wanted_range(const struct xseg_device *device, const struct xseg_config *config,
                              uint64_t most)
 {
@@ -240,16 +254,15 @@ static uint64_t wanted_range(const struct xseg_device *device, const struct xseg
     const double unit = reserve->in_gib ? (double)XSEG_GIB : (double)device->context.total_bytes;
     const double bytes = reserve->amount * unit;
 
-    /* Compared as it is: a number that is too large for an integer wants no less than the most. */
+    /* Compared as a double: a number too large for an integer means the most. */
     return reserve->amount == 0 || bytes >= (double)most ? most : (uint64_t)bytes;
 }
 
 /*
- * PyTorch's reservation is 9/8 of the device, so that a segment can hold all of it, with holes.  512
- * GiB of small blocks are a segment's most; when they are full, another one follows.  Where the budget
- * of addresses runs short, segments are smaller, each an eighth of what is left, and form a chain.
- * expandable_segments_reserve makes them smaller from the start; one that is too short for a request
- * is as long as that needs.
+ * Choose the range of a new segment.  PyTorch reserves 9/8 of the device, so that one segment can hold all
+ * of its memory, with holes.  A segment of small blocks has at most 512 GiB; another one follows when it is
+ * full.  Where the budget of addresses runs short, each new segment takes an eighth of the rest.
+ * expandable_segments_reserve makes segments smaller from the start, but never too short for the request.
  */
 static struct range choose_range(const struct xseg_device *device, const struct xseg_need *need,
                                  uint64_t page, uint64_t most)
@@ -262,13 +275,15 @@ static struct range choose_range(const struct xseg_device *device, const struct 
     const uint64_t least =
         xseg_min(xseg_round_up(xseg_max(need->span, xseg_min(wanted, XSEG_GIB / 2)), page), full);
 
+    XSEG_ASSERT(page > 0 && least > 0 && least % page == 0);
     return (struct range){xseg_max(least, xseg_min(wanted, left / 8 / page * page)), least};
 }
 
-/* Reserve a range; a shorter one if the driver has no addresses for it. */
+/* Reserve a range; the shortest one if the driver has no addresses for it. */
 static xseg_status reserve(struct xseg_device *device, struct xseg_segment *segment,
                            const struct range *range, uint64_t page)
 {
+    XSEG_ASSERT(range->least <= range->bytes && range->bytes % page == 0);
     const xseg_status status =
         xseg_segment_reserve(segment, &device->context, &device->pages, range->bytes, page);
 
@@ -277,7 +292,7 @@ static xseg_status reserve(struct xseg_device *device, struct xseg_segment *segm
     return xseg_segment_reserve(segment, &device->context, &device->pages, range->least, page);
 }
 
-/* Reserve a segment more for an arena: one hole. */
+/* Add one more segment to an arena; it is one hole. */
 static xseg_status add_segment(struct xseg_arena *arena, const struct xseg_need *need)
 {
     struct xseg_device *device = arena->device;
@@ -287,6 +302,7 @@ static xseg_status add_segment(struct xseg_arena *arena, const struct xseg_need 
         device, need, page, arena->has_cells ? XSEG_CELLS_MAX : XSEG_PAGE_MAP_EXTENT_MAX);
     xseg_status status;
 
+    XSEG_ASSERT(need->expandable && !arena->is_guarded);
     if (need->span > range.bytes)
         return xseg_refusal_fail(arena->pool, XSEG_REFUSER_DEVICE, need->span);
     status = check_page(device, page);
@@ -310,6 +326,7 @@ xseg_status xseg_growth_claim(struct xseg_arena *arena, const struct xseg_need *
     struct xseg_stretch_place place;
     xseg_status status = xseg_pool_check_running(arena->pool);
 
+    XSEG_ASSERT(xseg_held_growth(arena->device) && need->span > 0);
     if (status != XSEG_OK)
         return status;
     for (;;) {
@@ -336,6 +353,7 @@ xseg_status xseg_growth_finish(struct xseg_arena *arena, const struct xseg_need 
 {
     const bool is_allowed = status == XSEG_OK;
 
+    XSEG_ASSERT(xseg_held_growth(arena->device) && stretch->first->extent->arena == arena);
     if (is_allowed)
         status = xseg_stretch_map(arena->pool, stretch);
     if (is_allowed)
@@ -343,8 +361,8 @@ xseg_status xseg_growth_finish(struct xseg_arena *arena, const struct xseg_need 
     xseg_arena_lock(arena);
     const bool stocked = xseg_arena_stock(arena, &arena->blocks, 2);
     struct xseg_block *block = xseg_stretch_settle(arena, stretch, is_allowed);
-    /* Another thread may have freed enough before the claim: then there is no hole in the stretch, and
-     * the cell that it is may be narrow. */
+    /* Another thread may have freed enough before the claim: then the stretch is one cell without a hole, which may
+     * be narrow. */
     if (status == XSEG_OK && stocked && block == NULL)
         (void)xseg_small_alloc(arena, need, out);
     else if (status == XSEG_OK && stocked)
@@ -356,12 +374,13 @@ xseg_status xseg_growth_finish(struct xseg_arena *arena, const struct xseg_need 
 }
 
 /*
- * With which pages a stretch is mapped.  Once memory has been short, full pages would only be broken
- * up by what is still to come: as long as more than half of it is taken, pages are small.
+ * Choose the pages that a stretch is mapped with.  After memory has been short, pages are small as long as
+ * more than half of the limit is taken: steals of later requests would break full pages up.
  *
- * page_mb:small has them small always.  page_mb:auto does so for small growth in the last sixteenth, too, and up to three quarters maps long
- * pages: the driver charges by the page.  None is longer than a sixteenth of its growth, since it goes
- * back in one piece.
+ * page_mb:small always maps small pages.  page_mb:auto maps small pages for a small growth in the last
+ * sixteenth of the limit, too.  Up to three quarters of the limit it maps long pages, since the driver's work
+ * grows with the number of pages.  No page is longer than a sixteenth of the growth, since a page goes back in
+ * one piece.
  */
 static void choose_pages(struct xseg_device *device, const struct xseg_need *need,
                          struct xseg_stretch *stretch)
@@ -371,6 +390,7 @@ static void choose_pages(struct xseg_device *device, const struct xseg_need *nee
         xseg_min(xseg_device_limit(device, need->config), device->context.total_bytes);
     const uint64_t taken = xseg_device_physical(device) + stretch->missing;
 
+    XSEG_ASSERT(stretch->first->extent->arena->device == device);
     device->is_short = device->is_short && taken > limit / 2;
     stretch->small = device->is_short || need->config->page_sizes == XSEG_CONFIG_PAGES_SMALL;
     if (need->config->page_sizes != XSEG_CONFIG_PAGES_AUTO)
@@ -391,6 +411,7 @@ static xseg_status grow_expandable(struct xseg_arena *arena, const struct xseg_n
     if (status != XSEG_OK)
         return status;
     XSEG_ASSERT(stretch.first != NULL && stretch.last != NULL);
+    XSEG_ASSERT(stretch.first->state == XSEG_BLOCK_BUSY && stretch.last->state == XSEG_BLOCK_BUSY);
     choose_pages(arena->device, need, &stretch);
     const struct xseg_page_taker taker = xseg_scrub_taker(arena);
     const uint64_t covered = xseg_stretch_covered(&stretch, &taker);
@@ -399,9 +420,9 @@ static xseg_status grow_expandable(struct xseg_arena *arena, const struct xseg_n
         xseg_growth_check(arena->pool, need->config, stretch.missing, covered), out);
 }
 
-/* --- A segment for one block; see guarded.h. --- */
+/* --- A segment for one guarded block; see guarded.h. --- */
 
-/* Reserve and announce a segment for a request: one busy hole.  NULL in case of an error. */
+/* Reserve and announce a segment for a guarded block.  *out: its one block, a busy hole; unchanged on an error */
 static xseg_status add_guarded(struct xseg_arena *arena, const struct xseg_need *need,
                                uint64_t bytes, struct xseg_block **out)
 {
@@ -419,13 +440,15 @@ static xseg_status add_guarded(struct xseg_arena *arena, const struct xseg_need 
                                              bytes, page, xseg_max(page, need->alignment)));
     if (status == XSEG_OK)
         *out = extent->first;
+    XSEG_ASSERT(status != XSEG_OK || ((*out)->state == XSEG_BLOCK_BUSY && !(*out)->mapped));
     return status;
 }
 
-/* Hand out the busy block of a segment, at the start of it or at the end; the rest is cached. */
+/* Hand out the busy block of a guarded segment, at its start or at its end; the rest is cached. */
 static struct xseg_grant hand_out_guarded(struct xseg_arena *arena, struct xseg_block *block,
                                           const struct xseg_need *need)
 {
+    XSEG_ASSERT(block->state == XSEG_BLOCK_BUSY && block->bytes >= need->bytes);
     const uint64_t offset =
         need->at_end ? xseg_round_down(block->bytes - need->bytes, need->alignment) : 0;
 
@@ -448,6 +471,7 @@ static xseg_status grow_guarded(struct xseg_arena *arena, const struct xseg_need
         xseg_pages_idle(&arena->device->pages, arena->device->context.granularity, &taker);
     xseg_status status = xseg_growth_check(arena->pool, need->config, bytes, xseg_min(bytes, idle));
 
+    XSEG_ASSERT(arena->is_guarded);
     if (status == XSEG_OK)
         status = add_guarded(arena, need, bytes, &stretch.first);
     if (status != XSEG_OK)
@@ -476,6 +500,7 @@ static xseg_status grow_guarded(struct xseg_arena *arena, const struct xseg_need
 xseg_status xseg_growth_grow(struct xseg_arena *arena, const struct xseg_need *need,
                              struct xseg_grant *out)
 {
+    XSEG_ASSERT(xseg_held_growth(arena->device) && need->bytes >= need->requested);
     if (need->is_guarded)
         return grow_guarded(arena, need, out);
     return need->expandable ? grow_expandable(arena, need, out) : grow_classic(arena, need, out);

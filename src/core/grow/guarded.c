@@ -6,11 +6,14 @@
 #include "src/core/device/retire.h"
 #include "src/core/pending/pending.h"
 #include "src/core/pending/trace.h"
+#include "src/core/reclaim/held.h"
 #include "src/core/reclaim/notice.h"
 #include "src/core/reclaim/trim.h"
 #include "src/core/reclaim/trim_steps.h"
 
-/* The device's pool of such blocks, made when first needed. */
+_Static_assert(XSEG_GUARDED_QUARANTINE >= 2, "half of a quarantine has a segment");
+
+/* Get the device's pool of guarded blocks, which is made when first needed. */
 static xseg_status get_pool(struct xseg_device *device, struct xseg_pool **out)
 {
     const struct xseg_pool_options plain = XSEG_POOL_OPTIONS_INIT;
@@ -18,7 +21,7 @@ static xseg_status get_pool(struct xseg_device *device, struct xseg_pool **out)
 
     xseg_lock_take(&device->growth_lock);
     struct xseg_pool *pool = atomic_load_explicit(&device->guarded_pool, memory_order_relaxed);
-    /* Others use one that was made meanwhile. */
+    /* Another thread may have made the pool meanwhile. */
     if (pool == NULL) {
         status = xseg_retire_make_pool(device, &plain, &pool);
         if (status == XSEG_OK) {
@@ -26,6 +29,7 @@ static xseg_status get_pool(struct xseg_device *device, struct xseg_pool **out)
             atomic_store_explicit(&device->guarded_pool, pool, memory_order_release);
         }
     }
+    XSEG_ASSERT(status != XSEG_OK || pool->is_guarded);
     if (status == XSEG_OK)
         *out = pool;
     xseg_lock_give(&device->growth_lock);
@@ -37,12 +41,14 @@ xseg_status xseg_guarded_choose(struct xseg_need *need, struct xseg_arena **aren
     struct xseg_device *device = (*arena)->device;
     struct xseg_pool *pool = atomic_load_explicit(&device->guarded_pool, memory_order_acquire);
 
+    XSEG_ASSERT(!need->is_guarded && need->is_small == (*arena)->is_small);
     if (!need->expandable || (*arena)->pool->is_private ||
         !xseg_streams_is_open(&device->context, xseg_arena_stream(*arena)))
         return XSEG_OK;
     xseg_status status = pool != NULL ? XSEG_OK : get_pool(device, &pool);
     if (status == XSEG_OK)
         status = xseg_pool_arena(pool, xseg_arena_stream(*arena), need->is_small, arena);
+    XSEG_ASSERT(status != XSEG_OK || (*arena)->is_guarded);
     if (status == XSEG_OK) {
         need->is_guarded = true;
         need->at_end = need->config->guard_page;
@@ -58,24 +64,26 @@ static bool wait_for(const struct xseg_arena *arena, const struct xseg_known_str
            xseg_driver_stream_wait(context, stream->handle) == XSEG_OK;
 }
 
-/* Wait for all streams of a busy block; false if that cannot be done here. */
+/* Wait for all streams that use a busy block; false if one of them cannot be waited for here. */
 static bool wait_for_all(const struct xseg_block *block)
 {
     const struct xseg_arena *arena = block->extent->arena;
     bool is_idle =
         !xseg_context_is_lost(&arena->device->context) && wait_for(arena, xseg_arena_stream(arena));
 
+    XSEG_ASSERT(block->state == XSEG_BLOCK_BUSY);
     for (const struct xseg_use *use = block->uses; use != NULL && is_idle; use = use->next)
         is_idle = wait_for(arena, use->stream);
     return is_idle;
 }
 
-/* Cached again, or pending; and claimed if that is all that the segment holds. */
+/* Take a busy block back: it becomes cached, or pending; and it is claimed if the segment has no other block. */
 static xseg_status take_back(struct xseg_block *block, bool is_idle, struct xseg_block **claimed)
 {
     struct xseg_extent *extent = block->extent;
     struct xseg_arena *arena = extent->arena;
 
+    XSEG_ASSERT(block->state == XSEG_BLOCK_BUSY);
     if (block->uses != NULL) {
         const xseg_status status = xseg_pending_free(arena->device->pending, block, false);
 
@@ -95,7 +103,8 @@ static xseg_status take_back(struct xseg_block *block, bool is_idle, struct xseg
         xseg_arena_claim(arena, block);
         *claimed = block;
     }
-    /* The list is in the order in which blocks were freed, as far as they were. */
+    XSEG_ASSERT(*claimed == NULL || xseg_block_is_whole(*claimed));
+    /* The list of extents is in the order in which their blocks were freed. */
     xseg_list_remove(&extent->link);
     xseg_list_insert(&arena->extents, &extent->link);
     xseg_arena_unlock(arena);
@@ -108,6 +117,7 @@ xseg_status xseg_guarded_free(struct xseg_block *block)
     const uint64_t cache = xseg_allocator_config(arena->device->allocator)->page_cache_bytes;
     struct xseg_block *claimed = NULL;
 
+    XSEG_ASSERT(arena->is_guarded && block->state == XSEG_BLOCK_BUSY);
     xseg_lock_take(&arena->device->growth_lock);
     const bool is_idle = wait_for_all(block);
     const xseg_status status = take_back(block, is_idle, &claimed);
@@ -116,10 +126,11 @@ xseg_status xseg_guarded_free(struct xseg_block *block)
     else if (claimed != NULL)
         (void)xseg_trim_give(claimed, cache != 0);
     (void)xseg_pages_shrink(&arena->device->pages, cache, UINT64_MAX);
-    if (status == XSEG_OK && ++arena->quarantined > XSEG_ALONE_QUARANTINE) {
-        xseg_trim_end_some_holes(arena, XSEG_ALONE_QUARANTINE / 2);
-        arena->quarantined -= XSEG_ALONE_QUARANTINE / 2;
+    if (status == XSEG_OK && ++arena->quarantined > XSEG_GUARDED_QUARANTINE) {
+        xseg_trim_end_some_holes(arena, XSEG_GUARDED_QUARANTINE / 2);
+        arena->quarantined -= XSEG_GUARDED_QUARANTINE / 2;
     }
+    XSEG_ASSERT(arena->quarantined <= XSEG_GUARDED_QUARANTINE);
     xseg_lock_give(&arena->device->growth_lock);
     return status;
 }

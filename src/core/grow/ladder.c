@@ -14,6 +14,7 @@
 #include "src/core/pending/pending.h"
 #include "src/core/pending/trace.h"
 #include "src/core/reclaim/garbage.h"
+#include "src/core/reclaim/held.h"
 #include "src/core/reclaim/trim.h"
 #include "src/core/reclaim/trim_oversize.h"
 #include "src/core/reclaim/trim_steps.h"
@@ -25,7 +26,7 @@ static bool is_shortage(xseg_status status)
 }
 
 /*
- * A rung.  With XSEG_OK it has served the request if *out has a base; else the next one is tried.
+ * A rung.  With XSEG_OK and a base in *out it has served the request; else the next rung is tried.
  */
 typedef xseg_status rung(struct xseg_arena *arena, const struct xseg_need *need,
                          struct xseg_grant *out);
@@ -37,7 +38,8 @@ static xseg_status search(struct xseg_arena *arena, const struct xseg_need *need
 {
     struct xseg_need again = *need;
 
-    /* A request counts once on the clock that garbage ages by. */
+    XSEG_ASSERT(xseg_held_growth(arena->device) && out->base == 0);
+    /* A request counts once on the clock by which garbage ages. */
     again.ages = false;
     return need->is_guarded ? XSEG_OK : xseg_arena_alloc(arena, &again, out);
 }
@@ -49,7 +51,7 @@ static xseg_status take_finished(struct xseg_arena *arena, const struct xseg_nee
     return search(arena, need, out);
 }
 
-/* Small pages where the fewest are missing: new ones as far as that goes, else stolen ones. */
+/* Grow with small pages where the fewest are missing: new pages as far as possible, else stolen ones. */
 static xseg_status grow_small(struct xseg_arena *arena, const struct xseg_need *need, bool wait,
                               struct xseg_grant *out)
 {
@@ -59,7 +61,7 @@ static xseg_status grow_small(struct xseg_arena *arena, const struct xseg_need *
 
     if (status != XSEG_OK)
         return status;
-    XSEG_ASSERT(stretch.first != NULL);
+    XSEG_ASSERT(stretch.first != NULL && stretch.first->state == XSEG_BLOCK_BUSY);
     const struct xseg_steal_plan plan = {
         .taker = xseg_scrub_taker(arena),
         .config = need->config,
@@ -89,7 +91,7 @@ static xseg_status steal_waiting(struct xseg_arena *arena, const struct xseg_nee
     return grow_small(arena, need, true, out);
 }
 
-/* A cached block of a pool that serves the default one when memory is short; or none. */
+/* Borrow a cached block of a private pool that lends to the default pool when memory is short (use_on_oom). */
 static xseg_status borrow(struct xseg_arena *arena, const struct xseg_need *need,
                           struct xseg_grant *out)
 {
@@ -97,7 +99,7 @@ static xseg_status borrow(struct xseg_arena *arena, const struct xseg_need *need
         atomic_load_explicit(&arena->device->private_pools, memory_order_acquire);
     struct xseg_need wanted = *need;
 
-    /* What is in a lender's block would change pool with it. */
+    /* With scrub the bytes in a lender's block must not reach another pool. */
     if (arena->pool->is_private || need->keep || need->config->scrub)
         return XSEG_OK;
     for (; body != NULL && out->base == 0; body = atomic_load(&body->next)) {
@@ -106,6 +108,7 @@ static xseg_status borrow(struct xseg_arena *arena, const struct xseg_need *need
                 ? xseg_pool_find_arena(body->pool, xseg_arena_stream(arena), arena->is_small)
                 : NULL;
 
+        XSEG_ASSERT(lender != arena);
         wanted.no_split = body->pool->no_split;
         const xseg_status status = lender != NULL ? xseg_arena_lend(lender, &wanted, out) : XSEG_OK;
         if (status != XSEG_OK)
@@ -122,7 +125,7 @@ static xseg_status wait_for_pending(struct xseg_arena *arena, const struct xseg_
     if (xseg_pending_count(arena->device->pending) == 0)
         return XSEG_OK;
     status = xseg_pending_wait(arena->device->pending);
-    /* A stream that could not be waited for keeps only its own blocks. */
+    /* Another error means a stream that could not be waited for; the blocks of other streams are free. */
     if (status == XSEG_ERR_DEVICE_LOST)
         return status;
     return search(arena, need, out);
@@ -134,20 +137,21 @@ static void end_holes(void *self, struct xseg_arena *arena)
     (void)xseg_trim_end_holes(arena);
 }
 
-/* Classic segments of max_split_size_mb or more of the same arena: the smallest that is large enough,
- * else the largest, until they are (PyTorch's rule). */
+/* Free classic segments of max_split_size_mb or more of the arena: the smallest one that is large enough, else the
+ * largest ones until they are together (PyTorch's rule).  Then grow. */
 static xseg_status free_oversize(struct xseg_arena *arena, const struct xseg_need *need,
                                  struct xseg_grant *out)
 {
     const uint64_t least = need->config->max_split_bytes;
     const uint64_t wanted = xseg_max(need->bytes, least);
 
+    XSEG_ASSERT(!need->expandable);
     if (least == UINT64_MAX || !xseg_trim_oversize(arena, least, wanted))
         return XSEG_OK;
     return xseg_growth_grow(arena, need, out);
 }
 
-/* All that is idle goes back to the driver, then growth is tried once more. */
+/* Give all idle memory back to the driver, then try growth once more. */
 static xseg_status flush(struct xseg_arena *arena, const struct xseg_need *need,
                          struct xseg_grant *out)
 {
@@ -156,7 +160,7 @@ static xseg_status flush(struct xseg_arena *arena, const struct xseg_need *need,
     struct xseg_trimmed done = XSEG_TRIMMED_INIT;
     xseg_status status = xseg_trim_device(device, &everything, &done);
 
-    /* A stream that could not be waited for keeps only its own memory. */
+    /* Another error means a stream that could not be waited for; the memory of other streams has gone. */
     if (status == XSEG_ERR_DEVICE_LOST)
         return status;
     atomic_fetch_add_explicit(&device->retries, 1, memory_order_relaxed);
@@ -168,22 +172,23 @@ static xseg_status flush(struct xseg_arena *arena, const struct xseg_need *need,
     return status;
 }
 
-/* --- Which rungs, in which order. --- */
+/* --- The rungs of each situation, in their order. --- */
 
 static rung *const expandable_rungs[] = {
     steal, steal_waiting, borrow, wait_for_pending, steal_waiting, flush, steal, search, NULL};
 static rung *const classic_rungs[] = {borrow, free_oversize, flush, search, NULL};
-/* Nothing is waited for or taken away; without stealing, small pages are still made. */
+/* In a capture no rung waits or takes memory away; `steal` then only makes small pages. */
 static rung *const capture_rungs[] = {steal, borrow, NULL};
 static rung *const classic_capture_rungs[] = {borrow, NULL};
-/* A block that has a segment to itself is neither searched for nor put together. */
+/* A guarded block has a segment to itself, so no cached memory can serve it. */
 static rung *const guarded_rungs[] = {flush, NULL};
-/* A pool at its own limit gains nothing by what others give back. */
+/* A pool at its own limit gains nothing from memory of other pools. */
 static rung *const full_pool_rungs[] = {steal, wait_for_pending, search, NULL};
 static rung *const classic_full_pool_rungs[] = {wait_for_pending, search, NULL};
 
 static rung *const *choose_rungs(const struct xseg_arena *arena, const struct xseg_need *need)
 {
+    XSEG_ASSERT(need->is_guarded == arena->is_guarded);
     if (need->is_guarded)
         return guarded_rungs;
     if (xseg_pending_captures(arena->device->pending))
@@ -199,7 +204,9 @@ static xseg_status climb(struct xseg_arena *arena, const struct xseg_need *need,
 {
     rung *const *next = choose_rungs(arena, need);
 
+    XSEG_ASSERT(is_shortage(refused));
     for (; *next != NULL; next++) {
+        XSEG_ASSERT(xseg_held_growth(arena->device) && out->base == 0);
         const xseg_status status = (*next)(arena, need, out);
 
         if (out->base != 0 || (status != XSEG_OK && !is_shortage(status)))
@@ -207,10 +214,11 @@ static xseg_status climb(struct xseg_arena *arena, const struct xseg_need *need,
         if (status != XSEG_OK)
             refused = status;
     }
+    XSEG_ASSERT(is_shortage(refused));
     return refused;
 }
 
-/* Whether a growth past what the device has is refused at once: throw_on_cudamalloc_oom, where no
+/* Whether a request that the device has no room for is refused at once: with throw_on_cudamalloc_oom, where no
  * fraction sets another limit (PyTorch's rule). */
 static bool is_rejected(const struct xseg_device *device, const struct xseg_need *need)
 {
@@ -218,7 +226,7 @@ static bool is_rejected(const struct xseg_device *device, const struct xseg_need
            device->refuser == XSEG_REFUSER_DEVICE;
 }
 
-/* What PyTorch does while memory lasts. */
+/* Search, collect garbage, grow: as PyTorch does while memory lasts. */
 static xseg_status serve(struct xseg_arena *arena, const struct xseg_need *need,
                          struct xseg_grant *out)
 {
@@ -227,7 +235,7 @@ static xseg_status serve(struct xseg_arena *arena, const struct xseg_need *need,
     if (atomic_load_explicit(&device->asks_late, memory_order_relaxed) &&
         xseg_pending_count(device->pending) != 0 && !xseg_pending_captures(device->pending))
         xseg_pending_poll(device->pending);
-    /* Another thread may have freed or grown what fits while this one waited for the lock. */
+    /* Another thread may have freed or mapped a fitting block while this one waited for the lock. */
     const xseg_status status = search(arena, need, out);
 
     if (status != XSEG_OK || out->base != 0)
@@ -238,20 +246,21 @@ static xseg_status serve(struct xseg_arena *arena, const struct xseg_need *need,
 }
 
 /*
- * Ask the observers to spare memory; whether any has.  GROWTH is let go meanwhile, so everything may be
+ * Ask the observers to spare memory; returns whether one has.  GROWTH is given meanwhile, so everything may be
  * different afterwards.
  */
 static bool ask(struct xseg_arena *arena, const struct xseg_need *need, xseg_status refused,
                 unsigned attempt) XSEG_UNCHECKED
 {
+    XSEG_ASSERT(xseg_held_growth(arena->device) && attempt < XSEG_ASKS_MOST);
     xseg_lock_give(&arena->device->growth_lock);
     const bool spared = xseg_shortage_tell(arena, need, refused, XSEG_OBSERVERS_SHORT, attempt);
     xseg_lock_take(&arena->device->growth_lock);
     return spared;
 }
 
-/* Whether the device is short of memory, or of what the process may have of it: not where a pool is at
- * its own limit, or its owner's function has none. */
+/* Whether the device, or the process by its limits, is short of memory: not where a pool is at its own limit, or a
+ * pool's own memory function has none. */
 static bool device_is_short(const struct xseg_arena *arena, xseg_status refused)
 {
     if (xseg_pool_has_own_memory(arena->pool))
@@ -261,8 +270,8 @@ static bool device_is_short(const struct xseg_arena *arena, xseg_status refused)
 }
 
 /*
- * What is done about a shortage: what has finished meanwhile is looked at, the observers are asked,
- * then the rungs are climbed; all that again while somebody spares memory and it does not suffice.
+ * Overcome a shortage: take back pending blocks that have finished, ask the observers, then climb the rungs; ask and
+ * climb again while an observer spares memory and the request still fails.
  */
 static xseg_status overcome(struct xseg_arena *arena, const struct xseg_need *need,
                             xseg_status refused, struct xseg_grant *out)
@@ -271,6 +280,7 @@ static xseg_status overcome(struct xseg_arena *arena, const struct xseg_need *ne
     xseg_status status = XSEG_OK;
     bool spared = true;
 
+    XSEG_ASSERT(is_shortage(refused));
     device->is_short = device->is_short || device_is_short(arena, refused);
     if (device->is_short && need->expandable && !arena->pool->body->is_full)
         atomic_store_explicit(&device->asks_late, true, memory_order_relaxed);
@@ -291,8 +301,10 @@ static xseg_status overcome(struct xseg_arena *arena, const struct xseg_need *ne
 }
 
 /*
- * There are no addresses for a segment.  Those of segments that are nothing but a hole are free to go;
- * else a classic segment serves the request, which takes no more addresses than it needs.
+ * Serve a request for which there are no addresses.  Segments that are one hole give theirs back first; else a
+ * classic segment serves the request, which takes no more addresses than it needs.
+ *
+ * is_first: set to whether this is the first such classic segment of the device
  */
 static xseg_status do_with_fewer_addresses(struct xseg_arena *arena, const struct xseg_need *need,
                                            struct xseg_grant *out, bool *is_first)
@@ -300,6 +312,7 @@ static xseg_status do_with_fewer_addresses(struct xseg_arena *arena, const struc
     struct xseg_device *device = arena->device;
     struct xseg_need classic = *need;
 
+    XSEG_ASSERT(need->expandable && out->base == 0);
     if (!xseg_pending_captures(device->pending)) {
         xseg_device_visit_arenas(device, end_holes, NULL);
         const xseg_status status = xseg_growth_grow(arena, need, out);
@@ -333,6 +346,7 @@ xseg_status xseg_ladder_alloc(struct xseg_arena *arena, const struct xseg_need *
     struct xseg_device *device = arena->device;
     bool rejected = false, says = false;
 
+    XSEG_ASSERT(out->base == 0 && need->bytes >= need->requested);
     xseg_lock_take(&device->growth_lock);
     if (!xseg_arena_is_for(arena, need)) {
         xseg_lock_give(&device->growth_lock);
@@ -353,6 +367,7 @@ xseg_status xseg_ladder_alloc(struct xseg_arena *arena, const struct xseg_need *
         xseg_trace_note(arena, XSEG_TRACE_OOM, 0, need->requested);
         status = xseg_shortage_fail(arena, need, status, rejected);
     }
+    XSEG_ASSERT(arena->misses > 0);
     arena->misses--;
     xseg_lock_give(&device->growth_lock);
     if (says)

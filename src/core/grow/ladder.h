@@ -1,24 +1,25 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The ladder: what happens, rung by rung, when a request finds nothing cached.
+ * The ladder: the steps, called rungs, that serve a request which no cached block fits.
  *
- *     search, collect garbage by age if a limit wants that, grow: as PyTorch does, while memory lasts
- *     ------------------------------------------------- the driver or a limit says no
- *     finished      blocks whose events are complete by now
- *     ask           observers, with GROWTH let go; when they spare memory, from the top, a few times
+ *     search, collect garbage by age if a limit asks for that, grow: as PyTorch does, while memory lasts
+ *     ------------------------------------------------- the driver or a limit refuses
+ *     finished      take back blocks whose events are complete by now
+ *     ask           observers, without GROWTH; when they spare memory, start again, a few times
  *     small pages   new ones, as few as the request needs; else idle ones of other segments, streams
  *                   and pools whose stream has finished
- *     waiting       the same, after waiting for those streams
+ *     waiting       steal small pages after waiting for those streams
  *     borrow        cached blocks of pools that lend
- *     oversize      classic: segments of max_split_size_mb or more of the same arena
+ *     oversize      classic: free segments of max_split_size_mb or more of the same arena
  *     pending       blocks that other streams use, after waiting for them
- *     flush         everything idle goes back to the driver
+ *     flush         all idle memory goes back to the driver
  *     -------------------------------------------------
  *     out of memory, with a sentence that says where the memory is
  *
- * After each rung the cache is searched again.  A rung takes only what the request needs, and serves
- * it or changes nothing but what is cached.  During a capture nothing is waited for or taken away.
- * Only the flush counts as a retry.
+ * The arrays in ladder.c say which rungs are climbed in which situation; most end with another search of the
+ * cache.  A rung takes only the memory that
+ * the request needs, and either serves the request or changes only what is cached.  During a capture no rung
+ * waits or takes memory away.  Only the flush counts as a retry.
  */
 #ifndef XSEG_CORE_LADDER_H
 #define XSEG_CORE_LADDER_H

@@ -3,6 +3,7 @@
 
 #include "src/base/error.h"
 #include "src/core/device/allocator.h"
+#include "src/core/reclaim/held.h"
 
 enum xseg_refuser xseg_refusal_of_limits(const struct xseg_device *device,
                                          const struct xseg_config *config)
@@ -12,13 +13,14 @@ enum xseg_refuser xseg_refusal_of_limits(const struct xseg_device *device,
                : XSEG_REFUSER_HARD_LIMIT;
 }
 
-/* "hard_limit_mb of device 0 (120.00 MiB)" */
+/* Write the limit that refused: "hard_limit_mb (device 0, 120.00 MiB) leaves no room for " */
 static void add_refuser(struct xseg_text *text, const struct xseg_pool *pool)
 {
     const struct xseg_device *device = pool->body->device;
     const struct xseg_config *config = xseg_allocator_config(device->allocator);
     const uint64_t hard = xseg_bounds_hard(&device->bounds);
 
+    XSEG_ASSERT(device->refuser <= XSEG_REFUSER_POOL);
     switch (device->refuser) {
     case XSEG_REFUSER_POOL:
         xseg_text_add(text, "limit_bytes of pool %s (on device %d, ", xseg_pool_label(pool),
@@ -50,6 +52,7 @@ void xseg_refusal_add(struct xseg_text *text, const struct xseg_pool *pool, xseg
     const struct xseg_device *device = pool->body->device;
     const int ordinal = device->context.ordinal;
 
+    XSEG_ASSERT(xseg_refusal_is_shortage(status));
     if (status == XSEG_ERR_NO_ADDRESSES)
         xseg_text_add(text, "device %d has no addresses left for ", ordinal);
     else if (status == XSEG_ERR_LIMIT)
@@ -69,6 +72,7 @@ xseg_status xseg_refusal_fail(struct xseg_pool *pool, enum xseg_refuser refuser,
     char buffer[512];
     struct xseg_text text;
 
+    XSEG_ASSERT(xseg_held_growth(device) && refuser != XSEG_REFUSER_DRIVER);
     device->refuser = refuser;
     xseg_text_init(&text, buffer, sizeof(buffer));
     xseg_refusal_add(&text, pool, status, more);

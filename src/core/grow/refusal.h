@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A refusal: what stood in the way of a growth, and the words that a sentence about it begins with.
+ * A refusal: which limit or part refused a growth, and the first words of a sentence about that.
  *
  * Locking: GROWTH is held by the caller.
  */
 #ifndef XSEG_CORE_REFUSAL_H
 #define XSEG_CORE_REFUSAL_H
+
+#include <stdbool.h>
 
 #include "src/base/text.h"
 #include "xseg/status.h"
@@ -15,25 +17,32 @@ struct xseg_device;
 struct xseg_pool;
 
 enum xseg_refuser {
-    XSEG_REFUSER_DRIVER, /* all checks passed; the driver, or the pool's own function, has none */
-    XSEG_REFUSER_DEVICE, /* more than the device has beside what is taken */
+    XSEG_REFUSER_DRIVER, /* no check refused: the driver, or the pool's own function, had no memory */
+    XSEG_REFUSER_DEVICE,     /* more than the device has beside taken memory */
     XSEG_REFUSER_HARD_LIMIT, /* hard_limit_mb, or xseg_limits() of the device */
     XSEG_REFUSER_FRACTION,   /* per_process_memory_fraction */
     XSEG_REFUSER_POOL        /* the pool's limit_bytes */
 };
 
-/* Which of the device's two limits refuses what is past both, or past the lower one. */
+/* Whether a status says that memory, addresses or a limit were short. */
+static inline bool xseg_refusal_is_shortage(xseg_status status)
+{
+    return status == XSEG_ERR_NO_MEMORY || status == XSEG_ERR_LIMIT ||
+           status == XSEG_ERR_NO_ADDRESSES;
+}
+
+/* Which of the device's two limits, the fraction and the hard limit, is lower and so refuses first. */
 enum xseg_refuser xseg_refusal_of_limits(const struct xseg_device *device,
                                          const struct xseg_config *config);
 
 /*
- * Note who refuses a growth of a pool by `more` bytes, with a sentence.
+ * Note the refuser of a growth of a pool by `more` bytes, and write the error text.
  *
  * Returns: XSEG_ERR_NO_MEMORY for the device, XSEG_ERR_LIMIT for a limit
  */
 xseg_status xseg_refusal_fail(struct xseg_pool *pool, enum xseg_refuser refuser, uint64_t more);
 
-/* Name what refuses, and how much, by device->refuser and the status: "device 0 has no room for 2.00 MiB". */
+/* Name the refuser and the bytes, by device->refuser and the status: "device 0 has no room for 2.00 MiB". */
 void xseg_refusal_add(struct xseg_text *text, const struct xseg_pool *pool, xseg_status status,
                       uint64_t bytes);
 

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Scrub: with the key of that name, what one pool has left in a page is cleared before another pool
- * gets it.
+ * Scrub: with the key `scrub`, a page that comes from another pool is cleared before its new pool gets it.
  *
- * Pages move from pool to pool through the idle ones of a device (page.h): kept there by decay, or
- * stolen.  A page of another pool is cleared by work on the stream that it is for, right after it is
- * mapped, so whatever that stream does next finds zeroes.  Where no such work can be queued (the
- * stream is being captured, a capture is under way, or the calling thread cannot name the stream) the
- * pages of others are not used: the memory comes from the driver, or is refused.
+ * Pages move from pool to pool through the idle pages of a device (page.h): decay keeps them there, or they
+ * are stolen.  A page of another pool is cleared right after it is mapped, by work on the stream that it is
+ * for, so that later work of the stream finds zeroes.  No such work can be queued while a capture is
+ * under way, or where the calling thread cannot name the stream.  Then pages of other pools are not used: the
+ * memory comes from the driver, or is refused.
  *
  * Locking: GROWTH is held, no other lock.
  */
@@ -20,7 +19,7 @@
 /*
  * Which idle pages an arena may have.
  *
- * Cost: with the key a question about the stream; else none
+ * Cost: with the key `scrub` a question about the stream; else none
  */
 struct xseg_page_taker xseg_scrub_taker(const struct xseg_arena *arena);
 

@@ -4,12 +4,13 @@
 #include <stdio.h>
 
 #include "src/base/error.h"
-#include "src/core/grow/advice.h"
 #include "src/core/device/allocator.h"
-#include "src/core/pending/pending.h"
+#include "src/core/grow/advice.h"
 #include "src/core/grow/refusal.h"
+#include "src/core/pending/pending.h"
+#include "src/core/reclaim/held.h"
 
-/* What the driver said, where nothing of ours was in the way. */
+/* Add the driver call that failed, where no limit of the library refused first. */
 static void add_drivers_word(struct xseg_text *text, const struct xseg_arena *arena,
                              xseg_status status)
 {
@@ -33,6 +34,7 @@ xseg_status xseg_shortage_fail(struct xseg_arena *arena, const struct xseg_need 
     char buffer[1024];
     struct xseg_text text;
 
+    XSEG_ASSERT(xseg_held_growth(arena->device) && xseg_refusal_is_shortage(status));
     xseg_account_take(&account, arena, need);
     xseg_text_init(&text, buffer, sizeof(buffer));
     xseg_refusal_add(&text, arena->pool, status, need->requested);
@@ -51,9 +53,10 @@ bool xseg_shortage_tell(struct xseg_arena *arena, const struct xseg_need *need, 
     uint64_t free = 0, total = 0;
     char text[1024];
 
+    XSEG_ASSERT(xseg_refusal_is_shortage(status) && subject <= XSEG_OBSERVERS_REJECTED);
     if (!xseg_observers_want(observers, subject))
         return false;
-    /* What observers do writes other texts over it. */
+    /* Calls of the observers may write other error texts over this one. */
     (void)snprintf(text, sizeof(text), "%s", xseg_fail_text()->buffer);
     (void)xseg_driver_memory(&device->context, &free, &total);
     const struct xseg_shortage shortage = {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The sentence of an out-of-memory: what was asked, where the memory is, and what would have helped.
+ * The error text of an out-of-memory: what was asked for, where the memory is, and what would have helped.
  *
  * Locking: GROWTH is held by the caller, no other lock, except where a function says otherwise.
  */
@@ -11,9 +11,9 @@
 #include "src/core/stats/observers.h"
 
 /*
- * Note the sentence of a request that is refused, and give the status back.
+ * Write the error text of a request that is refused, and return the status.
  *
- * rejected: it was refused at once, see throw_on_cudamalloc_oom
+ * rejected: the request was refused at once, see throw_on_cudamalloc_oom
  * Cost:     one question about the device's memory; a walk over all blocks of the device
  */
 xseg_status xseg_shortage_fail(struct xseg_arena *arena, const struct xseg_need *need,
@@ -23,8 +23,8 @@ xseg_status xseg_shortage_fail(struct xseg_arena *arena, const struct xseg_need 
  * Tell observers of a request that is short of memory, or refused.  No lock is held.
  *
  * attempt: how often the request has asked before
- * Returns: whether any of them answered that it should be tried again
- * Cost:    one question about the device's memory if anybody wants to know, else none
+ * Returns: whether one of them answered that the request should be tried again
+ * Cost:    one question about the device's memory if there is such an observer, else none
  */
 bool xseg_shortage_tell(struct xseg_arena *arena, const struct xseg_need *need, xseg_status status,
                         enum xseg_observers_subject subject, unsigned attempt);

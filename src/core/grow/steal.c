@@ -3,18 +3,19 @@
 
 #include "src/core/grow/refusal.h"
 #include "src/core/pending/pending.h"
+#include "src/core/reclaim/held.h"
 #include "src/core/reclaim/notice.h"
 #include "src/core/reclaim/trim.h"
 #include "src/core/reclaim/trim_steps.h"
 
-/* One attempt. */
+/* The state of one attempt to steal. */
 struct theft {
     struct xseg_device *device;
     const struct xseg_steal_plan *plan;
     uint64_t missing;           /* bytes that idle pages do not cover yet */
-    uint64_t least;             /* bytes of the blocks to look at, or more */
-    uint64_t claimed_bytes;     /* in what is claimed */
-    struct xseg_block *claimed; /* through `right` */
+    uint64_t least;             /* bytes of the smallest blocks to look at */
+    uint64_t claimed_bytes;     /* bytes of `claimed` */
+    struct xseg_block *claimed; /* chained through `right` */
     xseg_status status;
 };
 
@@ -28,7 +29,7 @@ static struct xseg_page_kind kind_of(const struct theft *theft, uint64_t page)
     return (struct xseg_page_kind){page, theft->plan->taker.is_exportable};
 }
 
-/* How many bytes of a size of idle pages are of use here. */
+/* Bytes of the idle pages of one size that the request can use. */
 static uint64_t useful(const struct theft *theft, uint64_t page)
 {
     const uint64_t idle = xseg_pages_idle(&theft->device->pages, page, &theft->plan->taker);
@@ -38,7 +39,7 @@ static uint64_t useful(const struct theft *theft, uint64_t page)
     return page == theft->plan->page_bytes ? xseg_min(idle, theft->plan->full_pages * page) : 0;
 }
 
-/* How many of the bytes idle pages cover: small ones, and full ones that there is room for. */
+/* Bytes that idle pages cover: small pages, and full pages that the request has room for. */
 static uint64_t covered(const struct theft *theft)
 {
     const uint64_t page = theft->plan->page_bytes;
@@ -54,19 +55,20 @@ static uint64_t missing(const struct theft *theft)
     return have < theft->plan->bytes ? theft->plan->bytes - have : 0;
 }
 
-/* What physical memory may reach. */
+/* Bytes that physical memory may reach. */
 static uint64_t limit_of(const struct theft *theft)
 {
     return xseg_min(xseg_device_limit(theft->device, theft->plan->config),
                     theft->device->context.total_bytes);
 }
 
-/* Make pages of a size as long as so much is missing, and the limit and the driver allow it. */
+/* Make pages of one size while at least a page is missing, as far as the limit and the driver allow. */
 static xseg_status make_pages(struct theft *theft, uint64_t page)
 {
     struct xseg_device *device = theft->device;
     const uint64_t limit = limit_of(theft);
 
+    XSEG_ASSERT(page > 0 && page % granularity(theft) == 0);
     while (missing(theft) >= page) {
         if (page != granularity(theft) &&
             xseg_pages_idle(&device->pages, page, &theft->plan->taker) >=
@@ -91,7 +93,7 @@ static bool is_shortage(xseg_status status)
     return status == XSEG_ERR_NO_MEMORY || status == XSEG_ERR_LIMIT;
 }
 
-/* Full pages first, since ten small ones cost ten times as much; small ones for the rest. */
+/* Make full pages first, since ten small ones cost ten times as much; small pages for the rest. */
 static xseg_status make_all(struct theft *theft)
 {
     const xseg_status status = make_pages(theft, theft->plan->page_bytes);
@@ -102,8 +104,8 @@ static xseg_status make_all(struct theft *theft)
 
 /* --- Claiming. --- */
 
-/* What a claimed part will cover: all of a full page that fits, and of one that does not as well,
- * since the driver makes small pages of its memory. */
+/* Claim idle memory of an arena, up to the missing bytes.  Each byte counts: a page that does not fit goes back to the
+ * driver, which makes small pages of its memory. */
 static void claim_arena(void *self, struct xseg_arena *arena)
 {
     struct theft *theft = self;
@@ -129,6 +131,7 @@ static void claim_arena(void *self, struct xseg_arena *arena)
         xseg_trim_put_back(arena, claimed);
         return;
     }
+    XSEG_ASSERT(claimed->state == XSEG_BLOCK_BUSY && bytes > 0);
     theft->claimed_bytes += bytes;
     for (; claimed != NULL; claimed = next) {
         next = claimed->right;
@@ -142,13 +145,14 @@ static void put_all_back(struct theft *theft)
     struct xseg_block *next;
 
     for (struct xseg_block *block = theft->claimed; block != NULL; block = next) {
+        XSEG_ASSERT(block->state == XSEG_BLOCK_BUSY);
         next = block->right;
         block->right = NULL;
         xseg_trim_put_back(block->extent->arena, block);
     }
 }
 
-/* Claim in the arena that asks, then everywhere. */
+/* Claim in the arena that asks, then in all arenas of the device. */
 static void claim_everywhere(struct theft *theft)
 {
     claim_arena(theft, theft->plan->arena);
@@ -157,7 +161,7 @@ static void claim_everywhere(struct theft *theft)
 
 /* --- Taking. --- */
 
-/* The kind of an idle page that is of no use; of no bytes if there is none. */
+/* The kind of an idle page that the request cannot use; a kind of 0 bytes if there is none. */
 static struct xseg_page_kind find_surplus(const struct theft *theft)
 {
     const struct xseg_pages *pages = &theft->device->pages;
@@ -172,7 +176,7 @@ static struct xseg_page_kind find_surplus(const struct theft *theft)
     return (struct xseg_page_kind){0, false};
 }
 
-/* Whether there may be room for full pages where one of a kind was that is of no use. */
+/* Whether full pages may fit in the memory of a surplus page that goes back to the driver. */
 static bool makes_full(const struct theft *theft, struct xseg_page_kind kind)
 {
     return kind.bytes > theft->plan->page_bytes ||
@@ -180,7 +184,7 @@ static bool makes_full(const struct theft *theft, struct xseg_page_kind kind)
             kind.is_exportable != theft->plan->taker.is_exportable);
 }
 
-/* Pages that nobody has room for go back, one by one, as long as small ones are missing. */
+/* Make the missing pages; while memory is short, give surplus pages back to the driver, one by one. */
 static xseg_status change_pages(struct theft *theft)
 {
     struct xseg_pages *pages = &theft->device->pages;
@@ -200,7 +204,7 @@ static xseg_status take_all(struct theft *theft)
     for (struct xseg_block *block = theft->claimed; block != NULL; block = next) {
         next = block->right;
         block->right = NULL;
-        /* What would have to be cleared and cannot be goes through the driver. */
+        /* Pages that would have to be cleared and cannot be go back to the driver. */
         (void)xseg_trim_give(block, theft->plan->taker.choice != XSEG_PAGE_OWN_ONLY);
     }
     return change_pages(theft);
@@ -209,14 +213,17 @@ static xseg_status take_all(struct theft *theft)
 xseg_status xseg_steal(struct xseg_device *device, const struct xseg_steal_plan *plan)
 {
     struct theft theft = {.device = device, .plan = plan};
+    XSEG_ASSERT(xseg_held_growth(device) && plan->arena->device == device);
+    XSEG_ASSERT(plan->page_bytes > 0 && plan->bytes % device->context.granularity == 0);
     const xseg_status status = make_all(&theft);
 
     if (!is_shortage(status) || xseg_pending_captures(device->pending))
         return status;
     theft.missing = missing(&theft);
-    /* What is idle and of no use will be the driver's, which makes small pages of it. */
+    XSEG_ASSERT(covered(&theft) <= xseg_pages_bytes(&device->pages));
+    /* Surplus idle pages will go back to the driver, which makes small pages of their memory. */
     theft.missing -= xseg_min(theft.missing, xseg_pages_bytes(&device->pages) - covered(&theft));
-    /* Whole full pages where there is room for them, then whatever there is. */
+    /* Claim blocks with full pages where there is room for them, then blocks of any size. */
     theft.least = plan->page_bytes;
     if (plan->full_pages > 0)
         claim_everywhere(&theft);

@@ -11,9 +11,10 @@
 #include "src/core/grow/scrub.h"
 #include "src/core/pending/poison.h"
 #include "src/core/pending/trace.h"
+#include "src/core/reclaim/held.h"
 #include "src/core/reclaim/notice.h"
 
-/* A hole, or a cached block, which in an arena with cells is a cell without a record of its own. */
+/* A piece of a stretch: a hole, or a cached block, which in an arena with cells is a cell without a record. */
 struct piece {
     struct xseg_block *record; /* NULL for a cell */
     struct xseg_extent *extent;
@@ -36,7 +37,7 @@ static struct piece piece_of_cell(const struct xseg_cell *cell)
                           (uint64_t)cell->quanta << XSEG_CELLS_SHIFT, true};
 }
 
-/* The piece that begins where a record does. */
+/* The piece that begins at a record's first byte; no piece if that is in use. */
 static struct piece piece_at(struct xseg_block *block)
 {
     if (block != NULL && block->state == XSEG_BLOCK_TRACT) {
@@ -53,18 +54,19 @@ static struct piece piece_behind(const struct piece *piece)
 {
     if (piece->record != NULL)
         return piece_at(piece->record->next);
-    /* Cached cells are not adjacent, so what follows one is a record, or live. */
+    /* Cached cells are not adjacent, so a record or a live cell follows. */
     struct xseg_block *tract = xseg_tract_over(piece->extent, piece->base);
     if (xseg_block_end(tract) > piece->base + piece->bytes)
         return (struct piece){0};
     return piece_at(tract->next);
 }
 
-/* Where a stretch with a hole begins: at the cached block before it, if there is one. */
+/* The first piece of a stretch with a hole: the cached block before the hole, or the hole itself. */
 static struct piece first_piece(struct xseg_block *hole)
 {
     struct xseg_block *prev = hole->prev;
 
+    XSEG_ASSERT(hole->state == XSEG_BLOCK_HOLE);
     if (prev != NULL && prev->state == XSEG_BLOCK_TRACT) {
         const struct xseg_cell cell = xseg_small_cached_before(hole->extent, hole->base);
 
@@ -79,6 +81,7 @@ static struct piece first_piece(struct xseg_block *hole)
 bool xseg_stretch_find_lowest(const struct xseg_arena *arena, uint64_t bytes,
                               struct xseg_stretch_place *place)
 {
+    XSEG_ASSERT(xseg_held_arena(arena) && bytes > 0);
     for (struct xseg_block *hole = xseg_tree_first(arena->holes); hole != NULL;
          hole = xseg_tree_next(arena->holes, hole)) {
         struct piece piece = first_piece(hole);
@@ -93,10 +96,11 @@ bool xseg_stretch_find_lowest(const struct xseg_arena *arena, uint64_t bytes,
     return false;
 }
 
-/* What of a hole is needed for `bytes`: up to the end of a full page, or of a small one. */
+/* Bytes of a hole that `bytes` need: up to the end of a full page, or of a small one. */
 static uint64_t wanted_of(const struct xseg_block *hole, uint64_t bytes, bool small)
 {
     const struct xseg_segment *segment = &hole->extent->segment;
+    XSEG_ASSERT(hole->state == XSEG_BLOCK_HOLE && bytes > 0);
     const uint64_t page = small ? segment->granule_bytes : segment->page_bytes;
     const uint64_t begin = hole->base - segment->base;
     const uint64_t granule = xseg_round_up(begin + bytes, page) / segment->granule_bytes;
@@ -106,7 +110,7 @@ static uint64_t wanted_of(const struct xseg_block *hole, uint64_t bytes, bool sm
     return xseg_segment_page_end(segment, (uint32_t)granule) * segment->granule_bytes - begin;
 }
 
-/* What would have to be mapped for a stretch from a piece on; UINT64_MAX if it is too short. */
+/* Bytes to be mapped for a stretch from a piece on; UINT64_MAX if the stretch is too short. */
 static uint64_t missing_from(struct piece piece, uint64_t bytes)
 {
     uint64_t sum = 0, missing = 0;
@@ -124,6 +128,7 @@ bool xseg_stretch_find_cheapest(const struct xseg_arena *arena, uint64_t bytes,
 {
     uint64_t least = UINT64_MAX;
 
+    XSEG_ASSERT(xseg_held_arena(arena) && bytes > 0);
     for (struct xseg_block *hole = xseg_tree_first(arena->holes); hole != NULL;
          hole = xseg_tree_next(arena->holes, hole)) {
         const struct piece first = first_piece(hole);
@@ -137,7 +142,7 @@ bool xseg_stretch_find_cheapest(const struct xseg_arena *arena, uint64_t bytes,
     return least != UINT64_MAX;
 }
 
-/* The piece at a place that was found. */
+/* The piece at which a stretch begins. */
 static struct piece piece_at_place(const struct xseg_stretch_place *place)
 {
     struct xseg_block *block = xseg_extent_block_over(place->extent, place->base);
@@ -162,13 +167,17 @@ void xseg_stretch_claim(struct xseg_arena *arena, const struct xseg_stretch_plac
     struct piece piece = piece_at_place(place);
     uint64_t sum = 0;
 
+    XSEG_ASSERT(xseg_held_arena(arena) && place->extent->arena == arena);
+    XSEG_ASSERT(arena->blocks.free_count >= XSEG_ARENA_RECORDS);
     *stretch = (struct xseg_stretch){.small = small};
     while (sum < bytes) {
+        XSEG_ASSERT(piece.bytes != 0);
         const uint64_t wanted = piece.mapped ? 0 : wanted_of(piece.record, bytes - sum, small);
         struct xseg_block *block = claim_piece(arena, &piece);
 
         if (!block->mapped && wanted < block->bytes)
             (void)xseg_arena_settle(arena, xseg_arena_cut(arena, block, wanted));
+        XSEG_ASSERT(block->state == XSEG_BLOCK_BUSY);
         stretch->missing += block->mapped ? 0 : block->bytes;
         stretch->first = stretch->first == NULL ? block : stretch->first;
         stretch->last = block;
@@ -183,6 +192,8 @@ static xseg_status map_hole(struct xseg_block *hole, struct xseg_supply *supply)
     struct xseg_segment *segment = &extent->segment;
     const uint64_t begin = hole->base - segment->base;
 
+    XSEG_ASSERT(hole->state == XSEG_BLOCK_BUSY && !hole->mapped);
+    XSEG_ASSERT(begin % segment->granule_bytes == 0 && hole->bytes % segment->granule_bytes == 0);
     if (!xseg_extent_cover(extent, begin, begin + hole->bytes))
         return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for a segment's table");
     return xseg_segment_map(segment, (uint32_t)(begin / segment->granule_bytes),
@@ -199,6 +210,7 @@ xseg_status xseg_stretch_map(struct xseg_pool *pool, struct xseg_stretch *stretc
         .stream = xseg_arena_stream(arena)->handle,
     };
 
+    XSEG_ASSERT(xseg_held_growth(arena->device) && stretch->failed == NULL);
     for (struct xseg_block *block = stretch->first;; block = block->next) {
         if (!block->mapped) {
             supply.cleared = 0;
@@ -225,7 +237,9 @@ struct xseg_block *xseg_stretch_settle(struct xseg_arena *arena, const struct xs
 {
     struct xseg_block *block = stretch->first, *next, *result;
 
+    XSEG_ASSERT(xseg_held_arena(arena));
     for (;; block = next) {
+        XSEG_ASSERT(block->state == XSEG_BLOCK_BUSY);
         const bool is_last = block == stretch->last;
 
         next = block->next;
@@ -272,10 +286,11 @@ uint64_t xseg_stretch_covered(const struct xseg_stretch *stretch,
         if (block == stretch->last)
             break;
     }
+    XSEG_ASSERT(covered <= stretch->missing);
     return covered;
 }
 
-/* --- Telling. --- */
+/* --- Telling observers. --- */
 
 void xseg_stretch_tell(const struct xseg_stretch *stretch)
 {

@@ -7,9 +7,9 @@
  *             |<------- stretch for a request ------>|
  *                       of the last hole only the pages that are needed
  *
- * A stretch is claimed under the arena's lock, mapped without it, and settled under it again.
+ * A stretch is claimed under the arena's lock, mapped without that lock, and settled under it again.
  *
- * Locking: GROWTH is held by whoever has a stretch; ARENA where a function says so.
+ * Locking: GROWTH is held from the claim to the settling; ARENA where a function says so.
  */
 #ifndef XSEG_CORE_STRETCH_H
 #define XSEG_CORE_STRETCH_H
@@ -17,10 +17,10 @@
 #include "src/core/cache/arena.h"
 
 struct xseg_stretch {
-    struct xseg_block *first, *last; /* busy, with all in between */
+    struct xseg_block *first, *last; /* busy, and so are all blocks in between */
     uint64_t missing;                /* bytes of its holes */
     bool small;                      /* to be mapped with small pages */
-    uint64_t longest;                /* else with pages of up to so many bytes; 0: full ones */
+    uint64_t longest;                /* not small: bytes of the longest page; 0: full pages */
     struct xseg_block *failed;       /* the first hole that could not be mapped, or NULL */
 };
 
@@ -28,43 +28,44 @@ struct xseg_stretch {
 struct xseg_stretch_place {
     struct xseg_extent *extent;
     uint64_t base;
-    uint64_t missing; /* bytes to be mapped there; only of the cheapest */
+    uint64_t missing; /* bytes to be mapped; only set by xseg_stretch_find_cheapest() */
 };
 
-/* The lowest stretch with a hole in it that is long enough: PyTorch's choice.  False if there is none.
- * ARENA is held. */
+/* Find the lowest stretch of `bytes` with a hole, which is PyTorch's choice.  False if there is none.  ARENA is
+ * held. */
 bool xseg_stretch_find_lowest(const struct xseg_arena *arena, uint64_t bytes,
                               struct xseg_stretch_place *place);
 
-/* The one that needs the least memory; of equal ones the lowest.  ARENA is held. */
+/* Find the stretch of `bytes` with a hole that needs the least memory, the lowest of equal ones.  False if there is
+ * none.  ARENA is held. */
 bool xseg_stretch_find_cheapest(const struct xseg_arena *arena, uint64_t bytes,
                                 struct xseg_stretch_place *place);
 
-/* Claim a stretch.  ARENA is held; XSEG_ARENA_RECORDS must be in stock: a tract is cut at either end,
- * and the last hole. */
+/* Claim a stretch.  ARENA is held; XSEG_ARENA_RECORDS must be in stock: a tract is cut at either end, and the last
+ * hole once. */
 void xseg_stretch_claim(struct xseg_arena *arena, const struct xseg_stretch_place *place,
                         uint64_t bytes, bool small, struct xseg_stretch *stretch);
 
 /*
- * Map the holes, lowest first, up to the first failure.  No arena is locked.
+ * Map the holes of a stretch, lowest first, up to the first failure.  No arena is locked.
  *
  * Returns: XSEG_OK, XSEG_ERR_NO_MEMORY, XSEG_ERR_DRIVER, XSEG_ERR_HOST_MEMORY
  */
 xseg_status xseg_stretch_map(struct xseg_pool *pool, struct xseg_stretch *stretch);
 
-/* Settle a stretch: what was mapped is cached, the rest holes; without `mapped` nothing was.
- * Returns what the last block has become.  ARENA is held. */
+/* Settle a stretch: mapped blocks become cached, the others holes.  mapped: false if xseg_stretch_map() was not called.
+ * Returns what the last block has become, as xseg_arena_settle().  ARENA is held. */
 struct xseg_block *xseg_stretch_settle(struct xseg_arena *arena, const struct xseg_stretch *stretch,
                                        bool mapped);
 
-/* How many full pages its holes have room for, wherever they start. */
+/* How many full pages the holes of a stretch have room for, wherever pages start. */
 uint64_t xseg_stretch_full_pages(const struct xseg_stretch *stretch);
 
-/* How many of the missing bytes idle pages have that a taker may use. */
+/* How many of the missing bytes can come from idle pages that a taker may use. */
 uint64_t xseg_stretch_covered(const struct xseg_stretch *stretch,
                               const struct xseg_page_taker *taker);
 
-/* Tell observers that the holes of a stretch have been mapped, up to where that failed.  As notice.h says. */
+/* Tell observers (notice.h) of the holes of a stretch that have been mapped. */
 void xseg_stretch_tell(const struct xseg_stretch *stretch);
 
 #endif
