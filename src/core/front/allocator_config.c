@@ -10,11 +10,15 @@
 #include "src/core/config/config_summary.h"
 #include "src/core/config/config_table.h"
 #include "src/core/front/background.h"
+#include "src/core/reclaim/held.h"
 #include "src/core/reclaim/trim_bounds.h"
+
+_Static_assert(XSEG_CONFIG_KEYS <= 64, "a set of keys fits in 64 bits");
 
 void xseg_allocator_put_in_force(struct xseg_allocator *allocator,
                                  struct xseg_config_version *version)
 {
+    XSEG_ASSERT(version != NULL && allocator->versions != NULL);
     atomic_store_explicit(&allocator->config, version, memory_order_release);
     atomic_store_explicit(allocator->frees_plainly,
                           version->config.has_plain_frees && allocator->frees_are_wiped,
@@ -28,6 +32,7 @@ void xseg_allocator_log_idle_keys(struct xseg_allocator *allocator, uint64_t nam
     char buffer[512];
     struct xseg_text text;
 
+    XSEG_ASSERT((named & ~(UINT64_MAX >> (64 - XSEG_CONFIG_KEYS))) == 0);
     xseg_text_init(&text, buffer, sizeof(buffer));
     for (unsigned key = 0; key < XSEG_CONFIG_KEYS; key++)
         if ((named >> key & 1) != 0 &&
@@ -39,7 +44,7 @@ void xseg_allocator_log_idle_keys(struct xseg_allocator *allocator, uint64_t nam
                       "the configuration names keys that have no effect here: %s", buffer);
 }
 
-/* Do one thing on every open device, up to the first that refuses. */
+/* Let the bounds of every open device follow a configuration, up to the first device that refuses. */
 static xseg_status follow_on_all(struct xseg_allocator *allocator, const struct xseg_config *config,
                                  uint64_t named, bool store)
 {
@@ -54,7 +59,7 @@ static xseg_status follow_on_all(struct xseg_allocator *allocator, const struct 
     return status;
 }
 
-/* Whether an open device has a soft limit that the configuration does not know of. */
+/* Whether an open device has a soft limit other than that of the configuration, set by xseg_limits(). */
 static bool has_soft_by_device(struct xseg_allocator *allocator, const struct xseg_config *config)
 {
     for (int i = 0; i < allocator->device_count; i++) {
@@ -66,9 +71,10 @@ static bool has_soft_by_device(struct xseg_allocator *allocator, const struct xs
     return false;
 }
 
-/* A new version of the configuration, with changes or as it is; NULL without host memory. */
+/* Make a copy of the configuration in force, as a new version; NULL without host memory. */
 static struct xseg_config_version *make_version(struct xseg_allocator *allocator)
 {
+    XSEG_ASSERT(xseg_held_lock(&allocator->open_lock));
     struct xseg_config_version *version = calloc(1, sizeof(*version));
 
     if (version == NULL) {
@@ -79,21 +85,22 @@ static struct xseg_config_version *make_version(struct xseg_allocator *allocator
     return version;
 }
 
-/* The version that says the same, or NULL. */
+/* The version with an equal configuration, or NULL. */
 static struct xseg_config_version *find_equal(const struct xseg_allocator *allocator,
                                               const struct xseg_config *config)
 {
     struct xseg_config_version *version = allocator->versions;
 
-    /* Each is a copy of another one with members set, what lies between them included. */
+    /* Each version is a copy of another one with some members set, so padding bytes are equal, too. */
     while (version != NULL && memcmp(&version->config, config, sizeof(*config)) != 0)
         version = version->older;
     return version;
 }
 
-/* Put a version in force, or one from before that says the same: then this one is freed. */
+/* Put a version in force.  If an older version is equal, that one comes into force, and the new one is freed. */
 static void publish(struct xseg_allocator *allocator, struct xseg_config_version *version)
 {
+    XSEG_ASSERT(xseg_held_lock(&allocator->open_lock) && version->older == NULL);
     version->config.traced = xseg_observers_trace(&allocator->observers);
     version->config.soft_by_device = has_soft_by_device(allocator, &version->config);
     xseg_config_sum_up(&version->config);
@@ -124,7 +131,7 @@ static void forget_arena(void *self, struct xseg_arena *arena)
     xseg_alloc_times_forget(arena);
 }
 
-/* Blocks that are there when ages begin to be kept have none. */
+/* Forget the ages of all blocks: blocks from before block_ages was set have none. */
 static void forget_ages(struct xseg_allocator *allocator)
 {
     for (int i = 0; i < allocator->device_count; i++) {
@@ -142,6 +149,7 @@ static xseg_status configure(struct xseg_allocator *allocator, const char *text,
 {
     struct xseg_config_version *version = make_version(allocator);
 
+    XSEG_ASSERT(*named == 0);
     if (version == NULL)
         return XSEG_ERR_HOST_MEMORY;
     xseg_status status = xseg_config_parse(&version->config, text, named);
@@ -185,7 +193,7 @@ static xseg_status set_limits(struct xseg_allocator *allocator, struct xseg_devi
 
     if (version != NULL)
         status = xseg_bounds_set(&device->bounds, set);
-    /* Versions stay until the end, so there is none that says nothing new. */
+    /* Versions stay until the allocator closes, so a new one is only published if it differs. */
     if (status == XSEG_OK && has_soft_by_device(allocator, &version->config) != had_soft)
         publish(allocator, version);
     else
@@ -199,6 +207,7 @@ xseg_status xseg_allocator_limits(struct xseg_allocator *allocator, struct xseg_
 {
     xseg_status status = XSEG_OK;
 
+    XSEG_ASSERT(device->allocator == allocator && was != NULL);
     xseg_lock_take(&allocator->open_lock);
     xseg_bounds_read(&device->bounds, was);
     if (set != NULL)
@@ -209,9 +218,10 @@ xseg_status xseg_allocator_limits(struct xseg_allocator *allocator, struct xseg_
     return status;
 }
 
-/* Have the configuration say whether anybody traces. */
+/* Have the configuration say whether an observer traces. */
 static xseg_status follow_observers(struct xseg_allocator *allocator)
 {
+    XSEG_ASSERT(xseg_held_lock(&allocator->open_lock));
     if (xseg_observers_trace(&allocator->observers) == xseg_allocator_config(allocator)->traced)
         return XSEG_OK;
     struct xseg_config_version *version = make_version(allocator);
@@ -231,6 +241,7 @@ xseg_status xseg_allocator_observe(struct xseg_allocator *allocator,
     if (status == XSEG_OK)
         status = follow_observers(allocator);
     xseg_lock_give(&allocator->open_lock);
+    XSEG_ASSERT(status != XSEG_OK || number != 0);
     if (status == XSEG_OK)
         *id = number;
     else if (number != 0)
@@ -244,7 +255,7 @@ xseg_status xseg_allocator_unobserve(struct xseg_allocator *allocator, uint64_t 
 
     if (status != XSEG_OK)
         return status;
-    /* Without host memory what happens goes on being noted, for nobody. */
+    /* Without host memory events are still noted, and dropped as they are delivered. */
     xseg_lock_take(&allocator->open_lock);
     (void)follow_observers(allocator);
     xseg_lock_give(&allocator->open_lock);

@@ -5,18 +5,18 @@
 
 #include "src/core/device/allocator.h"
 
-/* As xseg_configure() of the public header. */
+/* Serve xseg_configure() of the public header. */
 xseg_status xseg_allocator_configure(struct xseg_allocator *allocator, const char *config);
 
-/* Have a version be what counts from here on; it is summed up. */
+/* Put a version, which is summed up, in force. */
 void xseg_allocator_put_in_force(struct xseg_allocator *allocator,
                                  struct xseg_config_version *version);
 
-/* Say once which keys of a string are to change something and do nothing here. */
+/* Log the keys of a configuration string that are set and have no effect here.  named: set of the string's keys */
 void xseg_allocator_log_idle_keys(struct xseg_allocator *allocator, uint64_t named);
 
 /*
- * Set the bounds of an open device; as xseg_limits() of the public header for one.
+ * Set the bounds of an open device: serves xseg_limits() of the public header.
  *
  * set: NULL changes nothing
  */
@@ -24,7 +24,7 @@ xseg_status xseg_allocator_limits(struct xseg_allocator *allocator, struct xseg_
                                   const struct xseg_limit_values *set,
                                   struct xseg_limit_values *was);
 
-/* As xseg_observe() and xseg_unobserve() of the public header. */
+/* Serve xseg_observe() and xseg_unobserve() of the public header. */
 xseg_status xseg_allocator_observe(struct xseg_allocator *allocator,
                                    const struct xseg_observer *observer, uint64_t *id);
 xseg_status xseg_allocator_unobserve(struct xseg_allocator *allocator, uint64_t id);

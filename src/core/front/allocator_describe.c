@@ -5,8 +5,9 @@
 #include "src/core/cache/alloc_times.h"
 #include "src/core/cache/live.h"
 #include "src/core/cache/walk.h"
+#include "src/core/reclaim/held.h"
 
-/* The block beside another one; nothing where the segment ends. */
+/* The block before or behind another one; no block where the segment ends. */
 static struct xseg_part beside(const struct xseg_part *part, bool before)
 {
     const uint64_t base = part->extent->segment.base;
@@ -16,7 +17,7 @@ static struct xseg_part beside(const struct xseg_part *part, bool before)
     return part->base == base ? (struct xseg_part){0} : xseg_walk_at(part->extent, part->base - 1);
 }
 
-/* What lies beside a block in one direction: cached bytes, and the hole beyond them. */
+/* Count the cached bytes beside a block in one direction, and those of the hole beyond them. */
 static void look_beside(const struct xseg_part *part, bool before, size_t *cached, size_t *hole)
 {
     struct xseg_part next = beside(part, before);
@@ -36,6 +37,9 @@ void xseg_allocator_tell(const struct xseg_part *part, uint64_t now, struct xseg
     const struct xseg_arena *arena = extent->arena;
     const struct xseg_segment *segment = &extent->segment;
 
+    XSEG_ASSERT(xseg_held_arena(arena) && part->bytes > 0);
+    XSEG_ASSERT(part->base >= segment->base &&
+                xseg_part_end(part) <= segment->base + segment->bytes);
     info->base = (void *)(uintptr_t)part->base; /* NOLINT(performance-no-int-to-ptr) */
     info->bytes = part->bytes;
     info->requested = part->requested;
@@ -71,6 +75,7 @@ xseg_status xseg_allocator_describe(struct xseg_allocator *allocator, const void
     if (extent == NULL)
         return xseg_fail(XSEG_ERR_NOT_LIVE, "%p is not memory of this allocator", pointer);
     const struct xseg_part part = xseg_walk_at(extent, address);
+    XSEG_ASSERT(part.base <= address && address < xseg_part_end(&part));
     xseg_allocator_tell(&part, now, out);
     xseg_arena_unlock(extent->arena);
     return XSEG_OK;

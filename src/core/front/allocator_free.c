@@ -17,6 +17,7 @@
 #include "src/core/pending/poison.h"
 #include "src/core/pending/stream_retirement.h"
 #include "src/core/pending/trace.h"
+#include "src/core/reclaim/held.h"
 
 /* --- From an address to its block. --- */
 
@@ -28,11 +29,13 @@ static const char *const state_text[] = {
     [XSEG_BLOCK_BUSY] = "memory that is being freed, mapped or unmapped right now",
 };
 
-/* Why an address is not the start of a live block; the extent's lock is held. */
+/* Write the error text for an address that is not the start of a live block.  The arena's lock is held. */
 static xseg_status fail_not_live(const struct xseg_extent *extent, uint64_t address, bool *is_free)
 {
     const struct xseg_part part = xseg_walk_at(extent, address);
 
+    XSEG_ASSERT(xseg_held_arena(extent->arena));
+    XSEG_ASSERT((size_t)part.state < XSEG_COUNT_OF(state_text) && state_text[part.state] != NULL);
     *is_free = part.state != XSEG_BLOCK_LIVE;
     if (part.state == XSEG_BLOCK_LIVE)
         return xseg_fail(XSEG_ERR_NOT_LIVE,
@@ -45,7 +48,7 @@ static xseg_status fail_not_live(const struct xseg_extent *extent, uint64_t addr
                          : state_text[part.state]);
 }
 
-/* Add to the error's text when the address was freed, if a device remembers that. */
+/* Add to the error text when the address was freed, if the log of frees of a device has that. */
 static xseg_status add_free(struct xseg_allocator *allocator, uint64_t address)
 {
     struct xseg_text text;
@@ -87,6 +90,7 @@ static inline xseg_status lock_live(struct xseg_allocator *allocator, const void
         (void)xseg_fail(XSEG_ERR_NOT_LIVE, "%p is not memory of this allocator", pointer);
         return add_free(allocator, address);
     }
+    XSEG_ASSERT(xseg_held_arena(extent->arena));
     live->extent = extent;
     live->arena = extent->arena;
     live->record = NULL;
@@ -102,10 +106,10 @@ static inline xseg_status lock_live(struct xseg_allocator *allocator, const void
 }
 
 /*
- * The same, of a block that has a record: a cell is isolated, for which stocking may let go of the lock
- * for a moment.
+ * The live block that starts at an address, with its arena locked, and with a record: a cell is isolated.
+ * The lock may be given for a moment to stock records.
  *
- * Returns: as above; XSEG_ERR_HOST_MEMORY
+ * Returns: XSEG_OK; XSEG_ERR_NOT_LIVE, XSEG_ERR_HOST_MEMORY, and nothing is locked
  */
 static xseg_status lock_record(struct xseg_allocator *allocator, const void *pointer,
                                struct live *live) XSEG_UNCHECKED
@@ -126,9 +130,9 @@ static xseg_status lock_record(struct xseg_allocator *allocator, const void *poi
     }
 }
 
-/* --- What users do with blocks. --- */
+/* --- Freeing a block, and noting its uses. --- */
 
-/* Whether a free has more to do than the hit path does, apart from uses. */
+/* Whether frees in an arena have more to do than the hit path does; uses of a block aside. */
 static inline bool is_watched(const struct xseg_config *config, const struct xseg_arena *arena)
 {
     return config->watches_frees | arena->is_guarded;
@@ -140,7 +144,8 @@ static xseg_status free_busy(struct xseg_block *block, const struct xseg_config 
     struct xseg_arena *arena = block->extent->arena;
     struct xseg_free_log *log = &arena->device->free_log;
     xseg_status status = XSEG_OK;
-    /* Noted before somebody else can free the same memory again. */
+    XSEG_ASSERT(block->state == XSEG_BLOCK_BUSY);
+    /* Noted before another thread can get and free the same memory. */
     const uint64_t number =
         config->free_history == 0
             ? 0
@@ -164,7 +169,7 @@ static xseg_status free_busy(struct xseg_block *block, const struct xseg_config 
     return status;
 }
 
-/* Free what the hit path cannot: a block with uses, or one that a free has more to do with. */
+/* Free a block that the hit path cannot free: one with uses, or one of a watched arena (is_watched()). */
 static xseg_status free_slowly(struct xseg_allocator *allocator, const void *pointer,
                                const struct xseg_config *config) XSEG_UNCHECKED
 {
@@ -173,6 +178,7 @@ static xseg_status free_slowly(struct xseg_allocator *allocator, const void *poi
 
     if (status != XSEG_OK)
         return status;
+    XSEG_ASSERT(live.record != NULL && live.record->state == XSEG_BLOCK_LIVE);
     live.record->state = XSEG_BLOCK_BUSY;
     xseg_arena_unlock(live.arena);
     return free_busy(live.record, config);
@@ -207,7 +213,7 @@ xseg_status xseg_allocator_free(struct xseg_allocator *allocator,
     return status;
 }
 
-/* Note a use of the live block at an address of this arena's; stocking may let go of the lock. */
+/* Note that a stream uses the live block at an address.  The arena's lock may be given to stock records. */
 static xseg_status note_use(struct xseg_allocator *allocator, const void *pointer,
                             struct xseg_known_stream *stream, bool captured) XSEG_UNCHECKED
 {
@@ -230,6 +236,7 @@ static xseg_status note_use(struct xseg_allocator *allocator, const void *pointe
         if (status != XSEG_OK)
             return status;
         const bool ready = live.arena->uses.free_count > 0;
+        XSEG_ASSERT(live.record != NULL);
         if (ready)
             xseg_pending_use(live.arena, live.record, stream, captured);
         xseg_arena_unlock(live.arena);
@@ -247,6 +254,7 @@ static xseg_status find_device(struct xseg_allocator *allocator, const void *poi
 
     if (status != XSEG_OK)
         return status;
+    XSEG_ASSERT(live.arena->device->allocator == allocator);
     *out = live.arena->device;
     xseg_arena_unlock(live.arena);
     return XSEG_OK;
@@ -267,7 +275,7 @@ xseg_status xseg_allocator_use(struct xseg_allocator *allocator, const void *poi
     return status == XSEG_OK ? note_use(allocator, pointer, known, captured) : status;
 }
 
-/* Let the side stream wait for those events that are not complete; their number. */
+/* Let the side stream wait for the events that are not complete.  *side: NULL if all events are */
 static xseg_status wait_aside(struct xseg_device *device, const xseg_event *events, size_t count,
                               struct xseg_known_stream **side)
 {

@@ -2,6 +2,7 @@
 #include "src/core/front/allocator_open.h"
 
 #include <inttypes.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -14,11 +15,13 @@
 #include "src/core/front/opened.h"
 #include "src/core/grow/guarded.h"
 
-/* An allocator with what rooms above keep of it, in one piece of host memory. */
+/* An allocator and the state of its background thread, in one piece of host memory. */
 struct whole {
-    struct xseg_allocator allocator; /* first: it is what is freed */
+    struct xseg_allocator allocator; /* first: free() gets its address */
     struct xseg_background background;
 };
+
+_Static_assert(offsetof(struct whole, allocator) == 0, "an allocator is freed by its own address");
 
 /* --- Opening and closing. --- */
 
@@ -34,6 +37,7 @@ static xseg_status load_config(struct xseg_allocator *allocator, const char *tex
         free(version);
         return status;
     }
+    XSEG_ASSERT(allocator->versions == NULL);
     allocator->versions = version;
     xseg_allocator_put_in_force(allocator, version);
     return XSEG_OK;
@@ -66,6 +70,7 @@ xseg_status xseg_allocator_open(const char *config, const char *driver, const st
     uint64_t named = 0;
     xseg_status status;
 
+    XSEG_ASSERT(log != NULL && clock != NULL);
     if (whole == NULL)
         return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for an allocator");
     struct xseg_allocator *allocator = &whole->allocator;
@@ -88,6 +93,7 @@ xseg_status xseg_allocator_open(const char *config, const char *driver, const st
     if (status != XSEG_OK)
         goto free_all;
     allocator->device_count = xseg_driver_device_count(allocator->driver);
+    XSEG_ASSERT(allocator->device_count >= 0);
     allocator->device = calloc((size_t)allocator->device_count, sizeof(*allocator->device));
     if (allocator->device == NULL) {
         status = xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for the table of devices");
@@ -153,7 +159,7 @@ xseg_status xseg_allocator_close(struct xseg_allocator *allocator)
     }
     (void)snprintf(reason, sizeof(reason), "%s", xseg_fail_text()->buffer);
     on_every(allocator, xseg_device_hold_again);
-    /* Without its thread, memory comes back by the user's calls alone. */
+    /* If the thread cannot be started again, idle memory goes back on calls of the user alone. */
     if (xseg_allocator_config(allocator)->background_thread)
         (void)xseg_background_start(allocator);
     return xseg_fail(status, "%s", reason);
@@ -164,6 +170,7 @@ xseg_status xseg_allocator_close(struct xseg_allocator *allocator)
 static xseg_status open_device(struct xseg_allocator *allocator, int ordinal,
                                struct xseg_device **out)
 {
+    XSEG_ASSERT(ordinal >= 0 && ordinal < allocator->device_count);
     struct xseg_device *device;
     char why[384] = "";
     xseg_status status = XSEG_OK;
@@ -172,6 +179,7 @@ static xseg_status open_device(struct xseg_allocator *allocator, int ordinal,
     device = xseg_allocator_open_device(allocator, ordinal);
     if (device == NULL)
         status = xseg_device_open(allocator, ordinal, why, sizeof(why), &device);
+    XSEG_ASSERT(status != XSEG_OK || device->context.ordinal == ordinal);
     if (status == XSEG_OK)
         atomic_store_explicit(&allocator->device[ordinal], device, memory_order_release);
     xseg_lock_give(&allocator->open_lock);

@@ -7,8 +7,8 @@
 #include <time.h>
 
 #include "src/base/error.h"
-#include "src/core/reclaim/decay.h"
 #include "src/core/pending/trace.h"
+#include "src/core/reclaim/decay.h"
 
 /* Sleep until the next look may be due; false when the thread is to end. */
 static bool rest(struct xseg_background *background, uint64_t nanoseconds)
@@ -19,6 +19,7 @@ static bool rest(struct xseg_background *background, uint64_t nanoseconds)
     nanoseconds += (uint64_t)until.tv_nsec;
     until.tv_sec += (time_t)(nanoseconds / 1000000000u);
     until.tv_nsec = (long)(nanoseconds % 1000000000u);
+    XSEG_ASSERT(until.tv_nsec >= 0 && until.tv_nsec < 1000000000);
     (void)pthread_mutex_lock(&background->lock);
     while (!background->ends &&
            pthread_cond_timedwait(&background->wake, &background->lock, &until) != ETIMEDOUT)
@@ -38,7 +39,7 @@ static void *run(void *self)
         for (int i = 0; config->decays && i < allocator->device_count; i++) {
             struct xseg_device *device = xseg_allocator_open_device(allocator, i);
 
-            /* A device that is lost says so to the next call of the user. */
+            /* The loss of a device is reported to the next call of the user. */
             if (device != NULL)
                 (void)xseg_decay_turn(device, config);
         }
@@ -53,13 +54,14 @@ static int start(struct xseg_allocator *allocator)
     pthread_condattr_t monotonic;
     sigset_t all, before;
 
+    XSEG_ASSERT(!background->runs);
     background->ends = false;
     (void)pthread_condattr_init(&monotonic);
     (void)pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
     (void)pthread_mutex_init(&background->lock, NULL);
     (void)pthread_cond_init(&background->wake, &monotonic);
     (void)pthread_condattr_destroy(&monotonic);
-    /* The program's signals are for the program's threads. */
+    /* Signals of the program are handled by its own threads. */
     (void)sigfillset(&all);
     (void)pthread_sigmask(SIG_SETMASK, &all, &before);
     const int error = pthread_create(&background->thread, NULL, run, allocator);

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The background thread: makes the looks of decay.h on every open device, so that memory comes back in
- * a lull, and calls of the user need not look.  There is none unless background_thread asks for it.
+ * The background thread makes the looks of decay.h on every open device, so that memory goes back while the
+ * program makes no calls, and calls of the user need not look.  It only exists with the key
+ * background_thread.
  *
- * It holds no lock but GROWTH during a look, takes no signals, and ends before the allocator does.  A
- * forked child has none, and cannot use the allocator anyway.
+ * During a look the thread holds GROWTH and no other lock.  It takes no signals, and ends before the allocator
+ * does.  A forked child has no background thread, and cannot use the allocator anyway.
  *
- * Locking: starting and ending it is the owner's, under DRIVER.
+ * Locking: the allocator starts and ends the thread, under DRIVER while it is in use.
  */
 #ifndef XSEG_CORE_BACKGROUND_H
 #define XSEG_CORE_BACKGROUND_H
@@ -26,13 +27,13 @@ struct xseg_background {
 };
 
 /*
- * Start the thread; nothing happens if it runs.
+ * Start the thread; nothing happens if it runs already.
  *
  * Returns: XSEG_OK, XSEG_ERR_HOST_MEMORY (the system gives no thread)
  */
 xseg_status xseg_background_start(struct xseg_allocator *allocator);
 
-/* End the thread and wait for that; nothing happens if none runs. */
+/* End the thread and wait for its end; nothing happens if it does not run. */
 void xseg_background_end(struct xseg_allocator *allocator);
 
 #endif

@@ -18,14 +18,17 @@
 #include "src/core/pending/stream_retirement.h"
 #include "src/core/pending/trace.h"
 #include "src/core/reclaim/decay.h"
+#include "src/core/reclaim/held.h"
 
-/* Work out what a request wants, and of which arena; NULL if a route was there, and its pool has ended. */
+/* Work out the need of a request, and its arena; *arena stays NULL if the pool of the stream's route has ended. */
 static xseg_status prepare(struct xseg_device *device, const struct xseg_device_request *request,
                            struct xseg_need *need, struct xseg_arena **arena)
 {
     struct xseg_known_stream *stream = NULL;
     struct xseg_pool *pool = request->pool;
 
+    XSEG_ASSERT(request->bytes > 0 && request->config != NULL);
+    XSEG_ASSERT((request->alignment & (request->alignment - 1)) == 0);
     if (__builtin_expect(request->bytes >= XSEG_SIZE_ABSURD, 0)) {
         atomic_fetch_add_explicit(&device->ooms, 1, memory_order_relaxed);
         return xseg_fail(XSEG_ERR_NO_MEMORY,
@@ -61,16 +64,16 @@ static xseg_status prepare(struct xseg_device *device, const struct xseg_device_
         request->config->garbage_collection_threshold > 0 && request->config->memory_fraction < 1.0;
     need->segment_bytes = xseg_max(xseg_size_segment(request->config, need->bytes),
                                    xseg_round_up(need->span, XSEG_SIZE_SEGMENT_STEP));
+    XSEG_ASSERT(need->bytes >= need->requested && need->span >= need->bytes);
+    XSEG_ASSERT(need->segment_bytes >= need->span);
     status = xseg_pool_arena(pool, stream, need->is_small, arena);
     return status == XSEG_ERR_ARGUMENT && request->pool == NULL ? XSEG_OK : status;
 }
 
 /*
- * Take back what can be had again; in a capture only what its graph allows.
- *
  * PyTorch asks about every stream's next event at every allocation, and its statistics show that.  Once
- * memory has been short they are no model any more, and a question is left out that cannot serve this
- * request: nothing of its arena is pending.  A miss asks in any case.
+ * memory has been short, its statistics need not be matched, and the question is left out where it cannot serve
+ * this request, because no block of its arena is pending.  A miss asks in any case.
  */
 void xseg_device_look_at_pending(struct xseg_arena *arena, const struct xseg_config *config)
 {
@@ -94,12 +97,13 @@ void xseg_device_follow(struct xseg_device *device, const struct xseg_config *co
     xseg_trace_deliver(device->allocator);
 }
 
-/* What an allocation ends with where the configuration says so.  grant: NULL if it failed */
+/* The last step of an allocation where the configuration notes allocations.  grant: NULL if it failed */
 static void end_alloc(struct xseg_device *device, const struct xseg_device_request *request,
                       const struct xseg_grant *grant)
 {
     const uint64_t now = xseg_alloc_times_now(&device->allocator->clock, request->config);
 
+    XSEG_ASSERT(grant == NULL || grant->base != 0);
     if (grant != NULL && now != 0)
         xseg_alloc_times_note_at(device->page_map, grant->base, now);
     if (!request->config->follows_calls)
@@ -109,12 +113,13 @@ static void end_alloc(struct xseg_device *device, const struct xseg_device_reque
     xseg_device_follow(device, request->config);
 }
 
-/* Serve a request.  Nothing, with XSEG_OK, if its pool ended before its arena's lock was taken. */
+/* Serve a request.  With XSEG_OK and no base in *out, the pool ended before its arena's lock was taken: try again. */
 static xseg_status serve(struct xseg_device *device, const struct xseg_device_request *request,
                          struct xseg_grant *out)
 {
     struct xseg_arena *arena = NULL;
     struct xseg_need need = {.keep = false};
+    XSEG_ASSERT(out->base == 0);
     xseg_status status = prepare(device, request, &need, &arena);
 
     if (status != XSEG_OK || arena == NULL)
@@ -132,9 +137,10 @@ static xseg_status serve(struct xseg_device *device, const struct xseg_device_re
     return status;
 }
 
-/* Free a block of which nobody knows yet: it has no uses, so that does not fail. */
+/* Free a block that was not handed to the user yet: it has no uses, so the free does not fail. */
 static void give_back(const struct xseg_grant *grant)
 {
+    XSEG_ASSERT(grant->base != 0 && grant->arena != NULL);
     xseg_trace_note_grant(grant);
     (void)xseg_allocator_free(
         grant->arena->device->allocator,
@@ -142,8 +148,8 @@ static void give_back(const struct xseg_grant *grant)
 }
 
 /*
- * Check a block that was poisoned, and zero it if asked for.  A block that cannot be zeroed is free again: with the
- * driver's error, or, where its pool has been paused since it was taken, with grant->base 0.
+ * Check a block that was poisoned, and zero it if asked for.  A block that cannot be zeroed is freed: the driver's
+ * error is returned, or, if its pool has been paused since the block was taken, grant->base is 0.
  */
 static xseg_status hand_out(struct xseg_grant *grant, bool zeroed)
 {
@@ -151,6 +157,7 @@ static xseg_status hand_out(struct xseg_grant *grant, bool zeroed)
     const xseg_status status = xseg_poison_hand_out(grant, zeroed, &is_paused);
     char reason[256];
 
+    XSEG_ASSERT(grant->base != 0);
     if (status != XSEG_OK) {
         (void)snprintf(reason, sizeof(reason), "%s", xseg_fail_text()->buffer);
         give_back(grant);

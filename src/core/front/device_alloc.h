@@ -1,36 +1,36 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The general way of a request through a device: which pool and arena it goes to, what is pending there, and the
- * ladder (ladder.h) where nothing fits.
+ * The general way of a request through a device: choose its pool and arena, look at pending blocks, and climb the
+ * ladder (ladder.h) where no cached block fits.
  */
 #ifndef XSEG_CORE_DEVICE_ALLOC_H
 #define XSEG_CORE_DEVICE_ALLOC_H
 
 #include "src/core/device/device.h"
 
-/* What a entry point wants of a device; everything is checked but the size. */
+/* What an entry point wants of a device; all but the size is checked. */
 struct xseg_device_request {
     struct xseg_pool *pool; /* of this device; NULL: where routes send the stream, or the default */
     const struct xseg_config *config;
     uint64_t bytes;     /* not 0 */
-    uint64_t alignment; /* a power of two */
+    uint64_t alignment; /* a power of two; 0: none wanted */
     xseg_stream stream;
     bool zeroed;
-    bool has_asked; /* what is pending has been looked at for it, which PyTorch does once */
+    bool has_asked; /* pending blocks were looked at for this request, which happens once */
 };
 
-/* Allocate; as xseg_alloc_with() of the public header. */
+/* Allocate: serves xseg_alloc_with() of the public header. */
 xseg_status xseg_device_alloc(struct xseg_device *device, const struct xseg_device_request *request,
                               void **out);
 
-/* What an allocation or a free ends with where the configuration's follows_calls says so. */
+/* The last step of an allocation or a free where the configuration has follows_calls: decay, and traces. */
 void xseg_device_follow(struct xseg_device *device, const struct xseg_config *config);
 
-/* Take back what can be had again, before a request is served from an arena; for when something is
- * pending.  In a capture only what its graph allows. */
+/* Take back pending blocks that are free by now, before a request is served from an arena; in a capture only blocks
+ * that its graph allows.  Only called while blocks are pending. */
 void xseg_device_look_at_pending(struct xseg_arena *arena, const struct xseg_config *config);
 
-/* Have memory ready; as xseg_prewarm() of the public header. */
+/* Have memory ready: serves xseg_prewarm() of the public header. */
 xseg_status xseg_device_prewarm(struct xseg_device *device,
                                 const struct xseg_device_request *request);
 

@@ -2,6 +2,7 @@
 #include "src/core/front/device_open.h"
 
 #include <inttypes.h>
+#include <stddef.h>
 #include <stdlib.h>
 
 #include "src/base/error.h"
@@ -15,19 +16,22 @@
 #include "src/core/pools/share.h"
 #include "src/core/reclaim/decay.h"
 #include "src/core/reclaim/forget.h"
+#include "src/core/reclaim/held.h"
 #include "src/core/reclaim/idle.h"
 #include "src/core/reclaim/mapping.h"
 #include "src/core/reclaim/trim.h"
 #include "src/core/reclaim/trim_steps.h"
 
-/* A device with what rooms above keep of it, in one piece of host memory. */
+/* A device and the state that rooms above keep of it, in one piece of host memory. */
 struct whole {
-    struct xseg_device device; /* first: it is what is freed */
+    struct xseg_device device; /* first: free() gets its address */
     struct xseg_pending pending;
     struct xseg_poison poison;
     struct xseg_decay decay;
     struct xseg_sharing sharing;
 };
+
+_Static_assert(offsetof(struct whole, device) == 0, "a device is freed by its own address");
 
 /* --- Opening. --- */
 
@@ -37,6 +41,7 @@ xseg_status xseg_device_open(struct xseg_allocator *allocator, int ordinal, char
     struct whole *whole = calloc(1, sizeof(*whole));
     xseg_status status;
 
+    XSEG_ASSERT(xseg_held_lock(&allocator->open_lock) && ordinal >= 0);
     if (whole == NULL)
         return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory to open device %d", ordinal);
     struct xseg_device *device = &whole->device;
@@ -70,6 +75,7 @@ xseg_status xseg_device_open(struct xseg_allocator *allocator, int ordinal, char
     xseg_free_log_init(&device->free_log);
     xseg_sharing_init(device->sharing);
     xseg_list_init(&device->spare_extents);
+    XSEG_ASSERT(device->pool.body == &device->pool_body);
     *out = device;
     return XSEG_OK;
 
@@ -140,7 +146,7 @@ static xseg_status end_stream(struct xseg_device *device, xseg_stream *stream)
     return status;
 }
 
-/* Give everything back to the driver; what it refuses is found again by the next attempt. */
+/* Give all memory back to the driver; memory that it refuses is found again by the next attempt. */
 static xseg_status give_everything_back(struct xseg_device *device)
 {
     const struct xseg_trim_plan everything = {.wait = true, .held_pools = true};
@@ -148,6 +154,7 @@ static xseg_status give_everything_back(struct xseg_device *device)
     bool all = true;
     xseg_status status = XSEG_OK;
 
+    XSEG_ASSERT(xseg_held_growth(device) && !xseg_context_is_lost(&device->context));
     xseg_forget_all(device);
     status = xseg_trim_device(device, &everything, &done);
     if (status != XSEG_OK)
@@ -169,10 +176,11 @@ static xseg_status give_everything_back(struct xseg_device *device)
     return xseg_fences_fini(&device->pending->fences);
 }
 
-/* The host side of an extent whose device is lost. */
+/* Free the host memory of an arena's extents: their device is lost. */
 static void abandon_extents(void *self, struct xseg_arena *arena)
 {
     (void)self;
+    XSEG_ASSERT(xseg_context_is_lost(&arena->device->context));
     XSEG_LIST_FOR_SAFE(node, &arena->extents)
     {
         struct xseg_extent *extent = XSEG_CONTAINER(node, struct xseg_extent, link);
@@ -233,7 +241,7 @@ xseg_status xseg_device_expect_none_live(struct xseg_device *device)
                      live.count > 4 ? ", ..." : "");
 }
 
-/* Nobody waits for a stream of a lost device. */
+/* Count a stream of a lost device as passed. */
 static void pass(void *self, struct xseg_known_stream *stream)
 {
     struct xseg_device *device = self;
@@ -241,9 +249,10 @@ static void pass(void *self, struct xseg_known_stream *stream)
     xseg_pending_passed(device->pending, stream);
 }
 
-/* What is pending is taken back while its extents are there: no slot of the page map leads to it any more. */
+/* Take the pending blocks of a lost device back, while their extents are still there. */
 static void abandon_pending(struct xseg_device *device)
 {
+    XSEG_ASSERT(xseg_held_growth(device));
     xseg_pending_lock(device->pending);
     xseg_deferred_settle(device->pending, NULL);
     xseg_pending_unlock(device->pending);
@@ -271,7 +280,7 @@ xseg_status xseg_device_let_go(struct xseg_device *device)
 {
     const xseg_status status = xseg_context_close(&device->context);
 
-    /* The context of a lost device is gone, whatever the driver says to that. */
+    /* The context of a lost device is gone, whatever the driver returns. */
     return xseg_context_is_lost(&device->context) ? XSEG_OK : status;
 }
 

@@ -15,13 +15,13 @@ xseg_status xseg_device_open(struct xseg_allocator *allocator, int ordinal, char
                              size_t why_bytes, struct xseg_device **out);
 
 /*
- * The steps of closing; each may be called again after an error.
+ * The steps of closing a device; each may be called again after an error.
  *
- * expect_none_live: XSEG_OK, or XSEG_ERR_BUSY naming live blocks
- * give_back:        all memory goes to the driver: XSEG_OK, XSEG_ERR_DRIVER
- * let_go:           of the context: XSEG_OK, XSEG_ERR_DRIVER; then only these two:
- * hold_again:       the context is retained again; the device is lost where that fails
- * end:              the device is gone
+ * expect_none_live: check that no block is live.  XSEG_OK; XSEG_ERR_BUSY, and the error text names blocks.
+ * give_back:        give all memory back to the driver.  XSEG_OK, XSEG_ERR_DRIVER.
+ * let_go:           release the context.  XSEG_OK, XSEG_ERR_DRIVER.  Only the two steps below may follow.
+ * hold_again:       retain the context again; the device is lost where that fails.
+ * end:              free the device.
  */
 xseg_status xseg_device_expect_none_live(struct xseg_device *device);
 xseg_status xseg_device_give_back(struct xseg_device *device);

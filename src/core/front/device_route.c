@@ -7,6 +7,7 @@
 #include "src/core/pending/pending.h"
 #include "src/core/pending/stream_retirement.h"
 #include "src/core/pools/pause.h"
+#include "src/core/reclaim/held.h"
 #include "src/core/reclaim/trim.h"
 
 static xseg_status hold(struct xseg_pool *pool)
@@ -16,11 +17,12 @@ static xseg_status hold(struct xseg_pool *pool)
                : xseg_fail(XSEG_ERR_ARGUMENT, "nobody holds the pool any more: make another one");
 }
 
-/* Add a route to a pool, which is held as long as the route lasts. */
+/* Add a route to a pool; the route holds the pool as long as it lasts. */
 static xseg_status add_route(const struct xseg_route *route)
 {
     xseg_status status = hold(route->pool);
 
+    XSEG_ASSERT(route->accepts == NULL || route->captured == NULL);
     if (status != XSEG_OK)
         return status;
     status = xseg_routes_begin(&route->pool->body->device->routes, route);
@@ -49,15 +51,16 @@ xseg_status xseg_device_end_route(struct xseg_pool *pool)
 }
 
 /*
- * Nothing can be taken away or waited for during a capture.  So where memory has been short, everything
- * idle goes to the driver before, once the streams have finished, and the capture grows by it.
- * PyTorch's torch.cuda.graph does so before every capture.  GROWTH is held.
+ * Make room for a capture, during which no memory can be taken away and no stream waited for.  Where memory
+ * has been short, all idle memory goes back to the driver now, once its streams have finished, so that the
+ * capture can grow.  PyTorch's torch.cuda.graph does so before every capture.  GROWTH is held.
  */
 static void make_room(struct xseg_device *device)
 {
     const struct xseg_trim_plan everything = {.wait = true};
     struct xseg_trimmed done = XSEG_TRIMMED_INIT;
 
+    XSEG_ASSERT(xseg_held_growth(device));
     if (device->is_short && !xseg_pending_captures(device->pending))
         (void)xseg_trim_device(device, &everything, &done);
 }
@@ -88,9 +91,10 @@ xseg_status xseg_device_begin_capture(struct xseg_pool *pool, xseg_stream handle
         status = add_route(&route);
     if (status != XSEG_OK)
         return status;
+    XSEG_ASSERT(route.captured != NULL && route.captured->handle != NULL);
     xseg_streams_claim(route.captured);
     atomic_store_explicit(&pool->body->is_captured, true, memory_order_relaxed);
-    /* Whoever trims, grows or asks about events at this moment comes to an end first. */
+    /* A trim, a growth or a poll of events that is under way ends before the capture begins. */
     xseg_lock_take(&device->growth_lock);
     make_room(device);
     xseg_pending_lock(device->pending);
@@ -109,9 +113,10 @@ xseg_status xseg_device_end_capture(struct xseg_pool *pool)
         return xseg_fail(XSEG_ERR_ARGUMENT, "no capture into pool %s is under way",
                          xseg_pool_label(pool));
     xseg_pending_lock(pending);
+    XSEG_ASSERT(atomic_load(&pending->captures) > 0);
     if (atomic_fetch_sub(&pending->captures, 1) == 1) {
         xseg_deferred_unmark(pending);
-        /* PyTorch settles these here, and all others when an allocation starts. */
+        /* PyTorch settles blocks of this pool here, and all others when an allocation starts. */
         if (xseg_allocator_config(device->allocator)->graph_capture_record_stream_reuse)
             xseg_deferred_settle(pending, pool);
     }
@@ -144,6 +149,7 @@ xseg_status xseg_device_side_stream(struct xseg_device *device, struct xseg_know
         status = xseg_driver_stream_create(&device->context, &device->side);
     if (status == XSEG_OK)
         status = xseg_streams_get(&device->streams, device->side, out);
+    XSEG_ASSERT(status != XSEG_OK || (*out)->handle == device->side);
     xseg_lock_give(&device->growth_lock);
     return status;
 }

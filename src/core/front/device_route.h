@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: MIT */
-/* Routes and captures of a device: they begin and end. */
+/* The begin and the end of routes and captures of a device. */
 #ifndef XSEG_CORE_DEVICE_ROUTE_H
 #define XSEG_CORE_DEVICE_ROUTE_H
 
 #include "src/core/device/device.h"
 
-/* Whether a stream takes part in a capture; asked only while one is under way. */
+/* Set *captured to whether a stream takes part in a capture; the driver is only asked while one is under way. */
 xseg_status xseg_device_is_captured(struct xseg_device *device, struct xseg_known_stream *stream,
                                     bool *captured);
 
-/* The stream that waits for users' events, made if need be. */
+/* Get the device's side stream, which waits for users' events; the first call makes it. */
 xseg_status xseg_device_side_stream(struct xseg_device *device, struct xseg_known_stream **out);
 
 /*
- * Begin and end a route or a capture; as xseg_route_begin() and so on of the public headers.
+ * Begin and end a route or a capture: serve xseg_route_begin() and its siblings of the public headers.
  *
- * stream: of the capture; ignored for a route
+ * stream: the stream that is captured
  */
 xseg_status xseg_device_begin_route(struct xseg_pool *pool, bool (*accepts)(void *, xseg_stream),
                                     void *self);

@@ -10,22 +10,23 @@
 #include "src/core/front/allocator_describe.h"
 #include "src/core/pending/deferred.h"
 #include "src/core/reclaim/decay.h"
+#include "src/core/reclaim/held.h"
 #include "src/core/reclaim/trim.h"
 #include "src/core/reclaim/trim_steps.h"
 
 #define UNKNOWN_AGE UINT64_MAX
 
-/* One device that is looked at. */
+/* The state of explaining one device. */
 struct look {
     struct xseg_device *device;
     const struct xseg_config *config;
     struct xseg_reasons *reasons;
-    uint64_t now; /* of decay's clock, in nanoseconds; 0: ages of pages are not known */
+    uint64_t now; /* time of decay, in nanoseconds; 0: ages of pages are not known */
     uint64_t alloc_times_now;
     xseg_status status;
 };
 
-/* --- Room for reasons, made before a lock is taken. --- */
+/* --- Room for reasons, made before the lock of an arena is taken. --- */
 
 static void count_pages(void *self, struct xseg_arena *arena)
 {
@@ -46,6 +47,7 @@ static xseg_status make_room(struct xseg_device *device, struct xseg_reasons *re
     size_t pages = 0;
     struct xseg_reason *list;
 
+    XSEG_ASSERT(xseg_held_growth(device) && reasons->count <= reasons->capacity);
     xseg_device_visit_arenas(device, count_pages, &pages);
     if (pages <= reasons->capacity - reasons->count)
         return XSEG_OK;
@@ -59,13 +61,14 @@ static xseg_status make_room(struct xseg_device *device, struct xseg_reasons *re
 
 /* --- One page. --- */
 
-/* The reason that starts with a page or a classic segment; nothing lies on it yet. */
+/* The reason of a page or a classic segment, before its blocks are looked at. */
 static struct xseg_reason begin_reason(const struct look *look, const struct xseg_extent *extent,
                                        uint64_t base, uint64_t bytes, uint64_t since)
 {
     const struct xseg_arena *arena = extent->arena;
     struct xseg_reason reason = {.struct_bytes = sizeof(reason), .kind = XSEG_REASON_POLICY};
 
+    XSEG_ASSERT(bytes > 0);
     reason.device = look->device->context.ordinal;
     reason.stream = xseg_arena_stream(arena)->handle;
     reason.pool = xseg_pool_of(extent);
@@ -105,10 +108,12 @@ static void name_block(struct xseg_reason *reason, const struct xseg_part *part)
     reason->block_requested = part->requested;
 }
 
-/* A block lies on the page with so many bytes. */
+/* Count a block that lies on the page with so many bytes. */
 static void add_part(struct xseg_reason *reason, const struct xseg_part *part, uint64_t bytes)
 {
     const enum xseg_reason_kind kind = kind_of(part->state);
+
+    XSEG_ASSERT(bytes > 0 && bytes <= part->bytes);
 
     reason->live_bytes += part->state == XSEG_BLOCK_LIVE ? bytes : 0;
     reason->pending_bytes += part->state == XSEG_BLOCK_PENDING ? bytes : 0;
@@ -124,7 +129,7 @@ static void add_part(struct xseg_reason *reason, const struct xseg_part *part, u
     }
 }
 
-/* Whether a page continues the run of the one before it: idle as long, or inside the same block. */
+/* Whether a page continues the run of the page before: idle as long, or inside the same block. */
 static bool continues(const struct xseg_reason *run, const struct xseg_reason *page)
 {
     return (char *)run->base + run->bytes == page->base && run->kind == page->kind &&
@@ -147,6 +152,7 @@ static void put_reason(struct xseg_reasons *reasons, const struct xseg_reason *p
         run->cached_bytes += page->cached_bytes;
         return;
     }
+    XSEG_ASSERT(reasons->count < reasons->capacity);
     reasons->list[reasons->count++] = *page;
 }
 
@@ -161,7 +167,7 @@ static uint64_t page_since(const struct xseg_segment *segment, uint32_t first, u
     return since;
 }
 
-/* Add the blocks between two addresses; *part ends at the block that reaches the second. */
+/* Add the blocks that lie between two addresses; *part moves on to the block that reaches `end`. */
 static void add_parts(struct xseg_reason *reason, struct xseg_part *part, uint64_t begin,
                       uint64_t end)
 {
@@ -175,7 +181,7 @@ static void add_parts(struct xseg_reason *reason, struct xseg_part *part, uint64
     }
 }
 
-/* What is idle and held does not go, whoever keeps the rest. */
+/* Note that an idle page is pinned or exported: this reason goes before the others of idle memory. */
 static void note_held(struct xseg_reason *page, const struct xseg_segment *segment, uint32_t first,
                       uint32_t count)
 {
@@ -187,7 +193,7 @@ static void note_held(struct xseg_reason *page, const struct xseg_segment *segme
         page->kind = XSEG_REASON_EXPORTED;
 }
 
-/* How long ago the block that is named was allocated. */
+/* Note the age of the block that the reason names. */
 static void note_age(const struct look *look, const struct xseg_extent *extent,
                      struct xseg_reason *page)
 {
@@ -236,9 +242,9 @@ static void look_at_segment(struct look *look, const struct xseg_extent *extent)
     put_reason(look->reasons, &whole, false);
 }
 
-/* --- Who keeps what is idle. --- */
+/* --- Why idle memory stays. --- */
 
-/* Why an arena's idle memory stays; POLICY also for what decays, see weigh_decay(). */
+/* Why the idle memory of an arena stays; DECAY is weighed further by weigh_decay(). */
 static enum xseg_reason_kind keeper_of(const struct look *look, struct xseg_arena *arena)
 {
     bool idle = false;
@@ -276,7 +282,7 @@ static void look_at_arena(void *self, struct xseg_arena *arena)
             look->reasons->list[i].kind = keeper;
 }
 
-/* --- Whom a pending block waits for. --- */
+/* --- The stream that a pending block waits for. --- */
 
 struct wait {
     uint64_t base;
@@ -290,7 +296,7 @@ static int compare_waits(const void *left, const void *right)
     return (a > b) - (a < b);
 }
 
-/* What waits for streams, up to `most`.  Returns how many. */
+/* Read which blocks wait for which streams, up to `most`.  Returns how many. */
 static size_t read_waits(struct xseg_pending *pending, struct wait *waits, size_t most)
 {
     size_t count = 0;
@@ -317,6 +323,7 @@ static size_t read_waits(struct xseg_pending *pending, struct wait *waits, size_
             waits[count++] = (struct wait){block->base, block->uses->stream->handle};
     }
     xseg_pending_unlock(pending);
+    XSEG_ASSERT(count <= most);
     return count;
 }
 
@@ -345,7 +352,7 @@ static xseg_status name_streams(struct look *look, size_t first)
     return XSEG_OK;
 }
 
-/* --- What decay keeps of what it could take: the youngest. --- */
+/* --- The floor of decay: it keeps the youngest of the memory that it could take. --- */
 
 static int compare_ages(const void *left, const void *right)
 {
@@ -372,9 +379,10 @@ static xseg_status weigh_decay(struct look *look, size_t first)
             young[found++] = &reasons->list[i];
             idle += reasons->list[i].bytes;
         }
+    XSEG_ASSERT(found <= count);
     qsort(young, found, sizeof(struct xseg_reason *), compare_ages);
     const uint64_t most = found == 0 ? 0 : xseg_decay_kept(look->device, look->config, idle);
-    /* Without a time only limits draw: what they leave, nothing takes. */
+    /* Without idle_ms only limits take memory; memory within the limits stays by policy. */
     for (size_t i = 0; i < found && kept < most; i++) {
         young[i]->kind = look->config->idle_ms < 0 ? XSEG_REASON_POLICY : XSEG_REASON_FLOOR;
         kept += young[i]->bytes;
@@ -389,6 +397,7 @@ xseg_status xseg_explain_device(struct xseg_device *device, const struct xseg_co
     struct look look = {.device = device, .config = config, .reasons = reasons};
     const size_t first = reasons->count;
 
+    XSEG_ASSERT(device->allocator != NULL && reasons->count <= reasons->capacity);
     look.alloc_times_now = xseg_alloc_times_now(&device->allocator->clock, config);
     xseg_lock_take(&device->growth_lock);
     xseg_status status = make_room(device, reasons);
@@ -405,7 +414,7 @@ xseg_status xseg_explain_device(struct xseg_device *device, const struct xseg_co
 
 /* --- Blocks. --- */
 
-/* The segment with the lowest addresses that reaches behind the cursor, and is of a pool, or NULL. */
+/* The segment with the lowest addresses that reaches behind the cursor, or NULL.  pool: its owner; NULL: any */
 static const struct xseg_extent *extent_after(const struct xseg_arena *arena,
                                               const struct xseg_pool *pool, uint64_t cursor)
 {
@@ -434,12 +443,13 @@ size_t xseg_explain_blocks(struct xseg_arena *arena, const struct xseg_pool *poo
         const uint64_t from = xseg_max(*cursor, extent->segment.base);
         struct xseg_part part = xseg_walk_at(extent, from);
 
-        /* What has merged with something that was told already is told with the next walk. */
+        /* A block that has merged with one reported before begins below the cursor: it is skipped. */
         *cursor = xseg_part_end(&part);
         if (part.base < from)
             part = xseg_walk_next(&part);
         for (; part.extent != NULL && count < most; part = xseg_walk_next(&part)) {
             out[count] = (struct xseg_block_info){.struct_bytes = sizeof(out[count])};
+            XSEG_ASSERT(xseg_part_end(&part) >= *cursor);
             xseg_allocator_tell(&part, now, &out[count++]);
             *cursor = xseg_part_end(&part);
         }

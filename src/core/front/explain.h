@@ -2,9 +2,10 @@
 /*
  * Explain: for every page of a device, why it is not free.
  *
- * A page has one reason, in this order: what lies on it (a live block, one that is pending, one that
- * is busy), else who keeps idle memory: a pin, an export, the pool's holder, a capture, the stream's work, the floor of
- * decay, the time of decay, or nobody.  So the reasons of a device add up to what it has reserved.
+ * A page has one reason, the first of these that applies.  A block lies on it: a live one, a pending one, a
+ * busy one.  Or idle memory is kept: by a pin, an export, the pool's holder, a capture, the stream's work, the
+ * floor of decay, the time of decay, or by policy alone.  So the reasons of a device add up to its reserved
+ * bytes.
  *
  * Locking: GROWTH is held while a device is looked at, ARENA for each arena, then PENDING.
  */
@@ -32,8 +33,8 @@ xseg_status xseg_explain_device(struct xseg_device *device, const struct xseg_co
  * Blocks of an arena from an address on, at most `most`; *cursor moves on behind the last one.  No lock
  * is held.
  *
- * now:     of alloc_times.h
- * pool:    none, unless the arena is this pool's; NULL: whosever it is
+ * now:     time of alloc_times.h
+ * pool:    only blocks in segments of this pool; NULL: of any pool
  * Returns: how many; 0 at the end
  */
 size_t xseg_explain_blocks(struct xseg_arena *arena, const struct xseg_pool *pool, uint64_t *cursor,

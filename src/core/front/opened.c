@@ -21,7 +21,7 @@ static void log_checks(const struct xseg_log *log)
 }
 #endif
 
-/* What secure_getenv() keeps from a process that has more rights than its user. */
+/* Log the variables that secure_getenv() hides from a process that has more rights than its user. */
 static void log_ignored_variables(const struct xseg_log *log)
 {
     static const char *const variable[] = {

@@ -2,14 +2,17 @@
 #include "src/core/front/request.h"
 
 #include "src/base/error.h"
+#include "src/core/config/size.h"
 #include "src/core/front/allocator_open.h"
 #include "src/core/front/device_alloc.h"
-#include "src/core/config/size.h"
 
-/* The most that an address can be asked to be a multiple of. */
+/* The largest alignment of an address that a request may ask for. */
 #define ALIGNMENT_MAX XSEG_GIB
 
-/* The device of the pool that a request names, or of its number. */
+_Static_assert(ALIGNMENT_MAX >= XSEG_SIZE_QUANTUM && (ALIGNMENT_MAX & (ALIGNMENT_MAX - 1)) == 0,
+               "the largest alignment is one itself");
+
+/* The device of a request: that of its pool, or the one of its ordinal. */
 static xseg_status find_device(struct xseg_allocator *allocator, const struct xseg_request *request,
                                struct xseg_device **out)
 {
@@ -29,6 +32,7 @@ xseg_status xseg_request_serve(struct xseg_allocator *allocator, const struct xs
 {
     struct xseg_device *device = NULL;
 
+    XSEG_ASSERT(request != NULL && out != NULL);
     if (request->alignment != 0 &&
         (!xseg_is_power_of_two(request->alignment) || request->alignment > ALIGNMENT_MAX))
         return xseg_fail(XSEG_ERR_ARGUMENT,
@@ -38,6 +42,7 @@ xseg_status xseg_request_serve(struct xseg_allocator *allocator, const struct xs
     const xseg_status status = find_device(allocator, request, &device);
     if (status != XSEG_OK)
         return status;
+    XSEG_ASSERT(device->allocator == allocator);
     if (request->bytes == 0) {
         *out = NULL;
         return XSEG_OK;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The general way of an allocation: it serves every request, and may grow.
+ * The general way of an allocation, which serves every request and may grow.
  *
- * The short ways come before it (hit_alloc.h, hit_stream.h).  device.h follows: it looks at what is pending, chooses
- * pool and arena, and climbs the ladder where memory is short.
+ * Entry points try the short ways first (hit_alloc.h, hit_stream.h).  The general way checks the request and goes on in
+ * device_alloc.h, which looks at pending blocks, chooses pool and arena, and climbs the ladder where memory is short.
  */
 #ifndef XSEG_CORE_REQUEST_H
 #define XSEG_CORE_REQUEST_H
@@ -11,10 +11,10 @@
 #include "src/core/device/allocator.h"
 
 /*
- * xseg_alloc_with() of the public header.
+ * Serve xseg_alloc_with() of the public header.
  *
- * request:   of the size of the structure as it is now
- * has_asked: what is pending has been looked at for this request already
+ * request:   with all members that struct xseg_request has now
+ * has_asked: pending blocks were looked at for this request already
  */
 xseg_status xseg_request_serve(struct xseg_allocator *allocator, const struct xseg_request *request,
                                bool has_asked, void **out);
