@@ -9,7 +9,7 @@
 #include "src/core/front/allocator_open.h"
 #include "src/entry.h"
 
-/* Members that the caller does not know keep their defaults. */
+/* The options that a caller gave; members that its header does not have keep their defaults. */
 static struct xseg_options options_of(const struct xseg_options *given)
 {
     struct xseg_options options = XSEG_OPTIONS_INIT;

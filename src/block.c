@@ -10,7 +10,7 @@
 #include "src/core/hit/hit_stream.h"
 #include "src/entry.h"
 
-/* Out of line, so that the two short ones save no registers for it. */
+/* Fail for an argument that is NULL.  Out of line, so that the two short entry points save no registers for it. */
 static __attribute__((noinline, cold)) xseg_status refuse_null(const char *name, const char *what)
 {
     return xseg_fail(XSEG_ERR_ARGUMENT, "%s: %s is NULL", name, what);
@@ -24,7 +24,7 @@ xseg_status xseg_alloc(struct xseg_allocator *allocator, int device, size_t byte
     return xseg_hit_alloc(allocator, device, bytes, stream, out);
 }
 
-/* Members that the caller does not know keep their defaults. */
+/* The request that a caller gave; members that its header does not have keep their defaults. */
 static struct xseg_request request_of(const struct xseg_request *given)
 {
     struct xseg_request request = XSEG_REQUEST_INIT;

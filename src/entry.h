@@ -28,7 +28,7 @@
             return xseg_allocator_fail_forked();                                   \
     } while (0)
 
-/* What a entry point says of a pool that has ended. */
+/* Fail because the pool has ended. */
 static inline xseg_status xseg_entry_over(const char *name)
 {
     return xseg_fail(XSEG_ERR_ARGUMENT,
@@ -43,11 +43,12 @@ static inline xseg_status xseg_entry_over(const char *name)
     } while (0)
 
 /*
- * Structures start with their size, which tells what the caller's header knew.  One that comes in
- * must have a size that was published; one that goes out is filled in as far as the caller knows it.
+ * A public structure starts with its size, which tells the version of the caller's header.  A structure that
+ * the caller gives must have a size that was published; one that the library fills in is filled up to the
+ * caller's size.
  */
 #define XSEG_ENTRY_PUBLISHED(given, type) ((given)->struct_bytes == sizeof(type))
-/* One from a caller that knows the structure as it was before `member` came to its end. */
+/* Whether the caller gave a structure as it was before `member` was added at its end. */
 #define XSEG_ENTRY_PUBLISHED_BEFORE(given, type, member) \
     ((given)->struct_bytes == offsetof(type, member))
 #define XSEG_ENTRY_KNOWS(given, type) \

@@ -8,7 +8,7 @@
 #include "src/entry.h"
 #include "src/where.h"
 
-#define BATCH 128u /* blocks that are told between two looks at an arena */
+#define BATCH 128u /* blocks that are reported between two looks at an arena */
 
 /* --- Walking. --- */
 
@@ -68,7 +68,7 @@ xseg_status xseg_walk(struct xseg_allocator *allocator, const struct xseg_where 
 
 static const struct {
     const char *text;
-    size_t sum; /* where it is added up */
+    size_t sum; /* offset of the sum of this kind in struct xseg_explained */
 } kinds[] = {
     [XSEG_REASON_LIVE] = {"a live block lies on it", offsetof(struct xseg_explained, live)},
     [XSEG_REASON_PENDING] = {"freed, but another stream may still use it",
@@ -108,7 +108,7 @@ static bool is_meant(const struct xseg_reason *reason, const struct xseg_selecti
            (selection->stream == NULL || selection->stream->handle == reason->stream);
 }
 
-/* Keep what is meant of the reasons from `first` on, and add it up. */
+/* Keep the selected ones of the reasons from `first` on, and add them up. */
 static void sift(struct xseg_reasons *reasons, size_t first, const struct xseg_selection *selection,
                  struct xseg_explained *sums)
 {

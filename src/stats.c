@@ -10,7 +10,7 @@
 #include "src/core/pools/share.h"
 #include "src/entry.h"
 
-/* What `where` selects: a device, and a private pool of it or NULL. */
+/* Find the device that `where` selects, and its private pool or NULL. */
 static xseg_status find(struct xseg_allocator *allocator, const struct xseg_where *where,
                         struct xseg_device **out, struct xseg_pool **pool)
 {
@@ -37,7 +37,7 @@ static xseg_status find(struct xseg_allocator *allocator, const struct xseg_wher
     return xseg_allocator_device(allocator, chosen.device, out);
 }
 
-/* Where each count stands in the public structure. */
+/* The offset of each count in the public structure. */
 static const size_t group_offset[] = {
     [XSEG_COUNT_ALLOCATION] = offsetof(struct xseg_statistics, allocation),
     [XSEG_COUNT_SEGMENT] = offsetof(struct xseg_statistics, segment),
@@ -52,7 +52,7 @@ static const size_t group_offset[] = {
     [XSEG_COUNT_OVERSIZE_SEGMENT] = offsetof(struct xseg_statistics, oversize_segments),
 };
 
-/* Oversize blocks are not told apart by group. */
+/* Whether a count is kept by group, small and large; counts of oversize blocks are not. */
 static bool has_groups(enum xseg_count what)
 {
     return what != XSEG_COUNT_OVERSIZE_ALLOCATION && what != XSEG_COUNT_OVERSIZE_SEGMENT;
@@ -99,7 +99,7 @@ static void add_arena(void *self, struct xseg_arena *arena)
     for (unsigned i = 0; i < XSEG_COUNTS; i++) {
         const enum xseg_count what = (enum xseg_count)i;
         const struct xseg_counts_value value = xseg_counts_read(&arena->counts, what);
-        /* What the pool has lent is memory of the pool, but not its blocks. */
+        /* A lent block counts as memory of the lending pool, but not as a block of it. */
         const uint64_t up = value.up - arena->up_before[what] - arena->lent.up[what];
         const uint64_t current = value.current - (arena->lent.up[what] - arena->lent.down[what]);
 

@@ -90,7 +90,7 @@ xseg_status xseg_trim(struct xseg_allocator *allocator, const struct xseg_where 
     return status;
 }
 
-/* Of a pool there is the hard limit alone. */
+/* Read and set the limits of a pool: it has a hard limit only. */
 static xseg_status limit_pool(struct xseg_pool *pool, const struct xseg_limit_values *set,
                               struct xseg_limit_values *was)
 {

@@ -12,13 +12,13 @@
 #include "src/base/align.h"
 #include "src/base/error.h"
 
-/* So that no piece asks for more than a fraction of the host's memory at once.  Taste. */
+/* The largest piece of pinned memory, a small part of a host's memory.  The size is a choice, not a measurement. */
 #define PIECE XSEG_GIB
 
-/* A disk is slower than any copy of this size.  Taste. */
+/* The buffer of a file: large enough that the disk, not the copy, sets the speed.  The size is a choice. */
 #define BUFFER (64 * XSEG_MIB)
 
-/* What the file leaves out is at least that, at a multiple of it: a block of most file systems. */
+/* Length and alignment of the shortest hole in the file: the block of most file systems. */
 #define BLOCK 4096u
 
 static xseg_status fail_file(const struct xseg_contents *contents, const char *what)
@@ -79,8 +79,8 @@ static int open_folder(struct xseg_contents *contents)
     return file;
 }
 
-/* From here on the file is found through its folder: the path may come to mean another file, by a
- * chdir() or because a folder was moved. */
+/* Make the file.  From here on it is found through its folder: the path may lead to another file after a chdir() or a
+ * move of a folder. */
 static xseg_status make_file(struct xseg_contents *contents, const char *path)
 {
     contents->path = strdup(path);
@@ -97,8 +97,7 @@ static xseg_status make_file(struct xseg_contents *contents, const char *path)
     return fail_file(contents, "made");
 }
 
-/* Whether the name still leads to the file that was made.  That is open, so no other file has its
- * number. */
+/* Whether the name still leads to the file that was made.  The file is open, so no other file has its inode number. */
 static bool is_own_file(const struct xseg_contents *contents)
 {
     struct stat own, named;
@@ -164,7 +163,7 @@ static bool is_zero(const char *block, uint64_t bytes)
     return block[0] == 0 && memcmp(block, block + 1, bytes - 1) == 0;
 }
 
-/* How many bytes from `at` on are alike: blocks of zeros, or not. */
+/* How many bytes from `at` on are of one kind: blocks of zeros, or blocks with contents. */
 static uint64_t measure(const char *buffer, uint64_t at, uint64_t bytes, bool *is_hole)
 {
     uint64_t end = at + xseg_min(BLOCK, bytes - at);
@@ -212,8 +211,8 @@ static xseg_status save_to_file(struct xseg_contents *contents, uint64_t offset,
     return status;
 }
 
-/* The next part of the file with contents, from an offset on: where it starts, and its end.  A file
- * system that cannot say has contents everywhere. */
+/* Find the next part of the file with contents from *offset on: sets *offset to its start, and returns its end.  A file
+ * system without SEEK_DATA counts as having contents everywhere. */
 static uint64_t find_part(const struct xseg_contents *contents, uint64_t *offset, uint64_t end)
 {
     const off_t data = lseek(contents->file, (off_t)*offset, SEEK_DATA);
@@ -226,7 +225,7 @@ static uint64_t find_part(const struct xseg_contents *contents, uint64_t *offset
     return hole < 0 ? end : xseg_min((uint64_t)hole, end);
 }
 
-/* A part of the file, at the same place of the buffer, and on to the device. */
+/* Read a part of the file to its place in the buffer, and copy it on to the device. */
 static xseg_status load_part(struct xseg_contents *contents, uint64_t window, uint64_t offset,
                              uint64_t end, uint64_t address)
 {
@@ -255,7 +254,7 @@ static xseg_status load_window(struct xseg_contents *contents, uint64_t offset, 
     return status == XSEG_OK ? xseg_contents_wait(contents) : status;
 }
 
-/* Behind its end a file would look like a hole. */
+/* Check that the file was not shortened: bytes behind its end would be taken for a hole. */
 static xseg_status check_length(struct xseg_contents *contents)
 {
     struct stat info = {0};
@@ -276,7 +275,7 @@ static xseg_status load_from_file(struct xseg_contents *contents, uint64_t offse
     return status;
 }
 
-/* --- Both. --- */
+/* --- Pinned memory and files alike. --- */
 
 xseg_status xseg_contents_open(struct xseg_contents *contents, struct xseg_leftovers *leftovers,
                                xseg_stream stream, enum xseg_keep keep, const char *path,

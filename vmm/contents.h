@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Contents: what device memory holds, kept elsewhere while its pages are evicted.
+ * Contents: the bytes of device memory, saved elsewhere while its pages are evicted.
  *
  *     device   [ run ........ ]     [ run ... ]    [ run .......... ]
  *     kept     [ ...................................................]
  *              offset 0         one behind the other
  *
- * Kept in pinned host memory, in pieces, so that a copy runs at the speed of the bus; or in a file,
- * through one pinned buffer.  The file is sparse: of what is zero it has holes, and what is a hole in
- * it is filled by the device instead of being copied.
+ * Contents are saved in pinned host memory, in pieces, so that a copy runs at the speed of the bus; or in a
+ * file, through one pinned buffer.  The file is sparse: it has holes for zero bytes, and the device fills
+ * memory of a hole with zeros instead of copying.
  *
- * Copies are work of a stream that nobody else uses.  What was queued is there once the stream has
- * been waited for; a file is written and read within the calls.
+ * Copies are work of a stream of their own.  They are complete once the stream has been waited for; a file is
+ * written and read within the calls.
  *
  * Locking: GROWTH of the device.
  */
@@ -27,7 +27,7 @@ struct xseg_contents {
     xseg_stream stream;
     enum xseg_keep keep;
     uint64_t bytes;
-    void **piece; /* [pieces]; of a file one, the buffer */
+    void **piece; /* [pieces]; with a file there is one, the buffer */
     size_t pieces;
     uint64_t piece_bytes;
     char *path;       /* of the file, as it was given: for messages */
@@ -50,7 +50,7 @@ xseg_status xseg_contents_open(struct xseg_contents *contents, struct xseg_lefto
                                xseg_stream stream, enum xseg_keep keep, const char *path,
                                uint64_t bytes);
 
-/* Forget what is kept.  The file is removed from the folder in which it was made, unless it has been
+/* Free the saved contents.  The file is removed from the folder in which it was made, unless it has been
  * moved or its name belongs to another file by now. */
 void xseg_contents_close(struct xseg_contents *contents);
 
@@ -70,8 +70,8 @@ xseg_status xseg_contents_load(struct xseg_contents *contents, uint64_t offset, 
 xseg_status xseg_contents_wait(struct xseg_contents *contents);
 
 /*
- * While nothing is copied a file needs no buffer: give it back, and have one again before the first
- * load.  Nothing happens where contents are kept in host memory.
+ * Give the buffer of a file back while nothing is copied, and get one again before the first load.  Nothing
+ * happens where contents are saved in host memory.
  *
  * Returns: XSEG_OK, XSEG_ERR_HOST_MEMORY, XSEG_ERR_DRIVER
  */

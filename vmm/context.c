@@ -5,7 +5,7 @@
 
 #include "src/base/error.h"
 
-/* Two pages: that one mapping works, and that one call works over both. */
+/* Pages of the trial: one shows that a mapping works, two that one call works over both. */
 #define TRIAL_PAGES 2u
 
 struct trial {
@@ -65,7 +65,7 @@ static xseg_status try_unmap(struct trial *trial)
     return status;
 }
 
-/* Whatever the trial left behind goes, or is kept to be offered again. */
+/* Give back the memory and the addresses of the trial; what the driver refuses is a leftover. */
 static void clean_up(struct trial *trial, struct xseg_leftovers *leftovers)
 {
     for (unsigned page = 0; page < trial->created; page++) {
@@ -95,7 +95,7 @@ static xseg_status try_vmm(struct xseg_context *context, struct xseg_leftovers *
     return status;
 }
 
-/* Opening has failed. */
+/* Let go of the context after opening has failed. */
 static xseg_status give_up(struct xseg_context *context, xseg_status status)
 {
     char reason[256];
@@ -124,8 +124,8 @@ xseg_status xseg_context_open(struct xseg_context *context, struct xseg_driver *
     }
     status = try_vmm(context, leftovers);
     if (status == XSEG_ERR_NO_MEMORY || status == XSEG_ERR_NO_ADDRESSES) {
-        /* A full device, or a process without addresses, says nothing about what works: growth falls
-         * back call by call, and says what is short. */
+        /* On a full device, or without addresses, the trial shows nothing: assume that batches work.  Growth falls
+         * back call by call, and reports the shortage. */
         context->batches_access = context->batches_unmap = true;
     } else if (status == XSEG_ERR_DEVICE_LOST) {
         return give_up(context, status);

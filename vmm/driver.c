@@ -11,7 +11,7 @@
 #include "src/base/error.h"
 #include "vmm/driver_entry.h"
 
-/* Where each entry point's address goes, and the version to ask for. */
+/* The member that gets the address of each entry point, and the version to ask for. */
 static const struct {
     const char *name;
     int version;
@@ -42,8 +42,8 @@ static const char *result_name(struct xseg_driver *driver, CUresult result)
 }
 
 /*
- * Results after which nothing works any more: the device is broken until the process ends, the
- * context was reset underneath, or the driver has been shut down.
+ * Whether no call works after a result: the device is broken until the process ends, the context was reset
+ * by other code, or the driver has been shut down.
  */
 static bool means_lost(CUresult result)
 {
@@ -110,16 +110,15 @@ xseg_status xseg_driver_fail_lost(const struct xseg_context *context)
 }
 
 /*
- * A context that could not be popped stays on the calling thread's stack: whether it is still ours, or the
- * caller has made it its own by then, nobody can say.  So it is not popped later, but as long as it is
- * current, no other is pushed on top of it.
+ * A context that could not be popped stays on the calling thread's stack.  It is not popped later, because the
+ * caller may have pushed it, too, by then.  As long as it is current, no other context is pushed on top of it.
  */
 static _Thread_local struct {
     CUcontext context;
-    bool is_entered; /* without a push */
+    bool is_entered; /* the last xseg_driver_enter() made no push */
 } left;
 
-/* Whether any thread has one, so that others need not look. */
+/* Whether a context was left on the stack of any thread; while false, no thread needs to look. */
 static atomic_bool any_left;
 
 static bool is_any_left(void)
@@ -141,7 +140,8 @@ xseg_status xseg_driver_enter(struct xseg_context *context)
     return STATUS_ON(context, CtxPushCurrent, XSEG_ERR_DRIVER, 0, context->primary);
 }
 
-/* A pop has no reason to fail; if it does, once more, so that the caller's context is current again. */
+/* Pop the context.  A pop that fails, for which there is no known reason, is tried once more, so that the caller's
+ * context is current again. */
 void xseg_driver_leave(struct xseg_context *context)
 {
     CUcontext popped = NULL;
@@ -234,7 +234,7 @@ static xseg_status start(struct xseg_driver *driver, const char *library)
     return XSEG_OK;
 }
 
-/* The library to load, and who names it: "" for the one that a driver's installation has. */
+/* The library to load.  *named: where its name comes from, for messages; "" for the default one */
 static const char *choose_library(const char *argument, const char **named)
 {
     const char *variable = argument == NULL ? secure_getenv("XSEG_DRIVER") : NULL;
@@ -305,7 +305,7 @@ int xseg_driver_device_count(const struct xseg_driver *driver)
     return driver->devices;
 }
 
-/* Those of an entry point that are counted by device. */
+/* The calls of an entry point that are counted by device (struct xseg_driver_asked). */
 static uint64_t asked(const struct xseg_driver *driver, size_t entry)
 {
     uint64_t sum = 0;

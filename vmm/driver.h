@@ -2,20 +2,19 @@
 /*
  * The seam: the CUDA driver's binary interface, opened by name at run time.
  *
- * One function per entry point, nothing more, but for questions about events, which change the thread's
- * capture mode and back (xseg_driver_ask): no state, no policy, no retry.  Each counts its call,
- * turns the driver's result into a status, and on failure leaves a sentence that names the call and
- * the result.  Entry points are resolved through cuGetProcAddress, each with the version whose
- * signature is used here; the oldest driver that has them all is that of CUDA 12.0.
+ * There is one function per entry point, without state, policy or retry; only xseg_driver_ask(), a question
+ * about an event, also changes the thread's capture mode and back.  Each function counts its call, turns the
+ * driver's result into a status, and after a failure leaves an error text with the call and the result.  Entry
+ * points are resolved through cuGetProcAddress, each with the version whose signature is used here; the oldest
+ * driver that has all of them is that of CUDA 12.0.
  *
  * Terms:
- *   context   a device that is in use: its ordinal, its retained primary context, what it can do
+ *   context   a device in use: its ordinal, its retained primary context, its abilities
  *   address   a device address, in bytes
  *   handle    physical memory, as cuMemCreate names it
  *
- * Calls that need the device's context current (allocation, streams, events), or that may look at it
- * (unmapping), push it and pop it again themselves, so that it never matters what the calling thread
- * has current.
+ * Calls that need the device's context to be current (allocation, streams, events), or that may look at it
+ * (unmapping), push it and pop it again.  So the calling thread may have any context current, or none.
  *
  * Threads: any.
  */
@@ -35,11 +34,12 @@ struct xseg_driver_asked;
 
 typedef struct CUgraphNode_st *xseg_node;
 
-/* What a stream takes part in. */
+/* The capture that a stream takes part in. */
 struct xseg_capture_info {
-    uint64_t id;            /* of the capture, never used for another one; 0: in none */
-    bool is_invalid;        /* in one that a forbidden call has spoiled; its id is not known */
-    const xseg_node *nodes; /* what the stream's next node will depend on; until the next call */
+    uint64_t id;     /* of the capture, never used for another one; 0: in no capture */
+    bool is_invalid; /* a forbidden call has spoiled the capture; its id is not known */
+    const xseg_node
+        *nodes; /* on which the stream's next node will depend; valid until the next call */
     size_t count;
 };
 
@@ -58,28 +58,28 @@ struct xseg_context {
     /* The error after which nothing on this device works, by the driver's name; NULL: none. */
     _Atomic(const char *) lost;
     _Atomic(const char *) refused_by; /* the call that last found no memory; NULL: none */
-    /* What stands against calls that need not reach the driver, so that they have one thing to look at: the
-     * loss, and what the floor above counts here (pending.h). */
+    /* The word that a call looks at before it takes a short way without the driver: the loss of the device, and the
+     * number of pending uses and blocks that the floor above counts here (pending.h). */
     atomic_uint_fast64_t slow_path;
 };
 
-/* Of the slow_path; below it stands how many others there are. */
+/* The bit of slow_path that says that the device is lost; the bits below hold the number. */
 #define XSEG_CONTEXT_LOSS (UINT64_C(1) << 63)
 
 /*
- * Whether the device is lost: after an error such as an illegal address every call fails until the
- * process ends; after a reset of the context, or the driver's shutdown at exit, what was in it is
- * gone.  The functions below note it, and return XSEG_ERR_DEVICE_LOST.
+ * Whether the device is lost.  After an error such as an illegal address every call fails until the process
+ * ends; after a reset of the context, or the driver's shutdown at exit, all memory of the context is gone.
+ * The functions below note the loss, and return XSEG_ERR_DEVICE_LOST.
  */
 static inline bool xseg_context_is_lost(const struct xseg_context *context)
 {
     return __builtin_expect(atomic_load_explicit(&context->lost, memory_order_relaxed) != NULL, 0);
 }
 
-/* Note that it is, and by what; the first reason stays. */
+/* Note that the device is lost, and why; the first reason stays. */
 void xseg_driver_note_lost(struct xseg_context *context, const char *why);
 
-/* The status of a device that is lost, with its sentence. */
+/* Fail because the device is lost: writes the error text, and returns XSEG_ERR_DEVICE_LOST. */
 xseg_status xseg_driver_fail_lost(const struct xseg_context *context);
 
 /*
@@ -95,22 +95,23 @@ void xseg_driver_close(struct xseg_driver *driver);
 /* How many devices the driver shows. */
 int xseg_driver_device_count(const struct xseg_driver *driver);
 
-/* Calls by name; returns how many entry points there are. */
+/* Read the counts of calls, by name; returns how many entry points there are. */
 size_t xseg_driver_call_counts(const struct xseg_driver *driver, struct xseg_driver_call *calls,
                                size_t capacity);
 
-/* --- Devices.  These fill the parts of a context that context.c asks for. --- */
+/* --- Devices.  Each function fills the members of a context that stand beside it. --- */
 
 xseg_status xseg_driver_retain(struct xseg_context *context); /* device, primary */
 xseg_status
 xseg_driver_describe(struct xseg_context *context); /* total_bytes, has_vmm, granularity */
-/* Releases primary; nothing happens if that has been done. */
+/* Release the primary context; nothing happens if it is released already. */
 xseg_status xseg_driver_let_go(struct xseg_context *context);
 
-/* The same for a device whose opening has failed: if the driver refuses, it is kept for the next opening. */
+/* Release the primary context of a device whose opening has failed; if the driver refuses, the context is kept for the
+ * next opening. */
 void xseg_driver_let_go_or_keep(struct xseg_context *context);
 
-/* Let go of all that are kept.  Returns: XSEG_OK; else the first error, and what was refused is still kept */
+/* Release all contexts that are kept.  Returns: XSEG_OK; else the first error, and refused ones are still kept */
 xseg_status xseg_driver_let_go_kept(struct xseg_driver *driver);
 
 /* --- Memory.  Sizes and addresses are bytes. --- */
@@ -150,17 +151,17 @@ xseg_status xseg_driver_is_mapped(struct xseg_context *context, uint64_t address
 
 #define XSEG_DRIVER_UUID_BYTES 16u
 
-/* What tells the device from all others, in whatever process it is asked. */
+/* The UUID of the device, which is the same in every process. */
 xseg_status xseg_driver_uuid(struct xseg_context *context, uint8_t uuid[XSEG_DRIVER_UUID_BYTES]);
 
 /*
- * A file descriptor of memory that is exportable, for the caller to close; it is closed on exec.  The
- * memory stays as long as it is open.
+ * Get a file descriptor for exportable memory, for the caller to close; it is closed on exec.  The memory stays
+ * as long as the descriptor is open.
  */
 xseg_status xseg_driver_export(struct xseg_context *context, uint64_t handle, int *file);
 
-/* The memory that a file descriptor stands for, which is not needed any more; the handle wants its own
- * release. */
+/* Get a handle of the memory that a file descriptor stands for.  The descriptor is not needed any more; the handle must
+ * be released. */
 xseg_status xseg_driver_import(struct xseg_context *context, int file, uint64_t *handle);
 
 /* --- Contents, as work of a stream. --- */
@@ -169,7 +170,7 @@ xseg_status xseg_driver_import(struct xseg_context *context, int file, uint64_t 
 xseg_status xseg_driver_fill(struct xseg_context *context, uint64_t address, uint64_t bytes,
                              uint32_t word, xseg_stream stream);
 
-/* Copy memory to the host; it is there once the stream has been waited for. */
+/* Copy memory to the host; the copy is complete once the stream has been waited for. */
 xseg_status xseg_driver_read(struct xseg_context *context, void *host, uint64_t address,
                              uint64_t bytes, xseg_stream stream);
 
@@ -183,7 +184,7 @@ xseg_status xseg_driver_host_free(struct xseg_context *context, void *host);
 
 /* --- Streams and events. --- */
 
-/* The number that is never used for another stream.  XSEG_ERR_ARGUMENT for one of another context. */
+/* The number of a stream, never used for another one.  XSEG_ERR_ARGUMENT for a stream of another context. */
 xseg_status xseg_driver_stream_id(struct xseg_context *context, xseg_stream stream, uint64_t *id);
 xseg_status xseg_driver_stream_create(struct xseg_context *context, xseg_stream *stream);
 xseg_status xseg_driver_stream_destroy(struct xseg_context *context, xseg_stream stream);
@@ -204,19 +205,19 @@ xseg_status xseg_driver_event_done(struct xseg_context *context, xseg_event even
 xseg_status xseg_driver_event_wait(struct xseg_context *context, xseg_event event);
 
 /*
- * Questions about the events of a device, one after the other.  The first changes the thread's capture
- * mode (see xseg_driver_relax()); a no to the last changes it back, and so does the end.  All in one
- * function, since most looks have one question: 110 instructions from the entry point to the driver and back
- * instead of 160.  For whoever holds a lock that belongs to the device, and so needs no locked
- * instruction to count.
+ * Questions about the events of a device, one after the other.  The first question changes the thread's capture
+ * mode (see xseg_driver_relax()); a no to the last one changes it back, and so does xseg_driver_ask_end().  One
+ * function does all of that, since most looks have one question: 110 instructions from the entry point to the
+ * driver and back instead of 160.  The caller holds a lock of the device, so calls are counted without a locked
+ * instruction.
  */
 struct xseg_driver_questions {
     struct xseg_context *context;
     bool is_open; /* the mode is changed */
-    int was;      /* and this is the thread's own */
+    int was;      /* the thread's own mode */
 };
 
-/* A failure leaves its sentence.  UNASKED: the mode could not be changed */
+/* The answer to a question.  FAILED and UNASKED leave an error text.  UNASKED: the mode could not be changed */
 enum xseg_driver_answer {
     XSEG_DRIVER_NO,
     XSEG_DRIVER_YES,
@@ -224,7 +225,7 @@ enum xseg_driver_answer {
     XSEG_DRIVER_UNASKED
 };
 
-/* Whether an event is complete.  is_last: with a no, nothing more is asked */
+/* Ask whether an event is complete.  is_last: after a no, no more questions follow */
 enum xseg_driver_answer xseg_driver_ask(struct xseg_driver_questions *questions, xseg_event event,
                                         bool is_last);
 void xseg_driver_ask_end(struct xseg_driver_questions *questions);
@@ -234,8 +235,7 @@ void xseg_driver_ask_end(struct xseg_driver_questions *questions);
 /*
  * Let the calling thread make calls that its own or another thread's capture forbids in other
  * modes; `was` goes to xseg_driver_unrelax().  Waits, stream queries, xseg_driver_alloc() and
- * xseg_driver_free() do so themselves; event queries, of which there may be many, leave it to the
- * caller.
+ * xseg_driver_free() call it themselves; for event queries, of which there may be many, the caller does.
  */
 xseg_status xseg_driver_relax(struct xseg_context *context, int *was);
 void xseg_driver_unrelax(struct xseg_context *context, int was);

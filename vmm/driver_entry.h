@@ -64,7 +64,7 @@
     TYPED(StreamGetCaptureInfo, 11030, capture_info_function) \
     TYPED(GraphNodeGetDependencies, 10000, node_needs_function)
 
-/* Of these cuda.h may show a later version, by its own age; the driver is asked for this one. */
+/* The signatures of entry points of which a newer cuda.h declares a later version; the driver is asked for these. */
 typedef CUresult(CUDAAPI *capture_info_function)(CUstream, CUstreamCaptureStatus *, cuuint64_t *,
                                                  CUgraph *, const CUgraphNode **, size_t *);
 typedef CUresult(CUDAAPI *node_needs_function)(CUgraphNode, CUgraphNode *, size_t *);
@@ -78,7 +78,7 @@ enum xseg_entry {
         XSEG_ENTRY_COUNT
 };
 
-/* Calls of xseg_driver_ask() and its like for one device: a line of its own, with one writer at a time. */
+/* Counts of the calls of xseg_driver_ask() for one device: in a cache line of its own, with one writer at a time. */
 struct xseg_driver_asked {
     atomic_uint_fast64_t modes, events;
     uint64_t rest_of_line[6];
@@ -88,7 +88,7 @@ struct xseg_driver {
     void *library;
     int devices;
     struct xseg_driver_asked *asked; /* [devices]; not in `count` */
-    /* [devices]: primary contexts that could not be let go when an opening had failed; NULL: none. */
+    /* [devices]: the primary context that the driver did not release when an opening had failed; NULL: none. */
     CUcontext *kept;
     atomic_uint_fast64_t count[XSEG_ENTRY_COUNT], failed[XSEG_ENTRY_COUNT];
 #define X(name, version)           __typeof__(&cu##name) call_##name;
@@ -136,8 +136,8 @@ void xseg_driver_leave(struct xseg_context *context);
     } while (0)
 
 /*
- * The same in relaxed capture mode.  For what asks, waits, allocates or frees: in the thread's own
- * mode that would spoil a capture elsewhere in the process, also one on another device.
+ * Make the device's context current, in relaxed capture mode: for calls that ask, wait, allocate or free, which
+ * in the thread's own mode would spoil a capture elsewhere in the process, even on another device.
  */
 xseg_status xseg_driver_enter_relaxed(struct xseg_context *context, int *mode);
 void xseg_driver_leave_relaxed(struct xseg_context *context, int mode);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Of driver.h: devices and memory. */
+/* The functions of driver.h for devices and memory. */
 #include <fcntl.h>
 #include <string.h>
 
@@ -37,7 +37,7 @@ xseg_status xseg_driver_let_go(struct xseg_context *context)
     return status;
 }
 
-/* That of a lost device is gone, whatever the driver says to that. */
+/* The context of a lost device is gone, so it is not kept. */
 void xseg_driver_let_go_or_keep(struct xseg_context *context)
 {
     if (xseg_driver_let_go(context) != XSEG_OK && !xseg_context_is_lost(context))
@@ -55,7 +55,7 @@ xseg_status xseg_driver_let_go_kept(struct xseg_driver *driver)
 
         if (driver->kept[i] == NULL)
             continue;
-        status = xseg_driver_retain(&context); /* which takes the one that is kept */
+        status = xseg_driver_retain(&context); /* the driver gives the context that is kept */
         if (status == XSEG_OK)
             status = xseg_driver_let_go(&context);
         if (context.primary != NULL && !xseg_context_is_lost(&context))
@@ -145,7 +145,7 @@ xseg_status xseg_driver_unreserve(struct xseg_context *context, uint64_t address
     return STATUS_ON(context, MemAddressFree, XSEG_ERR_DRIVER, bytes, address, bytes);
 }
 
-/* What a driver says that has no such handles here, or does not let this process have them. */
+/* Whether the driver has no exportable handles here, or does not let this process have them. */
 static bool refuses_handles(CUresult result)
 {
     return result == CUDA_ERROR_NOT_SUPPORTED || result == CUDA_ERROR_NOT_PERMITTED;
@@ -192,8 +192,7 @@ xseg_status xseg_driver_set_access(struct xseg_context *context, uint64_t addres
     return STATUS_ON(context, MemSetAccess, XSEG_ERR_DRIVER, bytes, address, bytes, &access, 1);
 }
 
-/* The call for several attributes says "no" of an address that the driver does not know; that for one
- * refuses the question. */
+/* cuPointerGetAttributes answers "no" for an address that the driver does not know; cuPointerGetAttribute fails. */
 xseg_status xseg_driver_is_mapped(struct xseg_context *context, uint64_t address, bool *mapped)
 {
     CUpointer_attribute asked = CU_POINTER_ATTRIBUTE_MAPPED;
@@ -235,7 +234,7 @@ xseg_status xseg_driver_export(struct xseg_context *context, uint64_t handle, in
 
     if (status != XSEG_OK)
         return refuses_handles(result) ? XSEG_ERR_UNSUPPORTED : status;
-    /* A program that is started meanwhile would keep the memory from going back. */
+    /* A program that inherits the descriptor would keep the memory from going back. */
     (void)fcntl(opened, F_SETFD, FD_CLOEXEC);
     *file = opened;
     return XSEG_OK;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Of driver.h: streams, events and captures. */
+/* The functions of driver.h for streams, events and captures. */
 #include <string.h>
 
 #include "src/base/error.h"
@@ -14,7 +14,7 @@ xseg_status xseg_driver_stream_id(struct xseg_context *context, xseg_stream stre
 
     if (status != XSEG_OK)
         return status;
-    /* The default streams belong to whatever context is current, which is this one. */
+    /* The default streams belong to the current context, which is this one. */
     if ((uintptr_t)stream > (uintptr_t)CU_STREAM_PER_THREAD) {
         CUcontext owner = NULL;
 
@@ -31,7 +31,7 @@ xseg_status xseg_driver_stream_id(struct xseg_context *context, xseg_stream stre
     return status;
 }
 
-/* Whether a query's result says that everything has finished. */
+/* The status of a query's result.  *done: whether all work has finished */
 static xseg_status done_of(struct xseg_context *context, enum xseg_entry entry, CUresult result,
                            bool *done)
 {
@@ -128,7 +128,7 @@ xseg_status xseg_driver_relax(struct xseg_context *context, int *was)
     return status;
 }
 
-/* It has no reason to fail; if it does, once more, so that the caller's mode is as it was. */
+/* Change the thread's mode back.  A call that fails, for which there is no known reason, is made once more. */
 void xseg_driver_unrelax(struct xseg_context *context, int was)
 {
     CUstreamCaptureMode mode = (CUstreamCaptureMode)was;
@@ -139,7 +139,7 @@ void xseg_driver_unrelax(struct xseg_context *context, int was)
     (void)CALL(context->driver, ThreadExchangeStreamCaptureMode, &mode);
 }
 
-/* --- Questions by who alone asks about a device. --- */
+/* --- Questions under a lock of the device. --- */
 
 static inline void count_guarded(atomic_uint_fast64_t *count, uint64_t calls)
 {
@@ -147,7 +147,7 @@ static inline void count_guarded(atomic_uint_fast64_t *count, uint64_t calls)
                           memory_order_relaxed);
 }
 
-/* A result that is neither yes nor no. */
+/* Count and report a question whose result is neither yes nor no. */
 static void ask_failed(struct xseg_context *context, enum xseg_entry entry, CUresult result)
 {
     struct xseg_driver *driver = context->driver;
@@ -156,13 +156,13 @@ static void ask_failed(struct xseg_context *context, enum xseg_entry entry, CUre
     (void)xseg_driver_status(driver, context, entry, result, XSEG_ERR_DRIVER, 0);
 }
 
-/* The thread's mode for another one. */
+/* Exchange the thread's mode for *mode. */
 static inline CUresult exchange(const struct xseg_context *context, CUstreamCaptureMode *mode)
 {
     return context->driver->call_ThreadExchangeStreamCaptureMode(mode);
 }
 
-/* The thread's own mode again; once more if that fails, as in xseg_driver_unrelax(). */
+/* Change the thread's mode back; once more if that fails, as in xseg_driver_unrelax(). */
 static inline void give_mode(const struct xseg_context *context, CUstreamCaptureMode was)
 {
     CUstreamCaptureMode mode = was;
@@ -187,7 +187,7 @@ enum xseg_driver_answer xseg_driver_ask(struct xseg_driver_questions *questions,
     } else {
         const CUresult result = exchange(context, &was);
 
-        /* The way back is counted with the way there. */
+        /* The call that changes the mode back is counted here, too. */
         count_guarded(&context->asked->modes, result == CUDA_SUCCESS ? 2 : 1);
         if (__builtin_expect(result != CUDA_SUCCESS, 0)) {
             ask_failed(context, XSEG_ENTRY_ThreadExchangeStreamCaptureMode, result);

@@ -6,7 +6,7 @@
 
 /* --- Runs of pages. --- */
 
-/* Which pages are meant. */
+/* A kind of pages, by their state. */
 typedef bool is_meant(const struct xseg_segment *segment, uint32_t page);
 
 static bool is_mapped(const struct xseg_segment *segment, uint32_t page)
@@ -14,7 +14,7 @@ static bool is_mapped(const struct xseg_segment *segment, uint32_t page)
     return xseg_segment_is_mapped(segment, page);
 }
 
-/* Mapped on its way back. */
+/* Whether a page is mapped on its way back. */
 static bool is_coming(const struct xseg_segment *segment, uint32_t page)
 {
     return segment->state[page] == XSEG_PAGE_AWAY_MAPPED ||
@@ -26,13 +26,13 @@ static bool is_evicted(const struct xseg_segment *segment, uint32_t page)
     return xseg_segment_is_evicted(segment, page);
 }
 
-/* Any page follows at its end; a hole is one granule long. */
+/* The granule behind a page or a hole; a hole is one granule long. */
 static uint32_t page_after(const struct xseg_segment *segment, uint32_t at)
 {
     return at + (segment->length[at] == 0 ? 1 : segment->length[at]);
 }
 
-/* The next run of pages that are meant, from `first` on; 0 if there is none. */
+/* Find the next run of pages of a kind from *first on; returns its granules, 0 if there is none. */
 static uint32_t next_run(const struct xseg_segment *segment, is_meant *meant, uint32_t *first)
 {
     uint32_t at = *first;
@@ -45,7 +45,7 @@ static uint32_t next_run(const struct xseg_segment *segment, is_meant *meant, ui
     return at - *first;
 }
 
-/* Neither a hole nor stuck. */
+/* Whether a granule is neither a hole nor stuck. */
 static bool is_present(const struct xseg_segment *segment, uint32_t page)
 {
     return is_mapped(segment, page) || is_evicted(segment, page);
@@ -76,10 +76,10 @@ static void count_stuck(struct xseg_segment *segment, uint32_t page, bool more)
 
 /* --- Unmapping a run. --- */
 
-/* What a page becomes that is unmapped, or perhaps is, where the driver does not say. */
+/* Set the state of a page that was unmapped; without is_known it is not known whether the page is still mapped. */
 typedef void settle(struct xseg_segment *segment, uint32_t page, bool is_known);
 
-/* In one call if the driver accepts that; else each page that it takes. */
+/* Unmap a run in one call if the driver accepts that; else page by page, as far as the driver does. */
 static xseg_status unmap_run(struct xseg_segment *segment, uint32_t first, uint32_t count,
                              settle *settle_page)
 {
@@ -105,7 +105,7 @@ static xseg_status unmap_run(struct xseg_segment *segment, uint32_t first, uint3
 
 /* --- Leaving. --- */
 
-/* One that is mapped perhaps is on its way back at once: that looks where it is. */
+/* A page that may still be mapped counts as on its way back: look_at_coming() will ask the driver. */
 static void settle_left(struct xseg_segment *segment, uint32_t page, bool is_known)
 {
     atomic_fetch_sub_explicit(&segment->mapped, xseg_segment_page_bytes(segment, page),
@@ -133,7 +133,7 @@ static void release(struct xseg_segment *segment, uint32_t page)
     segment->handle[page] = 0;
     (void)xseg_segment_forget_shown(segment, page);
     set(segment, page, XSEG_PAGE_AWAY);
-    /* A leftover if refused. */
+    /* A page that the driver refuses is a leftover. */
     (void)xseg_pages_put(segment->pages,
                          xseg_segment_kind(segment, xseg_segment_page_bytes(segment, page)), handle,
                          segment->owner, false);
@@ -158,7 +158,7 @@ static bool lacks_memory(const struct xseg_segment *segment, uint32_t page)
 static xseg_status supply_page(struct xseg_segment *segment, uint32_t page)
 {
     const uint64_t bytes = xseg_segment_page_bytes(segment, page);
-    /* Not another pool's, whose contents could show. */
+    /* Pages of other pools are left out: their contents could show. */
     const struct xseg_page_taker taker = {segment->owner, XSEG_PAGE_OWN_ONLY,
                                           segment->is_exportable};
     struct xseg_page idle = {.handle = 0};
@@ -186,8 +186,8 @@ xseg_status xseg_evicted_supply(struct xseg_segment *segment)
     return status;
 }
 
-/* Pages that are on their way back before it begins are left from one that failed, and could not all be
- * unmapped: whether they are mapped is for the driver to say. */
+/* Ask the driver whether pages on their way back are mapped: they are left from an earlier attempt that failed and
+ * could not be undone. */
 static xseg_status look_at_coming(struct xseg_segment *segment)
 {
     xseg_status status = XSEG_OK;
@@ -260,7 +260,8 @@ void xseg_evicted_arrive(struct xseg_segment *segment)
     XSEG_AUDIT(xseg_segment_audit, segment);
 }
 
-/* New memory goes again; that of before stays with its page.  One that is mapped perhaps stays as it is. */
+/* Undo the state of a page: new memory goes, memory of before stays with the page.  A page that may still be mapped
+ * keeps its state. */
 static void settle_back(struct xseg_segment *segment, uint32_t page, bool is_known)
 {
     if (!is_known)
@@ -292,7 +293,7 @@ xseg_status xseg_evicted_withdraw(struct xseg_segment *segment)
     return result;
 }
 
-/* --- Figures. --- */
+/* --- Sums. --- */
 
 static uint64_t sum(const struct xseg_segment *segment, is_meant *meant)
 {

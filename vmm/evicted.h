@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Away: the pages of a segment whose pool is paused.  Their addresses and lengths stay; their memory
- * goes, and comes back beneath the same addresses.
+ * Evicted pages: the pages of a segment whose pool is paused.  Their addresses and lengths stay; their memory
+ * goes, and memory comes back at the same addresses.  In the picture, states have the names of segment.h.
  *
  *     MAPPED --leave--> AWAY, with its memory --drop--> AWAY, without
  *        ^                 |                               | supply
@@ -9,12 +9,12 @@
  *        |                 v                             FRESH
  *      arrive <-- AWAY_MAPPED, FRESH_MAPPED <--enter-------+
  *
- * Several segments leave or come back as one: each step is made for all of them, and what was done
- * before a failure is undone by a step in the other direction.  Until `drop` nothing is lost, because
- * each page still has its memory, and what it contains.
+ * Several segments leave or come back together: each step is made for all of them, and after a failure a step
+ * in the other direction undoes the steps made before.  Until `drop` each page still has its memory with its
+ * contents.
  *
- * When the undo fails, too, a page stays where it is in this picture, with its memory, and the next
- * attempt starts from there.
+ * If the undo fails, too, a page keeps its state in this picture, with its memory, and the next attempt starts
+ * from there.
  *
  * Locking: GROWTH of the device.
  */
@@ -24,7 +24,7 @@
 #include "vmm/segment.h"
 
 /*
- * Unmap every mapped page; its memory is kept.
+ * Unmap every mapped page; the page keeps its memory.
  *
  * Returns: XSEG_OK; or the driver's error, and some pages are evicted
  * Cost:    one unmap a run of pages (one a page where the driver wants that)
@@ -32,46 +32,46 @@
 xseg_status xseg_evicted_leave(struct xseg_segment *segment);
 
 /*
- * Give the memory of the pages that are evicted back to the driver.
+ * Give the memory of evicted pages back to the driver.
  *
- * Cost: one release a page; what the driver refuses is a leftover
+ * Cost: one release a page; memory that the driver refuses is a leftover
  */
 void xseg_evicted_drop(struct xseg_segment *segment);
 
 /*
- * Get new memory for the pages that are evicted and have none.
+ * Get new memory for evicted pages without memory.
  *
- * Returns: XSEG_OK; XSEG_ERR_NO_MEMORY, XSEG_ERR_DRIVER, and some pages may have it
+ * Returns: XSEG_OK; XSEG_ERR_NO_MEMORY, XSEG_ERR_DRIVER, and some pages may have memory
  * Cost:    one create for each page that is not idle
  */
 xseg_status xseg_evicted_supply(struct xseg_segment *segment);
 
 /*
- * Map the pages that are evicted and have memory, and let the device use them.
+ * Map evicted pages that have memory, and let the device use them.
  *
  * Returns: XSEG_OK; or the driver's error, and some pages may be mapped
  * Cost:    one map a page, one set-access a run
  */
 xseg_status xseg_evicted_enter(struct xseg_segment *segment);
 
-/* The pages that are mapped are back. */
+/* Make pages that are mapped on their way back usable: they are MAPPED again. */
 void xseg_evicted_arrive(struct xseg_segment *segment);
 
 /*
- * Undo supply and enter: pages are unmapped again, and new memory goes.
+ * Undo supply and enter: unmap the pages again, and release their new memory.
  *
- * Returns: the first error; what was refused stays mapped, and has its memory
+ * Returns: the first error; pages that the driver refused to unmap stay mapped, with their memory
  */
 xseg_status xseg_evicted_withdraw(struct xseg_segment *segment);
 
-/* Pages that do not come back are unmapped like others (xseg_segment_unmap()). */
+/* Evicted pages that do not come back are taken away with xseg_segment_unmap(), as other pages. */
 
 /* Bytes of all pages that are evicted, and of those without memory. */
 uint64_t xseg_evicted_bytes(const struct xseg_segment *segment);
 uint64_t xseg_evicted_missing(const struct xseg_segment *segment);
 
-/* The next run of pages from `first` on that are all away, or all mapped: how many granules it has; 0
- * if there is none. */
+/* Find the next run of pages from *first on that are all evicted, or all mapped: returns its granules, 0 if there is
+ * none. */
 uint32_t xseg_evicted_run(const struct xseg_segment *segment, uint32_t *first, bool *evicted);
 
 #endif

@@ -34,7 +34,7 @@ void xseg_fences_abandon(struct xseg_fences *fences)
     xseg_fences_init(fences, fences->context);
 }
 
-/* One event more, idle. */
+/* Make one more idle event. */
 static xseg_status make(struct xseg_fences *fences)
 {
     if (fences->made == fences->capacity) {

@@ -9,12 +9,12 @@
 
 #include "vmm/driver.h"
 
-/* Events of one device that nobody waits for. */
+/* The events of one device: idle ones, and room for those in use. */
 struct xseg_fences {
     struct xseg_context *context;
     xseg_event *idle; /* [capacity] */
     size_t count, capacity;
-    size_t made; /* idle and out */
+    size_t made; /* idle events and those in use */
 };
 
 void xseg_fences_init(struct xseg_fences *fences, struct xseg_context *context);

@@ -5,7 +5,7 @@
 
 #include "src/base/error.h"
 
-/* --- The way back. --- */
+/* --- Unmapping. --- */
 
 /* Unmap the first `pages` pages, `bytes` long, and give the addresses back. */
 static void withdraw(struct xseg_foreign *foreign, size_t pages, uint64_t bytes)
@@ -29,7 +29,7 @@ void xseg_foreign_unmap(struct xseg_foreign *foreign)
     withdraw(foreign, foreign->pages, foreign->bytes);
 }
 
-/* --- The way there. --- */
+/* --- Mapping. --- */
 
 static xseg_status map_page(struct xseg_foreign *foreign, uint64_t address, uint64_t bytes,
                             int file)
@@ -40,7 +40,7 @@ static xseg_status map_page(struct xseg_foreign *foreign, uint64_t address, uint
     if (status != XSEG_OK)
         return status;
     status = xseg_driver_map(foreign->context, address, bytes, handle);
-    /* It is another's memory, so what is not taken back is no memory of this process. */
+    /* The memory is another process's, so a leftover handle counts 0 bytes. */
     if (status == XSEG_OK) {
         (void)xseg_leftovers_give(foreign->leftovers, XSEG_LEFTOVER_PAGE, handle, 0);
         return XSEG_OK;
@@ -91,7 +91,7 @@ xseg_status xseg_foreign_map(struct xseg_foreign *foreign, const int *file)
         status = give_access(foreign);
     if (status == XSEG_OK)
         return XSEG_OK;
-    /* The undo may fail as well; the first reason is the one to tell. */
+    /* The undo may fail as well; the first reason is reported. */
     (void)snprintf(reason, sizeof(reason), "%s", xseg_fail_text()->buffer);
     withdraw(foreign, mapped, bytes);
     return xseg_fail(status, "%s", reason);

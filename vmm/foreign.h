@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Foreign memory: pages of another process (or of this one), which came by file descriptor, mapped into
+ * Foreign memory: pages of another process, or of this one, that came by file descriptor, mapped at
  * addresses of exactly their length.
  *
  *     [ page ][ page ................ ][ page ]
  *     base                                    base + bytes
  *
- * A handle is released as soon as it is mapped: the mapping keeps the memory.  So unmapping is all that
- * ends it here, whatever the others do.
+ * A handle is released as soon as it is mapped, since the mapping keeps the memory.  So an unmap ends the use of
+ * the memory in this process, whatever other processes do.
  *
  * Locking: GROWTH of the device.
  */
@@ -25,7 +25,7 @@ struct xseg_foreign {
 };
 
 /*
- * Map them.  The first four members but `base` are set.
+ * Map foreign pages.  The first four members but `base` are set.
  *
  * file: [pages], descriptors, which are not needed any more afterwards
  * Returns: XSEG_OK; XSEG_ERR_NO_ADDRESSES, XSEG_ERR_NO_MEMORY, XSEG_ERR_DRIVER, and nothing has changed
@@ -36,7 +36,7 @@ struct xseg_foreign {
 xseg_status xseg_foreign_map(struct xseg_foreign *foreign, const int *file);
 
 /*
- * Unmap them; what the driver refuses is a leftover.
+ * Unmap foreign pages; mappings and addresses that the driver refuses are leftovers.
  *
  * Cost: one unmap (one a page where the driver wants that), one unreserve
  */

@@ -7,7 +7,7 @@
 
 #include "src/base/error.h"
 
-/* Taste: far more than a driver has ever refused at once. */
+/* Room made ahead: far more than a driver has been seen to refuse at once.  The number is a choice. */
 #define FIRST_CAPACITY 256u
 
 xseg_status xseg_leftovers_init(struct xseg_leftovers *leftovers, struct xseg_context *context)
@@ -58,7 +58,7 @@ static xseg_status offer_page(struct xseg_context *context, struct xseg_leftover
     return xseg_driver_release(context, page->what);
 }
 
-/* What is not known of a mapping is asked again with the next offer. */
+/* Offer one thing to the driver.  A mapping of which it is not known whether it is there is offered again later. */
 static xseg_status offer(struct xseg_context *context, struct xseg_leftover *leftover)
 {
     bool is_known = true;
@@ -93,8 +93,8 @@ static void keep(struct xseg_leftovers *leftovers, const struct xseg_leftover *l
         const size_t capacity = leftovers->capacity * 2;
         struct xseg_leftover *kept = realloc(leftovers->kept, capacity * sizeof(*kept));
 
-        /* Without host memory on top of it all, the thing is lost until the process ends; it stays
-         * counted as physical, which is what it is. */
+        /* Without host memory the thing cannot be kept: it is lost until the process ends, and still counted in
+         * `physical`. */
         if (kept == NULL) {
             leftovers->lost += physical_of(leftover);
             return;

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Leftovers: what the driver would not take back.
+ * Leftovers: memory and addresses that the driver refused to take back.
  *
- * Undoing may fail too.  A physical page, an allocation, a mapping or a range whose release the driver refused
+ * A release may fail.  A physical page, an allocation, a mapping or a range whose release the driver refused
  * is kept here, counted, and offered again at the next trim and when the device closes, so that
  * nothing is lost.
  *
  * Invariants:
- *   LEFT-1  physical is the sum of the sizes of the pages and allocations kept, and of those that
- *           there was no host memory to keep.
+ *   LEFT-1  physical is the sum of the sizes of the pages and allocations that are kept, and of those
+ *           that could not be kept for want of host memory.
  *
  * Locking: GROWTH of the device; `physical` may be read without it.
  */
@@ -25,7 +25,7 @@ enum xseg_leftover_kind {
     XSEG_LEFTOVER_ALLOCATION,
     XSEG_LEFTOVER_RANGE,
     XSEG_LEFTOVER_HOST,   /* pinned host memory */
-    XSEG_LEFTOVER_MAPPING /* of memory that is not ours */
+    XSEG_LEFTOVER_MAPPING /* of memory of another process */
 };
 
 struct xseg_leftover {
@@ -33,7 +33,7 @@ struct xseg_leftover {
     uint64_t what; /* handle, or address, of the device or the host */
     uint64_t bytes;
     uint64_t
-        mapped_at; /* of a page: where it is mapped still, so that it is not free before; or 0 */
+        mapped_at; /* of a page: the address where it is still mapped, so that it must be unmapped first; or 0 */
 };
 
 struct xseg_leftovers {
@@ -52,32 +52,33 @@ static inline uint64_t xseg_leftovers_bytes(const struct xseg_leftovers *leftove
            atomic_load_explicit(&leftovers->stuck, memory_order_relaxed);
 }
 
-/* Room is made ahead, so that keeping needs no host memory in all but the worst case. */
+/* Begin.  Room is made ahead, so that keeping a leftover hardly ever needs host memory. */
 xseg_status xseg_leftovers_init(struct xseg_leftovers *leftovers, struct xseg_context *context);
 void xseg_leftovers_fini(struct xseg_leftovers *leftovers);
 
 /*
  * Give one thing back to the driver, or keep it.
  *
- * Returns: XSEG_OK when the driver took it; else the driver's error, and it is kept
+ * Returns: XSEG_OK when the driver took the thing; else the driver's error, and the thing is kept
  */
 xseg_status xseg_leftovers_give(struct xseg_leftovers *leftovers, enum xseg_leftover_kind kind,
                                 uint64_t what, uint64_t bytes);
 
-/* The same of a page that is mapped: it is unmapped first. */
+/* Unmap a page that is mapped, and give it back to the driver, or keep it. */
 xseg_status xseg_leftovers_give_mapped(struct xseg_leftovers *leftovers, uint64_t handle,
                                        uint64_t address, uint64_t bytes);
 
 /*
- * Unmap one mapping.  When the driver says no, it is asked whether there is one at all: a batch that
- * failed half-way may have unmapped it before.
+ * Unmap one mapping.  If the driver refuses, it is asked whether the mapping exists: a batch that failed
+ * half-way may have unmapped it before.
  *
- * is_known: whether it is known what became of it; if so, a mapping whose unmap failed is still there
+ * is_known: whether the driver could say so; then a mapping whose unmap failed still exists
  */
 xseg_status xseg_leftovers_unmap(struct xseg_context *context, uint64_t address, uint64_t bytes,
                                  bool *is_known);
 
-/* Offer everything again, in the order in which it was given.  Returns the first error; what was refused stays. */
+/* Offer all leftovers to the driver again, in the order in which they came.  Returns the first error; those that are
+ * refused stay. */
 xseg_status xseg_leftovers_retry(struct xseg_leftovers *leftovers);
 
 bool xseg_leftovers_audit(const struct xseg_leftovers *leftovers, struct xseg_finding *finding);

@@ -36,7 +36,7 @@ static struct xseg_page_stack *find_stack(const struct xseg_pages *pages,
     return NULL;
 }
 
-/* The stack of a kind, made if need be; NULL without host memory. */
+/* The stack of a kind, made if there is none; NULL without host memory. */
 static struct xseg_page_stack *get_stack(struct xseg_pages *pages, struct xseg_page_kind kind)
 {
     struct xseg_page_stack *stack = find_stack(pages, kind);
@@ -75,7 +75,7 @@ static void add(struct xseg_pages *pages, struct xseg_page_stack *stack, uint64_
     atomic_fetch_add_explicit(&pages->bytes, stack->kind.bytes, memory_order_relaxed);
 }
 
-/* Take a page out; what lies above it keeps its order. */
+/* Take a page out of its stack; the pages above it keep their order. */
 static struct xseg_page take_at(struct xseg_pages *pages, struct xseg_page_stack *stack, size_t at)
 {
     const struct xseg_page page = stack->page[at];
@@ -90,7 +90,7 @@ static void release_at(struct xseg_pages *pages, struct xseg_page_stack *stack, 
 {
     const struct xseg_page page = take_at(pages, stack, at);
 
-    /* A leftover if refused. */
+    /* A page that the driver refuses is a leftover. */
     (void)xseg_leftovers_give(pages->leftovers, XSEG_LEFTOVER_PAGE, page.handle, stack->kind.bytes);
 }
 
@@ -161,7 +161,7 @@ xseg_status xseg_pages_put(struct xseg_pages *pages, struct xseg_page_kind kind,
     return xseg_leftovers_give(pages->leftovers, XSEG_LEFTOVER_PAGE, handle, kind.bytes);
 }
 
-/* --- Letting go. --- */
+/* --- Releasing idle pages. --- */
 
 static struct xseg_page_stack *find_largest(const struct xseg_pages *pages)
 {

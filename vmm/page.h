@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Pages of a device that are not mapped anywhere: physical memory on its way from one place to
- * another, and the page cache, which is what is kept for the next growth.
+ * Idle pages of a device, which are not mapped anywhere: physical memory on its way from one segment to
+ * another, and the page cache, which is kept for the next growth.
  *
- * Whoever maps takes its pages from here: an idle one of the right size, else a new one of the
- * driver.  Whoever unmaps puts them here, to be kept or to be released.  So moving a page (stealing)
- * is an unmap that keeps it, and a map that finds it.
+ * A map takes its pages from here: an idle one of the right size, else a new one of the driver.  An unmap
+ * puts its pages here, to be kept or to be released.  So stealing a page is an unmap that keeps the page, and a
+ * map that finds it.
  *
- * Pages of different size cannot stand for each other, nor can those that may be exported and those
- * that may not: that is fixed when they are created.  So each kind has a stack of its own, the latest
- * on top.  A page remembers whose it was; one that comes from the driver was nobody's.
+ * Pages of different sizes cannot replace each other, nor can exportable pages and others: both are fixed when
+ * a page is created.  So each kind has a stack of its own, the latest page on top.  A page remembers its last
+ * owner; a page that comes from the driver has none.
  *
  * Invariants:
  *   PAGES-1  `bytes` is the sum of the sizes of the idle pages.
@@ -21,7 +21,7 @@
 
 #include "vmm/leftovers.h"
 
-/* What pages must have in common to stand for each other. */
+/* The properties that pages must share to replace each other. */
 struct xseg_page_kind {
     uint64_t bytes;
     bool is_exportable;
@@ -29,8 +29,8 @@ struct xseg_page_kind {
 
 struct xseg_page {
     uint64_t handle;
-    const void *owner; /* whose it was; NULL: nobody's */
-    uint64_t since;    /* `now` when it became idle */
+    const void *owner; /* the last owner; NULL: none */
+    uint64_t since;    /* `now` when the page became idle */
 };
 
 struct xseg_page_stack {
@@ -41,25 +41,25 @@ struct xseg_page_stack {
 
 struct xseg_pages {
     struct xseg_context *context;
-    struct xseg_leftovers *leftovers; /* where pages go that the driver does not take back */
+    struct xseg_leftovers *leftovers; /* for pages that the driver does not take back */
     struct xseg_page_stack *stack;    /* [kinds]: one for each kind that has ever been idle */
     size_t kinds;
     uint64_t now; /* the owner's clock; 0 until it is known */
     atomic_uint_fast64_t bytes;
-    uint64_t generation; /* drawn last, by whichever segment of the device */
+    uint64_t generation; /* the last one that a segment of the device has drawn */
 };
 
-/* Which idle pages somebody may have. */
+/* Which idle pages a taker may have. */
 enum xseg_page_choice {
     XSEG_PAGE_ANY,
-    XSEG_PAGE_OWN_FIRST, /* its own or nobody's where there are any, else another's */
+    XSEG_PAGE_OWN_FIRST, /* its own and those without owner first, then those of others */
     XSEG_PAGE_OWN_ONLY
 };
 
 struct xseg_page_taker {
-    const void *owner; /* who takes; whose the pages are from then on */
+    const void *owner; /* the taker; the owner of the pages from then on */
     enum xseg_page_choice choice;
-    bool is_exportable; /* of which kind they have to be */
+    bool is_exportable; /* the kind that the pages must have */
 };
 
 void xseg_pages_init(struct xseg_pages *pages, struct xseg_context *context,
@@ -78,12 +78,12 @@ static inline uint64_t xseg_pages_bytes(const struct xseg_pages *pages)
 uint64_t xseg_pages_idle(const struct xseg_pages *pages, uint64_t page_bytes,
                          const struct xseg_page_taker *taker);
 
-/* An idle page of a size for a taker; false if there is none. */
+/* Take an idle page of a size; false if there is none that the taker may have. */
 bool xseg_pages_take(struct xseg_pages *pages, uint64_t page_bytes,
                      const struct xseg_page_taker *taker, struct xseg_page *out);
 
 /*
- * A new page of the driver, to be idle.
+ * Make a new idle page, of the driver.
  *
  * Returns: XSEG_OK, XSEG_ERR_NO_MEMORY, XSEG_ERR_DRIVER, XSEG_ERR_HOST_MEMORY;
  *          XSEG_ERR_UNSUPPORTED (for one that may be exported)
@@ -92,11 +92,11 @@ bool xseg_pages_take(struct xseg_pages *pages, uint64_t page_bytes,
 xseg_status xseg_pages_make(struct xseg_pages *pages, struct xseg_page_kind kind);
 
 /*
- * A page is not mapped any more: keep it, or release it.
+ * Put a page that is not mapped any more here: keep it as idle, or release it.
  *
- * owner: whose it was
- * Returns: XSEG_OK; or the driver's error, and it is a leftover
- * Cost:    none if it is kept (without host memory for that it is released); one release
+ * owner: the last owner of the page
+ * Returns: XSEG_OK; or the driver's error, and the page is a leftover
+ * Cost:    none if the page is kept (without host memory for that it is released); one release
  */
 xseg_status xseg_pages_put(struct xseg_pages *pages, struct xseg_page_kind kind, uint64_t handle,
                            const void *owner, bool keep);
@@ -112,7 +112,7 @@ uint64_t xseg_pages_shrink(struct xseg_pages *pages, uint64_t bytes, uint64_t mo
 /* Release one idle page of a kind; false if there is none. */
 bool xseg_pages_release(struct xseg_pages *pages, struct xseg_page_kind kind);
 
-/* The time now, which pages have from here on; those from before there was one have it, too. */
+/* Set the time that pages get from here on as they become idle; pages from before the first call get it, too. */
 void xseg_pages_set_time(struct xseg_pages *pages, uint64_t now);
 
 /* Release the pages that have been idle since `before` or longer, up to `most` bytes.  Returns the

@@ -10,10 +10,10 @@
 #include "src/base/zeroed.h"
 #include "vmm/segment_page.h"
 
-/* Ranges are whole GiB at whole GiB, so that one flat table finds the segment of an address. */
+/* Alignment and size unit of ranges, so that one flat table finds the segment of an address. */
 #define RANGE_ALIGNMENT XSEG_GIB
 
-/* Of every block, so of every segment. */
+/* Alignment of every block, and so of every segment. */
 #define ALIGNMENT 512u
 
 static void init(struct xseg_segment *segment, struct xseg_context *context,
@@ -115,7 +115,7 @@ xseg_status xseg_segment_allocate(struct xseg_segment *segment, struct xseg_cont
     return status;
 }
 
-/* To the user's own functions. */
+/* Give a borrowed segment back to the user's own function. */
 static void give_to_owner(const struct xseg_segment *segment)
 {
     void *pointer = (void *)(uintptr_t)segment->base; /* NOLINT(performance-no-int-to-ptr) */
@@ -157,7 +157,7 @@ static void put_page(struct xseg_segment *segment, uint32_t page, bool keep)
     xseg_segment_set_state(segment, page, XSEG_PAGE_HOLE);
     segment->handle[page] = 0;
     segment->length[page] = 0;
-    if (handle != 0) /* a leftover if refused */
+    if (handle != 0) /* a page that the driver refuses is a leftover */
         (void)xseg_pages_put(segment->pages, xseg_segment_kind(segment, bytes), handle,
                              segment->owner, keep && !was_shown);
 }
@@ -168,7 +168,7 @@ xseg_status xseg_segment_unmap_page(struct xseg_segment *segment, uint32_t page,
                                 xseg_segment_page_bytes(segment, page), is_known);
 }
 
-/* Take the memory of a page away that is not mapped any more, and account for it. */
+/* Take the memory of a page that is not mapped any more away, and update the counts. */
 static void clear_page(struct xseg_segment *segment, uint32_t page, bool keep)
 {
     const uint64_t bytes = xseg_segment_page_bytes(segment, page);
@@ -180,7 +180,7 @@ static void clear_page(struct xseg_segment *segment, uint32_t page, bool keep)
     put_page(segment, page, keep);
 }
 
-/* Nobody knows whether a page is mapped: it is used no more until a growth or a trim finds out. */
+/* Mark a page as stuck: it is not known whether it is mapped, so it is not used until a growth or a trim finds out. */
 static void stick_page(struct xseg_segment *segment, uint32_t page)
 {
     const uint64_t bytes = xseg_segment_page_bytes(segment, page);
@@ -202,7 +202,7 @@ static bool are_all_mapped(const struct xseg_segment *segment, uint32_t first, u
     return true;
 }
 
-/* A page of a pool that was paused and forgotten may be mapped nowhere. */
+/* Whether a page is not mapped: it was evicted, and its pool was forgotten. */
 static bool is_nowhere(const struct xseg_segment *segment, uint32_t page)
 {
     return segment->state[page] == XSEG_PAGE_AWAY || segment->state[page] == XSEG_PAGE_FRESH;
@@ -270,7 +270,7 @@ uint32_t xseg_segment_page_end(const struct xseg_segment *segment, uint32_t gran
 
 /* --- Mapping. --- */
 
-/* Whether a page fits at a granule: nothing but holes, and not past the end of the run. */
+/* Whether a page of a length fits at a granule: there are only holes, and the run does not end before. */
 static bool has_room(const struct xseg_segment *segment, uint32_t at, uint32_t end, uint32_t length)
 {
     if (end - at < length)
@@ -281,8 +281,8 @@ static bool has_room(const struct xseg_segment *segment, uint32_t at, uint32_t e
     return true;
 }
 
-/* How long the page at a granule is to be: at a whole frame a full one, doubled as long as that fits
- * and is wanted; where only small ones are wanted, a full one that is idle all the same, wherever it
+/* Choose the length of the page at a granule, in granules.  At the start of a frame it is a full page, doubled while
+ * that fits and is wanted; else a small one.  Where small pages are wanted, an idle full page is used wherever it
  * fits. */
 static uint32_t choose_length(const struct xseg_segment *segment, uint32_t at, uint32_t end,
                               const struct xseg_supply *supply, uint64_t idle_full)
@@ -321,12 +321,12 @@ uint64_t xseg_segment_covered(const struct xseg_segment *segment, uint32_t first
     return covered;
 }
 
-/* A run on its way from holes to pages that can be used. */
+/* A run of holes that is being mapped. */
 struct growth {
     struct xseg_segment *segment;
     const struct xseg_supply *supply;
     uint32_t first, end;
-    bool is_foreign; /* there are pages in it that were another's */
+    bool is_foreign; /* the run has pages that were another owner's */
 };
 
 static xseg_status get_page(struct growth *growth, uint32_t at)
@@ -352,7 +352,7 @@ static xseg_status get_page(struct growth *growth, uint32_t at)
     return status;
 }
 
-/* Get pages for the holes of the run; on failure those that were got go again. */
+/* Get pages for the holes of the run; on failure give them back. */
 static xseg_status get_run(struct growth *growth)
 {
     struct xseg_segment *segment = growth->segment;
@@ -363,7 +363,7 @@ static xseg_status get_run(struct growth *growth)
         if (segment->state[at] == XSEG_PAGE_HOLE)
             status = get_page(growth, at);
         else
-            growth->is_foreign = true; /* stuck, and nobody knows since when */
+            growth->is_foreign = true; /* a stuck page, whose last owner is not known */
         if (status == XSEG_OK)
             continue;
         for (uint32_t page = growth->first, next; page < at; page = next) {
@@ -376,7 +376,7 @@ static xseg_status get_run(struct growth *growth)
     return XSEG_OK;
 }
 
-/* Map the pages; on failure what cannot be unmapped stays stuck, the rest is released. */
+/* Map the pages of the run; they are stuck until the device may use them. */
 static xseg_status map_run(struct xseg_segment *segment, uint32_t first, uint32_t count)
 {
     for (uint32_t page = first; page < first + count; page += segment->length[page]) {
@@ -412,7 +412,7 @@ xseg_status xseg_segment_access(struct xseg_segment *segment, uint32_t first, ui
     return status;
 }
 
-/* Undo a growth: whatever it mapped or got goes; rights are unknown, so nothing stays usable. */
+/* Undo a growth: its pages go.  A page that cannot be unmapped stays stuck, since its access rights are unknown. */
 static void withdraw_run(struct xseg_segment *segment, uint32_t first, uint32_t count)
 {
     bool is_known = true;
@@ -427,7 +427,7 @@ static void withdraw_run(struct xseg_segment *segment, uint32_t first, uint32_t 
     }
 }
 
-/* Clear the whole run with one call: nothing is queued on it if that fails. */
+/* Clear the whole run with one call if it has foreign pages; if the call fails, no work is queued on the run. */
 static xseg_status clear_run(const struct growth *growth, struct xseg_supply *supply)
 {
     const struct xseg_segment *segment = growth->segment;
@@ -458,7 +458,7 @@ xseg_status xseg_segment_map(struct xseg_segment *segment, uint32_t first, uint3
     if (status == XSEG_OK)
         status = clear_run(&growth, supply);
     if (status != XSEG_OK) {
-        /* The undo may fail as well; the first reason is the one to tell. */
+        /* The undo may fail as well; the first reason is reported. */
         (void)snprintf(reason, sizeof(reason), "%s", xseg_fail_text()->buffer);
         withdraw_run(segment, first, count);
         XSEG_AUDIT(xseg_segment_audit, segment);

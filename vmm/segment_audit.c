@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Of segment.h: the audit. */
+/* The audit of segment.h. */
 #include <inttypes.h>
 
 #include "vmm/segment_page.h"
@@ -25,7 +25,7 @@ static bool audit_pages(const struct xseg_segment *segment, struct xseg_finding 
     return true;
 }
 
-/* Memory of a page that is neither in use nor given back. */
+/* Bytes of a page's memory that is neither in use nor given back. */
 static uint64_t stuck_bytes(const struct xseg_segment *segment, uint32_t page)
 {
     const bool is_held = segment->state[page] == XSEG_PAGE_STUCK ||

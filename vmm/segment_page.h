@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Single pages of a segment, and how the driver is asked about them: for segment*.c and evicted.c only.
+ * Single pages of a segment, and driver calls for them: for segment*.c and evicted.c only.
  *
  * Locking: GROWTH.
  */
@@ -35,7 +35,7 @@ static inline void xseg_segment_count_stuck(struct xseg_segment *segment, int64_
                               memory_order_relaxed);
 }
 
-/* Other memory lies beneath some granules from here on, or none. */
+/* Note that some granules have other memory from here on, or none: they get a new generation. */
 static inline void xseg_segment_note_change(struct xseg_segment *segment, uint32_t first,
                                             uint32_t count, uint64_t generation)
 {
@@ -43,7 +43,7 @@ static inline void xseg_segment_note_change(struct xseg_segment *segment, uint32
         atomic_store_explicit(&segment->generation[at], generation, memory_order_relaxed);
 }
 
-/* The page leaves its memory: whether that was ever exported. */
+/* Clear the mark of a page that it was ever exported, as its memory goes; returns the mark. */
 static inline bool xseg_segment_forget_shown(struct xseg_segment *segment, uint32_t page)
 {
     const bool was_shown = segment->shown != NULL && segment->shown[page] != 0;
@@ -53,7 +53,7 @@ static inline bool xseg_segment_forget_shown(struct xseg_segment *segment, uint3
     return was_shown;
 }
 
-/* SEG-5 and SEG-6. */
+/* Check the invariants SEG-5 and SEG-6. */
 bool xseg_segment_audit_held(const struct xseg_segment *segment, struct xseg_finding *finding);
 
 /* Unmap one page, as xseg_leftovers_unmap() does. */

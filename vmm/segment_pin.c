@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Of segment.h: generations, and what holds pages. */
+/* The functions of segment.h for generations, pins and exports. */
 #include <inttypes.h>
 #include <stdlib.h>
 
@@ -7,7 +7,7 @@
 #include "src/base/error.h"
 #include "vmm/segment_page.h"
 
-/* A run of granules; of a classic segment its one. */
+/* A run of granules; a classic segment has one granule. */
 struct run {
     uint32_t first, end;
 };
@@ -89,7 +89,7 @@ uint32_t xseg_segment_pages_under(const struct xseg_segment *segment, uint64_t b
     return xseg_segment_page_end(segment, run.end) - *first;
 }
 
-/* Both tables in one piece. */
+/* Make the tables `exports` and `shown`, in one piece of host memory; false without. */
 static bool get_exports(struct xseg_segment *segment)
 {
     const size_t granules = segment->granules;
@@ -136,7 +136,7 @@ bool xseg_segment_is_exported(const struct xseg_segment *segment, uint32_t first
     return false;
 }
 
-/* --- Both. --- */
+/* --- Pins and exports together. --- */
 
 bool xseg_segment_is_held(const struct xseg_segment *segment, uint32_t first, uint32_t count)
 {
