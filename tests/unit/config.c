@@ -168,7 +168,7 @@ static const struct {
     {"foo:1", "configuration: 'foo' at column 1: expected a key; `xseg config --keys` lists them"},
     {",expandable_segments:True", "configuration: ',' at column 1: expected a key"},
     {"backend:native,,backend:native", "configuration: ',' at column 16: expected a key"},
-    {"\x01\xff:1", "configuration: '\?\?' at column 1: expected a key"},
+    {"\x01\xff:1", "configuration: '\\x01\\xff' at column 1: expected a key"},
     {"garbage_collection_threshold:0", "garbage_collection_threshold: '0' at column 30: "
                                        "expected a number above 0 and below 1"},
     {"garbage_collection_threshold:1.0", "garbage_collection_threshold: '1.0' at column 30"},

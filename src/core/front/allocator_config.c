@@ -10,7 +10,6 @@
 #include "src/core/config/config_summary.h"
 #include "src/core/config/config_table.h"
 #include "src/core/front/background.h"
-#include "src/core/reclaim/held.h"
 #include "src/core/reclaim/trim_bounds.h"
 
 _Static_assert(XSEG_CONFIG_KEYS <= 64, "a set of keys fits in 64 bits");
@@ -74,7 +73,7 @@ static bool has_soft_by_device(struct xseg_allocator *allocator, const struct xs
 /* Make a copy of the configuration in force, as a new version; NULL without host memory. */
 static struct xseg_config_version *make_version(struct xseg_allocator *allocator)
 {
-    XSEG_ASSERT(xseg_held_lock(&allocator->open_lock));
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_DRIVER));
     struct xseg_config_version *version = calloc(1, sizeof(*version));
 
     if (version == NULL) {
@@ -100,7 +99,7 @@ static struct xseg_config_version *find_equal(const struct xseg_allocator *alloc
 /* Put a version in force.  If an older version is equal, that one comes into force, and the new one is freed. */
 static void publish(struct xseg_allocator *allocator, struct xseg_config_version *version)
 {
-    XSEG_ASSERT(xseg_held_lock(&allocator->open_lock) && version->older == NULL);
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_DRIVER) && version->older == NULL);
     version->config.traced = xseg_observers_trace(&allocator->observers);
     version->config.soft_by_device = has_soft_by_device(allocator, &version->config);
     xseg_config_sum_up(&version->config);
@@ -221,7 +220,7 @@ xseg_status xseg_allocator_limits(struct xseg_allocator *allocator, struct xseg_
 /* Have the configuration say whether an observer traces. */
 static xseg_status follow_observers(struct xseg_allocator *allocator)
 {
-    XSEG_ASSERT(xseg_held_lock(&allocator->open_lock));
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_DRIVER));
     if (xseg_observers_trace(&allocator->observers) == xseg_allocator_config(allocator)->traced)
         return XSEG_OK;
     struct xseg_config_version *version = make_version(allocator);

@@ -5,7 +5,6 @@
 #include "src/core/cache/alloc_times.h"
 #include "src/core/cache/live.h"
 #include "src/core/cache/walk.h"
-#include "src/core/reclaim/held.h"
 
 /* The block before or behind another one; no block where the segment ends. */
 static struct xseg_part beside(const struct xseg_part *part, bool before)
@@ -37,7 +36,7 @@ void xseg_allocator_tell(const struct xseg_part *part, uint64_t now, struct xseg
     const struct xseg_arena *arena = extent->arena;
     const struct xseg_segment *segment = &extent->segment;
 
-    XSEG_ASSERT(xseg_held_arena(arena) && part->bytes > 0);
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_ARENA) && part->bytes > 0);
     XSEG_ASSERT(part->base >= segment->base &&
                 xseg_part_end(part) <= segment->base + segment->bytes);
     info->base = (void *)(uintptr_t)part->base; /* NOLINT(performance-no-int-to-ptr) */

@@ -17,7 +17,6 @@
 #include "src/core/pending/poison.h"
 #include "src/core/pending/stream_retirement.h"
 #include "src/core/pending/trace.h"
-#include "src/core/reclaim/held.h"
 
 /* --- From an address to its block. --- */
 
@@ -34,7 +33,7 @@ static xseg_status fail_not_live(const struct xseg_extent *extent, uint64_t addr
 {
     const struct xseg_part part = xseg_walk_at(extent, address);
 
-    XSEG_ASSERT(xseg_held_arena(extent->arena));
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_ARENA));
     XSEG_ASSERT((size_t)part.state < XSEG_COUNT_OF(state_text) && state_text[part.state] != NULL);
     *is_free = part.state != XSEG_BLOCK_LIVE;
     if (part.state == XSEG_BLOCK_LIVE)
@@ -90,7 +89,7 @@ static inline xseg_status lock_live(struct xseg_allocator *allocator, const void
         (void)xseg_fail(XSEG_ERR_NOT_LIVE, "%p is not memory of this allocator", pointer);
         return add_free(allocator, address);
     }
-    XSEG_ASSERT(xseg_held_arena(extent->arena));
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_ARENA));
     live->extent = extent;
     live->arena = extent->arena;
     live->record = NULL;

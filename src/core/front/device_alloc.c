@@ -18,7 +18,6 @@
 #include "src/core/pending/stream_retirement.h"
 #include "src/core/pending/trace.h"
 #include "src/core/reclaim/decay.h"
-#include "src/core/reclaim/held.h"
 
 /* Work out the need of a request, and its arena; *arena stays NULL if the pool of the stream's route has ended. */
 static xseg_status prepare(struct xseg_device *device, const struct xseg_device_request *request,

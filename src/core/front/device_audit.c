@@ -9,7 +9,6 @@
 #include "src/core/pending/poison.h"
 #include "src/core/pools/share.h"
 #include "src/core/reclaim/decay.h"
-#include "src/core/reclaim/held.h"
 #include "src/core/stats/counts_audit.h"
 
 static void add_host_bytes(void *self, struct xseg_arena *arena)
@@ -64,7 +63,7 @@ static bool audit_totals(struct xseg_device *device, const struct inspection *in
     const uint64_t reserved = atomic_load_explicit(&device->reserved, memory_order_relaxed);
     const uint64_t evicted = atomic_load_explicit(&device->evicted, memory_order_relaxed);
 
-    XSEG_ASSERT(xseg_held_growth(device));
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
 
     XSEG_HOLDS(finding, "DEVICE-1", reserved == inspection->reserved,
                "reserved says %" PRIu64 ", arenas %" PRIu64, reserved, inspection->reserved);

@@ -16,7 +16,6 @@
 #include "src/core/pools/share.h"
 #include "src/core/reclaim/decay.h"
 #include "src/core/reclaim/forget.h"
-#include "src/core/reclaim/held.h"
 #include "src/core/reclaim/idle.h"
 #include "src/core/reclaim/mapping.h"
 #include "src/core/reclaim/trim.h"
@@ -41,7 +40,7 @@ xseg_status xseg_device_open(struct xseg_allocator *allocator, int ordinal, char
     struct whole *whole = calloc(1, sizeof(*whole));
     xseg_status status;
 
-    XSEG_ASSERT(xseg_held_lock(&allocator->open_lock) && ordinal >= 0);
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_DRIVER) && ordinal >= 0);
     if (whole == NULL)
         return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory to open device %d", ordinal);
     struct xseg_device *device = &whole->device;
@@ -154,7 +153,7 @@ static xseg_status give_everything_back(struct xseg_device *device)
     bool all = true;
     xseg_status status = XSEG_OK;
 
-    XSEG_ASSERT(xseg_held_growth(device) && !xseg_context_is_lost(&device->context));
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH) && !xseg_context_is_lost(&device->context));
     xseg_forget_all(device);
     status = xseg_trim_device(device, &everything, &done);
     if (status != XSEG_OK)
@@ -252,7 +251,7 @@ static void pass(void *self, struct xseg_known_stream *stream)
 /* Take the pending blocks of a lost device back, while their extents are still there. */
 static void abandon_pending(struct xseg_device *device)
 {
-    XSEG_ASSERT(xseg_held_growth(device));
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
     xseg_pending_lock(device->pending);
     xseg_deferred_settle(device->pending, NULL);
     xseg_pending_unlock(device->pending);

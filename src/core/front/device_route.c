@@ -7,7 +7,6 @@
 #include "src/core/pending/pending.h"
 #include "src/core/pending/stream_retirement.h"
 #include "src/core/pools/pause.h"
-#include "src/core/reclaim/held.h"
 #include "src/core/reclaim/trim.h"
 
 static xseg_status hold(struct xseg_pool *pool)
@@ -60,7 +59,7 @@ static void make_room(struct xseg_device *device)
     const struct xseg_trim_plan everything = {.wait = true};
     struct xseg_trimmed done = XSEG_TRIMMED_INIT;
 
-    XSEG_ASSERT(xseg_held_growth(device));
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
     if (device->is_short && !xseg_pending_captures(device->pending))
         (void)xseg_trim_device(device, &everything, &done);
 }

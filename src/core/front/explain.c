@@ -10,7 +10,6 @@
 #include "src/core/front/allocator_describe.h"
 #include "src/core/pending/deferred.h"
 #include "src/core/reclaim/decay.h"
-#include "src/core/reclaim/held.h"
 #include "src/core/reclaim/trim.h"
 #include "src/core/reclaim/trim_steps.h"
 
@@ -47,7 +46,7 @@ static xseg_status make_room(struct xseg_device *device, struct xseg_reasons *re
     size_t pages = 0;
     struct xseg_reason *list;
 
-    XSEG_ASSERT(xseg_held_growth(device) && reasons->count <= reasons->capacity);
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH) && reasons->count <= reasons->capacity);
     xseg_device_visit_arenas(device, count_pages, &pages);
     if (pages <= reasons->capacity - reasons->count)
         return XSEG_OK;

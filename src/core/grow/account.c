@@ -4,7 +4,6 @@
 #include "src/core/cache/walk.h"
 #include "src/core/config/size.h"
 #include "src/core/grow/stretch.h"
-#include "src/core/reclaim/held.h"
 
 /* The whole pages, or the whole segment, that a block not in use covers. */
 struct whole {
@@ -126,7 +125,7 @@ void xseg_account_take(struct xseg_account *account, struct xseg_arena *asked,
     struct xseg_device *device = asked->device;
     const uint64_t reserved = atomic_load_explicit(&device->reserved, memory_order_relaxed);
 
-    XSEG_ASSERT(xseg_held_growth(device));
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
     *account = (struct xseg_account){
         .asked = asked,
         .large_page = xseg_round_up(need->config->large_segment_bytes, XSEG_SIZE_SMALL_SEGMENT),

@@ -6,7 +6,6 @@
 #include "src/core/device/allocator.h"
 #include "src/core/grow/refusal.h"
 #include "src/core/pending/pending.h"
-#include "src/core/reclaim/held.h"
 
 /* A refused request, and the limits in its way. */
 struct matter {
@@ -127,7 +126,7 @@ void xseg_advice_add(struct xseg_text *text, const struct xseg_arena *arena,
     const struct matter matter = {arena->pool, need, account,
                                   captures || rejected ? 0 : account->cached + account->reusable};
 
-    XSEG_ASSERT(xseg_held_growth(arena->device) && account->asked == arena);
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH) && account->asked == arena);
     if (rejected) {
         if (would_do(&matter, account->cached + account->reusable))
             xseg_text_add(text, "; throw_on_cudamalloc_oom:False would give back what is cached");

@@ -13,7 +13,6 @@
 #include "src/core/grow/scrub.h"
 #include "src/core/pending/poison.h"
 #include "src/core/pending/trace.h"
-#include "src/core/reclaim/held.h"
 #include "src/core/reclaim/notice.h"
 #include "src/core/reclaim/trim.h"
 #include "src/core/reclaim/trim_steps.h"
@@ -28,7 +27,7 @@ static struct xseg_extent *take_extent(struct xseg_arena *arena)
     struct xseg_list *spare = &arena->device->spare_extents;
     struct xseg_extent *extent;
 
-    XSEG_ASSERT(xseg_held_growth(arena->device));
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
     if (xseg_list_is_empty(spare)) {
         extent = aligned_alloc(_Alignof(struct xseg_extent), sizeof(*extent));
         if (extent == NULL) {
@@ -62,7 +61,7 @@ static xseg_status announce(struct xseg_extent *extent, bool cover)
     struct xseg_device *device = arena->device;
     bool known = false;
 
-    XSEG_ASSERT(xseg_held_growth(device) && extent->segment.bytes > 0);
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH) && extent->segment.bytes > 0);
     if (!xseg_extent_init(extent))
         goto end_segment;
     if (cover && !xseg_extent_cover(extent, 0, extent->segment.bytes))
@@ -116,7 +115,7 @@ xseg_status xseg_growth_check_pool(struct xseg_pool *pool, uint64_t more)
     const uint64_t limit = xseg_pool_limit(pool);
     const uint64_t has = atomic_load_explicit(&pool->body->reserved, memory_order_relaxed);
 
-    XSEG_ASSERT(xseg_held_growth(pool->body->device));
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
     pool->body->is_full = has > limit || more > limit - has;
     if (!pool->body->is_full)
         return XSEG_OK;
@@ -326,7 +325,7 @@ xseg_status xseg_growth_claim(struct xseg_arena *arena, const struct xseg_need *
     struct xseg_stretch_place place;
     xseg_status status = xseg_pool_check_running(arena->pool);
 
-    XSEG_ASSERT(xseg_held_growth(arena->device) && need->span > 0);
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH) && need->span > 0);
     if (status != XSEG_OK)
         return status;
     for (;;) {
@@ -353,7 +352,7 @@ xseg_status xseg_growth_finish(struct xseg_arena *arena, const struct xseg_need 
 {
     const bool is_allowed = status == XSEG_OK;
 
-    XSEG_ASSERT(xseg_held_growth(arena->device) && stretch->first->extent->arena == arena);
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH) && stretch->first->extent->arena == arena);
     if (is_allowed)
         status = xseg_stretch_map(arena->pool, stretch);
     if (is_allowed)
@@ -500,7 +499,7 @@ static xseg_status grow_guarded(struct xseg_arena *arena, const struct xseg_need
 xseg_status xseg_growth_grow(struct xseg_arena *arena, const struct xseg_need *need,
                              struct xseg_grant *out)
 {
-    XSEG_ASSERT(xseg_held_growth(arena->device) && need->bytes >= need->requested);
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH) && need->bytes >= need->requested);
     if (need->is_guarded)
         return grow_guarded(arena, need, out);
     return need->expandable ? grow_expandable(arena, need, out) : grow_classic(arena, need, out);

@@ -6,7 +6,6 @@
 #include "src/core/device/retire.h"
 #include "src/core/pending/pending.h"
 #include "src/core/pending/trace.h"
-#include "src/core/reclaim/held.h"
 #include "src/core/reclaim/notice.h"
 #include "src/core/reclaim/trim.h"
 #include "src/core/reclaim/trim_steps.h"

@@ -14,7 +14,6 @@
 #include "src/core/pending/pending.h"
 #include "src/core/pending/trace.h"
 #include "src/core/reclaim/garbage.h"
-#include "src/core/reclaim/held.h"
 #include "src/core/reclaim/trim.h"
 #include "src/core/reclaim/trim_oversize.h"
 #include "src/core/reclaim/trim_steps.h"
@@ -38,7 +37,7 @@ static xseg_status search(struct xseg_arena *arena, const struct xseg_need *need
 {
     struct xseg_need again = *need;
 
-    XSEG_ASSERT(xseg_held_growth(arena->device) && out->base == 0);
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH) && out->base == 0);
     /* A request counts once on the clock by which garbage ages. */
     again.ages = false;
     return need->is_guarded ? XSEG_OK : xseg_arena_alloc(arena, &again, out);
@@ -206,7 +205,7 @@ static xseg_status climb(struct xseg_arena *arena, const struct xseg_need *need,
 
     XSEG_ASSERT(is_shortage(refused));
     for (; *next != NULL; next++) {
-        XSEG_ASSERT(xseg_held_growth(arena->device) && out->base == 0);
+        XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH) && out->base == 0);
         const xseg_status status = (*next)(arena, need, out);
 
         if (out->base != 0 || (status != XSEG_OK && !is_shortage(status)))
@@ -252,7 +251,7 @@ static xseg_status serve(struct xseg_arena *arena, const struct xseg_need *need,
 static bool ask(struct xseg_arena *arena, const struct xseg_need *need, xseg_status refused,
                 unsigned attempt) XSEG_UNCHECKED
 {
-    XSEG_ASSERT(xseg_held_growth(arena->device) && attempt < XSEG_ASKS_MOST);
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH) && attempt < XSEG_ASKS_MOST);
     xseg_lock_give(&arena->device->growth_lock);
     const bool spared = xseg_shortage_tell(arena, need, refused, XSEG_OBSERVERS_SHORT, attempt);
     xseg_lock_take(&arena->device->growth_lock);

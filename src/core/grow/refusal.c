@@ -3,7 +3,6 @@
 
 #include "src/base/error.h"
 #include "src/core/device/allocator.h"
-#include "src/core/reclaim/held.h"
 
 enum xseg_refuser xseg_refusal_of_limits(const struct xseg_device *device,
                                          const struct xseg_config *config)
@@ -72,7 +71,7 @@ xseg_status xseg_refusal_fail(struct xseg_pool *pool, enum xseg_refuser refuser,
     char buffer[512];
     struct xseg_text text;
 
-    XSEG_ASSERT(xseg_held_growth(device) && refuser != XSEG_REFUSER_DRIVER);
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH) && refuser != XSEG_REFUSER_DRIVER);
     device->refuser = refuser;
     xseg_text_init(&text, buffer, sizeof(buffer));
     xseg_refusal_add(&text, pool, status, more);

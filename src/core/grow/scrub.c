@@ -3,7 +3,6 @@
 
 #include "src/core/device/allocator.h"
 #include "src/core/pending/pending.h"
-#include "src/core/reclaim/held.h"
 
 struct xseg_page_taker xseg_scrub_taker(const struct xseg_arena *arena)
 {
@@ -11,7 +10,7 @@ struct xseg_page_taker xseg_scrub_taker(const struct xseg_arena *arena)
     struct xseg_page_taker taker = {arena->pool, XSEG_PAGE_ANY,
                                     arena->pool->body->options.exportable};
 
-    XSEG_ASSERT(xseg_held_growth(device));
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
     if (!xseg_allocator_config(device->allocator)->scrub)
         return taker;
     taker.choice = xseg_pending_captures(device->pending) ||

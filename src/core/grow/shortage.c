@@ -8,7 +8,6 @@
 #include "src/core/grow/advice.h"
 #include "src/core/grow/refusal.h"
 #include "src/core/pending/pending.h"
-#include "src/core/reclaim/held.h"
 
 /* Add the driver call that failed, where no limit of the library refused first. */
 static void add_drivers_word(struct xseg_text *text, const struct xseg_arena *arena,
@@ -34,7 +33,7 @@ xseg_status xseg_shortage_fail(struct xseg_arena *arena, const struct xseg_need 
     char buffer[1024];
     struct xseg_text text;
 
-    XSEG_ASSERT(xseg_held_growth(arena->device) && xseg_refusal_is_shortage(status));
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH) && xseg_refusal_is_shortage(status));
     xseg_account_take(&account, arena, need);
     xseg_text_init(&text, buffer, sizeof(buffer));
     xseg_refusal_add(&text, arena->pool, status, need->requested);

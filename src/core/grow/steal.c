@@ -3,7 +3,6 @@
 
 #include "src/core/grow/refusal.h"
 #include "src/core/pending/pending.h"
-#include "src/core/reclaim/held.h"
 #include "src/core/reclaim/notice.h"
 #include "src/core/reclaim/trim.h"
 #include "src/core/reclaim/trim_steps.h"
@@ -213,7 +212,7 @@ static xseg_status take_all(struct theft *theft)
 xseg_status xseg_steal(struct xseg_device *device, const struct xseg_steal_plan *plan)
 {
     struct theft theft = {.device = device, .plan = plan};
-    XSEG_ASSERT(xseg_held_growth(device) && plan->arena->device == device);
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH) && plan->arena->device == device);
     XSEG_ASSERT(plan->page_bytes > 0 && plan->bytes % device->context.granularity == 0);
     const xseg_status status = make_all(&theft);
 

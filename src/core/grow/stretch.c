@@ -11,7 +11,6 @@
 #include "src/core/grow/scrub.h"
 #include "src/core/pending/poison.h"
 #include "src/core/pending/trace.h"
-#include "src/core/reclaim/held.h"
 #include "src/core/reclaim/notice.h"
 
 /* A piece of a stretch: a hole, or a cached block, which in an arena with cells is a cell without a record. */
@@ -81,7 +80,7 @@ static struct piece first_piece(struct xseg_block *hole)
 bool xseg_stretch_find_lowest(const struct xseg_arena *arena, uint64_t bytes,
                               struct xseg_stretch_place *place)
 {
-    XSEG_ASSERT(xseg_held_arena(arena) && bytes > 0);
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_ARENA) && bytes > 0);
     for (struct xseg_block *hole = xseg_tree_first(arena->holes); hole != NULL;
          hole = xseg_tree_next(arena->holes, hole)) {
         struct piece piece = first_piece(hole);
@@ -128,7 +127,7 @@ bool xseg_stretch_find_cheapest(const struct xseg_arena *arena, uint64_t bytes,
 {
     uint64_t least = UINT64_MAX;
 
-    XSEG_ASSERT(xseg_held_arena(arena) && bytes > 0);
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_ARENA) && bytes > 0);
     for (struct xseg_block *hole = xseg_tree_first(arena->holes); hole != NULL;
          hole = xseg_tree_next(arena->holes, hole)) {
         const struct piece first = first_piece(hole);
@@ -167,7 +166,7 @@ void xseg_stretch_claim(struct xseg_arena *arena, const struct xseg_stretch_plac
     struct piece piece = piece_at_place(place);
     uint64_t sum = 0;
 
-    XSEG_ASSERT(xseg_held_arena(arena) && place->extent->arena == arena);
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_ARENA) && place->extent->arena == arena);
     XSEG_ASSERT(arena->blocks.free_count >= XSEG_ARENA_RECORDS);
     *stretch = (struct xseg_stretch){.small = small};
     while (sum < bytes) {
@@ -210,7 +209,7 @@ xseg_status xseg_stretch_map(struct xseg_pool *pool, struct xseg_stretch *stretc
         .stream = xseg_arena_stream(arena)->handle,
     };
 
-    XSEG_ASSERT(xseg_held_growth(arena->device) && stretch->failed == NULL);
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH) && stretch->failed == NULL);
     for (struct xseg_block *block = stretch->first;; block = block->next) {
         if (!block->mapped) {
             supply.cleared = 0;
@@ -237,7 +236,7 @@ struct xseg_block *xseg_stretch_settle(struct xseg_arena *arena, const struct xs
 {
     struct xseg_block *block = stretch->first, *next, *result;
 
-    XSEG_ASSERT(xseg_held_arena(arena));
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_ARENA));
     for (;; block = next) {
         XSEG_ASSERT(block->state == XSEG_BLOCK_BUSY);
         const bool is_last = block == stretch->last;

@@ -3,7 +3,6 @@
 
 #include "src/core/device/allocator.h"
 #include "src/core/pending/pending.h"
-#include "src/core/reclaim/held.h"
 #include "src/core/reclaim/idle.h"
 
 #define MILLISECOND UINT64_C(1000000)
@@ -38,7 +37,7 @@ static uint64_t move_on(struct xseg_decay *decay, uint64_t now)
 
 uint64_t xseg_decay_now(struct xseg_device *device)
 {
-    XSEG_ASSERT(xseg_held_growth(device));
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
     return move_on(device->decay, xseg_clock_fine(clock_of(device)));
 }
 
@@ -173,7 +172,7 @@ static uint64_t demanded(struct xseg_device *device, const struct xseg_config *c
 uint64_t xseg_decay_kept(struct xseg_device *device, const struct xseg_config *config,
                          uint64_t idle)
 {
-    XSEG_ASSERT(xseg_held_growth(device));
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
     const uint64_t reserved = atomic_load_explicit(&device->reserved, memory_order_relaxed);
     const uint64_t floor = xseg_max(
         xseg_bounds_keep(&device->bounds),
@@ -286,7 +285,7 @@ static xseg_status look(struct xseg_device *device, const struct xseg_config *co
     const uint64_t elapsed = decay->looked == 0 ? 0 : now - decay->looked;
     bool is_left = false;
 
-    XSEG_ASSERT(xseg_held_growth(device));
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
     if (xseg_context_is_lost(&device->context))
         return xseg_driver_fail_lost(&device->context);
     if (now <= decay->looked || xseg_pending_captures(device->pending))

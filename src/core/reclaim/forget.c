@@ -5,7 +5,6 @@
 
 #include "src/core/config/size.h"
 #include "src/core/device/device.h"
-#include "src/core/reclaim/held.h"
 #include "src/core/reclaim/trim.h"
 #include "src/core/reclaim/trim_steps.h"
 #include "vmm/contents.h"
@@ -56,7 +55,7 @@ static void forget_some(struct xseg_device *device, bool all)
 {
     struct xseg_pool_body *body = atomic_load(&device->private_pools);
 
-    XSEG_ASSERT(xseg_held_growth(device));
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
     for (; body != NULL; body = atomic_load(&body->next)) {
         uint64_t active = 0;
 
@@ -83,7 +82,7 @@ void xseg_forget_lost(struct xseg_device *device)
 {
     struct xseg_pool_body *body = atomic_load(&device->private_pools);
 
-    XSEG_ASSERT(xseg_held_growth(device) && xseg_context_is_lost(&device->context));
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH) && xseg_context_is_lost(&device->context));
     for (; body != NULL; body = atomic_load(&body->next)) {
         xseg_forget_contents(body->contents);
         body->contents = NULL;

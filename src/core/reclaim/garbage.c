@@ -4,7 +4,6 @@
 #include "src/core/cache/arena_blocks.h"
 #include "src/core/config/size.h"
 #include "src/core/pending/pending.h"
-#include "src/core/reclaim/held.h"
 #include "src/core/reclaim/notice.h"
 #include "src/core/reclaim/trim.h"
 #include "src/core/reclaim/trim_steps.h"
@@ -100,7 +99,7 @@ void xseg_garbage_collect(struct xseg_device *device, const struct xseg_config *
                                         (double)xseg_device_limit(device, config));
     struct round round;
 
-    XSEG_ASSERT(xseg_held_growth(device) && config->garbage_collection_threshold > 0);
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH) && config->garbage_collection_threshold > 0);
     if (xseg_pending_captures(device->pending))
         return;
     do {

@@ -5,7 +5,6 @@
 #include "src/core/cache/walk.h"
 #include "src/core/config/size.h"
 #include "src/core/pending/pending.h"
-#include "src/core/reclaim/held.h"
 #include "src/core/reclaim/notice.h"
 #include "src/core/reclaim/trim.h"
 #include "src/core/reclaim/trim_steps.h"
@@ -152,7 +151,7 @@ void xseg_idle_count(struct xseg_device *device, uint64_t now, uint64_t span,
 {
     struct counting counting = {ages, named};
 
-    XSEG_ASSERT(xseg_held_growth(device));
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
     *ages = (struct xseg_idle_ages){.now = now, .span = span};
     xseg_pages_set_time(&device->pages, now);
     xseg_device_visit_arenas(device, count_arena, &counting);
@@ -248,7 +247,7 @@ static struct run choose_run(struct claim *claim, const struct xseg_block *block
 static struct xseg_block *claim_run(struct xseg_arena *arena, struct xseg_block *block,
                                     struct run run) XSEG_REQUIRES(arena->lock)
 {
-    XSEG_ASSERT(xseg_held_arena(arena) && run.count > 0);
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_ARENA) && run.count > 0);
     if (xseg_extent_is_expandable(block->extent))
         return xseg_trim_claim_pages(arena, block, run.first, run.count);
     return xseg_arena_claim(arena, block);
@@ -298,7 +297,7 @@ static void look_at_fence(struct xseg_arena *arena, uint64_t now)
     bool done = false;
     int mode = 0;
 
-    XSEG_ASSERT(xseg_held_growth(device));
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
     if (arena->fence == NULL && !xseg_streams_is_open(&device->context, stream))
         return;
     if (xseg_driver_relax(&device->context, &mode) != XSEG_OK)
@@ -413,7 +412,7 @@ xseg_status xseg_idle_take(struct xseg_device *device, const struct xseg_idle_wi
         .status = XSEG_OK,
     };
 
-    XSEG_ASSERT(xseg_held_growth(device) && wish->step < XSEG_IDLE_ALL);
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH) && wish->step < XSEG_IDLE_ALL);
     xseg_device_visit_arenas(device, take_arena, &taking);
     XSEG_ASSERT(taking.left.pages <= wish->pages);
     taken->pages += wish->pages - taking.left.pages;
@@ -430,7 +429,7 @@ static void end_fence(void *self, struct xseg_arena *arena)
 
 void xseg_idle_end(struct xseg_device *device)
 {
-    XSEG_ASSERT(xseg_held_growth(device));
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
     xseg_pending_lock(device->pending);
     xseg_device_visit_arenas(device, end_fence, NULL);
     xseg_pending_unlock(device->pending);

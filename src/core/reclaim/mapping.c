@@ -7,7 +7,6 @@
 #include "src/base/error.h"
 #include "src/core/cache/walk.h"
 #include "src/core/device/allocator.h"
-#include "src/core/reclaim/held.h"
 
 /* --- Runs. --- */
 
@@ -117,7 +116,7 @@ static void collect_arena(void *self, struct xseg_arena *arena)
 {
     struct collection *collection = self;
 
-    XSEG_ASSERT(xseg_held_growth(arena->device));
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
     if (collection->stream != NULL && xseg_arena_stream(arena) != collection->stream)
         return;
     XSEG_LIST_FOR(node, &arena->extents)
@@ -250,7 +249,7 @@ xseg_status xseg_mapping_unpin(struct xseg_allocator *allocator, uint64_t addres
         return fail_nowhere(address);
     struct xseg_segment *segment = &extent->segment;
     const uint64_t begins = address - segment->base;
-    XSEG_ASSERT(begins < segment->bytes && xseg_held_growth(extent->arena->device));
+    XSEG_ASSERT(begins < segment->bytes && xseg_lock_is_held(XSEG_RANK_GROWTH));
     const bool is_inside = bytes <= segment->bytes - begins;
     if (is_inside)
         was_pinned = xseg_segment_unpin(segment, begins, begins + bytes);
@@ -281,7 +280,7 @@ uint64_t xseg_mapping_pinned(struct xseg_device *device)
 {
     uint64_t bytes = 0;
 
-    XSEG_ASSERT(xseg_held_growth(device));
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
     xseg_device_visit_arenas(device, add_pinned, &bytes);
     return bytes;
 }

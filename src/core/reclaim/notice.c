@@ -6,7 +6,6 @@
 #include "src/base/error.h"
 #include "src/core/device/allocator.h"
 #include "src/core/pending/pending.h"
-#include "src/core/reclaim/held.h"
 #include "src/core/reclaim/mapping.h"
 
 bool xseg_notice_is_wanted(const struct xseg_device *device)
@@ -35,7 +34,7 @@ static void restore_text(const struct saved *saved)
 /* Give GROWTH while observers are called, with let_go(), and take it again, with take_again(). */
 static void let_go(struct xseg_device *device, struct saved *saved) XSEG_UNCHECKED
 {
-    XSEG_ASSERT(xseg_held_growth(device));
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
     save_text(saved);
     xseg_lock_give(&device->growth_lock);
 }
@@ -84,7 +83,7 @@ bool xseg_notice_leave(struct xseg_device *device, const struct xseg_block *clai
 {
     struct saved saved;
 
-    XSEG_ASSERT(xseg_held_growth(device));
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
     XSEG_ASSERT(claimed == NULL || claimed->state == XSEG_BLOCK_BUSY);
     if (claimed == NULL || !xseg_notice_is_wanted(device))
         return true;
@@ -104,7 +103,7 @@ void xseg_notice_come(const struct xseg_extent *extent, uint64_t base, uint64_t 
     struct xseg_device *device = extent->arena->device;
     struct saved saved;
 
-    XSEG_ASSERT(xseg_held_growth(device) && bytes > 0);
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH) && bytes > 0);
     if (!xseg_notice_is_wanted(device))
         return;
     let_go(device, &saved);
@@ -118,7 +117,7 @@ void xseg_notice_pool(struct xseg_pool *pool, bool leaves)
     struct saved saved;
     struct xseg_arena *arena = atomic_load_explicit(&pool->body->arenas, memory_order_acquire);
 
-    XSEG_ASSERT(xseg_held_growth(device) && pool->body->state == XSEG_POOL_MOVES);
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH) && pool->body->state == XSEG_POOL_MOVES);
     if (!xseg_notice_is_wanted(device))
         return;
     let_go(device, &saved);

@@ -8,7 +8,6 @@
 #include "src/core/pending/stream_retirement.h"
 #include "src/core/reclaim/decay.h"
 #include "src/core/reclaim/forget.h"
-#include "src/core/reclaim/held.h"
 #include "src/core/reclaim/idle.h"
 #include "src/core/reclaim/notice.h"
 #include "src/core/reclaim/trim_steps.h"
@@ -108,7 +107,7 @@ static struct whole whole_bytes(struct xseg_arena *arena, const void *owner)
     struct whole sum = {0, {0, 0}};
     const struct xseg_block *block;
 
-    XSEG_ASSERT(xseg_held_arena(arena));
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_ARENA));
     while ((block = xseg_arena_cached_from(arena, bytes, base)) != NULL) {
         bytes = block->bytes;
         base = block->base + 1;
@@ -377,7 +376,7 @@ xseg_status xseg_trim_device(struct xseg_device *device, const struct xseg_trim_
     struct trim trim = {.device = device, .plan = plan, .done = done, .most = UINT64_MAX};
     const uint64_t returned_before = done->returned;
 
-    XSEG_ASSERT(xseg_held_growth(device));
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
     if (xseg_context_is_lost(&device->context))
         return xseg_driver_fail_lost(&device->context);
     if (xseg_pending_captures(device->pending)) {

@@ -3,7 +3,6 @@
 
 #include "src/core/device/allocator.h"
 #include "src/core/pending/pending.h"
-#include "src/core/reclaim/held.h"
 #include "src/core/reclaim/trim.h"
 
 void xseg_trim_bounds(struct xseg_device *device)

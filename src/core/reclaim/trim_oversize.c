@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "src/core/reclaim/trim_oversize.h"
 
-#include "src/core/reclaim/held.h"
 #include "src/core/reclaim/notice.h"
 #include "src/core/reclaim/trim_steps.h"
 
@@ -46,7 +45,7 @@ bool xseg_trim_oversize(struct xseg_arena *arena, uint64_t least, uint64_t wante
     struct xseg_trim_wish wish = {wanted, 1, is_whole_classic, NULL};
     uint64_t bytes = 0;
 
-    XSEG_ASSERT(xseg_held_growth(arena->device) && least > 0 && wanted >= least);
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH) && least > 0 && wanted >= least);
     xseg_arena_lock(arena);
     struct xseg_block *claimed = xseg_trim_claim(arena, &wish, &bytes);
     if (claimed == NULL) {

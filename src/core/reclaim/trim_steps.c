@@ -8,7 +8,6 @@
 #include "src/core/config/size.h"
 #include "src/core/pending/stream_retirement.h"
 #include "src/core/pending/trace.h"
-#include "src/core/reclaim/held.h"
 #include "src/core/reclaim/notice.h"
 
 _Static_assert(XSEG_ARENA_RECORDS >= 4, "a claim takes two records, and each of two cuts one");
@@ -36,7 +35,7 @@ struct xseg_block *xseg_trim_claim_pages(struct xseg_arena *arena, struct xseg_b
     const uint64_t begin = segment->base + first * segment->granule_bytes;
     const uint64_t end = begin + count * segment->granule_bytes;
 
-    XSEG_ASSERT(xseg_held_arena(arena) && count > 0);
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_ARENA) && count > 0);
     XSEG_ASSERT(begin >= block->base && end <= xseg_block_end(block));
     block = xseg_arena_claim(arena, block);
     if (begin > block->base) {
@@ -120,7 +119,8 @@ struct xseg_block *xseg_trim_claim(struct xseg_arena *arena, const struct xseg_t
     struct xseg_block *claimed = NULL, *block;
     uint64_t bytes = wish->least, base = 0;
 
-    XSEG_ASSERT(xseg_held_growth(arena->device) && xseg_held_arena(arena) && wish->least > 0);
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH) && xseg_lock_is_held(XSEG_RANK_ARENA) &&
+                wish->least > 0);
     *claimed_bytes = 0;
     while (*claimed_bytes < wish->most &&
            xseg_arena_stock(arena, &arena->blocks, XSEG_ARENA_RECORDS) &&
@@ -151,7 +151,7 @@ xseg_status xseg_trim_is_idle(struct xseg_device *device, struct xseg_known_stre
     bool can_name = true;
     xseg_status status = XSEG_OK;
 
-    XSEG_ASSERT(xseg_held_growth(device));
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
     *idle = false;
     if (!xseg_stream_is_there(stream))
         return xseg_stream_retirement_is_over(device, stream, wait, idle);
@@ -253,7 +253,7 @@ uint64_t xseg_trim_give(struct xseg_block *block, bool keep)
     struct xseg_extent *extent = block->extent;
     struct xseg_arena *arena = extent->arena;
 
-    XSEG_ASSERT(block->state == XSEG_BLOCK_BUSY && xseg_held_growth(arena->device));
+    XSEG_ASSERT(block->state == XSEG_BLOCK_BUSY && xseg_lock_is_held(XSEG_RANK_GROWTH));
     if (!xseg_extent_is_expandable(extent))
         return give_segment(arena, block);
     const uint64_t given = give_pages(arena, block, keep);
@@ -284,7 +284,7 @@ bool xseg_trim_end_hole(struct xseg_extent *extent)
     struct xseg_arena *arena = extent->arena;
     struct xseg_device *device = arena->device;
 
-    XSEG_ASSERT(xseg_held_growth(device));
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
     if (arena->pool->body->state != XSEG_POOL_RUNS)
         return false;
     xseg_arena_lock(arena);
