@@ -7,12 +7,14 @@
 
 void xseg_biased_lock_init(struct xseg_biased_lock *lock, enum xseg_lock_rank rank)
 {
+    XSEG_ASSERT(rank >= XSEG_RANK_DRIVER && rank < XSEG_RANK_COUNT);
     (void)pthread_mutex_init(&lock->os, NULL);
     lock->rank = rank;
 }
 
 void xseg_biased_lock_fini(struct xseg_biased_lock *lock)
 {
+    XSEG_ASSERT(xseg_biased_lock_is_free(lock));
     (void)pthread_mutex_destroy(&lock->os);
 }
 
@@ -38,11 +40,13 @@ bool xseg_biased_lock_is_free(struct xseg_biased_lock *lock) XSEG_UNCHECKED
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* Looks at a biased lock before sleeping; a hit holds one for some 20 ns.  Taste. */
+/* How often a thread looks at a taken lock before it sleeps.  A hit holds a lock for some 20 ns; the number is a
+ * matter of taste. */
 #define SPINS 200
 
 void xseg_biased_lock_init(struct xseg_biased_lock *lock, enum xseg_lock_rank rank)
 {
+    XSEG_ASSERT(rank >= XSEG_RANK_DRIVER && rank < XSEG_RANK_COUNT);
     atomic_init(&lock->held, 0);
     atomic_init(&lock->as_owner, 0);
     atomic_init(&lock->taken, 0);
@@ -54,7 +58,7 @@ void xseg_biased_lock_init(struct xseg_biased_lock *lock, enum xseg_lock_rank ra
 
 void xseg_biased_lock_fini(struct xseg_biased_lock *lock)
 {
-    XSEG_ASSERT(atomic_load(&lock->taken) == 0 && atomic_load(&lock->held) == 0);
+    XSEG_ASSERT(xseg_biased_lock_is_free(lock) && atomic_load(&lock->sleepers) == 0);
     (void)lock;
 }
 
@@ -94,22 +98,25 @@ void xseg_biased_lock_wait(struct xseg_biased_lock *lock)
     (void)atomic_fetch_add(&lock->sleepers, 1);
     if (lock->has_barrier)
         xseg_barrier_pass();
-    /* From here on every giver sees that somebody sleeps.  Whoever gave it before is seen here. */
+    /* From here on a thread that gives the lock sees the sleeper; a give before the barrier is seen here. */
     while (atomic_exchange(&lock->taken, 1) != 0)
         (void)syscall(__NR_futex, &lock->taken, FUTEX_WAIT_PRIVATE, 1, NULL, NULL, 0);
+    XSEG_ASSERT(atomic_load(&lock->sleepers) > 0);
     (void)atomic_fetch_sub(&lock->sleepers, 1);
 }
 
 /*
- * Whoever is here has `taken`, so nobody else is.  The owner may hold the biased lock all the same, or be about
- * to: after the barrier it sees that the biased lock is nobody's, or is seen to hold it.
+ * The caller has `taken`, so no other thread is in this function.  The owner may hold the lock all the same, or be
+ * about to: after the barrier the owner sees that it has lost the lock, or is seen to hold it.
  */
 void xseg_biased_lock_settle_owner(struct xseg_biased_lock *lock, uintptr_t self)
 {
     const uintptr_t owner = atomic_load(&lock->owner);
 
+    XSEG_ASSERT(atomic_load(&lock->taken) == 1 && owner != XSEG_BIASED_LOCK_NOBODYS);
+    XSEG_ASSERT(lock->has_barrier);
     if (owner == 0) {
-        /* From the next time on. */
+        /* The caller has this lock by the exchange, and takes it as the owner from the next time on. */
         atomic_store(&lock->owner, self);
         return;
     }

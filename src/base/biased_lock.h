@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A biased lock: the lock of the hot path.  Of the same order as those of lock.h.
+ * A biased lock: the lock of the hot path.  Its rank is one of the table in lock.h.
  *
- * Most biased locks are only ever taken by one thread: that of a stream.  So a biased lock belongs to the thread
- * that took it first, which takes it with two plain stores and gives it with one: 1 ns a pair, where an
- * exchange takes 7, and a pthread mutex 18.  When another thread wants it, it is nobody's from then on,
- * and taking it is one exchange, giving it a plain store and a look at the number of sleepers.
+ * Most biased locks are taken by one thread only, that of a stream.  So the first thread that takes a biased lock
+ * becomes its owner.  The owner takes the lock with two plain stores and gives it with one: 1 ns a pair, where an
+ * exchange takes 7, and a pthread mutex 18.  When another thread takes the lock, it loses its owner for good.  From
+ * then on a take is one exchange, and a give is a plain store and a look at the number of sleepers.
  *
- * What makes plain stores do is membarrier: whoever takes a biased lock away from its owner, or is about to
- * sleep, first makes all other threads pass a barrier.  So the owner either sees that the biased lock is not
- * its own any more, or has shown that it holds it; and a giver either sees the sleeper, or has shown
- * the sleeper that the biased lock is free.  That costs a few microseconds, once, and before a sleep.  Where
- * the kernel has no such call, no biased lock has an owner, and giving is an exchange as well; where it refuses one
- * later, barrier.h has other ways.
+ * Plain stores are enough because of membarrier: a thread that takes a biased lock away from its owner, or is
+ * about to sleep, first makes all other threads pass a barrier.  After that the owner either sees that it has
+ * lost the lock, or is seen to hold it; and a thread that gives the lock either sees the sleeper, or is seen to
+ * have given it.  The barrier costs a few microseconds, once for each lock and before each sleep.  Where the
+ * kernel has no such call, no biased lock has an owner, and a give is an exchange, too; where the kernel refuses
+ * a later call, barrier.h has other ways.
  *
- * ThreadSanitizer knows pthread mutexes, and nothing of that, so with it a biased lock is one.
+ * ThreadSanitizer understands pthread mutexes, but not this protocol: with it a biased lock is a mutex.
  */
 #ifndef XSEG_BASE_BIASED_LOCK_H
 #define XSEG_BASE_BIASED_LOCK_H
@@ -33,47 +33,57 @@ struct XSEG_CAPABILITY xseg_biased_lock {
 #if XSEG_BIASED_LOCK_IS_MUTEX
     pthread_mutex_t os;
 #else
-    /* What hardly ever changes; threads that take the biased lock in turn keep a copy of it. */
-    atomic_uintptr_t owner; /* a thread; 0: nobody yet; XSEG_BIASED_LOCK_NOBODYS */
+    /* Members that hardly ever change: their cache line stays with each thread that takes the lock in turn. */
+    atomic_uintptr_t owner; /* a thread; 0: none so far; XSEG_BIASED_LOCK_NOBODYS: none any more */
     bool has_barrier;       /* the kernel's */
 #endif
     enum xseg_lock_rank rank;
 #if !XSEG_BIASED_LOCK_IS_MUTEX
-    atomic_uint held;     /* by the owner as such; only it writes this */
-    atomic_uint as_owner; /* how the holder took it; only the holder writes this */
+    atomic_uint held;     /* the owner holds the lock; only the owner writes this */
+    atomic_uint as_owner; /* the holder took the lock as its owner; only the holder writes this */
     atomic_uint taken, sleepers;
 #endif
 };
 
 #define XSEG_BIASED_LOCK_NOBODYS ((uintptr_t)1)
 
-/* A biased lock is best laid across the border of two cache lines: here, with what its holder writes behind. */
+/* A biased lock is best laid across two cache lines: the second begins here, with the members that holders write. */
 #if !XSEG_BIASED_LOCK_IS_MUTEX
 #define XSEG_BIASED_LOCK_BORDER offsetof(struct xseg_biased_lock, held)
+
+_Static_assert(sizeof(atomic_uint) == 4, "the kernel sleeps on words of 32 bits");
+_Static_assert(_Alignof(max_align_t) > XSEG_BIASED_LOCK_NOBODYS,
+               "no thread has its control block at the address that stands for no owner");
 #endif
 
 void xseg_biased_lock_init(struct xseg_biased_lock *lock, enum xseg_lock_rank rank);
 void xseg_biased_lock_fini(struct xseg_biased_lock *lock);
 
-/* Make all other threads pass a barrier.  False where the kernel has none; biased lock: any. */
+/* Make all other threads pass a barrier.  False where the kernel has none.  Any biased lock will do. */
 bool xseg_biased_lock_barrier(const struct xseg_biased_lock *lock);
 
 /* Whether no thread holds a biased lock.  Each thread that held it before the caller's last barrier has given it back;
  * each thread that takes it afterwards sees what the caller wrote before that barrier. */
 bool xseg_biased_lock_is_free(struct xseg_biased_lock *lock);
 
+/* Whether some thread holds a biased lock: for assertions of code that needs the lock. */
+static inline bool xseg_biased_lock_is_held(struct xseg_biased_lock *lock)
+{
+    return !xseg_biased_lock_is_free(lock);
+}
+
 #if !XSEG_BIASED_LOCK_IS_MUTEX
 
-/* Somebody holds it: spin, then sleep. */
+/* Take a lock that another thread holds: spin, then sleep. */
 void xseg_biased_lock_wait(struct xseg_biased_lock *lock);
 
-/* Somebody sleeps: wake one. */
+/* Wake one of the threads that sleep until a lock is given. */
 void xseg_biased_lock_wake(struct xseg_biased_lock *lock);
 
-/* It was taken by an exchange and is not nobody's: it becomes the caller's, or is taken from its owner. */
+/* After an exchange took a lock that can still have an owner: the caller becomes the owner, or the owner loses it. */
 void xseg_biased_lock_settle_owner(struct xseg_biased_lock *lock, uintptr_t self);
 
-/* A number of the calling thread, which no other has meanwhile. */
+/* A number for the calling thread, which no other thread has while this one lives. */
 static inline uintptr_t xseg_biased_lock_self(void)
 {
 #if defined(__x86_64__)
@@ -87,11 +97,12 @@ static inline uintptr_t xseg_biased_lock_self(void)
 #endif
 }
 
-/* As the owner; false for anybody else. */
+/* Take a lock as its owner; false if the calling thread is not the owner. */
 static inline bool xseg_biased_lock_take_own(struct xseg_biased_lock *lock, uintptr_t self)
 {
     if (__builtin_expect(!xseg_word_is(&lock->owner, self), 0))
         return false;
+    XSEG_ASSERT(atomic_load_explicit(&lock->held, memory_order_relaxed) == 0);
     atomic_store_explicit(&lock->held, 1, memory_order_relaxed);
     atomic_signal_fence(memory_order_seq_cst);
     if (__builtin_expect(!xseg_word_is(&lock->owner, self), 0)) {
@@ -102,6 +113,7 @@ static inline bool xseg_biased_lock_take_own(struct xseg_biased_lock *lock, uint
     return true;
 }
 
+/* Take a lock that any thread may hold. */
 static inline void xseg_biased_lock_take_shared(struct xseg_biased_lock *lock, uintptr_t self)
 {
     if (__builtin_expect(atomic_exchange_explicit(&lock->taken, 1, memory_order_acquire) != 0, 0))
@@ -110,16 +122,19 @@ static inline void xseg_biased_lock_take_shared(struct xseg_biased_lock *lock, u
                              XSEG_BIASED_LOCK_NOBODYS,
                          0))
         xseg_biased_lock_settle_owner(lock, self);
+    XSEG_ASSERT(atomic_load_explicit(&lock->taken, memory_order_relaxed) == 1);
     atomic_store_explicit(&lock->as_owner, 0, memory_order_relaxed);
 }
 
+/* Give a lock that was taken by an exchange. */
 static inline void xseg_biased_lock_give_shared(struct xseg_biased_lock *lock)
 {
+    XSEG_ASSERT(atomic_load_explicit(&lock->taken, memory_order_relaxed) == 1);
     if (__builtin_expect(lock->has_barrier, 1))
         atomic_store_explicit(&lock->taken, 0, memory_order_release);
     else
         (void)atomic_exchange(&lock->taken, 0);
-    /* The processor may do this before the store; the compiler must not. */
+    /* The processor may load `sleepers` before the store; the compiler must not. */
     atomic_signal_fence(memory_order_seq_cst);
     if (__builtin_expect(atomic_load_explicit(&lock->sleepers, memory_order_relaxed) != 0, 0))
         xseg_biased_lock_wake(lock);
@@ -143,7 +158,7 @@ static inline void xseg_biased_lock_take(struct xseg_biased_lock *lock)
 #endif
 }
 
-/* Take it if that needs no exchange; what is taken so can be given by either of the two below. */
+/* Take a lock if the calling thread is its owner.  Either function below gives it back. */
 static inline bool xseg_biased_lock_try_own(struct xseg_biased_lock *lock)
     XSEG_TRIES(*lock) XSEG_UNCHECKED
 {
@@ -159,13 +174,14 @@ static inline bool xseg_biased_lock_try_own(struct xseg_biased_lock *lock)
     return true;
 }
 
-/* Give what was taken without an exchange. */
+/* Give a lock that was taken without an exchange. */
 static inline void xseg_biased_lock_give_own(struct xseg_biased_lock *lock)
     XSEG_RELEASES(*lock) XSEG_UNCHECKED
 {
 #if XSEG_BIASED_LOCK_IS_MUTEX
     (void)pthread_mutex_unlock(&lock->os);
 #else
+    XSEG_ASSERT(atomic_load_explicit(&lock->held, memory_order_relaxed) == 1);
     atomic_store_explicit(&lock->held, 0, memory_order_release);
 #endif
 #if XSEG_CHECKS >= 1
@@ -176,6 +192,7 @@ static inline void xseg_biased_lock_give_own(struct xseg_biased_lock *lock)
 static inline void xseg_biased_lock_give(struct xseg_biased_lock *lock)
     XSEG_RELEASES(*lock) XSEG_UNCHECKED
 {
+    XSEG_ASSERT(xseg_biased_lock_is_held(lock));
 #if XSEG_BIASED_LOCK_IS_MUTEX
     (void)pthread_mutex_unlock(&lock->os);
 #else

@@ -7,6 +7,7 @@
 /* Record `i` of a batch. */
 static void *at(struct xseg_slab_batch *batch, size_t record_bytes, uint64_t i)
 {
+    XSEG_ASSERT(i < batch->records);
     return (char *)(batch + 1) + i * record_bytes;
 }
 
@@ -18,6 +19,7 @@ static size_t batch_bytes(size_t record_bytes, uint64_t records)
 void xseg_slab_init(struct xseg_slab *slab, size_t record_bytes, void *owner)
 {
     XSEG_ASSERT(record_bytes >= sizeof(struct xseg_slab_idle));
+    XSEG_ASSERT(record_bytes % _Alignof(struct xseg_slab_idle) == 0);
     memset(slab, 0, sizeof(*slab));
     slab->record_bytes = record_bytes;
     slab->owner = owner;
@@ -38,6 +40,7 @@ struct xseg_slab_batch *xseg_slab_make_batch(size_t record_bytes, uint32_t recor
 {
     struct xseg_slab_batch *batch = malloc(batch_bytes(record_bytes, records));
 
+    XSEG_ASSERT(records > 0 && records <= XSEG_SLAB_BATCH);
     if (batch != NULL)
         batch->records = records;
     return batch;
@@ -49,6 +52,7 @@ bool xseg_slab_refill(struct xseg_slab *slab, struct xseg_slab_batch *batch)
         free(batch);
         return false;
     }
+    XSEG_ASSERT(batch->records > 0);
     batch->next = slab->batches;
     slab->batches = batch;
     slab->made += (uint32_t)batch->records;
@@ -60,6 +64,7 @@ bool xseg_slab_refill(struct xseg_slab *slab, struct xseg_slab_batch *batch)
         record->owner = slab->owner;
         xseg_slab_put(slab, record);
     }
+    XSEG_ASSERT(slab->free_count >= batch->records);
     return true;
 }
 

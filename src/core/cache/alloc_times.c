@@ -9,10 +9,12 @@
 
 #define TICK_SHIFT 24u
 
-/* Stamps that lie as little ahead of a time were written just after it was read. */
+/* How far a stamp may be ahead of a time: it was written just after the time was read. */
 #define TICKS_AHEAD ((uint32_t)1 << 16)
 
 typedef atomic_uint_least32_t stamp; /* 0: unknown */
+
+_Static_assert(sizeof(stamp) == 4, "stamps start over at 2^32");
 
 struct xseg_alloc_times {
     uint32_t chunks;
@@ -32,10 +34,11 @@ uint64_t xseg_alloc_times_now(const struct xseg_clock *clock, const struct xseg_
     return config->block_ages ? xseg_clock_coarse(clock) | 1 : 0;
 }
 
-/* --- Tables: whoever comes first makes one, and the others take it. --- */
+/* --- Tables: the first thread that needs one makes it. --- */
 
 static uint64_t place_of(const struct xseg_extent *extent, uint64_t address)
 {
+    XSEG_ASSERT(address - extent->segment.base < extent->segment.bytes);
     return (address - extent->segment.base) >>
            (extent->has_cells ? XSEG_CELLS_SHIFT : XSEG_SLOT_SHIFT);
 }
@@ -54,6 +57,7 @@ static struct xseg_alloc_times *get_table(struct xseg_extent *extent)
     made = calloc(1, sizeof(*made) + chunks * sizeof(made->chunk[0]));
     if (made == NULL)
         return NULL;
+    XSEG_ASSERT(chunks > 0 && chunks <= UINT32_MAX);
     made->chunks = (uint32_t)chunks;
     atomic_init(&made->host_bytes, sizeof(*made) + chunks * sizeof(made->chunk[0]));
     if (atomic_compare_exchange_strong(&extent->alloc_times, &alloc_times, made))
@@ -64,6 +68,7 @@ static struct xseg_alloc_times *get_table(struct xseg_extent *extent)
 
 static stamp *get_chunk(struct xseg_alloc_times *alloc_times, uint64_t number)
 {
+    XSEG_ASSERT(number < alloc_times->chunks);
     stamp *chunk = atomic_load_explicit(&alloc_times->chunk[number], memory_order_acquire);
     stamp *made;
 
@@ -107,6 +112,7 @@ void xseg_alloc_times_note(struct xseg_extent *extent, uint64_t address, uint64_
     stamp *chunk =
         alloc_times == NULL ? NULL : get_chunk(alloc_times, place / XSEG_ALLOC_TIMES_CHUNK);
 
+    XSEG_ASSERT(now != 0);
     if (chunk != NULL)
         atomic_store_explicit(&chunk[place % XSEG_ALLOC_TIMES_CHUNK], tick_of(now),
                               memory_order_relaxed);
@@ -132,6 +138,7 @@ uint64_t xseg_alloc_times_age(const struct xseg_extent *extent, uint64_t address
             : atomic_load_explicit(&chunk[place % XSEG_ALLOC_TIMES_CHUNK], memory_order_relaxed);
     const uint32_t ticks = tick_of(now) - born;
 
+    XSEG_ASSERT(alloc_times == NULL || place / XSEG_ALLOC_TIMES_CHUNK < alloc_times->chunks);
     if (born == 0)
         return XSEG_ALLOC_TIMES_UNKNOWN;
     return ticks > UINT32_MAX - TICKS_AHEAD ? 0

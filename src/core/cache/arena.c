@@ -11,12 +11,14 @@
 
 struct xseg_arena *xseg_arena_create(const struct xseg_arena_plan *plan)
 {
-    _Static_assert(sizeof(struct xseg_arena) >= XSEG_ZEROED_LARGE, "it begins with a cache line");
-    /* Most of it is bins that are never touched. */
+    _Static_assert(sizeof(struct xseg_arena) >= XSEG_ZEROED_LARGE,
+                   "an arena begins with a cache line");
+    /* Most of an arena is bins of the free index that are never touched. */
     struct xseg_arena *arena = xseg_zeroed_take(sizeof(*arena));
 
     if (arena == NULL)
         return NULL;
+    XSEG_ASSERT((uintptr_t)arena % _Alignof(struct xseg_arena) == 0);
     xseg_slab_init(&arena->blocks, sizeof(struct xseg_block), arena);
     xseg_slab_init(&arena->uses, sizeof(struct xseg_use), arena);
     arena->device = plan->device;
@@ -59,6 +61,8 @@ uint64_t xseg_arena_host_bytes(const struct xseg_arena *arena)
 bool xseg_arena_stock(struct xseg_arena *arena, struct xseg_slab *slab,
                       uint32_t count) XSEG_UNCHECKED
 {
+    XSEG_ASSERT(slab == &arena->blocks || slab == &arena->uses);
+    XSEG_ASSERT(count > 0 && xseg_biased_lock_is_held(&arena->lock));
     while (__builtin_expect(slab->free_count < count, 0)) {
         const uint32_t records = xseg_slab_next_records(slab);
 
@@ -68,9 +72,11 @@ bool xseg_arena_stock(struct xseg_arena *arena, struct xseg_slab *slab,
         if (batch == NULL || !xseg_slab_refill(slab, batch))
             return false;
     }
+    XSEG_ASSERT(slab->free_count >= count);
     return true;
 }
 
+/* Note for the granules of some bytes when they became idle. */
 static void stamp_granules(const struct xseg_arena *arena, struct xseg_extent *extent,
                            uint64_t base, uint64_t bytes)
 {
@@ -81,6 +87,8 @@ static void stamp_granules(const struct xseg_arena *arena, struct xseg_extent *e
         segment->since[0] = now;
         return;
     }
+    XSEG_ASSERT(bytes > 0 && base >= segment->base &&
+                base + bytes <= segment->base + segment->bytes);
     const uint64_t last = (base + bytes - 1 - segment->base) / segment->granule_bytes;
     for (uint64_t at = (base - segment->base) / segment->granule_bytes; at <= last; at++)
         segment->since[at] = now;
@@ -89,6 +97,7 @@ static void stamp_granules(const struct xseg_arena *arena, struct xseg_extent *e
 void xseg_arena_note_free(struct xseg_arena *arena, struct xseg_extent *extent, uint64_t base,
                           uint64_t bytes)
 {
+    XSEG_ASSERT(bytes > 0 && base >= extent->segment.base);
     xseg_counts_wake(&arena->counts);
     if (xseg_arena_now(arena) != 0)
         stamp_granules(arena, extent, base, bytes);

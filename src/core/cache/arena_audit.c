@@ -12,7 +12,8 @@
 struct tally {
     uint64_t live, live_bytes, active, active_bytes, mapped, holes;
     uint64_t lent, lent_bytes, lent_active, lent_active_bytes;
-    uint64_t victims, for_shelf; /* cached: the victim; what is neither that nor a scrap */
+    uint64_t victims,
+        to_index; /* cached: the victim; blocks that are neither the victim nor scraps */
 };
 
 static void tally_up(const struct xseg_arena *arena, const struct xseg_extent *extent,
@@ -35,7 +36,7 @@ static void tally_up(const struct xseg_arena *arena, const struct xseg_extent *e
         tally->lent_active_bytes += active && part.is_lent ? part.bytes : 0;
         tally->mapped += part.record->mapped ? part.bytes : 0;
         tally->victims += cached && part.record == arena->victim;
-        tally->for_shelf += cached && part.record != arena->victim;
+        tally->to_index += cached && part.record != arena->victim;
         tally->holes += part.state == XSEG_BLOCK_HOLE;
     }
 }
@@ -58,7 +59,7 @@ static bool has_busy(const struct xseg_arena *arena)
     return false;
 }
 
-/* What is lent now, of one quantity. */
+/* How much of a quantity is lent now. */
 static uint64_t lent_of(const struct xseg_arena *arena, enum xseg_count what)
 {
     return arena->lent.up[what] - arena->lent.down[what];
@@ -81,7 +82,7 @@ bool xseg_arena_audit(const struct xseg_arena *arena, struct xseg_finding *findi
 {
     const struct xseg_counts *counts = &arena->counts;
     struct tally tally = {0};
-    uint64_t shelved = 0;
+    uint64_t indexed = 0;
 
     XSEG_LIST_FOR(node, &arena->extents)
     {
@@ -94,11 +95,11 @@ bool xseg_arena_audit(const struct xseg_arena *arena, struct xseg_finding *findi
     for (uint32_t bin = 0; bin < XSEG_FREE_INDEX_BINS; bin++)
         for (const struct xseg_block *block = arena->free_index.bin[bin]; block != NULL;
              block = block->higher)
-            shelved++;
+            indexed++;
     if (arena->has_cells && !xseg_small_audit(arena, finding))
         return false;
-    XSEG_HOLDS(finding, "ARENA-1", arena->has_cells || shelved == tally.for_shelf,
-               "%" PRIu64 " in the free index, %" PRIu64 " cached", shelved, tally.for_shelf);
+    XSEG_HOLDS(finding, "ARENA-1", arena->has_cells || indexed == tally.to_index,
+               "%" PRIu64 " in the free index, %" PRIu64 " cached", indexed, tally.to_index);
     XSEG_HOLDS(finding, "ARENA-1", tally.victims == xseg_cached_has_victim(arena),
                "%" PRIu64 " cached blocks are the victim", tally.victims);
     XSEG_HOLDS(finding, "ARENA-2", tree_count(arena->holes) == tally.holes,
@@ -117,7 +118,7 @@ bool xseg_arena_audit(const struct xseg_arena *arena, struct xseg_finding *findi
     XSEG_HOLDS(
         finding, "ARENA-4",
         xseg_counts_current(counts, XSEG_COUNT_RESERVED_BYTES) + arena->evicted == tally.mapped,
-        "counted %" PRIu64 " reserved and %" PRIu64 " away, mapped are %" PRIu64,
+        "counted %" PRIu64 " reserved and %" PRIu64 " evicted, mapped are %" PRIu64,
         xseg_counts_current(counts, XSEG_COUNT_RESERVED_BYTES), arena->evicted, tally.mapped);
     return audit_lent(arena, &tally, finding);
 }

@@ -17,7 +17,8 @@
 struct xseg_block *xseg_arena_cut(struct xseg_arena *arena, struct xseg_block *block,
                                   uint64_t bytes)
 {
-    XSEG_ASSERT(bytes > 0 && bytes < block->bytes);
+    XSEG_ASSERT(bytes > 0 && bytes < block->bytes && bytes % XSEG_SIZE_QUANTUM == 0);
+    XSEG_ASSERT(block->extent->arena == arena && xseg_biased_lock_is_held(&arena->lock));
     struct xseg_block *rest =
         xseg_block_cut(&arena->blocks, block, bytes, block->state, block->mapped, block->poisoned);
     if (arena->has_cells)
@@ -25,11 +26,12 @@ struct xseg_block *xseg_arena_cut(struct xseg_arena *arena, struct xseg_block *b
     return rest;
 }
 
-/* Join a block with the one behind it, whose record goes. */
+/* Join a block with the one behind it, whose record is put back. */
 static void join(struct xseg_arena *arena, struct xseg_block *block)
 {
     struct xseg_block *next = block->next;
 
+    XSEG_ASSERT(next->state == block->state && next->base == xseg_block_end(block));
     if (arena->has_cells)
         xseg_tract_unmark(next);
     block->bytes += next->bytes;
@@ -40,6 +42,7 @@ static void join(struct xseg_arena *arena, struct xseg_block *block)
     xseg_slab_put(&arena->blocks, next);
 }
 
+/* Put a cached block or a hole where searches find it. */
 static void insert(struct xseg_arena *arena, struct xseg_block *block)
 {
     if (block->state == XSEG_BLOCK_HOLE)
@@ -48,8 +51,10 @@ static void insert(struct xseg_arena *arena, struct xseg_block *block)
         xseg_cached_add(arena, block);
 }
 
+/* Let searches find a cached block or a hole no longer. */
 static void erase(struct xseg_arena *arena, struct xseg_block *block)
 {
+    XSEG_ASSERT(block->state == XSEG_BLOCK_HOLE || block->state == XSEG_BLOCK_CACHED);
     if (block->state == XSEG_BLOCK_HOLE)
         xseg_tree_remove(&arena->holes, block);
     else
@@ -61,6 +66,8 @@ static struct xseg_block *merge(struct xseg_arena *arena, struct xseg_block *blo
 {
     struct xseg_block *prev = block->prev, *next = block->next;
 
+    XSEG_ASSERT(block->state == XSEG_BLOCK_HOLE || block->state == XSEG_BLOCK_CACHED);
+    XSEG_ASSERT(block->flags == 0);
     if (next != NULL && next->state == block->state) {
         erase(arena, next);
         join(arena, block);
@@ -70,13 +77,15 @@ static struct xseg_block *merge(struct xseg_arena *arena, struct xseg_block *blo
         join(arena, prev);
         block = prev;
     }
+    XSEG_ASSERT(block->next == NULL || block->next->state != block->state);
+    XSEG_ASSERT(block->prev == NULL || block->prev->state != block->state);
     insert(arena, block);
     return block;
 }
 
 /* --- Handing out. --- */
 
-/* Leave what lies before an address cached, as a block of its own; the rest is what is handed out. */
+/* Leave the part of a block before an address cached, as a block of its own; returns the rest. */
 static struct xseg_block *cut_head(struct xseg_arena *arena, struct xseg_block *block,
                                    uint64_t base)
 {
@@ -97,6 +106,9 @@ static struct xseg_grant hand_out(struct xseg_arena *arena, struct xseg_block *b
 {
     struct xseg_counts *counts = &arena->counts;
 
+    XSEG_ASSERT(block->state == XSEG_BLOCK_CACHED && xseg_biased_lock_is_held(&arena->lock));
+    XSEG_ASSERT(base >= block->base && base + need->bytes <= xseg_block_end(block));
+    XSEG_ASSERT(base % need->alignment == 0 && need->requested <= need->bytes);
     xseg_cached_remove(arena, block);
     block = cut_head(arena, block, base);
     const bool was_split = xseg_block_is_split(block);
@@ -192,7 +204,7 @@ xseg_status xseg_arena_alloc(struct xseg_arena *arena, const struct xseg_need *n
     return XSEG_OK;
 }
 
-/* The block that has just been handed out, with a record. */
+/* The record of a block that has just been handed out; a cell is isolated for it. */
 static struct xseg_block *record_of(struct xseg_arena *arena, uint64_t base)
 {
     struct xseg_extent *extent = xseg_page_map_find(arena->page_map, base);
@@ -231,12 +243,14 @@ static bool is_cached(const struct xseg_block *neighbour)
     return neighbour != NULL && neighbour->state == XSEG_BLOCK_CACHED;
 }
 
-/* What nobody uses any more becomes cached and merges. */
+/* Make a block that is no longer in use cached, and merge it. */
 static void put_back(struct xseg_arena *arena, struct xseg_block *block)
 {
     struct xseg_extent *extent = block->extent;
     const uint64_t bytes = block->bytes;
 
+    XSEG_ASSERT(xseg_biased_lock_is_held(&arena->lock) && extent->arena == arena);
+    XSEG_ASSERT(block->mapped && block->flags == 0);
     xseg_arena_stamp(arena, extent, block->base, block->bytes);
     if (arena->has_cells) {
         xseg_tract_take_back(arena, block);
@@ -277,12 +291,14 @@ void xseg_arena_take_back(struct xseg_arena *arena, struct xseg_block *block)
     put_back(arena, block);
 }
 
-/* --- For growth.c and trim.c. --- */
+/* --- Claims, for growth and trims. --- */
 
 struct xseg_block *xseg_arena_add_extent(struct xseg_arena *arena, struct xseg_extent *extent)
 {
     struct xseg_block *block = xseg_slab_take(&arena->blocks);
 
+    XSEG_ASSERT(extent->arena == arena && extent->has_cells == arena->has_cells);
+    XSEG_ASSERT(extent->first == NULL && xseg_biased_lock_is_held(&arena->lock));
     block->state = XSEG_BLOCK_BUSY;
     block->mapped = !xseg_extent_is_expandable(extent);
     block->base = extent->segment.base;
@@ -298,6 +314,7 @@ struct xseg_block *xseg_arena_add_extent(struct xseg_arena *arena, struct xseg_e
 void xseg_arena_remove_extent(struct xseg_arena *arena, struct xseg_extent *extent)
 {
     XSEG_ASSERT(extent->first->state == XSEG_BLOCK_BUSY && extent->first->next == NULL);
+    XSEG_ASSERT(extent->arena == arena && xseg_biased_lock_is_held(&arena->lock));
     xseg_slab_put(&arena->blocks, extent->first);
     extent->first = NULL;
     xseg_list_remove(&extent->link);
@@ -311,6 +328,7 @@ struct xseg_block *xseg_arena_cached_from(struct xseg_arena *arena, uint64_t byt
 
 struct xseg_block *xseg_arena_claim(struct xseg_arena *arena, struct xseg_block *block)
 {
+    XSEG_ASSERT(xseg_biased_lock_is_held(&arena->lock));
     if (arena->has_cells && block->state == XSEG_BLOCK_CACHED) {
         const struct xseg_cell cell = xseg_small_cached_at(block->extent, block->base);
 
@@ -325,7 +343,8 @@ struct xseg_block *xseg_arena_claim(struct xseg_arena *arena, struct xseg_block 
 
 struct xseg_block *xseg_arena_settle(struct xseg_arena *arena, struct xseg_block *block)
 {
-    XSEG_ASSERT(block->state == XSEG_BLOCK_BUSY);
+    XSEG_ASSERT(block->state == XSEG_BLOCK_BUSY && xseg_biased_lock_is_held(&arena->lock));
+    XSEG_ASSERT(block->uses == NULL);
     if (arena->has_cells && block->mapped)
         return xseg_tract_settle(arena, block);
     block->state = block->mapped ? XSEG_BLOCK_CACHED : XSEG_BLOCK_HOLE;

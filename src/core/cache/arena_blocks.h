@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What an arena does with blocks: it serves requests with cached ones, takes back those that are freed, and lets
- * growth and trims claim them.
+ * The blocks of an arena: cached ones serve requests, freed ones come back, and growth and trims claim blocks.
  *
- * A claimed block is busy: nobody else touches it until it is settled.  So a claim lasts while the driver is called
- * without the arena's lock.
+ * A claimed block is busy: no other thread touches it until it is settled.  So a claim holds while the driver is
+ * called without the arena's lock.
  *
- * Locking: ARENA, but where a function says that it takes the lock.
+ * Locking: ARENA, unless a function says that it takes the lock.
  */
 #ifndef XSEG_CORE_ARENA_BLOCKS_H
 #define XSEG_CORE_ARENA_BLOCKS_H
@@ -16,7 +15,7 @@
 /*
  * Serve a request from the free index.  Takes the lock.
  *
- * Returns: XSEG_OK, *out as it was for a miss, while the pool is paused, and where the arena is not that of
+ * Returns: XSEG_OK, with *out unchanged for a miss, while the pool is paused, and if the arena does not belong to
  *          the pool any more; XSEG_ERR_HOST_MEMORY
  */
 xseg_status xseg_arena_alloc(struct xseg_arena *arena, const struct xseg_need *need,
@@ -28,32 +27,33 @@ xseg_status xseg_arena_lend(struct xseg_arena *arena, const struct xseg_need *ne
                             struct xseg_grant *out);
 
 /*
- * Hand a cached block out, taking it out of the free index: its head becomes live, the rest stays cached if
- * the rules say so, and so does what lies before the alignment.  Two block records must be in stock.
- * A need that only wants memory ready is shown the block.
+ * Hand out a cached block, and take it out of the free index: its head becomes live, the rest stays cached if
+ * the rules say so, and so does the part before an aligned address.  Two block records must be in stock.
+ * For a need that only wants memory ready, the block stays cached.
  */
 struct xseg_grant xseg_arena_hand_out(struct xseg_arena *arena, struct xseg_block *block,
                                       const struct xseg_need *need);
 
-/* The same at an address, which one cached block covers; what lies before it stays cached. */
+/* xseg_arena_hand_out() at an address in the cached block that covers all of the request; the part before the
+ * address stays cached. */
 struct xseg_grant xseg_arena_hand_out_at(struct xseg_arena *arena, struct xseg_extent *extent,
                                          uint64_t base, const struct xseg_need *need);
 
-/* A live block is free at once: it becomes cached and merges with its neighbours. */
+/* Free a live block at once: it becomes cached and merges with its neighbours. */
 void xseg_arena_free(struct xseg_arena *arena, struct xseg_block *block);
 
-/* A live block is free for the user, but pending: counts only. */
+/* Count a live block that its user has freed as pending; the block itself does not change. */
 void xseg_arena_note_pending(struct xseg_arena *arena, struct xseg_block *block);
 
-/* A block that was pending becomes cached and merges with its neighbours. */
+/* Free a block that was pending: it becomes cached and merges with its neighbours. */
 void xseg_arena_take_back(struct xseg_arena *arena, struct xseg_block *block);
 
 /* --- Claims, for growth and trims. --- */
 
-/* Add an extent of one block, which is a hole or mapped, busy; a block record must be in stock. */
+/* Add an extent of one busy block, which is not mapped if the extent is expandable.  A record must be in stock. */
 struct xseg_block *xseg_arena_add_extent(struct xseg_arena *arena, struct xseg_extent *extent);
 
-/* Take an extent out whose only block is busy. */
+/* Remove an extent whose only block is busy. */
 void xseg_arena_remove_extent(struct xseg_arena *arena, struct xseg_extent *extent);
 
 /* The first cached block of 2 MiB or more that is not below (bytes, base), or NULL.  In an arena with
@@ -61,8 +61,8 @@ void xseg_arena_remove_extent(struct xseg_arena *arena, struct xseg_extent *exte
 struct xseg_block *xseg_arena_cached_from(struct xseg_arena *arena, uint64_t bytes, uint64_t base);
 
 /*
- * Take a cached block out of the free index, or a hole out of its tree: nobody else touches it until it is settled.  Two
- * records must be in stock.
+ * Take a cached block out of the free index, or a hole out of its tree: no other thread touches it until it is
+ * settled.  Two records must be in stock.
  *
  * Returns: the busy block, which for a node is another record
  */
@@ -72,8 +72,8 @@ struct xseg_block *xseg_arena_claim(struct xseg_arena *arena, struct xseg_block 
 struct xseg_block *xseg_arena_cut(struct xseg_arena *arena, struct xseg_block *block,
                                   uint64_t bytes);
 
-/* A busy block becomes cached or a hole, by `mapped`, and merges; returns what it has become, or NULL
- * for a cell without a node. */
+/* Make a busy block cached, or a hole if it is not mapped, and merge it; returns the merged block, or NULL for a
+ * cell without a node. */
 struct xseg_block *xseg_arena_settle(struct xseg_arena *arena, struct xseg_block *block);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "src/core/cache/block.h"
 
-/* What a block is sorted by before its address: its size if it is cached. */
+/* The first key of a block, before its address: its size if it is cached. */
 static inline uint64_t sort_bytes(const struct xseg_block *block)
 {
     return block->state == XSEG_BLOCK_CACHED ? block->bytes : 0;
@@ -19,14 +19,16 @@ void xseg_tree_insert_among(struct xseg_block **root, struct xseg_block *block)
     const uint64_t bytes = sort_bytes(block), rank = xseg_block_hash(block);
     struct xseg_block **place = root, *rest;
 
+    XSEG_ASSERT(block->bytes > 0);
     while (*place != NULL && xseg_block_hash(*place) > rank)
         place = is_below(*place, bytes, block->base) ? &(*place)->right : &(*place)->left;
     rest = *place;
     *place = block;
 
-    /* What stood here is divided: what is below the block goes left of it, the others right. */
+    /* The tree that stood here is divided: blocks below the new one go to its left, the others to its right. */
     struct xseg_block **below = &block->left, **above = &block->right;
     while (rest != NULL) {
+        XSEG_ASSERT(rest != block && rest->base != block->base);
         if (is_below(rest, bytes, block->base)) {
             *below = rest;
             below = &rest->right;
@@ -60,6 +62,7 @@ void xseg_tree_remove_from(struct xseg_block **root, struct xseg_block *block)
             right = right->left;
         }
     }
+    XSEG_ASSERT(left == NULL || right == NULL);
     *place = left != NULL ? left : right;
     block->left = block->right = NULL;
 }
@@ -89,6 +92,7 @@ struct xseg_block *xseg_tree_last(struct xseg_block *root, uint64_t base)
     struct xseg_block *best = NULL;
 
     while (root != NULL) {
+        XSEG_ASSERT(root->state != XSEG_BLOCK_CACHED);
         if (root->base > base) {
             root = root->left;
         } else {

@@ -8,13 +8,14 @@
  *          <-- prev / next: the neighbours by address, without gaps -->
  *
  * States are those of the public enum xseg_block_state.  BUSY is a block that a growth or a trim
- * has claimed, or a free that is recording events: it is in no tree and in no free index, nobody merges with it, and the driver works on it without a lock.
+ * has claimed, or a free that is recording events.  A busy block is in no tree and in no free index, and merges
+ * with no other block; the driver works on it without a lock.
  *
  * In small arenas live and cached blocks have no records, see cells.h; the chain is that of tract.h.
  *
  * The records also carry the links of the tree that holds them: cached blocks by size, then
  * address (some of them, see free_index.h); others by address.  A tree is a treap whose priorities are a hash
- * of the address, so that it is the same tree whatever the order of insertion.
+ * of the address, so its shape does not depend on the order of insertion.
  *
  * Invariants of a chain of blocks; xseg_extent_audit() checks them:
  *   BLK-1  next starts where this one ends, and points back.
@@ -47,9 +48,8 @@ struct xseg_block {
     uint8_t flags; /* live, pending and busy: XSEG_BLOCK_OVERSIZE, XSEG_BLOCK_LENT; flags.h */
     bool poisoned; /* every byte holds the pattern of poison.h */
     union {
-        uint32_t waits; /* pending: events that it waits for */
-        uint32_t
-            born; /* cached: how often its pool had been searched when it came in the free index */
+        uint32_t waits; /* pending: events that the block waits for */
+        uint32_t born;  /* cached: searches of the pool before the block came in the free index */
     };
     uint64_t base, bytes;
     uint64_t requested; /* live and pending: what the user asked for */
@@ -57,7 +57,7 @@ struct xseg_block {
     struct xseg_block *prev, *next;
     struct xseg_block *left, *right; /* in a tree */
     union {
-        struct xseg_use *uses;    /* streams other than its own that use it */
+        struct xseg_use *uses;    /* streams beside its own that use the block */
         struct xseg_block *lower; /* in the free index: the one before it in its bin */
     };
     union {
@@ -70,21 +70,24 @@ struct xseg_block {
 struct xseg_use {
     struct xseg_slab_record record;
     bool outside, captured; /* noted while the stream was not being captured; while it was */
-    bool is_shared;         /* the event is the last one of a stream that is gone */
+    bool is_shared;         /* the event is the last one of a retired stream */
     struct xseg_use *next;  /* of the same block */
     struct xseg_known_stream *stream;
-    uint64_t number; /* of that stream; once its entry is another one's, the use has passed */
+    uint64_t number; /* of that stream; once another stream has its entry, the use is over */
     struct xseg_block *block;
     xseg_event event;      /* once freed */
     struct xseg_list link; /* in the stream's queue, once freed */
 };
+
+_Static_assert(offsetof(struct xseg_block, record) == 0 && offsetof(struct xseg_use, record) == 0,
+               "a slab finds the owner of a record at its beginning");
 
 static inline uint64_t xseg_block_end(const struct xseg_block *block)
 {
     return block->base + block->bytes;
 }
 
-/* Whether the block is part of a divided segment: one question, since nobody can foresee either half. */
+/* Whether the block is part of a divided segment: one test instead of two, since neither can be predicted. */
 static inline bool xseg_block_is_split(const struct xseg_block *block)
 {
     return ((uintptr_t)block->prev | (uintptr_t)block->next) != 0;
@@ -97,8 +100,8 @@ static inline bool xseg_block_can_grow(const struct xseg_block *block)
 }
 
 /*
- * Cut a block in two at `bytes`; returns the new block behind, of which every member is set, one by one: for
- * all of them at once compilers choose an instruction that takes as long as the rest of a hit.
+ * Cut a block in two at `bytes`; returns the new block behind.  Every member is set on its own: for an assignment
+ * of the whole record compilers choose an instruction that takes as long as the rest of a hit.
  */
 static inline struct xseg_block *xseg_block_cut(struct xseg_slab *slab, struct xseg_block *block,
                                                 uint64_t bytes, uint8_t state, bool mapped,
@@ -106,6 +109,7 @@ static inline struct xseg_block *xseg_block_cut(struct xseg_slab *slab, struct x
 {
     struct xseg_block *rest = xseg_slab_take_as_is(slab);
 
+    XSEG_ASSERT(rest != block && bytes > 0 && bytes < block->bytes);
     rest->state = state;
     rest->mapped = mapped;
     rest->flags = 0;
@@ -124,11 +128,12 @@ static inline struct xseg_block *xseg_block_cut(struct xseg_slab *slab, struct x
         rest->next->prev = rest;
     block->next = rest;
     block->bytes = bytes;
+    XSEG_ASSERT(rest->next == NULL || rest->next->base == xseg_block_end(rest));
     return rest;
 }
 
-/* A hash of the address.  With one multiplication, addresses at some regular distances (61 times 4 MiB) have
- * hashes in their own order. */
+/* A hash of the address.  There are two multiplications, because with one the hashes of addresses at some regular
+ * distances (61 times 4 MiB) are in the order of the addresses. */
 static inline uint64_t xseg_block_hash(const struct xseg_block *block)
 {
     const uint64_t product = (block->base >> 9) * UINT64_C(0x9E3779B97F4A7C15);
@@ -141,9 +146,10 @@ static inline uint64_t xseg_block_hash(const struct xseg_block *block)
 void xseg_tree_insert_among(struct xseg_block **root, struct xseg_block *block);
 void xseg_tree_remove_from(struct xseg_block **root, struct xseg_block *block);
 
-/* Many trees have one block, or none. */
+/* Insert a block that is in no tree.  Many trees have one block, or none. */
 static inline void xseg_tree_insert(struct xseg_block **root, struct xseg_block *block)
 {
+    XSEG_ASSERT(*root != block);
     if (*root == NULL) {
         block->left = block->right = NULL;
         *root = block;
@@ -152,9 +158,10 @@ static inline void xseg_tree_insert(struct xseg_block **root, struct xseg_block 
     }
 }
 
-/* The block must be in the tree. */
+/* Remove a block, which must be in the tree. */
 static inline void xseg_tree_remove(struct xseg_block **root, struct xseg_block *block)
 {
+    XSEG_ASSERT(*root != NULL);
     if (*root == block && block->left == NULL && block->right == NULL)
         *root = NULL;
     else

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * An extent: a segment as its arena sees it.  The segment of the floor below, and the chain of blocks
- * that tiles it; in a small arena, also cells.  Where live blocks begin stands in the page map (slot.h).
+ * An extent: a segment as its arena sees it.  It has the segment of the floor below, and the chain of blocks
+ * that tiles it; in a small arena, also cells.  The slots of the page map say where live blocks begin (slot.h).
  *
  * Locking: ARENA of its arena guards blocks; GROWTH the segment.
  */
@@ -18,18 +18,18 @@
 
 struct xseg_arena;
 
-/* What hits look at comes first: classic segments are many, and each line of them is a miss. */
+/* Members that hits read come first: classic segments are many, and each cache line of one is a miss. */
 struct xseg_extent {
-    /* A lookup may still see a record that is being used anew, so these two are atomic. */
+    /* A lookup may read a record that is being reused, so `arena` and `base` are atomic. */
     _Alignas(XSEG_CACHE_LINE) _Atomic(struct xseg_arena *) arena;
     atomic_uint_fast64_t base; /* of the segment, once it is announced */
     struct xseg_block *first;
-    bool has_cells; /* its arena has */
+    bool has_cells; /* as its arena has them */
     bool oversize;  /* counted as an oversize segment */
     struct xseg_segment segment;
     struct xseg_cells cells;
     struct xseg_block *records; /* with cells: tree of tracts and isolated cells, see tract.h */
-    struct xseg_packing_page *pages; /* [granules], NULL while nothing packs; see packing.h */
+    struct xseg_packing_page *pages; /* [granules], NULL without placement:pages; see packing.h */
     struct xseg_list link;           /* in its arena */
     _Atomic(struct xseg_alloc_times *)
         alloc_times; /* NULL while no age is asked for; see alloc_times.h */
@@ -38,6 +38,7 @@ struct xseg_extent {
 /* Whether a block is all of its segment. */
 static inline bool xseg_block_is_whole(const struct xseg_block *block)
 {
+    XSEG_ASSERT(block->extent != NULL && block->bytes <= block->extent->segment.bytes);
     return block->bytes == block->extent->segment.bytes;
 }
 

@@ -12,6 +12,7 @@
 
 bool xseg_extent_init(struct xseg_extent *extent)
 {
+    XSEG_ASSERT(extent->segment.bytes > 0 && extent->segment.bytes % XSEG_SIZE_QUANTUM == 0);
     extent->has_cells = extent->arena->has_cells;
     extent->records = NULL;
     extent->pages = NULL;
@@ -21,6 +22,7 @@ bool xseg_extent_init(struct xseg_extent *extent)
 
 void xseg_extent_fini(struct xseg_extent *extent)
 {
+    XSEG_ASSERT(extent->arena != NULL && extent->has_cells == extent->arena->has_cells);
     if (extent->has_cells) {
         xseg_tract_uncover(extent->arena, extent);
         xseg_cells_fini(&extent->cells);
@@ -30,17 +32,19 @@ void xseg_extent_fini(struct xseg_extent *extent)
     extent->pages = NULL;
 }
 
-/* The page map, of an extent whose arena is known. */
+/* The page map that leads to an extent. */
 static struct xseg_page_map *page_map_of(const struct xseg_extent *extent)
 {
+    XSEG_ASSERT(extent->arena != NULL);
     return ((const struct xseg_arena *)extent->arena)->page_map;
 }
 
 bool xseg_extent_cover(struct xseg_extent *extent, uint64_t begin, uint64_t end)
 {
+    XSEG_ASSERT(begin < end && end <= extent->segment.bytes);
     if (extent->has_cells)
         return xseg_tract_cover(extent, begin, end);
-    /* A classic one gets all that it needs when it comes into the page map. */
+    /* A classic extent gets all its leaves when it comes into the page map. */
     if (!xseg_extent_is_expandable(extent))
         return true;
     struct xseg_page_map *page_map = page_map_of(extent);
@@ -61,9 +65,10 @@ uint64_t xseg_extent_host_bytes(const struct xseg_extent *extent)
                               : 0);
 }
 
-/* A cell has no record; one that was isolated has. */
+/* The isolated cell that begins at an address, or NULL.  Other cells have no record. */
 static struct xseg_block *isolated_at(const struct xseg_extent *extent, uint64_t address)
 {
+    XSEG_ASSERT(extent->has_cells);
     struct xseg_block *block = xseg_tree_last(extent->records, address);
 
     return block != NULL && block->base == address && block->state != XSEG_BLOCK_TRACT ? block
@@ -72,6 +77,7 @@ static struct xseg_block *isolated_at(const struct xseg_extent *extent, uint64_t
 
 struct xseg_block *xseg_extent_block_at(const struct xseg_extent *extent, uint64_t address)
 {
+    XSEG_ASSERT(address - extent->segment.base < extent->segment.bytes);
     if (extent->has_cells)
         return isolated_at(extent, address);
     const xseg_slot *start = xseg_page_map_slot(page_map_of(extent), address);
@@ -82,6 +88,7 @@ struct xseg_block *xseg_extent_block_at(const struct xseg_extent *extent, uint64
 
 struct xseg_block *xseg_extent_block_over(const struct xseg_extent *extent, uint64_t address)
 {
+    XSEG_ASSERT(address - extent->segment.base < extent->segment.bytes);
     if (extent->has_cells)
         return xseg_tract_over(extent, address);
     struct xseg_block *block = xseg_page_map_last_slot(page_map_of(extent), extent, address);
@@ -89,11 +96,12 @@ struct xseg_block *xseg_extent_block_over(const struct xseg_extent *extent, uint
     if (block == NULL)
         block = extent->first;
 
-    /* A slot may hold a start that lies behind the address; then its neighbour covers it. */
+    /* The slot of the address may lead to a block behind the address, whose neighbour covers the address. */
     while (block->base > address)
         block = block->prev;
     while (xseg_block_end(block) <= address)
         block = block->next;
+    XSEG_ASSERT(block->extent == extent && block->base <= address);
     return block;
 }
 
@@ -121,8 +129,8 @@ static bool audit_block(const struct xseg_extent *extent, const struct xseg_bloc
                block->state == XSEG_BLOCK_BUSY ||
                    block->mapped == (block->state != XSEG_BLOCK_HOLE),
                "state %d, mapped %d at %#" PRIx64, block->state, block->mapped, block->base);
-    XSEG_HOLDS(finding, "BLK-5", block->mapped || !block->poisoned, "a hole is filled at %#" PRIx64,
-               block->base);
+    XSEG_HOLDS(finding, "BLK-5", block->mapped || !block->poisoned,
+               "a hole is poisoned at %#" PRIx64, block->base);
     XSEG_HOLDS(finding, "BLK-6", block->flags == 0 || is_in_use(block),
                "flags %#x of a block in state %d at %#" PRIx64, block->flags, block->state,
                block->base);
@@ -153,7 +161,7 @@ static bool audit_starts(const struct xseg_extent *extent, struct xseg_finding *
                    block == NULL || (block->base >> XSEG_SLOT_SHIFT == at >> XSEG_SLOT_SHIFT &&
                                      (has_start(block) || block->state == XSEG_BLOCK_BUSY)),
                    "the slot of %#" PRIx64 " leads to a block that does not begin there", at);
-        /* No leaf: on to the last slot of the GiB. */
+        /* A GiB without a leaf has no slots: go on behind its last one. */
         at = start == NULL ? at | (XSEG_GIB - XSEG_MIB) : at;
     }
     return true;

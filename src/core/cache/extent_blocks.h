@@ -5,12 +5,13 @@
 
 #include "src/core/cache/extent.h"
 
-/* Tables for a segment that is to be announced; false without host memory. */
+/* Make the tables of a segment before other threads can find it; false without host memory. */
 bool xseg_extent_init(struct xseg_extent *extent);
+/* Free the tables of an extent, whose blocks are not used any more. */
 void xseg_extent_fini(struct xseg_extent *extent);
 
-/* Have tables for offsets [begin, end), where memory is mapped; of one without cells once it is in the
- * lookup.  GROWTH is held, no other lock.  Returns false without host memory. */
+/* Have tables for offsets [begin, end), where memory is mapped.  An extent without cells must be in the page map.
+ * GROWTH is held, no other lock.  Returns false without host memory. */
 bool xseg_extent_cover(struct xseg_extent *extent, uint64_t begin, uint64_t end);
 
 /* Host bytes of the tables. */

@@ -10,7 +10,7 @@
 
 bool xseg_page_map_init(struct xseg_page_map *page_map)
 {
-    bool is_wiped; /* a child asks no lookup: its frees are not plain */
+    bool is_wiped; /* not needed: a child does not use the table, since its frees are not plain */
 
     page_map->first = XSEG_PAGE_MAP_ROOTS;
     page_map->end = 0;
@@ -59,6 +59,7 @@ static bool owns_gib(const struct xseg_extent *extent)
 
 static uint64_t end_of(const struct xseg_extent *extent)
 {
+    XSEG_ASSERT(extent->segment.bytes > 0);
     return extent->segment.base + extent->segment.bytes;
 }
 
@@ -72,7 +73,7 @@ static uint64_t last_gib(const struct xseg_extent *extent)
     return (end_of(extent) - 1) >> 30;
 }
 
-/* Let what of a GiB is the extent's lead to it, or no longer. */
+/* Let an extent's addresses in a GiB lead to it, or to nothing. */
 static void set_leaf(struct xseg_page_map_leaf *leaf, uint64_t gib, struct xseg_extent *extent,
                      bool is_known)
 {
@@ -80,9 +81,11 @@ static void set_leaf(struct xseg_page_map_leaf *leaf, uint64_t gib, struct xseg_
     const uint64_t begin = xseg_max(base, gib << 30);
     const uint64_t end = xseg_min(end_of(extent), (gib + 1) << 30);
 
+    XSEG_ASSERT(leaf != NULL && begin < end);
     for (uint64_t unit = begin / UNIT_BYTES; unit <= (end - 1) / UNIT_BYTES; unit++) {
         struct xseg_page_map_unit *at = &leaf->unit[unit % XSEG_PAGE_MAP_UNITS];
 
+        XSEG_ASSERT(unit * UNIT_BYTES >> 30 == gib);
         atomic_store_explicit(unit * UNIT_BYTES < base ? &at->tail : &at->head,
                               is_known ? extent : NULL, memory_order_release);
     }
@@ -103,8 +106,8 @@ static struct xseg_page_map_leaf *take_leaf(struct xseg_page_map *page_map)
     return leaf;
 }
 
-/* The leaf of a GiB, made if there is none; NULL without host memory.  What a new one leads to is that of
- * the entry, if that is an extent. */
+/* The leaf of a GiB, made if there is none; NULL without host memory.  If the entry was an extent, a new leaf leads
+ * to that. */
 static struct xseg_page_map_leaf *make_leaf(struct xseg_page_map *page_map, uint64_t gib)
 {
     struct xseg_page_map_leaf *leaf = leaf_at(page_map, gib);
@@ -123,6 +126,7 @@ static struct xseg_page_map_leaf *make_leaf(struct xseg_page_map *page_map, uint
 
 static bool make_leaves(struct xseg_page_map *page_map, uint64_t first, uint64_t last)
 {
+    XSEG_ASSERT(first <= last && last < XSEG_PAGE_MAP_ROOTS);
     for (uint64_t gib = first; gib <= last; gib++)
         if (make_leaf(page_map, gib) == NULL)
             return false;
@@ -136,6 +140,7 @@ static bool overlaps(const struct xseg_extent *extent, uint64_t first, uint64_t 
 
 bool xseg_page_map_covers(const struct xseg_page_map *page_map, uint64_t first, uint64_t last)
 {
+    XSEG_ASSERT(first <= last && first / UNIT_BYTES == last / UNIT_BYTES);
     const uintptr_t entry = entry_at(page_map, first >> 30);
     const struct xseg_page_map_leaf *leaf = xseg_page_map_leaf_of(entry);
 
@@ -154,7 +159,7 @@ bool xseg_page_map_insert(struct xseg_page_map *page_map, struct xseg_extent *ex
     page_map->end = xseg_max(page_map->end, last_gib(extent) + 1);
     if (!owns_gib(extent) && !make_leaves(page_map, first_gib(extent), last_gib(extent)))
         return false;
-    /* Addresses come again: where an extent owns the GiB, there may be a leaf of others that are gone. */
+    /* Addresses are reused: a GiB that the extent owns may have the leaf of extents that ended. */
     for (uint64_t gib = first_gib(extent); gib <= last_gib(extent); gib++) {
         struct xseg_page_map_leaf *leaf = leaf_at(page_map, gib);
 
@@ -169,6 +174,7 @@ bool xseg_page_map_insert(struct xseg_page_map *page_map, struct xseg_extent *ex
 /* Take the leaf of a GiB in which no segment has addresses any more out of the table. */
 static void put_leaf(struct xseg_page_map *page_map, uint64_t gib, struct xseg_page_map_leaf *leaf)
 {
+    XSEG_ASSERT(leaf_at(page_map, gib) == leaf && leaf->spare == NULL);
     set_entry(page_map, gib, 0);
     leaf->spare = page_map->spare;
     page_map->spare = leaf;
@@ -180,6 +186,7 @@ void xseg_page_map_remove(struct xseg_page_map *page_map, struct xseg_extent *ex
         struct xseg_page_map_leaf *leaf = leaf_at(page_map, gib);
 
         if (leaf == NULL) {
+            XSEG_ASSERT(entry_at(page_map, gib) == (uintptr_t)extent);
             set_entry(page_map, gib, 0);
             continue;
         }
@@ -192,6 +199,7 @@ void xseg_page_map_remove(struct xseg_page_map *page_map, struct xseg_extent *ex
 bool xseg_page_map_cover(struct xseg_page_map *page_map, struct xseg_extent *extent, uint64_t begin,
                          uint64_t end)
 {
+    XSEG_ASSERT(begin < end && end <= extent->segment.bytes && !extent->has_cells);
     return make_leaves(page_map, (extent->segment.base + begin) >> 30,
                        (extent->segment.base + end - 1) >> 30);
 }
@@ -201,15 +209,16 @@ struct xseg_block *xseg_page_map_last_slot(const struct xseg_page_map *page_map,
 {
     const uint64_t first = extent->segment.base >> XSEG_SLOT_SHIFT;
 
-    for (uint64_t slot = (address >> XSEG_SLOT_SHIFT) + 1; slot-- > first;) {
-        const xseg_slot *start = xseg_page_map_slot(page_map, slot << XSEG_SLOT_SHIFT);
-        struct xseg_block *block = xseg_slot_block_of(start, extent->arena);
+    XSEG_ASSERT(address >= extent->segment.base);
+    for (uint64_t mib = (address >> XSEG_SLOT_SHIFT) + 1; mib-- > first;) {
+        const xseg_slot *slot = xseg_page_map_slot(page_map, mib << XSEG_SLOT_SHIFT);
+        struct xseg_block *block = xseg_slot_block_of(slot, extent->arena);
 
         if (block != NULL && block->extent == extent)
             return block;
-        /* Without a leaf, nothing begins in the GiB. */
-        if (start == NULL)
-            slot -= slot % XSEG_SLOT_SLOTS;
+        /* Without a leaf, no block begins in the GiB. */
+        if (slot == NULL)
+            mib -= mib % XSEG_SLOT_SLOTS;
     }
     return NULL;
 }

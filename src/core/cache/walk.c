@@ -9,12 +9,13 @@ static struct xseg_part part_of_record(const struct xseg_block *record)
 {
     struct xseg_part part = {0};
 
+    XSEG_ASSERT(record->state != XSEG_BLOCK_TRACT && record->bytes > 0);
     part.extent = record->extent;
     part.base = record->base;
     part.bytes = record->bytes;
     part.requested = record->requested;
     part.state = (enum xseg_block_state)record->state;
-    /* Of a freed block they belong to whoever holds PENDING. */
+    /* The uses of a freed block are guarded by PENDING, not by ARENA. */
     part.has_uses = part.state == XSEG_BLOCK_LIVE && record->uses != NULL;
     part.is_lent = xseg_block_is_lent(record);
     part.record = record;
@@ -27,6 +28,7 @@ static struct xseg_part part_of_cell(const struct xseg_block *tract, uint32_t qu
     const struct xseg_cells *cells = &tract->extent->cells;
     struct xseg_part part = {0};
 
+    XSEG_ASSERT(tract->state == XSEG_BLOCK_TRACT && quantum < cells->quanta);
     part.extent = tract->extent;
     part.base = tract->extent->segment.base + ((uint64_t)quantum << XSEG_CELLS_SHIFT);
     part.bytes = (uint64_t)(xseg_cells_next(cells, quantum + 1) - quantum) << XSEG_CELLS_SHIFT;
@@ -35,10 +37,12 @@ static struct xseg_part part_of_cell(const struct xseg_block *tract, uint32_t qu
         part.state = XSEG_BLOCK_LIVE;
         part.requested = xseg_cells_requested(cells, quantum, part.bytes);
     }
+    XSEG_ASSERT(part.base + part.bytes <= xseg_block_end(tract));
     part.record = tract;
     return part;
 }
 
+/* The first part of a record, which may be NULL. */
 static struct xseg_part first_of(const struct xseg_block *record)
 {
     if (record == NULL)
@@ -57,6 +61,7 @@ struct xseg_part xseg_walk_next(const struct xseg_part *part)
 {
     const struct xseg_block *record = part->record;
 
+    XSEG_ASSERT(part->extent != NULL && xseg_part_end(part) <= xseg_block_end(record));
     if (record->state == XSEG_BLOCK_TRACT && xseg_part_end(part) < xseg_block_end(record))
         return part_of_cell(record, xseg_cell_quantum_of(record->extent, xseg_part_end(part)));
     return first_of(record->next);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A walk over the blocks of an extent, by value and in the order of their addresses: whoever only
- * reads needs not know how an arena keeps its blocks.
+ * A walk over the blocks of an extent, by value and in the order of their addresses: a caller that only
+ * reads need not know how an arena keeps its blocks.
  *
  *     XSEG_WALK(part, extent)
  *         bytes += part.state == XSEG_BLOCK_LIVE ? part.bytes : 0;
@@ -13,15 +13,15 @@
 
 #include "src/core/cache/arena.h"
 
-/* One block, as it is read. */
+/* The state of one block when the walk came to it. */
 struct xseg_part {
     const struct xseg_extent *extent; /* NULL: the walk is over */
     uint64_t base, bytes;
     uint64_t requested; /* live and pending: what the user asked for */
     enum xseg_block_state state;
-    bool has_uses; /* live, and other streams use it, or did */
-    bool is_lent;  /* live, pending or busy: the default pool holds it, see flags.h */
-    const struct xseg_block *record; /* its own, or that of the tract it lies in */
+    bool has_uses; /* the block is live, and other streams use it, or did */
+    bool is_lent;  /* live, pending or busy: the default pool holds the block, see flags.h */
+    const struct xseg_block *record; /* of the block, or of the tract that it lies in */
 };
 
 /* The first block of an extent, and the one behind a block. */
@@ -37,6 +37,7 @@ struct xseg_part xseg_walk_at(const struct xseg_extent *extent, uint64_t address
 
 static inline uint64_t xseg_part_end(const struct xseg_part *part)
 {
+    XSEG_ASSERT(part->extent != NULL);
     return part->base + part->bytes;
 }
 

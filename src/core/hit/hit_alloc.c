@@ -8,8 +8,10 @@
 #include "src/core/hit/hit_step.h"
 #include "src/core/hit/hit_stream.h"
 
-/* --- Where the short way is left. --- */
+/* --- Where the hit path is left. --- */
 
+/* Take the general path (request.h).
+ * has_asked: whether pending blocks have been looked at */
 XSEG_HIT_STEP generally(struct xseg_allocator *allocator, int ordinal, size_t bytes,
                         xseg_stream stream, void **out, bool has_asked)
 {
@@ -21,6 +23,7 @@ XSEG_HIT_STEP generally(struct xseg_allocator *allocator, int ordinal, size_t by
     return xseg_request_serve(allocator, &request, has_asked, out);
 }
 
+/* Try the stream's entry (hit_stream.h), then take the general path. */
 XSEG_HIT_STEP leave(struct xseg_allocator *allocator, int ordinal, size_t bytes, xseg_stream stream,
                     void **out)
 {
@@ -34,7 +37,7 @@ XSEG_HIT_STEP leave(struct xseg_allocator *allocator, int ordinal, size_t bytes,
     return generally(allocator, ordinal, bytes, stream, out, has_asked);
 }
 
-/* The arena tells who asks: so the steps before have fewer arguments to keep. */
+/* leave(), with the arguments that the arena implies: so the steps before have fewer arguments to keep. */
 XSEG_HIT_STEP leave_arena(struct xseg_arena *arena, void **out, size_t bytes)
 {
     const struct xseg_device *device = arena->device;
@@ -43,10 +46,12 @@ XSEG_HIT_STEP leave_arena(struct xseg_arena *arena, void **out, size_t bytes)
                  xseg_arena_stream(arena)->handle, out);
 }
 
-/* Give the lock back, and the user what the arena has served; base: 0 if it has not. */
+/* Give the lock back, and the user the address.
+ * base: 0 if the arena has not served the request */
 static inline xseg_status finish(struct xseg_arena *arena, void **out, size_t bytes, uint64_t base)
     XSEG_RELEASES(arena->lock)
 {
+    XSEG_ASSERT(base % XSEG_SIZE_QUANTUM == 0);
     xseg_biased_lock_give_own(&arena->lock);
     if (__builtin_expect(base == 0, 0))
         return leave_arena(arena, out, bytes);
@@ -62,14 +67,16 @@ XSEG_HIT_STEP small_generally(struct xseg_arena *arena, void **out, size_t bytes
     return finish(arena, out, bytes, xseg_small_hit(arena, bytes, expandable, UINT64_MAX));
 }
 
-/* What was handed out passes a limit. */
+/* Raise the limits of the counts, which an allocation has passed. */
 XSEG_HIT_STEP raise_limits(struct xseg_arena *arena) XSEG_RELEASES(arena->lock)
 {
+    XSEG_ASSERT(xseg_counts_are_past_limits(&arena->counts));
     xseg_counts_reconcile_all(&arena->counts);
     xseg_biased_lock_give_own(&arena->lock);
     return XSEG_OK;
 }
 
+/* finish() for a small block, of whose counts the limits are still to be checked. */
 static inline __attribute__((always_inline)) xseg_status
 finish_small(struct xseg_arena *arena, void **out, size_t bytes, bool expandable, uint64_t base)
     XSEG_RELEASES(arena->lock)
@@ -103,6 +110,7 @@ static inline __attribute__((always_inline)) xseg_status small(struct xseg_arena
 {
     const struct xseg_bins *bins = &arena->small.bins;
 
+    XSEG_ASSERT(arena->is_small && arena->has_cells && bytes > 0 && bytes <= XSEG_SIZE_SMALL_MAX);
     if (__builtin_expect(!arena->small.is_plain, 0))
         return small_generally(arena, out, bytes, expandable);
     const uint64_t size = xseg_bins_fit_short(bins, xseg_plain_quanta(bytes));
@@ -119,6 +127,7 @@ static inline __attribute__((always_inline)) xseg_status small(struct xseg_arena
 XSEG_HIT_STEP large(struct xseg_arena *arena, void **out, size_t bytes, bool expandable)
     XSEG_RELEASES(arena->lock)
 {
+    XSEG_ASSERT(!arena->is_small && bytes > XSEG_SIZE_SMALL_MAX);
     return finish(arena, out, bytes, xseg_arena_hit_plain(arena, bytes, expandable));
 }
 
@@ -129,8 +138,8 @@ static uint64_t serve(struct xseg_arena *arena, size_t bytes) XSEG_REQUIRES(aren
     return xseg_hit_stream_serve(xseg_allocator_config(arena->device->allocator), arena, bytes);
 }
 
-/* Something is pending, and may serve the request once it has been looked at; or the device is lost, which the
- * look may be what finds out. */
+/* Slow path while blocks are pending, or the device may be lost: looks at the events, then serves the request.  The
+ * look may find that the device is lost. */
 XSEG_HIT_STEP after_look(struct xseg_arena *arena, void **out, size_t bytes)
 {
     struct xseg_device *device = arena->device;
@@ -148,7 +157,7 @@ XSEG_HIT_STEP after_look(struct xseg_arena *arena, void **out, size_t bytes)
     return XSEG_OK;
 }
 
-/* An arena that several threads use, or a configuration whose rules have to be asked. */
+/* Serve a request from an arena that several threads use, or with a configuration that has more rules. */
 XSEG_HIT_STEP from_shared(struct xseg_arena *arena, void **out, size_t bytes)
 {
     xseg_arena_lock(arena);
@@ -175,6 +184,7 @@ by_shortcut(struct xseg_allocator *allocator, int ordinal, size_t bytes, xseg_st
         atomic_load_explicit(&stream->arena[!is_small], memory_order_acquire);
     if (__builtin_expect(arena == NULL, 0))
         return leave(allocator, ordinal, bytes, handle, out);
+    XSEG_ASSERT(arena->is_small == is_small && !arena->is_private);
     const enum xseg_stream_way way = atomic_load_explicit(&stream->way, memory_order_relaxed);
     if (__builtin_expect(!xseg_word_is(&arena->device->context.slow_path, 0), 0))
         return after_look(arena, out, bytes);

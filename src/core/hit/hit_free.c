@@ -8,7 +8,7 @@
 #include "src/core/front/allocator_free.h"
 #include "src/core/hit/hit_step.h"
 
-/* In the general way. */
+/* Take the general path (allocator_free.h). */
 XSEG_HIT_STEP leave(struct xseg_allocator *allocator, void *ptr)
 {
     const xseg_status status = xseg_allocator_check(allocator, "xseg_free");
@@ -20,14 +20,14 @@ XSEG_HIT_STEP leave(struct xseg_allocator *allocator, void *ptr)
 
 /* --- Cells. --- */
 
-/* No live cell begins at an address of an extent. */
+/* Give the lock back, and take the general path: no block begins at the address that this path can free. */
 XSEG_HIT_STEP leave_arena(struct xseg_arena *arena, void *ptr) XSEG_RELEASES(arena->lock)
 {
     xseg_biased_lock_give_own(&arena->lock);
     return leave(arena->device->allocator, ptr);
 }
 
-/* If a live cell begins at the quantum. */
+/* Free a cell of any length, if a live one begins at the quantum. */
 XSEG_HIT_STEP cell_generally(struct xseg_arena *arena, struct xseg_extent *extent, uint32_t quantum)
     XSEG_RELEASES(arena->lock)
 {
@@ -38,6 +38,7 @@ XSEG_HIT_STEP cell_generally(struct xseg_arena *arena, struct xseg_extent *exten
     return XSEG_OK;
 }
 
+/* Merge a cell that is counted as free with its cached neighbours. */
 XSEG_HIT_STEP cell_merging(struct xseg_arena *arena, struct xseg_chunk_map *chunk, uint32_t quantum,
                            uint32_t quanta) XSEG_RELEASES(arena->lock)
 {
@@ -46,6 +47,7 @@ XSEG_HIT_STEP cell_merging(struct xseg_arena *arena, struct xseg_chunk_map *chun
     return XSEG_OK;
 }
 
+/* Free the cell at an address of an extent, if a live one begins there. */
 XSEG_HIT_STEP cell(struct xseg_arena *arena, struct xseg_extent *extent, void *ptr)
     XSEG_RELEASES(arena->lock)
 {
@@ -56,6 +58,7 @@ XSEG_HIT_STEP cell(struct xseg_arena *arena, struct xseg_extent *extent, void *p
                              offset >= extent->segment.bytes || offset % XSEG_SIZE_QUANTUM != 0,
                          0))
         return leave_arena(arena, ptr);
+    XSEG_ASSERT(extent->has_cells);
     const uint64_t quantum = offset >> XSEG_CELLS_SHIFT, index = quantum % XSEG_CELLS_CHUNK;
     struct xseg_chunk_map *chunk = extent->cells.chunk[quantum / XSEG_CELLS_CHUNK];
     if (__builtin_expect(chunk == NULL, 0))
@@ -74,6 +77,7 @@ XSEG_HIT_STEP cell(struct xseg_arena *arena, struct xseg_extent *extent, void *p
     return XSEG_OK;
 }
 
+/* Free the cell at an address near the victim. */
 XSEG_HIT_STEP at_victim(struct xseg_arena *arena, struct xseg_extent *extent, void *ptr)
     XSEG_RELEASES(arena->lock)
 {
@@ -85,6 +89,7 @@ XSEG_HIT_STEP at_victim(struct xseg_arena *arena, struct xseg_extent *extent, vo
 
 /* --- Large blocks. --- */
 
+/* Merge a block that was taken back with its neighbours. */
 XSEG_HIT_STEP block_merging(struct xseg_arena *arena, struct xseg_block *block)
     XSEG_RELEASES(arena->lock)
 {
@@ -93,14 +98,15 @@ XSEG_HIT_STEP block_merging(struct xseg_arena *arena, struct xseg_block *block)
     return XSEG_OK;
 }
 
-/* What a slot led to before the arena was locked. */
-XSEG_HIT_STEP block(struct xseg_arena *arena, xseg_slot *start, void *ptr, uintptr_t what)
+/* Free the large block that a slot leads to.
+ * what: the slot before the arena was locked */
+XSEG_HIT_STEP block(struct xseg_arena *arena, xseg_slot *slot, void *ptr, uintptr_t what)
     XSEG_RELEASES(arena->lock)
 {
     struct xseg_block *block = xseg_slot_block(what);
 
-    if (__builtin_expect(!xseg_slot_is_still(start, what) ||
-                             !xseg_large_take_back(arena, start, block, (uint64_t)(uintptr_t)ptr),
+    if (__builtin_expect(!xseg_slot_is_still(slot, what) ||
+                             !xseg_large_take_back(arena, slot, block, (uint64_t)(uintptr_t)ptr),
                          0))
         return leave_arena(arena, ptr);
     if (xseg_block_is_split(block))
@@ -113,9 +119,9 @@ XSEG_HIT_STEP block(struct xseg_arena *arena, xseg_slot *start, void *ptr, uintp
 /* --- The beginning. --- */
 
 /* At a slot that leads to a large block, or to a classic extent with cells. */
-XSEG_HIT_STEP by_slot(struct xseg_allocator *allocator, void *ptr, xseg_slot *start)
+XSEG_HIT_STEP by_slot(struct xseg_allocator *allocator, void *ptr, xseg_slot *slot)
 {
-    const uintptr_t what = xseg_slot_read(start);
+    const uintptr_t what = xseg_slot_read(slot);
 
     if (__builtin_expect(what == 0, 0))
         return leave(allocator, ptr);
@@ -123,7 +129,7 @@ XSEG_HIT_STEP by_slot(struct xseg_allocator *allocator, void *ptr, xseg_slot *st
     if (!xseg_biased_lock_try_own(&arena->lock))
         return leave(allocator, ptr);
     return xseg_slot_is_extent(what) ? cell(arena, xseg_slot_extent(what), ptr)
-                                     : block(arena, start, ptr, what);
+                                     : block(arena, slot, ptr, what);
 }
 
 xseg_status xseg_hit_free(struct xseg_allocator *allocator, void *ptr)

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A step of the hit path (hit_alloc.h, hit_free.h): a function that another one ends in a call of.
+ * A step of the hit path (hit_alloc.h, hit_free.h): a function that other steps call last.
  *
- * What the compiler makes of such a call is a jump, so none saves registers for another.  Each begins a cache
- * line: where linking puts them moves traces by 5 % else.
+ * Compilers make such a call a jump, so no step saves registers for another.  Each step begins a cache line:
+ * otherwise the places that linking gives the steps change the time of traces by 5 %.
  */
 #ifndef XSEG_CORE_HIT_STEP_H
 #define XSEG_CORE_HIT_STEP_H

@@ -7,7 +7,7 @@
 #include "src/core/front/request.h"
 #include "src/core/pending/pending.h"
 
-/* Whether nothing is under way on a device that a plain request would have to ask about. */
+/* Whether no loss, route or capture of a device forbids plain requests. */
 static inline bool is_calm(struct xseg_device *device)
 {
     return !xseg_context_is_lost(&device->context) && !xseg_routes_exist(&device->routes) &&
@@ -28,8 +28,10 @@ uint64_t xseg_hit_stream_serve(const struct xseg_config *config, struct xseg_are
                                uint64_t bytes)
 {
     const bool expandable = config->expandable_segments && arena->device->context.has_vmm;
-    struct xseg_need need; /* what no hit asks for is left open */
+    struct xseg_need need; /* members that no hit reads stay unset */
 
+    XSEG_ASSERT(xseg_biased_lock_is_held(&arena->lock) && bytes > 0 && bytes < XSEG_SIZE_ABSURD);
+    XSEG_ASSERT(arena->is_small == (bytes <= XSEG_SIZE_SMALL_MAX));
     if (arena->is_small)
         return xseg_small_hit(arena, bytes, expandable, config->max_split_bytes);
     need.config = config;
@@ -50,7 +52,7 @@ static enum xseg_stream_way way_of(const struct xseg_config *config,
                                                                   : XSEG_WAY_CLASSIC;
 }
 
-/* Give the stream of a plain request its shortcut, unless something has come in between. */
+/* Give the stream of a plain request its shortcut, unless its requests are not plain any more. */
 static void learn(struct xseg_allocator *allocator, struct xseg_device *device, xseg_stream handle)
 {
     struct xseg_shortcuts *shortcuts = &allocator->shortcuts;

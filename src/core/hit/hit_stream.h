@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The way of an allocation that has no shortcut: by the stream's entry, or by the pool that a request names.
+ * The path of an allocation that has no shortcut: by the stream's entry, or by the pool that a request names.
  *
  * Most calls are plain: a request without wishes, on a stream that is known, for the default pool, while no capture
  * and no route is on the device, and the block is there.  So is a request that names a pool, if nothing is pending.
- * What makes a call anything else is looked at here once, in a few words; then the general way is taken (request.h),
- * which comes to the same result for plain calls as well and takes some 500 instructions more.
+ * This path tests a few words to see that a call is plain; all other calls take the general path (request.h).  That
+ * path gives the same result for plain calls, in some 500 instructions more.
  *
- * A stream whose request is plain is given its shortcut (shortcuts.h), so that the next one takes the short way
+ * A stream whose request is plain is given its shortcut (shortcuts.h), so that its next request takes the hit path
  * (hit_alloc.h).
  */
 #ifndef XSEG_CORE_HIT_STREAM_H
@@ -18,17 +18,18 @@
 /*
  * Serve a plain request from what is cached.
  *
- * has_asked: set if what is pending has been looked at
+ * has_asked: set if pending blocks have been looked at
  * Returns:   false, and nothing has changed, if that cannot be done
  */
 bool xseg_hit_stream_alloc(struct xseg_allocator *allocator, int ordinal, uint64_t bytes,
                            xseg_stream stream, void **out, bool *has_asked);
 
-/* Serve a request that names a pool, which somebody holds, and has no other wish.  Returns as above. */
+/* Serve a request that names a pool, which must not end meanwhile, and has no other wish.  Returns false, and nothing
+ * has changed, if that cannot be done. */
 bool xseg_hit_stream_alloc_in(struct xseg_allocator *allocator, struct xseg_pool *pool,
                               uint64_t bytes, xseg_stream stream, void **out);
 
-/* Serve any request: as above where it names a pool, else in the general way.  As xseg_alloc_with(). */
+/* xseg_alloc_with(): xseg_hit_stream_alloc_in() if the request names a pool, else the general path. */
 xseg_status xseg_hit_stream_request(struct xseg_allocator *allocator,
                                     const struct xseg_request *request, void **out);
 

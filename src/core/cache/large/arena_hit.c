@@ -5,7 +5,7 @@
 #include "src/core/cache/large/large.h"
 #include "src/core/cache/page_map.h"
 
-/* Hand out a cached block, of which `rest` bytes stay cached; its address. */
+/* Hand out a cached block, of which the last `rest` bytes stay cached; returns its address. */
 static inline __attribute__((always_inline)) uint64_t hand_out(struct xseg_arena *arena,
                                                                struct xseg_block *block,
                                                                uint64_t rest, uint64_t requested,
@@ -14,6 +14,9 @@ static inline __attribute__((always_inline)) uint64_t hand_out(struct xseg_arena
     struct xseg_extent *extent = block->extent;
     const uint64_t base = block->base, bytes = block->bytes - rest;
 
+    XSEG_ASSERT(xseg_biased_lock_is_held(&arena->lock) && !arena->has_cells);
+    XSEG_ASSERT(block->state == XSEG_BLOCK_CACHED && block->record.owner == arena);
+    XSEG_ASSERT(rest < block->bytes && requested > 0 && requested <= bytes);
     if (!xseg_extent_is_expandable(extent))
         xseg_fragments_cut_any(&arena->counts, xseg_block_is_split(block), bytes, rest);
     (void)xseg_cached_hide(arena, block);
@@ -34,6 +37,7 @@ uint64_t xseg_arena_hit(struct xseg_arena *arena, const struct xseg_need *need)
 {
     struct xseg_block *block = xseg_cached_choose(arena, need);
 
+    XSEG_ASSERT(need->bytes == need->span && need->requested <= need->bytes);
     if (block == NULL || arena->blocks.free_count == 0 || block->poisoned)
         return 0;
     const uint64_t rest = xseg_cached_rest(block, need);
@@ -48,6 +52,7 @@ uint64_t xseg_arena_hit_plain(struct xseg_arena *arena, uint64_t requested, bool
     const uint64_t bytes = (requested + XSEG_SIZE_QUANTUM - 1) & ~(XSEG_SIZE_QUANTUM - 1);
     struct xseg_block *block = xseg_cached_find(arena, bytes);
 
+    XSEG_ASSERT(requested > 0 && bytes - requested < XSEG_SIZE_QUANTUM);
     if (block == NULL || arena->blocks.free_count == 0)
         return 0;
     if (expandable && xseg_block_can_grow(block))
@@ -59,9 +64,10 @@ uint64_t xseg_arena_hit_plain(struct xseg_arena *arena, uint64_t requested, bool
                     false);
 }
 
-bool xseg_arena_take_back_noting(struct xseg_arena *arena, xseg_slot *start,
+bool xseg_arena_take_back_noting(struct xseg_arena *arena, xseg_slot *slot,
                                  struct xseg_block *block, uint64_t address)
 {
+    XSEG_ASSERT(xseg_arena_has_notes(arena));
     if ((atomic_load(&arena->notes) & XSEG_ARENA_GENERALLY) != 0 ||
         !xseg_large_is_plain(block, address))
         return false;
@@ -69,14 +75,14 @@ bool xseg_arena_take_back_noting(struct xseg_arena *arena, xseg_slot *start,
     if (block->flags != 0)
         xseg_flags_end_oversize(&arena->counts, block);
     xseg_arena_note_free(arena, block->extent, address, block->bytes);
-    xseg_slot_remove(start);
+    xseg_slot_remove(slot);
     return true;
 }
 
-bool xseg_arena_hit_free(struct xseg_arena *arena, xseg_slot *start, struct xseg_block *block,
+bool xseg_arena_hit_free(struct xseg_arena *arena, xseg_slot *slot, struct xseg_block *block,
                          uint64_t address)
 {
-    if (!xseg_large_take_back(arena, start, block, address))
+    if (!xseg_large_take_back(arena, slot, block, address))
         return false;
     if (xseg_block_is_split(block))
         xseg_large_merge(arena, block);

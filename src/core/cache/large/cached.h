@@ -4,10 +4,10 @@
  *
  * Most are in the free index.  Two kinds are not:
  *
- *   - the *victim*: what is left of the block that was cut last.  Often the next request is cut from
- *     it as well, and what was cut comes back to it, which would change its place in the free index each time.
- *     Or the block that came back last, if that is all of its segment (large.h).
- *   - *scraps* of a large arena: up to 1 MiB, which no request fits in.  Best fit leaves many; they
+ *   - the *victim*: the rest of the block that was cut last.  Often the next request is cut from the victim
+ *     as well, and freed parts merge with it again, each of which would change its place in the free index.
+ *     Or the block that was freed last, if that is all of its segment (large.h).
+ *   - *scraps* of a large arena: blocks of up to 1 MiB, too small for any request.  Best fit leaves many; they
  *     wait for a neighbour to merge with.
  *
  * Locking: the arena's.
@@ -18,22 +18,26 @@
 #include "src/core/cache/arena.h"
 #include "src/core/config/size.h"
 
-/* The first block from `block` on, by size, that cannot grow, or than which the next one could not grow less. */
+/* PyTorch's choice among blocks that can grow, from `block` on by size: the first that cannot grow, or that with the
+ * hole behind it is not larger than the next one with its hole. */
 struct xseg_block *xseg_cached_prefer_enclosed(const struct xseg_arena *arena,
                                                struct xseg_block *block);
 
-/* What a request may have by PyTorch's rules, whose best fit is `block`; or NULL. */
+/* The block that PyTorch's rules give a request whose best fit is `block`; or NULL. */
 struct xseg_block *xseg_cached_filter(const struct xseg_arena *arena, const struct xseg_need *need,
                                       struct xseg_block *block);
 
+/* Whether a block is too small for every request of its arena. */
 static inline bool xseg_cached_is_scrap(const struct xseg_arena *arena,
                                         const struct xseg_block *block)
 {
     return block->bytes <= XSEG_SIZE_SMALL_MAX && !arena->is_small;
 }
 
+/* Note when a block became cached, for garbage collection by age. */
 static inline void xseg_cached_note_born(const struct xseg_arena *arena, struct xseg_block *block)
 {
+    XSEG_ASSERT(block->state == XSEG_BLOCK_CACHED && block != &arena->edge);
     block->born = atomic_load_explicit(arena->searches, memory_order_relaxed);
 }
 
@@ -42,26 +46,31 @@ static inline bool xseg_cached_has_victim(const struct xseg_arena *arena)
     return arena->victim != &arena->edge;
 }
 
-/* A cached block that is no scrap has come to its size, and can be found from now on. */
+/* Let searches find a cached block, which is no scrap and has its final size. */
 static inline void xseg_cached_show(struct xseg_arena *arena, struct xseg_block *block)
 {
+    XSEG_ASSERT(!arena->has_cells && !xseg_cached_is_scrap(arena, block));
+    XSEG_ASSERT(block != arena->victim);
     xseg_cached_note_born(arena, block);
     xseg_free_index_insert(&arena->free_index, block);
 }
 
-/* The same for what becomes the victim: the rest of a block that was cut, what the victim has merged
- * into, or a whole segment that is free again. */
+/* Make a cached block the victim: the rest of a block that was cut, the block that the victim has merged into, or
+ * a whole segment that is free again. */
 static inline void xseg_cached_show_victim(struct xseg_arena *arena, struct xseg_block *block)
 {
+    XSEG_ASSERT(!arena->has_cells && !xseg_cached_is_scrap(arena, block));
+    XSEG_ASSERT(block != arena->victim);
     xseg_cached_note_born(arena, block);
     if (xseg_cached_has_victim(arena))
         xseg_free_index_insert(&arena->free_index, arena->victim);
     arena->victim = block;
 }
 
-/* It is found no longer; it still has its size.  Whether it was the victim. */
+/* Let searches find a cached block no longer; its size must not have changed.  Returns whether it was the victim. */
 static inline bool xseg_cached_hide(struct xseg_arena *arena, struct xseg_block *block)
 {
+    XSEG_ASSERT(block->state == XSEG_BLOCK_CACHED && !xseg_cached_is_scrap(arena, block));
     if (block == arena->victim) {
         arena->victim = &arena->edge;
         return true;
@@ -70,7 +79,7 @@ static inline bool xseg_cached_hide(struct xseg_arena *arena, struct xseg_block 
     return false;
 }
 
-/* The same for what may be a scrap. */
+/* xseg_cached_show(), xseg_cached_show_victim() and xseg_cached_hide() for blocks that may be scraps. */
 static inline void xseg_cached_add(struct xseg_arena *arena, struct xseg_block *block)
 {
     if (!xseg_cached_is_scrap(arena, block))
@@ -89,13 +98,14 @@ static inline void xseg_cached_remove(struct xseg_arena *arena, struct xseg_bloc
         (void)xseg_cached_hide(arena, block);
 }
 
-/* The victim instead of a block, or of none, if it is not below (bytes, base) and comes first. */
+/* The victim if it is not below (bytes, base) and comes before a block, which may be NULL; else the block. */
 static inline struct xseg_block *xseg_cached_or_victim(const struct xseg_arena *arena,
                                                        struct xseg_block *block, uint64_t bytes,
                                                        uint64_t base)
 {
     struct xseg_block *victim = arena->victim;
 
+    XSEG_ASSERT(bytes > 0 && victim != block);
     if (victim->bytes < bytes || (victim->bytes == bytes && victim->base < base))
         return block;
     if (block == NULL || victim->bytes < block->bytes ||
@@ -104,7 +114,7 @@ static inline struct xseg_block *xseg_cached_or_victim(const struct xseg_arena *
     return block;
 }
 
-/* The first one that is not below (bytes, base), or NULL; never a scrap.  bytes: not 0 */
+/* The first cached block that is not below (bytes, base), or NULL; never a scrap.  bytes: not 0 */
 static inline struct xseg_block *xseg_cached_from(const struct xseg_arena *arena, uint64_t bytes,
                                                   uint64_t base)
 {
@@ -115,7 +125,7 @@ static inline struct xseg_block *xseg_cached_from(const struct xseg_arena *arena
     return xseg_cached_or_victim(arena, block, bytes, base);
 }
 
-/* The best fit for `bytes`, which are more than a scrap has; or NULL. */
+/* The best fit for `bytes`, which is more than a scrap has; or NULL. */
 static inline struct xseg_block *xseg_cached_find(const struct xseg_arena *arena, uint64_t bytes)
 {
     struct xseg_block *block =
@@ -125,14 +135,15 @@ static inline struct xseg_block *xseg_cached_find(const struct xseg_arena *arena
     return xseg_cached_or_victim(arena, block, bytes, 0);
 }
 
-/* The one that comes after a block, which is cached and no scrap; or NULL. */
+/* The block that comes after another, which is cached and no scrap; or NULL. */
 static inline struct xseg_block *xseg_cached_next(const struct xseg_arena *arena,
                                                   const struct xseg_block *block)
 {
+    XSEG_ASSERT(block->state == XSEG_BLOCK_CACHED);
     return xseg_cached_from(arena, block->bytes, block->base + 1);
 }
 
-/* What a request is served with by all rules, or NULL. */
+/* The block that serves a request by all rules, or NULL. */
 static inline struct xseg_block *xseg_cached_choose(const struct xseg_arena *arena,
                                                     const struct xseg_need *need)
 {
@@ -140,7 +151,7 @@ static inline struct xseg_block *xseg_cached_choose(const struct xseg_arena *are
 
     if (block == NULL)
         return NULL;
-    /* What the rules end at, mostly. */
+    /* Mostly the best fit is what the rules choose. */
     const bool is_odd =
         need->expandable ? xseg_block_can_grow(block) : xseg_extent_is_expandable(block->extent);
     if (__builtin_expect(!is_odd && block->bytes < need->config->max_split_bytes, 1))
@@ -154,6 +165,7 @@ static inline uint64_t xseg_cached_rest(const struct xseg_block *block,
 {
     const uint64_t rest = block->bytes - need->bytes;
 
+    XSEG_ASSERT(need->bytes > 0 && block->bytes >= need->bytes);
     if (need->no_split)
         return 0;
     if (need->is_small || need->expandable)

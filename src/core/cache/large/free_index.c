@@ -3,11 +3,12 @@
 
 #include <inttypes.h>
 
-/* Steps from the first block before the marks are asked: four of five searches end within them. */
+/* Blocks that a search walks along before it asks the marks: four of five searches end within these. */
 #define STEPS 4u
 
 void xseg_free_index_init(struct xseg_free_index *free_index)
 {
+    XSEG_ASSERT(free_index->storage[0] == 0 && free_index->bin[0] == NULL);
     xseg_bits_init(&free_index->used, free_index->storage, XSEG_FREE_INDEX_BINS);
 }
 
@@ -16,6 +17,8 @@ struct xseg_block *xseg_free_index_find_among(struct xseg_block *first, uint64_t
 {
     struct xseg_block *block = first;
 
+    XSEG_ASSERT(xseg_free_index_is_below(first, bytes, base));
+    XSEG_ASSERT(!xseg_free_index_is_below(first->lower, bytes, base));
     for (unsigned step = 0; step < STEPS; step++) {
         block = block->higher;
         if (!xseg_free_index_is_below(block, bytes, base))
@@ -26,13 +29,16 @@ struct xseg_block *xseg_free_index_find_among(struct xseg_block *first, uint64_t
         block = first->lower;
     while (!xseg_free_index_is_below(block->lower, bytes, base))
         block = block->lower;
+    XSEG_ASSERT(block != first && block->lower->higher == block);
     return block;
 }
 
+/* Insert a block that comes before all others of its bin. */
 static void insert_first(struct xseg_block **bin, struct xseg_block *block)
 {
     struct xseg_block *second = *bin, *marks = second->left;
 
+    XSEG_ASSERT(xseg_free_index_is_below(block, second->bytes, second->base));
     if (xseg_free_index_is_mark(second))
         xseg_tree_insert(&marks, second);
     block->left = marks;
@@ -46,6 +52,7 @@ void xseg_free_index_insert_among(struct xseg_block **bin, struct xseg_block *bl
 {
     struct xseg_block *first = *bin, *last = first->lower;
 
+    XSEG_ASSERT(last->higher == NULL && block != first && block != last);
     if (!xseg_free_index_is_below(first, block->bytes, block->base)) {
         insert_first(bin, block);
         return;
@@ -58,6 +65,7 @@ void xseg_free_index_insert_among(struct xseg_block **bin, struct xseg_block *bl
     } else {
         struct xseg_block *higher = xseg_free_index_find_among(first, block->bytes, block->base);
 
+        XSEG_ASSERT(higher != first && higher != block);
         block->lower = higher->lower;
         block->higher = higher;
         higher->lower->higher = block;
@@ -71,13 +79,15 @@ void xseg_free_index_remove_among(struct xseg_block *first, struct xseg_block *b
 {
     struct xseg_block *lower = block->lower, *higher = block->higher;
 
+    XSEG_ASSERT(first != block && lower->higher == block);
+    XSEG_ASSERT((higher == NULL ? first : higher)->lower == block);
     lower->higher = higher;
     (higher == NULL ? first : higher)->lower = lower;
     if (xseg_free_index_is_mark(block))
         xseg_tree_remove(&first->left, block);
 }
 
-/* A bin that is not empty. */
+/* Audit a bin that is not empty. */
 static bool audit_bin(uint32_t bin, struct xseg_block *first, struct xseg_finding *finding)
 {
     const struct xseg_block *mark = xseg_tree_first(first->left), *last = NULL;

@@ -5,17 +5,17 @@
  *
  * Sizes below 1 MiB have a bin each; above, 256 bins an octave, so that a bin holds sizes within
  * 0.4 % of each other.  A bitmap finds the next bin that has anything.  A bin is a list in that order,
- * by `lower` and `higher`: mostly its first block comes and goes, which touches no other but the second.
+ * by `lower` and `higher`: mostly its first block comes and goes, which writes to no other block but the second.
  *
- * Classic segments put hundreds of blocks of one size into a bin.  So that nobody walks along all of
- * them, those whose address has a certain hash, one in sixteen, are its *marks*, and form a tree.  The
+ * Classic segments put hundreds of blocks of one size into a bin.  So that a search does not walk along all of
+ * them, one block in sixteen, by a hash of its address, is a *mark*, and the marks form a tree.  The
  * first block is no mark: its `left` is the root of that tree, and its `lower` is the last block.
  *
  * Invariants:
  *   INDEX-1  a bin's bit is set exactly when the bin has a block.
  *   INDEX-2  every block lies in the bin of its size and is cached.
- *   INDEX-3  a bin is in order; each block names the one below it, and the first one the last.
- *   INDEX-4  the tree of a bin has exactly the marks, of which the first block is none.
+ *   INDEX-3  a bin is in order; each block names the one below it, and the first block names the last.
+ *   INDEX-4  the tree of a bin has exactly the marks; the first block is no mark.
  *
  * Locking: the arena's.
  */
@@ -37,10 +37,13 @@ struct xseg_free_index {
     struct xseg_block *bin[XSEG_FREE_INDEX_BINS];
 };
 
-/* The free index must be zeroed. */
+_Static_assert((uint64_t)XSEG_FREE_INDEX_EXACT * 512 == XSEG_MIB, "exact bins end at 1 MiB");
+_Static_assert(XSEG_FREE_INDEX_BINS <= XSEG_BITS_MAX, "one bitmap holds a bit for each bin");
+
+/* Initialize a free index, which must be zeroed. */
 void xseg_free_index_init(struct xseg_free_index *free_index);
 
-/* The bin of a size; of sizes that no device has, one that is not there. */
+/* The bin of a size; XSEG_FREE_INDEX_BINS or more for sizes that no device has. */
 static inline uint32_t xseg_free_index_bin_of(uint64_t bytes)
 {
     if (__builtin_expect(bytes < XSEG_MIB, 0))
@@ -57,26 +60,32 @@ static inline bool xseg_free_index_is_below(const struct xseg_block *block, uint
     return block->bytes < bytes || (block->bytes == bytes && block->base < base);
 }
 
-/* Whether a block is a mark while it is not the first of its bin. */
+/* Whether the hash makes a block a mark, unless it is the first of its bin. */
 static inline bool xseg_free_index_is_mark(const struct xseg_block *block)
 {
     return xseg_block_hash(block) >> 60 == 0;
 }
 
-/* The same as below where the bin has others; remove: where the block is not the first; find: where the
- * first block is below (bytes, base), and the last one is not. */
+/*
+ * The rare cases of the functions below.
+ *
+ * insert_among: the bin has other blocks
+ * remove_among: the block is not the first
+ * find_among:   the first block is below (bytes, base), and the last one is not
+ */
 void xseg_free_index_insert_among(struct xseg_block **bin, struct xseg_block *block);
 void xseg_free_index_remove_among(struct xseg_block *first, struct xseg_block *block);
 struct xseg_block *xseg_free_index_find_among(struct xseg_block *first, uint64_t bytes,
                                               uint64_t base);
 
-/* The block must be cached and in no free index. */
+/* Insert a block, which must be cached and in no free index. */
 static inline void xseg_free_index_insert(struct xseg_free_index *free_index,
                                           struct xseg_block *block)
 {
     const uint32_t bin = xseg_free_index_bin_of(block->bytes);
 
     XSEG_ASSERT(block->state == XSEG_BLOCK_CACHED && bin < XSEG_FREE_INDEX_BINS);
+    XSEG_ASSERT(block->bytes > 0 && free_index->bin[bin] != block);
     if (free_index->bin[bin] != NULL) {
         xseg_free_index_insert_among(&free_index->bin[bin], block);
         return;
@@ -85,29 +94,34 @@ static inline void xseg_free_index_insert(struct xseg_free_index *free_index,
     block->left = block->higher = NULL;
     block->lower = block;
     free_index->bin[bin] = block;
+    XSEG_ASSERT(xseg_bits_has(&free_index->used, bin));
 }
 
-/* The block must be in this free index. */
+/* Remove a block, which must be in this free index. */
 static inline void xseg_free_index_remove(struct xseg_free_index *free_index,
                                           struct xseg_block *block)
 {
     const uint32_t bin = xseg_free_index_bin_of(block->bytes);
     struct xseg_block *first = free_index->bin[bin], *second = block->higher;
 
+    XSEG_ASSERT(first != NULL && xseg_bits_has(&free_index->used, bin));
+    XSEG_ASSERT(block->state == XSEG_BLOCK_CACHED);
     if (first != block) {
         xseg_free_index_remove_among(first, block);
     } else {
         free_index->bin[bin] = second;
         if (second == NULL) {
+            XSEG_ASSERT(block->left == NULL && block->lower == block);
             xseg_bits_remove(&free_index->used, bin);
         } else {
+            XSEG_ASSERT(second->lower == block);
             if (block->left != NULL && xseg_free_index_is_mark(second))
                 xseg_tree_remove(&block->left, second);
             second->left = block->left;
             second->lower = block->lower;
         }
     }
-    /* What the links were kept in place of. */
+    /* The members that share their place with the links. */
     block->uses = NULL;
     block->ended = NULL;
 }
@@ -118,6 +132,7 @@ xseg_free_index_first_above(const struct xseg_free_index *free_index, uint32_t b
 {
     const uint32_t next = xseg_bits_next(&free_index->used, bin + 1);
 
+    XSEG_ASSERT(next == XSEG_BITS_NONE || free_index->bin[next] != NULL);
     return next == XSEG_BITS_NONE ? NULL : free_index->bin[next];
 }
 
@@ -139,7 +154,7 @@ static inline struct xseg_block *xseg_free_index_from(const struct xseg_free_ind
     return xseg_free_index_first_above(free_index, bin);
 }
 
-/* The best fit for `bytes`, or NULL.  It stays in the free index. */
+/* The best fit for `bytes`, or NULL.  The block stays in the free index. */
 static inline struct xseg_block *xseg_free_index_find(const struct xseg_free_index *free_index,
                                                       uint64_t bytes)
 {
@@ -148,10 +163,11 @@ static inline struct xseg_block *xseg_free_index_find(const struct xseg_free_ind
 
     if (next == XSEG_BITS_NONE)
         return NULL;
+    XSEG_ASSERT(free_index->bin[next] != NULL);
     return next == bin ? xseg_free_index_from(free_index, bytes, 0) : free_index->bin[next];
 }
 
-/* The block that comes after this one, which is in this free index, or NULL. */
+/* The block that comes after one of this free index, or NULL. */
 static inline struct xseg_block *xseg_free_index_next(const struct xseg_free_index *free_index,
                                                       const struct xseg_block *block)
 {

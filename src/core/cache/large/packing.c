@@ -6,20 +6,22 @@
 #include "src/core/cache/arena.h"
 #include "src/core/cache/large/cached.h"
 
-/* Fitting blocks that are looked at. */
+/* How many fitting blocks a search looks at. */
 #define LOOKS 32u
 
-/* By how much a block may be larger than a request, if there is another one. */
+/* How many times larger than a request a block may be, if there is another candidate. */
 #define LARGER 4u
 
-/* Where a size may stand in the table. */
+/* Entries of the table that a size may have. */
 #define WAYS 4u
 
-/* After so many arrivals what was counts half. */
+/* After so many arrivals, earlier ones count half. */
 #define MEMORY 64u
 
-/* What a doubling of a page's time costs beside one that a block ends before its page. */
+/* The cost of each doubling of a page's time, where each doubling by which a block ends before its page costs 1. */
 #define LATER 32
+
+_Static_assert(XSEG_PACKING_SIZES % WAYS == 0, "the ways of a size lie in the table");
 
 /* --- Tables. --- */
 
@@ -48,6 +50,7 @@ static bool wants_pages(const struct xseg_arena *arena, const struct xseg_extent
     return false;
 }
 
+/* Make the table of sizes; the arena's lock is let go meanwhile. */
 static bool make_packing(struct xseg_arena *arena) XSEG_UNCHECKED
 {
     xseg_arena_unlock(arena);
@@ -60,10 +63,12 @@ static bool make_packing(struct xseg_arena *arena) XSEG_UNCHECKED
     return arena->packing != NULL;
 }
 
+/* Make the pages of an extent; the arena's lock is let go meanwhile. */
 static bool make_pages(struct xseg_arena *arena, struct xseg_extent *extent) XSEG_UNCHECKED
 {
     const uint32_t granules = extent->segment.granules;
 
+    XSEG_ASSERT(granules > 0 && extent->pages == NULL);
     xseg_arena_unlock(arena);
     struct xseg_packing_page *pages = calloc(granules, sizeof(*pages));
     xseg_arena_lock(arena);
@@ -78,16 +83,19 @@ bool xseg_packing_prepare(struct xseg_arena *arena)
 {
     struct xseg_extent *extent;
 
+    XSEG_ASSERT(xseg_biased_lock_is_held(&arena->lock) && !arena->has_cells);
     if (__builtin_expect(arena->packing == NULL, 0) && !make_packing(arena))
         return false;
     while (__builtin_expect((extent = find_without_pages(arena)) != NULL, 0))
         if (!make_pages(arena, extent))
             return false;
+    XSEG_ASSERT(arena->packing != NULL);
     return true;
 }
 
 /* --- Lifetimes. --- */
 
+/* The first of the entries that a size may have. */
 static struct xseg_packing_size *first_way(struct xseg_packing *packing, uint64_t bytes)
 {
     const uint64_t hash = (bytes >> 9) * UINT64_C(0x9E3779B97F4A7C15) >> 32;
@@ -99,14 +107,15 @@ static struct xseg_packing_size *find_size(struct xseg_packing *packing, uint64_
 {
     struct xseg_packing_size *size = first_way(packing, bytes);
 
+    XSEG_ASSERT(bytes > 0);
     for (unsigned way = 0; way < WAYS; way++)
         if (size[way].bytes == bytes)
             return &size[way];
     return NULL;
 }
 
-/* The entry of a size; where there is none, one with the fewest blocks makes room, of these the one
- * that has not been seen for longest. */
+/* The entry of a size.  A new one replaces the way with the fewest live blocks, and among these the one that has
+ * not been seen for longest. */
 static struct xseg_packing_size *get_size(struct xseg_packing *packing, uint64_t bytes)
 {
     struct xseg_packing_size *size = find_size(packing, bytes), *least;
@@ -124,6 +133,7 @@ static struct xseg_packing_size *get_size(struct xseg_packing *packing, uint64_t
 
 static void sum_up(struct xseg_packing_size *size, uint64_t now)
 {
+    XSEG_ASSERT(now >= size->last);
     size->exposure += size->live * (now - size->last);
     size->last = now;
     if (size->arrivals > MEMORY) {
@@ -142,10 +152,10 @@ static void note_arrival(struct xseg_packing_size *size, uint64_t now)
 static void note_departure(struct xseg_packing_size *size, uint64_t now)
 {
     sum_up(size, now);
-    size->live -= size->live > 0; /* blocks from before anybody counted are not in it */
+    size->live -= size->live > 0; /* blocks that are older than the entry are not in it */
 }
 
-/* Little's law; UINT64_MAX if there was none yet. */
+/* The mean lifetime by Little's law; UINT64_MAX before the first arrival. */
 static uint64_t mean(const struct xseg_packing_size *size, uint64_t now)
 {
     return size->arrivals == 0
@@ -173,15 +183,18 @@ static struct page page_over(const struct xseg_block *block, uint64_t address)
     const struct xseg_segment *segment = &block->extent->segment;
     struct page page = {.first = (uint32_t)((address - segment->base) / segment->granule_bytes)};
 
+    XSEG_ASSERT(address >= block->base && address < xseg_block_end(block));
+    XSEG_ASSERT(page.first < segment->granules);
     while (segment->length[page.first] == 0)
         page.first--;
     page.end = page.first + segment->length[page.first];
+    XSEG_ASSERT(page.end <= segment->granules);
     page.is_idle = segment->base + page.first * segment->granule_bytes >= block->base &&
                    segment->base + page.end * segment->granule_bytes <= xseg_block_end(block);
     return page;
 }
 
-/* Sixteenths of doublings. */
+/* The logarithm of a time, in sixteenths of doublings. */
 static int log_of(uint64_t time)
 {
     const uint64_t above = (time < UINT64_MAX ? time : time - 1) + 1;
@@ -190,24 +203,26 @@ static int log_of(uint64_t time)
     return (int)(whole * 16 + ((whole >= 4 ? above >> (whole - 4) : above << (4 - whole)) & 15));
 }
 
-/* How long a page will be in use; one that is overdue for half as long again as it has been. */
+/* How long a page will be in use; an overdue page, for half of the time that it has been in use. */
 static uint64_t time_left(const struct xseg_packing_page *page, uint64_t now)
 {
     const uint64_t left = page->until - xseg_min(page->until, now);
 
+    XSEG_ASSERT(now >= page->opened);
     return xseg_max(left, (now - page->opened) / 2);
 }
 
 static int64_t cost_of_page(const struct xseg_arena *arena, const struct xseg_block *block,
                             const struct page *page, int life)
 {
+    XSEG_ASSERT(block->extent->pages != NULL);
     if (page->is_idle)
         return (int64_t)LATER * life;
     const int left = log_of(time_left(&block->extent->pages[page->first], arena->packing->clock));
     return life > left ? (int64_t)LATER * (life - left) : left - life;
 }
 
-/* What a place costs; pages between its first and its last are idle. */
+/* The cost of a place.  Pages between its first and its last are idle. */
 static int64_t cost_of(const struct xseg_arena *arena, const struct xseg_block *block,
                        uint64_t base, uint64_t bytes, int life)
 {
@@ -217,6 +232,7 @@ static int64_t cost_of(const struct xseg_arena *arena, const struct xseg_block *
 
     if (last.first == first.first)
         return cost;
+    XSEG_ASSERT(last.first >= first.end);
     const uint64_t between = (last.first - first.end) * segment->granule_bytes;
     return cost + cost_of_page(arena, block, &last, life) +
            (int64_t)(between / segment->page_bytes) * LATER * life;
@@ -230,11 +246,13 @@ struct place {
     int64_t cost;
 };
 
+/* Take a place for the best so far if it costs less. */
 static void look_at(const struct xseg_arena *arena, const struct xseg_need *need, int life,
                     struct xseg_block *block, uint64_t base, struct place *best)
 {
     const int64_t cost = cost_of(arena, block, base, need->bytes, life);
 
+    XSEG_ASSERT(base >= block->base && base + need->bytes <= xseg_block_end(block));
     if (best->block == NULL || cost < best->cost)
         *best = (struct place){block, base, cost};
 }
@@ -249,12 +267,13 @@ static bool is_too_large(const struct xseg_block *block, const struct xseg_need 
     return block->bytes >= xseg_add_saturate(need->bytes, config->max_non_split_rounding_bytes);
 }
 
-/* The pages under a place have a block more. */
+/* Note that the pages under a place have one more block, which ends at a time. */
 static void note_pages(const struct xseg_arena *arena, const struct xseg_block *block,
                        uint64_t base, uint64_t bytes, uint64_t until)
 {
     const struct xseg_segment *segment = &block->extent->segment;
 
+    XSEG_ASSERT(bytes > 0 && base >= block->base && base + bytes <= xseg_block_end(block));
     for (uint64_t at = base; at < base + bytes;) {
         const struct page under = page_over(block, at);
         struct xseg_packing_page *page = &block->extent->pages[under.first];
@@ -282,8 +301,8 @@ void xseg_packing_note(struct xseg_arena *arena, const struct xseg_block *block,
 }
 
 /*
- * The place that keeps the fewest pages for the shortest time; without a block if there is none.  What
- * is much larger is left to larger requests, and the end of what could still grow stays free.
+ * The place that keeps the fewest pages for the shortest time; without a block if there is none.  Blocks that are
+ * much larger are left to larger requests, and the end of a block that could still grow stays free.
  */
 static struct place find(struct xseg_arena *arena, const struct xseg_need *need)
 {
@@ -312,6 +331,7 @@ struct xseg_block *xseg_packing_find(struct xseg_arena *arena, const struct xseg
 
     if (place.block == NULL)
         return NULL;
+    XSEG_ASSERT(place.block->state == XSEG_BLOCK_CACHED);
     *base = place.base;
     if (!need->keep)
         xseg_packing_note(arena, place.block, place.base, need->bytes);
@@ -323,6 +343,7 @@ void xseg_packing_note_end(struct xseg_arena *arena, uint64_t bytes)
     struct xseg_packing *packing = arena->packing;
     struct xseg_packing_size *size = find_size(packing, bytes);
 
+    XSEG_ASSERT(packing->clock > 0 || size == NULL);
     if (size != NULL)
         note_departure(size, packing->clock);
     note_departure(&packing->all, packing->clock);

@@ -1,23 +1,23 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Packing: with placement:pages, where a large arena puts a block so that whole pages come free.
+ * Packing: with placement:pages, where a large arena puts a block so that whole pages become free.
  *
- * A page comes free when the last of its blocks does, so blocks that end at about the same time belong
- * together, and one that ends before its neighbours costs no page at all.  How long a block will live is
- * not known; how long blocks of its size have lived is.  By Little's law that is how many there are on
- * average, divided by how many come in a unit of time, which takes two sums for each size and nothing
+ * A page becomes free when the last of its blocks does, so blocks that end at about the same time belong
+ * together, and a block that ends before its neighbours costs no page at all.  How long a block will live is
+ * not known, but how long blocks of its size have lived is.  By Little's law the mean lifetime is the mean number
+ * of live blocks divided by the arrivals in a unit of time.  That takes two sums for each size, and nothing
  * for a block.  The unit of time is an allocation of the arena.
  *
- * A page is expected to be in use *until* the latest end of its blocks, and has been since it was
+ * A page is expected to be in use *until* the latest end of its blocks, and has been in use since it was
  * *opened*.  Of the cached blocks in which a request fits, the smallest few are looked at, at their
- * beginning and their end.  The cost of a place is by how many doublings it puts off the end of the
- * pages it touches, an idle one from now on; among places that put off nothing, the page that ends
- * soonest is the best.  Where nothing is known of a size, the mean of all stands for it.
+ * beginning and their end.  A place costs more, the later the pages that it touches will end because of it,
+ * counted in doublings; an idle page counts as one that ends now.  Among places that delay no page, the one on the
+ * page that ends soonest is the best.  For a size of which nothing is known, the mean of all sizes is taken.
  *
  *     pages   [ weights, adapters ... ][ caches of requests .. ][ activations ][ idle ][ idle ]
  *     until     far away                 soon                     at once
  *
- * A size has a place in a small table, where what has not been seen for long makes room.
+ * A size has an entry in a small table, where sizes that have not been seen for long make room.
  *
  * Invariants:
  *   PACK-1  the latest end of a page is never before that of a block that was put there since it was
@@ -42,7 +42,7 @@ struct xseg_need;
 /* Blocks of one size, or all.  Times are allocations of the arena. */
 struct xseg_packing_size {
     uint64_t bytes;    /* 0: nothing is known yet */
-    uint64_t exposure; /* sum over time of how many there were */
+    uint64_t exposure; /* sum over time of the number of live blocks */
     uint64_t last;     /* when `exposure` was summed up to */
     uint32_t live, arrivals;
 };
@@ -61,12 +61,12 @@ struct xseg_packing_page {
 /*
  * Have the tables that packing needs.  ARENA is held, and may be let go for a while.
  *
- * Returns: false without host memory; then there is best fit
+ * Returns: false without host memory; then best fit is used
  */
 bool xseg_packing_prepare(struct xseg_arena *arena);
 
 /*
- * Choose where a request goes, and note that it does, unless memory is only to be ready.
+ * Choose where a request goes, and note it, unless memory is only to be ready.
  *
  * base:    set to the address, inside the block
  * Returns: the cached block, or NULL
@@ -74,11 +74,11 @@ bool xseg_packing_prepare(struct xseg_arena *arena);
 struct xseg_block *xseg_packing_find(struct xseg_arena *arena, const struct xseg_need *need,
                                      uint64_t *base);
 
-/* A request goes to an address of a cached block, which is in the free index yet. */
+/* Note that a request goes to an address of a cached block, which is still in the free index. */
 void xseg_packing_note(struct xseg_arena *arena, const struct xseg_block *block, uint64_t base,
                        uint64_t bytes);
 
-/* A block of so many bytes has ended. */
+/* Note that a block of some size has been freed. */
 void xseg_packing_note_end(struct xseg_arena *arena, uint64_t bytes);
 
 /* How long blocks of a size live, in allocations; UINT64_MAX: not known. */

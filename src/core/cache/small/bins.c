@@ -27,6 +27,7 @@ static size_t room_bytes(uint32_t capacity)
            XSEG_CELLS_WIDE * (size_t)words_for(capacity) * sizeof(struct xseg_bins_level);
 }
 
+/* The capacity that bins need for more chunk maps. */
 static uint32_t capacity_for(const struct xseg_bins *bins, uint32_t count)
 {
     uint32_t capacity = bins->capacity == 0 ? RANKS_AT_FIRST : bins->capacity;
@@ -40,6 +41,7 @@ bool xseg_bins_make_room(const struct xseg_bins *bins, uint32_t count, void **ro
 {
     const uint32_t capacity = capacity_for(bins, count);
 
+    XSEG_ASSERT(count > 0);
     *room = NULL;
     if (capacity == bins->capacity)
         return true;
@@ -53,9 +55,10 @@ static uint64_t address_of(const struct xseg_chunk_map *chunk)
            ((uint64_t)chunk->number * XSEG_CELLS_CHUNK << XSEG_CELLS_SHIFT);
 }
 
-/* A chunk map is at a rank from now on. */
+/* Give a chunk map a rank. */
 static void set_rank(struct xseg_bins *bins, struct xseg_chunk_map *chunk, uint32_t rank)
 {
+    XSEG_ASSERT(chunk != NULL && rank < bins->capacity);
     bins->chunk[rank] = chunk;
     chunk->rank = rank;
     chunk->level = &bins->level[rank / 64 * XSEG_CELLS_WIDE];
@@ -65,7 +68,7 @@ static void set_rank(struct xseg_bins *bins, struct xseg_chunk_map *chunk, uint3
     chunk->base = address_of(chunk);
 }
 
-/* Compute the bits of all chunk maps anew; they are zero. */
+/* Compute the bits of both levels, which are zero, from the bins of all chunk maps. */
 static void compute_bits(struct xseg_bins *bins)
 {
     for (uint32_t rank = 0; rank < bins->ranks; rank++) {
@@ -77,10 +80,9 @@ static void compute_bits(struct xseg_bins *bins)
 
             if (words == 0)
                 continue;
-            /* As if the cells of the first word came first. */
-            chunk->bin[quanta] = 0;
-            xseg_bins_insert(bins, chunk, (uint32_t)__builtin_ctzll(words) * 64, quanta);
-            chunk->bin[quanta] = words;
+            /* The first word of the bin, which has its bit already, sets those of both levels. */
+            xseg_bins_set(bins, chunk, quanta, (uint64_t)__builtin_ctzll(words));
+            XSEG_ASSERT(chunk->bin[quanta] == words);
         }
     }
 }
@@ -91,7 +93,7 @@ static void clear_bits(struct xseg_bins *bins)
     memset(bins->level, 0, XSEG_CELLS_WIDE * (size_t)bins->words * sizeof(*bins->level));
 }
 
-/* Ranks without a chunk map go. */
+/* Give up the ranks without a chunk map. */
 static void close_gaps(struct xseg_bins *bins)
 {
     uint32_t ranks = 0;
@@ -99,6 +101,7 @@ static void close_gaps(struct xseg_bins *bins)
     for (uint32_t rank = 0; rank < bins->ranks; rank++)
         if (bins->chunk[rank] != NULL)
             bins->chunk[ranks++] = bins->chunk[rank];
+    XSEG_ASSERT(bins->ranks - ranks == bins->gone);
     bins->ranks = ranks;
     bins->gone = 0;
 }
@@ -111,6 +114,7 @@ void *xseg_bins_take_room(struct xseg_bins *bins, uint32_t count, void *room)
         return NULL;
     close_gaps(bins);
     const uint32_t capacity = capacity_for(bins, count);
+    XSEG_ASSERT(capacity > bins->capacity && capacity % 64 == 0);
     bins->chunk = room;
     if (bins->ranks > 0)
         memcpy(bins->chunk, before, bins->ranks * sizeof(struct xseg_chunk_map *));
@@ -132,7 +136,9 @@ void xseg_bins_fini(struct xseg_bins *bins)
 
 void xseg_bins_add(struct xseg_bins *bins, struct xseg_chunk_map *chunk)
 {
+    XSEG_ASSERT(chunk->extent != NULL);
     while (bins->ranks > 0 && bins->chunk[bins->ranks - 1] == NULL) {
+        XSEG_ASSERT(bins->gone > 0);
         bins->ranks--;
         bins->gone--;
     }
@@ -153,8 +159,10 @@ void xseg_bins_add(struct xseg_bins *bins, struct xseg_chunk_map *chunk)
 
 void xseg_bins_remove(struct xseg_bins *bins, const struct xseg_chunk_map *chunk)
 {
+    XSEG_ASSERT(chunk->rank < bins->ranks && bins->chunk[chunk->rank] == chunk);
     bins->chunk[chunk->rank] = NULL;
     bins->gone++;
+    XSEG_ASSERT(bins->gone <= bins->ranks);
 }
 
 /* --- Cells. --- */
@@ -186,6 +194,7 @@ static struct xseg_cell lowest_in(const struct xseg_chunk_map *chunk, uint32_t q
     uint64_t words = xseg_bits_from(chunk->bin[quanta], from / 64);
     struct xseg_cell none = {0};
 
+    XSEG_ASSERT(quanta < XSEG_CELLS_WIDE && from < XSEG_CELLS_CHUNK);
     for (; words != 0; words &= words - 1) {
         const uint32_t word = (uint32_t)__builtin_ctzll(words);
         uint64_t starts = xseg_bins_starts(chunk, word, quanta);
@@ -248,6 +257,7 @@ struct xseg_cell xseg_bins_next(const struct xseg_bins *bins, const struct xseg_
     uint32_t at = cell->quantum % XSEG_CELLS_CHUNK + 1;
     struct xseg_cell next = {0};
 
+    XSEG_ASSERT(cell->quanta > 0 && cell->quanta < XSEG_CELLS_WIDE);
     if (at < XSEG_CELLS_CHUNK)
         next = lowest_in(chunk, cell->quanta, at);
     for (uint32_t rank = chunk->rank + 1; next.quanta == 0 && rank < bins->ranks;) {
@@ -288,7 +298,7 @@ static bool has_size(const struct xseg_bins *bins, uint32_t rank, uint32_t quant
     return (*xseg_bins_bits(bins, quanta, rank) >> rank % 64 & 1) != 0;
 }
 
-/* A rank that is empty has nothing. */
+/* Audit an empty rank, which has no size. */
 static bool audit_gone(const struct xseg_bins *bins, uint32_t rank, struct xseg_finding *finding)
 {
     for (uint32_t quanta = 1; quanta < XSEG_CELLS_WIDE; quanta++)
@@ -297,7 +307,7 @@ static bool audit_gone(const struct xseg_bins *bins, uint32_t rank, struct xseg_
     return true;
 }
 
-/* A chunk map's bins against its bits, and those of its rank. */
+/* Audit the bins of a chunk map against its cells, and the bits of its rank. */
 static bool audit_chunk(const struct xseg_bins *bins, const struct xseg_chunk_map *chunk,
                         struct xseg_finding *finding)
 {
@@ -316,7 +326,7 @@ static bool audit_chunk(const struct xseg_bins *bins, const struct xseg_chunk_ma
                 bin[quanta] |= (uint64_t)1 << word;
         }
     }
-    XSEG_HOLDS(finding, "BINS-3", chunk->bin[0] == 0, "chunk map %" PRIu32 " has cells of no size",
+    XSEG_HOLDS(finding, "BINS-3", chunk->bin[0] == 0, "chunk map %" PRIu32 " has cells of size 0",
                chunk->number);
     for (uint32_t quanta = 1; quanta < XSEG_CELLS_WIDE; quanta++)
         XSEG_HOLDS(finding, "BINS-2",

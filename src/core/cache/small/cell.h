@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* One cell: from quanta to addresses, and back. */
+/* Cells: from quanta to addresses, and back. */
 #ifndef XSEG_CORE_CELL_H
 #define XSEG_CORE_CELL_H
 
@@ -7,11 +7,13 @@
 
 static inline uint64_t xseg_cell_address_of(const struct xseg_extent *extent, uint32_t quantum)
 {
+    XSEG_ASSERT(quantum <= extent->cells.quanta);
     return extent->segment.base + ((uint64_t)quantum << XSEG_CELLS_SHIFT);
 }
 
 static inline uint32_t xseg_cell_quantum_of(const struct xseg_extent *extent, uint64_t address)
 {
+    XSEG_ASSERT(address - extent->segment.base <= extent->segment.bytes);
     return (uint32_t)((address - extent->segment.base) >> XSEG_CELLS_SHIFT);
 }
 
@@ -20,23 +22,27 @@ static inline uint64_t xseg_cell_bytes_of(uint32_t quanta)
     return (uint64_t)quanta << XSEG_CELLS_SHIFT;
 }
 
+/* Whether a cell is all of its extent. */
 static inline bool xseg_cell_is_whole(const struct xseg_cell *cell)
 {
+    XSEG_ASSERT(cell->quantum + cell->quanta <= cell->extent->cells.quanta);
     return cell->quanta == cell->extent->cells.quanta;
 }
 
+/* Whether a cell begins where the victim does. */
 static inline bool xseg_cell_is_victim(const struct xseg_small *small, const struct xseg_cell *cell)
 {
     return small->victim.extent == cell->extent && small->victim.quantum == cell->quantum;
 }
 
+/* Whether a hole is behind a cached cell. */
 static inline bool xseg_cell_is_open(const struct xseg_cell *cell)
 {
     return (xseg_cells_word(&cell->extent->cells, cell->quantum)->open &
             xseg_cells_bit(cell->quantum)) != 0;
 }
 
-/* The cached cell that begins at a quantum, which may be the extent's end; or none. */
+/* The cached cell that begins at a quantum, or none.  The quantum may be the extent's end. */
 static inline struct xseg_cell xseg_cell_free_at(struct xseg_extent *extent, uint32_t quantum)
 {
     const struct xseg_cells *cells = &extent->cells;

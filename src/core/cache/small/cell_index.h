@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Where the cached cells of a small arena are found: narrow ones in its bins, wide ones in its free index, and one
- * of those as its victim (small.h).
+ * Where the cached cells of a small arena are found: narrow cells in its bins, wide cells in its free index, but
+ * for one wide cell, which is its victim (small.h).
  *
  * Locking: ARENA.
  */
@@ -11,15 +11,17 @@
 #include "src/core/cache/arena.h"
 #include "src/core/cache/small/cell.h"
 
-/* A wide cell is in the free index from now on. */
+/* Put a wide cached cell in the free index. */
 void xseg_cell_index_put_wide(struct xseg_arena *arena, const struct xseg_cell *cell);
 
-/* One is found no longer, in the free index or as the victim; whether it was that. */
+/* Take a wide cached cell out of the free index, unless it is the victim, which is none then.  Returns whether it
+ * was the victim. */
 bool xseg_cell_index_take_wide(struct xseg_arena *arena, const struct xseg_cell *cell);
 
-/* A cached cell can be found from now on. */
+/* Let searches find a cached cell, whose bits are set. */
 static inline void xseg_cell_index_put(struct xseg_arena *arena, const struct xseg_cell *cell)
 {
+    XSEG_ASSERT(cell->quanta > 0);
     if (__builtin_expect(cell->quanta < XSEG_CELLS_WIDE, 1))
         xseg_bins_insert(&arena->small.bins, xseg_cells_chunk(&cell->extent->cells, cell->quantum),
                          cell->quantum, cell->quanta);
@@ -27,12 +29,13 @@ static inline void xseg_cell_index_put(struct xseg_arena *arena, const struct xs
         xseg_cell_index_put_wide(arena, cell);
 }
 
-/* A cached cell is found no longer; its bits are still as they were.  Whether it was the victim. */
+/* Let searches find a cached cell no longer, whose bits are still set.  Returns whether it was the victim. */
 static inline bool xseg_cell_index_take_off(struct xseg_arena *arena, struct xseg_chunk_map *chunk,
                                             uint32_t quantum, uint32_t quanta)
 {
     const struct xseg_cell cell = {chunk->extent, quantum, quanta};
 
+    XSEG_ASSERT(quanta > 0 && chunk == xseg_cells_chunk(&chunk->extent->cells, quantum));
     if (__builtin_expect(quanta >= XSEG_CELLS_WIDE, 0))
         return xseg_cell_index_take_wide(arena, &cell);
     xseg_bins_remove_cell(&arena->small.bins, chunk, quantum, quanta);
@@ -45,6 +48,7 @@ static inline bool xseg_cell_index_take(struct xseg_arena *arena, const struct x
                                     cell->quantum, cell->quanta);
 }
 
+/* Put the victim in the free index, if there is one. */
 static inline void xseg_cell_index_put_victim(struct xseg_arena *arena)
 {
     if (arena->small.victim.quanta != 0)
@@ -52,9 +56,10 @@ static inline void xseg_cell_index_put_victim(struct xseg_arena *arena)
     arena->small.victim = (struct xseg_cell){0};
 }
 
-/* What is left of a cell that was cut. */
+/* Let searches find the rest of a cell that was cut; a wide rest becomes the victim. */
 static inline void xseg_cell_index_put_rest(struct xseg_arena *arena, const struct xseg_cell *rest)
 {
+    XSEG_ASSERT(rest->quanta > 0);
     if (rest->quanta < XSEG_CELLS_WIDE) {
         xseg_cell_index_put(arena, rest);
     } else {

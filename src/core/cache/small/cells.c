@@ -10,6 +10,7 @@ _Static_assert(sizeof(struct xseg_block) <= (XSEG_CELLS_WIDE / 2 - 4) * sizeof(u
 
 bool xseg_cells_init(struct xseg_cells *cells, uint64_t bytes)
 {
+    XSEG_ASSERT(bytes > 0 && (bytes >> XSEG_CELLS_SHIFT) % XSEG_CELLS_CHUNK == 0);
     memset(cells, 0, sizeof(*cells));
     if (bytes > XSEG_CELLS_MAX)
         return false;
@@ -58,6 +59,7 @@ uint32_t xseg_cells_next_far(const struct xseg_cells *cells, uint32_t quantum)
         words = chunk->starts;
     }
     const uint32_t first = (uint32_t)__builtin_ctzll(words);
+    XSEG_ASSERT(chunk->number == number && chunk->word[first].start != 0);
     return number * XSEG_CELLS_CHUNK + first * 64 +
            (uint32_t)__builtin_ctzll(chunk->word[first].start);
 }
@@ -66,6 +68,7 @@ uint32_t xseg_cells_last_far(const struct xseg_cells *cells, uint32_t quantum)
 {
     uint32_t number = quantum / XSEG_CELLS_CHUNK;
     struct xseg_chunk_map *chunk = cells->chunk[number];
+    XSEG_ASSERT(number < cells->chunks && chunk != NULL);
     uint64_t words = xseg_bits_below(chunk->starts, quantum / 64 % XSEG_CELLS_WORDS);
 
     if (words == 0) {
@@ -75,6 +78,7 @@ uint32_t xseg_cells_last_far(const struct xseg_cells *cells, uint32_t quantum)
         words = chunk->starts;
     }
     const uint32_t last = 63 - (uint32_t)__builtin_clzll(words);
+    XSEG_ASSERT(chunk->word[last].start != 0);
     return number * XSEG_CELLS_CHUNK + last * 64 + 63 -
            (uint32_t)__builtin_clzll(chunk->word[last].start);
 }
@@ -83,10 +87,11 @@ uint32_t xseg_cells_last_far(const struct xseg_cells *cells, uint32_t quantum)
 
 static xseg_cells_slack *slack_at(const struct xseg_cells *cells, uint32_t quantum)
 {
+    XSEG_ASSERT(xseg_cells_chunk(cells, quantum) != NULL);
     return &xseg_cells_chunk(cells, quantum)->slack[quantum % XSEG_CELLS_CHUNK];
 }
 
-/* Four entries of 16 bits; a cell with so much slack has at least 128 quanta. */
+/* The size lies in four entries of 16 bits: a cell with so much slack has at least 128 quanta. */
 uint64_t xseg_cells_requested_far(const struct xseg_cells *cells, uint32_t quantum)
 {
     uint64_t requested = 0;
@@ -98,6 +103,7 @@ uint64_t xseg_cells_requested_far(const struct xseg_cells *cells, uint32_t quant
 
 void xseg_cells_note_far(struct xseg_cells *cells, uint32_t quantum, uint64_t requested)
 {
+    XSEG_ASSERT(requested > 0);
     *slack_at(cells, quantum) = XSEG_CELLS_MUCH_SLACK;
     for (unsigned i = 0; i < 4; i++)
         *slack_at(cells, quantum + 1 + i) = (uint16_t)(requested >> 16 * i);
@@ -105,12 +111,13 @@ void xseg_cells_note_far(struct xseg_cells *cells, uint32_t quantum, uint64_t re
 
 /* --- The pattern. --- */
 
-/* The bits of a range that lie in the word of its first quantum, which moves on behind it. */
+/* The bits of a range in the word of its first quantum; the range loses these quanta. */
 static uint64_t take_word(uint32_t *quantum, uint32_t *count)
 {
     const uint32_t from = *quantum % 64;
     const uint32_t taken = *count < 64 - from ? *count : 64 - from;
 
+    XSEG_ASSERT(taken > 0 && taken <= *count);
     *quantum += taken;
     *count -= taken;
     return xseg_bits_below(UINT64_MAX, taken) << from;
@@ -118,6 +125,7 @@ static uint64_t take_word(uint32_t *quantum, uint32_t *count)
 
 bool xseg_cells_are_poisoned(const struct xseg_cells *cells, uint32_t quantum, uint32_t count)
 {
+    XSEG_ASSERT(quantum + count <= cells->quanta);
     while (count > 0) {
         const struct xseg_chunk_map *chunk = xseg_cells_chunk(cells, quantum);
         const uint64_t poisoned = chunk->poisoned[quantum / 64 % XSEG_CELLS_WORDS];
@@ -131,6 +139,7 @@ bool xseg_cells_are_poisoned(const struct xseg_cells *cells, uint32_t quantum, u
 void xseg_cells_set_poisoned(struct xseg_cells *cells, uint32_t quantum, uint32_t count,
                              bool poisoned)
 {
+    XSEG_ASSERT(quantum + count <= cells->quanta);
     while (count > 0) {
         struct xseg_chunk_map *chunk = xseg_cells_chunk(cells, quantum);
         uint64_t *word = &chunk->poisoned[quantum / 64 % XSEG_CELLS_WORDS];

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Cells: the live and cached blocks of a small extent, without a record each.
+ * Cells: the live and cached blocks of a small extent, which have bits instead of records.
  *
- * Small blocks are many, so what is known of one is kept in bits.  A *quantum* is 512 bytes, the unit
+ * Small blocks are many, so the state of each is kept in bits.  A *quantum* is 512 bytes, the unit
  * of sizes.  A *chunk map* describes 2 MiB of addresses, 4096 quanta; of each quantum four bits:
  *
  *     start   a cell, or a block record of the extent's chain, begins here
  *     free    the first or the last quantum of a cached cell
- *     record  what begins here is a block record, not a cell: a hole, a busy block, or a cell that
- *             was isolated, see tract.h
+ *     record  a block record begins here, not a cell: a hole, a busy block, or an isolated cell, see
+ *             tract.h
  *     open    the first quantum of a cached cell with a hole behind it
  *
  *        [ live ][ cached ][ live ][ cached ...... ][ hole
@@ -18,16 +18,16 @@
  *     o                             1
  *
  * The end of a cell is the next start, so its size takes a bit search, mostly in one word.  The last
- * quantum of a cached cell is marked so that whoever frees the cell behind it sees that in the bit
+ * quantum of a cached cell is marked, so that a free of the cell behind it sees the cached neighbour in the bit
  * before its own.  A free needs three or four cache lines of a chunk map, however many blocks live: 18 bytes
  * of bookkeeping for a block of 4 KiB, where a record of 96 bytes and its slot took 128.
  *
- * *Slack* is what a live cell has beyond the request, 16 bits; a cell with more has the size of the
- * request in the entries behind its first one, which it is long enough for.
+ * *Slack* is the part of a live cell beyond the request, 16 bits.  A cell with more slack is long enough to keep
+ * the size of the request in the entries behind its first one.
  *
- * A cached cell of XSEG_CELLS_WIDE quanta or more is in the free index, so it needs a node.  That lies in
- * the slack entries of the cell itself, which nobody needs while it is cached: no allocation, and its
- * place follows from the cell's.
+ * A cached cell of XSEG_CELLS_WIDE quanta or more is in the free index, so it needs a node.  The node lies in
+ * the slack entries of the cell itself, which have no use while it is cached: the node takes no allocation, and
+ * its place follows from the cell's.
  *
  * Invariants; xseg_small_audit() checks them:
  *   CELL-1  a bit of `starts`, and of `poisoned`, says whether the word, or chunk map, has a start.
@@ -50,8 +50,11 @@
 /* The longest extent: what the bitmap over the chunk maps can hold. */
 #define XSEG_CELLS_MAX ((uint64_t)XSEG_BITS_MAX * XSEG_CELLS_CHUNK << XSEG_CELLS_SHIFT)
 
-/* What says of a live cell's slack that the request's size is in the entries behind. */
+/* The slack of a live cell whose request's size is in the entries behind. */
 #define XSEG_CELLS_MUCH_SLACK UINT16_MAX
+
+_Static_assert(XSEG_CELLS_WORDS * 64 == XSEG_CELLS_CHUNK && XSEG_CELLS_CHUNK % XSEG_CELLS_WIDE == 0,
+               "words tile a chunk map");
 
 struct xseg_cells_word {
     uint64_t start, free, record, open;
@@ -63,21 +66,21 @@ typedef uint16_t __attribute__((may_alias)) xseg_cells_slack;
 struct xseg_bins_level;
 
 struct xseg_chunk_map {
-    struct xseg_extent *extent; /* of a spare one, the next */
+    struct xseg_extent *extent; /* of a spare chunk map, the next one */
     uint64_t starts;            /* words that have a start */
     uint32_t number;            /* in its extent */
     uint32_t rank;              /* in its arena's bins */
-    /* Where the bins has its rank's bits, and that of their word, of each size; and those bits.  Worked
-     * out beforehand, that is 20 instructions less wherever a cell comes or goes. */
+    /* The place of the rank in both levels of the bins, and its bits there: computed beforehand, since that saves
+     * 20 instructions wherever a cell comes or goes. */
     struct xseg_bins_level *level, *top;
     uint64_t rank_bit, top_bit;
     uint64_t base; /* the address of its first quantum */
     union {
-        /* Two in a cache line.  One is behind the last, with no start: no size is 0, so bin[0] is 0. */
+        /* Two words lie in a cache line.  The word behind the last has no start: no size is 0, so bin[0] is 0. */
         _Alignas(64) struct xseg_cells_word word[XSEG_CELLS_WORDS + 1];
         struct {
             struct xseg_cells_word own_word[XSEG_CELLS_WORDS];
-            /* By size: words in which a cached cell of it begins; bins.h. */
+            /* By size: words in which a cached cell of that size begins; bins.h. */
             uint64_t bin[XSEG_CELLS_WIDE];
         };
     };
@@ -85,34 +88,48 @@ struct xseg_chunk_map {
     uint64_t poisoned[XSEG_CELLS_WORDS]; /* quanta that hold the pattern of poison.h */
 };
 
-/* Of an extent. */
+_Static_assert(sizeof(struct xseg_cells_word) == 32, "two words lie in a cache line");
+_Static_assert(offsetof(struct xseg_chunk_map, bin) ==
+                   offsetof(struct xseg_chunk_map, word[XSEG_CELLS_WORDS]),
+               "bin[0] is the start of the word behind the last");
+_Static_assert(offsetof(struct xseg_chunk_map, slack) % _Alignof(struct xseg_block) == 0 &&
+                   _Alignof(struct xseg_block) <= 4 * sizeof(xseg_cells_slack),
+               "a node lies at every fourth slack entry");
+
+/* The cells of an extent. */
 struct xseg_cells {
-    struct xseg_chunk_map **chunk; /* [chunk maps], NULL until memory is mapped there */
+    struct xseg_chunk_map **chunk; /* [chunks], each NULL until memory is mapped there */
     uint32_t chunks;
     uint32_t quanta;       /* of the extent */
     struct xseg_bits used; /* chunk maps that have a start */
     size_t host_bytes;
-    void *memory; /* behind the tables */
+    void *memory; /* of the tables */
 };
 
-/* Returns false without host memory, or for more than XSEG_CELLS_MAX bytes.  A multiple of 2 MiB. */
+/* Make the tables of an extent without chunk maps.  Returns false without host memory, or for more than
+ * XSEG_CELLS_MAX bytes.
+ * bytes: of the extent, a multiple of 2 MiB */
 bool xseg_cells_init(struct xseg_cells *cells, uint64_t bytes);
-/* The chunk maps are the arena's, see chunk_maps.h. */
+/* Free the tables; the chunk maps belong to the arena, see chunk_maps.h. */
 void xseg_cells_fini(struct xseg_cells *cells);
 
-/* The chunk map of a quantum. */
+/* The chunk map of a quantum; NULL if no memory was mapped there. */
 static inline struct xseg_chunk_map *xseg_cells_chunk(const struct xseg_cells *cells,
                                                       uint32_t quantum)
 {
+    XSEG_ASSERT(quantum < cells->quanta);
     return cells->chunk[quantum / XSEG_CELLS_CHUNK];
 }
 
+/* The word of a quantum that has a chunk map. */
 static inline struct xseg_cells_word *xseg_cells_word(const struct xseg_cells *cells,
                                                       uint32_t quantum)
 {
+    XSEG_ASSERT(xseg_cells_chunk(cells, quantum) != NULL);
     return &xseg_cells_chunk(cells, quantum)->word[quantum / 64 % XSEG_CELLS_WORDS];
 }
 
+/* The bit of a quantum in its word. */
 static inline uint64_t xseg_cells_bit(uint32_t quantum)
 {
     return (uint64_t)1 << quantum % 64;
@@ -120,6 +137,7 @@ static inline uint64_t xseg_cells_bit(uint32_t quantum)
 
 /* --- Starts. --- */
 
+/* xseg_cells_next() and xseg_cells_last(), where the word of the quantum does not have the answer. */
 uint32_t xseg_cells_next_far(const struct xseg_cells *cells, uint32_t quantum);
 uint32_t xseg_cells_last_far(const struct xseg_cells *cells, uint32_t quantum);
 
@@ -135,7 +153,7 @@ static inline uint32_t xseg_cells_next(const struct xseg_cells *cells, uint32_t 
     return xseg_cells_next_far(cells, quantum);
 }
 
-/* The last start at a quantum or before it; there is one. */
+/* The last start at a quantum or before it, which must exist. */
 static inline uint32_t xseg_cells_last(const struct xseg_cells *cells, uint32_t quantum)
 {
     const uint64_t bits = xseg_cells_word(cells, quantum)->start << (63 - quantum % 64);
@@ -145,10 +163,11 @@ static inline uint32_t xseg_cells_last(const struct xseg_cells *cells, uint32_t 
     return xseg_cells_last_far(cells, quantum);
 }
 
-/* The same within a chunk map, whose quanta are counted from its first: the first start behind one, the last
- * one before; XSEG_CELLS_CHUNK if the chunk map has none. */
+/* The first start behind a quantum within a chunk map; XSEG_CELLS_CHUNK if there is none.
+ * at: counted from the chunk map's first quantum, as is the result */
 static inline uint32_t xseg_cells_next_in(const struct xseg_chunk_map *chunk, uint32_t at)
 {
+    XSEG_ASSERT(at < XSEG_CELLS_CHUNK);
     const uint64_t bits = chunk->word[at / 64].start >> at % 64 >> 1;
 
     if (bits != 0)
@@ -157,11 +176,14 @@ static inline uint32_t xseg_cells_next_in(const struct xseg_chunk_map *chunk, ui
     if (words == 0)
         return XSEG_CELLS_CHUNK;
     const uint32_t word = at / 64 + 1 + (uint32_t)__builtin_ctzll(words);
+    XSEG_ASSERT(chunk->word[word].start != 0);
     return word * 64 + (uint32_t)__builtin_ctzll(chunk->word[word].start);
 }
 
+/* The last start before a quantum within a chunk map, in the same way. */
 static inline uint32_t xseg_cells_last_in(const struct xseg_chunk_map *chunk, uint32_t at)
 {
+    XSEG_ASSERT(at < XSEG_CELLS_CHUNK);
     const uint64_t bits = chunk->word[at / 64].start & (xseg_cells_bit(at) - 1);
 
     if (bits != 0)
@@ -170,26 +192,31 @@ static inline uint32_t xseg_cells_last_in(const struct xseg_chunk_map *chunk, ui
     if (words == 0)
         return XSEG_CELLS_CHUNK;
     const uint32_t word = 63 - (uint32_t)__builtin_clzll(words);
+    XSEG_ASSERT(chunk->word[word].start != 0);
     return word * 64 + 63 - (uint32_t)__builtin_clzll(chunk->word[word].start);
 }
 
+/* Set the start bit of a quantum that has a chunk map. */
 static inline void xseg_cells_add_start(struct xseg_cells *cells, uint32_t quantum)
 {
     struct xseg_chunk_map *chunk = xseg_cells_chunk(cells, quantum);
     const uint32_t word = quantum / 64 % XSEG_CELLS_WORDS;
 
+    XSEG_ASSERT(chunk != NULL && chunk->number == quantum / XSEG_CELLS_CHUNK);
     if (__builtin_expect(chunk->starts == 0, 0))
         xseg_bits_add(&cells->used, quantum / XSEG_CELLS_CHUNK);
     chunk->starts |= (uint64_t)1 << word;
     chunk->word[word].start |= xseg_cells_bit(quantum);
 }
 
-/* A start of a chunk map goes. */
+/* Clear the start bit of a quantum, which is set. */
 static inline void xseg_cells_remove_start_in(struct xseg_cells *cells,
                                               struct xseg_chunk_map *chunk, uint32_t quantum)
 {
     const uint32_t word = quantum / 64 % XSEG_CELLS_WORDS;
 
+    XSEG_ASSERT(chunk->number == quantum / XSEG_CELLS_CHUNK);
+    XSEG_ASSERT((chunk->word[word].start & xseg_cells_bit(quantum)) != 0);
     chunk->word[word].start &= ~xseg_cells_bit(quantum);
     if (__builtin_expect(chunk->word[word].start == 0, 0)) {
         chunk->starts &= ~((uint64_t)1 << word);
@@ -217,23 +244,27 @@ static inline bool xseg_cells_is_live(const struct xseg_cells_word *word, uint32
     return ((word->start & ~(word->free | word->record)) >> quantum % 64 & 1) != 0;
 }
 
+/* xseg_cells_requested() and xseg_cells_note_requested() of a cell with much slack. */
 uint64_t xseg_cells_requested_far(const struct xseg_cells *cells, uint32_t quantum);
 void xseg_cells_note_far(struct xseg_cells *cells, uint32_t quantum, uint64_t requested);
 
-/* What was requested of a live cell of so many bytes. */
+/* The size of the request that a live cell of `bytes` serves. */
 static inline uint64_t xseg_cells_requested(const struct xseg_cells *cells, uint32_t quantum,
                                             uint64_t bytes)
 {
     const uint16_t slack = xseg_cells_chunk(cells, quantum)->slack[quantum % XSEG_CELLS_CHUNK];
 
+    XSEG_ASSERT(slack == XSEG_CELLS_MUCH_SLACK || slack < bytes);
     return __builtin_expect(slack != XSEG_CELLS_MUCH_SLACK, 1)
                ? bytes - slack
                : xseg_cells_requested_far(cells, quantum);
 }
 
+/* Note the size of the request that a live cell of `bytes` serves. */
 static inline void xseg_cells_note_requested(struct xseg_cells *cells, uint32_t quantum,
                                              uint64_t bytes, uint64_t requested)
 {
+    XSEG_ASSERT(requested > 0 && requested <= bytes);
     if (__builtin_expect(bytes - requested < XSEG_CELLS_MUCH_SLACK, 1))
         xseg_cells_chunk(cells, quantum)->slack[quantum % XSEG_CELLS_CHUNK] =
             (uint16_t)(bytes - requested);
@@ -241,7 +272,7 @@ static inline void xseg_cells_note_requested(struct xseg_cells *cells, uint32_t 
         xseg_cells_note_far(cells, quantum, requested);
 }
 
-/* Where the node of a wide cached cell lies: in whichever of its chunk maps has the room. */
+/* The node of a wide cached cell: in the slack of its first chunk map, or of the next if the first has no room. */
 static inline struct xseg_block *xseg_cells_node(const struct xseg_cells *cells, uint32_t quantum)
 {
     const uint32_t at = (quantum + 3) & ~3u;
@@ -252,13 +283,15 @@ static inline struct xseg_block *xseg_cells_node(const struct xseg_cells *cells,
                          1))
         return (struct xseg_block *)(void *)&xseg_cells_chunk(cells, at)
             ->slack[at % XSEG_CELLS_CHUNK];
+    XSEG_ASSERT(quantum / XSEG_CELLS_CHUNK + 1 < cells->chunks);
     return (struct xseg_block *)(void *)cells->chunk[quantum / XSEG_CELLS_CHUNK + 1]->slack;
 }
 
 /* --- The pattern of poison.h. --- */
 
-/* Whether all quanta of a range hold it; say that they do, or not. */
+/* Whether all quanta of a range hold the pattern. */
 bool xseg_cells_are_poisoned(const struct xseg_cells *cells, uint32_t quantum, uint32_t count);
+/* Note that all quanta of a range hold the pattern, or that none does. */
 void xseg_cells_set_poisoned(struct xseg_cells *cells, uint32_t quantum, uint32_t count,
                              bool poisoned);
 

@@ -13,10 +13,10 @@
 
 #define HUGE_PAGE (2 * XSEG_MIB)
 
-/* So many chunk maps are host memory of their own each. */
-#define ALONE 16u
+/* How many chunk maps of an arena are allocated one by one before there are batches. */
+#define SINGLE 16u
 
-/* In front of its chunk maps; as long as a cache line, so that they are aligned to one. */
+/* The head of a batch, in front of its chunk maps; one cache line, so that these are aligned to cache lines. */
 struct xseg_chunk_maps_batch {
     _Alignas(64) struct xseg_chunk_maps_batch *next;
 };
@@ -24,6 +24,8 @@ struct xseg_chunk_maps_batch {
 #define IN_BATCH \
     ((HUGE_PAGE - sizeof(struct xseg_chunk_maps_batch)) / sizeof(struct xseg_chunk_map))
 
+_Static_assert(sizeof(struct xseg_chunk_maps_batch) == 64, "chunk maps begin with a cache line");
+_Static_assert(IN_BATCH > 1, "a batch has several chunk maps");
 _Static_assert(sizeof(struct xseg_chunk_map) / 64 % 2 == 1,
                "chunk maps an even number of cache lines apart would share a few sets of a cache");
 
@@ -40,29 +42,31 @@ void xseg_chunk_maps_fini(struct xseg_chunk_maps *chunks)
 
 static bool make_batch(struct xseg_chunk_maps *chunks)
 {
-    const bool is_guarded = chunks->made < ALONE;
+    const bool is_single = chunks->made < SINGLE;
     const size_t bytes = sizeof(struct xseg_chunk_maps_batch) + sizeof(struct xseg_chunk_map);
     struct xseg_chunk_maps_batch *batch =
-        is_guarded ? aligned_alloc(64, bytes) : aligned_alloc(HUGE_PAGE, HUGE_PAGE);
+        is_single ? aligned_alloc(64, bytes) : aligned_alloc(HUGE_PAGE, HUGE_PAGE);
 
+    XSEG_ASSERT(chunks->left == 0);
     if (batch == NULL)
         return false;
     batch->next = chunks->batches;
     chunks->batches = batch;
     chunks->fresh = (struct xseg_chunk_map *)(void *)(batch + 1);
-    chunks->left = is_guarded ? 1 : (uint32_t)IN_BATCH;
+    chunks->left = is_single ? 1 : (uint32_t)IN_BATCH;
     return true;
 }
 
-/* One that was never used. */
+/* A chunk map that was never used; NULL without host memory. */
 static struct xseg_chunk_map *take_fresh(struct xseg_chunk_maps *chunks)
 {
     if (chunks->left == 0 && !make_batch(chunks))
         return NULL;
     struct xseg_chunk_map *chunk = chunks->fresh++;
+    XSEG_ASSERT(chunks->left > 0 && (uintptr_t)chunk % 64 == 0);
     memset(chunk, 0, sizeof(*chunk));
-    /* All of it is used from here on: only now a huge page takes no more than what is there. */
-    if (--chunks->left == 0 && chunks->made >= ALONE &&
+    /* With its last chunk map taken, the whole batch is in use, so a huge page takes no more host memory. */
+    if (--chunks->left == 0 && chunks->made >= SINGLE &&
         madvise(chunks->batches, HUGE_PAGE, MADV_HUGEPAGE) == 0)
         (void)madvise(chunks->batches, HUGE_PAGE, MADV_COLLAPSE); /* or the kernel does it, later */
     chunks->made++;
@@ -75,6 +79,7 @@ struct xseg_chunk_map *xseg_chunk_maps_take(struct xseg_chunk_maps *chunks,
 {
     struct xseg_chunk_map *chunk = chunks->spare;
 
+    XSEG_ASSERT(chunk == NULL || chunks->made > 0);
     if (chunk != NULL) {
         chunks->spare = (struct xseg_chunk_map *)(void *)chunk->extent;
         memset(chunk, 0, sizeof(*chunk));
@@ -90,6 +95,7 @@ struct xseg_chunk_map *xseg_chunk_maps_take(struct xseg_chunk_maps *chunks,
 
 void xseg_chunk_maps_put(struct xseg_chunk_maps *chunks, struct xseg_chunk_map *chunk)
 {
+    XSEG_ASSERT(chunk != NULL && chunk != chunks->spare && chunks->made > 0);
     chunk->extent = (struct xseg_extent *)(void *)chunks->spare;
     chunks->spare = chunk;
 }

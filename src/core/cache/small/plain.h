@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The plain ways of a small arena (small.h): a request that needs no rule beyond best fit, and a free
- * that merges with nothing but the victim.  Everything else is left to small.c and small_free.c, which
- * come to the same for these as well.
+ * The plain paths of a small arena (small.h): a request that needs no rule beyond best fit, and a free
+ * that merges with nothing but the victim.  Other calls are left to small.c and small_free.c, which
+ * would do the same for these calls as well.
  *
- * They are inline, a step each, for the functions that a entry point ends in calls of (block.c, block_free.c).  So
- * registers are saved by the step that needs them, and only once it is known that it serves the call, which
- * for small blocks was a quarter of all instructions.
+ * The functions are inline: the steps of hit_alloc.c and hit_free.c contain one each.  So a step saves only the
+ * registers that it needs, and only once it is known to serve the call; saving them was a quarter of all
+ * instructions for small blocks.
  *
  * Locking: ARENA.
  */
@@ -17,14 +17,16 @@
 #include "src/core/cache/small/cell.h"
 #include "src/core/config/size.h"
 
-/* What a request takes. */
+_Static_assert(XSEG_SIZE_QUANTUM == (uint64_t)1 << XSEG_CELLS_SHIFT, "sizes are counted in quanta");
+
+/* The quanta that a request takes. */
 static inline uint64_t xseg_plain_quanta(uint64_t bytes)
 {
+    XSEG_ASSERT(bytes > 0);
     return (bytes + XSEG_SIZE_QUANTUM - 1) >> XSEG_CELLS_SHIFT;
 }
 
-/* Whether nothing but the victim could serve a small request of an expandable configuration without
- * max_split_size_mb. */
+/* Whether only the victim could serve a small request, with expandable segments and without max_split_size_mb. */
 static inline bool xseg_plain_is_victim_all(const struct xseg_arena *arena)
 {
     const uint64_t *sizes = arena->small.bins.sizes;
@@ -34,11 +36,11 @@ static inline bool xseg_plain_is_victim_all(const struct xseg_arena *arena)
 }
 
 /*
- * Serve a request of a small arena with the head of the victim, where that is all there is.  The caller
- * asks whether that passes a limit.
+ * Serve a request of a small arena with the head of the victim, where no other cell could serve it.  The caller
+ * checks the limits of the counts afterwards.
  *
  * bytes:   as the user said, not 0
- * Returns: the address; 0, and nothing has changed, where there is more to it
+ * Returns: the address; 0, and nothing has changed, if the general path has to be taken (small.h)
  */
 static inline uint64_t xseg_plain_cut_victim(struct xseg_arena *arena, uint64_t bytes)
 {
@@ -56,7 +58,9 @@ static inline uint64_t xseg_plain_cut_victim(struct xseg_arena *arena, uint64_t 
     struct xseg_cells_word *word = &chunk->word[quantum / 64 % XSEG_CELLS_WORDS];
     const uint64_t head = xseg_cells_bit(quantum), behind = xseg_cells_bit(rest);
 
-    /* The victim's own bits are set at its head, and nothing is set inside it. */
+    /* The victim's own bits are set at its head, and no bit is set inside it. */
+    XSEG_ASSERT(xseg_cells_is_free(word, quantum) && (word->start & behind) == 0);
+    XSEG_ASSERT(bytes <= rounded && rounded - bytes < XSEG_SIZE_QUANTUM);
     word->start |= behind;
     word->free ^= head | behind;
     if ((word->open & head) != 0)
@@ -64,22 +68,23 @@ static inline uint64_t xseg_plain_cut_victim(struct xseg_arena *arena, uint64_t 
     chunk->slack[quantum % XSEG_CELLS_CHUNK] = (uint16_t)(rounded - bytes);
     victim->quantum = rest;
     victim->quanta -= quanta;
+    XSEG_ASSERT(victim->quanta >= XSEG_CELLS_WIDE && xseg_cells_is_free(word, rest));
     return extent->segment.base + ((uint64_t)quantum << XSEG_CELLS_SHIFT);
 }
 
-/* Whether an address of an extent is so little before the victim that its cell may end there. */
+/* Whether an address of an extent is less than 64 quanta before the victim, so that its cell may end there. */
 static inline bool xseg_plain_is_near_victim(const struct xseg_arena *arena,
                                              const struct xseg_extent *extent, uint64_t address)
 {
     const struct xseg_cell *victim = &arena->small.victim;
     const uint64_t quantum = (address - extent->segment.base) >> XSEG_CELLS_SHIFT;
 
-    /* First the question that mostly ends it. */
+    /* The test that mostly fails comes first. */
     return victim->quantum - quantum - 1 < 63 && victim->extent == extent;
 }
 
-/* Free the live cell at such an address, if it lies just before the victim and nothing cached before it;
- * else false, and nothing has changed. */
+/* Free the live cell at an address that is near the victim, if the cell ends where the victim begins and no cached
+ * cell is before it; else false, and nothing has changed. */
 static inline bool xseg_plain_join_victim(struct xseg_arena *arena, struct xseg_extent *extent,
                                           uint64_t address)
 {
@@ -97,7 +102,7 @@ static inline bool xseg_plain_join_victim(struct xseg_arena *arena, struct xseg_
     const uint64_t head = xseg_cells_bit(quantum), behind = xseg_cells_bit(end);
     const uint64_t start = word->start, free = word->free;
 
-    /* A live cell's start, and no other before the victim's; nothing cached ends before it. */
+    /* A live cell must start at the head, with no other start before the victim, and no cached cell before it. */
     if ((((start & (behind - head)) ^ head) | ((free | word->record) & (head | head >> 1))) != 0)
         return false;
     word->start = start ^ behind;
@@ -106,7 +111,9 @@ static inline bool xseg_plain_join_victim(struct xseg_arena *arena, struct xseg_
         word->open ^= head | behind;
     victim->quantum = quantum;
     victim->quanta += quanta;
-    /* One that lies in a word is too short for much slack. */
+    XSEG_ASSERT(xseg_cells_is_free(word, quantum) && (word->start & behind) == 0);
+    XSEG_ASSERT(chunk->slack[quantum % XSEG_CELLS_CHUNK] < xseg_cell_bytes_of(quanta));
+    /* A cell that lies in one word is too short for much slack. */
     xseg_counts_free(&arena->counts, xseg_cell_bytes_of(quanta),
                      xseg_cell_bytes_of(quanta) - chunk->slack[quantum % XSEG_CELLS_CHUNK]);
     return true;
@@ -120,31 +127,35 @@ struct xseg_plain_place {
     uint64_t index; /* of the quantum in the chunk map */
 };
 
+/* The place of a bit of a chunk map's word. */
 static inline struct xseg_plain_place xseg_plain_place_in(struct xseg_chunk_map *chunk,
                                                           uint64_t number, uint64_t bit)
 {
+    XSEG_ASSERT(bit != 0 && number < XSEG_CELLS_WORDS);
     return (struct xseg_plain_place){chunk, &chunk->word[number], bit,
                                      number * 64 + (uint64_t)__builtin_ctzll(bit)};
 }
 
-/* The head of a cell that the bins has no more is handed out: its bits, and those of the rest, if there
- * is one. */
+/* Mark the first `quanta` of a cell live that is out of the bins, and put the rest, if there is one, into its bin. */
 static inline void xseg_plain_cut(struct xseg_bins *bins, struct xseg_plain_place place,
                                   uint64_t size, uint64_t quanta)
 {
     struct xseg_chunk_map *chunk = place.chunk;
     const uint64_t behind = place.index + quanta, last = behind - 1;
 
+    XSEG_ASSERT(quanta > 0 && size >= quanta && place.index + size <= XSEG_CELLS_CHUNK);
+    XSEG_ASSERT(xseg_cells_is_free(place.word, (uint32_t)place.index));
     if (size == quanta) {
-        /* Of a cell of one quantum, that is one bit. */
+        /* In a cell of one quantum, both bits are one, which the second line leaves clear. */
         place.word->free ^= place.bit;
         chunk->word[last / 64].free &= ~((uint64_t)1 << last % 64);
     } else {
         struct xseg_cells_word *rest = &chunk->word[behind / 64];
         const uint64_t bit = (uint64_t)1 << behind % 64;
 
-        /* In this order, or gcc reads and writes both members of `rest` at once, which waits for the store
-         * to one of them: 15 % of all that is done here. */
+        /* The order matters: otherwise gcc reads and writes both members of `rest` at once, which waits for the
+         * store to one of them and takes 15 % of this function's time. */
+        XSEG_ASSERT((rest->start & bit) == 0);
         rest->start |= bit;
         place.word->free ^= place.bit;
         rest->free |= bit;
@@ -153,29 +164,32 @@ static inline void xseg_plain_cut(struct xseg_bins *bins, struct xseg_plain_plac
     }
 }
 
-/* A cell of so many quanta is live from now on: the sums, and its slack.  Returns its address.  The caller
- * asks whether a limit is passed. */
+/* Count a cell that is handed out, and note its slack; returns its address.  The caller checks the limits of the
+ * counts afterwards. */
 static inline uint64_t xseg_plain_note_live(struct xseg_arena *arena, struct xseg_chunk_map *chunk,
                                             uint64_t index, uint64_t quanta, uint64_t bytes)
 {
     const uint64_t rounded = quanta << XSEG_CELLS_SHIFT;
 
+    XSEG_ASSERT(index < XSEG_CELLS_CHUNK && bytes > 0 && bytes <= rounded);
+    XSEG_ASSERT(rounded - bytes < XSEG_SIZE_QUANTUM);
     xseg_counts_add_alloc(&arena->counts, rounded, bytes);
     chunk->slack[index] = (uint16_t)(rounded - bytes);
     return chunk->base + (index << XSEG_CELLS_SHIFT);
 }
 
-/* The lowest chunk map that has a cell of a size that is there. */
+/* The lowest chunk map with a cell of a size, which some chunk map has. */
 static inline struct xseg_chunk_map *xseg_plain_find_chunk(const struct xseg_bins *bins,
                                                            uint64_t size)
 {
     const struct xseg_bins_level *level = &bins->level[size];
     const uint64_t top = (uint64_t)__builtin_ctzll(level->top);
 
+    XSEG_ASSERT(size < XSEG_CELLS_WIDE && bins->tops == 1 && level->top != 0);
     return bins->chunk[top * 64 + (uint64_t)__builtin_ctzll(level[top * XSEG_CELLS_WIDE].bits)];
 }
 
-/* Whether a rule has to be asked before a cell is handed out.
+/* Whether rules beyond best fit apply to a cell.
  * expandable: of the configuration, without max_split_size_mb */
 static inline bool xseg_plain_must_ask(struct xseg_plain_place place, uint64_t size,
                                        bool expandable)
@@ -189,13 +203,15 @@ static inline bool xseg_plain_must_ask(struct xseg_plain_place place, uint64_t s
  *
  * size:       quanta, below 64
  * expandable: of the configuration
- * Returns:    the address; 0, and nothing has changed, if the general way has to be taken (small.h)
+ * Returns:    the address; 0, and nothing has changed, if the general path has to be taken (small.h)
  */
 static inline __attribute__((always_inline)) uint64_t
 xseg_plain_cut_chunk(struct xseg_arena *arena, struct xseg_chunk_map *chunk, uint64_t size,
                      uint64_t bytes, bool expandable)
 {
     const uint64_t quanta = xseg_plain_quanta(bytes);
+    XSEG_ASSERT(arena->small.is_plain && size >= quanta && size < 64);
+    XSEG_ASSERT(chunk != NULL && chunk->bin[size] != 0);
     const uint64_t number = (uint64_t)__builtin_ctzll(chunk->bin[size]);
     bool has_other = false;
     const struct xseg_plain_place place = xseg_plain_place_in(
@@ -216,12 +232,12 @@ xseg_plain_cut_chunk(struct xseg_arena *arena, struct xseg_chunk_map *chunk, uin
 }
 
 /*
- * The live cell that begins at a quantum of a chunk map.
+ * The size of the live cell that begins at a quantum of a chunk map.
  *
- * is_lone: whether nothing cached, and no record, is beside it
- * Returns: its quanta; 0 if none begins there, and where the general way has to look: it has more than 64 quanta,
- *          begins with its word, or does not end before its chunk map's last quantum.  Whether it ends in the next word
- *          is as good as random, and is not asked.
+ * is_lone: set to whether no cached cell and no record is beside the cell
+ * Returns: quanta; 0 if no live cell begins there, and where the general path has to look: if the cell has more than
+ *          64 quanta, begins with its word, or does not end before its chunk map's last quantum.  Whether it ends in
+ *          the next word cannot be predicted, so there is no branch for it.
  */
 static inline uint64_t xseg_plain_live(const struct xseg_chunk_map *chunk, uint64_t index,
                                        bool *is_lone)
@@ -229,12 +245,13 @@ static inline uint64_t xseg_plain_live(const struct xseg_chunk_map *chunk, uint6
     const struct xseg_cells_word *word = &chunk->word[index / 64], *next = word + 1;
     const uint64_t at = index % 64, rest = ~index % 64;
     const uint64_t start = word->start >> at;
-    /* Of the 64 quanta behind the first; the lowest is where the cell ends. */
+    /* The starts of the 64 quanta behind the first; the lowest is where the cell ends. */
     const uint64_t behind = start >> 1 | next->start << rest;
 
+    XSEG_ASSERT(index < XSEG_CELLS_CHUNK);
     if (at == 0 || behind == 0)
         return 0;
-    /* From the quantum before the cell on. */
+    /* Marks of free quanta and records, from the quantum before the cell on. */
     const uint64_t taken = (word->free | word->record) >> (index - 1) % 64;
     const uint64_t inside = (uint64_t)__builtin_ctzll(behind);
     const uint64_t taken_behind = taken >> 2 | (next->free | next->record) << rest;
@@ -243,13 +260,14 @@ static inline uint64_t xseg_plain_live(const struct xseg_chunk_map *chunk, uint6
     return (start & 1) != 0 && (taken & 2) == 0 ? inside + 1 : 0;
 }
 
-/* It is free, as far as the sums say. */
+/* Count a cell of up to 64 quanta that is freed. */
 static inline void xseg_plain_count_free(struct xseg_arena *arena,
                                          const struct xseg_chunk_map *chunk, uint64_t index,
                                          uint64_t quanta)
 {
     const uint64_t bytes = quanta << XSEG_CELLS_SHIFT;
 
+    XSEG_ASSERT(quanta > 0 && quanta <= 64 && chunk->slack[index] < bytes);
     /* A cell of 64 quanta is too short for much slack. */
     xseg_counts_free(&arena->counts, bytes, bytes - chunk->slack[index]);
 }

@@ -9,7 +9,7 @@
 
 /* --- The hole behind a cell. --- */
 
-/* What a cached cell can grow to: its size and that of the hole behind it. */
+/* The size that a cached cell can grow to: its own and that of the hole behind it. */
 static uint64_t effective_bytes(const struct xseg_cell *cell)
 {
     return xseg_cell_bytes_of(cell->quanta) +
@@ -18,10 +18,12 @@ static uint64_t effective_bytes(const struct xseg_cell *cell)
 
 /* --- Choosing. --- */
 
+/* The cell of a node, or none. */
 static struct xseg_cell cell_of(const struct xseg_block *node)
 {
     if (node == NULL)
         return (struct xseg_cell){0};
+    XSEG_ASSERT(node->state == XSEG_BLOCK_CACHED);
     return (struct xseg_cell){node->extent, xseg_cell_quantum_of(node->extent, node->base),
                               (uint32_t)(node->bytes >> XSEG_CELLS_SHIFT)};
 }
@@ -37,6 +39,7 @@ static struct xseg_cell wide_from(const struct xseg_arena *arena, uint32_t quant
             ? NULL
             : xseg_free_index_from(&arena->free_index, xseg_cell_bytes_of(quanta), base);
 
+    XSEG_ASSERT(quanta >= XSEG_CELLS_WIDE);
     if (victim->quanta < quanta || (victim->quanta == quanta && at < base))
         return cell_of(node);
     if (node == NULL || xseg_cell_bytes_of(victim->quanta) < node->bytes ||
@@ -50,6 +53,7 @@ static struct xseg_cell cell_after(const struct xseg_arena *arena, const struct 
 {
     struct xseg_cell next = {0};
 
+    XSEG_ASSERT(cell->quanta > 0);
     if (cell->quanta >= XSEG_CELLS_WIDE)
         return wide_from(arena, cell->quanta,
                          xseg_cell_address_of(cell->extent, cell->quantum) + 1);
@@ -57,7 +61,7 @@ static struct xseg_cell cell_after(const struct xseg_arena *arena, const struct 
     return next.quanta != 0 ? next : wide_from(arena, XSEG_CELLS_WIDE, 0);
 }
 
-/* PyTorch's rule for what can still grow, as in arena.c. */
+/* PyTorch's rule for cells that can still grow, as in cached.c. */
 static struct xseg_cell prefer_enclosed(const struct xseg_arena *arena, struct xseg_cell cell)
 {
     while (xseg_extent_is_expandable(cell.extent)) {
@@ -70,7 +74,7 @@ static struct xseg_cell prefer_enclosed(const struct xseg_arena *arena, struct x
     return cell;
 }
 
-/* The same; and a classic request leaves what can grow alone. */
+/* PyTorch's choice, from a cell on: a classic request skips expandable segments. */
 static struct xseg_cell prefer(const struct xseg_arena *arena, bool expandable,
                                struct xseg_cell cell)
 {
@@ -81,10 +85,11 @@ static struct xseg_cell prefer(const struct xseg_arena *arena, bool expandable,
     return cell;
 }
 
-/* With placement:pages: the lowest cell that is large enough; of wide ones the smallest 256 count. */
+/* With placement:pages: the lowest cell that is large enough, among all narrow and the 256 smallest wide cells. */
 static struct xseg_cell find_lowest(const struct xseg_arena *arena, const struct xseg_need *need)
 {
     const uint32_t quanta = (uint32_t)(need->span >> XSEG_CELLS_SHIFT);
+    XSEG_ASSERT(quanta > 0);
     struct xseg_cell lowest = {0}, cell;
     uint64_t at = UINT64_MAX;
 
@@ -106,7 +111,8 @@ static struct xseg_cell find_lowest(const struct xseg_arena *arena, const struct
     return lowest;
 }
 
-/* The best fit of wide cells, or none; and its node, or NULL for the victim. */
+/* The best fit of wide cells, or none.
+ * out: set to its node; left alone for the victim, which has none */
 static inline struct xseg_cell best_wide(const struct xseg_arena *arena, uint32_t quanta,
                                          struct xseg_block **out)
 {
@@ -128,7 +134,7 @@ static inline struct xseg_cell best_wide(const struct xseg_arena *arena, uint32_
 /*
  * The best fit, or none.
  *
- * node: set to that of a cell in the free index, if it is known; else left alone
+ * node: set to the node of a cell in the free index, if it is known; else left alone or NULL
  */
 static inline __attribute__((always_inline)) struct xseg_cell find(const struct xseg_arena *arena,
                                                                    uint32_t quanta, bool expandable,
@@ -140,12 +146,12 @@ static inline __attribute__((always_inline)) struct xseg_cell find(const struct 
 
     if (cell.quanta == 0) {
         cell = best_wide(arena, quanta, node);
-        /* Nothing comes after a victim that is the only wide cell. */
+        /* No cell comes after a victim that is the only wide one. */
         is_last = arena->free_index.used.top == 0;
     }
     if (cell.quanta == 0)
         return cell;
-    /* One that no hole follows is what the rule would end at. */
+    /* A cell without a hole behind it is the rule's choice as well. */
     if (__builtin_expect((!is_last && xseg_cell_is_open(&cell)) ||
                              (!expandable && xseg_extent_is_expandable(cell.extent)),
                          0)) {
@@ -160,7 +166,7 @@ static inline __attribute__((always_inline)) struct xseg_cell find(const struct 
 
 /* --- Handing out. --- */
 
-/* Whether quanta that are handed out hold the pattern; from here on they do not. */
+/* Whether quanta that are handed out hold the pattern, which they count as losing. */
 static bool take_poisoned(struct xseg_arena *arena, struct xseg_cells *cells, uint32_t quantum,
                           uint32_t quanta)
 {
@@ -172,8 +178,8 @@ static bool take_poisoned(struct xseg_arena *arena, struct xseg_cells *cells, ui
 }
 
 /*
- * A cell of at least one quantum more than is wanted is cut: its head becomes live, and the bits of its
- * rest are set.  Both begin in the word mostly; then three words change.
+ * Cut a cell that is larger than wanted: its head becomes live, and the bits of its rest are set.  Mostly both
+ * begin in one word; then three words change.
  */
 static inline void cut_bits(struct xseg_cells *cells, struct xseg_cells_word *word,
                             uint32_t quantum, uint32_t rest)
@@ -181,6 +187,7 @@ static inline void cut_bits(struct xseg_cells *cells, struct xseg_cells_word *wo
     const uint64_t bit = xseg_cells_bit(quantum), behind = xseg_cells_bit(rest);
     const bool is_open = (word->open & bit) != 0;
 
+    XSEG_ASSERT(rest > quantum && xseg_cells_is_free(word, quantum));
     word->free &= ~bit;
     word->open &= ~bit;
     if (__builtin_expect(quantum / 64 == rest / 64, 1)) {
@@ -194,18 +201,20 @@ static inline void cut_bits(struct xseg_cells *cells, struct xseg_cells_word *wo
         word->open |= behind;
 }
 
-/* The bits of a cell that is handed out whole. */
+/* Clear the bits of a cell that is handed out whole. */
 static inline void clear_bits(struct xseg_cells *cells, const struct xseg_cell *cell)
 {
     struct xseg_cells_word *word = xseg_cells_word(cells, cell->quantum);
     const uint32_t last = cell->quantum + cell->quanta - 1;
 
+    XSEG_ASSERT(xseg_cells_is_free(word, cell->quantum));
+    XSEG_ASSERT((xseg_cells_word(cells, last)->free & xseg_cells_bit(last)) != 0);
     word->free &= ~xseg_cells_bit(cell->quantum);
     word->open &= ~xseg_cells_bit(cell->quantum);
     xseg_cells_word(cells, last)->free &= ~xseg_cells_bit(last);
 }
 
-/* Hand out the head of a cached cell; what is left of a wide one becomes the victim.  Returns its address.
+/* Hand out the head of a cached cell; the rest of a wide cell becomes the victim.  Returns the address.
  * node: of a cell in the free index, or NULL */
 static inline __attribute__((always_inline)) uint64_t
 hand_out_head(struct xseg_arena *arena, const struct xseg_cell *cell, struct xseg_block *node,
@@ -217,6 +226,8 @@ hand_out_head(struct xseg_arena *arena, const struct xseg_cell *cell, struct xse
     const uint64_t bytes = xseg_cell_bytes_of(quanta);
     const bool was_victim = xseg_cell_is_victim(&arena->small, cell);
 
+    XSEG_ASSERT(xseg_biased_lock_is_held(&arena->lock));
+    XSEG_ASSERT(quanta > 0 && quanta <= cell->quanta && requested <= bytes);
     if (was_victim)
         arena->small.victim = rest.quanta < XSEG_CELLS_WIDE ? (struct xseg_cell){0} : rest;
     else if (node != NULL)
@@ -244,6 +255,7 @@ static struct xseg_grant grant(struct xseg_arena *arena, const struct xseg_cell 
 {
     const uint32_t wanted = (uint32_t)(need->bytes >> XSEG_CELLS_SHIFT);
     const uint32_t quanta = __builtin_expect(need->no_split, 0) ? cell->quanta : wanted;
+    XSEG_ASSERT(wanted > 0 && wanted <= cell->quanta);
     const uint64_t base = hand_out_head(arena, cell, node, quanta, need->requested);
 
     return (struct xseg_grant){arena,
@@ -254,7 +266,7 @@ static struct xseg_grant grant(struct xseg_arena *arena, const struct xseg_cell 
                                false};
 }
 
-/* Cut a cached cell in two, which both stay cached; returns the second. */
+/* Cut a cached cell in two, both of which stay cached; returns the second. */
 static struct xseg_cell cut_head(struct xseg_arena *arena, const struct xseg_cell *cell,
                                  uint32_t quanta)
 {
@@ -263,6 +275,8 @@ static struct xseg_cell cut_head(struct xseg_arena *arena, const struct xseg_cel
     const struct xseg_cell rest = {cell->extent, cell->quantum + quanta, cell->quanta - quanta};
     const bool was_open = xseg_cell_is_open(cell);
 
+    XSEG_ASSERT(quanta > 0 && quanta < cell->quanta);
+    XSEG_ASSERT(xseg_cells_is_free(xseg_cells_word(cells, cell->quantum), cell->quantum));
     (void)xseg_cell_index_take(arena, cell);
     xseg_cells_word(cells, cell->quantum)->open &= ~xseg_cells_bit(cell->quantum);
     xseg_cells_word(cells, rest.quantum - 1)->free |= xseg_cells_bit(rest.quantum - 1);
@@ -283,6 +297,7 @@ static struct xseg_grant grant_inside(struct xseg_arena *arena, struct xseg_cell
 {
     const uint32_t quantum = xseg_cell_quantum_of(cell.extent, base);
 
+    XSEG_ASSERT(quantum >= cell.quantum && quantum < cell.quantum + cell.quanta);
     if (quantum != cell.quantum)
         cell = cut_head(arena, &cell, quantum - cell.quantum);
     return grant(arena, &cell, NULL, need);
@@ -292,6 +307,7 @@ bool xseg_small_alloc(struct xseg_arena *arena, const struct xseg_need *need,
                       struct xseg_grant *out)
 {
     struct xseg_block *node = NULL;
+    XSEG_ASSERT(xseg_biased_lock_is_held(&arena->lock) && need->span >= need->bytes);
     const struct xseg_cell cell =
         __builtin_expect(need->packs, 0)
             ? find_lowest(arena, need)
@@ -332,13 +348,14 @@ uint64_t xseg_small_hit(struct xseg_arena *arena, uint64_t requested, bool expan
     const uint32_t quanta = (uint32_t)((requested + XSEG_SIZE_QUANTUM - 1) >> XSEG_CELLS_SHIFT);
     struct xseg_block *node = NULL;
 
+    XSEG_ASSERT(xseg_biased_lock_is_held(&arena->lock) && quanta > 0);
     if (__builtin_expect(arena->small.has_poisoned, 0))
         return 0;
     const struct xseg_cell cell = find(arena, quanta, expandable, max_split_bytes, &node);
     return cell.quanta == 0 ? 0 : hand_out_head(arena, &cell, node, quanta, requested);
 }
 
-/* --- For those who look at cached cells from outside. --- */
+/* --- Nodes. --- */
 
 struct xseg_block *xseg_small_from(struct xseg_arena *arena, uint64_t bytes, uint64_t base)
 {

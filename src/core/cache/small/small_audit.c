@@ -9,8 +9,8 @@
 
 /* What an audit counts. */
 struct tally {
-    uint64_t wide, on_shelf;
-    /* Bits that are set, and those that cached cells have: sums of differences. */
+    uint64_t wide, indexed;
+    /* How many more bits are set than cached cells have. */
     int64_t free, open;
 };
 
@@ -72,7 +72,8 @@ static bool audit_extent(const struct xseg_arena *arena, struct xseg_extent *ext
     return true;
 }
 
-static uint64_t count_shelf(const struct xseg_free_index *free_index)
+/* How many nodes a free index has. */
+static uint64_t count_nodes(const struct xseg_free_index *free_index)
 {
     uint64_t count = 0;
 
@@ -84,7 +85,7 @@ static uint64_t count_shelf(const struct xseg_free_index *free_index)
 
 bool xseg_small_audit(const struct xseg_arena *arena, struct xseg_finding *finding)
 {
-    struct tally tally = {.on_shelf = count_shelf(&arena->free_index)};
+    struct tally tally = {.indexed = count_nodes(&arena->free_index)};
 
     XSEG_LIST_FOR(node, &arena->extents)
     {
@@ -97,10 +98,10 @@ bool xseg_small_audit(const struct xseg_arena *arena, struct xseg_finding *findi
                tally.free);
     XSEG_HOLDS(finding, "CELL-3", tally.open == 0, "%" PRId64 " cells too many are open",
                tally.open);
-    tally.on_shelf += arena->small.victim.quanta != 0;
-    XSEG_HOLDS(finding, "SMALL-2", tally.wide == tally.on_shelf,
+    tally.indexed += arena->small.victim.quanta != 0;
+    XSEG_HOLDS(finding, "SMALL-2", tally.wide == tally.indexed,
                "%" PRIu64 " wide cached cells, %" PRIu64 " in the free index", tally.wide,
-               tally.on_shelf);
+               tally.indexed);
     XSEG_HOLDS(finding, "SMALL-3",
                arena->small.is_plain == (arena->small.bins.tops == 1 && !arena->small.has_poisoned),
                "it is%s plain", arena->small.is_plain ? "" : " not");

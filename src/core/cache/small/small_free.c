@@ -7,7 +7,7 @@
 
 /* --- Taking back. --- */
 
-/* The cached cell that ends where a quantum begins; none if there is none. */
+/* The cached cell that ends where a quantum begins, or none. */
 static inline struct xseg_cell free_before(struct xseg_extent *extent, uint32_t quantum)
 {
     const struct xseg_cells *cells = &extent->cells;
@@ -20,7 +20,7 @@ static inline struct xseg_cell free_before(struct xseg_extent *extent, uint32_t 
     return (struct xseg_cell){extent, first, quantum - first};
 }
 
-/* The chunk map of a quantum, which mostly is that of a cell beside it; NULL if nothing is mapped there. */
+/* The chunk map of a quantum near another chunk map, which mostly is that one; NULL if there is none. */
 static inline struct xseg_chunk_map *chunk_near(struct xseg_chunk_map *chunk, uint32_t quantum)
 {
     const struct xseg_cells *cells = &chunk->extent->cells;
@@ -30,8 +30,10 @@ static inline struct xseg_chunk_map *chunk_near(struct xseg_chunk_map *chunk, ui
     return quantum < cells->quanta ? xseg_cells_chunk(cells, quantum) : NULL;
 }
 
+/* The word of a quantum in its chunk map. */
 static inline struct xseg_cells_word *word_in(struct xseg_chunk_map *chunk, uint32_t quantum)
 {
+    XSEG_ASSERT(chunk != NULL && chunk->number == quantum / XSEG_CELLS_CHUNK);
     return &chunk->word[quantum / 64 % XSEG_CELLS_WORDS];
 }
 
@@ -56,14 +58,14 @@ static inline uint32_t last_start(const struct xseg_chunk_map *chunk, uint32_t q
                : xseg_cells_last(&chunk->extent->cells, chunk->number * XSEG_CELLS_CHUNK - 1);
 }
 
-/* A cell with the neighbours that it has merged with. */
+/* A cell that grows by the neighbours that it merges with. */
 struct merged {
-    uint32_t first, past;
+    uint32_t first, past; /* its first quantum, and the one behind its last */
     unsigned neighbours;
     bool was_victim, open;
 };
 
-/* The cached cell behind is found no longer, and its bits go. */
+/* Merge with the cached cell behind: searches find that no longer, and its bits are cleared. */
 static inline void absorb_right(struct xseg_arena *arena, struct xseg_chunk_map *chunk,
                                 struct merged *cell)
 {
@@ -79,6 +81,7 @@ static inline void absorb_right(struct xseg_arena *arena, struct xseg_chunk_map 
         cell->past = next_start(chunk, end);
         (void)xseg_cell_index_take_off(arena, chunk, end, cell->past - end);
     }
+    XSEG_ASSERT(cell->past > end && xseg_cells_is_free(word, end));
     cell->neighbours++;
     cell->open = (word->open & bit) != 0;
     word->open &= ~bit;
@@ -86,7 +89,8 @@ static inline void absorb_right(struct xseg_arena *arena, struct xseg_chunk_map 
     xseg_cells_remove_start_in(&chunk->extent->cells, chunk, end);
 }
 
-/* The cached cell before, which ends in a chunk map, is found no longer.  Its start stays, that of the cell goes. */
+/* Merge with the cached cell before: searches find that no longer.  Its start stays, that of the cell is cleared.
+ * before: the chunk map where the cell before ends */
 static inline void absorb_left(struct xseg_arena *arena, struct xseg_chunk_map *chunk,
                                struct xseg_chunk_map *before, struct merged *cell)
 {
@@ -94,6 +98,7 @@ static inline void absorb_left(struct xseg_arena *arena, struct xseg_chunk_map *
 
     cell->first =
         chunk == before ? last_start(chunk, quantum) : xseg_cells_last(&chunk->extent->cells, last);
+    XSEG_ASSERT(cell->first < quantum);
     cell->was_victim |= xseg_cell_index_take_off(arena, chunk_near(before, cell->first),
                                                  cell->first, quantum - cell->first);
     cell->neighbours++;
@@ -101,8 +106,8 @@ static inline void absorb_left(struct xseg_arena *arena, struct xseg_chunk_map *
     xseg_cells_remove_start_in(&chunk->extent->cells, chunk, quantum);
 }
 
-/* Quanta of a chunk map, which are neither live nor anything else, become a cached cell and merge with their
- * neighbours; returns the result. */
+/* Make quanta of a chunk map, which are in no cell and no record, a cached cell, and merge it with its neighbours;
+ * returns the merged cell. */
 static inline struct xseg_cell merge(struct xseg_arena *arena, struct xseg_chunk_map *chunk,
                                      uint32_t quantum, uint32_t quanta)
 {
@@ -111,6 +116,8 @@ static inline struct xseg_cell merge(struct xseg_arena *arena, struct xseg_chunk
     struct xseg_chunk_map *behind = chunk_near(chunk, merged.past);
     struct xseg_chunk_map *before = quantum == 0 ? NULL : chunk_near(chunk, quantum - 1);
 
+    XSEG_ASSERT(xseg_biased_lock_is_held(&arena->lock) && quanta > 0);
+    XSEG_ASSERT(xseg_cells_is_live(word_in(chunk, quantum), quantum));
     if (behind != NULL) {
         const struct xseg_cells_word *word = word_in(behind, merged.past);
         const uint64_t bit = xseg_cells_bit(merged.past);
@@ -131,6 +138,8 @@ static inline struct xseg_cell merge(struct xseg_arena *arena, struct xseg_chunk
         word->open |= xseg_cells_bit(merged.first);
     word_in(chunk_near(chunk, merged.past - 1), merged.past - 1)->free |=
         xseg_cells_bit(merged.past - 1);
+    XSEG_ASSERT(xseg_cells_is_free(word, merged.first) && cell.quanta >= quanta);
+    XSEG_ASSERT(!merged.was_victim || cell.quanta >= XSEG_CELLS_WIDE);
     if (merged.was_victim)
         arena->small.victim = cell;
     else if (cell.quanta < XSEG_CELLS_WIDE)
@@ -155,11 +164,13 @@ bool xseg_small_free(struct xseg_arena *arena, struct xseg_extent *extent, uint3
 {
     struct xseg_chunk_map *chunk = xseg_cells_chunk(&extent->cells, quantum);
 
+    XSEG_ASSERT(extent->arena == arena && xseg_biased_lock_is_held(&arena->lock));
     if (__builtin_expect(!xseg_cells_is_live(word_in(chunk, quantum), quantum), 0))
         return false;
     const uint32_t quanta = next_start(chunk, quantum) - quantum;
     const uint64_t bytes = xseg_cell_bytes_of(quanta);
 
+    XSEG_ASSERT(quantum + quanta <= extent->cells.quanta);
     xseg_counts_free(&arena->counts, bytes, xseg_cells_requested(&extent->cells, quantum, bytes));
     xseg_arena_stamp(arena, extent, xseg_cell_address_of(extent, quantum), bytes);
     (void)merge(arena, chunk, quantum, quanta);
@@ -189,6 +200,7 @@ void xseg_small_take_off(struct xseg_arena *arena, const struct xseg_cell *cell)
     struct xseg_cells_word *word = xseg_cells_word(cells, cell->quantum);
     const uint32_t last = cell->quantum + cell->quanta - 1;
 
+    XSEG_ASSERT(cell->quanta > 0 && xseg_cells_is_free(word, cell->quantum));
     (void)xseg_cell_index_take(arena, cell);
     word->free &= ~xseg_cells_bit(cell->quantum);
     word->open &= ~xseg_cells_bit(cell->quantum);
@@ -200,7 +212,7 @@ struct xseg_cell xseg_small_put_on(struct xseg_arena *arena, struct xseg_cell ce
     const struct xseg_cell merged = merge(
         arena, xseg_cells_chunk(&cell.extent->cells, cell.quantum), cell.quantum, cell.quanta);
 
-    /* Callers go on with its node. */
+    /* Callers use the node of the merged cell, which a victim does not have. */
     xseg_cell_index_put_victim(arena);
     return merged;
 }

@@ -10,7 +10,7 @@
 
 /* --- Marks. --- */
 
-/* Where memory was never mapped there is no chunk map, and nobody looks. */
+/* Whether a quantum has a chunk map.  Where memory was never mapped there is none, and marks are not needed. */
 static bool has_chunk(const struct xseg_extent *extent, uint32_t quantum)
 {
     return quantum < extent->cells.quanta && xseg_cells_chunk(&extent->cells, quantum) != NULL;
@@ -21,6 +21,7 @@ void xseg_tract_mark(const struct xseg_block *block)
     struct xseg_cells *cells = &block->extent->cells;
     const uint32_t quantum = xseg_cell_quantum_of(block->extent, block->base);
 
+    XSEG_ASSERT(block->state != XSEG_BLOCK_TRACT);
     if (!has_chunk(block->extent, quantum))
         return;
     xseg_cells_add_start(cells, quantum);
@@ -34,12 +35,14 @@ void xseg_tract_unmark(const struct xseg_block *block)
 
     if (!has_chunk(block->extent, quantum))
         return;
+    XSEG_ASSERT((xseg_cells_word(cells, quantum)->record & xseg_cells_bit(quantum)) != 0);
     xseg_cells_remove_start(cells, quantum);
     xseg_cells_word(cells, quantum)->record &= ~xseg_cells_bit(quantum);
 }
 
 void xseg_tract_note_hole(const struct xseg_block *block, bool is_hole)
 {
+    XSEG_ASSERT(!is_hole || block->state == XSEG_BLOCK_HOLE);
     const struct xseg_cell before = xseg_small_cached_before(block->extent, block->base);
 
     if (before.quanta == 0)
@@ -51,7 +54,7 @@ void xseg_tract_note_hole(const struct xseg_block *block, bool is_hole)
 
 /* --- Chunk maps. --- */
 
-/* Mark the records that begin in a chunk map, which is new; no tract does. */
+/* Mark the records that begin in a new chunk map, where no tract begins. */
 static void mark_records(struct xseg_extent *extent, uint32_t number)
 {
     const uint64_t begin =
@@ -74,7 +77,7 @@ static uint32_t count_missing(const struct xseg_cells *cells, uint32_t first, ui
     return count;
 }
 
-/* Take chunk maps for those that a range misses; all or none. */
+/* Take all chunk maps that a range misses; false, and none is taken, without host memory. */
 static bool make_chunks(struct xseg_extent *extent, uint32_t first, uint32_t last,
                         struct xseg_chunk_map **made)
 {
@@ -95,6 +98,7 @@ static bool make_chunks(struct xseg_extent *extent, uint32_t first, uint32_t las
     return true;
 }
 
+/* Keep SMALL-3. */
 static void note_whether_plain(struct xseg_arena *arena)
 {
     arena->small.is_plain = arena->small.bins.tops == 1 && !arena->small.has_poisoned;
@@ -111,6 +115,7 @@ bool xseg_tract_cover(struct xseg_extent *extent, uint64_t begin, uint64_t end)
     struct xseg_chunk_map **made = NULL;
     void *room = NULL;
 
+    XSEG_ASSERT(begin < end && first <= last && last < cells->chunks);
     if (count == 0)
         return true;
     made = calloc(count, sizeof(struct xseg_chunk_map *));
@@ -123,6 +128,7 @@ bool xseg_tract_cover(struct xseg_extent *extent, uint64_t begin, uint64_t end)
     xseg_arena_lock(arena);
     void *before = xseg_bins_take_room(&arena->small.bins, count, room);
     for (uint32_t i = 0; i < count; i++) {
+        XSEG_ASSERT(cells->chunk[made[i]->number] == NULL);
         cells->chunk[made[i]->number] = made[i];
         xseg_bins_add(&arena->small.bins, made[i]);
         mark_records(extent, made[i]->number);
@@ -141,6 +147,7 @@ void xseg_tract_uncover(struct xseg_arena *arena, const struct xseg_extent *exte
 
         if (chunk == NULL)
             continue;
+        XSEG_ASSERT(chunk->extent == extent && chunk->number == number);
         xseg_bins_remove(&arena->small.bins, chunk);
         xseg_chunk_maps_put(&arena->small.chunks, chunk);
     }
@@ -156,12 +163,15 @@ struct xseg_block *xseg_tract_over(const struct xseg_extent *extent, uint64_t ad
         block = extent->first;
     while (xseg_block_end(block) <= address)
         block = block->next;
+    XSEG_ASSERT(block->extent == extent && block->base <= address);
     return block;
 }
 
-/* A record stands in the chain between two others, either of which may be missing. */
+/* Put a record in the chain between two others, either of which may be missing. */
 static void link_between(struct xseg_block *prev, struct xseg_block *block, struct xseg_block *next)
 {
+    XSEG_ASSERT(prev == NULL || prev->next == next);
+    XSEG_ASSERT(next == NULL || next->prev == prev);
     block->prev = prev;
     block->next = next;
     if (prev != NULL)
@@ -174,6 +184,8 @@ static void link_between(struct xseg_block *prev, struct xseg_block *block, stru
 
 static void unlink_block(struct xseg_block *block)
 {
+    XSEG_ASSERT(block->prev == NULL || block->prev->next == block);
+    XSEG_ASSERT(block->next == NULL || block->next->prev == block);
     if (block->prev != NULL)
         block->prev->next = block->next;
     else
@@ -187,6 +199,7 @@ static struct xseg_block *take_record(struct xseg_arena *arena, struct xseg_exte
 {
     struct xseg_block *block = xseg_slab_take(&arena->blocks);
 
+    XSEG_ASSERT(bytes > 0 && extent->arena == arena);
     block->state = state;
     block->mapped = true;
     block->base = base;
@@ -195,7 +208,7 @@ static struct xseg_block *take_record(struct xseg_arena *arena, struct xseg_exte
     return block;
 }
 
-/* Cut a range out of a tract, as a record in some state. */
+/* Cut a range out of a tract: a new record in some state. */
 static struct xseg_block *cut_out(struct xseg_arena *arena, struct xseg_extent *extent,
                                   uint8_t state, uint64_t base, uint64_t bytes)
 {
@@ -205,6 +218,7 @@ static struct xseg_block *cut_out(struct xseg_arena *arena, struct xseg_extent *
     struct xseg_block *behind = tract->next;
 
     XSEG_ASSERT(tract->state == XSEG_BLOCK_TRACT && end <= tract_end);
+    XSEG_ASSERT(arena->blocks.free_count > 0 || end == tract_end);
     link_between(tract, block, behind);
     if (end < tract_end) {
         struct xseg_block *rest =
@@ -229,6 +243,7 @@ struct xseg_block *xseg_tract_claim(struct xseg_arena *arena, const struct xseg_
     struct xseg_extent *extent = cell->extent;
     const uint64_t base = extent->segment.base + ((uint64_t)cell->quantum << XSEG_CELLS_SHIFT);
 
+    XSEG_ASSERT(xseg_biased_lock_is_held(&arena->lock) && cell->quanta > 0);
     xseg_small_take_off(arena, cell);
     struct xseg_block *block =
         cut_out(arena, extent, XSEG_BLOCK_BUSY, base, (uint64_t)cell->quanta << XSEG_CELLS_SHIFT);
@@ -243,6 +258,7 @@ struct xseg_block *xseg_tract_isolate(struct xseg_arena *arena, struct xseg_exte
     const uint64_t base = extent->segment.base + ((uint64_t)quantum << XSEG_CELLS_SHIFT);
     const uint64_t bytes = (uint64_t)(xseg_cells_next(&extent->cells, quantum + 1) - quantum)
                            << XSEG_CELLS_SHIFT;
+    XSEG_ASSERT(xseg_cells_is_live(xseg_cells_word(&extent->cells, quantum), quantum));
     const uint64_t requested = xseg_cells_requested(&extent->cells, quantum, bytes);
     struct xseg_block *block = cut_out(arena, extent, XSEG_BLOCK_LIVE, base, bytes);
 
@@ -251,13 +267,15 @@ struct xseg_block *xseg_tract_isolate(struct xseg_arena *arena, struct xseg_exte
     return block;
 }
 
-/* A block becomes a tract, and joins those beside it; its record may go. */
+/* Make a block a tract, and join it with the tracts beside it; its record may be put back. */
 static void join_tracts(struct xseg_arena *arena, struct xseg_block *block)
 {
     struct xseg_extent *extent = block->extent;
     struct xseg_block *next = block->next, *prev = block->prev;
     const uint32_t quantum = xseg_cell_quantum_of(extent, block->base);
 
+    XSEG_ASSERT(block->mapped && block->flags == 0 && block->state != XSEG_BLOCK_TRACT);
+    XSEG_ASSERT((xseg_cells_word(&extent->cells, quantum)->record & xseg_cells_bit(quantum)) != 0);
     xseg_cells_word(&extent->cells, quantum)->record &= ~xseg_cells_bit(quantum);
     block->state = XSEG_BLOCK_TRACT;
     block->requested = 0;
@@ -276,13 +294,14 @@ static void join_tracts(struct xseg_arena *arena, struct xseg_block *block)
     }
 }
 
-/* A block that is in no tree becomes a cached cell. */
+/* Make a block that is in no tree a cached cell, and merge it. */
 static struct xseg_cell become_cell(struct xseg_arena *arena, struct xseg_block *block)
 {
     struct xseg_extent *extent = block->extent;
     const struct xseg_cell cell = {extent, xseg_cell_quantum_of(extent, block->base),
                                    (uint32_t)(block->bytes >> XSEG_CELLS_SHIFT)};
 
+    XSEG_ASSERT(cell.quanta > 0 && block->bytes % xseg_cell_bytes_of(1) == 0);
     if (block->poisoned) {
         arena->small.has_poisoned = true;
         note_whether_plain(arena);
@@ -295,6 +314,7 @@ static struct xseg_cell become_cell(struct xseg_arena *arena, struct xseg_block 
 
 struct xseg_block *xseg_tract_settle(struct xseg_arena *arena, struct xseg_block *block)
 {
+    XSEG_ASSERT(block->state == XSEG_BLOCK_BUSY && block->mapped);
     const struct xseg_cell cell = become_cell(arena, block);
 
     return cell.quanta < XSEG_CELLS_WIDE ? NULL
@@ -303,6 +323,7 @@ struct xseg_block *xseg_tract_settle(struct xseg_arena *arena, struct xseg_block
 
 void xseg_tract_take_back(struct xseg_arena *arena, struct xseg_block *block)
 {
+    XSEG_ASSERT(block->state != XSEG_BLOCK_TRACT && block->state != XSEG_BLOCK_HOLE);
     xseg_tree_remove(&block->extent->records, block);
     (void)become_cell(arena, block);
 }
