@@ -142,7 +142,7 @@ void xseg_pending_forget(struct xseg_arena *arena, struct xseg_block *block)
     struct xseg_use *use = block->uses, *next;
 
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_ARENA));
-    XSEG_ASSERT(block->extent->arena == arena && block->waits == 0);
+    XSEG_ASSERT(block->extent->arena == arena);
     xseg_trace_note_block(block, XSEG_TRACE_FREE_COMPLETED);
     for (; use != NULL; use = next) {
         next = use->next;
@@ -174,7 +174,7 @@ xseg_status xseg_pending_record(struct xseg_pending *pending, struct xseg_block 
     xseg_status status = xseg_driver_relax(context, &mode);
 
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_PENDING));
-    XSEG_ASSERT(block->uses != NULL && block->waits == 0);
+    XSEG_ASSERT(block->uses != NULL);
     if (status != XSEG_OK)
         return status;
     status = record_all(pending, block);

@@ -69,10 +69,9 @@ static uint64_t page_since(const struct xseg_segment *segment, uint32_t granule)
     return since;
 }
 
-static uint32_t step_of(const struct xseg_idle_ages *ages, uint64_t since)
+uint32_t xseg_idle_step(const struct xseg_idle_ages *ages, uint64_t since)
 {
-    XSEG_ASSERT(since <= ages->now);
-    const uint64_t age = ages->now - since;
+    const uint64_t age = since < ages->now ? ages->now - since : 0;
 
     if (age < ages->span)
         return (uint32_t)(age * XSEG_IDLE_STEPS / ages->span);
@@ -105,7 +104,7 @@ static void count_block(struct xseg_idle_ages *ages, const struct xseg_block *bl
 
     for (uint32_t at = run.first; at < run.first + run.count; at += page_length(segment, at)) {
         const uint64_t since = page_since(segment, at), bytes = page_bytes(segment, at);
-        const uint32_t step = step_of(ages, since);
+        const uint32_t step = xseg_idle_step(ages, since);
 
         XSEG_ASSERT(step < XSEG_IDLE_ALL && bytes > 0);
         if (is_held(segment, at))
@@ -192,7 +191,7 @@ static bool is_wanted(const struct claim *claim, const struct xseg_segment *segm
                       uint32_t granule)
 {
     const uint64_t since = page_since(segment, granule);
-    const uint32_t step = step_of(claim->ages, since);
+    const uint32_t step = xseg_idle_step(claim->ages, since);
 
     return since < claim->before && claim->pages > 0 && !is_held(segment, granule) &&
            (step > claim->step ||
@@ -206,7 +205,7 @@ static void note_claim(struct claim *claim, const struct xseg_segment *segment, 
 
     XSEG_ASSERT(claim->pages > 0 && page_length(segment, granule) > 0);
     claim->pages--;
-    if (step_of(claim->ages, page_since(segment, granule)) != claim->step)
+    if (xseg_idle_step(claim->ages, page_since(segment, granule)) != claim->step)
         return;
     XSEG_ASSERT(claim->part_pages > 0);
     claim->part -= xseg_min(claim->part, bytes);

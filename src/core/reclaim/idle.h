@@ -34,6 +34,12 @@ struct xseg_idle_ages {
 };
 
 /*
+ * The step of the ages in `bytes` and `pages` that memory is counted in which has been idle since a time.  Memory that
+ * became idle after the look began has no age: another look may run while observers are told.
+ */
+uint32_t xseg_idle_step(const struct xseg_idle_ages *ages, uint64_t since);
+
+/*
  * Count idle memory.  From here on `now` is the time of every arena; it must not be below the one of the last call.
  *
  * named: a pool that may be held, see xseg_pool_may_trim(); or NULL
