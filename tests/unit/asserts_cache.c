@@ -346,8 +346,6 @@ static void each_broken_precondition_is_fatal(void **state)
     char said[4096], file[64];
 
     (void)state;
-    if (XSEG_CHECKS < 1)
-        skip();
     set_up(&f);
     for (size_t i = 0; i < COUNT_OF(breaches); i++) {
         const struct breach *breach = &breaches[i];
@@ -363,6 +361,10 @@ static void each_broken_precondition_is_fatal(void **state)
 
 int main(void)
 {
+    if (XSEG_CHECKS == 0) {
+        (void)puts("1..0 # SKIP this build has no assertions");
+        return 0;
+    }
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_broken_precondition_is_fatal),
     };

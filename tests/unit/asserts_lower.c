@@ -5,6 +5,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -107,8 +108,6 @@ static void expect_all(const struct breach *breach, size_t count)
 {
     char said[2048];
 
-    if (XSEG_CHECKS == 0)
-        return;
     for (size_t i = 0; i < count; i++) {
         watch(breach[i].commit, said, sizeof(said));
         if (strstr(said, breach[i].file) == NULL || strstr(said, "broken: ") == NULL)
@@ -452,8 +451,6 @@ static void pools_abort(void **state)
 static void held_ranks_are_known(void **state)
 {
     (void)state;
-    if (XSEG_CHECKS == 0)
-        return;
     assert_false(xseg_lock_is_any_held());
     xseg_lock_note_rank_taken(XSEG_RANK_PENDING);
     assert_true(xseg_lock_is_any_held());
@@ -467,6 +464,10 @@ static void held_ranks_are_known(void **state)
 
 int main(void)
 {
+    if (XSEG_CHECKS == 0) {
+        (void)puts("1..0 # SKIP this build has no assertions");
+        return 0;
+    }
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(config_aborts),        cmocka_unit_test(stats_abort),
         cmocka_unit_test(stream_aborts),        cmocka_unit_test(device_aborts),

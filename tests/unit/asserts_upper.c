@@ -375,8 +375,6 @@ struct example {
 
 static void expect_strikes(const struct example *examples, size_t count)
 {
-    if (XSEG_CHECKS == 0)
-        skip();
     assert_false(strikes(nothing_broken));
     for (size_t i = 0; i < count; i++)
         if (!strikes(examples[i].run))
@@ -465,6 +463,10 @@ static int tear_down(void **state)
 
 int main(void)
 {
+    if (XSEG_CHECKS == 0) {
+        (void)puts("1..0 # SKIP this build has no assertions");
+        return 0;
+    }
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(preconditions_of_reclaim),
         cmocka_unit_test(preconditions_of_grow),
