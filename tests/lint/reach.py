@@ -33,7 +33,9 @@ PLACE = re.compile(r"ob=(.*)|(0x[0-9a-f]+) \d+$")
 def compile_program(root, build, folder):
     """Compile reach.c with a tree's headers and library, the one for all processors."""
     program = pathlib.Path(folder).resolve() / "reach"
-    subprocess.run(["cc", "-std=c11", "-O1", "-no-pie", "-I", root / "include", "-o", program, PROGRAM,
+    is_older = "struct xseg_statistics" not in (root / "include/xseg/stats.h").read_text()
+    renamed = ["-Dxseg_statistics=xseg_stats"] if is_older else []  # what a tree from before calls it
+    subprocess.run(["cc", "-std=c11", "-O1", "-no-pie", *renamed, "-I", root / "include", "-o", program, PROGRAM,
                     build / "libxseg.a", build / "libxseg-sim.so", f"-Wl,-rpath,{build}", "-pthread", "-ldl"],
                    check=True)
     return program
