@@ -7,9 +7,9 @@
  *
  *     xseg_hit_alloc               is the stream known, by what rules is it served, is this thread the lock's owner?
  *     |- small                     which size of cached cell fits best?
- *     |  |- small_from_chunk       the only cell that may have that size: cut it, count it
+ *     |  |- small_from_chunk       the lowest cell of that size, below 64 quanta: cut it, count it
  *     |  |- small_from_victim      the rest of the cell that was cut last: cut it, count it
- *     |  `- small_generally        several cells, larger ones, wide ones (small.h)
+ *     |  `- small_generally        longer cells, and where a rule has to be asked (small.h)
  *     |- large                     best fit in the free index (arena_hit.c)
  *     |- after_look                blocks are pending: look at their events, then serve the request
  *     |- from_shared               several threads use the arena: serve the request under the shared lock
