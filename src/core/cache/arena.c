@@ -58,8 +58,7 @@ uint64_t xseg_arena_host_bytes(const struct xseg_arena *arena)
            arena->blocks.host_bytes + arena->uses.host_bytes;
 }
 
-bool xseg_arena_stock(struct xseg_arena *arena, struct xseg_slab *slab,
-                      uint32_t count) XSEG_UNCHECKED
+bool xseg_arena_stock(struct xseg_arena *arena, struct xseg_slab *slab, uint32_t count)
 {
     XSEG_ASSERT(slab == &arena->blocks || slab == &arena->uses);
     XSEG_ASSERT(count > 0 && xseg_biased_lock_is_held(&arena->lock));

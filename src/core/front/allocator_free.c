@@ -75,58 +75,63 @@ struct live {
 };
 
 /*
- * The live block that starts at an address, with its arena locked.
+ * Find the live block that starts at an address, and lock its arena.
  *
- * Returns: XSEG_OK; XSEG_ERR_NOT_LIVE, and nothing is locked
+ * status:  set to XSEG_ERR_NOT_LIVE if there is none
+ * Returns: whether the arena is locked; the compiler follows that, but not how it comes about
  */
-static inline xseg_status lock_live(struct xseg_allocator *allocator, const void *pointer,
-                                    struct live *live) XSEG_UNCHECKED
+static inline bool lock_live(struct xseg_allocator *allocator, const void *pointer,
+                             struct live *live, xseg_status *status) XSEG_TRIES(live->arena->lock)
 {
     const uint64_t address = (uint64_t)(uintptr_t)pointer;
     struct xseg_extent *extent = xseg_live_lock_extent(&allocator->page_map, address);
 
     if (__builtin_expect(extent == NULL, 0)) {
         (void)xseg_fail(XSEG_ERR_NOT_LIVE, "%p is not memory of this allocator", pointer);
-        return add_free(allocator, address);
+        *status = add_free(allocator, address);
+        return false;
     }
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_ARENA));
     live->extent = extent;
     live->arena = extent->arena;
     live->record = NULL;
     if (extent->has_cells && xseg_live_find_cell(extent, address, &live->quantum))
-        return XSEG_OK;
+        return true;
     live->record = xseg_extent_block_at(extent, address);
     if (__builtin_expect(live->record != NULL && live->record->state == XSEG_BLOCK_LIVE, 1))
-        return XSEG_OK;
+        return true;
     bool is_free = false;
-    const xseg_status status = fail_not_live(extent, address, &is_free);
+    *status = fail_not_live(extent, address, &is_free);
     xseg_arena_unlock(live->arena);
-    return is_free ? add_free(allocator, address) : status;
+    if (is_free)
+        *status = add_free(allocator, address);
+    return false;
 }
 
 /*
- * The live block that starts at an address, with its arena locked, and with a record: a cell is isolated.
- * The lock may be given for a moment to stock records.
+ * lock_live() for a block that is to have a record: a cell is isolated.  The lock may be given for a moment to stock
+ * records.
  *
- * Returns: XSEG_OK; XSEG_ERR_NOT_LIVE, XSEG_ERR_HOST_MEMORY, and nothing is locked
+ * status: XSEG_ERR_HOST_MEMORY as well
  */
-static xseg_status lock_record(struct xseg_allocator *allocator, const void *pointer,
-                               struct live *live) XSEG_UNCHECKED
+static bool lock_record(struct xseg_allocator *allocator, const void *pointer, struct live *live,
+                        xseg_status *status) XSEG_TRIES(live->arena->lock)
 {
-    for (;;) {
-        const xseg_status status = lock_live(allocator, pointer, live);
-
-        if (status != XSEG_OK || live->record != NULL)
-            return status;
+    while (lock_live(allocator, pointer, live, status)) {
+        if (live->record != NULL)
+            return true;
         if (live->arena->blocks.free_count >= 2) {
             live->record = xseg_tract_isolate(live->arena, live->extent, live->quantum);
-            return XSEG_OK;
+            return true;
         }
         const bool stocked = xseg_arena_stock(live->arena, &live->arena->blocks, 2);
         xseg_arena_unlock(live->arena);
-        if (!stocked)
-            return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for a block's record");
+        if (!stocked) {
+            *status = xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for a block's record");
+            return false;
+        }
     }
+    return false;
 }
 
 /* --- Freeing a block, and noting its uses. --- */
@@ -170,12 +175,12 @@ static xseg_status free_busy(struct xseg_block *block, const struct xseg_config 
 
 /* Free a block that the hit path cannot free: one with uses, or one of a watched arena (is_watched()). */
 static xseg_status free_slowly(struct xseg_allocator *allocator, const void *pointer,
-                               const struct xseg_config *config) XSEG_UNCHECKED
+                               const struct xseg_config *config)
 {
     struct live live = {0};
-    const xseg_status status = lock_record(allocator, pointer, &live);
+    xseg_status status = XSEG_OK;
 
-    if (status != XSEG_OK)
+    if (!lock_record(allocator, pointer, &live, &status))
         return status;
     XSEG_ASSERT(live.record != NULL && live.record->state == XSEG_BLOCK_LIVE);
     live.record->state = XSEG_BLOCK_BUSY;
@@ -183,29 +188,28 @@ static xseg_status free_slowly(struct xseg_allocator *allocator, const void *poi
     return free_busy(live.record, config);
 }
 
-xseg_status xseg_allocator_free(struct xseg_allocator *allocator,
-                                const void *pointer) XSEG_UNCHECKED
+xseg_status xseg_allocator_free(struct xseg_allocator *allocator, const void *pointer)
 {
     struct live live = {0};
-    xseg_status status = lock_live(allocator, pointer, &live);
+    xseg_status status = XSEG_OK;
 
-    if (__builtin_expect(status != XSEG_OK, 0))
+    if (__builtin_expect(!lock_live(allocator, pointer, &live, &status), 0))
         return status;
     struct xseg_arena *arena = live.arena;
     const struct xseg_config *config = xseg_allocator_config(allocator);
     if (__builtin_expect(is_watched(config, arena), 0) ||
         (live.record != NULL && live.record->uses != NULL)) {
-        xseg_arena_unlock(arena);
+        xseg_arena_unlock(live.arena);
         status = free_slowly(allocator, pointer, config);
     } else {
         if (live.record == NULL) {
-            const bool is_freed = xseg_small_free(arena, live.extent, live.quantum);
+            const bool is_freed = xseg_small_free(live.arena, live.extent, live.quantum);
 
             XSEG_ASSERT(is_freed);
         } else {
-            xseg_arena_free(arena, live.record);
+            xseg_arena_free(live.arena, live.record);
         }
-        xseg_arena_unlock(arena);
+        xseg_arena_unlock(live.arena);
     }
     if (__builtin_expect(config->follows_calls, 0))
         xseg_device_follow(arena->device, config);
@@ -214,25 +218,23 @@ xseg_status xseg_allocator_free(struct xseg_allocator *allocator,
 
 /* Note that a stream uses the live block at an address.  The arena's lock may be given to stock records. */
 static xseg_status note_use(struct xseg_allocator *allocator, const void *pointer,
-                            struct xseg_known_stream *stream, bool captured) XSEG_UNCHECKED
+                            struct xseg_known_stream *stream, bool captured)
 {
     for (;;) {
         struct live live = {0};
-        xseg_status status = lock_live(allocator, pointer, &live);
+        xseg_status status = XSEG_OK;
 
-        if (status != XSEG_OK)
+        if (!lock_live(allocator, pointer, &live, &status))
             return status;
-        struct xseg_arena *arena = live.arena;
-        if (stream == xseg_arena_stream(arena)) {
-            xseg_arena_unlock(arena);
+        if (stream == xseg_arena_stream(live.arena)) {
+            xseg_arena_unlock(live.arena);
             return XSEG_OK;
         }
-        const bool stocked = xseg_arena_stock(arena, &arena->uses, 1);
-        xseg_arena_unlock(arena);
+        const bool stocked = xseg_arena_stock(live.arena, &live.arena->uses, 1);
+        xseg_arena_unlock(live.arena);
         if (!stocked)
             return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory to remember a use");
-        status = lock_record(allocator, pointer, &live);
-        if (status != XSEG_OK)
+        if (!lock_record(allocator, pointer, &live, &status))
             return status;
         const bool ready = live.arena->uses.free_count > 0;
         XSEG_ASSERT(live.record != NULL);
@@ -246,12 +248,12 @@ static xseg_status note_use(struct xseg_allocator *allocator, const void *pointe
 
 /* The device of a live block. */
 static xseg_status find_device(struct xseg_allocator *allocator, const void *pointer,
-                               struct xseg_device **out) XSEG_UNCHECKED
+                               struct xseg_device **out)
 {
     struct live live = {0};
-    const xseg_status status = lock_live(allocator, pointer, &live);
+    xseg_status status = XSEG_OK;
 
-    if (status != XSEG_OK)
+    if (!lock_live(allocator, pointer, &live, &status))
         return status;
     XSEG_ASSERT(live.arena->device->allocator == allocator);
     *out = live.arena->device;
@@ -260,7 +262,7 @@ static xseg_status find_device(struct xseg_allocator *allocator, const void *poi
 }
 
 xseg_status xseg_allocator_use(struct xseg_allocator *allocator, const void *pointer,
-                               xseg_stream stream) XSEG_UNCHECKED
+                               xseg_stream stream)
 {
     struct xseg_known_stream *known = NULL;
     struct xseg_device *device = NULL;

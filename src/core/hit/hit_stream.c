@@ -68,7 +68,7 @@ static void learn(struct xseg_allocator *allocator, struct xseg_device *device, 
 }
 
 bool xseg_hit_stream_alloc(struct xseg_allocator *allocator, int ordinal, uint64_t bytes,
-                           xseg_stream stream, void **out, bool *has_asked) XSEG_UNCHECKED
+                           xseg_stream stream, void **out, bool *has_asked)
 {
     const struct xseg_config *config = xseg_allocator_config(allocator);
 
@@ -99,7 +99,7 @@ bool xseg_hit_stream_alloc(struct xseg_allocator *allocator, int ordinal, uint64
 }
 
 bool xseg_hit_stream_alloc_in(struct xseg_allocator *allocator, struct xseg_pool *pool,
-                              uint64_t bytes, xseg_stream handle, void **out) XSEG_UNCHECKED
+                              uint64_t bytes, xseg_stream handle, void **out)
 {
     const struct xseg_config *config = xseg_allocator_config(allocator);
     struct xseg_device *device = pool->body->device;

@@ -201,7 +201,7 @@ static bool call(const struct xseg_watcher *watcher, const struct message *messa
 /* Call all observers that want a message; the lock is released for each call.  An observer stays
  * in the list while a thread is in its function, so the next one can be found from there. */
 static bool call_all(struct xseg_observers *observers, const struct message *message)
-    XSEG_REQUIRES(observers->lock) XSEG_UNCHECKED
+    XSEG_REQUIRES(observers->lock)
 {
     bool answer = false;
 
