@@ -418,6 +418,50 @@ static void held_pools_and_captures_are_left_alone(void **state)
     scene_stream_destroy(stream);
 }
 
+/*
+ * Memory of a pool that is released comes to an arena whose stream has passed an event.  That event is newer than the
+ * time that the memory was freed by, but the work on the memory is newer than the event.
+ */
+static void a_released_pools_memory_waits_for_its_own_work(void **state)
+{
+    struct xseg_allocator *allocator = open_on(200, "expandable_segments:True,idle_ms:50");
+    const xseg_stream stream = scene_stream();
+    struct xseg_pool *before = scene_pool(allocator), *pool = scene_pool(allocator);
+    struct xseg_trim_options options = XSEG_TRIM_OPTIONS_INIT;
+    struct xseg_where where = XSEG_WHERE_ANY;
+
+    (void)state;
+    xseg_sim_advance(1000 * MS);
+    /* The pool's arena learns the time from a trim that names the pool, and keeps that time. */
+    scene_free(allocator, scene_alloc_in(allocator, pool, 8 * MIB, stream));
+    where.device = 0;
+    where.pool = pool;
+    options.idle_ms = 100000;
+    assert_int_equal(xseg_trim(allocator, &where, &options, NULL), XSEG_OK);
+    /* Released memory on the stream: an event is recorded there while the stream works, and passes. */
+    scene_free(allocator, scene_alloc_in(allocator, before, 8 * MIB, stream));
+    assert_int_equal(xseg_pool_release(before), XSEG_OK);
+    assert_int_equal(xseg_sim_launch(stream, UINT64_MAX), XSEG_OK);
+    pass(allocator, 100);
+    assert_int_equal(xseg_sim_finish(stream), XSEG_OK);
+    assert_int_equal(xseg_sim_launch(stream, UINT64_MAX), XSEG_OK);
+    tick(allocator);
+    /* Memory of the pool with work queued on it, which is freed, and the pool released. */
+    void *ptr = scene_alloc_in(allocator, pool, 8 * MIB, stream);
+    assert_int_equal(xseg_sim_launch_on(stream, UINT64_MAX, (uint64_t)(uintptr_t)ptr, 8 * MIB),
+                     XSEG_OK);
+    scene_free(allocator, ptr);
+    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    /* The simulator ends the process if a page with queued work is unmapped. */
+    pass(allocator, 1000);
+    assert_true(reserved(allocator) >= 8 * MIB);
+    assert_int_equal(xseg_sim_finish(stream), XSEG_OK);
+    pass(allocator, 1000);
+    assert_int_equal(reserved(allocator), 0);
+    assert_int_equal(xseg_close(allocator), XSEG_OK);
+    scene_stream_destroy(stream);
+}
+
 static void refused_pages_stay_and_go_later(void **state)
 {
     struct xseg_allocator *allocator = open_on(4096, "idle_ms:100");
@@ -598,6 +642,7 @@ int main(void)
         cmocka_unit_test(at_once_means_at_the_next_call),
         cmocka_unit_test(classic_segments_go_too),
         cmocka_unit_test(held_pools_and_captures_are_left_alone),
+        cmocka_unit_test(a_released_pools_memory_waits_for_its_own_work),
         cmocka_unit_test(refused_pages_stay_and_go_later),
         cmocka_unit_test(a_thread_gives_back_in_a_lull),
         cmocka_unit_test(a_trim_goes_down_to_what_is_wanted),

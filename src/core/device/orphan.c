@@ -144,7 +144,7 @@ static void tile(struct xseg_arena *arena, struct xseg_extent *extent,
 /* Add a segment to an arena, with blocks of the same sizes as a list; the arena has records for
  * them. */
 static void come(struct xseg_arena *arena, struct xseg_extent *extent,
-                 const struct xseg_block *like, bool has_ages)
+                 const struct xseg_block *like)
 {
     struct xseg_device *device = arena->device;
 
@@ -152,7 +152,9 @@ static void come(struct xseg_arena *arena, struct xseg_extent *extent,
     extent->arena = arena;
     shorten(&extent->segment, like);
     (void)xseg_extent_init(extent); /* without cells there is nothing to make */
-    for (const struct xseg_block *block = like; !has_ages && block != NULL; block = block->next)
+    /* What was freed in a held pool has the time of the last look before the pool was held, and an event of this
+     * arena that is newer does not prove that work on it has ended. */
+    for (const struct xseg_block *block = like; block != NULL; block = block->next)
         if (block->mapped)
             xseg_arena_stamp(arena, extent, block->base, block->bytes);
     xseg_arena_lock(arena);
@@ -199,7 +201,7 @@ static bool move(struct xseg_arena *from, struct xseg_arena *to, struct xseg_ext
     struct xseg_block *first = leave(from, extent);
     move_counts(from, to, extent);
     xseg_arena_unlock(from);
-    come(to, extent, first, xseg_arena_now(from) != 0);
+    come(to, extent, first);
     put_records(from, first);
     return true;
 }
