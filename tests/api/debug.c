@@ -5,13 +5,11 @@
  *
  * With real bytes the test's own reads and writes stand for those of kernels.
  */
+#include "tests/support/child.h"
 #include "tests/support/scene.h"
 
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 /* The driver's entry points that a program calls for a capture, by their plain C types. */
 int cuDevicePrimaryCtxRetain(void **context, int device);
@@ -413,27 +411,10 @@ static void nothing_of_this_gets_into_a_capture(void **state)
 static void expect_report(void (*part)(void), const char *word)
 {
     char text[8192];
-    size_t used = 0;
-    int ends[2], result = 0;
-    ssize_t got;
+    const int status = child_run_part(part, text, sizeof(text));
 
-    assert_int_equal(pipe(ends), 0);
-    (void)fflush(NULL);
-    const pid_t child = fork();
-    assert_true(child >= 0);
-    if (child == 0) {
-        (void)dup2(ends[1], STDERR_FILENO);
-        part();
-        _exit(0);
-    }
-    (void)close(ends[1]);
-    while ((got = read(ends[0], text + used, sizeof(text) - 1 - used)) > 0)
-        used += (size_t)got;
-    text[used] = '\0';
-    (void)close(ends[0]);
-    assert_int_equal(waitpid(child, &result, 0), child);
-    if (!WIFSIGNALED(result) || WTERMSIG(result) != SIGABRT || strstr(text, word) == NULL)
-        fail_msg("wait status 0x%x, and\n%s", (unsigned)result, text);
+    if (!child_aborted(status) || strstr(text, word) == NULL)
+        fail_msg("wait status 0x%x, and\n%s", (unsigned)status, text);
 }
 
 static uint64_t address_of(const void *ptr)

@@ -3,11 +3,7 @@
  * Assertions of the cache and of what it stands on: each case breaks one precondition in a child process, which must
  * die of the assertion that states it.
  */
-#include <signal.h>
 #include <string.h>
-#include <sys/resource.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "src/core/cache/arena_blocks.h"
 #include "src/core/cache/extent_blocks.h"
@@ -21,6 +17,7 @@
 #include "src/core/cache/walk.h"
 #include "src/core/device/allocator.h"
 #include "src/core/hit/hit_stream.h"
+#include "tests/support/child.h"
 #include "tests/support/scene.h"
 
 /* An arena with one extent, and a live block of it behind a cached one. */
@@ -307,37 +304,16 @@ static const struct breach breaches[] = {
 
 /* --- Children. --- */
 
-static _Noreturn void be_the_child(const struct breach *breach, struct fixture *f, int said)
+struct part {
+    const struct breach *breach;
+    struct fixture *fixture;
+};
+
+static void commit(const void *argument)
 {
-    const struct rlimit none = {0, 0};
+    const struct part *part = argument;
 
-    (void)setrlimit(RLIMIT_CORE, &none);
-    (void)signal(SIGABRT, SIG_DFL);
-    (void)dup2(said, STDERR_FILENO);
-    breach->commit(f);
-    _exit(0);
-}
-
-/* What a child says on standard error that commits a breach; returns how it ended. */
-static int ask_a_child(const struct breach *breach, struct fixture *f, char *said, size_t bytes)
-{
-    int end[2], status = 0;
-    size_t length = 0;
-
-    assert_int_equal(pipe(end), 0);
-    const pid_t child = fork();
-    if (child == 0)
-        be_the_child(breach, f, end[1]);
-    assert_true(child > 0);
-    (void)close(end[1]);
-    for (ssize_t got = 1; got > 0; length += (size_t)got) {
-        got = read(end[0], said + length, bytes - 1 - length);
-        assert_true(got >= 0);
-    }
-    said[length] = '\0';
-    (void)close(end[0]);
-    assert_int_equal(waitpid(child, &status, 0), child);
-    return status;
+    part->breach->commit(part->fixture);
 }
 
 static void each_broken_precondition_is_fatal(void **state)
@@ -349,10 +325,11 @@ static void each_broken_precondition_is_fatal(void **state)
     set_up(&f);
     for (size_t i = 0; i < COUNT_OF(breaches); i++) {
         const struct breach *breach = &breaches[i];
-        const int status = ask_a_child(breach, &f, said, sizeof(said));
+        const struct part part = {breach, &f};
+        const int status = child_run(commit, &part, said, sizeof(said));
 
         (void)snprintf(file, sizeof(file), "/%s:", breach->file);
-        if (!WIFSIGNALED(status) || WTERMSIG(status) != SIGABRT || strstr(said, file) == NULL ||
+        if (!child_aborted(status) || strstr(said, file) == NULL ||
             strstr(said, ": broken: ") == NULL || strstr(said, breach->condition) == NULL)
             fail_msg("%s: status %#x, says \"%s\"", breach->name, (unsigned)status, said);
     }

@@ -1,16 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* The lower rooms of the core abort when a caller breaks a precondition: a case for each module. */
-#include <setjmp.h>
-#include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
 #include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <cmocka.h>
 
 #include "src/core/cache/arena.h"
 #include "src/core/config/config_keys.h"
@@ -35,6 +25,7 @@
 #include "src/core/stats/observers.h"
 #include "src/core/stream/shortcuts.h"
 #include "src/core/stream/topology.h"
+#include "tests/support/child.h"
 
 /* A call that breaks a precondition, and the file that says so. */
 struct breach {
@@ -77,41 +68,18 @@ static int set_up(void **state)
     return 0;
 }
 
-/* Run a breach in a child process; what the child says on standard error before it aborts, or "". */
-static void watch(void (*commit)(void), char *said, size_t bytes)
-{
-    int end[2], status = 0;
-    size_t length = 0;
-
-    assert_int_equal(pipe(end), 0);
-    const pid_t child = fork();
-    if (child == 0) {
-        (void)dup2(end[1], STDERR_FILENO);
-        commit();
-        _exit(0);
-    }
-    assert_true(child > 0);
-    (void)close(end[1]);
-    for (ssize_t got = 1; got > 0; length += (size_t)got) {
-        got = read(end[0], said + length, bytes - 1 - length);
-        assert_true(got >= 0);
-    }
-    said[length] = '\0';
-    (void)close(end[0]);
-    assert_int_equal(waitpid(child, &status, 0), child);
-    assert_true(WIFSIGNALED(status));
-    assert_int_equal(WTERMSIG(status), SIGABRT);
-}
-
 /* Expect that each breach ends in an assertion of its file; without self-checks there is none. */
 static void expect_all(const struct breach *breach, size_t count)
 {
     char said[2048];
 
     for (size_t i = 0; i < count; i++) {
-        watch(breach[i].commit, said, sizeof(said));
-        if (strstr(said, breach[i].file) == NULL || strstr(said, "broken: ") == NULL)
-            fail_msg("no assertion of %s: %s", breach[i].file, said);
+        const int status = child_run_part(breach[i].commit, said, sizeof(said));
+
+        if (!child_aborted(status) || strstr(said, breach[i].file) == NULL ||
+            strstr(said, "broken: ") == NULL)
+            fail_msg("no assertion of %s: status %#x, says \"%s\"", breach[i].file,
+                     (unsigned)status, said);
     }
 }
 

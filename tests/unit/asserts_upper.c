@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Assertions of reclaim, grow and front strike: each case breaks one precondition in a forked child, which aborts. */
-#include <fcntl.h>
-#include <signal.h>
-#include <sys/wait.h>
-#include <unistd.h>
+#include <string.h>
 
 #include "src/core/cache/walk.h"
 #include "src/core/device/allocator.h"
@@ -30,6 +27,7 @@
 #include "src/core/reclaim/notice.h"
 #include "src/core/reclaim/trim_oversize.h"
 #include "src/core/reclaim/trim_steps.h"
+#include "tests/support/child.h"
 #include "tests/support/scene.h"
 
 /* The allocator of all cases, with one live block that has a segment to itself. */
@@ -346,22 +344,17 @@ static void nothing_broken(void) XSEG_UNCHECKED
     xseg_lock_give(&scene.device->growth_lock);
 }
 
-/* Whether a forked child aborts in a case. */
+/* Whether a forked child aborts in a case, with an assertion's report. */
 static bool strikes(void (*run)(void))
 {
-    int status = 0;
-    const pid_t child = fork();
+    char said[4096];
+    const int status = child_run_part(run, said, sizeof(said));
 
-    assert_true(child >= 0);
-    if (child == 0) {
-        (void)signal(SIGABRT, SIG_DFL);
-        (void)dup2(open("/dev/null", O_WRONLY), STDERR_FILENO);
-        run();
-        _exit(0);
-    }
-    assert_int_equal(waitpid(child, &status, 0), child);
-    assert_true(WIFSIGNALED(status) || WEXITSTATUS(status) == 0);
-    return WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT;
+    if (status == 0)
+        return false;
+    if (!child_aborted(status) || strstr(said, ": broken: ") == NULL)
+        fail_msg("status %#x, says \"%s\"", (unsigned)status, said);
+    return true;
 }
 
 struct example {

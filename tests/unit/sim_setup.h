@@ -3,20 +3,14 @@
 #ifndef XSEG_TESTS_SIM_SETUP_H
 #define XSEG_TESTS_SIM_SETUP_H
 
-#include <setjmp.h>
-#include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include <cmocka.h>
 #include <cuda.h>
 
 #include "xseg/sim.h"
+
+#include "tests/support/child.h"
 
 #define GRANULE ((size_t)2 << 20)
 #define MIB     ((uint64_t)1 << 20)
@@ -153,28 +147,10 @@ static inline void launch(CUstream stream, uint64_t nanoseconds)
 static inline void expect_report(void (*part)(void), const char *const *words)
 {
     char text[8192];
-    size_t used = 0;
-    int ends[2], result = 0;
-    ssize_t got;
-    pid_t child;
+    const int status = child_run_part(part, text, sizeof(text));
 
-    assert_int_equal(pipe(ends), 0);
-    (void)fflush(NULL);
-    child = fork();
-    assert_true(child >= 0);
-    if (child == 0) {
-        (void)dup2(ends[1], STDERR_FILENO);
-        part();
-        _exit(0);
-    }
-    (void)close(ends[1]);
-    while ((got = read(ends[0], text + used, sizeof(text) - 1 - used)) > 0)
-        used += (size_t)got;
-    text[used] = '\0';
-    (void)close(ends[0]);
-    assert_int_equal(waitpid(child, &result, 0), child);
-    if (!WIFSIGNALED(result) || WTERMSIG(result) != SIGABRT)
-        fail_msg("no report: wait status 0x%x, and\n%s", (unsigned)result, text);
+    if (!child_aborted(status))
+        fail_msg("no report: wait status 0x%x, and\n%s", (unsigned)status, text);
     for (; *words != NULL; words++)
         if (strstr(text, *words) == NULL)
             fail_msg("'%s' is not in the report:\n%s", *words, text);
