@@ -20,13 +20,13 @@
 
 #include "benchmarks/measure.h"
 
-#define MIB    ((size_t)1 << 20)
-#define BLOCKS 1000000u
-#define SHEETS 2100u
-#define SHEET  12864u
-#define DRAWN  4096u
-#define ROUNDS 1000000u
-#define TRIES  5u
+#define MIB        ((size_t)1 << 20)
+#define BLOCKS     1000000u
+#define CHUNK_MAPS 2100u
+#define CHUNK_MAP  12864u
+#define DRAWN      4096u
+#define ROUNDS     1000000u
+#define TRIES      5u
 
 static uint64_t seed = 1;
 
@@ -162,29 +162,29 @@ static void look_ahead(void) {}
 
 #endif
 
-static void touch(char *sheets, uint64_t place)
+static void touch(char *chunk_maps, uint64_t place)
 {
-    char *sheet = sheets + (place >> 12) * SHEET;
+    char *chunk_map = chunk_maps + (place >> 12) * CHUNK_MAP;
     const uint64_t quantum = place & 4095;
-    uint64_t *word = (uint64_t *)(void *)(sheet + 64 + quantum / 64 * 32);
-    uint16_t *slack = (uint16_t *)(void *)(sheet + 4160 + quantum * 2);
+    uint64_t *word = (uint64_t *)(void *)(chunk_map + 64 + quantum / 64 * 32);
+    uint16_t *slack = (uint16_t *)(void *)(chunk_map + 4160 + quantum * 2);
 
     *word ^= (uint64_t)1 << (quantum & 63);
     *slack = (uint16_t)(*slack + place);
     uint64_t *bin =
-        (uint64_t *)(void *)(sheet + 2112 + (1 + (*word * 0x9e3779b97f4a7c15ull >> 60)) * 8);
+        (uint64_t *)(void *)(chunk_map + 2112 + (1 + (*word * 0x9e3779b97f4a7c15ull >> 60)) * 8);
     *bin |= (uint64_t)1 << quantum / 64;
 }
 
 /* ns for a round, with 6 * `between` instructions of which none waits for memory. */
-static double rounds(uint64_t *table, char *sheets, const uint32_t *order, unsigned between)
+static double rounds(uint64_t *table, char *chunk_maps, const uint32_t *order, unsigned between)
 {
     const uint64_t began = measure_now();
 
     for (uint32_t i = 0; i < ROUNDS; i++) {
         uint64_t *place = &table[(order[i % DRAWN] + i) % BLOCKS];
 
-        touch(sheets, *place);
+        touch(chunk_maps, *place);
         *place ^= 1;
         for (unsigned k = 0; k < between; k++)
             __asm__ volatile("nop;nop;nop;nop");
@@ -197,19 +197,19 @@ int main(void)
     static const unsigned between[] = {0, 50, 100};
     static uint32_t order[DRAWN];
     uint64_t *table = (uint64_t *)(void *)huge_pages(8 * MIB);
-    char *sheets = huge_pages(28 * MIB);
+    char *chunk_maps = huge_pages(28 * MIB);
 
     for (size_t mib = 1; mib <= 64; mib *= 2)
         (void)printf("chase\t%zu MiB\t%.1f ns\n", mib, chase(mib * MIB));
     for (uint32_t i = 0; i < DRAWN; i++)
         order[i] = draw(BLOCKS);
     for (uint32_t i = 0; i < BLOCKS; i++)
-        table[i] = (uint64_t)draw(SHEETS) << 12 | draw(4096);
+        table[i] = (uint64_t)draw(CHUNK_MAPS) << 12 | draw(4096);
     for (size_t i = 0; i < sizeof(between) / sizeof(between[0]); i++) {
-        double best = rounds(table, sheets, order, between[i]);
+        double best = rounds(table, chunk_maps, order, between[i]);
 
         for (unsigned k = 1; k < TRIES; k++) {
-            const double ns = rounds(table, sheets, order, between[i]);
+            const double ns = rounds(table, chunk_maps, order, between[i]);
 
             best = ns < best ? ns : best;
         }
@@ -217,6 +217,6 @@ int main(void)
     }
     look_ahead();
     free(table);
-    free(sheets);
+    free(chunk_maps);
     return 0;
 }

@@ -13,8 +13,8 @@
 #include "src/core/cache/small/chunk_maps.h"
 
 #define EXTENTS 6u
-#define SHEETS  3u /* of each */
-#define QUANTA  (SHEETS * XSEG_CELLS_CHUNK)
+#define CHUNKS  3u /* of each */
+#define QUANTA  (CHUNKS * XSEG_CELLS_CHUNK)
 
 struct fixture {
     struct xseg_bins bins;
@@ -44,16 +44,16 @@ static void add_chunks(struct xseg_bins *bins, struct xseg_chunk_map **chunk, ui
 static void come(struct fixture *f, unsigned number)
 {
     struct xseg_extent *extent = &f->extent[number];
-    struct xseg_chunk_map *chunk[SHEETS];
+    struct xseg_chunk_map *chunk[CHUNKS];
 
     assert_true(xseg_cells_init(&extent->cells, QUANTA << XSEG_CELLS_SHIFT));
     extent->segment.base = (1 + (uint64_t)number * 5 % EXTENTS) << 30;
-    for (uint32_t i = 0; i < SHEETS; i++) {
-        chunk[i] = xseg_chunk_maps_take(&f->chunks, extent, SHEETS - 1 - i);
+    for (uint32_t i = 0; i < CHUNKS; i++) {
+        chunk[i] = xseg_chunk_maps_take(&f->chunks, extent, CHUNKS - 1 - i);
         assert_non_null(chunk[i]);
-        extent->cells.chunk[SHEETS - 1 - i] = chunk[i];
+        extent->cells.chunk[CHUNKS - 1 - i] = chunk[i];
     }
-    add_chunks(&f->bins, chunk, SHEETS);
+    add_chunks(&f->bins, chunk, CHUNKS);
     memset(f->length[number], 0, sizeof(f->length[number]));
     memset(f->cached[number], 0, sizeof(f->cached[number]));
     for (uint32_t at = 0; at < QUANTA;) {
@@ -95,7 +95,7 @@ static void go(struct fixture *f, unsigned number)
     for (uint32_t at = 0; at < QUANTA; at++)
         if (f->cached[number][at])
             toggle(f, number, at);
-    for (uint32_t i = 0; i < SHEETS; i++) {
+    for (uint32_t i = 0; i < CHUNKS; i++) {
         xseg_bins_remove(&f->bins, extent->cells.chunk[i]);
         xseg_chunk_maps_put(&f->chunks, extent->cells.chunk[i]);
     }

@@ -12,18 +12,18 @@
 #include "src/core/cache/small/cells.h"
 #include "src/core/cache/small/chunk_maps.h"
 
-#define SHEETS 9u
-#define QUANTA (SHEETS * XSEG_CELLS_CHUNK)
+#define CHUNKS 9u
+#define QUANTA (CHUNKS * XSEG_CELLS_CHUNK)
 
 /* Chunk maps 1, 2, 5 and 7; the others are missing. */
-static const bool is_there[SHEETS] = {false, true, true, false, false, true, false, true, false};
+static const bool is_there[CHUNKS] = {false, true, true, false, false, true, false, true, false};
 
 static void set_up(struct xseg_cells *cells, struct xseg_chunk_maps *chunks)
 {
     memset(chunks, 0, sizeof(*chunks));
     assert_true(xseg_cells_init(cells, (uint64_t)QUANTA << XSEG_CELLS_SHIFT));
     assert_int_equal(cells->quanta, QUANTA);
-    for (uint32_t i = 0; i < SHEETS; i++)
+    for (uint32_t i = 0; i < CHUNKS; i++)
         cells->chunk[i] = is_there[i] ? xseg_chunk_maps_take(chunks, NULL, i) : NULL;
 }
 
@@ -44,7 +44,7 @@ static uint32_t any_quantum(void)
     return quantum;
 }
 
-static void starts_are_found_across_sheets_that_are_missing(void **state)
+static void starts_are_found_across_chunk_maps_that_are_missing(void **state)
 {
     static bool start[QUANTA + 1];
     struct xseg_cells cells;
@@ -127,7 +127,7 @@ static void what_is_too_long_is_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(starts_are_found_across_sheets_that_are_missing),
+        cmocka_unit_test(starts_are_found_across_chunk_maps_that_are_missing),
         cmocka_unit_test(the_pattern_is_known_quantum_by_quantum),
         cmocka_unit_test(what_is_too_long_is_refused),
     };
