@@ -9,8 +9,8 @@
  *
  * Plain stores are enough because of membarrier: a thread that takes a biased lock away from its owner, or is
  * about to sleep, first makes all other threads pass a barrier.  After that the owner either sees that it has
- * lost the lock, or is seen to hold it; and a thread that gives the lock either sees the sleeper, or is seen to
- * have given it.  The barrier costs a few microseconds, once for each lock and before each sleep.  Where the
+ * lost the lock, or is seen to hold it.  A thread that gives the lock either sees the sleeper, or is seen to have
+ * given it.  The barrier costs a few microseconds, once for each lock and before each sleep.  Where the
  * kernel has no such call, no biased lock has an owner, and a give is an exchange, too; where the kernel refuses
  * a later call, barrier.h has other ways.
  *

@@ -8,8 +8,8 @@
 /*
  * Make the configuration of a new allocator from the first source that is present.
  *
- * @param argument  a string; or NULL for the variables XSEG_ALLOC_CONF, PYTORCH_CUDA_ALLOC_CONF,
- *                  PYTORCH_ALLOC_CONF, else the defaults
+ * @param argument  a string; or NULL: the first variable that is set of XSEG_ALLOC_CONF,
+ *                  PYTORCH_CUDA_ALLOC_CONF and PYTORCH_ALLOC_CONF, else the defaults
  * @param source    name of the source that was used; lives as long as the library
  * @param named     NULL, or the set of keys that the string names
  *

@@ -152,8 +152,8 @@ static void come(struct xseg_arena *arena, struct xseg_extent *extent,
     extent->arena = arena;
     shorten(&extent->segment, like);
     (void)xseg_extent_init(extent); /* without cells there is nothing to make */
-    /* What was freed in a held pool has the time of the last look before the pool was held, and an event of this
-     * arena that is newer does not prove that work on it has ended. */
+    /* The blocks of a held pool may carry times older than their frees, since no look moves that pool's time.  An
+     * event of this arena that is newer than such a time does not prove that work on the block has ended. */
     for (const struct xseg_block *block = like; block != NULL; block = block->next)
         if (block->mapped)
             xseg_arena_stamp(arena, extent, block->base, block->bytes);

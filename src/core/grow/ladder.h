@@ -2,7 +2,7 @@
 /*
  * The ladder: the steps, called rungs, that serve a request which no cached block fits.
  *
- *     search, collect garbage by age if a limit asks for that, grow: as PyTorch does, while memory lasts
+ *     as PyTorch    search; collect garbage by age, if a limit asks for it; grow
  *     ------------------------------------------------- the driver or a limit refuses
  *     finished      take back blocks whose events are complete by now
  *     ask           observers, without GROWTH; when they spare memory, start again, a few times
@@ -17,9 +17,8 @@
  *     out of memory, with a sentence that says where the memory is
  *
  * The arrays in ladder.c say which rungs are climbed in which situation; most end with another search of the
- * cache.  A rung takes only the memory that
- * the request needs, and either serves the request or changes only what is cached.  During a capture no rung
- * waits or takes memory away.  Only the flush counts as a retry.
+ * cache.  A rung takes only the memory that the request needs, and either serves the request or changes only
+ * what is cached.  During a capture no rung waits or takes memory away.  Only the flush counts as a retry.
  */
 #ifndef XSEG_CORE_LADDER_H
 #define XSEG_CORE_LADDER_H

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The plain free of a large block, in three parts: the block is taken back from its user; then it merges with its
- * neighbours, or is put back whole if it is all of its segment.  The parts are inline, and do not call each other,
+ * The plain free of a large block, in three parts.  The block is taken back from its user.  Then it merges with its
+ * neighbours, or, if it is all of its segment, it is put back whole.  The parts are inline, and do not call each other,
  * for the reason that plain.h gives: hit_free.c makes a step of each, and a step saves only the registers that it
  * needs itself.
  *

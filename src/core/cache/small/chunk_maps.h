@@ -3,8 +3,8 @@
  * The host memory of an arena's chunk maps (cells.h), made in batches and reused.
  *
  * A batch fills a huge page of the host.  It asks the kernel for the huge page when its last chunk map is taken, so
- * that host memory is never used for chunk maps that are not.  Huge pages matter at 10^6 live blocks: a free touches
- * five places in 26 MB of chunk maps, and with pages of 4 KiB each of them misses the translation cache as well,
+ * that host memory is never used for chunk maps that are not.  Huge pages matter at 10^6 live blocks, where a free
+ * touches five places in 26 MB of chunk maps.  With pages of 4 KiB each place misses the translation cache as well,
  * which took a third of the free's time.  The first few chunk maps of an arena are allocated one by one.
  *
  * Locking: GROWTH; a chunk map is put back under ARENA, too.
