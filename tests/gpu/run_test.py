@@ -1,0 +1,242 @@
+# SPDX-License-Identifier: MIT
+"""tests/gpu/run as its users meet it: packed, in an empty place, without a network, on the simulated driver.
+
+run_test.py SOURCE_ROOT BUILD_ROOT OLD_DRIVER SANITIZERS
+"""
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+HEAD = "# SPDX-License-Identifier: MIT\n# title: {title}\n# seconds: {seconds}\n{text}\n"
+ALONE = ["unshare", "-rn"]
+
+
+def may_be_alone():
+    """Whether a process may be cut off from the network here."""
+    try:
+        return subprocess.run([*ALONE, "true"], check=False, capture_output=True).returncode == 0
+    except FileNotFoundError:
+        return False
+
+
+class Packed(unittest.TestCase):
+    """Everything below starts from a copy of the packed folder."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.scratch = tempfile.TemporaryDirectory()
+        cls.packed = pathlib.Path(cls.scratch.name) / "packed"
+        subprocess.run([SOURCE / "tests/gpu/pack", "--builddir", BUILD, cls.packed], check=True,
+                       stdout=subprocess.DEVNULL)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.scratch.cleanup()
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name) / "xseg-gpu"
+        shutil.copytree(self.packed, self.folder, symlinks=True)
+        self.out = pathlib.Path(folder.name) / "out"
+
+    def steps(self, **steps):
+        """These steps and no others: (seconds, text) by name, in this order."""
+        shutil.rmtree(self.folder / "steps")
+        (self.folder / "steps").mkdir()
+        for number, (name, (seconds, text)) in enumerate(steps.items(), 1):
+            (self.folder / f"steps/{number}-{name}").write_text(
+                HEAD.format(title=f"The step {name}", seconds=seconds, text=text))
+
+    def run_all(self, *options, status=0, before=(), **environment):
+        """What the command prints; in an environment that has nothing but a path."""
+        done = subprocess.run([*before, "bash", self.folder / "run", *options], text=True, check=False,
+                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, cwd="/", timeout=1100,
+                              env={"PATH": "/usr/bin:/bin", **environment})
+        self.assertEqual(done.returncode, status, done.stdout)
+        return done.stdout
+
+    def run_sim(self, *options, **more):
+        """The command on the simulated driver, with its results in a known place."""
+        return self.run_all("--driver", "sim", "--out", str(self.out), *options, **more)
+
+    def report(self):
+        """The report, as it is on disk."""
+        return (self.out / "report.md").read_text()
+
+
+class Whole(Packed):
+    def test_from_a_packed_folder_without_a_network(self):
+        said = self.run_sim("--minutes", "4", before=ALONE if may_be_alone() else ())
+        report = self.report()
+        for step in sorted((self.folder / "steps").iterdir()):
+            self.assertIn(f"\n| {step.name.partition('-')[2]} | ", report)
+        self.assertNotIn("not begun", report)
+        self.assertNotIn("killed after", report)
+        self.assertIn("Nothing that was asked.", report, said)
+
+
+class Steps(Packed):
+    GOOD = (45, "echo fine >$GPU_OUT/report.md; printf 'a\\t1\\n' >$GPU_OUT/raw.tsv")
+
+    def test_a_step_that_hangs_is_killed_and_the_others_are_there(self):
+        self.steps(first=self.GOOD, hangs=(9, "trap '' TERM; sleep 1000 & while :; do sleep 1; done"),
+                   last=self.GOOD)
+        began = time.monotonic()
+        said = self.run_sim("--minutes", "1", status=1)
+        self.assertLess(time.monotonic() - began, 30)
+        self.assertIn("killed after 1 s", said)
+        self.assert_both_are_there("the step did not end: killed after 1 s")
+
+    def test_a_step_that_crashes_does_not_stop_the_others(self):
+        self.steps(first=self.GOOD, crashes=(45, "echo half >$GPU_OUT/report.md; kill -SEGV $$"),
+                   last=self.GOOD)
+        self.run_sim(status=1)
+        self.assert_both_are_there("the step did not end: failed with status 139")
+        self.assertIn("\nhalf\n", self.report())
+
+    def test_a_step_that_loses_the_device_does_not_stop_the_others(self):
+        driver = self.folder.parent / "libcuda.so.1"
+        shutil.copy(self.folder / "lib/libxseg-sim.so.0", driver)
+        self.steps(first=self.GOOD, loses=(45, f"rm {driver}; exit 1"), last=self.GOOD)
+        self.run_all("--driver", str(driver), "--out", str(self.out), status=1)
+        self.assert_both_are_there("afterwards the device does not answer")
+
+    def assert_both_are_there(self, complaint):
+        report = self.report()
+        self.assertIn(complaint, report.partition("## Steps")[0])
+        for step in ("first", "last"):
+            self.assertIn(f"## The step {step}\n\nfine\n", report)
+            self.assertIn(f"<summary>{step}/raw.tsv</summary>", report)
+            self.assertRegex(report, rf"\| {step} \| The step {step} \| \d+ \| done \|")
+
+    def test_each_result_is_on_disk_before_the_next_step_begins(self):
+        self.steps(first=self.GOOD, last=(45, "cp $GPU_OUT/../report.md $GPU_OUT/seen.tsv"))
+        self.run_sim()
+        seen = (self.out / "last/seen.tsv").read_text()
+        self.assertIn("## The step first\n\nfine\n", seen)
+        self.assertIn("| last | The step last | not begun |", seen.replace("| | not", "| not"))
+
+    def test_what_disagrees_comes_first_and_shows_in_the_exit_status(self):
+        self.steps(first=(45, "echo '- water is wet' >$GPU_OUT/differs.md"), last=self.GOOD)
+        self.run_sim(status=1)
+        self.assertRegex(self.report(), r"(?s)disagrees with the simulator\n\n\*\*first\*\*\n\n- water is wet\n.*## Steps")
+
+    def test_a_step_that_cannot_run_says_why(self):
+        self.steps(first=(45, "echo 'no kernels here'; exit 77"), last=self.GOOD)
+        self.run_sim()
+        self.assertIn("skipped: no kernels here", self.report())
+
+    def test_a_step_finds_what_the_page_promises(self):
+        self.steps(first=(90, "env | grep ^GPU_ >$GPU_OUT/env.tsv; ls $GPU_ROOT >>$GPU_OUT/env.tsv; "
+                              "[ -f $XSEG_DRIVER ] && [ -z \"$XSEG_ALLOC_CONF\" ] && [ -f $GPU_SIMULATOR ]"))
+        self.run_sim("--minutes", "3", XSEG_ALLOC_CONF="x", XSEG_SIM_MEMORY_MB="64")
+        seen = (self.out / "first/env.tsv").read_text()
+        for line in (f"GPU_OUT={self.out}/first", "GPU_SECONDS=30", "GPU_DRIVER=sim", "GPU_FREE_MIB=64",
+                     "GPU_HAS_VMM=yes", f"GPU_ROOT={self.folder}", "traces", "bin", "lib"):
+            self.assertIn(line + "\n", seen)
+
+
+class Options(Packed):
+    def test_list_names_each_step_and_its_time(self):
+        self.steps(first=(45, "true"), last=(90, "true"))
+        self.assertEqual(self.run_all("--list", "--minutes", "3"),
+                         "first              15 s  The step first\n"
+                         "last               30 s  The step last\n")
+
+    def test_only_runs_what_is_named(self):
+        self.steps(first=(45, "false"), last=(45, "true"))
+        said = self.run_sim("--only", "last")
+        self.assertNotIn("The step first", said + self.report())
+        self.assertIn("no such step: other", self.run_sim("--only", "other", status=2))
+
+    def test_a_wrong_option_is_named(self):
+        for options, words in ((["--minutes", "0"], "from 1 to 60"), (["--minutes", "x"], "from 1 to 60"),
+                               (["--minutes"], "needs a value"), (["--fast"], "no such option: --fast"),
+                               (["--driver", "/none"], 'not "/none"')):
+            with self.subTest(options):
+                self.assertIn(words, self.run_all(*options, status=2))
+
+    def test_help_is_the_header(self):
+        self.assertIn("--minutes N", self.run_all("--help"))
+
+
+class Machines(Packed):
+    """What is wrong with a machine is said in a sentence, and what can run runs."""
+
+    RUNS = (45, "echo fine >$GPU_OUT/report.md")
+
+    def setUp(self):
+        super().setUp()
+        self.steps(first=self.RUNS)
+
+    def test_no_driver(self):
+        said = self.run_all("--out", str(self.out), status=1)
+        self.assertIn("there is no driver: ", said)
+        self.assertIn("there is no driver: ", self.report())
+        self.assertIn("# xseg on no GPU\n", self.report())
+        self.assertIn("\nfine\n", self.report())
+
+    def test_a_driver_that_is_too_old(self):
+        said = self.run_all("--driver", OLD_DRIVER, "--out", str(self.out), status=1,
+                            XSEG_OLD_DRIVER="11080")
+        self.assertRegex(said, "older than CUDA 11.0|CUDA 11.8, and the library needs 12.0")
+        self.assertIn("\nfine\n", self.report())
+
+    def test_a_card_without_virtual_memory_management(self):
+        self.run_sim(XSEG_SIM_VMM="0")
+        self.assertIn("| virtual memory management | no |", self.report())
+
+    def test_another_process_holds_nearly_all_memory(self):
+        self.run_sim(XSEG_SIM_MEMORY_MB="2")
+        self.assertIn("0.00 GiB free", self.report())
+
+    def test_a_folder_that_cannot_be_written_to(self):
+        if os.geteuid() == 0:
+            results = self.folder / "results"
+            results.write_text("a file where a folder should be")
+            said = self.run_all("--driver", "sim", "--out", str(results), status=2)
+            self.assertIn("results cannot be written to", said)
+            self.skipTest("root may write to every folder: only --out was tried")
+        self.folder.chmod(0o555)
+        self.addCleanup(self.folder.chmod, 0o755)
+        said = self.run_all("--driver", "sim", TMPDIR=str(self.out.parent))
+        self.assertIn("cannot be written to: the results go to", said)
+
+    def test_programmes_that_are_missing_are_named(self):
+        shutil.rmtree(self.folder / "bin")
+        self.assertIn("make the folder anew with tests/gpu/pack", self.run_all(status=2))
+
+
+class Pack(Packed):
+    def test_a_folder_of_somebody_else_is_left_alone(self):
+        folder = self.folder.parent / "mine"
+        folder.mkdir()
+        (folder / "thesis").write_text("the only copy")
+        done = subprocess.run([SOURCE / "tests/gpu/pack", "--builddir", BUILD, folder], check=False,
+                              capture_output=True, text=True)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("name another one", done.stderr)
+        self.assertTrue((folder / "thesis").is_file())
+
+    def test_an_archive_holds_one_folder(self):
+        archive = self.folder.parent / "card.tar.gz"
+        subprocess.run([SOURCE / "tests/gpu/pack", "--builddir", BUILD, archive], check=True,
+                       stdout=subprocess.DEVNULL)
+        names = subprocess.run(["tar", "-tf", archive], check=True, capture_output=True, text=True).stdout
+        self.assertTrue(all(name.startswith("card/") for name in names.split()))
+        self.assertIn("card/run\n", names)
+
+
+if __name__ == "__main__":
+    SOURCE, BUILD, OLD_DRIVER, SANITIZERS = pathlib.Path(sys.argv[1]), *sys.argv[2:]
+    if SANITIZERS != "none":
+        print("skipped: a build with sanitizers is not packed")
+        sys.exit(77)
+    unittest.main(argv=sys.argv[:1], verbosity=1)
