@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * How much host memory does bookkeeping take?  A million live blocks of 4 KiB on average, as a part of the
- * device memory that is mapped for them: counted by the subject itself, and measured as what the
- * process has become larger by, the stand-in driver's own tables included.
+ * How much host memory does bookkeeping take?  A million blocks of 4 KiB on average are live.  The figures
+ * are host memory as a part of the device memory that is mapped for them: as the subject itself counts it,
+ * and as the process has grown, the stand-in driver's own tables included.
  */
 #include <stdio.h>
 #include <stdlib.h>

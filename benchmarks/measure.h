@@ -30,8 +30,8 @@ void measure_open(int argc, char **argv, unsigned streams);
 /* Measure nanoseconds a step, and print the row.  Returns the median. */
 double measure_steps(const struct measure *measure);
 
-/* The same where steps are a whole and cannot be cut: each batch is one call with count 1, which does
- * `parts` of what is counted. */
+/* As measure_steps(), where steps are a whole and cannot be cut: each batch is one call with count 1,
+ * which does `parts` of what is counted. */
 double measure_whole(const struct measure *measure, uint64_t parts);
 
 /* Print one row of a figure that was not timed. */

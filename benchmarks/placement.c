@@ -15,7 +15,7 @@
  * they never share any.
  *
  * Free is what xseg_trim() could give back: pages without a block, looked at every 20 s in the last
- * third of each hour.  Counted, but for the time of an allocation, which is measured.
+ * third of each hour.  All is counted, but for the time of an allocation, which is measured.
  */
 #include <inttypes.h>
 #include <math.h>

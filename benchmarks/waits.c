@@ -91,8 +91,9 @@ static double chase(size_t bytes)
 
 #define AHEAD_MIB 64u
 
-/* What a processor holds of instructions that are behind one that waits: any at all; those that have a result
- * to keep; those that wait for the access themselves, to be calculated or to be stored. */
+/* Instructions that a processor holds behind one that waits.  NOTHINGS do nothing, and RESULTS have a
+ * result to keep.  WAITING and STORES wait for the access themselves: they calculate with its result, or
+ * store it. */
 #define NOTHINGS "nop\n nop\n"
 #define RESULTS  "add %%rdx, %%rax\n add %%rdx, %%rcx\n"
 #define WAITING  "add %0, %%rax\n add %0, %%rcx\n"

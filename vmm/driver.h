@@ -58,8 +58,8 @@ struct xseg_context {
     /* The error after which nothing on this device works, by the driver's name; NULL: none. */
     _Atomic(const char *) lost;
     _Atomic(const char *) refused_by; /* the call that last found no memory; NULL: none */
-    /* The word that a call looks at before it takes a short way without the driver: the loss of the device, and the
-     * number of pending uses and blocks that the floor above counts here (pending.h). */
+    /* The slow-path flags: a call looks at them before it takes a short way without the driver.  They hold the loss
+     * of the device, and the number of pending uses and blocks, which the layer above counts here (pending.h). */
     atomic_uint_fast64_t slow_path;
 };
 

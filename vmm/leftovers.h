@@ -3,7 +3,7 @@
  * Leftovers: memory and addresses that the driver refused to take back.
  *
  * A release may fail.  A physical page, an allocation, a mapping or a range whose release the driver refused
- * is kept here, counted, and offered again at the next trim and when the device closes, so that
+ * is kept here and counted.  It is offered again at the next trim and when the device closes, so that
  * nothing is lost.
  *
  * Invariants:

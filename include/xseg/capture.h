@@ -21,10 +21,10 @@
  * or queried there, since that would spoil it.  Growth goes on.  A block that another stream used,
  * and that is freed meanwhile, waits for the end; uses by streams that take part in the capture are
  * over then, since the capture ran nothing.  With graph_capture_record_stream_reuse:True such a block
- * comes back within the capture, as soon as the graph itself orders everything that its stream
- * captures next behind all its uses.  That is found out by the thread that frees the block, if it is the
- * one that named all these streams last (allocated or used a block on them, or began the capture);
- * else the block waits for the end.
+ * comes back within the capture, as soon as the graph itself orders everything that its stream captures
+ * next behind all its uses.  The thread that frees the block finds this out if it was the last to name
+ * all these streams: to allocate or use a block on them, or to begin the capture.  Else the block waits
+ * for the end.
  *
  * Threads: any.  Fork and errors: as in allocator.h.
  */

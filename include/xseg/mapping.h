@@ -4,11 +4,11 @@
  * process), and pins that keep it there.
  *
  * Memory beneath an address changes when pages go back to the driver and others come: by a trim, by
- * decay, when memory is short, and when a pool is paused.  Whoever registers addresses can
+ * decay, when memory is short, and when a pool is paused.  A program that registers addresses can
  *   - pin them: their pages stay until they are unpinned;
  *   - be told before pages go and after others came: `leaving` and `came` of xseg_observe();
  *   - compare generations: each range has a number that is drawn anew whenever other memory comes to
- *     lie beneath it, so a registration is stale if the number is another one than when it was made.
+ *     lie beneath it.  A registration is stale if the number is another one than when it was made.
  *
  * Threads: any.  Fork and errors: as in allocator.h.
  */

@@ -2,10 +2,11 @@
 /*
  * Observers: functions of the user's that are told, or asked, while the library works.
  *
- * None is called with a lock of the library held, and each in the thread whose call caused it, but
- * for `trace`, see there.  They may call the library, except where their comment says otherwise;
- * requests that are made from within an observer are served as usual, but tell and ask nobody, except
- * that memory comes or goes: `leaving` and `came` are told of it, whoever causes it.
+ * No observer is called with a lock of the library held.  Each is called in the thread whose call
+ * caused it, but for `trace`, see there.  Observers may call the library, except where their comment
+ * says otherwise.  A request that is made from within an observer is served as usual, but no observer
+ * is told of it or asked.  Memory that comes or goes is the exception: `leaving` and `came` are told
+ * of it in any case.
  *
  * Threads: any; several threads may be in one observer at once.  Fork and errors: as in allocator.h.
  */

@@ -39,16 +39,16 @@ struct xseg_pool_options {
     size_t struct_bytes;  /* sizeof(struct xseg_pool_options) */
     uint64_t limit_bytes; /* that the pool may reserve; 0: no limit of its own; see xseg_limits() */
     bool no_split;        /* a cached block is handed out whole */
-    /* Its cached memory serves the default pool when memory is short.  What it lends so is held by the
-     * default pool until it is freed, and has `lender` in struct xseg_block_info; while any of it lives the
-     * pool cannot be paused.  A pool that took part in a capture lends nothing: graphs may write to what
-     * is cached there. */
+    /* The pool's cached memory serves the default pool when memory is short.  A lent block is held by the
+     * default pool until it is freed, and has `lender` in struct xseg_block_info.  While such a block
+     * lives, the pool cannot be paused.  A pool that took part in a capture lends nothing: graphs may write
+     * to what is cached there. */
     bool use_on_oom;
     /* Own functions underneath, copied: segments of the pool are classic then.  NULL functions: the
      * driver. */
     struct xseg_pool_memory memory;
-    /* Its memory can be shared with other processes (share.h).  Not with own functions; with
-     * use_on_oom others see what the default pool puts on pages that were exported. */
+    /* The pool's memory can be shared with other processes (share.h); not with own functions.  With
+     * use_on_oom other processes see what the default pool puts on pages that were exported. */
     bool exportable;
     /* How error texts call the pool, copied; up to XSEG_POOL_NAME_MOST bytes, and names need not differ.
      * NULL or "": its number, by which the pools of an allocator are counted from 1 as they are made. */
@@ -144,10 +144,10 @@ XSEG_API XSEG_NODISCARD xseg_status xseg_pool_checkpoint(struct xseg_pool *pool,
 XSEG_API void xseg_checkpoint_end(struct xseg_checkpoint *checkpoint);
 
 /**
- * Bring a pool back to the state of a checkpoint: the blocks that are live now are freed, and those
- * that were live then are live again, at the same addresses and with the sizes that were asked for,
- * with whatever they contain.  Memory that the pool got since then stays cached.  What the pool has
- * lent (use_on_oom) stays as it is.
+ * Bring a pool back to the state of a checkpoint.  The blocks that are live now are freed.  Those
+ * that were live then are live again, at the same addresses and with the sizes that were asked for;
+ * they contain whatever lies there.  Memory that the pool got since then stays cached.  What the
+ * pool has lent (use_on_oom) stays as it is.
  *
  * @param moved  NULL, or told of every block that was freed (true), then of every block that is live
  *               again (false): a block live in both states is told of twice.  No lock is held

@@ -71,11 +71,11 @@ struct xseg_share {
 /**
  * Share a live block: say what others need to import it.
  *
- * From here until as many calls of xseg_export_close(), the pages beneath it are held as by a pin: they
- * are not given back, moved or paused, also when the block is freed.  A block that takes the place of a
- * freed one is then seen by whoever imported that.  Pages that were ever exported never go to another
- * pool.  When they go back to the driver, importers keep the memory, and the device is without it until
- * they are done.
+ * From here until as many calls of xseg_export_close(), the pages beneath the block are held as by a
+ * pin: they are not given back, moved or paused, even when the block is freed.  The importers of a
+ * freed block then see the block that takes its place.  Pages that were ever exported never go to
+ * another pool.  When they go back to the driver, importers keep the memory, and the device is without
+ * it until they are done.
  *
  * @param ptr   the start of a live block of an expandable segment, in a pool that is exportable
  * @param kind  XSEG_SHARE_FD

@@ -3,9 +3,9 @@
  * Settings of the simulated driver, libxseg-sim.so.
  *
  * The library speaks the CUDA driver's binary interface (cuInit, cuMemCreate, ...) without a GPU.
- * A program meets it in one of two ways: it is loaded as the driver (XSEG_DRIVER, or xseg_options),
- * or linked, so that these functions can set the scene: how much memory there is, which call fails,
- * what the streams are doing.  There is one simulated machine in a process.
+ * A program meets it in one of two ways.  It is loaded as the driver (XSEG_DRIVER, or
+ * xseg_options).  Or it is linked, so that these functions can set the scene: how much memory there
+ * is, which call fails, what the streams are doing.  There is one simulated machine in a process.
  *
  * Addresses: each reservation and allocation lies above all earlier ones, 2 MiB aligned at least, so
  * runs are repeatable, and a late use of an address meets nothing else.  Once all of the 128 TiB have been
@@ -16,20 +16,21 @@
  * median stays, one in a hundred is above 1.4 times, one in a thousand is a spike of 5 to 80 times.
  *
  * Strict: what a real driver leaves undefined ends the process with a report on standard error
- * (what, by which call, what made it, what uses it still): memory that is unmapped or freed while
- * queued work touches it, an address that is touched without being mapped or accessible, a stream
- * or event used after its destruction.  What a driver refuses is refused with its error code.
+ * (what, by which call, what made it, what uses it still).  Undefined is memory that is unmapped or
+ * freed while queued work touches it, an address that is touched without being mapped or
+ * accessible, and a stream or event used after its destruction.  What a driver refuses is refused
+ * with its error code.
  *
  * Work: what is queued on a stream stays unfinished until its time comes on the virtual clock, or
  * until the host waits for it: a wait succeeds and ends all work that it waits for.
  *
  * Bytes: memory has no contents, unless asked for.  Then each device keeps them in one sparse memory
- * file that is mapped at the reserved addresses, so copies and fills move them, the program can
- * look at them as at its own memory where any device has access, and a wrong mapping is a wrong
- * byte or a fault.  Where the process has something else at an address, later ones are taken.
+ * file that is mapped at the reserved addresses.  Copies and fills move them, and where any device
+ * has access the program can look at them as at its own memory.  A wrong mapping is a wrong byte or
+ * a fault.  Where the process has something else at an address, later addresses are taken.
  *
  * Sharing: processes that name the same machine share the memory of its devices, so what one takes
- * the others do not have; whoever is first decides how many devices there are and how large.  The
+ * the others do not have.  The first of them decides how many devices there are and how large.  The
  * functions below speak of this process alone.
  *
  * Environment, read when the first driver call or xseg_sim function is reached; a variable that

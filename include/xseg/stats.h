@@ -3,7 +3,7 @@
  * Statistics, with PyTorch's names and meanings.
  *
  * Everything here is counted, nothing is modelled.  Current values and totals are always exact.
- * Peaks are exactly PyTorch's while one thread at a time allocates on a device; with several at
+ * Peaks are exactly PyTorch's while one thread at a time allocates on a device.  With several at
  * once a peak may be off by what the other threads allocate or free while it is taken, which is the
  * time of one look at a few counters.
  *
@@ -18,7 +18,7 @@
 extern "C" {
 #endif
 
-/** One quantity: its value, its highest value, and the sums of all increases and decreases. */
+/** A quantity: its value, its highest value, and the sums of all increases and decreases. */
 struct xseg_stat {
     uint64_t current, peak, allocated, freed;
 };

@@ -108,8 +108,8 @@ struct xseg_limit_values {
  * them; of a pool the hard limit starts as its options say.  per_process_memory_fraction is a limit
  * beside these: the lower one counts.
  *
- * A hard limit below what is taken gives idle memory of a device back at once, as xseg_trim() does that
- * does not wait; what is live stays, and no request gets memory of the driver until enough is free.
+ * A hard limit below what is taken gives idle memory of a device back at once, as xseg_trim() without
+ * waiting does.  Live blocks stay, and no request gets memory of the driver until enough is free.
  *
  * @param where  names a device or a private pool; no stream
  * @param set    the new limits; NULL changes nothing

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * A set of small numbers as a bitmap with summaries, so that the next or previous member is found
- * in three steps: 64 words of 64 bits under each word of the summary, and 64 of those under `top`.
+ * in three steps.  Each word of the summary has 64 words of 64 bits under it, and `top` has 64
+ * words of the summary.
  *
  * Holds up to 64^3 = 262144 numbers.  The storage is the caller's: xseg_bits_words() of them.
  *

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* One of two addresses, without a branch: for where nobody can foresee which it is.  Compilers make a
- * branch of a `?:`, and take an array of both through memory. */
+/* Choose one of two addresses without a branch, where the choice cannot be predicted.  Compilers make
+ * a branch of a `?:`, and take an array of both through memory. */
 #ifndef XSEG_BASE_EITHER_H
 #define XSEG_BASE_EITHER_H
 

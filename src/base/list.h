@@ -45,7 +45,7 @@ static inline void xseg_list_remove(struct xseg_list *node)
 #define XSEG_LIST_FOR(node, head) \
     for (struct xseg_list *node = (head)->next; node != (head); node = node->next)
 
-/* The same where the body may remove the node. */
+/* As XSEG_LIST_FOR, but the body may remove the node. */
 #define XSEG_LIST_FOR_SAFE(node, head)                                                      \
     for (struct xseg_list *node = (head)->next, *after_##node = node->next; node != (head); \
          node = after_##node, after_##node = node->next)

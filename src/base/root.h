@@ -3,7 +3,8 @@
  * Roots: memory from the kernel through which the heap's is reached.
  *
  * LeakSanitizer looks through the heap and the programme's own data alone, and has to be told of other
- * memory, or it reports what only that leads to in a programme that ends with an open allocator.
+ * memory.  Else it reports what only that memory leads to, in a programme that ends with an open
+ * allocator.
  */
 #ifndef XSEG_BASE_ROOT_H
 #define XSEG_BASE_ROOT_H

@@ -5,8 +5,9 @@
  * Large pieces come from the kernel, page by page as they are touched.  calloc() promises that only until
  * the process has freed something large: from then on it takes such pieces from the heap, and clears them.
  *
- * They begin in different cache lines of their pages: what every arena has at the same place would share
- * one set of the first cache otherwise, and eight streams in turn missed four lines a call for that.
+ * Large pieces begin in different cache lines of their pages.  Otherwise what every arena has at the
+ * same place would share one set of the L1 cache, for which eight streams in turn missed four lines a
+ * call.
  *
  * Threads: any.
  */

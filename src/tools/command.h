@@ -55,7 +55,7 @@ const struct command *command_find(const char *name);
 /* "xseg replay"; valid until the next call. */
 const char *command_full_name(const struct command *command);
 
-/* One line on standard error, which begins with the command's name. */
+/* Print one line on standard error, which begins with the command's name. */
 void command_complain(const struct command *command, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 

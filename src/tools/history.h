@@ -5,10 +5,10 @@
  *
  * A snapshot is what torch.cuda.memory._dump_snapshot() pickles: a dictionary with `segments`,
  * `device_traces` (a list of entries for each device) and `allocator_settings`; or the list of
- * segments alone.  Keys that older releases do not write have defaults: a block without `address`
- * follows the one before it, one without `requested_size` is as large as its request, and an entry
- * without `pool_id` lies in the pool of the segment that holds it at the end, if that has been there
- * since.
+ * segments alone.  Keys that older releases do not write have defaults.  A block without `address`
+ * follows the one before it.  A block without `requested_size` is as large as its request.  An entry
+ * without `pool_id` lies in the pool of the segment that holds it at the end, if that segment has
+ * been there since.
  *
  * Locking: none; it belongs to one thread.
  */

@@ -18,7 +18,7 @@ static bool fail(struct player *player, const struct xtrace_op *op, const char *
     return false;
 }
 
-/* The same, with the allocator's own account of it. */
+/* As fail(), with the allocator's own account of the failure. */
 static bool xseg_failed(struct player *player, const struct xtrace_op *op, const char *what)
 {
     char detail[512] = "";
@@ -122,7 +122,7 @@ static bool wait_stream(struct player *player, const struct xtrace_op *op)
     player->own_ns += driver_time(player) - before;
     if (!fine)
         return fail(player, op, "the driver refused to let a stream wait", "");
-    /* It is busy until its own `y`, whatever becomes of the other. */
+    /* The stream that waits is busy until its own `y`, whatever becomes of the other. */
     return idle || !player->is_simulated || simulator.launch(stream, FOREVER) == XSEG_OK ||
            fail(player, op, "the simulator refused to queue work", "");
 }

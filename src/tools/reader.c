@@ -135,7 +135,7 @@ static bool add_pool(struct reader *reader, uint64_t name, uint16_t *out)
     return true;
 }
 
-/* The same for a pool that something is allocated from or routed to. */
+/* As find_stream(), for a pool that something is allocated from or routed to. */
 static bool find_pool(struct reader *reader, uint64_t name, uint16_t *out)
 {
     struct idmap_entry *entry = name ? idmap_find(&reader->pools, name) : NULL;

@@ -70,7 +70,7 @@ struct idmap_entry *reader_add_name(struct reader *reader, struct idmap *map, ui
 
 struct xtrace_op *reader_add_op(struct reader *reader, enum xtrace_kind kind);
 
-/* One line each. */
+/* Each of these reads one line of the file. */
 bool reader_config(struct reader *reader, const char *text);
 bool reader_alloc(struct reader *reader, const struct fields *fields);
 bool reader_free(struct reader *reader, const struct fields *fields);

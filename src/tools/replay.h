@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * One run of a trace through an allocator of its own, on a driver of its own making.
+ * A replay: one run of a trace through an allocator of its own, on a driver of its own making.
  *
  * On the simulator every run starts with a fresh machine, so runs do not influence each other, and
  * two equal runs give equal figures, the measured time aside.  The allocator's trial of the driver

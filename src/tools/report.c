@@ -147,7 +147,8 @@ static void print_row(FILE *out, int width, const char *label, const struct figu
 
 /* --- The rows. --- */
 
-/* Those from LIVE_AVERAGE on only where the trace has a clock, FAILED and SMALLEST where there are such. */
+/* Rows from LIVE_AVERAGE on are shown only where the trace has a clock, FAILED and SMALLEST where there are
+ * such figures. */
 static const struct {
     const char *label;
     enum {

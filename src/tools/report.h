@@ -35,7 +35,7 @@ struct report {
  */
 void report_table(FILE *out, const struct report *reports, unsigned count, bool with_calls);
 
-/* One JSON object.  Returns NULL without host memory. */
+/* The report as one JSON object.  Returns NULL without host memory. */
 json_t *report_json(const struct report *report);
 
 #endif

@@ -97,7 +97,7 @@ static bool note_entry(struct snapshot *snapshot, size_t number)
     case HISTORY_FREE_REQUESTED: {
         const struct history_block block = {entry.address, entry.bytes, entry.stream, entry.pool};
 
-        /* It is freed and was never allocated: it was live when the history began. */
+        /* A block that is freed and was never allocated was live when the history began. */
         return add_early(snapshot, &block);
     }
     case HISTORY_GROWTH:
@@ -242,9 +242,9 @@ static bool release_pool(struct snapshot *snapshot, uint64_t name, size_t number
 
 /*
  * A run of entries that return memory.  Either the programme asked for it, or the allocator was short
- * of memory, which a replay sees to by itself where it has to.  The stack says which; where there is
- * none, what comes next does: a request that fails shows a shortage, and so does a growth that would
- * have gone beyond what could be reserved when a request failed.
+ * of memory, which a replay sees to by itself where it has to.  The stack says which.  Where there is
+ * no stack, the next entry does: a request that fails shows a shortage, and so does a growth that
+ * would have gone beyond what could be reserved when a request failed.
  */
 struct returns {
     bool is_under_way;

@@ -7,9 +7,9 @@
  * configuration.  What was live before the history begins is allocated first, in the order of
  * addresses.
  *
- * What a snapshot does not know: work on streams, so nothing is ever busy, and a block that another
- * stream used is freed when that was over; captures, so that a graph's allocations only go to its
- * pool; and the memory of the device.
+ * A snapshot does not know of work on streams, so nothing is ever busy, and a block that another
+ * stream used is freed when that use was over.  It does not know of captures, so a graph's
+ * allocations only go to its pool.  It does not know the memory of the device.
  *
  * Locking: none; it belongs to one thread.
  */

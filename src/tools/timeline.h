@@ -3,11 +3,11 @@
  * Memory over time, for a picture: at most TIMELINE_ROWS rows, separated by tabs.
  *
  * Without a clock a row stands for a run of events: event number, requested, allocated and reserved
- * bytes.  With one it stands for a stretch of time: microseconds since the first `@`, the same bytes,
- * and then what must not grow without end: bytes of reserved addresses, of host memory, and objects of
- * the driver.  Each row shows the highest value of each column, so that no peak is lost.  Comment lines
- * begin with `#`: the names of the columns, and, without a clock, `# mark EVENT LABEL` where the trace
- * has a mark.
+ * bytes.  With a clock it stands for a stretch of time: microseconds since the first `@`, and the same
+ * bytes.  Then follows what must not grow without end: bytes of reserved addresses, of host memory, and
+ * objects of the driver.  Each row shows the highest value of each column, so that no peak is lost.
+ * Comment lines begin with `#`: the names of the columns, and, without a clock, `# mark EVENT LABEL`
+ * where the trace has a mark.
  *
  * Locking: none; it belongs to one replay.
  */

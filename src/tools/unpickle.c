@@ -192,7 +192,7 @@ static bool do_constant(struct machine *machine, unsigned argument)
     return push_value(machine, (struct pickle_value){.kind = PICKLE_BOOL, .number = argument});
 }
 
-/* One or two bytes without a sign, or four with one. */
+/* An integer of one or two bytes without a sign, or of four with one. */
 static bool do_int(struct machine *machine, unsigned argument)
 {
     struct pickle_value value = {.kind = PICKLE_INT};

@@ -5,7 +5,7 @@
 
 #include <stdio.h>
 
-/* One line: the version, and in brackets the build type, the level of self-checks and the commit. */
+/* Print one line: the version, and in brackets the build type, the level of self-checks and the commit. */
 void version_print(FILE *out);
 
 #endif

@@ -3,10 +3,10 @@
  * A trace or tape of allocator calls, or a memory snapshot of PyTorch (docs/replay.md), read into one
  * array that can be replayed many times.
  *
- * Names are renumbered: a block's ID becomes a slot, which is used again once the block is freed, so
- * that a replay touches as little memory of its own as it can; streams and pools are counted from 1,
- * and 0 is the default stream or pool.  All rules of the format are checked while reading: whatever
- * comes out can be replayed without further checks.
+ * Names are renumbered.  A block's ID becomes a slot, which is used again once the block is freed,
+ * so that a replay touches as little memory of its own as it can.  Streams and pools are counted
+ * from 1, and 0 is the default stream or pool.  All rules of the format are checked while reading:
+ * whatever comes out can be replayed without further checks.
  *
  * Words:
  *   operation  what a programme did: allocate, free, queue work, wait, ...

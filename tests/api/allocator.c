@@ -208,7 +208,8 @@ static void a_failing_trial_falls_back(void **state)
 
 /* --- Configuration. --- */
 
-/* Nobody's addresses are left at open: that is no word about the device, and they may come back. */
+/* No addresses are left when the allocator opens: that says nothing about the device, and addresses may
+ * come back. */
 static void a_trial_without_addresses_says_so(void **state)
 {
     struct xseg_options options = XSEG_OPTIONS_INIT;
@@ -234,7 +235,8 @@ static void a_trial_without_addresses_says_so(void **state)
     scene_close(allocator);
 }
 
-/* One after the other on one simulated machine, until all its addresses have been used once. */
+/* Allocators open one after the other on one simulated machine, until all its addresses have been used
+ * once. */
 static void an_allocator_opens_as_often_as_one_likes(void **state)
 {
     (void)state;
@@ -534,7 +536,7 @@ static void a_refused_close_ends_nothing(void **state)
     scene_free(allocator, inside);
     scene_free(allocator, ptr);
 
-    /* Also where the driver keeps the context of a later device. */
+    /* The driver keeps the context of a later device: the close ends nothing, either. */
     assert_int_equal(xseg_sim_fail("cuDevicePrimaryCtxRelease", 2, UNKNOWN), XSEG_OK);
     scene_expect_error(xseg_close(allocator), XSEG_ERR_DRIVER, "cuDevicePrimaryCtxRelease");
     assert_int_equal(xseg_pool_retain(pool), XSEG_OK);

@@ -2,7 +2,7 @@
 /*
  * Ask about any block.  An article on PyTorch's memory management asks for two functions that
  * PyTorch does not offer: from a tensor to its block, and from the block to the free space adjacent
- * to it, so that what is released first is what makes the largest stretch of free memory.
+ * to it.  With them a program can release first what makes the largest stretch of free memory.
  */
 #include "tests/support/scene.h"
 

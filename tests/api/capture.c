@@ -223,8 +223,9 @@ static void reuse_in_a_capture_minds_uses_before_it(void **state)
     expect_reuse_after_join(true);
 }
 
-/* Streams of two captures have used a block: no graph orders both, so it waits until both are over, also
- * when one stream has come from the one capture into the other, behind all that the other did. */
+/* Streams of two captures have used a block.  No graph orders both uses, so the block waits until both
+ * captures are over, even when a stream has come from one capture into the other, behind all that the
+ * other did. */
 static void a_block_of_two_captures_waits_for_both(void **state)
 {
     struct xseg_allocator *allocator = scene_open("graph_capture_record_stream_reuse:True");
@@ -422,7 +423,7 @@ static void a_capture_that_was_not_told_holds_nothing_up(void **state)
     capture_close(allocator, side, NULL);
 }
 
-/* As above, and the next thing to happen is a close, or a wait on a full device. */
+/* After a capture that was not told, the next thing to happen is a trim that waits, or a close. */
 static void a_wait_ends_after_a_capture_that_was_not_told(void **state)
 {
     (void)state;

@@ -241,7 +241,7 @@ static void a_failed_fill_loses_nothing(void **state)
     assert_int_equal(scene_stats(allocator).allocation[XSEG_STAT_ALL].current, 0);
     assert_ptr_equal(scene_alloc(allocator, 2 * MIB, NULL), ptr);
 
-    /* Nor is a copy that fails. */
+    /* A copy that fails is no check, either. */
     scene_free(allocator, ptr);
     scene_empty_cache(allocator);
     assert_ptr_equal(scene_alloc(allocator, 2 * MIB, NULL), ptr);
@@ -369,7 +369,8 @@ static size_t end_capture(xseg_stream stream)
     return nodes;
 }
 
-/* Neither on the stream that is captured, nor so that a capture elsewhere would be spoilt. */
+/* The debugging keys queue nothing on the stream that is captured, and make no call that would spoil
+ * a capture elsewhere. */
 static void nothing_of_this_gets_into_a_capture(void **state)
 {
     static const char *const config[] = {"debug_fill:True", "unmap_on_free:True",

@@ -168,7 +168,7 @@ static void the_oldest_go_first(void **state)
     struct xseg_allocator *allocator = open_on(4096, "idle_ms:100,reclaim_us_per_s:1");
     xseg_stream stream[4];
     void *ptr[COUNT_OF(stream)];
-    /* In which order they become idle: neither that of the streams nor the other way round. */
+    /* The order in which the streams become idle: neither their own nor the reverse. */
     static const unsigned order[] = {2, 0, 3, 1};
 
     (void)state;

@@ -129,7 +129,7 @@ static void a_handle_that_comes_again_is_another_stream(void **state)
         scene_stream_destroy(next);
     }
     assert_int_equal(came_again, 50);
-    /* One segment went from stream to stream. */
+    /* A single segment went from stream to stream. */
     assert_int_equal(scene_stats(allocator).reserved_bytes[XSEG_STAT_ALL].peak, 20 * MIB);
     scene_close(allocator);
 }
@@ -266,7 +266,7 @@ static void an_event_that_a_block_waits_for_is_kept(void **state)
     assert_int_equal(xseg_sim_finish(side), XSEG_OK);
     scene_stream_destroy(side);
 
-    /* Who meets a stream asks about those that leave. */
+    /* A call that meets a new stream asks about those that leave. */
     assert_int_equal(xseg_sim_fail("cuEventQuery", 1, 999), XSEG_OK);
     assert_int_equal(xseg_use(allocator, b, next), XSEG_OK);
     assert_true(xseg_sim_failed());

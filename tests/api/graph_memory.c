@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * The memory tables of "Memory Issues", in NVIDIA's documentation of CUDA graphs under PyTorch
- * (https://docs.nvidia.com/dl-cuda-graph/latest/troubleshooting/memory-issues.html): what PyTorch's
- * statistics of the large pools are after each step of its examples, in GB of 2^30 bytes.
+ * (https://docs.nvidia.com/dl-cuda-graph/latest/troubleshooting/memory-issues.html).  They have
+ * PyTorch's statistics of the large pools after each step of its examples, in GB of 2^30 bytes.
  *
  * Each programme makes the requests of the example, on the same streams, and captures what that
  * captures; its kernels are queued work that touches what they touch.  A row stands behind its
@@ -308,7 +308,8 @@ static void fragmentation_with_max_split_size(void **state)
                       "max_split_size_mb:128,expandable_segments:False", 2);
 }
 
-/* The same section: "Expandable segments cannot reclaim memory during CUDA graph capture" */
+/* "Memory Fragmentation Across Pools": "Expandable segments cannot reclaim memory during CUDA graph
+ * capture" */
 static void expandable_segments_during_a_capture(void **state)
 {
     struct table table = open_table("expandable in a capture", "expandable_segments:True", 0);

@@ -110,7 +110,7 @@ static void a_relative_name_means_the_folder_of_the_pause(void **state)
     tear_down(&f);
 }
 
-/* Nobody resumes a pool that was released: its file goes with its last block. */
+/* A pool that is released and not resumed: its file goes with its last block. */
 static void so_it_does_where_the_pool_is_forgotten(void **state)
 {
     struct fixture f;

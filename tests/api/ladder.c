@@ -418,7 +418,7 @@ static void events_are_asked_about_where_it_helps(void **state)
     for (unsigned i = 0; i < 10; i++)
         scene_free(allocator, scene_alloc(allocator, 5 * MIB, own));
     assert_int_equal(xseg_sim_calls("cuEventQuery"), asked);
-    /* Its own stream asks. */
+    /* An allocation on the block's own stream asks. */
     ptr = scene_alloc(allocator, 2 * MIB, side);
     scene_free(allocator, ptr);
     assert_int_equal(scene_block(allocator, pending).state, XSEG_BLOCK_PENDING);

@@ -115,7 +115,8 @@ static void restore_is_refused_where_a_lent_block_lies(void **state)
     }
 }
 
-/* One that was freed while a stream uses it waits in the same place, and is nobody else's matter. */
+/* A lent block that was freed while a stream uses it waits in the same place, and no restore of its
+ * lender takes it. */
 static void a_lent_block_that_waits_is_left_alone(void **state)
 {
     (void)state;
@@ -372,7 +373,7 @@ static void count_by_pool(void *context, const struct xseg_trace_entry *entry)
         count[entry->action][entry->pool != NULL]++;
 }
 
-/* Whoever adds up by pool what is handed out and freed comes to what the pools hold. */
+/* An observer that adds up by pool what is handed out and freed comes to what the pools hold. */
 static void a_trace_follows_who_holds_a_block(void **state)
 {
     (void)state;

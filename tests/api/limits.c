@@ -200,14 +200,14 @@ static void a_device_has_limits_of_its_own(void **state)
     assert_int_equal(xseg_configure(allocator, "hard_limit_mb:500"), XSEG_OK);
     expect_limits(allocator, 0, 500 * MIB, UINT64_MAX, 20 * MIB);
     expect_limits(allocator, 1, 500 * MIB, UINT64_MAX, 20 * MIB);
-    /* One lowered by hand gives back at once, too. */
+    /* A limit that is lowered by hand gives back at once, too. */
     assert_int_equal(reserved(allocator), 500 * MIB);
     assert_int_equal(set_limits(allocator, 0, 100 * MIB, UINT64_MAX, 0), XSEG_OK);
     assert_int_equal(reserved(allocator), 100 * MIB);
     scene_close(allocator);
 }
 
-/* It draws on that device alone, without a key of the configuration. */
+/* A soft limit takes effect on that device alone, without a key of the configuration. */
 static void a_device_has_a_soft_limit_of_its_own(void **state)
 {
     struct xseg_allocator *allocator = open_on(1, NULL);

@@ -97,7 +97,7 @@ static void expect_flat(const char *config, size_t bytes, unsigned count)
     calls = all_calls();
     for (unsigned i = 0; i < 1000; i++)
         (void)pass(allocator, bytes);
-    /* One round of the device's memory more or less may fall into a thousand. */
+    /* A thousand pools may take one round of the device's memory more or less. */
     assert_in_range(all_calls() - calls, least / 2, least * 3 / 2);
     assert_in_range(host_bytes(allocator), 0,
                     before + (uint64_t)count * HANDLE_BYTES * 4096 / 4095 + 2 * CHUNK_BYTES);

@@ -195,7 +195,7 @@ static void pinned_pages_are_not_stolen(void **state)
     const struct list left = mappings(allocator, NULL);
     assert_true(find(&left, pinned + 70 * MIB)->is_pinned);
     scene_free(allocator, ptr);
-    /* Nor does a limit take it. */
+    /* A limit does not take the pinned page, either. */
     device.device = 0;
     limits.hard_bytes = 2 * MIB;
     assert_int_equal(xseg_limits(allocator, &device, &limits, NULL), XSEG_OK);

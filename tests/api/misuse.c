@@ -108,7 +108,7 @@ static void tear_down(struct stage *stage)
     capture_close(stage->allocator, stage->stream, NULL);
 }
 
-/* Whoever calls with NULL is told what was called, not what the library calls on its behalf. */
+/* A caller that passes NULL is told what it called, not what the library calls on its behalf. */
 static void an_error_names_the_function_that_was_called(void **state)
 {
     struct xseg_request request = XSEG_REQUEST_INIT;

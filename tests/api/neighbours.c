@@ -157,7 +157,7 @@ static void a_soft_limit_can_be_set_when_the_other_needs_it(void **state)
     try_burst(other, false);
     assert_true(limit_to_share(&idle));
     try_burst(other, true);
-    /* It never fails a request: the neighbour may have a burst again, if there is room. */
+    /* A soft limit never fails a request: the neighbour may have a burst again, if there is room. */
     scene_empty_cache(other);
     scene_free(idle.allocator, scene_alloc(idle.allocator, PEAK - KEPT, NULL));
     close_scene(&idle, other);
@@ -221,7 +221,7 @@ static void obey(int socket, const struct xseg_sim_settings *settings)
         if (write(socket, is_fine ? "y" : "n", 1) != 1)
             _exit(2);
     }
-    /* Whoever leaves last removes the machine; after a failure that is this process. */
+    /* The process that leaves last removes the machine; after a failure that is this one. */
     _exit(xseg_sim_reset(NULL) == XSEG_OK ? 0 : 3);
 }
 

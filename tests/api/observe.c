@@ -140,7 +140,7 @@ static void what_is_spared_serves_the_request(void **state)
     scene_close(witness.allocator);
 }
 
-/* It is asked again as long as it spares something and that is not enough. */
+/* The observer is asked again as long as it spares something and that is not enough. */
 static void it_is_asked_until_there_is_enough(void **state)
 {
     struct witness witness = {.allocator = open_on(200, "expandable_segments:False")};

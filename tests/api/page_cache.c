@@ -97,7 +97,7 @@ static void emptying_the_cache_empties_it(void **state)
 
     (void)state;
     let_go(allocator, 100 * MIB, NULL);
-    /* One stream is none of the cache's business. */
+    /* A trim of one stream leaves the page cache alone. */
     where.device = 0;
     where.one_stream = true;
     where.stream = stream;

@@ -106,7 +106,7 @@ static off_t room_of(const char *name)
     return status.st_blocks;
 }
 
-/* The same of a file with 4 KiB in each 2 MiB and nothing between: that depends on the file system. */
+/* As room_of(), of a file with 4 KiB in each 2 MiB and nothing between: that depends on the file system. */
 static off_t room_of_some(size_t bytes)
 {
     char *name = new_name(), some[4 * KIB];

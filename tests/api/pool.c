@@ -64,7 +64,7 @@ static void the_latest_route_that_accepts_serves(void **state)
     scene_stream_destroy(stream);
 }
 
-/* Nothing finds such a pool any more, so memory that it got would be nowhere. */
+/* A released pool is not found any more, so memory that it got would serve no request. */
 static void a_released_pool_is_not_prewarmed(void **state)
 {
     static const char *const configs[] = {"expandable_segments:True", "expandable_segments:False"};
@@ -300,7 +300,7 @@ static void a_pool_stands_on_its_owners_functions(void **state)
     assert_ptr_equal(a, own.memory);
     assert_ptr_equal(b, own.memory + MIB);
     assert_false(scene_block(allocator, a).is_expandable);
-    /* The same address again would be two blocks in one place. */
+    /* The function gives an address that is in use: that would be two blocks in one place. */
     scene_expect_error(xseg_alloc_with(allocator, &request, &c), XSEG_ERR_ARGUMENT, "in use");
     scene_free(allocator, a);
     assert_ptr_equal(scene_alloc_in(allocator, pool, MIB / 2, NULL), own.memory);

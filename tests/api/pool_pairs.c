@@ -220,7 +220,7 @@ static void lend_and_pause(void **state)
     scene_expect_error(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_BUSY, "lent");
     scene_free(allocator, lent);
     assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_OK);
-    /* Nor does one that is paused lend; then the device has room. */
+    /* A pool that is paused does not lend, either; the device has room then. */
     lent = scene_alloc(allocator, 20 * MIB, NULL);
     assert_null(scene_block(allocator, lent).lender);
     scene_free(allocator, lent);
@@ -286,7 +286,7 @@ static void lend_and_release(void **state)
 
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
     assert_int_equal(scene_block(allocator, lent).state, XSEG_BLOCK_LIVE);
-    /* The rest is not lent: it goes, as all that is idle, to whoever needs it. */
+    /* The rest of the pool is not lent: as all idle memory, it goes to the request that needs it. */
     assert_null(scene_block(allocator, scene_alloc(allocator, 20 * MIB, NULL)).lender);
     finish(allocator, NULL);
 }
@@ -509,7 +509,7 @@ static void limit_and_release(void **state)
 
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
     scene_free(allocator, ptr);
-    /* Its memory is anybody's, without a limit of its own. */
+    /* The memory of a released pool serves every request, without the pool's limit. */
     (void)scene_alloc(allocator, 20 * MIB, NULL);
     finish(allocator, NULL);
 }
@@ -629,7 +629,7 @@ static void exportable_and_checkpoint(void **state)
     ptr = scene_alloc_in(allocator, pool, 20 * MIB, NULL);
     scene_free(allocator, ptr);
     restore(pool, checkpoint);
-    /* The pages are held, whoever has the block. */
+    /* The export holds the pages, whichever block lies on them. */
     assert_int_equal(xseg_export_close(allocator, ptr), XSEG_OK);
     finish(allocator, NULL);
 }
@@ -742,7 +742,7 @@ static void pause_and_release(void **state)
     assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_HOST, NULL), XSEG_OK);
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
     scene_empty_cache(allocator);
-    /* It has a block, so it can come back. */
+    /* The pool has a block, so it can come back. */
     assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
     assert_int_equal(reserved(allocator), 20 * MIB);
     finish(allocator, NULL);

@@ -53,7 +53,7 @@ static void pytorch_196258_another_device_is_current(void **state)
     scene_close(allocator);
 }
 
-/* One way for a capture to go wrong. */
+/* The ways in which a capture goes wrong. */
 enum failure { NEVER_BEGAN, WAS_SPOILT, WAS_GIVEN_UP, FAILURES };
 
 static void fail_capture(struct xseg_allocator *allocator, xseg_stream stream, enum failure failure)

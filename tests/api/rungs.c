@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * One rung of the ladder each: a request that exactly this rung serves, and what the rungs behind it
+ * The ladder, rung by rung: a request that exactly this rung serves, and what the rungs behind it
  * would have done, which must not have happened.
  */
 #include "tests/support/scene.h"
@@ -134,7 +134,7 @@ static void pages_of_another_segment_move(void **state)
                          scene_block(allocator, live).segment_base);
     expect_no_wait(allocator, &before);
     assert_int_equal(xseg_sim_calls("cuMemRelease"), before.releases);
-    /* One page was free; the other three moved. */
+    /* Of the four pages one was free; the other three moved. */
     assert_int_equal(xseg_sim_calls("cuMemCreate") - before.creates, 1);
     assert_int_equal(reserved(allocator), 200 * MIB);
     assert_int_equal(scene_block(allocator, live).state, XSEG_BLOCK_LIVE);
@@ -212,7 +212,7 @@ static void a_full_device_creates_nothing(void **state)
     scene_stream_destroy(stream[2]);
 }
 
-/* The same from a private pool that nobody holds any more, and from a small pool to a large one. */
+/* Idle pages move from a private pool that nobody holds, and from a small pool to a large one. */
 static void pages_of_other_pools_move(void **state)
 {
     struct xseg_allocator *allocator = open_on(40, "expandable_segments:True");
@@ -311,7 +311,7 @@ static void an_oversize_segment_goes(void **state)
     scene_free(allocator, large);
     scene_free(allocator, small);
     const struct traces before = look(allocator);
-    /* Neither is close enough in size to be used as it is. */
+    /* Both cached segments are too large to be used as they are. */
     ptr = scene_alloc(allocator, 50 * MIB, NULL);
     expect_no_flush(allocator, &before);
     assert_int_equal(xseg_sim_calls("cuMemFree") - before.frees, 1);
@@ -381,7 +381,7 @@ static void a_capture_finds_room(void **state)
     void *idle = scene_alloc(allocator, 60 * MIB, NULL), *ptr, *none = NULL;
 
     (void)state;
-    /* Nothing goes, and nothing is waited for, while memory lasts. */
+    /* While memory lasts, nothing goes, and nothing is waited for. */
     scene_free(allocator, idle);
     const struct traces before = look(allocator);
     scene_capture_begin(pool, stream);

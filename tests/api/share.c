@@ -348,7 +348,7 @@ static void the_same_process_can_import(void **state)
     assert_int_equal(xseg_import_close(allocator, again), XSEG_OK);
     scene_expect_error(xseg_import_close(allocator, again), XSEG_ERR_NOT_LIVE, "imported");
     assert_true(holds(twice, 50 * MIB, 5));
-    /* It is no block. */
+    /* An import is no block. */
     scene_expect_error(xseg_free(allocator, twice), XSEG_ERR_NOT_LIVE, "");
     scene_expect_error(xseg_close(allocator), XSEG_ERR_BUSY, "live block");
     scene_free(allocator, block);
@@ -623,7 +623,7 @@ static void pages_are_stolen_from_their_own_kind(void **state)
     scene_close(allocator);
 }
 
-/* Who imported a page sees it until it is unmapped there: another pool's contents must not be on it. */
+/* An importer of a page sees it until it unmaps the page: another pool's contents must not be on it. */
 static void what_was_shown_goes_to_no_other_pool(void **state)
 {
     struct xseg_allocator *allocator = open_on(true, 200 * MIB, "page_cache_mb:200");
@@ -888,7 +888,7 @@ static void bad_headers_are_refused(void **state)
     REFUSED(requested_bytes, 50 * MIB + 512, "requested");
     REFUSED(block_offset, 513, "aligned to 512");
     REFUSED(block_offset, 1, "aligned to 512");
-    /* One page too many. */
+    /* A header with one page too many. */
     struct xseg_share_header shorter = header_of(&share);
     shorter.block_bytes = shorter.requested_bytes = 40 * MIB;
     expect_header_refused(allocator, &share, &shorter, "does not lie on its 3 pages");
@@ -907,7 +907,7 @@ static void bad_headers_are_refused(void **state)
         wrong.header = (const void *)header;
         scene_expect_error(xseg_import(allocator, 0, &wrong, &block), XSEG_ERR_ARGUMENT, "bytes");
     }
-    /* One that the driver does not map, as the memory has less. */
+    /* Sizes that the driver does not map, as the memory has less. */
     sizes[0] = sizes[1] = sizes[2] = 22 * MIB;
     memcpy(header + sizeof(struct xseg_share_header), sizes, sizeof(sizes));
     scene_expect_error(xseg_import(allocator, 0, &wrong, &block), XSEG_ERR_DRIVER, "cuMemMap");
@@ -1065,7 +1065,7 @@ static void a_lost_device_lets_go(void **state)
     xseg_share_end(&share);
     assert_int_equal(xseg_import_close(allocator, again), XSEG_OK);
     scene_free(allocator, block);
-    /* One import and the export are open still. */
+    /* An import and the export are open still. */
     assert_int_equal(xseg_close(allocator), XSEG_OK);
 }
 
@@ -1219,7 +1219,7 @@ static void more_pages_than_a_block_needs_are_refused(void **state)
     close_with(allocator, pool, block);
 }
 
-/* Whoever sends less than it said is not waited for without end; the socket says how long. */
+/* A peer that sends less than it said is not waited for without end; the socket says how long. */
 static void a_silent_peer_is_given_up(void **state)
 {
     const struct timeval soon = {0, 30000};

@@ -91,7 +91,8 @@ static void *use_on_own_default_stream(void *self)
     return NULL;
 }
 
-/* It has no name in this thread: the legacy stream stands for it, which waits for it. */
+/* Another thread's default stream has no name in this thread: the legacy stream, which waits for it,
+ * stands for it. */
 static void another_threads_default_stream_is_waited_for(void **state)
 {
     struct worker worker = {.allocator = scene_open(NULL)};
@@ -157,7 +158,7 @@ static void streams_are_looked_at_in_a_fixed_order(void **state)
 
 /*
  * A full device waits for pending blocks before it says that there is no memory, and searches the
- * cache again: here nothing can go back to the driver, but the block that just came back fits.
+ * cache again.  Here nothing can go back to the driver, but the block that just came back fits.
  */
 static void a_full_device_waits_for_pending_blocks(void **state)
 {

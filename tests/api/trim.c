@@ -17,7 +17,7 @@ static struct xseg_trimmed trim(struct xseg_allocator *allocator, bool wait)
     return done;
 }
 
-/* One set-access for a growth of many pages, one unmap for a run of many pages. */
+/* A growth of many pages takes one set-access, and a run of many pages goes with one unmap. */
 static void runs_are_batched(void **state)
 {
     struct xseg_allocator *allocator = scene_open("expandable_segments:True");
@@ -129,7 +129,7 @@ static void one_pool_alone(void **state)
     assert_int_equal(done.returned, 60 * MIB);
     assert_int_equal(done.left, 0);
     assert_int_equal(reserved(allocator), 60 * MIB);
-    /* It goes on serving. */
+    /* The pool goes on serving. */
     ptr = scene_alloc_in(allocator, pool, 50 * MIB, NULL);
     scene_free(allocator, ptr);
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);

@@ -3,7 +3,7 @@
 
 #include "tests/fault/host.h"
 
-/* Those of a run; nth 0 is none. */
+/* The faults of the driver in a run; nth 0 is none. */
 static struct xseg_sim_fault fault[2];
 
 /* The fault of the host in a run; nth 0 is none. */

@@ -30,8 +30,8 @@ void armed_begin(void);
 void armed_end(void);
 
 /*
- * The programme: every call of the host fails, and every driver call fails once; a second fault follows the first one, where the undo
- * is; and a batched unmap or set-access does some of its mappings and then fails.  For main().
+ * The programme, for main().  Every call of the host fails, and every driver call fails once.  A second fault follows
+ * the first one, where the undo is.  A batched unmap or set-access does some of its mappings and then fails.
  */
 int armed_run(const struct armed_sweep *sweep);
 

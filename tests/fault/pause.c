@@ -29,7 +29,7 @@ static bool is_stranded(void)
     return strstr(text, "did not let this be undone") != NULL;
 }
 
-/* Nothing of a pool's memory is left on the device, unless the driver refused to take it. */
+/* Expect that the device has none of a pool's memory left, unless the driver refused to take it. */
 static void expect_gone(struct stage *stage, uint64_t others)
 {
     struct xseg_where where = XSEG_WHERE_ANY;

@@ -99,7 +99,7 @@ static void nothing(struct stage *stage, struct xseg_pool **pool)
     *pool = NULL;
 }
 
-/* Some live, some cached, some that wait for another stream, and a pool. */
+/* Blocks of every state: live, cached, and waiting for another stream; and a pool. */
 static void some_of_all(struct stage *stage, struct xseg_pool **pool)
 {
     void *cached = take(stage, NULL, 50 * MIB, NULL), *pending = take(stage, NULL, 3 * MIB, NULL);
@@ -167,7 +167,7 @@ static void pause_it(struct stage *stage, struct xseg_pool *pool, enum xseg_keep
         name = file;
     }
     const xseg_status status = xseg_pool_pause(pool, keep, name);
-    /* It may be paused in spite of an error. */
+    /* The pool may be paused in spite of an error. */
     stage->paused = pool;
     (void)went_well(stage, status);
     const xseg_status back = xseg_pool_resume(pool);

@@ -3,9 +3,9 @@
  * A stage: a scenario with an allocator and faults, and what must hold after each of its calls.
  *
  * A scenario makes its calls through the functions below.  Each makes its call again as long as a
- * fault has struck in it, and after each attempt expects: live blocks where they were, with their
- * pages mapped and accessible, and with what was written into them; the counts those of the blocks;
- * the audits.
+ * fault has struck in it.  After each attempt live blocks have to be where they were, with their
+ * pages mapped and accessible, and with what was written into them.  The counts have to be those of
+ * the blocks, and the audits have to hold.
  */
 #ifndef XSEG_TESTS_STAGE_H
 #define XSEG_TESTS_STAGE_H
@@ -34,11 +34,11 @@ struct stage {
 /* A call has returned: whether it is to be made again, at most once for each fault. */
 bool stage_again(struct stage *stage, xseg_status status);
 
-/* The same where calls are refused for a while: it may have failed as long as any fault has struck, and is
- * not made again.  Whether it has. */
+/* As stage_again(), where calls are refused for a while: the call may have failed as long as any fault has
+ * struck, and is not made again.  Returns whether it has failed. */
 bool stage_tried(struct stage *stage, xseg_status status);
 
-/* The same for a driver call of the scenario's own. */
+/* As stage_again(), for a driver call of the scenario's own. */
 bool stage_again_own(struct stage *stage, int result);
 
 /* Allocate; free; use; trim everything. */
@@ -51,7 +51,7 @@ void stage_give(struct stage *stage, void *ptr);
 void stage_use(struct stage *stage, void *ptr, xseg_stream stream);
 void stage_trim(struct stage *stage, bool wait);
 
-/* Change the configuration; let time pass, and give back what is due. */
+/* Change the configuration; let time pass, and tick, so that idle memory decays. */
 void stage_configure(struct stage *stage, const char *config);
 void stage_pass(struct stage *stage, uint64_t milliseconds);
 

@@ -2,9 +2,9 @@
 /*
  * The sweep: every driver call of every scenario fails once, with several errors.
  *
- * After the failure the operation has either succeeded all the same, or returned a status; live
- * blocks are where they were, with their pages mapped and accessible; the counts are those of the
- * blocks; the same call then works; and in the end nothing is left behind.
+ * After the failure the operation has either succeeded all the same, or returned a status.  Live
+ * blocks are where they were, with their pages mapped and accessible, and the counts are those of
+ * the blocks.  The same call then works, and in the end nothing is left behind.
  */
 #include "tests/fault/stage.h"
 

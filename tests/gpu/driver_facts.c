@@ -18,7 +18,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* Nobody else's allocations should be taken for ours, nor small change of the driver's own. */
+/* What others allocate should not be taken for ours, nor what little the driver allocates itself. */
 #define SLACK (16 * MIB)
 
 static int device_count;
@@ -855,7 +855,7 @@ static void another_descriptor_is_not_imported(void **state)
     assert_int_equal(handle, 0);
     (void)close(ends[0]);
     (void)close(ends[1]);
-    /* Nothing of that stays. */
+    /* The refused import leaves no error behind. */
     ASSERT_OK(cu.CtxSynchronize());
 }
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A plug-in's life: the library is loaded, used and closed again with dlclose(), again and again, also
- * under a thread that has met an error in it and outlives that, and under one that is inside a call.  It
- * stays mapped, and nothing else is left: not in the driver, and in the process what the first round
- * left, files, threads, memory of the heap and mappings.
+ * A plug-in's life: the library is loaded, used and closed again with dlclose(), again and again.  It is
+ * closed also under a thread that has met an error in it and outlives that, and under one that is inside
+ * a call.  The library stays mapped, and nothing else is left in the driver.  In the process are only
+ * the files, threads, memory of the heap and mappings that the first round left.
  *
  * reload LIBRARY, which is given to dlopen().  Linked with the simulator alone.  Started with
  * GLIBC_TUNABLES=glibc.malloc.tcache_count=0: what threads keep in caches counts as used.

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * One call, seen by callgrind alone: `reach CASE`.  reach.py compiles this programme and runs it.
+ * A single call, seen by callgrind alone: `reach CASE`.  reach.py compiles and runs this programme.
  *
  * The call has been made before in the same way, so tables have grown and pages of records are there.
  */

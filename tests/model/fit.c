@@ -4,10 +4,11 @@
  * order of their addresses, and a look at all of them for each request.
  *
  * Best fit by size, then address; what can still grow is passed over where the next is effectively
- * smaller; growth from the lowest hole that is enough; split, merge.  Small and large, expandable and
- * classic and both at once, through either entry point, on two streams and in a pool whose blocks are not
- * split; with alignments, uses by other streams, and trims that make holes.  After each step every
- * address and every current value and peak is the model's, and the audits hold.
+ * smaller; growth from the lowest hole that is enough; split, merge.  Requests are small and large, for
+ * expandable segments, for classic ones and for both at once.  They come through either entry point, on
+ * two streams and in a pool whose blocks are not split.  There are alignments, uses by other streams, and
+ * trims that make holes.  After each step every address and every current value and peak is the model's,
+ * and the audits hold.
  */
 #include <stdlib.h>
 #include <string.h>

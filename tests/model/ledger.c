@@ -125,7 +125,7 @@ static bool accepts(const struct ledger *ledger, const struct ledger_route *rout
 
     if (!route->is_capture)
         return (route->slots >> at & 1) != 0;
-    /* One that was spoilt has no number any more: only where it began is known. */
+    /* A capture that was spoilt has no number any more: only where it began is known. */
     if (queue->capture == 0 || queue->spoilt)
         return queue->spoilt && route->entry == entry;
     return route->capture == queue->capture;

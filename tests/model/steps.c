@@ -382,7 +382,7 @@ void step_gone(struct world *world)
     const bool is_busy =
         entry->met && (captured || ledger_is_origin(ledger, world->slot[slot].entry));
     assert_int_equal(status, is_busy ? XSEG_ERR_BUSY : XSEG_OK);
-    /* One that the library has not met may be captured; it does not go all the same. */
+    /* A stream that the library has not met may be captured; the stream does not go all the same. */
     if (is_busy || ledger->queue[at].capture != 0)
         return;
     ledger_leave(ledger, world->slot[slot].entry);

@@ -4,10 +4,10 @@
  *
  * Both kinds of segment, with and without reuse inside a capture, with room and running short.  All
  * work is open-ended and says which block it touches, so that the strict simulator ends the process
- * if a page goes under it; the current context is any, and none.  After each step: every block is
- * where it was and what it was, the statistics are the ledger's to the byte, of the device and of
- * each pool, and the audits hold; these after each step of every 16th programme, and after every
- * 32nd of the others.
+ * if a page goes under it; the current context is any, and none.  After each step every block is
+ * where it was and what it was, and the statistics of the device and of each pool are the ledger's
+ * to the byte.  The audits hold after each step of every 16th programme, and after every 32nd of
+ * the others.
  *
  * A failure names its seed.  By hand:
  *   XSEG_TEST_SEED=N XSEG_TEST_SEEDS=1 build-tests/tests/test-model-streams

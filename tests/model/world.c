@@ -250,7 +250,7 @@ static unsigned owner_of(struct world *world, const struct ledger_block *block)
     const struct xseg_extent *extent =
         xseg_page_map_find(&world->allocator->page_map, (uint64_t)(uintptr_t)block->ptr);
 
-    /* It may have come back, and gone. */
+    /* No slot has the arena's stream if that has come back, and gone. */
     for (unsigned i = 0; extent != NULL && i < WORLD_SLOTS; i++)
         if (known_stream(world, i) == xseg_arena_stream(extent->arena))
             return world->slot[i].entry;
@@ -433,7 +433,7 @@ void world_check(struct world *world, bool audit)
         struct xseg_statistics stats = XSEG_STATISTICS_INIT;
 
         where.pool = ledger->pool[i].pool;
-        /* One that has ended has no statistics, nor blocks. */
+        /* A pool that has ended has no statistics, nor blocks. */
         const xseg_status status = xseg_stats(world->allocator, &where, &stats);
         if (status != XSEG_OK)
             scene_expect_error(status, ledger->pool[i].holders == 0 ? XSEG_ERR_ARGUMENT : XSEG_OK,

@@ -5,7 +5,7 @@
  * into its pool, with its second stream joined, while the other goes on; or a stream goes and another
  * one comes.  The strict simulator ends the process if memory goes under queued work.  Each block
  * holds its own address and size from its allocation to its free, so no other thread's block may reach
- * into it; and at the end the counts are those of the blocks that are left, and then of none.
+ * into it.  At the end the counts are those of the blocks that are left, and then of none.
  */
 #include "tests/support/draw.h"
 #include "tests/support/scene.h"

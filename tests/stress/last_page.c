@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Two threads with a stream each fight for the last pages of a device.  Every block that a thread gets
- * it writes into, and finds its own words again when it frees it: memory that two held at once, or that
- * was taken away while it was held, would show, and ThreadSanitizer would see the race.
+ * Two threads with a stream each fight for the last pages of a device.  A thread writes into every
+ * block that it gets, and finds its own words again when it frees the block.  Memory that two held at
+ * once, or that was taken away while it was held, would show, and ThreadSanitizer would see the race.
  */
 #include "tests/support/draw.h"
 #include "tests/support/scene.h"
@@ -157,7 +157,7 @@ static void play(const char *config, bool observed, unsigned rounds)
     void *spare = atomic_load(&fight.spare);
     if (spare != NULL)
         scene_free(fight.allocator, spare);
-    /* Who got how much depends on who ran when; that every request was answered does not. */
+    /* How much each thread got depends on timing; that every request was answered does not. */
     assert_true(fight.refused > 0 && fight.served > 0);
     assert_int_equal(fight.refused + fight.served, THREADS * rounds);
     assert_true(observed == (fight.traced > 0) && (!observed || fight.spared > 0));

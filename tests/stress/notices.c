@@ -173,7 +173,7 @@ static void set_up(struct shared *shared, const char *config)
     settings.memory_bytes = GIB;
     shared->allocator = scene_open_on(&settings, config);
     shared->pool = scene_pool(shared->allocator);
-    /* Nothing is below the first block. */
+    /* No memory lies below the first block. */
     void *first = scene_alloc(shared->allocator, 1, NULL);
     shared->origin = (uintptr_t)first / GIB * GIB;
     scene_free(shared->allocator, first);

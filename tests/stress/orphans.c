@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A pool ends, and its segments go to another place of the library's, while a thread takes a pin of such
- * memory back: a pin is the page's, whoever has that.
+ * A pool ends, and its segments become orphans, while a thread takes a pin of such memory back: a pin
+ * belongs to the page, whichever pool has that.
  *
  * The thread that ends the pool is parked where a segment is in neither place.
  */

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Pools end while others look at them: two threads make pools, use them, route to them, and release them,
- * now and then before their blocks are freed; another one allocates where it is routed to, and from pools
- * that may be released at that moment; another one reads statistics of such pools, walks, and trims them.
- * Each block holds its own address and size until it is freed, so no other may reach into it; and at the
- * end nothing is left.
+ * Pools end while others look at them.  Two threads make pools, use them, route to them, and release
+ * them, now and then before their blocks are freed.  Another thread allocates where it is routed to, and
+ * from pools that may be released at that moment.  Another one reads statistics of such pools, walks, and
+ * trims them.  Each block holds its own address and size until it is freed, so no other may reach into
+ * it.  At the end nothing is left.
  */
 #include "tests/support/draw.h"
 #include "tests/support/scene.h"

@@ -516,7 +516,7 @@ static void end_worker(struct worker *worker)
         if (worker->share[i].imported != NULL)
             CHECK(xseg_import_close(allocator, worker->share[i].imported) == XSEG_OK);
     }
-    /* Also those that are paused: what was kept of them is forgotten. */
+    /* Paused pools are released, too: what was kept of them is forgotten. */
     for (unsigned i = 0; i < POOLS; i++)
         CHECK(xseg_pool_release(worker->pool[i]) == XSEG_OK);
 }

@@ -15,8 +15,8 @@ struct process {
     int socket;
 };
 
-/* Start it, on a machine that both share: `obey` runs there, with its end of the socket, and does not
- * return.  False where that cannot be had. */
+/* Start another process, on a machine that both share: `obey` runs there, with its end of the socket,
+ * and does not return.  False where that cannot be had. */
 static inline bool process_start(struct process *process, const struct xseg_sim_settings *machine,
                                  void (*obey)(int socket, const struct xseg_sim_settings *settings))
 {
@@ -40,7 +40,8 @@ static inline bool process_start(struct process *process, const struct xseg_sim_
     return true;
 }
 
-/* It has been told to end: wait until it has, close what is here, and leave the machine for `alone`. */
+/* The process has been told to end: wait until it has, close what is here, and leave the machine for
+ * `alone`. */
 static inline void process_end(const struct process *process, struct xseg_allocator *own,
                                const struct xseg_sim_settings *alone)
 {
@@ -53,7 +54,7 @@ static inline void process_end(const struct process *process, struct xseg_alloca
     assert_int_equal(xseg_sim_reset(alone), XSEG_OK);
 }
 
-/* Its answer: y for yes. */
+/* The answer of the process: y for yes. */
 static inline bool process_answer(const struct process *process)
 {
     char answer = '?';

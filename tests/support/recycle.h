@@ -2,8 +2,8 @@
 /*
  * A driver that recycles the handles of streams, which the simulator never does.
  *
- * It is the simulator, but for the numbers of streams: after recycle_stream() the handle means a new
- * stream to whoever asks for its number, as it does on a real driver when the old stream was
+ * It is the simulator, but for the numbers of streams.  After recycle_stream() a question for the
+ * handle's number is answered with that of a new stream, as on a real driver when the old stream was
  * destroyed and another one was made at its place.
  */
 #ifndef XSEG_TESTS_RECYCLE_H

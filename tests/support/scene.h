@@ -35,7 +35,7 @@ const char *scene_driver(void);
 struct xseg_allocator *scene_open(const char *config);
 struct xseg_allocator *scene_open_on(const struct xseg_sim_settings *settings, const char *config);
 
-/* The same, with an allocator that goes by the machine's clock; settings may be NULL. */
+/* As scene_open_on(), with an allocator that goes by the machine's clock; settings may be NULL. */
 struct xseg_allocator *scene_open_with_clock(const struct xseg_sim_settings *settings,
                                              const char *config);
 
@@ -51,7 +51,7 @@ void scene_close(struct xseg_allocator *allocator);
 /* Allocate on device 0 and expect success. */
 void *scene_alloc(struct xseg_allocator *allocator, size_t bytes, xseg_stream stream);
 
-/* The same from a pool; and without an expectation, on the default stream. */
+/* As scene_alloc(), from a pool; and without an expectation, on the default stream. */
 void *scene_alloc_in(struct xseg_allocator *allocator, struct xseg_pool *pool, size_t bytes,
                      xseg_stream stream);
 xseg_status scene_try_alloc_in(struct xseg_allocator *allocator, struct xseg_pool *pool,

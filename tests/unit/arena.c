@@ -15,7 +15,7 @@
 
 #include "tests/support/scene.h"
 
-/* One extent: live, cached, live, hole. */
+/* An extent: live, cached, live, hole. */
 struct fixture {
     struct xseg_allocator *allocator;
     struct xseg_device *device;

@@ -90,7 +90,7 @@ static void an_empty_set_has_no_members(void **state)
     teardown(&f);
 }
 
-/* One member at each edge of a word and of a summary word, found from everywhere around it. */
+/* A lone member at each edge of a word and of a summary word is found from everywhere around it. */
 static void a_lone_member_is_found_from_both_sides(void **state)
 {
     static const uint32_t edge[] = {

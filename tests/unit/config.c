@@ -496,7 +496,7 @@ static void the_first_source_wins_whole(void **state)
     assert_int_equal(config.max_split_bytes, 23 * XSEG_MIB);
     config = loaded(NULL, NULL, NULL, d, "PYTORCH_ALLOC_CONF");
     assert_int_equal(config.max_split_bytes, 24 * XSEG_MIB);
-    /* Nothing is merged: an empty string is present. */
+    /* Sources are not merged: an empty string is present. */
     config = loaded("", b, c, d, "argument");
     assert_true(config.max_split_bytes == UINT64_MAX);
     config = loaded(NULL, NULL, "", d, "PYTORCH_CUDA_ALLOC_CONF");

@@ -16,7 +16,7 @@
 #define MEMBERS 5u
 #define WHAT    XSEG_COUNT_RESERVED_BYTES
 
-/* The same, done plainly. */
+/* The plain model of the counts. */
 struct model {
     uint64_t value[MEMBERS], up[XSEG_STAT_GROUPS], down[XSEG_STAT_GROUPS];
     uint64_t peak[XSEG_STAT_GROUPS];
@@ -77,7 +77,7 @@ static void step(struct xseg_counts *counts, struct model *model, unsigned membe
     model_note(model);
 }
 
-/* One thread, several arenas: peaks are those of the plain model after every step. */
+/* With one thread and several arenas, peaks are those of the plain model after every step. */
 static void peaks_are_exact(void **state)
 {
     (void)state;
@@ -180,7 +180,8 @@ static void peaks_of_pending_blocks_are_exact(void **state)
     }
 }
 
-/* Whoever finds no room leaves some to all: arenas that exchange blocks in turn seldom reconcile. */
+/* Where an arena finds no headroom, headroom is distributed anew: arenas that exchange blocks in
+ * turn seldom reconcile. */
 static void room_is_shared_out(void **state)
 {
     enum { LIVE = 100, ROUNDS = 2000 };
@@ -282,7 +283,7 @@ static void *count_until_over(void *counts)
     return NULL;
 }
 
-/* Whoever reads while an arena counts gets what it had at some moment. */
+/* A thread that reads while an arena counts gets what the arena had at some moment. */
 static void values_are_of_one_moment(void **state)
 {
     struct xseg_counts counts;
@@ -330,7 +331,7 @@ static void open_owner(struct owner *owner, struct xseg_totals *totals, bool is_
     xseg_counts_let_rest(&owner->counts, &owner->lock, &owner->notes);
 }
 
-/* One block more, or one less; as an arena does it. */
+/* Count one block more, or one less, as an arena does it. */
 static void add_block(struct owner *owner, bool frees) XSEG_UNCHECKED
 {
     xseg_biased_lock_take(&owner->lock);
@@ -396,7 +397,7 @@ static void peaks_are_exact_while_many_rest(void **state)
         assert_int_equal(xseg_totals_read(&totals, XSEG_STAT_ALL, XSEG_COUNT_REQUESTED_BYTES).peak,
                          7 * peak);
         assert_int_equal(resting, 0);
-        /* Some rested, unless the kernel has no barrier. */
+        /* At least one arena rested, unless the kernel has no barrier. */
         assert_true(totals.member_count < ARENAS || !xseg_biased_lock_barrier(&owners[0].lock));
         expect_audits(owners, &totals);
         xseg_totals_fini(&totals);
@@ -415,7 +416,7 @@ static void hold(struct xseg_biased_lock *lock, bool is_held) XSEG_UNCHECKED
 #endif
 }
 
-/* An arena whose lock is held is not put to rest: whoever holds it may be changing a value. */
+/* An arena whose lock is held is not put to rest: the holder may be changing a value. */
 static void what_is_locked_stays_awake(void **state)
 {
     static struct owner owners[ARENAS];
@@ -432,7 +433,7 @@ static void what_is_locked_stays_awake(void **state)
     assert_false(owners[0].counts.rests);
     assert_true(owners[1].counts.rests || !xseg_biased_lock_barrier(&owners[0].lock));
     hold(&owners[0].lock, false);
-    /* It rests later, and wakes with what changes it. */
+    /* The arena rests later, and the next change wakes it. */
     for (unsigned i = 0; i < 4096; i++)
         add_block(&owners[1 + i % (ARENAS - 1)], false);
     assert_true(owners[0].counts.rests || !xseg_biased_lock_barrier(&owners[0].lock));

@@ -36,7 +36,7 @@ static struct heard check(void)
     return heard;
 }
 
-/* Nothing but what cmocka goes by. */
+/* Clear all variables but the one that cmocka goes by. */
 static void clear(void)
 {
     const char *output = getenv("CMOCKA_MESSAGE_OUTPUT");

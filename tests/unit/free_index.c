@@ -51,7 +51,7 @@ static uint64_t random_bytes(void)
     }
 }
 
-/* One size mostly, and two more of the same bin. */
+/* Mostly one size, and two more of the same bin. */
 static uint64_t like_bytes(void)
 {
     const uint64_t odd = (uint64_t)random() % 10;

@@ -74,7 +74,7 @@ static void addresses_inside_a_block_lead_to_its_free(void **state)
     assert_int_equal(entry.number, 2);
     assert_false(xseg_free_log_find(&log, (2 << 20) + 2048, &entry, &since));
     assert_false(xseg_free_log_find(&log, (2 << 20) - 1, &entry, &since));
-    /* The same address again: it is the later free that counts. */
+    /* Of two frees of the same address the later one counts. */
     assert_int_equal(xseg_free_log_note(&log, 4, 1 << 20, 512), 3);
     assert_true(xseg_free_log_find(&log, 1 << 20, &entry, &since));
     assert_int_equal(entry.number, 3);
@@ -121,7 +121,7 @@ static void a_free_that_is_taken_back_is_forgotten(void **state)
     xseg_free_log_withdraw(&log, 3);
     assert_false(has(&log, 3, &since));
     assert_true(has(&log, 2, &since));
-    /* One that is not remembered any more leaves the others as they are. */
+    /* Taking back a free that is not remembered any more leaves the others as they are. */
     xseg_free_log_withdraw(&log, 1);
     note(&log, 2, 4);
     assert_true(has(&log, 4, &since));

@@ -240,7 +240,7 @@ static void routes_and_captures_do_not_but_pending_blocks_do(void **state)
     assert_int_equal(xseg_route_end(pool), XSEG_OK);
     expect_hits(allocator, NULL, true);
 
-    /* Also on a stream that is not the one that is captured. */
+    /* A capture keeps all streams from hits, not only the one that is captured. */
     scene_capture_begin(pool, stream);
     expect_hits(allocator, NULL, false);
     expect_hits(allocator, stream, false);
@@ -265,7 +265,7 @@ static void routes_and_captures_do_not_but_pending_blocks_do(void **state)
     scene_close(allocator);
 }
 
-/* The same for a request that names a pool. */
+/* As hits(), for a request that names a pool. */
 static bool hits_in(struct xseg_allocator *allocator, struct xseg_pool *pool, size_t bytes)
 {
     void *ptr = &seed_state;
@@ -329,7 +329,7 @@ static void requests_for_a_pool_take_it(void **state)
     warm_pool(allocator, pool);
     expect_hits_in(allocator, pool, true);
 
-    /* Nothing is handed out beneath which there is no memory. */
+    /* A paused pool hands nothing out: no memory lies beneath its blocks. */
     assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_OK);
     expect_hits_in(allocator, pool, false);
     assert_int_equal(xseg_pool_resume(pool), XSEG_OK);

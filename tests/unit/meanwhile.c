@@ -163,7 +163,7 @@ static void a_pool_does_not_end_beneath_a_block_that_is_taken_meanwhile(void **s
         assert_ptr_equal(taking.ptr, ptr);
         assert_ptr_equal(scene_block(allocator, ptr).pool, pool);
         assert_int_equal(scene_block(allocator, ptr).requested, bytes);
-        /* It ends at the next look, when nothing lives there. */
+        /* The pool ends at the next look, when no block lives there. */
         scene_free(allocator, ptr);
         scene_empty_cache(allocator);
         assert_int_equal(scene_stats(allocator).reserved_bytes[0].current, 0);

@@ -50,7 +50,7 @@ static void sizes_without_end_are_forgotten_not_lost(void **state)
     (void)state;
     for (size_t i = 0; i < 20000; i++)
         scene_free(allocator, scene_alloc(allocator, 2 * MIB + 512 * (i + 1), NULL));
-    /* One that has a block stays in the table. */
+    /* A size that has a block stays in the table. */
     assert_in_range(xseg_packing_lifetime(large_arena(allocator)->packing, 2 * MIB), 19000, 21000);
     scene_free(allocator, keeps);
     scene_close(allocator);

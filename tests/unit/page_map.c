@@ -105,7 +105,7 @@ static void addresses_out_of_reach_are_refused(void **state)
     xseg_page_map_fini(&page_map);
 }
 
-/* Also where the entries of many segments would share a set of the first cache. */
+/* Each GiB has an entry of its own, although entries are spread over the sets of the L1 cache. */
 static void each_gib_has_an_entry_of_its_own(void **state)
 {
     struct xseg_page_map page_map;

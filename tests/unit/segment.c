@@ -283,7 +283,7 @@ static void long_pages_where_they_fit(void **state)
     assert_int_equal(xseg_segment_whole_pages(&f.segment, 3 * PAGE, 10 * PAGE, &first), 0);
     assert_int_equal(xseg_segment_unmap(&f.segment, 10, 8, true, &done), XSEG_OK);
     assert_int_equal(done, 8);
-    /* It is kept, and found by the next growth that has the room. */
+    /* The page is kept, and found by the next growth that has the room. */
     assert_int_equal(xseg_segment_map(&f.segment, 30, 8, &supply), XSEG_OK);
     assert_int_equal(f.segment.length[30], 8);
     assert_int_equal(xseg_sim_used(0), 24 * PAGE);
@@ -476,7 +476,8 @@ static void pages_leave_and_come_back(void **state)
     }
 }
 
-/* Its own addresses and a page more, aligned as asked; the page behind is nobody's. */
+/* A guarded segment has its own addresses and a page more, aligned as asked; no segment gets the page
+ * behind. */
 static void a_guarded_segment_takes_no_more_than_it_needs(void **state)
 {
     struct xseg_segment guarded, next;

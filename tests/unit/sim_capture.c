@@ -447,7 +447,7 @@ static void each_kind_of_work_is_a_node(void **state)
         assert_int_equal(type, expected[i]);
     }
     ASSERT_OK(cuGraphDestroy(graph));
-    /* Those that wait for the copy are unsafe. */
+    /* Calls that wait for the work are unsafe. */
     stream = begin(CU_STREAM_CAPTURE_MODE_GLOBAL);
     ASSERT_CU(cuMemsetD8(memory, 0, 32), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
     expect_spoilt(stream);

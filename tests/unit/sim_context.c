@@ -241,7 +241,7 @@ static void handles_of_an_earlier_machine_find_nothing(void **state)
     ASSERT_CU(cuCtxSetCurrent(context), CUDA_ERROR_INVALID_CONTEXT);
     ASSERT_CU(cuStreamSynchronize(stream), CUDA_ERROR_INVALID_HANDLE);
     ASSERT_CU(cuEventDestroy(event), CUDA_ERROR_INVALID_HANDLE);
-    /* Nor do those of objects that took their places. */
+    /* Objects that take their places have other handles. */
     assert_true(create(GRANULE) != memory);
     assert_ptr_not_equal(new_stream(), stream);
     assert_ptr_not_equal(new_event(), event);

@@ -60,7 +60,7 @@ static void a_later_fault_replaces_an_earlier_one(void **state)
 
 static void a_fault_can_strike_where_others_would(void **state)
 {
-    /* Also a call that would have been refused, and cuInit. */
+    /* A fault strikes even a call that would have been refused, and cuInit. */
     const struct xseg_sim_settings settings = small_machine();
 
     (void)state;

@@ -194,7 +194,7 @@ static void read_flags(const void *at, char *flags, size_t bytes)
         (void)fclose(maps);
 }
 
-/* Where the system gives huge pages to whoever does not object, a byte would take 2 MiB. */
+/* Where the system gives huge pages unless a mapping refuses them, a byte would take 2 MiB. */
 static void no_memory_comes_in_huge_pages(void **state)
 {
     const void *const memory[] = {pinned(LARGE), bytes_at(device_memory(LARGE))};

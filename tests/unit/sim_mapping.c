@@ -1262,7 +1262,7 @@ static void an_open_file_holds_memory(void **state)
     assert_int_equal(xseg_sim_leaks(NULL, 0), 1);
 }
 
-/* Nobody asks for memory between the end of the last holder and the count. */
+/* No call asks for memory between the end of the last holder and the count. */
 static void what_nobody_holds_is_no_leak(void **state)
 {
     CUmemGenericAllocationHandle handle = create_exportable(GRANULE);
@@ -1422,7 +1422,7 @@ static void memory_goes_to_another_process(void **state)
     (void)close(file);
     assert_int_equal(read(sockets[0], &byte, 1), 1);
     assert_int_equal(seen(base)[101], 43);
-    /* It is held as long as the other process has it, however that ends. */
+    /* The memory is held as long as the other process has it, however that process ends. */
     ASSERT_OK(cuMemUnmap(base, GRANULE));
     ASSERT_OK(cuMemRelease(handle));
     assert_int_equal(xseg_sim_used(0), GRANULE);

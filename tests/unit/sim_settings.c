@@ -177,7 +177,7 @@ static void what_cannot_be_understood_is_refused(void **state)
         set(bad[i][0], bad[i][1]);
         expect_refused(xseg_sim_reset(NULL), bad[i][0]);
     }
-    /* Nothing has changed: the machine is started still. */
+    /* The refused settings change nothing: the machine is started still. */
     (void)reserve(GRANULE);
     (void)clear(NULL);
     set("XSEG_SIM_DEVICES", "");
@@ -244,7 +244,7 @@ static void obey(int socket, const struct xseg_sim_settings *settings)
         if (write(socket, &order, 1) != 1)
             _exit(2);
     }
-    /* Whoever leaves last removes the machine; after a failure that is this process. */
+    /* The process that leaves last removes the machine; after a failure that is this one. */
     (void)xseg_sim_reset(NULL);
     _exit(3);
 }
@@ -274,7 +274,7 @@ static void processes_share_a_machine(void **state)
     assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, sockets), 0);
     child = fork();
     if (child == 0) {
-        /* Whoever is first decides. */
+        /* The process that comes first decides about the machine. */
         settings.memory_bytes = 512 * MIB;
         settings.devices = 1;
         (void)close(sockets[0]);
@@ -381,7 +381,7 @@ int main(void)
 
     (void)clear(NULL);
     set("XSEG_SIM_DEVICES", "3");
-    /* One that makes no sense is reported, and the others count all the same. */
+    /* A variable that makes no sense is reported, and the others count all the same. */
     set("XSEG_SIM_MEMORY_MB", "much");
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -842,7 +842,7 @@ static void *run_errand(void *argument)
     return NULL;
 }
 
-/* Nor does a record: what stands before it is under way. */
+/* A record does not wait, either: what stands before it is under way. */
 static void a_query_does_not_wait_for_a_host_function(void **state)
 {
     struct errand errand = {

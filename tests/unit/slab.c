@@ -21,7 +21,7 @@ struct record {
 /* Whose the records are. */
 static int owner;
 
-/* One batch more. */
+/* Give a slab one batch more. */
 static void fill(struct xseg_slab *slab)
 {
     struct xseg_slab_batch *batch =

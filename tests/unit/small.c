@@ -11,7 +11,7 @@
 
 #include "tests/support/scene.h"
 
-/* One extent, of 4 MiB: live, cached, live, and the victim, behind which there is a hole. */
+/* An extent of 4 MiB: live, cached, live, and the victim, behind which there is a hole. */
 struct fixture {
     struct xseg_allocator *allocator;
     struct xseg_arena *arena;
@@ -58,7 +58,7 @@ static void tear_down(struct fixture *f)
     scene_close(f->allocator);
 }
 
-/* What is found while a bit is the other way round. */
+/* Expect what the audit finds while a bit is inverted. */
 static void expect_bit(struct fixture *f, uint64_t *word, uint32_t quantum, const char *tag)
 {
     *word ^= xseg_cells_bit(quantum);
@@ -168,7 +168,7 @@ static void slack_of_any_length_is_kept(void **state)
     (void)state;
     set_up(&f);
     assert_non_null(f.cells->chunk[1]);
-    /* Also where the request's size lies across the end of a chunk map. */
+    /* The sizes of some requests here lie across the end of a chunk map. */
     for (uint32_t at = XSEG_CELLS_CHUNK - 6; at <= XSEG_CELLS_CHUNK; at++)
         for (size_t i = 0; i < COUNT_OF(extra); i++) {
             const uint64_t bytes = MIB + 2 * 512;

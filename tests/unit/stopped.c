@@ -190,7 +190,7 @@ static void begin_first(void *self)
     struct reader *reader = self;
     const xseg_status status = xseg_route_begin(reader->first, NULL, NULL);
 
-    /* It goes on from the last run unless that changed it. */
+    /* The route goes on from the last run, unless that run ended it. */
     assert_true(status == XSEG_OK || status == XSEG_ERR_BUSY);
 }
 
@@ -214,8 +214,8 @@ static bool stay_inside(void *context, xseg_stream stream)
     return true;
 }
 
-/* One route ends and another begins while the reader has not registered yet, and that one ends while the
- * reader is in it: the end waits, and so yields. */
+/* A route ends and another begins while the reader has not registered yet.  The second one ends while
+ * the reader is in it: the end waits, and so yields. */
 static void change_routes(void *self)
 {
     struct reader *reader = self;

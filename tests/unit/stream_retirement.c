@@ -73,7 +73,7 @@ static void a_use_ends_with_its_stream(void **state)
     assert_int_equal(scene_block(allocator, ptr).state, XSEG_BLOCK_CACHED);
     assert_int_equal(scene_block(allocator, other).state, XSEG_BLOCK_PENDING);
 
-    /* Its own uses of the same block are noted as such. */
+    /* The new stream's own uses of the same block are noted as such. */
     ptr = scene_alloc(allocator, 3 * MIB, NULL);
     assert_int_equal(xseg_use(allocator, ptr, young), XSEG_OK);
     scene_free(allocator, ptr);

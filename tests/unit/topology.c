@@ -69,7 +69,7 @@ static void tear_down(struct fixture *f)
     assert_int_equal(xseg_sim_leaks(NULL, 0), 0);
 }
 
-/* One node on a stream. */
+/* Capture one node on a stream. */
 static void launch(struct fixture *f, unsigned stream)
 {
     assert_int_equal(xseg_sim_launch(f->stream[stream]->handle, 10), XSEG_OK);

@@ -3,10 +3,10 @@
  * Actions: what happens when a piece of work ends, namely copies and fills of real bytes, and host
  * functions.
  *
- * Time is virtual, so work ends inside of some call: before that call returns, it carries out what
- * is due, by end and then by the order of queueing.  Copies run under the machine's lock; a host
- * function runs without it, in the thread whose call made it due, and the calls of other threads
- * that have seen work end meanwhile wait for it.
+ * Time is virtual, so work ends inside of some call.  Before that call returns, it carries out the
+ * actions of the work that has ended, by end and then by the order of queueing.  Copies run under
+ * the machine's lock.  A host function runs without it, in the thread inside of whose call its work
+ * ended.  The calls of other threads that have seen work end meanwhile wait for it.
  *
  * Locking: the machine's lock.
  */
@@ -49,7 +49,7 @@ struct sim_actions {
  */
 bool sim_action_queue(struct sim_stream *stream, struct sim_action *action);
 
-/** Carry out what is due; gives the lock back while host functions run. */
+/** Carry out the actions of work that has ended; gives the lock back while host functions run. */
 void sim_actions_run(void);
 
 /**

@@ -145,7 +145,7 @@ static uint64_t place(struct sim_addresses *addresses, uint64_t bytes, uint64_t 
     return gap_from(addresses, FIRST, bytes, mask);
 }
 
-/* The same, where the process has nothing of its own if bytes are real. */
+/* As place(); if bytes are real, only where the process has nothing of its own. */
 static uint64_t free_place(struct sim_addresses *addresses, uint64_t bytes, uint64_t alignment)
 {
     /* Twice through the whole space, in steps of SKIP. */

@@ -3,8 +3,8 @@
  * Real bytes: memory whose contents are kept, on request.
  *
  * Each device has one sparse memory file.  Reserved addresses are taken in the process too, at the
- * same place and out of reach; a mapping shows the piece of the file that its memory owns, with the
- * access rights that any device has.  So what one mapping writes another one of the same memory
+ * same place and out of reach.  A mapping shows the piece of the file that its memory owns, with
+ * the access rights that any device has.  So what one mapping writes another one of the same memory
  * reads, a wrong mapping is a wrong byte, and an unmapped address is a fault.
  *
  * Without real bytes all of this does nothing and succeeds.

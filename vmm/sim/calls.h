@@ -144,7 +144,7 @@ enum {
 #undef SIM_CHECKS_ENUM_
 };
 
-/** One row of the table, without the function's address (symbol.c has that). */
+/** A row of the table, without the function's address (symbol.c has that). */
 struct sim_call_info {
     const char *name;
     int version;

@@ -454,7 +454,7 @@ static __attribute__((noinline)) CUresult exchange_mode_locked(CUstreamCaptureMo
     SIM_ANSWER(EXCHANGE_CAPTURE_MODE, exchange_mode(mode));
 }
 
-/* It is about the calling thread, and takes no time. */
+/* The call is about the calling thread, and takes no time. */
 SIM_EXPORT CUresult CUDAAPI cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode)
 {
     if (!sim_is_quiet())

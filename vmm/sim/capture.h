@@ -7,9 +7,9 @@
  * A call that breaks the rules invalidates the capture: it has to be ended still, and yields no
  * graph.
  *
- * Each stream that takes part has the set of nodes that its next node needs; an event recorded in a
- * capture keeps a copy of it, and a stream that waits for the event adds that copy to its own.  At
- * the end, the sets of all streams have to be behind that of the origin.
+ * Each stream that takes part has the set of nodes that its next node needs.  An event recorded in
+ * a capture keeps a copy of the set of its stream, and a stream that waits for the event adds that
+ * copy to its own set.  At the end, the sets of all streams have to be behind that of the origin.
  *
  * Invariants: a stream is in the list of the capture that it points to; every capture in the
  * machine's list has an origin.
@@ -40,7 +40,7 @@ struct sim_capture {
     struct sim_capture *next;
 };
 
-/** As below, while something is captured. */
+/** As sim_capture_refuse_unsafe(), while something is captured. */
 CUresult sim_capture_refuse_unsafe_now(void);
 
 /**
@@ -55,13 +55,16 @@ static inline CUresult sim_capture_refuse_unsafe(void)
                                                              : sim_capture_refuse_unsafe_now();
 }
 
-/** As above, for waiting for a whole device. */
+/** As sim_capture_refuse_unsafe(), for waiting for a whole device. */
 CUresult sim_capture_refuse_device_wait(unsigned device);
 
-/** As above, for query, wait or destroy of a stream. */
+/** As sim_capture_refuse_unsafe(), for query, wait or destroy of a stream. */
 CUresult sim_capture_refuse_stream(struct sim_stream *stream);
 
-/** As above, for query or wait of an event that was recorded in a capture (id 0: in none). */
+/**
+ * As sim_capture_refuse_unsafe(), for query or wait of an event that was recorded in a capture
+ * (id 0: in none).
+ */
 CUresult sim_capture_refuse_event(uint64_t id);
 
 /** Whether something can be queued on a stream now. */

@@ -88,7 +88,7 @@ static CUresult get_name(char *name, int bytes, CUdevice device)
     return CUDA_SUCCESS;
 }
 
-/* The same for a device of that number on any machine, so that processes that share one agree. */
+/* A device of that number has the same UUID on any machine, so that processes that share one agree. */
 static CUresult get_uuid(CUuuid *uuid, CUdevice device)
 {
     static const char name[sizeof(uuid->bytes)] = "xseg-sim device";

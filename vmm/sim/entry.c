@@ -28,7 +28,7 @@ CUresult sim_enter_asking(enum sim_call call, uint64_t first, uint64_t second)
         if (result != CUDA_SUCCESS)
             return result;
     }
-    /* Nothing of a driver survives a fork; drivers answer so whatever the child asks for. */
+    /* A driver does not survive a fork: real drivers answer the child so, whatever it asks for. */
     if (sim_machine.forked && (checks & SIM_NEVER_FAILS) == 0)
         return CUDA_ERROR_NOT_INITIALIZED;
     if (sim_machine.actions.is_running && sim_machine.actions.runner == sim_thread()->number &&

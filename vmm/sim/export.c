@@ -72,7 +72,7 @@ static struct flock whole_file(short type)
     return lock;
 }
 
-/* The same file, opened anew and locked; -1 on failure. */
+/* Open a file anew, and lock it; -1 on failure. */
 static int open_again(int file)
 {
     struct flock lock = whole_file(F_RDLCK);

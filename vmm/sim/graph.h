@@ -28,7 +28,7 @@ enum sim_node_type {
     SIM_NODE_WAIT = CU_GRAPH_NODE_TYPE_WAIT_EVENT
 };
 
-/** Some nodes, by handle, each once; all zero is none. */
+/** A set of nodes, by handle, each once; all zero is the empty set. */
 struct sim_nodes {
     CUgraphNode *node;
     uint64_t *edge; /* data of the edges from them, of 8 bytes each: all zero */

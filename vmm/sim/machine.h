@@ -72,8 +72,8 @@ struct sim_device {
 struct sim_machine {
     bool ready;       /* set up since the process started */
     bool initialised; /* cuInit was called */
-    /* Nothing but its own table row may refuse a call.  Whoever changes that says so; the next call that
-     * asks finds out whether it is so again. */
+    /* A call can be refused by the checks of its own table row alone.  Code that may change that clears
+     * the flag; the next call that finds it clear sets it anew. */
     bool is_plain;
     uint32_t epoch; /* counts resets */
     uint64_t now, driver_time;
@@ -137,8 +137,9 @@ static inline struct sim_thread *sim_thread(void)
 }
 
 /*
- * The machine's lock.  As long as the process has one thread, nothing is locked: none can begin while
- * that one is in here.  `is_guarded` says how whoever is in here came in; it is the holder's.
+ * The machine's lock.  As long as the process has one thread, the mutex is not locked: no other
+ * thread can begin while that one holds the machine.  `is_guarded` says whether the holder came in
+ * that way; only the holder uses it.
  */
 struct sim_mutex {
     pthread_mutex_t os;
@@ -171,7 +172,7 @@ static inline void sim_lock(void)
         sim_lock_first();
 }
 
-/** Carry out what is due by the clock; the lock is given back while host functions run. */
+/** Carry out the actions of work that has ended; gives the lock back while host functions run. */
 void sim_settle(void);
 
 /** Give the lock back where host functions, other processes or work that ended may be about. */

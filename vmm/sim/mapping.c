@@ -147,7 +147,7 @@ static CUresult unmap(CUdeviceptr address, size_t bytes)
         sim_charge(sim_machine.costs->unmap_mapping);
         at += drop(run.range, run.first + at);
     }
-    /* One that had to fail after as many mappings as there were, or more. */
+    /* The error of a call that is to fail after as many mappings as there were, or more; else none. */
     return (CUresult)sim_machine.faults.halfway_error;
 }
 

@@ -69,7 +69,7 @@ static int open_locked(const char *path)
             return -1;
         if (flock(file, LOCK_EX) == 0 && fstat(file, &status) == 0 && status.st_nlink != 0)
             return file;
-        /* Its last user has removed it meanwhile. */
+        /* The last user of the file has removed it meanwhile. */
         (void)close(file);
     }
     return -1;
@@ -99,7 +99,7 @@ static bool attach(struct sim_shared *shared, const char *path, struct sim_scene
     if (region == MAP_FAILED)
         return false;
     shared->region = region;
-    /* Its last users were killed and could not remove it. */
+    /* The last users of the machine were killed and could not remove it. */
     if (is_deserted(shared, SLOTS))
         region->devices = 0;
     if (!take_slot(shared)) {

@@ -105,7 +105,7 @@ static uint64_t measure_pinned(int table, uint64_t address, uint64_t bytes, bool
     return bytes;
 }
 
-/* The same by looking at the bytes, where the system keeps its page table to itself. */
+/* As measure_pinned(), by looking at the bytes, where the system keeps its page table to itself. */
 static uint64_t measure_bytes(uint64_t address, uint64_t bytes, bool *is_hole)
 {
     uint64_t measured = 0;

@@ -4,8 +4,8 @@
  *
  * Device memory is a sparse file and pinned host memory is mapped lazily, so a page that was never
  * written takes no memory.  A copy finds such pages in its source and makes them again in its
- * destination, instead of writing zeros: copies of tens of GiB with little in them are quick, and
- * what they make is as sparse as what they read.
+ * destination, instead of writing zeros.  So copies of tens of GiB with little in them are quick,
+ * and what they make is as sparse as what they read.
  *
  * Locking: the machine's lock.
  */

@@ -12,7 +12,7 @@ static uint64_t later(uint64_t a, uint64_t b)
 
 static uint64_t sum(uint64_t a, uint64_t b)
 {
-    /* One below SIM_OPEN, which means that the end is unknown. */
+    /* The most is one below SIM_OPEN, which means that the end is unknown. */
     return b >= SIM_OPEN - 1 - a ? SIM_OPEN - 1 : a + b;
 }
 

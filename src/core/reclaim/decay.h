@@ -4,9 +4,10 @@
  *
  * From time to time a *look* counts idle memory by age (idle.h) and gives some of it back:
  *
- *   - A smooth curve says which part of the memory of each age goes, the oldest first: none up to a
- *     quarter of idle_ms, so that memory which is used again and again stays; all after idle_ms.
- *     In between the curve is the smoothstep 3x^2 - 2x^3, as in jemalloc's decay.
+ *   - A smooth curve says which part of the memory of each age goes, the oldest first.  Nothing
+ *     goes up to a quarter of idle_ms, so that memory which is used again and again stays, and
+ *     everything goes after idle_ms.  In between the curve is the smoothstep 3x^2 - 2x^3, as in
+ *     jemalloc's decay.
  *   - Decay stops at the floor: keep_mb, or the peak of the bytes in use of the last keep_window_s.
  *   - Above soft_limit_mb, or while the device has less than device_free_min_mb free, the missing
  *     bytes go at any age.

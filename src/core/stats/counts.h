@@ -20,7 +20,7 @@
  * public quantities on its own took four times as long.
  *
  * A device may have 10^5 arenas, of which few allocate.  So an arena that has not allocated while
- * others reconciled many times is put to *rest*: its values become part of a sum with which every
+ * others reconciled many times is put to *rest*.  Its values become part of a sum with which every
  * reconciliation begins, and its quotas become its values, so that it has no headroom.  A thread that
  * changes a value *wakes* the arena first, or before it gives the arena's lock: an increase passes a
  * quota, and a free finds a bit among the arena's notes.  Arenas are put to rest in batches, behind one

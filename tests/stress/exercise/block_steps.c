@@ -29,7 +29,8 @@ static bool may_refuse(struct worker *worker, const struct tag *tag, xseg_status
     }
 }
 
-/* Nothing that is live lies there; of this worker alone, the others' are looked at by world_check(). */
+/* Expect that no other live block of this worker lies there; world_check() looks at those of all
+ * workers. */
 static void expect_apart(const struct worker *worker, const struct block *made)
 {
     for (unsigned i = 0; i < WORLD_BLOCKS; i++) {

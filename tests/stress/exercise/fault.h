@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Faults that come and go: the n-th call of any name or of one, every n-th, all of one or two names until
- * they are lifted, a device whose memory somebody else has taken, addresses that are gone.
+ * Faults that come and go.  The n-th call fails, of any name or of one, or every n-th; or all calls of
+ * one or two names fail until the fault is lifted.  Somebody else takes the memory of a device, or
+ * addresses.
  *
  * Threads: any.
  */

@@ -40,7 +40,7 @@ enum feature {
 
 #define FEATURE(id) (UINT64_C(1) << FEATURE_##id)
 
-/* Those of a paused pool. */
+/* The features of a paused pool. */
 #define FEATURES_AWAY (FEATURE(AWAY_NOTHING) | FEATURE(AWAY_HOST) | FEATURE(AWAY_FILE))
 
 /* All of a set have met; `served`: in a call that succeeded. */

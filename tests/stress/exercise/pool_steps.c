@@ -94,7 +94,7 @@ void step_tag(struct worker *worker)
         return;
     }
     atomic_store_explicit(&worker->tag[at], tag, memory_order_release);
-    /* The slot before the count, so that whoever reads the count finds it. */
+    /* The slot is written before the count, so that a reader of the count finds the slot. */
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     (void)pthread_mutex_lock(&lock);
     atomic_store_explicit(&world->tag[world->tags], tag, memory_order_release);
@@ -182,7 +182,7 @@ static bool accepts(void *context, xseg_stream stream)
 {
     const struct world *world = context;
 
-    /* Some streams, and never the same ones. */
+    /* Accept some streams, and others in another programme. */
     return ((uintptr_t)stream / 16 + world->options.seed) % 3 != 0;
 }
 

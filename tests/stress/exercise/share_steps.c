@@ -111,7 +111,7 @@ void step_share(struct worker *worker)
     struct block *block = any_block(worker);
     struct xseg_share share = XSEG_SHARE_INIT;
 
-    /* One that can be shared, rather. */
+    /* Prefer a block that can be shared. */
     for (unsigned i = 0; i < 8 && block != NULL &&
                          (block->tag == NULL || !(block->tag->features & FEATURE(EXPORTABLE)));
          i++)

@@ -32,7 +32,7 @@ void step_passed(struct worker *worker)
     failure_note(worker->number, "passed stream %p", (void *)stream->handle);
 }
 
-/* Nothing is queued any more by the name of a stream. */
+/* Forget the name of a stream: nothing is queued by it any more. */
 static void forget_stream(struct worker *worker, const struct stream *stream)
 {
     for (unsigned i = 0; i < WORLD_BLOCKS; i++) {

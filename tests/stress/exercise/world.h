@@ -229,7 +229,7 @@ uint64_t world_configuration(struct world *world, uint64_t seed, char *text, siz
 /* Observe from the beginning. */
 void world_trace(struct world *world);
 
-/* Nothing else is under way: everything adds up. */
+/* Check that everything adds up, while no other operation is under way. */
 void world_check(struct world *world);
 
 #endif
