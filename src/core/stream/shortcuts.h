@@ -5,7 +5,7 @@
  * A request is plain if its configuration has plain hits, its device is open, its stream is known, and
  * no route or capture could send it elsewhere.  These facts change rarely, so they are checked in
  * advance: a stream has a shortcut only while all of them hold.  A call that makes one of them false
- * drops the shortcut before it returns.  A plain request that took the longer way (hit.c) makes the
+ * drops the shortcut before it returns.  A plain request that took the longer way (hit_stream.c) makes the
  * shortcut again.
  *
  * The kernel wipes the table in a forked child, so a hit need not check for a fork.  Where the kernel
@@ -13,7 +13,8 @@
  *
  * Invariants, but for changes by a call that has not returned:
  *   SHORT-1  a stream with a shortcut is there, and its device is open and has no route; the
- *            configuration in force has plain hits, and the stream's `way` is what it says.
+ *            configuration in force has plain hits, and the stream's `way`
+ *            is the way that this configuration asks for.
  *
  * Locking: entries change under TABLE; reading them needs no lock.  Entries of streams stay until the
  * allocator closes.
