@@ -19,7 +19,7 @@ static json_t *options_of(const struct command *command)
         [OPTION_TAKES_NOTHING] = "nothing", [OPTION_TAKES_TEXT] = "text",
         [OPTION_TAKES_KEYS] = "keys",       [OPTION_TAKES_WORD] = "word",
         [OPTION_TAKES_NUMBER] = "number",   [OPTION_TAKES_SIZE] = "size",
-        [OPTION_TAKES_OUTPUT] = "file",
+        [OPTION_TAKES_OUTPUT] = "file",     [OPTION_TAKES_CHOICE] = "choice",
     };
     json_t *options = json_array();
 

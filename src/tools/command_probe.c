@@ -9,7 +9,7 @@
 #include "src/tools/simulator.h"
 
 struct probe {
-    enum gpu_driver driver;
+    const char *driver; /* gpu.h */
     const char *costs;
     int device;
     bool json;
@@ -23,7 +23,7 @@ static bool refuse(const char *option, const char *sentence)
 /* The machine is the environment's, so that one can be probed that some program runs on. */
 static bool set_scene(struct probe *probe)
 {
-    if (probe->driver == GPU_SYSTEM)
+    if (probe->driver != GPU_SIMULATED)
         return true;
     if (!simulator_open("xseg probe"))
         return false;
@@ -61,7 +61,7 @@ static bool left_nothing(const struct probe *probe)
 {
     char left[512];
 
-    if (probe->driver == GPU_SYSTEM || simulator.leaks(left, sizeof(left)) == 0)
+    if (probe->driver != GPU_SIMULATED || simulator.leaks(left, sizeof(left)) == 0)
         return true;
     complain("xseg probe: left over:");
     complain_lines(left);
@@ -73,9 +73,8 @@ static int run(const struct probe *probe)
     static struct probe_driver driver;
     static struct probe_device device;
     static struct probe_costs costs;
-    const char *library = probe->driver == GPU_SIMULATED ? "simulated" : "libcuda.so.1";
     const struct probe_report report = {
-        .library = library,
+        .library = probe->driver == GPU_SIMULATED ? "simulated" : probe->driver,
         .preset = probe->driver == GPU_SIMULATED ? probe->costs : NULL,
         .driver = &driver,
         .device = &device,
@@ -105,14 +104,15 @@ static int run(const struct probe *probe)
 int command_probe(const struct option_values *arguments)
 {
     struct probe probe = {
-        .driver = arguments->of[OPTION_DRIVER].number == 0 ? GPU_SIMULATED : GPU_SYSTEM,
+        .driver = gpu_driver_of(arguments->of[OPTION_DRIVER].text),
         .costs = arguments->of[OPTION_PROBE_COSTS].text,
         .device = (int)arguments->of[OPTION_PROBE_DEVICE].number,
         .json = arguments->of[OPTION_JSON].given,
     };
 
-    if (probe.driver == GPU_SYSTEM && probe.costs) {
-        (void)refuse("--driver cuda", "cannot be given with --costs: what calls cost is measured");
+    if (probe.driver != GPU_SIMULATED && probe.costs) {
+        (void)refuse("--driver", "cannot be given with --costs unless it is sim: what calls of "
+                                 "another driver cost is measured");
         return COMMAND_BAD;
     }
     return set_scene(&probe) ? run(&probe) : COMMAND_BAD;

@@ -41,9 +41,9 @@ static uint64_t number_of(const struct replays *replays, enum option_id id)
     return replays->arguments->of[id].number;
 }
 
-static enum gpu_driver driver_of(const struct replays *replays)
+static const char *driver_of(const struct replays *replays)
 {
-    return number_of(replays, OPTION_DRIVER) == 0 ? GPU_SIMULATED : GPU_SYSTEM;
+    return gpu_driver_of(text_of(replays, OPTION_DRIVER));
 }
 
 static enum check_mode check_of(const struct replays *replays)
@@ -61,11 +61,11 @@ static bool refuse(const char *option, const char *sentence)
 /* Arguments that are fine apart and not together. */
 static bool agree(const struct replays *replays)
 {
-    if (driver_of(replays) == GPU_SYSTEM &&
+    if (driver_of(replays) != GPU_SIMULATED &&
         (is_given(replays, OPTION_DEVICE_MEMORY) || is_given(replays, OPTION_COSTS) ||
          is_given(replays, OPTION_MIN_DEVICE)))
-        return refuse("--driver cuda",
-                      "cannot be given with --device-memory, --costs or --min-device");
+        return refuse("--driver", "cannot be given with --device-memory, --costs or --min-device "
+                                  "unless it is sim");
     if (is_given(replays, OPTION_CHECK) && is_given(replays, OPTION_COMPARE))
         return refuse("--check", "cannot be given with --compare: a tape has answers for one "
                                  "configuration only");
@@ -176,7 +176,7 @@ static void replay_trace(struct replays *replays, const char *file, const struct
 {
     const char *const config = text_of(replays, OPTION_CONFIG);
     const char *const compare = text_of(replays, OPTION_COMPARE);
-    const enum gpu_driver driver = driver_of(replays);
+    const char *const driver = driver_of(replays);
     const uint64_t device_bytes = is_given(replays, OPTION_DEVICE_MEMORY)
                                       ? number_of(replays, OPTION_DEVICE_MEMORY)
                                   : trace->device_bytes ? trace->device_bytes

@@ -53,9 +53,16 @@ struct gpu {
                         struct CUstream_st *stream);
 };
 
-const char *gpu_library(enum gpu_driver driver)
+const char *gpu_driver_of(const char *text)
 {
-    return driver == GPU_SYSTEM ? "libcuda.so.1" : simulator_path();
+    if (!text || strcmp(text, "sim") == 0)
+        return GPU_SIMULATED;
+    return strcmp(text, "cuda") == 0 ? "libcuda.so.1" : text;
+}
+
+const char *gpu_library(const char *driver)
+{
+    return driver == GPU_SIMULATED ? simulator_path() : driver;
 }
 
 /* A function's address is not an object's in C, so it is copied byte by byte. */
@@ -102,7 +109,7 @@ static bool enter(struct gpu *gpu, char *problem, size_t problem_bytes)
     return result == 0;
 }
 
-struct gpu *gpu_open(enum gpu_driver driver, char *problem, size_t problem_bytes)
+struct gpu *gpu_open(const char *driver, char *problem, size_t problem_bytes)
 {
     const char *library = gpu_library(driver);
     struct gpu *gpu = calloc(1, sizeof(*gpu));

@@ -18,18 +18,23 @@
 struct gpu;
 struct CUstream_st;
 
-enum gpu_driver {
-    GPU_SIMULATED, /* simulator.h, which is open */
-    GPU_SYSTEM     /* the machine's own driver */
-};
+/*
+ * A driver is named by its library, as xseg_options.driver takes it.  GPU_SIMULATED stands for the
+ * simulator of simulator.h, whose clock and scene the tool has in hand; the same library by its path is a
+ * driver like any other.
+ */
+#define GPU_SIMULATED NULL
 
-/* The path or name of a driver's library, as xseg_options.driver takes it; NULL if the simulator is not open. */
-const char *gpu_library(enum gpu_driver driver);
+/* What `--driver` names: NULL (not given) and "sim" are GPU_SIMULATED, "cuda" is this machine's driver. */
+const char *gpu_driver_of(const char *text);
+
+/* The path or name of a driver's library; NULL if the simulator is meant and not open. */
+const char *gpu_library(const char *driver);
 
 /*
  * Open a driver and device 0 of it.  Returns NULL on failure; `problem` is then a sentence.
  */
-struct gpu *gpu_open(enum gpu_driver driver, char *problem, size_t problem_bytes);
+struct gpu *gpu_open(const char *driver, char *problem, size_t problem_bytes);
 
 /* Destroy what was made and let go of the context.  NULL is fine. */
 void gpu_close(struct gpu *gpu);

@@ -27,7 +27,7 @@ static bool refuse(const struct command *command, const struct option_row *row,
 
 static bool refuse_word(const struct command *command, const struct option_row *row)
 {
-    char sentence[160] = "takes ";
+    char sentence[192] = "takes ";
 
     for (unsigned i = 0; i < OPTION_WORDS && row->words[i]; i++) {
         const bool is_last = i + 1 == OPTION_WORDS || !row->words[i + 1];
@@ -39,6 +39,9 @@ static bool refuse_word(const struct command *command, const struct option_row *
                                  : ", ",
                        row->words[i]);
     }
+    if (row->takes == OPTION_TAKES_CHOICE)
+        (void)strncat(sentence, ", or a FILE, whose name has a / or a .",
+                      sizeof(sentence) - strlen(sentence) - 1);
     return refuse(command, row, sentence);
 }
 
@@ -50,7 +53,10 @@ static bool read_word(const struct command *command, const struct option_row *ro
             *out = i;
             return true;
         }
-    return refuse_word(command, row);
+    /* Neither is in a word, so a mistyped word is no file. */
+    *out = OPTION_WORDS;
+    return (row->takes == OPTION_TAKES_CHOICE && strpbrk(text, "/.") != NULL) ||
+           refuse_word(command, row);
 }
 
 /* Decimal digits; more than 64 bits are UINT64_MAX.  Returns what stands behind them. */
@@ -109,6 +115,7 @@ static bool read_value(const struct command *command, const struct option_row *r
 {
     switch (value->text ? row->takes : OPTION_TAKES_NOTHING) {
     case OPTION_TAKES_WORD:
+    case OPTION_TAKES_CHOICE:
         return read_word(command, row, value->text, &value->number);
     case OPTION_TAKES_NUMBER:
         return read_number(command, row, value->text, &value->number);

@@ -45,6 +45,7 @@ enum option_takes {
     OPTION_TAKES_TEXT,
     OPTION_TAKES_KEYS,   /* a configuration string */
     OPTION_TAKES_WORD,   /* one of words; its number is the value */
+    OPTION_TAKES_CHOICE, /* the same, or a file: then the value is OPTION_WORDS */
     OPTION_TAKES_NUMBER, /* from least to most */
     OPTION_TAKES_SIZE,   /* 4096, 900MiB, 24G: bytes, from least to most */
     OPTION_TAKES_OUTPUT  /* a file to write; `-` is standard output */

@@ -73,12 +73,13 @@ const struct option_row option_table[OPTION_COUNT] = {
     [OPTION_DRIVER] =
         {
             .name = "driver",
-            .takes = OPTION_TAKES_WORD,
+            .takes = OPTION_TAKES_CHOICE,
             .argument = "DRIVER",
             .words = {"sim", "cuda"},
             .meaning =
-                "which driver: `sim`, the simulated one (default), or `cuda`, this machine's "
-                "`libcuda.so.1`",
+                "which driver: `sim`, the simulated one (default); `cuda`, this machine's "
+                "`libcuda.so.1`; or a FILE, a driver's library, whose name has a `/` or a `.`. "
+                "Only `sim` goes by the modelled clock",
         },
     [OPTION_COSTS] =
         {

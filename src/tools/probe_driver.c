@@ -109,13 +109,12 @@ static bool enter(struct probe_driver *driver, int ordinal, char *problem, size_
     return result == 0;
 }
 
-bool probe_driver_open(struct probe_driver *driver, enum gpu_driver kind, int ordinal,
-                       char *problem, size_t problem_bytes)
+bool probe_driver_open(struct probe_driver *driver, const char *library, int ordinal, char *problem,
+                       size_t problem_bytes)
 {
-    const char *library = gpu_library(kind);
-
     memset(driver, 0, sizeof(*driver));
-    driver->is_simulated = kind == GPU_SIMULATED;
+    driver->is_simulated = library == GPU_SIMULATED;
+    library = gpu_library(library);
     if (!library) {
         (void)snprintf(problem, problem_bytes, "the simulator is not open");
         return false;

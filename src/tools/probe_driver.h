@@ -2,7 +2,7 @@
 /*
  * A driver as `xseg probe` uses it: every call that it makes, with a list of those that failed.
  *
- * The driver is opened by name, like in gpu.h, and one device's primary context stays current on the
+ * The driver is opened as gpu.h names it, and one device's primary context stays current on the
  * calling thread between probe_driver_open() and probe_driver_close().
  *
  * Terms:
@@ -130,8 +130,8 @@ void probe_driver_error_name(struct probe_driver *driver, int error, char *text,
  * Open a driver and a device of it.  Returns false if there is nothing to probe; `problem` is then a
  * sentence, and nothing is held.
  */
-bool probe_driver_open(struct probe_driver *driver, enum gpu_driver kind, int ordinal,
-                       char *problem, size_t problem_bytes);
+bool probe_driver_open(struct probe_driver *driver, const char *library, int ordinal, char *problem,
+                       size_t problem_bytes);
 void probe_driver_close(struct probe_driver *driver);
 
 /* Physical memory of the device, and access for it. */

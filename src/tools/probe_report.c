@@ -288,9 +288,9 @@ json_t *probe_report_json(const struct probe_report *report)
     const struct probe_device *device = report->device;
     const bool is_expandable = probe_device_is_expandable(device);
 
-    return json_pack("{s:s,s:i,s:i,s:i,s:s,s:I,s:I,s:b,s:b,s:s,s:s,s:o,s:s,s:s?,s:o,s:i,s:o}",
-                     "driver", report->library, "version", device->version, "device",
-                     device->ordinal, "devices", device->devices, "name", device->name,
+    return json_pack("{s:o,s:i,s:i,s:i,s:s,s:I,s:I,s:b,s:b,s:s,s:s,s:o,s:s,s:s?,s:o,s:i,s:o}",
+                     "driver", printable_json(report->library), "version", device->version,
+                     "device", device->ordinal, "devices", device->devices, "name", device->name,
                      "free_bytes", (json_int_t)device->free_bytes, "total_bytes",
                      (json_int_t)device->total_bytes, "mig", device->is_partition, "wsl",
                      device->is_wsl, "would_use", is_expandable ? "expandable" : "classic", "why",

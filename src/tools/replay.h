@@ -31,7 +31,7 @@
 struct replay_settings {
     const char *file; /* for messages */
     const char *config;
-    enum gpu_driver driver;
+    const char *driver;    /* gpu.h */
     uint64_t device_bytes; /* simulator only */
     const char *costs;     /* simulator only; NULL: the simulator's default */
     enum check_mode check;

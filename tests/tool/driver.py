@@ -48,6 +48,18 @@ class Driver(DriverTest):
         self.assertRegex(said, r"peak reserved +42.00 MiB\n")
         self.assertRegex(said, r"driver time, modelled +-\n")
 
+    def test_a_driver_is_named_by_its_file(self):
+        (self.folder / "my-driver.so").symlink_to(os.environ["XSEG_DRIVER"])
+        (self.folder / "libcuda.so.1").unlink()
+        said = self.replay(self.WAITS, "--driver", str(self.folder / "my-driver.so"))
+        self.assertRegex(said, r"peak reserved +42.00 MiB\n")
+        # The simulator's clock counts only where the tool chose it.
+        self.assertRegex(said, r"driver time, modelled +-\n")
+        said = self.replay(self.WAITS, "--driver", str(self.folder / "none.so"), exit_status=2)
+        self.assertIn("none.so: cannot open", said)
+        said = self.replay(self.WAITS, "--driver", "hip", exit_status=2)
+        self.assertIn("--driver takes sim or cuda, or a FILE, whose name has a / or a .", said)
+
     def test_the_machine_has_the_memory_that_it_has(self):
         said = self.replay("a 0 300000000 0\n", "--driver", "cuda", exit_status=3,
                            XSEG_SIM_MEMORY_MB="256")

@@ -160,6 +160,10 @@ class Bash(PagesTest):
         self.assertEqual(self.complete("replay", "--check", ""), files)
         self.assertEqual(self.complete("replay", "--timeline", "xseg.b"), ["xseg.bash"])
         self.assertEqual(self.complete("replay", "--timeline=xseg.b"), ["--timeline=xseg.bash"])
+        self.assertEqual(self.complete("replay", "--driver", "xseg.b"), ["xseg.bash"])
+        self.assertEqual(self.complete("replay", "--driver", "=", "./xseg.b"), ["./xseg.bash"])
+        self.assertEqual(self.complete("replay", "--driver=xseg.b"), ["--driver=xseg.bash"])
+        self.assertEqual(self.complete("replay", "--driver", "xseg"), [])
         (self.folder / "two words").touch()
         self.addCleanup((self.folder / "two words").unlink)
         self.assertEqual(self.complete("replay", "tw"), ["two words"])
@@ -190,6 +194,7 @@ class Fish(PagesTest):
                                        if one.startswith("--")])
         self.assertEqual(self.complete("xseg replay --driver "), ["cuda", "sim"])
         self.assertEqual(self.complete("xseg replay --check=f"), ["--check=floor"])
+        self.assertEqual(self.complete("xseg replay --driver xseg.b"), ["xseg.bash"])
         self.assertEqual(self.complete("xseg replay xseg.b"), ["xseg.bash"])
         self.assertEqual(self.complete("xseg replay --timeline xseg.b"), ["xseg.bash"])
         self.assertEqual(self.complete("xseg probe xseg.b"), [])
@@ -224,6 +229,7 @@ class Zsh(PagesTest):
             for typed, completed in (("xseg repl", "xseg replay"),
                                      ("xseg replay --min", "xseg replay --min-device"),
                                      ("xseg replay --driver cu", "xseg replay --driver cuda"),
+                                     ("xseg replay --driver xseg.ba", "xseg replay --driver xseg.bash"),
                                      ("xseg replay --check=fl", "xseg replay --check=floor"),
                                      ("xseg probe --costs=con", "xseg probe --costs=consumer"),
                                      ("xseg help pro", "xseg help probe"),

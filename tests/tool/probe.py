@@ -242,6 +242,14 @@ class Driver(ProbeTest):
         self.assertEqual((create["idle"]["samples"], create["busy"]), (21, None))
         self.assertGreater(create["idle"]["median_us"], 0)
 
+    def test_a_driver_is_named_by_its_file(self):
+        report = self.report("--driver", os.environ["XSEG_DRIVER"])
+        self.assertEqual((report["costs_are"], report["preset"]), ("measured", None))
+        self.assertEqual(report["driver"], os.environ["XSEG_DRIVER"])
+        status, said = run("--driver", "./none\udcff.so")
+        self.assertEqual(status, 2)
+        self.assertIn(r"./none\xff.so: cannot open", said)
+
     def test_a_driver_that_fails_is_named(self):
         status, said = run("--driver", "cuda", LD_LIBRARY_PATH=self.paths,
                            XSEG_SIM_FAIL="cuInit:1:100")

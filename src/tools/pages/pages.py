@@ -170,6 +170,10 @@ def bash_value(command, option):
     """What bash does behind an option that takes a value."""
     if option["takes"] == "file":
         does = BASH_FILES.format(indent=" " * 8)
+    elif option["takes"] == "choice":
+        # A file's name has one of these two, and no word has.
+        does = (f"words='{' '.join(option['words'])}'\n        [[ $current != *[/.]* ]] || {{\n            " +
+                BASH_FILES.format(indent=" " * 12).replace("return ;;", "return\n        } ;;"))
     elif option["words"]:
         does = f"words='{' '.join(option['words'])}' ;;"
     else:
@@ -216,8 +220,10 @@ def zsh_option(option):
         if not letter:
             return f"'{name}{text}'"
         return f"'(-{letter} {name})'{{-{letter},{name}}}'{text}'"
-    action = "_files" if option["takes"] == "file" else f"({' '.join(option['words'])})" \
-        if option["words"] else ""
+    words = " ".join(option["words"])
+    action = {"file": "_files",
+              "choice": f"{{compadd {words}; [[ $PREFIX != *[/.]* ]] || _files}}"}.get(
+                  option["takes"], f"({words})" if words else "")
     sign, colons = ("=-", "::") if option["may_lack"] else ("=", ":")
     return f"'{name}{sign}{text}{colons}{option['argument']}:{action}'"
 
@@ -261,7 +267,10 @@ def fish_option(condition, option):
         parts += ["-r -F"]
     elif option["takes"] != "nothing":
         parts.append("-f" if option["may_lack"] else "-x")
-        parts += ["-a", fish_text(" ".join(option["words"]))] if option["words"] else []
+        words = " ".join(option["words"])
+        if option["takes"] == "choice":
+            words += " (string match -qr '[/.]' -- (commandline -ct); and __fish_complete_path (commandline -ct))"
+        parts += ["-a", fish_text(words)] if words else []
     return " ".join([*parts, "-d", fish_text(first_clause(option["meaning"]))])
 
 
