@@ -1,0 +1,405 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * A driver that passes every call on to another one, and notes how often each was made and how long it took:
+ * libgpu-timed.so, for any programme that takes a driver's library by name.
+ *
+ *     GPU_TIMED_DRIVER=FILE    the driver that answers; otherwise libcuda.so.1
+ *     GPU_TIMED_OUT=FILE       where the figures go when the process ends; otherwise nowhere
+ *     GPU_TIMED_AT_ONCE=1      what is queued on a stream has finished when the call that queued it returns
+ *
+ * The file is a table with tabs between its columns: call, bytes, calls, total_ns, median_ns, p99_ns, max_ns,
+ * modelled_ns.  A row with `all` instead of bytes is of every size; calls that have a size have a row for each
+ * as well, up to SIZES_MOST of them.  All times are measured by the machine's clock but the last column, which is
+ * what the driver charged to its virtual clock: "-" unless it is the simulator.  Median and p99 are those of
+ * a histogram, right to within a sixty-fourth.
+ *
+ * With `at once`, two drivers of which one is faster give the same answers to whoever asks whether work has
+ * finished.  The waits for it are in no figure.
+ *
+ * Locking: a mutex around the figures, not around the call.  Nothing is allocated.  With several threads a
+ * modelled charge may be noted for a call that another thread made at the same time.
+ */
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include <dlfcn.h>
+
+#define EXPORT       __attribute__((visibility("default")))
+#define STUB_LIBRARY 34    /* CUDA_ERROR_STUB_LIBRARY: there is no driver behind this one */
+#define NOT_FOUND    500   /* CUDA_ERROR_NOT_FOUND */
+#define PER_THREAD   2u    /* CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM */
+#define RELAXED      2     /* CU_STREAM_CAPTURE_MODE_RELAXED */
+#define SIGNATURES   13000 /* the version that changed some of those below */
+#define SIZES_MOST   24
+#define HANDLES      (1u << 17) /* physical memory whose size is remembered; a power of two */
+#define STEPS        32u        /* of the histogram, for each power of two */
+#define BUCKETS      (44u * STEPS)
+
+typedef unsigned long long address;
+struct stream;
+struct event;
+
+/*
+ * Name of the call, symbol in the library, CUDA version that brought this signature, parameters, arguments, how
+ * many bytes it is about (0: it has no size), and what is done once it has succeeded.  The driver's binary
+ * interface, spelled in plain C.
+ */
+#define TIMED_CALLS(X)                                                                             \
+    X(cuInit, cuInit, 2000, (unsigned flags), (flags), 0, NOTHING)                                 \
+    X(cuDeviceGet, cuDeviceGet, 2000, (int *device, int ordinal), (device, ordinal), 0, NOTHING)   \
+    X(cuDevicePrimaryCtxRetain, cuDevicePrimaryCtxRetain, 7000, (void **context, int device),      \
+      (context, device), 0, NOTHING)                                                               \
+    X(cuDevicePrimaryCtxRelease, cuDevicePrimaryCtxRelease_v2, 11000, (int device), (device), 0,   \
+      NOTHING)                                                                                     \
+    X(cuCtxPushCurrent, cuCtxPushCurrent_v2, 4000, (void *context), (context), 0, NOTHING)         \
+    X(cuCtxPopCurrent, cuCtxPopCurrent_v2, 4000, (void **context), (context), 0, NOTHING)          \
+    X(cuCtxSynchronize, cuCtxSynchronize, 2000, (void), (), 0, NOTHING)                            \
+    X(cuMemGetInfo, cuMemGetInfo_v2, 3020, (size_t * free_bytes, size_t * all), (free_bytes, all), \
+      0, NOTHING)                                                                                  \
+    X(cuMemAlloc, cuMemAlloc_v2, 3020, (address * out, size_t bytes), (out, bytes), bytes,         \
+      NOTHING)                                                                                     \
+    X(cuMemFree, cuMemFree_v2, 3020, (address from), (from), 0, NOTHING)                           \
+    X(cuMemAddressReserve, cuMemAddressReserve, 10020,                                             \
+      (address * out, size_t bytes, size_t alignment, address at, unsigned long long flags),       \
+      (out, bytes, alignment, at, flags), 0, NOTHING)                                              \
+    X(cuMemAddressFree, cuMemAddressFree, 10020, (address from, size_t bytes), (from, bytes), 0,   \
+      NOTHING)                                                                                     \
+    X(cuMemCreate, cuMemCreate, 10020,                                                             \
+      (unsigned long long *memory, size_t bytes, const void *properties,                           \
+       unsigned long long flags),                                                                  \
+      (memory, bytes, properties, flags), bytes, keep_size(*memory, bytes))                        \
+    X(cuMemRelease, cuMemRelease, 10020, (unsigned long long memory), (memory), take_size(memory), \
+      NOTHING)                                                                                     \
+    X(cuMemMap, cuMemMap, 10020,                                                                   \
+      (address at, size_t bytes, size_t offset, unsigned long long memory,                         \
+       unsigned long long flags),                                                                  \
+      (at, bytes, offset, memory, flags), bytes, NOTHING)                                          \
+    X(cuMemUnmap, cuMemUnmap, 10020, (address at, size_t bytes), (at, bytes), bytes, NOTHING)      \
+    X(cuMemSetAccess, cuMemSetAccess, 10020,                                                       \
+      (address at, size_t bytes, const void *rights, size_t count), (at, bytes, rights, count),    \
+      bytes, NOTHING)                                                                              \
+    X(cuMemsetD8Async, cuMemsetD8Async, 3020,                                                      \
+      (address at, unsigned char byte, size_t bytes, struct stream *stream),                       \
+      (at, byte, bytes, stream), 0, settle(stream))                                                \
+    X(cuStreamCreate, cuStreamCreate, 2000, (struct stream * *stream, unsigned flags),             \
+      (stream, flags), 0, NOTHING)                                                                 \
+    X(cuStreamDestroy, cuStreamDestroy_v2, 4000, (struct stream * stream), (stream), 0, NOTHING)   \
+    X(cuStreamQuery, cuStreamQuery, 2000, (struct stream * stream), (stream), 0, NOTHING)          \
+    X(cuStreamSynchronize, cuStreamSynchronize, 2000, (struct stream * stream), (stream), 0,       \
+      NOTHING)                                                                                     \
+    X(cuStreamWaitEvent, cuStreamWaitEvent, 3020,                                                  \
+      (struct stream * stream, struct event * event, unsigned flags), (stream, event, flags), 0,   \
+      NOTHING)                                                                                     \
+    X(cuStreamIsCapturing, cuStreamIsCapturing, 10000, (struct stream * stream, int *status),      \
+      (stream, status), 0, NOTHING)                                                                \
+    X(cuStreamBeginCapture, cuStreamBeginCapture_v2, 10010, (struct stream * stream, int mode),    \
+      (stream, mode), 0, NOTHING)                                                                  \
+    X(cuStreamEndCapture, cuStreamEndCapture, 10000, (struct stream * stream, void **graph),       \
+      (stream, graph), 0, NOTHING)                                                                 \
+    X(cuGraphDestroy, cuGraphDestroy, 10000, (void *graph), (graph), 0, NOTHING)                   \
+    X(cuEventCreate, cuEventCreate, 2000, (struct event * *event, unsigned flags), (event, flags), \
+      0, NOTHING)                                                                                  \
+    X(cuEventDestroy, cuEventDestroy_v2, 4000, (struct event * event), (event), 0, NOTHING)        \
+    X(cuEventRecord, cuEventRecord, 2000, (struct event * event, struct stream * stream),          \
+      (event, stream), 0, settle(stream))                                                          \
+    X(cuEventQuery, cuEventQuery, 2000, (struct event * event), (event), 0, NOTHING)               \
+    X(cuEventSynchronize, cuEventSynchronize, 2000, (struct event * event), (event), 0, NOTHING)   \
+    X(cuThreadExchangeStreamCaptureMode, cuThreadExchangeStreamCaptureMode, 10010, (int *mode),    \
+      (mode), 0, NOTHING)
+
+enum call {
+#define X(name, symbol, version, parameters, arguments, bytes, after) CALL_##name,
+    TIMED_CALLS(X)
+#undef X
+        CALL_COUNT
+};
+
+#define X(name, symbol, version, parameters, arguments, bytes, after) EXPORT int symbol parameters;
+TIMED_CALLS(X)
+#undef X
+EXPORT int cuGetProcAddress_v2(const char *name, void **function, int version,
+                               unsigned long long flags, int *found);
+
+/* The driver that answers. */
+static struct {
+    int (*get_proc_address)(const char *, void **, int, unsigned long long, int *);
+    uint64_t (*modelled)(void); /* nanoseconds charged so far; NULL: no simulator */
+    bool at_once;
+#define X(name, symbol, version, parameters, arguments, bytes, after) int(*name) parameters;
+    TIMED_CALLS(X)
+#undef X
+} real;
+
+/* --- The figures. --- */
+
+struct figures {
+    uint64_t bytes, calls, total, most, modelled;
+    uint32_t bucket[BUCKETS];
+};
+
+static struct {
+    pthread_mutex_t lock;
+    struct figures all[CALL_COUNT];
+    struct figures sized[CALL_COUNT][SIZES_MOST]; /* by size, in the order in which they came */
+    struct {
+        unsigned long long memory; /* 0: nothing is here */
+        uint64_t bytes;
+    } handles[HANDLES];
+    size_t handle_count;
+} noted = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static uint64_t now(void)
+{
+    struct timespec time = {0};
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &time);
+    return (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec;
+}
+
+static uint64_t modelled(void)
+{
+    return real.modelled != NULL ? real.modelled() : 0;
+}
+
+/* A bucket has a thirty-second of a power of two; the first ones have a nanosecond each. */
+static unsigned bucket_of(uint64_t ns)
+{
+    unsigned power = 0;
+
+    while (ns >> power >= 2 * (uint64_t)STEPS)
+        power++;
+    const uint64_t bucket = (uint64_t)power * STEPS + (ns >> power);
+    return bucket < BUCKETS ? (unsigned)bucket : BUCKETS - 1;
+}
+
+/* The middle of a bucket. */
+static uint64_t time_of(unsigned bucket)
+{
+    const unsigned power = bucket < 2 * STEPS ? 0 : bucket / STEPS - 1;
+
+    return ((uint64_t)(bucket - power * STEPS) << power) + ((uint64_t)1 << power) / 2;
+}
+
+static uint64_t quantile(const struct figures *figures, double part)
+{
+    const double before = part * (double)(figures->calls - 1);
+    uint64_t passed = 0;
+
+    for (unsigned i = 0; i < BUCKETS; i++) {
+        passed += figures->bucket[i];
+        if ((double)passed > before)
+            return time_of(i) < figures->most ? time_of(i) : figures->most;
+    }
+    return figures->most;
+}
+
+static void add(struct figures *figures, uint64_t ns, uint64_t charged)
+{
+    figures->calls++;
+    figures->total += ns;
+    figures->modelled += charged;
+    figures->most = ns > figures->most ? ns : figures->most;
+    figures->bucket[bucket_of(ns)]++;
+}
+
+static void note(enum call call, uint64_t bytes, uint64_t ns, uint64_t charged)
+{
+    (void)pthread_mutex_lock(&noted.lock);
+    add(&noted.all[call], ns, charged);
+    for (unsigned i = 0; bytes != 0 && i < SIZES_MOST; i++) {
+        struct figures *sized = &noted.sized[call][i];
+
+        if (sized->calls != 0 && sized->bytes != bytes)
+            continue;
+        sized->bytes = bytes;
+        add(sized, ns, charged);
+        break;
+    }
+    (void)pthread_mutex_unlock(&noted.lock);
+}
+
+static size_t place_of(unsigned long long memory)
+{
+    size_t at = (size_t)(memory * 0x9e3779b97f4a7c15u >> 40) % HANDLES;
+
+    while (noted.handles[at].memory != 0 && noted.handles[at].memory != memory)
+        at = (at + 1) % HANDLES;
+    return at;
+}
+
+/* How large physical memory is: what cuMemRelease() is not told.  Beyond half a table nothing is remembered. */
+static void keep_size(unsigned long long memory, uint64_t bytes)
+{
+    (void)pthread_mutex_lock(&noted.lock);
+    if (memory != 0 && noted.handle_count < HANDLES / 2) {
+        const size_t at = place_of(memory);
+
+        noted.handle_count += noted.handles[at].memory == 0;
+        noted.handles[at].memory = memory;
+        noted.handles[at].bytes = bytes;
+    }
+    (void)pthread_mutex_unlock(&noted.lock);
+}
+
+/* What stands behind the place that becomes free moves up, as long as it is looked for from there. */
+static uint64_t take_size(unsigned long long memory)
+{
+    uint64_t bytes = 0;
+
+    (void)pthread_mutex_lock(&noted.lock);
+    size_t hole = place_of(memory);
+    if (memory != 0 && noted.handles[hole].memory == memory) {
+        bytes = noted.handles[hole].bytes;
+        noted.handle_count--;
+        noted.handles[hole].memory = 0;
+        for (size_t at = (hole + 1) % HANDLES; noted.handles[at].memory != 0;
+             at = (at + 1) % HANDLES) {
+            const unsigned long long moved = noted.handles[at].memory;
+            const uint64_t moved_bytes = noted.handles[at].bytes;
+
+            noted.handles[at].memory = 0;
+            hole = place_of(moved);
+            noted.handles[hole].memory = moved;
+            noted.handles[hole].bytes = moved_bytes;
+        }
+    }
+    (void)pthread_mutex_unlock(&noted.lock);
+    return bytes;
+}
+
+static void print(FILE *out, const char *name, const char *bytes, const struct figures *figures)
+{
+    (void)fprintf(out, "%s\t%s\t%" PRIu64 "\t%" PRIu64 "\t%" PRIu64 "\t%" PRIu64 "\t%" PRIu64 "\t",
+                  name, bytes, figures->calls, figures->total, quantile(figures, 0.5),
+                  quantile(figures, 0.99), figures->most);
+    if (real.modelled != NULL)
+        (void)fprintf(out, "%" PRIu64 "\n", figures->modelled);
+    else
+        (void)fprintf(out, "-\n");
+}
+
+__attribute__((destructor)) static void write_figures(void)
+{
+    static const char *const names[] = {
+#define X(name, symbol, version, parameters, arguments, bytes, after) #name,
+        TIMED_CALLS(X)
+#undef X
+    };
+    const char *path = getenv("GPU_TIMED_OUT");
+    FILE *out = path != NULL && *path != '\0' ? fopen(path, "w") : NULL;
+    char bytes[24];
+
+    if (out == NULL) {
+        if (path != NULL && *path != '\0')
+            (void)fprintf(stderr, "libgpu-timed: %s cannot be written\n", path);
+        return;
+    }
+    (void)fprintf(out, "call\tbytes\tcalls\ttotal_ns\tmedian_ns\tp99_ns\tmax_ns\tmodelled_ns\n");
+    for (unsigned call = 0; call < CALL_COUNT; call++) {
+        if (noted.all[call].calls != 0)
+            print(out, names[call], "all", &noted.all[call]);
+        for (unsigned i = 0; i < SIZES_MOST && noted.sized[call][i].calls != 0; i++) {
+            (void)snprintf(bytes, sizeof(bytes), "%" PRIu64, noted.sized[call][i].bytes);
+            print(out, names[call], bytes, &noted.sized[call][i]);
+        }
+    }
+    if (fclose(out) != 0)
+        (void)fprintf(stderr, "libgpu-timed: %s could not be written\n", path);
+}
+
+/* --- The driver behind. --- */
+
+/* A function's address is not an object's in C, so it is copied byte by byte. */
+static void find(void *library, const char *symbol, void *function)
+{
+    void *found = dlsym(library, symbol);
+
+    memcpy(function, &found, sizeof(found));
+}
+
+/* It stays open: its functions are called until the process ends. */
+__attribute__((constructor)) static void open_driver(void)
+{
+    const char *name = getenv("GPU_TIMED_DRIVER");
+    const char *at_once = getenv("GPU_TIMED_AT_ONCE");
+    void *library;
+
+    name = name != NULL && *name != '\0' ? name : "libcuda.so.1";
+    library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+    if (library == NULL) {
+        (void)fprintf(
+            stderr, "libgpu-timed: there is no driver behind it: %s (GPU_TIMED_DRIVER names it)\n",
+            dlerror());
+        return;
+    }
+    find(library, "cuGetProcAddress_v2", &real.get_proc_address);
+    find(library, "xseg_sim_driver_time", &real.modelled);
+    real.at_once = at_once != NULL && strcmp(at_once, "1") == 0;
+#define X(name, symbol, version, parameters, arguments, bytes, after) \
+    find(library, #symbol, &real.name);
+    TIMED_CALLS(X)
+#undef X
+}
+
+/* Wait for what has just been queued, unless it is a node of a graph. */
+static void settle(struct stream *stream)
+{
+    int status = 0, mode = RELAXED;
+
+    if (!real.at_once || real.cuThreadExchangeStreamCaptureMode == NULL ||
+        real.cuStreamIsCapturing == NULL || real.cuStreamSynchronize == NULL)
+        return;
+    /* While another stream is captured, only the relaxed mode lets this thread wait. */
+    if (real.cuStreamIsCapturing(stream, &status) != 0 || status != 0 ||
+        real.cuThreadExchangeStreamCaptureMode(&mode) != 0)
+        return;
+    (void)real.cuStreamSynchronize(stream);
+    (void)real.cuThreadExchangeStreamCaptureMode(&mode);
+}
+
+#define NOTHING (void)0
+
+#define X(name, symbol, version, parameters, arguments, bytes, after) \
+    int symbol parameters                                             \
+    {                                                                 \
+        const uint64_t bytes_ = (bytes);                              \
+                                                                      \
+        if (real.name == NULL)                                        \
+            return STUB_LIBRARY;                                      \
+        const uint64_t charged_ = modelled(), began_ = now();         \
+        const int result_ = real.name arguments;                      \
+        const uint64_t ns_ = now() - began_;                          \
+                                                                      \
+        note(CALL_##name, bytes_, ns_, modelled() - charged_);        \
+        if (result_ == 0)                                             \
+            after;                                                    \
+        return result_;                                               \
+    }
+TIMED_CALLS(X)
+#undef X
+
+/* What passes the calls above on is found in place of them, if the driver itself finds them. */
+int cuGetProcAddress_v2(const char *name, void **function, int version, unsigned long long flags,
+                        int *found)
+{
+    if (real.get_proc_address == NULL)
+        return NOT_FOUND;
+    const int result = real.get_proc_address(name, function, version, flags, found);
+    if (result != 0 || *function == NULL || version >= SIGNATURES || (flags & PER_THREAD) != 0)
+        return result;
+#define X(call, symbol, from, parameters, arguments, bytes, after)            \
+    if (strcmp(name, #call) == 0 && version >= (from) && real.call != NULL) { \
+        int(*own) parameters = symbol;                                        \
+                                                                              \
+        memcpy(function, &own, sizeof(own));                                  \
+    }
+    TIMED_CALLS(X)
+#undef X
+    return result;
+}

@@ -1,0 +1,242 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * What libgpu-timed.so says about calls, beside what the simulator says about the same calls.
+ *
+ *     gpu-timed-test TIMED SIMULATOR
+ */
+#include <inttypes.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+#include <dlfcn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "xseg/sim.h"
+#include "xseg/xseg.h"
+
+#define ROWS   256
+#define BLOCKS 40u
+#define MIB    ((size_t)1 << 20)
+
+struct row {
+    char call[64], bytes[32];
+    uint64_t calls, total, median, p99, most;
+    char modelled[32];
+};
+
+static const char *timed, *simulator;
+static struct row rows[ROWS];
+static size_t row_count;
+
+static const struct row *find_row(const char *call, const char *bytes)
+{
+    for (size_t i = 0; i < row_count; i++)
+        if (strcmp(rows[i].call, call) == 0 && strcmp(rows[i].bytes, bytes) == 0)
+            return &rows[i];
+    return NULL;
+}
+
+static void read_rows(const char *path)
+{
+    char line[512];
+    FILE *file = fopen(path, "r");
+
+    assert_non_null(file);
+    assert_non_null(fgets(line, sizeof(line), file));
+    assert_string_equal(line,
+                        "call\tbytes\tcalls\ttotal_ns\tmedian_ns\tp99_ns\tmax_ns\tmodelled_ns\n");
+    for (row_count = 0; row_count < ROWS && fgets(line, sizeof(line), file) != NULL; row_count++) {
+        struct row *row = &rows[row_count];
+
+        assert_int_equal(sscanf(line,
+                                "%63s %31s %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64
+                                " %31s",
+                                row->call, row->bytes, &row->calls, &row->total, &row->median,
+                                &row->p99, &row->most, row->modelled),
+                         8);
+    }
+    assert_int_equal(fclose(file), 0);
+}
+
+static void exchange(struct xseg_allocator *allocator, size_t bytes)
+{
+    void *blocks[BLOCKS];
+    struct xseg_trim_options how = XSEG_TRIM_OPTIONS_INIT;
+
+    for (unsigned i = 0; i < BLOCKS; i++)
+        if (xseg_alloc(allocator, 0, bytes, NULL, &blocks[i]) != XSEG_OK)
+            _exit(2);
+    for (unsigned i = 0; i < BLOCKS; i++)
+        if (xseg_free(allocator, blocks[i]) != XSEG_OK)
+            _exit(3);
+    how.wait = true;
+    if (xseg_trim(allocator, NULL, &how, NULL) != XSEG_OK)
+        _exit(4);
+}
+
+static void *exchange_large(void *allocator)
+{
+    for (unsigned i = 0; i < 20; i++)
+        exchange(allocator, 20 * MIB);
+    return NULL;
+}
+
+/* An allocator on the timed simulator; then what the simulator itself has counted, into a file of its own. */
+static void work(bool has_two_threads, const char *counts)
+{
+    struct xseg_options options = XSEG_OPTIONS_INIT;
+    struct xseg_allocator *allocator;
+    pthread_t other;
+    uint64_t (*calls)(const char *);
+    uint64_t (*driver_time)(void);
+    FILE *file;
+
+    options.driver = timed;
+    if (xseg_open("expandable_segments:True", &options, &allocator) != XSEG_OK)
+        _exit(1);
+    if (has_two_threads && pthread_create(&other, NULL, exchange_large, allocator) != 0)
+        _exit(5);
+    exchange(allocator, 4096);
+    exchange(allocator, 20 * MIB);
+    exchange(allocator, 6 * MIB);
+    if (has_two_threads)
+        (void)pthread_join(other, NULL);
+    if (xseg_close(allocator) != XSEG_OK)
+        _exit(6);
+
+    void *library = dlopen(simulator, RTLD_NOW | RTLD_NOLOAD);
+    file = fopen(counts, "w");
+    if (library == NULL || file == NULL)
+        _exit(7);
+    void *symbol = dlsym(library, "xseg_sim_calls");
+    memcpy(&calls, &symbol, sizeof(symbol));
+    symbol = dlsym(library, "xseg_sim_driver_time");
+    memcpy(&driver_time, &symbol, sizeof(symbol));
+    (void)fprintf(file, "all %" PRIu64 "\n", driver_time());
+    static const char *const names[] = {
+        "cuInit",           "cuCtxPushCurrent", "cuCtxPopCurrent", "cuMemAddressReserve",
+        "cuMemAddressFree", "cuMemCreate",      "cuMemRelease",    "cuMemMap",
+        "cuMemUnmap",       "cuMemSetAccess",   "cuMemGetInfo",    "cuStreamSynchronize"};
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+        (void)fprintf(file, "%s %" PRIu64 "\n", names[i], calls(names[i]));
+    (void)fclose(file);
+    exit(0);
+}
+
+/* Work in a process of its own, which writes the figures as it ends; then compare. */
+static uint64_t time_and_compare(bool has_two_threads)
+{
+    char out[] = P_tmpdir "/gpu-timed-XXXXXX", counts[] = P_tmpdir "/gpu-timed-XXXXXX", name[64];
+    int fds[2] = {mkstemp(out), mkstemp(counts)}, status = 0;
+    uint64_t count, driver_time = 0;
+
+    assert_true(fds[0] >= 0 && fds[1] >= 0);
+    assert_int_equal(setenv("GPU_TIMED_OUT", out, 1), 0);
+    const pid_t child = fork();
+    if (child == 0)
+        work(has_two_threads, counts);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+    read_rows(out);
+    FILE *file = fopen(counts, "r");
+    assert_non_null(file);
+    assert_int_equal(fscanf(file, "all %" SCNu64, &driver_time), 1);
+    while (fscanf(file, "%63s %" SCNu64, name, &count) == 2) {
+        const struct row *row = find_row(name, "all");
+
+        assert_int_equal(row == NULL ? 0 : row->calls, count);
+    }
+    (void)fclose(file);
+    (void)unlink(out);
+    (void)unlink(counts);
+    (void)close(fds[0]);
+    (void)close(fds[1]);
+    return driver_time;
+}
+
+static void calls_are_counted_as_the_simulator_counts_them(void **state)
+{
+    uint64_t modelled = 0;
+
+    (void)state;
+    const uint64_t driver_time = time_and_compare(false);
+    for (size_t i = 0; i < row_count; i++) {
+        assert_true(rows[i].median <= rows[i].p99 && rows[i].p99 <= rows[i].most);
+        assert_true(rows[i].most <= rows[i].total);
+        modelled += strcmp(rows[i].bytes, "all") == 0 ? strtoull(rows[i].modelled, NULL, 10) : 0;
+    }
+    assert_true(driver_time > 0);
+    assert_int_equal(modelled, driver_time);
+}
+
+static void calls_of_several_threads_are_all_counted(void **state)
+{
+    (void)state;
+    (void)time_and_compare(true);
+    assert_true(find_row("cuMemCreate", "all")->calls > 100);
+}
+
+/* Each size has its row, and cuMemRelease(), which is told none, has that of what it releases. */
+static void calls_with_a_size_are_told_apart(void **state)
+{
+    (void)state;
+    (void)time_and_compare(false);
+    for (size_t i = 0; i < row_count; i++) {
+        uint64_t sum = 0;
+
+        if (strcmp(rows[i].bytes, "all") != 0 || find_row(rows[i].call, "20971520") == NULL)
+            continue;
+        for (size_t j = 0; j < row_count; j++)
+            if (j != i && strcmp(rows[j].call, rows[i].call) == 0)
+                sum += rows[j].calls;
+        assert_int_equal(sum, rows[i].calls);
+    }
+    assert_int_equal(find_row("cuMemRelease", "20971520")->calls,
+                     find_row("cuMemCreate", "20971520")->calls);
+    assert_int_equal(find_row("cuMemRelease", "2097152")->calls,
+                     find_row("cuMemCreate", "2097152")->calls);
+}
+
+static void without_a_driver_behind_it_a_sentence_is_said(void **state)
+{
+    struct xseg_options options = XSEG_OPTIONS_INIT;
+    struct xseg_allocator *allocator;
+    int status = 0;
+
+    (void)state;
+    const pid_t child = fork();
+    if (child == 0) {
+        (void)setenv("GPU_TIMED_DRIVER", "/no/such/driver", 1);
+        (void)unsetenv("GPU_TIMED_OUT");
+        options.driver = timed;
+        _exit(xseg_open(NULL, &options, &allocator) == XSEG_ERR_NO_DRIVER ? 0 : 1);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(calls_are_counted_as_the_simulator_counts_them),
+        cmocka_unit_test(calls_of_several_threads_are_all_counted),
+        cmocka_unit_test(calls_with_a_size_are_told_apart),
+        cmocka_unit_test(without_a_driver_behind_it_a_sentence_is_said),
+    };
+
+    if (argc != 3)
+        return 2;
+    timed = argv[1];
+    simulator = argv[2];
+    (void)setenv("GPU_TIMED_DRIVER", simulator, 1);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
