@@ -31,6 +31,8 @@ int main(int argc, char **argv)
     static struct live live;
 
     measure_open(argc, argv, 1);
+    if (!live_fits("books", "10^6 live", BLOCKS, 8 << 10))
+        return 0;
     subject_free(subject_alloc(1, 0));
     const uint64_t before = resident();
     live_start(&live, BLOCKS, 8 << 10, 0, 1, 1);

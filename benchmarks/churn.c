@@ -15,6 +15,8 @@ int main(int argc, char **argv)
 
     measure_open(argc, argv, 1);
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        if (!live_fits("churn", cases[i].name, cases[i].count, 8 << 10))
+            continue;
         live_start(&live, cases[i].count, 8 << 10, 0, 1, 1);
         (void)measure_steps(&(struct measure){"churn", cases[i].name, 400000, live_churn, &live});
         live_end(&live);

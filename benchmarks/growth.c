@@ -56,6 +56,8 @@ int main(int argc, char **argv)
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         size_t bytes = cases[i].bytes;
 
+        if (!measure_fits("growth", cases[i].name, bytes))
+            continue;
         (void)measure_steps(&(struct measure){"growth", cases[i].name, 1, grow, &bytes});
         count_calls(cases[i].name, bytes);
     }

@@ -48,6 +48,13 @@ void live_start(struct live *live, uint32_t count, size_t most, uint32_t stream,
             subject_alloc(live->bytes[i % LIVE_DRAWN], live->stream + i % live->streams);
 }
 
+bool live_fits(const char *question, const char *name, uint32_t count, size_t most)
+{
+    const uint64_t bytes = count * (uint64_t)most / 2;
+
+    return measure_fits(question, name, bytes + bytes / 8);
+}
+
 /* A block is always exchanged for one of its own stream, so each stream keeps its share. */
 uint64_t live_churn(void *self, uint64_t count)
 {

@@ -8,6 +8,7 @@
 #ifndef BENCHMARKS_LIVE_H
 #define BENCHMARKS_LIVE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -28,6 +29,9 @@ struct live {
  * share.  `seed` is not 0. */
 void live_start(struct live *live, uint32_t count, size_t most, uint32_t stream, uint32_t streams,
                 uint64_t seed);
+
+/* Whether the device has memory for so many blocks, and an eighth more for the gaps between them; as measure_fits(). */
+bool live_fits(const char *question, const char *name, uint32_t count, size_t most);
 
 /* Exchange so many blocks, one by one; as measure.steps. */
 uint64_t live_churn(void *self, uint64_t count);

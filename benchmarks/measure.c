@@ -134,6 +134,18 @@ double measure_whole(const struct measure *measure, uint64_t parts)
     return print(measure, &batches);
 }
 
+bool measure_fits(const char *question, const char *name, uint64_t bytes)
+{
+    const double gib = 1 << 30;
+    const uint64_t memory = subject_memory();
+
+    if (bytes <= memory / 10 * 9)
+        return true;
+    (void)fprintf(stderr, "%s, %s: left out, because it takes %.1f GiB and %.1f GiB are free\n",
+                  question, name, (double)bytes / gib, (double)memory / gib);
+    return false;
+}
+
 void measure_say(const char *question, const char *name, const char *unit, double value)
 {
     printf("%s\t%s\t%s\t%s\t%.6g\t%.6g\t%.6g\t1\n", question, name, subject_name(), unit, value,

@@ -12,6 +12,7 @@
 #ifndef BENCHMARKS_MEASURE_H
 #define BENCHMARKS_MEASURE_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 /* What one measurement repeats. */
@@ -36,6 +37,10 @@ double measure_whole(const struct measure *measure, uint64_t parts);
 
 /* Print one row of a figure that was not timed. */
 void measure_say(const char *question, const char *name, const char *unit, double value);
+
+/* Whether the device has memory for a case that takes so many bytes; where it has not, that is said on
+ * standard error, and the case is left out. */
+bool measure_fits(const char *question, const char *name, uint64_t bytes);
 
 uint64_t measure_now(void);
 

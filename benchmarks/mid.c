@@ -15,6 +15,8 @@ int main(int argc, char **argv)
 
     measure_open(argc, argv, 1);
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        if (!live_fits("mid", cases[i].name, cases[i].count, 1 << 20))
+            continue;
         live_start(&live, cases[i].count, 1 << 20, 0, 1, 1);
         (void)measure_steps(&(struct measure){"mid", cases[i].name, 200000, live_churn, &live});
         live_end(&live);

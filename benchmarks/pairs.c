@@ -3,7 +3,9 @@
  * So many allocations and frees, and nothing else: for tools that count instructions, cache and branch
  * misses.  What two lengths differ by is what their pairs cost, to the instruction.
  *
- *     bench-pairs CASE PAIRS        same_block, same_large, small_churn, mid_churn or large_churn
+ *     bench-pairs CASE PAIRS [time]     same_block, same_large, small_churn, mid_churn or large_churn
+ *
+ * With `time` it prints nanoseconds a pair, measured, without those of warming up.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,10 +24,15 @@ static const struct {
 } churns[] = {
     {"small_churn", 1000, 8 << 10}, {"mid_churn", 1000, 1 << 20}, {"large_churn", 1000, 24 << 20}};
 
-static void same_block(size_t bytes, uint64_t count)
+#define CHURNS (sizeof(churns) / sizeof(churns[0]))
+
+static uint64_t same_block(size_t bytes, uint64_t count)
 {
+    const uint64_t began = measure_now();
+
     for (uint64_t i = 0; i < count; i++)
         subject_free(subject_alloc(bytes, 0));
+    return measure_now() - began;
 }
 
 int main(int argc, char **argv)
@@ -33,28 +40,37 @@ int main(int argc, char **argv)
     static struct live live;
     char *program = argv[0];
 
-    if (argc != 3) {
-        (void)fprintf(stderr, "usage: %s CASE PAIRS\n", program);
+    const bool is_timed = argc == 4 && strcmp(argv[3], "time") == 0;
+
+    if (argc != 3 && !is_timed) {
+        (void)fprintf(stderr, "usage: %s CASE PAIRS [time]\n", program);
         return 2;
     }
     const uint64_t pairs = strtoull(argv[2], NULL, 10);
+    uint64_t ns = 0;
     measure_open(1, &program, 1);
     if (strcmp(argv[1], "same_block") == 0 || strcmp(argv[1], "same_large") == 0) {
         const size_t bytes = strcmp(argv[1], "same_block") == 0 ? 4096 : 8 << 20;
 
-        same_block(bytes, WARM);
-        same_block(bytes, pairs);
-        return 0;
-    }
-    for (size_t i = 0; i < sizeof(churns) / sizeof(churns[0]); i++) {
-        if (strcmp(argv[1], churns[i].name) != 0)
-            continue;
+        (void)same_block(bytes, WARM);
+        ns = same_block(bytes, pairs);
+    } else {
+        size_t i = 0;
+
+        while (i < CHURNS && strcmp(argv[1], churns[i].name) != 0)
+            i++;
+        if (i == CHURNS) {
+            (void)fprintf(stderr, "%s: no such case: %s\n", program, argv[1]);
+            return 2;
+        }
+        if (!live_fits("pairs", churns[i].name, churns[i].count, churns[i].most))
+            return 3;
         live_start(&live, churns[i].count, churns[i].most, 0, 1, 1);
         (void)live_churn(&live, WARM);
-        (void)live_churn(&live, pairs);
+        ns = live_churn(&live, pairs);
         live_end(&live);
-        return 0;
     }
-    (void)fprintf(stderr, "%s: no such case: %s\n", program, argv[1]);
-    return 2;
+    if (is_timed)
+        printf("%.1f\n", (double)ns / (double)(pairs > 0 ? pairs : 1));
+    return 0;
 }

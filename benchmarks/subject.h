@@ -3,8 +3,9 @@
  * The subject of a benchmark: an allocator of device memory, behind the few calls that programmes make.
  *
  * Each programme is compiled twice.  With xseg the hot calls are inline, so what is measured is what a
- * user's own call would be; the device is the simulated one, in fast mode.  With PyTorch's allocator
- * (BENCH_TORCH) they stand in torch.cpp, one call further away, which is one or two ns.
+ * user's own call would be; the device is the simulated one, in fast mode, or that of the driver which
+ * XSEG_DRIVER names.  With PyTorch's allocator (BENCH_TORCH) they stand in torch.cpp, one call further away,
+ * which is one or two ns.
  *
  * A subject that cannot do what it is asked ends the programme with a sentence: a benchmark has no
  * use for half an answer.
@@ -23,7 +24,7 @@ extern "C" {
 /* Streams that a programme may have; number 0 is the device's default stream. */
 #define SUBJECT_STREAMS 1024u
 
-/* Memory of the device: 10^4 blocks of up to 24 MiB are 117 GiB. */
+/* Memory of the simulated device: 10^4 blocks of up to 24 MiB are 117 GiB. */
 #define SUBJECT_MEMORY_BYTES ((uint64_t)512 << 30)
 
 /* What a subject does not count. */
@@ -41,7 +42,10 @@ void *subject_alloc_in(size_t bytes, unsigned stream, unsigned pool);
 /* The block is used on a stream that it was not allocated on. */
 void subject_use(void *pointer, unsigned stream);
 
-/* Work without end is queued on a stream; or all of it ends. */
+/* Bytes of the device that were free when it was opened. */
+uint64_t subject_memory(void);
+
+/* Work without end is queued on a stream; or all of it ends.  Where a driver has no such work, it ends at once. */
 void subject_make_busy(unsigned stream, bool busy);
 
 /* Cached memory goes back to the driver: PyTorch's empty_cache. */
@@ -53,7 +57,7 @@ uint64_t subject_reserved(void);
 /* Host memory for bookkeeping, in bytes, as the subject itself counts it. */
 uint64_t subject_host_bytes(void);
 
-/* How often the driver's function of that name was called; microseconds that all calls would have cost. */
+/* How often the subject called the driver's function of that name; microseconds that all calls would have cost. */
 uint64_t subject_calls(const char *name);
 uint64_t subject_driver_us(void);
 

@@ -3,21 +3,45 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <dlfcn.h>
+
 #include "benchmarks/subject.h"
 #include "xseg/sim.h"
 
 #define STREAM_NON_BLOCKING 1u
 #define POOLS               256u
 
-/* The simulated driver is linked: its own interface, as far as streams need it. */
-extern int cuInit(unsigned flags);
-extern int cuDeviceGet(int *device, int ordinal);
-extern int cuDevicePrimaryCtxRetain(void **context, int device);
-extern int cuCtxPushCurrent_v2(void *context);
-extern int cuStreamCreate(xseg_stream *stream, unsigned flags);
+/*
+ * Member, name in the library, parameters: what opening a device takes of a driver's interface, spelled in plain
+ * C.  The driver is opened by name, so that it can be any.
+ */
+#define ENTRY_POINTS(X)                                                         \
+    X(init, "cuInit", (unsigned flags))                                         \
+    X(device_get, "cuDeviceGet", (int *device, int ordinal))                    \
+    X(context_retain, "cuDevicePrimaryCtxRetain", (void **context, int device)) \
+    X(context_push, "cuCtxPushCurrent_v2", (void *context))                     \
+    X(memory_info, "cuMemGetInfo_v2", (size_t * free_bytes, size_t * all))      \
+    X(stream_create, "cuStreamCreate", (xseg_stream * stream, unsigned flags))
+
+/* The same of the simulator's own; NULL in a real driver. */
+#define SIMULATOR_CALLS(X) \
+    X(reset)               \
+    X(launch)              \
+    X(finish)              \
+    X(driver_time)
 
 struct subject_xseg subject_xseg;
 static struct xseg_pool *pools[POOLS];
+
+static struct {
+#define X(member, name, parameters) int(*member) parameters;
+    ENTRY_POINTS(X)
+#undef X
+#define X(name) __typeof__(xseg_sim_##name) *name;
+    SIMULATOR_CALLS(X)
+#undef X
+    size_t free_bytes;
+} driver;
 
 _Noreturn void subject_fail(const char *what)
 {
@@ -28,27 +52,84 @@ _Noreturn void subject_fail(const char *what)
     exit(3);
 }
 
-/* The process is the simulated machine's only user, so what ends with it is not given back. */
-void subject_open(const char *config, unsigned streams)
+static void check(int result, const char *call)
+{
+    if (result == 0)
+        return;
+    (void)fprintf(stderr, "xseg: opening the device failed: %s returned %d\n", call, result);
+    exit(3);
+}
+
+/* A function's address is not an object's in C, so it is copied byte by byte. */
+static bool find(void *library, const char *name, void *function)
+{
+    void *symbol = dlsym(library, name);
+
+    memcpy(function, &symbol, sizeof(symbol));
+    return symbol != NULL;
+}
+
+/* It stays open until the process ends. */
+static void open_driver(const char *name)
+{
+    void *library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+
+    if (library == NULL) {
+        (void)fprintf(stderr, "xseg: the driver cannot be loaded: %s\n", dlerror());
+        exit(3);
+    }
+#define X(member, name, parameters)                                  \
+    if (!find(library, name, &driver.member)) {                      \
+        (void)fprintf(stderr, "xseg: the driver has no " name "\n"); \
+        exit(3);                                                     \
+    }
+    ENTRY_POINTS(X)
+#undef X
+#define X(name) (void)find(library, "xseg_sim_" #name, &driver.name);
+    SIMULATOR_CALLS(X)
+#undef X
+}
+
+/* The simulated machine of the build is set up here; one that XSEG_DRIVER names is as the environment says. */
+static void set_scene(void)
 {
     struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
-    struct xseg_options options = XSEG_OPTIONS_INIT;
-    void *context = NULL;
-    int device = 0;
 
     settings.fast = true;
     settings.memory_bytes = SUBJECT_MEMORY_BYTES;
-    if (xseg_sim_reset(&settings) != XSEG_OK)
+    if (driver.reset == NULL || driver.reset(&settings) != XSEG_OK)
         subject_fail("xseg_sim_reset");
-    if (cuInit(0) != 0 || cuDeviceGet(&device, 0) != 0 ||
-        cuDevicePrimaryCtxRetain(&context, device) != 0 || cuCtxPushCurrent_v2(context) != 0)
-        subject_fail("opening the simulated device");
+}
+
+/* The process is the machine's only user, so what ends with it is not given back. */
+void subject_open(const char *config, unsigned streams)
+{
+    struct xseg_options options = XSEG_OPTIONS_INIT;
+    const char *named = getenv("XSEG_DRIVER");
+    const bool is_named = named != NULL && *named != '\0';
+    void *context = NULL;
+    size_t all = 0;
+    int device = 0;
+
+    options.driver = is_named ? named : BENCH_DRIVER;
+    open_driver(options.driver);
+    if (!is_named)
+        set_scene();
+    check(driver.init(0), "cuInit");
+    check(driver.device_get(&device, 0), "cuDeviceGet");
+    check(driver.context_retain(&context, device), "cuDevicePrimaryCtxRetain");
+    check(driver.context_push(context), "cuCtxPushCurrent");
+    check(driver.memory_info(&driver.free_bytes, &all), "cuMemGetInfo");
     for (unsigned i = 1; i < streams; i++)
-        if (cuStreamCreate(&subject_xseg.streams[i], STREAM_NON_BLOCKING) != 0)
-            subject_fail("cuStreamCreate");
-    options.driver = BENCH_DRIVER;
+        check(driver.stream_create(&subject_xseg.streams[i], STREAM_NON_BLOCKING),
+              "cuStreamCreate");
     if (xseg_open(config, &options, &subject_xseg.allocator) != XSEG_OK)
         subject_fail("xseg_open");
+}
+
+uint64_t subject_memory(void)
+{
+    return driver.free_bytes;
 }
 
 const char *subject_name(void)
@@ -82,10 +163,10 @@ void subject_use(void *pointer, unsigned stream)
 
 void subject_make_busy(unsigned stream, bool busy)
 {
-    if (busy)
-        (void)xseg_sim_launch(subject_xseg.streams[stream], UINT64_MAX);
-    else
-        (void)xseg_sim_finish(subject_xseg.streams[stream]);
+    if (busy && driver.launch != NULL)
+        (void)driver.launch(subject_xseg.streams[stream], UINT64_MAX);
+    else if (!busy && driver.finish != NULL)
+        (void)driver.finish(subject_xseg.streams[stream]);
 }
 
 void subject_empty(void)
@@ -126,10 +207,19 @@ uint64_t subject_host_bytes(void)
 
 uint64_t subject_calls(const char *name)
 {
-    return xseg_sim_calls(name);
+    struct xseg_driver_call calls[128];
+    size_t count = 0;
+
+    if (xseg_driver_calls(subject_xseg.allocator, calls, sizeof(calls) / sizeof(calls[0]),
+                          &count) != XSEG_OK)
+        subject_fail("xseg_driver_calls");
+    for (size_t i = 0; i < count && i < sizeof(calls) / sizeof(calls[0]); i++)
+        if (strcmp(calls[i].name, name) == 0)
+            return calls[i].count;
+    return SUBJECT_UNKNOWN;
 }
 
 uint64_t subject_driver_us(void)
 {
-    return xseg_sim_driver_time() / 1000;
+    return driver.driver_time != NULL ? driver.driver_time() / 1000 : SUBJECT_UNKNOWN;
 }

@@ -67,6 +67,8 @@ int main(int argc, char **argv)
     static struct scene scene;
 
     measure_open(argc, argv, 1);
+    if (!measure_fits("trim", "307 pages", (uint64_t)PAGES * PAGE))
+        return 0;
     measure_trim(&scene, "307 pages");
     scene.live_every = 11;
     measure_trim(&scene, "279 of 307 pages");

@@ -3,6 +3,7 @@
 
 bench.py FOLDER SOURCE_ROOT, where FOLDER has the programmes.  No figure that was timed is looked at.
 """
+import os
 import pathlib
 import subprocess
 import sys
@@ -43,6 +44,25 @@ class Bench(unittest.TestCase):
         found = rows("growth")
         self.assertEqual(found["8 GiB: cuMemCreate", "calls, counted"], 410)
         self.assertEqual(found["8 GiB: cuMemSetAccess", "calls, counted"], 1)
+
+    def test_they_run_on_the_driver_that_is_named(self):
+        with_driver = {**os.environ, "XSEG_DRIVER": str(FOLDER.parent / "libxseg-sim.so"),
+                       "XSEG_SIM_MEMORY_MB": "4096"}
+        done = subprocess.run([FOLDER / "bench-large", "--seconds", "0.01", "--warm", "100"], check=True,
+                              capture_output=True, text=True, env=with_driver)
+        self.assertEqual([line.split("\t")[1] for line in done.stdout.splitlines()], ["10^2"])
+        self.assertIn("large, 10^3: left out, because it takes 13.2 GiB and 4.0 GiB are free", done.stderr)
+        done = subprocess.run([FOLDER / "bench-pairs", "large_churn", "10", "time"], check=False,
+                              capture_output=True, text=True, env=with_driver)
+        self.assertEqual((done.returncode, done.stdout), (3, ""))
+        done = subprocess.run([FOLDER / "bench-hit"], check=False, capture_output=True, text=True,
+                              env={**with_driver, "XSEG_DRIVER": "/no/such/driver"})
+        self.assertEqual(done.returncode, 3)
+        self.assertIn("the driver cannot be loaded: /no/such/driver", done.stderr)
+
+    def test_pairs_are_timed_where_that_is_asked_for(self):
+        self.assertEqual(run(FOLDER / "bench-pairs", "same_block", "1000"), "")
+        self.assertGreater(float(run(FOLDER / "bench-pairs", "same_block", "1000", "time")), 0)
 
     def test_a_trace_is_played_to_its_end(self):
         with tempfile.TemporaryDirectory() as folder:
