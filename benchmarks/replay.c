@@ -33,6 +33,7 @@ struct trace {
     size_t count, capacity;
     uint32_t ids, slots;
     uint64_t events; /* allocations and frees */
+    uint64_t most;   /* bytes that are live at once */
     void **blocks;   /* by slot */
     bool at_once;
 };
@@ -100,14 +101,16 @@ static void add(struct trace *trace, const struct op *op, const char *file)
     trace->ids = op->block >= trace->ids ? op->block + 1 : trace->ids;
 }
 
-/* Slots for ids; that of the last block that was freed is the next one's. */
+/* Slots for ids; that of the last block that was freed is the next one's.  Also how much is live at once. */
 static void choose_slots(struct trace *trace, const char *file)
 {
     uint32_t *slot = calloc(trace->ids + 1, sizeof(*slot));
     uint32_t *spare = calloc(trace->ids + 1, sizeof(*spare));
+    uint64_t *bytes = calloc(trace->ids + 1, sizeof(*bytes));
     uint32_t spares = 0;
+    uint64_t live = 0;
 
-    if (slot == NULL || spare == NULL)
+    if (slot == NULL || spare == NULL || bytes == NULL)
         fail(file, "no host memory is left");
     for (size_t i = 0; i < trace->count; i++) {
         struct op *op = &trace->ops[i];
@@ -116,9 +119,15 @@ static void choose_slots(struct trace *trace, const char *file)
         if (op->kind == 'a')
             slot[id] = spares > 0 ? spare[--spares] : trace->slots++;
         op->block = slot[id];
-        if (op->kind == 'f')
+        if (op->kind == 'a')
+            live += bytes[id] = op->bytes;
+        if (op->kind == 'f') {
             spare[spares++] = slot[id];
+            live -= bytes[id];
+        }
+        trace->most = live > trace->most ? live : trace->most;
     }
+    free(bytes);
     free(slot);
     free(spare);
 }
@@ -214,7 +223,9 @@ int main(int argc, char **argv)
         name[strcspn(name, ".")] = '\0';
         (void)strncat(name, classic ? ", classic" : ", expandable",
                       sizeof(name) - strlen(name) - 1);
-        (void)measure_whole(&(struct measure){"replay", name, 0, play, &trace}, trace.events);
+        /* An eighth more for the gaps between blocks. */
+        if (measure_fits("replay", name, trace.most + trace.most / 8))
+            (void)measure_whole(&(struct measure){"replay", name, 0, play, &trace}, trace.events);
         free(trace.ops);
         free(trace.blocks);
     }

@@ -72,6 +72,8 @@ class Bench(unittest.TestCase):
             self.assertEqual(list(rows("replay", "--at-once", "--config",
                                        "expandable_segments:False", path)),
                              [("small, classic", "ns")])
+            path.write_text(TRACE + "a 9 600000000000 0\n")
+            self.assertEqual(rows("replay", path), {})
             path.write_text(TRACE + "cb 1 0\n")
             run(FOLDER / "bench-replay", path, exit_status=2)
 
