@@ -13,6 +13,7 @@
 #define STREAM_NON_BLOCKING 1u
 #define EVENT_NO_TIMING     2u
 #define CAPTURE_GLOBAL      0
+#define CAPTURE_RELAXED     2
 #define CAPTURE_NONE        0
 
 /* Member, name in the library, parameters: the driver's binary interface, spelled in plain C. */
@@ -30,6 +31,7 @@
     X(stream_synchronize, "cuStreamSynchronize", (struct CUstream_st * stream))          \
     X(stream_wait, "cuStreamWaitEvent",                                                  \
       (struct CUstream_st * stream, void *event, unsigned flags))                        \
+    X(exchange_mode, "cuThreadExchangeStreamCaptureMode", (int *mode))                   \
     X(is_capturing, "cuStreamIsCapturing", (struct CUstream_st * stream, int *status))   \
     X(capture_begin, "cuStreamBeginCapture_v2", (struct CUstream_st * stream, int mode)) \
     X(capture_end, "cuStreamEndCapture", (struct CUstream_st * stream, void **graph))    \
@@ -176,9 +178,16 @@ bool gpu_idle(struct gpu *gpu, struct CUstream_st *stream, bool *out)
     return true;
 }
 
+/* A capture elsewhere forbids the wait in the thread's own mode, and would be spoilt by it. */
 bool gpu_finish(struct gpu *gpu, struct CUstream_st *stream)
 {
-    return gpu->stream_synchronize(stream) == 0;
+    int mode = CAPTURE_RELAXED;
+    bool fine;
+
+    if (gpu->exchange_mode(&mode) != 0)
+        return false;
+    fine = gpu->stream_synchronize(stream) == 0;
+    return gpu->exchange_mode(&mode) == 0 && fine;
 }
 
 bool gpu_finish_all(struct gpu *gpu)

@@ -47,7 +47,7 @@ bool gpu_stream(struct gpu *gpu, struct CUstream_st **out);
 /* Whether all work on a stream has finished. */
 bool gpu_idle(struct gpu *gpu, struct CUstream_st *stream, bool *out);
 
-/* Let the host wait for a stream, or for everything in the context. */
+/* Let the host wait for a stream that is not captured, or, while nothing is, for everything in the context. */
 bool gpu_finish(struct gpu *gpu, struct CUstream_st *stream);
 bool gpu_finish_all(struct gpu *gpu);
 

@@ -155,14 +155,37 @@ static bool use_block(struct player *player, const struct xtrace_op *op)
            xseg_failed(player, op, "a use was refused");
 }
 
+/* While a capture is under way, a driver lets nobody wait for its streams, nor for all of the context. */
+static bool finish_beside_capture(struct player *player, struct CUstream_st *stream)
+{
+    bool captured = false;
+
+    return gpu_is_captured(player->gpu, stream, &captured) &&
+           (captured || gpu_finish(player->gpu, stream));
+}
+
+static bool finish_on_driver(struct player *player, const struct xtrace_op *op)
+{
+    const bool all = op->kind == XTRACE_FINISH_ALL;
+    bool fine = true;
+
+    if (player->captures == 0)
+        return all ? gpu_finish_all(player->gpu)
+                   : gpu_finish(player->gpu, player->streams[op->stream]);
+    if (!all)
+        return finish_beside_capture(player, player->streams[op->stream]);
+    for (uint32_t i = 0; i < player->trace->stream_count && fine; i++)
+        fine = finish_beside_capture(player, player->streams[i]);
+    return fine;
+}
+
 static bool finish(struct player *player, const struct xtrace_op *op)
 {
     struct CUstream_st *stream = player->streams[op->stream];
     bool all = op->kind == XTRACE_FINISH_ALL;
 
     if (!player->is_simulated)
-        return (all ? gpu_finish_all(player->gpu) : gpu_finish(player->gpu, stream)) ||
-               fail(player, op, "the driver refused to wait", "");
+        return finish_on_driver(player, op) || fail(player, op, "the driver refused to wait", "");
     if (all)
         simulator.finish_all();
     else if (simulator.finish(stream) != XSEG_OK)

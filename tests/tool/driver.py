@@ -60,6 +60,14 @@ class Driver(DriverTest):
         said = self.replay(self.WAITS, "--driver", "hip", exit_status=2)
         self.assertIn("--driver takes sim or cuda, or a FILE, whose name has a / or a .", said)
 
+    def test_a_wait_beside_a_capture_spoils_nothing(self):
+        for wait in ("y 0", "y 1", "y 2", "y *"):
+            with self.subTest(wait):
+                said = self.replay(f"a 0 1000 1\nu 0 2\nu 0 0\ncb 1 1\na 1 1000 1\nk 1\n{wait}\nce 1\nf 1\nf 0\n"
+                                   f"pr 1\n{wait}\n", "--driver", "cuda")
+                self.assertRegex(said, r"peak reserved +4.00 MiB\n")
+                self.assertNotIn("refused", said)
+
     def test_the_machine_has_the_memory_that_it_has(self):
         said = self.replay("a 0 300000000 0\n", "--driver", "cuda", exit_status=3,
                            XSEG_SIM_MEMORY_MB="256")
