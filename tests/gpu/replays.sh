@@ -27,7 +27,7 @@ model="modelled by the preset a100"
 [ -z "$costs" ] || model="modelled by ${costs##*/}"
 
 [ "$limit_mib" -ge 64 ] || {
-    echo "no memory to replay in: $GPU_FREE_MIB MiB are free"
+    echo "no memory to replay in: $GPU_FREE_MIB MiB are free on the device, if there is one"
     exit 77
 }
 

@@ -296,8 +296,14 @@ class Replays(Packed):
 
     def test_without_memory_nothing_is_replayed(self):
         said = self.run_sim("--only", "traces", "--only", "speed", status=2, XSEG_SIM_MEMORY_MB="2")
-        self.assertIn("skipped: no memory to replay in: 2 MiB are free", said)
-        self.assertIn("skipped: no memory to measure in: 2 MiB are free", said)
+        self.assertIn("skipped: no memory to replay in: 2 MiB are free on the device", said)
+        self.assertIn("skipped: no memory to measure in: 2 MiB are free on the device", said)
+
+    def test_a_driver_that_refuses_is_asked_once(self):
+        self.run_sim("--only", "traces", status=1, XSEG_SIM_FAIL="cuDeviceTotalMem:1+1:999")
+        found = self.differences("traces")
+        self.assertEqual(found.count("\n"), 1, found)
+        self.assertRegex(found, "^- decode_graphs-expandable: the replay ends with status 2: .*cuDeviceTotalMem")
 
     def test_traces_that_are_not_reached_are_named(self):
         shared = self.folder / "lib/replays.sh"
@@ -334,6 +340,26 @@ class Replays(Packed):
         self.assertEqual(len(pairs), 2 * 5)
         self.assertTrue(all(float(row["ns"]) > 0 for row in pairs))
         self.assertRegex(self.report(), r"\| same_block \| [0-9.]+ \| [0-9.]+ \| [0-9.]+ \| ")
+
+
+    def test_instructions_are_counted_where_perf_can(self):
+        # A stand-in: starting takes five million instructions, and a pair 300.
+        programs = self.folder.parent / "programs"
+        programs.mkdir()
+        (programs / "perf").write_text(
+            "#!/bin/bash\nfor last; do :; done\n[ $last = true ] && last=0\n"
+            "echo \"$((5000000 + 300 * 10#$last)),,instructions:u,1,100.00,,\" >\"${@:6:1}\"\n")
+        (programs / "perf").chmod(0o755)
+        self.run_sim("--only", "speed", "--minutes", "20", PATH=f"{programs}:/usr/bin:/bin")
+        rows = self.rows("speed/pairs.tsv")
+        self.assertEqual({row["instructions"] for row in rows if row["side"] == "driver"}, {"300.0"})
+        self.assertIn("Instructions are counted by perf", self.report())
+
+    def test_a_programme_that_fails_is_named(self):
+        (self.folder / "bin/bench-hit").write_text("#!/bin/bash\necho 'no such thing' >&2\nexit 3\n")
+        self.run_sim("--only", "speed", status=1)
+        self.assertIn("- hit ends with status 3 on the driver: no such thing\n", self.differences("speed"))
+        self.assertIn("| threads | 1 thread | ns |", self.report())
 
 
 class Pack(Packed):
