@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * One process that asks one fact after the other, and the process that starts it.
+ *
+ * Whatever a driver does to the process that asks, the answers so far are there, and the facts behind are
+ * asked by another process:
+ *
+ *   ASK-1  each answer is written at once, and so is the id of the fact that is asked next;
+ *   ASK-2  an alarm ends a check that hangs, and whoever waits does not wait for ever if even that fails;
+ *   ASK-3  after a fact that does not hold, the process ends: what the check had made stays behind, and the
+ *          context may have an error that does not go away.
+ *
+ * The process that starts the others never opens the driver.
+ */
+#ifndef XSEG_TESTS_GPU_FACTS_ASK_H
+#define XSEG_TESTS_GPU_FACTS_ASK_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "tests/gpu/facts/fact.h"
+
+struct asking {
+    size_t first;     /* the number of the fact to begin with */
+    unsigned limit;   /* seconds for a fact */
+    double until;     /* microseconds(): no fact is begun later; 0: no such time */
+    unsigned seconds; /* of which `until` is made; 0: none */
+    /* What came of a fact; called for each, in their order. */
+    void (*report)(size_t number, const struct outcome *outcome);
+};
+
+struct asked {
+    char problem[400];   /* why no device can be used; "" if one can */
+    bool leaves_nothing; /* as far as can be seen */
+};
+
+/* Ask from `first` on, in as many processes as it takes. */
+void ask_all(const struct asking *asking, struct asked *asked);
+
+/* The process that asks: facts from `first` on, until one does not hold.  Answers go to standard output. */
+int ask_here(size_t first, unsigned limit, double until);
+
+#endif

@@ -1,0 +1,337 @@
+/* SPDX-License-Identifier: MIT */
+/* Stream capture. */
+#include "tests/gpu/facts/driver.h"
+
+#include <pthread.h>
+
+/* --- FACT-CAP: stream capture. --- */
+
+static CUstreamCaptureStatus capture_of(CUstream stream, cuuint64_t *id)
+{
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+
+    ASSERT_OK(cu.StreamGetCaptureInfo(stream, &status, id, NULL, NULL, NULL));
+    return status;
+}
+
+static void begin(CUstream stream, CUstreamCaptureMode mode)
+{
+    ASSERT_OK(cu.StreamBeginCapture(stream, mode));
+    ASSERT_EQUAL(capture_of(stream, NULL), CU_STREAM_CAPTURE_STATUS_ACTIVE);
+}
+
+/* A capture that has to be whole, or spoilt. */
+static void finish(CUstream stream, CUresult expected)
+{
+    CUgraph graph = NULL;
+    const CUstreamCaptureStatus status = capture_of(stream, NULL);
+
+    ASSERT_CU(cu.StreamEndCapture(stream, &graph), expected);
+    if (expected == CUDA_SUCCESS) {
+        ASSERT_EQUAL(status, CU_STREAM_CAPTURE_STATUS_ACTIVE);
+        ASSERT(graph != NULL);
+        ASSERT_OK(cu.GraphDestroy(graph));
+    } else {
+        ASSERT_EQUAL(status, CU_STREAM_CAPTURE_STATUS_INVALIDATED);
+        ASSERT(graph == NULL);
+    }
+    ASSERT_EQUAL(capture_of(stream, NULL), CU_STREAM_CAPTURE_STATUS_NONE);
+    ASSERT_OK(cu.StreamDestroy(stream));
+}
+
+static CUstreamCaptureMode exchange(CUstreamCaptureMode mode)
+{
+    ASSERT_OK(cu.ThreadExchangeStreamCaptureMode(&mode));
+    return mode;
+}
+
+static void each_capture_has_an_id_of_its_own(void)
+{
+    cuuint64_t id[2] = {0, 0};
+
+    for (unsigned i = 0; i < 2; i++) {
+        const CUstream stream = new_stream();
+
+        ASSERT_EQUAL(capture_of(stream, NULL), CU_STREAM_CAPTURE_STATUS_NONE);
+        begin(stream, CU_STREAM_CAPTURE_MODE_GLOBAL);
+        (void)capture_of(stream, &id[i]);
+        finish(stream, CUDA_SUCCESS);
+    }
+    ASSERT_DIFFERENT(id[0], 0);
+    ASSERT_DIFFERENT(id[0], id[1]);
+}
+
+static void a_stream_that_waits_joins_the_capture(void)
+{
+    const CUstream first = new_stream(), second = new_stream();
+    const CUevent event = new_event();
+    cuuint64_t id = 0, joined = 0;
+
+    begin(first, CU_STREAM_CAPTURE_MODE_GLOBAL);
+    ASSERT_OK(cu.EventRecord(event, first));
+    ASSERT_OK(cu.StreamWaitEvent(second, event, 0));
+    ASSERT_EQUAL(capture_of(second, &joined), CU_STREAM_CAPTURE_STATUS_ACTIVE);
+    (void)capture_of(first, &id);
+    ASSERT_EQUAL(joined, id);
+    ASSERT_OK(cu.EventRecord(event, second));
+    ASSERT_OK(cu.StreamWaitEvent(first, event, 0));
+    finish(first, CUDA_SUCCESS);
+    ASSERT_EQUAL(capture_of(second, NULL), CU_STREAM_CAPTURE_STATUS_NONE);
+    ASSERT_OK(cu.StreamDestroy(second));
+    ASSERT_OK(cu.EventDestroy(event));
+}
+
+static void a_capturing_stream_is_not_queried(void)
+{
+    const CUstream stream = new_stream();
+
+    begin(stream, CU_STREAM_CAPTURE_MODE_RELAXED);
+    ASSERT_CU(cu.StreamQuery(stream), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    finish(stream, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+}
+
+static void a_capturing_stream_is_not_waited_for(void)
+{
+    const CUstream stream = new_stream();
+
+    begin(stream, CU_STREAM_CAPTURE_MODE_RELAXED);
+    ASSERT_CU(cu.StreamSynchronize(stream), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    finish(stream, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+}
+
+static void a_capturing_context_is_not_waited_for(void)
+{
+    const CUstream stream = new_stream();
+
+    begin(stream, CU_STREAM_CAPTURE_MODE_RELAXED);
+    ASSERT_CU(cu.CtxSynchronize(), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    finish(stream, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+}
+
+static void a_captured_event_is_not_queried(void)
+{
+    const CUstream stream = new_stream();
+    const CUevent event = new_event();
+    CUstreamCaptureMode old;
+
+    begin(stream, CU_STREAM_CAPTURE_MODE_RELAXED);
+    ASSERT_OK(cu.EventRecord(event, stream));
+    old = exchange(CU_STREAM_CAPTURE_MODE_RELAXED);
+    ASSERT_CU(cu.EventQuery(event), CUDA_ERROR_CAPTURED_EVENT);
+    (void)exchange(old);
+    finish(stream, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+    ASSERT_CU(cu.EventQuery(event), CUDA_ERROR_CAPTURED_EVENT);
+    ASSERT_OK(cu.EventDestroy(event));
+}
+
+static void an_event_query_spoils_a_global_capture(void)
+{
+    const CUstream stream = new_stream();
+    const CUevent event = new_event();
+
+    begin(stream, CU_STREAM_CAPTURE_MODE_GLOBAL);
+    ASSERT_CU(cu.EventQuery(event), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    finish(stream, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+    ASSERT_OK(cu.EventDestroy(event));
+}
+
+static void a_relaxed_thread_may_query_events(void)
+{
+    const CUstream stream = new_stream();
+    const CUevent event = new_event();
+    CUstreamCaptureMode old;
+
+    begin(stream, CU_STREAM_CAPTURE_MODE_GLOBAL);
+    old = exchange(CU_STREAM_CAPTURE_MODE_RELAXED);
+    ASSERT_OK(cu.EventQuery(event));
+    (void)exchange(old);
+    finish(stream, CUDA_SUCCESS);
+    ASSERT_OK(cu.EventDestroy(event));
+}
+
+static void an_allocation_spoils_a_global_capture(void)
+{
+    const CUstream stream = new_stream();
+    CUdeviceptr address = 0;
+
+    begin(stream, CU_STREAM_CAPTURE_MODE_GLOBAL);
+    ASSERT_CU(cu.MemAlloc(&address, GRANULE), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    finish(stream, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+}
+
+static void a_free_spoils_a_global_capture(void)
+{
+    const CUstream stream = new_stream();
+    CUdeviceptr address = 0;
+
+    ASSERT_OK(cu.MemAlloc(&address, GRANULE));
+    begin(stream, CU_STREAM_CAPTURE_MODE_GLOBAL);
+    ASSERT_CU(cu.MemFree(address), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    finish(stream, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+    ASSERT_OK(cu.MemFree(address));
+}
+
+static void a_relaxed_thread_may_allocate_and_free(void)
+{
+    const CUstream stream = new_stream();
+    CUdeviceptr address = 0;
+    CUstreamCaptureMode old;
+
+    begin(stream, CU_STREAM_CAPTURE_MODE_GLOBAL);
+    old = exchange(CU_STREAM_CAPTURE_MODE_RELAXED);
+    ASSERT_OK(cu.MemAlloc(&address, GRANULE));
+    ASSERT_OK(cu.MemFree(address));
+    (void)exchange(old);
+    finish(stream, CUDA_SUCCESS);
+}
+
+static void a_relaxed_capture_lets_everybody_allocate(void)
+{
+    const CUstream stream = new_stream();
+    CUdeviceptr address = 0;
+
+    begin(stream, CU_STREAM_CAPTURE_MODE_RELAXED);
+    ASSERT_OK(cu.MemAlloc(&address, GRANULE));
+    ASSERT_OK(cu.MemFree(address));
+    finish(stream, CUDA_SUCCESS);
+}
+
+static void memory_can_be_mapped_in_a_capture(void)
+{
+    const CUstream stream = new_stream();
+    CUdeviceptr base = 0;
+
+    begin(stream, CU_STREAM_CAPTURE_MODE_GLOBAL);
+    base = reserve(2 * GRANULE);
+    back(base, GRANULE);
+    back(base + GRANULE, GRANULE);
+    ASSERT_OK(allow(base, GRANULE));
+    ASSERT_OK(allow(base + GRANULE, GRANULE));
+    finish(stream, CUDA_SUCCESS);
+    fill(base, 2 * GRANULE, 0x77);
+    ASSERT_EQUAL(byte_at(base + GRANULE), 0x77);
+    ASSERT_OK(cu.MemUnmap(base, GRANULE));
+    ASSERT_OK(cu.MemUnmap(base + GRANULE, GRANULE));
+    ASSERT_OK(cu.MemAddressFree(base, 2 * GRANULE));
+}
+
+static void questions_do_not_harm_a_capture(void)
+{
+    const CUstream stream = new_stream(), other = new_stream();
+    CUcontext owner = NULL;
+
+    begin(stream, CU_STREAM_CAPTURE_MODE_GLOBAL);
+    ASSERT_DIFFERENT(id_of(stream), id_of(other));
+    ASSERT_OK(cu.StreamGetCtx(stream, &owner));
+    ASSERT(owner == primary);
+    ASSERT_EQUAL(capture_of(other, NULL), CU_STREAM_CAPTURE_STATUS_NONE);
+    (void)free_memory();
+    finish(stream, CUDA_SUCCESS);
+    ASSERT_OK(cu.StreamDestroy(other));
+}
+
+static void events_can_be_made_and_recorded_beside_a_capture(void)
+{
+    const CUstream stream = new_stream(), other = new_stream();
+    CUevent event = NULL;
+
+    begin(stream, CU_STREAM_CAPTURE_MODE_GLOBAL);
+    event = new_event();
+    ASSERT_OK(cu.EventRecord(event, other));
+    finish(stream, CUDA_SUCCESS);
+    ASSERT_OK(cu.EventSynchronize(event));
+    ASSERT_OK(cu.EventDestroy(event));
+    ASSERT_OK(cu.StreamDestroy(other));
+}
+
+struct elsewhere {
+    CUstreamCaptureMode mode, old;
+    CUevent event;
+    CUresult result;
+};
+
+static void *query_elsewhere(void *argument)
+{
+    struct elsewhere *there = argument;
+    CUcontext popped = NULL;
+
+    there->old = there->mode;
+    if (cu.CtxPushCurrent(primary) != CUDA_SUCCESS ||
+        cu.ThreadExchangeStreamCaptureMode(&there->old) != CUDA_SUCCESS)
+        return NULL;
+    there->result = cu.EventQuery(there->event);
+    (void)cu.CtxPopCurrent(&popped);
+    return NULL;
+}
+
+static struct elsewhere query_in_thread(CUevent event, CUstreamCaptureMode mode)
+{
+    struct elsewhere there = {.mode = mode, .event = event, .result = CUDA_ERROR_UNKNOWN};
+    pthread_t thread;
+
+    ASSERT_EQUAL(pthread_create(&thread, NULL, query_elsewhere, &there), 0);
+    ASSERT_EQUAL(pthread_join(thread, NULL), 0);
+    return there;
+}
+
+static void a_global_capture_stands_against_other_threads(void)
+{
+    const CUstream stream = new_stream();
+    const CUevent event = new_event();
+
+    begin(stream, CU_STREAM_CAPTURE_MODE_GLOBAL);
+    ASSERT_SAID("cuEventQuery in another thread, in global mode",
+                query_in_thread(event, CU_STREAM_CAPTURE_MODE_GLOBAL).result,
+                CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    finish(stream, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+    ASSERT_OK(cu.EventDestroy(event));
+}
+
+static void a_thread_can_leave_others_captures_aside(void)
+{
+    const CUstream stream = new_stream();
+    const CUevent event = new_event();
+
+    begin(stream, CU_STREAM_CAPTURE_MODE_GLOBAL);
+    ASSERT_SAID("cuEventQuery in another thread, in thread-local mode",
+                query_in_thread(event, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL).result, CUDA_SUCCESS);
+    ASSERT_SAID("cuEventQuery in another thread, in relaxed mode",
+                query_in_thread(event, CU_STREAM_CAPTURE_MODE_RELAXED).result, CUDA_SUCCESS);
+    finish(stream, CUDA_SUCCESS);
+    ASSERT_OK(cu.EventDestroy(event));
+}
+
+static void the_capture_mode_is_a_threads_own(void)
+{
+    const CUevent event = new_event();
+    struct elsewhere there;
+
+    ASSERT_EQUAL(exchange(CU_STREAM_CAPTURE_MODE_RELAXED), CU_STREAM_CAPTURE_MODE_GLOBAL);
+    there = query_in_thread(event, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
+    ASSERT_EQUAL(there.old, CU_STREAM_CAPTURE_MODE_GLOBAL);
+    ASSERT_EQUAL(exchange(CU_STREAM_CAPTURE_MODE_GLOBAL), CU_STREAM_CAPTURE_MODE_RELAXED);
+    ASSERT_OK(cu.EventDestroy(event));
+}
+
+static const struct fact facts[] = {
+    FACT("FACT-CAP-1", each_capture_has_an_id_of_its_own, DEVICE),
+    FACT("FACT-CAP-2", a_stream_that_waits_joins_the_capture, DEVICE),
+    FACT("FACT-CAP-3", a_capturing_stream_is_not_queried, DEVICE),
+    FACT("FACT-CAP-4", a_capturing_stream_is_not_waited_for, DEVICE),
+    FACT("FACT-CAP-5", a_capturing_context_is_not_waited_for, DEVICE),
+    FACT("FACT-CAP-6", a_captured_event_is_not_queried, DEVICE),
+    FACT("FACT-CAP-7", an_event_query_spoils_a_global_capture, DEVICE),
+    FACT("FACT-CAP-8", a_relaxed_thread_may_query_events, DEVICE),
+    FACT("FACT-CAP-9", an_allocation_spoils_a_global_capture, DEVICE),
+    FACT("FACT-CAP-10", a_free_spoils_a_global_capture, DEVICE),
+    FACT("FACT-CAP-11", a_relaxed_thread_may_allocate_and_free, DEVICE),
+    FACT("FACT-CAP-12", a_relaxed_capture_lets_everybody_allocate, DEVICE),
+    FACT("FACT-CAP-13", memory_can_be_mapped_in_a_capture, VMM),
+    FACT("FACT-CAP-14", questions_do_not_harm_a_capture, DEVICE),
+    FACT("FACT-CAP-15", events_can_be_made_and_recorded_beside_a_capture, DEVICE),
+    FACT("FACT-CAP-16", a_global_capture_stands_against_other_threads, DEVICE),
+    FACT("FACT-CAP-17", a_thread_can_leave_others_captures_aside, DEVICE),
+    FACT("FACT-CAP-18", the_capture_mode_is_a_threads_own, DEVICE),
+};
+
+const struct fact_group facts_of_captures = GROUP(facts);

@@ -1,0 +1,366 @@
+/* SPDX-License-Identifier: MIT */
+#include "tests/gpu/facts/driver.h"
+
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include <dlfcn.h>
+
+#include "tests/gpu/facts/work.h"
+
+#define STRING_OF(text) #text
+#define STRING(text)    STRING_OF(text)
+
+struct entry_points cu;
+struct simulator sim;
+CUcontext primary;
+int device_count;
+size_t free_at_start;
+
+static bool has_vmm, has_export;
+static char no_driver[320] = "the driver has not been opened", no_device[160];
+static const char *_Atomic missing_call;
+
+/* --- Entry points. --- */
+
+static CUresult refuse(const char *name)
+{
+    const char *none = NULL;
+
+    (void)atomic_compare_exchange_strong(&missing_call, &none, name);
+    return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+/* What stands in for a call that is not there; no calling convention minds parameters that nobody reads. */
+#define X(name, version)                 \
+    static CUresult missing_##name(void) \
+    {                                    \
+        return refuse("cu" #name);       \
+    }
+ENTRY_POINTS(X)
+X(StreamGetCaptureInfo, 11030)
+X(GetProcAddress, 12000)
+#undef X
+
+const char *driver_missing(void)
+{
+    return atomic_load(&missing_call);
+}
+
+void driver_forget_missing(void)
+{
+    atomic_store(&missing_call, NULL);
+}
+
+/* A function's address is not an object's in C, so it is copied byte by byte. */
+static bool find(void *library, const char *symbol, void *function)
+{
+    void *found = dlsym(library, symbol);
+
+    memcpy(function, &found, sizeof(found));
+    return found != NULL;
+}
+
+/* `symbol` is the name in the library, for a driver that is older than the search by version. */
+static bool find_entry(void *library, const char *name, const char *symbol, int version,
+                       void *function)
+{
+    CUdriverProcAddressQueryResult found = CU_GET_PROC_ADDRESS_SUCCESS;
+    void *entry = NULL;
+
+    if (cu.GetProcAddress == NULL)
+        return find(library, symbol, function);
+    if (cu.GetProcAddress(name, &entry, version, CU_GET_PROC_ADDRESS_LEGACY_STREAM, &found) !=
+            CUDA_SUCCESS ||
+        entry == NULL)
+        return false;
+    memcpy(function, &entry, sizeof(entry));
+    return true;
+}
+
+static char all_missing[2048];
+
+static void note_missing(const char *name)
+{
+    const size_t held = strlen(all_missing);
+
+    (void)snprintf(all_missing + held, sizeof(all_missing) - held, "%s%s", held > 0 ? ", " : "",
+                   name);
+}
+
+const char *driver_all_missing(void)
+{
+    return all_missing;
+}
+
+/* The others are found by way of cuGetProcAddress_v2, so that one gets its stand-in last. */
+static void find_entries(void *library)
+{
+    (void)find(library, "cuGetProcAddress_v2", &cu.GetProcAddress);
+#define X(name, version)                                                         \
+    if (!find_entry(library, "cu" #name, STRING(cu##name), version, &cu.name)) { \
+        CUresult (*stand_in)(void) = missing_##name;                             \
+        memcpy(&cu.name, &stand_in, sizeof(stand_in));                           \
+        note_missing("cu" #name);                                                \
+    }
+    ENTRY_POINTS(X)
+#undef X
+    if (!find_entry(library, "cuStreamGetCaptureInfo", "cuStreamGetCaptureInfo_v2", 11030,
+                    &cu.StreamGetCaptureInfo)) {
+        CUresult (*stand_in)(void) = missing_StreamGetCaptureInfo;
+        memcpy(&cu.StreamGetCaptureInfo, &stand_in, sizeof(stand_in));
+        note_missing("cuStreamGetCaptureInfo");
+    }
+    if (cu.GetProcAddress == NULL) {
+        CUresult (*stand_in)(void) = missing_GetProcAddress;
+        memcpy(&cu.GetProcAddress, &stand_in, sizeof(stand_in));
+        note_missing("cuGetProcAddress_v2");
+    }
+    (void)find(library, "xseg_sim_launch", &sim.launch);
+    (void)find(library, "xseg_sim_leaks", &sim.leaks);
+}
+
+const char *driver_open(void)
+{
+    const char *name = getenv("XSEG_DRIVER");
+    void *library =
+        dlopen(name != NULL && *name != '\0' ? name : "libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+
+    if (library == NULL) {
+        (void)snprintf(no_driver, sizeof(no_driver), "there is no driver: %s", dlerror());
+        return no_driver;
+    }
+    no_driver[0] = '\0';
+    find_entries(library);
+    return NULL;
+}
+
+void driver_name_result(CUresult result, char *name, size_t bytes)
+{
+    const char *found = NULL;
+
+    if (cu.GetErrorName(result, &found) == CUDA_SUCCESS && found != NULL)
+        (void)snprintf(name, bytes, "%s", found);
+    else
+        (void)snprintf(name, bytes, "error %d", (int)result);
+}
+
+/* --- The machine. --- */
+
+static int attribute(CUdevice_attribute which)
+{
+    int value = 0;
+
+    return cu.DeviceGetAttribute(&value, which, 0) == CUDA_SUCCESS ? value : 0;
+}
+
+/* Returns: whether there is one. */
+static bool have_device(CUresult result, const char *call)
+{
+    char name[64];
+
+    if (result == CUDA_SUCCESS)
+        return true;
+    driver_name_result(result, name, sizeof(name));
+    (void)snprintf(no_device, sizeof(no_device), "no device can be used: %s gave %s", call, name);
+    return false;
+}
+
+const char *driver_enter(void)
+{
+    size_t total = 0;
+
+    if (!have_device(cu.Init(0), "cuInit") ||
+        !have_device(cu.DeviceGetCount(&device_count), "cuDeviceGetCount"))
+        return no_device;
+    if (device_count == 0) {
+        (void)snprintf(no_device, sizeof(no_device), "the driver has no device");
+        return no_device;
+    }
+    has_vmm = attribute(CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED) != 0;
+    has_export = attribute(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED) != 0;
+    if (!have_device(cu.DevicePrimaryCtxRetain(&primary, 0), "cuDevicePrimaryCtxRetain") ||
+        !have_device(cu.CtxPushCurrent(primary), "cuCtxPushCurrent") ||
+        !have_device(cu.MemGetInfo(&free_at_start, &total), "cuMemGetInfo"))
+        return no_device;
+    return NULL;
+}
+
+const char *driver_lacks(unsigned needs)
+{
+    if (no_driver[0] != '\0')
+        return no_driver;
+    if (needs == NOTHING)
+        return NULL;
+    if (no_device[0] != '\0')
+        return no_device;
+    if ((needs & (VMM | EXPORT)) != 0 && !has_vmm)
+        return "the device has no virtual memory management";
+    if ((needs & EXPORT) != 0 && !has_export)
+        return "the device exports no memory by file descriptor";
+    if ((needs & TWO) != 0 && device_count < 2)
+        return "there is one device only";
+    return NULL;
+}
+
+bool driver_leave(void)
+{
+    CUcontext popped = NULL;
+    char left[512] = "";
+
+    if (end_work() != CUDA_SUCCESS || cu.CtxPopCurrent(&popped) != CUDA_SUCCESS ||
+        cu.DevicePrimaryCtxRelease(0) != CUDA_SUCCESS)
+        return false;
+    if (sim.leaks == NULL || sim.leaks(left, sizeof(left)) == 0)
+        return true;
+    (void)fprintf(stderr, "left over:\n%s", left);
+    return false;
+}
+
+/* --- Within a check. --- */
+
+CUmemAllocationProp on_device(int device)
+{
+    CUmemAllocationProp prop;
+
+    memset(&prop, 0, sizeof(prop));
+    prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    prop.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    prop.location.id = device;
+    return prop;
+}
+
+CUmemAccessDesc rights(int device, CUmemAccess_flags flags)
+{
+    CUmemAccessDesc desc;
+
+    memset(&desc, 0, sizeof(desc));
+    desc.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    desc.location.id = device;
+    desc.flags = flags;
+    return desc;
+}
+
+CUmemGenericAllocationHandle create(size_t bytes)
+{
+    const CUmemAllocationProp prop = on_device(0);
+    CUmemGenericAllocationHandle handle = 0;
+
+    ASSERT_OK(cu.MemCreate(&handle, bytes, &prop, 0));
+    return handle;
+}
+
+CUdeviceptr reserve(size_t bytes)
+{
+    CUdeviceptr address = 0;
+
+    ASSERT_OK(cu.MemAddressReserve(&address, bytes, 0, 0, 0));
+    return address;
+}
+
+void back(CUdeviceptr address, size_t bytes)
+{
+    const CUmemGenericAllocationHandle handle = create(bytes);
+
+    ASSERT_OK(cu.MemMap(address, bytes, 0, handle, 0));
+    ASSERT_OK(cu.MemRelease(handle));
+}
+
+CUresult allow(CUdeviceptr address, size_t bytes)
+{
+    const CUmemAccessDesc desc = rights(0, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+
+    return cu.MemSetAccess(address, bytes, &desc, 1);
+}
+
+CUmemAccess_flags rights_of(CUdeviceptr address, int device)
+{
+    const CUmemAccessDesc desc = rights(device, CU_MEM_ACCESS_FLAGS_PROT_NONE);
+    unsigned long long flags = ~0ull;
+
+    ASSERT_OK(cu.MemGetAccess(&flags, &desc.location, address));
+    return (CUmemAccess_flags)flags;
+}
+
+bool is_mapped(CUdeviceptr address)
+{
+    CUmemGenericAllocationHandle handle = 0;
+    const CUresult result = cu.MemRetainAllocationHandle(&handle, (void *)(uintptr_t)address);
+
+    if (result != CUDA_SUCCESS) {
+        ASSERT_SAID("cuMemRetainAllocationHandle of an unmapped address", result,
+                    CUDA_ERROR_INVALID_VALUE);
+        return false;
+    }
+    ASSERT_OK(cu.MemRelease(handle));
+    return true;
+}
+
+void fill(CUdeviceptr address, size_t bytes, unsigned char value)
+{
+    ASSERT_OK(cu.MemsetD8(address, value, bytes));
+    ASSERT_OK(cu.CtxSynchronize());
+}
+
+unsigned byte_at(CUdeviceptr address)
+{
+    unsigned char byte = 0;
+
+    ASSERT_OK(cu.MemcpyDtoH(&byte, address, 1));
+    return byte;
+}
+
+size_t free_memory(void)
+{
+    size_t free_bytes = 0, total = 0;
+
+    ASSERT_OK(cu.MemGetInfo(&free_bytes, &total));
+    return free_bytes;
+}
+
+CUstream new_stream(void)
+{
+    CUstream stream = NULL;
+
+    ASSERT_OK(cu.StreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    return stream;
+}
+
+CUevent new_event(void)
+{
+    CUevent event = NULL;
+
+    ASSERT_OK(cu.EventCreate(&event, CU_EVENT_DISABLE_TIMING));
+    return event;
+}
+
+unsigned long long id_of(CUstream stream)
+{
+    unsigned long long id = 0;
+
+    ASSERT_OK(cu.StreamGetId(stream, &id));
+    return id;
+}
+
+size_t alignment_of(CUdeviceptr address)
+{
+    return (size_t)(address & (~address + 1));
+}
+
+void need_memory(size_t bytes)
+{
+    const size_t free_bytes = free_memory();
+
+    if (free_bytes < bytes)
+        fact_skip("only %zu MiB are free, and %zu are needed", free_bytes / MIB, bytes / MIB);
+}
+
+double microseconds(void)
+{
+    struct timespec now;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec * 1e6 + (double)now.tv_nsec / 1e3;
+}

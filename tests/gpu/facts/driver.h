@@ -1,0 +1,165 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * What the checks of driver facts stand on: a driver that is opened by name, its entry points, and
+ * short ways to make things with them.
+ *
+ * The driver is whatever XSEG_DRIVER names, else libcuda.so.1; the program links none.  Where it is
+ * the simulator, work without an end and the count of what is left come from its own functions.
+ *
+ * A driver may be too old to have an entry point.  A call of it is then refused and noted, and the fact
+ * that needed it counts as not asked.  So whatever the driver has is asked for.
+ */
+#ifndef XSEG_TESTS_GPU_FACTS_DRIVER_H
+#define XSEG_TESTS_GPU_FACTS_DRIVER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cuda.h>
+
+#include "tests/gpu/facts/fact.h"
+#include "xseg/sim.h"
+
+#define GRANULE ((size_t)2 << 20)
+#define MIB     ((size_t)1 << 20)
+#define GIB     ((size_t)1 << 30)
+
+/* What others allocate should not be taken for ours, nor what little the driver allocates itself. */
+#define SLACK (16 * MIB)
+
+/* As in vmm/driver.c: the name without its cu, and the version that brought the signature. */
+#define ENTRY_POINTS(X)                       \
+    X(Init, 2000)                             \
+    X(DriverGetVersion, 2020)                 \
+    X(GetErrorName, 6000)                     \
+    X(DeviceGetCount, 2000)                   \
+    X(DeviceGet, 2000)                        \
+    X(DeviceGetName, 2000)                    \
+    X(DeviceTotalMem, 3020)                   \
+    X(DeviceGetAttribute, 2000)               \
+    X(DeviceGetUuid, 11040)                   \
+    X(DeviceCanAccessPeer, 4000)              \
+    X(DevicePrimaryCtxRetain, 7000)           \
+    X(DevicePrimaryCtxRelease, 11000)         \
+    X(DevicePrimaryCtxGetState, 7000)         \
+    X(CtxPushCurrent, 4000)                   \
+    X(CtxPopCurrent, 4000)                    \
+    X(CtxGetCurrent, 4000)                    \
+    X(CtxSynchronize, 2000)                   \
+    X(MemGetInfo, 3020)                       \
+    X(MemAlloc, 3020)                         \
+    X(MemFree, 3020)                          \
+    X(MemGetAllocationGranularity, 10020)     \
+    X(MemAddressReserve, 10020)               \
+    X(MemAddressFree, 10020)                  \
+    X(MemCreate, 10020)                       \
+    X(MemRelease, 10020)                      \
+    X(MemMap, 10020)                          \
+    X(MemUnmap, 10020)                        \
+    X(MemSetAccess, 10020)                    \
+    X(MemGetAccess, 10020)                    \
+    X(MemRetainAllocationHandle, 11000)       \
+    X(MemExportToShareableHandle, 10020)      \
+    X(MemImportFromShareableHandle, 10020)    \
+    X(PointerGetAttribute, 4000)              \
+    X(PointerGetAttributes, 7000)             \
+    X(MemHostAlloc, 2020)                     \
+    X(MemFreeHost, 2000)                      \
+    X(MemcpyDtoH, 3020)                       \
+    X(MemcpyDtoHAsync, 3020)                  \
+    X(MemcpyHtoDAsync, 3020)                  \
+    X(MemsetD8, 3020)                         \
+    X(MemsetD8Async, 3020)                    \
+    X(StreamCreate, 2000)                     \
+    X(StreamDestroy, 4000)                    \
+    X(StreamGetCtx, 9020)                     \
+    X(StreamGetId, 12000)                     \
+    X(StreamQuery, 2000)                      \
+    X(StreamSynchronize, 2000)                \
+    X(StreamWaitEvent, 3020)                  \
+    X(StreamBeginCapture, 10010)              \
+    X(StreamEndCapture, 10000)                \
+    X(ThreadExchangeStreamCaptureMode, 10010) \
+    X(LaunchHostFunc, 10000)                  \
+    X(GraphDestroy, 10000)                    \
+    X(EventCreate, 2000)                      \
+    X(EventDestroy, 4000)                     \
+    X(EventRecord, 2000)                      \
+    X(EventQuery, 2000)                       \
+    X(EventSynchronize, 2000)
+
+/* cuda.h names a later signature of this one, whose extra answer nobody here asks for. */
+typedef CUresult(CUDAAPI *capture_info)(CUstream, CUstreamCaptureStatus *, cuuint64_t *, CUgraph *,
+                                        const CUgraphNode **, size_t *);
+typedef CUresult(CUDAAPI *proc_address)(const char *, void **, int, cuuint64_t,
+                                        CUdriverProcAddressQueryResult *);
+
+/* Never NULL once the driver is open. */
+struct entry_points {
+#define X(name, version) __typeof__(&cu##name) name;
+    ENTRY_POINTS(X)
+#undef X
+    capture_info StreamGetCaptureInfo;
+    proc_address GetProcAddress;
+};
+extern struct entry_points cu;
+
+/* NULL unless the driver is the simulator. */
+struct simulator {
+    __typeof__(&xseg_sim_launch) launch;
+    __typeof__(&xseg_sim_leaks) leaks;
+};
+extern struct simulator sim;
+
+extern CUcontext primary; /* of device 0; the process retains it once */
+extern int device_count;
+extern size_t free_at_start; /* of device 0 */
+
+/* Find the entry points.  Returns: NULL, or why there is no driver. */
+const char *driver_open(void);
+
+/* Find out what the machine has, and enter the context of device 0.  Returns: NULL, or why there is none. */
+const char *driver_enter(void);
+
+/* Leave the context.  Returns: whether nothing is left over; on the simulator that can be seen. */
+bool driver_leave(void);
+
+/* What of enum need the machine lacks, as a sentence; NULL if nothing. */
+const char *driver_lacks(unsigned needs);
+
+/* The first entry point that was called and is not there, since the last driver_forget_missing(). */
+const char *driver_missing(void);
+void driver_forget_missing(void);
+
+/* All entry points that are not there, with commas between. */
+const char *driver_all_missing(void);
+
+void driver_name_result(CUresult result, char *name, size_t bytes);
+
+/* --- Within a check: what fails ends it. --- */
+
+CUmemAllocationProp on_device(int device);
+CUmemAccessDesc rights(int device, CUmemAccess_flags flags);
+CUmemGenericAllocationHandle create(size_t bytes);
+CUdeviceptr reserve(size_t bytes);
+/* Memory that lives as long as its mapping. */
+void back(CUdeviceptr address, size_t bytes);
+CUresult allow(CUdeviceptr address, size_t bytes);
+CUmemAccess_flags rights_of(CUdeviceptr address, int device);
+bool is_mapped(CUdeviceptr address);
+void fill(CUdeviceptr address, size_t bytes, unsigned char value);
+unsigned byte_at(CUdeviceptr address);
+size_t free_memory(void);
+CUstream new_stream(void);
+CUevent new_event(void);
+unsigned long long id_of(CUstream stream);
+/* The largest power of two that divides it. */
+size_t alignment_of(CUdeviceptr address);
+/* Skip the check where less than this is free. */
+void need_memory(size_t bytes);
+
+/* A clock of the host, for what a call takes. */
+double microseconds(void);
+
+#endif

@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: MIT */
+/* Events. */
+#include "tests/gpu/facts/driver.h"
+#include "tests/gpu/facts/work.h"
+
+/* --- FACT-EVT: events. --- */
+
+static void an_event_that_was_never_recorded_is_done(void)
+{
+    const CUevent event = new_event();
+
+    ASSERT_OK(cu.EventQuery(event));
+    ASSERT_OK(cu.EventSynchronize(event));
+    ASSERT_OK(cu.EventDestroy(event));
+}
+
+static void an_event_is_done_with_the_work_before_it(void)
+{
+    const CUstream stream = new_stream();
+    const CUevent event = new_event();
+    CUresult busy;
+
+    keep_busy(stream);
+    ASSERT_OK(cu.EventRecord(event, stream));
+    busy = cu.EventQuery(event);
+    ASSERT_OK(cu.EventSynchronize(event));
+    ASSERT_OK(cu.EventQuery(event));
+    let_rest(stream);
+    ASSERT_SAID("cuEventQuery before the work has ended", busy, CUDA_ERROR_NOT_READY);
+    ASSERT_OK(cu.EventDestroy(event));
+    ASSERT_OK(cu.StreamDestroy(stream));
+}
+
+static void an_event_does_not_mind_later_work(void)
+{
+    const CUstream stream = new_stream();
+    const CUevent event = new_event();
+    CUresult done, busy;
+
+    ASSERT_OK(cu.EventRecord(event, stream));
+    ASSERT_OK(cu.StreamSynchronize(stream));
+    keep_busy(stream);
+    done = cu.EventQuery(event);
+    ASSERT_OK(cu.EventRecord(event, stream));
+    busy = cu.EventQuery(event);
+    let_rest(stream);
+    ASSERT_OK(cu.EventDestroy(event));
+    ASSERT_OK(cu.StreamDestroy(stream));
+    ASSERT_SAID("cuEventQuery after later work was queued", done, CUDA_SUCCESS);
+    ASSERT_SAID("cuEventQuery after a second record, behind later work", busy,
+                CUDA_ERROR_NOT_READY);
+}
+
+static void an_unfinished_event_can_be_destroyed(void)
+{
+    const CUstream stream = new_stream();
+    const CUevent event = new_event();
+    CUresult busy;
+
+    keep_busy(stream);
+    ASSERT_OK(cu.EventRecord(event, stream));
+    ASSERT_OK(cu.EventDestroy(event));
+    busy = cu.StreamQuery(stream);
+    let_rest(stream);
+    ASSERT_OK(cu.StreamDestroy(stream));
+    ASSERT_SAID("cuStreamQuery after cuEventDestroy", busy, CUDA_ERROR_NOT_READY);
+}
+
+static void a_stream_waits_for_an_event(void)
+{
+    const CUstream first = new_stream(), second = new_stream();
+    const CUevent event = new_event();
+    CUresult busy;
+
+    keep_busy(first);
+    ASSERT_OK(cu.EventRecord(event, first));
+    ASSERT_OK(cu.StreamWaitEvent(second, event, 0));
+    busy = cu.StreamQuery(second);
+    let_rest(first);
+    ASSERT_OK(cu.StreamSynchronize(second));
+    ASSERT_OK(cu.EventDestroy(event));
+    ASSERT_OK(cu.StreamDestroy(first));
+    ASSERT_OK(cu.StreamDestroy(second));
+    ASSERT_SAID("cuStreamQuery of a stream that waits for an event", busy, CUDA_ERROR_NOT_READY);
+}
+
+static void an_event_belongs_to_its_context(void)
+{
+    const CUevent event = new_event();
+    CUcontext other = NULL, popped = NULL;
+    CUstream stream = NULL;
+
+    ASSERT_OK(cu.DevicePrimaryCtxRetain(&other, 1));
+    ASSERT_OK(cu.CtxPushCurrent(other));
+    stream = new_stream();
+    ASSERT_CU(cu.EventRecord(event, stream), CUDA_ERROR_INVALID_HANDLE);
+    /* Anybody may look at it. */
+    ASSERT_OK(cu.EventQuery(event));
+    ASSERT_OK(cu.StreamWaitEvent(stream, event, 0));
+    ASSERT_OK(cu.StreamDestroy(stream));
+    ASSERT_OK(cu.CtxPopCurrent(&popped));
+    ASSERT_OK(cu.DevicePrimaryCtxRelease(1));
+    ASSERT_OK(cu.EventDestroy(event));
+}
+
+static const struct fact facts[] = {
+    FACT("FACT-EVT-1", an_event_that_was_never_recorded_is_done, DEVICE),
+    FACT("FACT-EVT-2", an_event_is_done_with_the_work_before_it, DEVICE),
+    FACT("FACT-EVT-3", an_event_does_not_mind_later_work, DEVICE),
+    FACT("FACT-EVT-4", an_unfinished_event_can_be_destroyed, DEVICE),
+    FACT("FACT-EVT-5", a_stream_waits_for_an_event, DEVICE),
+    FACT("FACT-EVT-6", an_event_belongs_to_its_context, TWO),
+};
+
+const struct fact_group facts_of_events = GROUP(facts);

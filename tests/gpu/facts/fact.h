@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * A fact: something that xseg takes for granted about a driver, and a check that asks a driver for it.
+ *
+ * Terms
+ *   verdict  what came of asking: the fact holds, the driver differs, or it was not asked
+ *   answer   the verdict in words: the call that differed with the error it gave and the expected one,
+ *            why a fact was not asked, or what the check has measured
+ *   needs    what a machine must have before the check is begun
+ *
+ * A check asserts with the macros below.  The first assertion that fails ends the check, by longjmp, and
+ * leaves behind whatever the check had made.  So the process asks nothing more then (ask.h).
+ *
+ * Why no cmocka: what a driver answers has to come out as data, and a fact that cannot be asked on some
+ * machine is neither passed nor failed.
+ *
+ * Locking: only the thread that runs the check may assert.
+ */
+#ifndef XSEG_TESTS_GPU_FACTS_FACT_H
+#define XSEG_TESTS_GPU_FACTS_FACT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cuda.h>
+
+enum need {
+    NOTHING = 0, /* the driver's library only */
+    DEVICE = 1,  /* a device, and its primary context current */
+    VMM = 2,     /* virtual memory management */
+    EXPORT = 4,  /* memory that is exported by file descriptor */
+    TWO = 8,     /* a second device */
+};
+
+struct fact {
+    const char *id;   /* FACT-..., of docs/internals/driver-facts.md; never given to another fact */
+    const char *name; /* a sentence that holds */
+    void (*check)(void);
+    unsigned needs; /* enum need; all but NOTHING imply DEVICE */
+};
+
+struct fact_group {
+    const struct fact *facts;
+    size_t count;
+};
+
+#define FACT(id, function, needs)      \
+    {                                  \
+        id, #function, function, needs \
+    }
+#define GROUP(facts)                                  \
+    {                                                 \
+        (facts), sizeof((facts)) / sizeof((facts)[0]) \
+    }
+
+extern const struct fact_group facts_of_open, facts_of_memory, facts_of_mapping, facts_of_sharing,
+    facts_of_allocations, facts_of_streams, facts_of_events, facts_of_captures, facts_of_late;
+
+/* All facts, in the order of their page. */
+size_t fact_count(void);
+const struct fact *fact_at(size_t number);
+/* Returns: its number, or fact_count() if there is none of this id. */
+size_t fact_find(const char *id);
+
+/* --- Within a check. --- */
+
+/* Each names its arguments itself: passed on to another macro, they would be expanded in the answer. */
+#define ASSERT_CU(call, expected) fact_expect_result((call), (expected), #call, __FILE__, __LINE__)
+#define ASSERT_OK(call)           fact_expect_result((call), CUDA_SUCCESS, #call, __FILE__, __LINE__)
+/* As ASSERT_CU, for a result that was kept; `call` is a text that names where it is from. */
+#define ASSERT_SAID(call, result, expected) \
+    fact_expect_result((result), (expected), call, __FILE__, __LINE__)
+#define ASSERT_EQUAL(value, expected)                                                        \
+    fact_expect_number((uint64_t)(value), (uint64_t)(expected), #value, #expected, __FILE__, \
+                       __LINE__)
+#define ASSERT_DIFFERENT(one, other) \
+    fact_expect((one) != (other), #one " != " #other, __FILE__, __LINE__)
+#define ASSERT(condition) fact_expect((condition), #condition, __FILE__, __LINE__)
+/* Any error will do; which one it was is the answer. */
+#define ASSERT_REFUSED(call) fact_expect_refusal((call), #call, __FILE__, __LINE__)
+
+void fact_expect_result(CUresult result, CUresult expected, const char *call, const char *file,
+                        int line);
+void fact_expect_number(uint64_t number, uint64_t expected, const char *text,
+                        const char *expected_text, const char *file, int line);
+void fact_expect_refusal(CUresult result, const char *call, const char *file, int line);
+void fact_expect(bool condition, const char *text, const char *file, int line);
+__attribute__((format(printf, 3, 4), noreturn)) void fact_fail(const char *file, int line,
+                                                               const char *format, ...);
+
+/* This cannot be asked here; the reason is a sentence. */
+__attribute__((format(printf, 1, 2), noreturn)) void fact_skip(const char *format, ...);
+
+/* What the check has measured; several calls make one answer. */
+__attribute__((format(printf, 1, 2))) void fact_say(const char *format, ...);
+
+/* --- Around a check. --- */
+
+enum verdict { HOLDS, DIFFERS, SKIPPED, CRASHED, HUNG };
+
+const char *verdict_name(enum verdict verdict);
+
+struct outcome {
+    enum verdict verdict;
+    char answer[600];
+    char where[64]; /* FILE:LINE of the assertion that failed */
+    double milliseconds;
+    bool is_clean; /* nothing was left behind: the process may ask the next fact */
+};
+
+/*
+ * Asks for a fact.  A fact that holds is followed by a wait for the whole context: an error that work
+ * has left there belongs to this fact, not to the next one.
+ */
+void fact_ask(const struct fact *fact, struct outcome *outcome);
+
+#endif

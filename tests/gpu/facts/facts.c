@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * What xseg takes for granted about a CUDA driver, asked of one.
+ *
+ *   gpu-facts [--skip-without-gpu]      as a test: TAP
+ *   gpu-facts --table [--seconds N]     lines of id, verdict, answer, milliseconds and place; within N
+ *                                       seconds, of which three quarters are for asking
+ *   gpu-facts --from ID                 begin with this fact; beside the others
+ *   gpu-facts --describe                what the simulator has settings for
+ *   gpu-facts --list                    ids and names
+ *
+ * Every run of the tests asks the simulator, which has to answer as drivers do; where there is a GPU, its
+ * driver is asked the same.  docs/internals/driver-facts.md has a row for each number: what the header
+ * says, and which code relies on it.  ask.h says how one answer is kept from spoiling another.
+ *
+ * Exits with 0 if each fact holds that could be asked, else with 1; with 2 for a wrong option.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/gpu/facts/ask.h"
+#include "tests/gpu/facts/child.h"
+#include "tests/gpu/facts/describe.h"
+#include "tests/gpu/facts/driver.h"
+
+/* Of a fact: alone, and as a part of the seconds for all. */
+#define LIMIT_MAX  20u
+#define LIMIT_MIN  2u
+#define LIMIT_PART 5u
+
+struct options {
+    bool is_table, may_skip;
+    unsigned seconds;
+    size_t first;
+};
+
+static unsigned not_held;
+
+static void count_outcome(const struct outcome *outcome)
+{
+    not_held += outcome->verdict != HOLDS && outcome->verdict != SKIPPED;
+}
+
+static void print_row(size_t number, const struct outcome *outcome)
+{
+    count_outcome(outcome);
+    (void)printf("%s\t%s\t%s\t%.2f\t%s\n", fact_at(number)->id, verdict_name(outcome->verdict),
+                 outcome->answer, outcome->milliseconds, outcome->where);
+    (void)fflush(stdout);
+}
+
+static void print_test(size_t number, const struct outcome *outcome)
+{
+    const struct fact *fact = fact_at(number);
+    const bool is_ok = outcome->verdict == HOLDS || outcome->verdict == SKIPPED;
+
+    count_outcome(outcome);
+    (void)printf("%sok %zu - %s %s%s%s\n", is_ok ? "" : "not ", number + 1, fact->id, fact->name,
+                 outcome->verdict == SKIPPED ? " # SKIP " : "",
+                 outcome->verdict == SKIPPED ? outcome->answer : "");
+    if (!is_ok)
+        (void)printf("# %s: %s (%s)\n", verdict_name(outcome->verdict), outcome->answer,
+                     outcome->where);
+    (void)fflush(stdout);
+}
+
+static int list(void)
+{
+    for (size_t i = 0; i < fact_count(); i++)
+        (void)printf("%s\t%s\n", fact_at(i)->id, fact_at(i)->name);
+    return 0;
+}
+
+/* Returns: whether an option was understood, and how many arguments it took. */
+static int read_option(char **arguments, struct options *options)
+{
+    const char *value = arguments[1];
+    char *end;
+
+    if (strcmp(arguments[0], "--table") == 0)
+        return options->is_table = true;
+    if (strcmp(arguments[0], "--skip-without-gpu") == 0)
+        return options->may_skip = true;
+    if (strcmp(arguments[0], "--seconds") == 0 && value != NULL) {
+        options->seconds = (unsigned)strtoul(value, &end, 10);
+        return *end == '\0' && options->seconds > 0 ? 2 : 0;
+    }
+    if (strcmp(arguments[0], "--from") == 0 && value != NULL) {
+        options->first = fact_find(value);
+        return options->first < fact_count() ? 2 : 0;
+    }
+    return 0;
+}
+
+/* What this program does in a process of its own.  Returns: an exit status, or -1 if it is not asked to. */
+static int act(int count, char **arguments)
+{
+    if (count == 5 && strcmp(arguments[1], "--ask") == 0)
+        return ask_here(fact_find(arguments[2]), (unsigned)strtoul(arguments[3], NULL, 10),
+                        strtod(arguments[4], NULL));
+    if (count == 2 && strcmp(arguments[1], "--describe") == 0)
+        return describe();
+    if (count == 2 && strcmp(arguments[1], "--list") == 0)
+        return list();
+    if (count < 2 ||
+        (strcmp(arguments[1], "--touch-late") != 0 && strcmp(arguments[1], "--use-shared") != 0))
+        return -1;
+    child_begin(CHILD_SECONDS);
+    if (driver_open() != NULL)
+        return 1;
+    return count > 2 ? touch_late(arguments[2]) : use_shared();
+}
+
+static int ask(const struct options *options)
+{
+    struct asking asking = {.first = options->first,
+                            .limit = LIMIT_MAX,
+                            .report = options->is_table ? print_row : print_test};
+    struct asked asked;
+
+    if (options->seconds > 0) {
+        asking.seconds = options->seconds;
+        asking.until = microseconds() + options->seconds * 750e3;
+        if (options->seconds / LIMIT_PART < LIMIT_MAX)
+            asking.limit = options->seconds / LIMIT_PART;
+        if (asking.limit < LIMIT_MIN)
+            asking.limit = LIMIT_MIN;
+    }
+    if (!options->is_table)
+        (void)printf("1..%zu\n", fact_count());
+    ask_all(&asking, &asked);
+    if (asked.problem[0] != '\0' && !options->may_skip) {
+        (void)fprintf(options->is_table ? stderr : stdout, "%s%s\n",
+                      options->is_table ? "gpu-facts: " : "Bail out! ", asked.problem);
+        return 1;
+    }
+    if (!asked.leaves_nothing)
+        (void)fprintf(stderr, "gpu-facts: something was left over, though each fact held\n");
+    return !asked.leaves_nothing || not_held > 0;
+}
+
+int main(int count, char **arguments)
+{
+    struct options options = {.first = 0};
+    const int status = act(count, arguments);
+    int taken;
+
+    if (status >= 0)
+        return status;
+    for (int i = 1; i < count; i += taken) {
+        taken = read_option(arguments + i, &options);
+        if (taken == 0) {
+            (void)fprintf(stderr,
+                          "gpu-facts: not understood: %s (its source begins with the options)\n",
+                          arguments[i]);
+            return 2;
+        }
+    }
+    return ask(&options);
+}

@@ -1,0 +1,401 @@
+/* SPDX-License-Identifier: MIT */
+/* Mappings, access rights, unmapping, references to memory. */
+#include "tests/gpu/facts/driver.h"
+#include "tests/gpu/facts/work.h"
+
+/* --- FACT-MAP: mappings. --- */
+
+static void odd_mappings_are_refused(void)
+{
+    const CUdeviceptr base = reserve(4 * GRANULE);
+    const CUmemGenericAllocationHandle handle = create(2 * GRANULE);
+
+    ASSERT_CU(cu.MemMap(base + GRANULE / 2, GRANULE, 0, handle, 0), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_CU(cu.MemMap(base, GRANULE / 2, 0, handle, 0), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_CU(cu.MemMap(base, 0, 0, handle, 0), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_CU(cu.MemMap(base, 2 * GRANULE, 0, handle, 1), CUDA_ERROR_INVALID_VALUE);
+    ASSERT(!is_mapped(base));
+    ASSERT_OK(cu.MemRelease(handle));
+    ASSERT_OK(cu.MemAddressFree(base, 4 * GRANULE));
+}
+
+static void a_mapping_lies_in_a_reservation(void)
+{
+    const CUdeviceptr base = reserve(GRANULE);
+    const CUmemGenericAllocationHandle handle = create(2 * GRANULE);
+
+    ASSERT_CU(cu.MemMap(base, 2 * GRANULE, 0, handle, 0), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_OK(cu.MemAddressFree(base, GRANULE));
+    ASSERT_CU(cu.MemMap(base, GRANULE, 0, handle, 0), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_OK(cu.MemRelease(handle));
+}
+
+static void a_mapped_address_is_not_mapped_over(void)
+{
+    const CUdeviceptr base = reserve(4 * GRANULE);
+    const CUmemGenericAllocationHandle handle = create(2 * GRANULE);
+
+    ASSERT_OK(cu.MemMap(base + GRANULE, 2 * GRANULE, 0, handle, 0));
+    ASSERT_CU(cu.MemMap(base + GRANULE, 2 * GRANULE, 0, handle, 0), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_CU(cu.MemMap(base, 2 * GRANULE, 0, handle, 0), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_CU(cu.MemMap(base + 2 * GRANULE, 2 * GRANULE, 0, handle, 0), CUDA_ERROR_INVALID_VALUE);
+    ASSERT(!is_mapped(base));
+    ASSERT(!is_mapped(base + 3 * GRANULE));
+    ASSERT_OK(cu.MemUnmap(base + GRANULE, 2 * GRANULE));
+    ASSERT_OK(cu.MemRelease(handle));
+    ASSERT_OK(cu.MemAddressFree(base, 4 * GRANULE));
+}
+
+static void a_mapping_is_at_most_its_memory(void)
+{
+    const CUdeviceptr base = reserve(4 * GRANULE);
+    const CUmemGenericAllocationHandle handle = create(2 * GRANULE);
+
+    ASSERT_CU(cu.MemMap(base, 4 * GRANULE, 0, handle, 0), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_OK(cu.MemMap(base, 2 * GRANULE, 0, handle, 0));
+    ASSERT_OK(cu.MemUnmap(base, 2 * GRANULE));
+    ASSERT_OK(cu.MemRelease(handle));
+    ASSERT_OK(cu.MemAddressFree(base, 4 * GRANULE));
+}
+
+static void a_fresh_mapping_has_no_access(void)
+{
+    const CUdeviceptr base = reserve(GRANULE);
+
+    back(base, GRANULE);
+    ASSERT_EQUAL(rights_of(base, 0), CU_MEM_ACCESS_FLAGS_PROT_NONE);
+    ASSERT_OK(cu.MemUnmap(base, GRANULE));
+    ASSERT_OK(cu.MemAddressFree(base, GRANULE));
+}
+
+static void the_same_memory_at_two_addresses(void)
+{
+    const CUdeviceptr base = reserve(2 * GRANULE);
+    const CUmemGenericAllocationHandle handle = create(GRANULE);
+
+    ASSERT_OK(cu.MemMap(base, GRANULE, 0, handle, 0));
+    ASSERT_OK(cu.MemMap(base + GRANULE, GRANULE, 0, handle, 0));
+    ASSERT_OK(allow(base, GRANULE));
+    ASSERT_OK(allow(base + GRANULE, GRANULE));
+    fill(base, GRANULE, 0x5a);
+    ASSERT_EQUAL(byte_at(base + GRANULE + 77), 0x5a);
+    fill(base + GRANULE, GRANULE, 0xa5);
+    ASSERT_EQUAL(byte_at(base + 77), 0xa5);
+    ASSERT_OK(cu.MemUnmap(base, GRANULE));
+    ASSERT_OK(cu.MemUnmap(base + GRANULE, GRANULE));
+    ASSERT_OK(cu.MemRelease(handle));
+    ASSERT_OK(cu.MemAddressFree(base, 2 * GRANULE));
+}
+
+/* --- FACT-ACC: access rights. --- */
+
+static void one_call_gives_access_to_several_mappings(void)
+{
+    const CUdeviceptr base = reserve(4 * GRANULE);
+
+    back(base, GRANULE);
+    back(base + GRANULE, 2 * GRANULE);
+    back(base + 3 * GRANULE, GRANULE);
+    ASSERT_OK(allow(base, 4 * GRANULE));
+    for (unsigned i = 0; i < 4; i++)
+        ASSERT_EQUAL(rights_of(base + i * GRANULE, 0), CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+    fill(base, 4 * GRANULE, 0x11);
+    ASSERT_EQUAL(byte_at(base + 4 * GRANULE - 1), 0x11);
+    ASSERT_OK(cu.MemUnmap(base, GRANULE));
+    ASSERT_OK(cu.MemUnmap(base + GRANULE, 2 * GRANULE));
+    ASSERT_OK(cu.MemUnmap(base + 3 * GRANULE, GRANULE));
+    ASSERT_OK(cu.MemAddressFree(base, 4 * GRANULE));
+}
+
+static void a_hole_gets_no_access(void)
+{
+    const CUdeviceptr base = reserve(3 * GRANULE);
+
+    back(base, GRANULE);
+    back(base + 2 * GRANULE, GRANULE);
+    ASSERT_CU(allow(base, 3 * GRANULE), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_CU(allow(base + GRANULE, GRANULE), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_OK(allow(base, GRANULE));
+    ASSERT_OK(cu.MemUnmap(base, GRANULE));
+    ASSERT_OK(cu.MemUnmap(base + 2 * GRANULE, GRANULE));
+    ASSERT_OK(cu.MemAddressFree(base, 3 * GRANULE));
+}
+
+static void part_of_a_mapping_gets_no_access(void)
+{
+    const CUdeviceptr base = reserve(2 * GRANULE);
+
+    back(base, 2 * GRANULE);
+    ASSERT_CU(allow(base, GRANULE), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_CU(allow(base + GRANULE, GRANULE), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_CU(allow(base, 2 * GRANULE - 1), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_OK(allow(base, 2 * GRANULE));
+    ASSERT_OK(cu.MemUnmap(base, 2 * GRANULE));
+    ASSERT_OK(cu.MemAddressFree(base, 2 * GRANULE));
+}
+
+static void a_device_that_is_not_there_gets_no_access(void)
+{
+    const CUmemAccessDesc desc = rights(device_count, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+    const CUdeviceptr base = reserve(GRANULE);
+
+    back(base, GRANULE);
+    ASSERT_CU(cu.MemSetAccess(base, GRANULE, &desc, 1), CUDA_ERROR_INVALID_DEVICE);
+    ASSERT_OK(cu.MemUnmap(base, GRANULE));
+    ASSERT_OK(cu.MemAddressFree(base, GRANULE));
+}
+
+static void access_can_be_taken_away_and_given_again(void)
+{
+    const CUmemAccessDesc none = rights(0, CU_MEM_ACCESS_FLAGS_PROT_NONE);
+    const CUdeviceptr base = reserve(GRANULE);
+
+    back(base, GRANULE);
+    ASSERT_OK(allow(base, GRANULE));
+    fill(base, GRANULE, 0x21);
+    ASSERT_OK(cu.MemSetAccess(base, GRANULE, &none, 1));
+    ASSERT_EQUAL(rights_of(base, 0), CU_MEM_ACCESS_FLAGS_PROT_NONE);
+    ASSERT_OK(allow(base, GRANULE));
+    ASSERT_EQUAL(byte_at(base), 0x21);
+    ASSERT_OK(cu.MemUnmap(base, GRANULE));
+    ASSERT_OK(cu.MemAddressFree(base, GRANULE));
+}
+
+static void another_device_needs_rights_of_its_own(void)
+{
+    const CUmemAccessDesc desc = rights(1, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+    const CUdeviceptr base = reserve(GRANULE);
+    int reaches = 0;
+
+    back(base, GRANULE);
+    ASSERT_OK(allow(base, GRANULE));
+    ASSERT_EQUAL(rights_of(base, 1), CU_MEM_ACCESS_FLAGS_PROT_NONE);
+    ASSERT_OK(cu.DeviceCanAccessPeer(&reaches, 1, 0));
+    if (reaches) {
+        ASSERT_OK(cu.MemSetAccess(base, GRANULE, &desc, 1));
+        ASSERT_EQUAL(rights_of(base, 1), CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+        ASSERT_EQUAL(rights_of(base, 0), CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+    } else {
+        ASSERT_REFUSED(cu.MemSetAccess(base, GRANULE, &desc, 1));
+    }
+    ASSERT_OK(cu.MemUnmap(base, GRANULE));
+    ASSERT_OK(cu.MemAddressFree(base, GRANULE));
+}
+
+/* --- FACT-UNM: unmapping. --- */
+
+static void part_of_a_mapping_is_not_unmapped(void)
+{
+    const CUdeviceptr base = reserve(4 * GRANULE);
+
+    back(base, 2 * GRANULE);
+    back(base + 2 * GRANULE, 2 * GRANULE);
+    ASSERT_CU(cu.MemUnmap(base, GRANULE), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_CU(cu.MemUnmap(base + GRANULE, GRANULE), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_CU(cu.MemUnmap(base + GRANULE, 2 * GRANULE), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_CU(cu.MemUnmap(base, 2 * GRANULE - 1), CUDA_ERROR_INVALID_VALUE);
+    for (unsigned i = 0; i < 4; i++)
+        ASSERT(is_mapped(base + i * GRANULE));
+    ASSERT_OK(cu.MemUnmap(base, 2 * GRANULE));
+    ASSERT_OK(cu.MemUnmap(base + 2 * GRANULE, 2 * GRANULE));
+    ASSERT_OK(cu.MemAddressFree(base, 4 * GRANULE));
+}
+
+static void one_call_unmaps_several_mappings(void)
+{
+    const CUdeviceptr base = reserve(4 * GRANULE);
+
+    back(base, GRANULE);
+    back(base + GRANULE, 2 * GRANULE);
+    back(base + 3 * GRANULE, GRANULE);
+    ASSERT_OK(allow(base, GRANULE));
+    ASSERT_OK(allow(base + GRANULE, 2 * GRANULE));
+    ASSERT_OK(allow(base + 3 * GRANULE, GRANULE));
+    ASSERT_OK(cu.MemUnmap(base + GRANULE, 3 * GRANULE));
+    ASSERT(is_mapped(base));
+    for (unsigned i = 1; i < 4; i++)
+        ASSERT(!is_mapped(base + i * GRANULE));
+    ASSERT_OK(cu.MemUnmap(base, GRANULE));
+    ASSERT_OK(cu.MemAddressFree(base, 4 * GRANULE));
+}
+
+static void a_hole_is_not_unmapped(void)
+{
+    const CUdeviceptr base = reserve(3 * GRANULE);
+
+    back(base, GRANULE);
+    back(base + 2 * GRANULE, GRANULE);
+    ASSERT_CU(cu.MemUnmap(base, 3 * GRANULE), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_CU(cu.MemUnmap(base + GRANULE, GRANULE), CUDA_ERROR_INVALID_VALUE);
+    ASSERT(is_mapped(base));
+    ASSERT(is_mapped(base + 2 * GRANULE));
+    ASSERT_OK(cu.MemUnmap(base, GRANULE));
+    ASSERT_CU(cu.MemUnmap(base, GRANULE), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_OK(cu.MemUnmap(base + 2 * GRANULE, GRANULE));
+    ASSERT_OK(cu.MemAddressFree(base, 3 * GRANULE));
+}
+
+static void an_unmapped_range_can_be_mapped_again(void)
+{
+    const CUdeviceptr base = reserve(4 * GRANULE);
+
+    back(base, 2 * GRANULE);
+    back(base + 2 * GRANULE, 2 * GRANULE);
+    ASSERT_OK(allow(base, 2 * GRANULE));
+    ASSERT_OK(allow(base + 2 * GRANULE, 2 * GRANULE));
+    ASSERT_OK(cu.MemUnmap(base, 2 * GRANULE));
+    ASSERT_OK(cu.MemUnmap(base + 2 * GRANULE, 2 * GRANULE));
+    back(base + GRANULE, 2 * GRANULE);
+    ASSERT_EQUAL(rights_of(base + GRANULE, 0), CU_MEM_ACCESS_FLAGS_PROT_NONE);
+    ASSERT_OK(allow(base + GRANULE, 2 * GRANULE));
+    ASSERT_OK(cu.MemUnmap(base + GRANULE, 2 * GRANULE));
+    ASSERT_OK(cu.MemAddressFree(base, 4 * GRANULE));
+}
+
+static void memory_keeps_its_bytes_while_unmapped(void)
+{
+    const CUdeviceptr base = reserve(2 * GRANULE);
+    const CUmemGenericAllocationHandle handle = create(GRANULE);
+
+    ASSERT_OK(cu.MemMap(base, GRANULE, 0, handle, 0));
+    ASSERT_OK(allow(base, GRANULE));
+    fill(base, GRANULE, 0x3c);
+    ASSERT_OK(cu.MemUnmap(base, GRANULE));
+    ASSERT_OK(cu.MemMap(base + GRANULE, GRANULE, 0, handle, 0));
+    ASSERT_OK(allow(base + GRANULE, GRANULE));
+    ASSERT_EQUAL(byte_at(base + GRANULE), 0x3c);
+    ASSERT_EQUAL(byte_at(base + 2 * GRANULE - 1), 0x3c);
+    ASSERT_OK(cu.MemUnmap(base + GRANULE, GRANULE));
+    ASSERT_OK(cu.MemRelease(handle));
+    ASSERT_OK(cu.MemAddressFree(base, 2 * GRANULE));
+}
+
+static void unmap_waits_for_no_work(void)
+{
+    const CUdeviceptr base = reserve(GRANULE);
+    const CUstream stream = new_stream();
+    CUresult result;
+    double began;
+
+    back(base, GRANULE);
+    ASSERT_OK(allow(base, GRANULE));
+    keep_busy(stream);
+    began = microseconds();
+    ASSERT_OK(cu.MemUnmap(base, GRANULE));
+    fact_say("cuMemUnmap took %.0f us beneath running work", microseconds() - began);
+    result = cu.StreamQuery(stream);
+    let_rest(stream);
+    ASSERT_SAID("cuStreamQuery after cuMemUnmap, of a stream that was busy before", result,
+                CUDA_ERROR_NOT_READY);
+    ASSERT_OK(cu.StreamDestroy(stream));
+    ASSERT_OK(cu.MemAddressFree(base, GRANULE));
+}
+
+static void growing_waits_for_no_work(void)
+{
+    const CUdeviceptr base = reserve(GRANULE);
+    const CUstream stream = new_stream();
+    CUresult result;
+    double began, backed;
+
+    keep_busy(stream);
+    began = microseconds();
+    back(base, GRANULE);
+    backed = microseconds();
+    ASSERT_OK(allow(base, GRANULE));
+    fact_say("beneath running work, cuMemCreate, cuMemMap and cuMemRelease took %.0f us, "
+             "cuMemSetAccess took %.0f us",
+             backed - began, microseconds() - backed);
+    result = cu.StreamQuery(stream);
+    let_rest(stream);
+    ASSERT_SAID("cuStreamQuery after a growth, of a stream that was busy before", result,
+                CUDA_ERROR_NOT_READY);
+    ASSERT_OK(cu.StreamDestroy(stream));
+    ASSERT_OK(cu.MemUnmap(base, GRANULE));
+    ASSERT_OK(cu.MemAddressFree(base, GRANULE));
+}
+
+/* --- FACT-REL: references to memory. --- */
+
+static void released_memory_stays_while_it_is_mapped(void)
+{
+    const size_t before = free_memory();
+    CUdeviceptr base;
+    size_t between;
+
+    need_memory(64 * MIB);
+    base = reserve(64 * MIB);
+    back(base, 64 * MIB); /* which releases the handle */
+    ASSERT_OK(allow(base, 64 * MIB));
+    fill(base, 64 * MIB, 0x42);
+    between = free_memory();
+    ASSERT(between + 64 * MIB <= before);
+    ASSERT_EQUAL(byte_at(base + 64 * MIB - 1), 0x42);
+    ASSERT_OK(cu.MemUnmap(base, 64 * MIB));
+    ASSERT(free_memory() >= between + 64 * MIB);
+    ASSERT_OK(cu.MemAddressFree(base, 64 * MIB));
+}
+
+static void a_retained_handle_is_the_same_and_counts(void)
+{
+    CUmemGenericAllocationHandle handle, first = 0, middle = 0;
+    CUdeviceptr base;
+    size_t held;
+
+    need_memory(64 * MIB);
+    base = reserve(64 * MIB);
+    handle = create(64 * MIB);
+    ASSERT_OK(cu.MemMap(base, 64 * MIB, 0, handle, 0));
+    ASSERT_OK(cu.MemRetainAllocationHandle(&first, (void *)(uintptr_t)base));
+    ASSERT_OK(cu.MemRetainAllocationHandle(&middle, (void *)(uintptr_t)(base + 32 * MIB + 5)));
+    ASSERT_EQUAL(first, handle);
+    ASSERT_EQUAL(middle, handle);
+    ASSERT_OK(cu.MemUnmap(base, 64 * MIB));
+    ASSERT_OK(cu.MemRelease(handle));
+    ASSERT_OK(cu.MemRelease(first));
+    held = free_memory();
+    ASSERT_OK(cu.MemRelease(middle));
+    ASSERT(free_memory() >= held + 64 * MIB);
+    ASSERT_OK(cu.MemAddressFree(base, 64 * MIB));
+}
+
+static void an_unmapped_address_has_no_handle(void)
+{
+    const CUdeviceptr base = reserve(2 * GRANULE);
+    CUmemGenericAllocationHandle handle = 0;
+
+    back(base, GRANULE);
+    ASSERT_CU(cu.MemRetainAllocationHandle(&handle, (void *)(uintptr_t)(base + GRANULE)),
+              CUDA_ERROR_INVALID_VALUE);
+    ASSERT_OK(cu.MemUnmap(base, GRANULE));
+    ASSERT_CU(cu.MemRetainAllocationHandle(&handle, (void *)(uintptr_t)base),
+              CUDA_ERROR_INVALID_VALUE);
+    ASSERT_OK(cu.MemAddressFree(base, 2 * GRANULE));
+}
+
+static const struct fact facts[] = {
+    FACT("FACT-MAP-1", odd_mappings_are_refused, VMM),
+    FACT("FACT-MAP-2", a_mapping_lies_in_a_reservation, VMM),
+    FACT("FACT-MAP-3", a_mapped_address_is_not_mapped_over, VMM),
+    FACT("FACT-MAP-4", a_mapping_is_at_most_its_memory, VMM),
+    FACT("FACT-MAP-5", a_fresh_mapping_has_no_access, VMM),
+    FACT("FACT-MAP-6", the_same_memory_at_two_addresses, VMM),
+    FACT("FACT-ACC-1", one_call_gives_access_to_several_mappings, VMM),
+    FACT("FACT-ACC-2", a_hole_gets_no_access, VMM),
+    FACT("FACT-ACC-3", part_of_a_mapping_gets_no_access, VMM),
+    FACT("FACT-ACC-4", a_device_that_is_not_there_gets_no_access, VMM),
+    FACT("FACT-ACC-5", access_can_be_taken_away_and_given_again, VMM),
+    FACT("FACT-ACC-6", another_device_needs_rights_of_its_own, VMM | TWO),
+    FACT("FACT-UNM-1", part_of_a_mapping_is_not_unmapped, VMM),
+    FACT("FACT-UNM-2", one_call_unmaps_several_mappings, VMM),
+    FACT("FACT-UNM-3", a_hole_is_not_unmapped, VMM),
+    FACT("FACT-UNM-4", an_unmapped_range_can_be_mapped_again, VMM),
+    FACT("FACT-UNM-5", memory_keeps_its_bytes_while_unmapped, VMM),
+    FACT("FACT-UNM-6", unmap_waits_for_no_work, VMM),
+    FACT("FACT-UNM-7", growing_waits_for_no_work, VMM),
+    FACT("FACT-REL-1", released_memory_stays_while_it_is_mapped, VMM),
+    FACT("FACT-REL-2", a_retained_handle_is_the_same_and_counts, VMM),
+    FACT("FACT-REL-3", an_unmapped_address_has_no_handle, VMM),
+};
+
+const struct fact_group facts_of_mapping = GROUP(facts);

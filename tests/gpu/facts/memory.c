@@ -1,0 +1,176 @@
+/* SPDX-License-Identifier: MIT */
+/* Granularity, reserved addresses, physical memory. */
+#include "tests/gpu/facts/driver.h"
+
+/* --- FACT-GRAN: granularity. --- */
+
+static void the_granularity_is_2_mib(void)
+{
+    const CUmemAllocationProp prop = on_device(0);
+    size_t least = 0;
+
+    ASSERT_OK(cu.MemGetAllocationGranularity(&least, &prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM));
+    fact_say("%zu KiB", least >> 10);
+    ASSERT_EQUAL(least, GRANULE);
+}
+
+static void the_recommended_granularity_is_a_multiple(void)
+{
+    const CUmemAllocationProp prop = on_device(0);
+    size_t least = 0, best = 0;
+
+    ASSERT_OK(cu.MemGetAllocationGranularity(&least, &prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM));
+    ASSERT_OK(cu.MemGetAllocationGranularity(&best, &prop, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED));
+    fact_say("%zu KiB", best >> 10);
+    ASSERT(best >= least);
+    ASSERT_EQUAL(best % least, 0);
+}
+
+/* --- FACT-RES: reserved addresses. --- */
+
+static void bad_reservations_are_refused(void)
+{
+    CUdeviceptr base = 0;
+
+    ASSERT_CU(cu.MemAddressReserve(&base, 0, 0, 0, 0), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_CU(cu.MemAddressReserve(&base, GRANULE + 1, 0, 0, 0), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_CU(cu.MemAddressReserve(&base, GRANULE, 3 * GRANULE, 0, 0), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_CU(cu.MemAddressReserve(&base, GRANULE, 0, 0, 1), CUDA_ERROR_INVALID_VALUE);
+}
+
+static void a_reservation_is_aligned_as_asked(void)
+{
+    CUdeviceptr first = 0, second = 0;
+
+    ASSERT_OK(cu.MemAddressReserve(&first, GIB, GIB, 0, 0));
+    ASSERT_OK(cu.MemAddressReserve(&second, GIB, GIB, 0, 0));
+    ASSERT_EQUAL(first % GIB, 0);
+    ASSERT_EQUAL(second % GIB, 0);
+    ASSERT_OK(cu.MemAddressFree(first, GIB));
+    ASSERT_OK(cu.MemAddressFree(second, GIB));
+}
+
+static void a_reservation_is_aligned_to_the_granularity(void)
+{
+    const CUdeviceptr first = reserve(GRANULE), second = reserve(3 * GRANULE);
+    const size_t alignment = alignment_of(first | second);
+
+    fact_say("aligned to %zu KiB", alignment >> 10);
+    ASSERT_EQUAL(first % GRANULE, 0);
+    ASSERT_EQUAL(second % GRANULE, 0);
+    ASSERT_OK(cu.MemAddressFree(first, GRANULE));
+    ASSERT_OK(cu.MemAddressFree(second, 3 * GRANULE));
+}
+
+static void addresses_can_run_out(void)
+{
+    CUdeviceptr base = 0;
+
+    ASSERT_CU(cu.MemAddressReserve(&base, (size_t)1 << 50, 0, 0, 0), CUDA_ERROR_OUT_OF_MEMORY);
+    base = reserve(GRANULE);
+    ASSERT_OK(cu.MemAddressFree(base, GRANULE));
+}
+
+static void a_range_is_given_back_whole(void)
+{
+    const CUdeviceptr base = reserve(4 * GRANULE);
+
+    ASSERT_CU(cu.MemAddressFree(base, 2 * GRANULE), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_CU(cu.MemAddressFree(base + GRANULE, 3 * GRANULE), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_OK(cu.MemAddressFree(base, 4 * GRANULE));
+    ASSERT_CU(cu.MemAddressFree(base, 4 * GRANULE), CUDA_ERROR_INVALID_VALUE);
+}
+
+static void a_range_with_mappings_stays(void)
+{
+    const CUdeviceptr base = reserve(2 * GRANULE);
+
+    back(base + GRANULE, GRANULE);
+    ASSERT_CU(cu.MemAddressFree(base, 2 * GRANULE), CUDA_ERROR_INVALID_VALUE);
+    ASSERT(is_mapped(base + GRANULE));
+    ASSERT_OK(cu.MemUnmap(base + GRANULE, GRANULE));
+    ASSERT_OK(cu.MemAddressFree(base, 2 * GRANULE));
+}
+
+static void addresses_take_no_memory(void)
+{
+    const size_t before = free_memory();
+    const CUdeviceptr base = reserve(64 * GIB);
+
+    fact_say("64 GiB of addresses took %lld KiB",
+             ((long long)before - (long long)free_memory()) / 1024);
+    ASSERT(free_memory() + SLACK >= before);
+    ASSERT_OK(cu.MemAddressFree(base, 64 * GIB));
+}
+
+/* --- FACT-CRE: physical memory. --- */
+
+static void bad_sizes_and_flags_are_refused(void)
+{
+    const CUmemAllocationProp prop = on_device(0);
+    CUmemGenericAllocationHandle handle = 0;
+
+    ASSERT_CU(cu.MemCreate(&handle, 0, &prop, 0), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_CU(cu.MemCreate(&handle, GRANULE / 2, &prop, 0), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_CU(cu.MemCreate(&handle, GRANULE + 4096, &prop, 0), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_CU(cu.MemCreate(&handle, GRANULE, &prop, 1), CUDA_ERROR_INVALID_VALUE);
+}
+
+static void bad_properties_are_refused(void)
+{
+    CUmemAllocationProp prop = on_device(0);
+    CUmemGenericAllocationHandle handle = 0;
+
+    prop.type = CU_MEM_ALLOCATION_TYPE_INVALID;
+    ASSERT_CU(cu.MemCreate(&handle, GRANULE, &prop, 0), CUDA_ERROR_INVALID_VALUE);
+    prop = on_device(device_count);
+    ASSERT_CU(cu.MemCreate(&handle, GRANULE, &prop, 0), CUDA_ERROR_INVALID_DEVICE);
+}
+
+static void memory_counts_from_its_creation(void)
+{
+    const size_t before = free_memory();
+    CUmemGenericAllocationHandle handle;
+    size_t between;
+
+    need_memory(64 * MIB);
+    handle = create(64 * MIB);
+    between = free_memory();
+    fact_say("64 MiB took %lld KiB", ((long long)before - (long long)between) / 1024);
+    ASSERT(between + 64 * MIB <= before);
+    ASSERT_OK(cu.MemRelease(handle));
+    ASSERT(free_memory() >= between + 64 * MIB);
+}
+
+static void memory_can_run_out(void)
+{
+    const CUmemAllocationProp prop = on_device(0);
+    CUmemGenericAllocationHandle handle = 0;
+    const size_t before = free_memory();
+    size_t total = 0;
+
+    ASSERT_OK(cu.DeviceTotalMem(&total, 0));
+    total = (2 * total + GRANULE - 1) / GRANULE * GRANULE;
+    ASSERT_CU(cu.MemCreate(&handle, total, &prop, 0), CUDA_ERROR_OUT_OF_MEMORY);
+    ASSERT(free_memory() + SLACK >= before);
+    handle = create(GRANULE);
+    ASSERT_OK(cu.MemRelease(handle));
+}
+
+static const struct fact facts[] = {
+    FACT("FACT-GRAN-1", the_granularity_is_2_mib, VMM),
+    FACT("FACT-GRAN-2", the_recommended_granularity_is_a_multiple, VMM),
+    FACT("FACT-RES-1", bad_reservations_are_refused, VMM),
+    FACT("FACT-RES-2", a_reservation_is_aligned_as_asked, VMM),
+    FACT("FACT-RES-3", a_reservation_is_aligned_to_the_granularity, VMM),
+    FACT("FACT-RES-4", addresses_can_run_out, VMM),
+    FACT("FACT-RES-5", a_range_is_given_back_whole, VMM),
+    FACT("FACT-RES-6", a_range_with_mappings_stays, VMM),
+    FACT("FACT-RES-7", addresses_take_no_memory, VMM),
+    FACT("FACT-CRE-1", bad_sizes_and_flags_are_refused, VMM),
+    FACT("FACT-CRE-2", bad_properties_are_refused, VMM),
+    FACT("FACT-CRE-3", memory_counts_from_its_creation, VMM),
+    FACT("FACT-CRE-4", memory_can_run_out, VMM),
+};
+
+const struct fact_group facts_of_memory = GROUP(facts);

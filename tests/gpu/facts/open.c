@@ -1,0 +1,195 @@
+/* SPDX-License-Identifier: MIT */
+/* The entry points, and the primary context. */
+#include "tests/gpu/facts/driver.h"
+
+#include <stdio.h>
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tests/gpu/facts/child.h"
+#include "tests/gpu/facts/work.h"
+
+/* --- FACT-OPEN: the entry points. --- */
+
+static void every_entry_point_is_found(void)
+{
+    const char *missing = driver_all_missing();
+
+    if (*missing != '\0')
+        fact_fail(__FILE__, __LINE__, "the driver has no %s", missing);
+}
+
+static void an_unknown_name_gives_no_function(void)
+{
+    CUdriverProcAddressQueryResult found = CU_GET_PROC_ADDRESS_SUCCESS;
+    void *function = &found;
+
+    (void)cu.GetProcAddress("cuXsegHasNoSuchCall", &function, 12000, 0, &found);
+    ASSERT(function == NULL);
+    ASSERT_EQUAL(found, CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND);
+}
+
+static void a_later_signature_is_not_given_to_an_older_version(void)
+{
+    CUdriverProcAddressQueryResult found = CU_GET_PROC_ADDRESS_SUCCESS;
+    void *function = &found;
+
+    (void)cu.GetProcAddress("cuStreamGetId", &function, 11080, 0, &found);
+    ASSERT(function == NULL);
+    ASSERT_EQUAL(found, CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT);
+}
+
+static void the_driver_is_of_cuda_12_or_later(void)
+{
+    int version = 0;
+
+    ASSERT_OK(cu.DriverGetVersion(&version));
+    fact_say("CUDA %d.%d", version / 1000, version % 1000 / 10);
+    ASSERT(version >= 12000);
+}
+
+static void init_may_be_called_again(void)
+{
+    ASSERT_OK(cu.Init(0));
+}
+
+static void a_device_that_is_not_there_is_refused(void)
+{
+    CUdevice device = -1;
+
+    ASSERT_OK(cu.DeviceGet(&device, device_count - 1));
+    ASSERT_CU(cu.DeviceGet(&device, device_count), CUDA_ERROR_INVALID_DEVICE);
+}
+
+static void errors_have_names_and_other_numbers_none(void)
+{
+    const char *name = NULL;
+
+    ASSERT_OK(cu.GetErrorName(CUDA_ERROR_OUT_OF_MEMORY, &name));
+    ASSERT(strcmp(name, "CUDA_ERROR_OUT_OF_MEMORY") == 0);
+    ASSERT_CU(cu.GetErrorName((CUresult)123456, &name), CUDA_ERROR_INVALID_VALUE);
+    ASSERT(name == NULL);
+}
+
+/* --- FACT-CTX: the primary context. --- */
+
+static void a_context_lives_until_its_last_release(void)
+{
+    CUcontext again = NULL;
+    unsigned flags = 0;
+    int active = 0;
+
+    ASSERT_OK(cu.DevicePrimaryCtxRetain(&again, 0));
+    ASSERT(again == primary);
+    ASSERT_OK(cu.DevicePrimaryCtxRelease(0));
+    ASSERT_OK(cu.DevicePrimaryCtxGetState(0, &flags, &active));
+    ASSERT_EQUAL(active, 1);
+    (void)free_memory();
+}
+
+static void what_is_not_retained_cannot_be_released(void)
+{
+    CUcontext popped = NULL;
+    CUresult pushed;
+    char name[64];
+
+    ASSERT_OK(cu.CtxPopCurrent(&popped));
+    ASSERT_OK(cu.DevicePrimaryCtxRelease(0));
+    ASSERT_CU(cu.DevicePrimaryCtxRelease(0), CUDA_ERROR_INVALID_CONTEXT);
+    forget_work();
+    pushed = cu.CtxPushCurrent(primary);
+    driver_name_result(pushed, name, sizeof(name));
+    fact_say("pushing a context that has ended gives %s", name);
+    ASSERT_OK(cu.DevicePrimaryCtxRetain(&primary, 0));
+    ASSERT_OK(cu.CtxPushCurrent(primary));
+    ASSERT(pushed == CUDA_ERROR_INVALID_CONTEXT || pushed == CUDA_ERROR_CONTEXT_IS_DESTROYED);
+}
+
+static void push_and_pop_are_a_stack(void)
+{
+    CUcontext popped = NULL, current = NULL;
+
+    ASSERT_OK(cu.CtxPushCurrent(primary));
+    ASSERT_OK(cu.CtxPopCurrent(&popped));
+    ASSERT(popped == primary);
+    ASSERT_OK(cu.CtxGetCurrent(&current));
+    ASSERT(current == primary);
+    ASSERT_OK(cu.CtxPopCurrent(&popped));
+    ASSERT_OK(cu.CtxGetCurrent(&current));
+    ASSERT(current == NULL);
+    ASSERT_CU(cu.CtxPopCurrent(&popped), CUDA_ERROR_INVALID_CONTEXT);
+    ASSERT_OK(cu.CtxPushCurrent(primary));
+}
+
+static void virtual_memory_needs_no_context(void)
+{
+    CUcontext popped = NULL;
+    CUdeviceptr base;
+
+    ASSERT_OK(cu.CtxPopCurrent(&popped));
+    base = reserve(GRANULE);
+    back(base, GRANULE);
+    ASSERT_OK(allow(base, GRANULE));
+    ASSERT(is_mapped(base));
+    ASSERT_OK(cu.MemUnmap(base, GRANULE));
+    ASSERT_OK(cu.MemAddressFree(base, GRANULE));
+    ASSERT_OK(cu.CtxPushCurrent(popped));
+}
+
+static void allocations_and_streams_need_a_context(void)
+{
+    size_t free_bytes = 0, total = 0;
+    CUcontext popped = NULL;
+    CUdeviceptr address = 0;
+    CUstream stream = NULL;
+    CUevent event = NULL;
+
+    ASSERT_OK(cu.CtxPopCurrent(&popped));
+    ASSERT_CU(cu.MemAlloc(&address, GRANULE), CUDA_ERROR_INVALID_CONTEXT);
+    ASSERT_CU(cu.MemGetInfo(&free_bytes, &total), CUDA_ERROR_INVALID_CONTEXT);
+    ASSERT_CU(cu.StreamCreate(&stream, CU_STREAM_NON_BLOCKING), CUDA_ERROR_INVALID_CONTEXT);
+    ASSERT_CU(cu.EventCreate(&event, CU_EVENT_DISABLE_TIMING), CUDA_ERROR_INVALID_CONTEXT);
+    ASSERT_CU(cu.CtxSynchronize(), CUDA_ERROR_INVALID_CONTEXT);
+    ASSERT_OK(cu.CtxPushCurrent(popped));
+}
+
+#define FORKED_SECONDS 10
+
+static void a_forked_child_is_refused(void)
+{
+    int result = 0;
+    pid_t child;
+
+    (void)fflush(NULL);
+    child = fork();
+    ASSERT(child >= 0);
+    if (child == 0) {
+        size_t free_bytes, total;
+
+        (void)alarm(FORKED_SECONDS); /* the parent's alarm is not the child's */
+        _exit((int)cu.MemGetInfo(&free_bytes, &total));
+    }
+    ASSERT_EQUAL(waitpid(child, &result, 0), child);
+    ASSERT(WIFEXITED(result));
+    ASSERT_EQUAL(WEXITSTATUS(result), CUDA_ERROR_NOT_INITIALIZED);
+    (void)free_memory();
+}
+
+static const struct fact facts[] = {
+    FACT("FACT-OPEN-1", every_entry_point_is_found, NOTHING),
+    FACT("FACT-OPEN-2", an_unknown_name_gives_no_function, NOTHING),
+    FACT("FACT-OPEN-3", a_later_signature_is_not_given_to_an_older_version, NOTHING),
+    FACT("FACT-OPEN-4", the_driver_is_of_cuda_12_or_later, NOTHING),
+    FACT("FACT-OPEN-5", init_may_be_called_again, DEVICE),
+    FACT("FACT-OPEN-6", a_device_that_is_not_there_is_refused, DEVICE),
+    FACT("FACT-OPEN-7", errors_have_names_and_other_numbers_none, NOTHING),
+    FACT("FACT-CTX-1", a_context_lives_until_its_last_release, DEVICE),
+    FACT("FACT-CTX-2", what_is_not_retained_cannot_be_released, DEVICE),
+    FACT("FACT-CTX-3", push_and_pop_are_a_stack, DEVICE),
+    FACT("FACT-CTX-4", virtual_memory_needs_no_context, VMM),
+    FACT("FACT-CTX-5", allocations_and_streams_need_a_context, DEVICE),
+    FACT("FACT-CTX-6", a_forked_child_is_refused, DEVICE),
+};
+
+const struct fact_group facts_of_open = GROUP(facts);

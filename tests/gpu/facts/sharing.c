@@ -1,0 +1,208 @@
+/* SPDX-License-Identifier: MIT */
+/* Memory of other processes, by file descriptor. */
+#include "tests/gpu/facts/driver.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include "tests/gpu/facts/child.h"
+
+/* --- FACT-SHR: memory of other processes, by file descriptor. --- */
+
+#define FD CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+
+static CUmemGenericAllocationHandle create_exportable(size_t bytes)
+{
+    CUmemAllocationProp prop = on_device(0);
+    CUmemGenericAllocationHandle handle = 0;
+
+    prop.requestedHandleTypes = FD;
+    ASSERT_OK(cu.MemCreate(&handle, bytes, &prop, 0));
+    return handle;
+}
+
+static int export_of(CUmemGenericAllocationHandle handle)
+{
+    int file = -1;
+
+    ASSERT_OK(cu.MemExportToShareableHandle(&file, handle, FD, 0));
+    ASSERT(file >= 0);
+    return file;
+}
+
+static CUmemGenericAllocationHandle import_of(int file)
+{
+    CUmemGenericAllocationHandle handle = 0;
+
+    ASSERT_OK(cu.MemImportFromShareableHandle(&handle, (void *)(intptr_t)file, FD));
+    return handle;
+}
+
+static void each_export_is_a_descriptor_of_its_own(void)
+{
+    const CUmemGenericAllocationHandle handle = create_exportable(GRANULE);
+    const int first = export_of(handle), second = export_of(handle);
+
+    ASSERT(first != second);
+    ASSERT(fcntl(first, F_GETFD) >= 0 && fcntl(second, F_GETFD) >= 0);
+    ASSERT_EQUAL(close(first), 0);
+    ASSERT_EQUAL(close(second), 0);
+    ASSERT_OK(cu.MemRelease(handle));
+}
+
+static void only_memory_made_for_it_is_exported(void)
+{
+    const CUmemGenericAllocationHandle handle = create(GRANULE);
+    int file = -1;
+
+    ASSERT_REFUSED(cu.MemExportToShareableHandle(&file, handle, FD, 0));
+    ASSERT_OK(cu.MemRelease(handle));
+}
+
+static void an_import_needs_its_descriptor_no_more(void)
+{
+    const CUmemGenericAllocationHandle handle = create_exportable(2 * GRANULE);
+    const int file = export_of(handle);
+    const CUdeviceptr base = reserve(4 * GRANULE);
+    const CUmemGenericAllocationHandle again = import_of(file);
+
+    ASSERT_EQUAL(close(file), 0);
+    ASSERT_OK(cu.MemMap(base, 2 * GRANULE, 0, handle, 0));
+    ASSERT_OK(cu.MemMap(base + 2 * GRANULE, 2 * GRANULE, 0, again, 0));
+    /* The mapping keeps the memory, as with a handle of one's own. */
+    ASSERT_OK(cu.MemRelease(again));
+    ASSERT_OK(allow(base, 2 * GRANULE));
+    ASSERT_EQUAL(rights_of(base + 2 * GRANULE, 0), CU_MEM_ACCESS_FLAGS_PROT_NONE);
+    ASSERT_OK(allow(base + 2 * GRANULE, 2 * GRANULE));
+    fill(base, 2 * GRANULE, 0x33);
+    ASSERT_EQUAL(byte_at(base + 4 * GRANULE - 1), 0x33);
+    fill(base + 2 * GRANULE, 2 * GRANULE, 0x44);
+    ASSERT_EQUAL(byte_at(base), 0x44);
+    ASSERT_OK(cu.MemUnmap(base, 2 * GRANULE));
+    ASSERT_OK(cu.MemUnmap(base + 2 * GRANULE, 2 * GRANULE));
+    ASSERT_OK(cu.MemRelease(handle));
+    ASSERT_OK(cu.MemAddressFree(base, 4 * GRANULE));
+}
+
+static void an_import_maps_no_more_than_its_memory(void)
+{
+    const CUmemGenericAllocationHandle handle = create_exportable(GRANULE);
+    const int file = export_of(handle);
+    const CUdeviceptr base = reserve(2 * GRANULE);
+    const CUmemGenericAllocationHandle again = import_of(file);
+
+    ASSERT_EQUAL(close(file), 0);
+    ASSERT_CU(cu.MemMap(base, 2 * GRANULE, 0, again, 0), CUDA_ERROR_INVALID_VALUE);
+    ASSERT(!is_mapped(base));
+    ASSERT_OK(cu.MemRelease(again));
+    ASSERT_OK(cu.MemRelease(handle));
+    ASSERT_OK(cu.MemAddressFree(base, 2 * GRANULE));
+}
+
+static void exported_memory_stays_until_nobody_has_it(void)
+{
+    const size_t before = free_memory();
+    CUmemGenericAllocationHandle handle, again;
+    CUdeviceptr base;
+    int file;
+
+    need_memory(64 * MIB);
+    handle = create_exportable(64 * MIB);
+    file = export_of(handle);
+    base = reserve(64 * MIB);
+    /* The exporter lets go; an open descriptor is enough to keep the memory. */
+    ASSERT_OK(cu.MemRelease(handle));
+    ASSERT(free_memory() + 64 * MIB <= before);
+    again = import_of(file);
+    ASSERT_EQUAL(close(file), 0);
+    ASSERT_OK(cu.MemMap(base, 64 * MIB, 0, again, 0));
+    ASSERT_OK(cu.MemRelease(again));
+    ASSERT_OK(allow(base, 64 * MIB));
+    fill(base, 64 * MIB, 0x55);
+    ASSERT(free_memory() + 64 * MIB <= before);
+    ASSERT_EQUAL(byte_at(base + 64 * MIB - 1), 0x55);
+    ASSERT_OK(cu.MemUnmap(base, 64 * MIB));
+    ASSERT_OK(cu.MemAddressFree(base, 64 * MIB));
+    ASSERT(free_memory() + SLACK >= before);
+}
+
+static void another_descriptor_is_not_imported(void)
+{
+    CUmemGenericAllocationHandle handle = 0;
+    int ends[2];
+
+    ASSERT_EQUAL(pipe(ends), 0);
+    ASSERT_REFUSED(cu.MemImportFromShareableHandle(&handle, (void *)(intptr_t)ends[0], FD));
+    ASSERT_EQUAL(handle, 0);
+    (void)close(ends[0]);
+    (void)close(ends[1]);
+    /* The refused import leaves no error behind. */
+    ASSERT_OK(cu.CtxSynchronize());
+}
+
+/* What another process does with memory of this one: 0 if it saw 7 there; it leaves 8 behind. */
+int use_shared(void)
+{
+    CUmemGenericAllocationHandle handle = 0;
+    CUdeviceptr base = 0;
+    CUuuid uuid;
+    unsigned char byte = 0;
+
+    if (cu.Init(0) != CUDA_SUCCESS || cu.DevicePrimaryCtxRetain(&primary, 0) != CUDA_SUCCESS ||
+        cu.CtxPushCurrent(primary) != CUDA_SUCCESS || cu.DeviceGetUuid(&uuid, 0) != CUDA_SUCCESS ||
+        write(STDOUT_FILENO, uuid.bytes, sizeof(uuid.bytes)) != (ssize_t)sizeof(uuid.bytes))
+        return 1;
+    if (cu.MemImportFromShareableHandle(&handle, (void *)(intptr_t)CHILD_FILE, FD) !=
+            CUDA_SUCCESS ||
+        close(CHILD_FILE) != 0 || cu.MemAddressReserve(&base, GRANULE, 0, 0, 0) != CUDA_SUCCESS ||
+        cu.MemMap(base, GRANULE, 0, handle, 0) != CUDA_SUCCESS ||
+        allow(base, GRANULE) != CUDA_SUCCESS || cu.MemcpyDtoH(&byte, base, 1) != CUDA_SUCCESS ||
+        byte != 7)
+        return 2;
+    return cu.MemsetD8(base, 8, GRANULE) != CUDA_SUCCESS || cu.CtxSynchronize() != CUDA_SUCCESS;
+}
+
+static void another_process_has_the_same_bytes(void)
+{
+    const CUmemGenericAllocationHandle handle = create_exportable(GRANULE);
+    const int file = export_of(handle);
+    const CUdeviceptr base = reserve(GRANULE);
+    struct child_end end;
+    CUuuid ours;
+
+    ASSERT_OK(cu.DeviceGetUuid(&ours, 0));
+    ASSERT_OK(cu.MemMap(base, GRANULE, 0, handle, 0));
+    ASSERT_OK(allow(base, GRANULE));
+    fill(base, GRANULE, 7);
+    child_run((const char *const[]){"--use-shared", NULL}, file, &end);
+    ASSERT_EQUAL(end.status, 0);
+    ASSERT_EQUAL(end.bytes, sizeof(ours));
+    ASSERT(memcmp(&ours, end.said, sizeof(ours)) == 0);
+    ASSERT_EQUAL(close(file), 0);
+    ASSERT_EQUAL(byte_at(base + GRANULE - 1), 8);
+    ASSERT_OK(cu.MemUnmap(base, GRANULE));
+    ASSERT_OK(cu.MemRelease(handle));
+    ASSERT_OK(cu.MemAddressFree(base, GRANULE));
+}
+
+static void two_devices_have_two_uuids(void)
+{
+    CUuuid first, second;
+
+    ASSERT_OK(cu.DeviceGetUuid(&first, 0));
+    ASSERT_OK(cu.DeviceGetUuid(&second, 1));
+    ASSERT(memcmp(&first, &second, sizeof(first)) != 0);
+}
+
+static const struct fact facts[] = {
+    FACT("FACT-SHR-1", each_export_is_a_descriptor_of_its_own, EXPORT),
+    FACT("FACT-SHR-2", only_memory_made_for_it_is_exported, EXPORT),
+    FACT("FACT-SHR-3", an_import_needs_its_descriptor_no_more, EXPORT),
+    FACT("FACT-SHR-4", an_import_maps_no_more_than_its_memory, EXPORT),
+    FACT("FACT-SHR-5", exported_memory_stays_until_nobody_has_it, EXPORT),
+    FACT("FACT-SHR-6", another_descriptor_is_not_imported, EXPORT),
+    FACT("FACT-SHR-7", another_process_has_the_same_bytes, EXPORT),
+    FACT("FACT-SHR-8", two_devices_have_two_uuids, TWO),
+};
+
+const struct fact_group facts_of_sharing = GROUP(facts);

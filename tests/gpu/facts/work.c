@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: MIT */
+#include "tests/gpu/facts/work.h"
+
+#include "tests/gpu/facts/driver.h"
+
+#define MOST_BYTES  GIB
+#define LEAST_BYTES (64 * MIB)
+#define TRIALS      8u
+#define WANTED_US   200e3
+/* A stream takes some 1000 launches before a further one waits for the first to end. */
+#define MOST_FILLS       800u
+#define FILLS_TO_WARM_UP 2u
+
+static CUdeviceptr scratch;
+static size_t scratch_bytes;
+static unsigned fills; /* 0: not measured yet */
+
+static void take_scratch(void)
+{
+    const size_t free_bytes = free_memory();
+
+    scratch_bytes = MOST_BYTES;
+    while (scratch_bytes > LEAST_BYTES && scratch_bytes > free_bytes / 4)
+        scratch_bytes /= 2;
+    if (free_bytes < 2 * scratch_bytes)
+        fact_skip("only %zu MiB are free, and %zu are needed to keep the device busy",
+                  free_bytes / MIB, 2 * scratch_bytes / MIB);
+    ASSERT_OK(cu.MemAlloc(&scratch, scratch_bytes));
+}
+
+static void queue_fills(CUstream stream, unsigned count)
+{
+    for (unsigned i = 0; i < count; i++)
+        ASSERT_OK(cu.MemsetD8Async(scratch, 1, scratch_bytes, stream));
+}
+
+void prepare_work(void)
+{
+    CUstream stream;
+    double began;
+
+    if (sim.launch != NULL || fills != 0)
+        return;
+    take_scratch();
+    stream = new_stream();
+    queue_fills(stream, FILLS_TO_WARM_UP);
+    ASSERT_OK(cu.StreamSynchronize(stream));
+    began = microseconds();
+    queue_fills(stream, TRIALS);
+    ASSERT_OK(cu.StreamSynchronize(stream));
+    began = (microseconds() - began) / TRIALS;
+    ASSERT_OK(cu.StreamDestroy(stream));
+    fills = began * MOST_FILLS > WANTED_US ? (unsigned)(WANTED_US / began) + 1 : MOST_FILLS;
+}
+
+CUresult queue_work(CUstream stream)
+{
+    CUresult result = CUDA_SUCCESS;
+
+    if (sim.launch != NULL)
+        return sim.launch(stream, UINT64_MAX) == XSEG_OK ? CUDA_SUCCESS : CUDA_ERROR_UNKNOWN;
+    for (unsigned i = 0; i < fills && result == CUDA_SUCCESS; i++)
+        result = cu.MemsetD8Async(scratch, 1, scratch_bytes, stream);
+    return result;
+}
+
+void keep_busy(CUstream stream)
+{
+    prepare_work();
+    ASSERT_SAID("work on a stream", queue_work(stream), CUDA_SUCCESS);
+}
+
+void let_rest(CUstream stream)
+{
+    ASSERT_OK(cu.StreamSynchronize(stream));
+}
+
+void forget_work(void)
+{
+    scratch = 0;
+    fills = 0;
+}
+
+CUresult end_work(void)
+{
+    const CUdeviceptr held = scratch;
+
+    forget_work();
+    return held != 0 ? cu.MemFree(held) : CUDA_SUCCESS;
+}
