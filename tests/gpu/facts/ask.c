@@ -13,8 +13,6 @@
 #include "tests/gpu/facts/child.h"
 #include "tests/gpu/facts/driver.h"
 
-/* Opening the driver of a machine with many devices takes seconds where nothing else keeps it loaded. */
-#define SECONDS_TO_OPEN 30u
 /* How much later than its alarm a process is given up; how long its end is waited for. */
 #define SECONDS_LATE   3u
 #define SECONDS_TO_END 5u
@@ -25,34 +23,34 @@
 #define ASKING  "asking"
 #define LEFT    "left"
 
-int ask_here(size_t first, unsigned limit, double until)
+int ask_here(const struct asking *asking)
 {
     const char *problem;
     size_t number;
     bool is_clean = true;
 
     (void)setvbuf(stdout, NULL, _IOLBF, 0);
-    child_begin(SECONDS_TO_OPEN);
+    child_begin(asking->open);
     problem = driver_open();
     if (problem == NULL)
         problem = driver_enter();
     if (problem != NULL)
         (void)printf(PROBLEM "\t%s\n", problem);
-    for (number = first; number < fact_count() && is_clean; number++) {
+    for (number = asking->first; number < fact_count() && is_clean; number++) {
         const struct fact *fact = fact_at(number);
         struct outcome outcome;
 
-        if (until > 0 && microseconds() > until)
+        if (asking->until > 0 && microseconds() > asking->until)
             break;
         (void)printf(ASKING "\t%s\n", fact->id);
-        (void)alarm(limit);
+        (void)alarm(asking->limit);
         fact_ask(fact, &outcome);
         (void)printf("%s\t%d\t%s\t%.2f\t%s\n", fact->id, (int)outcome.verdict, outcome.answer,
                      outcome.milliseconds, outcome.where);
         /* A fact that was not begun has left nothing either. */
         is_clean = outcome.is_clean;
     }
-    (void)alarm(limit);
+    (void)alarm(asking->limit);
     if (is_clean && problem == NULL && !driver_leave())
         (void)printf(LEFT "\n");
     /* What the driver would do at exit may hang after an error. */
@@ -71,13 +69,14 @@ struct process {
 static bool start(struct process *process, const struct asking *asking, size_t first)
 {
     extern char **environ;
-    char self[] = "/proc/self/exe", ask[] = "--ask", limit[16], until[32], id[32];
-    char *arguments[] = {self, ask, id, limit, until, NULL};
+    char self[] = "/proc/self/exe", ask[] = "--ask", id[32], limit[16], open[16], until[32];
+    char *arguments[] = {self, ask, id, limit, open, until, NULL};
     posix_spawn_file_actions_t actions;
     int ends[2];
 
     (void)snprintf(id, sizeof(id), "%s", fact_at(first)->id);
     (void)snprintf(limit, sizeof(limit), "%u", asking->limit);
+    (void)snprintf(open, sizeof(open), "%u", asking->open);
     (void)snprintf(until, sizeof(until), "%.0f", asking->until);
     process->held = 0;
     if (pipe2(ends, O_CLOEXEC) != 0)
@@ -180,7 +179,7 @@ static size_t hear(const struct asking *asking, struct process *process, size_t 
     char line[1024], *rest;
     bool is_asking = false;
     struct outcome outcome;
-    unsigned wait = SECONDS_TO_OPEN + SECONDS_LATE;
+    unsigned wait = asking->open + SECONDS_LATE;
     int got;
 
     while ((got = next_line(process, line, sizeof(line), wait)) == 1) {
@@ -204,7 +203,7 @@ static size_t hear(const struct asking *asking, struct process *process, size_t 
         judge(&outcome, status, got < 0, asking->limit);
         asking->report(number++, &outcome);
     } else if (status != 0 && asked->problem[0] == '\0') {
-        judge(&outcome, status, got < 0, SECONDS_TO_OPEN);
+        judge(&outcome, status, got < 0, asking->open);
         (void)snprintf(asked->problem, sizeof(asked->problem),
                        "the driver cannot be opened: %.300s", outcome.answer);
     }

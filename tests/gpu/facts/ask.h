@@ -23,6 +23,7 @@
 struct asking {
     size_t first;     /* the number of the fact to begin with */
     unsigned limit;   /* seconds for a fact */
+    unsigned open;    /* seconds to open the driver */
     double until;     /* microseconds(): no fact is begun later; 0: no such time */
     unsigned seconds; /* of which `until` is made; 0: none */
     /* What came of a fact; called for each, in their order. */
@@ -37,7 +38,10 @@ struct asked {
 /* Ask from `first` on, in as many processes as it takes. */
 void ask_all(const struct asking *asking, struct asked *asked);
 
-/* The process that asks: facts from `first` on, until one does not hold.  Answers go to standard output. */
-int ask_here(size_t first, unsigned limit, double until);
+/*
+ * The process that asks: facts from `first` on, until one does not hold.  Answers go to standard output;
+ * `report` and `seconds` do not matter.
+ */
+int ask_here(const struct asking *asking);
 
 #endif

@@ -117,7 +117,7 @@ static void addresses_mb(void)
     unsigned count = 0;
     bool is_given_back = true;
 
-    for (size_t wanted = LARGEST_RANGE; wanted >= GIB && count < RANGES_MAX; wanted /= 2)
+    for (size_t wanted = LARGEST_RANGE; wanted >= GRANULE && count < RANGES_MAX; wanted /= 2)
         while (count < RANGES_MAX &&
                cu.MemAddressReserve(&base[count], wanted, 0, 0, 0) == CUDA_SUCCESS) {
             bytes[count++] = wanted;
@@ -130,9 +130,9 @@ static void addresses_mb(void)
 }
 
 static const struct fact things[] = {
-    FACT("name", name, DEVICE),
-    FACT("driver", driver, NOTHING),
     FACT("simulated", simulated, NOTHING),
+    FACT("driver", driver, NOTHING),
+    FACT("name", name, DEVICE),
     FACT("devices", devices, DEVICE),
     FACT("memory_mb", memory_mb, DEVICE),
     FACT("vmm", vmm, DEVICE),

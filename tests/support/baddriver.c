@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The simulated driver with one entry point that is bad: BAD_DRIVER=HOW:NAME, by its name without a
+ * version.
+ *
+ *   missing   there is none, as in an older driver
+ *   crash     it ends the process by a signal
+ *   hang      it never returns
+ *   deaf      nor does the process end by its alarm
+ */
+#include <dlfcn.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "xseg/sim.h"
+
+typedef int (*find_entry)(const char *symbol, void **function, int version,
+                          unsigned long long flags, int *found);
+
+__attribute__((visibility("default"))) int cuGetProcAddress_v2(const char *symbol, void **function,
+                                                               int version,
+                                                               unsigned long long flags,
+                                                               int *found);
+
+/* The linker leaves a library out that nobody names. */
+__attribute__((used)) static const __typeof__(&xseg_sim_leaks) simulator = xseg_sim_leaks;
+
+static int crash(void)
+{
+    (void)signal(SIGSEGV, SIG_DFL);
+    (void)raise(SIGSEGV);
+    return 0;
+}
+
+static int hang(void)
+{
+    while (pause() != 0)
+        continue;
+    return 0;
+}
+
+static int hang_deaf(void)
+{
+    (void)signal(SIGALRM, SIG_IGN);
+    return hang();
+}
+
+int cuGetProcAddress_v2(const char *symbol, void **function, int version, unsigned long long flags,
+                        int *found)
+{
+    static const struct {
+        const char *how;
+        int (*entry)(void);
+    } kinds[] = {{"crash:", crash}, {"hang:", hang}, {"deaf:", hang_deaf}, {"missing:", NULL}};
+    const char *bad = getenv("BAD_DRIVER");
+    void *next = dlsym(RTLD_NEXT, "cuGetProcAddress_v2");
+    find_entry find;
+
+    for (unsigned i = 0; bad != NULL && i < sizeof(kinds) / sizeof(kinds[0]); i++) {
+        const size_t length = strlen(kinds[i].how);
+
+        if (strncmp(bad, kinds[i].how, length) != 0 || strcmp(bad + length, symbol) != 0)
+            continue;
+        memcpy(function, &kinds[i].entry, sizeof(kinds[i].entry));
+        *found = kinds[i].entry == NULL;
+        return kinds[i].entry == NULL ? 500 : 0; /* CUDA_ERROR_NOT_FOUND */
+    }
+    memcpy(&find, &next, sizeof(find));
+    return find(symbol, function, version, flags, found);
+}
