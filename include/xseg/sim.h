@@ -38,7 +38,8 @@
  *   XSEG_SIM_DEVICES=N          number of devices (1)
  *   XSEG_SIM_MEMORY_MB=N        memory of each device, an even number (81920)
  *   XSEG_SIM_ADDRESSES_MB=N     addresses that can be reserved in all (134217728, 128 TiB)
- *   XSEG_SIM_COSTS=PRESET       none, a100, a100_cold, consumer, rocm_slow (a100)
+ *   XSEG_SIM_COSTS=PRESET|FILE  none, a100, a100_cold, consumer, rocm_slow (a100), or a file of costs:
+ *                               its name has a / or a . (docs/simulator.md says what is in it)
  *   XSEG_SIM_TAILS=SEED         spread of the costs; 0: none (0)
  *   XSEG_SIM_BATCH=0|1          whether one call may unmap or set access over several mappings (1)
  *   XSEG_SIM_VMM=0|1            whether the devices offer virtual memory management (1)
@@ -76,7 +77,7 @@ struct xseg_sim_settings {
     unsigned devices;       /* 0: 1 */
     uint64_t memory_bytes;  /* of each device; 0: 80 GiB */
     uint64_t address_bytes; /* that can be reserved in all; 0: 128 TiB */
-    const char *costs;      /* preset by name; NULL: "a100" */
+    const char *costs;      /* preset by name, or a file of costs by its path; NULL: "a100" */
     bool one_by_one;        /* refuse unmap and set-access over several mappings, as HIP does */
     bool without_vmm;       /* the devices offer no virtual memory management */
     bool fast;              /* leave out the checks that end in a report, for benchmarks */
@@ -96,7 +97,8 @@ struct xseg_sim_settings {
  *
  * @param settings  NULL: what the environment says
  *
- * Returns: XSEG_OK; XSEG_ERR_ARGUMENT (unknown size or preset, more than 64 devices, memory_bytes
+ * Returns: XSEG_OK; XSEG_ERR_ARGUMENT (unknown size or preset, a file of costs that cannot be
+ *          understood, more than 64 devices, memory_bytes
  *          not a multiple of 2 MiB, a shared machine that cannot be joined, an environment that
  *          cannot be understood: nothing changes)
  */

@@ -18,7 +18,8 @@
     X("SIM_ADDRESSES_MB", "simulator", "addresses that can be reserved in all")                   \
     X("SIM_BATCH", "simulator", "whether one call may cover several mappings")                    \
     X("SIM_BYTES", "simulator", "whether memory keeps what it contains")                          \
-    X("SIM_COSTS", "simulator", "preset of what driver calls cost; `xseg probe` reads it, too")   \
+    X("SIM_COSTS", "simulator",                                                                   \
+      "preset or file of what driver calls cost; `xseg probe` reads it, too")                     \
     X("SIM_DEVICES", "simulator", "number of devices")                                            \
     X("SIM_FAIL", "simulator", "calls that fail")                                                 \
     X("SIM_MEMORY_MB", "simulator", "memory of each device")                                      \

@@ -23,6 +23,8 @@ static bool refuse(const char *option, const char *sentence)
 /* The machine is the environment's, so that one can be probed that some program runs on. */
 static bool set_scene(struct probe *probe)
 {
+    char why[512];
+
     if (probe->driver != GPU_SIMULATED)
         return true;
     if (!simulator_open("xseg probe"))
@@ -31,8 +33,10 @@ static bool set_scene(struct probe *probe)
         probe->costs = secure_getenv("XSEG_SIM_COSTS");
     else if (setenv("XSEG_SIM_COSTS", probe->costs, 1) != 0)
         return refuse("--costs", "cannot be set: no host memory is left");
-    if (simulator.reset(NULL) != XSEG_OK)
-        return refuse("the simulator", "does not understand the XSEG_SIM_* variables");
+    if (simulator.reset(NULL) != XSEG_OK) {
+        (void)simulator.error_text(why, sizeof(why));
+        return refuse("the simulator does not understand", why);
+    }
     if (!probe->costs)
         probe->costs = "a100";
     return true;

@@ -84,20 +84,21 @@ const struct option_row option_table[OPTION_COUNT] = {
     [OPTION_COSTS] =
         {
             .name = "costs",
-            .takes = OPTION_TAKES_WORD,
-            .argument = "PRESET",
+            .takes = OPTION_TAKES_CHOICE,
+            .argument = "COSTS",
             .words = PRESETS,
             .meaning = "what simulated driver calls cost: `none`, `a100` (default), `a100_cold`, "
-                       "`consumer` or `rocm_slow`",
+                       "`consumer`, `rocm_slow`, or a FILE of costs, whose name has a `/` or a `.`",
         },
     [OPTION_PROBE_COSTS] =
         {
             .name = "costs",
-            .takes = OPTION_TAKES_WORD,
-            .argument = "PRESET",
+            .takes = OPTION_TAKES_CHOICE,
+            .argument = "COSTS",
             .words = PRESETS,
-            .meaning = "what simulated driver calls cost: `none`, `a100`, `a100_cold`, `consumer` "
-                       "or `rocm_slow`; otherwise what `XSEG_SIM_COSTS` says, otherwise `a100`",
+            .meaning = "what simulated driver calls cost: `none`, `a100`, `a100_cold`, `consumer`, "
+                       "`rocm_slow`, or a FILE of costs, whose name has a `/` or a `.`; otherwise "
+                       "what `XSEG_SIM_COSTS` says, otherwise `a100`",
         },
     [OPTION_CHECK] =
         {

@@ -140,6 +140,7 @@ static struct xseg_driver_call *read_calls(struct player *player, size_t *count)
 static bool set_scene(struct player *player)
 {
     struct xseg_sim_settings scene = XSEG_SIM_SETTINGS_INIT;
+    char why[512];
 
     if (!simulator_open("xseg replay"))
         return false;
@@ -149,8 +150,8 @@ static bool set_scene(struct player *player)
     scene.fast = player->settings->check == CHECK_OFF;
     if (simulator.reset(&scene) == XSEG_OK)
         return true;
-    complain("%s: the simulator has no such device: %" PRIu64 " bytes, costs '%s'",
-             player->settings->file, scene.memory_bytes, scene.costs ? scene.costs : "");
+    (void)simulator.error_text(why, sizeof(why));
+    complain("%s: the simulator has no such machine: %s", player->settings->file, why);
     return false;
 }
 

@@ -17,6 +17,7 @@
     X(advance)             \
     X(clock)               \
     X(driver_time)         \
+    X(error_text)          \
     X(finish)              \
     X(finish_all)          \
     X(launch)              \

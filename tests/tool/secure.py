@@ -24,7 +24,7 @@ def start(program, *arguments, **variables):
     done = subprocess.run([program, *arguments], stdin=subprocess.DEVNULL, capture_output=True,
                           text=True, check=False, timeout=60,
                           env={**os.environ, "XSEG_ALLOC_CONF": "expandable_segments:False",
-                               "XSEG_SIM_DEVICES": "none", **variables})
+                               "XSEG_SIM_DEVICES": "none", "XSEG_SIM_COSTS": "/none", **variables})
     return done.stdout, done.stderr
 
 
@@ -44,6 +44,7 @@ class Secure(unittest.TestCase):
         self.assertIn("\nsource XSEG_ALLOC_CONF\n", said)
         self.assertNotIn("set-user-ID", said)
         self.assertIn("XSEG_SIM_DEVICES=none is ignored", complaint)
+        self.assertIn("XSEG_SIM_COSTS=/none is ignored: it cannot be opened", complaint)
 
     def test_a_user_does_not_set_up_a_set_user_id_program(self):
         os.chown(self.program, OTHER, OTHER)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* What each preset charges. */
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "tests/unit/sim_setup.h"
 
@@ -108,6 +109,105 @@ static void each_preset_charges_what_it_says(void **state)
         virtual_memory_costs(&expected[i]);
         classic_and_event_costs(&expected[i]);
     }
+}
+
+/* A file of these lines, which the caller removes. */
+static void write_costs(char path[], const char *text)
+{
+    const int file = mkstemp(path);
+
+    assert_true(file >= 0);
+    assert_int_equal(write(file, text, strlen(text)), (ssize_t)strlen(text));
+    assert_int_equal(close(file), 0);
+}
+
+/* Every number is another one, so that none is charged in place of another. */
+static void a_file_charges_what_it_says(void **state)
+{
+    static const struct expected row = {
+        .reserve = 1,
+        .create_2 = 3 + 2 * 5,
+        .create_20 = 3 + 20 * 5,
+        .map = 900, /* its least */
+        .access_2 = 31000 + 32000 + 2 * 37,
+        .access_22_two_devices = 31000 + 2 * (32000 + 2 * 37) + 2 * (32000 + 20 * 37),
+        .unmap_1 = 17000 + 19000 + 2 * 23,
+        .unmap_3 = 17000 + 3 * 19000 + 24 * 23,
+        .release = 11000 + 2 * 13,
+        .address_free = 2,
+        .alloc_2 = 60000,
+        .alloc_200 = 53000 + 200 * 59,
+        .free = 0,
+    };
+    static const char text[] = "name = distinct\nreserve = 1\naddress_free = 2\ncreate = 3 5\n"
+                               "map = 7 1 900\nrelease = 11000 13\nunmap = 17000\n"
+                               "unmap_mapping = 19000 23\naccess_call = 31000\n"
+                               "access = 32000 37\naccess_wide = 41000 43\n"
+                               "alloc = 53000 59 60000\nfree = 61000 67\nevent_create = 71\n"
+                               "event_record = 73\nevent_query = 79\nstream_wait = 83\n"
+                               "synchronize = 89\n";
+    struct xseg_sim_settings settings = small_machine();
+    const CUmemAccessDesc desc = read_write(0);
+    char path[] = P_tmpdir "/xseg-costs.XXXXXX";
+    CUdeviceptr base, address = 0;
+    CUevent event;
+
+    (void)state;
+    write_costs(path, text);
+    settings.costs = path;
+    start(&settings);
+    assert_int_equal(unlink(path), 0); /* it has been read */
+    (void)enter(0);
+    (void)spent();
+    virtual_memory_costs(&row);
+    base = reserve(256 * MIB);
+    back(base, 256 * MIB);
+    (void)spent();
+    ASSERT_OK(cuMemSetAccess(base, 256 * MIB, &desc, 1));
+    assert_int_equal(spent(), 31000 + 41000 + 256 * 43);
+    ASSERT_OK(cuMemAlloc(&address, 200 * MIB));
+    (void)spent();
+    ASSERT_OK(cuMemFree(address));
+    assert_int_equal(spent(), 61000 + 200 * 67);
+    event = new_event();
+    assert_int_equal(spent(), 71);
+    ASSERT_OK(cuEventRecord(event, NULL));
+    assert_int_equal(spent(), 73);
+    ASSERT_OK(cuEventQuery(event));
+    assert_int_equal(spent(), 79);
+    ASSERT_OK(cuStreamWaitEvent(NULL, event, 0));
+    assert_int_equal(spent(), 83);
+    ASSERT_OK(cuStreamSynchronize(NULL));
+    assert_int_equal(spent(), 89);
+}
+
+/* A file's numbers may be large, and so may a size that is refused: their product has an end. */
+static void the_largest_costs_do_not_overflow(void **state)
+{
+    static const char *const keys[] = {
+        "reserve",       "address_free", "create",      "map",         "release",    "unmap",
+        "unmap_mapping", "access_call",  "access",      "access_wide", "alloc",      "free",
+        "event_create",  "event_record", "event_query", "stream_wait", "synchronize"};
+    struct xseg_sim_settings settings = small_machine();
+    char path[] = P_tmpdir "/xseg-costs.XXXXXX", text[2048] = "name = most\n";
+    CUdeviceptr address = 0;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++)
+        (void)snprintf(text + strlen(text), sizeof(text) - strlen(text), "%s = 1000000000000%s\n",
+                       keys[i], strcmp(keys[i], "alloc") == 0 ? " 1000000000000" : "");
+    write_costs(path, text);
+    settings.costs = path;
+    start(&settings);
+    (void)enter(0);
+    ASSERT_CU(cuMemAlloc(&address, SIZE_MAX), CUDA_ERROR_OUT_OF_MEMORY);
+    assert_int_equal(xseg_sim_driver_time(), UINT64_C(100000000000000000));
+    settings.tail_seed = 5;
+    start(&settings);
+    (void)enter(0);
+    ASSERT_CU(cuMemAlloc(&address, SIZE_MAX), CUDA_ERROR_OUT_OF_MEMORY);
+    assert_true(xseg_sim_driver_time() > UINT64_C(10000000000000000));
+    assert_int_equal(unlink(path), 0);
 }
 
 static void wide_mappings_cost_the_same_from_128_mib_on(void **state)
@@ -225,6 +325,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_preset_charges_what_it_says),
+        cmocka_unit_test(a_file_charges_what_it_says),
+        cmocka_unit_test(the_largest_costs_do_not_overflow),
         cmocka_unit_test(wide_mappings_cost_the_same_from_128_mib_on),
         cmocka_unit_test(tails_are_random_but_repeatable),
         cmocka_unit_test(what_is_free_stays_free_with_tails),

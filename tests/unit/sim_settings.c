@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 
 #include "tests/unit/sim_setup.h"
 
@@ -182,6 +183,88 @@ static void what_cannot_be_understood_is_refused(void **state)
     (void)clear(NULL);
     set("XSEG_SIM_DEVICES", "");
     assert_int_equal(xseg_sim_reset(NULL), XSEG_OK);
+}
+
+/* Write a file. */
+static void put(const char *path, const char *text, size_t bytes)
+{
+    FILE *file = fopen(path, "wb");
+
+    assert_non_null(file);
+    assert_int_equal(fwrite(text, 1, bytes, file), bytes);
+    assert_int_equal(fclose(file), 0);
+}
+
+#define WITHOUT_MAP                                                                                \
+    "name = a card\nreserve = 11\naddress_free = 1\ncreate = 7000 150 0\nrelease = 1\nunmap = 1\n" \
+    "unmap_mapping = 1\naccess_call = 1\naccess = 1\naccess_wide = 1\nalloc = 1\nfree = 1\n"       \
+    "event_create = 1\nevent_record = 1\nevent_query = 1\nstream_wait = 1\nsynchronize = 1\n"
+
+static void costs_from_a_file(void **state)
+{
+    static const struct {
+        const char *text, *words;
+    } bad[] = {
+        {"", "name is missing: every cost has its line"},
+        {WITHOUT_MAP, "map is missing"},
+        {WITHOUT_MAP "map = 1\nshrink = 2\n", "line 19: there is no cost \"shrink\""},
+        {WITHOUT_MAP "map = 1\nmap = 1\n", "line 19: map is there twice"},
+        {WITHOUT_MAP "map = \n", "line 18: map has no number: give base"},
+        {"reserve = # none\n", "line 1: reserve has no number: give its nanoseconds"},
+        {"# fine\n\nmap 1\n", "line 3: \"map 1\" has no '='"},
+        {"map = 1 2 3 4\n", "line 1: map takes up to three numbers"},
+        {"unmap = 1 2\n", "line 1: unmap takes one number"},
+        {"unmap = -1\n", "line 1: unmap takes whole nanoseconds, not \"-1\""},
+        {"unmap = 1.5\n", "not \"1.5\""},
+        {"unmap = 1000000000001\n", "may be up to 1000000000000 ns"},
+        {"unmap = 99999999999999999999999\n", "may be up to 1000000000000 ns"},
+        {"name = a\nname = b\n", "line 2: name is there twice"},
+        {"name =\n", "line 1: name takes 1 to 63 characters"},
+        {"name = \x01\n", "line 1: name takes printable ASCII"},
+        {"n\x01me = 1\n", "there is no cost \"n\\x01me\""},
+    };
+    static char large[(64 << 10) + 1];
+    char path[] = P_tmpdir "/xseg-costs.XXXXXX";
+
+    (void)state;
+    assert_true(close(mkstemp(path)) == 0);
+    put(path, WITHOUT_MAP "map = 1\n", strlen(WITHOUT_MAP "map = 1\n"));
+    set("XSEG_SIM_COSTS", path);
+    assert_int_equal(xseg_sim_reset(NULL), XSEG_OK);
+    ASSERT_OK(cuInit(0));
+    (void)reserve(GRANULE);
+    assert_int_equal(xseg_sim_driver_time(), 11);
+
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        put(path, bad[i].text, strlen(bad[i].text));
+        expect_refused(xseg_sim_reset(NULL), bad[i].words);
+        expect_refused(xseg_sim_reset(NULL), path);
+    }
+    put(path, "name = a\0b\n", 11);
+    expect_refused(xseg_sim_reset(NULL), "this is no text: give a file of costs");
+    memset(large, '\n', sizeof(large));
+    put(path, large, sizeof(large));
+    expect_refused(xseg_sim_reset(NULL), "more than 64 KiB");
+    put(path, large, sizeof(large) - 1);
+    expect_refused(xseg_sim_reset(NULL), "name is missing");
+    assert_int_equal(unlink(path), 0);
+    expect_refused(xseg_sim_reset(NULL), "cannot be opened: No such file");
+    assert_int_equal(mkfifo(path, 0600), 0);
+    expect_refused(xseg_sim_reset(NULL), "no regular file");
+    assert_int_equal(unlink(path), 0);
+    set("XSEG_SIM_COSTS", "/");
+    expect_refused(xseg_sim_reset(NULL), "no regular file");
+    /* Nothing has changed: the costs of the file are charged still. */
+    (void)reserve(GRANULE);
+    assert_int_equal(xseg_sim_driver_time(), 22);
+    {
+        struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+
+        settings.costs = "./none.costs";
+        expect_refused(xseg_sim_reset(&settings), "costs \"./none.costs\": it cannot be opened");
+        settings.costs = "cheap";
+        expect_refused(xseg_sim_reset(&settings), "or a file, whose name has a / or a .");
+    }
 }
 
 static void use_destroyed_event(void)
@@ -372,6 +455,7 @@ int main(void)
         cmocka_unit_test_teardown(defaults, clear),
         cmocka_unit_test_teardown(every_variable_counts, clear),
         cmocka_unit_test_teardown(a_fault_from_the_environment, clear),
+        cmocka_unit_test_teardown(costs_from_a_file, clear),
         cmocka_unit_test_teardown(strict_unless_told_otherwise, clear),
         cmocka_unit_test_teardown(processes_share_a_machine, clear),
         cmocka_unit_test_teardown(a_shared_machine_whose_processes_were_killed_is_gone, clear),

@@ -249,7 +249,7 @@ static CUresult reserve(CUdeviceptr *out, size_t bytes, size_t alignment, CUdevi
     if (out == NULL || bytes == 0 || bytes % HOST_PAGE != 0 || hint % HOST_PAGE != 0 ||
         (alignment & (alignment - 1)) != 0 || flags != 0)
         return CUDA_ERROR_INVALID_VALUE;
-    sim_charge(sim_machine.costs->reserve);
+    sim_charge(sim_machine.costs.reserve);
     range = sim_range_take(&sim_machine.addresses, bytes, alignment, 1);
     if (range == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -264,7 +264,7 @@ static CUresult address_free(CUdeviceptr address, size_t bytes)
     if (range == NULL || range->granule == NULL || range->base != address ||
         range->bytes != bytes || range->mapped != 0)
         return CUDA_ERROR_INVALID_VALUE;
-    sim_charge(sim_machine.costs->address_free);
+    sim_charge(sim_machine.costs.address_free);
     sim_range_put(&sim_machine.addresses, range);
     return CUDA_SUCCESS;
 }

@@ -191,7 +191,7 @@ static CUresult synchronize(CUcontext context)
         result = sim_capture_refuse_device_wait(device);
     if (result != CUDA_SUCCESS)
         return result;
-    sim_charge(sim_machine.costs->synchronize);
+    sim_charge(sim_machine.costs.synchronize);
     sim_streams_wait(device);
     return CUDA_SUCCESS;
 }

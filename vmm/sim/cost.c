@@ -10,18 +10,18 @@
 
 /* clang-format off */
 #define EVENTS .event_create = 1000, .event_record = 300, .event_query = 200, .stream_wait = 300, .synchronize = 5000
-#define CLASSIC .alloc = {40000, 180, 60000}, .free = 20000
-#define ACCESS .access = {36000, 1300, 0}, .access_wide = 200000
+#define CLASSIC .alloc = {40000, 180, 60000}, .free = {20000, 0, 0}
+#define ACCESS .access = {36000, 1300, 0}, .access_wide = {200000, 0, 0}
 
 static const struct sim_costs preset[] = {
-    {.name = "a100", .reserve = 2000, .address_free = 1000, .create = {7000, 150, 0}, .map = 2000, .release = 23000,
-     .unmap_mapping = 34000, ACCESS, CLASSIC, EVENTS},
-    {.name = "a100_cold", .reserve = 19000, .address_free = 1000, .create = {193000, 0, 0}, .map = 1500, .release = 23000,
-     .unmap_mapping = 25600, ACCESS, CLASSIC, EVENTS},
-    {.name = "consumer", .reserve = 9000, .address_free = 1000, .create = {7600, 150, 0}, .map = 1000, .release = 10000,
-     .unmap_mapping = 11500, ACCESS, CLASSIC, EVENTS},
-    {.name = "rocm_slow", .reserve = 10000, .address_free = 5000, .create = {60000, 1000, 0}, .map = 20000, .release = 30000,
-     .unmap = 1000000, .unmap_mapping = 50000, ACCESS, CLASSIC, EVENTS},
+    {.name = "a100", .reserve = 2000, .address_free = 1000, .create = {7000, 150, 0}, .map = {2000, 0, 0}, .release = {23000, 0, 0},
+     .unmap_mapping = {34000, 0, 0}, ACCESS, CLASSIC, EVENTS},
+    {.name = "a100_cold", .reserve = 19000, .address_free = 1000, .create = {193000, 0, 0}, .map = {1500, 0, 0}, .release = {23000, 0, 0},
+     .unmap_mapping = {25600, 0, 0}, ACCESS, CLASSIC, EVENTS},
+    {.name = "consumer", .reserve = 9000, .address_free = 1000, .create = {7600, 150, 0}, .map = {1000, 0, 0}, .release = {10000, 0, 0},
+     .unmap_mapping = {11500, 0, 0}, ACCESS, CLASSIC, EVENTS},
+    {.name = "rocm_slow", .reserve = 10000, .address_free = 5000, .create = {60000, 1000, 0}, .map = {20000, 0, 0}, .release = {30000, 0, 0},
+     .unmap = 1000000, .unmap_mapping = {50000, 0, 0}, ACCESS, CLASSIC, EVENTS},
     {.name = "none"},
 };
 /* clang-format on */
@@ -38,14 +38,19 @@ const struct sim_costs *sim_costs_find(const char *name)
 
 uint64_t sim_cost_of(struct sim_cost_sized cost, uint64_t bytes)
 {
-    const uint64_t time = cost.base + bytes / MIB * cost.per_mib;
+    uint64_t time;
 
+    /* A refused size may be anything, and tails multiply what comes out. */
+    if (__builtin_mul_overflow(bytes / MIB, cost.per_mib, &time) ||
+        time > SIM_COST_MOST_SIZE - cost.base)
+        return SIM_COST_MOST_SIZE;
+    time += cost.base;
     return time < cost.least ? cost.least : time;
 }
 
 uint64_t sim_cost_access(const struct sim_costs *costs, uint64_t bytes)
 {
-    return bytes > 128 * MIB ? costs->access_wide : sim_cost_of(costs->access, bytes);
+    return sim_cost_of(bytes > 128 * MIB ? costs->access_wide : costs->access, bytes);
 }
 
 /* From 0 up to 1, without either. */

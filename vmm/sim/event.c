@@ -38,7 +38,7 @@ static CUresult create(CUevent *out, unsigned flags)
         free(event);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    sim_charge(sim_machine.costs->event_create);
+    sim_charge(sim_machine.costs.event_create);
     at = &sim_machine.device[device];
     event->device = device;
     event->is_timed = (flags & CU_EVENT_DISABLE_TIMING) == 0;
@@ -112,7 +112,7 @@ static CUresult record(CUevent handle, CUstream stream_handle)
     if (!sim_nodes_copy(&event->needs, &stream->needs) ||
         (stream->capture == NULL && !sim_stream_heed(stream)))
         return CUDA_ERROR_OUT_OF_MEMORY;
-    sim_charge(sim_machine.costs->event_record);
+    sim_charge(sim_machine.costs.event_record);
     forget(event);
     event->is_recorded = true;
     event->time = sim_machine.now;
@@ -140,7 +140,7 @@ static CUresult query(CUevent handle)
 
     if (result != CUDA_SUCCESS)
         return result;
-    sim_charge(sim_machine.costs->event_query);
+    sim_charge(sim_machine.costs.event_query);
     if (!sim_work_ended(event->work) || sim_actions_hold(event->work))
         return CUDA_ERROR_NOT_READY;
     sim_machine.waits = true;
@@ -155,7 +155,7 @@ static CUresult synchronize(CUevent handle)
 
     if (result != CUDA_SUCCESS)
         return result;
-    sim_charge(sim_machine.costs->synchronize);
+    sim_charge(sim_machine.costs.synchronize);
     sim_work_wait(event->work);
     forget(event);
     return CUDA_SUCCESS;
@@ -213,7 +213,7 @@ static CUresult wait(CUstream stream_handle, CUevent handle, unsigned flags)
     if (!is_captured && !sim_work_ended(event->work) && event->work != stream->queue.last &&
         !sim_stream_queue(stream, 0, event->work))
         return CUDA_ERROR_OUT_OF_MEMORY;
-    sim_charge(sim_machine.costs->stream_wait);
+    sim_charge(sim_machine.costs.stream_wait);
     return CUDA_SUCCESS;
 }
 
@@ -254,12 +254,12 @@ SIM_EXPORT CUresult CUDAAPI cuEventQuery(CUevent hEvent)
         return query_locked(hEvent);
     event = sim_handles_find(&sim_machine.events, (uint64_t)(uintptr_t)hEvent);
     if (event == NULL || event->capture_id != 0 ||
-        !outlasts(event->work, sim_machine.costs->event_query))
+        !outlasts(event->work, sim_machine.costs.event_query))
         return query_locked(hEvent);
     sim_count(SIM_CALL_EVENT_QUERY);
     /* As sim_charge() does: without tails, and with work behind it, the clock does not come to its end. */
-    sim_machine.now += sim_machine.costs->event_query;
-    sim_machine.driver_time += sim_machine.costs->event_query;
+    sim_machine.now += sim_machine.costs.event_query;
+    sim_machine.driver_time += sim_machine.costs.event_query;
     return CUDA_ERROR_NOT_READY;
 }
 

@@ -82,7 +82,7 @@ struct sim_machine {
     uint64_t memory_bytes;
     bool one_by_one, without_vmm, without_peers, strict, real_bytes, recycles;
     bool forked; /* the process is a child of the one that the machine belongs to */
-    const struct sim_costs *costs;
+    struct sim_costs costs;
     bool has_tails;
     uint64_t tail_state; /* of their random numbers */
 
@@ -197,7 +197,7 @@ void sim_unlock_for(CUhostFn function, void *argument);
 struct sim_scene {
     unsigned devices;
     uint64_t memory_bytes, address_bytes;
-    const struct sim_costs *costs;
+    struct sim_costs costs;
     bool one_by_one, without_vmm, without_peers, fast, real_bytes, recycles;
     struct sim_faults faults;
     uint64_t tail_seed;

@@ -77,7 +77,7 @@ static CUresult map(CUdeviceptr address, size_t bytes, size_t offset,
     for (uint64_t i = 0; i < run.count; i++)
         if (run.range->granule[run.first + i] != NULL)
             return CUDA_ERROR_INVALID_VALUE;
-    sim_charge(sim_machine.costs->map);
+    sim_charge(sim_cost_of(sim_machine.costs.map, bytes));
     mapping = malloc(sizeof(*mapping));
     if (mapping == NULL || !sim_bytes_map(&physical->store, address, bytes)) {
         free(mapping);
@@ -136,7 +136,7 @@ static CUresult unmap(CUdeviceptr address, size_t bytes)
 
     if (!run_of(address, bytes, &run) || !is_made_of_mappings(&run))
         return CUDA_ERROR_INVALID_VALUE;
-    sim_charge(sim_machine.costs->unmap);
+    sim_charge(sim_machine.costs.unmap);
     if (sim_machine.strict)
         check_run(&run);
     for (uint64_t at = 0; at < run.count;) {
@@ -144,7 +144,8 @@ static CUresult unmap(CUdeviceptr address, size_t bytes)
 
         if (error != 0)
             return (CUresult)error;
-        sim_charge(sim_machine.costs->unmap_mapping);
+        sim_charge(sim_cost_of(sim_machine.costs.unmap_mapping,
+                               run.range->granule[run.first + at]->bytes));
         at += drop(run.range, run.first + at);
     }
     /* The error of a call that is to fail after as many mappings as there were, or more; else none. */
@@ -191,7 +192,7 @@ static void grant(struct sim_mapping *mapping, const CUmemAccessDesc *desc)
         mapping->writable |= bit;
     sim_bytes_protect(mapping->address, mapping->bytes, mapping->readable != 0,
                       mapping->writable != 0);
-    sim_charge(sim_cost_access(sim_machine.costs, mapping->bytes));
+    sim_charge(sim_cost_access(&sim_machine.costs, mapping->bytes));
 }
 
 static CUresult set_access(CUdeviceptr address, size_t bytes, const CUmemAccessDesc *desc,
@@ -209,6 +210,7 @@ static CUresult set_access(CUdeviceptr address, size_t bytes, const CUmemAccessD
         if (!is_reachable(&run, &desc[i]))
             return CUDA_ERROR_INVALID_DEVICE;
     }
+    sim_charge(sim_machine.costs.access_call);
     for (uint64_t at = 0; at < run.count;) {
         struct sim_mapping *mapping = run.range->granule[run.first + at];
         const int error = sim_faults_stop(&sim_machine.faults);

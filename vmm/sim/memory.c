@@ -22,7 +22,7 @@ static CUresult alloc(CUdeviceptr *out, size_t bytes)
         return CUDA_ERROR_INVALID_VALUE;
     if (sim_context_current(&device) != CUDA_SUCCESS)
         return CUDA_ERROR_INVALID_CONTEXT;
-    sim_charge(sim_cost_of(sim_machine.costs->alloc, bytes));
+    sim_charge(sim_cost_of(sim_machine.costs.alloc, bytes));
     if (bytes > sim_machine.memory_bytes || whole(bytes) > sim_memory_left(device))
         return CUDA_ERROR_OUT_OF_MEMORY;
     range = sim_range_take(&sim_machine.addresses, bytes, SIM_GRANULE, 0);
@@ -67,7 +67,7 @@ static CUresult memory_free(CUdeviceptr address)
         return CUDA_SUCCESS;
     if (range == NULL)
         return CUDA_ERROR_INVALID_VALUE;
-    sim_charge(sim_machine.costs->free);
+    sim_charge(sim_cost_of(sim_machine.costs.free, range->bytes));
     sim_streams_pass_timed(range->device);
     /* Copies, fills and host functions that were waited for may be about this memory. */
     sim_machine.waits = true;

@@ -115,7 +115,7 @@ static CUresult create(CUmemGenericAllocationHandle *out, size_t bytes,
     result = check_properties(prop);
     if (result != CUDA_SUCCESS)
         return result;
-    sim_charge(sim_cost_of(sim_machine.costs->create, bytes));
+    sim_charge(sim_cost_of(sim_machine.costs.create, bytes));
     if (bytes > sim_memory_left((unsigned)prop->location.id))
         return CUDA_ERROR_OUT_OF_MEMORY;
     if (prop->requestedHandleTypes != 0
@@ -136,7 +136,7 @@ static CUresult release(CUmemGenericAllocationHandle handle)
 
     if (physical == NULL)
         return CUDA_ERROR_INVALID_VALUE;
-    sim_charge(sim_machine.costs->release);
+    sim_charge(sim_cost_of(sim_machine.costs.release, physical->bytes));
     physical->references--;
     sim_physical_settle(physical);
     return CUDA_SUCCESS;

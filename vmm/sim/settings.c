@@ -3,15 +3,18 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "vmm/sim/cost_file.h"
 #include "vmm/sim/machine.h"
 #include "vmm/sim/refusal.h"
 
 #define MIB           ((uint64_t)1 << 20)
 #define MEMORY_MIB    ((uint64_t)80 << 10)
 #define ADDRESSES_MIB ((uint64_t)128 << 20)
+#define WHY_BYTES     256
 
 static struct sim_scene default_scene(void)
 {
@@ -19,13 +22,31 @@ static struct sim_scene default_scene(void)
         .devices = 1,
         .memory_bytes = MEMORY_MIB * MIB,
         .address_bytes = ADDRESSES_MIB * MIB,
-        .costs = sim_costs_find(NULL),
+        .costs = *sim_costs_find(NULL),
     };
+}
+
+/* A preset by its name, or a file.  Returns: false with a sentence in `why` if there is none such. */
+static bool take_costs(const char *text, struct sim_costs *costs, char *why, size_t why_bytes)
+{
+    const struct sim_costs *preset = sim_costs_find(text);
+
+    if (preset != NULL) {
+        *costs = *preset;
+        return true;
+    }
+    if (sim_cost_file_is(text))
+        return sim_cost_file_read(text, costs, why, why_bytes);
+    (void)snprintf(why, why_bytes,
+                   "it takes none, a100, a100_cold, consumer or rocm_slow, or a file, whose name "
+                   "has a / or a .");
+    return false;
 }
 
 xseg_status sim_scene_of(const struct xseg_sim_settings *settings, struct sim_scene *scene)
 {
     struct sim_scene wanted = default_scene();
+    char why[WHY_BYTES];
 
     if (settings->struct_bytes != sizeof(*settings))
         return sim_refuse(XSEG_ERR_ARGUMENT,
@@ -37,7 +58,6 @@ xseg_status sim_scene_of(const struct xseg_sim_settings *settings, struct sim_sc
         wanted.memory_bytes = settings->memory_bytes;
     if (settings->address_bytes != 0)
         wanted.address_bytes = settings->address_bytes;
-    wanted.costs = sim_costs_find(settings->costs);
     wanted.one_by_one = settings->one_by_one;
     wanted.without_vmm = settings->without_vmm;
     wanted.fast = settings->fast;
@@ -52,11 +72,8 @@ xseg_status sim_scene_of(const struct xseg_sim_settings *settings, struct sim_sc
         return sim_refuse(XSEG_ERR_ARGUMENT,
                           "memory_bytes is %" PRIu64 ": give a multiple of 2 MiB",
                           wanted.memory_bytes);
-    if (wanted.costs == NULL)
-        return sim_refuse(XSEG_ERR_ARGUMENT,
-                          "there are no costs \"%s\": give none, a100, a100_cold, consumer or "
-                          "rocm_slow",
-                          settings->costs);
+    if (!take_costs(settings->costs, &wanted.costs, why, sizeof(why)))
+        return sim_refuse(XSEG_ERR_ARGUMENT, "costs \"%s\": %s", settings->costs, why);
     if (settings->shared != NULL && !sim_shared_join(settings->shared, &wanted))
         return sim_refuse(XSEG_ERR_ARGUMENT, "the shared machine \"%s\" cannot be joined",
                           settings->shared);
@@ -117,15 +134,6 @@ static bool take_addresses(const char *text, struct sim_scene *scene)
         return false;
     scene->address_bytes = number * MIB;
     return true;
-}
-
-static bool take_costs(const char *text, struct sim_scene *scene)
-{
-    const struct sim_costs *costs = sim_costs_find(text);
-
-    if (costs != NULL)
-        scene->costs = costs;
-    return costs != NULL;
 }
 
 static bool take_batch(const char *text, struct sim_scene *scene)
@@ -246,7 +254,6 @@ static const struct {
     {"XSEG_SIM_DEVICES", take_devices, "a number from 1 to 64"},
     {"XSEG_SIM_MEMORY_MB", take_memory, "an even number of MiB"},
     {"XSEG_SIM_ADDRESSES_MB", take_addresses, "a number of MiB"},
-    {"XSEG_SIM_COSTS", take_costs, "none, a100, a100_cold, consumer or rocm_slow"},
     {"XSEG_SIM_BATCH", take_batch, "0 or 1"},
     {"XSEG_SIM_VMM", take_vmm, "0 or 1"},
     {"XSEG_SIM_STRICT", take_strict, "0 or 1"},
@@ -258,12 +265,26 @@ static const struct {
      "CALL:N[+EVERY][:ERROR], with a call that the simulator has, and commas between several"},
 };
 
+/* These have a sentence of their own for each thing that can be wrong. */
+static xseg_status take_costs_of_environment(struct sim_scene *scene, bool report)
+{
+    const char *text = secure_getenv("XSEG_SIM_COSTS");
+    char why[WHY_BYTES];
+
+    if (text == NULL || *text == '\0' || take_costs(text, &scene->costs, why, sizeof(why)))
+        return XSEG_OK;
+    if (report)
+        sim_say("XSEG_SIM_COSTS=%s is ignored: %s", text, why);
+    return sim_refuse(XSEG_ERR_ARGUMENT, "XSEG_SIM_COSTS=%s: %s", text, why);
+}
+
 xseg_status sim_scene_of_environment(struct sim_scene *scene, bool report)
 {
     const char *shared = secure_getenv("XSEG_SIM_SHARED");
-    xseg_status status = XSEG_OK;
+    xseg_status status;
 
     *scene = default_scene();
+    status = take_costs_of_environment(scene, report);
     for (size_t i = 0; i < sizeof(variables) / sizeof(variables[0]); i++) {
         const char *text = secure_getenv(variables[i].name);
 

@@ -242,7 +242,7 @@ static CUresult query(CUstream handle)
         result = sim_capture_refuse_stream(stream);
     if (result != CUDA_SUCCESS)
         return result;
-    sim_charge(sim_machine.costs->event_query);
+    sim_charge(sim_machine.costs.event_query);
     sim_machine.waits = sim_work_ended(stream->queue.last) && !sim_actions_hold(stream->queue.last);
     return sim_machine.waits ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
@@ -256,7 +256,7 @@ static CUresult synchronize(CUstream handle)
         result = sim_capture_refuse_stream(stream);
     if (result != CUDA_SUCCESS)
         return result;
-    sim_charge(sim_machine.costs->synchronize);
+    sim_charge(sim_machine.costs.synchronize);
     sim_work_wait(stream->queue.last);
     return CUDA_SUCCESS;
 }
