@@ -71,8 +71,8 @@ const struct command commands[] = {
         .run = command_probe,
         .sentence = "say what a driver can do and what its calls cost",
         .usage = "",
-        .options = {OPTION_DRIVER, OPTION_PROBE_DEVICE, OPTION_PROBE_COSTS, OPTION_JSON,
-                    OPTION_COLOR, OPTION_HELP},
+        .options = {OPTION_DRIVER, OPTION_PROBE_DEVICE, OPTION_PROBE_COSTS, OPTION_SECONDS,
+                    OPTION_TABLE, OPTION_SAVE_COSTS, OPTION_JSON, OPTION_COLOR, OPTION_HELP},
         .description =
             "Says what a driver and a device can do, what its calls cost, and what xseg would use "
             "there. Everything that is taken for this is given back.\n"
@@ -82,6 +82,8 @@ const struct command commands[] = {
             {
                 {"xseg probe --driver cuda", "this machine's driver, its costs measured"},
                 {"xseg probe --costs consumer", "the simulated driver, its costs modelled"},
+                {"xseg probe --driver cuda --save-costs ./card.costs",
+                 "a card's costs, for the simulator to charge"},
                 {"xseg probe --json | jq .would_use", "one answer, for a script"},
             },
         .exits = {FINE, "a call failed, or something was left over",

@@ -151,6 +151,37 @@ const struct option_row option_table[OPTION_COUNT] = {
             .unit = DEVICE_TAKES,
             .meaning = "which device; otherwise 0",
         },
+    [OPTION_SECONDS] =
+        {
+            .name = "seconds",
+            .takes = OPTION_TAKES_NUMBER,
+            .argument = "N",
+            .least = 1,
+            .most = 3600,
+            .unit = "a number of seconds, from 1 to 3600",
+            .meaning =
+                "measure for so long at most, with up to 101 samples of each call; otherwise "
+                "as long as 21 take",
+        },
+    [OPTION_TABLE] =
+        {
+            .name = "table",
+            .takes = OPTION_TAKES_OUTPUT,
+            .argument = "FILE",
+            .meaning =
+                "write every figure, as columns with tabs between them, as soon as it is there. "
+                "With `-` as FILE it goes to standard output, and the report to standard error",
+        },
+    [OPTION_SAVE_COSTS] =
+        {
+            .name = "save-costs",
+            .takes = OPTION_TAKES_OUTPUT,
+            .argument = "FILE",
+            .meaning =
+                "write what calls cost as a file for `XSEG_SIM_COSTS` and `--costs`, fitted to the "
+                "medians. With `-` as FILE it goes to standard output, and the report to standard "
+                "error",
+        },
     [OPTION_TIMELINE] =
         {
             .name = "timeline",

@@ -2,433 +2,323 @@
 #include "src/tools/probe_costs.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
+
+#include "src/tools/probe_pair.h"
 
 #define MIB ((uint64_t)1 << 20)
 #define GIB ((uint64_t)1 << 30)
 
-#define RESULT_NOT_READY 600
-#define EVENT_NO_TIMING  2u
-
-/* A small allocation, then the sizes of pages and segments. */
-static const uint64_t alloc_sizes[] = {64 << 10, 2 * MIB, 20 * MIB, 64 * MIB, 512 * MIB};
-static const uint64_t page_sizes[] = {2 * MIB, 20 * MIB, 64 * MIB, 512 * MIB};
-
 #define COUNT_OF(array) (sizeof(array) / sizeof((array)[0]))
 
-/* What the calls of a round work on. */
-struct round {
+static const struct probe_stage page_stages[] = {
+    {"cuMemCreate", probe_round_create_page},       {"cuMemMap", probe_round_map_page},
+    {"cuMemSetAccess", probe_round_allow_together}, {"cuMemUnmap", probe_round_unmap_together},
+    {"cuMemRelease", probe_round_release_page},
+};
+static const struct probe_stage range_stages[] = {
+    {"cuMemAddressReserve", probe_round_reserve_range},
+    {"cuMemAddressFree", probe_round_unreserve_range},
+};
+static const struct probe_stage alloc_stages[] = {
+    {"cuMemAlloc", probe_round_allocate},
+    {"cuMemFree", probe_round_free_allocation},
+};
+static const struct probe_stage event_stages[] = {
+    {"cuEventCreate", probe_round_create_event},
+    {"cuEventRecord", probe_round_record_event},
+    {"cuEventQuery", probe_round_query_event},
+    {"cuStreamWaitEvent", probe_round_wait_for_event},
+    {"cuEventDestroy", probe_round_destroy_event},
+};
+static const struct probe_stage info_stages[] = {{"cuMemGetInfo", probe_round_ask_memory}};
+static const struct probe_stage wait_stages[] = {
+    {"cuStreamSynchronize", probe_round_wait_for_stream}};
+
+/* A run of pages: how access is set and taken away with it, in one call or in one for each page. */
+static const struct probe_stage together_stages[] = {
+    {"cuMemSetAccess", probe_round_allow_together},
+    {"cuMemUnmap", probe_round_unmap_together},
+};
+static const struct probe_stage each_stages[] = {
+    {"cuMemSetAccess", probe_round_allow_each},
+    {"cuMemUnmap", probe_round_unmap_each},
+};
+
+enum kind { RANGE, PAGE, TOGETHER, EACH, ALLOC, REST };
+
+#define STAGES(array) (array), COUNT_OF(array)
+
+/*
+ * What is measured, in this order.  The weight is about what a round takes; most of it is the work that a
+ * busy device has to do for each step.
+ */
+static const struct group {
+    enum kind kind;
+    uint64_t bytes; /* of a page */
+    const struct probe_stage *stage;
+    unsigned stages, pages, threads, weight;
+} groups[] = {
+    {RANGE, 64 * GIB, STAGES(range_stages), 1, 1, 2},
+    {PAGE, 2 * MIB, STAGES(page_stages), 1, 1, 5},
+    {PAGE, 4 * MIB, STAGES(page_stages), 1, 1, 5},
+    {PAGE, 8 * MIB, STAGES(page_stages), 1, 1, 5},
+    {PAGE, 20 * MIB, STAGES(page_stages), 1, 1, 5},
+    {PAGE, 32 * MIB, STAGES(page_stages), 1, 1, 5},
+    {PAGE, 64 * MIB, STAGES(page_stages), 1, 1, 5},
+    {PAGE, 128 * MIB, STAGES(page_stages), 1, 1, 5},
+    {PAGE, 256 * MIB, STAGES(page_stages), 1, 1, 6},
+    {PAGE, 512 * MIB, STAGES(page_stages), 1, 1, 7},
+    {TOGETHER, 2 * MIB, STAGES(together_stages), 10, 1, 3},
+    {EACH, 2 * MIB, STAGES(each_stages), 10, 1, 3},
+    {TOGETHER, 2 * MIB, STAGES(together_stages), PROBE_RUN_MOST, 1, 6},
+    {EACH, 2 * MIB, STAGES(each_stages), PROBE_RUN_MOST, 1, 6},
+    {ALLOC, 64 << 10, STAGES(alloc_stages), 1, 1, 2},
+    {ALLOC, 2 * MIB, STAGES(alloc_stages), 1, 1, 2},
+    {ALLOC, 4 * MIB, STAGES(alloc_stages), 1, 1, 2},
+    {ALLOC, 8 * MIB, STAGES(alloc_stages), 1, 1, 2},
+    {ALLOC, 20 * MIB, STAGES(alloc_stages), 1, 1, 2},
+    {ALLOC, 32 * MIB, STAGES(alloc_stages), 1, 1, 2},
+    {ALLOC, 64 * MIB, STAGES(alloc_stages), 1, 1, 2},
+    {ALLOC, 128 * MIB, STAGES(alloc_stages), 1, 1, 2},
+    {ALLOC, 256 * MIB, STAGES(alloc_stages), 1, 1, 2},
+    {ALLOC, 512 * MIB, STAGES(alloc_stages), 1, 1, 3},
+    {REST, 0, STAGES(event_stages), 1, 1, 5},
+    {REST, 0, STAGES(info_stages), 1, 1, 1},
+    {REST, 0, STAGES(wait_stages), 1, 1, 1},
+    {PAGE, 2 * MIB, STAGES(page_stages), 1, 2, 2},
+    {PAGE, 20 * MIB, STAGES(page_stages), 1, 2, 2},
+    {ALLOC, 20 * MIB, STAGES(alloc_stages), 1, 2, 1},
+};
+
+/* A measurement in progress. */
+struct measuring {
     struct probe_driver *driver;
-    const char *doing;
-    uint64_t base, page, handle[PROBE_RUN_PAGES];
-    unsigned pages, created, mapped;
-    uint64_t address; /* of an allocation; 0: none */
-    void *event;
+    const struct probe_device *device;
+    struct probe_costs *costs;
+    struct probe_budget budget;
+    unsigned samples; /* of a row, at most */
+    bool is_kept;     /* something that the driver was to take back */
 };
 
-typedef bool step(struct round *round);
+/* --- A group's rows. --- */
 
-/* The samples of a row, idle and busy. */
-struct row {
-    struct probe_cost *cost; /* NULL: there is no room for it */
-    uint64_t sample[2][PROBE_SAMPLES];
-    unsigned samples[2], waits;
-};
-
-static int compare(const void *a, const void *b)
+static bool play(struct measuring *measuring, const struct group *group, struct probe_round *round,
+                 struct probe_row *rows, enum probe_sampling how)
 {
-    const uint64_t left = *(const uint64_t *)a, right = *(const uint64_t *)b;
+    bool fine = true;
 
-    return left < right ? -1 : left > right;
-}
-
-static struct probe_span span_of(uint64_t *sample, unsigned samples)
-{
-    struct probe_span span = {.samples = samples};
-
-    if (samples == 0)
-        return span;
-    qsort(sample, samples, sizeof(*sample), compare);
-    span.median = sample[samples / 2];
-    span.low = sample[samples / 4];
-    span.high = sample[samples - 1 - samples / 4];
-    return span;
-}
-
-static void row_begin(struct row *row, struct probe_costs *costs, const char *call, uint64_t bytes,
-                      unsigned pages, unsigned calls)
-{
-    memset(row, 0, sizeof(*row));
-    if (costs->count == PROBE_COSTS)
-        return;
-    row->cost = &costs->cost[costs->count++];
-    *row->cost = (struct probe_cost){.call = call, .bytes = bytes, .pages = pages, .calls = calls};
-}
-
-static void row_end(struct row *row)
-{
-    if (!row->cost)
-        return;
-    row->cost->idle = span_of(row->sample[false], row->samples[false]);
-    row->cost->busy = span_of(row->sample[true], row->samples[true]);
-    row->cost->waits = row->waits * 2 > row->samples[true];
-}
-
-/* Take a step and its time; with the device busy, if that is asked for. */
-static bool timed(struct round *round, struct row *row, bool busy, step *take)
-{
-    struct probe_driver *driver = round->driver;
-    uint64_t start, taken;
-    bool worked, waited = false;
-
-    if (busy && !probe_driver_work(driver))
-        return take(round);
-    start = probe_driver_clock(driver);
-    worked = take(round);
-    taken = probe_driver_clock(driver) - start;
-    if (busy) {
-        waited = !probe_driver_is_working(driver);
-        (void)probe_driver_settle(driver);
-    }
-    if (worked) {
-        row->sample[busy][row->samples[busy]++] = taken;
-        row->waits += waited;
-    }
-    return worked;
-}
-
-/* --- Steps: each leaves the round as what it says it is. --- */
-
-static bool create_page(struct round *round)
-{
-    const struct probe_properties properties = probe_driver_properties(round->driver);
-
-    if (PROBE_CALL(round->driver, round->doing, create, &round->handle[round->created], round->page,
-                   &properties, 0) != 0)
-        return false;
-    round->created++;
-    return true;
-}
-
-static bool map_page(struct round *round)
-{
-    if (PROBE_CALL(round->driver, round->doing, map, round->base + round->mapped * round->page,
-                   round->page, 0, round->handle[round->mapped], 0) != 0)
-        return false;
-    round->mapped++;
-    return true;
-}
-
-static bool allow_together(struct round *round)
-{
-    const struct probe_access rights = probe_driver_access(round->driver);
-
-    return PROBE_CALL(round->driver, round->doing, set_access, round->base,
-                      round->mapped * round->page, &rights, 1) == 0;
-}
-
-static bool allow_each(struct round *round)
-{
-    const struct probe_access rights = probe_driver_access(round->driver);
-
-    for (unsigned i = 0; i < round->mapped; i++)
-        if (PROBE_CALL(round->driver, round->doing, set_access, round->base + i * round->page,
-                       round->page, &rights, 1) != 0)
-            return false;
-    return true;
-}
-
-static bool unmap_together(struct round *round)
-{
-    if (PROBE_CALL(round->driver, round->doing, unmap, round->base, round->mapped * round->page) !=
-        0)
-        return false;
-    round->mapped = 0;
-    return true;
-}
-
-/* From the top, so that what is left is a run. */
-static bool unmap_each(struct round *round)
-{
-    for (; round->mapped > 0; round->mapped--)
-        if (PROBE_CALL(round->driver, round->doing, unmap,
-                       round->base + (round->mapped - 1) * round->page, round->page) != 0)
-            return false;
-    return true;
-}
-
-static bool release_page(struct round *round)
-{
-    if (PROBE_CALL(round->driver, round->doing, release, round->handle[round->created - 1]) != 0)
-        return false;
-    round->created--;
-    return true;
-}
-
-static bool reserve_range(struct round *round)
-{
-    if (PROBE_CALL(round->driver, round->doing, reserve, &round->base, round->page * round->pages,
-                   0, 0, 0) == 0)
-        return true;
-    round->base = 0;
+    /* Only what becomes of the pages of a run is timed. */
+    while (fine && (group->kind == TOGETHER || group->kind == EACH) && round->mapped < round->pages)
+        fine = probe_round_create_page(round) && probe_round_map_page(round);
+    for (unsigned i = 0; i < group->stages && fine; i++)
+        fine = probe_row_take(&rows[i], round, how, group->stage[i].take);
+    if (probe_round_put_back(round))
+        return fine;
+    measuring->is_kept = true;
     return false;
-}
-
-static bool unreserve_range(struct round *round)
-{
-    if (PROBE_CALL(round->driver, round->doing, unreserve, round->base,
-                   round->page * round->pages) != 0)
-        return false;
-    round->base = 0;
-    return true;
-}
-
-static bool allocate(struct round *round)
-{
-    if (PROBE_CALL(round->driver, round->doing, memory_alloc, &round->address, round->page) == 0)
-        return true;
-    round->address = 0;
-    return false;
-}
-
-static bool free_allocation(struct round *round)
-{
-    if (PROBE_CALL(round->driver, round->doing, memory_free, round->address) != 0)
-        return false;
-    round->address = 0;
-    return true;
-}
-
-static bool create_event(struct round *round)
-{
-    if (PROBE_CALL(round->driver, round->doing, event_create, &round->event, EVENT_NO_TIMING) == 0)
-        return true;
-    round->event = NULL;
-    return false;
-}
-
-static bool record_event(struct round *round)
-{
-    return PROBE_CALL(round->driver, round->doing, event_record, round->event,
-                      round->driver->stream) == 0;
-}
-
-/* Not ready is an answer. */
-static bool query_event(struct round *round)
-{
-    const int result = PROBE_CALL(round->driver, round->doing, event_query, round->event);
-
-    return result == 0 || result == RESULT_NOT_READY;
-}
-
-static bool destroy_event(struct round *round)
-{
-    if (PROBE_CALL(round->driver, round->doing, event_destroy, round->event) != 0)
-        return false;
-    round->event = NULL;
-    return true;
-}
-
-static bool ask_memory(struct round *round)
-{
-    size_t free_bytes, total_bytes;
-
-    return PROBE_CALL(round->driver, round->doing, memory_info, &free_bytes, &total_bytes) == 0;
 }
 
 /*
- * What a round still has goes, offered once more where it was refused.  Returns false when something
- * is left: then there are no more rounds, so that a driver that keeps everything is not filled.
+ * Samples of a group's steps, idle and busy.  The first step that fails ends them; the rows keep what
+ * they have.
  */
-static bool put_back(struct round *round)
+static void measure_alone(struct measuring *measuring, const struct group *group,
+                          struct probe_round *round, const struct probe_share *share,
+                          struct probe_row *rows)
 {
-    struct probe_driver *driver = round->driver;
-    bool all = true;
+    /* Calls for each of many pages take as long as the work does, which would then tell nothing. */
+    const bool has_busy = measuring->costs->is_busy && group->pages < PROBE_RUN_MOST;
+    bool fine = play(measuring, group, round, rows, PROBE_FIRST);
 
-    for (; round->mapped > 0; round->mapped--)
-        all &= PROBE_RETURN(driver, round->doing, unmap,
-                            round->base + (round->mapped - 1) * round->page, round->page);
-    for (; round->created > 0; round->created--)
-        all &= PROBE_RETURN(driver, round->doing, release, round->handle[round->created - 1]);
-    if (round->address)
-        all &= PROBE_RETURN(driver, round->doing, memory_free, round->address);
-    if (round->event)
-        all &= PROBE_RETURN(driver, round->doing, event_destroy, round->event);
-    round->address = 0;
-    round->event = NULL;
-    return all;
+    for (unsigned busy = 0; busy <= (unsigned)has_busy; busy++)
+        for (unsigned n = 0; n < measuring->samples && fine &&
+                             probe_share_has_time(share, busy != 0 || !has_busy, n);
+             n++)
+            fine = play(measuring, group, round, rows, busy ? PROBE_BUSY : PROBE_IDLE);
 }
 
-static void put_range_back(struct round *round)
+static void measure_pair(struct measuring *measuring, const struct group *group, const char *doing,
+                         const struct probe_share *share, struct probe_row *rows,
+                         struct probe_cost *cost)
 {
-    if (round->base)
-        (void)PROBE_RETURN(round->driver, round->doing, unreserve, round->base,
-                           round->page * round->pages);
-    round->base = 0;
+    const struct probe_chain chain = {
+        .doing = doing,
+        .page = group->bytes,
+        .has_range = group->kind == PAGE,
+        .samples = measuring->samples,
+        .stage = group->stage,
+        .stages = group->stages,
+    };
+
+    if (!probe_pair_measure(measuring->driver, &chain, share, rows))
+        for (unsigned i = 0; i < group->stages; i++)
+            cost[i].missing = PROBE_MISSING_THREAD;
 }
 
-/* --- Rows that belong together, because each round makes all their calls in turn. --- */
-
-#define MOST_STAGES 5
-
-struct stage {
-    const char *call;
-    step *take;
-};
-
-/*
- * Samples of a chain of steps, idle and busy.  The first step that fails ends them; the rows keep
- * what they have.
- */
-static void measure_chain(struct round *round, struct probe_costs *costs, uint64_t bytes,
-                          const struct stage *stage, unsigned stages)
+static bool needs_range(const struct group *group)
 {
-    struct row row[MOST_STAGES];
-    bool fine = true;
-
-    for (unsigned i = 0; i < stages; i++)
-        row_begin(&row[i], costs, stage[i].call, bytes, 1, 1);
-    for (unsigned busy = 0; busy <= (unsigned)costs->is_busy; busy++)
-        for (unsigned n = 0; n < PROBE_SAMPLES && fine; n++) {
-            for (unsigned i = 0; i < stages && fine; i++)
-                fine = timed(round, &row[i], busy != 0, stage[i].take);
-            fine = put_back(round) && fine;
-        }
-    for (unsigned i = 0; i < stages; i++)
-        row_end(&row[i]);
+    return group->kind == PAGE || group->kind == TOGETHER || group->kind == EACH;
 }
 
-/* A run of pages: access and unmap in one call, or in one for each page. */
-static void measure_run(struct round *round, struct probe_costs *costs, step *allow, step *unmap,
-                        unsigned calls)
+static const char *doing_of(char *text, size_t capacity, const struct group *group)
 {
-    struct row access_row, unmap_row;
-    bool fine = true;
+    const unsigned size = (unsigned)(group->bytes < MIB ? group->bytes >> 10 : group->bytes >> 20);
+    const char *unit = group->bytes < MIB ? "KiB" : "MiB";
 
-    row_begin(&access_row, costs, "cuMemSetAccess", round->page, round->pages, calls);
-    row_begin(&unmap_row, costs, "cuMemUnmap", round->page, round->pages, calls);
-    for (unsigned busy = 0; busy <= (unsigned)costs->is_busy; busy++)
-        for (unsigned n = 0; n < PROBE_SAMPLES && fine; n++) {
-            while (fine && round->mapped < round->pages)
-                fine = create_page(round) && map_page(round);
-            fine = fine && timed(round, &access_row, busy != 0, allow) &&
-                   timed(round, &unmap_row, busy != 0, unmap);
-            fine = put_back(round) && fine;
-        }
-    row_end(&access_row);
-    row_end(&unmap_row);
+    if (group->kind == RANGE)
+        return "costs of addresses";
+    if (group->kind == REST)
+        return "costs of events, waits and questions";
+    if (group->pages > 1)
+        (void)snprintf(text, capacity, "costs of a run of %u pages", group->pages);
+    else
+        (void)snprintf(text, capacity, "costs of %u %s%s", size, unit,
+                       group->threads > 1 ? ", two threads" : "");
+    return text;
+}
+
+static void measure_group(struct measuring *measuring, const struct group *group,
+                          const struct probe_share *share, struct probe_cost *cost)
+{
+    static struct probe_row rows[PROBE_STAGES];
+    char text[48];
+    struct probe_round round = {.driver = measuring->driver,
+                                .doing = doing_of(text, sizeof(text), group),
+                                .page = group->bytes,
+                                .pages = group->pages};
+
+    const unsigned failures = measuring->driver->failures;
+
+    memset(rows, 0, sizeof(rows));
+    if (group->threads > 1) {
+        measure_pair(measuring, group, round.doing, share, rows, cost);
+    } else if (!needs_range(group) || probe_round_reserve_range(&round)) {
+        measure_alone(measuring, group, &round, share, rows);
+        measuring->is_kept |= !probe_round_put_range_back(&round);
+    }
+    for (unsigned i = 0; i < group->stages; i++) {
+        probe_row_end(&rows[i], &cost[i]);
+        if (cost[i].idle.samples > 0 || cost[i].missing != PROBE_MISSING_NOTHING)
+            continue;
+        cost[i].missing =
+            measuring->driver->failures > failures ? PROBE_MISSING_CALL : PROBE_MISSING_TIME;
+        measuring->costs->is_short |= cost[i].missing == PROBE_MISSING_TIME;
+    }
 }
 
 /* --- All of it. --- */
 
-static bool has_room(const struct probe_device *device, struct probe_costs *costs, uint64_t bytes)
+/* Why a group cannot be measured here. */
+static enum probe_missing why_not(struct measuring *measuring, const struct group *group)
 {
-    if (bytes <= device->free_bytes / 2)
-        return true;
-    if (costs->skipped == 0 || bytes < costs->skipped)
-        costs->skipped = bytes;
-    return false;
-}
+    const struct probe_device *device = measuring->device;
+    struct probe_costs *costs = measuring->costs;
+    const uint64_t bytes = group->bytes * group->pages * group->threads;
 
-static const char *doing_of(char *text, size_t capacity, uint64_t bytes)
-{
-    if (bytes < MIB)
-        (void)snprintf(text, capacity, "costs of %u KiB", (unsigned)(bytes >> 10));
-    else
-        (void)snprintf(text, capacity, "costs of %u MiB", (unsigned)(bytes >> 20));
-    return text;
-}
-
-static void measure_pages(struct probe_driver *driver, const struct probe_device *device,
-                          struct probe_costs *costs)
-{
-    static const struct stage stages[MOST_STAGES] = {{"cuMemCreate", create_page},
-                                                     {"cuMemMap", map_page},
-                                                     {"cuMemSetAccess", allow_together},
-                                                     {"cuMemUnmap", unmap_together},
-                                                     {"cuMemRelease", release_page}};
-    char doing[48];
-
-    for (unsigned i = 0; i < COUNT_OF(page_sizes); i++) {
-        struct round round = {.driver = driver, .page = page_sizes[i], .pages = 1};
-
-        round.doing = doing_of(doing, sizeof(doing), round.page);
-        if (round.page % device->granularity != 0 || !has_room(device, costs, round.page) ||
-            !reserve_range(&round))
-            continue;
-        measure_chain(&round, costs, round.page, stages, COUNT_OF(stages));
-        put_range_back(&round);
+    if (needs_range(group) && group->bytes % device->granularity != 0)
+        return PROBE_MISSING_FIT;
+    if (group->kind == TOGETHER && (device->access_trial != 0 || device->unmap_trial != 0))
+        return PROBE_MISSING_BATCH;
+    if (group->kind != RANGE && group->kind != REST && bytes > device->free_bytes / 2) {
+        if (costs->skipped == 0 || bytes < costs->skipped)
+            costs->skipped = bytes;
+        return PROBE_MISSING_MEMORY;
     }
-}
-
-static void measure_runs(struct probe_driver *driver, const struct probe_device *device,
-                         struct probe_costs *costs)
-{
-    struct round round = {.driver = driver,
-                          .doing = "costs of a run of pages",
-                          .page = PROBE_RUN_PAGE,
-                          .pages = PROBE_RUN_PAGES};
-
-    if (round.page % device->granularity != 0 ||
-        !has_room(device, costs, round.page * round.pages) || !reserve_range(&round))
-        return;
-    if (device->access_trial == 0 && device->unmap_trial == 0)
-        measure_run(&round, costs, allow_together, unmap_together, 1);
-    measure_run(&round, costs, allow_each, unmap_each, round.pages);
-    put_range_back(&round);
-}
-
-static void measure_allocations(struct probe_driver *driver, const struct probe_device *device,
-                                struct probe_costs *costs)
-{
-    static const struct stage stages[] = {{"cuMemAlloc", allocate}, {"cuMemFree", free_allocation}};
-    char doing[48];
-
-    for (unsigned i = 0; i < COUNT_OF(alloc_sizes); i++) {
-        struct round round = {.driver = driver, .page = alloc_sizes[i]};
-
-        round.doing = doing_of(doing, sizeof(doing), round.page);
-        if (has_room(device, costs, round.page))
-            measure_chain(&round, costs, round.page, stages, COUNT_OF(stages));
+    if (measuring->is_kept && group->kind != RANGE && group->kind != REST)
+        return PROBE_MISSING_KEPT;
+    if (probe_budget_is_over(&measuring->budget)) {
+        costs->is_short = true;
+        return PROBE_MISSING_TIME;
     }
+    return PROBE_MISSING_NOTHING;
 }
 
-static void measure_rest(struct probe_driver *driver, struct probe_costs *costs)
+/* The group's rows, without figures.  Returns: the first; NULL if there is no room. */
+static struct probe_cost *add_rows(struct probe_costs *costs, const struct group *group)
 {
-    static const struct stage events[] = {{"cuEventCreate", create_event},
-                                          {"cuEventRecord", record_event},
-                                          {"cuEventQuery", query_event},
-                                          {"cuEventDestroy", destroy_event}};
-    static const struct stage info[] = {{"cuMemGetInfo", ask_memory}};
-    struct round round = {.driver = driver, .doing = "costs of events"};
+    struct probe_cost *first = &costs->cost[costs->count];
 
-    measure_chain(&round, costs, 0, events, COUNT_OF(events));
-    round.doing = "costs of asking for memory";
-    measure_chain(&round, costs, 0, info, COUNT_OF(info));
+    if (costs->count + group->stages > PROBE_COSTS)
+        return NULL;
+    for (unsigned i = 0; i < group->stages; i++)
+        costs->cost[costs->count++] = (struct probe_cost){
+            .call = group->stage[i].call,
+            .bytes = group->bytes,
+            .pages = group->pages,
+            .calls = group->kind == EACH ? group->pages : 1,
+            .threads = group->threads,
+        };
+    return first;
 }
 
-static void measure_ranges(struct probe_driver *driver, struct probe_costs *costs)
+static bool is_for(const struct group *group, bool is_expandable)
 {
-    static const struct stage stages[] = {{"cuMemAddressReserve", reserve_range},
-                                          {"cuMemAddressFree", unreserve_range}};
-    struct round round = {
-        .driver = driver, .doing = "costs of addresses", .page = 64 * GIB, .pages = 1};
-
-    measure_chain(&round, costs, round.page, stages, COUNT_OF(stages));
-    put_range_back(&round);
+    return is_expandable || group->kind == ALLOC || group->kind == REST;
 }
 
 void probe_costs_measure(struct probe_driver *driver, const struct probe_device *device,
-                         struct probe_costs *costs)
+                         unsigned seconds, struct probe_costs *costs,
+                         void (*on_rows)(const struct probe_costs *costs, unsigned from,
+                                         void *context),
+                         void *context)
 {
+    struct measuring measuring = {.driver = driver,
+                                  .device = device,
+                                  .costs = costs,
+                                  .samples = seconds > 0 ? PROBE_SAMPLES_MOST : PROBE_SAMPLES};
+    const bool is_expandable = probe_device_is_expandable(device);
+    unsigned weight = 0;
+
     memset(costs, 0, sizeof(*costs));
+    for (size_t i = 0; i < COUNT_OF(groups); i++)
+        weight += is_for(&groups[i], is_expandable) ? groups[i].weight : 0;
+    probe_budget_init(&measuring.budget, seconds, weight);
     costs->is_busy = probe_driver_prepare_work(driver);
-    if (probe_device_is_expandable(device)) {
-        measure_ranges(driver, costs);
-        measure_pages(driver, device, costs);
-        measure_runs(driver, device, costs);
+    for (size_t i = 0; i < COUNT_OF(groups); i++) {
+        const struct group *group = &groups[i];
+        const unsigned from = costs->count;
+        struct probe_cost *cost;
+        enum probe_missing why;
+
+        if (!is_for(group, is_expandable) || !(cost = add_rows(costs, group)))
+            continue;
+        const struct probe_share share = probe_budget_share(&measuring.budget, group->weight);
+        why = why_not(&measuring, group);
+        for (unsigned n = 0; n < group->stages; n++)
+            cost[n].missing = why;
+        if (why == PROBE_MISSING_NOTHING)
+            measure_group(&measuring, group, &share, cost);
+        if (on_rows)
+            on_rows(costs, from, context);
     }
-    measure_allocations(driver, device, costs);
-    measure_rest(driver, costs);
+}
+
+const char *probe_missing_text(enum probe_missing missing)
+{
+    static const char *const text[] = {
+        [PROBE_MISSING_NOTHING] = NULL,
+        [PROBE_MISSING_FIT] = "the size is no multiple of the granularity",
+        [PROBE_MISSING_BATCH] = "the driver takes one page a call",
+        [PROBE_MISSING_MEMORY] = "there is no memory for it",
+        [PROBE_MISSING_TIME] = "the time was up",
+        [PROBE_MISSING_KEPT] = "the driver took nothing back",
+        [PROBE_MISSING_THREAD] = "a second thread could not be started",
+        [PROBE_MISSING_CALL] = "a call failed",
+    };
+
+    return text[missing];
+}
+
+const struct probe_cost *probe_costs_find(const struct probe_costs *costs, const char *call,
+                                          uint64_t bytes, unsigned pages, unsigned calls)
+{
+    for (unsigned i = 0; i < costs->count; i++) {
+        const struct probe_cost *cost = &costs->cost[i];
+
+        if (strcmp(cost->call, call) == 0 && cost->bytes == bytes && cost->pages == pages &&
+            cost->calls == calls && cost->threads == 1)
+            return cost;
+    }
+    return NULL;
 }

@@ -101,7 +101,8 @@ static bool back(struct trial *trial)
 static bool allow(struct trial *trial)
 {
     const struct probe_access rights = probe_driver_access(trial->driver);
-    const int together = trial->driver->set_access(trial->base, PAGES * trial->page, &rights, 1);
+    const int together =
+        PROBE_TRY(trial->driver, set_access, trial->base, PAGES * trial->page, &rights, 1);
 
     trial->device->access_trial = together;
     for (unsigned i = 0; together != 0 && i < PAGES; i++)
@@ -125,7 +126,8 @@ static bool unmap_each(struct trial *trial)
 static void take_away(struct trial *trial, bool is_whole)
 {
     if (is_whole) {
-        trial->device->unmap_trial = trial->driver->unmap(trial->base, PAGES * trial->page);
+        trial->device->unmap_trial =
+            PROBE_TRY(trial->driver, unmap, trial->base, PAGES * trial->page);
         if (trial->device->unmap_trial == 0)
             trial->mapped = 0;
     }

@@ -36,20 +36,37 @@ void probe_driver_error_name(struct probe_driver *driver, int error, char *text,
     (void)printable_copy(name, text, bytes);
 }
 
-static void note(struct probe_driver *driver, enum probe_entry entry, int result, const char *doing)
+struct probe_name probe_driver_name(enum probe_entry entry)
 {
     const char *name = entry_place[entry].name;
-    const char *version = strstr(name, "_v2"); /* which is not part of what people call it */
+    const char *version = strstr(name, "_v2");
+    struct probe_name out;
+
+    (void)snprintf(out.text, sizeof(out.text), "%.*s",
+                   version ? (int)(version - name) : (int)strlen(name), name);
+    return out;
+}
+
+static void note(struct probe_driver *driver, enum probe_entry entry, int result, const char *doing)
+{
     struct probe_failure *failure;
 
     if (driver->failures++ >= PROBE_FAILURES)
         return;
     failure = &driver->failure[driver->failures - 1];
-    (void)snprintf(failure->call, sizeof(failure->call), "%.*s",
-                   version ? (int)(version - name) : (int)strlen(name), name);
+    memcpy(failure->call, probe_driver_name(entry).text, sizeof(failure->call));
     failure->error = result;
     probe_driver_error_name(driver, result, failure->error_name, sizeof(failure->error_name));
     (void)snprintf(failure->doing, sizeof(failure->doing), "%s", doing);
+}
+
+int probe_driver_first(struct probe_driver *driver, enum probe_entry entry, int result)
+{
+    if (!driver->has_first[entry] && (result == 0 || result == RESULT_NOT_READY)) {
+        driver->first[entry] = probe_driver_clock(driver) - driver->began;
+        driver->has_first[entry] = true;
+    }
+    return result;
 }
 
 int probe_driver_note(struct probe_driver *driver, enum probe_entry entry, int result,
@@ -79,7 +96,6 @@ static bool resolve(struct probe_driver *driver, char *problem, size_t problem_b
 static bool enter(struct probe_driver *driver, int ordinal, char *problem, size_t problem_bytes)
 {
     const char *call = "cuInit";
-    void *context = NULL;
     char name[48];
     int result = driver->init(0);
 
@@ -89,12 +105,12 @@ static bool enter(struct probe_driver *driver, int ordinal, char *problem, size_
     }
     if (result == 0) {
         call = "cuDevicePrimaryCtxRetain";
-        result = driver->context_retain(&context, driver->device);
+        result = driver->context_retain(&driver->context, driver->device);
         driver->retained = result == 0;
     }
     if (result == 0) {
         call = "cuCtxPushCurrent";
-        result = driver->context_push(context);
+        result = driver->context_push(driver->context);
         driver->pushed = result == 0;
     }
     if (result == 0) {
@@ -169,6 +185,39 @@ uint64_t probe_driver_clock(const struct probe_driver *driver)
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
+struct probe_driver probe_driver_split(const struct probe_driver *driver)
+{
+    struct probe_driver split = *driver;
+
+    split.failures = 0;
+    split.pushed = false;
+    return split;
+}
+
+bool probe_driver_enter(struct probe_driver *split)
+{
+    split->pushed =
+        PROBE_CALL(split, "entering a second thread", context_push, split->context) == 0;
+    return split->pushed;
+}
+
+void probe_driver_leave(struct probe_driver *split)
+{
+    void *context;
+
+    if (split->pushed)
+        (void)PROBE_RETURN(split, "leaving a second thread", context_pop, &context);
+    split->pushed = false;
+}
+
+void probe_driver_join(struct probe_driver *driver, struct probe_driver *split)
+{
+    for (unsigned i = 0; i < split->failures; i++, driver->failures++)
+        if (driver->failures < PROBE_FAILURES && i < PROBE_FAILURES)
+            driver->failure[driver->failures] = split->failure[i];
+    split->failures = 0;
+}
+
 static bool fill(struct probe_driver *driver, unsigned count)
 {
     for (unsigned i = 0; i < count; i++)
@@ -219,11 +268,14 @@ bool probe_driver_work(struct probe_driver *driver)
 
 bool probe_driver_is_working(struct probe_driver *driver)
 {
-    return PROBE_CALL(driver, "looking whether the device is busy", stream_query, driver->stream) ==
-           RESULT_NOT_READY;
+    return probe_driver_note(driver, PROBE_ENTRY_stream_query, driver->stream_query(driver->stream),
+                             "looking whether the device is busy") == RESULT_NOT_READY;
 }
 
 bool probe_driver_settle(struct probe_driver *driver)
 {
-    return PROBE_CALL(driver, "waiting for the device", stream_synchronize, driver->stream) == 0;
+    /* Not the first of its kind: most of it is the work that is waited for. */
+    return probe_driver_note(driver, PROBE_ENTRY_stream_synchronize,
+                             driver->stream_synchronize(driver->stream),
+                             "waiting for the device") == 0;
 }

@@ -7,13 +7,15 @@
  *
  * Terms:
  *   doing    what a call was made for, a few words that a reader of the list of failures understands
+ *   first    what the first call of each kind took that went well: a driver loads and sets up things
+ *            then that later calls find
  *   work     something that keeps the device busy for PROBE_WORK_NS: on the simulator of its own kind,
  *            elsewhere fills of a scratch allocation, as many as it takes
  *
  * Invariants: what a call has taken is given back by the one who made it, whatever else fails; what
  * the driver does not take back is offered twice.
  *
- * Locking: none; one thread.
+ * Locking: none; one thread.  A second one has a copy of its own: probe_driver_split().
  */
 #ifndef TOOLS_PROBE_DRIVER_H
 #define TOOLS_PROBE_DRIVER_H
@@ -79,13 +81,15 @@ struct probe_access {
     X(event_create, "cuEventCreate", (void **event, unsigned flags))                                                       \
     X(event_destroy, "cuEventDestroy_v2", (void *event))                                                                   \
     X(event_record, "cuEventRecord", (void *event, struct CUstream_st *stream))                                            \
-    X(event_query, "cuEventQuery", (void *event))
+    X(event_query, "cuEventQuery", (void *event))                                                                          \
+    X(stream_wait, "cuStreamWaitEvent", (struct CUstream_st *stream, void *event, unsigned flags))
 /* clang-format on */
 
 enum probe_entry {
 #define PROBE_ENTRY_(member, name, parameters) PROBE_ENTRY_##member,
     PROBE_ENTRIES(PROBE_ENTRY_)
 #undef PROBE_ENTRY_
+        PROBE_ENTRY_COUNT
 };
 
 struct probe_failure {
@@ -97,23 +101,52 @@ struct probe_driver {
     void *library;
     bool is_simulated, retained, pushed;
     int device;                 /* CUdevice */
+    void *context;              /* its primary one, while `retained` */
     struct CUstream_st *stream; /* that work is queued on */
     uint64_t scratch;           /* 0: none */
     unsigned fills;             /* of the scratch allocation that make up one work; 0: no work */
     struct probe_failure failure[PROBE_FAILURES];
-    unsigned failures; /* how many there were; the first are kept */
+    unsigned failures;                 /* how many there were; the first are kept */
+    uint64_t began;                    /* when a call began that may be the first of its kind */
+    uint64_t first[PROBE_ENTRY_COUNT]; /* nanoseconds */
+    bool has_first[PROBE_ENTRY_COUNT];
 #define PROBE_MEMBER_(member, name, parameters) int(*member) parameters;
     PROBE_ENTRIES(PROBE_MEMBER_)
 #undef PROBE_MEMBER_
 };
 
+/* Nanoseconds: the simulator's virtual clock, or the machine's. */
+uint64_t probe_driver_clock(const struct probe_driver *driver);
+
+/* The end of a call that may be the first of its kind.  Returns the result. */
+int probe_driver_first(struct probe_driver *driver, enum probe_entry entry, int result);
+
 /* Note a result unless it is a success, or the answer of a query.  Returns the result. */
 int probe_driver_note(struct probe_driver *driver, enum probe_entry entry, int result,
                       const char *doing);
 
+/* The clock is read for the first call only: what is timed from outside is the call alone. */
+static inline void probe_driver_begin(struct probe_driver *driver, enum probe_entry entry)
+{
+    if (!driver->has_first[entry])
+        driver->began = probe_driver_clock(driver);
+}
+
+/* A call that may fail: its result. */
+#define PROBE_TRY(driver, member, ...)                   \
+    (probe_driver_begin((driver), PROBE_ENTRY_##member), \
+     probe_driver_first((driver), PROBE_ENTRY_##member, (driver)->member(__VA_ARGS__)))
+
 /* A call whose failure is noted: its result. */
-#define PROBE_CALL(driver, doing, member, ...) \
-    probe_driver_note((driver), PROBE_ENTRY_##member, (driver)->member(__VA_ARGS__), (doing))
+#define PROBE_CALL(driver, doing, member, ...)                                                \
+    probe_driver_note((driver), PROBE_ENTRY_##member, PROBE_TRY(driver, member, __VA_ARGS__), \
+                      (doing))
+
+/* The name that people call an entry point: without its version. */
+struct probe_name {
+    char text[40];
+};
+struct probe_name probe_driver_name(enum probe_entry entry);
 
 /*
  * A call that gives something back, tried a second time when it fails: whether it succeeded.  So the
@@ -138,8 +171,14 @@ void probe_driver_close(struct probe_driver *driver);
 struct probe_properties probe_driver_properties(const struct probe_driver *driver);
 struct probe_access probe_driver_access(const struct probe_driver *driver);
 
-/* Nanoseconds: the simulator's virtual clock, or the machine's. */
-uint64_t probe_driver_clock(const struct probe_driver *driver);
+/*
+ * A driver for another thread, which makes its context current there; what that thread found wrong is
+ * taken over when it has ended.
+ */
+struct probe_driver probe_driver_split(const struct probe_driver *driver);
+bool probe_driver_enter(struct probe_driver *split);
+void probe_driver_leave(struct probe_driver *split);
+void probe_driver_join(struct probe_driver *driver, struct probe_driver *split);
 
 /* Prepare for work.  Returns false, with the reason noted if a call failed, when there can be none. */
 bool probe_driver_prepare_work(struct probe_driver *driver);

@@ -5,11 +5,11 @@
 #include <string.h>
 
 #include "src/tools/printable.h"
+#include "src/tools/probe_table.h"
 #include "src/tools/style.h"
 
 #define LABEL_WIDTH 26
 #define GIB         ((double)((uint64_t)1 << 30))
-#define MIB         ((uint64_t)1 << 20)
 
 struct text {
     char text[192];
@@ -138,59 +138,15 @@ static void print_abilities(FILE *out, const struct probe_report *report)
                ability_of(report, device->has_rdma, device->rdma_trial).text);
 }
 
-static struct text size_of(const struct probe_cost *cost)
+/* Most of any row: how many there were unless the time was short. */
+static unsigned samples_of(const struct probe_costs *costs)
 {
-    const char *unit = cost->bytes < MIB ? "KiB" : cost->bytes < MIB << 10 ? "MiB" : "GiB";
-    const unsigned shift = cost->bytes < MIB ? 10 : cost->bytes < MIB << 10 ? 20 : 30;
-    struct text out;
+    unsigned most = 0;
 
-    if (cost->pages > 1)
-        (void)snprintf(out.text, sizeof(out.text), "%u x %u %s, %u call%s", cost->pages,
-                       (unsigned)(cost->bytes >> shift), unit, cost->calls,
-                       cost->calls == 1 ? "" : "s");
-    else if (cost->bytes != 0)
-        (void)snprintf(out.text, sizeof(out.text), "%u %s", (unsigned)(cost->bytes >> shift), unit);
-    else
-        out.text[0] = '\0';
-    return out;
-}
-
-static struct text span_of(const struct probe_span *span)
-{
-    struct text out;
-
-    if (span->samples == 0)
-        (void)snprintf(out.text, sizeof(out.text), "-");
-    else
-        (void)snprintf(out.text, sizeof(out.text), "%.1f  %.1f..%.1f", (double)span->median / 1e3,
-                       (double)span->low / 1e3, (double)span->high / 1e3);
-    return out;
-}
-
-static void print_costs(FILE *out, const struct probe_report *report)
-{
-    const struct probe_costs *costs = report->costs;
-
-    if (report->preset)
-        (void)fprintf(out, "\n  us, modelled (%s)", report->preset);
-    else
-        (void)fprintf(out, "\n  us, measured");
-    (void)fprintf(out, ": median and quartiles of %d\n", PROBE_SAMPLES);
-    (void)fprintf(out, "  %s%-20s%-22s%-26s%-26s%s%s\n", style_on(out, STYLE_STRONG), "call",
-                  "size", "device idle", "device busy", "waits", style_off(out));
-    for (unsigned i = 0; i < costs->count; i++) {
-        const struct probe_cost *cost = &costs->cost[i];
-
-        (void)fprintf(out, "  %-20s%-22s%-26s%-26s%s\n", cost->call, size_of(cost).text,
-                      span_of(&cost->idle).text, span_of(&cost->busy).text,
-                      cost->busy.samples == 0 ? "-"
-                      : cost->waits           ? "yes"
-                                              : "no");
-    }
-    if (costs->skipped)
-        (void)fprintf(out, "  no memory for sizes from %" PRIu64 " MiB on\n", costs->skipped >> 20);
-    if (!costs->is_busy)
-        (void)fprintf(out, "  the device could not be kept busy\n");
+    for (unsigned i = 0; i < costs->count; i++)
+        if (costs->cost[i].threads == 1 && costs->cost[i].idle.samples > most)
+            most = costs->cost[i].idle.samples;
+    return most;
 }
 
 void probe_report_print(FILE *out, const struct probe_report *report)
@@ -199,7 +155,12 @@ void probe_report_print(FILE *out, const struct probe_report *report)
 
     print_device(out, report);
     print_abilities(out, report);
-    print_costs(out, report);
+    if (report->preset)
+        (void)fprintf(out, "\n  us, modelled (%s)", report->preset);
+    else
+        (void)fprintf(out, "\n  us, measured");
+    (void)fprintf(out, ": median and quartiles of %u\n", samples_of(report->costs));
+    probe_table_print(out, report->costs);
     for (unsigned i = 0; i < driver->failures && i < PROBE_FAILURES; i++)
         (void)fprintf(out, "%s  %sfailed:%s %s with %s (%d), %s\n", i == 0 ? "\n" : "",
                       style_on(out, STYLE_BAD), style_off(out), driver->failure[i].call,
@@ -245,13 +206,28 @@ static json_t *json_costs(const struct probe_costs *costs)
         const struct probe_cost *cost = &costs->cost[i];
 
         (void)json_array_append_new(
-            rows, json_pack("{s:s,s:I,s:i,s:i,s:o,s:o,s:o}", "call", cost->call, "bytes",
-                            (json_int_t)cost->bytes, "pages", (int)cost->pages, "calls",
-                            (int)cost->calls, "idle", json_span(&cost->idle), "busy",
-                            json_span(&cost->busy), "waits_for_work",
-                            cost->busy.samples == 0 ? json_null() : json_boolean(cost->waits)));
+            rows,
+            json_pack("{s:s,s:I,s:i,s:i,s:i,s:o,s:o,s:o,s:o,s:s?}", "call", cost->call, "bytes",
+                      (json_int_t)cost->bytes, "pages", (int)cost->pages, "calls", (int)cost->calls,
+                      "threads", (int)cost->threads, "first_us",
+                      cost->has_first ? json_real((double)cost->first / 1e3) : json_null(), "idle",
+                      json_span(&cost->idle), "busy", json_span(&cost->busy), "waits_for_work",
+                      cost->busy.samples == 0 ? json_null() : json_boolean(cost->waits), "missing",
+                      probe_missing_text(cost->missing)));
     }
     return rows;
+}
+
+/* Of the whole process, by call. */
+static json_t *json_firsts(const struct probe_driver *driver)
+{
+    json_t *object = json_object();
+
+    for (unsigned entry = 0; entry < PROBE_ENTRY_COUNT; entry++)
+        if (driver->has_first[entry])
+            (void)json_object_set_new(object, probe_driver_name((enum probe_entry)entry).text,
+                                      json_real((double)driver->first[entry] / 1e3));
+    return object;
 }
 
 static json_t *json_failures(const struct probe_driver *driver)
@@ -288,14 +264,15 @@ json_t *probe_report_json(const struct probe_report *report)
     const struct probe_device *device = report->device;
     const bool is_expandable = probe_device_is_expandable(device);
 
-    return json_pack("{s:o,s:i,s:i,s:i,s:s,s:I,s:I,s:b,s:b,s:s,s:s,s:o,s:s,s:s?,s:o,s:i,s:o}",
-                     "driver", printable_json(report->library), "version", device->version,
-                     "device", device->ordinal, "devices", device->devices, "name", device->name,
-                     "free_bytes", (json_int_t)device->free_bytes, "total_bytes",
-                     (json_int_t)device->total_bytes, "mig", device->is_partition, "wsl",
-                     device->is_wsl, "would_use", is_expandable ? "expandable" : "classic", "why",
-                     choice_of(report).text, "can", json_abilities(report), "costs_are",
-                     report->preset ? "modelled" : "measured", "preset", report->preset, "costs",
-                     json_costs(report->costs), "failed_calls", (int)report->driver->failures,
-                     "failures", json_failures(report->driver));
+    return json_pack(
+        "{s:o,s:i,s:i,s:i,s:s,s:I,s:I,s:b,s:b,s:s,s:s,s:o,s:s,s:s?,s:o,s:o,s:b,s:i,s:o}", "driver",
+        printable_json(report->library), "version", device->version, "device", device->ordinal,
+        "devices", device->devices, "name", device->name, "free_bytes",
+        (json_int_t)device->free_bytes, "total_bytes", (json_int_t)device->total_bytes, "mig",
+        device->is_partition, "wsl", device->is_wsl, "would_use",
+        is_expandable ? "expandable" : "classic", "why", choice_of(report).text, "can",
+        json_abilities(report), "costs_are", report->preset ? "modelled" : "measured", "preset",
+        report->preset, "costs", json_costs(report->costs), "first_us", json_firsts(report->driver),
+        "time_was_up", report->costs->is_short, "failed_calls", (int)report->driver->failures,
+        "failures", json_failures(report->driver));
 }

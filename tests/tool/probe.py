@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 MIB = 1 << 20
@@ -20,7 +21,7 @@ CALLS = ("cuInit", "cuDriverGetVersion", "cuDeviceGetCount", "cuDeviceGet", "cuD
          "cuMemGetAllocationGranularity", "cuMemAddressReserve", "cuMemAddressFree", "cuMemCreate",
          "cuMemRelease", "cuMemMap", "cuMemUnmap", "cuMemSetAccess", "cuMemExportToShareableHandle",
          "cuStreamCreate", "cuStreamDestroy", "cuStreamQuery", "cuStreamSynchronize",
-         "cuEventCreate", "cuEventDestroy", "cuEventRecord", "cuEventQuery")
+         "cuEventCreate", "cuEventDestroy", "cuEventRecord", "cuEventQuery", "cuStreamWaitEvent")
 
 
 def run(*options, **environment):
@@ -44,10 +45,13 @@ class ProbeTest(unittest.TestCase):
         """The same as an object."""
         return json.loads(self.fine("--json", *options, **environment))
 
-    def cost(self, report, call, size=0, pages=1, calls=1):
+    def rows(self, report, **fields):
+        """The rows that have these fields."""
+        return [row for row in report["costs"] if fields.items() <= row.items()]
+
+    def cost(self, report, call, size=0, pages=1, calls=1, threads=1):
         """The one row of a call."""
-        rows = [row for row in report["costs"] if (row["call"], row["bytes"], row["pages"],
-                                                   row["calls"]) == (call, size, pages, calls)]
+        rows = self.rows(report, call=call, bytes=size, pages=pages, calls=calls, threads=threads)
         self.assertEqual(len(rows), 1, (call, size, pages, calls))
         return rows[0]
 
@@ -59,9 +63,13 @@ class Abilities(ProbeTest):
                      r"memory +80.00 GiB, of which 80.00 GiB are free\n",
                      r"granularity +2048 KiB at least", r"unmap +one call for several pages\n",
                      r"us, modelled \(a100\): median and quartiles of 21\n",
-                     r"cuMemUnmap +2 MiB +34.0  34.0\.\.34.0 +34.0  34.0\.\.34.0 +no\n",
-                     r"cuMemFree +2 MiB +20.0 .* yes\n",
-                     r"cuMemUnmap +10 x 2 MiB, 10 calls +340.0 "):
+                     r"cuMemUnmap +2 MiB +34.0  34.0\.\.34.0 +34.0  34.0\.\.34.0 +no +34.0\n",
+                     r"cuMemFree +2 MiB +20.0 .* yes +20.0\n",
+                     r"cuMemUnmap +10 x 2 MiB, 10 calls +340.0 ",
+                     r"cuMemUnmap +128 x 2 MiB, 1 call +4352.0 .* - +- +4352.0\n",
+                     r"cuMemCreate +20 MiB, 2 threads +10.0 .* - +- +-\n",
+                     r"cuStreamSynchronize +5.0 .* no +5.0\n",
+                     r"\n  35 rows of sizes between these: --json, --table FILE\n"):
             self.assertRegex(said, line)
         self.assertNotIn("failed", said)
 
@@ -106,7 +114,10 @@ class Abilities(ProbeTest):
         self.assertEqual(report["would_use"], "expandable")
         self.assertEqual(report["can"]["unmap_of_several"], "CUDA_ERROR_INVALID_VALUE")
         self.assertEqual(self.cost(report, "cuMemUnmap", 2 * MIB, 10, 10)["idle"]["median_us"], 340)
-        self.assertFalse([row for row in report["costs"] if row["pages"] > row["calls"]])
+        together = [row for row in report["costs"] if row["pages"] > row["calls"]]
+        self.assertEqual(len(together), 4)
+        for row in together:
+            self.assertEqual((row["idle"], row["missing"]), (None, "the driver takes one page a call"))
 
     def test_a_full_device_is_taken_at_its_word(self):
         report = json.loads(run("--json", XSEG_SIM_MEMORY_MB="2")[1])
@@ -146,9 +157,131 @@ class Costs(ProbeTest):
 
     def test_sizes_that_do_not_fit_are_left_out(self):
         said = self.fine(XSEG_SIM_MEMORY_MB="256")
-        self.assertIn("no memory for sizes from 512 MiB on", said)
+        self.assertIn("no memory for sizes from 256 MiB on", said)
         self.assertNotRegex(said, r"cuMem\w+ +512 MiB")
         self.assertRegex(said, r"cuMemCreate +64 MiB")
+        report = self.report(XSEG_SIM_MEMORY_MB="64")
+        for row in report["costs"]:
+            if row["call"] == "cuMemAddressReserve" or row["call"] == "cuMemAddressFree":
+                continue
+            fits = row["bytes"] * row["pages"] * row["threads"] <= 32 * MIB
+            self.assertEqual((row["idle"] is not None, row["missing"]),
+                             (fits, None if fits else "there is no memory for it"), row)
+
+    def test_sizes_batches_and_threads(self):
+        report = self.report()
+        sizes = [mib * MIB for mib in (2, 4, 8, 20, 32, 64, 128, 256, 512)]
+        for call in ("cuMemCreate", "cuMemMap", "cuMemSetAccess", "cuMemUnmap", "cuMemRelease",
+                     "cuMemAlloc", "cuMemFree"):
+            rows = self.rows(report, call=call, pages=1, threads=1)
+            self.assertEqual([row["bytes"] for row in rows if row["bytes"] >= MIB], sizes)
+            for row in rows:
+                self.assertEqual((row["idle"]["samples"], row["busy"]["samples"]), (21, 21))
+                self.assertEqual(row["first_us"], row["idle"]["median_us"])
+            twice = self.cost(report, call, 20 * MIB, threads=2)
+            self.assertEqual(twice["idle"]["median_us"],
+                             self.cost(report, call, 20 * MIB)["idle"]["median_us"])
+            self.assertEqual((twice["idle"]["samples"], twice["busy"], twice["first_us"]),
+                             (42, None, None))
+        for call, alone in (("cuMemSetAccess", 38.6), ("cuMemUnmap", 34)):
+            for pages in (10, 128):
+                for calls in (1, pages):
+                    row = self.cost(report, call, 2 * MIB, pages, calls)
+                    self.assertAlmostEqual(row["idle"]["median_us"], pages * alone)
+                    self.assertEqual(row["busy"] is None, pages == 128)
+        # The first of the process were those of the trial, of two pages.
+        self.assertEqual(report["first_us"]["cuMemCreate"], 7.3)
+        self.assertEqual(report["first_us"]["cuMemUnmap"], 68)
+        self.assertNotIn("cuStreamQuery", report["first_us"])
+
+    def test_the_time_is_bounded(self):
+        began = time.monotonic()
+        report = self.report("--seconds", "60")
+        self.assertLess(time.monotonic() - began, 30)
+        self.assertFalse(report["time_was_up"])
+        self.assertEqual(self.cost(report, "cuMemMap", 20 * MIB)["idle"]["samples"], 101)
+
+
+class Files(ProbeTest):
+    """What is written beside the report: all figures, and a file of costs."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def read_table(self, text):
+        """Lines as dictionaries."""
+        head, *lines = [line.split("\t") for line in text.splitlines()]
+        for line in lines:
+            self.assertEqual(len(line), len(head), line)
+        return [dict(zip(head, line)) for line in lines]
+
+    def test_a_file_of_costs_charges_what_it_was_fitted_to(self):
+        path = self.folder / "card.costs"
+        for preset in ("none", "a100", "a100_cold", "consumer", "rocm_slow"):
+            with self.subTest(preset):
+                first = self.report("--costs", preset, "--save-costs", str(path))
+                text = path.read_text()
+                self.assertIn(f"# What calls of the simulated driver cost, modelled by its costs {preset}.\n",
+                              text)
+                self.assertIn("\nname = Simulated device 0\n", text)
+                self.assertIn('{.name = "simulated_device_0", .reserve = ', text)
+                self.assertNotIn("Farthest", text)
+                again = self.report("--costs", str(path))
+                self.assertEqual(again["preset"], str(path))
+                self.assertEqual(again["costs"], first["costs"])
+                self.assertEqual(self.report(XSEG_SIM_COSTS=str(path))["costs"], first["costs"])
+                # And the file of a file is the file.
+                self.fine("--costs", str(path), "--save-costs", str(self.folder / "again.costs"))
+                self.assertEqual([line for line in text.splitlines() if line[0] != "#"],
+                                 [line for line in (self.folder / "again.costs").read_text().splitlines()
+                                  if line[0] != "#"])
+
+    def test_what_was_not_measured_is_named_in_the_file(self):
+        path = self.folder / "card.costs"
+        status, _ = run("--save-costs", str(path), XSEG_SIM_FAIL="cuMemAlloc:1+1:2")
+        self.assertEqual(status, 1)
+        self.assertIn("# cuMemAlloc was not measured: it costs nothing here.\n", path.read_text())
+        self.assertIn("\ncreate = 7000 150 0\n", path.read_text())
+
+    def test_the_table_has_every_figure(self):
+        path = self.folder / "costs.tsv"
+        report = self.report("--table", str(path))
+        lines = self.read_table(path.read_text())
+        for row in report["costs"]:
+            of = [line for line in lines
+                  if [line[key] for key in ("call", "bytes", "pages", "calls", "threads")] ==
+                  [str(row[key]) for key in ("call", "bytes", "pages", "calls", "threads")]]
+            spans = {line["device"]: line for line in of if line["when"] == "repeated"}
+            for device in ("idle", "busy"):
+                if row[device]:
+                    self.assertEqual(float(spans[device]["median_ns"]),
+                                     round(row[device]["median_us"] * 1e3))
+                    self.assertEqual(spans[device]["samples"], str(row[device]["samples"]))
+            self.assertEqual(len([line for line in of if line["when"] == "first"]),
+                             int(row["first_us"] is not None))
+        firsts = [line["call"] for line in lines if line["when"] == "process"]
+        self.assertEqual(sorted(firsts), sorted(report["first_us"]))
+        table = self.read_table(self.fine("--table", "-", XSEG_SIM_MEMORY_MB="64").partition(
+            "\n  driver ")[0])
+        self.assertIn("there is no memory for it", {line["note"] for line in table})
+
+    def test_standard_output_is_one_files(self):
+        done = subprocess.run([TOOL, "probe", "--save-costs", "-"], text=True, check=True,
+                              capture_output=True, timeout=120)
+        self.assertTrue(done.stdout.startswith("# What calls of the simulated driver cost"))
+        self.assertIn("xseg would use", done.stderr)
+
+    def test_a_file_that_cannot_be_written(self):
+        for options, words in ((("--table", "/none/x"), "/none/x cannot be written: No such file"),
+                               (("--save-costs", "/none/x"), "/none/x cannot be written: No such"),
+                               (("--save-costs", "/dev/full"), "/dev/full cannot be written: No space"),
+                               (("--table", "-", "--save-costs", "-"), "take two files")):
+            with self.subTest(options):
+                status, said = run(*options)
+                self.assertEqual(status, 2, said)
+                self.assertIn(words, said)
 
 
 class Failures(ProbeTest):
@@ -181,16 +314,16 @@ class Failures(ProbeTest):
                 status, said = run(XSEG_SIM_FAIL=f"{call}:1+1:999")
                 self.assertEqual(status, 1)
                 self.assertIn(f"failed: {call} with CUDA_ERROR_UNKNOWN (999)", said)
-                # It stops taking: each trial, each size and each kind of run lose once what they had.
+                # It stops taking: each trial loses once what it had, and one size.
                 for kept in re.findall(r"^(?:physical memory|reservations|allocations): (\d+)",
                                        said, re.MULTILINE):
-                    self.assertLessEqual(int(kept), 28)
+                    self.assertLessEqual(int(kept), 6)
                 self.assertIn("cuMemGetInfo ", said)
 
     def test_a_call_that_always_fails_leaves_the_others(self):
         status, said = run(XSEG_SIM_FAIL="cuMemAlloc:1+1:2")
         self.assertEqual(status, 1)
-        self.assertRegex(said, r"cuMemAlloc +20 MiB +- +- +-\n")
+        self.assertRegex(said, r"cuMemAlloc +20 MiB +- +- +- +-\n")
         self.assertRegex(said, r"cuMemUnmap +20 MiB +34.0 ")
         self.assertRegex(said, r"failed: cuMemAlloc with CUDA_ERROR_OUT_OF_MEMORY \(2\), "
                                r"costs of 20 MiB\n")
@@ -201,6 +334,8 @@ class Failures(ProbeTest):
                                (("--device", "99999999999"), "--device takes the number"),
                                (("--driver", "hip"), "--driver takes sim or cuda"),
                                (("--costs", "cheap"), "--costs takes none, a100"),
+                               (("--costs", "./none"), "XSEG_SIM_COSTS=./none: it cannot be opened"),
+                               (("--seconds", "0"), "--seconds takes a number of seconds, from 1 to 3600"),
                                (("--driver", "cuda", "--costs", "none"), "cannot be given with"),
                                (("--nonsense",), "xseg probe --help lists the options"),
                                (("file",), "file is no option")):
@@ -241,6 +376,27 @@ class Driver(ProbeTest):
         create = self.cost(report, "cuMemCreate", 2 * MIB)
         self.assertEqual((create["idle"]["samples"], create["busy"]), (21, None))
         self.assertGreater(create["idle"]["median_us"], 0)
+        self.assertGreater(create["first_us"], 0)
+        for call in ("cuMemCreate", "cuMemMap", "cuMemSetAccess", "cuMemUnmap", "cuMemRelease"):
+            twice = self.cost(report, call, 2 * MIB, threads=2)["idle"]
+            self.assertEqual(twice["samples"], 42)
+            self.assertGreater(twice["median_us"], 0)
+
+    def test_measured_costs_are_a_file_too(self):
+        with tempfile.NamedTemporaryFile(suffix=".costs") as file:
+            self.fine("--driver", os.environ["XSEG_DRIVER"], "--save-costs", file.name)
+            text = pathlib.Path(file.name).read_text()
+            self.assertRegex(text, r"^# What calls of the driver cost, measured on Simulated device 0 under CUDA \d+\.\d\.\n")
+            self.assertEqual(self.report("--costs", file.name)["costs_are"], "modelled")
+
+    def test_a_failing_call_of_two_threads_is_named(self):
+        for call in ("cuMemCreate", "cuMemMap", "cuMemAlloc", "cuCtxPushCurrent", "cuMemAddressReserve"):
+            for nth in (30, 500, 2000, 4000):
+                with self.subTest(call=call, nth=nth):
+                    status, said = run("--driver", os.environ["XSEG_DRIVER"],
+                                       XSEG_SIM_FAIL=f"{call}:{nth}:999")
+                    self.assertIn(status, (0, 1), said)
+                    self.assertEqual("CUDA_ERROR_UNKNOWN" in said, status == 1, said)
 
     def test_a_driver_is_named_by_its_file(self):
         report = self.report("--driver", os.environ["XSEG_DRIVER"])
