@@ -1,0 +1,305 @@
+# SPDX-License-Identifier: MIT
+"""The kernels of tests/gpu/kernels.ptx: that they do what contents/pattern.h says, and that they can be assembled.
+
+ptx_test.py SOURCE_ROOT Kernels | Assembled
+
+The first is found out by an interpreter, instruction by instruction: an independent reading of NVIDIA's "Parallel
+Thread Execution ISA", as far as these kernels go.  Threads run one after the other, each to its end, which kernels
+without barriers allow.  What the kernels ought to do is written here once more, in Python.  The second is found out by
+NVIDIA's assembler in .deps/ptxas, where .ci/setup --ptxas could fetch it.
+"""
+import itertools
+import pathlib
+import random
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ARCHITECTURES = ("sm_70", "sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100")
+LENGTHS = (1, 2, 7, 8, 9, 15, 16, 63, 64, 65, 511, 512, 515, 1000)
+GRIDS = ((1, 1), (1, 7), (3, 5), (2, 64), (5, 32))  # blocks, threads of each
+ADDRESS, OTHER, REPORT = 0x7F0000000200, 0x7F8000000000, 0x7F9000000000
+NONE = (1 << 64) - 1
+GUARD = b"\xa5" * 16
+# The first outputs of splitmix64 from 1234567, as its other implementations give them.
+KNOWN = (6457827717110365317, 3203168211198807973, 9817491932198370423, 4593380528125082431, 16408922859458223821)
+
+BITS = (1 << 64) - 1
+SIZES = {"8": 1, "16": 2, "32": 4, "64": 8}
+CONDITIONS = {"eq": lambda a, b: a == b, "ne": lambda a, b: a != b, "lt": lambda a, b: a < b,
+              "le": lambda a, b: a <= b, "gt": lambda a, b: a > b, "ge": lambda a, b: a >= b}
+
+
+class Fault(Exception):
+    """An access outside of the memory that there is, or not aligned to its size."""
+
+
+class Memory:
+    """Ranges of device memory: bytearrays by address."""
+
+    def __init__(self, ranges):
+        self.ranges = ranges
+
+    def _find(self, address, size):
+        if address % size:
+            raise Fault(f"{size} bytes at {address:#x} are not aligned")
+        for base, data in self.ranges.items():
+            if base <= address and address + size <= base + len(data):
+                return data, address - base
+        raise Fault(f"nothing is at {address:#x}")
+
+    def load(self, address, size):
+        data, offset = self._find(address, size)
+        return int.from_bytes(data[offset:offset + size], "little")
+
+    def store(self, address, size, value):
+        data, offset = self._find(address, size)
+        data[offset:offset + size] = (value & ((1 << 8 * size) - 1)).to_bytes(size, "little")
+
+
+def parse(text):
+    """Kernels by name: names of their parameters, instructions as (guard, opcode, operands), labels."""
+    text = re.sub(r"//.*", "", text)
+    kernels = {}
+    for name, parameters, body in re.findall(r"\.entry\s+(\w+)\s*\((.*?)\)\s*\{(.*?)\n\}", text, re.S):
+        code, labels = [], {}
+        for line in re.split(r";|(?<=:)\s*\n", body):
+            line = " ".join(line.split())
+            if not line or line.startswith(".reg"):
+                continue
+            if line.endswith(":"):
+                labels[line[:-1]] = len(code)
+                continue
+            guard, opcode, operands = re.fullmatch(r"(?:@(%\w+) )?([\w.]+) ?(.*)", line).groups()
+            code.append((guard, opcode, [operand.strip() for operand in operands.split(",")]))
+        kernels[name] = (re.findall(r"\.param\s+\.u64\s+(\w+)", parameters), code, labels)
+    return kernels
+
+
+class Thread:
+    """One thread of a kernel."""
+
+    def __init__(self, memory, arguments, special):
+        self.memory, self.arguments, self.registers = memory, arguments, dict(special)
+
+    def value(self, operand):
+        """Of a register or a number."""
+        if operand.startswith("%"):
+            return self.registers[operand]
+        return int(operand, 0) & BITS
+
+    def address(self, operand):
+        """Of [%register+offset]."""
+        register, offset = re.fullmatch(r"\[(%\w+)(?:\+(\d+))?\]", operand).groups()
+        return self.registers[register] + int(offset or 0)
+
+    def run(self, code, labels, most=1000000):
+        """To the end; returns how many instructions that took."""
+        at = 0
+        for steps in range(most):
+            guard, opcode, operands = code[at]
+            at += 1
+            if guard is not None and not self.registers[guard]:
+                continue
+            if opcode == "ret":
+                return steps
+            if opcode == "bra":
+                at = labels[operands[0]]
+            else:
+                self.step(opcode.split("."), operands)
+        raise Fault("the kernel does not end")
+
+    def step(self, opcode, operands):
+        """One instruction that is no branch."""
+        name, kind = opcode[0], opcode[-1]
+        if name in ("st", "atom", "red"):
+            self.change(name, opcode, operands)
+            return
+        target, width = operands[0], int(kind[1:]) if kind[1:].isdigit() else 64
+        if name == "ld":
+            self.registers[target] = (self.arguments[operands[1].strip("[]")] if opcode[1] == "param"
+                                      else self.memory.load(self.address(operands[1]), SIZES[kind[1:]]))
+            return
+        if name == "mov" and operands[1] == "%clock64":
+            self.registers["%clock64"] += 10
+        inputs = [self.value(operand) for operand in operands[1:]]
+        if name == "setp":
+            self.registers[target] = CONDITIONS[opcode[1]](*inputs)
+            return
+        if name == "mul" and opcode[1] == "wide":
+            width *= 2
+        self.registers[target] = self.compute(name, inputs, width) & ((1 << width) - 1)
+
+    @staticmethod
+    def compute(name, inputs, width):
+        """The value of an instruction on unsigned integers, before it is cut to its width."""
+        if name in ("mov", "cvta"):
+            return inputs[0]
+        if name == "cvt":
+            return inputs[0]
+        if name in ("shl", "shr"):
+            distance = min(inputs[1], width)
+            return inputs[0] << distance if name == "shl" else inputs[0] >> distance
+        return {"add": lambda a, b: a + b, "sub": lambda a, b: a - b, "mul": lambda a, b: a * b,
+                "and": lambda a, b: a & b, "or": lambda a, b: a | b,
+                "xor": lambda a, b: a ^ b}[name](*inputs)
+
+    def change(self, name, opcode, operands):
+        """An instruction that writes to memory."""
+        size = SIZES[opcode[-1][1:]]
+        if name == "st":
+            self.memory.store(self.address(operands[0]), size, self.value(operands[1]))
+            return
+        if name == "atom":
+            target, operands = operands[0], operands[1:]
+        address, value = self.address(operands[0]), self.value(operands[1])
+        before = self.memory.load(address, size)
+        after = {"add": before + value, "min": min(before, value)}[opcode[2]]
+        self.memory.store(address, size, after)
+        if name == "atom":
+            self.registers[target] = before
+
+
+def launch(kernel, memory, arguments, blocks, threads, order=lambda numbers: numbers):
+    """Run a kernel's grid; `order` says in which order its threads run."""
+    names, code, labels = kernel
+    assert len(names) == len(arguments)
+    for number in order(list(range(blocks * threads))):
+        special = {"%tid.x": number % threads, "%ctaid.x": number // threads, "%ntid.x": threads,
+                   "%nctaid.x": blocks, "%clock64": 12345}
+        Thread(memory, dict(zip(names, arguments)), special).run(code, labels)
+
+
+def splitmix64(seed, count):
+    """The first outputs of the generator."""
+    for _ in range(count):
+        seed = (seed + 0x9E3779B97F4A7C15) % 2**64
+        word = (seed ^ seed >> 30) * 0xBF58476D1CE4E5B9 % 2**64
+        word = (word ^ word >> 27) * 0x94D049BB133111EB % 2**64
+        yield word ^ word >> 31
+
+
+def pattern(seed, mask, size):
+    """The bytes that a block of a size contains."""
+    return b"".join((word ^ mask).to_bytes(8, "little")
+                    for word in splitmix64(seed, (size + 7) // 8))[:size]
+
+
+class Kernels(unittest.TestCase):
+    """What each kernel does, for many lengths and grids."""
+
+    SEED, MASK = 0xFEDCBA9876543210, 0x0123456789ABCDEF
+
+    def setUp(self):
+        self.kernels = parse((ROOT / "tests/gpu/kernels.ptx").read_text(encoding="utf-8"))
+
+    def check(self, data, size, grid, order=lambda numbers: numbers):
+        """The report of xseg_check on some bytes."""
+        report = bytearray(b"".join(word.to_bytes(8, "little") for word in (0, NONE, 0, 0, 0)))
+        launch(self.kernels["xseg_check"], Memory({ADDRESS: data, REPORT: report}),
+                   (ADDRESS, size, self.SEED, self.MASK, REPORT), *grid, order)
+        return [int.from_bytes(report[at:at + 8], "little") for at in range(0, 40, 8)]
+
+    def test_the_known_outputs(self):
+        self.assertEqual(tuple(splitmix64(1234567, 5)), KNOWN)
+        data = bytearray(40)
+        launch(self.kernels["xseg_write"], Memory({ADDRESS: data}), (ADDRESS, 40, 1234567, 0), 1, 3)
+        self.assertEqual(bytes(data), b"".join(word.to_bytes(8, "little") for word in KNOWN))
+
+    def test_a_write_is_the_pattern_and_nothing_beside_it(self):
+        for size, grid in itertools.product(LENGTHS, GRIDS):
+            with self.subTest(size=size, grid=grid):
+                data = bytearray(size) + bytearray(GUARD)
+                launch(self.kernels["xseg_write"], Memory({ADDRESS: data}),
+                           (ADDRESS, size, self.SEED, self.MASK), *grid)
+                self.assertEqual(bytes(data), pattern(self.SEED, self.MASK, size) + GUARD)
+
+    def test_a_copy_has_another_mask(self):
+        for size, grid in itertools.product(LENGTHS, GRIDS):
+            with self.subTest(size=size, grid=grid):
+                data = bytearray(size) + bytearray(GUARD)
+                memory = Memory({ADDRESS: bytearray(pattern(self.SEED, 0, size)), OTHER: data})
+                launch(self.kernels["xseg_copy"], memory, (OTHER, ADDRESS, size, self.MASK), *grid)
+                self.assertEqual(bytes(data), pattern(self.SEED, self.MASK, size) + GUARD)
+
+    def test_a_check_of_what_is_right_looks_at_every_word(self):
+        for size, grid in itertools.product(LENGTHS, GRIDS):
+            with self.subTest(size=size, grid=grid):
+                data = bytearray(pattern(self.SEED, self.MASK, size))
+                self.assertEqual(self.check(data, size, grid), [0, NONE, 0, 0, (size + 7) // 8])
+
+    def test_a_check_finds_one_byte(self):
+        for size, grid in itertools.product(LENGTHS, GRIDS):
+            with self.subTest(size=size, grid=grid):
+                for offset in {0, size // 2, size - 1}:
+                    data = bytearray(pattern(self.SEED, self.MASK, size))
+                    data[offset] ^= 0x40
+                    word = offset // 8
+                    got = int.from_bytes(data[word * 8:word * 8 + 8], "little")
+                    self.assertEqual(self.check(data, size, grid), [1, word, word, got, (size + 7) // 8])
+
+    def test_a_check_counts_what_differs_whatever_the_order_of_threads(self):
+        numbers = random.Random(1)
+        for size, grid in itertools.product(LENGTHS, GRIDS):
+            with self.subTest(size=size, grid=grid):
+                data = bytearray(pattern(self.SEED, self.MASK, size))
+                wrong = sorted(numbers.sample(range((size + 7) // 8), min(3, (size + 7) // 8)))
+                for word in wrong:
+                    data[word * 8] ^= 1
+                count, lowest, index, got, looked = self.check(
+                    data, size, grid, lambda threads: numbers.sample(threads, len(threads)))
+                self.assertEqual((count, lowest, looked), (len(wrong), wrong[0], (size + 7) // 8))
+                self.assertIn(index, wrong)
+                self.assertEqual(got, int.from_bytes(data[index * 8:index * 8 + 8], "little"))
+
+    def test_a_spin_ends_after_its_cycles(self):
+        _, code, labels = self.kernels["xseg_spin"]
+        steps = [Thread(None, {"cycles": cycles}, {"%clock64": 2**63}).run(code, labels)
+                 for cycles in (0, 1000, 10000)]
+        self.assertLess(steps[0], 10)
+        self.assertAlmostEqual(steps[2] / steps[1], 10, delta=1)
+
+    def test_what_runs_them_finds_an_access_beside_a_block(self):
+        with self.assertRaises(Fault):
+            launch(self.kernels["xseg_write"], Memory({ADDRESS: bytearray(16)}), (ADDRESS, 17, 1, 0), 1, 1)
+
+
+class Assembled(unittest.TestCase):
+    """The assembler takes the text, for every architecture, without a warning."""
+
+    def setUp(self):
+        self.ptxas = ROOT / ".deps/ptxas/ptxas"
+        if not self.ptxas.is_file():
+            self.skipTest("there is no .deps/ptxas: .ci/setup --ptxas fetches it")
+
+    def assemble(self, text, architecture):
+        """Exit status and words of the assembler."""
+        with tempfile.TemporaryDirectory() as folder:
+            source = pathlib.Path(folder, "kernels.ptx")
+            source.write_text(text, encoding="utf-8")
+            done = subprocess.run([self.ptxas, f"-arch={architecture}", "--warning-as-error", "-o",
+                                   source.with_suffix(".cubin"), source], text=True, check=False,
+                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        return done.returncode, done.stdout
+
+    def test_each_architecture(self):
+        text = (ROOT / "tests/gpu/kernels.ptx").read_text(encoding="utf-8")
+        for architecture in ARCHITECTURES:
+            with self.subTest(architecture):
+                self.assertEqual(self.assemble(text, architecture), (0, ""))
+
+    def test_an_error_is_found(self):
+        text = (ROOT / "tests/gpu/kernels.ptx").read_text(encoding="utf-8")
+        status, said = self.assemble(text.replace("add.u64", "add.u63", 1), "sm_70")
+        self.assertNotEqual(status, 0, said)
+
+
+if __name__ == "__main__":
+    ROOT = pathlib.Path(sys.argv[1])
+    result = unittest.main(argv=[sys.argv[0], *sys.argv[2:]], verbosity=1, exit=False).result
+    if result.wasSuccessful() and result.skipped:
+        print("skipped:", result.skipped[0][1])
+        sys.exit(77)
+    sys.exit(not result.wasSuccessful())
