@@ -1,0 +1,201 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Captures: kernels whose memory is allocated and freed while they are captured, and that are replayed while
+ * other memory comes and goes, and after their pool was paused.
+ *
+ *     in --> a --> b --> c --> d --> out     on the stream of the capture; each step is a copy XOR a mask, and
+ *                  |                         c may lie where a was, but d not where b was:
+ *                  `--> aside                a second stream, which joins the capture, still uses that
+ *
+ * `in` is written anew before each replay, so that what `out` and `aside` contain shows which replay it was.
+ */
+#include <inttypes.h>
+
+#include "tests/gpu/contents/journal.h"
+#include "tests/gpu/contents/section.h"
+
+#define REPLAYS  8u
+#define MOST     (64 * MIB) /* bytes of each block */
+#define BESIDES  3u
+#define CAPTURED 0u /* the streams */
+#define JOINING  1u
+#define OTHER    2u
+
+static const uint64_t masks[] = {0x00ff00ff00ff00ff, 0x0f0f0f0f0f0f0f0f, 0x1111111111111111,
+                                 0x8000000000000001, 0x5a5a5a5a5a5a5a5a, 0x3300330033003300};
+
+struct capture {
+    struct stage *stage;
+    struct xseg_allocator *allocator;
+    struct xseg_pool *pool;
+    struct graph *graph;
+    struct piece in, out, aside;
+    uint64_t draws, numbers;
+    uint64_t replays, after_host, after_nothing; /* that were right or told wrong */
+};
+
+static struct piece new_block(struct capture *capture, struct xseg_pool *pool, unsigned stream,
+                              size_t bytes)
+{
+    struct xseg_request request = XSEG_REQUEST_INIT;
+    struct piece piece = {.bytes = bytes, .block = ++capture->numbers};
+    void *address = NULL;
+
+    request.bytes = bytes;
+    request.stream = capture->stage->stream[stream];
+    request.pool = pool;
+    journal_operation("allocate %" PRIu64 ", %zu bytes, on stream %u", piece.block, bytes, stream);
+    XSEG(alloc_with, capture->allocator, &request, &address);
+    journal_count(COUNT_BLOCKS, 1);
+    piece.address = (CUdeviceptr)(uintptr_t)address;
+    return piece;
+}
+
+static void free_block(struct capture *capture, const struct piece *piece)
+{
+    journal_operation("free %" PRIu64, piece->block);
+    XSEG(free, capture->allocator, (void *)(uintptr_t)piece->address);
+}
+
+/* What is allocated without a pool comes from the capture's. */
+static struct piece captured_copy(struct capture *capture, const struct piece *from, uint64_t mask)
+{
+    const struct piece to = new_block(capture, NULL, CAPTURED, from->bytes);
+
+    kernel_copy(capture->stage->stream[CAPTURED], to.address, from, mask);
+    return to;
+}
+
+static void capture_graph(struct capture *capture)
+{
+    const CUstream stream = capture->stage->stream[CAPTURED];
+    const CUstream joining = capture->stage->stream[JOINING];
+    const CUevent event = capture->stage->event[0];
+
+    journal_operation("capture");
+    XSEG(capture_begin, capture->pool, stream);
+    capture->graph = graph_begin(stream);
+    kernel_spin(stream, 200);
+    const struct piece a = captured_copy(capture, &capture->in, masks[0]);
+    const struct piece b = captured_copy(capture, &a, masks[1]);
+    free_block(capture, &a);
+    device_order(joining, stream, event);
+    XSEG(use, capture->allocator, (void *)(uintptr_t)b.address, joining);
+    kernel_spin(joining, 100);
+    kernel_copy(joining, capture->aside.address, &b, masks[2]);
+    const struct piece c = captured_copy(capture, &b, masks[3]);
+    free_block(capture, &b);
+    const struct piece d = captured_copy(capture, &c, masks[4]);
+    free_block(capture, &c);
+    kernel_copy(stream, capture->out.address, &d, masks[5]);
+    free_block(capture, &d);
+    device_order(stream, joining, event);
+    graph_end(capture->graph);
+    XSEG(capture_end, capture->pool);
+}
+
+static void replay(struct capture *capture)
+{
+    const CUstream stream = capture->stage->stream[CAPTURED];
+    const uint64_t both = masks[0] ^ masks[1];
+
+    journal_operation("write %" PRIu64 ", replay, check", capture->in.block);
+    capture->in.seed = capture->out.seed = capture->aside.seed = draw(&capture->draws, UINT64_MAX);
+    capture->aside.mask = both ^ masks[2];
+    capture->out.mask = both ^ masks[3] ^ masks[4] ^ masks[5];
+    kernel_write(stream, &capture->in);
+    graph_launch(capture->graph, stream);
+    kernel_check(capture->stage->checks[0], stream, &capture->out);
+    kernel_check(capture->stage->checks[0], stream, &capture->aside);
+}
+
+/* Others allocate, write and free, and idle memory goes back, while replays run: the graph's must not. */
+static void work_besides(struct capture *capture)
+{
+    const CUstream other = capture->stage->stream[OTHER];
+    struct piece piece[BESIDES];
+
+    for (unsigned i = 0; i < BESIDES; i++) {
+        piece[i] = new_block(capture, NULL, OTHER, capture->in.bytes);
+        piece[i].seed = draw(&capture->draws, UINT64_MAX);
+        kernel_write(other, &piece[i]);
+    }
+    for (unsigned i = 0; i < BESIDES; i++) {
+        kernel_check(capture->stage->checks[0], other, &piece[i]);
+        free_block(capture, &piece[i]);
+    }
+    if (device_is_busy(capture->stage->stream[CAPTURED]))
+        journal_count(COUNT_BUSY_TRIMS, 1);
+    journal_operation("trim");
+    XSEG(trim, capture->allocator, NULL, NULL, NULL);
+}
+
+static void replay_some(struct capture *capture, uint64_t *count)
+{
+    for (unsigned i = 0; i < REPLAYS; i++) {
+        replay(capture);
+        if (i % 4 == 1)
+            work_besides(capture);
+    }
+    stage_rest(capture->stage);
+    *count += REPLAYS;
+}
+
+static void pause_and_resume(struct capture *capture, enum xseg_keep keep)
+{
+    journal_operation("pause");
+    XSEG(pool_pause, capture->pool, keep, NULL);
+    work_besides(capture);
+    stage_rest(capture->stage);
+    journal_operation("resume");
+    XSEG(pool_resume, capture->pool);
+}
+
+static void play_round(struct capture *capture)
+{
+    const size_t most = capture->stage->memory / 16 < MOST ? capture->stage->memory / 16 : MOST;
+    const size_t bytes = 1 + draw(&capture->draws, most);
+
+    XSEG(pool_create, capture->allocator, 0, NULL, &capture->pool);
+    capture->in = new_block(capture, capture->pool, CAPTURED, bytes);
+    capture->out = new_block(capture, capture->pool, CAPTURED, bytes);
+    capture->aside = new_block(capture, capture->pool, CAPTURED, bytes);
+    capture_graph(capture);
+    replay_some(capture, &capture->replays);
+    if (!capture->stage->is_classic) {
+        pause_and_resume(capture, XSEG_KEEP_HOST);
+        /* What the last replay left has come back. */
+        kernel_check(capture->stage->checks[0], capture->stage->stream[CAPTURED], &capture->out);
+        replay_some(capture, &capture->after_host);
+        pause_and_resume(capture, XSEG_KEEP_NOTHING);
+        replay_some(capture, &capture->after_nothing);
+    }
+    graph_free(capture->graph);
+    free_block(capture, &capture->in);
+    free_block(capture, &capture->out);
+    free_block(capture, &capture->aside);
+    XSEG(pool_release, capture->pool);
+}
+
+void play_capture(struct stage *stage)
+{
+    struct capture capture = {.stage = stage, .draws = stage->seed};
+
+    capture.allocator =
+        stage_open(stage->is_classic ? "expandable_segments:False" : "expandable_segments:True");
+    do
+        play_round(&capture);
+    while (stage_goes_on(stage));
+    journal_say("replays", capture.replays, "ok", "%s",
+                device.is_simulated
+                    ? "the captured kernels were queued again: the simulator runs no graphs"
+                    : "of graphs");
+    if (stage->is_classic)
+        journal_say("replays_after_a_pause", 0, "skipped", "a classic pool cannot be paused");
+    else
+        journal_say("replays_after_a_pause", capture.after_host, "ok",
+                    "contents kept in host memory");
+    if (!stage->is_classic)
+        journal_say("replays_after_a_pause", capture.after_nothing, "ok", "contents kept nowhere");
+    stage_close(capture.allocator);
+}

@@ -1,0 +1,334 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Whether memory contains what was written to it: kernels write and check patterns in the blocks of an
+ * allocator while it grows, trims, steals, pauses, captures and shares.
+ *
+ *     gpu-contents --list             the sections
+ *     gpu-contents SECTION            one of them
+ *         --seconds N                 for so long (10)
+ *         --seed N                    begin the random numbers there; otherwise where the clock stands
+ *         --memory-mb N               of the device's memory (half of what is free, 8 GiB at the most)
+ *         --folder FOLDER             for the contents of paused pools (.)
+ *         --classic                   expandable_segments:False
+ *         --corrupt                   overwrite a byte of one block behind the allocator's back, which the
+ *                                     checks have to find
+ *
+ * Prints results as journal.h says.  Exits with 0 if nothing is wrong, 1 if something is, 2 if it was called
+ * wrongly, 77 if it cannot run here.
+ *
+ * At the end of each section: the allocator closes, the device has no error that stays, and as much memory is
+ * free as before.  On a GPU 32 MiB may be missing: the driver keeps what its own pools grew by for events,
+ * graphs and launches, in pieces of 2 MiB, until the context ends.  On the simulator nothing may.
+ *
+ * XSEG_DRIVER names the driver's library; otherwise it is libcuda.so.1.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "tests/gpu/contents/journal.h"
+#include "tests/gpu/contents/section.h"
+
+#define SLACK       (32 * MIB)
+#define LEAST_FREE  (64 * MIB)
+#define MOST_MEMORY (8 * GIB)
+#define GRACE       100u /* seconds that a section may take beyond its time */
+
+static const struct section sections[] = {
+    {"selftest", "the checks find what is wrong, and nothing else", play_selftest, false, false},
+    {"random", "blocks of random programmes on several streams and threads", play_random, false,
+     false},
+    {"pause", "a pool that is paused and resumed, in each keep mode", play_pause, true, false},
+    {"capture", "captures that are replayed, also after a pause", play_capture, false, false},
+    {"share", "blocks that two processes have", play_share, true, false},
+    {"peer", "the other process of share", play_peer, true, true},
+};
+
+static char repeat[300]; /* the command that does the same again */
+
+static void name_command(const struct section *section, const struct stage *stage)
+{
+    (void)snprintf(repeat, sizeof(repeat),
+                   "gpu-contents %s --seconds %u --seed %" PRIu64 " --memory-mb %zu%s%s",
+                   section->is_hidden ? "share" : section->name, stage->seconds, stage->seed,
+                   stage->memory / MIB, stage->is_classic ? " --classic" : "",
+                   stage->corrupts ? " --corrupt" : "");
+}
+
+static uint64_t now(void)
+{
+    struct timespec time = {0};
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &time);
+    return (uint64_t)time.tv_sec * 1000000000 + (uint64_t)time.tv_nsec;
+}
+
+bool stage_goes_on(const struct stage *stage)
+{
+    return now() < stage->ends;
+}
+
+void stage_rest(struct stage *stage)
+{
+    CU(CtxSynchronize, );
+    for (int i = 0; i < PLAYERS; i++)
+        checks_wait(stage->checks[i]);
+}
+
+uint64_t draw(uint64_t *state, uint64_t below)
+{
+    /* As the pattern: output number *state of splitmix64. */
+    return pattern_word(0, 0, (*state)++) % below;
+}
+
+/* --- The allocator. --- */
+
+static atomic_uint_fast64_t clock_now = 1000000000;
+
+static uint64_t read_clock(void *context)
+{
+    (void)context;
+    return clock_now;
+}
+
+void stage_pass_time(unsigned milliseconds)
+{
+    clock_now += (uint64_t)milliseconds * 1000000;
+}
+
+static void log_line(void *context, enum xseg_log_level level, const char *line)
+{
+    (void)context;
+    if (level != XSEG_LOG_INFO)
+        journal_say("log", 1, "note", "%s", line);
+}
+
+struct xseg_allocator *stage_open(const char *config)
+{
+    struct xseg_options options = XSEG_OPTIONS_INIT;
+    struct xseg_allocator *allocator = NULL;
+
+    options.clock = read_clock;
+    options.log = log_line;
+    journal_operation("open \"%s\"", config);
+    XSEG(open, config, &options, &allocator);
+    return allocator;
+}
+
+void stage_close(struct xseg_allocator *allocator)
+{
+    journal_operation("close");
+    XSEG(close, allocator);
+}
+
+/* --- A section's begin and end. --- */
+
+/* What is made by a first use is made before memory is looked at: code is loaded, queues are set up. */
+static void warm_up(struct stage *stage)
+{
+    struct piece piece = {.bytes = 64 * 1024, .seed = 1};
+    CUdeviceptr memory = 0;
+
+    CU(MemAlloc, &memory, 2 * piece.bytes);
+    piece.address = memory;
+    for (int i = 0; i < STREAMS; i++) {
+        struct graph *graph;
+
+        kernel_spin(stage->stream[i], 1);
+        kernel_write(stage->stream[i], &piece);
+        kernel_check(stage->checks[0], stage->stream[i], &piece);
+        kernel_copy(stage->stream[i], memory + piece.bytes, &piece, 1);
+        stage_rest(stage);
+        /* After the kernels: one that has not been loaded yet cannot be loaded in a capture. */
+        graph = graph_begin(stage->stream[i]);
+        kernel_spin(stage->stream[i], 1);
+        graph_end(graph);
+        graph_launch(graph, stage->stream[i]);
+        stage_rest(stage);
+        graph_free(graph);
+    }
+    CU(MemFree, memory);
+}
+
+static void set(struct stage *stage)
+{
+    const char *why = kernel_load();
+
+    if (why != NULL)
+        journal_skip("%s", why);
+    for (int i = 0; i < STREAMS; i++)
+        stage->stream[i] = device_stream();
+    for (int i = 0; i < PLAYERS; i++) {
+        stage->event[i] = device_event();
+        stage->checks[i] = checks_open();
+    }
+    warm_up(stage);
+}
+
+static void strike(struct stage *stage)
+{
+    for (int i = 0; i < PLAYERS; i++) {
+        checks_close(stage->checks[i]);
+        CU(EventDestroy, stage->event[i]);
+    }
+    for (int i = 0; i < STREAMS; i++)
+        CU(StreamDestroy, stage->stream[i]);
+    kernel_unload();
+    device_close();
+}
+
+/* Memory of a process that has just ended comes back a little later. */
+static void check_memory(size_t before)
+{
+    const size_t slack = device.is_simulated ? 0 : SLACK;
+    size_t after = device_free_memory();
+
+    for (int i = 0; i < 20 && after + slack < before; i++) {
+        (void)usleep(100000);
+        after = device_free_memory();
+    }
+    journal_say("memory_before", before / MIB, "note", "MiB free");
+    journal_say("memory_after", after / MIB, "note", "MiB free");
+    if (after + slack < before)
+        journal_wrong(
+            "memory did not come back: %zu bytes were free before and %zu afterwards, %zu may be "
+            "missing; another process may have taken it, see nvidia-smi",
+            before, after, slack);
+}
+
+static void check_leaks(void)
+{
+    char text[400];
+
+    if (sim.leaks != NULL && sim.leaks(text, sizeof(text)) != 0)
+        journal_wrong("the simulator counts what was not given back: %s", text);
+}
+
+static void choose_memory(struct stage *stage, size_t free_bytes)
+{
+    if (free_bytes < LEAST_FREE)
+        journal_skip(
+            "%zu MiB of the device's memory are free, and %zu are needed: end what holds it",
+            free_bytes / MIB, LEAST_FREE / MIB);
+    if (stage->memory == 0)
+        stage->memory = free_bytes / 2 < MOST_MEMORY ? free_bytes / 2 : MOST_MEMORY;
+    if (stage->memory > free_bytes)
+        journal_skip("--memory-mb says %zu, and %zu MiB are free", stage->memory / MIB,
+                     free_bytes / MIB);
+}
+
+static int play(const struct section *section, struct stage *stage)
+{
+    const char *why;
+    size_t before;
+
+    name_command(section, stage);
+    journal_open(section->is_hidden ? "share" : section->name, repeat, stage->seconds + GRACE);
+    why = device_open();
+    if (why != NULL)
+        journal_skip("%s", why);
+    if (section->needs_vmm && !device.has_vmm)
+        journal_skip("the device has no virtual memory management");
+    stage->is_classic |= !device.has_vmm;
+    set(stage);
+    before = device_free_memory();
+    choose_memory(stage, before);
+    name_command(section, stage);
+    if (!section->is_hidden)
+        journal_say("begin", stage->memory / MIB, "note", "MiB for %u s, seed %" PRIu64 ", %s",
+                    stage->seconds, stage->seed,
+                    device.is_simulated ? "simulated kernels" : "kernels of the GPU");
+    for (int kind = 0; kind < COUNT_KINDS; kind++)
+        journal_counts[kind] = 0;
+    stage->ends = now() + (uint64_t)stage->seconds * 1000000000;
+    section->play(stage);
+    stage_rest(stage);
+    if (!section->is_hidden) {
+        journal_say("context", 0, "ok", "no error stays");
+        check_memory(before);
+    }
+    strike(stage);
+    check_leaks();
+    return section->is_hidden ? journal_exit() : journal_close();
+}
+
+/* --- The command line. --- */
+
+static int refuse(const char *what, const char *value)
+{
+    (void)fprintf(stderr, "gpu-contents: %s: %s (gpu-contents --list names the sections)\n", what,
+                  value);
+    return 2;
+}
+
+static int list(void)
+{
+    for (size_t i = 0; i < sizeof(sections) / sizeof(sections[0]); i++)
+        if (!sections[i].is_hidden)
+            (void)printf("%s\t%s\n", sections[i].name, sections[i].title);
+    return 0;
+}
+
+static bool read_number(const char *text, uint64_t least, uint64_t most, uint64_t *number)
+{
+    char *end;
+
+    if (text == NULL || *text < '0' || *text > '9')
+        return false;
+    *number = strtoull(text, &end, 10);
+    return *end == '\0' && *number >= least && *number <= most;
+}
+
+/* One option and its value.  Returns: how many arguments it took; 0 if it is none, or not that way */
+static int read_option(char **argument, struct stage *stage)
+{
+    uint64_t number = 0;
+
+    if (strcmp(argument[0], "--classic") == 0) {
+        stage->is_classic = true;
+        return 1;
+    }
+    if (strcmp(argument[0], "--corrupt") == 0) {
+        stage->corrupts = true;
+        return 1;
+    }
+    if (strcmp(argument[0], "--folder") == 0 && argument[1] != NULL)
+        stage->folder = argument[1];
+    else if (strcmp(argument[0], "--seconds") == 0 && read_number(argument[1], 1, 3600, &number))
+        stage->seconds = (unsigned)number;
+    else if (strcmp(argument[0], "--seed") == 0 && read_number(argument[1], 0, UINT64_MAX, &number))
+        stage->seed = number;
+    else if (strcmp(argument[0], "--memory-mb") == 0 &&
+             read_number(argument[1], LEAST_FREE / MIB / 2, 1 << 24, &number))
+        stage->memory = (size_t)number * MIB;
+    else if (strcmp(argument[0], "--socket") == 0 && read_number(argument[1], 0, 1 << 20, &number))
+        stage->socket = (int)number;
+    else
+        return 0;
+    return 2;
+}
+
+int main(int argc, char **argv)
+{
+    struct stage stage = {.seconds = 10, .folder = ".", .socket = -1, .seed = now() / 1000000};
+    const struct section *section = NULL;
+
+    if (argc < 2)
+        return refuse("no section", "none was named");
+    if (strcmp(argv[1], "--list") == 0)
+        return list();
+    for (size_t i = 0; i < sizeof(sections) / sizeof(sections[0]); i++)
+        if (strcmp(argv[1], sections[i].name) == 0)
+            section = &sections[i];
+    if (section == NULL)
+        return refuse("no such section", argv[1]);
+    for (int i = 2, took; i < argc; i += took) {
+        took = read_option(&argv[i], &stage);
+        if (took == 0)
+            return refuse("no such option, or not with that value", argv[i]);
+    }
+    return play(section, &stage);
+}

@@ -1,0 +1,202 @@
+/* SPDX-License-Identifier: MIT */
+#include "tests/gpu/contents/device.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <dlfcn.h>
+
+#include "tests/gpu/contents/journal.h"
+
+struct device_calls cu;
+struct device_simulator sim;
+struct device device;
+
+static char problem[512];
+
+/* cuda.h names a later signature, which is the same. */
+typedef CUresult(CUDAAPI *proc_address)(const char *, void **, int, cuuint64_t,
+                                        CUdriverProcAddressQueryResult *);
+static proc_address get_proc_address;
+
+/* A function's address is not an object's in C, so it is copied byte by byte. */
+static void find(void *library, const char *name, void *function)
+{
+    void *symbol = dlsym(library, name);
+
+    memcpy(function, &symbol, sizeof(symbol));
+}
+
+/* Returns: the name if the driver does not have it, else NULL. */
+static const char *find_call(const char *name, int version, void *function)
+{
+    CUdriverProcAddressQueryResult found = CU_GET_PROC_ADDRESS_SUCCESS;
+    void *symbol = NULL;
+
+    if (get_proc_address(name, &symbol, version, CU_GET_PROC_ADDRESS_LEGACY_STREAM, &found) !=
+            CUDA_SUCCESS ||
+        symbol == NULL)
+        return name;
+    memcpy(function, &symbol, sizeof(symbol));
+    return NULL;
+}
+
+static const char *find_calls(void)
+{
+    const char *missing = NULL;
+
+#define X(name, version) \
+    missing = missing != NULL ? missing : find_call("cu" #name, version, &cu.name);
+    DEVICE_CALLS(X)
+    if (!device.is_simulated) {
+        DEVICE_GPU_CALLS(X)
+    }
+#undef X
+    return missing;
+}
+
+__attribute__((format(printf, 1, 2))) static const char *refuse(const char *format, ...)
+{
+    va_list arguments;
+
+    va_start(arguments, format);
+    (void)vsnprintf(problem, sizeof(problem), format, arguments);
+    va_end(arguments);
+    return problem;
+}
+
+static const char *open_library(void)
+{
+    const char *name = getenv("XSEG_DRIVER"), *missing;
+
+    name = name != NULL && *name != '\0' ? name : "libcuda.so.1";
+    void *library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+    if (library == NULL)
+        return refuse("there is no driver: %s", dlerror());
+    find(library, "xseg_sim_launch", &sim.launch);
+    find(library, "xseg_sim_launch_touching", &sim.launch_touching);
+    find(library, "xseg_sim_advance", &sim.advance);
+    find(library, "xseg_sim_leaks", &sim.leaks);
+    device.is_simulated = sim.launch != NULL;
+    find(library, "cuGetProcAddress_v2", &get_proc_address);
+    if (get_proc_address == NULL)
+        return "the driver has no cuGetProcAddress_v2: it is older than R525 (CUDA 12.0)";
+    missing = find_calls();
+    return missing != NULL
+               ? refuse("the driver has no %s: R525 (CUDA 12.0) or later is needed", missing)
+               : NULL;
+}
+
+const char *device_error(CUresult result)
+{
+    const char *name = NULL;
+
+    return cu.GetErrorName(result, &name) == CUDA_SUCCESS && name != NULL
+               ? name
+               : "an error without a name";
+}
+
+int device_attribute(CUdevice_attribute which)
+{
+    int value = 0;
+
+    return cu.DeviceGetAttribute(&value, which, device.ordinal) == CUDA_SUCCESS ? value : 0;
+}
+
+static const char *open_device(void)
+{
+    CUresult result = cu.Init(0);
+
+    if (result != CUDA_SUCCESS)
+        return refuse("cuInit: %s (%d)", device_error(result), (int)result);
+    result = cu.DeviceGet(&device.ordinal, 0);
+    if (result != CUDA_SUCCESS)
+        return refuse("there is no device 0: %s (%d)", device_error(result), (int)result);
+    result = cu.DevicePrimaryCtxRetain(&device.context, device.ordinal);
+    if (result != CUDA_SUCCESS)
+        return refuse("device 0 gives no context: %s (%d)", device_error(result), (int)result);
+    device.has_vmm = device_attribute(CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED) != 0;
+    device.clock_khz = device_attribute(CU_DEVICE_ATTRIBUTE_CLOCK_RATE);
+    result = cu.CtxPushCurrent(device.context);
+    return result == CUDA_SUCCESS
+               ? NULL
+               : refuse("cuCtxPushCurrent: %s (%d)", device_error(result), (int)result);
+}
+
+const char *device_open(void)
+{
+    const char *why;
+
+    /* A simulated driver keeps what memory contains only if it is told so before its first call. */
+    if (setenv("XSEG_SIM_BYTES", "1", 1) != 0)
+        return "the environment cannot be set: no host memory is left";
+    why = open_library();
+    return why != NULL ? why : open_device();
+}
+
+void device_close(void)
+{
+    device_leave();
+    CU(DevicePrimaryCtxRelease, device.ordinal);
+}
+
+void device_enter(void)
+{
+    CU(CtxPushCurrent, device.context);
+}
+
+void device_leave(void)
+{
+    CUcontext context;
+
+    CU(CtxPopCurrent, &context);
+}
+
+void device_check(CUresult result, const char *call)
+{
+    if (result != CUDA_SUCCESS)
+        journal_stop("%s returned %s (%d), which it may also do for work that was queued before",
+                     call, device_error(result), (int)result);
+}
+
+size_t device_free_memory(void)
+{
+    size_t free_bytes = 0, total = 0;
+
+    CU(MemGetInfo, &free_bytes, &total);
+    return free_bytes;
+}
+
+CUstream device_stream(void)
+{
+    CUstream stream = NULL;
+
+    CU(StreamCreate, &stream, CU_STREAM_NON_BLOCKING);
+    return stream;
+}
+
+CUevent device_event(void)
+{
+    CUevent event = NULL;
+
+    CU(EventCreate, &event, CU_EVENT_DISABLE_TIMING);
+    return event;
+}
+
+void device_order(CUstream waits, CUstream other, CUevent event)
+{
+    CU(EventRecord, event, other);
+    CU(StreamWaitEvent, waits, event, 0);
+}
+
+bool device_is_busy(CUstream stream)
+{
+    const CUresult result = cu.StreamQuery(stream);
+
+    if (result == CUDA_ERROR_NOT_READY)
+        return true;
+    device_check(result, "cuStreamQuery");
+    return false;
+}

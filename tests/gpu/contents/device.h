@@ -1,0 +1,130 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The device that contents are checked on: the driver that XSEG_DRIVER names, its entry points, and
+ * device 0 with its primary context current.
+ *
+ * A driver call that fails ends the section: device_check() says which call it was, and what was done last.
+ * Most errors of a real driver are sticky, so nothing that would follow could be believed.
+ *
+ * A simulated driver runs no kernels and no graphs.  There `device.is_simulated`, `sim` has its own functions,
+ * and the entry points for modules, launches and running graphs are NULL.
+ */
+#ifndef XSEG_TESTS_GPU_CONTENTS_DEVICE_H
+#define XSEG_TESTS_GPU_CONTENTS_DEVICE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cuda.h>
+
+#include "xseg/sim.h"
+
+#define MIB ((size_t)1 << 20)
+#define GIB ((size_t)1 << 30)
+
+/* The name without its cu, and the version of CUDA that brought the signature. */
+#define DEVICE_CALLS(X)               \
+    X(Init, 2000)                     \
+    X(GetErrorName, 6000)             \
+    X(DeviceGet, 2000)                \
+    X(DeviceGetName, 2000)            \
+    X(DeviceGetAttribute, 2000)       \
+    X(DevicePrimaryCtxRetain, 7000)   \
+    X(DevicePrimaryCtxRelease, 11000) \
+    X(CtxPushCurrent, 4000)           \
+    X(CtxPopCurrent, 4000)            \
+    X(CtxSynchronize, 2000)           \
+    X(MemGetInfo, 3020)               \
+    X(MemAlloc, 3020)                 \
+    X(MemFree, 3020)                  \
+    X(MemHostAlloc, 2020)             \
+    X(MemFreeHost, 2000)              \
+    X(MemcpyDtoHAsync, 3020)          \
+    X(MemcpyHtoDAsync, 3020)          \
+    X(MemsetD8Async, 3020)            \
+    X(StreamCreate, 2000)             \
+    X(StreamDestroy, 4000)            \
+    X(StreamQuery, 2000)              \
+    X(StreamSynchronize, 2000)        \
+    X(StreamWaitEvent, 3020)          \
+    X(StreamBeginCapture, 10010)      \
+    X(StreamEndCapture, 10000)        \
+    X(LaunchHostFunc, 10000)          \
+    X(GraphDestroy, 10000)            \
+    X(EventCreate, 2000)              \
+    X(EventDestroy, 4000)             \
+    X(EventRecord, 2000)              \
+    X(EventQuery, 2000)               \
+    X(EventSynchronize, 2000)
+
+/* What only a GPU's driver has. */
+#define DEVICE_GPU_CALLS(X)             \
+    X(ModuleLoadDataEx, 2010)           \
+    X(ModuleGetFunction, 2000)          \
+    X(ModuleUnload, 2000)               \
+    X(LaunchKernel, 4000)               \
+    X(GraphInstantiateWithFlags, 11040) \
+    X(GraphLaunch, 10000)               \
+    X(GraphExecDestroy, 10000)
+
+struct device_calls {
+#define X(name, version) __typeof__(&cu##name) name;
+    DEVICE_CALLS(X)
+    DEVICE_GPU_CALLS(X)
+#undef X
+};
+
+extern struct device_calls cu;
+
+struct device_simulator {
+    __typeof__(&xseg_sim_launch) launch;
+    __typeof__(&xseg_sim_launch_touching) launch_touching;
+    __typeof__(&xseg_sim_advance) advance;
+    __typeof__(&xseg_sim_leaks) leaks;
+};
+
+extern struct device_simulator sim;
+
+struct device {
+    bool is_simulated, has_vmm;
+    CUdevice ordinal;
+    CUcontext context;
+    int clock_khz; /* of the processors; a kernel that takes time counts its cycles */
+};
+
+extern struct device device;
+
+/* Open the driver and device 0; the calling thread's context is the device's then.
+ * Returns: NULL, or a sentence that says why there is none. */
+const char *device_open(void);
+
+/* The context is given back.  Streams, events and memory have gone before. */
+void device_close(void);
+
+/* Make the context current in another thread, and leave it. */
+void device_enter(void);
+void device_leave(void);
+
+/* End the section unless the driver succeeded. */
+void device_check(CUresult result, const char *call);
+#define CU(name, ...) device_check(cu.name(__VA_ARGS__), "cu" #name)
+
+/* The name of an error, such as CUDA_ERROR_ILLEGAL_ADDRESS. */
+const char *device_error(CUresult result);
+
+int device_attribute(CUdevice_attribute which);
+
+/* What cuMemGetInfo calls free, in bytes. */
+size_t device_free_memory(void);
+
+CUstream device_stream(void);
+CUevent device_event(void);
+
+/* What is queued on one stream from here on waits for what is queued on another so far. */
+void device_order(CUstream waits, CUstream other, CUevent event);
+
+/* Whether work is under way on a stream. */
+bool device_is_busy(CUstream stream);
+
+#endif

@@ -1,0 +1,223 @@
+/* SPDX-License-Identifier: MIT */
+#include "tests/gpu/contents/journal.h"
+
+#include <inttypes.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define OPERATIONS      20u
+#define OPERATION_BYTES 120
+#define MOST_WRONG      10
+
+atomic_uint_fast64_t journal_counts[COUNT_KINDS];
+
+static const char *const count_names[] = {
+#define X(name, text) text,
+    JOURNAL_COUNTS(X)
+#undef X
+};
+
+static struct {
+    pthread_mutex_t lock; /* over what follows, and standard output */
+    const char *section, *repeat;
+    char operation[OPERATIONS][OPERATION_BYTES]; /* number n at n % OPERATIONS */
+    unsigned operations;
+    unsigned wrong;
+} journal = {.lock = PTHREAD_MUTEX_INITIALIZER, .section = "", .repeat = ""};
+
+/* A signal may come anywhere, so only write() is used. */
+static void write_text(const char *text)
+{
+    size_t bytes = strlen(text);
+
+    while (bytes > 0) {
+        const ssize_t done = write(STDOUT_FILENO, text, bytes);
+
+        if (done <= 0)
+            return;
+        text += done;
+        bytes -= (size_t)done;
+    }
+}
+
+static void end_by_signal(int number)
+{
+    write_text(journal.section);
+    write_text(number == SIGALRM ? "\thangs\t1\twrong\tthe section did not end in its time"
+                                 : "\tcrashes\t1\twrong\tthe process crashed");
+    write_text("; last operations:");
+    for (unsigned i = 0; i < OPERATIONS; i++) {
+        const char *operation = journal.operation[(journal.operations + i) % OPERATIONS];
+
+        if (*operation != '\0') {
+            write_text(" ");
+            write_text(operation);
+            write_text(";");
+        }
+    }
+    write_text(" repeat with: ");
+    write_text(journal.repeat);
+    write_text("\n");
+    if (number == SIGALRM)
+        _exit(1);
+    (void)raise(number); /* as without a handler, which the first signal has taken away */
+}
+
+/* A sanitizer that has a handler of its own says more. */
+static void handle(int number)
+{
+    struct sigaction before, action = {.sa_handler = end_by_signal, .sa_flags = (int)SA_RESETHAND};
+
+    (void)sigemptyset(&action.sa_mask);
+    if (sigaction(number, NULL, &before) == 0 && before.sa_handler == SIG_DFL)
+        (void)sigaction(number, &action, NULL);
+}
+
+void journal_open(const char *section, const char *repeat, unsigned hangs_after)
+{
+    journal.section = section;
+    journal.repeat = repeat;
+    handle(SIGALRM);
+    handle(SIGABRT);
+    handle(SIGBUS);
+    handle(SIGSEGV);
+    (void)alarm(hangs_after);
+}
+
+static void print(const char *text)
+{
+    for (; *text != '\0'; text++)
+        (void)putchar(*text == '\t' || *text == '\n' ? ' ' : *text);
+}
+
+/* The lock is held. */
+static void print_line(const char *what, uint64_t count, const char *status, const char *detail)
+{
+    (void)printf("%s\t%s\t%" PRIu64 "\t%s\t", journal.section, what, count, status);
+    print(detail);
+}
+
+static void end_line(void)
+{
+    (void)putchar('\n');
+    (void)fflush(stdout);
+}
+
+void journal_operation(const char *format, ...)
+{
+    char text[OPERATION_BYTES];
+    va_list arguments;
+
+    va_start(arguments, format);
+    (void)vsnprintf(text, sizeof(text), format, arguments);
+    va_end(arguments);
+    journal_count(COUNT_OPERATIONS, 1);
+    (void)pthread_mutex_lock(&journal.lock);
+    memcpy(journal.operation[journal.operations % OPERATIONS], text, sizeof(text));
+    journal.operations++;
+    (void)pthread_mutex_unlock(&journal.lock);
+}
+
+void journal_say(const char *what, uint64_t count, const char *status, const char *format, ...)
+{
+    char detail[512];
+    va_list arguments;
+
+    va_start(arguments, format);
+    (void)vsnprintf(detail, sizeof(detail), format, arguments);
+    va_end(arguments);
+    (void)pthread_mutex_lock(&journal.lock);
+    print_line(what, count, status, detail);
+    end_line();
+    (void)pthread_mutex_unlock(&journal.lock);
+}
+
+/* Returns: how many things are wrong by now */
+static unsigned tell_wrong(const char *what, const char *format, va_list arguments)
+{
+    char detail[1024];
+    unsigned wrong;
+
+    (void)vsnprintf(detail, sizeof(detail), format, arguments);
+    (void)pthread_mutex_lock(&journal.lock);
+    wrong = ++journal.wrong;
+    print_line(what, 1, "wrong", detail);
+    (void)printf("; last operations:");
+    for (unsigned i = 0; i < OPERATIONS; i++) {
+        const char *operation = journal.operation[(journal.operations + i) % OPERATIONS];
+
+        if (*operation != '\0') {
+            (void)putchar(' ');
+            print(operation);
+            (void)putchar(';');
+        }
+    }
+    (void)printf(" repeat with: %s", journal.repeat);
+    end_line();
+    (void)pthread_mutex_unlock(&journal.lock);
+    return wrong;
+}
+
+void journal_wrong(const char *format, ...)
+{
+    va_list arguments;
+    unsigned wrong;
+
+    va_start(arguments, format);
+    wrong = tell_wrong("wrong", format, arguments);
+    va_end(arguments);
+    if (wrong == MOST_WRONG)
+        journal_stop("%d things are wrong: the section ends", MOST_WRONG);
+}
+
+/* Threads may be inside the driver, so nothing is tidied up. */
+void journal_stop(const char *format, ...)
+{
+    va_list arguments;
+
+    va_start(arguments, format);
+    (void)tell_wrong("stopped", format, arguments);
+    va_end(arguments);
+    _exit(1);
+}
+
+void journal_skip(const char *format, ...)
+{
+    char detail[512];
+    va_list arguments;
+
+    va_start(arguments, format);
+    (void)vsnprintf(detail, sizeof(detail), format, arguments);
+    va_end(arguments);
+    journal_say("end", 0, "skipped", "%s", detail);
+    _exit(JOURNAL_SKIPPED);
+}
+
+int journal_close(void)
+{
+    for (int kind = 0; kind < COUNT_KINDS; kind++)
+        journal_say(count_names[kind], journal_counts[kind], "note", "%s", "");
+    journal_say("end", journal.wrong, journal.wrong == 0 ? "ok" : "wrong", "%s",
+                journal.wrong == 0 ? "" : "things are wrong");
+    return journal_exit();
+}
+
+int journal_exit(void)
+{
+    return journal.wrong == 0 ? 0 : 1;
+}
+
+void journal_status(xseg_status status, const char *call)
+{
+    char text[400];
+
+    if (status == XSEG_OK)
+        return;
+    (void)xseg_error_text(text, sizeof(text));
+    journal_stop("%s returned %d: %s", call, (int)status, text);
+}

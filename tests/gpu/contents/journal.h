@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The journal of a section: its results as lines, what it counted, and what it did last.
+ *
+ * A result is a line of section, what, count, status and detail, with tabs between, and is written out at
+ * once, so that nothing of it is lost when the process ends for whatever reason.  status is
+ *     ok        as it should be
+ *     note      a figure that nothing is demanded of
+ *     wrong     what should not be: the step lists it
+ *     skipped   why something could not be tried
+ *
+ * Operations are kept in a ring of the last twenty, of all threads; what is wrong is told with them.
+ *
+ * Threads: any.
+ */
+#ifndef XSEG_TESTS_GPU_CONTENTS_JOURNAL_H
+#define XSEG_TESTS_GPU_CONTENTS_JOURNAL_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "xseg/status.h"
+
+/* Name, how a line calls it. */
+#define JOURNAL_COUNTS(X)                       \
+    X(OPERATIONS, "operations")                 \
+    X(BLOCKS, "blocks")                         \
+    X(WRITTEN, "bytes_written")                 \
+    X(CHECKED, "bytes_checked")                 \
+    X(KERNELS, "kernels")                       \
+    X(MISMATCHES, "mismatches")                 \
+    X(REFUSED, "requests_refused_at_the_limit") \
+    X(BUSY_FREES, "frees_under_running_work")   \
+    X(BUSY_TRIMS, "trims_under_running_work")
+
+/* The exit status of a section that cannot run here. */
+#define JOURNAL_SKIPPED 77
+
+enum journal_count {
+#define X(name, text) COUNT_##name,
+    JOURNAL_COUNTS(X)
+#undef X
+        COUNT_KINDS
+};
+
+extern atomic_uint_fast64_t journal_counts[COUNT_KINDS];
+
+static inline void journal_count(enum journal_count kind, uint64_t amount)
+{
+    atomic_fetch_add_explicit(&journal_counts[kind], amount, memory_order_relaxed);
+}
+
+/* Begin: the section's name, how to repeat it, and after how many seconds it hangs. */
+void journal_open(const char *section, const char *repeat, unsigned hangs_after);
+
+/* The section is over.  Prints the counts.  Returns: the exit status */
+int journal_close(void);
+
+/* 0 if nothing is wrong so far, else 1. */
+int journal_exit(void);
+
+/* Name an operation, as one of the last ones. */
+__attribute__((format(printf, 1, 2))) void journal_operation(const char *format, ...);
+
+/* A result that is not wrong. */
+__attribute__((format(printf, 4, 5))) void journal_say(const char *what, uint64_t count,
+                                                       const char *status, const char *format, ...);
+
+/* Something is wrong: told with the last operations and how to repeat it.  After the tenth the section ends. */
+__attribute__((format(printf, 1, 2))) void journal_wrong(const char *format, ...);
+
+/* As above, and the section cannot go on: the process ends. */
+__attribute__((format(printf, 1, 2), noreturn)) void journal_stop(const char *format, ...);
+
+/* The section cannot run here: the process ends. */
+__attribute__((format(printf, 1, 2), noreturn)) void journal_skip(const char *format, ...);
+
+/* Stop unless a call of the library succeeded. */
+void journal_status(xseg_status status, const char *call);
+#define XSEG(name, ...) journal_status(xseg_##name(__VA_ARGS__), "xseg_" #name)
+
+#endif

@@ -1,0 +1,370 @@
+/* SPDX-License-Identifier: MIT */
+#include "tests/gpu/contents/kernel.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "tests/gpu/contents/journal.h"
+
+#define THREADS     256u
+#define MOST_BLOCKS 2048u /* of threads; each thread then does several words */
+#define IN_FLIGHT   64u   /* checks whose reports have not been read */
+
+enum kind { WRITE, CHECK, COPY, SPIN, KINDS };
+
+/* One kernel, as it is launched; on the simulator also what its function is given. */
+struct job {
+    enum kind kind;
+    struct piece piece;
+    CUdeviceptr to;        /* COPY */
+    uint64_t mask;         /* COPY: of the copy */
+    uint64_t microseconds; /* SPIN */
+    CUdeviceptr report;    /* CHECK, on a GPU */
+    struct pattern_report *host_report;
+};
+
+static const char image[] =
+#include "tests/gpu/kernels.inc"
+    ;
+
+static CUmodule module;
+static CUfunction function[KINDS];
+static const char *const function_names[KINDS] = {"xseg_write", "xseg_check", "xseg_copy",
+                                                  "xseg_spin"};
+
+struct graph {
+    CUstream stream;
+    CUgraph graph;
+    CUgraphExec runnable; /* NULL on the simulator */
+    struct job job[64];   /* what was captured */
+    size_t count;
+};
+
+/* The graph that takes what this thread launches. */
+static _Thread_local struct graph *recording;
+
+static const char *refuse(CUresult result, const char *log)
+{
+    static char problem[1400];
+
+    if (result == CUDA_ERROR_JIT_COMPILER_NOT_FOUND)
+        return "the driver's compiler of PTX is missing: install libnvidia-ptxjitcompiler.so.1, "
+               "which comes with "
+               "the driver";
+    if (result == CUDA_ERROR_UNSUPPORTED_PTX_VERSION || result == CUDA_ERROR_NO_BINARY_FOR_GPU ||
+        device_attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR) < 7)
+        return "the kernels need a device of compute capability 7.0 or later";
+    (void)snprintf(problem, sizeof(problem), "the kernels could not be loaded: %s (%d) %s",
+                   device_error(result), (int)result, log);
+    return problem;
+}
+
+const char *kernel_load(void)
+{
+    char log[1024] = "";
+    CUjit_option option[] = {CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES};
+    void *value[] = {log, (void *)sizeof(log)};
+    CUresult result;
+
+    if (device.is_simulated)
+        return NULL;
+    result = cu.ModuleLoadDataEx(&module, image, 2, option, value);
+    for (int kind = 0; kind < KINDS && result == CUDA_SUCCESS; kind++)
+        result = cu.ModuleGetFunction(&function[kind], module, function_names[kind]);
+    return result == CUDA_SUCCESS ? NULL : refuse(result, log);
+}
+
+void kernel_unload(void)
+{
+    if (module != NULL)
+        CU(ModuleUnload, module);
+}
+
+/* --- The simulator's kernels. --- */
+
+static void *pointer_to(CUdeviceptr address)
+{
+    return (void *)(uintptr_t)address;
+}
+
+static void copy(const struct job *job)
+{
+    const unsigned char *from = pointer_to(job->piece.address);
+    const size_t bytes = job->piece.bytes;
+
+    for (uint64_t index = 0; index < pattern_words(bytes); index++)
+        pattern_put(pointer_to(job->to), bytes, index, pattern_at(from, bytes, index) ^ job->mask);
+}
+
+static void run(void *argument)
+{
+    const struct job *job = argument;
+    const struct piece *piece = &job->piece;
+
+    if (job->kind == WRITE)
+        pattern_write(pointer_to(piece->address), piece->bytes, piece->seed, piece->mask);
+    else if (job->kind == CHECK)
+        *job->host_report =
+            pattern_check(pointer_to(piece->address), piece->bytes, piece->seed, piece->mask);
+    else if (job->kind == COPY)
+        copy(job);
+    free(argument);
+}
+
+static void sim_check(xseg_status status)
+{
+    if (status != XSEG_OK)
+        journal_stop("the simulator refused work: status %d", (int)status);
+}
+
+/* How long a kernel would take that moves some TB/s. */
+static uint64_t nanoseconds_of(const struct job *job)
+{
+    return job->kind == SPIN ? job->microseconds * 1000 : 3000 + job->piece.bytes / 1000;
+}
+
+static void simulate(CUstream stream, const struct job *job)
+{
+    const struct xseg_sim_touch touch[] = {{job->piece.address, job->piece.bytes},
+                                           {job->to, job->piece.bytes}};
+    const size_t touches = job->kind == COPY ? 2 : job->kind == SPIN ? 0 : 1;
+
+    if (touches == 0) {
+        sim_check(sim.launch(stream, nanoseconds_of(job)));
+        return;
+    }
+    sim_check(sim.launch_touching(stream, nanoseconds_of(job), touch, touches));
+    if (recording != NULL)
+        return;
+    struct job *own = malloc(sizeof(*own));
+
+    if (own == NULL)
+        journal_stop("no host memory is left");
+    *own = *job;
+    CU(LaunchHostFunc, stream, run, own);
+    /* The memory is in use until the function has run. */
+    sim_check(sim.launch_touching(stream, 1, touch, touches));
+}
+
+/* --- Launches. --- */
+
+static void launch_on_gpu(CUstream stream, struct job *job)
+{
+    const uint64_t groups = (pattern_words(job->piece.bytes) + THREADS - 1) / THREADS;
+    const unsigned blocks = groups > MOST_BLOCKS ? MOST_BLOCKS : groups < 1 ? 1 : (unsigned)groups;
+    const uint64_t khz = device.clock_khz > 0 ? (uint64_t)device.clock_khz : 1500000;
+    uint64_t cycles = job->microseconds * khz / 1000, bytes = job->piece.bytes;
+    void *written[] = {&job->piece.address, &bytes, &job->piece.seed, &job->piece.mask};
+    void *checked[] = {&job->piece.address, &bytes, &job->piece.seed, &job->piece.mask,
+                       &job->report};
+    void *copied[] = {&job->to, &job->piece.address, &bytes, &job->mask};
+    void *spun[] = {&cycles};
+    void **const parameters[KINDS] = {written, checked, copied, spun};
+
+    CU(LaunchKernel, function[job->kind], blocks, 1, 1, job->kind == SPIN ? 1 : THREADS, 1, 1, 0,
+       stream, parameters[job->kind], NULL);
+}
+
+static void count(const struct job *job)
+{
+    journal_count(COUNT_KERNELS, 1);
+    if (job->kind == WRITE || job->kind == COPY)
+        journal_count(COUNT_WRITTEN, job->piece.bytes);
+    if (job->kind == CHECK)
+        journal_count(COUNT_CHECKED, job->piece.bytes);
+}
+
+static void launch(CUstream stream, struct job *job)
+{
+    if (recording == NULL) {
+        count(job);
+    } else {
+        if (recording->count == sizeof(recording->job) / sizeof(recording->job[0]))
+            journal_stop("more kernels are captured than a graph has room for");
+        recording->job[recording->count++] = *job;
+    }
+    if (device.is_simulated)
+        simulate(stream, job);
+    else
+        launch_on_gpu(stream, job);
+}
+
+void kernel_write(CUstream stream, const struct piece *piece)
+{
+    struct job job = {.kind = WRITE, .piece = *piece};
+
+    launch(stream, &job);
+}
+
+void kernel_copy(CUstream stream, CUdeviceptr to, const struct piece *from, uint64_t mask)
+{
+    struct job job = {.kind = COPY, .piece = *from, .to = to, .mask = mask};
+
+    launch(stream, &job);
+}
+
+void kernel_spin(CUstream stream, unsigned microseconds)
+{
+    struct job job = {.kind = SPIN, .microseconds = microseconds};
+
+    launch(stream, &job);
+}
+
+/* --- Checks. --- */
+
+struct check {
+    struct piece piece;
+    CUevent event; /* behind its report */
+    bool is_under_way;
+};
+
+struct checks {
+    struct check check[IN_FLIGHT];
+    unsigned next;
+    CUdeviceptr reports;         /* IN_FLIGHT of them, on a GPU */
+    struct pattern_report *host; /* the same, as they come back; behind them one to begin with */
+};
+
+struct checks *checks_open(void)
+{
+    struct checks *checks = calloc(1, sizeof(*checks));
+    void *host = NULL;
+
+    if (checks == NULL)
+        journal_stop("no host memory is left");
+    CU(MemHostAlloc, &host, (IN_FLIGHT + 1) * sizeof(*checks->host), 0);
+    CU(MemAlloc, &checks->reports, IN_FLIGHT * sizeof(*checks->host));
+    checks->host = host;
+    checks->host[IN_FLIGHT] = (struct pattern_report)PATTERN_REPORT_NONE;
+    for (unsigned i = 0; i < IN_FLIGHT; i++)
+        checks->check[i].event = device_event();
+    return checks;
+}
+
+void checks_close(struct checks *checks)
+{
+    checks_wait(checks);
+    for (unsigned i = 0; i < IN_FLIGHT; i++)
+        CU(EventDestroy, checks->check[i].event);
+    CU(MemFree, checks->reports);
+    CU(MemFreeHost, checks->host);
+    free(checks);
+}
+
+void kernel_tell(const struct piece *piece, const struct pattern_report *report)
+{
+    const uint64_t words = pattern_words(piece->bytes), offset = report->index * sizeof(uint64_t);
+
+    if (report->looked != words)
+        journal_wrong("block %" PRIu64 " of %zu bytes at 0x%" PRIx64 ": a check looked at %" PRIu64
+                      " of its %" PRIu64 " words",
+                      piece->block, piece->bytes, (uint64_t)piece->address, report->looked, words);
+    if (report->count == 0)
+        return;
+    journal_count(COUNT_MISMATCHES, report->count);
+    journal_wrong("block %" PRIu64 " of %zu bytes at 0x%" PRIx64 ": %" PRIu64 " of %" PRIu64
+                  " words differ, the lowest at offset %" PRIu64 "; at offset %" PRIu64
+                  " expected %016" PRIx64 ", got %016" PRIx64,
+                  piece->block, piece->bytes, (uint64_t)piece->address, report->count, words,
+                  report->lowest * (uint64_t)sizeof(uint64_t), offset,
+                  pattern_cut(pattern_word(piece->seed, piece->mask, report->index),
+                              piece->bytes - (size_t)offset),
+                  report->got);
+}
+
+static void finish(struct checks *checks, unsigned number)
+{
+    struct check *check = &checks->check[number];
+
+    if (!check->is_under_way)
+        return;
+    CU(EventSynchronize, check->event);
+    check->is_under_way = false;
+    kernel_tell(&check->piece, &checks->host[number]);
+}
+
+void checks_wait(struct checks *checks)
+{
+    for (unsigned i = 0; i < IN_FLIGHT; i++)
+        finish(checks, (checks->next + i) % IN_FLIGHT);
+}
+
+static unsigned begin(struct checks *checks, CUstream stream, const struct piece *piece)
+{
+    const unsigned number = checks->next;
+    struct check *check = &checks->check[number];
+    struct job job = {.kind = CHECK,
+                      .piece = *piece,
+                      .report = checks->reports + number * sizeof(*checks->host),
+                      .host_report = &checks->host[number]};
+
+    finish(checks, number);
+    checks->next = (number + 1) % IN_FLIGHT;
+    check->piece = *piece;
+    checks->host[number] = checks->host[IN_FLIGHT];
+    if (!device.is_simulated)
+        CU(MemcpyHtoDAsync, job.report, &checks->host[IN_FLIGHT], sizeof(*checks->host), stream);
+    launch(stream, &job);
+    if (!device.is_simulated)
+        CU(MemcpyDtoHAsync, job.host_report, job.report, sizeof(*checks->host), stream);
+    CU(EventRecord, check->event, stream);
+    check->is_under_way = true;
+    return number;
+}
+
+void kernel_check(struct checks *checks, CUstream stream, const struct piece *piece)
+{
+    (void)begin(checks, stream, piece);
+}
+
+struct pattern_report kernel_check_now(struct checks *checks, CUstream stream,
+                                       const struct piece *piece)
+{
+    const unsigned number = begin(checks, stream, piece);
+
+    CU(EventSynchronize, checks->check[number].event);
+    checks->check[number].is_under_way = false;
+    return checks->host[number];
+}
+
+/* --- Graphs. --- */
+
+struct graph *graph_begin(CUstream stream)
+{
+    struct graph *graph = calloc(1, sizeof(*graph));
+
+    if (graph == NULL)
+        journal_stop("no host memory is left");
+    graph->stream = stream;
+    CU(StreamBeginCapture, stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
+    recording = graph;
+    return graph;
+}
+
+void graph_end(struct graph *graph)
+{
+    recording = NULL;
+    CU(StreamEndCapture, graph->stream, &graph->graph);
+    if (!device.is_simulated)
+        CU(GraphInstantiateWithFlags, &graph->runnable, graph->graph, 0);
+}
+
+void graph_launch(struct graph *graph, CUstream stream)
+{
+    if (!device.is_simulated)
+        CU(GraphLaunch, graph->runnable, stream);
+    for (size_t i = 0; i < graph->count; i++) {
+        count(&graph->job[i]);
+        if (device.is_simulated)
+            simulate(stream, &graph->job[i]);
+    }
+}
+
+void graph_free(struct graph *graph)
+{
+    if (graph->runnable != NULL)
+        CU(GraphExecDestroy, graph->runnable);
+    CU(GraphDestroy, graph->graph);
+    free(graph);
+}

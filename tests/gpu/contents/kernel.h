@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Kernels: work on a stream that writes, checks or copies the pattern, or that takes time.
+ *
+ * On a GPU they are those of tests/gpu/kernels.ptx, compiled by the driver.  The simulator runs none: there a
+ * kernel is work that touches the memory and takes some virtual time, and behind it a function of the host,
+ * queued on the stream, that does the same to the bytes that the simulator keeps.
+ *
+ * Nothing here waits for the device but what says so: a block is freed, or its memory trimmed, while its
+ * kernels still run.
+ *
+ * A check leaves a report, which is read when it has come: at the latest when its place in the ring is needed
+ * again, or in checks_wait().  What differs is told through the journal.
+ *
+ * Threads: any, and each thread has `struct checks` of its own.
+ */
+#ifndef XSEG_TESTS_GPU_CONTENTS_KERNEL_H
+#define XSEG_TESTS_GPU_CONTENTS_KERNEL_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "tests/gpu/contents/device.h"
+#include "tests/gpu/contents/pattern.h"
+
+/* Memory, and the pattern that it has or is to have. */
+struct piece {
+    CUdeviceptr address; /* a multiple of 8 */
+    size_t bytes;
+    uint64_t seed, mask;
+    uint64_t block; /* its number, for whoever reads what is wrong */
+};
+
+/* Returns: NULL, or a sentence that says why the kernels cannot run here. */
+const char *kernel_load(void);
+void kernel_unload(void);
+
+void kernel_write(CUstream stream, const struct piece *piece);
+
+/* Copy a piece, each word XOR a mask. */
+void kernel_copy(CUstream stream, CUdeviceptr to, const struct piece *from, uint64_t mask);
+
+/* A kernel that takes some time. */
+void kernel_spin(CUstream stream, unsigned microseconds);
+
+struct checks;
+
+struct checks *checks_open(void);
+void checks_close(struct checks *checks);
+
+void kernel_check(struct checks *checks, CUstream stream, const struct piece *piece);
+
+/* Wait for all checks, and tell what differs. */
+void checks_wait(struct checks *checks);
+
+/* Check, wait and return what was found, which is not told. */
+struct pattern_report kernel_check_now(struct checks *checks, CUstream stream,
+                                       const struct piece *piece);
+
+/* Tell what differs, if anything does, or was not looked at. */
+void kernel_tell(const struct piece *piece, const struct pattern_report *report);
+
+/*
+ * Graphs: kernels that were captured, to be run again and again.  The simulator captures them, but cannot run
+ * a graph: a launch queues the kernels again that were launched during the capture.
+ */
+struct graph;
+
+struct graph *graph_begin(CUstream stream);
+void graph_end(struct graph *graph);
+void graph_launch(struct graph *graph, CUstream stream);
+void graph_free(struct graph *graph);
+
+#endif

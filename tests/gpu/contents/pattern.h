@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The pattern that blocks contain: what kernels write, what they check, and what the host compares with.
+ *
+ * Word i of 64 bits is output number i of the generator splitmix64, begun at a seed, XOR a mask.  The formula
+ * and its constants are those of Steele, Lea and Flood, "Fast splittable pseudorandom number generators"
+ * (OOPSLA 2014), figure 16, with the finalizer that is known as Mix13.  Its outputs differ from word to word
+ * and from seed to seed, so that what belongs to another block, or to another place of this one, is found.
+ *
+ * As bytes: each word with its lowest byte first.  Of a last word that is cut short, its lowest bytes.
+ *
+ * tests/gpu/kernels.ptx has the same formula for the GPU.
+ */
+#ifndef XSEG_TESTS_GPU_CONTENTS_PATTERN_H
+#define XSEG_TESTS_GPU_CONTENTS_PATTERN_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+static inline uint64_t pattern_word(uint64_t seed, uint64_t mask, uint64_t index)
+{
+    uint64_t word = seed + (index + 1) * UINT64_C(0x9e3779b97f4a7c15);
+
+    word = (word ^ (word >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+    word = (word ^ (word >> 27)) * UINT64_C(0x94d049bb133111eb);
+    return word ^ (word >> 31) ^ mask;
+}
+
+/* The bytes of a word that lie in a block which ends `left` bytes after the word's begin. */
+static inline uint64_t pattern_cut(uint64_t word, size_t left)
+{
+    return left >= sizeof(word) ? word : word & ((UINT64_C(1) << (8 * left)) - 1);
+}
+
+/* The word at an index of a block, and of its last bytes only those; on a machine with the lowest byte first. */
+static inline uint64_t pattern_at(const unsigned char *block, size_t bytes, uint64_t index)
+{
+    const size_t offset = (size_t)index * sizeof(uint64_t), left = bytes - offset;
+    uint64_t word = 0;
+
+    memcpy(&word, block + offset, left < sizeof(word) ? left : sizeof(word));
+    return word;
+}
+
+static inline void pattern_put(unsigned char *block, size_t bytes, uint64_t index, uint64_t word)
+{
+    const size_t offset = (size_t)index * sizeof(word), left = bytes - offset;
+
+    memcpy(block + offset, &word, left < sizeof(word) ? left : sizeof(word));
+}
+
+static inline uint64_t pattern_words(size_t bytes)
+{
+    return (bytes + sizeof(uint64_t) - 1) / sizeof(uint64_t);
+}
+
+/* What a comparison found.  A kernel fills in the same five words. */
+struct pattern_report {
+    uint64_t count;  /* words that differ */
+    uint64_t lowest; /* index of the first of them by address; UINT64_MAX for none */
+    uint64_t index;  /* of the one that was found first, */
+    uint64_t got;    /* and what is there */
+    uint64_t
+        looked; /* words that were looked at: a kernel that did not run, or not to its end, shows here */
+};
+
+/* clang-format off */
+#define PATTERN_REPORT_NONE {0, UINT64_MAX, 0, 0, 0}
+/* clang-format on */
+
+static inline void pattern_write(unsigned char *block, size_t bytes, uint64_t seed, uint64_t mask)
+{
+    for (uint64_t index = 0; index < pattern_words(bytes); index++)
+        pattern_put(block, bytes, index, pattern_word(seed, mask, index));
+}
+
+static inline struct pattern_report pattern_check(const unsigned char *block, size_t bytes,
+                                                  uint64_t seed, uint64_t mask)
+{
+    struct pattern_report report = PATTERN_REPORT_NONE;
+
+    for (uint64_t index = 0; index < pattern_words(bytes); index++) {
+        const uint64_t got = pattern_at(block, bytes, index);
+
+        report.looked++;
+        if (got ==
+            pattern_cut(pattern_word(seed, mask, index), bytes - (size_t)index * sizeof(got)))
+            continue;
+        if (report.count++ == 0) {
+            report.lowest = report.index = index;
+            report.got = got;
+        }
+    }
+    return report;
+}
+
+#endif

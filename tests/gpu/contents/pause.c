@@ -1,0 +1,233 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Pause and resume: a pool's memory goes, others have it meanwhile, and it comes back beneath the same
+ * addresses, with its contents if they were kept.
+ *
+ * While the pool is paused, as much memory as it had is taken by another pool and overwritten, so that
+ * contents that were not kept could only be there by a mistake.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "tests/gpu/contents/journal.h"
+#include "tests/gpu/contents/section.h"
+
+#define BLOCKS      12u
+#define MOST_PAUSED (512 * MIB) /* pinned host memory, and the file, are as large */
+
+static const struct {
+    enum xseg_keep keep;
+    const char *name;
+} modes[] = {
+    {XSEG_KEEP_HOST, "kept_in_host_memory"},
+    {XSEG_KEEP_FILE, "kept_in_a_file"},
+    {XSEG_KEEP_NOTHING, "kept_nowhere"},
+};
+
+struct pause {
+    struct stage *stage;
+    struct xseg_allocator *allocator;
+    struct xseg_pool *pool;
+    struct piece piece[BLOCKS]; /* bytes 0: freed */
+    uint64_t draws, numbers;
+    size_t budget; /* of the pool */
+    uint64_t rounds[sizeof(modes) / sizeof(modes[0])];
+};
+
+static struct piece new_block(struct pause *pause, struct xseg_pool *pool, unsigned stream,
+                              size_t bytes)
+{
+    struct xseg_request request = XSEG_REQUEST_INIT;
+    struct piece piece = {.bytes = bytes, .block = ++pause->numbers};
+    void *address = NULL;
+
+    request.bytes = bytes;
+    request.stream = pause->stage->stream[stream];
+    request.pool = pool;
+    journal_operation("allocate %" PRIu64 ", %zu bytes, on stream %u", piece.block, bytes, stream);
+    XSEG(alloc_with, pause->allocator, &request, &address);
+    journal_count(COUNT_BLOCKS, 1);
+    piece.address = (CUdeviceptr)(uintptr_t)address;
+    piece.seed = draw(&pause->draws, UINT64_MAX);
+    kernel_write(request.stream, &piece);
+    return piece;
+}
+
+static void free_block(struct pause *pause, struct piece *piece)
+{
+    journal_operation("free %" PRIu64, piece->block);
+    XSEG(free, pause->allocator, (void *)(uintptr_t)piece->address);
+    piece->bytes = 0;
+}
+
+static void free_all(struct pause *pause)
+{
+    for (unsigned i = 0; i < BLOCKS; i++)
+        if (pause->piece[i].bytes != 0)
+            free_block(pause, &pause->piece[i]);
+}
+
+/* The streams alternate: each has segments of its own. */
+static unsigned stream_of(unsigned block)
+{
+    return block % 2;
+}
+
+static void check_all(struct pause *pause)
+{
+    for (unsigned i = 0; i < BLOCKS; i++)
+        if (pause->piece[i].bytes != 0)
+            kernel_check(pause->stage->checks[0], pause->stage->stream[stream_of(i)],
+                         &pause->piece[i]);
+}
+
+/* Small blocks, odd ones and large ones; and some that are freed, whose memory stays cached. */
+static void fill_pool(struct pause *pause)
+{
+    const size_t most = pause->budget / BLOCKS * 2;
+
+    for (unsigned i = 0; i < BLOCKS; i++) {
+        const size_t bound = i % 3 == 0 ? 100000 : most;
+
+        pause->piece[i] =
+            new_block(pause, pause->pool, stream_of(i), 1 + draw(&pause->draws, bound));
+    }
+    for (unsigned i = 0; i < BLOCKS; i += 5)
+        free_block(pause, &pause->piece[i]);
+    check_all(pause);
+}
+
+/* Others have the memory now, and write to it. */
+static void use_memory(struct pause *pause)
+{
+    struct piece piece[4];
+
+    for (unsigned i = 0; i < 4; i++)
+        piece[i] = new_block(pause, NULL, 2, pause->budget / 4);
+    for (unsigned i = 0; i < 4; i++) {
+        kernel_check(pause->stage->checks[0], pause->stage->stream[2], &piece[i]);
+        free_block(pause, &piece[i]);
+    }
+}
+
+static void give_back(struct pause *pause)
+{
+    struct xseg_trim_options options = XSEG_TRIM_OPTIONS_INIT;
+
+    options.wait = true;
+    journal_operation("trim, waiting");
+    XSEG(trim, pause->allocator, NULL, &options, NULL);
+}
+
+static uint64_t reserved_by(const struct pause *pause)
+{
+    struct xseg_statistics stats = XSEG_STATISTICS_INIT;
+    struct xseg_where where = XSEG_WHERE_ANY;
+
+    where.device = 0;
+    where.pool = pause->pool;
+    XSEG(stats, pause->allocator, &where, &stats);
+    return stats.reserved_bytes[XSEG_STAT_ALL].current;
+}
+
+/* What the pool reserved has to be free then.  Others on a real card may take it, so little must be missing. */
+static void check_taken(size_t before, uint64_t reserved)
+{
+    const size_t after = device_free_memory();
+    const uint64_t slack = device.is_simulated ? 0 : reserved / 4 + 32 * MIB;
+
+    if (after + slack < before + reserved)
+        journal_wrong("a paused pool still has memory: it reserved %" PRIu64
+                      " bytes, and free memory went from %zu to %zu",
+                      reserved, before, after);
+}
+
+/* Host memory and files may be too small for the contents, which is the machine's fault. */
+static bool pause_pool(struct pause *pause, enum xseg_keep keep, const char *name, const char *file)
+{
+    const uint64_t reserved = reserved_by(pause);
+    const size_t before = device_free_memory();
+    char text[300];
+
+    journal_operation("pause, %s", name);
+    const xseg_status status =
+        xseg_pool_pause(pause->pool, keep, keep == XSEG_KEEP_FILE ? file : NULL);
+    if (status == XSEG_ERR_HOST_MEMORY || status == XSEG_ERR_FILE) {
+        (void)xseg_error_text(text, sizeof(text));
+        journal_say(name, 0, "skipped", "%s", text);
+        return false;
+    }
+    journal_status(status, "xseg_pool_pause");
+    if (reserved_by(pause) != 0)
+        journal_wrong("a paused pool reserves %" PRIu64 " bytes", reserved_by(pause));
+    check_taken(before, reserved);
+    return true;
+}
+
+static void check_addresses(const struct pause *pause)
+{
+    for (unsigned i = 0; i < BLOCKS; i++) {
+        struct xseg_block_info info = XSEG_BLOCK_INFO_INIT;
+        void *address = (void *)(uintptr_t)pause->piece[i].address;
+
+        if (pause->piece[i].bytes == 0)
+            continue;
+        XSEG(block, pause->allocator, address, &info);
+        if (info.base != address || info.state != XSEG_BLOCK_LIVE ||
+            info.requested != pause->piece[i].bytes)
+            journal_wrong("block %" PRIu64 " of %zu bytes at %p is no such block after a resume",
+                          pause->piece[i].block, pause->piece[i].bytes, address);
+    }
+}
+
+static bool play_round(struct pause *pause, enum xseg_keep keep, const char *name, const char *file)
+{
+    fill_pool(pause);
+    stage_rest(pause->stage);
+    if (!pause_pool(pause, keep, name, file))
+        return false;
+    use_memory(pause);
+    free_block(pause, &pause->piece[1]); /* a block may be freed meanwhile */
+    stage_rest(pause->stage);
+    give_back(pause);
+    journal_operation("resume");
+    XSEG(pool_resume, pause->pool);
+    check_addresses(pause);
+    if (keep == XSEG_KEEP_NOTHING)
+        for (unsigned i = 0; i < BLOCKS; i++)
+            if (pause->piece[i].bytes != 0)
+                kernel_write(pause->stage->stream[stream_of(i)], &pause->piece[i]);
+    check_all(pause);
+    stage_rest(pause->stage);
+    return true;
+}
+
+static void play_mode(struct pause *pause, unsigned mode, const char *file)
+{
+    XSEG(pool_create, pause->allocator, 0, NULL, &pause->pool);
+    if (play_round(pause, modes[mode].keep, modes[mode].name, file))
+        pause->rounds[mode]++;
+    free_all(pause);
+    XSEG(pool_release, pause->pool);
+    give_back(pause);
+}
+
+void play_pause(struct stage *stage)
+{
+    struct pause pause = {.stage = stage, .draws = stage->seed};
+    char file[4096];
+
+    pause.budget = stage->memory / 4 < MOST_PAUSED ? stage->memory / 4 : MOST_PAUSED;
+    (void)snprintf(file, sizeof(file), "%s/paused-%d", stage->folder, (int)getpid());
+    pause.allocator = stage_open("expandable_segments:True");
+    do {
+        for (unsigned mode = 0; mode < sizeof(modes) / sizeof(modes[0]); mode++)
+            play_mode(&pause, mode, file);
+    } while (stage_goes_on(stage));
+    for (unsigned mode = 0; mode < sizeof(modes) / sizeof(modes[0]); mode++)
+        if (pause.rounds[mode] != 0)
+            journal_say(modes[mode].name, pause.rounds[mode], "ok", "pauses of %u blocks", BLOCKS);
+    stage_close(pause.allocator);
+}

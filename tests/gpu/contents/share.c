@@ -1,0 +1,296 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Sharing: blocks that two processes have.
+ *
+ *     share                                              peer, the same program
+ *     write, wait, export, send        ----------->      import, check, write anew, wait
+ *     check, free, take the export back  <--------       tell
+ *     trim, tell                       ----------->      check again: an importer keeps the memory
+ *                                      <-----------      close the import, tell
+ *
+ * No stream of one process waits for one of the other: each waits for its own work before it tells the other.
+ */
+#include <errno.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tests/gpu/contents/journal.h"
+#include "tests/gpu/contents/section.h"
+
+#define BLOCKS   4u
+#define MOST     (64 * MIB)
+#define PATIENCE 60 /* seconds that the other process may take for an answer */
+
+extern char **environ;
+
+enum kind { SHARED, WRITTEN_ANEW, LET_GO, CLOSED, OVER, COUNTS };
+
+struct message {
+    enum kind kind;
+    struct piece piece[BLOCKS]; /* addresses mean nothing to the other process */
+    uint64_t counts[COUNT_KINDS];
+};
+
+static pid_t peer; /* 0 in the other process itself */
+
+/* Why the other process does not answer: it says so itself, unless it crashed. */
+__attribute__((noreturn)) static void tell_end(void)
+{
+    int status = 0;
+
+    if (peer != 0 && waitpid(peer, &status, 0) == peer && WIFEXITED(status) &&
+        WEXITSTATUS(status) == JOURNAL_SKIPPED)
+        journal_skip("the other process cannot run here; it says why above");
+    journal_stop("the other process has ended with wait status %d", status);
+}
+
+static void send_message(int socket, enum kind kind, struct message *message)
+{
+    message->kind = kind;
+    if (send(socket, message, sizeof(*message), MSG_NOSIGNAL) != (ssize_t)sizeof(*message))
+        tell_end();
+}
+
+static void receive_message(int socket, enum kind kind, struct message *message)
+{
+    const ssize_t got = recv(socket, message, sizeof(*message), MSG_WAITALL);
+
+    if (got == 0 || (got < 0 && errno == ECONNRESET))
+        tell_end();
+    if (got != (ssize_t)sizeof(*message))
+        journal_stop("the other process did not answer within %d s: %s", PATIENCE, strerror(errno));
+    if (message->kind != kind)
+        journal_stop("the other process is at step %d, and should be at %d", (int)message->kind,
+                     (int)kind);
+}
+
+static void set_patience(int socket)
+{
+    const struct timeval patience = {.tv_sec = PATIENCE};
+
+    if (setsockopt(socket, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience)) != 0 ||
+        setsockopt(socket, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience)) != 0)
+        journal_stop("the socket takes no time limit: %s", strerror(errno));
+}
+
+static void *pointer_of(const struct piece *piece)
+{
+    return (void *)(uintptr_t)piece->address;
+}
+
+/* --- The process that exports. --- */
+
+/* Returns: this side's end of a socket */
+static int start_peer(const struct stage *stage)
+{
+    int ends[2];
+    char socket[16], seconds[16], seed[32], memory[32];
+
+    (void)fflush(NULL);
+    if (socketpair(AF_UNIX, SOCK_STREAM, 0, ends) != 0)
+        journal_stop("there is no socket: %s", strerror(errno));
+    (void)snprintf(socket, sizeof(socket), "%d", ends[1]);
+    (void)snprintf(seconds, sizeof(seconds), "%u", stage->seconds);
+    (void)snprintf(seed, sizeof(seed), "%" PRIu64, stage->seed);
+    (void)snprintf(memory, sizeof(memory), "%zu", stage->memory / MIB);
+    const char *arguments[] = {"gpu-contents", "peer", "--socket",    socket, "--seconds", seconds,
+                               "--seed",       seed,   "--memory-mb", memory, NULL};
+    char *argument[sizeof(arguments) / sizeof(arguments[0])];
+    memcpy(argument, arguments, sizeof(argument)); /* posix_spawn() writes to none of them */
+    const int refused = posix_spawn(&peer, "/proc/self/exe", NULL, NULL, argument, environ);
+    if (refused != 0)
+        journal_stop("the other process cannot be started: %s", strerror(refused));
+    (void)close(ends[1]);
+    set_patience(ends[0]);
+    return ends[0];
+}
+
+static void export_block(struct xseg_allocator *allocator, int socket, const struct piece *piece)
+{
+    struct xseg_share share = XSEG_SHARE_INIT;
+
+    journal_operation("export and send %" PRIu64, piece->block);
+    XSEG(export, allocator, pointer_of(piece), XSEG_SHARE_FD, &share);
+    XSEG(share_send, socket, &share);
+    xseg_share_end(&share);
+}
+
+static void make_block(struct stage *stage, struct xseg_allocator *allocator,
+                       struct xseg_pool *pool, struct piece *piece, uint64_t *draws)
+{
+    struct xseg_request request = XSEG_REQUEST_INIT;
+    const size_t most = stage->memory / 16 < MOST ? stage->memory / 16 : MOST;
+    void *address = NULL;
+
+    request.bytes = 1 + draw(draws, draw(draws, 3) == 0 ? 100000 : most);
+    request.stream = stage->stream[0];
+    request.pool = pool;
+    journal_operation("allocate and write %" PRIu64 ", %zu bytes", piece->block, request.bytes);
+    XSEG(alloc_with, allocator, &request, &address);
+    journal_count(COUNT_BLOCKS, 1);
+    piece->address = (CUdeviceptr)(uintptr_t)address;
+    piece->bytes = request.bytes;
+    piece->seed = draw(draws, UINT64_MAX);
+    kernel_write(stage->stream[0], piece);
+}
+
+/* Afterwards the exporter has nothing of the blocks any more. */
+static void let_go(struct stage *stage, struct xseg_allocator *allocator, const struct piece *piece)
+{
+    struct xseg_trim_options options = XSEG_TRIM_OPTIONS_INIT;
+
+    for (unsigned i = 0; i < BLOCKS; i++) {
+        kernel_check(stage->checks[0], stage->stream[0], &piece[i]);
+        journal_operation("free %" PRIu64 " and take its export back", piece[i].block);
+        XSEG(free, allocator, pointer_of(&piece[i]));
+        XSEG(export_close, allocator, pointer_of(&piece[i]));
+    }
+    stage_rest(stage);
+    options.wait = true;
+    XSEG(trim, allocator, NULL, &options, NULL);
+}
+
+static void share_round(struct stage *stage, struct xseg_allocator *allocator,
+                        struct xseg_pool *pool, int socket, uint64_t *draws)
+{
+    struct message message = {.kind = SHARED};
+    struct piece own[BLOCKS];
+
+    for (unsigned i = 0; i < BLOCKS; i++) {
+        message.piece[i].block = *draws; /* rises from one to the next */
+        make_block(stage, allocator, pool, &message.piece[i], draws);
+    }
+    memcpy(own, message.piece, sizeof(own));
+    stage_rest(stage);
+    send_message(socket, SHARED, &message);
+    for (unsigned i = 0; i < BLOCKS; i++)
+        export_block(allocator, socket, &own[i]);
+    receive_message(socket, WRITTEN_ANEW, &message);
+    for (unsigned i = 0; i < BLOCKS; i++)
+        own[i].seed = message.piece[i].seed;
+    let_go(stage, allocator, own);
+    send_message(socket, LET_GO, &message);
+    receive_message(socket, CLOSED, &message);
+}
+
+static void end_peer(int socket)
+{
+    struct message message = {.kind = OVER};
+    int status = 0;
+
+    send_message(socket, OVER, &message);
+    receive_message(socket, COUNTS, &message);
+    for (int kind = 0; kind < COUNT_KINDS; kind++)
+        journal_count((enum journal_count)kind, message.counts[kind]);
+    if (waitpid(peer, &status, 0) != peer || status != 0)
+        journal_wrong("the other process ended with status %d", status);
+    (void)close(socket);
+}
+
+/* A second process needs a context of its own. */
+static void need_second_context(void)
+{
+    const int mode = device_attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_MODE);
+
+    if (mode != CU_COMPUTEMODE_DEFAULT)
+        journal_skip(
+            "the device takes one process only (compute mode %d): nvidia-smi -c 0 lets others in",
+            mode);
+}
+
+void play_share(struct stage *stage)
+{
+    struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
+    struct xseg_pool *pool = NULL;
+    uint64_t draws = stage->seed, rounds = 0;
+    char text[300];
+
+    need_second_context();
+    struct xseg_allocator *allocator = stage_open("expandable_segments:True");
+    options.exportable = true;
+    const xseg_status status = xseg_pool_create(allocator, 0, &options, &pool);
+    if (status == XSEG_ERR_UNSUPPORTED) {
+        (void)xseg_error_text(text, sizeof(text));
+        journal_skip("%s", text);
+    }
+    journal_status(status, "xseg_pool_create");
+    const int socket = start_peer(stage);
+    do {
+        share_round(stage, allocator, pool, socket, &draws);
+        rounds++;
+    } while (stage_goes_on(stage));
+    end_peer(socket);
+    journal_say("shared", rounds * BLOCKS, "ok", "blocks, to the other process and back");
+    XSEG(pool_release, pool);
+    stage_close(allocator);
+}
+
+/* --- The process that imports. --- */
+
+static void import_blocks(struct xseg_allocator *allocator, int socket, struct piece *piece)
+{
+    for (unsigned i = 0; i < BLOCKS; i++) {
+        struct xseg_share share = XSEG_SHARE_INIT;
+        void *address = NULL;
+
+        journal_operation("peer: import %" PRIu64, piece[i].block);
+        XSEG(share_receive, socket, &share);
+        XSEG(import, allocator, 0, &share, &address);
+        xseg_share_end(&share);
+        piece[i].address = (CUdeviceptr)(uintptr_t)address;
+    }
+}
+
+static void peer_round(struct stage *stage, struct xseg_allocator *allocator,
+                       struct message *message)
+{
+    const CUstream stream = stage->stream[0];
+    struct piece own[BLOCKS];
+
+    memcpy(own, message->piece, sizeof(own));
+    import_blocks(allocator, stage->socket, own);
+    for (unsigned i = 0; i < BLOCKS; i++) {
+        kernel_check(stage->checks[0], stream, &own[i]);
+        own[i].seed = message->piece[i].seed = ~own[i].seed;
+        kernel_write(stream, &own[i]);
+    }
+    stage_rest(stage);
+    send_message(stage->socket, WRITTEN_ANEW, message);
+    receive_message(stage->socket, LET_GO, message);
+    for (unsigned i = 0; i < BLOCKS; i++)
+        kernel_check(stage->checks[0], stream, &own[i]);
+    stage_rest(stage);
+    for (unsigned i = 0; i < BLOCKS; i++) {
+        journal_operation("peer: close the import of %" PRIu64, own[i].block);
+        XSEG(import_close, allocator, pointer_of(&own[i]));
+    }
+    send_message(stage->socket, CLOSED, message);
+}
+
+void play_peer(struct stage *stage)
+{
+    struct xseg_allocator *allocator = stage_open("expandable_segments:True");
+    struct message message;
+    ssize_t got;
+
+    set_patience(stage->socket);
+    for (;;) {
+        got = recv(stage->socket, &message, sizeof(message), MSG_WAITALL);
+        if (got != (ssize_t)sizeof(message))
+            journal_stop("the process that shares has ended");
+        if (message.kind != SHARED)
+            break;
+        peer_round(stage, allocator, &message);
+    }
+    stage_close(allocator);
+    for (int kind = 0; kind < COUNT_KINDS; kind++)
+        message.counts[kind] = journal_counts[kind];
+    send_message(stage->socket, COUNTS, &message);
+}
