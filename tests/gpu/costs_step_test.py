@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: MIT
+"""The step that measures calls."""
+import pathlib
+import shutil
+import subprocess
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+import packed  # pylint: disable=wrong-import-position
+
+
+class Costs(packed.Packed):
+    """The step that measures calls."""
+
+    def setUp(self):
+        super().setUp()
+        self.results = self.out / "costs"
+
+    def table(self):
+        """The figures, as lists of columns."""
+        return [line.split("\t") for line in (self.results / "costs.tsv").read_text().splitlines()]
+
+    def costs(self):
+        """The keys of the file of costs."""
+        file, = self.results.glob("*.costs")
+        lines = [line.partition(" = ") for line in file.read_text().splitlines() if line[0] != "#"]
+        return file, {key: value for key, _, value in lines}
+
+    def test_a_preset_comes_out_as_itself(self):
+        self.run_sim("--only", "costs", "--minutes", "1", XSEG_SIM_COSTS="consumer")
+        file, costs = self.costs()
+        self.assertEqual(file.name, "simulated-device-0.costs")
+        self.assertEqual((costs["name"], costs["create"], costs["unmap_mapping"], costs["alloc"]),
+                         ("Simulated device 0", "7600 150 0", "11500 0 0", "40000 180 60000"))
+        self.assertFalse((self.results / "differs.md").exists())
+        report = self.report()
+        self.assertIn("All times are **modelled**, by the simulator's costs `consumer`", report)
+        self.assertIn("; nearest is `consumer`", report)
+        self.assertIn("| cuMemCreate of 2 MiB | 7.9 | 7.3 | 1.08 | 7.9 | 1.00 |", report)
+        self.assertIn("| cuMemSetAccess | 128 | 4940.8 (4940.8 to 4940.8) | 38.6 |", report)
+        self.assertIn("{.name = \"simulated_device_0\", .reserve = 9000, ", report)
+        self.assertIn("<summary>costs/simulated-device-0.costs</summary>", report)
+        pairs = [row for row in self.table() if row[4] == "2"]
+        self.assertEqual(len(pairs), 12)
+        self.assertTrue(all(int(row[10]) > 0 for row in pairs))
+        done = subprocess.run([self.folder / "bin/xseg", "probe", "--costs", file], check=True, text=True,
+                              capture_output=True, env={"LD_LIBRARY_PATH": str(self.folder / "lib")})
+        self.assertIn(f"modelled ({file})", done.stdout)
+
+    def test_what_there_is_no_memory_for_and_what_fails_is_named(self):
+        said = self.run_sim("--only", "costs", "--minutes", "1", status=1, XSEG_SIM_MEMORY_MB="64",
+                            XSEG_SIM_FAIL="cuMemAlloc:2+1:2")
+        self.assertIn("done, with failures", said)
+        report = self.report()
+        self.assertIn("- no memory for sizes from 40 MiB on", report)
+        self.assertIn("- **failed**: cuMemAlloc with CUDA_ERROR_OUT_OF_MEMORY (2), costs of 64 KiB", report)
+        self.assertIn("- cuMemAlloc was not measured", report)
+        self.assertIn("| cuMemCreate | 64 | - | there is no memory for it | - | - | - |", report)
+        self.assertIn("| cuMemMap of 20 MiB | 2.0 | 2.0 | 1.00 |", report)
+        for words in ("| cuMemMap of 512 MiB", "| cuMemAlloc of", "each of 128 pages"):
+            self.assertNotIn(words, report)
+        self.assertEqual(self.costs()[1]["create"], "7000 150 0")
+
+    def test_another_driver_is_measured_and_disagrees(self):
+        driver = self.folder.parent / "libcuda.so.1"
+        shutil.copy(self.folder / "lib/libxseg-sim.so.0", driver)
+        self.run_all("--driver", str(driver), "--out", str(self.out), "--only", "costs", "--minutes", "1",
+                     status=1)
+        report = self.report()
+        self.assertIn("All times are **measured** on Simulated device 0", report)
+        self.assertRegex(report.partition("## Steps")[0],
+                         r"- cuMemAlloc of 512 MiB takes \d+\.\d us, and 132.2 us by the preset `a100`")
+
+    def test_without_a_driver_it_says_why(self):
+        self.run_all("--only", "costs", "--minutes", "1", "--out", str(self.out), status=2)
+        self.assertIn("skipped: xseg probe: the driver cannot be loaded: libcuda.so.1", self.report())
+        self.assertFalse((self.results / "costs.tsv").exists())
+
+
+if __name__ == "__main__":
+    packed.main()

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: MIT
+"""The step that asks for the facts: what it says of drivers that agree, differ, crash and hang."""
+import pathlib
+import re
+import subprocess
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+import packed  # pylint: disable=wrong-import-position
+
+
+class Facts(packed.Packed):
+    """The first step, on drivers that are not as the simulator is by itself."""
+
+    def ask(self, *options, status, **environment):
+        """Verdict and answer of the driver by fact; the simulator's are checked to hold."""
+        self.run_sim("--only", "facts", "--minutes", "4", *options, status=status, **environment)
+        return self.answers()
+
+    def ask_bad(self, bad, *options, status=1):
+        """The same of the driver with one bad entry point."""
+        self.run_all("--only", "facts", "--minutes", "4", "--driver", packed.PLACES.bad_driver, "--out", str(self.out), *options,
+                     status=status, BAD_DRIVER=bad)
+        return self.answers()
+
+    def answers(self):
+        rows = [line.split("\t") for line in self.read("facts.tsv").splitlines()[1:]]
+        self.assertEqual({row[4] for row in rows}, {"holds"})
+        listed = subprocess.run([self.folder / "bin/gpu-facts", "--list"], check=True, text=True, capture_output=True)
+        self.assertEqual([row[0] for row in rows], [line.split("\t")[0] for line in listed.stdout.splitlines()])
+        return {row[0]: (row[1], row[2]) for row in rows}
+
+    def read(self, name):
+        return (self.out / "facts" / name).read_text()
+
+    def assert_others_hold(self, answers, *others):
+        """All but these; what does not hold is named first in the report, and only that."""
+        self.assertEqual({fact for fact, (verdict, _) in answers.items() if verdict != "holds"}, set(others))
+        self.assertEqual(re.findall(r"(?m)^- (FACT-[A-Z]+-\d+)", self.read("differs.md")),
+                         [fact for fact in others if answers[fact][0] != "skipped"])
+
+    def page(self):
+        """What the page has in the column GPU, by fact."""
+        return dict(re.findall(r"(?m)^\| (FACT-[A-Z]+-\d+) \|.* \| yes \| ([^|]*) \|$", self.read("driver-facts.md")))
+
+    def test_a_driver_that_agrees(self):
+        answers = self.ask(status=0)
+        self.assert_others_hold(answers)
+        self.assertEqual(answers["FACT-GRAN-1"], ("holds", "2048 KiB"))
+        self.assertEqual(self.page(), {fact: "modelled: yes" for fact in answers})
+        self.assertIn("\nAsked so far: Simulated device 0, driver CUDA ", self.read("driver-facts.md"))
+        self.assertIn("Modelled answers of Simulated device 0", self.read("report.md"))
+
+    def test_a_driver_without_batches(self):
+        answers = self.ask(status=1, XSEG_SIM_BATCH="0")
+        self.assert_others_hold(answers, "FACT-ACC-1", "FACT-UNM-2")
+        said = "cuMemSetAccess(base, 4 * GRANULE): CUDA_ERROR_INVALID_VALUE, expected CUDA_SUCCESS"
+        self.assertEqual(answers["FACT-ACC-1"], ("differs", said))
+        self.assertEqual(self.page()["FACT-ACC-1"], "modelled: no: " + said)
+        for line in self.read("differs.md").splitlines():
+            self.assertIn("`XSEG_SIM_BATCH=0` makes the simulator answer so.", line)
+        self.assert_settings("XSEG_SIM_BATCH=0")
+
+    def test_settings_of_other_machines(self):
+        self.ask(status=1, XSEG_SIM_PEERS="0", XSEG_SIM_RECYCLE="1", XSEG_SIM_ADDRESSES_MB="4096",
+                 XSEG_SIM_DEVICES="3", XSEG_SIM_MEMORY_MB="768")
+        self.assertRegex(self.read("differs.md"), r"^- FACT-RES-7 .*`XSEG_SIM_ADDRESSES_MB=4096` makes the simulator")
+        self.assert_settings("XSEG_SIM_PEERS=0", "XSEG_SIM_RECYCLE=1", "XSEG_SIM_ADDRESSES_MB=4096",
+                             "XSEG_SIM_DEVICES=3", "XSEG_SIM_MEMORY_MB=768")
+
+    def assert_settings(self, *settings):
+        """These are proposed, no other that is not everywhere, and the simulator agrees with them."""
+        proposed = {line.split("\t")[0] for line in self.read("settings.tsv").splitlines()}
+        everywhere = {"XSEG_SIM_DEVICES=2", "XSEG_SIM_MEMORY_MB=1024"}
+        self.assertEqual(proposed - everywhere, set(settings))
+        same, asked = re.search(r"the simulator answers (\d+) of (\d+) facts", self.read("report.md")).groups()
+        self.assertEqual(same, asked)
+        self.assertIn("export XSEG_SIM_", self.read("report.md"))
+
+    def test_a_card_without_virtual_memory_management(self):
+        answers = self.ask(status=0, XSEG_SIM_VMM="0")
+        self.assertEqual(answers["FACT-MAP-1"], ("skipped", "the device has no virtual memory management"))
+        for fact in ("FACT-OPEN-6", "FACT-ALC-1", "FACT-STR-10", "FACT-EVT-6", "FACT-CAP-18"):
+            self.assertEqual(answers[fact][0], "holds")
+        self.assertEqual(self.page()["FACT-MAP-1"], "skipped: the device has no virtual memory management")
+        self.assert_settings("XSEG_SIM_VMM=0")
+
+    def test_one_device_and_little_memory(self):
+        answers = self.ask(status=0, XSEG_SIM_DEVICES="1", XSEG_SIM_MEMORY_MB="2")
+        self.assertEqual(answers["FACT-EVT-6"], ("skipped", "there is one device only"))
+        self.assertEqual(answers["FACT-CRE-3"], ("skipped", "only 2 MiB are free, and 64 are needed"))
+        self.assertIn("too little memory is free, 2 MiB: cuMemCreate", answers["FACT-MAP-3"][1])
+        self.assertEqual(answers["FACT-MAP-5"][0], "holds")
+        self.assertIn("XSEG_SIM_MEMORY_MB=2\t", self.read("settings.tsv"))
+
+    def test_an_error_spoils_nothing_behind_it(self):
+        # FACT-CTX-5 fails while no context is current: in the same process, all behind it would.
+        answers = self.ask(status=1, XSEG_SIM_FAIL="cuEventCreate:1:700")
+        failed = [fact for fact, (_, said) in answers.items()
+                  if "cuEventCreate(&event, CU_EVENT_DISABLE_TIMING): CUDA_ERROR_ILLEGAL_ADDRESS, expected" in said]
+        self.assert_others_hold(answers, *failed)
+        self.assertIn("FACT-CTX-5", failed)
+        self.assertEqual(answers["FACT-CTX-6"][0], "holds")
+        self.assertIn("No setting: the simulator is to be changed.", self.read("differs.md"))
+
+    def test_a_fact_that_crashes(self):
+        answers = self.ask_bad("crash:cuStreamGetCtx")
+        self.assert_others_hold(answers, "FACT-STR-4", "FACT-CAP-14")
+        self.assertEqual(answers["FACT-STR-4"],
+                         ("crashed", "the process was ended by signal 11, Segmentation fault"))
+
+    def test_a_fact_that_hangs(self):
+        for bad in ("hang:cuDevicePrimaryCtxGetState", "deaf:cuDevicePrimaryCtxGetState"):
+            with self.subTest(bad):
+                answers = self.ask_bad(bad, "--minutes", "2")
+                self.assert_others_hold(answers, "FACT-CTX-1")
+                self.assertEqual(answers["FACT-CTX-1"], ("hung", "it did not end within 3 s"))
+
+    def test_a_driver_that_is_too_old(self):
+        answers = self.ask_bad("missing:cuStreamGetId")
+        self.assertEqual(answers["FACT-OPEN-1"], ("differs", "the driver has no cuStreamGetId"))
+        lacking = [fact for fact, answer in answers.items() if answer == ("skipped", "the driver has no cuStreamGetId")]
+        self.assertEqual(lacking, ["FACT-OPEN-3", "FACT-STR-1", "FACT-STR-2", "FACT-STR-3", "FACT-CAP-14"])
+        self.assert_others_hold(answers, "FACT-OPEN-1", *lacking)
+
+    def test_a_driver_that_cannot_be_opened(self):
+        for bad, why in (("crash:cuInit", "the process was ended by signal 11, Segmentation fault"),
+                         ("hang:cuInit", "it did not end within 5 s")):
+            with self.subTest(bad):
+                answers = self.ask_bad(bad, "--minutes", "2")
+                self.assertEqual(set(answers.values()), {("skipped", "the driver cannot be opened: " + why)})
+                self.assertEqual(self.read("differs.md"), f"- the driver cannot be opened: {why}\n")
+                self.assertFalse((self.out / "facts/driver-facts.md").exists())
+
+    def test_three_quarters_of_the_time(self):
+        answers = self.ask_bad("hang:cuEventQuery", "--minutes", "2")
+        late = [fact for fact, (_, said) in answers.items() if said.startswith("there was no time left")]
+        self.assertEqual(late, list(answers)[-len(late):])
+        self.assertGreater(len(late), 1)
+        self.assertGreater([verdict for verdict, _ in answers.values()].count("hung"), 1)
+        self.assertIn("done, with failures", self.report())
+        self.assertIn(f"{', '.join(late)}\n", self.read("report.md"))
+
+    def test_no_driver(self):
+        said = self.run_all("--only", "facts", "--out", str(self.out), status=2)
+        self.assertIn("skipped: there is no driver: libcuda.so.1", said)
+        self.assertEqual({verdict for verdict, _ in self.answers().values()}, {"skipped"})
+
+
+if __name__ == "__main__":
+    packed.main()

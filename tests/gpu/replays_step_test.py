@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: MIT
+"""The steps that replay and measure programmes."""
+import json
+import pathlib
+import subprocess
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+import packed  # pylint: disable=wrong-import-position
+
+
+class Replays(packed.Packed):
+    """The steps that replay: what they say where the driver is the simulator, and where it is another one."""
+
+    SHORT = ("decode_graphs", "moe_train", "prefetch_train")
+
+    def setUp(self):
+        super().setUp()
+        for trace in (self.folder / "traces").glob("*.xtrace.zst"):
+            if not trace.name.startswith(self.SHORT):
+                trace.unlink()
+
+    def rows(self, name):
+        """The lines of a raw table, by column."""
+        head, *lines = (self.out / name).read_text().splitlines()
+        return [dict(zip(head.split("\t"), line.split("\t"))) for line in lines]
+
+    def differences(self, step):
+        """What a step found to differ."""
+        path = self.out / step / "differs.md"
+        return path.read_text() if path.exists() else ""
+
+    def test_peaks_and_calls_agree_on_the_simulator(self):
+        self.run_sim("--only", "traces")
+        self.assertEqual(self.differences("traces"), "")
+        rows = self.rows("traces/traces.tsv")
+        self.assertEqual([(row["trace"], row["segments"]) for row in rows],
+                         [(trace, mode) for mode in ("expandable", "classic") for trace in self.SHORT])
+        for row in rows:
+            self.assertGreater(int(row["reserved_driver"]), 512 << 20)
+            self.assertEqual(row["reserved_driver"], row["reserved_simulator"])
+            self.assertEqual(row["calls_driver"], row["calls_simulator"])
+            self.assertGreater(float(row["modelled_ms"]), 1)
+        calls = {(row["call"], row["bytes"]): row for row in self.rows("traces/calls.tsv")}
+        self.assertEqual(calls["cuMemMap", "all"]["calls"], calls["cuMemCreate", "all"]["calls"])
+        self.assertEqual(int(calls["cuMemMap", "20971520"]["modelled_ns"]),
+                         2000 * int(calls["cuMemMap", "20971520"]["calls"]))
+        self.assertIn("The driver is a simulator", self.report())
+
+    def test_a_timed_replay_counts_what_the_library_counts(self):
+        out = self.folder / "timed.tsv"
+        said = subprocess.run(
+            [self.folder / "bin/xseg", "replay", "--json", "--driver", self.folder / "lib/libgpu-timed.so",
+             self.folder / "traces/moe_train.xtrace.zst"], check=True, text=True, stdout=subprocess.PIPE,
+            env={"LD_LIBRARY_PATH": str(self.folder / "lib"), "GPU_TIMED_OUT": str(out),
+                 "GPU_TIMED_DRIVER": str(self.folder / "lib/libxseg-sim.so.0")}).stdout
+        counted = json.loads(said)["driver_calls"]
+        lines = [line.split("\t") for line in out.read_text().splitlines()]
+        timed = {call: int(calls) for call, size, calls, *_ in lines if size == "all"}
+        # Opening maps a page or two, and clearing up gives everything back: a few more calls, never less.
+        for call, most in (("cuMemCreate", 4), ("cuMemMap", 4), ("cuMemSetAccess", 4)):
+            with self.subTest(call=call):
+                self.assertGreater(counted[call], 50)
+                self.assertLessEqual(counted[call], timed[call])
+                self.assertLessEqual(timed[call], counted[call] + most)
+
+    def test_a_driver_that_differs_is_told_by_its_calls(self):
+        self.run_sim("--only", "traces", status=1, XSEG_SIM_BATCH="0")
+        found = self.differences("traces")
+        self.assertRegex(found, r"(?m)^- cuMemSetAccess: \d+ calls on the driver, \d+ on the simulator, in "
+                                r"decode_graphs-expandable, prefetch_train-expandable$")
+        self.assertNotIn("peak of", found)
+        self.assertIn(found, self.report())
+
+    def test_a_driver_that_runs_out_of_memory_is_told_by_its_peaks(self):
+        self.run_sim("--only", "traces", status=1, XSEG_SIM_FAIL="cuMemCreate:40+1")
+        found = self.differences("traces")
+        self.assertRegex(found, r"(?m)^- moe_train-expandable: memory runs out at event \(-1: never\) \d+ on the "
+                                r"driver, -1 on the simulator$")
+        self.assertRegex(found, r"moe_train-expandable: peak of the reserved bytes \d+ on the driver")
+
+    def test_what_a_small_device_has_no_memory_for_is_left_out(self):
+        self.run_sim("--only", "traces", "--only", "service", "--only", "speed", XSEG_SIM_MEMORY_MB="2048")
+        report = self.report()
+        self.assertIn("- left out, because they take more than 1638 MiB on the simulator: moe_train-expandable "
+                      "moe_train-classic\n", report)
+        self.assertIn("| prefetch_train | expandable |", report)
+        self.assertIn("skipped: the day was not replayed, with a limit of 1638 MiB", report)
+        self.assertIn("- large, 10^3: left out, because it takes 13.2 GiB and 2.0 GiB are free (driver)\n", report)
+
+    def test_without_memory_nothing_is_replayed(self):
+        said = self.run_sim("--only", "traces", "--only", "speed", status=2, XSEG_SIM_MEMORY_MB="2")
+        self.assertIn("skipped: no memory to replay in: 2 MiB are free on the device", said)
+        self.assertIn("skipped: no memory to measure in: 2 MiB are free on the device", said)
+
+    def test_a_driver_that_refuses_is_asked_once(self):
+        self.run_sim("--only", "traces", status=1, XSEG_SIM_FAIL="cuDeviceTotalMem:1+1:999")
+        found = self.differences("traces")
+        self.assertEqual(found.count("\n"), 1, found)
+        self.assertRegex(found, "^- decode_graphs-expandable: the replay ends with status 2: .*cuDeviceTotalMem")
+
+    def test_traces_that_are_not_reached_are_named(self):
+        shared = self.folder / "lib/replays.sh"
+        shared.write_text(shared.read_text().replace("GPU_SECONDS * 3 / 4", "GPU_SECONDS * 0 / 4"))
+        self.run_sim("--only", "traces", "--only", "service")
+        self.assertIn("- not reached in 120 s: decode_graphs-expandable moe_train-expandable ", self.report())
+        self.assertIn("Not reached in 45 s: kept.", self.report())
+
+    def test_a_card_without_virtual_memory_has_classic_segments(self):
+        self.run_sim("--only", "traces", XSEG_SIM_VMM="0")
+        self.assertNotIn("| expandable |", self.report())
+        self.assertIn("- left out: expandable segments, because", self.report())
+        self.assertEqual(len(self.rows("traces/traces.tsv")), 3)
+
+    def test_a_day_of_the_service_agrees(self):
+        self.run_sim("--only", "service")
+        rows = {(row["way"], row["key"]): row for row in self.rows("service/service.tsv")}
+        for key in ("peak_reserved", "request_path_syncs"):
+            for way in ("kept", "decayed"):
+                self.assertEqual(rows[way, key]["driver"], rows[way, key]["simulator"])
+        self.assertLess(2 * int(rows["decayed", "reserved_time_avg"]["driver"]),
+                        int(rows["kept", "reserved_time_avg"]["driver"]))
+        self.assertEqual(rows["kept", "requests"]["driver"], "222")
+
+    def test_speed_has_a_row_for_each_case_of_both_sides(self):
+        self.run_sim("--only", "speed", "--minutes", "20")
+        rows = self.rows("speed/speed.tsv")
+        sides = {side: [(row["question"], row["case"]) for row in rows if row["side"] == side]
+                 for side in ("driver", "simulator")}
+        self.assertEqual(sides["driver"], sides["simulator"])
+        for question in ("hit", "threads", "replay", "cross", "churn", "streams", "large"):
+            self.assertIn(question, {question for question, _ in sides["driver"]})
+        pairs = self.rows("speed/pairs.tsv")
+        self.assertEqual(len(pairs), 2 * 5)
+        self.assertTrue(all(float(row["ns"]) > 0 for row in pairs))
+        self.assertRegex(self.report(), r"\| same_block \| [0-9.]+ \| [0-9.]+ \| [0-9.]+ \| ")
+
+
+    def test_instructions_are_counted_where_perf_can(self):
+        # A stand-in: starting takes five million instructions, and a pair 300.
+        programs = self.folder.parent / "programs"
+        programs.mkdir()
+        (programs / "perf").write_text(
+            "#!/bin/bash\nfor last; do :; done\n[ $last = true ] && last=0\n"
+            "echo \"$((5000000 + 300 * 10#$last)),,instructions:u,1,100.00,,\" >\"${@:6:1}\"\n")
+        (programs / "perf").chmod(0o755)
+        self.run_sim("--only", "speed", "--minutes", "20", PATH=f"{programs}:/usr/bin:/bin")
+        rows = self.rows("speed/pairs.tsv")
+        self.assertEqual({row["instructions"] for row in rows if row["side"] == "driver"}, {"300.0"})
+        self.assertIn("Instructions are counted by perf", self.report())
+
+    def test_a_programme_that_fails_is_named(self):
+        (self.folder / "bin/bench-hit").write_text("#!/bin/bash\necho 'no such thing' >&2\nexit 3\n")
+        self.run_sim("--only", "speed", status=1)
+        self.assertIn("- hit ends with status 3 on the driver: no such thing\n", self.differences("speed"))
+        self.assertIn("| threads | 1 thread | ns |", self.report())
+
+
+if __name__ == "__main__":
+    packed.main()

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: MIT
+"""What the tests of tests/gpu/run share: a packed folder, and the command in it.
+
+A test is called as <name>_test.py SOURCE_ROOT BUILD_ROOT OLD_DRIVER BAD_DRIVER SANITIZERS.
+"""
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import types
+import unittest
+
+HEAD = "# SPDX-License-Identifier: MIT\n# title: {title}\n# seconds: {seconds}\n{text}\n"
+
+# What the command line names, once main() has read it.
+PLACES = types.SimpleNamespace()
+
+
+class Packed(unittest.TestCase):
+    """Everything below starts from a copy of the packed folder."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.scratch = tempfile.TemporaryDirectory()
+        cls.packed = pathlib.Path(cls.scratch.name) / "packed"
+        subprocess.run([PLACES.source / "tests/gpu/pack", "--builddir", PLACES.build, cls.packed], check=True,
+                       stdout=subprocess.DEVNULL)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.scratch.cleanup()
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name) / "xseg-gpu"
+        shutil.copytree(self.packed, self.folder, symlinks=True)
+        self.out = pathlib.Path(folder.name) / "out"
+
+    def steps(self, **steps):
+        """These steps and no others: (seconds, text) by name, in this order."""
+        shutil.rmtree(self.folder / "steps")
+        (self.folder / "steps").mkdir()
+        for number, (name, (seconds, text)) in enumerate(steps.items(), 1):
+            (self.folder / f"steps/{number}-{name}").write_text(
+                HEAD.format(title=f"The step {name}", seconds=seconds, text=text))
+
+    def run_all(self, *options, status=0, before=(), **environment):
+        """What the command prints; in an environment that has nothing but a path."""
+        done = subprocess.run([*before, "bash", self.folder / "run", *options], text=True, check=False,
+                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, cwd="/", timeout=1100,
+                              env={"PATH": "/usr/bin:/bin", **environment})
+        self.assertEqual(done.returncode, status, done.stdout)
+        return done.stdout
+
+    def run_sim(self, *options, **more):
+        """The command on the simulated driver, with its results in a known place."""
+        return self.run_all("--driver", "sim", "--out", str(self.out), *options, **more)
+
+    def report(self):
+        """The report, as it is on disk."""
+        return (self.out / "report.md").read_text()
+
+
+def main():
+    """Run the tests of the calling file."""
+    source, PLACES.build, PLACES.old_driver, PLACES.bad_driver, sanitizers = sys.argv[1:]
+    PLACES.source = pathlib.Path(source)
+    if sanitizers != "none":
+        print("skipped: a build with sanitizers is not packed")
+        sys.exit(77)
+    unittest.main(argv=sys.argv[:1], verbosity=1)
