@@ -72,8 +72,9 @@ class Costs(packed.Packed):
                          r"- cuMemAlloc of 512 MiB takes \d+\.\d us, and 132.2 us by the preset `a100`")
 
     def test_without_a_driver_it_says_why(self):
-        self.run_all("--only", "costs", "--minutes", "1", "--out", str(self.out), status=2)
-        self.assertIn("skipped: xseg probe: the driver cannot be loaded: libcuda.so.1", self.report())
+        self.run_all("--driver", self.no_driver(), "--only", "costs", "--minutes", "1", "--out", str(self.out),
+                     status=2)
+        self.assertIn("skipped: xseg probe: the driver cannot be loaded: ", self.report())
         self.assertFalse((self.results / "costs.tsv").exists())
 
 

@@ -142,8 +142,8 @@ class Facts(packed.Packed):
         self.assertIn(f"{', '.join(late)}\n", self.read("report.md"))
 
     def test_no_driver(self):
-        said = self.run_all("--only", "facts", "--out", str(self.out), status=2)
-        self.assertIn("skipped: there is no driver: libcuda.so.1", said)
+        said = self.run_all("--driver", self.no_driver(), "--only", "facts", "--out", str(self.out), status=2)
+        self.assertIn("skipped: there is no driver: ", said)
         self.assertEqual({verdict for verdict, _ in self.answers().values()}, {"skipped"})
 
 

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: MIT
 """tests/gpu/run as its users meet it: packed, in an empty place, without a network, on the simulated driver."""
-import os
 import pathlib
 import shutil
 import subprocess
@@ -127,7 +126,7 @@ class Machines(packed.Packed):
         self.steps(first=self.RUNS)
 
     def test_no_driver(self):
-        said = self.run_all("--out", str(self.out), status=1)
+        said = self.run_all("--driver", self.no_driver(), "--out", str(self.out), status=1)
         self.assertIn("there is no driver: ", said)
         self.assertIn("there is no driver: ", self.report())
         self.assertIn("# xseg on no GPU\n", self.report())
@@ -148,16 +147,20 @@ class Machines(packed.Packed):
         self.assertIn("0.00 GiB free", self.report())
 
     def test_a_folder_that_cannot_be_written_to(self):
-        if os.geteuid() == 0:
-            results = self.folder / "results"
-            results.write_text("a file where a folder should be")
-            said = self.run_all("--driver", "sim", "--out", str(results), status=2)
-            self.assertIn("results cannot be written to", said)
-            self.skipTest("root may write to every folder: only --out was tried")
-        self.folder.chmod(0o555)
-        self.addCleanup(self.folder.chmod, 0o755)
-        said = self.run_all("--driver", "sim", TMPDIR=str(self.out.parent))
+        if not may_be_alone():
+            self.skipTest("no user namespace can be had here, and root may write to every folder")
+        read_only = ["unshare", "-rm", "sh", "-c", f"mount --bind {self.folder} {self.folder} && "
+                     f"mount -o remount,bind,ro {self.folder} && exec \"$@\"", "sh"]
+        said = self.run_all("--driver", "sim", before=read_only, TMPDIR=str(self.out.parent))
         self.assertIn("cannot be written to: the results go to", said)
+        said = self.run_all("--driver", "sim", "--out", str(self.folder / "out"), status=2, before=read_only)
+        self.assertIn("give another folder with --out", said)
+
+    def test_an_instance_of_a_card_is_named(self):
+        self.run_all("--driver", packed.PLACES.bad_driver, "--out", str(self.out), BAD_DRIVER="mig")
+        self.assertIn("# xseg on NVIDIA H100 80GB HBM3 MIG 1g.10gb\n", self.report())
+        self.assertIn("| MIG | an instance: it shares its card with others |", self.report())
+        self.assertIn("\nfine\n", self.report())
 
     def test_programmes_that_are_missing_are_named(self):
         shutil.rmtree(self.folder / "bin")

@@ -7,9 +7,12 @@
  *   crash     it ends the process by a signal
  *   hang      it never returns
  *   deaf      nor does the process end by its alarm
+ *
+ * BAD_DRIVER=mig: it is good, and its device is an instance of a card.
  */
 #include <dlfcn.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -69,4 +72,20 @@ int cuGetProcAddress_v2(const char *symbol, void **function, int version, unsign
     }
     memcpy(&find, &next, sizeof(find));
     return find(symbol, function, version, flags, found);
+}
+
+__attribute__((visibility("default"))) int cuDeviceGetName(char *name, int bytes, int device);
+
+int cuDeviceGetName(char *name, int bytes, int device)
+{
+    const char *bad = getenv("BAD_DRIVER");
+    void *next = dlsym(RTLD_NEXT, "cuDeviceGetName");
+    int (*get)(char *name, int bytes, int device);
+
+    if (bad != NULL && strcmp(bad, "mig") == 0) {
+        (void)snprintf(name, (size_t)bytes, "NVIDIA H100 80GB HBM3 MIG 1g.10gb");
+        return 0;
+    }
+    memcpy(&get, &next, sizeof(get));
+    return get(name, bytes, device);
 }

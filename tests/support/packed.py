@@ -55,6 +55,12 @@ class Packed(unittest.TestCase):
         self.assertEqual(done.returncode, status, done.stdout)
         return done.stdout
 
+    def no_driver(self):
+        """A file that is no driver: whether this machine has one does not matter then."""
+        path = self.folder.parent / "libcuda.so.1"
+        path.touch()
+        return str(path)
+
     def run_sim(self, *options, **more):
         """The command on the simulated driver, with its results in a known place."""
         return self.run_all("--driver", "sim", "--out", str(self.out), *options, **more)
