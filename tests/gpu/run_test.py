@@ -22,7 +22,7 @@ def may_be_alone():
 
 class Whole(packed.Packed):
     def test_from_a_packed_folder_without_a_network(self):
-        said = self.run_sim("--minutes", "2", before=ALONE if may_be_alone() else ())
+        said = self.run_sim("--minutes", "6", before=ALONE if may_be_alone() else ())
         report = self.report()
         for step in sorted((self.folder / "steps").iterdir()):
             self.assertIn(f"\n| {step.name.partition('-')[2]} | ", report)
