@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: MIT
 """The step that looks at what memory contains."""
-import packed
 import pathlib
 import sys
 
