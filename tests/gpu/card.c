@@ -121,7 +121,7 @@ static int attribute(CUdevice device, CUdevice_attribute which)
 {
     int value = 0;
 
-    return call.device_attribute(&value, which, device) == CUDA_SUCCESS ? value : 0;
+    return call.device_attribute(&value, (int)which, device) == CUDA_SUCCESS ? value : 0;
 }
 
 static void print_device(CUdevice device)
