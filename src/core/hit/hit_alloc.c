@@ -67,10 +67,9 @@ XSEG_HIT_STEP small_generally(struct xseg_arena *arena, void **out, size_t bytes
     return finish(arena, out, bytes, xseg_small_hit(arena, bytes, expandable, UINT64_MAX));
 }
 
-/* Raise the limits of the counts, which an allocation has passed. */
+/* Raise the limits of the counts, which an allocation has passed, unless another arena's reconcile has done so. */
 XSEG_HIT_STEP raise_limits(struct xseg_arena *arena) XSEG_RELEASES(arena->lock)
 {
-    XSEG_ASSERT(xseg_counts_are_past_limits(&arena->counts));
     xseg_counts_reconcile_all(&arena->counts);
     xseg_biased_lock_give_own(&arena->lock);
     return XSEG_OK;
