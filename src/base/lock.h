@@ -22,6 +22,8 @@
  * FREE_LOG one per device.  Guards the log of frees.  Leaf.
  * OBSERVERS one per allocator.  Guards the list of observers and what is to be told to them.  Leaf.
  *          Let go of while one is called.
+ * DEPOT    one per depot of stacks.  Guards adding a stack.  Leaf.  Held across: the loader's
+ *          dl_iterate_phdr(), which waits for no constructor and calls nothing of the program.
  * DRIVER   one per allocator.  Guards opening of devices.  Held across: every call that opens one.
  *          Never taken while another lock is held, and below GROWTH for that reason.
  */
@@ -53,6 +55,7 @@ enum xseg_lock_rank {
     XSEG_RANK_STATS,
     XSEG_RANK_FREE_LOG,
     XSEG_RANK_OBSERVERS,
+    XSEG_RANK_DEPOT,
     XSEG_RANK_COUNT
 };
 

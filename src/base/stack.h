@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Taking the calling thread's call stack.
+ *
+ * libunwind walks a stack some 20 times faster than the C library's backtrace(), because it remembers how
+ * each return address is unwound.  It is opened at run time and never linked: a linked libunwind takes over
+ * the exceptions of the whole process.  Where it cannot be opened, backtrace() is used.
+ *
+ * Terms:
+ *   frame    a return address.  The innermost comes first.
+ *   taken    what xseg_stack_take() returns: the number of frames, with XSEG_STACK_CUT added if the stack
+ *            has more
+ *
+ * Limits of libunwind (up to 1.8): its memory is one table a thread, and return addresses are never removed from it.  If
+ * code is unloaded, and other code comes to the same addresses, a return address that both have is unwound
+ * as in the old code, in threads that walked through it before.  The frames behind it are wrong then.
+ * Reading them may even reach an address without memory, as in every program that uses unw_backtrace().
+ *
+ * Locking: none of ours.  The first walk over a frame asks the loader (dl_iterate_phdr), and so may the first
+ * walk of a thread ask the C library for memory.
+ */
+#ifndef XSEG_BASE_STACK_H
+#define XSEG_BASE_STACK_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* How many frames of a stack are kept: by default, and at most. */
+#define XSEG_STACK_FRAMES      64u
+#define XSEG_STACK_FRAMES_MOST 1024u
+
+/* Added to a number of frames: these are the innermost, and the stack has more. */
+#define XSEG_STACK_CUT (1u << 31)
+
+static inline uint32_t xseg_stack_frames(uint32_t taken)
+{
+    return taken & ~XSEG_STACK_CUT;
+}
+
+static inline bool xseg_stack_was_cut(uint32_t taken)
+{
+    return (taken & XSEG_STACK_CUT) != 0;
+}
+
+/*
+ * Make ready for taking stacks: find the unwinder, and let it allocate what it allocates on its first use.
+ * Later calls only answer.
+ *
+ * Threads: any.  No lock of the library may be held: opening a library runs the code of others.
+ * Cost: some 500 us the first time.
+ *
+ * Returns: whether libunwind is there; without it a stack costs some 25 times as much
+ */
+bool xseg_stack_prepare(void);
+
+/*
+ * Take the stack of the calling thread, from the caller of this function on.
+ *
+ * frames: room for `most` of them
+ * most: 1 to XSEG_STACK_FRAMES_MOST
+ *
+ * Threads: any.  May be called with locks held.  Before xseg_stack_prepare() it works, but slowly.
+ * Cost: some 20 ns and 6 ns a frame with libunwind, for frames that this thread has walked over before; no
+ * allocation then, and no lock.  Without libunwind some 100 ns a frame.
+ *
+ * Returns: the number of frames taken, see `taken` above; XSEG_STACK_CUT | most if there are more
+ */
+uint32_t xseg_stack_take(void **frames, uint32_t most);
+
+#endif
