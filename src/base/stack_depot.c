@@ -363,6 +363,10 @@ static __attribute__((noinline)) uint32_t add_slowly(struct wanted *wanted)
         xseg_lock_take(&depot->lock);
         xseg_modules_hold(&depot->modules, find_or_add, wanted);
         xseg_lock_give(&depot->lock);
+#if XSEG_CHECKS >= 3
+        if (xseg_is_power_of_two(wanted->id))
+            XSEG_AUDIT(xseg_stack_depot_audit, depot);
+#endif
     }
     if (wanted->id == 0)
         atomic_fetch_add_explicit(&depot->lost, 1, memory_order_relaxed);

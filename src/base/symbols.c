@@ -156,6 +156,7 @@ static void make_order(const struct xseg_symbol_table *table, struct xseg_symbol
 {
     uint32_t count = 0;
 
+    order->was_tried = true;
     for (uint32_t i = 0; i < table->count; i++)
         count += is_function(table, i);
     const size_t bytes = (size_t)count * sizeof(*order->number);
@@ -225,7 +226,7 @@ bool xseg_symbols_find(const struct xseg_symbol_table *table, struct xseg_symbol
 
     if (table->symbols == NULL)
         return false;
-    if (order->number == NULL)
+    if (!order->was_tried)
         make_order(table, order, memory);
     if (order->number != NULL ? !find_ordered(table, order, offset, &number)
                               : !find_among_all(table, offset, &number))

@@ -29,8 +29,9 @@ struct xseg_symbol_table {
 
 /* The numbers of a module's functions, by address.  It is the same wherever the module is loaded. */
 struct xseg_symbol_order {
-    const uint32_t *number; /* NULL before the first question, or if there was no room */
+    const uint32_t *number; /* NULL if there is none, or was no room for it */
     uint32_t count;
+    bool was_tried; /* by the first question */
 };
 
 /* A symbol: the name lies in the module. */

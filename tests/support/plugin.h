@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The libraries that are built from plugin.c, beside the programme of the test:
+ *
+ *   plugin-one       exports call_of_one(); its build id is PLUGIN_ONE_ID
+ *   plugin-two       the same with call_of_two(); it has no build id
+ *   plugin-stripped  exports no function
+ */
+#ifndef XSEG_TESTS_PLUGIN_H
+#define XSEG_TESTS_PLUGIN_H
+
+#include <dlfcn.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#define PLUGIN_ONE_ID "0123456789abcdef0123456789abcdef01234567"
+
+struct plugin {
+    void *handle;
+    void (*call)(void (*back)(void *), void *context);
+    const char *base; /* the least of its addresses */
+    char path[1024];
+};
+
+/* Where a library beside the programme is: not by a run path, since sanitizers open libraries in our place. */
+static inline void plugin_path(const char *name, char *path, size_t bytes)
+{
+    char self[512];
+    const ssize_t length = readlink("/proc/self/exe", self, sizeof(self) - 1);
+
+    assert_true(length > 0);
+    self[length] = '\0';
+    *strrchr(self, '/') = '\0';
+    assert_true((size_t)snprintf(path, bytes, "%s/lib%s.so", self, name) < bytes);
+}
+
+static inline void plugin_open_path(struct plugin *plugin, const char *path)
+{
+    Dl_info info;
+
+    (void)snprintf(plugin->path, sizeof(plugin->path), "%s", path);
+    plugin->handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (plugin->handle == NULL)
+        fail_msg("%s", dlerror());
+    void *const *const call = dlsym(plugin->handle, "plugin_call");
+    assert_non_null(call);
+    memcpy(&plugin->call, call, sizeof(plugin->call));
+    assert_int_not_equal(dladdr(*call, &info), 0);
+    plugin->base = info.dli_fbase;
+}
+
+static inline void plugin_open(struct plugin *plugin, const char *name)
+{
+    char path[1024];
+
+    plugin_path(name, path, sizeof(path));
+    plugin_open_path(plugin, path);
+}
+
+static inline void plugin_close(struct plugin *plugin)
+{
+    assert_int_equal(dlclose(plugin->handle), 0);
+    plugin->handle = NULL;
+}
+
+#endif

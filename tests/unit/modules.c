@@ -1,0 +1,382 @@
+/* SPDX-License-Identifier: MIT */
+/* Which modules are loaded and which were, while libraries come and go. */
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+
+#include "src/base/modules.h"
+#include "tests/support/plugin.h"
+
+struct table {
+    struct xseg_bump memory;
+    struct xseg_modules modules;
+};
+
+static void assert_audit(const struct xseg_modules *modules)
+{
+    struct xseg_finding finding = {0};
+
+    if (!xseg_modules_audit(modules, &finding))
+        fail_msg("%s: %s", finding.tag, finding.text);
+}
+
+static void count_run(void *context)
+{
+    ++*(unsigned *)context;
+}
+
+static void look(struct table *table)
+{
+    unsigned runs = 0;
+
+    xseg_modules_hold(&table->modules, count_run, &runs);
+    assert_int_equal(runs, 1);
+    assert_audit(&table->modules);
+}
+
+static void begin(struct table *table)
+{
+    assert_true(xseg_bump_init(&table->memory, 1 << 20));
+    xseg_modules_init(&table->modules, &table->memory);
+    look(table);
+}
+
+static void end(struct table *table)
+{
+    xseg_bump_fini(&table->memory);
+}
+
+static const struct xseg_placement *find(const struct table *table, const void *address)
+{
+    return xseg_modules_find(&table->modules, (uintptr_t)address);
+}
+
+/* What is at an address of a library that was just loaded. */
+static const struct xseg_placement *find_plugin(struct table *table, const struct plugin *plugin)
+{
+    look(table);
+    const struct xseg_placement *placement = find(table, plugin->base);
+    assert_non_null(placement);
+    assert_true(placement->is_loaded);
+    assert_ptr_equal((const void *)placement->start, plugin->base);
+    return placement;
+}
+
+static void the_programme_and_its_libraries_are_found(void **state)
+{
+    void *in_libc = dlsym(RTLD_DEFAULT, "gnu_get_libc_version");
+    struct table table;
+    char self[1024];
+    Dl_info info;
+
+    (void)state;
+    begin(&table);
+    assert_null(find(&table, self)); /* the stack is in no module */
+    const struct xseg_placement *programme = find(&table, (const void *)(uintptr_t)&count_run);
+    const ssize_t length = readlink("/proc/self/exe", self, sizeof(self) - 1);
+    assert_true(length > 0);
+    self[length] = '\0';
+    assert_non_null(programme);
+    assert_string_equal(programme->module->path, self);
+    assert_int_not_equal(dladdr(in_libc, &info), 0);
+    const struct xseg_placement *libc = find(&table, in_libc);
+    assert_non_null(libc);
+    assert_ptr_not_equal(libc, programme);
+    assert_string_equal(libc->module->path, info.dli_fname);
+    assert_ptr_equal((const void *)libc->start, info.dli_fbase);
+    assert_null(find(&table, NULL));
+    assert_null(find(&table, (const void *)UINTPTR_MAX));
+    end(&table);
+}
+
+static void a_library_that_is_unloaded_stays_in_the_table(void **state)
+{
+    struct plugin plugin;
+    struct table table;
+
+    (void)state;
+    begin(&table);
+    const uint64_t before = table.modules.changes;
+    plugin_open(&plugin, "plugin-one");
+    assert_null(find(&table, plugin.base)); /* nobody has looked */
+    const struct xseg_placement *placement = find_plugin(&table, &plugin);
+    assert_string_equal(placement->module->path, plugin.path);
+    assert_string_equal(placement->module->build_id, PLUGIN_ONE_ID);
+    assert_ptr_equal(find(&table, (const char *)placement->end - 1), placement);
+    assert_ptr_not_equal(find(&table, (const char *)placement->end), placement);
+    assert_int_equal(table.modules.changes, before + 1);
+    plugin_close(&plugin);
+    look(&table);
+    assert_int_equal(table.modules.changes, before + 2);
+    assert_false(placement->is_loaded);
+    assert_null(find(&table, plugin.base));
+    assert_string_equal(placement->module->path, plugin.path);
+    end(&table);
+}
+
+/* A hundred times at the same place or at others: one module, and no more placements than places. */
+static void the_same_file_is_the_same_module(void **state)
+{
+    struct plugin plugin;
+    struct table table;
+
+    (void)state;
+    begin(&table);
+    plugin_open(&plugin, "plugin-one");
+    const struct xseg_placement *first = find_plugin(&table, &plugin);
+    plugin_close(&plugin);
+    look(&table);
+    /* Something else comes to its addresses, unless a sanitizer has been there first: it has to go elsewhere. */
+    void *stone = mmap((void *)first->start, first->end - first->start, PROT_NONE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+    plugin_open(&plugin, "plugin-one");
+    const struct xseg_placement *second = find_plugin(&table, &plugin);
+    assert_ptr_not_equal(second, first);
+    assert_ptr_equal(second->module, first->module);
+    assert_false(first->is_loaded);
+    plugin_close(&plugin);
+    if (stone != MAP_FAILED)
+        assert_int_equal(munmap(stone, first->end - first->start), 0);
+    const size_t used = table.memory.used;
+    for (unsigned i = 0; i < 100; i++) {
+        plugin_open(&plugin, "plugin-one");
+        const struct xseg_placement *again = find_plugin(&table, &plugin);
+        assert_ptr_equal(again->module, first->module);
+        assert_int_equal(again == first, plugin.base == (const char *)first->start);
+        plugin_close(&plugin);
+        look(&table);
+    }
+    assert_true(table.memory.used - used < 100 * sizeof(*first) / 2);
+    end(&table);
+}
+
+static void copy_file(const char *from, const char *to)
+{
+    char bytes[4096];
+    const int in = open(from, O_RDONLY | O_CLOEXEC);
+    const int out = open(to, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0700);
+
+    assert_true(in >= 0 && out >= 0);
+    for (ssize_t got = read(in, bytes, sizeof(bytes)); got > 0;
+         got = read(in, bytes, sizeof(bytes)))
+        assert_int_equal(write(out, bytes, (size_t)got), got);
+    assert_int_equal(close(in), 0);
+    assert_int_equal(close(out), 0);
+}
+
+/* Two builds under one path, as while somebody develops; one of them has no build id. */
+static void another_file_at_the_same_path_is_another_module(void **state)
+{
+    char path[1024], from[1024];
+    const struct xseg_placement *placement[3];
+    struct plugin plugin;
+    struct table table;
+
+    (void)state;
+    const char *folder = getenv("TMPDIR");
+    (void)snprintf(path, sizeof(path), "%s/xseg-modules-XXXXXX",
+                   folder != NULL ? folder : P_tmpdir);
+    const int file = mkstemp(path);
+    assert_true(file >= 0);
+    assert_int_equal(close(file), 0);
+    begin(&table);
+    for (unsigned i = 0; i < 3; i++) {
+        plugin_path(i == 1 ? "plugin-two" : "plugin-one", from, sizeof(from));
+        copy_file(from, path);
+        plugin_open_path(&plugin, path);
+        placement[i] = find_plugin(&table, &plugin);
+        assert_string_equal(placement[i]->module->path, path);
+        assert_int_equal(placement[i]->module->build_id != NULL, i != 1);
+        plugin_close(&plugin);
+        assert_int_equal(unlink(path), 0);
+    }
+    assert_ptr_not_equal(placement[0]->module, placement[1]->module);
+    assert_ptr_equal(placement[0]->module, placement[2]->module);
+    look(&table);
+    end(&table);
+}
+
+static void a_relative_path_is_made_absolute(void **state)
+{
+    char folder[1024], was[1024], path[1100];
+    struct plugin plugin;
+    struct table table;
+
+    (void)state;
+    begin(&table);
+    plugin_path("plugin-one", folder, sizeof(folder));
+    *strrchr(folder, '/') = '\0';
+    assert_non_null(getcwd(was, sizeof(was)));
+    assert_int_equal(chdir(folder), 0);
+    plugin_open_path(&plugin, "./libplugin-one.so");
+    const struct xseg_placement *placement = find_plugin(&table, &plugin);
+    (void)snprintf(path, sizeof(path), "%s/./libplugin-one.so", folder);
+    assert_string_equal(placement->module->path, path);
+    plugin_close(&plugin);
+    assert_int_equal(chdir(was), 0);
+    end(&table);
+}
+
+struct asked {
+    struct table *table;
+    const struct xseg_placement *placement;
+    const void *address;
+    struct xseg_symbol symbol;
+    bool has_symbol;
+};
+
+static void ask_symbol(void *context)
+{
+    struct asked *asked = context;
+
+    asked->has_symbol = xseg_modules_symbol(&asked->table->modules, asked->placement,
+                                            (uintptr_t)asked->address, &asked->symbol);
+}
+
+static void symbols_are_there_while_the_loader_is_held(void **state)
+{
+    static const char *const name[] = {"plugin-one", "plugin-two", "plugin-stripped"};
+    static const char *const symbol[] = {"call_of_one", "call_of_two", NULL};
+    struct plugin plugin;
+    struct table table;
+
+    (void)state;
+    begin(&table);
+    for (unsigned i = 0; i < 3; i++) {
+        plugin_open(&plugin, name[i]);
+        struct asked asked = {.table = &table, .placement = find_plugin(&table, &plugin)};
+        memcpy(&asked.address, &plugin.call, sizeof(asked.address));
+        xseg_modules_hold(&table.modules, ask_symbol, &asked);
+        assert_int_equal(asked.has_symbol, symbol[i] != NULL);
+        if (asked.has_symbol) {
+            assert_string_equal(asked.symbol.name, symbol[i]);
+            assert_int_equal(asked.symbol.offset + asked.placement->base, (uintptr_t)asked.address);
+        }
+        plugin_close(&plugin);
+    }
+    end(&table);
+}
+
+/* The modules that fit are there, and nothing is broken. */
+static void without_room_some_modules_are_missing(void **state)
+{
+    (void)state;
+    for (size_t left = 0; left < 8192; left += 56) {
+        struct table table;
+
+        assert_true(xseg_bump_init(&table.memory, 16384));
+        assert_non_null(xseg_bump_take(&table.memory, xseg_bump_left(&table.memory) - left - 8));
+        xseg_modules_init(&table.modules, &table.memory);
+        look(&table);
+        look(&table);
+        assert_true(table.memory.was_full || table.modules.loaded_count > 2);
+        end(&table);
+    }
+}
+
+static atomic_bool is_over, has_failed;
+
+static void *open_and_close(void *self)
+{
+    const char *name = self;
+    char path[1024];
+
+    plugin_path(name, path, sizeof(path));
+    while (!atomic_load(&is_over)) {
+        void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+
+        if (handle == NULL || dlclose(handle) != 0) {
+            atomic_store(&has_failed, true);
+            break;
+        }
+    }
+    return NULL;
+}
+
+/* All that is loaded is read while the loader is held: its symbols, too. */
+static void read_symbols(void *context)
+{
+    struct table *table = context;
+
+    for (uint32_t i = 0; i < table->modules.loaded_count; i++) {
+        const struct xseg_placement *placement = table->modules.loaded[i];
+        struct xseg_symbol symbol;
+
+        for (uintptr_t address = placement->start; address < placement->end;
+             address += 1 + (placement->end - placement->start) / 64)
+            if (xseg_modules_symbol(&table->modules, placement, address, &symbol))
+                assert_int_not_equal(symbol.name[0], '\0');
+    }
+}
+
+static void libraries_may_come_and_go_meanwhile(void **state)
+{
+    static char one[] = "plugin-one", two[] = "plugin-two";
+    pthread_t thread[2];
+    struct table table;
+
+    (void)state;
+    begin(&table);
+    atomic_store(&is_over, false);
+    assert_int_equal(pthread_create(&thread[0], NULL, open_and_close, one), 0);
+    assert_int_equal(pthread_create(&thread[1], NULL, open_and_close, two), 0);
+    const uint64_t changes = table.modules.changes;
+    for (unsigned i = 0; (i < 300 || table.modules.changes == changes) && !has_failed; i++) {
+        xseg_modules_hold(&table.modules, read_symbols, &table);
+        assert_audit(&table.modules);
+    }
+    atomic_store(&is_over, true);
+    for (unsigned i = 0; i < 2; i++)
+        assert_int_equal(pthread_join(thread[i], NULL), 0);
+    assert_false(has_failed);
+    end(&table);
+}
+
+static void the_audit_names_the_broken_invariant(void **state)
+{
+    struct xseg_finding finding = {0};
+    struct table table;
+
+    (void)state;
+    begin(&table);
+    assert_true(table.modules.loaded_count > 2);
+    const struct xseg_placement *kept = table.modules.loaded[0];
+    table.modules.loaded[0] = table.modules.loaded[1];
+    assert_false(xseg_modules_audit(&table.modules, &finding));
+    assert_string_equal(finding.tag, "MODULES-1");
+    table.modules.loaded[0] = kept;
+    table.modules.loaded_count--;
+    assert_false(xseg_modules_audit(&table.modules, &finding));
+    assert_string_equal(finding.tag, "MODULES-1");
+    table.modules.loaded_count++;
+    assert_audit(&table.modules);
+    struct xseg_module *one = table.modules.modules, *other = one->next;
+    const struct xseg_module before = *other;
+    other->name = one->name;
+    other->shape = one->shape;
+    other->build_id = one->build_id;
+    assert_false(xseg_modules_audit(&table.modules, &finding));
+    assert_string_equal(finding.tag, "MODULES-2");
+    *other = before;
+    assert_audit(&table.modules);
+    end(&table);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_programme_and_its_libraries_are_found),
+        cmocka_unit_test(a_library_that_is_unloaded_stays_in_the_table),
+        cmocka_unit_test(the_same_file_is_the_same_module),
+        cmocka_unit_test(another_file_at_the_same_path_is_another_module),
+        cmocka_unit_test(a_relative_path_is_made_absolute),
+        cmocka_unit_test(symbols_are_there_while_the_loader_is_held),
+        cmocka_unit_test(without_room_some_modules_are_missing),
+        cmocka_unit_test(libraries_may_come_and_go_meanwhile),
+        cmocka_unit_test(the_audit_names_the_broken_invariant),
+    };
+
+    return cmocka_run_group_tests_name("modules", tests, NULL, NULL);
+}

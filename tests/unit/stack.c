@@ -1,0 +1,226 @@
+/* SPDX-License-Identifier: MIT */
+/* Taking call stacks, with libunwind and without it. */
+#include <dlfcn.h>
+#include <execinfo.h>
+#include <link.h>
+#include <pthread.h>
+#include <string.h>
+
+#include "src/base/stack.h"
+#include "tests/support/child.h"
+
+/* --- The loader, as the test has it. --- */
+
+static bool is_refused; /* libunwind is not installed, as it were */
+
+void *__real_dlopen(const char *name, int mode);
+void *__wrap_dlopen(const char *name, int mode);
+
+void *__wrap_dlopen(const char *name, int mode)
+{
+    return is_refused ? NULL : __real_dlopen(name, mode);
+}
+
+/* --- Stacks of a known depth. --- */
+
+struct taking {
+    void *frames[XSEG_STACK_FRAMES_MOST];
+    uint32_t most, taken;
+    void *returns_to; /* of the function that takes the stack */
+    void *reference[XSEG_STACK_FRAMES_MOST + 8];
+    int reference_count; /* what backtrace() says, from the same function */
+};
+
+static __attribute__((noinline)) void take(struct taking *taking)
+{
+    taking->returns_to = __builtin_return_address(0);
+    taking->reference_count = backtrace(taking->reference, XSEG_STACK_FRAMES_MOST + 8);
+    taking->taken = xseg_stack_take(taking->frames, taking->most);
+}
+
+static __attribute__((noinline)) uint32_t descend(unsigned depth, struct taking *taking)
+{
+    const uint32_t below = depth == 0 ? 0 : descend(depth - 1, taking);
+
+    if (depth == 0)
+        take(taking);
+    __asm__ volatile("" : : : "memory");
+    return below + 1;
+}
+
+static struct taking *take_at(unsigned depth, uint32_t most)
+{
+    static struct taking taking;
+
+    memset(&taking, 0, sizeof(taking));
+    taking.most = most;
+    (void)descend(depth, &taking);
+    return &taking;
+}
+
+/* Whether a stack begins in take() and goes on as backtrace() sees it, down to the last frame that both have. */
+static bool is_as_it_should_be(const struct taking *taking)
+{
+    const uint32_t count = xseg_stack_frames(taking->taken);
+    int at = 0;
+
+    while (at < taking->reference_count && taking->reference[at] != taking->returns_to)
+        at++;
+    if (count < 2 || count > taking->most || taking->frames[1] != taking->returns_to)
+        return false;
+    for (uint32_t i = 1; i < count && at < taking->reference_count; i++, at++)
+        if (taking->frames[i] != taking->reference[at])
+            return false;
+    return true;
+}
+
+/* --- The cases.  In a child they begin with an unprepared process. --- */
+
+static void expect(bool holds)
+{
+    if (!holds)
+        _exit(1);
+}
+
+static void use_without_preparation(void)
+{
+    expect(is_as_it_should_be(take_at(10, 64)));
+}
+
+static void use_without_libunwind(void)
+{
+    is_refused = true;
+    expect(!xseg_stack_prepare());
+    is_refused = false;
+    expect(!xseg_stack_prepare());
+    for (unsigned depth = 0; depth < 100; depth += 9)
+        expect(is_as_it_should_be(take_at(depth, 64)));
+    expect(xseg_stack_was_cut(take_at(100, 64)->taken));
+    expect(!xseg_stack_was_cut(take_at(990, XSEG_STACK_FRAMES_MOST)->taken));
+    expect(xseg_stack_frames(take_at(990, XSEG_STACK_FRAMES_MOST)->taken) > 990);
+}
+
+static int note_libunwind(struct dl_phdr_info *info, size_t bytes, void *context)
+{
+    (void)bytes;
+    *(bool *)context |= strstr(info->dlpi_name, "libunwind.so") != NULL;
+    return 0;
+}
+
+static bool has_libunwind(void)
+{
+    bool is_there = false;
+
+    (void)dl_iterate_phdr(note_libunwind, &is_there);
+    return is_there;
+}
+
+/* Linked it would take over the exceptions of the process. */
+static void libunwind_comes_with_the_preparation_only(void **state)
+{
+    (void)state;
+    assert_false(has_libunwind());
+    const bool is_quick = xseg_stack_prepare();
+    assert_int_equal(is_quick, has_libunwind());
+    assert_int_equal(is_quick, xseg_stack_prepare());
+    if (!has_libunwind())
+        print_message("# libunwind is not installed\n");
+}
+
+static void a_process_that_is_not_prepared_has_stacks(void **state)
+{
+    char said[1024];
+
+    (void)state;
+    assert_int_equal(child_run_part(use_without_preparation, said, sizeof(said)), 0);
+}
+
+static void without_libunwind_there_are_stacks(void **state)
+{
+    char said[1024];
+
+    (void)state;
+    assert_int_equal(child_run_part(use_without_libunwind, said, sizeof(said)), 0);
+}
+
+static void stacks_begin_with_the_caller(void **state)
+{
+    (void)state;
+    for (unsigned depth = 0; depth < 300; depth += 7)
+        assert_true(is_as_it_should_be(take_at(depth, XSEG_STACK_FRAMES_MOST)));
+}
+
+static void the_innermost_frames_are_kept(void **state)
+{
+    void *all[XSEG_STACK_FRAMES_MOST];
+
+    (void)state;
+    const uint32_t count = take_at(990, XSEG_STACK_FRAMES_MOST)->taken;
+    assert_false(xseg_stack_was_cut(count));
+    assert_true(count > 990);
+    memcpy(all, take_at(990, XSEG_STACK_FRAMES_MOST)->frames, sizeof(all));
+    for (uint32_t most = 1; most <= count + 1 && most <= XSEG_STACK_FRAMES_MOST; most++) {
+        const struct taking *taking = take_at(990, most);
+
+        assert_int_equal(xseg_stack_was_cut(taking->taken), most < count);
+        assert_int_equal(xseg_stack_frames(taking->taken), most < count ? most : count);
+        /* But for where take_at() was called from. */
+        const uint32_t same = most < 990 ? most : 990;
+        assert_memory_equal(taking->frames, all, same * sizeof(*all));
+        for (uint32_t i = most; i < XSEG_STACK_FRAMES_MOST; i++)
+            assert_null(taking->frames[i]);
+    }
+}
+
+static void a_stack_that_is_too_deep_is_cut(void **state)
+{
+    (void)state;
+    const struct taking *taking = take_at(2 * XSEG_STACK_FRAMES_MOST, XSEG_STACK_FRAMES_MOST);
+    assert_int_equal(taking->taken, XSEG_STACK_FRAMES_MOST | XSEG_STACK_CUT);
+    assert_ptr_equal(taking->frames[1], taking->returns_to);
+}
+
+static void *prepare_and_take(void *self)
+{
+    void *frames[XSEG_STACK_FRAMES];
+
+    (void)xseg_stack_prepare();
+    for (unsigned i = 0; i < 1000; i++)
+        if (xseg_stack_frames(xseg_stack_take(frames, XSEG_STACK_FRAMES)) == 0)
+            *(bool *)self = false;
+    return NULL;
+}
+
+static void prepare_in_threads(void)
+{
+    bool has_all[4] = {true, true, true, true};
+    pthread_t thread[4];
+
+    for (unsigned i = 0; i < 4; i++)
+        expect(pthread_create(&thread[i], NULL, prepare_and_take, &has_all[i]) == 0);
+    for (unsigned i = 0; i < 4; i++)
+        expect(pthread_join(thread[i], NULL) == 0 && has_all[i]);
+}
+
+static void threads_prepare_at_once(void **state)
+{
+    char said[1024];
+
+    (void)state;
+    assert_int_equal(child_run_part(prepare_in_threads, said, sizeof(said)), 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_process_that_is_not_prepared_has_stacks),
+        cmocka_unit_test(without_libunwind_there_are_stacks),
+        cmocka_unit_test(threads_prepare_at_once),
+        cmocka_unit_test(libunwind_comes_with_the_preparation_only),
+        cmocka_unit_test(stacks_begin_with_the_caller),
+        cmocka_unit_test(the_innermost_frames_are_kept),
+        cmocka_unit_test(a_stack_that_is_too_deep_is_cut),
+    };
+
+    return cmocka_run_group_tests_name("stack", tests, NULL, NULL);
+}

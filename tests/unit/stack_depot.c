@@ -1,0 +1,718 @@
+/* SPDX-License-Identifier: MIT */
+/* The depot of call stacks: each of them once, with names that outlive the code. */
+#include <errno.h>
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+
+#include "src/base/align.h"
+#include "src/base/stack.h"
+#include "src/base/stack_depot.h"
+#include "tests/support/child.h"
+#include "tests/support/plugin.h"
+
+/* --- The host, as the test has it. --- */
+
+static int calls_left = -1; /* of mmap() and mprotect() before one fails; below 0: none does */
+
+void *__real_mmap(void *address, size_t bytes, int protection, int flags, int file, off_t offset);
+void *__wrap_mmap(void *address, size_t bytes, int protection, int flags, int file, off_t offset);
+void *__wrap_mmap64(void *address, size_t bytes, int protection, int flags, int file, off_t offset);
+int __real_mprotect(void *address, size_t bytes, int protection);
+int __wrap_mprotect(void *address, size_t bytes, int protection);
+
+static bool is_refused(void)
+{
+    if (calls_left < 0 || calls_left-- > 0)
+        return false;
+    calls_left = 0; /* and all that follow */
+    errno = ENOMEM;
+    return true;
+}
+
+void *__wrap_mmap(void *address, size_t bytes, int protection, int flags, int file, off_t offset)
+{
+    return is_refused() ? MAP_FAILED : __real_mmap(address, bytes, protection, flags, file, offset);
+}
+
+/* As the C library names it where sizes of files have 64 bits. */
+void *__wrap_mmap64(void *address, size_t bytes, int protection, int flags, int file, off_t offset)
+{
+    return __wrap_mmap(address, bytes, protection, flags, file, offset);
+}
+
+int __wrap_mprotect(void *address, size_t bytes, int protection)
+{
+    return is_refused() ? -1 : __real_mprotect(address, bytes, protection);
+}
+
+/* --- Made-up stacks: their frames lie in no module. --- */
+
+#define MADE_UP_FRAMES 12u
+
+/* Stack n of a family: the innermost two frames are its own, the others common. */
+static void make_up(void **frames, uint32_t n)
+{
+    for (uintptr_t i = 0; i < MADE_UP_FRAMES; i++)
+        frames[i] = (void *)(4096 + 16 * i);
+    frames[0] = (void *)(uintptr_t)(65536 + n % 1000);
+    frames[1] = (void *)(uintptr_t)(131072 + n / 1000);
+}
+
+static uint32_t add_made_up(struct xseg_stack_depot *depot, uint32_t n)
+{
+    void *frames[MADE_UP_FRAMES];
+
+    make_up(frames, n);
+    return xseg_stack_depot_add(depot, frames, MADE_UP_FRAMES);
+}
+
+static bool is_made_up(const struct xseg_stack_depot *depot, uint32_t id, uint32_t n)
+{
+    void *frames[MADE_UP_FRAMES];
+    struct xseg_stack_view view;
+
+    make_up(frames, n);
+    return xseg_stack_depot_get(depot, id, &view) && view.count == MADE_UP_FRAMES &&
+           !view.was_cut && memcmp(view.frames, frames, sizeof(frames)) == 0;
+}
+
+static void assert_audit(struct xseg_stack_depot *depot)
+{
+    struct xseg_finding finding = {0};
+
+    if (!xseg_stack_depot_audit(depot, &finding))
+        fail_msg("%s: %s", finding.tag, finding.text);
+}
+
+static void begin(struct xseg_stack_depot *depot)
+{
+    assert_true(xseg_stack_depot_init(depot, 0));
+}
+
+static void end(struct xseg_stack_depot *depot)
+{
+    assert_audit(depot);
+    xseg_stack_depot_fini(depot);
+}
+
+static void each_stack_is_there_once(void **state)
+{
+    enum { STACKS = 5000, ADDS = 1000000 };
+    struct xseg_stack_depot depot;
+    uint64_t random = 1;
+    size_t bytes = 0;
+
+    (void)state;
+    begin(&depot);
+    for (uint32_t n = 0; n < STACKS; n++)
+        assert_int_equal(add_made_up(&depot, n), n + 1);
+    bytes = xseg_stack_depot_bytes(&depot);
+    for (uint32_t i = 0; i < ADDS; i++) {
+        random = random * 6364136223846793005u + 1442695040888963407u;
+        const uint32_t n = (uint32_t)(random >> 33) % STACKS;
+
+        if (add_made_up(&depot, n) != n + 1)
+            fail_msg("stack %" PRIu32 " has another id", n);
+    }
+    assert_int_equal(xseg_stack_depot_count(&depot), STACKS);
+    assert_int_equal(xseg_stack_depot_bytes(&depot), bytes);
+    assert_int_equal(xseg_stack_depot_lost(&depot), 0);
+    for (uint32_t n = 0; n < STACKS; n++)
+        assert_true(is_made_up(&depot, n + 1, n));
+    end(&depot);
+}
+
+/* A stack and its beginning, and the same cut and whole, are different stacks. */
+static void stacks_of_different_lengths_differ(void **state)
+{
+    void *frames[XSEG_STACK_FRAMES_MOST + 1];
+    struct xseg_stack_depot depot;
+    struct xseg_stack_view view;
+
+    (void)state;
+    begin(&depot);
+    for (uintptr_t i = 0; i <= XSEG_STACK_FRAMES_MOST; i++)
+        frames[i] = (void *)(4096 + i);
+    assert_int_equal(xseg_stack_depot_add(&depot, frames, 0), 0);
+    assert_int_equal(xseg_stack_depot_add(&depot, frames, XSEG_STACK_CUT), 0);
+    assert_int_equal(xseg_stack_depot_lost(&depot), 0);
+    for (uint32_t count = 1; count <= XSEG_STACK_FRAMES_MOST; count += 33) {
+        const uint32_t id = xseg_stack_depot_add(&depot, frames, count);
+        const uint32_t cut = xseg_stack_depot_add(&depot, frames, count | XSEG_STACK_CUT);
+
+        assert_int_equal(cut, id + 1);
+        assert_int_equal(xseg_stack_depot_count(&depot), cut);
+        assert_int_equal(xseg_stack_depot_add(&depot, frames, count), id);
+        assert_true(xseg_stack_depot_get(&depot, id, &view));
+        assert_int_equal(view.count, count);
+        assert_false(view.was_cut);
+        assert_true(xseg_stack_depot_get(&depot, cut, &view));
+        assert_int_equal(view.count, count);
+        assert_true(view.was_cut);
+        assert_memory_equal(view.frames, frames, count * sizeof(*frames));
+    }
+    /* More than is kept. */
+    const uint32_t id = xseg_stack_depot_add(&depot, frames, XSEG_STACK_FRAMES_MOST + 1);
+    assert_true(xseg_stack_depot_get(&depot, id, &view));
+    assert_int_equal(view.count, XSEG_STACK_FRAMES_MOST);
+    assert_true(view.was_cut);
+    end(&depot);
+}
+
+static void an_unknown_id_is_refused(void **state)
+{
+    static const uint32_t unknown[] = {0, 2, 3, 256, 257, 65536, UINT32_MAX - 1, UINT32_MAX};
+    struct xseg_stack_depot depot;
+    struct xseg_stack_frame frame;
+    struct xseg_stack_view view;
+    struct xseg_text text;
+    char buffer[64];
+
+    (void)state;
+    begin(&depot);
+    assert_false(xseg_stack_depot_get(&depot, 1, &view));
+    assert_int_equal(add_made_up(&depot, 0), 1);
+    xseg_text_init(&text, buffer, sizeof(buffer));
+    for (size_t i = 0; i < sizeof(unknown) / sizeof(unknown[0]); i++) {
+        assert_false(xseg_stack_depot_get(&depot, unknown[i], &view));
+        assert_false(xseg_stack_depot_frame(&depot, unknown[i], 0, &frame));
+        xseg_stack_depot_describe(&depot, unknown[i], 0, 8, &text);
+    }
+    assert_false(xseg_stack_depot_frame(&depot, 1, MADE_UP_FRAMES, &frame));
+    assert_true(xseg_stack_depot_frame(&depot, 1, MADE_UP_FRAMES - 1, &frame));
+    xseg_stack_depot_describe(&depot, 1, MADE_UP_FRAMES, 8, &text);
+    xseg_stack_depot_describe(&depot, 1, 0, 0, &text);
+    assert_int_equal(text.length, 0);
+    end(&depot);
+}
+
+/* --- Frames of libraries. --- */
+
+/* Takes the stack that it is called on. */
+struct taking {
+    struct xseg_stack_depot *depot;
+    void *frames[XSEG_STACK_FRAMES];
+    uint32_t taken, id;
+};
+
+static __attribute__((noinline)) void take(void *context)
+{
+    struct taking *taking = context;
+
+    taking->taken = xseg_stack_take(taking->frames, XSEG_STACK_FRAMES);
+    taking->id = xseg_stack_depot_add(taking->depot, taking->frames, taking->taken);
+}
+
+static struct taking take_in(struct xseg_stack_depot *depot, const struct plugin *plugin)
+{
+    struct taking taking = {.depot = depot};
+
+    plugin->call(take, &taking);
+    assert_true(xseg_stack_frames(taking.taken) > 3);
+    assert_int_not_equal(taking.id, 0);
+    return taking;
+}
+
+/* Frame 0 lies in take(), 1 in the plugin's hidden function, 2 in its exported one, if it has one. */
+static void assert_names(const struct taking *taking, const struct plugin *plugin,
+                         const char *symbol, const char *build_id)
+{
+    struct xseg_stack_frame frame;
+
+    for (uint32_t i = 1; i <= 2; i++) {
+        assert_true(xseg_stack_depot_frame(taking->depot, taking->id, i, &frame));
+        assert_ptr_equal(frame.pc, taking->frames[i]);
+        assert_string_equal(frame.path, plugin->path);
+        assert_int_equal(frame.offset, (const char *)frame.pc - plugin->base);
+        if (build_id != NULL)
+            assert_string_equal(frame.build_id, build_id);
+        else
+            assert_null(frame.build_id);
+        if (i == 1 || symbol == NULL) {
+            assert_null(frame.symbol);
+        } else {
+            assert_string_equal(frame.symbol, symbol);
+            assert_true(frame.symbol_offset > 0 && frame.symbol_offset < 100);
+        }
+    }
+}
+
+/* The text of a stack, from the plugin's hidden function on. */
+static void assert_text(const struct taking *taking, const char *file, const char *symbol)
+{
+    struct xseg_stack_frame frame[2];
+    char buffer[256], want[256];
+    struct xseg_text text;
+
+    for (uint32_t i = 0; i < 2; i++)
+        assert_true(xseg_stack_depot_frame(taking->depot, taking->id, i + 1, &frame[i]));
+    if (symbol != NULL)
+        (void)snprintf(want, sizeof(want), "%s+%#" PRIx64 " < %s+%#" PRIx64, file, frame[0].offset,
+                       symbol, frame[1].symbol_offset);
+    else
+        (void)snprintf(want, sizeof(want), "%s+%#" PRIx64 " < %s+%#" PRIx64, file, frame[0].offset,
+                       file, frame[1].offset);
+    xseg_text_init(&text, buffer, sizeof(buffer));
+    xseg_stack_depot_describe(taking->depot, taking->id, 1, 2, &text);
+    assert_string_equal(buffer, want);
+}
+
+static void names_outlive_the_code(void **state)
+{
+    struct xseg_stack_depot depot;
+    struct plugin plugin;
+
+    (void)state;
+    begin(&depot);
+    plugin_open(&plugin, "plugin-one");
+    const struct taking taking = take_in(&depot, &plugin);
+    assert_names(&taking, &plugin, "call_of_one", PLUGIN_ONE_ID);
+    plugin_close(&plugin);
+    for (unsigned i = 0; i < 2; i++) {
+        assert_names(&taking, &plugin, "call_of_one", PLUGIN_ONE_ID);
+        assert_text(&taking, "libplugin-one.so", "call_of_one");
+        assert_int_not_equal(add_made_up(&depot, i), 0); /* and modules are looked at */
+        assert_audit(&depot);
+    }
+    end(&depot);
+}
+
+static void a_stripped_library_has_offsets_alone(void **state)
+{
+    struct xseg_stack_depot depot;
+    struct xseg_stack_frame frame;
+    struct plugin plugin;
+
+    (void)state;
+    begin(&depot);
+    plugin_open(&plugin, "plugin-stripped");
+    const struct taking taking = take_in(&depot, &plugin);
+    assert_true(xseg_stack_depot_frame(&depot, taking.id, 1, &frame));
+    assert_names(&taking, &plugin, NULL, frame.build_id);
+    plugin_close(&plugin);
+    assert_text(&taking, "libplugin-stripped.so", NULL);
+    end(&depot);
+}
+
+/* The same code at the same place again: the same stack.  It is called from the same place of the test. */
+static void a_library_that_comes_again_has_its_stacks(void **state)
+{
+    struct xseg_stack_depot depot;
+    struct taking first = {0};
+
+    (void)state;
+    begin(&depot);
+    for (unsigned i = 0; i < 20; i++) {
+        struct plugin plugin;
+
+        plugin_open(&plugin, "plugin-one");
+        const struct taking taking = take_in(&depot, &plugin);
+        assert_names(&taking, &plugin, "call_of_one", PLUGIN_ONE_ID);
+        if (i == 0)
+            first = taking;
+        const bool is_same = first.taken == taking.taken &&
+                             memcmp(first.frames, taking.frames, sizeof(first.frames)) == 0;
+        assert_int_equal(is_same, first.id == taking.id);
+        plugin_close(&plugin);
+        assert_int_not_equal(add_made_up(&depot, i), 0);
+    }
+    end(&depot);
+}
+
+/* The loader puts a library of the same size to the addresses that have just become free. */
+static void another_library_in_its_place_has_its_own_names(void **state)
+{
+    static const char *const name[] = {"plugin-one", "plugin-two"};
+    static const char *const symbol[] = {"call_of_one", "call_of_two"};
+    static const char *const build_id[] = {PLUGIN_ONE_ID, NULL};
+    struct xseg_stack_depot depot;
+    struct taking taking[6];
+    struct plugin plugin[6];
+    unsigned replaced = 0;
+
+    (void)state;
+    begin(&depot);
+    for (unsigned i = 0; i < 6; i++) {
+        plugin_open(&plugin[i], name[i % 2]);
+        /* In between a new stack is seen, as in any programme that goes on. */
+        assert_int_not_equal(add_made_up(&depot, i), 0);
+        taking[i] = take_in(&depot, &plugin[i]);
+        plugin_close(&plugin[i]);
+        replaced +=
+            i > 0 && memcmp(taking[i].frames, taking[i - 1].frames, 3 * sizeof(void *)) == 0;
+        for (unsigned j = 0; j <= i; j++)
+            assert_names(&taking[j], &plugin[j], symbol[j % 2], build_id[j % 2]);
+        assert_audit(&depot);
+    }
+    if (replaced == 0)
+        print_message("# the loader put no library in the place of another\n");
+    end(&depot);
+}
+
+static void frames_in_no_module_are_addresses(void **state)
+{
+    struct xseg_stack_depot depot;
+    struct xseg_stack_frame frame;
+    struct xseg_text text;
+    char buffer[64];
+
+    (void)state;
+    begin(&depot);
+    const uint32_t id = add_made_up(&depot, 5);
+    assert_true(xseg_stack_depot_frame(&depot, id, 0, &frame));
+    assert_int_equal((uintptr_t)frame.pc, 65541);
+    assert_null(frame.path);
+    assert_null(frame.build_id);
+    assert_null(frame.symbol);
+    xseg_text_init(&text, buffer, sizeof(buffer));
+    xseg_stack_depot_describe(&depot, id, 0, 2, &text);
+    assert_string_equal(buffer, "0x10005 < 0x20000");
+    end(&depot);
+}
+
+static __attribute__((noinline)) void descend(unsigned depth, struct taking *taking)
+{
+    if (depth == 0)
+        take(taking);
+    else
+        descend(depth - 1, taking);
+    __asm__ volatile("" : : : "memory");
+}
+
+/* Real stacks, all of them different in depth alone. */
+static void deep_stacks_are_cut(void **state)
+{
+    struct xseg_stack_depot depot;
+    struct taking taking = {.depot = &depot};
+    struct xseg_stack_view view;
+    uint32_t cut = 0;
+
+    (void)state;
+    (void)xseg_stack_prepare();
+    begin(&depot);
+    for (unsigned depth = 0; depth <= 1000; depth += 10) {
+        descend(depth, &taking);
+        assert_true(xseg_stack_depot_get(&depot, taking.id, &view));
+        assert_int_equal(view.was_cut, xseg_stack_was_cut(taking.taken));
+        assert_int_equal(view.count, xseg_stack_frames(taking.taken));
+        if (depth <= XSEG_STACK_FRAMES)
+            continue;
+        assert_true(view.was_cut);
+        assert_true(cut == 0 || taking.id == cut); /* their innermost frames are the same */
+        cut = taking.id;
+    }
+    assert_int_not_equal(cut, 0);
+    end(&depot);
+}
+
+/* --- Bounds, and want of memory. --- */
+
+static void a_full_depot_counts_what_it_loses(void **state)
+{
+    struct xseg_stack_depot depot;
+    uint32_t count = 0;
+
+    (void)state;
+    assert_true(xseg_stack_depot_init(&depot, 1)); /* becomes the least */
+    while (add_made_up(&depot, count) != 0)
+        assert_int_equal(xseg_stack_depot_count(&depot), ++count);
+    assert_true(count > 100);
+    assert_true(xseg_stack_depot_bytes(&depot) <= XSEG_STACK_DEPOT_LEAST_BYTES);
+    assert_int_equal(xseg_stack_depot_lost(&depot), 1);
+    for (uint32_t i = 0; i < 100; i++)
+        assert_int_equal(add_made_up(&depot, count + i), 0);
+    assert_int_equal(xseg_stack_depot_lost(&depot), 101);
+    for (uint32_t i = 0; i < count; i++) {
+        assert_int_equal(add_made_up(&depot, i), i + 1);
+        assert_true(is_made_up(&depot, i + 1, i));
+    }
+    assert_int_equal(xseg_stack_depot_count(&depot), count);
+    assert_int_equal(xseg_stack_depot_lost(&depot), 101);
+    end(&depot);
+}
+
+/* Wherever the depot is full: in a stack, a ground, a name or a table. */
+static void a_depot_may_be_full_anywhere(void **state)
+{
+    struct plugin plugin;
+
+    (void)state;
+    plugin_open(&plugin, "plugin-one");
+    for (size_t left = 0; left < 24000; left += 152) {
+        struct xseg_stack_depot depot;
+        struct taking taking = {.depot = &depot};
+
+        assert_true(xseg_stack_depot_init(&depot, 1));
+        assert_non_null(xseg_bump_take(&depot.memory, xseg_bump_left(&depot.memory) - left - 8));
+        plugin.call(take, &taking);
+        assert_int_equal(xseg_stack_depot_count(&depot), taking.id);
+        assert_int_equal(xseg_stack_depot_lost(&depot), taking.id == 0);
+        if (taking.id != 0)
+            assert_names(&taking, &plugin, "call_of_one", PLUGIN_ONE_ID);
+        end(&depot);
+    }
+    plugin_close(&plugin);
+}
+
+/* The n-th call of the host and all that follow are refused: the depot cannot begin, or loses what it cannot keep. */
+static void without_host_memory_stacks_are_lost(void **state)
+{
+    bool has_lost = false, is_served = false;
+
+    (void)state;
+    for (int n = 0; !is_served; n++) {
+        struct xseg_stack_depot depot;
+        uint32_t count = 0;
+
+        calls_left = n;
+        if (!xseg_stack_depot_init(&depot, 0)) {
+            calls_left = -1;
+            continue;
+        }
+        while (count < 20000 && add_made_up(&depot, count) != 0)
+            count++;
+        calls_left = -1;
+        is_served = count == 20000;
+        has_lost = has_lost || !is_served;
+        assert_int_equal(xseg_stack_depot_lost(&depot), !is_served);
+        assert_audit(&depot);
+        /* With memory again it goes on. */
+        assert_int_equal(add_made_up(&depot, count), count + 1);
+        end(&depot);
+    }
+    assert_true(has_lost);
+}
+
+/* --- Threads and forks. --- */
+
+enum { COMMON = 3000, OWN = 1000, THREADS = 4 };
+
+struct adder {
+    struct xseg_stack_depot *depot;
+    uint32_t number;
+    uint32_t common[COMMON], own[OWN];
+    bool has_read;
+};
+
+static void *add_many(void *self)
+{
+    struct adder *adder = self;
+    struct taking taking = {.depot = adder->depot};
+
+    adder->has_read = true;
+    for (uint32_t i = 0; i < COMMON; i++) {
+        /* Each thread begins elsewhere, so that all of them are the first for some. */
+        const uint32_t n = (i + adder->number * (COMMON / THREADS)) % COMMON;
+
+        adder->common[n] = add_made_up(adder->depot, n);
+        if (!is_made_up(adder->depot, adder->common[n], n))
+            adder->has_read = false;
+        if (i % (COMMON / OWN) == 0) {
+            const uint32_t own = i / (COMMON / OWN);
+
+            adder->own[own] = add_made_up(adder->depot, COMMON + adder->number * OWN + own);
+            take(&taking);
+        }
+    }
+    return NULL;
+}
+
+static void threads_share_a_depot(void **state)
+{
+    static struct adder adder[THREADS];
+    struct xseg_stack_depot depot;
+    pthread_t thread[THREADS];
+
+    (void)state;
+    (void)xseg_stack_prepare();
+    begin(&depot);
+    for (uint32_t i = 0; i < THREADS; i++) {
+        adder[i].depot = &depot;
+        adder[i].number = i;
+        assert_int_equal(pthread_create(&thread[i], NULL, add_many, &adder[i]), 0);
+    }
+    for (uint32_t i = 0; i < THREADS; i++)
+        assert_int_equal(pthread_join(thread[i], NULL), 0);
+    for (uint32_t i = 0; i < THREADS; i++) {
+        assert_true(adder[i].has_read);
+        assert_memory_equal(adder[i].common, adder[0].common, sizeof(adder[0].common));
+        for (uint32_t own = 0; own < OWN; own++)
+            assert_true(is_made_up(&depot, adder[i].own[own], COMMON + i * OWN + own));
+    }
+    /* And the one that all of them took in the same place. */
+    const uint32_t made_up = COMMON + THREADS * OWN;
+    assert_true(xseg_stack_depot_count(&depot) > made_up);
+    assert_true(xseg_stack_depot_count(&depot) <= made_up + THREADS);
+    assert_int_equal(xseg_stack_depot_lost(&depot), 0);
+    end(&depot);
+}
+
+static atomic_bool is_over;
+
+static void *come_and_go(void *self)
+{
+    struct taking taking = {.depot = self};
+
+    while (!atomic_load(&is_over)) {
+        struct plugin plugin;
+
+        plugin_open(&plugin, "plugin-one");
+        plugin.call(take, &taking);
+        plugin_close(&plugin);
+    }
+    return NULL;
+}
+
+static void libraries_come_and_go_meanwhile(void **state)
+{
+    struct xseg_stack_depot depot;
+    pthread_t thread;
+
+    (void)state;
+    begin(&depot);
+    atomic_store(&is_over, false);
+    assert_int_equal(pthread_create(&thread, NULL, come_and_go, &depot), 0);
+    for (uint32_t n = 0; n < 3000; n++) {
+        assert_true(is_made_up(&depot, add_made_up(&depot, n), n));
+        if (n % 100 == 0)
+            assert_audit(&depot);
+    }
+    atomic_store(&is_over, true);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    end(&depot);
+}
+
+struct forked {
+    struct xseg_stack_depot *depot;
+    uint32_t id;
+};
+
+static void use_in_a_child(const void *context)
+{
+    const struct forked *forked = context;
+    struct xseg_stack_frame frame;
+
+    if (!is_made_up(forked->depot, forked->id, 7) || add_made_up(forked->depot, 7) != forked->id ||
+        !xseg_stack_depot_frame(forked->depot, forked->id, 0, &frame) ||
+        add_made_up(forked->depot, 8) != 0 || xseg_stack_depot_lost(forked->depot) != 1 ||
+        xseg_stack_depot_count(forked->depot) != 1)
+        _exit(1);
+}
+
+/* Another thread holds the lock at the moment of the fork, as it were, and is not in the child to give it. */
+static void a_child_reads_and_adds_nothing(void **state)
+{
+    struct xseg_stack_depot depot;
+    char said[1024];
+
+    (void)state;
+    begin(&depot);
+    const struct forked forked = {&depot, add_made_up(&depot, 7)};
+    xseg_lock_take(&depot.lock);
+    const int status = child_run(use_in_a_child, &forked, said, sizeof(said));
+    xseg_lock_give(&depot.lock);
+    assert_int_equal(status, 0);
+    assert_int_equal(add_made_up(&depot, 8), 2);
+    assert_int_equal(xseg_stack_depot_lost(&depot), 0);
+    end(&depot);
+}
+
+static void it_may_be_used_under_other_locks(void **state)
+{
+    struct xseg_stack_depot depot;
+    struct xseg_lock arena, observers;
+
+    (void)state;
+    begin(&depot);
+    xseg_lock_init(&arena, XSEG_RANK_ARENA);
+    xseg_lock_init(&observers, XSEG_RANK_OBSERVERS);
+    xseg_lock_take(&arena);
+    xseg_lock_take(&observers);
+    assert_int_equal(add_made_up(&depot, 1), 1);
+    xseg_lock_give(&observers);
+    xseg_lock_give(&arena);
+    xseg_lock_fini(&observers);
+    xseg_lock_fini(&arena);
+    end(&depot);
+}
+
+/* --- The audit. --- */
+
+static void *record_of(const struct xseg_stack_depot *depot, const struct xseg_handle_table *table)
+{
+    const struct xseg_handle_slots *slots = table->slots;
+
+    for (uint32_t i = 0; i <= slots->mask; i++)
+        if (slots->slot[i] != 0)
+            return xseg_bump_at(&depot->memory, (uint32_t)slots->slot[i]);
+    return NULL;
+}
+
+static void assert_finds(struct xseg_stack_depot *depot, const char *tag)
+{
+    struct xseg_finding finding = {0};
+
+    assert_false(xseg_stack_depot_audit(depot, &finding));
+    assert_string_equal(finding.tag, tag);
+}
+
+static void the_audit_names_the_broken_invariant(void **state)
+{
+    struct xseg_stack_depot depot;
+    struct xseg_handle_table empty;
+
+    (void)state;
+    begin(&depot);
+    assert_int_equal(add_made_up(&depot, 1), 1);
+    uint32_t *id = record_of(&depot, &depot.stacks); /* a stack begins with it */
+    *id = 2;
+    assert_finds(&depot, "DEPOT-1");
+    *id = 1;
+    assert_audit(&depot);
+    assert_true(xseg_handle_table_init(&empty, &depot.memory));
+    struct xseg_handle_table kept = depot.stacks;
+    depot.stacks = empty;
+    assert_finds(&depot, "DEPOT-2");
+    depot.stacks = kept;
+    kept = depot.frames;
+    depot.frames = empty;
+    assert_finds(&depot, "DEPOT-3");
+    depot.frames = kept;
+    assert_audit(&depot);
+    /* A placement that its ground takes for loaded. */
+    struct taking taking = {.depot = &depot};
+    take(&taking);
+    struct xseg_placement *placement = depot.modules.placements;
+    for (; placement != NULL; placement = placement->next)
+        atomic_store(&placement->is_loaded, false);
+    depot.modules.loaded_count = 0;
+    assert_finds(&depot, "DEPOT-4");
+    xseg_stack_depot_fini(&depot);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(each_stack_is_there_once),
+        cmocka_unit_test(stacks_of_different_lengths_differ),
+        cmocka_unit_test(an_unknown_id_is_refused),
+        cmocka_unit_test(names_outlive_the_code),
+        cmocka_unit_test(a_stripped_library_has_offsets_alone),
+        cmocka_unit_test(a_library_that_comes_again_has_its_stacks),
+        cmocka_unit_test(another_library_in_its_place_has_its_own_names),
+        cmocka_unit_test(frames_in_no_module_are_addresses),
+        cmocka_unit_test(deep_stacks_are_cut),
+        cmocka_unit_test(a_full_depot_counts_what_it_loses),
+        cmocka_unit_test(a_depot_may_be_full_anywhere),
+        cmocka_unit_test(without_host_memory_stacks_are_lost),
+        cmocka_unit_test(threads_share_a_depot),
+        cmocka_unit_test(libraries_come_and_go_meanwhile),
+        cmocka_unit_test(a_child_reads_and_adds_nothing),
+        cmocka_unit_test(it_may_be_used_under_other_locks),
+        cmocka_unit_test(the_audit_names_the_broken_invariant),
+    };
+
+    return cmocka_run_group_tests_name("stack_depot", tests, NULL, NULL);
+}
