@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A bump allocator: records of any size from one reserved range of addresses, front to back, never given back.
+ * A bump allocator: records of any size from one reserved range of addresses, front to back, never
+ * given back.
  *
  * Addresses are reserved at once and get memory as they are needed.  A record is never moved, so a thread
  * that learns of one may read it without a lock, and 32 bits name it: its handle.

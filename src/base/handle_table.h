@@ -3,15 +3,15 @@
  * A hash table of handles (bump.h) to which is only added, and in which threads find without a lock.
  *
  * It knows hashes and handles; the caller compares the records.  When it is half full it is copied into one
- * of twice the size.  The old one stays, for readers that are in it: they may miss what was added since, and
- * have to look again under the lock before they add.
+ * of twice the size.  The old one stays, for readers that are in it: they may miss what was added
+ * since, and have to look again under the lock before they add.
  *
  * Invariants:
  *   TABLE-1  used is the number of slots that are not empty, at most half of them.
  *   TABLE-2  from the slot that a handle's hash names to the handle no slot is empty.
  *
- * Locking: the owner's lock covers xseg_handle_table_add(); everything else takes none.  What was written to a
- * record before it was added is seen by who finds it.
+ * Locking: the owner's lock covers xseg_handle_table_add(); everything else takes none.  What was
+ * written to a record before it was added is seen by who finds it.
  */
 #ifndef XSEG_BASE_HANDLE_TABLE_H
 #define XSEG_BASE_HANDLE_TABLE_H

@@ -110,7 +110,7 @@ static const char *keep_text(struct xseg_modules *modules, const char *text)
     return kept;
 }
 
-/* Where the file of a module is: the loader has no name for the programme, and takes others as they were given. */
+/* Where the file of a module is.  The loader has no name for the programme, and others as they were given. */
 static const char *keep_path(struct xseg_modules *modules, const char *name)
 {
     char path[PATH_MAX], folder[PATH_MAX];

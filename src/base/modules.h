@@ -13,12 +13,12 @@
  *
  * Invariants:
  *   MODULES-1  the placements in `loaded` rise and do not overlap, and all that are loaded are there.
- *   MODULES-2  no two modules are of the same path, build id and shape; no two placements are of the same module and
- *              address.
+ *   MODULES-2  no two modules are of the same path, build id and shape; no two placements are of the
+ *              same module and address.
  *
- * Locking: the owner's lock covers every call.  Modules and placements are never moved and never end before their
- * memory; but for `is_loaded` and the order of symbols nothing in them changes, so they may be read without
- * the lock.
+ * Locking: the owner's lock covers every call.  Modules and placements are never moved and never end
+ * before their memory; but for `is_loaded` and the order of symbols nothing in them changes, so they
+ * may be read without the lock.
  */
 #ifndef XSEG_BASE_MODULES_H
 #define XSEG_BASE_MODULES_H
@@ -78,7 +78,8 @@ void xseg_modules_hold(struct xseg_modules *modules, void (*run)(void *context),
 const struct xseg_placement *xseg_modules_find(const struct xseg_modules *modules,
                                                uintptr_t address);
 
-/* The symbol of an address that a loaded placement takes.  Only while the loader is held.  Returns: whether there is one */
+/* The symbol of an address that a loaded placement takes.  Only while the loader is held.  Returns:
+ * whether there is one */
 bool xseg_modules_symbol(struct xseg_modules *modules, const struct xseg_placement *placement,
                          uintptr_t address, struct xseg_symbol *out);
 

@@ -32,8 +32,8 @@ static walk_function *open_libunwind(void)
     return walk;
 }
 
-/* There is no lock: a thread that waited for one could hold the loader's, which the other thread needs.  Two
- * threads that come first at once both open the library, which counts how often it was opened. */
+/* There is no lock: a thread that waited for one could hold the loader's, which the other thread needs.
+ * Two threads that come first at once both open the library, which counts how often it was opened. */
 bool xseg_stack_prepare(void)
 {
     walk_function *walk = atomic_load_explicit(&unwinder, memory_order_acquire);

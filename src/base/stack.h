@@ -11,13 +11,14 @@
  *   taken    what xseg_stack_take() returns: the number of frames, with XSEG_STACK_CUT added if the stack
  *            has more
  *
- * Limits of libunwind (up to 1.8): its memory is one table a thread, and return addresses are never removed from it.  If
- * code is unloaded, and other code comes to the same addresses, a return address that both have is unwound
- * as in the old code, in threads that walked through it before.  The frames behind it are wrong then.
- * Reading them may even reach an address without memory, as in every program that uses unw_backtrace().
+ * Limits of libunwind (up to 1.8): its memory is one table a thread, and return addresses are never
+ * removed from it.  If code is unloaded, and other code comes to the same addresses, a return address
+ * that both have is unwound as in the old code, in threads that walked through it before.  The frames
+ * behind it are wrong then.  Reading them may even reach an address without memory, as in every program
+ * that uses unw_backtrace().
  *
- * Locking: none of ours.  The first walk over a frame asks the loader (dl_iterate_phdr), and so may the first
- * walk of a thread ask the C library for memory.
+ * Locking: none of ours.  The first walk over a frame asks the loader (dl_iterate_phdr), and the first
+ * walk of a thread may ask the C library for memory.
  */
 #ifndef XSEG_BASE_STACK_H
 #define XSEG_BASE_STACK_H

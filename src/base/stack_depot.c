@@ -8,9 +8,6 @@
 #include "src/base/hash.h"
 #include "src/base/stack.h"
 
-/* The longest name of a symbol that is kept. */
-#define NAME_BYTES 4095u
-
 /* A stack.  It begins with what a search compares. */
 struct stack {
     uint32_t id;
@@ -23,18 +20,6 @@ struct xseg_stack_ground {
     uint32_t count;
     atomic_bool is_gone;
     const struct xseg_placement *on[]; /* each once, by address of the record */
-};
-
-struct frame {
-    const void *pc;
-    const struct xseg_placement *placement; /* NULL: on none */
-    uint32_t symbol;                        /* handle; 0: unknown */
-};
-
-struct symbol {
-    const struct xseg_module *module;
-    uint64_t offset;
-    char name[];
 };
 
 bool xseg_stack_depot_init(struct xseg_stack_depot *depot, size_t most_bytes)
@@ -55,8 +40,7 @@ bool xseg_stack_depot_init(struct xseg_stack_depot *depot, size_t most_bytes)
                                    XSEG_STACK_FRAMES_MOST * sizeof(struct xseg_placement *));
     xseg_modules_init(&depot->modules, memory);
     if (depot->new_ground == NULL || !xseg_handle_table_init(&depot->stacks, memory) ||
-        !xseg_handle_table_init(&depot->frames, memory) ||
-        !xseg_handle_table_init(&depot->symbols, memory) ||
+        !xseg_frames_init(&depot->frames, memory, &depot->modules) ||
         !xseg_handle_table_init(&depot->grounds, memory)) {
         xseg_bump_fini(memory);
         xseg_fork_fini(&depot->guard);
@@ -104,84 +88,6 @@ static const struct stack *find(const struct xseg_stack_depot *depot, void *cons
             return stack;
     }
     return NULL;
-}
-
-/* --- Frames and symbols. --- */
-
-/* The address by which a frame is looked up: in the call, which may be the last instruction of its function. */
-static uintptr_t call_of(const void *pc)
-{
-    return (uintptr_t)pc - 1;
-}
-
-static uint32_t hash_two(const void *one, uint64_t other)
-{
-    return (uint32_t)xseg_hash_word((uintptr_t)one, other);
-}
-
-static const struct frame *find_frame(const struct xseg_stack_depot *depot, const void *pc,
-                                      const struct xseg_placement *placement)
-{
-    struct xseg_handle_search search =
-        xseg_handle_table_search(&depot->frames, hash_two(pc, (uintptr_t)placement));
-
-    for (uint32_t handle = xseg_handle_table_next(&search); handle != 0;
-         handle = xseg_handle_table_next(&search)) {
-        const struct frame *frame = xseg_bump_at(&depot->memory, handle);
-
-        if (frame->pc == pc && frame->placement == placement)
-            return frame;
-    }
-    return NULL;
-}
-
-/* The record of a symbol, which is added if it is new; 0 without room. */
-static uint32_t keep_symbol(struct xseg_stack_depot *depot, const struct xseg_module *module,
-                            const struct xseg_symbol *found)
-{
-    const uint32_t hash = hash_two(module, found->offset);
-    const size_t length = xseg_min(found->name_bytes, NAME_BYTES);
-    struct xseg_handle_search search = xseg_handle_table_search(&depot->symbols, hash);
-
-    for (uint32_t handle = xseg_handle_table_next(&search); handle != 0;
-         handle = xseg_handle_table_next(&search)) {
-        const struct symbol *symbol = xseg_bump_at(&depot->memory, handle);
-
-        if (symbol->module == module && symbol->offset == found->offset)
-            return handle;
-    }
-    struct symbol *symbol = xseg_bump_take(&depot->memory, sizeof(*symbol) + length + 1);
-    if (symbol == NULL)
-        return 0;
-    symbol->module = module;
-    symbol->offset = found->offset;
-    memcpy(symbol->name, found->name, length);
-    const uint32_t handle = xseg_bump_handle(&depot->memory, symbol);
-    return xseg_handle_table_add(&depot->symbols, &depot->memory, hash, handle) ? handle : 0;
-}
-
-/* See to it that a frame has a record.  Returns false without room. */
-static bool keep_frame(struct xseg_stack_depot *depot, const void *pc,
-                       const struct xseg_placement *placement)
-{
-    struct xseg_symbol found;
-    uint32_t symbol = 0;
-
-    if (find_frame(depot, pc, placement) != NULL)
-        return true;
-    if (placement != NULL && xseg_modules_symbol(&depot->modules, placement, call_of(pc), &found)) {
-        symbol = keep_symbol(depot, placement->module, &found);
-        if (symbol == 0)
-            return false;
-    }
-    struct frame *frame = xseg_bump_take(&depot->memory, sizeof(*frame));
-    if (frame == NULL)
-        return false;
-    frame->pc = pc;
-    frame->placement = placement;
-    frame->symbol = symbol;
-    return xseg_handle_table_add(&depot->frames, &depot->memory, hash_two(pc, (uintptr_t)placement),
-                                 xseg_bump_handle(&depot->memory, frame));
 }
 
 /* --- Grounds. --- */
@@ -248,7 +154,8 @@ static const struct xseg_placement *placement_on(const struct xseg_stack_ground 
                                                  const void *pc)
 {
     for (uint32_t i = 0; i < ground->count; i++)
-        if (call_of(pc) >= ground->on[i]->start && call_of(pc) < ground->on[i]->end)
+        if (xseg_frames_call(pc) >= ground->on[i]->start &&
+            xseg_frames_call(pc) < ground->on[i]->end)
             return ground->on[i];
     return NULL;
 }
@@ -305,11 +212,12 @@ static bool keep_frames(struct wanted *wanted)
     depot->new_ground->count = 0;
     for (uint32_t i = 0; i < xseg_stack_frames(wanted->taken); i++) {
         const void *pc = wanted->frames[i];
-        const struct xseg_placement *placement = xseg_modules_find(&depot->modules, call_of(pc));
+        const struct xseg_placement *placement =
+            xseg_modules_find(&depot->modules, xseg_frames_call(pc));
 
         if (placement != NULL)
             add_to_ground(depot->new_ground, placement);
-        if (!keep_frame(depot, pc, placement))
+        if (!xseg_frames_keep(&depot->frames, pc, placement))
             return false;
     }
     return true;
@@ -403,57 +311,70 @@ bool xseg_stack_depot_get(const struct xseg_stack_depot *depot, uint32_t id,
     return true;
 }
 
-bool xseg_stack_depot_frame(const struct xseg_stack_depot *depot, uint32_t id, uint32_t index,
-                            struct xseg_stack_frame *out)
+/* The record of a frame of a stack; NULL if there is no such stack or frame. */
+static const struct xseg_frame *frame_of(const struct xseg_stack_depot *depot, uint32_t id,
+                                         uint32_t index)
 {
     const struct stack *stack = stack_of(depot, id);
 
     if (stack == NULL || index >= xseg_stack_frames(stack->taken))
-        return false;
+        return NULL;
     const void *pc = stack->frames[index];
-    const struct xseg_placement *placement = placement_on(stack->ground, pc);
-    const struct frame *frame = find_frame(depot, pc, placement);
+    const struct xseg_frame *frame =
+        xseg_frames_find(&depot->frames, pc, placement_on(stack->ground, pc));
     XSEG_ASSERT(frame != NULL);
-    memset(out, 0, sizeof(*out));
-    out->pc = pc;
-    if (placement == NULL)
-        return true;
-    out->path = placement->module->path;
-    out->build_id = placement->module->build_id;
-    out->offset = (uintptr_t)pc - placement->base;
-    if (frame->symbol != 0) {
-        const struct symbol *symbol = xseg_bump_at(&depot->memory, frame->symbol);
+    return frame;
+}
 
-        out->symbol = symbol->name;
-        out->symbol_offset = out->offset - symbol->offset;
-    }
+bool xseg_stack_depot_frame(const struct xseg_stack_depot *depot, uint32_t id, uint32_t index,
+                            struct xseg_stack_frame *out)
+{
+    const struct xseg_frame *frame = frame_of(depot, id, index);
+
+    if (frame == NULL)
+        return false;
+    xseg_frames_read(&depot->frames, frame, out);
     return true;
 }
 
-/* Print a frame as function+offset where the function is known, else as file+offset. */
+void xseg_stack_depot_note(struct xseg_stack_depot *depot, uint32_t id, uint32_t index,
+                           const struct xseg_stack_source *source)
+{
+    const struct xseg_frame *frame = frame_of(depot, id, index);
+
+    if (frame == NULL || frame->placement == NULL || xseg_fork_is_child(&depot->guard))
+        return;
+    xseg_lock_take(&depot->lock);
+    xseg_frames_note(&depot->frames, frame, source);
+    xseg_lock_give(&depot->lock);
+}
+
+static const char *name_of_file(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+
+    return slash != NULL ? slash + 1 : path;
+}
+
+/* Print a frame as function+offset where the function is known, else as file+offset; then its source. */
 static void describe_frame(const struct xseg_stack_frame *frame, struct xseg_text *text)
 {
-    const char *file = frame->path != NULL ? strrchr(frame->path, '/') : NULL;
-
     if (frame->symbol != NULL)
         xseg_text_add(text, "%s+%#" PRIx64, frame->symbol, frame->symbol_offset);
     else if (frame->path != NULL)
-        xseg_text_add(text, "%s+%#" PRIx64, file != NULL ? file + 1 : frame->path, frame->offset);
+        xseg_text_add(text, "%s+%#" PRIx64, name_of_file(frame->path), frame->offset);
     else
         xseg_text_add(text, "%p", frame->pc);
+    if (frame->file != NULL)
+        xseg_text_add(text, " (%s:%" PRIu32 ")", name_of_file(frame->file), frame->line);
 }
 
 void xseg_stack_depot_describe(const struct xseg_stack_depot *depot, uint32_t id, unsigned skip,
                                unsigned most, struct xseg_text *text)
 {
     struct xseg_stack_frame frame;
-    struct xseg_stack_view view;
 
-    if (!xseg_stack_depot_get(depot, id, &view) || skip >= view.count)
-        return;
-    const uint32_t shown = (uint32_t)xseg_min(most, view.count - skip);
-    for (uint32_t i = 0; i < shown; i++) {
-        (void)xseg_stack_depot_frame(depot, id, skip + i, &frame);
+    for (uint32_t i = 0; i < most && xseg_stack_depot_frame(depot, id, skip + i, &frame); i++) {
         xseg_text_add(text, i == 0 ? "" : " < ");
         describe_frame(&frame, text);
     }
@@ -507,22 +428,21 @@ static bool audit_stack(const struct xseg_stack_depot *depot, uint32_t id,
                "stack %" PRIu32 " leads to %" PRIu32, id, found != NULL ? found->id : 0);
     for (uint32_t i = 0; i < count; i++)
         XSEG_HOLDS(finding, "DEPOT-3",
-                   find_frame(depot, stack->frames[i],
-                              placement_on(stack->ground, stack->frames[i])) != NULL,
+                   xseg_frames_find(&depot->frames, stack->frames[i],
+                                    placement_on(stack->ground, stack->frames[i])) != NULL,
                    "frame %" PRIu32 " of stack %" PRIu32 " has no record", i, id);
     return true;
 }
 
 static bool audit_held(struct xseg_stack_depot *depot, struct xseg_finding *finding)
 {
-    const struct xseg_handle_table *table[] = {&depot->stacks, &depot->frames, &depot->symbols,
-                                               &depot->grounds};
     struct look look = {depot, 0};
 
-    for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++)
-        if (!xseg_handle_table_audit(table[i], finding))
-            return false;
-    if (!xseg_bump_audit(&depot->memory, finding) || !xseg_modules_audit(&depot->modules, finding))
+    if (!xseg_bump_audit(&depot->memory, finding) ||
+        !xseg_modules_audit(&depot->modules, finding) ||
+        !xseg_frames_audit(&depot->frames, finding) ||
+        !xseg_handle_table_audit(&depot->stacks, finding) ||
+        !xseg_handle_table_audit(&depot->grounds, finding))
         return false;
     for (uint32_t id = 1; id <= xseg_stack_depot_count(depot); id++)
         if (!audit_stack(depot, id, finding))

@@ -4,12 +4,12 @@
  *
  * A stack that is there already is found without a lock.  A new one is added under a lock, and so are the
  * module and the symbol of each frame that was not seen before: they are known on after the module is
- * unloaded.  Nothing is ever moved or taken out, so what a reader was given stays until the end of the depot.
+ * unloaded.  Nothing is ever moved or taken out, so what a reader was given stays until the end of the
+ * depot.
  *
  * Terms:
  *   id       the number of a stack: 1, 2, 3 ... in the order in which stacks were added; 0 is no stack
- *   frame    a return address, and the record of where it lies: module, symbol, offsets.  The call before
- *            the return address is what is looked up, since a call may be a function's last instruction.
+ *   frame    a return address, and the record of where it lies: module, symbol, offsets (frames.h)
  *   ground   the placements of modules on which the frames of a stack lie (modules.h).  It is gone once one
  *            of them is: the stack stays, but is not found any more, since other code may come to the
  *            same addresses.  If the same module comes to the same place again, the ground is back.
@@ -41,6 +41,7 @@
 #include "src/base/bump.h"
 #include "src/base/check.h"
 #include "src/base/fork.h"
+#include "src/base/frames.h"
 #include "src/base/handle_table.h"
 #include "src/base/lock.h"
 #include "src/base/modules.h"
@@ -60,7 +61,8 @@ struct xseg_stack_depot {
     struct xseg_fork guard;  /* a child adds nothing */
     struct xseg_bump memory; /* of everything below */
     struct xseg_modules modules;
-    struct xseg_handle_table stacks, frames, symbols, grounds;
+    struct xseg_frames frames;
+    struct xseg_handle_table stacks, grounds;
     _Atomic(uint32_t *) list[XSEG_STACK_DEPOT_LISTS]; /* handles of stacks, by id */
     atomic_uint_fast32_t count;                       /* of stacks */
     atomic_uint_fast64_t lost;
@@ -75,20 +77,10 @@ struct xseg_stack_view {
     bool was_cut; /* it had more frames, outside these */
 };
 
-/* Where a frame lies.  Texts belong to the depot, and end with it. */
-struct xseg_stack_frame {
-    const void *pc;
-    const char *path;     /* of the module; NULL if the frame lies in none */
-    const char *build_id; /* of the module, in hexadecimal digits; NULL if it has none */
-    uint64_t
-        offset; /* of the frame from the module's load address, as tools that read the file count */
-    const char *symbol;     /* NULL if unknown */
-    uint64_t symbol_offset; /* of the frame from the symbol */
-};
-
 /*
- * most_bytes: what the depot may grow to; 0 is XSEG_STACK_DEPOT_BYTES.  Sizes outside the bounds above become the
- *             nearest bound.  That many addresses are reserved; memory comes as it is needed.
+ * most_bytes: what the depot may grow to; 0 is XSEG_STACK_DEPOT_BYTES.  Sizes outside the bounds above
+ *             become the nearest bound.  That many addresses are reserved; memory comes as it is
+ *             needed.
  *
  * Returns: false without host memory; there is nothing to end then
  */
@@ -103,11 +95,11 @@ void xseg_stack_depot_fini(struct xseg_stack_depot *depot);
  *
  * Locks: may be called with any lock below DEPOT held, ARENA among them.
  * Threads: any.
- * Cost: some 40 ns for a stack of 32 frames that is there; some microseconds for one that is not, and up to some milliseconds
- * for the first stack through a module of many symbols, which are sorted then.
+ * Cost: some 40 ns for a stack of 32 frames that is there; some microseconds for one that is not, and
+ * up to some milliseconds for the first stack through a module of many symbols, which are sorted then.
  *
- * Returns: 0 if the stack has no frames, which is not counted.  0, and it is counted as lost, if it is new and there is no room or
- * no host memory for it, or this is a forked child
+ * Returns: 0 if the stack has no frames, which is not counted.  0, and it is counted as lost, if it is
+ * new and there is no room or no host memory for it, or this is a forked child
  */
 uint32_t xseg_stack_depot_add(struct xseg_stack_depot *depot, void *const *frames, uint32_t taken);
 
@@ -115,16 +107,28 @@ uint32_t xseg_stack_depot_add(struct xseg_stack_depot *depot, void *const *frame
 bool xseg_stack_depot_get(const struct xseg_stack_depot *depot, uint32_t id,
                           struct xseg_stack_view *out);
 
-/* Where the frame `index` of a stack lies, 0 the innermost.  Threads: any, no lock.  Returns: false, and nothing
- * is written, if there is no such stack or frame */
+/* Where the frame `index` of a stack lies, 0 the innermost.  Threads: any, no lock.  Returns: false, and
+ * nothing is written, if there is no such stack or frame */
 bool xseg_stack_depot_frame(const struct xseg_stack_depot *depot, uint32_t id, uint32_t index,
                             struct xseg_stack_frame *out);
+
+/*
+ * Note what somebody has found out about a frame (stack_name.h).  Once it is noted it stays; nothing is
+ * done if there is no such stack or frame, it lies in no module, there is no room, or this is a forked
+ * child.
+ *
+ * Locks: DEPOT.  Threads: any.
+ */
+void xseg_stack_depot_note(struct xseg_stack_depot *depot, uint32_t id, uint32_t index,
+                           const struct xseg_stack_source *source);
 
 /*
  * Print frames of a stack: `function+0x12 < caller+0x34 < file.so+0x99`.
  *
  * skip: this many of the innermost are left out
  * most: no more are printed
+ *
+ * Where the source was noted, it follows: `function+0x12 (file.c:34)`.
  *
  * Nothing is printed of an unknown id, or if no frame is left.  Threads: any, no lock.
  */

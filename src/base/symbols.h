@@ -4,8 +4,8 @@
  *
  * dladdr() takes the lock that a thread holds while it runs the constructors of a library it loads.  Such a
  * constructor may call this library; so nothing here may wait for that lock.  And dladdr() looks at
- * all symbols for every address, which takes 0.4 ms in a library of 60,000.  Here they are sorted at the first
- * question.
+ * all symbols for every address, which takes 0.4 ms in a library of 60,000.  Here they are sorted at
+ * the first question.
  *
  * Locking: the owner's lock covers everything.  The module must stay loaded during a call: modules.h.
  */

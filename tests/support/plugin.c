@@ -2,8 +2,8 @@
 /*
  * A library for tests of call stacks, which is loaded and unloaded.
  *
- * PLUGIN_CALL names its function, which is exported unless everything is hidden; `plugin_call` leads to it in any
- * case.  It calls back through another function, which is not exported.
+ * PLUGIN_CALL names its function, which is exported unless everything is hidden; `plugin_call` leads to
+ * it in any case.  It calls back through another function, which is not exported.
  */
 #define EXPORTED __attribute__((visibility("default")))
 

@@ -3,13 +3,15 @@
  * The libraries that are built from plugin.c, beside the programme of the test:
  *
  *   plugin-one       exports call_of_one(); its build id is PLUGIN_ONE_ID
- *   plugin-two       the same with call_of_two(); it has no build id
- *   plugin-stripped  exports no function
+ *   plugin-rebuilt   is the same with another build id
+ *   plugin-two       exports call_of_two(); it has no build id
+ *   plugin-stripped  exports no function, and has no build id
  */
 #ifndef XSEG_TESTS_PLUGIN_H
 #define XSEG_TESTS_PLUGIN_H
 
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -21,6 +23,10 @@
 #include <cmocka.h>
 
 #define PLUGIN_ONE_ID "0123456789abcdef0123456789abcdef01234567"
+
+/* The lines of plugin.c that call. */
+#define PLUGIN_INNER_LINE 20
+#define PLUGIN_CALL_LINE  26
 
 struct plugin {
     void *handle;
@@ -62,6 +68,21 @@ static inline void plugin_open(struct plugin *plugin, const char *name)
 
     plugin_path(name, path, sizeof(path));
     plugin_open_path(plugin, path);
+}
+
+/* A copy of a library, or of any other file. */
+static inline void plugin_copy(const char *from, const char *to)
+{
+    char bytes[4096];
+    const int in = open(from, O_RDONLY | O_CLOEXEC);
+    const int out = open(to, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0700);
+
+    assert_true(in >= 0 && out >= 0);
+    for (ssize_t got = read(in, bytes, sizeof(bytes)); got > 0;
+         got = read(in, bytes, sizeof(bytes)))
+        assert_int_equal(write(out, bytes, (size_t)got), got);
+    assert_int_equal(close(in), 0);
+    assert_int_equal(close(out), 0);
 }
 
 static inline void plugin_close(struct plugin *plugin)

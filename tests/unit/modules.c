@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
 /* Which modules are loaded and which were, while libraries come and go. */
-#include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -152,25 +151,14 @@ static void the_same_file_is_the_same_module(void **state)
     end(&table);
 }
 
-static void copy_file(const char *from, const char *to)
-{
-    char bytes[4096];
-    const int in = open(from, O_RDONLY | O_CLOEXEC);
-    const int out = open(to, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0700);
-
-    assert_true(in >= 0 && out >= 0);
-    for (ssize_t got = read(in, bytes, sizeof(bytes)); got > 0;
-         got = read(in, bytes, sizeof(bytes)))
-        assert_int_equal(write(out, bytes, (size_t)got), got);
-    assert_int_equal(close(in), 0);
-    assert_int_equal(close(out), 0);
-}
-
-/* Two builds under one path, as while somebody develops; one of them has no build id. */
+/* Builds under one path, as while somebody develops; some have no build id. */
 static void another_file_at_the_same_path_is_another_module(void **state)
 {
+    static const char *const name[] = {"plugin-one", "plugin-rebuilt", "plugin-two",
+                                       "plugin-stripped", "plugin-one"};
+    enum { FILES = sizeof(name) / sizeof(name[0]) };
+    const struct xseg_placement *placement[FILES];
     char path[1024], from[1024];
-    const struct xseg_placement *placement[3];
     struct plugin plugin;
     struct table table;
 
@@ -182,18 +170,19 @@ static void another_file_at_the_same_path_is_another_module(void **state)
     assert_true(file >= 0);
     assert_int_equal(close(file), 0);
     begin(&table);
-    for (unsigned i = 0; i < 3; i++) {
-        plugin_path(i == 1 ? "plugin-two" : "plugin-one", from, sizeof(from));
-        copy_file(from, path);
+    for (unsigned i = 0; i < FILES; i++) {
+        plugin_path(name[i], from, sizeof(from));
+        plugin_copy(from, path);
         plugin_open_path(&plugin, path);
         placement[i] = find_plugin(&table, &plugin);
         assert_string_equal(placement[i]->module->path, path);
-        assert_int_equal(placement[i]->module->build_id != NULL, i != 1);
+        assert_int_equal(placement[i]->module->build_id != NULL, i != 2 && i != 3);
         plugin_close(&plugin);
         assert_int_equal(unlink(path), 0);
+        for (unsigned j = 0; j < i; j++)
+            assert_int_equal(placement[i]->module == placement[j]->module,
+                             i == FILES - 1 && j == 0);
     }
-    assert_ptr_not_equal(placement[0]->module, placement[1]->module);
-    assert_ptr_equal(placement[0]->module, placement[2]->module);
     look(&table);
     end(&table);
 }

@@ -97,9 +97,10 @@ static void end(struct xseg_stack_depot *depot)
     xseg_stack_depot_fini(depot);
 }
 
+/* So many that some have the same hash. */
 static void each_stack_is_there_once(void **state)
 {
-    enum { STACKS = 5000, ADDS = 1000000 };
+    enum { STACKS = 200000, ADDS = 1000000 };
     struct xseg_stack_depot depot;
     uint64_t random = 1;
     size_t bytes = 0;
@@ -348,6 +349,33 @@ static void another_library_in_its_place_has_its_own_names(void **state)
     }
     if (replaced == 0)
         print_message("# the loader put no library in the place of another\n");
+    end(&depot);
+}
+
+/* A return address behind the last byte of a module comes from a call in it; one at its first byte does not. */
+static void the_call_says_where_a_frame_lies(void **state)
+{
+    struct xseg_stack_depot depot;
+    struct xseg_stack_frame frame;
+    struct plugin plugin;
+
+    (void)state;
+    begin(&depot);
+    plugin_open(&plugin, "plugin-one");
+    const struct taking taking = take_in(&depot, &plugin);
+    const struct xseg_placement *placement = depot.modules.placements;
+    while (placement != NULL && (const char *)placement->start != plugin.base)
+        placement = placement->next;
+    assert_non_null(placement);
+    for (unsigned is_end = 0; is_end < 2; is_end++) {
+        void *frames[] = {(char *)(is_end ? placement->end : placement->start), taking.frames[2]};
+        const uint32_t id = xseg_stack_depot_add(&depot, frames, 2);
+
+        assert_true(xseg_stack_depot_frame(&depot, id, 0, &frame));
+        assert_int_equal(frame.path != NULL && strcmp(frame.path, plugin.path) == 0, is_end);
+        assert_ptr_equal(frame.pc, frames[0]);
+    }
+    plugin_close(&plugin);
     end(&depot);
 }
 
@@ -676,10 +704,10 @@ static void the_audit_names_the_broken_invariant(void **state)
     depot.stacks = empty;
     assert_finds(&depot, "DEPOT-2");
     depot.stacks = kept;
-    kept = depot.frames;
-    depot.frames = empty;
+    kept = depot.frames.frames;
+    depot.frames.frames = empty;
     assert_finds(&depot, "DEPOT-3");
-    depot.frames = kept;
+    depot.frames.frames = kept;
     assert_audit(&depot);
     /* A placement that its ground takes for loaded. */
     struct taking taking = {.depot = &depot};
@@ -702,6 +730,7 @@ int main(void)
         cmocka_unit_test(a_stripped_library_has_offsets_alone),
         cmocka_unit_test(a_library_that_comes_again_has_its_stacks),
         cmocka_unit_test(another_library_in_its_place_has_its_own_names),
+        cmocka_unit_test(the_call_says_where_a_frame_lies),
         cmocka_unit_test(frames_in_no_module_are_addresses),
         cmocka_unit_test(deep_stacks_are_cut),
         cmocka_unit_test(a_full_depot_counts_what_it_loses),

@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Frames: where return addresses lie, each recorded when it is first seen.
+ *
+ * Terms:
+ *   frame    a return address on a placement of a module (modules.h), or on none.  The same address on two
+ *            placements is two frames.  The call before the address is what is looked up, since a call may
+ *            be a function's last instruction.
+ *   symbol   a function of a module; frames of one function share its record
+ *   source   the file and the line of a frame, if somebody has asked for them: stack_name.h
+ *
+ * Invariants:
+ *   FRAMES-1  each frame is found by its address and placement; no two are of the same.
+ *   FRAMES-2  a frame on no placement has neither symbol nor source; the symbol of another is of its
+ *   module.
+ *
+ * Locking: the owner's lock covers xseg_frames_keep() and xseg_frames_note(); reading takes none.  Records
+ * end with their memory.
+ */
+#ifndef XSEG_BASE_FRAMES_H
+#define XSEG_BASE_FRAMES_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "src/base/bump.h"
+#include "src/base/check.h"
+#include "src/base/handle_table.h"
+#include "src/base/modules.h"
+
+struct xseg_frames {
+    struct xseg_bump *memory;
+    struct xseg_modules *modules;
+    struct xseg_handle_table frames, symbols, texts;
+};
+
+/* A frame's record; handles are 0 for what is not known. */
+struct xseg_frame {
+    const void *pc;
+    const struct xseg_placement *placement; /* NULL: on none */
+    atomic_uint_least32_t symbol;
+    atomic_uint_least32_t source;
+};
+
+/* What is known of a frame.  Texts belong to the table. */
+struct xseg_stack_frame {
+    const void *pc;
+    const char *path;       /* of the module; NULL if the frame lies in none */
+    const char *build_id;   /* of the module, in hexadecimal digits; NULL if it has none */
+    uint64_t offset;        /* of the frame in the module, as tools that read its file count */
+    const char *symbol;     /* the function; NULL if unknown */
+    uint64_t symbol_offset; /* of the frame from the function */
+    bool was_asked;         /* for the source; what follows is 0 before */
+    const char *file;       /* of the source; NULL if unknown */
+    uint32_t line;
+};
+
+/* What somebody has found out about a frame. */
+struct xseg_stack_source {
+    const char *symbol;     /* NULL if unknown */
+    uint64_t symbol_offset; /* of the frame from it */
+    const char *file;       /* NULL if unknown */
+    uint32_t line;
+};
+
+/* The address by which a frame is looked up. */
+static inline uintptr_t xseg_frames_call(const void *pc)
+{
+    return (uintptr_t)pc - 1;
+}
+
+/* Returns: false if the memory has no room */
+bool xseg_frames_init(struct xseg_frames *frames, struct xseg_bump *memory,
+                      struct xseg_modules *modules);
+
+/* The frame of an address on a placement, NULL: on none.  Returns: NULL if there is none */
+const struct xseg_frame *xseg_frames_find(const struct xseg_frames *frames, const void *pc,
+                                          const struct xseg_placement *placement);
+
+/*
+ * See to it that an address has a frame, with the function that its module exports there.
+ *
+ * The loader is held, and the placement is loaded: xseg_modules_hold().
+ *
+ * Returns: false if the memory has no room
+ */
+bool xseg_frames_keep(struct xseg_frames *frames, const void *pc,
+                      const struct xseg_placement *placement);
+
+/*
+ * Note the source of a frame that lies on a placement, and its function if none is known.  The texts
+ * are copied.  Nothing is done if that has been noted before, or the memory has no room.
+ */
+void xseg_frames_note(struct xseg_frames *frames, const struct xseg_frame *frame,
+                      const struct xseg_stack_source *source);
+
+/* What is known of a frame. */
+void xseg_frames_read(const struct xseg_frames *frames, const struct xseg_frame *frame,
+                      struct xseg_stack_frame *out);
+
+bool xseg_frames_audit(const struct xseg_frames *frames, struct xseg_finding *finding);
+
+#endif

@@ -1,0 +1,258 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/base/stack_name.h"
+
+#include <dlfcn.h>
+#include <elf.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* What is used of libdw (elfutils/libdwfl.h), with types of our own. */
+struct session;
+struct module;
+struct module_line; /* Dwfl_Line */
+struct unit;        /* Dwarf_Die, of a unit of compilation */
+struct line;        /* Dwarf_Line */
+
+struct callbacks {
+    int (*find_elf)(void);
+    void (*find_debuginfo)(void);
+    int (*section_address)(void);
+    char **debuginfo_path;
+};
+
+struct xseg_stack_name_calls {
+    struct callbacks callbacks;
+    struct session *(*begin)(const struct callbacks *callbacks);
+    void (*end)(struct session *session);
+    void (*report_begin_add)(struct session *session);
+    struct module *(*report_elf)(struct session *session, const char *name, const char *file,
+                                 int descriptor, uint64_t base, bool adds_address);
+    int (*report_end)(struct session *session, void *removed, void *argument);
+    void *(*module_getelf)(struct module *module, uint64_t *bias);
+    int (*module_build_id)(struct module *module, const unsigned char **bits, uint64_t *address);
+    struct module_line *(*module_getsrc)(struct module *module, uint64_t address);
+    const char *(*lineinfo)(struct module_line *line, uint64_t *address, int *number, int *column,
+                            uint64_t *time, uint64_t *length);
+    const char *(*module_addrinfo)(struct module *module, uint64_t address, uint64_t *offset,
+                                   Elf64_Sym *symbol, uint32_t *section, void **elf,
+                                   uint64_t *bias);
+    struct unit *(*module_nextcu)(struct module *module, struct unit *before, uint64_t *bias);
+    int (*haspc)(struct unit *unit, uint64_t address);
+    struct line *(*getsrc_die)(struct unit *unit, uint64_t address);
+    const char *(*linesrc)(struct line *line, uint64_t *time, uint64_t *length);
+    int (*lineno)(struct line *line, int *number);
+};
+
+#define PLACE(member) offsetof(struct xseg_stack_name_calls, member)
+
+static const struct {
+    const char *name;
+    size_t place; /* of the pointer to it */
+} calls_of_libdw[] = {
+    {"dwfl_build_id_find_debuginfo", PLACE(callbacks.find_debuginfo)},
+    {"dwfl_begin", PLACE(begin)},
+    {"dwfl_end", PLACE(end)},
+    {"dwfl_report_begin_add", PLACE(report_begin_add)},
+    {"dwfl_report_elf", PLACE(report_elf)},
+    {"dwfl_report_end", PLACE(report_end)},
+    {"dwfl_module_getelf", PLACE(module_getelf)},
+    {"dwfl_module_build_id", PLACE(module_build_id)},
+    {"dwfl_module_getsrc", PLACE(module_getsrc)},
+    {"dwfl_lineinfo", PLACE(lineinfo)},
+    {"dwfl_module_addrinfo", PLACE(module_addrinfo)},
+    {"dwfl_module_nextcu", PLACE(module_nextcu)},
+    {"dwarf_haspc", PLACE(haspc)},
+    {"dwarf_getsrc_die", PLACE(getsrc_die)},
+    {"dwarf_linesrc", PLACE(linesrc)},
+    {"dwarf_lineno", PLACE(lineno)},
+};
+
+/* A file that was asked for; the module is NULL if it cannot be read, or is another one by now. */
+struct xseg_stack_name_file {
+    struct xseg_stack_name_file *next;
+    const char *path; /* the depot's: one of a module */
+    struct session *session;
+    struct module *module;
+};
+
+/* --- The library. --- */
+
+static _Atomic(struct xseg_stack_name_calls *) prepared;
+
+/* A module's own file is given by its path, so this is never asked for a file. */
+static int find_no_file(void)
+{
+    return -1;
+}
+
+static bool load_calls(void *library, struct xseg_stack_name_calls *calls)
+{
+    for (size_t i = 0; i < sizeof(calls_of_libdw) / sizeof(calls_of_libdw[0]); i++) {
+        void *symbol = dlsym(library, calls_of_libdw[i].name);
+
+        if (symbol == NULL)
+            return false;
+        memcpy((char *)calls + calls_of_libdw[i].place, &symbol, sizeof(symbol));
+    }
+    calls->callbacks.find_elf = find_no_file;
+    calls->callbacks.section_address = find_no_file;
+    return true;
+}
+
+/* As in stack.c there is no lock: of two threads that come first at once, one drops what it has opened. */
+bool xseg_stack_name_prepare(void)
+{
+    struct xseg_stack_name_calls *expected = NULL;
+
+    if (atomic_load_explicit(&prepared, memory_order_acquire) != NULL)
+        return true;
+    void *library = dlopen("libdw.so.1", RTLD_NOW | RTLD_LOCAL);
+    struct xseg_stack_name_calls *calls = calloc(1, sizeof(*calls));
+    if (library != NULL && calls != NULL && load_calls(library, calls) &&
+        atomic_compare_exchange_strong(&prepared, &expected, calls))
+        return true;
+    free(calls);
+    if (library != NULL)
+        (void)dlclose(library);
+    return expected != NULL;
+}
+
+bool xseg_stack_name_init(struct xseg_stack_name *name, struct xseg_stack_depot *depot)
+{
+    const bool is_there = xseg_stack_name_prepare();
+
+    name->calls = atomic_load_explicit(&prepared, memory_order_acquire);
+    name->depot = depot;
+    name->files = NULL;
+    return is_there;
+}
+
+void xseg_stack_name_fini(struct xseg_stack_name *name)
+{
+    struct xseg_stack_name_file *file = name->files;
+
+    while (file != NULL) {
+        struct xseg_stack_name_file *next = file->next;
+
+        if (file->session != NULL)
+            name->calls->end(file->session);
+        free(file);
+        file = next;
+    }
+    name->files = NULL;
+}
+
+/* --- Files. --- */
+
+/* Whether a file has the build id, in hexadecimal digits, that its module had. */
+static bool has_build_id(const struct xseg_stack_name_calls *calls, struct module *module,
+                         const char *build_id)
+{
+    const unsigned char *bits = NULL;
+    uint64_t address = 0;
+    const int count = calls->module_build_id(module, &bits, &address);
+    char digits[3];
+
+    for (int i = 0; i < count && build_id[0] != '\0'; i++, build_id += 2) {
+        (void)snprintf(digits, sizeof(digits), "%02x", bits[i]);
+        if (strncmp(digits, build_id, 2) != 0)
+            return false;
+    }
+    return count > 0 && build_id[0] == '\0';
+}
+
+/* Open the file of a frame's module, at address 0, so that addresses are those of the file. */
+static void open_file(const struct xseg_stack_name_calls *calls, struct xseg_stack_name_file *file,
+                      const struct xseg_stack_frame *frame)
+{
+    uint64_t bias = 0;
+
+    if (frame->path[0] != '/')
+        return; /* the kernel's own, or one that nobody knows the place of */
+    file->session = calls->begin(&calls->callbacks);
+    if (file->session == NULL)
+        return;
+    calls->report_begin_add(file->session);
+    struct module *module = calls->report_elf(file->session, frame->path, frame->path, -1, 0, true);
+    if (calls->report_end(file->session, NULL, NULL) != 0 || module == NULL ||
+        calls->module_getelf(module, &bias) == NULL)
+        return;
+    if (frame->build_id == NULL || has_build_id(calls, module, frame->build_id))
+        file->module = module;
+}
+
+/* The file of a frame's module; NULL if it cannot be read. */
+static struct module *module_of(struct xseg_stack_name *name, const struct xseg_stack_frame *frame)
+{
+    struct xseg_stack_name_file *file = name->files;
+
+    while (file != NULL && file->path != frame->path)
+        file = file->next;
+    if (file != NULL)
+        return file->module;
+    file = calloc(1, sizeof(*file));
+    if (file == NULL)
+        return NULL;
+    file->path = frame->path;
+    file->next = name->files;
+    name->files = file;
+    open_file(name->calls, file, frame);
+    return file->module;
+}
+
+/* --- Frames. --- */
+
+/* Look at all units: libdw looks in a list of them by address, which clang does not make. */
+static void search_units(const struct xseg_stack_name_calls *calls, struct module *module,
+                         uint64_t address, const char **file, int *number)
+{
+    uint64_t bias = 0;
+    struct unit *unit = calls->module_nextcu(module, NULL, &bias);
+
+    while (unit != NULL && calls->haspc(unit, address - bias) != 1)
+        unit = calls->module_nextcu(module, unit, &bias);
+    struct line *line = unit != NULL ? calls->getsrc_die(unit, address - bias) : NULL;
+    if (line == NULL)
+        return;
+    *file = calls->linesrc(line, NULL, NULL);
+    (void)calls->lineno(line, number);
+}
+
+static void find_source(const struct xseg_stack_name_calls *calls, struct module *module,
+                        uint64_t offset, struct xseg_stack_source *source)
+{
+    const uint64_t address = offset - 1; /* of the call */
+    struct module_line *line = calls->module_getsrc(module, address);
+    uint64_t symbol_offset = 0;
+    Elf64_Sym symbol;
+    int number = 0;
+
+    if (line != NULL)
+        source->file = calls->lineinfo(line, NULL, &number, NULL, NULL, NULL);
+    else
+        search_units(calls, module, address, &source->file, &number);
+    source->line = number > 0 ? (uint32_t)number : 0;
+    source->symbol =
+        calls->module_addrinfo(module, address, &symbol_offset, &symbol, NULL, NULL, NULL);
+    source->symbol_offset = symbol_offset + 1;
+}
+
+void xseg_stack_name_stack(struct xseg_stack_name *name, uint32_t id)
+{
+    struct xseg_stack_frame frame;
+
+    for (uint32_t i = 0; xseg_stack_depot_frame(name->depot, id, i, &frame); i++) {
+        struct xseg_stack_source source = {0};
+        struct module *module = NULL;
+
+        if (frame.path == NULL || frame.was_asked)
+            continue;
+        module = module_of(name, &frame);
+        if (module != NULL)
+            find_source(name->calls, module, frame.offset, &source);
+        xseg_stack_depot_note(name->depot, id, i, &source);
+    }
+}

@@ -1,0 +1,272 @@
+/* SPDX-License-Identifier: MIT */
+/* Records of frames: one for each address and placement, with what was noted of it. */
+#include <link.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "src/base/frames.h"
+
+/* A module that nobody loaded, at two addresses.  It exports one function, of the addresses 200 to 299. */
+struct fixture {
+    struct xseg_bump memory;
+    struct xseg_modules modules;
+    struct xseg_frames frames;
+    struct xseg_module module;
+    struct xseg_placement placement[2];
+};
+
+static void begin(struct fixture *f)
+{
+    memset(f, 0, sizeof(*f));
+    assert_true(xseg_bump_init(&f->memory, 1 << 20));
+    xseg_modules_init(&f->modules, &f->memory);
+    assert_true(xseg_frames_init(&f->frames, &f->memory, &f->modules));
+    static const char names[] = "\0exported";
+    static const ElfW(Sym) symbols[] = {
+        {.st_name = 0},
+        {.st_name = 1, .st_info = STT_FUNC, .st_shndx = 1, .st_value = 200, .st_size = 100},
+    };
+    const struct xseg_symbol_table table = {symbols, 2, names, sizeof(names)};
+
+    f->module.name = f->module.path = "/lib/made-up.so";
+    for (unsigned i = 0; i < 2; i++) {
+        f->placement[i].module = &f->module;
+        f->placement[i].base = f->placement[i].start = (i + 1) * 65536;
+        f->placement[i].end = f->placement[i].start + 65536;
+        f->placement[i].symbols = table;
+        f->placement[i].is_loaded = true;
+    }
+}
+
+static void end(struct fixture *f)
+{
+    struct xseg_finding finding = {0};
+
+    if (!xseg_frames_audit(&f->frames, &finding))
+        fail_msg("%s: %s", finding.tag, finding.text);
+    xseg_bump_fini(&f->memory);
+}
+
+static const struct xseg_frame *keep(struct fixture *f, uintptr_t pc,
+                                     const struct xseg_placement *placement)
+{
+    assert_true(xseg_frames_keep(&f->frames, (const void *)pc, placement));
+    const struct xseg_frame *frame = xseg_frames_find(&f->frames, (const void *)pc, placement);
+    assert_non_null(frame);
+    return frame;
+}
+
+static void an_address_has_one_frame_a_placement(void **state)
+{
+    struct fixture f;
+
+    (void)state;
+    begin(&f);
+    assert_null(xseg_frames_find(&f.frames, (const void *)70000, &f.placement[0]));
+    const struct xseg_frame *frame = keep(&f, 70000, &f.placement[0]);
+    assert_ptr_equal(keep(&f, 70000, &f.placement[0]), frame);
+    assert_ptr_not_equal(keep(&f, 70001, &f.placement[0]), frame);
+    assert_ptr_not_equal(keep(&f, 70000, &f.placement[1]), frame);
+    assert_ptr_not_equal(keep(&f, 70000, NULL), frame);
+    assert_int_equal(f.frames.frames.used, 4);
+    end(&f);
+}
+
+static void what_is_noted_stays(void **state)
+{
+    const struct xseg_stack_source first = {"function", 5, "made-up.c", 17};
+    const struct xseg_stack_source second = {"other", 6, "other.c", 18};
+    struct xseg_stack_frame out;
+    struct fixture f;
+
+    (void)state;
+    begin(&f);
+    const struct xseg_frame *frame = keep(&f, 65536 + 100, &f.placement[0]);
+    xseg_frames_read(&f.frames, frame, &out);
+    assert_int_equal(out.offset, 100);
+    assert_string_equal(out.path, "/lib/made-up.so");
+    assert_null(out.build_id);
+    assert_false(out.was_asked);
+    assert_null(out.symbol);
+    assert_null(out.file);
+    xseg_frames_note(&f.frames, frame, &first);
+    xseg_frames_note(&f.frames, frame, &second);
+    xseg_frames_read(&f.frames, frame, &out);
+    assert_true(out.was_asked);
+    assert_string_equal(out.symbol, "function");
+    assert_int_equal(out.symbol_offset, 5);
+    assert_string_equal(out.file, "made-up.c");
+    assert_int_equal(out.line, 17);
+    end(&f);
+}
+
+/* That nothing was found is known from then on, too. */
+static void nothing_may_be_noted(void **state)
+{
+    const struct xseg_stack_source nothing = {NULL, 0, NULL, 9};
+    const struct xseg_stack_source something = {"function", 5, "made-up.c", 17};
+    struct xseg_stack_frame out;
+    struct fixture f;
+
+    (void)state;
+    begin(&f);
+    const struct xseg_frame *frame = keep(&f, 65536 + 100, &f.placement[0]);
+    xseg_frames_note(&f.frames, frame, &nothing);
+    xseg_frames_note(&f.frames, frame, &something);
+    xseg_frames_read(&f.frames, frame, &out);
+    assert_true(out.was_asked);
+    assert_null(out.symbol);
+    assert_null(out.file);
+    assert_int_equal(out.line, 0);
+    end(&f);
+}
+
+/* Frames of one function and file have one record of each text. */
+static void texts_are_kept_once(void **state)
+{
+    struct xseg_stack_frame out, before;
+    struct fixture f;
+
+    (void)state;
+    begin(&f);
+    memset(&before, 0, sizeof(before));
+    for (uint32_t i = 1; i < 50; i++) {
+        const struct xseg_stack_source source = {"function", i, "made-up.c", i};
+        const struct xseg_frame *frame = keep(&f, 65536 + 100 + i, &f.placement[0]);
+
+        xseg_frames_note(&f.frames, frame, &source);
+        xseg_frames_read(&f.frames, frame, &out);
+        assert_int_equal(out.line, i);
+        assert_int_equal(out.symbol_offset, i);
+        if (i > 1) {
+            assert_ptr_equal(out.symbol, before.symbol);
+            assert_ptr_equal(out.file, before.file);
+        }
+        before = out;
+    }
+    /* One text that begins as another does. */
+    const struct xseg_stack_source shorter = {NULL, 0, "made-up", 1};
+    const struct xseg_frame *frame = keep(&f, 65536 + 100, &f.placement[0]);
+    xseg_frames_note(&f.frames, frame, &shorter);
+    xseg_frames_read(&f.frames, frame, &out);
+    assert_string_equal(out.file, "made-up");
+    end(&f);
+}
+
+static void an_exported_name_is_kept(void **state)
+{
+    const struct xseg_stack_source source = {"other", 6, "made-up.c", 17};
+    struct xseg_stack_frame out;
+    struct fixture f;
+
+    (void)state;
+    begin(&f);
+    for (unsigned i = 0; i < 2; i++) {
+        const uintptr_t pc = f.placement[i].base + 250;
+        const struct xseg_frame *frame = keep(&f, pc, &f.placement[i]);
+
+        xseg_frames_note(&f.frames, frame, &source);
+        xseg_frames_read(&f.frames, frame, &out);
+        assert_string_equal(out.symbol, "exported");
+        assert_int_equal(out.symbol_offset, 50);
+        assert_int_equal(out.line, 17);
+    }
+    assert_int_equal(f.frames.symbols.used, 1);
+    end(&f);
+}
+
+/* Functions at the same place of two modules have names of their own. */
+static void names_belong_to_modules(void **state)
+{
+    const struct xseg_stack_source source[] = {{"one", 0, NULL, 0}, {"other", 0, NULL, 0}};
+    struct xseg_module other = {.name = "/lib/other.so", .path = "/lib/other.so"};
+    struct xseg_stack_frame out;
+    struct fixture f;
+
+    (void)state;
+    begin(&f);
+    f.placement[1].module = &other;
+    for (unsigned i = 0; i < 2; i++) {
+        const struct xseg_frame *frame = keep(&f, f.placement[i].base + 100, &f.placement[i]);
+
+        xseg_frames_note(&f.frames, frame, &source[i]);
+        xseg_frames_read(&f.frames, frame, &out);
+        assert_string_equal(out.symbol, source[i].symbol);
+    }
+    end(&f);
+}
+
+static void without_room_less_is_known(void **state)
+{
+    const struct xseg_stack_source source = {"function", 5, "made-up.c", 17};
+
+    (void)state;
+    for (size_t left = 0; left < 256; left += 8) {
+        struct xseg_stack_frame out;
+        struct fixture f;
+
+        begin(&f);
+        const struct xseg_frame *frame = keep(&f, 65536 + 100, &f.placement[0]);
+        const size_t used = xseg_bump_left(&f.memory) - left;
+        assert_non_null(xseg_bump_take(&f.memory, used));
+        xseg_frames_note(&f.frames, frame, &source);
+        xseg_frames_read(&f.frames, frame, &out);
+        assert_true(out.symbol == NULL || strcmp(out.symbol, "function") == 0);
+        assert_true(out.file == NULL || strcmp(out.file, "made-up.c") == 0);
+        assert_int_equal(out.line, out.file != NULL ? 17 : 0);
+        assert_true(left < 128 || out.file != NULL);
+        if (xseg_frames_keep(&f.frames, (const void *)(uintptr_t)70000, NULL))
+            assert_non_null(xseg_frames_find(&f.frames, (const void *)(uintptr_t)70000, NULL));
+        end(&f);
+    }
+}
+
+static void the_audit_names_the_broken_invariant(void **state)
+{
+    const struct xseg_stack_source source = {"function", 5, "made-up.c", 17};
+    struct xseg_finding finding = {0};
+    struct xseg_module other = {0};
+    struct fixture f;
+
+    (void)state;
+    begin(&f);
+    struct xseg_frame *frame =
+        xseg_bump_at(&f.memory, xseg_bump_handle(&f.memory, keep(&f, 65536 + 100, f.placement)));
+    xseg_frames_note(&f.frames, frame, &source);
+    frame->pc = (const void *)(uintptr_t)7;
+    assert_false(xseg_frames_audit(&f.frames, &finding));
+    assert_string_equal(finding.tag, "FRAMES-1");
+    frame->pc = (const void *)(uintptr_t)(65536 + 100);
+    f.placement[0].module = &other;
+    assert_false(xseg_frames_audit(&f.frames, &finding));
+    assert_string_equal(finding.tag, "FRAMES-2");
+    f.placement[0].module = &f.module;
+    struct xseg_frame *nowhere =
+        xseg_bump_at(&f.memory, xseg_bump_handle(&f.memory, keep(&f, 65536 + 100, NULL)));
+    atomic_store(&nowhere->source, 1);
+    assert_false(xseg_frames_audit(&f.frames, &finding));
+    assert_string_equal(finding.tag, "FRAMES-2");
+    atomic_store(&nowhere->source, 0);
+    end(&f);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(an_address_has_one_frame_a_placement),
+        cmocka_unit_test(what_is_noted_stays),
+        cmocka_unit_test(nothing_may_be_noted),
+        cmocka_unit_test(texts_are_kept_once),
+        cmocka_unit_test(an_exported_name_is_kept),
+        cmocka_unit_test(names_belong_to_modules),
+        cmocka_unit_test(without_room_less_is_known),
+        cmocka_unit_test(the_audit_names_the_broken_invariant),
+    };
+
+    return cmocka_run_group_tests_name("frames", tests, NULL, NULL);
+}

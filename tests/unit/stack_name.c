@@ -1,0 +1,268 @@
+/* SPDX-License-Identifier: MIT */
+/* Sources of frames, by libdw where it is installed. */
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdlib.h>
+
+#include "src/base/stack.h"
+#include "src/base/stack_name.h"
+#include "tests/support/child.h"
+#include "tests/support/plugin.h"
+
+/* --- The loader, as the test has it. --- */
+
+static bool is_refused; /* libdw is not installed, as it were */
+
+void *__real_dlopen(const char *name, int mode);
+void *__wrap_dlopen(const char *name, int mode);
+
+void *__wrap_dlopen(const char *name, int mode)
+{
+    return is_refused && strstr(name, "libdw") != NULL ? NULL : __real_dlopen(name, mode);
+}
+
+/* --- The cases. --- */
+
+/* Frame 1 lies in the plugin's hidden function, 2 in its exported one. */
+struct taking {
+    struct xseg_stack_depot *depot;
+    uint32_t id;
+};
+
+static __attribute__((noinline)) void take(void *context)
+{
+    struct taking *taking = context;
+    void *frames[XSEG_STACK_FRAMES];
+
+    taking->id =
+        xseg_stack_depot_add(taking->depot, frames, xseg_stack_take(frames, XSEG_STACK_FRAMES));
+}
+
+static uint32_t take_in(struct xseg_stack_depot *depot, const struct plugin *plugin)
+{
+    struct taking taking = {depot, 0};
+
+    plugin->call(take, &taking);
+    assert_int_not_equal(taking.id, 0);
+    return taking.id;
+}
+
+/* Whether the frame of the plugin has its source: the lines are those of the calls in plugin.c. */
+static void assert_source(const struct xseg_stack_depot *depot, uint32_t id, uint32_t index,
+                          const char *symbol, uint32_t first_line, uint32_t last_line)
+{
+    struct xseg_stack_frame frame;
+
+    assert_true(xseg_stack_depot_frame(depot, id, index, &frame));
+    assert_true(frame.was_asked);
+    assert_non_null(frame.symbol);
+    assert_string_equal(frame.symbol, symbol);
+    assert_true(frame.symbol_offset > 0 && frame.symbol_offset < 100);
+    assert_non_null(frame.file);
+    assert_non_null(strstr(frame.file, "support/plugin.c"));
+    assert_in_range(frame.line, first_line, last_line);
+}
+
+static void assert_no_source(const struct xseg_stack_depot *depot, uint32_t id, bool was_asked)
+{
+    struct xseg_stack_frame frame;
+
+    for (uint32_t i = 1; i <= 2; i++) {
+        assert_true(xseg_stack_depot_frame(depot, id, i, &frame));
+        assert_int_equal(frame.was_asked, was_asked);
+        assert_null(frame.file);
+        assert_int_equal(frame.line, 0);
+    }
+}
+
+static bool has_libdw(void)
+{
+    if (xseg_stack_name_prepare())
+        return true;
+    print_message("# libdw is not installed\n");
+    return false;
+}
+
+static void frames_have_their_sources_after_the_code_is_gone(void **state)
+{
+    static const char *const name[] = {"plugin-one", "plugin-two"};
+    static const char *const symbol[] = {"call_of_one", "call_of_two"};
+    struct xseg_stack_depot depot;
+    struct xseg_stack_name namer;
+    struct plugin plugin[2];
+    char buffer[256], want[256];
+    struct xseg_text text;
+    uint32_t id[2];
+
+    (void)state;
+    if (!has_libdw())
+        return;
+    assert_true(xseg_stack_depot_init(&depot, 0));
+    for (unsigned i = 0; i < 2; i++) {
+        plugin_open(&plugin[i], name[i]);
+        id[i] = take_in(&depot, &plugin[i]);
+        assert_no_source(&depot, id[i], false);
+    }
+    for (unsigned i = 0; i < 2; i++)
+        plugin_close(&plugin[i]);
+    assert_true(xseg_stack_name_init(&namer, &depot));
+    xseg_stack_name_stack(&namer, 0);
+    xseg_stack_name_stack(&namer, UINT32_MAX);
+    for (unsigned i = 0; i < 2; i++) {
+        struct xseg_stack_frame frame[2];
+
+        xseg_stack_name_stack(&namer, id[i]);
+        assert_source(&depot, id[i], 1, "inner", PLUGIN_INNER_LINE, PLUGIN_INNER_LINE);
+        assert_source(&depot, id[i], 2, symbol[i], PLUGIN_CALL_LINE, PLUGIN_CALL_LINE);
+        for (uint32_t k = 0; k < 2; k++)
+            assert_true(xseg_stack_depot_frame(&depot, id[i], k + 1, &frame[k]));
+        (void)snprintf(want, sizeof(want),
+                       "inner+%#" PRIx64 " (plugin.c:%d) < %s+%#" PRIx64 " (plugin.c:%d)",
+                       frame[0].symbol_offset, PLUGIN_INNER_LINE, symbol[i], frame[1].symbol_offset,
+                       PLUGIN_CALL_LINE);
+        xseg_text_init(&text, buffer, sizeof(buffer));
+        xseg_stack_depot_describe(&depot, id[i], 1, 2, &text);
+        assert_string_equal(buffer, want);
+    }
+    xseg_stack_name_fini(&namer);
+    assert_source(&depot, id[0], 1, "inner", PLUGIN_INNER_LINE, PLUGIN_INNER_LINE);
+    xseg_stack_depot_fini(&depot);
+}
+
+static void each_frame_is_asked_for_once(void **state)
+{
+    struct xseg_stack_depot depot;
+    struct xseg_stack_name namer;
+    struct plugin plugin;
+
+    (void)state;
+    if (!has_libdw())
+        return;
+    assert_true(xseg_stack_depot_init(&depot, 0));
+    plugin_open(&plugin, "plugin-one");
+    const uint32_t id = take_in(&depot, &plugin);
+    assert_true(xseg_stack_name_init(&namer, &depot));
+    xseg_stack_name_stack(&namer, id);
+    xseg_stack_name_fini(&namer);
+    const size_t used = depot.memory.used;
+    assert_true(xseg_stack_name_init(&namer, &depot));
+    xseg_stack_name_stack(&namer, id);
+    assert_null(namer.files); /* none had to be opened */
+    assert_int_equal(depot.memory.used, used);
+    xseg_stack_name_fini(&namer);
+    plugin_close(&plugin);
+    xseg_stack_depot_fini(&depot);
+}
+
+static void a_stripped_library_has_no_sources(void **state)
+{
+    struct xseg_stack_depot depot;
+    struct xseg_stack_name namer;
+    struct plugin plugin;
+
+    (void)state;
+    if (!has_libdw())
+        return;
+    assert_true(xseg_stack_depot_init(&depot, 0));
+    plugin_open(&plugin, "plugin-stripped");
+    const uint32_t id = take_in(&depot, &plugin);
+    assert_true(xseg_stack_name_init(&namer, &depot));
+    xseg_stack_name_stack(&namer, id);
+    assert_no_source(&depot, id, true);
+    xseg_stack_name_fini(&namer);
+    plugin_close(&plugin);
+    xseg_stack_depot_fini(&depot);
+}
+
+/* The file is gone, is no module, or is another build by now. */
+static void a_file_that_has_changed_is_not_believed(void **state)
+{
+    char path[1024], from[1024];
+    const char *folder = getenv("TMPDIR");
+
+    (void)state;
+    if (!has_libdw())
+        return;
+    for (unsigned kind = 0; kind < 4; kind++) {
+        struct xseg_stack_depot depot;
+        struct xseg_stack_name namer;
+        struct plugin plugin;
+
+        (void)snprintf(path, sizeof(path), "%s/xseg-name-XXXXXX",
+                       folder != NULL ? folder : P_tmpdir);
+        const int file = mkstemp(path);
+        assert_true(file >= 0);
+        assert_int_equal(close(file), 0);
+        plugin_path("plugin-one", from, sizeof(from));
+        plugin_copy(from, path);
+        assert_true(xseg_stack_depot_init(&depot, 0));
+        plugin_open_path(&plugin, path);
+        const uint32_t id = take_in(&depot, &plugin);
+        plugin_close(&plugin);
+        assert_int_equal(unlink(path), 0);
+        plugin_path(kind == 2 ? "plugin-rebuilt" : "plugin-two", from, sizeof(from));
+        if (kind == 1 || kind == 2)
+            plugin_copy(from, path);
+        if (kind == 3)
+            plugin_copy("/proc/self/comm", path);
+        assert_true(xseg_stack_name_init(&namer, &depot));
+        xseg_stack_name_stack(&namer, id);
+        assert_no_source(&depot, id, true);
+        xseg_stack_name_fini(&namer);
+        if (kind != 0)
+            assert_int_equal(unlink(path), 0);
+        xseg_stack_depot_fini(&depot);
+    }
+}
+
+static void refuse(void)
+{
+    struct xseg_stack_depot depot;
+    struct xseg_stack_name namer;
+
+    is_refused = true;
+    if (xseg_stack_name_prepare() || !xseg_stack_depot_init(&depot, 0) ||
+        xseg_stack_name_init(&namer, &depot))
+        _exit(1);
+}
+
+static void *prepare(void *self)
+{
+    *(bool *)self = xseg_stack_name_prepare();
+    return NULL;
+}
+
+static void prepare_in_threads(void)
+{
+    pthread_t thread[4];
+    bool is_there[4];
+
+    for (unsigned i = 0; i < 4; i++)
+        if (pthread_create(&thread[i], NULL, prepare, &is_there[i]) != 0)
+            _exit(1);
+    for (unsigned i = 0; i < 4; i++)
+        if (pthread_join(thread[i], NULL) != 0 || is_there[i] != xseg_stack_name_prepare())
+            _exit(1);
+}
+
+static void it_is_prepared_at_once_or_not_at_all(void **state)
+{
+    char said[1024];
+
+    (void)state;
+    assert_int_equal(child_run_part(refuse, said, sizeof(said)), 0);
+    assert_int_equal(child_run_part(prepare_in_threads, said, sizeof(said)), 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(it_is_prepared_at_once_or_not_at_all),
+        cmocka_unit_test(frames_have_their_sources_after_the_code_is_gone),
+        cmocka_unit_test(each_frame_is_asked_for_once),
+        cmocka_unit_test(a_stripped_library_has_no_sources),
+        cmocka_unit_test(a_file_that_has_changed_is_not_believed),
+    };
+
+    return cmocka_run_group_tests_name("stack_name", tests, NULL, NULL);
+}
