@@ -222,9 +222,9 @@ static void search_units(const struct xseg_stack_name_calls *calls, struct modul
 }
 
 static void find_source(const struct xseg_stack_name_calls *calls, struct module *module,
-                        uint64_t offset, struct xseg_stack_source *source)
+                        const struct xseg_stack_frame *frame, struct xseg_stack_source *source)
 {
-    const uint64_t address = offset - 1; /* of the call */
+    const uint64_t address = frame->offset - 1; /* of the call */
     struct module_line *line = calls->module_getsrc(module, address);
     uint64_t symbol_offset = 0;
     Elf64_Sym symbol;
@@ -235,6 +235,8 @@ static void find_source(const struct xseg_stack_name_calls *calls, struct module
     else
         search_units(calls, module, address, &source->file, &number);
     source->line = number > 0 ? (uint32_t)number : 0;
+    if (frame->symbol != NULL)
+        return; /* libdw would look at all symbols of the module */
     source->symbol =
         calls->module_addrinfo(module, address, &symbol_offset, &symbol, NULL, NULL, NULL);
     source->symbol_offset = symbol_offset + 1;
@@ -252,7 +254,7 @@ void xseg_stack_name_stack(struct xseg_stack_name *name, uint32_t id)
             continue;
         module = module_of(name, &frame);
         if (module != NULL)
-            find_source(name->calls, module, frame.offset, &source);
+            find_source(name->calls, module, &frame, &source);
         xseg_stack_depot_note(name->depot, id, i, &source);
     }
 }

@@ -50,8 +50,9 @@ void xseg_stack_name_fini(struct xseg_stack_name *name);
  * Note the sources of a stack's frames in its depot, of those for which nobody has asked before.
  * Nothing is done for an unknown id.
  *
- * Cost: for the first frame of a module as long as it takes to open its file, then some microseconds;
- * the first frame of each unit of compilation reads its table of lines.
+ * Cost: for the first frame of a module as long as it takes to open its file, then some microseconds a
+ * frame.  The first frame of each unit of compilation reads its table of lines.  A frame for which the
+ * depot has no function takes up to some milliseconds in a module of many symbols.
  */
 void xseg_stack_name_stack(struct xseg_stack_name *name, uint32_t id);
 
