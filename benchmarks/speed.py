@@ -20,7 +20,7 @@ import tempfile
 
 HERE = pathlib.Path(__file__).resolve().parent
 QUESTIONS = ("hit", "churn", "large", "mid", "threads", "cross", "streams", "replay", "books",
-             "growth", "trim")
+             "growth", "trim", "history")
 MODES = ("expandable_segments:True", "expandable_segments:False")
 
 # What the project aims at: PyTorch's time / xseg's, at least.
@@ -30,7 +30,10 @@ AIMS = {("hit", "4 KiB"): 12, ("churn", "10^3"): 11, ("churn", "10^4"): 15, ("ch
         ("cross", "one by one"): 8}
 # A figure of xseg's own, and whether it is to be at most (-1) or at least (1) that.
 OWN_AIMS = {("threads", "work of 2 threads"): (1, 1.9), ("streams", "8 streams cost"): (-1, 1.3),
-            ("books", "10^6 live"): (-1, 1.0)}
+            ("books", "10^6 live"): (-1, 1.0),
+            ("history", "an event, clock aside"): (-1, 15),
+            ("history", "an event with 32 frames"): (-1, 600),
+            ("history", "2 threads cost"): (-1, 1.1)}
 # Different stand-in drivers do this work, so PyTorch's figure and xseg's are not of one thing.
 NOT_COMPARED = {"growth", "trim"}
 
@@ -39,7 +42,7 @@ RECORD = ("<!-- Measured: benchmarks/run --vs-torch --record writes it. -->",
 
 NOTES = """
   ns        for one allocation and its free; replay: for one of the two; growth: for one growth;
-            trim: for one trim.  MEASURED on the host; the simulated driver's own work is in it
+            trim: for one trim; history: an event is a third of a pair.  MEASURED on the host; the simulated driver's own work is in it
   counted   by the subject itself; modelled: after an A100, by the simulator
   spread    of xseg and PyTorch: between the quartiles of the rounds' medians, in % of the median
   ratio     PyTorch / xseg within a round: the median of all rounds, and the lowest and highest
@@ -190,7 +193,8 @@ def write_picture(table, path):
     """Bars for the picture: number, label, xseg, PyTorch (0 if there is none)."""
     rows = [(f"{question} {case}", figures) for (question, case, unit), figures
             in table.figures.items()
-            if unit == "ns" and question not in NOT_COMPARED | {"replay"} and "xseg" in figures]
+            if unit == "ns" and question not in NOT_COMPARED | {"replay", "history"}
+            and "xseg" in figures]
     with path.open("w") as file:
         for number, (label, figures) in enumerate(rows):
             theirs = statistics.median(figures["PyTorch"]) if "PyTorch" in figures else 0

@@ -36,6 +36,11 @@ void subject_open(const char *config, unsigned streams);
 /* As it stands in the results: "xseg" or "PyTorch". */
 const char *subject_name(void);
 
+/* Record the history of all blocks from now on: its events, or its events with the call stack of each.
+ * Returns false, with a sentence on standard error, where the subject cannot. */
+enum subject_record { SUBJECT_EVENTS, SUBJECT_STACKS };
+bool subject_record(enum subject_record what);
+
 /* From private pool number `pool`, which is made when first named; 0 is the default pool. */
 void *subject_alloc_in(size_t bytes, unsigned stream, unsigned pool);
 

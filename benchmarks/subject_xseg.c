@@ -137,6 +137,15 @@ const char *subject_name(void)
     return "xseg";
 }
 
+bool subject_record(enum subject_record what)
+{
+    if (xseg_configure(subject_xseg.allocator, what == SUBJECT_EVENTS
+                                                   ? "history:all,history_stacks:none"
+                                                   : "history:all,history_stacks:all") != XSEG_OK)
+        subject_fail("xseg_configure");
+    return true;
+}
+
 void *subject_alloc_in(size_t bytes, unsigned stream, unsigned pool)
 {
     struct xseg_request request = XSEG_REQUEST_INIT;

@@ -8,6 +8,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <memory>
 #include <set>
 #include <string>
 #include <vector>
@@ -25,6 +26,9 @@ void init_p2p_access_cache(int64_t devices);
 }
 
 using c10::cuda::CUDACachingAllocator::CUDAAllocator;
+
+// As many as xseg keeps of a stream.
+static constexpr size_t RECORD_EVENTS = 65536;
 
 static CUDAAllocator *allocator;
 static std::vector<c10::cuda::CUDAStream> streams;
@@ -77,6 +81,38 @@ void subject_open(const char *config, unsigned count)
 const char *subject_name(void)
 {
     return "PyTorch";
+}
+
+// PyTorch's gathering of C++ frames is in its largest library, which is opened when frames are asked for.
+// What it returns is derived from GatheredContext alone, so a pointer to it is a pointer to that.
+static std::shared_ptr<c10::GatheredContext> (*gather)(bool python, bool script, bool cpp);
+
+static std::shared_ptr<c10::GatheredContext> gather_frames()
+{
+    return gather(false, false, true);
+}
+
+bool subject_record(enum subject_record what)
+{
+    using c10::cuda::CUDACachingAllocator::RecordContext;
+
+    if (what == SUBJECT_STACKS) {
+        void *library = dlopen("libtorch_cpu.so", RTLD_NOW | RTLD_LOCAL);
+        void *symbol = library == nullptr
+                           ? nullptr
+                           : dlsym(library, "_ZN5torch17CapturedTraceback6gatherEbbb");
+        if (symbol == nullptr) {
+            std::fprintf(stderr, "PyTorch: stacks are not measured: %s\n", dlerror());
+            return false;
+        }
+        gather = reinterpret_cast<decltype(gather)>(symbol);
+    }
+    guarded("recordHistory", [what] {
+        const bool has_stacks = what == SUBJECT_STACKS;
+        allocator->recordHistory(true, has_stacks ? gather_frames : nullptr, RECORD_EVENTS,
+                                 has_stacks ? RecordContext::ALL : RecordContext::NEVER, true, {});
+    });
+    return true;
 }
 
 void *subject_alloc(size_t bytes, unsigned stream)

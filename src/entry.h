@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What every entry point does first: check the handle, and refuse in a forked child.
+ * What every entry point does first: check the handle, refuse in a forked child, and gather the context of the
+ * events that the call may cause.
  *
  * The entry points check arguments, find the device, and call the floor below; nothing else.
  */
@@ -17,6 +18,7 @@
         const xseg_status xseg_entry_status = xseg_allocator_check(allocator, __func__); \
         if (__builtin_expect(xseg_entry_status != XSEG_OK, 0))                           \
             return xseg_entry_status;                                                    \
+        xseg_history_gather(&(allocator)->history);                                      \
     } while (0)
 
 /* Returns from the entry point unless the pool's allocator can be used by this process. */
@@ -26,6 +28,7 @@
             return xseg_fail(XSEG_ERR_ARGUMENT, "%s: the pool is NULL", __func__); \
         if (xseg_fork_is_child((pool)->body->device->fork))                        \
             return xseg_allocator_fail_forked();                                   \
+        xseg_history_gather(&(pool)->body->device->allocator->history);            \
     } while (0)
 
 /* Fail because the pool has ended. */

@@ -16,7 +16,7 @@ struct walk {
     struct xseg_selection selection;
     bool (*visit)(void *context, const struct xseg_block_info *block);
     void *context;
-    uint64_t now;                  /* of alloc_times.h */
+    uint64_t now;                  /* of origins.h */
     struct xseg_block_info *batch; /* [BATCH] */
     bool ended;
 };
@@ -47,7 +47,7 @@ xseg_status xseg_walk(struct xseg_allocator *allocator, const struct xseg_where 
     xseg_status status = xseg_where_check(allocator, where, &chosen);
     if (status != XSEG_OK)
         return status;
-    walk.now = xseg_alloc_times_now(&allocator->clock, xseg_allocator_config(allocator));
+    walk.now = xseg_origins_now_by(&allocator->clock, xseg_allocator_config(allocator));
     walk.batch = malloc(BATCH * sizeof(*walk.batch));
     if (walk.batch == NULL)
         return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for a walk");

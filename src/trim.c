@@ -6,7 +6,6 @@
 #include "src/core/front/allocator_config.h"
 #include "src/core/front/allocator_open.h"
 #include "src/core/front/device_alloc.h"
-#include "src/core/pending/trace.h"
 #include "src/core/reclaim/decay.h"
 #include "src/core/reclaim/trim.h"
 #include "src/entry.h"
@@ -82,7 +81,7 @@ xseg_status xseg_trim(struct xseg_allocator *allocator, const struct xseg_where 
                        "xseg_trim: pool %s belongs to another allocator",
                        xseg_pool_label(chosen.pool));
     const xseg_status status = trim_all(allocator, &chosen, &how, &done);
-    xseg_trace_deliver(allocator);
+    xseg_allocator_deliver(allocator);
     if (status == XSEG_OK && out != NULL) {
         done.struct_bytes = out->struct_bytes;
         memcpy(out, &done, out->struct_bytes);
@@ -168,7 +167,7 @@ xseg_status xseg_tick(struct xseg_allocator *allocator, uint64_t budget_us)
 
         first = first == XSEG_OK ? status : first;
     }
-    xseg_trace_deliver(allocator);
+    xseg_allocator_deliver(allocator);
     return first;
 }
 

@@ -288,9 +288,13 @@ struct xseg_block_info {
     /* Of a block of the default pool: the private pool that lent its memory when memory was short
      * (use_on_oom), else NULL.  Its handle may have been released since. */
     struct xseg_pool *lender;
+    /* Live or pending, while the key history is not nothing: the stack that allocated it (history.h), the number of the
+     * user's own frames, and the label of the thread; 0, 0 and NULL where there is none. */
+    uint32_t stack, frames;
+    const char *label; /* stays as long as the allocator */
 };
 /* clang-format off */
-#define XSEG_BLOCK_INFO_INIT {sizeof(struct xseg_block_info), NULL, 0, 0, XSEG_BLOCK_HOLE, 0, NULL, NULL, false, false, NULL, 0, 0, 0, 0, 0, 0, 0, false, 0, NULL}
+#define XSEG_BLOCK_INFO_INIT {sizeof(struct xseg_block_info), NULL, 0, 0, XSEG_BLOCK_HOLE, 0, NULL, NULL, false, false, NULL, 0, 0, 0, 0, 0, 0, 0, false, 0, NULL, 0, 0, NULL}
 /* clang-format on */
 
 /**

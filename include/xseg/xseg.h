@@ -6,6 +6,7 @@
 #include "xseg/allocator.h"
 #include "xseg/capture.h"
 #include "xseg/explain.h"
+#include "xseg/history.h"
 #include "xseg/key.h"
 #include "xseg/mapping.h"
 #include "xseg/observe.h"

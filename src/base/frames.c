@@ -37,7 +37,7 @@ static uint32_t hash_of_pc(const void *pc)
 }
 
 const struct xseg_frame *xseg_frames_find(const struct xseg_frames *frames, const void *pc,
-                                          const struct xseg_placement *placement)
+                                          const struct xseg_module_placement *placement)
 {
     struct xseg_handle_search search = xseg_handle_table_search(&frames->frames, hash_of_pc(pc));
 
@@ -79,7 +79,7 @@ static uint32_t keep_symbol(struct xseg_frames *frames, const struct xseg_module
 }
 
 bool xseg_frames_keep(struct xseg_frames *frames, const void *pc,
-                      const struct xseg_placement *placement)
+                      const struct xseg_module_placement *placement)
 {
     struct xseg_symbol found;
     uint32_t symbol = 0;
@@ -131,7 +131,7 @@ void xseg_frames_note(struct xseg_frames *frames, const struct xseg_frame *frame
 {
     struct xseg_frame *record =
         xseg_bump_at(frames->memory, xseg_bump_handle(frames->memory, frame));
-    const struct xseg_placement *placement = frame->placement;
+    const struct xseg_module_placement *placement = frame->placement;
 
     XSEG_ASSERT(placement != NULL);
     if (atomic_load_explicit(&record->source, memory_order_relaxed) != 0)

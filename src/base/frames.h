@@ -38,7 +38,7 @@ struct xseg_frames {
 /* A frame's record; handles are 0 for what is not known. */
 struct xseg_frame {
     const void *pc;
-    const struct xseg_placement *placement; /* NULL: on none */
+    const struct xseg_module_placement *placement; /* NULL: on none */
     atomic_uint_least32_t symbol;
     atomic_uint_least32_t source;
 };
@@ -76,7 +76,7 @@ bool xseg_frames_init(struct xseg_frames *frames, struct xseg_bump *memory,
 
 /* The frame of an address on a placement, NULL: on none.  Returns: NULL if there is none */
 const struct xseg_frame *xseg_frames_find(const struct xseg_frames *frames, const void *pc,
-                                          const struct xseg_placement *placement);
+                                          const struct xseg_module_placement *placement);
 
 /*
  * See to it that an address has a frame, with the function that its module exports there.
@@ -86,7 +86,7 @@ const struct xseg_frame *xseg_frames_find(const struct xseg_frames *frames, cons
  * Returns: false if the memory has no room
  */
 bool xseg_frames_keep(struct xseg_frames *frames, const void *pc,
-                      const struct xseg_placement *placement);
+                      const struct xseg_module_placement *placement);
 
 /*
  * Note the source of a frame that lies on a placement, and its function if none is known.  The texts

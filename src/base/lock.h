@@ -19,7 +19,7 @@
  * TABLE    one per device: guards insertion of streams, arenas and pools.  One per allocator: guards
  *          insertion into the page map, and its host memory.  Held across: questions about a stream.
  * STATS    one per device.  Guards peaks.  Leaf.
- * FREE_LOG one per device.  Guards the log of frees.  Leaf.
+ * HISTORY  one per allocator.  Guards labels, and the memory of rings while they are read.  Leaf.
  * OBSERVERS one per allocator.  Guards the list of observers and what is to be told to them.  Leaf.
  *          Let go of while one is called.
  * DEPOT    one per depot of stacks.  Guards adding a stack.  Leaf.  Held across: the loader's
@@ -53,7 +53,7 @@ enum xseg_lock_rank {
     XSEG_RANK_ARENA,
     XSEG_RANK_TABLE,
     XSEG_RANK_STATS,
-    XSEG_RANK_FREE_LOG,
+    XSEG_RANK_HISTORY,
     XSEG_RANK_OBSERVERS,
     XSEG_RANK_DEPOT,
     XSEG_RANK_COUNT

@@ -158,9 +158,10 @@ static struct xseg_module *module_of(struct xseg_modules *modules, const struct 
     return module;
 }
 
-static struct xseg_placement *placement_of(struct xseg_modules *modules, const struct found *found)
+static struct xseg_module_placement *placement_of(struct xseg_modules *modules,
+                                                  const struct found *found)
 {
-    struct xseg_placement *placement = modules->placements;
+    struct xseg_module_placement *placement = modules->placements;
 
     while (placement != NULL &&
            (placement->base != found->base || !is_module(placement->module, found)))
@@ -187,7 +188,7 @@ static struct xseg_placement *placement_of(struct xseg_modules *modules, const s
 static int note_module(struct dl_phdr_info *info, size_t bytes, void *context)
 {
     struct xseg_modules *modules = context;
-    struct xseg_placement *placement = NULL;
+    struct xseg_module_placement *placement = NULL;
     struct found found;
 
     (void)bytes;
@@ -206,7 +207,7 @@ static int note_module(struct dl_phdr_info *info, size_t bytes, void *context)
 }
 
 /* Put a placement where it belongs by its address. */
-static void insert(struct xseg_modules *modules, const struct xseg_placement *placement)
+static void insert(struct xseg_modules *modules, const struct xseg_module_placement *placement)
 {
     uint32_t i = modules->loaded_count++;
 
@@ -220,13 +221,13 @@ static bool make_room(struct xseg_modules *modules)
 {
     uint32_t count = 0;
 
-    for (const struct xseg_placement *placement = modules->placements; placement != NULL;
+    for (const struct xseg_module_placement *placement = modules->placements; placement != NULL;
          placement = placement->next)
         count += placement->was_seen;
     if (count <= modules->loaded_room)
         return true;
-    const struct xseg_placement **loaded =
-        xseg_bump_take(modules->memory, 2 * (size_t)count * sizeof(struct xseg_placement *));
+    const struct xseg_module_placement **loaded =
+        xseg_bump_take(modules->memory, 2 * (size_t)count * sizeof(struct xseg_module_placement *));
     if (loaded == NULL)
         return false;
     modules->loaded = loaded;
@@ -236,14 +237,14 @@ static bool make_room(struct xseg_modules *modules)
 
 static void look(struct xseg_modules *modules)
 {
-    for (struct xseg_placement *placement = modules->placements; placement != NULL;
+    for (struct xseg_module_placement *placement = modules->placements; placement != NULL;
          placement = placement->next)
         placement->was_seen = false;
     modules->is_known = true;
     (void)dl_iterate_phdr(note_module, modules);
     modules->loaded_count = 0;
     const bool has_room = make_room(modules);
-    for (struct xseg_placement *placement = modules->placements; placement != NULL;
+    for (struct xseg_module_placement *placement = modules->placements; placement != NULL;
          placement = placement->next) {
         const bool is_loaded = placement->was_seen && has_room;
 
@@ -292,8 +293,8 @@ void xseg_modules_hold(struct xseg_modules *modules, void (*run)(void *context),
     XSEG_ASSERT(hold.has_run);
 }
 
-const struct xseg_placement *xseg_modules_find(const struct xseg_modules *modules,
-                                               uintptr_t address)
+const struct xseg_module_placement *xseg_modules_find(const struct xseg_modules *modules,
+                                                      uintptr_t address)
 {
     uint32_t low = 0, high = modules->loaded_count;
 
@@ -308,8 +309,9 @@ const struct xseg_placement *xseg_modules_find(const struct xseg_modules *module
     return low > 0 && address < modules->loaded[low - 1]->end ? modules->loaded[low - 1] : NULL;
 }
 
-bool xseg_modules_symbol(struct xseg_modules *modules, const struct xseg_placement *placement,
-                         uintptr_t address, struct xseg_symbol *out)
+bool xseg_modules_symbol(struct xseg_modules *modules,
+                         const struct xseg_module_placement *placement, uintptr_t address,
+                         struct xseg_symbol *out)
 {
     XSEG_ASSERT(atomic_load_explicit(&placement->is_loaded, memory_order_relaxed));
     return xseg_symbols_find(&placement->symbols, &placement->module->order, modules->memory,
@@ -327,8 +329,10 @@ static bool audit_distinct(const struct xseg_modules *modules, struct xseg_findi
                            strcmp(one->build_id != NULL ? one->build_id : "",
                                   other->build_id != NULL ? other->build_id : "") != 0,
                        "%.120s is there twice", one->name);
-    for (const struct xseg_placement *one = modules->placements; one != NULL; one = one->next)
-        for (const struct xseg_placement *other = one->next; other != NULL; other = other->next)
+    for (const struct xseg_module_placement *one = modules->placements; one != NULL;
+         one = one->next)
+        for (const struct xseg_module_placement *other = one->next; other != NULL;
+             other = other->next)
             XSEG_HOLDS(finding, "MODULES-2",
                        one->module != other->module || one->base != other->base,
                        "%.100s is twice at %#" PRIxPTR, one->module->name, one->base);
@@ -340,14 +344,14 @@ bool xseg_modules_audit(const struct xseg_modules *modules, struct xseg_finding 
     uint32_t count = 0;
 
     for (uint32_t i = 0; i < modules->loaded_count; i++) {
-        const struct xseg_placement *placement = modules->loaded[i];
+        const struct xseg_module_placement *placement = modules->loaded[i];
 
         XSEG_HOLDS(finding, "MODULES-1",
                    atomic_load_explicit(&placement->is_loaded, memory_order_relaxed) &&
                        (i == 0 || modules->loaded[i - 1]->end <= placement->start),
                    "%.80s at %#" PRIxPTR, placement->module->name, placement->start);
     }
-    for (const struct xseg_placement *placement = modules->placements; placement != NULL;
+    for (const struct xseg_module_placement *placement = modules->placements; placement != NULL;
          placement = placement->next)
         count += atomic_load_explicit(&placement->is_loaded, memory_order_relaxed);
     XSEG_HOLDS(finding, "MODULES-1", count == modules->loaded_count,

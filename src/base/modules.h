@@ -40,8 +40,8 @@ struct xseg_module {
     struct xseg_symbol_order order;
 };
 
-struct xseg_placement {
-    struct xseg_placement *next;
+struct xseg_module_placement {
+    struct xseg_module_placement *next;
     struct xseg_module *module;
     uintptr_t base;       /* what is added to addresses of the file */
     uintptr_t start, end; /* the addresses it takes */
@@ -54,8 +54,8 @@ struct xseg_placement {
 struct xseg_modules {
     struct xseg_bump *memory;
     struct xseg_module *modules;
-    struct xseg_placement *placements;
-    const struct xseg_placement **loaded; /* by address */
+    struct xseg_module_placement *placements;
+    const struct xseg_module_placement **loaded; /* by address */
     uint32_t loaded_count, loaded_room;
     bool is_known;                 /* nothing has been loaded or unloaded since the last look */
     unsigned long long adds, subs; /* of the loader, at the last look */
@@ -75,13 +75,14 @@ void xseg_modules_init(struct xseg_modules *modules, struct xseg_bump *memory);
 void xseg_modules_hold(struct xseg_modules *modules, void (*run)(void *context), void *context);
 
 /* The loaded placement that takes an address, as of the last look; or NULL. */
-const struct xseg_placement *xseg_modules_find(const struct xseg_modules *modules,
-                                               uintptr_t address);
+const struct xseg_module_placement *xseg_modules_find(const struct xseg_modules *modules,
+                                                      uintptr_t address);
 
 /* The symbol of an address that a loaded placement takes.  Only while the loader is held.  Returns:
  * whether there is one */
-bool xseg_modules_symbol(struct xseg_modules *modules, const struct xseg_placement *placement,
-                         uintptr_t address, struct xseg_symbol *out);
+bool xseg_modules_symbol(struct xseg_modules *modules,
+                         const struct xseg_module_placement *placement, uintptr_t address,
+                         struct xseg_symbol *out);
 
 bool xseg_modules_audit(const struct xseg_modules *modules, struct xseg_finding *finding);
 

@@ -19,7 +19,7 @@ struct stack {
 struct xseg_stack_ground {
     uint32_t count;
     atomic_bool is_gone;
-    const struct xseg_placement *on[]; /* each once, by address of the record */
+    const struct xseg_module_placement *on[]; /* each once, by address of the record */
 };
 
 bool xseg_stack_depot_init(struct xseg_stack_depot *depot, size_t most_bytes)
@@ -37,7 +37,7 @@ bool xseg_stack_depot_init(struct xseg_stack_depot *depot, size_t most_bytes)
     struct xseg_bump *memory = &depot->memory;
     depot->new_ground =
         xseg_bump_take(memory, sizeof(struct xseg_stack_ground) +
-                                   XSEG_STACK_FRAMES_MOST * sizeof(struct xseg_placement *));
+                                   XSEG_STACK_FRAMES_MOST * sizeof(struct xseg_module_placement *));
     xseg_modules_init(&depot->modules, memory);
     if (depot->new_ground == NULL || !xseg_handle_table_init(&depot->stacks, memory) ||
         !xseg_frames_init(&depot->frames, memory, &depot->modules) ||
@@ -93,7 +93,8 @@ static const struct stack *find(const struct xseg_stack_depot *depot, void *cons
 /* --- Grounds. --- */
 
 /* Add a placement to the ground of the stack that is being added, unless it has it. */
-static void add_to_ground(struct xseg_stack_ground *ground, const struct xseg_placement *placement)
+static void add_to_ground(struct xseg_stack_ground *ground,
+                          const struct xseg_module_placement *placement)
 {
     uint32_t at = ground->count;
 
@@ -110,7 +111,7 @@ static void add_to_ground(struct xseg_stack_ground *ground, const struct xseg_pl
 static const struct xseg_stack_ground *keep_ground(struct xseg_stack_depot *depot)
 {
     const struct xseg_stack_ground *new_ground = depot->new_ground;
-    const size_t on_bytes = new_ground->count * sizeof(struct xseg_placement *);
+    const size_t on_bytes = new_ground->count * sizeof(struct xseg_module_placement *);
     const uint32_t hash = (uint32_t)xseg_hash_words(new_ground->on, new_ground->count, 0);
     struct xseg_handle_search search = xseg_handle_table_search(&depot->grounds, hash);
 
@@ -150,8 +151,8 @@ static void look_at_ground(void *context, uint32_t handle)
 }
 
 /* The placement of a ground on which a frame lies; NULL: on none. */
-static const struct xseg_placement *placement_on(const struct xseg_stack_ground *ground,
-                                                 const void *pc)
+static const struct xseg_module_placement *placement_on(const struct xseg_stack_ground *ground,
+                                                        const void *pc)
 {
     for (uint32_t i = 0; i < ground->count; i++)
         if (xseg_frames_call(pc) >= ground->on[i]->start &&
@@ -212,7 +213,7 @@ static bool keep_frames(struct wanted *wanted)
     depot->new_ground->count = 0;
     for (uint32_t i = 0; i < xseg_stack_frames(wanted->taken); i++) {
         const void *pc = wanted->frames[i];
-        const struct xseg_placement *placement =
+        const struct xseg_module_placement *placement =
             xseg_modules_find(&depot->modules, xseg_frames_call(pc));
 
         if (placement != NULL)

@@ -26,7 +26,7 @@ enum command_exit {
 /* What stands behind the options; completion offers it. */
 enum command_operands { COMMAND_NO_OPERANDS, COMMAND_FILES, COMMAND_NAMES, COMMAND_TEXT };
 
-#define COMMAND_OPTIONS  16
+#define COMMAND_OPTIONS  20
 #define COMMAND_EXAMPLES 6
 
 struct command {

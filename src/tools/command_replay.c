@@ -19,7 +19,7 @@
 struct replays {
     const struct option_values *arguments;
     FILE *out; /* where the report goes */
-    FILE *timeline;
+    FILE *timeline, *history;
     json_t *objects;
     unsigned printed;    /* reports */
     bool has_read_input; /* standard input is at its end */
@@ -58,6 +58,12 @@ static bool refuse(const char *option, const char *sentence)
     return option_refuse(command_find("replay"), option, sentence);
 }
 
+/* Whether an option is given that writes to standard output. */
+static bool is_output(const struct replays *replays, enum option_id id)
+{
+    return is_given(replays, id) && strcmp(text_of(replays, id), "-") == 0;
+}
+
 /* Arguments that are fine apart and not together. */
 static bool agree(const struct replays *replays)
 {
@@ -71,25 +77,29 @@ static bool agree(const struct replays *replays)
                                  "configuration only");
     if (is_given(replays, OPTION_TIMELINE) && replays->arguments->operand_count > 1)
         return refuse("--timeline", "takes one trace at a time");
+    if (is_given(replays, OPTION_HISTORY) && replays->arguments->operand_count > 1)
+        return refuse("--history", "takes one trace at a time");
+    if (is_output(replays, OPTION_TIMELINE) && is_output(replays, OPTION_HISTORY))
+        return refuse("--history", "cannot go to standard output together with --timeline");
     return true;
 }
 
-/* What is not the timeline goes to standard error where that has standard output. */
-static bool open_timeline(struct replays *replays)
+/* Open the file that an option names.  Where it is standard output, what else is printed goes to standard error. */
+static bool open_output(struct replays *replays, enum option_id id, FILE **out)
 {
-    const char *path = text_of(replays, OPTION_TIMELINE);
+    const char *path = text_of(replays, id);
 
     if (!path)
         return true;
-    if (strcmp(path, "-") == 0) {
-        replays->timeline = stdout;
+    if (is_output(replays, id)) {
+        *out = stdout;
         replays->out = stderr;
         return true;
     }
-    replays->timeline = fopen(path, "w");
-    if (!replays->timeline)
+    *out = fopen(path, "w");
+    if (!*out)
         command_complain(command_find("replay"), "%s cannot be written: %s", path, strerror(errno));
-    return replays->timeline != NULL;
+    return *out != NULL;
 }
 
 /*
@@ -119,16 +129,17 @@ static void note_exit(struct replays *replays, int status)
         replays->exit = status;
 }
 
-static void close_timeline(struct replays *replays)
+static void close_output(struct replays *replays, enum option_id id, FILE *file)
 {
-    if (!replays->timeline || replays->timeline == stdout || fclose(replays->timeline) == 0)
+    if (!file || file == stdout || fclose(file) == 0)
         return;
-    complain("%s: cannot be written: %s", text_of(replays, OPTION_TIMELINE), strerror(errno));
+    complain("%s: cannot be written: %s", text_of(replays, id), strerror(errno));
     note_exit(replays, COMMAND_BAD);
 }
 
+/* is_first: of those that are compared; files are written of that one */
 static void run(struct replays *replays, const struct xtrace *trace, struct report *report,
-                FILE *timeline)
+                bool is_first)
 {
     static const int exits[] = {[REPLAY_DONE] = COMMAND_FINE,
                                 [REPLAY_MISMATCH] = COMMAND_MISMATCH,
@@ -141,7 +152,8 @@ static void run(struct replays *replays, const struct xtrace *trace, struct repo
         .device_bytes = report->device_bytes,
         .costs = text_of(replays, OPTION_COSTS),
         .check = report->check,
-        .timeline = timeline,
+        .timeline = is_first ? replays->timeline : NULL,
+        .history = is_first ? replays->history : NULL,
         .tick_ms = number_of(replays, OPTION_TICK),
         .explain = is_given(replays, OPTION_EXPLAIN),
         .progress = isatty(STDERR_FILENO),
@@ -193,7 +205,7 @@ static void replay_trace(struct replays *replays, const char *file, const struct
 
     for (unsigned i = 0; i < count; i++) {
         reports[i].device_bytes = device_bytes / DEVICE_GRANULE * DEVICE_GRANULE;
-        run(replays, trace, &reports[i], i == 0 ? replays->timeline : NULL);
+        run(replays, trace, &reports[i], i == 0);
         refused |= reports[i].result.end == REPLAY_REFUSED;
     }
     if (!refused)
@@ -314,8 +326,12 @@ int command_replay(const struct option_values *arguments)
 {
     struct replays replays = {.arguments = arguments, .out = stdout, .exit = COMMAND_FINE};
 
-    if (!agree(&replays) || !open_timeline(&replays))
+    if (!agree(&replays) || !open_output(&replays, OPTION_TIMELINE, &replays.timeline))
         return COMMAND_BAD;
+    if (!open_output(&replays, OPTION_HISTORY, &replays.history)) {
+        close_output(&replays, OPTION_TIMELINE, replays.timeline);
+        return COMMAND_BAD;
+    }
     if (is_given(&replays, OPTION_JSON))
         replays.objects = json_array();
     for (int i = 0; i < arguments->operand_count; i++)
@@ -323,6 +339,7 @@ int command_replay(const struct option_values *arguments)
     if (replays.objects)
         print_json(&replays);
     json_decref(replays.objects);
-    close_timeline(&replays);
+    close_output(&replays, OPTION_TIMELINE, replays.timeline);
+    close_output(&replays, OPTION_HISTORY, replays.history);
     return replays.exit;
 }

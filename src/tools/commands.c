@@ -100,8 +100,8 @@ const struct command commands[] = {
         .most_operands = INT_MAX,
         .options = {OPTION_CONFIG, OPTION_COMPARE, OPTION_DEVICE_MEMORY, OPTION_DRIVER,
                     OPTION_COSTS, OPTION_CHECK, OPTION_MIN_DEVICE, OPTION_EXPLAIN,
-                    OPTION_SNAPSHOT_DEVICE, OPTION_TIMELINE, OPTION_TICK, OPTION_NAME_CALLS,
-                    OPTION_JSON, OPTION_COLOR, OPTION_HELP},
+                    OPTION_SNAPSHOT_DEVICE, OPTION_TIMELINE, OPTION_HISTORY, OPTION_TICK,
+                    OPTION_NAME_CALLS, OPTION_JSON, OPTION_COLOR, OPTION_HELP},
         .description =
             "Replays recorded programmes through the allocator: traces, tapes and memory snapshots "
             "of PyTorch, plain or compressed with Zstandard. Says how much memory was held at the "

@@ -44,6 +44,7 @@ bool min_device_find(const struct xtrace *trace, const struct replay_settings *s
 
     search.settings.check = CHECK_OFF;
     search.settings.timeline = NULL;
+    search.settings.history = NULL;
     search.settings.explain = false;
     search.settings.quiet = true;
     if (full->oom_at >= 0 && !completes(&search, PLENTY, &result))

@@ -39,6 +39,7 @@ enum option_id {
     OPTION_TABLE,
     OPTION_SAVE_COSTS,
     OPTION_TIMELINE,
+    OPTION_HISTORY,
     OPTION_TICK,
     OPTION_COUNT
 };

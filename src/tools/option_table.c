@@ -192,6 +192,17 @@ const struct option_row option_table[OPTION_COUNT] = {
                 "requested, allocated, reserved. With `-` as FILE it goes to standard output, "
                 "and what else is printed to standard error",
         },
+    [OPTION_HISTORY] =
+        {
+            .name = "history",
+            .takes = OPTION_TAKES_OUTPUT,
+            .argument = "FILE",
+            .meaning =
+                "write what happened to blocks and segments, one JSON object a line; `-` as with "
+                "`--timeline`. Switches `history:all` on unless the configuration names that key. "
+                "`history_stacks:all` adds the call stacks of the tool itself, named by libdw if "
+                "it was built with that (`xseg --version` says so)",
+        },
     [OPTION_TICK] =
         {
             .name = "tick",

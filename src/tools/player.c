@@ -38,7 +38,10 @@ static xseg_status get_pool(struct player *player, uint16_t number)
 {
     if (player->pools[number])
         return XSEG_OK;
-    return xseg_pool_create(player->allocator, 0, NULL, &player->pools[number]);
+    const xseg_status status = xseg_pool_create(player->allocator, 0, NULL, &player->pools[number]);
+    if (status == XSEG_OK)
+        journal_add_pool(&player->journal, number);
+    return status;
 }
 
 static xseg_status alloc_block(struct player *player, const struct xtrace_op *op)
@@ -300,7 +303,8 @@ static bool play_other(struct player *player, const struct xtrace_op *op)
         watch_mark(&player->watch);
         if (player->timeline.file)
             timeline_mark(&player->timeline, player->trace->labels + op->value);
-        return true;
+        return journal_mark(&player->journal, player->trace->labels + op->value) ||
+               xseg_failed(player, op, "the history refused a mark");
     }
 }
 

@@ -14,6 +14,7 @@
 #ifndef TOOLS_PLAYER_H
 #define TOOLS_PLAYER_H
 
+#include "src/tools/journal.h"
 #include "src/tools/replay.h"
 #include "src/tools/stopwatch.h"
 #include "src/tools/timeline.h"
@@ -37,6 +38,7 @@ struct player {
     uint32_t captures;            /* under way */
     struct check check;
     struct timeline timeline;
+    struct journal journal;
     struct watch watch;
     struct stopwatch stopwatch; /* runs while the allocator is at work */
     struct xseg_driver_call *calls_before;

@@ -120,17 +120,24 @@ static bool find_stream(struct reader *reader, uint64_t name, uint16_t *out)
 
 static bool add_pool(struct reader *reader, uint64_t name, uint16_t *out)
 {
-    struct pool_state *states = reader_room(reader, reader->pool_states, &reader->pool_capacity,
-                                            reader->trace.pool_count, sizeof(*states));
+    const uint32_t count = reader->trace.pool_count;
+    struct pool_state *states =
+        reader_room(reader, reader->pool_states, &reader->pool_capacity, count, sizeof(*states));
+    uint64_t *names = states ? reader_room(reader, reader->trace.pool_name,
+                                           &reader->pool_name_capacity, count, sizeof(*names))
+                             : NULL;
 
-    if (!states)
+    reader->pool_states = states ? states : reader->pool_states;
+    if (!names)
         return false;
-    reader->pool_states = states;
+    reader->trace.pool_name = names;
     if (reader->trace.pool_count > XTRACE_POOLS)
         return reader_bad(reader, "the file has more than %d pools", XTRACE_POOLS);
     if (!reader_add_name(reader, &reader->pools, name, reader->trace.pool_count, reader->line))
         return false;
-    memset(&states[reader->trace.pool_count], 0, sizeof(*states));
+    memset(&states[count], 0, sizeof(*states));
+    names[0] = 0;
+    names[count] = name;
     *out = (uint16_t)reader->trace.pool_count++;
     return true;
 }

@@ -33,7 +33,7 @@ struct reader {
     size_t op_capacity, answer_capacity, label_capacity;
     struct idmap blocks, streams, pools;
     struct pool_state *pool_states; /* [trace.pool_count]; the first is the default pool's */
-    size_t pool_capacity;
+    size_t pool_capacity, pool_name_capacity;
     uint32_t *free_slots;
     size_t free_count, free_capacity;
     bool captured[XTRACE_STREAMS];

@@ -52,6 +52,16 @@ static bool look(struct player *player, size_t done)
     return true;
 }
 
+/* What the last operation has led to; also of the one at which the replay ends. */
+static bool write_history(struct player *player, size_t done)
+{
+    if (journal_write(&player->journal, player->trace->ops[done - 1].line))
+        return true;
+    say(player, "the history cannot be read");
+    player->out->end = REPLAY_MISMATCH;
+    return false;
+}
+
 static void draw_progress(const struct player *player, size_t done)
 {
     size_t all = player->trace->op_count;
@@ -73,7 +83,7 @@ static size_t end_of_slice(const struct player *player, size_t done)
         to = player->trace->op_count;
     if (player->settings->progress && to > done + PROGRESS_SLICE)
         to = done + PROGRESS_SLICE;
-    if (player->timeline.file && !player->timeline.has_clock)
+    if ((player->timeline.file && !player->timeline.has_clock) || player->journal.file)
         to = done + 1;
     return to;
 }
@@ -104,6 +114,7 @@ static void play_all(struct player *player)
         done = to;
         if (going)
             going = look(player, done);
+        going = write_history(player, done) && going;
         if (player->settings->progress && done >= drawn + PROGRESS_SLICE) {
             draw_progress(player, done);
             drawn = done;
@@ -178,7 +189,9 @@ static bool make_streams(struct player *player)
     player->routes = calloc(trace->pool_count, sizeof(*player->routes));
     if (!watch_init(&player->watch, trace, player->is_simulated, player->settings->tick_ms,
                     &player->timeline, &player->stopwatch) ||
-        !player->streams || !player->pools || !player->blocks || !player->routes) {
+        !player->streams || !player->pools || !player->blocks || !player->routes ||
+        !journal_init(&player->journal, player->settings->history, trace, player->streams,
+                      &player->watch)) {
         complain("%s: no host memory is left", player->settings->file);
         return false;
     }
@@ -214,7 +227,7 @@ static bool open_allocator(struct player *player)
         say(player, what);
         return false;
     }
-    if (player->trace->has_clock &&
+    if ((player->trace->has_clock || player->journal.file) &&
         xseg_configure(player->allocator, "background_thread:False") != XSEG_OK) {
         say(player, "the background thread cannot be ended");
         return false;
@@ -223,6 +236,10 @@ static bool open_allocator(struct player *player)
     if (!read_stats(player, &stats))
         return false;
     watch_allocator(&player->watch, player->allocator);
+    if (!journal_begin(&player->journal, player->allocator, player->settings->config)) {
+        say(player, "the history cannot be switched on");
+        return false;
+    }
     player->calls_before = read_calls(player, &count);
     if (!player->calls_before) {
         say(player, "the driver calls cannot be counted");
@@ -281,6 +298,17 @@ static void judge(struct player *player)
     }
 }
 
+/* End the journal; also where nothing was replayed. */
+static void end_history(struct player *player)
+{
+    int error = 0;
+
+    if (journal_fini(&player->journal, &error))
+        return;
+    complain("%s: the history could not be written: %s", player->settings->file, strerror(error));
+    player->out->end = REPLAY_REFUSED;
+}
+
 /* Give everything back.  Returns whether all of it was taken. */
 static bool clear_up(struct player *player)
 {
@@ -334,6 +362,7 @@ void replay_run(const struct xtrace *trace, const struct replay_settings *settin
     } else {
         out->end = REPLAY_REFUSED;
     }
+    end_history(&player);
     if (!clear_up(&player) && out->end == REPLAY_DONE)
         out->end = REPLAY_MISMATCH;
 }

@@ -12,7 +12,7 @@
  * since the programme never had it.
  *
  * A trace with a clock is its own time: the allocator decays by it (watch.h), and a background thread,
- * which sleeps in real time, is replaced by ticks.
+ * which sleeps in real time, is replaced by ticks.  A replay that writes its history has no such thread either.
  *
  * Locking: none; one replay at a time in a process, because there is one simulated machine.
  */
@@ -36,6 +36,7 @@ struct replay_settings {
     const char *costs;     /* simulator only; NULL: the simulator's default */
     enum check_mode check;
     FILE *timeline;   /* NULL: none */
+    FILE *history;    /* NULL: none */
     uint64_t tick_ms; /* of the trace's clock, between two calls of xseg_tick(); 0: none */
     bool explain;     /* ask at the end why memory is reserved */
     bool quiet;       /* no log lines, no message about an out of memory */

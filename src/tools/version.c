@@ -2,6 +2,7 @@
 #include "src/tools/version.h"
 
 #include "src/tools/commit.h"
+#include "src/tools/names.h"
 #include "xseg/version.h"
 
 void version_print(FILE *out)
@@ -10,6 +11,6 @@ void version_print(FILE *out)
 
     if (XSEG_CHECKS > 0)
         (void)snprintf(checks, sizeof(checks), "self-checks of level %d", XSEG_CHECKS);
-    (void)fprintf(out, "xseg %s (%s build, %s, commit %s)\n", XSEG_VERSION_TEXT, TOOLS_BUILD_TYPE,
-                  checks, TOOLS_COMMIT);
+    (void)fprintf(out, "xseg %s (%s build, %s, %s libdw, commit %s)\n", XSEG_VERSION_TEXT,
+                  TOOLS_BUILD_TYPE, checks, names_are_known() ? "with" : "without", TOOLS_COMMIT);
 }

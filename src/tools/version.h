@@ -5,7 +5,8 @@
 
 #include <stdio.h>
 
-/* Print one line: the version, and in brackets the build type, the level of self-checks and the commit. */
+/* Print one line: the version, and in brackets the build type, the level of self-checks, whether libdw names code, and
+ * the commit. */
 void version_print(FILE *out);
 
 #endif

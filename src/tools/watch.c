@@ -32,6 +32,14 @@ static size_t count_marks(const struct xtrace *trace)
     return count;
 }
 
+static uint64_t find_first(const struct xtrace *trace)
+{
+    for (size_t i = 0; i < trace->op_count; i++)
+        if (trace->ops[i].kind == XTRACE_CLOCK)
+            return trace->ops[i].value;
+    return 0;
+}
+
 /* Number the requests from 1 on. */
 static void number_requests(struct watch *watch, struct label *labels)
 {
@@ -73,8 +81,11 @@ static bool find_requests(struct watch *watch, const struct xtrace *trace)
 bool watch_init(struct watch *watch, const struct xtrace *trace, bool is_simulated,
                 uint64_t tick_ms, struct timeline *timeline, struct stopwatch *stopwatch)
 {
-    *watch =
-        (struct watch){.is_simulated = is_simulated, .timeline = timeline, .stopwatch = stopwatch};
+    *watch = (struct watch){.is_simulated = is_simulated,
+                            .has_clock = trace->has_clock,
+                            .first = find_first(trace),
+                            .timeline = timeline,
+                            .stopwatch = stopwatch};
     watch->tick = (tick_ms < CLOCK_MOST / 1000000 ? tick_ms : CLOCK_MOST / 1000000) * 1000000;
     return find_requests(watch, trace);
 }
@@ -103,6 +114,20 @@ uint64_t watch_now(void *context)
     (void)clock_gettime(CLOCK_MONOTONIC, &now);
     return (uint64_t)now.tv_sec * SECOND + (uint64_t)now.tv_nsec +
            atomic_load_explicit(&watch->skipped, memory_order_relaxed);
+}
+
+static uint64_t since(uint64_t begin, uint64_t time)
+{
+    return time > begin ? time - begin : 0;
+}
+
+uint64_t watch_trace_ns(const struct watch *watch, uint64_t time)
+{
+    const uint64_t first = watch->first < CLOCK_MOST / 1000 ? watch->first * 1000 : CLOCK_MOST;
+
+    if (!watch->has_clock)
+        return since(watch->opened, time);
+    return first + (watch->is_on ? since(watch->origin, time) : 0);
 }
 
 static void skip_to(struct watch *watch, uint64_t time)
@@ -150,6 +175,7 @@ void watch_step_back(struct watch *watch)
 void watch_allocator(struct watch *watch, struct xseg_allocator *allocator)
 {
     watch->allocator = allocator;
+    watch->opened = watch_now(watch);
     watch->waits_before = count_waits(watch);
 }
 
@@ -196,7 +222,6 @@ bool watch_move(struct watch *watch, uint64_t microseconds)
 {
     if (!watch->is_on) {
         watch->is_on = true;
-        watch->first = microseconds;
         watch->noted = watch->origin = watch_now(watch);
         return true;
     }

@@ -30,9 +30,11 @@ struct watch {
     struct timeline *timeline;
     struct stopwatch *stopwatch; /* ticks are measured */
     bool is_simulated;
-    bool is_on;                   /* the trace has a clock, and it has been read */
+    bool has_clock;               /* the trace has one */
+    bool is_on;                   /* and it has been read */
     uint64_t tick;                /* nanoseconds between two ticks; 0: none */
     atomic_uint_fast64_t skipped; /* real driver: nanoseconds that `@` moved the clock on */
+    uint64_t opened;              /* clock when the allocator was */
     uint64_t first;               /* microseconds on the first `@` */
     uint64_t origin;              /* clock then, in nanoseconds */
     uint64_t noted;               /* clock up to which memory is added up */
@@ -73,6 +75,10 @@ void watch_allocator(struct watch *watch, struct xseg_allocator *allocator);
 
 /* As xseg_options.clock: nanoseconds; context is the watch. */
 uint64_t watch_now(void *context);
+
+/* The trace's time at a time of the clock, in nanoseconds: what its `@` lines say, which before the first of them stands
+ * still at that.  Of a trace without them, the time since the allocator was opened. */
+uint64_t watch_trace_ns(const struct watch *watch, uint64_t time);
 
 /* An `@` line.  Returns false if the allocator refused to be looked at or to tick. */
 bool watch_move(struct watch *watch, uint64_t microseconds);

@@ -323,12 +323,10 @@ bool xtrace_read(FILE *file, int device, struct xtrace *out, struct xtrace_fault
     return fine;
 }
 
-bool xtrace_names_expandable(const char *config)
+bool xtrace_names_key(const char *config, const char *key)
 {
-    static const char key[] = "expandable_segments";
-
     for (const char *at = strstr(config, key); at; at = strstr(at + 1, key)) {
-        const char *after = at + sizeof(key) - 1;
+        const char *after = at + strlen(key);
 
         after += strspn(after, " ");
         if (*after == ':' && (at == config || at[-1] == ',' || at[-1] == ' '))
@@ -337,11 +335,17 @@ bool xtrace_names_expandable(const char *config)
     return false;
 }
 
+bool xtrace_names_expandable(const char *config)
+{
+    return xtrace_names_key(config, "expandable_segments");
+}
+
 void xtrace_fini(struct xtrace *trace)
 {
     free(trace->ops);
     free(trace->answers);
     free(trace->labels);
     free(trace->config);
+    free(trace->pool_name);
     memset(trace, 0, sizeof(*trace));
 }

@@ -103,6 +103,7 @@ struct xtrace {
     uint32_t stream_count;                /* streams are below this; at least 1 */
     uint64_t stream_name[XTRACE_STREAMS]; /* what the file calls each */
     uint32_t pool_count;                  /* pools are below this; at least 1 */
+    uint64_t *pool_name;                  /* what the file calls each; NULL: it has none */
 };
 
 /* What is wrong with a file, and where. */
@@ -124,7 +125,8 @@ bool xtrace_read(FILE *file, int device, struct xtrace *out, struct xtrace_fault
 
 void xtrace_fini(struct xtrace *trace);
 
-/* Whether a configuration names the key that switches between the two ways of getting memory. */
+/* Whether a configuration names a key; and the one that switches between the two ways of getting memory. */
+bool xtrace_names_key(const char *config, const char *key);
 bool xtrace_names_expandable(const char *config);
 
 /* The name of a row of answers as a tape spells it, and how many numbers it has. */

@@ -192,15 +192,15 @@ static void sentences_name_the_pool(void **state)
     (void)state;
     memset(name, 'x', sizeof(name));
     scene_expect_error(xseg_route_end(named), XSEG_ERR_ARGUMENT, "pool \"kv cache\" is not");
-    scene_expect_error(xseg_route_end(other), XSEG_ERR_ARGUMENT, "pool 1 is not routed to");
-    scene_expect_error(xseg_capture_end(third), XSEG_ERR_ARGUMENT, "into pool 2 is under way");
+    scene_expect_error(xseg_route_end(other), XSEG_ERR_ARGUMENT, "pool 2 is not routed to");
+    scene_expect_error(xseg_capture_end(third), XSEG_ERR_ARGUMENT, "into pool 3 is under way");
     assert_int_equal(xseg_route_begin(named, NULL, NULL), XSEG_OK);
     scene_expect_error(xseg_route_begin(named, NULL, NULL), XSEG_ERR_BUSY,
                        "pool \"kv cache\" is routed to already");
     assert_int_equal(xseg_route_end(named), XSEG_OK);
     assert_int_equal(xseg_pool_checkpoint(named, &checkpoint), XSEG_OK);
     scene_expect_error(xseg_pool_restore(other, checkpoint, NULL, NULL), XSEG_ERR_ARGUMENT,
-                       "of pool \"kv cache\", not of pool 1");
+                       "of pool \"kv cache\", not of pool 2");
     xseg_checkpoint_end(checkpoint);
     scene_expect_error(xseg_pool_resume(named), XSEG_ERR_ARGUMENT, "pool \"kv cache\" is not");
     assert_int_equal(xseg_pool_pause(named, XSEG_KEEP_NOTHING, NULL), XSEG_OK);
@@ -210,7 +210,7 @@ static void sentences_name_the_pool(void **state)
     where.pool = third;
     limits.soft_bytes = limits.hard_bytes = MIB;
     scene_expect_error(xseg_limits(allocator, &where, &limits, NULL), XSEG_ERR_UNSUPPORTED,
-                       "pool 2 has no soft_bytes");
+                       "pool 3 has no soft_bytes");
     scene_close(allocator);
 }
 
@@ -235,7 +235,7 @@ static void a_name_has_an_end(void **state)
     options.struct_bytes = offsetof(struct xseg_pool_options, name);
     memset(name, 'n', sizeof(name));
     pool = make_pool(allocator, &options);
-    scene_expect_error(xseg_pool_resume(pool), XSEG_ERR_ARGUMENT, "pool 1 is not paused");
+    scene_expect_error(xseg_pool_resume(pool), XSEG_ERR_ARGUMENT, "pool 2 is not paused");
     scene_close(allocator);
 }
 

@@ -15,7 +15,7 @@ import tree
 from calls import CORE
 
 # The folders of src/core, bottom to top.  A room uses itself and the rooms before it; folders in it belong to it.
-ROOMS = ("config", "stats", "stream", "cache", "device", "pending", "reclaim", "grow", "pools", "front", "hit")
+ROOMS = ("config", "history", "stats", "stream", "cache", "device", "pending", "reclaim", "grow", "pools", "front", "hit")
 # Room: the circles of calls that it has, each as its modules in order.
 CIRCLES = {
     "config": ["config config_table"],

@@ -11,7 +11,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
-#include "src/core/stats/free_log.h"
+#include "src/core/pending/poison.h"
 #include "tests/support/draw.h"
 #include "tests/support/scene.h"
 
@@ -50,19 +50,16 @@ static void open_gate(void)
     atomic_store_explicit(&gate.left, true, memory_order_relaxed);
 }
 
-/* A free that the log is told of has let go of its block's arena, and has not noted the free yet. */
+/* A free that fills its block has let go of the block's arena, and has not cached the block yet. */
 /* NOLINTBEGIN(bugprone-reserved-identifier) */
-uint64_t __real_xseg_free_log_note(struct xseg_free_log *log, uint32_t capacity, uint64_t address,
-                                   uint64_t bytes);
-uint64_t __wrap_xseg_free_log_note(struct xseg_free_log *log, uint32_t capacity, uint64_t address,
-                                   uint64_t bytes);
+void __real_xseg_poison_busy(struct xseg_block *block);
+void __wrap_xseg_poison_busy(struct xseg_block *block);
 /* NOLINTEND(bugprone-reserved-identifier) */
 
-uint64_t __wrap_xseg_free_log_note(struct xseg_free_log *log, uint32_t capacity, uint64_t address,
-                                   uint64_t bytes)
+void __wrap_xseg_poison_busy(struct xseg_block *block)
 {
     stop_at_gate();
-    return __real_xseg_free_log_note(log, capacity, address, bytes);
+    __real_xseg_poison_busy(block);
 }
 
 /* --- One thread against one hand-over. --- */
@@ -122,7 +119,7 @@ static void *free_one(void *self)
 
 static void a_free_goes_on_while_its_stream_goes(void **state)
 {
-    struct xseg_allocator *allocator = scene_open("free_history:16");
+    struct xseg_allocator *allocator = scene_open("debug_fill:True,free_history:16");
     struct xseg_observer observer = XSEG_OBSERVER_INIT;
     atomic_uint entries = 0;
     uint64_t id = 0;

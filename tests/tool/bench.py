@@ -40,6 +40,13 @@ class Bench(unittest.TestCase):
             with self.subTest(name=name):
                 self.assertEqual(len(rows(name)), cases)
 
+    def test_recording_is_measured_with_and_without_stacks(self):
+        found = rows("history")
+        for row in (("off", "ns"), ("a read of the clock", "ns, least"), ("events", "ns"),
+                    ("an event, clock aside", "ns an event"), ("events with 32 frames", "ns"),
+                    ("an event with 32 frames", "ns an event")):
+            self.assertIn(row, found)
+
     def test_driver_calls_are_counted(self):
         found = rows("growth")
         self.assertEqual(found["8 GiB: cuMemCreate", "calls, counted"], 410)

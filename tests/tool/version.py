@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`xseg --version` says what was built: version.py TOOL SOURCE_ROOT BUILD_TYPE CHECKS."""
+"""`xseg --version` says what was built: version.py TOOL SOURCE_ROOT BUILD_TYPE CHECKS LIBDW."""
 import pathlib
 import re
 import subprocess
@@ -16,9 +16,9 @@ def run(*command):
 class Version(unittest.TestCase):
     def setUp(self):
         said = run(TOOL, "--version")
-        found = re.fullmatch(r"xseg (\S+) \((\w+) build, (.*), commit (\S+)\)\n", said)
+        found = re.fullmatch(r"xseg (\S+) \((\w+) build, (.*), (\w+) libdw, commit (\S+)\)\n", said)
         self.assertTrue(found, said)
-        self.version, self.type, self.checks, self.commit = found.groups()
+        self.version, self.type, self.checks, self.libdw, self.commit = found.groups()
 
     def test_version(self):
         header = (ROOT / "include/xseg/version.h").read_text()
@@ -31,6 +31,9 @@ class Version(unittest.TestCase):
         level = int(CHECKS)
         self.assertEqual(self.checks, f"self-checks of level {level}" if level else "without self-checks")
 
+    def test_libdw(self):
+        self.assertEqual(self.libdw, LIBDW)
+
     def test_commit(self):
         if not (ROOT / ".git").exists():
             self.assertEqual(self.commit, "unknown")
@@ -41,6 +44,6 @@ class Version(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    TYPE, CHECKS = sys.argv[3:5]
+    TYPE, CHECKS, LIBDW = sys.argv[3:6]
     TOOL, ROOT = sys.argv[1], pathlib.Path(sys.argv[2])
     unittest.main(argv=sys.argv[:1])

@@ -10,6 +10,7 @@
 #include "src/core/cache/large/arena_hit.h"
 #include "src/core/cache/large/large.h"
 #include "src/core/cache/live.h"
+#include "src/core/cache/notes.h"
 #include "src/core/cache/small/cell_index.h"
 #include "src/core/cache/small/plain.h"
 #include "src/core/cache/small/small_free.h"
@@ -52,7 +53,7 @@ static void set_up_side(struct xseg_allocator *allocator, struct side *side, siz
 static void set_up(struct fixture *f)
 {
     memset(f, 0, sizeof(*f));
-    f->allocator = scene_open("expandable_segments:True");
+    f->allocator = scene_open("expandable_segments:True,history:all");
     set_up_side(f->allocator, &f->small, 8 * KIB);
     set_up_side(f->allocator, &f->large, 30 * MIB);
     f->block = xseg_extent_block_at(f->large.extent, f->large.live);
@@ -117,7 +118,7 @@ static void stamp_behind_an_extent(struct fixture *f)
 {
     const struct xseg_segment *segment = &f->large.extent->segment;
 
-    xseg_alloc_times_note(f->large.extent, segment->base + segment->bytes, 1);
+    xseg_origins_note(f->large.extent, segment->base + segment->bytes, 1, NULL);
 }
 
 static void stock_without_the_lock(struct fixture *f) XSEG_UNCHECKED
@@ -261,6 +262,34 @@ static void serve_without_the_lock(struct fixture *f) XSEG_UNCHECKED
     (void)xseg_hit_stream_serve(xseg_allocator_config(f->allocator), f->large.arena, 30 * MIB);
 }
 
+static void note_a_block_that_is_nowhere(struct fixture *f) XSEG_UNCHECKED
+{
+    const struct xseg_noted_block nowhere = {.bytes = 512, .requested = 1};
+
+    xseg_arena_lock(f->large.arena);
+    xseg_notes_alloc(f->large.arena, &nowhere);
+}
+
+static void note_a_cached_block(struct fixture *f) XSEG_UNCHECKED
+{
+    f->block->state = XSEG_BLOCK_CACHED;
+    xseg_arena_lock(f->large.arena);
+    xseg_notes_free_of(f->large.arena, f->block);
+}
+
+static void note_memory_without_growth(struct fixture *f) XSEG_UNCHECKED
+{
+    xseg_arena_lock(f->large.arena);
+    xseg_notes_segment(f->large.extent, XSEG_HISTORY_SEGMENT_MAP, f->large.live, 2 * MIB);
+}
+
+static void note_without_the_lock(struct fixture *f) XSEG_UNCHECKED
+{
+    const struct xseg_noted_block block = {.base = f->large.live, .bytes = 512, .requested = 1};
+
+    xseg_notes_alloc(f->large.arena, &block);
+}
+
 struct breach {
     const char *name;
     void (*commit)(struct fixture *f);
@@ -275,7 +304,7 @@ static const struct breach breaches[] = {
     {"extent", ask_of_a_block_beyond_its_segment, "extent.h", "<= block->extent->segment.bytes"},
     {"extent_blocks", look_behind_an_extent, "extent_blocks.c", "< extent->segment.bytes"},
     {"page_map", cover_no_bytes, "page_map.c", "begin < end"},
-    {"alloc_times", stamp_behind_an_extent, "alloc_times.c", "< extent->segment.bytes"},
+    {"origins", stamp_behind_an_extent, "origins.c", "< extent->segment.bytes"},
     {"arena", stock_without_the_lock, "arena.c", "is_held(&arena->lock)"},
     {"arena_blocks", settle_a_live_block, "arena_blocks.c", "state == XSEG_BLOCK_BUSY"},
     {"flags", end_oversize_of_a_block_without_flags, "flags.h", "== XSEG_BLOCK_OVERSIZE"},
@@ -297,6 +326,10 @@ static const struct breach breaches[] = {
     {"cached", show_a_live_block, "cached.h", "block->state == XSEG_BLOCK_CACHED"},
     {"free_index", index_a_live_block, "free_index.h", "block->state == XSEG_BLOCK_CACHED"},
     {"free_index, remove", remove_a_block_that_is_not_indexed, "free_index.h", "first != NULL"},
+    {"notes, alloc", note_a_block_that_is_nowhere, "notes.c", "block->base != 0"},
+    {"notes, block", note_a_cached_block, "notes.c", "block->state == XSEG_BLOCK_LIVE"},
+    {"notes, segment", note_memory_without_growth, "notes.c", "XSEG_RANK_GROWTH"},
+    {"notes, lock", note_without_the_lock, "notes.c", "is_held(&arena->lock)"},
     {"large", put_a_block_without_the_lock, "large.h", "is_held(&arena->lock)"},
     {"packing", pack_without_the_lock, "packing.c", "is_held(&arena->lock)"},
     {"hit_stream", serve_without_the_lock, "hit_stream.c", "is_held(&arena->lock)"},

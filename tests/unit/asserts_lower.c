@@ -10,10 +10,11 @@
 #include "src/core/config/size.h"
 #include "src/core/device/allocator.h"
 #include "src/core/device/orphan.h"
+#include "src/core/history/history.h"
+#include "src/core/history/merge.h"
 #include "src/core/pending/deferred.h"
 #include "src/core/pending/poison.h"
 #include "src/core/pending/stream_retirement.h"
-#include "src/core/pending/trace.h"
 #include "src/core/pools/checkpoint.h"
 #include "src/core/pools/obstacle.h"
 #include "src/core/pools/pause.h"
@@ -21,7 +22,6 @@
 #include "src/core/pools/share_header.h"
 #include "src/core/pools/share_socket.h"
 #include "src/core/stats/fragments.h"
-#include "src/core/stats/free_log.h"
 #include "src/core/stats/observers.h"
 #include "src/core/stream/shortcuts.h"
 #include "src/core/stream/topology.h"
@@ -164,14 +164,6 @@ static void add_empty_fragment(void)
     xseg_fragments_add(&counts, 0);
 }
 
-static void log_without_capacity(void)
-{
-    struct xseg_free_log log;
-
-    xseg_free_log_init(&log);
-    (void)xseg_free_log_note(&log, 0, 512, 512);
-}
-
 static void observe_entry_of_no_size(void)
 {
     const struct xseg_trace_entry entry = {.struct_bytes = 0};
@@ -184,13 +176,85 @@ static void observe_entry_of_no_size(void)
 static void stats_abort(void **state)
 {
     static const struct breach breaches[] = {
-        {count_below_zero, "stats/counts.h"},
-        {free_what_was_not_allocated, "stats/counts.h"},
-        {rest_without_lock, "stats/counts.c"},
-        {pend_what_was_not_allocated, "stats/counts.c"},
-        {add_empty_fragment, "stats/fragments.h"},
-        {log_without_capacity, "stats/free_log.c"},
-        {observe_entry_of_no_size, "stats/observers.c"},
+        {count_below_zero, "stats/counts.h"},      {free_what_was_not_allocated, "stats/counts.h"},
+        {rest_without_lock, "stats/counts.c"},     {pend_what_was_not_allocated, "stats/counts.c"},
+        {add_empty_fragment, "stats/fragments.h"}, {observe_entry_of_no_size, "stats/observers.c"},
+    };
+
+    (void)state;
+    EXPECT_ALL(breaches);
+}
+
+/* --- history --- */
+
+static struct xseg_history_store store;
+
+static void ring_without_capacity(void)
+{
+    (void)xseg_history_ring_create(0);
+}
+
+static void read_behind_the_last_event(void)
+{
+    struct xseg_history_event event;
+
+    (void)xseg_history_ring_read(xseg_history_ring_create(1), 0, &event);
+}
+
+static void event_of_an_odd_size(void)
+{
+    (void)xseg_history_event_size(100);
+}
+
+static void draw_without_lock(void)
+{
+    static struct xseg_history history = {.store = &store};
+
+    (void)xseg_history_draw(&history);
+}
+
+static void depot_under_a_lock(void) XSEG_UNCHECKED
+{
+    static struct xseg_lock lock;
+
+    xseg_lock_init(&lock, XSEG_RANK_STATS);
+    xseg_lock_take(&lock);
+    (void)xseg_history_store_make_depot(&store);
+}
+
+static void gather_under_a_lock(void) XSEG_UNCHECKED
+{
+    static struct xseg_lock lock;
+
+    xseg_lock_init(&lock, XSEG_RANK_STATS);
+    xseg_lock_take(&lock);
+    xseg_history_gather_all(&store, XSEG_HISTORY_GATHERS);
+}
+
+static void merge_nothing(void)
+{
+    struct xseg_history_merge merge;
+
+    xseg_history_merge_init(&merge);
+    (void)xseg_history_merge_add(&merge, NULL, 0);
+}
+
+static void begin_a_merge_twice(void)
+{
+    struct xseg_history_merge merge;
+
+    xseg_history_merge_init(&merge);
+    (void)xseg_history_merge_begin(&merge);
+    (void)xseg_history_merge_begin(&merge);
+}
+
+static void history_aborts(void **state)
+{
+    static const struct breach breaches[] = {
+        {ring_without_capacity, "history/ring.c"}, {read_behind_the_last_event, "history/ring.c"},
+        {event_of_an_odd_size, "history/event.h"}, {draw_without_lock, "history/history.h"},
+        {depot_under_a_lock, "history/store.c"},   {gather_under_a_lock, "history/context.c"},
+        {merge_nothing, "history/merge.c"},        {begin_a_merge_twice, "history/merge.c"},
     };
 
     (void)state;
@@ -339,13 +403,6 @@ static void end_streams_without_lock(void)
     xseg_stream_retirement_end(&device);
 }
 
-static void trace_grant_of_nothing(void)
-{
-    const struct xseg_grant grant = {.arena = &arena};
-
-    xseg_trace_note_grant(&grant);
-}
-
 static void pending_aborts(void **state)
 {
     static const struct breach breaches[] = {
@@ -354,7 +411,6 @@ static void pending_aborts(void **state)
         {unmark_without_lock, "pending/deferred.c"},
         {poison_without_allocator, "pending/poison.c"},
         {end_streams_without_lock, "pending/stream_retirement.c"},
-        {trace_grant_of_nothing, "pending/trace.c"},
     };
 
     (void)state;
@@ -437,10 +493,10 @@ int main(void)
         return 0;
     }
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(config_aborts),        cmocka_unit_test(stats_abort),
-        cmocka_unit_test(stream_aborts),        cmocka_unit_test(device_aborts),
-        cmocka_unit_test(pending_aborts),       cmocka_unit_test(pools_abort),
-        cmocka_unit_test(held_ranks_are_known),
+        cmocka_unit_test(config_aborts),  cmocka_unit_test(stats_abort),
+        cmocka_unit_test(history_aborts), cmocka_unit_test(stream_aborts),
+        cmocka_unit_test(device_aborts),  cmocka_unit_test(pending_aborts),
+        cmocka_unit_test(pools_abort),    cmocka_unit_test(held_ranks_are_known),
     };
 
     return cmocka_run_group_tests_name("asserts_lower", tests, set_up, NULL);

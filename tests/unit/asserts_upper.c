@@ -162,7 +162,7 @@ static void claim_without_the_arenas_lock(void) XSEG_UNCHECKED
 static void give_of_a_live_block(void)
 {
     take_growth();
-    (void)xseg_trim_give(scene.block, false);
+    (void)xseg_trim_give(scene.block, false, XSEG_HISTORY_TRIM);
 }
 
 static void settling_of_a_live_block(void)

@@ -17,7 +17,7 @@ struct fixture {
     struct xseg_modules modules;
     struct xseg_frames frames;
     struct xseg_module module;
-    struct xseg_placement placement[2];
+    struct xseg_module_placement placement[2];
 };
 
 static void begin(struct fixture *f)
@@ -53,7 +53,7 @@ static void end(struct fixture *f)
 }
 
 static const struct xseg_frame *keep(struct fixture *f, uintptr_t pc,
-                                     const struct xseg_placement *placement)
+                                     const struct xseg_module_placement *placement)
 {
     assert_true(xseg_frames_keep(&f->frames, (const void *)pc, placement));
     const struct xseg_frame *frame = xseg_frames_find(&f->frames, (const void *)pc, placement);

@@ -179,7 +179,6 @@ static void configurations_with_more_to_do_do_not(void **state)
         "device_free_min_mb:1",
         "unmap_on_free:True",
         "guard_page:True",
-        "block_ages:True",
         "garbage_collection_threshold:0.5,per_process_memory_fraction:0.9",
     };
     const struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
@@ -511,7 +510,6 @@ static void step(struct programme *programme, unsigned turn, struct result *resu
         "debug_fill:False",
         "free_history:5",
         "free_history:0",
-        "block_ages:True",
         "block_ages:False",
     };
     const uint64_t what = below(400);

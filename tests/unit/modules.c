@@ -47,16 +47,17 @@ static void end(struct table *table)
     xseg_bump_fini(&table->memory);
 }
 
-static const struct xseg_placement *find(const struct table *table, const void *address)
+static const struct xseg_module_placement *find(const struct table *table, const void *address)
 {
     return xseg_modules_find(&table->modules, (uintptr_t)address);
 }
 
 /* What is at an address of a library that was just loaded. */
-static const struct xseg_placement *find_plugin(struct table *table, const struct plugin *plugin)
+static const struct xseg_module_placement *find_plugin(struct table *table,
+                                                       const struct plugin *plugin)
 {
     look(table);
-    const struct xseg_placement *placement = find(table, plugin->base);
+    const struct xseg_module_placement *placement = find(table, plugin->base);
     assert_non_null(placement);
     assert_true(placement->is_loaded);
     assert_ptr_equal((const void *)placement->start, plugin->base);
@@ -73,14 +74,15 @@ static void the_programme_and_its_libraries_are_found(void **state)
     (void)state;
     begin(&table);
     assert_null(find(&table, self)); /* the stack is in no module */
-    const struct xseg_placement *programme = find(&table, (const void *)(uintptr_t)&count_run);
+    const struct xseg_module_placement *programme =
+        find(&table, (const void *)(uintptr_t)&count_run);
     const ssize_t length = readlink("/proc/self/exe", self, sizeof(self) - 1);
     assert_true(length > 0);
     self[length] = '\0';
     assert_non_null(programme);
     assert_string_equal(programme->module->path, self);
     assert_int_not_equal(dladdr(in_libc, &info), 0);
-    const struct xseg_placement *libc = find(&table, in_libc);
+    const struct xseg_module_placement *libc = find(&table, in_libc);
     assert_non_null(libc);
     assert_ptr_not_equal(libc, programme);
     assert_string_equal(libc->module->path, info.dli_fname);
@@ -100,7 +102,7 @@ static void a_library_that_is_unloaded_stays_in_the_table(void **state)
     const uint64_t before = table.modules.changes;
     plugin_open(&plugin, "plugin-one");
     assert_null(find(&table, plugin.base)); /* nobody has looked */
-    const struct xseg_placement *placement = find_plugin(&table, &plugin);
+    const struct xseg_module_placement *placement = find_plugin(&table, &plugin);
     assert_string_equal(placement->module->path, plugin.path);
     assert_string_equal(placement->module->build_id, PLUGIN_ONE_ID);
     assert_ptr_equal(find(&table, (const char *)placement->end - 1), placement);
@@ -124,14 +126,14 @@ static void the_same_file_is_the_same_module(void **state)
     (void)state;
     begin(&table);
     plugin_open(&plugin, "plugin-one");
-    const struct xseg_placement *first = find_plugin(&table, &plugin);
+    const struct xseg_module_placement *first = find_plugin(&table, &plugin);
     plugin_close(&plugin);
     look(&table);
     /* Something else comes to its addresses, unless a sanitizer has been there first: it has to go elsewhere. */
     void *stone = mmap((void *)first->start, first->end - first->start, PROT_NONE,
                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
     plugin_open(&plugin, "plugin-one");
-    const struct xseg_placement *second = find_plugin(&table, &plugin);
+    const struct xseg_module_placement *second = find_plugin(&table, &plugin);
     assert_ptr_not_equal(second, first);
     assert_ptr_equal(second->module, first->module);
     assert_false(first->is_loaded);
@@ -141,7 +143,7 @@ static void the_same_file_is_the_same_module(void **state)
     const size_t used = table.memory.used;
     for (unsigned i = 0; i < 100; i++) {
         plugin_open(&plugin, "plugin-one");
-        const struct xseg_placement *again = find_plugin(&table, &plugin);
+        const struct xseg_module_placement *again = find_plugin(&table, &plugin);
         assert_ptr_equal(again->module, first->module);
         assert_int_equal(again == first, plugin.base == (const char *)first->start);
         plugin_close(&plugin);
@@ -157,7 +159,7 @@ static void another_file_at_the_same_path_is_another_module(void **state)
     static const char *const name[] = {"plugin-one", "plugin-rebuilt", "plugin-two",
                                        "plugin-stripped", "plugin-one"};
     enum { FILES = sizeof(name) / sizeof(name[0]) };
-    const struct xseg_placement *placement[FILES];
+    const struct xseg_module_placement *placement[FILES];
     char path[1024], from[1024];
     struct plugin plugin;
     struct table table;
@@ -200,7 +202,7 @@ static void a_relative_path_is_made_absolute(void **state)
     assert_non_null(getcwd(was, sizeof(was)));
     assert_int_equal(chdir(folder), 0);
     plugin_open_path(&plugin, "./libplugin-one.so");
-    const struct xseg_placement *placement = find_plugin(&table, &plugin);
+    const struct xseg_module_placement *placement = find_plugin(&table, &plugin);
     (void)snprintf(path, sizeof(path), "%s/./libplugin-one.so", folder);
     assert_string_equal(placement->module->path, path);
     plugin_close(&plugin);
@@ -210,7 +212,7 @@ static void a_relative_path_is_made_absolute(void **state)
 
 struct asked {
     struct table *table;
-    const struct xseg_placement *placement;
+    const struct xseg_module_placement *placement;
     const void *address;
     struct xseg_symbol symbol;
     bool has_symbol;
@@ -290,7 +292,7 @@ static void read_symbols(void *context)
     struct table *table = context;
 
     for (uint32_t i = 0; i < table->modules.loaded_count; i++) {
-        const struct xseg_placement *placement = table->modules.loaded[i];
+        const struct xseg_module_placement *placement = table->modules.loaded[i];
         struct xseg_symbol symbol;
 
         for (uintptr_t address = placement->start; address < placement->end;
@@ -331,7 +333,7 @@ static void the_audit_names_the_broken_invariant(void **state)
     (void)state;
     begin(&table);
     assert_true(table.modules.loaded_count > 2);
-    const struct xseg_placement *kept = table.modules.loaded[0];
+    const struct xseg_module_placement *kept = table.modules.loaded[0];
     table.modules.loaded[0] = table.modules.loaded[1];
     assert_false(xseg_modules_audit(&table.modules, &finding));
     assert_string_equal(finding.tag, "MODULES-1");

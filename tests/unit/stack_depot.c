@@ -363,7 +363,7 @@ static void the_call_says_where_a_frame_lies(void **state)
     begin(&depot);
     plugin_open(&plugin, "plugin-one");
     const struct taking taking = take_in(&depot, &plugin);
-    const struct xseg_placement *placement = depot.modules.placements;
+    const struct xseg_module_placement *placement = depot.modules.placements;
     while (placement != NULL && (const char *)placement->start != plugin.base)
         placement = placement->next;
     assert_non_null(placement);
@@ -712,7 +712,7 @@ static void the_audit_names_the_broken_invariant(void **state)
     /* A placement that its ground takes for loaded. */
     struct taking taking = {.depot = &depot};
     take(&taking);
-    struct xseg_placement *placement = depot.modules.placements;
+    struct xseg_module_placement *placement = depot.modules.placements;
     for (; placement != NULL; placement = placement->next)
         atomic_store(&placement->is_loaded, false);
     depot.modules.loaded_count = 0;

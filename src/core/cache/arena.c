@@ -24,6 +24,8 @@ struct xseg_arena *xseg_arena_create(const struct xseg_arena_plan *plan)
     arena->device = plan->device;
     arena->page_map = plan->page_map;
     arena->searches = plan->searches;
+    arena->history = plan->history;
+    arena->pool_number = plan->pool_number;
     atomic_init(&arena->pool, plan->pool);
     atomic_init(&arena->stream, plan->stream);
     arena->is_small = plan->is_small;

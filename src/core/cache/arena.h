@@ -38,6 +38,8 @@
 #define XSEG_ARENA_GENERALLY ((uint64_t)1 << 62)
 
 struct xseg_device;
+struct xseg_history;
+struct xseg_history_ring;
 struct xseg_page_map;
 struct xseg_pool;
 
@@ -83,6 +85,9 @@ struct xseg_arena {
     uint32_t misses; /* requests that are being served by way of the driver; guarded by GROWTH */
     /* The arena's counts when it came to its pool from another one. */
     uint64_t up_before[XSEG_COUNTS];
+    struct xseg_history *history;   /* the device's */
+    struct xseg_history_ring *ring; /* NULL before the first event; guarded by the lock */
+    uint32_t pool_number;           /* of `pool`, for notes; 0: the default pool */
 };
 
 #if !XSEG_BIASED_LOCK_IS_MUTEX
@@ -116,6 +121,7 @@ struct xseg_need {
     bool no_split;   /* a block that is found is handed out whole */
     bool packs;      /* placement:pages */
     bool keep;       /* memory is to be ready, not handed out: a block that is found stays cached */
+    bool is_lent;    /* the block is lent to the default pool, see flags.h */
 };
 
 /* The block that serves a request; none while `base` is 0. */
@@ -152,7 +158,9 @@ struct xseg_arena_plan {
     struct xseg_pool *pool;
     struct xseg_known_stream *stream;
     struct xseg_page_map *page_map;
+    struct xseg_history *history;
     atomic_uint *searches;
+    uint32_t pool_number;
     bool is_small, is_private, is_guarded, has_cells;
 };
 

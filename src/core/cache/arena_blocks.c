@@ -6,6 +6,7 @@
 #include "src/core/cache/flags.h"
 #include "src/core/cache/large/cached.h"
 #include "src/core/cache/large/packing.h"
+#include "src/core/cache/notes.h"
 #include "src/core/cache/page_map.h"
 #include "src/core/cache/small/small.h"
 #include "src/core/cache/small/small_free.h"
@@ -129,6 +130,15 @@ static struct xseg_grant hand_out(struct xseg_arena *arena, struct xseg_block *b
     return (struct xseg_grant){arena, block->base, block->bytes, block->requested, poisoned, false};
 }
 
+/* Note a grant, if anything is noted.  Returns the grant. */
+static inline struct xseg_grant noted(struct xseg_grant grant, const struct xseg_need *need)
+{
+    if (xseg_notes_are_kept(grant.arena))
+        xseg_notes_alloc(grant.arena, &(struct xseg_noted_block){grant.base, grant.bytes,
+                                                                 grant.requested, need->is_lent});
+    return grant;
+}
+
 struct xseg_grant xseg_arena_hand_out(struct xseg_arena *arena, struct xseg_block *block,
                                       const struct xseg_need *need)
 {
@@ -137,20 +147,27 @@ struct xseg_grant xseg_arena_hand_out(struct xseg_arena *arena, struct xseg_bloc
     if (need->keep)
         return (struct xseg_grant){.arena = arena, .base = block->base, .bytes = block->bytes};
     if (arena->has_cells)
-        return xseg_small_hand_out_at(arena, block->extent, base, need);
+        return noted(xseg_small_hand_out_at(arena, block->extent, base, need), need);
     if (__builtin_expect(need->packs, 0))
         xseg_packing_note(arena, block, base, need->bytes);
-    return hand_out(arena, block, base, need);
+    return noted(hand_out(arena, block, base, need), need);
 }
 
 struct xseg_grant xseg_arena_hand_out_at(struct xseg_arena *arena, struct xseg_extent *extent,
                                          uint64_t base, const struct xseg_need *need)
 {
     if (arena->has_cells)
-        return xseg_small_hand_out_at(arena, extent, base, need);
+        return noted(xseg_small_hand_out_at(arena, extent, base, need), need);
     struct xseg_block *block = xseg_extent_block_over(extent, base);
     XSEG_ASSERT(block->state == XSEG_BLOCK_CACHED);
-    return hand_out(arena, block, base, need);
+    return noted(hand_out(arena, block, base, need), need);
+}
+
+void xseg_arena_alloc_cell(struct xseg_arena *arena, const struct xseg_need *need,
+                           struct xseg_grant *out)
+{
+    if (xseg_small_alloc(arena, need, out) && !need->keep)
+        (void)noted(*out, need);
 }
 
 static void alloc_packed(struct xseg_arena *arena, const struct xseg_need *need,
@@ -195,7 +212,7 @@ xseg_status xseg_arena_alloc(struct xseg_arena *arena, const struct xseg_need *n
         return XSEG_OK;
     }
     if (arena->has_cells)
-        (void)xseg_small_alloc(arena, need, out);
+        xseg_arena_alloc_cell(arena, need, out);
     else
         stocked = alloc_large(arena, need, out);
     xseg_arena_unlock(arena);
@@ -224,7 +241,7 @@ xseg_status xseg_arena_lend(struct xseg_arena *arena, const struct xseg_need *ne
     if (!arena->is_paused && arena->has_cells) {
         stocked = xseg_arena_stock(arena, &arena->blocks, XSEG_TRACT_RECORDS);
         if (stocked)
-            (void)xseg_small_alloc(arena, need, out);
+            xseg_arena_alloc_cell(arena, need, out);
     } else if (!arena->is_paused) {
         stocked = alloc_large(arena, need, out);
     }

@@ -39,6 +39,10 @@ struct xseg_grant xseg_arena_hand_out(struct xseg_arena *arena, struct xseg_bloc
 struct xseg_grant xseg_arena_hand_out_at(struct xseg_arena *arena, struct xseg_extent *extent,
                                          uint64_t base, const struct xseg_need *need);
 
+/* Serve a request of an arena with cells; *out stays as it is for a miss. */
+void xseg_arena_alloc_cell(struct xseg_arena *arena, const struct xseg_need *need,
+                           struct xseg_grant *out);
+
 /* Free a live block at once: it becomes cached and merges with its neighbours. */
 void xseg_arena_free(struct xseg_arena *arena, struct xseg_block *block);
 

@@ -10,9 +10,9 @@
 
 #include "src/base/align.h"
 #include "src/base/list.h"
-#include "src/core/cache/alloc_times.h"
 #include "src/core/cache/block.h"
 #include "src/core/cache/large/packing.h"
+#include "src/core/cache/origins.h"
 #include "src/core/cache/small/cells.h"
 #include "vmm/segment.h"
 
@@ -31,8 +31,8 @@ struct xseg_extent {
     struct xseg_block *records; /* with cells: tree of tracts and isolated cells, see tract.h */
     struct xseg_packing_page *pages; /* [granules], NULL without placement:pages; see packing.h */
     struct xseg_list link;           /* in its arena */
-    _Atomic(struct xseg_alloc_times *)
-        alloc_times; /* NULL while no age is asked for; see alloc_times.h */
+    uint32_t pool_number; /* of the pool that it was made for, for notes; as in arena.h */
+    _Atomic(struct xseg_origins *) origins; /* NULL while none is noted; see origins.h */
 };
 
 /* Whether a block is all of its segment. */

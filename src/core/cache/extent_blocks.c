@@ -16,7 +16,7 @@ bool xseg_extent_init(struct xseg_extent *extent)
     extent->has_cells = extent->arena->has_cells;
     extent->records = NULL;
     extent->pages = NULL;
-    atomic_store(&extent->alloc_times, NULL);
+    atomic_store(&extent->origins, NULL);
     return !extent->has_cells || xseg_cells_init(&extent->cells, extent->segment.bytes);
 }
 
@@ -27,7 +27,7 @@ void xseg_extent_fini(struct xseg_extent *extent)
         xseg_tract_uncover(extent->arena, extent);
         xseg_cells_fini(&extent->cells);
     }
-    xseg_alloc_times_fini(extent);
+    xseg_origins_fini(extent);
     free(extent->pages);
     extent->pages = NULL;
 }
@@ -59,7 +59,7 @@ uint64_t xseg_extent_host_bytes(const struct xseg_extent *extent)
     const uint64_t packing =
         extent->pages == NULL ? 0 : extent->segment.granules * sizeof(*extent->pages);
 
-    return packing + xseg_alloc_times_host_bytes(extent) +
+    return packing + xseg_origins_host_bytes(extent) +
            xseg_page_map_host_bytes(page_map_of(extent), extent) +
            (extent->has_cells ? xseg_zeroed_resident(extent->cells.memory, extent->cells.host_bytes)
                               : 0);

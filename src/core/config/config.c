@@ -4,8 +4,6 @@
 #include "src/core/config/config.h"
 
 #include <inttypes.h>
-#include <locale.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,18 +13,14 @@
 #include "src/base/error.h"
 #include "src/core/config/config_summary.h"
 #include "src/core/config/config_table.h"
-
-/* A token: a separator, or a run of other characters; at the end of the string its length is 0. */
-struct token {
-    const char *at;
-    size_t length;
-};
+#include "src/core/config/config_token.h"
 
 struct parser {
     const char *text, *next; /* the whole string; behind the token */
-    struct token token;
-    const struct xseg_config_row *row;    /* the key that is being read */
-    struct token value[XSEG_CONFIG_KEYS]; /* where the last value of each named key is */
+    struct xseg_config_token token;
+    const struct xseg_config_row *row; /* the key that is being read */
+    struct xseg_config_token
+        value[XSEG_CONFIG_KEYS]; /* where the last value of each named key is */
     struct xseg_config config;
     uint64_t named;
 };
@@ -42,6 +36,7 @@ void xseg_config_init(struct xseg_config *config)
     config->max_non_split_rounding_bytes = config->large_segment_bytes;
     config->memory_fraction = 1;
     config->idle_ms = -1;
+    config->history_events = 65536;
     config->soft_limit_bytes = UINT64_MAX;
     config->hard_limit_bytes = UINT64_MAX;
     config->reclaim_us_per_s = 10000;
@@ -50,51 +45,15 @@ void xseg_config_init(struct xseg_config *config)
     config->pinned_max_cached_bytes = UINT64_MAX;
 }
 
-static bool is_blank(char c)
-{
-    return c == ' ' || (c >= '\t' && c <= '\r');
-}
-
-static bool is_separator(char c)
-{
-    return c == ',' || c == ':' || c == '[' || c == ']';
-}
-
 static void advance(struct parser *parser)
 {
-    const char *at = parser->next;
-    size_t length = 0;
-
-    XSEG_ASSERT(at >= parser->text);
-    while (is_blank(*at))
-        at++;
-    if (is_separator(*at))
-        length = 1;
-    else
-        while (at[length] != '\0' && !is_separator(at[length]) && !is_blank(at[length]))
-            length++;
-    parser->token = (struct token){at, length};
-    parser->next = at + length;
-}
-
-static bool is_word(const struct token *token)
-{
-    return token->length > 0 && !is_separator(*token->at);
-}
-
-static bool is_mark(const struct token *token, char mark)
-{
-    return token->length == 1 && *token->at == mark;
-}
-
-static bool is_text(const struct token *token, const char *text)
-{
-    return text != NULL && strlen(text) == token->length &&
-           memcmp(token->at, text, token->length) == 0;
+    XSEG_ASSERT(parser->next >= parser->text);
+    parser->token = xseg_config_token_next(parser->next);
+    parser->next = parser->token.at + parser->token.length;
 }
 
 /* Begin the text of an error: the key, the token that was found, and its column. */
-static void point_at(const struct parser *parser, const struct token *token)
+static void point_at(const struct parser *parser, const struct xseg_config_token *token)
 {
     char found[48];
     const size_t shown = token->length < sizeof(found) ? token->length : sizeof(found) - 1;
@@ -107,7 +66,7 @@ static void point_at(const struct parser *parser, const struct token *token)
 }
 
 /* Refuse a token, and say what should stand there. */
-static xseg_status refuse(const struct parser *parser, const struct token *token,
+static xseg_status refuse(const struct parser *parser, const struct xseg_config_token *token,
                           const char *expected)
 {
     point_at(parser, token);
@@ -117,67 +76,16 @@ static xseg_status refuse(const struct parser *parser, const struct token *token
 
 static xseg_status expect_mark(struct parser *parser, char mark, const char *expected)
 {
-    if (!is_mark(&parser->token, mark))
+    if (!xseg_config_token_is_mark(&parser->token, mark))
         return refuse(parser, &parser->token, expected);
     advance(parser);
     return XSEG_OK;
 }
 
-/* Read a token of digits; a number beyond 64 bits is read as UINT64_MAX. */
-static bool read_whole(const struct token *token, uint64_t *out)
-{
-    uint64_t value = 0;
-
-    for (size_t i = 0; i < token->length; i++) {
-        if (token->at[i] < '0' || token->at[i] > '9')
-            return false;
-        const unsigned digit = (unsigned)(token->at[i] - '0');
-        value = value > (UINT64_MAX - digit) / 10 ? UINT64_MAX : value * 10 + digit;
-    }
-    *out = value;
-    return token->length > 0;
-}
-
-/* How many decimal digits stand at `text`. */
-static size_t count_digits(const char *text)
-{
-    size_t count = 0;
-
-    while (text[count] >= '0' && text[count] <= '9')
-        count++;
-    return count;
-}
-
-/* Read a number such as 1, 0.5, .5 or 5e-1, with a point in any locale.  The grammar is checked
- * here because strtod also takes signs, hexadecimal numbers and words. */
-static bool read_real(const struct token *token, double *out)
-{
-    const char *at = token->at;
-    size_t digits = count_digits(at);
-
-    at += digits;
-    if (*at == '.') {
-        const size_t behind = count_digits(++at);
-        at += behind;
-        digits += behind;
-    }
-    if (digits > 0 && (*at == 'e' || *at == 'E')) {
-        at += at[1] == '+' || at[1] == '-' ? 2 : 1;
-        digits = count_digits(at);
-        at += digits;
-    }
-    const locale_t locale = newlocale(LC_ALL_MASK, "C", (locale_t)0);
-    if (digits == 0 || at != token->at + token->length || locale == (locale_t)0)
-        return false;
-    *out = strtod_l(token->at, NULL, locale);
-    freelocale(locale);
-    return isfinite(*out);
-}
-
 static bool read_bool(const struct parser *parser, bool *out)
 {
-    *out = is_text(&parser->token, "True");
-    return *out || is_text(&parser->token, "False");
+    *out = xseg_config_token_is_text(&parser->token, "True");
+    return *out || xseg_config_token_is_text(&parser->token, "False");
 }
 
 static bool read_mib(const struct parser *parser, uint64_t *out)
@@ -186,7 +94,7 @@ static bool read_mib(const struct parser *parser, uint64_t *out)
     uint64_t mib;
 
     XSEG_ASSERT(row->type == XSEG_CONFIG_MIB);
-    if (!read_whole(&parser->token, &mib) || mib < row->least)
+    if (!xseg_config_token_whole(&parser->token, &mib) || mib < row->least)
         return false;
     if (row->most != 0 && mib > row->most)
         return false;
@@ -202,7 +110,7 @@ static bool read_number(const struct parser *parser, uint32_t *out)
     uint64_t value;
 
     XSEG_ASSERT(parser->row->most <= UINT32_MAX);
-    if (!read_whole(&parser->token, &value) || value < parser->row->least ||
+    if (!xseg_config_token_whole(&parser->token, &value) || value < parser->row->least ||
         value > parser->row->most)
         return false;
     *out = (uint32_t)value;
@@ -218,7 +126,7 @@ static bool read_bounded_real(const struct parser *parser, double *out)
 {
     const struct xseg_config_row *row = parser->row;
 
-    if (!read_real(&parser->token, out))
+    if (!xseg_config_token_real(&parser->token, out))
         return false;
     return row->is_open ? *out > row->low && *out < row->high
                         : *out >= row->low && *out <= row->high;
@@ -227,29 +135,29 @@ static bool read_bounded_real(const struct parser *parser, double *out)
 static bool read_choice(const struct parser *parser, uint32_t *out)
 {
     for (uint32_t i = 0; i < XSEG_COUNT_OF(parser->row->choice); i++)
-        if (is_text(&parser->token, parser->row->choice[i])) {
+        if (xseg_config_token_is_text(&parser->token, parser->row->choice[i])) {
             *out = i;
             return true;
         }
     return false;
 }
 
-static bool read_span(const struct token *token, struct xseg_config_reserve *out)
+static bool read_span(const struct xseg_config_token *token, struct xseg_config_reserve *out)
 {
-    struct token number = *token;
+    struct xseg_config_token number = *token;
 
     out->in_gib = number.length > 0 && number.at[number.length - 1] == 'G';
     if (out->in_gib)
         number.length--;
-    return read_real(&number, &out->amount) && out->amount > 0;
+    return xseg_config_token_real(&number, &out->amount) && out->amount > 0;
 }
 
 /* Read the number of divisions of an interval: 0, or a power of two of 32 bits. */
-static bool read_divisions(const struct token *token, uint32_t *out)
+static bool read_divisions(const struct xseg_config_token *token, uint32_t *out)
 {
     uint64_t value;
 
-    if (!read_whole(token, &value) || (value != 0 && !xseg_is_power_of_two(value)) ||
+    if (!xseg_config_token_whole(token, &value) || (value != 0 && !xseg_is_power_of_two(value)) ||
         value > UINT32_MAX)
         return false;
     *out = (uint32_t)value;
@@ -257,11 +165,11 @@ static bool read_divisions(const struct token *token, uint32_t *out)
 }
 
 /* Read the start of an interval, a power of two of MiB, as the index of the interval. */
-static bool read_interval(const struct token *token, unsigned *out)
+static bool read_interval(const struct xseg_config_token *token, unsigned *out)
 {
     uint64_t start;
 
-    if (!read_whole(token, &start) || !xseg_is_power_of_two(start))
+    if (!xseg_config_token_whole(token, &start) || !xseg_is_power_of_two(start))
         return false;
     *out = (unsigned)xseg_min(xseg_log2_floor(start), XSEG_CONFIG_INTERVALS - 1);
     return true;
@@ -283,7 +191,7 @@ static xseg_status read_list_interval(struct parser *parser, struct intervals *l
 
     if (list->is_closed)
         return refuse(parser, &parser->token, "']', because '>' covers all that follows");
-    if (is_mark(&parser->token, '>')) {
+    if (xseg_config_token_is_mark(&parser->token, '>')) {
         if (!list->any)
             return refuse(parser, &parser->token, "an interval before '>'");
         list->is_closed = true;
@@ -318,17 +226,17 @@ static xseg_status read_list_divisions(struct parser *parser, uint32_t *division
         advance(parser); /* past '[' or ',' */
         if (read_list_interval(parser, &list) != XSEG_OK)
             return XSEG_ERR_CONFIG;
-    } while (is_mark(&parser->token, ','));
+    } while (xseg_config_token_is_mark(&parser->token, ','));
     return expect_mark(parser, ']', "',' or ']' behind an interval");
 }
 
 /* Read one `name:span` of a list. */
 static xseg_status read_list_span(struct parser *parser, struct xseg_text *text)
 {
-    const struct token name = parser->token;
+    const struct xseg_config_token name = parser->token;
     struct xseg_config_reserve span;
 
-    if (!is_word(&name))
+    if (!xseg_config_token_is_word(&name))
         return refuse(parser, &name, "the name of a class");
     advance(parser);
     if (expect_mark(parser, ':', "':' behind the name of a class") != XSEG_OK)
@@ -344,13 +252,13 @@ static xseg_status read_list_span(struct parser *parser, struct xseg_text *text)
 /* Read `[name:span,...]`, or `[]` for none; the text is kept without blanks. */
 static xseg_status read_list_spans(struct parser *parser, char *out, size_t bytes)
 {
-    const struct token start = parser->token;
+    const struct xseg_config_token start = parser->token;
     struct xseg_text text;
 
     xseg_text_init(&text, out, bytes);
     if (expect_mark(parser, '[', parser->row->accepts) != XSEG_OK)
         return XSEG_ERR_CONFIG;
-    while (!is_mark(&parser->token, ']')) {
+    while (!xseg_config_token_is_mark(&parser->token, ']')) {
         if (text.length > 0 && expect_mark(parser, ',', "',' or ']' behind a class") != XSEG_OK)
             return XSEG_ERR_CONFIG;
         if (read_list_span(parser, &text) != XSEG_OK)
@@ -362,14 +270,44 @@ static xseg_status read_list_spans(struct parser *parser, char *out, size_t byte
     return text.length < bytes ? XSEG_OK : refuse(parser, &start, parser->row->accepts);
 }
 
+/* Read the word of an action. */
+static bool read_action(const struct xseg_config_token *token, uint32_t *set)
+{
+    for (unsigned action = 0; action < XSEG_HISTORY_ACTIONS; action++)
+        if (xseg_config_token_is_text(token, xseg_config_table_actions[action])) {
+            *set |= 1u << action;
+            return true;
+        }
+    return false;
+}
+
+/* Read `[action,...]`, or `[]` for none. */
+static xseg_status read_list_actions(struct parser *parser, uint32_t *out)
+{
+    uint32_t set = 0;
+
+    if (expect_mark(parser, '[', parser->row->accepts) != XSEG_OK)
+        return XSEG_ERR_CONFIG;
+    while (!xseg_config_token_is_mark(&parser->token, ']')) {
+        if (set != 0 && expect_mark(parser, ',', "',' or ']' behind an action") != XSEG_OK)
+            return XSEG_ERR_CONFIG;
+        if (!read_action(&parser->token, &set))
+            return refuse(parser, &parser->token, "the name of an action, such as free_completed");
+        advance(parser);
+    }
+    advance(parser);
+    *out = set;
+    return XSEG_OK;
+}
+
 /* Read a whole number, or -1 for never. */
 static bool read_period(const struct parser *parser, int64_t *out)
 {
     uint64_t value = 0;
-    const bool never = is_text(&parser->token, "-1");
+    const bool never = xseg_config_token_is_text(&parser->token, "-1");
 
     XSEG_ASSERT(parser->row->type == XSEG_CONFIG_PERIOD && parser->row->most <= INT64_MAX);
-    if (!never && (!read_whole(&parser->token, &value) || value > parser->row->most))
+    if (!never && (!xseg_config_token_whole(&parser->token, &value) || value > parser->row->most))
         return false;
     *out = never ? -1 : (int64_t)value;
     return true;
@@ -396,6 +334,7 @@ static bool read_word(const struct parser *parser, void *member)
     case XSEG_CONFIG_SPAN:
         return read_span(&parser->token, member);
     case XSEG_CONFIG_DIVISIONS:
+    case XSEG_CONFIG_ACTIONS:
     case XSEG_CONFIG_SPANS:
         break;
     }
@@ -421,7 +360,9 @@ static xseg_status read_value(struct parser *parser)
     if (row->type == XSEG_CONFIG_SPANS)
         return read_list_spans(parser, member,
                                sizeof(parser->config.expandable_segments_reserve_by_class));
-    if (row->type == XSEG_CONFIG_DIVISIONS && is_mark(&parser->token, '['))
+    if (row->type == XSEG_CONFIG_ACTIONS)
+        return read_list_actions(parser, member);
+    if (row->type == XSEG_CONFIG_DIVISIONS && xseg_config_token_is_mark(&parser->token, '['))
         return read_list_divisions(parser, member);
     is_good = row->type == XSEG_CONFIG_DIVISIONS ? read_all_divisions(parser, member)
                                                  : read_word(parser, member);
@@ -439,11 +380,11 @@ static xseg_status read_value(struct parser *parser)
 /* Step over a value that another pass reads. */
 static xseg_status skip_value(struct parser *parser)
 {
-    const bool is_list = is_mark(&parser->token, '[');
+    const bool is_list = xseg_config_token_is_mark(&parser->token, '[');
 
-    if (!is_list && !is_word(&parser->token))
+    if (!is_list && !xseg_config_token_is_word(&parser->token))
         return refuse(parser, &parser->token, parser->row->accepts);
-    while (is_list && !is_mark(&parser->token, ']')) {
+    while (is_list && !xseg_config_token_is_mark(&parser->token, ']')) {
         if (parser->token.length == 0)
             return refuse(parser, &parser->token, "']'");
         advance(parser);
@@ -456,8 +397,9 @@ static xseg_status skip_value(struct parser *parser)
  * the key. */
 static xseg_status read_key(struct parser *parser)
 {
-    const struct token *token = &parser->token;
-    const char *const equals = is_word(token) ? memchr(token->at, '=', token->length) : NULL;
+    const struct xseg_config_token *token = &parser->token;
+    const char *const equals =
+        xseg_config_token_is_word(token) ? memchr(token->at, '=', token->length) : NULL;
 
     if (equals != NULL && equals > token->at) {
         parser->token.length = (size_t)(equals - token->at);

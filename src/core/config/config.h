@@ -44,6 +44,10 @@ enum xseg_config_key {
     XSEG_CONFIG_GUARD_PAGE,
     XSEG_CONFIG_FREE_HISTORY,
     XSEG_CONFIG_BLOCK_AGES,
+    XSEG_CONFIG_HISTORY,
+    XSEG_CONFIG_HISTORY_STACKS,
+    XSEG_CONFIG_HISTORY_EVENTS,
+    XSEG_CONFIG_HISTORY_SKIP,
     XSEG_CONFIG_IDLE,
     XSEG_CONFIG_KEEP,
     XSEG_CONFIG_KEEP_WINDOW,
@@ -78,6 +82,15 @@ struct xseg_config_reserve {
 /* Placement of blocks; in the order of the words in the table. */
 enum xseg_placement { XSEG_PLACEMENT_BEST_FIT, XSEG_PLACEMENT_PAGES };
 
+/* What is kept of what happened, and which call stacks are taken; in the order of the words in the table. */
+enum xseg_history_kept { XSEG_HISTORY_NOTHING, XSEG_HISTORY_STATE, XSEG_HISTORY_ALL };
+enum xseg_history_stacks {
+    XSEG_HISTORY_STACKS_NONE,
+    XSEG_HISTORY_STACKS_STATE,
+    XSEG_HISTORY_STACKS_ALLOC,
+    XSEG_HISTORY_STACKS_ALL
+};
+
 struct xseg_config {
     uint64_t large_segment_bytes;
     uint64_t max_split_bytes; /* UINT64_MAX: unlimited */
@@ -111,17 +124,21 @@ struct xseg_config {
     bool soft_by_device; /* not a key: xseg_limits() has given a device a soft limit */
     /* Derived from the keys: idle memory is given back automatically; by calls of the user. */
     bool decays, decays_on_calls;
-    bool traced;        /* not a key: an observer traces blocks */
-    bool watches_frees; /* derived: a free has work that the hit path does not do */
-    bool follows_calls; /* derived: the end of an allocation or free has such work */
-    bool notes_allocs; /* derived: the end of an allocation has such work; includes follows_calls */
+    bool traced;          /* not a key: an observer traces blocks */
+    bool watches_frees;   /* derived: a free has work to do without the arena's lock */
+    bool follows_calls;   /* derived: the end of an allocation or free has such work */
+    bool notes_blocks;    /* derived: something is noted of each block, see cache/notes.h */
     bool has_plain_frees; /* derived: freeing a block without uses takes the plain path */
     bool has_plain_hits;  /* derived: allocations take the plain path, see hit.h */
     bool debug_fill;
     bool unmap_on_free;
     bool guard_page;
-    uint32_t free_history; /* number of frees that are remembered */
-    bool block_ages;       /* allocation times of blocks are kept */
+    uint32_t free_history;   /* number of frees that are remembered */
+    bool block_ages;         /* allocation times of blocks are kept */
+    uint32_t history;        /* enum xseg_history_kept */
+    uint32_t history_stacks; /* enum xseg_history_stacks */
+    uint32_t history_events; /* most events of an arena */
+    uint32_t history_skip;   /* set of enum xseg_history_action */
     bool pinned_use_cuda_host_register;
     bool pinned_use_background_threads;
     bool pinned_free_catch_all;

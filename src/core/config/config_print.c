@@ -72,6 +72,19 @@ static bool print_bounded_real(const struct xseg_config_row *row, double value,
     return true;
 }
 
+static void print_actions(uint32_t set, struct xseg_text *text)
+{
+    const char *mark = "";
+
+    xseg_text_add(text, "[");
+    for (unsigned action = 0; action < XSEG_HISTORY_ACTIONS; action++)
+        if ((set >> action & 1) != 0) {
+            xseg_text_add(text, "%s%s", mark, xseg_config_table_actions[action]);
+            mark = ",";
+        }
+    xseg_text_add(text, "]");
+}
+
 bool xseg_config_print_value(const struct xseg_config *config, enum xseg_config_key key,
                              struct xseg_text *text)
 {
@@ -98,6 +111,9 @@ bool xseg_config_print_value(const struct xseg_config *config, enum xseg_config_
         XSEG_ASSERT(*(const uint32_t *)member < XSEG_COUNT_OF(row->choice));
         XSEG_ASSERT(row->choice[*(const uint32_t *)member] != NULL);
         xseg_text_add(text, "%s", row->choice[*(const uint32_t *)member]);
+        return true;
+    case XSEG_CONFIG_ACTIONS:
+        print_actions(*(const uint32_t *)member, text);
         return true;
     case XSEG_CONFIG_DIVISIONS:
         print_divisions(member, text);

@@ -8,18 +8,20 @@ void xseg_config_sum_up(struct xseg_config *config)
     config->decays = config->idle_ms >= 0 || config->soft_limit_bytes != UINT64_MAX ||
                      config->device_free_min_bytes != 0 || config->soft_by_device;
     config->decays_on_calls = config->decays && !config->background_thread;
-    config->watches_frees = config->debug_fill || config->free_history != 0 || config->traced;
+    config->watches_frees = config->debug_fill;
     config->follows_calls = config->decays_on_calls || config->traced;
-    config->notes_allocs = config->follows_calls || config->block_ages;
+    config->notes_blocks = config->traced || config->block_ages || config->free_history != 0 ||
+                           config->history != XSEG_HISTORY_NOTHING;
     config->has_plain_frees = !config->watches_frees && !config->follows_calls &&
-                              config->placement == XSEG_PLACEMENT_BEST_FIT;
+                              !config->notes_blocks && config->placement == XSEG_PLACEMENT_BEST_FIT;
     config->has_plain_hits =
-        config->placement == XSEG_PLACEMENT_BEST_FIT && !config->notes_allocs &&
+        config->placement == XSEG_PLACEMENT_BEST_FIT && !config->follows_calls &&
         !config->unmap_on_free && !config->guard_page &&
         !(config->garbage_collection_threshold > 0 && config->memory_fraction < 1.0);
     for (unsigned i = 0; i < XSEG_CONFIG_INTERVALS; i++)
         config->has_plain_hits = config->has_plain_hits && config->roundup_divisions[i] <= 1;
     XSEG_ASSERT(!config->decays_on_calls || config->decays);
     XSEG_ASSERT(!config->has_plain_frees || (!config->follows_calls && !config->watches_frees));
-    XSEG_ASSERT(!config->has_plain_hits || !config->notes_allocs);
+    XSEG_ASSERT(!config->has_plain_hits || !config->follows_calls);
+    XSEG_ASSERT(!config->has_plain_frees || !config->notes_blocks);
 }

@@ -14,6 +14,23 @@
 #define ANY_MIB  "a whole number of MiB"
 #define ANY_SPAN "a fraction of the device's memory above 0, or a number of GiB with a G behind it"
 
+const char *const xseg_config_table_actions[XSEG_HISTORY_ACTIONS] = {
+    [XSEG_HISTORY_ALLOC] = "alloc",
+    [XSEG_HISTORY_FREE_REQUESTED] = "free_requested",
+    [XSEG_HISTORY_FREE_COMPLETED] = "free_completed",
+    [XSEG_HISTORY_SEGMENT_ALLOC] = "segment_alloc",
+    [XSEG_HISTORY_SEGMENT_FREE] = "segment_free",
+    [XSEG_HISTORY_SEGMENT_MAP] = "segment_map",
+    [XSEG_HISTORY_SEGMENT_UNMAP] = "segment_unmap",
+    [XSEG_HISTORY_OOM] = "oom",
+    [XSEG_HISTORY_STEAL] = "steal",
+    [XSEG_HISTORY_DECAY] = "decay",
+    [XSEG_HISTORY_TRIM] = "trim",
+    [XSEG_HISTORY_PAUSE] = "pause",
+    [XSEG_HISTORY_RESUME] = "resume",
+    [XSEG_HISTORY_ANNOTATION] = "annotation",
+};
+
 const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
     [XSEG_CONFIG_EXPANDABLE_SEGMENTS] =
         {
@@ -218,6 +235,50 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .sentence =
                 "Keep when each block was allocated, for xseg_explain() and xseg_block(); see "
                 "[services](services.md).",
+        },
+    [XSEG_CONFIG_HISTORY] =
+        {
+            .name = "history",
+            .type = XSEG_CONFIG_CHOICE,
+            .offset = MEMBER(history),
+            .choice = {"nothing", "state", "all"},
+            .acts = true,
+            .accepts = "nothing, state or all",
+            .sentence = "What is kept of what happened: of each live block when and where it was "
+                        "allocated (state), and the last events as well (all); see "
+                        "[history](history.md).",
+        },
+    [XSEG_CONFIG_HISTORY_STACKS] =
+        {
+            .name = "history_stacks",
+            .type = XSEG_CONFIG_CHOICE,
+            .offset = MEMBER(history_stacks),
+            .choice = {"none", "state", "alloc", "all"},
+            .acts = true,
+            .accepts = "none, state, alloc or all",
+            .sentence = "Which call stacks the history has: of live blocks (state), of events that "
+                        "take memory as well (alloc), or of all events (all).",
+        },
+    [XSEG_CONFIG_HISTORY_EVENTS] =
+        {
+            .name = "history_events",
+            .type = XSEG_CONFIG_NUMBER,
+            .offset = MEMBER(history_events),
+            .least = 16,
+            .most = 16777216,
+            .acts = true,
+            .accepts = "a whole number from 16 to 16777216",
+            .sentence = "How many events the history keeps for each stream of a pool, of small and "
+                        "of large blocks each; 64 bytes an event.",
+        },
+    [XSEG_CONFIG_HISTORY_SKIP] =
+        {
+            .name = "history_skip",
+            .type = XSEG_CONFIG_ACTIONS,
+            .offset = MEMBER(history_skip),
+            .acts = true,
+            .accepts = "a list of actions, such as [free_completed,segment_map]",
+            .sentence = "Actions that the history leaves out.",
         },
     [XSEG_CONFIG_IDLE] =
         {

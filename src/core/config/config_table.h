@@ -10,6 +10,7 @@
 #include <stddef.h>
 
 #include "src/core/config/config.h"
+#include "xseg/history.h"
 
 enum xseg_config_type {
     XSEG_CONFIG_BOOL, /* bool: True, False */
@@ -19,6 +20,7 @@ enum xseg_config_type {
     XSEG_CONFIG_PERIOD,    /* int64_t: a whole number, or -1 for never */
     XSEG_CONFIG_REAL,      /* double */
     XSEG_CONFIG_CHOICE,    /* uint32_t: index of a word */
+    XSEG_CONFIG_ACTIONS,   /* uint32_t: set of enum xseg_history_action, as a list of words */
     XSEG_CONFIG_DIVISIONS, /* uint32_t[XSEG_CONFIG_INTERVALS]: a power of two, or a list */
     XSEG_CONFIG_SPAN,      /* struct xseg_config_reserve: 0.5, or 40G */
     XSEG_CONFIG_SPANS      /* char[]: a list of name:span */
@@ -35,13 +37,16 @@ struct xseg_config_row {
     size_t offset;         /* of the member of struct xseg_config */
     uint64_t least, most;  /* bounds in the unit of the string; most is 0 where there is none */
     double low, high;      /* bounds of a real number */
-    const char *choice[3]; /* the words of a choice; NULL behind the last */
+    const char *choice[5]; /* the words of a choice; NULL behind the last */
     const char *accepts;   /* completes "expected ..." */
     const char *unset;     /* name of a value that has no spelling, or NULL */
     const char *sentence;
 };
 
 extern const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS];
+
+/* The words of enum xseg_history_action. */
+extern const char *const xseg_config_table_actions[XSEG_HISTORY_ACTIONS];
 
 /* The row with this name or alias; NULL: there is none. */
 const struct xseg_config_row *xseg_config_table_find(const char *name, size_t length);

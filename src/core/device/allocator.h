@@ -47,7 +47,8 @@ struct xseg_allocator {
     const char *config_source;
     struct xseg_background *background; /* background.h */
     struct xseg_observers observers;
-    atomic_uint pools_made; /* number of pools without a name, which are called by their number */
+    struct xseg_history_store history;
+    atomic_uint pools_made; /* number of pools that users have made */
     int device_count;
     _Atomic(struct xseg_device *) *device; /* [device_count], NULL until opened */
 };
@@ -74,6 +75,13 @@ static inline struct xseg_device *xseg_allocator_open_device(struct xseg_allocat
 {
     XSEG_ASSERT(ordinal >= 0 && ordinal < allocator->device_count);
     return atomic_load_explicit(&allocator->device[ordinal], memory_order_acquire);
+}
+
+/* Deliver what has been noted for observers with `trace`.  No lock is held. */
+static inline void xseg_allocator_deliver(struct xseg_allocator *allocator)
+{
+    if (__builtin_expect(xseg_allocator_config(allocator)->traced, 0))
+        xseg_observers_deliver(&allocator->observers);
 }
 
 /* Whether a pool is one of this allocator's. */

@@ -16,7 +16,7 @@
 #include "src/core/device/bounds.h"
 #include "src/core/device/retire.h"
 #include "src/core/device/route.h"
-#include "src/core/stats/free_log.h"
+#include "src/core/history/history.h"
 #include "vmm/context.h"
 
 struct xseg_allocator;
@@ -64,7 +64,7 @@ struct xseg_device {
     /* Searches of the default pool while garbage is collected by age: the clock of ages. */
     atomic_uint searches;
     struct xseg_bounds bounds;
-    struct xseg_free_log free_log;
+    struct xseg_history history;
     /* Ended extents, for reuse: concurrent lookups may still read them. */
     struct xseg_list spare_extents;
     atomic_uint_fast64_t reserved;  /* bytes mapped or allocated */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "src/core/device/pool.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -13,11 +14,13 @@ void xseg_pool_set_label(struct xseg_pool_body *body, const char *name)
 {
     /* options.name is the caller's string; the label is a copy. */
     body->options.name = NULL;
+    /* Users count the pools that they have made. */
+    if (!body->pool->is_guarded)
+        body->number = atomic_fetch_add(&body->device->allocator->pools_made, 1) + 1;
     if (name != NULL && name[0] != '\0')
         (void)snprintf(body->label, sizeof(body->label), "\"%s\"", name);
     else
-        (void)snprintf(body->label, sizeof(body->label), "%u",
-                       atomic_fetch_add(&body->device->allocator->pools_made, 1) + 1);
+        (void)snprintf(body->label, sizeof(body->label), "%" PRIu32, body->number);
 }
 
 /* A body may have served another pool.  A thread that found it through that pool may still read
@@ -31,6 +34,7 @@ void xseg_pool_init(struct xseg_pool *pool, struct xseg_pool_body *body,
     xseg_list_init(&body->retired);
     body->options = options != NULL ? *options : plain;
     body->is_full = false;
+    body->number = 0;
     body->state = XSEG_POOL_RUNS;
     body->contents = NULL;
     atomic_store(&body->limit,
@@ -121,6 +125,7 @@ static void move_in(struct xseg_arena *arena, struct xseg_pool *pool,
     XSEG_ASSERT(arena->pool == &pool->body->device->retirement.nobody);
     xseg_arena_lock(arena);
     arena->pool = pool;
+    arena->pool_number = pool->body->number;
     atomic_store_explicit(&arena->stream, stream, memory_order_release);
     memset(&arena->lent, 0, sizeof(arena->lent));
     for (unsigned i = 0; i < XSEG_COUNTS; i++)
@@ -143,6 +148,8 @@ static struct xseg_arena *get(struct xseg_pool *pool, struct xseg_known_stream *
             .pool = pool,
             .stream = stream,
             .page_map = device->page_map,
+            .history = &device->history,
+            .pool_number = pool->body->number,
             .searches = &device->searches,
             .is_small = is_small,
             .is_private = pool->is_private,

@@ -37,8 +37,10 @@ struct xseg_pool_body {
     struct xseg_list retired; /* in the list of retired bodies of the device; guarded by TABLE */
     struct xseg_pool_options options;    /* fixed, but for limit_bytes, see `limit` */
     char label[XSEG_POOL_NAME_MOST + 3]; /* the pool's name in quotes, or its number; fixed */
-    atomic_uint_fast64_t limit;          /* bytes that it may reserve; UINT64_MAX: no limit */
-    atomic_bool is_captured;             /* a capture went to it, or took memory of it */
+    uint32_t
+        number; /* of the users' pools, from 1 on; 0: the default pool, or one of the device's own */
+    atomic_uint_fast64_t limit; /* bytes that it may reserve; UINT64_MAX: no limit */
+    atomic_bool is_captured;    /* a capture went to it, or took memory of it */
     _Atomic(struct xseg_arena *) arenas;
     bool is_full; /* the pool's own limit refused the last growth; guarded by GROWTH */
     enum xseg_pool_state state; /* guarded by GROWTH */

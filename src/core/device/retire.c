@@ -133,7 +133,8 @@ static struct xseg_pool_body *take_body(struct xseg_device *device)
 }
 
 xseg_status xseg_retire_make_pool(struct xseg_device *device,
-                                  const struct xseg_pool_options *options, struct xseg_pool **out)
+                                  const struct xseg_pool_options *options, bool is_guarded,
+                                  struct xseg_pool **out)
 {
     struct xseg_retirement *retirement = &device->retirement;
     struct xseg_pool *pool = NULL;
@@ -145,6 +146,7 @@ xseg_status xseg_retire_make_pool(struct xseg_device *device,
         pool = take_pool(retirement);
     if (pool != NULL) {
         xseg_pool_init(pool, body, options);
+        pool->is_guarded = is_guarded;
         xseg_pool_set_label(body, options->name);
         xseg_pool_link(body);
     } else if (body != NULL) {

@@ -51,7 +51,8 @@ void xseg_retire_fini(struct xseg_device *device);
  * Returns: XSEG_OK, XSEG_ERR_HOST_MEMORY
  */
 xseg_status xseg_retire_make_pool(struct xseg_device *device,
-                                  const struct xseg_pool_options *options, struct xseg_pool **out);
+                                  const struct xseg_pool_options *options, bool is_guarded,
+                                  struct xseg_pool **out);
 
 /* Release a pool once; false if the pool has no holder.  No lock is held. */
 bool xseg_retire_release(struct xseg_pool *pool);

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "src/base/error.h"
-#include "src/core/cache/alloc_times.h"
+#include "src/core/cache/origins.h"
 #include "src/core/config/config_keys.h"
 #include "src/core/config/config_summary.h"
 #include "src/core/config/config_table.h"
@@ -18,6 +18,7 @@ void xseg_allocator_put_in_force(struct xseg_allocator *allocator,
                                  struct xseg_config_version *version)
 {
     XSEG_ASSERT(version != NULL && allocator->versions != NULL);
+    xseg_history_store_follow(&allocator->history, &version->config);
     atomic_store_explicit(&allocator->config, version, memory_order_release);
     atomic_store_explicit(allocator->frees_plainly,
                           version->config.has_plain_frees && allocator->frees_are_wiped,
@@ -127,11 +128,16 @@ static void apply_on_all(struct xseg_allocator *allocator)
 static void forget_arena(void *self, struct xseg_arena *arena)
 {
     (void)self;
-    xseg_alloc_times_forget(arena);
+    xseg_origins_forget(arena);
 }
 
-/* Forget the ages of all blocks: blocks from before block_ages was set have none. */
-static void forget_ages(struct xseg_allocator *allocator)
+static bool keeps_origins(const struct xseg_config *config)
+{
+    return config->block_ages || config->history != XSEG_HISTORY_NOTHING;
+}
+
+/* Forget the origins of all blocks: blocks from before origins were kept have none. */
+static void forget_origins(struct xseg_allocator *allocator)
 {
     for (int i = 0; i < allocator->device_count; i++) {
         struct xseg_device *device = xseg_allocator_open_device(allocator, i);
@@ -161,8 +167,8 @@ static xseg_status configure(struct xseg_allocator *allocator, const char *text,
         return status;
     }
     (void)follow_on_all(allocator, &version->config, *named, true);
-    if (version->config.block_ages && !xseg_allocator_config(allocator)->block_ages)
-        forget_ages(allocator);
+    if (keeps_origins(&version->config) && !keeps_origins(xseg_allocator_config(allocator)))
+        forget_origins(allocator);
     publish(allocator, version);
     if (!xseg_allocator_config(allocator)->background_thread)
         xseg_background_end(allocator);

@@ -2,9 +2,10 @@
 #include "src/core/front/allocator_describe.h"
 
 #include "src/base/error.h"
-#include "src/core/cache/alloc_times.h"
 #include "src/core/cache/live.h"
+#include "src/core/cache/origins.h"
 #include "src/core/cache/walk.h"
+#include "src/core/history/history.h"
 
 /* The block before or behind another one; no block where the segment ends. */
 static struct xseg_part beside(const struct xseg_part *part, bool before)
@@ -28,6 +29,22 @@ static void look_beside(const struct xseg_part *part, bool before, size_t *cache
     }
     if (next.extent != NULL && next.state == XSEG_BLOCK_HOLE)
         *hole = next.bytes;
+}
+
+static void tell_origin(const struct xseg_part *part, uint64_t now, struct xseg_block_info *info)
+{
+    struct xseg_history_store *store = part->extent->arena->history->store;
+
+    info->age_ms = XSEG_ORIGINS_UNKNOWN;
+    info->stack = info->frames = 0;
+    info->label = NULL;
+    if (part->state != XSEG_BLOCK_LIVE && part->state != XSEG_BLOCK_PENDING)
+        return;
+    const struct xseg_origin origin = xseg_origins_of(part->extent, part->base);
+    info->age_ms = xseg_origins_age(part->extent, part->base, now);
+    info->stack = origin.stack;
+    info->frames = origin.frames;
+    info->label = xseg_history_store_text(store, origin.label);
 }
 
 void xseg_allocator_tell(const struct xseg_part *part, uint64_t now, struct xseg_block_info *info)
@@ -59,16 +76,14 @@ void xseg_allocator_tell(const struct xseg_part *part, uint64_t now, struct xseg
                            ? 0
                            : xseg_segment_generation(segment, part->base - segment->base,
                                                      xseg_part_end(part) - segment->base);
-    info->age_ms = part->state == XSEG_BLOCK_LIVE || part->state == XSEG_BLOCK_PENDING
-                       ? xseg_alloc_times_age(extent, part->base, now)
-                       : XSEG_ALLOC_TIMES_UNKNOWN;
+    tell_origin(part, now, info);
 }
 
 xseg_status xseg_allocator_describe(struct xseg_allocator *allocator, const void *pointer,
                                     struct xseg_block_info *out) XSEG_UNCHECKED
 {
     const uint64_t address = (uint64_t)(uintptr_t)pointer;
-    const uint64_t now = xseg_alloc_times_now(&allocator->clock, xseg_allocator_config(allocator));
+    const uint64_t now = xseg_origins_now_by(&allocator->clock, xseg_allocator_config(allocator));
     struct xseg_extent *extent = xseg_live_lock_extent(&allocator->page_map, address);
 
     if (extent == NULL)

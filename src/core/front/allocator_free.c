@@ -7,16 +7,18 @@
 #include "src/core/cache/arena_blocks.h"
 #include "src/core/cache/extent_blocks.h"
 #include "src/core/cache/live.h"
+#include "src/core/cache/notes.h"
+#include "src/core/cache/small/cell.h"
 #include "src/core/cache/small/small_free.h"
 #include "src/core/cache/small/tract.h"
 #include "src/core/cache/walk.h"
 #include "src/core/front/device_alloc.h"
 #include "src/core/front/device_route.h"
 #include "src/core/grow/guarded.h"
+#include "src/core/history/free_event.h"
 #include "src/core/pending/pending.h"
 #include "src/core/pending/poison.h"
 #include "src/core/pending/stream_retirement.h"
-#include "src/core/pending/trace.h"
 
 /* --- From an address to its block. --- */
 
@@ -47,7 +49,7 @@ static xseg_status fail_not_live(const struct xseg_extent *extent, uint64_t addr
                          : state_text[part.state]);
 }
 
-/* Add to the error text when the address was freed, if the log of frees of a device has that. */
+/* Add to the error text when the address was freed, if the history of a device has that. */
 static xseg_status add_free(struct xseg_allocator *allocator, uint64_t address)
 {
     struct xseg_text text;
@@ -58,7 +60,7 @@ static xseg_status add_free(struct xseg_allocator *allocator, uint64_t address)
         struct xseg_device *device = xseg_allocator_open_device(allocator, i);
 
         if (device != NULL &&
-            xseg_free_log_describe(&device->free_log, address, "; it was ", &text)) {
+            xseg_free_event_describe(&device->history, address, "; it was ", &text)) {
             xseg_fail_add("%s", buffer);
             break;
         }
@@ -146,31 +148,19 @@ static inline bool is_watched(const struct xseg_config *config, const struct xse
 static xseg_status free_busy(struct xseg_block *block, const struct xseg_config *config)
 {
     struct xseg_arena *arena = block->extent->arena;
-    struct xseg_free_log *log = &arena->device->free_log;
-    xseg_status status = XSEG_OK;
-    XSEG_ASSERT(block->state == XSEG_BLOCK_BUSY);
-    /* Noted before another thread can get and free the same memory. */
-    const uint64_t number =
-        config->free_history == 0
-            ? 0
-            : xseg_free_log_note(log, config->free_history, block->base, block->bytes);
 
-    if (arena->is_guarded) {
-        status = xseg_guarded_free(block);
-    } else if (block->uses != NULL) {
-        status = xseg_pending_free(arena->device->pending, block,
-                                   config->graph_capture_record_stream_reuse);
-    } else {
-        xseg_poison_busy(block);
-        xseg_trace_note_block(block, XSEG_TRACE_FREE_REQUESTED);
-        xseg_trace_note_block(block, XSEG_TRACE_FREE_COMPLETED);
-        xseg_arena_lock(arena);
-        xseg_arena_free(arena, block);
-        xseg_arena_unlock(arena);
-    }
-    if (status != XSEG_OK && number != 0)
-        xseg_free_log_withdraw(log, number);
-    return status;
+    XSEG_ASSERT(block->state == XSEG_BLOCK_BUSY);
+    if (arena->is_guarded)
+        return xseg_guarded_free(block);
+    if (block->uses != NULL)
+        return xseg_pending_free(arena->device->pending, block,
+                                 config->graph_capture_record_stream_reuse);
+    xseg_poison_busy(block);
+    xseg_arena_lock(arena);
+    xseg_notes_free_of(arena, block);
+    xseg_arena_free(arena, block);
+    xseg_arena_unlock(arena);
+    return XSEG_OK;
 }
 
 /* Free a block that the hit path cannot free: one with uses, or one of a watched arena (is_watched()). */
@@ -188,11 +178,29 @@ static xseg_status free_slowly(struct xseg_allocator *allocator, const void *poi
     return free_busy(live.record, config);
 }
 
+/* Note that a live block is freed.  Its arena's lock is held. */
+static __attribute__((noinline)) void note_free(const struct live *live)
+{
+    struct xseg_noted_block block;
+
+    if (live->record != NULL) {
+        xseg_notes_free_of(live->arena, live->record);
+        return;
+    }
+    const struct xseg_cells *cells = &live->extent->cells;
+    block.base = xseg_cell_address_of(live->extent, live->quantum);
+    block.bytes = xseg_cell_bytes_of(xseg_cells_next(cells, live->quantum + 1) - live->quantum);
+    block.requested = xseg_cells_requested(cells, live->quantum, block.bytes);
+    block.is_lent = false;
+    xseg_notes_free(live->arena, &block);
+}
+
 xseg_status xseg_allocator_free(struct xseg_allocator *allocator, const void *pointer)
 {
     struct live live = {0};
     xseg_status status = XSEG_OK;
 
+    xseg_history_gather(&allocator->history);
     if (__builtin_expect(!lock_live(allocator, pointer, &live, &status), 0))
         return status;
     struct xseg_arena *arena = live.arena;
@@ -202,6 +210,8 @@ xseg_status xseg_allocator_free(struct xseg_allocator *allocator, const void *po
         xseg_arena_unlock(live.arena);
         status = free_slowly(allocator, pointer, config);
     } else {
+        if (xseg_notes_are_kept(arena))
+            note_free(&live);
         if (live.record == NULL) {
             const bool is_freed = xseg_small_free(live.arena, live.extent, live.quantum);
 

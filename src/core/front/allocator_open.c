@@ -12,6 +12,7 @@
 #include "src/core/front/allocator_config.h"
 #include "src/core/front/background.h"
 #include "src/core/front/device_open.h"
+#include "src/core/front/history_sweep.h"
 #include "src/core/front/opened.h"
 #include "src/core/grow/guarded.h"
 
@@ -58,6 +59,7 @@ static void free_allocator(struct xseg_allocator *allocator)
     xseg_page_map_fini(&allocator->page_map);
     xseg_fork_unmap(allocator->frees_plainly, sizeof(*allocator->frees_plainly));
     xseg_fork_fini(&allocator->fork);
+    xseg_history_store_fini(&allocator->history);
     xseg_observers_fini(&allocator->observers);
     xseg_lock_fini(&allocator->open_lock);
     free(allocator);
@@ -79,6 +81,8 @@ xseg_status xseg_allocator_open(const char *config, const char *driver, const st
     allocator->clock = *clock;
     xseg_lock_init(&allocator->open_lock, XSEG_RANK_DRIVER);
     xseg_observers_init(&allocator->observers);
+    xseg_history_store_init(&allocator->history, clock);
+    allocator->history.sweep = xseg_history_sweep_store;
     allocator->frees_plainly =
         xseg_fork_wiped(sizeof(*allocator->frees_plainly), &allocator->frees_are_wiped);
     if (allocator->frees_plainly == NULL || !xseg_fork_init(&allocator->fork) ||

@@ -7,7 +7,7 @@
 #include <time.h>
 
 #include "src/base/error.h"
-#include "src/core/pending/trace.h"
+#include "src/core/device/allocator.h"
 #include "src/core/reclaim/decay.h"
 
 /* Sleep until the next look may be due; false when the thread is to end. */
@@ -43,7 +43,7 @@ static void *run(void *self)
             if (device != NULL)
                 (void)xseg_decay_turn(device, config);
         }
-        xseg_trace_deliver(allocator);
+        xseg_allocator_deliver(allocator);
     }
     return NULL;
 }

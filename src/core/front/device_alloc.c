@@ -5,7 +5,6 @@
 #include <stdio.h>
 
 #include "src/base/error.h"
-#include "src/core/cache/alloc_times.h"
 #include "src/core/cache/arena_blocks.h"
 #include "src/core/config/size.h"
 #include "src/core/device/allocator.h"
@@ -16,7 +15,6 @@
 #include "src/core/pending/pending.h"
 #include "src/core/pending/poison.h"
 #include "src/core/pending/stream_retirement.h"
-#include "src/core/pending/trace.h"
 #include "src/core/reclaim/decay.h"
 
 /* Work out the need of a request, and its arena; *arena stays NULL if the pool of the stream's route has ended. */
@@ -93,23 +91,7 @@ void xseg_device_follow(struct xseg_device *device, const struct xseg_config *co
 {
     if (config->decays_on_calls)
         xseg_decay_pass(device, config);
-    xseg_trace_deliver(device->allocator);
-}
-
-/* The last step of an allocation where the configuration notes allocations.  grant: NULL if it failed */
-static void end_alloc(struct xseg_device *device, const struct xseg_device_request *request,
-                      const struct xseg_grant *grant)
-{
-    const uint64_t now = xseg_alloc_times_now(&device->allocator->clock, request->config);
-
-    XSEG_ASSERT(grant == NULL || grant->base != 0);
-    if (grant != NULL && now != 0)
-        xseg_alloc_times_note_at(device->page_map, grant->base, now);
-    if (!request->config->follows_calls)
-        return;
-    if (grant != NULL)
-        xseg_trace_note_grant(grant);
-    xseg_device_follow(device, request->config);
+    xseg_allocator_deliver(device->allocator);
 }
 
 /* Serve a request.  With XSEG_OK and no base in *out, the pool ended before its arena's lock was taken: try again. */
@@ -140,7 +122,6 @@ static xseg_status serve(struct xseg_device *device, const struct xseg_device_re
 static void give_back(const struct xseg_grant *grant)
 {
     XSEG_ASSERT(grant->base != 0 && grant->arena != NULL);
-    xseg_trace_note_grant(grant);
     (void)xseg_allocator_free(
         grant->arena->device->allocator,
         (void *)(uintptr_t)grant->base); /* NOLINT(performance-no-int-to-ptr) */
@@ -183,8 +164,8 @@ xseg_status xseg_device_alloc(struct xseg_device *device, const struct xseg_devi
     } while (__builtin_expect(status == XSEG_OK && grant.base == 0, 0));
     if (status == XSEG_OK)
         *out = (void *)(uintptr_t)grant.base; /* NOLINT(performance-no-int-to-ptr) */
-    if (__builtin_expect(request->config->notes_allocs, 0))
-        end_alloc(device, request, status == XSEG_OK ? &grant : NULL);
+    if (__builtin_expect(request->config->follows_calls, 0))
+        xseg_device_follow(device, request->config);
     return status;
 }
 
@@ -201,6 +182,6 @@ xseg_status xseg_device_prewarm(struct xseg_device *device,
         if (status == XSEG_OK && arena != NULL)
             status = xseg_ladder_alloc(arena, &need, &grant);
     } while (status == XSEG_OK && grant.base == 0);
-    xseg_trace_deliver(device->allocator);
+    xseg_allocator_deliver(device->allocator);
     return status;
 }

@@ -31,7 +31,7 @@ uint64_t xseg_device_host_bytes(struct xseg_device *device)
 {
     uint64_t bytes = sizeof(*device) + sizeof(*device->pending) + sizeof(*device->poison) +
                      sizeof(*device->decay) + sizeof(*device->sharing) +
-                     xseg_free_log_bytes(&device->free_log) +
+                     xseg_history_host_bytes(&device->history) +
                      xseg_sharing_host_bytes(device->sharing) + xseg_retire_host_bytes(device) +
                      xseg_streams_host_bytes(&device->streams);
 

@@ -9,6 +9,7 @@
 #include "src/core/cache/extent_blocks.h"
 #include "src/core/cache/walk.h"
 #include "src/core/device/allocator.h"
+#include "src/core/history/stack_text.h"
 #include "src/core/pending/deferred.h"
 #include "src/core/pending/pending.h"
 #include "src/core/pending/poison.h"
@@ -71,7 +72,8 @@ xseg_status xseg_device_open(struct xseg_allocator *allocator, int ordinal, char
     xseg_retire_init(device);
     device->retirement.put_event = xseg_pending_put_event;
     xseg_poison_init(device->poison, allocator);
-    xseg_free_log_init(&device->free_log);
+    xseg_history_init(&device->history, &allocator->history, &allocator->observers,
+                      device->context.ordinal);
     xseg_sharing_init(device->sharing);
     xseg_list_init(&device->spare_extents);
     XSEG_ASSERT(device->pool.body == &device->pool_body);
@@ -93,7 +95,7 @@ xseg_status xseg_device_make_pool(struct xseg_device *device,
     if (status != XSEG_OK)
         return status;
     xseg_retire_look(device);
-    return xseg_retire_make_pool(device, options, out);
+    return xseg_retire_make_pool(device, options, false, out);
 }
 
 /* --- Closing. --- */
@@ -102,8 +104,11 @@ xseg_status xseg_device_make_pool(struct xseg_device *device,
 struct survivors {
     uint64_t count;
     struct xseg_text text;
-    char buffer[512];
+    char buffer[1024];
 };
+
+/* Frames of the stack that allocated a survivor. */
+#define FRAMES_SHOWN 3u
 
 static void find_live(void *self, struct xseg_arena *arena)
 {
@@ -118,10 +123,13 @@ static void find_live(void *self, struct xseg_arena *arena)
         {
             if (part.state != XSEG_BLOCK_LIVE)
                 continue;
-            if (live->count++ < 4)
-                xseg_text_add(&live->text, "%s %#" PRIx64 " of %" PRIu64 " bytes on stream %p",
-                              live->count > 1 ? "," : "", part.base, part.requested,
-                              (void *)xseg_arena_stream(arena)->handle);
+            if (live->count++ >= 4)
+                continue;
+            xseg_text_add(&live->text, "%s %#" PRIx64 " of %" PRIu64 " bytes on stream %p",
+                          live->count > 1 ? "," : "", part.base, part.requested,
+                          (void *)xseg_arena_stream(arena)->handle);
+            xseg_stack_text_add(arena->history->store, xseg_origins_of(extent, part.base).stack,
+                                FRAMES_SHOWN, " from ", &live->text);
         }
     }
     xseg_arena_unlock(arena);
@@ -208,7 +216,7 @@ void xseg_device_end(struct xseg_device *device)
     xseg_pending_fini(device->pending);
     xseg_totals_fini(&device->totals);
     xseg_pages_fini(&device->pages);
-    xseg_free_log_fini(&device->free_log);
+    xseg_history_fini(&device->history);
     xseg_sharing_fini(device->sharing);
     xseg_leftovers_fini(&device->leftovers);
     xseg_lock_fini(&device->table_lock);

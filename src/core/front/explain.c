@@ -20,8 +20,8 @@ struct look {
     struct xseg_device *device;
     const struct xseg_config *config;
     struct xseg_reasons *reasons;
-    uint64_t now; /* time of decay, in nanoseconds; 0: ages of pages are not known */
-    uint64_t alloc_times_now;
+    uint64_t now;         /* time of decay, in nanoseconds; 0: ages of pages are not known */
+    uint64_t origins_now; /* time of origins.h */
     xseg_status status;
 };
 
@@ -198,7 +198,7 @@ static void note_age(const struct look *look, const struct xseg_extent *extent,
 {
     if (page->block != NULL)
         page->block_age_ms =
-            xseg_alloc_times_age(extent, (uint64_t)(uintptr_t)page->block, look->alloc_times_now);
+            xseg_origins_age(extent, (uint64_t)(uintptr_t)page->block, look->origins_now);
 }
 
 static void look_at_pages(struct look *look, const struct xseg_extent *extent, size_t first)
@@ -397,7 +397,7 @@ xseg_status xseg_explain_device(struct xseg_device *device, const struct xseg_co
     const size_t first = reasons->count;
 
     XSEG_ASSERT(device->allocator != NULL && reasons->count <= reasons->capacity);
-    look.alloc_times_now = xseg_alloc_times_now(&device->allocator->clock, config);
+    look.origins_now = xseg_origins_now_by(&device->allocator->clock, config);
     xseg_lock_take(&device->growth_lock);
     xseg_status status = make_room(device, reasons);
     if (status == XSEG_OK) {

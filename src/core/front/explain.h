@@ -33,7 +33,7 @@ xseg_status xseg_explain_device(struct xseg_device *device, const struct xseg_co
  * Blocks of an arena from an address on, at most `most`; *cursor moves on behind the last one.  No lock
  * is held.
  *
- * now:     time of alloc_times.h
+ * now:     time of origins.h
  * pool:    only blocks in segments of this pool; NULL: of any pool
  * Returns: how many; 0 at the end
  */

@@ -8,11 +8,11 @@
 #include "src/base/error.h"
 #include "src/core/cache/arena_blocks.h"
 #include "src/core/cache/extent_blocks.h"
+#include "src/core/cache/notes.h"
 #include "src/core/config/size.h"
 #include "src/core/grow/refusal.h"
 #include "src/core/grow/scrub.h"
 #include "src/core/pending/poison.h"
-#include "src/core/pending/trace.h"
 #include "src/core/reclaim/notice.h"
 #include "src/core/reclaim/trim.h"
 #include "src/core/reclaim/trim_steps.h"
@@ -67,6 +67,7 @@ static xseg_status announce(struct xseg_extent *extent, bool cover)
     if (cover && !xseg_extent_cover(extent, 0, extent->segment.bytes))
         goto end_tables;
     extent->segment.owner = arena->pool;
+    extent->pool_number = arena->pool_number;
     extent->segment.is_exportable = arena->pool->body->options.exportable;
     atomic_store_explicit(&extent->base, extent->segment.base, memory_order_relaxed);
     xseg_arena_lock(arena);
@@ -210,10 +211,11 @@ static xseg_status grow_classic(struct xseg_arena *arena, const struct xseg_need
     if (status != XSEG_OK)
         return status;
     xseg_pool_note_growth(arena->pool, bytes);
-    xseg_trace_note(arena, XSEG_TRACE_SEGMENT_ALLOC, extent->segment.base, bytes);
     xseg_poison_busy(extent->first);
     xseg_notice_come(extent, extent->segment.base, bytes);
     xseg_arena_lock(arena);
+    if (xseg_notes_are_kept(arena))
+        xseg_notes_segment(extent, XSEG_HISTORY_SEGMENT_ALLOC, extent->segment.base, bytes);
     extent->oversize = bytes >= need->config->max_split_bytes;
     xseg_counts_up(&arena->counts, XSEG_COUNT_SEGMENT, 1);
     xseg_counts_up(&arena->counts, XSEG_COUNT_RESERVED_BYTES, bytes);
@@ -363,7 +365,7 @@ xseg_status xseg_growth_finish(struct xseg_arena *arena, const struct xseg_need 
     /* Another thread may have freed enough before the claim: then the stretch is one cell without a hole, which may
      * be narrow. */
     if (status == XSEG_OK && stocked && block == NULL)
-        (void)xseg_small_alloc(arena, need, out);
+        xseg_arena_alloc_cell(arena, need, out);
     else if (status == XSEG_OK && stocked)
         *out = xseg_arena_hand_out(arena, block, need);
     xseg_arena_unlock(arena);

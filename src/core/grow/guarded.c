@@ -2,10 +2,10 @@
 #include "src/core/grow/guarded.h"
 
 #include "src/core/cache/arena_blocks.h"
+#include "src/core/cache/notes.h"
 #include "src/core/device/allocator.h"
 #include "src/core/device/retire.h"
 #include "src/core/pending/pending.h"
-#include "src/core/pending/trace.h"
 #include "src/core/reclaim/notice.h"
 #include "src/core/reclaim/trim.h"
 #include "src/core/reclaim/trim_steps.h"
@@ -22,11 +22,9 @@ static xseg_status get_pool(struct xseg_device *device, struct xseg_pool **out)
     struct xseg_pool *pool = atomic_load_explicit(&device->guarded_pool, memory_order_relaxed);
     /* Another thread may have made the pool meanwhile. */
     if (pool == NULL) {
-        status = xseg_retire_make_pool(device, &plain, &pool);
-        if (status == XSEG_OK) {
-            pool->is_guarded = true;
+        status = xseg_retire_make_pool(device, &plain, true, &pool);
+        if (status == XSEG_OK)
             atomic_store_explicit(&device->guarded_pool, pool, memory_order_release);
-        }
     }
     XSEG_ASSERT(status != XSEG_OK || pool->is_guarded);
     if (status == XSEG_OK)
@@ -91,9 +89,8 @@ static xseg_status take_back(struct xseg_block *block, bool is_idle, struct xseg
         xseg_pending_poll(arena->device->pending);
         xseg_arena_lock(arena);
     } else {
-        xseg_trace_note_block(block, XSEG_TRACE_FREE_REQUESTED);
-        xseg_trace_note_block(block, XSEG_TRACE_FREE_COMPLETED);
         xseg_arena_lock(arena);
+        xseg_notes_free_of(arena, block);
         xseg_arena_free(arena, block);
     }
     block = extent->first;
@@ -123,7 +120,7 @@ xseg_status xseg_guarded_free(struct xseg_block *block)
     if (claimed != NULL && !xseg_notice_leave(arena->device, claimed))
         xseg_trim_put_back(arena, claimed);
     else if (claimed != NULL)
-        (void)xseg_trim_give(claimed, cache != 0);
+        (void)xseg_trim_give(claimed, cache != 0, XSEG_HISTORY_SEGMENT_UNMAP);
     (void)xseg_pages_shrink(&arena->device->pages, cache, UINT64_MAX);
     if (status == XSEG_OK && ++arena->quarantined > XSEG_GUARDED_QUARANTINE) {
         xseg_trim_end_some_holes(arena, XSEG_GUARDED_QUARANTINE / 2);

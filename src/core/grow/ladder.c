@@ -5,6 +5,7 @@
 
 #include "src/base/error.h"
 #include "src/core/cache/arena_blocks.h"
+#include "src/core/cache/notes.h"
 #include "src/core/device/allocator.h"
 #include "src/core/grow/growth.h"
 #include "src/core/grow/refusal.h"
@@ -12,7 +13,6 @@
 #include "src/core/grow/shortage.h"
 #include "src/core/grow/steal.h"
 #include "src/core/pending/pending.h"
-#include "src/core/pending/trace.h"
 #include "src/core/reclaim/garbage.h"
 #include "src/core/reclaim/trim.h"
 #include "src/core/reclaim/trim_oversize.h"
@@ -109,6 +109,7 @@ static xseg_status borrow(struct xseg_arena *arena, const struct xseg_need *need
 
         XSEG_ASSERT(lender != arena);
         wanted.no_split = body->pool->no_split;
+        wanted.is_lent = true;
         const xseg_status status = lender != NULL ? xseg_arena_lend(lender, &wanted, out) : XSEG_OK;
         if (status != XSEG_OK)
             return status;
@@ -339,6 +340,15 @@ static void say_addresses_are_short(struct xseg_device *device)
                   atomic_load_explicit(&device->addresses, memory_order_relaxed));
 }
 
+static void note_oom(struct xseg_arena *arena, uint64_t requested)
+{
+    if (!xseg_notes_are_kept(arena))
+        return;
+    xseg_arena_lock(arena);
+    xseg_notes_oom(arena, requested);
+    xseg_arena_unlock(arena);
+}
+
 xseg_status xseg_ladder_alloc(struct xseg_arena *arena, const struct xseg_need *need,
                               struct xseg_grant *out)
 {
@@ -363,7 +373,7 @@ xseg_status xseg_ladder_alloc(struct xseg_arena *arena, const struct xseg_need *
     if (is_shortage(status)) {
         atomic_fetch_add_explicit(rejected ? &device->rejections : &device->ooms, 1,
                                   memory_order_relaxed);
-        xseg_trace_note(arena, XSEG_TRACE_OOM, 0, need->requested);
+        note_oom(arena, need->requested);
         status = xseg_shortage_fail(arena, need, status, rejected);
     }
     XSEG_ASSERT(arena->misses > 0);

@@ -204,7 +204,8 @@ static xseg_status take_all(struct theft *theft)
         next = block->right;
         block->right = NULL;
         /* Pages that would have to be cleared and cannot be go back to the driver. */
-        (void)xseg_trim_give(block, theft->plan->taker.choice != XSEG_PAGE_OWN_ONLY);
+        (void)xseg_trim_give(block, theft->plan->taker.choice != XSEG_PAGE_OWN_ONLY,
+                             XSEG_HISTORY_STEAL);
     }
     return change_pages(theft);
 }

@@ -4,13 +4,13 @@
 #include "src/base/error.h"
 #include "src/core/cache/arena_blocks.h"
 #include "src/core/cache/extent_blocks.h"
+#include "src/core/cache/notes.h"
 #include "src/core/cache/small/small.h"
 #include "src/core/cache/small/small_free.h"
 #include "src/core/cache/small/tract.h"
 #include "src/core/device/device.h"
 #include "src/core/grow/scrub.h"
 #include "src/core/pending/poison.h"
-#include "src/core/pending/trace.h"
 #include "src/core/reclaim/notice.h"
 
 /* A piece of a stretch: a hole, or a cached block, which in an arena with cells is a cell without a record. */
@@ -199,6 +199,18 @@ static xseg_status map_hole(struct xseg_block *hole, struct xseg_supply *supply)
                             (uint32_t)(hole->bytes / segment->granule_bytes), supply);
 }
 
+/* Note that a hole has memory. */
+static void note_map(const struct xseg_block *block)
+{
+    struct xseg_arena *arena = block->extent->arena;
+
+    if (!xseg_notes_are_kept(arena))
+        return;
+    xseg_arena_lock(arena);
+    xseg_notes_segment(block->extent, XSEG_HISTORY_SEGMENT_MAP, block->base, block->bytes);
+    xseg_arena_unlock(arena);
+}
+
 xseg_status xseg_stretch_map(struct xseg_pool *pool, struct xseg_stretch *stretch)
 {
     const struct xseg_arena *arena = stretch->first->extent->arena;
@@ -220,8 +232,7 @@ xseg_status xseg_stretch_map(struct xseg_pool *pool, struct xseg_stretch *stretc
                 return status;
             }
             xseg_pool_note_growth(pool, block->bytes);
-            xseg_trace_note(block->extent->arena, XSEG_TRACE_SEGMENT_MAP, block->base,
-                            block->bytes);
+            note_map(block);
             atomic_fetch_add_explicit(&pool->body->device->scrubbed, supply.cleared,
                                       memory_order_relaxed);
             xseg_poison_busy(block);

@@ -32,6 +32,7 @@ XSEG_HIT_STEP leave(struct xseg_allocator *allocator, int ordinal, size_t bytes,
 
     if (status != XSEG_OK)
         return status;
+    xseg_history_gather(&allocator->history);
     if (xseg_hit_stream_alloc(allocator, ordinal, bytes, stream, out, &has_asked))
         return XSEG_OK;
     return generally(allocator, ordinal, bytes, stream, out, has_asked);
@@ -144,6 +145,7 @@ XSEG_HIT_STEP after_look(struct xseg_arena *arena, void **out, size_t bytes)
     struct xseg_device *device = arena->device;
     uint64_t base = 0;
 
+    xseg_history_gather(arena->history->store);
     xseg_device_look_at_pending(arena, xseg_allocator_config(device->allocator));
     xseg_arena_lock(arena);
     if (__builtin_expect(!xseg_context_is_lost(&device->context), 1))
@@ -159,6 +161,7 @@ XSEG_HIT_STEP after_look(struct xseg_arena *arena, void **out, size_t bytes)
 /* Serve a request from an arena that several threads use, or with a configuration that has more rules. */
 XSEG_HIT_STEP from_shared(struct xseg_arena *arena, void **out, size_t bytes)
 {
+    xseg_history_gather(arena->history->store);
     xseg_arena_lock(arena);
     const uint64_t base = serve(arena, bytes);
     xseg_arena_unlock(arena);

@@ -2,6 +2,7 @@
 #include "src/core/hit/hit_stream.h"
 
 #include "src/core/cache/large/arena_hit.h"
+#include "src/core/cache/notes.h"
 #include "src/core/config/size.h"
 #include "src/core/front/device_alloc.h"
 #include "src/core/front/request.h"
@@ -24,14 +25,11 @@ static inline struct xseg_arena *find_arena(struct xseg_device *device, xseg_str
                           : atomic_load_explicit(&stream->arena[!is_small], memory_order_acquire);
 }
 
-uint64_t xseg_hit_stream_serve(const struct xseg_config *config, struct xseg_arena *arena,
-                               uint64_t bytes)
+static uint64_t serve(const struct xseg_config *config, struct xseg_arena *arena, uint64_t bytes)
 {
     const bool expandable = config->expandable_segments && arena->device->context.has_vmm;
     struct xseg_need need; /* members that no hit reads stay unset */
 
-    XSEG_ASSERT(xseg_biased_lock_is_held(&arena->lock) && bytes > 0 && bytes < XSEG_SIZE_ABSURD);
-    XSEG_ASSERT(arena->is_small == (bytes <= XSEG_SIZE_SMALL_MAX));
     if (arena->is_small)
         return xseg_small_hit(arena, bytes, expandable, config->max_split_bytes);
     need.config = config;
@@ -43,10 +41,32 @@ uint64_t xseg_hit_stream_serve(const struct xseg_config *config, struct xseg_are
     return xseg_arena_hit(arena, &need);
 }
 
+/* Note a block that serve() has handed out. */
+static __attribute__((noinline)) void note(struct xseg_arena *arena, uint64_t base, uint64_t bytes)
+{
+    struct xseg_noted_block block = {base, xseg_round_up(bytes, XSEG_SIZE_QUANTUM), bytes, false};
+
+    /* A large block may be longer than the request, where the rest is too small for a block. */
+    if (!arena->is_small)
+        block.bytes = xseg_slot_block_of(xseg_page_map_slot(arena->page_map, base), arena)->bytes;
+    xseg_notes_alloc(arena, &block);
+}
+
+uint64_t xseg_hit_stream_serve(const struct xseg_config *config, struct xseg_arena *arena,
+                               uint64_t bytes)
+{
+    XSEG_ASSERT(xseg_biased_lock_is_held(&arena->lock) && bytes > 0 && bytes < XSEG_SIZE_ABSURD);
+    XSEG_ASSERT(arena->is_small == (bytes <= XSEG_SIZE_SMALL_MAX));
+    const uint64_t base = serve(config, arena, bytes);
+    if (__builtin_expect(config->notes_blocks, 0) && base != 0)
+        note(arena, base, bytes);
+    return base;
+}
+
 static enum xseg_stream_way way_of(const struct xseg_config *config,
                                    const struct xseg_device *device)
 {
-    if (config->max_split_bytes != UINT64_MAX)
+    if (config->max_split_bytes != UINT64_MAX || config->notes_blocks)
         return XSEG_WAY_ASK;
     return config->expandable_segments && device->context.has_vmm ? XSEG_WAY_EXPANDABLE
                                                                   : XSEG_WAY_CLASSIC;

@@ -5,9 +5,9 @@
 
 #include "src/base/check.h"
 #include "src/core/cache/arena_blocks.h"
+#include "src/core/cache/notes.h"
 #include "src/core/pending/deferred.h"
 #include "src/core/pending/poison.h"
-#include "src/core/pending/trace.h"
 
 void xseg_pending_init(struct xseg_pending *pending, struct xseg_context *context)
 {
@@ -137,13 +137,21 @@ static void wait_for(struct xseg_pending *pending, struct xseg_known_stream *str
     xseg_list_insert(place, &stream->waiting);
 }
 
+/* Note an action on a block.  Its arena's lock is held. */
+static void note(struct xseg_arena *arena, const struct xseg_block *block,
+                 enum xseg_history_action action)
+{
+    if (xseg_notes_are_kept(arena))
+        xseg_notes_block(arena, block, action);
+}
+
 void xseg_pending_forget(struct xseg_arena *arena, struct xseg_block *block)
 {
     struct xseg_use *use = block->uses, *next;
 
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_ARENA));
     XSEG_ASSERT(block->extent->arena == arena);
-    xseg_trace_note_block(block, XSEG_TRACE_FREE_COMPLETED);
+    note(arena, block, XSEG_HISTORY_FREE_COMPLETED);
     for (; use != NULL; use = next) {
         next = use->next;
         xseg_slab_put(&arena->uses, use);
@@ -209,7 +217,7 @@ xseg_status xseg_pending_free(struct xseg_pending *pending, struct xseg_block *b
     block->state = XSEG_BLOCK_LIVE;
     if (status == XSEG_OK || status == XSEG_ERR_DEVICE_LOST) {
         block->state = XSEG_BLOCK_PENDING;
-        xseg_trace_note_block(block, XSEG_TRACE_FREE_REQUESTED);
+        note(arena, block, XSEG_HISTORY_FREE_REQUESTED);
         xseg_arena_note_pending(arena, block);
     }
     /* On a lost device nothing runs any more, so a freed block is cached at once. */
@@ -234,7 +242,7 @@ static void finish(struct xseg_pending *pending, struct xseg_use *use)
     xseg_arena_lock(arena);
     xseg_slab_put(&arena->uses, use);
     if (block->waits == 1)
-        xseg_trace_note_block(block, XSEG_TRACE_FREE_COMPLETED);
+        note(arena, block, XSEG_HISTORY_FREE_COMPLETED);
     if (--block->waits == 0 && __builtin_expect(xseg_poison_is_on(arena), 0)) {
         block->state = XSEG_BLOCK_BUSY;
         block->ended = pending->ended;

@@ -9,7 +9,7 @@
 #include "src/base/error.h"
 #include "src/core/cache/arena_blocks.h"
 #include "src/core/device/allocator.h"
-#include "src/core/pending/trace.h"
+#include "src/core/history/free_event.h"
 
 /* Number of bytes read back at a time. */
 #define PIECE_BYTES ((uint64_t)256 * XSEG_KIB)
@@ -143,7 +143,7 @@ static void report(const struct xseg_grant *grant, const struct difference *diff
     XSEG_ASSERT(difference->shown <= SHOWN_BYTES && difference->first < grant->bytes);
     for (unsigned i = 0; i < difference->shown; i++)
         xseg_text_add(&text, " %02x", difference->found[i]);
-    (void)xseg_free_log_describe(&device->free_log, address, "; it was last ", &text);
+    (void)xseg_free_event_describe(&device->history, address, "; it was last ", &text);
     atomic_fetch_add_explicit(&device->poison->overwrites, 1, memory_order_relaxed);
     xseg_log_line(&device->poison->allocator->log, XSEG_LOG_ERROR, "%s", buffer);
 }

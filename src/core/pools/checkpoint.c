@@ -8,12 +8,12 @@
 #include "src/base/error.h"
 #include "src/core/cache/arena_blocks.h"
 #include "src/core/cache/extent_blocks.h"
+#include "src/core/cache/notes.h"
 #include "src/core/cache/small/small_free.h"
 #include "src/core/cache/walk.h"
 #include "src/core/config/size.h"
 #include "src/core/device/allocator.h"
 #include "src/core/pending/pending.h"
-#include "src/core/pending/trace.h"
 #include "src/core/pools/pause.h"
 
 /* --- Walking the blocks of a pool. --- */
@@ -218,8 +218,9 @@ static void free_live(const struct xseg_checkpoint_block *live)
     struct xseg_extent *extent = extent_of(arena->pool, live->base);
     XSEG_ASSERT(extent != NULL && extent->arena == arena);
     struct xseg_block *block = xseg_extent_block_at(extent, live->base);
-    xseg_trace_note(arena, XSEG_TRACE_FREE_REQUESTED, live->base, live->requested);
-    xseg_trace_note(arena, XSEG_TRACE_FREE_COMPLETED, live->base, live->requested);
+    if (xseg_notes_are_kept(arena))
+        xseg_notes_free(
+            arena, &(struct xseg_noted_block){live->base, live->bytes, live->requested, false});
     if (block != NULL) {
         xseg_arena_free(arena, block);
     } else {
@@ -229,8 +230,7 @@ static void free_live(const struct xseg_checkpoint_block *live)
 }
 
 /* Make a block of the checkpoint live again; all memory around it is cached, or live already. */
-static void revive(const struct xseg_checkpoint_block *saved, const struct xseg_config *config,
-                   uint64_t now)
+static void revive(const struct xseg_checkpoint_block *saved, const struct xseg_config *config)
 {
     struct xseg_arena *arena = saved->arena;
     struct xseg_extent *extent = extent_of(arena->pool, saved->base);
@@ -245,9 +245,6 @@ static void revive(const struct xseg_checkpoint_block *saved, const struct xseg_
     xseg_arena_lock(arena);
     XSEG_ASSERT(extent != NULL && extent->arena == arena && saved->requested <= saved->bytes);
     (void)xseg_arena_hand_out_at(arena, extent, saved->base, &need);
-    if (now != 0)
-        xseg_alloc_times_note(extent, saved->base, now);
-    xseg_trace_note(arena, XSEG_TRACE_ALLOC, saved->base, saved->requested);
     xseg_arena_unlock(arena);
 }
 
@@ -282,7 +279,6 @@ xseg_status xseg_checkpoint_restore(const struct xseg_checkpoint *checkpoint,
 {
     struct xseg_device *device = checkpoint->pool->body->device;
     const struct xseg_config *config = xseg_allocator_config(device->allocator);
-    const uint64_t now = xseg_alloc_times_now(&device->allocator->clock, config);
     struct harvest live;
     void *memory = NULL;
 
@@ -296,9 +292,9 @@ xseg_status xseg_checkpoint_restore(const struct xseg_checkpoint *checkpoint,
     for (size_t i = 0; status == XSEG_OK && i < live.count; i++)
         free_live(&live.block[i]);
     for (size_t i = 0; status == XSEG_OK && i < checkpoint->count; i++)
-        revive(&checkpoint->block[i], config, now);
+        revive(&checkpoint->block[i], config);
     xseg_lock_give(&device->growth_lock);
-    xseg_trace_deliver(device->allocator);
+    xseg_allocator_deliver(device->allocator);
     if (status == XSEG_OK) {
         tell(moved, self, live.block, live.count, true);
         tell(moved, self, checkpoint->block, checkpoint->count, false);

@@ -6,6 +6,7 @@
 
 #include "src/base/check.h"
 #include "src/base/error.h"
+#include "src/core/cache/notes.h"
 #include "src/core/config/size.h"
 #include "src/core/device/allocator.h"
 #include "src/core/grow/growth.h"
@@ -87,6 +88,37 @@ static xseg_status check_begin(const struct xseg_pool *pool)
 
 /* --- Accounts. --- */
 
+/* Note an action on the evicted pages of an extent.  The arena's lock is held. */
+static void note(const struct xseg_extent *extent, enum xseg_history_action action)
+{
+    const struct xseg_segment *segment = &extent->segment;
+    bool evicted = false;
+
+    for (uint32_t at = 0, count; (count = xseg_evicted_run(segment, &at, &evicted)) != 0;
+         at += count)
+        if (evicted)
+            xseg_notes_segment(extent, action, segment->base + at * segment->granule_bytes,
+                               count * segment->granule_bytes);
+}
+
+static void note_all(const struct xseg_arena *arena, enum xseg_history_action action)
+{
+    XSEG_LIST_FOR(node, &arena->extents)
+    {
+        note(XSEG_CONTAINER(node, struct xseg_extent, link), action);
+    }
+}
+
+/* Note that the evicted pages of an arena are back.  Until they arrive they are told from pages that never went. */
+static void note_return(void *self, struct xseg_arena *arena)
+{
+    (void)self;
+    xseg_arena_lock(arena);
+    if (xseg_notes_are_kept(arena))
+        note_all(arena, XSEG_HISTORY_RESUME);
+    xseg_arena_unlock(arena);
+}
+
 /* Count evicted bytes of an arena as not reserved. */
 static void settle_arena(void *self, struct xseg_arena *arena)
 {
@@ -106,6 +138,8 @@ static void settle_arena(void *self, struct xseg_arena *arena)
         xseg_counts_down(&arena->counts, XSEG_COUNT_RESERVED_BYTES, evicted - before);
     if (evicted < before)
         xseg_counts_up(&arena->counts, XSEG_COUNT_RESERVED_BYTES, before - evicted);
+    if (evicted > before && xseg_notes_are_kept(arena))
+        note_all(arena, XSEG_HISTORY_PAUSE);
     xseg_arena_unlock(arena);
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH) && !xseg_lock_is_held(XSEG_RANK_ARENA));
     if (evicted > before)
@@ -396,6 +430,7 @@ static xseg_status resume(struct move *move)
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
     XSEG_ASSERT(move->contents == move->pool->body->contents);
     if (status == XSEG_OK) {
+        xseg_pool_visit_arenas(move->pool->body, note_return, NULL);
         visit_segments(move, arrive_segment);
         move->pool->body->contents = NULL;
         xseg_forget_contents(move->contents);

@@ -38,7 +38,7 @@ static void forget_arena(void *self, struct xseg_arena *arena)
     for (struct xseg_block *block = claimed; block != NULL; block = next) {
         next = block->right;
         block->right = NULL;
-        (void)xseg_trim_give(block, false);
+        (void)xseg_trim_give(block, false, XSEG_HISTORY_TRIM);
     }
 }
 

@@ -89,7 +89,7 @@ static void free_old(void *self, struct xseg_arena *arena)
     for (; claimed != NULL; claimed = next) {
         next = claimed->right;
         claimed->right = NULL;
-        round->freed += xseg_trim_give(claimed, false);
+        round->freed += xseg_trim_give(claimed, false, XSEG_HISTORY_TRIM);
     }
 }
 

@@ -143,7 +143,7 @@ static uint64_t give_all(struct xseg_block *claimed)
     for (struct xseg_block *block = claimed; block != NULL; block = next) {
         next = block->right;
         block->right = NULL;
-        given += xseg_trim_give(block, false);
+        given += xseg_trim_give(block, false, XSEG_HISTORY_TRIM);
     }
     return given;
 }

@@ -11,7 +11,7 @@ static void give_all(struct xseg_block *claimed)
     for (struct xseg_block *block = claimed; block != NULL; block = next) {
         next = block->right;
         block->right = NULL;
-        (void)xseg_trim_give(block, false);
+        (void)xseg_trim_give(block, false, XSEG_HISTORY_TRIM);
     }
 }
 

@@ -4,10 +4,10 @@
 #include "src/base/error.h"
 #include "src/core/cache/arena_blocks.h"
 #include "src/core/cache/extent_blocks.h"
+#include "src/core/cache/notes.h"
 #include "src/core/cache/walk.h"
 #include "src/core/config/size.h"
 #include "src/core/pending/stream_retirement.h"
-#include "src/core/pending/trace.h"
 #include "src/core/reclaim/notice.h"
 
 _Static_assert(XSEG_ARENA_RECORDS >= 4, "a claim takes two records, and each of two cuts one");
@@ -171,15 +171,28 @@ xseg_status xseg_trim_is_idle(struct xseg_device *device, struct xseg_known_stre
 
 /* --- Giving back. --- */
 
+/* Note that memory of a claimed block goes: its cause, unless that is the action itself, then the action. */
+static void note(const struct xseg_block *block, enum xseg_history_action cause,
+                 enum xseg_history_action action, uint64_t bytes)
+{
+    if (!xseg_notes_are_kept(block->extent->arena))
+        return;
+    if (cause != XSEG_HISTORY_SEGMENT_UNMAP)
+        xseg_notes_segment(block->extent, cause, block->base, bytes);
+    xseg_notes_segment(block->extent, action, block->base, bytes);
+}
+
 /* Free the classic segment of a claimed block; returns its bytes. */
-static uint64_t give_segment(struct xseg_arena *arena, struct xseg_block *block)
+static uint64_t give_segment(struct xseg_arena *arena, struct xseg_block *block,
+                             enum xseg_history_action cause)
 {
     struct xseg_device *device = arena->device;
     struct xseg_extent *extent = block->extent;
-    const uint64_t base = block->base, bytes = block->bytes;
+    const uint64_t bytes = block->bytes;
 
     XSEG_ASSERT(xseg_block_is_whole(block) && !xseg_segment_holds(&extent->segment));
     xseg_arena_lock(arena);
+    note(block, cause, XSEG_HISTORY_SEGMENT_FREE, bytes);
     xseg_arena_remove_extent(arena, extent);
     xseg_counts_down(&arena->counts, XSEG_COUNT_SEGMENT, 1);
     xseg_counts_down(&arena->counts, XSEG_COUNT_RESERVED_BYTES, bytes);
@@ -193,7 +206,6 @@ static uint64_t give_segment(struct xseg_arena *arena, struct xseg_block *block)
     (void)xseg_segment_end(&extent->segment); /* kept as a leftover if refused */
     xseg_list_insert(&device->spare_extents, &extent->link);
     xseg_pool_note_shrink(arena->pool, bytes);
-    xseg_trace_note_segment(extent, XSEG_TRACE_SEGMENT_FREE, base, bytes);
     return bytes;
 }
 
@@ -210,7 +222,8 @@ static void *take_spare(struct xseg_arena *arena)
 }
 
 /* Unmap the pages of a claimed block; pages that the driver refuses stay cached.  Returns the bytes that went. */
-static uint64_t give_pages(struct xseg_arena *arena, struct xseg_block *block, bool keep)
+static uint64_t give_pages(struct xseg_arena *arena, struct xseg_block *block, bool keep,
+                           enum xseg_history_action cause)
 {
     struct xseg_segment *segment = &block->extent->segment;
     const uint64_t granule = segment->granule_bytes;
@@ -241,22 +254,25 @@ static uint64_t give_pages(struct xseg_arena *arena, struct xseg_block *block, b
         atomic_fetch_sub_explicit(&arena->device->evicted, gone - reserved, memory_order_relaxed);
         if (reserved > 0)
             xseg_pool_note_shrink(arena->pool, reserved);
-        xseg_trace_note_segment(block->extent, XSEG_TRACE_SEGMENT_UNMAP, block->base, gone);
+        if (reserved > 0)
+            note(block, cause, XSEG_HISTORY_SEGMENT_UNMAP, gone);
+        else if (xseg_notes_are_kept(arena))
+            xseg_notes_forgotten(block->extent, block->base, gone);
     }
     (void)xseg_arena_settle(arena, block);
     xseg_arena_unlock(arena);
     return gone;
 }
 
-uint64_t xseg_trim_give(struct xseg_block *block, bool keep)
+uint64_t xseg_trim_give(struct xseg_block *block, bool keep, enum xseg_history_action cause)
 {
     struct xseg_extent *extent = block->extent;
     struct xseg_arena *arena = extent->arena;
 
     XSEG_ASSERT(block->state == XSEG_BLOCK_BUSY && xseg_lock_is_held(XSEG_RANK_GROWTH));
     if (!xseg_extent_is_expandable(extent))
-        return give_segment(arena, block);
-    const uint64_t given = give_pages(arena, block, keep);
+        return give_segment(arena, block, cause);
+    const uint64_t given = give_pages(arena, block, keep, cause);
     /* A segment among orphans ends with its last page. */
     if (arena->pool->is_orphans)
         (void)xseg_trim_end_hole(extent);

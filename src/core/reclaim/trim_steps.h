@@ -4,6 +4,7 @@
 #define XSEG_CORE_TRIM_STEPS_H
 
 #include "src/core/reclaim/trim.h"
+#include "xseg/history.h"
 
 /*
  * Give the addresses of a segment back if it holds no memory.  GROWTH is held, no other lock.
@@ -50,9 +51,10 @@ xseg_status xseg_trim_is_idle(struct xseg_device *device, struct xseg_known_stre
  * Take the memory of one claimed block away; memory that the driver refuses is cached again.
  *
  * keep:    the pages become idle; else they go to the driver, as a classic segment always does
+ * cause:   for the history: STEAL, DECAY, TRIM, or SEGMENT_UNMAP where it is none of these
  * Returns: the bytes that went
  */
-uint64_t xseg_trim_give(struct xseg_block *block, bool keep);
+uint64_t xseg_trim_give(struct xseg_block *block, bool keep, enum xseg_history_action cause);
 
 /* Settle claimed blocks of one arena, chained through `right`: they are cached again. */
 void xseg_trim_put_back(struct xseg_arena *arena, struct xseg_block *claimed);

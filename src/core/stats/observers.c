@@ -7,6 +7,7 @@
 
 #include "src/base/check.h"
 #include "src/base/error.h"
+#include "src/core/history/context.h"
 
 /* An observer in the list. */
 struct xseg_watcher {
@@ -185,6 +186,7 @@ static bool call(const struct xseg_watcher *watcher, const struct message *messa
 {
     const struct xseg_observer *calls = &watcher->calls;
     const struct visit visit = {watcher, here};
+    const struct xseg_history_gathered gathered = xseg_history_context()->gathered;
     bool answer = false;
 
     XSEG_ASSERT(!xseg_lock_is_any_held());
@@ -195,6 +197,7 @@ static bool call(const struct xseg_watcher *watcher, const struct message *messa
         answer = say(calls, message);
     XSEG_ASSERT(here == &visit);
     here = visit.outer;
+    xseg_history_context()->gathered = gathered;
     return answer;
 }
 

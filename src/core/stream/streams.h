@@ -41,7 +41,7 @@ enum xseg_stream_state {
 
 /* How plain requests of a stream are served, as far as a shortcut says. */
 enum xseg_stream_way {
-    XSEG_WAY_ASK,        /* ask the configuration */
+    XSEG_WAY_ASK,        /* ask the configuration, which may want notes */
     XSEG_WAY_CLASSIC,    /* from classic segments, no max_split_size_mb */
     XSEG_WAY_EXPANDABLE, /* from expandable segments, no max_split_size_mb */
 };

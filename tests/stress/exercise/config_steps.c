@@ -26,6 +26,7 @@ static const struct setting {
     {FEATURE_AGES, "block_ages:True", "block_ages:False", 3, 0},
     {FEATURE_SCRUB, "scrub:True", "scrub:False", 4, 0},
     {FEATURE_HISTORY, "free_history:50", "free_history:0", 4, 0},
+    {FEATURE_HISTORY, "history:all,history_stacks:all,history_events:100", "history:nothing", 4, 0},
     {FEATURE_HARD, "hard_limit_mb:200", "hard_limit_mb:1000000", 4, 0},
     {FEATURE_SOFT, "soft_limit_mb:100", "soft_limit_mb:190", 4, 0},
     {FEATURE_FRACTION, "per_process_memory_fraction:0.6", "per_process_memory_fraction:1", 4, 0},

@@ -54,6 +54,7 @@ static const struct kind {
     {"configure", step_configure, 10, false},
     {"observe", step_observe, 5, false},
     {"stats", step_stats, 6, false},
+    {"history", step_history, 12, false},
     {"explain", step_explain, 6, false},
     {"block", step_block, 8, false},
     {"texts", step_texts, 2, false},

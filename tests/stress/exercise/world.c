@@ -41,11 +41,24 @@ static void heed_log(void *context, enum xseg_log_level level, const char *line)
         failure("logged without a fault: %s", line);
 }
 
+/* The unwinder opens a pipe with the first stack of a process, and keeps it. */
+static void take_first_stack(void)
+{
+    struct xseg_allocator *allocator = NULL;
+    void *ptr = NULL;
+
+    CHECK(xseg_open("history:state,history_stacks:state", NULL, &allocator) == XSEG_OK);
+    CHECK(xseg_alloc(allocator, 0, 1, NULL, &ptr) == XSEG_OK);
+    CHECK(xseg_free(allocator, ptr) == XSEG_OK && xseg_close(allocator) == XSEG_OK);
+}
+
 static void open_machine(struct world *world)
 {
     struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
 
     /* A machine has files of its own once it has memory with contents. */
+    CHECK(xseg_sim_reset(&settings) == XSEG_OK);
+    take_first_stack();
     CHECK(xseg_sim_reset(&settings) == XSEG_OK);
     world->files = scene_open_files();
     world->memory = (64 + world_below(world, 193)) * 2 * MIB;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* When blocks were allocated: stamps by place, which start over. */
-#include "src/core/cache/alloc_times.h"
+#include "src/core/cache/origins.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -26,14 +26,14 @@ static struct xseg_extent *make(bool has_cells, uint64_t bytes)
 
 static void end(struct xseg_extent *extent)
 {
-    xseg_alloc_times_fini(extent);
-    assert_int_equal(xseg_alloc_times_host_bytes(extent), 0);
+    xseg_origins_fini(extent);
+    assert_int_equal(xseg_origins_host_bytes(extent), 0);
     free(extent);
 }
 
 static uint64_t age(const struct xseg_extent *extent, uint64_t offset, uint64_t now)
 {
-    return xseg_alloc_times_age(extent, extent->segment.base + offset, now);
+    return xseg_origins_age(extent, extent->segment.base + offset, now);
 }
 
 static void each_place_has_its_own(void **state)
@@ -46,14 +46,14 @@ static void each_place_has_its_own(void **state)
         const uint64_t at[] = {0, 1, 4095, 4096, 9999};
 
         for (size_t i = 0; i < COUNT_OF(at); i++)
-            assert_true(age(extent, at[i] * units[small], TICK_NS) == XSEG_ALLOC_TIMES_UNKNOWN);
+            assert_true(age(extent, at[i] * units[small], TICK_NS) == XSEG_ORIGINS_UNKNOWN);
         for (size_t i = 0; i < COUNT_OF(at); i++)
-            xseg_alloc_times_note(extent, extent->segment.base + at[i] * units[small],
-                                  (i + 1) * 1000 * TICK_NS);
+            xseg_origins_note(extent, extent->segment.base + at[i] * units[small],
+                              (i + 1) * 1000 * TICK_NS, NULL);
         for (size_t i = 0; i < COUNT_OF(at); i++)
             assert_int_equal(age(extent, at[i] * units[small], 6000 * TICK_NS),
                              (5 - i) * 1000 * TICK_NS / 1000000);
-        assert_true(age(extent, 2 * units[small], 6000 * TICK_NS) == XSEG_ALLOC_TIMES_UNKNOWN);
+        assert_true(age(extent, 2 * units[small], 6000 * TICK_NS) == XSEG_ORIGINS_UNKNOWN);
         end(extent);
     }
 }
@@ -63,11 +63,11 @@ static void a_new_block_has_a_new_age(void **state)
     struct xseg_extent *extent = make(true, 2 * MIB);
 
     (void)state;
-    xseg_alloc_times_note(extent, extent->segment.base, 1000 * TICK_NS);
-    xseg_alloc_times_note(extent, extent->segment.base, 3000 * TICK_NS);
+    xseg_origins_note(extent, extent->segment.base, 1000 * TICK_NS, NULL);
+    xseg_origins_note(extent, extent->segment.base, 3000 * TICK_NS, NULL);
     assert_int_equal(age(extent, 0, 4000 * TICK_NS), 1000 * TICK_NS / 1000000);
     /* Without a time there is no age. */
-    assert_true(age(extent, 0, 0) == XSEG_ALLOC_TIMES_UNKNOWN);
+    assert_true(age(extent, 0, 0) == XSEG_ORIGINS_UNKNOWN);
     end(extent);
 }
 
@@ -83,7 +83,7 @@ static void stamps_start_over_and_ages_go_on(void **state)
             struct xseg_extent *extent = make(false, 20 * MIB);
             const uint64_t expected = later[at] * TICK_NS / 1000000;
 
-            xseg_alloc_times_note(extent, extent->segment.base + MIB, born[i]);
+            xseg_origins_note(extent, extent->segment.base + MIB, born[i], NULL);
             const uint64_t got = age(extent, MIB, born[i] + later[at] * TICK_NS);
             /* Stamp 0 is told as 1, since 0 means unknown: an age may be a tick short. */
             assert_true(got <= expected && got + 17 >= expected);
@@ -97,7 +97,7 @@ static void nothing_is_younger_than_new(void **state)
     struct xseg_extent *extent = make(false, 20 * MIB);
 
     (void)state;
-    xseg_alloc_times_note(extent, extent->segment.base, 1000 * TICK_NS);
+    xseg_origins_note(extent, extent->segment.base, 1000 * TICK_NS, NULL);
     assert_int_equal(age(extent, 0, 999 * TICK_NS), 0);
     end(extent);
 }
@@ -105,17 +105,17 @@ static void nothing_is_younger_than_new(void **state)
 static void tables_are_counted(void **state)
 {
     struct xseg_extent *extent = make(true, 8 * MIB);
-    const uint64_t chunk = XSEG_ALLOC_TIMES_CHUNK * sizeof(uint32_t);
+    const uint64_t chunk = XSEG_ORIGINS_CHUNK * sizeof(uint32_t);
 
     (void)state;
-    assert_int_equal(xseg_alloc_times_host_bytes(extent), 0);
-    xseg_alloc_times_note(extent, extent->segment.base, TICK_NS);
-    const uint64_t one = xseg_alloc_times_host_bytes(extent);
+    assert_int_equal(xseg_origins_host_bytes(extent), 0);
+    xseg_origins_note(extent, extent->segment.base, TICK_NS, NULL);
+    const uint64_t one = xseg_origins_host_bytes(extent);
     assert_true(one >= chunk && one < 2 * chunk);
-    xseg_alloc_times_note(extent, extent->segment.base + 512, TICK_NS);
-    assert_int_equal(xseg_alloc_times_host_bytes(extent), one);
-    xseg_alloc_times_note(extent, extent->segment.base + 2 * MIB, TICK_NS);
-    assert_int_equal(xseg_alloc_times_host_bytes(extent), one + chunk);
+    xseg_origins_note(extent, extent->segment.base + 512, TICK_NS, NULL);
+    assert_int_equal(xseg_origins_host_bytes(extent), one);
+    xseg_origins_note(extent, extent->segment.base + 2 * MIB, TICK_NS, NULL);
+    assert_int_equal(xseg_origins_host_bytes(extent), one + chunk);
     /* 4 bytes for 512, and the table of chunks. */
     assert_true(2 * chunk * 100 <= 4 * MIB);
     end(extent);
@@ -129,16 +129,15 @@ static void without_the_key_there_is_none(void **state)
         xseg_page_map_find(&allocator->page_map, (uint64_t)(uintptr_t)ptr);
 
     (void)state;
-    assert_int_equal(xseg_alloc_times_now(&allocator->clock, xseg_allocator_config(allocator)), 0);
-    assert_int_equal(xseg_alloc_times_host_bytes(extent), 0);
+    assert_int_equal(xseg_origins_now_by(&allocator->clock, xseg_allocator_config(allocator)), 0);
+    assert_int_equal(xseg_origins_host_bytes(extent), 0);
     assert_int_equal(xseg_configure(allocator, "block_ages:True"), XSEG_OK);
-    assert_true(xseg_alloc_times_now(&allocator->clock, xseg_allocator_config(allocator)) > 0);
+    assert_true(xseg_origins_now_by(&allocator->clock, xseg_allocator_config(allocator)) > 0);
     const uint64_t before = scene_stats(allocator).host_bytes;
     scene_free(allocator, ptr);
     ptr = scene_alloc(allocator, 3000, NULL);
-    assert_true(xseg_alloc_times_host_bytes(extent) > 0);
-    assert_int_equal(scene_stats(allocator).host_bytes - before,
-                     xseg_alloc_times_host_bytes(extent));
+    assert_true(xseg_origins_host_bytes(extent) > 0);
+    assert_int_equal(scene_stats(allocator).host_bytes - before, xseg_origins_host_bytes(extent));
     scene_free(allocator, ptr);
     scene_close(allocator);
 }

@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * What does recording a history cost?  A pair, an allocation and its free, makes three events.  Pairs are timed
+ * while nothing is recorded, with events, and with stacks of 32 frames.  What pairs take more is what three events
+ * cost.  Of events without stacks one read of the clock is taken off.
+ *
+ * Pairs come from 16 places, so that a recorder sees several stacks in turn.
+ */
+#include <stdio.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "benchmarks/measure.h"
+#include "benchmarks/subject.h"
+#include "benchmarks/team.h"
+
+#define EVENTS 3u /* of a pair */
+#define SITES  16u
+#define BYTES  4096u
+
+/* Frames in between; with those of the pair, of measuring and of the C library's start there are 32. */
+#define DEPTH 22u
+
+/* --- Pairs. --- */
+
+#define SITE(number)                                                        \
+    static __attribute__((noinline)) void site_##number(unsigned stream)    \
+    {                                                                       \
+        subject_free(subject_alloc(BYTES, stream));                         \
+        __asm__ volatile(""); /* the free is no jump, and no two are one */ \
+    }
+SITE(0)
+SITE(1)
+SITE(2)
+SITE(3)
+SITE(4)
+SITE(5)
+SITE(6)
+SITE(7)
+SITE(8)
+SITE(9)
+SITE(10)
+SITE(11)
+SITE(12)
+SITE(13)
+SITE(14)
+SITE(15)
+
+static void (*const sites[SITES])(unsigned stream) = {
+    site_0, site_1, site_2,  site_3,  site_4,  site_5,  site_6,  site_7,
+    site_8, site_9, site_10, site_11, site_12, site_13, site_14, site_15};
+
+struct pairs {
+    unsigned stream;
+    uint64_t count, ns;
+};
+
+/* Go so many frames down, and do the pairs there. */
+static __attribute__((noinline)) void descend(struct pairs *pairs, unsigned frames)
+{
+    if (frames > 0) {
+        descend(pairs, frames - 1);
+        __asm__ volatile(""); /* no jump */
+        return;
+    }
+    const uint64_t began = measure_now();
+    for (uint64_t i = 0; i < pairs->count; i++)
+        sites[i % SITES](pairs->stream);
+    pairs->ns = measure_now() - began;
+}
+
+static uint64_t exchange(void *self, uint64_t count)
+{
+    struct pairs *pairs = self;
+
+    pairs->count = count;
+    descend(pairs, DEPTH);
+    return pairs->ns;
+}
+
+static double measure(const char *name, uint64_t (*steps)(void *self, uint64_t count), void *self)
+{
+    return measure_steps(&(struct measure){"history", name, 200000, steps, self});
+}
+
+/* --- The clock. --- */
+
+#define READS 100000u
+
+static inline uint64_t read_clock(void)
+{
+#if defined(__x86_64__)
+    return __builtin_ia32_rdtsc(); /* both subjects read this */
+#else
+    return measure_now();
+#endif
+}
+
+/* Nanoseconds that one read takes: of several tries the shortest. */
+static double time_clock(void)
+{
+    uint64_t least = UINT64_MAX;
+
+    for (unsigned tries = 0; tries < 20; tries++) {
+        volatile uint64_t last = 0;
+        const uint64_t began = measure_now();
+
+        for (uint64_t i = 0; i < READS; i++)
+            last = read_clock();
+        const uint64_t ns = measure_now() - began;
+        least = ns < least ? ns : least;
+        (void)last;
+    }
+    return (double)least / READS;
+}
+
+/* --- Threads. --- */
+
+static void measure_threads(const char *const names[2])
+{
+    static struct pairs pairs[2] = {{.stream = 1}, {.stream = 2}};
+    struct team team = {.work = exchange, .self = {&pairs[0], &pairs[1]}};
+    double ns[2];
+
+    for (team.count = 1; team.count <= 2; team.count++)
+        ns[team.count - 1] = measure(names[team.count - 1], team_run, &team);
+    measure_say("history", "2 threads cost", "of one thread", ns[1] / ns[0]);
+}
+
+int main(int argc, char **argv)
+{
+    struct pairs pairs = {.stream = 0};
+
+    measure_open(argc, argv, 3);
+    const double off = measure("off", exchange, &pairs);
+    const double clock = time_clock();
+
+    measure_say("history", "a read of the clock", "ns, least", clock);
+    if (subject_record(SUBJECT_EVENTS)) {
+        const double on = measure("events", exchange, &pairs);
+
+        measure_say("history", "an event, clock aside", "ns an event", (on - off) / EVENTS - clock);
+        if (sysconf(_SC_NPROCESSORS_ONLN) > 1)
+            measure_threads((const char *[]){"events, 1 thread", "events, 2 threads"});
+    }
+    if (subject_record(SUBJECT_STACKS)) {
+        const double on = measure("events with 32 frames", exchange, &pairs);
+
+        measure_say("history", "an event with 32 frames", "ns an event", (on - off) / EVENTS);
+    }
+    return 0;
+}

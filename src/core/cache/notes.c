@@ -1,0 +1,177 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/core/cache/notes.h"
+
+#include "src/core/cache/origins.h"
+#include "src/core/cache/page_map.h"
+#include "src/core/stats/observers.h"
+
+_Static_assert((int)XSEG_HISTORY_OOM == (int)XSEG_TRACE_OOM &&
+                   (int)XSEG_HISTORY_SEGMENT_UNMAP == (int)XSEG_TRACE_SEGMENT_UNMAP,
+               "the first actions have the numbers that observers know");
+
+/* The events that a free notes at once. */
+#define FREES (1u << XSEG_HISTORY_FREE_REQUESTED | 1u << XSEG_HISTORY_FREE_COMPLETED)
+
+/* What the notes of one call have in common. */
+struct noting {
+    struct xseg_arena *arena;
+    const struct xseg_history_context *context; /* the calling thread's */
+    uint64_t settings;
+    uint64_t time; /* 0: now */
+};
+
+static inline struct noting begin(struct xseg_arena *arena)
+{
+    return (struct noting){.arena = arena,
+                           .context = xseg_history_context(),
+                           .settings = xseg_history_settings(arena->history)};
+}
+
+/* --- Where a note goes. --- */
+
+static __attribute__((noinline)) void tell(const struct xseg_arena *arena, struct xseg_pool *pool,
+                                           enum xseg_history_action action, uint64_t base,
+                                           uint64_t bytes)
+{
+    const struct xseg_trace_entry entry = {
+        .struct_bytes = sizeof(entry),
+        .action = (enum xseg_trace_action)action,
+        .device = arena->history->device,
+        .stream = xseg_arena_stream(arena)->handle,
+        .pool = pool,
+        .base = (void *)(uintptr_t)base, /* NOLINT(performance-no-int-to-ptr) */
+        .bytes = bytes,
+    };
+
+    if (action <= XSEG_HISTORY_OOM)
+        xseg_observers_note(arena->history->observers, &entry);
+}
+
+/* order, pool: of the event, see event.h */
+static void note(const struct noting *noting, enum xseg_history_action action,
+                 const struct xseg_noted_block *block, uint32_t order, uint32_t pool)
+{
+    struct xseg_arena *arena = noting->arena;
+
+    XSEG_ASSERT(xseg_biased_lock_is_held(&arena->lock));
+    xseg_history_note(arena->history, &arena->ring, noting->settings, noting->context,
+                      (struct xseg_history_event){
+                          .time = noting->time,
+                          .base = block->base,
+                          .requested = block->requested,
+                          .stream = (uint64_t)(uintptr_t)xseg_arena_stream(arena)->handle,
+                          .size = xseg_history_event_size(block->bytes),
+                          .order = order,
+                          .pool = pool,
+                          .flags = block->is_lent ? XSEG_HISTORY_LENT : 0,
+                          .action = (uint8_t)action,
+                      });
+}
+
+/* The pool that users see as a block's holder. */
+static struct xseg_pool *holder(const struct xseg_arena *arena, bool is_lent)
+{
+    return is_lent || !arena->is_private || arena->is_guarded ? NULL : arena->pool;
+}
+
+static inline void note_block(const struct noting *noting, enum xseg_history_action action,
+                              const struct xseg_noted_block *block)
+{
+    if (__builtin_expect((noting->settings & XSEG_HISTORY_TRACED) != 0, 0))
+        tell(noting->arena, holder(noting->arena, block->is_lent), action, block->base,
+             block->requested);
+    if (xseg_history_settings_note(noting->settings, action))
+        note(noting, action, block, 0, noting->arena->pool_number);
+}
+
+/* --- Notes. --- */
+
+static inline void note_origin(const struct noting *noting, uint64_t base)
+{
+    const struct xseg_history_store *store = noting->arena->history->store;
+    const struct xseg_history_context *context = noting->context;
+    const bool has_stack = (noting->settings & XSEG_HISTORY_ORIGIN_STACK) != 0 &&
+                           xseg_history_context_is_of(context, noting->settings);
+    const struct xseg_origin origin = {
+        .stack = has_stack ? context->gathered.stack : 0,
+        .frames = has_stack ? context->gathered.frames : 0,
+        .label = xseg_history_label_of(context, store),
+    };
+    const bool is_known = (origin.stack | origin.frames | origin.label) != 0;
+
+    xseg_origins_note(xseg_page_map_find(noting->arena->page_map, base), base,
+                      xseg_origins_now(&store->clock), is_known ? &origin : NULL);
+}
+
+void xseg_notes_alloc(struct xseg_arena *arena, const struct xseg_noted_block *block)
+{
+    const struct noting noting = begin(arena);
+
+    XSEG_ASSERT(block->base != 0 && block->requested <= block->bytes);
+    note_block(&noting, XSEG_HISTORY_ALLOC, block);
+    if ((noting.settings & XSEG_HISTORY_ORIGINS) != 0)
+        note_origin(&noting, block->base);
+}
+
+void xseg_notes_free(struct xseg_arena *arena, const struct xseg_noted_block *block)
+{
+    struct noting noting = begin(arena);
+
+    XSEG_ASSERT(block->base != 0 && block->requested <= block->bytes);
+    /* Both happen at once, and reading the clock is half of what a note costs. */
+    if ((noting.settings & FREES) != 0)
+        noting.time = xseg_history_store_now(arena->history->store);
+    note_block(&noting, XSEG_HISTORY_FREE_REQUESTED, block);
+    note_block(&noting, XSEG_HISTORY_FREE_COMPLETED, block);
+}
+
+void xseg_notes_block(struct xseg_arena *arena, const struct xseg_block *block,
+                      enum xseg_history_action action)
+{
+    const struct noting noting = begin(arena);
+
+    XSEG_ASSERT(block->state == XSEG_BLOCK_LIVE || block->state == XSEG_BLOCK_PENDING ||
+                block->state == XSEG_BLOCK_BUSY);
+    note_block(&noting, action,
+               &(struct xseg_noted_block){block->base, block->bytes, block->requested,
+                                          xseg_block_is_lent(block)});
+}
+
+/* The pool that a segment was made for, as users see it. */
+static struct xseg_pool *maker(const struct xseg_extent *extent)
+{
+    const struct xseg_arena *arena = extent->arena;
+
+    return !arena->is_private || arena->is_guarded
+               ? NULL
+               : (struct xseg_pool *)(uintptr_t)extent->segment.owner;
+}
+
+void xseg_notes_segment(const struct xseg_extent *extent, enum xseg_history_action action,
+                        uint64_t base, uint64_t bytes)
+{
+    const struct noting noting = begin(extent->arena);
+
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH) && bytes > 0);
+    if ((noting.settings & XSEG_HISTORY_TRACED) != 0)
+        tell(extent->arena, maker(extent), action, base, bytes);
+    if (xseg_history_settings_note(noting.settings, action))
+        note(&noting, action, &(struct xseg_noted_block){base, bytes, bytes, false},
+             xseg_history_draw(extent->arena->history), extent->pool_number);
+}
+
+void xseg_notes_forgotten(const struct xseg_extent *extent, uint64_t base, uint64_t bytes)
+{
+    const struct xseg_arena *arena = extent->arena;
+
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH) && bytes > 0);
+    if ((xseg_history_settings(arena->history) & XSEG_HISTORY_TRACED) != 0)
+        tell(arena, maker(extent), XSEG_HISTORY_SEGMENT_UNMAP, base, bytes);
+}
+
+void xseg_notes_oom(struct xseg_arena *arena, uint64_t requested)
+{
+    const struct noting noting = begin(arena);
+
+    note_block(&noting, XSEG_HISTORY_OOM, &(struct xseg_noted_block){.requested = requested});
+}

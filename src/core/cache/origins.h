@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Origins: of each live block of an extent when it was allocated, and by which stack.
+ *
+ * An extent has a table by where blocks start: one place for each quantum of a small extent, one for each slot of
+ * a large one (slot.h).  A place has a stamp, 4 bytes for 512, or for 1 MiB; and a call, 12 bytes, where stacks or
+ * labels are kept.  The table comes in chunks.  A chunk is made when a block that starts in it is noted first;
+ * while neither block_ages nor history is on there is no chunk.
+ *
+ * A stamp counts 2^24 nanoseconds, 16.8 ms, and starts over every 834 days, so ages are right up to that.
+ * What a place says of a freed block stays, since the next allocation there writes it anew.  All places are
+ * forgotten when the keys are turned on.
+ *
+ * Locking: none; stamps and calls are atomic.  A table ends with its extent: a caller prevents that by a live
+ * block, ARENA or GROWTH.
+ */
+#ifndef XSEG_CORE_ORIGINS_H
+#define XSEG_CORE_ORIGINS_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#define XSEG_ORIGINS_CHUNK   4096u
+#define XSEG_ORIGINS_UNKNOWN UINT64_MAX
+
+struct xseg_arena;
+struct xseg_clock;
+struct xseg_config;
+struct xseg_extent;
+struct xseg_origins;
+
+/* Who allocated a block: numbers of history/store.h, each 0 where there is none. */
+struct xseg_origin {
+    uint32_t stack, frames, label;
+};
+
+/* The time for stamps. */
+uint64_t xseg_origins_now(const struct xseg_clock *clock);
+
+/* The time for ages; 0: a configuration keeps no origins, and no clock is read.  No lock is held. */
+uint64_t xseg_origins_now_by(const struct xseg_clock *clock, const struct xseg_config *config);
+
+/*
+ * Note that a block was allocated at an address of an extent.  Without host memory its origin stays unknown.
+ *
+ * origin: NULL while neither stacks nor labels are kept
+ */
+void xseg_origins_note(struct xseg_extent *extent, uint64_t address, uint64_t now,
+                       const struct xseg_origin *origin);
+
+/* How long ago the block at an address was allocated, in milliseconds, or XSEG_ORIGINS_UNKNOWN. */
+uint64_t xseg_origins_age(const struct xseg_extent *extent, uint64_t address, uint64_t now);
+
+/* Who allocated the block at an address; all 0 where it is not known. */
+struct xseg_origin xseg_origins_of(const struct xseg_extent *extent, uint64_t address);
+
+/* Visit the numbers of frames of an arena's blocks, also of blocks that were freed.  GROWTH is held. */
+void xseg_origins_visit_frames(const struct xseg_arena *arena,
+                               void (*visit)(void *self, uint32_t frames), void *self);
+
+/* Forget the origins of all blocks of an arena.  GROWTH is held. */
+void xseg_origins_forget(struct xseg_arena *arena);
+
+void xseg_origins_fini(struct xseg_extent *extent);
+
+uint64_t xseg_origins_host_bytes(const struct xseg_extent *extent);
+
+#endif

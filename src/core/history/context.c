@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/core/history/context.h"
+
+#include <pthread.h>
+#include <unistd.h>
+
+#include "src/base/stack.h"
+
+static _Thread_local struct xseg_history_context here;
+
+/* The contexts of threads that have gathered frames of a hook; a thread leaves the list when it ends. */
+static struct {
+    pthread_once_t once;
+    pthread_mutex_t lock;
+    pthread_key_t key;
+    bool has_key;
+    struct xseg_list all;
+} contexts = {
+    .once = PTHREAD_ONCE_INIT,
+    .lock = PTHREAD_MUTEX_INITIALIZER,
+    .all = {&contexts.all, &contexts.all},
+};
+
+static void leave(void *context)
+{
+    (void)pthread_mutex_lock(&contexts.lock);
+    xseg_list_remove(&((struct xseg_history_context *)context)->link);
+    (void)pthread_mutex_unlock(&contexts.lock);
+}
+
+static void make_key(void)
+{
+    contexts.has_key = pthread_key_create(&contexts.key, leave) == 0;
+}
+
+/* Let others see what this thread gathers. */
+static void join(void)
+{
+    (void)pthread_once(&contexts.once, make_key);
+    xseg_list_init(&here.link);
+    if (!contexts.has_key || pthread_setspecific(contexts.key, &here) != 0)
+        return;
+    (void)pthread_mutex_lock(&contexts.lock);
+    xseg_list_insert(&contexts.all, &here.link);
+    (void)pthread_mutex_unlock(&contexts.lock);
+}
+
+void xseg_history_contexts_visit(void (*visit)(void *self, uint32_t frames), void *self)
+{
+    (void)pthread_mutex_lock(&contexts.lock);
+    XSEG_LIST_FOR(node, &contexts.all)
+    {
+        visit(self,
+              atomic_load_explicit(&XSEG_CONTAINER(node, struct xseg_history_context, link)->shown,
+                                   memory_order_relaxed));
+    }
+    (void)pthread_mutex_unlock(&contexts.lock);
+}
+
+static __attribute__((noinline)) struct xseg_history_context *
+number(struct xseg_history_context *context)
+{
+    context->thread = (uint32_t)gettid();
+    return context;
+}
+
+struct xseg_history_context *xseg_history_context(void)
+{
+    struct xseg_history_context *context = &here;
+
+    /* A system call; a thread keeps its number. */
+    return __builtin_expect(context->thread == 0, 0) ? number(context) : context;
+}
+
+uint32_t xseg_history_set_label(const struct xseg_history_store *store, uint32_t label)
+{
+    const uint32_t before = xseg_history_label_of(&here, store);
+    unsigned at = 0;
+
+    if (label == before)
+        return before;
+    /* The store's place, the first free one, or the last one; those in front of it move up. */
+    while (at < XSEG_HISTORY_LABELS - 1 && here.labels[at].store != 0 &&
+           here.labels[at].store != store->serial)
+        at++;
+    for (; at > 0; at--)
+        here.labels[at] = here.labels[at - 1];
+    here.labels[0].store = store->serial;
+    here.labels[0].label = label;
+    return before;
+}
+
+__attribute__((noinline)) void xseg_history_gather_all(struct xseg_history_store *store,
+                                                       uint64_t settings)
+{
+    void *frames[XSEG_STACK_FRAMES];
+    struct xseg_stack_depot *depot = xseg_history_store_depot(store);
+    const struct xseg_history_hook *hook = xseg_history_store_hook(store);
+
+    XSEG_ASSERT(!xseg_lock_is_any_held());
+    if (__builtin_expect(depot == NULL, 0))
+        depot = xseg_history_store_make_depot(store);
+    const uint32_t stack =
+        depot == NULL
+            ? 0
+            : xseg_stack_depot_add(depot, frames, xseg_stack_take(frames, XSEG_STACK_FRAMES));
+    /* The hook may call another allocator, which gathers as well. */
+    const uint32_t numbered = hook == NULL ? 0 : hook->gather(hook->context);
+    here.gathered = (struct xseg_history_gathered){
+        .version = xseg_history_settings_version(settings),
+        .stack = stack,
+        .frames = numbered,
+    };
+    if (hook == NULL)
+        return;
+    if (here.link.next == NULL)
+        join();
+    atomic_store_explicit(&here.shown, numbered, memory_order_relaxed);
+    xseg_history_store_count_gather(store);
+}

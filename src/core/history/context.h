@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The context of a call: the stack, the user's frames and the label that its events carry.
+ *
+ * A call of the library that may note events gathers its context first, while no lock is held: a stack takes
+ * time, and the user's hook may do anything.  The context stays until the thread's next call gathers; around an
+ * observer, which may make calls in the middle of another, it is put aside.
+ *
+ * Locking: none; each thread has its own.  A mutex of the process guards the list of contexts; no other lock is taken
+ * while it is held.
+ */
+#ifndef XSEG_CORE_HISTORY_CONTEXT_H
+#define XSEG_CORE_HISTORY_CONTEXT_H
+
+#include "src/base/list.h"
+#include "src/core/history/store.h"
+
+/* Labels of a thread, each of another allocator.  One more takes the place of the one that was set first. */
+#define XSEG_HISTORY_LABELS 4u
+
+struct xseg_history_gathered {
+    uint32_t version; /* of the settings under which it was gathered, see store.h; 0: none */
+    uint32_t stack, frames;
+};
+
+struct xseg_history_context {
+    struct xseg_history_gathered
+        gathered;                /* by the call under way; an observer's calls gather their own */
+    uint32_t thread;             /* the kernel's number; 0: not asked for yet */
+    atomic_uint_least32_t shown; /* frames, for xseg_history_contexts_visit() */
+    /* The label that was set last comes first. */
+    struct {
+        uint64_t store; /* serial number of the label's store; 0: no label */
+        uint32_t label;
+    } labels[XSEG_HISTORY_LABELS];
+    struct xseg_list link; /* in the list of all threads' contexts that have frames */
+};
+
+/* The calling thread's context. */
+struct xseg_history_context *xseg_history_context(void);
+
+/* Visit the numbers of frames that calls of all threads have gathered and may still note. */
+void xseg_history_contexts_visit(void (*visit)(void *self, uint32_t frames), void *self);
+
+/* Whether a context was gathered under these settings: under others it is that of an earlier call. */
+static inline bool xseg_history_context_is_of(const struct xseg_history_context *context,
+                                              uint64_t settings)
+{
+    return context->gathered.version == xseg_history_settings_version(settings);
+}
+
+/* Give the calling thread a label of a store; 0: none.  Returns the one that it had of this store, or 0. */
+uint32_t xseg_history_set_label(const struct xseg_history_store *store, uint32_t label);
+
+/* The label of a store that a thread has, or 0. */
+static inline uint32_t xseg_history_label_of(const struct xseg_history_context *context,
+                                             const struct xseg_history_store *store)
+{
+    for (unsigned i = 0; i < XSEG_HISTORY_LABELS && context->labels[i].store != 0; i++)
+        if (context->labels[i].store == store->serial)
+            return context->labels[i].label;
+    return 0;
+}
+
+/* xseg_history_gather() where something is to be gathered. */
+void xseg_history_gather_all(struct xseg_history_store *store, uint64_t settings);
+
+/* Gather the context of a call, if the settings want stacks.  No lock is held. */
+static inline void xseg_history_gather(struct xseg_history_store *store)
+{
+    const uint64_t settings = xseg_history_store_settings(store);
+
+    if (__builtin_expect((settings & XSEG_HISTORY_GATHERS) != 0, 0))
+        xseg_history_gather_all(store, settings);
+}
+
+#endif

@@ -1,0 +1,192 @@
+/* SPDX-License-Identifier: MIT */
+#include "xseg/history.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "src/core/front/allocator_open.h"
+#include "src/core/front/device_history.h"
+#include "src/core/front/history_sweep.h"
+#include "src/entry.h"
+
+/* Read the history of one device, or of all; the caller ends the merge in any case. */
+static xseg_status read_all(struct xseg_allocator *allocator, int device,
+                            struct xseg_history_reading *reading)
+{
+    xseg_status status = XSEG_OK;
+
+    xseg_history_merge_init(&reading->merge);
+    for (int i = 0; status == XSEG_OK && i < allocator->device_count; i++) {
+        struct xseg_device *open = xseg_allocator_open_device(allocator, i);
+
+        if (open != NULL && (device == -1 || device == i))
+            status = xseg_device_history_read(open, reading);
+    }
+    if (status == XSEG_OK && !xseg_history_merge_begin(&reading->merge))
+        status = xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory to put the history in order");
+    return status;
+}
+
+static void sum_up(struct xseg_allocator *allocator, const struct xseg_history_reading *reading,
+                   struct xseg_history_summary *out)
+{
+    const struct xseg_stack_depot *depot = xseg_history_store_depot(&allocator->history);
+
+    if (out == NULL)
+        return;
+    out->events = reading->count;
+    out->lost = reading->lost;
+    out->stacks = depot == NULL ? 0 : xseg_stack_depot_count(depot);
+    out->stacks_lost = depot == NULL ? 0 : xseg_stack_depot_lost(depot);
+    out->stack_bytes = depot == NULL ? 0 : xseg_stack_depot_bytes(depot);
+}
+
+static xseg_status check_device(const struct xseg_allocator *allocator, int device,
+                                const char *name)
+{
+    if (device >= -1 && device < allocator->device_count)
+        return XSEG_OK;
+    return xseg_fail(XSEG_ERR_ARGUMENT, "%s: there is no device %d: there are %d, and -1 is all",
+                     name, device, allocator->device_count);
+}
+
+xseg_status xseg_history_walk(struct xseg_allocator *allocator, int device,
+                              bool (*visit)(void *context, const struct xseg_history_entry *entry),
+                              void *context, struct xseg_history_summary *summary)
+{
+    struct xseg_history_reading reading = {.count = 0};
+    const struct xseg_history_event *event;
+    struct xseg_history_entry entry;
+
+    XSEG_ENTRY(allocator);
+    XSEG_ENTRY_REQUIRE(visit != NULL, "xseg_history_walk: visit is NULL: give a function");
+    XSEG_ENTRY_REQUIRE(summary == NULL ||
+                           XSEG_ENTRY_PUBLISHED(summary, struct xseg_history_summary),
+                       "xseg_history_walk: the summary is of unknown size: start from "
+                       "XSEG_HISTORY_SUMMARY_INIT");
+    xseg_status status = check_device(allocator, device, __func__);
+    if (status != XSEG_OK)
+        return status;
+    status = read_all(allocator, device, &reading);
+    if (status == XSEG_OK)
+        sum_up(allocator, &reading, summary);
+    while (status == XSEG_OK && (event = xseg_history_merge_next(&reading.merge)) != NULL) {
+        xseg_device_history_describe(allocator, &reading.moment, event, &entry);
+        if (!visit(context, &entry))
+            break;
+    }
+    xseg_history_merge_fini(&reading.merge);
+    return status;
+}
+
+xseg_status xseg_history_copy(struct xseg_allocator *allocator, int device,
+                              struct xseg_history_entry *entries, size_t room, size_t *count)
+{
+    struct xseg_history_reading reading = {.count = 0};
+    const struct xseg_history_event *event;
+    uint64_t left;
+    size_t copied = 0;
+
+    XSEG_ENTRY(allocator);
+    XSEG_ENTRY_REQUIRE(count != NULL && (entries != NULL || room == 0),
+                       "xseg_history_copy: entries or count is NULL");
+    xseg_status status = check_device(allocator, device, __func__);
+    if (status != XSEG_OK)
+        return status;
+    status = read_all(allocator, device, &reading);
+    left = reading.count;
+    while (status == XSEG_OK && (event = xseg_history_merge_next(&reading.merge)) != NULL)
+        if (left-- <= room)
+            xseg_device_history_describe(allocator, &reading.moment, event, &entries[copied++]);
+    xseg_history_merge_fini(&reading.merge);
+    if (status == XSEG_OK)
+        *count = copied;
+    return status;
+}
+
+xseg_status xseg_history_clear(struct xseg_allocator *allocator, int device)
+{
+    XSEG_ENTRY(allocator);
+    const xseg_status status = check_device(allocator, device, __func__);
+    for (int i = 0; status == XSEG_OK && i < allocator->device_count; i++) {
+        struct xseg_device *open = xseg_allocator_open_device(allocator, i);
+
+        if (open != NULL && (device == -1 || device == i))
+            xseg_device_history_clear(open);
+    }
+    if (status == XSEG_OK)
+        xseg_history_sweep(allocator);
+    return status;
+}
+
+/* --- Stacks, frames, labels. --- */
+
+xseg_status xseg_history_stack(struct xseg_allocator *allocator, uint32_t stack,
+                               bool (*visit)(void *context, const struct xseg_history_frame *frame),
+                               void *context)
+{
+    struct xseg_stack_view view;
+    struct xseg_stack_frame at;
+
+    XSEG_ENTRY(allocator);
+    XSEG_ENTRY_REQUIRE(visit != NULL, "xseg_history_stack: visit is NULL: give a function");
+    const struct xseg_stack_depot *depot = xseg_history_store_depot(&allocator->history);
+    if (depot == NULL || !xseg_stack_depot_get(depot, stack, &view))
+        return xseg_fail(XSEG_ERR_ARGUMENT, "xseg_history_stack: there is no stack %" PRIu32,
+                         stack);
+    for (uint32_t i = 0; i < view.count && xseg_stack_depot_frame(depot, stack, i, &at); i++) {
+        const struct xseg_history_frame frame = {
+            .struct_bytes = sizeof(frame),
+            .pc = at.pc,
+            .module = at.path,
+            .build_id = at.build_id,
+            .offset = at.offset,
+            .function = at.symbol,
+            .function_offset = at.symbol_offset,
+        };
+
+        if (!visit(context, &frame))
+            break;
+    }
+    return XSEG_OK;
+}
+
+xseg_status xseg_history_set_hook(struct xseg_allocator *allocator,
+                                  const struct xseg_history_hook *hook)
+{
+    XSEG_ENTRY(allocator);
+    XSEG_ENTRY_REQUIRE(
+        hook == NULL ||
+            (XSEG_ENTRY_PUBLISHED(hook, struct xseg_history_hook) && hook->gather != NULL),
+        "xseg_history_set_hook: the hook is of unknown size or without gather: start "
+        "from XSEG_HISTORY_HOOK_INIT");
+    return xseg_history_store_set_hook(&allocator->history, hook)
+               ? XSEG_OK
+               : xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for a hook");
+}
+
+xseg_status xseg_history_annotate(struct xseg_allocator *allocator, int device, const char *text)
+{
+    struct xseg_device *open = NULL;
+
+    XSEG_ENTRY(allocator);
+    XSEG_ENTRY_REQUIRE(text != NULL, "xseg_history_annotate: the text is NULL");
+    const xseg_status status = xseg_allocator_device(allocator, device, &open);
+    return status == XSEG_OK ? xseg_device_history_annotate(open, text) : status;
+}
+
+xseg_status xseg_history_label(struct xseg_allocator *allocator, const char *text,
+                               const char **before)
+{
+    struct xseg_history_store *store;
+    uint32_t label = 0;
+
+    XSEG_ENTRY(allocator);
+    store = &allocator->history;
+    if (text != NULL && (label = xseg_history_store_label(store, text)) == 0)
+        return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for a label");
+    label = xseg_history_set_label(store, label);
+    if (before != NULL)
+        *before = xseg_history_store_text(store, label);
+    return XSEG_OK;
+}

@@ -1,0 +1,912 @@
+/* SPDX-License-Identifier: MIT */
+/* The functions of history.h: walk, copy, clear, stacks, the hook, texts and labels; and the keys, while running. */
+#include "tests/support/recorded.h"
+
+#include <pthread.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* A function in a section of its own, whose bounds the linker tells: so a frame of it is known. */
+#define IN_SECTION(name) __attribute__((noinline, section(#name)))
+
+extern const char __start_code_of_alloc[], __stop_code_of_alloc[];
+extern const char __start_code_of_free[], __stop_code_of_free[];
+
+/* The calls are not the last thing that these functions do, so that they stay on the stack. */
+static IN_SECTION(code_of_alloc) void *alloc_here(struct xseg_allocator *allocator, size_t bytes)
+{
+    void *ptr = scene_alloc(allocator, bytes, NULL);
+
+    __asm__ volatile("" : : "r"(ptr) : "memory");
+    return ptr;
+}
+
+static IN_SECTION(code_of_free) void free_here(struct xseg_allocator *allocator, void *ptr)
+{
+    scene_free(allocator, ptr);
+    __asm__ volatile("" : : "r"(ptr) : "memory");
+}
+
+/* --- Stacks. --- */
+
+struct frames {
+    unsigned count, of_library, of_alloc, of_free, of_test;
+};
+
+static bool look_at_frame(void *context, const struct xseg_history_frame *frame)
+{
+    struct frames *frames = context;
+    const char *pc = frame->pc;
+
+    assert_int_equal(frame->struct_bytes, sizeof(*frame));
+    frames->count++;
+    frames->of_library += frame->module != NULL && strstr(frame->module, "libxseg.so") != NULL;
+    /* The innermost come first. */
+    assert_true(frames->of_library > 0);
+    frames->of_alloc += pc > __start_code_of_alloc && pc <= __stop_code_of_alloc;
+    frames->of_free += pc > __start_code_of_free && pc <= __stop_code_of_free;
+    frames->of_test += frame->module != NULL && strstr(frame->module, "test-api-history") != NULL;
+    return true;
+}
+
+/* Expect a stack through alloc_here(), through free_here(), or both. */
+static void expect_stack(struct xseg_allocator *allocator, uint32_t stack, bool of_alloc,
+                         bool of_free)
+{
+    struct frames frames = {.count = 0};
+
+    assert_int_equal(xseg_history_stack(allocator, stack, look_at_frame, &frames), XSEG_OK);
+    assert_true(frames.count > 3 && frames.of_test > 1);
+    assert_int_equal(frames.of_alloc, of_alloc);
+    assert_int_equal(frames.of_free, of_free);
+}
+
+/* Which events have a stack, by the key history_stacks; the stack is that of the call. */
+static void stacks_are_taken_where_the_key_says(void **state)
+{
+    static const struct {
+        const char *config;
+        bool taking, other;
+    } rows[] = {
+        {"history:all,history_stacks:none", false, false},
+        {"history:all,history_stacks:state", false, false},
+        {"history:all,history_stacks:alloc", true, false},
+        {"history:all,history_stacks:all", true, true},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        struct xseg_allocator *allocator = scene_open(rows[i].config);
+
+        /* A miss, a hit, a large block, one of an arena that has no hit of its own. */
+        for (unsigned round = 0; round < 2; round++) {
+            free_here(allocator, alloc_here(allocator, 1000));
+            free_here(allocator, alloc_here(allocator, 30 * MIB));
+        }
+        struct recorded recorded = recorded_walk(allocator, 0);
+        assert_int_equal(recorded.count, 2 + 4 * 3);
+        for (size_t k = 0; k < recorded.count; k++) {
+            const struct xseg_history_entry *entry = &recorded.entry[k];
+            const bool takes =
+                entry->action == XSEG_HISTORY_ALLOC || entry->action == XSEG_HISTORY_SEGMENT_MAP;
+
+            assert_int_equal(entry->stack != 0, takes ? rows[i].taking : rows[i].other);
+            if (entry->stack != 0)
+                expect_stack(allocator, entry->stack, takes, !takes);
+        }
+        assert_in_range(recorded.summary.stacks, rows[i].other ? 4 : rows[i].taking ? 2 : 0, 12);
+        assert_int_equal(recorded.summary.stacks_lost, 0);
+        free(recorded.entry);
+        scene_close(allocator);
+    }
+}
+
+static bool end_at_once(void *context, const struct xseg_history_frame *frame)
+{
+    (void)frame;
+    ++*(unsigned *)context;
+    return false;
+}
+
+static void a_visit_of_a_stack_ends(void **state)
+{
+    struct xseg_allocator *allocator = scene_open("history:all");
+    unsigned count = 0;
+
+    (void)state;
+    scene_expect_error(xseg_history_stack(allocator, 1, end_at_once, &count), XSEG_ERR_ARGUMENT,
+                       "no stack 1");
+    assert_int_equal(xseg_configure(allocator, "history_stacks:all"), XSEG_OK);
+    free_here(allocator, alloc_here(allocator, 1000));
+    struct recorded recorded = recorded_walk(allocator, 0);
+    assert_int_equal(xseg_history_stack(allocator, recorded.entry[1].stack, end_at_once, &count),
+                     XSEG_OK);
+    assert_int_equal(count, 1);
+    scene_expect_error(xseg_history_stack(allocator, 0, end_at_once, &count), XSEG_ERR_ARGUMENT,
+                       "no stack 0");
+    scene_expect_error(xseg_history_stack(allocator, UINT32_MAX, end_at_once, &count),
+                       XSEG_ERR_ARGUMENT, "no stack 4294967295");
+    assert_int_equal(count, 1);
+    free(recorded.entry);
+    scene_close(allocator);
+}
+
+/* An observer that frees in the middle of a request does not give the request its own stack. */
+struct sparer {
+    struct xseg_allocator *allocator;
+    void *spare;
+};
+
+static bool spare(void *context, const struct xseg_shortage *shortage)
+{
+    struct sparer *sparer = context;
+
+    (void)shortage;
+    if (sparer->spare == NULL)
+        return false;
+    free_here(sparer->allocator, sparer->spare);
+    sparer->spare = NULL;
+    return true;
+}
+
+static void an_observer_leaves_the_stack_of_the_request(void **state)
+{
+    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_observer observer = XSEG_OBSERVER_INIT;
+    uint64_t id = 0;
+
+    (void)state;
+    settings.memory_bytes = 100 * MIB;
+    struct sparer sparer = {.allocator =
+                                scene_open_on(&settings, "history:all,history_stacks:all")};
+    observer.context = &sparer;
+    observer.short_of_memory = spare;
+    assert_int_equal(xseg_observe(sparer.allocator, &observer, &id), XSEG_OK);
+    sparer.spare = alloc_here(sparer.allocator, 80 * MIB);
+    assert_int_equal(xseg_history_clear(sparer.allocator, -1), XSEG_OK);
+    void *ptr = alloc_here(sparer.allocator, 60 * MIB);
+    struct recorded recorded = recorded_walk(sparer.allocator, 0);
+    assert_true(recorded.count >= 3);
+    for (size_t i = 0; i < recorded.count; i++) {
+        const struct xseg_history_entry *entry = &recorded.entry[i];
+        const bool is_free = entry->action == XSEG_HISTORY_FREE_REQUESTED ||
+                             entry->action == XSEG_HISTORY_FREE_COMPLETED;
+
+        expect_stack(sparer.allocator, entry->stack, true, is_free);
+    }
+    free(recorded.entry);
+    scene_free(sparer.allocator, ptr);
+    scene_close(sparer.allocator);
+}
+
+/* --- What is kept. --- */
+
+static void what_is_kept_follows_the_keys(void **state)
+{
+    static const struct {
+        const char *config, *words;
+    } rows[] = {
+        {NULL, ""},
+        {"history:nothing,history_stacks:all", ""},
+        {"history:state,history_stacks:all", ""},
+        {"history:all", "map alloc free done trim unmap"},
+        {"history:all,history_skip:[]", "map alloc free done trim unmap"},
+        {"history:all,history_skip:[alloc]", "map free done trim unmap"},
+        {"history:all,history_skip:[free_completed,segment_map,trim]", "alloc free unmap"},
+        {"history:all,history_skip:[alloc,free_requested,free_completed]", "map trim unmap"},
+        {"history:all,history_skip:[alloc,free_requested,free_completed,segment_map,segment_unmap,"
+         "trim]",
+         ""},
+        {"free_history:5", "free"},
+        {"free_history:5,history:all,history_skip:[free_requested]",
+         "map alloc free done trim unmap"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        struct xseg_allocator *allocator = scene_open(rows[i].config);
+
+        scene_free(allocator, scene_alloc(allocator, 5 * MIB, NULL));
+        scene_empty_cache(allocator);
+        recorded_expect(allocator, rows[i].words);
+        scene_close(allocator);
+    }
+}
+
+static void keys_change_while_running(void **state)
+{
+    struct xseg_allocator *allocator = scene_open(NULL);
+
+    (void)state;
+    void *ptr = scene_alloc(allocator, 1000, NULL);
+    recorded_expect(allocator, "");
+    assert_int_equal(xseg_configure(allocator, "history:all"), XSEG_OK);
+    scene_free(allocator, ptr);
+    ptr = scene_alloc(allocator, 1000, NULL);
+    assert_int_equal(xseg_configure(allocator, "history:nothing"), XSEG_OK);
+    scene_free(allocator, ptr);
+    ptr = scene_alloc(allocator, 1000, NULL);
+    assert_int_equal(xseg_configure(allocator, "history:all,history_skip:[free_completed]"),
+                     XSEG_OK);
+    scene_free(allocator, ptr);
+    /* What was kept stays while it is off. */
+    recorded_expect(allocator, "free done alloc free");
+    assert_int_equal(xseg_configure(allocator, "history_stacks:all"), XSEG_OK);
+    ptr = alloc_here(allocator, 1000);
+    assert_int_equal(xseg_configure(allocator, "history_stacks:none"), XSEG_OK);
+    scene_free(allocator, ptr);
+    struct recorded recorded = recorded_walk(allocator, 0);
+    assert_int_equal(recorded.count, 2);
+    expect_stack(allocator, recorded.entry[0].stack, true, false);
+    assert_int_equal(recorded.entry[1].stack, 0);
+    free(recorded.entry);
+    scene_close(allocator);
+}
+
+/* A ring that is too small keeps the newest, and counts the rest. */
+static void too_many_events_are_counted(void **state)
+{
+    struct xseg_allocator *allocator = scene_open("history:all,history_events:16");
+    void *ptr = NULL;
+
+    (void)state;
+    for (unsigned i = 0; i < 100; i++) {
+        ptr = scene_alloc(allocator, 1000, NULL);
+        scene_free(allocator, ptr);
+    }
+    struct recorded recorded = recorded_walk(allocator, 0);
+    assert_int_equal(recorded.count, 16);
+    assert_int_equal(recorded.summary.lost, 1 + 300 - 16);
+    for (size_t i = 0; i < 16; i++)
+        assert_int_equal(recorded.entry[15 - i].action, XSEG_HISTORY_FREE_COMPLETED - i % 3);
+    free(recorded.entry);
+    /* More room loses no more, and brings nothing back. */
+    assert_int_equal(xseg_configure(allocator, "history_events:1000"), XSEG_OK);
+    scene_free(allocator, scene_alloc(allocator, 1000, NULL));
+    recorded = recorded_walk(allocator, 0);
+    assert_int_equal(recorded.count, 19);
+    assert_int_equal(recorded.summary.lost, 1 + 300 - 16);
+    free(recorded.entry);
+    assert_int_equal(xseg_configure(allocator, "history_events:16"), XSEG_OK);
+    scene_free(allocator, scene_alloc(allocator, 1000, NULL));
+    recorded = recorded_walk(allocator, 0);
+    assert_int_equal(recorded.count, 16);
+    assert_int_equal(recorded.summary.lost, 1 + 306 - 16);
+    free(recorded.entry);
+    assert_int_equal(xseg_history_clear(allocator, 0), XSEG_OK);
+    recorded_expect(allocator, "");
+    scene_close(allocator);
+}
+
+/* As many distinct stacks as lines, however many events. */
+static void the_depot_does_not_grow_with_events(void **state)
+{
+    struct xseg_allocator *allocator = scene_open("history:all,history_stacks:all");
+    const unsigned pairs = 1000000 / (XSEG_CHECKS >= 3 ? 20 : 1);
+    uint64_t stacks[2], bytes[2];
+
+    (void)state;
+    for (unsigned phase = 0; phase < 2; phase++) {
+        for (unsigned i = 0; i < (phase == 0 ? 1000 : pairs); i++)
+            free_here(allocator, alloc_here(allocator, 1000));
+        struct recorded recorded = recorded_walk(allocator, 0);
+        stacks[phase] = recorded.summary.stacks;
+        assert_int_equal(recorded.summary.stacks_lost, 0);
+        free(recorded.entry);
+        bytes[phase] = scene_stats(allocator).host_bytes;
+    }
+    assert_in_range(stacks[0], 2, 8);
+    assert_in_range(stacks[1], stacks[0], stacks[0] + 2);
+    /* The ring has filled up: 65536 events of 64 bytes. */
+    assert_in_range(bytes[1], bytes[0], bytes[0] + 5 * MIB);
+    scene_close(allocator);
+}
+
+/* --- Who freed a block. --- */
+
+struct other_thread {
+    struct xseg_allocator *allocator;
+    void *ptr;
+    int number;
+};
+
+static void *free_elsewhere(void *context)
+{
+    struct other_thread *other = context;
+
+    other->number = gettid();
+    free_here(other->allocator, other->ptr);
+    return NULL;
+}
+
+/* Whatever the history keeps beside, a second free is told about the first as free_history promises. */
+static void a_second_free_is_told_about_the_first(void **state)
+{
+    static const struct {
+        const char *config;
+        bool has_frames;
+    } rows[] = {
+        {"free_history:20", true},
+        {"free_history:20,history:state", true},
+        {"free_history:20,history:all,history_events:16", true},
+        {"free_history:20,history:all,history_events:16,history_skip:[free_requested]", true},
+        {"history:all,history_stacks:all", true},
+        {"history:all,history_stacks:alloc", false},
+        {"history:all", false},
+    };
+    char word[64];
+
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        struct other_thread other = {.allocator = scene_open(rows[i].config)};
+        pthread_t thread;
+
+        other.ptr = scene_alloc(other.allocator, 8 * MIB, NULL);
+        void *fence = scene_alloc(other.allocator, 8 * MIB, NULL);
+        assert_int_equal(pthread_create(&thread, NULL, free_elsewhere, &other), 0);
+        assert_int_equal(pthread_join(thread, NULL), 0);
+        for (unsigned k = 0; k < 19; k++)
+            scene_free(other.allocator, scene_alloc(other.allocator, 30 * MIB, NULL));
+        const xseg_status status = xseg_free(other.allocator, (char *)other.ptr + MIB);
+        (void)snprintf(word, sizeof(word), " ms ago by thread %d, with the 8388608 bytes at %p%s",
+                       other.number, other.ptr, rows[i].has_frames ? ", from " : "");
+        scene_expect_error(status, XSEG_ERR_NOT_LIVE, word);
+        if (rows[i].has_frames)
+            scene_expect_error(status, XSEG_ERR_NOT_LIVE, "test-api-history");
+        scene_free(other.allocator, fence);
+        scene_close(other.allocator);
+    }
+}
+
+/* --- Walk, copy, clear. --- */
+
+struct walker {
+    struct xseg_allocator *allocator;
+    unsigned visits, most;
+};
+
+/* Whatever the library locks can be taken here; what happens now is not of this moment. */
+static bool work_on(void *context, const struct xseg_history_entry *entry)
+{
+    struct walker *walker = context;
+
+    (void)entry;
+    scene_free(walker->allocator, scene_alloc(walker->allocator, 1000, NULL));
+    scene_empty_cache(walker->allocator);
+    assert_int_equal(xseg_history_clear(walker->allocator, -1), XSEG_OK);
+    return ++walker->visits < walker->most;
+}
+
+static void a_walk_is_of_one_moment(void **state)
+{
+    struct walker walker = {.allocator = scene_open("history:all"), .most = 1000};
+    struct xseg_history_summary summary = XSEG_HISTORY_SUMMARY_INIT;
+
+    (void)state;
+    for (unsigned i = 0; i < 10; i++)
+        scene_free(walker.allocator, scene_alloc(walker.allocator, 1000, NULL));
+    assert_int_equal(xseg_history_walk(walker.allocator, 0, work_on, &walker, &summary), XSEG_OK);
+    assert_int_equal(walker.visits, 31);
+    assert_int_equal(summary.events, 31);
+    assert_int_equal(summary.lost, 0);
+    recorded_expect(walker.allocator, "");
+    for (unsigned i = 0; i < 10; i++)
+        scene_free(walker.allocator, scene_alloc(walker.allocator, 1000, NULL));
+    walker = (struct walker){.allocator = walker.allocator, .most = 4};
+    assert_int_equal(xseg_history_walk(walker.allocator, -1, work_on, &walker, NULL), XSEG_OK);
+    assert_int_equal(walker.visits, 4);
+    scene_close(walker.allocator);
+}
+
+static void a_copy_has_the_newest(void **state)
+{
+    struct xseg_allocator *allocator = scene_open("history:all");
+    struct xseg_history_entry copy[64];
+    static const size_t rooms[] = {0, 1, 5, 30, 31, 32, 64, SIZE_MAX};
+
+    (void)state;
+    for (unsigned i = 0; i < 10; i++)
+        scene_free(allocator, scene_alloc(allocator, 1000 + i, NULL));
+    struct recorded all = recorded_walk(allocator, 0);
+    assert_int_equal(all.count, 31);
+    for (size_t i = 0; i < COUNT_OF(rooms); i++) {
+        const size_t wanted = rooms[i] < all.count ? rooms[i] : all.count;
+        size_t count = 1234;
+
+        assert_int_equal(
+            xseg_history_copy(allocator, 0, rooms[i] == 0 ? NULL : copy, rooms[i], &count),
+            XSEG_OK);
+        assert_int_equal(count, wanted);
+        for (size_t k = 0; k < count; k++) {
+            const struct xseg_history_entry *same = &all.entry[all.count - count + k];
+
+            assert_int_equal(copy[k].struct_bytes, sizeof(copy[k]));
+            assert_int_equal(copy[k].action, same->action);
+            assert_ptr_equal(copy[k].base, same->base);
+            assert_int_equal(copy[k].requested, same->requested);
+            assert_int_equal(copy[k].order, same->order);
+        }
+    }
+    free(all.entry);
+    scene_close(allocator);
+}
+
+static void devices_are_told_apart(void **state)
+{
+    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    void *ptr = NULL;
+
+    (void)state;
+    settings.devices = 3;
+    struct xseg_allocator *allocator = scene_open_with_clock(&settings, "history:all");
+    /* Device 1 maps often before device 0 does once. */
+    for (unsigned i = 0; i < 5; i++) {
+        xseg_sim_advance(1000);
+        assert_int_equal(xseg_alloc(allocator, 1, 30 * MIB, NULL, &ptr), XSEG_OK);
+        scene_free(allocator, ptr);
+        scene_empty_cache(allocator);
+    }
+    xseg_sim_advance(1000);
+    assert_int_equal(xseg_history_annotate(allocator, 1, "between"), XSEG_OK);
+    for (unsigned i = 0; i < 5; i++) {
+        xseg_sim_advance(1000);
+        assert_int_equal(xseg_alloc(allocator, 0, 30 * MIB, NULL, &ptr), XSEG_OK);
+        scene_free(allocator, ptr);
+        scene_empty_cache(allocator);
+    }
+    struct recorded both = recorded_walk(allocator, -1), first = recorded_walk(allocator, 0),
+                    second = recorded_walk(allocator, 1), third = recorded_walk(allocator, 2);
+    assert_int_equal(first.count, 30);
+    assert_int_equal(second.count, 31);
+    assert_int_equal(third.count, 0);
+    assert_int_equal(both.count, 61);
+    for (size_t i = 0; i < both.count; i++) {
+        const struct xseg_history_entry *same =
+            i < second.count ? &second.entry[i] : &first.entry[i - second.count];
+
+        assert_int_equal(both.entry[i].device, i < second.count ? 1 : 0);
+        assert_int_equal(same->device, both.entry[i].device);
+        assert_int_equal(same->action, both.entry[i].action);
+        assert_int_equal(same->time_ns, both.entry[i].time_ns);
+        assert_ptr_equal(same->base, both.entry[i].base);
+    }
+    assert_int_equal(both.entry[30].action, XSEG_HISTORY_ANNOTATION);
+    free(both.entry);
+    free(first.entry);
+    free(second.entry);
+    assert_int_equal(xseg_history_clear(allocator, 1), XSEG_OK);
+    second = recorded_walk(allocator, -1);
+    assert_int_equal(second.count, 30);
+    assert_int_equal(second.entry[0].device, 0);
+    free(second.entry);
+    scene_close(allocator);
+}
+
+static void times_are_the_users_clocks(void **state)
+{
+    struct xseg_allocator *allocator = scene_open_with_clock(NULL, "history:all");
+
+    (void)state;
+    for (unsigned i = 0; i < 20; i++) {
+        xseg_sim_advance(UINT64_C(1234567));
+        const uint64_t now = xseg_sim_clock();
+        void *ptr = scene_alloc(allocator, 1000, NULL);
+        struct recorded recorded = recorded_walk(allocator, 0);
+        for (size_t k = 0; k < recorded.count; k++)
+            assert_in_range(recorded.entry[k].time_ns, now, xseg_sim_clock());
+        free(recorded.entry);
+        assert_int_equal(xseg_history_clear(allocator, 0), XSEG_OK);
+        scene_free(allocator, ptr);
+        assert_int_equal(xseg_history_clear(allocator, 0), XSEG_OK);
+    }
+    scene_close(allocator);
+}
+
+/* --- The hook. --- */
+
+struct hooked {
+    pthread_mutex_t mutex; /* recursive, as an interpreter's lock is */
+    struct xseg_allocator *allocator;
+    uint32_t number; /* what gather answers */
+    unsigned gathers;
+};
+
+static uint32_t gather_locked(void *context)
+{
+    struct hooked *hooked = context;
+
+    (void)pthread_mutex_lock(&hooked->mutex);
+    hooked->gathers++;
+    const uint32_t number = hooked->number;
+    (void)pthread_mutex_unlock(&hooked->mutex);
+    return number;
+}
+
+static uint32_t gather_plainly(void *context)
+{
+    return ((const struct hooked *)context)->number;
+}
+
+static void call_some(struct hooked *hooked, unsigned i)
+{
+    scene_free(hooked->allocator, scene_alloc(hooked->allocator, 1000, NULL));
+    scene_free(hooked->allocator, scene_alloc(hooked->allocator, 30 * MIB, NULL));
+    if (i % 10 == 0)
+        scene_empty_cache(hooked->allocator);
+}
+
+static void *call_locked(void *context)
+{
+    struct hooked *hooked = context;
+
+    for (unsigned i = 0; i < 500; i++) {
+        (void)pthread_mutex_lock(&hooked->mutex);
+        call_some(hooked, i);
+        (void)pthread_mutex_unlock(&hooked->mutex);
+    }
+    return NULL;
+}
+
+static void *call_unlocked(void *context)
+{
+    for (unsigned i = 0; i < 500; i++)
+        call_some(context, i);
+    return NULL;
+}
+
+static void set_hook(struct xseg_allocator *allocator, struct hooked *hooked,
+                     uint32_t (*gather)(void *context))
+{
+    struct xseg_history_hook hook = XSEG_HISTORY_HOOK_INIT;
+
+    hook.context = hooked;
+    hook.gather = gather;
+    assert_int_equal(xseg_history_set_hook(allocator, &hook), XSEG_OK);
+}
+
+static void events_have_the_users_frames(void **state)
+{
+    struct xseg_allocator *allocator = scene_open("history:all,history_stacks:alloc");
+    struct hooked hooked = {.number = 0};
+
+    (void)state;
+    set_hook(allocator, &hooked, gather_plainly);
+    for (uint32_t i = 1; i < 50; i++) {
+        hooked.number = i * 1000;
+        void *ptr = scene_alloc(allocator, i % 2 == 0 ? 1000 : 30 * MIB, NULL);
+        hooked.number = 7;
+        scene_free(allocator, ptr);
+        struct recorded recorded = recorded_walk(allocator, 0);
+        for (size_t k = 0; k < recorded.count; k++)
+            assert_int_equal(recorded.entry[k].frames,
+                             recorded.entry[k].action == XSEG_HISTORY_ALLOC ||
+                                     recorded.entry[k].action == XSEG_HISTORY_SEGMENT_MAP
+                                 ? i * 1000
+                                 : 0);
+        free(recorded.entry);
+        assert_int_equal(xseg_history_clear(allocator, 0), XSEG_OK);
+    }
+    assert_int_equal(xseg_history_set_hook(allocator, NULL), XSEG_OK);
+    scene_free(allocator, scene_alloc(allocator, 1000, NULL));
+    struct recorded recorded = recorded_walk(allocator, 0);
+    for (size_t k = 0; k < recorded.count; k++)
+        assert_int_equal(recorded.entry[k].frames, 0);
+    assert_int_not_equal(recorded.entry[0].stack, 0);
+    free(recorded.entry);
+    scene_close(allocator);
+}
+
+/* A thread that calls with the hook's lock held waits for another that waits for it in the hook: so a lock of the
+ * library's that is held there would stop both. */
+static void no_lock_is_held_around_the_hook(void **state)
+{
+    struct hooked hooked = {.number = 5, .allocator = scene_open("history:all,history_stacks:all")};
+    pthread_mutexattr_t recursive;
+    pthread_t locked, unlocked;
+
+    (void)state;
+    (void)pthread_mutexattr_init(&recursive);
+    (void)pthread_mutexattr_settype(&recursive, PTHREAD_MUTEX_RECURSIVE);
+    (void)pthread_mutex_init(&hooked.mutex, &recursive);
+    set_hook(hooked.allocator, &hooked, gather_locked);
+    assert_int_equal(pthread_create(&locked, NULL, call_locked, &hooked), 0);
+    assert_int_equal(pthread_create(&unlocked, NULL, call_unlocked, &hooked), 0);
+    assert_int_equal(pthread_join(locked, NULL), 0);
+    assert_int_equal(pthread_join(unlocked, NULL), 0);
+    assert_true(hooked.gathers > 4000);
+    (void)pthread_mutex_destroy(&hooked.mutex);
+    (void)pthread_mutexattr_destroy(&recursive);
+    scene_close(hooked.allocator);
+}
+
+/* --- Texts and labels. --- */
+
+static void texts_stand_between_events(void **state)
+{
+    struct xseg_allocator *allocator = scene_open("history:all,history_stacks:all");
+    char text[300];
+
+    (void)state;
+    assert_int_equal(xseg_history_annotate(allocator, 0, "begin"), XSEG_OK);
+    scene_free(allocator, scene_alloc(allocator, 30 * MIB, NULL));
+    (void)strcpy(text, "overwritten soon");
+    assert_int_equal(xseg_history_annotate(allocator, 0, text), XSEG_OK);
+    memset(text, 'x', sizeof(text));
+    text[sizeof(text) - 1] = '\0';
+    assert_int_equal(xseg_history_annotate(allocator, 0, ""), XSEG_OK);
+    assert_int_equal(xseg_history_annotate(allocator, 0, text), XSEG_OK);
+    struct recorded recorded = recorded_walk(allocator, 0);
+    assert_int_equal(recorded.count, 8);
+    assert_string_equal(recorded.entry[0].label, "begin");
+    assert_string_equal(recorded.entry[5].label, "overwritten soon");
+    assert_string_equal(recorded.entry[6].label, "");
+    assert_int_equal(strlen(recorded.entry[7].label), 119);
+    assert_null(recorded.entry[0].base);
+    assert_int_equal(recorded.entry[0].bytes, 0);
+    assert_int_equal(recorded.entry[0].thread, gettid());
+    assert_int_not_equal(recorded.entry[0].stack, 0);
+    free(recorded.entry);
+    recorded_expect(allocator, "text map alloc free done text text text");
+    /* Of more texts than there is room for, the newest stay. */
+    for (unsigned i = 0; i < 5000; i++)
+        assert_int_equal(xseg_history_annotate(allocator, 0, i < 4990 ? "old" : "new"), XSEG_OK);
+    recorded = recorded_walk(allocator, 0);
+    assert_int_equal(recorded.count + recorded.summary.lost, 5000);
+    assert_in_range(recorded.count, 1000, 4999);
+    assert_string_equal(recorded.entry[recorded.count - 10].label, "new");
+    assert_string_equal(recorded.entry[recorded.count - 11].label, "old");
+    free(recorded.entry);
+    assert_int_equal(xseg_history_clear(allocator, -1), XSEG_OK);
+    assert_int_equal(xseg_configure(allocator, "history_skip:[annotation]"), XSEG_OK);
+    assert_int_equal(xseg_history_annotate(allocator, 0, "skipped"), XSEG_OK);
+    assert_int_equal(xseg_configure(allocator, "history:nothing"), XSEG_OK);
+    assert_int_equal(xseg_history_annotate(allocator, 0, "off"), XSEG_OK);
+    recorded_expect(allocator, "");
+    scene_close(allocator);
+}
+
+/* The labels of the ALLOC events there are, each in its place, and forget them. */
+static void expect_labels(struct xseg_allocator *allocator, const char *const *labels, size_t count)
+{
+    struct recorded recorded = recorded_walk(allocator, 0);
+    size_t found = 0;
+
+    for (size_t i = 0; i < recorded.count; i++) {
+        if (recorded.entry[i].action != XSEG_HISTORY_ALLOC)
+            continue;
+        assert_true(found < count);
+        if (labels[found] == NULL)
+            assert_null(recorded.entry[i].label);
+        else
+            assert_string_equal(recorded.entry[i].label, labels[found]);
+        found++;
+    }
+    assert_int_equal(found, count);
+    free(recorded.entry);
+    assert_int_equal(xseg_history_clear(allocator, -1), XSEG_OK);
+}
+
+static void touch(struct xseg_allocator *allocator)
+{
+    scene_free(allocator, scene_alloc(allocator, 1000, NULL));
+}
+
+static void *work_with_a_label(void *context)
+{
+    const char *before = "not set";
+
+    touch(context);
+    assert_int_equal(xseg_history_label(context, "thread", &before), XSEG_OK);
+    assert_null(before);
+    touch(context);
+    return NULL;
+}
+
+static void labels_hold_for_a_scope_and_a_thread(void **state)
+{
+    struct xseg_allocator *allocator = scene_open("history:all");
+    const char *outer = "not set", *inner = NULL;
+    pthread_t thread;
+
+    (void)state;
+    touch(allocator);
+    assert_int_equal(xseg_history_label(allocator, "outer", &outer), XSEG_OK);
+    assert_null(outer);
+    touch(allocator);
+    assert_int_equal(xseg_history_label(allocator, "inner", &inner), XSEG_OK);
+    assert_string_equal(inner, "outer");
+    touch(allocator);
+    assert_int_equal(pthread_create(&thread, NULL, work_with_a_label, allocator), 0);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    touch(allocator);
+    assert_int_equal(xseg_history_label(allocator, inner, NULL), XSEG_OK);
+    touch(allocator);
+    assert_int_equal(xseg_history_label(allocator, outer, NULL), XSEG_OK);
+    touch(allocator);
+    expect_labels(
+        allocator,
+        (const char *const[]){NULL, "outer", "inner", NULL, "thread", "inner", "outer", NULL}, 8);
+    scene_close(allocator);
+}
+
+static void labels_of_two_allocators_do_not_mix(void **state)
+{
+    struct xseg_allocator *first = scene_open("history:all"), *second = NULL;
+    const char *before = "not set";
+
+    (void)state;
+    assert_int_equal(scene_try_open("history:all", &second), XSEG_OK);
+    assert_int_equal(xseg_history_label(first, "one", NULL), XSEG_OK);
+    touch(first);
+    touch(second);
+    assert_int_equal(xseg_history_label(second, "two", &before), XSEG_OK);
+    assert_null(before);
+    touch(first);
+    touch(second);
+    assert_int_equal(xseg_history_label(second, before, NULL), XSEG_OK);
+    touch(first);
+    touch(second);
+    expect_labels(first, (const char *const[]){"one", "one", "one"}, 3);
+    expect_labels(second, (const char *const[]){NULL, "two", NULL}, 3);
+    assert_int_equal(xseg_close(second), XSEG_OK);
+    scene_close(first);
+}
+
+/* A thread's label ends with the allocator: in the next one, which may lie in the same place, it has none. */
+static void labels_end_with_the_allocator(void **state)
+{
+    (void)state;
+    for (unsigned i = 0; i < 10; i++) {
+        struct xseg_allocator *allocator = scene_open("history:all,history_stacks:alloc");
+        const char *before = "not set";
+        pthread_t thread;
+
+        /* A text of that number is there. */
+        assert_int_equal(pthread_create(&thread, NULL, work_with_a_label, allocator), 0);
+        assert_int_equal(pthread_join(thread, NULL), 0);
+        touch(allocator);
+        expect_labels(allocator, (const char *const[]){NULL, "thread", NULL}, 3);
+        assert_int_equal(xseg_history_label(allocator, "mine", &before), XSEG_OK);
+        assert_null(before);
+        scene_close(allocator);
+    }
+}
+
+/* --- Bad input. --- */
+
+static bool never(void *context, const struct xseg_history_entry *entry)
+{
+    (void)context;
+    (void)entry;
+    fail_msg("visited");
+    return false;
+}
+
+static bool never_frame(void *context, const struct xseg_history_frame *frame)
+{
+    (void)context;
+    (void)frame;
+    fail_msg("visited");
+    return false;
+}
+
+static void bad_input_is_refused(void **state)
+{
+    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_history_summary summary = {.struct_bytes = 3};
+    struct xseg_history_hook hook = XSEG_HISTORY_HOOK_INIT;
+    struct xseg_history_entry entry;
+    size_t count = 77;
+
+    (void)state;
+    settings.devices = 2;
+    struct xseg_allocator *allocator = scene_open_on(&settings, "history:all");
+    scene_expect_error(xseg_history_walk(NULL, 0, never, NULL, NULL), XSEG_ERR_ARGUMENT, "NULL");
+    scene_expect_error(xseg_history_walk(allocator, 0, NULL, NULL, NULL), XSEG_ERR_ARGUMENT,
+                       "visit");
+    scene_expect_error(xseg_history_walk(allocator, 0, never, NULL, &summary), XSEG_ERR_ARGUMENT,
+                       "XSEG_HISTORY_SUMMARY_INIT");
+    scene_expect_error(xseg_history_walk(allocator, 2, never, NULL, NULL), XSEG_ERR_ARGUMENT,
+                       "no device 2");
+    scene_expect_error(xseg_history_walk(allocator, -2, never, NULL, NULL), XSEG_ERR_ARGUMENT,
+                       "no device -2");
+    scene_expect_error(xseg_history_copy(NULL, 0, &entry, 1, &count), XSEG_ERR_ARGUMENT, "NULL");
+    scene_expect_error(xseg_history_copy(allocator, 0, NULL, 1, &count), XSEG_ERR_ARGUMENT,
+                       "entries");
+    scene_expect_error(xseg_history_copy(allocator, 0, &entry, 1, NULL), XSEG_ERR_ARGUMENT,
+                       "count");
+    scene_expect_error(xseg_history_copy(allocator, 9, &entry, 1, &count), XSEG_ERR_ARGUMENT,
+                       "no device 9");
+    assert_int_equal(count, 77);
+    scene_expect_error(xseg_history_clear(NULL, 0), XSEG_ERR_ARGUMENT, "NULL");
+    scene_expect_error(xseg_history_clear(allocator, 2), XSEG_ERR_ARGUMENT, "no device 2");
+    scene_expect_error(xseg_history_stack(NULL, 1, never_frame, NULL), XSEG_ERR_ARGUMENT, "NULL");
+    scene_expect_error(xseg_history_stack(allocator, 1, NULL, NULL), XSEG_ERR_ARGUMENT, "visit");
+    scene_expect_error(xseg_history_stack(allocator, 1, never_frame, NULL), XSEG_ERR_ARGUMENT,
+                       "no stack 1");
+    scene_expect_error(xseg_history_set_hook(NULL, NULL), XSEG_ERR_ARGUMENT, "NULL");
+    scene_expect_error(xseg_history_set_hook(allocator, &hook), XSEG_ERR_ARGUMENT, "gather");
+    hook.gather = gather_plainly;
+    hook.struct_bytes--;
+    scene_expect_error(xseg_history_set_hook(allocator, &hook), XSEG_ERR_ARGUMENT,
+                       "XSEG_HISTORY_HOOK_INIT");
+    scene_expect_error(xseg_history_annotate(NULL, 0, "text"), XSEG_ERR_ARGUMENT, "NULL");
+    scene_expect_error(xseg_history_annotate(allocator, 0, NULL), XSEG_ERR_ARGUMENT, "text");
+    scene_expect_error(xseg_history_annotate(allocator, -1, "text"), XSEG_ERR_ARGUMENT, "-1");
+    scene_expect_error(xseg_history_annotate(allocator, 2, "text"), XSEG_ERR_ARGUMENT, "2");
+    scene_expect_error(xseg_history_label(NULL, "text", NULL), XSEG_ERR_ARGUMENT, "NULL");
+    assert_int_equal(xseg_history_label(allocator, NULL, NULL), XSEG_OK);
+    scene_expect_error(xseg_configure(allocator, "history_events:15"), XSEG_ERR_CONFIG, "16");
+    scene_expect_error(xseg_configure(allocator, "history_events:16777217"), XSEG_ERR_CONFIG,
+                       "16777216");
+    scene_expect_error(xseg_configure(allocator, "history:some"), XSEG_ERR_CONFIG, "some");
+    scene_expect_error(xseg_configure(allocator, "history_skip:[alloc,nonsense]"), XSEG_ERR_CONFIG,
+                       "nonsense");
+    recorded_expect(allocator, "");
+    scene_close(allocator);
+}
+
+static int child(struct xseg_allocator *allocator)
+{
+    struct xseg_history_entry entry;
+    size_t count = 0;
+
+    if (xseg_history_walk(allocator, 0, never, NULL, NULL) != XSEG_ERR_FORKED)
+        return 1;
+    if (xseg_history_copy(allocator, 0, &entry, 1, &count) != XSEG_ERR_FORKED)
+        return 2;
+    if (xseg_history_clear(allocator, 0) != XSEG_ERR_FORKED)
+        return 3;
+    if (xseg_history_stack(allocator, 1, never_frame, NULL) != XSEG_ERR_FORKED)
+        return 4;
+    if (xseg_history_set_hook(allocator, NULL) != XSEG_ERR_FORKED)
+        return 5;
+    if (xseg_history_annotate(allocator, 0, "child") != XSEG_ERR_FORKED)
+        return 6;
+    return xseg_history_label(allocator, "child", NULL) == XSEG_ERR_FORKED ? 0 : 7;
+}
+
+static void a_forked_child_is_refused(void **state)
+{
+    struct xseg_allocator *allocator = scene_open("history:all,history_stacks:all");
+    int status = -1;
+
+    (void)state;
+    touch(allocator);
+    const pid_t pid = fork();
+    if (pid == 0)
+        _exit(child(allocator));
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 0);
+    recorded_expect(allocator, "map alloc free done");
+    scene_close(allocator);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(stacks_are_taken_where_the_key_says),
+        cmocka_unit_test(a_visit_of_a_stack_ends),
+        cmocka_unit_test(an_observer_leaves_the_stack_of_the_request),
+        cmocka_unit_test(what_is_kept_follows_the_keys),
+        cmocka_unit_test(keys_change_while_running),
+        cmocka_unit_test(too_many_events_are_counted),
+        cmocka_unit_test(the_depot_does_not_grow_with_events),
+        cmocka_unit_test(a_second_free_is_told_about_the_first),
+        cmocka_unit_test(a_walk_is_of_one_moment),
+        cmocka_unit_test(a_copy_has_the_newest),
+        cmocka_unit_test(devices_are_told_apart),
+        cmocka_unit_test(times_are_the_users_clocks),
+        cmocka_unit_test(events_have_the_users_frames),
+        cmocka_unit_test(no_lock_is_held_around_the_hook),
+        cmocka_unit_test(texts_stand_between_events),
+        cmocka_unit_test(labels_hold_for_a_scope_and_a_thread),
+        cmocka_unit_test(labels_of_two_allocators_do_not_mix),
+        cmocka_unit_test(labels_end_with_the_allocator),
+        cmocka_unit_test(bad_input_is_refused),
+        cmocka_unit_test(a_forked_child_is_refused),
+    };
+
+    return cmocka_run_group_tests_name("history", tests, NULL, NULL);
+}

@@ -1,0 +1,864 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Random programmes whose history is played: from the start, and back from the end, it must give exactly the state
+ * of xseg_walk() at each checkpoint.
+ *
+ * Between checkpoints several threads allocate, free, use, trim and let memory decay, on streams and pools that they
+ * share, while memory is short or not.  At checkpoints, when threads rest, one thread does what concerns a pool as a
+ * whole: pause and resume, captures, checkpoints of pools, restores, streams that go and come.  Each checkpoint is a
+ * text in the history, and the state as it was then.
+ *
+ * Programmes of a single thread are also asked what belongs to what: the hook numbers each step, and all events
+ * between the texts of two steps must have its number.
+ *
+ * A failure names its seed.  By hand:
+ *   XSEG_TEST_SEED=N XSEG_TEST_SEEDS=1 build-tests/tests/test-model-history
+ *   XSEG_TEST_SEED=1000 XSEG_TEST_SEEDS=10000 ...
+ */
+#include <inttypes.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "tests/model/machine.h"
+#include "tests/model/played.h"
+#include "tests/support/draw.h"
+#include "tests/support/recorded.h"
+
+#define PLAYERS     4u
+#define STREAMS     3u
+#define HELD        60u /* blocks of a player */
+#define POOLS       24u
+#define CHECKPOINTS 24u
+
+struct kind {
+    const char *config;
+    bool is_short;  /* of memory */
+    bool has_clock; /* the machine's clock, which may stand still for long */
+    unsigned players;
+};
+
+struct world;
+
+struct player {
+    struct world *world;
+    uint64_t random;
+    unsigned steps;
+    void *held[HELD];
+    unsigned count;
+    char failure[256]; /* what went wrong in its thread */
+};
+
+struct world {
+    struct kind kind;
+    struct xseg_allocator *allocator;
+    xseg_stream stream[STREAMS];
+    struct player player[PLAYERS];
+    struct xseg_pool *pool[POOLS]; /* by their numbers, from 1 on */
+    bool is_held[POOLS], is_own[POOLS];
+    unsigned pools;
+    unsigned paused, captured; /* number of such a pool; 0: none */
+    struct xseg_checkpoint *saved;
+    unsigned saved_pool;
+    struct played state[CHECKPOINTS];
+    unsigned states;
+    uint32_t step; /* for the hook */
+};
+
+/* The programme under way, for reports. */
+static uint64_t seed_played;
+static unsigned checkpoint_played;
+
+static uint64_t below(struct player *player, uint64_t bound)
+{
+    return (draw_next(&player->random) >> 16) % bound;
+}
+
+static void be_quiet(void *context, enum xseg_log_level level, const char *line)
+{
+    (void)context;
+    (void)level;
+    (void)line;
+}
+
+/* --- Steps that any thread takes.  A thread that is not the test's own must not jump out of itself. --- */
+
+static void expect(struct player *player, bool is_good, const char *what, xseg_status status)
+{
+    char text[160] = "";
+
+    if (is_good || player->failure[0] != '\0')
+        return;
+    (void)xseg_error_text(text, sizeof(text));
+    (void)snprintf(player->failure, sizeof(player->failure), "%s: %s: %s", what,
+                   xseg_status_text(status), text);
+}
+
+static size_t any_bytes(struct player *player)
+{
+    switch (below(player, 5)) {
+    case 0:
+        return 1 + below(player, 4096);
+    case 1:
+        return 1 + below(player, MIB);
+    case 2:
+        return 1 + below(player, 10 * MIB);
+    case 3:
+        return 1 + below(player, 30 * MIB);
+    default:
+        return (size_t)512 << below(player, 16);
+    }
+}
+
+/* The number of a pool that is held, or 0. */
+static unsigned any_pool(struct player *player)
+{
+    const struct world *world = player->world;
+    const unsigned first = (unsigned)below(player, POOLS);
+
+    for (unsigned i = 0; i < world->pools; i++)
+        if (world->is_held[(first + i) % world->pools])
+            return (first + i) % world->pools + 1;
+    return 0;
+}
+
+static void step_alloc(struct player *player)
+{
+    struct world *world = player->world;
+    struct xseg_request request = XSEG_REQUEST_INIT;
+    const unsigned pool = below(player, 3) == 0 ? any_pool(player) : 0;
+    void *ptr = NULL;
+
+    if (player->count == HELD)
+        return;
+    request.device = below(player, 12) == 0;
+    request.bytes = any_bytes(player);
+    request.stream = request.device == 0 ? world->stream[below(player, STREAMS)] : NULL;
+    request.pool = request.device == 0 && pool != 0 ? world->pool[pool - 1] : NULL;
+    request.alignment = below(player, 10) == 0 ? (size_t)1 << below(player, 23) : 0;
+    const xseg_status status = xseg_alloc_with(world->allocator, &request, &ptr);
+    if (status == XSEG_OK)
+        player->held[player->count++] = ptr;
+    else
+        expect(player,
+               status == XSEG_ERR_NO_MEMORY || status == XSEG_ERR_LIMIT ||
+                   status == XSEG_ERR_PAUSED || status == XSEG_ERR_ARGUMENT,
+               "alloc", status);
+}
+
+static void step_free(struct player *player)
+{
+    if (player->count == 0)
+        return;
+    const unsigned at = (unsigned)below(player, player->count);
+    const xseg_status status = xseg_free(player->world->allocator, player->held[at]);
+
+    expect(player, status == XSEG_OK, "free", status);
+    player->held[at] = player->held[--player->count];
+}
+
+/* Another stream uses a block, with work behind it or not; then it is freed, and may be pending. */
+static void step_use(struct player *player)
+{
+    struct world *world = player->world;
+    const xseg_stream stream = world->stream[1 + below(player, STREAMS - 1)];
+
+    if (player->count == 0)
+        return;
+    const unsigned at = (unsigned)below(player, player->count);
+    struct xseg_block_info info = XSEG_BLOCK_INFO_INIT;
+    xseg_status status = xseg_block(world->allocator, player->held[at], &info);
+    expect(player, status == XSEG_OK, "block", status);
+    if (info.device != 0)
+        return;
+    if (below(player, 2) == 0 && world->captured == 0)
+        (void)xseg_sim_launch(stream, below(player, 2) == 0 ? UINT64_MAX : 1000);
+    status = xseg_use(world->allocator, player->held[at], stream);
+    expect(player, status == XSEG_OK, "use", status);
+    if (below(player, 2) == 0)
+        return;
+    status = xseg_free(world->allocator, player->held[at]);
+    expect(player, status == XSEG_OK, "free", status);
+    player->held[at] = player->held[--player->count];
+}
+
+static void step_trim(struct player *player)
+{
+    struct world *world = player->world;
+    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_trim_options how = XSEG_TRIM_OPTIONS_INIT;
+    const unsigned pool = below(player, 3) == 0 ? any_pool(player) : 0;
+
+    how.wait = below(player, 4) == 0 && world->captured == 0;
+    how.leave_bytes = below(player, 3) == 0 ? below(player, 200) * MIB : 0;
+    where.device = (int)below(player, 3) - 1;
+    if (below(player, 3) == 0) {
+        where.device = 0;
+        where.one_stream = true;
+        where.stream = world->stream[below(player, STREAMS)];
+    }
+    where.pool = pool != 0 && where.device != 1 ? world->pool[pool - 1] : NULL;
+    const xseg_status status = xseg_trim(world->allocator, &where, &how, NULL);
+    expect(player, status == XSEG_OK, "trim", status);
+}
+
+static void step_decay(struct player *player)
+{
+    xseg_sim_advance(below(player, 60) * 1000000);
+    const xseg_status status = xseg_tick(player->world->allocator, below(player, 20000));
+
+    expect(player, status == XSEG_OK, "tick", status);
+}
+
+static void step_prewarm(struct player *player)
+{
+    struct xseg_where where = XSEG_WHERE_ANY;
+
+    where.device = 0;
+    where.one_stream = true;
+    where.stream = player->world->stream[below(player, STREAMS)];
+    const xseg_status status = xseg_prewarm(player->world->allocator, &where, any_bytes(player));
+    expect(player, status == XSEG_OK || status == XSEG_ERR_NO_MEMORY || status == XSEG_ERR_LIMIT,
+           "prewarm", status);
+}
+
+static void step_configure(struct player *player)
+{
+    static const char *const configs[] = {
+        "expandable_segments:True",
+        "expandable_segments:False",
+        "expandable_segments:False,max_split_size_mb:30",
+        "guard_page:True",
+        "guard_page:False",
+        "unmap_on_free:True",
+        "unmap_on_free:False",
+        "placement:pages",
+        "placement:best_fit",
+        "idle_ms:20",
+        "idle_ms:-1",
+        "hard_limit_mb:150",
+        "hard_limit_mb:100000",
+        "page_cache_mb:40",
+        "page_cache_mb:0",
+        "graph_capture_record_stream_reuse:True",
+        "roundup_power2_divisions:4",
+        "roundup_power2_divisions:1",
+        "history_stacks:none",
+        "history_stacks:all",
+    };
+    /* The hook numbers steps only where stacks are taken. */
+    const unsigned count = COUNT_OF(configs) - (player->world->kind.players == 1 ? 2 : 0);
+    const xseg_status status =
+        xseg_configure(player->world->allocator, configs[below(player, count)]);
+
+    expect(player, status == XSEG_OK, "configure", status);
+}
+
+static void step_label(struct player *player)
+{
+    static const char *const labels[] = {"forward", "backward", "optimizer", NULL};
+    struct world *world = player->world;
+    const xseg_status status =
+        below(player, 2) == 0
+            ? xseg_history_label(world->allocator, labels[below(player, 4)], NULL)
+            : xseg_history_annotate(world->allocator, 0, labels[below(player, 3)]);
+
+    expect(player, status == XSEG_OK, "label", status);
+}
+
+static void take_step(struct player *player)
+{
+    const uint64_t what = below(player, 100);
+    /* Phases of filling and draining, so that holes come about. */
+    const bool fills = player->steps++ / 60 % 2 == 0;
+
+    if (what < (fills ? 55u : 30u))
+        step_alloc(player);
+    else if (what < 80)
+        step_free(player);
+    else if (what < 88)
+        step_use(player);
+    else if (what < 91)
+        xseg_sim_finish_all();
+    else if (what < 94)
+        step_trim(player);
+    else if (what < 96)
+        step_decay(player);
+    else if (what < 97)
+        step_prewarm(player);
+    else if (what < 98)
+        step_configure(player);
+    else
+        step_label(player);
+}
+
+/* --- Steps about pools and streams, while the players rest. --- */
+
+static void *own_alloc(void *self, size_t bytes, int device, xseg_stream stream)
+{
+    (void)self;
+    (void)device;
+    (void)stream;
+    return machine_alloc(bytes);
+}
+
+static void own_free(void *self, void *ptr, size_t bytes, int device, xseg_stream stream)
+{
+    (void)self;
+    (void)bytes;
+    (void)device;
+    (void)stream;
+    machine_free(ptr);
+}
+
+static void step_pool(struct player *player)
+{
+    struct world *world = player->world;
+    struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
+
+    if (world->pools == POOLS)
+        return;
+    options.no_split = below(player, 6) == 0;
+    options.use_on_oom = below(player, 2) == 0;
+    options.name = below(player, 2) == 0 ? "named" : NULL;
+    world->is_own[world->pools] = below(player, 5) == 0;
+    if (world->is_own[world->pools])
+        options.memory = (struct xseg_pool_memory){own_alloc, own_free, world};
+    assert_int_equal(xseg_pool_create(world->allocator, 0, &options, &world->pool[world->pools]),
+                     XSEG_OK);
+    world->is_held[world->pools++] = true;
+}
+
+static void step_release(struct player *player)
+{
+    struct world *world = player->world;
+    const unsigned pool = any_pool(player);
+
+    if (pool == 0 || pool == world->captured)
+        return;
+    assert_int_equal(xseg_pool_release(world->pool[pool - 1]), XSEG_OK);
+    world->is_held[pool - 1] = false;
+    world->paused = world->paused == pool ? 0 : world->paused;
+}
+
+static struct CUgraph_st *end_capture(struct world *world)
+{
+    struct CUgraph_st *graph =
+        scene_capture_end(world->pool[world->captured - 1], world->stream[1]);
+
+    world->captured = 0;
+    return graph;
+}
+
+/* The paused pool comes back; where memory is short, blocks of all players go. */
+static void resume(struct player *player)
+{
+    struct world *world = player->world;
+
+    if (world->captured != 0)
+        scene_graph_destroy(end_capture(world));
+    xseg_status status = xseg_pool_resume(world->pool[world->paused - 1]);
+    if (status != XSEG_OK && below(player, 3) != 0) {
+        for (unsigned i = 0; i < PLAYERS; i++)
+            while (world->player[i].count > 0)
+                scene_free(world->allocator, world->player[i].held[--world->player[i].count]);
+        xseg_sim_finish_all();
+        assert_int_equal(xseg_configure(world->allocator, "hard_limit_mb:100000"), XSEG_OK);
+        status = xseg_pool_resume(world->pool[world->paused - 1]);
+    }
+    assert_true(status == XSEG_OK || status == XSEG_ERR_NO_MEMORY || status == XSEG_ERR_LIMIT);
+    world->paused = status == XSEG_OK ? 0 : world->paused;
+}
+
+/* Pause the first pool that can be. */
+static void step_pause(struct player *player)
+{
+    struct world *world = player->world;
+    const enum xseg_keep keep = below(player, 3) == 0 ? XSEG_KEEP_HOST : XSEG_KEEP_NOTHING;
+
+    if (world->paused != 0) {
+        resume(player);
+        return;
+    }
+    if (world->captured != 0)
+        scene_graph_destroy(end_capture(world));
+    xseg_sim_finish_all();
+    /* What is pending stands in the way until it is looked at. */
+    assert_int_equal(xseg_trim(world->allocator, NULL, NULL, NULL), XSEG_OK);
+    for (unsigned i = world->pools; i > 0 && world->paused == 0; i--) {
+        if (!world->is_held[i - 1])
+            continue;
+        const xseg_status status = xseg_pool_pause(world->pool[i - 1], keep, NULL);
+        assert_true(status == XSEG_OK || status == XSEG_ERR_BUSY || status == XSEG_ERR_UNSUPPORTED);
+        world->paused = status == XSEG_OK ? i : 0;
+    }
+}
+
+/* Frees in a capture of what other streams use wait for its end. */
+static void step_capture(struct player *player)
+{
+    struct world *world = player->world;
+
+    if (world->captured != 0) {
+        scene_graph_destroy(end_capture(world));
+        return;
+    }
+    const unsigned pool = any_pool(player);
+    if (pool == 0 || pool == world->paused)
+        return;
+    scene_capture_begin(world->pool[pool - 1], world->stream[1]);
+    world->captured = pool;
+}
+
+static void step_save(struct player *player)
+{
+    struct world *world = player->world;
+    const unsigned pool = any_pool(player);
+    struct xseg_checkpoint *checkpoint = NULL;
+
+    if (pool == 0 || xseg_pool_checkpoint(world->pool[pool - 1], &checkpoint) != XSEG_OK)
+        return;
+    xseg_checkpoint_end(world->saved);
+    world->saved = checkpoint;
+    world->saved_pool = pool;
+}
+
+/* A block that a restore frees is nobody's; one that it brings back is the first player's. */
+static void note_move(void *context, void *ptr, bool freed)
+{
+    struct world *world = context;
+    struct player *first = &world->player[0];
+
+    if (!freed) {
+        assert_true(first->count < HELD);
+        first->held[first->count++] = ptr;
+        return;
+    }
+    for (unsigned i = 0; i < PLAYERS; i++)
+        for (unsigned k = 0; k < world->player[i].count; k++)
+            if (world->player[i].held[k] == ptr) {
+                world->player[i].held[k] = world->player[i].held[--world->player[i].count];
+                return;
+            }
+    fail_msg("%p was nobody's", ptr);
+}
+
+static void step_restore(struct player *player)
+{
+    struct world *world = player->world;
+
+    if (world->saved == NULL || !world->is_held[world->saved_pool - 1])
+        return;
+    /* There must be room for what comes back. */
+    while (player->count > 0)
+        scene_free(world->allocator, player->held[--player->count]);
+    const xseg_status status =
+        xseg_pool_restore(world->pool[world->saved_pool - 1], world->saved, note_move, world);
+    assert_true(status == XSEG_OK || status == XSEG_ERR_BUSY || status == XSEG_ERR_PAUSED);
+}
+
+/* A stream goes, and another one takes its place; its memory is that one's in time. */
+static void step_gone(struct player *player)
+{
+    struct world *world = player->world;
+    const unsigned at = 1 + (unsigned)below(player, STREAMS - 1);
+
+    if (world->captured != 0)
+        return;
+    assert_int_equal(xseg_stream_gone(world->allocator, 0, world->stream[at]), XSEG_OK);
+    machine_stream_destroy(world->stream[at]);
+    world->stream[at] = machine_stream(false);
+}
+
+static void step_alone(struct player *player)
+{
+    static void (*const steps[])(struct player *) = {
+        step_pool,    step_pool, step_release, step_pause,   step_pause, step_capture,
+        step_capture, step_save, step_restore, step_restore, step_gone,
+    };
+
+    steps[below(player, COUNT_OF(steps))](player);
+}
+
+/* --- Playing. --- */
+
+static uint32_t gather(void *context)
+{
+    return ((const struct world *)context)->step;
+}
+
+/* From a text on everything is later than what came before, also by the machine's clock. */
+static void write_text(struct world *world, const char *text)
+{
+    xseg_sim_advance(1);
+    assert_int_equal(xseg_history_annotate(world->allocator, 0, text), XSEG_OK);
+    xseg_sim_advance(1);
+}
+
+static void *play_thread(void *self)
+{
+    struct player *player = self;
+
+    for (unsigned i = 0; i < 60; i++)
+        take_step(player);
+    return NULL;
+}
+
+/* The steps of one thread, each under a number of its own. */
+static void play_alone(struct world *world)
+{
+    for (unsigned i = 0; i < 100; i++) {
+        world->step++;
+        write_text(world, "step");
+        take_step(&world->player[0]);
+    }
+}
+
+static void play_together(struct world *world)
+{
+    pthread_t thread[PLAYERS];
+
+    for (unsigned i = 0; i < world->kind.players; i++)
+        assert_int_equal(pthread_create(&thread[i], NULL, play_thread, &world->player[i]), 0);
+    for (unsigned i = 0; i < world->kind.players; i++)
+        assert_int_equal(pthread_join(thread[i], NULL), 0);
+}
+
+static void reach_checkpoint(struct world *world)
+{
+    for (unsigned i = 0; i < PLAYERS; i++)
+        if (world->player[i].failure[0] != '\0')
+            fail_msg("player %u: %s", i, world->player[i].failure);
+    world->step++;
+    write_text(world, "checkpoint");
+    assert_true(world->states < CHECKPOINTS);
+    world->state[world->states++] = played_read(world->allocator, world->pool, world->pools);
+}
+
+static void play(struct world *world)
+{
+    reach_checkpoint(world);
+    for (unsigned i = 0; i < CHECKPOINTS - 3; i++) {
+        checkpoint_played = i;
+        world->step++;
+        write_text(world, "step");
+        step_alone(&world->player[0]);
+        step_alone(&world->player[0]);
+        if (world->kind.players == 1)
+            play_alone(world);
+        else
+            play_together(world);
+        if (i % 3 != 0)
+            continue;
+        reach_checkpoint(world);
+    }
+    reach_checkpoint(world);
+}
+
+static void wind_up(struct world *world)
+{
+    world->step++;
+    write_text(world, "step");
+    if (world->captured != 0)
+        scene_graph_destroy(end_capture(world));
+    xseg_checkpoint_end(world->saved);
+    xseg_sim_finish_all();
+    if (world->paused != 0)
+        resume(&world->player[0]);
+    for (unsigned i = 0; i < PLAYERS; i++)
+        while (world->player[i].count > 0)
+            scene_free(world->allocator, world->player[i].held[--world->player[i].count]);
+    for (unsigned i = 0; i < world->pools; i++)
+        if (world->is_held[i])
+            assert_int_equal(xseg_pool_release(world->pool[i]), XSEG_OK);
+    scene_empty_cache(world->allocator);
+    reach_checkpoint(world);
+    const struct played *last = &world->state[world->states - 1];
+    assert_int_equal(last->blocks, 0);
+    assert_int_equal(last->ranges, 0);
+}
+
+/* --- What the history says. --- */
+
+static bool is_checkpoint(const struct xseg_history_entry *entry)
+{
+    return entry->action == XSEG_HISTORY_ANNOTATION && strcmp(entry->label, "checkpoint") == 0;
+}
+
+static void describe(const struct recorded *recorded, size_t at, const char *way, const char *why)
+{
+    for (size_t i = at < 6 ? 0 : at - 6; i < recorded->count && i < at + 3; i++) {
+        const struct xseg_history_entry *e = &recorded->entry[i];
+
+        print_error("%s %zu %s base %p bytes %" PRIu64 " requested %" PRIu64 " pool %" PRIu32
+                    "%s device %d stream %p order %" PRIu32 " time %" PRIu64 " %s\n",
+                    i == at ? "->" : "  ", i, recorded_word(e->action), e->base, e->bytes,
+                    e->requested, e->pool, e->is_lent ? " lent" : "", e->device, (void *)e->stream,
+                    e->order, e->time_ns, e->label == NULL ? "" : e->label);
+    }
+    fail_msg("%s: %s", way, why);
+}
+
+static void play_onwards(struct world *world, const struct recorded *recorded)
+{
+    struct played played = played_copy(&world->state[0]);
+    unsigned checkpoint = 0;
+
+    for (size_t i = 0; i < recorded->count; i++) {
+        if (!played_on(&played, &recorded->entry[i]))
+            describe(recorded, i, "from the start", played.why);
+        if (is_checkpoint(&recorded->entry[i]) &&
+            !played_same(&played, &world->state[checkpoint++]))
+            describe(recorded, i, "at a checkpoint", played.why);
+    }
+    assert_int_equal(checkpoint, world->states);
+    played_end(&played);
+}
+
+static void play_backwards(struct world *world, const struct recorded *recorded)
+{
+    struct played played = played_copy(&world->state[world->states - 1]);
+    unsigned checkpoint = world->states;
+
+    for (size_t i = recorded->count; i > 0; i--) {
+        const struct xseg_history_entry *entry = &recorded->entry[i - 1];
+
+        if (is_checkpoint(entry) && !played_same(&played, &world->state[--checkpoint]))
+            describe(recorded, i - 1, "at a checkpoint, backwards", played.why);
+        if (!played_back(&played, entry))
+            describe(recorded, i - 1, "back from the end", played.why);
+    }
+    assert_int_equal(checkpoint, 0);
+    played_end(&played);
+}
+
+/* The cause of what goes is followed by what goes; between them nothing of its device draws a number. */
+static void expect_causes(const struct recorded *recorded)
+{
+    for (size_t i = 0; i < recorded->count; i++) {
+        const struct xseg_history_entry *entry = &recorded->entry[i], *next = entry + 1;
+
+        if (entry->action < XSEG_HISTORY_STEAL || entry->action > XSEG_HISTORY_TRIM)
+            continue;
+        while (next < recorded->entry + recorded->count &&
+               (next->order == 0 || next->device != entry->device))
+            next++;
+        if (next == recorded->entry + recorded->count || next->base != entry->base ||
+            next->bytes != entry->bytes || next->stream != entry->stream ||
+            (next->action != XSEG_HISTORY_SEGMENT_UNMAP &&
+             next->action != XSEG_HISTORY_SEGMENT_FREE))
+            describe(recorded, i, "a cause", "what it goes with does not follow");
+    }
+}
+
+/* Numbers rise; each event of a step has the step's number, and a stack. */
+static void expect_marks(const struct world *world, const struct recorded *recorded)
+{
+    uint32_t order = 0, step = 0;
+
+    for (size_t i = 0; i < recorded->count; i++) {
+        const struct xseg_history_entry *entry = &recorded->entry[i];
+
+        if (entry->order != 0 && entry->order <= order)
+            describe(recorded, i, "numbers", "they do not rise");
+        order = entry->order != 0 ? entry->order : order;
+        if (world->kind.players != 1)
+            continue;
+        if (entry->action == XSEG_HISTORY_ANNOTATION && strcmp(entry->label, "step") == 0)
+            step = entry->frames;
+        else if (is_checkpoint(entry))
+            step = entry->frames;
+        if (entry->frames != step || entry->stack == 0)
+            describe(recorded, i, "a step", "an event has the context of another call");
+    }
+}
+
+/* What programmes came to, so that a test in which nothing happens is seen. */
+static uint64_t tally[XSEG_HISTORY_ACTIONS], tally_lent;
+
+static void add_up(const struct recorded *recorded)
+{
+    for (size_t i = 0; i < recorded->count; i++) {
+        tally[recorded->entry[i].action]++;
+        tally_lent += recorded->entry[i].is_lent;
+    }
+}
+
+static void look_back(struct world *world)
+{
+    struct recorded recorded = recorded_walk(world->allocator, -1);
+
+    assert_int_equal(recorded.summary.lost, 0);
+    assert_true(recorded.count > 0 && is_checkpoint(&recorded.entry[recorded.count - 1]));
+    add_up(&recorded);
+    expect_marks(world, &recorded);
+    expect_causes(&recorded);
+    play_onwards(world, &recorded);
+    play_backwards(world, &recorded);
+    free(recorded.entry);
+}
+
+/* --- Programmes. --- */
+
+static void open_world(struct world *world, const struct kind *kind, uint64_t seed)
+{
+    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_options options = XSEG_OPTIONS_INIT;
+    struct xseg_history_hook hook = XSEG_HISTORY_HOOK_INIT;
+
+    memset(world, 0, sizeof(*world));
+    world->kind = *kind;
+    settings.devices = 2;
+    settings.memory_bytes = kind->is_short ? 240 * MIB : 16 * GIB;
+    options.driver = scene_driver();
+    options.clock = kind->has_clock ? scene_clock : NULL;
+    options.log = be_quiet;
+    assert_int_equal(xseg_sim_reset(&settings), XSEG_OK);
+    assert_int_equal(xseg_open(kind->config, &options, &world->allocator), XSEG_OK);
+    machine_open();
+    for (unsigned i = 1; i < STREAMS; i++)
+        world->stream[i] = machine_stream(false);
+    for (unsigned i = 0; i < PLAYERS; i++) {
+        world->player[i].world = world;
+        world->player[i].random = (seed * 64 + i) * UINT64_C(0x9E3779B97F4A7C15) + 1;
+    }
+    hook.context = world;
+    hook.gather = gather;
+    assert_int_equal(xseg_history_set_hook(world->allocator, &hook), XSEG_OK);
+    /* What there is before history is switched on is in the first state. */
+    if (seed % 3 == 0)
+        for (unsigned i = 0; i < 100; i++)
+            take_step(&world->player[0]);
+    assert_int_equal(
+        xseg_configure(world->allocator,
+                       "history:all,history_stacks:all,history_skip:[],history_events:1000000"),
+        XSEG_OK);
+}
+
+static void close_world(struct world *world)
+{
+    char text[1024];
+
+    assert_int_equal(xseg_close(world->allocator), XSEG_OK);
+    for (unsigned i = 1; i < STREAMS; i++)
+        machine_stream_destroy(world->stream[i]);
+    for (unsigned i = 0; i < world->states; i++)
+        played_end(&world->state[i]);
+    if (xseg_sim_leaks(text, sizeof(text)) != 2)
+        fail_msg("left behind: %s", text);
+    machine_close();
+}
+
+static unsigned long by_environment(const char *name, unsigned long usual)
+{
+    const char *value = getenv(name);
+
+    return value != NULL ? strtoul(value, NULL, 10) : usual;
+}
+
+static void note_programme(void)
+{
+    char text[128];
+
+    (void)snprintf(text, sizeof(text),
+                   "behind checkpoint %u of the programme XSEG_TEST_SEED=%llu XSEG_TEST_SEEDS=1\n",
+                   checkpoint_played, (unsigned long long)seed_played);
+    (void)!write(STDERR_FILENO, text, strlen(text));
+}
+
+/* The simulator and the audits end the process. */
+static void report_abort(int number)
+{
+    (void)number;
+    note_programme();
+}
+
+static int report_failure(void **state)
+{
+    (void)state;
+    if (seed_played != 0)
+        note_programme();
+    seed_played = 0;
+    return 0;
+}
+
+static void play_all(uint64_t first, const struct kind *kind)
+{
+    const uint64_t begin = by_environment("XSEG_TEST_SEED", first);
+    const uint64_t seeds = by_environment("XSEG_TEST_SEEDS", XSEG_CHECKS >= 3 ? 4 : 12);
+    struct world *world = malloc(sizeof(*world));
+
+    assert_non_null(world);
+    memset(tally, 0, sizeof(tally));
+    tally_lent = 0;
+    for (uint64_t seed = begin; seed < begin + seeds; seed++) {
+        struct kind of_seed = *kind;
+
+        seed_played = seed;
+        of_seed.has_clock = kind->has_clock || seed % 2 == 0;
+        open_world(world, &of_seed, seed);
+        play(world);
+        wind_up(world);
+        look_back(world);
+        close_world(world);
+    }
+    seed_played = 0;
+    free(world);
+    for (unsigned i = 0; i < XSEG_HISTORY_ACTIONS; i++)
+        print_message("# %s %llu\n", recorded_word((enum xseg_history_action)i),
+                      (unsigned long long)tally[i]);
+    print_message("# lent %llu\n", (unsigned long long)tally_lent);
+    if (seeds < 4)
+        return;
+    for (unsigned i = 0; i < XSEG_HISTORY_ACTIONS; i++)
+        assert_true(tally[i] >
+                    (i == XSEG_HISTORY_PAUSE || i == XSEG_HISTORY_RESUME ? 0 : seeds / 4));
+    assert_true(tally_lent > 0 || !kind->is_short);
+}
+
+static void alone_with_room(void **state)
+{
+    (void)state;
+    play_all(1, &(struct kind){"idle_ms:100", false, true, 1});
+}
+
+static void alone_running_short(void **state)
+{
+    (void)state;
+    play_all(1001, &(struct kind){"idle_ms:100,page_cache_mb:20", true, true, 1});
+}
+
+static void together_with_room(void **state)
+{
+    (void)state;
+    play_all(2001, &(struct kind){"idle_ms:100", false, false, PLAYERS});
+}
+
+static void together_running_short(void **state)
+{
+    (void)state;
+    play_all(3001, &(struct kind){"idle_ms:100", true, false, PLAYERS});
+}
+
+static void under_a_hard_limit(void **state)
+{
+    (void)state;
+    play_all(4001, &(struct kind){"idle_ms:100,hard_limit_mb:300,scrub:True", false, false, 2});
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_teardown(alone_with_room, report_failure),
+        cmocka_unit_test_teardown(alone_running_short, report_failure),
+        cmocka_unit_test_teardown(together_with_room, report_failure),
+        cmocka_unit_test_teardown(together_running_short, report_failure),
+        cmocka_unit_test_teardown(under_a_hard_limit, report_failure),
+    };
+
+    (void)signal(SIGABRT, report_abort);
+    return cmocka_run_group_tests_name("history", tests, NULL, NULL);
+}

@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: MIT */
+/* Steps about what happened. */
+#include <string.h>
+
+#include "tests/stress/exercise/world.h"
+
+struct look {
+    struct world *world;
+    uint64_t left;
+    uint32_t order[8], stack; /* order: the last one of each device */
+};
+
+static bool see_frame(void *context, const struct xseg_history_frame *frame)
+{
+    (void)context;
+    CHECK(frame->pc != NULL);
+    return true;
+}
+
+/* The numbers that memory draws when it passes between streams rise. */
+static bool see_event(void *context, const struct xseg_history_entry *entry)
+{
+    struct look *look = context;
+
+    CHECK((unsigned)entry->action < XSEG_HISTORY_ACTIONS);
+    CHECK(entry->requested <= entry->bytes || entry->action == XSEG_HISTORY_OOM);
+    CHECK(entry->device >= 0 && entry->device < (int)look->world->options.devices);
+    if (entry->order != 0) {
+        CHECK(entry->order > look->order[entry->device % 8]);
+        look->order[entry->device % 8] = entry->order;
+    }
+    if (entry->stack != 0)
+        look->stack = entry->stack;
+    return --look->left > 0;
+}
+
+static uint32_t number_frames(void *context)
+{
+    (void)context;
+    return 7;
+}
+
+static void set_hook(struct worker *worker)
+{
+    struct xseg_history_hook hook = XSEG_HISTORY_HOOK_INIT;
+
+    hook.gather = number_frames;
+    (void)CALL(xseg_history_set_hook, worker->world->allocator, chance(worker, 2) ? &hook : NULL);
+}
+
+void step_history(struct worker *worker)
+{
+    static const char *const label[] = {"forward", "backward", "optimizer", NULL};
+    struct world *world = worker->world;
+    struct look look = {.world = world, .left = 1 + below(worker, 400)};
+    struct xseg_history_entry newest[4];
+    const uint64_t epoch = fault_epoch();
+    size_t count = 0;
+
+    xseg_status status =
+        CALL(xseg_history_walk, world->allocator, any_device(worker), see_event, &look, NULL);
+    CHECK(status == XSEG_OK || !fault_was_none(epoch));
+    /* Without a stack there is none of number 0. */
+    status = CALL(xseg_history_stack, world->allocator, look.stack, see_frame, NULL);
+    CHECK(status == (look.stack != 0 ? XSEG_OK : XSEG_ERR_ARGUMENT));
+    status = CALL(xseg_history_copy, world->allocator, -1, newest, 4, &count);
+    CHECK(status != XSEG_OK || count <= 4);
+    (void)CALL(xseg_history_label, world->allocator, label[below(worker, 4)], NULL);
+    (void)CALL(xseg_history_annotate, world->allocator, any_device(worker), "a step");
+    if (chance(worker, 8))
+        set_hook(worker);
+    if (chance(worker, 8))
+        (void)CALL(xseg_history_clear, world->allocator, -1);
+}

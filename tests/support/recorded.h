@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: MIT */
+/* What a history has, as a list; and as a text of the names of its actions. */
+#ifndef XSEG_TESTS_RECORDED_H
+#define XSEG_TESTS_RECORDED_H
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/support/scene.h"
+
+struct recorded {
+    struct xseg_history_entry *entry; /* [count] */
+    size_t count, room;
+    struct xseg_history_summary summary;
+};
+
+static inline bool recorded_add(void *context, const struct xseg_history_entry *entry)
+{
+    struct recorded *recorded = context;
+
+    if (recorded->count == recorded->room) {
+        recorded->room = recorded->room == 0 ? 256 : recorded->room * 2;
+        recorded->entry = realloc(recorded->entry, recorded->room * sizeof(*entry));
+        assert_non_null(recorded->entry);
+    }
+    assert_int_equal(entry->struct_bytes, sizeof(*entry));
+    recorded->entry[recorded->count++] = *entry;
+    return true;
+}
+
+/* Walk over the history of a device; -1: of all.  The caller frees `entry`. */
+static inline struct recorded recorded_walk(struct xseg_allocator *allocator, int device)
+{
+    struct recorded recorded = {.summary = XSEG_HISTORY_SUMMARY_INIT};
+
+    assert_int_equal(
+        xseg_history_walk(allocator, device, recorded_add, &recorded, &recorded.summary), XSEG_OK);
+    assert_int_equal(recorded.summary.events, recorded.count);
+    for (size_t i = 1; i < recorded.count; i++)
+        assert_true(recorded.entry[i].time_ns >= recorded.entry[i - 1].time_ns);
+    return recorded;
+}
+
+static inline const char *recorded_word(enum xseg_history_action action)
+{
+    static const char *const words[XSEG_HISTORY_ACTIONS] = {
+        [XSEG_HISTORY_ALLOC] = "alloc",         [XSEG_HISTORY_FREE_REQUESTED] = "free",
+        [XSEG_HISTORY_FREE_COMPLETED] = "done", [XSEG_HISTORY_SEGMENT_ALLOC] = "segment",
+        [XSEG_HISTORY_SEGMENT_FREE] = "end",    [XSEG_HISTORY_SEGMENT_MAP] = "map",
+        [XSEG_HISTORY_SEGMENT_UNMAP] = "unmap", [XSEG_HISTORY_OOM] = "oom",
+        [XSEG_HISTORY_STEAL] = "steal",         [XSEG_HISTORY_DECAY] = "decay",
+        [XSEG_HISTORY_TRIM] = "trim",           [XSEG_HISTORY_PAUSE] = "pause",
+        [XSEG_HISTORY_RESUME] = "resume",       [XSEG_HISTORY_ANNOTATION] = "text",
+    };
+
+    assert_true(action < XSEG_HISTORY_ACTIONS);
+    return words[action];
+}
+
+/* Expect that the history of a device has these actions, in this order, and forget it. */
+static inline void recorded_expect(struct xseg_allocator *allocator, const char *words)
+{
+    struct recorded recorded = recorded_walk(allocator, -1);
+    char is[4096] = "";
+    size_t at = 0;
+
+    for (size_t i = 0; i < recorded.count; i++) {
+        at += (size_t)snprintf(is + at, sizeof(is) - at, "%s%s", i == 0 ? "" : " ",
+                               recorded_word(recorded.entry[i].action));
+        assert_true(at < sizeof(is));
+    }
+    assert_string_equal(is, words);
+    assert_int_equal(recorded.summary.lost, 0);
+    assert_int_equal(xseg_history_clear(allocator, -1), XSEG_OK);
+    free(recorded.entry);
+}
+
+#endif

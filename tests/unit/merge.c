@@ -1,0 +1,308 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Merging: the order of each ring is kept, numbers rise whatever the clocks say, and beside that times do not fall.
+ *
+ * Random programmes are made as they happen: one event after the other, each in some ring, some of them with a
+ * number.  What the merge makes of the rings is held against times that a slow reference has raised.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "src/base/align.h"
+#include "src/core/history/merge.h"
+#include "tests/support/draw.h"
+
+#define COUNT_OF(array) (sizeof(array) / sizeof((array)[0]))
+
+#define RINGS_MOST  12u
+#define EVENTS_MOST 400u
+
+/* An event as it is put in, and which one it is: `base` is its ring, `requested` its place there. */
+struct programme {
+    struct xseg_history_event event[RINGS_MOST][EVENTS_MOST];
+    uint64_t raised[RINGS_MOST][EVENTS_MOST]; /* its time, as the reference raises it */
+    size_t count[RINGS_MOST];
+    unsigned rings;
+};
+
+static void put(struct programme *p, unsigned ring, uint64_t time, uint32_t order)
+{
+    const size_t at = p->count[ring]++;
+
+    assert_true(ring < p->rings && at < EVENTS_MOST);
+    p->event[ring][at] =
+        (struct xseg_history_event){.time = time, .base = ring, .requested = at, .order = order};
+}
+
+static struct xseg_history_merge begin(const struct programme *p)
+{
+    struct xseg_history_merge merge;
+
+    xseg_history_merge_init(&merge);
+    for (unsigned ring = 0; ring < p->rings; ring++) {
+        struct xseg_history_event *copy = malloc((p->count[ring] + 1) * sizeof(*copy));
+
+        assert_non_null(copy);
+        memcpy(copy, p->event[ring], p->count[ring] * sizeof(*copy));
+        assert_true(xseg_history_merge_add(&merge, copy, p->count[ring]));
+    }
+    assert_true(xseg_history_merge_begin(&merge));
+    return merge;
+}
+
+/* --- The reference. --- */
+
+/* The event whose number comes just before another's, or NULL. */
+static const uint64_t *before_by_number(const struct programme *p, uint32_t order)
+{
+    const uint64_t *time = NULL;
+    uint32_t best = 0;
+
+    for (unsigned ring = 0; ring < p->rings; ring++)
+        for (size_t at = 0; at < p->count[ring]; at++)
+            if (p->event[ring][at].order < order && p->event[ring][at].order > best) {
+                best = p->event[ring][at].order;
+                time = &p->raised[ring][at];
+            }
+    return time;
+}
+
+/* Raise times until none has to be raised any more. */
+static void raise_slowly(struct programme *p)
+{
+    bool has_changed = true;
+
+    for (unsigned ring = 0; ring < p->rings; ring++)
+        for (size_t at = 0; at < p->count[ring]; at++)
+            p->raised[ring][at] = p->event[ring][at].time;
+    while (has_changed) {
+        has_changed = false;
+        for (unsigned ring = 0; ring < p->rings; ring++)
+            for (size_t at = 0; at < p->count[ring]; at++) {
+                const uint32_t order = p->event[ring][at].order;
+                const uint64_t *before = order == 0 ? NULL : before_by_number(p, order);
+                uint64_t time = p->raised[ring][at];
+
+                time = at == 0 ? time : xseg_max(time, p->raised[ring][at - 1]);
+                time = before == NULL ? time : xseg_max(time, *before);
+                has_changed = has_changed || time != p->raised[ring][at];
+                p->raised[ring][at] = time;
+            }
+    }
+}
+
+/* Merge, and expect what every merge promises. */
+static void expect_merged(struct programme *p)
+{
+    struct xseg_history_merge merge = begin(p);
+    const struct xseg_history_event *event;
+    size_t next[RINGS_MOST] = {0}, merged = 0, wanted = 0;
+    uint32_t order = 0;
+    uint64_t time = 0;
+
+    raise_slowly(p);
+    for (; (event = xseg_history_merge_next(&merge)) != NULL; merged++) {
+        assert_true(event->base < p->rings);
+        assert_int_equal(event->requested, next[event->base]++);
+        assert_true(event->order == 0 || event->order > order);
+        order = event->order == 0 ? order : event->order;
+        const uint64_t raised = p->raised[event->base][event->requested];
+        assert_true(raised >= time);
+        assert_int_equal(event->time, raised);
+        time = raised;
+    }
+    for (unsigned ring = 0; ring < p->rings; ring++)
+        wanted += p->count[ring];
+    assert_int_equal(merged, wanted);
+    assert_null(xseg_history_merge_next(&merge));
+    xseg_history_merge_fini(&merge);
+}
+
+/* Expect the rings of the merged events, as a text of digits. */
+static void expect_rings(struct programme *p, const char *rings)
+{
+    struct xseg_history_merge merge = begin(p);
+    const struct xseg_history_event *event;
+    char is[64] = "";
+
+    for (size_t i = 0; (event = xseg_history_merge_next(&merge)) != NULL; i++) {
+        assert_true(i + 1 < sizeof(is));
+        is[i] = (char)('0' + event->base);
+    }
+    assert_string_equal(is, rings);
+    xseg_history_merge_fini(&merge);
+    expect_merged(p);
+}
+
+/* --- By hand. --- */
+
+static void nothing_is_merged_into_nothing(void **state)
+{
+    static struct programme p;
+
+    (void)state;
+    memset(&p, 0, sizeof(p));
+    expect_rings(&p, "");
+    p.rings = 3;
+    expect_rings(&p, "");
+}
+
+static void times_decide_without_numbers(void **state)
+{
+    static struct programme p;
+
+    (void)state;
+    memset(&p, 0, sizeof(p));
+    p.rings = 3;
+    put(&p, 0, 10, 0);
+    put(&p, 0, 40, 0);
+    put(&p, 1, 20, 0);
+    put(&p, 1, 50, 0);
+    put(&p, 2, 30, 0);
+    expect_rings(&p, "01201");
+}
+
+/* Memory goes from ring 1 to ring 0, where a slow processor writes down an earlier time. */
+static void numbers_decide_against_times(void **state)
+{
+    static struct programme p;
+
+    (void)state;
+    memset(&p, 0, sizeof(p));
+    p.rings = 3;
+    put(&p, 1, 100, 0);
+    put(&p, 1, 110, 7);
+    put(&p, 0, 90, 8);
+    put(&p, 0, 95, 0);
+    put(&p, 2, 105, 0);
+    put(&p, 2, 120, 0);
+    expect_rings(&p, "121002");
+}
+
+/* With a clock that stands still, an event comes behind the numbers that its ring has had. */
+static void equal_times_go_by_numbers(void **state)
+{
+    static struct programme p;
+
+    (void)state;
+    memset(&p, 0, sizeof(p));
+    p.rings = 2;
+    put(&p, 0, 5, 2);
+    put(&p, 0, 5, 0);
+    put(&p, 1, 5, 1);
+    put(&p, 1, 5, 0);
+    put(&p, 1, 5, 3);
+    put(&p, 0, 5, 4);
+    expect_rings(&p, "110010");
+}
+
+/* A ring whose times fall keeps its order all the same. */
+static void a_ring_keeps_its_order(void **state)
+{
+    static struct programme p;
+
+    (void)state;
+    memset(&p, 0, sizeof(p));
+    p.rings = 2;
+    put(&p, 0, 50, 0);
+    put(&p, 0, 10, 0);
+    put(&p, 0, 60, 0);
+    put(&p, 1, 20, 0);
+    put(&p, 1, 55, 0);
+    expect_rings(&p, "10010");
+}
+
+/* --- At random. --- */
+
+struct kind {
+    unsigned numbered; /* of 16 events so many draw a number */
+    unsigned skew;     /* clocks of rings differ by up to this */
+    unsigned step;     /* the clock goes on by less than this; 1: it stands still */
+    unsigned lost;     /* of 4 rings so many have lost their first events */
+};
+
+static void make(struct programme *p, const struct kind *kind, uint64_t *random)
+{
+    uint64_t skew[RINGS_MOST], time = 1000;
+    uint32_t order = (uint32_t)(draw_next(random) % 5);
+    const unsigned events = (unsigned)(draw_next(random) % EVENTS_MOST);
+
+    memset(p, 0, sizeof(*p));
+    p->rings = 1 + (unsigned)(draw_next(random) % RINGS_MOST);
+    for (unsigned ring = 0; ring < p->rings; ring++)
+        skew[ring] = draw_next(random) % (kind->skew + 1);
+    for (unsigned i = 0; i < events; i++) {
+        const unsigned ring = (unsigned)(draw_next(random) % p->rings);
+
+        time += draw_next(random) % kind->step;
+        put(p, ring, time + skew[ring], draw_next(random) % 16 < kind->numbered ? ++order : 0);
+    }
+    for (unsigned ring = 0; ring < p->rings; ring++) {
+        const size_t gone =
+            draw_next(random) % 4 < kind->lost ? draw_next(random) % (p->count[ring] + 1) : 0;
+
+        p->count[ring] -= gone;
+        memmove(p->event[ring], p->event[ring] + gone, p->count[ring] * sizeof(p->event[0][0]));
+        for (size_t at = 0; at < p->count[ring]; at++)
+            p->event[ring][at].requested = at;
+    }
+}
+
+static void any_programme_is_in_order(void **state)
+{
+    static const struct kind kinds[] = {
+        {0, 0, 10, 0}, {4, 0, 10, 0}, {4, 0, 1, 0}, {4, 100, 10, 0}, {1, 1000, 3, 1},
+        {8, 50, 2, 2}, {16, 5, 2, 3}, {3, 0, 2, 4}, {2, 20, 1, 1},
+    };
+    static struct programme p;
+    uint64_t random = 42;
+
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(kinds); i++)
+        for (unsigned round = 0; round < 12; round++) {
+            make(&p, &kinds[i], &random);
+            expect_merged(&p);
+        }
+}
+
+/* Where all clocks agree, the merge is what happened, in its order, whatever was drawn. */
+static void true_times_stay(void **state)
+{
+    static struct programme p;
+    uint64_t random = 4711;
+
+    (void)state;
+    for (unsigned round = 0; round < 50; round++) {
+        make(&p, &(struct kind){round % 17, 0, 1 + round % 3 * 5, round % 5}, &random);
+        struct xseg_history_merge merge = begin(&p);
+        const struct xseg_history_event *event;
+        uint64_t time = 0;
+        while ((event = xseg_history_merge_next(&merge)) != NULL) {
+            assert_int_equal(event->time, p.event[event->base][event->requested].time);
+            assert_true(event->time >= time);
+            time = event->time;
+        }
+        xseg_history_merge_fini(&merge);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(nothing_is_merged_into_nothing),
+        cmocka_unit_test(times_decide_without_numbers),
+        cmocka_unit_test(numbers_decide_against_times),
+        cmocka_unit_test(equal_times_go_by_numbers),
+        cmocka_unit_test(a_ring_keeps_its_order),
+        cmocka_unit_test(any_programme_is_in_order),
+        cmocka_unit_test(true_times_stay),
+    };
+
+    return cmocka_run_group_tests_name("merge", tests, NULL, NULL);
+}

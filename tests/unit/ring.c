@@ -1,0 +1,424 @@
+/* SPDX-License-Identifier: MIT */
+/* Rings of events: what is kept and what is lost, against a plain list; and readers beside a writer. */
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "src/base/align.h"
+#include "src/core/history/ring.h"
+#include "tests/support/draw.h"
+
+#define COUNT_OF(array) (sizeof(array) / sizeof((array)[0]))
+
+/* An event whose every word tells its number. */
+static struct xseg_history_event event_of(uint64_t number)
+{
+    const uint64_t spread = number * UINT64_C(0x9E3779B97F4A7C15) + 1;
+
+    return (struct xseg_history_event){
+        .time = number,
+        .base = spread,
+        .requested = ~spread,
+        .stream = spread ^ 0x5555,
+        .size = spread >> 24,
+        .order = (uint32_t)spread,
+        .pool = (uint32_t)(spread >> 32),
+        .stack = (uint32_t)(spread >> 8),
+        .frames = (uint32_t)(spread >> 16),
+        .label = (uint32_t)~spread,
+        .thread = (uint32_t)(~spread >> 32),
+        .flags = (uint16_t)(spread >> 40),
+        .action = (uint8_t)(spread >> 48),
+    };
+}
+
+static bool is_event(const struct xseg_history_event *event, uint64_t number)
+{
+    const struct xseg_history_event wanted = event_of(number);
+
+    return event->time == wanted.time && event->base == wanted.base &&
+           event->requested == wanted.requested && event->stream == wanted.stream &&
+           event->size == wanted.size && event->order == wanted.order &&
+           event->pool == wanted.pool && event->stack == wanted.stack &&
+           event->frames == wanted.frames && event->label == wanted.label &&
+           event->thread == wanted.thread && event->flags == wanted.flags &&
+           event->action == wanted.action;
+}
+
+/* Each member has bits of its own among the words. */
+static void an_event_is_what_its_words_say(void **state)
+{
+    static const struct xseg_history_event full = {
+        .time = UINT64_MAX,
+        .base = UINT64_MAX,
+        .requested = UINT64_MAX,
+        .stream = UINT64_MAX,
+        .size = XSEG_HISTORY_SIZE_MASK,
+        .order = UINT32_MAX,
+        .pool = UINT32_MAX,
+        .stack = UINT32_MAX,
+        .frames = UINT32_MAX,
+        .label = UINT32_MAX,
+        .thread = UINT32_MAX,
+        .flags = UINT16_MAX,
+        .action = UINT8_MAX,
+    };
+    struct xseg_history_event one[13];
+    atomic_uint_fast64_t words[XSEG_HISTORY_EVENT_WORDS];
+    uint64_t copy[XSEG_HISTORY_EVENT_WORDS], seen[XSEG_HISTORY_EVENT_WORDS] = {0};
+
+    (void)state;
+    memset(one, 0, sizeof(one));
+    one[0].time = full.time;
+    one[1].base = full.base;
+    one[2].requested = full.requested;
+    one[3].stream = full.stream;
+    one[4].size = full.size;
+    one[5].order = full.order;
+    one[6].pool = full.pool;
+    one[7].stack = full.stack;
+    one[8].frames = full.frames;
+    one[9].label = full.label;
+    one[10].thread = full.thread;
+    one[11].flags = full.flags;
+    one[12].action = full.action;
+    for (size_t i = 0; i < COUNT_OF(one); i++) {
+        uint64_t bits = 0;
+
+        xseg_history_event_write(&one[i], words);
+        for (size_t k = 0; k < XSEG_HISTORY_EVENT_WORDS; k++) {
+            copy[k] = atomic_load(&words[k]);
+            assert_int_equal(copy[k] & seen[k], 0);
+            seen[k] |= copy[k];
+            bits += (uint64_t)__builtin_popcountll(copy[k]);
+        }
+        assert_true(bits >= 8);
+        const struct xseg_history_event back = xseg_history_event_read(copy);
+        assert_memory_equal(&back.time, &one[i].time, offsetof(struct xseg_history_event, flags));
+        assert_int_equal(back.flags, one[i].flags);
+        assert_int_equal(back.action, one[i].action);
+    }
+    for (uint64_t number = 0; number < 1000; number++) {
+        const struct xseg_history_event event = event_of(number);
+
+        xseg_history_event_write(&event, words);
+        for (size_t k = 0; k < XSEG_HISTORY_EVENT_WORDS; k++)
+            copy[k] = atomic_load(&words[k]);
+        const struct xseg_history_event back = xseg_history_event_read(copy);
+        assert_true(is_event(&back, number));
+    }
+}
+
+/* Note events of the next numbers. */
+static void note(struct xseg_history_ring *ring, uint64_t count)
+{
+    for (uint64_t i = 0; i < count; i++) {
+        const struct xseg_history_event event = event_of(atomic_load(&ring->noted));
+
+        xseg_history_ring_note(ring, &event);
+    }
+}
+
+/* Expect that a reader can have exactly the events from `first` up to `end`. */
+static void expect_kept(const struct xseg_history_ring *ring, uint64_t first, uint64_t end,
+                        uint64_t lost)
+{
+    struct xseg_finding finding = {0};
+    struct xseg_history_event event;
+    uint64_t is_first = UINT64_MAX, is_end = UINT64_MAX;
+
+    xseg_history_ring_range(ring, &is_first, &is_end);
+    assert_int_equal(is_first, first);
+    assert_int_equal(is_end, end);
+    for (uint64_t number = first; number < end; number++) {
+        assert_true(xseg_history_ring_read(ring, number, &event));
+        assert_true(is_event(&event, number));
+    }
+    assert_int_equal(xseg_history_ring_lost(ring, first), lost);
+    if (!xseg_history_ring_audit(ring, &finding))
+        fail_msg("%s: %s", finding.tag, finding.text);
+}
+
+static void the_newest_are_kept(void **state)
+{
+    static const uint64_t capacities[] = {1, 2, 3, 16, 1000, 5000};
+    static const uint64_t counts[] = {0, 1, 2, 3, 4, 15, 16, 17, 18, 999, 1001, 4097, 12345};
+
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(capacities); i++)
+        for (size_t k = 0; k < COUNT_OF(counts); k++) {
+            struct xseg_history_ring *ring = xseg_history_ring_create(capacities[i]);
+            const uint64_t kept = xseg_min(counts[k], capacities[i]);
+
+            assert_non_null(ring);
+            note(ring, counts[k]);
+            expect_kept(ring, counts[k] - kept, counts[k], counts[k] - kept);
+            xseg_history_ring_destroy(ring);
+        }
+}
+
+/* An event that was overwritten is not read; the one in the place that is written next is not, either. */
+static void the_overwritten_are_not_read(void **state)
+{
+    struct xseg_history_ring *ring = xseg_history_ring_create(4);
+    struct xseg_history_event event;
+
+    (void)state;
+    note(ring, 5);
+    assert_false(xseg_history_ring_read(ring, 0, &event));
+    for (uint64_t number = 1; number < 5; number++)
+        assert_true(xseg_history_ring_read(ring, number, &event));
+    note(ring, 6);
+    for (uint64_t number = 0; number < 7; number++)
+        assert_false(xseg_history_ring_read(ring, number, &event));
+    for (uint64_t number = 7; number < 11; number++)
+        assert_true(xseg_history_ring_read(ring, number, &event) && is_event(&event, number));
+    xseg_history_ring_destroy(ring);
+}
+
+static void the_cleared_are_not_lost(void **state)
+{
+    struct xseg_history_ring *ring = xseg_history_ring_create(10);
+
+    (void)state;
+    note(ring, 25);
+    expect_kept(ring, 15, 25, 15);
+    xseg_history_ring_clear(ring, 20);
+    expect_kept(ring, 20, 25, 0);
+    /* A clear of less changes nothing. */
+    xseg_history_ring_clear(ring, 3);
+    expect_kept(ring, 20, 25, 0);
+    note(ring, 5);
+    expect_kept(ring, 20, 30, 0);
+    note(ring, 3);
+    expect_kept(ring, 23, 33, 3);
+    xseg_history_ring_clear(ring, 33);
+    expect_kept(ring, 33, 33, 0);
+    note(ring, 1);
+    expect_kept(ring, 33, 34, 0);
+    xseg_history_ring_destroy(ring);
+}
+
+static void a_ring_grows_and_shrinks(void **state)
+{
+    struct xseg_history_ring *ring = xseg_history_ring_create(8);
+
+    (void)state;
+    note(ring, 20);
+    assert_true(xseg_history_ring_resize(ring, 100));
+    assert_int_equal(ring->capacity, 100);
+    expect_kept(ring, 12, 20, 12);
+    note(ring, 92);
+    expect_kept(ring, 12, 112, 12);
+    note(ring, 1);
+    expect_kept(ring, 13, 113, 13);
+    /* What a smaller ring has no room for is lost, and stays so when the ring grows again. */
+    assert_true(xseg_history_ring_resize(ring, 3));
+    expect_kept(ring, 110, 113, 110);
+    assert_true(xseg_history_ring_resize(ring, 50));
+    expect_kept(ring, 110, 113, 110);
+    assert_true(xseg_history_ring_resize(ring, 1));
+    expect_kept(ring, 112, 113, 112);
+    note(ring, 7);
+    expect_kept(ring, 119, 120, 119);
+    xseg_history_ring_destroy(ring);
+}
+
+/* Whatever happens to a ring, it keeps the newest events that it had room for all the time. */
+static void any_sequence_keeps_what_it_should(void **state)
+{
+    uint64_t random = 20261;
+
+    (void)state;
+    for (unsigned round = 0; round < 200; round++) {
+        struct xseg_history_ring *ring = xseg_history_ring_create(1 + draw_next(&random) % 40);
+        uint64_t first = 0, cleared = 0;
+
+        assert_non_null(ring);
+        for (unsigned step = 0; step < 60; step++) {
+            switch (draw_next(&random) % 4) {
+            case 0:
+                assert_true(xseg_history_ring_resize(ring, 1 + draw_next(&random) % 80));
+                break;
+            case 1:
+                cleared += draw_next(&random) % (atomic_load(&ring->noted) - cleared + 1);
+                xseg_history_ring_clear(ring, cleared);
+                break;
+            default:
+                note(ring, draw_next(&random) % 30);
+                break;
+            }
+            const uint64_t noted = atomic_load(&ring->noted);
+            first = xseg_max(first, noted - xseg_min(noted, ring->capacity));
+            first = xseg_max(first, cleared);
+            expect_kept(ring, first, noted, first - cleared);
+        }
+        xseg_history_ring_destroy(ring);
+    }
+}
+
+/* A large ring takes memory as it fills. */
+static void memory_is_taken_as_events_come(void **state)
+{
+    struct xseg_history_ring *ring = xseg_history_ring_create(UINT64_C(1) << 24);
+
+    (void)state;
+    assert_non_null(ring);
+    note(ring, 100);
+    expect_kept(ring, 0, 100, 0);
+    assert_in_range(xseg_history_ring_host_bytes(ring), 100 * sizeof(struct xseg_history_event),
+                    1 << 20);
+    xseg_history_ring_destroy(ring);
+    xseg_history_ring_destroy(NULL);
+}
+
+/* --- A reader beside a writer. --- */
+
+struct together {
+    struct xseg_history_ring *ring;
+    pthread_mutex_t history; /* in the place of HISTORY */
+    bool resizes;
+    atomic_bool over;
+    uint64_t reads, misses, torn, early, moments;
+};
+
+static void *write_on(void *self)
+{
+    struct together *t = self;
+    uint64_t random = 7;
+
+    for (uint64_t number = 0; !atomic_load(&t->over); number++) {
+        const struct xseg_history_event event = event_of(number);
+
+        if (t->resizes && number % 1024 == 0) {
+            (void)pthread_mutex_lock(&t->history);
+            if (!xseg_history_ring_resize(t->ring, 1 + draw_next(&random) % 300))
+                t->torn++;
+            (void)pthread_mutex_unlock(&t->history);
+        }
+        xseg_history_ring_note(t->ring, &event);
+    }
+    return NULL;
+}
+
+/* Read everything that there is to read, once. */
+static void look(struct together *t)
+{
+    struct xseg_history_event event;
+    uint64_t first = 0, end = 0;
+
+    (void)pthread_mutex_lock(&t->history);
+    xseg_history_ring_range(t->ring, &first, &end);
+    for (uint64_t number = first; number < end; number++) {
+        if (xseg_history_ring_read(t->ring, number, &event)) {
+            t->reads++;
+            t->torn += !is_event(&event, number);
+        } else {
+            t->misses++;
+            /* It was not to be had only if so many came after it. */
+            t->early += atomic_load(&t->ring->noted) - number <= t->ring->capacity;
+        }
+    }
+    t->moments++;
+    (void)pthread_mutex_unlock(&t->history);
+}
+
+static void read_together(uint64_t capacity, bool resizes)
+{
+    struct together t = {.ring = xseg_history_ring_create(capacity), .resizes = resizes};
+    pthread_t writer;
+
+    assert_non_null(t.ring);
+    (void)pthread_mutex_init(&t.history, NULL);
+    assert_int_equal(pthread_create(&writer, NULL, write_on, &t), 0);
+    /* The writer may come round as often as it likes: then nothing is read, and all is missed. */
+    while (t.reads + t.misses < 100000 || atomic_load(&t.ring->noted) < 500000)
+        look(&t);
+    atomic_store(&t.over, true);
+    assert_int_equal(pthread_join(writer, NULL), 0);
+    assert_int_equal(t.torn, 0);
+    assert_int_equal(t.early, 0);
+    const uint64_t noted = atomic_load(&t.ring->noted);
+    uint64_t first = 0, end = 0;
+    xseg_history_ring_range(t.ring, &first, &end);
+    assert_int_equal(end, noted);
+    assert_true(end - first <= t.ring->capacity);
+    if (!resizes)
+        assert_int_equal(end - first, xseg_min(noted, capacity));
+    expect_kept(t.ring, first, end, first);
+    print_message("# %llu read, %llu overwritten meanwhile, in %llu looks\n",
+                  (unsigned long long)t.reads, (unsigned long long)t.misses,
+                  (unsigned long long)t.moments);
+    (void)pthread_mutex_destroy(&t.history);
+    xseg_history_ring_destroy(t.ring);
+}
+
+static void no_event_is_read_in_part(void **state)
+{
+    static const uint64_t capacities[] = {1, 2, 16, 500};
+
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(capacities); i++)
+        read_together(capacities[i], false);
+}
+
+static void a_ring_is_resized_beside_readers(void **state)
+{
+    (void)state;
+    read_together(16, true);
+}
+
+/* --- The audit. --- */
+
+static void expect(const struct xseg_history_ring *ring, const char *tag)
+{
+    struct xseg_finding finding = {0};
+
+    assert_false(xseg_history_ring_audit(ring, &finding));
+    assert_string_equal(finding.tag, tag);
+}
+
+static void the_audit_names_what_is_wrong(void **state)
+{
+    struct xseg_history_ring *ring = xseg_history_ring_create(8);
+    struct xseg_history_event early = event_of(3);
+
+    (void)state;
+    note(ring, 6);
+    atomic_store(&ring->cleared, 7);
+    expect(ring, "RING-1");
+    atomic_store(&ring->cleared, 0);
+    atomic_store(&ring->dropped, 7);
+    expect(ring, "RING-1");
+    atomic_store(&ring->dropped, 0);
+    xseg_history_ring_note(ring, &early);
+    expect(ring, "RING-2");
+    /* Behind a clear nothing is left to be wrong. */
+    xseg_history_ring_clear(ring, 7);
+    expect_kept(ring, 7, 7, 0);
+    xseg_history_ring_destroy(ring);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(an_event_is_what_its_words_say),
+        cmocka_unit_test(the_newest_are_kept),
+        cmocka_unit_test(the_overwritten_are_not_read),
+        cmocka_unit_test(the_cleared_are_not_lost),
+        cmocka_unit_test(a_ring_grows_and_shrinks),
+        cmocka_unit_test(any_sequence_keeps_what_it_should),
+        cmocka_unit_test(memory_is_taken_as_events_come),
+        cmocka_unit_test(no_event_is_read_in_part),
+        cmocka_unit_test(a_ring_is_resized_beside_readers),
+        cmocka_unit_test(the_audit_names_what_is_wrong),
+    };
+
+    return cmocka_run_group_tests_name("ring", tests, NULL, NULL);
+}

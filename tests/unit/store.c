@@ -1,0 +1,402 @@
+/* SPDX-License-Identifier: MIT */
+/* What the histories of an allocator share: settings by configuration, time, labels, hooks, the depot. */
+#include "src/core/history/store.h"
+
+#include <inttypes.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include <cmocka.h>
+
+#include "src/core/config/config.h"
+#include "src/core/history/context.h"
+
+#define COUNT_OF(array) (sizeof(array) / sizeof((array)[0]))
+
+static const struct xseg_clock system_clock = {.read = NULL};
+
+/* --- Settings. --- */
+
+static bool takes_memory(enum xseg_history_action action)
+{
+    return action == XSEG_HISTORY_ALLOC || action == XSEG_HISTORY_SEGMENT_ALLOC ||
+           action == XSEG_HISTORY_SEGMENT_MAP || action == XSEG_HISTORY_OOM ||
+           action == XSEG_HISTORY_RESUME;
+}
+
+/* Whether an event is noted, and whether its stack is taken, word by word as the headers say it. */
+static bool is_noted(const struct xseg_config *config, enum xseg_history_action action)
+{
+    if (config->free_history > 0 && action == XSEG_HISTORY_FREE_REQUESTED)
+        return true;
+    return config->history == XSEG_HISTORY_ALL && (config->history_skip >> action & 1) == 0;
+}
+
+static bool has_stack(const struct xseg_config *config, enum xseg_history_action action)
+{
+    if (!is_noted(config, action))
+        return false;
+    if (config->free_history > 0 && action == XSEG_HISTORY_FREE_REQUESTED)
+        return true;
+    return config->history_stacks == XSEG_HISTORY_STACKS_ALL ||
+           (config->history_stacks == XSEG_HISTORY_STACKS_ALLOC && takes_memory(action));
+}
+
+static void expect_settings(struct xseg_history_store *store, const struct xseg_config *config)
+{
+    const bool keeps = config->history != XSEG_HISTORY_NOTHING;
+    const bool origin_stack = keeps && config->history_stacks != XSEG_HISTORY_STACKS_NONE;
+    bool gathers = origin_stack, is_any = config->traced || keeps || config->block_ages;
+
+    xseg_history_store_follow(store, config);
+    const uint64_t settings = xseg_history_store_settings(store);
+    for (unsigned i = 0; i < XSEG_HISTORY_ACTIONS; i++) {
+        const enum xseg_history_action action = (enum xseg_history_action)i;
+
+        assert_int_equal(xseg_history_settings_note(settings, action), is_noted(config, action));
+        assert_int_equal(xseg_history_settings_stack(settings, action), has_stack(config, action));
+        gathers = gathers || has_stack(config, action);
+        is_any = is_any || is_noted(config, action);
+    }
+    assert_int_equal((settings & XSEG_HISTORY_ORIGINS) != 0, keeps || config->block_ages);
+    assert_int_equal((settings & XSEG_HISTORY_ORIGIN_STACK) != 0, origin_stack);
+    assert_int_equal((settings & XSEG_HISTORY_TRACED) != 0, config->traced);
+    assert_int_equal((settings & XSEG_HISTORY_GATHERS) != 0, gathers);
+    assert_int_equal(settings != 0, is_any);
+    /* A note that finds itself wanted must find room, too. */
+    const uint64_t capacity = atomic_load(&store->capacity);
+    assert_true(capacity > 0);
+    if (config->history == XSEG_HISTORY_ALL)
+        assert_true(capacity >= config->history_events && capacity >= 3 * config->free_history);
+    assert_true(capacity >= config->free_history);
+}
+
+static void settings_follow_the_configuration(void **state)
+{
+    static const uint32_t skips[] = {0, 1u << XSEG_HISTORY_ALLOC,
+                                     1u << XSEG_HISTORY_FREE_REQUESTED |
+                                         1u << XSEG_HISTORY_SEGMENT_MAP,
+                                     (1u << XSEG_HISTORY_ACTIONS) - 1};
+    static const uint32_t free_histories[] = {0, 3, 100000};
+    struct xseg_history_store store;
+    struct xseg_config config;
+    unsigned cases = 0;
+
+    (void)state;
+    xseg_history_store_init(&store, &system_clock);
+    assert_int_equal(xseg_history_store_settings(&store), 0);
+    xseg_config_init(&config);
+    for (config.history = 0; config.history <= XSEG_HISTORY_ALL; config.history++)
+        for (config.history_stacks = 0; config.history_stacks <= XSEG_HISTORY_STACKS_ALL;
+             config.history_stacks++)
+            for (size_t i = 0; i < COUNT_OF(skips) * COUNT_OF(free_histories); i++)
+                for (unsigned bits = 0; bits < 4; bits++, cases++) {
+                    config.history_skip = skips[i % COUNT_OF(skips)];
+                    config.free_history = free_histories[i / COUNT_OF(skips)];
+                    config.block_ages = (bits & 1) != 0;
+                    config.traced = (bits & 2) != 0;
+                    expect_settings(&store, &config);
+                }
+    assert_int_equal(cases, 3 * 4 * 12 * 4);
+    xseg_history_store_fini(&store);
+}
+
+/* A call that began under other settings must not take its old stack for that of a new event. */
+static void settings_are_told_apart(void **state)
+{
+    struct xseg_history_store store, other;
+    struct xseg_config config;
+
+    (void)state;
+    xseg_history_store_init(&store, &system_clock);
+    xseg_history_store_init(&other, &system_clock);
+    xseg_config_init(&config);
+    config.history = XSEG_HISTORY_ALL;
+    config.history_stacks = XSEG_HISTORY_STACKS_ALL;
+    xseg_history_store_follow(&store, &config);
+    xseg_history_store_follow(&other, &config);
+    xseg_history_gather(&store);
+    assert_true(
+        xseg_history_context_is_of(xseg_history_context(), xseg_history_store_settings(&store)));
+    assert_false(
+        xseg_history_context_is_of(xseg_history_context(), xseg_history_store_settings(&other)));
+    const uint64_t before = xseg_history_store_settings(&store);
+    xseg_history_store_follow(&store, &config);
+    assert_true(xseg_history_store_settings(&store) == before);
+    config.history_stacks = XSEG_HISTORY_STACKS_NONE;
+    xseg_history_store_follow(&store, &config);
+    config.history_stacks = XSEG_HISTORY_STACKS_ALL;
+    xseg_history_store_follow(&store, &config);
+    assert_false(
+        xseg_history_context_is_of(xseg_history_context(), xseg_history_store_settings(&store)));
+    xseg_history_gather(&store);
+    assert_true(
+        xseg_history_context_is_of(xseg_history_context(), xseg_history_store_settings(&store)));
+    xseg_history_store_fini(&store);
+    xseg_history_store_fini(&other);
+}
+
+/* --- Time. --- */
+
+static uint64_t monotonic_ns(void)
+{
+    struct timespec now = {0};
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+static void ticks_are_nanoseconds_that_do_not_fall(void **state)
+{
+    static uint64_t ticks[20000];
+    struct xseg_history_store store;
+
+    (void)state;
+    xseg_history_store_init(&store, &system_clock);
+    const uint64_t began = monotonic_ns();
+    for (size_t i = 0; i < COUNT_OF(ticks); i++)
+        ticks[i] = xseg_history_store_now(&store);
+    while (monotonic_ns() - began < 40000000) {
+    }
+    const uint64_t late = xseg_history_store_now(&store);
+    const uint64_t ended = monotonic_ns();
+    const struct xseg_history_moment moment = xseg_history_store_moment(&store);
+    uint64_t before = 0;
+    for (size_t i = 0; i < COUNT_OF(ticks); i++) {
+        const uint64_t ns = xseg_history_store_ns(&store, &moment, ticks[i]);
+
+        assert_true(ns >= before);
+        before = ns;
+    }
+    /* What the two clocks say lies as far apart as the calls that read them, and a preemption. */
+    const uint64_t slack = 20000000;
+    assert_true(xseg_history_store_ns(&store, &moment, ticks[0]) + slack >= began);
+    assert_true(before <= xseg_history_store_ns(&store, &moment, late));
+    assert_true(xseg_history_store_ns(&store, &moment, late) <= ended + slack);
+    assert_true(xseg_history_store_ns(&store, &moment, late) >= began + 40000000 - slack);
+    assert_int_equal(xseg_history_store_ns(&store, &moment, moment.ticks), moment.ns);
+    print_message("# %s\n", store.counts_cycles ? "the processor's counter" : "CLOCK_MONOTONIC");
+    xseg_history_store_fini(&store);
+}
+
+/* A counter at 4 GHz that has run for twenty years. */
+static void ticks_of_years_fit(void **state)
+{
+    static const uint64_t years = UINT64_C(20) * 365 * 24 * 3600;
+    struct xseg_history_store store;
+
+    (void)state;
+    xseg_history_store_init(&store, &system_clock);
+    store.counts_cycles = true;
+    store.first_ticks = 1000;
+    store.first_ns = 500;
+    const struct xseg_history_moment moment = {1000 + years * 4000000000u,
+                                               500 + years * 1000000000u};
+    assert_int_equal(xseg_history_store_ns(&store, &moment, 1000), 500);
+    assert_int_equal(xseg_history_store_ns(&store, &moment, 1400), 600);
+    assert_int_equal(xseg_history_store_ns(&store, &moment, 1000 + years / 2 * 4000000000u),
+                     500 + years / 2 * 1000000000u);
+    assert_int_equal(xseg_history_store_ns(&store, &moment, moment.ticks), moment.ns);
+    /* Another processor's counter may be a little behind, or ahead. */
+    assert_int_equal(xseg_history_store_ns(&store, &moment, 990), 500);
+    assert_int_equal(xseg_history_store_ns(&store, &moment, moment.ticks + 40), moment.ns + 10);
+    const struct xseg_history_moment at_once = {1000, 500};
+    assert_int_equal(xseg_history_store_ns(&store, &at_once, 1400), 500);
+    xseg_history_store_fini(&store);
+}
+
+static uint64_t users_time;
+
+static uint64_t read_users(void *self)
+{
+    assert_ptr_equal(self, &users_time);
+    return users_time;
+}
+
+static void the_users_clock_is_taken_as_it_is(void **state)
+{
+    const struct xseg_clock clock = {read_users, &users_time};
+    struct xseg_history_store store;
+
+    (void)state;
+    xseg_history_store_init(&store, &clock);
+    users_time = 77;
+    assert_int_equal(xseg_history_store_now(&store), 77);
+    const struct xseg_history_moment moment = xseg_history_store_moment(&store);
+    assert_int_equal(moment.ns, 77);
+    assert_int_equal(xseg_history_store_ns(&store, &moment, 5), 5);
+    assert_int_equal(xseg_history_store_ns(&store, &moment, 1000), 1000);
+    xseg_history_store_fini(&store);
+}
+
+/* --- Labels. --- */
+
+static void each_text_is_kept_once(void **state)
+{
+    struct xseg_history_store store;
+    char text[32];
+
+    (void)state;
+    xseg_history_store_init(&store, &system_clock);
+    assert_null(xseg_history_store_text(&store, 0));
+    assert_null(xseg_history_store_text(&store, 1));
+    const uint32_t first = xseg_history_store_label(&store, "first");
+    const char *kept = xseg_history_store_text(&store, first);
+    const uint64_t host_bytes = xseg_history_store_host_bytes(&store);
+    assert_true(host_bytes > 0);
+    assert_int_not_equal(first, 0);
+    assert_int_equal(xseg_history_store_label(&store, "first"), first);
+    assert_int_equal(xseg_history_store_host_bytes(&store), host_bytes);
+    for (unsigned i = 0; i < 1000; i++) {
+        (void)snprintf(text, sizeof(text), "step %u", i);
+        const uint32_t label = xseg_history_store_label(&store, text);
+        assert_int_not_equal(label, 0);
+        assert_int_not_equal(label, first);
+        assert_string_equal(xseg_history_store_text(&store, label), text);
+        assert_int_equal(xseg_history_store_label(&store, text), label);
+    }
+    /* A text stays where it is. */
+    assert_ptr_equal(xseg_history_store_text(&store, first), kept);
+    assert_string_equal(kept, "first");
+    assert_null(xseg_history_store_text(&store, UINT32_MAX));
+    xseg_history_store_fini(&store);
+}
+
+static void long_texts_are_cut(void **state)
+{
+    struct xseg_history_store store;
+    char text[400];
+
+    (void)state;
+    xseg_history_store_init(&store, &system_clock);
+    memset(text, 'a', sizeof(text));
+    text[sizeof(text) - 1] = '\0';
+    const uint32_t label = xseg_history_store_label(&store, text);
+    assert_int_equal(strlen(xseg_history_store_text(&store, label)), XSEG_HISTORY_LABEL_BYTES - 1);
+    /* What is kept is the same: so is the number. */
+    text[XSEG_HISTORY_LABEL_BYTES - 1] = 'b';
+    assert_int_equal(xseg_history_store_label(&store, text), label);
+    text[XSEG_HISTORY_LABEL_BYTES - 1] = '\0';
+    assert_int_equal(xseg_history_store_label(&store, text), label);
+    text[XSEG_HISTORY_LABEL_BYTES - 2] = '\0';
+    assert_int_not_equal(xseg_history_store_label(&store, text), label);
+    /* A text may be empty, which is not the same as none. */
+    const uint32_t empty = xseg_history_store_label(&store, "");
+    assert_int_not_equal(empty, 0);
+    assert_string_equal(xseg_history_store_text(&store, empty), "");
+    xseg_history_store_fini(&store);
+}
+
+/* Labels of several stores do not touch each other; of too many the one that was set first goes. */
+static void a_thread_has_a_label_of_each_store(void **state)
+{
+    struct xseg_history_store store[XSEG_HISTORY_LABELS + 1];
+    const struct xseg_history_context *context = xseg_history_context();
+
+    (void)state;
+    for (unsigned i = 0; i < COUNT_OF(store); i++)
+        xseg_history_store_init(&store[i], &system_clock);
+    for (uint32_t i = 0; i < XSEG_HISTORY_LABELS; i++) {
+        assert_int_equal(xseg_history_set_label(&store[i], 10 + i), 0);
+        for (uint32_t k = 0; k < COUNT_OF(store); k++)
+            assert_int_equal(xseg_history_label_of(context, &store[k]), k <= i ? 10 + k : 0);
+    }
+    /* Nested: each store has its own label before. */
+    assert_int_equal(xseg_history_set_label(&store[1], 21), 11);
+    assert_int_equal(xseg_history_set_label(&store[2], 22), 12);
+    assert_int_equal(xseg_history_set_label(&store[2], 12), 22);
+    assert_int_equal(xseg_history_set_label(&store[1], 11), 21);
+    for (uint32_t k = 0; k < XSEG_HISTORY_LABELS; k++)
+        assert_int_equal(xseg_history_label_of(context, &store[k]), 10 + k);
+    assert_int_equal(xseg_history_set_label(&store[XSEG_HISTORY_LABELS], 30), 0);
+    assert_int_equal(xseg_history_label_of(context, &store[XSEG_HISTORY_LABELS]), 30);
+    assert_int_equal(xseg_history_label_of(context, &store[0]), 0);
+    assert_int_equal(xseg_history_label_of(context, &store[1]), 11);
+    for (unsigned i = 0; i < COUNT_OF(store); i++)
+        xseg_history_store_fini(&store[i]);
+    /* A new store in the same place is another one. */
+    xseg_history_store_init(&store[1], &system_clock);
+    assert_int_equal(xseg_history_label_of(context, &store[1]), 0);
+    assert_int_equal(xseg_history_set_label(&store[1], 5), 0);
+    xseg_history_store_fini(&store[1]);
+}
+
+/* --- Hooks, and the depot. --- */
+
+static uint32_t gather_seven(void *context)
+{
+    (void)context;
+    return 7;
+}
+
+static void a_hook_that_is_replaced_stays(void **state)
+{
+    struct xseg_history_hook hook = XSEG_HISTORY_HOOK_INIT;
+    struct xseg_history_store store;
+
+    (void)state;
+    xseg_history_store_init(&store, &system_clock);
+    assert_null(xseg_history_store_hook(&store));
+    hook.gather = gather_seven;
+    hook.context = &store;
+    assert_true(xseg_history_store_set_hook(&store, &hook));
+    const struct xseg_history_hook *first = xseg_history_store_hook(&store);
+    assert_ptr_equal(first->context, &store);
+    hook.context = NULL;
+    assert_true(xseg_history_store_set_hook(&store, &hook));
+    assert_null(xseg_history_store_hook(&store)->context);
+    /* A thread may be in it still. */
+    assert_ptr_equal(first->context, &store);
+    assert_int_equal(first->gather(NULL), 7);
+    assert_true(xseg_history_store_set_hook(&store, NULL));
+    assert_null(xseg_history_store_hook(&store));
+    xseg_history_store_fini(&store);
+}
+
+static void *make_depot(void *self)
+{
+    return xseg_history_store_make_depot(self);
+}
+
+static void threads_make_one_depot(void **state)
+{
+    struct xseg_history_store store;
+    pthread_t thread[4];
+    void *depot[4];
+
+    (void)state;
+    for (unsigned round = 0; round < 20; round++) {
+        xseg_history_store_init(&store, &system_clock);
+        assert_null(xseg_history_store_depot(&store));
+        for (unsigned i = 0; i < COUNT_OF(thread); i++)
+            assert_int_equal(pthread_create(&thread[i], NULL, make_depot, &store), 0);
+        for (unsigned i = 0; i < COUNT_OF(thread); i++)
+            assert_int_equal(pthread_join(thread[i], &depot[i]), 0);
+        for (unsigned i = 0; i < COUNT_OF(thread); i++)
+            assert_ptr_equal(depot[i], xseg_history_store_depot(&store));
+        xseg_history_store_fini(&store);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(settings_follow_the_configuration),
+        cmocka_unit_test(settings_are_told_apart),
+        cmocka_unit_test(ticks_are_nanoseconds_that_do_not_fall),
+        cmocka_unit_test(ticks_of_years_fit),
+        cmocka_unit_test(the_users_clock_is_taken_as_it_is),
+        cmocka_unit_test(each_text_is_kept_once),
+        cmocka_unit_test(long_texts_are_cut),
+        cmocka_unit_test(a_thread_has_a_label_of_each_store),
+        cmocka_unit_test(a_hook_that_is_replaced_stays),
+        cmocka_unit_test(threads_make_one_depot),
+    };
+
+    return cmocka_run_group_tests_name("store", tests, NULL, NULL);
+}
