@@ -92,7 +92,7 @@ void xseg_history_sweep(struct xseg_allocator *allocator)
     struct numbers numbers = {.count = 0};
 
     XSEG_ASSERT(!xseg_lock_is_any_held());
-    if (hook == NULL || hook->forget == NULL)
+    if (hook == NULL || hook->forget == NULL || atomic_exchange(&store->is_sweeping, true))
         return;
     xseg_history_contexts_visit(add, &numbers);
     for (int i = 0; i < allocator->device_count; i++) {
@@ -108,6 +108,7 @@ void xseg_history_sweep(struct xseg_allocator *allocator)
     atomic_store_explicit(&store->gathers, 0, memory_order_relaxed);
     if (!numbers.is_short)
         hook->forget(hook->context, numbers.number, numbers.count);
+    atomic_store(&store->is_sweeping, false);
     free(numbers.number);
 }
 

@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <unistd.h>
 
+#include "src/base/align.h"
 #include "src/base/stack.h"
 
 static _Thread_local struct xseg_history_context here;
@@ -37,6 +38,7 @@ static void make_key(void)
 static void join(void)
 {
     (void)pthread_once(&contexts.once, make_key);
+    here.is_listed = true;
     xseg_list_init(&here.link);
     if (!contexts.has_key || pthread_setspecific(contexts.key, &here) != 0)
         return;
@@ -50,9 +52,11 @@ void xseg_history_contexts_visit(void (*visit)(void *self, uint32_t frames), voi
     (void)pthread_mutex_lock(&contexts.lock);
     XSEG_LIST_FOR(node, &contexts.all)
     {
-        visit(self,
-              atomic_load_explicit(&XSEG_CONTAINER(node, struct xseg_history_context, link)->shown,
-                                   memory_order_relaxed));
+        struct xseg_history_context *context =
+            XSEG_CONTAINER(node, struct xseg_history_context, link);
+
+        for (unsigned i = 0; i < XSEG_HISTORY_DEPTH; i++)
+            visit(self, atomic_load_explicit(&context->shown[i], memory_order_relaxed));
     }
     (void)pthread_mutex_unlock(&contexts.lock);
 }
@@ -70,6 +74,19 @@ struct xseg_history_context *xseg_history_context(void)
 
     /* A system call; a thread keeps its number. */
     return __builtin_expect(context->thread == 0, 0) ? number(context) : context;
+}
+
+struct xseg_history_gathered xseg_history_put_aside(void)
+{
+    here.depth++;
+    return here.gathered;
+}
+
+void xseg_history_take_up(const struct xseg_history_gathered *gathered)
+{
+    XSEG_ASSERT(here.depth != 0);
+    here.depth--;
+    here.gathered = *gathered;
 }
 
 uint32_t xseg_history_set_label(const struct xseg_history_store *store, uint32_t label)
@@ -113,8 +130,9 @@ __attribute__((noinline)) void xseg_history_gather_all(struct xseg_history_store
     };
     if (hook == NULL)
         return;
-    if (here.link.next == NULL)
+    if (!here.is_listed)
         join();
-    atomic_store_explicit(&here.shown, numbered, memory_order_relaxed);
+    atomic_store_explicit(&here.shown[xseg_min(here.depth, XSEG_HISTORY_DEPTH - 1)], numbered,
+                          memory_order_relaxed);
     xseg_history_store_count_gather(store);
 }

@@ -18,6 +18,9 @@
 /* Labels of a thread, each of another allocator.  One more takes the place of the one that was set first. */
 #define XSEG_HISTORY_LABELS 4u
 
+/* Calls that a thread may be in by way of observers; deeper ones share the last place. */
+#define XSEG_HISTORY_DEPTH 4u
+
 struct xseg_history_gathered {
     uint32_t version; /* of the settings under which it was gathered, see store.h; 0: none */
     uint32_t stack, frames;
@@ -25,9 +28,12 @@ struct xseg_history_gathered {
 
 struct xseg_history_context {
     struct xseg_history_gathered
-        gathered;                /* by the call under way; an observer's calls gather their own */
-    uint32_t thread;             /* the kernel's number; 0: not asked for yet */
-    atomic_uint_least32_t shown; /* frames, for xseg_history_contexts_visit() */
+        gathered;    /* by the call under way; an observer's calls gather their own */
+    uint32_t thread; /* the kernel's number; 0: not asked for yet */
+    /* Frames of this call and of those around it, for xseg_history_contexts_visit(). */
+    atomic_uint_least32_t shown[XSEG_HISTORY_DEPTH];
+    uint32_t depth; /* observers that the thread is in */
+    bool is_listed; /* `link` is in the list, or cannot be */
     /* The label that was set last comes first. */
     struct {
         uint64_t store; /* serial number of the label's store; 0: no label */
@@ -38,6 +44,10 @@ struct xseg_history_context {
 
 /* The calling thread's context. */
 struct xseg_history_context *xseg_history_context(void);
+
+/* Put aside what the call under way has gathered, while an observer may make other calls; and take it up again. */
+struct xseg_history_gathered xseg_history_put_aside(void);
+void xseg_history_take_up(const struct xseg_history_gathered *gathered);
 
 /* Visit the numbers of frames that calls of all threads have gathered and may still note. */
 void xseg_history_contexts_visit(void (*visit)(void *self, uint32_t frames), void *self);

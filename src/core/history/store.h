@@ -64,6 +64,8 @@ struct xseg_history_store {
     struct xseg_history_hooked *hooks;          /* all so far, newest first; guarded by HISTORY */
     /* Says which of the user's numbers are still in use; of a room above. */
     void (*sweep)(struct xseg_history_store *store);
+    atomic_bool
+        is_sweeping; /* a thread is: numbers must not be forgotten by two sweeps that overlap */
     atomic_uint_fast64_t gathers,
         sweep_after; /* numbers since the last sweep; so many make the next one due */
 };

@@ -186,7 +186,7 @@ static bool call(const struct xseg_watcher *watcher, const struct message *messa
 {
     const struct xseg_observer *calls = &watcher->calls;
     const struct visit visit = {watcher, here};
-    const struct xseg_history_gathered gathered = xseg_history_context()->gathered;
+    const struct xseg_history_gathered gathered = xseg_history_put_aside();
     bool answer = false;
 
     XSEG_ASSERT(!xseg_lock_is_any_held());
@@ -197,7 +197,7 @@ static bool call(const struct xseg_watcher *watcher, const struct message *messa
         answer = say(calls, message);
     XSEG_ASSERT(here == &visit);
     here = visit.outer;
-    xseg_history_context()->gathered = gathered;
+    xseg_history_take_up(&gathered);
     return answer;
 }
 
