@@ -614,9 +614,188 @@ static void no_lock_is_held_around_the_hook(void **state)
     assert_int_equal(pthread_join(locked, NULL), 0);
     assert_int_equal(pthread_join(unlocked, NULL), 0);
     assert_true(hooked.gathers > 4000);
+    scene_close(hooked.allocator);
     (void)pthread_mutex_destroy(&hooked.mutex);
     (void)pthread_mutexattr_destroy(&recursive);
-    scene_close(hooked.allocator);
+}
+
+/* --- Forgetting the user's numbers. --- */
+
+#define NUMBERS_MOST 2000000u
+
+/* A user that gives each call a new number, and drops numbers as soon as it may. */
+struct counting {
+    pthread_mutex_t mutex;
+    uint32_t last;
+    unsigned forgets;
+    unsigned held, held_most;      /* numbers that are not dropped; and the most there were */
+    uint8_t dropped[NUMBERS_MOST]; /* by number */
+    unsigned before[NUMBERS_MOST]; /* how many forgets there had been when it was given */
+};
+
+static uint32_t gather_new(void *context)
+{
+    struct counting *counting = context;
+
+    (void)pthread_mutex_lock(&counting->mutex);
+    const uint32_t number = ++counting->last % NUMBERS_MOST;
+    counting->before[number] = counting->forgets;
+    counting->held++;
+    if (counting->held > counting->held_most)
+        counting->held_most = counting->held;
+    (void)pthread_mutex_unlock(&counting->mutex);
+    return number;
+}
+
+static bool is_among(const uint32_t *kept, size_t count, uint32_t number)
+{
+    size_t low = 0, high = count;
+
+    while (low < high) {
+        const size_t middle = (low + high) / 2;
+
+        if (kept[middle] < number)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low < count && kept[low] == number;
+}
+
+static void forget_old(void *context, const uint32_t *kept, size_t count)
+{
+    struct counting *counting = context;
+
+    (void)pthread_mutex_lock(&counting->mutex);
+    for (size_t i = 1; i < count; i++)
+        assert_true(kept[i] > kept[i - 1]);
+    for (uint32_t number = 1; number <= counting->last && number < NUMBERS_MOST; number++) {
+        /* Given before the call of this function that came before this one. */
+        const bool is_old = counting->before[number] + 1 <= counting->forgets;
+
+        if (!is_old || counting->dropped[number] != 0 || is_among(kept, count, number))
+            continue;
+        counting->dropped[number] = 1;
+        counting->held--;
+    }
+    counting->forgets++;
+    (void)pthread_mutex_unlock(&counting->mutex);
+}
+
+static bool is_known(struct counting *counting, uint32_t number)
+{
+    assert_true(number < NUMBERS_MOST);
+    return number == 0 || counting->dropped[number] == 0;
+}
+
+static bool look_at_block(void *context, const struct xseg_block_info *block)
+{
+    if (block->state == XSEG_BLOCK_LIVE || block->state == XSEG_BLOCK_PENDING)
+        assert_true(is_known(context, block->frames));
+    return true;
+}
+
+/* Every number that an event or a block shows is one that the user still has. */
+static void expect_known(struct xseg_allocator *allocator, struct counting *counting)
+{
+    struct recorded recorded = recorded_walk(allocator, -1);
+
+    for (size_t i = 0; i < recorded.count; i++)
+        assert_true(is_known(counting, recorded.entry[i].frames));
+    free(recorded.entry);
+    assert_int_equal(xseg_walk(allocator, NULL, look_at_block, counting), XSEG_OK);
+}
+
+static struct counting *hook_counting(struct xseg_allocator *allocator)
+{
+    struct counting *counting = calloc(1, sizeof(*counting));
+    struct xseg_history_hook hook = XSEG_HISTORY_HOOK_INIT;
+
+    assert_non_null(counting);
+    (void)pthread_mutex_init(&counting->mutex, NULL);
+    hook.context = counting;
+    hook.gather = gather_new;
+    hook.forget = forget_old;
+    assert_int_equal(xseg_history_set_hook(allocator, &hook), XSEG_OK);
+    return counting;
+}
+
+static void close_counting(struct xseg_allocator *allocator, struct counting *counting)
+{
+    scene_close(allocator);
+    (void)pthread_mutex_destroy(&counting->mutex);
+    free(counting);
+}
+
+/* A clear tells which numbers are left: those of live blocks, and of events that came since. */
+static void numbers_of_cleared_events_are_forgotten(void **state)
+{
+    struct xseg_allocator *allocator = scene_open("history:all,history_stacks:all");
+    struct counting *counting = hook_counting(allocator);
+    void *live[10];
+
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(live); i++)
+        live[i] = scene_alloc(allocator, i % 2 == 0 ? 1000 : 30 * MIB, NULL);
+    for (unsigned i = 0; i < 100; i++)
+        scene_free(allocator, scene_alloc(allocator, 1000, NULL));
+    expect_known(allocator, counting);
+    const unsigned held = counting->held;
+    for (unsigned i = 0; i < 3; i++)
+        assert_int_equal(xseg_history_clear(allocator, -1), XSEG_OK);
+    assert_int_equal(counting->forgets, 3);
+    assert_in_range(counting->held, COUNT_OF(live), held / 2);
+    expect_known(allocator, counting);
+    for (size_t i = 0; i < COUNT_OF(live); i++) {
+        assert_int_not_equal(scene_block(allocator, live[i]).frames, 0);
+        scene_free(allocator, live[i]);
+    }
+    close_counting(allocator, counting);
+}
+
+static void *call_often(void *context)
+{
+    struct xseg_allocator *allocator = context;
+    void *held[64] = {NULL};
+
+    for (unsigned i = 0; i < 150000; i++) {
+        void **at = &held[i * 7 % COUNT_OF(held)];
+
+        if (*at != NULL && xseg_free(allocator, *at) != XSEG_OK)
+            return allocator;
+        *at = NULL;
+        if (xseg_alloc(allocator, 0, 1000 + i % 5000, NULL, at) != XSEG_OK)
+            return allocator;
+    }
+    for (size_t i = 0; i < COUNT_OF(held); i++)
+        if (held[i] != NULL && xseg_free(allocator, held[i]) != XSEG_OK)
+            return allocator;
+    return NULL;
+}
+
+/* Numbers do not pile up, while threads go on and nobody clears anything. */
+static void numbers_are_forgotten_from_time_to_time(void **state)
+{
+    struct xseg_allocator *allocator =
+        scene_open("history:all,history_stacks:all,history_events:1000");
+    struct counting *counting = hook_counting(allocator);
+    pthread_t thread[3];
+    void *failed = NULL;
+
+    (void)state;
+    for (unsigned i = 0; i < COUNT_OF(thread); i++)
+        assert_int_equal(pthread_create(&thread[i], NULL, call_often, allocator), 0);
+    for (unsigned i = 0; i < COUNT_OF(thread); i++) {
+        assert_int_equal(pthread_join(thread[i], &failed), 0);
+        assert_null(failed);
+    }
+    expect_known(allocator, counting);
+    print_message("# %u numbers given, %u forgets, at most %u held\n", (unsigned)counting->last,
+                  counting->forgets, counting->held_most);
+    assert_true(counting->last >= 800000);
+    assert_true(counting->forgets >= 2);
+    assert_in_range(counting->held_most, 1000, 400000);
+    close_counting(allocator, counting);
 }
 
 /* --- Texts and labels. --- */
@@ -900,6 +1079,8 @@ int main(void)
         cmocka_unit_test(times_are_the_users_clocks),
         cmocka_unit_test(events_have_the_users_frames),
         cmocka_unit_test(no_lock_is_held_around_the_hook),
+        cmocka_unit_test(numbers_of_cleared_events_are_forgotten),
+        cmocka_unit_test(numbers_are_forgotten_from_time_to_time),
         cmocka_unit_test(texts_stand_between_events),
         cmocka_unit_test(labels_hold_for_a_scope_and_a_thread),
         cmocka_unit_test(labels_of_two_allocators_do_not_mix),
