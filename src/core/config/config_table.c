@@ -222,8 +222,8 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .most = 65536,
             .acts = true,
             .accepts = "a whole number from 0 to 65536",
-            .sentence = "How many frees of each device are remembered with their call stacks, for "
-                        "the text of a second free.",
+            .sentence = "How many frees of each stream of a pool are remembered with their call "
+                        "stacks, for the text of a second free; small and large blocks apart.",
         },
     [XSEG_CONFIG_BLOCK_AGES] =
         {
