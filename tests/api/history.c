@@ -619,6 +619,69 @@ static void no_lock_is_held_around_the_hook(void **state)
     (void)pthread_mutexattr_destroy(&recursive);
 }
 
+static bool name_them(void *context, uint32_t frames, char *text, size_t bytes)
+{
+    assert_non_null(context);
+    (void)snprintf(text, bytes, "line %u of train.py", (unsigned)frames);
+    return true;
+}
+
+static bool name_at_length(void *context, uint32_t frames, char *text, size_t bytes)
+{
+    (void)context;
+    (void)frames;
+    memset(text, 'x', bytes - 1);
+    text[bytes - 1] = '\0';
+    return true;
+}
+
+static bool name_nothing(void *context, uint32_t frames, char *text, size_t bytes)
+{
+    (void)context;
+    (void)frames;
+    (void)text;
+    return bytes == 0;
+}
+
+static bool name_without_text(void *context, uint32_t frames, char *text, size_t bytes)
+{
+    return !name_nothing(context, frames, text, bytes);
+}
+
+/* A text about a freed block has the user's frames, where the hook knows them. */
+static void a_text_names_the_users_frames(void **state)
+{
+    static const struct {
+        bool (*name)(void *context, uint32_t frames, char *text, size_t bytes);
+        const char *word;
+    } rows[] = {
+        {name_them, ", in line 33 of train.py"},
+        {name_at_length, ", in xxxxxx"},
+        {name_nothing, ", from "},
+        {name_without_text, ", from "},
+        {NULL, ", from "},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        struct xseg_allocator *allocator = scene_open("free_history:5");
+        struct xseg_history_hook hook = XSEG_HISTORY_HOOK_INIT;
+        struct hooked hooked = {.number = 33};
+
+        hook.context = &hooked;
+        hook.gather = gather_plainly;
+        hook.name = rows[i].name;
+        assert_int_equal(xseg_history_set_hook(allocator, &hook), XSEG_OK);
+        void *ptr = scene_alloc(allocator, 30 * MIB, NULL);
+        scene_free(allocator, ptr);
+        scene_expect_error(xseg_free(allocator, ptr), XSEG_ERR_NOT_LIVE, rows[i].word);
+        /* Without the hook the event stays, and its number is not named. */
+        assert_int_equal(xseg_history_set_hook(allocator, NULL), XSEG_OK);
+        scene_expect_error(xseg_free(allocator, ptr), XSEG_ERR_NOT_LIVE, ", from ");
+        scene_close(allocator);
+    }
+}
+
 /* --- Forgetting the user's numbers. --- */
 
 #define NUMBERS_MOST 2000000u
@@ -1079,6 +1142,7 @@ int main(void)
         cmocka_unit_test(times_are_the_users_clocks),
         cmocka_unit_test(events_have_the_users_frames),
         cmocka_unit_test(no_lock_is_held_around_the_hook),
+        cmocka_unit_test(a_text_names_the_users_frames),
         cmocka_unit_test(numbers_of_cleared_events_are_forgotten),
         cmocka_unit_test(numbers_are_forgotten_from_time_to_time),
         cmocka_unit_test(texts_stand_between_events),

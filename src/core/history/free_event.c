@@ -49,7 +49,7 @@ static void add_frames(const struct xseg_history_store *store, uint32_t frames,
                        struct xseg_text *text)
 {
     const struct xseg_history_hook *hook = xseg_history_store_hook(store);
-    char name[384];
+    char name[384] = "";
 
     if (frames != 0 && hook != NULL && hook->name != NULL &&
         hook->name(hook->context, frames, name, sizeof(name)))
