@@ -1,0 +1,319 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Histories while threads run: what a walk sees of a thread has no gap, and everything can be switched, walked,
+ * cleared and written to at any time.
+ */
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/support/draw.h"
+#include "tests/support/recorded.h"
+
+#define WORKERS 3u
+
+/* A thread and what it has done.  A failure is counted: only the test's own thread may jump out of a test. */
+struct worker {
+    struct stage *stage;
+    xseg_stream stream;
+    uint64_t random;
+    uint64_t pairs; /* of an allocation and a free */
+    unsigned failures;
+};
+
+struct stage {
+    struct xseg_allocator *allocator;
+    struct worker worker[WORKERS];
+    atomic_uint running;
+    atomic_bool over;
+    atomic_uint number; /* of the hook */
+};
+
+static void start(struct stage *stage, pthread_t *thread, void *(*run)(void *))
+{
+    atomic_store(&stage->running, WORKERS);
+    for (unsigned i = 0; i < WORKERS; i++) {
+        stage->worker[i].stage = stage;
+        stage->worker[i].random = i + 1;
+        assert_int_equal(pthread_create(&thread[i], NULL, run, &stage->worker[i]), 0);
+    }
+}
+
+static void finish(struct stage *stage, pthread_t *thread)
+{
+    for (unsigned i = 0; i < WORKERS; i++) {
+        assert_int_equal(pthread_join(thread[i], NULL), 0);
+        assert_int_equal(stage->worker[i].failures, 0);
+    }
+}
+
+/* --- Nothing in between is missing. --- */
+
+#define PAIRS  40000u
+#define EVENTS 500u
+
+/* What the user asks for tells how often he has: the n-th pair is of 1 + n % 5000 bytes. */
+static void *count_up(void *self)
+{
+    struct worker *worker = self;
+
+    for (; worker->pairs < PAIRS; worker->pairs++) {
+        void *ptr = NULL;
+
+        worker->failures += xseg_alloc(worker->stage->allocator, 0, 1 + worker->pairs % 5000,
+                                       worker->stream, &ptr) != XSEG_OK;
+        worker->failures += xseg_free(worker->stage->allocator, ptr) != XSEG_OK;
+    }
+    atomic_fetch_sub(&worker->stage->running, 1);
+    return NULL;
+}
+
+/* The events of one stream follow each other: an allocation, its free, the next one.  Returns how many. */
+static uint64_t follow(const struct recorded *recorded, xseg_stream stream)
+{
+    const struct xseg_history_entry *before = NULL;
+    uint64_t count = 0;
+
+    for (size_t i = 0; i < recorded->count; i++) {
+        const struct xseg_history_entry *entry = &recorded->entry[i];
+
+        if (entry->stream != stream || entry->action > XSEG_HISTORY_FREE_COMPLETED)
+            continue;
+        if (before != NULL) {
+            const bool is_next = before->action == XSEG_HISTORY_FREE_COMPLETED;
+
+            assert_int_equal(entry->action, is_next ? XSEG_HISTORY_ALLOC : before->action + 1);
+            assert_int_equal(entry->requested,
+                             is_next ? before->requested % 5000 + 1 : before->requested);
+            assert_true(is_next || entry->base == before->base);
+            assert_true(entry->thread == before->thread);
+        }
+        before = entry;
+        count++;
+    }
+    return count;
+}
+
+static void what_a_walk_sees_has_no_gap(void **state)
+{
+    struct stage stage = {.allocator =
+                              scene_open("history:all,history_events:500,history_stacks:none")};
+    uint64_t walks = 0, seen = 0, lost = 0;
+    pthread_t thread[WORKERS];
+
+    (void)state;
+    for (unsigned i = 0; i < WORKERS; i++)
+        stage.worker[i].stream = i == 0 ? NULL : scene_stream();
+    start(&stage, thread, count_up);
+    do {
+        struct recorded recorded = recorded_walk(stage.allocator, 0);
+
+        for (unsigned i = 0; i < WORKERS; i++) {
+            const uint64_t count = follow(&recorded, stage.worker[i].stream);
+
+            assert_true(count <= EVENTS);
+            seen += count;
+        }
+        assert_true(recorded.summary.lost >= lost);
+        lost = recorded.summary.lost;
+        walks++;
+        free(recorded.entry);
+    } while (atomic_load(&stage.running) > 0);
+    finish(&stage, thread);
+    /* At rest each ring is full, and all that was noted is kept or counted. */
+    struct recorded recorded = recorded_walk(stage.allocator, 0);
+    assert_int_equal(recorded.count, WORKERS * EVENTS);
+    assert_int_equal(recorded.count + recorded.summary.lost, WORKERS * (UINT64_C(3) * PAIRS + 1));
+    for (unsigned i = 0; i < WORKERS; i++)
+        assert_int_equal(follow(&recorded, stage.worker[i].stream), EVENTS);
+    free(recorded.entry);
+    print_message("# %" PRIu64 " walks saw %" PRIu64 " events of blocks\n", walks, seen);
+    assert_int_equal(xseg_close(stage.allocator), XSEG_OK);
+    for (unsigned i = 1; i < WORKERS; i++)
+        scene_stream_destroy(stage.worker[i].stream);
+}
+
+/* --- Everything at any time. --- */
+
+#define STEPS 3000u
+#define HELD  24u
+
+static const char *const labels[] = {"forward", "backward", "optimizer", "a text between", NULL};
+
+static void *do_anything(void *self)
+{
+    struct worker *worker = self;
+    struct xseg_allocator *allocator = worker->stage->allocator;
+    void *held[HELD] = {NULL};
+
+    for (unsigned i = 0; i < STEPS; i++) {
+        void **at = &held[draw_next(&worker->random) % HELD];
+        const uint64_t what = draw_next(&worker->random) % 64;
+        const size_t bytes = what % 8 == 0 ? 2 * MIB + what * MIB / 4 : 1 + what * 700;
+
+        if (*at != NULL)
+            worker->failures += xseg_free(allocator, *at) != XSEG_OK;
+        *at = NULL;
+        worker->failures += xseg_alloc(allocator, 0, bytes, worker->stream, at) != XSEG_OK;
+        if (what == 1)
+            worker->failures += xseg_trim(allocator, NULL, NULL, NULL) != XSEG_OK;
+        if (what == 2)
+            worker->failures += xseg_history_annotate(allocator, 0, labels[3]) != XSEG_OK;
+        if (what == 3)
+            worker->failures +=
+                xseg_history_label(allocator, labels[draw_next(&worker->random) % 3], NULL) !=
+                XSEG_OK;
+        if (what == 4)
+            worker->failures += xseg_history_label(allocator, NULL, NULL) != XSEG_OK;
+        if (what == 5)
+            worker->failures += xseg_free(allocator, (char *)*at + 1) != XSEG_ERR_NOT_LIVE;
+    }
+    for (unsigned i = 0; i < HELD; i++)
+        if (held[i] != NULL)
+            worker->failures += xseg_free(allocator, held[i]) != XSEG_OK;
+    atomic_fetch_sub(&worker->stage->running, 1);
+    return NULL;
+}
+
+static uint32_t gather(void *context)
+{
+    struct stage *stage = context;
+
+    return atomic_fetch_add(&stage->number, 1) % 1000 + 1;
+}
+
+static void forget(void *context, const uint32_t *kept, size_t count)
+{
+    (void)context;
+    for (size_t i = 0; i < count; i++)
+        assert_true(kept[i] != 0);
+}
+
+static void *switch_all(void *self)
+{
+    static const char *const configs[] = {
+        "history:all",
+        "history:nothing",
+        "history:state",
+        "history:all,history_stacks:all",
+        "history:all,history_stacks:alloc",
+        "history_stacks:state",
+        "history_stacks:none",
+        "history_events:16",
+        "history_events:100",
+        "history_events:5000",
+        "history_skip:[alloc,annotation]",
+        "history_skip:[]",
+        "free_history:50",
+        "free_history:0",
+        "block_ages:True",
+        "block_ages:False",
+        "unmap_on_free:True",
+        "unmap_on_free:False",
+    };
+    struct worker *worker = self;
+    struct xseg_history_hook hook = XSEG_HISTORY_HOOK_INIT;
+
+    hook.context = worker->stage;
+    hook.gather = gather;
+    hook.forget = forget;
+    while (!atomic_load(&worker->stage->over)) {
+        const uint64_t what = draw_next(&worker->random);
+
+        worker->failures += xseg_configure(worker->stage->allocator,
+                                           configs[what / 8 % COUNT_OF(configs)]) != XSEG_OK;
+        if (what % 8 == 0)
+            worker->failures += xseg_history_set_hook(worker->stage->allocator,
+                                                      what / 8 % 3 == 0 ? NULL : &hook) != XSEG_OK;
+        if (what % 8 == 1)
+            worker->failures += xseg_history_clear(worker->stage->allocator, -1) != XSEG_OK;
+    }
+    return NULL;
+}
+
+static bool count_frame(void *context, const struct xseg_history_frame *frame)
+{
+    assert_non_null(frame->pc);
+    ++*(unsigned *)context;
+    return true;
+}
+
+/* Whatever an event says can be asked about. */
+static void expect_sense(struct xseg_allocator *allocator, const struct xseg_history_entry *entry)
+{
+    unsigned frames = 0;
+    bool is_label = entry->label == NULL;
+
+    assert_true(entry->action < XSEG_HISTORY_ACTIONS);
+    assert_int_equal(entry->device, 0);
+    assert_int_equal(entry->base == NULL,
+                     entry->action == XSEG_HISTORY_OOM || entry->action == XSEG_HISTORY_ANNOTATION);
+    assert_true(entry->frames <= 1000);
+    for (size_t i = 0; !is_label && labels[i] != NULL; i++)
+        is_label = strcmp(entry->label, labels[i]) == 0;
+    assert_true(is_label);
+    if (entry->stack == 0)
+        return;
+    assert_int_equal(xseg_history_stack(allocator, entry->stack, count_frame, &frames), XSEG_OK);
+    assert_true(frames > 1);
+}
+
+/* What both threads note is in the order of their numbers. */
+static void look(struct stage *stage, uint64_t *seen)
+{
+    struct recorded recorded = recorded_walk(stage->allocator, -1);
+    struct xseg_history_entry copy[32];
+    uint32_t order = 0;
+    size_t count = 0;
+
+    for (size_t i = 0; i < recorded.count; i++) {
+        /* Names of frames take their time. */
+        if (i % 61 == 0 || recorded.entry[i].stack == 0)
+            expect_sense(stage->allocator, &recorded.entry[i]);
+        assert_true(recorded.entry[i].order == 0 || recorded.entry[i].order > order);
+        order = recorded.entry[i].order == 0 ? order : recorded.entry[i].order;
+    }
+    *seen += recorded.count;
+    free(recorded.entry);
+    assert_int_equal(xseg_history_copy(stage->allocator, 0, copy, COUNT_OF(copy), &count), XSEG_OK);
+    assert_true(count <= COUNT_OF(copy));
+    assert_true(scene_stats(stage->allocator).host_bytes > 0);
+}
+
+static void everything_is_switched_while_threads_run(void **state)
+{
+    struct stage stage = {.allocator = scene_open(NULL)};
+    struct worker switcher = {.stage = &stage, .random = 99};
+    pthread_t thread[WORKERS], switching;
+    uint64_t looks = 0, seen = 0;
+
+    (void)state;
+    /* Two threads share a stream. */
+    stage.worker[1].stream = scene_stream();
+    start(&stage, thread, do_anything);
+    assert_int_equal(pthread_create(&switching, NULL, switch_all, &switcher), 0);
+    for (; atomic_load(&stage.running) > 0; looks++)
+        look(&stage, &seen);
+    finish(&stage, thread);
+    atomic_store(&stage.over, true);
+    assert_int_equal(pthread_join(switching, NULL), 0);
+    assert_int_equal(switcher.failures, 0);
+    print_message("# %" PRIu64 " looks at %" PRIu64 " events\n", looks, seen);
+    assert_true(seen > 0);
+    scene_empty_cache(stage.allocator);
+    assert_int_equal(xseg_close(stage.allocator), XSEG_OK);
+    scene_stream_destroy(stage.worker[1].stream);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_a_walk_sees_has_no_gap),
+        cmocka_unit_test(everything_is_switched_while_threads_run),
+    };
+
+    return cmocka_run_group_tests_name("history", tests, NULL, NULL);
+}
