@@ -7,7 +7,8 @@
 struct look {
     struct world *world;
     uint64_t left;
-    uint32_t order[8], stack; /* order: the last one of each device */
+    uint32_t order, stack; /* order: the last number drawn */
+    uint64_t time_ns;
 };
 
 static bool see_frame(void *context, const struct xseg_history_frame *frame)
@@ -25,9 +26,11 @@ static bool see_event(void *context, const struct xseg_history_entry *entry)
     CHECK((unsigned)entry->action < XSEG_HISTORY_ACTIONS);
     CHECK(entry->requested <= entry->bytes || entry->action == XSEG_HISTORY_OOM);
     CHECK(entry->device >= 0 && entry->device < (int)look->world->options.devices);
+    CHECK(entry->time_ns >= look->time_ns);
+    look->time_ns = entry->time_ns;
     if (entry->order != 0) {
-        CHECK(entry->order > look->order[entry->device % 8]);
-        look->order[entry->device % 8] = entry->order;
+        CHECK(entry->order > look->order);
+        look->order = entry->order;
     }
     if (entry->stack != 0)
         look->stack = entry->stack;
@@ -40,11 +43,27 @@ static uint32_t number_frames(void *context)
     return 7;
 }
 
+static bool name_frames(void *context, uint32_t frames, char *text, size_t bytes)
+{
+    (void)context;
+    CHECK(frames == 7 && bytes > 16);
+    (void)strcpy(text, "line 7");
+    return true;
+}
+
+static void forget_frames(void *context, const uint32_t *kept, size_t count)
+{
+    (void)context;
+    CHECK(count == 0 || (count == 1 && kept[0] == 7));
+}
+
 static void set_hook(struct worker *worker)
 {
     struct xseg_history_hook hook = XSEG_HISTORY_HOOK_INIT;
 
     hook.gather = number_frames;
+    hook.name = chance(worker, 2) ? name_frames : NULL;
+    hook.forget = chance(worker, 2) ? forget_frames : NULL;
     (void)CALL(xseg_history_set_hook, worker->world->allocator, chance(worker, 2) ? &hook : NULL);
 }
 
@@ -57,8 +76,8 @@ void step_history(struct worker *worker)
     const uint64_t epoch = fault_epoch();
     size_t count = 0;
 
-    xseg_status status =
-        CALL(xseg_history_walk, world->allocator, any_device(worker), see_event, &look, NULL);
+    xseg_status status = CALL(xseg_history_walk, world->allocator,
+                              chance(worker, 2) ? -1 : any_device(worker), see_event, &look, NULL);
     CHECK(status == XSEG_OK || !fault_was_none(epoch));
     /* Without a stack there is none of number 0. */
     status = CALL(xseg_history_stack, world->allocator, look.stack, see_frame, NULL);
