@@ -12,6 +12,9 @@ _Static_assert((int)XSEG_HISTORY_OOM == (int)XSEG_TRACE_OOM &&
 /* The events that a free notes at once. */
 #define FREES (1u << XSEG_HISTORY_FREE_REQUESTED | 1u << XSEG_HISTORY_FREE_COMPLETED)
 
+/* No second action: of xseg_history_note(). */
+#define NOTHING XSEG_HISTORY_ACTIONS
+
 /* What the notes of one call have in common. */
 struct noting {
     struct xseg_arena *arena;
@@ -47,9 +50,11 @@ static __attribute__((noinline)) void tell(const struct xseg_arena *arena, struc
         xseg_observers_note(arena->history->observers, &entry);
 }
 
-/* order, pool: of the event, see event.h */
-static void note(const struct noting *noting, enum xseg_history_action action,
-                 const struct xseg_noted_block *block, uint32_t order, uint32_t pool)
+/* order, pool: of the event, see event.h
+ * then:        of xseg_history_note() */
+static inline __attribute__((always_inline)) void
+note(const struct noting *noting, enum xseg_history_action action, enum xseg_history_action then,
+     const struct xseg_noted_block *block, uint32_t order, uint32_t pool)
 {
     struct xseg_arena *arena = noting->arena;
 
@@ -65,7 +70,17 @@ static void note(const struct noting *noting, enum xseg_history_action action,
                           .pool = pool,
                           .flags = block->is_lent ? XSEG_HISTORY_LENT : 0,
                           .action = (uint8_t)action,
-                      });
+                      },
+                      then);
+}
+
+/* note() where it is called less often; twice in line is enough. */
+static __attribute__((noinline)) void note_rare(const struct noting *noting,
+                                                enum xseg_history_action action,
+                                                const struct xseg_noted_block *block,
+                                                uint32_t order, uint32_t pool)
+{
+    note(noting, action, NOTHING, block, order, pool);
 }
 
 /* The pool that users see as a block's holder. */
@@ -74,17 +89,41 @@ static struct xseg_pool *holder(const struct xseg_arena *arena, bool is_lent)
     return is_lent || !arena->is_private || arena->is_guarded ? NULL : arena->pool;
 }
 
-static inline void note_block(const struct noting *noting, enum xseg_history_action action,
-                              const struct xseg_noted_block *block)
+static inline void tell_of(const struct noting *noting, enum xseg_history_action action,
+                           const struct xseg_noted_block *block)
 {
     if (__builtin_expect((noting->settings & XSEG_HISTORY_TRACED) != 0, 0))
         tell(noting->arena, holder(noting->arena, block->is_lent), action, block->base,
              block->requested);
+}
+
+static inline void note_block(const struct noting *noting, enum xseg_history_action action,
+                              const struct xseg_noted_block *block)
+{
+    tell_of(noting, action, block);
     if (xseg_history_settings_note(noting->settings, action))
-        note(noting, action, block, 0, noting->arena->pool_number);
+        note_rare(noting, action, block, 0, noting->arena->pool_number);
 }
 
 /* --- Notes. --- */
+
+/* Ticks for which a reading of the coarse clock holds: less than a millisecond. */
+#define COARSE_TICKS ((uint64_t)1 << 19)
+
+/* The time for an origin, which need not be exact.  The event before it has read a clock already. */
+static inline uint64_t origin_time(const struct noting *noting)
+{
+    const struct xseg_history_store *store = noting->arena->history->store;
+    struct xseg_history_ring *ring = noting->arena->ring;
+
+    if (noting->time == 0 || !store->counts_cycles || ring == NULL)
+        return xseg_origins_now(&store->clock);
+    if (__builtin_expect(noting->time - ring->coarse_ticks >= COARSE_TICKS, 0)) {
+        ring->coarse_ns = xseg_origins_now(&store->clock);
+        ring->coarse_ticks = noting->time;
+    }
+    return ring->coarse_ns;
+}
 
 static inline void note_origin(const struct noting *noting, uint64_t base)
 {
@@ -99,28 +138,37 @@ static inline void note_origin(const struct noting *noting, uint64_t base)
     };
     const bool is_known = (origin.stack | origin.frames | origin.label) != 0;
 
-    xseg_origins_note(xseg_page_map_find(noting->arena->page_map, base), base,
-                      xseg_origins_now(&store->clock), is_known ? &origin : NULL);
+    xseg_origins_note(xseg_page_map_find(noting->arena->page_map, base), base, origin_time(noting),
+                      is_known ? &origin : NULL);
 }
 
 void xseg_notes_alloc(struct xseg_arena *arena, const struct xseg_noted_block *block)
 {
-    const struct noting noting = begin(arena);
+    struct noting noting = begin(arena);
 
     XSEG_ASSERT(block->base != 0 && block->requested <= block->bytes);
-    note_block(&noting, XSEG_HISTORY_ALLOC, block);
+    tell_of(&noting, XSEG_HISTORY_ALLOC, block);
+    if (xseg_history_settings_note(noting.settings, XSEG_HISTORY_ALLOC)) {
+        noting.time = xseg_history_store_now(arena->history->store);
+        note(&noting, XSEG_HISTORY_ALLOC, NOTHING, block, 0, arena->pool_number);
+    }
     if ((noting.settings & XSEG_HISTORY_ORIGINS) != 0)
         note_origin(&noting, block->base);
 }
 
 void xseg_notes_free(struct xseg_arena *arena, const struct xseg_noted_block *block)
 {
-    struct noting noting = begin(arena);
+    const struct noting noting = begin(arena);
 
     XSEG_ASSERT(block->base != 0 && block->requested <= block->bytes);
-    /* Both happen at once, and reading the clock is half of what a note costs. */
-    if ((noting.settings & FREES) != 0)
-        noting.time = xseg_history_store_now(arena->history->store);
+    if ((noting.settings & FREES) == FREES) {
+        /* Both at one reading of the clock, which is half of what a note costs. */
+        tell_of(&noting, XSEG_HISTORY_FREE_REQUESTED, block);
+        tell_of(&noting, XSEG_HISTORY_FREE_COMPLETED, block);
+        note(&noting, XSEG_HISTORY_FREE_REQUESTED, XSEG_HISTORY_FREE_COMPLETED, block, 0,
+             arena->pool_number);
+        return;
+    }
     note_block(&noting, XSEG_HISTORY_FREE_REQUESTED, block);
     note_block(&noting, XSEG_HISTORY_FREE_COMPLETED, block);
 }
@@ -156,8 +204,8 @@ void xseg_notes_segment(const struct xseg_extent *extent, enum xseg_history_acti
     if ((noting.settings & XSEG_HISTORY_TRACED) != 0)
         tell(extent->arena, maker(extent), action, base, bytes);
     if (xseg_history_settings_note(noting.settings, action))
-        note(&noting, action, &(struct xseg_noted_block){base, bytes, bytes, false},
-             xseg_history_draw(extent->arena->history), extent->pool_number);
+        note_rare(&noting, action, &(struct xseg_noted_block){base, bytes, bytes, false},
+                  xseg_history_draw(extent->arena->history), extent->pool_number);
 }
 
 void xseg_notes_forgotten(const struct xseg_extent *extent, uint64_t base, uint64_t bytes)

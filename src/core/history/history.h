@@ -48,6 +48,19 @@ static inline uint32_t xseg_history_draw(struct xseg_history *history)
 struct xseg_history_ring *xseg_history_fit_ring(struct xseg_history *history,
                                                 struct xseg_history_ring **ring, uint64_t capacity);
 
+/* Fill in an event's stack and frames, as the settings want them for its action. */
+static inline void xseg_history_fill_in_stack(uint64_t settings,
+                                              const struct xseg_history_context *context,
+                                              struct xseg_history_event *event)
+{
+    const bool has_stack =
+        xseg_history_context_is_of(context, settings) &&
+        xseg_history_settings_stack(settings, (enum xseg_history_action)event->action);
+
+    event->stack = has_stack ? context->gathered.stack : 0;
+    event->frames = has_stack ? context->gathered.frames : 0;
+}
+
 /* Fill in an event's stack, frames, label and thread, and its time unless it has one. */
 static inline void xseg_history_fill_in(const struct xseg_history *history, uint64_t settings,
                                         const struct xseg_history_context *context,
@@ -58,11 +71,7 @@ static inline void xseg_history_fill_in(const struct xseg_history *history, uint
     event->thread = context->thread;
     if (event->label == 0)
         event->label = xseg_history_label_of(context, store);
-    if (xseg_history_context_is_of(context, settings) &&
-        xseg_history_settings_stack(settings, (enum xseg_history_action)event->action)) {
-        event->stack = context->gathered.stack;
-        event->frames = context->gathered.frames;
-    }
+    xseg_history_fill_in_stack(settings, context, event);
     if (event->time == 0)
         event->time = xseg_history_store_now(store);
 }
@@ -74,10 +83,11 @@ static inline void xseg_history_fill_in(const struct xseg_history *history, uint
  *
  * ring:    the arena's; made on its first event.  Without host memory the event is left out
  * context: the calling thread's
+ * then:    an action that happens to the same block at once, and is noted as well; XSEG_HISTORY_ACTIONS: none
  */
 static inline void xseg_history_note(struct xseg_history *history, struct xseg_history_ring **ring,
                                      uint64_t settings, const struct xseg_history_context *context,
-                                     struct xseg_history_event event)
+                                     struct xseg_history_event event, enum xseg_history_action then)
 {
     const uint64_t capacity = atomic_load_explicit(&history->store->capacity, memory_order_relaxed);
     struct xseg_history_ring *to = *ring;
@@ -88,6 +98,11 @@ static inline void xseg_history_note(struct xseg_history *history, struct xseg_h
     if (to == NULL)
         return;
     xseg_history_fill_in(history, settings, context, &event);
+    xseg_history_ring_note(to, &event);
+    if (then == XSEG_HISTORY_ACTIONS)
+        return;
+    event.action = (uint8_t)then;
+    xseg_history_fill_in_stack(settings, context, &event);
     xseg_history_ring_note(to, &event);
 }
 

@@ -36,8 +36,9 @@ struct xseg_history_ring {
     uint64_t place;                                           /* of the next event */
     atomic_uint_fast64_t (*events)[XSEG_HISTORY_EVENT_WORDS]; /* [capacity + 1] */
     uint64_t capacity;
-    atomic_uint_fast64_t cleared; /* events with lower numbers were cleared */
-    atomic_uint_fast64_t dropped; /* events with lower numbers went as the ring was resized */
+    uint64_t coarse_ticks, coarse_ns; /* of the last reading of the coarse clock, see notes.c */
+    atomic_uint_fast64_t cleared;     /* events with lower numbers were cleared */
+    atomic_uint_fast64_t dropped;     /* events with lower numbers went as the ring was resized */
     uint64_t
         cut; /* number behind the last event of a moment, see device_history.h; guarded by GROWTH */
     struct xseg_history_ring *next; /* in the device's list of rings */
