@@ -6,6 +6,7 @@
 
 #ifdef TOOLS_LIBDW
 
+#include <elfutils/libdw.h>
 #include <elfutils/libdwfl.h>
 #include <stdio.h>
 
@@ -123,6 +124,20 @@ static struct file *find_file(struct names *names, const char *path, const char 
     return file;
 }
 
+/* Look for the line in each unit: not all compilers write a table of where units lie. */
+static void search_units(Dwfl_Module *module, Dwarf_Addr call, struct name *out)
+{
+    Dwarf_Addr shift = 0;
+    Dwarf_Die *unit = dwfl_module_nextcu(module, NULL, &shift);
+
+    while (unit && dwarf_haspc(unit, call - shift) != 1)
+        unit = dwfl_module_nextcu(module, unit, &shift);
+    Dwarf_Line *line = unit ? dwarf_getsrc_die(unit, call - shift) : NULL;
+    out->file = line ? dwarf_linesrc(line, NULL, NULL) : NULL;
+    if (out->file)
+        (void)dwarf_lineno(line, &out->line);
+}
+
 bool names_find(struct names *names, const char *path, const char *build_id, uint64_t offset,
                 struct name *out)
 {
@@ -140,6 +155,8 @@ bool names_find(struct names *names, const char *path, const char *build_id, uin
     Dwfl_Line *line = dwfl_module_getsrc(file->module, call);
     if (line)
         name.file = dwfl_lineinfo(line, NULL, &name.line, NULL, NULL, NULL);
+    else
+        search_units(file->module, call, &name);
     if (!name.function && !name.file)
         return false;
     *out = name;
