@@ -80,7 +80,7 @@ def commands(question, options, traces):
     tail = ["--seconds", str(options.seconds)]
     if question != "replay":
         return [tail + ["--config", options.config]]
-    if options.torch and not os.environ.get("XSEG_TORCH_BUSY"):
+    if options.torch and not os.environ.get("XSEG_REFERENCE_BUSY"):
         tail.append("--at-once")
     return [tail + ["--config", mode] + traces for mode in MODES]
 
@@ -178,14 +178,14 @@ def spread(figures):
     return f"{100 * (high - low) / statistics.median(figures):.1f}%"
 
 
-def record(path, line, table):
-    """Put the machine and the table into a document."""
+def record(path, lines, marks):
+    """Put the machine and the table into a document, between two lines."""
     text = path.read_text()
-    before, found, rest = text.partition(RECORD[0] + "\n")
-    _, end, after = rest.partition(RECORD[1])
+    before, found, rest = text.partition(marks[0] + "\n")
+    _, end, after = rest.partition(marks[1])
     if not found or not end:
-        sys.exit(f"speed.py: {path} has no place for the table")
-    body = "\n".join(["```", line, "", *table.lines(""), "```\n"])
+        sys.exit(f"{path} has no place for the table: it needs the lines {marks[0]} and {marks[1]}")
+    body = "\n".join(["```", *lines, "```\n"])
     path.write_text(before + found + body + end + after)
 
 
@@ -241,7 +241,7 @@ def main():
     table.print(options.without if not options.torch else "")
     write_picture(table, out / "speed-bars.tsv")
     if options.record and not table.failed:
-        record(options.record, line, table)
+        record(options.record, [line, "", *table.lines("")], RECORD)
     sys.exit(1 if table.failed else 0)
 
 

@@ -55,7 +55,7 @@ void subject_open(const char *config, unsigned count)
 {
     // Before the first call of the library, which reads it.
     (void)setenv("PYTORCH_CUDA_ALLOC_CONF", config, 1);
-    const char *busy = std::getenv("XSEG_TORCH_BUSY");
+    const char *busy = std::getenv("XSEG_REFERENCE_BUSY");
     if (busy != nullptr)
         set_busy = reinterpret_cast<void (*)(void *, int)>(dlsym(RTLD_DEFAULT, busy));
     guarded("opening device 0", [count] {

@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-#include "src/core/front/allocator_describe.h"
+#include "src/core/inspect/allocator_describe.h"
 #include "src/core/hit/hit_alloc.h"
 #include "src/core/hit/hit_free.h"
 #include "src/core/hit/hit_stream.h"
@@ -38,14 +38,16 @@ static struct xseg_request request_of(const struct xseg_request *given)
 xseg_status xseg_alloc_with(struct xseg_allocator *allocator, const struct xseg_request *given,
                             void **out)
 {
-    XSEG_ENTRY(allocator);
+    XSEG_ENTRY_CHECK(allocator);
     XSEG_ENTRY_REQUIRE(given != NULL &&
                            (XSEG_ENTRY_PUBLISHED(given, struct xseg_request) ||
+                            XSEG_ENTRY_PUBLISHED_BEFORE(given, struct xseg_request, user) ||
                             XSEG_ENTRY_PUBLISHED_BEFORE(given, struct xseg_request, zeroed)),
                        "xseg_alloc_with: the request is NULL or of unknown size: start from "
                        "XSEG_REQUEST_INIT");
     const struct xseg_request request = request_of(given);
     XSEG_ENTRY_REQUIRE(out != NULL, "xseg_alloc_with: out is NULL");
+    xseg_history_gather_for(&allocator->history, request.user);
     return xseg_hit_stream_request(allocator, &request, out);
 }
 

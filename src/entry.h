@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What every entry point does first: check the handle, refuse in a forked child, and gather the context of the
- * events that the call may cause.
+ * What every entry point does first: check the handle, refuse in a forked child, run errands, and gather the
+ * context of the events that the call may cause.  Three kinds run no errands: a hit; a scrape, which changes nothing; a
+ * note that a stream uses a block, which may come with each hit.
  *
  * The entry points check arguments, find the device, and call the floor below; nothing else.
  */
@@ -12,13 +13,20 @@
 #include "src/core/device/allocator.h"
 #include "xseg/trim.h"
 
-/* Returns from the entry point unless the allocator can be used by this process. */
-#define XSEG_ENTRY(allocator)                                                            \
+/* Returns from the entry point unless the allocator can be used by this process.  The entry point gathers. */
+#define XSEG_ENTRY_CHECK(allocator)                                                      \
     do {                                                                                 \
         const xseg_status xseg_entry_status = xseg_allocator_check(allocator, __func__); \
         if (__builtin_expect(xseg_entry_status != XSEG_OK, 0))                           \
             return xseg_entry_status;                                                    \
-        xseg_history_gather(&(allocator)->history);                                      \
+    } while (0)
+
+/* XSEG_ENTRY_CHECK(), runs errands, and gathers the context of a call without a word. */
+#define XSEG_ENTRY(allocator)                       \
+    do {                                            \
+        XSEG_ENTRY_CHECK(allocator);                \
+        xseg_allocator_run_errands(allocator);      \
+        xseg_history_gather(&(allocator)->history); \
     } while (0)
 
 /* Returns from the entry point unless the pool's allocator can be used by this process. */
@@ -28,6 +36,7 @@
             return xseg_fail(XSEG_ERR_ARGUMENT, "%s: the pool is NULL", __func__); \
         if (xseg_fork_is_child((pool)->body->device->fork))                        \
             return xseg_allocator_fail_forked();                                   \
+        xseg_allocator_run_errands((pool)->body->device->allocator);               \
         xseg_history_gather(&(pool)->body->device->allocator->history);            \
     } while (0)
 

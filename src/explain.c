@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "src/core/front/explain.h"
+#include "src/core/inspect/explain.h"
 #include "src/entry.h"
 #include "src/where.h"
 

@@ -4,9 +4,10 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "src/base/stack_name.h"
 #include "src/core/front/allocator_open.h"
-#include "src/core/front/device_history.h"
 #include "src/core/front/history_sweep.h"
+#include "src/core/inspect/device_history.h"
 #include "src/entry.h"
 
 /* Read the history of one device, or of all; the caller ends the merge in any case. */
@@ -80,24 +81,33 @@ xseg_status xseg_history_walk(struct xseg_allocator *allocator, int device,
 }
 
 xseg_status xseg_history_copy(struct xseg_allocator *allocator, int device,
-                              struct xseg_history_entry *entries, size_t room, size_t *count)
+                              struct xseg_history_entry *entries, size_t entry_bytes, size_t room,
+                              size_t *count)
 {
     struct xseg_history_reading reading = {.count = 0};
     const struct xseg_history_event *event;
+    struct xseg_history_entry entry;
     uint64_t left;
     size_t copied = 0;
 
     XSEG_ENTRY(allocator);
     XSEG_ENTRY_REQUIRE(count != NULL && (entries != NULL || room == 0),
                        "xseg_history_copy: entries or count is NULL");
+    XSEG_ENTRY_REQUIRE(entry_bytes >= sizeof(size_t) && entry_bytes <= sizeof(entry),
+                       "xseg_history_copy: entries are of unknown size: give "
+                       "sizeof(struct xseg_history_entry) as entry_bytes");
     xseg_status status = check_device(allocator, device, __func__);
     if (status != XSEG_OK)
         return status;
     status = read_all(allocator, device, &reading);
     left = reading.count;
-    while (status == XSEG_OK && (event = xseg_history_merge_next(&reading.merge)) != NULL)
-        if (left-- <= room)
-            xseg_device_history_describe(allocator, &reading.moment, event, &entries[copied++]);
+    while (status == XSEG_OK && (event = xseg_history_merge_next(&reading.merge)) != NULL) {
+        if (left-- > room)
+            continue;
+        xseg_device_history_describe(allocator, &reading.moment, event, &entry);
+        entry.struct_bytes = entry_bytes;
+        memcpy((char *)entries + entry_bytes * copied++, &entry, entry_bytes);
+    }
     xseg_history_merge_fini(&reading.merge);
     if (status == XSEG_OK)
         *count = copied;
@@ -143,11 +153,32 @@ xseg_status xseg_history_stack(struct xseg_allocator *allocator, uint32_t stack,
             .offset = at.offset,
             .function = at.symbol,
             .function_offset = at.symbol_offset,
+            .source = at.file,
+            .line = at.line,
         };
 
         if (!visit(context, &frame))
             break;
     }
+    return XSEG_OK;
+}
+
+xseg_status xseg_history_find_sources(struct xseg_allocator *allocator)
+{
+    struct xseg_stack_name name;
+
+    XSEG_ENTRY(allocator);
+    struct xseg_stack_depot *depot = xseg_history_store_depot(&allocator->history);
+    if (!xseg_stack_name_prepare())
+        return xseg_fail(XSEG_ERR_UNSUPPORTED,
+                         "xseg_history_find_sources: libdw.so.1 cannot be opened: install it "
+                         "(Debian: libdw1), or look up the offsets with addr2line");
+    if (depot == NULL || !xseg_stack_name_init(&name, depot))
+        return XSEG_OK;
+    const uint32_t count = xseg_stack_depot_count(depot);
+    for (uint32_t stack = 1; stack <= count; stack++)
+        xseg_stack_name_stack(&name, stack);
+    xseg_stack_name_fini(&name);
     return XSEG_OK;
 }
 
@@ -183,10 +214,12 @@ xseg_status xseg_history_label(struct xseg_allocator *allocator, const char *tex
 
     XSEG_ENTRY(allocator);
     store = &allocator->history;
-    if (text != NULL && (label = xseg_history_store_label(store, text)) == 0)
-        return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for a label");
+    const xseg_status status =
+        text == NULL ? XSEG_OK : xseg_history_labels_add(&store->labels, text, &label);
+    if (status != XSEG_OK)
+        return status;
     label = xseg_history_set_label(store, label);
     if (before != NULL)
-        *before = xseg_history_store_text(store, label);
+        *before = xseg_history_labels_text(&store->labels, label);
     return XSEG_OK;
 }

@@ -3,7 +3,9 @@
 
 #include <string.h>
 
+#include "src/core/config/size.h"
 #include "src/core/front/allocator_open.h"
+#include "src/core/front/device_alloc.h"
 #include "src/core/front/device_open.h"
 #include "src/core/front/device_route.h"
 #include "src/core/pools/checkpoint.h"
@@ -20,6 +22,8 @@ xseg_status xseg_pool_create(struct xseg_allocator *allocator, int device,
     XSEG_ENTRY_REQUIRE(out != NULL, "xseg_pool_create: out is NULL");
     XSEG_ENTRY_REQUIRE(
         options == NULL || XSEG_ENTRY_PUBLISHED(options, struct xseg_pool_options) ||
+            XSEG_ENTRY_PUBLISHED_BEFORE(options, struct xseg_pool_options, gone) ||
+            XSEG_ENTRY_PUBLISHED_BEFORE(options, struct xseg_pool_options, id) ||
             XSEG_ENTRY_PUBLISHED_BEFORE(options, struct xseg_pool_options, name) ||
             XSEG_ENTRY_PUBLISHED_BEFORE(options, struct xseg_pool_options, exportable),
         "xseg_pool_create: options->struct_bytes is %zu: start from "
@@ -39,6 +43,46 @@ xseg_status xseg_pool_create(struct xseg_allocator *allocator, int device,
                        XSEG_POOL_NAME_MOST, XSEG_POOL_NAME_MOST, chosen.name);
     const xseg_status status = xseg_allocator_device(allocator, device, &found);
     return status == XSEG_OK ? xseg_device_make_pool(found, &chosen, out) : status;
+}
+
+xseg_status xseg_alloc_at(struct xseg_pool *pool, size_t bytes, xseg_stream stream, void *address,
+                          void **out)
+{
+    const uint64_t at = (uint64_t)(uintptr_t)address;
+
+    XSEG_ENTRY_POOL(pool);
+    XSEG_ENTRY_REQUIRE(out != NULL, "xseg_alloc_at: out is NULL");
+    XSEG_ENTRY_REQUIRE(at != 0 && at % XSEG_SIZE_QUANTUM == 0,
+                       "xseg_alloc_at: address %p: give a multiple of %u", address,
+                       (unsigned)XSEG_SIZE_QUANTUM);
+    XSEG_ENTRY_REQUIRE(!xseg_pool_is_retired(pool),
+                       "xseg_alloc_at: nobody holds the pool any more");
+    if (bytes == 0) {
+        *out = NULL;
+        return XSEG_OK;
+    }
+    const struct xseg_device_request wanted = {
+        .pool = pool,
+        .config = xseg_allocator_config(pool->body->device->allocator),
+        .bytes = bytes,
+        .at = at,
+        .stream = stream,
+    };
+    return xseg_device_alloc(pool->body->device, &wanted, out);
+}
+
+xseg_status xseg_pool_set(struct xseg_pool *pool, enum xseg_pool_setting setting, bool on)
+{
+    XSEG_ENTRY_POOL(pool);
+    XSEG_ENTRY_REQUIRE(setting == XSEG_POOL_NO_SPLIT || setting == XSEG_POOL_USE_ON_OOM,
+                       "xseg_pool_set: %d is no value of enum xseg_pool_setting", (int)setting);
+    XSEG_ENTRY_REQUIRE(!xseg_pool_is_retired(pool),
+                       "xseg_pool_set: nobody holds the pool any more");
+    if (setting == XSEG_POOL_NO_SPLIT)
+        atomic_store_explicit(&pool->no_split, on, memory_order_relaxed);
+    else
+        atomic_store_explicit(&pool->lends, on, memory_order_relaxed);
+    return XSEG_OK;
 }
 
 xseg_status xseg_pool_retain(struct xseg_pool *pool)

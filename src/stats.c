@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 #include "xseg/stats.h"
 
-#include <stddef.h>
 #include <string.h>
 
+#include "src/core/device/pool_stats.h"
 #include "src/core/front/allocator_open.h"
 #include "src/core/front/device_audit.h"
 #include "src/core/pending/poison.h"
 #include "src/core/pools/share.h"
+#include "src/core/stats/stat_fields.h"
 #include "src/entry.h"
 
 /* Find the device that `where` selects, and its private pool or NULL. */
@@ -37,39 +38,18 @@ static xseg_status find(struct xseg_allocator *allocator, const struct xseg_wher
     return xseg_allocator_device(allocator, chosen.device, out);
 }
 
-/* The offset of each count in the public structure. */
-static const size_t group_offset[] = {
-    [XSEG_COUNT_ALLOCATION] = offsetof(struct xseg_statistics, allocation),
-    [XSEG_COUNT_SEGMENT] = offsetof(struct xseg_statistics, segment),
-    [XSEG_COUNT_ACTIVE] = offsetof(struct xseg_statistics, active),
-    [XSEG_COUNT_INACTIVE_SPLIT] = offsetof(struct xseg_statistics, inactive_split),
-    [XSEG_COUNT_ALLOCATED_BYTES] = offsetof(struct xseg_statistics, allocated_bytes),
-    [XSEG_COUNT_RESERVED_BYTES] = offsetof(struct xseg_statistics, reserved_bytes),
-    [XSEG_COUNT_ACTIVE_BYTES] = offsetof(struct xseg_statistics, active_bytes),
-    [XSEG_COUNT_INACTIVE_SPLIT_BYTES] = offsetof(struct xseg_statistics, inactive_split_bytes),
-    [XSEG_COUNT_REQUESTED_BYTES] = offsetof(struct xseg_statistics, requested_bytes),
-    [XSEG_COUNT_OVERSIZE_ALLOCATION] = offsetof(struct xseg_statistics, oversize_allocations),
-    [XSEG_COUNT_OVERSIZE_SEGMENT] = offsetof(struct xseg_statistics, oversize_segments),
-};
-
-/* Whether a count is kept by group, small and large; counts of oversize blocks are not. */
-static bool has_groups(enum xseg_count what)
-{
-    return what != XSEG_COUNT_OVERSIZE_ALLOCATION && what != XSEG_COUNT_OVERSIZE_SEGMENT;
-}
-
-static struct xseg_stat *stat_of(struct xseg_statistics *stats, enum xseg_count what)
-{
-    return (struct xseg_stat *)(void *)((char *)stats + group_offset[what]);
-}
-
 static void read_device(struct xseg_device *device, struct xseg_statistics *stats)
 {
+    const struct xseg_config *config = xseg_allocator_config(device->allocator);
+
+    memset(stats, 0, sizeof(*stats));
+    stats->limit_bytes = xseg_device_limit(device);
+    stats->max_split_size = config->max_split_bytes;
     for (unsigned i = 0; i < XSEG_COUNTS; i++) {
         const enum xseg_count what = (enum xseg_count)i;
 
-        for (unsigned group = 0; group < (has_groups(what) ? XSEG_STAT_GROUPS : 1u); group++)
-            stat_of(stats, what)[group] =
+        for (unsigned group = 0; group < xseg_stat_fields_count(what); group++)
+            xseg_stat_fields_of(stats, what)[group] =
                 xseg_totals_read(&device->totals, (enum xseg_stat_group)group, what);
     }
     stats->num_alloc_retries = atomic_load_explicit(&device->retries, memory_order_relaxed);
@@ -90,52 +70,10 @@ static void read_device(struct xseg_device *device, struct xseg_statistics *stat
     stats->overwrites = atomic_load_explicit(&device->poison->overwrites, memory_order_relaxed);
 }
 
-static void add_arena(void *self, struct xseg_arena *arena)
+static xseg_status fail_over(const char *name)
 {
-    struct xseg_statistics *stats = self;
-    const unsigned own = arena->is_small ? XSEG_STAT_SMALL : XSEG_STAT_LARGE;
-
-    xseg_arena_lock(arena);
-    for (unsigned i = 0; i < XSEG_COUNTS; i++) {
-        const enum xseg_count what = (enum xseg_count)i;
-        const struct xseg_counts_value value = xseg_counts_read(&arena->counts, what);
-        /* A lent block counts as memory of the lending pool, but not as a block of it. */
-        const uint64_t up = value.up - arena->up_before[what] - arena->lent.up[what];
-        const uint64_t current = value.current - (arena->lent.up[what] - arena->lent.down[what]);
-
-        for (unsigned group = 0; group < (has_groups(what) ? XSEG_STAT_GROUPS : 1u); group++) {
-            struct xseg_stat *stat = &stat_of(stats, what)[group];
-
-            if (group != XSEG_STAT_ALL && group != own)
-                continue;
-            stat->current += current;
-            stat->allocated += up;
-            stat->freed += up - current;
-        }
-    }
-    stats->paused_bytes += arena->evicted;
-    XSEG_LIST_FOR(node, &arena->extents)
-    {
-        stats->address_bytes +=
-            XSEG_CONTAINER(node, struct xseg_extent, link)->segment.reserved_bytes;
-    }
-    xseg_arena_unlock(arena);
-}
-
-static xseg_status read_pool(struct xseg_pool *pool, struct xseg_statistics *stats)
-{
-    struct xseg_device *device = pool->body->device;
-
-    xseg_retire_begin_visit(device);
-    struct xseg_pool_body *body = pool->body;
-    const bool is_over = body->pool != pool;
-    xseg_pool_visit_arenas(body, add_arena, stats);
-    stats->reserved_bytes[XSEG_STAT_ALL].peak =
-        atomic_load_explicit(&body->reserved_peak, memory_order_relaxed);
-    stats->physical_bytes = atomic_load_explicit(&body->reserved, memory_order_relaxed);
-    stats->limit_bytes = atomic_load_explicit(&body->limit, memory_order_relaxed);
-    xseg_retire_end_visit(device);
-    return is_over ? xseg_entry_over("xseg_stats") : XSEG_OK;
+    return xseg_fail(XSEG_ERR_ARGUMENT,
+                     "%s: nobody holds the pool any more, and it has no memory: it is over", name);
 }
 
 xseg_status xseg_stats(struct xseg_allocator *allocator, const struct xseg_where *where,
@@ -152,17 +90,11 @@ xseg_status xseg_stats(struct xseg_allocator *allocator, const struct xseg_where
     if (status != XSEG_OK)
         return status;
     XSEG_ASSERT(device != NULL);
-    const struct xseg_config *config = xseg_allocator_config(allocator);
-    memset(&stats, 0, sizeof(stats));
-    stats.struct_bytes = out->struct_bytes;
-    stats.limit_bytes = xseg_device_limit(device, config);
     if (pool == NULL)
         read_device(device, &stats);
-    else
-        status = read_pool(pool, &stats);
-    if (status != XSEG_OK)
-        return status;
-    stats.max_split_size = config->max_split_bytes;
+    else if (!xseg_pool_stats_read(pool, &stats))
+        return fail_over("xseg_stats");
+    stats.struct_bytes = out->struct_bytes;
     memcpy(out, &stats, out->struct_bytes);
     return XSEG_OK;
 }
@@ -181,7 +113,7 @@ xseg_status xseg_stats_reset(struct xseg_allocator *allocator, const struct xseg
     if (status != XSEG_OK)
         return status;
     if (pool != NULL)
-        return xseg_fail(XSEG_ERR_UNSUPPORTED, "statistics are reset by device: name no pool");
+        return xseg_pool_stats_reset(pool, what) ? XSEG_OK : fail_over("xseg_stats_reset");
     if ((what & XSEG_RESET_PEAK) != 0)
         xseg_totals_reset_peaks(&device->totals);
     if ((what & XSEG_RESET_ACCUMULATED) != 0) {

@@ -9,7 +9,8 @@
 
 xseg_status xseg_use(struct xseg_allocator *allocator, void *ptr, xseg_stream stream)
 {
-    XSEG_ENTRY(allocator);
+    XSEG_ENTRY_CHECK(allocator);
+    xseg_history_gather(&allocator->history);
     return ptr == NULL ? XSEG_OK : xseg_allocator_use(allocator, ptr, stream);
 }
 

@@ -31,6 +31,7 @@ static xseg_status trim_device(struct xseg_device *device, const struct xseg_whe
     xseg_lock_take(&device->growth_lock);
     status = xseg_trim_device(device, &plan, done);
     xseg_lock_give(&device->growth_lock);
+    xseg_retire_tell(device);
     return status;
 }
 
@@ -81,7 +82,7 @@ xseg_status xseg_trim(struct xseg_allocator *allocator, const struct xseg_where 
                        "xseg_trim: pool %s belongs to another allocator",
                        xseg_pool_label(chosen.pool));
     const xseg_status status = trim_all(allocator, &chosen, &how, &done);
-    xseg_allocator_deliver(allocator);
+    xseg_allocator_end_call(allocator);
     if (status == XSEG_OK && out != NULL) {
         done.struct_bytes = out->struct_bytes;
         memcpy(out, &done, out->struct_bytes);
@@ -95,11 +96,16 @@ static xseg_status limit_pool(struct xseg_pool *pool, const struct xseg_limit_va
 {
     struct xseg_device *device = pool->body->device;
 
-    if (set != NULL && (set->soft_bytes != UINT64_MAX || set->keep_bytes != 0))
+    const char *const foreign = set == NULL                     ? NULL
+                                : set->keep_bytes != 0          ? "keep_bytes"
+                                : set->soft_bytes != UINT64_MAX ? "soft_bytes"
+                                : set->has_fraction             ? "fraction"
+                                                                : NULL;
+    if (foreign != NULL)
         return xseg_fail(XSEG_ERR_UNSUPPORTED,
                          "xseg_limits: pool %s has no %s: a pool keeps its memory while it is "
                          "held; set hard_bytes, or name a device",
-                         xseg_pool_label(pool), set->keep_bytes != 0 ? "keep_bytes" : "soft_bytes");
+                         xseg_pool_label(pool), foreign);
     *was = (struct xseg_limit_values)XSEG_LIMIT_VALUES_INIT;
     xseg_retire_begin_visit(device);
     struct xseg_pool_body *body = pool->body;
@@ -129,13 +135,14 @@ xseg_status xseg_limits(struct xseg_allocator *allocator, const struct xseg_wher
                         const struct xseg_limit_values *set, struct xseg_limit_values *was)
 {
     struct xseg_where chosen = XSEG_WHERE_ANY;
-    struct xseg_limit_values before = XSEG_LIMIT_VALUES_INIT;
+    struct xseg_limit_values before = XSEG_LIMIT_VALUES_INIT, wanted = XSEG_LIMIT_VALUES_INIT;
 
     XSEG_ENTRY(allocator);
     XSEG_ENTRY_REQUIRE(where != NULL && XSEG_ENTRY_PUBLISHED(where, struct xseg_where),
                        "xseg_limits: where is NULL or of unknown size: start from XSEG_WHERE_ANY "
                        "and name a device or a pool");
-    XSEG_ENTRY_REQUIRE(set == NULL || XSEG_ENTRY_PUBLISHED(set, struct xseg_limit_values),
+    XSEG_ENTRY_REQUIRE(set == NULL || XSEG_ENTRY_PUBLISHED(set, struct xseg_limit_values) ||
+                           XSEG_ENTRY_PUBLISHED_BEFORE(set, struct xseg_limit_values, fraction),
                        "xseg_limits: set->struct_bytes is %zu: start from XSEG_LIMIT_VALUES_INIT",
                        set->struct_bytes);
     XSEG_ENTRY_REQUIRE(was == NULL || XSEG_ENTRY_KNOWS(was, struct xseg_limit_values),
@@ -145,7 +152,9 @@ xseg_status xseg_limits(struct xseg_allocator *allocator, const struct xseg_wher
     XSEG_ENTRY_REQUIRE(chosen.pool == NULL || xseg_allocator_owns(allocator, chosen.pool),
                        "xseg_limits: pool %s belongs to another allocator",
                        xseg_pool_label(chosen.pool));
-    const xseg_status status = limit(allocator, &chosen, set, &before);
+    if (set != NULL)
+        memcpy(&wanted, set, set->struct_bytes);
+    const xseg_status status = limit(allocator, &chosen, set != NULL ? &wanted : NULL, &before);
     if (status == XSEG_OK && was != NULL) {
         before.struct_bytes = was->struct_bytes;
         memcpy(was, &before, was->struct_bytes);
@@ -167,7 +176,7 @@ xseg_status xseg_tick(struct xseg_allocator *allocator, uint64_t budget_us)
 
         first = first == XSEG_OK ? status : first;
     }
-    xseg_allocator_deliver(allocator);
+    xseg_allocator_end_call(allocator);
     return first;
 }
 

@@ -24,8 +24,14 @@ static const struct {
 #undef TYPED
 };
 
-CUresult xseg_driver_counted(struct xseg_driver *driver, enum xseg_entry entry, CUresult result)
+_Static_assert(XSEG_ENTRY_COUNT <= XSEG_DRIVER_CALLS_MOST, "arrays of other files have room");
+
+CUresult xseg_driver_counted(struct xseg_driver *driver, enum xseg_entry entry, CUresult result,
+                             uint64_t begun)
 {
+    if (begun != 0)
+        atomic_fetch_add_explicit(&driver->spent[entry], xseg_driver_begin(entry) - begun,
+                                  memory_order_relaxed);
     atomic_fetch_add_explicit(&driver->count[entry], 1, memory_order_relaxed);
     if (result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY)
         atomic_fetch_add_explicit(&driver->failed[entry], 1, memory_order_relaxed);
@@ -331,4 +337,11 @@ size_t xseg_driver_call_counts(const struct xseg_driver *driver, struct xseg_dri
         calls[i].failed = atomic_load_explicit(&driver->failed[i], memory_order_relaxed);
     }
     return XSEG_ENTRY_COUNT;
+}
+
+bool xseg_driver_call_time(const struct xseg_driver *driver, size_t entry, uint64_t *nanoseconds)
+{
+    XSEG_ASSERT(entry < XSEG_ENTRY_COUNT);
+    *nanoseconds = atomic_load_explicit(&driver->spent[entry], memory_order_relaxed);
+    return xseg_driver_is_timed((enum xseg_entry)entry);
 }

@@ -43,6 +43,9 @@ struct xseg_capture_info {
     size_t count;
 };
 
+/* How many other devices may use the mapped memory of one. */
+#define XSEG_PEERS_MAX 63u
+
 /* A device in use.  Filled by xseg_context_open() (context.h). */
 struct xseg_context {
     struct xseg_driver *driver;
@@ -55,9 +58,14 @@ struct xseg_context {
     bool has_vmm;                    /* virtual memory management works here */
     bool batches_access;             /* one set-access may cover several mappings */
     bool batches_unmap;              /* one unmap may cover several mappings */
+    bool has_fabric; /* exportable memory is made with fabric handles as well; found by a trial */
     /* The error after which nothing on this device works, by the driver's name; NULL: none. */
     _Atomic(const char *) lost;
     _Atomic(const char *) refused_by; /* the call that last found no memory; NULL: none */
+    /* [peers], as CUdevice: the devices that may use the mapped memory of this one.  The owner of the context guards
+     * them with the lock under which it maps. */
+    int peer[XSEG_PEERS_MAX];
+    unsigned peers;
     /* The slow-path flags: a call looks at them before it takes a short way without the driver.  They hold the loss
      * of the device, and the number of pending uses and blocks, which the layer above counts here (pending.h). */
     atomic_uint_fast64_t slow_path;
@@ -92,12 +100,23 @@ xseg_status xseg_driver_fail_lost(const struct xseg_context *context);
 xseg_status xseg_driver_open(const char *library, struct xseg_driver **out);
 void xseg_driver_close(struct xseg_driver *driver);
 
+/* No driver has more entry points. */
+#define XSEG_DRIVER_CALLS_MOST 64u
+
 /* How many devices the driver shows. */
 int xseg_driver_device_count(const struct xseg_driver *driver);
 
 /* Read the counts of calls, by name; returns how many entry points there are. */
 size_t xseg_driver_call_counts(const struct xseg_driver *driver, struct xseg_driver_call *calls,
                                size_t capacity);
+
+/*
+ * How long the calls of an entry point took in all, by the system's clock; failed calls count.
+ *
+ * entry: as in the counts of calls
+ * Returns: false if they are not timed, since a call takes hardly longer than reading the clock
+ */
+bool xseg_driver_call_time(const struct xseg_driver *driver, size_t entry, uint64_t *nanoseconds);
 
 /* --- Devices.  Each function fills the members of a context that stand beside it. --- */
 
@@ -141,11 +160,33 @@ xseg_status xseg_driver_map(struct xseg_context *context, uint64_t address, uint
                             uint64_t handle);
 xseg_status xseg_driver_unmap(struct xseg_context *context, uint64_t address, uint64_t bytes);
 
-/* Let the device read and write a mapped range. */
+/* Let the device and its peers read and write a mapped range. */
 xseg_status xseg_driver_set_access(struct xseg_context *context, uint64_t address, uint64_t bytes);
 
 /* Whether an address is mapped. */
 xseg_status xseg_driver_is_mapped(struct xseg_context *context, uint64_t address, bool *mapped);
+
+/* --- Peers: other devices that use the memory of `owner`. --- */
+
+/* Whether the hardware lets a device use the memory of another one. */
+xseg_status xseg_driver_can_reach(struct xseg_context *owner, const struct xseg_context *peer,
+                                  bool *can);
+
+/*
+ * Let the context of a peer use all allocations (cuMemAlloc) of the owner's context, also later ones.
+ *
+ * is_new: whether this call enabled that; false if it was enabled before, perhaps by another library
+ * Returns: XSEG_OK; XSEG_ERR_UNSUPPORTED where the hardware cannot, or the peer has the greatest number of peers
+ *          already; XSEG_ERR_DRIVER
+ */
+xseg_status xseg_driver_enable_peer(struct xseg_context *owner, struct xseg_context *peer,
+                                    bool *is_new);
+xseg_status xseg_driver_disable_peer(struct xseg_context *owner, struct xseg_context *peer);
+
+/* Let a peer, a CUdevice, read and write a mapped range of the owner's, or not any more.  The rights of other devices
+ * stay. */
+xseg_status xseg_driver_set_peer_access(struct xseg_context *owner, int peer, uint64_t address,
+                                        uint64_t bytes, bool is_allowed);
 
 /* --- Sharing. --- */
 
@@ -159,6 +200,15 @@ xseg_status xseg_driver_uuid(struct xseg_context *context, uint8_t uuid[XSEG_DRI
  * as long as the descriptor is open.
  */
 xseg_status xseg_driver_export(struct xseg_context *context, uint64_t handle, int *file);
+
+#define XSEG_DRIVER_FABRIC_BYTES 64u
+
+/* Get the fabric handle of exportable memory, which holds nothing; and a handle of the memory that one stands for, which
+ * must be released.  XSEG_ERR_UNSUPPORTED where the driver refuses, and where the memory was made without. */
+xseg_status xseg_driver_export_fabric(struct xseg_context *context, uint64_t handle,
+                                      uint8_t out[XSEG_DRIVER_FABRIC_BYTES]);
+xseg_status xseg_driver_import_fabric(struct xseg_context *context,
+                                      const uint8_t in[XSEG_DRIVER_FABRIC_BYTES], uint64_t *handle);
 
 /* Get a handle of the memory that a file descriptor stands for.  The descriptor is not needed any more; the handle must
  * be released. */

@@ -7,6 +7,7 @@
 
 #include <cuda.h>
 
+#include "src/base/clock.h"
 #include "vmm/driver.h"
 
 /*
@@ -23,12 +24,15 @@
     X(DeviceTotalMem, 3020)                                   \
     X(DeviceGetAttribute, 2000)                               \
     X(DeviceGetUuid, 11040)                                   \
+    X(DeviceCanAccessPeer, 4000)                              \
     X(DevicePrimaryCtxRetain, 7000)                           \
     X(DevicePrimaryCtxRelease, 11000)                         \
     X(CtxPushCurrent, 4000)                                   \
     X(CtxPopCurrent, 4000)                                    \
     X(CtxGetCurrent, 4000)                                    \
     X(CtxSynchronize, 2000)                                   \
+    X(CtxEnablePeerAccess, 4000)                              \
+    X(CtxDisablePeerAccess, 4000)                             \
     X(MemGetInfo, 3020)                                       \
     X(MemAlloc, 3020)                                         \
     X(MemFree, 3020)                                          \
@@ -91,6 +95,7 @@ struct xseg_driver {
     /* [devices]: the primary context that the driver did not release when an opening had failed; NULL: none. */
     CUcontext *kept;
     atomic_uint_fast64_t count[XSEG_ENTRY_COUNT], failed[XSEG_ENTRY_COUNT];
+    atomic_uint_fast64_t spent[XSEG_ENTRY_COUNT]; /* nanoseconds, of calls that are timed */
 #define X(name, version)           __typeof__(&cu##name) call_##name;
 #define TYPED(name, version, type) type call_##name;
     XSEG_ENTRY_POINTS(X, TYPED)
@@ -98,11 +103,45 @@ struct xseg_driver {
 #undef TYPED
 };
 
-/* Call an entry point and count it. */
-#define CALL(driver, name, ...) \
-    xseg_driver_counted((driver), XSEG_ENTRY_##name, (driver)->call_##name(__VA_ARGS__))
+/* Whether calls of an entry point are timed: not those that are so short that reading the clock would be a good part of
+ * them. */
+static inline bool xseg_driver_is_timed(enum xseg_entry entry)
+{
+    switch (entry) {
+    case XSEG_ENTRY_GetErrorName:
+    case XSEG_ENTRY_CtxPushCurrent:
+    case XSEG_ENTRY_CtxPopCurrent:
+    case XSEG_ENTRY_CtxGetCurrent:
+    case XSEG_ENTRY_StreamQuery:
+    case XSEG_ENTRY_EventRecord:
+    case XSEG_ENTRY_EventQuery:
+    case XSEG_ENTRY_ThreadExchangeStreamCaptureMode:
+    case XSEG_ENTRY_StreamGetCaptureInfo:
+    case XSEG_ENTRY_GraphNodeGetDependencies:
+        return false;
+    default:
+        return true;
+    }
+}
 
-CUresult xseg_driver_counted(struct xseg_driver *driver, enum xseg_entry entry, CUresult result);
+/* The time at which a call begins, in nanoseconds; 0 if it is not timed. */
+static inline uint64_t xseg_driver_begin(enum xseg_entry entry)
+{
+    const struct xseg_clock clock = {NULL, NULL};
+
+    return xseg_driver_is_timed(entry) ? xseg_clock_fine(&clock) : 0;
+}
+
+/* Call an entry point, count the call, and time it. */
+#define CALL(driver, name, ...)                                                              \
+    __extension__({                                                                          \
+        const uint64_t begun_ = xseg_driver_begin(XSEG_ENTRY_##name);                        \
+        xseg_driver_counted((driver), XSEG_ENTRY_##name, (driver)->call_##name(__VA_ARGS__), \
+                            begun_);                                                         \
+    })
+
+CUresult xseg_driver_counted(struct xseg_driver *driver, enum xseg_entry entry, CUresult result,
+                             uint64_t begun);
 
 /*
  * The status of a result.  `shortage` is what running out of memory means for this call; `context`
@@ -134,6 +173,9 @@ void xseg_driver_leave(struct xseg_context *context);
         xseg_driver_leave(context);                                       \
         return status_;                                                   \
     } while (0)
+
+/* The right of a device to read and write, or none, for cuMemSetAccess. */
+CUmemAccessDesc xseg_driver_right(int device, bool is_allowed);
 
 /*
  * Make the device's context current, in relaxed capture mode: for calls that ask, wait, allocate or free, which

@@ -66,6 +66,9 @@ xseg_status xseg_driver_let_go_kept(struct xseg_driver *driver)
     return result;
 }
 
+/* CU_MEM_HANDLE_TYPE_FABRIC, which older headers do not have. */
+#define FABRIC 8
+
 static CUmemAllocationProp page_properties(const struct xseg_context *context, bool is_exportable)
 {
     CUmemAllocationProp prop;
@@ -75,7 +78,9 @@ static CUmemAllocationProp page_properties(const struct xseg_context *context, b
     prop.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
     prop.location.id = context->device;
     if (is_exportable)
-        prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+        prop.requestedHandleTypes =
+            (CUmemAllocationHandleType)(CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR |
+                                        (context->has_fabric ? FABRIC : 0));
     return prop;
 }
 
@@ -183,13 +188,13 @@ xseg_status xseg_driver_unmap(struct xseg_context *context, uint64_t address, ui
 
 xseg_status xseg_driver_set_access(struct xseg_context *context, uint64_t address, uint64_t bytes)
 {
-    CUmemAccessDesc access;
+    CUmemAccessDesc access[1 + XSEG_PEERS_MAX];
 
-    memset(&access, 0, sizeof(access));
-    access.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
-    access.location.id = context->device;
-    access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-    return STATUS_ON(context, MemSetAccess, XSEG_ERR_DRIVER, bytes, address, bytes, &access, 1);
+    access[0] = xseg_driver_right(context->device, true);
+    for (unsigned i = 0; i < context->peers; i++)
+        access[1 + i] = xseg_driver_right(context->peer[i], true);
+    return STATUS_ON(context, MemSetAccess, XSEG_ERR_DRIVER, bytes, address, bytes, access,
+                     1 + context->peers);
 }
 
 /* cuPointerGetAttributes answers "no" for an address that the driver does not know; cuPointerGetAttribute fails. */
@@ -251,6 +256,37 @@ xseg_status xseg_driver_import(struct xseg_context *context, int file, uint64_t 
     if (status == XSEG_OK)
         *handle = imported;
     return status;
+}
+
+xseg_status xseg_driver_export_fabric(struct xseg_context *context, uint64_t handle,
+                                      uint8_t out[XSEG_DRIVER_FABRIC_BYTES])
+{
+    const CUresult result = CALL(context->driver, MemExportToShareableHandle, out, handle,
+                                 (CUmemAllocationHandleType)FABRIC, 0);
+    const xseg_status status =
+        xseg_driver_status(context->driver, context, XSEG_ENTRY_MemExportToShareableHandle, result,
+                           XSEG_ERR_DRIVER, 0);
+
+    /* An invalid value: the memory was made without such handles. */
+    return refuses_handles(result) || result == CUDA_ERROR_INVALID_VALUE ? XSEG_ERR_UNSUPPORTED
+                                                                         : status;
+}
+
+xseg_status xseg_driver_import_fabric(struct xseg_context *context,
+                                      const uint8_t in[XSEG_DRIVER_FABRIC_BYTES], uint64_t *handle)
+{
+    uint8_t named[XSEG_DRIVER_FABRIC_BYTES];
+    CUmemGenericAllocationHandle imported = 0;
+
+    memcpy(named, in, sizeof(named));
+    const CUresult result = CALL(context->driver, MemImportFromShareableHandle, &imported, named,
+                                 (CUmemAllocationHandleType)FABRIC);
+    const xseg_status status =
+        xseg_driver_status(context->driver, context, XSEG_ENTRY_MemImportFromShareableHandle,
+                           result, XSEG_ERR_NO_MEMORY, 0);
+    if (status == XSEG_OK)
+        *handle = imported;
+    return refuses_handles(result) ? XSEG_ERR_UNSUPPORTED : status;
 }
 
 /* --- Contents. --- */

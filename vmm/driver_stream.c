@@ -66,9 +66,10 @@ xseg_status xseg_driver_context_wait(struct xseg_context *context)
 
     if (status != XSEG_OK)
         return status;
-    status = xseg_driver_status(context->driver, context, XSEG_ENTRY_CtxSynchronize,
-                                xseg_driver_counted(context->driver, XSEG_ENTRY_CtxSynchronize,
-                                                    context->driver->call_CtxSynchronize()),
+    const uint64_t begun = xseg_driver_begin(XSEG_ENTRY_CtxSynchronize);
+    const CUresult result = xseg_driver_counted(context->driver, XSEG_ENTRY_CtxSynchronize,
+                                                context->driver->call_CtxSynchronize(), begun);
+    status = xseg_driver_status(context->driver, context, XSEG_ENTRY_CtxSynchronize, result,
                                 XSEG_ERR_DRIVER, 0);
     xseg_driver_leave(context);
     return status;

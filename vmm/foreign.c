@@ -31,11 +31,15 @@ void xseg_foreign_unmap(struct xseg_foreign *foreign)
 
 /* --- Mapping. --- */
 
-static xseg_status map_page(struct xseg_foreign *foreign, uint64_t address, uint64_t bytes,
-                            int file)
+static xseg_status map_page(struct xseg_foreign *foreign, uint64_t address, size_t page,
+                            const struct xseg_foreign_names *names)
 {
+    const uint64_t bytes = foreign->page_bytes[page];
     uint64_t handle = 0;
-    xseg_status status = xseg_driver_import(foreign->context, file, &handle);
+    xseg_status status =
+        names->file != NULL
+            ? xseg_driver_import(foreign->context, names->file[page], &handle)
+            : xseg_driver_import_fabric(foreign->context, names->fabric[page], &handle);
 
     if (status != XSEG_OK)
         return status;
@@ -69,7 +73,7 @@ static xseg_status give_access(const struct xseg_foreign *foreign)
     return status;
 }
 
-xseg_status xseg_foreign_map(struct xseg_foreign *foreign, const int *file)
+xseg_status xseg_foreign_map(struct xseg_foreign *foreign, const struct xseg_foreign_names *names)
 {
     size_t mapped = 0;
     uint64_t bytes = 0;
@@ -79,12 +83,10 @@ xseg_status xseg_foreign_map(struct xseg_foreign *foreign, const int *file)
     if (status != XSEG_OK)
         return status;
     while (mapped < foreign->pages && status == XSEG_OK) {
-        const uint64_t page_bytes = foreign->page_bytes[mapped];
-
-        status = map_page(foreign, foreign->base + bytes, page_bytes, file[mapped]);
+        status = map_page(foreign, foreign->base + bytes, mapped, names);
         if (status != XSEG_OK)
             break;
-        bytes += page_bytes;
+        bytes += foreign->page_bytes[mapped];
         mapped++;
     }
     if (status == XSEG_OK)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Foreign memory: pages of another process, or of this one, that came by file descriptor, mapped at
- * addresses of exactly their length.
+ * Foreign memory: pages of another process, or of this one, that came by file descriptor or fabric handle,
+ * mapped at addresses of exactly their length.
  *
  *     [ page ][ page ................ ][ page ]
  *     base                                    base + bytes
@@ -24,16 +24,21 @@ struct xseg_foreign {
     size_t pages;
 };
 
+/* What stands for the pages: [pages], one of the two, which is not needed any more once they are mapped. */
+struct xseg_foreign_names {
+    const int *file;                                   /* descriptors; or NULL */
+    const uint8_t (*fabric)[XSEG_DRIVER_FABRIC_BYTES]; /* fabric handles; or NULL */
+};
+
 /*
  * Map foreign pages.  The first four members but `base` are set.
  *
- * file: [pages], descriptors, which are not needed any more afterwards
  * Returns: XSEG_OK; XSEG_ERR_NO_ADDRESSES, XSEG_ERR_NO_MEMORY, XSEG_ERR_DRIVER, and nothing has changed
  *          but for leftovers
  * Cost:    one reserve; an import, a map and a release a page; one set-access (one a page where the
  *          driver wants that)
  */
-xseg_status xseg_foreign_map(struct xseg_foreign *foreign, const int *file);
+xseg_status xseg_foreign_map(struct xseg_foreign *foreign, const struct xseg_foreign_names *names);
 
 /*
  * Unmap foreign pages; mappings and addresses that the driver refuses are leftovers.

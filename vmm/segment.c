@@ -115,25 +115,47 @@ xseg_status xseg_segment_allocate(struct xseg_segment *segment, struct xseg_cont
     return status;
 }
 
-/* Give a borrowed segment back to the user's own function. */
+/* Give a borrowed segment back to the user's own function, whose calls another device's capture may forbid.  Where
+ * the mode cannot be changed it is called all the same: the memory must not be lost. */
 static void give_to_owner(const struct xseg_segment *segment)
 {
     void *pointer = (void *)(uintptr_t)segment->base; /* NOLINT(performance-no-int-to-ptr) */
+    int mode = 0;
+    const bool is_relaxed = xseg_driver_relax(segment->context, &mode) == XSEG_OK;
 
     segment->memory.free(segment->memory.context, pointer, segment->bytes,
                          segment->context->ordinal, segment->stream);
+    if (is_relaxed)
+        xseg_driver_unrelax(segment->context, mode);
+}
+
+/* Ask a user's own function for memory, in a capture as well. */
+static xseg_status ask_owner(struct xseg_context *context, uint64_t bytes,
+                             const struct xseg_pool_memory *memory, xseg_stream stream, void **out)
+{
+    int mode = 0;
+    const xseg_status status = xseg_driver_relax(context, &mode);
+
+    if (status != XSEG_OK)
+        return status;
+    *out = memory->alloc(memory->context, bytes, context->ordinal, stream);
+    xseg_driver_unrelax(context, mode);
+    return *out != NULL
+               ? XSEG_OK
+               : xseg_fail(XSEG_ERR_NO_MEMORY,
+                           "the pool's own function gave no memory for %" PRIu64 " bytes", bytes);
 }
 
 xseg_status xseg_segment_borrow(struct xseg_segment *segment, struct xseg_context *context,
                                 struct xseg_pages *pages, uint64_t bytes,
                                 const struct xseg_pool_memory *memory, xseg_stream stream)
 {
-    void *pointer = memory->alloc(memory->context, bytes, context->ordinal, stream);
+    void *pointer = NULL;
+    const xseg_status status = ask_owner(context, bytes, memory, stream, &pointer);
 
     init(segment, context, pages, bytes);
-    if (pointer == NULL)
-        return xseg_fail(XSEG_ERR_NO_MEMORY,
-                         "the pool's own function gave no memory for %" PRIu64 " bytes", bytes);
+    if (status != XSEG_OK)
+        return status;
     segment->memory = *memory;
     segment->stream = stream;
     segment->base = (uintptr_t)pointer;

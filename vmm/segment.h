@@ -134,11 +134,12 @@ xseg_status xseg_segment_allocate(struct xseg_segment *segment, struct xseg_cont
                                   struct xseg_pages *pages, uint64_t bytes);
 
 /*
- * Get a classic segment from a user's own functions, which are copied.
+ * Get a classic segment from a user's own functions, which are copied.  They are called in relaxed capture mode, then
+ * and when the segment ends.
  *
  * Returns: XSEG_OK; XSEG_ERR_NO_MEMORY if they gave none; XSEG_ERR_ARGUMENT if the memory is not aligned to
- *          512 bytes, and it is given back
- * Cost:    no driver call of the library
+ *          512 bytes, and it is given back; XSEG_ERR_DRIVER: they were not called
+ * Cost:    two calls that change the mode
  */
 xseg_status xseg_segment_borrow(struct xseg_segment *segment, struct xseg_context *context,
                                 struct xseg_pages *pages, uint64_t bytes,

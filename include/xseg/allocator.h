@@ -82,7 +82,9 @@ struct xseg_options {
     void *log_context;
     /* The time that idle memory goes back by, in nanoseconds from any start; it must not go back.  Any
      * thread may call it, with locks held: it must not call the library.  NULL: the system's monotonic
-     * clock.  It is read only while something decays, or with block_ages. */
+     * clock.  It is read when memory comes from the driver or goes back, when the driver says how much is
+     * free, by metrics.h and explain.h, while something decays, and with block_ages, history and
+     * free_history. */
     uint64_t (*clock)(void *context);
     void *clock_context;
 };
@@ -123,6 +125,7 @@ XSEG_API XSEG_NODISCARD xseg_status xseg_open(const char *config,
  *                                stays usable
  *          XSEG_ERR_DRIVER       the driver refused to take something back; it stays accounted for,
  *                                the handle stays and xseg_close() can be called again
+ *          XSEG_ERR_HOST_MEMORY  there was none to wait for a block that was freed in a capture; as above
  *          XSEG_ERR_FORKED
  * Threads: no other call on this allocator may be under way or follow.
  * Cost:    waits for the streams of cached memory; unmaps, releases and frees everything.
@@ -208,9 +211,13 @@ struct xseg_request {
     struct xseg_pool *pool; /* NULL: as xseg_alloc() chooses */
     size_t alignment;       /* of the address: a power of two up to 1 GiB; 0: 512 bytes */
     bool zeroed;            /* the bytes are zero for work queued on the stream after the call */
+    /* A word of the caller's, such as a pointer to what it knows of the block.  The library does not look behind it.
+     * With the key block_user it is given back with the block (struct xseg_block_info) and with its events
+     * (struct xseg_history_entry); without the key it is ignored. */
+    void *user;
 };
 /* clang-format off */
-#define XSEG_REQUEST_INIT {sizeof(struct xseg_request), 0, 0, NULL, NULL, 0, false}
+#define XSEG_REQUEST_INIT {sizeof(struct xseg_request), 0, 0, NULL, NULL, 0, false, NULL}
 /* clang-format on */
 
 /**
@@ -292,9 +299,12 @@ struct xseg_block_info {
      * user's own frames, and the label of the thread; 0, 0 and NULL where there is none. */
     uint32_t stack, frames;
     const char *label; /* stays as long as the allocator */
+    /* Live or pending, with the key block_user: the word of its request (struct xseg_request), also after a checkpoint
+     * was restored.  NULL without a word, and where the request came before the key was set. */
+    void *user;
 };
 /* clang-format off */
-#define XSEG_BLOCK_INFO_INIT {sizeof(struct xseg_block_info), NULL, 0, 0, XSEG_BLOCK_HOLE, 0, NULL, NULL, false, false, NULL, 0, 0, 0, 0, 0, 0, 0, false, 0, NULL, 0, 0, NULL}
+#define XSEG_BLOCK_INFO_INIT {sizeof(struct xseg_block_info), NULL, 0, 0, XSEG_BLOCK_HOLE, 0, NULL, NULL, false, false, NULL, 0, 0, 0, 0, 0, 0, 0, false, 0, NULL, 0, 0, NULL, NULL}
 /* clang-format on */
 
 /**

@@ -11,6 +11,10 @@
  *     replay the graph
  *     xseg_pool_release(pool)           when the graph is destroyed
  *
+ * Where the program knows the capture's streams better than the driver, or a capture goes to several pools, the
+ * two halves are called apart: xseg_capture_mark() for the time of the capture, and xseg_route_begin() with a
+ * predicate for the requests.
+ *
  * Graphs that are replayed one after another in the order of their capture may share a pool: each
  * holds it once (xseg_pool_retain()).
  *
@@ -70,6 +74,36 @@ XSEG_API XSEG_NODISCARD xseg_status xseg_capture_begin(struct xseg_pool *pool, x
  *          the capture of each block that waits; else no driver call.
  */
 XSEG_API XSEG_NODISCARD xseg_status xseg_capture_end(struct xseg_pool *pool);
+
+/**
+ * A capture is under way on a device from now on, without a pool: what capture.h says of the time of a
+ * capture holds until xseg_capture_unmark().  Requests go where routes and captures send them:
+ * xseg_route_begin() sends them to a pool, and routes may begin and end as often as one likes meanwhile, for
+ * the same pool too.  xseg_capture_begin() is this and a route that asks the driver, in one.
+ *
+ * Marks are counted: the capture is over when each has been taken back and each xseg_capture_begin() has
+ * been ended.  A pool that is routed to while its device is marked counts as one that took part in a
+ * capture, from then on: graphs may use what is cached there.
+ *
+ * @param device  CUDA ordinal
+ *
+ * Returns: XSEG_OK, XSEG_ERR_ARGUMENT (there is no such device), XSEG_ERR_DRIVER (the device could not be
+ *          opened), XSEG_ERR_HOST_MEMORY, XSEG_ERR_DEVICE_LOST, XSEG_ERR_FORKED
+ * Cost:    no driver call once the device is open, so it may also follow the driver's begin.  Waits until no
+ *          thread trims or grows on the device.
+ */
+XSEG_API XSEG_NODISCARD xseg_status xseg_capture_mark(struct xseg_allocator *allocator, int device);
+
+/**
+ * Take one mark of a device back.
+ *
+ * @param device  CUDA ordinal
+ *
+ * Returns: XSEG_OK, XSEG_ERR_ARGUMENT (there is no such device, or it is not marked), XSEG_ERR_FORKED
+ * Cost:    as xseg_capture_end().
+ */
+XSEG_API XSEG_NODISCARD xseg_status xseg_capture_unmark(struct xseg_allocator *allocator,
+                                                        int device);
 
 #ifdef __cplusplus
 }

@@ -2,7 +2,7 @@
 /*
  * History: what happened to blocks and segments, with the call stacks behind it.
  *
- * Four keys of the configuration say what is kept; xseg_configure() changes them while the programme runs.
+ * Five keys of the configuration say what is kept; xseg_configure() changes them while the programme runs.
  *
  *     history           nothing (default); state: of each live block when and by which stack it was allocated;
  *                       all: events, too
@@ -10,6 +10,7 @@
  *                       events that take memory; all: for all events
  *     history_events    how many events are kept for each stream and pool, small and large apart
  *     history_skip      actions that are not kept
+ *     block_user        False (default); True: of each live block the word of its request, and in its events
  *
  * Terms:
  *   event    one thing that happened, see enum xseg_history_action
@@ -37,7 +38,7 @@ enum xseg_history_action {
     XSEG_HISTORY_SEGMENT_FREE,   /* it is gone */
     XSEG_HISTORY_SEGMENT_MAP,    /* addresses of an expandable segment have memory */
     XSEG_HISTORY_SEGMENT_UNMAP,  /* they have none any more */
-    XSEG_HISTORY_OOM,            /* a request was refused for want of memory */
+    XSEG_HISTORY_OOM,            /* a request was refused for want of memory (num_ooms) */
     /* Why memory goes; the next event of the same `base` takes it away. */
     XSEG_HISTORY_STEAL, /* another arena takes it */
     XSEG_HISTORY_DECAY, /* it was idle for too long */
@@ -57,9 +58,10 @@ struct xseg_history_entry {
     xseg_stream stream;
     uint32_t
         pool; /* number of the private pool whose memory it is, from 1 on; 0: the default pool's */
-    bool is_lent;   /* the block is the default pool's, in memory of that pool (pool.h) */
-    void *base;     /* NULL: the event is about no memory */
-    uint64_t bytes; /* of the block or of the piece of a segment */
+    bool is_lent; /* the block is the default pool's, in memory of that pool (pool.h) */
+    void *base;   /* NULL: the event is about no memory */
+    uint64_t
+        bytes; /* of the block or of the piece of a segment; OOM: that the device had free, in whole 512 */
     uint64_t
         requested; /* ALLOC, FREE_*: what the user asked for; OOM: what was refused; else `bytes` */
     uint64_t time_ns; /* by xseg_options.clock, or of CLOCK_MONOTONIC */
@@ -68,6 +70,12 @@ struct xseg_history_entry {
     uint32_t frames;   /* of the user's hook; 0: none */
     int thread;        /* the kernel's number of the thread */
     const char *label; /* of the thread; of ANNOTATION its text; NULL: none */
+    uint64_t
+        pool_id[2]; /* the user's own name for the pool (struct xseg_pool_options); {0, 0}: none */
+    /* With the key block_user: ALLOC, FREE_*: the word of the block's request (struct xseg_request); OOM: of the request
+     * that was refused; else NULL.  NULL also without a word, and where the request came before the key was set or
+     * while xseg_configure() changed a key of the history. */
+    void *user;
 };
 
 /** How much of the history there is. */
@@ -77,7 +85,8 @@ struct xseg_history_summary {
     uint64_t lost;        /* overwritten by newer ones, for want of room (history_events) */
     uint64_t stacks;      /* distinct ones, since the allocator was opened */
     uint64_t stacks_lost; /* that found no room, or no host memory */
-    uint64_t stack_bytes; /* of host memory for stacks, which struct xseg_statistics does not count */
+    uint64_t
+        stack_bytes; /* of host memory for stacks, which struct xseg_statistics does not count */
 };
 /* clang-format off */
 #define XSEG_HISTORY_SUMMARY_INIT {sizeof(struct xseg_history_summary), 0, 0, 0, 0, 0}
@@ -105,15 +114,17 @@ xseg_history_walk(struct xseg_allocator *allocator, int device,
 /**
  * Copy the newest events of a device, or of all, in their order.
  *
- * @param device   -1: all devices that are open
- * @param entries  room for `room` entries; their labels stay as long as the allocator
- * @param count    how many were copied
+ * @param device       -1: all devices that are open
+ * @param entries      room for `room` entries; their labels stay as long as the allocator
+ * @param entry_bytes  sizeof(struct xseg_history_entry), as the caller knows it; each entry is filled in so far
+ * @param count        how many were copied
  *
  * Returns, cost: as xseg_history_walk()
  */
 XSEG_API XSEG_NODISCARD xseg_status xseg_history_copy(struct xseg_allocator *allocator, int device,
                                                       struct xseg_history_entry *entries,
-                                                      size_t room, size_t *count);
+                                                      size_t entry_bytes, size_t room,
+                                                      size_t *count);
 
 /**
  * Forget all events so far, and what was lost.  Live blocks keep when and where they were allocated.
@@ -135,6 +146,9 @@ struct xseg_history_frame {
     uint64_t offset;      /* in the file's addresses, as addr2line and libdw count */
     const char *function; /* NULL: it has no symbol, see the offset */
     uint64_t function_offset;
+    const char *
+        source; /* file of the source; NULL: not looked up or not found, see xseg_history_find_sources() */
+    uint32_t line; /* in it; 0: unknown */
 };
 
 /**
@@ -149,6 +163,19 @@ struct xseg_history_frame {
 XSEG_API XSEG_NODISCARD xseg_status xseg_history_stack(
     struct xseg_allocator *allocator, uint32_t stack,
     bool (*visit)(void *context, const struct xseg_history_frame *frame), void *context);
+
+/**
+ * Look up file and line of the frames of all stacks so far, in the debug information of their modules, as
+ * xseg_history_stack() then gives them.  Each frame is looked up once.
+ *
+ * Debug information is read from the files of the modules, and from the system's folder for it by build id; nothing
+ * is fetched from a network.  Frames of a file that has changed since, or is gone, keep the names that they have.
+ *
+ * Returns: XSEG_OK, also where nothing was found; XSEG_ERR_UNSUPPORTED: libdw.so.1 (Debian: libdw1) cannot be opened;
+ *          XSEG_ERR_FORKED
+ * Cost:    no driver call, no lock; up to seconds, and host memory of the size of the debug information meanwhile
+ */
+XSEG_API XSEG_NODISCARD xseg_status xseg_history_find_sources(struct xseg_allocator *allocator);
 
 /** The user's own frames, such as Python's.  Start from XSEG_HISTORY_HOOK_INIT. */
 struct xseg_history_hook {
@@ -188,7 +215,8 @@ XSEG_API XSEG_NODISCARD xseg_status xseg_history_set_hook(struct xseg_allocator 
  *
  * @param text  copied, at most 119 bytes of it
  *
- * Returns: XSEG_OK, also while no events are kept; XSEG_ERR_ARGUMENT; XSEG_ERR_HOST_MEMORY; XSEG_ERR_FORKED;
+ * Returns: XSEG_OK, also while no events are kept; XSEG_ERR_ARGUMENT; XSEG_ERR_LIMIT: the distinct texts of
+ *          annotations and labels take 16 MiB already; XSEG_ERR_HOST_MEMORY; XSEG_ERR_FORKED;
  *          XSEG_ERR_DRIVER, XSEG_ERR_DEVICE_LOST: the device could not be opened
  * Cost:    no driver call once the device is open; each distinct text is kept once, until the allocator closes
  */
@@ -207,8 +235,10 @@ XSEG_API XSEG_NODISCARD xseg_status xseg_history_annotate(struct xseg_allocator 
  * @param text    copied, at most 119 bytes of it; NULL: no label
  * @param before  NULL, or set to the label that the thread had; stays as long as the allocator
  *
- * Returns: XSEG_OK, XSEG_ERR_HOST_MEMORY, XSEG_ERR_FORKED
- * Cost:    no driver call; each distinct text is kept once, until the allocator closes
+ * Returns: XSEG_OK, XSEG_ERR_LIMIT (the distinct texts of annotations and labels take 16 MiB already),
+ *          XSEG_ERR_HOST_MEMORY, XSEG_ERR_FORKED.  On an error the thread keeps the label that it had
+ * Cost:    no driver call; each distinct text is kept once, until the allocator closes.  One look-up, without a
+ *          lock, for a text that was given before
  */
 XSEG_API XSEG_NODISCARD xseg_status xseg_history_label(struct xseg_allocator *allocator,
                                                        const char *text, const char **before);

@@ -32,6 +32,11 @@ struct xseg_shortage {
     uint64_t allowed_bytes; /* that the library may take: its limit, or the device's memory */
     uint64_t free_bytes;    /* of the device; 0 if the driver did not say */
     const char *text;       /* as xseg_error_text() will say it; so far, for short_of_memory */
+    uint64_t
+        block_bytes; /* of the block that would serve it: rounded, as roundup_power2_divisions says */
+    uint64_t
+        segment_bytes; /* of the classic segment that would be made for it; PyTorch says that it tried to
+                             * allocate so much, also where segments are expandable */
 };
 
 enum xseg_trace_action {
@@ -42,7 +47,7 @@ enum xseg_trace_action {
     XSEG_TRACE_SEGMENT_FREE,   /* it is gone */
     XSEG_TRACE_SEGMENT_MAP,    /* addresses of an expandable segment have memory */
     XSEG_TRACE_SEGMENT_UNMAP,  /* they have none any more */
-    XSEG_TRACE_OOM             /* a request was refused for want of memory */
+    XSEG_TRACE_OOM             /* a request was refused for want of memory (num_ooms) */
 };
 
 /** Something that has happened.  Valid during the call. */
@@ -50,10 +55,11 @@ struct xseg_trace_entry {
     size_t struct_bytes; /* sizeof(struct xseg_trace_entry), as the library knows it */
     enum xseg_trace_action action;
     int device;
-    xseg_stream stream;     /* of the block or segment */
-    struct xseg_pool *pool; /* the private pool that holds it, or NULL: also what is lent (pool.h) */
-    void *base;             /* NULL for XSEG_TRACE_OOM */
-    uint64_t bytes;         /* ALLOC, FREE_*: what the user asked for; else all of it */
+    xseg_stream stream; /* of the block or segment */
+    struct xseg_pool
+        *pool;      /* the private pool that holds it, or NULL: also what is lent (pool.h) */
+    void *base;     /* NULL for XSEG_TRACE_OOM */
+    uint64_t bytes; /* ALLOC, FREE_*: what the user asked for; else all of it */
 };
 
 /** What to be told.  Start from XSEG_OBSERVER_INIT; NULL for what is of no interest. */
@@ -73,6 +79,7 @@ struct xseg_observer {
     /*
      * Everything that happens to blocks and segments, in its order.  One thread at a time delivers,
      * soon after the fact and before its own call returns: it may bring what others have caused.
+     * Entries that are queued are delivered before `leaving` or `came` is called, unless another thread is at it.
      * Without host memory entries are left out.  It must not allocate or free with this allocator.
      */
     void (*trace)(void *context, const struct xseg_trace_entry *entry);

@@ -20,7 +20,8 @@ extern "C" {
 
 /**
  * Where a pool's memory comes from, if not from the driver.  Both functions are called with no
- * hot-path lock held, but must not call the library again.
+ * hot-path lock held, but must not call the library again.  The thread's capture mode is relaxed meanwhile, so
+ * they may allocate and free while a capture is under way.
  *
  * alloc: `bytes` of device memory, 512-byte aligned, or NULL; work on `stream` may use it at once
  * free:  what alloc gave; no work uses it any more
@@ -30,6 +31,8 @@ struct xseg_pool_memory {
     void (*free)(void *context, void *ptr, size_t bytes, int device, xseg_stream stream);
     void *context;
 };
+
+struct xseg_statistics;
 
 /** The most bytes that the name of a pool may have, without its terminator. */
 #define XSEG_POOL_NAME_MOST 63
@@ -53,9 +56,35 @@ struct xseg_pool_options {
     /* How error texts call the pool, copied; up to XSEG_POOL_NAME_MOST bytes, and names need not differ.
      * NULL or "": its number, by which the pools of an allocator are counted from 1 as they are made. */
     const char *name;
+    /* The user's own name for the pool, which the history gives back with each event (pool_id), also when the
+     * pool is long over; such as PyTorch's MempoolId_t.  {0, 0}: none.  Names need not differ. */
+    uint64_t id[2];
+    /*
+     * Called once, when the pool has ended: nobody holds it, and all its memory has gone back.  From then on its own
+     * functions (`memory`) are not called any more, and only the handle is left of it.  NULL: nobody is told.
+     *
+     * Which call tells of it:
+     *   - If the pool has no memory when it is released for the last time: that release, before it returns.  A route
+     *     and a capture hold the pool as well, so it may be the call that ends one of these.
+     *   - Else the trim that takes the last of its memory.
+     *   - If the memory goes in another way, such as after a time of idleness or because a request was short: a later
+     *     release, trim or making of a pool on that device.  A release or a making looks at two pools that have been
+     *     released, a trim looks at all of them.
+     *   - At the latest xseg_close(), also for a pool that somebody still holds.
+     *
+     * The thread need not be the one that released the pool.  Where several threads are in such calls at the same time,
+     * any of them may tell.
+     *
+     * context: gone_context
+     * last:    the statistics of the pool, as xseg_stats(); they stay only as long as the call
+     *
+     * No lock is held, but it must not call this allocator.
+     */
+    void (*gone)(void *context, const struct xseg_statistics *last);
+    void *gone_context;
 };
 /* clang-format off */
-#define XSEG_POOL_OPTIONS_INIT {sizeof(struct xseg_pool_options), 0, false, false, {NULL, NULL, NULL}, false, NULL}
+#define XSEG_POOL_OPTIONS_INIT {sizeof(struct xseg_pool_options), 0, false, false, {NULL, NULL, NULL}, false, NULL, {0, 0}, NULL, NULL}
 /* clang-format on */
 
 /**
@@ -70,11 +99,53 @@ struct xseg_pool_options {
  *          XSEG_ERR_UNSUPPORTED, of one that is exportable: the driver refuses to make or to export such
  *          memory, or the device has no virtual memory management
  * Cost:    no driver call once the device is open; but the first that is exportable tries one page:
- *          create, export, release.
+ *          create, export, release; with one create or export more for fabric handles.
  */
 XSEG_API XSEG_NODISCARD xseg_status xseg_pool_create(struct xseg_allocator *allocator, int device,
                                                      const struct xseg_pool_options *options,
                                                      struct xseg_pool **out);
+
+/**
+ * Allocate from a pool at a given address, in memory that the pool has cached on a stream; as PyTorch's
+ * allocateWithAddress does, which counts differently (docs/differences.md).  No memory is mapped for it, and none is
+ * taken from elsewhere.
+ *
+ * @param bytes    rounded up as by xseg_alloc(): up to 1 MiB it is memory of the pool's small segments that is
+ *                 meant, else of its large ones.  0 gives NULL and success
+ * @param address  a multiple of 512
+ * @param out      `address`, on success; freed with xseg_free()
+ *
+ * Returns: XSEG_OK
+ *          XSEG_ERR_BUSY      the bytes from the address on are not all cached memory of that pool, that stream
+ *                             and such segments; the text says what lies there
+ *          XSEG_ERR_ARGUMENT  NULL, an address that is no multiple of 512, a stream of another device or context, or
+ *                             nobody holds the pool any more
+ *          XSEG_ERR_NO_MEMORY more bytes than any device has
+ *          XSEG_ERR_PAUSED, XSEG_ERR_HOST_MEMORY, XSEG_ERR_DRIVER, XSEG_ERR_DEVICE_LOST, XSEG_ERR_FORKED
+ * Threads: any; waits for growths and trims of the device
+ * Cost:    as an allocation that hits.
+ */
+XSEG_API XSEG_NODISCARD xseg_status xseg_alloc_at(struct xseg_pool *pool, size_t bytes,
+                                                  xseg_stream stream, void *address, void **out);
+
+/** What of a pool's options can be changed later. */
+enum xseg_pool_setting { XSEG_POOL_NO_SPLIT, XSEG_POOL_USE_ON_OOM };
+
+/**
+ * Turn an option of a pool on or off, at any time.
+ *
+ * no_split holds for requests from now on: what is live or cached keeps its size.  use_on_oom turned off
+ * lends nothing more; what is lent stays so until it is freed.
+ *
+ * @param on  as in struct xseg_pool_options
+ *
+ * Returns: XSEG_OK, XSEG_ERR_ARGUMENT (NULL, no such setting, or nobody holds the pool any more),
+ *          XSEG_ERR_FORKED
+ * Threads: any; a request under way in another thread may still see the option as it was
+ * Cost:    no driver call, no lock.
+ */
+XSEG_API XSEG_NODISCARD xseg_status xseg_pool_set(struct xseg_pool *pool,
+                                                  enum xseg_pool_setting setting, bool on);
 
 /**
  * Hold a pool once more.
@@ -89,12 +160,14 @@ XSEG_API XSEG_NODISCARD xseg_status xseg_pool_retain(struct xseg_pool *pool);
  *
  * After the last release the pool serves no more requests.  Its live blocks stay valid and are freed
  * as usual; its cached memory goes back at the next trim or when memory runs short.  Until then
- * xseg_walk(), xseg_explain() and xseg_mappings() go on naming the pool, and xseg_trim() can.
+ * xseg_walk(), xseg_explain() and xseg_mappings() go on naming the pool, and xseg_trim() and xseg_stats() can.
  *
  * Once it has no blocks, nothing is left of the pool but that memory, and the handle, 16 bytes, which is
- * recognised, and refused, until the allocator closes.
+ * recognised, and refused, until the allocator closes.  A pool that tells of its end (`gone`) keeps its
+ * bookkeeping, some KiB, as long as it has memory.
  *
  * Returns: XSEG_OK, XSEG_ERR_ARGUMENT (NULL, or nobody holds it any more), XSEG_ERR_FORKED
+ * Threads: any; a pool with `gone` and without memory waits for growths and trims of the device
  * Cost:    no driver call.
  */
 XSEG_API XSEG_NODISCARD xseg_status xseg_pool_release(struct xseg_pool *pool);
@@ -119,7 +192,9 @@ XSEG_API XSEG_NODISCARD xseg_status xseg_route_begin(
  * End a route.  The predicate is not called any more once this has returned.
  *
  * Returns: XSEG_OK, XSEG_ERR_ARGUMENT (the pool is not routed to), XSEG_ERR_FORKED
- * Cost:    no driver call; waits until no other thread is in a predicate.
+ * Cost:    waits until no other thread is in a predicate.  No driver call, but with
+ *          graph_capture_record_stream_reuse:True, after a capture (xseg_capture_unmark()), as
+ *          xseg_capture_end().
  */
 XSEG_API XSEG_NODISCARD xseg_status xseg_route_end(struct xseg_pool *pool);
 

@@ -50,6 +50,7 @@
  *   XSEG_SIM_STRICT=0|1         whether to abort on what a driver leaves undefined (1)
  *   XSEG_SIM_PEERS=0|1          whether devices can use each other's memory (1)
  *   XSEG_SIM_BYTES=0|1          whether memory keeps what it contains (0)
+ *   XSEG_SIM_FABRIC=0|1         whether memory can be exported by fabric handles (0)
  *   XSEG_SIM_RECYCLE=0|1        whether handles of streams and events come again (0)
  *
  * Threads: any.  Costs: no real driver is ever called.
@@ -86,9 +87,10 @@ struct xseg_sim_settings {
     uint64_t tail_seed;     /* calls cost more or less by chance, repeatably; 0: what they cost */
     const char *shared;     /* name of the machine whose memory processes share; NULL: own */
     bool recycles;          /* handles of destroyed streams and events come again */
+    bool fabric;            /* memory can be exported by fabric handles, too */
 };
 /* clang-format off */
-#define XSEG_SIM_SETTINGS_INIT {sizeof(struct xseg_sim_settings), 0, 0, 0, NULL, false, false, false, false, false, 0, NULL, false}
+#define XSEG_SIM_SETTINGS_INIT {sizeof(struct xseg_sim_settings), 0, 0, 0, NULL, false, false, false, false, false, 0, NULL, false, false}
 /* clang-format on */
 
 /**

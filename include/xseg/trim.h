@@ -97,19 +97,23 @@ struct xseg_limit_values {
      * UINT64_MAX: no limit.  Devices only. */
     uint64_t soft_bytes;
     uint64_t keep_bytes; /* idle memory stays while no more than this is reserved.  Devices only. */
+    /* per_process_memory_fraction of this device: 0 to 1, and 1 is no limit.  Devices only.  To set it, set
+     * has_fraction as well; a call that reads the limits of a device sets both. */
+    double fraction;
+    bool has_fraction; /* false: the fraction stays as it is */
 };
 /* clang-format off */
-#define XSEG_LIMIT_VALUES_INIT {sizeof(struct xseg_limit_values), UINT64_MAX, UINT64_MAX, 0}
+#define XSEG_LIMIT_VALUES_INIT {sizeof(struct xseg_limit_values), UINT64_MAX, UINT64_MAX, 0, 1, false}
 /* clang-format on */
 
 /**
  * Read and set the limits of one device, or of one private pool.  Of a device they start as
- * hard_limit_mb, soft_limit_mb and keep_mb say, and are as those say again when xseg_configure() names
- * them; of a pool the hard limit starts as its options say.  per_process_memory_fraction is a limit
- * beside these: the lower one counts.
+ * hard_limit_mb, soft_limit_mb, keep_mb and per_process_memory_fraction say, and are as those say again when
+ * xseg_configure() names them; of a pool the hard limit starts as its options say.  Of the hard limit and the
+ * fraction the lower one counts; garbage_collection_threshold works while the fraction is below 1.
  *
- * A hard limit below what is taken gives idle memory of a device back at once, as xseg_trim() without
- * waiting does.  Live blocks stay, and no request gets memory of the driver until enough is free.
+ * A hard limit or a fraction below what is taken gives idle memory of a device back at once, as xseg_trim()
+ * without waiting does.  Live blocks stay, and no request gets memory of the driver until enough is free.
  *
  * @param where  names a device or a private pool; no stream
  * @param set    the new limits; NULL changes nothing
@@ -117,8 +121,9 @@ struct xseg_limit_values {
  *
  * Returns: XSEG_OK
  *          XSEG_ERR_ARGUMENT     limits that contradict each other: keep <= soft <= hard must hold; a
- *                                pool that nobody holds and that has no blocks
- *          XSEG_ERR_UNSUPPORTED  soft_bytes or keep_bytes of a pool, a stream
+ *                                fraction that is not from 0 to 1; a pool that nobody holds and that has no
+ *                                blocks
+ *          XSEG_ERR_UNSUPPORTED  soft_bytes, keep_bytes or the fraction of a pool, a stream
  *          XSEG_ERR_HOST_MEMORY, XSEG_ERR_DRIVER (the device could not be opened), XSEG_ERR_FORKED
  *          On an error nothing has changed.
  * Threads: any; waits for a growth or a trim of another thread on the same device

@@ -2,7 +2,8 @@
 /*
  * The time that decay goes by, in nanoseconds from any start; it never goes back.
  *
- * It is read only while something decays, or somebody wants the ages of blocks.
+ * It is read when memory comes or goes, for metrics, while something decays, and where somebody wants the ages of
+ * blocks; never on a hit otherwise.
  */
 #ifndef XSEG_BASE_CLOCK_H
 #define XSEG_BASE_CLOCK_H

@@ -1,8 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 #include "src/base/error.h"
 
+#include <string.h>
+
 static _Thread_local char buffer[1024];
 static _Thread_local struct xseg_text text;
+
+_Static_assert(sizeof(((struct xseg_fail_kept *)NULL)->text) == sizeof(buffer), "it is kept whole");
 
 __attribute__((noinline)) xseg_status xseg_fail(xseg_status status, const char *format, ...)
 {
@@ -27,6 +31,17 @@ void xseg_fail_add(const char *format, ...)
     xseg_text_add_list(&text, format, arguments);
     va_end(arguments);
     xseg_text_escape(&text, from);
+}
+
+void xseg_fail_keep(struct xseg_fail_kept *kept)
+{
+    memcpy(kept->text, buffer, sizeof(kept->text));
+}
+
+void xseg_fail_restore(const struct xseg_fail_kept *kept)
+{
+    xseg_text_init(&text, buffer, sizeof(buffer));
+    xseg_text_add(&text, "%s", kept->text);
 }
 
 const struct xseg_text *xseg_fail_text(void)

@@ -19,7 +19,7 @@
  * TABLE    one per device: guards insertion of streams, arenas and pools.  One per allocator: guards
  *          insertion into the page map, and its host memory.  Held across: questions about a stream.
  * STATS    one per device.  Guards peaks.  Leaf.
- * HISTORY  one per allocator.  Guards labels, and the memory of rings while they are read.  Leaf.
+ * HISTORY  one per allocator.  Guards new labels and hooks, and the memory of rings while they are read.  Leaf.
  * OBSERVERS one per allocator.  Guards the list of observers and what is to be told to them.  Leaf.
  *          Let go of while one is called.
  * DEPOT    one per depot of stacks.  Guards adding a stack.  Leaf.  Held across: the loader's

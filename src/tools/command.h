@@ -59,9 +59,15 @@ const char *command_full_name(const struct command *command);
 void command_complain(const struct command *command, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
+int command_advise(const struct option_values *arguments);
+int command_blame(const struct option_values *arguments);
+int command_compare(const struct option_values *arguments);
 int command_config(const struct option_values *arguments);
+int command_export(const struct option_values *arguments);
 int command_help(const struct option_values *arguments);
 int command_probe(const struct option_values *arguments);
 int command_replay(const struct option_values *arguments);
+int command_top(const struct option_values *arguments);
+int command_view(const struct option_values *arguments);
 
 #endif

@@ -2,7 +2,6 @@
 #include "src/tools/command.h"
 
 #include <errno.h>
-#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -11,9 +10,7 @@
 #include "src/tools/min_device.h"
 #include "src/tools/replay.h"
 #include "src/tools/report.h"
-
-#define DEVICE_DEFAULT ((uint64_t)80 << 30)
-#define DEVICE_GRANULE ((uint64_t)2 << 20)
+#include "src/tools/trace_file.h"
 
 /* A run of the command. */
 struct replays {
@@ -102,23 +99,6 @@ static bool open_output(struct replays *replays, enum option_id id, FILE **out)
     return *out != NULL;
 }
 
-/*
- * The configuration that a file was made under.  Its `c` line is a string as PyTorch reads it, and
- * to PyTorch a string that does not name expandable_segments means classic.  Allocated; NULL without
- * host memory.
- */
-static char *config_of(const struct xtrace *trace)
-{
-    const char *config = trace->config;
-    char *whole;
-
-    if (!config || xtrace_names_expandable(config))
-        return strdup(config ? config : "");
-    if (asprintf(&whole, "%s%sexpandable_segments:False", config, config[0] ? "," : "") < 0)
-        return NULL;
-    return whole;
-}
-
 /* The worst of what happened counts: a bad file, then an out of memory, then a mismatch. */
 static void note_exit(struct replays *replays, int status)
 {
@@ -163,7 +143,7 @@ static void run(struct replays *replays, const struct xtrace *trace, struct repo
     note_exit(replays, exits[report->result.end]);
     if (is_given(replays, OPTION_MIN_DEVICE) && report->result.end != REPLAY_REFUSED)
         report->has_min_device =
-            min_device_find(trace, &settings, &report->result, &report->min_device);
+            min_device_find(trace, &settings, &report->result, false, &report->min_device);
 }
 
 static void print(struct replays *replays, const struct report *reports, unsigned count)
@@ -183,29 +163,26 @@ static void print(struct replays *replays, const struct report *reports, unsigne
 }
 
 /* Replay a file that has been read, once or twice. */
-static void replay_trace(struct replays *replays, const char *file, const struct xtrace *trace,
-                         const char *own_config)
+static void replay_trace(struct replays *replays, const struct trace_file *file)
 {
     const char *const config = text_of(replays, OPTION_CONFIG);
     const char *const compare = text_of(replays, OPTION_COMPARE);
     const char *const driver = driver_of(replays);
-    const uint64_t device_bytes = is_given(replays, OPTION_DEVICE_MEMORY)
-                                      ? number_of(replays, OPTION_DEVICE_MEMORY)
-                                  : trace->device_bytes ? trace->device_bytes
-                                                        : DEVICE_DEFAULT;
+    const uint64_t device_bytes =
+        trace_file_device_bytes(file, number_of(replays, OPTION_DEVICE_MEMORY));
     struct report reports[REPORT_COLUMNS] = {
-        {.file = file,
-         .config = config ? config : own_config,
+        {.file = file->name,
+         .config = config ? config : file->config,
          .driver = driver,
+         .device_bytes = device_bytes,
          .check = check_of(replays)},
-        {.file = file, .config = compare, .driver = driver},
+        {.file = file->name, .config = compare, .driver = driver, .device_bytes = device_bytes},
     };
     const unsigned count = compare ? 2 : 1;
     bool refused = false;
 
     for (unsigned i = 0; i < count; i++) {
-        reports[i].device_bytes = device_bytes / DEVICE_GRANULE * DEVICE_GRANULE;
-        run(replays, trace, &reports[i], i == 0);
+        run(replays, &file->trace, &reports[i], i == 0);
         refused |= reports[i].result.end == REPLAY_REFUSED;
     }
     if (!refused)
@@ -214,9 +191,10 @@ static void replay_trace(struct replays *replays, const char *file, const struct
         replay_result_fini(&reports[i].result);
 }
 
-static bool may_check(const struct replays *replays, const char *file, const struct xtrace *trace,
-                      const char *own_config)
+/* Whether the options fit a file that has been read. */
+static bool may_replay(const struct replays *replays, const struct trace_file *file)
 {
+    const struct xtrace *trace = &file->trace;
     const char *const config = text_of(replays, OPTION_CONFIG);
     bool has_answers = false;
 
@@ -225,91 +203,46 @@ static bool may_check(const struct replays *replays, const char *file, const str
     for (size_t i = 0; i < trace->answer_count && !has_answers; i++)
         has_answers = trace->answers[i].row == XTRACE_ROW_NOW;
     if (!has_answers) {
-        complain("%s: --check needs a tape: there is no `=` line in this file", file);
+        complain("%s: --check needs a tape: there is no `=` line in this file", file->name);
         return false;
     }
-    if (config && strcmp(config, own_config) != 0) {
-        complain("%s: --check needs the configuration that the tape was made under, '%s'", file,
-                 own_config);
+    if (config && strcmp(config, file->config) != 0) {
+        complain("%s: --check needs the configuration that the tape was made under, '%s'",
+                 file->name, file->config);
         return false;
     }
     return true;
 }
 
-/* Whether the options fit a file that has been read. */
-static bool may_replay(const struct replays *replays, const char *file, const struct xtrace *trace,
-                       const char *own_config)
+/* Standard input can be read once. */
+static bool may_read(struct replays *replays, const char *path)
 {
-    if (is_given(replays, OPTION_SNAPSHOT_DEVICE) && !trace->is_snapshot) {
-        complain("%s: --device chooses a history of a memory snapshot; this is a trace, which "
-                 "has one",
-                 file);
-        return false;
-    }
-    return may_check(replays, file, trace, own_config);
-}
+    const bool is_input = strcmp(path, "-") == 0;
 
-/* Open a file, or standard input, once. */
-static FILE *open_file(struct replays *replays, const char *name)
-{
-    FILE *file;
-
-    if (strcmp(name, "-") == 0) {
-        if (!replays->has_read_input) {
-            replays->has_read_input = true;
-            return stdin;
-        }
+    if (is_input && replays->has_read_input) {
         command_complain(command_find("replay"), "standard input can be read once only");
-        return NULL;
-    }
-    file = fopen(name, "rb");
-    if (!file)
-        complain("%s: cannot be opened: %s", name, strerror(errno));
-    return file;
-}
-
-/* Returns whether the file is one that can be replayed. */
-static bool read_file(struct replays *replays, FILE *file, const char *name, struct xtrace *trace)
-{
-    const int device = is_given(replays, OPTION_SNAPSHOT_DEVICE)
-                           ? (int)number_of(replays, OPTION_SNAPSHOT_DEVICE)
-                           : -1;
-    struct xtrace_fault fault;
-
-    if (!xtrace_read(file, device, trace, &fault)) {
-        if (fault.line > 0)
-            complain("%s:%" PRIu64 ": %s", name, fault.line, fault.text);
-        else
-            complain("%s: %s", name, fault.text);
         return false;
     }
-    if (trace->note[0])
-        complain("%s: %s", name, trace->note);
+    replays->has_read_input |= is_input;
     return true;
 }
 
 static void replay_file(struct replays *replays, const char *path)
 {
-    FILE *file = open_file(replays, path);
-    const char *const name = file == stdin ? "standard input" : path;
-    struct xtrace trace;
-    char *own_config;
-    bool fine;
+    const int device = is_given(replays, OPTION_SNAPSHOT_DEVICE)
+                           ? (int)number_of(replays, OPTION_SNAPSHOT_DEVICE)
+                           : -1;
+    struct trace_file file;
 
-    fine = file && read_file(replays, file, name, &trace);
-    if (file && file != stdin)
-        (void)fclose(file);
-    if (!fine) {
+    if (!may_read(replays, path) || !trace_file_read(path, device, &file)) {
         note_exit(replays, COMMAND_BAD);
         return;
     }
-    own_config = config_of(&trace);
-    if (own_config && may_replay(replays, name, &trace, own_config))
-        replay_trace(replays, name, &trace, own_config);
+    if (may_replay(replays, &file))
+        replay_trace(replays, &file);
     else
         note_exit(replays, COMMAND_BAD);
-    free(own_config);
-    xtrace_fini(&trace);
+    trace_file_fini(&file);
 }
 
 static void print_json(struct replays *replays)

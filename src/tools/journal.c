@@ -195,6 +195,16 @@ static json_t *describe(struct journal *journal, const struct xseg_history_entry
                      text_or_null(entry->label), "stack", get_stack(journal, entry->stack));
 }
 
+/* Add the word of a block's request, which is the line that the trace allocates it on, if there is one. */
+static json_t *with_user(json_t *object, const void *user)
+{
+    if (!object || !user ||
+        json_object_set_new(object, "user", json_integer((json_int_t)(uintptr_t)user)) == 0)
+        return object;
+    json_decref(object);
+    return NULL;
+}
+
 /* Write an object as a line, and give it up. */
 static bool write_line(struct journal *journal, json_t *object)
 {
@@ -213,7 +223,7 @@ static bool write_event(void *self, const struct xseg_history_entry *entry)
     struct journal *journal = self;
 
     journal->events++;
-    return write_line(journal, describe(journal, entry));
+    return write_line(journal, with_user(describe(journal, entry), entry->user));
 }
 
 bool journal_write(struct journal *journal, uint32_t line)

@@ -3,7 +3,8 @@
  * The journal of a replay: the library's history (xseg/history.h) as JSON, one object a line.
  *
  * The journal is written after each operation of the trace, so an event has the line of the operation that it belongs
- * to, and a ring needs room for one operation's events.  Streams and pools have the names that the trace gives them,
+ * to, and a ring needs room for one operation's events.  With the key block_user events of a block have the line of its
+ * allocation as well.  Streams and pools have the names that the trace gives them,
  * and times are those of the trace's clock (watch.h).  Marks of the trace are annotations, and the label of all events
  * up to the next mark.
  *

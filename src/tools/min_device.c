@@ -8,7 +8,14 @@
 struct search {
     const struct xtrace *trace;
     struct replay_settings settings;
+    bool of_all;
 };
+
+static bool is_complete(const struct search *search, const struct replay_result *result)
+{
+    return result->end == REPLAY_DONE && result->oom_at < 0 &&
+           (!search->of_all || result->failed_served == result->failed);
+}
 
 /* Replay on a device of so many MiB.  Returns whether the trace completes. */
 static bool completes(struct search *search, uint64_t mib, struct replay_result *out)
@@ -16,7 +23,7 @@ static bool completes(struct search *search, uint64_t mib, struct replay_result 
     search->settings.device_bytes = mib * MIB;
     replay_run(search->trace, &search->settings, out);
     replay_result_fini(out);
-    return out->end == REPLAY_DONE && out->oom_at < 0;
+    return is_complete(search, out);
 }
 
 /* A device on which it does complete, at `high` or, failing that, above.  0: there is none. */
@@ -36,9 +43,9 @@ static uint64_t find_enough(struct search *search, uint64_t *low, uint64_t high)
 }
 
 bool min_device_find(const struct xtrace *trace, const struct replay_settings *settings,
-                     const struct replay_result *full, uint64_t *out)
+                     const struct replay_result *full, bool of_all, uint64_t *out)
 {
-    struct search search = {.trace = trace, .settings = *settings};
+    struct search search = {.trace = trace, .settings = *settings, .of_all = of_all};
     struct replay_result result = *full;
     uint64_t low, high;
 
@@ -47,7 +54,8 @@ bool min_device_find(const struct xtrace *trace, const struct replay_settings *s
     search.settings.history = NULL;
     search.settings.explain = false;
     search.settings.quiet = true;
-    if (full->oom_at >= 0 && !completes(&search, PLENTY, &result))
+    if ((full->oom_at >= 0 || (of_all && full->failed_served < full->failed)) &&
+        !completes(&search, PLENTY, &result))
         return false;
 
     low = result.peak_requested / MIB / GRANULE * GRANULE;

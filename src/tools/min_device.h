@@ -20,11 +20,12 @@
  *
  * @param settings  of a replay on the simulator; device_bytes, check, timeline and quiet do not count
  * @param full      what such a replay gave
+ * @param of_all    it completes where requests that failed in the file are served, too; otherwise they may fail
  * @param out       bytes
  *
  * Returns: false where the trace does not complete on a device of any size.
  */
 bool min_device_find(const struct xtrace *trace, const struct replay_settings *settings,
-                     const struct replay_result *full, uint64_t *out);
+                     const struct replay_result *full, bool of_all, uint64_t *out);
 
 #endif

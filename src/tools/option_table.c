@@ -214,4 +214,134 @@ const struct option_row option_table[OPTION_COUNT] = {
             .meaning = "how often `xseg_tick()` is called while the trace's clock goes on; "
                        "otherwise each 1000 ms. 0: never",
         },
+    [OPTION_BY] =
+        {
+            .name = "by",
+            .takes = OPTION_TAKES_WORD,
+            .argument = "WHAT",
+            .words = {"stranded", "live", "peak"},
+            .meaning = "what sites are in order of: `stranded` (default), cached bytes that their "
+                       "blocks keep from going back, over time; `live`, bytes of their blocks, "
+                       "over time; `peak`, the same when most was reserved",
+        },
+    [OPTION_LABEL] =
+        {
+            .name = "label",
+            .meaning = "a site is a label (`xseg_history_label()`, PyTorch's `user_metadata`), not "
+                       "a frame of the call stack",
+        },
+    [OPTION_DEPTH] =
+        {
+            .name = "depth",
+            .takes = OPTION_TAKES_NUMBER,
+            .argument = "N",
+            .least = 1,
+            .most = 1000,
+            .standard = 1,
+            .unit = "a number of frames, from 1 to 1000",
+            .meaning = "a site is a frame and its callers, N frames in all; otherwise one",
+        },
+    [OPTION_FLAME] =
+        {
+            .name = "flame",
+            .meaning = "print a line for each call stack, as flamegraph.pl and its like read them: "
+                       "frames, and bytes, on average over time",
+        },
+    [OPTION_ROWS] =
+        {
+            .name = "rows",
+            .takes = OPTION_TAKES_NUMBER,
+            .argument = "N",
+            .most = UINT32_MAX,
+            .standard = 20,
+            .unit = "a number of sites",
+            .meaning = "name so many sites; otherwise 20. The others are added up, or counted",
+        },
+    [OPTION_OUTPUT] =
+        {
+            .name = "output",
+            .letter = 'o',
+            .takes = OPTION_TAKES_OUTPUT,
+            .argument = "FILE",
+            .meaning = "the file to write; `-` is standard output. It is whole or not there",
+        },
+    [OPTION_BLOCKS] =
+        {
+            .name = "blocks",
+            .takes = OPTION_TAKES_NUMBER,
+            .argument = "N",
+            .least = 1,
+            .most = 100000000,
+            .standard = 1000000,
+            .unit = "a number of blocks, from 1 to 100000000",
+            .meaning = "how many blocks the page has at most, those that were most for longest; "
+                       "otherwise 1000000. The others are drawn as one sum",
+        },
+    [OPTION_PERFETTO] =
+        {
+            .name = "perfetto",
+            .meaning = "the format: a trace that Perfetto opens (`ui.perfetto.dev`)",
+        },
+    [OPTION_SLICES] =
+        {
+            .name = "blocks",
+            .takes = OPTION_TAKES_NUMBER,
+            .argument = "N",
+            .most = 100000,
+            .standard = 1000,
+            .unit = "a number of blocks, from 0 to 100000",
+            .meaning = "how many blocks of a device have a slice each, those that held most bytes "
+                       "for longest; otherwise 1000",
+        },
+    [OPTION_ONE_DEVICE] =
+        {
+            .name = "device",
+            .takes = OPTION_TAKES_NUMBER,
+            .argument = "N",
+            .most = 1023,
+            .unit = DEVICE_TAKES,
+            .meaning = "this device of a memory snapshot alone; otherwise all of them",
+        },
+    [OPTION_ONCE] =
+        {
+            .name = "once",
+            .meaning = "print the table once, and end; otherwise it is shown on the terminal until "
+                       "`q` is typed",
+        },
+    [OPTION_SORT] =
+        {
+            .name = "sort",
+            .takes = OPTION_TAKES_WORD,
+            .argument = "COLUMN",
+            .words = {"reserved", "live", "pending", "cached", "peak", "ooms", "pid"},
+            .meaning =
+                "what rows are in order of, the largest first: `reserved` (default), `live`, "
+                "`pending`, `cached`, `peak` or `ooms`; or `pid`, the smallest first",
+        },
+    [OPTION_INTERVAL] =
+        {
+            .name = "interval",
+            .takes = OPTION_TAKES_NUMBER,
+            .argument = "SECONDS",
+            .least = 1,
+            .most = 3600,
+            .standard = 1,
+            .unit = "a number of seconds, from 1 to 3600",
+            .meaning = "seconds between two updates; otherwise one",
+        },
+    [OPTION_PID] =
+        {
+            .name = "pid",
+            .takes = OPTION_TAKES_NUMBER,
+            .argument = "PID",
+            .least = 1,
+            .most = INT32_MAX,
+            .unit = "the number of a process",
+            .meaning = "this process alone",
+        },
+    [OPTION_PYTORCH] =
+        {
+            .name = "pytorch",
+            .meaning = "advise only keys that PyTorch's own allocator knows, too",
+        },
 };

@@ -4,8 +4,8 @@
  * lists, tuples, sets and dictionaries of these, in the binary protocols 2 to 5.
  *
  * Nothing is looked up or called: a pickle that asks for a class or a function is refused where it
- * asks.  Nothing recurses, so how deep values lie in each other costs only memory, and all memory
- * that a pickle makes the reader hold is bounded by PICKLE_MEMORY.  A container may hold itself.
+ * asks.  How deep values lie in each other costs only memory, and all memory that a pickle makes the
+ * reader hold is bounded by PICKLE_MEMORY.  A container may hold itself.  Equal values may be one value.
  *
  * It is our own because nobody keeps a reader in C: Python's is part of its interpreter, and runs
  * what a pickle names.
@@ -38,11 +38,16 @@ enum pickle_kind {
     PICKLE_DICT /* count values: a key, what it stands for, the next key, ... */
 };
 
+/* What refers to a value, while a pickle is read: pickle_store.h. */
+enum pickle_use { PICKLE_USE_ONE, PICKLE_USE_MEMO, PICKLE_USE_MANY };
+
 struct pickle_value {
     uint8_t kind;
+    uint8_t use; /* enum pickle_use */
     bool is_negative;
     bool has_room; /* there is room for as many items as the next power of two; else for count */
     uint32_t count;
+    uint32_t memo; /* PICKLE_USE_MEMO: its entry */
     union {
         uint64_t number;
         double real;
@@ -66,12 +71,27 @@ struct pickle_fault {
 };
 
 /*
+ * A taker is told of each item that is put into a list, while the pickle is read.  What it takes does not come into the
+ * list, and host memory has it no longer, unless something else refers to it.
+ */
+enum pickle_taking { PICKLE_LEFT, PICKLE_TAKEN, PICKLE_STOPPED /* nothing more is read */ };
+
+struct pickle_taker {
+    void *self;
+    /* list, item: numbers of values in pickle->values; that of a list of which something was taken is no other
+     * list's */
+    enum pickle_taking (*take)(void *self, uint32_t list, uint32_t item);
+};
+
+/*
  * (unpickle.c) Read one pickle, and the input to its end; what comes behind the pickle does not count.
  *
- * @param out    filled in on success; the caller calls pickle_fini()
- * @param fault  filled in on failure
+ * @param taker  NULL: none
+ * @param out    filled in on success; the caller calls pickle_fini().  A taker may look at it
+ * @param fault  filled in on failure; its text is empty where the taker has stopped the reading
  */
-bool pickle_read(struct input *input, struct pickle *out, struct pickle_fault *fault);
+bool pickle_read(struct input *input, const struct pickle_taker *taker, struct pickle *out,
+                 struct pickle_fault *fault);
 
 void pickle_fini(struct pickle *pickle);
 

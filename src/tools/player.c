@@ -48,15 +48,16 @@ static xseg_status alloc_block(struct player *player, const struct xtrace_op *op
 {
     struct xseg_request request = XSEG_REQUEST_INIT;
 
-    if (op->pool == 0)
+    if (op->pool == 0 && player->journal.file == NULL)
         return xseg_alloc(player->allocator, 0, op->value, player->streams[op->stream],
                           &player->blocks[op->slot]);
-    xseg_status status = get_pool(player, op->pool);
+    xseg_status status = op->pool == 0 ? XSEG_OK : get_pool(player, op->pool);
     if (status != XSEG_OK)
         return status;
     request.bytes = op->value;
     request.stream = player->streams[op->stream];
-    request.pool = player->pools[op->pool];
+    request.pool = op->pool == 0 ? NULL : player->pools[op->pool];
+    request.user = (void *)(uintptr_t)op->line; /* NOLINT(performance-no-int-to-ptr) */
     return xseg_alloc_with(player->allocator, &request, &player->blocks[op->slot]);
 }
 

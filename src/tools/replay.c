@@ -232,6 +232,11 @@ static bool open_allocator(struct player *player)
         say(player, "the background thread cannot be ended");
         return false;
     }
+    /* What a file or the environment says of snapshots was meant for the programme. */
+    if (xseg_configure(player->allocator, "oom_snapshots:0") != XSEG_OK) {
+        say(player, "snapshots of refused requests cannot be switched off");
+        return false;
+    }
     /* Opens the device, so that its trial of the driver is over. */
     if (!read_stats(player, &stats))
         return false;

@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "src/tools/amount.h"
 #include "src/tools/printable.h"
 #include "src/tools/style.h"
 
@@ -19,59 +20,6 @@ struct figure {
     char text[32];
 };
 
-struct unit {
-    const char *name;
-    double of; /* how much of what it is counted in */
-    int decimals;
-    double from; /* the least that it is used for */
-};
-
-static const struct unit units_of_bytes[] = {{"bytes", 1, 0, 0},         {"KiB", 0x1p10, 2, 0x1p10},
-                                             {"MiB", 0x1p20, 2, 0x1p20}, {"GiB", 0x1p30, 2, 0x1p30},
-                                             {"TiB", 0x1p40, 2, 0x1p40}, {NULL, 0, 0, 0}};
-static const struct unit units_of_time[] = {
-    {"ns", 1, 1, 0}, {"us", 1e3, 1, 1e4}, {"ms", 1e6, 1, 1e7}, {NULL, 0, 0, 0}};
-
-static const struct unit *unit_for(const struct unit *units, double largest)
-{
-    const struct unit *unit = units;
-
-    while (unit[1].name && largest >= unit[1].from)
-        unit++;
-    return unit;
-}
-
-/* 1234567 as 1,234,567. */
-static void format_count(uint64_t number, char *text, size_t bytes)
-{
-    char digits[24];
-    const size_t length = (size_t)snprintf(digits, sizeof(digits), "%" PRIu64, number);
-    size_t at = 0;
-
-    for (size_t i = 0; i < length && at + 2 < bytes; i++) {
-        if (i > 0 && (length - i) % 3 == 0)
-            text[at++] = ',';
-        text[at++] = digits[i];
-    }
-    text[at] = '\0';
-}
-
-/* What is too little to be seen in a unit is not none. */
-static void format_unit(const struct unit *unit, double value, char *text, size_t bytes)
-{
-    const double shown = value / unit->of;
-
-    if (value > 0 && unit->decimals > 0 && shown < 0.01)
-        (void)snprintf(text, bytes, "< 0.01 %s", unit->name);
-    else
-        (void)snprintf(text, bytes, "%.*f %s", unit->decimals, shown, unit->name);
-}
-
-static void format_bytes(uint64_t number, char *text, size_t bytes)
-{
-    format_unit(unit_for(units_of_bytes, (double)number), (double)number, text, bytes);
-}
-
 static void format_figure(const struct figure *figure, double largest, char *text, size_t bytes)
 {
     switch (figure->kind) {
@@ -82,13 +30,14 @@ static void format_figure(const struct figure *figure, double largest, char *tex
         (void)snprintf(text, bytes, "%s", figure->text);
         break;
     case COUNT:
-        format_count(figure->number, text, bytes);
+        amount_count(figure->number, text, bytes);
         break;
     case BYTES:
-        format_unit(unit_for(units_of_bytes, largest), (double)figure->number, text, bytes);
+        amount_in_unit(amount_unit_for(amount_units_of_bytes, largest), (double)figure->number,
+                       text, bytes);
         break;
     case NANOSECONDS:
-        format_unit(unit_for(units_of_time, largest), figure->value, text, bytes);
+        amount_in_unit(amount_unit_for(amount_units_of_time, largest), figure->value, text, bytes);
         break;
     case RATIO:
         (void)snprintf(text, bytes, "%.3f", figure->value);
@@ -327,7 +276,7 @@ static void print_fewer(FILE *out, uint64_t before, uint64_t after)
     } else if (low > 0 && (double)high / (double)low >= 1.05) {
         (void)fprintf(out, "%.1f x %s driver calls", (double)high / (double)low, word);
     } else {
-        format_count(high - low, text, sizeof(text));
+        amount_count(high - low, text, sizeof(text));
         (void)fprintf(out, "%s %s driver call%s", text, word, high - low == 1 ? "" : "s");
     }
 }
@@ -336,7 +285,7 @@ static void print_fewer(FILE *out, uint64_t before, uint64_t after)
 static void print_less(FILE *out, uint64_t before, uint64_t after)
 {
     const double difference = before < after ? (double)(after - before) : (double)(before - after);
-    const struct unit *unit = unit_for(units_of_bytes, difference);
+    const struct amount_unit *unit = amount_unit_for(amount_units_of_bytes, difference);
 
     if (before == after)
         (void)fputs("reserves as much", out);
@@ -408,7 +357,7 @@ static void print_head(FILE *out, int width, const struct report *reports, unsig
         (void)fputc('\n', out);
     }
     if (reports[0].driver == GPU_SIMULATED)
-        format_bytes(reports[0].device_bytes, memory, sizeof(memory));
+        amount_bytes(reports[0].device_bytes, memory, sizeof(memory));
     print_label(out, 2, width, "device memory");
     (void)fprintf(out, "%s\n", memory);
     if (count > 1) {

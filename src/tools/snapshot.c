@@ -406,12 +406,15 @@ bool snapshot_read(struct reader *reader, struct input *input, int device)
     bool fine;
 
     reader->line = 0;
-    if (!pickle_read(input, &pickle, &fault))
+    if (!pickle_read(input, NULL, &pickle, &fault))
         return reader_bad(reader, "byte %" PRIu64 ": %s", fault.byte, fault.text);
     reader->held += pickle.held;
     fine = turn(&snapshot, &pickle, device);
-    if (fine)
+    if (fine) {
+        reader->trace.has_history = snapshot.history.count > 0;
+        reader->trace.capacity = snapshot.has_capacity ? snapshot.capacity : 0;
         note(&snapshot);
+    }
     history_close(&snapshot.history);
     idmap_fini(&snapshot.addresses);
     idmap_fini(&snapshot.pools);

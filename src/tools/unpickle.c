@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "src/tools/pickle.h"
+#include "src/tools/pickle_store.h"
 
 #include <inttypes.h>
 #include <stdarg.h>
@@ -9,12 +9,15 @@
 #define BUFFER_BYTES  ((size_t)1 << 16)
 #define PROTOCOL_MOST 5
 #define MEMO_EMPTY    UINT32_MAX
+#define MEMO_TAKEN    (UINT32_MAX - 1) /* by the taker */
 
 /* The machine that a pickle is a programme of: a stack, marks on it, and a memo. */
 struct machine {
     struct input *input;
+    const struct pickle_taker *taker;
     struct pickle *out;
     struct pickle_fault *fault;
+    struct pickle_store store;
     uint64_t at, taken; /* bytes before the opcode, and before the next byte */
     uint32_t *stack;
     size_t depth, stack_capacity;
@@ -41,57 +44,32 @@ static bool bad(struct machine *machine, const char *format, ...)
     return false;
 }
 
-/* --- Memory. --- */
-
-/* An array of at least `needed` elements, or NULL; then the old one is as it was. */
-static void *room(struct machine *machine, void *array, size_t *capacity, size_t needed,
-                  size_t size)
+static bool problem(struct machine *machine)
 {
-    size_t wanted = *capacity ? *capacity : 64;
-    void *bigger;
-
-    if (needed <= *capacity)
-        return array;
-    while (wanted < needed && wanted < PICKLE_MEMORY)
-        wanted *= 2;
-    if (wanted - *capacity > (PICKLE_MEMORY - machine->out->held) / size) {
-        bad(machine, "the pickle needs more than 1 GiB of host memory");
-        return NULL;
-    }
-    bigger = realloc(array, wanted * size);
-    if (!bigger) {
-        bad(machine, "no host memory is left to read the pickle");
-        return NULL;
-    }
-    machine->out->held += (wanted - *capacity) * size;
-    *capacity = wanted;
-    return bigger;
+    return bad(machine, "%s", machine->store.problem);
 }
 
-static bool push(struct machine *machine, uint32_t number)
-{
-    uint32_t *stack =
-        room(machine, machine->stack, &machine->stack_capacity, machine->depth + 1, sizeof(*stack));
+/* --- The stack. --- */
 
+static bool push(struct machine *machine, uint32_t slot)
+{
+    uint32_t *stack;
+
+    if (slot == PICKLE_STORE_NOWHERE)
+        return problem(machine);
+    stack = pickle_store_room(&machine->store, machine->stack, &machine->stack_capacity,
+                              machine->depth + 1, sizeof(*stack));
     if (!stack)
-        return false;
+        return problem(machine);
     machine->stack = stack;
-    stack[machine->depth++] = number;
+    stack[machine->depth++] = slot;
     return true;
 }
 
 /* A new value on top of the stack. */
 static bool push_value(struct machine *machine, struct pickle_value value)
 {
-    struct pickle *out = machine->out;
-    struct pickle_value *values =
-        room(machine, out->values, &out->capacity, out->count + 1, sizeof(*values));
-
-    if (!values)
-        return false;
-    out->values = values;
-    values[out->count] = value;
-    return push(machine, (uint32_t)out->count++);
+    return push(machine, pickle_store_add(&machine->store, value));
 }
 
 /* --- Bytes. --- */
@@ -143,9 +121,10 @@ static bool take_text(struct machine *machine, uint64_t bytes)
 
         if (some > bytes)
             some = (size_t)bytes;
-        text = room(machine, out->text, &out->text_capacity, end + some + 1, sizeof(*text));
+        text = pickle_store_room(&machine->store, out->text, &out->text_capacity, end + some + 1,
+                                 sizeof(*text));
         if (!text)
-            return false;
+            return problem(machine);
         out->text = text;
         memcpy(text + end, machine->buffer + machine->begin, some);
         machine->begin += some;
@@ -252,16 +231,15 @@ static bool do_real(struct machine *machine, unsigned argument)
 
 static bool push_text(struct machine *machine, enum pickle_kind kind, unsigned length_bytes)
 {
-    struct pickle_value value = {.kind = (uint8_t)kind};
+    const size_t text = machine->out->text_bytes;
     uint64_t length;
 
     if (!take_number(machine, length_bytes, &length))
         return false;
     if (length > PICKLE_MEMORY)
         return bad(machine, "the pickle needs more than 1 GiB of host memory");
-    value.count = (uint32_t)length;
-    value.text = machine->out->text_bytes;
-    return take_text(machine, length) && push_value(machine, value);
+    return take_text(machine, length) &&
+           push(machine, pickle_store_add_text(&machine->store, kind, text, (uint32_t)length));
 }
 
 static bool do_text(struct machine *machine, unsigned argument)
@@ -278,12 +256,12 @@ static bool do_bytes(struct machine *machine, unsigned argument)
 
 static bool do_mark(struct machine *machine, unsigned argument)
 {
-    uint32_t *marks = room(machine, machine->marks, &machine->mark_capacity,
-                           machine->mark_count + 1, sizeof(*marks));
+    uint32_t *marks = pickle_store_room(&machine->store, machine->marks, &machine->mark_capacity,
+                                        machine->mark_count + 1, sizeof(*marks));
 
     (void)argument;
     if (!marks)
-        return false;
+        return problem(machine);
     machine->marks = marks;
     marks[machine->mark_count++] = (uint32_t)machine->depth;
     return true;
@@ -306,45 +284,12 @@ static bool pop_mark(struct machine *machine, size_t *out)
     return true;
 }
 
-static size_t power_from(size_t items)
-{
-    size_t power = 4;
-
-    while (power < items)
-        power *= 2;
-    return power;
-}
-
-/*
- * Move the topmost `count` values into a container.  What is filled at once has no room to spare; what
- * is filled piece by piece doubles.
- */
+/* Move the topmost `count` values into a container. */
 static bool fill(struct machine *machine, uint32_t container, size_t count)
 {
-    struct pickle_value *value = &machine->out->values[container];
-    const size_t before = value->has_room ? power_from(value->count) : value->count;
-    const size_t wanted = value->count + count;
-
-    if (wanted > before) {
-        const bool has_room = value->count > 0;
-        const size_t after = has_room ? power_from(wanted) : wanted;
-        uint32_t *items;
-
-        if (after - before > (PICKLE_MEMORY - machine->out->held) / sizeof(*items))
-            return bad(machine, "the pickle needs more than 1 GiB of host memory");
-        items = realloc(value->items, after * sizeof(*items));
-        if (!items)
-            return bad(machine, "no host memory is left to read the pickle");
-        machine->out->held += (after - before) * sizeof(*items);
-        value->items = items;
-        value->has_room = has_room;
-    }
     machine->depth -= count;
-    if (count > 0)
-        memcpy(value->items + value->count, machine->stack + machine->depth,
-               count * sizeof(*value->items));
-    value->count = (uint32_t)wanted;
-    return true;
+    return pickle_store_fill(&machine->store, container, machine->stack + machine->depth, count) ||
+           problem(machine);
 }
 
 static bool do_empty(struct machine *machine, unsigned argument)
@@ -354,12 +299,9 @@ static bool do_empty(struct machine *machine, unsigned argument)
 
 static bool tuple_of(struct machine *machine, size_t count)
 {
-    uint32_t tuple;
-
-    if (!do_empty(machine, PICKLE_TUPLE))
-        return false;
-    tuple = machine->stack[--machine->depth];
-    return fill(machine, tuple, count) && push(machine, tuple);
+    machine->depth -= count;
+    return push(machine,
+                pickle_store_add_tuple(&machine->store, machine->stack + machine->depth, count));
 }
 
 /* 0: of all values above the mark. */
@@ -369,6 +311,36 @@ static bool do_tuple(struct machine *machine, unsigned argument)
 
     return (count > 0 ? has(machine, count) : pop_mark(machine, &count)) &&
            tuple_of(machine, count);
+}
+
+/* Of the topmost values, which are on their way into a list, leave those on the stack that the taker does not take. */
+static bool offer(struct machine *machine, uint32_t list, size_t *count)
+{
+    struct pickle *out = machine->out;
+    uint32_t *const items = machine->stack + machine->depth - *count;
+    size_t left = 0;
+
+    for (size_t i = 0; i < *count; i++) {
+        const struct pickle_value *value = &out->values[items[i]];
+        const enum pickle_taking taking =
+            machine->taker->take(machine->taker->self, list, items[i]);
+
+        if (taking == PICKLE_STOPPED)
+            return bad(machine, "%s", "");
+        if (taking == PICKLE_LEFT) {
+            items[left++] = items[i];
+            continue;
+        }
+        /* The taker knows the list by its number, which no other list may get. */
+        pickle_store_use(&machine->store, list);
+        if (value->use == PICKLE_USE_MEMO && machine->memo[value->memo] == items[i])
+            machine->memo[value->memo] = MEMO_TAKEN;
+        if (value->use != PICKLE_USE_MANY)
+            pickle_store_forget(&machine->store, items[i]);
+    }
+    machine->depth -= *count - left;
+    *count = left;
+    return true;
 }
 
 /* Put the topmost values into what lies below them. */
@@ -385,6 +357,8 @@ static bool fill_below(struct machine *machine, enum pickle_kind kind, size_t co
         return bad(machine, "items are added to what is no %s", names[kind]);
     if (kind == PICKLE_DICT && count % 2 != 0)
         return bad(machine, "a dictionary gets a key without a value");
+    if (kind == PICKLE_LIST && machine->taker && !offer(machine, container, &count))
+        return false;
     return fill(machine, container, count);
 }
 
@@ -426,10 +400,17 @@ static bool do_pop_mark(struct machine *machine, unsigned argument)
     return true;
 }
 
+/* A value that is on the stack or in the memo already. */
+static bool push_again(struct machine *machine, uint32_t slot)
+{
+    pickle_store_use(&machine->store, slot);
+    return push(machine, slot);
+}
+
 static bool do_copy(struct machine *machine, unsigned argument)
 {
     (void)argument;
-    return has(machine, 1) && push(machine, machine->stack[machine->depth - 1]);
+    return has(machine, 1) && push_again(machine, machine->stack[machine->depth - 1]);
 }
 
 static bool put(struct machine *machine, uint64_t at)
@@ -441,13 +422,15 @@ static bool put(struct machine *machine, uint64_t at)
     /* Entries are numbered as they are made, so that none has a higher number than bytes before it. */
     if (at > machine->at)
         return bad(machine, "memo entry %" PRIu64 " comes too early", at);
-    memo = room(machine, machine->memo, &machine->memo_capacity, (size_t)at + 1, sizeof(*memo));
+    memo = pickle_store_room(&machine->store, machine->memo, &machine->memo_capacity,
+                             (size_t)at + 1, sizeof(*memo));
     if (!memo)
-        return false;
+        return problem(machine);
     machine->memo = memo;
     while (machine->memo_count <= at)
         memo[machine->memo_count++] = MEMO_EMPTY;
     memo[at] = machine->stack[machine->depth - 1];
+    pickle_store_use_memo(&machine->store, memo[at], (uint32_t)at);
     return true;
 }
 
@@ -472,7 +455,10 @@ static bool do_get(struct machine *machine, unsigned argument)
         return false;
     if (at >= machine->memo_count || machine->memo[at] == MEMO_EMPTY)
         return bad(machine, "memo entry %" PRIu64 " was not made", at);
-    return push(machine, machine->memo[at]);
+    if (machine->memo[at] == MEMO_TAKEN)
+        return bad(machine, "an entry of a history comes again; each has to be a dictionary of its "
+                            "own");
+    return push_again(machine, machine->memo[at]);
 }
 
 static bool do_stop(struct machine *machine, unsigned argument)
@@ -553,6 +539,11 @@ static bool drain(struct machine *machine)
 
 static bool run(struct machine *machine)
 {
+    /* A pickle may take no values off the stack before it has put any there. */
+    machine->stack = pickle_store_room(&machine->store, NULL, &machine->stack_capacity, 1,
+                                       sizeof(*machine->stack));
+    if (!machine->stack)
+        return problem(machine);
     while (!machine->has_stopped) {
         const struct opcode *opcode;
         unsigned char byte;
@@ -574,7 +565,8 @@ static bool run(struct machine *machine)
     return drain(machine);
 }
 
-bool pickle_read(struct input *input, struct pickle *out, struct pickle_fault *fault)
+bool pickle_read(struct input *input, const struct pickle_taker *taker, struct pickle *out,
+                 struct pickle_fault *fault)
 {
     struct machine *machine = calloc(1, sizeof(*machine));
     bool fine = false;
@@ -582,8 +574,10 @@ bool pickle_read(struct input *input, struct pickle *out, struct pickle_fault *f
     memset(out, 0, sizeof(*out));
     if (machine) {
         machine->input = input;
+        machine->taker = taker;
         machine->out = out;
         machine->fault = fault;
+        pickle_store_init(&machine->store, out);
         fine = run(machine);
         out->held -= (machine->stack_capacity + machine->mark_capacity + machine->memo_capacity) *
                      sizeof(uint32_t);

@@ -93,12 +93,15 @@ struct xtrace {
     size_t answer_count;
     char *labels; /* of marks, one after the other, each terminated */
     size_t label_bytes;
-    char note[400];                       /* how a snapshot became a trace; empty: nothing to say */
-    char *config;                         /* of the `c` line; NULL without one */
-    uint64_t device_bytes;                /* of the `d` line; 0 without one */
-    uint64_t events;                      /* allocations and frees */
-    bool has_clock;                       /* there are `@` lines */
-    bool is_snapshot;                     /* the file is a memory snapshot */
+    char note[400];        /* how a snapshot became a trace; empty: nothing to say */
+    char *config;          /* of the `c` line; NULL without one */
+    uint64_t device_bytes; /* of the `d` line; 0 without one */
+    uint64_t events;       /* allocations and frees */
+    bool has_clock;        /* there are `@` lines */
+    bool is_snapshot;      /* the file is a memory snapshot */
+    bool has_history;      /* of a snapshot: there are entries */
+    uint64_t
+        capacity; /* of a snapshot: bytes that could be reserved when a request last failed; 0: unknown */
     uint32_t slot_count;                  /* slots are below this */
     uint32_t stream_count;                /* streams are below this; at least 1 */
     uint64_t stream_name[XTRACE_STREAMS]; /* what the file calls each */

@@ -450,6 +450,137 @@ static void a_wait_ends_after_a_capture_that_was_not_told(void **state)
     }
 }
 
+static bool is_context(void *context, xseg_stream stream)
+{
+    return stream == context;
+}
+
+/* PyTorch marks after the driver's begin, and its routes end before the capture does. */
+static void a_marked_device_is_left_alone(void **state)
+{
+    struct xseg_allocator *allocator = scene_open(NULL);
+    const xseg_stream stream = scene_stream(), side = scene_stream();
+    struct xseg_pool *pool = scene_pool(allocator);
+    void *ptr = scene_alloc(allocator, 20 * MIB, NULL), *inside;
+    uint64_t calls;
+
+    (void)state;
+    scene_free(allocator, scene_alloc(allocator, 20 * MIB, side));
+    assert_int_equal(xseg_use(allocator, ptr, side), XSEG_OK);
+    capture_start(stream);
+    calls = capture_disturbances();
+    assert_int_equal(xseg_capture_mark(allocator, 0), XSEG_OK);
+    assert_int_equal(xseg_capture_mark(allocator, 0), XSEG_OK);
+    scene_free(allocator, ptr);
+    for (unsigned i = 0; i < 2; i++) {
+        assert_int_equal(xseg_route_begin(pool, is_context, stream), XSEG_OK);
+        inside = scene_alloc(allocator, 3 * MIB, stream);
+        assert_ptr_equal(scene_block(allocator, inside).pool, pool);
+        scene_free(allocator, inside);
+        assert_int_equal(xseg_route_end(pool), XSEG_OK);
+        inside = scene_alloc(allocator, 512, stream);
+        assert_null(scene_block(allocator, inside).pool);
+        scene_free(allocator, inside);
+        scene_empty_cache(allocator);
+        assert_int_equal(trim(allocator).kept_pending, 20 * MIB);
+        assert_int_equal(scene_block(allocator, ptr).state, XSEG_BLOCK_PENDING);
+        /* The first of two marks that are taken back changes nothing. */
+        assert_int_equal(xseg_capture_unmark(allocator, 0), XSEG_OK);
+        if (i == 0)
+            assert_int_equal(xseg_capture_mark(allocator, 0), XSEG_OK);
+    }
+    assert_int_equal(capture_disturbances(), calls);
+    assert_true(capture_stop(stream));
+    assert_int_equal(xseg_capture_unmark(allocator, 0), XSEG_OK);
+    scene_expect_error(xseg_capture_unmark(allocator, 0), XSEG_ERR_ARGUMENT, "not marked");
+    scene_empty_cache(allocator);
+    assert_int_equal(scene_block(allocator, ptr).state, XSEG_BLOCK_HOLE);
+    capture_close(allocator, stream, side);
+}
+
+/* A graph may write to what a pool that was routed to meanwhile has cached. */
+static void a_route_in_a_marked_time_makes_a_pool_the_graphs(void **state)
+{
+    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_trimmed done = XSEG_TRIMMED_INIT;
+
+    (void)state;
+    for (unsigned when = 0; when < 4; when++) {
+        struct xseg_allocator *allocator = scene_open(NULL);
+        struct xseg_pool *pool = where.pool = scene_pool(allocator);
+        const bool is_inside = when == 1 || when == 2;
+
+        scene_free(allocator, scene_alloc_in(allocator, pool, 20 * MIB, NULL));
+        if (when == 1)
+            assert_int_equal(xseg_route_begin(pool, NULL, NULL), XSEG_OK);
+        assert_int_equal(xseg_capture_mark(allocator, 0), XSEG_OK);
+        if (when == 2)
+            assert_int_equal(xseg_route_begin(pool, NULL, NULL), XSEG_OK);
+        assert_int_equal(xseg_capture_unmark(allocator, 0), XSEG_OK);
+        if (when == 3)
+            assert_int_equal(xseg_route_begin(pool, NULL, NULL), XSEG_OK);
+        if (when != 0)
+            assert_int_equal(xseg_route_end(pool), XSEG_OK);
+        assert_int_equal(xseg_trim(allocator, &where, NULL, &done), XSEG_OK);
+        assert_int_equal(done.kept_pool, is_inside ? 20 * MIB : 0);
+        assert_int_equal(done.returned, is_inside ? 0 : 20 * MIB);
+        scene_close(allocator);
+    }
+}
+
+/* With the reuse option PyTorch records events when the route ends, as the marks do not say which pool. */
+static void the_end_of_a_route_settles_its_blocks(void **state)
+{
+    struct xseg_allocator *allocator = scene_open("graph_capture_record_stream_reuse:True");
+    const xseg_stream stream = scene_stream(), side = scene_stream();
+    struct xseg_pool *pool = scene_pool(allocator);
+    void *mine, *other = scene_alloc(allocator, 3 * MIB, NULL);
+
+    (void)state;
+    assert_int_equal(xseg_route_begin(pool, is_context, stream), XSEG_OK);
+    capture_start(stream);
+    assert_int_equal(xseg_capture_mark(allocator, 0), XSEG_OK);
+    mine = scene_alloc(allocator, 3 * MIB, stream);
+    assert_int_equal(xseg_use(allocator, mine, side), XSEG_OK);
+    assert_int_equal(xseg_use(allocator, other, side), XSEG_OK);
+    scene_free(allocator, mine);
+    scene_free(allocator, other);
+    assert_true(capture_stop(stream));
+    const uint64_t records = xseg_sim_calls("cuEventRecord");
+    assert_int_equal(xseg_capture_unmark(allocator, 0), XSEG_OK);
+    assert_int_equal(xseg_sim_calls("cuEventRecord"), records);
+    assert_int_equal(xseg_route_end(pool), XSEG_OK);
+    assert_int_equal(xseg_sim_calls("cuEventRecord"), records + 1);
+    scene_free(allocator, scene_alloc(allocator, 512, NULL));
+    assert_int_equal(active(allocator), 0);
+    capture_close(allocator, stream, side);
+}
+
+static void marks_are_refused_in_words(void **state)
+{
+    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_allocator *allocator;
+
+    (void)state;
+    settings.devices = 2;
+    allocator = scene_open_on(&settings, NULL);
+    assert_int_equal(xseg_capture_mark(NULL, 0), XSEG_ERR_ARGUMENT);
+    assert_int_equal(xseg_capture_unmark(NULL, 0), XSEG_ERR_ARGUMENT);
+    scene_expect_error(xseg_capture_mark(allocator, 2), XSEG_ERR_ARGUMENT, "device 2");
+    scene_expect_error(xseg_capture_unmark(allocator, -1), XSEG_ERR_ARGUMENT, "device -1");
+    scene_expect_error(xseg_capture_unmark(allocator, 1), XSEG_ERR_ARGUMENT, "not marked");
+    /* A capture that was begun is no mark. */
+    struct xseg_pool *pool = scene_pool(allocator);
+    const xseg_stream stream = scene_stream();
+    assert_int_equal(xseg_capture_begin(pool, stream), XSEG_OK);
+    scene_expect_error(xseg_capture_unmark(allocator, 0), XSEG_ERR_ARGUMENT, "not marked");
+    assert_int_equal(xseg_capture_end(pool), XSEG_OK);
+    assert_int_equal(xseg_capture_mark(allocator, 1), XSEG_OK);
+    scene_expect_error(xseg_close(allocator), XSEG_ERR_BUSY, "a capture is under way on device 1");
+    assert_int_equal(xseg_capture_unmark(allocator, 1), XSEG_OK);
+    capture_close(allocator, stream, NULL);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -466,6 +597,10 @@ int main(void)
         cmocka_unit_test(a_capture_of_two_devices_is_begun_on_both),
         cmocka_unit_test(a_capture_that_was_not_told_holds_nothing_up),
         cmocka_unit_test(a_wait_ends_after_a_capture_that_was_not_told),
+        cmocka_unit_test(a_marked_device_is_left_alone),
+        cmocka_unit_test(a_route_in_a_marked_time_makes_a_pool_the_graphs),
+        cmocka_unit_test(the_end_of_a_route_settles_its_blocks),
+        cmocka_unit_test(marks_are_refused_in_words),
     };
 
     return cmocka_run_group_tests_name("capture", tests, NULL, NULL);

@@ -131,6 +131,45 @@ static void a_visit_of_a_stack_ends(void **state)
     scene_close(allocator);
 }
 
+/* Of one frame: this file, and a line. */
+struct sources {
+    unsigned count, of_here;
+};
+
+static bool look_at_source(void *context, const struct xseg_history_frame *frame)
+{
+    struct sources *sources = context;
+
+    sources->count += frame->source != NULL;
+    if (frame->source != NULL && strstr(frame->source, "api/history.c") != NULL)
+        sources->of_here += frame->line > 0;
+    return true;
+}
+
+/* File and line come when they are asked for, and from then on. */
+static void sources_are_found_when_they_are_asked_for(void **state)
+{
+    struct xseg_allocator *allocator = scene_open("history:all,history_stacks:all");
+    struct sources before = {0}, after = {0};
+
+    (void)state;
+    free_here(allocator, alloc_here(allocator, 1000));
+    struct recorded recorded = recorded_walk(allocator, 0);
+    const uint32_t stack = recorded.entry[recorded.count - 1].stack;
+    free(recorded.entry);
+    assert_int_equal(xseg_history_stack(allocator, stack, look_at_source, &before), XSEG_OK);
+    assert_int_equal(before.count, 0);
+    const xseg_status status = xseg_history_find_sources(allocator);
+    if (status == XSEG_OK) {
+        assert_int_equal(xseg_history_stack(allocator, stack, look_at_source, &after), XSEG_OK);
+        /* The functions around the call, which a compiler may make one of. */
+        assert_in_range(after.of_here, 1, 4);
+    } else {
+        scene_expect_error(status, XSEG_ERR_UNSUPPORTED, "libdw");
+    }
+    scene_close(allocator);
+}
+
 /* An observer that frees in the middle of a request does not give the request its own stack. */
 struct sparer {
     struct xseg_allocator *allocator;
@@ -413,9 +452,9 @@ static void a_copy_has_the_newest(void **state)
         const size_t wanted = rooms[i] < all.count ? rooms[i] : all.count;
         size_t count = 1234;
 
-        assert_int_equal(
-            xseg_history_copy(allocator, 0, rooms[i] == 0 ? NULL : copy, rooms[i], &count),
-            XSEG_OK);
+        assert_int_equal(xseg_history_copy(allocator, 0, rooms[i] == 0 ? NULL : copy,
+                                           sizeof(copy[0]), rooms[i], &count),
+                         XSEG_OK);
         assert_int_equal(count, wanted);
         for (size_t k = 0; k < count; k++) {
             const struct xseg_history_entry *same = &all.entry[all.count - count + k];
@@ -428,6 +467,40 @@ static void a_copy_has_the_newest(void **state)
         }
     }
     free(all.entry);
+    scene_close(allocator);
+}
+
+/* A caller that was built with a shorter entry, and one with a longer one than the library knows. */
+static void a_copy_keeps_to_the_callers_entries(void **state)
+{
+    enum { SHORT = offsetof(struct xseg_history_entry, label) };
+    struct xseg_allocator *allocator = scene_open("history:all");
+    struct xseg_history_entry copy[3];
+    unsigned char narrow[3 * SHORT + 64];
+    size_t count = 0;
+
+    (void)state;
+    scene_free(allocator, scene_alloc(allocator, 1000, NULL));
+    memset(narrow, 0xa5, sizeof(narrow));
+    assert_int_equal(xseg_history_copy(allocator, 0, copy, sizeof(copy[0]), 3, &count), XSEG_OK);
+    assert_int_equal(xseg_history_copy(allocator, 0, (void *)narrow, SHORT, 3, &count), XSEG_OK);
+    assert_int_equal(count, 3);
+    for (size_t i = 0; i < count; i++) {
+        struct xseg_history_entry entry;
+
+        memcpy(&entry, narrow + i * SHORT, SHORT);
+        assert_int_equal(entry.struct_bytes, SHORT);
+        assert_int_equal(entry.action, copy[i].action);
+        assert_ptr_equal(entry.base, copy[i].base);
+        assert_int_equal(entry.requested, copy[i].requested);
+        assert_int_equal(entry.thread, copy[i].thread);
+    }
+    for (size_t i = 3 * SHORT; i < sizeof(narrow); i++)
+        assert_int_equal(narrow[i], 0xa5);
+    scene_expect_error(xseg_history_copy(allocator, 0, copy, sizeof(copy[0]) + 8, 1, &count),
+                       XSEG_ERR_ARGUMENT, "entry_bytes");
+    scene_expect_error(xseg_history_copy(allocator, 0, copy, 4, 1, &count), XSEG_ERR_ARGUMENT,
+                       "entry_bytes");
     scene_close(allocator);
 }
 
@@ -1052,13 +1125,14 @@ static void bad_input_is_refused(void **state)
                        "no device 2");
     scene_expect_error(xseg_history_walk(allocator, -2, never, NULL, NULL), XSEG_ERR_ARGUMENT,
                        "no device -2");
-    scene_expect_error(xseg_history_copy(NULL, 0, &entry, 1, &count), XSEG_ERR_ARGUMENT, "NULL");
-    scene_expect_error(xseg_history_copy(allocator, 0, NULL, 1, &count), XSEG_ERR_ARGUMENT,
-                       "entries");
-    scene_expect_error(xseg_history_copy(allocator, 0, &entry, 1, NULL), XSEG_ERR_ARGUMENT,
-                       "count");
-    scene_expect_error(xseg_history_copy(allocator, 9, &entry, 1, &count), XSEG_ERR_ARGUMENT,
-                       "no device 9");
+    scene_expect_error(xseg_history_copy(NULL, 0, &entry, sizeof(entry), 1, &count),
+                       XSEG_ERR_ARGUMENT, "NULL");
+    scene_expect_error(xseg_history_copy(allocator, 0, NULL, sizeof(entry), 1, &count),
+                       XSEG_ERR_ARGUMENT, "entries");
+    scene_expect_error(xseg_history_copy(allocator, 0, &entry, sizeof(entry), 1, NULL),
+                       XSEG_ERR_ARGUMENT, "count");
+    scene_expect_error(xseg_history_copy(allocator, 9, &entry, sizeof(entry), 1, &count),
+                       XSEG_ERR_ARGUMENT, "no device 9");
     assert_int_equal(count, 77);
     scene_expect_error(xseg_history_clear(NULL, 0), XSEG_ERR_ARGUMENT, "NULL");
     scene_expect_error(xseg_history_clear(allocator, 2), XSEG_ERR_ARGUMENT, "no device 2");
@@ -1066,6 +1140,7 @@ static void bad_input_is_refused(void **state)
     scene_expect_error(xseg_history_stack(allocator, 1, NULL, NULL), XSEG_ERR_ARGUMENT, "visit");
     scene_expect_error(xseg_history_stack(allocator, 1, never_frame, NULL), XSEG_ERR_ARGUMENT,
                        "no stack 1");
+    scene_expect_error(xseg_history_find_sources(NULL), XSEG_ERR_ARGUMENT, "NULL");
     scene_expect_error(xseg_history_set_hook(NULL, NULL), XSEG_ERR_ARGUMENT, "NULL");
     scene_expect_error(xseg_history_set_hook(allocator, &hook), XSEG_ERR_ARGUMENT, "gather");
     hook.gather = gather_plainly;
@@ -1095,7 +1170,7 @@ static int child(struct xseg_allocator *allocator)
 
     if (xseg_history_walk(allocator, 0, never, NULL, NULL) != XSEG_ERR_FORKED)
         return 1;
-    if (xseg_history_copy(allocator, 0, &entry, 1, &count) != XSEG_ERR_FORKED)
+    if (xseg_history_copy(allocator, 0, &entry, sizeof(entry), 1, &count) != XSEG_ERR_FORKED)
         return 2;
     if (xseg_history_clear(allocator, 0) != XSEG_ERR_FORKED)
         return 3;
@@ -1105,7 +1180,9 @@ static int child(struct xseg_allocator *allocator)
         return 5;
     if (xseg_history_annotate(allocator, 0, "child") != XSEG_ERR_FORKED)
         return 6;
-    return xseg_history_label(allocator, "child", NULL) == XSEG_ERR_FORKED ? 0 : 7;
+    if (xseg_history_find_sources(allocator) != XSEG_ERR_FORKED)
+        return 7;
+    return xseg_history_label(allocator, "child", NULL) == XSEG_ERR_FORKED ? 0 : 8;
 }
 
 static void a_forked_child_is_refused(void **state)
@@ -1130,6 +1207,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(stacks_are_taken_where_the_key_says),
         cmocka_unit_test(a_visit_of_a_stack_ends),
+        cmocka_unit_test(sources_are_found_when_they_are_asked_for),
         cmocka_unit_test(an_observer_leaves_the_stack_of_the_request),
         cmocka_unit_test(what_is_kept_follows_the_keys),
         cmocka_unit_test(keys_change_while_running),
@@ -1138,6 +1216,7 @@ int main(void)
         cmocka_unit_test(a_second_free_is_told_about_the_first),
         cmocka_unit_test(a_walk_is_of_one_moment),
         cmocka_unit_test(a_copy_has_the_newest),
+        cmocka_unit_test(a_copy_keeps_to_the_callers_entries),
         cmocka_unit_test(devices_are_told_apart),
         cmocka_unit_test(times_are_the_users_clocks),
         cmocka_unit_test(events_have_the_users_frames),

@@ -22,7 +22,7 @@ static uint64_t reserved(struct xseg_allocator *allocator)
 static struct xseg_limit_values limits_of(struct xseg_allocator *allocator, int device)
 {
     struct xseg_where where = XSEG_WHERE_ANY;
-    struct xseg_limit_values limits = {sizeof(limits), 1, 1, 1};
+    struct xseg_limit_values limits = {sizeof(limits), 1, 1, 1, 0, false};
 
     where.device = device;
     assert_int_equal(xseg_limits(allocator, &where, NULL, &limits), XSEG_OK);
@@ -42,7 +42,7 @@ static void expect_limits(struct xseg_allocator *allocator, int device, uint64_t
 static xseg_status set_limits(struct xseg_allocator *allocator, int device, uint64_t hard,
                               uint64_t soft, uint64_t keep)
 {
-    const struct xseg_limit_values set = {sizeof(set), hard, soft, keep};
+    const struct xseg_limit_values set = {sizeof(set), hard, soft, keep, 1, false};
     struct xseg_where where = XSEG_WHERE_ANY;
 
     where.device = device;
@@ -180,7 +180,7 @@ static void a_device_has_limits_of_its_own(void **state)
 {
     struct xseg_allocator *allocator = open_on(2, "hard_limit_mb:1000,keep_mb:10");
     struct xseg_where where = XSEG_WHERE_ANY;
-    const struct xseg_limit_values set = {sizeof(set), 600 * MIB, UINT64_MAX, 0};
+    const struct xseg_limit_values set = {sizeof(set), 600 * MIB, UINT64_MAX, 0, 1, false};
     struct xseg_limit_values was = XSEG_LIMIT_VALUES_INIT;
     void *ptr = NULL;
 
@@ -204,6 +204,81 @@ static void a_device_has_limits_of_its_own(void **state)
     assert_int_equal(reserved(allocator), 500 * MIB);
     assert_int_equal(set_limits(allocator, 0, 100 * MIB, UINT64_MAX, 0), XSEG_OK);
     assert_int_equal(reserved(allocator), 100 * MIB);
+    scene_close(allocator);
+}
+
+static xseg_status set_fraction(struct xseg_allocator *allocator, int device, double fraction)
+{
+    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_limit_values set = limits_of(allocator, device);
+
+    where.device = device;
+    set.fraction = fraction;
+    set.has_fraction = true;
+    return xseg_limits(allocator, &where, &set, NULL);
+}
+
+/* The fraction of one device may fall and rise, whatever the configuration says; keys that are named count again. */
+static void a_device_has_a_fraction_of_its_own(void **state)
+{
+    struct xseg_allocator *allocator = open_on(2, "per_process_memory_fraction:0.5");
+    void *ptr = NULL;
+
+    (void)state;
+    assert_true(limits_of(allocator, 0).has_fraction && limits_of(allocator, 0).fraction == 0.5);
+    assert_int_equal(set_fraction(allocator, 1, 0.75), XSEG_OK);
+    assert_int_equal(xseg_alloc(allocator, 1, 3 * GIB, NULL, &ptr), XSEG_OK);
+    scene_free(allocator, ptr);
+    ptr = NULL;
+    scene_expect_error(xseg_alloc(allocator, 0, 3 * GIB, NULL, &ptr), XSEG_ERR_LIMIT,
+                       "per_process_memory_fraction (0.5 of device 0, 2048.00 MiB)");
+    /* Below what is taken: idle memory goes at once. */
+    assert_int_equal(set_fraction(allocator, 1, 0.25), XSEG_OK);
+    assert_true(xseg_sim_used(1) <= GIB);
+    scene_expect_error(xseg_alloc(allocator, 1, 2 * GIB, NULL, &ptr), XSEG_ERR_LIMIT,
+                       "raise per_process_memory_fraction to 0.5");
+    /* Other limits leave the fraction as it is. */
+    assert_int_equal(set_limits(allocator, 1, 2 * GIB, UINT64_MAX, 0), XSEG_OK);
+    assert_true(limits_of(allocator, 1).fraction == 0.25);
+    scene_expect_error(set_fraction(allocator, 1, 1.5), XSEG_ERR_ARGUMENT, "fraction 1.5");
+    scene_expect_error(set_fraction(allocator, 1, -1), XSEG_ERR_ARGUMENT, "from 0 to 1");
+    assert_true(limits_of(allocator, 1).fraction == 0.25);
+    assert_int_equal(xseg_configure(allocator, "per_process_memory_fraction:0.125"), XSEG_OK);
+    assert_true(limits_of(allocator, 0).fraction == 0.125);
+    assert_true(limits_of(allocator, 1).fraction == 0.125);
+    scene_close(allocator);
+}
+
+/* What is reserved after an idle block of 600 MiB was passed over by a larger request. */
+static uint64_t reserved_after_growth(struct xseg_allocator *allocator)
+{
+    scene_free(allocator, scene_alloc(allocator, 600 * MIB, NULL));
+    scene_free(allocator, scene_alloc(allocator, 700 * MIB, NULL));
+    const uint64_t after = reserved(allocator);
+
+    assert_int_equal(xseg_trim(allocator, NULL, NULL, NULL), XSEG_OK);
+    return after;
+}
+
+/* Garbage is collected by the fraction that is set for the device, and not without one. */
+static void garbage_counts_by_the_fraction_of_the_device(void **state)
+{
+    struct xseg_allocator *allocator =
+        open_on(1, "garbage_collection_threshold:0.5,expandable_segments:False");
+
+    (void)state;
+    assert_int_equal(reserved_after_growth(allocator), 1300 * MIB);
+    /* 1 GiB is allowed, and above 0.5 GiB old memory goes. */
+    assert_int_equal(set_fraction(allocator, 0, 0.25), XSEG_OK);
+    scene_free(allocator, scene_alloc(allocator, 300 * MIB, NULL));
+    assert_int_equal(reserved_after_growth(allocator), 700 * MIB);
+    assert_int_equal(set_fraction(allocator, 0, 1), XSEG_OK);
+    assert_int_equal(reserved_after_growth(allocator), 1300 * MIB);
+    assert_int_equal(set_fraction(allocator, 0, 0.25), XSEG_OK);
+    assert_int_equal(xseg_configure(allocator, "garbage_collection_threshold:off"), XSEG_OK);
+    scene_free(allocator, scene_alloc(allocator, 200 * MIB, NULL));
+    scene_free(allocator, scene_alloc(allocator, 400 * MIB, NULL));
+    assert_int_equal(reserved(allocator), 600 * MIB);
     scene_close(allocator);
 }
 
@@ -262,6 +337,11 @@ static void a_pool_has_a_hard_limit(void **state)
     set.keep_bytes = MIB;
     scene_expect_error(xseg_limits(allocator, &where, &set, NULL), XSEG_ERR_UNSUPPORTED,
                        "no keep_bytes");
+    set.keep_bytes = 0;
+    set.has_fraction = true;
+    scene_expect_error(xseg_limits(allocator, &where, &set, NULL), XSEG_ERR_UNSUPPORTED,
+                       "no fraction");
+    set.has_fraction = false;
     /* Below what it has: it keeps that, and gets no more. */
     set.keep_bytes = 0;
     set.hard_bytes = 20 * MIB;
@@ -387,6 +467,8 @@ int main(void)
         cmocka_unit_test(a_fraction_stands_beside_it),
         cmocka_unit_test(a_device_has_limits_of_its_own),
         cmocka_unit_test(a_device_has_a_soft_limit_of_its_own),
+        cmocka_unit_test(a_device_has_a_fraction_of_its_own),
+        cmocka_unit_test(garbage_counts_by_the_fraction_of_the_device),
         cmocka_unit_test(a_pool_has_a_hard_limit),
         cmocka_unit_test(the_answer_says_what_was_achieved),
         cmocka_unit_test(contradictory_keys_are_refused),

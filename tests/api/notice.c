@@ -243,6 +243,46 @@ static void nothing_goes_in_a_capture_that_begins_meanwhile(void **state)
     free(mirror);
 }
 
+/* Frees a block in a capture that it begins, when first told that memory leaves. */
+static void free_in_a_capture(void *context, const struct xseg_mapping *mapping)
+{
+    struct mirror *mirror = context;
+
+    (void)mapping;
+    if (mirror->left++ != 0)
+        return;
+    begin_capture(mirror);
+    mirror->ptr = scene_alloc(mirror->allocator, 1000, mirror->stream);
+    assert_int_equal(xseg_use(mirror->allocator, mirror->ptr, NULL), XSEG_OK);
+    scene_free(mirror->allocator, mirror->ptr);
+}
+
+/* A request that is short looks for pages while a capture begins.  What is freed in that capture waits for its end. */
+static void a_shortage_leaves_a_capture_alone_that_begins_meanwhile(void **state)
+{
+    struct xseg_allocator *allocator = scene_open("expandable_segments:True,hard_limit_mb:70");
+    struct mirror mirror = {.allocator = allocator, .pool = scene_pool(allocator)};
+    struct xseg_observer observer = XSEG_OBSERVER_INIT;
+    const xseg_stream side = scene_stream();
+    void *ptr = NULL;
+    uint64_t id = 0;
+
+    (void)state;
+    mirror.stream = scene_stream();
+    observer.context = &mirror;
+    observer.leaving = free_in_a_capture;
+    assert_int_equal(xseg_observe(allocator, &observer, &id), XSEG_OK);
+    scene_free(allocator, scene_alloc(allocator, 50 * MIB, NULL));
+    assert_int_equal(xseg_alloc(allocator, 0, 50 * MIB, side, &ptr), XSEG_ERR_LIMIT);
+    assert_true(mirror.left > 0);
+    assert_int_equal(scene_block(allocator, mirror.ptr).state, XSEG_BLOCK_PENDING);
+    scene_graph_destroy(scene_capture_end(mirror.pool, mirror.stream));
+    scene_free(allocator, scene_alloc(allocator, 50 * MIB, side));
+    assert_int_equal(xseg_close(allocator), XSEG_OK);
+    scene_stream_destroy(mirror.stream);
+    scene_stream_destroy(side);
+}
+
 static void queue_work(struct mirror *mirror)
 {
     scene_work(mirror->allocator, mirror->stream, mirror->ptr);
@@ -348,6 +388,7 @@ int main(void)
         cmocka_unit_test(observers_may_call_the_library),
         cmocka_unit_test(what_the_driver_refuses_stays),
         cmocka_unit_test(nothing_goes_in_a_capture_that_begins_meanwhile),
+        cmocka_unit_test(a_shortage_leaves_a_capture_alone_that_begins_meanwhile),
         cmocka_unit_test(pauses_are_told),
         cmocka_unit_test(the_mirror_is_always_true),
     };

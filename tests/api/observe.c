@@ -129,6 +129,8 @@ static void what_is_spared_serves_the_request(void **state)
     assert_int_equal(witness.asked, 1);
     assert_int_equal(witness.told, 0);
     assert_int_equal(witness.last.bytes, 70 * MIB);
+    assert_int_equal(witness.last.block_bytes, 70 * MIB);
+    assert_int_equal(witness.last.segment_bytes, 70 * MIB);
     assert_int_equal(witness.last.status, XSEG_ERR_NO_MEMORY);
     assert_int_equal(witness.last.allowed_bytes, 200 * MIB);
     assert_int_equal(witness.last.free_bytes, 40 * MIB);
@@ -222,6 +224,25 @@ static void a_rejection_is_told_apart(void **state)
     assert_int_equal(witness.asked + witness.told, 0);
     assert_int_equal(scene_stats(witness.allocator).num_oom_rejections, 1);
     assert_int_equal(scene_stats(witness.allocator).num_ooms, 0);
+    scene_close(witness.allocator);
+}
+
+/* As PyTorch does, traces and the history have an out-of-memory only for what num_ooms counts. */
+static void a_rejection_is_no_entry(void **state)
+{
+    struct witness witness = {.allocator =
+                                  open_on(100, "throw_on_cudamalloc_oom:True,history:all")};
+    struct xseg_history_entry event;
+    size_t events = 1;
+    void *ptr = NULL;
+
+    (void)state;
+    (void)observe(&witness, true);
+    assert_int_equal(xseg_alloc(witness.allocator, 0, 120 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY);
+    assert_int_equal(witness.entries, 0);
+    assert_int_equal(xseg_history_copy(witness.allocator, 0, &event, sizeof(event), 1, &events),
+                     XSEG_OK);
+    assert_int_equal(events, 0);
     scene_close(witness.allocator);
 }
 
@@ -370,6 +391,57 @@ static void a_pending_free_is_completed_later(void **state)
     scene_stream_destroy(stream);
 }
 
+/* Notices as entries of the same witness: these segments came or leave. */
+static void come(void *context, const struct xseg_mapping *mapping)
+{
+    struct witness *witness = context;
+
+    witness->action[witness->entries] = XSEG_TRACE_SEGMENT_MAP;
+    witness->base[witness->entries++] = mapping->base;
+}
+
+static void leave(void *context, const struct xseg_mapping *mapping)
+{
+    struct witness *witness = context;
+
+    witness->action[witness->entries] = XSEG_TRACE_SEGMENT_UNMAP;
+    witness->base[witness->entries++] = mapping->base;
+}
+
+/* `trace` has said what happened to a block before `leaving` tells of the memory under it, and before `came`
+ * tells of what came later. */
+static void blocks_are_told_of_before_their_memory(void **state)
+{
+    struct witness witness = {.allocator = scene_open("expandable_segments:False")};
+    struct xseg_observer observer = XSEG_OBSERVER_INIT;
+    struct xseg_trim_options options = XSEG_TRIM_OPTIONS_INIT;
+    const xseg_stream stream = scene_stream();
+    void *first = scene_alloc(witness.allocator, 30 * MIB, NULL);
+    uint64_t id;
+
+    (void)state;
+    observer.context = &witness;
+    observer.trace = trace;
+    observer.came = come;
+    observer.leaving = leave;
+    assert_int_equal(xseg_observe(witness.allocator, &observer, &id), XSEG_OK);
+    assert_int_equal(xseg_use(witness.allocator, first, stream), XSEG_OK);
+    assert_int_equal(xseg_sim_launch(stream, UINT64_MAX), XSEG_OK);
+    scene_free(witness.allocator, first);
+    assert_int_equal(xseg_sim_finish(stream), XSEG_OK);
+    void *second = scene_alloc(witness.allocator, 40 * MIB, NULL);
+    expect_entries(&witness, 0, "fcmSa");
+    assert_int_equal(xseg_use(witness.allocator, second, stream), XSEG_OK);
+    assert_int_equal(xseg_sim_launch(stream, UINT64_MAX), XSEG_OK);
+    scene_free(witness.allocator, second);
+    options.wait = true;
+    assert_int_equal(xseg_trim(witness.allocator, NULL, &options, NULL), XSEG_OK);
+    expect_entries(&witness, 5, "fcuuFF");
+    assert_int_equal(xseg_unobserve(witness.allocator, id), XSEG_OK);
+    assert_int_equal(xseg_close(witness.allocator), XSEG_OK);
+    scene_stream_destroy(stream);
+}
+
 /* With the keys that take frees another way, too. */
 static void frees_are_traced_whatever_the_keys(void **state)
 {
@@ -429,12 +501,14 @@ int main(void)
         cmocka_unit_test(a_refusal_is_told_with_its_text),
         cmocka_unit_test(a_request_from_within_tells_nobody),
         cmocka_unit_test(a_rejection_is_told_apart),
+        cmocka_unit_test(a_rejection_is_no_entry),
         cmocka_unit_test(it_is_asked_during_a_capture),
         cmocka_unit_test(one_that_has_ended_is_not_called),
         cmocka_unit_test(one_cannot_end_from_within),
         cmocka_unit_test(wrong_observers_are_refused),
         cmocka_unit_test(everything_is_traced_in_order),
         cmocka_unit_test(a_pending_free_is_completed_later),
+        cmocka_unit_test(blocks_are_told_of_before_their_memory),
         cmocka_unit_test(frees_are_traced_whatever_the_keys),
     };
 

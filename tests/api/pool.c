@@ -430,6 +430,8 @@ static void restore_and_compare(const char *config)
                      then.allocated_bytes[XSEG_STAT_ALL].current);
     expect_requested(allocator, pool, first, then.requested_bytes[XSEG_STAT_ALL].current);
     scene_expect_error(xseg_free(allocator, first[1]), XSEG_ERR_NOT_LIVE, "cached");
+    /* Of the restore, the blocks that are live again count as allocated, and no others. */
+    assert_int_equal(scene_stats(allocator).allocation[XSEG_STAT_ALL].allocated, 6 + 6 + 4);
 
     /* Again, from a state that equals it. */
     assert_int_equal(xseg_pool_restore(pool, checkpoint, NULL, NULL), XSEG_OK);

@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -713,10 +714,15 @@ static void a_driver_without_such_memory_is_asked_once(void **state)
     (void)state;
     for (unsigned i = 0; i < COUNT_OF(refusals); i++) {
         struct xseg_allocator *allocator = scene_open(NULL);
+        struct xseg_sim_fault fault = XSEG_SIM_FAULT_INIT;
 
         scene_free(allocator, scene_alloc(allocator, 1000, NULL));
-        assert_int_equal(xseg_sim_fail(refusals[i].call, 1, refusals[i].error), XSEG_OK);
+        fault.call = refusals[i].call;
+        fault.error = refusals[i].error;
+        fault.every = 1;
+        assert_int_equal(xseg_sim_fault_set(0, &fault), XSEG_OK);
         scene_expect_error(try_pool(allocator, &pool), XSEG_ERR_UNSUPPORTED, refusals[i].call);
+        assert_int_equal(xseg_sim_fault_set(0, NULL), XSEG_OK);
         const uint64_t calls = xseg_sim_calls(NULL);
         scene_expect_error(try_pool(allocator, &pool), XSEG_ERR_UNSUPPORTED, refusals[i].call);
         assert_int_equal(xseg_sim_calls(NULL), calls);
@@ -730,7 +736,7 @@ static void a_driver_without_such_memory_is_asked_once(void **state)
 static void a_trial_that_fails_says_nothing(void **state)
 {
     struct xseg_allocator *allocator = open_on(false, 200 * MIB, NULL);
-    struct xseg_pool *pool = NULL;
+    struct xseg_pool *pool = NULL, *other = NULL;
     void *all = scene_alloc(allocator, 200 * MIB, NULL), *block = NULL;
 
     (void)state;
@@ -739,16 +745,16 @@ static void a_trial_that_fails_says_nothing(void **state)
     scene_expect_error(scene_try_alloc_in(allocator, pool, 1000, &block), XSEG_ERR_NO_MEMORY, "");
     scene_free(allocator, all);
     scene_empty_cache(allocator);
-    assert_int_equal(xseg_sim_fail("cuMemCreate", 1, 801), XSEG_OK);
-    scene_expect_error(scene_try_alloc_in(allocator, pool, 1000, &block), XSEG_ERR_UNSUPPORTED,
-                       "cuMemCreate");
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
     assert_int_equal(xseg_sim_fail("cuMemExportToShareableHandle", 1, 999), XSEG_OK);
-    scene_expect_error(try_pool(allocator, &pool), XSEG_ERR_DRIVER, "cuMemExport");
-    pool = make_pool(allocator);
+    scene_expect_error(try_pool(allocator, &other), XSEG_ERR_DRIVER, "cuMemExport");
+    assert_int_equal(xseg_pool_release(make_pool(allocator)), XSEG_OK);
     const uint64_t calls = xseg_sim_calls(NULL);
     assert_int_equal(xseg_pool_release(make_pool(allocator)), XSEG_OK);
     assert_int_equal(xseg_sim_calls(NULL), calls);
+    /* A driver that refuses later is heard, too. */
+    assert_int_equal(xseg_sim_fail("cuMemCreate", 1, 801), XSEG_OK);
+    scene_expect_error(scene_try_alloc_in(allocator, pool, 1000, &block), XSEG_ERR_UNSUPPORTED,
+                       "cuMemCreate");
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
     scene_close(allocator);
 }
@@ -1349,6 +1355,201 @@ static void a_forked_child_is_refused(void **state)
     close_with(allocator, pool, block);
 }
 
+/* --- The key of the configuration. --- */
+
+static void a_configuration_makes_memory_exportable(void **state)
+{
+    struct xseg_allocator *allocator = scene_open("exportable:True");
+    struct xseg_pool_options own = XSEG_POOL_OPTIONS_INIT;
+    struct xseg_pool *pool = NULL, *other = NULL, *later = NULL;
+    struct xseg_share share = XSEG_SHARE_INIT;
+    void *blocks[3];
+
+    (void)state;
+    assert_int_equal(xseg_pool_create(allocator, 0, NULL, &pool), XSEG_OK);
+    blocks[0] = scene_alloc(allocator, 30 * MIB, NULL);
+    blocks[1] = scene_alloc(allocator, 1000, NULL);
+    blocks[2] = scene_alloc_in(allocator, pool, 3 * MIB, NULL);
+    for (unsigned i = 0; i < COUNT_OF(blocks); i++) {
+        hold(allocator, blocks[i]);
+        assert_int_equal(xseg_export_close(allocator, blocks[i]), XSEG_OK);
+    }
+    /* Memory of a pool's own functions is as before. */
+    own.memory.alloc = own_memory;
+    own.memory.free = no_memory;
+    assert_int_equal(xseg_pool_create(allocator, 0, &own, &other), XSEG_OK);
+    /* Pools that are made from then on follow; what is there does not change. */
+    assert_int_equal(xseg_configure(allocator, "exportable:False"), XSEG_OK);
+    assert_int_equal(xseg_pool_create(allocator, 0, NULL, &later), XSEG_OK);
+    void *block = scene_alloc_in(allocator, later, 3 * MIB, NULL);
+    scene_expect_error(xseg_export(allocator, block, XSEG_SHARE_FD, &share), XSEG_ERR_UNSUPPORTED,
+                       "exportable:True");
+    hold(allocator, blocks[0]);
+    assert_int_equal(xseg_export_close(allocator, blocks[0]), XSEG_OK);
+    for (unsigned i = 0; i < COUNT_OF(blocks); i++)
+        scene_free(allocator, blocks[i]);
+    scene_free(allocator, block);
+    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    assert_int_equal(xseg_pool_release(other), XSEG_OK);
+    assert_int_equal(xseg_pool_release(later), XSEG_OK);
+    scene_close(allocator);
+}
+
+static void find_line(void *context, enum xseg_log_level level, const char *line)
+{
+    if (level == XSEG_LOG_WARNING && strstr(line, "exportable has no effect") != NULL)
+        (void)snprintf(context, 512, "%s", line);
+}
+
+static void a_device_that_cannot_says_so_once(void **state)
+{
+    struct xseg_sim_fault fault = XSEG_SIM_FAULT_INIT;
+    struct xseg_options options = XSEG_OPTIONS_INIT;
+    struct xseg_allocator *allocator = NULL;
+    struct xseg_share share = XSEG_SHARE_INIT;
+    struct xseg_pool *pool = NULL;
+    char line[512] = "";
+    const struct xseg_sim_settings settings = machine(false, 1 * GIB);
+
+    (void)state;
+    assert_int_equal(xseg_sim_reset(&settings), XSEG_OK);
+    fault.call = "cuMemExportToShareableHandle";
+    fault.every = 1;
+    fault.error = 801; /* not supported */
+    assert_int_equal(xseg_sim_fault_set(0, &fault), XSEG_OK);
+    options.driver = scene_driver();
+    options.log = find_line;
+    options.log_context = line;
+    assert_int_equal(xseg_open("exportable:True", &options, &allocator), XSEG_OK);
+    void *block = scene_alloc(allocator, 30 * MIB, NULL);
+    assert_non_null(strstr(line, "CUDA_ERROR_NOT_SUPPORTED"));
+    line[0] = '\0';
+    /* Pools are made, without it; who asks for it himself is refused. */
+    assert_int_equal(xseg_pool_create(allocator, 0, NULL, &pool), XSEG_OK);
+    scene_expect_error(xseg_export(allocator, block, XSEG_SHARE_FD, &share), XSEG_ERR_UNSUPPORTED,
+                       "CUDA_ERROR_NOT_SUPPORTED");
+    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    assert_int_equal(try_pool(allocator, &pool), XSEG_ERR_UNSUPPORTED);
+    assert_string_equal(line, "");
+    assert_int_equal(xseg_sim_fault_struck(0), 1);
+    scene_free(allocator, block);
+    scene_close(allocator);
+    assert_int_equal(xseg_sim_fault_set(0, NULL), XSEG_OK);
+}
+
+/* A trial that fails for another reason fails the call that opens the device; the next one tries again. */
+static void a_trial_that_fails_is_made_again(void **state)
+{
+    struct xseg_allocator *allocator = scene_open("exportable:True");
+    struct xseg_sim_fault fault = XSEG_SIM_FAULT_INIT;
+    void *block = NULL;
+
+    (void)state;
+    fault.call = "cuMemExportToShareableHandle";
+    fault.error = 999;
+    assert_int_equal(xseg_sim_fault_set(0, &fault), XSEG_OK);
+    scene_expect_error(xseg_alloc(allocator, 0, 30 * MIB, NULL, &block), XSEG_ERR_DRIVER,
+                       "cuMemExportToShareableHandle");
+    assert_int_equal(xseg_sim_leaks(NULL, 0), 0);
+    block = scene_alloc(allocator, 30 * MIB, NULL);
+    hold(allocator, block);
+    assert_int_equal(xseg_export_close(allocator, block), XSEG_OK);
+    scene_free(allocator, block);
+    scene_close(allocator);
+}
+
+/* --- Fabric handles. --- */
+
+static struct xseg_allocator *open_with_fabric(void)
+{
+    struct xseg_sim_settings settings = machine(true, 1 * GIB);
+
+    settings.fabric = true;
+    return scene_open_with_clock(&settings, NULL);
+}
+
+static void a_header_is_all_of_a_fabric_share(void **state)
+{
+    struct xseg_allocator *allocator = open_with_fabric();
+    struct xseg_pool *pool = make_pool(allocator);
+    unsigned char *block = scene_alloc_in(allocator, pool, 50 * MIB, NULL);
+    struct xseg_share share = XSEG_SHARE_INIT, copy = XSEG_SHARE_INIT, came = XSEG_SHARE_INIT;
+    void *seen = NULL, *again = NULL;
+    int sockets[2];
+
+    (void)state;
+    const unsigned files = scene_open_files();
+    assert_int_equal(xseg_export(allocator, block, XSEG_SHARE_FABRIC, &share), XSEG_OK);
+    assert_int_equal(scene_open_files(), files);
+    assert_int_equal(share.fd_count, 0);
+    assert_null(share.fd);
+    assert_int_equal(share.header->kind, XSEG_SHARE_FABRIC);
+    assert_int_equal(share.header->page_count, 3);
+    assert_int_equal(share.header_bytes,
+                     sizeof(*share.header) + (8 + XSEG_SHARE_FABRIC_BYTES) * 3u);
+    assert_int_equal(share.header->header_bytes, share.header_bytes);
+    /* By any way: as bytes, or over a socket. */
+    char *bytes = malloc(share.header_bytes);
+    assert_non_null(bytes);
+    memcpy(bytes, share.header, share.header_bytes);
+    copy.header = (const struct xseg_share_header *)(const void *)bytes;
+    copy.header_bytes = share.header_bytes;
+    assert_int_equal(xseg_import(allocator, 0, &copy, &seen), XSEG_OK);
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sockets), 0);
+    assert_int_equal(xseg_share_send(sockets[0], &share), XSEG_OK);
+    assert_int_equal(xseg_share_receive(sockets[1], &came), XSEG_OK);
+    assert_int_equal(came.fd_count, 0);
+    assert_memory_equal(came.header, share.header, share.header_bytes);
+    assert_int_equal(xseg_import(allocator, 0, &came, &again), XSEG_OK);
+    fill(seen, 50 * MIB, 9);
+    assert_true(holds(block, 50 * MIB, 9) && holds(again, 50 * MIB, 9));
+    /* Pages of both kinds of handle. */
+    hold(allocator, block);
+    assert_int_equal(xseg_export_close(allocator, block), XSEG_OK);
+    assert_int_equal(xseg_import_close(allocator, seen), XSEG_OK);
+    assert_int_equal(xseg_import_close(allocator, again), XSEG_OK);
+    /* What contradicts itself, and a handle that names nothing. */
+    int one = sockets[0];
+    copy.fd = &one;
+    copy.fd_count = 1;
+    scene_expect_error(xseg_import(allocator, 0, &copy, &seen), XSEG_ERR_ARGUMENT, "to have none");
+    copy.fd_count = 0;
+    bytes[sizeof(*share.header) + 8 * 3] ^= 1;
+    assert_int_equal(xseg_import(allocator, 0, &copy, &seen), XSEG_ERR_DRIVER);
+    copy.header_bytes--;
+    scene_expect_error(xseg_import(allocator, 0, &copy, &seen), XSEG_ERR_ARGUMENT, "bytes");
+    free(bytes);
+    (void)close(sockets[0]);
+    (void)close(sockets[1]);
+    /* A fabric handle holds no memory. */
+    xseg_share_end(&came);
+    assert_int_equal(xseg_export_close(allocator, block), XSEG_OK);
+    scene_free(allocator, block);
+    assert_int_equal(trim(allocator, pool).returned, 60 * MIB);
+    assert_int_equal(xseg_sim_used(0), 0);
+    assert_int_equal(xseg_import(allocator, 0, &share, &seen), XSEG_ERR_DRIVER);
+    xseg_share_end(&share);
+    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    scene_close(allocator);
+}
+
+static void without_fabric_there_is_a_sentence(void **state)
+{
+    struct xseg_allocator *allocator = scene_open(NULL);
+    struct xseg_pool *pool = make_pool(allocator);
+    void *block = scene_alloc_in(allocator, pool, 3 * MIB, NULL);
+    struct xseg_share share = XSEG_SHARE_INIT;
+
+    (void)state;
+    scene_expect_error(xseg_export(allocator, block, XSEG_SHARE_FABRIC, &share),
+                       XSEG_ERR_UNSUPPORTED, "CUDA_ERROR_NOT_SUPPORTED");
+    scene_expect_error(xseg_export(allocator, block, (enum xseg_share_kind)3, &share),
+                       XSEG_ERR_ARGUMENT, "3 is no value");
+    assert_int_equal(xseg_export_close(allocator, block), XSEG_ERR_NOT_LIVE);
+    hold(allocator, block);
+    close_with(allocator, pool, block);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -1382,6 +1583,11 @@ int main(void)
         cmocka_unit_test(as_many_descriptors_come_as_there_are_pages),
         cmocka_unit_test(a_full_socket_is_waited_for),
         cmocka_unit_test(a_forked_child_is_refused),
+        cmocka_unit_test(a_configuration_makes_memory_exportable),
+        cmocka_unit_test(a_device_that_cannot_says_so_once),
+        cmocka_unit_test(a_trial_that_fails_is_made_again),
+        cmocka_unit_test(a_header_is_all_of_a_fabric_share),
+        cmocka_unit_test(without_fabric_there_is_a_sentence),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -265,6 +265,33 @@ static void a_page_is_idle_since_its_last_block_went(void **state)
     scene_close(allocator);
 }
 
+/* A trim that cannot wait for one stream says so, and gives back what belongs to the others. */
+static void a_wait_that_fails_keeps_one_stream_only(void **state)
+{
+    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
+    const struct xseg_trim_options options = {sizeof(options), true, 0, 0};
+    struct xseg_trimmed done = XSEG_TRIMMED_INIT;
+    struct xseg_sim_fault fault = XSEG_SIM_FAULT_INIT;
+    const xseg_stream side = scene_stream();
+    void *used = scene_alloc(allocator, 30 * MIB, NULL);
+
+    (void)state;
+    scene_free(allocator, scene_alloc(allocator, 50 * MIB, side));
+    assert_int_equal(xseg_sim_launch(side, 1000000), XSEG_OK);
+    assert_int_equal(xseg_use(allocator, used, side), XSEG_OK);
+    scene_free(allocator, used);
+    fault.call = "cuEventSynchronize";
+    fault.every = 1;
+    fault.error = 999;
+    assert_int_equal(xseg_sim_fault_set(0, &fault), XSEG_OK);
+    assert_int_equal(xseg_trim(allocator, NULL, &options, &done), XSEG_ERR_DRIVER);
+    assert_int_equal(xseg_sim_fault_set(0, NULL), XSEG_OK);
+    assert_int_equal(scene_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 40 * MIB);
+    assert_int_equal(scene_block(allocator, used).state, XSEG_BLOCK_PENDING);
+    assert_int_equal(xseg_close(allocator), XSEG_OK);
+    scene_stream_destroy(side);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -278,6 +305,7 @@ int main(void)
         cmocka_unit_test(the_limit_counts_pages),
         cmocka_unit_test(refused_pages_are_not_lost),
         cmocka_unit_test(a_page_is_idle_since_its_last_block_went),
+        cmocka_unit_test(a_wait_that_fails_keeps_one_stream_only),
     };
 
     return cmocka_run_group_tests_name("trim", tests, NULL, NULL);

@@ -38,6 +38,8 @@ static void play_once(stage_scenario play, const char *config, bool one_by_one)
     const struct xseg_sim_fault none = stage_nth_call(0, 1);
     struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
 
+    settings.devices = 2;
+    settings.fabric = true;
     settings.memory_bytes = GIB;
     settings.real_bytes = true;
     settings.one_by_one = one_by_one;

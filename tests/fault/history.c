@@ -22,6 +22,7 @@ static void *take(struct stage *stage, unsigned pool, size_t bytes, xseg_stream 
     request.bytes = bytes;
     request.stream = stream;
     request.pool = pool == 0 ? NULL : followed_pool;
+    request.user = stage;
     do {
         status = xseg_alloc_with(stage->allocator, &request, &ptr);
         if (status == XSEG_OK)
@@ -148,7 +149,8 @@ static void ask(struct stage *stage)
 
     while (stage_again(stage, xseg_history_walk(stage->allocator, -1, go_on, &stack, NULL)))
         ;
-    while (stage_again(stage, xseg_history_copy(stage->allocator, 0, copy, 4, &count)))
+    while (stage_again(stage,
+                       xseg_history_copy(stage->allocator, 0, copy, sizeof(copy[0]), 4, &count)))
         ;
     if (stack != 0)
         while (stage_again(stage, xseg_history_stack(stage->allocator, stack, go_on_frames, NULL)))
@@ -175,6 +177,7 @@ static void everything_is_asked(struct stage *stage)
     ask(stage);
     stage_give(stage, a);
     stage_configure(stage, "history_events:5000");
+    stage_configure(stage, "block_user:True");
     stage_give(stage, b);
     a = stage_take(stage, 800, NULL);
     ask(stage);
@@ -209,7 +212,7 @@ static void expandable(void **state)
 {
     (void)state;
     sweep("grow and shrink", grow_and_shrink, EXPANDABLE, GIB);
-    sweep("pending", pending_blocks, EXPANDABLE, GIB);
+    sweep("pending", pending_blocks, EXPANDABLE ",block_user:True", GIB);
     sweep("short", short_of_memory, EXPANDABLE, 200 * MIB);
 }
 
@@ -218,7 +221,7 @@ static void classic(void **state)
     (void)state;
     sweep("grow and shrink", grow_and_shrink, CLASSIC, GIB);
     sweep("pending", pending_blocks, CLASSIC ",history_stacks:all", GIB);
-    sweep("short", short_of_memory, CLASSIC, 200 * MIB);
+    sweep("short", short_of_memory, CLASSIC ",block_user:True", 200 * MIB);
 }
 
 static void alone(void **state)
@@ -235,6 +238,7 @@ static void asked(void **state)
     (void)state;
     settings.memory_bytes = GIB;
     stage_sweep("asked", everything_is_asked, &settings, "history:all,history_stacks:all");
+    stage_sweep("asked, with words", everything_is_asked, &settings, "history:all,block_user:True");
     stage_sweep("asked, of frees", everything_is_asked, &settings, "free_history:16");
 }
 

@@ -54,8 +54,9 @@ void *__real_realloc(void *memory, size_t bytes);
 void *__real_aligned_alloc(size_t alignment, size_t bytes);
 char *__real_strdup(const char *text);
 void *__real_mmap(void *address, size_t bytes, int protection, int flags, int file, off_t offset);
-int __real_pthread_create(pthread_t *thread, const pthread_attr_t *attributes,
-                          void *(*run)(void *), void *self);
+void *__real_mmap64(void *address, size_t bytes, int protection, int flags, int file, off_t offset);
+int __real_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *),
+                          void *self);
 
 void *__wrap_malloc(size_t bytes);
 void *__wrap_calloc(size_t count, size_t bytes);
@@ -63,8 +64,9 @@ void *__wrap_realloc(void *memory, size_t bytes);
 void *__wrap_aligned_alloc(size_t alignment, size_t bytes);
 char *__wrap_strdup(const char *text);
 void *__wrap_mmap(void *address, size_t bytes, int protection, int flags, int file, off_t offset);
-int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes,
-                          void *(*run)(void *), void *self);
+void *__wrap_mmap64(void *address, size_t bytes, int protection, int flags, int file, off_t offset);
+int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *),
+                          void *self);
 
 void *__wrap_malloc(size_t bytes)
 {
@@ -96,8 +98,14 @@ void *__wrap_mmap(void *address, size_t bytes, int protection, int flags, int fi
     return fails() ? MAP_FAILED : __real_mmap(address, bytes, protection, flags, file, offset);
 }
 
-int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes,
-                          void *(*run)(void *), void *self)
+/* What a library that is compiled with 64-bit file offsets calls in its place. */
+void *__wrap_mmap64(void *address, size_t bytes, int protection, int flags, int file, off_t offset)
+{
+    return fails() ? MAP_FAILED : __real_mmap64(address, bytes, protection, flags, file, offset);
+}
+
+int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *),
+                          void *self)
 {
     return fails() ? EAGAIN : __real_pthread_create(thread, attributes, run, self);
 }

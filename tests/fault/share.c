@@ -132,6 +132,57 @@ static void first_pool(struct stage *stage)
     stage_trim(stage, true);
 }
 
+/* By fabric handles, which need no descriptors. */
+static void by_fabric(struct stage *stage)
+{
+    struct xseg_pool *pool = make_pool(stage);
+    void *block = stage_take_from(stage, pool, 50 * MIB, NULL);
+    struct xseg_share share = XSEG_SHARE_INIT;
+    xseg_status status;
+
+    armed_begin();
+    do {
+        status = xseg_export(stage->allocator, block, XSEG_SHARE_FABRIC, &share);
+        if (status != XSEG_OK)
+            assert_int_equal(xseg_export_close(stage->allocator, block), XSEG_ERR_NOT_LIVE);
+    } while (stage_again(stage, status));
+    void *seen = import_block(stage, &share);
+    xseg_share_end(&share);
+    close_export(stage, block);
+    close_import(stage, seen);
+    stage_give(stage, block);
+    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    stage_trim(stage, true);
+}
+
+/* By a text, which the driver has no part in. */
+static void by_text(struct stage *stage)
+{
+    struct xseg_pool *pool = make_pool(stage);
+    void *block = stage_take_from(stage, pool, 50 * MIB, NULL), *seen = NULL;
+    char text[XSEG_SHARE_TEXT_BYTES] = "";
+    xseg_status status;
+
+    armed_begin();
+    do {
+        status = xseg_export_text(stage->allocator, block, text, sizeof(text), NULL);
+        if (status != XSEG_OK)
+            assert_int_equal(xseg_export_close(stage->allocator, block), XSEG_ERR_NOT_LIVE);
+    } while (stage_again(stage, status));
+    do {
+        status = xseg_import_text(stage->allocator, 0, text, &seen);
+        if (status != XSEG_OK) {
+            assert_null(seen);
+            assert_int_equal(imported(stage), 0);
+        }
+    } while (stage_again(stage, status));
+    close_export(stage, block);
+    close_import(stage, seen);
+    stage_give(stage, block);
+    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    stage_trim(stage, true);
+}
+
 /* The exporter goes first; what the importer lets go of then is seen by the close. */
 static void closed(struct stage *stage)
 {
@@ -153,6 +204,8 @@ static const struct armed_scenario scenarios[] = {
     {"there and back", there_and_back, 4, 4},
     {"the first pool", first_pool, 4, 6},
     {"closed", closed, 4, 6},
+    {"by text", by_text, 2, 2},
+    {"by fabric", by_fabric, 4, 4},
 };
 
 int main(void)

@@ -189,6 +189,7 @@ static void *take(struct stage *stage, struct xseg_pool *pool, size_t bytes, xse
     request.stream = stream;
     request.pool = pool;
     request.zeroed = zeroed;
+    request.user = stage;
     do {
         status = xseg_alloc_with(stage->allocator, &request, &ptr);
         if (status == XSEG_OK) {

@@ -165,6 +165,52 @@ static void route(struct stage *stage)
     stage_trim(stage, true);
 }
 
+/* A capture that is marked, and routed in two parts: blocks that were used before and in it are freed in it. */
+static void marked(struct stage *stage)
+{
+    const xseg_stream side = stage->side;
+    struct xseg_pool *pool = NULL;
+    void *a = stage_take(stage, 5 * MIB, NULL), *b, *c = NULL, *graph = NULL;
+
+    come(stage);
+    make_pool(stage, NULL, &pool);
+    work(stage, a, 5 * MIB, side);
+    OWN(stage, cuStreamBeginCapture_v2(side, 0));
+    while (stage_again(stage, xseg_capture_mark(stage->allocator, 0)))
+        ;
+    for (unsigned i = 0; i < 2; i++) {
+        while (stage_again(stage, xseg_route_begin(pool, is_side, stage)))
+            ;
+        b = stage_take(stage, 7 * MIB, side);
+        c = stage_take(stage, 600, side);
+        assert_ptr_equal(scene_block(stage->allocator, b).pool, pool);
+        stage_use(stage, b, side);
+        stage_give(stage, i == 0 ? a : b);
+        stage_trim(stage, true);
+        if (i == 0) {
+            stage_give(stage, b);
+            stage_give(stage, c);
+            while (stage_again(stage, xseg_route_end(pool)))
+                ;
+        }
+    }
+    OWN(stage, cuStreamEndCapture(side, &graph));
+    OWN(stage, cuGraphDestroy(graph));
+    while (stage_again(stage, xseg_capture_unmark(stage->allocator, 0)))
+        ;
+    while (stage_again(stage, xseg_route_end(pool)))
+        ;
+    b = stage_take(stage, 3 * MIB, NULL);
+    assert_int_equal(xseg_sim_finish(side), XSEG_OK);
+    while (stage_again(stage, xseg_pool_release(pool)))
+        ;
+    stage_trim(stage, false);
+    stage_give(stage, b);
+    stage_give(stage, c);
+    stage_trim(stage, true);
+    go(stage);
+}
+
 /* What a restoration tells of: the stage's list follows. */
 static void hear(void *self, void *ptr, bool freed)
 {
@@ -310,6 +356,18 @@ static void own_free(void *self, void *ptr, size_t bytes, int device, xseg_strea
     OWN((struct stage *)self, cuMemFree_v2((uint64_t)(uintptr_t)ptr));
 }
 
+/* Pools that have not told of their end; in the run before, all did. */
+static int untold;
+
+static void hear_end(void *context, const struct xseg_statistics *last)
+{
+    (void)context;
+    assert_int_equal(last->reserved_bytes[XSEG_STAT_ALL].current, 0);
+    assert_int_equal(last->reserved_bytes[XSEG_STAT_ALL].allocated,
+                     last->reserved_bytes[XSEG_STAT_ALL].freed);
+    untold--;
+}
+
 static void own_memory(struct stage *stage)
 {
     struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
@@ -317,8 +375,12 @@ static void own_memory(struct stage *stage)
     void *a, *b;
 
     come(stage);
+    assert_int_equal(untold, 0);
     options.memory = (struct xseg_pool_memory){own_alloc, own_free, stage};
+    options.id[1] = 7;
+    options.gone = hear_end;
     make_pool(stage, &options, &pool);
+    untold++;
     a = stage_take_from(stage, pool, 12 * MIB, NULL);
     b = stage_take_from(stage, pool, 4000, stage->side);
     work(stage, a, 12 * MIB, stage->side);
@@ -342,6 +404,7 @@ static const struct {
 } scenarios[] = {
     {"capture", capture},     {"route", route},           {"checkpoint", checkpoint},
     {"departure", departure}, {"free after", free_after}, {"own memory", own_memory},
+    {"marked", marked},
 };
 
 static void sweep(const char *config)

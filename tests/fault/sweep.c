@@ -218,6 +218,9 @@ static void several_devices(void **state)
     settings.devices = 2;
     stage_sweep("two devices", two_devices, &settings, NULL);
     assert_true(stage_pairs(two_devices, &settings, NULL, 3) > 100);
+    /* The first call of a device tries whether its memory can be exported. */
+    stage_sweep("two devices", two_devices, &settings, "exportable:True");
+    assert_true(stage_pairs(two_devices, &settings, "exportable:True", 3) > 100);
 }
 
 static void decaying(void **state)

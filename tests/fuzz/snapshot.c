@@ -1,9 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Any bytes as a pickle of a memory snapshot; the first opcode is given, so that none is a trace.
- * Every value of a pickle that is accepted is in range, and what it is as a trace can be replayed.
+ * Every value of a pickle that is accepted is in range, what it is as a trace can be replayed, what
+ * its sites strand adds up, and its profile differs from itself by nothing.  It can be written as a trace,
+ * and as a page.
  */
+#include "src/tools/blame.h"
+#include "src/tools/compare.h"
+#include "src/tools/export_trace.h"
 #include "src/tools/pickle.h"
+#include "src/tools/view_model.h"
 #include "tests/fuzz/replayable.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -34,7 +40,7 @@ static void read_pickle(const uint8_t *data, size_t size)
 
     if (input == NULL)
         abort();
-    if (pickle_read(input, &pickle, &fault)) {
+    if (pickle_read(input, NULL, &pickle, &fault)) {
         HOLDS(pickle_top(&pickle) < pickle.values + pickle.count);
         HOLDS(pickle.held <= PICKLE_MEMORY);
         for (size_t i = 0; i < pickle.count; i++)
@@ -43,6 +49,98 @@ static void read_pickle(const uint8_t *data, size_t size)
     } else {
         HOLDS(fault.text[0] != '\0');
         HOLDS(fault.byte <= size);
+    }
+    input_close(input);
+    (void)fclose(file);
+}
+
+static void blame_device(const struct recording *recording, const struct recording_device *device)
+{
+    struct blame blame;
+    stranded_sum stranded = 0;
+
+    HOLDS(blame_init(&blame, recording, device, SITES_BY_FRAME, 1, BLAME_BY_STRANDED));
+    for (uint32_t i = 0; i < blame.sites.count; i++)
+        stranded += blame.sums.sites[i].stranded;
+    HOLDS(stranded == blame.sums.stranded);
+    HOLDS(blame.sums.live <= blame.sums.reserved);
+    HOLDS(blame.sums.pending + blame.sums.beside + stranded <=
+          blame.sums.reserved - blame.sums.live);
+    HOLDS(blame.sums.peak.live <= blame.sums.peak.reserved);
+    blame_fini(&blame);
+}
+
+static void check_profile(const struct profile *profile)
+{
+    uint64_t sums[PROFILE_FIGURES] = {0};
+    bool is_bounded = true;
+
+    for (int i = 0; i < PROFILE_FIGURES; i++) {
+        sums[i] = profile->pending.of[i] + profile->idle.of[i];
+        for (size_t k = 0; k < profile->site_count; k++) {
+            is_bounded &= profile->sites[k].figures.of[i] < PROFILE_MOST >> 16;
+            sums[i] += profile->sites[k].figures.of[i];
+        }
+        HOLDS(profile->whole.of[i] <= PROFILE_MOST);
+        HOLDS(!is_bounded || profile->whole.of[i] == PROFILE_MOST ||
+              profile->whole.of[i] == sums[i]);
+    }
+}
+
+/* A profile and itself, and the sum of both, which is twice as much. */
+static void compare_device(const struct recording *recording, const struct recording_device *device)
+{
+    const struct profile_rules rules = {.by = SITES_BY_FRAME, .depth = 1, .by_events = true};
+    struct profile profile, sum = {0};
+    struct compare compare;
+
+    HOLDS(profile_init(&profile, recording, device, &rules));
+    check_profile(&profile);
+    HOLDS(compare_init(&compare, &profile, &profile, true));
+    HOLDS(compare.row_count == profile.site_count + 2 && compare.differing == 0);
+    HOLDS(compare_judge(&compare).result == COMPARE_EQUAL);
+    compare_fini(&compare);
+    HOLDS(profile_add(&sum, &profile) && profile_add(&sum, &profile));
+    HOLDS(sum.site_count == profile.site_count);
+    check_profile(&sum);
+    HOLDS(compare_init(&compare, &profile, &sum, true));
+    (void)compare_judge(&compare);
+    compare_fini(&compare);
+    profile_fini(&sum);
+    profile_fini(&profile);
+}
+
+static void write_devices(const struct recording *recording)
+{
+    FILE *out = fopen("/dev/null", "w");
+    size_t summed;
+
+    if (out == NULL)
+        abort();
+    HOLDS(export_trace_write(out, recording, NULL, 3));
+    for (size_t i = 0; i < recording->device_count; i++)
+        HOLDS(view_model_write(out, 0, recording, &recording->devices[i], 3, &summed));
+    (void)fclose(out);
+}
+
+static void read_recording(const uint8_t *data, size_t size)
+{
+    FILE *file = fmemopen((void *)(uintptr_t)data, size, "rb");
+    struct input *input = file == NULL ? NULL : input_open(file);
+    struct recording_fault fault = {""};
+    struct recording recording;
+
+    if (input == NULL)
+        abort();
+    if (recording_read(input, "fuzzed", &recording, &fault)) {
+        for (size_t i = 0; i < recording.device_count; i++)
+            blame_device(&recording, &recording.devices[i]);
+        for (size_t i = 0; i < recording.device_count; i++)
+            compare_device(&recording, &recording.devices[i]);
+        write_devices(&recording);
+        recording_fini(&recording);
+    } else {
+        HOLDS(fault.text[0] != '\0');
     }
     input_close(input);
     (void)fclose(file);
@@ -58,6 +156,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     copy[0] = PICKLE_PROTO;
     read_pickle(copy, size);
     read_any(copy, size);
+    read_recording(copy, size);
     free(copy);
     return 0;
 }

@@ -4,10 +4,13 @@
 contents_test.py PROGRAM
 """
 import os
+import pathlib
 import re
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 SECTIONS = ("selftest", "random", "pause", "capture", "share")
@@ -119,22 +122,51 @@ class Wrong(Contents):
         self.assertIn("wrong", [line[3] for line in lines])
 
     def test_a_section_that_hangs_says_what_it_did_last(self):
-        self.assertEqual(self.last_words("ALRM")[1:4], ["hangs", "1", "wrong"])
+        self.assertEqual(self.last_words(signal.SIGALRM)[1:4], ["hangs", "1", "wrong"])
 
     def test_a_section_that_crashes_says_what_it_did_last(self):
-        self.assertEqual(self.last_words("BUS")[1:4], ["crashes", "1", "wrong"])
+        self.assertEqual(self.last_words(signal.SIGBUS)[1:4], ["crashes", "1", "wrong"])
 
-    def last_words(self, signal):
-        """The last line of a section that a signal ends."""
+    def last_words(self, number):
+        """The last line of a section that gets a signal while it works, and again while it handles it.
+
+        timeout(1) sends its signal twice.
+        """
         # A sanitizer that has a handler of its own keeps it; this is the signal that it is told to leave.
         options = ":".join(filter(None, (os.environ.get("ASAN_OPTIONS"), "handle_sigbus=0")))
-        done = subprocess.run(["timeout", "-s", signal, "6", PROGRAM, "random", "--seconds", "60"], text=True,
-                              check=False, stdout=subprocess.PIPE, timeout=120,
-                              env={**os.environ, "XSEG_SIM_MEMORY_MB": "256", "ASAN_OPTIONS": options})
-        line = done.stdout.splitlines()[-1].split("\t")
-        self.assertIn("; last operations: ", line[4])
-        self.assertIn(" repeat with: gpu-contents random --seconds 60 ", line[4])
+        with subprocess.Popen([PROGRAM, "random", "--seconds", "500", "--corrupt"], text=True, stdout=subprocess.PIPE,
+                              env={**os.environ, "XSEG_SIM_MEMORY_MB": "256", "ASAN_OPTIONS": options}) as section:
+            self.addCleanup(section.kill)
+            lines = iter(section.stdout.readline, "")
+            # It works when it has found the byte that it overwrote.
+            self.assertIn("wrong", (line.split("\t")[1] for line in lines))
+            self.fill_pipe(section.stdout)
+            section.send_signal(number)
+            self.wait_until_handled(section)
+            section.send_signal(number)
+            *_, last = lines
+        self.assertEqual(section.returncode, 1 if number == signal.SIGALRM else -number)
+        line = last.split("\t")
+        self.assertRegex(line[4], "; last operations: thread ")
+        self.assertIn(" repeat with: gpu-contents random --seconds 500 ", line[4])
         return line
+
+    def fill_pipe(self, pipe):
+        """With empty lines, so that whoever writes to it waits."""
+        end = os.open(f"/proc/self/fd/{pipe.fileno()}", os.O_WRONLY | os.O_NONBLOCK)
+        try:
+            while True:
+                os.write(end, bytes([ord("\n")]) * (1 << 20))
+        except BlockingIOError:
+            pass
+        finally:
+            os.close(end)
+
+    def wait_until_handled(self, process):
+        """Until no signal to the process waits for a thread that takes it."""
+        pending = "ShdPnd:\t" + "0" * 16
+        while pending not in pathlib.Path(f"/proc/{process.pid}/status").read_text(encoding="utf-8"):
+            time.sleep(0.01)
 
 
 class Machines(Contents):

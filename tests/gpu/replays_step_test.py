@@ -103,7 +103,7 @@ class Replays(packed.Packed):
         shared = self.folder / "lib/replays.sh"
         shared.write_text(shared.read_text().replace("GPU_SECONDS * 3 / 4", "GPU_SECONDS * 0 / 4"))
         self.run_sim("--only", "traces", "--only", "service")
-        self.assertIn("- not reached in 120 s: decode_graphs-expandable moe_train-expandable ", self.report())
+        self.assertIn("- not reached in 100 s: decode_graphs-expandable moe_train-expandable ", self.report())
         self.assertIn("Not reached in 45 s: kept.", self.report())
 
     def test_a_card_without_virtual_memory_has_classic_segments(self):

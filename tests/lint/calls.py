@@ -23,7 +23,7 @@ import sys
 
 # The library; what stands in the second is none of it.
 FOLDERS = ("src", "vmm")
-OUTSIDE = ("src/tools/", "src/package/", "vmm/sim/")
+OUTSIDE = ("src/adapters/", "src/tools/", "src/package/", "vmm/sim/")
 CORE = "src/core/"
 PREFIX = "xseg_"
 

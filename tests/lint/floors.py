@@ -2,25 +2,30 @@
 """Who may include whom: a folder includes itself and what stands below it, never above.
 
 Includes in quotes are written from the root of the tree, public headers as "xseg/...", so every
-include names its floor.  cuda.h is seen by the driver, the simulator and the GPU tests only.
+include names its floor.  cuda.h is seen by the driver, the simulator, the tests of that, the GPU tests and the runtime for tests only.
 
 src/core is divided into rooms, which have an order, too, and keep it with their calls as well.  In a
 room a header declares the functions of one .c, the one of its stem, and every .c has such a header.
 Calls are read by calls.py; without universal-ctags only files and includes are looked at.
+
+Each folder of src/adapters stands by itself above include/xseg.  What it has of Python imports the standard library, its
+own package, and those that HOOKS names for it.
 """
+import ast
 import re
+import sys
 
 import calls
 import tree
 from calls import CORE
 
 # The folders of src/core, bottom to top.  A room uses itself and the rooms before it; folders in it belong to it.
-ROOMS = ("config", "history", "stats", "stream", "cache", "device", "pending", "reclaim", "grow", "pools", "front", "hit")
+ROOMS = ("config", "history", "stats", "stream", "cache", "device", "pending", "reclaim", "grow", "pools",
+         "inspect", "snapshot", "metrics", "front", "hit")
 # Room: the circles of calls that it has, each as its modules in order.
 CIRCLES = {
-    "config": ["config config_table"],
     "cache": ["large/arena_hit large/large", "small/small_free small/tract"],
-    "device": ["orphan pool retire"],
+    "device": ["orphan pool pool_stats retire"],
     "pending": ["deferred pending"],
     "pools": ["share share_header"],
     "front": ["allocator_free device_alloc"],
@@ -37,16 +42,30 @@ FLOORS = {
     "src/core": {"include/xseg", "src/base", "vmm"},
     "src": {"include/xseg", "src/base", "vmm", "src/core"},
     "src/tools": {"include/xseg"},
-    "src/adapters": {"include/xseg"},
+}
+ADAPTER = re.compile(r"(src/adapters/[^/]+)/.*")
+ABOVE_HEADERS = {"include/xseg"}
+# Python of adapters: where it stands, the longest match, and the packages of others that it may import.
+PYTHON = "src/adapters/"
+PACKAGES = {"xseg", "xseg_sim", "_xseg_torch_hook"}
+HOOKS = {
+    "src/adapters/python/xseg/cupy.py": {"cupy"},
+    "src/adapters/python/xseg/numba.py": {"numba"},
+    "src/adapters/python/xseg/rmm.py": {"rmm"},
+    "src/adapters/python/xseg/torch/": {"torch"},
+    "src/adapters/python/_xseg_torch_hook.py": {"torch"},
 }
 # The C library of a public header; C and C++ both have these.
 LIBC = {"stdbool.h", "stddef.h", "stdint.h"}
-SEES_CUDA = re.compile(r"vmm/driver\w*\.c|vmm/driver_entry\.h|vmm/sim/.*|tests/gpu/.*|tests/unit/sim_.*")
+SEES_CUDA = re.compile(r"vmm/driver\w*\.c|vmm/driver_entry\.h|vmm/sim/.*|tests/gpu/.*|tests/unit/sim_.*|tests/support/cudart/.*")
 INCLUDE = re.compile(r'\s*#\s*include\s*(["<])([^">]+)[">]')
 
 
 def floor_of(path):
     """The floor that a path stands on, or None."""
+    adapter = ADAPTER.fullmatch(path)
+    if adapter:
+        return adapter[1]
     floors = [floor for floor in FLOORS if path.startswith(floor + "/")]
     return max(floors, key=len, default=None)
 
@@ -70,12 +89,14 @@ def complaint(source, quote, name):
         return None
     target = "include/" + name if name.startswith("xseg/") else name
     below = floor_of(target)
+    if floor and floor.startswith(PYTHON) and "/" not in name:  # it is compiled where it is installed, too
+        return None
     if floor is None:  # tests and benchmarks may see everything
         return None if below or target.startswith(("tests/", "benchmarks/")) else \
             f"{name} is not written from the root"
     if below is None:
         return f"{name} is not written from the root"
-    if below != floor and below not in FLOORS[floor]:
+    if below != floor and below not in FLOORS.get(floor, ABOVE_HEADERS):
         return f"{floor} may not include {name}"
     return None
 
@@ -147,11 +168,31 @@ def check_rooms(root, known):
     return found + list(check_calls(graph)) + list(check_circles(graph, known))
 
 
+def imports(tree_of_python):
+    """Line and package of each import."""
+    for node in ast.walk(tree_of_python):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name.split(".")[0]) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            yield node.lineno, node.module.split(".")[0]
+
+
+def check_python(root):
+    """What is wrong with the imports of the adapters."""
+    for path in sorted((root / PYTHON).rglob("*.py")):
+        source = path.relative_to(root).as_posix()
+        allowed = HOOKS.get(max((hook for hook in HOOKS if source.startswith(hook)), key=len, default=""), set())
+        for number, package in imports(ast.parse(path.read_text(encoding="utf-8"))):
+            if package not in sys.stdlib_module_names | PACKAGES | allowed:
+                yield f"{source}:{number}: may not import {package}"
+
+
 def check(root, known=None):
     """All complaints about a tree."""
-    found = []
+    found = list(check_python(root))
     for folder in ("include", "src", "vmm", "tests", "benchmarks"):
-        for path in sorted((root / folder).rglob("*.[ch]")):
+        paths = [path for kind in ("*.[ch]", "*.cc", "*.cpp", "*.hpp") for path in (root / folder).rglob(kind)]
+        for path in sorted(paths):
             source = path.relative_to(root).as_posix()
             for number, quote, name in includes(path):
                 text = complaint(source, quote, name)

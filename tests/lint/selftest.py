@@ -5,6 +5,7 @@ import sys
 import tempfile
 
 import calls
+import declarations
 import differences
 import environment
 import facts
@@ -12,6 +13,7 @@ import floors
 import links
 import listed
 import map as task_map
+import methods
 import mutants
 import names
 import outlets
@@ -116,6 +118,24 @@ CASES = [
      ["src/core/stats/a.h:2: room stats may not include src/core/grow/b.h of room grow, above it"]),
     ("include of a room below, and of the room", rooms(),
      {"src/core/cache/small/a.h": '#include "src/core/stats/b.h"\n#include "src/core/cache/c.h"\n'}, []),
+    ("include of an adapter", rooms(),
+     {"src/adapters/torch/a.cpp": '#include "src/base/a.h"\n#include "xseg/xseg.h"\n#include "b.h"\n#include <c10/d.h>\n',
+      "src/adapters/torch/b.h": '#include "src/adapters/preload/c.h"\n#include <cuda.h>\n'},
+     ["src/adapters/torch/a.cpp:1: src/adapters/torch may not include src/base/a.h",
+      "src/adapters/torch/b.h:1: src/adapters/torch may not include src/adapters/preload/c.h",
+      "src/adapters/torch/b.h:2: may not see cuda.h"]),
+    ("include of an adapter from below", rooms(), {"src/tools/a.c": '#include "src/adapters/preload/c.h"\n'},
+     ["src/tools/a.c:1: src/tools may not include src/adapters/preload/c.h"]),
+    ("import of an adapter", rooms(),
+     {"src/adapters/python/xseg/a.py": "import os, numpy.random\nfrom xseg import b\nfrom . import c\nimport torch\n",
+      "src/adapters/python/xseg/torch/d.py": "import torch.cuda\nimport cupy\n"},
+     ["src/adapters/python/xseg/a.py:1: may not import numpy", "src/adapters/python/xseg/a.py:4: may not import torch",
+      "src/adapters/python/xseg/torch/d.py:2: may not import cupy"]),
+    ("headers that Python does not know", declarations.check,
+     {"include/xseg/other.h": "\n", "include/xseg/status.h": "/* a */\n#define XSEG_A 1\n",
+      "src/adapters/python/xseg/_structs.py": "XSEG_A = 2\n"},
+     ["include/xseg/other.h: HEADERS of", "xseg/_structs.py is not what the headers say",
+      "xseg/_functions.py is not what the headers say"]),
     ("link to nothing", links.check, {"docs/a.md": "[a](b.md) [w](https://x.y) [s](#s)\n"},
      ["docs/a.md:1: b.md leads nowhere"]),
     ("link to something", links.check, {"docs/a.md": "[a](../b.md#part)\n", "b.md": "\n"}, []),
@@ -180,11 +200,19 @@ CASES = [
                          "| d | `api/a` x |\n| e | `api/c` x, `tool/b` g |\n| f | none |\n",
       "tests/api/a.c": "cmocka_unit_test_setup(x_y, f),\n", "tests/tool/b.py": "def f():\n"},
      ["a has no case x", "no test api/c", "b has no case g", ":6: names no test"]),
+    ("methods without a test", methods.check,
+     {methods.TABLE: methods.HEAD + "\n|---|---|---|---|\n| `f`, `g` | 2.6 | | `torch/a`, `torch/b` one two |\n"
+                                    "| `h` | 2.6 | | none yet |\n| `i` | | | `torch/c` x, `torch/b` four |\n",
+      methods.BUILD: 'COVERED = frozenset("""\n    f g h\n    k\n""".split())\n',
+      "tests/torch/a.py": "", "tests/torch/b.py": 'CASES = "d.py"\ndef test_one(self):\n',
+      "tests/torch/d.py": "def case_two():\ndef four():\n"},
+     [":4: the last cell is not a list of tests", "no test torch/c", "method k has no row", "has no method i"]),
     ("long function", sizes.check, {"src/a.c": "int f(void)\n{\n" + "    ;\n" * 61 + "}\n"},
      ["src/a.c:2: a function of 61 lines"]),
     ("function of 60 lines", sizes.check, {"src/a.c": "int f(void)\n{\n" + "    ;\n" * 60 + "}\n"},
      []),
-    ("long file", sizes.check, {"vmm/a.h": "\n" * 601}, ["vmm/a.h: 601 lines"]),
+    ("long file", sizes.check, {"vmm/a.h": "\n" * 601, "src/adapters/a.py": "\n" * 601, "src/b.cpp": "\n" * 600},
+     ["src/adapters/a.py: 601 lines", "vmm/a.h: 601 lines"]),
     ("wrong version", version.check,
      {"meson.build": "project('x', 'c',\n  version: '1.2.3',\n)\n",
       "include/xseg/version.h": "".join(map(VERSION.format, ("MAJOR", "MINOR", "PATCH", "TEXT"),

@@ -103,7 +103,7 @@ static struct ledger_until work_of(const struct ledger *ledger, unsigned entry)
 
 unsigned ledger_captures(const struct ledger *ledger)
 {
-    unsigned count = 0;
+    unsigned count = ledger->marks;
 
     for (unsigned i = 0; i < ledger->routes; i++)
         count += ledger->route[i].is_capture;
@@ -451,6 +451,13 @@ void ledger_passed(struct ledger *ledger, unsigned entry)
             (void)end_uses(ledger, &ledger->block[i - 1], is_of_entry, entry);
 }
 
+/* No capture is under way: blocks that were freed in one wait for its nodes no more. */
+static void forget_captures(struct ledger *ledger)
+{
+    for (unsigned i = 0; i < ledger->blocks; i++)
+        ledger->block[i].capture = 0;
+}
+
 void ledger_end_route(struct ledger *ledger, unsigned at)
 {
     const struct ledger_route ended = ledger->route[at];
@@ -458,12 +465,25 @@ void ledger_end_route(struct ledger *ledger, unsigned at)
     memmove(&ledger->route[at], &ledger->route[at + 1],
             (ledger->routes - at - 1) * sizeof(ledger->route[0]));
     ledger->routes--;
-    if (!ended.is_capture || ledger_captures(ledger) > 0)
+    if (ledger_captures(ledger) > 0)
         return;
-    for (unsigned i = 0; i < ledger->blocks; i++)
-        ledger->block[i].capture = 0;
+    forget_captures(ledger);
     if (ledger->reuse)
         settle(ledger, ended.pool);
+}
+
+void ledger_mark(struct ledger *ledger)
+{
+    ledger->marks++;
+    for (unsigned i = 0; i < ledger->routes; i++)
+        ledger->pool[ledger->route[i].pool].is_captured = true;
+}
+
+void ledger_unmark(struct ledger *ledger)
+{
+    ledger->marks--;
+    if (ledger_captures(ledger) == 0)
+        forget_captures(ledger);
 }
 
 bool ledger_came_back(struct ledger *ledger, struct ledger_block *block, bool has_passed)

@@ -129,6 +129,7 @@ struct ledger {
     struct ledger_segment segment[LEDGER_SEGMENTS];
     struct ledger_route route[LEDGER_ROUTES]; /* the one begun last comes last */
     unsigned queues, entries, pools, blocks, ghosts, segments, routes;
+    unsigned marks; /* of the device, as capturing */
     struct ledger_until side; /* what the side stream waits for */
     unsigned nodes;           /* of all captures so far */
     uint64_t allocations;     /* that succeeded, so far */
@@ -212,6 +213,10 @@ void ledger_passed(struct ledger *ledger, unsigned entry);
 
 /* A route or a capture ends; `at` is its place. */
 void ledger_end_route(struct ledger *ledger, unsigned at);
+
+/* The device is marked as capturing once more, or once less. */
+void ledger_mark(struct ledger *ledger);
+void ledger_unmark(struct ledger *ledger);
 
 /*
  * A pending block has come back before it was asked for; false if it must not have.

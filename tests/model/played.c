@@ -163,7 +163,7 @@ static bool is_same_block(const struct played_block *a, const struct played_bloc
 {
     return a->base == b->base && a->bytes == b->bytes && a->requested == b->requested &&
            a->device == b->device && a->pool == b->pool && a->is_lent == b->is_lent &&
-           a->is_pending == b->is_pending;
+           a->is_pending == b->is_pending && a->user == b->user;
 }
 
 /* The place of exactly this block, or `blocks`. */
@@ -215,6 +215,7 @@ static struct played_block block_of(const struct xseg_history_entry *entry)
         .pool = entry->pool,
         .is_lent = entry->is_lent,
         .is_pending = entry->action == XSEG_HISTORY_FREE_COMPLETED,
+        .user = entry->user,
     };
 }
 
@@ -340,6 +341,7 @@ static bool read_block(void *context, const struct xseg_block_info *info)
             .pool = number_of(reading, info->lender != NULL ? info->lender : info->pool),
             .is_lent = info->lender != NULL,
             .is_pending = info->state == XSEG_BLOCK_PENDING,
+            .user = info->user,
         };
 
         assert_true(add_block(&reading->played, &block));

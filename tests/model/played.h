@@ -17,6 +17,7 @@ struct played_block {
     uint64_t base, bytes, requested;
     int device;
     uint32_t pool; /* number; of the lender if it is lent */
+    void *user;    /* the word of its request */
     bool is_lent, is_pending;
 };
 

@@ -59,6 +59,7 @@ static const struct choice choices[] = {
     CHOICE(step_capture_join, 3, 15),
     CHOICE(step_capture_spoil, 0, 1),
     CHOICE(step_capture_end, 2, 4),
+    CHOICE(step_mark, 1, 3),
 };
 
 /* The programme under way, for reports. */

@@ -115,6 +115,8 @@ static bool has_route(const struct ledger *ledger)
 static void add_route(struct ledger *ledger, struct ledger_route route)
 {
     ledger->route[ledger->routes++] = route;
+    ledger->pool[route.pool].is_captured =
+        ledger->pool[route.pool].is_captured || route.is_capture || ledger->marks > 0;
     ledger->pool[route.pool].holders++;
 }
 
@@ -322,10 +324,31 @@ void step_capture(struct world *world)
     if (waits)
         world_expect_nothing_pending(world);
     add_route(ledger, route);
-    ledger->pool[route.pool].is_captured = true;
     ledger_name(ledger, route.entry);
     if (world_below(world, 4) != 0)
         begin_for_real(world, &ledger->route[ledger->routes - 1]);
+}
+
+/* The device counts as capturing, whether a stream is captured or not. */
+void step_mark(struct world *world)
+{
+    struct ledger *ledger = &world->ledger;
+
+    if (ledger->marks < 2 && world_below(world, 3) == 0) {
+        const int device = world_enter(world);
+
+        assert_int_equal(xseg_capture_mark(world->allocator, 0), XSEG_OK);
+        world_leave(world, device);
+        ledger_mark(ledger);
+    } else if (ledger->marks > 0) {
+        step_unmark(world);
+    }
+}
+
+void step_unmark(struct world *world)
+{
+    assert_int_equal(xseg_capture_unmark(world->allocator, 0), XSEG_OK);
+    ledger_unmark(&world->ledger);
 }
 
 /* The route of a capture, under way in the driver or not yet; NULL: none was found. */

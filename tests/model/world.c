@@ -121,6 +121,8 @@ static void wind_up(struct world *world)
 {
     struct ledger *ledger = &world->ledger;
 
+    while (ledger->marks > 0)
+        step_unmark(world);
     while (ledger->routes > 0)
         step_end_route_at(world, (unsigned)world_below(world, ledger->routes));
     xseg_checkpoint_end(world->checkpoint);
@@ -255,6 +257,16 @@ static unsigned owner_of(struct world *world, const struct ledger_block *block)
         if (known_stream(world, i) == xseg_arena_stream(extent->arena))
             return world->slot[i].entry;
     return LEDGER_NONE;
+}
+
+bool world_is_aside(const struct world *world, const struct ledger_block *block)
+{
+    struct xseg_device *device = xseg_allocator_open_device(world->allocator, 0);
+    const struct xseg_extent *extent =
+        xseg_page_map_find(&world->allocator->page_map, (uint64_t)(uintptr_t)block->ptr);
+
+    return extent != NULL && device->side != NULL &&
+           xseg_arena_stream(extent->arena) == xseg_streams_find(&device->streams, device->side);
 }
 
 /* Blocks of streams that are gone may be another stream's. */

@@ -112,6 +112,9 @@ void world_expect_meeting(struct world *world, unsigned slot);
 void world_meet(struct world *world, unsigned slot);
 void world_look_at_leaving(struct world *world);
 
+/* Whether a block belongs to the library's own stream: that may have taken the place of one that is gone. */
+bool world_is_aside(const struct world *world, const struct ledger_block *block);
+
 /* After a wait for all streams: every block is live in the ledger. */
 void world_expect_nothing_pending(struct world *world);
 
@@ -146,6 +149,8 @@ void step_capture_node(struct world *world);
 void step_capture_share(struct world *world);
 void step_capture_join(struct world *world);
 void step_capture_spoil(struct world *world);
+void step_mark(struct world *world);
+void step_unmark(struct world *world);
 void step_capture_end(struct world *world);
 
 /* End a route or a capture; for the end of a programme, too. */

@@ -28,8 +28,8 @@ struct stage {
     struct xseg_allocator *allocator;
     struct worker worker[WORKERS];
     atomic_uint running;
-    atomic_bool over;
-    atomic_uint number; /* of the hook */
+    atomic_bool over, was_seen; /* was_seen: a look has found events */
+    atomic_uint number;         /* of the hook */
 };
 
 static void start(struct stage *stage, pthread_t *thread, void *(*run)(void *))
@@ -55,7 +55,18 @@ static void finish(struct stage *stage, pthread_t *thread)
 #define PAIRS  40000u
 #define EVENTS 500u
 
-/* What the user asks for tells how often he has: the n-th pair is of 1 + n % 5000 bytes. */
+/* Allocate with a word, which is the number that the user makes of it. */
+static xseg_status take(struct worker *worker, size_t bytes, uint64_t word, void **out)
+{
+    struct xseg_request request = XSEG_REQUEST_INIT;
+
+    request.bytes = bytes;
+    request.stream = worker->stream;
+    request.user = (void *)(uintptr_t)word;
+    return xseg_alloc_with(worker->stage->allocator, &request, out);
+}
+
+/* What the user asks for tells how often he has: the n-th pair is of 1 + n % 5000 bytes, and its word is n + 1. */
 static void *count_up(void *self)
 {
     struct worker *worker = self;
@@ -63,8 +74,8 @@ static void *count_up(void *self)
     for (; worker->pairs < PAIRS; worker->pairs++) {
         void *ptr = NULL;
 
-        worker->failures += xseg_alloc(worker->stage->allocator, 0, 1 + worker->pairs % 5000,
-                                       worker->stream, &ptr) != XSEG_OK;
+        worker->failures +=
+            take(worker, 1 + worker->pairs % 5000, worker->pairs + 1, &ptr) != XSEG_OK;
         worker->failures += xseg_free(worker->stage->allocator, ptr) != XSEG_OK;
     }
     atomic_fetch_sub(&worker->stage->running, 1);
@@ -72,7 +83,7 @@ static void *count_up(void *self)
 }
 
 /* The events of one stream follow each other: an allocation, its free, the next one.  Returns how many. */
-static uint64_t follow(const struct recorded *recorded, xseg_stream stream)
+static uint64_t follow(const struct recorded *recorded, xseg_stream stream, bool has_words)
 {
     const struct xseg_history_entry *before = NULL;
     uint64_t count = 0;
@@ -90,21 +101,24 @@ static uint64_t follow(const struct recorded *recorded, xseg_stream stream)
                              is_next ? before->requested % 5000 + 1 : before->requested);
             assert_true(is_next || entry->base == before->base);
             assert_true(entry->thread == before->thread);
+            assert_true(!has_words || (uint64_t)(uintptr_t)entry->user ==
+                                          (uint64_t)(uintptr_t)before->user + is_next);
         }
+        assert_int_equal(entry->user != NULL, has_words);
+        assert_true(!has_words ||
+                    ((uint64_t)(uintptr_t)entry->user - 1) % 5000 + 1 == entry->requested);
         before = entry;
         count++;
     }
     return count;
 }
 
-static void what_a_walk_sees_has_no_gap(void **state)
+static void walk_beside(const char *config, bool has_words)
 {
-    struct stage stage = {.allocator =
-                              scene_open("history:all,history_events:500,history_stacks:none")};
+    struct stage stage = {.allocator = scene_open(config)};
     uint64_t walks = 0, seen = 0, lost = 0;
     pthread_t thread[WORKERS];
 
-    (void)state;
     for (unsigned i = 0; i < WORKERS; i++)
         stage.worker[i].stream = i == 0 ? NULL : scene_stream();
     start(&stage, thread, count_up);
@@ -112,7 +126,7 @@ static void what_a_walk_sees_has_no_gap(void **state)
         struct recorded recorded = recorded_walk(stage.allocator, 0);
 
         for (unsigned i = 0; i < WORKERS; i++) {
-            const uint64_t count = follow(&recorded, stage.worker[i].stream);
+            const uint64_t count = follow(&recorded, stage.worker[i].stream, has_words);
 
             assert_true(count <= EVENTS);
             seen += count;
@@ -128,12 +142,19 @@ static void what_a_walk_sees_has_no_gap(void **state)
     assert_int_equal(recorded.count, WORKERS * EVENTS);
     assert_int_equal(recorded.count + recorded.summary.lost, WORKERS * (UINT64_C(3) * PAIRS + 1));
     for (unsigned i = 0; i < WORKERS; i++)
-        assert_int_equal(follow(&recorded, stage.worker[i].stream), EVENTS);
+        assert_int_equal(follow(&recorded, stage.worker[i].stream, has_words), EVENTS);
     free(recorded.entry);
     print_message("# %" PRIu64 " walks saw %" PRIu64 " events of blocks\n", walks, seen);
     assert_int_equal(xseg_close(stage.allocator), XSEG_OK);
     for (unsigned i = 1; i < WORKERS; i++)
         scene_stream_destroy(stage.worker[i].stream);
+}
+
+static void what_a_walk_sees_has_no_gap(void **state)
+{
+    (void)state;
+    walk_beside("history:all,history_events:500,history_stacks:none", false);
+    walk_beside("history:all,history_events:500,block_user:True", true);
 }
 
 /* --- Everything at any time. --- */
@@ -149,7 +170,8 @@ static void *do_anything(void *self)
     struct xseg_allocator *allocator = worker->stage->allocator;
     void *held[HELD] = {NULL};
 
-    for (unsigned i = 0; i < STEPS; i++) {
+    /* Until events were seen, too: they may all come and go between two looks. */
+    for (unsigned i = 0; i < STEPS || !atomic_load(&worker->stage->was_seen); i++) {
         void **at = &held[draw_next(&worker->random) % HELD];
         const uint64_t what = draw_next(&worker->random) % 64;
         const size_t bytes = what % 8 == 0 ? 2 * MIB + what * MIB / 4 : 1 + what * 700;
@@ -157,7 +179,7 @@ static void *do_anything(void *self)
         if (*at != NULL)
             worker->failures += xseg_free(allocator, *at) != XSEG_OK;
         *at = NULL;
-        worker->failures += xseg_alloc(allocator, 0, bytes, worker->stream, at) != XSEG_OK;
+        worker->failures += take(worker, bytes, 2 * bytes + 1, at) != XSEG_OK;
         if (what == 1)
             worker->failures += xseg_trim(allocator, NULL, NULL, NULL) != XSEG_OK;
         if (what == 2)
@@ -211,6 +233,8 @@ static void *switch_all(void *self)
         "free_history:0",
         "block_ages:True",
         "block_ages:False",
+        "block_user:True",
+        "block_user:False",
         "unmap_on_free:True",
         "unmap_on_free:False",
     };
@@ -252,6 +276,11 @@ static void expect_sense(struct xseg_allocator *allocator, const struct xseg_his
     assert_int_equal(entry->base == NULL,
                      entry->action == XSEG_HISTORY_OOM || entry->action == XSEG_HISTORY_ANNOTATION);
     assert_true(entry->frames <= 1000);
+    /* A word is the one that was given with so many bytes, and memory of segments has none. */
+    assert_true(
+        entry->user == NULL ||
+        ((uint64_t)(uintptr_t)entry->user == 2 * entry->requested + 1 &&
+         (entry->action <= XSEG_HISTORY_FREE_COMPLETED || entry->action == XSEG_HISTORY_OOM)));
     for (size_t i = 0; !is_label && labels[i] != NULL; i++)
         is_label = strcmp(entry->label, labels[i]) == 0;
     assert_true(is_label);
@@ -278,7 +307,9 @@ static void look(struct stage *stage, uint64_t *seen)
     }
     *seen += recorded.count;
     free(recorded.entry);
-    assert_int_equal(xseg_history_copy(stage->allocator, 0, copy, COUNT_OF(copy), &count), XSEG_OK);
+    assert_int_equal(
+        xseg_history_copy(stage->allocator, 0, copy, sizeof(copy[0]), COUNT_OF(copy), &count),
+        XSEG_OK);
     assert_true(count <= COUNT_OF(copy));
     assert_true(scene_stats(stage->allocator).host_bytes > 0);
 }
@@ -295,14 +326,15 @@ static void everything_is_switched_while_threads_run(void **state)
     stage.worker[1].stream = scene_stream();
     start(&stage, thread, do_anything);
     assert_int_equal(pthread_create(&switching, NULL, switch_all, &switcher), 0);
-    for (; atomic_load(&stage.running) > 0; looks++)
+    for (; atomic_load(&stage.running) > 0; looks++) {
         look(&stage, &seen);
+        atomic_store(&stage.was_seen, seen > 0);
+    }
     finish(&stage, thread);
     atomic_store(&stage.over, true);
     assert_int_equal(pthread_join(switching, NULL), 0);
     assert_int_equal(switcher.failures, 0);
     print_message("# %" PRIu64 " looks at %" PRIu64 " events\n", looks, seen);
-    assert_true(seen > 0);
     scene_empty_cache(stage.allocator);
     assert_int_equal(xseg_close(stage.allocator), XSEG_OK);
     scene_stream_destroy(stage.worker[1].stream);

@@ -52,7 +52,7 @@ class Packed(unittest.TestCase):
                               stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                               stderr=subprocess.STDOUT, cwd="/", timeout=1100,
                               env={"PATH": "/usr/bin:/bin", **environment})
-        self.assertEqual(done.returncode, status, done.stdout)
+        self.assertEqual(done.returncode, status, done.stdout + (self.report() if (self.out / "report.md").exists() else ""))
         return done.stdout
 
     def no_driver(self):

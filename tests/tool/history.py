@@ -120,6 +120,21 @@ class Events(HistoryTest):
         mapped = [event for event in events if event["action"] == "segment_map"]
         self.assertTrue(all(event["bytes"] % (2 * MIB) == 0 for event in mapped))
 
+    def test_with_the_key_a_block_has_the_line_of_its_allocation(self):
+        out = self.folder / "history.json"
+        self.replay("--history", out, "--config", "expandable_segments:True,block_user:True", self.file(CLOCKED))
+        *events, _ = map(json.loads, out.read_text().splitlines())
+        allocated = {}
+        for event in events:
+            if event["action"] == "alloc":
+                allocated[event["base"]] = event["line"]
+            if event["action"] in ("alloc", "free_requested", "free_completed"):
+                self.assertEqual(list(event), [*KEYS, "user"])
+                self.assertEqual(event["user"], allocated[event["base"]])
+            else:
+                self.assertEqual(list(event), KEYS)
+        self.assertEqual(sorted(allocated.values()), [5, 6, 7])
+
     def test_numbers_rise_where_memory_comes_and_goes(self):
         events, _ = self.history(CLOCKED)
         orders = [event["order"] for event in events if event["order"]]

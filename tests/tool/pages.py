@@ -81,6 +81,7 @@ class Manual(PagesTest):
         for path, command in self.pages():
             text = run("groff", "-man", "-Tascii", "-P-cbou", "-rHY=0", "-rLL=500n", path)
             words = " ".join(text.split())
+            self.assertNotIn(".PP", words)
             for option in command["options"]:
                 self.assertRegex(text, rf"(?m)^ +(-\w, )?--{option['name']}\b")
                 self.assertIn(option["meaning"].replace("`", ""), words)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """The command `xseg replay` as a user meets it: replay.py TOOL SOURCE_ROOT."""
 import json
+import os
 import pathlib
 import random
 import re
@@ -161,6 +162,16 @@ class Figures(ReplayTest):
         self.assertGreater(one["driver_us"], 0)
         self.assertGreater(one["ns_per_event"], 0)
         self.assertEqual((one["checked"], one["mismatches"], one["min_device"]), (0, 0, None))
+
+    def test_running_out_of_memory_writes_no_snapshot(self):
+        folder = self.folder / "oom"
+        folder.mkdir()
+        path = self.file(f"c expandable_segments:True,oom_snapshot:{folder}\nd 20\na 1 {40 * MIB} 0\n")
+        for environment in ({}, {"XSEG_OOM_SNAPSHOT": str(folder)}):
+            done = subprocess.run([TOOL, "replay", path], capture_output=True, timeout=120, check=False,
+                                  env={**os.environ, **environment})
+            self.assertEqual(done.returncode, 3, done.stderr)
+            self.assertEqual(list(folder.iterdir()), [])
 
     def test_an_empty_programme(self):
         one = self.figures("")

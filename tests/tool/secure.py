@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""A set-user-ID program takes nothing from its environment: secure.py PROGRAM SIMULATOR TOOL SANITIZER.
+"""A set-user-ID program takes nothing from its environment: secure.py PROGRAM SIMULATOR TOOL SANITIZER INJECTION.
 
-PROGRAM is secure_program.c, and TOOL the tool with the library in it.  Needs root, which gives it to another user.
+PROGRAM is secure_program.c, and TOOL the tool with the library in it; INJECTION is injection.c, or "" in a build without NVTX.  Needs root, which gives it to another user.
 """
 import os
 import pathlib
@@ -37,6 +37,9 @@ class Secure(unittest.TestCase):
         self.program, self.simulator = self.folder / "program", self.folder / "libxseg-sim.so.0"
         shutil.copy(PROGRAM, self.program)
         shutil.copy(SIMULATOR, self.simulator)
+        self.injection = self.folder / "injection.so"
+        if INJECTION:
+            shutil.copy(INJECTION, self.injection)
 
     def test_a_user_sets_up_an_ordinary_program(self):
         said, complaint = start(self.program, self.simulator)
@@ -59,6 +62,22 @@ class Secure(unittest.TestCase):
         self.assertIn("XSEG_ALLOC_CONF", warnings[0])
         self.assertEqual(complaint, "")
 
+    def injected(self, mode):
+        """Whether a tool that the environment names for NVTX is loaded."""
+        os.chown(self.program, OTHER, OTHER)
+        self.program.chmod(mode)
+        said, complaint = start(self.program, self.simulator, NVTX_INJECTION64_PATH=str(self.injection), XSEG_TEST_INJECTED="1",
+                                XSEG_SIM_DEVICES="1")
+        if mode == 0o4755 and "secure 0\n" in said:
+            self.skipTest("the file system of temporary files knows no set-user-ID programs")
+        self.assertIn("\nsource ", said, complaint)
+        return "injected\n" in said
+
+    @unittest.skipUnless(sys.argv[5:] and sys.argv[5], "built without NVTX: nvtx3/nvToolsExt.h was not there")
+    def test_nvtx_loads_no_tool_into_a_set_user_id_program(self):
+        self.assertTrue(self.injected(0o755))
+        self.assertFalse(self.injected(0o4755))
+
     def config(self, mode):
         """What `xseg config` prints, as a file of another user with this mode."""
         tool = self.folder / "xseg"
@@ -78,7 +97,7 @@ class Secure(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    PROGRAM, SIMULATOR, TOOL, SANITIZER = sys.argv[1:]
+    PROGRAM, SIMULATOR, TOOL, SANITIZER, INJECTION = sys.argv[1:]
     if SANITIZER != "none":
         skip(f"built with {SANITIZER}, whose libraries want an environment")
     if os.geteuid() != 0:

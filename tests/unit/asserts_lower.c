@@ -5,6 +5,7 @@
 #include "src/core/cache/arena.h"
 #include "src/core/config/config_keys.h"
 #include "src/core/config/config_load.h"
+#include "src/core/config/config_names.h"
 #include "src/core/config/config_print.h"
 #include "src/core/config/config_table.h"
 #include "src/core/config/size.h"
@@ -21,6 +22,7 @@
 #include "src/core/pools/share.h"
 #include "src/core/pools/share_header.h"
 #include "src/core/pools/share_socket.h"
+#include "src/core/pools/share_trial.h"
 #include "src/core/stats/fragments.h"
 #include "src/core/stats/observers.h"
 #include "src/core/stream/shortcuts.h"
@@ -94,7 +96,7 @@ static void parse_without_text(void)
 
 static void find_without_name(void)
 {
-    (void)xseg_config_table_find(NULL, 1);
+    (void)xseg_config_names_find(NULL, 1);
 }
 
 static void ask_effect_of_no_key(void)
@@ -126,7 +128,7 @@ static void config_aborts(void **state)
 {
     static const struct breach breaches[] = {
         {parse_without_text, "config/config.c"},
-        {find_without_name, "config/config_table.c"},
+        {find_without_name, "config/config_names.c"},
         {ask_effect_of_no_key, "config/config_keys.c"},
         {print_unknown_choice, "config/config_print.c"},
         {load_without_source, "config/config_load.c"},
@@ -228,7 +230,7 @@ static void gather_under_a_lock(void) XSEG_UNCHECKED
 
     xseg_lock_init(&lock, XSEG_RANK_STATS);
     xseg_lock_take(&lock);
-    xseg_history_gather_all(&store, XSEG_HISTORY_GATHERS);
+    xseg_history_gather_all(&store, XSEG_HISTORY_GATHERS, 0);
 }
 
 static void merge_nothing(void)
@@ -329,13 +331,13 @@ static void look_for_orphans_without_lock(void)
 
 static void shrink_without_lock(void)
 {
-    xseg_pool_note_shrink(&pool, 512);
+    xseg_pool_note_shrink(&arena, 512);
 }
 
 static void shrink_below_zero(void)
 {
     xseg_lock_note_rank_taken(XSEG_RANK_GROWTH);
-    xseg_pool_note_shrink(&pool, 512);
+    xseg_pool_note_shrink(&arena, 512);
 }
 
 static void ask_about_shrinking_without_lock(void)
@@ -439,15 +441,17 @@ static void pause_under_lock(void)
 
 static void try_share_under_lock(void)
 {
-    xseg_lock_note_rank_taken(XSEG_RANK_DRIVER);
-    (void)xseg_share_try(&device);
+    bool works;
+
+    xseg_lock_note_rank_taken(XSEG_RANK_GROWTH);
+    (void)xseg_share_trial(&device, &works);
 }
 
 static void make_share_of_no_pages(void)
 {
     struct xseg_share share;
 
-    (void)xseg_share_make(&share, 0);
+    (void)xseg_share_make(&share, XSEG_SHARE_FD, 0);
 }
 
 static void fetch_share_into_nothing(void)
@@ -461,7 +465,7 @@ static void pools_abort(void **state)
         {compare_without_pointers, "pools/checkpoint.c"},
         {open_pool_without_lock, "pools/obstacle.c"},
         {pause_under_lock, "pools/pause.c"},
-        {try_share_under_lock, "pools/share.c"},
+        {try_share_under_lock, "pools/share_trial.c"},
         {make_share_of_no_pages, "pools/share_header.c"},
         {fetch_share_into_nothing, "pools/share_socket.c"},
     };

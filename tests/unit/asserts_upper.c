@@ -5,11 +5,11 @@
 #include "src/core/cache/walk.h"
 #include "src/core/device/allocator.h"
 #include "src/core/front/allocator_config.h"
-#include "src/core/front/allocator_describe.h"
+#include "src/core/inspect/allocator_describe.h"
 #include "src/core/front/allocator_open.h"
 #include "src/core/front/device_alloc.h"
 #include "src/core/front/device_open.h"
-#include "src/core/front/explain.h"
+#include "src/core/inspect/explain.h"
 #include "src/core/front/request.h"
 #include "src/core/grow/advice.h"
 #include "src/core/grow/growth.h"
@@ -208,7 +208,7 @@ static void growth_without_growth(void)
 static void check_of_more_covered_than_wanted(void)
 {
     take_growth();
-    (void)xseg_growth_check(scene.pool, scene.config, MIB, 2 * MIB);
+    (void)xseg_growth_check(scene.pool, MIB, 2 * MIB);
 }
 
 static void guarded_free_of_a_plain_block(void)
@@ -238,9 +238,10 @@ static void scrub_without_growth(void)
 static void shortage_with_success(void)
 {
     const struct xseg_need need = need_of_scene();
+    uint64_t free_bytes;
 
     take_growth();
-    (void)xseg_shortage_fail(scene.arena, &need, XSEG_OK, false);
+    (void)xseg_shortage_fail(scene.arena, &need, XSEG_OK, false, &free_bytes);
 }
 
 static void steal_of_half_a_page(void)

@@ -101,6 +101,7 @@ static const struct {
     {"guard_page:True", ",guard_page:True,"},
     {"free_history:0", ",free_history:0,"},
     {"block_ages:True", ",block_ages:True,"},
+    {"block_user:True", ",block_user:True,"},
     {"free_history:65536", ",free_history:65536,"},
     {"backend:native", ",backend:native,"},
     {"backend:cudaMallocAsync", ",backend:cudaMallocAsync,"},
@@ -397,8 +398,8 @@ static const char *const everything =
     "pinned_reserve_segment_size_mb:1,pinned_use_background_threads:True,"
     "pinned_free_catch_all:True,pinned_max_round_threshold_mb:0,pinned_max_cached_size_mb:3,"
     "idle_ms:1000,keep_mb:5,keep_window_s:6,reclaim_us_per_s:7,soft_limit_mb:8,"
-    "hard_limit_mb:10,device_free_min_mb:9,background_thread:True,page_cache_mb:11,scrub:True,"
-    "placement:pages,"
+    "hard_limit_mb:10,device_free_min_mb:9,background_thread:True,page_cache_mb:11,scrub:True,exportable:True,"
+    "placement:pages,snapshot_signal:USR2,publish:True,"
     "page_mb:auto";
 
 static void what_is_printed_reads_the_same(void **state)

@@ -3,9 +3,11 @@
  * What another thread does meanwhile: a thread is parked between a look and what it does by that, where
  * it holds no lock, and another one goes by.  The linker's --wrap leads the second step here.
  */
+#include <limits.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
+#include <unistd.h>
 
 #include "src/core/device/orphan.h"
 #include "src/core/pending/poison.h"
@@ -66,9 +68,15 @@ xseg_status __wrap_xseg_arena_alloc(struct xseg_arena *arena, const struct xseg_
     return __real_xseg_arena_alloc(arena, need, out);
 }
 
+/* How many adoptions succeed before all others fail, as without host memory; UINT_MAX: none fails. */
+static unsigned adoptions = UINT_MAX;
+
 bool __wrap_xseg_orphan_adopt(struct xseg_arena *arena)
 {
     pass(&at_adoption);
+    if (adoptions == 0)
+        return false;
+    adoptions -= adoptions != UINT_MAX;
     return __real_xseg_orphan_adopt(arena);
 }
 
@@ -93,6 +101,7 @@ struct request {
     struct xseg_pool *pool;
     size_t bytes;
     bool zeroed;
+    void *user;
     void *ptr;
     xseg_status status;
 };
@@ -106,6 +115,7 @@ static void *make_request(void *self)
     asked.bytes = request->bytes;
     asked.pool = request->pool;
     asked.zeroed = request->zeroed;
+    asked.user = request->user;
     request->status = xseg_alloc_with(request->allocator, &asked, &request->ptr);
     return NULL;
 }
@@ -171,6 +181,88 @@ static void a_pool_does_not_end_beneath_a_block_that_is_taken_meanwhile(void **s
     }
 }
 
+static struct xseg_statistics stats_of(struct xseg_allocator *allocator, struct xseg_pool *pool)
+{
+    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_statistics stats = XSEG_STATISTICS_INIT;
+
+    where.pool = pool;
+    assert_int_equal(xseg_stats(allocator, &where, &stats), XSEG_OK);
+    return stats;
+}
+
+/* A pool that could not end has left some of its segments to the orphans.  They are its memory still, and its totals
+ * are what they were, also where they had been reset before. */
+static void a_pool_that_ends_in_two_goes_keeps_its_totals(void **state)
+{
+    (void)state;
+    for (unsigned i = 0; i < 4; i++) {
+        struct xseg_allocator *allocator =
+            scene_open(i < 2 ? "expandable_segments:True" : "expandable_segments:False");
+        struct xseg_pool *pool = scene_pool(allocator);
+        struct xseg_where where = XSEG_WHERE_ANY;
+        const uint64_t allocated = i % 2 == 0 ? 42 * MIB : 0;
+
+        where.pool = pool;
+        scene_free(allocator, scene_alloc_in(allocator, pool, 1000, NULL));
+        scene_free(allocator, scene_alloc_in(allocator, pool, 40 * MIB, NULL));
+        if (i % 2 == 1)
+            assert_int_equal(xseg_stats_reset(allocator, &where, XSEG_RESET_ACCUMULATED), XSEG_OK);
+        const struct xseg_statistics before = stats_of(allocator, pool);
+        assert_int_equal(before.reserved_bytes[XSEG_STAT_ALL].allocated, allocated);
+        adoptions = 1;
+        assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+        assert_int_equal(adoptions, 0);
+        adoptions = UINT_MAX;
+        const struct xseg_statistics after = stats_of(allocator, pool);
+        assert_memory_equal(&after, &before, sizeof(after));
+        /* It ends at the next look. */
+        scene_empty_cache(allocator);
+        assert_int_equal(scene_stats(allocator).reserved_bytes[0].current, 0);
+        scene_close(allocator);
+    }
+}
+
+static void count_end(void *context, const struct xseg_statistics *last)
+{
+    unsigned *times = context;
+
+    assert_int_equal(last->struct_bytes, sizeof(*last));
+    ++*times;
+}
+
+/* While another thread works on the device's memory, a release waits for it, and the end is told in it. */
+static void the_end_of_an_empty_pool_is_told_in_its_release(void **state)
+{
+    struct xseg_allocator *allocator = scene_open(NULL);
+    struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
+    struct request other = {.allocator = allocator, .pool = scene_pool(allocator)};
+    struct request told[4] = {{.allocator = allocator}};
+    unsigned times[COUNT_OF(told)] = {0};
+    pthread_t works, ends[COUNT_OF(told)];
+
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(told); i++) {
+        options.gone = count_end;
+        options.gone_context = &times[i];
+        assert_int_equal(xseg_pool_create(allocator, 0, &options, &told[i].pool), XSEG_OK);
+    }
+    scene_free(allocator, scene_alloc_in(allocator, other.pool, 1000, NULL));
+    want(&at_adoption);
+    begin(&works, release, &other);
+    wait_for(&at_adoption);
+    for (size_t i = 0; i < COUNT_OF(told); i++)
+        begin(&ends[i], release, &told[i]);
+    (void)usleep(20000); /* so that they come to the lock, most likely */
+    finish(works, &at_adoption);
+    for (size_t i = 0; i < COUNT_OF(told); i++) {
+        assert_int_equal(pthread_join(ends[i], NULL), 0);
+        assert_int_equal(told[i].status, XSEG_OK);
+        assert_int_equal(times[i], 1);
+    }
+    scene_close(allocator);
+}
+
 /* --- A pool is paused. --- */
 
 /* The block is there, and is to be zeroed next: with the pool its memory has gone, so the request is
@@ -199,6 +291,39 @@ static void a_block_is_not_zeroed_where_its_pool_was_paused_meanwhile(void **sta
         assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
         (void)make_request(&request);
         assert_int_equal(request.status, XSEG_OK);
+        scene_free(allocator, request.ptr);
+        assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+        scene_close(allocator);
+    }
+}
+
+/* As above, but the pool is resumed before the second try: that has the context of the first. */
+static void a_second_try_has_the_word_of_the_request(void **state)
+{
+    int word;
+
+    (void)state;
+    for (unsigned i = 0; i < 2; i++) {
+        struct xseg_allocator *allocator = scene_open("expandable_segments:True,block_user:True");
+        struct xseg_pool *pool = scene_pool(allocator);
+        struct request request = {.allocator = allocator,
+                                  .pool = pool,
+                                  .bytes = i == 0 ? 1000 : 30 * MIB,
+                                  .zeroed = true,
+                                  .user = &word};
+        pthread_t thread;
+
+        want(&at_hand_out);
+        begin(&thread, make_request, &request);
+        wait_for(&at_hand_out);
+        assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_OK);
+        want(&at_arena);
+        atomic_store(&at_hand_out.open, true);
+        wait_for(&at_arena);
+        assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
+        finish(thread, &at_arena);
+        assert_int_equal(request.status, XSEG_OK);
+        assert_ptr_equal(scene_block(allocator, request.ptr).user, &word);
         scene_free(allocator, request.ptr);
         assert_int_equal(xseg_pool_release(pool), XSEG_OK);
         scene_close(allocator);
@@ -238,7 +363,10 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_pool_does_not_end_beneath_a_block_that_is_taken_meanwhile),
+        cmocka_unit_test(a_pool_that_ends_in_two_goes_keeps_its_totals),
+        cmocka_unit_test(the_end_of_an_empty_pool_is_told_in_its_release),
         cmocka_unit_test(a_block_is_not_zeroed_where_its_pool_was_paused_meanwhile),
+        cmocka_unit_test(a_second_try_has_the_word_of_the_request),
         cmocka_unit_test(a_pool_is_not_paused_while_a_block_is_zeroed),
     };
 

@@ -121,6 +121,77 @@ static void tables_are_counted(void **state)
     end(extent);
 }
 
+static uint64_t user(const struct xseg_extent *extent, uint64_t offset)
+{
+    return xseg_origins_user(extent, extent->segment.base + offset);
+}
+
+static void each_place_has_its_own_word(void **state)
+{
+    static const uint64_t units[] = {MIB, 512};
+
+    (void)state;
+    for (int small = 0; small < 2; small++) {
+        struct xseg_extent *extent = make(small != 0, 10000 * units[small]);
+        const uint64_t at[] = {0, 1, 4095, 4096, 9999};
+
+        for (size_t i = 0; i < COUNT_OF(at); i++)
+            assert_int_equal(user(extent, at[i] * units[small]), 0);
+        for (size_t i = 0; i < COUNT_OF(at); i++)
+            xseg_origins_note_user(extent, extent->segment.base + at[i] * units[small],
+                                   UINT64_MAX - i);
+        for (size_t i = 0; i < COUNT_OF(at); i++)
+            assert_true(user(extent, at[i] * units[small]) == UINT64_MAX - i);
+        assert_int_equal(user(extent, 2 * units[small]), 0);
+        /* A word is no age, and a block without a word does not keep that of the one before. */
+        assert_true(age(extent, 0, TICK_NS) == XSEG_ORIGINS_UNKNOWN);
+        xseg_origins_note_user(extent, extent->segment.base, 0);
+        assert_int_equal(user(extent, 0), 0);
+        assert_true(user(extent, units[small]) == UINT64_MAX - 1);
+        end(extent);
+    }
+}
+
+/* No word needs no table; words alone have no stamps. */
+static void words_are_counted(void **state)
+{
+    struct xseg_extent *extent = make(true, 8 * MIB);
+    const uint64_t chunk = XSEG_ORIGINS_CHUNK * sizeof(uint64_t);
+
+    (void)state;
+    xseg_origins_note_user(extent, extent->segment.base, 0);
+    assert_int_equal(xseg_origins_host_bytes(extent), 0);
+    xseg_origins_note_user(extent, extent->segment.base, 1);
+    const uint64_t one = xseg_origins_host_bytes(extent);
+    assert_true(one >= chunk && one < chunk + 1000);
+    xseg_origins_note_user(extent, extent->segment.base + 2 * MIB, 0);
+    assert_int_equal(xseg_origins_host_bytes(extent), one);
+    xseg_origins_note_user(extent, extent->segment.base + 2 * MIB, 1);
+    assert_int_equal(xseg_origins_host_bytes(extent), one + chunk);
+    end(extent);
+}
+
+static void words_and_ages_are_forgotten_apart(void **state)
+{
+    struct xseg_extent *extent = make(false, 100 * MIB);
+    struct xseg_arena arena;
+
+    (void)state;
+    memset(&arena, 0, sizeof(arena));
+    xseg_list_init(&arena.extents);
+    xseg_list_insert(&arena.extents, &extent->link);
+    xseg_origins_note(extent, extent->segment.base, TICK_NS, NULL);
+    xseg_origins_note_user(extent, extent->segment.base, 5);
+    xseg_origins_forget(&arena);
+    assert_true(age(extent, 0, TICK_NS) == XSEG_ORIGINS_UNKNOWN);
+    assert_int_equal(user(extent, 0), 5);
+    xseg_origins_note(extent, extent->segment.base, TICK_NS, NULL);
+    xseg_origins_forget_users(&arena);
+    assert_int_equal(user(extent, 0), 0);
+    assert_int_equal(age(extent, 0, TICK_NS), 0);
+    end(extent);
+}
+
 static void without_the_key_there_is_none(void **state)
 {
     struct xseg_allocator *allocator = scene_open("expandable_segments:True");
@@ -142,6 +213,32 @@ static void without_the_key_there_is_none(void **state)
     scene_close(allocator);
 }
 
+/* Words are given, and nobody asks for them. */
+static void without_the_key_words_take_nothing(void **state)
+{
+    struct xseg_allocator *allocator = scene_open("history:all");
+    struct xseg_request request = XSEG_REQUEST_INIT;
+    uint64_t host_bytes = 0;
+    void *ptr = NULL;
+
+    (void)state;
+    request.bytes = 3000;
+    for (unsigned i = 0; i < 3; i++) {
+        assert_int_equal(xseg_configure(allocator, i < 2 ? "block_user:False" : "block_user:True"),
+                         XSEG_OK);
+        request.user = i == 0 ? NULL : &request;
+        assert_int_equal(xseg_alloc_with(allocator, &request, &ptr), XSEG_OK);
+        const struct xseg_extent *extent =
+            xseg_page_map_find(&allocator->page_map, (uint64_t)(uintptr_t)ptr);
+        assert_true(i == 0 || xseg_origins_host_bytes(extent) - host_bytes ==
+                                  (i == 1 ? 0 : XSEG_ORIGINS_CHUNK * sizeof(uint64_t)));
+        assert_int_equal(extent->arena->ring->users != NULL, i == 2);
+        host_bytes = xseg_origins_host_bytes(extent);
+        scene_free(allocator, ptr);
+    }
+    scene_close(allocator);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -150,7 +247,11 @@ int main(void)
         cmocka_unit_test(stamps_start_over_and_ages_go_on),
         cmocka_unit_test(nothing_is_younger_than_new),
         cmocka_unit_test(tables_are_counted),
+        cmocka_unit_test(each_place_has_its_own_word),
+        cmocka_unit_test(words_are_counted),
+        cmocka_unit_test(words_and_ages_are_forgotten_apart),
         cmocka_unit_test(without_the_key_there_is_none),
+        cmocka_unit_test(without_the_key_words_take_nothing),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

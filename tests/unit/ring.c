@@ -26,28 +26,31 @@ static struct xseg_history_event event_of(uint64_t number)
         .base = spread,
         .requested = ~spread,
         .stream = spread ^ 0x5555,
-        .size = spread >> 24,
+        .size = spread & XSEG_HISTORY_SIZE_MASK,
         .order = (uint32_t)spread,
         .pool = (uint32_t)(spread >> 32),
         .stack = (uint32_t)(spread >> 8),
         .frames = (uint32_t)(spread >> 16),
         .label = (uint32_t)~spread,
         .thread = (uint32_t)(~spread >> 32),
-        .flags = (uint16_t)(spread >> 40),
+        .user = spread * 3,
+        .flags = (uint16_t)(spread >> 40 & ~(uint64_t)XSEG_HISTORY_HAS_USER),
         .action = (uint8_t)(spread >> 48),
     };
 }
 
-static bool is_event(const struct xseg_history_event *event, uint64_t number)
+/* Whether an event is that of a number; its `user` is 0 in a ring that has no users. */
+static bool is_event(const struct xseg_history_event *event, uint64_t number, bool has_users)
 {
     const struct xseg_history_event wanted = event_of(number);
 
-    return event->time == wanted.time && event->base == wanted.base &&
-           event->requested == wanted.requested && event->stream == wanted.stream &&
-           event->size == wanted.size && event->order == wanted.order &&
-           event->pool == wanted.pool && event->stack == wanted.stack &&
-           event->frames == wanted.frames && event->label == wanted.label &&
-           event->thread == wanted.thread && event->flags == wanted.flags &&
+    return event->user == (has_users ? wanted.user : 0) && event->time == wanted.time &&
+           event->base == wanted.base && event->requested == wanted.requested &&
+           event->stream == wanted.stream && event->size == wanted.size &&
+           event->order == wanted.order && event->pool == wanted.pool &&
+           event->stack == wanted.stack && event->frames == wanted.frames &&
+           event->label == wanted.label && event->thread == wanted.thread &&
+           event->flags == (wanted.flags | (has_users ? XSEG_HISTORY_HAS_USER : 0)) &&
            event->action == wanted.action;
 }
 
@@ -100,9 +103,7 @@ static void an_event_is_what_its_words_say(void **state)
         }
         assert_true(bits >= 8);
         const struct xseg_history_event back = xseg_history_event_read(copy);
-        assert_memory_equal(&back.time, &one[i].time, offsetof(struct xseg_history_event, flags));
-        assert_int_equal(back.flags, one[i].flags);
-        assert_int_equal(back.action, one[i].action);
+        assert_memory_equal(&back, &one[i], sizeof(back));
     }
     for (uint64_t number = 0; number < 1000; number++) {
         const struct xseg_history_event event = event_of(number);
@@ -111,7 +112,7 @@ static void an_event_is_what_its_words_say(void **state)
         for (size_t k = 0; k < XSEG_HISTORY_EVENT_WORDS; k++)
             copy[k] = atomic_load(&words[k]);
         const struct xseg_history_event back = xseg_history_event_read(copy);
-        assert_true(is_event(&back, number));
+        assert_true(is_event(&back, number, false));
     }
 }
 
@@ -121,7 +122,7 @@ static void note(struct xseg_history_ring *ring, uint64_t count)
     for (uint64_t i = 0; i < count; i++) {
         const struct xseg_history_event event = event_of(atomic_load(&ring->noted));
 
-        xseg_history_ring_note(ring, &event);
+        xseg_history_ring_note_with(ring, &event);
     }
 }
 
@@ -138,11 +139,21 @@ static void expect_kept(const struct xseg_history_ring *ring, uint64_t first, ui
     assert_int_equal(is_end, end);
     for (uint64_t number = first; number < end; number++) {
         assert_true(xseg_history_ring_read(ring, number, &event));
-        assert_true(is_event(&event, number));
+        assert_true(is_event(&event, number, ring->users != NULL));
     }
     assert_int_equal(xseg_history_ring_lost(ring, first), lost);
     if (!xseg_history_ring_audit(ring, &finding))
         fail_msg("%s: %s", finding.tag, finding.text);
+}
+
+/* A ring, with users or not. */
+static struct xseg_history_ring *make(uint64_t capacity, bool has_users)
+{
+    struct xseg_history_ring *ring = xseg_history_ring_create(capacity);
+
+    assert_non_null(ring);
+    assert_true(!has_users || xseg_history_ring_add_users(ring));
+    return ring;
 }
 
 static void the_newest_are_kept(void **state)
@@ -152,13 +163,12 @@ static void the_newest_are_kept(void **state)
 
     (void)state;
     for (size_t i = 0; i < COUNT_OF(capacities); i++)
-        for (size_t k = 0; k < COUNT_OF(counts); k++) {
-            struct xseg_history_ring *ring = xseg_history_ring_create(capacities[i]);
-            const uint64_t kept = xseg_min(counts[k], capacities[i]);
+        for (size_t k = 0; k < 2 * COUNT_OF(counts); k++) {
+            const uint64_t count = counts[k / 2], kept = xseg_min(count, capacities[i]);
+            struct xseg_history_ring *ring = make(capacities[i], k % 2 != 0);
 
-            assert_non_null(ring);
-            note(ring, counts[k]);
-            expect_kept(ring, counts[k] - kept, counts[k], counts[k] - kept);
+            note(ring, count);
+            expect_kept(ring, count - kept, count, count - kept);
             xseg_history_ring_destroy(ring);
         }
 }
@@ -178,7 +188,8 @@ static void the_overwritten_are_not_read(void **state)
     for (uint64_t number = 0; number < 7; number++)
         assert_false(xseg_history_ring_read(ring, number, &event));
     for (uint64_t number = 7; number < 11; number++)
-        assert_true(xseg_history_ring_read(ring, number, &event) && is_event(&event, number));
+        assert_true(xseg_history_ring_read(ring, number, &event) &&
+                    is_event(&event, number, false));
     xseg_history_ring_destroy(ring);
 }
 
@@ -205,11 +216,10 @@ static void the_cleared_are_not_lost(void **state)
     xseg_history_ring_destroy(ring);
 }
 
-static void a_ring_grows_and_shrinks(void **state)
+static void grow_and_shrink(bool has_users)
 {
-    struct xseg_history_ring *ring = xseg_history_ring_create(8);
+    struct xseg_history_ring *ring = make(8, has_users);
 
-    (void)state;
     note(ring, 20);
     assert_true(xseg_history_ring_resize(ring, 100));
     assert_int_equal(ring->capacity, 100);
@@ -223,10 +233,54 @@ static void a_ring_grows_and_shrinks(void **state)
     expect_kept(ring, 110, 113, 110);
     assert_true(xseg_history_ring_resize(ring, 50));
     expect_kept(ring, 110, 113, 110);
+    /* A reader may still have a number of before. */
+    struct xseg_history_event event;
+    assert_false(xseg_history_ring_read(ring, 109, &event));
+    assert_true(xseg_history_ring_read(ring, 110, &event));
     assert_true(xseg_history_ring_resize(ring, 1));
     expect_kept(ring, 112, 113, 112);
     note(ring, 7);
     expect_kept(ring, 119, 120, 119);
+    assert_int_equal(ring->users != NULL, has_users);
+    xseg_history_ring_destroy(ring);
+}
+
+static void a_ring_grows_and_shrinks(void **state)
+{
+    (void)state;
+    grow_and_shrink(false);
+    grow_and_shrink(true);
+}
+
+/* Events from before have no `user`; events without one do not keep that of an earlier event in their place. */
+static void users_begin_with_the_next_event(void **state)
+{
+    struct xseg_history_ring *ring = make(9, false);
+    struct xseg_history_event event;
+
+    (void)state;
+    note(ring, 5);
+    assert_true(xseg_history_ring_add_users(ring));
+    note(ring, 4);
+    for (uint64_t number = 0; number < 9; number++) {
+        assert_true(xseg_history_ring_read(ring, number, &event));
+        assert_true(is_event(&event, number, number >= 5));
+    }
+    assert_true(xseg_history_ring_resize(ring, 6));
+    for (uint64_t number = 3; number < 9; number++) {
+        assert_true(xseg_history_ring_read(ring, number, &event));
+        assert_true(is_event(&event, number, number >= 5));
+    }
+    for (uint64_t number = 9; number < 30; number++) {
+        event = event_of(number);
+        event.user = number % 2 != 0 ? 0 : event.user;
+        if (event.user == 0)
+            xseg_history_ring_note_with(ring, &event);
+        else
+            xseg_history_ring_note(ring, &event);
+        assert_true(xseg_history_ring_read(ring, number, &event));
+        assert_true(is_event(&event, number, false));
+    }
     xseg_history_ring_destroy(ring);
 }
 
@@ -237,10 +291,9 @@ static void any_sequence_keeps_what_it_should(void **state)
 
     (void)state;
     for (unsigned round = 0; round < 200; round++) {
-        struct xseg_history_ring *ring = xseg_history_ring_create(1 + draw_next(&random) % 40);
+        struct xseg_history_ring *ring = make(1 + draw_next(&random) % 40, round % 2 != 0);
         uint64_t first = 0, cleared = 0;
 
-        assert_non_null(ring);
         for (unsigned step = 0; step < 60; step++) {
             switch (draw_next(&random) % 4) {
             case 0:
@@ -272,8 +325,13 @@ static void memory_is_taken_as_events_come(void **state)
     assert_non_null(ring);
     note(ring, 100);
     expect_kept(ring, 0, 100, 0);
-    assert_in_range(xseg_history_ring_host_bytes(ring), 100 * sizeof(struct xseg_history_event),
-                    1 << 20);
+    const uint64_t bytes = xseg_history_ring_host_bytes(ring);
+    assert_in_range(bytes, 100 * 64, 1 << 20);
+    xseg_history_ring_clear(ring, 100);
+    assert_true(xseg_history_ring_add_users(ring));
+    note(ring, 100);
+    expect_kept(ring, 100, 200, 0);
+    assert_in_range(xseg_history_ring_host_bytes(ring), bytes + 100 * sizeof(uint64_t), 1 << 20);
     xseg_history_ring_destroy(ring);
     xseg_history_ring_destroy(NULL);
 }
@@ -302,7 +360,7 @@ static void *write_on(void *self)
                 t->torn++;
             (void)pthread_mutex_unlock(&t->history);
         }
-        xseg_history_ring_note(t->ring, &event);
+        xseg_history_ring_note_with(t->ring, &event);
     }
     return NULL;
 }
@@ -318,7 +376,7 @@ static void look(struct together *t)
     for (uint64_t number = first; number < end; number++) {
         if (xseg_history_ring_read(t->ring, number, &event)) {
             t->reads++;
-            t->torn += !is_event(&event, number);
+            t->torn += !is_event(&event, number, t->ring->users != NULL);
         } else {
             t->misses++;
             /* It was not to be had only if so many came after it. */
@@ -329,12 +387,11 @@ static void look(struct together *t)
     (void)pthread_mutex_unlock(&t->history);
 }
 
-static void read_together(uint64_t capacity, bool resizes)
+static void read_together(uint64_t capacity, bool resizes, bool has_users)
 {
-    struct together t = {.ring = xseg_history_ring_create(capacity), .resizes = resizes};
+    struct together t = {.ring = make(capacity, has_users), .resizes = resizes};
     pthread_t writer;
 
-    assert_non_null(t.ring);
     (void)pthread_mutex_init(&t.history, NULL);
     assert_int_equal(pthread_create(&writer, NULL, write_on, &t), 0);
     /* The writer may come round as often as it likes: then nothing is read, and all is missed. */
@@ -364,14 +421,15 @@ static void no_event_is_read_in_part(void **state)
     static const uint64_t capacities[] = {1, 2, 16, 500};
 
     (void)state;
-    for (size_t i = 0; i < COUNT_OF(capacities); i++)
-        read_together(capacities[i], false);
+    for (size_t i = 0; i < 2 * COUNT_OF(capacities); i++)
+        read_together(capacities[i / 2], false, i % 2 != 0);
 }
 
 static void a_ring_is_resized_beside_readers(void **state)
 {
     (void)state;
-    read_together(16, true);
+    read_together(16, true, false);
+    read_together(16, true, true);
 }
 
 /* --- The audit. --- */
@@ -413,6 +471,7 @@ int main(void)
         cmocka_unit_test(the_overwritten_are_not_read),
         cmocka_unit_test(the_cleared_are_not_lost),
         cmocka_unit_test(a_ring_grows_and_shrinks),
+        cmocka_unit_test(users_begin_with_the_next_event),
         cmocka_unit_test(any_sequence_keeps_what_it_should),
         cmocka_unit_test(memory_is_taken_as_events_come),
         cmocka_unit_test(no_event_is_read_in_part),

@@ -27,6 +27,23 @@ static void before_init_everything_is_refused(void **state)
     assert_int_equal(number, 2);
 }
 
+static void each_device_has_a_bus(void **state)
+{
+    char text[32], cut[6];
+    int value = -1;
+
+    (void)state;
+    ASSERT_OK(cuDeviceGetPCIBusId(text, (int)sizeof(text), 1));
+    assert_string_equal(text, "0000:02:00.0");
+    ASSERT_OK(cuDeviceGetAttribute(&value, CU_DEVICE_ATTRIBUTE_PCI_BUS_ID, 1));
+    assert_int_equal(value, 2);
+    ASSERT_OK(cuDeviceGetPCIBusId(cut, (int)sizeof(cut), 0));
+    assert_string_equal(cut, "0000:");
+    ASSERT_CU(cuDeviceGetPCIBusId(NULL, 4, 0), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_CU(cuDeviceGetPCIBusId(text, 0, 0), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_CU(cuDeviceGetPCIBusId(text, (int)sizeof(text), 2), CUDA_ERROR_INVALID_DEVICE);
+}
+
 static void devices_describe_themselves(void **state)
 {
     CUdevice device = -1;
@@ -54,6 +71,8 @@ static void devices_describe_themselves(void **state)
     ASSERT_OK(cuDeviceGetAttribute(
         &value, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, 0));
     assert_int_equal(value, 1);
+    ASSERT_OK(cuDeviceGetAttribute(&value, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, 0));
+    assert_int_equal(value, 2048);
     ASSERT_CU(cuDeviceGetAttribute(&value, (CUdevice_attribute)9999, 0), CUDA_ERROR_INVALID_VALUE);
     ASSERT_CU(cuDeviceGetAttribute(&value, CU_DEVICE_ATTRIBUTE_WARP_SIZE, 2),
               CUDA_ERROR_INVALID_DEVICE);
@@ -275,6 +294,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(before_init_everything_is_refused),
         cmocka_unit_test_setup(devices_describe_themselves, fresh),
+        cmocka_unit_test_setup(each_device_has_a_bus, fresh),
         cmocka_unit_test_setup(devices_can_be_told_apart, fresh),
         cmocka_unit_test_setup(errors_have_names, fresh),
         cmocka_unit_test_setup(without_a_context_these_are_refused, fresh),

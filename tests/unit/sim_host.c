@@ -59,6 +59,105 @@ static void wrong_arguments_are_refused(void **state)
     ASSERT_CU(cuMemFreeHost(host), CUDA_ERROR_INVALID_VALUE);
 }
 
+/* Registered memory is pinned as given memory is, and stays the program's. */
+static void memory_of_the_program_can_be_pinned(void **state)
+{
+    unsigned char *own = malloc(8192), *given = pinned(4096);
+
+    (void)state;
+    assert_non_null(own);
+    memset(own, 7, 8192);
+    ASSERT_CU(cuMemHostRegister(NULL, 4096, 0), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_CU(cuMemHostRegister(own, 0, 0), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_CU(cuMemHostRegister(own, 4096, 64), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_CU(cuMemHostUnregister(own), CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
+    ASSERT_OK(cuMemHostRegister(own, 4096, CU_MEMHOSTREGISTER_PORTABLE));
+    ASSERT_CU(cuMemHostRegister(own + 4095, 2, 0), CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
+    ASSERT_CU(cuMemHostRegister(given, 4096, 0), CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
+    ASSERT_CU(cuMemFreeHost(own), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_CU(cuMemHostUnregister(given), CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
+    ASSERT_CU(cuMemHostUnregister(own + 1), CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
+    ASSERT_OK(cuMemHostUnregister(own));
+    ASSERT_OK(cuMemHostRegister(own, 8192, 0));
+    ASSERT_OK(cuMemHostUnregister(own));
+    assert_int_equal(own[8191], 7);
+    ASSERT_OK(cuMemFreeHost(given));
+    free(own);
+}
+
+static unsigned number_at(const void *address, CUpointer_attribute attribute)
+{
+    unsigned value = 0;
+
+    ASSERT_OK(cuPointerGetAttribute(&value, attribute, (CUdeviceptr)(uintptr_t)address));
+    return value;
+}
+
+static void pinned_memory_is_known_by_its_address(void **state)
+{
+    CUpointer_attribute asked[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+                                   CU_POINTER_ATTRIBUTE_DEVICE_POINTER};
+    unsigned char *host = pinned(4096);
+    unsigned type = 0;
+    CUdeviceptr there = 1;
+    void *answers[] = {&type, &there}, *pointer = NULL;
+
+    (void)state;
+    assert_int_equal(number_at(host + 4095, CU_POINTER_ATTRIBUTE_MEMORY_TYPE), CU_MEMORYTYPE_HOST);
+    assert_int_equal(number_at(host, CU_POINTER_ATTRIBUTE_MAPPED), 0);
+    ASSERT_OK(cuPointerGetAttribute(&pointer, CU_POINTER_ATTRIBUTE_HOST_POINTER,
+                                    (CUdeviceptr)(uintptr_t)(host + 5)));
+    assert_ptr_equal(pointer, host + 5);
+    ASSERT_OK(cuPointerGetAttributes(2, asked, answers, (CUdeviceptr)(uintptr_t)host));
+    assert_int_equal(type, CU_MEMORYTYPE_HOST);
+    assert_int_equal(there, 0);
+    ASSERT_OK(cuMemFreeHost(host));
+    ASSERT_CU(cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+                                    (CUdeviceptr)(uintptr_t)host),
+              CUDA_ERROR_INVALID_VALUE);
+}
+
+/* A stream writes a word in its turn. */
+static void a_stream_writes_a_value(void **state)
+{
+    const CUdeviceptr base = device_memory(GRANULE);
+    const CUstream stream = new_stream();
+
+    (void)state;
+    ASSERT_CU(cuStreamWriteValue32(stream, base + 2, 1, 0), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_CU(cuStreamWriteValue32(stream, base, 1, 8), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_CU(cuStreamWriteValue32(stream, 4096, 1, 0), CUDA_ERROR_INVALID_VALUE);
+    launch(stream, UINT64_MAX);
+    ASSERT_OK(cuStreamWriteValue32(stream, base + 4, 0x01020304, 0));
+    assert_int_equal(bytes_at(base)[4], 0);
+    ASSERT_OK(cuStreamSynchronize(stream));
+    assert_int_equal(bytes_at(base)[4], 4);
+    assert_int_equal(bytes_at(base)[7], 1);
+    assert_int_equal(bytes_at(base)[8], 0);
+}
+
+/* From one device to another, on a stream of either. */
+static void a_copy_goes_from_device_to_device(void **state)
+{
+    const CUcontext first = enter(0), second = enter(1);
+    const CUstream stream = new_stream();
+    CUdeviceptr from = 0, to = 0;
+
+    (void)state;
+    ASSERT_OK(cuMemAlloc(&to, GRANULE));
+    ASSERT_OK(cuCtxSetCurrent(first));
+    ASSERT_OK(cuMemAlloc(&from, GRANULE));
+    ASSERT_OK(cuMemsetD8(from, 9, GRANULE));
+    ASSERT_CU(cuMemcpyPeerAsync(to, NULL, from, first, 64, stream), CUDA_ERROR_INVALID_CONTEXT);
+    ASSERT_OK(cuMemcpyPeerAsync(to, second, from, first, 64, stream));
+    ASSERT_OK(cuCtxSetCurrent(second));
+    ASSERT_OK(cuStreamSynchronize(stream));
+    assert_int_equal(bytes_at(to)[63], 9);
+    assert_int_equal(bytes_at(to)[64], 0);
+    ASSERT_OK(cuMemFree(to));
+    ASSERT_OK(cuMemFree(from));
+}
+
 static void what_is_not_freed_is_a_leak(void **state)
 {
     char text[256];
@@ -216,6 +315,10 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(wrong_arguments_are_refused, fresh),
+        cmocka_unit_test_setup(memory_of_the_program_can_be_pinned, fresh),
+        cmocka_unit_test_setup(pinned_memory_is_known_by_its_address, fresh),
+        cmocka_unit_test_setup(a_stream_writes_a_value, with_bytes),
+        cmocka_unit_test_setup(a_copy_goes_from_device_to_device, with_bytes),
         cmocka_unit_test_setup(what_is_not_freed_is_a_leak, fresh),
         cmocka_unit_test_setup(copies_happen_in_their_turn, with_bytes),
         cmocka_unit_test_setup(freeing_under_a_copy_is_reported, with_bytes),

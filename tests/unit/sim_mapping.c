@@ -983,9 +983,56 @@ static void unmap_under_a_copy(void)
     (void)cuMemUnmap(base, GRANULE);
 }
 
+static void copy_from_another_device(void)
+{
+    CUdeviceptr base = page(), own = 0;
+
+    (void)enter(1);
+    (void)cuMemAlloc(&own, 64);
+    (void)cuMemcpyDtoD(own, base, 64);
+}
+
+static void copy_to_another_device(void)
+{
+    CUdeviceptr base = page(), own = 0;
+
+    (void)enter(1);
+    (void)cuMemAlloc(&own, 64);
+    (void)cuMemcpyDtoDAsync(base, own, 64, new_stream());
+}
+
+static void fill_another_device(void)
+{
+    CUdeviceptr base = page();
+
+    (void)enter(1);
+    (void)cuMemsetD8(base, 0, 64);
+}
+
+/* A right to read is none to write. */
+static void write_what_may_be_read(void)
+{
+    CUdeviceptr base = page(), own = 0;
+    CUmemAccessDesc desc = read_write(1);
+
+    desc.flags = CU_MEM_ACCESS_FLAGS_PROT_READ;
+    (void)cuMemSetAccess(base, GRANULE, &desc, 1);
+    (void)enter(1);
+    (void)cuMemAlloc(&own, 64);
+    if (cuMemcpyDtoD(own, base, 64) == CUDA_SUCCESS)
+        (void)cuMemcpyDtoD(base, own, 64);
+}
+
 static void bad_copies_end_in_a_report(void **state)
 {
     (void)state;
+    EXPECT_REPORT(copy_from_another_device, "without access rights", "touched by device 1",
+                  "cuMemcpyDtoD");
+    EXPECT_REPORT(copy_to_another_device, "without access rights", "touched by device 1",
+                  "cuMemcpyDtoDAsync");
+    EXPECT_REPORT(fill_another_device, "without access rights", "touched by device 1",
+                  "cuMemsetD8");
+    EXPECT_REPORT(write_what_may_be_read, "without access rights", "touched by device 1");
     EXPECT_REPORT(fill_a_hole, "an unmapped address", "call:    cuMemsetD8", "0x200200000");
     EXPECT_REPORT(copy_from_memory_without_rights, "without access rights", "cuMemcpyDtoH");
     EXPECT_REPORT(unmap_under_a_copy, "cuMemUnmap", "used by:");
@@ -1069,6 +1116,23 @@ static void mapped_memory_needs_access_rights_of_its_own(void **state)
     ASSERT_OK(cuMemSetAccess(base, GRANULE, both, 2));
     ASSERT_OK(cuMemsetD8(base, 1, GRANULE));
     assert_int_equal(xseg_sim_launch_on(NULL, 1, base, GRANULE), XSEG_OK);
+}
+
+/* The right of one device may be taken away under work of another. */
+static void rights_of_an_idle_device_can_go(void **state)
+{
+    CUmemAccessDesc both[2] = {read_write(0), read_write(1)};
+    CUdeviceptr base = reserve(GRANULE);
+
+    (void)state;
+    back(base, GRANULE);
+    ASSERT_OK(cuMemSetAccess(base, GRANULE, both, 2));
+    assert_int_equal(xseg_sim_launch_on(NULL, UINT64_MAX, base, GRANULE), XSEG_OK);
+    both[1].flags = CU_MEM_ACCESS_FLAGS_PROT_NONE;
+    ASSERT_OK(cuMemSetAccess(base, GRANULE, &both[1], 1));
+    assert_int_equal(access_of(base, 0), CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+    assert_int_equal(access_of(base, 1), CU_MEM_ACCESS_FLAGS_PROT_NONE);
+    ASSERT_OK(cuCtxSynchronize());
 }
 
 /* An attribute's value, whatever its size: the rest of the room stays zero. */
@@ -1396,6 +1460,54 @@ static int import_elsewhere(int socket)
     return 0;
 }
 
+/* CU_MEM_HANDLE_TYPE_FABRIC, which older headers do not have. */
+#define FABRIC ((CUmemAllocationHandleType)8)
+
+static void memory_has_fabric_handles_where_asked_for(void **state)
+{
+    struct xseg_sim_settings settings = small_machine();
+    CUmemAllocationProp prop = on_device(0);
+    CUmemGenericAllocationHandle handle = 0, plain = 0, again = 0;
+    const CUmemAccessDesc desc = read_write(0);
+    unsigned char named[64] = {0};
+    CUdeviceptr base, other;
+    int file = -1;
+
+    (void)state;
+    prop.requestedHandleTypes =
+        (CUmemAllocationHandleType)(CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR | 8);
+    ASSERT_CU(cuMemCreate(&handle, GRANULE, &prop, 0), CUDA_ERROR_NOT_SUPPORTED);
+    settings.fabric = true;
+    settings.real_bytes = true;
+    start(&settings);
+    (void)enter(0);
+    ASSERT_OK(cuMemCreate(&handle, GRANULE, &prop, 0));
+    ASSERT_OK(
+        cuMemExportToShareableHandle(&file, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+    (void)close(file);
+    ASSERT_OK(cuMemExportToShareableHandle(named, handle, FABRIC, 0));
+    ASSERT_OK(cuMemImportFromShareableHandle(&again, named, FABRIC));
+    base = reserve(2 * GRANULE);
+    other = base + GRANULE;
+    ASSERT_OK(cuMemMap(base, GRANULE, 0, handle, 0));
+    ASSERT_OK(cuMemMap(other, GRANULE, 0, again, 0));
+    ASSERT_OK(cuMemSetAccess(base, 2 * GRANULE, &desc, 1));
+    *(volatile char *)(uintptr_t)base = 33;
+    assert_int_equal(*(volatile char *)(uintptr_t)other, 33);
+    /* Memory without, a handle that is none, and one of memory that is gone. */
+    prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    ASSERT_OK(cuMemCreate(&plain, GRANULE, &prop, 0));
+    ASSERT_CU(cuMemExportToShareableHandle(named, plain, FABRIC, 0), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_CU(cuMemImportFromShareableHandle(&again, NULL, FABRIC), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_OK(cuMemRelease(again));
+    ASSERT_OK(cuMemRelease(handle));
+    ASSERT_OK(cuMemUnmap(base, 2 * GRANULE));
+    assert_int_equal(xseg_sim_used(0), GRANULE);
+    ASSERT_CU(cuMemImportFromShareableHandle(&again, named, FABRIC), CUDA_ERROR_INVALID_VALUE);
+    named[0] ^= 1;
+    ASSERT_CU(cuMemImportFromShareableHandle(&again, named, FABRIC), CUDA_ERROR_INVALID_VALUE);
+}
+
 static void memory_goes_to_another_process(void **state)
 {
     const CUmemAccessDesc desc = read_write(0);
@@ -1468,6 +1580,7 @@ int main(void)
         cmocka_unit_test(bad_copies_end_in_a_report),
         cmocka_unit_test(peers_use_each_others_allocations),
         cmocka_unit_test_setup(mapped_memory_needs_access_rights_of_its_own, fresh),
+        cmocka_unit_test_setup(rights_of_an_idle_device_can_go, fresh),
         cmocka_unit_test_setup(addresses_can_be_asked_about, fresh),
         cmocka_unit_test_setup(several_attributes_at_once, fresh),
         cmocka_unit_test_setup(a_handle_tells_its_properties, fresh),
@@ -1475,6 +1588,7 @@ int main(void)
         cmocka_unit_test_setup(an_open_file_holds_memory, fresh),
         cmocka_unit_test_setup(what_nobody_holds_is_no_leak, fresh),
         cmocka_unit_test_setup(exports_and_imports_are_checked, fresh),
+        cmocka_unit_test_setup(memory_has_fabric_handles_where_asked_for, fresh),
         cmocka_unit_test_setup(memory_goes_to_another_process, fresh_with_bytes),
         cmocka_unit_test(without_virtual_memory_every_such_call_is_refused),
     };

@@ -109,6 +109,31 @@ static const struct {
     {"cuEventSynchronize", "cuEventSynchronize", 2000},
     {"cuEventElapsedTime", "cuEventElapsedTime", 2000},
     {"cuEventElapsedTime", "cuEventElapsedTime_v2", 12080},
+    {"cuDeviceGetPCIBusId", "cuDeviceGetPCIBusId", 4010},
+    {"cuMemHostRegister", "cuMemHostRegister_v2", 6050},
+    {"cuMemHostUnregister", "cuMemHostUnregister", 4000},
+    {"cuMemcpyPeerAsync", "cuMemcpyPeerAsync", 4000},
+    {"cuStreamWriteValue32", "cuStreamWriteValue32_v2", 11070},
+    {"cuStreamBeginCaptureToGraph", "cuStreamBeginCaptureToGraph", 12030},
+    {"cuGraphCreate", "cuGraphCreate", 10000},
+    {"cuGraphInstantiate", "cuGraphInstantiateWithFlags", 12000},
+    {"cuGraphInstantiateWithFlags", "cuGraphInstantiateWithFlags", 11040},
+    {"cuGraphLaunch", "cuGraphLaunch", 10000},
+    {"cuGraphExecDestroy", "cuGraphExecDestroy", 10000},
+    {"cuUserObjectCreate", "cuUserObjectCreate", 11030},
+    {"cuUserObjectRetain", "cuUserObjectRetain", 11030},
+    {"cuUserObjectRelease", "cuUserObjectRelease", 11030},
+    {"cuGraphRetainUserObject", "cuGraphRetainUserObject", 11030},
+#if CUDA_VERSION >= 12040
+    {"cuGraphConditionalHandleCreate", "cuGraphConditionalHandleCreate", 12030},
+    {"cuGraphAddNode", "cuGraphAddNode_v2", 12030},
+#endif
+    {"cuIpcGetMemHandle", "cuIpcGetMemHandle", 4010},
+    {"cuIpcOpenMemHandle", "cuIpcOpenMemHandle_v2", 11000},
+    {"cuIpcCloseMemHandle", "cuIpcCloseMemHandle", 4010},
+    {"cuIpcGetEventHandle", "cuIpcGetEventHandle", 4010},
+    {"cuIpcOpenEventHandle", "cuIpcOpenEventHandle", 4010},
+    {"cuEventRecordWithFlags", "cuEventRecordWithFlags", 11010},
 };
 
 /* What an out-parameter holds before the call. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What the histories of an allocator share: settings by configuration, time, labels, hooks, the depot. */
+/* What the histories of an allocator share: settings by configuration, time, labels of threads, hooks, the depot. */
 #include "src/core/history/store.h"
 
 #include <inttypes.h>
@@ -7,7 +7,6 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
-#include <stdio.h>
 #include <string.h>
 #include <time.h>
 
@@ -51,7 +50,8 @@ static void expect_settings(struct xseg_history_store *store, const struct xseg_
 {
     const bool keeps = config->history != XSEG_HISTORY_NOTHING;
     const bool origin_stack = keeps && config->history_stacks != XSEG_HISTORY_STACKS_NONE;
-    bool gathers = origin_stack, is_any = config->traced || keeps || config->block_ages;
+    bool takes = origin_stack,
+         is_any = config->traced || keeps || config->block_ages || config->block_user;
 
     xseg_history_store_follow(store, config);
     const uint64_t settings = xseg_history_store_settings(store);
@@ -60,13 +60,15 @@ static void expect_settings(struct xseg_history_store *store, const struct xseg_
 
         assert_int_equal(xseg_history_settings_note(settings, action), is_noted(config, action));
         assert_int_equal(xseg_history_settings_stack(settings, action), has_stack(config, action));
-        gathers = gathers || has_stack(config, action);
+        takes = takes || has_stack(config, action);
         is_any = is_any || is_noted(config, action);
     }
     assert_int_equal((settings & XSEG_HISTORY_ORIGINS) != 0, keeps || config->block_ages);
     assert_int_equal((settings & XSEG_HISTORY_ORIGIN_STACK) != 0, origin_stack);
     assert_int_equal((settings & XSEG_HISTORY_TRACED) != 0, config->traced);
-    assert_int_equal((settings & XSEG_HISTORY_GATHERS) != 0, gathers);
+    assert_int_equal((settings & XSEG_HISTORY_USERS) != 0, config->block_user);
+    assert_int_equal(xseg_history_settings_take(settings), takes);
+    assert_int_equal((settings & XSEG_HISTORY_GATHERS) != 0, takes || config->block_user);
     assert_int_equal(settings != 0, is_any);
     /* A note that finds itself wanted must find room, too. */
     const uint64_t capacity = atomic_load(&store->capacity);
@@ -95,14 +97,15 @@ static void settings_follow_the_configuration(void **state)
         for (config.history_stacks = 0; config.history_stacks <= XSEG_HISTORY_STACKS_ALL;
              config.history_stacks++)
             for (size_t i = 0; i < COUNT_OF(skips) * COUNT_OF(free_histories); i++)
-                for (unsigned bits = 0; bits < 4; bits++, cases++) {
+                for (unsigned bits = 0; bits < 8; bits++, cases++) {
                     config.history_skip = skips[i % COUNT_OF(skips)];
                     config.free_history = free_histories[i / COUNT_OF(skips)];
                     config.block_ages = (bits & 1) != 0;
                     config.traced = (bits & 2) != 0;
+                    config.block_user = (bits & 4) != 0;
                     expect_settings(&store, &config);
                 }
-    assert_int_equal(cases, 3 * 4 * 12 * 4);
+    assert_int_equal(cases, 3 * 4 * 12 * 8);
     xseg_history_store_fini(&store);
 }
 
@@ -139,6 +142,44 @@ static void settings_are_told_apart(void **state)
         xseg_history_context_is_of(xseg_history_context(), xseg_history_store_settings(&store)));
     xseg_history_store_fini(&store);
     xseg_history_store_fini(&other);
+}
+
+/* Each call has the word of its own request, and only while the settings are those under which it came. */
+static void each_call_has_its_own_word(void **state)
+{
+    const struct xseg_history_context *context = xseg_history_context();
+    struct xseg_history_store store;
+    struct xseg_config config;
+    int word, other;
+
+    (void)state;
+    xseg_history_store_init(&store, &system_clock);
+    xseg_config_init(&config);
+    config.block_user = true;
+    xseg_history_store_follow(&store, &config);
+    const uint64_t settings = xseg_history_store_settings(&store);
+    xseg_history_gather_for(&store, &word);
+    assert_int_equal(xseg_history_user_of(context, settings), (uintptr_t)&word);
+    /* Words alone take no stacks. */
+    assert_null(xseg_history_store_depot(&store));
+    assert_int_equal(context->gathered.stack, 0);
+    const struct xseg_history_gathered gathered = xseg_history_put_aside();
+    xseg_history_gather(&store);
+    assert_int_equal(xseg_history_user_of(context, settings), 0);
+    xseg_history_take_up(&gathered);
+    assert_int_equal(xseg_history_user_of(context, settings), (uintptr_t)&word);
+    xseg_history_give_user(&store, (uintptr_t)&other);
+    assert_int_equal(xseg_history_user_of(context, settings), (uintptr_t)&other);
+    config.block_ages = true;
+    xseg_history_store_follow(&store, &config);
+    assert_int_equal(xseg_history_user_of(context, xseg_history_store_settings(&store)), 0);
+    xseg_history_give_user(&store, (uintptr_t)&word);
+    assert_int_equal(xseg_history_user_of(context, settings), (uintptr_t)&other);
+    config.block_user = false;
+    xseg_history_store_follow(&store, &config);
+    xseg_history_gather_for(&store, &word);
+    assert_int_equal(xseg_history_user_of(context, xseg_history_store_settings(&store)), 0);
+    xseg_history_store_fini(&store);
 }
 
 /* --- Time. --- */
@@ -236,62 +277,6 @@ static void the_users_clock_is_taken_as_it_is(void **state)
 
 /* --- Labels. --- */
 
-static void each_text_is_kept_once(void **state)
-{
-    struct xseg_history_store store;
-    char text[32];
-
-    (void)state;
-    xseg_history_store_init(&store, &system_clock);
-    assert_null(xseg_history_store_text(&store, 0));
-    assert_null(xseg_history_store_text(&store, 1));
-    const uint32_t first = xseg_history_store_label(&store, "first");
-    const char *kept = xseg_history_store_text(&store, first);
-    const uint64_t host_bytes = xseg_history_store_host_bytes(&store);
-    assert_true(host_bytes > 0);
-    assert_int_not_equal(first, 0);
-    assert_int_equal(xseg_history_store_label(&store, "first"), first);
-    assert_int_equal(xseg_history_store_host_bytes(&store), host_bytes);
-    for (unsigned i = 0; i < 1000; i++) {
-        (void)snprintf(text, sizeof(text), "step %u", i);
-        const uint32_t label = xseg_history_store_label(&store, text);
-        assert_int_not_equal(label, 0);
-        assert_int_not_equal(label, first);
-        assert_string_equal(xseg_history_store_text(&store, label), text);
-        assert_int_equal(xseg_history_store_label(&store, text), label);
-    }
-    /* A text stays where it is. */
-    assert_ptr_equal(xseg_history_store_text(&store, first), kept);
-    assert_string_equal(kept, "first");
-    assert_null(xseg_history_store_text(&store, UINT32_MAX));
-    xseg_history_store_fini(&store);
-}
-
-static void long_texts_are_cut(void **state)
-{
-    struct xseg_history_store store;
-    char text[400];
-
-    (void)state;
-    xseg_history_store_init(&store, &system_clock);
-    memset(text, 'a', sizeof(text));
-    text[sizeof(text) - 1] = '\0';
-    const uint32_t label = xseg_history_store_label(&store, text);
-    assert_int_equal(strlen(xseg_history_store_text(&store, label)), XSEG_HISTORY_LABEL_BYTES - 1);
-    /* What is kept is the same: so is the number. */
-    text[XSEG_HISTORY_LABEL_BYTES - 1] = 'b';
-    assert_int_equal(xseg_history_store_label(&store, text), label);
-    text[XSEG_HISTORY_LABEL_BYTES - 1] = '\0';
-    assert_int_equal(xseg_history_store_label(&store, text), label);
-    text[XSEG_HISTORY_LABEL_BYTES - 2] = '\0';
-    assert_int_not_equal(xseg_history_store_label(&store, text), label);
-    /* A text may be empty, which is not the same as none. */
-    const uint32_t empty = xseg_history_store_label(&store, "");
-    assert_int_not_equal(empty, 0);
-    assert_string_equal(xseg_history_store_text(&store, empty), "");
-    xseg_history_store_fini(&store);
-}
-
 /* Labels of several stores do not touch each other; of too many the one that was set first goes. */
 static void a_thread_has_a_label_of_each_store(void **state)
 {
@@ -388,11 +373,10 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(settings_follow_the_configuration),
         cmocka_unit_test(settings_are_told_apart),
+        cmocka_unit_test(each_call_has_its_own_word),
         cmocka_unit_test(ticks_are_nanoseconds_that_do_not_fall),
         cmocka_unit_test(ticks_of_years_fit),
         cmocka_unit_test(the_users_clock_is_taken_as_it_is),
-        cmocka_unit_test(each_text_is_kept_once),
-        cmocka_unit_test(long_texts_are_cut),
         cmocka_unit_test(a_thread_has_a_label_of_each_store),
         cmocka_unit_test(a_hook_that_is_replaced_stays),
         cmocka_unit_test(threads_make_one_depot),

@@ -31,6 +31,10 @@ struct sim_range {
     uint64_t mapped; /* granules that are covered */
     struct sim_origin origin;
     struct sim_store store; /* of an allocation */
+    /* Of an allocation of another process: whose, its number there, and how often it was opened. */
+    bool is_foreign;
+    int process;
+    uint64_t number, opened;
 };
 
 struct sim_addresses {

@@ -14,6 +14,8 @@
 #ifndef XSEG_SIM_CALLS_H
 #define XSEG_SIM_CALLS_H
 
+#include <cuda.h>
+
 enum sim_checks {
     SIM_NEVER_FAILS = 1,   /* not counted by a fault that means "any call that can fail" */
     SIM_NEEDS_INIT = 2,    /* CUDA_ERROR_NOT_INITIALIZED before cuInit */
@@ -42,6 +44,7 @@ enum sim_checks {
     X(DEVICE_GET_UUID_V2, "cuDeviceGetUuid", cuDeviceGetUuid_v2, 11040, SIM_PLAIN)                                          \
     X(DEVICE_TOTAL_MEM, "cuDeviceTotalMem", cuDeviceTotalMem_v2, 3020, SIM_PLAIN)                                           \
     X(DEVICE_GET_ATTRIBUTE, "cuDeviceGetAttribute", cuDeviceGetAttribute, 2000, SIM_PLAIN)                                  \
+    X(DEVICE_GET_PCI_BUS_ID, "cuDeviceGetPCIBusId", cuDeviceGetPCIBusId, 4010, SIM_PLAIN)                                   \
     X(PRIMARY_CTX_RETAIN, "cuDevicePrimaryCtxRetain", cuDevicePrimaryCtxRetain, 7000, SIM_PLAIN)                            \
     X(PRIMARY_CTX_RELEASE, "cuDevicePrimaryCtxRelease", cuDevicePrimaryCtxRelease_v2, 11000, SIM_PLAIN)                     \
     X(PRIMARY_CTX_GET_STATE, "cuDevicePrimaryCtxGetState", cuDevicePrimaryCtxGetState, 7000, SIM_PLAIN)                     \
@@ -77,10 +80,18 @@ enum sim_checks {
     X(MEM_GET_PROPERTIES, "cuMemGetAllocationPropertiesFromHandle", cuMemGetAllocationPropertiesFromHandle, 10020, SIM_VMM) \
     X(MEM_EXPORT, "cuMemExportToShareableHandle", cuMemExportToShareableHandle, 10020, SIM_VMM)                             \
     X(MEM_IMPORT, "cuMemImportFromShareableHandle", cuMemImportFromShareableHandle, 10020, SIM_VMM)                         \
+    X(IPC_GET_MEM, "cuIpcGetMemHandle", cuIpcGetMemHandle, 4010, SIM_CURRENT)                                               \
+    X(IPC_OPEN_MEM, "cuIpcOpenMemHandle", cuIpcOpenMemHandle_v2, 11000, SIM_CURRENT | SIM_UNSAFE)                           \
+    X(IPC_CLOSE_MEM, "cuIpcCloseMemHandle", cuIpcCloseMemHandle, 4010, SIM_CURRENT | SIM_UNSAFE)                            \
+    X(IPC_GET_EVENT, "cuIpcGetEventHandle", cuIpcGetEventHandle, 4010, SIM_CURRENT)                                         \
+    X(IPC_OPEN_EVENT, "cuIpcOpenEventHandle", cuIpcOpenEventHandle, 4010, SIM_CURRENT)                                      \
     X(MEM_HOST_ALLOC, "cuMemHostAlloc", cuMemHostAlloc, 2020, SIM_CURRENT | SIM_UNSAFE)                                     \
     X(MEM_FREE_HOST, "cuMemFreeHost", cuMemFreeHost, 2000, SIM_CURRENT | SIM_UNSAFE)                                        \
+    X(MEM_HOST_REGISTER, "cuMemHostRegister", cuMemHostRegister_v2, 6050, SIM_CURRENT | SIM_UNSAFE)                         \
+    X(MEM_HOST_UNREGISTER, "cuMemHostUnregister", cuMemHostUnregister, 4000, SIM_CURRENT | SIM_UNSAFE)                      \
     X(MEMCPY, "cuMemcpy", cuMemcpy, 4000, SIM_CURRENT | SIM_UNSAFE)                                                         \
     X(MEMCPY_ASYNC, "cuMemcpyAsync", cuMemcpyAsync, 4000, SIM_CURRENT)                                                      \
+    X(MEMCPY_PEER_ASYNC, "cuMemcpyPeerAsync", cuMemcpyPeerAsync, 4000, SIM_CURRENT)                                         \
     X(MEMCPY_HTOD, "cuMemcpyHtoD", cuMemcpyHtoD_v2, 3020, SIM_CURRENT | SIM_UNSAFE)                                         \
     X(MEMCPY_HTOD_ASYNC, "cuMemcpyHtoDAsync", cuMemcpyHtoDAsync_v2, 3020, SIM_CURRENT)                                      \
     X(MEMCPY_DTOH, "cuMemcpyDtoH", cuMemcpyDtoH_v2, 3020, SIM_CURRENT | SIM_UNSAFE)                                         \
@@ -94,6 +105,7 @@ enum sim_checks {
     X(MEMSET_D16_ASYNC, "cuMemsetD16Async", cuMemsetD16Async, 3020, SIM_CURRENT)                                            \
     X(MEMSET_D32_ASYNC, "cuMemsetD32Async", cuMemsetD32Async, 3020, SIM_CURRENT)                                            \
     X(LAUNCH_HOST_FUNC, "cuLaunchHostFunc", cuLaunchHostFunc, 10000, SIM_CURRENT)                                           \
+    X(STREAM_WRITE_VALUE32, "cuStreamWriteValue32", cuStreamWriteValue32_v2, 11070, SIM_CURRENT)                            \
     X(STREAM_CREATE, "cuStreamCreate", cuStreamCreate, 2000, SIM_CURRENT)                                                   \
     X(STREAM_CREATE_PRIORITY, "cuStreamCreateWithPriority", cuStreamCreateWithPriority, 5050, SIM_CURRENT)                  \
     X(STREAM_DESTROY, "cuStreamDestroy", cuStreamDestroy_v2, 4000, SIM_CURRENT)                                             \
@@ -106,6 +118,7 @@ enum sim_checks {
     X(STREAM_GET_CTX, "cuStreamGetCtx", cuStreamGetCtx, 9020, SIM_PLAIN)                                                    \
     X(STREAM_GET_CTX_V2, "cuStreamGetCtx", cuStreamGetCtx_v2, 12050, SIM_PLAIN)                                             \
     X(STREAM_BEGIN_CAPTURE, "cuStreamBeginCapture", cuStreamBeginCapture_v2, 10010, SIM_CURRENT)                            \
+    X(STREAM_BEGIN_CAPTURE_TO_GRAPH, "cuStreamBeginCaptureToGraph", cuStreamBeginCaptureToGraph, 12030, SIM_CURRENT)        \
     X(STREAM_END_CAPTURE, "cuStreamEndCapture", cuStreamEndCapture, 10000, SIM_CURRENT)                                     \
     X(STREAM_IS_CAPTURING, "cuStreamIsCapturing", cuStreamIsCapturing, 10000, SIM_PLAIN)                                    \
     X(STREAM_GET_CAPTURE_INFO, "cuStreamGetCaptureInfo", cuStreamGetCaptureInfo_v2, 11030, SIM_PLAIN)                       \
@@ -120,14 +133,34 @@ enum sim_checks {
     X(GRAPH_NODE_GET_NEEDS, "cuGraphNodeGetDependencies", cuGraphNodeGetDependencies, 10000, SIM_PLAIN)                     \
     X(GRAPH_NODE_GET_NEEDS_V2, "cuGraphNodeGetDependencies", cuGraphNodeGetDependencies_v2, 12030, SIM_PLAIN)               \
     X(GRAPH_NODE_GET_TYPE, "cuGraphNodeGetType", cuGraphNodeGetType, 10000, SIM_PLAIN)                                      \
+    X(GRAPH_CREATE, "cuGraphCreate", cuGraphCreate, 10000, SIM_PLAIN)                                                       \
     X(GRAPH_DESTROY, "cuGraphDestroy", cuGraphDestroy, 10000, SIM_PLAIN)                                                    \
+    X(GRAPH_INSTANTIATE, "cuGraphInstantiate", cuGraphInstantiateWithFlags, 12000, SIM_CURRENT)                             \
+    X(GRAPH_INSTANTIATE_FLAGS, "cuGraphInstantiateWithFlags", cuGraphInstantiateWithFlags, 11040, SIM_CURRENT)              \
+    X(GRAPH_LAUNCH, "cuGraphLaunch", cuGraphLaunch, 10000, SIM_CURRENT)                                                     \
+    X(GRAPH_EXEC_DESTROY, "cuGraphExecDestroy", cuGraphExecDestroy, 10000, SIM_PLAIN)                                       \
+    X(USER_OBJECT_CREATE, "cuUserObjectCreate", cuUserObjectCreate, 11030, SIM_PLAIN)                                       \
+    X(USER_OBJECT_RETAIN, "cuUserObjectRetain", cuUserObjectRetain, 11030, SIM_PLAIN)                                       \
+    X(USER_OBJECT_RELEASE, "cuUserObjectRelease", cuUserObjectRelease, 11030, SIM_PLAIN)                                    \
+    X(GRAPH_RETAIN_OBJECT, "cuGraphRetainUserObject", cuGraphRetainUserObject, 11030, SIM_PLAIN)                            \
     X(EVENT_CREATE, "cuEventCreate", cuEventCreate, 2000, SIM_CURRENT)                                                      \
     X(EVENT_DESTROY, "cuEventDestroy", cuEventDestroy_v2, 4000, SIM_PLAIN)                                                  \
     X(EVENT_RECORD, "cuEventRecord", cuEventRecord, 2000, SIM_CURRENT)                                                      \
+    X(EVENT_RECORD_FLAGS, "cuEventRecordWithFlags", cuEventRecordWithFlags, 11010, SIM_CURRENT)                             \
     X(EVENT_QUERY, "cuEventQuery", cuEventQuery, 2000, SIM_PLAIN)                                                           \
     X(EVENT_SYNCHRONIZE, "cuEventSynchronize", cuEventSynchronize, 2000, SIM_PLAIN)                                         \
     X(EVENT_ELAPSED, "cuEventElapsedTime", cuEventElapsedTime, 2000, SIM_PLAIN)                                             \
-    X(EVENT_ELAPSED_V2, "cuEventElapsedTime", cuEventElapsedTime_v2, 12080, SIM_PLAIN)
+    X(EVENT_ELAPSED_V2, "cuEventElapsedTime", cuEventElapsedTime_v2, 12080, SIM_PLAIN)                                      \
+    SIM_CALL_MAP_12_4(X)
+
+/* Calls whose types cuda.h has from 12.4 on. */
+#if CUDA_VERSION >= 12040
+#define SIM_CALL_MAP_12_4(X)                                                                                                \
+    X(GRAPH_CONDITION_CREATE, "cuGraphConditionalHandleCreate", cuGraphConditionalHandleCreate, 12030, SIM_PLAIN)           \
+    X(GRAPH_ADD_NODE, "cuGraphAddNode", cuGraphAddNode_v2, 12030, SIM_PLAIN)
+#else
+#define SIM_CALL_MAP_12_4(X)
+#endif
 /* clang-format on */
 
 enum sim_call {

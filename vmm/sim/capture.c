@@ -7,6 +7,7 @@
 #include "vmm/sim/entry.h"
 #include "vmm/sim/event.h"
 #include "vmm/sim/machine.h"
+#include "vmm/sim/object.h"
 #include "vmm/sim/stream.h"
 
 static struct sim_capture *capture_of_id(uint64_t id)
@@ -127,15 +128,18 @@ static CUresult spoil(struct sim_capture *a, struct sim_capture *b, CUresult res
     return result;
 }
 
-static CUresult add_node(struct sim_stream *stream, enum sim_node_type type)
+static CUresult add_node(struct sim_stream *stream, const struct sim_operation *operation)
 {
-    return sim_graph_add(stream->capture->graph, type, &stream->needs) ? CUDA_SUCCESS
-                                                                       : CUDA_ERROR_OUT_OF_MEMORY;
+    return sim_graph_add(stream->capture->graph, operation, &stream->needs)
+               ? CUDA_SUCCESS
+               : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 CUresult sim_capture_wait(struct sim_stream *stream, const struct sim_event *event,
                           bool is_external, bool *is_captured)
 {
+    const struct sim_operation waiting = {.type = SIM_NODE_WAIT,
+                                          .event = (CUevent)(uintptr_t)event->handle};
     struct sim_capture *own = stream->capture, *other = capture_of_id(event->capture_id);
     CUresult result = sim_capture_check_use(stream);
 
@@ -143,7 +147,7 @@ CUresult sim_capture_wait(struct sim_stream *stream, const struct sim_event *eve
         return result;
     *is_captured = own != NULL || event->capture_id != 0;
     if (is_external)
-        return add_node(stream, SIM_NODE_WAIT);
+        return add_node(stream, &waiting);
     if (event->capture_id == 0)
         /* Work from outside cannot be waited for in a graph; an event never recorded is empty. */
         return own != NULL && event->is_recorded
@@ -164,19 +168,25 @@ CUresult sim_capture_wait(struct sim_stream *stream, const struct sim_event *eve
     return CUDA_SUCCESS;
 }
 
-bool sim_capture_takes(struct sim_stream *stream, enum sim_node_type type, CUresult *result)
+bool sim_capture_takes(struct sim_stream *stream, const struct sim_operation *operation,
+                       CUresult *result)
 {
     if (stream->capture == NULL)
         return false;
-    *result = stream->capture->invalid ? CUDA_SUCCESS : add_node(stream, type);
+    *result = stream->capture->invalid ? CUDA_SUCCESS : add_node(stream, operation);
     return true;
 }
 
-/* Out of the machine; the graph is left to the caller. */
-static void capture_end(struct sim_capture *capture)
+/* Out of the machine; the graph goes with it, unless it is kept or the program's. */
+static void capture_end(struct sim_capture *capture, bool keeps_graph)
 {
     struct sim_capture **at = &sim_machine.captures;
 
+    if (capture->graph != NULL) {
+        capture->graph->is_captured_into = false;
+        if (!keeps_graph && !capture->is_graph_theirs)
+            sim_graph_end(capture->graph);
+    }
     while (*at != capture)
         at = &(*at)->next;
     *at = capture->next;
@@ -199,8 +209,7 @@ void sim_capture_leave(struct sim_stream *stream)
     if (capture == NULL)
         return;
     if (capture->origin == stream) {
-        sim_graph_end(capture->graph);
-        capture_end(capture);
+        capture_end(capture, false);
         return;
     }
     capture->invalid = true;
@@ -211,40 +220,51 @@ void sim_capture_leave(struct sim_stream *stream)
     sim_nodes_clear(&stream->needs);
 }
 
+void sim_capture_lose(const struct sim_graph *graph)
+{
+    for (struct sim_capture *at = sim_machine.captures; at != NULL; at = at->next)
+        if (at->graph == graph) {
+            at->invalid = true;
+            at->graph = NULL;
+        }
+}
+
 void sim_captures_end(void)
 {
     struct sim_graph *graph;
     uint32_t at = 0;
 
     while (sim_machine.captures != NULL)
-        capture_end(sim_machine.captures);
+        capture_end(sim_machine.captures, true);
     while ((graph = sim_handles_next(&sim_machine.graphs, &at)) != NULL)
-        sim_graph_end(graph);
+        if (!graph->is_body) {
+            sim_graph_end(graph);
+            at = 0;
+        }
 }
 
-static CUresult begin(CUstream handle, CUstreamCaptureMode mode)
+static CUresult check_begin(CUstream handle, CUstreamCaptureMode mode, struct sim_stream **out)
 {
-    struct sim_capture *capture;
-    struct sim_stream *stream;
-    CUresult result = sim_stream_find(handle, true, &stream);
+    const CUresult result = sim_stream_find(handle, true, out);
 
     if (result != CUDA_SUCCESS)
         return result;
     if ((unsigned)mode > CU_STREAM_CAPTURE_MODE_RELAXED)
         return CUDA_ERROR_INVALID_VALUE;
-    if (stream->is_legacy)
+    if ((*out)->is_legacy)
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-    if (stream->capture != NULL)
-        return CUDA_ERROR_ILLEGAL_STATE;
-    capture = calloc(1, sizeof(*capture));
+    return (*out)->capture != NULL ? CUDA_ERROR_ILLEGAL_STATE : CUDA_SUCCESS;
+}
+
+static struct sim_capture *start(struct sim_stream *stream, CUstreamCaptureMode mode,
+                                 struct sim_graph *graph)
+{
+    struct sim_capture *capture = calloc(1, sizeof(*capture));
+
     if (capture == NULL)
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    capture->graph = sim_graph_make();
-    if (capture->graph == NULL) {
-        free(capture);
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    capture->graph->is_captured_into = true;
+        return NULL;
+    graph->is_captured_into = true;
+    capture->graph = graph;
     capture->id = ++sim_machine.last_capture_id;
     capture->mode = mode;
     capture->thread = sim_thread()->number;
@@ -252,6 +272,46 @@ static CUresult begin(CUstream handle, CUstreamCaptureMode mode)
     capture->next = sim_machine.captures;
     sim_machine.captures = capture;
     join(capture, stream);
+    return capture;
+}
+
+static CUresult begin(CUstream handle, CUstreamCaptureMode mode)
+{
+    struct sim_stream *stream;
+    struct sim_graph *graph;
+    const CUresult result = check_begin(handle, mode, &stream);
+
+    if (result != CUDA_SUCCESS)
+        return result;
+    graph = sim_graph_make();
+    if (graph == NULL)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    if (start(stream, mode, graph) != NULL)
+        return CUDA_SUCCESS;
+    sim_graph_end(graph);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+/* Into a graph that is there, behind nodes of it. */
+static CUresult begin_in(CUstream handle, CUgraph graph_handle, const CUgraphNode *nodes,
+                         size_t count, CUstreamCaptureMode mode)
+{
+    const struct sim_nodes wanted = {.node = (CUgraphNode *)(uintptr_t)nodes, .count = count};
+    struct sim_graph *graph = sim_graph_find(graph_handle);
+    struct sim_capture *capture;
+    struct sim_stream *stream;
+    CUresult result = check_begin(handle, mode, &stream);
+
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (graph == NULL || graph->is_captured_into || !sim_graph_has(graph, nodes, count))
+        return CUDA_ERROR_INVALID_VALUE;
+    capture = sim_nodes_copy(&stream->needs, &wanted) ? start(stream, mode, graph) : NULL;
+    if (capture == NULL) {
+        sim_nodes_clear(&stream->needs);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    capture->is_graph_theirs = true;
     return CUDA_SUCCESS;
 }
 
@@ -274,7 +334,8 @@ static CUresult end(CUstream handle, CUgraph *out)
     if (result != CUDA_SUCCESS)
         return result;
     capture = stream->capture;
-    if (out == NULL)
+    /* A program that captures into a graph of its own knows which that is. */
+    if (out == NULL && (capture == NULL || !capture->is_graph_theirs))
         return CUDA_ERROR_INVALID_VALUE;
     if (capture == NULL)
         return CUDA_ERROR_ILLEGAL_STATE;
@@ -286,11 +347,10 @@ static CUresult end(CUstream handle, CUgraph *out)
     result = capture->invalid     ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED
              : is_joined(capture) ? CUDA_SUCCESS
                                   : CUDA_ERROR_STREAM_CAPTURE_UNJOINED;
-    capture_end(capture);
-    graph->is_captured_into = false;
-    *out = result == CUDA_SUCCESS ? (CUgraph)(uintptr_t)graph->handle : NULL;
-    if (result != CUDA_SUCCESS)
-        sim_graph_end(graph);
+    if (out != NULL)
+        *out = result == CUDA_SUCCESS ? (CUgraph)(uintptr_t)graph->handle : NULL;
+    capture_end(capture, result == CUDA_SUCCESS);
+    sim_objects_settle();
     return result;
 }
 
@@ -355,18 +415,13 @@ static CUresult info_v3(CUstream handle, CUstreamCaptureStatus *status, cuuint64
     return result;
 }
 
-/* All of the nodes have to be of the graph that is captured into. */
-static CUresult check_nodes(const struct sim_stream *stream, const CUgraphNode *nodes, size_t count)
+/* Whether nodes are some of a set, as it was handed out. */
+static bool is_part_of(const struct sim_nodes *set, const CUgraphNode *nodes, size_t count)
 {
-    if (count != 0 && nodes == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    for (size_t i = 0; i < count; i++) {
-        const struct sim_node *node = sim_node_find(nodes[i]);
+    const uintptr_t first = (uintptr_t)set->node, at = (uintptr_t)nodes;
 
-        if (node == NULL || node->graph != stream->capture->graph)
-            return CUDA_ERROR_INVALID_VALUE;
-    }
-    return CUDA_SUCCESS;
+    return set->count != 0 && at >= first && (at - first) / sizeof(*nodes) < set->count &&
+           count <= set->count - (at - first) / sizeof(*nodes);
 }
 
 static CUresult update(CUstream handle, CUgraphNode *nodes, size_t count, unsigned flags)
@@ -382,9 +437,11 @@ static CUresult update(CUstream handle, CUgraphNode *nodes, size_t count, unsign
         return CUDA_ERROR_INVALID_VALUE;
     if (status != CU_STREAM_CAPTURE_STATUS_ACTIVE)
         return CUDA_ERROR_ILLEGAL_STATE;
-    result = check_nodes(stream, nodes, count);
-    if (result != CUDA_SUCCESS)
-        return result;
+    if (!sim_graph_has(stream->capture->graph, nodes, count))
+        return CUDA_ERROR_INVALID_VALUE;
+    /* The stream's own set, as it was handed out: there is nothing to add, and it may move as it grows. */
+    if (is_part_of(&stream->needs, nodes, count) && flags != CU_STREAM_SET_CAPTURE_DEPENDENCIES)
+        return CUDA_SUCCESS;
     return (flags == CU_STREAM_SET_CAPTURE_DEPENDENCIES ? sim_nodes_copy(&stream->needs, &wanted)
                                                         : sim_nodes_join(&stream->needs, &wanted))
                ? CUDA_SUCCESS
@@ -418,6 +475,17 @@ static CUresult exchange_mode(CUstreamCaptureMode *mode)
 SIM_EXPORT CUresult CUDAAPI cuStreamBeginCapture_v2(CUstream hStream, CUstreamCaptureMode mode)
 {
     SIM_ANSWER(STREAM_BEGIN_CAPTURE, begin(hStream, mode));
+}
+
+/* The data of edges is all zero: there are plain edges only. */
+SIM_EXPORT CUresult CUDAAPI
+cuStreamBeginCaptureToGraph(CUstream hStream, CUgraph hGraph, const CUgraphNode *dependencies,
+                            const struct CUgraphEdgeData_st *dependencyData, size_t numDependencies,
+                            CUstreamCaptureMode mode)
+{
+    (void)dependencyData;
+    SIM_ANSWER(STREAM_BEGIN_CAPTURE_TO_GRAPH,
+               begin_in(hStream, hGraph, dependencies, numDependencies, mode));
 }
 
 SIM_EXPORT CUresult CUDAAPI cuStreamEndCapture(CUstream hStream, CUgraph *phGraph)

@@ -35,6 +35,7 @@ struct sim_capture {
     uint64_t thread; /* that began it */
     bool invalid;
     struct sim_graph *graph;
+    bool is_graph_theirs; /* the program made it, and keeps it if the capture fails */
     struct sim_stream *origin;
     struct sim_stream *streams; /* that take part, the origin included */
     struct sim_capture *next;
@@ -89,10 +90,14 @@ CUresult sim_capture_wait(struct sim_stream *stream, const struct sim_event *eve
  *
  * Returns: whether it does
  */
-bool sim_capture_takes(struct sim_stream *stream, enum sim_node_type type, CUresult *result);
+bool sim_capture_takes(struct sim_stream *stream, const struct sim_operation *operation,
+                       CUresult *result);
 
 /** A stream ends: its capture is invalid from here on, and over if the stream was its origin. */
 void sim_capture_leave(struct sim_stream *stream);
+
+/** A graph that is captured into ends: its capture is invalid from here on. */
+void sim_capture_lose(const struct sim_graph *graph);
 
 /** End all captures and graphs, for the end of the machine. */
 void sim_captures_end(void);

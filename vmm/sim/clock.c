@@ -2,6 +2,7 @@
 /* The entry points of sim.h that have to do with time and with work on streams. */
 #include "vmm/sim/capture.h"
 #include "vmm/sim/machine.h"
+#include "vmm/sim/operation.h"
 #include "vmm/sim/refusal.h"
 #include "vmm/sim/stream.h"
 
@@ -53,22 +54,19 @@ static xseg_status status_of(CUresult result, const struct CUstream_st *stream)
 static CUresult launch(const char *name, struct CUstream_st *handle, uint64_t nanoseconds,
                        const struct xseg_sim_touch *touch, size_t count)
 {
+    struct sim_operation operation = {
+        .type = SIM_NODE_KERNEL, .duration = nanoseconds, .touch = touch, .touches = count};
     struct sim_stream *stream;
     CUresult result = sim_stream_find(handle, false, &stream);
 
     if (result != CUDA_SUCCESS)
         return result;
     sim_machine.current = name;
-    for (size_t i = 0; i < count && sim_machine.strict; i++)
-        (void)sim_check_reach(stream->device, touch[i].address, touch[i].bytes, true);
-    if (sim_capture_takes(stream, SIM_NODE_KERNEL, &result))
+    operation.device = stream->device;
+    result = sim_operation_check(&operation);
+    if (result != CUDA_SUCCESS || sim_capture_takes(stream, &operation, &result))
         return result;
-    if (!sim_stream_queue(stream, nanoseconds, NULL))
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    for (size_t i = 0; i < count; i++)
-        if (touch[i].bytes != 0 && !sim_touches_add(stream, touch[i].address, touch[i].bytes))
-            return CUDA_ERROR_OUT_OF_MEMORY;
-    return count != 0 || sim_touches_add(stream, 0, 0) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+    return sim_operation_queue(stream, &operation);
 }
 
 xseg_status xseg_sim_launch(struct CUstream_st *stream, uint64_t nanoseconds)

@@ -6,6 +6,7 @@
 #include "vmm/sim/event.h"
 #include "vmm/sim/machine.h"
 #include "vmm/sim/memory.h"
+#include "vmm/sim/object.h"
 #include "vmm/sim/stream.h"
 
 CUcontext sim_context_handle(unsigned device)
@@ -79,6 +80,7 @@ static CUresult release(CUdevice device)
         return CUDA_ERROR_INVALID_CONTEXT;
     if (--sim_machine.device[ordinal].retained == 0)
         sim_context_destroy(ordinal);
+    sim_objects_settle();
     return CUDA_SUCCESS;
 }
 
@@ -89,6 +91,7 @@ static CUresult reset(CUdevice device)
     if (ordinal_of(device, &ordinal) != CUDA_SUCCESS)
         return CUDA_ERROR_INVALID_DEVICE;
     sim_context_destroy(ordinal);
+    sim_objects_settle();
     return CUDA_SUCCESS;
 }
 

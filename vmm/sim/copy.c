@@ -1,167 +1,92 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Copies, fills and host functions.
+ * Copies, fills, written values and host functions.
  *
- * Without real bytes nothing is moved, and only the addresses are checked.  Host memory that this
- * driver did not give is taken for pageable: an asynchronous copy from it has read all of it on
- * return, one to it waits.
+ * An asynchronous copy from pageable host memory has read all of it on return, one to it waits.
  */
-#include <stdlib.h>
-#include <string.h>
-
-#include "vmm/sim/action.h"
 #include "vmm/sim/capture.h"
 #include "vmm/sim/context.h"
 #include "vmm/sim/entry.h"
-#include "vmm/sim/host.h"
 #include "vmm/sim/machine.h"
-#include "vmm/sim/mapping.h"
+#include "vmm/sim/operation.h"
 #include "vmm/sim/stream.h"
 
-enum side { HOST, DEVICE, EITHER };
-
-struct transfer {
-    uint64_t to, from, bytes;
-    enum side to_side, from_side;
-    uint32_t pattern;
-    unsigned width; /* 0: a copy */
-};
-
-/* An address that lies in no range is one that the driver does not know. */
-static CUresult settle_side(enum side *side, uint64_t address)
+static CUresult run(CUstream handle, bool is_async, enum sim_node_type type,
+                    const struct sim_transfer *transfer)
 {
-    const bool is_known = sim_range_find(&sim_machine.addresses, address) != NULL;
-
-    if (*side == EITHER)
-        *side = is_known ? DEVICE : HOST;
-    return (*side == DEVICE && !is_known) || address == 0 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
-}
-
-static unsigned owner_of(uint64_t address)
-{
-    const struct sim_mapping *mapping = sim_mapping_at(address);
-
-    return mapping != NULL ? mapping->physical->device
-                           : sim_range_find(&sim_machine.addresses, address)->device;
-}
-
-/* The driver copies by whichever device can; a fill is a kernel of the stream's device. */
-static CUresult check_side(unsigned device, const struct transfer *transfer, uint64_t address,
-                           bool writes)
-{
-    if (transfer->width == 0 && !sim_can_reach(device, address, transfer->bytes, writes))
-        device = owner_of(address);
-    return sim_check_reach(device, address, transfer->bytes, writes) ? CUDA_SUCCESS
-                                                                     : CUDA_ERROR_INVALID_VALUE;
-}
-
-static CUresult check(unsigned device, struct transfer *transfer)
-{
-    CUresult result = settle_side(&transfer->to_side, transfer->to);
-
-    if (result == CUDA_SUCCESS && transfer->width == 0)
-        result = settle_side(&transfer->from_side, transfer->from);
-    if (result == CUDA_SUCCESS && transfer->to_side == DEVICE)
-        result = check_side(device, transfer, transfer->to, true);
-    if (result == CUDA_SUCCESS && transfer->width == 0 && transfer->from_side == DEVICE)
-        result = check_side(device, transfer, transfer->from, false);
-    return result;
-}
-
-static struct sim_action *action_of(const struct transfer *transfer)
-{
-    struct sim_action *action = calloc(1, sizeof(*action));
-
-    if (action == NULL)
-        return NULL;
-    action->to = transfer->to;
-    action->from = transfer->from;
-    action->bytes = transfer->bytes;
-    action->pattern = transfer->pattern;
-    action->width = transfer->width;
-    if (transfer->width != 0 || transfer->from_side != HOST ||
-        sim_host_is_pinned(transfer->from, transfer->bytes))
-        return action;
-    action->staged = malloc(transfer->bytes);
-    if (action->staged == NULL) {
-        free(action);
-        return NULL;
-    }
-    memcpy(action->staged, (const void *)(uintptr_t)transfer->from, transfer->bytes);
-    return action;
-}
-
-static CUresult queue(struct sim_stream *stream, const struct transfer *transfer)
-{
-    bool is_queued;
-
-    if (sim_machine.real_bytes) {
-        struct sim_action *action = action_of(transfer);
-
-        is_queued = action != NULL && sim_action_queue(stream, action);
-    } else {
-        is_queued = sim_stream_queue(stream, 0, NULL);
-    }
-    if (is_queued && transfer->to_side == DEVICE)
-        is_queued = sim_touches_add(stream, transfer->to, transfer->bytes);
-    if (is_queued && transfer->width == 0 && transfer->from_side == DEVICE)
-        is_queued = sim_touches_add(stream, transfer->from, transfer->bytes);
-    return is_queued ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
-}
-
-static bool is_to_pageable(const struct transfer *transfer)
-{
-    return transfer->width == 0 && transfer->to_side == HOST &&
-           !sim_host_is_pinned(transfer->to, transfer->bytes);
-}
-
-static CUresult run(CUstream handle, bool is_async, struct transfer transfer)
-{
-    const enum sim_node_type type = transfer.width == 0 ? SIM_NODE_COPY : SIM_NODE_FILL;
+    struct sim_operation operation = {.type = type, .transfer = *transfer};
     struct sim_stream *stream;
     /* The programming guide lets a copy go to a stream of any device, but not a kernel. */
-    CUresult result = sim_stream_find(handle, transfer.width != 0, &stream);
+    CUresult result = sim_stream_find(handle, transfer->width != 0, &stream);
 
     if (result == CUDA_SUCCESS)
         result = sim_capture_check_use(stream);
-    if (result != CUDA_SUCCESS || transfer.bytes == 0)
+    if (result != CUDA_SUCCESS || transfer->bytes == 0)
         return result;
-    result = check(stream->device, &transfer);
-    if (result != CUDA_SUCCESS)
+    operation.device = stream->device;
+    result = sim_operation_check(&operation);
+    if (result != CUDA_SUCCESS || sim_capture_takes(stream, &operation, &result))
         return result;
-    if (stream->capture != NULL)
-        return sim_capture_takes(stream, type, &result) ? result : CUDA_ERROR_UNKNOWN;
-    result = queue(stream, &transfer);
-    if (result == CUDA_SUCCESS && (!is_async || is_to_pageable(&transfer)))
+    result = sim_operation_queue(stream, &operation);
+    if (result == CUDA_SUCCESS && (!is_async || sim_transfer_is_to_pageable(&operation.transfer)))
         sim_work_wait(stream->queue.last);
     return result;
 }
 
-static CUresult copy(CUstream stream, bool is_async, uint64_t to, enum side to_side, uint64_t from,
-                     enum side from_side, size_t bytes)
+static CUresult copy(CUstream stream, bool is_async, uint64_t to, enum sim_side to_side,
+                     uint64_t from, enum sim_side from_side, size_t bytes)
 {
-    return run(
-        stream, is_async,
-        (struct transfer){
-            .to = to, .from = from, .bytes = bytes, .to_side = to_side, .from_side = from_side});
+    const struct sim_transfer transfer = {
+        .to = to, .from = from, .bytes = bytes, .to_side = to_side, .from_side = from_side};
+
+    return run(stream, is_async, SIM_NODE_COPY, &transfer);
 }
 
 static CUresult fill(CUstream stream, bool is_async, uint64_t to, uint32_t pattern, unsigned width,
                      size_t count)
 {
+    struct sim_transfer transfer = {
+        .to = to, .to_side = SIM_DEVICE, .pattern = pattern, .width = width};
+
     if (to % width != 0 || count > SIZE_MAX / width)
         return CUDA_ERROR_INVALID_VALUE;
-    return run(stream, is_async,
-               (struct transfer){.to = to,
-                                 .bytes = count * width,
-                                 .to_side = DEVICE,
-                                 .pattern = pattern,
-                                 .width = width});
+    transfer.bytes = count * width;
+    return run(stream, is_async, SIM_NODE_FILL, &transfer);
+}
+
+/* The devices are named for nothing: where memory is, its address says. */
+static CUresult copy_peer(CUstream stream, uint64_t to, CUcontext to_context, uint64_t from,
+                          CUcontext from_context, size_t bytes)
+{
+    const struct sim_transfer transfer = {.to = to,
+                                          .from = from,
+                                          .bytes = bytes,
+                                          .to_side = SIM_DEVICE,
+                                          .from_side = SIM_DEVICE,
+                                          .is_peer = true};
+    unsigned device;
+    CUresult result = sim_context_device(to_context, &device);
+
+    if (result == CUDA_SUCCESS)
+        result = sim_context_device(from_context, &device);
+    return result == CUDA_SUCCESS ? run(stream, true, SIM_NODE_COPY, &transfer) : result;
+}
+
+/* Write one value, as a memory operation of the stream. */
+static CUresult write_value(CUstream stream, uint64_t to, uint32_t value, unsigned flags)
+{
+    const struct sim_transfer transfer = {
+        .to = to, .bytes = 4, .to_side = SIM_DEVICE, .pattern = value, .width = 4};
+
+    if ((flags & ~(unsigned)CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER) != 0 || to % 4 != 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    return run(stream, true, SIM_NODE_MEMORY, &transfer);
 }
 
 static CUresult launch_host(CUstream handle, CUhostFn function, void *argument)
 {
-    struct sim_action *action;
+    struct sim_operation operation = {
+        .type = SIM_NODE_HOST, .function = function, .argument = argument};
     struct sim_stream *stream;
     CUresult result = sim_stream_find(handle, true, &stream);
 
@@ -169,14 +94,9 @@ static CUresult launch_host(CUstream handle, CUhostFn function, void *argument)
         return CUDA_ERROR_INVALID_VALUE;
     if (result == CUDA_SUCCESS)
         result = sim_capture_check_use(stream);
-    if (result != CUDA_SUCCESS || sim_capture_takes(stream, SIM_NODE_HOST, &result))
+    if (result != CUDA_SUCCESS || sim_capture_takes(stream, &operation, &result))
         return result;
-    action = calloc(1, sizeof(*action));
-    if (action == NULL)
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    action->function = function;
-    action->argument = argument;
-    return sim_action_queue(stream, action) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+    return sim_operation_queue(stream, &operation);
 }
 
 static uint64_t address_of(const void *pointer)
@@ -186,54 +106,67 @@ static uint64_t address_of(const void *pointer)
 
 SIM_EXPORT CUresult CUDAAPI cuMemcpy(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount)
 {
-    SIM_ANSWER_AT(MEMCPY, dst, src, copy(NULL, false, dst, EITHER, src, EITHER, ByteCount));
+    SIM_ANSWER_AT(MEMCPY, dst, src, copy(NULL, false, dst, SIM_EITHER, src, SIM_EITHER, ByteCount));
 }
 
 SIM_EXPORT CUresult CUDAAPI cuMemcpyAsync(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount,
                                           CUstream hStream)
 {
-    SIM_ANSWER_AT(MEMCPY_ASYNC, dst, src, copy(hStream, true, dst, EITHER, src, EITHER, ByteCount));
+    SIM_ANSWER_AT(MEMCPY_ASYNC, dst, src,
+                  copy(hStream, true, dst, SIM_EITHER, src, SIM_EITHER, ByteCount));
+}
+
+SIM_EXPORT CUresult CUDAAPI cuMemcpyPeerAsync(CUdeviceptr dstDevice, CUcontext dstContext,
+                                              CUdeviceptr srcDevice, CUcontext srcContext,
+                                              size_t ByteCount, CUstream hStream)
+{
+    SIM_ANSWER_AT(MEMCPY_PEER_ASYNC, dstDevice, srcDevice,
+                  copy_peer(hStream, dstDevice, dstContext, srcDevice, srcContext, ByteCount));
 }
 
 SIM_EXPORT CUresult CUDAAPI cuMemcpyHtoD_v2(CUdeviceptr dstDevice, const void *srcHost,
                                             size_t ByteCount)
 {
-    SIM_ANSWER_AT(MEMCPY_HTOD, dstDevice, 0,
-                  copy(NULL, false, dstDevice, DEVICE, address_of(srcHost), HOST, ByteCount));
+    SIM_ANSWER_AT(
+        MEMCPY_HTOD, dstDevice, 0,
+        copy(NULL, false, dstDevice, SIM_DEVICE, address_of(srcHost), SIM_HOST, ByteCount));
 }
 
 SIM_EXPORT CUresult CUDAAPI cuMemcpyHtoDAsync_v2(CUdeviceptr dstDevice, const void *srcHost,
                                                  size_t ByteCount, CUstream hStream)
 {
-    SIM_ANSWER_AT(MEMCPY_HTOD_ASYNC, dstDevice, 0,
-                  copy(hStream, true, dstDevice, DEVICE, address_of(srcHost), HOST, ByteCount));
+    SIM_ANSWER_AT(
+        MEMCPY_HTOD_ASYNC, dstDevice, 0,
+        copy(hStream, true, dstDevice, SIM_DEVICE, address_of(srcHost), SIM_HOST, ByteCount));
 }
 
 SIM_EXPORT CUresult CUDAAPI cuMemcpyDtoH_v2(void *dstHost, CUdeviceptr srcDevice, size_t ByteCount)
 {
-    SIM_ANSWER_AT(MEMCPY_DTOH, srcDevice, 0,
-                  copy(NULL, false, address_of(dstHost), HOST, srcDevice, DEVICE, ByteCount));
+    SIM_ANSWER_AT(
+        MEMCPY_DTOH, srcDevice, 0,
+        copy(NULL, false, address_of(dstHost), SIM_HOST, srcDevice, SIM_DEVICE, ByteCount));
 }
 
 SIM_EXPORT CUresult CUDAAPI cuMemcpyDtoHAsync_v2(void *dstHost, CUdeviceptr srcDevice,
                                                  size_t ByteCount, CUstream hStream)
 {
-    SIM_ANSWER_AT(MEMCPY_DTOH_ASYNC, srcDevice, 0,
-                  copy(hStream, true, address_of(dstHost), HOST, srcDevice, DEVICE, ByteCount));
+    SIM_ANSWER_AT(
+        MEMCPY_DTOH_ASYNC, srcDevice, 0,
+        copy(hStream, true, address_of(dstHost), SIM_HOST, srcDevice, SIM_DEVICE, ByteCount));
 }
 
 SIM_EXPORT CUresult CUDAAPI cuMemcpyDtoD_v2(CUdeviceptr dstDevice, CUdeviceptr srcDevice,
                                             size_t ByteCount)
 {
     SIM_ANSWER_AT(MEMCPY_DTOD, dstDevice, srcDevice,
-                  copy(NULL, false, dstDevice, DEVICE, srcDevice, DEVICE, ByteCount));
+                  copy(NULL, false, dstDevice, SIM_DEVICE, srcDevice, SIM_DEVICE, ByteCount));
 }
 
 SIM_EXPORT CUresult CUDAAPI cuMemcpyDtoDAsync_v2(CUdeviceptr dstDevice, CUdeviceptr srcDevice,
                                                  size_t ByteCount, CUstream hStream)
 {
     SIM_ANSWER_AT(MEMCPY_DTOD_ASYNC, dstDevice, srcDevice,
-                  copy(hStream, true, dstDevice, DEVICE, srcDevice, DEVICE, ByteCount));
+                  copy(hStream, true, dstDevice, SIM_DEVICE, srcDevice, SIM_DEVICE, ByteCount));
 }
 
 SIM_EXPORT CUresult CUDAAPI cuMemsetD8_v2(CUdeviceptr dstDevice, unsigned char uc, size_t N)
@@ -272,4 +205,10 @@ SIM_EXPORT CUresult CUDAAPI cuMemsetD32Async(CUdeviceptr dstDevice, unsigned int
 SIM_EXPORT CUresult CUDAAPI cuLaunchHostFunc(CUstream hStream, CUhostFn fn, void *userData)
 {
     SIM_ANSWER(LAUNCH_HOST_FUNC, launch_host(hStream, fn, userData));
+}
+
+SIM_EXPORT CUresult CUDAAPI cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr addr,
+                                                    cuuint32_t value, unsigned int flags)
+{
+    SIM_ANSWER_AT(STREAM_WRITE_VALUE32, addr, 0, write_value(stream, addr, value, flags));
 }

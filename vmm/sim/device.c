@@ -6,13 +6,24 @@
 #include "vmm/sim/machine.h"
 
 /*
- * What the devices are.  Attributes go by number, since older versions of cuda.h do not name the
- * later ones.
+ * What the devices are: an A100's figures.  Attributes go by number, since older versions of cuda.h do
+ * not name the later ones.
  */
 static const struct {
     int attribute, value;
 } attributes[] = {
     {CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK, 1024},
+    {CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X, 1024},
+    {CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y, 1024},
+    {CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z, 64},
+    {CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X, 2147483647},
+    {CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y, 65535},
+    {CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z, 65535},
+    {CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK, 48 << 10},
+    {CU_DEVICE_ATTRIBUTE_TOTAL_CONSTANT_MEMORY, 64 << 10},
+    {CU_DEVICE_ATTRIBUTE_MAX_PITCH, 2147483647},
+    {CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_BLOCK, 65536},
+    {CU_DEVICE_ATTRIBUTE_TEXTURE_ALIGNMENT, 512},
     {CU_DEVICE_ATTRIBUTE_WARP_SIZE, 32},
     {CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, 108},
     {CU_DEVICE_ATTRIBUTE_INTEGRATED, 0},
@@ -23,6 +34,16 @@ static const struct {
     {CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING, 1},
     {CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, 8},
     {CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, 0},
+    {CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID, 0},
+    {CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID, 0},
+    {CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE, 40 << 20},
+    {CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, 2048},
+    {CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR, 164 << 10},
+    {CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR, 65536},
+    {CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH, 1},
+    {CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, 163 << 10},
+    {CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR, 32},
+    {CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK, 1024},
     {CU_DEVICE_ATTRIBUTE_STREAM_PRIORITIES_SUPPORTED, 0},
     {CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY, 0},
     {CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS, 0},
@@ -124,12 +145,27 @@ static CUresult get_attribute(int *value, CUdevice_attribute attribute, CUdevice
         *value = !sim_machine.without_vmm;
         return CUDA_SUCCESS;
     }
+    if (attribute == CU_DEVICE_ATTRIBUTE_PCI_BUS_ID) {
+        *value = device + 1;
+        return CUDA_SUCCESS;
+    }
     for (size_t i = 0; i < sizeof(attributes) / sizeof(attributes[0]); i++)
         if (attributes[i].attribute == (int)attribute) {
             *value = attributes[i].value;
             return CUDA_SUCCESS;
         }
     return CUDA_ERROR_INVALID_VALUE;
+}
+
+/* Each device has a bus of its own, from 1 on. */
+static CUresult get_bus(char *text, int bytes, CUdevice device)
+{
+    if (text == NULL || bytes <= 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (!is_device(device))
+        return CUDA_ERROR_INVALID_DEVICE;
+    (void)snprintf(text, (size_t)bytes, "0000:%02x:00.0", (unsigned)device + 1);
+    return CUDA_SUCCESS;
 }
 
 SIM_EXPORT CUresult CUDAAPI cuInit(unsigned int Flags)
@@ -175,4 +211,9 @@ SIM_EXPORT CUresult CUDAAPI cuDeviceTotalMem_v2(size_t *bytes, CUdevice dev)
 SIM_EXPORT CUresult CUDAAPI cuDeviceGetAttribute(int *pi, CUdevice_attribute attrib, CUdevice dev)
 {
     SIM_ANSWER(DEVICE_GET_ATTRIBUTE, get_attribute(pi, attrib, dev));
+}
+
+SIM_EXPORT CUresult CUDAAPI cuDeviceGetPCIBusId(char *pciBusId, int len, CUdevice dev)
+{
+    SIM_ANSWER(DEVICE_GET_PCI_BUS_ID, get_bus(pciBusId, len, dev));
 }

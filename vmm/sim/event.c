@@ -18,7 +18,7 @@ static CUresult find(CUevent handle, struct sim_event **out)
     return CUDA_ERROR_INVALID_HANDLE;
 }
 
-static CUresult create(CUevent *out, unsigned flags)
+CUresult sim_event_create(CUevent *out, unsigned flags)
 {
     const unsigned known = CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS;
     struct sim_event *event;
@@ -42,6 +42,7 @@ static CUresult create(CUevent *out, unsigned flags)
     at = &sim_machine.device[device];
     event->device = device;
     event->is_timed = (flags & CU_EVENT_DISABLE_TIMING) == 0;
+    event->is_interprocess = (flags & CU_EVENT_INTERPROCESS) != 0;
     event->after = at->events;
     if (event->after != NULL)
         event->after->before = event;
@@ -84,6 +85,14 @@ void sim_events_end(unsigned device)
         end(sim_machine.device[device].events, false);
 }
 
+CUresult sim_event_check_interprocess(CUevent handle)
+{
+    struct sim_event *event;
+    const CUresult result = find(handle, &event);
+
+    return result == CUDA_SUCCESS && !event->is_interprocess ? CUDA_ERROR_INVALID_HANDLE : result;
+}
+
 static CUresult destroy(CUevent handle)
 {
     struct sim_event *event;
@@ -94,21 +103,8 @@ static CUresult destroy(CUevent handle)
     return result;
 }
 
-static CUresult record(CUevent handle, CUstream stream_handle)
+static CUresult record_in(struct sim_event *event, struct sim_stream *stream)
 {
-    struct sim_stream *stream;
-    struct sim_event *event;
-    CUresult result = find(handle, &event);
-
-    if (result == CUDA_SUCCESS)
-        result = sim_stream_find(stream_handle, true, &stream);
-    if (result != CUDA_SUCCESS)
-        return result;
-    if (event->device != stream->device)
-        return CUDA_ERROR_INVALID_HANDLE;
-    result = sim_capture_check_use(stream);
-    if (result != CUDA_SUCCESS)
-        return result;
     if (!sim_nodes_copy(&event->needs, &stream->needs) ||
         (stream->capture == NULL && !sim_stream_heed(stream)))
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -121,6 +117,39 @@ static CUresult record(CUevent handle, CUstream stream_handle)
         (!sim_work_ended(stream->queue.last) || sim_actions_hold(stream->queue.last)))
         event->work = sim_work_refer(stream->queue.last);
     return CUDA_SUCCESS;
+}
+
+CUresult sim_event_record(CUevent handle, struct sim_stream *stream)
+{
+    struct sim_event *event;
+    const CUresult result = find(handle, &event);
+
+    return result == CUDA_SUCCESS ? record_in(event, stream) : result;
+}
+
+/* An external record in a capture is a node, and the event itself is recorded at each launch. */
+static CUresult record(CUevent handle, CUstream stream_handle, unsigned flags)
+{
+    const struct sim_operation recording = {.type = SIM_NODE_RECORD, .event = handle};
+    struct sim_stream *stream;
+    struct sim_event *event;
+    CUresult result = find(handle, &event);
+
+    if (result == CUDA_SUCCESS)
+        result = sim_stream_find(stream_handle, true, &stream);
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (event->device != stream->device)
+        return CUDA_ERROR_INVALID_HANDLE;
+    if (flags > CU_EVENT_RECORD_EXTERNAL ||
+        (flags == CU_EVENT_RECORD_EXTERNAL && stream->capture == NULL))
+        return CUDA_ERROR_INVALID_VALUE;
+    result = sim_capture_check_use(stream);
+    if (result == CUDA_SUCCESS && flags == CU_EVENT_RECORD_EXTERNAL)
+        (void)sim_capture_takes(stream, &recording, &result);
+    else if (result == CUDA_SUCCESS)
+        result = record_in(event, stream);
+    return result;
 }
 
 /* For a question or a wait, which a capture may forbid. */
@@ -192,6 +221,22 @@ static CUresult get_elapsed(float *milliseconds, CUevent from, CUevent to)
     return CUDA_SUCCESS;
 }
 
+static bool let_wait(struct sim_stream *stream, struct sim_event *event)
+{
+    return sim_work_ended(event->work) || event->work == stream->queue.last ||
+           sim_stream_queue(stream, 0, event->work);
+}
+
+CUresult sim_event_let_wait(CUevent handle, struct sim_stream *stream)
+{
+    struct sim_event *event;
+    const CUresult result = find(handle, &event);
+
+    if (result != CUDA_SUCCESS)
+        return result;
+    return let_wait(stream, event) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
 /* The event may belong to another context than the stream. */
 static CUresult wait(CUstream stream_handle, CUevent handle, unsigned flags)
 {
@@ -210,8 +255,7 @@ static CUresult wait(CUstream stream_handle, CUevent handle, unsigned flags)
     result = sim_capture_wait(stream, event, flags == CU_EVENT_WAIT_EXTERNAL, &is_captured);
     if (result != CUDA_SUCCESS)
         return result;
-    if (!is_captured && !sim_work_ended(event->work) && event->work != stream->queue.last &&
-        !sim_stream_queue(stream, 0, event->work))
+    if (!is_captured && !let_wait(stream, event))
         return CUDA_ERROR_OUT_OF_MEMORY;
     sim_charge(sim_machine.costs.stream_wait);
     return CUDA_SUCCESS;
@@ -219,7 +263,7 @@ static CUresult wait(CUstream stream_handle, CUevent handle, unsigned flags)
 
 SIM_EXPORT CUresult CUDAAPI cuEventCreate(CUevent *phEvent, unsigned int Flags)
 {
-    SIM_ANSWER(EVENT_CREATE, create(phEvent, Flags));
+    SIM_ANSWER(EVENT_CREATE, sim_event_create(phEvent, Flags));
 }
 
 SIM_EXPORT CUresult CUDAAPI cuEventDestroy_v2(CUevent hEvent)
@@ -229,7 +273,13 @@ SIM_EXPORT CUresult CUDAAPI cuEventDestroy_v2(CUevent hEvent)
 
 SIM_EXPORT CUresult CUDAAPI cuEventRecord(CUevent hEvent, CUstream hStream)
 {
-    SIM_ANSWER(EVENT_RECORD, record(hEvent, hStream));
+    SIM_ANSWER(EVENT_RECORD, record(hEvent, hStream, CU_EVENT_RECORD_DEFAULT));
+}
+
+SIM_EXPORT CUresult CUDAAPI cuEventRecordWithFlags(CUevent hEvent, CUstream hStream,
+                                                   unsigned int flags)
+{
+    SIM_ANSWER(EVENT_RECORD_FLAGS, record(hEvent, hStream, flags));
 }
 
 /* Apart, so that the entry point below saves no registers where it is quiet. */

@@ -3,7 +3,8 @@
  * Memory that several processes use, by file descriptor.
  *
  * Memory that may be exported has a file of its own: its contents, and a page behind them that says
- * what it is.  Each export and each import is a new open file with a lock that ends with it, in
+ * what it is.  A fabric handle names the process that made the memory and the file there, and holds
+ * nothing.  Each export by file descriptor and each import is a new open file with a lock that ends with it, in
  * whatever process it is closed last.  So the process that made the memory can see whether others
  * hold it still, and keeps it in its accounts until none does.
  */
@@ -72,14 +73,24 @@ static struct flock whole_file(short type)
     return lock;
 }
 
-/* Open a file anew, and lock it; -1 on failure. */
-static int open_again(int file)
+/* What a fabric handle is here. */
+struct fabric {
+    char magic[8];
+    int64_t process;
+    uint64_t file, inode;
+    char rest[32];
+};
+
+static const char fabric_magic[8] = "xsegfab";
+
+/* Open a file of a process anew, and lock it; -1 on failure. */
+static int open_again_of(int64_t process, int file)
 {
     struct flock lock = whole_file(F_RDLCK);
-    char path[32];
+    char path[64];
     int again;
 
-    (void)snprintf(path, sizeof(path), "/proc/self/fd/%d", file);
+    (void)snprintf(path, sizeof(path), "/proc/%lld/fd/%d", (long long)process, file);
     again = open(path, O_RDWR | O_CLOEXEC);
     if (again >= 0 && fcntl(again, F_OFD_SETLK, &lock) != 0) {
         (void)close(again);
@@ -88,11 +99,51 @@ static int open_again(int file)
     return again;
 }
 
+static int open_again(int file)
+{
+    return open_again_of(getpid(), file);
+}
+
 bool sim_export_is_held(const struct sim_store *store)
 {
     struct flock lock = whole_file(F_WRLCK);
 
     return store->is_own && fcntl(store->file, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
+}
+
+static bool is_known(CUmemAllocationHandleType type)
+{
+    return type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR ||
+           ((unsigned)type == SIM_HANDLE_FABRIC && sim_machine.fabric);
+}
+
+static CUresult export_fabric(void *out, const struct sim_physical *physical)
+{
+    struct fabric fabric = {.process = getpid(), .file = (uint64_t)physical->store.file};
+    struct stat status;
+
+    if (fstat(physical->store.file, &status) != 0)
+        return CUDA_ERROR_OPERATING_SYSTEM;
+    memcpy(fabric.magic, fabric_magic, sizeof(fabric.magic));
+    fabric.inode = status.st_ino;
+    memcpy(out, &fabric, sizeof(fabric));
+    return CUDA_SUCCESS;
+}
+
+/* Open the memory that a fabric handle names; -1 if it is gone. */
+static int open_fabric(const void *handle)
+{
+    struct fabric fabric;
+    struct stat status;
+
+    memcpy(&fabric, handle, sizeof(fabric));
+    if (memcmp(fabric.magic, fabric_magic, sizeof(fabric.magic)) != 0 || fabric.file > INT32_MAX)
+        return -1;
+    const int file = open_again_of(fabric.process, (int)fabric.file);
+    if (file < 0 || (fstat(file, &status) == 0 && status.st_ino == fabric.inode))
+        return file;
+    (void)close(file);
+    return -1;
 }
 
 static CUresult export(void *out, CUmemGenericAllocationHandle handle,
@@ -103,10 +154,12 @@ static CUresult export(void *out, CUmemGenericAllocationHandle handle,
 
     if (out == NULL || physical == NULL || flags != 0)
         return CUDA_ERROR_INVALID_VALUE;
-    if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+    if (!is_known(type))
         return CUDA_ERROR_NOT_SUPPORTED;
-    if (physical->prop.requestedHandleTypes != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+    if (((unsigned)physical->prop.requestedHandleTypes & (unsigned)type) == 0)
         return CUDA_ERROR_INVALID_VALUE;
+    if ((unsigned)type == SIM_HANDLE_FABRIC)
+        return export_fabric(out, physical);
     file = open_again(physical->store.file);
     if (file < 0)
         return errno == EMFILE || errno == ENFILE ? CUDA_ERROR_OUT_OF_MEMORY
@@ -115,31 +168,48 @@ static CUresult export(void *out, CUmemGenericAllocationHandle handle,
     return CUDA_SUCCESS;
 }
 
-static CUresult import(CUmemGenericAllocationHandle *out, void *os_handle,
-                       CUmemAllocationHandleType type)
+/* Take memory over whose file has been opened anew; the file is the memory's, or closed. */
+static CUresult take_over(CUmemGenericAllocationHandle *out, int file)
 {
-    const intptr_t file = (intptr_t)os_handle;
-    struct sim_store store = {.is_own = true};
+    const struct sim_store store = {.file = file, .is_own = true};
     struct sim_physical *physical;
     struct label label;
 
-    if (out == NULL)
+    if (!read_label(file, &label)) {
+        (void)close(file);
         return CUDA_ERROR_INVALID_VALUE;
-    if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
-        return CUDA_ERROR_NOT_SUPPORTED;
-    if (file < 0 || file > INT32_MAX || !read_label((int)file, &label))
-        return CUDA_ERROR_INVALID_VALUE;
-    if (label.prop.location.id < 0 || (unsigned)label.prop.location.id >= sim_machine.devices)
+    }
+    if (label.prop.location.id < 0 || (unsigned)label.prop.location.id >= sim_machine.devices) {
+        (void)close(file);
         return CUDA_ERROR_INVALID_DEVICE;
-    store.file = open_again((int)file);
-    if (store.file < 0)
-        return CUDA_ERROR_OPERATING_SYSTEM;
+    }
     physical = sim_physical_make(&label.prop, label.bytes, &store);
     if (physical == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
     physical->is_imported = true;
     *out = physical->handle;
     return CUDA_SUCCESS;
+}
+
+static CUresult import(CUmemGenericAllocationHandle *out, void *os_handle,
+                       CUmemAllocationHandleType type)
+{
+    const intptr_t named = (intptr_t)os_handle;
+    struct label label;
+    int file;
+
+    if (out == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (!is_known(type))
+        return CUDA_ERROR_NOT_SUPPORTED;
+    if ((unsigned)type == SIM_HANDLE_FABRIC) {
+        file = os_handle == NULL ? -1 : open_fabric(os_handle);
+        return file < 0 ? CUDA_ERROR_INVALID_VALUE : take_over(out, file);
+    }
+    if (named < 0 || named > INT32_MAX || !read_label((int)named, &label))
+        return CUDA_ERROR_INVALID_VALUE;
+    file = open_again((int)named);
+    return file < 0 ? CUDA_ERROR_OPERATING_SYSTEM : take_over(out, file);
 }
 
 SIM_EXPORT CUresult CUDAAPI cuMemExportToShareableHandle(void *shareableHandle,

@@ -4,8 +4,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "vmm/sim/capture.h"
 #include "vmm/sim/entry.h"
 #include "vmm/sim/machine.h"
+#include "vmm/sim/object.h"
 
 static bool make_room(struct sim_nodes *set, size_t count)
 {
@@ -76,19 +78,45 @@ struct sim_graph *sim_graph_make(void)
     return NULL;
 }
 
+struct sim_graph *sim_graph_find(CUgraph handle)
+{
+    return sim_handles_find(&sim_machine.graphs, (uint64_t)(uintptr_t)handle);
+}
+
+bool sim_graph_has(const struct sim_graph *graph, const CUgraphNode *nodes, size_t count)
+{
+    if (nodes == NULL && count != 0)
+        return false;
+    for (size_t i = 0; i < count; i++) {
+        const struct sim_node *node = sim_node_find(nodes[i]);
+
+        if (node == NULL || node->graph != graph)
+            return false;
+    }
+    return true;
+}
+
 static void node_end(struct sim_node *node)
 {
     if (node->handle != 0)
         sim_handles_remove(&sim_machine.nodes, node->handle, true);
+    for (unsigned i = 0; i < node->bodies; i++)
+        sim_graph_end(sim_graph_find(node->body[i]));
+    free(node->body);
+    sim_operation_end(&node->operation);
     sim_nodes_clear(&node->needs);
     free(node);
 }
 
 void sim_graph_end(struct sim_graph *graph)
 {
+    if (graph->is_captured_into)
+        sim_capture_lose(graph);
     for (uint64_t i = 0; i < graph->nodes; i++)
         node_end(graph->node[i]);
+    sim_objects_let_go(&graph->held);
     sim_handles_remove(&sim_machine.graphs, graph->handle, true);
+    free(graph->condition);
     free(graph->node);
     free(graph);
 }
@@ -108,7 +136,8 @@ static bool graph_grow(struct sim_graph *graph)
     return true;
 }
 
-bool sim_graph_add(struct sim_graph *graph, enum sim_node_type type, struct sim_nodes *set)
+bool sim_graph_add(struct sim_graph *graph, const struct sim_operation *operation,
+                   struct sim_nodes *set)
 {
     struct sim_node *node;
 
@@ -118,8 +147,7 @@ bool sim_graph_add(struct sim_graph *graph, enum sim_node_type type, struct sim_
     if (node == NULL)
         return false;
     node->graph = graph;
-    node->type = type;
-    if (sim_nodes_copy(&node->needs, set))
+    if (sim_operation_copy(&node->operation, operation) && sim_nodes_copy(&node->needs, set))
         node->handle = sim_handles_add(&sim_machine.nodes, node);
     if (node->handle == 0) {
         node_end(node);
@@ -129,6 +157,11 @@ bool sim_graph_add(struct sim_graph *graph, enum sim_node_type type, struct sim_
     set->node[0] = (CUgraphNode)(uintptr_t)node->handle;
     set->count = 1;
     return true;
+}
+
+void sim_graph_remove_last(struct sim_graph *graph)
+{
+    node_end(graph->node[--graph->nodes]);
 }
 
 struct sim_node *sim_node_find(CUgraphNode handle)
@@ -157,11 +190,6 @@ bool sim_graph_is_behind(struct sim_graph *graph, const struct sim_nodes *set,
     for (uint64_t i = 0; i < graph->nodes; i++)
         graph->node[i]->is_marked = false;
     return is_behind;
-}
-
-static struct sim_graph *graph_find(CUgraph handle)
-{
-    return sim_handles_find(&sim_machine.graphs, (uint64_t)(uintptr_t)handle);
 }
 
 /* A list that is handed out the way of the driver: what fits, the rest of the room NULL. */
@@ -203,7 +231,7 @@ static struct list list_of(CUgraphNode *first, CUgraphNode *second, const size_t
 
 static CUresult get_nodes(CUgraph handle, CUgraphNode *nodes, size_t *count, bool roots_only)
 {
-    const struct sim_graph *graph = graph_find(handle);
+    const struct sim_graph *graph = sim_graph_find(handle);
     struct list list;
 
     if (graph == NULL || count == NULL)
@@ -225,7 +253,7 @@ static void clear_edges(void *edges, const CUgraphNode *room, const size_t *coun
 static CUresult get_edges(CUgraph handle, CUgraphNode *from, CUgraphNode *to, void *edges,
                           size_t *count)
 {
-    const struct sim_graph *graph = graph_find(handle);
+    const struct sim_graph *graph = sim_graph_find(handle);
     struct list list;
 
     if (graph == NULL || count == NULL || (from == NULL) != (to == NULL) ||
@@ -264,17 +292,31 @@ static CUresult get_type(CUgraphNode handle, CUgraphNodeType *type)
 
     if (node == NULL || type == NULL)
         return CUDA_ERROR_INVALID_VALUE;
-    *type = (CUgraphNodeType)node->type;
+    *type = (CUgraphNodeType)node->operation.type;
     return CUDA_SUCCESS;
 }
 
 static CUresult destroy(CUgraph handle)
 {
-    struct sim_graph *graph = graph_find(handle);
+    struct sim_graph *graph = sim_graph_find(handle);
 
-    if (graph == NULL || graph->is_captured_into)
+    if (graph == NULL || graph->is_captured_into || graph->is_body)
         return CUDA_ERROR_INVALID_VALUE;
     sim_graph_end(graph);
+    sim_objects_settle();
+    return CUDA_SUCCESS;
+}
+
+static CUresult create(CUgraph *out, unsigned flags)
+{
+    const struct sim_graph *graph;
+
+    if (out == NULL || flags != 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    graph = sim_graph_make();
+    if (graph == NULL)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    *out = (CUgraph)(uintptr_t)graph->handle;
     return CUDA_SUCCESS;
 }
 
@@ -319,6 +361,11 @@ SIM_EXPORT CUresult CUDAAPI cuGraphNodeGetDependencies_v2(CUgraphNode hNode,
 SIM_EXPORT CUresult CUDAAPI cuGraphNodeGetType(CUgraphNode hNode, CUgraphNodeType *type)
 {
     SIM_ANSWER(GRAPH_NODE_GET_TYPE, get_type(hNode, type));
+}
+
+SIM_EXPORT CUresult CUDAAPI cuGraphCreate(CUgraph *phGraph, unsigned int flags)
+{
+    SIM_ANSWER(GRAPH_CREATE, create(phGraph, flags));
 }
 
 SIM_EXPORT CUresult CUDAAPI cuGraphDestroy(CUgraph hGraph)

@@ -6,9 +6,11 @@
  *       \         /
  *        `-> c --'
  *
- * A graph is only looked at here; it cannot be run.
+ * A node keeps its operation, which the graph queues when it is launched (executable.h).  A conditional
+ * node has graphs of its own, its bodies, one of which may run when the node does.
  *
- * Invariants: a node needs nodes of its own graph that were added before it, each once.
+ * Invariants: a node needs nodes of its own graph that were added before it, each once.  A body is ended
+ * by its node alone.
  *
  * Locking: the machine's lock.
  */
@@ -20,13 +22,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum sim_node_type {
-    SIM_NODE_KERNEL = CU_GRAPH_NODE_TYPE_KERNEL,
-    SIM_NODE_COPY = CU_GRAPH_NODE_TYPE_MEMCPY,
-    SIM_NODE_FILL = CU_GRAPH_NODE_TYPE_MEMSET,
-    SIM_NODE_HOST = CU_GRAPH_NODE_TYPE_HOST,
-    SIM_NODE_WAIT = CU_GRAPH_NODE_TYPE_WAIT_EVENT
-};
+#include "vmm/sim/operation.h"
+
+struct sim_held;
 
 /** A set of nodes, by handle, each once; all zero is the empty set. */
 struct sim_nodes {
@@ -38,9 +36,19 @@ struct sim_nodes {
 struct sim_node {
     struct sim_graph *graph;
     uint64_t handle;
-    enum sim_node_type type;
+    struct sim_operation operation;
     struct sim_nodes needs;
     bool is_marked; /* by a walk that is under way */
+    /* Of a conditional node: its bodies, as the program knows them, and the one that runs, or NULL. */
+    CUgraph *body;
+    unsigned bodies;
+    struct sim_graph *chosen;
+};
+
+/** A value that a conditional node goes by; no kernel here changes it, so it is what it begins with. */
+struct sim_condition {
+    uint64_t handle;
+    unsigned value;
 };
 
 struct sim_graph {
@@ -49,6 +57,10 @@ struct sim_graph {
     struct sim_node **node;
     size_t capacity;
     bool is_captured_into; /* belongs to a capture still */
+    bool is_body;          /* of a conditional node */
+    struct sim_condition *condition;
+    size_t conditions;
+    struct sim_held *held; /* user objects that it refers to */
 };
 
 /** Add nodes to a set.  Returns: false when there is no host memory, and nothing has changed */
@@ -71,7 +83,17 @@ void sim_graph_end(struct sim_graph *graph);
  *
  * Returns: false when there is no host memory, and nothing has changed
  */
-bool sim_graph_add(struct sim_graph *graph, enum sim_node_type type, struct sim_nodes *set);
+bool sim_graph_add(struct sim_graph *graph, const struct sim_operation *operation,
+                   struct sim_nodes *set);
+
+/** Take back the node that was added last, which nothing needs yet. */
+void sim_graph_remove_last(struct sim_graph *graph);
+
+/** The graph of a handle, or NULL. */
+struct sim_graph *sim_graph_find(CUgraph handle);
+
+/** Whether all of these are nodes of a graph. */
+bool sim_graph_has(const struct sim_graph *graph, const CUgraphNode *nodes, size_t count);
 
 /** Whether all nodes of a set are in another or needed, directly or not, by those in it. */
 bool sim_graph_is_behind(struct sim_graph *graph, const struct sim_nodes *set,

@@ -9,8 +9,9 @@
 
 uint64_t sim_handle_make(enum sim_kind kind, uint32_t index, uint32_t generation)
 {
-    return (uint64_t)kind << (SIM_INDEX_BITS + SIM_GENERATION_BITS) |
-           (uint64_t)generation << SIM_INDEX_BITS | index;
+    return (uint64_t)kind << (SIM_ZERO_BITS + SIM_INDEX_BITS + SIM_GENERATION_BITS) |
+           (uint64_t)generation << (SIM_ZERO_BITS + SIM_INDEX_BITS) |
+           (uint64_t)index << SIM_ZERO_BITS;
 }
 
 static int grow(struct sim_handles *handles)

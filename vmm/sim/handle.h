@@ -24,10 +24,13 @@ enum sim_kind {
     SIM_KIND_EVENT,
     SIM_KIND_GRAPH,
     SIM_KIND_NODE,
-    SIM_KIND_PHYSICAL
+    SIM_KIND_PHYSICAL,
+    SIM_KIND_EXECUTABLE,
+    SIM_KIND_OBJECT
 };
 
-enum { SIM_INDEX_BITS = 24, SIM_GENERATION_BITS = 32 };
+/* The lowest bits are 0, as in a real driver's handles, which are addresses: programs keep marks there. */
+enum { SIM_ZERO_BITS = 4, SIM_INDEX_BITS = 24, SIM_GENERATION_BITS = 32 };
 
 /* A cache line: one shift from slot to slot. */
 struct sim_slot {
@@ -54,9 +57,10 @@ uint64_t sim_handle_make(enum sim_kind kind, uint32_t index, uint32_t generation
 static inline int sim_handle_parts(uint64_t handle, enum sim_kind kind, uint32_t *index,
                                    uint32_t *generation)
 {
-    *index = (uint32_t)(handle & ((1u << SIM_INDEX_BITS) - 1));
-    *generation = (uint32_t)(handle >> SIM_INDEX_BITS);
-    return handle >> (SIM_INDEX_BITS + SIM_GENERATION_BITS) == (uint64_t)kind;
+    *index = (uint32_t)(handle >> SIM_ZERO_BITS & ((1u << SIM_INDEX_BITS) - 1));
+    *generation = (uint32_t)(handle >> (SIM_ZERO_BITS + SIM_INDEX_BITS));
+    return handle >> (SIM_ZERO_BITS + SIM_INDEX_BITS + SIM_GENERATION_BITS) == (uint64_t)kind &&
+           handle % (1u << SIM_ZERO_BITS) == 0;
 }
 
 /** A new handle for an object; 0 when there is no host memory. */
@@ -65,7 +69,7 @@ uint64_t sim_handles_add(struct sim_handles *handles, void *object);
 /** The object behind a handle, or NULL. */
 static inline void *sim_handles_find(const struct sim_handles *handles, uint64_t handle)
 {
-    const uint32_t index = (uint32_t)(handle & ((1u << SIM_INDEX_BITS) - 1));
+    const uint32_t index = (uint32_t)(handle >> SIM_ZERO_BITS & ((1u << SIM_INDEX_BITS) - 1));
 
     return index < handles->count && handles->slot[index].handle == handle
                ? handles->slot[index].object

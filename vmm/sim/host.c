@@ -64,31 +64,74 @@ static void check_idle(const struct sim_host *host)
 
 static void end(struct sim_host *host)
 {
-    (void)munmap((void *)(uintptr_t)host->base, host->bytes);
+    if (!host->is_registered)
+        (void)munmap((void *)(uintptr_t)host->base, host->bytes);
     free(host);
 }
 
-static CUresult release(const void *pointer)
+/* Take out the piece that begins there. */
+static CUresult release(const void *pointer, bool is_registered, CUresult refusal)
 {
     struct sim_host **at = &sim_machine.hosts, *host;
 
     while (*at != NULL && (*at)->base != (uint64_t)(uintptr_t)pointer)
         at = &(*at)->next;
     host = *at;
-    if (host == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
+    if (host == NULL || host->is_registered != is_registered)
+        return refusal;
     check_idle(host);
     *at = host->next;
     end(host);
     return CUDA_SUCCESS;
 }
 
-bool sim_host_is_pinned(uint64_t address, uint64_t bytes)
+static bool overlaps(uint64_t base, uint64_t bytes)
 {
     for (const struct sim_host *host = sim_machine.hosts; host != NULL; host = host->next)
-        if (address >= host->base && address - host->base < host->bytes)
-            return bytes <= host->bytes - (address - host->base);
+        if (base < host->base + host->bytes && host->base < base + bytes)
+            return true;
     return false;
+}
+
+static CUresult enlist(const void *pointer, size_t bytes, unsigned flags)
+{
+    const uint64_t base = (uint64_t)(uintptr_t)pointer;
+    const unsigned known =
+        CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP | CU_MEMHOSTREGISTER_READ_ONLY;
+    struct sim_host *host;
+
+    if (base == 0 || bytes == 0 || bytes > UINT64_MAX - base || (flags & ~known) != 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (overlaps(base, bytes))
+        return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
+    host = calloc(1, sizeof(*host));
+    if (host == NULL)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    *host = (struct sim_host){
+        .next = sim_machine.hosts,
+        .base = base,
+        .bytes = bytes,
+        .is_registered = true,
+        .origin = sim_origin_here(),
+    };
+    sim_machine.hosts = host;
+    return CUDA_SUCCESS;
+}
+
+const struct sim_host *sim_host_at(uint64_t address)
+{
+    const struct sim_host *host = sim_machine.hosts;
+
+    while (host != NULL && (address < host->base || address - host->base >= host->bytes))
+        host = host->next;
+    return host;
+}
+
+bool sim_host_is_pinned(uint64_t address, uint64_t bytes)
+{
+    const struct sim_host *host = sim_host_at(address);
+
+    return host != NULL && bytes <= host->bytes - (address - host->base);
 }
 
 size_t sim_host_count(const struct sim_host **example)
@@ -120,5 +163,15 @@ SIM_EXPORT CUresult CUDAAPI cuMemHostAlloc(void **pp, size_t bytesize, unsigned 
 
 SIM_EXPORT CUresult CUDAAPI cuMemFreeHost(void *p)
 {
-    SIM_ANSWER(MEM_FREE_HOST, release(p));
+    SIM_ANSWER(MEM_FREE_HOST, release(p, false, CUDA_ERROR_INVALID_VALUE));
+}
+
+SIM_EXPORT CUresult CUDAAPI cuMemHostRegister_v2(void *p, size_t bytesize, unsigned int Flags)
+{
+    SIM_ANSWER(MEM_HOST_REGISTER, enlist(p, bytesize, Flags));
+}
+
+SIM_EXPORT CUresult CUDAAPI cuMemHostUnregister(void *p)
+{
+    SIM_ANSWER(MEM_HOST_UNREGISTER, release(p, true, CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED));
 }

@@ -136,6 +136,15 @@ static void report_graphs(struct report *report)
     report->objects += sim_machine.graphs.live;
 }
 
+static void report_executables(struct report *report)
+{
+    if (sim_machine.executables.live != 0)
+        print(report, "executable graphs: %" PRIu32 "\n", sim_machine.executables.live);
+    if (sim_machine.objects.live != 0)
+        print(report, "user objects: %" PRIu32 "\n", sim_machine.objects.live);
+    report->objects += sim_machine.executables.live + sim_machine.objects.live;
+}
+
 static void report_hosts(struct report *report)
 {
     const struct sim_host *example = NULL;
@@ -178,6 +187,7 @@ size_t xseg_sim_leaks(char *text, size_t bytes)
     report_streams(&report);
     report_events(&report);
     report_graphs(&report);
+    report_executables(&report);
     report_hosts(&report);
     report_contexts(&report);
     sim_unlock();

@@ -7,8 +7,10 @@
 #include "vmm/sim/bytes.h"
 #include "vmm/sim/capture.h"
 #include "vmm/sim/context.h"
+#include "vmm/sim/executable.h"
 #include "vmm/sim/host.h"
 #include "vmm/sim/mapping.h"
+#include "vmm/sim/object.h"
 #include "vmm/sim/work.h"
 
 struct sim_machine sim_machine = {
@@ -17,6 +19,8 @@ struct sim_machine sim_machine = {
     .graphs = {.kind = SIM_KIND_GRAPH},
     .nodes = {.kind = SIM_KIND_NODE},
     .physical = {.kind = SIM_KIND_PHYSICAL},
+    .executables = {.kind = SIM_KIND_EXECUTABLE},
+    .objects = {.kind = SIM_KIND_OBJECT},
 };
 
 struct sim_mutex sim_mutex = {.os = PTHREAD_MUTEX_INITIALIZER};
@@ -104,7 +108,9 @@ struct sim_thread *sim_thread_begin(void)
 
 static void machine_end(void)
 {
+    sim_executables_end();
     sim_captures_end();
+    sim_objects_end();
     for (unsigned i = 0; i < sim_machine.devices; i++)
         sim_context_destroy(i);
     sim_addresses_end(&sim_machine.addresses);
@@ -133,6 +139,7 @@ void sim_machine_start(const struct sim_scene *scene)
     sim_machine.tail_state = scene->tail_seed;
     sim_machine.real_bytes = scene->real_bytes;
     sim_machine.recycles = scene->recycles;
+    sim_machine.fabric = scene->fabric;
     sim_machine.forked = false;
     sim_machine.shared = scene->shared;
     sim_machine.current = NULL;

@@ -80,7 +80,7 @@ struct sim_machine {
 
     unsigned devices;
     uint64_t memory_bytes;
-    bool one_by_one, without_vmm, without_peers, strict, real_bytes, recycles;
+    bool one_by_one, without_vmm, without_peers, strict, real_bytes, recycles, fabric;
     bool forked; /* the process is a child of the one that the machine belongs to */
     struct sim_costs costs;
     bool has_tails;
@@ -96,7 +96,7 @@ struct sim_machine {
     struct sim_shared shared;
     uint64_t pinned; /* memory that only other processes or open files hold */
     struct sim_addresses addresses;
-    struct sim_handles streams, events, graphs, nodes, physical;
+    struct sim_handles streams, events, graphs, nodes, physical, executables, objects;
     uint64_t mappings;      /* how many there are */
     struct sim_host *hosts; /* pinned host memory */
 
@@ -104,10 +104,13 @@ struct sim_machine {
     uint64_t visits;              /* walks over unfinished work, work.c */
 
     /* Never start again, so that ids are unique in the process. */
-    uint64_t last_stream_id, last_capture_id, last_thread;
+    uint64_t last_stream_id, last_capture_id, last_thread, last_condition;
 
     struct sim_device device[SIM_DEVICES_MAX];
 };
+
+/* CU_MEM_HANDLE_TYPE_FABRIC, which older headers do not have. */
+#define SIM_HANDLE_FABRIC 8u
 
 extern struct sim_machine sim_machine;
 
@@ -198,7 +201,7 @@ struct sim_scene {
     unsigned devices;
     uint64_t memory_bytes, address_bytes;
     struct sim_costs costs;
-    bool one_by_one, without_vmm, without_peers, fast, real_bytes, recycles;
+    bool one_by_one, without_vmm, without_peers, fast, real_bytes, recycles, fabric;
     struct sim_faults faults;
     uint64_t tail_seed;
     struct sim_shared shared;

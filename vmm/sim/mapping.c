@@ -183,7 +183,7 @@ static void grant(struct sim_mapping *mapping, const CUmemAccessDesc *desc)
 
     if (sim_machine.strict && (mapping->writable & bit) != 0 &&
         desc->flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
-        sim_check_idle(mapping);
+        sim_check_idle_on(mapping, (unsigned)desc->location.id);
     mapping->readable &= ~bit;
     mapping->writable &= ~bit;
     if (desc->flags != CU_MEM_ACCESS_FLAGS_PROT_NONE)

@@ -13,9 +13,28 @@ static uint64_t whole(uint64_t bytes)
     return (bytes + SIM_GRANULE - 1) / SIM_GRANULE * SIM_GRANULE;
 }
 
+struct sim_range *sim_allocation_make(unsigned device, uint64_t bytes,
+                                      const struct sim_store *store)
+{
+    struct sim_range *range = sim_range_take(&sim_machine.addresses, bytes, SIM_GRANULE, 0);
+
+    if (range != NULL) {
+        range->device = device;
+        range->store = *store;
+        if (sim_bytes_map(store, range->base, whole(bytes))) {
+            sim_bytes_protect(range->base, whole(bytes), true, true);
+            return range;
+        }
+        sim_range_put(&sim_machine.addresses, range);
+    }
+    sim_bytes_put(store, whole(bytes));
+    return NULL;
+}
+
 static CUresult alloc(CUdeviceptr *out, size_t bytes)
 {
     struct sim_range *range;
+    struct sim_store store;
     unsigned device;
 
     if (out == NULL || bytes == 0)
@@ -25,17 +44,11 @@ static CUresult alloc(CUdeviceptr *out, size_t bytes)
     sim_charge(sim_cost_of(sim_machine.costs.alloc, bytes));
     if (bytes > sim_machine.memory_bytes || whole(bytes) > sim_memory_left(device))
         return CUDA_ERROR_OUT_OF_MEMORY;
-    range = sim_range_take(&sim_machine.addresses, bytes, SIM_GRANULE, 0);
+    if (!sim_bytes_take(device, whole(bytes), &store))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    range = sim_allocation_make(device, bytes, &store);
     if (range == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    range->device = device;
-    if (!sim_bytes_take(device, whole(bytes), &range->store) ||
-        !sim_bytes_map(&range->store, range->base, whole(bytes))) {
-        sim_bytes_put(&range->store, whole(bytes));
-        sim_range_put(&sim_machine.addresses, range);
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    sim_bytes_protect(range->base, whole(bytes), true, true);
     sim_memory_take(device, whole(bytes));
     *out = range->base;
     return CUDA_SUCCESS;
@@ -43,7 +56,8 @@ static CUresult alloc(CUdeviceptr *out, size_t bytes)
 
 static void put(struct sim_range *range)
 {
-    sim_memory_put(range->device, whole(range->bytes));
+    if (!range->is_foreign)
+        sim_memory_put(range->device, whole(range->bytes));
     sim_bytes_put(&range->store, whole(range->bytes));
     sim_range_put(&sim_machine.addresses, range);
 }
@@ -59,14 +73,10 @@ static struct sim_range *find(CUdeviceptr address)
     return range == NULL || range->granule != NULL || range->base != address ? NULL : range;
 }
 
-static CUresult memory_free(CUdeviceptr address)
+CUresult sim_allocation_free(struct sim_range *range)
 {
-    struct sim_range *range = find(address);
+    const uint64_t address = range->base;
 
-    if (address == 0)
-        return CUDA_SUCCESS;
-    if (range == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
     sim_charge(sim_cost_of(sim_machine.costs.free, range->bytes));
     sim_streams_pass_timed(range->device);
     /* Copies, fills and host functions that were waited for may be about this memory. */
@@ -79,6 +89,16 @@ static CUresult memory_free(CUdeviceptr address)
         sim_check_allocation_idle(range);
     put(range);
     return CUDA_SUCCESS;
+}
+
+static CUresult memory_free(CUdeviceptr address)
+{
+    struct sim_range *range = find(address);
+
+    if (address == 0)
+        return CUDA_SUCCESS;
+    return range == NULL || range->is_foreign ? CUDA_ERROR_INVALID_VALUE
+                                              : sim_allocation_free(range);
 }
 
 void sim_allocations_end(unsigned device)

@@ -78,7 +78,7 @@ struct sim_physical *sim_physical_make(const CUmemAllocationProp *prop, uint64_t
     return NULL;
 }
 
-/* Memory of devices only, and shared by file descriptor only. */
+/* Memory of devices only, and shared by file descriptor, or fabric handle where the machine has these. */
 static CUresult check_properties(const CUmemAllocationProp *prop)
 {
     if (prop == NULL || prop->type != CU_MEM_ALLOCATION_TYPE_PINNED ||
@@ -97,10 +97,10 @@ static CUresult check_properties(const CUmemAllocationProp *prop)
     }
     if (prop->location.id < 0 || (unsigned)prop->location.id >= sim_machine.devices)
         return CUDA_ERROR_INVALID_DEVICE;
-    return prop->requestedHandleTypes == 0 ||
-                   prop->requestedHandleTypes == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
-               ? CUDA_SUCCESS
-               : CUDA_ERROR_NOT_SUPPORTED;
+    const unsigned types = (unsigned)prop->requestedHandleTypes;
+    const unsigned known =
+        CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR | (sim_machine.fabric ? SIM_HANDLE_FABRIC : 0);
+    return (types & ~known) == 0 ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED;
 }
 
 static CUresult create(CUmemGenericAllocationHandle *out, size_t bytes,

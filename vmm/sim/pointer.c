@@ -4,6 +4,7 @@
 
 #include "vmm/sim/context.h"
 #include "vmm/sim/entry.h"
+#include "vmm/sim/host.h"
 #include "vmm/sim/machine.h"
 #include "vmm/sim/mapping.h"
 
@@ -161,12 +162,48 @@ static void write_answer(void *data, const struct answer *answer)
     memcpy(data, &answer->value, answer->bytes);
 }
 
+/* About pinned host memory, which no device reaches. */
+static bool ask_host(uint64_t address, int attribute, struct answer *answer)
+{
+    const struct sim_host *host = sim_host_at(address);
+
+    if (host == NULL)
+        return false;
+    switch (attribute) {
+    case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
+        *answer = answer_of(CU_MEMORYTYPE_HOST, sizeof(unsigned));
+        return true;
+    case CU_POINTER_ATTRIBUTE_HOST_POINTER:
+        *answer = answer_of(address, sizeof(void *));
+        return true;
+    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
+        *answer = answer_of(0, sizeof(int));
+        return true;
+    case CU_POINTER_ATTRIBUTE_BUFFER_ID:
+        *answer = answer_of(host->origin.number, sizeof(unsigned long long));
+        return true;
+    case CU_POINTER_ATTRIBUTE_IS_MANAGED:
+    case CU_POINTER_ATTRIBUTE_MAPPED:
+        *answer = answer_of(0, sizeof(unsigned));
+        return true;
+    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+        *answer = answer_of(host->base, sizeof(CUdeviceptr));
+        return true;
+    case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+        *answer = answer_of(host->bytes, sizeof(size_t));
+        return true;
+    default:
+        return false;
+    }
+}
+
 static CUresult get_attribute(void *data, CUpointer_attribute attribute, uint64_t address)
 {
     struct answer answer;
     struct place place;
 
-    if (data == NULL || !place_of(address, &place) || !ask(&place, (int)attribute, &answer))
+    if (data == NULL || !(place_of(address, &place) ? ask(&place, (int)attribute, &answer)
+                                                    : ask_host(address, (int)attribute, &answer)))
         return CUDA_ERROR_INVALID_VALUE;
     write_answer(data, &answer);
     return CUDA_SUCCESS;
@@ -201,7 +238,8 @@ static CUresult get_attributes(unsigned count, const CUpointer_attribute *attrib
 
         if (data[i] == NULL)
             return CUDA_ERROR_INVALID_VALUE;
-        if (place.range != NULL && ask(&place, (int)attributes[i], &answer))
+        if (place.range != NULL ? ask(&place, (int)attributes[i], &answer)
+                                : ask_host(address, (int)attributes[i], &answer))
             write_answer(data[i], &answer);
         else if (get_nothing(data[i], (int)attributes[i]) != CUDA_SUCCESS)
             return CUDA_ERROR_INVALID_VALUE;

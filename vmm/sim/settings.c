@@ -65,6 +65,7 @@ xseg_status sim_scene_of(const struct xseg_sim_settings *settings, struct sim_sc
     wanted.without_peers = settings->without_peers;
     wanted.real_bytes = settings->real_bytes;
     wanted.recycles = settings->recycles;
+    wanted.fabric = settings->fabric;
     if (wanted.devices > SIM_DEVICES_MAX)
         return sim_refuse(XSEG_ERR_ARGUMENT, "%u devices: there can be up to %u", wanted.devices,
                           SIM_DEVICES_MAX);
@@ -201,6 +202,16 @@ static bool take_recycle(const char *text, struct sim_scene *scene)
     return true;
 }
 
+static bool take_fabric(const char *text, struct sim_scene *scene)
+{
+    uint64_t number;
+
+    if (!whole_number_of(text, 0, 1, &number))
+        return false;
+    scene->fabric = number == 1;
+    return true;
+}
+
 /* CALL:N[+EVERY][:ERROR], where CALL may be empty. */
 static bool take_one_fault(const char *text, struct sim_faults *faults, const char **end)
 {
@@ -260,6 +271,7 @@ static const struct {
     {"XSEG_SIM_TAILS", take_tails, "a number"},
     {"XSEG_SIM_PEERS", take_peers, "0 or 1"},
     {"XSEG_SIM_BYTES", take_bytes, "0 or 1"},
+    {"XSEG_SIM_FABRIC", take_fabric, "0 or 1"},
     {"XSEG_SIM_RECYCLE", take_recycle, "0 or 1"},
     {"XSEG_SIM_FAIL", take_fault,
      "CALL:N[+EVERY][:ERROR], with a call that the simulator has, and commas between several"},

@@ -2,6 +2,7 @@
 #include "vmm/sim/touch.h"
 
 #include <inttypes.h>
+#include <limits.h>
 #include <stdlib.h>
 
 #include "vmm/sim/context.h"
@@ -119,23 +120,26 @@ static void report_user(const struct sim_touch *touch)
                         touch->stream, touch->device, touch->bytes, touch->address);
 }
 
-/* Unfinished work that touches some of that. */
-static const struct sim_touch *user_of(uint64_t address, uint64_t bytes)
+#define ANY_DEVICE UINT_MAX
+
+/* Unfinished work of a device that touches some of that. */
+static const struct sim_touch *user_of(uint64_t address, uint64_t bytes, unsigned device)
 {
     const struct sim_touches *touches = &sim_machine.touches;
 
     for (size_t i = 0; i < touches->count; i++) {
         const struct sim_touch *touch = &touches->touch[i];
 
-        if (overlaps(touch->address, touch->bytes, address, bytes) && !sim_work_ended(touch->work))
+        if ((device == ANY_DEVICE || touch->device == device) &&
+            overlaps(touch->address, touch->bytes, address, bytes) && !sim_work_ended(touch->work))
             return touch;
     }
     return NULL;
 }
 
-void sim_check_idle(const struct sim_mapping *mapping)
+void sim_check_idle_on(const struct sim_mapping *mapping, unsigned device)
 {
-    const struct sim_touch *user = user_of(mapping->address, mapping->bytes);
+    const struct sim_touch *user = user_of(mapping->address, mapping->bytes, device);
 
     if (user == NULL)
         return;
@@ -145,9 +149,14 @@ void sim_check_idle(const struct sim_mapping *mapping)
     sim_report_end();
 }
 
+void sim_check_idle(const struct sim_mapping *mapping)
+{
+    sim_check_idle_on(mapping, ANY_DEVICE);
+}
+
 void sim_check_allocation_idle(const struct sim_range *range)
 {
-    const struct sim_touch *user = user_of(range->base, range->bytes);
+    const struct sim_touch *user = user_of(range->base, range->bytes, ANY_DEVICE);
 
     if (user == NULL)
         return;

@@ -55,8 +55,10 @@ bool sim_can_reach(unsigned device, uint64_t address, uint64_t bytes, bool write
  */
 bool sim_check_reach(unsigned device, uint64_t address, uint64_t bytes, bool writes);
 
-/** Strict: a mapping or allocation must not go, nor become unreachable, under unfinished work. */
+/** Strict: a mapping or allocation must not go under unfinished work, nor become unreachable for a device under work
+ * of that device. */
 void sim_check_idle(const struct sim_mapping *mapping);
+void sim_check_idle_on(const struct sim_mapping *mapping, unsigned device);
 void sim_check_allocation_idle(const struct sim_range *range);
 
 /** Strict: a mapping must not go with a foreign context while work may touch it. */

@@ -83,8 +83,9 @@ struct xseg_arena {
     uint32_t fills;       /* new blocks that are being written or checked; guarded by the lock */
     uint32_t quarantined; /* of a guarded arena: segments that ended; guarded by GROWTH */
     uint32_t misses; /* requests that are being served by way of the driver; guarded by GROWTH */
-    /* The arena's counts when it came to its pool from another one. */
-    uint64_t up_before[XSEG_COUNTS];
+    /* Sums of the arena's increases and decreases when it came to its pool from another one, or when the pool's
+     * totals were reset; without those of lent blocks. */
+    uint64_t up_before[XSEG_COUNTS], down_before[XSEG_COUNTS];
     struct xseg_history *history;   /* the device's */
     struct xseg_history_ring *ring; /* NULL before the first event; guarded by the lock */
     uint32_t pool_number;           /* of `pool`, for notes; 0: the default pool */
@@ -150,6 +151,15 @@ static inline bool xseg_arena_has_pending(const struct xseg_arena *arena)
 {
     return xseg_counts_current(&arena->counts, XSEG_COUNT_ACTIVE) !=
            xseg_counts_current(&arena->counts, XSEG_COUNT_ALLOCATION);
+}
+
+/* Bytes of cached blocks, as far as they are counted.  Without the arena's lock the sums may be of two moments. */
+static inline uint64_t xseg_arena_cached_bytes(const struct xseg_arena *arena)
+{
+    const uint64_t reserved = xseg_counts_current(&arena->counts, XSEG_COUNT_RESERVED_BYTES);
+    const uint64_t active = xseg_counts_current(&arena->counts, XSEG_COUNT_ACTIVE_BYTES);
+
+    return reserved - xseg_min(reserved, active);
 }
 
 /* The arguments of xseg_arena_create(): an arena has members of these names. */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "src/core/cache/notes.h"
 
+#include "src/base/align.h"
 #include "src/core/cache/origins.h"
 #include "src/core/cache/page_map.h"
 #include "src/core/stats/observers.h"
@@ -50,6 +51,26 @@ static __attribute__((noinline)) void tell(const struct xseg_arena *arena, struc
         xseg_observers_note(arena->history->observers, &entry);
 }
 
+/* An event, without what xseg_history_note() fills in.
+ * order, pool: see event.h */
+static inline __attribute__((always_inline)) struct xseg_history_event
+event_of(const struct noting *noting, enum xseg_history_action action,
+         const struct xseg_noted_block *block, uint32_t order, uint32_t pool)
+{
+    return (struct xseg_history_event){
+        .time = noting->time,
+        .base = block->base,
+        .requested = block->requested,
+        .stream = (uint64_t)(uintptr_t)xseg_arena_stream(noting->arena)->handle,
+        .size = xseg_history_event_size(block->bytes) & XSEG_HISTORY_SIZE_MASK,
+        .order = order,
+        .pool = pool,
+        .flags = (block->is_lent ? XSEG_HISTORY_LENT : 0) |
+                 (noting->arena->evicted != 0 ? XSEG_HISTORY_AWAY : 0),
+        .action = (uint8_t)action,
+    };
+}
+
 /* order, pool: of the event, see event.h
  * then:        of xseg_history_note() */
 static inline __attribute__((always_inline)) void
@@ -60,27 +81,40 @@ note(const struct noting *noting, enum xseg_history_action action, enum xseg_his
 
     XSEG_ASSERT(xseg_biased_lock_is_held(&arena->lock));
     xseg_history_note(arena->history, &arena->ring, noting->settings, noting->context,
-                      (struct xseg_history_event){
-                          .time = noting->time,
-                          .base = block->base,
-                          .requested = block->requested,
-                          .stream = (uint64_t)(uintptr_t)xseg_arena_stream(arena)->handle,
-                          .size = xseg_history_event_size(block->bytes),
-                          .order = order,
-                          .pool = pool,
-                          .flags = block->is_lent ? XSEG_HISTORY_LENT : 0,
-                          .action = (uint8_t)action,
-                      },
-                      then);
+                      event_of(noting, action, block, order, pool), then);
 }
 
-/* note() where it is called less often; twice in line is enough. */
+static inline bool keeps_users(const struct noting *noting)
+{
+    return __builtin_expect((noting->settings & XSEG_HISTORY_USERS) != 0, 0);
+}
+
+/* The word of the request that an event is about: that of the call, or the one that the block carries. */
+static uint64_t user_of(const struct noting *noting, enum xseg_history_action action, uint64_t base)
+{
+    if (action == XSEG_HISTORY_ALLOC || action == XSEG_HISTORY_OOM)
+        return xseg_history_user_of(noting->context, noting->settings);
+    return action <= XSEG_HISTORY_FREE_COMPLETED
+               ? xseg_origins_user(xseg_page_map_find(noting->arena->page_map, base), base)
+               : 0;
+}
+
+/* note() where it is called less often, or events have words; twice in line is enough. */
 static __attribute__((noinline)) void note_rare(const struct noting *noting,
                                                 enum xseg_history_action action,
                                                 const struct xseg_noted_block *block,
                                                 uint32_t order, uint32_t pool)
 {
-    note(noting, action, NOTHING, block, order, pool);
+    struct xseg_history_event event;
+
+    if (!keeps_users(noting)) {
+        note(noting, action, NOTHING, block, order, pool);
+        return;
+    }
+    event = event_of(noting, action, block, order, pool);
+    event.user = user_of(noting, action, block->base);
+    xseg_history_note_with(noting->arena->history, &noting->arena->ring, noting->settings,
+                           noting->context, &event);
 }
 
 /* The pool that users see as a block's holder. */
@@ -142,11 +176,29 @@ static inline void note_origin(const struct noting *noting, uint64_t base)
                       is_known ? &origin : NULL);
 }
 
+/* xseg_notes_alloc() where words are kept. */
+static __attribute__((noinline)) void note_alloc_with(struct xseg_arena *arena,
+                                                      const struct xseg_noted_block *block)
+{
+    struct noting noting = begin(arena);
+
+    noting.time = xseg_history_store_now(arena->history->store);
+    note_block(&noting, XSEG_HISTORY_ALLOC, block);
+    if ((noting.settings & XSEG_HISTORY_ORIGINS) != 0)
+        note_origin(&noting, block->base);
+    xseg_origins_note_user(xseg_page_map_find(arena->page_map, block->base), block->base,
+                           user_of(&noting, XSEG_HISTORY_ALLOC, block->base));
+}
+
 void xseg_notes_alloc(struct xseg_arena *arena, const struct xseg_noted_block *block)
 {
     struct noting noting = begin(arena);
 
     XSEG_ASSERT(block->base != 0 && block->requested <= block->bytes);
+    if (keeps_users(&noting)) {
+        note_alloc_with(arena, block);
+        return;
+    }
     tell_of(&noting, XSEG_HISTORY_ALLOC, block);
     if (xseg_history_settings_note(noting.settings, XSEG_HISTORY_ALLOC)) {
         noting.time = xseg_history_store_now(arena->history->store);
@@ -161,7 +213,7 @@ void xseg_notes_free(struct xseg_arena *arena, const struct xseg_noted_block *bl
     const struct noting noting = begin(arena);
 
     XSEG_ASSERT(block->base != 0 && block->requested <= block->bytes);
-    if ((noting.settings & FREES) == FREES) {
+    if ((noting.settings & (FREES | XSEG_HISTORY_USERS)) == FREES) {
         /* Both at one reading of the clock, which is half of what a note costs. */
         tell_of(&noting, XSEG_HISTORY_FREE_REQUESTED, block);
         tell_of(&noting, XSEG_HISTORY_FREE_COMPLETED, block);
@@ -217,9 +269,12 @@ void xseg_notes_forgotten(const struct xseg_extent *extent, uint64_t base, uint6
         tell(arena, maker(extent), XSEG_HISTORY_SEGMENT_UNMAP, base, bytes);
 }
 
-void xseg_notes_oom(struct xseg_arena *arena, uint64_t requested)
+void xseg_notes_oom(struct xseg_arena *arena, uint64_t requested, uint64_t free_bytes)
 {
     const struct noting noting = begin(arena);
 
-    note_block(&noting, XSEG_HISTORY_OOM, &(struct xseg_noted_block){.requested = requested});
+    note_block(&noting, XSEG_HISTORY_OOM,
+               &(struct xseg_noted_block){
+                   .requested = requested,
+                   .bytes = xseg_round_down(free_bytes, (uint64_t)1 << XSEG_HISTORY_BYTES_SHIFT)});
 }

@@ -13,6 +13,8 @@
 
 typedef atomic_uint_least32_t word; /* 0: unknown */
 
+typedef atomic_uint_least64_t user_word; /* 0: none */
+
 _Static_assert(sizeof(word) == 4, "stamps start over at 2^32");
 
 /* Who allocated a block.  The parts are written one by one: a reader without the arena's lock may see two blocks'. */
@@ -23,6 +25,7 @@ struct call {
 struct chunk {
     _Atomic(word *) stamps;       /* [XSEG_ORIGINS_CHUNK], or NULL */
     _Atomic(struct call *) calls; /* [XSEG_ORIGINS_CHUNK], or NULL */
+    _Atomic(user_word *) users;   /* [XSEG_ORIGINS_CHUNK], or NULL */
 };
 
 struct xseg_origins {
@@ -117,6 +120,25 @@ static struct call *get_calls(struct xseg_origins *origins, uint64_t number)
     return calls;
 }
 
+static user_word *get_users(struct xseg_origins *origins, uint64_t number)
+{
+    XSEG_ASSERT(number < origins->chunks);
+    user_word *users = atomic_load_explicit(&origins->chunk[number].users, memory_order_acquire);
+    user_word *made;
+
+    if (users != NULL)
+        return users;
+    made = calloc(XSEG_ORIGINS_CHUNK, sizeof(*made));
+    if (made == NULL)
+        return NULL;
+    if (atomic_compare_exchange_strong(&origins->chunk[number].users, &users, made)) {
+        atomic_fetch_add(&origins->host_bytes, XSEG_ORIGINS_CHUNK * sizeof(*made));
+        return made;
+    }
+    free(made);
+    return users;
+}
+
 void xseg_origins_fini(struct xseg_extent *extent)
 {
     struct xseg_origins *origins = atomic_load(&extent->origins);
@@ -124,6 +146,7 @@ void xseg_origins_fini(struct xseg_extent *extent)
     for (uint32_t i = 0; origins != NULL && i < origins->chunks; i++) {
         free(atomic_load(&origins->chunk[i].stamps));
         free(atomic_load(&origins->chunk[i].calls));
+        free(atomic_load(&origins->chunk[i].users));
     }
     free(origins);
     atomic_store(&extent->origins, NULL);
@@ -207,6 +230,41 @@ struct xseg_origin xseg_origins_of(const struct xseg_extent *extent, uint64_t ad
     };
 }
 
+/* The users of the chunk that an address is in, or NULL. */
+static user_word *users_at(const struct xseg_extent *extent, uint64_t address)
+{
+    const struct xseg_origins *origins =
+        atomic_load_explicit(&extent->origins, memory_order_acquire);
+
+    return origins == NULL
+               ? NULL
+               : atomic_load_explicit(
+                     &origins->chunk[place_of(extent, address) / XSEG_ORIGINS_CHUNK].users,
+                     memory_order_acquire);
+}
+
+void xseg_origins_note_user(struct xseg_extent *extent, uint64_t address, uint64_t user)
+{
+    const uint64_t place = place_of(extent, address);
+    /* To note 0 no table is made, but where there is one, the number of an earlier block must not stay in it. */
+    struct xseg_origins *origins = user == 0 ? NULL : get_table(extent);
+    user_word *users = origins == NULL ? users_at(extent, address)
+                                       : get_users(origins, place / XSEG_ORIGINS_CHUNK);
+
+    if (users != NULL)
+        atomic_store_explicit(&users[place % XSEG_ORIGINS_CHUNK], user, memory_order_relaxed);
+}
+
+uint64_t xseg_origins_user(const struct xseg_extent *extent, uint64_t address)
+{
+    user_word *users = users_at(extent, address);
+
+    return users == NULL
+               ? 0
+               : atomic_load_explicit(&users[place_of(extent, address) % XSEG_ORIGINS_CHUNK],
+                                      memory_order_relaxed);
+}
+
 /* --- Forgetting. --- */
 
 static void forget_chunk(struct chunk *chunk)
@@ -230,6 +288,22 @@ void xseg_origins_forget(struct xseg_arena *arena)
 
         for (uint32_t i = 0; origins != NULL && i < origins->chunks; i++)
             forget_chunk(&origins->chunk[i]);
+    }
+}
+
+void xseg_origins_forget_users(struct xseg_arena *arena)
+{
+    XSEG_LIST_FOR(node, &arena->extents)
+    {
+        struct xseg_origins *origins =
+            atomic_load(&XSEG_CONTAINER(node, struct xseg_extent, link)->origins);
+
+        for (uint32_t i = 0; origins != NULL && i < origins->chunks; i++) {
+            user_word *users = atomic_load(&origins->chunk[i].users);
+
+            for (uint32_t at = 0; users != NULL && at < XSEG_ORIGINS_CHUNK; at++)
+                atomic_store_explicit(&users[at], 0, memory_order_relaxed);
+        }
     }
 }
 

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Origins: of each live block of an extent when it was allocated, and by which stack.
+ * Origins: of each live block of an extent when it was allocated, by which stack, and the word of its request.
  *
  * An extent has a table by where blocks start: one place for each quantum of a small extent, one for each slot of
  * a large one (slot.h).  A place has a stamp, 4 bytes for 512, or for 1 MiB; and a call, 12 bytes, where stacks or
- * labels are kept.  The table comes in chunks.  A chunk is made when a block that starts in it is noted first;
- * while neither block_ages nor history is on there is no chunk.
+ * labels are kept; and a user, 8 bytes, where words are kept.  The table comes in chunks.  A chunk is made when a block
+ * that starts in it is noted first; while none of block_ages, history and block_user is on there is no chunk.
  *
  * A stamp counts 2^24 nanoseconds, 16.8 ms, and starts over every 834 days, so ages are right up to that.
  * What a place says of a freed block stays, since the next allocation there writes it anew.  All places are
- * forgotten when the keys are turned on.
+ * forgotten when the keys are turned on: stamps and calls with block_ages or history, users with block_user.
  *
- * Locking: none; stamps and calls are atomic.  A table ends with its extent: a caller prevents that by a live
+ * Locking: none; stamps, calls and users are atomic.  A table ends with its extent: a caller prevents that by a live
  * block, ARENA or GROWTH.
  */
 #ifndef XSEG_CORE_ORIGINS_H
@@ -55,12 +55,19 @@ uint64_t xseg_origins_age(const struct xseg_extent *extent, uint64_t address, ui
 /* Who allocated the block at an address; all 0 where it is not known. */
 struct xseg_origin xseg_origins_of(const struct xseg_extent *extent, uint64_t address);
 
+/* Note the word of the request of a block; 0: none.  Without host memory the block has none. */
+void xseg_origins_note_user(struct xseg_extent *extent, uint64_t address, uint64_t user);
+
+/* The word of the request of the block at an address; 0: none. */
+uint64_t xseg_origins_user(const struct xseg_extent *extent, uint64_t address);
+
 /* Visit the numbers of frames of an arena's blocks, also of blocks that were freed.  GROWTH is held. */
 void xseg_origins_visit_frames(const struct xseg_arena *arena,
                                void (*visit)(void *self, uint32_t frames), void *self);
 
-/* Forget the origins of all blocks of an arena.  GROWTH is held. */
+/* Forget the origins of all blocks of an arena, their words aside; or their words.  GROWTH is held. */
 void xseg_origins_forget(struct xseg_arena *arena);
+void xseg_origins_forget_users(struct xseg_arena *arena);
 
 void xseg_origins_fini(struct xseg_extent *extent);
 

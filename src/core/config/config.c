@@ -11,6 +11,7 @@
 #include "src/base/align.h"
 #include "src/base/check.h"
 #include "src/base/error.h"
+#include "src/core/config/config_names.h"
 #include "src/core/config/config_summary.h"
 #include "src/core/config/config_table.h"
 #include "src/core/config/config_token.h"
@@ -40,6 +41,9 @@ void xseg_config_init(struct xseg_config *config)
     config->soft_limit_bytes = UINT64_MAX;
     config->hard_limit_bytes = UINT64_MAX;
     config->reclaim_us_per_s = 10000;
+    config->oom_snapshot_ms = 2000;
+    config->oom_snapshots = 3;
+    config->oom_snapshot_bytes = 512 * XSEG_MIB;
     config->pinned_num_register_threads = 1;
     config->pinned_max_round_threshold_bytes = UINT64_MAX;
     config->pinned_max_cached_bytes = UINT64_MAX;
@@ -126,6 +130,11 @@ static bool read_bounded_real(const struct parser *parser, double *out)
 {
     const struct xseg_config_row *row = parser->row;
 
+    if (row->is_open && row->unset != NULL &&
+        xseg_config_token_is_text(&parser->token, row->unset)) {
+        *out = row->low;
+        return true;
+    }
     if (!xseg_config_token_real(&parser->token, out))
         return false;
     return row->is_open ? *out > row->low && *out < row->high
@@ -313,6 +322,15 @@ static bool read_period(const struct parser *parser, int64_t *out)
     return true;
 }
 
+static bool read_path(const struct xseg_config_token *token, char *out)
+{
+    if (!xseg_config_token_is_word(token) || token->length >= XSEG_CONFIG_PATH_BYTES)
+        return false;
+    memcpy(out, token->at, token->length);
+    memset(out + token->length, 0, XSEG_CONFIG_PATH_BYTES - token->length);
+    return true;
+}
+
 /* Convert the token to the type of the key, unless that is a list. */
 static bool read_word(const struct parser *parser, void *member)
 {
@@ -337,6 +355,8 @@ static bool read_word(const struct parser *parser, void *member)
     case XSEG_CONFIG_ACTIONS:
     case XSEG_CONFIG_SPANS:
         break;
+    case XSEG_CONFIG_PATH:
+        return read_path(&parser->token, member);
     }
     return false;
 }
@@ -405,10 +425,10 @@ static xseg_status read_key(struct parser *parser)
         parser->token.length = (size_t)(equals - token->at);
         parser->next = equals;
     }
-    parser->row = xseg_config_table_find(token->at, token->length);
+    parser->row = xseg_config_names_find(token->at, token->length);
     if (parser->row == NULL) {
         point_at(parser, token);
-        xseg_config_table_suggest(token->at, token->length);
+        xseg_config_names_suggest(token->at, token->length);
         return XSEG_ERR_CONFIG;
     }
     advance(parser);

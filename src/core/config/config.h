@@ -24,6 +24,9 @@
 /* Sizes from 2^(20+i) to 2^(21+i) belong to interval i; the first and the last are open-ended. */
 #define XSEG_CONFIG_INTERVALS 16u
 
+/* Room for the name of a folder. */
+#define XSEG_CONFIG_PATH_BYTES 256u
+
 /* Every key, in the order of xseg_config_table[]; key k is bit k of a set of keys, which is a uint64_t. */
 enum xseg_config_key {
     XSEG_CONFIG_EXPANDABLE_SEGMENTS,
@@ -44,6 +47,7 @@ enum xseg_config_key {
     XSEG_CONFIG_GUARD_PAGE,
     XSEG_CONFIG_FREE_HISTORY,
     XSEG_CONFIG_BLOCK_AGES,
+    XSEG_CONFIG_BLOCK_USER,
     XSEG_CONFIG_HISTORY,
     XSEG_CONFIG_HISTORY_STACKS,
     XSEG_CONFIG_HISTORY_EVENTS,
@@ -59,6 +63,13 @@ enum xseg_config_key {
     XSEG_CONFIG_PLACEMENT,
     XSEG_CONFIG_PAGE_CACHE,
     XSEG_CONFIG_SCRUB,
+    XSEG_CONFIG_EXPORTABLE,
+    XSEG_CONFIG_OOM_SNAPSHOT,
+    XSEG_CONFIG_OOM_SNAPSHOT_MS,
+    XSEG_CONFIG_OOM_SNAPSHOTS,
+    XSEG_CONFIG_OOM_SNAPSHOT_MB,
+    XSEG_CONFIG_SNAPSHOT_SIGNAL,
+    XSEG_CONFIG_PUBLISH,
     XSEG_CONFIG_BACKEND,
     XSEG_CONFIG_PINNED_HOST_REGISTER,
     XSEG_CONFIG_PINNED_REGISTER_THREADS,
@@ -91,6 +102,15 @@ enum xseg_history_stacks {
     XSEG_HISTORY_STACKS_ALL
 };
 
+/* The signals of snapshot_signal; in the order of the words in the table. */
+enum xseg_snapshot_signal {
+    XSEG_SNAPSHOT_SIGNAL_NONE,
+    XSEG_SNAPSHOT_SIGNAL_HUP,
+    XSEG_SNAPSHOT_SIGNAL_QUIT,
+    XSEG_SNAPSHOT_SIGNAL_USR1,
+    XSEG_SNAPSHOT_SIGNAL_USR2
+};
+
 struct xseg_config {
     uint64_t large_segment_bytes;
     uint64_t max_split_bytes; /* UINT64_MAX: unlimited */
@@ -100,11 +120,15 @@ struct xseg_config {
     double garbage_collection_threshold; /* 0: off */
     struct xseg_config_reserve expandable_segments_reserve;
     char expandable_segments_reserve_by_class[256]; /* as written, brackets included */
+    char oom_snapshot[XSEG_CONFIG_PATH_BYTES];      /* folder; empty: none */
+    uint64_t oom_snapshot_bytes;                    /* of all of them; UINT64_MAX: no limit */
     uint64_t pinned_reserve_segment_bytes;          /* 0: none */
     uint64_t pinned_max_round_threshold_bytes;      /* UINT64_MAX: unlimited */
     uint64_t pinned_max_cached_bytes;               /* UINT64_MAX: unlimited */
     uint32_t pinned_num_register_threads;
-    int64_t idle_ms; /* -1: never */
+    uint32_t oom_snapshot_ms, oom_snapshots;
+    uint32_t snapshot_signal; /* enum xseg_snapshot_signal */
+    int64_t idle_ms;          /* -1: never */
     uint64_t keep_bytes;
     uint64_t soft_limit_bytes;      /* UINT64_MAX: none */
     uint64_t hard_limit_bytes;      /* UINT64_MAX: none */
@@ -121,11 +145,16 @@ struct xseg_config {
     uint32_t placement; /* enum xseg_placement */
     bool background_thread;
     bool scrub;
-    bool soft_by_device; /* not a key: xseg_limits() has given a device a soft limit */
+    bool exportable;
+    bool publish;
+    bool soft_by_device;     /* not a key: xseg_limits() has given a device a soft limit */
+    bool fraction_by_device; /* not a key: likewise a fraction */
     /* Derived from the keys: idle memory is given back automatically; by calls of the user. */
     bool decays, decays_on_calls;
     bool traced;          /* not a key: an observer traces blocks */
     bool watches_frees;   /* derived: a free has work to do without the arena's lock */
+    bool has_errands;     /* derived: there may be errands, see errands.h */
+    bool ends_with_work;  /* derived: the end of a call on the general path has work */
     bool follows_calls;   /* derived: the end of an allocation or free has such work */
     bool notes_blocks;    /* derived: something is noted of each block, see cache/notes.h */
     bool has_plain_frees; /* derived: freeing a block without uses takes the plain path */
@@ -135,6 +164,7 @@ struct xseg_config {
     bool guard_page;
     uint32_t free_history;   /* number of frees that are remembered */
     bool block_ages;         /* allocation times of blocks are kept */
+    bool block_user;         /* words of requests are kept with their blocks */
     uint32_t history;        /* enum xseg_history_kept */
     uint32_t history_stacks; /* enum xseg_history_stacks */
     uint32_t history_events; /* most events of an arena */

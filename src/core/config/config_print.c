@@ -121,6 +121,7 @@ bool xseg_config_print_value(const struct xseg_config *config, enum xseg_config_
     case XSEG_CONFIG_SPAN:
         return print_span(member, text);
     case XSEG_CONFIG_SPANS:
+    case XSEG_CONFIG_PATH:
         xseg_text_add(text, "%s", (const char *)member);
         return *(const char *)member != '\0';
     }

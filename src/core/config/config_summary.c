@@ -8,16 +8,19 @@ void xseg_config_sum_up(struct xseg_config *config)
     config->decays = config->idle_ms >= 0 || config->soft_limit_bytes != UINT64_MAX ||
                      config->device_free_min_bytes != 0 || config->soft_by_device;
     config->decays_on_calls = config->decays && !config->background_thread;
+    config->has_errands = config->publish || config->snapshot_signal != XSEG_SNAPSHOT_SIGNAL_NONE;
     config->watches_frees = config->debug_fill;
     config->follows_calls = config->decays_on_calls || config->traced;
-    config->notes_blocks = config->traced || config->block_ages || config->free_history != 0 ||
-                           config->history != XSEG_HISTORY_NOTHING;
+    config->ends_with_work = config->follows_calls || config->has_errands;
+    config->notes_blocks = config->traced || config->block_ages || config->block_user ||
+                           config->free_history != 0 || config->history != XSEG_HISTORY_NOTHING;
     config->has_plain_frees = !config->watches_frees && !config->follows_calls &&
                               !config->notes_blocks && config->placement == XSEG_PLACEMENT_BEST_FIT;
-    config->has_plain_hits =
-        config->placement == XSEG_PLACEMENT_BEST_FIT && !config->follows_calls &&
-        !config->unmap_on_free && !config->guard_page &&
-        !(config->garbage_collection_threshold > 0 && config->memory_fraction < 1.0);
+    config->has_plain_hits = config->placement == XSEG_PLACEMENT_BEST_FIT &&
+                             !config->follows_calls && !config->unmap_on_free &&
+                             !config->guard_page &&
+                             !(config->garbage_collection_threshold > 0 &&
+                               (config->memory_fraction < 1.0 || config->fraction_by_device));
     for (unsigned i = 0; i < XSEG_CONFIG_INTERVALS; i++)
         config->has_plain_hits = config->has_plain_hits && config->roundup_divisions[i] <= 1;
     XSEG_ASSERT(!config->decays_on_calls || config->decays);

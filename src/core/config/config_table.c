@@ -1,11 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "src/core/config/config_table.h"
 
-#include <string.h>
-
 #include "src/base/check.h"
-#include "src/base/error.h"
-#include "src/base/nearest.h"
 #include "src/core/config/config_print.h"
 
 #define MEMBER(name) offsetof(struct xseg_config, name)
@@ -107,7 +103,7 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .low = 0,
             .high = 1,
             .is_open = true,
-            .accepts = "a number above 0 and below 1",
+            .accepts = "a number above 0 and below 1, or off",
             .unset = "off",
             .sentence = "Fraction of the limit (per_process_memory_fraction below 1) above which "
                         "an allocation "
@@ -236,6 +232,16 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
                 "Keep when each block was allocated, for xseg_explain() and xseg_block(); see "
                 "[services](services.md).",
         },
+    [XSEG_CONFIG_BLOCK_USER] =
+        {
+            .name = "block_user",
+            .type = XSEG_CONFIG_BOOL,
+            .offset = MEMBER(block_user),
+            .acts = true,
+            .accepts = ANY_BOOL,
+            .sentence = "Keep the word that a request gives its block (`user` of struct "
+                        "xseg_request), for xseg_block() and the [history](history.md).",
+        },
     [XSEG_CONFIG_HISTORY] =
         {
             .name = "history",
@@ -269,7 +275,7 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .acts = true,
             .accepts = "a whole number from 16 to 16777216",
             .sentence = "How many events the history keeps for each stream of a pool, of small and "
-                        "of large blocks each; 64 bytes an event.",
+                        "of large blocks each; 64 bytes an event, and 8 more with block_user.",
         },
     [XSEG_CONFIG_HISTORY_SKIP] =
         {
@@ -400,6 +406,89 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .sentence = "Clear what a page contains before another pool gets it; a pool does not "
                         "lend its blocks then (use_on_oom).",
         },
+    [XSEG_CONFIG_EXPORTABLE] =
+        {
+            .name = "exportable",
+            .type = XSEG_CONFIG_BOOL,
+            .offset = MEMBER(exportable),
+            .acts = true,
+            .is_expandable = true,
+            .accepts = ANY_BOOL,
+            .sentence = "Memory can be exported to other processes: that of the default pool of "
+                        "each device that is opened from then on, and of each pool that is made "
+                        "from then on without functions of its own. Where the driver refuses such "
+                        "memory, a line of the log says why, and it is as other memory.",
+        },
+    [XSEG_CONFIG_OOM_SNAPSHOT] =
+        {
+            .name = "oom_snapshot",
+            .type = XSEG_CONFIG_PATH,
+            .offset = MEMBER(oom_snapshot),
+            .acts = true,
+            .accepts = "the name of a folder, of up to 255 characters, without blanks, commas, "
+                       "colons and brackets",
+            .unset = "none",
+            .sentence =
+                "Folder into which a snapshot is written when a request is refused for want of "
+                "memory, before the call returns, and at the signal of snapshot_signal; see "
+                "[snapshots](snapshots.md). Without it the variable `XSEG_OOM_SNAPSHOT` names the "
+                "folder.",
+        },
+    [XSEG_CONFIG_OOM_SNAPSHOT_MS] =
+        {
+            .name = "oom_snapshot_ms",
+            .type = XSEG_CONFIG_NUMBER,
+            .offset = MEMBER(oom_snapshot_ms),
+            .least = 1,
+            .most = 3600000,
+            .acts = true,
+            .accepts = "a whole number of milliseconds from 1 to 3600000",
+            .sentence = "How long the snapshot of a refused request, or at a signal, may take; the "
+                        "oldest events are left out for that.",
+        },
+    [XSEG_CONFIG_OOM_SNAPSHOTS] =
+        {
+            .name = "oom_snapshots",
+            .type = XSEG_CONFIG_NUMBER,
+            .offset = MEMBER(oom_snapshots),
+            .most = 1000000,
+            .acts = true,
+            .accepts = "a whole number from 0 to 1000000",
+            .sentence = "How many snapshots of refused requests an allocator writes at the most.",
+        },
+    [XSEG_CONFIG_OOM_SNAPSHOT_MB] =
+        {
+            .name = "oom_snapshot_mb",
+            .type = XSEG_CONFIG_MIB,
+            .offset = MEMBER(oom_snapshot_bytes),
+            .acts = true,
+            .accepts = ANY_MIB,
+            .sentence =
+                "How large the snapshot of a refused request, or at a signal, is at the most; the "
+                "oldest events are left out for that.",
+        },
+    [XSEG_CONFIG_SNAPSHOT_SIGNAL] =
+        {
+            .name = "snapshot_signal",
+            .type = XSEG_CONFIG_CHOICE,
+            .offset = MEMBER(snapshot_signal),
+            .choice = {"none", "HUP", "QUIT", "USR1", "USR2"},
+            .acts = true,
+            .accepts = "HUP, QUIT, USR1, USR2 or none",
+            .sentence = "Signal at which a snapshot is written into the folder of oom_snapshot, by "
+                        "the next call that is no hit; see [snapshots](snapshots.md). Refused if "
+                        "the process handles or ignores the signal, or without a folder.",
+        },
+    [XSEG_CONFIG_PUBLISH] =
+        {
+            .name = "publish",
+            .type = XSEG_CONFIG_BOOL,
+            .offset = MEMBER(publish),
+            .acts = true,
+            .accepts = ANY_BOOL,
+            .sentence = "Put the figures of devices and pools where [`xseg top`](top.md) of the "
+                        "same user finds them, in memory that goes with the process.",
+        },
     [XSEG_CONFIG_BACKEND] =
         {
             .name = "backend",
@@ -473,39 +562,6 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .sentence = "PyTorch's pinned host memory.",
         },
 };
-
-static bool is_name(const char *name, const char *text, size_t length)
-{
-    return name != NULL && strlen(name) == length && memcmp(name, text, length) == 0;
-}
-
-const struct xseg_config_row *xseg_config_table_find(const char *name, size_t length)
-{
-    XSEG_ASSERT(name != NULL);
-    for (unsigned key = 0; key < XSEG_CONFIG_KEYS; key++)
-        if (is_name(xseg_config_table[key].name, name, length) ||
-            is_name(xseg_config_table[key].alias, name, length))
-            return &xseg_config_table[key];
-    return NULL;
-}
-
-void xseg_config_table_suggest(const char *name, size_t length)
-{
-    struct xseg_nearest nearest;
-
-    XSEG_ASSERT(name != NULL && length != 0);
-    xseg_nearest_init(&nearest, name, length);
-    for (unsigned key = 0; key < XSEG_CONFIG_KEYS; key++) {
-        XSEG_ASSERT(xseg_config_table[key].name != NULL);
-        xseg_nearest_offer(&nearest, xseg_config_table[key].name);
-        if (xseg_config_table[key].alias != NULL)
-            xseg_nearest_offer(&nearest, xseg_config_table[key].alias);
-    }
-    if (nearest.name != NULL)
-        xseg_fail_add(": did you mean %s?", nearest.name);
-    else
-        xseg_fail_add(": expected a key; `xseg config --keys` lists them");
-}
 
 static void print_row(const struct xseg_config *defaults, enum xseg_config_key key,
                       struct xseg_text *text)

@@ -23,7 +23,8 @@ enum xseg_config_type {
     XSEG_CONFIG_ACTIONS,   /* uint32_t: set of enum xseg_history_action, as a list of words */
     XSEG_CONFIG_DIVISIONS, /* uint32_t[XSEG_CONFIG_INTERVALS]: a power of two, or a list */
     XSEG_CONFIG_SPAN,      /* struct xseg_config_reserve: 0.5, or 40G */
-    XSEG_CONFIG_SPANS      /* char[]: a list of name:span */
+    XSEG_CONFIG_SPANS,     /* char[]: a list of name:span */
+    XSEG_CONFIG_PATH       /* char[XSEG_CONFIG_PATH_BYTES]: the name of a folder */
 };
 
 struct xseg_config_row {
@@ -47,13 +48,6 @@ extern const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS];
 
 /* The words of enum xseg_history_action. */
 extern const char *const xseg_config_table_actions[XSEG_HISTORY_ACTIONS];
-
-/* The row with this name or alias; NULL: there is none. */
-const struct xseg_config_row *xseg_config_table_find(const char *name, size_t length);
-
-/* Add to the error text about an unknown name: the key that was probably meant, or where keys
- * are listed. */
-void xseg_config_table_suggest(const char *name, size_t length);
 
 /* Write the table as the Markdown of docs/options.md. */
 void xseg_config_table_print(struct xseg_text *text);

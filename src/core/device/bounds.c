@@ -20,24 +20,38 @@ static const char *contradiction(const struct xseg_limit_values *set)
 
 static void store_all(struct xseg_bounds *bounds, const struct xseg_limit_values *set)
 {
-    XSEG_ASSERT(contradiction(set) == NULL);
+    XSEG_ASSERT(contradiction(set) == NULL && !(set->fraction < 0) && set->fraction <= 1);
     atomic_store_explicit(&bounds->hard, set->hard_bytes, memory_order_relaxed);
     atomic_store_explicit(&bounds->soft, set->soft_bytes, memory_order_relaxed);
     atomic_store_explicit(&bounds->keep, set->keep_bytes, memory_order_relaxed);
+    if (set->has_fraction)
+        atomic_store_explicit(&bounds->fraction, set->fraction, memory_order_relaxed);
 }
 
 void xseg_bounds_init(struct xseg_bounds *bounds, const struct xseg_config *config)
 {
-    const struct xseg_limit_values set = {sizeof(set), config->hard_limit_bytes,
-                                          config->soft_limit_bytes, config->keep_bytes};
+    const struct xseg_limit_values set = {
+        .struct_bytes = sizeof(set),
+        .hard_bytes = config->hard_limit_bytes,
+        .soft_bytes = config->soft_limit_bytes,
+        .keep_bytes = config->keep_bytes,
+        .fraction = config->memory_fraction,
+        .has_fraction = true,
+    };
 
     store_all(bounds, &set);
 }
 
 void xseg_bounds_read(const struct xseg_bounds *bounds, struct xseg_limit_values *out)
 {
-    *out = (struct xseg_limit_values){sizeof(*out), xseg_bounds_hard(bounds),
-                                      xseg_bounds_soft(bounds), xseg_bounds_keep(bounds)};
+    *out = (struct xseg_limit_values){
+        .struct_bytes = sizeof(*out),
+        .hard_bytes = xseg_bounds_hard(bounds),
+        .soft_bytes = xseg_bounds_soft(bounds),
+        .keep_bytes = xseg_bounds_keep(bounds),
+        .fraction = xseg_bounds_fraction(bounds),
+        .has_fraction = true,
+    };
 }
 
 xseg_status xseg_bounds_set(struct xseg_bounds *bounds, const struct xseg_limit_values *set)
@@ -49,6 +63,10 @@ xseg_status xseg_bounds_set(struct xseg_bounds *bounds, const struct xseg_limit_
                          "xseg_limits: %s (hard_bytes %" PRIu64 ", soft_bytes %" PRIu64
                          ", keep_bytes %" PRIu64 "): give keep <= soft <= hard",
                          wrong, set->hard_bytes, set->soft_bytes, set->keep_bytes);
+    /* A fraction that is NaN fails both comparisons. */
+    if (set->has_fraction && !(set->fraction >= 0 && set->fraction <= 1))
+        return xseg_fail(XSEG_ERR_ARGUMENT, "xseg_limits: fraction %g: give one from 0 to 1",
+                         set->fraction);
     store_all(bounds, set);
     return XSEG_OK;
 }
@@ -66,6 +84,9 @@ xseg_status xseg_bounds_follow(struct xseg_device *device, const struct xseg_con
         set.soft_bytes = config->soft_limit_bytes;
     if ((named >> XSEG_CONFIG_KEEP & 1) != 0)
         set.keep_bytes = config->keep_bytes;
+    set.has_fraction = (named >> XSEG_CONFIG_MEMORY_FRACTION & 1) != 0;
+    if (set.has_fraction)
+        set.fraction = config->memory_fraction;
     const char *wrong = contradiction(&set);
     if (wrong != NULL)
         return xseg_fail(XSEG_ERR_CONFIG,

@@ -11,6 +11,7 @@
  *
  * Invariants:
  *   BOUNDS-1  keep <= soft <= hard, as far as there are such limits.
+ *   BOUNDS-2  0 <= fraction <= 1.
  *
  * Locking: written under DRIVER; read without a lock.
  */
@@ -27,6 +28,7 @@ struct xseg_device;
 /* Limits of a device in bytes; UINT64_MAX: no such limit. */
 struct xseg_bounds {
     atomic_uint_fast64_t hard, soft, keep;
+    _Atomic double fraction; /* of the device's memory; 1: no such limit */
 };
 
 static inline uint64_t xseg_bounds_hard(const struct xseg_bounds *bounds)
@@ -44,6 +46,11 @@ static inline uint64_t xseg_bounds_keep(const struct xseg_bounds *bounds)
     return atomic_load_explicit(&bounds->keep, memory_order_relaxed);
 }
 
+static inline double xseg_bounds_fraction(const struct xseg_bounds *bounds)
+{
+    return atomic_load_explicit(&bounds->fraction, memory_order_relaxed);
+}
+
 /* Set the limits of a device that opens from the configuration. */
 void xseg_bounds_init(struct xseg_bounds *bounds, const struct xseg_config *config);
 
@@ -51,9 +58,10 @@ void xseg_bounds_init(struct xseg_bounds *bounds, const struct xseg_config *conf
 void xseg_bounds_read(const struct xseg_bounds *bounds, struct xseg_limit_values *out);
 
 /*
- * Set the limits.
+ * Set the limits; the fraction only if set->has_fraction.
  *
- * Returns: XSEG_OK; XSEG_ERR_ARGUMENT if the limits contradict each other, and nothing has changed
+ * Returns: XSEG_OK; XSEG_ERR_ARGUMENT if the limits contradict each other or the fraction is out of bounds, and
+ *          nothing has changed
  */
 xseg_status xseg_bounds_set(struct xseg_bounds *bounds, const struct xseg_limit_values *set);
 

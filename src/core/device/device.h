@@ -17,6 +17,7 @@
 #include "src/core/device/retire.h"
 #include "src/core/device/route.h"
 #include "src/core/history/history.h"
+#include "src/core/stats/dated.h"
 #include "vmm/context.h"
 
 struct xseg_allocator;
@@ -70,17 +71,28 @@ struct xseg_device {
     atomic_uint_fast64_t reserved;  /* bytes mapped or allocated */
     atomic_uint_fast64_t evicted;   /* bytes of blocks whose pages are evicted, see pause.h */
     atomic_uint_fast64_t addresses; /* bytes of reserved ranges */
+    struct xseg_recent_peak recent; /* of `reserved` */
+    /* stranded: cached bytes on pages that blocks in use share, by the last explain or look of decay; memory of pools that
+     * are held is left out.  used_elsewhere: what others have of the device, by the driver's last answer. */
+    struct xseg_dated stranded, used_elsewhere;
     /* PyTorch's num_* counters; a reset of the totals sets them to 0. */
     atomic_uint_fast64_t retries, ooms, rejections, syncs, grown, shrunk;
     atomic_uint_fast64_t scrubbed; /* bytes cleared, see scrub.h; reset with the counters above */
 };
 
 /* Most bytes of physical memory: the fraction's bytes, the hard limit, or UINT64_MAX. */
-uint64_t xseg_device_limit(const struct xseg_device *device, const struct xseg_config *config);
+uint64_t xseg_device_limit(const struct xseg_device *device);
 
 /* Bytes of device memory taken: reserved bytes, idle pages, and memory that the driver refused
  * to take back. */
 uint64_t xseg_device_physical(const struct xseg_device *device);
+
+/*
+ * Ask the driver for free and total memory of the device, and note what others have.
+ *
+ * Returns: XSEG_OK; XSEG_ERR_DRIVER, XSEG_ERR_DEVICE_LOST
+ */
+xseg_status xseg_device_memory(struct xseg_device *device, uint64_t *free, uint64_t *total);
 
 /* Visit every arena of the device. */
 void xseg_device_visit_arenas(struct xseg_device *device,

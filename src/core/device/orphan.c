@@ -169,18 +169,27 @@ static void come(struct xseg_arena *arena, struct xseg_extent *extent,
 
 /* --- Adopting. --- */
 
+/* Move an amount from one arena to another.  The totals of the former's pool stay: that has got the amount, and has
+ * not freed it. */
+static void move_count(struct xseg_arena *from, struct xseg_arena *to, enum xseg_count what,
+                       uint64_t amount)
+{
+    xseg_counts_move(&from->counts, &to->counts, what, amount);
+    from->up_before[what] -= amount;
+}
+
 static void move_counts(struct xseg_arena *from, struct xseg_arena *to,
                         const struct xseg_extent *extent)
 {
     const uint64_t bytes = atomic_load_explicit(&extent->segment.mapped, memory_order_relaxed);
 
     XSEG_ASSERT(from->is_small == to->is_small && xseg_arena_stream(from) == xseg_arena_stream(to));
-    xseg_counts_move(&from->counts, &to->counts, XSEG_COUNT_RESERVED_BYTES, bytes);
+    move_count(from, to, XSEG_COUNT_RESERVED_BYTES, bytes);
     if (!xseg_extent_is_expandable(extent))
-        xseg_counts_move(&from->counts, &to->counts, XSEG_COUNT_SEGMENT, 1);
+        move_count(from, to, XSEG_COUNT_SEGMENT, 1);
     if (extent->oversize)
-        xseg_counts_move(&from->counts, &to->counts, XSEG_COUNT_OVERSIZE_SEGMENT, 1);
-    xseg_pool_move_reserved(from->pool, to->pool, bytes);
+        move_count(from, to, XSEG_COUNT_OVERSIZE_SEGMENT, 1);
+    xseg_pool_move_reserved(from, to, bytes);
 }
 
 /* Move an extent to another arena.  False without host memory, or where a request that began

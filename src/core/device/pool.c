@@ -42,10 +42,15 @@ void xseg_pool_init(struct xseg_pool *pool, struct xseg_pool_body *body,
     atomic_store(&body->is_captured, false);
     atomic_store(&body->arenas, NULL);
     atomic_store(&body->reserved, 0);
-    atomic_store(&body->reserved_peak, 0);
+    for (unsigned i = 0; i < 2; i++)
+        atomic_store(&body->reserved_part[i], 0);
+    for (unsigned i = 0; i < XSEG_STAT_GROUPS; i++)
+        atomic_store(&body->reserved_peak[i], 0);
+    xseg_recent_peak_init(&body->recent);
     atomic_store(&body->pool, pool);
     pool->is_private = options != NULL;
-    pool->no_split = body->options.no_split;
+    atomic_store(&pool->no_split, body->options.no_split);
+    atomic_store(&pool->lends, body->options.use_on_oom);
     pool->has_own_memory = body->options.memory.alloc != NULL;
     atomic_store(&pool->holders, 1);
     atomic_store(&pool->body, body);
@@ -129,7 +134,8 @@ static void move_in(struct xseg_arena *arena, struct xseg_pool *pool,
     atomic_store_explicit(&arena->stream, stream, memory_order_release);
     memset(&arena->lent, 0, sizeof(arena->lent));
     for (unsigned i = 0; i < XSEG_COUNTS; i++)
-        arena->up_before[i] = xseg_counts_increases(&arena->counts, (enum xseg_count)i);
+        arena->up_before[i] = arena->down_before[i] =
+            xseg_counts_increases(&arena->counts, (enum xseg_count)i);
     xseg_arena_unlock(arena);
 }
 
@@ -245,38 +251,73 @@ void xseg_pool_visit_arenas(struct xseg_pool_body *body,
         visit(self, arena);
 }
 
-void xseg_pool_note_growth(struct xseg_pool *pool, uint64_t bytes)
+static void raise_peak(atomic_uint_fast64_t *peak, uint64_t value)
 {
-    struct xseg_pool_body *body = pool->body;
-    const uint64_t reserved =
-        atomic_fetch_add_explicit(&body->reserved, bytes, memory_order_relaxed) + bytes;
+    if (value > atomic_load_explicit(peak, memory_order_relaxed))
+        atomic_store_explicit(peak, value, memory_order_relaxed);
+}
+
+/* Add to a figure, which falls if `more` is negative, and note the change for its recent peak. */
+static void change(atomic_uint_fast64_t *figure, struct xseg_recent_peak *recent, uint64_t now,
+                   int64_t more)
+{
+    const uint64_t before = atomic_fetch_add_explicit(figure, (uint64_t)more, memory_order_relaxed);
+
+    xseg_recent_peak_note(recent, now, before, before + (uint64_t)more);
+}
+
+/* Change what a pool and its device have reserved. */
+static void change_reserved(struct xseg_pool_body *body, int64_t more)
+{
+    struct xseg_device *device = body->device;
+    const uint64_t now = xseg_clock_coarse(&device->allocator->clock);
+
+    change(&body->reserved, &body->recent, now, more);
+    change(&device->reserved, &device->recent, now, more);
+}
+
+void xseg_pool_note_growth(struct xseg_arena *arena, uint64_t bytes)
+{
+    struct xseg_pool_body *body = arena->pool->body;
+    const unsigned part = !arena->is_small;
+    const uint64_t own =
+        atomic_fetch_add_explicit(&body->reserved_part[part], bytes, memory_order_relaxed) + bytes;
 
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
-    XSEG_ASSERT(bytes != 0 && reserved >= bytes);
-    if (reserved > atomic_load_explicit(&body->reserved_peak, memory_order_relaxed))
-        atomic_store_explicit(&body->reserved_peak, reserved, memory_order_relaxed);
-    atomic_fetch_add_explicit(&body->device->reserved, bytes, memory_order_relaxed);
+    change_reserved(body, (int64_t)bytes);
+    const uint64_t reserved = atomic_load_explicit(&body->reserved, memory_order_relaxed);
+    XSEG_ASSERT(bytes != 0 && reserved >= own && own >= bytes);
+    raise_peak(&body->reserved_peak[XSEG_STAT_ALL], reserved);
+    raise_peak(&body->reserved_peak[XSEG_STAT_SMALL + part], own);
     atomic_fetch_add_explicit(&body->device->grown, 1, memory_order_relaxed);
 }
 
-void xseg_pool_note_shrink(struct xseg_pool *pool, uint64_t bytes)
+void xseg_pool_note_shrink(struct xseg_arena *arena, uint64_t bytes)
 {
-    struct xseg_pool_body *body = pool->body;
+    struct xseg_pool_body *body = arena->pool->body;
+    const unsigned part = !arena->is_small;
 
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
-    XSEG_ASSERT(atomic_load(&body->reserved) >= bytes);
+    XSEG_ASSERT(atomic_load(&body->reserved_part[part]) >= bytes);
     XSEG_ASSERT(atomic_load(&body->device->reserved) >= bytes);
-    atomic_fetch_sub_explicit(&body->reserved, bytes, memory_order_relaxed);
-    atomic_fetch_sub_explicit(&body->device->reserved, bytes, memory_order_relaxed);
+    change_reserved(body, -(int64_t)bytes);
+    atomic_fetch_sub_explicit(&body->reserved_part[part], bytes, memory_order_relaxed);
     atomic_fetch_add_explicit(&body->device->shrunk, 1, memory_order_relaxed);
 }
 
-void xseg_pool_move_reserved(struct xseg_pool *from, struct xseg_pool *to, uint64_t bytes)
+void xseg_pool_move_reserved(struct xseg_arena *from, struct xseg_arena *to, uint64_t bytes)
 {
+    const unsigned part = !from->is_small;
+    struct xseg_pool_body *source = from->pool->body, *target = to->pool->body;
+    const uint64_t now = xseg_clock_coarse(&source->device->allocator->clock);
+
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
-    XSEG_ASSERT(from != to && atomic_load(&from->body->reserved) >= bytes);
-    atomic_fetch_sub_explicit(&from->body->reserved, bytes, memory_order_relaxed);
-    atomic_fetch_add_explicit(&to->body->reserved, bytes, memory_order_relaxed);
+    XSEG_ASSERT(source != target && from->is_small == to->is_small);
+    XSEG_ASSERT(atomic_load(&source->reserved_part[part]) >= bytes);
+    change(&source->reserved, &source->recent, now, -(int64_t)bytes);
+    atomic_fetch_sub_explicit(&source->reserved_part[part], bytes, memory_order_relaxed);
+    change(&target->reserved, &target->recent, now, (int64_t)bytes);
+    atomic_fetch_add_explicit(&target->reserved_part[part], bytes, memory_order_relaxed);
 }
 
 bool xseg_pool_hold(struct xseg_pool *pool)

@@ -19,6 +19,7 @@
 
 #include "src/base/check.h"
 #include "src/core/cache/arena.h"
+#include "src/core/stats/recent_peak.h"
 #include "xseg/pool.h"
 
 /* States of a pool; see pause.h. */
@@ -35,7 +36,8 @@ struct xseg_pool_body {
     /* The pointer to this body in the list of the device; guarded by TABLE. */
     _Atomic(struct xseg_pool_body *) *place;
     struct xseg_list retired; /* in the list of retired bodies of the device; guarded by TABLE */
-    struct xseg_pool_options options;    /* fixed, but for limit_bytes, see `limit` */
+    /* As the pool was made.  What can be changed since lies elsewhere: `limit`, and members of the pool. */
+    struct xseg_pool_options options;
     char label[XSEG_POOL_NAME_MOST + 3]; /* the pool's name in quotes, or its number; fixed */
     uint32_t
         number; /* of the users' pools, from 1 on; 0: the default pool, or one of the device's own */
@@ -46,18 +48,20 @@ struct xseg_pool_body {
     enum xseg_pool_state state; /* guarded by GROWTH */
     /* Saved contents of a paused pool, or NULL; guarded by GROWTH. */
     struct xseg_contents *contents;
-    /* Bytes mapped or allocated, and the peak of these; written under GROWTH. */
-    atomic_uint_fast64_t reserved, reserved_peak;
+    /* Bytes mapped or allocated; of these the small and the large arenas'; and the peaks, by enum
+     * xseg_stat_group.  Written under GROWTH. */
+    atomic_uint_fast64_t reserved, reserved_part[2], reserved_peak[XSEG_STAT_GROUPS];
+    struct xseg_recent_peak recent; /* of `reserved` */
 };
 
 struct xseg_pool {
     _Atomic(struct xseg_pool_body *) body; /* never NULL */
     atomic_uint holders;                   /* 0: retired.  The default pool is always held. */
+    atomic_bool no_split, lends;           /* as its options say, or xseg_pool_set() */
     /* The members from here on are fixed, so that they can be read after the pool has ended. */
     bool is_private : 1;
     bool is_guarded : 1;     /* the device's own, for blocks with a segment each: guarded.h */
     bool is_orphans : 1;     /* the device's own, for segments of ended pools: orphan.h */
-    bool no_split : 1;       /* as its options say */
     bool has_own_memory : 1; /* memory comes from the user's own functions */
 };
 
@@ -122,8 +126,15 @@ static inline bool xseg_pool_may_trim(const struct xseg_pool *pool, const struct
  * a graph may use. */
 static inline bool xseg_pool_may_lend(const struct xseg_pool *pool)
 {
-    return pool->body->options.use_on_oom && !xseg_pool_is_retired(pool) &&
+    return atomic_load_explicit(&pool->lends, memory_order_relaxed) &&
+           !xseg_pool_is_retired(pool) &&
            !atomic_load_explicit(&pool->body->is_captured, memory_order_relaxed);
+}
+
+/* Whether a cached block of the pool is handed out whole. */
+static inline bool xseg_pool_is_whole(const struct xseg_pool *pool)
+{
+    return atomic_load_explicit(&pool->no_split, memory_order_relaxed);
 }
 
 /* Whether the pool's memory comes from the user's own functions. */
@@ -157,12 +168,12 @@ struct xseg_arena *xseg_pool_find_arena(struct xseg_pool *pool,
 void xseg_pool_visit_arenas(struct xseg_pool_body *body,
                             void (*visit)(void *self, struct xseg_arena *arena), void *self);
 
-/* Count memory that was taken for the pool, or given back.  GROWTH is held. */
-void xseg_pool_note_growth(struct xseg_pool *pool, uint64_t bytes);
-void xseg_pool_note_shrink(struct xseg_pool *pool, uint64_t bytes);
+/* Count memory that was taken for an arena of a pool, or given back.  GROWTH is held. */
+void xseg_pool_note_growth(struct xseg_arena *arena, uint64_t bytes);
+void xseg_pool_note_shrink(struct xseg_arena *arena, uint64_t bytes);
 
-/* Count memory of one pool for another from now on.  GROWTH is held. */
-void xseg_pool_move_reserved(struct xseg_pool *from, struct xseg_pool *to, uint64_t bytes);
+/* Count memory of one pool's arena for another's from now on.  GROWTH is held. */
+void xseg_pool_move_reserved(struct xseg_arena *from, struct xseg_arena *to, uint64_t bytes);
 
 /*
  * The arena of a stream, made if there is none.  Unless the pool is held or has a block, the arena

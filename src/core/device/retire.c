@@ -7,6 +7,7 @@
 #include "src/base/error.h"
 #include "src/core/device/device.h"
 #include "src/core/device/orphan.h"
+#include "src/core/device/pool_stats.h"
 
 #define POOLS_IN_CHUNK 4095u
 
@@ -19,6 +20,13 @@ struct xseg_retire_chunk {
 };
 
 _Static_assert(sizeof(struct xseg_retire_chunk) == (size_t)64 << 10, "it is pools, but for one");
+
+struct xseg_departure {
+    struct xseg_departure *older;
+    void (*gone)(void *context, const struct xseg_statistics *last);
+    void *context;
+    struct xseg_statistics last;
+};
 
 static struct xseg_pool_body *body_of(struct xseg_list *node)
 {
@@ -132,6 +140,14 @@ static struct xseg_pool_body *take_body(struct xseg_device *device)
     return body;
 }
 
+/* Keep the name that the user has given to a pool.  False without host memory. */
+static bool keep_id(const struct xseg_pool_body *body)
+{
+    const uint64_t *id = body->options.id;
+
+    return (id[0] | id[1]) == 0 || xseg_pool_ids_add(body->device->history.store, body->number, id);
+}
+
 xseg_status xseg_retire_make_pool(struct xseg_device *device,
                                   const struct xseg_pool_options *options, bool is_guarded,
                                   struct xseg_pool **out)
@@ -148,6 +164,12 @@ xseg_status xseg_retire_make_pool(struct xseg_device *device,
         xseg_pool_init(pool, body, options);
         pool->is_guarded = is_guarded;
         xseg_pool_set_label(body, options->name);
+        if (!keep_id(body)) {
+            retirement->used--;
+            pool = NULL;
+        }
+    }
+    if (pool != NULL) {
         xseg_pool_link(body);
     } else if (body != NULL) {
         xseg_list_init(&body->retired);
@@ -246,26 +268,57 @@ static bool can_end(const struct xseg_pool_body *body)
 
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
     XSEG_ASSERT(xseg_pool_is_retired(body->pool));
-    if (body->state != XSEG_POOL_RUNS)
+    if (body->state != XSEG_POOL_RUNS ||
+        (body->options.gone != NULL && atomic_load(&body->reserved) != 0))
         return false;
     while (arena != NULL && xseg_orphan_can_adopt(arena))
         arena = atomic_load(&arena->next);
     return arena == NULL;
 }
 
-/* End a retired pool if it has nothing but cached memory.  GROWTH is held. */
-static void try_to_end(struct xseg_pool_body *body)
+/* Make what a pool that is about to end has to tell, if anything.  False without host memory. */
+static bool prepare_departure(struct xseg_pool_body *body, struct xseg_departure **out)
+{
+    if (body->options.gone == NULL)
+        return true;
+    struct xseg_departure *departure = malloc(sizeof(*departure));
+    if (departure == NULL)
+        return false;
+    departure->gone = body->options.gone;
+    departure->context = body->options.gone_context;
+    departure->older = NULL;
+    xseg_pool_stats_read_body(body, &departure->last);
+    *out = departure;
+    return true;
+}
+
+static void add_departure(struct xseg_device *device, struct xseg_departure *departure)
+{
+    _Atomic(struct xseg_departure *) *newest = &device->retirement.departures;
+
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
+    departure->older = atomic_load(newest);
+    while (!atomic_compare_exchange_weak(newest, &departure->older, departure))
+        ;
+}
+
+/* End a retired pool if it has nothing but cached memory.  GROWTH is held.  Returns: what it has to tell, or NULL */
+static struct xseg_departure *try_to_end(struct xseg_pool_body *body)
 {
     struct xseg_device *device = body->device;
     struct xseg_arena *arena = atomic_load(&body->arenas);
 
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
     XSEG_ASSERT(!xseg_retire_is_over(body->pool));
-    if (!can_end(body))
-        return;
+    struct xseg_departure *departure = NULL;
+
+    if (!can_end(body) || !prepare_departure(body, &departure))
+        return NULL;
     for (; arena != NULL; arena = atomic_load(&arena->next))
-        if (!xseg_orphan_adopt(arena))
-            return;
+        if (!xseg_orphan_adopt(arena)) {
+            free(departure);
+            return NULL;
+        }
     xseg_lock_take(&device->table_lock);
     xseg_pool_unlink(body);
     xseg_list_remove(&body->retired);
@@ -275,6 +328,17 @@ static void try_to_end(struct xseg_pool_body *body)
     /* From here on no arena is added; an arena that was added meanwhile is empty. */
     for (arena = atomic_load(&body->arenas); arena != NULL; arena = atomic_load(&arena->next))
         abandon(arena);
+    return departure;
+}
+
+/* As try_to_end(); what the pool has to tell is told when no lock is held. */
+static void examine(struct xseg_pool_body *body)
+{
+    struct xseg_device *device = body->device;
+    struct xseg_departure *departure = try_to_end(body);
+
+    if (departure != NULL)
+        add_departure(device, departure);
 }
 
 /* The retired pool that was examined longest ago, or NULL.  GROWTH is held. */
@@ -301,9 +365,10 @@ void xseg_retire_look(struct xseg_device *device)
     if (!xseg_lock_try(&device->growth_lock))
         return;
     for (unsigned i = 0; i < A_FEW && (body = next_retired(device)) != NULL; i++)
-        try_to_end(body);
+        examine(body);
     recycle(device);
     xseg_lock_give(&device->growth_lock);
+    xseg_retire_tell(device);
 }
 
 void xseg_retire_look_at_all(struct xseg_device *device)
@@ -313,11 +378,81 @@ void xseg_retire_look_at_all(struct xseg_device *device)
 
     /* The first pool that cannot end ends the round when its turn comes again. */
     for (; body != NULL && body != stays; body = next_retired(device)) {
-        try_to_end(body);
+        examine(body);
         if (stays == NULL && !xseg_retire_is_over(body->pool))
             stays = body;
     }
     recycle(device);
+}
+
+/* --- Telling. --- */
+
+/* What is to be told so far, the oldest first. */
+static struct xseg_departure *take_departures(struct xseg_device *device)
+{
+    struct xseg_departure *newest = atomic_exchange(&device->retirement.departures, NULL);
+    struct xseg_departure *first = NULL, *older;
+
+    for (; newest != NULL; newest = older) {
+        older = newest->older;
+        newest->older = first;
+        first = newest;
+    }
+    return first;
+}
+
+/* Tell of departures, and free them.  No lock is held. */
+static void tell(struct xseg_departure *departure)
+{
+    struct xseg_departure *next;
+    struct xseg_fail_kept kept;
+
+    XSEG_ASSERT(!xseg_lock_is_any_held());
+    /* The call that tells may have failed, and who is told may use another allocator. */
+    xseg_fail_keep(&kept);
+    for (; departure != NULL; departure = next) {
+        next = departure->older;
+        departure->gone(departure->context, &departure->last);
+        free(departure);
+    }
+    xseg_fail_restore(&kept);
+}
+
+void xseg_retire_tell(struct xseg_device *device)
+{
+    XSEG_ASSERT(!xseg_lock_is_any_held());
+    if (atomic_load_explicit(&device->retirement.departures, memory_order_relaxed) != NULL)
+        tell(take_departures(device));
+}
+
+void xseg_retire_tell_all(struct xseg_device *device)
+{
+    struct xseg_statistics last;
+
+    xseg_retire_tell(device);
+    for (struct xseg_pool_body *body = atomic_load(&device->private_pools); body != NULL;
+         body = atomic_load(&body->next)) {
+        if (body->options.gone == NULL)
+            continue;
+        xseg_pool_stats_read_body(body, &last);
+        body->options.gone(body->options.gone_context, &last);
+    }
+}
+
+/* Add a body to the retired ones, as the first that is examined. */
+static void add_retired(struct xseg_pool_body *body)
+{
+    struct xseg_device *device = body->device;
+
+    xseg_lock_take(&device->table_lock);
+    xseg_list_insert(device->retirement.retired.next, &body->retired);
+    xseg_lock_give(&device->table_lock);
+}
+
+/* A pool that tells of its end, and has no memory, ends at once, whatever other threads do. */
+static bool ends_at_once(const struct xseg_pool_body *body)
+{
+    return body->options.gone != NULL && atomic_load(&body->reserved) == 0;
 }
 
 bool xseg_retire_release(struct xseg_pool *pool)
@@ -336,9 +471,16 @@ bool xseg_retire_release(struct xseg_pool *pool)
     struct xseg_device *device = body->device;
 
     XSEG_ASSERT(xseg_list_is_empty(&body->retired) && !xseg_retire_is_over(pool));
-    xseg_lock_take(&device->table_lock);
-    xseg_list_insert(device->retirement.retired.next, &body->retired);
-    xseg_lock_give(&device->table_lock);
+    if (ends_at_once(body)) {
+        xseg_lock_take(&device->growth_lock);
+        add_retired(body);
+        struct xseg_departure *departure = try_to_end(body);
+        xseg_lock_give(&device->growth_lock);
+        if (departure != NULL)
+            tell(departure);
+    } else {
+        add_retired(body);
+    }
     xseg_retire_look(device);
     return true;
 }

@@ -9,6 +9,9 @@
  * A pool is examined when its last holder releases it.  Pools that cannot end are examined again later:
  * a few whenever a pool is made or released, all of them by a trim.
  *
+ * A pool that tells of its end does not end before its memory is back.  What it has to tell, with its last
+ * statistics, is a *departure*: made under GROWTH, and told when no lock is held.
+ *
  * *Visitors* read bodies and lists of arenas without GROWTH.  While there is a visitor, ended bodies and
  * arenas are not used again.
  *
@@ -21,6 +24,7 @@
 
 struct xseg_pending;
 struct xseg_retire_chunk;
+struct xseg_departure;
 
 /* The retired and ended pools of a device. */
 struct xseg_retirement {
@@ -36,6 +40,8 @@ struct xseg_retirement {
     uint32_t used;                    /* number of used places in the first chunk */
     /* Takes back the event of a spent arena: xseg_pending_put_event(). */
     void (*put_event)(struct xseg_pending *pending, xseg_event event);
+    /* What is to be told, the newest first; added to under GROWTH. */
+    _Atomic(struct xseg_departure *) departures;
     atomic_uint visitors;
     atomic_size_t host_bytes; /* of chunks and bodies */
 };
@@ -63,6 +69,12 @@ void xseg_retire_look(struct xseg_device *device);
 
 /* End all retired pools that can end.  GROWTH is held. */
 void xseg_retire_look_at_all(struct xseg_device *device);
+
+/* Tell of the pools that are gone.  No lock is held. */
+void xseg_retire_tell(struct xseg_device *device);
+
+/* Tell of all pools, because the device closes: its memory is back.  No lock is held. */
+void xseg_retire_tell_all(struct xseg_device *device);
 
 /* Whether a pool has ended, which is final.  Unless GROWTH or TABLE is held, a pool may end
  * right after this says no. */

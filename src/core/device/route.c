@@ -141,6 +141,15 @@ bool xseg_routes_end(struct xseg_routes *routes, const struct xseg_pool *pool, b
     return found;
 }
 
+void xseg_routes_note_capture(struct xseg_routes *routes)
+{
+    xseg_lock_take(routes->table_lock);
+    for (struct xseg_route *route = atomic_load(&routes->latest); route != NULL;
+         route = atomic_load(&route->next))
+        atomic_store_explicit(&route->pool->body->is_captured, true, memory_order_relaxed);
+    xseg_lock_give(routes->table_lock);
+}
+
 bool xseg_routes_begin_on(struct xseg_routes *routes, const struct xseg_known_stream *stream)
 {
     xseg_lock_take(routes->table_lock);

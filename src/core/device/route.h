@@ -59,6 +59,9 @@ xseg_status xseg_routes_begin(struct xseg_routes *routes, const struct xseg_rout
 /* End the route of a pool.  False if the pool has no route, or one of the other kind. */
 bool xseg_routes_end(struct xseg_routes *routes, const struct xseg_pool *pool, bool is_capture);
 
+/* Note of every pool that has a route that it takes part in a capture. */
+void xseg_routes_note_capture(struct xseg_routes *routes);
+
 /* Whether a capture that has not ended began on a stream. */
 bool xseg_routes_begin_on(struct xseg_routes *routes, const struct xseg_known_stream *stream);
 

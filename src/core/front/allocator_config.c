@@ -10,7 +10,9 @@
 #include "src/core/config/config_summary.h"
 #include "src/core/config/config_table.h"
 #include "src/core/front/background.h"
+#include "src/core/inspect/publisher.h"
 #include "src/core/reclaim/trim_bounds.h"
+#include "src/core/snapshot/signalled.h"
 
 _Static_assert(XSEG_CONFIG_KEYS <= 64, "a set of keys fits in 64 bits");
 
@@ -71,6 +73,19 @@ static bool has_soft_by_device(struct xseg_allocator *allocator, const struct xs
     return false;
 }
 
+/* Whether an open device has a fraction other than that of the configuration, set by xseg_limits(). */
+static bool has_fraction_by_device(struct xseg_allocator *allocator,
+                                   const struct xseg_config *config)
+{
+    for (int i = 0; i < allocator->device_count; i++) {
+        const struct xseg_device *device = xseg_allocator_open_device(allocator, i);
+
+        if (device != NULL && xseg_bounds_fraction(&device->bounds) != config->memory_fraction)
+            return true;
+    }
+    return false;
+}
+
 /* Make a copy of the configuration in force, as a new version; NULL without host memory. */
 static struct xseg_config_version *make_version(struct xseg_allocator *allocator)
 {
@@ -103,6 +118,7 @@ static void publish(struct xseg_allocator *allocator, struct xseg_config_version
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_DRIVER) && version->older == NULL);
     version->config.traced = xseg_observers_trace(&allocator->observers);
     version->config.soft_by_device = has_soft_by_device(allocator, &version->config);
+    version->config.fraction_by_device = has_fraction_by_device(allocator, &version->config);
     xseg_config_sum_up(&version->config);
     struct xseg_config_version *before = find_equal(allocator, &version->config);
     if (before != NULL) {
@@ -131,13 +147,20 @@ static void forget_arena(void *self, struct xseg_arena *arena)
     xseg_origins_forget(arena);
 }
 
+static void forget_users(void *self, struct xseg_arena *arena)
+{
+    (void)self;
+    xseg_origins_forget_users(arena);
+}
+
 static bool keeps_origins(const struct xseg_config *config)
 {
     return config->block_ages || config->history != XSEG_HISTORY_NOTHING;
 }
 
-/* Forget the origins of all blocks: blocks from before origins were kept have none. */
-static void forget_origins(struct xseg_allocator *allocator)
+/* Forget the origins of all blocks, or their words: blocks from before they were kept have none. */
+static void forget_origins(struct xseg_allocator *allocator,
+                           void (*forget)(void *self, struct xseg_arena *arena))
 {
     for (int i = 0; i < allocator->device_count; i++) {
         struct xseg_device *device = xseg_allocator_open_device(allocator, i);
@@ -145,7 +168,7 @@ static void forget_origins(struct xseg_allocator *allocator)
         if (device == NULL)
             continue;
         xseg_lock_take(&device->growth_lock);
-        xseg_device_visit_arenas(device, forget_arena, NULL);
+        xseg_device_visit_arenas(device, forget, NULL);
         xseg_lock_give(&device->growth_lock);
     }
 }
@@ -160,16 +183,22 @@ static xseg_status configure(struct xseg_allocator *allocator, const char *text,
     xseg_status status = xseg_config_parse(&version->config, text, named);
     if (status == XSEG_OK)
         status = follow_on_all(allocator, &version->config, *named, false);
+    if (status == XSEG_OK)
+        status = xseg_signalled_prepare(allocator, &version->config);
     if (status == XSEG_OK && version->config.background_thread)
         status = xseg_background_start(allocator);
     if (status != XSEG_OK) {
+        xseg_signalled_settle(allocator);
         free(version);
         return status;
     }
     (void)follow_on_all(allocator, &version->config, *named, true);
     if (keeps_origins(&version->config) && !keeps_origins(xseg_allocator_config(allocator)))
-        forget_origins(allocator);
+        forget_origins(allocator, forget_arena);
+    if (version->config.block_user && !xseg_allocator_config(allocator)->block_user)
+        forget_origins(allocator, forget_users);
     publish(allocator, version);
+    xseg_signalled_settle(allocator);
     if (!xseg_allocator_config(allocator)->background_thread)
         xseg_background_end(allocator);
     return XSEG_OK;
@@ -186,6 +215,7 @@ xseg_status xseg_allocator_configure(struct xseg_allocator *allocator, const cha
         return status;
     xseg_allocator_log_idle_keys(allocator, named);
     apply_on_all(allocator);
+    xseg_publisher_follow(allocator);
     return XSEG_OK;
 }
 
@@ -193,13 +223,15 @@ static xseg_status set_limits(struct xseg_allocator *allocator, struct xseg_devi
                               const struct xseg_limit_values *set)
 {
     const bool had_soft = xseg_allocator_config(allocator)->soft_by_device;
+    const bool had_fraction = xseg_allocator_config(allocator)->fraction_by_device;
     struct xseg_config_version *version = make_version(allocator);
     xseg_status status = XSEG_ERR_HOST_MEMORY;
 
     if (version != NULL)
         status = xseg_bounds_set(&device->bounds, set);
     /* Versions stay until the allocator closes, so a new one is only published if it differs. */
-    if (status == XSEG_OK && has_soft_by_device(allocator, &version->config) != had_soft)
+    if (status == XSEG_OK && (has_soft_by_device(allocator, &version->config) != had_soft ||
+                              has_fraction_by_device(allocator, &version->config) != had_fraction))
         publish(allocator, version);
     else
         free(version);
@@ -218,8 +250,10 @@ xseg_status xseg_allocator_limits(struct xseg_allocator *allocator, struct xseg_
     if (set != NULL)
         status = set_limits(allocator, device, set);
     xseg_lock_give(&allocator->open_lock);
-    if (status == XSEG_OK && set != NULL)
+    if (status == XSEG_OK && set != NULL) {
         xseg_trim_bounds(device);
+        xseg_allocator_end_call(allocator);
+    }
     return status;
 }
 

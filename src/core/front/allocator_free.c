@@ -221,7 +221,7 @@ xseg_status xseg_allocator_free(struct xseg_allocator *allocator, const void *po
         }
         xseg_arena_unlock(live.arena);
     }
-    if (__builtin_expect(config->follows_calls, 0))
+    if (__builtin_expect(config->ends_with_work, 0))
         xseg_device_follow(arena->device, config);
     return status;
 }

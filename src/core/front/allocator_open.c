@@ -8,18 +8,30 @@
 
 #include "src/base/environment.h"
 #include "src/base/error.h"
+#include "src/base/range.h"
 #include "src/core/config/config_load.h"
 #include "src/core/front/allocator_config.h"
 #include "src/core/front/background.h"
 #include "src/core/front/device_open.h"
+#include "src/core/front/errands.h"
 #include "src/core/front/history_sweep.h"
 #include "src/core/front/opened.h"
 #include "src/core/grow/guarded.h"
+#include "src/core/inspect/publisher.h"
+#include "src/core/pools/offer.h"
+#include "src/core/pools/peers.h"
+#include "src/core/pools/share_trial.h"
+#include "src/core/snapshot/oom.h"
+#include "src/core/snapshot/signalled.h"
 
-/* An allocator and the state of its background thread, in one piece of host memory. */
+/* An allocator and the state that rooms above its own keep of it, in one piece of host memory. */
 struct whole {
     struct xseg_allocator allocator; /* first: free() gets its address */
     struct xseg_background background;
+    struct xseg_offers offers;
+    struct xseg_oom_snapshots oom_snapshots;
+    struct xseg_signalled signalled;
+    struct xseg_publisher publisher;
 };
 
 _Static_assert(offsetof(struct whole, allocator) == 0, "an allocator is freed by its own address");
@@ -48,10 +60,13 @@ static void free_allocator(struct xseg_allocator *allocator)
 {
     struct xseg_config_version *version = allocator->versions, *older;
 
+    xseg_signalled_end(allocator->signalled);
+    xseg_publisher_end(allocator->publisher);
     for (; version != NULL; version = older) {
         older = version->older;
         free(version);
     }
+    xseg_offers_fini(allocator->offers);
     if (allocator->driver != NULL)
         xseg_driver_close(allocator->driver);
     free(allocator->device);
@@ -65,6 +80,24 @@ static void free_allocator(struct xseg_allocator *allocator)
     free(allocator);
 }
 
+/* Initialise what rooms above keep, and lead the allocator to it. */
+static void init_parts(struct whole *whole)
+{
+    struct xseg_allocator *allocator = &whole->allocator;
+
+    allocator->background = &whole->background;
+    allocator->offers = &whole->offers;
+    xseg_offers_init(allocator->offers);
+    allocator->oom_snapshots = &whole->oom_snapshots;
+    xseg_oom_snapshots_init(allocator->oom_snapshots);
+    allocator->report_oom = xseg_oom_snapshots_report;
+    allocator->signalled = &whole->signalled;
+    xseg_signalled_init(allocator->signalled);
+    allocator->publisher = &whole->publisher;
+    xseg_publisher_init(allocator->publisher);
+    allocator->run_errands = xseg_errands_run;
+}
+
 xseg_status xseg_allocator_open(const char *config, const char *driver, const struct xseg_log *log,
                                 const struct xseg_clock *clock, struct xseg_allocator **out)
 {
@@ -76,7 +109,7 @@ xseg_status xseg_allocator_open(const char *config, const char *driver, const st
     if (whole == NULL)
         return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for an allocator");
     struct xseg_allocator *allocator = &whole->allocator;
-    allocator->background = &whole->background;
+    init_parts(whole);
     allocator->log = *log;
     allocator->clock = *clock;
     xseg_lock_init(&allocator->open_lock, XSEG_RANK_DRIVER);
@@ -96,6 +129,7 @@ xseg_status xseg_allocator_open(const char *config, const char *driver, const st
         status = xseg_driver_open(driver, &allocator->driver);
     if (status != XSEG_OK)
         goto free_all;
+    xseg_range_start();
     allocator->device_count = xseg_driver_device_count(allocator->driver);
     XSEG_ASSERT(allocator->device_count >= 0);
     allocator->device = calloc((size_t)allocator->device_count, sizeof(*allocator->device));
@@ -103,6 +137,10 @@ xseg_status xseg_allocator_open(const char *config, const char *driver, const st
         status = xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for the table of devices");
         goto free_all;
     }
+    status = xseg_signalled_prepare(allocator, xseg_allocator_config(allocator));
+    if (status != XSEG_OK)
+        goto free_all;
+    xseg_signalled_settle(allocator);
     if (xseg_allocator_config(allocator)->background_thread)
         status = xseg_background_start(allocator);
     if (status != XSEG_OK)
@@ -110,6 +148,7 @@ xseg_status xseg_allocator_open(const char *config, const char *driver, const st
     xseg_opened_log(&allocator->log);
     xseg_allocator_log_idle_keys(allocator, named);
     xseg_environment_check(&allocator->log);
+    xseg_publisher_follow(allocator);
     *out = allocator;
     return XSEG_OK;
 
@@ -157,12 +196,14 @@ xseg_status xseg_allocator_close(struct xseg_allocator *allocator)
     if (status == XSEG_OK)
         status = xseg_driver_let_go_kept(allocator->driver);
     if (status == XSEG_OK) {
+        on_every(allocator, xseg_retire_tell_all);
         on_every(allocator, xseg_device_end);
         free_allocator(allocator);
         return XSEG_OK;
     }
     (void)snprintf(reason, sizeof(reason), "%s", xseg_fail_text()->buffer);
     on_every(allocator, xseg_device_hold_again);
+    on_every(allocator, xseg_peers_renew);
     /* If the thread cannot be started again, idle memory goes back on calls of the user alone. */
     if (xseg_allocator_config(allocator)->background_thread)
         (void)xseg_background_start(allocator);
@@ -196,6 +237,13 @@ static xseg_status open_device(struct xseg_allocator *allocator, int ordinal,
                   device->context.batches_unmap && device->context.batches_access
                       ? "works"
                       : "does not work");
+    if (xseg_allocator_config(allocator)->exportable && !device->pool_body.options.exportable)
+        xseg_log_line(
+            &allocator->log, XSEG_LOG_WARNING, "device %d: exportable has no effect: %s", ordinal,
+            !device->context.has_vmm                    ? "it has no virtual memory management"
+            : xseg_share_trial_is_owed(device->sharing) ? "memory is too short to try it, which is "
+                                                          "done when more is needed"
+                                                        : device->sharing->why);
     if (why[0] != '\0' && xseg_allocator_config(allocator)->expandable_segments)
         xseg_log_line(&allocator->log, XSEG_LOG_WARNING,
                       "device %d: no virtual memory management, so segments are classic%s: %s",

@@ -43,7 +43,7 @@ static void *run(void *self)
             if (device != NULL)
                 (void)xseg_decay_turn(device, config);
         }
-        xseg_allocator_deliver(allocator);
+        xseg_allocator_end_call(allocator);
     }
     return NULL;
 }

@@ -6,6 +6,7 @@
 
 #include "src/base/error.h"
 #include "src/core/cache/arena_blocks.h"
+#include "src/core/cache/walk.h"
 #include "src/core/config/size.h"
 #include "src/core/device/allocator.h"
 #include "src/core/front/allocator_free.h"
@@ -15,6 +16,7 @@
 #include "src/core/pending/pending.h"
 #include "src/core/pending/poison.h"
 #include "src/core/pending/stream_retirement.h"
+#include "src/core/pools/share_trial.h"
 #include "src/core/reclaim/decay.h"
 
 /* Work out the need of a request, and its arena; *arena stays NULL if the pool of the stream's route has ended. */
@@ -54,11 +56,11 @@ static xseg_status prepare(struct xseg_device *device, const struct xseg_device_
     need->is_small = xseg_size_is_small(need->bytes);
     need->expandable = request->config->expandable_segments && device->context.has_vmm &&
                        !xseg_pool_has_own_memory(pool);
-    need->no_split = pool->no_split;
+    need->no_split = xseg_pool_is_whole(pool);
     need->packs =
         request->config->placement == XSEG_PLACEMENT_PAGES && need->expandable && !need->no_split;
-    need->ages =
-        request->config->garbage_collection_threshold > 0 && request->config->memory_fraction < 1.0;
+    need->ages = request->config->garbage_collection_threshold > 0 &&
+                 xseg_bounds_fraction(&device->bounds) < 1.0;
     need->segment_bytes = xseg_max(xseg_size_segment(request->config, need->bytes),
                                    xseg_round_up(need->span, XSEG_SIZE_SEGMENT_STEP));
     XSEG_ASSERT(need->bytes >= need->requested && need->span >= need->bytes);
@@ -91,7 +93,77 @@ void xseg_device_follow(struct xseg_device *device, const struct xseg_config *co
 {
     if (config->decays_on_calls)
         xseg_decay_pass(device, config);
-    xseg_allocator_deliver(device->allocator);
+    xseg_allocator_end_call(device->allocator);
+}
+
+/* Fail because a request's bytes are not all cached where it wants them. */
+static xseg_status fail_at(const struct xseg_arena *arena, const struct xseg_need *need,
+                           uint64_t at, const char *what)
+{
+    return xseg_fail(XSEG_ERR_BUSY,
+                     "the %" PRIu64 " bytes at %#" PRIx64
+                     " are not cached memory of pool %s, stream %p, in %s segments: %s",
+                     need->bytes, at, xseg_pool_label(arena->pool),
+                     (void *)xseg_arena_stream(arena)->handle, arena->is_small ? "small" : "large",
+                     what);
+}
+
+static xseg_status take_at(struct xseg_arena *arena, const struct xseg_need *need, uint64_t at,
+                           struct xseg_grant *out) XSEG_REQUIRES(arena->lock)
+{
+    static const char *const lies[] = {
+        [XSEG_BLOCK_LIVE] = "a live block lies there",
+        [XSEG_BLOCK_PENDING] = "a freed block lies there that waits for another stream",
+        [XSEG_BLOCK_CACHED] = "what is cached there ends before",
+        [XSEG_BLOCK_HOLE] = "nothing is mapped there",
+        [XSEG_BLOCK_BUSY] = "another thread works on what lies there",
+    };
+    struct xseg_extent *extent = xseg_page_map_find(arena->page_map, at);
+
+    if (extent == NULL || at < extent->segment.base ||
+        at - extent->segment.base >= extent->segment.bytes)
+        return fail_at(arena, need, at, "no segment of this allocator is there");
+    if (extent->arena != arena)
+        return fail_at(arena, need, at,
+                       "it is another pool's, another stream's or of the other kind");
+    if (!xseg_arena_stock(arena, &arena->blocks, 4))
+        return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for a block's record");
+    const struct xseg_part part = xseg_walk_at(extent, at);
+    if (part.state != XSEG_BLOCK_CACHED || xseg_part_end(&part) - at < need->bytes)
+        return fail_at(arena, need, at, lies[part.state]);
+    *out = xseg_arena_hand_out_at(arena, extent, at, need);
+    return XSEG_OK;
+}
+
+/* Serve a request that names its address from cached memory of an arena.  GROWTH keeps segments where they are. */
+static xseg_status alloc_at(struct xseg_arena *arena, const struct xseg_need *need, uint64_t at,
+                            struct xseg_grant *out)
+{
+    struct xseg_device *device = arena->device;
+
+    xseg_lock_take(&device->growth_lock);
+    xseg_arena_lock(arena);
+    const bool is_there = xseg_arena_is_for(arena, need);
+    xseg_arena_unlock(arena);
+    xseg_status status = is_there ? xseg_pool_check_running(arena->pool) : XSEG_OK;
+    if (is_there && status == XSEG_OK) {
+        xseg_arena_lock(arena);
+        status = take_at(arena, need, at, out);
+        xseg_arena_unlock(arena);
+    }
+    xseg_lock_give(&device->growth_lock);
+    return status;
+}
+
+/* Serve a request that the cache does not serve. */
+static xseg_status miss(struct xseg_arena *arena, const struct xseg_need *need,
+                        struct xseg_grant *out)
+{
+    struct xseg_device *device = arena->device;
+
+    if (xseg_share_trial_is_owed(device->sharing) && !xseg_pending_captures(device->pending))
+        xseg_share_trial_again(device);
+    return xseg_ladder_alloc(arena, need, out);
 }
 
 /* Serve a request.  With XSEG_OK and no base in *out, the pool ended before its arena's lock was taken: try again. */
@@ -105,26 +177,34 @@ static xseg_status serve(struct xseg_device *device, const struct xseg_device_re
 
     if (status != XSEG_OK || arena == NULL)
         return status;
-    if (__builtin_expect(xseg_guarded_is_asked(request->config), 0))
+    if (__builtin_expect(xseg_guarded_is_asked(request->config), 0) && request->at == 0)
         status = xseg_guarded_choose(&need, &arena);
     if (status != XSEG_OK)
         return status;
     if (!request->has_asked && xseg_pending_count(device->pending) != 0)
         xseg_device_look_at_pending(arena, request->config);
+    if (__builtin_expect(request->at != 0, 0))
+        return alloc_at(arena, &need, request->at, out);
     if (__builtin_expect(!need.is_guarded, 1))
         status = xseg_arena_alloc(arena, &need, out);
-    if (status == XSEG_OK && out->base == 0)
-        status = xseg_ladder_alloc(arena, &need, out);
+    if (status == XSEG_OK && out->base == 0) {
+        status = miss(arena, &need, out);
+        xseg_retire_tell(device);
+    }
     return status;
 }
 
-/* Free a block that was not handed to the user yet: it has no uses, so the free does not fail. */
+/* Free a block that was not handed to the user yet: it has no uses, so the free does not fail.  The free gathers a
+ * context of its own; that of the request stays for another try. */
 static void give_back(const struct xseg_grant *grant)
 {
+    const struct xseg_history_gathered gathered = xseg_history_put_aside();
+
     XSEG_ASSERT(grant->base != 0 && grant->arena != NULL);
     (void)xseg_allocator_free(
         grant->arena->device->allocator,
         (void *)(uintptr_t)grant->base); /* NOLINT(performance-no-int-to-ptr) */
+    xseg_history_take_up(&gathered);
 }
 
 /*
@@ -164,7 +244,7 @@ xseg_status xseg_device_alloc(struct xseg_device *device, const struct xseg_devi
     } while (__builtin_expect(status == XSEG_OK && grant.base == 0, 0));
     if (status == XSEG_OK)
         *out = (void *)(uintptr_t)grant.base; /* NOLINT(performance-no-int-to-ptr) */
-    if (__builtin_expect(request->config->follows_calls, 0))
+    if (__builtin_expect(request->config->ends_with_work, 0))
         xseg_device_follow(device, request->config);
     return status;
 }
@@ -180,8 +260,8 @@ xseg_status xseg_device_prewarm(struct xseg_device *device,
     do {
         status = prepare(device, request, &need, &arena);
         if (status == XSEG_OK && arena != NULL)
-            status = xseg_ladder_alloc(arena, &need, &grant);
+            status = miss(arena, &need, &grant);
     } while (status == XSEG_OK && grant.base == 0);
-    xseg_allocator_deliver(device->allocator);
+    xseg_allocator_end_call(device->allocator);
     return status;
 }

@@ -14,6 +14,7 @@ struct xseg_device_request {
     const struct xseg_config *config;
     uint64_t bytes;     /* not 0 */
     uint64_t alignment; /* a power of two; 0: none wanted */
+    uint64_t at;        /* where the block is to begin; 0: anywhere */
     xseg_stream stream;
     bool zeroed;
     bool has_asked; /* pending blocks were looked at for this request, which happens once */
@@ -23,7 +24,7 @@ struct xseg_device_request {
 xseg_status xseg_device_alloc(struct xseg_device *device, const struct xseg_device_request *request,
                               void **out);
 
-/* The last step of an allocation or a free where the configuration has follows_calls: decay, and traces. */
+/* The last step of an allocation or a free where the configuration has ends_with_work: decay, traces, errands. */
 void xseg_device_follow(struct xseg_device *device, const struct xseg_config *config);
 
 /* Take back pending blocks that are free by now, before a request is served from an arena; in a capture only blocks

@@ -3,6 +3,7 @@
 
 #include <inttypes.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "src/base/error.h"
@@ -15,6 +16,7 @@
 #include "src/core/pending/poison.h"
 #include "src/core/pending/stream_retirement.h"
 #include "src/core/pools/share.h"
+#include "src/core/pools/share_trial.h"
 #include "src/core/reclaim/decay.h"
 #include "src/core/reclaim/forget.h"
 #include "src/core/reclaim/idle.h"
@@ -35,10 +37,32 @@ _Static_assert(offsetof(struct whole, device) == 0, "a device is freed by its ow
 
 /* --- Opening. --- */
 
+/* Whether a pool that does not say so is exportable: the configuration says so, and the driver can. */
+static xseg_status follow_config(struct xseg_device *device, bool *exportable)
+{
+    if (!xseg_allocator_config(device->allocator)->exportable)
+        return XSEG_OK;
+    const xseg_status status = xseg_share_trial(device, exportable);
+    return status == XSEG_ERR_UNSUPPORTED ? XSEG_OK : status;
+}
+
+/* Give a device up that nobody has seen; it has no memory but what the driver did not take back of a trial. */
+static xseg_status give_up(struct xseg_device *device, xseg_status status)
+{
+    char reason[256];
+
+    (void)snprintf(reason, sizeof(reason), "%s", xseg_fail_text()->buffer);
+    (void)xseg_leftovers_retry(&device->leftovers);
+    xseg_driver_let_go_or_keep(&device->context);
+    xseg_device_end(device);
+    return xseg_fail(status, "%s", reason);
+}
+
 xseg_status xseg_device_open(struct xseg_allocator *allocator, int ordinal, char *why,
                              size_t why_bytes, struct xseg_device **out)
 {
     struct whole *whole = calloc(1, sizeof(*whole));
+    bool works = false;
     xseg_status status;
 
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_DRIVER) && ordinal >= 0);
@@ -77,6 +101,10 @@ xseg_status xseg_device_open(struct xseg_allocator *allocator, int ordinal, char
     xseg_sharing_init(device->sharing);
     xseg_list_init(&device->spare_extents);
     XSEG_ASSERT(device->pool.body == &device->pool_body);
+    device->sharing->is_wanted = xseg_allocator_config(allocator)->exportable;
+    status = follow_config(device, &works);
+    if (status != XSEG_OK)
+        return give_up(device, status);
     *out = device;
     return XSEG_OK;
 
@@ -90,12 +118,18 @@ free_device:
 xseg_status xseg_device_make_pool(struct xseg_device *device,
                                   const struct xseg_pool_options *options, struct xseg_pool **out)
 {
-    const xseg_status status = options->exportable ? xseg_share_try(device) : XSEG_OK;
+    struct xseg_pool_options chosen = *options;
+    xseg_status status = XSEG_OK;
+    bool works = false;
 
+    if (chosen.exportable)
+        status = xseg_share_trial(device, &works);
+    else if (chosen.memory.alloc == NULL)
+        status = follow_config(device, &chosen.exportable);
     if (status != XSEG_OK)
         return status;
     xseg_retire_look(device);
-    return xseg_retire_make_pool(device, options, false, out);
+    return xseg_retire_make_pool(device, &chosen, false, out);
 }
 
 /* --- Closing. --- */

@@ -38,13 +38,37 @@ xseg_status xseg_device_begin_route(struct xseg_pool *pool, bool (*accepts)(void
 {
     const struct xseg_route route = {.pool = pool, .accepts = accepts, .self = self};
 
-    return add_route(&route);
+    struct xseg_pending *pending = pool->body->device->pending;
+    const xseg_status status = add_route(&route);
+
+    if (status != XSEG_OK)
+        return status;
+    /* A mark that comes after this look finds the route. */
+    xseg_pending_lock(pending);
+    if (pending->marks != 0)
+        atomic_store_explicit(&pool->body->is_captured, true, memory_order_relaxed);
+    xseg_pending_unlock(pending);
+    return XSEG_OK;
+}
+
+/* What PyTorch does with the blocks of a pool when its route ends; all others follow when an allocation starts.
+ * PENDING is held. */
+static void settle_pool(struct xseg_pending *pending, struct xseg_pool *pool)
+{
+    if (!xseg_pending_captures(pending) &&
+        xseg_allocator_config(pool->body->device->allocator)->graph_capture_record_stream_reuse)
+        (void)xseg_deferred_settle(pending, pool);
 }
 
 xseg_status xseg_device_end_route(struct xseg_pool *pool)
 {
-    if (!xseg_routes_end(&pool->body->device->routes, pool, false))
+    struct xseg_device *device = pool->body->device;
+
+    if (!xseg_routes_end(&device->routes, pool, false))
         return xseg_fail(XSEG_ERR_ARGUMENT, "pool %s is not routed to", xseg_pool_label(pool));
+    xseg_pending_lock(device->pending);
+    settle_pool(device->pending, pool);
+    xseg_pending_unlock(device->pending);
     (void)xseg_retire_release(pool);
     return XSEG_OK;
 }
@@ -100,7 +124,17 @@ xseg_status xseg_device_begin_capture(struct xseg_pool *pool, xseg_stream handle
     atomic_fetch_add(&device->pending->captures, 1);
     xseg_pending_unlock(device->pending);
     xseg_lock_give(&device->growth_lock);
+    xseg_retire_tell(device);
+    xseg_allocator_end_call(device->allocator);
     return XSEG_OK;
+}
+
+/* Count one capture or mark less on the device.  PENDING is held. */
+static void end_capture(struct xseg_pending *pending)
+{
+    XSEG_ASSERT(atomic_load(&pending->captures) > pending->marks);
+    if (atomic_fetch_sub(&pending->captures, 1) == 1)
+        xseg_deferred_unmark(pending);
 }
 
 xseg_status xseg_device_end_capture(struct xseg_pool *pool)
@@ -112,16 +146,42 @@ xseg_status xseg_device_end_capture(struct xseg_pool *pool)
         return xseg_fail(XSEG_ERR_ARGUMENT, "no capture into pool %s is under way",
                          xseg_pool_label(pool));
     xseg_pending_lock(pending);
-    XSEG_ASSERT(atomic_load(&pending->captures) > 0);
-    if (atomic_fetch_sub(&pending->captures, 1) == 1) {
-        xseg_deferred_unmark(pending);
-        /* PyTorch settles blocks of this pool here, and all others when an allocation starts. */
-        if (xseg_allocator_config(device->allocator)->graph_capture_record_stream_reuse)
-            xseg_deferred_settle(pending, pool);
-    }
+    end_capture(pending);
+    settle_pool(pending, pool);
     xseg_pending_unlock(pending);
     (void)xseg_retire_release(pool);
     return XSEG_OK;
+}
+
+xseg_status xseg_device_mark(struct xseg_device *device)
+{
+    struct xseg_pending *pending = device->pending;
+
+    if (xseg_context_is_lost(&device->context))
+        return xseg_driver_fail_lost(&device->context);
+    /* As for a capture.  No room is made: the driver may have begun already. */
+    xseg_lock_take(&device->growth_lock);
+    xseg_pending_lock(pending);
+    pending->marks++;
+    atomic_fetch_add(&pending->captures, 1);
+    xseg_pending_unlock(pending);
+    xseg_lock_give(&device->growth_lock);
+    xseg_routes_note_capture(&device->routes);
+    return XSEG_OK;
+}
+
+bool xseg_device_unmark(struct xseg_device *device)
+{
+    struct xseg_pending *pending = device->pending;
+
+    xseg_pending_lock(pending);
+    const bool is_marked = pending->marks != 0;
+    if (is_marked) {
+        pending->marks--;
+        end_capture(pending);
+    }
+    xseg_pending_unlock(pending);
+    return is_marked;
 }
 
 xseg_status xseg_device_is_captured(struct xseg_device *device, struct xseg_known_stream *stream,

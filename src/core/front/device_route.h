@@ -23,4 +23,12 @@ xseg_status xseg_device_end_route(struct xseg_pool *pool);
 xseg_status xseg_device_begin_capture(struct xseg_pool *pool, xseg_stream stream);
 xseg_status xseg_device_end_capture(struct xseg_pool *pool);
 
+/*
+ * Mark a device as capturing once more, and take a mark back.
+ *
+ * Returns: XSEG_OK, XSEG_ERR_DEVICE_LOST; false if the device is not marked
+ */
+xseg_status xseg_device_mark(struct xseg_device *device);
+bool xseg_device_unmark(struct xseg_device *device);
+
 #endif

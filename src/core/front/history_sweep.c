@@ -92,7 +92,8 @@ void xseg_history_sweep(struct xseg_allocator *allocator)
     struct numbers numbers = {.count = 0};
 
     XSEG_ASSERT(!xseg_lock_is_any_held());
-    if (hook == NULL || hook->forget == NULL || atomic_exchange(&store->is_sweeping, true))
+    if (hook == NULL || hook->forget == NULL || atomic_load(&store->is_sweeping) ||
+        atomic_exchange(&store->is_sweeping, true))
         return;
     xseg_history_contexts_visit(add, &numbers);
     for (int i = 0; i < allocator->device_count; i++) {

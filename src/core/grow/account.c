@@ -140,7 +140,7 @@ void xseg_account_take(struct xseg_account *account, struct xseg_arena *asked,
         reserved -
         xseg_min(reserved, account->live + account->pending + account->cached + account->partial +
                                account->held + account->pinned + account->exported);
-    if (xseg_driver_memory(&device->context, &account->free, &account->total) != XSEG_OK) {
+    if (xseg_device_memory(device, &account->free, &account->total) != XSEG_OK) {
         account->total = device->context.total_bytes;
         account->free = account->total - xseg_min(account->total, account->taken);
     }

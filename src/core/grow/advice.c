@@ -38,8 +38,7 @@ static bool has_room(const struct matter *matter, uint64_t freed)
 
 static bool is_within_limits(const struct matter *matter, uint64_t freed)
 {
-    return taken_then(matter, freed) <=
-               xseg_device_limit(matter->pool->body->device, matter->need->config) &&
+    return taken_then(matter, freed) <= xseg_device_limit(matter->pool->body->device) &&
            pool_then(matter) <= xseg_pool_limit(matter->pool);
 }
 
@@ -92,8 +91,8 @@ static void add_limits(struct xseg_text *text, const struct matter *matter)
                       before, mib_for(then));
         before = ", and ";
     }
-    if (config->memory_fraction < 1.0 &&
-        then > (uint64_t)(config->memory_fraction * (double)device->context.total_bytes))
+    const double fraction = xseg_bounds_fraction(&device->bounds);
+    if (fraction < 1.0 && then > (uint64_t)(fraction * (double)device->context.total_bytes))
         xseg_text_add(text, "%sper_process_memory_fraction to %.4f or more", before,
                       fraction_for(device, then));
 }

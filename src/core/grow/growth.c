@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "src/base/error.h"
+#include "src/base/span.h"
 #include "src/core/cache/arena_blocks.h"
 #include "src/core/cache/extent_blocks.h"
 #include "src/core/cache/notes.h"
@@ -123,11 +124,10 @@ xseg_status xseg_growth_check_pool(struct xseg_pool *pool, uint64_t more)
     return xseg_refusal_fail(pool, XSEG_REFUSER_POOL, more);
 }
 
-xseg_status xseg_growth_check(struct xseg_pool *pool, const struct xseg_config *config,
-                              uint64_t more, uint64_t covered)
+xseg_status xseg_growth_check(struct xseg_pool *pool, uint64_t more, uint64_t covered)
 {
     struct xseg_device *device = pool->body->device;
-    const uint64_t limit = xseg_device_limit(device, config);
+    const uint64_t limit = xseg_device_limit(device);
     const uint64_t physical = xseg_device_physical(device);
     const uint64_t total = device->context.total_bytes;
 
@@ -141,7 +141,7 @@ xseg_status xseg_growth_check(struct xseg_pool *pool, const struct xseg_config *
     if (status != XSEG_OK)
         return status;
     if (physical > limit || more > limit - physical)
-        return xseg_refusal_fail(pool, xseg_refusal_of_limits(device, config), more);
+        return xseg_refusal_fail(pool, xseg_refusal_of_limits(device), more);
     device->refuser = XSEG_REFUSER_DRIVER;
     return XSEG_OK;
 }
@@ -196,7 +196,7 @@ static xseg_status grow_classic(struct xseg_arena *arena, const struct xseg_need
     xseg_status status = xseg_pool_check_running(arena->pool);
 
     if (status == XSEG_OK)
-        status = xseg_growth_check(arena->pool, need->config, bytes, 0);
+        status = xseg_growth_check(arena->pool, bytes, 0);
     if (status != XSEG_OK)
         return status;
     struct xseg_extent *extent = take_extent(arena);
@@ -210,7 +210,7 @@ static xseg_status grow_classic(struct xseg_arena *arena, const struct xseg_need
     status = announce(extent, true);
     if (status != XSEG_OK)
         return status;
-    xseg_pool_note_growth(arena->pool, bytes);
+    xseg_pool_note_growth(arena, bytes);
     xseg_poison_busy(extent->first);
     xseg_notice_come(extent, extent->segment.base, bytes);
     xseg_arena_lock(arena);
@@ -387,8 +387,7 @@ static void choose_pages(struct xseg_device *device, const struct xseg_need *nee
                          struct xseg_stretch *stretch)
 {
     const struct xseg_segment *segment = &stretch->first->extent->segment;
-    const uint64_t limit =
-        xseg_min(xseg_device_limit(device, need->config), device->context.total_bytes);
+    const uint64_t limit = xseg_min(xseg_device_limit(device), device->context.total_bytes);
     const uint64_t taken = xseg_device_physical(device) + stretch->missing;
 
     XSEG_ASSERT(stretch->first->extent->arena->device == device);
@@ -416,9 +415,8 @@ static xseg_status grow_expandable(struct xseg_arena *arena, const struct xseg_n
     choose_pages(arena->device, need, &stretch);
     const struct xseg_page_taker taker = xseg_scrub_taker(arena);
     const uint64_t covered = xseg_stretch_covered(&stretch, &taker);
-    return xseg_growth_finish(
-        arena, need, &stretch,
-        xseg_growth_check(arena->pool, need->config, stretch.missing, covered), out);
+    return xseg_growth_finish(arena, need, &stretch,
+                              xseg_growth_check(arena->pool, stretch.missing, covered), out);
 }
 
 /* --- A segment for one guarded block; see guarded.h. --- */
@@ -470,7 +468,7 @@ static xseg_status grow_guarded(struct xseg_arena *arena, const struct xseg_need
     const struct xseg_page_taker taker = xseg_scrub_taker(arena);
     const uint64_t idle =
         xseg_pages_idle(&arena->device->pages, arena->device->context.granularity, &taker);
-    xseg_status status = xseg_growth_check(arena->pool, need->config, bytes, xseg_min(bytes, idle));
+    xseg_status status = xseg_growth_check(arena->pool, bytes, xseg_min(bytes, idle));
 
     XSEG_ASSERT(arena->is_guarded);
     if (status == XSEG_OK)
@@ -498,11 +496,22 @@ static xseg_status grow_guarded(struct xseg_arena *arena, const struct xseg_need
     return status;
 }
 
-xseg_status xseg_growth_grow(struct xseg_arena *arena, const struct xseg_need *need,
-                             struct xseg_grant *out)
+static xseg_status grow(struct xseg_arena *arena, const struct xseg_need *need,
+                        struct xseg_grant *out)
 {
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH) && need->bytes >= need->requested);
     if (need->is_guarded)
         return grow_guarded(arena, need, out);
     return need->expandable ? grow_expandable(arena, need, out) : grow_classic(arena, need, out);
+}
+
+xseg_status xseg_growth_grow(struct xseg_arena *arena, const struct xseg_need *need,
+                             struct xseg_grant *out)
+{
+    const int device = arena->device->context.ordinal;
+
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH) && need->bytes >= need->requested);
+    XSEG_SPAN_BEGIN(growth, device, need->bytes);
+    const xseg_status status = grow(arena, need, out);
+    XSEG_SPAN_END(growth, device, status);
+    return status;
 }

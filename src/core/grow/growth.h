@@ -49,8 +49,7 @@ xseg_status xseg_growth_finish(struct xseg_arena *arena, const struct xseg_need 
  * covered: how many of these bytes idle pages have; idle pages count as taken already
  * Returns: XSEG_OK, XSEG_ERR_NO_MEMORY (more than the device has), XSEG_ERR_LIMIT
  */
-xseg_status xseg_growth_check(struct xseg_pool *pool, const struct xseg_config *config,
-                              uint64_t more, uint64_t covered);
+xseg_status xseg_growth_check(struct xseg_pool *pool, uint64_t more, uint64_t covered);
 
 /* Whether a pool may have `more` bytes by its own limit: XSEG_OK, XSEG_ERR_LIMIT. */
 xseg_status xseg_growth_check_pool(struct xseg_pool *pool, uint64_t more);

@@ -15,9 +15,11 @@ _Static_assert(XSEG_GUARDED_QUARANTINE >= 2, "half of a quarantine has a segment
 /* Get the device's pool of guarded blocks, which is made when first needed. */
 static xseg_status get_pool(struct xseg_device *device, struct xseg_pool **out)
 {
-    const struct xseg_pool_options plain = XSEG_POOL_OPTIONS_INIT;
+    struct xseg_pool_options plain = XSEG_POOL_OPTIONS_INIT;
     xseg_status status = XSEG_OK;
 
+    /* A guarded block stands for one of the default pool, so it can be exported if those can. */
+    plain.exportable = device->pool_body.options.exportable;
     xseg_lock_take(&device->growth_lock);
     struct xseg_pool *pool = atomic_load_explicit(&device->guarded_pool, memory_order_relaxed);
     /* Another thread may have made the pool meanwhile. */

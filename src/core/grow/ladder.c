@@ -4,6 +4,7 @@
 #include <inttypes.h>
 
 #include "src/base/error.h"
+#include "src/base/span.h"
 #include "src/core/cache/arena_blocks.h"
 #include "src/core/cache/notes.h"
 #include "src/core/device/allocator.h"
@@ -51,8 +52,8 @@ static xseg_status take_finished(struct xseg_arena *arena, const struct xseg_nee
 }
 
 /* Grow with small pages where the fewest are missing: new pages as far as possible, else stolen ones. */
-static xseg_status grow_small(struct xseg_arena *arena, const struct xseg_need *need, bool wait,
-                              struct xseg_grant *out)
+static xseg_status map_small(struct xseg_arena *arena, const struct xseg_need *need, bool wait,
+                             struct xseg_grant *out)
 {
     struct xseg_device *device = arena->device;
     struct xseg_stretch stretch = {0};
@@ -75,6 +76,17 @@ static xseg_status grow_small(struct xseg_arena *arena, const struct xseg_need *
         status = xseg_steal(device, &plan);
     status = xseg_growth_finish(arena, need, &stretch, status, out);
     (void)xseg_pages_shrink(&device->pages, need->config->page_cache_bytes, UINT64_MAX);
+    return status;
+}
+
+static xseg_status grow_small(struct xseg_arena *arena, const struct xseg_need *need, bool wait,
+                              struct xseg_grant *out)
+{
+    const int device = arena->device->context.ordinal;
+
+    XSEG_SPAN_BEGIN(growth, device, need->bytes);
+    const xseg_status status = map_small(arena, need, wait, out);
+    XSEG_SPAN_END(growth, device, status);
     return status;
 }
 
@@ -108,7 +120,7 @@ static xseg_status borrow(struct xseg_arena *arena, const struct xseg_need *need
                 : NULL;
 
         XSEG_ASSERT(lender != arena);
-        wanted.no_split = body->pool->no_split;
+        wanted.no_split = xseg_pool_is_whole(body->pool);
         wanted.is_lent = true;
         const xseg_status status = lender != NULL ? xseg_arena_lend(lender, &wanted, out) : XSEG_OK;
         if (status != XSEG_OK)
@@ -122,7 +134,9 @@ static xseg_status wait_for_pending(struct xseg_arena *arena, const struct xseg_
 {
     xseg_status status = XSEG_OK;
 
-    if (xseg_pending_count(arena->device->pending) == 0)
+    /* A capture may have begun while an earlier rung let GROWTH go. */
+    if (xseg_pending_count(arena->device->pending) == 0 ||
+        xseg_pending_captures(arena->device->pending))
         return XSEG_OK;
     status = xseg_pending_wait(arena->device->pending);
     /* Another error means a stream that could not be waited for; the blocks of other streams are free. */
@@ -222,7 +236,7 @@ static xseg_status climb(struct xseg_arena *arena, const struct xseg_need *need,
  * fraction sets another limit (PyTorch's rule). */
 static bool is_rejected(const struct xseg_device *device, const struct xseg_need *need)
 {
-    return need->config->throw_on_cudamalloc_oom && need->config->memory_fraction >= 1.0 &&
+    return need->config->throw_on_cudamalloc_oom && xseg_bounds_fraction(&device->bounds) >= 1.0 &&
            device->refuser == XSEG_REFUSER_DEVICE;
 }
 
@@ -340,13 +354,30 @@ static void say_addresses_are_short(struct xseg_device *device)
                   atomic_load_explicit(&device->addresses, memory_order_relaxed));
 }
 
-static void note_oom(struct xseg_arena *arena, uint64_t requested)
+static void note_oom(struct xseg_arena *arena, uint64_t requested, uint64_t free_bytes)
 {
     if (!xseg_notes_are_kept(arena))
         return;
     xseg_arena_lock(arena);
-    xseg_notes_oom(arena, requested);
+    xseg_notes_oom(arena, requested, free_bytes);
     xseg_arena_unlock(arena);
+}
+
+/* Report a request that was refused.  Until that is done the request is one of the arena's misses, so that the arena does
+ * not become another stream's. */
+static void report(struct xseg_arena *arena, const struct xseg_need *need, xseg_status status,
+                   bool rejected)
+{
+    struct xseg_device *device = arena->device;
+
+    if (!rejected)
+        device->allocator->report_oom(device->allocator);
+    (void)xseg_shortage_tell(arena, need, status,
+                             rejected ? XSEG_OBSERVERS_REJECTED : XSEG_OBSERVERS_OOM, 0);
+    xseg_lock_take(&device->growth_lock);
+    XSEG_ASSERT(arena->misses > 0);
+    arena->misses--;
+    xseg_lock_give(&device->growth_lock);
 }
 
 xseg_status xseg_ladder_alloc(struct xseg_arena *arena, const struct xseg_need *need,
@@ -354,6 +385,7 @@ xseg_status xseg_ladder_alloc(struct xseg_arena *arena, const struct xseg_need *
 {
     struct xseg_device *device = arena->device;
     bool rejected = false, says = false;
+    uint64_t free_bytes = 0;
 
     XSEG_ASSERT(out->base == 0 && need->bytes >= need->requested);
     xseg_lock_take(&device->growth_lock);
@@ -367,22 +399,26 @@ xseg_status xseg_ladder_alloc(struct xseg_arena *arena, const struct xseg_need *
         status = do_with_fewer_addresses(arena, need, out, &says);
     if (is_shortage(status)) {
         rejected = is_rejected(device, need);
-        if (!rejected)
+        if (!rejected) {
+            XSEG_SPAN_BEGIN(ladder, device->context.ordinal, need->bytes);
             status = overcome(arena, need, status, out);
+            XSEG_SPAN_END(ladder, device->context.ordinal, status);
+        }
     }
     if (is_shortage(status)) {
         atomic_fetch_add_explicit(rejected ? &device->rejections : &device->ooms, 1,
                                   memory_order_relaxed);
-        note_oom(arena, need->requested);
-        status = xseg_shortage_fail(arena, need, status, rejected);
+        status = xseg_shortage_fail(arena, need, status, rejected, &free_bytes);
+        if (!rejected)
+            note_oom(arena, need->requested, free_bytes);
     }
+    const bool is_short = is_shortage(status);
     XSEG_ASSERT(arena->misses > 0);
-    arena->misses--;
+    arena->misses -= !is_short;
     xseg_lock_give(&device->growth_lock);
     if (says)
         say_addresses_are_short(device);
-    if (is_shortage(status))
-        (void)xseg_shortage_tell(arena, need, status,
-                                 rejected ? XSEG_OBSERVERS_REJECTED : XSEG_OBSERVERS_OOM, 0);
+    if (is_short)
+        report(arena, need, status, rejected);
     return status;
 }

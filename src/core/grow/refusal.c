@@ -4,12 +4,10 @@
 #include "src/base/error.h"
 #include "src/core/device/allocator.h"
 
-enum xseg_refuser xseg_refusal_of_limits(const struct xseg_device *device,
-                                         const struct xseg_config *config)
+enum xseg_refuser xseg_refusal_of_limits(const struct xseg_device *device)
 {
-    return xseg_device_limit(device, config) < xseg_bounds_hard(&device->bounds)
-               ? XSEG_REFUSER_FRACTION
-               : XSEG_REFUSER_HARD_LIMIT;
+    return xseg_device_limit(device) < xseg_bounds_hard(&device->bounds) ? XSEG_REFUSER_FRACTION
+                                                                         : XSEG_REFUSER_HARD_LIMIT;
 }
 
 /* Write the limit that refused: "hard_limit_mb (device 0, 120.00 MiB) leaves no room for " */
@@ -28,8 +26,8 @@ static void add_refuser(struct xseg_text *text, const struct xseg_pool *pool)
         break;
     case XSEG_REFUSER_FRACTION:
         xseg_text_add(text, "per_process_memory_fraction (%g of device %d, ",
-                      config->memory_fraction, device->context.ordinal);
-        xseg_text_add_mib(text, xseg_device_limit(device, config));
+                      xseg_bounds_fraction(&device->bounds), device->context.ordinal);
+        xseg_text_add_mib(text, xseg_device_limit(device));
         break;
     case XSEG_REFUSER_HARD_LIMIT:
         xseg_text_add(text,

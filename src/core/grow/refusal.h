@@ -32,8 +32,7 @@ static inline bool xseg_refusal_is_shortage(xseg_status status)
 }
 
 /* Which of the device's two limits, the fraction and the hard limit, is lower and so refuses first. */
-enum xseg_refuser xseg_refusal_of_limits(const struct xseg_device *device,
-                                         const struct xseg_config *config);
+enum xseg_refuser xseg_refusal_of_limits(const struct xseg_device *device);
 
 /*
  * Note the refuser of a growth of a pool by `more` bytes, and write the error text.

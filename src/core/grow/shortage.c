@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "src/core/grow/shortage.h"
 
-#include <stdio.h>
-
 #include "src/base/error.h"
 #include "src/core/device/allocator.h"
 #include "src/core/grow/advice.h"
@@ -27,7 +25,7 @@ static void add_drivers_word(struct xseg_text *text, const struct xseg_arena *ar
 }
 
 xseg_status xseg_shortage_fail(struct xseg_arena *arena, const struct xseg_need *need,
-                               xseg_status status, bool rejected)
+                               xseg_status status, bool rejected, uint64_t *free_bytes)
 {
     struct xseg_account account;
     char buffer[1024];
@@ -35,6 +33,7 @@ xseg_status xseg_shortage_fail(struct xseg_arena *arena, const struct xseg_need 
 
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH) && xseg_refusal_is_shortage(status));
     xseg_account_take(&account, arena, need);
+    *free_bytes = account.free;
     xseg_text_init(&text, buffer, sizeof(buffer));
     xseg_refusal_add(&text, arena->pool, status, need->requested);
     xseg_account_add(&text, &account);
@@ -50,14 +49,14 @@ bool xseg_shortage_tell(struct xseg_arena *arena, const struct xseg_need *need, 
     struct xseg_device *device = arena->device;
     struct xseg_observers *observers = &device->allocator->observers;
     uint64_t free = 0, total = 0;
-    char text[1024];
+    struct xseg_fail_kept kept;
 
     XSEG_ASSERT(xseg_refusal_is_shortage(status) && subject <= XSEG_OBSERVERS_REJECTED);
     if (!xseg_observers_want(observers, subject))
         return false;
     /* Calls of the observers may write other error texts over this one. */
-    (void)snprintf(text, sizeof(text), "%s", xseg_fail_text()->buffer);
-    (void)xseg_driver_memory(&device->context, &free, &total);
+    xseg_fail_keep(&kept);
+    (void)xseg_device_memory(device, &free, &total);
     const struct xseg_shortage shortage = {
         .struct_bytes = sizeof(shortage),
         .device = device->context.ordinal,
@@ -67,12 +66,13 @@ bool xseg_shortage_tell(struct xseg_arena *arena, const struct xseg_need *need, 
         .status = status,
         .attempt = attempt,
         .is_capturing = xseg_pending_captures(device->pending),
-        .allowed_bytes =
-            xseg_min(xseg_device_limit(device, need->config), device->context.total_bytes),
+        .allowed_bytes = xseg_min(xseg_device_limit(device), device->context.total_bytes),
         .free_bytes = free,
-        .text = text,
+        .text = kept.text,
+        .block_bytes = need->bytes,
+        .segment_bytes = need->segment_bytes,
     };
     const bool answer = xseg_observers_tell(observers, subject, &shortage);
-    (void)xseg_fail(status, "%s", text);
+    xseg_fail_restore(&kept);
     return answer;
 }

@@ -13,11 +13,12 @@
 /*
  * Write the error text of a request that is refused, and return the status.
  *
- * rejected: the request was refused at once, see throw_on_cudamalloc_oom
+ * rejected:    the request was refused at once, see throw_on_cudamalloc_oom
+ * free_bytes:  set to what the device had free, as the text says it
  * Cost:     one question about the device's memory; a walk over all blocks of the device
  */
 xseg_status xseg_shortage_fail(struct xseg_arena *arena, const struct xseg_need *need,
-                               xseg_status status, bool rejected);
+                               xseg_status status, bool rejected, uint64_t *free_bytes);
 
 /*
  * Tell observers of a request that is short of memory, or refused.  No lock is held.

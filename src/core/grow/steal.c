@@ -57,8 +57,7 @@ static uint64_t missing(const struct theft *theft)
 /* Bytes that physical memory may reach. */
 static uint64_t limit_of(const struct theft *theft)
 {
-    return xseg_min(xseg_device_limit(theft->device, theft->plan->config),
-                    theft->device->context.total_bytes);
+    return xseg_min(xseg_device_limit(theft->device), theft->device->context.total_bytes);
 }
 
 /* Make pages of one size while at least a page is missing, as far as the limit and the driver allow. */
@@ -76,7 +75,7 @@ static xseg_status make_pages(struct theft *theft, uint64_t page)
         if (xseg_device_physical(device) + page > limit)
             return xseg_refusal_fail(theft->plan->arena->pool,
                                      limit < device->context.total_bytes
-                                         ? xseg_refusal_of_limits(device, theft->plan->config)
+                                         ? xseg_refusal_of_limits(device)
                                          : XSEG_REFUSER_DEVICE,
                                      page);
         device->refuser = XSEG_REFUSER_DRIVER;

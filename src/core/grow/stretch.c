@@ -213,7 +213,7 @@ static void note_map(const struct xseg_block *block)
 
 xseg_status xseg_stretch_map(struct xseg_pool *pool, struct xseg_stretch *stretch)
 {
-    const struct xseg_arena *arena = stretch->first->extent->arena;
+    struct xseg_arena *arena = stretch->first->extent->arena;
     struct xseg_supply supply = {
         .small = stretch->small,
         .longest = stretch->longest,
@@ -231,7 +231,7 @@ xseg_status xseg_stretch_map(struct xseg_pool *pool, struct xseg_stretch *stretc
                 stretch->failed = block;
                 return status;
             }
-            xseg_pool_note_growth(pool, block->bytes);
+            xseg_pool_note_growth(arena, block->bytes);
             note_map(block);
             atomic_fetch_add_explicit(&pool->body->device->scrubbed, supply.cleared,
                                       memory_order_relaxed);

@@ -107,32 +107,51 @@ uint32_t xseg_history_set_label(const struct xseg_history_store *store, uint32_t
     return before;
 }
 
-__attribute__((noinline)) void xseg_history_gather_all(struct xseg_history_store *store,
-                                                       uint64_t settings)
+void xseg_history_give_user(const struct xseg_history_store *store, uint64_t user)
+{
+    if (xseg_history_context_is_of(&here, xseg_history_store_settings(store)))
+        here.gathered.user = user;
+}
+
+/* Take the calling thread's stack; 0 without host memory for it.  In line, so that the stack has no frame of it. */
+static inline __attribute__((always_inline)) uint32_t take_stack(struct xseg_history_store *store)
 {
     void *frames[XSEG_STACK_FRAMES];
     struct xseg_stack_depot *depot = xseg_history_store_depot(store);
-    const struct xseg_history_hook *hook = xseg_history_store_hook(store);
 
-    XSEG_ASSERT(!xseg_lock_is_any_held());
     if (__builtin_expect(depot == NULL, 0))
         depot = xseg_history_store_make_depot(store);
-    const uint32_t stack =
-        depot == NULL
-            ? 0
-            : xseg_stack_depot_add(depot, frames, xseg_stack_take(frames, XSEG_STACK_FRAMES));
+    return depot == NULL
+               ? 0
+               : xseg_stack_depot_add(depot, frames, xseg_stack_take(frames, XSEG_STACK_FRAMES));
+}
+
+/* Let others see the frames that this thread has gathered. */
+static void show(struct xseg_history_store *store, uint32_t frames)
+{
+    if (!here.is_listed)
+        join();
+    atomic_store_explicit(&here.shown[xseg_min(here.depth, XSEG_HISTORY_DEPTH - 1)], frames,
+                          memory_order_relaxed);
+    xseg_history_store_count_gather(store);
+}
+
+__attribute__((noinline)) void xseg_history_gather_all(struct xseg_history_store *store,
+                                                       uint64_t settings, uint64_t user)
+{
+    const bool takes = xseg_history_settings_take(settings);
+    const struct xseg_history_hook *hook = takes ? xseg_history_store_hook(store) : NULL;
+
+    XSEG_ASSERT(!xseg_lock_is_any_held());
+    const uint32_t stack = takes ? take_stack(store) : 0;
     /* The hook may call another allocator, which gathers as well. */
-    const uint32_t numbered = hook == NULL ? 0 : hook->gather(hook->context);
+    const uint32_t frames = hook == NULL ? 0 : hook->gather(hook->context);
     here.gathered = (struct xseg_history_gathered){
         .version = xseg_history_settings_version(settings),
         .stack = stack,
-        .frames = numbered,
+        .frames = frames,
+        .user = user,
     };
-    if (hook == NULL)
-        return;
-    if (!here.is_listed)
-        join();
-    atomic_store_explicit(&here.shown[xseg_min(here.depth, XSEG_HISTORY_DEPTH - 1)], numbered,
-                          memory_order_relaxed);
-    xseg_history_store_count_gather(store);
+    if (hook != NULL)
+        show(store, frames);
 }

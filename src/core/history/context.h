@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The context of a call: the stack, the user's frames and the label that its events carry.
+ * The context of a call: the stack, the user's frames, the label and the word of the request that its events carry.
  *
  * A call of the library that may note events gathers its context first, while no lock is held: a stack takes
  * time, and the user's hook may do anything.  The context stays until the thread's next call gathers; around an
@@ -24,6 +24,7 @@
 struct xseg_history_gathered {
     uint32_t version; /* of the settings under which it was gathered, see store.h; 0: none */
     uint32_t stack, frames;
+    uint64_t user; /* word of the request; 0: none */
 };
 
 struct xseg_history_context {
@@ -72,16 +73,33 @@ static inline uint32_t xseg_history_label_of(const struct xseg_history_context *
     return 0;
 }
 
-/* xseg_history_gather() where something is to be gathered. */
-void xseg_history_gather_all(struct xseg_history_store *store, uint64_t settings);
+/* Give the call that the thread is in another word, for the blocks that it hands out from now on.  Does nothing if the
+ * settings were others when the call gathered. */
+void xseg_history_give_user(const struct xseg_history_store *store, uint64_t user);
 
-/* Gather the context of a call, if the settings want stacks.  No lock is held. */
-static inline void xseg_history_gather(struct xseg_history_store *store)
+/* The word of the call that a thread is in, if it was gathered under these settings; 0: none. */
+static inline uint64_t xseg_history_user_of(const struct xseg_history_context *context,
+                                            uint64_t settings)
+{
+    return xseg_history_context_is_of(context, settings) ? context->gathered.user : 0;
+}
+
+/* xseg_history_gather_for() where something is to be gathered. */
+void xseg_history_gather_all(struct xseg_history_store *store, uint64_t settings, uint64_t user);
+
+/* Gather the context of a call whose request has a word, if the settings want stacks or words.  No lock is held. */
+static inline void xseg_history_gather_for(struct xseg_history_store *store, const void *user)
 {
     const uint64_t settings = xseg_history_store_settings(store);
 
     if (__builtin_expect((settings & XSEG_HISTORY_GATHERS) != 0, 0))
-        xseg_history_gather_all(store, settings);
+        xseg_history_gather_all(store, settings, (uint64_t)(uintptr_t)user);
+}
+
+/* xseg_history_gather_for() of a call without a word. */
+static inline void xseg_history_gather(struct xseg_history_store *store)
+{
+    xseg_history_gather_for(store, NULL);
 }
 
 #endif

@@ -2,7 +2,8 @@
 /*
  * An event: one thing that happened to a block or a segment.
  *
- * A ring (ring.h) keeps an event as eight words, 64 bytes, which a reader may copy while a writer overwrites them.
+ * A ring (ring.h) keeps an event as eight words, 64 bytes, which a reader may copy while a writer overwrites them.  The
+ * word of a block's request is none of these: a ring keeps it beside them where it is asked for.
  */
 #ifndef XSEG_CORE_HISTORY_EVENT_H
 #define XSEG_CORE_HISTORY_EVENT_H
@@ -23,26 +24,32 @@
 /* Flags of an event. */
 #define XSEG_HISTORY_LENT \
     1u /* the block is of the default pool, and lies in the named pool's memory */
+#define XSEG_HISTORY_HAS_USER 2u /* the ring has the event's `user`, beside the event */
+#define XSEG_HISTORY_AWAY     4u /* the block's memory is away: its pool is paused */
 /* From this bit on the device's number, which a reader adds: rings of several devices are merged. */
 #define XSEG_HISTORY_DEVICE_SHIFT 8u
 
 struct xseg_history_event {
-    uint64_t time;      /* of history.h: in ticks of its clock */
-    uint64_t base;      /* 0: the event is about no memory */
-    uint64_t requested; /* as the user asked for it; of a segment: its bytes */
-    uint64_t stream;    /* handle */
-    uint64_t size;      /* of the block, in 512 bytes; below 2^40 */
-    uint32_t order;     /* number drawn under GROWTH, see history.h; 0: none */
-    uint32_t pool;      /* number of the pool; 0: the default pool */
-    uint32_t stack;     /* in the depot of stacks; 0: none was taken */
-    uint32_t frames;    /* as the user's hook numbered its own frames; 0: none */
-    uint32_t label;     /* of the thread, see labels.h; 0: none */
-    uint32_t thread;    /* the kernel's number of the thread */
-    uint16_t flags;
-    uint8_t action;
+    uint64_t time;                    /* of history.h: in ticks of its clock */
+    uint64_t base;                    /* 0: the event is about no memory */
+    uint64_t requested;               /* as the user asked for it; of a segment: its bytes */
+    uint64_t stream;                  /* handle */
+    __extension__ uint64_t size : 40; /* of the block, in 512 bytes */
+    __extension__ uint64_t action : 8;
+    __extension__ uint64_t flags : 16;
+    uint32_t order;  /* number drawn under GROWTH, see history.h; 0: none */
+    uint32_t pool;   /* number of the pool; 0: the default pool */
+    uint32_t stack;  /* in the depot of stacks; 0: none was taken */
+    uint32_t frames; /* as the user's hook numbered its own frames; 0: none */
+    uint32_t label;  /* of the thread, see labels.h; 0: none */
+    uint32_t thread; /* the kernel's number of the thread */
+    uint64_t user;   /* word of the request; 0: none.  Not among the eight words */
 };
 
-/* Write an event as words. */
+_Static_assert(sizeof(struct xseg_history_event) == 8 * XSEG_HISTORY_EVENT_WORDS + 8,
+               "a copy of an event takes as much as the event and its word");
+
+/* Write an event as words; all but `user`. */
 static inline void xseg_history_event_write(const struct xseg_history_event *event,
                                             atomic_uint_fast64_t *words)
 {
@@ -62,7 +69,7 @@ static inline void xseg_history_event_write(const struct xseg_history_event *eve
                           memory_order_relaxed);
 }
 
-/* The event that a copy of its words says. */
+/* The event that a copy of its words says, with `user` 0. */
 static inline struct xseg_history_event
 xseg_history_event_read(const uint64_t words[XSEG_HISTORY_EVENT_WORDS])
 {

@@ -106,6 +106,12 @@ static inline void xseg_history_note(struct xseg_history *history, struct xseg_h
     xseg_history_ring_note(to, &event);
 }
 
+/* Note an event with a `user`, or 0, in the ring of an arena, which gets its array of users.  Out of line, and without a
+ * second action; else as xseg_history_note().  Without host memory for the array the event has no `user`. */
+void xseg_history_note_with(struct xseg_history *history, struct xseg_history_ring **ring,
+                            uint64_t settings, const struct xseg_history_context *context,
+                            struct xseg_history_event *event);
+
 /* Note an event that is about no arena, in a ring of so many events.  GROWTH is held.  Returns false without host
  * memory. */
 bool xseg_history_note_aside(struct xseg_history *history, uint64_t capacity, uint64_t settings,

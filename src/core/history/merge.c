@@ -8,8 +8,8 @@
 
 /* Where a numbered event is. */
 struct place {
-    uint32_t order;
-    size_t run, index;
+    uint32_t order, run;
+    size_t index;
 };
 
 void xseg_history_merge_init(struct xseg_history_merge *merge)
@@ -70,7 +70,8 @@ static struct place *list_numbered(const struct xseg_history_merge *merge, size_
     for (size_t i = 0; i < merge->count; i++)
         for (size_t at = 0; at < merge->runs[i].count; at++)
             if (merge->runs[i].events[at].order != 0)
-                places[(*count)++] = (struct place){merge->runs[i].events[at].order, i, at};
+                places[(*count)++] =
+                    (struct place){merge->runs[i].events[at].order, (uint32_t)i, at};
     qsort(places, *count, sizeof(*places), compare_places);
     return places;
 }
@@ -146,13 +147,22 @@ bool xseg_history_merge_begin(struct xseg_history_merge *merge)
     merge->heap = malloc((merge->count + 1) * sizeof(*merge->heap));
     if (merge->heap == NULL || !raise_times(merge))
         return false;
+    xseg_history_merge_restart(merge);
+    return true;
+}
+
+void xseg_history_merge_restart(struct xseg_history_merge *merge)
+{
+    XSEG_ASSERT(merge->heap != NULL);
     merge->heap_count = 0;
-    for (size_t i = 0; i < merge->count; i++)
+    for (size_t i = 0; i < merge->count; i++) {
+        merge->runs[i].next = 0;
+        merge->runs[i].order = 0;
         if (merge->runs[i].count != 0)
             merge->heap[merge->heap_count++] = i;
+    }
     for (size_t at = merge->heap_count; at-- > 0;)
         sift_down(merge, at);
-    return true;
 }
 
 const struct xseg_history_event *xseg_history_merge_next(struct xseg_history_merge *merge)

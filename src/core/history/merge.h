@@ -49,4 +49,7 @@ bool xseg_history_merge_begin(struct xseg_history_merge *merge);
 /* The next event, valid until the merge ends; NULL behind the last. */
 const struct xseg_history_event *xseg_history_merge_next(struct xseg_history_merge *merge);
 
+/* Begin again with the first event. */
+void xseg_history_merge_restart(struct xseg_history_merge *merge);
+
 #endif

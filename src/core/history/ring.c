@@ -15,6 +15,18 @@ static size_t bytes_of(uint64_t capacity)
     return (capacity + 1) * XSEG_HISTORY_EVENT_WORDS * sizeof(uint64_t);
 }
 
+static size_t bytes_of_users(uint64_t capacity)
+{
+    return (capacity + 1) * sizeof(uint64_t);
+}
+
+/* Give back the arrays of a ring. */
+static void give(const struct xseg_history_ring *ring)
+{
+    xseg_zeroed_give(ring->events, bytes_of(ring->capacity));
+    xseg_zeroed_give(ring->users, bytes_of_users(ring->capacity));
+}
+
 struct xseg_history_ring *xseg_history_ring_create(uint64_t capacity)
 {
     struct xseg_history_ring *ring =
@@ -36,8 +48,22 @@ void xseg_history_ring_destroy(struct xseg_history_ring *ring)
 {
     if (ring == NULL)
         return;
-    xseg_zeroed_give(ring->events, bytes_of(ring->capacity));
+    give(ring);
     free(ring);
+}
+
+void xseg_history_ring_note_with(struct xseg_history_ring *ring,
+                                 const struct xseg_history_event *event)
+{
+    struct xseg_history_event with = *event;
+
+    if (ring->users != NULL && event->user != 0) {
+        /* As in xseg_history_ring_note(), of which this is a part. */
+        atomic_thread_fence(memory_order_release);
+        atomic_store_explicit(&ring->users[ring->place], event->user, memory_order_relaxed);
+        with.flags |= XSEG_HISTORY_HAS_USER;
+    }
+    xseg_history_ring_note(ring, &with);
 }
 
 void xseg_history_ring_range(const struct xseg_history_ring *ring, uint64_t *first, uint64_t *end)
@@ -52,21 +78,45 @@ void xseg_history_ring_range(const struct xseg_history_ring *ring, uint64_t *fir
     *first = xseg_min(*first, *end);
 }
 
+bool xseg_history_ring_add_users(struct xseg_history_ring *ring)
+{
+    XSEG_ASSERT(ring->users == NULL);
+    ring->users = xseg_zeroed_take(bytes_of_users(ring->capacity));
+    return ring->users != NULL;
+}
+
+/* Copy the events from `first` up to `end` to the places that they have under another capacity. */
+static void copy_to(const struct xseg_history_ring *ring, uint64_t first, uint64_t end,
+                    const struct xseg_history_ring *to)
+{
+    for (uint64_t number = first; number < end; number++) {
+        memcpy(*xseg_history_ring_place(to, number), *xseg_history_ring_place(ring, number),
+               sizeof(ring->events[0]));
+        if (ring->users != NULL)
+            memcpy(&to->users[number % (to->capacity + 1)],
+                   &ring->users[number % (ring->capacity + 1)], sizeof(ring->users[0]));
+    }
+}
+
 bool xseg_history_ring_resize(struct xseg_history_ring *ring, uint64_t capacity)
 {
-    atomic_uint_fast64_t(*events)[XSEG_HISTORY_EVENT_WORDS] = xseg_zeroed_take(bytes_of(capacity));
+    struct xseg_history_ring to = {.capacity = capacity};
     uint64_t first, end;
 
     XSEG_ASSERT(capacity != 0);
-    if (events == NULL)
+    to.events = xseg_zeroed_take(bytes_of(capacity));
+    if (to.events == NULL)
         return false;
+    if (ring->users != NULL && !xseg_history_ring_add_users(&to)) {
+        give(&to);
+        return false;
+    }
     xseg_history_ring_range(ring, &first, &end);
     first = xseg_max(first, end - xseg_min(end, capacity));
-    for (uint64_t number = first; number < end; number++)
-        memcpy(events[number % (capacity + 1)], *xseg_history_ring_place(ring, number),
-               sizeof(events[0]));
-    xseg_zeroed_give(ring->events, bytes_of(ring->capacity));
-    ring->events = events;
+    copy_to(ring, first, end, &to);
+    give(ring);
+    ring->events = to.events;
+    ring->users = to.users;
     ring->capacity = capacity;
     ring->place = end % (capacity + 1);
     /* A ring that grows again must not show places that were never written. */
@@ -82,12 +132,19 @@ bool xseg_history_ring_read(const struct xseg_history_ring *ring, uint64_t numbe
 
     for (unsigned i = 0; i < XSEG_HISTORY_EVENT_WORDS; i++)
         copy[i] = atomic_load_explicit(&words[i], memory_order_relaxed);
+    const uint64_t user = ring->users == NULL
+                              ? 0
+                              : atomic_load_explicit(&ring->users[number % (ring->capacity + 1)],
+                                                     memory_order_relaxed);
     atomic_thread_fence(memory_order_acquire);
     const uint64_t noted = atomic_load_explicit(&ring->noted, memory_order_relaxed);
     XSEG_ASSERT(number < noted);
     *out = xseg_history_event_read(copy);
+    if ((out->flags & XSEG_HISTORY_HAS_USER) != 0)
+        out->user = user;
     /* The writer may be at event `noted`, in the place of the event so many before it. */
-    return noted < ring->capacity + 1 || number > noted - (ring->capacity + 1);
+    return (noted < ring->capacity + 1 || number > noted - (ring->capacity + 1)) &&
+           number >= atomic_load_explicit(&ring->dropped, memory_order_relaxed);
 }
 
 void xseg_history_ring_clear(struct xseg_history_ring *ring, uint64_t end)
@@ -106,7 +163,10 @@ uint64_t xseg_history_ring_lost(const struct xseg_history_ring *ring, uint64_t f
 
 uint64_t xseg_history_ring_host_bytes(const struct xseg_history_ring *ring)
 {
-    return sizeof(*ring) + xseg_zeroed_resident(ring->events, bytes_of(ring->capacity));
+    return sizeof(*ring) + xseg_zeroed_resident(ring->events, bytes_of(ring->capacity)) +
+           (ring->users == NULL
+                ? 0
+                : xseg_zeroed_resident(ring->users, bytes_of_users(ring->capacity)));
 }
 
 bool xseg_history_ring_audit(const struct xseg_history_ring *ring, struct xseg_finding *finding)

@@ -13,12 +13,16 @@
  * Event n is in place n % (capacity + 1).  The place more is the one that is being written, so that a reader can have
  * the last `capacity` events.
  *
+ * A ring may have an array of users as well, with one word a place: the `user` of the event there, if that has
+ * XSEG_HISTORY_HAS_USER.  It is written and read as the event's words are, so it is dropped with them.
+ *
  * Invariants:
  *   RING-1  cleared <= noted, dropped <= noted.
  *   RING-2  the times of kept events do not fall.
  *
- * Locking: ARENA of the ring's arena for writing.  HISTORY guards the memory of the events against
- * xseg_history_ring_resize(): a reader holds it, a writer does not, since nobody else resizes its ring.
+ * Locking: ARENA of the ring's arena for writing.  HISTORY guards the memory of events and users against
+ * xseg_history_ring_resize() and xseg_history_ring_add_users(): a reader holds it, a writer does not, since nobody else
+ * changes its ring.
  */
 #ifndef XSEG_CORE_HISTORY_RING_H
 #define XSEG_CORE_HISTORY_RING_H
@@ -35,12 +39,15 @@ struct xseg_history_ring {
     atomic_uint_fast64_t noted;                               /* events so far */
     uint64_t place;                                           /* of the next event */
     atomic_uint_fast64_t (*events)[XSEG_HISTORY_EVENT_WORDS]; /* [capacity + 1] */
+    atomic_uint_fast64_t *users; /* [capacity + 1]; NULL: no event has a `user` */
     uint64_t capacity;
     uint64_t coarse_ticks, coarse_ns; /* of the last reading of the coarse clock, see notes.c */
     atomic_uint_fast64_t cleared;     /* events with lower numbers were cleared */
     atomic_uint_fast64_t dropped;     /* events with lower numbers went as the ring was resized */
     uint64_t
         cut; /* number behind the last event of a moment, see device_history.h; guarded by GROWTH */
+    uint64_t cut_stream; /* handle of the arena's stream at that moment; guarded by GROWTH */
+    bool has_cut_stream; /* the arena was in a pool at that moment; guarded by GROWTH */
     struct xseg_history_ring *next; /* in the device's list of rings */
 };
 
@@ -55,6 +62,14 @@ void xseg_history_ring_destroy(struct xseg_history_ring *ring);
  */
 bool xseg_history_ring_resize(struct xseg_history_ring *ring, uint64_t capacity);
 
+/*
+ * Give a ring its array of users, which it keeps from then on; events so far have none.  ARENA of its arena and HISTORY
+ * are held.
+ *
+ * Returns: false without host memory; nothing has changed
+ */
+bool xseg_history_ring_add_users(struct xseg_history_ring *ring);
+
 /* Where an event is. */
 static inline atomic_uint_fast64_t (*xseg_history_ring_place(
     const struct xseg_history_ring *ring, uint64_t number))[XSEG_HISTORY_EVENT_WORDS]
@@ -62,7 +77,7 @@ static inline atomic_uint_fast64_t (*xseg_history_ring_place(
     return &ring->events[number % (ring->capacity + 1)];
 }
 
-/* Note an event. */
+/* Note an event, without its `user`. */
 static inline void xseg_history_ring_note(struct xseg_history_ring *ring,
                                           const struct xseg_history_event *event)
 {
@@ -78,10 +93,14 @@ static inline void xseg_history_ring_note(struct xseg_history_ring *ring,
     atomic_store_explicit(&ring->noted, number + 1, memory_order_release);
 }
 
+/* Note an event with its `user`, if the ring has users. */
+void xseg_history_ring_note_with(struct xseg_history_ring *ring,
+                                 const struct xseg_history_event *event);
+
 /* The first and the number behind the last event that a reader can have now.  HISTORY is held. */
 void xseg_history_ring_range(const struct xseg_history_ring *ring, uint64_t *first, uint64_t *end);
 
-/* Copy an event.  Returns false if it has been overwritten.  HISTORY is held. */
+/* Copy an event.  Returns false if it has been overwritten, or went as the ring was resized.  HISTORY is held. */
 bool xseg_history_ring_read(const struct xseg_history_ring *ring, uint64_t number,
                             struct xseg_history_event *out);
 

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "src/core/history/store.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -22,7 +21,8 @@
 #define TAKING                                                     \
     (1u << XSEG_HISTORY_ALLOC | 1u << XSEG_HISTORY_SEGMENT_ALLOC | \
      1u << XSEG_HISTORY_SEGMENT_MAP | 1u << XSEG_HISTORY_OOM | 1u << XSEG_HISTORY_RESUME)
-#define ALL ((1u << XSEG_HISTORY_ACTIONS) - 1)
+#define ALL   ((1u << XSEG_HISTORY_ACTIONS) - 1)
+#define NOTED ((uint64_t)ALL) /* of the settings, the actions that are noted */
 
 static bool has_steady_counter(void)
 {
@@ -61,6 +61,7 @@ void xseg_history_store_init(struct xseg_history_store *store, const struct xseg
     /* A thread may read new settings, and the capacity from before they changed. */
     atomic_init(&store->capacity, 1);
     xseg_lock_init(&store->lock, XSEG_RANK_HISTORY);
+    xseg_history_labels_init(&store->labels, &store->lock);
     store->clock = *clock;
     store->counts_cycles = clock->read == NULL && has_steady_counter();
     atomic_init(&store->sweep_after, UINT64_MAX);
@@ -82,10 +83,8 @@ void xseg_history_store_fini(struct xseg_history_store *store)
         before = hook->before;
         free(hook);
     }
-    for (uint32_t i = 0; i < store->labels.count; i++)
-        free(store->labels.text[i]);
-    free(store->labels.text);
-    store->labels = (struct xseg_history_labels){.count = 0};
+    xseg_history_labels_fini(&store->labels);
+    xseg_pool_ids_fini(&store->pool_ids);
     xseg_lock_fini(&store->lock);
 }
 
@@ -112,9 +111,12 @@ static uint64_t settings_of(const struct xseg_config *config)
         settings |= XSEG_HISTORY_ORIGIN_STACK;
     if (config->traced)
         settings |= XSEG_HISTORY_TRACED;
-    if (taken != 0 || (settings & XSEG_HISTORY_ORIGIN_STACK) != 0)
+    if (config->block_user)
+        settings |= XSEG_HISTORY_USERS;
+    settings |= noted | (uint64_t)taken << XSEG_HISTORY_STACKS_SHIFT;
+    if (config->block_user || xseg_history_settings_take(settings))
         settings |= XSEG_HISTORY_GATHERS;
-    return settings | noted | (uint64_t)taken << XSEG_HISTORY_STACKS_SHIFT;
+    return settings;
 }
 
 /* Settings with a version of their own, unless they are those in force. */
@@ -136,10 +138,19 @@ void xseg_history_store_follow(struct xseg_history_store *store, const struct xs
     /* The life of a block has three events, of which one is a free, and its memory has some more. */
     if (config->history == XSEG_HISTORY_ALL)
         capacity = xseg_max(config->history_events, 4 * capacity);
-    const uint64_t settings = with_version(settings_of(config), xseg_history_store_settings(store));
+    const uint64_t in_force = xseg_history_store_settings(store);
+    const uint64_t settings = with_version(settings_of(config), in_force);
     if (capacity != 0)
         atomic_store_explicit(&store->capacity, capacity, memory_order_relaxed);
+    const bool has_more = (settings & ~in_force & NOTED) != 0;
+    /* Before, so that nobody takes the settings with the time of older ones; and after, since threads take a while. */
+    if (has_more)
+        atomic_store_explicit(&store->whole_since, xseg_history_store_now(store),
+                              memory_order_relaxed);
     atomic_store_explicit(&store->settings, settings, memory_order_release);
+    if (has_more)
+        atomic_store_explicit(&store->whole_since, xseg_history_store_now(store),
+                              memory_order_relaxed);
 }
 
 struct xseg_stack_depot *xseg_history_store_make_depot(struct xseg_history_store *store)
@@ -172,7 +183,9 @@ bool xseg_history_store_set_hook(struct xseg_history_store *store,
         store->hooks = hook;
     }
     atomic_store_explicit(&store->gathers, 0, memory_order_relaxed);
-    atomic_store_explicit(&store->sweep_after, FIRST_SWEEP, memory_order_relaxed);
+    atomic_store_explicit(&store->sweep_after,
+                          calls != NULL && calls->forget != NULL ? FIRST_SWEEP : UINT64_MAX,
+                          memory_order_relaxed);
     atomic_store_explicit(&store->hook, hook, memory_order_release);
     xseg_lock_give(&store->lock);
     return true;
@@ -202,65 +215,4 @@ uint64_t xseg_history_store_ns(const struct xseg_history_store *store,
 
     return store->first_ns + (uint64_t)(passed * (moment->ns - store->first_ns) /
                                         (moment->ticks - store->first_ticks));
-}
-
-/* --- Labels. --- */
-
-static uint32_t find_label(const struct xseg_history_labels *labels, const char *text)
-{
-    for (uint32_t i = 0; i < labels->count; i++)
-        if (strncmp(*labels->text[i], text, XSEG_HISTORY_LABEL_BYTES - 1) == 0)
-            return i + 1;
-    return 0;
-}
-
-static uint32_t add_label(struct xseg_history_labels *labels, const char *text)
-{
-    if (labels->count == labels->capacity) {
-        const uint32_t capacity = labels->capacity == 0 ? 16 : labels->capacity * 2;
-        void *grown = realloc(labels->text, capacity * sizeof(*labels->text));
-
-        if (grown == NULL)
-            return 0;
-        labels->text = grown;
-        labels->capacity = capacity;
-    }
-    char(*copy)[XSEG_HISTORY_LABEL_BYTES] = malloc(sizeof(*copy));
-    if (copy == NULL)
-        return 0;
-    (void)snprintf(*copy, sizeof(*copy), "%s", text);
-    labels->text[labels->count++] = copy;
-    return labels->count;
-}
-
-uint32_t xseg_history_store_label(struct xseg_history_store *store, const char *text)
-{
-    xseg_lock_take(&store->lock);
-    uint32_t label = find_label(&store->labels, text);
-    if (label == 0)
-        label = add_label(&store->labels, text);
-    xseg_lock_give(&store->lock);
-    return label;
-}
-
-const char *xseg_history_store_text(struct xseg_history_store *store, uint32_t label)
-{
-    const char *text = NULL;
-
-    if (label == 0)
-        return NULL;
-    xseg_lock_take(&store->lock);
-    if (label <= store->labels.count)
-        text = *store->labels.text[label - 1];
-    xseg_lock_give(&store->lock);
-    return text;
-}
-
-uint64_t xseg_history_store_host_bytes(struct xseg_history_store *store)
-{
-    xseg_lock_take(&store->lock);
-    const uint64_t bytes = store->labels.capacity * sizeof(*store->labels.text) +
-                           (uint64_t)store->labels.count * XSEG_HISTORY_LABEL_BYTES;
-    xseg_lock_give(&store->lock);
-    return bytes;
 }

@@ -9,8 +9,8 @@
  *   ticks     the unit of the clock: nanoseconds of the user's clock or of CLOCK_MONOTONIC, or of the processor's
  *             counter where that runs at one speed whatever the processor does (CPUID 80000007h, EDX bit 8)
  *
- * Locking: HISTORY, a leaf, guards the labels and the memory of rings.  Everything else is atomic or does not
- * change.
+ * Locking: HISTORY, a leaf, guards new labels, hooks, names of pools, and the memory of rings.  Everything else is
+ * atomic or does not change.
  */
 #ifndef XSEG_CORE_HISTORY_STORE_H
 #define XSEG_CORE_HISTORY_STORE_H
@@ -21,18 +21,19 @@
 #include "src/base/clock.h"
 #include "src/base/lock.h"
 #include "src/base/stack_depot.h"
+#include "src/core/history/labels.h"
+#include "src/core/history/pool_ids.h"
 #include "xseg/history.h"
-
-#define XSEG_HISTORY_LABEL_BYTES 120u
 
 /* Settings, from the lowest bit on: actions whose events are noted, actions whose stacks are taken, and these. */
 #define XSEG_HISTORY_STACKS_SHIFT 16u
 #define XSEG_HISTORY_ORIGINS      ((uint64_t)1 << 32) /* live blocks: when they were allocated */
 #define XSEG_HISTORY_ORIGIN_STACK ((uint64_t)1 << 33) /* live blocks: by which stack */
 #define XSEG_HISTORY_TRACED       ((uint64_t)1 << 34) /* an observer has `trace` */
-#define XSEG_HISTORY_GATHERS      ((uint64_t)1 << 35) /* calls take stacks */
+#define XSEG_HISTORY_GATHERS      ((uint64_t)1 << 35) /* calls gather their context */
+#define XSEG_HISTORY_USERS        ((uint64_t)1 << 36) /* live blocks, and events: the user's words */
 /* From this bit on the version, which is not 0 unless the settings are. */
-#define XSEG_HISTORY_VERSION_SHIFT 36u
+#define XSEG_HISTORY_VERSION_SHIFT 37u
 
 _Static_assert(XSEG_HISTORY_ACTIONS <= XSEG_HISTORY_STACKS_SHIFT, "each action has a bit");
 
@@ -44,21 +45,19 @@ struct xseg_history_hooked {
     struct xseg_history_hooked *before;
 };
 
-struct xseg_history_labels {
-    char (**text)[XSEG_HISTORY_LABEL_BYTES]; /* [count]; a text stays where it is */
-    uint32_t count, capacity;
-};
-
 struct xseg_history_store {
     atomic_uint_fast64_t settings;
-    atomic_uint_fast64_t capacity;  /* events of a ring; never 0 */
-    atomic_uint_fast64_t order;     /* numbers drawn so far, see history.h */
+    atomic_uint_fast64_t capacity; /* events of a ring; never 0 */
+    atomic_uint_fast64_t order;    /* numbers drawn so far, see history.h */
+    /* Ticks: since then all actions that the settings name are noted.  Before, some were not. */
+    atomic_uint_fast64_t whole_since;
     uint64_t serial;                /* of all stores there were, from 1 on */
     struct xseg_clock clock;        /* the user's, if clock.read is not NULL */
     bool counts_cycles;             /* ticks are those of the processor's counter */
     uint64_t first_ticks, first_ns; /* of one moment, when the store was made */
     struct xseg_lock lock;          /* HISTORY */
     struct xseg_history_labels labels;
+    struct xseg_pool_ids pool_ids;              /* guarded by HISTORY */
     _Atomic(struct xseg_stack_depot *) depot;   /* NULL until stacks are switched on */
     _Atomic(struct xseg_history_hooked *) hook; /* the one in force, or NULL */
     struct xseg_history_hooked *hooks;          /* all so far, newest first; guarded by HISTORY */
@@ -106,7 +105,8 @@ static inline void xseg_history_store_count_gather(struct xseg_history_store *st
 {
     const uint64_t gathers = atomic_fetch_add_explicit(&store->gathers, 1, memory_order_relaxed);
 
-    if (__builtin_expect(gathers == atomic_load_explicit(&store->sweep_after, memory_order_relaxed),
+    /* Not only at that number: a sweep that is still under way turns away the thread that draws it. */
+    if (__builtin_expect(gathers >= atomic_load_explicit(&store->sweep_after, memory_order_relaxed),
                          0))
         store->sweep(store);
 }
@@ -130,6 +130,13 @@ static inline bool xseg_history_settings_stack(uint64_t settings, enum xseg_hist
     return (settings >> (XSEG_HISTORY_STACKS_SHIFT + action) & 1) != 0;
 }
 
+/* Whether calls take stacks. */
+static inline bool xseg_history_settings_take(uint64_t settings)
+{
+    return (settings & (XSEG_HISTORY_ORIGIN_STACK | (((uint64_t)1 << XSEG_HISTORY_ACTIONS) - 1)
+                                                        << XSEG_HISTORY_STACKS_SHIFT)) != 0;
+}
+
 /* The time in ticks. */
 uint64_t xseg_history_store_now(const struct xseg_history_store *store);
 
@@ -140,14 +147,5 @@ struct xseg_history_moment {
 struct xseg_history_moment xseg_history_store_moment(const struct xseg_history_store *store);
 uint64_t xseg_history_store_ns(const struct xseg_history_store *store,
                                const struct xseg_history_moment *moment, uint64_t ticks);
-
-/* The number of a label; a text that is new is kept, cut to XSEG_HISTORY_LABEL_BYTES - 1 bytes.  0 without host
- * memory. */
-uint32_t xseg_history_store_label(struct xseg_history_store *store, const char *text);
-
-/* The text of a label, which stays as long as the store; NULL for 0 and for numbers that were never given. */
-const char *xseg_history_store_text(struct xseg_history_store *store, uint32_t label);
-
-uint64_t xseg_history_store_host_bytes(struct xseg_history_store *store);
 
 #endif

@@ -169,7 +169,7 @@ static void drop_captured(struct xseg_arena *arena, struct xseg_block *block)
     }
 }
 
-static bool settle(struct xseg_pending *pending, struct xseg_block *block)
+static xseg_status settle(struct xseg_pending *pending, struct xseg_block *block)
 {
     struct xseg_arena *arena = block->extent->arena;
 
@@ -179,19 +179,25 @@ static bool settle(struct xseg_pending *pending, struct xseg_block *block)
     if (free)
         xseg_pending_forget(arena, block);
     xseg_arena_unlock(arena);
-    return free || xseg_pending_record(pending, block) == XSEG_OK;
+    return free ? XSEG_OK : xseg_pending_record(pending, block);
 }
 
-void xseg_deferred_settle(struct xseg_pending *pending, const struct xseg_pool *pool)
+xseg_status xseg_deferred_settle(struct xseg_pending *pending, const struct xseg_pool *pool)
 {
+    xseg_status first = XSEG_OK;
+
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_PENDING));
     XSEG_ASSERT(!xseg_pending_captures(pending));
     XSEG_LIST_FOR_SAFE(node, &pending->deferred)
     {
         struct xseg_deferred *deferred = XSEG_CONTAINER(node, struct xseg_deferred, link);
 
-        if ((pool == NULL || deferred->block->extent->arena->pool == pool) &&
-            settle(pending, deferred->block))
+        if (pool != NULL && deferred->block->extent->arena->pool != pool)
+            continue;
+        const xseg_status status = settle(pending, deferred->block);
+        if (status == XSEG_OK)
             end_deferred(pending, deferred);
+        first = first == XSEG_OK ? status : first;
     }
+    return first;
 }

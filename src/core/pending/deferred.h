@@ -48,7 +48,8 @@ void xseg_deferred_unmark(struct xseg_pending *pending);
  * stays deferred.  PENDING is held.
  *
  * pool: only its blocks; NULL: all
+ * Returns: XSEG_OK; or the first error of a block that stays
  */
-void xseg_deferred_settle(struct xseg_pending *pending, const struct xseg_pool *pool);
+xseg_status xseg_deferred_settle(struct xseg_pending *pending, const struct xseg_pool *pool);
 
 #endif

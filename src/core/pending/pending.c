@@ -18,6 +18,7 @@ void xseg_pending_init(struct xseg_pending *pending, struct xseg_context *contex
     xseg_topology_init(&pending->topology);
     pending->ended = NULL;
     atomic_init(&pending->captures, 0);
+    pending->marks = 0;
 }
 
 void xseg_pending_fini(struct xseg_pending *pending)
@@ -315,7 +316,7 @@ static inline void poll(struct xseg_pending *pending)
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_PENDING));
     XSEG_ASSERT(!xseg_pending_captures(pending));
     if (__builtin_expect(!xseg_list_is_empty(&pending->deferred), 0))
-        xseg_deferred_settle(pending, NULL);
+        (void)xseg_deferred_settle(pending, NULL);
     node = pending->streams.next;
     while (node != &pending->streams) {
         const xseg_event event = first_use(node)->event;
@@ -400,10 +401,15 @@ static xseg_status wait_for_event(struct xseg_pending *pending, xseg_event event
 
 xseg_status xseg_pending_wait(struct xseg_pending *pending)
 {
-    xseg_status status = XSEG_OK;
     uint64_t rank = 0;
     bool any = true;
 
+    xseg_pending_lock(pending);
+    /* Blocks that were freed in a capture stay until its end, also if that has begun since the caller looked. */
+    const xseg_status settled =
+        xseg_pending_captures(pending) ? XSEG_OK : xseg_deferred_settle(pending, NULL);
+    xseg_status status = XSEG_OK;
+    xseg_pending_unlock(pending);
     xseg_pending_poll(pending);
     /* Wait once for each stream, for what is pending now: other threads may go on freeing. */
     for (; status == XSEG_OK; rank++) {
@@ -421,5 +427,5 @@ xseg_status xseg_pending_wait(struct xseg_pending *pending)
             status = wait_for_event(pending, event);
     }
     xseg_pending_poll(pending);
-    return status;
+    return status != XSEG_OK ? status : settled;
 }

@@ -44,7 +44,9 @@ struct xseg_pending {
     struct xseg_topology topology;
     /* Busy blocks to be poisoned and taken back; chained through `ended`. */
     struct xseg_block *ended;
-    atomic_uint captures; /* captures under way on the device; may be read without the lock */
+    /* Captures under way on the device, and marks; may be read without the lock. */
+    atomic_uint captures;
+    unsigned marks; /* of these, xseg_capture_mark()'s */
 };
 
 void xseg_pending_init(struct xseg_pending *pending, struct xseg_context *context);
@@ -121,7 +123,7 @@ void xseg_pending_poll(struct xseg_pending *pending);
  * Wait for the blocks that are pending now, and take them back.  GROWTH may be held, no other lock;
  * no capture is under way.
  *
- * Returns: XSEG_OK, XSEG_ERR_DRIVER
+ * Returns: XSEG_OK, XSEG_ERR_DRIVER, XSEG_ERR_HOST_MEMORY
  */
 xseg_status xseg_pending_wait(struct xseg_pending *pending);
 

@@ -9,6 +9,7 @@
 #include "src/core/cache/arena_blocks.h"
 #include "src/core/cache/extent_blocks.h"
 #include "src/core/cache/notes.h"
+#include "src/core/cache/origins.h"
 #include "src/core/cache/small/small_free.h"
 #include "src/core/cache/walk.h"
 #include "src/core/config/size.h"
@@ -21,6 +22,7 @@
 /* The live blocks of a pool, as a walk collects them. */
 struct harvest {
     struct xseg_checkpoint_block *block; /* [capacity]; NULL: blocks are only counted */
+    uint64_t *users; /* [capacity], or NULL: the words of blocks are not wanted */
     size_t count, capacity;
     /* Numbers of freed blocks that wait, and of live ones that other streams use. */
     size_t pending, used;
@@ -37,9 +39,12 @@ static void harvest_part(struct harvest *harvest, struct xseg_arena *arena,
     if (part->state != XSEG_BLOCK_LIVE)
         return;
     harvest->used += part->has_uses;
-    if (harvest->count < harvest->capacity)
+    if (harvest->count < harvest->capacity) {
         harvest->block[harvest->count] =
             (struct xseg_checkpoint_block){arena, part->base, part->bytes, part->requested};
+        if (harvest->users != NULL)
+            harvest->users[harvest->count] = xseg_origins_user(part->extent, part->base);
+    }
     harvest->count++;
 }
 
@@ -64,22 +69,26 @@ static void harvest_pool(struct xseg_pool *pool, struct harvest *harvest)
     }
 }
 
-/* Collect the live blocks of a pool behind `head` bytes of new memory.  GROWTH is held, so only
- * hits of other threads change them; after such a change the memory is made anew. */
-static xseg_status harvest_all(struct xseg_pool *pool, size_t head, void **memory,
+/* Collect the live blocks of a pool behind `head` bytes of new memory, and behind these their words where they are
+ * wanted.  GROWTH is held, so only hits of other threads change them; after such a change the memory is made anew. */
+static xseg_status harvest_all(struct xseg_pool *pool, size_t head, bool with_users, void **memory,
                                struct harvest *harvest)
 {
+    const size_t each = sizeof(*harvest->block) + (with_users ? sizeof(*harvest->users) : 0);
+
     XSEG_ASSERT(*memory == NULL);
     *harvest = (struct harvest){0};
     harvest_pool(pool, harvest);
     do {
         free(*memory);
         harvest->capacity = harvest->count;
-        *memory = malloc(head + (harvest->capacity + 1) * sizeof(*harvest->block));
+        *memory = malloc(head + (harvest->capacity + 1) * each);
         if (*memory == NULL)
             return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for a list of %zu blocks",
                              harvest->count);
         harvest->block = (struct xseg_checkpoint_block *)(void *)((char *)*memory + head);
+        if (with_users)
+            harvest->users = (uint64_t *)(void *)(harvest->block + harvest->capacity + 1);
         harvest_pool(pool, harvest);
     } while (harvest->count > harvest->capacity);
     XSEG_ASSERT(harvest->count <= harvest->capacity);
@@ -106,13 +115,14 @@ static xseg_status expect_quiet(struct xseg_pool *pool, const struct harvest *ha
 xseg_status xseg_checkpoint_take(struct xseg_pool *pool, struct xseg_checkpoint **out)
 {
     struct xseg_device *device = pool->body->device;
+    const bool with_users = (xseg_history_settings(&device->history) & XSEG_HISTORY_USERS) != 0;
     struct xseg_checkpoint *checkpoint = NULL;
     struct harvest harvest;
     void *memory = NULL;
 
     xseg_pending_poll(device->pending);
     xseg_lock_take(&device->growth_lock);
-    xseg_status status = harvest_all(pool, sizeof(*checkpoint), &memory, &harvest);
+    xseg_status status = harvest_all(pool, sizeof(*checkpoint), with_users, &memory, &harvest);
     if (status == XSEG_OK)
         status = expect_quiet(pool, &harvest);
     xseg_lock_give(&device->growth_lock);
@@ -124,6 +134,7 @@ xseg_status xseg_checkpoint_take(struct xseg_pool *pool, struct xseg_checkpoint 
     checkpoint = memory;
     checkpoint->pool = pool;
     checkpoint->count = harvest.count;
+    checkpoint->users = harvest.users;
     *out = checkpoint;
     return XSEG_OK;
 }
@@ -229,8 +240,9 @@ static void free_live(const struct xseg_checkpoint_block *live)
     xseg_arena_unlock(arena);
 }
 
-/* Make a block of the checkpoint live again; all memory around it is cached, or live already. */
-static void revive(const struct xseg_checkpoint_block *saved, const struct xseg_config *config)
+/* Make a block of the checkpoint live again, with its word; all memory around it is cached, or live already. */
+static void revive(const struct xseg_checkpoint_block *saved, uint64_t user,
+                   const struct xseg_config *config)
 {
     struct xseg_arena *arena = saved->arena;
     struct xseg_extent *extent = extent_of(arena->pool, saved->base);
@@ -242,6 +254,7 @@ static void revive(const struct xseg_checkpoint_block *saved, const struct xseg_
                                    .is_small = arena->is_small,
                                    .expandable = true};
 
+    xseg_history_give_user(arena->history->store, user);
     xseg_arena_lock(arena);
     XSEG_ASSERT(extent != NULL && extent->arena == arena && saved->requested <= saved->bytes);
     (void)xseg_arena_hand_out_at(arena, extent, saved->base, &need);
@@ -286,15 +299,16 @@ xseg_status xseg_checkpoint_restore(const struct xseg_checkpoint *checkpoint,
     xseg_lock_take(&device->growth_lock);
     xseg_status status = xseg_pool_check_running(checkpoint->pool);
     if (status == XSEG_OK)
-        status = harvest_all(checkpoint->pool, 0, &memory, &live);
+        status = harvest_all(checkpoint->pool, 0, false, &memory, &live);
     if (status == XSEG_OK)
         status = check_restore(checkpoint, &live);
     for (size_t i = 0; status == XSEG_OK && i < live.count; i++)
         free_live(&live.block[i]);
     for (size_t i = 0; status == XSEG_OK && i < checkpoint->count; i++)
-        revive(&checkpoint->block[i], config);
+        revive(&checkpoint->block[i], checkpoint->users == NULL ? 0 : checkpoint->users[i], config);
+    xseg_history_give_user(device->history.store, 0);
     xseg_lock_give(&device->growth_lock);
-    xseg_allocator_deliver(device->allocator);
+    xseg_allocator_end_call(device->allocator);
     if (status == XSEG_OK) {
         tell(moved, self, live.block, live.count, true);
         tell(moved, self, checkpoint->block, checkpoint->count, false);
@@ -349,7 +363,7 @@ xseg_status xseg_checkpoint_compare(struct xseg_pool *pool, void *const *pointer
     for (size_t i = 0; i < count; i++)
         address[i] = (uintptr_t)pointers[i];
     xseg_lock_take(&device->growth_lock);
-    const xseg_status status = harvest_all(pool, 0, &memory, &live);
+    const xseg_status status = harvest_all(pool, 0, false, &memory, &live);
     xseg_lock_give(&device->growth_lock);
     if (status == XSEG_OK) {
         qsort(address, count, sizeof(*address), by_address);

@@ -21,6 +21,7 @@ struct xseg_checkpoint_block {
 struct xseg_checkpoint {
     struct xseg_pool *pool;
     size_t count;
+    const uint64_t *users; /* [count], the words of the blocks' requests; NULL without block_user */
     struct xseg_checkpoint_block block[]; /* by arena and segment, then address */
 };
 

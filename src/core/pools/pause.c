@@ -6,6 +6,7 @@
 
 #include "src/base/check.h"
 #include "src/base/error.h"
+#include "src/base/span.h"
 #include "src/core/cache/notes.h"
 #include "src/core/config/size.h"
 #include "src/core/device/allocator.h"
@@ -143,9 +144,9 @@ static void settle_arena(void *self, struct xseg_arena *arena)
     xseg_arena_unlock(arena);
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH) && !xseg_lock_is_held(XSEG_RANK_ARENA));
     if (evicted > before)
-        xseg_pool_note_shrink(pool, evicted - before);
+        xseg_pool_note_shrink(arena, evicted - before);
     if (evicted < before)
-        xseg_pool_note_growth(pool, before - evicted);
+        xseg_pool_note_growth(arena, before - evicted);
 }
 
 /* Leave the pool in a state; a pool that runs is opened. */
@@ -327,7 +328,7 @@ static xseg_status pause(struct move *move, enum xseg_keep keep, const char *pat
     return status == XSEG_OK ? leave(move) : status;
 }
 
-xseg_status xseg_pause_begin(struct xseg_pool *pool, enum xseg_keep keep, const char *path)
+static xseg_status pause_pool(struct xseg_pool *pool, enum xseg_keep keep, const char *path)
 {
     struct xseg_device *device = pool->body->device;
     struct move move = {.device = device, .pool = pool};
@@ -347,6 +348,18 @@ xseg_status xseg_pause_begin(struct xseg_pool *pool, enum xseg_keep keep, const 
     }
     XSEG_ASSERT(status != XSEG_OK || pool->body->state == XSEG_POOL_PAUSED);
     xseg_lock_give(&device->growth_lock);
+    return status;
+}
+
+xseg_status xseg_pause_begin(struct xseg_pool *pool, enum xseg_keep keep, const char *path)
+{
+    const struct xseg_pool_body *body = pool->body;
+    const int device = body->device->context.ordinal;
+
+    XSEG_SPAN_BEGIN(pause, device, atomic_load_explicit(&body->reserved, memory_order_relaxed));
+    const xseg_status status = pause_pool(pool, keep, path);
+    XSEG_SPAN_END(pause, device, status);
+    xseg_allocator_end_call(body->device->allocator);
     return status;
 }
 
@@ -379,10 +392,8 @@ static void arrive_segment(struct move *move, struct xseg_segment *segment)
 /* Get new memory for all pages, or for none. */
 static xseg_status supply(struct move *move)
 {
-    const struct xseg_config *config = xseg_allocator_config(move->device->allocator);
-
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
-    move->status = xseg_growth_check(move->pool, config, add_up(move, add_missing), 0);
+    move->status = xseg_growth_check(move->pool, add_up(move, add_missing), 0);
     if (move->status != XSEG_OK)
         return move->status;
     visit_segments(move, supply_segment);
@@ -446,7 +457,7 @@ static xseg_status resume(struct move *move)
     return xseg_fail(status, "pool %s is still paused: %s", xseg_pool_label(move->pool), reason);
 }
 
-xseg_status xseg_pause_end(struct xseg_pool *pool)
+static xseg_status resume_pool(struct xseg_pool *pool)
 {
     struct xseg_device *device = pool->body->device;
     struct move move = {.device = device, .pool = pool};
@@ -468,5 +479,17 @@ xseg_status xseg_pause_end(struct xseg_pool *pool)
     }
     XSEG_ASSERT(status != XSEG_OK || pool->body->state == XSEG_POOL_RUNS);
     xseg_lock_give(&device->growth_lock);
+    return status;
+}
+
+xseg_status xseg_pause_end(struct xseg_pool *pool)
+{
+    struct xseg_device *device = pool->body->device;
+    const int ordinal = device->context.ordinal;
+
+    XSEG_SPAN_BEGIN(resume, ordinal, atomic_load_explicit(&device->evicted, memory_order_relaxed));
+    const xseg_status status = resume_pool(pool);
+    XSEG_SPAN_END(resume, ordinal, status);
+    xseg_allocator_end_call(device->allocator);
     return status;
 }

@@ -16,15 +16,20 @@
 #include "src/core/pending/pending.h"
 #include "src/core/pools/pause.h"
 #include "src/core/pools/share_header.h"
+#include "src/core/pools/share_trial.h"
 #include "src/core/reclaim/mapping.h"
 #include "vmm/foreign.h"
+#include "vmm/peer.h"
 
 _Static_assert(XSEG_DRIVER_UUID_BYTES == sizeof(((struct xseg_share_header *)0)->device),
                "a header holds a UUID");
 
 struct xseg_export {
     struct xseg_list link;
+    struct xseg_device *device;
     struct xseg_segment *segment;
+    struct xseg_offer *offer; /* that it is part of, or NULL */
+    bool is_own;              /* of the call that makes it, which has not returned yet */
     uint64_t address;
     uint32_t first, count; /* granules */
 };
@@ -91,70 +96,7 @@ xseg_status xseg_share_expect_none(struct xseg_device *device)
     return XSEG_OK;
 }
 
-/* --- What the driver can do. --- */
-
-static xseg_status refuse(struct xseg_sharing *sharing)
-{
-    XSEG_ASSERT(sharing->verdict == XSEG_SHARE_REFUSED && sharing->why[0] != '\0');
-    return xseg_fail(XSEG_ERR_UNSUPPORTED, "memory of this device cannot be exported: %s",
-                     sharing->why);
-}
-
-/* Create a page, export it, and release it. */
-static xseg_status try_page(struct xseg_device *device)
-{
-    struct xseg_sharing *sharing = device->sharing;
-    struct xseg_context *context = &device->context;
-    uint64_t handle = 0;
-    int file = -1;
-    xseg_status status = xseg_driver_create(context, context->granularity, true, &handle);
-
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
-    if (status != XSEG_OK)
-        return status;
-    status = xseg_driver_export(context, handle, &file);
-    (void)snprintf(sharing->why, sizeof(sharing->why), "%s", xseg_fail_text()->buffer);
-    if (status == XSEG_OK)
-        (void)close(file);
-    (void)xseg_leftovers_give(&device->leftovers, XSEG_LEFTOVER_PAGE, handle, context->granularity);
-    return status == XSEG_OK ? XSEG_OK : xseg_fail(status, "%s", sharing->why);
-}
-
-static xseg_status try_device(struct xseg_device *device)
-{
-    struct xseg_sharing *sharing = device->sharing;
-
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
-    if (xseg_context_is_lost(&device->context))
-        return xseg_driver_fail_lost(&device->context);
-    if (!device->context.has_vmm)
-        return xseg_fail(
-            XSEG_ERR_UNSUPPORTED,
-            "memory of this device cannot be exported: device %d has no virtual memory "
-            "management",
-            device->context.ordinal);
-    if (sharing->verdict == XSEG_SHARE_REFUSED)
-        return refuse(sharing);
-    if (sharing->verdict == XSEG_SHARE_WORKS)
-        return XSEG_OK;
-    const xseg_status status = try_page(device);
-    if (status == XSEG_OK)
-        sharing->verdict = XSEG_SHARE_WORKS;
-    if (status != XSEG_ERR_UNSUPPORTED)
-        return status == XSEG_ERR_NO_MEMORY ? XSEG_OK : status;
-    (void)snprintf(sharing->why, sizeof(sharing->why), "%s", xseg_fail_text()->buffer);
-    sharing->verdict = XSEG_SHARE_REFUSED;
-    return refuse(sharing);
-}
-
-xseg_status xseg_share_try(struct xseg_device *device)
-{
-    XSEG_ASSERT(!xseg_lock_is_any_held());
-    xseg_lock_take(&device->growth_lock);
-    const xseg_status status = try_device(device);
-    xseg_lock_give(&device->growth_lock);
-    return status;
-}
+/* --- Who exports. --- */
 
 /* Get the number of this exporter, and the device's UUID. */
 static xseg_status know_device(struct xseg_device *device)
@@ -201,11 +143,13 @@ static xseg_status check_extent(const struct xseg_extent *extent, uint64_t addre
                          "%#" PRIx64 " lies in a classic segment: only what is allocated with "
                          "expandable_segments:True can be exported",
                          address);
+    if (!extent->segment.is_exportable && arena->device->sharing->verdict == XSEG_SHARE_REFUSED)
+        return xseg_share_trial_refuse(arena->device->sharing);
     if (!extent->segment.is_exportable || is_lent)
         return xseg_fail(XSEG_ERR_UNSUPPORTED,
                          "%#" PRIx64
                          " was not allocated from an exportable pool: memory is made for "
-                         "that or is not",
+                         "that or is not; exportable:True says so for the default pool",
                          address);
     return XSEG_OK;
 }
@@ -221,24 +165,38 @@ static uint64_t count_pages(const struct xseg_export *record)
     return pages;
 }
 
-/* Make a descriptor for each page, and note its size. */
-static xseg_status export_pages(const struct xseg_export *record, struct xseg_share *share)
+/* Make what stands for a page, which starts at a granule. */
+static xseg_status export_page(const struct xseg_segment *segment, uint32_t at,
+                               const struct xseg_share *share, size_t page)
+{
+    struct xseg_share_header *header = xseg_share_head(share);
+
+    if (header->kind == XSEG_SHARE_FABRIC)
+        return xseg_driver_export_fabric(segment->context, segment->handle[at],
+                                         xseg_share_fabric(header)[page]);
+    return xseg_driver_export(segment->context, segment->handle[at], &xseg_share_fds(share)[page]);
+}
+
+/* Make a descriptor or fabric handle for each page, and note its size.  Kind and number are in the header. */
+static xseg_status export_pages(const struct xseg_export *record, const struct xseg_share *share)
 {
     const struct xseg_segment *segment = record->segment;
-    uint64_t *page_bytes = (uint64_t *)(void *)(xseg_share_head(share) + 1);
+    struct xseg_share_header *header = xseg_share_head(share);
     uint32_t at = record->first;
 
-    for (size_t i = 0; i < share->fd_count; i++) {
-        const xseg_status status =
-            xseg_driver_export(segment->context, segment->handle[at], &xseg_share_fds(share)[i]);
+    for (size_t i = 0; i < header->page_count; i++) {
+        const xseg_status status = export_page(segment, at, share, i);
 
         if (status != XSEG_OK) {
-            xseg_fail_add(" for page %zu of %zu; each takes a file descriptor: see ulimit -n",
-                          i + 1, share->fd_count);
+            xseg_fail_add(" for page %zu of %" PRIu64 "%s", i + 1, header->page_count,
+                          share->fd_count != 0
+                              ? "; each takes a file descriptor: see ulimit -n"
+                              : "; a page that was made before fabric handles "
+                                "could be tried has none: trim, and allocate again");
             return status;
         }
         XSEG_ASSERT(segment->length[at] != 0 && at < record->first + record->count);
-        page_bytes[i] = segment->length[at] * segment->granule_bytes;
+        xseg_share_table(header)[i] = segment->length[at] * segment->granule_bytes;
         at += segment->length[at];
     }
     return XSEG_OK;
@@ -256,9 +214,7 @@ static void write_header(const struct xseg_export *record, const struct xseg_par
     memcpy(header->magic, XSEG_SHARE_MAGIC, sizeof(header->magic));
     memcpy(header->device, sharing->uuid, sizeof(header->device));
     header->version = XSEG_SHARE_VERSION;
-    header->kind = XSEG_SHARE_FD;
     header->header_bytes = share->header_bytes;
-    header->page_count = share->fd_count;
     header->exporter = sharing->exporter;
     header->process = getpid();
     header->segment = xseg_segment_number(segment);
@@ -273,15 +229,20 @@ static void write_header(const struct xseg_export *record, const struct xseg_par
 
 /* Hold the pages and complete the share, or do neither. */
 static xseg_status hold_and_tell(struct xseg_device *device, struct xseg_export *record,
-                                 const struct xseg_part *block, struct xseg_share *out)
+                                 const struct xseg_part *block, enum xseg_share_kind kind,
+                                 struct xseg_share *out)
 {
     struct xseg_share share = XSEG_SHARE_INIT;
     xseg_status status = know_device(device);
 
+    if (status == XSEG_OK && kind == XSEG_SHARE_FABRIC)
+        status = xseg_share_trial_fabric(device);
     if (status != XSEG_OK)
         return status;
-    if (!xseg_share_make(&share, count_pages(record)))
+    if (!xseg_share_make(&share, kind, count_pages(record)))
         return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for a share");
+    xseg_share_head(&share)->kind = kind;
+    xseg_share_head(&share)->page_count = count_pages(record);
     status = xseg_segment_export(record->segment, record->first, record->count);
     if (status != XSEG_OK)
         goto free_share;
@@ -301,7 +262,8 @@ free_share:
 
 /* Export the live block that starts at an address.  GROWTH is held. */
 static xseg_status export_block(struct xseg_extent *extent, uint64_t address,
-                                struct xseg_share *out)
+                                enum xseg_share_kind kind, struct xseg_share *out,
+                                struct xseg_export **own)
 {
     struct xseg_segment *segment = &extent->segment;
     struct xseg_device *device = extent->arena->device;
@@ -318,23 +280,26 @@ static xseg_status export_block(struct xseg_extent *extent, uint64_t address,
     struct xseg_export *record = malloc(sizeof(*record));
     if (record == NULL)
         return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for an export");
-    record->segment = segment;
-    record->address = address;
+    *record = (struct xseg_export){
+        .device = device, .segment = segment, .is_own = own != NULL, .address = address};
     record->count = xseg_segment_pages_under(segment, address - segment->base,
                                              xseg_part_end(&block) - segment->base, &record->first);
     XSEG_ASSERT(record->count != 0);
-    status = hold_and_tell(device, record, &block, out);
+    status = hold_and_tell(device, record, &block, kind, out);
     if (status != XSEG_OK) {
         free(record);
         return status;
     }
     xseg_list_insert(&device->sharing->exports, &record->link);
     note_host_bytes(device, sizeof(*record), 0);
+    if (own != NULL)
+        *own = record;
     return XSEG_OK;
 }
 
 xseg_status xseg_share_export(struct xseg_allocator *allocator, uint64_t address,
-                              struct xseg_share *out) XSEG_UNCHECKED
+                              enum xseg_share_kind kind, struct xseg_share *out,
+                              struct xseg_export **own) XSEG_UNCHECKED
 {
     struct xseg_extent *extent = xseg_mapping_hold(allocator, address);
 
@@ -342,30 +307,75 @@ xseg_status xseg_share_export(struct xseg_allocator *allocator, uint64_t address
     if (extent == NULL)
         return xseg_fail(XSEG_ERR_NOT_LIVE, "%#" PRIx64 " is not memory of this allocator",
                          address);
-    const xseg_status status = export_block(extent, address, out);
+    const xseg_status status = export_block(extent, address, kind, out, own);
     xseg_lock_give(&extent->arena->device->growth_lock);
     return status;
 }
 
-static bool close_export(struct xseg_device *device, uint64_t address)
+/* --- Taking exports back. --- */
+
+void xseg_share_set_offer(struct xseg_export *own, struct xseg_offer *offer)
 {
+    struct xseg_device *device = own->device;
+
+    xseg_lock_take(&device->growth_lock);
+    XSEG_ASSERT(own->is_own && offer != NULL);
+    own->offer = offer;
+    own->is_own = false;
+    xseg_lock_give(&device->growth_lock);
+}
+
+static void end_export(struct xseg_export *record)
+{
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
+    xseg_segment_unexport(record->segment, record->first, record->count);
+    xseg_list_remove(&record->link);
+    note_host_bytes(record->device, 0, sizeof(*record));
+    free(record);
+}
+
+void xseg_share_withdraw(struct xseg_export *own)
+{
+    struct xseg_device *device = own->device;
+
+    xseg_lock_take(&device->growth_lock);
+    XSEG_ASSERT(own->is_own);
+    end_export(own);
+    xseg_lock_give(&device->growth_lock);
+}
+
+/* The export at an address that ends next, or NULL. */
+static struct xseg_export *find_export(struct xseg_device *device, uint64_t address)
+{
+    struct xseg_export *offered = NULL;
+
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
     XSEG_LIST_FOR(node, &device->sharing->exports)
     {
         struct xseg_export *record = XSEG_CONTAINER(node, struct xseg_export, link);
 
-        if (record->address != address)
+        if (record->address != address || record->is_own)
             continue;
-        xseg_segment_unexport(record->segment, record->first, record->count);
-        xseg_list_remove(&record->link);
-        note_host_bytes(device, 0, sizeof(*record));
-        free(record);
-        return true;
+        if (record->offer == NULL)
+            return record;
+        offered = offered == NULL ? record : offered;
     }
-    return false;
+    return offered;
 }
 
-xseg_status xseg_share_unexport(struct xseg_allocator *allocator, uint64_t address)
+static bool close_export(struct xseg_device *device, uint64_t address, struct xseg_offer **offer)
+{
+    struct xseg_export *record = find_export(device, address);
+
+    if (record == NULL)
+        return false;
+    *offer = record->offer;
+    end_export(record);
+    return true;
+}
+
+xseg_status xseg_share_unexport(struct xseg_allocator *allocator, uint64_t address,
+                                struct xseg_offer **offer)
 {
     bool closed = false;
 
@@ -376,7 +386,7 @@ xseg_status xseg_share_unexport(struct xseg_allocator *allocator, uint64_t addre
         if (device == NULL)
             continue;
         xseg_lock_take(&device->growth_lock);
-        closed = close_export(device, address);
+        closed = close_export(device, address, offer);
         xseg_lock_give(&device->growth_lock);
     }
     return closed ? XSEG_OK
@@ -405,7 +415,9 @@ static xseg_status check_device(struct xseg_device *device, const struct xseg_sh
         return xseg_fail(XSEG_ERR_UNSUPPORTED, "device %d has no virtual memory management",
                          device->context.ordinal);
     status = know_device(device);
-    if (status != XSEG_OK || memcmp(header->device, device->sharing->uuid, 16) == 0)
+    /* Memory that came over the fabric may be of a device of another host. */
+    if (status != XSEG_OK || header->kind == XSEG_SHARE_FABRIC ||
+        memcmp(header->device, device->sharing->uuid, 16) == 0)
         return status;
     return xseg_fail(XSEG_ERR_ARGUMENT,
                      "the memory is of device %s, and device %d is %s: name that "
@@ -459,9 +471,13 @@ static xseg_status check_pages(const struct xseg_import *record)
 }
 
 /* Map the pages of a share.  GROWTH is held. */
-static xseg_status import_pages(struct xseg_device *device, const struct xseg_share_header *header,
+static xseg_status import_pages(struct xseg_device *device, struct xseg_share_header *header,
                                 const int *file, uint64_t *address)
 {
+    const struct xseg_foreign_names names = {
+        .file = header->kind == XSEG_SHARE_FD ? file : NULL,
+        .fabric = (const uint8_t(*)[XSEG_DRIVER_FABRIC_BYTES])xseg_share_fabric(header),
+    };
     xseg_status status = check_device(device, header);
 
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
@@ -472,7 +488,7 @@ static xseg_status import_pages(struct xseg_device *device, const struct xseg_sh
         return XSEG_ERR_HOST_MEMORY;
     status = check_pages(record);
     if (status == XSEG_OK)
-        status = xseg_foreign_map(&record->foreign, file);
+        status = xseg_foreign_map(&record->foreign, &names);
     if (status != XSEG_OK) {
         free(record);
         return status;
@@ -494,10 +510,7 @@ xseg_status xseg_share_import(struct xseg_device *device, const struct xseg_shar
 
     if (status != XSEG_OK)
         return status;
-    if (header->page_count != share->fd_count)
-        status =
-            xseg_fail(XSEG_ERR_ARGUMENT, "the share has pages: %" PRIu64 ", and descriptors: %zu",
-                      header->page_count, share->fd_count);
+    status = xseg_share_check_count(header, share->fd_count);
     if (status == XSEG_OK)
         status = check_files(share);
     if (status == XSEG_OK) {
@@ -560,4 +573,22 @@ xseg_status xseg_share_unimport(struct xseg_allocator *allocator, uint64_t addre
             return status;
     }
     return xseg_fail(XSEG_ERR_NOT_LIVE, "nothing is imported at %#" PRIx64, address);
+}
+
+xseg_status xseg_share_set_peer(struct xseg_device *device, const struct xseg_context *peer,
+                                bool is_allowed)
+{
+    xseg_status result = XSEG_OK;
+
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
+    XSEG_LIST_FOR(node, &device->sharing->imports)
+    {
+        struct xseg_import *record = XSEG_CONTAINER(node, struct xseg_import, link);
+        const xseg_status status = xseg_peer_set_foreign(&record->foreign, peer, is_allowed);
+
+        if (status != XSEG_OK && is_allowed)
+            return status;
+        result = status == XSEG_OK ? result : status;
+    }
+    return result;
 }

@@ -7,7 +7,7 @@
  *
  * A share has a header and a table of page sizes in one piece, so that it can be sent as it is.
  *
- * Locking: GROWTH of the device; `imported` and `host_bytes` may be read without it.
+ * Locking: GROWTH of the device; `imported`, `host_bytes` and `is_owed` may be read without it.
  */
 #ifndef XSEG_CORE_SHARE_H
 #define XSEG_CORE_SHARE_H
@@ -18,6 +18,8 @@
 #include "xseg/share.h"
 
 struct xseg_device;
+struct xseg_export;
+struct xseg_offer;
 
 /* Whether the driver makes and exports shareable memory on a device. */
 enum xseg_share_verdict { XSEG_SHARE_UNTRIED, XSEG_SHARE_WORKS, XSEG_SHARE_REFUSED };
@@ -28,8 +30,11 @@ struct xseg_sharing {
     atomic_uint_fast64_t imported;   /* bytes of imports */
     atomic_uint_fast64_t host_bytes; /* of the records in the lists */
     enum xseg_share_verdict verdict;
-    char why[160];     /* the reason, if sharing is refused */
-    uint64_t exporter; /* random number of this exporter; 0: not needed yet */
+    bool is_wanted;          /* the default pool is to be exportable, once a trial has worked */
+    atomic_bool is_owed;     /* memory was too short for a trial */
+    char why[160];           /* the reason, if sharing is refused */
+    char why_no_fabric[160]; /* the reason, if only fabric handles are */
+    uint64_t exporter;       /* random number of this exporter; 0: not needed yet */
     bool has_uuid;
     uint8_t uuid[XSEG_DRIVER_UUID_BYTES];
 };
@@ -50,21 +55,36 @@ static inline uint64_t xseg_sharing_host_bytes(const struct xseg_sharing *sharin
 }
 
 /*
- * Whether a pool may be exportable: once per device a page is tried.  No lock is held.
+ * As xseg_export() of the public header.  No lock is held.
  *
- * Returns: XSEG_OK, also when memory is short, which says nothing; XSEG_ERR_UNSUPPORTED with the
- *          driver's reason; XSEG_ERR_DRIVER, XSEG_ERR_DEVICE_LOST
- * Cost:    one create, export and release
+ * own: NULL; or set to the export itself, which xseg_share_unexport() does not find before it has an offer
  */
-xseg_status xseg_share_try(struct xseg_device *device);
-
-/* As xseg_export() and so on of the public header.  No lock is held. */
 xseg_status xseg_share_export(struct xseg_allocator *allocator, uint64_t address,
-                              struct xseg_share *out);
-xseg_status xseg_share_unexport(struct xseg_allocator *allocator, uint64_t address);
+                              enum xseg_share_kind kind, struct xseg_share *out,
+                              struct xseg_export **own);
+
+/* Make an export part of an offer; or take it back, before it is.  No lock is held. */
+void xseg_share_set_offer(struct xseg_export *own, struct xseg_offer *offer);
+void xseg_share_withdraw(struct xseg_export *own);
+
+/*
+ * As xseg_export_close(): plain exports at the address come first, then those of offers; of each the oldest.  No lock is
+ * held.
+ *
+ * offer: that of the export that was taken back, or NULL
+ */
+xseg_status xseg_share_unexport(struct xseg_allocator *allocator, uint64_t address,
+                                struct xseg_offer **offer);
+
+/* As xseg_import() and so on.  No lock is held. */
 xseg_status xseg_share_import(struct xseg_device *device, const struct xseg_share *share,
                               uint64_t *address);
 xseg_status xseg_share_unimport(struct xseg_allocator *allocator, uint64_t address);
+
+/* Give a peer the right to read and write all imports of a device, or take it away, as peer.h of vmm says.  GROWTH is
+ * held. */
+xseg_status xseg_share_set_peer(struct xseg_device *device, const struct xseg_context *peer,
+                                bool is_allowed);
 
 /* Whether nothing is exported or imported: XSEG_OK, XSEG_ERR_BUSY.  No lock is held. */
 xseg_status xseg_share_expect_none(struct xseg_device *device);

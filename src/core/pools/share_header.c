@@ -19,17 +19,40 @@
 
 _Static_assert(sizeof(struct xseg_share_header) % sizeof(uint64_t) == 0,
                "the table of pages follows it");
-_Static_assert(PAGES_MAX < SIZE_MAX / sizeof(uint64_t) && PAGE_LEAST % XSEG_SIZE_QUANTUM == 0,
+_Static_assert(PAGES_MAX < SIZE_MAX / (sizeof(uint64_t) + XSEG_SHARE_FABRIC_BYTES) &&
+                   PAGE_LEAST % XSEG_SIZE_QUANTUM == 0,
                "sums fit");
 
-bool xseg_share_make(struct xseg_share *share, uint64_t pages)
+/* Bytes of a header with what stands behind it. */
+static uint64_t bytes_of(uint32_t kind, uint64_t pages)
 {
-    const size_t bytes = sizeof(struct xseg_share_header) + (size_t)pages * sizeof(uint64_t);
-    int *file = malloc((size_t)pages * sizeof(*file));
+    const uint64_t of_page =
+        sizeof(uint64_t) + (kind == XSEG_SHARE_FABRIC ? XSEG_SHARE_FABRIC_BYTES : 0);
+
+    return sizeof(struct xseg_share_header) + pages * of_page;
+}
+
+xseg_status xseg_share_check_count(const struct xseg_share_header *header, size_t fd_count)
+{
+    if (fd_count == (header->kind == XSEG_SHARE_FD ? header->page_count : 0))
+        return XSEG_OK;
+    return xseg_fail(XSEG_ERR_ARGUMENT, "the share has pages: %" PRIu64 ", and descriptors: %zu%s",
+                     header->page_count, fd_count,
+                     header->kind == XSEG_SHARE_FD ? "" : ", where it is to have none");
+}
+
+bool xseg_share_make(struct xseg_share *share, enum xseg_share_kind kind, uint64_t pages)
+{
+    const size_t bytes = (size_t)bytes_of(kind, pages);
 
     XSEG_ASSERT(pages != 0 && pages <= PAGES_MAX);
     *share = (struct xseg_share)XSEG_SHARE_INIT;
     share->header = calloc(1, bytes);
+    if (kind == XSEG_SHARE_FABRIC) {
+        share->header_bytes = share->header != NULL ? bytes : 0;
+        return share->header != NULL;
+    }
+    int *file = malloc((size_t)pages * sizeof(*file));
     if (share->header == NULL || file == NULL) {
         free(file);
         xseg_share_free(share);
@@ -78,13 +101,15 @@ xseg_status xseg_share_check_fixed(const struct xseg_share_header *header)
     if (memcmp(header->magic, XSEG_SHARE_MAGIC, sizeof(header->magic)) != 0)
         return xseg_fail(XSEG_ERR_ARGUMENT, "this is no header of a share: it does not begin with "
                                             "\"" XSEG_SHARE_MAGIC "\"");
-    if (header->version != XSEG_SHARE_VERSION || header->kind != XSEG_SHARE_FD)
+    if (header->version != XSEG_SHARE_VERSION ||
+        (header->kind != XSEG_SHARE_FD && header->kind != XSEG_SHARE_FABRIC))
         return xseg_fail(XSEG_ERR_ARGUMENT,
                          "a share of version %" PRIu32 " and kind %" PRIu32
-                         ": this library knows version %u and kind %d",
-                         header->version, header->kind, XSEG_SHARE_VERSION, XSEG_SHARE_FD);
+                         ": this library knows version %u and kinds %d and %d",
+                         header->version, header->kind, XSEG_SHARE_VERSION, XSEG_SHARE_FD,
+                         XSEG_SHARE_FABRIC);
     if (header->page_count == 0 || header->page_count > PAGES_MAX ||
-        header->header_bytes != sizeof(*header) + header->page_count * sizeof(uint64_t))
+        header->header_bytes != bytes_of(header->kind, header->page_count))
         return xseg_fail(XSEG_ERR_ARGUMENT,
                          "a share of %" PRIu64 " pages with a header of %" PRIu64 " bytes",
                          header->page_count, header->header_bytes);

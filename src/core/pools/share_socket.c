@@ -219,16 +219,12 @@ xseg_status xseg_share_post(int socket, const struct xseg_share *share)
     if (status != XSEG_OK)
         return status;
     const struct line line = begin(socket, true);
-    if (header->page_count != share->fd_count)
-        status =
-            xseg_fail(XSEG_ERR_ARGUMENT, "the share has pages: %" PRIu64 ", and descriptors: %zu",
-                      header->page_count, share->fd_count);
+    status = xseg_share_check_count(header, share->fd_count);
     if (status == XSEG_OK)
         status = send_bytes(&line, (const char *)header, (size_t)header->header_bytes);
     for (size_t at = 0; at < share->fd_count && status == XSEG_OK; at += BATCH)
         status = send_batch(&line, share->fd + at,
                             share->fd_count - at < BATCH ? share->fd_count - at : BATCH);
-    XSEG_ASSERT(status != XSEG_OK || header->page_count == share->fd_count);
     free(header);
     return status;
 }
@@ -254,8 +250,7 @@ static xseg_status fetch_rest(const struct line *line, const struct xseg_share_h
 {
     char *place = (char *)xseg_share_head(share);
 
-    XSEG_ASSERT(share->header_bytes == header->header_bytes &&
-                share->fd_count == header->page_count);
+    XSEG_ASSERT(share->header_bytes == header->header_bytes);
     memcpy(place, header, sizeof(*header));
     xseg_status status =
         receive_bytes(line, place + sizeof(*header), share->header_bytes - sizeof(*header));
@@ -277,11 +272,11 @@ xseg_status xseg_share_fetch(int socket, struct xseg_share *out)
     XSEG_ASSERT(out != NULL);
     if (status == XSEG_OK)
         status = xseg_share_check_fixed(&header);
-    if (status == XSEG_OK)
+    if (status == XSEG_OK && header.kind == XSEG_SHARE_FD)
         status = check_descriptors(header.page_count);
     if (status != XSEG_OK)
         return status;
-    if (!xseg_share_make(&share, header.page_count))
+    if (!xseg_share_make(&share, (enum xseg_share_kind)header.kind, header.page_count))
         return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for a share of %" PRIu64 " pages",
                          header.page_count);
     status = fetch_rest(&line, &header, &share);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "src/core/reclaim/decay.h"
 
+#include "src/base/span.h"
 #include "src/core/device/allocator.h"
 #include "src/core/pending/pending.h"
 #include "src/core/reclaim/idle.h"
@@ -162,8 +163,7 @@ static uint64_t demanded(struct xseg_device *device, const struct xseg_config *c
     uint64_t wanted = physical - xseg_min(physical, limit);
     uint64_t free = 0, total = 0;
 
-    if (config->device_free_min_bytes != 0 &&
-        xseg_driver_memory(&device->context, &free, &total) == XSEG_OK)
+    if (config->device_free_min_bytes != 0 && xseg_device_memory(device, &free, &total) == XSEG_OK)
         wanted = xseg_max(wanted, config->device_free_min_bytes -
                                       xseg_min(free, config->device_free_min_bytes));
     return wanted;
@@ -217,6 +217,16 @@ static uint64_t empty_cache(struct xseg_device *device, uint64_t *wanted, uint64
     return count;
 }
 
+/* Take the wanted pages out of their segments, and what does not fit into the page cache out of that. */
+static xseg_status take(struct xseg_device *device, const struct xseg_config *config,
+                        const struct xseg_idle_wish *wish, struct xseg_idle_taken *taken)
+{
+    const xseg_status status = xseg_idle_take(device, wish, taken);
+
+    (void)xseg_pages_shrink(&device->pages, config->page_cache_bytes, UINT64_MAX);
+    return status;
+}
+
 /* Give back what the curve and the limits say, up to a number of pages.  *is_left: whether the next look has more
  * to give back. */
 static xseg_status reclaim(struct xseg_device *device, const struct xseg_config *config,
@@ -227,11 +237,14 @@ static xseg_status reclaim(struct xseg_device *device, const struct xseg_config 
     struct xseg_idle_ages ages;
 
     xseg_idle_count(device, move_on(decay, decay->looked), span(config), NULL, &ages);
+    const uint64_t whole = idle_bytes(&ages) + ages.held;
+    xseg_dated_note(&device->stranded, ages.now, ages.cached - xseg_min(ages.cached, whole));
     const uint64_t curved = let_curve_go(device, config, &ages, elapsed);
     uint64_t wanted = demanded(device, config);
     *is_left = pages == 0 && xseg_max(curved, wanted) != 0;
     if (pages == 0 || xseg_max(curved, wanted) == 0)
         return XSEG_OK;
+    XSEG_SPAN_BEGIN(decay, device->context.ordinal, xseg_max(curved, wanted));
     const uint64_t start = xseg_clock_fine(clock_of(device));
     taken.pages = empty_cache(device, &wanted, pages);
     struct xseg_idle_wish wish = {
@@ -240,10 +253,10 @@ static xseg_status reclaim(struct xseg_device *device, const struct xseg_config 
         .keep = wanted == 0 && config->page_cache_bytes != 0,
     };
     xseg_idle_choose(&wish, xseg_max(curved, wanted), 0, pages - taken.pages);
-    const xseg_status status = xseg_idle_take(device, &wish, &taken);
+    const xseg_status status = take(device, config, &wish, &taken);
     XSEG_ASSERT(taken.pages <= pages);
-    (void)xseg_pages_shrink(&device->pages, config->page_cache_bytes, UINT64_MAX);
     const uint64_t spent = xseg_clock_fine(clock_of(device)) - start;
+    XSEG_SPAN_END(decay, device->context.ordinal, status);
     note_cost(decay, spent, taken.pages);
     decay->credit -= xseg_min(decay->credit, spent);
     /* Memory whose stream was busy is counted anew by the next look, with its age. */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "src/core/reclaim/garbage.h"
 
+#include "src/base/span.h"
 #include "src/core/cache/arena_blocks.h"
 #include "src/core/config/size.h"
 #include "src/core/pending/pending.h"
@@ -93,15 +94,11 @@ static void free_old(void *self, struct xseg_arena *arena)
     }
 }
 
-void xseg_garbage_collect(struct xseg_device *device, const struct xseg_config *config)
+/* Free old blocks until no more than `trigger` bytes are taken, or none can go. */
+static void collect(struct xseg_device *device, uint64_t trigger)
 {
-    const uint64_t trigger = (uint64_t)(config->garbage_collection_threshold *
-                                        (double)xseg_device_limit(device, config));
     struct round round;
 
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH) && config->garbage_collection_threshold > 0);
-    if (xseg_pending_captures(device->pending))
-        return;
     do {
         round = (struct round){.device = device, .now = atomic_load(&device->searches)};
         if (xseg_device_physical(device) <= trigger)
@@ -111,4 +108,18 @@ void xseg_garbage_collect(struct xseg_device *device, const struct xseg_config *
             return;
         xseg_device_visit_arenas(device, free_old, &round);
     } while (round.freed != 0);
+}
+
+void xseg_garbage_collect(struct xseg_device *device, const struct xseg_config *config)
+{
+    const uint64_t trigger =
+        (uint64_t)(config->garbage_collection_threshold * (double)xseg_device_limit(device));
+    const int ordinal = device->context.ordinal;
+
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH) && config->garbage_collection_threshold > 0);
+    if (xseg_pending_captures(device->pending) || xseg_device_physical(device) <= trigger)
+        return;
+    XSEG_SPAN_BEGIN(trim, ordinal, atomic_load_explicit(&device->reserved, memory_order_relaxed));
+    collect(device, trigger);
+    XSEG_SPAN_END(trim, ordinal, XSEG_OK);
 }

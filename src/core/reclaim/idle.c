@@ -107,8 +107,10 @@ static void count_block(struct xseg_idle_ages *ages, const struct xseg_block *bl
         const uint32_t step = xseg_idle_step(ages, since);
 
         XSEG_ASSERT(step < XSEG_IDLE_ALL && bytes > 0);
-        if (is_held(segment, at))
+        if (is_held(segment, at)) {
+            ages->held += bytes;
             continue;
+        }
 
         ages->bytes[step] += bytes;
         ages->pages[step]++;
@@ -137,6 +139,7 @@ static void count_arena(void *self, struct xseg_arena *arena)
     if (before == 0)
         start_time(arena, ages->now);
     xseg_arena_set_now(arena, ages->now);
+    ages->cached += xseg_arena_cached_bytes(arena);
     while ((block = xseg_arena_cached_from(arena, bytes, base)) != NULL) {
         bytes = block->bytes;
         base = block->base + 1;

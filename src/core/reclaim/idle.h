@@ -31,6 +31,8 @@ struct xseg_idle_ages {
     uint64_t bytes[XSEG_IDLE_ALL], pages[XSEG_IDLE_ALL]; /* by age */
     uint64_t fresh;   /* of these bytes, those in use at some time since the look before */
     uint64_t largest; /* bytes of the largest page or segment */
+    uint64_t cached;  /* all cached memory of these pools */
+    uint64_t held;    /* of it, in idle pages that stay: pinned or exported */
 };
 
 /*

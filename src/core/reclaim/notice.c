@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "src/core/reclaim/notice.h"
 
-#include <stdio.h>
-
 #include "src/base/error.h"
 #include "src/core/device/allocator.h"
 #include "src/core/pending/pending.h"
@@ -13,36 +11,18 @@ bool xseg_notice_is_wanted(const struct xseg_device *device)
     return atomic_load_explicit(&device->allocator->observers.noticing, memory_order_relaxed) != 0;
 }
 
-/* The thread's error text, kept while observers are called, whose calls may write other ones. */
-struct saved {
-    char text[1024];
-    bool is_any;
-};
-
-static void save_text(struct saved *saved)
-{
-    saved->is_any = xseg_fail_text()->length != 0;
-    (void)snprintf(saved->text, sizeof(saved->text), "%s", xseg_fail_text()->buffer);
-}
-
-static void restore_text(const struct saved *saved)
-{
-    if (saved->is_any)
-        (void)xseg_fail(XSEG_ERR_DRIVER, "%s", saved->text);
-}
-
 /* Give GROWTH while observers are called, with let_go(), and take it again, with take_again(). */
-static void let_go(struct xseg_device *device, struct saved *saved) XSEG_UNCHECKED
+static void let_go(struct xseg_device *device, struct xseg_fail_kept *kept) XSEG_UNCHECKED
 {
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
-    save_text(saved);
+    xseg_fail_keep(kept);
     xseg_lock_give(&device->growth_lock);
 }
 
-static void take_again(struct xseg_device *device, const struct saved *saved) XSEG_UNCHECKED
+static void take_again(struct xseg_device *device, const struct xseg_fail_kept *kept) XSEG_UNCHECKED
 {
     xseg_lock_take(&device->growth_lock);
-    restore_text(saved);
+    xseg_fail_restore(kept);
 }
 
 /* Tell observers of the mapped granules [at, end) of an extent.  No lock is held. */
@@ -81,46 +61,46 @@ static void tell_chain(const struct xseg_block *claimed, enum xseg_observers_sub
 
 bool xseg_notice_leave(struct xseg_device *device, const struct xseg_block *claimed)
 {
-    struct saved saved;
+    struct xseg_fail_kept kept;
 
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
     XSEG_ASSERT(claimed == NULL || claimed->state == XSEG_BLOCK_BUSY);
     if (claimed == NULL || !xseg_notice_is_wanted(device))
         return true;
-    let_go(device, &saved);
+    let_go(device, &kept);
     tell_chain(claimed, XSEG_OBSERVERS_LEAVING);
-    take_again(device, &saved);
+    take_again(device, &kept);
     if (!xseg_pending_captures(device->pending))
         return true;
-    let_go(device, &saved);
+    let_go(device, &kept);
     tell_chain(claimed, XSEG_OBSERVERS_CAME);
-    take_again(device, &saved);
+    take_again(device, &kept);
     return false;
 }
 
 void xseg_notice_come(const struct xseg_extent *extent, uint64_t base, uint64_t bytes)
 {
     struct xseg_device *device = extent->arena->device;
-    struct saved saved;
+    struct xseg_fail_kept kept;
 
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH) && bytes > 0);
     if (!xseg_notice_is_wanted(device))
         return;
-    let_go(device, &saved);
+    let_go(device, &kept);
     tell_bytes(extent, base, bytes, XSEG_OBSERVERS_CAME);
-    take_again(device, &saved);
+    take_again(device, &kept);
 }
 
 void xseg_notice_pool(struct xseg_pool *pool, bool leaves)
 {
     struct xseg_device *device = pool->body->device;
-    struct saved saved;
+    struct xseg_fail_kept kept;
     struct xseg_arena *arena = atomic_load_explicit(&pool->body->arenas, memory_order_acquire);
 
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH) && pool->body->state == XSEG_POOL_MOVES);
     if (!xseg_notice_is_wanted(device))
         return;
-    let_go(device, &saved);
+    let_go(device, &kept);
     for (; arena != NULL; arena = atomic_load_explicit(&arena->next, memory_order_relaxed))
         XSEG_LIST_FOR(node, &arena->extents)
         {
@@ -129,5 +109,5 @@ void xseg_notice_pool(struct xseg_pool *pool, bool leaves)
             tell(extent, 0, xseg_mapping_granules(extent),
                  leaves ? XSEG_OBSERVERS_LEAVING : XSEG_OBSERVERS_CAME);
         }
-    take_again(device, &saved);
+    take_again(device, &kept);
 }

@@ -2,6 +2,7 @@
 #include "src/core/reclaim/trim.h"
 
 #include "src/base/error.h"
+#include "src/base/span.h"
 #include "src/core/cache/arena_blocks.h"
 #include "src/core/config/size.h"
 #include "src/core/pending/pending.h"
@@ -370,11 +371,12 @@ static void add_left(struct trim *trim)
             xseg_leftovers_bytes(&trim->device->leftovers) + xseg_pages_bytes(&trim->device->pages);
 }
 
-xseg_status xseg_trim_device(struct xseg_device *device, const struct xseg_trim_plan *plan,
-                             struct xseg_trimmed *done)
+static xseg_status trim_device(struct xseg_device *device, const struct xseg_trim_plan *plan,
+                               struct xseg_trimmed *done)
 {
     struct trim trim = {.device = device, .plan = plan, .done = done, .most = UINT64_MAX};
     const uint64_t returned_before = done->returned;
+    xseg_status waited = XSEG_OK;
 
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
     if (xseg_context_is_lost(&device->context))
@@ -387,9 +389,10 @@ xseg_status xseg_trim_device(struct xseg_device *device, const struct xseg_trim_
     }
     if (plan->wait) {
         atomic_fetch_add_explicit(&device->syncs, 1, memory_order_relaxed);
-        trim.status = xseg_pending_wait(device->pending);
-        if (trim.status != XSEG_OK)
-            return trim.status;
+        waited = xseg_pending_wait(device->pending);
+        /* After another error, blocks of one stream are still pending; the memory of the others can go. */
+        if (waited == XSEG_ERR_DEVICE_LOST)
+            return waited;
     } else {
         xseg_pending_poll(device->pending);
     }
@@ -413,5 +416,16 @@ xseg_status xseg_trim_device(struct xseg_device *device, const struct xseg_trim_
     done->returned -= xseg_min(left, done->returned - returned_before);
     done->kept_refused += kept + left;
     add_left(&trim);
-    return trim.status;
+    return waited != XSEG_OK ? waited : trim.status;
+}
+
+xseg_status xseg_trim_device(struct xseg_device *device, const struct xseg_trim_plan *plan,
+                             struct xseg_trimmed *done)
+{
+    const int ordinal = device->context.ordinal;
+
+    XSEG_SPAN_BEGIN(trim, ordinal, atomic_load_explicit(&device->reserved, memory_order_relaxed));
+    const xseg_status status = trim_device(device, plan, done);
+    XSEG_SPAN_END(trim, ordinal, status);
+    return status;
 }

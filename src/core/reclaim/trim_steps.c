@@ -205,7 +205,7 @@ static uint64_t give_segment(struct xseg_arena *arena, struct xseg_block *block,
     xseg_arena_unlock(arena);
     (void)xseg_segment_end(&extent->segment); /* kept as a leftover if refused */
     xseg_list_insert(&device->spare_extents, &extent->link);
-    xseg_pool_note_shrink(arena->pool, bytes);
+    xseg_pool_note_shrink(arena, bytes);
     return bytes;
 }
 
@@ -253,7 +253,7 @@ static uint64_t give_pages(struct xseg_arena *arena, struct xseg_block *block, b
         arena->evicted -= gone - reserved;
         atomic_fetch_sub_explicit(&arena->device->evicted, gone - reserved, memory_order_relaxed);
         if (reserved > 0)
-            xseg_pool_note_shrink(arena->pool, reserved);
+            xseg_pool_note_shrink(arena, reserved);
         if (reserved > 0)
             note(block, cause, XSEG_HISTORY_SEGMENT_UNMAP, gone);
         else if (xseg_notes_are_kept(arena))

@@ -257,16 +257,6 @@ bool xseg_observers_tell(struct xseg_observers *observers, enum xseg_observers_s
     return answer;
 }
 
-void xseg_observers_tell_of(struct xseg_observers *observers, enum xseg_observers_subject subject,
-                            const struct xseg_mapping *mapping)
-{
-    const struct message message = {.subject = subject, .mapping = mapping};
-
-    xseg_lock_take(&observers->lock);
-    (void)call_all(observers, &message);
-    xseg_lock_give(&observers->lock);
-}
-
 /* --- Tracing. --- */
 
 void xseg_observers_note(struct xseg_observers *observers, const struct xseg_trace_entry *entry)
@@ -312,5 +302,16 @@ void xseg_observers_deliver(struct xseg_observers *observers)
         observers->delivering = false;
         free(queue);
     }
+    xseg_lock_give(&observers->lock);
+}
+
+void xseg_observers_tell_of(struct xseg_observers *observers, enum xseg_observers_subject subject,
+                            const struct xseg_mapping *mapping)
+{
+    const struct message message = {.subject = subject, .mapping = mapping};
+
+    xseg_observers_deliver(observers);
+    xseg_lock_take(&observers->lock);
+    (void)call_all(observers, &message);
     xseg_lock_give(&observers->lock);
 }

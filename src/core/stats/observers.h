@@ -64,15 +64,16 @@ bool xseg_observers_want(struct xseg_observers *observers, enum xseg_observers_s
 bool xseg_observers_tell(struct xseg_observers *observers, enum xseg_observers_subject subject,
                          const struct xseg_shortage *shortage);
 
-/* Call all observers that have a function for memory that is leaving or came; also from within
- * an observer.  No lock is held. */
-void xseg_observers_tell_of(struct xseg_observers *observers, enum xseg_observers_subject subject,
-                            const struct xseg_mapping *mapping);
-
 /* Queue a trace entry.  Any lock may be held but a leaf. */
 void xseg_observers_note(struct xseg_observers *observers, const struct xseg_trace_entry *entry);
 
 /* Deliver queued trace entries, unless another thread is delivering.  No lock is held. */
 void xseg_observers_deliver(struct xseg_observers *observers);
+
+/* Call all observers that have a function for memory that is leaving or came; also from within
+ * an observer.  Queued trace entries are delivered first: they are about what was there before.
+ * No lock is held. */
+void xseg_observers_tell_of(struct xseg_observers *observers, enum xseg_observers_subject subject,
+                            const struct xseg_mapping *mapping);
 
 #endif

@@ -16,7 +16,6 @@ bool xseg_shortcuts_init(struct xseg_shortcuts *shortcuts, struct xseg_lock *loc
 
 void xseg_shortcuts_fini(struct xseg_shortcuts *shortcuts)
 {
-    XSEG_ASSERT(shortcuts->lock != NULL && shortcuts->stream != NULL);
     xseg_fork_unmap(shortcuts->stream, TABLE_BYTES);
     shortcuts->stream = NULL;
 }

@@ -37,6 +37,7 @@ struct xseg_shortcuts {
 
 /* Returns false without host memory. */
 bool xseg_shortcuts_init(struct xseg_shortcuts *shortcuts, struct xseg_lock *lock);
+/* End the table.  The structure may also be all zeros, or one whose init found no host memory. */
 void xseg_shortcuts_fini(struct xseg_shortcuts *shortcuts);
 
 static inline unsigned xseg_shortcuts_place(int ordinal, xseg_stream handle)

@@ -88,7 +88,7 @@ def man_page(version, command, others, keys):
     lines = [f'.TH {roff(name.upper())} 1 "" "xseg {version}" "xseg manual"',
              ".SH NAME", f"{roff(name)} \\- {prose(command['sentence'])}",
              ".SH SYNOPSIS", man_synopsis(command),
-             ".SH DESCRIPTION", prose(command["description"].replace("\n\n", "\n.PP\n"))]
+             ".SH DESCRIPTION", "\n.PP\n".join(prose(part) for part in command["description"].split("\n\n"))]
     if not command["name"]:
         lines += [".SH COMMANDS"]
         for other in others:

@@ -30,50 +30,72 @@ static struct {
     unsigned wrong;
 } journal = {.lock = PTHREAD_MUTEX_INITIALIZER, .section = "", .repeat = ""};
 
-/* A signal may come anywhere, so only write() is used. */
-static void write_text(const char *text)
-{
-    size_t bytes = strlen(text);
+/* What a signal's handler has to say.  It is written in one piece: threads that go on print lines too. */
+static struct {
+    char text[4000]; /* below PIPE_BUF */
+    size_t length;
+} last_words;
 
-    while (bytes > 0) {
-        const ssize_t done = write(STDOUT_FILENO, text, bytes);
+/* A signal may come anywhere, so only what is safe in a handler is used. */
+static void add_text(const char *text)
+{
+    while (*text != '\0' && last_words.length < sizeof(last_words.text))
+        last_words.text[last_words.length++] = *text++;
+}
+
+static void write_last_words(void)
+{
+    size_t written = 0;
+
+    while (written < last_words.length) {
+        const ssize_t done =
+            write(STDOUT_FILENO, last_words.text + written, last_words.length - written);
 
         if (done <= 0)
             return;
-        text += done;
-        bytes -= (size_t)done;
+        written += (size_t)done;
     }
 }
 
+/*
+ * All signals are blocked in here, so a second one can only come to another thread: timeout(1) sends its own twice,
+ * and two threads may crash at once.  That thread waits, and the process ends when the first one has said everything.
+ */
 static void end_by_signal(int number)
 {
-    write_text(journal.section);
-    write_text(number == SIGALRM ? "\thangs\t1\twrong\tthe section did not end in its time"
-                                 : "\tcrashes\t1\twrong\tthe process crashed");
-    write_text("; last operations:");
+    static atomic_flag ends = ATOMIC_FLAG_INIT;
+
+    while (atomic_flag_test_and_set(&ends))
+        (void)pause();
+    add_text(journal.section);
+    add_text(number == SIGALRM ? "\thangs\t1\twrong\tthe section did not end in its time"
+                               : "\tcrashes\t1\twrong\tthe process crashed");
+    add_text("; last operations:");
     for (unsigned i = 0; i < OPERATIONS; i++) {
         const char *operation = journal.operation[(journal.operations + i) % OPERATIONS];
 
         if (*operation != '\0') {
-            write_text(" ");
-            write_text(operation);
-            write_text(";");
+            add_text(" ");
+            add_text(operation);
+            add_text(";");
         }
     }
-    write_text(" repeat with: ");
-    write_text(journal.repeat);
-    write_text("\n");
+    add_text(" repeat with: ");
+    add_text(journal.repeat);
+    add_text("\n");
+    write_last_words();
     if (number == SIGALRM)
         _exit(1);
-    (void)raise(number); /* as without a handler, which the first signal has taken away */
+    (void)signal(number, SIG_DFL);
+    (void)raise(number); /* ends the process when the handler returns */
 }
 
 /* A sanitizer that has a handler of its own says more. */
 static void handle(int number)
 {
-    struct sigaction before, action = {.sa_handler = end_by_signal, .sa_flags = (int)SA_RESETHAND};
+    struct sigaction before, action = {.sa_handler = end_by_signal};
 
-    (void)sigemptyset(&action.sa_mask);
+    (void)sigfillset(&action.sa_mask);
     if (sigaction(number, NULL, &before) == 0 && before.sa_handler == SIG_DFL)
         (void)sigaction(number, &action, NULL);
 }

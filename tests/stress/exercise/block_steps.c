@@ -91,6 +91,7 @@ static xseg_status request_block(struct worker *worker, struct block *block, str
     request.bytes = block->bytes;
     request.stream = handle;
     request.pool = tag == NULL ? NULL : tag->pool;
+    request.user = word_of(request.bytes);
     if (chance(worker, 6)) {
         request.alignment = (size_t)1 << below(worker, 25);
         *features |= request.alignment > 512 ? FEATURE(ALIGNED) : 0;

@@ -23,10 +23,11 @@ static const struct setting {
     {FEATURE_GUARD, "guard_page:True", "guard_page:False", 8, 0},
     {FEATURE_UNMAP, "unmap_on_free:True", "unmap_on_free:False", 8, 0},
     {FEATURE_PAGE_CACHE, "page_cache_mb:100", "page_cache_mb:0", 3, 0},
-    {FEATURE_AGES, "block_ages:True", "block_ages:False", 3, 0},
+    {FEATURE_AGES, "block_ages:True,publish:True", "block_ages:False,publish:False", 3, 0},
     {FEATURE_SCRUB, "scrub:True", "scrub:False", 4, 0},
     {FEATURE_HISTORY, "free_history:50", "free_history:0", 4, 0},
-    {FEATURE_HISTORY, "history:all,history_stacks:all,history_events:100", "history:nothing", 4, 0},
+    {FEATURE_HISTORY, "history:all,history_stacks:all,history_events:100,block_user:True",
+     "history:nothing,block_user:False", 4, 0},
     {FEATURE_HARD, "hard_limit_mb:200", "hard_limit_mb:1000000", 4, 0},
     {FEATURE_SOFT, "soft_limit_mb:100", "soft_limit_mb:190", 4, 0},
     {FEATURE_FRACTION, "per_process_memory_fraction:0.6", "per_process_memory_fraction:1", 4, 0},
@@ -58,6 +59,8 @@ uint64_t world_configuration(struct world *world, uint64_t seed, char *text, siz
         length += (size_t)snprintf(text + length, bytes - length, "%s%s", length == 0 ? "" : ",",
                                    settings[i].on);
     }
+    if ((draw_next(&seed) >> 16) % 4 == 0)
+        (void)snprintf(text + length, bytes - length, "%sexportable:True", length == 0 ? "" : ",");
     return features;
 }
 
@@ -107,6 +110,8 @@ void step_limits(struct worker *worker)
         limits.hard_bytes = chance(worker, 2) ? UINT64_MAX : (150 + below(worker, 400)) * MIB;
         if (limits.hard_bytes < limits.soft_bytes)
             limits.soft_bytes = limits.hard_bytes;
+        limits.has_fraction = chance(worker, 2);
+        limits.fraction = chance(worker, 2) ? 1 : (double)(50 + below(worker, 50)) / 100;
     }
     const xseg_status status =
         CALL(xseg_limits, world->allocator, &where, chance(worker, 4) ? NULL : &limits, &was);

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* Steps about what happened. */
+#include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "tests/stress/exercise/world.h"
 
@@ -25,6 +27,7 @@ static bool see_event(void *context, const struct xseg_history_entry *entry)
 
     CHECK((unsigned)entry->action < XSEG_HISTORY_ACTIONS);
     CHECK(entry->requested <= entry->bytes || entry->action == XSEG_HISTORY_OOM);
+    CHECK(entry->user == NULL || entry->user == word_of(entry->requested));
     CHECK(entry->device >= 0 && entry->device < (int)look->world->options.devices);
     CHECK(entry->time_ns >= look->time_ns);
     look->time_ns = entry->time_ns;
@@ -67,6 +70,25 @@ static void set_hook(struct worker *worker)
     (void)CALL(xseg_history_set_hook, worker->world->allocator, chance(worker, 2) ? &hook : NULL);
 }
 
+/* Of what is there, whatever the other threads do meanwhile. */
+static void write_snapshot(struct worker *worker, uint64_t epoch)
+{
+    struct xseg_snapshot_options options = XSEG_SNAPSHOT_OPTIONS_INIT;
+    const char *path = chance(worker, 4) ? "/dev/null/none" : NULL;
+    char name[64];
+
+    options.as_json = chance(worker, 4);
+    options.without_events = chance(worker, 4);
+    options.host_bytes = chance(worker, 2) ? 65536 : 0;
+    options.most_ms = chance(worker, 2) ? 5 : 0;
+    (void)snprintf(name, sizeof(name), P_tmpdir "/xseg-exercise-%ld-%u", (long)getpid(),
+                   worker->number);
+    const xseg_status status =
+        CALL(xseg_snapshot, worker->world->allocator, path == NULL ? name : path, &options);
+    CHECK(status == (path == NULL ? XSEG_OK : XSEG_ERR_FILE) || !fault_was_none(epoch));
+    CHECK(path != NULL || status != XSEG_OK || unlink(name) == 0);
+}
+
 void step_history(struct worker *worker)
 {
     static const char *const label[] = {"forward", "backward", "optimizer", NULL};
@@ -82,12 +104,16 @@ void step_history(struct worker *worker)
     /* Without a stack there is none of number 0. */
     status = CALL(xseg_history_stack, world->allocator, look.stack, see_frame, NULL);
     CHECK(status == (look.stack != 0 ? XSEG_OK : XSEG_ERR_ARGUMENT));
-    status = CALL(xseg_history_copy, world->allocator, -1, newest, 4, &count);
+    status = CALL(xseg_history_copy, world->allocator, -1, newest, sizeof(newest[0]), 4, &count);
     CHECK(status != XSEG_OK || count <= 4);
     (void)CALL(xseg_history_label, world->allocator, label[below(worker, 4)], NULL);
     (void)CALL(xseg_history_annotate, world->allocator, any_device(worker), "a step");
     if (chance(worker, 8))
         set_hook(worker);
+    if (chance(worker, 64))
+        write_snapshot(worker, epoch);
+    if (chance(worker, 256))
+        (void)CALL(xseg_history_find_sources, world->allocator);
     if (chance(worker, 8))
         (void)CALL(xseg_history_clear, world->allocator, -1);
 }

@@ -35,6 +35,7 @@ static bool see_block(void *context, const struct xseg_block_info *block)
     uint64_t *left = context;
 
     CHECK(block->bytes > 0);
+    CHECK(block->user == NULL || block->user == word_of(block->requested));
     return --*left > 0;
 }
 
@@ -234,6 +235,33 @@ void step_lift(struct worker *worker)
 {
     fault_lift();
     failure_note(worker->number, "no faults");
+}
+
+/* A page that fits is whole, whatever the other threads do meanwhile. */
+void step_metrics(struct worker *worker)
+{
+    struct world *world = worker->world;
+    const enum xseg_metrics_format format =
+        chance(worker, 2) ? XSEG_METRICS_PROMETHEUS : XSEG_METRICS_OPENMETRICS;
+    const uint64_t epoch = fault_epoch();
+    const size_t room = (size_t)1 << 18;
+    const bool is_there = chance(worker, 8);
+    char *text = malloc(room);
+    size_t needed = 0;
+
+    CHECK(text != NULL);
+    xseg_status status = CALL(xseg_metrics, world->allocator, format, text, room, &needed);
+    CHECK(status == XSEG_OK || !fault_was_none(epoch));
+    if (status == XSEG_OK) {
+        CHECK(needed <= room && strlen(text) + 1 == needed && text[needed - 2] == '\n');
+        CHECK((strstr(text, "\n# EOF\n") != NULL) == (format == XSEG_METRICS_OPENMETRICS));
+        CHECK(CALL_PLAIN(xseg_metrics_content_type, format)[0] != '\0');
+    }
+    free(text);
+    if (!chance(worker, 16))
+        return;
+    status = CALL(xseg_metrics_write, world->allocator, is_there ? "/dev/null" : "/dev/null/none");
+    CHECK(status == (is_there ? XSEG_OK : XSEG_ERR_FILE) || !fault_was_none(epoch));
 }
 
 void step_quiet(struct worker *worker)

@@ -110,6 +110,14 @@ void step_retain(struct worker *worker)
         CHECK(CALL(xseg_pool_retain, own->pool) == XSEG_OK);
         own->holders++;
     }
+    if (own != NULL) {
+        const enum xseg_pool_setting setting =
+            chance(worker, 2) ? XSEG_POOL_NO_SPLIT : XSEG_POOL_USE_ON_OOM;
+
+        CHECK(CALL(xseg_pool_set, own->pool, setting, chance(worker, 2)) == XSEG_OK);
+        atomic_fetch_or(&own->features,
+                        setting == XSEG_POOL_NO_SPLIT ? FEATURE(NO_SPLIT) : FEATURE(LEND));
+    }
     /* Of a pool that nobody holds nobody can take hold. */
     if (worker->world->options.threads == 1 && tag != NULL && tag->holders == 0 &&
         !tag->is_routed && !tag->is_capturing)
@@ -176,6 +184,35 @@ void step_release(struct worker *worker)
         release_tag(worker, at);
 }
 
+/* A block comes, goes, and is asked for at its address, where another thread may have been faster. */
+void step_place(struct worker *worker)
+{
+    struct xseg_allocator *allocator = worker->world->allocator;
+    struct xseg_request request = XSEG_REQUEST_INIT;
+    struct tag *tag = any_own_tag(worker);
+    void *ptr = NULL, *again = NULL;
+
+    if (tag == NULL)
+        return;
+    request.pool = tag->pool;
+    request.bytes = any_size(worker);
+    request.stream = any_stream(worker, tag->device)->handle;
+    if (CALL(xseg_alloc_with, allocator, &request, &ptr) != XSEG_OK || ptr == NULL)
+        return;
+    while (CALL(xseg_free, allocator, ptr) != XSEG_OK)
+        ;
+    const uint64_t epoch = fault_epoch();
+    const xseg_status status =
+        CALL(xseg_alloc_at, tag->pool, request.bytes, request.stream, ptr, &again);
+    failure_note(worker->number, "alloc %zu bytes of pool %p at %p: %d", request.bytes,
+                 (void *)tag->pool, ptr, status);
+    CHECK(status == XSEG_OK || status == XSEG_ERR_BUSY || status == XSEG_ERR_PAUSED ||
+          !fault_was_none(epoch));
+    CHECK(again == (status == XSEG_OK ? ptr : NULL));
+    while (status == XSEG_OK && CALL(xseg_free, allocator, again) != XSEG_OK)
+        ;
+}
+
 /* --- Routes. --- */
 
 static bool accepts(void *context, xseg_stream stream)
@@ -217,6 +254,28 @@ void step_route_end(struct worker *worker)
     failure_note(worker->number, "end of the route to pool %p", (void *)tag->pool);
     tag->is_routed = false;
     atomic_fetch_and(&tag->features, ~FEATURE(ROUTE));
+}
+
+/* --- Marks. --- */
+
+/* A marked device is left alone for a few calls of this thread; other threads go on meanwhile. */
+void step_mark(struct worker *worker)
+{
+    struct xseg_allocator *allocator = worker->world->allocator;
+    const int device = any_device(worker);
+    const uint64_t epoch = fault_epoch();
+    const xseg_status status = CALL(xseg_capture_mark, allocator, device);
+
+    failure_note(worker->number, "mark of device %d: %d", device, status);
+    CHECK(status == XSEG_OK || !fault_was_none(epoch));
+    if (status != XSEG_OK)
+        return;
+    step_route(worker);
+    step_alloc(worker);
+    step_free(worker);
+    step_route_end(worker);
+    CHECK(CALL(xseg_capture_unmark, allocator, device) == XSEG_OK);
+    failure_note(worker->number, "mark of device %d is taken back", device);
 }
 
 /* --- Pauses. --- */

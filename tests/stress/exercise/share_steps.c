@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Steps about pins and shares. */
+/* Steps about pins, shares and peers. */
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -77,15 +77,18 @@ static void send_share(struct xseg_share *share)
     (void)close(sockets[1]);
 }
 
+/* Import what was exported by a text, or by a share. */
 static void import_share(struct worker *worker, struct share *mine, struct xseg_share *share,
-                         struct block *block)
+                         const char *text, struct block *block)
 {
     const uint64_t epoch = fault_epoch();
 
-    if (share->fd_count <= 64 && chance(worker, 2))
+    if (text[0] == '\0' && share->fd_count <= 64 && chance(worker, 2))
         send_share(share);
     const xseg_status status =
-        CALL(xseg_import, worker->world->allocator, block->device, share, &mine->imported);
+        text[0] != '\0'
+            ? CALL(xseg_import_text, worker->world->allocator, block->device, text, &mine->imported)
+            : CALL(xseg_import, worker->world->allocator, block->device, share, &mine->imported);
     failure_note(worker->number, "import of %p: %d, %p", (void *)block->ptr, status,
                  mine->imported);
     note_features(worker->world, FEATURE(IMPORT) | FEATURE(EXPORT), block->device, block->tag,
@@ -101,7 +104,8 @@ static void import_share(struct worker *worker, struct share *mine, struct xseg_
         block_leave(block);
     }
     block->features |= FEATURE(IMPORT);
-    atomic_fetch_or(&block->tag->features, FEATURE(IMPORT));
+    if (block->tag != NULL)
+        atomic_fetch_or(&block->tag->features, FEATURE(IMPORT));
 }
 
 void step_share(struct worker *worker)
@@ -110,9 +114,10 @@ void step_share(struct worker *worker)
     struct share *mine = &worker->share[below(worker, WORLD_SHARES)];
     struct block *block = any_block(worker);
     struct xseg_share share = XSEG_SHARE_INIT;
+    char text[XSEG_SHARE_TEXT_BYTES] = "";
 
     /* Prefer a block that can be shared. */
-    for (unsigned i = 0; i < 8 && block != NULL &&
+    for (unsigned i = 0; i < 8 && !world->is_exportable && block != NULL &&
                          (block->tag == NULL || !(block->tag->features & FEATURE(EXPORTABLE)));
          i++)
         block = any_block(worker);
@@ -120,19 +125,23 @@ void step_share(struct worker *worker)
         return;
     const uint64_t epoch = fault_epoch();
     const xseg_status status =
-        CALL(xseg_export, world->allocator, block->ptr, XSEG_SHARE_FD, &share);
+        chance(worker, 2)
+            ? CALL(xseg_export_text, world->allocator, block->ptr, text, sizeof(text), NULL)
+            : CALL(xseg_export, world->allocator, block->ptr, XSEG_SHARE_FD, &share);
     failure_note(worker->number, "export %p: %d", (void *)block->ptr, status);
     note_features(world, FEATURE(EXPORT), block->device, block->tag, block, status == XSEG_OK);
     CHECK(status == XSEG_OK || status == XSEG_ERR_UNSUPPORTED || !fault_was_none(epoch) ||
           (status == XSEG_ERR_PAUSED && block->tag != NULL));
     if (status != XSEG_OK)
         return;
-    CHECK(block->tag != NULL && block->tag->features & FEATURE(EXPORTABLE));
+    CHECK(world->is_exportable ||
+          (block->tag != NULL && block->tag->features & FEATURE(EXPORTABLE)));
     world->had_shares = true;
     block->features |= FEATURE(EXPORT);
-    atomic_fetch_or(&block->tag->features, FEATURE(EXPORT));
+    if (block->tag != NULL)
+        atomic_fetch_or(&block->tag->features, FEATURE(EXPORT));
     *mine = (struct share){.exported = block->ptr, .device = block->device};
-    import_share(worker, mine, &share, block);
+    import_share(worker, mine, &share, text, block);
 }
 
 static struct block *block_at(struct worker *worker, const void *ptr)
@@ -187,4 +196,44 @@ void step_share_end(struct worker *worker)
         return;
     }
     end_share(worker, share);
+}
+
+/* --- Peers. --- */
+
+/* Work of a peer on a block, which ends before the block can go. */
+static void work_of_peer(struct worker *worker, const struct block *block, int peer)
+{
+    const struct stream *stream = &worker->own[peer][below(worker, WORLD_OWN)];
+
+    if (stream->is_captured)
+        return;
+    driver_work(peer, stream->handle, 1 + below(worker, 100000), block->ptr, block->bytes);
+    driver_finish(peer, stream->handle);
+}
+
+void step_peer(struct worker *worker)
+{
+    struct world *world = worker->world;
+    struct block *block = any_block(worker);
+    const int peer = any_device(worker);
+
+    if (block == NULL)
+        return;
+    const int owner = block->device;
+    const uint64_t epoch = fault_epoch();
+    const xseg_status status = CALL(xseg_peer_allow, world->allocator, owner, peer);
+    failure_note(worker->number, "device %d for device %d: %d", owner, peer, status);
+    if (owner == peer) {
+        CHECK(status == XSEG_ERR_ARGUMENT);
+        return;
+    }
+    CHECK(status == XSEG_OK || status == XSEG_ERR_BUSY ||
+          (status == XSEG_ERR_UNSUPPORTED && world->without_peers) || !fault_was_none(epoch));
+    CHECK(status != XSEG_OK || !world->without_peers);
+    if (status == XSEG_OK)
+        atomic_store(&world->allowed[owner][peer], true);
+    if (atomic_load(&world->allowed[owner][peer]) && block_enter(block)) {
+        work_of_peer(worker, block, peer);
+        block_leave(block);
+    }
 }

@@ -68,7 +68,8 @@ static void open_machine(struct world *world)
     settings.one_by_one = world_below(world, 4) == 0;
     settings.recycles = world_below(world, 2) == 0;
     settings.without_vmm = world_below(world, 24) == 0;
-    settings.without_peers = world_below(world, 4) == 0;
+    settings.without_peers = world->without_peers = world_below(world, 4) == 0;
+    settings.fabric = world_below(world, 2) == 0;
     settings.tail_seed = world_below(world, 2) * world->options.seed;
     CHECK(xseg_sim_reset(&settings) == XSEG_OK);
     fault_lift();
@@ -90,6 +91,7 @@ void world_open(struct world *world, const struct world_options *options)
             world->shared[device][i] =
                 (struct stream){.handle = i == 0 ? NULL : driver_stream(device), .device = device};
     world->features = world_configuration(world, draw_next(&world->random), config, sizeof(config));
+    world->is_exportable = strstr(config, "exportable:True") != NULL;
     if (options->has_background_thread)
         (void)strcat(config, ",background_thread:True");
     how.driver = scene_driver();

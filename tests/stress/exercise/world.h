@@ -149,6 +149,9 @@ struct world {
     uint64_t memory;
     atomic_bool was_reset; /* the totals of the statistics */
     atomic_bool had_second, had_shares;
+    bool without_peers;
+    bool is_exportable; /* as the configuration says */
+    atomic_bool allowed[WORLD_DEVICES][WORLD_DEVICES]; /* [owner][peer] */
     uint64_t tracer;                          /* since the beginning; 0: there is none */
     atomic_int_fast64_t traced, traced_bytes; /* blocks that the trace says are live */
     unsigned files;                           /* open before the allocator was */
@@ -178,6 +181,11 @@ struct tag *any_own_tag(struct worker *worker); /* that is held; NULL: there is 
 struct block *any_block(struct worker *worker); /* that is live; NULL: there is none */
 struct block *free_block(struct worker *worker);
 size_t any_size(struct worker *worker);
+/* The word of each request of so many bytes. */
+static inline void *word_of(uint64_t bytes)
+{
+    return (void *)(uintptr_t)(2 * bytes + 1);
+}
 struct tag *find_tag(struct world *world, const struct xseg_pool *pool);
 
 /* --- Work on blocks. --- */
@@ -208,12 +216,14 @@ typedef void step(struct worker *worker);
 
 step step_alloc, step_free, step_free_after, step_burst, step_touch, step_use, step_refused;
 step step_time, step_finish, step_passed, step_gone;
-step step_tag, step_retain, step_release, step_pause, step_resume, step_route, step_route_end;
+step step_tag, step_retain, step_release, step_pause, step_resume, step_route, step_route_end,
+    step_mark, step_place;
 step step_checkpoint, step_restore, step_holds, step_replay;
 step step_capture, step_capture_join, step_capture_end;
-step step_pin, step_unpin, step_share, step_share_end;
+step step_pin, step_unpin, step_share, step_share_end, step_peer;
 step step_trim, step_tick, step_prewarm, step_limits, step_configure, step_observe;
-step step_history, step_stats, step_explain, step_block, step_texts, step_second, step_close, step_fork;
+step step_history, step_stats, step_explain, step_metrics, step_block, step_texts, step_second,
+    step_close, step_fork;
 step step_fault, step_lift, step_quiet;
 
 /* Parts of the end of a worker. */

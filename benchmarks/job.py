@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: MIT
+"""A memory snapshot of a training job with N events, as PyTorch pickles it: job.py EVENTS FILE.
+
+It is written while it is made, so N may be 10^7 (some minutes, 1 GB).  As in PyTorch's own files, frames, stacks and keys
+are written once and come again by the memo, and each entry has a pool and a text of its own.
+"""
+import bisect
+import random
+import struct
+import sys
+
+BASE, PAGE, GRAIN = 0x7f0000000000, 2 << 20, 512
+MIB = 1 << 20
+LAYERS = 24
+
+
+class Pickle:
+    """Values as Python's pickler writes them in protocol 4, without frames."""
+
+    def __init__(self, file):
+        self.file, self.memo, self.count, self.kept, self.batch = file, {}, 0, [], 0
+        file.write(b"\x80\x04")
+
+    def memoized(self, data, key=None):
+        """A new value, which may come again as `key`."""
+        if key is not None:
+            self.memo[key] = self.count
+        self.count += 1
+        return data + b"\x94"
+
+    def again(self, key):
+        """A value that came before."""
+        at = self.memo[key]
+        return b"h%c" % at if at < 256 else b"j" + struct.pack("<I", at)
+
+    def text(self, text):
+        """A text, which is written once."""
+        if text in self.memo:
+            return self.again(text)
+        data = text.encode()
+        return self.memoized(b"\x8c%c" % len(data) + data, text)
+
+    @staticmethod
+    def number(number):
+        """An integer."""
+        if number < 256:
+            return b"K%c" % number
+        if number < 1 << 31:
+            return b"J" + struct.pack("<I", number)
+        return b"\x8a\x08" + struct.pack("<Q", number)
+
+    def value(self, value):
+        """Any value; lists and dictionaries that are one object are written once."""
+        if value is None or isinstance(value, bool):
+            return {None: b"N", True: b"\x88", False: b"\x89"}[value]
+        if isinstance(value, int):
+            return self.number(value)
+        if isinstance(value, str):
+            return self.text(value)
+        if isinstance(value, tuple):
+            return self.memoized(b"".join(map(self.value, value)) + b"\x86")
+        if id(value) in self.memo:
+            return self.again(id(value))
+        self.kept.append(value)
+        if isinstance(value, dict):
+            head = self.memoized(b"}", id(value))
+            return head + b"(" + b"".join(self.text(key) + self.value(one) for key, one in value.items()) + b"u"
+        head = self.memoized(b"]", id(value))
+        return head + b"".join(b"(" + b"".join(map(self.value, value[at:at + 1000])) + b"e" for at in range(0, len(value), 1000))
+
+    def entry(self, action, address, size, now, frames):
+        """An entry of the history."""
+        if self.batch == 1000:
+            self.file.write(b"e(")
+            self.batch = 0
+        self.batch += 1
+        text, number = self.text, self.number
+        self.file.write(b"".join((
+            self.memoized(b"}"), b"(", text("action"), text(action), text("addr"), number(address), text("size"), number(size),
+            text("stream"), b"K\0", text("time_us"), number(now), text("pool_id"), self.memoized(b"K\0K\0\x86"),
+            text("user_metadata"), text(""), text("compile_context"), self.memoized(b"\x8c\x03N/A"),
+            text("frames"), self.value(frames) if frames else b"]", b"u")))
+
+    def begin(self):
+        """Begin a dictionary with a history of one device."""
+        self.batch = 0
+        self.file.write(self.memoized(b"}") + b"(" + self.text("device_traces") + self.memoized(b"]") + self.memoized(b"]") + b"(")
+
+    def end(self, rest):
+        """End the history; `rest` is what the dictionary has besides."""
+        self.file.write(b"ea")
+        for key, value in rest.items():
+            self.file.write(self.text(key) + self.value(value))
+        self.file.write(b"u.")
+
+
+class Memory:
+    """An expandable segment, first fit; entries go to a pickle as they come."""
+
+    def __init__(self, out):
+        self.starts, self.sizes = [], []  # what is free
+        self.end = BASE
+        self.out, self.events, self.time, self.blocks, self.stacks = out, 0, 10 ** 15, {}, {}
+
+    def note(self, action, address, size, frames=()):
+        """An entry."""
+        self.time += 7
+        self.events += 1
+        self.out.entry(action, address, size, self.time, frames)
+
+    def stack(self, *places):
+        """Frames, the innermost first; equal ones are one list."""
+        if places not in self.stacks:
+            inner = [("empty", "torch/utils/_device.py", 109), ("__torch_function__", "torch/overrides.py", 1727)]
+            self.stacks[places] = [{"name": name, "filename": file, "line": line} for name, file, line in [*inner, *places]]
+        return self.stacks[places]
+
+    def alloc(self, size, *places):
+        """Allocate; returns the address."""
+        taken, frames = -(-size // GRAIN) * GRAIN, self.stack(*places)
+        at = next((i for i, free in enumerate(self.sizes) if free >= taken), None)
+        if at is None:
+            grown = -(-taken // PAGE) * PAGE
+            self.note("segment_map", self.end, grown)
+            self.give(self.end, grown)
+            self.end += grown
+            at = next(i for i, free in enumerate(self.sizes) if free >= taken)
+        address = self.starts[at]
+        self.starts[at] += taken
+        self.sizes[at] -= taken
+        if self.sizes[at] == 0:
+            del self.starts[at], self.sizes[at]
+        self.blocks[address] = (size, taken, frames)
+        self.note("alloc", address, size, frames)
+        return address
+
+    def give(self, start, size):
+        """A range is free."""
+        at = bisect.bisect_left(self.starts, start)
+        if at < len(self.starts) and start + size == self.starts[at]:
+            size += self.sizes[at]
+            del self.starts[at], self.sizes[at]
+        if at > 0 and self.starts[at - 1] + self.sizes[at - 1] == start:
+            self.sizes[at - 1] += size
+        else:
+            self.starts.insert(at, start)
+            self.sizes.insert(at, size)
+
+    def free(self, address):
+        """Free."""
+        size, taken, frames = self.blocks.pop(address)
+        self.note("free_requested", address, size, frames)
+        self.note("free_completed", address, size, frames)
+        self.give(address, taken)
+
+    def state(self):
+        """What _dump_snapshot() would write beside the history."""
+        ranges = [(a, t, s, "active_allocated", f) for a, (s, t, f) in self.blocks.items()]
+        ranges += [(a, s, 0, "inactive", []) for a, s in zip(self.starts, self.sizes)]
+        blocks = [{"address": address, "size": taken, "requested_size": size, "state": state, "frames": frames}
+                  for address, taken, size, state, frames in sorted(ranges, key=lambda one: one[0])]
+        segment = {"device": 0, "address": BASE, "total_size": self.end - BASE, "stream": 0, "segment_type": "large",
+                   "segment_pool_id": (0, 0), "is_expandable": True, "frames": [], "blocks": blocks}
+        return {"segments": [segment], "external_annotations": [],
+                "allocator_settings": {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True", "expandable_segments": True}}
+
+
+def train(out, events, seed=1, kept=0.05):
+    """Steps of a transformer with sequences of different lengths; in this part of them a metric keeps a block.
+
+    Returns the memory that they end with.
+    """
+    draw, memory = random.Random(seed), Memory(out)
+    main = ("main", "train.py", 188)
+    weights = [memory.alloc(size, ("__init__", "model.py", 31), main) for size in [9 * MIB, 3 * MIB] * LAYERS]
+    states, gradients = [], {}
+    while memory.events < events:
+        step = ("step", "train.py", 142)
+        tokens = draw.randrange(200, 1024)
+        batch = memory.alloc(tokens * 4096, ("collate", "data.py", 77), step, main)
+        saved = []
+        for layer in range(LAYERS):
+            workspace = memory.alloc(draw.choice([1, 2, 4]) * MIB + 4096, ("matmul", "model.py", 88), step, main)
+            saved.append(memory.alloc(tokens * tokens * 8, ("attention", "model.py", 112), ("forward", "model.py", 140), step, main))
+            saved.append(memory.alloc(tokens * 9000, ("mlp", "model.py", 127), ("forward", "model.py", 143), step, main))
+            memory.free(workspace)
+            if layer % 6 == 0:
+                memory.free(memory.alloc(draw.randrange(100, 9000), ("norm", "model.py", 64), step, main))
+        loss = memory.alloc(tokens * 50304, ("cross_entropy", "loss.py", 19), step, main)
+        for number in reversed(range(2 * LAYERS)):
+            if number not in gradients:
+                gradients[number] = memory.alloc((9 if number % 2 == 0 else 3) * MIB, ("backward", "train.py", 151), main)
+            memory.free(saved[number])
+        memory.free(loss)
+        if not states:
+            states = [memory.alloc(size, ("init_state", "optimizer.py", 58), ("step", "train.py", 155), main)
+                      for size in [9 * MIB, 3 * MIB] * LAYERS]
+        if draw.random() < 0.2:
+            for number in list(gradients):
+                memory.free(gradients.pop(number))
+        memory.free(batch)
+        if draw.random() < kept and len(weights) < 400:
+            weights.append(memory.alloc(draw.randrange(20, 300) * 1000, ("append", "metrics.py", 23), step, main))
+    return memory
+
+
+def write(path, events, **how):
+    """Write the snapshot."""
+    with open(path, "wb") as file:
+        out = Pickle(file)
+        out.begin()
+        out.end(train(out, events, **how).state())
+
+
+if __name__ == "__main__":
+    write(sys.argv[2], int(float(sys.argv[1])))

@@ -1,0 +1,148 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * What does a page of metrics cost?  With 1, 16 and 128 private pools that have a small and a large block each: the time
+ * of a page in both formats, and of the file.
+ *
+ * Each figure is the median of many pages, between which other memory is read, as between two scrapes.  Files go to the
+ * folder for temporary files.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "xseg/sim.h"
+#include "xseg/xseg.h"
+
+#define POOLS  128u
+#define ROUNDS 301u
+#define OTHER  ((size_t)8 << 20) /* bytes that are read between two pages */
+
+static void need(xseg_status status, const char *what)
+{
+    char text[512];
+
+    if (status == XSEG_OK)
+        return;
+    (void)xseg_error_text(text, sizeof(text));
+    (void)fprintf(stderr, "%s: %s\n", what, text);
+    exit(1);
+}
+
+static double now_us(void)
+{
+    struct timespec now;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec * 1e6 + (double)now.tv_nsec / 1e3;
+}
+
+static int compare(const void *left, const void *right)
+{
+    const double a = *(const double *)left, b = *(const double *)right;
+
+    return (a > b) - (a < b);
+}
+
+/* Read other memory, so that the allocator's is in no cache of a core. */
+static void read_other(void)
+{
+    static char *other;
+    volatile char sum = 0;
+
+    if (other == NULL)
+        other = calloc(1, OTHER);
+    for (size_t i = 0; other != NULL && i < OTHER; i += 64)
+        sum = (char)(sum + other[i]++);
+}
+
+static char page[256 << 10];
+
+static size_t make_prometheus(struct xseg_allocator *allocator)
+{
+    size_t needed = 0;
+
+    need(xseg_metrics(allocator, XSEG_METRICS_PROMETHEUS, page, sizeof(page), &needed), "metrics");
+    return needed - 1;
+}
+
+static size_t make_openmetrics(struct xseg_allocator *allocator)
+{
+    size_t needed = 0;
+
+    need(xseg_metrics(allocator, XSEG_METRICS_OPENMETRICS, page, sizeof(page), &needed), "metrics");
+    return needed - 1;
+}
+
+static size_t make_file(struct xseg_allocator *allocator)
+{
+    char path[128];
+
+    (void)snprintf(path, sizeof(path), P_tmpdir "/xseg-bench-%ld.prom", (long)getpid());
+    need(xseg_metrics_write(allocator, path), "xseg_metrics_write");
+    (void)unlink(path);
+    return 0;
+}
+
+static void measure(struct xseg_allocator *allocator, unsigned pools, const char *name,
+                    size_t (*make)(struct xseg_allocator *allocator))
+{
+    double cold[ROUNDS], warm[ROUNDS];
+    size_t bytes = 0;
+
+    for (unsigned i = 0; i < ROUNDS; i++) {
+        read_other();
+        double began = now_us();
+        bytes = make(allocator);
+        cold[i] = now_us() - began;
+        began = now_us();
+        (void)make(allocator);
+        warm[i] = now_us() - began;
+    }
+    qsort(cold, ROUNDS, sizeof(*cold), compare);
+    qsort(warm, ROUNDS, sizeof(*warm), compare);
+    printf("%-4u %-12s %8.1f us   again at once %8.1f us", pools, name, cold[ROUNDS / 2],
+           warm[ROUNDS / 2]);
+    if (bytes > 0)
+        printf("   %7zu bytes", bytes);
+    printf("\n");
+    (void)fflush(stdout);
+}
+
+int main(void)
+{
+    struct xseg_options options = XSEG_OPTIONS_INIT;
+    struct xseg_allocator *allocator = NULL;
+    struct xseg_pool *pool[POOLS];
+    void *small[POOLS], *large[POOLS];
+
+    need(xseg_sim_reset(NULL), "xseg_sim_reset");
+    options.driver = BENCH_DRIVER;
+    need(xseg_open("expandable_segments:True", &options, &allocator), "xseg_open");
+    printf(
+        "private pools, what is made, median time with nothing in the caches, and right after\n");
+    for (unsigned i = 0; i < POOLS; i++) {
+        struct xseg_pool_options how = XSEG_POOL_OPTIONS_INIT;
+        struct xseg_request request = XSEG_REQUEST_INIT;
+
+        how.name = "a graph of the decoder";
+        need(xseg_pool_create(allocator, 0, &how, &pool[i]), "xseg_pool_create");
+        request.pool = pool[i];
+        request.bytes = 1000;
+        need(xseg_alloc_with(allocator, &request, &small[i]), "xseg_alloc_with");
+        request.bytes = (size_t)5 << 20;
+        need(xseg_alloc_with(allocator, &request, &large[i]), "xseg_alloc_with");
+        if (i + 1 != 1 && i + 1 != 16 && i + 1 != POOLS)
+            continue;
+        measure(allocator, i + 1, "prometheus", make_prometheus);
+        measure(allocator, i + 1, "openmetrics", make_openmetrics);
+        measure(allocator, i + 1, "file", make_file);
+    }
+    for (unsigned i = 0; i < POOLS; i++) {
+        need(xseg_free(allocator, small[i]), "xseg_free");
+        need(xseg_free(allocator, large[i]), "xseg_free");
+        need(xseg_pool_release(pool[i]), "xseg_pool_release");
+    }
+    need(xseg_close(allocator), "xseg_close");
+    return 0;
+}

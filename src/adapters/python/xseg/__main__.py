@@ -1,0 +1,22 @@
+# SPDX-License-Identifier: MIT
+"""python -m xseg: the command xseg that the wheel has."""
+import os
+import sys
+from typing import NoReturn
+
+from xseg._library import HERE
+
+
+def main() -> NoReturn:
+    """Become the command, with the arguments of this process."""
+    command = HERE / "bin/xseg"
+    if not command.exists():
+        sys.exit(f"xseg: there is no {command}: install the wheel of xseg, or use the command of a build folder")
+    try:
+        os.execv(command, ["xseg", *sys.argv[1:]])
+    except OSError as refusal:
+        sys.exit(f"xseg: {command} cannot be run: {refusal}")
+
+
+if __name__ == "__main__":
+    main()

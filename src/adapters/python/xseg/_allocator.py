@@ -1,0 +1,305 @@
+# SPDX-License-Identifier: MIT
+"""Allocators."""
+import contextlib
+import ctypes
+import os
+from ctypes import CFUNCTYPE, POINTER, byref, c_bool, c_char_p, c_int, c_size_t, c_void_p
+from types import TracebackType
+from typing import Any, Callable, Dict, Iterator, List, Optional, Type, Union
+
+from xseg import _library, _records, _structs
+from xseg._block import Block, allocate
+from xseg._errors import BusyError
+from xseg._pool import Pool
+from xseg._streams import Handle, handle
+
+LOG = CFUNCTYPE(None, c_void_p, c_int, c_char_p)
+UNCHANGED: Any = object()
+
+
+def _bytes(text: Optional[str]) -> Optional[bytes]:
+    """A text as C has it."""
+    return None if text is None else text.encode()
+
+
+def _where(device: int, stream: Optional[Handle], pool: Optional[Pool]) -> Any:
+    """What a call is about, by the objects of this package."""
+    return _records.where(device, None if stream is None else handle(stream), None if pool is None else pool.alive())
+
+
+def _visitor(kind: Type[ctypes.Structure], record: Type[Any], found: List[Any]) -> Any:
+    """A function for the library to call with each structure, which appends it to a list."""
+
+    def visit(_: Any, one: Any) -> bool:
+        found.append(_records.record(record, one.contents))
+        return True
+
+    return CFUNCTYPE(c_bool, c_void_p, POINTER(kind))(visit)
+
+
+def _logger(log: Callable[[int, str], None]) -> Any:
+    """A function for the library to call with each line."""
+    return LOG(lambda _, level, line: log(level, line.decode(errors="replace")))
+
+
+class Allocator:
+    """An allocator for all devices of a driver, see xseg/allocator.h.
+
+    Closed by close(), at the end of a with statement, or when nobody refers to it, which each of its blocks does.
+    Every failure is an exception, a subclass of xseg.Error, and changes nothing.
+
+    Threads: every method may be called from any thread at any time, except close().
+    """
+
+    def __init__(self, config: Optional[str] = None, *, driver: Optional[str] = None,
+                 log: Optional[Callable[[int, str], None]] = None) -> None:
+        """See xseg.open()."""
+        #: The library's handle, a number; 0 once it is closed.
+        self.handle = 0
+        #: The library that was named as the driver; "": the environment's XSEG_DRIVER, else libcuda.so.1.
+        self.driver = driver or ""
+        self._log = _logger(log) if log else None  # the library calls it as long as the allocator is open
+        options = _records.structure(_structs.xseg_options, driver=_bytes(driver))
+        if self._log:
+            options.log = self._log
+        out = c_void_p()
+        _library.call("xseg_open", _bytes(config), byref(options), byref(out))
+        self.handle = out.value or 0
+
+    def close(self) -> None:
+        """Give all memory back; again: nothing happens.
+
+        BusyError: blocks are live, of which the text lists the first; the allocator stays usable.
+        Threads: no other call on this allocator may be under way.  Cost: waits for streams of cached memory.
+        """
+        if self.handle:
+            _library.call("xseg_close", self.handle)
+            self.handle = 0
+
+    def configure(self, config: str) -> None:
+        """Change the keys that the string names; the others stay."""
+        _library.call("xseg_configure", self.handle, _bytes(config))
+
+    @property
+    def configuration(self) -> str:
+        """The configuration in force, every key spelled out."""
+        needed = c_size_t()
+        _library.call("xseg_configuration", self.handle, None, 0, byref(needed))
+        text = ctypes.create_string_buffer(needed.value)
+        _library.call("xseg_configuration", self.handle, text, len(text), None)
+        return text.value.decode()
+
+    @property
+    def configuration_source(self) -> str:
+        """Where it came from: "argument", the name of an environment variable, or "default"."""
+        return str(_library.load().xseg_configuration_source(self.handle).decode())
+
+    def allocate(self, size: int, *, device: int = 0, stream: Handle = None, alignment: int = 0,
+                 zeroed: bool = False, user: int = 0) -> Block:
+        """Allocate device memory, ordered on a stream.
+
+        `stream` is a number, None (the legacy default stream), or a stream of cuda.core, PyTorch, CuPy or Numba;
+        `alignment` a power of two up to 1 GiB, 0: 512 bytes; zeroed memory is zeroed by work of the stream.
+        With the key block_user, Block.info() gives back `user`, any number of 64 bits.
+
+        NoMemoryError, LimitError and NoAddressesError are MemoryErrors, too.
+        Cost: a hit makes no driver call; see xseg_alloc() for the rest.
+        """
+        return allocate(self, size, device, stream, None, alignment, zeroed, user)
+
+    def pool(self, device: int = 0, *, limit_bytes: int = 0, no_split: bool = False, use_on_oom: bool = False,
+             exportable: bool = False, name: Optional[str] = None) -> Pool:
+        """Make a private pool; the arguments are the members of struct xseg_pool_options."""
+        options = _records.structure(_structs.xseg_pool_options, limit_bytes=limit_bytes, no_split=no_split,
+                                     use_on_oom=use_on_oom, exportable=exportable, name=_bytes(name))
+        out = c_void_p()
+        _library.call("xseg_pool_create", self.handle, device, byref(options), byref(out))
+        return Pool(self, out.value or 0, device)
+
+    def block_at(self, address: int) -> _records.BlockInfo:
+        """What an address belongs to, and what is free beside it; NotLiveError: it lies in no segment."""
+        info = _records.structure(_structs.xseg_block_info)
+        _library.call("xseg_block", self.handle, address, byref(info))
+        return _records.record(_records.BlockInfo, info)
+
+    def walk(self, device: int = -1, *, pool: Optional[Pool] = None) -> List[_records.BlockInfo]:
+        """Every block, holes included, segment by segment in the order of addresses."""
+        found: List[_records.BlockInfo] = []
+        visit = _visitor(_structs.xseg_block_info, _records.BlockInfo, found)
+        _library.call("xseg_walk", self.handle, byref(_where(device, None, pool)), visit, None)
+        return found
+
+    def trim(self, *, wait: bool = False, leave_bytes: int = 0, idle_ms: int = 0, device: int = -1,
+             stream: Optional[Handle] = None, pool: Optional[Pool] = None) -> _records.Trimmed:
+        """Give idle cached memory back to the driver: of a device, a stream, a pool, or all there is.
+
+        wait=True waits for streams, as torch.cuda.empty_cache() does.  The result says what was kept, and why.
+        """
+        where = _where(device, stream, pool)
+        options = _records.structure(_structs.xseg_trim_options, wait=wait, leave_bytes=leave_bytes, idle_ms=idle_ms)
+        out = _records.structure(_structs.xseg_trimmed)
+        _library.call("xseg_trim", self.handle, byref(where), byref(options), byref(out))
+        return _records.record(_records.Trimmed, out)
+
+    def tick(self, budget_us: int) -> None:
+        """Give memory back that is due by the configuration, for at most so many microseconds a device."""
+        _library.call("xseg_tick", self.handle, budget_us)
+
+    def prewarm(self, size: int, *, device: int = 0, stream: Optional[Handle] = None,
+                pool: Optional[Pool] = None) -> None:
+        """Have memory ready, so that the next request of up to `size` bytes there is a hit."""
+        where = _where(device, stream, pool)
+        _library.call("xseg_prewarm", self.handle, byref(where), size)
+
+    def statistics(self, device: int = 0, *, pool: Optional[Pool] = None) -> _records.Statistics:
+        """Statistics of a device, or of a pool.  Cost: no driver call once the device is open."""
+        where = _where(-1 if pool else device, None, pool)
+        out = _records.structure(_structs.xseg_statistics)
+        _library.call("xseg_stats", self.handle, byref(where), byref(out))
+        return _records.record(_records.Statistics, out)
+
+    def reset_statistics(self, device: int = 0, *, peak: bool = True, accumulated: bool = False) -> None:
+        """Let peaks fall to the current values, or totals start again at 0."""
+        what = _structs.XSEG_RESET_PEAK * peak | _structs.XSEG_RESET_ACCUMULATED * accumulated
+        _library.call("xseg_stats_reset", self.handle, byref(_records.where(device)), what)
+
+    def driver_calls(self) -> Dict[str, _records.DriverCall]:
+        """Calls of the driver by name, since the allocator was opened."""
+        count = c_size_t()
+        _library.call("xseg_driver_calls", self.handle, None, 0, byref(count))
+        calls = (_structs.xseg_driver_call * count.value)()
+        _library.call("xseg_driver_calls", self.handle, calls, len(calls), None)
+        found = [_records.record(_records.DriverCall, one) for one in calls]
+        return {one.name: one for one in found}
+
+    def limits(self, device: int = 0, *, pool: Optional[Pool] = None) -> _records.Limits:
+        """The limits of a device or a pool."""
+        return self.set_limits(device, pool=pool)
+
+    def set_limits(self, device: int = 0, *, pool: Optional[Pool] = None, hard_bytes: Optional[int] = UNCHANGED,
+                   soft_bytes: Optional[int] = UNCHANGED, keep_bytes: int = UNCHANGED,
+                   fraction: float = UNCHANGED) -> _records.Limits:
+        """Set limits of a device, or the hard one of a pool; returns those before.  None: no limit; left out: it stays.
+
+        fraction is per_process_memory_fraction of the device; 1: no limit.
+
+        Two threads that set different limits of one device at once may undo each other's.
+        """
+        where = byref(_where(-1 if pool else device, None, pool))
+        was = _records.structure(_structs.xseg_limit_values)
+        _library.call("xseg_limits", self.handle, where, None, byref(was))
+        before = _records.record(_records.Limits, was)
+        changed = {name: _records.NONE if value is None else value
+                   for name, value in (("hard_bytes", hard_bytes), ("soft_bytes", soft_bytes), ("keep_bytes", keep_bytes),
+                                      ("fraction", fraction))
+                   if value is not UNCHANGED}
+        if changed:
+            was.has_fraction = "fraction" in changed
+            for name, value in changed.items():
+                setattr(was, name, value)
+            _library.call("xseg_limits", self.handle, where, byref(was), None)
+        return before
+
+    def explain(self, device: int = -1, *, pool: Optional[Pool] = None) -> _records.Explained:
+        """Why reserved memory is not free: bytes by reason, and each piece in `reasons`."""
+        found: List[_records.Reason] = []
+        out = _records.structure(_structs.xseg_explained)
+        _library.call("xseg_explain", self.handle, byref(_where(device, None, pool)),
+                      _visitor(_structs.xseg_reason, _records.Reason, found), None, byref(out))
+        return _records.record(_records.Explained, out, reasons=found)
+
+    def snapshot(self, path: Union[str, "os.PathLike[str]"], *, as_json: bool = False, events: bool = True,
+                 host_bytes: int = 0, most_ms: int = 0) -> None:
+        """Write where all memory is, and what led to it, in the format of torch.cuda.memory._dump_snapshot().
+
+        events=False leaves out what led to it.  `host_bytes` bounds the host memory for copies of events, 0: 64 MiB;
+        `most_ms` the time, 0: any.  The oldest events are left out for both.  Other threads go on meanwhile.
+
+        FileError: the file cannot be written; a file that was there before still is.
+        """
+        options = _records.structure(_structs.xseg_snapshot_options, as_json=as_json, without_events=not events,
+                                     host_bytes=host_bytes, most_ms=most_ms)
+        _library.call("xseg_snapshot", self.handle, os.fsencode(path), byref(options))
+
+    def metrics(self, *, openmetrics: bool = False) -> str:
+        """What this allocator holds and does, as a page that Prometheus scrapes: docs/metrics.md has each metric.
+
+        In Prometheus's text format 0.0.4 (text/plain; version=0.0.4), or in OpenMetrics 1.0
+        (application/openmetrics-text; version=1.0.0).  Reading changes nothing.  Cost: no driver call, no lock.
+        """
+        form = _structs.XSEG_METRICS_OPENMETRICS if openmetrics else _structs.XSEG_METRICS_PROMETHEUS
+        text, needed = ctypes.create_string_buffer(4096), c_size_t()
+        while True:
+            _library.call("xseg_metrics", self.handle, form, text, len(text), byref(needed))
+            if needed.value <= len(text):
+                return text.value.decode()
+            text = ctypes.create_string_buffer(needed.value + 4096)  # numbers grow meanwhile
+
+    def write_metrics(self, path: Union[str, "os.PathLike[str]"]) -> None:
+        """Write the metrics for node exporter's textfile collector: beside the file, which is replaced when all is there.
+
+        FileError: the file cannot be written; a file that was there before still is.
+        """
+        _library.call("xseg_metrics_write", self.handle, os.fsencode(path))
+
+    @contextlib.contextmanager
+    def label(self, text: Optional[str]) -> Iterator[None]:
+        """Within the with statement, what the calling thread allocates and does carries this label in the history.
+
+        Costs nothing where the configuration says history:nothing, as it does by default.
+        """
+        before = c_char_p()
+        _library.call("xseg_history_label", self.handle, _bytes(text), byref(before))
+        try:
+            yield
+        finally:
+            _library.call("xseg_history_label", self.handle, before, None)
+
+    def passed(self, stream: Handle, device: int = 0) -> None:
+        """Say that all work queued on a stream so far has finished, as the caller knows."""
+        _library.call("xseg_passed", self.handle, device, handle(stream))
+
+    def stream_gone(self, stream: Handle, device: int = 0) -> None:
+        """Say that a stream is about to be destroyed; needed where blocks were ever allocated or used on it."""
+        _library.call("xseg_stream_gone", self.handle, device, handle(stream))
+
+    def __enter__(self) -> "Allocator":
+        return self
+
+    def __exit__(self, kind: Optional[Type[BaseException]], value: Optional[BaseException],
+                 traceback: Optional[TracebackType]) -> None:
+        try:
+            self.close()
+        except BusyError:
+            if kind is None:  # else the first exception says more: its frames hold the blocks
+                raise
+
+    def __del__(self) -> None:
+        """Nobody hears of a failure here, such as in a forked child."""
+        if getattr(self, "handle", 0):
+            _library.load().xseg_close(self.handle)
+
+
+def open(config: Optional[str] = None, *, driver: Optional[str] = None,  # pylint: disable=redefined-builtin
+         log: Optional[Callable[[int, str], None]] = None) -> Allocator:
+    """Open an allocator.
+
+    config  configuration string (docs/options.md); None: the environment's XSEG_ALLOC_CONF, else PYTORCH_CUDA_ALLOC_CONF,
+            else PYTORCH_ALLOC_CONF, else the defaults
+    driver  the driver library, as for dlopen(); None: the environment's XSEG_DRIVER, else libcuda.so.1
+    log     called with level (0 error, 1 warning, 2 information) and text of each log line, in any thread; None: warnings
+            and errors go to standard error
+
+    ConfigError, NoDriverError, DriverError.  Cost: loads and starts the driver; no context is made.
+    """
+    return Allocator(config, driver=driver, log=log)
+
+
+def keys(config: Optional[str] = None) -> List[_records.Key]:
+    """The keys of a configuration string, as xseg.open() would read it: what each means, and its value.
+
+    ConfigError: the string has an error.  Cost: no driver call.
+    """
+    found: List[_records.Key] = []
+    _library.call("xseg_keys", _bytes(config), None, _visitor(_structs.xseg_key, _records.Key, found), None)
+    return found

@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: MIT
+"""The few calls of the CUDA driver that make one stream wait for another."""
+import ctypes
+import os
+from ctypes import byref, c_int, c_uint, c_void_p
+
+from xseg._errors import DriverError
+
+DISABLE_TIMING = 2
+
+
+def _checked(driver: ctypes.CDLL, name: str, *arguments: object) -> None:
+    """Make a call of the driver; DriverError if it fails."""
+    result = getattr(driver, name)(*arguments)
+    if result:
+        raise DriverError(f"{name} returned error {result}, while one stream was to wait for another")
+
+
+def wait(driver: str, device: int, before: int, after: int) -> None:
+    """Let what is queued on stream `after` from now on wait for what is queued on stream `before` by now.
+
+    `driver` is a library as for dlopen(); "": the environment's XSEG_DRIVER, else libcuda.so.1.  Nothing waits on the
+    host.  Cost: seven calls of the driver.
+    """
+    library = ctypes.CDLL(driver or os.environ.get("XSEG_DRIVER") or "libcuda.so.1")
+    context, event, popped = c_void_p(), c_void_p(), c_void_p()
+    _checked(library, "cuDevicePrimaryCtxRetain", byref(context), c_int(device))
+    try:
+        _checked(library, "cuCtxPushCurrent_v2", context)
+        try:
+            _checked(library, "cuEventCreate", byref(event), c_uint(DISABLE_TIMING))
+            try:
+                _checked(library, "cuEventRecord", event, c_void_p(before))
+                _checked(library, "cuStreamWaitEvent", c_void_p(after), event, c_uint(0))
+            finally:
+                _checked(library, "cuEventDestroy_v2", event)
+        finally:
+            _checked(library, "cuCtxPopCurrent_v2", byref(popped))
+    finally:
+        _checked(library, "cuDevicePrimaryCtxRelease_v2", c_int(device))

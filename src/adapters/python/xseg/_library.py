@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: MIT
+"""Where libxseg.so and its headers are, and how its functions are called."""
+import ctypes
+import functools
+import os
+import pathlib
+from typing import Any
+
+from xseg._errors import UnsupportedError, error
+
+HERE = pathlib.Path(__file__).resolve().parent
+
+
+def path() -> str:
+    """The path of libxseg.so: what the environment's XSEG_LIBRARY says, else the package's own.
+
+    ImportError: the variable is not set, and the package was not installed from a wheel.
+    """
+    chosen = os.environ.get("XSEG_LIBRARY")
+    if chosen:
+        return chosen
+    own = HERE / "lib/libxseg.so.0"
+    if not own.exists():
+        raise ImportError(f"there is no {own}: install the wheel of xseg, or set XSEG_LIBRARY to a libxseg.so")
+    return str(own)
+
+
+def include() -> str:
+    """The folder that has xseg/xseg.h: the package's own, else that of the source tree around it.
+
+    ImportError: there is neither.
+    """
+    for folder in (HERE / "include", *(parent / "include" for parent in HERE.parents[:4])):
+        if (folder / "xseg/xseg.h").exists():
+            return str(folder)
+    raise ImportError(f"no headers of xseg are beside {HERE}: install the wheel of xseg")
+
+
+def simulator() -> str:
+    """The path of the simulated driver, for XSEG_DRIVER or the argument `driver` of xseg.open(): beside libxseg.so.
+
+    ImportError: there is none.
+    """
+    found = pathlib.Path(path()).resolve().parent / "libxseg-sim.so.0"
+    if not found.exists():
+        raise ImportError(f"there is no {found}: this libxseg.so came without the simulated driver")
+    return str(found)
+
+
+@functools.lru_cache(maxsize=None)
+def load() -> ctypes.CDLL:
+    """libxseg.so, its functions declared.  It is loaded once and stays.
+
+    ImportError: there is none, or the system cannot load it.
+    """
+    from xseg._functions import FUNCTIONS  # pylint: disable=import-outside-toplevel
+    where = path()
+    try:
+        library = ctypes.CDLL(where)
+    except OSError as refusal:
+        raise ImportError(f"{where} cannot be loaded: {refusal}") from refusal
+    for name, (result, arguments) in FUNCTIONS.items():
+        try:
+            function = getattr(library, name)
+        except AttributeError:
+            setattr(library, name, functools.partial(_refuse, where, name))
+            continue
+        function.restype, function.argtypes = result, arguments
+    return library
+
+
+def _refuse(where: str, name: str, *_: Any) -> None:
+    """Stand in for a function that an older library does not have."""
+    raise UnsupportedError(f"{where} has no {name}(): it is older than this package")
+
+
+def error_text() -> str:
+    """What was wrong in the calling thread's last call that failed; "" if none has."""
+    library = load()
+    text = ctypes.create_string_buffer(library.xseg_error_text(None, 0) + 1)
+    library.xseg_error_text(text, len(text))
+    return text.value.decode(errors="replace")
+
+
+def call(name: str, *arguments: Any) -> None:
+    """Call a function that returns a status; an exception of its class if that is not XSEG_OK."""
+    status = getattr(load(), name)(*arguments)
+    if status:
+        raise error(status, error_text())

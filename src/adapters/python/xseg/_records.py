@@ -1,0 +1,253 @@
+# SPDX-License-Identifier: MIT
+"""What calls report, as named tuples.  Bytes and counts are as the public headers say of the members of these names.
+
+None stands for a number that means "no limit" or "not known".  Streams, pools and addresses are numbers; 0: none.
+"""
+import ctypes
+import enum
+from typing import Any, List, NamedTuple, Optional, Type, TypeVar
+
+from xseg import _structs
+
+NONE = 2**64 - 1
+
+
+class Stat(NamedTuple):
+    """A quantity: its value, its highest value, and the sums of all increases and decreases."""
+
+    current: int
+    peak: int
+    allocated: int
+    freed: int
+
+
+class Groups(NamedTuple):
+    """A quantity of all, of the small and of the large pools."""
+
+    all: Stat
+    small: Stat
+    large: Stat
+
+
+class Statistics(NamedTuple):
+    """Statistics of a device or a pool, see xseg/stats.h."""
+
+    allocation: Groups
+    segment: Groups
+    active: Groups
+    inactive_split: Groups
+    allocated_bytes: Groups
+    reserved_bytes: Groups
+    active_bytes: Groups
+    inactive_split_bytes: Groups
+    requested_bytes: Groups
+    oversize_allocations: Stat
+    oversize_segments: Stat
+    num_alloc_retries: int
+    num_ooms: int
+    num_sync_all_streams: int
+    num_device_alloc: int
+    num_device_free: int
+    max_split_size: Optional[int]
+    device_bytes: int
+    limit_bytes: Optional[int]
+    physical_bytes: int
+    stuck_bytes: int
+    address_bytes: int
+    host_bytes: int
+    overwrites: int
+    num_oom_rejections: int
+    idle_page_bytes: int
+    scrubbed_bytes: int
+    paused_bytes: int
+    imported_bytes: int
+
+
+class Trimmed(NamedTuple):
+    """What a trim did, in bytes, see xseg/trim.h."""
+
+    returned: int
+    kept_partial: int
+    kept_busy: int
+    kept_pool: int
+    kept_pending: int
+    kept_refused: int
+    kept_capture: int
+    kept_asked: int
+    left: int
+    kept_pinned: int
+    kept_exported: int
+
+
+class Limits(NamedTuple):
+    """How much may be taken, in bytes, see xseg/trim.h."""
+
+    hard_bytes: Optional[int]
+    soft_bytes: Optional[int]
+    keep_bytes: int
+    fraction: float
+
+
+class BlockState(enum.IntEnum):
+    """What a block is, see xseg/allocator.h."""
+
+    LIVE = _structs.XSEG_BLOCK_LIVE
+    PENDING = _structs.XSEG_BLOCK_PENDING
+    CACHED = _structs.XSEG_BLOCK_CACHED
+    HOLE = _structs.XSEG_BLOCK_HOLE
+    BUSY = _structs.XSEG_BLOCK_BUSY
+
+
+class BlockInfo(NamedTuple):
+    """What an address belongs to, see xseg/allocator.h."""
+
+    base: int
+    bytes: int
+    requested: int
+    state: BlockState
+    device: int
+    stream: int
+    pool: int
+    is_small: bool
+    is_expandable: bool
+    segment_base: int
+    segment_bytes: int
+    segment_mapped: int
+    free_before: int
+    free_after: int
+    hole_before: int
+    hole_after: int
+    generation: int
+    is_paused: bool
+    age_ms: Optional[int]
+    lender: int
+    stack: int
+    frames: int
+    label: Optional[str]
+    user: int
+
+
+class ReasonKind(enum.IntEnum):
+    """Why memory is reserved, see xseg/explain.h."""
+
+    LIVE = _structs.XSEG_REASON_LIVE
+    PENDING = _structs.XSEG_REASON_PENDING
+    BUSY = _structs.XSEG_REASON_BUSY
+    PINNED = _structs.XSEG_REASON_PINNED
+    POOL = _structs.XSEG_REASON_POOL
+    CAPTURE = _structs.XSEG_REASON_CAPTURE
+    STREAM = _structs.XSEG_REASON_STREAM
+    FLOOR = _structs.XSEG_REASON_FLOOR
+    DECAY = _structs.XSEG_REASON_DECAY
+    POLICY = _structs.XSEG_REASON_POLICY
+    EXPORTED = _structs.XSEG_REASON_EXPORTED
+
+
+class Reason(NamedTuple):
+    """A run of pages, or a classic segment, and why it is not free, see xseg/explain.h."""
+
+    kind: ReasonKind
+    device: int
+    stream: int
+    pool: int
+    is_small: bool
+    is_expandable: bool
+    base: int
+    bytes: int
+    live_bytes: int
+    pending_bytes: int
+    busy_bytes: int
+    cached_bytes: int
+    live_blocks: int
+    block: int
+    block_bytes: int
+    block_requested: int
+    waits_for: int
+    has_waits_for: bool
+    age_ms: Optional[int]
+    block_age_ms: Optional[int]
+    lender: int
+
+
+class Explained(NamedTuple):
+    """Reserved bytes by reason, see xseg/explain.h; `reasons` has the pieces."""
+
+    reserved: int
+    live: int
+    pending: int
+    busy: int
+    pool: int
+    pinned: int
+    capture: int
+    stream: int
+    floor: int
+    decay: int
+    policy: int
+    live_itself: int
+    page_cache: int
+    stuck: int
+    exported: int
+    reasons: List[Reason]
+
+
+class Key(NamedTuple):
+    """A key of the configuration string, see xseg/key.h."""
+
+    name: str
+    alias: Optional[str]
+    accepts: str
+    meaning: str
+    value: str
+    standard: str
+    is_named: bool
+    is_standard: bool
+    has_effect: bool
+
+
+class DriverCall(NamedTuple):
+    """How often one entry point of the driver was called."""
+
+    name: str
+    count: int  # type: ignore[assignment]
+    failed: int
+
+
+Record = TypeVar("Record", bound=tuple)
+ENUMS = {"state": BlockState, "kind": ReasonKind}
+
+
+def _plain(value: Any, kind: Any, name: str = "") -> Any:
+    """A member of a structure as Python has it."""
+    if name in ENUMS:
+        return ENUMS[name](value) if value in ENUMS[name]._value2member_map_ else value  # a newer library may have more
+    if isinstance(value, _structs.xseg_stat):
+        return Stat(value.current, value.peak, value.allocated, value.freed)
+    if isinstance(value, ctypes.Array):
+        return Groups(*(_plain(one, None) for one in value))
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    if value is None and kind is ctypes.c_void_p:
+        return 0
+    return None if kind is ctypes.c_uint64 and value == NONE else value
+
+
+def record(kind: Type[Record], structure: ctypes.Structure, **others: Any) -> Record:
+    """A structure that the library has filled in, as a named tuple."""
+    types = dict(structure._fields_)  # type: ignore[arg-type,misc]
+    values = {name: _plain(getattr(structure, name), types[name], name) for name in kind._fields  # type: ignore[attr-defined]
+              if name in types}
+    values.update(others)
+    return kind(**values)
+
+
+def structure(kind: Type[ctypes.Structure], **values: Any) -> Any:
+    """A structure with its size and what it starts from, and these values."""
+    made = kind(**{**getattr(kind, "START", {}), **values})
+    made.struct_bytes = ctypes.sizeof(kind)
+    return made
+
+
+def where(device: int = -1, stream: Optional[int] = None, pool: Optional[int] = None) -> Any:
+    """What a call is about; the default is everything."""
+    return structure(_structs.xseg_where, device=device, one_stream=stream is not None, stream=stream or 0,
+                     pool=pool or 0)

@@ -1,0 +1,254 @@
+# SPDX-License-Identifier: MIT
+"""PyTorch on xseg: importing this module makes PyTorch allocate by it, and nothing else changes.
+
+    import torch
+    import xseg.torch                   # before CUDA is first used; or XSEG_TORCH=1 in the environment
+
+    torch.cuda.get_allocator_backend()  # 'xseg'
+
+All of torch.cuda.memory goes on working.  What PyTorch has no words for is here:
+
+    with xseg.torch.tag("weights"):     # a pool of its own
+        model = build()
+    xseg.torch.pause("weights")         # its memory goes, its addresses stay
+    xseg.torch.resume("weights")
+
+    xseg.torch.allocator()              # everything else: limits, trim, explain, statistics (xseg.Allocator)
+
+ImportError says why PyTorch goes on with its own allocator, and what to do.
+"""
+import contextlib
+import ctypes
+import os
+import pathlib
+import threading
+from typing import Any, Dict, Iterator, List, Optional, Tuple
+
+import torch
+from xseg import _library
+from xseg._allocator import Allocator
+from xseg._pool import Pool
+from xseg.torch import _build
+from xseg.torch._build import Refused
+
+__all__ = ["Refused", "allocator", "info", "pause", "paused", "pin", "pool", "resume", "suspended", "tag", "tags", "unpin"]
+
+TEXT_BYTES = 4096
+
+
+class _Borrowed(Allocator):
+    """PyTorch's allocator; it belongs to the adapter, and is never closed."""
+
+    def __init__(self, number: int) -> None:  # pylint: disable=super-init-not-called
+        self.handle = number
+        self.driver = ""
+        self._log = None
+
+    def close(self) -> None:
+        """Nothing: PyTorch goes on using it."""
+
+    def __del__(self) -> None:
+        pass
+
+
+class _BorrowedPool(Pool):
+    """A pool that the adapter holds."""
+
+    def release(self) -> None:
+        """Nothing: the adapter holds it."""
+
+    def __del__(self) -> None:
+        pass
+
+
+def _declare(adapter: ctypes.CDLL) -> ctypes.CDLL:
+    text = (ctypes.c_char_p, ctypes.c_size_t)
+    adapter.xseg_torch_install.argtypes = text
+    adapter.xseg_torch_library.restype = ctypes.c_void_p
+    adapter.xseg_torch_library.argtypes = ()
+    adapter.xseg_torch_settings.argtypes = (ctypes.c_char_p, *text)
+    adapter.xseg_torch_pool.restype = ctypes.c_void_p
+    adapter.xseg_torch_pool.argtypes = (ctypes.c_int, ctypes.c_uint64, ctypes.c_uint64)
+    adapter.xseg_torch_tag.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_uint64, ctypes.c_uint64,
+                                       ctypes.POINTER(ctypes.c_void_p), *text)
+    adapter.xseg_torch_tag_enter.argtypes = (ctypes.c_void_p, *text)
+    adapter.xseg_torch_tag_leave.argtypes = text
+    adapter.xseg_torch_tag_suspend.argtypes = (ctypes.c_bool, *text)
+    return adapter
+
+
+def _call(kind: type, name: str, *arguments: Any) -> None:
+    text = ctypes.create_string_buffer(TEXT_BYTES)
+    if getattr(_ADAPTER, name)(*arguments, text, len(text)):
+        raise kind(text.value.decode(errors="replace"))
+
+
+def _check_process() -> None:
+    """What can be seen before anything is built."""
+    if torch.version.cuda is None:
+        raise Refused(f"PyTorch {torch.__version__} was built without CUDA: install one that was built with it")
+    if torch.cuda.is_initialized():
+        raise Refused("CUDA is initialised already, and PyTorch has allocated by itself: import xseg.torch right after "
+                      "torch, or set XSEG_TORCH=1 in the environment")
+    driver = os.environ.get("XSEG_DRIVER")
+    if driver:
+        try:
+            ctypes.CDLL(driver)
+        except OSError as refusal:
+            raise Refused(f"XSEG_DRIVER={driver}: {refusal}; unset it for the system's libcuda.so.1") from refusal
+
+
+def _follow_settings() -> None:
+    """Older versions do not tell an allocator of new settings, so their function is wrapped."""
+    name = "_cuda_cudaCachingAllocator_set_allocator_settings"
+    include = _TORCH / "include"
+    own = getattr(torch._C, name, None)  # pylint: disable=protected-access
+    if own is None or (include / "c10/core/AllocatorConfig.h").exists():
+        return
+
+    def set_settings(settings: str) -> None:
+        own(settings)
+        _call(ValueError, "xseg_torch_settings", settings.encode())
+
+    setattr(torch._C, name, set_settings)  # pylint: disable=protected-access
+
+
+def _install() -> ctypes.CDLL:
+    _check_process()
+    is_cxx11 = bool(torch._C._GLIBCXX_USE_CXX11_ABI)  # pylint: disable=protected-access
+    return _declare(_build.load(_TORCH, torch.__version__, is_cxx11))
+
+
+_TORCH = pathlib.Path(torch.__file__).resolve().parent
+_ADAPTER = _install()
+_call(Refused, "xseg_torch_install")
+_follow_settings()
+_lock = threading.Lock()
+_tags: Dict[Tuple[str, int], Pool] = {}
+
+
+def info() -> Dict[str, Any]:
+    """What PyTorch runs on: whether xseg is in place, which files, and which methods of PyTorch's it does not have."""
+    return {
+        "backend": torch.cuda.get_allocator_backend(),
+        "library": _library.path(),
+        "adapter": _ADAPTER._name,
+        "torch": torch.__version__,
+        "uncovered": _build.uncovered(_TORCH / "include"),
+    }
+
+
+def allocator() -> Allocator:
+    """The allocator that PyTorch allocates by, to limit, trim, explain and configure it; CUDA is initialised first."""
+    torch.cuda.init()
+    return _Borrowed(_ADAPTER.xseg_torch_library())
+
+
+def pool(mempool: Any, device: Optional[int] = None) -> Pool:
+    """The library's pool behind a torch.cuda.MemPool or the id of one; KeyError: nothing holds it."""
+    first, second = getattr(mempool, "id", mempool)
+    device = torch.cuda.current_device() if device is None else device
+    number = _ADAPTER.xseg_torch_pool(device, first, second)
+    if not number:
+        raise KeyError(f"nobody holds a pool of id ({first}, {second}) on device {device}: keep the MemPool, and name the device "
+                       "that it was made on")
+    return _BorrowedPool(allocator(), number, device)
+
+
+def _tag_pool(name: str, device: int) -> Pool:
+    with _lock:
+        found = _tags.get((name, device))
+        if found is None:
+            made = ctypes.c_void_p()
+            first, second = torch.cuda.graph_pool_handle()
+            _call(RuntimeError, "xseg_torch_tag", device, name.encode(), first, second, ctypes.byref(made))
+            found = _tags[name, device] = _BorrowedPool(allocator(), made.value or 0, device)
+        return found
+
+
+@contextlib.contextmanager
+def tag(name: str, device: Optional[int] = None) -> Iterator[Pool]:
+    """While the with statement lasts, the calling thread allocates from the pool of this name.
+
+    The pool is made at the first use, and stays.  It is the device's that is current at the start, or the one given.
+    Tags nest: the innermost counts.  Other threads are not affected.
+    """
+    torch.cuda.init()
+    found = _tag_pool(name, torch.cuda.current_device() if device is None else device)
+    _call(RuntimeError, "xseg_torch_tag_enter", found.handle)
+    try:
+        yield found
+    finally:
+        _call(RuntimeError, "xseg_torch_tag_leave")
+
+
+@contextlib.contextmanager
+def suspended() -> Iterator[None]:
+    """While the with statement lasts, the calling thread allocates as if it were in no tag."""
+    _call(RuntimeError, "xseg_torch_tag_suspend", True)
+    try:
+        yield
+    finally:
+        _call(RuntimeError, "xseg_torch_tag_suspend", False)
+
+
+def tags(name: Optional[str] = None) -> List[Tuple[str, Pool]]:
+    """The tags there are, or those of a name, with their pools: one for each device that uses it."""
+    with _lock:
+        return [(key[0], found) for key, found in _tags.items() if name is None or key[0] == name]
+
+
+def _named(name: Optional[str]) -> List[Tuple[str, Pool]]:
+    found = tags(name)
+    if name is not None and not found:
+        raise KeyError(f"there is no tag {name!r}: allocate within xseg.torch.tag({name!r}) first")
+    return found
+
+
+def pause(name: Optional[str] = None, keep: str = "nothing") -> None:
+    """Take the physical memory of a tag, or of all, away; tensors and graphs keep their addresses.
+
+    `keep`: "nothing" loses contents, "host" keeps them in pinned memory.  Devices are synchronised first.  On an error
+    what was paused by this call is resumed.
+    """
+    done: List[Pool] = []
+    try:
+        for _, each in _named(name):
+            torch.cuda.synchronize(each.device)
+            each.pause(keep)
+            done.append(each)
+    except Exception:
+        for each in done:
+            each.resume()
+        raise
+
+
+def resume(name: Optional[str] = None) -> None:
+    """Bring the memory of a paused tag, or of all, back beneath the same addresses."""
+    for _, each in _named(name):
+        each.resume()
+
+
+@contextlib.contextmanager
+def paused(name: Optional[str] = None, keep: str = "nothing") -> Iterator[None]:
+    """pause(), and resume() at the end of the with statement."""
+    pause(name, keep)
+    try:
+        yield
+    finally:
+        resume(name)
+
+
+def _extent(tensor: torch.Tensor) -> Tuple[int, int]:
+    storage = tensor.untyped_storage()
+    return storage.data_ptr(), storage.nbytes()
+
+
+def pin(tensor: torch.Tensor) -> None:
+    """Keep the pages beneath a tensor where they are until unpin(), for those who register addresses."""
+    _library.call("xseg_pin", allocator().handle, *_extent(tensor))
+
+
+def unpin(tensor: torch.Tensor) -> None:
+    """Take a pin back."""
+    _library.call("xseg_unpin", allocator().handle, *_extent(tensor))

@@ -1,0 +1,265 @@
+# SPDX-License-Identifier: MIT
+"""Builds the adapter for the PyTorch that is installed, once, and keeps it.
+
+PyTorch's allocator interface is a C++ class whose methods stand in another order in each version, so the adapter is
+compiled against the headers that came with PyTorch, by the compiler that is there.  What was built lies in
+${XDG_CACHE_HOME:-~/.cache}/xseg under PyTorch's version, its C++ ABI, the version of xseg, and a digest of the sources
+and of PyTorch's headers: those of two nightly builds of one version may differ.
+"""
+import contextlib
+import ctypes
+import fcntl
+import hashlib
+import os
+import pathlib
+import re
+import shlex
+import shutil
+import subprocess
+import tempfile
+import time
+from typing import Iterator, List, Tuple
+
+from xseg import _library, _structs
+
+HERE = pathlib.Path(__file__).resolve().parent
+OLDEST = (2, 6)
+COMPILERS = ("c++", "g++", "clang++")
+# Processes that start together, such as ranks, need not all see the same build fail.
+FAILURE_SECONDS = 20
+FLAGS = ("-std=c++20", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-w")
+#: The methods of PyTorch's interface that the adapter has.
+COVERED = frozenset("""
+    allocate allocateWithAddress annotateMemory attachAllocatorTraceTracker attachOomRejectionObserver
+    attachOutOfMemoryObserver beginAllocateToPool cacheInfo checkPoolLiveAllocations copy_data createOrIncrefPool
+    emptyCache enable enablePeerAccess endAllocateToPool ensureExistsAndIncrefPool getBaseAllocation getCheckpointState
+    getContextForPointer getDeviceStats getExpandableSegmentSizes getIpcDevPtr getMemoryFraction getMemoryInfo
+    getPoolUseCount getUserMetadata init initialized isEnabled isHistoryEnabled is_simple_data_ptr markCaptureBegin
+    markCaptureEnd memcpyAsync name popCompileContext pushCompileContext raw_alloc raw_alloc_with_stream raw_delete
+    raw_deleter recordAnnotation recordHistory recordStream releasePool resetAccumulatedStats resetPeakStats
+    setCheckpointPoolState setMemoryFraction setNoSplit setUseOnOOM setUserMetadata shareIpcHandle snapshot
+    supportsUserMetadata
+""".split())
+
+
+class Refused(ImportError):
+    """xseg cannot serve PyTorch in this process; the text says why, and what to do."""
+
+
+def sources() -> pathlib.Path:
+    """The folder of the C++ sources: the wheel's, else the source tree's."""
+    for folder in (HERE / "src", *(parent / "src/adapters/torch" for parent in HERE.parents[:6])):
+        if (folder / "all.cpp").exists():
+            return folder
+    raise Refused(f"the sources of the adapter are not beside {HERE}: install the wheel of xseg again")
+
+
+def headers(torch_folder: pathlib.Path) -> Tuple[pathlib.Path, pathlib.Path]:
+    """The folders of PyTorch's headers and of the CUDA runtime's."""
+    own = torch_folder / "include"
+    if not (own / "c10/cuda/CUDACachingAllocator.h").exists():
+        raise Refused(f"PyTorch's headers are not in {own}: install PyTorch from a wheel, which has them")
+    chosen = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
+    # Those that came with PyTorch are of its CUDA version, whatever toolkit the environment names.
+    folders = sorted(torch_folder.parent.glob("nvidia/cu[0-9]*/include"))
+    folders += [torch_folder.parent / "nvidia/cuda_runtime/include"]
+    folders += [pathlib.Path(chosen, "include")] if chosen else []
+    folders += [pathlib.Path("/usr/local/cuda/include")]
+    for folder in folders:
+        if (folder / "cuda_runtime_api.h").exists():
+            return own, folder
+    raise Refused("cuda_runtime_api.h was not found: install the package nvidia-cuda-runtime of PyTorch's CUDA version, "
+                  "or set CUDA_HOME to a CUDA toolkit; looked in " + ", ".join(map(str, folders)))
+
+
+def methods(include: pathlib.Path) -> List[Tuple[str, bool]]:
+    """The virtual methods of the interface, and whether each has to be overridden."""
+    found = []
+    for file, kind in (("c10/core/CachingDeviceAllocator.h", "DeviceAllocator"),
+                       ("c10/cuda/CUDACachingAllocator.h", "CUDAAllocator")):
+        whole = (include / file).read_text(encoding="utf-8") if (include / file).exists() else ""
+        text = re.sub(r"//[^\n]*", "", whole)
+        match = re.search(rf"^(?:class|struct)[ \w]* {kind} : public .*?^}};", text, re.MULTILINE | re.DOTALL)
+        if match:
+            found += [(name, end == "= 0;") for name, end in
+                      re.findall(r"\bvirtual\b[^;{}]*?\b(\w+)\([^;{}]*?(?:\{0, 0\}[^;{}]*?)?\)[\w\s]*(= 0;|\{)", match[0])]
+        elif kind == "CUDAAllocator":
+            raise Refused(f"{include / file} has no class {kind}: this version of PyTorch is not known to xseg; install a newer xseg")
+    return found
+
+
+def uncovered(include: pathlib.Path) -> List[str]:
+    """Methods of this version that the adapter does not have, and that PyTorch gives a body of its own."""
+    unknown = [(name, is_needed) for name, is_needed in methods(include) if name not in COVERED]
+    needed = sorted({name for name, is_needed in unknown if is_needed})
+    if needed:
+        raise Refused(f"this version of PyTorch asks an allocator for what xseg {_structs.VERSION} does not know: "
+                      f"{', '.join(needed)}; install a newer xseg")
+    return sorted({name for name, _ in unknown})
+
+
+def compiler() -> List[str]:
+    """The C++ compiler's command."""
+    chosen = os.environ.get("CXX")
+    if chosen:
+        command = shlex.split(chosen)
+        if command and shutil.which(command[0]):
+            return command
+        raise Refused(f"CXX={chosen}: there is no such compiler; set CXX to one that is there, or unset it")
+    for name in COMPILERS:
+        if shutil.which(name):
+            return [name]
+    raise Refused("no C++ compiler was found, and the adapter is compiled for the PyTorch that is installed: install one "
+                  "(Debian, Ubuntu: apt install g++), set CXX, or use the plain plug-in, which needs none")
+
+
+def cache() -> pathlib.Path:
+    """The folder for what is built.  What is there is loaded, so it is this user's or root's; it may be read-only."""
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    folder = pathlib.Path(base if os.path.isabs(base) else os.path.expanduser("~/.cache"), "xseg")
+    try:
+        if not folder.is_absolute():
+            raise FileNotFoundError("this user has no home folder")
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        found = folder.stat()
+        if found.st_uid not in (os.geteuid(), 0) or found.st_mode & 0o002:
+            raise PermissionError(f"{folder} is another user's, or others may write to it")
+    except OSError as refusal:
+        raise Refused(f"the adapter cannot be kept: {refusal}; set XDG_CACHE_HOME to a folder that can be "
+                      "written to") from refusal
+    return folder
+
+
+def digest(torch_folder: pathlib.Path) -> str:
+    """Of the sources, the public headers, and those headers of PyTorch that have its interface."""
+    found = hashlib.sha256()
+    own = sources()
+    for files in ([*own.glob("*.cpp"), *own.glob("*.h")], pathlib.Path(_library.include(), "xseg").glob("*.h"),
+                  (torch_folder / "include/c10/core").glob("*.h"), (torch_folder / "include/c10/cuda").glob("*.h")):
+        for file in sorted(files):
+            found.update(file.name.encode() + b"\0" + file.read_bytes())
+    return found.hexdigest()[:16]
+
+
+def target(torch_folder: pathlib.Path, version: str, is_cxx11: bool) -> pathlib.Path:
+    """The file that the adapter for a PyTorch is kept in."""
+    name = f"torch-{version}-abi{int(is_cxx11)}-xseg-{_structs.VERSION}-{digest(torch_folder)}.so"
+    return cache() / re.sub(r"[^\w.+-]", "_", name)
+
+
+@contextlib.contextmanager
+def locked(path: pathlib.Path) -> Iterator[None]:
+    """One process at a time builds a file; the others wait, and find it."""
+    lock = os.open(path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)
+
+
+def command(scratch: pathlib.Path, torch_folder: pathlib.Path, is_cxx11: bool) -> List[str]:
+    """How the sources, which lie in `scratch` as in the source tree, are compiled."""
+    own, cuda = headers(torch_folder)
+    interface = (own / "c10/cuda/CUDACachingAllocator.h").read_text(encoding="utf-8")
+    sizes = ["-DXSEG_TORCH_SEGMENT_SIZES"] if "struct StreamSegmentSize" in interface else []
+    return [*compiler(), *FLAGS, f"-D_GLIBCXX_USE_CXX11_ABI={int(is_cxx11)}", *sizes, "-iquote", str(scratch),
+            "-I", _library.include(), "-isystem", str(own), "-isystem", str(cuda),
+            str(scratch / "src/adapters/torch/all.cpp"), "-o", str(scratch / "adapter.so"),
+            "-L", str(torch_folder / "lib"), "-lc10", "-lc10_cuda", _library.path()]
+
+
+def build(path: pathlib.Path, torch_folder: pathlib.Path, is_cxx11: bool) -> None:
+    """Compile into a folder beside the target, and rename: what is there under the name is whole."""
+    with tempfile.TemporaryDirectory(prefix="build-", dir=path.parent) as folder:
+        scratch = pathlib.Path(folder)
+        shutil.copytree(sources(), scratch / "src/adapters/torch")
+        made = subprocess.run(command(scratch, torch_folder, is_cxx11), capture_output=True, text=True, check=False,
+                              errors="replace", env={**os.environ, "LC_ALL": "C"})
+        if made.returncode:
+            first = next((line for line in made.stderr.splitlines() if "error" in line), made.stderr[:500])
+            raise Refused(f"the adapter does not compile against the headers of PyTorch in {torch_folder} "
+                          f"({compiler()[0]} returned {made.returncode}): {first.strip()}; set CXX to another compiler, "
+                          "which has to know C++20 (GCC 11, Clang 14), or use the plain plug-in, which needs none")
+        made_digest = hashlib.sha256((scratch / "adapter.so").read_bytes()).hexdigest()
+        (scratch / "digest").write_text(made_digest, encoding="ascii")
+        os.replace(scratch / "digest", path.with_suffix(".sha256"))
+        os.replace(scratch / "adapter.so", path)
+
+
+def is_whole(path: pathlib.Path) -> bool:
+    """Whether a file is there as it was built: the loader would crash on one that was cut."""
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest() == path.with_suffix(".sha256").read_text(encoding="ascii")
+    except OSError:
+        return False
+
+
+def open_adapter(path: pathlib.Path) -> ctypes.CDLL:
+    """Load what was built, behind the library that it calls."""
+    ctypes.CDLL(_library.path(), mode=ctypes.RTLD_GLOBAL)
+    return ctypes.CDLL(str(path))
+
+
+def failure(path: pathlib.Path) -> pathlib.Path:
+    """The file that says why the adapter could not be built."""
+    return path.with_suffix(".failed")
+
+
+def attempt(torch_folder: pathlib.Path, is_cxx11: bool) -> str:
+    """What a build hangs on, beside what the name of the target says."""
+    return repr([command(pathlib.Path("."), torch_folder, is_cxx11), shutil.which(compiler()[0])])
+
+
+def recall_failure(path: pathlib.Path, tried: str) -> None:
+    """Refuse what another process has just tried in vain."""
+    try:
+        seconds = time.time() - failure(path).stat().st_mtime
+        same, _, sentence = failure(path).read_text(encoding="utf-8").partition("\n")
+    except (OSError, ValueError):
+        return
+    if same == tried and 0 <= seconds < FAILURE_SECONDS:
+        raise Refused(f"{sentence} (another process has tried {seconds:.0f} s ago; after {FAILURE_SECONDS} s it is "
+                      "tried again)")
+
+
+def build_and_open(path: pathlib.Path, torch_folder: pathlib.Path, is_cxx11: bool) -> ctypes.CDLL:
+    """Build and load; a failure is noted for processes that start at the same time."""
+    tried = attempt(torch_folder, is_cxx11)
+    recall_failure(path, tried)
+    for left in path.parent.glob("build-*"):  # of processes that were killed
+        with contextlib.suppress(OSError):
+            if time.time() - left.stat().st_mtime > 24 * 3600:
+                shutil.rmtree(left, ignore_errors=True)
+    try:
+        build(path, torch_folder, is_cxx11)
+        try:
+            return open_adapter(path)
+        except OSError as refusal:
+            raise Refused(f"what was built cannot be loaded: {refusal}; set CXX to the compiler that the system's C++ "
+                          "library belongs to") from refusal
+    except Refused as refusal:
+        failure(path).write_text(f"{tried}\n{refusal}", encoding="utf-8")
+        raise
+
+
+def load(torch_folder: pathlib.Path, version: str, is_cxx11: bool) -> ctypes.CDLL:
+    """The adapter for a PyTorch: kept, or built now.  What is kept but cannot be loaded is built once more."""
+    number = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
+    if number < OLDEST:
+        raise Refused(f"PyTorch {version} is older than {'.'.join(map(str, OLDEST))}: install a newer one")
+    path = target(torch_folder, version, is_cxx11)
+    if is_whole(path):
+        with contextlib.suppress(OSError):
+            return open_adapter(path)
+    uncovered(headers(torch_folder)[0])
+    compiler()
+    try:
+        with locked(path):
+            if is_whole(path):
+                with contextlib.suppress(OSError):
+                    return open_adapter(path)
+            return build_and_open(path, torch_folder, is_cxx11)
+    except OSError as refusal:
+        raise Refused(f"the adapter cannot be kept: {refusal}; set XDG_CACHE_HOME to a folder that can be written to, "
+                      "on a disk with room") from refusal

@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: MIT */
+/* All sources of the adapter as one: PyTorch's headers take most of the time, and are read once. */
+#include "src/adapters/torch/allocator.cpp"
+#include "src/adapters/torch/checkpoint.cpp"
+#include "src/adapters/torch/contexts.cpp"
+#include "src/adapters/torch/errors.cpp"
+#include "src/adapters/torch/history.cpp"
+#include "src/adapters/torch/install.cpp"
+#include "src/adapters/torch/notes.cpp"
+#include "src/adapters/torch/observers.cpp"
+#include "src/adapters/torch/peers.cpp"
+#include "src/adapters/torch/pools.cpp"
+#include "src/adapters/torch/settings.cpp"
+#include "src/adapters/torch/share.cpp"
+#include "src/adapters/torch/snapshot.cpp"
+#include "src/adapters/torch/statistics.cpp"
+#include "src/adapters/torch/tags.cpp"

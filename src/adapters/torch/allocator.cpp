@@ -1,0 +1,328 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/adapters/torch/allocator.h"
+
+#include <c10/core/impl/GPUTrace.h>
+#include <unistd.h>
+
+#include <cstdlib>
+
+#include "src/adapters/torch/errors.h"
+#include "src/adapters/torch/pools.h"
+#include "src/adapters/torch/share.h"
+
+namespace xseg_torch {
+
+static std::atomic<Allocator *> the_allocator{nullptr};
+
+Allocator *installed()
+{
+    return the_allocator.load(std::memory_order_acquire);
+}
+
+void set_installed(Allocator *allocator)
+{
+    the_allocator.store(allocator, std::memory_order_release);
+}
+
+/* PYTORCH_NO_CUDA_MEMORY_CACHING, which PyTorch reads once as well. */
+static bool is_caching_forbidden()
+{
+    static const bool is_set =
+        std::getenv("PYTORCH_NO_CUDA_MEMORY_CACHING") != nullptr || std::getenv("PYTORCH_NO_HIP_MEMORY_CACHING") != nullptr;
+    return is_set;
+}
+
+/* Python's hooks for sanitizers; a free is told before it is done, since another thread may get the address at once. */
+static void trace_allocation(void *ptr)
+{
+    if (const auto *trace = c10::impl::GPUTrace::get_trace()) {
+        (*trace)->trace_gpu_memory_allocation(c10::kCUDA, reinterpret_cast<uintptr_t>(ptr));
+    }
+}
+
+static void trace_free(void *ptr)
+{
+    if (const auto *trace = c10::impl::GPUTrace::get_trace()) {
+        (*trace)->trace_gpu_memory_deallocation(c10::kCUDA, reinterpret_cast<uintptr_t>(ptr));
+    }
+}
+
+static xseg_status give_back(struct xseg_allocator *library, void *ptr)
+{
+    xseg_status status = forget_share(library, ptr);
+    return status == XSEG_OK ? xseg_free(library, ptr) : status;
+}
+
+static void delete_uncached(void *ptr)
+{
+    if (ptr != nullptr) {
+        trace_free(ptr);
+        C10_CUDA_CHECK_WARN(cudaFree(ptr));
+    }
+}
+
+/* Without caching, PyTorch takes memory of the runtime, in a capture as well, where that is an error on purpose. */
+static void *take_uncached(size_t bytes)
+{
+    void *ptr = nullptr;
+    C10_CUDA_CHECK(cudaMalloc(&ptr, bytes));
+    trace_allocation(ptr);
+    return ptr;
+}
+
+bool Allocator::is_forked() const
+{
+    pid_t opener = opened_by_.load(std::memory_order_relaxed);
+    return opener != 0 && opener != getpid();
+}
+
+void Allocator::check_device(DeviceIndex device) const
+{
+    TORCH_CHECK(0 <= device && device < device_count_, "Invalid device argument ", static_cast<int>(device),
+                ": did you call init?");
+}
+
+void Allocator::open_device(DeviceIndex device)
+{
+    check_device(device);
+    open_[device].store(true, std::memory_order_relaxed);
+}
+
+static void report(Allocator *allocator, void *ptr, int64_t bytes, DeviceIndex device)
+{
+    struct xseg_where where = XSEG_WHERE_ANY;
+    where.device = device;
+    struct xseg_statistics statistics = XSEG_STATISTICS_INIT;
+    if (xseg_stats(allocator->library(), &where, &statistics) == XSEG_OK) {
+        c10::reportMemoryUsageToProfiler(ptr, bytes, statistics.allocated_bytes[XSEG_STAT_ALL].current,
+                                         statistics.reserved_bytes[XSEG_STAT_ALL].current,
+                                         c10::Device(c10::DeviceType::CUDA, device));
+    }
+}
+
+void *Allocator::take(size_t bytes, DeviceIndex device, cudaStream_t stream)
+{
+    void *ptr = nullptr;
+    if (C10_UNLIKELY(!is_open(device))) {
+        open_device(device);
+    }
+    xseg_status status = xseg_alloc(library_, device, bytes, stream, &ptr);
+    if (C10_UNLIKELY(status != XSEG_OK)) {
+        raise(refusal(library_, status, device, bytes));
+    }
+    tell_allocation(ptr, device);
+    return ptr;
+}
+
+void Allocator::tell_allocation(void *ptr, DeviceIndex device)
+{
+    trace_allocation(ptr);
+    if (C10_UNLIKELY(c10::memoryProfilingEnabled())) {
+        struct xseg_block_info block = XSEG_BLOCK_INFO_INIT;
+        report(this, ptr, xseg_block(library_, ptr, &block) == XSEG_OK ? static_cast<int64_t>(block.bytes) : 0, device);
+    }
+}
+
+/* Whether the library has handed out a block at an address. */
+static bool is_live(struct xseg_allocator *library, const void *ptr)
+{
+    struct xseg_block_info block = XSEG_BLOCK_INFO_INIT;
+    return xseg_block(library, ptr, &block) == XSEG_OK && block.state == XSEG_BLOCK_LIVE;
+}
+
+/* The profiler's events have the block's size, as PyTorch's do, and what is allocated behind the free. */
+static xseg_status give_back_profiled(Allocator *allocator, void *ptr)
+{
+    struct xseg_block_info block = XSEG_BLOCK_INFO_INIT;
+    bool is_known = xseg_block(allocator->library(), ptr, &block) == XSEG_OK;
+    xseg_status status = give_back(allocator->library(), ptr);
+    if (is_known && status == XSEG_OK) {
+        report(allocator, ptr, -static_cast<int64_t>(block.bytes), static_cast<DeviceIndex>(block.device));
+    }
+    return status;
+}
+
+static xseg_status give_back_told(Allocator *allocator, void *ptr)
+{
+    /* A free that will be refused is not told. */
+    if (C10_UNLIKELY(c10::impl::GPUTrace::get_trace() != nullptr) && is_live(allocator->library(), ptr)) {
+        trace_free(ptr);
+    }
+    return C10_UNLIKELY(c10::memoryProfilingEnabled()) ? give_back_profiled(allocator, ptr)
+                                                       : give_back(allocator->library(), ptr);
+}
+
+static void delete_cached(void *ptr)
+{
+    if (ptr != nullptr) {
+        warn(give_back_told(installed(), ptr), "a free was refused");
+    }
+}
+
+/* The calling thread's device.  C10_CUDA_CHECK takes as long as half a hit, so only a failure goes through it. */
+static DeviceIndex current_device()
+{
+    DeviceIndex device = 0;
+    if (C10_UNLIKELY(c10::cuda::GetDevice(&device) != cudaSuccess)) {
+        C10_CUDA_CHECK(c10::cuda::GetDevice(&device));
+    }
+    return device;
+}
+
+c10::DataPtr Allocator::allocate(size_t bytes)
+{
+    constexpr size_t MOST = static_cast<size_t>(1) << 60;
+    TORCH_CHECK_WITH(OutOfMemoryError, bytes < MOST, "CUDA out of memory. Tried to allocate more than 1EB memory.");
+    DeviceIndex device = current_device();
+    c10::Device where(c10::DeviceType::CUDA, device);
+    if (C10_UNLIKELY(is_caching_forbidden() || !isEnabled())) {
+        void *ptr = bytes == 0 ? nullptr : take_uncached(bytes);
+        return {ptr, ptr, &delete_uncached, where};
+    }
+    void *ptr = bytes == 0 ? nullptr : take(bytes, device, c10::cuda::getCurrentCUDAStream(device).stream());
+    return {ptr, ptr, cached_deleter(), where};
+}
+
+c10::DeleterFnPtr cached_deleter()
+{
+    return &delete_cached;
+}
+
+c10::DeleterFnPtr Allocator::raw_deleter() const
+{
+    return is_caching_forbidden() || !isEnabled() ? &delete_uncached : cached_deleter();
+}
+
+void Allocator::copy_data(void *to, const void *from, std::size_t bytes) const
+{
+    C10_CUDA_CHECK(cudaMemcpy(to, from, bytes, cudaMemcpyDeviceToDevice));
+}
+
+void *Allocator::raw_alloc(size_t bytes)
+{
+    return allocate(bytes).release_context();
+}
+
+void *Allocator::raw_alloc_with_stream(size_t bytes, cudaStream_t stream)
+{
+    if (bytes == 0) {
+        return nullptr;
+    }
+    if (is_caching_forbidden() || !isEnabled()) {
+        return take_uncached(bytes);
+    }
+    return take(bytes, current_device(), stream);
+}
+
+/* What was taken while caching was off is the runtime's, whatever is set by now. */
+void Allocator::raw_delete(void *ptr)
+{
+    if (ptr == nullptr || is_forked()) {
+        return;
+    }
+    if ((is_caching_forbidden() || !isEnabled()) && !is_live(library_, ptr)) {
+        delete_uncached(ptr);
+        return;
+    }
+    xseg_status status = give_back_told(this, ptr);
+    TORCH_CHECK(status != XSEG_ERR_NOT_LIVE, "invalid device pointer: ", ptr, ": xseg: ", error_text(status));
+    warn(status, "a free was refused");
+}
+
+bool Allocator::initialized()
+{
+    return device_count_ > 0;
+}
+
+void Allocator::enable(bool value)
+{
+    is_enabled_.store(value);
+}
+
+bool Allocator::isEnabled() const
+{
+    return is_enabled_.load(std::memory_order_relaxed);
+}
+
+void Allocator::recordStream(const c10::DataPtr &ptr, c10::cuda::CUDAStream stream)
+{
+    /* A storage of somebody else's is theirs to protect. */
+    if (ptr.get() == nullptr || ptr.get_deleter() != &delete_cached) {
+        return;
+    }
+    xseg_status status = xseg_use(library_, ptr.get(), stream.stream());
+    if (status != XSEG_ERR_FORKED) {
+        check(status, "a use was refused");
+    }
+}
+
+void Allocator::emptyCache()
+{
+    emptyCache({0, 0});
+}
+
+void Allocator::emptyCache(MempoolId_t id)
+{
+    if (library() == nullptr || is_forked()) {
+        return;
+    }
+    struct xseg_trim_options options = XSEG_TRIM_OPTIONS_INIT;
+    options.wait = true;
+    close_left_imports();
+    if (id.first == 0 && id.second == 0) {
+        check(xseg_trim(library(), nullptr, &options, nullptr), "empty_cache");
+    }
+    for (struct xseg_pool *pool : released_pools(id)) {
+        struct xseg_where where = XSEG_WHERE_ANY;
+        where.pool = pool;
+        xseg_status status = xseg_trim(library(), &where, &options, nullptr);
+        /* The pool may have ended between the two calls. */
+        if (status != XSEG_ERR_ARGUMENT) {
+            check(status, "empty_cache");
+        }
+    }
+    destroy_gone_pools();
+}
+
+static bool note_largest(void *context, const struct xseg_block_info *block)
+{
+    size_t *largest = static_cast<size_t *>(context);
+    if (block->state == XSEG_BLOCK_CACHED && block->bytes > *largest) {
+        *largest = block->bytes;
+    }
+    return true;
+}
+
+void Allocator::cacheInfo(DeviceIndex device, size_t *largest)
+{
+    check_device(device);
+    if (*largest == 0) {
+        size_t total = 0;
+        c10::cuda::CUDAGuard guard(device);
+        C10_CUDA_CHECK(cudaMemGetInfo(largest, &total));
+    }
+    struct xseg_where where = XSEG_WHERE_ANY;
+    where.device = device;
+    check(xseg_walk(library_, &where, note_largest, largest), "cacheInfo");
+}
+
+void *Allocator::getBaseAllocation(void *ptr, size_t *bytes)
+{
+    struct xseg_block_info block = XSEG_BLOCK_INFO_INIT;
+    xseg_status status = xseg_block(library_, ptr, &block);
+    TORCH_CHECK(status == XSEG_OK && block.state == XSEG_BLOCK_LIVE, "invalid device pointer: ", ptr);
+    TORCH_CHECK(!block.is_expandable,
+                "Tensors allocated with expandable_segments:True cannot be shared by their base allocation: they have "
+                "no cudaMalloc beneath them. Set expandable_segments:False in the configuration.");
+    if (bytes != nullptr) {
+        *bytes = block.segment_bytes;
+    }
+    return block.segment_base;
+}
+
+std::string Allocator::name()
+{
+    return "xseg";
+}
+
+} // namespace xseg_torch

@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/adapters/torch/contexts.h"
+
+#include <atomic>
+#include <mutex>
+#include <unordered_set>
+#include <vector>
+
+#include "src/adapters/torch/held.h"
+
+namespace xseg_torch {
+
+namespace {
+
+struct Slot {
+    std::shared_ptr<GatheredContext> context;
+    uint64_t round = 0; /* of `forget` in which it was gathered */
+};
+
+struct Contexts {
+    std::mutex mutex;
+    std::vector<Slot> slots; /* number - 1 is the index */
+    std::vector<uint32_t> vacant;
+    uint64_t round = 1;
+};
+
+std::atomic<CreateContextFn> the_recorder{nullptr};
+
+Contexts &contexts()
+{
+    static Contexts *const the_contexts = new Contexts;
+    return *the_contexts;
+}
+
+uint32_t gather(void *)
+{
+    CreateContextFn recorder = the_recorder.load(std::memory_order_acquire);
+    std::shared_ptr<GatheredContext> context;
+    if (recorder == nullptr || locks_held != 0) {
+        return 0;
+    }
+    /* The library calls this, in frees as well: an exception must not leave through it. */
+    try {
+        context = recorder();
+    } catch (const std::exception &failure) {
+        TORCH_WARN_ONCE("xseg: a stack was not taken: ", failure.what());
+    }
+    if (context == nullptr) {
+        return 0;
+    }
+    Contexts &all = contexts();
+    std::lock_guard<std::mutex> lock(all.mutex);
+    uint32_t index;
+    if (all.vacant.empty()) {
+        index = static_cast<uint32_t>(all.slots.size());
+        all.slots.emplace_back();
+    } else {
+        index = all.vacant.back();
+        all.vacant.pop_back();
+    }
+    all.slots[index] = {std::move(context), all.round};
+    return index + 1;
+}
+
+/* Contexts are destroyed behind the lock, since that may run code of PyTorch's. */
+void forget(void *, const uint32_t *kept, size_t count)
+{
+    std::vector<std::shared_ptr<GatheredContext>> ended;
+    std::unordered_set<uint32_t> stay(kept, kept + count);
+    Contexts &all = contexts();
+    std::unique_lock<std::mutex> lock(all.mutex);
+    for (uint32_t index = 0; index < all.slots.size(); index++) {
+        Slot &slot = all.slots[index];
+        if (slot.context != nullptr && slot.round < all.round && stay.count(index + 1) == 0) {
+            ended.push_back(std::move(slot.context));
+            slot.context = nullptr;
+            all.vacant.push_back(index);
+        }
+    }
+    all.round++;
+    lock.unlock();
+}
+
+} // namespace
+
+void set_recorder(CreateContextFn recorder)
+{
+    the_recorder.store(recorder, std::memory_order_release);
+}
+
+std::shared_ptr<GatheredContext> context_of(uint32_t number)
+{
+    Contexts &all = contexts();
+    std::lock_guard<std::mutex> lock(all.mutex);
+    return number == 0 || number > all.slots.size() ? nullptr : all.slots[number - 1].context;
+}
+
+struct xseg_history_hook context_hook()
+{
+    struct xseg_history_hook hook = XSEG_HISTORY_HOOK_INIT;
+    hook.gather = gather;
+    hook.forget = forget;
+    return hook;
+}
+
+} // namespace xseg_torch

@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: MIT */
+/* What the library refuses becomes an exception of PyTorch's, or a warning where none may be thrown. */
+#ifndef XSEG_ADAPTERS_TORCH_ERRORS_H
+#define XSEG_ADAPTERS_TORCH_ERRORS_H
+
+#include <string>
+
+#include "src/adapters/torch/interface.h"
+#include "xseg/xseg.h"
+
+namespace xseg_torch
+{
+
+/** The sentence of the calling thread's last failed call. */
+std::string error_text(xseg_status status);
+
+/** Sizes as PyTorch writes them, such as "2.00 GiB". */
+std::string size_text(uint64_t bytes);
+
+/** Remember what the library says of a request of the calling thread that it is about to refuse. */
+void note_refused(const struct xseg_shortage *shortage);
+
+/** Throws c10::Error with the library's sentence unless the status is XSEG_OK. */
+void check(xseg_status status, const char *what);
+
+/** Warns with the library's sentence; a forked child and a lost device are quiet, since there every free fails. */
+void warn(xseg_status status, const char *what);
+
+/** A request that the library refused. */
+struct Refusal {
+    xseg_status status;
+    std::string text;
+};
+
+/**
+ * What there is to say of a refusal.  Apart from raise(), since this calls the library, which may take a stack for its
+ * history: PyTorch's unwinder looks return addresses up as they are, and that of a call that never returns may lie in
+ * another function.
+ */
+Refusal refusal(struct xseg_allocator *library, xseg_status status, DeviceIndex device, size_t bytes);
+
+/** Throws what it becomes: c10::OutOfMemoryError where memory is short. */
+[[noreturn]] void raise(const Refusal &refusal);
+
+} // namespace xseg_torch
+
+#endif

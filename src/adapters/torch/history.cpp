@@ -1,0 +1,399 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/adapters/torch/history.h"
+
+#include <algorithm>
+#include <ctime>
+#include <map>
+#include <mutex>
+#include <unordered_set>
+
+#include "src/adapters/torch/contexts.h"
+#include "src/adapters/torch/errors.h"
+#include "src/adapters/torch/notes.h"
+#include "src/adapters/torch/pools.h"
+
+namespace xseg_torch {
+
+namespace {
+
+constexpr size_t EVENTS_LEAST = 16, EVENTS_MOST = 16777216; /* of the key history_events */
+constexpr const char *NO_COMPILE_CONTEXT = "N/A";
+
+std::atomic<bool> is_recording{false}; /* while it is false there are no events */
+std::atomic<size_t> entries_most{SIZE_MAX}; /* of a device, in a snapshot */
+std::atomic<bool> skips_snapshots{false}, skips_annotations{false};
+thread_local std::string metadata;
+thread_local std::vector<std::string> compile_contexts;
+
+const char *stacks_of(RecordContext when)
+{
+    switch (when) {
+    case RecordContext::STATE:
+        return "state";
+    case RecordContext::ALLOC:
+        return "alloc";
+    case RecordContext::ALL:
+        return "all";
+    default:
+        return "none";
+    }
+}
+
+/* The key's list of those actions that the library has; the others are the adapter's own. */
+std::string skipped(const std::vector<std::string> &actions)
+{
+    static const char *const known[] = {"alloc",        "free_requested", "free_completed", "segment_alloc",
+                                        "segment_free", "segment_map",    "segment_unmap",  "oom"};
+    std::string list;
+    for (const std::string &action : actions) {
+        bool is_known = std::find(std::begin(known), std::end(known), action) != std::end(known);
+        TORCH_CHECK(is_known || action == "snapshot" || action == "annotate", "Unknown TraceEntry action: ", action);
+        if (is_known) {
+            list += (list.empty() ? "" : ",") + action;
+        }
+    }
+    auto has = [&](const char *name) { return std::find(actions.begin(), actions.end(), name) != actions.end(); };
+    skips_snapshots.store(has("snapshot"));
+    skips_annotations.store(has("annotate"));
+    return "[" + list + "]";
+}
+
+/* The note of the thread's label. */
+struct ThreadLabel {
+    uint64_t number = 0;
+
+    void set(uint64_t next)
+    {
+        if (number != 0 && !installed()->is_forked()) {
+            let_go_of_note(number, is_recording.load());
+        }
+        number = next;
+    }
+    ~ThreadLabel()
+    {
+        set(0);
+    }
+};
+thread_local ThreadLabel label;
+
+/* Texts that find no room are missing in snapshots; nothing else depends on them. */
+void warn_of_texts(xseg_status status)
+{
+    if (status != XSEG_OK && status != XSEG_ERR_FORKED) {
+        TORCH_WARN_ONCE("xseg: an annotation or metadata will be missing in snapshots, and further ones may be: ",
+                        error_text(status));
+    }
+}
+
+bool add_number(void *context, const struct xseg_history_entry *entry)
+{
+    static_cast<std::unordered_set<uint64_t> *>(context)->insert(note_number(entry->label));
+    return true;
+}
+
+/* Forget the notes whose events have been overwritten. */
+void forget_some_notes(Allocator *allocator)
+{
+    if (!has_many_notes()) {
+        return;
+    }
+    uint64_t round = begin_to_forget_notes();
+    std::unordered_set<uint64_t> used;
+    xseg_status status = xseg_history_walk(allocator->library(), -1, add_number, &used, nullptr);
+    forget_notes(round, status == XSEG_OK ? &used : nullptr);
+}
+
+/* The clock of events beside the time of day, in nanoseconds. */
+int64_t clock_offset()
+{
+    struct timespec real, monotonic;
+    clock_gettime(CLOCK_REALTIME, &real);
+    clock_gettime(CLOCK_MONOTONIC, &monotonic);
+    return (real.tv_sec - monotonic.tv_sec) * 1000000000LL + (real.tv_nsec - monotonic.tv_nsec);
+}
+
+template <class Entry>
+void set_texts(Entry &entry, const std::string &compile_context, const std::string &user_metadata)
+{
+    if constexpr (requires { entry.compile_context_; }) {
+        entry.compile_context_ = compile_context;
+    }
+    if constexpr (requires { entry.user_metadata_; }) {
+        entry.user_metadata_ = user_metadata;
+    }
+}
+
+struct Walk {
+    DeviceIndex device;
+    int64_t offset;
+    std::vector<TraceEntry> entries;
+    std::vector<Annotation> *annotations;
+};
+
+std::string context_text(const Note &note)
+{
+    return note.compile_context.empty() ? NO_COMPILE_CONTEXT : note.compile_context;
+}
+
+template <class Entry>
+bool add_block_note(Walk *walk, const Note &note, time_t time)
+{
+    if constexpr (requires { Entry::ANNOTATE; }) {
+        walk->entries.push_back(make_entry(Entry::ANNOTATE, walk->device, note.address, note.bytes,
+                                           static_cast<cudaStream_t>(note.stream), note.pool));
+        walk->entries.back().time_.t_ = time;
+        set_texts(walk->entries.back(), NO_COMPILE_CONTEXT, note.metadata);
+    }
+    return true;
+}
+
+bool add_annotation(Walk *walk, const struct xseg_history_entry *entry, time_t time)
+{
+    std::optional<Note> note = note_of(entry->label);
+    if (!note) {
+        return true;
+    }
+    if (note->kind == NoteKind::BLOCK) {
+        return add_block_note<TraceEntry>(walk, *note, time);
+    }
+    if (note->kind == NoteKind::SNAPSHOT) {
+        walk->entries.push_back(make_entry(TraceEntry::SNAPSHOT, walk->device, 0, note->bytes, nullptr, {0, 0}));
+        walk->entries.back().time_.t_ = time;
+        set_texts(walk->entries.back(), context_text(*note), note->metadata);
+    } else if (note->kind == NoteKind::TIME) {
+        Annotation annotation(walk->device, {});
+        annotation.time_.t_ = time;
+        for (const auto &[key, value] : note->pairs) {
+            annotation.recordUserMetadata(key, value);
+        }
+        walk->annotations->push_back(std::move(annotation));
+    }
+    return true;
+}
+
+bool add_event(void *context, const struct xseg_history_entry *entry)
+{
+    Walk *walk = static_cast<Walk *>(context);
+    time_t time = (static_cast<int64_t>(entry->time_ns) + walk->offset) / 1000;
+    if (entry->action == XSEG_HISTORY_ANNOTATION) {
+        return add_annotation(walk, entry, time);
+    }
+    static const TraceEntry::Action actions[] = {TraceEntry::ALLOC,         TraceEntry::FREE_REQUESTED,
+                                                 TraceEntry::FREE_COMPLETED, TraceEntry::SEGMENT_ALLOC,
+                                                 TraceEntry::SEGMENT_FREE,  TraceEntry::SEGMENT_MAP,
+                                                 TraceEntry::SEGMENT_UNMAP, TraceEntry::OOM};
+    size_t action = entry->action;
+    if (action >= std::size(actions)) {
+        return true; /* PyTorch has no word for the library's own actions */
+    }
+    /* An out-of-memory has the bytes that were free where other entries have an address. */
+    size_t address = entry->action == XSEG_HISTORY_OOM ? entry->bytes : reinterpret_cast<size_t>(entry->base);
+    TraceEntry made = make_entry(actions[action], walk->device, address, entry->requested, entry->stream,
+                                 {entry->pool_id[0], entry->pool_id[1]});
+    made.time_.t_ = time;
+    made.context_ = context_of(entry->frames);
+    std::optional<Note> note = note_of(entry->label);
+    std::string foreign = entry->label == nullptr ? "" : entry->label;
+    set_texts(made, note ? context_text(*note) : NO_COMPILE_CONTEXT, note ? note->metadata : foreign);
+    walk->entries.push_back(std::move(made));
+    return true;
+}
+
+} // namespace
+
+template <class Entry>
+static Entry make(TraceEntry::Action action, DeviceIndex device, size_t address, size_t bytes, cudaStream_t stream,
+                  MempoolId_t pool)
+{
+    using Time = decltype(c10::getApproximateTime());
+    if constexpr (std::is_constructible_v<Entry, TraceEntry::Action, DeviceIndex, size_t, size_t, cudaStream_t,
+                                          MempoolId_t, Time>) {
+        return Entry(action, device, address, bytes, stream, pool, Time{});
+    } else {
+        return Entry(action, device, address, bytes, stream, Time{});
+    }
+}
+
+TraceEntry make_entry(TraceEntry::Action action, DeviceIndex device, size_t address, size_t bytes, cudaStream_t stream,
+                      MempoolId_t pool)
+{
+    return make<TraceEntry>(action, device, address, bytes, stream, pool);
+}
+
+std::vector<TraceEntry> trace_entries(Allocator *allocator, DeviceIndex device,
+                                      std::vector<Annotation> &annotations)
+{
+    Walk walk{device, clock_offset(), {}, &annotations};
+    check(xseg_history_walk(allocator->library(), device, add_event, &walk, nullptr), "the history cannot be read");
+    /* The library keeps so many for each stream of a pool; PyTorch has one ring for a device. */
+    if (walk.entries.size() > entries_most.load()) {
+        walk.entries.erase(walk.entries.begin(), walk.entries.end() - static_cast<ptrdiff_t>(entries_most.load()));
+    }
+    return std::move(walk.entries);
+}
+
+void set_thread_label(Allocator *allocator)
+{
+    /* Before the library is open, the texts stay with the thread: init() sets the label. */
+    if (allocator->library() == nullptr || allocator->is_forked()) {
+        return;
+    }
+    Note note;
+    note.metadata = metadata;
+    note.compile_context = compile_contexts.empty() ? "" : compile_contexts.back();
+    HeldNote held = note.metadata.empty() && note.compile_context.empty() ? HeldNote() : hold_note(std::move(note));
+    xseg_status status =
+        xseg_history_label(allocator->library(), held.number == 0 ? nullptr : held.text.c_str(), nullptr);
+    if (status == XSEG_OK) {
+        label.set(held.number);
+    } else {
+        let_go_of_note(held.number, false);
+        warn_of_texts(status);
+    }
+    forget_some_notes(allocator);
+}
+
+static void annotate(Allocator *allocator, DeviceIndex device, Note note)
+{
+    if (is_recording.load() && allocator->is_open(device) && !allocator->is_forked()) {
+        HeldNote held = hold_note(std::move(note));
+        xseg_status status = xseg_history_annotate(allocator->library(), device, held.text.c_str());
+        let_go_of_note(held.number, status == XSEG_OK);
+        warn_of_texts(status);
+        forget_some_notes(allocator);
+    }
+}
+
+void note_snapshot(Allocator *allocator, DeviceIndex device, size_t active_bytes)
+{
+    if (!skips_snapshots.load()) {
+        Note note;
+        note.kind = NoteKind::SNAPSHOT;
+        note.bytes = active_bytes;
+        note.metadata = metadata;
+        note.compile_context = compile_contexts.empty() ? "" : compile_contexts.back();
+        annotate(allocator, device, std::move(note));
+    }
+}
+
+bool Allocator::isHistoryEnabled()
+{
+    return is_recording.load();
+}
+
+std::shared_ptr<GatheredContext> Allocator::getContextForPointer(const void *ptr)
+{
+    struct xseg_block_info block = XSEG_BLOCK_INFO_INIT;
+    bool is_live = xseg_block(library_, ptr, &block) == XSEG_OK && block.state == XSEG_BLOCK_LIVE;
+    return is_live ? context_of(block.frames) : nullptr;
+}
+
+void Allocator::recordHistory(bool enabled, CreateContextFn recorder, size_t entries, RecordContext when)
+{
+    recordHistory(enabled, recorder, entries, when, false, {});
+}
+
+void Allocator::recordHistory(bool enabled, CreateContextFn recorder, size_t entries, RecordContext when, bool clear)
+{
+    recordHistory(enabled, recorder, entries, when, clear, {});
+}
+
+/* A ring of one entry is PyTorch's way to say that only live blocks matter. */
+void Allocator::recordHistory(bool enabled, CreateContextFn recorder, size_t entries, RecordContext when, bool clear,
+                              const std::vector<std::string> &skip)
+{
+    TORCH_CHECK(when == RecordContext::NEVER || recorder != nullptr, "xseg: recordHistory needs a function for contexts");
+    std::string keys = "history:nothing,history_stacks:none";
+    if (enabled) {
+        size_t events = std::min(std::max(entries, EVENTS_LEAST), EVENTS_MOST);
+        keys = std::string("history:") + (entries <= 1 ? "state" : "all") + ",history_stacks:" + stacks_of(when) +
+               ",history_events:" + std::to_string(events) + ",history_skip:" + skipped(skip);
+        set_recorder(when == RecordContext::NEVER ? nullptr : recorder);
+    }
+    bool was_recording = is_recording.exchange(is_recording.load() || enabled);
+    xseg_status status = xseg_configure(library_, keys.c_str());
+    if (status != XSEG_OK) {
+        is_recording.store(was_recording);
+    }
+    check(status, "recordHistory");
+    if (enabled) {
+        entries_most.store(std::max<size_t>(entries, 1));
+    }
+    if (clear || !enabled) {
+        const std::unordered_set<uint64_t> none;
+        uint64_t round = begin_to_forget_notes();
+        status = xseg_history_clear(library_, -1);
+        forget_notes(round, status == XSEG_OK ? &none : nullptr);
+        check(status, "recordHistory");
+    }
+    if (!enabled) {
+        is_recording.store(false);
+        set_recorder(nullptr);
+    }
+}
+
+void Allocator::recordAnnotation(const std::vector<std::pair<std::string, std::string>> &annotation)
+{
+    if (!is_recording.load()) {
+        return;
+    }
+    DeviceIndex device = 0;
+    C10_CUDA_CHECK(c10::cuda::GetDevice(&device));
+    Note note;
+    note.kind = NoteKind::TIME;
+    note.pairs = annotation;
+    annotate(this, device, std::move(note));
+}
+
+void Allocator::pushCompileContext(std::string &text)
+{
+    if (is_recording.load()) {
+        compile_contexts.push_back(text);
+        set_thread_label(this);
+    }
+}
+
+void Allocator::popCompileContext()
+{
+    if (is_recording.load() && !compile_contexts.empty()) {
+        compile_contexts.pop_back();
+        set_thread_label(this);
+    }
+}
+
+bool Allocator::supportsUserMetadata()
+{
+    return true;
+}
+
+void Allocator::setUserMetadata(const std::string &text)
+{
+    metadata = text;
+    set_thread_label(this);
+}
+
+std::string Allocator::getUserMetadata()
+{
+    return metadata;
+}
+
+void Allocator::annotateMemory(const void *ptr, const std::string &text)
+{
+    struct xseg_block_info block = XSEG_BLOCK_INFO_INIT;
+    xseg_status status = xseg_block(library_, ptr, &block);
+    TORCH_CHECK(status == XSEG_OK && block.state == XSEG_BLOCK_LIVE && block.base == ptr,
+                "annotateMemory: not the start of a live allocation: ", ptr);
+    if (skips_annotations.load()) {
+        return;
+    }
+    Note note;
+    note.kind = NoteKind::BLOCK;
+    note.metadata = text;
+    note.address = reinterpret_cast<size_t>(block.base);
+    note.bytes = block.requested;
+    note.stream = block.stream;
+    note.pool = id_of_pool(block.lender != nullptr ? block.lender : block.pool);
+    annotate(this, static_cast<DeviceIndex>(block.device), std::move(note));
+}
+
+} // namespace xseg_torch

@@ -1,0 +1,190 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * What Python calls, by ctypes.  Each function returns 0, or -1 with a sentence in `text`, cut to `bytes`.
+ */
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstring>
+#include <exception>
+#include <memory>
+#include <mutex>
+
+#include "src/adapters/torch/allocator.h"
+#include "src/adapters/torch/contexts.h"
+#include "src/adapters/torch/errors.h"
+#include "src/adapters/torch/held.h"
+#include "src/adapters/torch/history.h"
+#include "src/adapters/torch/observers.h"
+#include "src/adapters/torch/pools.h"
+#include "src/adapters/torch/settings.h"
+#include "src/adapters/torch/tags.h"
+
+namespace xseg_torch {
+
+static_assert(!std::is_abstract_v<Allocator>, "this version of PyTorch has methods that the adapter does not know");
+
+namespace {
+
+void write(const char *sentence, char *text, size_t bytes)
+{
+    if (bytes > 0) {
+        std::strncpy(text, sentence, bytes - 1);
+        text[bytes - 1] = '\0';
+    }
+}
+
+template <class Work>
+int guarded(char *text, size_t bytes, Work work)
+{
+    try {
+        work();
+        return 0;
+    } catch (const c10::Error &error) {
+        write(error.what_without_backtrace(), text, bytes);
+    } catch (const std::exception &error) {
+        write(error.what(), text, bytes);
+    }
+    return -1;
+}
+
+Allocator *get()
+{
+    TORCH_CHECK(installed() != nullptr, "xseg is not installed in PyTorch: import xseg.torch");
+    return installed();
+}
+
+Allocator *get_open()
+{
+    TORCH_CHECK(get()->library() != nullptr, "CUDA is not initialised yet: call torch.cuda.init()");
+    return installed();
+}
+
+void install()
+{
+    if (installed() != nullptr) {
+        return;
+    }
+    CUDAAllocator *before = caching::allocator.load();
+    TORCH_CHECK(before != nullptr, "this PyTorch was built without CUDA: install one that was built with it");
+    TORCH_CHECK(before->name() == "native", "PyTorch runs on another allocator already, '", before->name(),
+                "': ",
+                before->name() == "cudaMallocAsync" ? "take out backend:cudaMallocAsync from the configuration"
+                                                    : "do not call torch.cuda.memory.change_current_allocator()");
+    TORCH_CHECK(!before->initialized(), "CUDA is initialised already, and PyTorch has allocated by itself: import "
+                                        "xseg.torch right after torch, or set XSEG_TORCH=1 in the environment");
+    agree_on_settings();
+    auto allocator = std::make_unique<Allocator>();
+    set_installed(allocator.get());
+    caching::allocator.store(allocator.get());
+    c10::SetAllocator(c10::DeviceType::CUDA, allocator.release(), UINT8_MAX);
+}
+
+/* The user has not asked for exportable memory, so no line is due where a device has none; sharing says why. */
+void log_line(void *, enum xseg_log_level level, const char *line)
+{
+    if (level != XSEG_LOG_INFO && std::strstr(line, ": exportable has no effect: ") == nullptr) {
+        (void)std::fprintf(stderr, "xseg: %s\n", line);
+    }
+}
+
+struct xseg_allocator *open()
+{
+    struct xseg_options options = XSEG_OPTIONS_INIT;
+    struct xseg_allocator *opened = nullptr;
+    options.log = adds_exports() ? log_line : nullptr;
+    check(xseg_open(nullptr, &options, &opened), "the library cannot be opened");
+    return opened;
+}
+
+/* Of a library that was opened in vain. */
+struct Closer {
+    void operator()(struct xseg_allocator *opened) const
+    {
+        stop_observing();
+        stop_following();
+        warn(xseg_close(opened), "the library cannot be closed");
+    }
+};
+
+} // namespace
+
+/* The library is opened with CUDA, not before, so that a process can fork until then. */
+void Allocator::init(int count)
+{
+    static std::mutex *const mutex = new std::mutex;
+    Held<std::mutex> lock(*mutex);
+    TORCH_CHECK(count <= DEVICES_MOST, "xseg: ", count, " devices, more than ", DEVICES_MOST,
+                ": let CUDA_VISIBLE_DEVICES name fewer");
+    if (library() == nullptr) {
+        std::unique_ptr<struct xseg_allocator, Closer> opened(open());
+        struct xseg_history_hook hook = context_hook();
+        check(xseg_history_set_hook(opened.get(), &hook), "the library cannot be opened");
+        observe(opened.get());
+        apply_settings(opened.get());
+        opened_by_.store(getpid());
+        library_.store(opened.release(), std::memory_order_release);
+        set_thread_label(this);
+    }
+    if (count > device_count()) {
+        device_count_.store(count, std::memory_order_release);
+    }
+}
+
+} // namespace xseg_torch
+
+using namespace xseg_torch;
+
+extern "C" {
+
+/** Make PyTorch allocate by xseg from now on. */
+XSEG_API int xseg_torch_install(char *text, size_t bytes)
+{
+    return guarded(text, bytes, install);
+}
+
+/** The library's allocator; NULL until CUDA is initialised. */
+XSEG_API struct xseg_allocator *xseg_torch_library(void)
+{
+    return installed() == nullptr ? nullptr : installed()->library();
+}
+
+/** What a string of torch.cuda.memory._set_allocator_settings() asks for, where PyTorch does not tell the adapter. */
+XSEG_API int xseg_torch_settings(const char *settings, char *text, size_t bytes)
+{
+    return guarded(text, bytes, [&] { follow_settings(settings); });
+}
+
+/** The library's pool behind an id of PyTorch's; NULL if nobody holds one. */
+XSEG_API struct xseg_pool *xseg_torch_pool(int device, uint64_t first, uint64_t second)
+{
+    try {
+        return held_pool(static_cast<DeviceIndex>(device), {first, second});
+    } catch (const std::exception &) {
+        return nullptr; /* a forked child has none */
+    }
+}
+
+XSEG_API int xseg_torch_tag(int device, const char *name, uint64_t first, uint64_t second, struct xseg_pool **pool, char *text,
+                            size_t bytes)
+{
+    return guarded(text, bytes, [&] {
+        *pool = make_tag(get_open(), static_cast<DeviceIndex>(device), name, {first, second});
+    });
+}
+
+XSEG_API int xseg_torch_tag_enter(struct xseg_pool *pool, char *text, size_t bytes)
+{
+    return guarded(text, bytes, [&] { enter_tag(get_open(), pool); });
+}
+
+XSEG_API int xseg_torch_tag_leave(char *text, size_t bytes)
+{
+    return guarded(text, bytes, [] { leave_tag(get_open()); });
+}
+
+XSEG_API int xseg_torch_tag_suspend(bool is_suspended, char *text, size_t bytes)
+{
+    return guarded(text, bytes, [&] { suspend_tags(is_suspended); });
+}
+}

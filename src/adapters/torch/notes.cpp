@@ -1,0 +1,160 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/adapters/torch/notes.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <mutex>
+
+namespace xseg_torch {
+
+namespace {
+
+constexpr size_t SHOWN = 90;             /* bytes of a text that stand before its number */
+constexpr size_t TEXTS_MOST = 4u << 20;  /* bytes of texts that show more than their number */
+constexpr size_t NOTES_LEAST = 16384;    /* fewer are not worth a look at the events */
+
+struct Kept {
+    Note note;
+    std::string text;
+    unsigned holders = 1;
+    uint64_t round = 0; /* in which it was let go of */
+};
+
+struct Notes {
+    std::mutex mutex;
+    std::map<uint64_t, Kept> by_number;
+    std::map<std::pair<std::string, std::string>, uint64_t> labels;
+    std::vector<uint64_t> vacant; /* numbers that were used before */
+    uint64_t last = 0, round = 0;
+    size_t text_bytes = 0;
+    size_t many = NOTES_LEAST;
+};
+
+Notes &notes()
+{
+    static Notes *const the_notes = new Notes;
+    return *the_notes;
+}
+
+std::string text_of(Notes &all, const Note &note, uint64_t number)
+{
+    std::string shown = note.metadata.empty() ? note.compile_context : note.metadata;
+    if (note.kind == NoteKind::TIME && !note.pairs.empty()) {
+        shown = note.pairs[0].second;
+    }
+    std::string text = "#" + std::to_string(number);
+    if (shown.empty() || all.text_bytes >= TEXTS_MOST) {
+        return text;
+    }
+    text = shown.substr(0, SHOWN) + " " + text;
+    all.text_bytes += text.size();
+    return text;
+}
+
+uint64_t new_number(Notes &all)
+{
+    if (all.vacant.empty()) {
+        return ++all.last;
+    }
+    uint64_t number = all.vacant.back();
+    all.vacant.pop_back();
+    return number;
+}
+
+std::map<uint64_t, Kept>::iterator forget(Notes &all, std::map<uint64_t, Kept>::iterator kept)
+{
+    if (kept->second.note.kind == NoteKind::LABEL) {
+        all.labels.erase({kept->second.note.metadata, kept->second.note.compile_context});
+    }
+    all.vacant.push_back(kept->first);
+    return all.by_number.erase(kept);
+}
+
+} // namespace
+
+HeldNote hold_note(Note note)
+{
+    Notes &all = notes();
+    std::lock_guard<std::mutex> lock(all.mutex);
+    if (note.kind == NoteKind::LABEL) {
+        auto found = all.labels.find({note.metadata, note.compile_context});
+        if (found != all.labels.end()) {
+            Kept &kept = all.by_number.at(found->second);
+            kept.holders++;
+            return {found->second, kept.text};
+        }
+    }
+    uint64_t number = new_number(all);
+    if (note.kind == NoteKind::LABEL) {
+        all.labels[{note.metadata, note.compile_context}] = number;
+    }
+    Kept kept;
+    kept.text = text_of(all, note, number);
+    kept.note = std::move(note);
+    return {number, all.by_number.emplace(number, std::move(kept)).first->second.text};
+}
+
+void let_go_of_note(uint64_t number, bool is_in_events)
+{
+    if (number == 0) {
+        return;
+    }
+    Notes &all = notes();
+    std::lock_guard<std::mutex> lock(all.mutex);
+    auto kept = all.by_number.find(number);
+    kept->second.round = all.round;
+    if (--kept->second.holders == 0 && !is_in_events) {
+        forget(all, kept);
+    }
+}
+
+uint64_t note_number(const char *text)
+{
+    const char *mark = text == nullptr ? nullptr : std::strrchr(text, '#');
+    return mark == nullptr ? 0 : std::strtoull(mark + 1, nullptr, 10);
+}
+
+std::optional<Note> note_of(const char *text)
+{
+    uint64_t number = note_number(text);
+    if (number == 0) {
+        return std::nullopt;
+    }
+    Notes &all = notes();
+    std::lock_guard<std::mutex> lock(all.mutex);
+    auto found = all.by_number.find(number);
+    if (found == all.by_number.end() || found->second.text != text) {
+        return std::nullopt;
+    }
+    return found->second.note;
+}
+
+bool has_many_notes()
+{
+    Notes &all = notes();
+    std::lock_guard<std::mutex> lock(all.mutex);
+    return all.by_number.size() >= all.many;
+}
+
+uint64_t begin_to_forget_notes()
+{
+    Notes &all = notes();
+    std::lock_guard<std::mutex> lock(all.mutex);
+    all.many = SIZE_MAX; /* one thread looks */
+    return ++all.round;
+}
+
+void forget_notes(uint64_t round, const std::unordered_set<uint64_t> *used)
+{
+    Notes &all = notes();
+    std::lock_guard<std::mutex> lock(all.mutex);
+    for (auto kept = all.by_number.begin(); used != nullptr && kept != all.by_number.end();) {
+        bool stays = kept->second.holders > 0 || kept->second.round >= round || used->count(kept->first) > 0;
+        kept = stays ? std::next(kept) : forget(all, kept);
+    }
+    all.many = std::max(NOTES_LEAST, 2 * all.by_number.size());
+}
+
+} // namespace xseg_torch

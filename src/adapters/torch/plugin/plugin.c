@@ -1,0 +1,251 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * libxseg-torch.so: the plain plug-in for torch.cuda.memory.CUDAPluggableAllocator.  It needs no compiler, and does what
+ * that interface can: allocate, free, streams, graphs, limits.  What it cannot stands in docs/pytorch.md.
+ *
+ * One allocator serves the process; it opens with the first allocation, and stays open.
+ *
+ * Errors:  a request that is refused gives NULL, and a line on standard error says why: PyTorch raises nothing by itself.
+ * Threads: any.
+ */
+#include "src/adapters/torch/plugin/plugin.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "xseg/xseg.h"
+
+/* The pools of PyTorch's graphs, by their ids. */
+struct graph_pool {
+    struct graph_pool *next;
+    int device;
+    unsigned long long first, second;
+    struct xseg_pool *pool;
+    unsigned held;
+    struct graph_pool
+        *outer; /* while it is allocated from: what the thread allocated from before */
+};
+
+static struct xseg_allocator *allocator;
+static struct graph_pool *graph_pools;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+static void complain(const char *what)
+{
+    char text[1024];
+
+    xseg_error_text(text, sizeof(text));
+    (void)fprintf(stderr, "xseg: %s: %s\n", what, text);
+}
+
+static struct xseg_allocator *open_once(void)
+{
+    static bool has_failed;
+
+    (void)pthread_mutex_lock(&lock);
+    if (allocator == NULL && !has_failed && xseg_open(NULL, NULL, &allocator) != XSEG_OK) {
+        has_failed = true;
+        complain("no allocator can be opened");
+    }
+    struct xseg_allocator *const opened = allocator;
+    (void)pthread_mutex_unlock(&lock);
+    return opened;
+}
+
+XSEG_API void *xseg_torch_malloc(size_t bytes, int device, xseg_stream stream)
+{
+    struct xseg_allocator *const opened = open_once();
+    void *ptr = NULL;
+
+    if (opened != NULL && xseg_alloc(opened, device, bytes, stream, &ptr) != XSEG_OK)
+        complain("an allocation was refused");
+    return ptr;
+}
+
+XSEG_API void xseg_torch_free(void *ptr, size_t bytes, int device, xseg_stream stream)
+{
+    (void)bytes;
+    (void)device;
+    (void)stream;
+    const xseg_status status = allocator == NULL ? XSEG_OK : xseg_free(allocator, ptr);
+    if (status != XSEG_OK && status != XSEG_ERR_FORKED)
+        complain("a free was refused");
+}
+
+XSEG_API void xseg_torch_init(int device_count)
+{
+    (void)device_count;
+}
+
+XSEG_API void xseg_torch_reset(void)
+{
+    struct xseg_trim_options options = XSEG_TRIM_OPTIONS_INIT;
+
+    options.wait = true;
+    if (allocator != NULL && xseg_trim(allocator, NULL, &options, NULL) != XSEG_OK)
+        complain("empty_cache");
+}
+
+XSEG_API void xseg_torch_memory_fraction(double fraction, int device)
+{
+    struct xseg_allocator *const opened = open_once();
+    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_limit_values limits = XSEG_LIMIT_VALUES_INIT;
+
+    where.device = device;
+    if (opened == NULL)
+        return;
+    xseg_status status = xseg_limits(opened, &where, NULL, &limits);
+    limits.fraction = fraction;
+    limits.has_fraction = true;
+    if (status == XSEG_OK)
+        status = xseg_limits(opened, &where, &limits, NULL);
+    if (status != XSEG_OK)
+        complain("the fraction cannot be set");
+}
+
+XSEG_API void *xseg_torch_base_alloc(void *ptr, size_t *bytes)
+{
+    struct xseg_block_info block = XSEG_BLOCK_INFO_INIT;
+
+    if (allocator == NULL || xseg_block(allocator, ptr, &block) != XSEG_OK)
+        return ptr;
+    if (bytes != NULL)
+        *bytes = block.is_expandable ? block.bytes : block.segment_bytes;
+    return block.is_expandable ? block.base : block.segment_base;
+}
+
+XSEG_API void xseg_torch_record_stream(void *ptr, xseg_stream stream)
+{
+    if (allocator != NULL && xseg_use(allocator, ptr, stream) != XSEG_OK)
+        complain("a use was refused");
+}
+
+static struct graph_pool **find(int device, unsigned long long first, unsigned long long second)
+{
+    struct graph_pool **at = &graph_pools;
+
+    while (*at != NULL &&
+           ((*at)->device != device || (*at)->first != first || (*at)->second != second))
+        at = &(*at)->next;
+    return at;
+}
+
+static _Thread_local struct graph_pool *innermost;
+
+/* cuStreamIsCapturing() of the driver that the library has opened, too; NULL without it. */
+static int (*ask_driver)(xseg_stream, int *);
+
+static void find_driver(void)
+{
+    const char *const named = secure_getenv("XSEG_DRIVER");
+    void *const driver =
+        dlopen(named != NULL && *named != '\0' ? named : "libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
+
+    if (driver != NULL)
+        *(void **)&ask_driver = dlsym(driver, "cuStreamIsCapturing");
+}
+
+/* Whether a stream takes part in a capture.  The legacy default stream never does. */
+static bool is_captured(xseg_stream stream)
+{
+    int answer = 0;
+
+    return ask_driver != NULL && stream != NULL && (uintptr_t)stream != 1 &&
+           ask_driver(stream, &answer) == 0 && answer == 1;
+}
+
+/*
+ * PyTorch's own predicate is a C++ object, which C cannot call.  So requests of the thread that captures go to the
+ * pool, and of threads that capture nothing those on a captured stream, such as backward()'s.
+ */
+static bool accepts(void *context, xseg_stream stream)
+{
+    return innermost == context || (innermost == NULL && is_captured(stream));
+}
+
+static struct graph_pool *hold(int device, unsigned long long first, unsigned long long second)
+{
+    struct graph_pool **at = find(device, first, second);
+
+    if (*at == NULL) {
+        struct graph_pool *made = calloc(1, sizeof(*made));
+
+        if (made == NULL || xseg_pool_create(allocator, device, NULL, &made->pool) != XSEG_OK) {
+            free(made);
+            return NULL;
+        }
+        made->device = device;
+        made->first = first;
+        made->second = second;
+        *at = made;
+    }
+    (*at)->held++;
+    return *at;
+}
+
+/* Route, and mark the capture: both or neither. */
+static bool begin(struct graph_pool *held)
+{
+    if (xseg_route_begin(held->pool, accepts, held) != XSEG_OK)
+        return false;
+    if (xseg_capture_mark(allocator, held->device) != XSEG_OK) {
+        if (xseg_route_end(held->pool) != XSEG_OK)
+            complain("a route cannot be ended");
+        return false;
+    }
+    held->outer = innermost;
+    innermost = held;
+    return true;
+}
+
+XSEG_API void xseg_torch_begin_allocate_to_pool(int device, unsigned long long first,
+                                                unsigned long long second)
+{
+    static pthread_once_t has_driver = PTHREAD_ONCE_INIT;
+
+    if (open_once() == NULL)
+        return;
+    (void)pthread_once(&has_driver, find_driver);
+    (void)pthread_mutex_lock(&lock);
+    struct graph_pool *const held = hold(device, first, second);
+    const bool is_begun = held != NULL && begin(held);
+    (void)pthread_mutex_unlock(&lock);
+    if (!is_begun)
+        complain("a pool cannot be allocated from");
+}
+
+XSEG_API void xseg_torch_end_allocate_to_pool(int device, unsigned long long first,
+                                              unsigned long long second)
+{
+    (void)pthread_mutex_lock(&lock);
+    struct graph_pool *const held = *find(device, first, second);
+    const bool is_ended = held != NULL && xseg_route_end(held->pool) == XSEG_OK &&
+                          xseg_capture_unmark(allocator, device) == XSEG_OK;
+    if (is_ended)
+        innermost = held->outer;
+    (void)pthread_mutex_unlock(&lock);
+    if (!is_ended)
+        complain("the allocation from a pool cannot be ended");
+}
+
+XSEG_API void xseg_torch_release_pool(int device, unsigned long long first,
+                                      unsigned long long second)
+{
+    (void)pthread_mutex_lock(&lock);
+    struct graph_pool **const at = find(device, first, second);
+    struct graph_pool *const held = *at;
+    xseg_status status = XSEG_OK;
+
+    if (held != NULL && --held->held == 0) {
+        status = xseg_pool_release(held->pool);
+        *at = held->next;
+        free(held);
+    }
+    (void)pthread_mutex_unlock(&lock);
+    if (status != XSEG_OK)
+        complain("a pool cannot be released");
+}

@@ -1,0 +1,518 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/adapters/torch/pools.h"
+
+#include <algorithm>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <type_traits>
+
+#include "src/adapters/torch/allocator.h"
+#include "src/adapters/torch/errors.h"
+#include "src/adapters/torch/held.h"
+#include "src/adapters/torch/share.h"
+
+namespace xseg_torch {
+
+namespace {
+
+struct Pool {
+    DeviceIndex device;
+    MempoolId_t id;
+    struct xseg_pool *handle = nullptr;
+    int use_count = 0;
+    std::shared_ptr<CUDAAllocator> memory; /* an allocator of the pool's own */
+    std::function<bool(cudaStream_t)> filter;
+    bool is_routed = false;
+    Route route = Route::PYTORCH;
+    uint64_t route_order = 0; /* of routes that accept a stream, the one begun last counts */
+};
+
+using Key = std::pair<DeviceIndex, MempoolId_t>;
+
+struct Table {
+    std::recursive_mutex mutex;
+    std::map<Key, std::unique_ptr<Pool>> pools;
+    /* By each id that has had memory: what its pools that have ended leave.  Other ids have no statistics in PyTorch. */
+    std::map<Key, Groups> ended;
+    uint64_t routes = 0;
+    std::vector<std::unique_ptr<Pool>> gone; /* their own allocators are still to be destroyed */
+};
+
+Table &table()
+{
+    static Table *const the_table = new Table; /* frees may come after static objects have ended */
+    return *the_table;
+}
+
+/*
+ * Holds the table.  The allocators of pools that are gone are destroyed with the last such lock of the thread, behind
+ * it: that may run Python, which other threads may hold while they wait for the table.
+ */
+class Lock {
+  public:
+    Lock() {
+        TORCH_CHECK(!installed()->is_forked(), "xseg: pools of the parent process cannot be used in a forked child");
+        held_.emplace(table().mutex);
+    }
+    ~Lock() {
+        std::vector<std::unique_ptr<Pool>> gone;
+        if (locks_held == 1) {
+            gone.swap(table().gone);
+        }
+        held_.reset();
+    }
+    Lock(const Lock &) = delete;
+    Lock &operator=(const Lock &) = delete;
+
+  private:
+    std::optional<Held<std::recursive_mutex>> held_;
+};
+
+template <class Interface, class = void>
+struct Marks : std::false_type {};
+template <class Interface>
+struct Marks<Interface, std::void_t<decltype(&Interface::markCaptureBegin)>> : std::true_type {};
+
+#ifdef XSEG_TORCH_WITHOUT_MARKS /* tests: as for a PyTorch that does not have them */
+constexpr bool HAS_MARKS = false;
+#else
+constexpr bool HAS_MARKS = Marks<CUDAAllocator>::value;
+#endif
+
+Pool *find(DeviceIndex device, MempoolId_t id)
+{
+    auto found = table().pools.find({device, id});
+    return found == table().pools.end() ? nullptr : found->second.get();
+}
+
+Pool *find_held(DeviceIndex device, MempoolId_t id, const char *what)
+{
+    Pool *pool = find(device, id);
+    TORCH_CHECK(pool != nullptr && pool->use_count > 0, "xseg: ", what, ": nobody holds a pool of id (", id.first, ", ",
+                id.second, ") on device ", static_cast<int>(device));
+    return pool;
+}
+
+std::string text_of(MempoolId_t id)
+{
+    return "torch (" + std::to_string(id.first) + ", " + std::to_string(id.second) + ")";
+}
+
+/* PyTorch counts by id: a pool goes on where the one before it under its id has ended. */
+void add(Groups &sums, const struct xseg_statistics &pool)
+{
+    for (size_t group = 0; group < sums.size(); group++) {
+        const struct xseg_stat &each = pool.reserved_bytes[group];
+        sums[group].current += each.current;
+        sums[group].peak = std::max(sums[group].peak, each.peak);
+        sums[group].allocated += each.allocated;
+        sums[group].freed += each.freed;
+    }
+}
+
+/* The statistics of a pool; its id counts from now on if it has had memory. */
+bool read(struct xseg_allocator *library, const Pool *pool, struct xseg_statistics *now)
+{
+    struct xseg_where where = XSEG_WHERE_ANY;
+    where.pool = pool->handle;
+    *now = XSEG_STATISTICS_INIT;
+    if (xseg_stats(library, &where, now) != XSEG_OK) {
+        return false;
+    }
+    if (now->reserved_bytes[XSEG_STAT_ALL].allocated > 0) {
+        table().ended.try_emplace({pool->device, pool->id});
+    }
+    return true;
+}
+
+/* The library's last word on a pool.  It is called from within the library, which destructors must not be. */
+void note_gone(void *context, const struct xseg_statistics *last)
+{
+    Held<std::recursive_mutex> lock(table().mutex);
+    Pool *pool = static_cast<Pool *>(context);
+    Key key{pool->device, pool->id};
+    if (last->reserved_bytes[XSEG_STAT_ALL].allocated > 0 || table().ended.count(key) > 0) {
+        add(table().ended[key], *last);
+    }
+    auto found = table().pools.find(key);
+    if (found != table().pools.end() && found->second.get() == pool) {
+        table().gone.push_back(std::move(found->second));
+        table().pools.erase(found);
+    }
+}
+
+/* PyTorch's allocators allocate on the current device and stream. */
+void *memory_alloc(void *context, size_t bytes, int device, xseg_stream)
+{
+    try {
+        c10::cuda::CUDAGuard guard(static_cast<DeviceIndex>(device));
+        return static_cast<CUDAAllocator *>(context)->raw_alloc(bytes);
+    } catch (const std::exception &) {
+        return nullptr;
+    }
+}
+
+void memory_free(void *context, void *ptr, size_t, int, xseg_stream)
+{
+    try {
+        static_cast<CUDAAllocator *>(context)->raw_delete(ptr);
+    } catch (const std::exception &problem) {
+        TORCH_WARN("xseg: the allocator of a pool refused a free: ", problem.what());
+    }
+}
+
+Pool *make(Allocator *allocator, DeviceIndex device, MempoolId_t id, std::shared_ptr<CUDAAllocator> memory,
+           const std::string &name)
+{
+    auto pool = std::make_unique<Pool>();
+    pool->device = device;
+    pool->id = id;
+    pool->memory = std::move(memory);
+    struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
+    options.name = name.c_str();
+    options.id[0] = id.first;
+    options.id[1] = id.second;
+    options.gone = note_gone;
+    options.gone_context = pool.get();
+    if (pool->memory) {
+        options.memory = {memory_alloc, memory_free, pool->memory.get()};
+    }
+    allocator->open_device(device);
+    check(xseg_pool_create(allocator->library(), device, &options, &pool->handle), "a pool cannot be made");
+    Pool *made = pool.get();
+    table().pools[{device, id}] = std::move(pool);
+    return made;
+}
+
+/* Tell of the end of a released pool whose memory has gone by itself: the library does so in a trim. */
+void finish(Allocator *allocator, const Pool *pool)
+{
+    struct xseg_where where = XSEG_WHERE_ANY;
+    where.pool = pool->handle;
+    struct xseg_trim_options options = XSEG_TRIM_OPTIONS_INIT;
+    struct xseg_statistics now;
+    if (read(allocator->library(), pool, &now) && now.reserved_bytes[XSEG_STAT_ALL].current == 0) {
+        warn(xseg_trim(allocator->library(), &where, &options, nullptr), "a released pool cannot be ended");
+    }
+}
+
+Pool *make_or_hold(Allocator *allocator, DeviceIndex device, MempoolId_t id, std::shared_ptr<CUDAAllocator> memory)
+{
+    allocator->check_device(device);
+    Pool *pool = find(device, id);
+    if (pool != nullptr && pool->use_count == 0) {
+        finish(allocator, pool);
+        pool = find(device, id);
+    }
+    if (pool == nullptr) {
+        pool = make(allocator, device, id, std::move(memory), text_of(id));
+    } else {
+        TORCH_CHECK(pool->use_count > 0, "xseg: the pool of id (", id.first, ", ", id.second, ") was released before");
+        TORCH_CHECK(!memory, "xseg: the pool of id (", id.first, ", ", id.second, ") is there already");
+    }
+    pool->use_count++;
+    return pool;
+}
+
+/* The pool may be gone afterwards. */
+void let_go(Pool *pool)
+{
+    if (--pool->use_count == 0) {
+        check(xseg_pool_release(pool->handle), "releasePool");
+    }
+}
+
+bool accepts(void *context, xseg_stream stream)
+{
+    /* The library calls this: an exception must not leave through it.  PyTorch's filter throws where CUDA has failed,
+     * which the caller's next call of CUDA reports. */
+    try {
+        return static_cast<Pool *>(context)->filter(stream);
+    } catch (const std::exception &failure) {
+        TORCH_WARN("xseg: whether an allocation belongs to a pool was not to be found out: ", failure.what());
+        return false;
+    }
+}
+
+} // namespace
+
+struct xseg_pool *make_named_pool(Allocator *allocator, DeviceIndex device, MempoolId_t id, const std::string &name)
+{
+    Lock lock;
+    allocator->check_device(device);
+    TORCH_CHECK(find(device, id) == nullptr, "xseg: there is a pool of id (", id.first, ", ", id.second, ") already");
+    Pool *pool = make(allocator, device, id, nullptr, name);
+    pool->use_count++;
+    return pool->handle;
+}
+
+void destroy_gone_pools()
+{
+    Lock lock;
+}
+
+std::vector<struct xseg_pool *> released_pools(MempoolId_t id)
+{
+    Lock lock;
+    std::vector<struct xseg_pool *> found;
+    for (const auto &[key, pool] : table().pools) {
+        if (key.second == id && pool->use_count == 0) {
+            found.push_back(pool->handle);
+        }
+    }
+    return found;
+}
+
+struct xseg_pool *held_pool(DeviceIndex device, MempoolId_t id)
+{
+    Lock lock;
+    Pool *pool = find(device, id);
+    return pool != nullptr && pool->use_count > 0 ? pool->handle : nullptr;
+}
+
+struct xseg_pool *routed_pool(DeviceIndex device, cudaStream_t stream)
+{
+    Lock lock;
+    const Pool *found = nullptr;
+    for (const auto &[key, pool] : table().pools) {
+        if (key.first == device && pool->is_routed && (found == nullptr || pool->route_order > found->route_order) &&
+            pool->filter(stream)) {
+            found = pool.get();
+        }
+    }
+    return found == nullptr ? nullptr : found->handle;
+}
+
+MempoolId_t id_of_pool(const struct xseg_pool *handle)
+{
+    if (handle != nullptr) {
+        Lock lock;
+        for (const auto &[key, pool] : table().pools) {
+            if (pool->handle == handle) {
+                return key.second;
+            }
+        }
+    }
+    return {0, 0};
+}
+
+std::map<MempoolId_t, Groups> pool_statistics(struct xseg_allocator *library, DeviceIndex device)
+{
+    Lock lock;
+    std::map<MempoolId_t, struct xseg_statistics> held;
+    for (const auto &[key, pool] : table().pools) {
+        struct xseg_statistics now;
+        if (key.first == device && read(library, pool.get(), &now)) {
+            held[key.second] = now;
+        }
+    }
+    std::map<MempoolId_t, Groups> found;
+    for (const auto &[key, sums] : table().ended) {
+        if (key.first == device) {
+            Groups &total = found[key.second] = sums;
+            if (held.count(key.second) > 0) {
+                add(total, held[key.second]);
+            }
+        }
+    }
+    return found;
+}
+
+void reset_pool_statistics(struct xseg_allocator *library, DeviceIndex device, unsigned what)
+{
+    Lock lock;
+    for (const auto &[key, pool] : table().pools) {
+        struct xseg_where where = XSEG_WHERE_ANY;
+        where.pool = pool->handle;
+        struct xseg_statistics now;
+        if (key.first == device && read(library, pool.get(), &now)) {
+            xseg_status status = xseg_stats_reset(library, &where, what);
+            if (status != XSEG_ERR_ARGUMENT) {
+                check(status, "the statistics of a pool cannot be reset");
+            }
+        }
+    }
+    for (auto &[key, sums] : table().ended) {
+        for (struct xseg_stat &stat : sums) {
+            if (key.first == device && what & XSEG_RESET_PEAK) {
+                stat.peak = stat.current;
+            }
+            if (key.first == device && what & XSEG_RESET_ACCUMULATED) {
+                stat.allocated = stat.freed = 0;
+            }
+        }
+    }
+}
+
+/* The adapter counts the capture before the library does, and longer: imports are not closed in between. */
+static xseg_status begin_mark(struct xseg_allocator *library, DeviceIndex device)
+{
+    note_capture(device, true);
+    xseg_status status = xseg_capture_mark(library, device);
+    if (status != XSEG_OK) {
+        note_capture(device, false);
+    }
+    return status;
+}
+
+static void end_mark(struct xseg_allocator *library, DeviceIndex device)
+{
+    check(xseg_capture_unmark(library, device), "the end of a capture");
+    note_capture(device, false);
+    close_left_imports();
+}
+
+/* Whether a capture is to be ended with the route. */
+static bool end_route(DeviceIndex device, MempoolId_t id)
+{
+    Lock lock;
+    Pool *pool = find(device, id);
+    TORCH_CHECK(pool != nullptr && pool->is_routed, "endAllocatePool: not currently recording to mempool_id");
+    check(xseg_route_end(pool->handle), "endAllocateToPool");
+    pool->is_routed = false;
+    pool->filter = nullptr;
+    return counts_as_capture(pool->route, HAS_MARKS);
+}
+
+void begin_route(Allocator *allocator, DeviceIndex device, MempoolId_t id, std::function<bool(cudaStream_t)> filter,
+                 Route route)
+{
+    Lock lock;
+    Pool *pool = make_or_hold(allocator, device, id, nullptr);
+    bool was_routed = pool->is_routed;
+    xseg_status status = XSEG_ERR_BUSY;
+    if (!was_routed) {
+        pool->filter = std::move(filter);
+        status = xseg_route_begin(pool->handle, accepts, pool);
+    }
+    if (status == XSEG_OK && counts_as_capture(route, HAS_MARKS)) {
+        status = begin_mark(allocator->library(), device);
+        if (status != XSEG_OK) {
+            warn(xseg_route_end(pool->handle), "a route cannot be ended");
+        }
+    }
+    if (status != XSEG_OK) {
+        std::string text = error_text(status);
+        let_go(pool);
+        TORCH_CHECK(!was_routed, "beginAllocateToPool: already recording to mempool_id (", id.first, ", ", id.second, ")");
+        TORCH_CHECK(false, "xseg: beginAllocateToPool: ", text);
+    }
+    pool->is_routed = true;
+    pool->route = route;
+    pool->route_order = ++table().routes;
+}
+
+void Allocator::beginAllocateToPool(DeviceIndex device, MempoolId_t id, std::function<bool(cudaStream_t)> filter)
+{
+    begin_route(this, device, id, std::move(filter), Route::PYTORCH);
+}
+
+void Allocator::endAllocateToPool(DeviceIndex device, MempoolId_t id)
+{
+    if (!is_forked() && end_route(device, id)) {
+        end_mark(library_, device);
+    }
+}
+
+void Allocator::markCaptureBegin(DeviceIndex device)
+{
+    open_device(device);
+    check(begin_mark(library_, device), "markCaptureBegin");
+}
+
+void Allocator::markCaptureEnd(DeviceIndex device)
+{
+    if (!is_forked()) {
+        end_mark(library_, device);
+    }
+}
+
+void Allocator::releasePool(DeviceIndex device, MempoolId_t id)
+{
+    if (is_forked()) {
+        return;
+    }
+    Lock lock;
+    let_go(find_held(device, id, "releasePool"));
+}
+
+int Allocator::getPoolUseCount(DeviceIndex device, MempoolId_t id)
+{
+    if (is_forked()) {
+        return 1; /* the destructor of a MemPool demands that nobody else holds it */
+    }
+    Lock lock;
+    const Pool *pool = find(device, id);
+    return pool == nullptr ? 0 : pool->use_count;
+}
+
+void Allocator::ensureExistsAndIncrefPool(DeviceIndex device, MempoolId_t id)
+{
+    createOrIncrefPool(device, id, std::shared_ptr<CUDAAllocator>());
+}
+
+/* Where PyTorch gives a plain pointer, it keeps the allocator alive as long as the pool. */
+void Allocator::createOrIncrefPool(DeviceIndex device, MempoolId_t id, CUDAAllocator *memory)
+{
+    createOrIncrefPool(device, id, std::shared_ptr<CUDAAllocator>(memory, [](CUDAAllocator *) {}));
+}
+
+void Allocator::createOrIncrefPool(DeviceIndex device, MempoolId_t id, std::shared_ptr<CUDAAllocator> memory)
+{
+    Lock lock;
+    make_or_hold(this, device, id, std::move(memory));
+}
+
+void Allocator::setUseOnOOM(DeviceIndex device, MempoolId_t id)
+{
+    setUseOnOOM(device, id, true);
+}
+
+void Allocator::setUseOnOOM(DeviceIndex device, MempoolId_t id, bool use_on_oom)
+{
+    if (is_forked()) {
+        return;
+    }
+    Lock lock;
+    check(xseg_pool_set(find_held(device, id, "setUseOnOOM")->handle, XSEG_POOL_USE_ON_OOM, use_on_oom), "setUseOnOOM");
+}
+
+void Allocator::setNoSplit(DeviceIndex device, MempoolId_t id)
+{
+    if (is_forked()) {
+        return;
+    }
+    Lock lock;
+    check(xseg_pool_set(find_held(device, id, "setNoSplit")->handle, XSEG_POOL_NO_SPLIT, true), "setNoSplit");
+}
+
+bool Allocator::checkPoolLiveAllocations(DeviceIndex device, MempoolId_t id, const std::unordered_set<void *> &expected)
+{
+    Lock lock;
+    std::vector<void *> blocks(expected.begin(), expected.end());
+    bool is_equal = false;
+    const Pool *pool = find(device, id);
+    TORCH_CHECK(pool != nullptr, "Could not find pool of id: xseg has none of (", id.first, ", ", id.second, ") on device ",
+                static_cast<int>(device));
+    check(xseg_pool_holds(pool->handle, blocks.data(), blocks.size(), &is_equal), "checkPoolLiveAllocations");
+    return is_equal;
+}
+
+c10::DataPtr Allocator::allocateWithAddress(size_t bytes, void *address)
+{
+    DeviceIndex device = 0;
+    C10_CUDA_CHECK(c10::cuda::GetDevice(&device));
+    cudaStream_t stream = c10::cuda::getCurrentCUDAStream(device).stream();
+    struct xseg_pool *pool = routed_pool(device, stream);
+    TORCH_CHECK(pool != nullptr, "xseg: allocateWithAddress needs a private pool: call it under torch.cuda.use_mem_pool()");
+    void *ptr = nullptr;
+    xseg_status status = xseg_alloc_at(pool, bytes, stream, address, &ptr);
+    if (status != XSEG_OK) {
+        raise(refusal(library_, status, device, bytes));
+    }
+    tell_allocation(ptr, device);
+    return {ptr, ptr, cached_deleter(), c10::Device(c10::DeviceType::CUDA, device)};
+}
+
+} // namespace xseg_torch

@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The configuration: the library and PyTorch read the same string, and agree on expandable_segments, by which PyTorch
+ * chooses how NCCL registers memory.
+ */
+#ifndef XSEG_ADAPTERS_TORCH_SETTINGS_H
+#define XSEG_ADAPTERS_TORCH_SETTINGS_H
+
+#include <string>
+
+#include "src/adapters/torch/interface.h"
+#include "xseg/xseg.h"
+
+namespace xseg_torch
+{
+
+/** Bring PyTorch's settings in line with the environment, and hear of later changes.  Throws c10::Error on a bad string. */
+void agree_on_settings();
+
+/** Whether the adapter makes memory exportable of its own accord: the user's string does not name the key. */
+bool adds_exports();
+
+/** Give a library that was opened the keys that the adapter needs, and what was set since agree_on_settings(). */
+void apply_settings(struct xseg_allocator *library);
+
+/** Strings are kept for the next library: the one that apply_settings() was given is about to be closed. */
+void stop_following();
+
+/** Apply a string that torch.cuda.memory._set_allocator_settings() was given. */
+void follow_settings(const std::string &settings);
+
+/** The configuration as snapshots have it. */
+caching::AllocatorConfigInfo config_info();
+
+} // namespace xseg_torch
+
+#endif

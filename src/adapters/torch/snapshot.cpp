@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: MIT */
+#include <algorithm>
+#include <map>
+
+#include "src/adapters/torch/allocator.h"
+#include "src/adapters/torch/contexts.h"
+#include "src/adapters/torch/errors.h"
+#include "src/adapters/torch/history.h"
+#include "src/adapters/torch/pools.h"
+#include "src/adapters/torch/settings.h"
+
+namespace xseg_torch {
+
+namespace {
+
+struct Picture {
+    std::vector<SegmentInfo> segments;
+    const char *end = nullptr;       /* of the last block */
+    const void *segment = nullptr;   /* that the last block lies in */
+    const struct xseg_pool *pool = nullptr;
+    MempoolId_t id{0, 0};            /* of `pool` */
+};
+
+template <class Segment>
+void set_order(Segment &segment, uint64_t generation)
+{
+    if constexpr (requires { segment.registration_counter; }) {
+        segment.registration_counter = static_cast<int32_t>(generation);
+    }
+}
+
+/* Lent memory is the lender's segment. */
+void begin_segment(Picture *picture, const struct xseg_block_info *block)
+{
+    const struct xseg_pool *pool = block->lender != nullptr ? block->lender : block->pool;
+    if (pool != picture->pool) {
+        picture->pool = pool;
+        picture->id = id_of_pool(pool);
+    }
+    SegmentInfo segment;
+    segment.device = static_cast<DeviceIndex>(block->device);
+    segment.address = reinterpret_cast<size_t>(block->base);
+    segment.stream = block->stream;
+    segment.is_large = !block->is_small;
+    segment.is_expandable = block->is_expandable;
+    segment.owner_private_pool_id = picture->id;
+    set_order(segment, block->generation);
+    picture->segments.push_back(std::move(segment));
+}
+
+bool add_block(void *context, const struct xseg_block_info *block)
+{
+    Picture *picture = static_cast<Picture *>(context);
+    if (block->state == XSEG_BLOCK_HOLE) {
+        picture->end = nullptr;
+        return true;
+    }
+    if (block->base != picture->end || block->segment_base != picture->segment || picture->segments.empty()) {
+        begin_segment(picture, block);
+    }
+    picture->end = static_cast<const char *>(block->base) + block->bytes;
+    picture->segment = block->segment_base;
+    SegmentInfo &segment = picture->segments.back();
+    BlockInfo info;
+    info.size = block->bytes;
+    info.requested_size = block->requested;
+    info.allocated = block->state == XSEG_BLOCK_LIVE;
+    info.active = info.allocated || block->state == XSEG_BLOCK_PENDING;
+    info.context_when_allocated = context_of(block->frames);
+    segment.total_size += info.size;
+    segment.allocated_size += info.allocated ? info.size : 0;
+    segment.active_size += info.active ? info.size : 0;
+    segment.requested_size += info.active ? info.requested_size : 0;
+    segment.blocks.push_back(std::move(info));
+    return true;
+}
+
+/* The stack of a segment is that of the event by which its first byte got memory. */
+void set_contexts(SnapshotInfo *info)
+{
+    std::map<std::pair<DeviceIndex, size_t>, SegmentInfo *> by_address;
+    for (SegmentInfo &segment : info->segments) {
+        by_address[{segment.device, segment.address}] = &segment;
+    }
+    for (const std::vector<TraceEntry> &entries : info->device_traces) {
+        for (const TraceEntry &entry : entries) {
+            if (entry.action_ == TraceEntry::SEGMENT_ALLOC || entry.action_ == TraceEntry::SEGMENT_MAP) {
+                auto found = by_address.find({entry.device_, entry.addr_});
+                if (found != by_address.end()) {
+                    found->second->context_when_allocated = entry.context_;
+                }
+            }
+        }
+    }
+}
+
+/* As PyTorch does: the snapshot shows in the next one. */
+void note_snapshots(Allocator *allocator, const std::vector<SegmentInfo> &segments)
+{
+    std::vector<size_t> active(static_cast<size_t>(allocator->device_count()));
+    for (const SegmentInfo &segment : segments) {
+        active[static_cast<size_t>(segment.device)] += segment.active_size;
+    }
+    for (size_t device = 0; device < active.size(); device++) {
+        note_snapshot(allocator, static_cast<DeviceIndex>(device), active[device]);
+    }
+}
+
+} // namespace
+
+SnapshotInfo Allocator::snapshot()
+{
+    return snapshot({0, 0}, true);
+}
+
+SnapshotInfo Allocator::snapshot(MempoolId_t id)
+{
+    return snapshot(id, true);
+}
+
+SnapshotInfo Allocator::snapshot(MempoolId_t id, bool include_traces)
+{
+    Picture picture;
+    SnapshotInfo result;
+    if (library() != nullptr) {
+        check(xseg_walk(library(), nullptr, add_block, &picture), "snapshot");
+    }
+    bool is_all = id.first == 0 && id.second == 0;
+    for (SegmentInfo &segment : picture.segments) {
+        if (is_all || segment.owner_private_pool_id == id) {
+            result.segments.push_back(std::move(segment));
+        }
+    }
+    std::sort(result.segments.begin(), result.segments.end(), [](const SegmentInfo &one, const SegmentInfo &other) {
+        return one.device != other.device ? one.device < other.device : one.address < other.address;
+    });
+    for (int device = 0; device < device_count_; device++) {
+        bool is_read = include_traces && is_open(static_cast<DeviceIndex>(device));
+        result.device_traces.push_back(
+            is_read ? trace_entries(this, static_cast<DeviceIndex>(device), result.external_annotations)
+                    : std::vector<TraceEntry>());
+    }
+    set_contexts(&result);
+    note_snapshots(this, result.segments);
+    result.config_metadata = config_info();
+    return result;
+}
+
+} // namespace xseg_torch

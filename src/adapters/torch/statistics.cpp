@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/adapters/torch/allocator.h"
+#include "src/adapters/torch/errors.h"
+#include "src/adapters/torch/pools.h"
+
+namespace xseg_torch {
+
+namespace {
+
+template <class Stat>
+void copy_stat(Stat &to, const struct xseg_stat &from)
+{
+    to.current = static_cast<int64_t>(from.current);
+    to.peak = static_cast<int64_t>(from.peak);
+    to.allocated = static_cast<int64_t>(from.allocated);
+    to.freed = static_cast<int64_t>(from.freed);
+}
+
+/* PyTorch's order of groups is the library's: all, small, large. */
+template <class Array, class Groups>
+void copy_groups(Array &to, const Groups &from)
+{
+    for (size_t group = 0; group < XSEG_STAT_GROUPS; group++) {
+        copy_stat(to[group], from[group]);
+    }
+}
+
+template <class Stats>
+void copy_pools(Stats &to, struct xseg_allocator *library, DeviceIndex device)
+{
+    if constexpr (requires { to.reserved_bytes_by_private_pools; }) {
+        for (const auto &[id, sums] : pool_statistics(library, device)) {
+            copy_groups(to.reserved_bytes_by_private_pools[id], sums);
+        }
+    }
+}
+
+template <class Stats>
+void copy_numbers(Stats &to, const struct xseg_statistics &from)
+{
+    to.num_alloc_retries = static_cast<int64_t>(from.num_alloc_retries);
+    to.num_ooms = static_cast<int64_t>(from.num_ooms);
+    to.num_sync_all_streams = static_cast<int64_t>(from.num_sync_all_streams);
+    to.num_device_alloc = static_cast<int64_t>(from.num_device_alloc);
+    to.num_device_free = static_cast<int64_t>(from.num_device_free);
+    to.max_split_size = static_cast<int64_t>(from.max_split_size);
+    if constexpr (requires { to.num_oom_rejections; }) {
+        to.num_oom_rejections = static_cast<int64_t>(from.num_oom_rejections);
+    }
+}
+
+struct xseg_where of_device(DeviceIndex device)
+{
+    struct xseg_where where = XSEG_WHERE_ANY;
+    where.device = device;
+    return where;
+}
+
+} // namespace
+
+DeviceStats Allocator::getDeviceStats(DeviceIndex device)
+{
+    check_device(device);
+    struct xseg_statistics now = XSEG_STATISTICS_INIT;
+    struct xseg_where where = of_device(device);
+    now.max_split_size = UINT64_MAX;
+    /* To ask about a device must not make a context there. */
+    if (is_open(device)) {
+        check(xseg_stats(library_, &where, &now), "statistics");
+    }
+    DeviceStats stats;
+    copy_groups(stats.allocation, now.allocation);
+    copy_groups(stats.segment, now.segment);
+    copy_groups(stats.active, now.active);
+    copy_groups(stats.inactive_split, now.inactive_split);
+    copy_groups(stats.allocated_bytes, now.allocated_bytes);
+    copy_groups(stats.reserved_bytes, now.reserved_bytes);
+    copy_groups(stats.active_bytes, now.active_bytes);
+    copy_groups(stats.inactive_split_bytes, now.inactive_split_bytes);
+    copy_groups(stats.requested_bytes, now.requested_bytes);
+    copy_stat(stats.oversize_allocations, now.oversize_allocations);
+    copy_stat(stats.oversize_segments, now.oversize_segments);
+    copy_numbers(stats, now);
+    copy_pools(stats, library_, device);
+    return stats;
+}
+
+static void reset(Allocator *allocator, DeviceIndex device, unsigned what)
+{
+    allocator->check_device(device);
+    if (allocator->is_open(device) && !allocator->is_forked()) {
+        struct xseg_where where = of_device(device);
+        check(xseg_stats_reset(allocator->library(), &where, what), "statistics cannot be reset");
+        reset_pool_statistics(allocator->library(), device, what);
+    }
+}
+
+void Allocator::resetAccumulatedStats(DeviceIndex device)
+{
+    reset(this, device, XSEG_RESET_ACCUMULATED);
+}
+
+void Allocator::resetPeakStats(DeviceIndex device)
+{
+    reset(this, device, XSEG_RESET_PEAK);
+}
+
+#ifdef XSEG_TORCH_SEGMENT_SIZES
+
+namespace {
+
+struct Sizes {
+    void *last = nullptr;
+    std::vector<caching::StreamSegmentSize> found;
+};
+
+bool note_segment(void *context, const struct xseg_block_info *block)
+{
+    Sizes *sizes = static_cast<Sizes *>(context);
+    /* PyTorch gives a segment's addresses back with its last page; here they stay. */
+    if (block->is_expandable && block->segment_mapped > 0 && block->segment_base != sizes->last) {
+        sizes->last = block->segment_base;
+        sizes->found.emplace_back(block->stream, block->is_small, block->segment_mapped);
+    }
+    return true;
+}
+
+} // namespace
+
+std::vector<caching::StreamSegmentSize> Allocator::getExpandableSegmentSizes(DeviceIndex device)
+{
+    check_device(device);
+    Sizes sizes;
+    struct xseg_where where = of_device(device);
+    check(xseg_walk(library_, &where, note_segment, &sizes), "segment sizes");
+    return sizes.found;
+}
+
+#endif
+
+} // namespace xseg_torch

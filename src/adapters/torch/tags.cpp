@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/adapters/torch/tags.h"
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "src/adapters/torch/allocator.h"
+#include "src/adapters/torch/held.h"
+#include "src/adapters/torch/pools.h"
+
+namespace xseg_torch {
+
+namespace {
+
+struct Tag {
+    DeviceIndex device;
+    MempoolId_t id;
+    struct xseg_pool *pool;
+    unsigned entered = 0; /* by all threads together */
+};
+
+struct Tags {
+    std::mutex mutex;
+    std::map<struct xseg_pool *, std::unique_ptr<Tag>> by_pool;
+};
+
+Tags &tags()
+{
+    static Tags *const the_tags = new Tags;
+    return *the_tags;
+}
+
+thread_local std::vector<const Tag *> entered; /* by this thread, the innermost last */
+
+} // namespace
+
+static void refuse_fork(const Allocator *allocator)
+{
+    TORCH_CHECK(!allocator->is_forked(), "xseg: tags of the parent process cannot be used in a forked child");
+}
+
+struct xseg_pool *make_tag(Allocator *allocator, DeviceIndex device, const std::string &name, MempoolId_t id)
+{
+    refuse_fork(allocator);
+    Held<std::mutex> lock(tags().mutex);
+    auto tag = std::make_unique<Tag>();
+    tag->device = device;
+    tag->id = id;
+    tag->pool = make_named_pool(allocator, device, id, name);
+    struct xseg_pool *pool = tag->pool;
+    tags().by_pool[pool] = std::move(tag);
+    return pool;
+}
+
+/* One route serves all threads that are in the tag: the filter asks in the thread that allocates. */
+void enter_tag(Allocator *allocator, struct xseg_pool *pool)
+{
+    refuse_fork(allocator);
+    Held<std::mutex> lock(tags().mutex);
+    Tag *tag = tags().by_pool.at(pool).get();
+    if (tag->entered == 0) {
+        begin_route(allocator, tag->device, tag->id,
+                    [tag](cudaStream_t) { return !entered.empty() && entered.back() == tag; }, Route::TAG);
+    }
+    tag->entered++;
+    entered.push_back(tag);
+}
+
+void leave_tag(Allocator *allocator)
+{
+    TORCH_CHECK(!entered.empty() && entered.back() != nullptr,
+                "xseg: this thread is in no tag, or its tags are suspended: leave xseg.torch.suspended() first");
+    if (allocator->is_forked()) {
+        entered.pop_back();
+        return;
+    }
+    Held<std::mutex> lock(tags().mutex);
+    Tag *tag = tags().by_pool.at(entered.back()->pool).get();
+    entered.pop_back();
+    if (--tag->entered == 0) {
+        allocator->endAllocateToPool(tag->device, tag->id);
+        allocator->releasePool(tag->device, tag->id);
+    }
+}
+
+void suspend_tags(bool is_suspended)
+{
+    if (is_suspended) {
+        entered.push_back(nullptr);
+    } else {
+        TORCH_CHECK(!entered.empty() && entered.back() == nullptr, "xseg: tags of this thread are not suspended");
+        entered.pop_back();
+    }
+}
+
+} // namespace xseg_torch

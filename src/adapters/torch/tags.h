@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: MIT */
+/* Tags: pools that a thread allocates from while it is within a region of the programme. */
+#ifndef XSEG_ADAPTERS_TORCH_TAGS_H
+#define XSEG_ADAPTERS_TORCH_TAGS_H
+
+#include <string>
+
+#include "src/adapters/torch/interface.h"
+#include "xseg/xseg.h"
+
+namespace xseg_torch {
+
+class Allocator;
+
+/** Make the pool of a tag; it stays until the process ends. */
+struct xseg_pool *make_tag(Allocator *allocator, DeviceIndex device, const std::string &name, MempoolId_t id);
+
+/** From now on, until leave_tag(), the calling thread allocates from the tag's pool on the tag's device. */
+void enter_tag(Allocator *allocator, struct xseg_pool *pool);
+
+/** Leave the tag that the calling thread entered last. */
+void leave_tag(Allocator *allocator);
+
+/** Between true and false the calling thread allocates as if it were in no tag. */
+void suspend_tags(bool is_suspended);
+
+} // namespace xseg_torch
+
+#endif

@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/base/range.h"
+
+#if XSEG_HAVE_NVTX
+
+#include <nvtx3/nvToolsExt.h>
+#include <pthread.h>
+#include <sys/auxv.h>
+
+/* NULL without a tool.  Written once, before the first range of any thread. */
+static nvtxDomainHandle_t domain;
+
+static void start(void)
+{
+    if (getauxval(AT_SECURE) == 0)
+        domain = nvtxDomainCreateA("xseg");
+}
+
+void xseg_range_start(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+    (void)pthread_once(&once, start);
+}
+
+void xseg_range_begin(const char *name, uint64_t bytes)
+{
+    if (domain == NULL)
+        return;
+    const nvtxEventAttributes_t attributes = {
+        .version = NVTX_VERSION,
+        .size = NVTX_EVENT_ATTRIB_STRUCT_SIZE,
+        .payloadType = NVTX_PAYLOAD_TYPE_UNSIGNED_INT64,
+        .payload.ullValue = bytes,
+        .messageType = NVTX_MESSAGE_TYPE_ASCII,
+        .message.ascii = name,
+    };
+    (void)nvtxDomainRangePushEx(domain, &attributes);
+}
+
+void xseg_range_end(void)
+{
+    if (domain != NULL)
+        (void)nvtxDomainRangePop(domain);
+}
+
+#else
+
+void xseg_range_start(void) {}
+
+void xseg_range_begin(const char *name, uint64_t bytes)
+{
+    (void)name;
+    (void)bytes;
+}
+
+void xseg_range_end(void) {}
+
+#endif

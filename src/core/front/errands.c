@@ -1,0 +1,11 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/core/front/errands.h"
+
+#include "src/core/inspect/publisher.h"
+#include "src/core/snapshot/signalled.h"
+
+void xseg_errands_run(struct xseg_allocator *allocator)
+{
+    xseg_signalled_write(allocator);
+    xseg_publisher_run(allocator);
+}

@@ -1,0 +1,493 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/core/inspect/explain.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "src/base/error.h"
+#include "src/core/cache/walk.h"
+#include "src/core/device/allocator.h"
+#include "src/core/inspect/allocator_describe.h"
+#include "src/core/pending/deferred.h"
+#include "src/core/reclaim/decay.h"
+#include "src/core/reclaim/trim.h"
+#include "src/core/reclaim/trim_steps.h"
+
+#define UNKNOWN_AGE UINT64_MAX
+
+/* The state of explaining one device. */
+struct look {
+    struct xseg_device *device;
+    const struct xseg_config *config;
+    struct xseg_reasons *reasons;
+    uint64_t now;         /* time of decay, in nanoseconds; 0: ages of pages are not known */
+    uint64_t origins_now; /* time of origins.h */
+    bool asks;            /* the driver may be asked */
+    uint64_t stranded;    /* so far; struct xseg_device has it, too */
+};
+
+/* --- Room for reasons, made before the lock of an arena is taken. --- */
+
+static void count_pages(void *self, struct xseg_arena *arena)
+{
+    size_t *pages = self;
+
+    XSEG_LIST_FOR(node, &arena->extents)
+    {
+        const struct xseg_segment *segment =
+            &XSEG_CONTAINER(node, struct xseg_extent, link)->segment;
+        const uint64_t mapped = atomic_load_explicit(&segment->mapped, memory_order_relaxed);
+
+        *pages += xseg_segment_is_expandable(segment) ? mapped / segment->granule_bytes : 1;
+    }
+}
+
+static xseg_status make_room(struct xseg_device *device, struct xseg_reasons *reasons)
+{
+    size_t pages = 0;
+    struct xseg_reason *list;
+
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH) && reasons->count <= reasons->capacity);
+    xseg_device_visit_arenas(device, count_pages, &pages);
+    if (pages <= reasons->capacity - reasons->count)
+        return XSEG_OK;
+    list = realloc(reasons->list, (reasons->count + pages) * sizeof(*list));
+    if (list == NULL)
+        return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory to explain %zu pages", pages);
+    reasons->list = list;
+    reasons->capacity = reasons->count + pages;
+    return XSEG_OK;
+}
+
+/* --- One page. --- */
+
+/* The reason of a page or a classic segment, before its blocks are looked at. */
+static struct xseg_reason begin_reason(const struct look *look, const struct xseg_extent *extent,
+                                       uint64_t base, uint64_t bytes, uint64_t since)
+{
+    const struct xseg_arena *arena = extent->arena;
+    struct xseg_reason reason = {.struct_bytes = sizeof(reason), .kind = XSEG_REASON_POLICY};
+
+    XSEG_ASSERT(bytes > 0);
+    reason.device = look->device->context.ordinal;
+    reason.stream = xseg_arena_stream(arena)->handle;
+    reason.pool = xseg_pool_of(extent);
+    reason.is_small = arena->is_small;
+    reason.is_expandable = xseg_extent_is_expandable(extent);
+    reason.base = (void *)(uintptr_t)base; /* NOLINT(performance-no-int-to-ptr) */
+    reason.bytes = bytes;
+    reason.block_age_ms = UNKNOWN_AGE;
+    reason.age_ms = look->now == 0 || since == 0 || since > look->now
+                        ? UNKNOWN_AGE
+                        : (look->now - since) / UINT64_C(1000000);
+    return reason;
+}
+
+static enum xseg_reason_kind kind_of(enum xseg_block_state state)
+{
+    switch (state) {
+    case XSEG_BLOCK_LIVE:
+        return XSEG_REASON_LIVE;
+    case XSEG_BLOCK_PENDING:
+        return XSEG_REASON_PENDING;
+    case XSEG_BLOCK_BUSY:
+        return XSEG_REASON_BUSY;
+    default:
+        return XSEG_REASON_POLICY;
+    }
+}
+
+static void name_block(struct xseg_reason *reason, const struct xseg_part *part)
+{
+    struct xseg_pool *pool = ((struct xseg_arena *)part->extent->arena)->pool;
+
+    reason->pool = part->is_lent ? NULL : xseg_pool_shown(pool);
+    reason->lender = part->is_lent ? pool : NULL;
+    reason->block = (void *)(uintptr_t)part->base; /* NOLINT(performance-no-int-to-ptr) */
+    reason->block_bytes = part->bytes;
+    reason->block_requested = part->requested;
+}
+
+/* Count a block that lies on the page with so many bytes. */
+static void add_part(struct xseg_reason *reason, const struct xseg_part *part, uint64_t bytes)
+{
+    const enum xseg_reason_kind kind = kind_of(part->state);
+
+    XSEG_ASSERT(bytes > 0 && bytes <= part->bytes);
+
+    reason->live_bytes += part->state == XSEG_BLOCK_LIVE ? bytes : 0;
+    reason->pending_bytes += part->state == XSEG_BLOCK_PENDING ? bytes : 0;
+    reason->busy_bytes += part->state == XSEG_BLOCK_BUSY ? bytes : 0;
+    reason->cached_bytes += part->state == XSEG_BLOCK_CACHED ? bytes : 0;
+    reason->live_blocks += part->state == XSEG_BLOCK_LIVE;
+    if (kind < reason->kind || (kind == reason->kind && part->bytes > reason->block_bytes)) {
+        reason->kind = kind;
+        reason->block = NULL;
+        reason->block_bytes = reason->block_requested = 0;
+        if (kind == XSEG_REASON_LIVE || kind == XSEG_REASON_PENDING)
+            name_block(reason, part);
+    }
+}
+
+/* Whether a page continues the run of the page before: idle as long, or inside the same block. */
+static bool continues(const struct xseg_reason *run, const struct xseg_reason *page)
+{
+    return (char *)run->base + run->bytes == page->base && run->kind == page->kind &&
+           run->block == page->block && run->age_ms == page->age_ms &&
+           run->live_blocks == page->live_blocks && run->live_blocks <= 1 &&
+           (run->live_bytes == run->bytes || run->pending_bytes == run->bytes ||
+            run->cached_bytes == run->bytes) &&
+           (page->live_bytes == page->bytes || page->pending_bytes == page->bytes ||
+            page->cached_bytes == page->bytes);
+}
+
+static void put_reason(struct xseg_reasons *reasons, const struct xseg_reason *page, bool may_join)
+{
+    struct xseg_reason *run = reasons->count > 0 ? &reasons->list[reasons->count - 1] : NULL;
+
+    if (may_join && continues(run, page)) {
+        run->bytes += page->bytes;
+        run->live_bytes += page->live_bytes;
+        run->pending_bytes += page->pending_bytes;
+        run->cached_bytes += page->cached_bytes;
+        return;
+    }
+    XSEG_ASSERT(reasons->count < reasons->capacity);
+    reasons->list[reasons->count++] = *page;
+}
+
+/* --- One segment: its pages and its blocks side by side. --- */
+
+static uint64_t page_since(const struct xseg_segment *segment, uint32_t first, uint32_t count)
+{
+    uint64_t since = 0;
+
+    for (uint32_t at = first; at < first + count; at++)
+        since = xseg_max(since, segment->since[at]);
+    return since;
+}
+
+/* Add the blocks that lie between two addresses; *part moves on to the block that reaches `end`. */
+static void add_parts(struct xseg_reason *reason, struct xseg_part *part, uint64_t begin,
+                      uint64_t end)
+{
+    while (part->extent != NULL && xseg_part_end(part) <= begin)
+        *part = xseg_walk_next(part);
+    while (part->extent != NULL && part->base < end) {
+        add_part(reason, part, xseg_min(xseg_part_end(part), end) - xseg_max(part->base, begin));
+        if (xseg_part_end(part) >= end)
+            return;
+        *part = xseg_walk_next(part);
+    }
+}
+
+/* Note that an idle page is pinned or exported: this reason goes before the others of idle memory. */
+static void note_held(struct xseg_reason *page, const struct xseg_segment *segment, uint32_t first,
+                      uint32_t count)
+{
+    if (page->kind != XSEG_REASON_POLICY)
+        return;
+    if (xseg_segment_is_pinned(segment, first, count))
+        page->kind = XSEG_REASON_PINNED;
+    else if (xseg_segment_is_exported(segment, first, count))
+        page->kind = XSEG_REASON_EXPORTED;
+}
+
+/* Note the age of the block that the reason names. */
+static void note_age(const struct look *look, const struct xseg_extent *extent,
+                     struct xseg_reason *page)
+{
+    if (page->block != NULL)
+        page->block_age_ms =
+            xseg_origins_age(extent, (uint64_t)(uintptr_t)page->block, look->origins_now);
+}
+
+static void look_at_pages(struct look *look, const struct xseg_extent *extent, size_t first)
+{
+    const struct xseg_segment *segment = &extent->segment;
+    struct xseg_part part = xseg_walk_first(extent);
+    uint32_t count;
+
+    for (uint32_t at = 0; at < segment->granules; at += count) {
+        count = segment->length[at] != 0 ? segment->length[at] : 1;
+        if (!xseg_segment_is_mapped(segment, at))
+            continue;
+        const uint64_t base = segment->base + at * segment->granule_bytes;
+        const uint64_t bytes = count * segment->granule_bytes;
+        struct xseg_reason page =
+            begin_reason(look, extent, base, bytes, page_since(segment, at, count));
+
+        add_parts(&page, &part, base, base + bytes);
+        note_held(&page, segment, at, count);
+        note_age(look, extent, &page);
+        put_reason(look->reasons, &page, look->reasons->count > first);
+    }
+}
+
+static void look_at_segment(struct look *look, const struct xseg_extent *extent)
+{
+    const struct xseg_segment *segment = &extent->segment;
+
+    if (xseg_segment_is_expandable(segment)) {
+        look_at_pages(look, extent, look->reasons->count);
+        return;
+    }
+    struct xseg_part part = xseg_walk_first(extent);
+    struct xseg_reason whole =
+        begin_reason(look, extent, segment->base, segment->bytes, segment->since[0]);
+
+    add_parts(&whole, &part, segment->base, segment->base + segment->bytes);
+    note_held(&whole, segment, 0, 1);
+    note_age(look, extent, &whole);
+    put_reason(look->reasons, &whole, false);
+}
+
+/* --- Why idle memory stays. --- */
+
+/* Why the idle memory of an arena stays; DECAY is weighed further by weigh_decay(). */
+static enum xseg_reason_kind keeper_of(const struct look *look, struct xseg_arena *arena)
+{
+    bool idle = false;
+
+    if (!xseg_pool_may_shrink(arena->pool))
+        return XSEG_REASON_POOL;
+    if (xseg_pending_captures(look->device->pending))
+        return XSEG_REASON_CAPTURE;
+    if (xseg_context_is_lost(&look->device->context))
+        return XSEG_REASON_POLICY;
+    if (look->asks &&
+        xseg_trim_is_idle(look->device, xseg_arena_stream(arena), false, &idle) == XSEG_OK && !idle)
+        return XSEG_REASON_STREAM;
+    return look->config->decays && !xseg_pool_has_own_memory(arena->pool) && !arena->is_guarded
+               ? XSEG_REASON_DECAY
+               : XSEG_REASON_POLICY;
+}
+
+/* Cached bytes of an arena whose memory may go back, on pages that blocks in use share. */
+static uint64_t stranded_bytes(const struct look *look, const struct xseg_arena *arena,
+                               size_t first)
+{
+    uint64_t bytes = 0;
+
+    if (!xseg_pool_may_shrink(arena->pool) || xseg_pool_has_own_memory(arena->pool) ||
+        arena->is_guarded)
+        return 0;
+    for (size_t i = first; i < look->reasons->count; i++) {
+        const struct xseg_reason *reason = &look->reasons->list[i];
+
+        bytes += reason->kind <= XSEG_REASON_BUSY ? reason->cached_bytes : 0;
+    }
+    return bytes;
+}
+
+static void look_at_arena(void *self, struct xseg_arena *arena)
+{
+    struct look *look = self;
+    const size_t first = look->reasons->count;
+    bool has_idle = false;
+
+    xseg_arena_lock(arena);
+    XSEG_LIST_FOR(node, &arena->extents)
+    {
+        look_at_segment(look, XSEG_CONTAINER(node, struct xseg_extent, link));
+    }
+    xseg_arena_unlock(arena);
+    for (size_t i = first; i < look->reasons->count; i++)
+        has_idle |= look->reasons->list[i].kind == XSEG_REASON_POLICY;
+    look->stranded += stranded_bytes(look, arena, first);
+    const enum xseg_reason_kind keeper = has_idle ? keeper_of(look, arena) : XSEG_REASON_POLICY;
+    for (size_t i = first; i < look->reasons->count; i++)
+        if (look->reasons->list[i].kind == XSEG_REASON_POLICY)
+            look->reasons->list[i].kind = keeper;
+}
+
+/* --- The stream that a pending block waits for. --- */
+
+struct wait {
+    uint64_t base;
+    xseg_stream stream;
+};
+
+static int compare_waits(const void *left, const void *right)
+{
+    const uint64_t a = ((const struct wait *)left)->base, b = ((const struct wait *)right)->base;
+
+    return (a > b) - (a < b);
+}
+
+/* Read which blocks wait for which streams, up to `most`.  Returns how many. */
+static size_t read_waits(struct xseg_pending *pending, struct wait *waits, size_t most)
+{
+    size_t count = 0;
+
+    xseg_pending_lock(pending);
+    XSEG_LIST_FOR(node, &pending->streams)
+    {
+        const struct xseg_known_stream *stream =
+            XSEG_CONTAINER(node, struct xseg_known_stream, waiting);
+
+        XSEG_LIST_FOR(link, &stream->uses)
+        {
+            const struct xseg_use *use = XSEG_CONTAINER(link, struct xseg_use, link);
+
+            if (count < most)
+                waits[count++] = (struct wait){use->block->base, stream->handle};
+        }
+    }
+    XSEG_LIST_FOR(node, &pending->deferred)
+    {
+        const struct xseg_block *block = XSEG_CONTAINER(node, struct xseg_deferred, link)->block;
+
+        if (count < most && block->uses != NULL)
+            waits[count++] = (struct wait){block->base, block->uses->stream->handle};
+    }
+    xseg_pending_unlock(pending);
+    XSEG_ASSERT(count <= most);
+    return count;
+}
+
+static xseg_status name_streams(struct look *look, size_t first)
+{
+    struct xseg_pending *pending = look->device->pending;
+    const size_t most = xseg_pending_count(pending);
+    struct wait *waits = calloc(most + 1, sizeof(*waits));
+
+    if (waits == NULL)
+        return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory to explain %zu uses", most);
+    const size_t count = read_waits(pending, waits, most);
+    qsort(waits, count, sizeof(*waits), compare_waits);
+    for (size_t i = first; i < look->reasons->count; i++) {
+        struct xseg_reason *reason = &look->reasons->list[i];
+        const struct wait wanted = {(uint64_t)(uintptr_t)reason->block, NULL};
+        const struct wait *found =
+            reason->kind == XSEG_REASON_PENDING
+                ? bsearch(&wanted, waits, count, sizeof(*waits), compare_waits)
+                : NULL;
+
+        reason->has_waits_for = found != NULL;
+        reason->waits_for = found != NULL ? found->stream : NULL;
+    }
+    free(waits);
+    return XSEG_OK;
+}
+
+/* --- The floor of decay: it keeps the youngest of the memory that it could take. --- */
+
+static int compare_ages(const void *left, const void *right)
+{
+    const struct xseg_reason *a = *(struct xseg_reason *const *)left;
+    const struct xseg_reason *b = *(struct xseg_reason *const *)right;
+
+    if (a->age_ms != b->age_ms)
+        return a->age_ms < b->age_ms ? -1 : 1;
+    return (a->base > b->base) - (a->base < b->base);
+}
+
+static xseg_status weigh_decay(struct look *look, size_t first)
+{
+    struct xseg_reasons *reasons = look->reasons;
+    const size_t count = reasons->count - first;
+    struct xseg_reason **young = calloc(count + 1, sizeof(struct xseg_reason *));
+    uint64_t idle = 0, kept = 0;
+    size_t found = 0;
+
+    if (young == NULL)
+        return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory to explain %zu pages", count);
+    for (size_t i = first; i < reasons->count; i++)
+        if (reasons->list[i].kind == XSEG_REASON_DECAY) {
+            young[found++] = &reasons->list[i];
+            idle += reasons->list[i].bytes;
+        }
+    XSEG_ASSERT(found <= count);
+    qsort(young, found, sizeof(struct xseg_reason *), compare_ages);
+    const uint64_t most = found == 0 ? 0 : xseg_decay_kept(look->device, look->config, idle);
+    /* Without idle_ms only limits take memory; memory within the limits stays by policy. */
+    for (size_t i = 0; i < found && kept < most; i++) {
+        young[i]->kind = look->config->idle_ms < 0 ? XSEG_REASON_POLICY : XSEG_REASON_FLOOR;
+        kept += young[i]->bytes;
+    }
+    free(young);
+    return XSEG_OK;
+}
+
+xseg_status xseg_explain_locked(struct xseg_device *device, const struct xseg_config *config,
+                                uint64_t origins_now, bool asks, struct xseg_reasons *reasons)
+{
+    struct look look = {.device = device,
+                        .config = config,
+                        .reasons = reasons,
+                        .origins_now = origins_now,
+                        .asks = asks};
+    const size_t first = reasons->count;
+
+    XSEG_ASSERT(reasons->count <= reasons->capacity);
+    xseg_status status = make_room(device, reasons);
+    if (status == XSEG_OK) {
+        look.now = config->decays ? xseg_decay_now(device) : 0;
+        xseg_device_visit_arenas(device, look_at_arena, &look);
+        xseg_dated_note(&device->stranded, xseg_clock_coarse(&device->allocator->clock),
+                        look.stranded);
+        status = name_streams(&look, first);
+    }
+    /* What device_free_min_mb demands only the driver knows. */
+    if (status != XSEG_OK || (!asks && config->device_free_min_bytes != 0))
+        return status;
+    return weigh_decay(&look, first);
+}
+
+xseg_status xseg_explain_device(struct xseg_device *device, const struct xseg_config *config,
+                                struct xseg_reasons *reasons)
+{
+    XSEG_ASSERT(device->allocator != NULL && reasons->count <= reasons->capacity);
+    const uint64_t origins_now = xseg_origins_now_by(&device->allocator->clock, config);
+    xseg_lock_take(&device->growth_lock);
+    const xseg_status status = xseg_explain_locked(device, config, origins_now, true, reasons);
+    xseg_lock_give(&device->growth_lock);
+    return status;
+}
+
+/* --- Blocks. --- */
+
+/* The segment with the lowest addresses that reaches behind the cursor, or NULL.  pool: its owner; NULL: any */
+static const struct xseg_extent *extent_after(const struct xseg_arena *arena,
+                                              const struct xseg_pool *pool, uint64_t cursor)
+{
+    const struct xseg_extent *lowest = NULL;
+
+    XSEG_LIST_FOR(node, &arena->extents)
+    {
+        const struct xseg_extent *extent = XSEG_CONTAINER(node, struct xseg_extent, link);
+        const struct xseg_segment *segment = &extent->segment;
+
+        if (segment->base + segment->bytes > cursor && (pool == NULL || pool == segment->owner) &&
+            (lowest == NULL || segment->base < lowest->segment.base))
+            lowest = extent;
+    }
+    return lowest;
+}
+
+size_t xseg_explain_blocks(struct xseg_arena *arena, const struct xseg_pool *pool, uint64_t *cursor,
+                           uint64_t now, struct xseg_block_info *out, size_t most)
+{
+    const struct xseg_extent *extent;
+    size_t count = 0;
+
+    xseg_arena_lock(arena);
+    while (count < most && (extent = extent_after(arena, pool, *cursor)) != NULL) {
+        const uint64_t from = xseg_max(*cursor, extent->segment.base);
+        struct xseg_part part = xseg_walk_at(extent, from);
+
+        /* A block that has merged with one reported before begins below the cursor: it is skipped. */
+        *cursor = xseg_part_end(&part);
+        if (part.base < from)
+            part = xseg_walk_next(&part);
+        for (; part.extent != NULL && count < most; part = xseg_walk_next(&part)) {
+            out[count] = (struct xseg_block_info){.struct_bytes = sizeof(out[count])};
+            XSEG_ASSERT(xseg_part_end(&part) >= *cursor);
+            xseg_allocator_tell(&part, now, &out[count++]);
+            *cursor = xseg_part_end(&part);
+        }
+    }
+    xseg_arena_unlock(arena);
+    return count;
+}

@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Explain: for every page of a device, why it is not free.
+ *
+ * A page has one reason, the first of these that applies.  A block lies on it: a live one, a pending one, a
+ * busy one.  Or idle memory is kept: by a pin, an export, the pool's holder, a capture, the stream's work, the
+ * floor of decay, the time of decay, or by policy alone.  So the reasons of a device add up to its reserved
+ * bytes.
+ *
+ * Locking: GROWTH is held while a device is looked at, ARENA for each arena, then PENDING.
+ */
+#ifndef XSEG_CORE_EXPLAIN_H
+#define XSEG_CORE_EXPLAIN_H
+
+#include "src/core/device/device.h"
+#include "xseg/explain.h"
+
+struct xseg_reasons {
+    struct xseg_reason *list;
+    size_t count, capacity;
+};
+
+/*
+ * Add the reasons for all memory of a device.  No lock is held; the list is the caller's to free, also
+ * after an error.
+ *
+ * Returns: XSEG_OK, XSEG_ERR_HOST_MEMORY
+ */
+xseg_status xseg_explain_device(struct xseg_device *device, const struct xseg_config *config,
+                                struct xseg_reasons *reasons);
+
+/*
+ * As xseg_explain_device(), with GROWTH held.
+ *
+ * origins_now: time of origins.h
+ * asks:        whether the driver may be asked.  If not, no page has the reason STREAM, and none FLOOR where the floor
+ *              depends on the device's free memory
+ */
+xseg_status xseg_explain_locked(struct xseg_device *device, const struct xseg_config *config,
+                                uint64_t origins_now, bool asks, struct xseg_reasons *reasons);
+
+/*
+ * Blocks of an arena from an address on, at most `most`; *cursor moves on behind the last one.  No lock
+ * is held.
+ *
+ * now:     time of origins.h
+ * pool:    only blocks in segments of this pool; NULL: of any pool
+ * Returns: how many; 0 at the end
+ */
+size_t xseg_explain_blocks(struct xseg_arena *arena, const struct xseg_pool *pool, uint64_t *cursor,
+                           uint64_t now, struct xseg_block_info *out, size_t most);
+
+#endif

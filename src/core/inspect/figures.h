@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Figures: the few numbers about an allocator that the monitoring of a service needs.
+ *
+ * They are read while everything runs, with no lock and without the driver, so those of one device may be of slightly
+ * different moments.  Reading changes nothing: any number of readers see the same.
+ *
+ * Memory is told by the pool that it belongs to: of a pool, `reserved` is live + pending + cached, where blocks that
+ * it has lent count as its own.  The blocks of a paused pool are live without being reserved.
+ *
+ * Locking: none is taken and none need be held.
+ */
+#ifndef XSEG_CORE_FIGURES_H
+#define XSEG_CORE_FIGURES_H
+
+#include "src/core/device/allocator.h"
+
+/* Of so many private pools of a device, the oldest, each has figures of its own; the others share figures. */
+#define XSEG_FIGURES_POOLS 128u
+
+/* A figure that is not known, or not there. */
+#define XSEG_FIGURES_NONE UINT64_MAX
+
+/* Whose figures they are. */
+enum xseg_figures_of {
+    XSEG_FIGURES_DEFAULT, /* the default pool */
+    XSEG_FIGURES_PRIVATE, /* a private pool */
+    XSEG_FIGURES_GUARDED, /* blocks with a segment of their own (unmap_on_free, guard_page) */
+    XSEG_FIGURES_OTHER,   /* private pools beyond the first ones, together */
+    XSEG_FIGURES_ENDED    /* cached memory of pools that have ended */
+};
+
+struct xseg_pool_figures {
+    enum xseg_figures_of of;
+    int device;
+    uint32_t number; /* of a private pool, from 1 on */
+    char name[XSEG_POOL_NAME_MOST + 1];
+    uint64_t live, pending, cached, reserved; /* bytes */
+    uint64_t recent_peak; /* of `reserved`, see recent_peak.h; NONE where pools share figures */
+    uint64_t limit;       /* on `reserved`, bytes; NONE: no limit */
+};
+
+struct xseg_device_figures {
+    int device;
+    uint64_t total, limit;              /* bytes; limit: what may be taken, NONE: no limit */
+    uint64_t page_cache, stuck, paused; /* bytes */
+    uint64_t recent_peak;               /* of reserved bytes */
+    uint64_t stranded, stranded_age;    /* bytes, nanoseconds; NONE: not looked for yet */
+    uint64_t used_elsewhere,
+        used_elsewhere_age; /* as stranded: taken by others, by the driver's last answer */
+    uint64_t pools;         /* private ones */
+    uint64_t ooms, rejections, retries; /* counted; a reset sets them to 0 */
+};
+
+struct xseg_call_figures {
+    const char *name; /* lives as long as the library */
+    uint64_t count, failed;
+    uint64_t spent; /* nanoseconds; NONE: calls are not timed */
+};
+
+struct xseg_figures {
+    struct xseg_device_figures *device; /* open devices */
+    struct xseg_pool_figures *pool;     /* of all of them, those of a device together */
+    size_t devices, pools, pool_room;
+    struct xseg_call_figures call[XSEG_DRIVER_CALLS_MOST];
+    size_t calls;
+};
+
+/*
+ * Take the figures of all open devices.  They are the caller's to end, also after an error.
+ *
+ * Returns: XSEG_OK, XSEG_ERR_HOST_MEMORY
+ * Cost:    a few words read of each pool and arena
+ */
+xseg_status xseg_figures_take(struct xseg_allocator *allocator, struct xseg_figures *out);
+
+void xseg_figures_end(struct xseg_figures *figures);
+
+#endif

@@ -1,0 +1,175 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/core/inspect/picture.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "src/base/error.h"
+#include "src/core/cache/walk.h"
+#include "vmm/evicted.h"
+
+/* Addresses that blocks and runs may take: enough for 2^28 of them. */
+#define RESERVED_BYTES ((size_t)16 << 30)
+
+struct looking {
+    struct xseg_picture *picture;
+    bool has_room;
+};
+
+/* --- One segment. --- */
+
+/* Whether the page at an address is evicted. */
+static bool is_away(const struct xseg_segment *segment, uint64_t address)
+{
+    uint32_t at;
+    bool evicted = false;
+
+    if (!xseg_segment_is_expandable(segment))
+        return false;
+    at = (uint32_t)((address - segment->base) / segment->granule_bytes);
+    return xseg_evicted_run(segment, &at, &evicted) != 0 && evicted;
+}
+
+static struct xseg_picture_run *begin_run(struct xseg_picture *picture,
+                                          const struct xseg_part *part, bool away)
+{
+    const struct xseg_extent *extent = part->extent;
+    const struct xseg_arena *arena = extent->arena;
+    struct xseg_picture_run *run = xseg_bump_take(&picture->runs, sizeof(*run));
+
+    if (run == NULL)
+        return NULL;
+    *run = (struct xseg_picture_run){
+        .base = part->base,
+        .pool = extent->pool_number,
+        .stream = (uint64_t)(uintptr_t)xseg_arena_stream(arena)->handle,
+        .is_small = arena->is_small,
+        .is_expandable = xseg_extent_is_expandable(extent),
+        .is_away = away,
+    };
+    picture->count++;
+    return run;
+}
+
+/* A busy block is being freed, which is noted when it is done; but not of a block that was pending and is filled with a
+ * pattern now (debug_fill), whose free was noted before. */
+static enum xseg_block_state state_of(const struct xseg_part *part)
+{
+    return part->state == XSEG_BLOCK_BUSY ? XSEG_BLOCK_LIVE : part->state;
+}
+
+static bool add_block(struct xseg_picture *picture, struct xseg_picture_run *run,
+                      const struct xseg_part *part)
+{
+    const bool is_known = state_of(part) != XSEG_BLOCK_CACHED;
+    const struct xseg_origin origin =
+        is_known ? xseg_origins_of(part->extent, part->base) : (struct xseg_origin){0, 0, 0};
+    struct xseg_picture_block *block = xseg_bump_take(&picture->blocks, sizeof(*block));
+
+    if (block == NULL)
+        return false;
+    *block = (struct xseg_picture_block){
+        .base = part->base,
+        .bytes = part->bytes,
+        .requested = is_known ? part->requested : 0,
+        .stack = origin.stack,
+        .frames = origin.frames,
+        .label = origin.label,
+        .state = (uint8_t)state_of(part),
+    };
+    if (run->count++ == 0)
+        run->blocks = block;
+    XSEG_ASSERT(run->base + run->bytes == part->base && block == run->blocks + run->count - 1);
+    run->bytes += part->bytes;
+    picture->live_blocks += block->state == XSEG_BLOCK_LIVE;
+    return true;
+}
+
+/* A run ends at a hole, and where pages of a paused pool that are away meet others. */
+static bool look_at_segment(struct xseg_picture *picture, const struct xseg_extent *extent)
+{
+    struct xseg_picture_run *run = NULL;
+
+    XSEG_WALK(part, extent)
+    {
+        if (part.state == XSEG_BLOCK_HOLE) {
+            run = NULL;
+            continue;
+        }
+        const bool away =
+            ((struct xseg_arena *)extent->arena)->is_paused && is_away(&extent->segment, part.base);
+        if (run == NULL || run->is_away != away)
+            run = begin_run(picture, &part, away);
+        if (run == NULL || !add_block(picture, run, &part))
+            return false;
+    }
+    return true;
+}
+
+static void look_at_arena(void *self, struct xseg_arena *arena)
+{
+    struct looking *looking = self;
+
+    xseg_arena_lock(arena);
+    XSEG_LIST_FOR(node, &arena->extents)
+    {
+        looking->has_room &=
+            look_at_segment(looking->picture, XSEG_CONTAINER(node, struct xseg_extent, link));
+    }
+    xseg_device_history_cut(arena);
+    xseg_arena_unlock(arena);
+}
+
+/* --- All of them. --- */
+
+static int compare_runs(const void *left, const void *right)
+{
+    const uint64_t a = (*(struct xseg_picture_run *const *)left)->base;
+    const uint64_t b = (*(struct xseg_picture_run *const *)right)->base;
+
+    return (a > b) - (a < b);
+}
+
+/* Runs lie one behind the other, in the order of arenas. */
+static bool sort_runs(struct xseg_picture *picture)
+{
+    const size_t bytes = xseg_round_up(sizeof(struct xseg_picture_run), XSEG_BUMP_UNIT);
+    char *first = xseg_bump_at(&picture->runs, 1);
+
+    picture->list = malloc((picture->count + 1) * sizeof(*picture->list));
+    for (size_t i = 0; picture->list != NULL && i < picture->count; i++)
+        picture->list[i] = (struct xseg_picture_run *)(void *)(first + i * bytes);
+    if (picture->list != NULL)
+        qsort(picture->list, picture->count, sizeof(*picture->list), compare_runs);
+    return picture->list != NULL;
+}
+
+static bool look(struct xseg_device *device, struct xseg_picture *picture)
+{
+    struct looking looking = {picture, true};
+
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
+    xseg_device_history_begin_cut(device, &picture->ends);
+    xseg_device_visit_arenas(device, look_at_arena, &looking);
+    const bool has_ends = xseg_device_history_list_ends(device, &picture->ends);
+    return looking.has_room && has_ends && sort_runs(picture);
+}
+
+xseg_status xseg_picture_take(struct xseg_device *device, struct xseg_picture *picture)
+{
+    memset(picture, 0, sizeof(*picture));
+    if (xseg_bump_init(&picture->blocks, RESERVED_BYTES) &&
+        xseg_bump_init(&picture->runs, RESERVED_BYTES) && look(device, picture))
+        return XSEG_OK;
+    return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for a picture of device %d",
+                     device->context.ordinal);
+}
+
+void xseg_picture_fini(struct xseg_picture *picture)
+{
+    xseg_device_history_end(&picture->ends);
+    free(picture->list);
+    xseg_bump_fini(&picture->runs);
+    xseg_bump_fini(&picture->blocks);
+    memset(picture, 0, sizeof(*picture));
+}

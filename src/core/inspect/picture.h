@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * A picture: all blocks of a device at one moment, and where the history ends at that moment.
+ *
+ * GROWTH is held meanwhile, so no memory comes, goes or moves.  Each arena is copied under its lock, and its ring
+ * is cut there: what the ring has had up to the cut leads to exactly the blocks that were copied.
+ *
+ * Terms:
+ *   run   memory without a hole that lies in one segment: what PyTorch's snapshots call a segment
+ *   away  the run's memory has gone, since its pool is paused; its blocks keep their addresses
+ *
+ * Locking: GROWTH is held while a picture is taken, ARENA is taken inside.  A picture belongs to one thread.
+ */
+#ifndef XSEG_CORE_PICTURE_H
+#define XSEG_CORE_PICTURE_H
+
+#include "src/base/bump.h"
+#include "src/core/inspect/device_history.h"
+
+struct xseg_picture_block {
+    uint64_t base, bytes;
+    uint64_t requested;            /* live and pending; else 0 */
+    uint32_t stack, frames, label; /* of its origin; 0: not known */
+    uint8_t state;                 /* XSEG_BLOCK_LIVE, _PENDING or _CACHED */
+};
+
+struct xseg_picture_run {
+    uint64_t base, bytes;
+    const struct xseg_picture_block *blocks; /* [count], by address; they tile the run */
+    uint32_t count;
+    uint32_t pool; /* its number, as in history; 0: the default pool */
+    uint64_t stream;
+    bool is_small, is_expandable, is_away;
+};
+
+struct xseg_picture {
+    struct xseg_bump blocks;        /* struct xseg_picture_block */
+    struct xseg_bump runs;          /* struct xseg_picture_run */
+    struct xseg_picture_run **list; /* [count], by address */
+    size_t count;
+    uint64_t live_blocks;
+    struct xseg_history_ends ends;
+};
+
+/*
+ * Take a picture of a device.  GROWTH is held.
+ *
+ * picture: filled in, also on failure; the caller ends it with xseg_picture_fini()
+ *
+ * Returns: XSEG_OK, XSEG_ERR_HOST_MEMORY
+ * Cost:    no driver call; a walk over all blocks, each arena's lock held for all of its own
+ */
+xseg_status xseg_picture_take(struct xseg_device *device, struct xseg_picture *picture);
+
+void xseg_picture_fini(struct xseg_picture *picture);
+
+#endif

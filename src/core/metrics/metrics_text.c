@@ -1,0 +1,307 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/core/metrics/metrics_text.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "src/base/error.h"
+#include "src/base/utf8.h"
+
+/* --- Families. --- */
+
+enum kind { GAUGE, COUNTER };
+enum unit { NO_UNIT, BYTES, SECONDS }; /* figures in SECONDS are nanoseconds */
+
+struct family {
+    const char *name; /* without the _total of a counter */
+    enum kind kind;
+    enum unit unit;
+    size_t offset; /* of the figure in its row */
+    const char *help;
+};
+
+static const struct family of_pools[] = {
+    {"xseg_live_bytes", GAUGE, BYTES, offsetof(struct xseg_pool_figures, live),
+     "Memory in live blocks."},
+    {"xseg_pending_bytes", GAUGE, BYTES, offsetof(struct xseg_pool_figures, pending),
+     "Memory in blocks that were freed and that another stream may still use."},
+    {"xseg_cached_bytes", GAUGE, BYTES, offsetof(struct xseg_pool_figures, cached),
+     "Reserved memory in no block."},
+    {"xseg_reserved_bytes", GAUGE, BYTES, offsetof(struct xseg_pool_figures, reserved),
+     "Memory of the driver that is mapped or allocated: live, pending and cached."},
+    {"xseg_reserved_recent_peak_bytes", GAUGE, BYTES,
+     offsetof(struct xseg_pool_figures, recent_peak),
+     "Highest reserved memory of the last 60 to 65 seconds."},
+    {"xseg_pool_limit_bytes", GAUGE, BYTES, offsetof(struct xseg_pool_figures, limit),
+     "Limit on what the pool may reserve; absent without a limit."},
+};
+
+static const struct family of_devices[] = {
+    {"xseg_device_bytes", GAUGE, BYTES, offsetof(struct xseg_device_figures, total),
+     "Memory of the device."},
+    {"xseg_limit_bytes", GAUGE, BYTES, offsetof(struct xseg_device_figures, limit),
+     "Limit on what may be taken of the device; absent without a limit."},
+    {"xseg_page_cache_bytes", GAUGE, BYTES, offsetof(struct xseg_device_figures, page_cache),
+     "Pages that are mapped nowhere, kept for reuse."},
+    {"xseg_stuck_bytes", GAUGE, BYTES, offsetof(struct xseg_device_figures, stuck),
+     "Memory that the driver would not take back."},
+    {"xseg_paused_bytes", GAUGE, BYTES, offsetof(struct xseg_device_figures, paused),
+     "Memory of paused pools: addresses only."},
+    {"xseg_device_reserved_recent_peak_bytes", GAUGE, BYTES,
+     offsetof(struct xseg_device_figures, recent_peak),
+     "Highest reserved memory of all pools together of the last 60 to 65 seconds."},
+    {"xseg_stranded_bytes", GAUGE, BYTES, offsetof(struct xseg_device_figures, stranded),
+     "Cached memory on pages that blocks in use share, as of the last look."},
+    {"xseg_stranded_age_seconds", GAUGE, SECONDS,
+     offsetof(struct xseg_device_figures, stranded_age), "Time since that look."},
+    {"xseg_used_elsewhere_bytes", GAUGE, BYTES,
+     offsetof(struct xseg_device_figures, used_elsewhere),
+     "Memory of the device that others have taken, as of the driver's last answer."},
+    {"xseg_used_elsewhere_age_seconds", GAUGE, SECONDS,
+     offsetof(struct xseg_device_figures, used_elsewhere_age), "Time since that answer."},
+    {"xseg_pools", GAUGE, NO_UNIT, offsetof(struct xseg_device_figures, pools),
+     "Private pools that have not ended."},
+    {"xseg_out_of_memory", COUNTER, NO_UNIT, offsetof(struct xseg_device_figures, ooms),
+     "Allocations refused for want of memory."},
+    {"xseg_rejections", COUNTER, NO_UNIT, offsetof(struct xseg_device_figures, rejections),
+     "Allocations refused at once because of throw_on_cudamalloc_oom."},
+    {"xseg_retries", COUNTER, NO_UNIT, offsetof(struct xseg_device_figures, retries),
+     "Allocations tried again after all idle memory was given back."},
+};
+
+static const struct family of_calls[] = {
+    {"xseg_driver_calls", COUNTER, NO_UNIT, offsetof(struct xseg_call_figures, count),
+     "Calls of the driver."},
+    {"xseg_driver_call_failures", COUNTER, NO_UNIT, offsetof(struct xseg_call_figures, failed),
+     "Calls of the driver that failed."},
+    {"xseg_driver_call_seconds", COUNTER, SECONDS, offsetof(struct xseg_call_figures, spent),
+     "Time in calls of the driver."},
+};
+
+/* --- Writing. --- */
+
+/* The page, of which as much is written as there is room for. */
+struct page {
+    enum xseg_metrics_format format;
+    char *text;
+    size_t bytes, length; /* length: of all of it, without a terminator */
+};
+
+static void put(struct page *page, const char *bytes, size_t count)
+{
+    if (page->length < page->bytes && count <= page->bytes - page->length)
+        memcpy(page->text + page->length, bytes, count);
+    page->length += count;
+}
+
+static void put_text(struct page *page, const char *text)
+{
+    put(page, text, strlen(text));
+}
+
+/* Write a number with at least so many digits. */
+static void put_number(struct page *page, uint64_t number, unsigned least)
+{
+    char digits[20];
+    size_t at = sizeof(digits);
+
+    XSEG_ASSERT(least <= sizeof(digits));
+    while (number != 0 || sizeof(digits) - at < least) {
+        digits[--at] = (char)('0' + number % 10);
+        number /= 10;
+    }
+    put(page, digits + at, sizeof(digits) - at);
+}
+
+static void put_comment(struct page *page, const char *what, const char *name, const char *suffix,
+                        const char *text)
+{
+    put_text(page, "# ");
+    put_text(page, what);
+    put_text(page, name);
+    put_text(page, suffix);
+    put_text(page, " ");
+    put_text(page, text);
+    put_text(page, "\n");
+}
+
+/* OpenMetrics names a counter's family without the _total of its lines. */
+static void begin_family(struct page *page, const struct family *family)
+{
+    const bool is_open = page->format == XSEG_METRICS_OPENMETRICS;
+    const char *suffix = family->kind == COUNTER && !is_open ? "_total" : "";
+
+    put_comment(page, "HELP ", family->name, suffix, family->help);
+    put_comment(page, "TYPE ", family->name, suffix, family->kind == COUNTER ? "counter" : "gauge");
+    if (is_open && family->unit != NO_UNIT)
+        put_comment(page, "UNIT ", family->name, "", family->unit == BYTES ? "bytes" : "seconds");
+}
+
+static void put_line(struct page *page, const struct family *family, const char *labels,
+                     uint64_t figure)
+{
+    const uint64_t second = family->unit == SECONDS ? UINT64_C(1000000000) : 1;
+
+    put_text(page, family->name);
+    if (family->kind == COUNTER)
+        put(page, "_total", 6);
+    put_text(page, labels);
+    put_number(page, figure / second, 1);
+    if (family->unit == SECONDS) {
+        put(page, ".", 1);
+        put_number(page, figure % second, 9);
+    }
+    put(page, "\n", 1);
+}
+
+/* --- Labels. --- */
+
+/* The longest: two numbers, and a name all of whose bytes are escaped. */
+#define LABEL_BYTES (64 + 2 * XSEG_POOL_NAME_MOST)
+
+struct label {
+    char text[LABEL_BYTES];
+};
+
+/* Write a name as the value of a label: both formats escape the same three characters. */
+static void put_name(struct page *page, const char *name)
+{
+    const unsigned char *at = (const unsigned char *)name;
+
+    for (size_t left = strlen(name), some; left > 0; left -= some, at += some) {
+        const size_t measured = xseg_utf8_measure(at, left);
+
+        some = measured == 0 ? 1 : measured;
+        if (*at == '\\' || *at == '"' || *at == '\n')
+            put(page, "\\", 1);
+        if (*at == '\n')
+            put(page, "n", 1);
+        else if (measured == 0 || *at < ' ' || *at == 0x7f)
+            put(page, "?", 1);
+        else
+            put(page, (const char *)at, some);
+    }
+}
+
+static void label_pool(struct label *label, const struct xseg_pool_figures *row)
+{
+    static const char *const of[] = {
+        [XSEG_FIGURES_DEFAULT] = "default", [XSEG_FIGURES_PRIVATE] = "",
+        [XSEG_FIGURES_GUARDED] = "guarded", [XSEG_FIGURES_OTHER] = "other",
+        [XSEG_FIGURES_ENDED] = "ended",
+    };
+    struct page page = {.text = label->text, .bytes = sizeof(label->text) - 1};
+
+    put_text(&page, "{device=\"");
+    put_number(&page, (uint64_t)row->device, 1);
+    put_text(&page, "\",pool=\"");
+    put_text(&page, of[row->of]);
+    if (row->of == XSEG_FIGURES_PRIVATE)
+        put_number(&page, row->number, 1);
+    put_text(&page, "\",name=\"");
+    put_name(&page, row->name);
+    put_text(&page, "\"} ");
+    XSEG_ASSERT(page.length <= page.bytes);
+    label->text[page.length] = '\0';
+}
+
+static void label_device(struct label *label, const struct xseg_device_figures *row)
+{
+    (void)snprintf(label->text, sizeof(label->text), "{device=\"%d\"} ", row->device);
+}
+
+static void label_call(struct label *label, const struct xseg_call_figures *row)
+{
+    (void)snprintf(label->text, sizeof(label->text), "{call=\"%s\"} ", row->name);
+}
+
+/* --- The page. --- */
+
+/* Rows of figures of one kind, with their labels. */
+struct rows {
+    const void *row;
+    size_t count, row_bytes;
+    const struct label *label;
+};
+
+static uint64_t figure_of(const struct rows *rows, size_t at, const struct family *family)
+{
+    uint64_t figure;
+
+    memcpy(&figure, (const char *)rows->row + at * rows->row_bytes + family->offset,
+           sizeof(figure));
+    return figure;
+}
+
+static void put_families(struct page *page, const struct family *family, size_t families,
+                         const struct rows *rows)
+{
+    for (size_t i = 0; i < families; i++) {
+        bool is_begun = false;
+
+        for (size_t at = 0; at < rows->count; at++) {
+            const uint64_t figure = figure_of(rows, at, &family[i]);
+
+            if (figure == XSEG_FIGURES_NONE)
+                continue;
+            if (!is_begun)
+                begin_family(page, &family[i]);
+            is_begun = true;
+            put_line(page, &family[i], rows->label[at].text, figure);
+        }
+    }
+}
+
+/* Calls that were never made are left out. */
+static size_t choose_calls(const struct xseg_figures *figures, struct xseg_call_figures *chosen)
+{
+    size_t count = 0;
+
+    for (size_t i = 0; i < figures->calls; i++)
+        if (figures->call[i].count != 0)
+            chosen[count++] = figures->call[i];
+    return count;
+}
+
+static void put_page(struct page *page, const struct xseg_figures *figures, struct label *labels)
+{
+    struct xseg_call_figures call[XSEG_DRIVER_CALLS_MOST];
+    const size_t calls = choose_calls(figures, call);
+    struct label *of_device = labels + figures->pools, *of_call = of_device + figures->devices;
+
+    for (size_t i = 0; i < figures->pools; i++)
+        label_pool(&labels[i], &figures->pool[i]);
+    for (size_t i = 0; i < figures->devices; i++)
+        label_device(&of_device[i], &figures->device[i]);
+    for (size_t i = 0; i < calls; i++)
+        label_call(&of_call[i], &call[i]);
+    put_families(page, of_pools, XSEG_COUNT_OF(of_pools),
+                 &(struct rows){figures->pool, figures->pools, sizeof(*figures->pool), labels});
+    put_families(
+        page, of_devices, XSEG_COUNT_OF(of_devices),
+        &(struct rows){figures->device, figures->devices, sizeof(*figures->device), of_device});
+    put_families(page, of_calls, XSEG_COUNT_OF(of_calls),
+                 &(struct rows){call, calls, sizeof(call[0]), of_call});
+    if (page->format == XSEG_METRICS_OPENMETRICS)
+        put_text(page, "# EOF\n");
+}
+
+xseg_status xseg_metrics_text_write(const struct xseg_figures *figures,
+                                    enum xseg_metrics_format format, char *text, size_t bytes,
+                                    size_t *needed)
+{
+    struct page page = {.format = format, .text = text, .bytes = bytes};
+    const size_t count = figures->pools + figures->devices + figures->calls;
+    struct label *labels = malloc((count + 1) * sizeof(*labels));
+
+    if (labels == NULL)
+        return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for %zu labels of metrics", count);
+    put_page(&page, figures, labels);
+    free(labels);
+    if (bytes > 0)
+        text[page.length < bytes ? page.length : 0] = '\0';
+    *needed = page.length + 1;
+    return XSEG_OK;
+}

@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The facts of a snapshot beside segments and traces: the settings as PyTorch names them, and why each page is not free.
+ *
+ * Locking: none; it belongs to one thread.
+ */
+#ifndef XSEG_CORE_SNAPSHOT_FACTS_H
+#define XSEG_CORE_SNAPSHOT_FACTS_H
+
+#include "src/base/document.h"
+#include "src/core/config/config.h"
+#include "src/core/inspect/explain.h"
+
+/* Write the configuration as PyTorch's `allocator_settings`.  Its text has the keys that differ from their defaults and
+ * have to do with where memory comes from and goes; not those that only say what is recorded. */
+void xseg_snapshot_facts_write_settings(struct xseg_document *document,
+                                        const struct xseg_config *config);
+
+/* Write the reasons of a device as a value: a list of [address, bytes, reason, live bytes, cached bytes]. */
+void xseg_snapshot_facts_write_pages(struct xseg_document *document,
+                                     const struct xseg_reasons *reasons);
+
+#endif

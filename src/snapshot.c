@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: MIT */
+#include "xseg/snapshot.h"
+
+#include <string.h>
+
+#include "src/core/snapshot/snapshot_file.h"
+#include "src/entry.h"
+
+/* The options that a caller gave; members that its header does not have keep their defaults. */
+static struct xseg_snapshot_options options_of(const struct xseg_snapshot_options *given)
+{
+    struct xseg_snapshot_options options = XSEG_SNAPSHOT_OPTIONS_INIT;
+
+    if (given != NULL)
+        memcpy(&options, given, given->struct_bytes);
+    return options;
+}
+
+xseg_status xseg_snapshot(struct xseg_allocator *allocator, const char *path,
+                          const struct xseg_snapshot_options *options)
+{
+    XSEG_ENTRY(allocator);
+    XSEG_ENTRY_REQUIRE(path != NULL && path[0] != '\0',
+                       "xseg_snapshot: there is no path: name a file");
+    XSEG_ENTRY_REQUIRE(options == NULL ||
+                           XSEG_ENTRY_PUBLISHED(options, struct xseg_snapshot_options),
+                       "xseg_snapshot: options->struct_bytes is %zu: start from "
+                       "XSEG_SNAPSHOT_OPTIONS_INIT",
+                       options->struct_bytes);
+    const struct xseg_snapshot_options chosen = options_of(options);
+    const struct xseg_snapshot_plan plan = {
+        .format = chosen.as_json ? XSEG_DOCUMENT_JSON : XSEG_DOCUMENT_PICKLE,
+        .has_history = !chosen.without_events,
+        .asks = true,
+        .host_bytes = chosen.host_bytes == 0 ? XSEG_SNAPSHOT_HOST_BYTES : chosen.host_bytes,
+        .most_bytes = UINT64_MAX,
+        .deadline_ns = xseg_snapshot_deadline(chosen.most_ms),
+    };
+    return xseg_snapshot_file_write(allocator, &plan, path);
+}

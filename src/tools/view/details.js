@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: MIT
+// What is said of a block, a moment and a file, as text.
+const Details = (() => {
+  const MOST_FRAMES = 200;
+
+  function when(model, moment) {
+    if (moment === 0) return "before the first event";
+    if (moment > model.n) return "not until the end";
+    const time = model.hasTime ? `, ${Text.duration(model.time[moment] - model.time[0])} after the first` : "";
+    return `event ${Text.count(moment)}${time}`;
+  }
+
+  function stackLines(model, stack) {
+    const lines = Sites.stackText(model, stack);
+    const more = lines.length - MOST_FRAMES;
+    return more > 0 ? [...lines.slice(0, MOST_FRAMES), `and ${more} more`] : lines;
+  }
+
+  function block(pane, life) {
+    const { model, sites } = pane;
+    const { lives } = model;
+    const lines = [
+      `block ${Text.hex(lives.address[life])}  ${Text.bytes(lives.bytes[life])} (${Text.count(lives.bytes[life])} bytes)`,
+      `site       ${sites.names[sites.ofLife[life]]}`,
+      `allocated  ${when(model, lives.born[life])}`,
+      `freed      ${when(model, lives.freed[life])}${lives.died[life] !== lives.freed[life] ? `, completed ${when(model, lives.died[life])}` : ""}`,
+      `stream     ${model.facts.streams[lives.stream[life]]}   pool ${Model.poolName(model, lives.pool[life])}`,
+    ];
+    if (lives.label[life]) lines.push(`label      ${model.texts[lives.label[life]]}`);
+    lines.push(...(lives.stack[life] ? ["", ...stackLines(model, lives.stack[life])] : ["", "no call stack was recorded"]));
+    if (lives.freeStack[life]) lines.push("", "freed by", ...stackLines(model, lives.freeStack[life]));
+    return lines.join("\n");
+  }
+
+  // The page around an address, as xseg explained it when the file was written.
+  function reason(pane, address) {
+    if (pane.cursor !== pane.model.n) return "";
+    const page = pane.model.pages.find((one) => one.address <= address && address < one.address + one.bytes);
+    return page ? `\npage ${Text.hex(page.address)}: ${page.reason}` : "";
+  }
+
+  function moment(pane) {
+    const { state, model } = pane;
+    const oom = model.ooms.find((one) => one.moment === state.moment);
+    return `${state.moment === 0 ? "before the first event" : `after ${when(model, state.moment)}`}: reserved ${Text.bytes(state.reserved)}, ` +
+      `live ${Text.bytes(state.live)} in ${Text.count(state.liveBlocks)} blocks, pending ${Text.bytes(state.pending)}, ` +
+      `cached ${Text.bytes(state.cached)}, of it stranded ${Text.bytes(state.stranded)}` +
+      (model.summed ? `; blocks that the page does not have, up to ${Text.bytes(model.summed[Math.min(state.moment, model.n)])}, count as cached` : "") +
+      Array.from(state.reasons, ([reason, bytes]) => `; pages kept: ${reason} ${Text.bytes(bytes)}`).join("") +
+      (oom ? `; out of memory: ${Text.bytes(oom.bytes)} asked for, ${Text.bytes(oom.left)} left` : "");
+  }
+
+  function file(pane) {
+    const { facts, n } = pane.model;
+    const lines = [`device ${facts.device}, ${Text.count(n)} events, ${Text.count(facts.lives)} blocks`];
+    if (facts.config) lines.push(facts.config);
+    if (facts.summed > 0)
+      lines.push(`aggregated: of ${Text.count(facts.recorded)} events the page has those of the ${Text.count(facts.lives)} blocks with most bytes x events; ` +
+        `${Text.count(facts.summed)} others are one sum in the first picture, and in no other`);
+    if (n === 0) lines.push("no history was recorded: this is the end alone");
+    if (facts.lost + facts.left_out > 0) lines.push(`${Text.count(facts.lost + facts.left_out)} older events are missing`);
+    if (facts.unmatched > 0) lines.push(`${Text.count(facts.unmatched)} events contradict others and are left out`);
+    return lines.join("; ");
+  }
+
+  return { block, moment, file, reason };
+})();

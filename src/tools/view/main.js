@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: MIT
+// The page as a whole: reads what the tool wrote, makes a pane of each file, and has the keyboard.
+const Main = (() => {
+  const panes = [];
+  const times = {}; // ms, for who measures
+  let active = 0;
+  const element = (id) => document.getElementById(id);
+
+  // All panes show the same part of their histories.
+  function changed(pane) {
+    for (const other of panes) {
+      if (other !== pane) other.view.set(pane.view.from, pane.view.to);
+      other.drawSoon();
+    }
+  }
+
+  function start() {
+    const begin = performance.now();
+    for (let number = 0; element(`facts-${number}`); number++) {
+      const facts = element(`facts-${number}`);
+      const columns = element(`columns-${number}`);
+      const model = Model.read(JSON.parse(facts.textContent), columns.textContent);
+      facts.remove();
+      columns.remove();
+      panes.push(new Pane.Pane(number, model, element("panes"), changed));
+    }
+    for (const pane of panes) pane.drawTimeline();
+    times.first = performance.now();
+    times.reading = times.first - begin;
+    document.documentElement.dataset.ready = "first";
+    setTimeout(() => guarded(finish), 0);
+  }
+
+  function finish() {
+    for (const pane of panes) pane.finish();
+    times.all = performance.now();
+    document.documentElement.dataset.ready = "all";
+  }
+
+  function setAxis(byTime) {
+    for (const pane of panes) {
+      pane.view.byTime = byTime && pane.model.hasTime;
+      pane.view.set(0, 1);
+      pane.drawSoon();
+    }
+    element("axis").value = byTime ? "time" : "event";
+  }
+
+  function setWhole() {
+    for (const pane of panes) { pane.view.set(0, 1); pane.drawSoon(); }
+  }
+
+  function search() {
+    const found = panes.map((pane) => pane.setSearch(element("search").value)).filter((one) => one !== null);
+    const count = found.reduce((sum, one) => sum + one.count, 0);
+    const bytes = found.reduce((sum, one) => sum + one.bytes, 0);
+    element("found").textContent = found.length === 0 ? "" : `${Text.count(count)} blocks, ${Text.bytes(bytes)}`;
+  }
+
+  function goToFound(step) {
+    const pane = panes[active];
+    const life = pane.search ? Search.next(pane, pane.search, pane.cursor, step) : -1;
+    if (life < 0) return;
+    pane.show(pane.model.lives.born[life]);
+    pane.choose(life);
+  }
+
+  function setHelp(isShown) {
+    element("help").hidden = !isShown;
+    element("help-button").setAttribute("aria-expanded", String(isShown));
+  }
+
+  const KEYS = {
+    ArrowLeft: (pane, event) => pane.show(pane.cursor - (event.shiftKey ? 100 : 1)),
+    ArrowRight: (pane, event) => pane.show(pane.cursor + (event.shiftKey ? 100 : 1)),
+    Home: (pane) => pane.show(0),
+    End: (pane) => pane.show(pane.model.n),
+    p: (pane) => pane.show(pane.memory.peakBetween(pane.view.moment(pane.view.from), pane.view.moment(pane.view.to)).moment),
+    "+": (pane) => zoomAtCursor(pane, 0.7),
+    "=": (pane) => zoomAtCursor(pane, 0.7),
+    "-": (pane) => zoomAtCursor(pane, 1 / 0.7),
+    a: (pane) => { pane.view.pan(-0.1); changed(pane); },
+    d: (pane) => { pane.view.pan(0.1); changed(pane); },
+    0: () => setWhole(),
+    t: (pane) => setAxis(!pane.view.byTime),
+    "/": () => element("search").focus(),
+    "?": () => setHelp(element("help").hidden),
+    Escape: (pane) => { element("search").value = ""; search(); pane.clear(); },
+  };
+
+  function zoomAtCursor(pane, factor) {
+    const { from, to } = pane.view;
+    const around = (pane.view.share(pane.cursor) - from) / (to - from);
+    pane.view.zoom(factor, around >= 0 && around <= 1 ? around : 0.5);
+    changed(pane);
+  }
+
+  function press(event) {
+    const isTyping = event.target instanceof HTMLInputElement || event.target instanceof HTMLSelectElement;
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    if (isTyping && event.key === "Enter") { event.preventDefault(); goToFound(event.shiftKey ? -1 : 1); return; }
+    if (isTyping && event.key !== "Escape") return;
+    if (!Object.hasOwn(KEYS, event.key)) return;
+    event.preventDefault();
+    if (isTyping) event.target.blur();
+    KEYS[event.key](panes[active], event);
+  }
+
+  function listen() {
+    document.addEventListener("keydown", press);
+    element("panes").addEventListener("focusin", (event) => {
+      const at = panes.findIndex((pane) => pane.root.contains(event.target));
+      if (at >= 0) active = at;
+    });
+    element("search").addEventListener("input", search);
+    element("axis").addEventListener("change", (event) => setAxis(event.target.value === "time"));
+    element("whole").addEventListener("click", setWhole);
+    element("help-button").addEventListener("click", () => setHelp(element("help").hidden));
+    window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
+      for (const pane of panes) {
+        pane.setTheme();
+        pane.drawSoon();
+      }
+    });
+  }
+
+  // What goes wrong is said on the page.
+  function guarded(act) {
+    try {
+      act();
+    } catch (error) {
+      element("panes").textContent = `This page cannot be shown: ${error.message}`;
+      document.documentElement.dataset.ready = "failed";
+      throw error;
+    }
+  }
+
+  listen();
+  guarded(start);
+  return { panes, times, changed };
+})();

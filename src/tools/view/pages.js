@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: MIT
+// Pages over time: each row is some pages, by address; each column a moment.  A cell has the colour of what most of
+// its bytes are.  Addresses at which nothing was ever mapped have no row.
+//
+// A page is 2 MiB of an expandable segment, or a classic segment as a whole: what goes back to the device together.
+// Cached memory is stranded where a block lies on its page.
+const Pages = (() => {
+  const PAGE = 2 * 1024 * 1024;
+  const GRAIN = 512; // blocks end at multiples of it
+  const CLASSES = ["hole", "live", "pending", "stranded", "cached"];
+  const rounded = (bytes) => Math.max(1, Math.ceil(bytes / GRAIN)) * GRAIN;
+
+  // Addresses that were ever mapped, closed up: whole pages, one behind the other.
+  class Addresses {
+    constructor(spans) {
+      this.start = [];
+      this.end = [];
+      for (const i of Array.from({ length: spans.count }, (_, i) => i).sort((a, b) => spans.address[a] - spans.address[b])) {
+        const start = Math.floor(spans.address[i] / PAGE) * PAGE;
+        const end = Math.ceil((spans.address[i] + spans.bytes[i]) / PAGE) * PAGE;
+        const last = this.end.length - 1;
+        if (last >= 0 && start <= this.end[last]) this.end[last] = Math.max(this.end[last], end);
+        else { this.start.push(start); this.end.push(end); }
+      }
+      this.offset = [];
+      this.total = 0;
+      for (let i = 0; i < this.start.length; i++) {
+        this.offset.push(this.total);
+        this.total += this.end[i] - this.start[i];
+      }
+    }
+
+    // The place of an address, or -1.
+    of(address) {
+      let low = 0;
+      let high = this.start.length;
+      while (low < high) {
+        const middle = (low + high) >> 1;
+        if (this.end[middle] > address) high = middle;
+        else low = middle + 1;
+      }
+      return low < this.start.length && this.start[low] <= address ? this.offset[low] + address - this.start[low] : -1;
+    }
+  }
+
+  // Changes of what is on pages with a block, in the order of moments: offset, and bytes with a sign.
+  class Held {
+    constructor(model, addresses) {
+      this.count = 0;
+      this.moment = new Uint32Array(1024);
+      this.offset = new Float64Array(1024);
+      this.bytes = new Float64Array(1024);
+      this.used = new Float64Array(addresses.total / PAGE);
+      this.owner = new Int32Array(addresses.total / PAGE).fill(-1);
+      this.usedOf = new Float64Array(model.spans.count);
+      this.model = model;
+      this.addresses = addresses;
+      this.make();
+    }
+
+    note(moment, offset, bytes) {
+      if (this.count === this.moment.length)
+        for (const name of ["moment", "offset", "bytes"]) {
+          const bigger = new this[name].constructor(2 * this.count);
+          bigger.set(this[name]);
+          this[name] = bigger;
+        }
+      this.moment[this.count] = moment;
+      this.offset[this.count] = offset;
+      this.bytes[this.count++] = bytes;
+    }
+
+    // A part of one page is used, or no more.
+    touch(moment, page, bytes) {
+      const before = this.used[page];
+      this.used[page] += bytes;
+      if (before === 0 && bytes > 0) this.note(moment, page * PAGE, PAGE);
+      if (this.used[page] === 0 && bytes < 0) this.note(moment, page * PAGE, -PAGE);
+    }
+
+    touchClassic(moment, span, bytes) {
+      const { spans } = this.model;
+      const before = this.usedOf[span];
+      this.usedOf[span] += bytes;
+      if ((before === 0) === (this.usedOf[span] === 0)) return;
+      this.note(moment, this.addresses.of(spans.address[span]), before === 0 ? spans.bytes[span] : -spans.bytes[span]);
+    }
+
+    block(moment, life, sign) {
+      const bytes = rounded(this.model.lives.bytes[life]);
+      const start = this.addresses.of(this.model.lives.address[life]);
+      if (start < 0) return;
+      const end = Math.min(start + bytes, this.addresses.total);
+      const first = Math.floor(start / PAGE);
+      const last = Math.floor((end - 1) / PAGE);
+      if (this.owner[first] >= 0) { this.touchClassic(moment, this.owner[first], sign * bytes); return; }
+      this.touch(moment, first, sign * (Math.min(end, (first + 1) * PAGE) - start));
+      if (last === first) return;
+      if (last - first > 1) this.note(moment, (first + 1) * PAGE, sign * (last - first - 1) * PAGE);
+      this.touch(moment, last, sign * (end - last * PAGE));
+    }
+
+    own(span, owner) {
+      const { spans } = this.model;
+      const first = Math.floor(this.addresses.of(spans.address[span]) / PAGE);
+      const last = Math.ceil((this.addresses.of(spans.address[span]) + spans.bytes[span]) / PAGE);
+      this.owner.fill(owner, first, last);
+      if (owner >= 0) this.usedOf[span] = 0;
+    }
+
+    make() {
+      const { lives, spans, events, n } = this.model;
+      const classic = Array.from(spans.isClassic.keys()).filter((i) => spans.isClassic[i]);
+      const births = classic.slice().sort((a, b) => spans.born[a] - spans.born[b]);
+      const deaths = classic.slice().sort((a, b) => spans.died[a] - spans.died[b]);
+      let born = 0;
+      let died = 0;
+      const { ALLOC, DONE, FREE_DONE } = Model.KINDS;
+      for (; born < births.length && spans.born[births[born]] === 0; born++) this.own(births[born], births[born]);
+      for (let i = 0; i < lives.count && lives.born[i] === 0; i++) this.block(0, i, 1);
+      for (let m = 1; m <= n; m++) {
+        for (; died < deaths.length && spans.died[deaths[died]] === m; died++) this.own(deaths[died], -1);
+        for (; born < births.length && spans.born[births[born]] === m; born++) this.own(births[born], births[born]);
+        const kind = events.kind[m];
+        if (kind === ALLOC) this.block(m, events.life[m], 1);
+        else if (kind === DONE || kind === FREE_DONE) this.block(m, events.life[m], -1);
+      }
+    }
+  }
+
+  // Bytes by row and column, of one class, as differences along a row until sum() is called.
+  class Grid {
+    constructor(width, height, bytesPerRow) {
+      Object.assign(this, { width, height, bytesPerRow, cells: new Float64Array((width + 1) * height) });
+    }
+
+    add(offset, bytes, from, to, sign = 1) {
+      if (from >= to || offset < 0) return;
+      const end = offset + bytes;
+      const last = Math.min(this.height - 1, Math.floor((end - 1) / this.bytesPerRow));
+      for (let row = Math.floor(offset / this.bytesPerRow); row <= last; row++) {
+        const part = Math.min(end, (row + 1) * this.bytesPerRow) - Math.max(offset, row * this.bytesPerRow);
+        this.cells[row * (this.width + 1) + from] += sign * part;
+        this.cells[row * (this.width + 1) + to] -= sign * part;
+      }
+    }
+
+    sum() {
+      for (let row = 0; row < this.height; row++) {
+        const at = row * (this.width + 1);
+        for (let c = 1; c < this.width; c++) this.cells[at + c] += this.cells[at + c - 1];
+      }
+      return this;
+    }
+  }
+
+  class Map2 {
+    constructor(model) {
+      this.model = model;
+      this.addresses = new Addresses(model.spans);
+      this.held = new Held(model, this.addresses);
+    }
+
+    // For each moment the first column that shows it.
+    columnOf(edges, width) {
+      const first = edges[0];
+      const last = edges[width - 1];
+      const table = new Uint16Array(last - first + 1);
+      for (let c = 1; c < width; c++) table.fill(c, edges[c - 1] - first + 1, edges[c] - first + 1);
+      return (m) => (m <= first ? 0 : m > last ? width : table[m - first]);
+    }
+
+    grids(edges, width, height) {
+      const { lives, spans } = this.model;
+      const bytesPerRow = Math.max(1, this.addresses.total / height);
+      const [mapped, live, pending, held] = Array.from({ length: 4 }, () => new Grid(width, height, bytesPerRow));
+      const column = this.columnOf(edges, width);
+      for (let i = 0; i < spans.count; i++)
+        mapped.add(this.addresses.of(spans.address[i]), spans.bytes[i], column(spans.born[i]), column(spans.died[i]));
+      const last = edges[width - 1];
+      for (let i = 0; i < lives.count && lives.born[i] <= last; i++) {
+        const from = column(lives.born[i]);
+        const to = column(lives.died[i]);
+        if (from >= to) continue;
+        const at = this.addresses.of(lives.address[i]);
+        const bytes = rounded(lives.bytes[i]);
+        const freed = column(lives.freed[i]);
+        live.add(at, bytes, from, freed);
+        pending.add(at, bytes, freed, to);
+      }
+      const changes = this.held;
+      for (let i = 0; i < changes.count && changes.moment[i] <= last; i++)
+        held.add(changes.offset[i], Math.abs(changes.bytes[i]), column(changes.moment[i]), width, Math.sign(changes.bytes[i]));
+      return { mapped: mapped.sum(), live: live.sum(), pending: pending.sum(), held: held.sum() };
+    }
+
+    // The class of each cell: what most of its mapped bytes are.
+    classes(edges, width, height) {
+      const { mapped, live, pending, held } = this.grids(edges, width, height);
+      const classes = new Uint8Array(width * height);
+      const bytes = new Float64Array(CLASSES.length);
+      for (let row = 0; row < height; row++)
+        for (let c = 0; c < width; c++) {
+          const at = row * (width + 1) + c;
+          if (mapped.cells[at] < 1) continue;
+          bytes[1] = live.cells[at];
+          bytes[2] = pending.cells[at];
+          bytes[3] = held.cells[at] - bytes[1] - bytes[2];
+          bytes[4] = mapped.cells[at] - held.cells[at];
+          let best = 4;
+          for (let k = 1; k < 4; k++) if (bytes[k] > bytes[best]) best = k;
+          classes[row * width + c] = best;
+        }
+      return classes;
+    }
+
+    // A picture of width x height, to be put where the timeline has its columns.
+    draw(edges, width, height) {
+      const colors = CLASSES.map((name) => Colors.number(name === "hole" ? Colors.theme("empty") : Colors.PAGES[name]));
+      const classes = this.classes(edges, width, height);
+      const image = new ImageData(width, height);
+      const pixels = new Uint32Array(image.data.buffer);
+      for (let i = 0; i < pixels.length; i++) pixels[i] = colors[classes[i]];
+      return Colors.canvasOf(image);
+    }
+  }
+
+  return { PAGE, CLASSES, Addresses, Map: Map2, rounded };
+})();

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: MIT
+// Which blocks a text is found in: a frame of their stack, their label, or the begin of their address.
+const Search = (() => {
+  function find(pane, query) {
+    const { model, sites } = pane;
+    const { lives, frames, stacks } = model;
+    const text = query.trim().toLowerCase();
+    if (text === "") return null;
+    const inText = Uint8Array.from(model.texts, (one) => (one.toLowerCase().includes(text) ? 1 : 0));
+    const inPlace = new Uint8Array(frames.name.length);
+    for (let i = 0; i < inPlace.length; i++)
+      inPlace[i] = inText[frames.name[i]] || inText[frames.file[i]] || Sites.frameText(model, i).toLowerCase().includes(text) ? 1 : 0;
+    const inStack = new Uint8Array(stacks.first.length);
+    for (let i = 0; i + 1 < stacks.first.length; i++)
+      for (let k = stacks.first[i]; k < stacks.first[i + 1] && !inStack[i]; k++) inStack[i] = inPlace[stacks.frames[k]];
+    const isAddress = text.startsWith("0x");
+    const found = new Uint8Array(lives.count);
+    const bands = new Uint8Array(Sites.PENDING + 1);
+    let count = 0;
+    let bytes = 0;
+    for (let i = 0; i < lives.count; i++) {
+      if (!inStack[lives.stack[i]] && !(lives.label[i] && inText[lives.label[i]]) && !(isAddress && Text.hex(lives.address[i]).startsWith(text))) continue;
+      found[i] = 1;
+      bands[sites.band[sites.ofLife[i]]] = 1;
+      count++;
+      bytes += lives.bytes[i];
+    }
+    return { text, found, bands, count, bytes };
+  }
+
+  // The found life that is born next behind a moment, or the last before it; -1: there is none.
+  function next(pane, search, moment, step) {
+    const { lives } = pane.model;
+    let best = -1;
+    for (let i = 0; i < lives.count; i++) {
+      if (!search.found[i]) continue;
+      if (step > 0 && lives.born[i] > moment) return i;
+      if (step < 0 && lives.born[i] < moment) best = i;
+    }
+    return best;
+  }
+
+  return { find, next };
+})();

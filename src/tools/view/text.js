@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: MIT
+// Numbers as people read them.
+const Text = (() => {
+  const UNITS = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+
+  function bytes(number) {
+    let at = 0;
+    const sign = number < 0 ? "-" : "";
+    number = Math.abs(number);
+    for (; number >= 1024 && at < UNITS.length - 1; at++) number /= 1024;
+    return sign + (at === 0 || number >= 100 ? number.toFixed(0) : number.toFixed(number >= 10 ? 1 : 2)) + " " + UNITS[at];
+  }
+
+  function duration(us) {
+    if (us < 1000) return `${us} us`;
+    if (us < 1e6) return `${(us / 1000).toFixed(1)} ms`;
+    if (us < 6e7) return `${(us / 1e6).toFixed(2)} s`;
+    return `${(us / 6e7).toFixed(1)} min`;
+  }
+
+  const count = (number) => String(number).replace(/\B(?=(\d{3})+$)/g, " ");
+  const hex = (number) => "0x" + number.toString(16);
+  return { bytes, duration, count, hex };
+})();

@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * What the page of `xseg view` is given of one file: facts as JSON, and columns of numbers.
+ *
+ * The columns are one stream of bytes, which is written as base64.  A number is in groups of seven bits, the lowest
+ * first, each with its highest bit set but the last (LEB128).  A number that may be negative is 2n, or -2n - 1.  The
+ * columns, each whole before the next, in the order in which src/tools/view/model.js reads them:
+ *
+ *   times    of each event its time in us, minus that of the one before (signed)
+ *   summed   if the facts say that lives are summed: their bytes at each moment, minus those before (signed)
+ *   frames   name, file, line, whether the file is a module and the line an offset in it
+ *   stacks   number of frames, then the frames
+ *   sites    of each stack 0, or 1 + the frame that is its site (sites.h)
+ *   pools    two numbers
+ *   lives    born, minus that of the one before; 0, or freed - born + 1; 0, or died - freed + 1; address, minus that of
+ *            the one before (signed); bytes; stream; stack; stack of the free; pool; label
+ *   spans    born (signed, minus that of the one before); died - born; address (as of lives); bytes; stream; pool;
+ *            whether it is classic
+ *   ooms     moment, bytes asked for, bytes that the device had left
+ *   pages    address, bytes, reason: of the state at the end
+ *
+ * What is 0 of freed and died has not happened.  Streams and reasons are places in lists of the facts.
+ *
+ * Locking: none.
+ */
+#ifndef TOOLS_VIEW_MODEL_H
+#define TOOLS_VIEW_MODEL_H
+
+#include <stdio.h>
+
+#include "src/tools/recording.h"
+
+/*
+ * Write two elements of a page, `facts-N` and `columns-N`, of one device, with at most so many lives.
+ *
+ * @param summed  how many lives are in sums alone, because there are more
+ *
+ * Returns: false without host memory.  What could not be written is the stream's to say (ferror())
+ */
+bool view_model_write(FILE *out, unsigned number, const struct recording *recording,
+                      const struct recording_device *device, size_t most_lives, size_t *summed);
+
+#endif

@@ -1,0 +1,589 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Metrics: what they say is what the other reports say, a page is whole or not there, and reading changes nothing.
+ * tests/python/metrics.py reads them with the parsers of others.
+ */
+#include "tests/support/scene.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static char folder[] = P_tmpdir "/xseg-metrics-XXXXXX";
+
+static int make_folder(void **state)
+{
+    (void)state;
+    return mkdtemp(folder) == NULL;
+}
+
+static int remove_folder(void **state)
+{
+    (void)state;
+    return rmdir(folder);
+}
+
+/* The page, for the caller to free. */
+static char *read_page(struct xseg_allocator *allocator, enum xseg_metrics_format format)
+{
+    size_t needed = 0;
+    char *text;
+
+    assert_int_equal(xseg_metrics(allocator, format, NULL, 0, &needed), XSEG_OK);
+    needed += 4096;
+    text = malloc(needed);
+    assert_non_null(text);
+    assert_int_equal(xseg_metrics(allocator, format, text, needed, NULL), XSEG_OK);
+    assert_true(text[0] == '#');
+    return text;
+}
+
+/* The value of a line that begins with `what`; -1 if there is none. */
+static double value_of(const char *page, const char *what)
+{
+    const size_t length = strlen(what);
+
+    for (const char *line = page; line != NULL && *line != '\0'; line = strchr(line, '\n')) {
+        line += *line == '\n';
+        if (strncmp(line, what, length) == 0 && (line[length] == ' ' || line[length] == '{'))
+            return strtod(strchr(line + length, ' '), NULL);
+    }
+    return -1;
+}
+
+/* The value of a line of a fresh page. */
+static double now(struct xseg_allocator *allocator, const char *what)
+{
+    char *page = read_page(allocator, XSEG_METRICS_PROMETHEUS);
+    const double value = value_of(page, what);
+
+    free(page);
+    return value;
+}
+
+/* The sum of a family over all its lines. */
+static uint64_t sum_of(const char *page, const char *family)
+{
+    const size_t length = strlen(family);
+    uint64_t sum = 0;
+
+    for (const char *at = page; (at = strstr(at, family)) != NULL; at += length)
+        if (at[length] == '{' && (at == page || at[-1] == '\n'))
+            sum += strtoull(strstr(at, "\"} ") + 3, NULL, 10);
+    return sum;
+}
+
+static void expect_metric(struct xseg_allocator *allocator, const char *what, uint64_t value)
+{
+    const double got = now(allocator, what);
+
+    if (got != (double)value)
+        print_error("%s is %.0f\n", what, got);
+    assert_true(got == (double)value);
+}
+
+/* --- Arguments, and room. --- */
+
+static void arguments_are_checked(void **state)
+{
+    struct xseg_allocator *allocator = scene_open(NULL);
+
+    (void)state;
+    scene_expect_error(xseg_metrics(NULL, XSEG_METRICS_PROMETHEUS, NULL, 0, NULL),
+                       XSEG_ERR_ARGUMENT, "allocator");
+    scene_expect_error(xseg_metrics(allocator, (enum xseg_metrics_format)2, NULL, 0, NULL),
+                       XSEG_ERR_ARGUMENT, "2 is no format");
+    scene_expect_error(xseg_metrics(allocator, XSEG_METRICS_OPENMETRICS, NULL, 1, NULL),
+                       XSEG_ERR_ARGUMENT, "text is NULL");
+    scene_expect_error(xseg_metrics_write(allocator, NULL), XSEG_ERR_ARGUMENT, "name a file");
+    scene_expect_error(xseg_metrics_write(allocator, ""), XSEG_ERR_ARGUMENT, "name a file");
+    scene_expect_error(xseg_metrics_write(NULL, "file"), XSEG_ERR_ARGUMENT, "allocator");
+    assert_non_null(strstr(xseg_metrics_content_type(XSEG_METRICS_PROMETHEUS), "version=0.0.4"));
+    assert_non_null(strstr(xseg_metrics_content_type(XSEG_METRICS_OPENMETRICS), "version=1.0.0"));
+    assert_string_equal(xseg_metrics_content_type((enum xseg_metrics_format)2), "");
+    scene_close(allocator);
+}
+
+static void a_page_is_whole_or_not_there(void **state)
+{
+    struct xseg_allocator *allocator = scene_open(NULL);
+    size_t needed = 0, again = 0;
+    char *text;
+
+    (void)state;
+    scene_free(allocator, scene_alloc(allocator, 5 * MIB, NULL));
+    assert_int_equal(xseg_metrics(allocator, XSEG_METRICS_OPENMETRICS, NULL, 0, &needed), XSEG_OK);
+    text = malloc(needed);
+    assert_non_null(text);
+    for (size_t bytes = 1; bytes < needed; bytes++) {
+        memset(text, 'x', needed);
+        assert_int_equal(xseg_metrics(allocator, XSEG_METRICS_OPENMETRICS, text, bytes, &again),
+                         XSEG_OK);
+        assert_int_equal(again, needed);
+        assert_int_equal(text[0], '\0');
+        assert_int_equal(text[bytes], 'x');
+    }
+    assert_int_equal(xseg_metrics(allocator, XSEG_METRICS_OPENMETRICS, text, needed, NULL),
+                     XSEG_OK);
+    assert_int_equal(strlen(text), needed - 1);
+    assert_string_equal(text + needed - 7, "# EOF\n");
+    free(text);
+    scene_close(allocator);
+}
+
+/* Of devices that have not been opened nothing is known, and asking opens none. */
+static void before_the_first_block(void **state)
+{
+    struct xseg_allocator *allocator = scene_open(NULL);
+    const uint64_t calls = xseg_sim_calls(NULL);
+    char *page = read_page(allocator, XSEG_METRICS_PROMETHEUS);
+
+    (void)state;
+    assert_null(strstr(page, "xseg_live_bytes"));
+    assert_true(value_of(page, "xseg_driver_calls_total{call=\"cuInit\"}") == 1);
+    assert_int_equal(xseg_sim_calls(NULL), calls);
+    free(page);
+    scene_close(allocator);
+}
+
+/* --- What they say. --- */
+
+static void expect_sums(struct xseg_allocator *allocator)
+{
+    char *page = read_page(allocator, XSEG_METRICS_PROMETHEUS);
+    const struct xseg_statistics stats = scene_stats(allocator);
+
+    assert_int_equal(sum_of(page, "xseg_live_bytes"), stats.allocated_bytes[XSEG_STAT_ALL].current);
+    assert_int_equal(sum_of(page, "xseg_pending_bytes"),
+                     stats.active_bytes[XSEG_STAT_ALL].current -
+                         stats.allocated_bytes[XSEG_STAT_ALL].current);
+    assert_int_equal(sum_of(page, "xseg_reserved_bytes"),
+                     stats.reserved_bytes[XSEG_STAT_ALL].current);
+    assert_int_equal(sum_of(page, "xseg_cached_bytes"),
+                     stats.reserved_bytes[XSEG_STAT_ALL].current -
+                         stats.active_bytes[XSEG_STAT_ALL].current);
+    assert_int_equal(sum_of(page, "xseg_page_cache_bytes"), stats.idle_page_bytes);
+    assert_int_equal(sum_of(page, "xseg_stuck_bytes"), stats.stuck_bytes);
+    assert_int_equal(sum_of(page, "xseg_device_bytes"), stats.device_bytes);
+    free(page);
+}
+
+static void pools_add_up_to_the_statistics(void **state)
+{
+    static const char *const config[] = {
+        "expandable_segments:True,page_cache_mb:64",
+        "expandable_segments:False",
+        "expandable_segments:True,unmap_on_free:True",
+    };
+
+    (void)state;
+    for (unsigned i = 0; i < COUNT_OF(config); i++) {
+        struct xseg_allocator *allocator = scene_open(config[i]);
+        struct xseg_pool *pool = scene_pool(allocator), *over = scene_pool(allocator);
+        xseg_stream stream = scene_stream();
+        void *kept[] = {scene_alloc(allocator, 100, NULL), scene_alloc(allocator, 30 * MIB, NULL),
+                        scene_alloc_in(allocator, pool, 3 * MIB, NULL)};
+        void *waits = scene_alloc(allocator, 9 * MIB, NULL);
+
+        expect_sums(allocator);
+        scene_work(allocator, stream, waits);
+        assert_int_equal(xseg_use(allocator, waits, stream), XSEG_OK);
+        scene_free(allocator, waits);
+        scene_free(allocator, scene_alloc_in(allocator, over, 50 * MIB, NULL));
+        assert_int_equal(xseg_pool_release(over), XSEG_OK);
+        expect_sums(allocator);
+        scene_empty_cache(allocator);
+        expect_sums(allocator);
+        for (unsigned k = 0; k < COUNT_OF(kept); k++)
+            scene_free(allocator, kept[k]);
+        expect_sums(allocator);
+        assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+        assert_int_equal(xseg_stream_gone(allocator, 0, stream), XSEG_OK);
+        scene_stream_destroy(stream);
+        scene_close(allocator);
+    }
+}
+
+static struct xseg_pool *named_pool(struct xseg_allocator *allocator, const char *name,
+                                    uint64_t limit)
+{
+    struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
+    struct xseg_pool *pool = NULL;
+
+    options.name = name;
+    options.limit_bytes = limit;
+    assert_int_equal(xseg_pool_create(allocator, 0, &options, &pool), XSEG_OK);
+    return pool;
+}
+
+static void pools_have_numbers_names_and_limits(void **state)
+{
+    struct xseg_allocator *allocator = scene_open(NULL);
+    struct xseg_pool *pool[] = {
+        named_pool(allocator, "kv cache", 64 * MIB),
+        named_pool(allocator, "kv cache", 0),
+        named_pool(allocator, "a\"b\\c\nd\te\xff\xc3\xa9", 0),
+    };
+    void *block = scene_alloc_in(allocator, pool[1], 3 * MIB, NULL);
+    struct xseg_limit_values limits = XSEG_LIMIT_VALUES_INIT;
+    struct xseg_where where = XSEG_WHERE_ANY;
+
+    (void)state;
+    expect_metric(allocator, "xseg_live_bytes{device=\"0\",pool=\"default\",name=\"\"}", 0);
+    expect_metric(allocator, "xseg_live_bytes{device=\"0\",pool=\"1\",name=\"kv cache\"}", 0);
+    expect_metric(allocator, "xseg_live_bytes{device=\"0\",pool=\"2\",name=\"kv cache\"}", 3 * MIB);
+    expect_metric(allocator,
+                  "xseg_live_bytes{device=\"0\",pool=\"3\",name=\"a\\\"b\\\\c\\nd?e?\xc3\xa9\"}",
+                  0);
+    expect_metric(allocator, "xseg_pool_limit_bytes{device=\"0\",pool=\"1\",name=\"kv cache\"}",
+                  64 * MIB);
+    assert_true(now(allocator, "xseg_pool_limit_bytes{device=\"0\",pool=\"2\",name=\"kv cache\"}") <
+                0);
+    assert_true(now(allocator, "xseg_limit_bytes{device=\"0\"}") < 0);
+    limits.hard_bytes = 1 * GIB;
+    where.device = 0;
+    assert_int_equal(xseg_limits(allocator, &where, &limits, NULL), XSEG_OK);
+    expect_metric(allocator, "xseg_limit_bytes{device=\"0\"}", 1 * GIB);
+    expect_metric(allocator, "xseg_pools{device=\"0\"}", 3);
+    scene_free(allocator, block);
+    for (unsigned i = 0; i < COUNT_OF(pool); i++)
+        assert_int_equal(xseg_pool_release(pool[i]), XSEG_OK);
+    scene_close(allocator);
+}
+
+static size_t count_lines(const char *page, const char *what)
+{
+    size_t count = 0;
+
+    for (const char *at = page; (at = strstr(at, what)) != NULL; at += strlen(what))
+        count++;
+    return count;
+}
+
+/* The oldest 128 have figures of their own, and nothing is missing from the sums. */
+static void the_number_of_labels_is_bounded(void **state)
+{
+    struct xseg_allocator *allocator = scene_open(NULL);
+    struct xseg_pool *pool[150];
+    void *block[COUNT_OF(pool)];
+
+    (void)state;
+    for (unsigned i = 0; i < COUNT_OF(pool); i++) {
+        pool[i] = scene_pool(allocator);
+        block[i] = scene_alloc_in(allocator, pool[i], 512, NULL);
+    }
+    expect_metric(allocator, "xseg_live_bytes{device=\"0\",pool=\"1\",name=\"\"}", 512);
+    expect_metric(allocator, "xseg_live_bytes{device=\"0\",pool=\"128\",name=\"\"}", 512);
+    assert_true(now(allocator, "xseg_live_bytes{device=\"0\",pool=\"129\",name=\"\"}") < 0);
+    expect_metric(allocator, "xseg_live_bytes{device=\"0\",pool=\"other\",name=\"\"}", 22 * 512);
+    expect_metric(allocator, "xseg_pools{device=\"0\"}", 150);
+    char *page = read_page(allocator, XSEG_METRICS_PROMETHEUS);
+    assert_int_equal(count_lines(page, "\nxseg_live_bytes{"), 130);
+    free(page);
+    expect_sums(allocator);
+    for (unsigned i = 0; i < COUNT_OF(pool); i++) {
+        scene_free(allocator, block[i]);
+        assert_int_equal(xseg_pool_release(pool[i]), XSEG_OK);
+    }
+    page = read_page(allocator, XSEG_METRICS_PROMETHEUS);
+    assert_int_equal(count_lines(page, "\nxseg_live_bytes{"), 2);
+    assert_true(value_of(page, "xseg_reserved_bytes{device=\"0\",pool=\"ended\",name=\"\"}") > 0);
+    free(page);
+    expect_sums(allocator);
+    scene_close(allocator);
+}
+
+static void paused_memory_is_told_apart(void **state)
+{
+    struct xseg_allocator *allocator = scene_open(NULL);
+    struct xseg_pool *pool = scene_pool(allocator);
+    void *block = scene_alloc_in(allocator, pool, 20 * MIB, NULL);
+
+    (void)state;
+    assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_OK);
+    expect_metric(allocator, "xseg_paused_bytes{device=\"0\"}", 20 * MIB);
+    expect_metric(allocator, "xseg_live_bytes{device=\"0\",pool=\"1\",name=\"\"}", 20 * MIB);
+    expect_metric(allocator, "xseg_reserved_bytes{device=\"0\",pool=\"1\",name=\"\"}", 0);
+    expect_metric(allocator, "xseg_cached_bytes{device=\"0\",pool=\"1\",name=\"\"}", 0);
+    assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
+    expect_metric(allocator, "xseg_paused_bytes{device=\"0\"}", 0);
+    scene_free(allocator, block);
+    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    scene_close(allocator);
+}
+
+static void refusals_and_calls_are_counted(void **state)
+{
+    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_driver_call calls[64];
+    size_t count = 0;
+    void *block = NULL;
+
+    (void)state;
+    settings.memory_bytes = 100 * MIB;
+    struct xseg_allocator *allocator = scene_open_on(&settings, NULL);
+    void *kept = scene_alloc(allocator, 60 * MIB, NULL);
+    assert_int_equal(xseg_alloc(allocator, 0, 60 * MIB, NULL, &block), XSEG_ERR_NO_MEMORY);
+    assert_int_equal(xseg_sim_fail("cuMemCreate", 1, 999), XSEG_OK);
+    assert_int_equal(xseg_alloc(allocator, 0, 30 * MIB, NULL, &block), XSEG_ERR_DRIVER);
+    assert_true(xseg_sim_failed());
+    const struct xseg_statistics stats = scene_stats(allocator);
+    expect_metric(allocator, "xseg_out_of_memory_total{device=\"0\"}", 1);
+    expect_metric(allocator, "xseg_rejections_total{device=\"0\"}", 0);
+    expect_metric(allocator, "xseg_retries_total{device=\"0\"}", stats.num_alloc_retries);
+    assert_true(stats.num_alloc_retries > 0);
+    assert_int_equal(xseg_driver_calls(allocator, calls, COUNT_OF(calls), &count), XSEG_OK);
+    assert_in_range(count, 40, COUNT_OF(calls));
+    unsigned timed = 0, failed = 0;
+    char *page = read_page(allocator, XSEG_METRICS_PROMETHEUS);
+    for (size_t i = 0; i < count; i++) {
+        char line[128];
+
+        (void)snprintf(line, sizeof(line), "xseg_driver_calls_total{call=\"%s\"}", calls[i].name);
+        assert_true(value_of(page, line) == (calls[i].count == 0 ? -1 : (double)calls[i].count));
+        (void)snprintf(line, sizeof(line), "xseg_driver_call_failures_total{call=\"%s\"}",
+                       calls[i].name);
+        assert_true(value_of(page, line) == (calls[i].count == 0 ? -1 : (double)calls[i].failed));
+        failed += calls[i].failed != 0;
+        (void)snprintf(line, sizeof(line), "xseg_driver_call_seconds_total{call=\"%s\"}",
+                       calls[i].name);
+        const double seconds = value_of(page, line);
+        assert_true(seconds < 600);
+        timed += seconds > 0;
+    }
+    assert_true(failed > 0);
+    assert_in_range(timed, 5, count);
+    assert_true(value_of(page, "xseg_driver_call_seconds_total{call=\"cuMemCreate\"}") > 0);
+    assert_true(value_of(page, "xseg_driver_call_seconds_total{call=\"cuEventQuery\"}") < 0);
+    free(page);
+    scene_free(allocator, kept);
+    scene_close(allocator);
+}
+
+/* --- What is learned now and then. --- */
+
+/* Half of a page is stranded beside a live block; a page that is idle is not. */
+static void stranded_memory_is_as_of_the_last_look(void **state)
+{
+    struct xseg_explained sums = XSEG_EXPLAINED_INIT;
+    struct xseg_allocator *allocator =
+        scene_open_with_clock(NULL, "expandable_segments:True,idle_ms:100000");
+    struct xseg_pool *pool = scene_pool(allocator);
+    void *whole = scene_alloc(allocator, 40 * MIB, NULL);
+    void *live = scene_alloc(allocator, 15 * MIB, NULL);
+    void *held = scene_alloc_in(allocator, pool, 5 * MIB, NULL);
+
+    (void)state;
+    scene_free(allocator, whole);
+    assert_int_equal(xseg_explain(allocator, NULL, NULL, NULL, &sums), XSEG_OK);
+    /* A pool that is held keeps its memory, so nothing of it is stranded. */
+    expect_metric(allocator, "xseg_stranded_bytes{device=\"0\"}", 5 * MIB);
+    xseg_sim_advance(UINT64_C(7000000000));
+    const double age = now(allocator, "xseg_stranded_age_seconds{device=\"0\"}");
+    assert_true(age >= 7 && age < 7.1);
+    scene_free(allocator, live);
+    assert_int_equal(xseg_tick(allocator, 1), XSEG_OK);
+    expect_metric(allocator, "xseg_stranded_bytes{device=\"0\"}", 0);
+    assert_true(now(allocator, "xseg_stranded_age_seconds{device=\"0\"}") < 0.1);
+    live = scene_alloc(allocator, 15 * MIB, NULL);
+    xseg_sim_advance(UINT64_C(1000000000));
+    assert_int_equal(xseg_tick(allocator, 1), XSEG_OK);
+    const double by_tick = now(allocator, "xseg_stranded_bytes{device=\"0\"}");
+    assert_int_equal(xseg_explain(allocator, NULL, NULL, NULL, &sums), XSEG_OK);
+    assert_true(by_tick == now(allocator, "xseg_stranded_bytes{device=\"0\"}"));
+    scene_free(allocator, live);
+    scene_free(allocator, held);
+    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    scene_close(allocator);
+}
+
+static void what_others_take_is_as_the_driver_said(void **state)
+{
+    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_allocator *other = NULL, *allocator;
+    void *block = NULL;
+
+    (void)state;
+    settings.memory_bytes = 100 * MIB;
+    allocator = scene_open_with_clock(&settings, NULL);
+    assert_int_equal(scene_try_open("expandable_segments:False", &other), XSEG_OK);
+    void *theirs = scene_alloc(other, 40 * MIB, NULL);
+    void *ours = scene_alloc(allocator, 20 * MIB, NULL);
+    assert_true(now(allocator, "xseg_used_elsewhere_bytes{device=\"0\"}") < 0);
+    assert_int_equal(xseg_alloc(allocator, 0, 60 * MIB, NULL, &block), XSEG_ERR_NO_MEMORY);
+    expect_metric(allocator, "xseg_used_elsewhere_bytes{device=\"0\"}", 40 * MIB);
+    xseg_sim_advance(UINT64_C(3000000000));
+    const double age = now(allocator, "xseg_used_elsewhere_age_seconds{device=\"0\"}");
+    assert_true(age >= 3 && age < 3.1);
+    scene_free(allocator, ours);
+    scene_free(other, theirs);
+    assert_int_equal(xseg_close(other), XSEG_OK);
+    scene_close(allocator);
+}
+
+static void a_peak_is_there_for_every_reader_of_a_minute(void **state)
+{
+    static const char peak[] = "xseg_device_reserved_recent_peak_bytes{device=\"0\"}";
+    static const char of_pool[] =
+        "xseg_reserved_recent_peak_bytes{device=\"0\",pool=\"1\",name=\"\"}";
+    struct xseg_allocator *allocator = scene_open_with_clock(NULL, NULL);
+    struct xseg_pool *pool = scene_pool(allocator);
+    void *block = scene_alloc_in(allocator, pool, 100 * MIB, NULL);
+    struct xseg_trimmed done = XSEG_TRIMMED_INIT;
+    struct xseg_where where = XSEG_WHERE_ANY;
+
+    (void)state;
+    where.pool = pool;
+    assert_true(now(allocator, "xseg_stranded_bytes{device=\"0\"}") < 0);
+    assert_true(now(allocator, "xseg_stranded_age_seconds{device=\"0\"}") < 0);
+    scene_free(allocator, block);
+    xseg_sim_advance(UINT64_C(1000000000000));
+    assert_int_equal(xseg_trim(allocator, &where, NULL, &done), XSEG_OK);
+    assert_int_equal(done.returned, 100 * MIB);
+    expect_metric(allocator, "xseg_reserved_bytes{device=\"0\",pool=\"1\",name=\"\"}", 0);
+    for (unsigned second = 0; second < 59; second++) {
+        expect_metric(allocator, peak, 100 * MIB);
+        expect_metric(allocator, of_pool, 100 * MIB);
+        xseg_sim_advance(UINT64_C(1000000000));
+    }
+    xseg_sim_advance(UINT64_C(7000000000));
+    expect_metric(allocator, peak, 0);
+    expect_metric(allocator, of_pool, 0);
+    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    scene_close(allocator);
+}
+
+/* --- The file. --- */
+
+static void path_of(char *path, size_t bytes, const char *name)
+{
+    (void)snprintf(path, bytes, "%s/%s", folder, name);
+}
+
+/* The file has the page that was there, whole, and nothing lies beside it. */
+static void the_file_has_the_page(void **state)
+{
+    struct xseg_allocator *allocator = scene_open(NULL);
+    const unsigned files = scene_open_files();
+    char path[128], text[16 << 10] = "";
+
+    (void)state;
+    scene_free(allocator, scene_alloc(allocator, 5 * MIB, NULL));
+    path_of(path, sizeof(path), "xseg.prom");
+    for (unsigned i = 0; i < 2; i++) {
+        char *page = read_page(allocator, XSEG_METRICS_PROMETHEUS);
+
+        assert_int_equal(xseg_metrics_write(allocator, path), XSEG_OK);
+        const int file = open(path, O_RDONLY | O_CLOEXEC);
+        assert_true(file >= 0);
+        const ssize_t length = read(file, text, sizeof(text) - 1);
+        assert_true(length > 0);
+        text[length] = '\0';
+        assert_string_equal(text, page);
+        assert_int_equal(close(file), 0);
+        free(page);
+    }
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(scene_open_files(), files);
+    scene_close(allocator);
+}
+
+static void expect_refusal(struct xseg_allocator *allocator, const char *path, int error)
+{
+    scene_expect_error(xseg_metrics_write(allocator, path), XSEG_ERR_FILE, strerror(error));
+    scene_expect_error(xseg_metrics_write(allocator, path), XSEG_ERR_FILE, path);
+}
+
+static void a_place_that_cannot_be_written(void **state)
+{
+    struct xseg_allocator *allocator = scene_open(NULL);
+    char path[128], longest[9000];
+
+    (void)state;
+    path_of(path, sizeof(path), "none/xseg.prom");
+    expect_refusal(allocator, path, ENOENT);
+    expect_refusal(allocator, folder, EISDIR);
+    expect_refusal(allocator, "/dev/full", ENOSPC);
+    memset(longest, 'x', sizeof(longest) - 1);
+    longest[sizeof(longest) - 1] = '\0';
+    assert_int_equal(xseg_metrics_write(allocator, longest), XSEG_ERR_FILE);
+    assert_int_equal(xseg_metrics_write(allocator, "/dev/null"), XSEG_OK);
+    scene_close(allocator);
+}
+
+/* In a child, which a limit of the system lets write no more than 512 bytes a file. */
+static void a_file_stays_until_the_new_one_is_complete(void **state)
+{
+    const struct rlimit low = {512, 512};
+    struct stat before, after;
+    char path[128];
+    int result = 0;
+
+    (void)state;
+    path_of(path, sizeof(path), "xseg.prom");
+    const pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        struct xseg_allocator *allocator = scene_open(NULL);
+
+        (void)signal(SIGXFSZ, SIG_IGN);
+        scene_free(allocator, scene_alloc(allocator, 5 * MIB, NULL));
+        bool fine = xseg_metrics_write(allocator, path) == XSEG_OK && stat(path, &before) == 0 &&
+                    before.st_size > 512 && setrlimit(RLIMIT_FSIZE, &low) == 0;
+        fine = fine && xseg_metrics_write(allocator, path) == XSEG_ERR_FILE;
+        fine = fine && stat(path, &after) == 0 && after.st_ino == before.st_ino &&
+               after.st_size == before.st_size;
+        _exit(fine ? 0 : 1);
+    }
+    assert_int_equal(waitpid(child, &result, 0), child);
+    assert_int_equal(result, 0);
+    assert_int_equal(unlink(path), 0);
+}
+
+static void a_forked_child_is_refused(void **state)
+{
+    struct xseg_allocator *allocator = scene_open(NULL);
+    int result = 0;
+
+    (void)state;
+    const pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0)
+        _exit(xseg_metrics(allocator, XSEG_METRICS_PROMETHEUS, NULL, 0, NULL) == XSEG_ERR_FORKED &&
+                      xseg_metrics_write(allocator, "/dev/null") == XSEG_ERR_FORKED
+                  ? 0
+                  : 1);
+    assert_int_equal(waitpid(child, &result, 0), child);
+    assert_int_equal(result, 0);
+    scene_close(allocator);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(arguments_are_checked),
+        cmocka_unit_test(a_page_is_whole_or_not_there),
+        cmocka_unit_test(before_the_first_block),
+        cmocka_unit_test(pools_add_up_to_the_statistics),
+        cmocka_unit_test(pools_have_numbers_names_and_limits),
+        cmocka_unit_test(the_number_of_labels_is_bounded),
+        cmocka_unit_test(paused_memory_is_told_apart),
+        cmocka_unit_test(refusals_and_calls_are_counted),
+        cmocka_unit_test(stranded_memory_is_as_of_the_last_look),
+        cmocka_unit_test(what_others_take_is_as_the_driver_said),
+        cmocka_unit_test(a_peak_is_there_for_every_reader_of_a_minute),
+        cmocka_unit_test(the_file_has_the_page),
+        cmocka_unit_test(a_place_that_cannot_be_written),
+        cmocka_unit_test(a_file_stays_until_the_new_one_is_complete),
+        cmocka_unit_test(a_forked_child_is_refused),
+    };
+
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}

@@ -1,0 +1,537 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Peers: work of one device on memory of another, which the simulator ends with a report where the right is missing;
+ * rights on what is mapped before and after, over pauses, steals and imports; and what is refused.
+ */
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "tests/support/child.h"
+#include "tests/support/scene.h"
+
+/* By its plain C types; CUmemLocation is a kind (1: device) and a number. */
+struct location {
+    int kind, number;
+};
+struct CUctx_st;
+int cuMemGetAccess(unsigned long long *flags, const struct location *location,
+                   unsigned long long address);
+int cuDevicePrimaryCtxRetain(struct CUctx_st **context, int device);
+int cuDevicePrimaryCtxRelease_v2(int device);
+int cuCtxSetCurrent(struct CUctx_st *context);
+int cuCtxEnablePeerAccess(struct CUctx_st *context, unsigned flags);
+int cuCtxDisablePeerAccess(struct CUctx_st *context);
+int cuMemcpyDtoD_v2(unsigned long long to, unsigned long long from, size_t bytes);
+int cuCtxSynchronize(void);
+
+#define ENABLED_ALREADY 704
+#define UNKNOWN         999
+
+static unsigned long long number_of(const void *ptr)
+{
+    return (uintptr_t)ptr;
+}
+
+static struct xseg_sim_settings machine(void)
+{
+    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+
+    settings.devices = 3;
+    settings.memory_bytes = 1 * GIB;
+    settings.real_bytes = true;
+    return settings;
+}
+
+static struct xseg_allocator *open_two(const char *config)
+{
+    const struct xseg_sim_settings settings = machine();
+
+    return scene_open_with_clock(&settings, config);
+}
+
+/* Whether a device may read and write an address. */
+static bool reaches(int device, const void *ptr)
+{
+    const struct location location = {1, device};
+    unsigned long long flags = 0;
+
+    assert_int_equal(cuMemGetAccess(&flags, &location, number_of(ptr)), 0);
+    return flags == 3;
+}
+
+static bool reaches_all(int device, const void *ptr, size_t bytes)
+{
+    for (size_t at = 0; at < bytes; at += 2 * MIB)
+        if (!reaches(device, (const char *)ptr + at))
+            return false;
+    return true;
+}
+
+static void *take_on(struct xseg_allocator *allocator, int device, size_t bytes)
+{
+    void *ptr = NULL;
+
+    assert_int_equal(xseg_alloc(allocator, device, bytes, NULL, &ptr), XSEG_OK);
+    return ptr;
+}
+
+static void enter(int device)
+{
+    struct CUctx_st *context = NULL;
+
+    assert_int_equal(cuDevicePrimaryCtxRetain(&context, device), 0);
+    assert_int_equal(cuCtxSetCurrent(context), 0);
+}
+
+static void leave(int device)
+{
+    assert_int_equal(cuCtxSynchronize(), 0);
+    assert_int_equal(cuCtxSetCurrent(NULL), 0);
+    assert_int_equal(cuDevicePrimaryCtxRelease_v2(device), 0);
+}
+
+/* --- Work of device 1 on memory of device 0. --- */
+
+static void copy_between(bool is_allowed)
+{
+    struct xseg_allocator *allocator = open_two(NULL);
+    unsigned char *here = take_on(allocator, 0, 30 * MIB), *there = take_on(allocator, 1, 30 * MIB);
+
+    memset(here, 41, 30 * MIB);
+    if (is_allowed)
+        assert_int_equal(xseg_peer_allow(allocator, 0, 1), XSEG_OK);
+    enter(1);
+    assert_int_equal(cuMemcpyDtoD_v2(number_of(there), number_of(here), 30 * MIB), 0);
+    assert_int_equal(xseg_sim_launch_on(NULL, 10, number_of(here), 30 * MIB), XSEG_OK);
+    leave(1);
+    assert_int_equal(there[30 * MIB - 1], 41);
+    scene_free(allocator, here);
+    scene_free(allocator, there);
+    scene_close(allocator);
+}
+
+static void copy_without_a_right(void)
+{
+    copy_between(false);
+}
+
+static void launch_the_wrong_way(void)
+{
+    struct xseg_allocator *allocator = open_two(NULL);
+    unsigned char *there = take_on(allocator, 1, 3 * MIB);
+
+    assert_int_equal(xseg_peer_allow(allocator, 0, 1), XSEG_OK);
+    enter(0);
+    (void)xseg_sim_launch_on(NULL, 10, number_of(there), 3 * MIB);
+}
+
+static void work_of_a_peer_needs_the_right(void **state)
+{
+    char text[2048];
+
+    (void)state;
+    assert_true(child_aborted(child_run_part(copy_without_a_right, text, sizeof(text))));
+    assert_non_null(strstr(text, "touched without access rights"));
+    assert_non_null(strstr(text, "touched by device 1"));
+    assert_true(child_aborted(child_run_part(launch_the_wrong_way, text, sizeof(text))));
+    assert_non_null(strstr(text, "touched by device 0"));
+    copy_between(true);
+}
+
+/* --- What the right is on. --- */
+
+static void it_is_on_what_is_mapped_and_what_will_be(void **state)
+{
+    struct xseg_allocator *allocator = open_two(NULL);
+    struct xseg_pool *pool = scene_pool(allocator);
+    void *first = take_on(allocator, 0, 50 * MIB), *small = take_on(allocator, 0, 1000);
+    void *own = scene_alloc_in(allocator, pool, 20 * MIB, NULL);
+
+    (void)state;
+    assert_false(reaches(1, first));
+    uint64_t calls = xseg_sim_calls(NULL);
+    const uint64_t sets = xseg_sim_calls("cuMemSetAccess");
+    void *before = take_on(allocator, 0, 60 * MIB);
+    const uint64_t growth = xseg_sim_calls(NULL) - calls;
+    scene_free(allocator, before);
+    scene_empty_cache(allocator);
+    assert_int_equal(xseg_sim_calls("cuMemSetAccess"), sets + 1);
+    assert_int_equal(xseg_peer_allow(allocator, 0, 1), XSEG_OK);
+    assert_true(reaches_all(1, first, 50 * MIB) && reaches(1, small));
+    assert_true(reaches_all(1, own, 20 * MIB));
+    assert_true(reaches_all(0, first, 50 * MIB));
+    assert_false(reaches(2, first));
+    /* A growth makes as many calls as before. */
+    calls = xseg_sim_calls(NULL);
+    void *later = take_on(allocator, 0, 60 * MIB);
+    assert_int_equal(xseg_sim_calls(NULL) - calls, growth);
+    assert_true(reaches_all(1, later, 60 * MIB) && reaches_all(0, later, 60 * MIB));
+    /* A second peer, and the first one once more, which costs nothing. */
+    assert_int_equal(xseg_peer_allow(allocator, 0, 2), XSEG_OK);
+    assert_true(reaches_all(2, later, 60 * MIB) && reaches_all(1, later, 60 * MIB));
+    calls = xseg_sim_calls(NULL);
+    assert_int_equal(xseg_peer_allow(allocator, 0, 1), XSEG_OK);
+    assert_int_equal(xseg_sim_calls(NULL), calls);
+    /* It goes one way. */
+    void *there = take_on(allocator, 1, 3 * MIB);
+    assert_false(reaches(0, there));
+    scene_free(allocator, there);
+    scene_free(allocator, first);
+    scene_free(allocator, small);
+    scene_free(allocator, later);
+    scene_free(allocator, own);
+    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    scene_close(allocator);
+}
+
+static void it_costs_what_is_said(void **state)
+{
+    struct xseg_allocator *allocator = open_two(NULL);
+    void *first = take_on(allocator, 0, 50 * MIB), *small = take_on(allocator, 0, 1000);
+
+    (void)state;
+    scene_free(allocator, take_on(allocator, 1, 1000));
+    uint64_t calls = xseg_sim_calls("cuMemSetAccess");
+    assert_int_equal(xseg_peer_allow(allocator, 0, 1), XSEG_OK);
+    assert_int_equal(xseg_sim_calls("cuMemSetAccess") - calls, 2);
+    assert_int_equal(xseg_sim_calls("cuDeviceCanAccessPeer"), 1);
+    assert_int_equal(xseg_sim_calls("cuCtxEnablePeerAccess"), 1);
+    scene_free(allocator, first);
+    scene_free(allocator, small);
+    scene_close(allocator);
+
+    /* Where the driver takes one mapping a call: 50 MiB are three pages. */
+    struct xseg_sim_settings settings = machine();
+    settings.one_by_one = true;
+    allocator = scene_open_with_clock(&settings, NULL);
+    first = take_on(allocator, 0, 50 * MIB);
+    scene_free(allocator, take_on(allocator, 1, 1000));
+    calls = xseg_sim_calls("cuMemSetAccess");
+    assert_int_equal(xseg_peer_allow(allocator, 0, 1), XSEG_OK);
+    assert_int_equal(xseg_sim_calls("cuMemSetAccess") - calls, 3);
+    assert_true(reaches_all(1, first, 50 * MIB));
+    scene_free(allocator, first);
+    scene_close(allocator);
+}
+
+static void it_stays_over_a_pause(void **state)
+{
+    struct xseg_allocator *allocator = open_two(NULL);
+    struct xseg_pool *before = scene_pool(allocator), *paused = scene_pool(allocator);
+    unsigned char *one = scene_alloc_in(allocator, before, 30 * MIB, NULL),
+                  *two = scene_alloc_in(allocator, paused, 30 * MIB, NULL);
+
+    (void)state;
+    memset(one, 7, 30 * MIB);
+    memset(two, 8, 30 * MIB);
+    /* The right comes while one is paused; the other is paused after it. */
+    assert_int_equal(xseg_pool_pause(paused, XSEG_KEEP_HOST, NULL), XSEG_OK);
+    assert_int_equal(xseg_peer_allow(allocator, 0, 1), XSEG_OK);
+    assert_int_equal(xseg_pool_pause(before, XSEG_KEEP_HOST, NULL), XSEG_OK);
+    assert_int_equal(xseg_pool_resume(paused), XSEG_OK);
+    assert_int_equal(xseg_pool_resume(before), XSEG_OK);
+    assert_true(reaches_all(1, one, 30 * MIB) && reaches_all(1, two, 30 * MIB));
+    assert_true(one[30 * MIB - 1] == 7 && two[0] == 8);
+    scene_free(allocator, one);
+    scene_free(allocator, two);
+    assert_int_equal(xseg_pool_release(before), XSEG_OK);
+    assert_int_equal(xseg_pool_release(paused), XSEG_OK);
+    scene_close(allocator);
+}
+
+/* The idle pages of one stream back a block of another, once the device is full. */
+static void it_goes_with_stolen_pages(void **state)
+{
+    struct xseg_allocator *allocator = open_two(NULL);
+    xseg_stream stream = scene_stream();
+    void *idle = take_on(allocator, 0, 700 * MIB), *block = NULL;
+
+    (void)state;
+    scene_free(allocator, idle);
+    assert_int_equal(xseg_peer_allow(allocator, 0, 1), XSEG_OK);
+    const uint64_t created = xseg_sim_calls("cuMemCreate");
+    assert_int_equal(xseg_alloc(allocator, 0, 900 * MIB, stream, &block), XSEG_OK);
+    /* Fewer pages were created than the block has. */
+    assert_true(xseg_sim_calls("cuMemCreate") - created < 900 / 20);
+    assert_true(reaches_all(1, block, 900 * MIB));
+    scene_free(allocator, block);
+    scene_empty_cache(allocator);
+    scene_stream_destroy(stream);
+    scene_close(allocator);
+}
+
+static void it_is_on_imports(void **state)
+{
+    struct xseg_allocator *allocator = open_two(NULL);
+    struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
+    struct xseg_share share = XSEG_SHARE_INIT;
+    struct xseg_pool *pool = NULL;
+    void *before = NULL, *after = NULL;
+
+    (void)state;
+    options.exportable = true;
+    assert_int_equal(xseg_pool_create(allocator, 0, &options, &pool), XSEG_OK);
+    void *block = scene_alloc_in(allocator, pool, 50 * MIB, NULL);
+    assert_int_equal(xseg_export(allocator, block, XSEG_SHARE_FD, &share), XSEG_OK);
+    assert_int_equal(xseg_import(allocator, 0, &share, &before), XSEG_OK);
+    assert_false(reaches(1, before));
+    assert_int_equal(xseg_peer_allow(allocator, 0, 1), XSEG_OK);
+    assert_int_equal(xseg_import(allocator, 0, &share, &after), XSEG_OK);
+    xseg_share_end(&share);
+    assert_true(reaches_all(1, before, 50 * MIB) && reaches_all(1, after, 50 * MIB));
+    assert_int_equal(xseg_import_close(allocator, before), XSEG_OK);
+    assert_int_equal(xseg_import_close(allocator, after), XSEG_OK);
+    assert_int_equal(xseg_export_close(allocator, block), XSEG_OK);
+    scene_free(allocator, block);
+    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    scene_close(allocator);
+}
+
+static void it_is_on_classic_segments(void **state)
+{
+    struct xseg_allocator *allocator = open_two("expandable_segments:False");
+    void *first = take_on(allocator, 0, 3 * MIB);
+    struct CUctx_st *owner = NULL;
+
+    (void)state;
+    assert_int_equal(xseg_peer_allow(allocator, 0, 1), XSEG_OK);
+    void *later = take_on(allocator, 0, 40 * MIB);
+    enter(1);
+    assert_int_equal(xseg_sim_launch_on(NULL, 10, number_of(first), 3 * MIB), XSEG_OK);
+    assert_int_equal(xseg_sim_launch_on(NULL, 10, number_of(later), 40 * MIB), XSEG_OK);
+    /* What the runtime enables itself is no error, before or after. */
+    assert_int_equal(cuDevicePrimaryCtxRetain(&owner, 2), 0);
+    assert_int_equal(cuCtxEnablePeerAccess(owner, 0), 0);
+    assert_int_equal(xseg_peer_allow(allocator, 2, 1), XSEG_OK);
+    assert_int_equal(cuCtxEnablePeerAccess(owner, 0), ENABLED_ALREADY);
+    assert_int_equal(cuDevicePrimaryCtxRelease_v2(2), 0);
+    leave(1);
+    scene_free(allocator, first);
+    scene_free(allocator, later);
+    scene_close(allocator);
+}
+
+/* A close that fails half-way has let go of contexts, with what was enabled on them. */
+static void it_is_there_after_a_close_that_failed(void **state)
+{
+    (void)state;
+    for (unsigned refused = 0; refused < 2; refused++) {
+        struct xseg_allocator *allocator = open_two("expandable_segments:False");
+
+        assert_int_equal(xseg_peer_allow(allocator, 0, 1), XSEG_OK);
+        assert_int_equal(xseg_sim_fail("cuDevicePrimaryCtxRelease", 2, UNKNOWN), XSEG_OK);
+        scene_expect_error(xseg_close(allocator), XSEG_ERR_DRIVER, "cuDevicePrimaryCtxRelease");
+        /* The driver refuses to enable it again: so the pair is allowed anew. */
+        if (refused != 0) {
+            struct xseg_sim_fault fault = XSEG_SIM_FAULT_INIT;
+
+            fault.call = "cuCtxEnablePeerAccess";
+            fault.error = UNKNOWN;
+            assert_int_equal(xseg_sim_fault_set(1, &fault), XSEG_OK);
+            assert_int_equal(xseg_sim_fail("cuDevicePrimaryCtxRelease", 2, UNKNOWN), XSEG_OK);
+            assert_int_equal(xseg_close(allocator), XSEG_ERR_DRIVER);
+            assert_int_equal(xseg_sim_fault_struck(1), 1);
+        }
+        void *block = take_on(allocator, 0, 3 * MIB);
+        assert_int_equal(xseg_peer_allow(allocator, 0, 1), XSEG_OK);
+        enter(1);
+        assert_int_equal(xseg_sim_launch_on(NULL, 10, number_of(block), 3 * MIB), XSEG_OK);
+        leave(1);
+        scene_free(allocator, block);
+        scene_close(allocator);
+    }
+}
+
+static void it_is_on_devices_without_mapping(void **state)
+{
+    struct xseg_sim_settings settings = machine();
+
+    (void)state;
+    settings.without_vmm = true;
+    struct xseg_allocator *allocator = scene_open_with_clock(&settings, NULL);
+    void *block = take_on(allocator, 0, 3 * MIB);
+    assert_int_equal(xseg_peer_allow(allocator, 0, 1), XSEG_OK);
+    enter(1);
+    assert_int_equal(xseg_sim_launch_on(NULL, 10, number_of(block), 3 * MIB), XSEG_OK);
+    leave(1);
+    scene_free(allocator, block);
+    scene_close(allocator);
+}
+
+/* --- What is refused. --- */
+
+static void the_rest_is_refused(void **state)
+{
+    struct xseg_sim_settings settings = machine();
+
+    (void)state;
+    settings.without_peers = true;
+    struct xseg_allocator *allocator = scene_open_with_clock(&settings, NULL);
+    void *block = take_on(allocator, 0, 3 * MIB);
+
+    scene_expect_error(xseg_peer_allow(NULL, 0, 1), XSEG_ERR_ARGUMENT, "NULL");
+    scene_expect_error(xseg_peer_allow(allocator, 0, 3), XSEG_ERR_ARGUMENT, "device 3");
+    scene_expect_error(xseg_peer_allow(allocator, -1, 1), XSEG_ERR_ARGUMENT, "device -1");
+    scene_expect_error(xseg_peer_allow(allocator, 1, 1), XSEG_ERR_ARGUMENT, "name two devices");
+    scene_expect_error(xseg_peer_allow(allocator, 0, 1), XSEG_ERR_UNSUPPORTED,
+                       "device 1 cannot use the memory of device 0");
+    assert_false(reaches(1, block));
+    scene_free(allocator, block);
+    scene_close(allocator);
+}
+
+/* The driver has room for eight peers of a context. */
+static void too_many_peers_are_refused(void **state)
+{
+    struct xseg_sim_settings settings = machine();
+
+    (void)state;
+    settings.devices = 10;
+    struct xseg_allocator *allocator = scene_open_with_clock(&settings, NULL);
+    for (int owner = 1; owner < 9; owner++)
+        assert_int_equal(xseg_peer_allow(allocator, owner, 0), XSEG_OK);
+    void *block = take_on(allocator, 9, 3 * MIB);
+    scene_expect_error(xseg_peer_allow(allocator, 9, 0), XSEG_ERR_UNSUPPORTED,
+                       "CUDA_ERROR_TOO_MANY_PEERS");
+    assert_false(reaches(0, block));
+    scene_free(allocator, block);
+    scene_close(allocator);
+}
+
+static void fail_set_access(uint64_t nth, uint64_t every)
+{
+    struct xseg_sim_fault fault = XSEG_SIM_FAULT_INIT;
+
+    fault.call = "cuMemSetAccess";
+    fault.nth = nth;
+    fault.every = every;
+    fault.error = UNKNOWN;
+    assert_int_equal(xseg_sim_fault_set(0, &fault), XSEG_OK);
+}
+
+/* The second run of pages gets no right, so the first one loses it; what was enabled is disabled. */
+static void it_is_all_or_nothing(void **state)
+{
+    struct xseg_sim_settings settings = machine();
+    struct CUctx_st *owner = NULL;
+
+    (void)state;
+    settings.one_by_one = true;
+    struct xseg_allocator *allocator = scene_open_with_clock(&settings, NULL);
+    void *first = take_on(allocator, 0, 50 * MIB), *small = take_on(allocator, 0, 1000);
+    scene_free(allocator, take_on(allocator, 1, 1000)); /* so that the device is open */
+    for (uint64_t nth = 1; nth <= 4; nth++) {
+        fail_set_access(nth, 0);
+        scene_expect_error(xseg_peer_allow(allocator, 0, 1), XSEG_ERR_DRIVER,
+                           "device 1 has no right that it did not have before");
+        assert_false(reaches(1, first) || reaches(1, (char *)first + 48 * MIB));
+        assert_false(reaches(1, small));
+        assert_true(reaches_all(0, first, 50 * MIB) && reaches(0, small));
+        enter(1);
+        assert_int_equal(cuDevicePrimaryCtxRetain(&owner, 0), 0);
+        assert_int_equal(cuCtxEnablePeerAccess(owner, 0), 0);
+        assert_int_equal(cuDevicePrimaryCtxRelease_v2(0), 0);
+        leave(1);
+        /* It was enabled by somebody else before, so it stays. */
+        fail_set_access(nth, 0);
+        assert_int_equal(xseg_peer_allow(allocator, 0, 1), XSEG_ERR_DRIVER);
+        enter(1);
+        assert_int_equal(cuCtxEnablePeerAccess(owner, 0), ENABLED_ALREADY);
+        assert_int_equal(cuCtxDisablePeerAccess(owner), 0);
+        leave(1);
+    }
+    /* What is mapped after a failure is for the owner alone. */
+    void *later = take_on(allocator, 0, 100 * MIB);
+    assert_false(reaches(1, later));
+    /* The driver refuses the undo as well. */
+    fail_set_access(2, 1);
+    scene_expect_error(xseg_peer_allow(allocator, 0, 1), XSEG_ERR_DRIVER, "keeps rights on some");
+    assert_int_equal(xseg_sim_fault_set(0, NULL), XSEG_OK);
+    assert_int_equal(xseg_peer_allow(allocator, 0, 1), XSEG_OK);
+    assert_true(reaches_all(1, first, 50 * MIB) && reaches_all(1, later, 100 * MIB));
+    scene_free(allocator, first);
+    scene_free(allocator, small);
+    scene_free(allocator, later);
+    scene_close(allocator);
+}
+
+/* Called while the pool moves: its pages are mapped with the rights of before. */
+struct meddling {
+    struct xseg_allocator *allocator;
+    xseg_status answers[8];
+    unsigned count;
+};
+
+static void meddle(void *context, const struct xseg_mapping *mapping)
+{
+    struct meddling *meddling = context;
+
+    (void)mapping;
+    if (meddling->count < COUNT_OF(meddling->answers))
+        meddling->answers[meddling->count++] = xseg_peer_allow(meddling->allocator, 0, 1);
+}
+
+static void a_pool_that_moves_is_in_the_way(void **state)
+{
+    struct xseg_allocator *allocator = open_two(NULL);
+    struct xseg_pool *pool = scene_pool(allocator);
+    struct meddling meddling = {allocator, {0}, 0};
+    struct xseg_observer observer = XSEG_OBSERVER_INIT;
+    void *block = scene_alloc_in(allocator, pool, 30 * MIB, NULL);
+    uint64_t id = 0;
+
+    (void)state;
+    observer.leaving = meddle;
+    observer.context = &meddling;
+    assert_int_equal(xseg_observe(allocator, &observer, &id), XSEG_OK);
+    assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_OK);
+    assert_true(meddling.count > 0);
+    assert_int_equal(meddling.answers[0], XSEG_ERR_BUSY);
+    assert_int_equal(xseg_unobserve(allocator, id), XSEG_OK);
+    assert_int_equal(xseg_peer_allow(allocator, 0, 1), XSEG_OK);
+    assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
+    assert_true(reaches_all(1, block, 30 * MIB));
+    scene_free(allocator, block);
+    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    scene_close(allocator);
+}
+
+static void refuse_in_a_child(const void *argument)
+{
+    struct xseg_allocator *allocator = *(struct xseg_allocator *const *)argument;
+
+    _exit(xseg_peer_allow(allocator, 0, 1) == XSEG_ERR_FORKED ? 0 : 1);
+}
+
+static void a_child_refuses(void **state)
+{
+    struct xseg_allocator *allocator = open_two(NULL);
+    char text[256];
+
+    (void)state;
+    assert_int_equal(child_run(refuse_in_a_child, &allocator, text, sizeof(text)), 0);
+    scene_close(allocator);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(work_of_a_peer_needs_the_right),
+        cmocka_unit_test(it_is_on_what_is_mapped_and_what_will_be),
+        cmocka_unit_test(it_costs_what_is_said),
+        cmocka_unit_test(it_stays_over_a_pause),
+        cmocka_unit_test(it_goes_with_stolen_pages),
+        cmocka_unit_test(it_is_on_imports),
+        cmocka_unit_test(it_is_on_classic_segments),
+        cmocka_unit_test(it_is_there_after_a_close_that_failed),
+        cmocka_unit_test(it_is_on_devices_without_mapping),
+        cmocka_unit_test(the_rest_is_refused),
+        cmocka_unit_test(too_many_peers_are_refused),
+        cmocka_unit_test(it_is_all_or_nothing),
+        cmocka_unit_test(a_pool_that_moves_is_in_the_way),
+        cmocka_unit_test(a_child_refuses),
+    };
+
+    return cmocka_run_group_tests_name("peer", tests, NULL, NULL);
+}

@@ -1,0 +1,534 @@
+/* SPDX-License-Identifier: MIT */
+/* Options of pools that change, that outlive the pool, or that tell of its end. */
+#include <string.h>
+
+#include "tests/support/capture.h"
+
+/* The driver's own functions, as a program declares them. */
+int cuMemAlloc_v2(unsigned long long *ptr, size_t bytes);
+int cuMemFree_v2(unsigned long long ptr);
+
+static struct xseg_pool *make_pool(struct xseg_allocator *allocator,
+                                   const struct xseg_pool_options *options)
+{
+    struct xseg_pool *pool = NULL;
+
+    assert_int_equal(xseg_pool_create(allocator, 0, options, &pool), XSEG_OK);
+    return pool;
+}
+
+/* --- Settings. --- */
+
+static void no_split_can_be_turned_on_and_off(void **state)
+{
+    static const struct {
+        size_t cached, wanted;
+        const char *config;
+    } cases[] = {
+        {40 * MIB, 4 * MIB, "expandable_segments:True"},
+        {40 * MIB, 4 * MIB, "expandable_segments:False"},
+        {64 * KIB, 4 * KIB, "expandable_segments:True"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        struct xseg_allocator *allocator = scene_open(cases[i].config);
+        struct xseg_pool *pool = make_pool(allocator, NULL);
+
+        for (unsigned turn = 0; turn < 3; turn++) {
+            /* A neighbour keeps the cached block from being longer. */
+            void *block = scene_alloc_in(allocator, pool, cases[i].cached, NULL);
+            void *after = scene_alloc_in(allocator, pool, cases[i].cached, NULL);
+            const uint64_t whole = scene_block(allocator, block).bytes;
+
+            scene_free(allocator, block);
+            assert_int_equal(xseg_pool_set(pool, XSEG_POOL_NO_SPLIT, turn == 1), XSEG_OK);
+            block = scene_alloc_in(allocator, pool, cases[i].wanted, NULL);
+            assert_int_equal(scene_block(allocator, block).bytes,
+                             turn == 1 ? whole : cases[i].wanted);
+            assert_int_equal(scene_block(allocator, block).requested, cases[i].wanted);
+            assert_int_equal(xseg_pool_set(pool, XSEG_POOL_NO_SPLIT, false), XSEG_OK);
+            scene_free(allocator, block);
+            scene_free(allocator, after);
+        }
+        scene_close(allocator);
+    }
+}
+
+static void use_on_oom_can_be_turned_on_and_off(void **state)
+{
+    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_allocator *allocator;
+    void *lent = NULL;
+
+    (void)state;
+    settings.memory_bytes = 256 * MIB;
+    allocator = scene_open_on(&settings, "expandable_segments:True");
+    struct xseg_pool *pool = make_pool(allocator, NULL);
+    scene_free(allocator, scene_alloc_in(allocator, pool, 200 * MIB, NULL));
+    for (unsigned turn = 0; turn < 2; turn++) {
+        scene_expect_error(xseg_alloc(allocator, 0, 180 * MIB, NULL, &lent), XSEG_ERR_NO_MEMORY,
+                           "180");
+        assert_int_equal(xseg_pool_set(pool, XSEG_POOL_USE_ON_OOM, true), XSEG_OK);
+        lent = scene_alloc(allocator, 180 * MIB, NULL);
+        assert_ptr_equal(scene_block(allocator, lent).lender, pool);
+        assert_int_equal(xseg_pool_set(pool, XSEG_POOL_USE_ON_OOM, false), XSEG_OK);
+        assert_ptr_equal(scene_block(allocator, lent).lender, pool);
+        scene_free(allocator, lent);
+        lent = NULL;
+    }
+    scene_close(allocator);
+}
+
+static void settings_are_refused_in_words(void **state)
+{
+    struct xseg_allocator *allocator = scene_open(NULL);
+    struct xseg_pool *pool = make_pool(allocator, NULL);
+
+    (void)state;
+    scene_expect_error(xseg_pool_set(NULL, XSEG_POOL_NO_SPLIT, true), XSEG_ERR_ARGUMENT, "NULL");
+    scene_expect_error(xseg_pool_set(pool, (enum xseg_pool_setting)7, true), XSEG_ERR_ARGUMENT,
+                       "7 is no value");
+    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    scene_expect_error(xseg_pool_set(pool, XSEG_POOL_NO_SPLIT, true), XSEG_ERR_ARGUMENT,
+                       "nobody holds");
+    scene_close(allocator);
+}
+
+/* --- Names of the user's. --- */
+
+/* The events of a pool that is over still say what the user called it. */
+static void history_gives_the_users_name_back(void **state)
+{
+    struct xseg_allocator *allocator = scene_open("history:all");
+    struct xseg_history_entry entries[256];
+    unsigned seen[3] = {0};
+    size_t count = 0;
+
+    (void)state;
+    for (unsigned i = 0; i < 40; i++) {
+        struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
+
+        /* Every third has no name. */
+        options.id[0] = i % 3 == 0 ? 0 : 7;
+        options.id[1] = i % 3 == 0 ? 0 : 1000 + i;
+        struct xseg_pool *pool = make_pool(allocator, &options);
+        scene_free(allocator, scene_alloc_in(allocator, pool, 512, NULL));
+        assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+        scene_empty_cache(allocator);
+    }
+    scene_free(allocator, scene_alloc(allocator, 512, NULL));
+    assert_int_equal(
+        xseg_history_copy(allocator, 0, entries, sizeof(entries[0]), COUNT_OF(entries), &count),
+        XSEG_OK);
+    for (size_t i = 0; i < count; i++) {
+        const struct xseg_history_entry *entry = &entries[i];
+        const bool is_named = entry->pool != 0 && (entry->pool - 1) % 3 != 0;
+
+        assert_int_equal(entry->pool_id[0], is_named ? 7 : 0);
+        assert_int_equal(entry->pool_id[1], is_named ? 999 + entry->pool : 0);
+        seen[entry->pool == 0 ? 2 : is_named]++;
+    }
+    assert_true(seen[0] > 20 && seen[1] > 20 && seen[2] > 0);
+    scene_close(allocator);
+}
+
+/* Callers that were compiled before there were ids give a shorter structure. */
+static void older_callers_have_no_name(void **state)
+{
+    struct xseg_allocator *allocator = scene_open(NULL);
+    struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
+    struct xseg_pool *pool = NULL;
+
+    (void)state;
+    options.struct_bytes = offsetof(struct xseg_pool_options, id);
+    options.id[0] = 5;
+    assert_int_equal(xseg_pool_create(allocator, 0, &options, &pool), XSEG_OK);
+    options.struct_bytes += 1;
+    scene_expect_error(xseg_pool_create(allocator, 0, &options, &pool), XSEG_ERR_ARGUMENT,
+                       "struct_bytes");
+    scene_close(allocator);
+}
+
+/* --- The end. --- */
+
+/* What a pool told of its end. */
+struct told {
+    unsigned times, frees, frees_before;
+    struct xseg_statistics last;
+};
+
+static void hear(void *context, const struct xseg_statistics *last)
+{
+    struct told *told = context;
+
+    told->times++;
+    told->last = *last;
+    told->frees_before = told->frees;
+}
+
+static void *own_alloc(void *context, size_t bytes, int device, xseg_stream stream)
+{
+    unsigned long long address = 0;
+
+    (void)context;
+    (void)device;
+    (void)stream;
+    return cuMemAlloc_v2(&address, bytes) == 0
+               ? (void *)(uintptr_t)address /* NOLINT(performance-no-int-to-ptr) */
+               : NULL;
+}
+
+static void own_free(void *context, void *ptr, size_t bytes, int device, xseg_stream stream)
+{
+    struct told *told = context;
+
+    (void)bytes;
+    (void)device;
+    (void)stream;
+    /* PyTorch destroys the pool's allocator when it is gone. */
+    assert_int_equal(told->times, 0);
+    told->frees++;
+    assert_int_equal(cuMemFree_v2((uintptr_t)ptr), 0);
+}
+
+static struct xseg_pool_options telling(struct told *told)
+{
+    struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
+
+    *told = (struct told){.times = 0};
+    options.gone = hear;
+    options.gone_context = told;
+    return options;
+}
+
+static const char *const configs[] = {"expandable_segments:True", "expandable_segments:False"};
+
+static void a_pool_without_memory_is_gone_with_its_release(void **state)
+{
+    struct xseg_allocator *allocator = scene_open(NULL);
+    struct told told;
+    const struct xseg_pool_options options = telling(&told);
+    struct xseg_pool *pool = make_pool(allocator, &options);
+
+    (void)state;
+    assert_int_equal(xseg_pool_retain(pool), XSEG_OK);
+    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    assert_int_equal(told.times, 0);
+    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    assert_int_equal(told.times, 1);
+    assert_int_equal(told.last.struct_bytes, sizeof(told.last));
+    assert_int_equal(told.last.reserved_bytes[XSEG_STAT_ALL].peak, 0);
+    scene_close(allocator);
+    assert_int_equal(told.times, 1);
+}
+
+/* PyTorch releases a pool, and then empties it. */
+static void a_released_pool_is_trimmed_by_name(void **state)
+{
+    (void)state;
+    for (unsigned i = 0; i < 4; i++) {
+        struct xseg_allocator *allocator = scene_open(configs[i % 2]);
+        struct xseg_where where = XSEG_WHERE_ANY;
+        struct xseg_trimmed done = XSEG_TRIMMED_INIT;
+        struct told told;
+        const struct xseg_pool_options options = telling(&told);
+        struct xseg_pool *pool = where.pool = make_pool(allocator, i < 2 ? NULL : &options);
+
+        void *kept = scene_alloc_in(allocator, pool, 512, NULL);
+        scene_free(allocator, scene_alloc_in(allocator, pool, 40 * MIB, NULL));
+        scene_free(allocator, scene_alloc(allocator, 20 * MIB, NULL));
+        assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+        assert_int_equal(xseg_trim(allocator, &where, NULL, &done), XSEG_OK);
+        assert_int_equal(done.returned, 40 * MIB);
+        assert_int_equal(told.times, 0);
+        scene_free(allocator, kept);
+        assert_int_equal(told.times, 0);
+        assert_int_equal(xseg_trim(allocator, &where, NULL, &done), XSEG_OK);
+        assert_int_equal(done.returned, 2 * MIB);
+        assert_int_equal(done.left, 0);
+        assert_int_equal(told.times, i < 2 ? 0 : 1);
+        if (i >= 2) {
+            assert_int_equal(told.last.reserved_bytes[XSEG_STAT_ALL].peak, 42 * MIB);
+            assert_int_equal(told.last.reserved_bytes[XSEG_STAT_SMALL].freed, 2 * MIB);
+            assert_int_equal(told.last.reserved_bytes[XSEG_STAT_LARGE].freed, 40 * MIB);
+            assert_int_equal(told.last.reserved_bytes[XSEG_STAT_ALL].current, 0);
+            assert_int_equal(told.last.allocation[XSEG_STAT_ALL].allocated, 2);
+        }
+        /* The default pool's memory is still there, and nothing of the pool's is found any more. */
+        assert_int_equal(scene_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 20 * MIB);
+        assert_int_equal(xseg_trim(allocator, &where, NULL, &done), XSEG_OK);
+        scene_close(allocator);
+    }
+}
+
+/* Own functions are not called once the pool is gone: at a trim, where memory was short, or at the close. */
+static void own_functions_end_before_the_pool_is_gone(void **state)
+{
+    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+
+    (void)state;
+    settings.memory_bytes = 128 * MIB;
+    for (unsigned how = 0; how < 4; how++) {
+        struct xseg_allocator *allocator = scene_open_on(&settings, NULL);
+        struct told told;
+
+        capture_enter(0); /* the functions call the driver */
+        struct xseg_pool_options options = telling(&told);
+        options.memory = (struct xseg_pool_memory){own_alloc, own_free, &told};
+        struct xseg_pool *pool = make_pool(allocator, &options);
+
+        scene_free(allocator, scene_alloc_in(allocator, pool, 60 * MIB, NULL));
+        if (how != 3)
+            assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+        assert_int_equal(told.times + told.frees, 0);
+        if (how == 0)
+            scene_empty_cache(allocator);
+        if (how == 1)
+            scene_free(allocator, scene_alloc(allocator, 100 * MIB, NULL));
+        if (how < 2)
+            assert_int_equal(told.times, 1);
+        assert_int_equal(xseg_close(allocator), XSEG_OK);
+        capture_leave(0);
+        assert_int_equal(told.times, 1);
+        assert_int_equal(told.frees_before, 1);
+        assert_int_equal(told.last.reserved_bytes[XSEG_STAT_ALL].freed, 60 * MIB);
+    }
+}
+
+static void fail_elsewhere(void *context, const struct xseg_statistics *last)
+{
+    struct xseg_allocator *other = *(struct xseg_allocator **)context;
+
+    (void)last;
+    assert_int_equal(xseg_free(other, &other), XSEG_ERR_NOT_LIVE);
+}
+
+/* Who is told uses another allocator; the request that took the pool's memory has failed, and says why. */
+static void a_failure_keeps_its_text(void **state)
+{
+    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
+    struct xseg_allocator *other = NULL;
+    void *block = NULL;
+
+    (void)state;
+    settings.memory_bytes = 128 * MIB;
+    struct xseg_allocator *allocator = scene_open_on(&settings, NULL);
+    assert_int_equal(scene_try_open(NULL, &other), XSEG_OK);
+    options.gone = fail_elsewhere;
+    options.gone_context = &other;
+    struct xseg_pool *pool = make_pool(allocator, &options);
+    scene_free(allocator, scene_alloc_in(allocator, pool, 60 * MIB, NULL));
+    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    scene_expect_error(xseg_alloc(allocator, 0, 200 * MIB, NULL, &block), XSEG_ERR_NO_MEMORY,
+                       "200.00 MiB");
+    assert_int_equal(xseg_close(other), XSEG_OK);
+    scene_close(allocator);
+}
+
+/* What a program's own capture forbids its threads, own functions may do. */
+static void own_functions_serve_a_capture(void **state)
+{
+    struct xseg_allocator *allocator = scene_open(NULL);
+    const xseg_stream stream = capture_stream(0);
+    struct told told;
+    struct xseg_pool_options options = telling(&told);
+
+    (void)state;
+    capture_enter(0);
+    options.memory = (struct xseg_pool_memory){own_alloc, own_free, &told};
+    struct xseg_pool *pool = make_pool(allocator, &options);
+
+    scene_capture_begin(pool, stream);
+    void *ptr = scene_alloc(allocator, 60 * MIB, stream);
+    assert_ptr_equal(scene_block(allocator, ptr).pool, pool);
+    scene_graph_destroy(scene_capture_end(pool, stream));
+    scene_free(allocator, ptr);
+    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    scene_empty_cache(allocator);
+    assert_int_equal(told.frees, 1);
+    capture_leave(0);
+    assert_int_equal(xseg_close(allocator), XSEG_OK);
+    capture_stream_destroy(0, stream);
+}
+
+static void every_pool_is_told_of_once(void **state)
+{
+    enum { POOLS = 200 };
+    static struct told told[POOLS];
+    struct xseg_allocator *allocator = scene_open(NULL);
+    struct xseg_pool *pools[POOLS];
+
+    (void)state;
+    for (unsigned i = 0; i < POOLS; i++) {
+        const struct xseg_pool_options options = telling(&told[i]);
+
+        pools[i] = make_pool(allocator, &options);
+        scene_free(allocator, scene_alloc_in(allocator, pools[i], 512, NULL));
+    }
+    for (unsigned i = 0; i < POOLS; i += 2)
+        assert_int_equal(xseg_pool_release(pools[i]), XSEG_OK);
+    scene_empty_cache(allocator);
+    for (unsigned i = 0; i < POOLS; i++)
+        assert_int_equal(told[i].times, 1 - i % 2);
+    scene_close(allocator);
+    for (unsigned i = 0; i < POOLS; i++) {
+        assert_int_equal(told[i].times, 1);
+        assert_int_equal(told[i].last.reserved_bytes[XSEG_STAT_SMALL].peak, 2 * MIB);
+    }
+}
+
+/* --- Statistics. --- */
+
+static struct xseg_statistics stats_of(struct xseg_allocator *allocator, struct xseg_pool *pool)
+{
+    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_statistics stats = XSEG_STATISTICS_INIT;
+
+    where.pool = pool;
+    assert_int_equal(xseg_stats(allocator, &where, &stats), XSEG_OK);
+    return stats;
+}
+
+static void reset(struct xseg_allocator *allocator, struct xseg_pool *pool, unsigned what)
+{
+    struct xseg_where where = XSEG_WHERE_ANY;
+
+    where.pool = pool;
+    assert_int_equal(xseg_stats_reset(allocator, &where, what), XSEG_OK);
+}
+
+static void expect_reserved(const struct xseg_statistics *stats, enum xseg_stat_group group,
+                            uint64_t current, uint64_t peak, uint64_t allocated, uint64_t freed)
+{
+    const struct xseg_stat *stat = &stats->reserved_bytes[group];
+
+    assert_int_equal(stat->current, current);
+    assert_int_equal(stat->peak, peak);
+    assert_int_equal(stat->allocated, allocated);
+    assert_int_equal(stat->freed, freed);
+}
+
+/* The figures are what PyTorch gives as reserved_bytes_by_private_pools after the same calls: 30 MiB and 512 bytes,
+ * the former freed, the pool deleted, the latter freed. */
+static void a_pool_counts_what_it_reserved(void **state)
+{
+    (void)state;
+    for (unsigned i = 0; i < COUNT_OF(configs); i++) {
+        const uint64_t large = i == 0 ? 40 * MIB : 30 * MIB, small = 2 * MIB, all = large + small;
+        struct xseg_allocator *allocator = scene_open(configs[i]);
+        struct told told;
+        const struct xseg_pool_options options = telling(&told);
+        struct xseg_pool *pool = make_pool(allocator, &options);
+        void *a = scene_alloc_in(allocator, pool, 30 * MIB, NULL);
+        void *b = scene_alloc_in(allocator, pool, 512, NULL);
+        struct xseg_statistics stats = stats_of(allocator, pool);
+
+        expect_reserved(&stats, XSEG_STAT_ALL, all, all, all, 0);
+        expect_reserved(&stats, XSEG_STAT_SMALL, small, small, small, 0);
+        expect_reserved(&stats, XSEG_STAT_LARGE, large, large, large, 0);
+        scene_free(allocator, a);
+        reset(allocator, pool, XSEG_RESET_PEAK);
+        reset(allocator, pool, XSEG_RESET_ACCUMULATED);
+        /* The device's are not reset with the pool's. */
+        assert_int_equal(scene_stats(allocator).reserved_bytes[XSEG_STAT_ALL].allocated, all);
+        stats = stats_of(allocator, pool);
+        expect_reserved(&stats, XSEG_STAT_ALL, all, all, 0, 0);
+        expect_reserved(&stats, XSEG_STAT_SMALL, small, small, 0, 0);
+        assert_int_equal(stats.allocation[XSEG_STAT_ALL].current, 1);
+        assert_int_equal(stats.allocation[XSEG_STAT_ALL].allocated, 0);
+        assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+        scene_empty_cache(allocator);
+        stats = stats_of(allocator, pool);
+        expect_reserved(&stats, XSEG_STAT_ALL, small, all, 0, large);
+        expect_reserved(&stats, XSEG_STAT_LARGE, 0, large, 0, large);
+        expect_reserved(&stats, XSEG_STAT_SMALL, small, small, 0, 0);
+        scene_free(allocator, b);
+        scene_empty_cache(allocator);
+        assert_int_equal(told.times, 1);
+        expect_reserved(&told.last, XSEG_STAT_ALL, 0, all, 0, all);
+        expect_reserved(&told.last, XSEG_STAT_LARGE, 0, large, 0, large);
+        expect_reserved(&told.last, XSEG_STAT_SMALL, 0, small, 0, small);
+        scene_close(allocator);
+    }
+}
+
+static void a_peak_falls_to_what_is_reserved(void **state)
+{
+    struct xseg_allocator *allocator = scene_open(NULL);
+    struct xseg_pool *pool = make_pool(allocator, NULL);
+    struct xseg_where where = XSEG_WHERE_ANY;
+
+    (void)state;
+    where.pool = pool;
+    void *kept = scene_alloc_in(allocator, pool, 512, NULL);
+    scene_free(allocator, scene_alloc_in(allocator, pool, 60 * MIB, NULL));
+    assert_int_equal(xseg_trim(allocator, &where, NULL, NULL), XSEG_OK);
+    struct xseg_statistics stats = stats_of(allocator, pool);
+    expect_reserved(&stats, XSEG_STAT_ALL, 2 * MIB, 62 * MIB, 62 * MIB, 60 * MIB);
+    reset(allocator, pool, XSEG_RESET_PEAK);
+    stats = stats_of(allocator, pool);
+    expect_reserved(&stats, XSEG_STAT_ALL, 2 * MIB, 2 * MIB, 62 * MIB, 60 * MIB);
+    expect_reserved(&stats, XSEG_STAT_LARGE, 0, 0, 60 * MIB, 60 * MIB);
+    /* A small and a large peak at different times: that of both is no sum. */
+    scene_free(allocator, scene_alloc_in(allocator, pool, 20 * MIB, NULL));
+    stats = stats_of(allocator, pool);
+    expect_reserved(&stats, XSEG_STAT_ALL, 22 * MIB, 22 * MIB, 82 * MIB, 60 * MIB);
+    scene_free(allocator, kept);
+    scene_close(allocator);
+}
+
+/* A pool that does not tell of its end leaves its memory to nobody, which can still be read. */
+static void memory_of_a_pool_that_is_over_can_be_read(void **state)
+{
+    (void)state;
+    for (unsigned i = 0; i < COUNT_OF(configs); i++) {
+        struct xseg_allocator *allocator = scene_open(configs[i]);
+        struct xseg_pool *pool = make_pool(allocator, NULL), *other = make_pool(allocator, NULL);
+        struct xseg_where where = XSEG_WHERE_ANY;
+        struct xseg_statistics stats = XSEG_STATISTICS_INIT;
+
+        where.pool = pool;
+        scene_free(allocator, scene_alloc_in(allocator, pool, 40 * MIB, NULL));
+        scene_free(allocator, scene_alloc_in(allocator, pool, 512, NULL));
+        scene_free(allocator, scene_alloc_in(allocator, other, 20 * MIB, NULL));
+        assert_int_equal(xseg_pool_release(other), XSEG_OK);
+        assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+        stats = stats_of(allocator, pool);
+        expect_reserved(&stats, XSEG_STAT_ALL, 42 * MIB, 42 * MIB, 42 * MIB, 0);
+        expect_reserved(&stats, XSEG_STAT_LARGE, 40 * MIB, 40 * MIB, 40 * MIB, 0);
+        expect_reserved(&stats, XSEG_STAT_SMALL, 2 * MIB, 2 * MIB, 2 * MIB, 0);
+        assert_int_equal(stats.segment[XSEG_STAT_ALL].current, i == 0 ? 0 : 2);
+        assert_int_equal(stats.physical_bytes, 42 * MIB);
+        reset(allocator, pool, XSEG_RESET_PEAK);
+        assert_int_equal(xseg_trim(allocator, &where, NULL, NULL), XSEG_OK);
+        scene_expect_error(xseg_stats(allocator, &where, &stats), XSEG_ERR_ARGUMENT, "over");
+        scene_expect_error(xseg_stats_reset(allocator, &where, XSEG_RESET_PEAK), XSEG_ERR_ARGUMENT,
+                           "over");
+        assert_int_equal(scene_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 20 * MIB);
+        scene_close(allocator);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(no_split_can_be_turned_on_and_off),
+        cmocka_unit_test(use_on_oom_can_be_turned_on_and_off),
+        cmocka_unit_test(settings_are_refused_in_words),
+        cmocka_unit_test(history_gives_the_users_name_back),
+        cmocka_unit_test(older_callers_have_no_name),
+        cmocka_unit_test(a_pool_without_memory_is_gone_with_its_release),
+        cmocka_unit_test(a_released_pool_is_trimmed_by_name),
+        cmocka_unit_test(own_functions_end_before_the_pool_is_gone),
+        cmocka_unit_test(a_failure_keeps_its_text),
+        cmocka_unit_test(own_functions_serve_a_capture),
+        cmocka_unit_test(every_pool_is_told_of_once),
+        cmocka_unit_test(a_pool_counts_what_it_reserved),
+        cmocka_unit_test(a_peak_falls_to_what_is_reserved),
+        cmocka_unit_test(memory_of_a_pool_that_is_over_can_be_read),
+    };
+
+    return cmocka_run_group_tests_name("pool options", tests, NULL, NULL);
+}

@@ -1,0 +1,500 @@
+/* SPDX-License-Identifier: MIT */
+/* The key publish: what is in the file that other processes read, when it changes, and whose it is. */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "tests/support/scene.h"
+#include "xseg/metrics.h"
+#include "xseg/published.h"
+
+static struct xseg_published seen;
+
+/* The descriptors of this process that are published files; returns how many, and *file is the last one. */
+static unsigned find_files(int *file)
+{
+    DIR *folder = opendir("/proc/self/fd");
+    struct dirent *entry;
+    unsigned count = 0;
+
+    assert_non_null(folder);
+    while ((entry = readdir(folder)) != NULL) {
+        char target[64] = "";
+
+        if (readlinkat(dirfd(folder), entry->d_name, target, sizeof(target) - 1) > 0 &&
+            strcmp(target, "/memfd:xseg-top (deleted)") == 0) {
+            *file = (int)strtol(entry->d_name, NULL, 10);
+            count++;
+        }
+    }
+    assert_int_equal(closedir(folder), 0);
+    return count;
+}
+
+/* The current frame of the only file. */
+static const struct xseg_published_frame *read_frame(void)
+{
+    int file = -1;
+
+    assert_int_equal(find_files(&file), 1);
+    assert_int_equal(pread(file, &seen, sizeof(seen), 0), sizeof(seen));
+    return &seen.frames[seen.sequence % 2];
+}
+
+static void pass_time(void)
+{
+    const struct timespec moment = {0, 12000000};
+
+    (void)nanosleep(&moment, NULL);
+}
+
+static const struct xseg_published_pool *find_pool(const struct xseg_published_frame *frame,
+                                                   const char *label)
+{
+    for (uint32_t i = 0; i < frame->pool_count; i++)
+        if (strcmp(frame->pools[i].label, label) == 0)
+            return &frame->pools[i];
+    return NULL;
+}
+
+/* --- What is in it. --- */
+
+static void nothing_is_published_without_the_key(void **state)
+{
+    struct xseg_allocator *allocator = scene_open("publish:False");
+    int file = -1;
+
+    (void)state;
+    assert_int_equal(find_files(&file), 0);
+    scene_close(allocator);
+}
+
+static void the_head_names_the_process(void **state)
+{
+    struct xseg_allocator *allocator = scene_open("publish:True");
+    struct stat found;
+    int file = -1;
+
+    (void)state;
+    const struct xseg_published_frame *frame = read_frame();
+    assert_memory_equal(seen.magic, "xseg-top", 8);
+    assert_int_equal(seen.version, XSEG_PUBLISHED_VERSION);
+    assert_int_equal(seen.pid, getpid());
+    assert_true(seen.start_ticks > 0);
+    assert_int_equal(seen.bytes, sizeof(seen));
+    assert_int_equal(frame->device_count, 0);
+    assert_true(frame->time_ns > 0);
+    assert_int_equal(find_files(&file), 1);
+    assert_int_equal(fstat(file, &found), 0);
+    assert_int_equal(found.st_size, sizeof(seen));
+    assert_int_equal(fcntl(file, F_GET_SEALS) & (F_SEAL_SHRINK | F_SEAL_GROW),
+                     F_SEAL_SHRINK | F_SEAL_GROW);
+    scene_close(allocator);
+    assert_int_equal(find_files(&file), 0);
+}
+
+static void expect_as_statistics(struct xseg_allocator *allocator)
+{
+    const struct xseg_published_device *device = &read_frame()->devices[0];
+    const struct xseg_statistics stats = scene_stats(allocator);
+
+    assert_int_equal(device->live, stats.allocated_bytes[XSEG_STAT_ALL].current);
+    assert_int_equal(device->pending, stats.active_bytes[XSEG_STAT_ALL].current - device->live);
+    assert_int_equal(device->reserved, stats.reserved_bytes[XSEG_STAT_ALL].current);
+    assert_int_equal(device->cached, device->reserved - device->live - device->pending);
+    assert_int_equal(device->live_peak, stats.allocated_bytes[XSEG_STAT_ALL].peak);
+    assert_int_equal(device->reserved_peak, stats.reserved_bytes[XSEG_STAT_ALL].peak);
+    assert_int_equal(device->ooms, stats.num_ooms);
+    assert_int_equal(device->retries, stats.num_alloc_retries);
+    assert_int_equal(device->total, stats.device_bytes);
+    assert_int_equal(device->limit, stats.limit_bytes);
+    assert_int_equal(device->page_cache, stats.idle_page_bytes);
+    assert_int_equal(device->stuck, stats.stuck_bytes);
+    assert_int_equal(device->paused, stats.paused_bytes);
+}
+
+static void figures_are_those_of_the_statistics(void **state)
+{
+    struct xseg_allocator *allocator = scene_open("publish:True,page_cache_mb:100");
+    struct xseg_pool *pool = scene_pool(allocator);
+    xseg_stream stream = scene_stream();
+    void *ptr = NULL;
+
+    (void)state;
+    void *const large = scene_alloc(allocator, 30 * MIB, NULL);
+    expect_as_statistics(allocator);
+    void *const used = scene_alloc(allocator, 5 * MIB, NULL);
+    void *const own = scene_alloc_in(allocator, pool, 3 * MIB, NULL);
+    expect_as_statistics(allocator);
+    assert_int_equal(read_frame()->device_count, 1);
+    assert_int_equal(read_frame()->pool_count, 2);
+    const struct xseg_published_pool *of = find_pool(read_frame(), "default");
+    assert_non_null(of);
+    assert_int_equal(of->live, 35 * MIB);
+    assert_int_equal(of->kind, XSEG_PUBLISHED_DEFAULT);
+    of = find_pool(read_frame(), "1");
+    assert_non_null(of);
+    assert_int_equal(of->live, 3 * MIB);
+    assert_int_equal(of->reserved, 20 * MIB);
+    assert_int_equal(of->cached, 17 * MIB);
+    assert_int_equal(of->kind, XSEG_PUBLISHED_PRIVATE);
+    assert_int_equal(of->number, 1);
+    /* A block that waits for another stream is pending. */
+    scene_work(allocator, stream, used);
+    assert_int_equal(xseg_use(allocator, used, stream), XSEG_OK);
+    pass_time();
+    scene_free(allocator, used);
+    expect_as_statistics(allocator);
+    assert_int_equal(read_frame()->devices[0].pending, 5 * MIB);
+    assert_int_equal(find_pool(read_frame(), "default")->pending, 5 * MIB);
+    assert_int_equal(xseg_alloc(allocator, 0, (size_t)1 << 45, NULL, &ptr), XSEG_ERR_NO_MEMORY);
+    expect_as_statistics(allocator);
+    assert_int_equal(read_frame()->devices[0].ooms, 1);
+    scene_free(allocator, large);
+    scene_free(allocator, own);
+    scene_empty_cache(allocator);
+    expect_as_statistics(allocator);
+    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    scene_stream_destroy(stream);
+    scene_close(allocator);
+}
+
+static void names_of_pools_are_shown(void **state)
+{
+    struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
+    struct xseg_allocator *allocator = scene_open("publish:True");
+    struct xseg_pool *pool = NULL;
+
+    (void)state;
+    options.name = "kv cache";
+    assert_int_equal(xseg_pool_create(allocator, 0, &options, &pool), XSEG_OK);
+    void *const ptr = scene_alloc_in(allocator, pool, 3 * MIB, NULL);
+    assert_non_null(find_pool(read_frame(), "\"kv cache\""));
+    scene_free(allocator, ptr);
+    /* What is cached of a pool that has ended is one row. */
+    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    pass_time();
+    assert_int_equal(xseg_tick(allocator, 0), XSEG_OK);
+    assert_null(find_pool(read_frame(), "\"kv cache\""));
+    const struct xseg_published_pool *of = find_pool(read_frame(), "ended");
+    assert_non_null(of);
+    assert_int_equal(of->cached, 20 * MIB);
+    scene_close(allocator);
+}
+
+static void pools_without_a_row_are_added_up(void **state)
+{
+    struct xseg_allocator *allocator = scene_open("publish:True");
+    struct xseg_pool *pool[300];
+    void *ptr[COUNT_OF(pool)];
+    uint64_t live = 0, reserved = 0;
+
+    (void)state;
+    for (unsigned i = 0; i < COUNT_OF(pool); i++) {
+        pool[i] = scene_pool(allocator);
+        ptr[i] = scene_alloc_in(allocator, pool[i], 1024 * (i + 1), NULL);
+    }
+    const struct xseg_published_frame *frame = read_frame();
+    assert_int_equal(frame->pool_count, XSEG_PUBLISHED_POOLS);
+    for (unsigned i = 0; i < XSEG_PUBLISHED_POOLS; i++) {
+        live += frame->pools[i].live;
+        reserved += frame->pools[i].reserved;
+    }
+    assert_int_equal(live, frame->devices[0].live);
+    assert_int_equal(reserved, frame->devices[0].reserved);
+    const struct xseg_published_pool *others = find_pool(frame, "others");
+    assert_non_null(others);
+    assert_int_equal(others->kind, XSEG_PUBLISHED_OTHERS);
+    assert_int_equal(others->count, COUNT_OF(pool) + 1 - (XSEG_PUBLISHED_POOLS - 1));
+    for (unsigned i = 0; i < COUNT_OF(pool); i++) {
+        scene_free(allocator, ptr[i]);
+        assert_int_equal(xseg_pool_release(pool[i]), XSEG_OK);
+    }
+    scene_close(allocator);
+}
+
+static void each_open_device_has_its_rows(void **state)
+{
+    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    void *ptr[40];
+
+    (void)state;
+    settings.devices = COUNT_OF(ptr);
+    struct xseg_allocator *allocator = scene_open_on(&settings, "publish:True");
+    for (int i = 0; i < (int)COUNT_OF(ptr); i++)
+        assert_int_equal(xseg_alloc(allocator, i, (size_t)(i + 1) * 2 * MIB, NULL, &ptr[i]),
+                         XSEG_OK);
+    const struct xseg_published_frame *frame = read_frame();
+    assert_int_equal(frame->device_count, XSEG_PUBLISHED_DEVICES);
+    assert_int_equal(frame->pool_count, XSEG_PUBLISHED_DEVICES);
+    for (unsigned i = 0; i < XSEG_PUBLISHED_DEVICES; i++) {
+        assert_int_equal(frame->devices[i].ordinal, i);
+        assert_int_equal(frame->devices[i].live, (i + 1) * 2 * MIB);
+        assert_int_equal(frame->pools[i].ordinal, i);
+    }
+    for (unsigned i = 0; i < COUNT_OF(ptr); i++)
+        scene_free(allocator, ptr[i]);
+    scene_close(allocator);
+}
+
+/* --- When it changes. --- */
+
+static void hits_uses_and_scrapes_change_nothing_and_a_tick_does(void **state)
+{
+    struct xseg_allocator *allocator = scene_open("publish:True");
+
+    (void)state;
+    scene_free(allocator, scene_alloc(allocator, 4096, NULL));
+    scene_free(allocator, scene_alloc(allocator, 4096, NULL));
+    const uint64_t sequence = (read_frame(), seen.sequence);
+    pass_time();
+    void *const ptr = scene_alloc(allocator, 4096, NULL);
+    for (unsigned i = 0; i < 100; i++)
+        scene_free(allocator, scene_alloc(allocator, 4096, NULL));
+    /* A use may come with each hit, and a scrape changes nothing. */
+    assert_int_equal(xseg_use(allocator, ptr, NULL), XSEG_OK);
+    assert_int_equal(xseg_metrics(allocator, XSEG_METRICS_PROMETHEUS, NULL, 0, NULL), XSEG_OK);
+    (void)read_frame();
+    assert_int_equal(seen.sequence, sequence);
+    assert_int_equal(xseg_tick(allocator, 0), XSEG_OK);
+    const struct xseg_published_frame *frame = read_frame();
+    assert_int_equal(frame->devices[0].live, 4096);
+    assert_true(seen.sequence > sequence);
+    scene_free(allocator, ptr);
+    scene_close(allocator);
+}
+
+/* Each look is at what the call before it has left. */
+static void a_call_that_moves_memory_publishes_it(void **state)
+{
+    struct xseg_allocator *allocator = scene_open("publish:True");
+    struct xseg_limit_values limits = XSEG_LIMIT_VALUES_INIT;
+    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_pool *pool = scene_pool(allocator);
+    xseg_stream stream = scene_stream();
+    void *ptr = NULL;
+
+    (void)state;
+    void *const own = scene_alloc_in(allocator, pool, 30 * MIB, NULL);
+    const uint64_t reserved = read_frame()->devices[0].reserved;
+    assert_true(reserved >= 30 * MIB);
+    assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_OK);
+    assert_int_equal(read_frame()->devices[0].reserved, 0);
+    assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
+    assert_int_equal(read_frame()->devices[0].reserved, reserved);
+    scene_free(allocator, scene_alloc(allocator, 40 * MIB, NULL));
+    assert_int_equal(read_frame()->devices[0].reserved, reserved + 40 * MIB);
+    where.device = 0;
+    limits.hard_bytes = reserved;
+    assert_int_equal(xseg_limits(allocator, &where, &limits, NULL), XSEG_OK);
+    assert_int_equal(read_frame()->devices[0].reserved, reserved);
+    /* Where memory has been short, a capture begins with a trim. */
+    assert_int_equal(xseg_alloc(allocator, 0, 20 * MIB, NULL, &ptr), XSEG_ERR_LIMIT);
+    limits.hard_bytes = reserved + 20 * MIB;
+    assert_int_equal(xseg_limits(allocator, &where, &limits, NULL), XSEG_OK);
+    scene_free(allocator, scene_alloc(allocator, 20 * MIB, NULL));
+    assert_int_equal(read_frame()->devices[0].reserved, reserved + 20 * MIB);
+    assert_int_equal(xseg_capture_begin(pool, stream), XSEG_OK);
+    assert_int_equal(read_frame()->devices[0].reserved, reserved);
+    assert_int_equal(xseg_capture_end(pool), XSEG_OK);
+    scene_free(allocator, own);
+    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    scene_stream_destroy(stream);
+    scene_close(allocator);
+}
+
+static void the_background_thread_publishes(void **state)
+{
+    struct xseg_allocator *allocator = scene_open("publish:True,background_thread:True,idle_ms:10");
+    uint64_t live = 0;
+
+    (void)state;
+    scene_free(allocator, scene_alloc(allocator, 4096, NULL));
+    void *const ptr = scene_alloc(allocator, 8192, NULL);
+    for (unsigned i = 0; i < 1000 && live != 8192; i++) {
+        pass_time();
+        live = read_frame()->devices[0].live;
+    }
+    assert_int_equal(live, 8192);
+    scene_free(allocator, ptr);
+    scene_close(allocator);
+}
+
+static void the_key_can_be_changed(void **state)
+{
+    struct xseg_allocator *allocator = scene_open(NULL);
+    int file = -1;
+
+    (void)state;
+    void *const ptr = scene_alloc(allocator, 30 * MIB, NULL);
+    for (unsigned i = 0; i < 3; i++) {
+        assert_int_equal(xseg_configure(allocator, "publish:True"), XSEG_OK);
+        assert_int_equal(read_frame()->devices[0].live, 30 * MIB);
+        assert_int_equal(xseg_configure(allocator, "publish:False"), XSEG_OK);
+        assert_int_equal(find_files(&file), 0);
+    }
+    scene_free(allocator, ptr);
+    scene_close(allocator);
+}
+
+/* --- Threads. --- */
+
+static atomic_bool ends;
+
+static void *work(void *self)
+{
+    void *ptr = NULL;
+
+    while (!atomic_load(&ends)) {
+        assert_int_equal(xseg_alloc(self, 0, 24 * MIB, NULL, &ptr), XSEG_OK);
+        assert_int_equal(xseg_free(self, ptr), XSEG_OK);
+        assert_int_equal(xseg_trim(self, NULL, NULL, NULL), XSEG_OK);
+    }
+    return NULL;
+}
+
+static void *reconfigure(void *self)
+{
+    while (!atomic_load(&ends)) {
+        assert_int_equal(xseg_configure(self, "publish:False"), XSEG_OK);
+        assert_int_equal(xseg_configure(self, "publish:True"), XSEG_OK);
+    }
+    return NULL;
+}
+
+static void it_is_published_while_threads_run(void **state)
+{
+    struct xseg_allocator *allocator = scene_open("publish:True");
+    pthread_t thread[3];
+
+    (void)state;
+    atomic_store(&ends, false);
+    for (unsigned i = 0; i < 2; i++)
+        assert_int_equal(pthread_create(&thread[i], NULL, work, allocator), 0);
+    for (unsigned i = 0; i < 2000; i++) {
+        const struct xseg_published_frame *frame = read_frame();
+        uint64_t after = 0;
+        int file = -1;
+
+        assert_int_equal(find_files(&file), 1);
+        assert_int_equal(pread(file, &after, 8, offsetof(struct xseg_published, sequence)), 8);
+        if (after != seen.sequence || frame->device_count == 0)
+            continue;
+        assert_in_range(frame->devices[0].live, 0, 48 * MIB);
+        assert_int_equal(frame->devices[0].live % (24 * MIB), 0);
+    }
+    assert_int_equal(pthread_create(&thread[2], NULL, reconfigure, allocator), 0);
+    pass_time();
+    atomic_store(&ends, true);
+    for (unsigned i = 0; i < COUNT_OF(thread); i++)
+        assert_int_equal(pthread_join(thread[i], NULL), 0);
+    scene_close(allocator);
+}
+
+/* --- What it does not come in the way of. --- */
+
+static void a_forked_child_changes_nothing(void **state)
+{
+    struct xseg_allocator *allocator = scene_open("publish:True");
+    int status = 0;
+
+    (void)state;
+    void *const ptr = scene_alloc(allocator, 30 * MIB, NULL);
+    const uint64_t sequence = (read_frame(), seen.sequence);
+    const pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0)
+        _exit(xseg_tick(allocator, 0) == XSEG_ERR_FORKED ? 0 : 1);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+    (void)read_frame();
+    assert_int_equal(seen.sequence, sequence);
+    scene_free(allocator, ptr);
+    scene_close(allocator);
+}
+
+static char logged[1024];
+
+static void keep_line(void *context, enum xseg_log_level level, const char *line)
+{
+    (void)context;
+    (void)level;
+    if (strstr(line, "publish") != NULL)
+        (void)snprintf(logged, sizeof(logged), "%s", line);
+}
+
+/* No descriptor is left: the allocator works, and a line of the log says what does not. */
+static void without_a_descriptor_the_allocator_works(void **state)
+{
+    struct xseg_options options = XSEG_OPTIONS_INIT;
+    struct xseg_allocator *allocator = NULL;
+    struct rlimit before, none;
+    void *ptr = NULL;
+    int file = -1;
+
+    (void)state;
+    options.driver = scene_driver();
+    options.log = keep_line;
+    assert_int_equal(xseg_open("expandable_segments:True", &options, &allocator), XSEG_OK);
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+    none = before;
+    none.rlim_cur = 0;
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
+    const xseg_status status = xseg_configure(allocator, "publish:True");
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+    assert_int_equal(status, XSEG_OK);
+    assert_non_null(strstr(logged, "Too many open files"));
+    assert_int_equal(find_files(&file), 0);
+    assert_int_equal(xseg_alloc(allocator, 0, 30 * MIB, NULL, &ptr), XSEG_OK);
+    assert_int_equal(xseg_tick(allocator, 0), XSEG_OK);
+    assert_int_equal(xseg_free(allocator, ptr), XSEG_OK);
+    /* The next configuration tries again. */
+    assert_int_equal(xseg_configure(allocator, "idle_ms:1000"), XSEG_OK);
+    assert_int_equal(find_files(&file), 1);
+    assert_int_equal(xseg_close(allocator), XSEG_OK);
+}
+
+static void allocators_publish_apart(void **state)
+{
+    struct xseg_allocator *first = scene_open("publish:True"), *second = NULL;
+    int file = -1;
+
+    (void)state;
+    assert_int_equal(scene_try_open("publish:True", &second), XSEG_OK);
+    assert_int_equal(find_files(&file), 2);
+    assert_int_equal(xseg_close(second), XSEG_OK);
+    assert_int_equal(find_files(&file), 1);
+    scene_close(first);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(nothing_is_published_without_the_key),
+        cmocka_unit_test(the_head_names_the_process),
+        cmocka_unit_test(figures_are_those_of_the_statistics),
+        cmocka_unit_test(names_of_pools_are_shown),
+        cmocka_unit_test(pools_without_a_row_are_added_up),
+        cmocka_unit_test(each_open_device_has_its_rows),
+        cmocka_unit_test(hits_uses_and_scrapes_change_nothing_and_a_tick_does),
+        cmocka_unit_test(a_call_that_moves_memory_publishes_it),
+        cmocka_unit_test(the_background_thread_publishes),
+        cmocka_unit_test(the_key_can_be_changed),
+        cmocka_unit_test(it_is_published_while_threads_run),
+        cmocka_unit_test(a_forked_child_changes_nothing),
+        cmocka_unit_test(without_a_descriptor_the_allocator_works),
+        cmocka_unit_test(allocators_publish_apart),
+    };
+
+    return cmocka_run_group_tests_name("publish", tests, NULL, NULL);
+}

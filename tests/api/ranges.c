@@ -1,0 +1,192 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Ranges of NVTX, as a tool hears of them (support/injection.c): around growth, the ladder, trims, decay, pause and resume,
+ * each begun and ended, and none around a hit.
+ */
+#include <stdio.h>
+
+#if XSEG_HAVE_NVTX
+
+#include "tests/support/scene.h"
+
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/support/injection.h"
+
+static struct injection_count (*read_count)(const char *name);
+static unsigned (*read_others)(void);
+
+static int load_tool(void **state)
+{
+    void *const tool = dlopen(INJECTION, RTLD_NOW);
+    void *symbol;
+
+    (void)state;
+    if (tool == NULL || setenv("NVTX_INJECTION64_PATH", INJECTION, 1) != 0)
+        return -1;
+    symbol = dlsym(tool, "injection_read");
+    memcpy(&read_count, &symbol, sizeof(symbol));
+    symbol = dlsym(tool, "injection_others");
+    memcpy(&read_others, &symbol, sizeof(symbol));
+    return read_count == NULL || read_others == NULL;
+}
+
+/* How many ranges of a name have begun since the last call; all have ended. */
+static unsigned more(const char *name)
+{
+    static struct {
+        const char *name;
+        unsigned begun;
+    } before[8];
+    const struct injection_count count = read_count(name);
+    unsigned at = 0;
+
+    assert_int_equal(count.begun, count.ended);
+    assert_int_equal(read_others(), 0);
+    while (before[at].name != NULL && strcmp(before[at].name, name) != 0)
+        at++;
+    assert_in_range(at, 0, COUNT_OF(before) - 2);
+    before[at].name = name;
+    const unsigned begun = count.begun - before[at].begun;
+    before[at].begun = count.begun;
+    return begun;
+}
+
+static const char *const names[] = {"growth", "ladder", "trim", "decay", "pause", "resume"};
+
+/* Expect so many more ranges of each name, in this order. */
+static void expect(const unsigned wanted[COUNT_OF(names)])
+{
+    for (unsigned i = 0; i < COUNT_OF(names); i++) {
+        const unsigned found = more(names[i]);
+
+        if (found != wanted[i])
+            print_error("%u ranges of %s, not %u\n", found, names[i], wanted[i]);
+        assert_int_equal(found, wanted[i]);
+    }
+}
+
+static void forget(void)
+{
+    for (unsigned i = 0; i < COUNT_OF(names); i++)
+        (void)more(names[i]);
+}
+
+static void a_range_a_span_and_none_on_a_hit(void **state)
+{
+    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
+    struct xseg_pool *pool = scene_pool(allocator);
+
+    (void)state;
+    forget();
+    void *block = scene_alloc(allocator, 30 * MIB, NULL);
+    expect((unsigned[]){1, 0, 0, 0, 0, 0});
+    assert_int_equal(read_count("growth").bytes, 30 * MIB);
+    for (unsigned i = 0; i < 100; i++) {
+        scene_free(allocator, block);
+        block = scene_alloc(allocator, 30 * MIB, NULL);
+    }
+    expect((unsigned[]){0, 0, 0, 0, 0, 0});
+    scene_free(allocator, block);
+    scene_empty_cache(allocator);
+    expect((unsigned[]){0, 0, 1, 0, 0, 0});
+    assert_int_equal(read_count("trim").bytes, 40 * MIB);
+    block = scene_alloc_in(allocator, pool, 5 * MIB, NULL);
+    assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_OK);
+    expect((unsigned[]){1, 0, 0, 0, 1, 0});
+    assert_int_equal(read_count("pause").bytes, 20 * MIB);
+    assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
+    expect((unsigned[]){0, 0, 0, 0, 0, 1});
+    assert_int_equal(read_count("resume").bytes, 20 * MIB);
+    assert_int_equal(xseg_pool_resume(pool), XSEG_ERR_ARGUMENT);
+    expect((unsigned[]){0, 0, 0, 0, 0, 1});
+    scene_free(allocator, block);
+    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    scene_close(allocator);
+}
+
+static void ranges_of_a_refusal_end(void **state)
+{
+    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    void *block = NULL;
+
+    (void)state;
+    settings.memory_bytes = 100 * MIB;
+    struct xseg_allocator *allocator = scene_open_on(&settings, "expandable_segments:True");
+    void *kept = scene_alloc(allocator, 60 * MIB, NULL);
+    forget();
+    assert_int_equal(xseg_alloc(allocator, 0, 60 * MIB, NULL, &block), XSEG_ERR_NO_MEMORY);
+    assert_int_equal(more("ladder"), 1);
+    assert_in_range(more("growth"), 2, 20);
+    assert_int_equal(more("trim"), 1);
+    scene_free(allocator, kept);
+    scene_close(allocator);
+}
+
+static void garbage_is_a_trim(void **state)
+{
+    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+
+    (void)state;
+    settings.memory_bytes = 1000 * MIB;
+    struct xseg_allocator *allocator =
+        scene_open_on(&settings, "expandable_segments:False,per_process_memory_fraction:0.5,"
+                                 "garbage_collection_threshold:0.5");
+    scene_free(allocator, scene_alloc(allocator, 260 * MIB, NULL));
+    forget();
+    void *block = scene_alloc(allocator, 30 * MIB, NULL);
+    scene_free(allocator, block);
+    expect((unsigned[]){0, 0, 0, 0, 0, 0});
+    block = scene_alloc(allocator, 270 * MIB, NULL);
+    assert_int_equal(scene_stats(allocator).num_device_free, 1);
+    expect((unsigned[]){1, 0, 1, 0, 0, 0});
+    assert_int_equal(read_count("trim").bytes, 260 * MIB);
+    scene_free(allocator, block);
+    scene_close(allocator);
+}
+
+static void memory_that_decays(void **state)
+{
+    struct xseg_allocator *allocator =
+        scene_open_with_clock(NULL, "expandable_segments:True,idle_ms:1000");
+
+    (void)state;
+    scene_free(allocator, scene_alloc(allocator, 30 * MIB, NULL));
+    assert_int_equal(xseg_tick(allocator, 1000), XSEG_OK);
+    forget();
+    xseg_sim_advance(UINT64_C(2000000000));
+    assert_int_equal(xseg_tick(allocator, 1000), XSEG_OK);
+    expect((unsigned[]){0, 0, 0, 1, 0, 0});
+    xseg_sim_advance(UINT64_C(2000000000));
+    assert_int_equal(xseg_tick(allocator, 1000000), XSEG_OK);
+    forget();
+    xseg_sim_advance(UINT64_C(2000000000));
+    assert_int_equal(xseg_tick(allocator, 1000), XSEG_OK);
+    expect((unsigned[]){0, 0, 0, 0, 0, 0});
+    scene_close(allocator);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_range_a_span_and_none_on_a_hit),
+        cmocka_unit_test(ranges_of_a_refusal_end),
+        cmocka_unit_test(garbage_is_a_trim),
+        cmocka_unit_test(memory_that_decays),
+    };
+
+    return cmocka_run_group_tests(tests, load_tool, NULL);
+}
+
+#else
+
+int main(void)
+{
+    (void)printf("1..0 # SKIP nvtx3/nvToolsExt.h was not there when this was built: it comes with "
+                 "a CUDA toolkit\n");
+    return 0;
+}
+
+#endif

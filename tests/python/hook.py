@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: MIT
+"""XSEG_TORCH=1 imports xseg.torch right after torch: the .pth file and its module, with a torch and an xseg made here."""
+import pathlib
+import shutil
+import tempfile
+import unittest
+
+import cases
+
+TORCH = "order = ['torch']\nimport torch.part\norder.append('end of torch')\nSPEC = __spec__.loader\n"
+SWITCH = "import torch\ntorch.order.append('xseg.torch')\n"
+REFUSES = "raise RuntimeError('no C++ compiler was found: install g++')\n"
+START = "import site, sys; site.addsitedir({folder!r}); "
+SAY = START + "import torch; print(*torch.order, sep=', ')"
+
+
+class Hook(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        for name in ("xseg_torch.pth", "_xseg_torch_hook.py"):
+            shutil.copy(cases.ROOT / "src/adapters/python" / name, self.folder)
+        self.write("torch/__init__.py", TORCH)
+        self.write("torch/part.py", "from torch import order\norder.append('part')\n")
+        self.write("xseg/__init__.py", "")
+        self.write("xseg/torch.py", SWITCH)
+
+    def write(self, name, text):
+        path = self.folder / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+
+    def said(self, program, *arguments, **variables):
+        return cases.said(program.format(folder=str(self.folder)), *arguments, PYTHONPATH="",
+                          **{"XSEG_TORCH": "1", **variables})
+
+    def test_it_comes_right_after_torch(self):
+        self.assertEqual(self.said(SAY), ("torch, part, end of torch, xseg.torch\n", ""))
+
+    def test_another_value_does_nothing(self):
+        for value in ("", "0", "true", "11", " 1"):
+            with self.subTest(value):
+                self.assertEqual(self.said(SAY, XSEG_TORCH=value), ("torch, part, end of torch\n", ""))
+
+    def test_isolated_mode_does_nothing(self):
+        self.assertEqual(self.said(SAY, "-I"), ("torch, part, end of torch\n", ""))
+
+    def test_without_the_variable_nothing_is_imported(self):
+        program = START + "print({{'_xseg_torch_hook', 'xseg'}} & set(sys.modules), len(sys.meta_path))"
+        self.assertEqual(self.said(program, XSEG_TORCH=""), (f"set() {len(__import__('sys').meta_path)}\n", ""))
+
+    def test_a_programme_without_torch_has_one_finder_more(self):
+        program = START + "import json; print('torch' in sys.modules, 'xseg' in sys.modules)"
+        self.assertEqual(self.said(program), ("False False\n", ""))
+
+    def test_a_part_of_torch_may_be_named_first(self):
+        self.assertEqual(self.said(START + "import torch.part; print(torch.order[-1])"), ("xseg.torch\n", ""))
+
+    def test_torch_has_its_own_loader_and_the_hook_goes(self):
+        program = START + ("import torch, _xseg_torch_hook as hook; "
+                           "print(torch.SPEC is torch.__loader__ is torch.__spec__.loader, type(torch.__loader__).__name__, "
+                           "hook.FINDER in sys.meta_path)")
+        self.assertEqual(self.said(program), ("True SourceFileLoader False\n", ""))
+
+    def test_an_import_of_torch_that_fails_can_be_repeated(self):
+        self.write("torch/__init__.py", "import sys\nif not hasattr(sys, 'again'):\n    sys.again = True\n"
+                                        "    raise ImportError('not yet')\n" + TORCH)
+        program = START + "\ntry:\n    import torch\nexcept ImportError as failure:\n    print(failure)\n" \
+                          "import torch; print(torch.order[-1])"
+        self.assertEqual(self.said(program), ("not yet\nxseg.torch\n", ""))
+
+    def test_a_missing_torch_is_missing_as_ever(self):
+        shutil.rmtree(self.folder / "torch")
+        program = START + "\ntry:\n    import torch\nexcept ModuleNotFoundError as failure:\n    print(failure)"
+        self.assertEqual(self.said(program), ("No module named 'torch'\n", ""))
+
+    def test_a_refusal_is_a_sentence_and_pytorch_goes_on(self):
+        self.write("xseg/torch.py", REFUSES)
+        said, complaint = self.said(SAY)
+        self.assertEqual(said, "torch, part, end of torch\n")
+        self.assertEqual(complaint, "xseg: XSEG_TORCH=1, but xseg.torch cannot be imported: no C++ compiler was found: "
+                                    "install g++; PyTorch goes on with its own allocator\n")
+
+    def test_who_looks_for_torch_does_not_import_it(self):
+        program = START + "import importlib.util as util; print(util.find_spec('torch').name, 'torch' in sys.modules)"
+        self.assertEqual(self.said(program), ("torch False\n", ""))
+
+    def test_torch_may_be_there_first(self):
+        program = "import sys; sys.path.insert(0, {folder!r}); import torch; import site; site.addsitedir({folder!r}); " \
+                  "print(torch.order[-1])"
+        self.assertEqual(self.said(program), ("xseg.torch\n", ""))
+
+
+if __name__ == "__main__":
+    cases.main()

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: MIT
+"""What ctypes makes of the structures and numbers is what a C compiler makes of the headers."""
+import ctypes
+import pathlib
+import re
+import subprocess
+import tempfile
+import unittest
+
+import cases
+from xseg import _errors, _functions, _library, _records, _structs
+
+
+def structures():
+    """Every structure by its name."""
+    return {name: kind for name, kind in vars(_structs).items()
+            if isinstance(kind, type) and issubclass(kind, ctypes.Structure) and name.startswith("xseg_")}
+
+
+def answer(lines):
+    """What a C programme of these statements prints, as a dictionary."""
+    with tempfile.TemporaryDirectory() as folder:
+        source, program = pathlib.Path(folder, "layout.c"), pathlib.Path(folder, "layout")
+        peers = "".join(f'#include "xseg/{path.name}"\n' for path in sorted((cases.ROOT / "include/xseg").glob("*.h"))
+                        if path.name != "sim.h")
+        source.write_text(f"#include <stdio.h>\n{peers}int main(void)\n{{\n" + "\n".join(lines) + "\nreturn 0;\n}\n",
+                          encoding="utf-8")
+        subprocess.run([*cases.COMPILER, "-std=c11", f"-I{cases.ROOT / 'include'}", "-o", program, source], check=True)
+        text = subprocess.run([program], check=True, capture_output=True, text=True).stdout
+    return {name: int(number) for name, number in (line.split(" ") for line in text.splitlines())}
+
+
+class Layout(unittest.TestCase):
+    def test_structures_have_their_size_and_members_their_place(self):
+        expected, lines = {}, []
+        for name, kind in structures().items():
+            expected[name] = ctypes.sizeof(kind)
+            lines.append(f'printf("{name} %zu\\n", sizeof(struct {name}));')
+            for member, _ in kind._fields_:
+                expected[f"{name}.{member}"] = getattr(kind, member).offset
+                expected[f"{name}.{member}:"] = getattr(kind, member).size
+                lines.append(f'printf("{name}.{member} %zu\\n", offsetof(struct {name}, {member}));')
+                lines.append(f'printf("{name}.{member}: %zu\\n", sizeof(((struct {name} *)0)->{member}));')
+        self.assertGreater(len(expected), 400)
+        self.assertEqual(expected, answer(lines))
+
+    def test_numbers_are_those_of_the_headers(self):
+        numbers = {name: value for name, value in vars(_structs).items() if name.startswith("XSEG_")}
+        self.assertGreater(len(numbers), 60)
+        self.assertEqual(numbers, answer([f'printf("{name} %lld\\n", (long long){name});' for name in numbers]))
+
+    def test_what_is_not_zero_to_start_from_is_what_the_headers_say(self):
+        for name, kind in structures().items():
+            macro = {"xseg_where": "XSEG_WHERE_ANY"}.get(name, name.upper() + "_INIT")
+            if not re.search(rf"#define {macro}\b", "".join(
+                    path.read_text() for path in (cases.ROOT / "include/xseg").glob("*.h"))):
+                continue
+            lines = [f"static const struct {name} start = {macro};", "const unsigned char *bytes = (const void *)&start;",
+                     'for (size_t i = 0; i < sizeof(start); i++) printf("%zu %u\\n", i, bytes[i]);']
+            with self.subTest(name):
+                made = bytes(_records.structure(kind))
+                if name == "xseg_block_info":  # nobody starts from it but to be filled in
+                    continue
+                self.assertEqual({str(place): value for place, value in enumerate(made)}, answer(lines))
+
+    def test_the_library_has_every_function(self):
+        exported = set(re.findall(r"^  (xseg_\w+);", (cases.ROOT / "src/xseg.map").read_text(), re.MULTILINE))
+        self.assertEqual(exported, set(_functions.FUNCTIONS))
+        for name in exported:
+            self.assertIsInstance(getattr(_library.load(), name), ctypes._CFuncPtr)
+
+    def test_every_status_has_its_class(self):
+        statuses = {value: name for name, value in vars(_structs).items() if name.startswith("XSEG_ERR_")}
+        self.assertEqual(set(statuses), set(_errors.ERRORS))
+        for value, kind in _errors.ERRORS.items():
+            words = re.findall(r"[A-Z][a-z]+", kind.__name__.removesuffix("Error"))
+            self.assertEqual("XSEG_ERR_" + "_".join(words).upper(), statuses[value])
+
+    def test_records_have_every_member_of_their_structure(self):
+        for record, kind, others in (
+                (_records.Stat, _structs.xseg_stat, set()), (_records.Trimmed, _structs.xseg_trimmed, set()),
+                (_records.Limits, _structs.xseg_limit_values, {"has_fraction"}), (_records.Key, _structs.xseg_key, set()),
+                (_records.Statistics, _structs.xseg_statistics, set()), (_records.Reason, _structs.xseg_reason, set()),
+                (_records.Explained, _structs.xseg_explained, {"reasons"}),
+                (_records.BlockInfo, _structs.xseg_block_info, set()),
+                (_records.DriverCall, _structs.xseg_driver_call, set())):
+            members = {name for name, _ in kind._fields_} - {"struct_bytes"}
+            self.assertEqual(set(record._fields) ^ members, others)
+        self.assertEqual([f"XSEG_REASON_{one.name}" for one in _records.ReasonKind],
+                         [name for name in vars(_structs) if name.startswith("XSEG_REASON_")])
+        self.assertEqual([f"XSEG_BLOCK_{one.name}" for one in _records.BlockState],
+                         [name for name in vars(_structs) if name.startswith("XSEG_BLOCK_")])
+
+
+if __name__ == "__main__":
+    cases.main()

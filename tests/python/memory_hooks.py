@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: MIT
+"""xseg.cupy and xseg.rmm against small models of what they call.
+
+The wheels of CuPy and RMM have a static CUDA runtime, which no simulated driver serves; so a model stands for each, with the
+signatures that their documentation gives.  Nothing here shows that a version of theirs works.
+"""
+import gc
+import sys
+import types
+import unittest
+
+import cases
+import machine
+import xseg
+from cases import MIB
+
+
+class UnownedMemory:
+    def __init__(self, ptr, size, owner, device_id=-1):
+        self.ptr, self.size, self.owner, self.device_id = ptr, size, owner, device_id
+
+
+class MemoryPointer:
+    def __init__(self, mem, offset):
+        self.mem, self.ptr = mem, mem.ptr + offset
+
+
+class ModelOfCupy(types.ModuleType):
+    """cupy.cuda, as far as it matters: current device and stream, and an allocator."""
+
+    def __init__(self):
+        super().__init__("cupy")
+        self.device, self.stream, self.allocator = 0, types.SimpleNamespace(ptr=0), None
+        self.cuda = types.SimpleNamespace(
+            UnownedMemory=UnownedMemory, MemoryPointer=MemoryPointer, set_allocator=self.set_allocator,
+            get_current_stream=lambda: self.stream, runtime=types.SimpleNamespace(getDevice=lambda: self.device))
+
+    def set_allocator(self, allocator=None):
+        self.allocator = allocator
+
+
+class ModelOfRmm(types.ModuleType):
+    """rmm.mr.CallbackMemoryResource, which calls as either version of RMM does."""
+
+    class CallbackMemoryResource:
+        def __init__(self, allocate_func, deallocate_func):
+            self.allocate_func, self.deallocate_func = allocate_func, deallocate_func
+
+        def old(self, size, stream):
+            pointer = self.allocate_func(size, stream)
+            return lambda on=stream: self.deallocate_func(pointer, size, on), pointer
+
+        def new(self, size, stream, alignment=256):
+            pointer = self.allocate_func(stream, size, alignment)
+            return lambda on=stream: self.deallocate_func(on, pointer, size, alignment), pointer
+
+    def __init__(self):
+        super().__init__("rmm")
+        self.mr = types.SimpleNamespace(CallbackMemoryResource=self.CallbackMemoryResource)
+
+
+class Case(unittest.TestCase):
+    def setUp(self):
+        machine.reset()
+        self.allocator = xseg.open("expandable_segments:True")
+        self.stream, self.other = machine.Stream(), machine.Stream()
+
+    def tearDown(self):
+        cupy.stream = types.SimpleNamespace(ptr=0)
+        gc.collect()
+        for stream in (self.stream, self.other):
+            self.allocator.stream_gone(stream)
+        self.allocator.close()
+        for stream in (self.stream, self.other):
+            stream.destroy()
+        self.assertEqual(machine.left(), "")
+
+
+class Cupy(Case):
+    def test_an_array_holds_its_block(self):
+        cupy.stream = types.SimpleNamespace(ptr=self.stream.number)
+        xseg.cupy.install(self.allocator)
+        self.assertIs(xseg.cupy.allocator(), self.allocator)
+        array = cupy.allocator(3 * MIB)
+        self.assertEqual((array.mem.size, array.mem.device_id), (3 * MIB, 0))
+        found = self.allocator.block_at(array.ptr)
+        self.assertEqual((found.state, found.stream), (xseg.BlockState.LIVE, self.stream.number))
+        part = MemoryPointer(array.mem, MIB)
+        address = array.ptr
+        del array
+        self.assertEqual(self.allocator.block_at(address).state, xseg.BlockState.LIVE)
+        del part
+        gc.collect()
+        self.assertEqual(self.allocator.block_at(address).state, xseg.BlockState.CACHED)
+        self.assertEqual(cupy.allocator(0).ptr, 0)
+
+    def test_too_much_is_a_memory_error(self):
+        with self.assertRaises(MemoryError):
+            xseg.cupy.function(self.allocator)(1 << 50)
+
+
+class Rmm(Case):
+    def setUp(self):
+        super().setUp()
+        self.resource = xseg.rmm.resource(self.allocator)
+
+    def tearDown(self):
+        del self.resource
+        super().tearDown()
+
+    def test_both_orders_of_arguments_are_understood(self):
+        for call in (self.resource.old, self.resource.new):
+            free, pointer = call(30 * MIB, self.stream)
+            found = self.allocator.block_at(pointer)
+            self.assertEqual((found.state, found.stream, found.requested),
+                             (xseg.BlockState.LIVE, self.stream.number, 30 * MIB))
+            free()
+            self.assertEqual(self.allocator.block_at(pointer).state, xseg.BlockState.CACHED)
+
+    def test_what_is_freed_on_another_stream_waits_for_it(self):
+        for call in (self.resource.old, self.resource.new):
+            free, pointer = call(30 * MIB, self.stream)
+            self.other.launch()
+            free(self.other)
+            self.assertEqual(self.allocator.block_at(pointer).state, xseg.BlockState.PENDING)
+            self.other.finish()
+            self.allocator.passed(self.other)
+
+    def test_alignment_is_kept(self):
+        free, pointer = self.resource.new(MIB, self.stream, 1 << 20)
+        self.assertEqual(pointer % (1 << 20), 0)
+        free()
+
+    def test_nothing_and_too_much(self):
+        free, pointer = self.resource.old(0, self.stream)
+        self.assertEqual(pointer, 0)
+        free()
+        with self.assertRaises(MemoryError):
+            self.resource.old(1 << 50, self.stream)
+
+
+if __name__ == "__main__":
+    cupy = sys.modules["cupy"] = ModelOfCupy()
+    sys.modules["rmm"] = ModelOfRmm()
+    import xseg.cupy
+    import xseg.rmm
+    cases.main()

@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: MIT
+"""Metrics, read by the parsers of the Python package prometheus-client: each reads its own format, every type is kept.
+
+Is skipped without the package (Debian: python3-prometheus-client).
+"""
+import math
+import os
+import pathlib
+import re
+import sys
+import tempfile
+import unittest
+
+import cases
+import machine
+import xseg
+from cases import MIB
+
+SYSTEM = "/usr/bin/python3"  # Debian's packages are this one's
+try:
+    from prometheus_client import parser
+    from prometheus_client.openmetrics import parser as openmetrics_parser
+except ImportError:
+    if os.path.exists(SYSTEM) and os.path.realpath(SYSTEM) != os.path.realpath(sys.executable):
+        os.execv(SYSTEM, [SYSTEM, *sys.argv])
+    cases.skip_all("there is no Python package prometheus-client (Debian: python3-prometheus-client)")
+
+BYTES = {f"xseg_{name}_bytes" for name in (
+    "live", "pending", "cached", "reserved", "reserved_recent_peak", "pool_limit", "device", "limit", "page_cache", "stuck",
+    "paused", "device_reserved_recent_peak", "stranded", "used_elsewhere")}
+AGES = {"xseg_stranded_age_seconds", "xseg_used_elsewhere_age_seconds"}
+COUNTERS = {f"xseg_{name}" for name in (
+    "out_of_memory", "rejections", "retries", "driver_calls", "driver_call_failures", "driver_call_seconds")}
+NAMES = ("kv cache", 'a "b" \\c\\', "one\nline", "} 7\n# EOF\n", "x" * 63, "caf\u00e9", "a,b={}", "")
+
+
+def families(text, is_open):
+    """The families of a page by name."""
+    found = {}
+    for family in (openmetrics_parser if is_open else parser).text_string_to_metric_families(text):
+        if family.name in found:
+            raise AssertionError(f"{family.name} comes twice")
+        found[family.name] = family
+    return found
+
+
+def values(family):
+    """Its samples: labels and value."""
+    return {tuple(sorted(sample.labels.items())): sample.value for sample in family.samples}
+
+
+def unescaped(name):
+    """A name as it comes out: control characters but the newline are question marks."""
+    return "".join("?" if ord(one) < 32 and one != "\n" else one for one in name)
+
+
+class Pages(unittest.TestCase):
+    """A fresh machine with an allocator on which everything has happened once."""
+
+    def setUp(self):
+        machine.reset()
+        self.allocator = xseg.open("expandable_segments:True,page_cache_mb:64,idle_ms:1000", log=lambda level, line: None)
+        self.addCleanup(self.allocator.close)
+        self.pools = [self.allocator.pool(name=name, limit_bytes=(at + 1) << 30) for at, name in enumerate(NAMES)]
+        self.blocks = [pool.allocate((at + 1) * MIB) for at, pool in enumerate(self.pools)]
+        self.blocks += [self.allocator.allocate(3 * MIB), self.allocator.allocate(1000)]
+        self.allocator.set_limits(hard_bytes=1 << 30)
+        with self.assertRaises(xseg.LimitError):
+            self.allocator.allocate(1 << 30)
+        self.allocator.explain()
+
+    def tearDown(self):
+        for block in self.blocks:
+            block.free()
+        self.blocks, self.pools = [], []
+
+    def test_each_parser_reads_its_own_with_every_type(self):
+        for is_open in (False, True):
+            with self.subTest(openmetrics=is_open):
+                found = families(self.allocator.metrics(openmetrics=is_open), is_open)
+                self.assertEqual(set(found), BYTES | AGES | COUNTERS | {"xseg_pools"})
+                for name, family in found.items():
+                    self.assertEqual(family.type, "counter" if name in COUNTERS else "gauge", name)
+                    self.assertGreater(len(family.documentation), 10, name)
+                    self.assertGreater(len(family.samples), 0, name)
+                    unit = "bytes" if name in BYTES else "seconds" if name.endswith("_seconds") else ""
+                    self.assertEqual(family.unit, unit if is_open else "", name)
+                    for sample in family.samples:
+                        self.assertEqual(sample.name, name + "_total" * (name in COUNTERS))
+                        self.assertTrue(math.isfinite(sample.value) and sample.value >= 0, sample)
+
+    def test_both_formats_say_the_same(self):
+        plain, opened = (families(self.allocator.metrics(openmetrics=is_open), is_open) for is_open in (False, True))
+        self.assertEqual(set(plain), set(opened))
+        for name, family in plain.items():
+            if name not in AGES:
+                self.assertEqual(values(family), values(opened[name]), name)
+
+    def test_names_come_out_as_they_were(self):
+        for is_open in (False, True):
+            live = values(families(self.allocator.metrics(openmetrics=is_open), is_open)["xseg_live_bytes"])
+            for at, name in enumerate(NAMES):
+                labels = (("device", "0"), ("name", unescaped(name)), ("pool", str(at + 1)))
+                self.assertEqual(live.get(labels), (at + 1) * MIB, f"{name!r} of {sorted(live)}")
+
+    def test_the_figures_are_those_of_the_other_reports(self):
+        found = families(self.allocator.metrics(), False)
+        stats = self.allocator.statistics()
+        self.assertEqual(sum(values(found["xseg_live_bytes"]).values()), stats.allocated_bytes.all.current)
+        self.assertEqual(sum(values(found["xseg_reserved_bytes"]).values()), stats.reserved_bytes.all.current)
+        self.assertEqual(sum(values(found["xseg_out_of_memory"]).values()), stats.num_ooms)
+        self.assertEqual(stats.num_ooms, 1)
+        stranded, = values(found["xseg_stranded_bytes"]).values()
+        in_use = [one for one in self.allocator.explain().reasons if one.kind.name == "LIVE" and not one.pool]
+        self.assertEqual(stranded, sum(one.cached_bytes for one in in_use))
+        self.assertGreater(stranded, 0)
+
+    def test_the_document_lists_each_metric_with_its_type_and_labels(self):
+        text = (cases.ROOT / "docs/metrics.md").read_text(encoding="utf-8")
+        listed = {name: (kind, labels.split(", "))
+                  for name, kind, labels in re.findall(r"^\| `(xseg_\w+)` \| (gauge|counter) \| ([\w, ]+) \|", text, re.M)}
+        told = {sample.name: (family.type, list(sample.labels)) for family in families(self.allocator.metrics(), False).values()
+                for sample in family.samples}
+        self.assertEqual(listed, told)
+
+    def test_a_page_may_be_larger_than_the_first_guess(self):
+        pools = [self.allocator.pool(name="y" * 63) for _ in range(200)]
+        blocks = [pool.allocate(512) for pool in pools]
+        found = families(self.allocator.metrics(openmetrics=True), True)
+        self.assertEqual(sum(values(found["xseg_live_bytes"]).values()),
+                         self.allocator.statistics().allocated_bytes.all.current)
+        self.assertLess(len(found["xseg_live_bytes"].samples), 135)
+        for block in blocks:
+            block.free()
+
+    def test_the_file_is_text_0_0_4(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "xseg.prom"
+            self.allocator.write_metrics(path)
+            self.assertEqual(list(pathlib.Path(folder).iterdir()), [path])
+            self.assertEqual(set(families(path.read_text(encoding="utf-8"), False)), BYTES | AGES | COUNTERS | {"xseg_pools"})
+            with self.assertRaises(xseg.FileError) as refused:
+                self.allocator.write_metrics(pathlib.Path(folder) / "none" / "xseg.prom")
+            self.assertIn("No such file", str(refused.exception))
+
+
+if __name__ == "__main__":
+    cases.main()

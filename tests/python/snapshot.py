@@ -1,0 +1,369 @@
+# SPDX-License-Identifier: MIT
+"""What is in a snapshot: the same as the library's other reports say, and what PyTorch's own tools make of it."""
+import contextlib
+import gc
+import importlib.util
+import io
+import json
+import os
+import pathlib
+import pickle
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+import cases
+import machine
+import xseg
+from cases import MIB, ROOT
+from xseg import _library
+
+sys.path.insert(0, str(ROOT / "tests/support"))
+import take_back  # noqa: E402  pylint: disable=wrong-import-position
+
+STATES = {xseg.BlockState.LIVE: "active_allocated", xseg.BlockState.PENDING: "active_pending_free",
+          xseg.BlockState.CACHED: "inactive"}
+ALL = "expandable_segments:True,history:all,history_stacks:all"
+
+
+def read(path):
+    """A snapshot from its file."""
+    with open(path, "rb") as file:
+        return pickle.load(file)
+
+
+def summed(snapshot, key):
+    """A figure of all segments."""
+    return sum(segment[key] for segment in snapshot["segments"])
+
+
+class Case(unittest.TestCase):
+    """A fresh machine, on which nothing is left behind, and a folder."""
+
+    def setUp(self):
+        machine.reset()
+        folder = tempfile.TemporaryDirectory()  # pylint: disable=consider-using-with
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def tearDown(self):
+        self.doCleanups()
+        gc.collect()
+        self.assertEqual(machine.left(), "")
+
+    def open(self, config=ALL):
+        allocator = xseg.open(config, log=lambda level, line: None)
+        self.addCleanup(allocator.close)
+        return allocator
+
+    def write(self, allocator, **options):
+        """A snapshot as a pickle, taken back from its end; its JSON must say the same."""
+        path = self.folder / "snapshot.pickle"
+        allocator.snapshot(path, **options)
+        self.assertEqual(list(self.folder.iterdir()), [path])
+        snapshot = read(path)
+        path.unlink()
+        take_back.check(snapshot)
+        allocator.snapshot(self.folder / "snapshot.json", as_json=True, **options)
+        again = json.loads((self.folder / "snapshot.json").read_text(encoding="utf-8"))
+        (self.folder / "snapshot.json").unlink()
+        self.same(again, snapshot)
+        return snapshot
+
+    def same(self, again, snapshot):
+        """What JSON says equals what the pickle says, once stacks are put in."""
+        stacks = again["xseg"].pop("stacks")
+
+        def plain(value):
+            if isinstance(value, dict):
+                return {key: (stacks[inner] if inner >= 0 else []) if key == "frames" and isinstance(inner, int) else plain(inner)
+                        for key, inner in value.items()}
+            return [plain(inner) for inner in value] if isinstance(value, (list, tuple)) else value
+
+        self.equal(plain(again), plain(snapshot), "")
+
+    def equal(self, one, other, where):
+        """As assertEqual(), of deep values; the first difference is named."""
+        if isinstance(one, (dict, list)) and type(one) is type(other) and len(one) == len(other):
+            for key in one if isinstance(one, dict) else range(len(one)):
+                self.equal(one[key], other[key], f"{where}[{key!r}]")
+        elif where.endswith("['time_us']"):
+            self.assertAlmostEqual(one, other, delta=1000, msg=where)  # two readings of the clock
+        else:
+            self.assertEqual(one, other, where)
+
+
+class Contents(Case):
+    def fill(self, allocator):
+        """Blocks of all states, small and large, in two pools."""
+        stream = machine.Stream()
+        pool = allocator.pool(name="second")
+        blocks = [allocator.allocate(size) for size in (100, 600, 3 * MIB, 30 * MIB, 41 * MIB)]
+        blocks += [pool.allocate(5 * MIB), allocator.allocate(7 * MIB, stream=stream)]
+        for at in (4, 1):
+            blocks.pop(at).free()
+        waits = allocator.allocate(9 * MIB)
+        stream.launch()
+        waits.use(stream)
+        waits.free()
+        return blocks, pool, stream
+
+    def expect_state(self, allocator, snapshot):
+        walked = [(one.base, one.bytes, STATES[one.state]) for one in allocator.walk() if one.state in STATES]
+        blocks = [(block["address"], block["size"], block["state"])
+                  for segment in snapshot["segments"] for block in segment["blocks"]]
+        self.assertEqual(sorted(blocks), sorted(walked))
+        stats, explained = allocator.statistics(), allocator.explain()
+        self.assertEqual(summed(snapshot, "total_size"), stats.reserved_bytes.all.current)
+        self.assertEqual(summed(snapshot, "allocated_size"), stats.allocated_bytes.all.current)
+        self.assertEqual(summed(snapshot, "active_size"), stats.active_bytes.all.current)
+        self.assertEqual(summed(snapshot, "requested_size"), stats.requested_bytes.all.current)
+        device, = snapshot["xseg"]["devices"]
+        self.assertEqual(device["reserved"], explained.reserved)
+        self.assertEqual(sum(page[1] for page in device["pages"]), explained.reserved)
+        self.assertEqual(sorted((page[0], page[1], page[2]) for page in device["pages"]),
+                         sorted((one.base, one.bytes, one.kind.name.lower()) for one in explained.reasons))
+
+    def test_state_is_what_the_other_reports_say(self):
+        for config in (ALL, "expandable_segments:False", "history:state", "placement:pages,expandable_segments:True,history:all"):
+            with self.subTest(config=config):
+                allocator = self.open(config)
+                blocks, pool, stream = self.fill(allocator)
+                snapshot = self.write(allocator)
+                self.expect_state(allocator, snapshot)
+                self.assertEqual(any(snapshot["device_traces"]), "history:all" in config)
+                self.assertIn("history:", snapshot["xseg"]["configuration"])
+                self.assertEqual(snapshot["xseg"]["configuration_source"], "argument")
+                for block in blocks:
+                    block.free()
+                del block, blocks, pool
+                stream.finish()
+                allocator.close()
+                stream.destroy()
+
+    def test_history_can_be_left_out(self):
+        allocator = self.open()
+        with allocator.allocate(MIB):
+            snapshot = self.write(allocator, events=False)
+            self.assertFalse(any(snapshot["device_traces"]))
+            self.expect_state(allocator, snapshot)
+
+    def test_the_oldest_events_are_left_out_and_counted(self):
+        allocator = self.open()
+        for _ in range(2000):
+            allocator.allocate(MIB).free()
+        whole = self.write(allocator)
+        self.assertEqual(whole["xseg"]["devices"][0]["left_out"], 0)
+        entries = whole["device_traces"][0]
+        snapshot = self.write(allocator, host_bytes=64 * 1000)
+        fewer, left_out = snapshot["device_traces"][0], snapshot["xseg"]["devices"][0]["left_out"]
+        self.assertTrue(0 < len(fewer) <= 1000)
+        self.equal([dict(entry, frames=[]) for entry in fewer],
+                   [dict(entry, frames=[]) for entry in entries[-len(fewer):]], "")
+        self.assertEqual((left_out + len(fewer), snapshot["xseg"]["devices"][0]["lost"]), (len(entries), 0))
+
+    def test_events_say_who_and_where(self):
+        allocator = self.open()
+        with allocator.label("activations \u2713"):
+            block = allocator.allocate(3 * MIB)
+        _library.call("xseg_history_annotate", allocator.handle, 0, "step 7".encode())
+        snapshot = self.write(allocator)
+        event = [entry for entry in snapshot["device_traces"][0] if entry["action"] == "alloc"][-1]
+        self.assertEqual((event["addr"], event["size"], event["user_metadata"]),
+                         (block.pointer, 3 * MIB, "activations \u2713"))
+        self.assertTrue(event["frames"] and all(set(frame) >= {"name", "filename", "line"} for frame in event["frames"]))
+        self.assertEqual([(one["stage"], one["name"]) for one in snapshot["external_annotations"]],
+                         [("START", "step 7"), ("END", "step 7")])
+        state, = (one for segment in snapshot["segments"] for one in segment["blocks"] if one["address"] == block.pointer)
+        self.assertIs(state["frames"], event["frames"])
+        block.free()
+
+    def test_memory_that_goes_has_a_cause(self):
+        allocator = self.open()
+        allocator.allocate(30 * MIB).free()
+        allocator.trim(wait=True)
+        pool = allocator.pool()
+        block = pool.allocate(20 * MIB)
+        pool.pause(keep="nothing")
+        away = self.write(allocator)
+        self.assertEqual([segment["total_size"] for segment in away["xseg"]["away"]], [20 * MIB])
+        self.assertEqual(away["segments"], [])
+        pool.resume()
+        snapshot = self.write(allocator)
+        trace, causes = snapshot["device_traces"][0], snapshot["xseg"]["devices"][0]["causes"]
+        self.assertEqual([(cause, trace[entry]["action"]) for entry, cause in causes],
+                         [("trim", "segment_unmap"), ("pause", "segment_unmap"), ("resume", "segment_map")])
+        self.assertEqual(snapshot["xseg"]["away"], [])
+        block.free()
+
+    def refuse(self, allocator, most_bytes=None):
+        """Let a request be refused; returns the snapshot of that."""
+        with self.assertRaises(MemoryError):
+            allocator.allocate(1 << 45)
+        written, = self.folder.iterdir()
+        snapshot = read(written)
+        if most_bytes is not None:
+            self.assertLessEqual(written.stat().st_size, most_bytes)
+        written.unlink()
+        return snapshot
+
+    def test_a_refused_request_is_the_last_event(self):
+        allocator = self.open(f"{ALL},oom_snapshot:{self.folder}")
+        block = allocator.allocate(30 * MIB)
+        snapshot = self.refuse(allocator)
+        take_back.check(snapshot)
+        last = snapshot["device_traces"][0][-1]
+        self.assertEqual((last["action"], last["size"]), ("oom", 1 << 45))
+        self.assertEqual(last["device_free"], allocator.statistics().device_bytes - machine.simulator.xseg_sim_used(0))
+        self.assertEqual(summed(snapshot, "allocated_size"), 30 * MIB)
+        block.free()
+
+    def test_a_refusal_without_history_has_the_state(self):
+        allocator = self.open(f"oom_snapshot:{self.folder}")
+        block = allocator.allocate(30 * MIB)
+        snapshot = self.refuse(allocator)
+        self.assertEqual(summed(snapshot, "allocated_size"), 30 * MIB)
+        self.assertFalse(any(snapshot["device_traces"]))
+        block.free()
+
+    def test_bounds_of_a_refusal_leave_the_oldest_out(self):
+        for keys in ("oom_snapshot_ms:1", "oom_snapshot_mb:1"):
+            allocator = self.open(f"{ALL},{keys},oom_snapshot:{self.folder}")
+            for _ in range(8000):
+                allocator.allocate(MIB).free()
+            snapshot = self.refuse(allocator, most_bytes=MIB)
+            take_back.check(snapshot)
+            self.assertGreater(snapshot["xseg"]["devices"][0]["left_out"], 1000, keys)
+            # Three events of each block; those around them: the segment comes and goes, with its cause, and the refusal.
+            self.assertIn(snapshot["xseg"]["devices"][0]["left_out"] + len(snapshot["device_traces"][0]),
+                          range(24002, 24005), keys)
+            allocator.close()
+
+    def test_a_place_that_cannot_be_written(self):
+        with self.assertRaisesRegex(xseg.FileError, "none/file cannot be written: No such file or directory"):
+            self.open().snapshot(self.folder / "none/file")
+
+
+class Replayed(Case):
+    """`xseg replay` of what was written comes to the peaks that the programme had."""
+
+    def expect_peaks(self, config, streams=()):
+        tool = pathlib.Path(os.environ["XSEG_LIBRARY"]).parent / "xseg"
+        allocator, draw, held = self.open(f"{config},history:all"), random.Random(5), []
+        for _ in range(1500):
+            if held and draw.random() < 0.5:
+                held.pop(draw.randrange(len(held))).free()
+            else:
+                size = draw.choice([1000, 70000, MIB, 5 * MIB, 33 * MIB, draw.randrange(1, 90 * MIB)])
+                held.append(allocator.allocate(size, stream=draw.choice(streams) if streams else None))
+        path, stats = self.folder / "snapshot.pickle", allocator.statistics()
+        allocator.snapshot(path)
+        take_back.check(read(path))
+        done = subprocess.run([tool, "replay", "--json", path], capture_output=True, text=True, check=False, timeout=100)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        said = json.loads(done.stdout)
+        self.assertIn(config, said["config"])
+        self.assertEqual((said["peak_requested"], said["peak_allocated"], said["peak_reserved"]),
+                         (stats.requested_bytes.all.peak, stats.allocated_bytes.all.peak, stats.reserved_bytes.all.peak))
+        for block in held:
+            block.free()
+
+    def test_expandable(self):
+        self.expect_peaks("expandable_segments:True")
+
+    def test_placement_by_pages(self):
+        self.expect_peaks("placement:pages")
+
+    def test_several_streams(self):
+        streams = [machine.Stream() for _ in range(3)]
+        self.addCleanup(lambda: [stream.destroy() for stream in streams])
+        self.expect_peaks("expandable_segments:True", streams)
+
+
+def torch_tool():
+    """PyTorch's command for snapshots, from where torch is installed; it imports the standard library alone."""
+    found = [pathlib.Path(place) / "torch/cuda/_memory_viz.py" for place in sys.path]
+    for root in (os.environ.get("XSEG_REFERENCE"), pathlib.Path.home() / ".cache/xseg/torch-2.15.0"):
+        if root:
+            found += sorted(pathlib.Path(root).glob("**/site-packages/torch/cuda/_memory_viz.py"))
+    return next((path for path in found if path.is_file()), None)
+
+
+class PyTorch(Case):
+    def setUp(self):
+        super().setUp()
+        self.tool = torch_tool()
+        if self.tool is None:
+            self.skipTest("torch is not installed, so there is no torch/cuda/_memory_viz.py")
+        self.allocator = self.open()
+        self.blocks = [self.allocator.allocate(size) for size in (MIB, 5 * MIB, 70 * MIB)]
+        self.blocks.pop(1).free()
+        self.addCleanup(self.blocks.clear)
+        self.path = self.folder / "snapshot.pickle"
+        self.allocator.snapshot(self.path)
+
+    def run_tool(self, *arguments, **variables):
+        done = subprocess.run([sys.executable, self.tool, *arguments], capture_output=True, text=True, check=False, timeout=60,
+                              env={**os.environ, **variables})
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return done.stdout
+
+    def module(self):
+        """Its functions."""
+        spec = importlib.util.spec_from_file_location("memory_viz", self.tool)
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+
+    def test_trace(self):
+        said = self.run_tool("trace", self.path)
+        self.assertIn(f"{len(read(self.path)['device_traces'][0])} entries", said)
+        self.assertIn("a = seg_0[0:1.0MiB]", said)
+        self.assertIn("del b # 5.0MiB", said)
+
+    def test_stats(self):
+        stats = self.allocator.statistics()
+        said = self.run_tool("stats", self.path)
+        self.assertIn(f"segments: {len(read(self.path)['segments'])}\n", said)
+        self.assertIn(f"total_reserved: {stats.reserved_bytes.all.current / MIB:.1f}MiB\n", said)
+        self.assertIn(f"total_allocated: {stats.requested_bytes.all.current / MIB:.1f}MiB\n", said)
+
+    def test_segments_and_memory(self):
+        """Each line has a stack and its bytes: all segments, and all that is live."""
+        module, snapshot = self.module(), read(self.path)
+        lines = module.segments(snapshot, format_flamegraph=lambda text: text).splitlines()
+        self.assertEqual(sum(int(line.rsplit(" ", 1)[1]) for line in lines),
+                         self.allocator.statistics().reserved_bytes.all.current)
+        lines = module.memory(snapshot, format_flamegraph=lambda text: text).splitlines()
+        self.assertEqual(sum(int(line.rsplit(" ", 1)[1]) for line in lines if "active_allocated" in line),
+                         self.allocator.statistics().requested_bytes.all.current)
+
+    def test_pictures(self):
+        """As Debian's package has the script that PyTorch would fetch."""
+        places = [pathlib.Path.home() / ".cache/flamegraph.pl", *pathlib.Path("/usr").glob("**/flamegraph.pl")]
+        script = next((path for path in places if path.is_file()), None)
+        if script is None:
+            self.skipTest("there is no flamegraph.pl: install libdevel-nytprof-perl")
+        (self.folder / ".cache").mkdir()
+        shutil.copy(script, self.folder / ".cache/flamegraph.pl")
+        for command in ("segments", "memory"):
+            picture = self.folder / f"{command}.svg"
+            self.run_tool(command, self.path, "-o", picture, HOME=str(self.folder))
+            self.assertIn("<svg", picture.read_text(encoding="utf-8"))
+
+    def test_comparison(self):
+        before = read(self.path)
+        self.blocks.append(self.allocator.allocate(200 * MIB))
+        self.allocator.snapshot(self.path)
+        after = read(self.path)
+        with contextlib.redirect_stdout(io.StringIO()) as said:
+            text = self.module().compare(before["segments"], after["segments"], format_flamegraph=lambda lines: lines)
+        self.assertIn("only_after", text + said.getvalue())
+        self.assertEqual(summed(after, "total_size"), self.allocator.statistics().reserved_bytes.all.current)
+
+
+if __name__ == "__main__":
+    cases.main()

@@ -1,0 +1,150 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Metrics while threads run: pools come and go, blocks come and go, and what stays is told the same in every page.
+ */
+#include "tests/support/scene.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MAKERS  2u
+#define READERS 2u
+#define ROUNDS  150u
+#define PAGES   60u /* at least, of each reader */
+#define ROOM    ((size_t)256 << 10)
+
+struct stage {
+    struct xseg_allocator *allocator;
+    atomic_uint makers; /* that still run */
+    atomic_uint failures;
+    atomic_uint pages;
+};
+
+struct actor {
+    struct stage *stage;
+    unsigned number;
+};
+
+static void count_failure(struct stage *stage, bool failed)
+{
+    atomic_fetch_add(&stage->failures, failed);
+}
+
+/* Make a pool, put a block into it and one into the default pool, and end all three. */
+static void *make_pools(void *self)
+{
+    const struct actor *actor = self;
+    struct stage *stage = actor->stage;
+    struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
+    char name[32];
+
+    (void)snprintf(name, sizeof(name), "maker %u", actor->number);
+    options.name = name;
+    for (unsigned i = 0; i < ROUNDS; i++) {
+        struct xseg_request request = XSEG_REQUEST_INIT;
+        void *block = NULL, *other = NULL;
+        struct xseg_pool *pool = NULL;
+
+        count_failure(stage, xseg_pool_create(stage->allocator, 0, &options, &pool) != XSEG_OK);
+        request.pool = pool;
+        request.bytes = i % 2 == 0 ? 100 : 3 * MIB;
+        count_failure(stage, xseg_alloc_with(stage->allocator, &request, &block) != XSEG_OK);
+        count_failure(stage,
+                      xseg_alloc(stage->allocator, 0, 1 + i % 3 * MIB, NULL, &other) != XSEG_OK);
+        count_failure(stage, xseg_free(stage->allocator, block) != XSEG_OK);
+        count_failure(stage, xseg_pool_release(pool) != XSEG_OK);
+        count_failure(stage, xseg_free(stage->allocator, other) != XSEG_OK);
+        if (i % 16 == 0)
+            count_failure(stage, xseg_trim(stage->allocator, NULL, NULL, NULL) != XSEG_OK);
+    }
+    atomic_fetch_sub(&stage->makers, 1);
+    return NULL;
+}
+
+/* How many lines of a family there are, of which `steady` are the one of the pool that stays; 0 for a name that no pool
+ * has. */
+static unsigned look_at(const char *page, const char *family, unsigned *steady)
+{
+    unsigned lines = 0;
+
+    *steady = 0;
+    for (const char *at = page; (at = strstr(at, family)) != NULL; at++) {
+        const char *name = strstr(at, ",name=\"");
+
+        if (name == NULL)
+            return 0;
+        name += strlen(",name=\"");
+        *steady += strncmp(name, "steady\"} 7340032\n", 17) == 0;
+        if (name[0] != '"' && strncmp(name, "steady\"} 7340032\n", 17) != 0 &&
+            strncmp(name, "maker 0\"} ", 10) != 0 && strncmp(name, "maker 1\"} ", 10) != 0)
+            return 0;
+        lines++;
+    }
+    return lines;
+}
+
+static void *read_pages(void *self)
+{
+    const struct actor *actor = self;
+    struct stage *stage = actor->stage;
+    char *text = malloc(ROOM);
+
+    count_failure(stage, text == NULL);
+    for (unsigned i = 0; text != NULL && (i < PAGES || atomic_load(&stage->makers) > 0); i++) {
+        const enum xseg_metrics_format format =
+            i % 2 == 0 ? XSEG_METRICS_PROMETHEUS : XSEG_METRICS_OPENMETRICS;
+        unsigned steady = 0;
+        size_t needed = 0;
+
+        count_failure(stage,
+                      xseg_metrics(stage->allocator, format, text, ROOM, &needed) != XSEG_OK);
+        count_failure(stage, needed > ROOM || strlen(text) + 1 != needed);
+        const unsigned lines = look_at(text, "\nxseg_live_bytes{", &steady);
+        count_failure(stage, lines < 2 || lines > 150 || steady != 1);
+        if (i % 8 == 0)
+            count_failure(stage, xseg_metrics_write(stage->allocator, "/dev/null") != XSEG_OK);
+        atomic_fetch_add(&stage->pages, 1);
+    }
+    free(text);
+    return NULL;
+}
+
+static void what_stays_is_told_the_same(void **state)
+{
+    struct stage stage = {.allocator =
+                              scene_open("expandable_segments:True,idle_ms:1,page_cache_mb:32")};
+    struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
+    struct actor actor[MAKERS + READERS];
+    pthread_t thread[MAKERS + READERS];
+    struct xseg_pool *pool = NULL;
+
+    (void)state;
+    options.name = "steady";
+    assert_int_equal(xseg_pool_create(stage.allocator, 0, &options, &pool), XSEG_OK);
+    void *block = scene_alloc_in(stage.allocator, pool, 7 * MIB, NULL);
+    atomic_store(&stage.makers, MAKERS);
+    for (unsigned i = 0; i < COUNT_OF(thread); i++) {
+        actor[i] = (struct actor){&stage, i};
+        assert_int_equal(
+            pthread_create(&thread[i], NULL, i < MAKERS ? make_pools : read_pages, &actor[i]), 0);
+    }
+    for (unsigned i = 0; i < COUNT_OF(thread); i++)
+        assert_int_equal(pthread_join(thread[i], NULL), 0);
+    assert_int_equal(atomic_load(&stage.failures), 0);
+    assert_true(atomic_load(&stage.pages) >= READERS * PAGES);
+    scene_free(stage.allocator, block);
+    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    scene_close(stage.allocator);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_stays_is_told_the_same),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,262 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Kernels: fat binaries that are registered and never read, launches that queue work which computes
+ * nothing and touches nothing.
+ *
+ * A compiler that makes CUDA programs puts the calls that begin __cuda into them; no header that C
+ * can read declares those.
+ */
+#include <stddef.h>
+#include <string.h>
+
+#include "tests/support/cudart/driver.h"
+
+enum { THREADS_MAX = 1024, BLOCKS_RESIDENT = 2 };
+
+/* What a program registers, of which nothing is looked at. */
+void **__cudaRegisterFatBinary(void *image);
+void __cudaRegisterFatBinaryEnd(void **handle);
+void __cudaUnregisterFatBinary(void **handle);
+void __cudaRegisterFunction(void **handle, const char *host, char *device, const char *name,
+                            int limit, void *thread, void *block, void *block_size, void *grid_size,
+                            int *warp);
+void __cudaRegisterVar(void **handle, char *host, char *device, const char *name, int is_external,
+                       size_t bytes, int is_constant, int is_global);
+unsigned __cudaPushCallConfiguration(dim3 grid, dim3 block, size_t shared,
+                                     struct CUstream_st *stream);
+cudaError_t __cudaPopCallConfiguration(dim3 *grid, dim3 *block, size_t *shared, void *stream);
+cudaError_t __cudaGetKernel(cudaKernel_t *kernel, const void *host);
+cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void **arguments,
+                               size_t shared, cudaStream_t stream);
+
+EXPORT void **__cudaRegisterFatBinary(void *image)
+{
+    static void *handle;
+
+    (void)image;
+    return &handle;
+}
+
+EXPORT void __cudaRegisterFatBinaryEnd(void **handle)
+{
+    (void)handle;
+}
+
+EXPORT void __cudaUnregisterFatBinary(void **handle)
+{
+    (void)handle;
+}
+
+EXPORT void __cudaRegisterFunction(void **handle, const char *host, char *device, const char *name,
+                                   int limit, void *thread, void *block, void *block_size,
+                                   void *grid_size, int *warp)
+{
+    (void)handle, (void)host, (void)device, (void)name, (void)limit;
+    (void)thread, (void)block, (void)block_size, (void)grid_size, (void)warp;
+}
+
+EXPORT void __cudaRegisterVar(void **handle, char *host, char *device, const char *name,
+                              int is_external, size_t bytes, int is_constant, int is_global)
+{
+    (void)handle, (void)host, (void)device, (void)name;
+    (void)is_external, (void)bytes, (void)is_constant, (void)is_global;
+}
+
+/* Between the brackets of a launch and the function that carries it out. */
+static __thread struct {
+    dim3 grid, block;
+    size_t shared;
+    cudaStream_t stream;
+} configuration;
+
+EXPORT unsigned __cudaPushCallConfiguration(dim3 grid, dim3 block, size_t shared,
+                                            struct CUstream_st *stream)
+{
+    configuration.grid = grid;
+    configuration.block = block;
+    configuration.shared = shared;
+    configuration.stream = stream;
+    return 0;
+}
+
+EXPORT cudaError_t __cudaPopCallConfiguration(dim3 *grid, dim3 *block, size_t *shared, void *stream)
+{
+    *grid = configuration.grid;
+    *block = configuration.block;
+    *shared = configuration.shared;
+    memcpy(stream, &configuration.stream, sizeof(configuration.stream));
+    return cudaSuccess;
+}
+
+static int is_launchable(dim3 grid, dim3 block)
+{
+    return grid.x != 0 && grid.y != 0 && grid.z != 0 && block.x != 0 && block.y != 0 &&
+           block.z != 0 && (size_t)block.x * block.y * block.z <= THREADS_MAX;
+}
+
+static cudaError_t launch(dim3 grid, dim3 block, cudaStream_t stream)
+{
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    cudaError_t error = enter();
+
+    if (error == cudaSuccess)
+        error = error_of(driver.cuStreamIsCapturing(stream, &status));
+    if (error == cudaSuccess && status == CU_STREAM_CAPTURE_STATUS_INVALIDATED)
+        error = cudaErrorStreamCaptureInvalidated;
+    if (error != cudaSuccess)
+        return error;
+    if (!is_launchable(grid, block))
+        return cudaErrorInvalidConfiguration;
+    if (driver.launch == NULL)
+        return cudaErrorNotSupported;
+    return driver.launch(stream, 0) == 0 ? cudaSuccess : cudaErrorInvalidResourceHandle;
+}
+
+EXPORT cudaError_t cudaLaunchKernel(const void *function, dim3 grid, dim3 block, void **arguments,
+                                    size_t shared, cudaStream_t stream)
+{
+    (void)function, (void)arguments, (void)shared;
+    return answer(launch(grid, block, stream));
+}
+
+EXPORT cudaError_t cudaLaunchCooperativeKernel(const void *function, dim3 grid, dim3 block,
+                                               void **arguments, size_t shared, cudaStream_t stream)
+{
+    (void)function, (void)arguments, (void)shared;
+    return answer(launch(grid, block, stream));
+}
+
+EXPORT cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t *config, const void *function,
+                                       void **arguments)
+{
+    (void)function, (void)arguments;
+    return answer(launch(config->gridDim, config->blockDim, config->stream));
+}
+
+EXPORT cudaError_t __cudaGetKernel(cudaKernel_t *kernel, const void *host)
+{
+    *kernel = (cudaKernel_t)(uintptr_t)host;
+    return cudaSuccess;
+}
+
+EXPORT cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void **arguments,
+                                      size_t shared, cudaStream_t stream)
+{
+    return cudaLaunchKernel(kernel, grid, block, arguments, shared, stream);
+}
+
+EXPORT cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *attributes,
+                                         const void *function)
+{
+    (void)function;
+    memset(attributes, 0, sizeof(*attributes));
+    attributes->maxThreadsPerBlock = THREADS_MAX;
+    attributes->numRegs = 32;
+    attributes->ptxVersion = attributes->binaryVersion = 80;
+    attributes->maxDynamicSharedSizeBytes = 48 << 10;
+    return cudaSuccess;
+}
+
+EXPORT cudaError_t cudaFuncSetAttribute(const void *function, enum cudaFuncAttribute attribute,
+                                        int value)
+{
+    (void)function, (void)attribute, (void)value;
+    return cudaSuccess;
+}
+
+EXPORT cudaError_t cudaKernelSetAttributeForDevice(cudaKernel_t kernel,
+                                                   enum cudaFuncAttribute attribute, int value,
+                                                   int device)
+{
+    (void)kernel, (void)attribute, (void)value, (void)device;
+    return cudaSuccess;
+}
+
+EXPORT cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
+    int *blocks, const void *function, int threads, size_t shared, unsigned flags)
+{
+    (void)function, (void)threads, (void)shared, (void)flags;
+    *blocks = BLOCKS_RESIDENT;
+    return cudaSuccess;
+}
+
+EXPORT cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, const void *function,
+                                                                 int threads, size_t shared)
+{
+    return cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(blocks, function, threads, shared,
+                                                                  0);
+}
+
+/* Variables of kernels are nowhere: what is written to them is dropped, and they have no address. */
+EXPORT cudaError_t cudaMemcpyToSymbol(const void *symbol, const void *from, size_t bytes,
+                                      size_t offset, enum cudaMemcpyKind kind)
+{
+    (void)symbol, (void)from, (void)bytes, (void)offset, (void)kind;
+    return cudaSuccess;
+}
+
+EXPORT cudaError_t cudaGetSymbolAddress(void **out, const void *symbol)
+{
+    (void)out, (void)symbol;
+    return answer(cudaErrorInvalidSymbol);
+}
+
+/* Libraries of kernels that are made while a program runs. */
+EXPORT cudaError_t cudaLibraryLoadData(cudaLibrary_t *library, const void *code,
+                                       enum cudaJitOption *options, void **values, unsigned count,
+                                       enum cudaLibraryOption *library_options,
+                                       void **library_values, unsigned library_count)
+{
+    (void)library, (void)code, (void)options, (void)values, (void)count;
+    (void)library_options, (void)library_values, (void)library_count;
+    return answer(cudaErrorNotSupported);
+}
+
+EXPORT cudaError_t cudaLibraryLoadFromFile(cudaLibrary_t *library, const char *path,
+                                           enum cudaJitOption *options, void **values,
+                                           unsigned count, enum cudaLibraryOption *library_options,
+                                           void **library_values, unsigned library_count)
+{
+    (void)path;
+    return cudaLibraryLoadData(library, NULL, options, values, count, library_options,
+                               library_values, library_count);
+}
+
+EXPORT cudaError_t cudaLibraryUnload(cudaLibrary_t library)
+{
+    (void)library;
+    return answer(cudaErrorInvalidResourceHandle);
+}
+
+EXPORT cudaError_t cudaLibraryGetKernel(cudaKernel_t *kernel, cudaLibrary_t library,
+                                        const char *name)
+{
+    (void)kernel, (void)library, (void)name;
+    return answer(cudaErrorInvalidResourceHandle);
+}
+
+EXPORT cudaError_t cudaLibraryGetKernelCount(unsigned *count, cudaLibrary_t library)
+{
+    (void)count, (void)library;
+    return answer(cudaErrorInvalidResourceHandle);
+}
+
+EXPORT cudaError_t cudaLibraryGetGlobal(void **address, size_t *bytes, cudaLibrary_t library,
+                                        const char *name)
+{
+    (void)address, (void)bytes, (void)library, (void)name;
+    return answer(cudaErrorInvalidResourceHandle);
+}
+
+EXPORT cudaError_t cudaLibraryGetManaged(void **address, size_t *bytes, cudaLibrary_t library,
+                                         const char *name)
+{
+    return cudaLibraryGetGlobal(address, bytes, library, name);
+}
+
+EXPORT cudaError_t cudaLibraryGetUnifiedFunction(void **function, cudaLibrary_t library,
+                                                 const char *symbol)
+{
+    (void)function, (void)library, (void)symbol;
+    return answer(cudaErrorInvalidResourceHandle);
+}

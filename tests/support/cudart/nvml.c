@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * NVML for tests: as much of libnvidia-ml.so.1 as PyTorch asks for, of devices without neighbours.
+ *
+ * It starts no driver, as NVML does not, so that a program may ask it and fork afterwards.  How many
+ * devices there are it therefore takes from where the simulator takes it.
+ */
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define EXPORT __attribute__((visibility("default")))
+
+/* Numbers of nvmlReturn_t. */
+enum { SUCCESS = 0, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3 };
+
+int nvmlInit(void);
+int nvmlInit_v2(void);
+int nvmlShutdown(void);
+int nvmlDeviceGetCount_v2(unsigned *count);
+int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **device);
+int nvmlDeviceGetHandleByPciBusId_v2(const char *bus, void **device);
+int nvmlDeviceGetUUID(void *device, char *text, unsigned bytes);
+int nvmlDeviceGetComputeRunningProcesses(void *device, unsigned *count, void *processes);
+int nvmlDeviceGetComputeRunningProcesses_v3(void *device, unsigned *count, void *processes);
+int nvmlDeviceGetNvLinkRemoteDeviceType(void *device, unsigned link, int *type);
+int nvmlDeviceGetNvLinkRemotePciInfo_v2(void *device, unsigned link, void *info);
+int nvmlDeviceGetGpuFabricInfoV(void *device, void *info);
+int nvmlSystemGetCudaDriverVersion_v2(int *version);
+const char *nvmlErrorString(int result);
+
+static unsigned devices(void)
+{
+    const char *text = getenv("XSEG_SIM_DEVICES");
+    const long count = text != NULL ? strtol(text, NULL, 10) : 1;
+
+    return count > 0 && count <= 64 ? (unsigned)count : 1;
+}
+
+EXPORT int nvmlInit(void)
+{
+    return SUCCESS;
+}
+
+EXPORT int nvmlInit_v2(void)
+{
+    return SUCCESS;
+}
+
+EXPORT int nvmlShutdown(void)
+{
+    return SUCCESS;
+}
+
+EXPORT int nvmlDeviceGetCount_v2(unsigned *count)
+{
+    *count = devices();
+    return SUCCESS;
+}
+
+/* A device's handle is its number and one. */
+EXPORT int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **device)
+{
+    if (index >= devices())
+        return INVALID_ARGUMENT;
+    *device = (void *)(uintptr_t)(index + 1);
+    return SUCCESS;
+}
+
+EXPORT int nvmlDeviceGetHandleByPciBusId_v2(const char *bus, void **device)
+{
+    unsigned domain = 0, index = 0;
+
+    if (sscanf(bus, "%x:%x", &domain, &index) != 2 || index == 0)
+        return INVALID_ARGUMENT;
+    return nvmlDeviceGetHandleByIndex_v2(index - 1, device);
+}
+
+EXPORT int nvmlDeviceGetUUID(void *device, char *text, unsigned bytes)
+{
+    (void)snprintf(text, bytes, "GPU-78736567-2d73-696d-2064-6576696365%02x",
+                   (unsigned)(uintptr_t)device - 1);
+    return SUCCESS;
+}
+
+EXPORT int nvmlDeviceGetComputeRunningProcesses(void *device, unsigned *count, void *processes)
+{
+    (void)device, (void)processes;
+    *count = 0;
+    return SUCCESS;
+}
+
+EXPORT int nvmlDeviceGetComputeRunningProcesses_v3(void *device, unsigned *count, void *processes)
+{
+    return nvmlDeviceGetComputeRunningProcesses(device, count, processes);
+}
+
+EXPORT int nvmlDeviceGetNvLinkRemoteDeviceType(void *device, unsigned link, int *type)
+{
+    (void)device, (void)link, (void)type;
+    return NOT_SUPPORTED;
+}
+
+EXPORT int nvmlDeviceGetNvLinkRemotePciInfo_v2(void *device, unsigned link, void *info)
+{
+    (void)device, (void)link, (void)info;
+    return NOT_SUPPORTED;
+}
+
+EXPORT int nvmlDeviceGetGpuFabricInfoV(void *device, void *info)
+{
+    /* The first word is the structure's version, which has its size in it; a state of 0 is "not supported". */
+    const uint32_t version = *(const uint32_t *)info;
+
+    (void)device;
+    memset((char *)info + sizeof(version), 0, (version & 0xffffff) - sizeof(version));
+    return SUCCESS;
+}
+
+EXPORT int nvmlSystemGetCudaDriverVersion_v2(int *version)
+{
+    *version = 13000;
+    return SUCCESS;
+}
+
+EXPORT const char *nvmlErrorString(int result)
+{
+    return result == SUCCESS ? "no error" : "refused";
+}

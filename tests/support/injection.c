@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * A tool for NVTX: a library that NVTX_INJECTION64_PATH names, and that counts the ranges of each name.
+ *
+ * With XSEG_TEST_INJECTED set it also says on standard output that it was loaded.
+ */
+#include <nvtx3/nvToolsExt.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/support/injection.h"
+
+#define NAMES 16u
+#define DEPTH 16u
+
+static struct injection_count counts[NAMES];
+static const char domain_name[] = "xseg";
+static char domain; /* its address is the handle */
+static atomic_uint others;
+static _Thread_local struct injection_count *stack[DEPTH];
+static _Thread_local unsigned depth;
+
+static struct injection_count *find(const char *name)
+{
+    for (unsigned i = 0; i < NAMES; i++) {
+        if (counts[i].name[0] == '\0')
+            (void)snprintf(counts[i].name, sizeof(counts[i].name), "%s", name);
+        if (strcmp(counts[i].name, name) == 0)
+            return &counts[i];
+    }
+    abort();
+}
+
+static nvtxDomainHandle_t create(const char *name)
+{
+    others += strcmp(name, domain_name) != 0;
+    return (nvtxDomainHandle_t)(void *)&domain;
+}
+
+static int push(nvtxDomainHandle_t where, const nvtxEventAttributes_t *attributes)
+{
+    struct injection_count *count = find(attributes->message.ascii);
+
+    others += where != (nvtxDomainHandle_t)(void *)&domain ||
+              attributes->messageType != NVTX_MESSAGE_TYPE_ASCII || depth == DEPTH;
+    count->begun++;
+    count->bytes = attributes->payload.ullValue;
+    stack[depth++ % DEPTH] = count;
+    return (int)depth - 1;
+}
+
+static int pop(nvtxDomainHandle_t where)
+{
+    others += where != (nvtxDomainHandle_t)(void *)&domain || depth == 0;
+    stack[--depth % DEPTH]->ended++;
+    return (int)depth;
+}
+
+struct injection_count injection_read(const char *name)
+{
+    return *find(name);
+}
+
+unsigned injection_others(void)
+{
+    return others + depth;
+}
+
+/* Called by NVTX when the process uses it first; returns 1 for success. */
+NVTX_DYNAMIC_EXPORT int InitializeInjectionNvtx2(NvtxGetExportTableFunc_t get);
+
+int InitializeInjectionNvtx2(NvtxGetExportTableFunc_t get)
+{
+    const NvtxExportTableCallbacks *callbacks = get(NVTX_ETID_CALLBACKS);
+    NvtxFunctionTable core = NULL, core2 = NULL;
+    unsigned count = 0;
+
+    if (callbacks == NULL ||
+        !callbacks->GetModuleFunctionTable(NVTX_CB_MODULE_CORE, &core, &count) ||
+        !callbacks->GetModuleFunctionTable(NVTX_CB_MODULE_CORE2, &core2, &count))
+        return 0;
+    *core2[NVTX_CBID_CORE2_DomainCreateA] = (NvtxFunctionPointer)create;
+    *core2[NVTX_CBID_CORE2_DomainRangePushEx] = (NvtxFunctionPointer)push;
+    *core2[NVTX_CBID_CORE2_DomainRangePop] = (NvtxFunctionPointer)pop;
+    if (getenv("XSEG_TEST_INJECTED") != NULL)
+        (void)printf("injected\n");
+    return 1;
+}

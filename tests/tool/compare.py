@@ -1,0 +1,498 @@
+# SPDX-License-Identifier: MIT
+"""`xseg compare`, and `xseg blame` of folders, as a user meets them: compare.py TOOL SOURCE_ROOT."""
+import json
+import os
+import pathlib
+import pickle
+import subprocess
+import sys
+import tempfile
+import unittest
+
+from blame import BASE, MIB, Programme, frames
+
+SIZE = 64 * MIB
+SNAPSHOTS = pathlib.Path(sys.argv[2]) / "tests/data/snapshots"
+
+
+def job(plant="", base=BASE, pace=1000, line=0, steps=10):
+    """A training job; `plant` is what is different in it, `line` by how much its lines have moved."""
+    programme = Programme(start=1_000_000 + 17 * pace)
+    draw = {"weights": frames("__init__", 31 + line), "activations": frames("forward", 112 + line),
+            "cache": frames("cache", 212 + line), "scratch": frames("scratch", 300 + line)}
+    if plant == "another site":
+        draw["activations"] = frames("attention", 400)
+    programme.map(base, SIZE)
+    if plant == "reserved":
+        programme.map(base + SIZE, SIZE)
+        programme.alloc(base + SIZE, SIZE, draw["cache"])
+    if plant == "idle":
+        programme.map(base + 4 * SIZE, SIZE // 2)
+    programme.alloc(base, 8 * MIB, draw["weights"], "setup")
+    activations = (20 if plant == "live" else 16) * MIB
+    for step in range(steps):
+        programme.time += pace
+        programme.alloc(base + 8 * MIB, activations, draw["activations"], "step")
+        programme.time += pace
+        if plant != "lives longer":
+            programme.free(base + 8 * MIB, pending=plant == "pending")
+        for at in range(4):
+            place = base + 30 * MIB + 2 * at * MIB
+            programme.time += pace // 10
+            if place not in programme.blocks:
+                programme.alloc(place, 512, draw["scratch"], "step")
+            if plant == "one more" and step == at == 0:
+                programme.alloc(place + 512, 512, frames("tiny", 9))
+                programme.free(place + 512)
+            programme.time += pace // 10
+            if plant != "stranded":
+                programme.free(place)
+        if plant == "lives longer":
+            programme.free(base + 8 * MIB)
+        if plant == "pending":
+            programme.free(base + 8 * MIB)
+    programme.event("snapshot", 0, 0)
+    return programme
+
+
+def one_site(line, blocks=1):
+    """Blocks of a line, 8 MiB together, and no history."""
+    programme = Programme()
+    programme.map(BASE, SIZE)
+    for block in range(blocks):
+        programme.alloc(BASE + 8 * MIB // blocks * block, 8 * MIB // blocks, frames("model", line))
+    return programme.snapshot() | {"device_traces": [[]]}
+
+
+class CompareTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def file(self, contents, name="job.pickle"):
+        """A pickle of a programme or a snapshot, or these bytes."""
+        path = self.folder / name
+        path.parent.mkdir(exist_ok=True)
+        contents = contents.snapshot() if isinstance(contents, Programme) else contents
+        path.write_bytes(contents if isinstance(contents, bytes) else pickle.dumps(contents, 4))
+        return path
+
+    def run_tool(self, *arguments, status, command="compare", given=None):
+        done = subprocess.run([TOOL, command, *map(str, arguments)], capture_output=True, timeout=120, check=False,
+                              input=given)
+        self.assertEqual(done.returncode, status, done.stdout + done.stderr)
+        return done.stdout.decode(), done.stderr.decode()
+
+    def said(self, *arguments, **how):
+        out, error = self.run_tool(*arguments, **how)
+        self.assertEqual(error, "")
+        return out
+
+    def compared(self, a, b, *arguments, status):
+        """The JSON of two files; that rows add up to the whole on each side."""
+        files = (self.file(a, "a.pickle"), self.file(b, "b.pickle"))
+        found = json.loads(self.said("--json", *arguments, *files, status=status))
+        self.assertEqual(found["differs"], status == 1)
+        self.assertTrue(self.said(*arguments, *files, status=status).startswith(found["verdict"] + "\n"))
+        for side in "ab":
+            rows = [row[side] for row in found["rows"]]
+            self.assertEqual(found[side]["peak"]["reserved"], sum(row["peak_live"] + row["peak_cached"] for row in rows))
+            self.assertEqual(found[side]["peak"]["live"], sum(row["peak_live"] for row in rows))
+            self.assertEqual(found[side]["average"]["reserved"], sum(row["live"] + row["cached"] for row in rows))
+        return found
+
+    def refused(self, words, *arguments, command="compare", given=None):
+        out, error = self.run_tool(*arguments, status=2, command=command, given=given)
+        self.assertEqual(out, "")
+        self.assertEqual(len(error.splitlines()), 1, error)
+        self.assertIn(words, error)
+
+
+class TwoFiles(CompareTest):
+    def test_one_programme_at_other_addresses_differs_by_nothing(self):
+        for base, pace in ((BASE + (1 << 40), 1000), (4 * MIB, 7777), (BASE, 3)):
+            found = self.compared(job(), job(base=base, pace=pace), status=0)
+            self.assertEqual(found["verdict"], "A and B differ by nothing")
+            self.assertFalse(any(row["differs"] for row in found["rows"]))
+            self.assertEqual(len(found["rows"]), 5)  # three sites, pending, idle
+
+    def test_text(self):
+        text = self.said(self.file(job(), "a.pickle"), self.file(job("reserved"), "b.pickle"), status=1)
+        self.assertEqual(text.replace(str(self.folder) + "/", ""), """\
+B reserves 64.00 MiB more at the peak, all of it at model.py:212 cache, where A allocates nothing
+A: a.pickle, device 0, 153 events
+B: b.pickle, device 0, 155 events
+
+           A             B    difference
+   64.00 MiB    128.00 MiB    +64.00 MiB  reserved at the peak
+   24.00 MiB     88.00 MiB    +64.00 MiB  live at the peak
+  795.15 KiB    780.00 KiB    -15.15 KiB  stranded, on average
+    9.48 MiB     72.08 MiB    +62.60 MiB  live, on average
+   64.00 MiB    127.39 MiB    +63.39 MiB  reserved, on average
+     0 bytes       0 bytes             =  pending, on average
+   53.75 MiB     54.55 MiB   +824.12 KiB  idle, on average
+
+ at the peak      stranded          live      events lived            blocks  site
+  +64.00 MiB             =    +62.78 MiB          - -> 103            - -> 1  model.py:212 cache  (B alone)
+           =             =   -154.52 KiB                 =                 =  model.py:31 __init__
+           =   +824.12 KiB             =                 =                 =  idle: whole pages without a block
+rows that do not differ: 3
+""")
+
+    def test_a_difference_of_each_kind_is_in_the_verdict(self):
+        for plant, more, less in (
+                ("reserved", "B reserves 64.00 MiB more at the peak, all of it at model.py:212 cache, where A allocates nothing",
+                 "B reserves 64.00 MiB less at the peak, all of it at model.py:212 cache, where B allocates nothing"),
+                ("live", "B has 4.00 MiB more live at the peak, all of it at model.py:112 forward",
+                 "B has 4.00 MiB less live at the peak, all of it at model.py:112 forward"),
+                ("stranded", "all of it at model.py:300 scratch", "all of it at model.py:300 scratch"),
+                ("lives longer", "all of it at model.py:112 forward, where a block lives for 9 events, not 1",
+                 "all of it at model.py:112 forward, where a block lives for 1 events, not 9"),
+                ("idle", "B reserves 32.00 MiB more at the peak, all of it in idle pages",
+                 "B reserves 32.00 MiB less at the peak, all of it in idle pages")):
+            with self.subTest(plant=plant):
+                for (a, b), verdict in ((("", plant), more), ((plant, ""), less)):
+                    self.assertIn(verdict, self.compared(job(a), job(b), status=1)["verdict"])
+        self.assertRegex(self.compared(job(), job("stranded"), status=1)["verdict"], r"^B strands \d.\d\d MiB more on average")
+        self.assertRegex(self.compared(job(), job("lives longer"), status=1)["verdict"], r"^B holds \d+.\d\d MiB more live on average")
+
+    def test_memory_that_is_given_back_later(self):
+        def shrinking(late):
+            programme = job()
+            programme.map(BASE + 4 * SIZE, SIZE)
+            for back in (False, True):
+                if back == late:
+                    programme.unmap(BASE + 4 * SIZE)
+                for _ in range(50):
+                    programme.event("snapshot", 0, 0)
+            return programme
+        verdict = self.compared(shrinking(False), shrinking(True), status=1)["verdict"]
+        self.assertRegex(verdict, r"^B reserves \d+.\d\d MiB more on average, all of it in idle pages$")
+
+    def test_what_is_in_another_site_now(self):
+        verdict = self.compared(job(), job("another site"), status=1)["verdict"]
+        self.assertEqual(verdict, "B reserves as much as A at the peak, but 16.00 MiB more at model.py:400 attention, where A "
+                                  "allocates nothing, and 16.00 MiB less at model.py:112 forward")
+
+    def test_pending_blocks_are_no_sites(self):
+        found = self.compared(job(), job("pending"), status=1)
+        rows = {row["site_b"]: row for row in found["rows"]}
+        self.assertGreater(rows["(pending)"]["b"]["cached"], 0)
+        self.assertEqual(rows["(pending)"]["a"]["cached"], 0)
+
+    def test_little_is_no_difference(self):
+        found = self.compared(job(), job("one more"), status=0)
+        self.assertEqual(found["verdict"], "A and B differ by less than 1 % of what is reserved")
+        self.assertIn("model.py:9 tiny", [row["site_b"] for row in found["rows"] if row["differs"]])
+
+    def test_lines_that_have_moved_are_the_same_sites(self):
+        found = self.compared(job(), job(line=7), status=0)
+        self.assertEqual(found["verdict"], "A and B differ by nothing")
+        self.assertIn(("model.py:112 forward", "model.py:119 forward"), [(row["site_a"], row["site_b"]) for row in found["rows"]])
+        # With one more site in the function nobody can tell which is which.
+        other = job(line=7)
+        other.alloc(BASE + 40 * MIB, MIB, frames("forward", 120))
+        rows = self.compared(job(), other, status=1)["rows"]
+        self.assertIn(("model.py:112 forward", None), [(row["site_a"], row["site_b"]) for row in rows])
+
+    def test_labels_and_depth(self):
+        rows = self.compared(job(), job(), "--label", status=0)["rows"]
+        self.assertEqual({row["site_a"] for row in rows}, {"setup", "step", "(pending)", "(idle)"})
+        rows = self.compared(job(), job(), "--depth", "2", status=0)["rows"]
+        self.assertIn("model.py:112 forward < main.py:1 main", [row["site_a"] for row in rows])
+        self.refused("cannot be given with", "--label", "--depth", "2", "x", "y")
+
+    def test_rows(self):
+        text = self.said("--rows", "1", self.file(job(), "a.pickle"), self.file(job("reserved"), "b.pickle"), status=1)
+        self.assertIn("\nmore rows that differ: 2\n", text)
+        self.assertNotIn("scratch", text)
+
+    def test_devices(self):
+        both = job().snapshot()
+        both["device_traces"].append(job("reserved").snapshot()["device_traces"][0][:20])
+        path, other = self.file(both, "both.pickle"), self.file(job(), "one.pickle")
+        self.assertEqual(json.loads(self.said("--json", path, other, status=0))["a"]["device"], 0)
+        self.refused("both.pickle: it has nothing of device 7; there is something of 0, 1", "--device", "7", path, other)
+        self.refused("one.pickle: it has nothing of device 1; there is something of 0", "--device", "1", path, other)
+
+    def test_standard_input(self):
+        path = self.file(job())
+        for files in (("-", path), (path, "-")):
+            self.assertIn("standard input, device 0", self.said(*files, given=path.read_bytes(), status=0))
+        self.refused("one of the files alone", "-", "-")
+
+    def test_names_are_untrusted(self):
+        programme = job()
+        programme.map(BASE + SIZE, SIZE)
+        programme.alloc(BASE + SIZE, SIZE, frames("f\x1b[31m\n"))
+        files = (self.file(job()), self.file(programme, "b\x1b\n.pickle"))
+        for how in ((), ("--json",)):
+            text = self.said(*how, *files, status=1)
+            self.assertTrue(all(byte == "\n" or " " <= byte <= "~" for byte in text), text)
+
+    def test_snapshots_that_pytorch_has_written(self):
+        """tests/data/snapshots: one random programme on classic and on expandable segments."""
+        peaks = json.loads((SNAPSHOTS / "peaks.json").read_text(encoding="utf-8"))
+        classic, expandable = (SNAPSHOTS / f"{name}.pickle.zst" for name in ("classic", "expandable"))
+        for path in (classic, expandable, SNAPSHOTS / "ring.pickle.zst"):
+            self.assertTrue(self.said(path, path, status=0).startswith("A and B differ by nothing\n"))
+        found = json.loads(self.said("--json", classic, expandable, status=1))
+        self.assertEqual([found[side]["peak"]["reserved"] for side in "ab"],
+                         [peaks[name]["reserved"] for name in ("classic", "expandable")])
+        self.assertEqual([found[side]["left_out"] for side in "ab"], [0, 0])
+
+    def test_a_leak_that_pytorch_has_recorded_is_in_the_verdict(self):
+        text = self.said(SNAPSHOTS / "early.pickle.zst", SNAPSHOTS / "late.pickle.zst", status=1)
+        self.assertRegex(text, r"\AB reserves 120.00 MiB more at the peak, 108.10 MiB of it at leak.py:16 <module>\n")
+
+    def test_what_pytorch_has_written_at_other_addresses_and_with_more(self):
+        for path in sorted(SNAPSHOTS.glob("*.pickle.zst")):
+            with self.subTest(path=path.name):
+                data = subprocess.run(["zstd", "-dcq", path], stdout=subprocess.PIPE, check=True).stdout
+                moved = pickle.loads(data)
+                self.move(moved, 1 << 40)
+                found = self.compared(pickle.loads(data), moved, status=0)
+                self.assertEqual(found["verdict"], "A and B differ by nothing")
+                self.assertGreater(found["a"]["average"]["stranded"], 0)
+                stack = frames("keep", 7, "leak.py")
+                moved["segments"].append({**moved["segments"][0], "address": BASE - SIZE, "total_size": SIZE, "is_expandable": False,
+                                          "blocks": [{"address": BASE - SIZE, "size": SIZE, "requested_size": SIZE,
+                                                      "state": "active_allocated", "frames": stack}]})
+                moved["device_traces"][0][:0] = [
+                    {"action": action, "addr": BASE - SIZE, "size": SIZE, "stream": 0, "frames": stack,
+                     "time_us": moved["device_traces"][0][0]["time_us"]} for action in ("segment_alloc", "alloc")]
+                self.assertEqual(self.compared(pickle.loads(data), moved, status=1)["verdict"],
+                                 "B reserves 64.00 MiB more at the peak, all of it at leak.py:7 keep, where A allocates nothing")
+
+    @staticmethod
+    def move(snapshot, by):
+        """Other addresses, and another time."""
+        for segment in snapshot["segments"]:
+            segment["address"] += by
+            for block in segment["blocks"]:
+                block["address"] += by
+        for number, entry in enumerate(entry for trace in snapshot["device_traces"] for entry in trace):
+            entry["time_us"] += by + number * number
+            if "addr" in entry and entry["action"] != "snapshot":
+                entry["addr"] += by
+
+
+class Documents(CompareTest):
+    def test_what_the_documents_print_is_printed(self):
+        self.file(job("reserved"), "before.pickle")
+        self.file(job(), "after.pickle")
+        for rank in range(8):
+            self.file(job("stranded" if rank == 5 else "", BASE + (rank << 32)), f"snapshots/oom-rank{rank}-pid{4711 + rank}-1.pickle")
+        for name in ("early.pickle.zst", "late.pickle.zst"):
+            (self.folder / name).write_bytes((SNAPSHOTS / name).read_bytes())
+        for page, command, operands in (("compare", "compare", "before.pickle after.pickle"),
+                                        ("compare", "compare", "--rows 1 early.pickle.zst late.pickle.zst"),
+                                        ("compare", "compare", "--rows 3 snapshots"), ("blame", "blame", "--rows 3 snapshots")):
+            done = subprocess.run([TOOL, command, *operands.split()], capture_output=True, text=True, cwd=self.folder, check=False)
+            text = (pathlib.Path(sys.argv[2]) / f"docs/{page}.md").read_text(encoding="utf-8")
+            self.assertIn(f"```\n$ xseg {command} {operands}\n{done.stdout}```\n", text)
+
+
+class BadFiles(CompareTest):
+    def test_each_is_a_sentence(self):
+        good, data = self.file(job(), "good.pickle"), pickle.dumps(job().snapshot(), 4)
+        newer = job().snapshot()
+        newer["xseg"] = {"format": 2, "devices": []}
+        for contents, words in ((b"no pickle", "byte 0: this is no pickle"), (data[:-100], "ends too early"), (b"", "ends too early"),
+                                (b"\x80\x09" + data[2:], "protocol 9 of pickles is not known"),
+                                (newer, "format 2 of xseg's own facts is not known"),
+                                ({"a": 1}, "there are no `segments`"),
+                                ({"segments": [], "device_traces": []}, "neither events nor segments")):
+            bad = self.file(contents, "bad.pickle")
+            self.refused(words, good, bad)
+            self.refused(words, bad, good)
+            self.refused(words, bad, command="blame")
+        self.refused("cannot be opened: No such file", good, self.folder / "absent")
+        self.refused("absent is no folder", self.folder / "absent")
+        self.refused("good.pickle is no folder: it takes two files", good)
+        self.refused("not one of each", good, self.folder)
+
+    def test_without_a_history_their_ends_are_compared(self):
+        end = job()
+        end.alloc(BASE + 32 * MIB, 4 * MIB, frames("leak", 5))
+        bare = end.snapshot() | {"device_traces": [[]]}
+        text = self.said(self.file(job(), "a.pickle"), self.file(bare, "b.pickle"), status=1)
+        self.assertTrue(text.startswith("B has 4.00 MiB more live at the peak, all of it at model.py:5 leak"), text)
+        self.assertIn("_record_memory_history()", text)
+        self.assertIn("history:all", text)
+        found = json.loads(self.said("--json", self.folder / "b.pickle", self.folder / "b.pickle", status=0))
+        self.assertFalse(found["over_events"])
+
+
+class Ranks(CompareTest):
+    """Folders."""
+
+    def ranks(self, odd=None, count=8, plant="reserved", folder="job", name="oom-rank{}-pid{}-1.pickle"):
+        for rank in range(count):
+            programme = job(plant if rank == odd else "", base=BASE + (rank << 32), pace=1000 + rank)
+            self.file(programme, f"{folder}/{name.format(rank, 4711 + rank)}")
+        return self.folder / folder
+
+    def test_the_odd_rank_is_named_with_its_site(self):
+        for plant, why in (("reserved", "it reserves 64.00 MiB more at the peak, all of it at model.py:212 cache"),
+                           ("live", "it has 4.00 MiB more live at the peak, all of it at model.py:112 forward"),
+                           ("stranded", "MiB more on average, all of it at model.py:300 scratch"),
+                           ("lives longer", "all of it at model.py:112 forward, where a block lives for 9 events, not 1"),
+                           ("another site", "it reserves as much as rank 0 at the peak, but 16.00 MiB more at model.py:400 attention")):
+            for odd, count in ((5, 8), (0, 3)):
+                with self.subTest(plant=plant, odd=odd), tempfile.TemporaryDirectory(dir=self.folder) as name:
+                    folder = self.ranks(odd, count, plant, pathlib.Path(name).name)
+                    found = json.loads(self.said("--json", folder, status=1))
+                    self.assertEqual(found["odd"], f"rank {odd}")
+                    self.assertEqual(found["ranks"][0]["rank"], odd)
+                    self.assertTrue(found["verdict"].startswith(f"rank {odd} is the odd one of {count}: "), found["verdict"])
+                    self.assertIn(why.replace("rank 0", found["typical"]), found["verdict"])
+                    blamed = json.loads(self.said("--json", folder, command="blame", status=0))
+                    self.assertEqual(blamed["odd"], f"rank {odd}")
+
+    def test_ranks_that_are_alike(self):
+        folder = self.ranks()
+        self.assertTrue(self.said(folder, status=0).startswith(
+            f"no rank of 8 is the odd one: they differ by nothing\n{folder}, 8 files; rank 0 is the most like all\n"))
+        self.assertIsNone(json.loads(self.said("--json", folder, status=0))["odd"])
+
+    def test_each_site_counts_by_itself(self):
+        """Of so many sites some are like the usual one by any short hash of their names."""
+        for rank in range(600):
+            self.file(one_site(1 + rank if rank < 290 else 5000), f"job/rank{rank}.pickle")
+        ranks = json.loads(self.said("--json", self.folder / "job", status=1))["ranks"]
+        # 8 MiB are at another site, at the peak and on average.
+        self.assertEqual({rank["rank"]: rank["distance"] for rank in ranks},
+                         {rank: 4 * 8 * MIB if rank < 290 else 0 for rank in range(600)})
+
+    def test_ranks_that_have_equal_bytes_in_other_blocks(self):
+        for rank in range(3):
+            self.file(one_site(7, blocks=1 + (rank == 2)), f"job/rank{rank}.pickle")
+        found = json.loads(self.said("--json", self.folder / "job", status=0))
+        self.assertEqual(found["ranks"][0]["distance"], 0)
+        self.assertEqual(found["verdict"], "no rank of 3 is the odd one: they differ by less than 1 % of what is reserved")
+
+    def test_when_several_differ_none_is_the_odd_one(self):
+        folder = self.ranks()
+        for rank in (2, 6):
+            self.file(job("reserved"), f"job/oom-rank{rank}-pid{4711 + rank}-1.pickle")
+        found = json.loads(self.said("--json", folder, status=1))
+        self.assertIsNone(found["odd"])
+        self.assertTrue(found["verdict"].startswith("2 ranks of 8 are odd, rank 6 most of all: it reserves 64.00 MiB more"))
+
+    def test_two_ranks_and_one(self):
+        text = self.said(self.ranks(1, 2), status=1)
+        self.assertTrue(text.startswith("rank 1 reserves 64.00 MiB more at the peak"))
+        self.assertEqual(text.splitlines()[1], f"{self.folder}/job, 2 files")
+        # Of two ranks neither is more like all.
+        self.assertIsNone(json.loads(self.said("--json", self.folder / "job", status=1))["typical"])
+        os.remove(self.folder / "job/oom-rank1-pid4712-1.pickle")
+        for command in ("compare", "blame"):
+            text = self.said(self.folder / "job", command=command, status=0)
+            self.assertTrue(text.startswith("there is rank 0 alone"))
+            self.assertEqual(text.splitlines()[1], f"{self.folder}/job, 1 file")
+            self.assertIsNone(json.loads(self.said("--json", self.folder / "job", command=command, status=0))["typical"])
+
+    def test_blame_sums_all_ranks(self):
+        text = self.said(self.ranks(3, 4), command="blame", status=0)
+        self.assertRegex(text, r"\n +\d.\d\d % +\S+ MiB +\S+ bytes +0 bytes  model.py:300 scratch\n")
+        found = json.loads(self.said("--json", self.folder / "job", command="blame", status=0))
+        sites = {site["site"]: site for site in found["sites"]}
+        self.assertEqual((sites["model.py:31 __init__"]["peak"], sites["model.py:31 __init__"]["blocks"]), (4 * 8 * MIB, 4))
+        self.assertEqual(sites["model.py:212 cache"]["peak"], SIZE)
+        self.refused("is of one file", "--flame", self.folder / "job", command="blame")
+
+    def test_names_of_files(self):
+        """A rank is the number behind `rank`; of a rank's files the latest counts; the others are by name."""
+        names = ["oom-rank1-pid5-1.pickle", "oom-rank1-pid5-2.pickle", "snapshot_rank_2.pkl", "rank10.pickle", "rank=3.pickle", "host.pickle"]
+        for second, name in enumerate(names):
+            path = self.file(job("reserved" if name.endswith("-2.pickle") else ""), f"job/{name}")
+            os.utime(path, (1000 + second, 1000 + second))
+        self.file(b"something else", "job/log.txt")
+        self.file(b"hidden", "job/.rank7.pickle")
+        (self.folder / "job/rank8.pickle").mkdir()
+        found = json.loads(self.said("--json", self.folder / "job", status=1))
+        self.assertEqual(sorted(rank["name"] for rank in found["ranks"]), ["host.pickle", "rank 1", "rank 10", "rank 2", "rank 3"])
+        self.assertEqual(found["odd"], "rank 1")
+        self.assertIn("\nleft out: 1, of whose rank there is a newer file\n", self.said(self.folder / "job", status=1))
+
+    def test_equal_ranks_of_two_hosts_are_two(self):
+        for host in "ab":
+            self.ranks(0 if host == "b" else None, 2, name=host + "-rank{}.pickle")
+        found = json.loads(self.said("--json", self.folder / "job", status=1))
+        self.assertEqual(found["odd"], "b-rank0.pickle")
+        self.assertEqual(len(found["ranks"]), 4)
+
+    def test_compressed_files(self):
+        for rank, name in enumerate(("classic", "expandable", "ring")):
+            (self.folder / f"job-rank{rank}.pickle.zst").write_bytes((SNAPSHOTS / f"{name}.pickle.zst").read_bytes())
+        found = json.loads(self.said("--json", self.folder, status=0))
+        self.assertEqual(len(found["ranks"]), 3)
+        # Three jobs that have nothing in common.
+        self.assertEqual(found["verdict"], "no rank of 3 is the odd one: each differs from the others as they do from each other")
+
+    def test_two_folders_rank_by_rank(self):
+        before, after = self.ranks(count=4, folder="before"), self.ranks(2, 5, folder="after", name="other-rank{}-{}.pickle")
+        text = self.said(before, after, status=1)
+        self.assertTrue(text.startswith("B reserves 64.00 MiB more at the peak, all of it at model.py:212 cache"), text)
+        self.assertIn("\nleft out: 1, whose rank is in one folder alone\n", text)
+        found = json.loads(self.said("--json", before, after, status=1))
+        self.assertEqual(found["ranks"][0]["name"], "rank 2")
+        self.assertEqual([rank["distance"] for rank in found["ranks"][1:]], [0, 0, 0])
+        self.assertTrue(self.said(before, before, status=0).startswith("A and B differ by nothing\n"))
+        self.ranks(count=1, folder="none", name="x{}-{}.pickle")
+        self.refused("it has no rank that the other folder has, too", before, self.folder / "none")
+
+    def test_a_bad_file_is_named_and_the_others_go_on(self):
+        folder = self.ranks(5)
+        bad = self.file(b"\x80\x04no", "job/oom-rank3-pid4714-1.pickle")
+        for command in ("compare", "blame"):
+            out, error = self.run_tool(folder, command=command, status=2)
+            self.assertTrue(out.startswith("rank 5 is the odd one of 7: it reserves 64.00 MiB more"), out)
+            self.assertIn("/job, 7 files; rank 0 is the most like all\nleft out: 1, which could not be read\n", out)
+            self.assertEqual(len(error.splitlines()), 1)
+            self.assertTrue(error.startswith(f"{bad}: it cannot be read as a memory snapshot"), error)
+        out, _ = self.run_tool("--json", folder, status=2)
+        self.assertIn(str(bad), json.loads(out)["unread"][0])
+        # The other folder's file of that rank is left out, too.
+        out, error = self.run_tool(self.ranks(folder="other"), folder, status=2)
+        self.assertIn("\nleft out: 1, which could not be read\n", out)
+        self.assertTrue(out.startswith("B reserves 64.00 MiB more at the peak, all of it at model.py:212"), out)
+
+    def test_folders_with_nothing_to_read(self):
+        (self.folder / "empty").mkdir()
+        for command in ("compare", "blame"):
+            self.refused("there is no snapshot in this folder", self.folder / "empty", command=command)
+        self.refused("absent: cannot be opened: No such file", self.folder / "absent", command="blame")
+        self.refused("cannot be opened", self.folder / "empty2", self.folder / "absent")
+        self.file(b"bad", "all/rank0.pickle")
+        self.refused("all/rank0.pickle: it cannot be read", self.folder / "all")
+
+    def test_ranks_without_a_history(self):
+        folder = self.ranks(count=3)
+        self.file(job().snapshot() | {"device_traces": [[]]}, "job/oom-rank1-pid4712-1.pickle")
+        out = self.said(folder, command="blame", status=0)
+        self.assertIn("\nwithout a history: 1, of which the state at the end counts", out)
+        self.assertIn("_record_memory_history", out)
+
+    def test_memory_does_not_grow_with_the_number_of_files(self):
+        def most(folder):
+            # What is freed is free, also to a sanitizer.
+            none = "quarantine_size_mb=0:thread_local_quarantine_size_kb=0:" + os.environ.get("ASAN_OPTIONS", "")
+            with subprocess.Popen([TOOL, "compare", folder], stdout=subprocess.DEVNULL, env=os.environ | {"ASAN_OPTIONS": none}) as process:
+                _, status, usage = os.wait4(process.pid, 0)
+                process.returncode = os.waitstatus_to_exitcode(status)
+            self.assertEqual(process.returncode, 0)
+            return usage.ru_maxrss
+        data = pickle.dumps(job(steps=600).snapshot(), 4)
+        for folder, count in (("few", 8), ("many", 80)):
+            for rank in range(count):
+                self.file(data, f"{folder}/rank{rank}.pickle")
+        # 9000 events take 3 MiB and more of each file that is held.
+        self.assertLess(most(self.folder / "many"), most(self.folder / "few") + (6 << 10))
+
+
+if __name__ == "__main__":
+    TOOL = sys.argv[1]
+    unittest.main(argv=sys.argv[:1])

@@ -1,0 +1,510 @@
+# SPDX-License-Identifier: MIT
+"""`xseg export --perfetto` as a user meets it: export.py TOOL SOURCE_ROOT.
+
+What is in a trace is read by Perfetto's own Python package, which .ci/setup --perfetto fetches into .deps/perfetto.
+Without it those cases are left out, and the test counts as skipped.
+"""
+import collections
+import json
+import os
+import pathlib
+import pickle
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+
+TOOL, ROOT = sys.argv[1], pathlib.Path(sys.argv[2])
+sys.path.insert(0, str(ROOT / "tests/support"))
+sys.path.append(str(ROOT / ".deps/perfetto" / sys.implementation.cache_tag))
+import viewed  # pylint: disable=wrong-import-position
+try:
+    from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as protos
+except ImportError:
+    protos = None
+
+# What a build with self-checks says first.
+CHECKED = re.compile(r"^xseg: this libxseg checks itself [^\n]*\n", re.MULTILINE)
+SNAPSHOTS = sorted((ROOT / "tests/data/snapshots").glob("*.pickle.zst"))
+MIB = 1 << 20
+BASE = 0x7f0000000000
+COUNTERS = ("reserved", "live", "pending", "cached")
+SKIPPED = 77
+
+
+class Trace:
+    """A trace as Perfetto understands it: tracks with their events, names in place of their numbers."""
+
+    def __init__(self, data):
+        trace = protos.Trace()
+        trace.ParseFromString(data)
+        self.tracks, self.children, self.events = {}, collections.defaultdict(list), collections.defaultdict(list)
+        self.names, self.keys, self.texts = {}, {}, {}
+        self.clock, self.packets = None, len(trace.packet)
+        for number, packet in enumerate(trace.packet):
+            assert packet.trusted_packet_sequence_id == 1
+            assert packet.sequence_flags == (1 if number == 0 else 2)
+            self.add(packet)
+
+    def add(self, packet):
+        """Take a packet."""
+        if packet.HasField("clock_snapshot"):
+            self.clock = packet.clock_snapshot.primary_trace_clock
+            assert packet.trace_packet_defaults.timestamp_clock_id == self.clock
+            assert packet.clock_snapshot.clocks[0].clock_id == self.clock
+        for field, known in (("event_names", self.names), ("debug_annotation_names", self.keys),
+                             ("debug_annotation_string_values", self.texts)):
+            for one in getattr(packet.interned_data, field):
+                assert one.iid not in known
+                known[one.iid] = one.str.decode() if known is self.texts else one.name
+        if packet.HasField("track_descriptor"):
+            track = packet.track_descriptor
+            assert track.uuid not in self.tracks and (not track.parent_uuid or track.parent_uuid in self.tracks)
+            self.tracks[track.uuid] = track
+            self.children[track.parent_uuid].append(track.uuid)
+        if packet.HasField("track_event"):
+            event = packet.track_event
+            assert packet.timestamp % 1000 == 0
+            assert event.HasField("counter_value") == self.tracks[event.track_uuid].HasField("counter")
+            self.events[event.track_uuid].append((packet.timestamp // 1000, event))
+
+    def find(self, *names):
+        """The tracks of a path of names, from a device on."""
+        found = self.children[0] if not names[0] else [u for u in self.children[0] if self.tracks[u].name.endswith(names[0])]
+        for name in names[1:]:
+            found = [child for uuid in found for child in self.children[uuid] if self.tracks[child].name == name]
+        return found
+
+    def counter(self, *names):
+        """The values of a counter: (time, value), in their order."""
+        uuid, = self.find(*names)
+        assert all(event.type == protos.TrackEvent.TYPE_COUNTER for _, event in self.events[uuid])
+        return [(time, event.counter_value) for time, event in self.events[uuid]]
+
+    def annotations(self, event):
+        """What an event is annotated with."""
+        values = {}
+        for one in event.debug_annotations:
+            field = one.WhichOneof("value")
+            value = getattr(one, field)
+            values[self.keys[one.name_iid]] = self.texts[value] if field == "string_value_iid" else value
+        return values
+
+    def instants(self, *names):
+        """(time, name, annotations) of a track."""
+        uuid, = self.find(*names)
+        assert all(event.type == protos.TrackEvent.TYPE_INSTANT for _, event in self.events[uuid])
+        return [(time, self.names[event.name_iid], self.annotations(event)) for time, event in self.events[uuid]]
+
+    def slices(self, *names):
+        """(begin, end, name, annotations) of tracks of one name; the end is None where there is none."""
+        slices = []
+        for uuid in self.find(*names):
+            is_open = False
+            for time, event in sorted(self.events[uuid], key=lambda one: one[0]):
+                if event.type == protos.TrackEvent.TYPE_SLICE_BEGIN:
+                    assert not is_open, "slices of a track overlap"
+                    slices.append([time, None, self.names[event.name_iid], self.annotations(event)])
+                else:
+                    assert event.type == protos.TrackEvent.TYPE_SLICE_END and is_open
+                    slices[-1][1] = time
+                is_open = not is_open
+        return sorted(slices, key=lambda one: one[0])
+
+
+def integral(values, end):
+    """The sum over time of a counter."""
+    return sum(value * (after - time) for (time, value), (after, _) in zip(values, [*values[1:], (end, 0)]))
+
+
+class ExportTest(unittest.TestCase):
+    """Each in a folder of its own."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def run_tool(self, *arguments, status=0, **more):
+        """Run the tool; what it says on standard error."""
+        ran = subprocess.run([TOOL, *map(str, arguments)], stderr=subprocess.PIPE, timeout=120, check=False,
+                             cwd=self.folder, **{"stdout": subprocess.PIPE, **more})
+        said = CHECKED.sub("", ran.stderr.decode())
+        self.assertEqual(ran.returncode, status, said)
+        return ran.stdout, said
+
+    def export(self, *arguments, status=0, **more):
+        """Export; what is said."""
+        return self.run_tool("export", "--perfetto", *arguments, status=status, **more)[1]
+
+    def file(self, snapshot, name="job.pickle"):
+        """A file of a snapshot."""
+        path = self.folder / name
+        path.write_bytes(snapshot if isinstance(snapshot, bytes) else pickle.dumps(snapshot, 4))
+        return path
+
+    def trace(self, snapshot, *options):
+        """The trace of a snapshot, or of a file."""
+        path = snapshot if isinstance(snapshot, pathlib.Path) else self.file(snapshot)
+        self.assertEqual(self.export(path, "-o", "out.perfetto", *options), "")
+        self.assertEqual([name for name in os.listdir(self.folder) if name.startswith("out.perfetto.")], [])
+        return Trace((self.folder / "out.perfetto").read_bytes())
+
+    def blamed(self, path):
+        """The same file's figures by another command."""
+        return json.loads(self.run_tool("blame", "--json", path)[0])
+
+
+@unittest.skipUnless(protos, "the Python package perfetto is not there; .ci/setup --perfetto fetches it")
+class Counters(ExportTest):
+    """What is there over time."""
+
+    def test_counters_are_the_programme_at_every_event(self):
+        for seed, early in ((1, 0), (2, 150), (3, 400)):
+            programme = viewed.Programme(seed, 600, early)
+            # Each event has a time of its own, so that each state can be looked up.
+            for number, entry in enumerate(programme.trace):
+                entry["time_us"] = 10 ** 15 + 10 * number
+            trace = self.trace(programme.snapshot())
+            told = {name: dict(trace.counter("device 0", name)) for name in COUNTERS}
+            now = {}
+            for number, state in enumerate(programme.states[1:]):
+                now.update({name: values[10 ** 15 + 10 * number] for name, values in told.items()
+                            if 10 ** 15 + 10 * number in values})
+                self.assertEqual((now["reserved"], now["cached"]), (state["reserved"], state["cached"]))
+                self.assertEqual(now["reserved"], now["live"] + now["pending"] + now["cached"])
+
+    def test_totals_are_those_of_blame_and_replay(self):
+        programme, compared = viewed.Programme(4, 900, 100), set()
+        for path in [*SNAPSHOTS, self.file(programme.snapshot())]:
+            with self.subTest(path=path.name):
+                blame, trace = self.blamed(path), self.trace(path)
+                device = f"device {blame['device']}"
+                values = {name: trace.counter(device, name) for name in COUNTERS}
+                began = min(counter[0][0] for counter in values.values())
+                for name in ("reserved", "live"):
+                    self.assertEqual(integral(values[name], began + blame["duration_us"]), int(blame[name]), name)
+                self.assertEqual(max(value for _, value in values["reserved"]), blame["peak"]["reserved"])
+                if path.name == "job.pickle":
+                    continue
+                replay = json.loads(self.run_tool("replay", "--json", path)[0])
+                used, now = 0, {}
+                steps = sorted([(event, name) for name in ("live", "pending") for event in values[name]],
+                               key=lambda one: one[0][0])
+                for (_, value), name in steps:
+                    now[name] = value
+                    used = max(used, now.get("live", 0) + now.get("pending", 0))
+                # What a block of a classic segment had beyond its rounded request is not in the file where it was freed.
+                names = {name for _, name, _ in trace.instants(device, "segments")}
+                if "segment_alloc" in names:
+                    self.assertTrue(replay["peak_requested"] <= used <= replay["peak_active"])
+                else:
+                    self.assertEqual(used, replay["peak_active"])
+                compared.add("segment_alloc" in names)
+        self.assertEqual(compared, {False, True})
+
+    def test_pools_have_counters_where_there_are_several(self):
+        self.assertEqual(self.trace(viewed.Programme(5, 80).snapshot()).find("device 0", "pool default"), [])
+        trace = self.trace(two_pools())
+        for name in COUNTERS:
+            end = [trace.counter("device 0", pool, name)[-1][1] for pool in ("pool default", "pool (0, 3)")]
+            self.assertEqual(sum(end), trace.counter("device 0", name)[-1][1])
+        self.assertEqual(trace.counter("device 0", "pool default", "reserved"), [(1_000_000, 2 * MIB)])
+        self.assertEqual(trace.counter("device 0", "pool (0, 3)", "live"), [(1_000_000, 0), (1_000_007, MIB)])
+
+    def test_pools_of_entries_that_name_none_are_those_of_the_segments(self):
+        trace = self.trace(older())
+        for pool in ("pool default", "pool (0, 3)"):
+            counters = [dict(trace.counter("device 0", pool, name)) for name in COUNTERS]
+            for reserved, live, pending, cached in states(counters):
+                self.assertEqual(reserved, live + pending + cached)
+                self.assertLessEqual(cached, reserved)
+        self.assertEqual(trace.counter("device 0", "pool (0, 3)", "reserved"), [(1_000_005, 2 * MIB), (1_000_010, 4 * MIB)])
+        self.assertEqual(trace.counter("device 0", "pool (0, 3)", "cached")[-1], (1_000_011, 0))
+        self.assertEqual({event[2]["pool"] for event in trace.instants("device 0", "segments")}, {"(0, 3)"})
+
+    def test_what_was_in_a_segment_that_is_gone_is_the_default_pools(self):
+        snapshot = older()
+        snapshot["device_traces"][0][:0] = [
+            older_entry(action, BASE + (2 << 30), size, time) for action, size, time in (
+                ("alloc", MIB, 1), ("free_requested", MIB, 2), ("free_completed", MIB, 2), ("segment_free", 2 * MIB, 3),
+                ("segment_alloc", 2 * MIB, 4), ("alloc", 2 * MIB, 5))]
+        snapshot["segments"].append({"device": 0, "address": BASE + (2 << 30), "total_size": 2 * MIB, "stream": 16,
+                                     "segment_type": "large", "segment_pool_id": (0, 7),
+                                     "blocks": [{"address": BASE + (2 << 30), "size": 2 * MIB, "state": "active_allocated"}]})
+        pools = [(begin, values["pool"]) for begin, _, _, values in self.trace(snapshot).slices("device 0", "blocks")
+                 if values["address"] == BASE + (2 << 30)]
+        self.assertEqual(pools, [(1_000_001, "default"), (1_000_005, "(0, 7)")])
+
+    def test_a_block_in_memory_of_several_pools_counts_for_each(self):
+        # What an unmap returned is in no segment at the end, so it is the default pool's.
+        snapshot = older()
+        snapshot["device_traces"][0][:] = [
+            older_entry("alloc", BASE + MIB, 2 * MIB, 5), older_entry("free_requested", BASE + MIB, 2 * MIB, 6),
+            older_entry("free_completed", BASE + MIB, 2 * MIB, 8), older_entry("segment_unmap", BASE + 2 * MIB, 2 * MIB, 9)]
+        snapshot["segments"][0].update(total_size=2 * MIB, blocks=[])
+        trace = self.trace(snapshot)
+        for pool in ("pool default", "pool (0, 3)"):
+            self.assertEqual([value for _, value in trace.counter("device 0", pool, "live")], [0, MIB, 0])
+            self.assertEqual([value for _, value in trace.counter("device 0", pool, "pending")], [0, MIB, 0])
+            for reserved, live, pending, cached in states([dict(trace.counter("device 0", pool, name)) for name in COUNTERS]):
+                self.assertEqual(reserved, live + pending + cached)
+
+    def test_each_device_has_its_tracks(self):
+        snapshot = viewed.Programme(6, 100).snapshot()
+        snapshot["device_traces"].append([dict(snapshot["device_traces"][0][0])])
+        trace = self.trace(snapshot)
+        self.assertEqual([trace.tracks[uuid].name for uuid in trace.children[0]],
+                         [f"{self.folder}/job.pickle, device {number}" for number in (0, 1)])
+        self.assertEqual(len(self.trace(snapshot, "--device", "1").children[0]), 1)
+
+    def test_the_clock_is_stated(self):
+        snapshot = viewed.Programme(7, 50).snapshot()
+        self.assertEqual(self.trace(snapshot).clock, protos.BUILTIN_CLOCK_REALTIME)
+        for entry in snapshot["device_traces"][0]:
+            entry["time_us"] -= 10 ** 15 - 5
+        self.assertEqual(self.trace(snapshot).clock, protos.BUILTIN_CLOCK_BOOTTIME)
+        for entry in snapshot["device_traces"][0]:
+            entry["time_us"] = 0
+        times = [time for time, _ in self.trace(snapshot).counter("device 0", "cached")]
+        self.assertLessEqual(max(times), 50)
+
+    def test_what_is_missing_is_said(self):
+        snapshot = viewed.Programme(8, 60).snapshot()
+        snapshot["xseg"] = {"devices": [{"device": 0, "lost": 1234, "left_out": 5}]}
+        trace = self.trace(snapshot)
+        self.assertEqual(trace.tracks[1].description,
+                         "60 events; 1234 before the first were overwritten, 5 had no room in the file; 0 events or blocks "
+                         "do not fit the others, and are left out")
+
+
+def entry(action, addr, size, time, pool=(0, 0), **more):
+    """An entry of a history."""
+    return {"action": action, "addr": addr, "size": size, "stream": 16, "time_us": time, "pool_id": pool, **more}
+
+
+def older_entry(action, addr, size, time):
+    """An entry as releases wrote it that had no `pool_id`."""
+    return {"action": action, "addr": addr, "size": size, "stream": 16, "time_us": 1_000_000 + time, "frames": []}
+
+
+def older():
+    """An expandable segment of a private pool that grows, in a file of such a release; and one of the default pool."""
+    trace = [older_entry("alloc", BASE, 2 * MIB, 5), older_entry("free_requested", BASE, 2 * MIB, 6),
+             older_entry("free_completed", BASE, 2 * MIB, 6), older_entry("segment_map", BASE + 2 * MIB, 2 * MIB, 10),
+             older_entry("alloc", BASE, 4 * MIB, 11)]
+    segments = [{"device": 0, "address": BASE, "total_size": 4 * MIB, "stream": 16, "is_expandable": True,
+                 "segment_type": "large", "segment_pool_id": (0, 3),
+                 "blocks": [{"address": BASE, "size": 4 * MIB, "requested_size": 4 * MIB, "state": "active_allocated", "frames": []}]},
+                {"device": 0, "address": BASE + (1 << 30), "total_size": 2 * MIB, "stream": 0, "is_expandable": True,
+                 "segment_type": "large", "segment_pool_id": (0, 0),
+                 "blocks": [{"address": BASE + (1 << 30), "size": 2 * MIB, "requested_size": 0, "state": "inactive"}]}]
+    return {"segments": segments, "device_traces": [trace]}
+
+
+def states(counters):
+    """The values of all counters at each time when one changes."""
+    now = [0] * len(counters)
+    for time in sorted(set().union(*counters)):
+        now = [counter.get(time, value) for counter, value in zip(counters, now)]
+        yield now
+
+
+def two_pools():
+    """Two adjacent segments of two pools."""
+    blocks = [[{"address": BASE, "size": 2 * MIB, "requested_size": 0, "state": "inactive", "frames": []}],
+              [{"address": BASE + 2 * MIB, "size": MIB, "requested_size": MIB, "state": "active_allocated", "frames": []},
+               {"address": BASE + 3 * MIB, "size": MIB, "requested_size": 0, "state": "inactive", "frames": []}]]
+    segments = [{"device": 0, "address": BASE + number * 2 * MIB, "total_size": 2 * MIB, "stream": 16, "is_expandable": True,
+                 "segment_type": "large", "segment_pool_id": pool, "blocks": blocks[number]}
+                for number, pool in enumerate([(0, 0), (0, 3)])]
+    return {"segments": segments, "device_traces": [[entry("snapshot", 0, 0, 1_000_000),
+                                                     entry("alloc", BASE + 2 * MIB, MIB, 1_000_007, (0, 3))]]}
+
+
+@unittest.skipUnless(protos, "the Python package perfetto is not there; .ci/setup --perfetto fetches it")
+class Events(ExportTest):
+    """What happened."""
+
+    frames = [{"name": "empty", "filename": "/x/site-packages/torch/f.py", "line": 9},
+              {"name": "forward", "filename": "model.py", "line": 212}]
+
+    def own(self):
+        """A snapshot that tells causes: a pool that is paused for a while, a steal."""
+        trace = [entry("segment_map", BASE, 4 * MIB, 10, (0, 3)), entry("segment_unmap", BASE, 2 * MIB, 20, (0, 3)),
+                 entry("segment_unmap", BASE + 2 * MIB, 2 * MIB, 21, (0, 3)), entry("segment_map", BASE, 2 * MIB, 30, (0, 3)),
+                 entry("segment_map", BASE + 2 * MIB, 2 * MIB, 31, (0, 3)), entry("segment_unmap", BASE, 4 * MIB, 40, (0, 3)),
+                 {"action": "oom", "size": 1 << 30, "device_free": 77, "stream": 16, "time_us": 50, "pool_id": (0, 0),
+                  "frames": self.frames}]
+        causes = [[1, "pause"], [2, "pause"], [3, "resume"], [4, "resume"], [5, "steal"], [6, "what comes later"]]
+        return {"segments": [], "device_traces": [trace], "xseg": {"devices": [{"device": 0, "causes": causes}]}}
+
+    def test_what_happens_to_segments_has_its_cause(self):
+        found = self.trace(self.own()).instants("device 0", "segments")
+        self.assertEqual([(time, name) for time, name, _ in found],
+                         [(10, "segment_map"), (20, "segment_unmap: pause"), (21, "segment_unmap: pause"),
+                          (30, "segment_map: resume"), (31, "segment_map: resume"), (40, "segment_unmap: steal")])
+        self.assertEqual(found[2][2], {"bytes": 2 * MIB, "address": BASE + 2 * MIB, "stream": 16, "pool": "(0, 3)"})
+
+    def test_a_pause_lasts_until_all_memory_is_back(self):
+        snapshot = self.own()
+        found = self.trace(snapshot).slices("device 0", "paused: pool (0, 3)")
+        self.assertEqual([one[:3] for one in found], [[20, 31, "paused"]])
+        snapshot["device_traces"][0] = snapshot["device_traces"][0][:4]
+        snapshot["segments"] = [{"device": 0, "address": BASE, "total_size": 2 * MIB, "stream": 16, "is_expandable": True,
+                                 "segment_pool_id": (0, 3), "blocks": []}]
+        snapshot["xseg"]["devices"][0]["causes"] = snapshot["xseg"]["devices"][0]["causes"][:3]
+        found = self.trace(snapshot).slices("device 0", "paused: pool (0, 3)")
+        self.assertEqual([one[:3] for one in found], [[20, None, "paused"]])
+
+    def test_a_request_that_failed_is_an_instant(self):
+        self.assertEqual(self.trace(self.own()).instants("device 0", "out of memory"),
+                         [(50, "out of memory", {"bytes": 1 << 30, "device_free": 77, "stream": 16, "pool": "default",
+                                                 "site": "model.py:212 forward"})])
+
+    def test_blocks_are_slices(self):
+        for seed, early in ((9, 0), (10, 120)):
+            programme = viewed.Programme(seed, 500, early)
+            trace = self.trace(programme.snapshot(), "--blocks", "100000")
+            expected, there, began = [], {}, programme.trace[0]["time_us"]
+            for one in programme.trace:
+                if one["action"] == "alloc":
+                    there[one["addr"]] = (one["time_us"], viewed.rounded(one["size"]))
+                elif one["action"] == "free_completed":
+                    begin, size = there.pop(one["addr"], (began, viewed.rounded(one["size"])))
+                    expected.append((begin, one["time_us"], size, one["addr"]))
+            for address, (size, _, _) in programme.blocks.items():
+                begin, _ = there.get(address, (began, 0))
+                expected.append((begin, None, viewed.rounded(size), address))
+            found = [(begin, end, values["bytes"], values["address"])
+                     for begin, end, _, values in trace.slices("device 0", "blocks")]
+            order = lambda one: (one[0], one[3], one[1] or 0)  # pylint: disable=unnecessary-lambda-assignment
+            self.assertEqual(sorted(found, key=order), sorted(expected, key=order))
+            names = {name for _, _, name, _ in trace.slices("device 0", "blocks")}
+            self.assertTrue(all(re.fullmatch(r"model\d\.py:\d+ layer\d|\(allocated before the recording began\)", name)
+                                for name in names), names)
+
+    def test_of_many_blocks_those_that_held_most_are_there(self):
+        programme = viewed.Programme(11, 500)
+        whole = self.trace(programme.snapshot(), "--blocks", "100000").slices("device 0", "blocks")
+        end = programme.trace[-1]["time_us"]
+        weights = sorted((values["bytes"] * ((stop or end) - begin + 1) for begin, stop, _, values in whole), reverse=True)
+        for count in (0, 1, 7):
+            trace = self.trace(programme.snapshot(), "--blocks", count)
+            some = trace.slices("device 0", "blocks")
+            self.assertEqual(sorted((values["bytes"] * ((stop or end) - begin + 1) for begin, stop, _, values in some),
+                                    reverse=True), weights[:count])
+            for uuid in trace.find("device 0", "blocks"):
+                self.assertEqual(trace.tracks[uuid].description, f"the {count} blocks that held most bytes for longest; "
+                                 f"{len(whole) - count} others are left out")
+
+    def test_a_block_that_waited_for_a_stream_says_how_long(self):
+        snapshot = two_pools()
+        snapshot["device_traces"][0] += [entry("free_requested", BASE + 2 * MIB, MIB, 1_000_010, (0, 3)),
+                                         entry("free_completed", BASE + 2 * MIB, MIB, 1_000_015, (0, 3))]
+        snapshot["segments"][1]["blocks"][0]["state"] = "inactive"
+        (begin, end, name, values), = self.trace(snapshot).slices("device 0", "blocks")
+        self.assertEqual((begin, end, name, values["waited_us"], values["pool"]), (1_000_007, 1_000_015, "(no stack)", 5, "(0, 3)"))
+
+    def test_a_free_that_is_complete_at_once_is_never_pending(self):
+        for between, pending in ((0, [0]), (1, [0, MIB, 0])):
+            snapshot = two_pools()
+            snapshot["device_traces"][0] += [entry("free_requested", BASE + 2 * MIB, MIB, 1_000_010, (0, 3)),
+                                             entry("free_completed", BASE + 2 * MIB, MIB, 1_000_010 + between, (0, 3))]
+            snapshot["segments"][1]["blocks"][0]["state"] = "inactive"
+            trace = self.trace(snapshot)
+            self.assertEqual([value for _, value in trace.counter("device 0", "pending")], pending)
+            self.assertEqual([value for _, value in trace.counter("device 0", "live")], [0, MIB, 0])
+
+    def test_names_are_utf_8_whatever_the_file_has(self):
+        snapshot = self.own()
+        snapshot["device_traces"][0][6]["frames"] = [{"name": "f\ud800ü", "filename": "m\n.py", "line": 1}]
+        path = self.file(pickle.dumps(snapshot, 4).replace(b"m\n.py", b"m\xff.py"))
+        site = self.trace(path).instants("device 0", "out of memory")[0][2]["site"]
+        self.assertIn("m\\xff.py:1 f", site)
+
+
+class Files(ExportTest):
+    """Files in and out."""
+
+    def test_standard_input_and_output(self):
+        path = self.file(viewed.Programme(12, 40).snapshot())
+        path.rename(self.folder / "standard input")
+        self.export("standard input", "-o", "out.perfetto")
+        with open(self.folder / "standard input", "rb") as file:
+            out, said = self.run_tool("export", "--perfetto", "-", "-o", "-", stdin=file)
+        self.assertEqual(said, "")
+        self.assertEqual(out, (self.folder / "out.perfetto").read_bytes())
+
+    def test_bad_files_are_refused_and_leave_nothing(self):
+        whole = pickle.dumps(viewed.Programme(13, 60).snapshot(), 4)
+        for contents, says in ((whole[:len(whole) // 2], "ends too early"), (b"hello", "no pickle of protocol 2"),
+                               (b"\x80\x09" + whole[2:], "protocol 9 of pickles is not known; 2 to 5 are"),
+                               (pickle.dumps({"a": 1}), "this pickle is no memory snapshot"),
+                               (pickle.dumps({"segments": [], "device_traces": []}), "_record_memory_history()"),
+                               (pickle.dumps(viewed.Programme(13, 60).snapshot() | {"device_traces": []}),
+                                "_record_memory_history()"),
+                               (pickle.dumps(viewed.Programme(13, 60).snapshot() | {"xseg": {"devices": [
+                                   {"device": 0, "causes": [[60, "steal"]]}]}}), "a cause is no list of an entry and a word")):
+            said = self.export(self.file(contents, "bad"), "-o", "out.perfetto", status=2)
+            self.assertIn(says, said)
+            self.assertEqual(len(said.splitlines()), 1, said)
+            self.assertEqual(os.listdir(self.folder), ["bad"])
+
+    def test_bad_arguments_are_refused(self):
+        path = self.file(viewed.Programme(14, 30).snapshot())
+        for arguments, says in ((["missing", "-o", "out"], "missing: cannot be opened: No such file"),
+                                ([path, "--device", "7", "-o", "out"], "device 7 has neither a segment nor an event"),
+                                ([path, "-o", "missing/out"], "missing/out cannot be written: No such file or directory"),
+                                ([path], "needs --output"), ([path, path, "-o", "out"], "export")):
+            self.assertIn(says, self.export(*arguments, status=2))
+        self.assertIn("needs --perfetto", self.run_tool("export", path, "-o", "out", status=2)[1])
+        self.assertEqual(os.listdir(self.folder), [path.name])
+
+    def test_a_full_disk_is_said_and_devices_stay(self):
+        path = self.file(viewed.Programme(15, 4000).snapshot())
+        self.assertIn("/dev/full cannot be written: No space left", self.export(path, "-o", "/dev/full", status=2))
+        self.assertTrue(pathlib.Path("/dev/full").is_char_device())
+        with open("/dev/full", "wb") as full:
+            self.assertIn("cannot be written: No space left", self.export(path, "-o", "-", status=2, stdout=full))
+
+    def test_the_output_takes_the_place_of_nothing_else(self):
+        path = self.file(viewed.Programme(15, 400).snapshot())
+        before = path.read_bytes()
+        (self.folder / "same").hardlink_to(path)
+        for output in (path.name, "same"):
+            self.assertIn(f"{output} is read: give another file to write", self.export(path, "-o", output, status=2))
+        self.assertEqual(path.read_bytes(), before)
+        (self.folder / "out.part").write_text("the user's")
+        (self.folder / "out").symlink_to("elsewhere")
+        (self.folder / "elsewhere").touch(0o640)
+        self.assertEqual(self.export(path, "-o", "out"), "")
+        self.assertTrue((self.folder / "out").is_symlink())
+        self.assertGreater((self.folder / "elsewhere").stat().st_size, 1000)
+        self.assertEqual((self.folder / "out.part").read_text(), "the user's")
+
+    def test_what_was_there_stays_when_a_write_fails(self):
+        """The size of files is limited, which is a disk that fills up."""
+        path = self.file(viewed.Programme(16, 4000).snapshot())
+        (self.folder / "out").write_text("before", encoding="utf-8")
+        said = self.run_tool("export", "--perfetto", path, "-o", "out", status=2, preexec_fn=limit)[1]
+        self.assertIn("out cannot be written: File too large", said)
+        self.assertEqual((self.folder / "out").read_text(encoding="utf-8"), "before")
+        self.assertEqual(sorted(os.listdir(self.folder)), ["job.pickle", "out"])
+
+
+def limit():
+    """In the child: no file grows beyond 64 KiB, and a write that would make it grow fails."""
+    import resource  # pylint: disable=import-outside-toplevel
+    import signal  # pylint: disable=import-outside-toplevel
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, 1 << 16))
+
+
+if __name__ == "__main__":
+    result = unittest.main(argv=sys.argv[:1], exit=False).result
+    if result.wasSuccessful() and result.skipped:
+        print("skipped:", result.skipped[0][1])
+        sys.exit(SKIPPED)
+    sys.exit(not result.wasSuccessful())

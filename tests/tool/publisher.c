@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * A process that publishes, for tests of `xseg top`: it does what it reads, a line at a time, and answers each line.
+ *
+ *     open CONFIG         alloc DEVICE MIB      pool NAME MIB
+ *     tick                refuse                fork (answers the child's number; the child waits until it is killed)
+ */
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "xseg/xseg.h"
+
+static struct xseg_allocator *allocator;
+
+static xseg_status make_pool(const char *name, size_t bytes)
+{
+    struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
+    struct xseg_request request = XSEG_REQUEST_INIT;
+    xseg_status status;
+    void *ptr;
+
+    options.name = name;
+    status = xseg_pool_create(allocator, 0, &options, &request.pool);
+    request.bytes = bytes;
+    return status == XSEG_OK ? xseg_alloc_with(allocator, &request, &ptr) : status;
+}
+
+static xseg_status refuse(void)
+{
+    void *ptr;
+
+    return xseg_alloc(allocator, 0, (size_t)1 << 45, NULL, &ptr) == XSEG_ERR_NO_MEMORY
+               ? XSEG_OK
+               : XSEG_ERR_ARGUMENT;
+}
+
+static long make_child(void)
+{
+    const pid_t child = fork();
+
+    if (child == 0) {
+        (void)close(STDIN_FILENO);
+        for (;;)
+            (void)pause();
+    }
+    return (long)child;
+}
+
+/* Do one line.  Returns a number to answer, or -1. */
+static long serve(const char *line)
+{
+    unsigned long mib;
+    char word[128];
+    void *ptr;
+    int device;
+
+    if (sscanf(line, "open %127s", word) == 1)
+        return xseg_open(word, NULL, &allocator) == XSEG_OK ? 0 : -1;
+    if (sscanf(line, "alloc %d %lu", &device, &mib) == 2)
+        return xseg_alloc(allocator, device, mib << 20, NULL, &ptr) == XSEG_OK ? 0 : -1;
+    if (sscanf(line, "pool %127s %lu", word, &mib) == 2)
+        return make_pool(word, mib << 20) == XSEG_OK ? 0 : -1;
+    if (strcmp(line, "tick") == 0)
+        return xseg_tick(allocator, 0) == XSEG_OK ? 0 : -1;
+    if (strcmp(line, "refuse") == 0)
+        return refuse() == XSEG_OK ? 0 : -1;
+    return strcmp(line, "fork") == 0 ? make_child() : -1;
+}
+
+int main(void)
+{
+    char line[256], text[512] = "";
+
+    while (fgets(line, sizeof(line), stdin)) {
+        line[strcspn(line, "\n")] = '\0';
+        const long answer = serve(line);
+
+        if (answer < 0)
+            (void)xseg_error_text(text, sizeof(text));
+        (void)printf("%ld %s\n", answer, answer < 0 ? text : "");
+        (void)fflush(stdout);
+    }
+    return 0; /* with an open allocator, as processes end */
+}

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: MIT
+"""Probes for tracers: which ones are noted in the library, and what docs/metrics.md says of them.
+
+usdt.py LIBRARY SOURCE_ROOT BUILT_WITH.  A probe is an entry of the section .note.stapsdt, as readelf prints it.  Is skipped where
+sys/sdt.h was not there when the library was built (Debian: systemtap-sdt-dev).
+"""
+import pathlib
+import re
+import subprocess
+import sys
+import unittest
+
+SPANS = ("growth", "ladder", "trim", "decay", "pause", "resume")
+
+
+def notes(library):
+    """Provider, name and arguments of each place with a probe."""
+    said = subprocess.run(["readelf", "--wide", "--notes", library], capture_output=True, text=True, check=True,
+                          timeout=60).stdout
+    return re.findall(r"Provider: (\S+)\s+Name: (\S+)\s+Location: \S+ Base: \S+ Semaphore: \S+\s+Arguments: (.*)", said)
+
+
+class Probes(unittest.TestCase):
+    def test_each_span_has_a_probe_at_its_begin_and_its_end(self):
+        found = notes(LIBRARY)
+        self.assertEqual({provider for provider, _, _ in found}, {"xseg"})
+        self.assertEqual({name for _, name, _ in found}, {f"{span}_{end}" for span in SPANS for end in ("begin", "end")})
+
+    def test_arguments_have_the_sizes_that_are_documented(self):
+        for _, name, arguments in notes(LIBRARY):
+            with self.subTest(name=name):
+                sizes = [one.split("@")[0] for one in arguments.split()]
+                self.assertEqual(sizes, ["-4", "8"] if name.endswith("_begin") else ["-4", "-4"])
+
+    def test_the_page_lists_them(self):
+        page = (ROOT / "docs/metrics.md").read_text(encoding="utf-8")
+        self.assertEqual(set(re.findall(r"^\| `(\w+)` \|.*\|$", page.split("## Probes")[1], re.M)), set(SPANS))
+
+
+if __name__ == "__main__":
+    LIBRARY, ROOT = sys.argv[1], pathlib.Path(sys.argv[2])
+    if sys.argv[3] != "with":
+        print("usdt.py: skipped: sys/sdt.h was not there when the library was built (Debian: systemtap-sdt-dev)")
+        sys.exit(77)
+    unittest.main(argv=sys.argv[:1], verbosity=2)

@@ -1,0 +1,326 @@
+# SPDX-License-Identifier: MIT
+"""The page of `xseg view` in Chromium, driven by Selenium, without a network: view_page.py TOOL SOURCE_ROOT.
+
+Figures and structure are compared, not pixels.  Is skipped where chromium, chromedriver or the Python package selenium
+is missing (Debian: chromium chromium-driver python3-selenium).
+"""
+import json
+import os
+import pathlib
+import pickle
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+SKIPPED = 77
+SYSTEM = "/usr/bin/python3"  # Debian's packages are this one's
+TOOL, ROOT = sys.argv[1], pathlib.Path(sys.argv[2])
+BROWSER, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
+try:
+    from selenium import webdriver
+    from selenium.webdriver.chrome.options import Options
+    from selenium.webdriver.chrome.service import Service
+    from selenium.webdriver.common.action_chains import ActionChains
+    from selenium.webdriver.common.actions.wheel_input import ScrollOrigin
+    from selenium.webdriver.common.by import By
+    from selenium.webdriver.common.keys import Keys
+except ImportError:
+    if os.path.exists(SYSTEM) and os.path.realpath(SYSTEM) != os.path.realpath(sys.executable):
+        os.execv(SYSTEM, [SYSTEM, *sys.argv])
+    print("skipped: there is no Python package selenium")
+    sys.exit(SKIPPED)
+if not BROWSER or not DRIVER:
+    print("skipped: there is no chromium, or no chromedriver")
+    sys.exit(SKIPPED)
+sys.path.insert(0, str(ROOT / "tests/support"))
+import viewed  # pylint: disable=wrong-import-position
+
+KINDS = ("live", "pending", "reserved", "cached", "stranded")
+STATES = """
+const pane = Main.panes[0], states = [];
+for (let m = 0; m <= pane.model.n; m++) {
+  const one = pane.finder.at(m);
+  states.push({live: one.live, pending: one.pending, reserved: one.reserved, cached: one.cached, stranded: one.stranded,
+               blocks: one.lives.length});
+}
+return states;
+"""
+SERIES = """
+const {memory, model} = Main.panes[0];
+return Array.from({length: model.n + 1}, (_, m) => { const v = memory.at(m); return [Series.used(v, 0), v[Sites.PENDING], v[Series.RESERVED]]; });
+"""
+COLUMNS = """
+const [from, to, width] = arguments, {memory, view} = Main.panes[0];
+view.set(from, to);
+const edges = view.edges(width), columns = memory.columns(edges);
+return Array.from({length: width}, (_, c) => [edges[c], edges[c + 1], Series.used(columns, c * Series.VALUES),
+                                               columns[c * Series.VALUES + Series.RESERVED]]);
+"""
+PAGES = """
+const [width, height] = arguments, {map, view} = Main.panes[0];
+view.set(0, 1);
+const edges = view.edges(width), grids = map.grids(edges, width, height);
+const total = (grid, c) => { let sum = 0; for (let row = 0; row < height; row++) sum += grid.cells[row * (width + 1) + c]; return Math.round(sum); };
+return Array.from({length: width}, (_, c) => ({moment: edges[c], mapped: total(grids.mapped, c), live: total(grids.live, c),
+                                               pending: total(grids.pending, c), held: total(grids.held, c)}));
+"""
+
+
+class PageTest(unittest.TestCase):
+    """One browser for all; a folder for each."""
+
+    @classmethod
+    def setUpClass(cls):
+        options = Options()
+        options.binary_location = BROWSER
+        for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--window-size=1400,1000",
+                         "--host-resolver-rules=MAP * ~NOTFOUND", "--disable-background-networking"):
+            options.add_argument(argument)
+        options.set_capability("goog:loggingPrefs", {"performance": "ALL", "browser": "ALL"})
+        cls.browser = webdriver.Chrome(service=Service(DRIVER), options=options)
+        cls.addClassCleanup(cls.browser.quit)
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def requests(self):
+        """What the browser asked for since the last call."""
+        messages = [json.loads(entry["message"])["message"] for entry in self.browser.get_log("performance")]
+        return [message["params"]["request"]["url"] for message in messages if message["method"] == "Network.requestWillBeSent"]
+
+    def load(self, path):
+        """Open a page and wait until all of it is there."""
+        self.requests()
+        self.browser.get(path.as_uri())
+        end = time.monotonic() + 60
+        while (ready := self.run_script("return document.documentElement.dataset.ready")) != "all":
+            self.assertNotEqual(ready, "failed", self.browser.get_log("browser"))
+            self.assertLess(time.monotonic(), end, self.browser.get_log("browser"))
+            time.sleep(0.02)
+
+    def open(self, *snapshots, options=()):
+        """Open a page of snapshots, or of files."""
+        paths = []
+        for number, snapshot in enumerate(snapshots):
+            path = snapshot
+            if isinstance(snapshot, dict):
+                path = self.folder / f"{number}.pickle"
+                path.write_bytes(pickle.dumps(snapshot, 4))
+            paths.append(path)
+        subprocess.run([TOOL, "view", *paths, "-o", self.folder / "page.html", *options], check=True, timeout=120,
+                       stderr=subprocess.DEVNULL)
+        self.load(self.folder / "page.html")
+
+    def tearDown(self):
+        """No page may complain or ask for anything but itself."""
+        self.assertEqual([entry for entry in self.browser.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")], [])
+        self.assertEqual(self.requests(), [(self.folder / "page.html").as_uri()])
+
+    def run_script(self, script, *arguments):
+        """What a script returns."""
+        return self.browser.execute_script(script, *arguments)
+
+    def element(self, selector):
+        """The first element."""
+        return self.browser.find_element(By.CSS_SELECTOR, selector)
+
+    def press(self, *keys):
+        """Keys, to whoever has them."""
+        ActionChains(self.browser).send_keys(*keys).perform()
+
+    def cursor(self, pane=0):
+        """The moment that a pane shows."""
+        return self.run_script("return Main.panes[arguments[0]].cursor", pane)
+
+    def test_the_state_at_every_event_is_that_of_the_programme(self):
+        for seed, early in ((1, 0), (2, 200)):
+            programme = viewed.Programme(seed, 700, early)
+            self.open(programme.snapshot())
+            self.assertEqual(self.run_script(STATES), programme.states)
+
+    def test_the_series_are_those_of_the_programme(self):
+        programme = viewed.Programme(3, 1500, 300)
+        self.open(programme.snapshot())
+        expected = [[state["live"] + state["pending"], state["pending"], state["reserved"]] for state in programme.states]
+        self.assertEqual(self.run_script(SERIES), expected)
+
+    def test_a_column_has_the_peak_of_its_events(self):
+        programme = viewed.Programme(4, 3000)
+        self.open(programme.snapshot())
+        for from_, to, width in ((0, 1, 1), (0, 1, 3), (0, 1, 7), (0.1, 0.9, 100), (0.5, 0.52, 400)):
+            columns = self.run_script(COLUMNS, from_, to, width)
+            for first, last, used, reserved in columns:
+                states = programme.states[first:last + 1]
+                self.assertEqual(used, max(state["live"] + state["pending"] for state in states), (first, last))
+                self.assertEqual(reserved, max(state["reserved"] for state in states), (first, last))
+            self.assertEqual(len(columns), width)
+
+    def test_summed_blocks_are_in_the_peaks(self):
+        programme = viewed.Programme(15, 2000)
+        self.open(programme.snapshot(), options=("--blocks", "60"))
+        for width in (1, 5):
+            columns = self.run_script(COLUMNS, 0, 1, width)
+            for place, kind in ((2, lambda state: state["live"] + state["pending"]), (3, lambda state: state["reserved"])):
+                self.assertEqual(max(column[place] for column in columns), max(map(kind, programme.states)))
+        self.assertIn("aggregated", self.element(".figures").text)
+
+    def test_pages_over_time_add_up(self):
+        for seed, early in ((5, 0), (6, 400)):
+            programme = viewed.Programme(seed, 900, early)
+            self.open(programme.snapshot())
+            for width, height in ((300, 40), (37, 160)):
+                for column in self.run_script(PAGES, width, height):
+                    state = programme.states[column["moment"]]
+                    blocks = state["reserved"] - state["cached"]
+                    self.assertEqual(column["mapped"], state["reserved"])
+                    self.assertEqual(column["live"] + column["pending"], blocks)
+                    self.assertEqual(column["held"] - blocks, state["stranded"], column)
+
+    def test_snapshots_of_pytorchs_format_open(self):
+        for path in sorted((ROOT / "tests/data/snapshots").glob("*.pickle.zst")):
+            self.open(path)
+            states = self.run_script(STATES)
+            self.assertGreater(len(states), 100)
+            self.assertGreater(states[-1]["reserved"], 0)
+            self.assertTrue(all(0 <= state["stranded"] <= state["cached"] for state in states))
+
+    def test_a_click_shows_the_stack(self):
+        self.open(viewed.Programme(7, 500).snapshot())
+        point = self.run_script("""
+            const pane = Main.panes[0], p = pane.picture, c = Math.floor(p.inner / 2);
+            const box = pane.timeline.getBoundingClientRect();
+            let y = p.foot - 3;
+            while (y > 0 && Timeline.hit(p, Timeline.LEFT + c, y).band < 0) y--;
+            return [Timeline.LEFT + c - box.width / 2, y - box.height / 2, Timeline.hit(p, Timeline.LEFT + c, y).band];""")
+        chain = ActionChains(self.browser).move_to_element_with_offset(self.element(".timeline"), int(point[0]), int(point[1]))
+        chain.click().perform()
+        self.assertRegex(self.element("pre").text, r"(?s)^block 0x.*\nsite +model\d\.py:\d+ layer\d\n.*\n\S*torch/nn\.py:\d+ inner\d\nmodel\d\.py:\d+ layer\d$")
+        self.assertIn("used", self.element(".timeline ~ .figures").text)
+
+    def test_a_search_finds_blocks_by_their_stack(self):
+        programme = viewed.Programme(8, 800)
+        allocs = [at + 1 for at, entry in enumerate(programme.trace)
+                  if entry["action"] == "alloc" and entry["frames"][1]["name"] == "layer4"]
+        self.open(programme.snapshot())
+        self.press(Keys.HOME, "/")
+        self.press("LAYER4")
+        self.assertTrue(self.element("#found").text.startswith(f"{len(allocs)} blocks"), self.element("#found").text)
+        for moment in allocs[:3]:
+            self.press(Keys.ENTER)
+            self.assertEqual(self.cursor(), moment)
+            self.assertIn("layer4", self.element("pre").text)
+        ActionChains(self.browser).key_down(Keys.SHIFT).send_keys(Keys.ENTER).key_up(Keys.SHIFT).perform()
+        self.assertEqual(self.cursor(), allocs[1])
+        self.press(Keys.ESCAPE)
+        self.assertEqual(self.element("#found").text, "")
+
+    def test_keys_move_the_cursor_and_the_picture(self):
+        programme = viewed.Programme(9, 400)
+        end = len(programme.trace)
+        self.open(programme.snapshot())
+        self.assertEqual(self.cursor(), end)
+        self.press(Keys.LEFT)
+        self.assertEqual(self.cursor(), end - 1)
+        self.press(Keys.HOME, Keys.RIGHT, Keys.RIGHT)
+        self.assertEqual(self.cursor(), 2)
+        self.press("p")
+        peak = programme.states[self.cursor()]
+        self.assertEqual(peak["live"] + peak["pending"], max(state["live"] + state["pending"] for state in programme.states))
+        self.press("+", "+")
+        view = self.run_script("const v = Main.panes[0].view; return [v.from, v.to]")
+        self.assertAlmostEqual(view[1] - view[0], 0.49)
+        self.press("0", "t")
+        self.assertEqual(self.element("#axis").get_attribute("value"), "time")
+        last = self.run_script("const v = Main.panes[0].view; return [v.moment(0), v.moment(1)]")
+        self.assertEqual(last[1], end)
+
+    def test_the_mouse_zooms_and_moves_the_picture(self):
+        self.open(viewed.Programme(17, 600).snapshot())
+        view = "const v = Main.panes[0].view; return [v.from, v.to]"
+        timeline = self.element(".timeline")
+        origin = ScrollOrigin.from_element(timeline)
+        ActionChains(self.browser).scroll_from_origin(origin, 0, -300).perform()
+        self.run_script("return new Promise((done) => setTimeout(done, 200))")
+        zoomed = self.run_script(view)
+        self.assertLess(zoomed[1] - zoomed[0], 0.9)
+        ActionChains(self.browser).move_to_element(timeline).click_and_hold().move_by_offset(-60, 0).release().perform()
+        moved = self.run_script(view)
+        self.assertGreater(moved[0], zoomed[0])
+        self.assertAlmostEqual(moved[1] - moved[0], zoomed[1] - zoomed[0])
+
+    def test_two_files_move_together(self):
+        self.open(viewed.Programme(10, 300).snapshot(), viewed.Programme(11, 500).snapshot())
+        self.assertEqual([node.text for node in self.browser.find_elements(By.TAG_NAME, "h2")],
+                         [str(self.folder / "0.pickle"), str(self.folder / "1.pickle")])
+        places = [node.location for node in self.browser.find_elements(By.CSS_SELECTOR, ".pane")]
+        self.assertEqual(places[0]["y"], places[1]["y"])
+        self.press("+")
+        views = self.run_script("return Main.panes.map((pane) => [pane.view.from, pane.view.to])")
+        self.assertEqual(views[0], views[1])
+        self.assertLess(views[0][1] - views[0][0], 1)
+
+    def test_reasons_of_pages_are_those_of_the_end(self):
+        programme = viewed.Programme(16, 300)
+        snapshot = programme.snapshot()
+        segment = max(snapshot["segments"], key=lambda one: one["total_size"])
+        page = [segment["address"], viewed.PAGE, "pinned", 0, viewed.PAGE]
+        snapshot["xseg"] = {"devices": [{"device": 0, "lost": 5, "left_out": 0, "pages": [page]}]}
+        self.open(snapshot)
+        self.assertIn("pinned 2.00 MiB", self.element("h3 + .state").find_element(By.XPATH, "preceding-sibling::h3[1]").text)
+        self.assertEqual(self.run_script("return Main.panes[0].state.pinned.length"), 1)
+        self.assertIn("5 older events are missing", self.element(".figures").text)
+        self.press(Keys.LEFT)
+        self.run_script("return new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+        self.assertEqual(self.run_script("return Main.panes[0].state.pinned.length"), 0)
+
+    def test_nodes_are_few_whatever_the_file(self):
+        snapshot = viewed.Programme(12, 3000).snapshot()
+        for number, entry in enumerate(snapshot["device_traces"][0]):
+            if "frames" in entry:
+                entry["frames"] = [{"name": f"site{number}", "filename": "many.py", "line": number}]
+        self.open(snapshot, snapshot)
+        self.press("/")
+        self.press("site")
+        self.assertLess(self.run_script("return document.getElementsByTagName('*').length"), 300)
+
+    def test_dark_and_light(self):
+        self.open(viewed.Programme(13, 100).snapshot())
+        grounds = []
+        for scheme in ("light", "dark"):
+            self.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": scheme}]})
+            self.run_script("return new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+            grounds.append(self.run_script("return [getComputedStyle(document.body).backgroundColor, Colors.theme('reserved')]"))
+        self.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+        self.assertNotEqual(grounds[0][0], grounds[1][0])
+        self.assertNotEqual(grounds[0][1], grounds[1][1])
+
+    def test_a_file_without_history_shows_its_blocks(self):
+        programme = viewed.Programme(14, 300)
+        self.open(programme.snapshot() | {"device_traces": [[]]})
+        self.assertEqual(self.run_script(STATES), [programme.states[-1]])
+        self.assertIn("no history", self.element(".figures").text)
+
+
+class RequestTest(PageTest):
+    """The tests above would see a request."""
+
+    def tearDown(self):
+        """Its own business."""
+
+    def test_a_request_is_seen(self):
+        page = self.folder / "page.html"
+        page.write_text('<html data-ready="all"><img src="http://example.invalid/x.png">', encoding="utf-8")
+        self.load(page)
+        self.assertIn("http://example.invalid/x.png", self.requests())
+        self.browser.get_log("browser")
+
+
+if __name__ == "__main__":
+    suite = unittest.TestSuite(unittest.defaultTestLoader.loadTestsFromTestCase(PageTest))
+    suite.addTest(RequestTest("test_a_request_is_seen"))
+    sys.exit(not unittest.TextTestRunner().run(suite).wasSuccessful())

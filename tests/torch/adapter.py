@@ -1,0 +1,409 @@
+# SPDX-License-Identifier: MIT
+"""Small programmes on xseg: what PyTorch's users do with memory goes on working.
+
+adapter.py DRIVER; each test runs one function of this file in a process of its own.
+"""
+import os
+import pickle
+import sys
+import unittest
+
+if __name__ == "__mp_main__" or (len(sys.argv) == 2 and sys.argv[1].startswith("case:")):
+    import torch
+    import xseg.torch
+else:
+    import backends
+
+MIB = 1 << 20
+
+
+def byte_tensor(mib):
+    """A tensor of so many MiB."""
+    return torch.empty(mib * MIB, dtype=torch.uint8, device="cuda")
+
+
+def expect(is_true, what):
+    """An assertion that survives -O."""
+    if not is_true:
+        raise AssertionError(what)
+
+
+def case_train_step():
+    """Forward, backward and optimizer; everything comes back."""
+    layer = torch.nn.Linear(512, 512).cuda()
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+    for _ in range(3):
+        layer(torch.empty(64, 512, device="cuda")).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    held = torch.cuda.memory_allocated()
+    expect(held >= 512 * 512 * 4, held)
+    del layer, optimizer
+    expect(torch.cuda.memory_allocated() < held, "nothing was freed")
+
+
+def case_out_of_memory():
+    """The exception, its text, the observers, and the counter."""
+    seen = []
+    torch._C._cuda_attach_out_of_memory_observer(lambda *arguments: seen.append(arguments))
+    small = byte_tensor(1)
+    try:
+        byte_tensor(1 << 30)
+        expect(False, "that cannot fit")
+    except torch.OutOfMemoryError as refusal:
+        text = str(refusal)
+    expect(text.startswith("CUDA out of memory. Tried to allocate 1048576.00 GiB. GPU 0 has a total capacity of "), text)
+    expect("xseg: device 0 has no room for" in text, text)
+    expect(len(seen) == 1 and seen[0][0] == 0 and seen[0][1] == 1 << 50, seen)
+    expect(torch.cuda.memory_stats()["num_ooms"] == 1, "num_ooms")
+    expect(small.numel() == MIB and byte_tensor(1) is not None, "the next allocation is served")
+
+
+def case_more_than_one_eb():
+    """PyTorch's own bound comes first."""
+    try:
+        torch.empty(1 << 62, dtype=torch.uint8, device="cuda")
+        expect(False, "that cannot fit")
+    except torch.OutOfMemoryError as refusal:
+        expect("more than 1EB memory" in str(refusal), refusal)
+
+
+def case_fraction():
+    """A fraction limits, is read back, and can be taken away."""
+    torch.cuda.set_per_process_memory_fraction(0.25)
+    expect(torch.cuda.get_per_process_memory_fraction() == 0.25, "get_per_process_memory_fraction")
+    total = torch.cuda.mem_get_info()[1]
+    try:
+        torch.empty(total // 2, dtype=torch.uint8, device="cuda")
+        expect(False, "the fraction does not hold")
+    except torch.OutOfMemoryError as refusal:
+        expect("allowed" in str(refusal), refusal)
+    torch.cuda.set_per_process_memory_fraction(1.0)
+    torch.empty(total // 2, dtype=torch.uint8, device="cuda")
+    xseg.torch.allocator().set_limits(fraction=0.75)
+    expect(torch.cuda.get_per_process_memory_fraction() == 0.75, "a fraction that was set in the library")
+    xseg.torch.allocator().set_limits(fraction=1)
+
+
+def case_snapshot():
+    """Segments and blocks, with the line that allocated them; events in their order; metadata."""
+    torch.cuda.memory._record_memory_history(stacks="python")
+    torch.cuda.memory._set_memory_metadata("phase one")
+    held = byte_tensor(3)
+    torch.cuda.memory._set_memory_metadata("")
+    byte_tensor(5)
+    taken = torch.cuda.memory._snapshot()
+    pickle.dumps(taken)
+    blocks = [block for segment in taken["segments"] for block in segment["blocks"] if block["state"] == "active_allocated"]
+    expect([block["requested_size"] for block in blocks] == [3 * MIB], blocks)
+    expect(blocks[0]["address"] == held.data_ptr(), blocks)
+    expect(any(frame["name"] == "byte_tensor" for frame in blocks[0]["frames"]), blocks[0]["frames"])
+    free = [block for segment in taken["segments"] for block in segment["blocks"] if block["state"] == "inactive"]
+    expect(free and all(block["requested_size"] == 0 for block in free), free)
+    events = [entry["action"] for entry in taken["device_traces"][0]]
+    expect(events == ["segment_map", "alloc", "alloc", "free_requested", "free_completed"], events)
+    expect(taken["device_traces"][0][1].get("user_metadata") == "phase one", taken["device_traces"][0][1])
+    expect(torch.cuda.memory._snapshot()["device_traces"][0][-1]["action"] == "snapshot", "the first snapshot shows")
+    torch.cuda.memory._record_memory_history(enabled=None)
+    expect(torch.cuda.memory._snapshot()["device_traces"][0] == [], "recording has ended")
+    torch.cuda.memory._record_memory_history(enabled="state", stacks="python")
+    byte_tensor(5)
+    expect(torch.cuda.memory._snapshot()["device_traces"][0] == [], "nothing but live blocks is kept")
+
+
+def case_graph():
+    """A capture, its pool, a replay, and the pool's end."""
+    graph = torch.cuda.CUDAGraph()
+    before = torch.cuda.memory_reserved()
+    with torch.cuda.graph(graph):
+        kept = byte_tensor(30)
+        byte_tensor(30)
+    graph.replay()
+    ids = {segment["segment_pool_id"] for segment in torch.cuda.memory_snapshot()}
+    expect(tuple(graph.pool()) in ids, ids)
+    del graph, kept
+    torch.cuda.empty_cache()
+    expect(torch.cuda.memory_reserved() <= before, torch.cuda.memory_reserved())
+
+
+def case_mempool():
+    """Memory of a pool is apart, and goes with the pool."""
+    pool = torch.cuda.MemPool()
+    with torch.cuda.use_mem_pool(pool):
+        inside = byte_tensor(8)
+    outside = byte_tensor(8)
+    by_pool = {segment["segment_pool_id"]: segment["active_size"] for segment in torch.cuda.memory_snapshot()}
+    expect(by_pool == {tuple(pool.id): 8 * MIB, (0, 0): 8 * MIB}, by_pool)
+    expect(pool.use_count() == 1, pool.use_count())
+    del inside, pool
+    torch.cuda.empty_cache()
+    expect(torch.cuda.memory_reserved() == 20 * MIB, torch.cuda.memory_reserved())
+    waits = torch.cuda.memory_stats()["num_sync_all_streams"]
+    pool = torch.cuda.MemPool()
+    del pool
+    expect(torch.cuda.memory_stats()["num_sync_all_streams"] == waits, "a pool that had no memory waits for nothing")
+    del outside
+
+
+def case_checkpoint():
+    """The interface of graph trees: a pool comes back to a state."""
+    pool = torch.cuda.graph_pool_handle()
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        torch._C._cuda_beginAllocateCurrentThreadToPool(0, pool)
+        held = byte_tensor(4)
+        state = torch._C._cuda_getCheckpointState(0, pool)
+        later = byte_tensor(4)
+        torch._C._cuda_endAllocateToPool(0, pool)
+    both = {held.untyped_storage().data_ptr(), later.untyped_storage().data_ptr()}
+    expect(torch._C._cuda_checkPoolLiveAllocations(0, pool, both), "both are live")
+    torch._C._cuda_setCheckpointPoolState(0, state, [later.untyped_storage()._cdata], [])
+    expect(torch._C._cuda_checkPoolLiveAllocations(0, pool, {held.untyped_storage().data_ptr()}), "one is live")
+    del held
+    expect(torch._C._cuda_checkPoolLiveAllocations(0, pool, set()), "none is live")
+    torch._C._cuda_releasePool(0, pool)
+
+
+def case_tags():
+    """A tag is paused and resumed at the same addresses; others stay."""
+    with xseg.torch.tag("weights"):
+        weights = byte_tensor(40)
+        with xseg.torch.suspended():
+            other = byte_tensor(20)
+    reserved, address = torch.cuda.memory_reserved(), weights.data_ptr()
+    xseg.torch.pause("weights", keep="host")
+    expect(torch.cuda.memory_reserved() == reserved - 40 * MIB, torch.cuda.memory_reserved())
+    xseg.torch.resume("weights")
+    expect(torch.cuda.memory_reserved() == reserved and weights.data_ptr() == address, "resumed")
+    try:
+        xseg.torch.pause("nobody")
+        expect(False, "there is no such tag")
+    except KeyError as refusal:
+        expect("nobody" in str(refusal), refusal)
+    xseg.torch.pin(weights)
+    try:
+        xseg.torch.pause("weights")
+        expect(False, "a page is pinned")
+    except xseg.BusyError as refusal:
+        expect("pinned" in str(refusal), refusal)
+    xseg.torch.unpin(weights)
+    del other
+
+
+def case_memory_saver():
+    """The calls of torch_memory_saver."""
+    from xseg.torch.memory_saver import torch_memory_saver
+    with torch_memory_saver.region(tag="cache", enable_cpu_backup=False):
+        cache = byte_tensor(60)
+        with torch_memory_saver.disable():
+            beside = byte_tensor(20)
+    with torch_memory_saver.region(tag="weights", enable_cpu_backup=True):
+        weights = byte_tensor(20)
+    reserved = torch.cuda.memory_reserved()
+    torch_memory_saver.pause("cache")
+    torch_memory_saver.pause()
+    expect(torch.cuda.memory_reserved() == 20 * MIB, torch.cuda.memory_reserved())
+    torch_memory_saver.resume("weights")
+    torch_memory_saver.resume()
+    expect(torch.cuda.memory_reserved() == reserved == 100 * MIB, reserved)
+    # What a graph has freed is written to when it is replayed, so no region gets it.
+    graph = torch.cuda.CUDAGraph()
+    with torch_memory_saver.cuda_graph(graph, tag="cache"):
+        within = byte_tensor(20).data_ptr()
+    with torch_memory_saver.region(tag="cache", enable_cpu_backup=False):
+        after = byte_tensor(20)
+    expect(after.data_ptr() != within, within)
+    torch_memory_saver.pause("cache")
+    expect(torch.cuda.memory_reserved() == 40 * MIB, torch.cuda.memory_reserved())
+    torch_memory_saver.resume("cache")
+    del cache, beside, weights, after
+
+
+def case_control():
+    """Limits, trim and explain by the library's own words."""
+    allocator = xseg.torch.allocator()
+    held = byte_tensor(50)
+    byte_tensor(100)
+    expect(allocator.trim(wait=True).returned > 0, "trim")
+    live = torch.cuda.memory_stats()["active_bytes.all.current"]
+    expect(live == 50 * MIB and allocator.statistics(device=0).active_bytes.all.current == live, live)
+    del allocator, held
+    byte_tensor(1)
+
+
+def case_settings():
+    """_set_allocator_settings() reaches xseg; a bad string is a ValueError."""
+    torch.cuda.init()
+    torch.cuda.memory._set_allocator_settings("roundup_power2_divisions:4")
+    held = torch.empty(5000, dtype=torch.uint8, device="cuda")
+    expect(torch.cuda.memory_allocated() == 5120, torch.cuda.memory_allocated())
+    large = byte_tensor(100)
+    torch.cuda.memory._set_allocator_settings("max_split_size_mb:40")
+    del large
+    expect(torch.cuda.memory_stats()["oversize_allocations.current"] == 0, "it was not oversize when it came")
+    expect(torch.cuda.memory_stats()["max_split_size"] == 40 * MIB, "what is in force")
+    other = torch.empty(5000, dtype=torch.uint8, device="cuda")
+    expect(torch.cuda.memory_allocated() == 5120 + 5120, torch.cuda.memory_allocated())
+    try:
+        torch.cuda.memory._set_allocator_settings("no_such_key:1")
+        expect(False, "there is no such key")
+    except ValueError:
+        pass
+    del held, other
+
+
+def case_no_caching():
+    """Memory of the runtime itself, freed whatever is set by then."""
+    torch.cuda.init()
+    with torch.cuda.memory.caching_allocator_disabled() if hasattr(torch.cuda.memory, "caching_allocator_disabled") \
+            else __import__("contextlib").nullcontext():
+        held = byte_tensor(2)
+    expect(held.numel() == 2 * MIB, "held")
+    del held
+    raw = torch.cuda.caching_allocator_alloc(1000)
+    expect(torch.cuda.memory_allocated() == 1024, torch.cuda.memory_allocated())
+    torch.cuda.caching_allocator_delete(raw)
+    expect(torch.cuda.memory_allocated() == 0, torch.cuda.memory_allocated())
+
+
+def case_default_is_expandable():
+    """Without any string, PyTorch and xseg both have expandable segments."""
+    byte_tensor(1)
+    taken = torch.cuda.memory._snapshot()
+    expect(taken["allocator_settings"]["expandable_segments"], taken["allocator_settings"])
+    expect(all(segment["is_expandable"] for segment in taken["segments"]), taken["segments"])
+
+
+def case_history_beside_pools():
+    """Stacks are taken in Python while other threads wait for the adapter's locks."""
+    import faulthandler
+    import threading
+    faulthandler.dump_traceback_later(120, exit=True)
+    torch.cuda.memory._record_memory_history()
+    done = threading.Event()
+
+    def come_and_go():
+        for _ in range(300):
+            with torch.cuda.use_mem_pool(torch.cuda.MemPool()):
+                byte_tensor(1)
+            with xseg.torch.tag("weights"):
+                byte_tensor(1)
+        done.set()
+
+    threads = [threading.Thread(target=come_and_go)]
+    threads[0].start()
+    while not done.is_set():
+        torch.cuda.memory_stats()
+    threads[0].join()
+    expect(len(torch.cuda.memory._snapshot()["device_traces"][0]) > 300, "events")
+    faulthandler.cancel_dump_traceback_later()
+
+
+def resident_bytes():
+    """Of this process."""
+    with open("/proc/self/statm", encoding="ascii") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def case_many_texts():
+    """Texts beside events are forgotten with their events, and snapshots go on however many there were."""
+    torch.cuda.memory._record_memory_history(max_entries=100, stacks="python")
+    held = byte_tensor(1)
+    before = 0
+    for number in range(250000):
+        torch.cuda.memory._annotate_tensor(held, f"{number} " + "x" * 80)
+        if number == 150000:  # the library has asked twice by then which numbers are still in use
+            before = resident_bytes()
+    expect(resident_bytes() - before < 16 * MIB, resident_bytes() - before)
+    torch.cuda.memory._set_memory_metadata("the last of many")
+    byte_tensor(1)
+    events = torch.cuda.memory._snapshot()["device_traces"][0]
+    expect(len(events) == 100 and events[0]["user_metadata"].endswith("x" * 80), events[0])
+    expect(events[-4]["user_metadata"].startswith("249999 "), events[-4])
+    expect([event["user_metadata"] for event in events[-3:]] == ["the last of many"] * 3, events[-3:])
+    for number in range(60000):
+        torch.cuda.memory._set_memory_metadata(f"{number} " + "y" * 200)
+        del held
+        held = byte_tensor(1)
+    events = torch.cuda.memory._snapshot()["device_traces"][0]
+    expect(events[-1]["user_metadata"] == "59999 " + "y" * 200, events[-1])
+    expect(events[0]["user_metadata"] == "59966 " + "y" * 200, events[0])
+
+
+def case_pool_gone_by_itself():
+    """An id can be used again once the memory of its released pool has gone, in whatever way."""
+    import time
+    xseg.torch.allocator().configure("idle_ms:1")
+    pool = torch.cuda.graph_pool_handle()
+
+    def use():
+        torch._C._cuda_beginAllocateCurrentThreadToPool(0, pool)
+        byte_tensor(40)
+        torch._C._cuda_endAllocateToPool(0, pool)
+        torch._C._cuda_releasePool(0, pool)
+
+    use()
+    expect(torch.cuda.memory_reserved() == 40 * MIB, torch.cuda.memory_reserved())
+    for _ in range(3000):  # page by page, as the driver's time allows
+        time.sleep(0.01)
+        byte_tensor(1)
+        if torch.cuda.memory_reserved() == 2 * MIB:
+            break
+    expect(torch.cuda.memory_reserved() == 2 * MIB, torch.cuda.memory_reserved())
+    use()
+
+
+def receive(queue, answer):
+    """The other process: a tensor comes by its handle."""
+    held = queue.get()
+    answer.put((torch.cuda.get_allocator_backend(), held.numel()))
+    del held
+
+
+def case_share():
+    """A tensor goes to another process, which runs on xseg as well."""
+    import torch.multiprocessing
+    context = torch.multiprocessing.get_context("spawn")
+    queue, answer = context.Queue(), context.Queue()
+    child = context.Process(target=receive, args=(queue, answer))
+    child.start()
+    held = byte_tensor(3)
+    queue.put(held)
+    expect(answer.get(timeout=120) == ("xseg", 3 * MIB), "what came")
+    child.join()
+    expect(child.exitcode == 0, child.exitcode)
+    del held
+
+
+def run_case(name):
+    """In the child."""
+    globals()["case_" + name]()
+    print("case", name, "done")
+
+
+class Programmes(unittest.TestCase):
+    """Each case in a process of its own."""
+
+
+def add(name, function):
+    """A test for a case."""
+
+    def test(self):
+        process = backends.start(sys.argv[1], "xseg", os.path.abspath(__file__), "case:" + name)
+        self.assertIn(f"case {name} done", backends.finish(process, "xseg"))
+
+    test.__doc__ = function.__doc__
+    setattr(Programmes, "test_" + name, test)
+
+
+if __name__ == "__main__":
+    if sys.argv[1].startswith("case:"):
+        run_case(sys.argv[1].removeprefix("case:"))
+    else:
+        backends.require(sys.argv[1])
+        if "xseg" not in backends.BACKENDS:
+            print("the adapter is not in this tree")
+            sys.exit(backends.SKIPPED)
+        for found in [name for name in globals() if name.startswith("case_")]:
+            add(found.removeprefix("case_"), globals()[found])
+        unittest.main(argv=sys.argv[:1])

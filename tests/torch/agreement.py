@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: MIT
+"""Settings, limits, texts of errors and the profiler's events on xseg are what they are on PyTorch's own allocator.
+
+agreement.py DRIVER; each test runs a programme of agreement_cases.py in processes of its own, and compares what they tell.
+"""
+import pathlib
+import sys
+import unittest
+
+import backends
+
+CASES = backends.HERE / "agreement_cases.py"
+DRIVER = sys.argv[1]
+
+
+def told(text):
+    """What a programme told."""
+    return [line for line in text.splitlines() if line.startswith("tell ")]
+
+
+class Agreement(unittest.TestCase):
+    """Each programme."""
+
+    maxDiff = 4000
+
+    def run_on(self, backend, name, **variables):
+        """What a programme printed."""
+        return backends.finish(backends.start(DRIVER, backend, CASES, name, **variables), backend)
+
+    def compare(self, name, settings, **variables):
+        """On both allocators."""
+        running = [(backend, backends.start(DRIVER, backend, CASES, name, PYTORCH_CUDA_ALLOC_CONF=settings, **variables))
+                   for backend in ("native", "xseg")]
+        native, ours = (told(backends.finish(process, backend)) for backend, process in running)
+        self.assertGreater(len(native), 1)
+        self.assertEqual(native, ours)
+
+    def test_fraction(self):
+        """The string's fraction may be raised, and garbage is collected by what is set."""
+        self.compare("fraction", "expandable_segments:False,per_process_memory_fraction:0.25,garbage_collection_threshold:0.5",
+                     XSEG_SIM_MEMORY_MB="4096")
+
+    def test_tried(self):
+        """Errors name the segment that PyTorch would have made."""
+        for is_expandable in (False, True):
+            with self.subTest(is_expandable=is_expandable):
+                self.compare("tried", f"expandable_segments:{is_expandable}")
+
+    def test_resets(self):
+        """A string takes back what it does not name."""
+        self.compare("resets", "expandable_segments:False", XSEG_SIM_MEMORY_MB="4096")
+
+    def test_profiled(self):
+        """The profiler and Python's hooks hear of tensors, raw allocations and refusals."""
+        for is_expandable in (False, True):
+            with self.subTest(is_expandable=is_expandable):
+                self.compare("profiled", f"expandable_segments:{is_expandable}")
+        self.compare("traced", "expandable_segments:True")
+        self.compare("traced", "expandable_segments:True", PYTORCH_NO_CUDA_MEMORY_CACHING="1")
+
+    def test_expandable_later(self):
+        """Segments that become expandable after CUDA was initialised are shared; a user's exportable:False is kept."""
+        text = self.run_on("xseg", "expandable_later", PYTORCH_CUDA_ALLOC_CONF="expandable_segments:False")
+        self.assertEqual(told(text), ["tell shared x"])
+        self.assertNotIn("no effect", text)
+        text = self.run_on("xseg", "expandable_later", XSEG_ALLOC_CONF="expandable_segments:False,exportable:False")
+        self.assertEqual(told(text), ["tell refused exportable"])
+        # A device whose memory cannot be shared is no reason for a line, since nobody has asked for that.
+        text = self.run_on("xseg", "plain", XSEG_SIM_VMM="0", PYTORCH_CUDA_ALLOC_CONF="expandable_segments:False")
+        self.assertNotIn("no effect", text)
+        text = self.run_on("xseg", "plain", XSEG_SIM_VMM="0", XSEG_ALLOC_CONF="expandable_segments:True,exportable:True")
+        self.assertIn("exportable has no effect", text)
+
+    def test_named_defaults(self):
+        """Values of xseg's string that PyTorch has no word for are its defaults."""
+        text = self.run_on("xseg", "named_defaults", XSEG_ALLOC_CONF="garbage_collection_threshold:off,max_split_size_mb:17592186044416")
+        self.assertEqual(told(text), ["tell 0.0 -1"])
+
+    def test_plug_in(self):
+        """The plain plug-in serves all threads of a capture from the graph's pool."""
+        library = pathlib.Path(DRIVER).parent / "src/adapters/torch/libxseg-torch.so"
+        process = backends.start(DRIVER, "native", CASES, "plug_in", str(library))
+        self.assertEqual(told(backends.finish(process, "native")), ["tell True True"])
+
+    def test_imports(self):
+        """Imported memory whose last tensor goes in a capture is closed when that has ended."""
+        self.run_on("xseg", "import_ends_in_a_capture")
+
+
+if __name__ == "__main__":
+    backends.require(DRIVER)
+    if "xseg" not in backends.BACKENDS:
+        print("the adapter is not in this tree")
+        sys.exit(backends.SKIPPED)
+    unittest.main(argv=sys.argv[:1])

@@ -1,0 +1,303 @@
+# SPDX-License-Identifier: MIT
+"""Programmes that print what PyTorch's settings, limits, errors and profiler do: agreement_cases.py NAME.
+
+agreement.py runs each on both allocators and compares what is printed.
+"""
+import os
+import re
+import sys
+import tempfile
+import time
+
+import torch
+
+# In another process than on_backend.py, too.
+if os.environ.get("XSEG_TORCH") == "1":
+    import xseg.torch  # noqa: F401 pylint: disable=unused-import
+
+MIB = 1 << 20
+PLAIN = "max_split_size_mb:100000"
+
+
+def tell(*what):
+    """A line that both allocators have to print."""
+    print("tell", *what, flush=True)
+
+
+def set_settings(text):
+    """Change the settings as PyTorch lets a programme; what is refused, is told."""
+    try:
+        torch.cuda.memory._set_allocator_settings(text)  # pylint: disable=protected-access
+    except ValueError:
+        tell("refused", text)
+
+
+def byte_tensor(mib):
+    """A tensor of so many MiB."""
+    return torch.empty(mib * MIB, dtype=torch.uint8, device="cuda")
+
+
+def reserved():
+    """MiB."""
+    return torch.cuda.memory_reserved() // MIB
+
+
+def serves(mib):
+    """Whether a request is served."""
+    try:
+        byte_tensor(mib)
+        return True
+    except torch.OutOfMemoryError:
+        return False
+
+
+def pass_over(small, large):
+    """What is reserved after a cached block was too small for a request."""
+    byte_tensor(small)
+    byte_tensor(large)
+    found = reserved()
+    torch.cuda.empty_cache()
+    return found
+
+
+def fraction():
+    """The string's fraction may be raised, and garbage is collected by what is set.  The device has 4 GiB."""
+    tell(torch.cuda.get_per_process_memory_fraction() if torch.cuda.init() is None else None, serves(3000))
+    torch.cuda.empty_cache()
+    torch.cuda.set_per_process_memory_fraction(0.9)
+    tell(torch.cuda.get_per_process_memory_fraction(), serves(3000))
+    torch.cuda.empty_cache()
+    for value in (0.5, 0.9, 1.0, 0.5):
+        torch.cuda.set_per_process_memory_fraction(value)
+        # An idle block of 600 MiB, one of 700, and a request that neither serves.
+        byte_tensor(600)
+        tell(value, pass_over(700, 800))
+    # Once CUDA is initialised a string's fraction changes nothing.
+    set_settings("per_process_memory_fraction:0.1,garbage_collection_threshold:0.5")
+    tell(torch.cuda.get_per_process_memory_fraction(), serves(1500))
+
+
+def tried():
+    """The size that an out-of-memory names, and what its observers hear."""
+    torch.cuda.init()
+    torch.cuda.set_per_process_memory_fraction(0.0)
+    seen = []
+    torch._C._cuda_attach_out_of_memory_observer(lambda *all: seen.append(all[1:3]))  # pylint: disable=protected-access
+    for settings in (PLAIN, "roundup_power2_divisions:4", "roundup_power2_divisions:[256:1,512:2,>:4]",
+                     "large_segment_size_mb:40", "large_segment_size_mb:12,roundup_power2_divisions:8"):
+        set_settings(settings)
+        for size in (1, MIB - 511, MIB + 1, 5 * MIB, 9 * MIB, 10 * MIB - 1, 12 * MIB + 1, 84 * MIB, 400 * MIB + 5, 3000 * MIB + 77):
+            try:
+                torch.empty(size, dtype=torch.uint8, device="cuda")
+                tell("served", size)
+            except torch.OutOfMemoryError as refusal:
+                found = re.match(r"CUDA out of memory. Tried to allocate (.*?)\. GPU 0 has a total capacity of (.*?) of which "
+                                 r".*? is free\. (.*? allowed); ", str(refusal))
+                tell(settings, size, found.groups() if found else str(refusal), seen.pop())
+
+
+def resets():
+    """What a later string does not name goes back, or stays, by what the allocator does.  The device has 4 GiB."""
+    torch.cuda.init()
+    torch.cuda.set_per_process_memory_fraction(0.5)
+    shown = ("max_split_size", "garbage_collection_threshold", "expandable_segments")
+    for text in ("garbage_collection_threshold:0.3", PLAIN, "roundup_power2_divisions:4", "",
+                 "max_split_size_mb:100,max_non_split_rounding_mb:200", "max_split_size_mb:100",
+                 "large_segment_size_mb:60", "max_split_size_mb:100", "max_split_size_mb:59", "garbage_collection_threshold:0.3",
+                 "large_segment_size_mb:20", "garbage_collection_threshold:1.5"):
+        set_settings(text)
+        settings = torch.cuda.memory._snapshot()["allocator_settings"]  # pylint: disable=protected-access
+        torch.cuda.reset_peak_memory_stats()
+        held = torch.empty(5000, dtype=torch.uint8, device="cuda")
+        rounded = torch.cuda.memory_allocated()
+        del held
+        # Whether a request of 150 MiB takes a block of 300, and which size a middling one reserves.
+        byte_tensor(300)
+        held = byte_tensor(150)
+        whole = torch.cuda.memory_allocated() // MIB
+        del held
+        torch.cuda.empty_cache()
+        byte_tensor(5)
+        middling = reserved()
+        torch.cuda.empty_cache()
+        tell(repr(text), [settings[name] for name in shown], rounded, whole, middling, pass_over(400, 500))
+
+
+def events_of(profiled):
+    """The profiler's events about memory of a GPU."""
+    found = []
+    for event in profiled.profiler.kineto_results.events():
+        if event.name() in ("[memory]", "[OutOfMemory]") and "CUDA" in str(event.device_type()):
+            found.append((event.name(), event.nbytes()))
+    return found
+
+
+def totals(path):
+    """The sums that the trace's file has with each event."""
+    import json
+    with open(path, encoding="utf-8") as file:
+        entries = json.load(file)["traceEvents"]
+    return [(entry["name"], {name: value for name, value in entry["args"].items() if name.startswith(("Total", "Bytes"))})
+            for entry in entries
+            if entry.get("name") in ("[memory]", "[OutOfMemory]") and entry["args"].get("Device Type") == 1]
+
+
+def profiled():
+    """Events of tensors, of raw allocations, and of a request that is refused."""
+    torch.cuda.init()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+        held = torch.empty(5000, dtype=torch.uint8, device="cuda")
+        raw = torch.cuda.caching_allocator_alloc(3 * MIB + 5)
+        other = byte_tensor(30)
+        del held
+        torch.cuda.caching_allocator_delete(raw)
+        try:
+            torch.empty((1 << 50) + 5, dtype=torch.uint8, device="cuda")
+        except torch.OutOfMemoryError:
+            tell("refused")
+        del other
+    tell(events_of(profile))
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "trace.json")
+        profile.export_chrome_trace(path)
+        for line in totals(path):
+            tell(line)
+
+
+def traced():
+    """Python's hooks hear of raw memory, each free before the address is given out again."""
+    import torch.cuda._gpu_trace as gpu_trace
+    torch.cuda.init()
+    heard = []
+    torch._C._activate_gpu_trace()  # pylint: disable=protected-access
+    gpu_trace.register_callback_for_memory_allocation(lambda address: heard.append(("allocated", address)))
+    gpu_trace.register_callback_for_memory_deallocation(lambda address: heard.append(("freed", address)))
+    held = torch.empty(5000, dtype=torch.uint8, device="cuda")
+    first = held.data_ptr()
+    del held
+    raw = torch.cuda.caching_allocator_alloc(5000)
+    torch.cuda.caching_allocator_delete(raw)
+    if os.environ.get("PYTORCH_NO_CUDA_MEMORY_CACHING") is None:
+        # What is not live cannot be freed, and nobody hears of that.
+        try:
+            torch.cuda.caching_allocator_delete(raw)
+        except RuntimeError as refusal:
+            tell("invalid device pointer" in str(refusal))
+    names = {first: "tensor", raw: "raw"} if first != raw else {first: "both"}
+    tell([(what, names.get(address, "other")) for what, address in heard])
+    tell(len(heard))
+
+
+def expandable_later():
+    """On xseg: a segment that is expandable since CUDA was initialised is shared by a handle of the library's."""
+    byte_tensor(3)
+    set_settings("expandable_segments:True")
+    held = byte_tensor(30)
+    try:
+        shared = held.untyped_storage()._share_cuda_()  # pylint: disable=protected-access
+        tell("shared", chr(shared[1][0]))
+        # Nobody receives it: what is still sent when a process ends, PyTorch frees with objects that are destroyed already.
+        torch.UntypedStorage._release_ipc_counter_cuda(*shared[4:6])  # pylint: disable=protected-access
+    except RuntimeError as refusal:
+        tell("refused", *[word for word in ("exportable",) if word in str(refusal)])
+
+
+def named_defaults():
+    """What PyTorch's settings are."""
+    byte_tensor(3)
+    settings = torch.cuda.memory._snapshot()["allocator_settings"]  # pylint: disable=protected-access
+    tell(settings["garbage_collection_threshold"], settings["max_split_size"])
+
+
+def plain():
+    """On xseg: an allocation."""
+    tell(byte_tensor(3).numel())
+
+
+def send(queue):
+    """The other process: a tensor goes, and stays until this process is ended."""
+    held = byte_tensor(30)
+    queue.put(held.untyped_storage()._share_cuda_())  # pylint: disable=protected-access
+    time.sleep(600)
+    del held
+
+
+def with_exporter(use):
+    """Call a function with the handle of another process's memory and that process."""
+    import torch.multiprocessing
+    context = torch.multiprocessing.get_context("spawn")
+    queue = context.Queue()
+    child = context.Process(target=send, args=(queue,))
+    child.start()
+    try:
+        use(queue.get(timeout=300), child)
+    finally:
+        child.kill()
+        child.join()
+
+
+def open_handle(handle):
+    """A storage over memory of another process."""
+    torch.cuda.init()
+    return torch.UntypedStorage._new_shared_cuda(*handle)  # pylint: disable=protected-access
+
+
+def imported():
+    """MiB of other processes that are mapped."""
+    return xseg.torch.allocator().statistics(device=0).imported_bytes // MIB
+
+
+def import_ends_in_a_capture():
+    """Its last tensor goes while a graph is captured; it is closed when that has ended."""
+
+    def use(handle, _):
+        storage = open_handle(handle)
+        assert imported() == 40, imported()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, capture_error_mode="relaxed"):
+            kept = byte_tensor(3)
+            # PyTorch waits for the current stream before it lets go.
+            with torch.cuda.stream(torch.cuda.default_stream()):
+                del storage
+            assert imported() == 40, imported()
+        assert imported() == 0, imported()
+        graph.replay()
+        del kept
+
+    with_exporter(use)
+
+
+def plug_in():
+    """On the plain plug-in: what another thread allocates on the captured stream is the graph's, after the capture too."""
+    import ctypes
+    import threading
+    plugin = torch.cuda.memory.CUDAPluggableAllocator(sys.argv[2], "xseg_torch_malloc", "xseg_torch_free")
+    library = ctypes.CDLL(sys.argv[2])
+    for setter, name in (("set_begin_allocate_to_pool", "begin_allocate_to_pool"),
+                         ("set_end_allocate_to_pool_fn", "end_allocate_to_pool"), ("set_release_pool", "release_pool")):
+        getattr(plugin.allocator(), setter)(ctypes.cast(getattr(library, "xseg_torch_" + name), ctypes.c_void_p).value)
+    torch.cuda.memory.change_current_allocator(plugin)
+    stream, graph, addresses = torch.cuda.Stream(), torch.cuda.CUDAGraph(), []
+
+    def allocate(on):
+        with torch.cuda.stream(on):
+            addresses.append(byte_tensor(30).data_ptr())
+
+    def in_a_thread(on):
+        thread = threading.Thread(target=allocate, args=(on,))
+        thread.start()
+        thread.join()
+
+    side = torch.cuda.Stream()
+    with torch.cuda.graph(graph, stream=stream, capture_error_mode="relaxed"):
+        byte_tensor(3)
+        in_a_thread(stream)
+        in_a_thread(side)
+    for on in (stream, side):
+        allocate(on)
+    # Of the captured stream the block stays the graph's; of the other one it is handed out again.
+    tell(addresses[2] != addresses[0], addresses[3] == addresses[1])
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[1]]()

@@ -1,0 +1,266 @@
+# SPDX-License-Identifier: MIT
+"""Small programmes that print what they see of pools, history and children: alike_cases.py NAME...
+
+They print the same on each allocator, which alike.py looks at.
+"""
+import gc
+import os
+import sys
+
+import torch
+
+if os.environ.get("XSEG_TORCH") == "1":
+    import xseg.torch  # noqa: F401 pylint: disable=unused-import
+
+MIB = 1 << 20
+
+
+def byte_tensor(mib):
+    """A tensor of so many MiB."""
+    return torch.empty(mib * MIB, dtype=torch.uint8, device="cuda")
+
+
+def say(*what):
+    """A line that is compared."""
+    print("=", *what, flush=True)
+
+
+def attempt(work):
+    """What it returns, or the type of its error and its first words."""
+    try:
+        return work()
+    except RuntimeError as error:
+        return type(error).__name__, " ".join(str(error).split()[:4])
+
+
+def in_child(work):
+    """How a forked child ends that does this work."""
+    child = os.fork()
+    if child == 0:
+        say("child:", attempt(work))
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def held_objects():
+    """What a parent may hold when it forks."""
+    held = {"graph": torch.cuda.CUDAGraph(), "pool": torch.cuda.MemPool(),
+            "options": torch.cuda.MemPool(use_on_oom=True, no_split=True), "tensor": byte_tensor(4)}
+    with torch.cuda.graph(held["graph"]):
+        held["kept"] = byte_tensor(4)
+    with torch.cuda.use_mem_pool(held["pool"]):
+        held["inside"] = byte_tensor(4)
+    return held
+
+
+def uninitialised():
+    """Calls before CUDA is initialised."""
+    C = torch._C
+    pool = torch.cuda.graph_pool_handle()
+    for name, work in (
+            ("memory_snapshot", lambda: C._cuda_memorySnapshot(None)["segments"]),
+            ("traces", lambda: C._cuda_memorySnapshot(None)["device_traces"]),
+            ("settings", lambda: C._cuda_memorySnapshot(None)["allocator_settings"]["expandable_segments"]),
+            ("of a pool", lambda: C._cuda_memorySnapshot((1, 2))["segments"]),
+            ("empty_cache", C._cuda_emptyCache),
+            ("memory_stats", torch.cuda.memory_stats),
+            ("of device 0", lambda: C._cuda_memoryStats(0)),
+            ("reset_peak", lambda: C._cuda_resetPeakMemoryStats(0)),
+            ("reset_accumulated", lambda: C._cuda_resetAccumulatedMemoryStats(0)),
+            ("fraction", lambda: C._cuda_setMemoryFraction(0.5, 0)),
+            ("get_fraction", lambda: C._cuda_getMemoryFraction(0)),
+            ("enable", lambda: C._cuda_cudaCachingAllocator_enable(True)),
+            ("release", lambda: C._cuda_releasePool(0, pool)),
+            ("end", lambda: C._cuda_endAllocateToPool(0, pool)),
+            ("metadata", lambda: torch.cuda.memory._set_memory_metadata("early")),
+            ("raw_delete", lambda: C._cuda_cudaCachingAllocator_raw_delete(0)),
+            ("is initialised", torch.cuda.is_initialized)):
+        # Errors say in words of their own that there is no such device yet.
+        found = attempt(work)
+        say(name, found[0] if isinstance(found, tuple) else found)
+    torch.cuda.memory._record_memory_history(stacks="python")
+    byte_tensor(3)
+    say("then", [entry["action"] for entry in C._cuda_memorySnapshot(None)["device_traces"][0]])
+
+
+def children():
+    """A forked child ends what its parent holds."""
+    held = held_objects()
+
+    def drop(*names):
+        for name in names:
+            del held[name]
+        gc.collect()
+
+    for names in (["graph"], ["kept", "graph"], ["pool"], ["options"], ["tensor"], ["inside", "tensor", "kept"]):
+        say(*names, in_child(lambda names=names: drop(*names)))
+    side = torch.cuda.Stream()
+    address = held["tensor"].data_ptr()
+    for name, work in (
+            ("allocate", lambda: byte_tensor(1)),
+            ("raw allocate", lambda: torch._C._cuda_cudaCachingAllocator_raw_alloc(1000, 0)),
+            ("raw delete", lambda: torch._C._cuda_cudaCachingAllocator_raw_delete(address)),
+            ("release", lambda: torch._C._cuda_releasePool(0, held["pool"].id)),
+            ("empty_cache", torch._C._cuda_emptyCache),
+            ("reset", lambda: torch._C._cuda_resetPeakMemoryStats(0)),
+            ("record_stream", lambda: held["tensor"].record_stream(side)),
+            ("use_count", lambda: held["pool"].use_count()),
+            ("metadata", lambda: torch.cuda.memory._set_memory_metadata("child"))):
+        say(name, in_child(work))
+    del side
+    child = os.fork()
+    if child == 0:
+        sys.exit(0)
+    say("exit", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    held.clear()
+    torch.cuda.empty_cache()
+    say("parent", torch.cuda.memory_allocated(), torch.cuda.memory_reserved())
+
+
+def by_pools():
+    """The family of statistics that goes by private pool."""
+    found = torch.cuda.memory_stats_as_nested_dict()["reserved_bytes_by_private_pools"]
+    return sorted((key, sorted(groups.items())) for key, groups in found.items())
+
+
+def served_by(pool, mib):
+    """Allocate from a pool, free it, and let go of the pool's id."""
+    torch._C._cuda_beginAllocateCurrentThreadToPool(0, pool)
+    byte_tensor(mib)
+    torch._C._cuda_endAllocateToPool(0, pool)
+    torch._C._cuda_releasePool(0, pool)
+
+
+def pool_statistics():
+    """reserved_bytes_by_private_pools: resets between two readings, pools that end, ids that are used again."""
+    never = torch.cuda.MemPool()
+    say("no memory yet", by_pools())
+    del never
+    say("no memory ever", by_pools())
+    pool = torch.cuda.MemPool()
+    with torch.cuda.use_mem_pool(pool):
+        held = byte_tensor(4)
+    torch.cuda.reset_accumulated_memory_stats()
+    say("allocated and reset before the first reading", by_pools())
+    del held, pool
+    torch.cuda.reset_peak_memory_stats()
+    say("gone and reset", by_pools())
+    pool = torch.cuda.MemPool()
+    with torch.cuda.use_mem_pool(pool):
+        byte_tensor(1)
+    del pool
+    torch.cuda.reset_accumulated_memory_stats()
+    torch.cuda.reset_peak_memory_stats()
+    say("came, went and reset", by_pools())
+    again = torch.cuda.graph_pool_handle()
+    for mib in (4, 24, 44, 4):
+        served_by(again, mib)
+        say("id again", mib, by_pools())
+        torch.cuda.empty_cache()
+        say("emptied", by_pools())
+        if mib == 24:
+            torch.cuda.reset_peak_memory_stats()
+            say("peak reset", by_pools())
+    torch._C._cuda_beginAllocateCurrentThreadToPool(0, again)
+    say("no memory", by_pools())
+    torch.cuda.reset_accumulated_memory_stats()
+    say("no memory, reset", by_pools())
+    torch._C._cuda_endAllocateToPool(0, again)
+    torch._C._cuda_releasePool(0, again)
+    say("released", by_pools())
+
+
+def pool_ids():
+    """Whether an id can be used again once its pool was released."""
+    pool = torch.cuda.graph_pool_handle()
+    torch.cuda.init()
+
+    def begin():
+        return "refused" if attempt(lambda: torch._C._cuda_beginAllocateCurrentThreadToPool(0, pool)) else "begun"
+
+    def end():
+        torch._C._cuda_endAllocateToPool(0, pool)
+        torch._C._cuda_releasePool(0, pool)
+
+    say("fresh", begin(), attempt(lambda: torch._C._cuda_beginAllocateCurrentThreadToPool(0, pool))[0])
+    say("live", torch._C._cuda_checkPoolLiveAllocations(0, pool, set()))
+    held = byte_tensor(4)
+    torch._C._cuda_endAllocateToPool(0, pool)
+    for _ in range(2 if torch.cuda.get_allocator_backend() == "native" else 1):
+        torch._C._cuda_releasePool(0, pool)  # PyTorch's own allocator counts the second begin, which it refuses
+    say("a live block", begin(), torch._C._cuda_checkPoolLiveAllocations(0, pool, {held.data_ptr()}))
+    torch.cuda.empty_cache()
+    say("a live block, emptied", begin())
+    del held
+    say("cached memory", begin())
+    torch.cuda.empty_cache()
+    say("gone", begin())
+    byte_tensor(4)
+    end()
+    say("cached memory", begin())
+    say("shortage", attempt(lambda: byte_tensor(1 << 30))[0])
+    say("gone by a shortage", begin())
+    end()
+    say("nobody's", attempt(lambda: torch._C._cuda_checkPoolLiveAllocations(0, (1000, 0), set())))
+
+
+def actions():
+    """What the events of a snapshot are, with the metadata that each carries."""
+    return [(entry["action"], entry.get("user_metadata")) for entry in torch.cuda.memory._snapshot()["device_traces"][0]]
+
+
+def max_entries():
+    """A snapshot has the newest max_entries events of a device, whatever their streams and pools."""
+    torch.cuda.memory._record_memory_history(max_entries=5, stacks="python")
+    held = [byte_tensor(1), byte_tensor(30), torch.empty(1000, device="cuda")]
+    with torch.cuda.stream(torch.cuda.Stream()):
+        byte_tensor(3)
+    say("of two streams", actions())
+    say("the snapshot counts", actions())
+    held.clear()
+    say("and frees", actions())
+    torch.cuda.memory._record_memory_history(None)
+    torch.cuda.memory._record_memory_history(max_entries=40, stacks="python")
+    for _ in range(30):
+        byte_tensor(1)
+    say("of many", len(actions()))
+    torch.cuda.memory._record_memory_history(None)
+
+
+def metadata():
+    """What was said before CUDA was initialised holds afterwards, and for snapshots, too."""
+    torch.cuda.memory._set_memory_metadata("before")
+    torch.cuda.memory._record_memory_history(stacks="python")
+    held = byte_tensor(1)
+    say(torch.cuda.memory._get_memory_metadata(), actions())
+    torch.cuda.memory._set_memory_metadata("after")
+    del held
+    say(actions())
+    torch.cuda.memory._set_memory_metadata("")
+    byte_tensor(1)
+    say(actions())
+    torch.cuda.memory._record_memory_history(None)
+
+
+def segment_frames():
+    """Where the memory of a segment came from; 20 MiB are handed out whole."""
+    torch.cuda.empty_cache()
+    torch.cuda.memory._record_memory_history(stacks="python")
+
+    def first():
+        return byte_tensor(20)
+
+    def second():
+        return byte_tensor(20)
+
+    held = [first(), second()]
+    for segment in torch.cuda.memory._snapshot()["segments"]:
+        say(segment["total_size"] // MIB, [frame["name"] for frame in segment["frames"][:2]])
+    held.clear()
+    torch.cuda.memory._record_memory_history(None)
+
+
+if __name__ == "__main__":
+    for each in sys.argv[1:]:
+        say(each)
+        globals()[each]()

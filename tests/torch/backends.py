@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: MIT
+"""What the tests of this suite share: PyTorch's environment on the simulator, and the allocators to run on."""
+import atexit
+import json
+import os
+import pathlib
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+ENVIRONMENT = ROOT / "tests/support/torch_environment.py"
+ADAPTER = ROOT / "src/adapters/python"
+SKIPPED = 77
+# What forked processes find imported, beside torch; to be added to before the first start().
+PRELOADED = ["torch.distributed", "torch.multiprocessing", "torch.utils.data"]
+# Variables that are read when Python starts or torch is loaded begin so.
+READ_EARLY = ("CUDA_", "LD_", "MALLOC_", "MKL_", "OMP_", "PYTHON", "TORCH")
+# Name of an allocator, as PyTorch says it: what the environment has to say for it.
+BACKENDS = {"native": {}}
+if (ADAPTER / "xseg/torch").is_dir():
+    BACKENDS["xseg"] = {"XSEG_TORCH": "1", "PYTHONPATH": str(ADAPTER)}
+
+
+def require(driver):
+    """Leave with a sentence where PyTorch is not installed.  Nothing is installed from within a test."""
+    ran = subprocess.run([sys.executable, ENVIRONMENT, "--offline", "--driver", driver, "print"], check=False,
+                         capture_output=True, text=True)
+    if ran.returncode == SKIPPED:
+        print(ran.stderr.strip())
+        sys.exit(SKIPPED)
+    if ran.returncode != 0:
+        print(ran.stdout, ran.stderr)
+        sys.exit(1)
+
+
+class Server:
+    """forks.py with a socket to it; one for each driver, until this process ends."""
+
+    started = {}
+
+    def __init__(self, driver):
+        self.socket, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with other:
+            self.process = subprocess.Popen([sys.executable, ENVIRONMENT, "--offline", "--driver", driver, "run", "python",
+                                             HERE / "forks.py", str(other.fileno()), *PRELOADED], pass_fds=[other.fileno()],
+                                            env=plain_environment(), stdin=subprocess.DEVNULL,
+                                            stdout=subprocess.DEVNULL)
+        atexit.register(self.stop)
+
+    @classmethod
+    def of(cls, driver):
+        """The one that has this driver."""
+        if driver not in cls.started:
+            cls.started[driver] = cls(driver)
+        return cls.started[driver]
+
+    def stop(self):
+        """The server ends when it sees the socket's end."""
+        self.socket.close()
+        self.process.wait()
+
+
+class Forked:
+    """A process that the server has forked; of subprocess.Popen it has what finish() needs."""
+
+    def __init__(self, server, arguments, environment):
+        (self.output, output), (self.status, status) = os.pipe(), os.pipe()
+        message = {"arguments": arguments, "environment": environment, "folder": os.getcwd()}
+        socket.send_fds(server.socket, [json.dumps(message).encode()], [output, status])
+        os.close(output)
+        os.close(status)
+        self.returncode = None
+
+    def communicate(self, timeout):
+        """What it printed, and None; then returncode is set."""
+        text = read_all(self.output, timeout)
+        self.returncode = int(read_all(self.status, timeout) or -signal.SIGKILL)
+        return text, None
+
+
+def read_all(descriptor, seconds):
+    """Text to its end, and close the descriptor."""
+    parts, ends = [b""], time.monotonic() + seconds
+    try:
+        while select.select([descriptor], [], [], max(0, ends - time.monotonic()))[0]:
+            parts.append(os.read(descriptor, 1 << 20))
+            if not parts[-1]:
+                return b"".join(parts).decode(errors="replace")
+    finally:
+        os.close(descriptor)
+    raise subprocess.TimeoutExpired("forks.py", seconds, b"".join(parts))
+
+
+def plain_environment():
+    """The environment without what another allocator or machine was told."""
+    return {name: value for name, value in os.environ.items()
+            if not name.startswith(("PYTORCH_", "XSEG_ALLOC", "XSEG_SIM", "XSEG_TORCH"))}
+
+
+def can_be_forked(environment):
+    """Whether nothing in it is read when Python starts or loads torch, other than what the server was started with."""
+    own = plain_environment()
+    early = [name for name in {**own, **environment} if own.get(name) != environment.get(name)
+             and (name.startswith(READ_EARLY) and name != "PYTHONPATH" or "backend:" in environment.get(name, ""))]
+    return not early
+
+
+def start(driver, backend, programme, *arguments, **variables):
+    """A process that runs a programme on an allocator; variables are the environment's."""
+    environment = plain_environment()
+    environment.update(BACKENDS[backend], XSEG_DRIVER=str(driver), **variables)
+    environment.setdefault("XSEG_LIBRARY", str(pathlib.Path(driver).parent / "libxseg.so"))
+    if can_be_forked(environment):
+        return Forked(Server.of(str(driver)), [str(argument) for argument in (programme, *arguments)], environment)
+    return subprocess.Popen([sys.executable, ENVIRONMENT, "--offline", "--driver", driver, "run", "python",
+                             HERE / "on_backend.py", programme, *arguments],
+                            env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def finish(process, backend):
+    """What a process printed, without its first line; complaints are raised."""
+    text, _ = process.communicate(timeout=500)
+    if process.returncode != 0:
+        raise AssertionError(f"{backend}: status {process.returncode}\n{text}")
+    if f"backend {backend}\n" not in text:
+        raise AssertionError(f"this was to run on {backend}:\n{text}")
+    return text

@@ -1,0 +1,286 @@
+# SPDX-License-Identifier: MIT
+"""What docs/pytorch.md shows runs as it stands there.
+
+documented.py DRIVER; each test is a function of this file in a process of its own, which takes the lines from the page.
+"""
+import ctypes
+import doctest
+import os
+import pathlib
+import re
+import sys
+import types
+import unittest
+
+HERE = pathlib.Path(__file__).resolve().parent
+PAGE = HERE.parent.parent / "docs/pytorch.md"
+MIB = 1 << 20
+OPEN = (1 << 64) - 1
+
+if len(sys.argv) == 2 and sys.argv[1].startswith("case:"):
+    import torch
+else:
+    import backends
+
+
+def shown(words):
+    """The one block of the page that has these words, as a programme."""
+    found = [block for block in re.findall(r"^```\w*\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+             if words in block]
+    if len(found) != 1:
+        raise AssertionError(f"{len(found)} blocks of {PAGE.name} have {words!r}")
+    return found[0]
+
+
+def run_shown(words, **names):
+    """Run such a block; the names that it leaves behind."""
+    exec(compile(shown(words), f"{PAGE.name}: {words}", "exec"), names)
+    return types.SimpleNamespace(**names)
+
+
+def byte_tensor(mib, value=None):
+    """A tensor of so many MiB; its contents are copied there, since kernels compute nothing."""
+    made = torch.empty(mib * MIB, dtype=torch.uint8, device="cuda")
+    if value is not None:
+        made.copy_(torch.full((mib * MIB,), value, dtype=torch.uint8))
+    return made
+
+
+def holds(tensor, value):
+    """All of its bytes are this one."""
+    return bool((tensor.cpu() == value).all())
+
+
+def expect(is_true, what):
+    """An assertion that survives -O."""
+    if not is_true:
+        raise AssertionError(what)
+
+
+def expect_refusal(kind, words, function, *arguments):
+    """It raises this."""
+    try:
+        function(*arguments)
+    except kind as refusal:
+        expect(words in str(refusal), refusal)
+    else:
+        raise AssertionError(f"nothing was raised that says {words}")
+
+
+def taken():
+    """Bytes of the device that are taken, by the driver's word."""
+    free, total = torch.cuda.mem_get_info()
+    return total - free
+
+
+def check_streams():
+    """What another stream uses is not handed out again before that is done."""
+    simulator = ctypes.CDLL("libcuda.so.1")
+    simulator.xseg_sim_launch.argtypes = [ctypes.c_void_p, ctypes.c_uint64]
+    simulator.xseg_sim_finish.argtypes = [ctypes.c_void_p]
+    block, side = byte_tensor(30), torch.cuda.Stream()
+    address = block.data_ptr()
+    expect(simulator.xseg_sim_launch(side.cuda_stream, OPEN) == 0, "launch")
+    block.record_stream(side)
+    del block
+    other = byte_tensor(30)
+    expect(other.data_ptr() != address, "a stream uses it")
+    expect(simulator.xseg_sim_finish(side.cuda_stream) == 0, "finish")
+    again = byte_tensor(30)
+    expect(again.data_ptr() == address, "no stream uses it any more")
+    with torch.cuda.stream(side):
+        expect(byte_tensor(30).data_ptr() not in (address, other.data_ptr()), "a stream has memory of its own")
+
+
+def check_graphs():
+    """Two graphs of one pool are captured and replayed; nobody else gets their memory."""
+    source = byte_tensor(2, 3)
+    first, second = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
+    with torch.cuda.graph(first):
+        middle = source.clone()
+        within = middle.data_ptr()
+        result = middle.clone()
+        del middle
+    with torch.cuda.graph(second, pool=first.pool()):
+        other = source.clone()
+    expect(byte_tensor(2).data_ptr() != within, "it is the graph's")
+    source.copy_(torch.full((2 * MIB,), 7, dtype=torch.uint8))
+    first.replay()
+    expect(holds(result, 7), "replayed")
+    second.replay()
+    expect(holds(other, 7), "replayed from the same pool")
+    before = taken()
+    del first, second, result, other
+    torch.cuda.empty_cache()
+    expect(taken() < before, "the graphs' memory went with them")
+
+
+def case_plugin():
+    """The plain plug-in, by the documented lines: what it does, and what PyTorch refuses with it."""
+    run_shown("CUDAPluggableAllocator(")
+    expect(torch.cuda.get_allocator_backend() == "pluggable", "backend")
+    expect(holds(byte_tensor(3, 5), 5), "contents")
+    check_streams()
+    before = taken()
+    torch.cuda.empty_cache()
+    expect(before - taken() >= 90 * MIB, "empty_cache() gives memory back")
+    torch.cuda.set_per_process_memory_fraction(0.01)
+    expect(byte_tensor(1024).data_ptr() == 0, "beyond the fraction")
+    torch.cuda.set_per_process_memory_fraction(1.0)
+    expect(byte_tensor(1024).data_ptr() != 0, "within the device")
+    expect(byte_tensor(1 << 30).data_ptr() == 0, "beyond the device")
+    check_graphs()
+    expect_refusal(RuntimeError, "createOrIncrefPool", lambda: torch.cuda.use_mem_pool(torch.cuda.MemPool()).__enter__())
+    expect_refusal(RuntimeError, "getDeviceStats", torch.cuda.memory_stats)
+    expect_refusal(RuntimeError, "snapshot", torch.cuda.memory_snapshot)
+    expect_refusal(RuntimeError, "recordHistory", torch.cuda.memory._record_memory_history)
+    expect_refusal(RuntimeError, "attachOutOfMemoryObserver", torch._C._cuda_attach_out_of_memory_observer, print)
+    expect_refusal(RuntimeError, "shareIPcHandle", byte_tensor(1).untyped_storage()._share_cuda_)
+    expect_refusal(RuntimeError, "checkPoolLiveAllocations", torch._C._cuda_checkPoolLiveAllocations, 0, (1, 0), set())
+
+
+def check_words():
+    """Switch on, see that it is on, and what comes with it."""
+    import xseg.torch
+    run_shown("import xseg.torch        # right after")
+    session = doctest.DocTestParser().get_doctest(shown(">>> torch.cuda.get_allocator_backend()"), {"torch": torch, "xseg": xseg},
+                                                  PAGE.name, None, None)
+    expect(len(session.examples) == 2, "two lines are shown")
+    runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
+    expect(runner.run(session).failed == 0, "the page shows something else")
+    pool = torch.cuda.MemPool()
+    with torch.cuda.use_mem_pool(pool):
+        within = byte_tensor(2)
+    run = run_shown('xseg.torch.tag("weights"):  ', xseg=xseg, build=lambda: byte_tensor(40, 9), tensor=byte_tensor(2),
+                    mempool=pool)
+    expect(holds(run.model, 9), "it came back")
+    expect(run.allocator.limits(0).soft_bytes == 20 << 30, "the limit holds")
+    expect("idle_ms:2000" in run.allocator.configuration, run.allocator.configuration)
+    expect(xseg.torch.pool(pool).statistics().active_bytes.all.current == within.nbytes, "the pool")
+    saver = run_shown("from xseg.torch.memory_saver import")
+    expect(saver.torch_memory_saver.enabled, "enabled")
+    line = re.search(r"^tensor = torch\.from_dlpack.*$", PAGE.with_name("python.md").read_text(encoding="utf-8"), re.MULTILINE)[0]
+    names = {"torch": torch, "block": run.allocator.allocate(1 << 20)}
+    exec(line, names)
+    expect(names["tensor"].data_ptr() == names["block"].pointer and names["tensor"].shape == (1 << 18,), names["tensor"].shape)
+
+
+def stand_in_for_vllm():
+    """The modules of vLLM that the recipe names, with the parts of its worker that call the allocator."""
+
+    class Worker:
+        """What vLLM's worker does with its allocator: load, make the cache, sleep, wake up."""
+
+        def memory(self, tag):
+            """The tag that what follows belongs to."""
+            return gpu_worker.CuMemAllocator.get_instance().use_memory_pool(tag=tag)
+
+        def load(self):
+            """Weights, and what is needed for a while to make them."""
+            expect(gpu_worker.CuMemAllocator.get_instance().get_current_usage() == 0, "one instance a process")
+            with self.memory("weights"):
+                passing = byte_tensor(60)
+                self.weights = [byte_tensor(20, value) for value in (1, 2, 3)]
+                del passing
+            with self.memory("kv_cache"):
+                self.cache = byte_tensor(100, 0)
+
+        def capture(self):
+            """A graph that reads the weights and writes the cache."""
+            self.graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self.graph):
+                middle = self.weights[1].clone()
+                self.cache[:20 * MIB].copy_(middle)
+
+        def sleep(self, level):
+            """Level 1 keeps the weights, level 2 nothing."""
+            gpu_worker.CuMemAllocator.get_instance().sleep(offload_tags=("weights",) if level == 1 else tuple())
+
+        def wake_up(self, tags=None):
+            """All tags, or these."""
+            gpu_worker.CuMemAllocator.get_instance().wake_up(tags)
+
+    gpu_worker = types.SimpleNamespace(Worker=Worker, CuMemAllocator=None)
+    cumem = types.SimpleNamespace(CuMemAllocator=None)
+    sys.modules.update({"vllm": types.ModuleType("vllm"),
+                        "vllm.device_allocator": types.SimpleNamespace(cumem=cumem),
+                        "vllm.v1": types.ModuleType("vllm.v1"),
+                        "vllm.v1.worker": types.SimpleNamespace(gpu_worker=gpu_worker)})
+    return gpu_worker, cumem
+
+
+def check_sleep():
+    """The recipe for vLLM's sleep mode: weights come back, the cache is dropped, graphs stay valid."""
+    gpu_worker, cumem = stand_in_for_vllm()
+    recipe = run_shown("class CuMemAllocator")
+    expect(gpu_worker.CuMemAllocator is cumem.CuMemAllocator is recipe.CuMemAllocator, "in its place")
+    worker = recipe.Worker()
+    worker.load()
+    expect(gpu_worker.CuMemAllocator.get_instance().get_current_usage() == 160 * MIB, "what loading needed went back")
+    worker.capture()
+    torch.cuda.empty_cache()
+    awake, addresses = taken(), [tensor.data_ptr() for tensor in (*worker.weights, worker.cache)]
+    for _ in range(2):
+        worker.sleep(level=1)
+        expect(taken() == awake - 160 * MIB, taken())
+        worker.sleep(level=1)
+        busy = byte_tensor(200)
+        worker.wake_up(tags=["weights"])
+        expect([holds(tensor, value) for tensor, value in zip(worker.weights, (1, 2, 3))] == [True] * 3, "the weights are back")
+        del busy
+        torch.cuda.empty_cache()
+        expect(taken() == awake - 100 * MIB, taken())
+        worker.wake_up(tags=["kv_cache"])
+        worker.wake_up()
+        expect(taken() == awake, taken())
+        worker.cache.copy_(torch.zeros(worker.cache.shape, dtype=torch.uint8))
+        worker.graph.replay()
+        expect(holds(worker.cache[:20 * MIB], 2) and holds(worker.cache[20 * MIB:], 0), "the graph reads and writes them")
+    worker.sleep(level=2)
+    expect(taken() == awake - 160 * MIB, taken())
+    worker.wake_up()
+    worker.weights[1].copy_(torch.full((20 * MIB,), 8, dtype=torch.uint8))
+    worker.graph.replay()
+    expect(holds(worker.cache[:20 * MIB], 8), "weights that were loaded again")
+    expect(addresses == [tensor.data_ptr() for tensor in (*worker.weights, worker.cache)], "addresses stay")
+
+
+def case_page():
+    """The lines of the page, and the recipe for vLLM."""
+    check_sleep()
+    check_words()
+
+
+class Documented(unittest.TestCase):
+    """Each case in a process of its own."""
+
+    def run_case(self, name, backend, **variables):
+        """A function of this file."""
+        process = backends.start(sys.argv[1], backend, os.path.abspath(__file__), "case:" + name, XSEG_SIM_BYTES="1",
+                                 XSEG_SIM_MEMORY_MB="8192", **variables)
+        text, _ = process.communicate(timeout=500)
+        self.assertEqual(process.returncode, 0, text)
+        self.assertIn(f"case {name} done", text)
+        return text
+
+    def test_plugin(self):
+        """Its file is found as any library is; what is refused is told."""
+        folder = pathlib.Path(sys.argv[1]).resolve().parent / "src/adapters/torch"
+        text = self.run_case("plugin", "native", LD_LIBRARY_PATH=str(folder))
+        self.assertEqual(text.count("xseg: an allocation was refused: "), 2, text)
+
+    def test_page(self):
+        """On xseg."""
+        self.run_case("page", "xseg")
+
+
+if __name__ == "__main__":
+    if sys.argv[1].startswith("case:"):
+        globals()["case_" + sys.argv[1].removeprefix("case:")]()
+        print(sys.argv[1].replace(":", " "), "done")
+    else:
+        backends.require(sys.argv[1])
+        if "xseg" not in backends.BACKENDS:
+            print("the adapter is not in this tree")
+            sys.exit(backends.SKIPPED)
+        unittest.main(argv=sys.argv[:1])

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: MIT
+"""Forks processes that have imported torch already: the import takes 2 s, more than most programmes of the tests.
+
+forks.py SOCKET MODULE...: the number of a socket, and what is imported beside torch.
+
+A message on the socket is an object of JSON with "arguments", "environment" and "folder", and two descriptors: the programme's
+output and where its exit status is written to.  A programme runs as by on_backend.py.
+
+Nothing of CUDA is touched before the fork: PyTorch's allocator and the driver read the environment when they are first used.
+"""
+import contextlib
+import gc
+import importlib
+import json
+import os
+import pathlib
+import runpy
+import select
+import signal
+import socket
+import sys
+
+import torch  # noqa: F401 pylint: disable=unused-import
+
+MOST_BYTES = 1 << 20
+# The environment of PyTorch on the simulator: torch_environment.py has set it.
+KEPT = ("CUDA_HOME", "LD_LIBRARY_PATH", "LD_PRELOAD")
+
+
+def become(message, output):
+    """In the child: the environment, the output and the arguments of the programme."""
+    kept = {name: os.environ[name] for name in KEPT if name in os.environ}
+    os.environ.clear()
+    os.environ.update({**message["environment"], **kept})
+    for descriptor in (1, 2):
+        os.dup2(output, descriptor)
+    os.chdir(message["folder"])
+    sys.path[1:1] = filter(None, os.environ.get("PYTHONPATH", "").split(":"))
+    sys.argv[:] = [str(pathlib.Path(__file__).with_name("on_backend.py")), *message["arguments"]]
+
+
+def reap(children):
+    """Write down how children ended, as a shell does."""
+    while children:
+        pid, status = os.waitpid(-1, os.WNOHANG)
+        if pid == 0:
+            return
+        with contextlib.suppress(BrokenPipeError), open(children.pop(pid), "w", encoding="ascii") as file:
+            file.write(str(os.waitstatus_to_exitcode(status)))
+
+
+def serve(requests):
+    """Fork for each message.  Returns in the children alone; the server ends with the other end of the socket."""
+    awake, wakes = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+    signal.set_wakeup_fd(wakes)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    children = {}
+    while True:
+        if awake in select.select([requests, awake], [], [])[0]:
+            os.read(awake, 4096)
+            reap(children)
+            continue
+        text, descriptors, _, _ = socket.recv_fds(requests, MOST_BYTES, 2)
+        if not text:
+            break
+        output, status = descriptors
+        child = os.fork()
+        if child == 0:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            become(json.loads(text), output)
+            for descriptor in (awake, wakes, output, status, *children.values()):
+                os.close(descriptor)
+            requests.close()
+            return
+        os.close(output)
+        children[child] = status
+    for child in children:
+        os.kill(child, signal.SIGKILL)
+    sys.exit(0)
+
+
+for module in sys.argv[2:]:
+    importlib.import_module(module)
+# What is there by now is not looked at again: the collections at a child's end would take most of its time.
+gc.freeze()
+with socket.socket(fileno=int(sys.argv[1])) as control:
+    serve(control)
+runpy.run_path(sys.argv[0], run_name="__main__")

@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: MIT
+"""The adapter compiles against the headers of the oldest PyTorch it supports, of one between, and of the newest.
+
+headers.py DRIVER [ROOT]
+
+What it covers is compared with the interface of each version, and only the compiler's warnings about PyTorch's own headers are left out.
+Nothing is fetched from within a test: without the headers it says how to get them and is skipped.
+"""
+import contextlib
+import importlib.util
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+import backends
+
+SUPPORT = backends.ROOT / "tests/support"
+# Each with the C++ ABI of its wheels; 2.6 has both.
+VERSIONS = (("2.6.0", False), ("2.6.0", True), ("2.9.1", True), ("installed", True))
+WARNINGS = ("-Wall", "-Wextra", "-Werror", "-Wno-deprecated-declarations")
+
+
+def ask(script, *arguments):
+    """What a script of tests/support prints; where it asks to be skipped, this test is."""
+    ran = subprocess.run([sys.executable, SUPPORT / script, "--offline", *arguments], check=False, capture_output=True,
+                         text=True)
+    if ran.returncode == backends.SKIPPED:
+        print(ran.stderr.strip())
+        sys.exit(backends.SKIPPED)
+    if ran.returncode != 0:
+        sys.exit(f"{script} {' '.join(arguments)} ended with status {ran.returncode}: {ran.stderr}")
+    return ran.stdout.strip()
+
+
+def adapter_build(root):
+    """The module that builds the adapter, without the package around it, which needs PyTorch."""
+    sys.path.insert(0, str(root / "src/adapters/python"))
+    spec = importlib.util.spec_from_file_location("adapter_build", root / "src/adapters/python/xseg/torch/_build.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+class Compiles(unittest.TestCase):
+    """Each version."""
+
+    root = backends.ROOT
+    library = ""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.stack = contextlib.ExitStack()
+        cls.folder = pathlib.Path(cls.stack.enter_context(tempfile.TemporaryDirectory()))
+        cls.build = adapter_build(cls.root)
+        os.environ["XSEG_LIBRARY"] = cls.library
+        # The CUDA runtime's headers are of one version: PyTorch's include no more than its oldest part.
+        (cls.folder / "cuda").mkdir()
+        (cls.folder / "cuda/include").symlink_to(ask("torch_environment.py", "include"))
+        os.environ["CUDA_HOME"] = str(cls.folder / "cuda")
+        python = ask("torch_environment.py", "python")
+        where = "import importlib.util as u; print(u.find_spec('torch').submodule_search_locations[0])"
+        cls.folders = {"installed": pathlib.Path(subprocess.check_output([python, "-c", where], text=True).strip())}
+        for version, _ in VERSIONS:
+            if version != "installed":
+                cls.folders[version] = pathlib.Path(ask("torch_headers.py", version))
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.stack.close()
+
+    def compiler(self, version, is_cxx11, source=""):
+        """The adapter's compiler on its sources and one line more; nothing is written."""
+        scratch = self.folder / f"{version}-{is_cxx11}"
+        shutil.rmtree(scratch, ignore_errors=True)
+        shutil.copytree(self.root / "src/adapters/torch", scratch / "src/adapters/torch")
+        with (scratch / "src/adapters/torch/all.cpp").open("a", encoding="utf-8") as file:
+            file.write(source)
+        command = self.build.command(scratch, self.folders[version], is_cxx11)
+        command = [word for word in command[:command.index("-o")] if word not in ("-w", "-shared", "-O2")]
+        return subprocess.run([*command, *WARNINGS, "-fsyntax-only"], check=False, capture_output=True, text=True)
+
+    def test_each_version_compiles(self):
+        """With the C++ ABI of its wheels."""
+        for version, is_cxx11 in VERSIONS:
+            with self.subTest(version=version, is_cxx11=is_cxx11):
+                made = self.compiler(version, is_cxx11)
+                self.assertEqual(made.returncode, 0, made.stderr[:4000])
+
+    def test_a_mistake_is_seen(self):
+        """The compiler is asked about the sources, and warnings count."""
+        made = self.compiler("2.9.1", True, "\nint without_value() {}\n")
+        self.assertNotEqual(made.returncode, 0)
+        self.assertIn("without_value", made.stderr)
+
+    def test_other_headers_are_another_adapter(self):
+        """Also those of the same size and version, such as of another nightly build."""
+        with tempfile.TemporaryDirectory() as folder:
+            copy = pathlib.Path(folder)
+            shutil.copytree(self.folders["installed"] / "include/c10", copy / "include/c10")
+            before = self.build.digest(copy)
+            self.assertEqual(before, self.build.digest(self.folders["installed"]))
+            file = copy / "include/c10/cuda/CUDACachingAllocator.h"
+            file.write_text(file.read_text(encoding="utf-8").replace("virtual void enable(", "virtual long enable("), encoding="utf-8")
+            self.assertNotEqual(before, self.build.digest(copy))
+
+    def test_headers_that_came_with_pytorch_are_first(self):
+        """The environment's toolkit may be of another version of CUDA."""
+        with tempfile.TemporaryDirectory() as folder:
+            torch_folder, own = pathlib.Path(folder, "torch"), pathlib.Path(folder, "nvidia/cu13/include")
+            for file in (torch_folder / "include/c10/cuda/CUDACachingAllocator.h", own / "cuda_runtime_api.h"):
+                file.parent.mkdir(parents=True)
+                file.touch()
+            self.assertEqual(self.build.headers(torch_folder)[1], own)
+            shutil.rmtree(own)
+            self.assertEqual(self.build.headers(torch_folder)[1], self.folder / "cuda/include")
+
+    def test_all_methods_are_covered(self):
+        """Those that PyTorch gives a body of its own, too."""
+        for version in self.folders:
+            with self.subTest(version=version):
+                include = self.folders[version] / "include"
+                self.assertGreater(len(self.build.methods(include)), 30)
+                self.assertEqual(self.build.uncovered(include), [])
+
+
+def main():
+    """Skip where the tree has no adapter."""
+    Compiles.library = str(pathlib.Path(sys.argv[1]).parent / "libxseg.so")
+    if len(sys.argv) > 2:
+        Compiles.root = pathlib.Path(sys.argv[2])
+    if not (Compiles.root / "src/adapters/torch/all.cpp").exists():
+        print("headers.py: there is no adapter in src/adapters/torch")
+        sys.exit(backends.SKIPPED)
+    unittest.main(argv=sys.argv[:1])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: MIT
+"""The examples of PyTorch's post "Debugging PyTorch memory use with snapshots", on both allocators: memory_snapshots.py DRIVER.
+
+The programmes are the post's, with a model of this file's for torchvision's.
+"""
+import contextlib
+import io
+import os
+import pathlib
+import pickle
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+
+import backends
+
+MIB = 1 << 20
+HERE = os.path.abspath(__file__)
+STATES = {"active_allocated", "active_awaiting_free", "active_pending_free", "inactive"}
+
+
+def observed_shortage(torch, path):
+    """A snapshot is written while the error is still to be raised."""
+
+    def oom_observer(device, alloc, device_alloc, device_free):
+        print("saving allocated state during OOM", device, alloc > 0, device_alloc > 0, device_free >= 0)
+        with open(path, "wb") as file:
+            pickle.dump(torch.cuda.memory._snapshot(), file)
+
+    torch._C._cuda_attach_out_of_memory_observer(oom_observer)
+    try:
+        torch.empty(1 << 40, dtype=torch.uint8, device="cuda")
+    except torch.OutOfMemoryError:
+        print("raised")
+
+
+def programme(folder):
+    """The post's, from its beginning to its end."""
+    import torch  # pylint: disable=import-outside-toplevel
+    from torch import nn  # pylint: disable=import-outside-toplevel
+
+    torch.cuda.memory._record_memory_history()
+    model = nn.Sequential(*(nn.Linear(1024, 1024) for _ in range(6))).cuda()
+    output = model(torch.rand(64, 1024).cuda())
+    with open(folder / "snapshot.pickle", "wb") as file:
+        pickle.dump(torch.cuda.memory._snapshot(), file)
+    stats = torch.cuda.memory_stats()
+    print("counted", stats["requested_bytes.all.current"], stats["reserved_bytes.all.current"])
+    output = model(torch.rand(8 * 1024, 1024).cuda())
+    with open(folder / "snapshot2.pickle", "wb") as file:
+        pickle.dump(torch.cuda.memory._snapshot(), file)
+    print("then", torch.cuda.memory_stats()["reserved_bytes.all.current"])
+    observed_shortage(torch, folder / "oom_snapshot.pickle")
+    del output
+
+
+class Example(unittest.TestCase):
+    """What the files of both allocators say, by PyTorch's own tools and by xseg's."""
+
+    said, folders = {}, {}
+
+    @classmethod
+    def setUpClass(cls):
+        started = {}
+        for backend in ("native", "xseg"):
+            held = tempfile.TemporaryDirectory()
+            cls.addClassCleanup(held.cleanup)
+            cls.folders[backend] = pathlib.Path(held.name)
+            started[backend] = backends.start(sys.argv[1], backend, HERE, "programme", held.name,
+                                              PYTORCH_CUDA_ALLOC_CONF="expandable_segments:True")
+        for backend, process in started.items():
+            cls.said[backend] = backends.finish(process, backend).splitlines()
+
+    def read(self, backend, name):
+        """A file."""
+        return pickle.loads((self.folders[backend] / name).read_bytes())
+
+    def counted(self, backend, word):
+        """The numbers behind a word that the programme printed."""
+        line = next(line for line in self.said[backend] if line.startswith(word + " "))
+        return [int(number) for number in line.split()[1:]]
+
+    def tool(self, command, *files):
+        """What a command of xseg's prints."""
+        ran = subprocess.run([pathlib.Path(sys.argv[1]).parent / "xseg", command, *files], capture_output=True, text=True,
+                             check=False)
+        self.assertEqual(ran.returncode, 0, ran.stderr)
+        return ran.stdout
+
+    def viz(self):
+        """PyTorch's commands as functions."""
+        import importlib.util  # pylint: disable=import-outside-toplevel
+
+        path = next((pathlib.Path.home() / ".cache/xseg").glob("torch-*/lib/python3*/site-packages/torch/cuda/_memory_viz.py"),
+                    None)
+        if path is None:
+            self.skipTest("there is no torch/cuda/_memory_viz.py")
+        spec = importlib.util.spec_from_file_location("memory_viz", path)
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+
+    def test_the_programmes_say_alike(self):
+        self.maxDiff = None
+        self.assertEqual([line for line in self.said["native"] if not line.startswith("backend")],
+                         [line for line in self.said["xseg"] if not line.startswith("backend")])
+        self.assertEqual(self.said["xseg"][-2:], ["saving allocated state during OOM 0 True True True", "raised"])
+
+    def test_structure(self):
+        """Segments, blocks, and the stack that allocated a block."""
+        for backend in self.folders:
+            snapshot = self.read(backend, "snapshot.pickle")
+            for segment in snapshot["segments"]:
+                self.assertEqual(sum(block["size"] for block in segment["blocks"]), segment["total_size"])
+                self.assertLessEqual({block["state"] for block in segment["blocks"]}, STATES)
+                self.assertIn(segment["segment_type"], ("small", "large"))
+            stacks = [block["frames"] for segment in snapshot["segments"] for block in segment["blocks"]
+                      if block["state"] == "active_allocated"]
+            self.assertTrue(any(frame["name"] == "_apply" for frame in stacks[0]), stacks[0])
+
+    def test_stats(self):
+        for backend in self.folders:
+            snapshot = self.read(backend, "snapshot.pickle")
+            text = self.viz().segsum(snapshot)
+            requested, reserved = self.counted(backend, "counted")
+            self.assertIn(f"segments: {len(snapshot['segments'])}\n", text)
+            self.assertIn(f"total_reserved: {reserved / MIB:.1f}MiB\n", text)
+            self.assertIn(f"total_allocated: {requested / MIB:.1f}MiB\n", text)
+
+    def test_flame_graphs(self):
+        """memory and segments: each byte once."""
+        for backend in self.folders:
+            snapshot = self.read(backend, "snapshot.pickle")
+            requested, reserved = self.counted(backend, "counted")
+            for command, total in (("segments", reserved), ("memory", reserved)):
+                lines = getattr(self.viz(), command)(snapshot, format_flamegraph=lambda text: text).splitlines()
+                self.assertEqual(sum(int(line.rsplit(" ", 1)[1]) for line in lines), total, (backend, command))
+            live = [line for line in lines if "active_allocated" in line]
+            self.assertEqual(sum(int(line.rsplit(" ", 1)[1]) for line in live), requested)
+
+    def test_comparison(self):
+        """The larger input's memory."""
+        for backend in self.folders:
+            before, after = (self.read(backend, name)["segments"] for name in ("snapshot.pickle", "snapshot2.pickle"))
+            with contextlib.redirect_stdout(io.StringIO()):
+                text = self.viz().compare(before, after, format_flamegraph=lambda lines: lines)
+            self.assertIn("only_after", text)
+            self.assertEqual(sum(segment["total_size"] for segment in after), self.counted(backend, "then")[0])
+
+    def test_out_of_memory(self):
+        """The request that failed is the last event."""
+        for backend in self.folders:
+            last = self.read(backend, "oom_snapshot.pickle")["device_traces"][0][-1]
+            self.assertEqual((last["action"], last["size"]), ("oom", 1 << 40))
+
+    def test_tools(self):
+        """xseg's own commands read the files of both."""
+        for backend, folder in self.folders.items():
+            for name in ("snapshot.pickle", "snapshot2.pickle", "oom_snapshot.pickle"):
+                self.assertRegex(self.tool("blame", folder / name), re.escape(pathlib.Path(HERE).name) + r":\d+ programme")
+                self.tool("replay", folder / name)
+                self.tool("view", folder / name, "-o", folder / "page.html")
+                self.assertIn('id="facts-0"', (folder / "page.html").read_text(encoding="utf-8"))
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "programme":
+        programme(pathlib.Path(sys.argv[2]))
+        sys.exit()
+    backends.require(sys.argv[1])
+    if "xseg" not in backends.BACKENDS:
+        print("the adapter is not in this tree")
+        sys.exit(backends.SKIPPED)
+    unittest.main(argv=sys.argv[:1])

@@ -1,0 +1,233 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Methods of PyTorch's allocator that Python has no way to call, as functions of C for ctypes.  They call whatever
+ * allocator PyTorch runs on.  Functions return 0, or -1 with a sentence in methods_error().
+ *
+ * Threads: one at a time; what is heard may come from any.
+ */
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <cuda_runtime_api.h>
+
+#include <atomic>
+#include <map>
+#include <mutex>
+
+namespace caching = c10::cuda::CUDACachingAllocator;
+
+namespace {
+
+/* What a trace tracker or an observer heard.  numbers: see the functions that fill it. */
+struct Heard {
+    uint64_t numbers[8];
+};
+
+std::string error;
+std::mutex mutex; /* of the next two */
+std::vector<Heard> heard;
+std::vector<Heard> own_calls;
+std::atomic<bool> is_listening{false};
+std::map<void *, c10::DataPtr> held;
+
+template <class Work>
+int guarded(Work work)
+{
+    try {
+        work();
+        return 0;
+    } catch (const c10::Error &problem) {
+        error = problem.what_without_backtrace();
+    } catch (const std::exception &problem) {
+        error = problem.what();
+    }
+    return -1;
+}
+
+void note(std::vector<Heard> &to, const Heard &what)
+{
+    std::lock_guard<std::mutex> lock(mutex);
+    to.push_back(what);
+}
+
+size_t drain(std::vector<Heard> &from, Heard *to, size_t most)
+{
+    std::lock_guard<std::mutex> lock(mutex);
+    size_t count = std::min(from.size(), most);
+    std::copy_n(from.begin(), count, to);
+    from.clear();
+    return count;
+}
+
+/* Whether the driver knows memory of a device at an address. */
+bool is_there(uint64_t address)
+{
+    cudaPointerAttributes found = {};
+    return cudaPointerGetAttributes(&found, reinterpret_cast<void *>(address)) == cudaSuccess &&
+           found.type == cudaMemoryTypeDevice;
+}
+
+} // namespace
+
+extern "C" {
+
+const char *methods_error()
+{
+    return error.c_str();
+}
+
+int methods_cache_info(int device, size_t *largest)
+{
+    return guarded([&] { caching::get()->cacheInfo(static_cast<c10::DeviceIndex>(device), largest); });
+}
+
+int methods_base(void *ptr, uint64_t *base, size_t *bytes)
+{
+    return guarded([&] { *base = reinterpret_cast<uint64_t>(caching::get()->getBaseAllocation(ptr, bytes)); });
+}
+
+/* Stream, whether it is of the small pool, bytes. */
+int methods_segment_sizes(int device, Heard *sizes, size_t most, size_t *count)
+{
+    return guarded([&] {
+        *count = 0;
+        for (const auto &size : caching::get()->getExpandableSegmentSizes(static_cast<c10::DeviceIndex>(device))) {
+            if (*count < most) {
+                sizes[(*count)++] = {{reinterpret_cast<uint64_t>(size.stream), size.is_small_pool, size.total_size}};
+            }
+        }
+    });
+}
+
+int methods_push_compile_context(const char *text)
+{
+    return guarded([&] {
+        std::string given = text;
+        caching::get()->pushCompileContext(given);
+    });
+}
+
+int methods_pop_compile_context()
+{
+    return guarded([] { caching::get()->popCompileContext(); });
+}
+
+/* Action, device, address, bytes, stream, the two numbers of the pool, whether memory is at the address just now. */
+int methods_track()
+{
+    return guarded([] {
+        caching::get()->attachAllocatorTraceTracker([](const caching::TraceEntry &entry) {
+            if (is_listening) {
+                bool is_memory = entry.action_ != caching::TraceEntry::OOM && is_there(entry.addr_);
+                note(heard, {{static_cast<uint64_t>(entry.action_), static_cast<uint64_t>(entry.device_),
+                                  entry.addr_, entry.size_, reinterpret_cast<uint64_t>(entry.stream_),
+                                  entry.mempool_.first, entry.mempool_.second, is_memory}});
+            }
+        });
+    });
+}
+
+/* Device, bytes that were asked for, bytes that were reserved, bytes of the device; 2 as the last. */
+int methods_observe_rejections()
+{
+    return guarded([] {
+        caching::get()->attachOomRejectionObserver([](int64_t device, size_t bytes, size_t reserved, size_t total) {
+            if (is_listening) {
+                note(heard, {{static_cast<uint64_t>(device), bytes, reserved, total, 0, 0, 0, 2}});
+            }
+        });
+    });
+}
+
+void methods_listen(bool is_on)
+{
+    is_listening = is_on;
+}
+
+/* What was heard since the last call. */
+size_t methods_heard(Heard *out, size_t most)
+{
+    return drain(heard, out, most);
+}
+
+int methods_set_use_on_oom(int device, uint64_t first, uint64_t second, bool is_offered)
+{
+    return guarded([&] { caching::get()->setUseOnOOM(static_cast<c10::DeviceIndex>(device), {first, second}, is_offered); });
+}
+
+int methods_enable_peer_access(int device, int owner)
+{
+    return guarded([&] {
+        caching::get()->enablePeerAccess(static_cast<c10::DeviceIndex>(device), static_cast<c10::DeviceIndex>(owner));
+    });
+}
+
+int methods_memcpy(void *to, int to_device, const void *from, int from_device, size_t bytes, void *stream, bool is_peer)
+{
+    return guarded([&] {
+        cudaError_t result = caching::get()->memcpyAsync(to, to_device, from, from_device, bytes,
+                                                         static_cast<cudaStream_t>(stream), is_peer);
+        TORCH_CHECK(result == cudaSuccess, cudaGetErrorName(result));
+    });
+}
+
+int methods_copy_data(void *to, const void *from, size_t bytes)
+{
+    return guarded([&] { caching::get()->copy_data(to, from, bytes); });
+}
+
+/* Whether a block is what PyTorch calls simple: nothing but its address is needed to free it. */
+int methods_is_simple(size_t bytes, bool *is_simple)
+{
+    return guarded([&] {
+        c10::DataPtr block = caching::get()->allocate(bytes);
+        *is_simple = caching::get()->is_simple_data_ptr(block) && block.get_deleter() == caching::get()->raw_deleter();
+    });
+}
+
+/* The block is held until methods_free(). */
+int methods_allocate_at(size_t bytes, void *address, uint64_t *found)
+{
+    return guarded([&] {
+        c10::DataPtr block = caching::get()->allocateWithAddress(bytes, address);
+        *found = reinterpret_cast<uint64_t>(block.get());
+        held[block.get()] = std::move(block);
+    });
+}
+
+int methods_free(void *ptr)
+{
+    return guarded([&] { held.erase(ptr); });
+}
+
+int methods_memory_info(int device, size_t *free, size_t *total)
+{
+    return guarded([&] {
+        auto found = caching::get()->getMemoryInfo(static_cast<c10::DeviceIndex>(device));
+        *free = found.first;
+        *total = found.second;
+    });
+}
+
+/* An allocator for a pool, in the form that CUDAPluggableAllocator takes: the runtime's memory, with a note of each call. */
+void *methods_own_alloc(ssize_t bytes, int device, cudaStream_t)
+{
+    void *ptr = nullptr;
+    if (cudaMalloc(&ptr, static_cast<size_t>(bytes)) != cudaSuccess) {
+        (void)cudaGetLastError();
+        return nullptr;
+    }
+    note(own_calls, {{1, static_cast<uint64_t>(device), reinterpret_cast<uint64_t>(ptr), static_cast<uint64_t>(bytes)}});
+    return ptr;
+}
+
+void methods_own_free(void *ptr, ssize_t bytes, int device, cudaStream_t)
+{
+    note(own_calls, {{0, static_cast<uint64_t>(device), reinterpret_cast<uint64_t>(ptr), static_cast<uint64_t>(bytes)}});
+    (void)cudaFree(ptr);
+}
+
+/* Whether it was an allocation, device, address, bytes. */
+size_t methods_own_calls(Heard *out, size_t most)
+{
+    return drain(own_calls, out, most);
+}
+}

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: MIT
+"""Each method of PyTorch's allocator interface that no other test calls, on PyTorch's own allocator and on xseg.
+
+methods.py DRIVER [CASE...]; the cases are those of method_cases.py, which see.
+
+methods.cpp calls what Python cannot; it is compiled once and kept beside the driver.
+"""
+import hashlib
+import json
+import os
+import pathlib
+import shlex
+import subprocess
+import sys
+import unittest
+
+import backends
+
+SOURCE = backends.HERE / "methods.cpp"
+CASES = backends.HERE / "method_cases.py"
+# Name of a machine: what the environment has to say for it, and the cases on it; () is all but those of the others.
+MACHINES = {
+    "expandable": ({"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}, ()),
+    "classic": ({"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:False"}, ()),
+    "without_peers": ({"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True", "XSEG_SIM_PEERS": "0"}, ("no_peers",)),
+}
+MACHINE = {"XSEG_SIM_DEVICES": "3", "XSEG_SIM_MEMORY_MB": "2048", "XSEG_SIM_BYTES": "1"}
+
+
+def ask(*arguments):
+    """What torch_environment.py prints."""
+    return subprocess.check_output([sys.executable, backends.ENVIRONMENT, "--offline", *arguments], text=True).strip()
+
+
+def compiled(driver):
+    """The library that methods.cpp makes with the PyTorch that is installed."""
+    where = "import importlib.util as u; print(u.find_spec('torch').submodule_search_locations[0])"
+    torch = pathlib.Path(subprocess.check_output([ask("python"), "-c", where], text=True).strip())
+    command = [*shlex.split(os.environ.get("CXX", "c++")), "-std=c++20", "-fPIC", "-shared", "-w",
+               "-isystem", str(torch / "include"), "-isystem", ask("include"), str(SOURCE),
+               "-L", str(torch / "lib"), "-lc10", "-lc10_cuda"]
+    digest = hashlib.sha256(repr((command, (torch / "lib/libc10_cuda.so").stat().st_mtime_ns)).encode() + SOURCE.read_bytes())
+    path = driver.parent / f"torch-methods-{digest.hexdigest()[:16]}.so"
+    if not path.exists():
+        scratch = path.with_suffix(f".{os.getpid()}")
+        subprocess.run([*command, "-o", scratch], check=True)
+        os.replace(scratch, path)
+    return path
+
+
+class Methods(unittest.TestCase):
+    """On each machine, both allocators do the same."""
+
+    maxDiff = None
+    driver = library = None
+    cases = ()
+
+    def reports(self, machine):
+        """By allocator, what each case said; both processes run at once."""
+        variables, cases = MACHINES[machine]
+        running = [(backend, backends.start(self.driver, backend, CASES, self.library, *(self.cases or cases),
+                                            **MACHINE, **variables)) for backend in backends.BACKENDS]
+        said = {}
+        for backend, process in running:
+            lines = [line.split(" ", 1) for line in backends.finish(process, backend).splitlines() if line.endswith("}")]
+            said[backend] = {name: json.loads(report) for name, report in lines}
+        return said
+
+    def compare(self, machine):
+        """A case that fails says so in its report."""
+        said = self.reports(machine)
+        for name, own in said["native"].items():
+            for backend, report in said.items():
+                with self.subTest(case=name, backend=backend):
+                    self.assertNotIn("failed", report[name], report[name].get("failed"))
+                    self.assertEqual(own, report[name], "PyTorch's, xseg's")
+        return said
+
+    def test_expandable(self):
+        """With expandable segments."""
+        self.compare("expandable")
+
+    def test_classic(self):
+        """Without them."""
+        self.compare("classic")
+
+    def test_without_peers(self):
+        """On a machine whose devices cannot use each other's memory."""
+        self.compare("without_peers")
+
+
+if __name__ == "__main__":
+    backends.require(sys.argv[1])
+    Methods.driver = pathlib.Path(sys.argv[1]).resolve()
+    Methods.library = compiled(Methods.driver)
+    Methods.cases = tuple(sys.argv[2:])
+    unittest.main(argv=sys.argv[:1])

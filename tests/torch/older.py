@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: MIT
+"""The adapter as it is built for a PyTorch that does not tell captures from routes, before 2.15, on the one that is installed.
+
+older.py DRIVER
+"""
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+import backends
+
+PROGRAMME = """
+import os
+import torch
+os.environ["XDG_CACHE_HOME"] = {folder!r}
+import xseg.torch
+
+def reserved():
+    return torch.cuda.memory_reserved() >> 20
+
+outside = torch.empty(20 << 20, dtype=torch.uint8, device="cuda")
+with xseg.torch.tag("weights"):
+    inside = torch.empty(20 << 20, dtype=torch.uint8, device="cuda")
+    del outside
+    torch.cuda.empty_cache()
+    print("tag", reserved())
+outside = torch.empty(20 << 20, dtype=torch.uint8, device="cuda")
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    kept = torch.empty(20 << 20, dtype=torch.uint8, device="cuda")
+    del outside
+    torch.cuda.empty_cache()
+    print("capture", reserved())
+graph.replay()
+torch.cuda.empty_cache()
+print("afterwards", reserved())
+del graph, kept
+torch.cuda.empty_cache()
+print("in the end", reserved())
+"""
+
+
+def main():
+    """The tag gives memory back, the capture does not."""
+    backends.require(sys.argv[1])
+    if "xseg" not in backends.BACKENDS:
+        print("the adapter is not in this tree")
+        return backends.SKIPPED
+    environment = {name: value for name, value in os.environ.items()
+                   if not name.startswith(("PYTORCH_", "XSEG_ALLOC", "XSEG_SIM", "XSEG_TORCH", "XSEG_DRIVER", "CXX"))}
+    environment.update(PYTHONPATH=str(backends.ADAPTER), CXX="c++ -DXSEG_TORCH_WITHOUT_MARKS")
+    environment.setdefault("XSEG_LIBRARY", str(pathlib.Path(sys.argv[1]).parent / "libxseg.so"))
+    with tempfile.TemporaryDirectory() as folder:
+        ran = subprocess.run([sys.executable, backends.ENVIRONMENT, "--offline", "--driver", sys.argv[1], "run", "python", "-c",
+                              PROGRAMME.format(folder=folder)], env=environment, capture_output=True, text=True, check=False)
+    print(ran.stdout, ran.stderr)
+    return 0 if ran.stdout.split() == "tag 20 capture 60 afterwards 40 in the end 20".split() else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

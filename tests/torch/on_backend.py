@@ -1,0 +1,17 @@
+# SPDX-License-Identifier: MIT
+"""Runs a programme of PyTorch's on the allocator that the environment asks for, and says which that is.
+
+on_backend.py PROGRAMME [ARGS...]; with XSEG_TORCH=1 it is xseg.  The first line is "backend NAME".
+"""
+import os
+import runpy
+import sys
+
+import torch
+
+if os.environ.get("XSEG_TORCH") == "1":
+    import xseg.torch  # noqa: F401 pylint: disable=unused-import
+
+print("backend", torch.cuda.get_allocator_backend(), flush=True)
+del sys.argv[0]
+runpy.run_path(sys.argv[0], run_name="__main__")

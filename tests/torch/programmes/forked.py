@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: MIT
+"""Forks while CUDA is in use: the child is refused, lets go of its tensors, ends; the parent goes on.
+
+And forks before CUDA is in use: the child is as good as any process.
+"""
+import gc
+import json
+import os
+import sys
+
+import torch
+from figures import Figures
+
+
+def in_child(work):
+    """What a forked child makes of it, and how it ended."""
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            os.write(write, json.dumps(work()).encode())
+            status = 0
+        except BaseException as error:  # noqa: BLE001
+            print(repr(error), file=sys.stderr)
+        os._exit(status)
+    os.close(write)
+    with os.fdopen(read) as pipe:
+        text = pipe.read()
+    return {"said": json.loads(text or "null"), "status": os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])}
+
+
+def fresh():
+    """CUDA from the beginning."""
+    figures = Figures()
+    tensors = [torch.zeros(1 << 20, device="cuda") for _ in range(5)]
+    figures.step("fresh", *tensors)
+    return figures.report()
+
+
+def refused():
+    """What a child may not do, and what it must survive."""
+    try:
+        torch.zeros(10, device="cuda")
+        said = "nothing"
+    except RuntimeError as error:
+        said = str(error).split(".")[0]
+    held.clear()
+    gc.collect()
+    return said
+
+
+def initialized():
+    """Whether a child may use CUDA, without using it."""
+    return [torch.cuda.is_initialized(), torch.cuda.memory_allocated() if torch.cuda.is_initialized() else 0]
+
+
+figures = Figures()
+figures.note("before CUDA", in_child(fresh))
+held = [torch.zeros(size, device="cuda") for size in (100, 1 << 20, 6 << 20)]
+figures.step("parent", *held)
+figures.note("refused", in_child(refused))
+figures.note("initialized", in_child(initialized))
+figures.step("parent, afterwards", *held)
+held.append(torch.zeros(7 << 20, device="cuda"))
+del held[1]
+torch.cuda.empty_cache()
+figures.step("parent goes on", *held)
+figures.print()

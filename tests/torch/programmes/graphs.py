@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: MIT
+"""Captures inference of several batch sizes into one pool, and a whole training step; replays them and lets them go."""
+import torch
+from torch import nn
+from figures import Figures
+
+figures = Figures()
+model = nn.Sequential(nn.Linear(512, 2048), nn.GELU(), nn.Linear(2048, 512)).cuda()
+side = torch.cuda.Stream()
+
+
+def warmed(work):
+    """Run what is to be captured a few times, on the stream that PyTorch's documents advise."""
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            work()
+    torch.cuda.current_stream().wait_stream(side)
+
+
+pool, graphs = None, {}
+with torch.no_grad():
+    for size in (256, 64, 16, 4):
+        given = torch.zeros(size, 512, device="cuda")
+        warmed(lambda: model(given))  # noqa: B023
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=pool):
+            output = model(given)
+        pool = pool or graph.pool()
+        graphs[size] = graph, given, output
+        figures.step(f"inference of {size}", output)
+for size in (4, 256, 16, 64, 4):
+    graph, given, output = graphs[size]
+    given.copy_(torch.zeros(size, 512))
+    graph.replay()
+    held = output.clone()
+    figures.step(f"replay of {size}", held)
+
+optimizer = torch.optim.Adam(model.parameters(), capturable=True)
+words, wanted = torch.zeros(128, 512, device="cuda"), torch.zeros(128, 512, device="cuda")
+
+
+def train():
+    """One step, all of it on the device."""
+    optimizer.zero_grad(set_to_none=True)
+    loss = nn.functional.mse_loss(model(words), wanted)
+    loss.backward()
+    optimizer.step()
+    return loss
+
+
+warmed(train)
+figures.step("training, warm")
+step = torch.cuda.CUDAGraph()
+optimizer.zero_grad(set_to_none=True)
+with torch.cuda.graph(step):
+    loss = train()
+figures.step("training, captured", loss)
+for _ in range(4):
+    words.copy_(torch.zeros(128, 512, device="cuda"))
+    step.replay()
+figures.step("training, replayed")
+del loss
+step.reset()
+for graph, _, _ in graphs.values():
+    graph.reset()
+del graph, graphs, given, output, held
+torch.cuda.synchronize()
+figures.step("graphs gone")
+torch.cuda.empty_cache()
+figures.step("emptied")
+figures.print()

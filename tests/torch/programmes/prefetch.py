@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: MIT
+"""Copies the next batch on a stream of its own while a step runs, and tells the allocator by record_stream()."""
+import torch
+from torch import nn
+from figures import Figures
+
+figures = Figures()
+torch.backends.cudnn.enabled = False  # its stand-in convolves nothing
+copies = torch.cuda.Stream()
+model = nn.Sequential(nn.Conv2d(3, 32, 3, padding=1), nn.ReLU(), nn.Conv2d(32, 32, 3, padding=1), nn.ReLU(),
+                      nn.Flatten(), nn.LazyLinear(10)).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+batches = [(torch.zeros(8 + 4 * (number % 3), 3, 64, 64).pin_memory(),
+            torch.zeros(8 + 4 * (number % 3), dtype=torch.long).pin_memory()) for number in range(10)]
+
+
+def fetch(index):
+    """The batch of a number, on its way to the device."""
+    if index == len(batches):
+        return None
+    with torch.cuda.stream(copies):
+        return [tensor.cuda(non_blocking=True) for tensor in batches[index]]
+
+
+coming = fetch(0)
+for number in range(len(batches)):
+    main = torch.cuda.current_stream()
+    main.wait_stream(copies)
+    images, labels = coming
+    images.record_stream(main)
+    labels.record_stream(main)
+    coming = fetch(number + 1)
+    optimizer.zero_grad(set_to_none=True)
+    loss = nn.functional.cross_entropy(model(images), labels)
+    loss.backward()
+    optimizer.step()
+    figures.step(f"step {number}", images, loss)
+    if number % 4 == 3:
+        torch.cuda.synchronize()
+figures.note("on the side stream", copies.query())
+del images, labels, loss, coming
+torch.cuda.synchronize()
+torch.cuda.empty_cache()
+figures.step("emptied")
+figures.print()

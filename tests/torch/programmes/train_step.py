@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: MIT
+"""Trains a small transformer: forward, backward, clipped gradients, AdamW."""
+import torch
+from torch import nn
+from figures import Figures
+
+BATCH, LENGTH, WIDTH, WORDS = 4, 128, 256, 4096
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(WORDS, WIDTH)
+        layer = nn.TransformerEncoderLayer(WIDTH, 4, 4 * WIDTH, dropout=0.1, batch_first=True, norm_first=True)
+        self.layers = nn.TransformerEncoder(layer, 4, enable_nested_tensor=False)
+        self.head = nn.Linear(WIDTH, WORDS)
+
+    def forward(self, words):
+        return self.head(self.layers(self.embedding(words)))
+
+
+figures = Figures()
+model = Model().cuda()
+figures.step("model")
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+losses = []
+for number in range(6):
+    # Lengths differ from step to step, as they do in batches of text.
+    words = torch.zeros(BATCH, LENGTH + 32 * (number % 3), dtype=torch.long, device="cuda")
+    optimizer.zero_grad(set_to_none=True)
+    output = model(words)
+    loss = nn.functional.cross_entropy(output.flatten(0, 1), words.flatten())
+    loss.backward()
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    losses.append(loss.detach())
+    figures.step(f"step {number}", output, loss)
+    if number == 3:
+        torch.cuda.reset_peak_memory_stats()
+del output, loss, words
+optimizer.zero_grad(set_to_none=True)
+figures.step("gradients gone")
+torch.cuda.empty_cache()
+figures.step("emptied")
+figures.print()

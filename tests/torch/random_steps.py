@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: MIT
+"""Plays random steps on the allocator that PyTorch runs on, and prints what memory_stats() says after each.
+
+    random_steps.py SEED STEPS KINDS EVERY
+
+KINDS is letters: s several streams and record_stream, p pools, g graphs, r resets, e empty_cache, n notes for the history.  After
+EVERY so many steps, a picture of the memory is printed, with the events since the last one.  The steps hang on the seed
+alone, so two processes with different allocators play the same.  With XSEG_TORCH=1 in the environment it is xseg.
+"""
+import json
+import os
+import random
+import sys
+
+import torch
+
+import pictures
+
+if os.environ.get("XSEG_TORCH") == "1":
+    import xseg.torch  # noqa: F401 pylint: disable=unused-import
+
+MIB = 1 << 20
+
+
+class Programme:
+    """The state of a programme: what is live, by what it was allocated on."""
+
+    def __init__(self, seed, kinds):
+        self.random = random.Random(seed)
+        self.kinds = kinds
+        self.live = []
+        self.streams = [torch.cuda.current_stream()]
+        if "s" in kinds:
+            self.streams += [torch.cuda.Stream() for _ in range(3)]
+        self.pools = [torch.cuda.MemPool() for _ in range(2)] if "p" in kinds else []
+        self.graphs = []
+
+    def size(self):
+        """Bytes: small ones, large ones, and a few that are very large."""
+        kind = self.random.random()
+        if kind < 0.6:
+            return self.random.randint(1, 64 << 10)
+        if kind < 0.95:
+            return self.random.randint(64 << 10, 30 * MIB)
+        return self.random.randint(30 * MIB, 300 * MIB)
+
+    def allocate(self):
+        return torch.empty(self.size(), dtype=torch.uint8, device="cuda")
+
+    def step_allocate(self):
+        with torch.cuda.stream(self.random.choice(self.streams)):
+            self.live.append(self.allocate())
+
+    def step_free(self):
+        if self.live:
+            self.live.pop(self.random.randrange(len(self.live)))
+
+    def step_use(self):
+        if self.live:
+            self.random.choice(self.live).record_stream(self.random.choice(self.streams))
+
+    def step_pool(self):
+        with torch.cuda.use_mem_pool(self.random.choice(self.pools)):
+            self.live += [self.allocate() for _ in range(self.random.randint(1, 3))]
+
+    def step_graph(self):
+        """A capture, in which some memory is freed again; a graph that is there shares its pool half of the time."""
+        graph = torch.cuda.CUDAGraph()
+        shared = self.random.choice(self.graphs)[0].pool() if self.graphs and self.random.random() < 0.5 else None
+        sizes = [self.size() for _ in range(self.random.randint(1, 5))]
+        keep = self.random.randrange(len(sizes))
+        with torch.cuda.graph(graph, pool=shared):
+            made = [torch.empty(size, dtype=torch.uint8, device="cuda") for size in sizes]
+            kept = made[keep]
+            del made
+        self.graphs.append((graph, kept))
+
+    def step_drop_graph(self):
+        if self.graphs:
+            self.graphs.pop(self.random.randrange(len(self.graphs)))
+
+    def step_reset(self):
+        self.random.choice((torch.cuda.reset_peak_memory_stats, torch.cuda.reset_accumulated_memory_stats))()
+
+    def step_note(self):
+        """Words for the history: of the thread from now on, of a tensor, and of what a profiler would show."""
+        torch.cuda.memory._set_memory_metadata(self.random.choice(("", "first", "second")))
+        with torch.profiler.record_function(self.random.choice(("part", "Torch-Compiled Region: 0/1"))):
+            self.step_allocate()
+        torch.cuda.memory._annotate_tensor(self.random.choice(self.live), "a note")
+
+    def tensors(self):
+        """The number of each live tensor, by its address."""
+        tensors = self.live + [kept for _, kept in self.graphs]
+        return {tensor.data_ptr(): number for number, tensor in enumerate(tensors)}
+
+    def steps(self):
+        """Name and weight of each kind of step."""
+        found = [("allocate", 40), ("free", 36)]
+        found += [("use", 12)] if "s" in self.kinds else []
+        found += [("pool", 4)] if "p" in self.kinds else []
+        found += [("graph", 1), ("drop_graph", 1)] if "g" in self.kinds else []
+        found += [("note", 1)] if "n" in self.kinds else []
+        found += [("reset", 1)] if "r" in self.kinds else []
+        return found
+
+    def step(self):
+        """One step; its name."""
+        names, weights = zip(*self.steps(), *([("empty", 1)] if "e" in self.kinds else []))
+        name = self.random.choices(names, weights)[0]
+        if name == "empty":
+            torch.cuda.empty_cache()
+        else:
+            getattr(self, "step_" + name)()
+        if len(self.live) > 200:
+            del self.live[:100]
+        return name
+
+
+def main():
+    programme = Programme(int(sys.argv[1]), sys.argv[3])
+    every = int(sys.argv[4])
+    print(torch.cuda.get_allocator_backend(), file=sys.stderr)
+    taken = pictures.Pictures(programme.streams)
+    for step in range(int(sys.argv[2])):
+        name = programme.step()
+        picture = taken.take(programme.tensors()) if step % every == every - 1 else None
+        print(json.dumps([name, torch.cuda.memory_stats(), picture]))
+
+
+main()

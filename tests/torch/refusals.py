@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: MIT
+"""Where xseg cannot serve PyTorch, a sentence says why and what to do, and PyTorch goes on with its own allocator.
+
+refusals.py DRIVER
+"""
+import concurrent.futures
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+import backends
+
+DRIVER = sys.argv[1]
+TRY = """
+import torch
+{before}
+try:
+    import xseg.torch
+    print("imported", flush=True)
+except ImportError as refusal:
+    print("refused:", refusal, flush=True)
+print("backend", torch.cuda.get_allocator_backend(), flush=True)
+print("allocated", torch.empty(1, device="cuda").numel())
+"""
+
+
+def attempt(before="", after="", is_whole=True, **variables):
+    """What a process prints that imports xseg.torch, with these variables; is_whole: and then allocates."""
+    environment = {name: value for name, value in os.environ.items()
+                   if not name.startswith(("PYTORCH_", "XSEG_ALLOC", "XSEG_SIM", "XSEG_TORCH", "XSEG_DRIVER", "CXX"))}
+    environment.update({"PYTHONPATH": str(backends.ADAPTER), **variables})
+    ran = subprocess.run([sys.executable, backends.ENVIRONMENT, "--offline", "--driver", DRIVER, "run", "python", "-c",
+                          TRY.format(before=before) + after],
+                         env=environment, capture_output=True, text=True, check=False, timeout=300)
+    if ran.returncode and is_whole:
+        raise AssertionError(ran.stdout + ran.stderr)
+    return ran.stdout
+
+
+def keep_in(folder):
+    """A line of Python that names another folder for the adapter; the environment itself goes on using its own."""
+    return f"import os; os.environ['XDG_CACHE_HOME'] = {folder!r}"
+
+
+class Refusals(unittest.TestCase):
+    """Each sentence."""
+
+    def expect(self, printed, *words):
+        """It was refused with these words, and PyTorch works."""
+        for word in ("refused:", *words, "backend native", "allocated 1"):
+            self.assertIn(word, printed)
+
+    def test_too_late(self):
+        """PyTorch has allocated already."""
+        self.expect(attempt("torch.cuda.init()"), "CUDA is initialised already", "right after torch")
+
+    def test_no_driver(self):
+        """XSEG_DRIVER names nothing."""
+        self.expect(attempt(XSEG_DRIVER="/no-such-folder/libcuda.so"), "XSEG_DRIVER=/no-such-folder/libcuda.so", "unset it")
+
+    def test_no_compiler(self):
+        """CXX names no compiler, and nothing is kept."""
+        with tempfile.TemporaryDirectory() as folder:
+            self.expect(attempt(keep_in(folder), CXX="no-such-compiler"), "CXX=no-such-compiler")
+
+    def test_a_cache_that_cannot_be_made(self):
+        """The folder's name is a file's."""
+        with tempfile.NamedTemporaryFile() as file:
+            self.expect(attempt(keep_in(file.name)), "cannot be kept", "XDG_CACHE_HOME")
+
+    def test_another_allocator(self):
+        """PyTorch was told to use the driver's own."""
+        printed = attempt(is_whole=False, PYTORCH_CUDA_ALLOC_CONF="backend:cudaMallocAsync")
+        for word in ("refused:", "another allocator already, 'cudaMallocAsync'", "take out backend:cudaMallocAsync",
+                     "backend cudaMallocAsync"):
+            self.assertIn(word, printed)
+
+    def test_a_bad_string(self):
+        """The configuration has an error, which names the key."""
+        self.expect(attempt(XSEG_ALLOC_CONF="expandable_segment:True"), "did you mean expandable_segments?")
+
+    def test_a_failed_build_is_tried_once(self):
+        """Processes that start together share the failure of one; another compiler is tried at once."""
+        with tempfile.TemporaryDirectory() as folder:
+            compiler, log = pathlib.Path(folder, "c++"), pathlib.Path(folder, "log")
+            compiler.write_text(f"#!/bin/sh\necho tried >> {log}\nsleep 1\necho 'a.cpp:1: error: no' >&2\nexit 1\n")
+            compiler.chmod(0o755)
+            with concurrent.futures.ThreadPoolExecutor() as pool:
+                printed = list(pool.map(lambda _: attempt(keep_in(folder), CXX=str(compiler)), range(3)))
+            for each in printed:
+                self.expect(each, "does not compile", "a.cpp:1: error: no", "set CXX to another compiler")
+            self.assertEqual(log.read_text(), "tried\n")
+            self.assertEqual(sum("another process has tried" in each for each in printed), 2)
+            compiler = compiler.rename(compiler.with_name("other"))
+            self.assertNotIn("another process", attempt(keep_in(folder), CXX=str(compiler)))
+            self.assertEqual(log.read_text(), "tried\ntried\n")
+
+    def test_a_cache_that_is_read_only(self):
+        """What is there is used; nothing needs to be written."""
+        attempt()
+        self.assertIn("backend xseg", attempt("import os; os.access = lambda *all: False"))
+
+    def test_a_broken_cache(self):
+        """What is kept but cannot be loaded is built again."""
+        printed = attempt(after="print('adapter', xseg.torch.info()['adapter'])")
+        kept = pathlib.Path(printed.split("adapter ")[1].strip())
+        whole = kept.read_bytes()
+        broken = kept.with_suffix(".new")
+        broken.write_bytes(whole[:1000])
+        os.replace(broken, kept)
+        self.assertIn("backend xseg", attempt())
+        self.assertGreater(len(kept.read_bytes()), 1000)
+
+
+if __name__ == "__main__":
+    backends.require(DRIVER)
+    if "xseg" not in backends.BACKENDS:
+        print("the adapter is not in this tree")
+        sys.exit(backends.SKIPPED)
+    unittest.main(argv=sys.argv[:1])

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: MIT
+"""memory_stats() on xseg says what it says on PyTorch's own allocator, field by field, after each of many random steps.
+
+So do the snapshot and the history, after so many steps each (see pictures.py).
+
+steps.py DRIVER; the environment's XSEG_TEST_STEPS says how many steps, XSEG_TEST_SEED which programme, XSEG_TEST_EVERY how many
+steps lie between two pictures.
+"""
+import itertools
+import json
+import os
+import sys
+import unittest
+
+import backends
+
+DRIVER = sys.argv[1]
+STEPS = os.environ.get("XSEG_TEST_STEPS", "1000")
+SEED = os.environ.get("XSEG_TEST_SEED", "1")
+EVERY = os.environ.get("XSEG_TEST_EVERY", "20")
+PARTS = ("segments", "events", "annotations", "settings")
+
+
+def lines(text):
+    """The steps that a process printed."""
+    return [json.loads(line) for line in text.splitlines() if line.startswith("[")]
+
+
+@unittest.skipUnless("xseg" in backends.BACKENDS, "the adapter is not in this tree")
+class Steps(unittest.TestCase):
+    """One programme on both allocators, in one mode each."""
+
+    def compare_pictures(self, step, theirs, mine):
+        """Two pictures that were taken after the same step."""
+        self.assertEqual(len(theirs), len(PARTS))
+        for part, one, other in zip(PARTS, theirs, mine):
+            self.assertEqual(one, other, f"{part} after step {step} of seed {SEED}: PyTorch's, xseg's")
+
+    def compare(self, kinds, is_expandable):
+        """Both processes run at once."""
+        conf = f"expandable_segments:{is_expandable}"
+        running = [(name, backends.start(DRIVER, name, str(backends.HERE / "random_steps.py"), SEED, STEPS, kinds, EVERY,
+                                         PYTORCH_CUDA_ALLOC_CONF=conf)) for name in ("native", "xseg")]
+        native, ours = (lines(backends.finish(process, name)) for name, process in running)
+        self.assertEqual(len(native), int(STEPS))
+        for step, (theirs, mine) in enumerate(itertools.zip_longest(native, ours)):
+            differing = {key: (theirs[1].get(key), mine[1].get(key)) for key in {**theirs[1], **mine[1]}
+                         if theirs[1].get(key) != mine[1].get(key)}
+            self.assertEqual({}, differing, f"after step {step}, {theirs[0]}, of seed {SEED}: PyTorch's value, xseg's")
+            self.assertEqual(theirs[2] is None, (step + 1) % int(EVERY) != 0)
+            if theirs[2] is not None:
+                self.compare_pictures(step, theirs[2], mine[2])
+
+    def test_classic(self):
+        """Streams, record_stream, resets, graphs, pools, empty_cache and notes."""
+        self.compare("srgpen", False)
+
+    def test_expandable(self):
+        """The same steps."""
+        self.compare("srgpen", True)
+
+
+if __name__ == "__main__":
+    backends.require(DRIVER)
+    unittest.main(argv=sys.argv[:1])

@@ -1,0 +1,520 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Documents, as Python's pickle and json read them.
+ *
+ * Each case writes one document in both formats, and what it says as a Python expression; Python compares the three
+ * at the end.  Which opcodes come is counted by Python's pickletools.
+ */
+#include "src/base/document.h"
+
+#include <fcntl.h>
+#include <inttypes.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "tests/support/draw.h"
+
+static const char *const words[XSEG_DOCUMENT_WORDS] = {"zero", "one", "two", "three", "\"four\"\n"};
+static char folder[] = P_tmpdir "/xseg-document-XXXXXX";
+static struct xseg_output output;
+static struct xseg_document document;
+static FILE *says; /* the Python expression; while only the document is written: NULL */
+
+typedef void body(void);
+
+static void say(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+static void say(const char *format, ...)
+{
+    va_list arguments;
+
+    va_start(arguments, format);
+    if (says != NULL)
+        assert_true(vfprintf(says, format, arguments) >= 0);
+    va_end(arguments);
+}
+
+static int make(const char *name, const char *end)
+{
+    char path[200];
+
+    (void)snprintf(path, sizeof(path), "%s/%s.%s", folder, name, end);
+    const int file = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    assert_true(file >= 0);
+    return file;
+}
+
+static void write_as(const char *name, const char *end, enum xseg_document_format format,
+                     body *write_body)
+{
+    const int file = make(name, end);
+
+    xseg_output_init(&output, file);
+    xseg_document_begin(&document, format, &output, words);
+    write_body();
+    assert_true(xseg_document_end(&document));
+    assert_int_equal(close(file), 0);
+}
+
+static void write_all(const char *name, body *write_body)
+{
+    write_as(name, "pickle", XSEG_DOCUMENT_PICKLE, write_body);
+    says = fdopen(make(name, "says"), "w");
+    assert_non_null(says);
+    write_as(name, "json", XSEG_DOCUMENT_JSON, write_body);
+    assert_int_equal(fclose(says), 0);
+    says = NULL;
+}
+
+/* --- Numbers. --- */
+
+static void write_numbers(void)
+{
+    static const int64_t edges[] = {0,         1,          255,        256,       65535,
+                                    65536,     INT32_MAX,  INT32_MIN,  -1,        INT64_MAX,
+                                    INT64_MIN, 2147483648, 4294967295, 4294967296};
+
+    xseg_document_list(&document);
+    say("[");
+    for (size_t i = 0; i < sizeof(edges) / sizeof(edges[0]); i++) {
+        xseg_document_signed(&document, edges[i]);
+        say("%" PRId64 ",", edges[i]);
+    }
+    for (unsigned bit = 0; bit < 63; bit++)
+        for (int64_t by = -1; by <= 1; by++) {
+            const int64_t number = ((int64_t)1 << bit) + by;
+
+            xseg_document_signed(&document, number);
+            xseg_document_signed(&document, -number);
+            xseg_document_number(&document, (uint64_t)number);
+            say("%" PRId64 ",%" PRId64 ",%" PRId64 ",", number, -number, number);
+        }
+    xseg_document_number(&document, UINT64_MAX);
+    xseg_document_number(&document, (uint64_t)INT64_MAX + 1);
+    say("2**63-1,2**63-1,");
+    xseg_document_pair(&document, 0, 300);
+    xseg_document_pair(&document, UINT64_MAX, 70000);
+    say("(0,300),(2**63-1,70000),");
+    xseg_document_bool(&document, true);
+    xseg_document_bool(&document, false);
+    say("True,False,");
+    xseg_document_close(&document);
+    say("]");
+}
+
+static void write_reals(void)
+{
+    static const double reals[] = {0, 1, -1.5, 0.1, 1.0 / 3, 1e300, 5e-324, 123456789.125};
+
+    xseg_document_list(&document);
+    say("[");
+    for (size_t i = 0; i < sizeof(reals) / sizeof(reals[0]); i++) {
+        xseg_document_real(&document, reals[i]);
+        say("float.fromhex('%a'),", reals[i]);
+    }
+    xseg_document_close(&document);
+    say("]");
+}
+
+/* --- Texts. --- */
+
+static void write_text(const char *text, size_t length)
+{
+    xseg_document_text(&document, text, length);
+    say("text(bytes([");
+    for (size_t i = 0; i < length; i++)
+        say("%u,", (unsigned char)text[i]);
+    say("])),");
+}
+
+/* All pairs of bytes, many triples, and what RFC 3629 has at the edges; the expression decodes them by itself. */
+static void write_texts(void)
+{
+    static const char *const edges[] = {
+        "",
+        "plain",
+        "\"quoted\" \\ and \t\n\r\x01\x1f\x7f",
+        "\xc2\x80\xdf\xbf",
+        "\xe0\xa0\x80\xef\xbf\xbf",
+        "\xf0\x90\x80\x80\xf4\x8f\xbf\xbf",
+        "\xc0\x80",
+        "\xc1\xbf",
+        "\xe0\x9f\xbf",
+        "\xed\xa0\x80",
+        "\xf0\x8f\xbf\xbf",
+        "\xf4\x90\x80\x80",
+        "\xf5\x80\x80\x80",
+        "cut \xe2\x82",
+        "cut \xf0\x9f\x98",
+        "\xff\xfe",
+    };
+    char text[700];
+
+    xseg_document_list(&document);
+    say("[");
+    for (size_t i = 0; i < sizeof(edges) / sizeof(edges[0]); i++)
+        write_text(edges[i], strlen(edges[i]));
+    write_text("a\0b", 3);
+    for (size_t length = 254; length <= 258; length++) {
+        memset(text, 'x', sizeof(text));
+        write_text(text, length);
+    }
+    for (unsigned first = 0x78; first < 256; first += 3)
+        for (unsigned i = 0; i < sizeof(text); i += 2) {
+            text[i] = (char)first;
+            text[i + 1] = (char)(i / 2);
+        }
+    for (unsigned first = 0x7f; first < 256; first++) {
+        for (unsigned i = 0; i < 512; i += 2) {
+            text[i] = (char)first;
+            text[i + 1] = (char)(i / 2);
+        }
+        write_text(text, 512);
+    }
+    xseg_document_close(&document);
+    say("]");
+}
+
+static void write_words(void)
+{
+    xseg_document_list(&document);
+    say("[");
+    for (unsigned i = 0; i < 1000; i++) {
+        xseg_document_word(&document, i * i % 5);
+        say("%s,",
+            (const char *[]){"'zero'", "'one'", "'two'", "'three'", "'\"four\"\\n'"}[i * i % 5]);
+    }
+    xseg_document_close(&document);
+    say("]");
+}
+
+/* --- Batches, and names. --- */
+
+static const unsigned sizes[] = {0, 1, 999, 1000, 1001, 1999, 2000, 2001};
+
+static void write_lists(void)
+{
+    xseg_document_list(&document);
+    say("[");
+    for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+        xseg_document_list(&document);
+        say("list(range(%u)),", sizes[i]);
+        for (unsigned item = 0; item < sizes[i]; item++)
+            xseg_document_number(&document, item);
+        xseg_document_close(&document);
+    }
+    xseg_document_close(&document);
+    say("]");
+}
+
+/* Of the keys of a dictionary the last value counts. */
+static void write_dicts(void)
+{
+    xseg_document_list(&document);
+    say("[");
+    for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+        xseg_document_dict(&document);
+        say("dict([");
+        for (unsigned item = 0; item < sizes[i]; item++) {
+            xseg_document_key(&document, item % 4);
+            xseg_document_number(&document, item);
+            say("(%s,%u),", (const char *[]){"'zero'", "'one'", "'two'", "'three'"}[item % 4],
+                item);
+        }
+        xseg_document_close(&document);
+        say("]),");
+    }
+    xseg_document_close(&document);
+    say("]");
+}
+
+/* More names than one byte counts; JSON has the values again. */
+static void write_memos(void)
+{
+    uint32_t memo[600];
+
+    xseg_document_list(&document);
+    say("[");
+    for (unsigned i = 0; i < 600; i++) {
+        xseg_document_list(&document);
+        memo[i] = xseg_document_remember(&document);
+        assert_int_equal(memo[i], document.format == XSEG_DOCUMENT_JSON ? 0 : i + 1);
+        xseg_document_number(&document, i);
+        xseg_document_close(&document);
+        say("[%u],", i);
+    }
+    for (unsigned i = 0; i < 600; i++) {
+        if (memo[i] != 0) {
+            xseg_document_recall(&document, memo[i]);
+        } else {
+            xseg_document_list(&document);
+            xseg_document_number(&document, i);
+            xseg_document_close(&document);
+        }
+        say("[%u],", i);
+    }
+    xseg_document_close(&document);
+    say("]");
+}
+
+/* --- Marks. --- */
+
+/* Something that is going to be taken back: it opens lists, sends much, and names words. */
+static void write_wrong(unsigned items)
+{
+    for (unsigned depth = 0; depth < 3; depth++) {
+        xseg_document_list(&document);
+        (void)xseg_document_remember(&document);
+        for (unsigned i = 0; i < items; i++)
+            xseg_document_word(&document, i % 5);
+        if (depth != 1)
+            xseg_document_text(&document, "wrong", 5);
+    }
+    xseg_document_close(&document);
+}
+
+/* Marks before and behind the edges of a batch, with and without the buffer sent meanwhile. */
+static void write_marked(void)
+{
+    static const unsigned items[] = {1, 2000, 100000};
+
+    xseg_document_dict(&document);
+    xseg_document_key(&document, 1);
+    xseg_document_list(&document);
+    say("{'one':list(range(2002))}");
+    for (unsigned i = 0; i < 2002; i++) {
+        if (i % 1000 <= 1 || i == 500) {
+            const struct xseg_document_mark mark = xseg_document_mark(&document);
+
+            for (unsigned k = 0; k < 3; k++) {
+                write_wrong(items[k]);
+                assert_true(xseg_document_rewind(&document, &mark));
+            }
+        }
+        xseg_document_number(&document, i);
+    }
+    xseg_document_close(&document);
+    xseg_document_close(&document);
+}
+
+/* A mark that is taken of a document without an open list, and a word that was new behind it. */
+static void write_anew(void)
+{
+    const struct xseg_document_mark mark = xseg_document_mark(&document);
+
+    xseg_document_word(&document, 2);
+    assert_true(xseg_document_rewind(&document, &mark));
+    xseg_document_list(&document);
+    xseg_document_word(&document, 2);
+    xseg_document_word(&document, 2);
+    xseg_document_close(&document);
+    say("['two','two']");
+}
+
+/* --- Anything. --- */
+
+static uint64_t random_state;
+
+static uint64_t draw_below(uint64_t end)
+{
+    return draw_next(&random_state) % end;
+}
+
+static void write_value(unsigned depth)
+{
+    const uint64_t kind = draw_below(depth < 6 ? 8 : 5);
+    const unsigned count = (unsigned)draw_below(depth == 0 ? 1200 : 6);
+
+    switch (kind) {
+    case 0:
+    case 1:
+    case 2: {
+        const int64_t number = (int64_t)(draw_next(&random_state) >> draw_below(64));
+
+        xseg_document_signed(&document, number);
+        say("%" PRId64, number);
+        break;
+    }
+    case 3:
+        xseg_document_word(&document, 3);
+        say("'three'");
+        break;
+    case 4:
+        xseg_document_bool(&document, count % 2 == 0);
+        say("%s", count % 2 == 0 ? "True" : "False");
+        break;
+    default:
+        if (kind == 5) {
+            xseg_document_dict(&document);
+            say("dict([");
+        } else {
+            xseg_document_list(&document);
+            say("[");
+        }
+        for (unsigned i = 0; i < count; i++) {
+            if (kind == 5) {
+                xseg_document_key(&document, i % 3);
+                say("('%s',", words[i % 3]);
+            }
+            write_value(depth + 1);
+            say(kind == 5 ? ")," : ",");
+        }
+        xseg_document_close(&document);
+        say(kind == 5 ? "])" : "]");
+    }
+}
+
+static void write_anything(void)
+{
+    const uint64_t seed = random_state;
+
+    xseg_document_list(&document);
+    say("[");
+    for (unsigned i = 0; i < 4; i++) {
+        write_value(0);
+        say(",");
+    }
+    xseg_document_close(&document);
+    say("]");
+    random_state = seed;
+}
+
+static void documents_are_written(void **state)
+{
+    char name[32];
+
+    (void)state;
+    write_all("numbers", write_numbers);
+    write_all("reals", write_reals);
+    write_all("texts", write_texts);
+    write_all("words", write_words);
+    write_all("lists", write_lists);
+    write_all("dicts", write_dicts);
+    write_all("memos", write_memos);
+    write_all("marked", write_marked);
+    write_all("anew", write_anew);
+    for (uint64_t seed = 1; seed <= 20; seed++) {
+        random_state = seed;
+        (void)snprintf(name, sizeof(name), "anything-%" PRIu64, seed);
+        write_all(name, write_anything);
+    }
+}
+
+/* RFC 8259 has no infinities. */
+static void json_has_finite_numbers_alone(void **state)
+{
+    char text[64] = "";
+    const int file = make("infinite", "text");
+
+    (void)state;
+    xseg_output_init(&output, file);
+    xseg_document_begin(&document, XSEG_DOCUMENT_JSON, &output, words);
+    xseg_document_list(&document);
+    xseg_document_real(&document, __builtin_inf());
+    xseg_document_real(&document, __builtin_nan(""));
+    xseg_document_close(&document);
+    assert_true(xseg_document_end(&document));
+    assert_true(pread(file, text, sizeof(text) - 1, 0) > 0);
+    assert_string_equal(text, "[0,0]\n");
+    assert_int_equal(close(file), 0);
+}
+
+static void a_full_disk_is_told(void **state)
+{
+    const int file = open("/dev/full", O_WRONLY | O_CLOEXEC);
+
+    (void)state;
+    assert_true(file >= 0);
+    xseg_output_init(&output, file);
+    xseg_document_begin(&document, XSEG_DOCUMENT_PICKLE, &output, words);
+    write_wrong(10);
+    xseg_document_close(&document);
+    xseg_document_close(&document);
+    assert_false(xseg_document_end(&document));
+    assert_int_not_equal(output.error, 0);
+    assert_int_equal(close(file), 0);
+}
+
+/* What is read equals what was said.  A name may come again, a batch has at most 1000 items, and each opcode came. */
+static const char check[] =
+    "import glob,json,pickle,pickletools,sys\n"
+    "def text(some):\n"
+    "    out=''\n"
+    "    while some:\n"
+    "        for n in (1,2,3,4):\n"
+    "            try: c=some[:n].decode(); break\n"
+    "            except UnicodeDecodeError: c=''\n"
+    "        n=n if len(c)==1 else 1\n"
+    "        out+=c if len(c)==1 else '?'\n"
+    "        some=some[n:]\n"
+    "    return out\n"
+    "def plain(v):\n"
+    "    if isinstance(v,dict): return {k:plain(x) for k,x in v.items()}\n"
+    "    return [plain(x) for x in v] if isinstance(v,(list,tuple)) else v\n"
+    "seen=set()\n"
+    "files=glob.glob(sys.argv[1]+'/*.says')\n"
+    "assert len(files)==29,files\n"
+    "for name in files:\n"
+    "    want=eval(open(name).read())\n"
+    "    data=open(name[:-4]+'pickle','rb').read()\n"
+    "    got=pickle.loads(data)\n"
+    "    assert got==want and repr(got)==repr(want),name\n"
+    "    again=json.load(open(name[:-4]+'json',encoding='utf-8'))\n"
+    "    assert again==plain(want),name\n"
+    "    assert 'reals' in name or repr(again)==repr(plain(want)),name\n"
+    "    ops=[op.name for op,_,_ in pickletools.genops(data)]\n"
+    "    seen|=set(ops)\n"
+    "    assert ops[0]=='PROTO' and data[1]==4,name\n"
+    "    if name.endswith('/lists.says'):\n"
+    "        assert ops.count('APPENDS')==13,ops.count('APPENDS')\n"
+    "    if name.endswith('/dicts.says'):\n"
+    "        assert ops.count('SETITEMS')==12,ops.count('SETITEMS')\n"
+    "assert "
+    "seen=={'PROTO','STOP','MARK','EMPTY_DICT','SETITEMS','EMPTY_LIST','APPENDS','TUPLE2','NEWTRUE'"
+    ",'NEWFALSE',"
+    "'BININT','BININT1','BININT2','LONG1','BINFLOAT','SHORT_BINUNICODE','BINUNICODE','MEMOIZE','"
+    "BINGET','LONG_BINGET'},seen\n";
+
+static void python_reads_what_was_written(void **state)
+{
+    char command[sizeof(check) + 200];
+
+    (void)state;
+    (void)snprintf(command, sizeof(command), "exec python3 -c \"$CHECK\" '%s'", folder);
+    assert_int_equal(setenv("CHECK", check, 1), 0);
+    assert_int_equal(system(command), 0);
+    assert_int_equal(unsetenv("CHECK"), 0);
+}
+
+static int set_up(void **state)
+{
+    (void)state;
+    return mkdtemp(folder) == NULL;
+}
+
+static int tear_down(void **state)
+{
+    char command[200];
+
+    (void)state;
+    (void)snprintf(command, sizeof(command), "rm -r '%s'", folder);
+    return system(command);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(documents_are_written),
+        cmocka_unit_test(json_has_finite_numbers_alone),
+        cmocka_unit_test(a_full_disk_is_told),
+        cmocka_unit_test(python_reads_what_was_written),
+    };
+
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}

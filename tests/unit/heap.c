@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: MIT */
+/* The heap: what is taken comes in the order of its keys. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include "src/tools/heap.h"
+
+#define COUNT 2000u
+
+static int compare(const void *left, const void *right)
+{
+    const double a = *(const double *)left, b = *(const double *)right;
+
+    return (a > b) - (a < b);
+}
+
+static void items_come_in_the_order_of_their_keys(void **state)
+{
+    double keys[COUNT], sorted[COUNT];
+    struct heap heap = {0};
+
+    (void)state;
+    for (uint32_t i = 0; i < COUNT; i++) {
+        keys[i] = sorted[i] = (double)(i * 7919u % 977u);
+        assert_true(heap_add(&heap, keys[i], i));
+    }
+    qsort(sorted, COUNT, sizeof(sorted[0]), compare);
+    for (uint32_t i = 0; i < COUNT; i++) {
+        const struct heap_item item = heap_take(&heap);
+
+        assert_true(item.key >= sorted[i] && item.key <= sorted[i]);
+        assert_true(keys[item.number] >= item.key && keys[item.number] <= item.key);
+        keys[item.number] = -1; /* each comes once */
+    }
+    assert_int_equal(heap.count, 0);
+    heap_fini(&heap);
+}
+
+static void the_first_is_replaced_by_another(void **state)
+{
+    struct heap heap = {0};
+
+    (void)state;
+    for (uint32_t i = 0; i < 100; i++)
+        assert_true(heap_add(&heap, i, i));
+    for (uint32_t i = 100; i < 1000; i++)
+        heap_replace(&heap, i, i);
+    for (uint32_t i = 900; i < 1000; i++)
+        assert_int_equal(heap_take(&heap).number, i);
+    heap_fini(&heap);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(items_come_in_the_order_of_their_keys),
+        cmocka_unit_test(the_first_is_replaced_by_another),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,334 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Memory that is away in a trace: which events show, and which blocks leave with their memory and come back with it.
+ *
+ * Addresses are in units of 4 KiB, from PLACE on.  The events are those of one ring.
+ */
+#include "src/core/snapshot/paused.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define UNIT  ((uint64_t)4096)
+#define PLACE ((uint64_t)1 << 40)
+#define MOST  12000u
+
+struct trace {
+    struct xseg_history_event *events; /* [MOST] */
+    size_t count;
+    struct xseg_picture picture;
+    struct xseg_picture_run runs[4];
+    struct xseg_picture_run *list[4];
+    struct xseg_picture_block blocks[4][8];
+    struct xseg_history_merge merge;
+    struct xseg_snapshot_paused paused;
+    char seen[256]; /* the live blocks of the last visit, as letters */
+};
+
+static void begin(struct trace *trace)
+{
+    memset(trace, 0, sizeof(*trace));
+    trace->events = calloc(MOST, sizeof(*trace->events));
+    assert_non_null(trace->events);
+    trace->picture.list = trace->list;
+}
+
+static void add(struct trace *trace, enum xseg_history_action action, uint64_t from, uint64_t units)
+{
+    assert_true(trace->count < MOST);
+    trace->events[trace->count] = (struct xseg_history_event){
+        .time = trace->count + 1,
+        .base = PLACE + from * UNIT,
+        .requested = units * UNIT,
+        .size = xseg_history_event_size(units * UNIT) & XSEG_HISTORY_SIZE_MASK,
+        .stack = (uint32_t)trace->count + 1,
+        .action = (uint8_t)action,
+    };
+    trace->count++;
+}
+
+/* Memory as it is at the end. */
+static void add_run(struct trace *trace, uint64_t from, uint64_t units, bool is_away)
+{
+    struct xseg_picture_run *run = &trace->runs[trace->picture.count];
+
+    run->base = PLACE + from * UNIT;
+    run->bytes = units * UNIT;
+    run->is_away = is_away;
+    run->blocks = trace->blocks[trace->picture.count];
+    trace->list[trace->picture.count++] = run;
+}
+
+static void add_block(struct trace *trace, uint64_t from, uint64_t units, uint8_t state)
+{
+    const size_t last = trace->picture.count - 1;
+    struct xseg_picture_run *run = trace->list[last];
+
+    trace->blocks[last][run->count++] = (struct xseg_picture_block){
+        .base = PLACE + from * UNIT, .bytes = units * UNIT, .state = state};
+}
+
+static void find(struct trace *trace)
+{
+    struct xseg_history_event *copy = malloc((trace->count + 1) * sizeof(*copy));
+
+    assert_non_null(copy);
+    memcpy(copy, trace->events, trace->count * sizeof(*copy));
+    xseg_history_merge_init(&trace->merge);
+    assert_true(xseg_history_merge_add(&trace->merge, copy, trace->count));
+    assert_true(xseg_history_merge_begin(&trace->merge));
+    assert_true(xseg_snapshot_paused_init(&trace->paused, &trace->merge, &trace->picture));
+}
+
+static void end(struct trace *trace)
+{
+    xseg_snapshot_paused_fini(&trace->paused);
+    xseg_history_merge_fini(&trace->merge);
+    free(trace->events);
+}
+
+/* Which of the events show, as a digit for each: twice, since a trace may begin anew. */
+static void expect_shown(struct trace *trace, const char *shown)
+{
+    char found[64];
+
+    for (unsigned round = 0; round < 2; round++) {
+        memset(found, 0, sizeof(found));
+        xseg_snapshot_paused_begin(&trace->paused);
+        for (size_t i = 0; i < trace->count; i++)
+            found[i] = xseg_snapshot_paused_note(&trace->paused, &trace->events[i]) ? '1' : '0';
+        assert_string_equal(found, shown);
+    }
+}
+
+static void see(void *self, const struct xseg_snapshot_watched *block)
+{
+    struct trace *trace = self;
+
+    if (block->is == XSEG_BLOCK_LIVE)
+        trace->seen[(block->base - PLACE) / UNIT] = 'x';
+}
+
+/* The blocks of a range that are live behind the first `events` events: those at the places of an x. */
+static void expect_live(struct trace *trace, size_t events, uint64_t from, uint64_t units,
+                        const char *live)
+{
+    memset(trace->seen, '.', sizeof(trace->seen));
+    xseg_snapshot_paused_begin(&trace->paused);
+    for (size_t i = 0; i < events; i++)
+        (void)xseg_snapshot_paused_note(&trace->paused, &trace->events[i]);
+    xseg_snapshot_paused_visit(&trace->paused, PLACE + from * UNIT, units * UNIT, see, trace);
+    trace->seen[strlen(live)] = '\0';
+    assert_string_equal(trace->seen, live);
+}
+
+static void without_a_pause_all_shows(void **state)
+{
+    struct trace trace;
+
+    (void)state;
+    begin(&trace);
+    add(&trace, XSEG_HISTORY_SEGMENT_MAP, 0, 10);
+    add(&trace, XSEG_HISTORY_ALLOC, 0, 2);
+    add(&trace, XSEG_HISTORY_FREE_REQUESTED, 0, 2);
+    add(&trace, XSEG_HISTORY_FREE_COMPLETED, 0, 2);
+    add(&trace, XSEG_HISTORY_SEGMENT_UNMAP, 0, 10);
+    find(&trace);
+    assert_int_equal(trace.paused.count, 0);
+    expect_shown(&trace, "11111");
+    expect_live(&trace, 2, 0, 10, "...");
+    end(&trace);
+}
+
+static void what_happens_meanwhile_does_not_show(void **state)
+{
+    struct trace trace;
+
+    (void)state;
+    begin(&trace);
+    add(&trace, XSEG_HISTORY_ALLOC, 0, 2);
+    add(&trace, XSEG_HISTORY_ALLOC, 4, 2);
+    add(&trace, XSEG_HISTORY_ALLOC, 20, 2);
+    add(&trace, XSEG_HISTORY_PAUSE, 0, 10);
+    add(&trace, XSEG_HISTORY_FREE_REQUESTED, 4, 2);
+    add(&trace, XSEG_HISTORY_FREE_COMPLETED, 4, 2);
+    add(&trace, XSEG_HISTORY_FREE_REQUESTED, 20, 2);
+    add(&trace, XSEG_HISTORY_RESUME, 0, 10);
+    add(&trace, XSEG_HISTORY_FREE_REQUESTED, 0, 2);
+    find(&trace);
+    expect_shown(&trace, "111100111");
+    expect_live(&trace, 3, 0, 10, "x...x...");
+    expect_live(&trace, 7, 0, 10, "x.......");
+    /* The end of the range does not belong to it. */
+    expect_live(&trace, 3, 0, 4, "x...");
+    expect_live(&trace, 3, 1, 4, "....x");
+    expect_live(&trace, 9, 0, 10, "........");
+    end(&trace);
+}
+
+/* A pool that was paused before the first event, and ended: only its frees tell of it. */
+static void what_was_away_all_the_time_does_not_show(void **state)
+{
+    struct trace trace;
+
+    (void)state;
+    begin(&trace);
+    add(&trace, XSEG_HISTORY_FREE_REQUESTED, 0, 1);
+    add(&trace, XSEG_HISTORY_FREE_COMPLETED, 0, 1);
+    add(&trace, XSEG_HISTORY_FREE_REQUESTED, 4, 1);
+    trace.events[0].flags = trace.events[1].flags = XSEG_HISTORY_AWAY;
+    find(&trace);
+    expect_shown(&trace, "001");
+    end(&trace);
+}
+
+/* Paused in one piece, back in three; then paused again in two. */
+static void memory_comes_back_in_parts(void **state)
+{
+    struct trace trace;
+
+    (void)state;
+    begin(&trace);
+    add(&trace, XSEG_HISTORY_PAUSE, 0, 12);
+    add(&trace, XSEG_HISTORY_RESUME, 4, 4);
+    add(&trace, XSEG_HISTORY_FREE_REQUESTED, 1, 1);
+    add(&trace, XSEG_HISTORY_FREE_REQUESTED, 5, 1);
+    add(&trace, XSEG_HISTORY_FREE_REQUESTED, 9, 1);
+    add(&trace, XSEG_HISTORY_RESUME, 8, 4);
+    add(&trace, XSEG_HISTORY_FREE_COMPLETED, 1, 1);
+    add(&trace, XSEG_HISTORY_FREE_COMPLETED, 9, 1);
+    add(&trace, XSEG_HISTORY_RESUME, 0, 4);
+    add(&trace, XSEG_HISTORY_ALLOC, 1, 1);
+    add(&trace, XSEG_HISTORY_PAUSE, 0, 6);
+    add(&trace, XSEG_HISTORY_PAUSE, 6, 6);
+    add(&trace, XSEG_HISTORY_FREE_REQUESTED, 1, 1);
+    add(&trace, XSEG_HISTORY_RESUME, 0, 12);
+    add(&trace, XSEG_HISTORY_FREE_COMPLETED, 1, 1);
+    find(&trace);
+    expect_shown(&trace, "110101011111011");
+    /* The block at 5 was live at the first event: its free is the first that is heard of it. */
+    expect_live(&trace, 1, 4, 4, ".....x..");
+    expect_live(&trace, 13, 0, 12, "............");
+    end(&trace);
+}
+
+static void a_pause_older_than_the_events_lasts_from_the_first(void **state)
+{
+    struct trace trace;
+
+    (void)state;
+    begin(&trace);
+    add(&trace, XSEG_HISTORY_FREE_REQUESTED, 2, 1);
+    add(&trace, XSEG_HISTORY_FREE_REQUESTED, 12, 1);
+    add(&trace, XSEG_HISTORY_RESUME, 0, 10);
+    add(&trace, XSEG_HISTORY_FREE_REQUESTED, 3, 1);
+    add_run(&trace, 0, 10, false);
+    add_block(&trace, 0, 1, XSEG_BLOCK_LIVE);
+    add_block(&trace, 1, 8, XSEG_BLOCK_CACHED);
+    add_block(&trace, 9, 1, XSEG_BLOCK_PENDING);
+    find(&trace);
+    expect_shown(&trace, "0111");
+    /* Blocks of which no event tells are as they are at the end. */
+    expect_live(&trace, 2, 0, 10, "x..x......");
+    end(&trace);
+}
+
+static void a_pool_that_stays_paused(void **state)
+{
+    struct trace trace;
+
+    (void)state;
+    for (unsigned has_pause = 0; has_pause < 2; has_pause++) {
+        begin(&trace);
+        if (has_pause)
+            add(&trace, XSEG_HISTORY_PAUSE, 0, 8);
+        add(&trace, XSEG_HISTORY_FREE_REQUESTED, 3, 1);
+        add(&trace, XSEG_HISTORY_FREE_COMPLETED, 3, 1);
+        add(&trace, XSEG_HISTORY_ALLOC, 9, 1);
+        add_run(&trace, 0, 8, true);
+        add_block(&trace, 0, 1, XSEG_BLOCK_LIVE);
+        add_block(&trace, 1, 7, XSEG_BLOCK_CACHED);
+        find(&trace);
+        assert_int_equal(trace.paused.count, 1);
+        expect_shown(&trace, has_pause ? "1001" : "001");
+        expect_live(&trace, 0, 0, 8, "x..x....");
+        end(&trace);
+    }
+}
+
+/* Its addresses are others' by now. */
+static void a_pool_that_ended_while_it_was_paused(void **state)
+{
+    struct trace trace;
+
+    (void)state;
+    begin(&trace);
+    add(&trace, XSEG_HISTORY_ALLOC, 0, 4);
+    add(&trace, XSEG_HISTORY_PAUSE, 0, 8);
+    add(&trace, XSEG_HISTORY_FREE_REQUESTED, 0, 4);
+    add(&trace, XSEG_HISTORY_FREE_COMPLETED, 0, 4);
+    add(&trace, XSEG_HISTORY_SEGMENT_MAP, 0, 2);
+    add(&trace, XSEG_HISTORY_ALLOC, 0, 1);
+    add(&trace, XSEG_HISTORY_FREE_REQUESTED, 4, 1);
+    add(&trace, XSEG_HISTORY_SEGMENT_ALLOC, 2, 6);
+    add(&trace, XSEG_HISTORY_ALLOC, 4, 1);
+    find(&trace);
+    expect_shown(&trace, "110011011");
+    expect_live(&trace, 9, 0, 8, "x...x...");
+    end(&trace);
+}
+
+static void count_block(void *self, const struct xseg_snapshot_watched *block)
+{
+    assert_int_not_equal(block->is, XSEG_BLOCK_CACHED);
+    *(size_t *)self -= block->is == XSEG_BLOCK_PENDING;
+    ++*(size_t *)self;
+}
+
+/* More blocks than the table begins with; and many pauses of one range. */
+static void many_blocks_many_times(void **state)
+{
+    struct trace trace;
+    size_t hidden = 0, live = 0;
+
+    (void)state;
+    begin(&trace);
+    for (unsigned i = 0; i < 5000; i++)
+        add(&trace, XSEG_HISTORY_ALLOC, i, 1);
+    for (unsigned i = 0; i < 100; i++) {
+        add(&trace, XSEG_HISTORY_PAUSE, 0, 5000);
+        for (unsigned k = 0; k < 40; k++)
+            add(&trace, XSEG_HISTORY_FREE_REQUESTED, 40 * i + k, 1);
+        add(&trace, XSEG_HISTORY_RESUME, 0, 5000);
+    }
+    find(&trace);
+    assert_int_equal(trace.paused.count, 100);
+    for (size_t i = 0; i < trace.count; i++)
+        hidden += !xseg_snapshot_paused_note(&trace.paused, &trace.events[i]);
+    assert_int_equal(hidden, 4000);
+    xseg_snapshot_paused_visit(&trace.paused, PLACE, 5000 * UNIT, count_block, &live);
+    assert_int_equal(live, 1000);
+    end(&trace);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(without_a_pause_all_shows),
+        cmocka_unit_test(what_happens_meanwhile_does_not_show),
+        cmocka_unit_test(what_was_away_all_the_time_does_not_show),
+        cmocka_unit_test(memory_comes_back_in_parts),
+        cmocka_unit_test(a_pause_older_than_the_events_lasts_from_the_first),
+        cmocka_unit_test(a_pool_that_stays_paused),
+        cmocka_unit_test(a_pool_that_ended_while_it_was_paused),
+        cmocka_unit_test(many_blocks_many_times),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

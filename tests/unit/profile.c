@@ -1,0 +1,177 @@
+/* SPDX-License-Identifier: MIT */
+/* Profiles of small programmes, their sums, and comparisons of both. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include "src/tools/compare.h"
+#include "tests/support/programme.h"
+
+#define BASE UINT64_C(0x7f0000000000)
+#define MIB  ((uint64_t)1 << 20)
+
+static void add_site(struct profile *profile, const char *name, uint64_t peak, uint64_t blocks)
+{
+    struct profile_site *sites =
+        realloc(profile->sites, (profile->site_count + 1) * sizeof(*profile->sites));
+
+    assert_non_null(sites);
+    profile->sites = sites;
+    sites[profile->site_count] = (struct profile_site){.name = strdup(name)};
+    sites[profile->site_count].figures.of[PROFILE_PEAK_LIVE] = peak;
+    sites[profile->site_count].figures.of[PROFILE_BLOCKS] = blocks;
+    profile->whole.of[PROFILE_PEAK_LIVE] += peak;
+    assert_non_null(sites[profile->site_count++].name);
+}
+
+static struct profile profile_of(struct programme *programme, bool by_events)
+{
+    const struct profile_rules rules = {.depth = 1, .by_events = by_events};
+    struct recording_stack none = {0, 0};
+    uint32_t begin = 0;
+    char nothing[] = "";
+    struct profile profile;
+
+    programme_end(programme);
+    programme->recording.stacks = &none;
+    programme->recording.stack_count = 1;
+    programme->recording.text = &begin;
+    programme->recording.texts = nothing;
+    programme->recording.text_count = 1;
+    assert_true(profile_init(&profile, &programme->recording, &programme->device, &rules));
+    return profile;
+}
+
+/* Half a page for 1 of 3 events, or for 90 of 100 us. */
+static void averages_are_over_events_or_time(void **state)
+{
+    (void)state;
+    for (int by_events = 0; by_events < 2; by_events++) {
+        struct programme *programme = programme_new();
+        struct profile profile;
+
+        programme_map(programme, BASE, 4 * MIB, true);
+        programme->now_us += 10;
+        programme_alloc(programme, BASE, MIB, 0);
+        programme->now_us += 90;
+        programme_free(programme, BASE);
+        profile = profile_of(programme, by_events);
+        assert_int_equal(profile.site_count, 1);
+        assert_string_equal(profile.sites[0].name, "(no stack)");
+        assert_int_equal(profile.sites[0].figures.of[PROFILE_PEAK_LIVE], MIB);
+        assert_int_equal(profile.sites[0].figures.of[PROFILE_PEAK_CACHED], MIB);
+        assert_int_equal(profile.sites[0].figures.of[PROFILE_BLOCKS], 1);
+        assert_int_equal(profile.sites[0].figures.of[PROFILE_LIVED], by_events ? 1 : 90);
+        assert_int_equal(profile.sites[0].figures.of[PROFILE_LIVE],
+                         by_events ? MIB / 3 : MIB * 90 / 100);
+        assert_int_equal(profile.idle.of[PROFILE_PEAK_CACHED], 2 * MIB);
+        assert_int_equal(
+            profile.whole.of[PROFILE_PEAK_LIVE] + profile.whole.of[PROFILE_PEAK_CACHED], 4 * MIB);
+        profile_fini(&profile);
+        free(programme);
+    }
+}
+
+static void sums_have_each_name_once_and_in_order(void **state)
+{
+    struct profile sum = {0}, first = {0}, second = {0};
+
+    (void)state;
+    add_site(&first, "b", 1, 10);
+    add_site(&first, "d", 2, 20);
+    add_site(&second, "a", 4, 1);
+    add_site(&second, "b", 8, 2);
+    add_site(&second, "e", 16, 3);
+    second.idle.of[PROFILE_CACHED] = 5;
+    second.events = 7;
+    assert_true(profile_add(&sum, &first));
+    assert_true(profile_add(&sum, &second));
+    assert_true(profile_add(&sum, &second));
+    assert_int_equal(sum.site_count, 4);
+    for (size_t i = 0; i < 4; i++) {
+        static const char *const names[] = {"a", "b", "d", "e"};
+        static const uint64_t peaks[] = {8, 17, 2, 32}, blocks[] = {2, 14, 20, 6};
+
+        assert_string_equal(sum.sites[i].name, names[i]);
+        assert_int_equal(sum.sites[i].figures.of[PROFILE_PEAK_LIVE], peaks[i]);
+        assert_int_equal(sum.sites[i].figures.of[PROFILE_BLOCKS], blocks[i]);
+    }
+    assert_int_equal(sum.whole.of[PROFILE_PEAK_LIVE], 59);
+    assert_int_equal(sum.idle.of[PROFILE_CACHED], 10);
+    assert_int_equal(sum.events, 14);
+    profile_fini(&sum);
+    profile_fini(&first);
+    profile_fini(&second);
+}
+
+static void sums_stay_at_the_most(void **state)
+{
+    struct profile sum = {0}, huge = {0}, small = {0};
+    struct compare compare;
+
+    (void)state;
+    add_site(&huge, "a", PROFILE_MOST, 1);
+    add_site(&small, "b", 1, 1);
+    assert_true(profile_add(&sum, &huge));
+    assert_true(profile_add(&sum, &huge));
+    assert_true(sum.sites[0].figures.of[PROFILE_PEAK_LIVE] == PROFILE_MOST);
+    assert_true(sum.whole.of[PROFILE_PEAK_LIVE] == PROFILE_MOST);
+    assert_true(compare_init(&compare, &sum, &small, true));
+    assert_true(compare_judge(&compare).result == COMPARE_WHOLE);
+    assert_true(compare_judge(&compare).delta == 1 - INT64_MAX);
+    compare_fini(&compare);
+    profile_fini(&sum);
+    profile_fini(&huge);
+    profile_fini(&small);
+}
+
+/* How many rows two profiles with these names are. */
+static size_t rows_of(const char *const *a, const char *const *b, bool may_move)
+{
+    struct profile left = {0}, right = {0};
+    struct compare compare;
+    size_t rows;
+
+    for (; *a; a++)
+        add_site(&left, *a, MIB, 1);
+    for (; *b; b++)
+        add_site(&right, *b, MIB, 1);
+    assert_true(compare_init(&compare, &left, &right, may_move));
+    rows = compare.row_count - 2;
+    compare_fini(&compare);
+    profile_fini(&left);
+    profile_fini(&right);
+    return rows;
+}
+
+static void lines_move_where_it_is_plain_which(void **state)
+{
+    static const char *const a[] = {"m.py:10 f", "m.py:9 f", "n.py:1 g < m.py:3 main", NULL};
+    static const char *const moved[] = {"m.py:11 f", "m.py:12 f", "n.py:1 g < m.py:4 main", NULL};
+    static const char *const more[] = {"m.py:11 f", "m.py:12 f", "m.py:13 f",
+                                       "n.py:2 h < m.py:3 main", NULL};
+    static const char *const words[] = {"m.py:10:f", "m.py:x f", "m.py:9 ff", NULL};
+
+    (void)state;
+    assert_int_equal(rows_of(a, a, true), 3);
+    assert_int_equal(rows_of(a, moved, true), 3);
+    assert_int_equal(rows_of(a, moved, false), 6);
+    assert_int_equal(rows_of(a, more, true), 7);
+    assert_int_equal(rows_of(a, words, true), 6);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(averages_are_over_events_or_time),
+        cmocka_unit_test(sums_have_each_name_once_and_in_order),
+        cmocka_unit_test(sums_stay_at_the_most),
+        cmocka_unit_test(lines_move_where_it_is_plain_which),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

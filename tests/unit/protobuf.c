@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: MIT */
+/* Messages in the wire format of Protocol Buffers: the bytes that its description gives, and lengths of all sizes. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "src/tools/protobuf.h"
+
+#define BYTES(literal) (literal), sizeof(literal) - 1
+
+static void expect(struct protobuf *message, const char *bytes, size_t count)
+{
+    assert_false(message->failed);
+    assert_int_equal(message->count, count);
+    assert_memory_equal(message->bytes, bytes, count);
+    protobuf_fini(message);
+}
+
+/* The examples of https://protobuf.dev/programming-guides/encoding/. */
+static void fields_are_as_the_description_has_them(void **state)
+{
+    struct protobuf message = {0};
+    size_t place;
+
+    (void)state;
+    protobuf_number(&message, 1, 150);
+    expect(&message, BYTES("\x08\x96\x01"));
+    protobuf_text(&message, 2, "testing");
+    expect(&message, BYTES("\x12\x07testing"));
+    place = protobuf_begin(&message, 3);
+    protobuf_number(&message, 1, 150);
+    protobuf_end(&message, place);
+    expect(&message, BYTES("\x1a\x03\x08\x96\x01"));
+    protobuf_number(&message, 16, (uint64_t)INT64_C(-2));
+    expect(&message, BYTES("\x80\x01\xfe\xff\xff\xff\xff\xff\xff\xff\xff\x01"));
+    protobuf_number(&message, 1, 0);
+    expect(&message, BYTES("\x08\x00"));
+}
+
+static uint64_t take_varint(const unsigned char **at)
+{
+    uint64_t number = 0;
+
+    for (unsigned shift = 0;; shift += 7) {
+        number |= (uint64_t)(**at & 0x7f) << shift;
+        if (*(*at)++ < 0x80)
+            return number;
+    }
+}
+
+static void lengths_of_all_sizes_are_in_front(void **state)
+{
+    (void)state;
+    for (size_t bytes = 0; bytes < 40000; bytes = bytes * 3 / 2 + 1) {
+        struct protobuf message = {0};
+        char *text = malloc(bytes + 1);
+        const unsigned char *at;
+        size_t outer, inner;
+        uint64_t length;
+
+        assert_non_null(text);
+        memset(text, 'x', bytes);
+        text[bytes] = '\0';
+        outer = protobuf_begin(&message, 1);
+        inner = protobuf_begin(&message, 2);
+        protobuf_text(&message, 3, text);
+        protobuf_end(&message, inner);
+        protobuf_number(&message, 4, 5);
+        protobuf_end(&message, outer);
+        at = message.bytes;
+        assert_int_equal(*at++, 1 << 3 | 2);
+        length = take_varint(&at);
+        assert_int_equal(length, message.bytes + message.count - at);
+        assert_int_equal(*at++, 2 << 3 | 2);
+        length = take_varint(&at);
+        assert_int_equal(length, message.bytes + message.count - 2 - at);
+        assert_int_equal(*at++, 3 << 3 | 2);
+        assert_int_equal(take_varint(&at), bytes);
+        assert_memory_equal(at, text, bytes);
+        assert_memory_equal(at + bytes, "\x20\x05", 2);
+        protobuf_fini(&message);
+        free(text);
+    }
+}
+
+static void a_message_is_written_once(void **state)
+{
+    struct protobuf message = {0};
+    char text[16] = "";
+    FILE *out = fmemopen(text, sizeof(text), "w");
+
+    (void)state;
+    assert_non_null(out);
+    protobuf_number(&message, 1, 2);
+    protobuf_write(&message, out);
+    protobuf_number(&message, 3, 4);
+    protobuf_write(&message, out);
+    protobuf_write(&message, out);
+    assert_int_equal(ftell(out), 4);
+    (void)fclose(out);
+    assert_memory_equal(text, "\x08\x02\x18\x04", 4);
+    protobuf_fini(&message);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(fields_are_as_the_description_has_them),
+        cmocka_unit_test(lengths_of_all_sizes_are_in_front),
+        cmocka_unit_test(a_message_is_written_once),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,312 @@
+/* SPDX-License-Identifier: MIT */
+/* Files of published figures: what is taken, what is refused, and random damage. */
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "src/tools/published.h"
+#include "src/tools/top_table.h"
+
+static struct xseg_published file, head;
+static struct xseg_published_frame frame;
+static const char *why;
+
+/* A file with two devices and three pools, in the frame of sequence 6. */
+static void fill(void)
+{
+    struct xseg_published_frame *now = &file.frames[0];
+
+    memset(&file, 0, sizeof(file));
+    memcpy(file.magic, XSEG_PUBLISHED_MAGIC, sizeof(file.magic));
+    file.version = XSEG_PUBLISHED_VERSION;
+    file.pid = 77;
+    file.start_ticks = 1234;
+    file.bytes = sizeof(file);
+    file.sequence = 6;
+    now->device_count = 2;
+    now->pool_count = 3;
+    now->devices[1] = (struct xseg_published_device){.ordinal = 1, .live = 5, .reserved = 9};
+    now->pools[0] =
+        (struct xseg_published_pool){.kind = XSEG_PUBLISHED_DEFAULT, .label = "default"};
+    now->pools[1] = (struct xseg_published_pool){
+        .ordinal = 1, .kind = XSEG_PUBLISHED_DEFAULT, .label = "default", .reserved = 4};
+    now->pools[2] = (struct xseg_published_pool){
+        .ordinal = 1, .kind = XSEG_PUBLISHED_PRIVATE, .label = "\"kv\"", .reserved = 5};
+}
+
+static bool take(void)
+{
+    why = NULL;
+    return published_take(&file, sizeof(file), &head, &frame, &why);
+}
+
+static void expect_refused(const char *word)
+{
+    assert_false(take());
+    assert_non_null(why);
+    if (strstr(why, word) == NULL)
+        fail_msg("'%s' does not say '%s'", why, word);
+    fill();
+}
+
+static void what_is_well_formed_is_taken(void **state)
+{
+    (void)state;
+    fill();
+    assert_true(take());
+    assert_int_equal(head.pid, 77);
+    assert_int_equal(head.start_ticks, 1234);
+    assert_int_equal(frame.device_count, 2);
+    assert_int_equal(frame.devices[1].live, 5);
+    assert_string_equal(frame.pools[2].label, "\"kv\"");
+    /* The other frame is the current one after the next change. */
+    file.frames[1].device_count = 1;
+    file.frames[1].devices[0].live = 11;
+    file.sequence++;
+    assert_true(take());
+    assert_int_equal(frame.device_count, 1);
+    assert_int_equal(frame.devices[0].live, 11);
+}
+
+static void what_is_not_is_refused(void **state)
+{
+    (void)state;
+    fill();
+    file.magic[0] = 'X';
+    expect_refused("nothing that xseg has published");
+    file.version = 2;
+    expect_refused("another version");
+    file.bytes--;
+    expect_refused("too short");
+    file.frames[0].device_count = XSEG_PUBLISHED_DEVICES + 1;
+    expect_refused("more devices or pools");
+    file.frames[0].pool_count = XSEG_PUBLISHED_POOLS + 1;
+    expect_refused("more devices or pools");
+    file.frames[0].device_count = UINT32_MAX;
+    expect_refused("more devices or pools");
+    file.frames[0].devices[0].ordinal = -1;
+    expect_refused("below 0");
+    file.frames[0].pools[2].ordinal = 2;
+    expect_refused("not there");
+    file.frames[0].pools[2].kind = XSEG_PUBLISHED_OTHERS + 1;
+    expect_refused("not known");
+    for (size_t bytes = 0; bytes < sizeof(file); bytes += 1 + bytes / 7) {
+        assert_false(published_take(&file, bytes, &head, &frame, &why));
+        assert_non_null(strstr(why, "too short"));
+    }
+}
+
+static void labels_can_be_printed(void **state)
+{
+    (void)state;
+    fill();
+    memset(file.frames[0].pools[2].label, 'a', XSEG_PUBLISHED_LABEL);
+    assert_true(take());
+    assert_in_range(strlen(frame.pools[2].label), 60, XSEG_PUBLISHED_LABEL - 1);
+    memcpy(file.frames[0].pools[2].label, "\033[2J\n", 6);
+    assert_true(take());
+    assert_string_equal(frame.pools[2].label, "\\x1b[2J\\x0a");
+}
+
+/* --- Rows. --- */
+
+static void rows_are_in_order(void **state)
+{
+    struct publisher one = {.pid = 5, .command = "one"}, other = {.pid = 3, .command = "other"};
+    struct publisher *list[] = {&other, &one};
+    const struct publishers publishers = {.list = list, .count = 2, .hidden = 1};
+    struct top_table table;
+    char line[TOP_LINE];
+    int from, length;
+
+    (void)state;
+    fill();
+    assert_true(take());
+    one.frame = frame;
+    other.problem = "it is too short";
+    assert_true(top_table_init(&table, &publishers, TOP_BY_RESERVED, true));
+    /* Device 1 with two pools; the process with a problem and device 0, which have nothing. */
+    assert_int_equal(table.count, 5);
+    assert_int_equal(table.rows[0].device->ordinal, 1);
+    assert_string_equal(table.rows[1].pool->label, "\"kv\"");
+    assert_string_equal(table.rows[2].pool->label, "default");
+    assert_ptr_equal(table.rows[3].publisher, &other);
+    assert_int_equal(table.rows[4].device->ordinal, 0);
+    top_table_line(&table.rows[3], line);
+    assert_non_null(strstr(line, "it is too short"));
+    top_table_summary(&table, &publishers, line);
+    assert_string_equal(line, "2 processes, 2 devices; 1 process may not be looked at");
+    top_table_fini(&table);
+    assert_true(top_table_init(&table, &publishers, TOP_BY_PID, false));
+    assert_int_equal(table.count, 3);
+    assert_ptr_equal(table.rows[0].publisher, &other);
+    top_table_fini(&table);
+    for (unsigned by = 0; by < TOP_BYS; by++) {
+        top_table_head(line, (enum top_by)by, &from, &length);
+        assert_true(from >= 0 && length > 0);
+    }
+}
+
+/* --- Files. --- */
+
+static int make_file(size_t bytes)
+{
+    const int made = memfd_create("xseg-top", MFD_CLOEXEC);
+
+    assert_true(made >= 0);
+    assert_int_equal(write(made, &file, bytes), bytes);
+    return made;
+}
+
+static void files_are_read(void **state)
+{
+    int ends[2];
+
+    (void)state;
+    fill();
+    int made = make_file(sizeof(file));
+    assert_true(published_read(made, &head, &frame, &why));
+    assert_int_equal(frame.devices[1].live, 5);
+    assert_int_equal(close(made), 0);
+    for (size_t bytes = 0; bytes < sizeof(file); bytes = bytes * 3 + 1) {
+        made = make_file(bytes);
+        assert_false(published_read(made, &head, &frame, &why));
+        assert_non_null(strstr(why, "too short"));
+        assert_int_equal(close(made), 0);
+    }
+    /* What follows is not looked at. */
+    made = make_file(sizeof(file));
+    assert_int_equal(ftruncate(made, (off_t)1 << 40), 0);
+    assert_true(published_read(made, &head, &frame, &why));
+    assert_int_equal(close(made), 0);
+    /* Not a file at all. */
+    assert_int_equal(pipe(ends), 0);
+    assert_false(published_read(ends[0], &head, &frame, &why));
+    assert_int_equal(close(ends[0]), 0);
+    assert_int_equal(close(ends[1]), 0);
+    assert_false(published_read(-1, &head, &frame, &why));
+}
+
+static atomic_bool ends_now;
+
+/* Writes frames as a publisher does: all figures of a frame are its number. */
+static void *write_frames(void *self)
+{
+    struct xseg_published *memory = self;
+
+    while (!atomic_load(&ends_now)) {
+        const uint64_t next = memory->sequence + 1;
+        struct xseg_published_frame *to = &memory->frames[next % 2];
+
+        to->device_count = 1;
+        to->devices[0].live = next;
+        for (unsigned i = 0; i < XSEG_PUBLISHED_POOLS; i++)
+            to->pools[i].live = next;
+        to->devices[0].reserved = next;
+        __atomic_store_n(&memory->sequence, next, __ATOMIC_RELEASE);
+        if (next % 16 == 0)
+            (void)usleep(50);
+    }
+    return NULL;
+}
+
+static void a_frame_is_of_one_moment(void **state)
+{
+    pthread_t thread;
+    unsigned taken = 0;
+
+    (void)state;
+    fill();
+    file.frames[0].pool_count = 0;
+    const int made = make_file(sizeof(file));
+    struct xseg_published *memory =
+        mmap(NULL, sizeof(file), PROT_READ | PROT_WRITE, MAP_SHARED, made, 0);
+    assert_true(memory != MAP_FAILED);
+    atomic_store(&ends_now, false);
+    assert_int_equal(pthread_create(&thread, NULL, write_frames, memory), 0);
+    for (unsigned i = 0; i < 3000; i++) {
+        if (!published_read(made, &head, &frame, &why)) {
+            assert_non_null(strstr(why, "faster"));
+            continue;
+        }
+        if (frame.device_count != 1)
+            continue; /* that from before the thread */
+        taken++;
+        assert_int_equal(frame.devices[0].live, head.sequence);
+        assert_int_equal(frame.devices[0].reserved, head.sequence);
+        for (unsigned k = 0; k < XSEG_PUBLISHED_POOLS; k++)
+            assert_int_equal(frame.pools[k].live, head.sequence);
+    }
+    atomic_store(&ends_now, true);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    assert_true(taken > 0);
+    assert_int_equal(munmap(memory, sizeof(file)), 0);
+    assert_int_equal(close(made), 0);
+}
+
+static uint32_t next_random(uint64_t *state)
+{
+    *state = *state * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)(*state >> 33);
+}
+
+/* Any bytes of the file are anything: the reader stays within bounds, which a sanitizer sees. */
+static void damage_does_no_harm(void **state)
+{
+    struct publisher publisher = {.pid = 1, .command = "any"};
+    struct publisher *list[] = {&publisher};
+    const struct publishers publishers = {.list = list, .count = 1};
+    uint64_t random = 7;
+    unsigned taken = 0;
+
+    (void)state;
+    for (unsigned round = 0; round < 20000; round++) {
+        struct top_table table;
+        char line[TOP_LINE];
+
+        fill();
+        for (unsigned i = next_random(&random) % 6; i > 0; i--) {
+            const size_t room = next_random(&random) % 2 != 0 ? 400 : sizeof(file);
+
+            ((unsigned char *)&file)[next_random(&random) % room] =
+                (unsigned char)(next_random(&random) % 3 == 0 ? 255 : next_random(&random));
+        }
+        if (!take()) {
+            assert_non_null(why);
+            continue;
+        }
+        taken++;
+        publisher.frame = frame;
+        assert_true(top_table_init(&table, &publishers,
+                                   (enum top_by)(next_random(&random) % TOP_BYS), round % 2 != 0));
+        for (size_t i = 0; i < table.count; i++)
+            top_table_line(&table.rows[i], line);
+        top_table_fini(&table);
+    }
+    assert_in_range(taken, 2000, 19000);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_is_well_formed_is_taken),
+        cmocka_unit_test(what_is_not_is_refused),
+        cmocka_unit_test(labels_can_be_printed),
+        cmocka_unit_test(rows_are_in_order),
+        cmocka_unit_test(files_are_read),
+        cmocka_unit_test(a_frame_is_of_one_moment),
+        cmocka_unit_test(damage_does_no_harm),
+    };
+
+    return cmocka_run_group_tests_name("published", tests, NULL, NULL);
+}

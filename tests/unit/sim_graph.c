@@ -1,0 +1,603 @@
+/* SPDX-License-Identifier: MIT */
+/* Graphs that are made executable and launched, conditional nodes, captures into a graph, user objects. */
+#include "tests/unit/sim_setup.h"
+
+/* By the names of the driver's entry points, which other versions of the header declare or map to others. */
+#undef cuStreamUpdateCaptureDependencies
+
+CUresult CUDAAPI cuStreamUpdateCaptureDependencies(CUstream stream, CUgraphNode *nodes,
+                                                   size_t count, unsigned flags);
+CUresult CUDAAPI cuStreamGetCaptureInfo_v2(CUstream stream, CUstreamCaptureStatus *status,
+                                           cuuint64_t *id, CUgraph *graph,
+                                           const CUgraphNode **nodes, size_t *count);
+
+static int with_bytes(void **state)
+{
+    struct xseg_sim_settings settings = small_machine();
+
+    (void)state;
+    settings.real_bytes = true;
+    start(&settings);
+    (void)enter(0);
+    return 0;
+}
+
+static CUdeviceptr device_memory(void)
+{
+    const CUmemAccessDesc desc = read_write(0);
+    const CUdeviceptr base = reserve(GRANULE);
+
+    back(base, GRANULE);
+    ASSERT_OK(cuMemSetAccess(base, GRANULE, &desc, 1));
+    return base;
+}
+
+static unsigned char byte_at(CUdeviceptr address)
+{
+    return *(unsigned char *)(uintptr_t)address;
+}
+
+static void begin(CUstream stream)
+{
+    ASSERT_OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+}
+
+static CUgraph end(CUstream stream)
+{
+    CUgraph graph = NULL;
+
+    ASSERT_OK(cuStreamEndCapture(stream, &graph));
+    return graph;
+}
+
+static CUgraphExec executable_of(CUgraph graph)
+{
+    CUgraphExec executable = NULL;
+
+    ASSERT_OK(cuGraphInstantiate(&executable, graph, 0));
+    return executable;
+}
+
+static size_t nodes_in(CUgraph graph)
+{
+    size_t count = 0;
+
+    ASSERT_OK(cuGraphGetNodes(graph, NULL, &count));
+    return count;
+}
+
+static void count_call(void *argument)
+{
+    ++*(int *)argument;
+}
+
+/* What was captured happens at each launch, and not before; the graph itself may be gone. */
+static void a_launch_does_what_was_captured(void **state)
+{
+    const CUdeviceptr base = device_memory();
+    const CUstream stream = new_stream();
+    CUgraphExec executable;
+    CUgraph graph;
+    int calls = 0;
+
+    (void)state;
+    begin(stream);
+    ASSERT_OK(cuMemsetD8Async(base, 5, 64, stream));
+    ASSERT_OK(cuMemcpyDtoDAsync(base + 64, base, 32, stream));
+    ASSERT_OK(cuStreamWriteValue32(stream, base + 128, 9, 0));
+    ASSERT_OK(cuLaunchHostFunc(stream, count_call, &calls));
+    launch(stream, 1000);
+    graph = end(stream);
+    assert_int_equal(nodes_in(graph), 5);
+    executable = executable_of(graph);
+    ASSERT_OK(cuGraphDestroy(graph));
+    ASSERT_OK(cuStreamSynchronize(stream));
+    assert_int_equal(byte_at(base), 0);
+    for (int i = 1; i <= 2; i++) {
+        ASSERT_OK(cuMemsetD8(base, 0, 256));
+        ASSERT_OK(cuGraphLaunch(executable, stream));
+        ASSERT_CU(cuStreamQuery(stream), CUDA_ERROR_NOT_READY);
+        ASSERT_OK(cuStreamSynchronize(stream));
+        assert_int_equal(byte_at(base + 63), 5);
+        assert_int_equal(byte_at(base + 95), 5);
+        assert_int_equal(byte_at(base + 96), 0);
+        assert_int_equal(byte_at(base + 128), 9);
+        assert_int_equal(calls, i);
+    }
+    ASSERT_OK(cuGraphExecDestroy(executable));
+    ASSERT_CU(cuGraphExecDestroy(executable), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_CU(cuGraphLaunch(executable, stream), CUDA_ERROR_INVALID_VALUE);
+}
+
+static void wrong_arguments_are_refused(void **state)
+{
+    const CUstream stream = new_stream();
+    CUgraphExec executable = NULL;
+    CUgraph graph = NULL;
+
+    (void)state;
+    ASSERT_CU(cuGraphCreate(NULL, 0), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_CU(cuGraphCreate(&graph, 1), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_OK(cuGraphCreate(&graph, 0));
+    ASSERT_CU(cuGraphInstantiate(NULL, graph, 0), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_CU(cuGraphInstantiate(&executable, NULL, 0), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_CU(cuGraphInstantiate(&executable, graph, 1 << 20), CUDA_ERROR_INVALID_VALUE);
+    executable = executable_of(graph); /* with no nodes */
+    ASSERT_OK(cuGraphLaunch(executable, stream));
+    ASSERT_OK(cuStreamSynchronize(stream));
+    begin(stream);
+    ASSERT_CU(cuGraphLaunch(executable, stream), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    ASSERT_CU(cuStreamEndCapture(stream, &graph), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+    ASSERT_OK(cuGraphExecDestroy(executable));
+}
+
+/* The second launch begins when the first has ended, on whatever streams they are. */
+static void launches_of_one_graph_follow_each_other(void **state)
+{
+    const CUstream first = new_stream(), second = new_stream();
+    CUgraphExec executable;
+    CUgraph graph;
+
+    (void)state;
+    begin(first);
+    launch(first, 1000);
+    graph = end(first);
+    executable = executable_of(graph);
+    launch(first, UINT64_MAX);
+    ASSERT_OK(cuGraphLaunch(executable, first));
+    ASSERT_OK(cuGraphLaunch(executable, second));
+    xseg_sim_advance(1000000);
+    ASSERT_CU(cuStreamQuery(second), CUDA_ERROR_NOT_READY);
+    ASSERT_OK(cuStreamSynchronize(second));
+    ASSERT_OK(cuStreamQuery(first));
+    ASSERT_OK(cuGraphExecDestroy(executable));
+    ASSERT_OK(cuGraphDestroy(graph));
+}
+
+/* Events that are recorded and waited for by the graph, not by its capture. */
+static void launches_record_and_wait(void **state)
+{
+    const CUstream stream = new_stream(), side = new_stream();
+    const CUevent before = new_event(), after = new_event();
+    CUgraphExec executable;
+
+    (void)state;
+    ASSERT_CU(cuEventRecordWithFlags(after, stream, CU_EVENT_RECORD_EXTERNAL),
+              CUDA_ERROR_INVALID_VALUE);
+    begin(stream);
+    ASSERT_CU(cuEventRecordWithFlags(after, stream, 2), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_OK(cuStreamWaitEvent(stream, before, CU_EVENT_WAIT_EXTERNAL));
+    launch(stream, 1000);
+    ASSERT_OK(cuEventRecordWithFlags(after, stream, CU_EVENT_RECORD_EXTERNAL));
+    executable = executable_of(end(stream));
+    ASSERT_OK(cuEventQuery(after));
+    launch(side, UINT64_MAX);
+    ASSERT_OK(cuEventRecord(before, side));
+    ASSERT_OK(cuGraphLaunch(executable, stream));
+    xseg_sim_advance(1000000);
+    ASSERT_CU(cuEventQuery(after), CUDA_ERROR_NOT_READY);
+    assert_int_equal(xseg_sim_finish(side), XSEG_OK);
+    xseg_sim_advance(1000000);
+    ASSERT_OK(cuEventQuery(after));
+    ASSERT_OK(cuGraphExecDestroy(executable));
+}
+
+static void launch_on_unmapped_memory(void)
+{
+    CUdeviceptr base;
+    CUstream stream;
+    CUgraphExec executable;
+
+    (void)fresh(NULL);
+    base = device_memory();
+    stream = new_stream();
+    begin(stream);
+    (void)xseg_sim_launch_on(stream, 1000, base, GRANULE);
+    executable = executable_of(end(stream));
+    (void)cuGraphLaunch(executable, stream);
+    (void)cuStreamSynchronize(stream);
+    (void)cuMemUnmap(base, GRANULE);
+    (void)cuGraphLaunch(executable, stream);
+}
+
+static void unmap_under_a_launch(void)
+{
+    CUdeviceptr base;
+    CUstream stream;
+
+    (void)fresh(NULL);
+    base = device_memory();
+    stream = new_stream();
+    begin(stream);
+    (void)xseg_sim_launch_on(stream, 1000, base, GRANULE);
+    (void)cuGraphLaunch(executable_of(end(stream)), stream);
+    (void)cuMemUnmap(base, GRANULE);
+}
+
+static void memory_has_to_be_there_at_each_launch(void **state)
+{
+    (void)state;
+    EXPECT_REPORT(launch_on_unmapped_memory, "cuGraphLaunch");
+    EXPECT_REPORT(unmap_under_a_launch, "cuMemUnmap");
+}
+
+static void a_capture_goes_into_a_graph_that_is_there(void **state)
+{
+    const CUstream stream = new_stream();
+    CUgraphNode first = NULL, other[2];
+    CUgraph graph = NULL, same = NULL, another = NULL;
+    size_t count = 1;
+
+    (void)state;
+    begin(stream);
+    launch(stream, 0);
+    graph = end(stream);
+    ASSERT_OK(cuGraphGetNodes(graph, &first, &count));
+    ASSERT_OK(cuGraphCreate(&another, 0));
+    ASSERT_CU(cuStreamBeginCaptureToGraph(stream, NULL, NULL, NULL, 0, 0),
+              CUDA_ERROR_INVALID_VALUE);
+    ASSERT_CU(cuStreamBeginCaptureToGraph(stream, another, &first, NULL, 1, 0),
+              CUDA_ERROR_INVALID_VALUE);
+    ASSERT_OK(cuStreamBeginCaptureToGraph(stream, graph, &first, NULL, 1, 0));
+    ASSERT_CU(cuStreamBeginCaptureToGraph(stream, another, NULL, NULL, 0, 0),
+              CUDA_ERROR_ILLEGAL_STATE);
+    ASSERT_CU(cuGraphDestroy(graph), CUDA_ERROR_INVALID_VALUE);
+    launch(stream, 0);
+    ASSERT_OK(cuStreamEndCapture(stream, &same));
+    assert_ptr_equal(same, graph);
+    assert_int_equal(nodes_in(graph), 2);
+    count = 2;
+    ASSERT_OK(cuGraphGetRootNodes(graph, other, &count));
+    assert_int_equal(count, 1);
+    assert_ptr_equal(other[0], first);
+    /* The program knows the graph. */
+    ASSERT_OK(cuStreamBeginCaptureToGraph(stream, another, NULL, NULL, 0, 0));
+    ASSERT_OK(cuStreamEndCapture(stream, NULL));
+    /* A capture that fails leaves the graph to the program. */
+    ASSERT_OK(cuStreamBeginCaptureToGraph(stream, graph, NULL, NULL, 0, 0));
+    ASSERT_CU(cuStreamSynchronize(stream), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    ASSERT_CU(cuStreamEndCapture(stream, &same), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+    assert_int_equal(nodes_in(graph), 2);
+    ASSERT_OK(cuGraphDestroy(graph));
+    ASSERT_OK(cuGraphDestroy(another));
+}
+
+#if CUDA_VERSION >= 12040
+
+static CUgraphConditionalHandle condition(CUgraph graph, unsigned value)
+{
+    CUgraphConditionalHandle handle = 0;
+
+    ASSERT_OK(
+        cuGraphConditionalHandleCreate(&handle, graph, NULL, value, CU_GRAPH_COND_ASSIGN_DEFAULT));
+    return handle;
+}
+
+static CUgraphNodeParams conditional(CUgraphConditionalHandle handle, int type, unsigned size)
+{
+    CUgraphNodeParams wanted;
+
+    memset(&wanted, 0, sizeof(wanted));
+    wanted.type = CU_GRAPH_NODE_TYPE_CONDITIONAL;
+    wanted.conditional.handle = handle;
+    wanted.conditional.type = (CUgraphConditionalNodeType)type;
+    wanted.conditional.size = size;
+    return wanted;
+}
+
+/* A body that fills one byte, behind `base`. */
+static void fill_in(CUgraph body, CUstream stream, CUdeviceptr address)
+{
+    CUgraph same = NULL;
+
+    ASSERT_OK(
+        cuStreamBeginCaptureToGraph(stream, body, NULL, NULL, 0, CU_STREAM_CAPTURE_MODE_RELAXED));
+    ASSERT_OK(cuMemsetD8Async(address, 1, 1, stream));
+    ASSERT_OK(cuStreamEndCapture(stream, &same));
+}
+
+/* Which of the bodies of a conditional node have run, a bit for each. */
+static unsigned bodies_that_run(int type, unsigned size, unsigned value)
+{
+    const CUdeviceptr base = device_memory();
+    const CUstream stream = new_stream();
+    CUgraphNodeParams wanted;
+    CUgraphExec executable;
+    CUgraphNode node = NULL;
+    CUgraph graph = NULL;
+    unsigned bits = 0;
+
+    ASSERT_OK(cuGraphCreate(&graph, 0));
+    wanted = conditional(condition(graph, value), type, size);
+    ASSERT_OK(cuGraphAddNode(&node, graph, NULL, NULL, 0, &wanted));
+    for (unsigned i = 0; i < size; i++)
+        fill_in(wanted.conditional.phGraph_out[i], stream, base + i);
+    ASSERT_CU(cuGraphDestroy(wanted.conditional.phGraph_out[0]), CUDA_ERROR_INVALID_VALUE);
+    executable = executable_of(graph);
+    ASSERT_OK(cuGraphLaunch(executable, stream));
+    ASSERT_OK(cuStreamSynchronize(stream));
+    for (unsigned i = 0; i < size; i++)
+        bits |= (unsigned)byte_at(base + i) << i;
+    ASSERT_OK(cuGraphExecDestroy(executable));
+    ASSERT_OK(cuGraphDestroy(graph));
+    return bits;
+}
+
+static void a_value_chooses_the_body(void **state)
+{
+    (void)state;
+    assert_int_equal(bodies_that_run(CU_GRAPH_COND_TYPE_IF, 1, 1), 1);
+    assert_int_equal(bodies_that_run(CU_GRAPH_COND_TYPE_IF, 1, 0), 0);
+    assert_int_equal(bodies_that_run(CU_GRAPH_COND_TYPE_IF, 2, 7), 1);
+    assert_int_equal(bodies_that_run(CU_GRAPH_COND_TYPE_IF, 2, 0), 2);
+    assert_int_equal(bodies_that_run(CU_GRAPH_COND_TYPE_WHILE, 1, 1), 1);
+    assert_int_equal(bodies_that_run(CU_GRAPH_COND_TYPE_WHILE, 1, 0), 0);
+    assert_int_equal(bodies_that_run(2, 3, 2), 4);
+    assert_int_equal(bodies_that_run(2, 3, 3), 0);
+}
+
+static void wrong_conditions_are_refused(void **state)
+{
+    CUgraph graph = NULL, other = NULL;
+    CUgraphConditionalHandle handle;
+    CUgraphNodeParams wanted;
+    CUgraphNode node = NULL;
+
+    (void)state;
+    ASSERT_OK(cuGraphCreate(&graph, 0));
+    ASSERT_OK(cuGraphCreate(&other, 0));
+    ASSERT_CU(cuGraphConditionalHandleCreate(&handle, NULL, NULL, 0, 0), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_CU(cuGraphConditionalHandleCreate(&handle, graph, NULL, 0, 2), CUDA_ERROR_INVALID_VALUE);
+    handle = condition(graph, 1);
+    wanted = conditional(handle, CU_GRAPH_COND_TYPE_WHILE, 2);
+    ASSERT_CU(cuGraphAddNode(&node, graph, NULL, NULL, 0, &wanted), CUDA_ERROR_INVALID_VALUE);
+    wanted = conditional(handle, CU_GRAPH_COND_TYPE_IF, 1);
+    ASSERT_CU(cuGraphAddNode(&node, other, NULL, NULL, 0, &wanted), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_CU(cuGraphAddNode(&node, graph, NULL, NULL, 1, &wanted), CUDA_ERROR_INVALID_VALUE);
+    wanted.type = CU_GRAPH_NODE_TYPE_KERNEL;
+    ASSERT_CU(cuGraphAddNode(&node, graph, NULL, NULL, 0, &wanted), CUDA_ERROR_NOT_SUPPORTED);
+    wanted.type = CU_GRAPH_NODE_TYPE_EMPTY;
+    ASSERT_OK(cuGraphAddNode(&node, graph, NULL, NULL, 0, &wanted));
+    assert_int_equal(nodes_in(graph), 1);
+    ASSERT_OK(cuGraphDestroy(graph));
+    ASSERT_OK(cuGraphDestroy(other));
+}
+
+/* The graph goes under the capture of a body, which is spoilt and can still be ended. */
+static void a_graph_can_go_under_the_capture_of_its_body(void **state)
+{
+    const CUstream stream = new_stream();
+    CUgraph graph = NULL, body = NULL;
+    CUgraphNodeParams wanted;
+    CUgraphNode node = NULL;
+
+    (void)state;
+    ASSERT_OK(cuGraphCreate(&graph, 0));
+    wanted = conditional(condition(graph, 1), CU_GRAPH_COND_TYPE_IF, 1);
+    ASSERT_OK(cuGraphAddNode(&node, graph, NULL, NULL, 0, &wanted));
+    body = wanted.conditional.phGraph_out[0];
+    ASSERT_OK(cuStreamBeginCaptureToGraph(stream, body, NULL, NULL, 0, 0));
+    ASSERT_OK(cuGraphDestroy(graph));
+    ASSERT_CU(cuStreamEndCapture(stream, &body), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+    assert_null(body);
+}
+
+#endif
+
+#if CUDA_VERSION >= 12040
+
+/* A graph is not instantiable while a body of it is captured into, however deep. */
+static void a_graph_is_whole_when_it_is_instantiated(void **state)
+{
+    const CUstream stream = new_stream();
+    CUgraph graph = NULL, body = NULL;
+    CUgraphExec executable = NULL;
+    CUgraphNodeParams wanted;
+    CUgraphNode node = NULL;
+
+    (void)state;
+    ASSERT_OK(cuGraphCreate(&graph, 0));
+    wanted = conditional(condition(graph, 1), CU_GRAPH_COND_TYPE_IF, 2);
+    ASSERT_OK(cuGraphAddNode(&node, graph, NULL, NULL, 0, &wanted));
+    body = wanted.conditional.phGraph_out[1];
+    wanted = conditional(condition(body, 1), CU_GRAPH_COND_TYPE_WHILE, 1);
+    ASSERT_OK(cuGraphAddNode(&node, body, NULL, NULL, 0, &wanted));
+    body = wanted.conditional.phGraph_out[0];
+    ASSERT_OK(cuStreamBeginCaptureToGraph(stream, body, NULL, NULL, 0, 0));
+    ASSERT_CU(cuGraphInstantiate(&executable, graph, 0), CUDA_ERROR_INVALID_VALUE);
+    assert_null(executable);
+    launch(stream, 0);
+    ASSERT_OK(cuStreamEndCapture(stream, NULL));
+    executable = executable_of(graph);
+    ASSERT_OK(cuGraphExecDestroy(executable));
+    ASSERT_OK(cuGraphDestroy(graph));
+}
+
+static void an_executable_holds_the_objects_of_bodies(void **state)
+{
+    CUuserObject object = NULL;
+    CUgraphExec executable;
+    CUgraph graph = NULL;
+    CUgraphNodeParams wanted;
+    CUgraphNode node = NULL;
+    int gone = 0;
+
+    (void)state;
+    ASSERT_OK(cuGraphCreate(&graph, 0));
+    wanted = conditional(condition(graph, 1), CU_GRAPH_COND_TYPE_IF, 2);
+    ASSERT_OK(cuGraphAddNode(&node, graph, NULL, NULL, 0, &wanted));
+    ASSERT_OK(cuUserObjectCreate(&object, &gone, count_call, 1, 1));
+    ASSERT_OK(cuGraphRetainUserObject(wanted.conditional.phGraph_out[1], object, 1,
+                                      CU_GRAPH_USER_OBJECT_MOVE));
+    executable = executable_of(graph);
+    ASSERT_OK(cuGraphDestroy(graph));
+    assert_int_equal(gone, 0);
+    ASSERT_OK(cuGraphExecDestroy(executable));
+    assert_int_equal(gone, 1);
+}
+
+#endif
+
+/* A launch that is refused has queued nothing. */
+static void a_launch_is_all_or_nothing(void **state)
+{
+    const CUdeviceptr base = device_memory(), other = device_memory();
+    const CUstream stream = new_stream();
+    CUgraphExec executable;
+
+    (void)state;
+    begin(stream);
+    ASSERT_OK(cuMemsetD8Async(base, 5, 64, stream));
+    ASSERT_OK(cuMemsetD8Async(other, 5, 64, stream));
+    executable = executable_of(end(stream));
+    ASSERT_OK(cuMemUnmap(other, GRANULE));
+    ASSERT_OK(cuMemAddressFree(other, GRANULE));
+    ASSERT_CU(cuGraphLaunch(executable, stream), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_OK(cuStreamQuery(stream));
+    assert_int_equal(byte_at(base), 0);
+    ASSERT_OK(cuGraphExecDestroy(executable));
+}
+
+/* The graph of a capture that fails goes with it, and what it referred to is told before the call returns. */
+static void objects_go_with_a_capture_that_fails(void **state)
+{
+    const CUstream stream = new_stream();
+    CUstreamCaptureStatus status;
+    CUuserObject object = NULL;
+    CUgraph graph = NULL;
+    int gone = 0;
+
+    (void)state;
+    begin(stream);
+    ASSERT_OK(cuStreamGetCaptureInfo_v2(stream, &status, NULL, &graph, NULL, NULL));
+    ASSERT_OK(cuUserObjectCreate(&object, &gone, count_call, 1, 1));
+    ASSERT_OK(cuGraphRetainUserObject(graph, object, 1, CU_GRAPH_USER_OBJECT_MOVE));
+    ASSERT_CU(cuStreamSynchronize(stream), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    assert_int_equal(gone, 0);
+    ASSERT_CU(cuStreamEndCapture(stream, &graph), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+    assert_int_equal(gone, 1);
+}
+
+/* As with a context that ends under the capture. */
+static void objects_go_with_the_context_of_a_capture(void **state)
+{
+    const CUstream stream = new_stream();
+    CUstreamCaptureStatus status;
+    CUuserObject object = NULL;
+    CUgraph graph = NULL;
+    int gone = 0;
+
+    (void)state;
+    begin(stream);
+    ASSERT_OK(cuStreamGetCaptureInfo_v2(stream, &status, NULL, &graph, NULL, NULL));
+    ASSERT_OK(cuUserObjectCreate(&object, &gone, count_call, 1, 1));
+    ASSERT_OK(cuGraphRetainUserObject(graph, object, 1, CU_GRAPH_USER_OBJECT_MOVE));
+    ASSERT_OK(cuDevicePrimaryCtxReset(0));
+    assert_int_equal(gone, 1);
+}
+
+/* What a capture hands out as its needs can be given back to it, all or a part: nothing is added. */
+static void needs_are_given_back(void **state)
+{
+    enum { SIDES = 3 };
+    const CUstream stream = new_stream();
+    const CUevent forked = new_event(), done = new_event();
+    const CUgraphNode *needs = NULL;
+    CUstreamCaptureStatus status;
+    size_t count = 0;
+
+    (void)state;
+    begin(stream);
+    launch(stream, 0);
+    ASSERT_OK(cuEventRecord(forked, stream));
+    launch(stream, 0);
+    for (unsigned i = 0; i < SIDES; i++) {
+        const CUstream side = new_stream();
+
+        ASSERT_OK(cuStreamWaitEvent(side, forked, 0));
+        launch(side, 0);
+        ASSERT_OK(cuEventRecord(done, side));
+        ASSERT_OK(cuStreamWaitEvent(stream, done, 0));
+    }
+    for (size_t from = 0; from <= SIDES; from++) {
+        ASSERT_OK(cuStreamGetCaptureInfo_v2(stream, &status, NULL, NULL, &needs, &count));
+        assert_int_equal(count, SIDES + 1);
+        ASSERT_OK(cuStreamUpdateCaptureDependencies(stream, (CUgraphNode *)(uintptr_t)needs + from,
+                                                    count - from,
+                                                    CU_STREAM_ADD_CAPTURE_DEPENDENCIES));
+    }
+    ASSERT_OK(cuStreamGetCaptureInfo_v2(stream, &status, NULL, NULL, &needs, &count));
+    assert_int_equal(count, SIDES + 1);
+    ASSERT_OK(cuStreamUpdateCaptureDependencies(stream, (CUgraphNode *)(uintptr_t)needs + 1, SIDES,
+                                                CU_STREAM_SET_CAPTURE_DEPENDENCIES));
+    ASSERT_OK(cuStreamGetCaptureInfo_v2(stream, &status, NULL, NULL, &needs, &count));
+    assert_int_equal(count, SIDES);
+    launch(stream, 0);
+    (void)cuStreamEndCapture(stream, &(CUgraph){NULL});
+}
+
+static void objects_go_with_what_refers_to_them(void **state)
+{
+    CUuserObject object = NULL;
+    CUgraphExec executable;
+    CUgraph graph = NULL;
+    int gone = 0;
+
+    (void)state;
+    ASSERT_CU(cuUserObjectCreate(&object, &gone, count_call, 0, 1), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_CU(cuUserObjectCreate(&object, &gone, count_call, 1, 0), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_OK(cuUserObjectCreate(&object, &gone, count_call, 1, 1));
+    ASSERT_OK(cuGraphCreate(&graph, 0));
+    ASSERT_OK(cuUserObjectRetain(object, 1));
+    ASSERT_CU(cuUserObjectRelease(object, 3), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_OK(cuGraphRetainUserObject(graph, object, 1, CU_GRAPH_USER_OBJECT_MOVE));
+    ASSERT_OK(cuUserObjectRelease(object, 1));
+    executable = executable_of(graph);
+    ASSERT_OK(cuGraphDestroy(graph));
+    assert_int_equal(gone, 0);
+    ASSERT_OK(cuGraphExecDestroy(executable));
+    assert_int_equal(gone, 1);
+    ASSERT_CU(cuUserObjectRelease(object, 1), CUDA_ERROR_INVALID_VALUE);
+}
+
+static void what_is_left_is_a_leak(void **state)
+{
+    CUuserObject object = NULL;
+    CUgraph graph = NULL;
+    char text[512];
+
+    (void)state;
+    ASSERT_OK(cuGraphCreate(&graph, 0));
+    (void)executable_of(graph);
+    ASSERT_OK(cuUserObjectCreate(&object, text, count_call, 1, 1));
+    (void)xseg_sim_leaks(text, sizeof(text));
+    assert_non_null(strstr(text, "executable graphs: 1"));
+    assert_non_null(strstr(text, "user objects: 1"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup(a_launch_does_what_was_captured, with_bytes),
+        cmocka_unit_test_setup(wrong_arguments_are_refused, fresh),
+        cmocka_unit_test_setup(launches_of_one_graph_follow_each_other, fresh),
+        cmocka_unit_test_setup(launches_record_and_wait, fresh),
+        cmocka_unit_test_setup(memory_has_to_be_there_at_each_launch, fresh),
+        cmocka_unit_test_setup(a_capture_goes_into_a_graph_that_is_there, fresh),
+#if CUDA_VERSION >= 12040
+        cmocka_unit_test_setup(a_value_chooses_the_body, with_bytes),
+        cmocka_unit_test_setup(wrong_conditions_are_refused, fresh),
+        cmocka_unit_test_setup(a_graph_can_go_under_the_capture_of_its_body, fresh),
+        cmocka_unit_test_setup(a_graph_is_whole_when_it_is_instantiated, fresh),
+        cmocka_unit_test_setup(an_executable_holds_the_objects_of_bodies, fresh),
+#endif
+        cmocka_unit_test_setup(a_launch_is_all_or_nothing, with_bytes),
+        cmocka_unit_test_setup(objects_go_with_a_capture_that_fails, fresh),
+        cmocka_unit_test_setup(objects_go_with_the_context_of_a_capture, fresh),
+        cmocka_unit_test_setup(needs_are_given_back, fresh),
+        cmocka_unit_test_setup(objects_go_with_what_refers_to_them, fresh),
+        cmocka_unit_test_setup(what_is_left_is_a_leak, fresh),
+    };
+
+    return cmocka_run_group_tests_name("sim_graph", tests, NULL, NULL);
+}

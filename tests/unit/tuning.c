@@ -1,0 +1,172 @@
+/* SPDX-License-Identifier: MIT */
+/* Configurations that differ from one: their strings, and the values that are tried. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include "src/tools/tuning.h"
+
+#define EXPANDABLE_TRUE 1 /* the place of the word */
+
+static struct tuning_base base_of(const char *config, bool has_clock, bool only_pytorch)
+{
+    const struct xtrace trace = {.has_clock = has_clock};
+    struct tuning_base base;
+
+    assert_true(tuning_base_init(&base, config, &trace, only_pytorch));
+    return base;
+}
+
+static void expect_spelled(const struct tuning_base *base, const struct tuning *tuning,
+                           const char *wanted)
+{
+    char *text = tuning_string(base, tuning);
+
+    assert_non_null(text);
+    assert_string_equal(text, wanted);
+    assert_true(tuning_is_valid(text));
+    free(text);
+}
+
+static bool has(const uint64_t *values, size_t count, uint64_t value)
+{
+    bool found = false;
+
+    for (size_t i = 0; i < count; i++)
+        found |= values[i] == value;
+    return found;
+}
+
+static void test_what_is_kept_stays_in_its_order(void **state)
+{
+    const struct tuning_base base = base_of(
+        " backend:native , roundup_power2_divisions:[256:1,512:2,>:4],max_split_size_mb:64 ,",
+        false, false);
+    struct tuning tuning = tuning_of_base();
+
+    (void)state;
+    expect_spelled(
+        &base, &tuning,
+        "backend:native,roundup_power2_divisions:[256:1,512:2,>:4],max_split_size_mb:64");
+    assert_int_equal(tuning_changes(&tuning), 0);
+    tuning.value[TUNING_SPLIT] = 128;
+    expect_spelled(
+        &base, &tuning,
+        "backend:native,roundup_power2_divisions:[256:1,512:2,>:4],max_split_size_mb:128");
+    tuning.value[TUNING_ROUNDING] = TUNING_DROPPED;
+    expect_spelled(&base, &tuning, "backend:native,max_split_size_mb:128");
+    assert_int_equal(tuning_changes(&tuning), 2);
+}
+
+static void test_an_empty_string(void **state)
+{
+    const struct tuning_base base = base_of("", false, false);
+    struct tuning tuning = tuning_of_base();
+
+    (void)state;
+    expect_spelled(&base, &tuning, "");
+    assert_true(tuning_is_expandable(&base, &tuning));
+    tuning = tuning_turned(&base, &tuning);
+    expect_spelled(&base, &tuning, "expandable_segments:False");
+    assert_false(tuning_is_expandable(&base, &tuning));
+    tuning = tuning_turned(&base, &tuning);
+    expect_spelled(&base, &tuning, "");
+}
+
+static void test_a_name_within_another_is_not_it(void **state)
+{
+    const struct tuning_base base =
+        base_of("expandable_segments_reserve:0.5,expandable_segments:False", false, false);
+    const struct tuning tuning = tuning_of_base(), turned = tuning_turned(&base, &tuning);
+
+    (void)state;
+    assert_int_equal(turned.value[TUNING_EXPANDABLE], EXPANDABLE_TRUE);
+    expect_spelled(&base, &turned, "expandable_segments_reserve:0.5,expandable_segments:True");
+}
+
+static void test_values_are_other_values(void **state)
+{
+    const struct tuning_base base =
+        base_of("expandable_segments:False,max_split_size_mb:64", false, false);
+    struct tuning tuning = tuning_of_base();
+    uint64_t values[TUNING_VALUES];
+    size_t count = tuning_far(&base, &tuning, TUNING_SPLIT, values);
+
+    (void)state;
+    assert_false(has(values, count, 64));
+    assert_false(has(values, count, TUNING_KEPT));
+    assert_true(has(values, count, 128));
+    assert_true(has(values, count, TUNING_DROPPED));
+    tuning.value[TUNING_SPLIT] = 128;
+    count = tuning_far(&base, &tuning, TUNING_SPLIT, values);
+    assert_false(has(values, count, 128));
+    assert_true(has(values, count, TUNING_KEPT));
+    assert_int_equal(tuning_far(&base, &tuning, TUNING_EXPANDABLE, values), 0);
+}
+
+static void test_only_what_can_matter(void **state)
+{
+    const struct tuning_base classic = base_of("expandable_segments:False", false, false);
+    const struct tuning_base clocked = base_of("", true, false);
+    const struct tuning_base pytorch = base_of("", true, true);
+    const struct tuning tuning = tuning_of_base();
+    uint64_t values[TUNING_VALUES];
+
+    (void)state;
+    assert_int_equal(tuning_far(&classic, &tuning, TUNING_PAGE, values), 0);
+    assert_int_equal(tuning_far(&classic, &tuning, TUNING_IDLE, values), 0);
+    assert_int_equal(tuning_far(&clocked, &tuning, TUNING_SPLIT, values), 0);
+    assert_int_equal(tuning_far(&clocked, &tuning, TUNING_REUSE, values), 0);
+    assert_int_equal(tuning_far(&clocked, &tuning, TUNING_IDLE, values), 3);
+    assert_int_equal(tuning_far(&clocked, &tuning, TUNING_PAGE, values), 2);
+    assert_int_equal(tuning_far(&pytorch, &tuning, TUNING_IDLE, values), 0);
+    assert_int_equal(tuning_far(&pytorch, &tuning, TUNING_PAGE, values), 0);
+    assert_true(tuning_far(&pytorch, &tuning, TUNING_ROUNDING, values) > 0);
+}
+
+static void test_close_values_come_closer(void **state)
+{
+    static const uint64_t wanted[][2] = {{24, 48}, {28, 40}, {30, 36}};
+    struct tuning tuning = tuning_of_base();
+    uint64_t values[TUNING_VALUES];
+
+    (void)state;
+    assert_int_equal(tuning_close(&tuning, TUNING_SEGMENT, 1, values), 0);
+    tuning.value[TUNING_SEGMENT] = 32;
+    for (unsigned round = 1; round <= 3; round++) {
+        assert_int_equal(tuning_close(&tuning, TUNING_SEGMENT, round, values), 2);
+        assert_int_equal(values[0], wanted[round - 1][0]);
+        assert_int_equal(values[1], wanted[round - 1][1]);
+    }
+    tuning.value[TUNING_IDLE] = 1000;
+    assert_int_equal(tuning_close(&tuning, TUNING_IDLE, 1, values), 0);
+}
+
+static void test_a_string_with_an_error(void **state)
+{
+    const struct xtrace trace = {.has_clock = false};
+    struct tuning_base base;
+
+    (void)state;
+    assert_false(tuning_base_init(&base, "max_split_size:64", &trace, false));
+    assert_false(tuning_is_valid("max_split_size_mb:20,large_segment_size_mb:32"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_what_is_kept_stays_in_its_order),
+        cmocka_unit_test(test_an_empty_string),
+        cmocka_unit_test(test_a_name_within_another_is_not_it),
+        cmocka_unit_test(test_values_are_other_values),
+        cmocka_unit_test(test_only_what_can_matter),
+        cmocka_unit_test(test_close_values_come_closer),
+        cmocka_unit_test(test_a_string_with_an_error),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,207 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Allocations and events that other processes open by handle.
+ *
+ * A handle of memory names a process and a place in a file of it.  Who opens it gets addresses of its
+ * own, which show the same contents where memory has any, and takes no memory of the device.  Opened
+ * again it is the same address, until it has been closed as often.
+ *
+ * Time is each process's own, so an event of another process has always ended.
+ */
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "vmm/sim/context.h"
+#include "vmm/sim/entry.h"
+#include "vmm/sim/event.h"
+#include "vmm/sim/machine.h"
+#include "vmm/sim/memory.h"
+#include "vmm/sim/stream.h"
+
+static const char memory_magic[8] = "xsegmem", event_magic[8] = "xsegevt";
+
+/* What is in a handle's 64 bytes. */
+struct label {
+    char magic[8];
+    int32_t process, file; /* file -1: memory has no contents */
+    uint32_t device;
+    uint32_t number_high; /* of the allocation in its process, in two halves */
+    uint32_t number_low;
+    uint32_t unused;
+    uint64_t offset, bytes;
+};
+
+_Static_assert(sizeof(struct label) <= CU_IPC_HANDLE_SIZE, "a label fits into a handle");
+
+static CUresult get_memory(CUipcMemHandle *out, uint64_t address)
+{
+    const struct sim_range *range = sim_range_find(&sim_machine.addresses, address);
+    struct label label;
+
+    if (out == NULL || range == NULL || range->granule != NULL || range->is_foreign)
+        return CUDA_ERROR_INVALID_VALUE;
+    label = (struct label){
+        .process = getpid(),
+        .file = range->store.file,
+        .device = range->device,
+        .number_high = (uint32_t)(range->origin.number >> 32),
+        .number_low = (uint32_t)range->origin.number,
+        .offset = range->store.offset,
+        .bytes = range->bytes,
+    };
+    memcpy(label.magic, memory_magic, sizeof(memory_magic));
+    memset(out, 0, sizeof(*out));
+    memcpy(out, &label, sizeof(label));
+    return CUDA_SUCCESS;
+}
+
+/* Whether a handle is of that kind, and from another process that is alive. */
+static CUresult check(const struct label *label, const char *magic)
+{
+    if (memcmp(label->magic, magic, sizeof(label->magic)) != 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (label->process == getpid())
+        return CUDA_ERROR_INVALID_CONTEXT;
+    return kill(label->process, 0) == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+static uint64_t number_of(const struct label *label)
+{
+    return (uint64_t)label->number_high << 32 | label->number_low;
+}
+
+/* The range that was opened by such a handle already, or NULL. */
+static struct sim_range *opened(const struct label *label)
+{
+    for (size_t i = 0; i < sim_machine.addresses.count; i++) {
+        struct sim_range *range = sim_machine.addresses.range[i];
+
+        if (range != NULL && range->is_foreign && range->process == label->process &&
+            range->number == number_of(label))
+            return range;
+    }
+    return NULL;
+}
+
+static bool open_store(const struct label *label, struct sim_store *store)
+{
+    char path[64];
+
+    *store = (struct sim_store){.file = -1};
+    if (label->file < 0 || !sim_machine.real_bytes)
+        return true;
+    (void)snprintf(path, sizeof(path), "/proc/%d/fd/%d", label->process, label->file);
+    *store = (struct sim_store){
+        .file = open(path, O_RDWR | O_CLOEXEC), .is_own = true, .offset = label->offset};
+    return store->file >= 0;
+}
+
+static CUresult open_memory(CUdeviceptr *out, CUipcMemHandle handle, unsigned flags)
+{
+    struct sim_range *range;
+    struct sim_store store;
+    struct label label;
+    CUresult result;
+
+    memcpy(&label, &handle, sizeof(label));
+    if (out == NULL || flags != CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS)
+        return CUDA_ERROR_INVALID_VALUE;
+    result = check(&label, memory_magic);
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (label.device >= sim_machine.devices)
+        return CUDA_ERROR_INVALID_DEVICE;
+    range = opened(&label);
+    if (range == NULL) {
+        if (!open_store(&label, &store))
+            return CUDA_ERROR_MAP_FAILED;
+        range = sim_allocation_make(label.device, label.bytes, &store);
+        if (range == NULL)
+            return CUDA_ERROR_OUT_OF_MEMORY;
+        range->is_foreign = true;
+        range->process = label.process;
+        range->number = number_of(&label);
+    }
+    range->opened++;
+    *out = range->base;
+    return CUDA_SUCCESS;
+}
+
+static struct sim_range *foreign_at(uint64_t address)
+{
+    struct sim_range *range = sim_range_find(&sim_machine.addresses, address);
+
+    return range != NULL && range->is_foreign && range->base == address ? range : NULL;
+}
+
+static CUresult close_memory(uint64_t address)
+{
+    struct sim_range *range = foreign_at(address);
+
+    if (range == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (range->opened > 1) {
+        range->opened--;
+        return CUDA_SUCCESS;
+    }
+    return sim_allocation_free(range);
+}
+
+static CUresult get_event(CUipcEventHandle *out, CUevent event)
+{
+    struct label label = {.process = getpid()};
+    CUresult result;
+
+    if (out == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    result = sim_event_check_interprocess(event);
+    if (result != CUDA_SUCCESS)
+        return result;
+    memcpy(label.magic, event_magic, sizeof(event_magic));
+    memset(out, 0, sizeof(*out));
+    memcpy(out, &label, sizeof(label));
+    return CUDA_SUCCESS;
+}
+
+static CUresult open_event(CUevent *out, CUipcEventHandle handle)
+{
+    struct label label;
+    CUresult result;
+
+    memcpy(&label, &handle, sizeof(label));
+    if (out == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    result = check(&label, event_magic);
+    return result == CUDA_SUCCESS
+               ? sim_event_create(out, CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS)
+               : result;
+}
+
+SIM_EXPORT CUresult CUDAAPI cuIpcGetMemHandle(CUipcMemHandle *pHandle, CUdeviceptr dptr)
+{
+    SIM_ANSWER_AT(IPC_GET_MEM, dptr, 0, get_memory(pHandle, dptr));
+}
+
+SIM_EXPORT CUresult CUDAAPI cuIpcOpenMemHandle_v2(CUdeviceptr *pdptr, CUipcMemHandle handle,
+                                                  unsigned int Flags)
+{
+    SIM_ANSWER(IPC_OPEN_MEM, open_memory(pdptr, handle, Flags));
+}
+
+SIM_EXPORT CUresult CUDAAPI cuIpcCloseMemHandle(CUdeviceptr dptr)
+{
+    SIM_ANSWER_AT(IPC_CLOSE_MEM, dptr, 0, close_memory(dptr));
+}
+
+SIM_EXPORT CUresult CUDAAPI cuIpcGetEventHandle(CUipcEventHandle *pHandle, CUevent event)
+{
+    SIM_ANSWER(IPC_GET_EVENT, get_event(pHandle, event));
+}
+
+SIM_EXPORT CUresult CUDAAPI cuIpcOpenEventHandle(CUevent *phEvent, CUipcEventHandle handle)
+{
+    SIM_ANSWER(IPC_OPEN_EVENT, open_event(phEvent, handle));
+}
