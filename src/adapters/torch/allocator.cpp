@@ -2,9 +2,10 @@
 #include "src/adapters/torch/allocator.h"
 
 #include <c10/core/impl/GPUTrace.h>
-#include <unistd.h>
+#include <pthread.h>
 
 #include <cstdlib>
+#include <cstring>
 
 #include "src/adapters/torch/errors.h"
 #include "src/adapters/torch/pools.h"
@@ -13,6 +14,7 @@
 namespace xseg_torch {
 
 static std::atomic<Allocator *> the_allocator{nullptr};
+static std::atomic<bool> is_child{false}; /* of the process that opened the library, and without an own one */
 
 Allocator *installed()
 {
@@ -72,8 +74,15 @@ static void *take_uncached(size_t bytes)
 
 bool Allocator::is_forked() const
 {
-    pid_t opener = opened_by_.load(std::memory_order_relaxed);
-    return opener != 0 && opener != getpid();
+    return is_child.load(std::memory_order_relaxed);
+}
+
+/* A comparison of process numbers would be a call of the kernel for each free. */
+void Allocator::follow_forks()
+{
+    static const int error =
+        pthread_atfork(nullptr, nullptr, [] { is_child.store(installed()->library() != nullptr); });
+    TORCH_CHECK(error == 0, "xseg: forks cannot be followed: ", std::strerror(error));
 }
 
 void Allocator::check_device(DeviceIndex device) const

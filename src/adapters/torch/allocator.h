@@ -48,6 +48,8 @@ class Allocator final : public CUDAAllocator {
   /** Whether this process is a forked child of the one that opened the library.  A lock of the adapter's may be held by
    * a thread that the child does not have, so what a child must survive asks this before it takes one. */
   bool is_forked() const;
+  /** From now on a forked child is_forked(). */
+  static void follow_forks();
   void check_device(DeviceIndex device) const;
   /** Check a device's number; the device counts as open from then on. */
   void open_device(DeviceIndex device);
@@ -147,7 +149,6 @@ class Allocator final : public CUDAAllocator {
 
   std::atomic<struct xseg_allocator *> library_{nullptr};
   std::atomic<int> device_count_{0}; /* set behind `library_` */
-  std::atomic<pid_t> opened_by_{0};  /* the process that opened the library; 0: none yet */
   std::atomic<bool> is_enabled_{true};
   std::atomic<bool> open_[DEVICES_MOST] = {};
 };

@@ -2,8 +2,6 @@
 /*
  * What Python calls, by ctypes.  Each function returns 0, or -1 with a sentence in `text`, cut to `bytes`.
  */
-#include <unistd.h>
-
 #include <cstdio>
 #include <cstring>
 #include <exception>
@@ -122,7 +120,7 @@ void Allocator::init(int count)
         check(xseg_history_set_hook(opened.get(), &hook), "the library cannot be opened");
         observe(opened.get());
         apply_settings(opened.get());
-        opened_by_.store(getpid());
+        follow_forks();
         library_.store(opened.release(), std::memory_order_release);
         set_thread_label(this);
     }
