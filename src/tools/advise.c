@@ -12,6 +12,7 @@
 #define CLOSE_ROUNDS    3         /* each half as far away */
 #define DRIVER_NS       100000000 /* more time in the driver than in force that nobody notices */
 #define DRIVER_PART     100       /* or this part of the recorded time */
+#define RUNNERS_UP      4         /* that are tried until one does not need a larger device */
 #define NONE            SIZE_MAX
 #define COMPLETION_MOST (3 * TRIALS_PROGRAMMES + 1)
 
@@ -413,23 +414,35 @@ static size_t runner_up_of(const struct search *search, size_t advised)
                : second;
 }
 
-/* A lower peak that takes a larger device is none: then the next is looked at. */
-static void decide(struct search *search, size_t *advised, size_t *runner_up)
+static bool reject(struct search *search, size_t number)
 {
+    search->list[number]->is_rejected = true;
+    return true;
+}
+
+/* A lower peak that needs a larger device is none: then the next is looked at.  Returns whether there was such a string. */
+static bool decide(struct search *search, size_t *advised, size_t *runner_up)
+{
+    bool needs_larger = false;
+
     for (;;) {
         *advised = simplify(search);
         *runner_up = runner_up_of(search, *advised);
         run_in_full(search, (const size_t[]){0, *advised, *runner_up}, 3);
         if (search->failed || *advised == 0 || *advised == NONE)
-            return;
+            return needs_larger;
         if (is_worth_it(search, *advised))
             break;
-        search->list[*advised]->is_rejected = true;
+        needs_larger = reject(search, *advised);
     }
-    if (*runner_up != NONE && !is_worth_it(search, *runner_up)) {
-        search->list[*runner_up]->is_rejected = true;
-        *runner_up = NONE;
+    for (unsigned i = 1; *runner_up != NONE && !is_worth_it(search, *runner_up); i++) {
+        needs_larger = reject(search, *runner_up);
+        *runner_up = i < RUNNERS_UP ? runner_up_of(search, *advised) : NONE;
+        run_in_full(search, runner_up, 1);
+        if (search->failed)
+            break;
     }
+    return needs_larger;
 }
 
 /* The fewest changes with which it completes on the target; those that are advised, unless fewer do. */
@@ -503,7 +516,7 @@ static void tell_all(struct search *search, struct advice *out)
     const struct trial_figures *in_force = &search->list[0]->trial.whole;
     size_t advised, runner_up;
 
-    decide(search, &advised, &runner_up);
+    out->needs_larger = decide(search, &advised, &runner_up);
     if (search->failed)
         return;
     out->is_short = in_force->failed > 0 || !in_force->completes || !in_force->serves;
@@ -540,7 +553,7 @@ bool advise(struct trials *trials, const struct tuning_base *base, struct advice
 {
     struct search search = {.trials = trials, .base = base};
 
-    *out = (struct advice){.trials = trials};
+    *out = (struct advice){.trials = trials, .left_out = base->left_out};
     if (begin(&search)) {
         out->driver_ns = search.more_driver_ns = more_driver_ns(trials);
         climb(&search);

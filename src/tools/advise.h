@@ -44,6 +44,9 @@ struct advice {
     size_t replayed;    /* configurations */
     uint64_t driver_ns; /* that the driver may take more than in force */
     bool is_short;
+    const char *left_out; /* of the base, see there */
+    bool
+        needs_larger; /* a string has a lower peak and is not told, since it needs a larger device */
     struct advise_string in_force;
     struct advise_string advised; /* config is NULL: nothing helps */
     struct advise_string
@@ -53,6 +56,18 @@ struct advice {
     const char *key;   /* that the advised string owes most to; NULL: nothing helps */
     const char *cause; /* what follows "since" */
 };
+
+/* Whether it is for ranks of a job, and not for one programme. */
+static inline bool advice_is_of_ranks(const struct advice *advice)
+{
+    return advice->trials->count > 1;
+}
+
+/* The target of the one programme. */
+static inline uint64_t advice_target(const struct advice *advice)
+{
+    return advice->trials->programmes[0].target_bytes;
+}
 
 /*
  * Look for it.

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "src/tools/advise_why.h"
 #include "src/tools/amount.h"
 #include "src/tools/printable.h"
 #include "src/tools/style.h"
@@ -16,140 +17,6 @@
 #define AMOUNT       32
 #define PAIR_WIDTH   12 /* of a column of the table of ranks */
 
-/* --- Sentences. --- */
-
-static void put_bytes(FILE *out, uint64_t bytes)
-{
-    char text[AMOUNT];
-
-    amount_bytes(bytes, text, sizeof(text));
-    (void)fputs(text, out);
-}
-
-/* On which one programme is to complete. */
-static uint64_t target_of(const struct advice *advice)
-{
-    return advice->trials->programmes[0].target_bytes;
-}
-
-static bool is_of_ranks(const struct advice *advice)
-{
-    return advice->trials->count > 1;
-}
-
-/* How many programmes complete with a string. */
-static size_t served_with(const struct advice *advice, const struct advise_string *string)
-{
-    size_t count = 0;
-
-    for (size_t i = 0; i < advice->trials->count; i++)
-        count += string->of[i].serves;
-    return count;
-}
-
-/* "the peak falls from 41.17 GiB to 17.26 GiB" */
-static void put_peaks(FILE *out, const struct advice *advice)
-{
-    const uint64_t from = advice->in_force.figures.peak_reserved;
-    const uint64_t to = advice->advised.figures.peak_reserved;
-
-    (void)fprintf(out, "the %s %s from ",
-                  is_of_ranks(advice) ? "largest peak of these ranks" : "peak",
-                  to <= from ? "falls" : "rises");
-    put_bytes(out, from);
-    (void)fputs(" to ", out);
-    put_bytes(out, to);
-}
-
-/* Where not all is played: of the first programme that gets further. */
-static void put_lasting(FILE *out, const struct advice *advice)
-{
-    for (size_t i = 0; i < advice->trials->count; i++) {
-        const int64_t before = advice->in_force.of[i].oom_at, after = advice->advised.of[i].oom_at;
-
-        if (before < 0 || (after >= 0 && after <= before))
-            continue;
-        (void)fputs("memory ", out);
-        if (is_of_ranks(advice))
-            (void)fprintf(out, "of %s ", advice->trials->programmes[i].name);
-        if (after < 0)
-            (void)fprintf(out, "lasts instead of running out at event %" PRId64, before);
-        else
-            (void)fprintf(out, "lasts up to event %" PRId64 " instead of %" PRId64, after, before);
-        return;
-    }
-    put_peaks(out, advice);
-}
-
-static void put_reason(FILE *out, const struct advice *advice)
-{
-    const struct advise_string *before = &advice->in_force, *after = &advice->advised;
-    const size_t served = served_with(advice, after);
-    const bool completes = served > served_with(advice, before);
-
-    if (completes && is_of_ranks(advice)) {
-        (void)fprintf(out, "%zu of these %zu ranks complete instead of %zu", served,
-                      advice->trials->count, served_with(advice, before));
-    } else if (completes) {
-        (void)fputs("it completes on ", out);
-        put_bytes(out, target_of(advice));
-    }
-    if (completes && before->figures.completes)
-        (void)fputs(", and ", out);
-    if (before->figures.completes)
-        put_peaks(out, advice);
-    else if (!completes)
-        put_lasting(out, advice);
-    if (after->changes > 1)
-        (void)fprintf(out, ", most of it by %s: %s", advice->key, advice->cause);
-    else
-        (void)fprintf(out, ", since %s", advice->cause);
-}
-
-static void put_nothing(FILE *out, const struct advice *advice)
-{
-    const struct trial_figures *figures = &advice->in_force.figures;
-    char more[AMOUNT];
-
-    if (!figures->completes) {
-        (void)fprintf(out, "of %zu configurations ", advice->replayed);
-        if (is_of_ranks(advice)) {
-            (void)fputs("with none do more of these ranks complete", out);
-            return;
-        }
-        (void)fputs("none completes on ", out);
-        put_bytes(out, target_of(advice));
-        return;
-    }
-    (void)fprintf(out, "of %zu configurations none lowers the %s of ", advice->replayed,
-                  is_of_ranks(advice) ? "largest peak" : "peak");
-    put_bytes(out, figures->peak_reserved);
-    amount_in_unit(amount_unit_for(amount_units_of_time, (double)advice->driver_ns),
-                   (double)advice->driver_ns, more, sizeof(more));
-    (void)fprintf(out, " by more than a hundredth within %s more of the driver's time; ", more);
-    put_bytes(out, figures->peak_requested);
-    (void)fputs(" of it are what the programme itself asks for at a time", out);
-}
-
-/* Why: one sentence without its full stop.  Allocated; NULL without host memory. */
-static char *why_of(const struct advice *advice)
-{
-    size_t bytes = 0;
-    char *text = NULL;
-    FILE *out = open_memstream(&text, &bytes);
-
-    if (!out)
-        return NULL;
-    if (advice->advised.config)
-        put_reason(out, advice);
-    else
-        put_nothing(out, advice);
-    if (fclose(out) == 0)
-        return text;
-    free(text);
-    return NULL;
-}
-
 /* --- Memory that ran out. --- */
 
 /* "a device of 26.10 GiB, 2.10 GiB more" */
@@ -160,10 +27,10 @@ static void put_enough(FILE *out, const struct advice *advice, const struct advi
         return;
     }
     (void)fputs("a device of ", out);
-    put_bytes(out, with->figures.enough);
-    if (!is_of_ranks(advice) && with->figures.enough > target_of(advice)) {
+    amount_print_bytes(out, with->figures.enough);
+    if (!advice_is_of_ranks(advice) && with->figures.enough > advice_target(advice)) {
         (void)fputs(", ", out);
-        put_bytes(out, with->figures.enough - target_of(advice));
+        amount_print_bytes(out, with->figures.enough - advice_target(advice));
         (void)fputs(" more", out);
     }
 }
@@ -184,8 +51,9 @@ static void put_least(FILE *out, const struct advice *advice)
         put_enough(out, advice, &advice->in_force);
         return;
     }
-    if (advice->advised.config &&
-        advice->advised.figures.enough != advice->in_force.figures.enough) {
+    if (advice->advised.config && advice->advised.figures.has_enough &&
+        (!advice->in_force.figures.has_enough ||
+         !amount_is_alike(advice->advised.figures.enough, advice->in_force.figures.enough))) {
         put_enough(out, advice, &advice->advised);
         (void)fputs(", with the advised string; with the string in force ", out);
     }
@@ -228,7 +96,7 @@ static void print_shortage(FILE *out, const struct advice *advice)
 {
     const struct trial_figures *in_force = &advice->in_force.figures;
 
-    if (is_of_ranks(advice)) {
+    if (advice_is_of_ranks(advice)) {
         print_short_ranks(out, advice);
         return;
     }
@@ -237,7 +105,7 @@ static void print_shortage(FILE *out, const struct advice *advice)
         (void)fprintf(out, "%" PRIu64 " request%s failed in the file; ", in_force->failed,
                       in_force->failed == 1 ? "" : "s");
     (void)fputs("on ", out);
-    put_bytes(out, target_of(advice));
+    amount_print_bytes(out, advice_target(advice));
     if (in_force->serves)
         (void)fputs(" a replay completes with the string in force", out);
     else if (advice->advised.config && advice->advised.figures.serves)
@@ -291,7 +159,7 @@ static void print_table(FILE *out, const struct advice *advice)
                                                           &advice->runner_up};
     char target[AMOUNT], label[AMOUNT + 16];
 
-    amount_bytes(target_of(advice), target, sizeof(target));
+    amount_bytes(advice_target(advice), target, sizeof(target));
     (void)snprintf(label, sizeof(label), "completes on %s", target);
     (void)fprintf(out, "%*s", LABEL_WIDTH, "");
     for (unsigned i = 0; i < COLUMNS; i++)
@@ -322,7 +190,7 @@ static void print_title(FILE *out, const char *title)
 /* What stands above the table.  Returns false without host memory. */
 static bool print_sentences(FILE *out, const struct advice *advice)
 {
-    char *why = why_of(advice);
+    char *why = advise_why(advice);
 
     if (!why)
         return false;
@@ -341,10 +209,15 @@ static bool print_sentences(FILE *out, const struct advice *advice)
         (void)fputc('\n', out);
     }
     print_string(out, "in force", advice->in_force.config);
+    if (advice->left_out && advice->left_out[0])
+        print_string(out, "left out", advice->left_out);
     if (advice->runner_up.config)
         print_string(out, "runner-up", advice->runner_up.config);
     else if (advice->advised.config)
-        print_string(out, "runner-up", "none: no other string helps");
+        print_string(out, "runner-up",
+                     advice->needs_larger
+                         ? "none: other strings lower the peak, but need a larger device"
+                         : "none: no other string helps");
     (void)fputc('\n', out);
     free(why);
     return true;
@@ -419,6 +292,11 @@ static json_t *bytes_json(bool is_known, uint64_t bytes)
     return is_known ? json_integer((json_int_t)bytes) : json_null();
 }
 
+static json_t *left_out_json(const struct advice *advice)
+{
+    return advice->left_out && advice->left_out[0] ? printable_json(advice->left_out) : json_null();
+}
+
 /* A string with what came of it in one programme. */
 static json_t *string_json(const struct advice *advice, const struct advise_string *string,
                            size_t programme)
@@ -458,7 +336,7 @@ static json_t *shortage_json(const struct advice *advice)
 
     if (!advice->is_short || !object)
         return object;
-    failed |= json_object_set_new(object, "device_bytes", bytes_json(true, target_of(advice)));
+    failed |= json_object_set_new(object, "device_bytes", bytes_json(true, advice_target(advice)));
     failed |=
         json_object_set_new(object, "failed", bytes_json(true, advice->in_force.figures.failed));
     failed |=
@@ -478,7 +356,7 @@ json_t *advise_report_json(const struct advice *advice)
 {
     const struct programme *programme = &advice->trials->programmes[0];
     json_t *object = json_object();
-    char *why = why_of(advice);
+    char *why = advise_why(advice);
     int failed = !object || !why;
 
     if (!failed) {
@@ -487,6 +365,7 @@ json_t *advise_report_json(const struct advice *advice)
             json_object_set_new(object, "device_bytes", bytes_json(true, programme->device_bytes));
         failed |= json_object_set_new(object, "replayed", bytes_json(true, advice->replayed));
         failed |= json_object_set_new(object, "why", json_string(why));
+        failed |= json_object_set_new(object, "left_out", left_out_json(advice));
         failed |=
             json_object_set_new(object, "in_force", string_json(advice, &advice->in_force, 0));
         failed |= json_object_set_new(object, "advised", string_json(advice, &advice->advised, 0));
@@ -529,7 +408,7 @@ static json_t *rank_json(const struct advise_ranks *ranks, const struct advice *
 json_t *advise_report_ranks_json(const struct advise_ranks *ranks, const struct advice *advice)
 {
     json_t *list = json_array(), *object;
-    char *why = why_of(advice);
+    char *why = advise_why(advice);
 
     for (size_t i = 0; list && i < advice->trials->count; i++)
         if (json_array_append_new(list, rank_json(ranks, advice, i)) != 0) {
@@ -537,11 +416,12 @@ json_t *advise_report_ranks_json(const struct advise_ranks *ranks, const struct 
             list = NULL;
         }
     object = json_pack(
-        "{s:o, s:o, s:s?, s:i, s:i, s:s, s:o, s:o, s:o, s:b, s:o, s:o}", "folder",
+        "{s:o, s:o, s:s?, s:i, s:i, s:s, s:o, s:o, s:o, s:o, s:b, s:o, s:o}", "folder",
         printable_json(ranks->folder), "verdict", printable_json(ranks->verdict), "odd", ranks->odd,
-        "files", (int)ranks->files, "replayed", (int)advice->replayed, "why", why, "in_force",
-        together_json(&advice->in_force), "advised", together_json(&advice->advised), "runner_up",
-        together_json(&advice->runner_up), "out_of_memory", (int)advice->is_short, "least_change",
+        "files", (int)ranks->files, "replayed", (int)advice->replayed, "why", why, "left_out",
+        left_out_json(advice), "in_force", together_json(&advice->in_force), "advised",
+        together_json(&advice->advised), "runner_up", together_json(&advice->runner_up),
+        "out_of_memory", (int)advice->is_short, "least_change",
         advice->least.config ? printable_json(advice->least.config) : json_null(), "ranks", list);
     free(why);
     return object;

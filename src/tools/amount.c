@@ -3,6 +3,7 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <string.h>
 
 const struct amount_unit amount_units_of_bytes[] = {
     {"bytes", 1, 0, 0},         {"KiB", 0x1p10, 2, 0x1p10}, {"MiB", 0x1p20, 2, 0x1p20},
@@ -33,6 +34,23 @@ void amount_bytes(uint64_t number, char *text, size_t bytes)
 {
     amount_in_unit(amount_unit_for(amount_units_of_bytes, (double)number), (double)number, text,
                    bytes);
+}
+
+void amount_print_bytes(FILE *out, uint64_t number)
+{
+    char text[32];
+
+    amount_bytes(number, text, sizeof(text));
+    (void)fputs(text, out);
+}
+
+bool amount_is_alike(uint64_t a, uint64_t b)
+{
+    char first[32], second[32];
+
+    amount_bytes(a, first, sizeof(first));
+    amount_bytes(b, second, sizeof(second));
+    return strcmp(first, second) == 0;
 }
 
 void amount_count(uint64_t number, char *text, size_t bytes)

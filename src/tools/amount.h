@@ -7,8 +7,10 @@
 #ifndef TOOLS_AMOUNT_H
 #define TOOLS_AMOUNT_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 struct amount_unit {
     const char *name;
@@ -27,6 +29,10 @@ void amount_in_unit(const struct amount_unit *unit, double value, char *text, si
 
 /* "1.50 GiB" */
 void amount_bytes(uint64_t number, char *text, size_t bytes);
+void amount_print_bytes(FILE *out, uint64_t number);
+
+/* Whether two numbers of bytes are printed alike. */
+bool amount_is_alike(uint64_t a, uint64_t b);
 
 /* 1234567 as 1,234,567. */
 void amount_count(uint64_t number, char *text, size_t bytes);

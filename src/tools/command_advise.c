@@ -22,6 +22,7 @@ struct advising {
     struct trace_file files[TRIALS_PROGRAMMES];
     struct trials trials; /* its programmes are those of the files */
     struct tuning_base base;
+    char *kept, *left_out; /* with --pytorch: of the string in force; else NULL */
 };
 
 static int lacks_memory(void)
@@ -79,38 +80,70 @@ static bool add_file(struct advising *advising, const char *path, const char *na
     return true;
 }
 
-static void close_files(struct advising *advising)
+static void end(struct advising *advising)
 {
     for (size_t i = 0; i < advising->trials.count; i++)
         trace_file_fini(&advising->files[i]);
+    free(advising->kept);
+    free(advising->left_out);
 }
 
-/* What is in force, which is one string. */
-static bool find_base(struct advising *advising)
+/* Whether all files were made under one configuration. */
+static bool has_one_configuration(const struct advising *advising)
+{
+    const struct trace_file *first = &advising->files[0];
+
+    for (size_t i = 1; i < advising->trials.count; i++) {
+        const struct trace_file *file = &advising->files[i];
+
+        if (strcmp(file->config, first->config) == 0)
+            continue;
+        complain("%s was made under the configuration '%s', and %s under '%s': advice is for "
+                 "ranks of one configuration; give each file alone",
+                 file->name, file->config, first->name, first->config);
+        return false;
+    }
+    return true;
+}
+
+/* Take a configuration as the base, with what of its keys can matter to any of the files. */
+static bool set_base(struct advising *advising, const char *config)
 {
     const bool only_pytorch = advising->arguments->of[OPTION_PYTORCH].given;
-    const struct trace_file *first = &advising->files[0];
     char problem[512];
 
-    for (size_t i = advising->trials.count; i-- > 0;) {
+    for (size_t i = 0; i < advising->trials.count; i++) {
         const struct trace_file *file = &advising->files[i];
         const struct tuning_base others = advising->base;
 
-        if (strcmp(file->config, first->config) != 0) {
-            complain("%s was made under the configuration '%s', and %s under '%s': advice is for "
-                     "ranks of one configuration; give each file alone",
-                     file->name, file->config, first->name, first->config);
-            return false;
-        }
-        if (!tuning_base_init(&advising->base, file->config, &file->trace, only_pytorch)) {
+        if (!tuning_base_init(&advising->base, config, &file->trace, only_pytorch)) {
             (void)xseg_error_text(problem, sizeof(problem));
             complain("%s: nothing can be advised against the configuration '%s': %s", file->name,
-                     file->config, problem);
+                     config, problem);
             return false;
         }
         advising->base.has_clock |= others.has_clock;
         advising->base.has_captures |= others.has_captures;
     }
+    return true;
+}
+
+/* What the strings begin from: the one in force, without what PyTorch's allocator does not know if the user says so. */
+static bool find_base(struct advising *advising)
+{
+    if (!has_one_configuration(advising) || !set_base(advising, advising->files[0].config))
+        return false;
+    if (!advising->arguments->of[OPTION_PYTORCH].given)
+        return true;
+    advising->kept = tuning_of_pytorch(&advising->base);
+    advising->left_out = tuning_not_of_pytorch(&advising->base);
+    if (!advising->kept || !advising->left_out) {
+        (void)lacks_memory();
+        return false;
+    }
+    if (!set_base(advising, advising->kept))
+        return false;
+    advising->base.left_out = advising->left_out;
     return true;
 }
 
@@ -227,7 +260,7 @@ static int advise_job(struct advising *advising, const struct ranks_job *job, co
     bad = add_ranks(advising, ranks, &places, &looked_at);
     if (advising->trials.count > 0)
         status = advise_files(advising, looked_at.folder, &looked_at);
-    close_files(advising);
+    end(advising);
     free(places.of);
     return bad > 0 || ranks->read < ranks->count ? COMMAND_BAD : status;
 }
@@ -260,6 +293,6 @@ int command_advise(const struct option_values *arguments)
     if (!add_file(&advising, path, ""))
         return COMMAND_BAD;
     status = advise_files(&advising, advising.files[0].name, NULL);
-    close_files(&advising);
+    end(&advising);
     return status;
 }

@@ -97,6 +97,26 @@ static const struct row rows[TUNING_KEYS] = {
         },
 };
 
+/* Keys that PyTorch's own allocator knows, too, and that are not searched (docs/options.md says what each is). */
+static const char *const others_of_pytorch[] = {
+    "backend",
+    "expandable_segments_reserve",
+    "expandable_segments_reserve_by_class",
+    "garbage_collection_threshold",
+    "max_non_split_rounding_mb",
+    "per_process_memory_fraction",
+    "pinned_free_catch_all",
+    "pinned_max_cached_size_mb",
+    "pinned_max_round_threshold_mb",
+    "pinned_num_register_threads",
+    "pinned_reserve_segment_size_mb",
+    "pinned_use_background_threads",
+    "pinned_use_cuda_host_register",
+    "release_lock_on_cudamalloc",
+    "release_lock_on_hipmalloc",
+    "throw_on_cudamalloc_oom",
+};
+
 const char *tuning_name(enum tuning_key key)
 {
     return rows[key].name;
@@ -237,22 +257,47 @@ static size_t length_of_item(const char *text)
     return at;
 }
 
-/* Whether an item is one that the tuning says otherwise. */
-static bool is_replaced(const struct tuning *tuning, const char *item, size_t length)
+/* Whether an item, `key:value`, is of that key. */
+static bool is_item_of(const char *item, size_t length, const char *key)
 {
-    size_t name = 0;
+    const size_t name = strlen(key);
 
-    while (name < length && item[name] != ':' && item[name] != ' ')
-        name++;
+    return length > name && strncmp(item, key, name) == 0 &&
+           (item[name] == ':' || item[name] == ' ');
+}
+
+/* Which items of a string are put. */
+typedef bool is_wanted_fn(const struct tuning *tuning, const char *item, size_t length);
+
+/* Whether the tuning leaves an item as it is. */
+static bool is_kept(const struct tuning *tuning, const char *item, size_t length)
+{
     for (unsigned i = 0; i < TUNING_KEYS; i++)
-        if (tuning->value[i] != TUNING_KEPT && strlen(rows[i].name) == name &&
-            strncmp(rows[i].name, item, name) == 0)
+        if (tuning->value[i] != TUNING_KEPT && is_item_of(item, length, rows[i].name))
+            return false;
+    return true;
+}
+
+static bool is_of_pytorch(const struct tuning *tuning, const char *item, size_t length)
+{
+    (void)tuning;
+    for (unsigned i = 0; i < TUNING_KEYS; i++)
+        if (is_item_of(item, length, rows[i].name))
+            return rows[i].is_pytorch;
+    for (unsigned i = 0; i < sizeof(others_of_pytorch) / sizeof(others_of_pytorch[0]); i++)
+        if (is_item_of(item, length, others_of_pytorch[i]))
             return true;
     return false;
 }
 
-/* The items that stay; returns what comes before the next one. */
-static const char *put_kept(FILE *out, const char *config, const struct tuning *tuning)
+static bool is_not_of_pytorch(const struct tuning *tuning, const char *item, size_t length)
+{
+    return !is_of_pytorch(tuning, item, length);
+}
+
+/* Put the wanted items of a string; returns what comes before the next one. */
+static const char *put_items(FILE *out, const char *config, is_wanted_fn *is_wanted,
+                             const struct tuning *tuning)
 {
     const char *between = "";
 
@@ -263,12 +308,24 @@ static const char *put_kept(FILE *out, const char *config, const struct tuning *
         at = item + length + (item[length] == ',');
         while (length > 0 && item[length - 1] == ' ')
             length--;
-        if (length == 0 || is_replaced(tuning, item, length))
+        if (length == 0 || !is_wanted(tuning, item, length))
             continue;
         (void)fprintf(out, "%s%.*s", between, (int)length, item);
         between = ",";
     }
     return between;
+}
+
+/* End a string that was put in memory: it, or NULL if something went wrong. */
+static char *end_string(FILE *out, char *const *text)
+{
+    bool failed = ferror(out) != 0;
+
+    failed |= fclose(out) != 0;
+    if (!failed)
+        return *text;
+    free(*text);
+    return NULL;
 }
 
 char *tuning_string(const struct tuning_base *base, const struct tuning *tuning)
@@ -277,11 +334,10 @@ char *tuning_string(const struct tuning_base *base, const struct tuning *tuning)
     char *text = NULL, value[32];
     FILE *out = open_memstream(&text, &bytes);
     const char *between;
-    bool failed;
 
     if (!out)
         return NULL;
-    between = put_kept(out, base->config, tuning);
+    between = put_items(out, base->config, is_kept, tuning);
     for (unsigned i = 0; i < TUNING_KEYS; i++) {
         if (tuning->value[i] >= TUNING_DROPPED)
             continue;
@@ -289,12 +345,35 @@ char *tuning_string(const struct tuning_base *base, const struct tuning *tuning)
         (void)fprintf(out, "%s%s:%s", between, rows[i].name, value);
         between = ",";
     }
-    failed = ferror(out) != 0;
-    failed |= fclose(out) != 0;
-    if (!failed)
-        return text;
-    free(text);
-    return NULL;
+    return end_string(out, &text);
+}
+
+char *tuning_of_pytorch(const struct tuning_base *base)
+{
+    const struct row *row = &rows[TUNING_EXPANDABLE];
+    size_t bytes = 0;
+    char *text = NULL;
+    FILE *out = open_memstream(&text, &bytes);
+    const char *between;
+
+    if (!out)
+        return NULL;
+    between = put_items(out, base->config, is_of_pytorch, NULL);
+    if (!base->key[TUNING_EXPANDABLE].is_named)
+        (void)fprintf(out, "%s%s:%s", between, row->name, base->key[TUNING_EXPANDABLE].value);
+    return end_string(out, &text);
+}
+
+char *tuning_not_of_pytorch(const struct tuning_base *base)
+{
+    size_t bytes = 0;
+    char *text = NULL;
+    FILE *out = open_memstream(&text, &bytes);
+
+    if (!out)
+        return NULL;
+    (void)put_items(out, base->config, is_not_of_pytorch, NULL);
+    return end_string(out, &text);
 }
 
 bool tuning_is_valid(const char *config)

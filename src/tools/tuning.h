@@ -42,6 +42,8 @@ struct tuning {
 
 struct tuning_base {
     const char *config;
+    const char *
+        left_out; /* items of the string in force that are not in `config`: "" or NULL if there are none */
     struct {
         char value[64]; /* as a string spells it */
         bool is_named;
@@ -82,6 +84,14 @@ size_t tuning_close(const struct tuning *tuning, enum tuning_key key, unsigned r
 
 /* The configuration string.  Allocated; NULL without host memory. */
 char *tuning_string(const struct tuning_base *base, const struct tuning *tuning);
+
+/*
+ * The items of the base that PyTorch's own allocator knows; and the other ones, "" if there are none.  The
+ * first always says which kind of segments it has, since that is not what it is by default in PyTorch.  Allocated; NULL
+ * without host memory.
+ */
+char *tuning_of_pytorch(const struct tuning_base *base);
+char *tuning_not_of_pytorch(const struct tuning_base *base);
 
 /* Whether an allocator would take it. */
 bool tuning_is_valid(const char *config);

@@ -146,6 +146,33 @@ static void test_close_values_come_closer(void **state)
     assert_int_equal(tuning_close(&tuning, TUNING_IDLE, 1, values), 0);
 }
 
+static void expect_and_free(char *text, const char *wanted)
+{
+    assert_non_null(text);
+    assert_string_equal(text, wanted);
+    free(text);
+}
+
+static void test_what_pytorch_knows(void **state)
+{
+    const struct tuning_base mixed = base_of(
+        "history:all, max_split_size_mb:64 ,history_skip:[free_completed,segment_map],page_mb:auto,"
+        "roundup_power2_divisions:[256:1,>:4],backend:native",
+        false, true);
+    const struct tuning_base classic = base_of("expandable_segments:False", false, true);
+    const struct tuning_base own = base_of("expandable_segments:True,page_mb:auto", false, true);
+
+    (void)state;
+    expect_and_free(tuning_of_pytorch(&mixed),
+                    "max_split_size_mb:64,roundup_power2_divisions:[256:1,>:4],backend:native,"
+                    "expandable_segments:True");
+    expect_and_free(tuning_not_of_pytorch(&mixed),
+                    "history:all,history_skip:[free_completed,segment_map],page_mb:auto");
+    expect_and_free(tuning_of_pytorch(&classic), "expandable_segments:False");
+    expect_and_free(tuning_not_of_pytorch(&classic), "");
+    expect_and_free(tuning_of_pytorch(&own), "expandable_segments:True");
+}
+
 static void test_a_string_with_an_error(void **state)
 {
     const struct xtrace trace = {.has_clock = false};
@@ -165,6 +192,7 @@ int main(void)
         cmocka_unit_test(test_values_are_other_values),
         cmocka_unit_test(test_only_what_can_matter),
         cmocka_unit_test(test_close_values_come_closer),
+        cmocka_unit_test(test_what_pytorch_knows),
         cmocka_unit_test(test_a_string_with_an_error),
     };
 

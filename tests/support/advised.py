@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: MIT
+"""For the tests of `xseg advise`, which are given TOOL SOURCE_ROOT: files, and figures that are those of replays."""
+import json
+import pathlib
+import pickle
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+
+TOOL, ROOT = sys.argv[1], pathlib.Path(sys.argv[2])
+MIB = 1 << 20
+BASE = 0x7f0000000000
+KEYS = ["trace", "device_bytes", "replayed", "why", "left_out", "in_force", "advised", "runner_up", "out_of_memory"]
+# What a build with self-checks says first.
+CHECKED = re.compile(r"^xseg: this libxseg checks itself [^\n]*\n", re.MULTILINE)
+
+
+def entry(action, address, size, **more):
+    """As PyTorch writes it."""
+    return {"action": action, "addr": address, "size": size, "stream": 0, "time_us": 1, "pool_id": (0, 0), "frames": [],
+            **more}
+
+
+def ends_short(request, history=True):
+    """A snapshot of classic segments, 400 MiB of them with 160 MiB cached in pieces, that 50 MiB more could join."""
+    events, segments = [], []
+    starts = [BASE + place * 64 * MIB for place in range(10)]
+    for start in starts:
+        events += [entry("segment_alloc", start, 40 * MIB), entry("alloc", start, 40 * MIB)]
+    for start in starts:
+        events += [entry("free_requested", start, 40 * MIB), entry("free_completed", start, 40 * MIB)]
+    for start in starts:
+        events.append(entry("alloc", start, 24 * MIB))
+        segments.append({"device": 0, "address": start, "total_size": 40 * MIB, "stream": 0, "segment_type": "large",
+                         "segment_pool_id": (0, 0), "is_expandable": False, "frames": [], "blocks": [
+                             {"address": start, "size": 24 * MIB, "requested_size": 24 * MIB,
+                              "state": "active_allocated", "frames": []},
+                             {"address": start + 24 * MIB, "size": 16 * MIB, "requested_size": 0,
+                              "state": "inactive", "frames": []}]})
+    failed = entry("oom", 0, request, device_free=50 * MIB)
+    del failed["addr"]
+    return {"segments": segments, "device_traces": [[*events, failed] if history else []],
+            "allocator_settings": {"PYTORCH_CUDA_ALLOC_CONF": "", "expandable_segments": False}}
+
+
+class AdviseTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def file(self, contents, name="job"):
+        """Bytes, a trace without its first line, or a snapshot."""
+        path = self.folder / name
+        if isinstance(contents, dict):
+            contents = pickle.dumps(contents, 4)
+        path.write_bytes(contents if isinstance(contents, bytes) else b"xtrace 1\n" + contents.encode())
+        return path
+
+    def run_tool(self, *arguments, status=0, **more):
+        done = subprocess.run([TOOL, *map(str, arguments)], capture_output=True, timeout=300, check=False, **more)
+        done.stdout, done.stderr = done.stdout.decode(), CHECKED.sub("", done.stderr.decode(errors="replace"))
+        self.assertEqual(done.returncode, status, done.stdout + done.stderr)
+        return done
+
+    def replayed(self, path, config, *options, status=0):
+        done = self.run_tool("replay", "--json", "--config", config, *options, path, status=status)
+        return json.loads(done.stdout)
+
+    def holds(self, path, string, *options):
+        """Each figure is what a replay with that string prints, as JSON and as text."""
+        found = self.replayed(path, string["config"], "--min-device", *options, status=3 if string["oom_at"] >= 0 else 0)
+        for name in ("oom_at", "peak_requested", "peak_reserved", "min_device", "driver_us"):
+            self.assertEqual(string[name], found[name], (name, string["config"]))
+
+    def advice(self, path, *options):
+        """The JSON, of which each figure is what a replay says."""
+        found = json.loads(self.run_tool("advise", "--json", *options, path).stdout)
+        self.assertEqual(list(found), KEYS)
+        larger = found["device_bytes"] != 80 << 30
+        devices = [f"--device-memory={found['device_bytes']}"] if larger else []
+        for name in ("in_force", "advised", "runner_up"):
+            if found[name]:
+                self.holds(path, found[name], *devices)
+        if found["out_of_memory"]:
+            self.completes_as_told(path, found)
+        return found
+
+    def completes(self, path, config, device):
+        """Whether a replay on such a device serves all, also what failed in the file."""
+        done = subprocess.run([TOOL, "replay", "--json", "--config", config, "--device-memory", str(device), path],
+                              capture_output=True, timeout=120, check=False)
+        self.assertIn(done.returncode, (0, 3), done.stderr)
+        found = json.loads(done.stdout)
+        return found["oom_at"] < 0 and found.get("failed", 0) == found.get("failed_served", 0)
+
+    def completes_as_told(self, path, found):
+        """And what is needed is enough, and little less is not."""
+        device = found["out_of_memory"]["device_bytes"]
+        for string in filter(None, (found["in_force"], found["advised"])):
+            self.assertEqual(string["completes"], self.completes(path, string["config"], device))
+            needed = string["device_needed"]
+            self.assertTrue(self.completes(path, string["config"], needed))
+            self.assertFalse(self.completes(path, string["config"], needed - needed // 400 - 4 * MIB))
+        least = found["out_of_memory"]["least_change"]
+        if least is not None:
+            self.assertTrue(self.completes(path, least, device))

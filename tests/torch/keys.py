@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: MIT
+"""`xseg advise --pytorch` leaves out the keys that PyTorch's own allocator does not know, and no others: keys.py DRIVER."""
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+import backends
+
+HERE = pathlib.Path(__file__).resolve()
+# Values of keys whose default has no spelling.
+VALUES = {"max_split_size_mb": "64", "expandable_segments_reserve": "0.5", "expandable_segments_reserve_by_class": "[x:0.5]",
+          "soft_limit_mb": "20000", "hard_limit_mb": "20000", "pinned_reserve_segment_size_mb": "64",
+          "pinned_max_round_threshold_mb": "64", "pinned_max_cached_size_mb": "64"}
+
+
+def programme(*keys):
+    """The names among them that PyTorch does not know; it refuses a setting of such a name with these words."""
+    import torch  # pylint: disable=import-outside-toplevel,import-error
+
+    torch.cuda.init()
+    for key in keys:
+        try:
+            torch.cuda.memory._set_allocator_settings(key)  # pylint: disable=protected-access
+        except (RuntimeError, ValueError) as error:
+            if "Unrecognized key" in str(error):
+                print("unknown", key.partition(":")[0])
+
+
+class Keys(unittest.TestCase):
+    """All that the library has."""
+
+    def test_what_is_left_out(self):
+        tool = pathlib.Path(sys.argv[1]).parent / "xseg"
+        known = json.loads(subprocess.run([tool, "config", "--json"], capture_output=True, check=True).stdout)["keys"]
+        keys = [key["name"] + ":" + VALUES.get(key["name"], key["default"]) for key in known]
+        said = backends.finish(backends.start(sys.argv[1], "native", HERE, "programme", *keys), "native").splitlines()
+        unknown = [line.split()[1] for line in said if line.startswith("unknown ")]
+        self.assertIn("page_mb", unknown)
+        with tempfile.NamedTemporaryFile("w", encoding="ascii") as trace:
+            trace.write("xtrace 1\nc " + ",".join(keys) + "\na 1 512 0\nf 1\n")
+            trace.flush()
+            found = json.loads(subprocess.run([tool, "advise", "--pytorch", "--json", trace.name], capture_output=True,
+                                              check=True).stdout)
+        self.assertEqual(found["left_out"], ",".join(key for key in keys if key.partition(":")[0] in unknown))
+        self.assertEqual(found["in_force"]["config"], ",".join(key for key in keys if key.partition(":")[0] not in unknown))
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "programme":
+        programme(*sys.argv[2:])
+        sys.exit()
+    backends.require(sys.argv[1])
+    unittest.main(argv=sys.argv[:1])
