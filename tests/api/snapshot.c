@@ -326,6 +326,8 @@ static void the_variable_names_the_folder_unless_the_key_does(void **state)
     assert_int_equal(setenv("XSEG_OOM_SNAPSHOT", folder, 1), 0);
     (void)refuse_with("");
     assert_int_equal(take_files(NULL), 1);
+    (void)refuse_with(",oom_snapshot:none");
+    assert_int_equal(take_files(NULL), 0);
     assert_int_equal(setenv("XSEG_OOM_SNAPSHOT", "/nowhere", 1), 0);
     (void)snprintf(keys, sizeof(keys), ",oom_snapshot:%s", folder);
     (void)refuse_with(keys);

@@ -426,13 +426,13 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .offset = MEMBER(oom_snapshot),
             .acts = true,
             .accepts = "the name of a folder, of up to 255 characters, without blanks, commas, "
-                       "colons and brackets",
-            .unset = "none",
+                       "colons and brackets; or none",
+            .unset = "unset",
             .sentence =
                 "Folder into which a snapshot is written when a request is refused for want of "
                 "memory, before the call returns, and at the signal of snapshot_signal; see "
                 "[snapshots](snapshots.md). Without it the variable `XSEG_OOM_SNAPSHOT` names the "
-                "folder.",
+                "folder; none: no snapshot, whatever the variable says.",
         },
     [XSEG_CONFIG_OOM_SNAPSHOT_MS] =
         {

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "src/base/error.h"
 #include "src/core/snapshot/snapshot_file.h"
@@ -12,7 +13,7 @@ const char *xseg_automatic_folder(const struct xseg_config *config)
     const char *folder =
         config->oom_snapshot[0] != '\0' ? config->oom_snapshot : secure_getenv("XSEG_OOM_SNAPSHOT");
 
-    return folder != NULL && folder[0] != '\0' ? folder : NULL;
+    return folder == NULL || folder[0] == '\0' || strcmp(folder, "none") == 0 ? NULL : folder;
 }
 
 void xseg_automatic_write(struct xseg_allocator *allocator, const char *path,
