@@ -11,6 +11,12 @@
  *
  * Of the open devices, the XSEG_PUBLISHED_DEVICES with the lowest ordinals are published; further ones are left out.
  *
+ * The rows of a device's pools are in this order: the default pool; guarded blocks, if there were any; private pools, the
+ * oldest first; the others; what has ended, if it has memory.  A device has XSEG_PUBLISHED_POOLS / device_count rows at
+ * most, of which four are kept for the kinds that have one row each.  Private pools beyond the rest, which are the
+ * youngest, share the row of the others.  So no pool is missing from the sums, and metrics (xseg/metrics.h) say the same
+ * of each.
+ *
  * A reader takes nothing for granted: any process may have a file of that name, and a child that was forked has that of
  * its parent.  The process that publishes is known by two members.  `pid` is its number in its own innermost namespace;
  * `start_ticks` is field 22 of its /proc/PID/stat.
@@ -57,11 +63,14 @@ enum xseg_published_kind {
 
 /** A pool of a device.  Blocks that a pool lends (use_on_oom) count in the pool whose memory they are. */
 struct xseg_published_pool {
-    int32_t ordinal;      /* of the device */
-    uint32_t kind, count; /* enum xseg_published_kind; how many pools the row is of */
-    uint32_t number;      /* of private pools, from 1 on, in the order in which they were made */
-    uint64_t live, pending, cached, reserved, reserved_peak, limit;
-    char label[XSEG_PUBLISHED_LABEL]; /* name in quotes, or number; terminated */
+    int32_t ordinal; /* of the device */
+    uint32_t kind;   /* enum xseg_published_kind */
+    uint32_t count;  /* of OTHERS: how many pools; else 1 */
+    uint32_t number; /* of private pools, from 1 on, in the order in which they were made */
+    uint64_t live, pending, cached, reserved; /* as those of a device */
+    uint64_t reserved_peak;                   /* of OTHERS and ENDED what they have now */
+    uint64_t limit;                           /* UINT64_MAX: no limit */
+    char label[XSEG_PUBLISHED_LABEL];         /* name in quotes, or number; terminated */
 };
 
 struct xseg_published_frame {

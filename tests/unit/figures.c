@@ -39,9 +39,9 @@ static void no_lock_is_taken(void **state) XSEG_UNCHECKED
         xseg_arena_unlock(held);
         assert_int_equal(figures.devices, 1);
         assert_int_equal(figures.pools, 2);
-        assert_int_equal(figures.pool[0].of, XSEG_FIGURES_DEFAULT);
+        assert_int_equal(figures.pool[0].of, XSEG_POOL_FIGURES_DEFAULT);
         assert_int_equal(figures.pool[0].live, 3 * MIB);
-        assert_int_equal(figures.pool[1].of, XSEG_FIGURES_PRIVATE);
+        assert_int_equal(figures.pool[1].of, XSEG_POOL_FIGURES_PRIVATE);
         assert_int_equal(figures.pool[1].live, 512);
         xseg_figures_end(&figures);
         assert_in_range(needed, 1000, sizeof(text));

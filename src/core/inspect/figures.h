@@ -3,10 +3,8 @@
  * Figures: the few numbers about an allocator that the monitoring of a service needs.
  *
  * They are read while everything runs, with no lock and without the driver, so those of one device may be of slightly
- * different moments.  Reading changes nothing: any number of readers see the same.
- *
- * Memory is told by the pool that it belongs to: of a pool, `reserved` is live + pending + cached, where blocks that
- * it has lent count as its own.  The blocks of a paused pool are live without being reserved.
+ * different moments.  Reading changes nothing: any number of readers see the same.  Figures of pools are those of
+ * pool_figures.h.
  *
  * Locking: none is taken and none need be held.
  */
@@ -14,24 +12,13 @@
 #define XSEG_CORE_FIGURES_H
 
 #include "src/core/device/allocator.h"
-
-/* Of so many private pools of a device, the oldest, each has figures of its own; the others share figures. */
-#define XSEG_FIGURES_POOLS 128u
+#include "src/core/inspect/pool_figures.h"
 
 /* A figure that is not known, or not there. */
 #define XSEG_FIGURES_NONE UINT64_MAX
 
-/* Whose figures they are. */
-enum xseg_figures_of {
-    XSEG_FIGURES_DEFAULT, /* the default pool */
-    XSEG_FIGURES_PRIVATE, /* a private pool */
-    XSEG_FIGURES_GUARDED, /* blocks with a segment of their own (unmap_on_free, guard_page) */
-    XSEG_FIGURES_OTHER,   /* private pools beyond the first ones, together */
-    XSEG_FIGURES_ENDED    /* cached memory of pools that have ended */
-};
-
-struct xseg_pool_figures {
-    enum xseg_figures_of of;
+struct xseg_figures_pool {
+    enum xseg_pool_figures_of of;
     int device;
     uint32_t number; /* of a private pool, from 1 on */
     char name[XSEG_POOL_NAME_MOST + 1];
@@ -40,7 +27,7 @@ struct xseg_pool_figures {
     uint64_t limit;       /* on `reserved`, bytes; NONE: no limit */
 };
 
-struct xseg_device_figures {
+struct xseg_figures_device {
     int device;
     uint64_t total, limit;              /* bytes; limit: what may be taken, NONE: no limit */
     uint64_t page_cache, stuck, paused; /* bytes */
@@ -52,17 +39,17 @@ struct xseg_device_figures {
     uint64_t ooms, rejections, retries; /* counted; a reset sets them to 0 */
 };
 
-struct xseg_call_figures {
+struct xseg_figures_call {
     const char *name; /* lives as long as the library */
     uint64_t count, failed;
     uint64_t spent; /* nanoseconds; NONE: calls are not timed */
 };
 
 struct xseg_figures {
-    struct xseg_device_figures *device; /* open devices */
-    struct xseg_pool_figures *pool;     /* of all of them, those of a device together */
+    struct xseg_figures_device *device; /* open devices */
+    struct xseg_figures_pool *pool;     /* of all of them, those of a device together */
     size_t devices, pools, pool_room;
-    struct xseg_call_figures call[XSEG_DRIVER_CALLS_MOST];
+    struct xseg_figures_call call[XSEG_DRIVER_CALLS_MOST];
     size_t calls;
 };
 

@@ -1,13 +1,16 @@
 /* SPDX-License-Identifier: MIT */
 #include "src/core/inspect/published.h"
 
-#include <stdio.h>
+#include <string.h>
+
+#include "src/core/inspect/pool_figures.h"
 
 /* The least rows of a device's pools, whatever the number of devices. */
-#define ROWS_LEAST 3u
+#define ROWS_LEAST (XSEG_PUBLISHED_POOLS / XSEG_PUBLISHED_DEVICES)
 
-_Static_assert(ROWS_LEAST *XSEG_PUBLISHED_DEVICES <= XSEG_PUBLISHED_POOLS,
-               "each device has its rows");
+_Static_assert(ROWS_LEAST >= XSEG_POOL_FIGURES_COMMON, "each device has its rows");
+_Static_assert(XSEG_PUBLISHED_POOLS <= XSEG_POOL_FIGURES_OWN + XSEG_POOL_FIGURES_COMMON,
+               "rows that would stay empty");
 _Static_assert(sizeof(((struct xseg_pool_body *)NULL)->label) <= XSEG_PUBLISHED_LABEL,
                "a label fits in");
 
@@ -18,103 +21,51 @@ static uint64_t rest_of(uint64_t whole, uint64_t part)
 
 /* --- Pools. --- */
 
-static void add_arena(void *self, struct xseg_arena *arena)
+/* The rows of one device, while they are made. */
+struct rows {
+    struct xseg_published_frame *frame;
+    struct xseg_published_device *device;
+};
+
+/* Where pools share a row, its peak is what it has now. */
+static uint64_t peak_of(const struct xseg_pool_figures *figures)
 {
-    struct xseg_published_pool *row = self;
-    const uint64_t live = xseg_counts_current(&arena->counts, XSEG_COUNT_ALLOCATED_BYTES);
+    const struct xseg_pool_body *body = figures->body;
 
-    row->live += live;
-    row->pending += rest_of(xseg_counts_current(&arena->counts, XSEG_COUNT_ACTIVE_BYTES), live);
-}
-
-static enum xseg_published_kind kind_of(const struct xseg_pool *pool)
-{
-    return !pool->is_private  ? XSEG_PUBLISHED_DEFAULT
-           : pool->is_guarded ? XSEG_PUBLISHED_GUARDED
-           : pool->is_orphans ? XSEG_PUBLISHED_ENDED
-                              : XSEG_PUBLISHED_PRIVATE;
-}
-
-static struct xseg_published_pool read_pool(struct xseg_pool_body *body)
-{
-    static const char *const labels[] = {
-        [XSEG_PUBLISHED_DEFAULT] = "default",
-        [XSEG_PUBLISHED_GUARDED] = "guarded",
-        [XSEG_PUBLISHED_ENDED] = "ended",
-    };
-    struct xseg_published_pool row = {
-        .ordinal = (int32_t)body->device->context.ordinal,
-        .kind = kind_of(atomic_load(&body->pool)),
-        .count = 1,
-        .number = body->number,
-        .reserved = atomic_load_explicit(&body->reserved, memory_order_relaxed),
-        .limit = atomic_load_explicit(&body->limit, memory_order_relaxed),
-    };
-
-    xseg_pool_visit_arenas(body, add_arena, &row);
-    row.cached = rest_of(row.reserved, row.live + row.pending);
     /* Memory may come between the two looks. */
-    row.reserved_peak =
-        xseg_max(row.reserved,
-                 atomic_load_explicit(&body->reserved_peak[XSEG_STAT_ALL], memory_order_relaxed));
-    (void)snprintf(row.label, sizeof(row.label), "%s",
-                   row.kind == XSEG_PUBLISHED_PRIVATE ? body->label : labels[row.kind]);
-    return row;
+    return body == NULL ? figures->reserved
+                        : xseg_max(figures->reserved,
+                                   atomic_load_explicit(&body->reserved_peak[XSEG_STAT_ALL],
+                                                        memory_order_relaxed));
 }
 
-/* Add a pool to the row of those that have none of their own. */
-static void add_to_others(struct xseg_published_pool *others, const struct xseg_published_pool *row)
+static void add_row(void *self, const struct xseg_pool_figures *figures)
 {
-    others->count++;
-    others->live += row->live;
-    others->pending += row->pending;
-    others->cached += row->cached;
-    others->reserved += row->reserved;
-    others->reserved_peak = xseg_max(others->reserved_peak, others->reserved);
-}
+    static const enum xseg_published_kind kinds[] = {
+        [XSEG_POOL_FIGURES_DEFAULT] = XSEG_PUBLISHED_DEFAULT,
+        [XSEG_POOL_FIGURES_GUARDED] = XSEG_PUBLISHED_GUARDED,
+        [XSEG_POOL_FIGURES_PRIVATE] = XSEG_PUBLISHED_PRIVATE,
+        [XSEG_POOL_FIGURES_OTHERS] = XSEG_PUBLISHED_OTHERS,
+        [XSEG_POOL_FIGURES_ENDED] = XSEG_PUBLISHED_ENDED,
+    };
+    const struct rows *rows = self;
+    struct xseg_published_pool *row = &rows->frame->pools[rows->frame->pool_count++];
 
-/* Note a pool in the device's rows, of which the last adds up the pools beyond them.  Memory of ended pools is shown
- * where there is any. */
-static void note_pool(struct xseg_published_pool *rows, uint32_t most, uint32_t *count,
-                      const struct xseg_published_pool *row)
-{
-    if (row->kind == XSEG_PUBLISHED_ENDED && row->reserved == 0)
-        return;
-    if (*count < most - 1) {
-        rows[(*count)++] = *row;
-        return;
-    }
-    struct xseg_published_pool *others = &rows[most - 1];
-    if (*count < most) {
-        *others = (struct xseg_published_pool){
-            .ordinal = row->ordinal,
-            .kind = XSEG_PUBLISHED_OTHERS,
-            .limit = UINT64_MAX,
-            .label = "others",
-        };
-        *count = most;
-    }
-    add_to_others(others, row);
-}
-
-/* Read the pools of a device.  Returns how many rows they have; *cached: what is cached in all of them */
-static uint32_t read_pools(struct xseg_device *device, struct xseg_published_pool *rows,
-                           uint32_t most, uint64_t *cached)
-{
-    uint32_t count = 0;
-
-    *cached = 0;
-    xseg_retire_begin_visit(device);
-    for (struct xseg_pool_body *body = &device->pool_body; body != NULL;
-         body = body == &device->pool_body ? atomic_load(&device->private_pools)
-                                           : atomic_load(&body->next)) {
-        const struct xseg_published_pool row = read_pool(body);
-
-        *cached += row.cached;
-        note_pool(rows, most, &count, &row);
-    }
-    xseg_retire_end_visit(device);
-    return count;
+    XSEG_ASSERT(rows->frame->pool_count <= XSEG_PUBLISHED_POOLS);
+    *row = (struct xseg_published_pool){
+        .ordinal = rows->device->ordinal,
+        .kind = kinds[figures->of],
+        .count = figures->count,
+        .number = figures->number,
+        .live = figures->live,
+        .pending = figures->pending,
+        .cached = figures->cached,
+        .reserved = figures->reserved,
+        .reserved_peak = peak_of(figures),
+        .limit = figures->limit,
+    };
+    memcpy(row->label, figures->label, strlen(figures->label));
+    rows->device->cached += row->cached;
 }
 
 /* --- Devices. --- */
@@ -157,11 +108,10 @@ void xseg_published_fill(struct xseg_allocator *allocator, struct xseg_published
     frame->device_count = count;
     frame->pool_count = 0;
     for (uint32_t i = 0; i < count; i++) {
-        const uint32_t most = XSEG_PUBLISHED_POOLS / count;
+        struct rows rows = {.frame = frame, .device = &frame->devices[i]};
 
-        XSEG_ASSERT(most >= ROWS_LEAST);
-        read_device(open[i], &frame->devices[i]);
-        frame->pool_count +=
-            read_pools(open[i], &frame->pools[frame->pool_count], most, &frame->devices[i].cached);
+        read_device(open[i], rows.device);
+        (void)xseg_pool_figures_visit(
+            open[i], XSEG_PUBLISHED_POOLS / count - XSEG_POOL_FIGURES_COMMON, add_row, &rows);
     }
 }

@@ -3,7 +3,7 @@
  * Figures of devices and pools for those who look from outside (xseg/published.h).
  *
  * They are read without an arena's lock while everything runs: each figure is one that was there, but two of them may be
- * of slightly different moments.  What is cached is what is reserved and neither live nor pending.
+ * of slightly different moments.  Figures of pools are those of pool_figures.h.
  *
  * Locking: GROWTH is not taken; STATS is, for moments.
  */

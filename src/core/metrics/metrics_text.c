@@ -23,60 +23,60 @@ struct family {
 };
 
 static const struct family of_pools[] = {
-    {"xseg_live_bytes", GAUGE, BYTES, offsetof(struct xseg_pool_figures, live),
+    {"xseg_live_bytes", GAUGE, BYTES, offsetof(struct xseg_figures_pool, live),
      "Memory in live blocks."},
-    {"xseg_pending_bytes", GAUGE, BYTES, offsetof(struct xseg_pool_figures, pending),
+    {"xseg_pending_bytes", GAUGE, BYTES, offsetof(struct xseg_figures_pool, pending),
      "Memory in blocks that were freed and that another stream may still use."},
-    {"xseg_cached_bytes", GAUGE, BYTES, offsetof(struct xseg_pool_figures, cached),
+    {"xseg_cached_bytes", GAUGE, BYTES, offsetof(struct xseg_figures_pool, cached),
      "Reserved memory in no block."},
-    {"xseg_reserved_bytes", GAUGE, BYTES, offsetof(struct xseg_pool_figures, reserved),
+    {"xseg_reserved_bytes", GAUGE, BYTES, offsetof(struct xseg_figures_pool, reserved),
      "Memory of the driver that is mapped or allocated: live, pending and cached."},
     {"xseg_reserved_recent_peak_bytes", GAUGE, BYTES,
-     offsetof(struct xseg_pool_figures, recent_peak),
+     offsetof(struct xseg_figures_pool, recent_peak),
      "Highest reserved memory of the last 60 to 65 seconds."},
-    {"xseg_pool_limit_bytes", GAUGE, BYTES, offsetof(struct xseg_pool_figures, limit),
+    {"xseg_pool_limit_bytes", GAUGE, BYTES, offsetof(struct xseg_figures_pool, limit),
      "Limit on what the pool may reserve; absent without a limit."},
 };
 
 static const struct family of_devices[] = {
-    {"xseg_device_bytes", GAUGE, BYTES, offsetof(struct xseg_device_figures, total),
+    {"xseg_device_bytes", GAUGE, BYTES, offsetof(struct xseg_figures_device, total),
      "Memory of the device."},
-    {"xseg_limit_bytes", GAUGE, BYTES, offsetof(struct xseg_device_figures, limit),
+    {"xseg_limit_bytes", GAUGE, BYTES, offsetof(struct xseg_figures_device, limit),
      "Limit on what may be taken of the device; absent without a limit."},
-    {"xseg_page_cache_bytes", GAUGE, BYTES, offsetof(struct xseg_device_figures, page_cache),
+    {"xseg_page_cache_bytes", GAUGE, BYTES, offsetof(struct xseg_figures_device, page_cache),
      "Pages that are mapped nowhere, kept for reuse."},
-    {"xseg_stuck_bytes", GAUGE, BYTES, offsetof(struct xseg_device_figures, stuck),
+    {"xseg_stuck_bytes", GAUGE, BYTES, offsetof(struct xseg_figures_device, stuck),
      "Memory that the driver would not take back."},
-    {"xseg_paused_bytes", GAUGE, BYTES, offsetof(struct xseg_device_figures, paused),
+    {"xseg_paused_bytes", GAUGE, BYTES, offsetof(struct xseg_figures_device, paused),
      "Memory of paused pools: addresses only."},
     {"xseg_device_reserved_recent_peak_bytes", GAUGE, BYTES,
-     offsetof(struct xseg_device_figures, recent_peak),
+     offsetof(struct xseg_figures_device, recent_peak),
      "Highest reserved memory of all pools together of the last 60 to 65 seconds."},
-    {"xseg_stranded_bytes", GAUGE, BYTES, offsetof(struct xseg_device_figures, stranded),
+    {"xseg_stranded_bytes", GAUGE, BYTES, offsetof(struct xseg_figures_device, stranded),
      "Cached memory on pages that blocks in use share, as of the last look."},
     {"xseg_stranded_age_seconds", GAUGE, SECONDS,
-     offsetof(struct xseg_device_figures, stranded_age), "Time since that look."},
+     offsetof(struct xseg_figures_device, stranded_age), "Time since that look."},
     {"xseg_used_elsewhere_bytes", GAUGE, BYTES,
-     offsetof(struct xseg_device_figures, used_elsewhere),
+     offsetof(struct xseg_figures_device, used_elsewhere),
      "Memory of the device that others have taken, as of the driver's last answer."},
     {"xseg_used_elsewhere_age_seconds", GAUGE, SECONDS,
-     offsetof(struct xseg_device_figures, used_elsewhere_age), "Time since that answer."},
-    {"xseg_pools", GAUGE, NO_UNIT, offsetof(struct xseg_device_figures, pools),
+     offsetof(struct xseg_figures_device, used_elsewhere_age), "Time since that answer."},
+    {"xseg_pools", GAUGE, NO_UNIT, offsetof(struct xseg_figures_device, pools),
      "Private pools that have not ended."},
-    {"xseg_out_of_memory", COUNTER, NO_UNIT, offsetof(struct xseg_device_figures, ooms),
+    {"xseg_out_of_memory", COUNTER, NO_UNIT, offsetof(struct xseg_figures_device, ooms),
      "Allocations refused for want of memory."},
-    {"xseg_rejections", COUNTER, NO_UNIT, offsetof(struct xseg_device_figures, rejections),
+    {"xseg_rejections", COUNTER, NO_UNIT, offsetof(struct xseg_figures_device, rejections),
      "Allocations refused at once because of throw_on_cudamalloc_oom."},
-    {"xseg_retries", COUNTER, NO_UNIT, offsetof(struct xseg_device_figures, retries),
+    {"xseg_retries", COUNTER, NO_UNIT, offsetof(struct xseg_figures_device, retries),
      "Allocations tried again after all idle memory was given back."},
 };
 
 static const struct family of_calls[] = {
-    {"xseg_driver_calls", COUNTER, NO_UNIT, offsetof(struct xseg_call_figures, count),
+    {"xseg_driver_calls", COUNTER, NO_UNIT, offsetof(struct xseg_figures_call, count),
      "Calls of the driver."},
-    {"xseg_driver_call_failures", COUNTER, NO_UNIT, offsetof(struct xseg_call_figures, failed),
+    {"xseg_driver_call_failures", COUNTER, NO_UNIT, offsetof(struct xseg_figures_call, failed),
      "Calls of the driver that failed."},
-    {"xseg_driver_call_seconds", COUNTER, SECONDS, offsetof(struct xseg_call_figures, spent),
+    {"xseg_driver_call_seconds", COUNTER, SECONDS, offsetof(struct xseg_figures_call, spent),
      "Time in calls of the driver."},
 };
 
@@ -185,12 +185,12 @@ static void put_name(struct page *page, const char *name)
     }
 }
 
-static void label_pool(struct label *label, const struct xseg_pool_figures *row)
+static void label_pool(struct label *label, const struct xseg_figures_pool *row)
 {
     static const char *const of[] = {
-        [XSEG_FIGURES_DEFAULT] = "default", [XSEG_FIGURES_PRIVATE] = "",
-        [XSEG_FIGURES_GUARDED] = "guarded", [XSEG_FIGURES_OTHER] = "other",
-        [XSEG_FIGURES_ENDED] = "ended",
+        [XSEG_POOL_FIGURES_DEFAULT] = "default", [XSEG_POOL_FIGURES_PRIVATE] = "",
+        [XSEG_POOL_FIGURES_GUARDED] = "guarded", [XSEG_POOL_FIGURES_OTHERS] = "other",
+        [XSEG_POOL_FIGURES_ENDED] = "ended",
     };
     struct page page = {.text = label->text, .bytes = sizeof(label->text) - 1};
 
@@ -198,7 +198,7 @@ static void label_pool(struct label *label, const struct xseg_pool_figures *row)
     put_number(&page, (uint64_t)row->device, 1);
     put_text(&page, "\",pool=\"");
     put_text(&page, of[row->of]);
-    if (row->of == XSEG_FIGURES_PRIVATE)
+    if (row->of == XSEG_POOL_FIGURES_PRIVATE)
         put_number(&page, row->number, 1);
     put_text(&page, "\",name=\"");
     put_name(&page, row->name);
@@ -207,12 +207,12 @@ static void label_pool(struct label *label, const struct xseg_pool_figures *row)
     label->text[page.length] = '\0';
 }
 
-static void label_device(struct label *label, const struct xseg_device_figures *row)
+static void label_device(struct label *label, const struct xseg_figures_device *row)
 {
     (void)snprintf(label->text, sizeof(label->text), "{device=\"%d\"} ", row->device);
 }
 
-static void label_call(struct label *label, const struct xseg_call_figures *row)
+static void label_call(struct label *label, const struct xseg_figures_call *row)
 {
     (void)snprintf(label->text, sizeof(label->text), "{call=\"%s\"} ", row->name);
 }
@@ -255,7 +255,7 @@ static void put_families(struct page *page, const struct family *family, size_t 
 }
 
 /* Calls that were never made are left out. */
-static size_t choose_calls(const struct xseg_figures *figures, struct xseg_call_figures *chosen)
+static size_t choose_calls(const struct xseg_figures *figures, struct xseg_figures_call *chosen)
 {
     size_t count = 0;
 
@@ -267,7 +267,7 @@ static size_t choose_calls(const struct xseg_figures *figures, struct xseg_call_
 
 static void put_page(struct page *page, const struct xseg_figures *figures, struct label *labels)
 {
-    struct xseg_call_figures call[XSEG_DRIVER_CALLS_MOST];
+    struct xseg_figures_call call[XSEG_DRIVER_CALLS_MOST];
     const size_t calls = choose_calls(figures, call);
     struct label *of_device = labels + figures->pools, *of_call = of_device + figures->devices;
 

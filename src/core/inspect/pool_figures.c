@@ -1,0 +1,118 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/core/inspect/pool_figures.h"
+
+#include "src/base/check.h"
+
+/* The pools of a device, while they are sorted by row. */
+struct pools {
+    size_t own;
+    struct xseg_pool_body *guarded; /* or NULL */
+    /* Private pools: how many have been met, and the last of these, by turns. */
+    size_t count;
+    struct xseg_pool_body *last[XSEG_POOL_FIGURES_OWN];
+    struct xseg_pool_figures others, ended;
+};
+
+/* --- One row. --- */
+
+static void add_arena(void *self, struct xseg_arena *arena)
+{
+    struct xseg_pool_figures *row = self;
+    const struct xseg_counts *counts = &arena->counts;
+
+    row->live += xseg_counts_current(counts, XSEG_COUNT_ALLOCATED_BYTES);
+    row->pending += xseg_counts_read_row(counts, XSEG_COUNT_ACTIVE_BYTES).current;
+    row->cached += xseg_arena_cached_bytes(arena);
+    row->reserved += xseg_counts_current(counts, XSEG_COUNT_RESERVED_BYTES);
+}
+
+static struct xseg_pool_figures read_pool(struct xseg_pool_body *body, enum xseg_pool_figures_of of,
+                                          const char *label)
+{
+    struct xseg_pool_figures row = {
+        .of = of,
+        .count = 1,
+        .number = body->number,
+        .label = label,
+        .limit = atomic_load_explicit(&body->limit, memory_order_relaxed),
+        .body = body,
+    };
+
+    xseg_pool_visit_arenas(body, add_arena, &row);
+    return row;
+}
+
+/* --- All rows. --- */
+
+/* Private pools come with the newest first: the last ones to be met have rows, and one that they displace has none. */
+static void note_private(struct pools *pools, struct xseg_pool_body *body)
+{
+    struct xseg_pool_body *younger = body;
+
+    if (pools->own > 0) {
+        struct xseg_pool_body **place = &pools->last[pools->count % pools->own];
+
+        younger = *place;
+        *place = body;
+    }
+    pools->count++;
+    if (younger == NULL)
+        return;
+    xseg_pool_visit_arenas(younger, add_arena, &pools->others);
+    pools->others.count++;
+}
+
+static void note_pool(struct pools *pools, struct xseg_pool_body *body)
+{
+    const struct xseg_pool *pool = body->pool;
+
+    if (pool->is_orphans)
+        xseg_pool_visit_arenas(body, add_arena, &pools->ended);
+    else if (pool->is_guarded)
+        pools->guarded = body;
+    else
+        note_private(pools, body);
+}
+
+static void visit_pools(const struct pools *pools, xseg_pool_figures_visitor *visit, void *self)
+{
+    struct xseg_pool_figures row;
+
+    if (pools->guarded != NULL) {
+        row = read_pool(pools->guarded, XSEG_POOL_FIGURES_GUARDED, "guarded");
+        visit(self, &row);
+    }
+    for (size_t age = 1; age <= xseg_min(pools->count, pools->own); age++) {
+        struct xseg_pool_body *body = pools->last[(pools->count - age) % pools->own];
+
+        row = read_pool(body, XSEG_POOL_FIGURES_PRIVATE, body->label);
+        visit(self, &row);
+    }
+    if (pools->others.count != 0)
+        visit(self, &pools->others);
+    if (pools->ended.reserved != 0 || pools->ended.live != 0)
+        visit(self, &pools->ended);
+}
+
+size_t xseg_pool_figures_visit(struct xseg_device *device, size_t own,
+                               xseg_pool_figures_visitor *visit, void *self)
+{
+    struct pools pools = {
+        .own = own,
+        .others = {.of = XSEG_POOL_FIGURES_OTHERS, .label = "others", .limit = UINT64_MAX},
+        .ended = {.of = XSEG_POOL_FIGURES_ENDED, .count = 1, .label = "ended", .limit = UINT64_MAX},
+    };
+
+    XSEG_ASSERT(own <= XSEG_POOL_FIGURES_OWN);
+    xseg_retire_begin_visit(device);
+    const struct xseg_pool_figures row =
+        read_pool(&device->pool_body, XSEG_POOL_FIGURES_DEFAULT, "default");
+    visit(self, &row);
+    /* A pool that is made meanwhile comes before these in the list, and is left out. */
+    for (struct xseg_pool_body *body = atomic_load(&device->private_pools); body != NULL;
+         body = atomic_load(&body->next))
+        note_pool(&pools, body);
+    visit_pools(&pools, visit, self);
+    xseg_retire_end_visit(device);
+    return pools.count;
+}

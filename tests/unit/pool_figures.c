@@ -1,0 +1,314 @@
+/* SPDX-License-Identifier: MIT */
+/* What metrics say of a pool is what is published of it, and both add up to the statistics. */
+#include "tests/support/scene.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "src/core/inspect/published.h"
+
+/* More than have rows of their own in either. */
+#define POOLS 140u
+
+static struct xseg_published_frame frame;
+static char page[128 << 10];
+
+static void look(struct xseg_allocator *allocator)
+{
+    memset(&frame, 0, sizeof(frame));
+    xseg_published_fill(allocator, &frame);
+    assert_int_equal(xseg_metrics(allocator, XSEG_METRICS_PROMETHEUS, page, sizeof(page), NULL),
+                     XSEG_OK);
+    assert_true(page[0] == '#');
+}
+
+/* The figure of a pool on the page; UINT64_MAX where it has none. */
+static uint64_t on_page(const char *family, const char *pool, const char *name)
+{
+    char line[160];
+
+    (void)snprintf(line, sizeof(line), "\n%s{device=\"0\",pool=\"%s\",name=\"%s\"} ", family, pool,
+                   name);
+    const char *at = strstr(page, line);
+    return at == NULL ? UINT64_MAX : strtoull(at + strlen(line), NULL, 10);
+}
+
+static void expect_on_page(const struct xseg_published_pool *row, const char *pool,
+                           const char *name)
+{
+    assert_int_equal(row->live, on_page("xseg_live_bytes", pool, name));
+    assert_int_equal(row->pending, on_page("xseg_pending_bytes", pool, name));
+    assert_int_equal(row->cached, on_page("xseg_cached_bytes", pool, name));
+    assert_int_equal(row->reserved, on_page("xseg_reserved_bytes", pool, name));
+    assert_int_equal(row->limit, on_page("xseg_pool_limit_bytes", pool, name));
+}
+
+static void expect_private(const struct xseg_published_pool *row)
+{
+    char pool[16], name[XSEG_PUBLISHED_LABEL] = "";
+
+    (void)snprintf(pool, sizeof(pool), "%u", row->number);
+    if (row->label[0] == '"')
+        memcpy(name, row->label + 1, strlen(row->label) - 2);
+    else
+        assert_string_equal(row->label, pool);
+    expect_on_page(row, pool, name);
+    /* The simulated clock stands still, so no peak is older than a minute. */
+    assert_int_equal(row->reserved_peak, on_page("xseg_reserved_recent_peak_bytes", pool, name));
+}
+
+/* Metrics have rows for a few pools more, which share one here. */
+static void expect_others(const struct xseg_published_pool *row, uint32_t newest)
+{
+    struct xseg_published_pool sum = {.live = on_page("xseg_live_bytes", "other", ""),
+                                      .pending = on_page("xseg_pending_bytes", "other", ""),
+                                      .cached = on_page("xseg_cached_bytes", "other", ""),
+                                      .reserved = on_page("xseg_reserved_bytes", "other", "")};
+    unsigned more = 0;
+    char pool[16];
+
+    for (uint32_t number = newest + 1; number <= POOLS; number++) {
+        (void)snprintf(pool, sizeof(pool), "%u", number);
+        const uint64_t live = on_page("xseg_live_bytes", pool, "");
+
+        if (live == UINT64_MAX)
+            continue;
+        sum.live += live;
+        sum.pending += on_page("xseg_pending_bytes", pool, "");
+        sum.cached += on_page("xseg_cached_bytes", pool, "");
+        sum.reserved += on_page("xseg_reserved_bytes", pool, "");
+        more++;
+    }
+    assert_int_equal(more, 4);
+    assert_int_equal(row->live, sum.live);
+    assert_int_equal(row->pending, sum.pending);
+    assert_int_equal(row->cached, sum.cached);
+    assert_int_equal(row->reserved, sum.reserved);
+    assert_int_equal(row->limit, UINT64_MAX);
+    assert_int_equal(row->count, POOLS - (XSEG_PUBLISHED_POOLS - 4));
+}
+
+static void expect_statistics(struct xseg_allocator *allocator)
+{
+    const struct xseg_statistics stats = scene_stats(allocator);
+    struct xseg_published_pool sum = {.live = 0};
+
+    for (uint32_t i = 0; i < frame.pool_count; i++) {
+        const struct xseg_published_pool *row = &frame.pools[i];
+
+        sum.live += row->live;
+        sum.pending += row->pending;
+        sum.cached += row->cached;
+        sum.reserved += row->reserved;
+    }
+    assert_int_equal(sum.live, stats.allocated_bytes[XSEG_STAT_ALL].current);
+    assert_int_equal(sum.live + sum.pending, stats.active_bytes[XSEG_STAT_ALL].current);
+    assert_int_equal(sum.reserved, stats.reserved_bytes[XSEG_STAT_ALL].current);
+    assert_int_equal(sum.cached + sum.live + sum.pending, sum.reserved + stats.paused_bytes);
+    assert_int_equal(frame.devices[0].cached, sum.cached);
+}
+
+/* All rows agree, in the order that xseg/published.h says.  Returns how many rows of private pools there are. */
+static uint32_t expect_agreement(struct xseg_allocator *allocator)
+{
+    static const unsigned places[] = {
+        [XSEG_PUBLISHED_DEFAULT] = 0, [XSEG_PUBLISHED_GUARDED] = 1, [XSEG_PUBLISHED_PRIVATE] = 2,
+        [XSEG_PUBLISHED_OTHERS] = 3,  [XSEG_PUBLISHED_ENDED] = 4,
+    };
+    uint32_t newest = 0, private_rows = 0;
+
+    look(allocator);
+    for (uint32_t i = 0; i < frame.pool_count; i++) {
+        const struct xseg_published_pool *row = &frame.pools[i];
+
+        assert_true(i == 0 || places[row->kind] >= places[row[-1].kind]);
+        if (row->kind == XSEG_PUBLISHED_PRIVATE) {
+            assert_true(row->number > newest);
+            newest = row->number;
+            private_rows++;
+            expect_private(row);
+        } else if (row->kind == XSEG_PUBLISHED_OTHERS) {
+            assert_string_equal(row->label, "others");
+            expect_others(row, newest);
+        } else {
+            expect_on_page(row, row->label, "");
+        }
+    }
+    expect_statistics(allocator);
+    return private_rows;
+}
+
+static const struct xseg_published_pool *find_kind(enum xseg_published_kind kind)
+{
+    for (uint32_t i = 0; i < frame.pool_count; i++)
+        if (frame.pools[i].kind == kind)
+            return &frame.pools[i];
+    return NULL;
+}
+
+/* The first pools have names, and the first of all a limit. */
+static struct xseg_pool *make_pool(struct xseg_allocator *allocator, unsigned at)
+{
+    struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
+    struct xseg_pool *pool = NULL;
+
+    options.name = at == 0 ? "kv cache" : at < 3 ? "twin" : NULL;
+    options.limit_bytes = at == 0 ? 200 * MIB : 0;
+    options.use_on_oom = at == 1;
+    assert_int_equal(xseg_pool_create(allocator, 0, &options, &pool), XSEG_OK);
+    return pool;
+}
+
+/* --- Tests. --- */
+
+static void rows_of_a_device_without_private_pools(void **state)
+{
+    struct xseg_allocator *allocator = scene_open_with_clock(NULL, "expandable_segments:True");
+
+    (void)state;
+    scene_free(allocator, scene_alloc(allocator, 30 * MIB, NULL));
+    assert_int_equal(expect_agreement(allocator), 0);
+    assert_int_equal(frame.pool_count, 1);
+    /* A pool that has ended leaves a row only where it leaves memory. */
+    struct xseg_pool *pool = scene_pool(allocator);
+    assert_int_equal(expect_agreement(allocator), 1);
+    scene_free(allocator, scene_alloc_in(allocator, pool, 30 * MIB, NULL));
+    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    assert_int_equal(expect_agreement(allocator), 0);
+    assert_int_equal(find_kind(XSEG_PUBLISHED_ENDED)->cached, 40 * MIB);
+    scene_empty_cache(allocator);
+    assert_int_equal(expect_agreement(allocator), 0);
+    assert_int_equal(frame.pool_count, 1);
+    scene_close(allocator);
+}
+
+static void lent_and_paused_memory_is_told_alike(void **state)
+{
+    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+
+    (void)state;
+    settings.memory_bytes = 100 * MIB;
+    struct xseg_allocator *allocator = scene_open_with_clock(&settings, NULL);
+    struct xseg_pool *pool[] = {make_pool(allocator, 0), make_pool(allocator, 1)};
+    void *const paused = scene_alloc_in(allocator, pool[0], 20 * MIB, NULL);
+    void *const kept = scene_alloc_in(allocator, pool[1], 40 * MIB, NULL);
+    scene_free(allocator, scene_alloc_in(allocator, pool[1], 40 * MIB, NULL));
+    void *const lent = scene_alloc(allocator, 30 * MIB, NULL);
+    assert_int_equal(expect_agreement(allocator), 2);
+    assert_int_equal(frame.pools[2].live, 70 * MIB);
+    assert_int_equal(frame.pools[2].cached, 10 * MIB);
+    assert_int_equal(frame.pools[0].reserved, 0);
+    assert_int_equal(xseg_pool_pause(pool[0], XSEG_KEEP_NOTHING, NULL), XSEG_OK);
+    assert_int_equal(expect_agreement(allocator), 2);
+    assert_int_equal(frame.pools[1].live, 20 * MIB);
+    assert_int_equal(frame.pools[1].reserved, 0);
+    assert_int_equal(xseg_pool_resume(pool[0]), XSEG_OK);
+    scene_free(allocator, lent);
+    scene_free(allocator, kept);
+    scene_free(allocator, paused);
+    assert_int_equal(expect_agreement(allocator), 2);
+    for (unsigned i = 0; i < COUNT_OF(pool); i++)
+        assert_int_equal(xseg_pool_release(pool[i]), XSEG_OK);
+    scene_close(allocator);
+}
+
+/* Every kind of row at once: default, guarded, private with blocks in all states, others, ended. */
+static void more_pools_than_rows(void **state)
+{
+    struct xseg_allocator *allocator = scene_open_with_clock(NULL, "unmap_on_free:True");
+    struct xseg_pool *pool[POOLS], *over;
+    xseg_stream stream = scene_stream();
+    void *kept[POOLS];
+
+    (void)state;
+    void *const guarded = scene_alloc(allocator, 3 * MIB, NULL);
+    assert_int_equal(xseg_configure(allocator, "unmap_on_free:False,expandable_segments:True"),
+                     XSEG_OK);
+    for (unsigned i = 0; i < POOLS; i++) {
+        pool[i] = make_pool(allocator, i);
+        kept[i] = scene_alloc_in(allocator, pool[i], (i + 1) * 1024, NULL);
+        void *const freed = scene_alloc_in(allocator, pool[i], (i + 2) * MIB / 4, NULL);
+        if (i % 3 != 0) {
+            scene_work(allocator, stream, freed);
+            assert_int_equal(xseg_use(allocator, freed, stream), XSEG_OK);
+        }
+        scene_free(allocator, freed);
+    }
+    over = scene_pool(allocator);
+    scene_free(allocator, scene_alloc_in(allocator, over, 7 * MIB, NULL));
+    assert_int_equal(xseg_pool_release(over), XSEG_OK);
+    scene_free(allocator, scene_alloc(allocator, 5 * MIB, NULL));
+    assert_int_equal(expect_agreement(allocator), XSEG_PUBLISHED_POOLS - 4);
+    assert_int_equal(frame.pool_count, XSEG_PUBLISHED_POOLS);
+    assert_int_equal(find_kind(XSEG_PUBLISHED_GUARDED)->live, 3 * MIB);
+    assert_int_equal(find_kind(XSEG_PUBLISHED_ENDED)->cached, 20 * MIB);
+    assert_true(find_kind(XSEG_PUBLISHED_OTHERS)->pending > 0);
+    assert_true(find_kind(XSEG_PUBLISHED_OTHERS)->cached > 0);
+    assert_true(frame.pools[3].pending > 0);
+    /* The oldest ends: the rest move up. */
+    scene_free(allocator, kept[0]);
+    assert_int_equal(xseg_pool_release(pool[0]), XSEG_OK);
+    look(allocator);
+    assert_int_equal(find_kind(XSEG_PUBLISHED_PRIVATE)->number, 2);
+    assert_int_equal(find_kind(XSEG_PUBLISHED_OTHERS)->count, POOLS - XSEG_PUBLISHED_POOLS + 3);
+    expect_statistics(allocator);
+    scene_free(allocator, guarded);
+    for (unsigned i = 1; i < POOLS; i++) {
+        scene_free(allocator, kept[i]);
+        assert_int_equal(xseg_pool_release(pool[i]), XSEG_OK);
+    }
+    assert_int_equal(xseg_stream_gone(allocator, 0, stream), XSEG_OK);
+    scene_stream_destroy(stream);
+    scene_close(allocator);
+}
+
+/* With so many devices no private pool has a row to itself. */
+static void rows_are_shared_by_devices(void **state)
+{
+    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_pool *pool[3];
+    void *kept[COUNT_OF(pool)], *ptr[XSEG_PUBLISHED_DEVICES];
+    uint64_t live = 0, reserved = 0;
+
+    (void)state;
+    settings.devices = XSEG_PUBLISHED_DEVICES;
+    struct xseg_allocator *allocator = scene_open_on(&settings, NULL);
+    for (int i = 0; i < (int)XSEG_PUBLISHED_DEVICES; i++)
+        assert_int_equal(xseg_alloc(allocator, i, MIB, NULL, &ptr[i]), XSEG_OK);
+    for (unsigned i = 0; i < COUNT_OF(pool); i++) {
+        pool[i] = scene_pool(allocator);
+        kept[i] = scene_alloc_in(allocator, pool[i], (i + 1) * 30 * MIB, NULL);
+    }
+    look(allocator);
+    assert_int_equal(frame.pool_count, XSEG_PUBLISHED_DEVICES + 1);
+    expect_on_page(&frame.pools[0], "default", "");
+    for (unsigned i = 0; i < COUNT_OF(pool); i++) {
+        live += on_page("xseg_live_bytes", i == 0 ? "1" : i == 1 ? "2" : "3", "");
+        reserved += on_page("xseg_reserved_bytes", i == 0 ? "1" : i == 1 ? "2" : "3", "");
+    }
+    assert_int_equal(frame.pools[1].kind, XSEG_PUBLISHED_OTHERS);
+    assert_int_equal(frame.pools[1].count, COUNT_OF(pool));
+    assert_int_equal(frame.pools[1].live, live);
+    assert_int_equal(frame.pools[1].reserved, reserved);
+    assert_int_equal(frame.pools[2].ordinal, 1);
+    for (unsigned i = 0; i < COUNT_OF(pool); i++) {
+        scene_free(allocator, kept[i]);
+        assert_int_equal(xseg_pool_release(pool[i]), XSEG_OK);
+    }
+    for (unsigned i = 0; i < XSEG_PUBLISHED_DEVICES; i++)
+        scene_free(allocator, ptr[i]);
+    scene_close(allocator);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(rows_of_a_device_without_private_pools),
+        cmocka_unit_test(lent_and_paused_memory_is_told_alike),
+        cmocka_unit_test(more_pools_than_rows),
+        cmocka_unit_test(rows_are_shared_by_devices),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
