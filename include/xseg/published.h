@@ -32,7 +32,7 @@ extern "C" {
 
 #define XSEG_PUBLISHED_NAME    "xseg-top"
 #define XSEG_PUBLISHED_MAGIC   "xseg-top" /* without its terminator */
-#define XSEG_PUBLISHED_VERSION 1u         /* another version has another layout */
+#define XSEG_PUBLISHED_VERSION 2u         /* another version has another layout */
 #define XSEG_PUBLISHED_DEVICES 32u
 #define XSEG_PUBLISHED_POOLS   128u
 #define XSEG_PUBLISHED_LABEL   72u
@@ -50,6 +50,7 @@ struct xseg_published_device {
     uint64_t limit;      /* what may be taken; UINT64_MAX: no limit */
     uint64_t total;      /* memory of the device */
     uint64_t ooms;       /* requests refused for want of memory */
+    uint64_t rejections; /* requests refused at once (throw_on_cudamalloc_oom), not in `ooms` */
     uint64_t retries;    /* requests tried again after the cache was given back */
 };
 

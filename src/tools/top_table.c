@@ -32,6 +32,8 @@ static uint64_t value_of(const struct top_row *row, enum top_by by)
         return pool ? pool->reserved_peak : device->reserved_peak;
     case TOP_BY_OOMS:
         return pool ? 0 : device->ooms;
+    case TOP_BY_REJECTED:
+        return pool ? 0 : device->rejections;
     case TOP_BY_PID:
     case TOP_BYS:
         break;
@@ -158,13 +160,14 @@ void top_table_summary(const struct top_table *table, const struct publishers *p
 
 void top_table_head(char line[TOP_LINE], enum top_by by, int *from, int *length)
 {
-    static const char *const names[TOP_BYS] = {"RESERVED", "LIVE", "PENDING", "CACHED",
-                                               "PEAK",     "OOMS", "PID"};
+    static const char *const names[TOP_BYS] = {"RESERVED", "LIVE", "PENDING",  "CACHED",
+                                               "PEAK",     "OOMS", "REJECTED", "PID"};
     const char *at;
 
-    (void)snprintf(line, TOP_LINE, "%8s  %-15s  %6s  %-16s  %11s  %11s  %11s  %11s  %11s  %5s  %6s",
-                   "PID", "COMMAND", "DEVICE", "POOL", "LIVE", "PENDING", "CACHED", "RESERVED",
-                   "PEAK", "OOMS", "AGE");
+    (void)snprintf(line, TOP_LINE,
+                   "%8s  %-15s  %6s  %-16s  %11s  %11s  %11s  %11s  %11s  %5s  %8s  %6s", "PID",
+                   "COMMAND", "DEVICE", "POOL", "LIVE", "PENDING", "CACHED", "RESERVED", "PEAK",
+                   "OOMS", "REJECTED", "AGE");
     at = strstr(line, names[by]);
     *from = (int)(at - line);
     *length = (int)strlen(names[by]);
@@ -203,9 +206,10 @@ static void format_device(const struct top_row *row, char line[TOP_LINE])
 
     format_amounts(columns, sizeof(columns), amounts, sizeof(amounts) / sizeof(amounts[0]));
     format_age(row->publisher->age, age, sizeof(age));
-    (void)snprintf(line, TOP_LINE, "%8ld  %-15.15s  %6" PRId32 "  %-16s%s  %5" PRIu64 "  %6s",
+    (void)snprintf(line, TOP_LINE,
+                   "%8ld  %-15.15s  %6" PRId32 "  %-16s%s  %5" PRIu64 "  %8" PRIu64 "  %6s",
                    (long)row->publisher->pid, row->publisher->command, device->ordinal, "all",
-                   columns, device->ooms, age);
+                   columns, device->ooms, device->rejections, age);
 }
 
 static void format_pool(const struct xseg_published_pool *pool, char line[TOP_LINE])
@@ -262,15 +266,15 @@ static json_t *device_json(const struct publisher *publisher,
     for (uint32_t i = 0; i < frame->pool_count; i++)
         if (frame->pools[i].ordinal == device->ordinal)
             (void)json_array_append_new(pools, pool_json(&frame->pools[i]));
-    return json_pack("{s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}",
-                     "device", (json_int_t)device->ordinal, "live", number(device->live), "pending",
-                     number(device->pending), "cached", number(device->cached), "reserved",
-                     number(device->reserved), "live_peak", number(device->live_peak),
-                     "reserved_peak", number(device->reserved_peak), "page_cache",
-                     number(device->page_cache), "stuck", number(device->stuck), "paused",
-                     number(device->paused), "limit", number(device->limit), "total",
-                     number(device->total), "ooms", number(device->ooms), "retries",
-                     number(device->retries), "pools", pools);
+    return json_pack(
+        "{s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}",
+        "device", (json_int_t)device->ordinal, "live", number(device->live), "pending",
+        number(device->pending), "cached", number(device->cached), "reserved",
+        number(device->reserved), "live_peak", number(device->live_peak), "reserved_peak",
+        number(device->reserved_peak), "page_cache", number(device->page_cache), "stuck",
+        number(device->stuck), "paused", number(device->paused), "limit", number(device->limit),
+        "total", number(device->total), "ooms", number(device->ooms), "rejections",
+        number(device->rejections), "retries", number(device->retries), "pools", pools);
 }
 
 static json_t *publisher_json(const struct publisher *publisher)

@@ -20,6 +20,7 @@ enum top_by {
     TOP_BY_CACHED,
     TOP_BY_PEAK,
     TOP_BY_OOMS,
+    TOP_BY_REJECTED,
     TOP_BY_PID, /* the smallest first */
     TOP_BYS
 };

@@ -115,6 +115,7 @@ static void expect_as_statistics(struct xseg_allocator *allocator)
     assert_int_equal(device->live_peak, stats.allocated_bytes[XSEG_STAT_ALL].peak);
     assert_int_equal(device->reserved_peak, stats.reserved_bytes[XSEG_STAT_ALL].peak);
     assert_int_equal(device->ooms, stats.num_ooms);
+    assert_int_equal(device->rejections, stats.num_oom_rejections);
     assert_int_equal(device->retries, stats.num_alloc_retries);
     assert_int_equal(device->total, stats.device_bytes);
     assert_int_equal(device->limit, stats.limit_bytes);
@@ -166,6 +167,22 @@ static void figures_are_those_of_the_statistics(void **state)
     expect_as_statistics(allocator);
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
     scene_stream_destroy(stream);
+    scene_close(allocator);
+}
+
+static void a_rejection_is_published_at_once(void **state)
+{
+    struct xseg_allocator *allocator = scene_open("publish:True,throw_on_cudamalloc_oom:True");
+    void *ptr = NULL;
+
+    (void)state;
+    scene_free(allocator, scene_alloc(allocator, 30 * MIB, NULL));
+    for (uint64_t i = 1; i < 4; i++) {
+        assert_int_equal(xseg_alloc(allocator, 0, (size_t)1 << 45, NULL, &ptr), XSEG_ERR_NO_MEMORY);
+        assert_int_equal(read_frame()->devices[0].rejections, i);
+        assert_int_equal(read_frame()->devices[0].ooms, 0);
+        expect_as_statistics(allocator);
+    }
     scene_close(allocator);
 }
 
@@ -490,6 +507,7 @@ int main(void)
         cmocka_unit_test(nothing_is_published_without_the_key),
         cmocka_unit_test(the_head_names_the_process),
         cmocka_unit_test(figures_are_those_of_the_statistics),
+        cmocka_unit_test(a_rejection_is_published_at_once),
         cmocka_unit_test(names_of_pools_are_shown),
         cmocka_unit_test(pools_without_a_row_are_added_up),
         cmocka_unit_test(each_open_device_has_its_rows),

@@ -3,7 +3,7 @@
  * A process that publishes, for tests of `xseg top`: it does what it reads, a line at a time, and answers each line.
  *
  *     open CONFIG         alloc DEVICE MIB      pool NAME MIB
- *     tick                refuse                fork (answers the child's number; the child waits until it is killed)
+ *     tick                refuse DEVICE         fork (answers the child's number; the child waits until it is killed)
  */
 #include <signal.h>
 #include <stdio.h>
@@ -28,11 +28,11 @@ static xseg_status make_pool(const char *name, size_t bytes)
     return status == XSEG_OK ? xseg_alloc_with(allocator, &request, &ptr) : status;
 }
 
-static xseg_status refuse(void)
+static xseg_status refuse(int device)
 {
     void *ptr;
 
-    return xseg_alloc(allocator, 0, (size_t)1 << 45, NULL, &ptr) == XSEG_ERR_NO_MEMORY
+    return xseg_alloc(allocator, device, (size_t)1 << 45, NULL, &ptr) == XSEG_ERR_NO_MEMORY
                ? XSEG_OK
                : XSEG_ERR_ARGUMENT;
 }
@@ -65,8 +65,8 @@ static long serve(const char *line)
         return make_pool(word, mib << 20) == XSEG_OK ? 0 : -1;
     if (strcmp(line, "tick") == 0)
         return xseg_tick(allocator, 0) == XSEG_OK ? 0 : -1;
-    if (strcmp(line, "refuse") == 0)
-        return refuse() == XSEG_OK ? 0 : -1;
+    if (sscanf(line, "refuse %d", &device) == 1)
+        return refuse(device) == XSEG_OK ? 0 : -1;
     return strcmp(line, "fork") == 0 ? make_child() : -1;
 }
 

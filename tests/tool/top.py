@@ -23,7 +23,7 @@ MIB = 1 << 20
 # The layout of include/xseg/published.h.
 HEAD = struct.Struct("=8sIiQQQ")
 FRAME = struct.Struct("=QII")
-DEVICE = struct.Struct("=iI13Q")
+DEVICE = struct.Struct("=iI14Q")
 POOL = struct.Struct("=iIII6Q72s")
 DEVICES, POOLS = 32, 128
 SIZE = HEAD.size + 2 * (FRAME.size + DEVICES * DEVICE.size + POOLS * POOL.size)
@@ -81,7 +81,7 @@ class Once(Case):
         one.do("alloc 0 40")
         one.do("alloc 1 6")
         one.do("pool kv 3")
-        one.do("refuse")
+        one.do("refuse 0")
         (found,) = look(one.pid)
         self.assertEqual(found["pid"], one.pid)
         self.assertEqual(found["command"], "test-publisher")
@@ -89,6 +89,7 @@ class Once(Case):
         self.assertEqual([first["device"], second["device"]], [0, 1])
         self.assertEqual([first["live"], first["reserved"], first["cached"]], [43 * MIB, 60 * MIB, 17 * MIB])
         self.assertEqual([first["ooms"], second["ooms"]], [1, 0])
+        self.assertEqual([first["rejections"], second["rejections"]], [0, 0])
         self.assertEqual(first["limit"], None)
         self.assertEqual(second["live"], 6 * MIB)
         self.assertEqual({pool["label"]: pool["live"] for pool in first["pools"]}, {"default": 40 * MIB, '"kv"': 3 * MIB})
@@ -103,11 +104,23 @@ class Once(Case):
         lines = done.stdout.splitlines()
         self.assertEqual(lines[0], "1 process, 1 device")
         self.assertEqual(lines[2].split(), ["PID", "COMMAND", "DEVICE", "POOL", "LIVE", "PENDING", "CACHED", "RESERVED", "PEAK",
-                                            "OOMS", "AGE"])
+                                            "OOMS", "REJECTED", "AGE"])
         self.assertRegex(lines[3], rf"^ *{one.pid}  test-publisher +0  all +43\.00 MiB +0 bytes +17\.00 MiB +60\.00 MiB +"
-                                   r"60\.00 MiB +0 +\d+\.\d s$")
+                                   r"60\.00 MiB +0 +0 +\d+\.\d s$")
         self.assertEqual([line.split()[0] for line in lines[4:]], ["default", '"kv"'])
         self.assertEqual({len(line) for line in lines[2:4]}, {len(lines[2])})
+
+    def test_rejections(self):
+        one = self.publisher("publish:True,throw_on_cudamalloc_oom:True", devices=2)
+        one.do("alloc 0 40")
+        one.do("alloc 1 40")
+        for device in (1, 1, 0):
+            one.do(f"refuse {device}")
+        found = look(one.pid)[0]["devices"]
+        self.assertEqual([(device["ooms"], device["rejections"]) for device in found], [(0, 1), (0, 2)])
+        lines = top("--once", "--sort", "rejected", "--pid", one.pid).stdout.splitlines()
+        self.assertRegex(lines[3], rf"^ *{one.pid}  test-publisher +1  all .* +0 +2 +\d+\.\d s$")
+        self.assertRegex(lines[4], rf"^ *{one.pid}  test-publisher +0  all .* +0 +1 +\d+\.\d s$")
 
     def test_all_processes_are_found(self):
         ones = [self.publisher() for _ in range(3)]
@@ -196,9 +209,9 @@ class Hostile(Case):
 
     def content(self, pid=None, start=None, devices=1, **more):
         now = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
-        rows = DEVICE.pack(0, 0, 5 * MIB, 0, 1 * MIB, 6 * MIB, *[0] * 5, 2**64 - 1, 80 << 30, 0, 0)
+        rows = DEVICE.pack(0, 0, 5 * MIB, 0, 1 * MIB, 6 * MIB, *[0] * 5, 2**64 - 1, 80 << 30, 0, 0, 0)
         frame = FRAME.pack(now, devices, 0) + rows
-        head = HEAD.pack(more.get("magic", b"xseg-top"), more.get("version", 1), os.getpid() if pid is None else pid,
+        head = HEAD.pack(more.get("magic", b"xseg-top"), more.get("version", 2), os.getpid() if pid is None else pid,
                          self.start if start is None else start, SIZE, 2)
         return (head + frame).ljust(SIZE, b"\0")
 

@@ -84,7 +84,7 @@ static void what_is_not_is_refused(void **state)
     fill();
     file.magic[0] = 'X';
     expect_refused("nothing that xseg has published");
-    file.version = 2;
+    file.version = XSEG_PUBLISHED_VERSION + 1;
     expect_refused("another version");
     file.bytes--;
     expect_refused("too short");

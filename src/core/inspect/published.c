@@ -92,6 +92,7 @@ static void read_device(struct xseg_device *device, struct xseg_published_device
         .limit = xseg_device_limit(device),
         .total = device->context.total_bytes,
         .ooms = atomic_load_explicit(&device->ooms, memory_order_relaxed),
+        .rejections = atomic_load_explicit(&device->rejections, memory_order_relaxed),
         .retries = atomic_load_explicit(&device->retries, memory_order_relaxed),
     };
 }

@@ -68,7 +68,8 @@ static uint64_t count_changes(struct xseg_allocator *allocator)
         if (device != NULL)
             changes += atomic_load_explicit(&device->grown, memory_order_relaxed) +
                        atomic_load_explicit(&device->shrunk, memory_order_relaxed) +
-                       atomic_load_explicit(&device->ooms, memory_order_relaxed);
+                       atomic_load_explicit(&device->ooms, memory_order_relaxed) +
+                       atomic_load_explicit(&device->rejections, memory_order_relaxed);
     }
     return changes;
 }
