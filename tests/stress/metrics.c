@@ -114,8 +114,8 @@ static void *read_pages(void *self)
 
 static void what_stays_is_told_the_same(void **state)
 {
-    struct stage stage = {.allocator =
-                              scene_open("expandable_segments:True,idle_ms:1,page_cache_mb:32")};
+    struct stage stage = {.allocator = scene_open(
+                              "expandable_segments:True,idle_ms:1,page_cache_mb:32,publish:True")};
     struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
     struct actor actor[MAKERS + READERS];
     pthread_t thread[MAKERS + READERS];
