@@ -9,6 +9,7 @@
 #include <elfutils/libdw.h>
 #include <elfutils/libdwfl.h>
 #include <stdio.h>
+#include <sys/stat.h>
 
 /* A file that was asked about. */
 struct file {
@@ -74,6 +75,13 @@ static bool has_build_id(Dwfl_Module *module, const char *build_id)
     return true;
 }
 
+static bool is_regular(const char *path)
+{
+    struct stat status;
+
+    return stat(path, &status) == 0 && S_ISREG(status.st_mode);
+}
+
 /* Read a file for its names; on failure there is no reader. */
 static void read_file(struct file *file)
 {
@@ -83,7 +91,8 @@ static void read_file(struct file *file)
         .section_address = dwfl_offline_section_address,
     };
 
-    file->reader = dwfl_begin(&callbacks);
+    /* A recording may name any path, such as that of a pipe. */
+    file->reader = is_regular(file->path) ? dwfl_begin(&callbacks) : NULL;
     if (!file->reader)
         return;
     file->module = dwfl_report_offline(file->reader, "", file->path, -1);

@@ -101,7 +101,7 @@ static bool read_frame(struct reading *reading, const struct pickle_value *value
         !reading_want_text(reading, value, "build_id", &frame.build_id) ||
         !reading_want(reading, value, "line", &frame.line))
         return false;
-    return recording_names_frame(&reading->names, &frame, out) || reading_lacks_memory(reading);
+    return sources_frame(&reading->sources, &reading->names, &frame, out) || reading_lacks_memory(reading);
 }
 
 /* Stacks that are one list in the pickle are read once. */

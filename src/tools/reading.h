@@ -10,11 +10,12 @@
 #define TOOLS_READING_H
 
 #include "src/tools/pickle.h"
-#include "src/tools/recording_names.h"
+#include "src/tools/sources.h"
 
 struct reading {
     struct recording *out;
     struct recording_names names;
+    struct sources sources;
     struct recording_fault *fault;
     const struct pickle *pickle;
     size_t items;   /* pages and causes so far */

@@ -361,8 +361,8 @@ static bool read_pickle(struct reading *reading, struct traces *traces, struct i
     return fine;
 }
 
-bool recording_read(struct input *input, const char *name, struct recording *out,
-                    struct recording_fault *fault)
+bool recording_read(struct input *input, const char *name, struct names *names,
+                    struct recording *out, struct recording_fault *fault)
 {
     struct reading reading = {.out = out, .fault = fault};
     struct traces traces;
@@ -371,12 +371,14 @@ bool recording_read(struct input *input, const char *name, struct recording *out
     memset(out, 0, sizeof(*out));
     fault->text[0] = '\0';
     traces_init(&traces, &reading);
+    sources_init(&reading.sources, names);
     out->name = strdup(name);
     fine = recording_names_init(&reading.names, out) && out->name
                ? read_pickle(&reading, &traces, input)
                : reading_lacks_memory(&reading);
     traces_fini(&traces);
     recording_names_fini(&reading.names);
+    sources_fini(&reading.sources);
     if (!fine)
         recording_fini(out);
     return fine;

@@ -23,6 +23,7 @@
 #include <stdint.h>
 
 #include "src/tools/input.h"
+#include "src/tools/names.h"
 
 enum recording_action {
     RECORDING_ALLOC,
@@ -51,6 +52,7 @@ struct recording_frame {
     uint32_t name, file; /* texts */
     uint64_t line;       /* of a module without source: the offset in it */
     uint32_t build_id;   /* text; of such a module */
+    uint32_t module;     /* text; where the source is known by it (sources.h): its path */
 };
 
 struct recording_stack {
@@ -121,12 +123,13 @@ struct recording_fault {
 /*
  * Read a snapshot.
  *
- * name: of the file, for reports; copied
+ * name:  of the file, for reports; copied
+ * names: for frames that are a module and an offset in it (sources.h); or NULL, then no module is looked into
  *
  * Returns: false with a fault, which is a sentence; there is nothing to end then
  */
-bool recording_read(struct input *input, const char *name, struct recording *out,
-                    struct recording_fault *fault);
+bool recording_read(struct input *input, const char *name, struct names *names,
+                    struct recording *out, struct recording_fault *fault);
 
 void recording_fini(struct recording *recording);
 

@@ -20,6 +20,7 @@ const char *recording_file_name(const char *path)
 bool recording_file_load(const char *path, struct recording *out, struct recording_fault *fault)
 {
     FILE *file = is_input(path) ? stdin : fopen(path, "rb");
+    struct names *names;
     struct input *input;
     bool fine = false;
 
@@ -31,12 +32,14 @@ bool recording_file_load(const char *path, struct recording *out, struct recordi
         return false;
     }
     input = input_open(file);
-    if (input) {
-        fine = recording_read(input, recording_file_name(path), out, fault);
-        input_close(input);
-    } else {
+    names = names_open();
+    if (input && names)
+        fine = recording_read(input, recording_file_name(path), names, out, fault);
+    else
         (void)snprintf(fault->text, sizeof(fault->text), "no host memory is left to read it");
-    }
+    names_close(names);
+    if (input)
+        input_close(input);
     if (!is_input(path))
         (void)fclose(file);
     return fine;

@@ -180,6 +180,7 @@ bool recording_names_frame(struct recording_names *names, const struct recording
     whole.file = frame->file;
     whole.line = frame->line;
     whole.build_id = frame->build_id;
+    whole.module = frame->module;
     if (!find(names, &names->frames, &kind, &whole, sizeof(whole), hash(&whole, sizeof(whole)), out,
               &is_known))
         return false;

@@ -50,7 +50,7 @@ static bool is_python_library(const char *file)
            (strstr(file, "/lib/python") && !strstr(file, "-packages/"));
 }
 
-static bool is_library(const char *file, const char *name)
+static bool is_library(const char *module, const char *file, const char *name)
 {
     static const char *const modules[] = {
         "libtorch", "libc10", "libxseg",   "libcuda",  "libnvidia", "libnccl", "libpython",
@@ -58,21 +58,24 @@ static bool is_library(const char *file, const char *name)
     static const char *const folders[] = {"/c10/", "/aten/src/", "/torch/csrc/", NULL};
     static const char *const names[] = {"c10::", "at::", "torch::", "xseg_", "cuMem", "cudaMalloc",
                                         "std::", "_Py",  "Py",      "THP",   NULL};
-    const char *base = strrchr(file, '/');
+    const char *base = strrchr(module, '/');
 
-    return begins_with_any(base ? base + 1 : file, modules) || has_any(file, folders) ||
+    return begins_with_any(base ? base + 1 : module, modules) || has_any(file, folders) ||
            begins_with_any(name, names);
 }
 
-/* How well a frame tells who it was. */
+/* How well a frame tells who it was: Python's before others, with a source before without. */
 static int worth(const struct recording *recording, uint32_t number)
 {
     const struct recording_frame *frame = &recording->frames[number];
     const char *file = recording_text(recording, frame->file);
 
     if (is_python(file))
-        return is_python_library(file) ? 2 : 3;
-    return !is_library(file, recording_text(recording, frame->name));
+        return is_python_library(file) ? 3 : 4;
+    if (is_library(frame->module ? recording_text(recording, frame->module) : file, file,
+                   recording_text(recording, frame->name)))
+        return 0;
+    return sites_is_module(recording, number) ? 1 : 2;
 }
 
 static uint32_t place_of_site(const struct recording *recording,

@@ -87,7 +87,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct input *input = file == NULL ? NULL : input_open(file);
     if (input == NULL)
         abort();
-    if (recording_read(input, "any", &recording, &fault)) {
+    if (recording_read(input, "any", NULL, &recording, &fault)) {
         check(&recording);
         recording_fini(&recording);
     } else {

@@ -132,7 +132,7 @@ static void read_recording(const uint8_t *data, size_t size)
 
     if (input == NULL)
         abort();
-    if (recording_read(input, "fuzzed", &recording, &fault)) {
+    if (recording_read(input, "fuzzed", NULL, &recording, &fault)) {
         for (size_t i = 0; i < recording.device_count; i++)
             blame_device(&recording, &recording.devices[i]);
         for (size_t i = 0; i < recording.device_count; i++)
