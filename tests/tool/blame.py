@@ -10,6 +10,10 @@ import sys
 import tempfile
 import unittest
 
+ROOT = pathlib.Path(sys.argv[2])
+sys.path.insert(0, str(ROOT / "tests/support"))
+import json_keys  # pylint: disable=wrong-import-position
+
 MIB = 1 << 20
 PAGE = 2 * MIB
 BASE = 0x7f0000000000
@@ -332,7 +336,9 @@ class Limits(BlameTest):
         snapshot["xseg"] = {"devices": [{"device": 0, "pages": [
             [BASE, 4 * MIB, "live", MIB // 2, 7 * MIB // 2], [BASE + 4 * MIB, 2 * MIB, "decay", 0, 2 * MIB]]}]}
         path = self.file(snapshot)
-        self.assertEqual(self.blamed(path)["idle_at_end"], {"decay": 2 * MIB, "in_use": 2 * MIB})
+        found = self.blamed(path)
+        self.assertEqual(found["idle_at_end"], {"decay": 2 * MIB, "in_use": 2 * MIB})
+        self.assertEqual(json_keys.paths(found, maps=["idle_at_end"]), json_keys.documented(ROOT / "docs/blame.md", "JSON"))
         self.assertIn("              2.00 MiB  decay\n", self.said(path))
 
     def test_bad_files(self):
@@ -399,7 +405,7 @@ def place_block(programme, draw, start, mapped):
 class Recorded(BlameTest):
     def test_snapshots_that_pytorch_has_written(self):
         """tests/data/snapshots: what was reserved at the peak is what PyTorch counted."""
-        folder = pathlib.Path(sys.argv[2]) / "tests/data/snapshots"
+        folder = ROOT / "tests/data/snapshots"
         peaks = json.loads((folder / "peaks.json").read_text(encoding="utf-8"))
         for name in ("classic", "expandable", "ring", "train", "generate"):
             found = self.blamed(folder / f"{name}.pickle.zst")

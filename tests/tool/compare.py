@@ -9,10 +9,12 @@ import sys
 import tempfile
 import unittest
 
-from blame import BASE, MIB, Programme, frames
+from blame import BASE, MIB, Programme, frames, json_keys
 
 SIZE = 64 * MIB
-SNAPSHOTS = pathlib.Path(sys.argv[2]) / "tests/data/snapshots"
+ROOT = pathlib.Path(sys.argv[2])
+SNAPSHOTS = ROOT / "tests/data/snapshots"
+PAGE = ROOT / "docs/compare.md"
 
 
 def job(plant="", base=BASE, pace=1000, line=0, steps=10):
@@ -116,6 +118,7 @@ class TwoFiles(CompareTest):
             self.assertEqual(found["verdict"], "A and B differ by nothing")
             self.assertFalse(any(row["differs"] for row in found["rows"]))
             self.assertEqual(len(found["rows"]), 5)  # three sites, pending, idle
+            self.assertEqual(json_keys.paths(found), json_keys.documented(PAGE, "Two files", "Rows"))
 
     def test_text(self):
         text = self.said(self.file(job(), "a.pickle"), self.file(job("reserved"), "b.pickle"), status=1)
@@ -290,7 +293,7 @@ class Documents(CompareTest):
                                         ("compare", "compare", "--rows 1 early.pickle.zst late.pickle.zst"),
                                         ("compare", "compare", "--rows 3 snapshots"), ("blame", "blame", "--rows 3 snapshots")):
             done = subprocess.run([TOOL, command, *operands.split()], capture_output=True, text=True, cwd=self.folder, check=False)
-            text = (pathlib.Path(sys.argv[2]) / f"docs/{page}.md").read_text(encoding="utf-8")
+            text = (ROOT / f"docs/{page}.md").read_text(encoding="utf-8")
             self.assertIn(f"```\n$ xseg {command} {operands}\n{done.stdout}```\n", text)
 
 
@@ -356,6 +359,15 @@ class Ranks(CompareTest):
         self.assertTrue(self.said(folder, status=0).startswith(
             f"no rank of 8 is the odd one: they differ by nothing\n{folder}, 8 files; rank 0 is the most like all\n"))
         self.assertIsNone(json.loads(self.said("--json", folder, status=0))["odd"])
+
+    def test_the_page_has_the_keys(self):
+        outputs = [json.loads(self.said("--json", *folders, status=1))
+                   for folders in ([self.ranks(1, 3)], [self.ranks(1, 2), self.ranks(count=2, folder="after")])]
+        keys = json_keys.documented(PAGE, "Folders", "Rows")
+        self.assertEqual(json_keys.paths(outputs), keys)
+        blamed = json.loads(self.said("--json", self.ranks(1, 3), command="blame", status=0))
+        sites = json_keys.documented(ROOT / "docs/blame.md", "JSON")
+        self.assertEqual(json_keys.paths(blamed), json_keys.paths(outputs[0]) | {key for key in sites if key.startswith("sites")})
 
     def test_each_site_counts_by_itself(self):
         """Of so many sites some are like the usual one by any short hash of their names."""

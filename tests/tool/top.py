@@ -19,6 +19,10 @@ import termios
 import time
 import unittest
 
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests/support"))
+import json_keys  # pylint: disable=wrong-import-position
+
 MIB = 1 << 20
 # The layout of include/xseg/published.h.
 HEAD = struct.Struct("=8sIiQQQ")
@@ -236,6 +240,13 @@ class Hostile(Case):
             self.assertIn(said, found["problem"])
             self.assertIn(found["problem"], top("--once", "--pid", os.getpid()).stdout)
             os.close(number)
+
+    def test_the_page_has_the_keys(self):
+        one = self.publisher()
+        one.do("alloc 0 40")
+        self.file(b"")
+        outputs = [json.loads(top("--once", "--json", "--pid", pid).stdout) for pid in (one.pid, os.getpid())]
+        self.assertEqual(json_keys.paths(outputs), json_keys.documented(ROOT / "docs/top.md", "JSON"))
 
     def test_any_bytes_do_no_harm(self):
         good = self.content()
